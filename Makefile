@@ -1,0 +1,116 @@
+# The tasks of this repository. `make help` lists them.
+#
+# Needed: Go (the version go.mod names), a C compiler (SQLite and the race
+# detector are built with cgo), make and bash. `make deps` adds redis-server.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+# A toolchain fetched behind one's back would test something else than what is
+# shipped, so the installed one is used or the build fails.
+export GOTOOLCHAIN := local
+# The SQLite driver is C; without cgo it compiles and then fails at run time.
+export CGO_ENABLED := 1
+
+GO ?= go
+ARGS ?=
+
+# Tools are pinned by version and checked against the public checksum database.
+# They are installed as programs of their own, not as requirements of go.mod,
+# so that each is built with the dependencies it was released with. The name
+# holds both versions: a new tool or a new Go builds it again, nothing else does.
+GOLANGCI_LINT_VERSION := v2.15.0
+GOVULNCHECK_VERSION := v1.8.0
+TOOLS := $(CURDIR)/.cache/bin
+GO_VERSION = $(shell $(GO) env GOVERSION)
+GOLANGCI_LINT = $(TOOLS)/golangci-lint-$(GOLANGCI_LINT_VERSION)-$(GO_VERSION)
+GOVULNCHECK = $(TOOLS)/govulncheck-$(GOVULNCHECK_VERSION)-$(GO_VERSION)
+
+COVER := .cache/cover
+ACCEPT := ../shared/accept/accept.py
+
+# The limit for one package's tests: a hang then ends with every goroutine's stack.
+TEST_TIMEOUT ?= 15m
+
+.PHONY: help
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo
+	@echo '  ARGS="..." is passed on to run, test, test-short, bench, loadtest and accept.'
+
+.PHONY: build
+build: ## Build bin/flashsale
+	$(GO) build -trimpath -o bin/flashsale ./cmd/flashsale
+
+.PHONY: run
+run: build ## Build and start the service with embedded engines
+	./bin/flashsale $(ARGS)
+
+# CI=true turns a missing engine from a skipped test into a failed one.
+.PHONY: test
+test: deps ## Run every test on every engine, with the race detector, in random order
+	CI=true $(GO) test -race -shuffle=on -timeout $(TEST_TIMEOUT) $(ARGS) ./...
+
+.PHONY: test-short
+test-short: ## Run the quick tests on the engines that are installed
+	$(GO) test -short -shuffle=on -timeout $(TEST_TIMEOUT) $(ARGS) ./...
+
+.PHONY: lint
+lint: $(GOLANGCI_LINT) ## Run the linters of .golangci.yml, and check the format and the scripts
+	for script in .ci/run .ci/*.sh; do bash -n "$$script"; done
+	$(GOLANGCI_LINT) run ./...
+
+.PHONY: fmt
+fmt: $(GOLANGCI_LINT) ## Format the Go files
+	$(GOLANGCI_LINT) fmt ./...
+
+.PHONY: bench
+bench: deps ## Measure the speed ratios (ARGS: options of internal/bench)
+	$(GO) run ./internal/bench $(ARGS)
+
+.PHONY: loadtest
+loadtest: ## Start the service, send a burst, check the result (ARGS: options of loadtest)
+	$(GO) run ./loadtest $(ARGS)
+
+.PHONY: accept
+accept: deps ## Check the contract from outside, against real processes (ARGS: names of checks)
+	@test -f $(ACCEPT) || { echo "$(ACCEPT) is not present; there is nothing to run" >&2; exit 1; }
+	python3 $(ACCEPT) $(ARGS)
+
+.PHONY: ci
+ci: ## Run what continuous integration runs
+	.ci/run
+
+.PHONY: deps
+deps: ## Install redis-server where it is missing
+	@.ci/deps.sh
+
+.PHONY: tidy-check
+tidy-check: ## Fail when go.mod or go.sum is not tidy or a module was altered
+	$(GO) mod tidy -diff
+	$(GO) mod verify
+
+# Not part of ci: it asks a vulnerability database over the network, and its
+# answer changes without a change of the code.
+.PHONY: vuln
+vuln: $(GOVULNCHECK) ## Look for known vulnerabilities in what the code calls
+	$(GOVULNCHECK) ./...
+
+.PHONY: cover
+cover: deps ## Measure the test coverage over all packages; the page is .cache/cover/index.html
+	mkdir -p $(COVER)
+	CI=true $(GO) test -shuffle=on -timeout $(TEST_TIMEOUT) -coverpkg=./... -coverprofile=$(COVER)/profile ./...
+	$(GO) tool cover -html=$(COVER)/profile -o $(COVER)/index.html
+	$(GO) tool cover -func=$(COVER)/profile | tail -n 1
+
+.PHONY: clean
+clean: ## Remove what was built, but keep the tools
+	rm -rf bin $(COVER)
+	find . -name .git -prune -o -type f \( -name '*.test' -o -name '*.prof' \) -exec rm -f {} +
+
+$(GOLANGCI_LINT):
+	.ci/install-tool.sh github.com/golangci/golangci-lint/v2/cmd/golangci-lint $(GOLANGCI_LINT_VERSION) $@
+
+$(GOVULNCHECK):
+	.ci/install-tool.sh golang.org/x/vuln/cmd/govulncheck $(GOVULNCHECK_VERSION) $@

@@ -1,0 +1,75 @@
+// Package catalog answers what is on sale: the items as buyers and engineers
+// read them, cached in the process so that a crowd reloading an item page does
+// not reach the database.
+package catalog
+
+import (
+	"errors"
+	"regexp"
+	"time"
+)
+
+// State says whether an item can be bought, and if not, why.
+type State string
+
+// The states of an item, as the API spells them.
+const (
+	StateScheduled State = "scheduled" // its window has not opened
+	StateOpen      State = "open"      // it can be bought
+	StatePaused    State = "paused"    // an operator halted it; it can be resumed
+	StateSoldOut   State = "sold_out"  // open, with nothing left
+	StateClosed    State = "closed"    // its window ended, or an operator ended it
+)
+
+// ErrItemNotFound says that no item has the id asked for.
+var ErrItemNotFound = errors.New("catalog: item not found")
+
+// Control is the operator's word on an item; the window is checked apart from it.
+type Control string
+
+// The controls an operator can set.
+const (
+	ControlOpen   Control = "open"
+	ControlPaused Control = "paused"
+	ControlClosed Control = "closed"
+)
+
+// Item is one thing on sale. Money is in the currency's minor unit (cents).
+type Item struct {
+	ID            string
+	Name          string
+	Description   string
+	PriceMinor    int64
+	Currency      string // ISO 4217, upper case
+	StockInitial  int64  // units the item was created with
+	StockTotal    int64  // StockInitial plus everything restocked
+	StockLeft     int64  // units that can still be bought; at most a second old
+	PerUserLimit  int64  // units one buyer may hold
+	OpensAt       time.Time
+	ClosesAt      time.Time     // zero: no end
+	PaymentWindow time.Duration // zero: no payment is asked
+	Control       Control
+	Version       int64 // rises by one with every change of the row
+}
+
+// State tells where the item stands at the given instant.
+func (i *Item) State(now time.Time) State {
+	switch {
+	case i.Control == ControlClosed || !i.ClosesAt.IsZero() && !now.Before(i.ClosesAt):
+		return StateClosed
+	case now.Before(i.OpensAt):
+		return StateScheduled
+	case i.Control == ControlPaused:
+		return StatePaused
+	case i.StockLeft <= 0:
+		return StateSoldOut
+	default:
+		return StateOpen
+	}
+}
+
+var itemID = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,63}$`)
+
+// ValidID reports whether id has the form of an item id:
+// 1 to 64 characters of a-z, 0-9 and '-', not starting with '-'.
+func ValidID(id string) bool { return itemID.MatchString(id) }

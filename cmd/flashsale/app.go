@@ -1,0 +1,397 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/redis/go-redis/v9"
+	"github.com/rs/zerolog"
+
+	"flashsale/catalog"
+	"flashsale/handler"
+	"flashsale/handler/auth"
+	"flashsale/inventory"
+	"flashsale/lock"
+	"flashsale/migrations"
+	"flashsale/order"
+	"flashsale/queue"
+)
+
+// Times of the items' locks. A process that is killed holds up its items for
+// at most lockTTL; one that is merely slow loses its lock after it, and its
+// scripts are refused.
+const (
+	lockTTL      = time.Second
+	lockClaimTTL = 400 * time.Millisecond
+	lockLiveness = 500 * time.Millisecond
+)
+
+// app is one process of the service: the rooms, introduced to each other.
+type app struct {
+	settings *Settings
+	log      zerolog.Logger
+	out      io.Writer
+	life     lifecycle
+	registry *prometheus.Registry
+
+	rdb     redis.UniversalClient
+	store   *order.Store
+	queues  []*queue.Queue
+	waiters *order.Waiters // nil in a process without an API
+	dev     []byte         // development mode's key; nil outside it
+	service *order.Service // nil in a process without an API
+}
+
+// role is which halves of the service a process is.
+type role struct {
+	command     string
+	api, worker bool
+}
+
+// runApp builds the process, runs it until ctx ends, and drains it.
+func runApp(ctx context.Context, s *Settings, r role, out io.Writer) error {
+	a := &app{settings: s, log: newLogger(s), out: out, registry: prometheus.NewRegistry()}
+	a.life.drain = s.Drain
+	if err := a.build(ctx, r); err != nil {
+		return errors.Join(err, a.life.close(ctx))
+	}
+	err := a.life.run(ctx)
+	a.log.Info().Msg("stopped")
+	return err
+}
+
+func newLogger(s *Settings) zerolog.Logger {
+	var w io.Writer = os.Stderr
+	if s.LogFormat == "console" {
+		w = zerolog.ConsoleWriter{Out: os.Stderr, TimeFormat: time.RFC3339, NoColor: os.Getenv("NO_COLOR") != ""}
+	}
+	level, err := zerolog.ParseLevel(s.LogLevel)
+	if err != nil {
+		level = zerolog.InfoLevel // validated before; a level must be chosen
+	}
+	return zerolog.New(w).Level(level).With().Timestamp().Logger()
+}
+
+func (a *app) build(ctx context.Context, r role) error {
+	s := a.settings
+	if r.command == "serve" && s.Redis == embeddedRedis {
+		unlock, err := lockDataDir(s.DataDir)
+		if err != nil {
+			return err
+		}
+		a.life.closing("data directory", unlock)
+	}
+	if r.api && s.JWTSecret == "" && s.JWKS == "" {
+		if r.command != "serve" || !loopback(s.Addr) {
+			return badSetting("jwt-secret", "", "there is no key, and development mode is for flashsale serve on a loopback address",
+				"set FLASHSALE_JWT_SECRET or FLASHSALE_JWKS")
+		}
+		key, err := devKey(s.DataDir)
+		if err != nil {
+			return err
+		}
+		a.dev = key
+	}
+	if !r.api || !r.worker {
+		if s.Redis == embeddedRedis {
+			return badSetting("redis", s.Redis, "the embedded engine lives in one process, and "+r.command+" is one of several",
+				"name a Redis that all processes reach, or run flashsale serve")
+		}
+	}
+	if err := a.openDatabase(ctx, r); err != nil {
+		return err
+	}
+	if err := a.openEngine(ctx); err != nil {
+		return err
+	}
+	a.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	if err := a.addOps(); err != nil {
+		return err
+	}
+	if r.api {
+		a.waiters = order.NewWaiters()
+	}
+	if r.worker {
+		a.addWorker()
+	}
+	if r.api {
+		if err := a.addAPI(ctx); err != nil {
+			return err
+		}
+	}
+	if r.command == "serve" && s.Demo {
+		if err := a.openDemo(ctx); err != nil {
+			return err
+		}
+	}
+	if a.dev != nil {
+		if err := a.printDevelopment(); err != nil {
+			return err
+		}
+	}
+	says, warnings := durability(ctx, a.rdb, s.Redis)
+	fmt.Fprintf(a.out, "engine    %s\n", says)
+	for _, w := range warnings {
+		a.log.Warn().Msg(w)
+	}
+	return nil
+}
+
+func (a *app) openDatabase(ctx context.Context, r role) error {
+	store, err := order.OpenStore(a.settings.DB)
+	if err != nil {
+		return badSetting("db", a.settings.DB, err.Error(), "name a file in a folder this process may write to")
+	}
+	a.store = store
+	a.life.closing("database", store.Close)
+	db, err := store.DB()
+	if err != nil {
+		return err
+	}
+	m, err := migrations.New(db, "sqlite")
+	if err != nil {
+		return err
+	}
+	if r.command == "serve" {
+		n, err := m.Up(ctx)
+		if err != nil {
+			return err
+		}
+		a.log.Debug().Int("applied", n).Msg("database migrated")
+		return nil
+	}
+	err = m.Check(ctx)
+	if errors.Is(err, migrations.ErrPending) {
+		return badSetting("db", a.settings.DB, "its schema is older than this program, or it is empty", "run flashsale migrate up")
+	}
+	return err
+}
+
+func (a *app) openEngine(ctx context.Context) error {
+	s := a.settings
+	rdb, closers, err := openRedis(s.Redis)
+	if err != nil {
+		return err
+	}
+	a.rdb = rdb
+	for i := len(closers) - 1; i >= 0; i-- {
+		a.life.closing("redis", closers[i])
+	}
+	if err := rdb.Ping(ctx).Err(); err != nil {
+		return badSetting("redis", s.Redis, "no answer ("+err.Error()+")", "start it, or correct the address")
+	}
+	if err := inventory.CheckPartitions(ctx, rdb, s.Partitions); err != nil {
+		if errors.Is(err, inventory.ErrPartitions) {
+			return badSetting("partitions", fmt.Sprint(s.Partitions), err.Error(), "set the number that is recorded")
+		}
+		return err
+	}
+	for p := range s.Partitions {
+		q, err := queue.New(rdb, queue.Config{
+			Prefix: inventory.QueuePrefix(p), Lease: s.Lease, MaxLength: s.QueueLimit,
+		})
+		if err != nil {
+			return err
+		}
+		a.queues = append(a.queues, q)
+	}
+	return nil
+}
+
+// reporter returns a function that logs errors of background work, a few a
+// second: an outage repeats itself.
+func (a *app) reporter(room string) func(error) {
+	log := a.log.Sample(&zerolog.BurstSampler{Burst: 5, Period: time.Second})
+	return func(err error) { log.Warn().Str("room", room).Err(err).Msg("trying again") }
+}
+
+func (a *app) tasks() []order.Tasks {
+	tasks := make([]order.Tasks, len(a.queues))
+	for i, q := range a.queues {
+		tasks[i] = q
+	}
+	return tasks
+}
+
+func (a *app) addWorker() {
+	report := a.reporter("order")
+	f := order.NewFulfiller(a.store, a.rdb, a.waiters, report)
+	committed := prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "flashsale_orders_committed_total", Help: "Orders that became rows, confirmed or rejected.",
+	})
+	batches := prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name: "flashsale_commit_batch_orders", Help: "Orders per database transaction.",
+		Buckets: prometheus.ExponentialBuckets(1, 2, 10),
+	})
+	a.registry.MustRegister(committed, batches)
+	f.OnCommit(func(n int) {
+		committed.Add(float64(n))
+		batches.Observe(float64(n))
+	})
+	s := a.settings
+	a.life.add(part{name: "worker", run: func(ctx context.Context) error {
+		return f.Work(ctx, a.queues, queue.RunConfig{
+			Batch: s.Batch, Drain: s.Drain, Linger: s.Linger, OnError: a.reporter("queue"),
+		})
+	}})
+}
+
+func (a *app) addAPI(ctx context.Context) error {
+	s := a.settings
+	locks, err := lock.New(a.rdb, lock.Config{TTL: lockTTL, ClaimTTL: lockClaimTTL, Liveness: lockLiveness})
+	if err != nil {
+		return err
+	}
+	a.life.add(part{name: "locks", stop: locks.Close})
+	report := a.reporter("order")
+	a.life.add(part{name: "commit notices", run: func(ctx context.Context) error {
+		return a.waiters.Listen(ctx, a.rdb, a.store, report)
+	}})
+	sales := &order.Sales{Store: a.store, Tasks: a.tasks()}
+	stock, err := inventory.New(ctx, a.rdb, locks, a.queues, sales, inventory.Config{
+		Partitions: s.Partitions, OnError: a.reporter("inventory"), OnBatch: a.batchMetrics(),
+	})
+	if err != nil {
+		return err
+	}
+	sales.Partition = stock.Partition
+	a.life.add(part{name: "inventory", stop: stock.Close})
+	items, err := catalog.New(a.store, stock, catalog.Config{OnError: a.reporter("catalog")})
+	if err != nil {
+		return err
+	}
+	a.service = order.NewService(order.Config{
+		Store: a.store, Stock: stock, Items: items, Tasks: a.tasks(), Waiters: a.waiters,
+		Volatile: s.Redis == embeddedRedis, OnError: report,
+	})
+	return a.addHTTP(ctx, items)
+}
+
+func (a *app) batchMetrics() func(int, time.Duration) {
+	size := prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name: "flashsale_purchase_batch_requests", Help: "Purchases per script.",
+		Buckets: prometheus.ExponentialBuckets(1, 2, 10),
+	})
+	took := prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name: "flashsale_purchase_script_seconds", Help: "Round trip of one purchase script.",
+		Buckets: prometheus.ExponentialBuckets(0.0001, 2, 14),
+	})
+	a.registry.MustRegister(size, took)
+	return func(n int, d time.Duration) {
+		size.Observe(float64(n))
+		took.Observe(d.Seconds())
+	}
+}
+
+func (a *app) verifier(ctx context.Context) (*auth.Verifier, error) {
+	s := a.settings
+	switch {
+	case s.JWTSecret != "":
+		return auth.NewVerifier(auth.Config{Secret: []byte(s.JWTSecret)})
+	case s.JWKS != "":
+		keys, err := auth.OpenKeys(context.WithoutCancel(ctx), auth.KeysConfig{Source: s.JWKS, OnError: a.reporter("auth")})
+		if err != nil {
+			return nil, badSetting("jwks", s.JWKS, err.Error(), "name a readable JWK set")
+		}
+		return auth.NewVerifier(auth.Config{Keys: keys})
+	default:
+		return auth.NewVerifier(auth.Config{Secret: a.dev})
+	}
+}
+
+func (a *app) addHTTP(ctx context.Context, items *catalog.Catalog) error {
+	s := a.settings
+	verifier, err := a.verifier(ctx)
+	if err != nil {
+		return err
+	}
+	c := handler.Config{
+		Orders: a.service, Items: items, Sales: a.service, Verifier: verifier, Ready: a.checks(),
+		RateBuyer: s.RateBuyer, RateAddress: s.RateAddress, TrustedProxies: s.TrustedProxies,
+		Log: a.log, Registerer: a.registry,
+	}
+	if a.dev != nil {
+		c.DevTokens = func(sub, role string, ttl time.Duration) (string, error) {
+			return auth.SignToken(a.dev, sub, auth.Role(role), ttl, time.Now())
+		}
+	}
+	h, err := handler.New(c)
+	if err != nil {
+		return err
+	}
+	l, err := net.Listen("tcp", s.Addr)
+	if err != nil {
+		return badSetting("addr", s.Addr, err.Error(), "choose a free address")
+	}
+	a.serve("api", handler.StrictListener(l), handler.NewServer(h))
+	fmt.Fprintf(a.out, "api       http://%s/v1/items\n", l.Addr())
+	return nil
+}
+
+// serve adds a server as a part: it stops by answering what is in flight.
+func (a *app) serve(name string, l net.Listener, srv *http.Server) {
+	srv.ErrorLog = handler.ServerLog(a.log)
+	a.life.add(part{
+		name: name,
+		run: func(ctx context.Context) error {
+			if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+				return err
+			}
+			// Serve returns as soon as Shutdown begins; the part has ended
+			// when the requests in flight have been answered.
+			<-ctx.Done()
+			return nil
+		},
+		stop: func(ctx context.Context) error {
+			if err := srv.Shutdown(ctx); err != nil {
+				return errors.Join(err, srv.Close())
+			}
+			return nil
+		},
+	})
+}
+
+func (a *app) checks() []handler.Check {
+	return []handler.Check{
+		{Name: "redis", Probe: func(ctx context.Context) error { return a.rdb.Ping(ctx).Err() }},
+		{Name: "database", Probe: a.store.Ping},
+	}
+}
+
+func (a *app) addOps() error {
+	if a.settings.OpsAddr == "" {
+		return nil
+	}
+	l, err := net.Listen("tcp", a.settings.OpsAddr)
+	if err != nil {
+		return badSetting("ops-addr", a.settings.OpsAddr, err.Error(), "choose a free address, or none")
+	}
+	// A CPU profile streams for as long as was asked.
+	srv := handler.NewServer(handler.NewOps(a.registry))
+	srv.WriteTimeout = 2 * time.Minute
+	a.serve("ops", l, srv)
+	fmt.Fprintf(a.out, "metrics   http://%s/metrics\n", l.Addr())
+	return nil
+}
+
+// adminTokenLife is how long the admin token printed at start is good.
+const adminTokenLife = 24 * time.Hour
+
+// printDevelopment says that this is no setting for real money, and gives what
+// is needed to try the service out.
+func (a *app) printDevelopment() error {
+	token, err := auth.SignToken(a.dev, "admin", auth.RoleAdmin, adminTokenLife, time.Now())
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(a.out, "mode      development: POST /dev/tokens hands out tokens; set FLASHSALE_JWT_SECRET or FLASHSALE_JWKS to end that\nadmin     %s\n", token)
+	return err
+}

@@ -1,0 +1,256 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"flashsale/handler/auth"
+	"flashsale/migrations"
+	"flashsale/order"
+)
+
+// newRoot builds the command line. Without a command it serves.
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "flashsale",
+		Short: "Sell a fixed stock to a crowd that arrives in one second",
+		Long: "flashsale sells a fixed stock to a crowd that arrives in one second.\n\n" +
+			"Without a command it serves: API and worker in one process, on an embedded Redis and a\n" +
+			"SQLite file unless told otherwise. Each setting may be given as a flag, as an environment\n" +
+			"variable (--ops-addr is FLASHSALE_OPS_ADDR), or in a YAML file named by --config.",
+		Args:          noArgs,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		RunE:          runRole(role{command: "serve", api: true, worker: true}),
+	}
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		return usageError{fmt.Errorf("%w; see %s --help", err, c.CommandPath())}
+	})
+	defineFlags(root.PersistentFlags())
+	root.AddCommand(
+		&cobra.Command{
+			Use: "serve", Short: "Run API and worker in one process", Args: noArgs,
+			RunE: runRole(role{command: "serve", api: true, worker: true}),
+		},
+		&cobra.Command{
+			Use: "api", Short: "Run the API alone; it needs a Redis and a migrated database", Args: noArgs,
+			RunE: runRole(role{command: "api", api: true}),
+		},
+		&cobra.Command{
+			Use: "worker", Short: "Run a worker alone; it needs a Redis and a migrated database", Args: noArgs,
+			RunE: runRole(role{command: "worker", worker: true}),
+		},
+		newMigrate(), newItem(), newToken(), newConfig(),
+	)
+	return root
+}
+
+// noArgs refuses left-over words, as a mistake in usage.
+func noArgs(c *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return usageError{fmt.Errorf("unknown command or argument %q; see %s --help", args[0], c.CommandPath())}
+	}
+	return nil
+}
+
+// group makes a command that does nothing without one of its own commands.
+func group(use, short string, commands ...*cobra.Command) *cobra.Command {
+	c := &cobra.Command{
+		Use: use, Short: short,
+		RunE: func(c *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return noArgs(c, args)
+			}
+			return usageError{fmt.Errorf("%s needs a command; see %s --help", c.CommandPath(), c.CommandPath())}
+		},
+	}
+	c.AddCommand(commands...)
+	return c
+}
+
+func runRole(r role) func(*cobra.Command, []string) error {
+	return func(c *cobra.Command, _ []string) error {
+		s, err := loadSettings(c.Flags())
+		if err != nil {
+			return err
+		}
+		return runApp(c.Context(), s, r, c.OutOrStdout())
+	}
+}
+
+// migration runs fn with the database's migrator.
+func migration(fn func(c *cobra.Command, m *migrations.Migrator) error) func(*cobra.Command, []string) error {
+	return func(c *cobra.Command, _ []string) (err error) {
+		s, err := loadSettings(c.Flags())
+		if err != nil {
+			return err
+		}
+		store, err := order.OpenStore(s.DB)
+		if err != nil {
+			return badSetting("db", s.DB, err.Error(), "name a file in a folder this process may write to")
+		}
+		defer func() { err = errors.Join(err, store.Close()) }()
+		db, err := store.DB()
+		if err != nil {
+			return err
+		}
+		m, err := migrations.New(db, "sqlite")
+		if err != nil {
+			return err
+		}
+		return fn(c, m)
+	}
+}
+
+func newMigrate() *cobra.Command {
+	up := &cobra.Command{Use: "up", Short: "Apply every pending migration", Args: noArgs,
+		RunE: migration(func(c *cobra.Command, m *migrations.Migrator) error {
+			n, err := m.Up(c.Context())
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(c.OutOrStdout(), "applied %d\n", n)
+			return err
+		})}
+	down := &cobra.Command{Use: "down", Short: "Undo the newest migration, and what it held", Args: noArgs,
+		RunE: migration(func(c *cobra.Command, m *migrations.Migrator) error {
+			undone, err := m.Down(c.Context())
+			if err != nil {
+				return err
+			}
+			text := "undone 1"
+			if !undone {
+				text = "nothing to undo"
+			}
+			_, err = fmt.Fprintln(c.OutOrStdout(), text)
+			return err
+		})}
+	status := &cobra.Command{Use: "status", Short: "List the migrations; exit 1 when one is pending", Args: noArgs,
+		RunE: migration(func(c *cobra.Command, m *migrations.Migrator) error {
+			steps, err := m.Status(c.Context())
+			if err != nil {
+				return err
+			}
+			w := tabwriter.NewWriter(c.OutOrStdout(), 0, 4, 2, ' ', 0)
+			for _, s := range steps {
+				state := "pending"
+				if s.Applied {
+					state = "applied"
+				}
+				fmt.Fprintf(w, "%d\t%s\t%s\n", s.Version, state, s.Name)
+			}
+			if err := w.Flush(); err != nil {
+				return err
+			}
+			return m.Check(c.Context())
+		})}
+	return group("migrate", "Change the database's schema", up, down, status)
+}
+
+// signingKey is the key tokens can be made with: the configured secret, or
+// development mode's.
+func signingKey(s *Settings) ([]byte, error) {
+	switch {
+	case s.JWTSecret != "":
+		return []byte(s.JWTSecret), nil
+	case s.JWKS != "":
+		return nil, badSetting("jwks", s.JWKS, "public keys cannot sign", "sign the token where the private key is")
+	default:
+		return devKey(s.DataDir)
+	}
+}
+
+func newToken() *cobra.Command {
+	var sub, roleName string
+	var ttl time.Duration
+	c := &cobra.Command{
+		Use: "token", Short: "Sign a token with the configured key", Args: noArgs,
+		Example: "  flashsale token --sub alice --role buyer --ttl 1h",
+		RunE: func(c *cobra.Command, _ []string) error {
+			s, err := loadSettings(c.Flags())
+			if err != nil {
+				return err
+			}
+			switch {
+			case !auth.ValidSubject(sub):
+				return usageError{fmt.Errorf("--sub %q: use 1 to 128 of A-Z a-z 0-9 . _ : @ -", sub)}
+			case !auth.Role(roleName).Valid():
+				return usageError{fmt.Errorf("--role %q: use buyer, admin or service", roleName)}
+			case ttl <= 0:
+				return usageError{fmt.Errorf("--ttl %v: use more than 0", ttl)}
+			}
+			key, err := signingKey(s)
+			if err != nil {
+				return err
+			}
+			token, err := auth.SignToken(key, sub, auth.Role(roleName), ttl, time.Now())
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintln(c.OutOrStdout(), token)
+			return err
+		},
+	}
+	c.Flags().StringVar(&sub, "sub", "", "whom the token names")
+	c.Flags().StringVar(&roleName, "role", string(auth.RoleBuyer), "buyer, admin or service")
+	c.Flags().DurationVar(&ttl, "ttl", time.Hour, "how long it is good")
+	return c
+}
+
+func newConfig() *cobra.Command {
+	return &cobra.Command{
+		Use: "config", Short: "Print the effective settings and where each comes from", Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			s, err := loadSettings(c.Flags())
+			if err != nil {
+				return err
+			}
+			names := make([]string, 0, len(s.origins))
+			for name := range s.origins {
+				names = append(names, name)
+			}
+			slices.Sort(names)
+			w := tabwriter.NewWriter(c.OutOrStdout(), 0, 4, 2, ' ', 0)
+			for _, name := range names {
+				fmt.Fprintf(w, "%s\t%s\t%s\n", name, masked(name, s.values[name]), s.origins[name])
+			}
+			return w.Flush()
+		},
+	}
+}
+
+// masked hides what must not be printed: secrets, and passwords inside URLs.
+func masked(name, value string) string {
+	if value == "" {
+		return `""`
+	}
+	if secretSettings[name] {
+		return "********"
+	}
+	return redactURL(value)
+}
+
+// demoItem is what serve sells when there is nothing else.
+var demoItem = order.NewItem{
+	ID: "demo", Name: "Demo sneaker", Description: "A hundred pairs, one each.",
+	PriceMinor: 12900, Currency: "EUR", Stock: 100, PerUserLimit: 1,
+}
+
+// openDemo creates the demo sale on an empty database.
+func (a *app) openDemo(ctx context.Context) error {
+	items, err := a.store.Items(ctx)
+	if err != nil || len(items) > 0 {
+		return err
+	}
+	_, err = a.service.CreateItem(ctx, demoItem)
+	if errors.Is(err, order.ErrItemExists) {
+		return nil // another process was quicker
+	}
+	return err
+}

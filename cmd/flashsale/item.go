@@ -1,0 +1,198 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"flashsale/handler/auth"
+)
+
+// apiTimeout bounds one call of the command line to the API.
+const apiTimeout = 15 * time.Second
+
+// maxAnswer bounds the answer read from the API, in bytes.
+const maxAnswer = 16 << 20
+
+// remote is the API as the command line uses it.
+type remote struct {
+	server string
+	token  string
+	client http.Client
+}
+
+// call sends one request and decodes the answer into out. A refusal becomes an
+// error with the problem's own words.
+func (r *remote) call(ctx context.Context, method, path string, body, out any) (err error) {
+	var in io.Reader
+	if body != nil {
+		text, err := json.Marshal(body)
+		if err != nil {
+			return err
+		}
+		in = bytes.NewReader(text)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, strings.TrimSuffix(r.server, "/")+path, in)
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	if r.token != "" {
+		req.Header.Set("Authorization", "Bearer "+r.token)
+	}
+	res, err := r.client.Do(req)
+	if err != nil {
+		return fmt.Errorf("ask %s: %w", r.server, err)
+	}
+	defer func() { err = errors.Join(err, res.Body.Close()) }()
+	text, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+	if err != nil {
+		return fmt.Errorf("read answer: %w", err)
+	}
+	if res.StatusCode >= 300 {
+		var p struct{ Code, Detail string }
+		if json.Unmarshal(text, &p) != nil || p.Code == "" {
+			return fmt.Errorf("%s answered %s", r.server, res.Status)
+		}
+		return fmt.Errorf("%s: %s", p.Code, p.Detail)
+	}
+	if err := json.Unmarshal(text, out); err != nil {
+		return fmt.Errorf("read answer: %w", err)
+	}
+	return nil
+}
+
+// itemView is an item as the API shows it.
+type itemView struct {
+	ID           string `json:"id"`
+	Name         string `json:"name"`
+	PriceMinor   int64  `json:"price_minor"`
+	Currency     string `json:"currency"`
+	StockTotal   int64  `json:"stock_total"`
+	StockLeft    int64  `json:"stock_left"`
+	PerUserLimit int64  `json:"per_user_limit"`
+	State        string `json:"state"`
+}
+
+func newItem() *cobra.Command {
+	var server, token string
+	c := group("item", "Manage the items on sale, through the API", newItemCreate(&server, &token), newItemList(&server, &token))
+	c.PersistentFlags().StringVar(&server, "server", "", "URL of the API (default http:// and --addr)")
+	c.PersistentFlags().StringVar(&token, "token", "", "admin token (default: signed with the configured key)")
+	return c
+}
+
+// dial prepares a call: the server and token given, or those of a service that
+// runs with the same settings.
+func dial(c *cobra.Command, server, token string, admin bool) (*remote, error) {
+	s, err := loadSettings(c.Flags())
+	if err != nil {
+		return nil, err
+	}
+	if server == "" {
+		server = "http://" + s.Addr
+	}
+	if u, err := url.Parse(server); err != nil || u.Host == "" {
+		return nil, usageError{fmt.Errorf("--server %q: write a URL such as http://127.0.0.1:8080", server)}
+	}
+	if token == "" && admin {
+		key, err := signingKey(s)
+		if err != nil {
+			return nil, err
+		}
+		if token, err = auth.SignToken(key, "flashsale-cli", auth.RoleAdmin, time.Minute, time.Now()); err != nil {
+			return nil, err
+		}
+	}
+	return &remote{server: server, token: token, client: http.Client{Timeout: apiTimeout}}, nil
+}
+
+func newItemCreate(server, token *string) *cobra.Command {
+	var n struct {
+		id, name, description, currency, opens, closes string
+		price, stock, limit                            int64
+		window                                         time.Duration
+	}
+	c := &cobra.Command{
+		Use: "create", Short: "Open a sale", Args: noArgs,
+		Example: "  flashsale item create --id drop-1 --name 'Drop 1' --price-minor 4900 --currency EUR --stock 500",
+		RunE: func(c *cobra.Command, _ []string) error {
+			r, err := dial(c, *server, *token, true)
+			if err != nil {
+				return err
+			}
+			body := map[string]any{
+				"id": n.id, "name": n.name, "description": n.description, "price_minor": n.price, "currency": n.currency,
+				"stock": n.stock, "per_user_limit": n.limit, "payment_window_seconds": int64(n.window / time.Second),
+			}
+			for field, at := range map[string]string{"opens_at": n.opens, "closes_at": n.closes} {
+				if at != "" {
+					body[field] = at
+				}
+			}
+			var item itemView
+			if err := r.call(c.Context(), http.MethodPost, "/v1/admin/items", body, &item); err != nil {
+				return err
+			}
+			return printItems(c.OutOrStdout(), []itemView{item})
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&n.id, "id", "", "item id: a-z, 0-9 and -")
+	f.StringVar(&n.name, "name", "", "what buyers read")
+	f.StringVar(&n.description, "description", "", "what buyers read below it")
+	f.Int64Var(&n.price, "price-minor", 0, "price in the currency's minor unit (cents)")
+	f.StringVar(&n.currency, "currency", "EUR", "ISO 4217 code")
+	f.Int64Var(&n.stock, "stock", 0, "units on sale")
+	f.Int64Var(&n.limit, "limit", 1, "units per buyer")
+	f.StringVar(&n.opens, "opens-at", "", "RFC 3339 time; default now")
+	f.StringVar(&n.closes, "closes-at", "", "RFC 3339 time; default never")
+	f.DurationVar(&n.window, "payment-window", 0, "time to pay in whole seconds; 0: no payment is asked")
+	return c
+}
+
+func newItemList(server, token *string) *cobra.Command {
+	return &cobra.Command{
+		Use: "list", Short: "List the items", Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			r, err := dial(c, *server, *token, false)
+			if err != nil {
+				return err
+			}
+			var list struct {
+				Items []itemView `json:"items"`
+			}
+			if err := r.call(c.Context(), http.MethodGet, "/v1/items", nil, &list); err != nil {
+				return err
+			}
+			return printItems(c.OutOrStdout(), list.Items)
+		},
+	}
+}
+
+func printItems(out io.Writer, items []itemView) error {
+	w := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
+	fmt.Fprintln(w, "ID\tSTATE\tLEFT\tTOTAL\tLIMIT\tPRICE\tNAME")
+	for _, i := range items {
+		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\t%d %s\t%s\n", i.ID, i.State, i.StockLeft, i.StockTotal, i.PerUserLimit, i.PriceMinor, i.Currency, i.Name)
+	}
+	return w.Flush()
+}
+
+// redactURL hides the password of a URL.
+func redactURL(v string) string {
+	if u, err := url.Parse(v); err == nil && u.User != nil {
+		return u.Redacted()
+	}
+	return v
+}

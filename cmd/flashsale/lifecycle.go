@@ -1,0 +1,101 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// part is something that runs: it is started in order and stopped in reverse
+// order, each stop awaited before the next.
+type part struct {
+	name string
+	// run does the work until its context ends; nil for a part that only
+	// needs closing. An error, or an end before the context's, stops all.
+	run func(ctx context.Context) error
+	// stop is called first, while run still works; it may be nil.
+	stop func(ctx context.Context) error
+}
+
+// lifecycle runs parts. The order of stopping is what makes a SIGTERM lose
+// nothing: requests first, then what serves them.
+type lifecycle struct {
+	parts []part
+	// drain bounds each part's stop.
+	drain time.Duration
+}
+
+func (l *lifecycle) add(p part) { l.parts = append(l.parts, p) }
+
+// closing adds a part that only needs closing.
+func (l *lifecycle) closing(name string, fn func() error) {
+	l.add(part{name: name, stop: func(context.Context) error { return fn() }})
+}
+
+// run starts all parts and waits until ctx ends or one of them does, then
+// stops them in reverse order. It returns what went wrong.
+func (l *lifecycle) run(ctx context.Context) error {
+	ended := make(chan error, len(l.parts))
+	cancels := make([]context.CancelFunc, len(l.parts))
+	running := make([]sync.WaitGroup, len(l.parts))
+	for i, p := range l.parts {
+		if p.run == nil {
+			continue
+		}
+		// The parts outlive ctx: it only says when to begin stopping.
+		partCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+		cancels[i] = cancel
+		running[i].Go(func() {
+			err := p.run(partCtx)
+			if err == nil && partCtx.Err() == nil {
+				err = errors.New("ended by itself")
+			}
+			if err != nil {
+				ended <- fmt.Errorf("%s: %w", p.name, err)
+			}
+		})
+	}
+	var errs []error
+	select {
+	case <-ctx.Done():
+	case err := <-ended:
+		errs = append(errs, err)
+	}
+	for i := len(l.parts) - 1; i >= 0; i-- {
+		errs = append(errs, l.stop(ctx, &l.parts[i], cancels[i], &running[i]))
+	}
+	close(ended)
+	for err := range ended {
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+func (l *lifecycle) stop(ctx context.Context, p *part, cancel context.CancelFunc, running *sync.WaitGroup) error {
+	var err error
+	if p.stop != nil {
+		stopCtx, done := context.WithTimeout(context.WithoutCancel(ctx), l.drain)
+		if err = p.stop(stopCtx); err != nil {
+			err = fmt.Errorf("stop %s: %w", p.name, err)
+		}
+		done()
+	}
+	if cancel != nil {
+		cancel()
+	}
+	running.Wait()
+	return err
+}
+
+// close stops parts that were built but never run.
+func (l *lifecycle) close(ctx context.Context) error {
+	var errs []error
+	for i := len(l.parts) - 1; i >= 0; i-- {
+		if l.parts[i].run == nil {
+			errs = append(errs, l.stop(ctx, &l.parts[i], nil, new(sync.WaitGroup)))
+		}
+	}
+	return errors.Join(errs...)
+}

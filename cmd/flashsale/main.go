@@ -1,0 +1,45 @@
+// Command flashsale sells a fixed stock to a crowd that arrives in one second.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+// Exit codes.
+const (
+	exitDone   = 0
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	// A second signal ends the process at once: the handler is taken away as
+	// soon as the first has been heard.
+	context.AfterFunc(ctx, stop)
+	code := run(ctx, os.Args[1:])
+	stop()
+	os.Exit(code)
+}
+
+func run(ctx context.Context, args []string) int {
+	root := newRoot()
+	root.SetArgs(args)
+	err := root.ExecuteContext(ctx)
+	var usage usageError
+	switch {
+	case err == nil:
+		return exitDone
+	case errors.As(err, &usage):
+		fmt.Fprintf(os.Stderr, "flashsale: %v\n", err)
+		return exitUsage
+	default:
+		fmt.Fprintf(os.Stderr, "flashsale: %v\n", err)
+		return exitFailed
+	}
+}

@@ -1,0 +1,92 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/embedded"
+)
+
+// Bounds of one exchange with Redis. They are what turns an outage into a
+// prompt 503 and not into a pile of waiting requests.
+const (
+	redisDial  = 500 * time.Millisecond
+	redisRead  = time.Second
+	redisWrite = time.Second
+	redisPool  = 64
+)
+
+// openRedis connects to the engine the setting names. It starts the embedded
+// one. The closers are in the order in which to call them.
+func openRedis(setting string) (rdb redis.UniversalClient, closers []func() error, err error) {
+	switch {
+	case setting == embeddedRedis:
+		s, err := embedded.Start()
+		if err != nil {
+			return nil, nil, err
+		}
+		c := redis.NewClient(tune(&redis.Options{Addr: s.Addr()}))
+		return c, []func() error{c.Close, func() error { s.Close(); return nil }}, nil
+	case strings.HasPrefix(setting, "cluster+"):
+		o, err := redis.ParseClusterURL(strings.TrimPrefix(setting, "cluster+"))
+		if err != nil {
+			return nil, nil, badSetting("redis", setting, err.Error(), "write cluster+redis://host:port?addr=host:port")
+		}
+		// A script whose reply was lost must not run again unasked: the rooms
+		// decide that, knowing which of their scripts may.
+		o.MaxRetries, o.ContextTimeoutEnabled = -1, true
+		o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolSize = redisDial, redisRead, redisWrite, redisPool
+		c := redis.NewClusterClient(o)
+		return c, []func() error{c.Close}, nil
+	default:
+		o, err := redis.ParseURL(setting)
+		if err != nil {
+			return nil, nil, badSetting("redis", setting, err.Error(), "write redis://host:port/0")
+		}
+		c := redis.NewClient(tune(o))
+		return c, []func() error{c.Close}, nil
+	}
+}
+
+func tune(o *redis.Options) *redis.Options {
+	o.MaxRetries, o.ContextTimeoutEnabled = -1, true
+	o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolSize = redisDial, redisRead, redisWrite, redisPool
+	return o
+}
+
+// durability says in one sentence what the engine keeps, and what an operator
+// should change about it.
+func durability(ctx context.Context, rdb redis.UniversalClient, setting string) (says string, warnings []string) {
+	if setting == embeddedRedis {
+		return "embedded Redis keeps nothing over a restart: every purchase waits for its commit, and stock is rebuilt from the database", nil
+	}
+	get := func(name string) string {
+		v, err := rdb.ConfigGet(ctx, name).Result()
+		if err != nil {
+			return "" // a managed Redis may forbid CONFIG; then nothing is claimed
+		}
+		return v[name]
+	}
+	aof, fsync, policy := get("appendonly"), get("appendfsync"), get("maxmemory-policy")
+	switch {
+	case aof == "":
+		says = "Redis does not show its settings: whether a 202 survives its restart is not known"
+		warnings = append(warnings, "CONFIG GET is refused; make sure that appendonly is yes, appendfsync always, and maxmemory-policy noeviction")
+	case aof != "yes":
+		says = "Redis keeps nothing over a restart (appendonly no): a 202 does not survive one; a 201 does"
+		warnings = append(warnings, "set appendonly yes and appendfsync always, so that a 202 survives a restart of Redis")
+	case fsync != "always":
+		says = fmt.Sprintf("Redis writes its log, synced %s: a 202 survives a killed process, but not always a power loss", fsync)
+		warnings = append(warnings, "set appendfsync always, so that a 202 survives a power loss; batches share each sync")
+	default:
+		says = "Redis syncs every write: a 202 survives process kills and power loss of its node"
+	}
+	if policy != "" && policy != "noeviction" {
+		warnings = append(warnings, "maxmemory-policy is "+policy+": set noeviction, or Redis may drop stock and orders when memory is short")
+	}
+	return says, warnings
+}

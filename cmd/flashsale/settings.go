@@ -1,0 +1,310 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/knadh/koanf/parsers/yaml"
+	"github.com/knadh/koanf/providers/env/v2"
+	"github.com/knadh/koanf/providers/posflag"
+	"github.com/knadh/koanf/v2"
+	"github.com/rs/zerolog"
+	"github.com/spf13/pflag"
+
+	"flashsale/handler/auth"
+)
+
+// envPrefix opens the name of every environment variable that is a setting.
+const envPrefix = "FLASHSALE_"
+
+// Settings are what an operator decides. Each comes from its flag, else from
+// its environment variable, else from the file, else from its default.
+type Settings struct {
+	Addr           string
+	OpsAddr        string
+	Redis          string
+	DB             string
+	DataDir        string
+	JWTSecret      string
+	JWKS           string
+	Partitions     int
+	RateBuyer      float64
+	RateAddress    float64
+	TrustedProxies []string
+	LogLevel       string
+	LogFormat      string
+	Demo           bool
+	QueueLimit     int
+	Lease          time.Duration
+	Batch          int
+	Linger         time.Duration
+	Drain          time.Duration
+	Config         string
+
+	origins map[string]string // by setting: flag, environment, file or default
+	values  map[string]string
+}
+
+// embeddedRedis is the value of --redis that runs the engine in the process.
+const embeddedRedis = "embedded"
+
+// defineFlags declares every setting once: its name, default and meaning.
+func defineFlags(f *pflag.FlagSet) {
+	f.String("addr", "127.0.0.1:8080", "address the public API listens on")
+	f.String("ops-addr", "127.0.0.1:9090", "address of /metrics and /debug/pprof; empty: none")
+	f.String("redis", embeddedRedis, "embedded, redis://host:port/db, rediss://…, or cluster+redis://host:port?addr=host:port")
+	f.String("db", "", "sqlite:PATH (default sqlite:DATA-DIR/flashsale.db)")
+	f.String("data-dir", "flashsale-data", "folder of what the service keeps itself")
+	f.String("jwt-secret", "", "HS256 key of the tokens, 32 bytes or more (better in the environment than as a flag)")
+	f.String("jwks", "", "file or URL of the tokens' public keys, instead of a secret")
+	f.Int("partitions", 1, "hash tags the items are spread over in Redis; fixed once there is data")
+	f.Float64("rate-buyer", 20, "requests a second per buyer, in bursts of twice as many; negative: no limit")
+	f.Float64("rate-address", 0, "requests a second per client address; 0: no limit")
+	f.StringSlice("trusted-proxies", nil, "addresses or networks whose X-Forwarded-For is believed")
+	f.String("log-level", "info", "trace, debug, info, warn, error or disabled")
+	f.String("log-format", "console", "json or console")
+	f.Bool("demo", true, "serve opens a demo sale on an empty database")
+	f.Int("queue-limit", 1_000_000, "orders that may wait for the database, per partition; beyond it purchases get 503")
+	f.Duration("lease", 10*time.Second, "how long a worker may be silent before its orders go to another")
+	f.Int("batch", 256, "orders a worker commits in one transaction, at most")
+	f.Duration("linger", 0, "how long a worker gathers orders for a fuller transaction")
+	f.Duration("drain", 15*time.Second, "how long a stopping process finishes what it holds")
+	f.String("config", "", "YAML file with any of these settings, by these names")
+}
+
+// secretSettings are never printed.
+var secretSettings = map[string]bool{"jwt-secret": true}
+
+// usageError is a mistake in how the program was called; its exit code is 2.
+type usageError struct{ error }
+
+func (e usageError) Unwrap() error { return e.error }
+
+// badSetting names the setting, its value, the cause and the mend.
+func badSetting(name, value, cause, mend string) error {
+	if secretSettings[name] {
+		value = "(secret)"
+	}
+	return usageError{fmt.Errorf("setting %s (%s): value %q: %s; %s", name, envName(name), value, cause, mend)}
+}
+
+func envName(setting string) string {
+	return envPrefix + strings.ToUpper(strings.ReplaceAll(setting, "-", "_"))
+}
+
+// loadSettings merges the sources and validates the result.
+func loadSettings(flags *pflag.FlagSet) (*Settings, error) {
+	k := koanf.New(".")
+	file, err := readFile(flags)
+	if err != nil {
+		return nil, err
+	}
+	if err := k.Load(file, nil); err != nil {
+		return nil, fmt.Errorf("read settings: %w", err)
+	}
+	fromEnv := make(map[string]bool)
+	environment := env.Provider(".", env.Opt{Prefix: envPrefix, TransformFunc: func(name, value string) (string, any) {
+		setting := strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(name, envPrefix)), "_", "-")
+		f := flags.Lookup(setting)
+		// Others share the prefix: container platforms set FLASHSALE_PORT for
+		// a service of that name. An empty variable is an unset one.
+		if f == nil || setting == "config" || value == "" {
+			return "", nil
+		}
+		fromEnv[setting] = true
+		if f.Value.Type() == "stringSlice" {
+			return setting, strings.Split(value, ",")
+		}
+		return setting, value
+	}})
+	if err := k.Load(environment, nil); err != nil {
+		return nil, fmt.Errorf("read settings from the environment: %w", err)
+	}
+	if err := k.Load(posflag.Provider(flags, ".", k), nil); err != nil {
+		return nil, fmt.Errorf("read settings from flags: %w", err)
+	}
+	s := &Settings{origins: make(map[string]string), values: make(map[string]string)}
+	flags.VisitAll(func(f *pflag.Flag) {
+		if !isSetting(f.Name) {
+			return
+		}
+		origin := "default"
+		switch {
+		case f.Changed:
+			origin = "flag"
+		case fromEnv[f.Name]:
+			origin = "environment " + envName(f.Name)
+		case file.has(f.Name):
+			origin = "file " + file.path
+		}
+		s.origins[f.Name] = origin
+	})
+	if err := s.fill(k); err != nil {
+		return nil, err
+	}
+	return s, s.validate()
+}
+
+// isSetting tells the settings from the flags of single commands.
+func isSetting(name string) bool {
+	f := pflag.NewFlagSet("", pflag.ContinueOnError)
+	defineFlags(f)
+	return f.Lookup(name) != nil
+}
+
+// fill takes each value from where it was found, in its type.
+func (s *Settings) fill(k *koanf.Koanf) error {
+	text := func(name string, to *string) { *to = k.String(name) }
+	text("addr", &s.Addr)
+	text("ops-addr", &s.OpsAddr)
+	text("redis", &s.Redis)
+	text("db", &s.DB)
+	text("data-dir", &s.DataDir)
+	text("jwt-secret", &s.JWTSecret)
+	text("jwks", &s.JWKS)
+	text("log-level", &s.LogLevel)
+	text("log-format", &s.LogFormat)
+	text("config", &s.Config)
+	s.TrustedProxies = k.Strings("trusted-proxies")
+	if s.DB == "" {
+		s.DB = "sqlite:" + filepath.Join(s.DataDir, "flashsale.db")
+	}
+	var errs []error
+	parse := func(name, kind string, fn func(string) error) {
+		if err := fn(k.String(name)); err != nil {
+			errs = append(errs, badSetting(name, k.String(name), "it is not "+kind, "write "+kind))
+		}
+	}
+	integer := func(name string, to *int) {
+		parse(name, "a whole number", func(v string) (err error) { *to, err = strconv.Atoi(v); return err })
+	}
+	number := func(name string, to *float64) {
+		parse(name, "a number", func(v string) (err error) { *to, err = strconv.ParseFloat(v, 64); return err })
+	}
+	duration := func(name string, to *time.Duration) {
+		parse(name, "a duration such as 500ms or 10s", func(v string) (err error) { *to, err = time.ParseDuration(v); return err })
+	}
+	integer("partitions", &s.Partitions)
+	integer("queue-limit", &s.QueueLimit)
+	integer("batch", &s.Batch)
+	number("rate-buyer", &s.RateBuyer)
+	number("rate-address", &s.RateAddress)
+	duration("lease", &s.Lease)
+	duration("linger", &s.Linger)
+	duration("drain", &s.Drain)
+	parse("demo", "true or false", func(v string) (err error) { s.Demo, err = strconv.ParseBool(v); return err })
+	for name := range s.origins {
+		s.values[name] = k.String(name)
+	}
+	s.values["db"] = s.DB
+	s.values["trusted-proxies"] = strings.Join(s.TrustedProxies, ",")
+	return errors.Join(errs...)
+}
+
+func (s *Settings) validate() error {
+	var errs []error
+	check := func(ok bool, name, cause, mend string) {
+		if !ok {
+			errs = append(errs, badSetting(name, s.values[name], cause, mend))
+		}
+	}
+	check(validAddr(s.Addr), "addr", "it is not host:port", "write for example 127.0.0.1:8080")
+	check(s.OpsAddr == "" || validAddr(s.OpsAddr), "ops-addr", "it is not host:port", "write for example 127.0.0.1:9090, or nothing")
+	check(validRedis(s.Redis), "redis", "it is no engine this program knows", "write embedded, redis://host:port/0, rediss://host:port/0 or cluster+redis://host:port")
+	check(strings.HasPrefix(s.DB, "sqlite:") && len(s.DB) > len("sqlite:"), "db", "it is no database this program knows", "write sqlite:PATH")
+	check(s.JWTSecret == "" || len(s.JWTSecret) >= auth.MinSecret, "jwt-secret", fmt.Sprintf("it has %d bytes", len(s.JWTSecret)), "use 32 or more, for example from openssl rand -hex 32")
+	check(s.JWTSecret == "" || s.JWKS == "", "jwks", "there is a jwt-secret too", "set one of the two")
+	check(s.Partitions >= 1 && s.Partitions <= 1024, "partitions", "it is out of range", "use 1 to 1024")
+	check(s.RateAddress >= 0, "rate-address", "it is negative", "use 0 for no limit, or more")
+	check(s.RateBuyer != 0, "rate-buyer", "it would refuse everyone", "use more than 0, or -1 for no limit")
+	check(s.QueueLimit >= 1, "queue-limit", "it is out of range", "use 1 or more")
+	check(s.Batch >= 1 && s.Batch <= 512, "batch", "it is out of range", "use 1 to 512")
+	check(s.Lease >= time.Second && s.Lease <= time.Hour, "lease", "it is out of range", "use 1s to 1h")
+	check(s.Linger >= 0 && s.Linger <= time.Second, "linger", "it is out of range", "use 0 to 1s")
+	check(s.Drain > 0 && s.Drain <= 10*time.Minute, "drain", "it is out of range", "use more than 0, at most 10m")
+	_, err := zerolog.ParseLevel(s.LogLevel)
+	check(err == nil && s.LogLevel != "", "log-level", "it is no level", "use trace, debug, info, warn, error or disabled")
+	check(s.LogFormat == "json" || s.LogFormat == "console", "log-format", "it is no format", "use json or console")
+	for _, p := range s.TrustedProxies {
+		check(validProxy(p), "trusted-proxies", fmt.Sprintf("%q is neither an address nor a network", p), "write for example 10.0.0.0/8")
+	}
+	return errors.Join(errs...)
+}
+
+func validAddr(v string) bool {
+	_, port, err := net.SplitHostPort(v)
+	if err != nil {
+		return false
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	return err == nil && n <= 65535
+}
+
+func validRedis(v string) bool {
+	if v == embeddedRedis {
+		return true
+	}
+	u, err := url.Parse(v)
+	return err == nil && u.Host != "" && slices.Contains([]string{"redis", "rediss", "cluster+redis", "cluster+rediss"}, u.Scheme)
+}
+
+func validProxy(v string) bool {
+	if _, err := netip.ParseAddr(v); err == nil {
+		return true
+	}
+	_, err := netip.ParsePrefix(v)
+	return err == nil
+}
+
+// settingsFile is a YAML file of settings, read as a koanf provider.
+type settingsFile struct {
+	path   string
+	values map[string]any
+}
+
+func (f *settingsFile) has(name string) bool { _, ok := f.values[name]; return ok }
+
+// Read gives the values.
+func (f *settingsFile) Read() (map[string]any, error) { return maps.Clone(f.values), nil }
+
+// ReadBytes is the provider's other form; the file is parsed already.
+func (f *settingsFile) ReadBytes() ([]byte, error) {
+	return nil, errors.New("settings file: read as values only")
+}
+
+func readFile(flags *pflag.FlagSet) (*settingsFile, error) {
+	path, err := flags.GetString("config")
+	if err != nil {
+		return nil, err
+	}
+	if path == "" {
+		path = os.Getenv(envName("config"))
+	}
+	f := &settingsFile{path: path, values: map[string]any{}}
+	if path == "" {
+		return f, nil
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, badSetting("config", path, "the file cannot be read ("+err.Error()+")", "name a YAML file, or leave it out")
+	}
+	if f.values, err = yaml.Parser().Unmarshal(text); err != nil {
+		return nil, badSetting("config", path, "it is not YAML ("+err.Error()+")", "write lines such as addr: 127.0.0.1:8080")
+	}
+	for name := range f.values {
+		if !isSetting(name) {
+			return nil, badSetting("config", path, fmt.Sprintf("it holds an unknown setting %q", name), "see the names in --help")
+		}
+	}
+	return f, nil
+}

@@ -1,0 +1,181 @@
+package handler
+
+import (
+	"strconv"
+	"time"
+	"unicode/utf8"
+
+	"flashsale/order"
+)
+
+// The ranges of a new item. They are far beyond any sale and keep every sum of
+// money and stock exact, in Lua's numbers as well.
+const (
+	maxPriceMinor    = 1_000_000_000_000
+	maxStock         = 1_000_000_000
+	maxPerUserLimit  = 1_000_000
+	maxName          = 200   // characters
+	maxDescription   = 4_000 // characters
+	maxPaymentWindow = 30 * 24 * 60 * 60
+)
+
+// createItem answers POST /v1/admin/items.
+func (e *edge) createItem(q *call) error {
+	h := q.c.Request.Header
+	if err := checkContent(h); err != nil {
+		return err
+	}
+	if err := checkAccept(h); err != nil {
+		return err
+	}
+	if err := e.limit(q); err != nil {
+		return err
+	}
+	if err := q.readBody(maxAdminBody); err != nil {
+		return err
+	}
+	n, err := readNewItem(q.in, e.Now())
+	if err != nil {
+		return err
+	}
+	item, err := e.Sales.CreateItem(q.ctx(), n)
+	if err != nil {
+		return err
+	}
+	q.c.Writer.Header()["Location"] = []string{"/v1/items/" + item.ID}
+	return e.writeItem(q, 201, &item)
+}
+
+// readNewItem reads and checks the body of a new item.
+func readNewItem(body []byte, now time.Time) (order.NewItem, error) {
+	f := newFields(body)
+	n := order.NewItem{
+		ID:           f.text("id", true),
+		Name:         f.text("name", true),
+		Description:  f.text("description", false),
+		PriceMinor:   f.integer("price_minor", true, 0),
+		Currency:     f.text("currency", true),
+		Stock:        f.integer("stock", true, 0),
+		PerUserLimit: f.integer("per_user_limit", false, 1),
+	}
+	window := f.integer("payment_window_seconds", false, 0)
+	opens, hasOpens := f.optionalText("opens_at")
+	closes, hasCloses := f.optionalText("closes_at")
+	if err := f.done(); err != nil {
+		return n, err
+	}
+	if err := checkNewItem(&n, window); err != nil {
+		return n, err
+	}
+	n.PaymentWindow = time.Duration(window) * time.Second
+	var err error
+	if n.OpensAt, err = readInstant("opens_at", opens, hasOpens); err != nil {
+		return n, err
+	}
+	if n.ClosesAt, err = readInstant("closes_at", closes, hasCloses); err != nil {
+		return n, err
+	}
+	from := n.OpensAt
+	if from.IsZero() {
+		from = now
+	}
+	if !n.ClosesAt.IsZero() && !n.ClosesAt.After(from) {
+		return n, problemWindow.with("closes_at", "closes_at must be after opens_at, which is now unless stated.")
+	}
+	return n, nil
+}
+
+// checkNewItem checks the fields that stand alone.
+func checkNewItem(n *order.NewItem, window int64) error {
+	if !validItemID(n.ID) {
+		return problemItemID.with("id", problemItemID.detail)
+	}
+	if !printable(n.Name, maxName, false) || n.Name == "" {
+		return problemFieldRange.with("name", "name has 1 to 200 characters, none of them a control character.")
+	}
+	if !printable(n.Description, maxDescription, true) {
+		return problemFieldRange.with("description", "description has at most 4,000 characters, and no control characters but line breaks and tabs.")
+	}
+	if !knownCurrency(n.Currency) {
+		return problemFieldRange.with("currency", "currency is an ISO 4217 code in upper case, such as EUR.")
+	}
+	for _, field := range []struct {
+		name             string
+		value, low, high int64
+	}{
+		{"price_minor", n.PriceMinor, 0, maxPriceMinor},
+		{"stock", n.Stock, 0, maxStock},
+		{"per_user_limit", n.PerUserLimit, 1, maxPerUserLimit},
+		{"payment_window_seconds", window, 0, maxPaymentWindow},
+	} {
+		if field.value < field.low || field.value > field.high {
+			return problemFieldRange.with(field.name, field.name+" must be from "+
+				strconv.FormatInt(field.low, 10)+" to "+strconv.FormatInt(field.high, 10)+".")
+		}
+	}
+	return nil
+}
+
+// printable reports whether text has at most limit characters, none of which a
+// terminal, a log or a database would take amiss.
+func printable(text string, limit int, lines bool) bool {
+	if utf8.RuneCountInString(text) > limit {
+		return false
+	}
+	for _, r := range text {
+		if r == '\n' || r == '\r' || r == '\t' {
+			if !lines {
+				return false
+			}
+		} else if r < ' ' || r >= 0x7f && r < 0xa0 {
+			return false
+		}
+	}
+	return true
+}
+
+// readInstant reads an optional RFC 3339 time, cut to milliseconds.
+func readInstant(name, value string, present bool) (time.Time, error) {
+	if !present {
+		return time.Time{}, nil
+	}
+	t, err := time.Parse(time.RFC3339, value)
+	if err != nil || t.UTC().Year() < 2000 || t.UTC().Year() > 2999 {
+		return time.Time{}, problemWindow.with(name, name+" is an RFC 3339 time such as 2030-01-31T18:00:00Z, in the years 2000 to 2999.")
+	}
+	return t.UTC().Truncate(time.Millisecond), nil
+}
+
+// adminItem answers GET /v1/admin/items/{item}.
+func (e *edge) adminItem(q *call) error {
+	if err := e.limit(q); err != nil {
+		return err
+	}
+	item, err := e.readItem(q)
+	if err != nil {
+		return err
+	}
+	q.c.Writer.Header()["Cache-Control"] = headerNoStore
+	return e.writeItem(q, 200, &item)
+}
+
+// ledger answers GET /v1/admin/items/{item}/ledger.
+func (e *edge) ledger(q *call) error {
+	id := q.c.Param("item")
+	if !validItemID(id) {
+		return problemItemID
+	}
+	if err := checkAccept(q.c.Request.Header); err != nil {
+		return err
+	}
+	if err := e.limit(q); err != nil {
+		return err
+	}
+	l, err := e.Sales.Ledger(q.ctx(), id)
+	if err != nil {
+		return err
+	}
+	q.c.Writer.Header()["Cache-Control"] = headerNoStore
+	q.out = appendLedger(q.out[:0], l)
+	return q.json(200)
+}

@@ -1,0 +1,63 @@
+package handler
+
+import (
+	"time"
+
+	"flashsale/catalog"
+	"flashsale/order"
+)
+
+// appendOrder appends an order as the contract spells it.
+func appendOrder(b []byte, o *order.Order) []byte {
+	b = appendTextField(b, `{"id":`, o.ID)
+	b = appendTextField(b, `,"item_id":`, o.ItemID)
+	b = appendTextField(b, `,"user_id":`, o.UserID)
+	b = appendIntField(b, `,"quantity":`, o.Quantity)
+	b = appendIntField(b, `,"unit_price_minor":`, o.UnitPriceMinor)
+	b = appendTextField(b, `,"currency":`, o.Currency)
+	b = appendTextField(b, `,"status":`, string(o.Status))
+	b = appendTextIfSet(b, `,"reason":`, o.Reason)
+	b = appendTimeField(b, `,"created_at":`, o.CreatedAt)
+	b = appendTimeIfSet(b, `,"confirmed_at":`, o.ConfirmedAt)
+	b = appendTimeIfSet(b, `,"expires_at":`, o.ExpiresAt)
+	b = appendTimeIfSet(b, `,"paid_at":`, o.PaidAt)
+	b = appendTimeIfSet(b, `,"closed_at":`, o.ClosedAt)
+	b = appendTextIfSet(b, `,"payment_reference":`, o.PaymentReference)
+	return append(b, '}')
+}
+
+// appendItem appends an item as the contract spells it, in its state at now.
+func appendItem(b []byte, i *catalog.Item, now time.Time) []byte {
+	b = appendTextField(b, `{"id":`, i.ID)
+	b = appendTextField(b, `,"name":`, i.Name)
+	b = appendTextField(b, `,"description":`, i.Description)
+	b = appendIntField(b, `,"price_minor":`, i.PriceMinor)
+	b = appendTextField(b, `,"currency":`, i.Currency)
+	b = appendIntField(b, `,"stock_total":`, i.StockTotal)
+	b = appendIntField(b, `,"stock_left":`, i.StockLeft)
+	b = appendIntField(b, `,"per_user_limit":`, i.PerUserLimit)
+	b = appendTimeField(b, `,"opens_at":`, i.OpensAt)
+	if i.ClosesAt.IsZero() {
+		b = append(b, `,"closes_at":null`...)
+	} else {
+		b = appendTimeField(b, `,"closes_at":`, i.ClosesAt)
+	}
+	b = appendIntField(b, `,"payment_window_seconds":`, int64(i.PaymentWindow/time.Second))
+	b = appendTextField(b, `,"state":`, string(i.State(now)))
+	b = appendIntField(b, `,"version":`, i.Version)
+	b = appendTimeField(b, `,"server_time":`, now)
+	return append(b, '}')
+}
+
+// appendLedger appends the conservation equation.
+func appendLedger(b []byte, l order.Ledger) []byte {
+	b = appendIntField(b, `{"initial":`, l.Initial)
+	b = appendIntField(b, `,"restocked":`, l.Restocked)
+	b = appendIntField(b, `,"left":`, l.Left)
+	b = appendIntField(b, `,"held":`, l.Held)
+	b = appendIntField(b, `,"sold":`, l.Sold)
+	if l.Balanced() {
+		return append(b, `,"balanced":true}`...)
+	}
+	return append(b, `,"balanced":false}`...)
+}

@@ -1,0 +1,165 @@
+package auth
+
+import (
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+)
+
+// key checks the signature of a token whose header has been read.
+type key interface {
+	// verify returns ErrAlgorithm, ErrKey or ErrSignature.
+	verify(h header, signed string, signature []byte) error
+}
+
+// Config sets up a Verifier.
+type Config struct {
+	// Secret is the HS256 secret, at least MinSecret bytes. Either Secret or
+	// Keys is set, never both.
+	Secret []byte
+	// Keys is the set of public keys; see OpenKeys.
+	Keys *Keys
+	// CacheSlots is the number of verified tokens that are remembered.
+	// Default 65,536; negative: none.
+	CacheSlots int
+	// CacheFor is how long a verified token is remembered, never beyond its
+	// expiry. It bounds how long a withdrawn key goes on being trusted.
+	// Default one minute.
+	CacheFor time.Duration
+	// Now is the clock. Default time.Now.
+	Now func() time.Time
+}
+
+// Verifier verifies tokens. It is safe for concurrent use.
+type Verifier struct {
+	key      key
+	headers  headerCache
+	verified *tokenCache // nil: none
+	cacheFor time.Duration
+	now      func() time.Time
+}
+
+// NewVerifier returns a Verifier for one secret or one set of public keys.
+func NewVerifier(c Config) (*Verifier, error) {
+	v := &Verifier{cacheFor: c.CacheFor, now: c.Now}
+	switch {
+	case c.Keys != nil && c.Secret != nil:
+		return nil, errors.New("auth: a secret and a key set are configured; the algorithm can be pinned by one only")
+	case c.Keys != nil:
+		v.key = c.Keys
+	case len(c.Secret) >= MinSecret:
+		v.key = newSecretKey(c.Secret)
+	default:
+		return nil, ErrSecretTooShort
+	}
+	if c.CacheFor < 0 {
+		return nil, fmt.Errorf("auth: CacheFor %s is negative", c.CacheFor)
+	}
+	if v.cacheFor == 0 {
+		v.cacheFor = time.Minute
+	}
+	if v.now == nil {
+		v.now = time.Now
+	}
+	if c.CacheSlots == 0 {
+		c.CacheSlots = 1 << 16
+	}
+	if c.CacheSlots > 0 {
+		v.verified = newTokenCache(c.CacheSlots)
+	}
+	return v, nil
+}
+
+// Verify returns who the token speaks for. Its errors are ErrMalformed,
+// ErrAlgorithm, ErrKey, ErrSignature, ErrExpired, ErrNotYetValid, ErrClaims
+// and ErrAudience.
+func (v *Verifier) Verify(token string) (Identity, error) {
+	now := v.now()
+	var slot uint64
+	if v.verified != nil {
+		slot = v.verified.hash(token)
+		if id, ok := v.verified.get(slot, token, now); ok {
+			return id, nil
+		}
+	}
+	c, err := v.check(token, now)
+	if err != nil {
+		return Identity{}, err
+	}
+	if v.verified != nil {
+		until := now.Add(v.cacheFor)
+		if c.expires.Before(until) {
+			until = c.expires
+		}
+		v.verified.put(slot, token, c.Identity, until)
+	}
+	return c.Identity, nil
+}
+
+// scratch holds the decoded segments of one token.
+var scratch = sync.Pool{New: func() any { b := make([]byte, 0, 1024); return &b }}
+
+// check verifies a token from its first byte to its last claim.
+func (v *Verifier) check(token string, now time.Time) (claims, error) {
+	if len(token) > MaxToken {
+		return claims{}, ErrMalformed
+	}
+	rawHeader, rest, ok := strings.Cut(token, ".")
+	if !ok {
+		return claims{}, ErrMalformed
+	}
+	rawClaims, rawSignature, ok := strings.Cut(rest, ".")
+	if !ok || strings.IndexByte(rawSignature, '.') >= 0 {
+		return claims{}, ErrMalformed
+	}
+	h, err := v.headers.read(rawHeader)
+	if err != nil {
+		return claims{}, err
+	}
+	if rawSignature == "" || rawClaims == "" {
+		return claims{}, ErrMalformed
+	}
+
+	pooled := scratch.Get().(*[]byte)
+	defer scratch.Put(pooled)
+	buf, signature, err := decodeSegment((*pooled)[:0], rawSignature)
+	if err != nil {
+		return claims{}, err
+	}
+	if err := v.key.verify(h, token[:len(rawHeader)+1+len(rawClaims)], signature); err != nil {
+		return claims{}, err
+	}
+	buf, document, err := decodeSegment(buf[:0], rawClaims)
+	*pooled = buf
+	if err != nil {
+		return claims{}, err
+	}
+	return readClaims(document, now)
+}
+
+// segments decodes base64url strictly: bits beyond the last byte must be zero,
+// so that one token has one spelling.
+var segments = base64.RawURLEncoding.Strict()
+
+// decodeSegment decodes into buf, grown as needed, and returns both.
+func decodeSegment(buf []byte, segment string) (grown, decoded []byte, err error) {
+	// The decoder skips line breaks; a token has none.
+	if strings.ContainsAny(segment, "\r\n") {
+		return buf, nil, ErrMalformed
+	}
+	n := segments.DecodedLen(len(segment))
+	if cap(buf) < n {
+		buf = make([]byte, 0, n)
+	}
+	// Decoding from a string would copy it first; appending it to the buffer
+	// and decoding in place does the same in one piece of memory.
+	buf = append(buf[:0], segment...)
+	m, err := segments.Decode(buf, buf)
+	if err != nil {
+		return buf, nil, ErrMalformed
+	}
+	return buf, buf[:m], nil
+}

@@ -1,0 +1,92 @@
+package handler
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"testing"
+
+	"github.com/gin-gonic/gin"
+
+	"flashsale/handler/auth"
+	"flashsale/order"
+)
+
+// answer is a writer that costs nothing.
+type answer struct {
+	header http.Header
+	status int
+}
+
+func (a *answer) Header() http.Header         { return a.header }
+func (a *answer) WriteHeader(status int)      { a.status = status }
+func (a *answer) Write(b []byte) (int, error) { return len(b), nil }
+
+// emptyHandler reads and writes the same JSON as the purchase and does nothing
+// else: what the speed of the whole service is measured against.
+func emptyHandler() http.Handler {
+	gin.SetMode(gin.ReleaseMode)
+	r := gin.New()
+	reply := appendOrder(nil, &someOrderForBench)
+	r.POST("/v1/items/:item/orders", func(c *gin.Context) {
+		var body struct {
+			Quantity int64 `json:"quantity"`
+		}
+		raw, err := io.ReadAll(c.Request.Body)
+		if err != nil || json.Unmarshal(raw, &body) != nil {
+			c.Status(http.StatusBadRequest)
+			return
+		}
+		c.Data(http.StatusCreated, "application/json", reply)
+	})
+	return r
+}
+
+func benchHandler(b *testing.B, h http.Handler, tokens []string) {
+	b.Helper()
+	body := bytes.NewReader(nil)
+	payload := []byte(`{"quantity":1}`)
+	r := httptest.NewRequest(http.MethodPost, purchasePath, io.NopCloser(body))
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("Idempotency-Key", "key-1")
+	r.Header.Set("User-Agent", "bench")
+	w := &answer{header: make(http.Header)}
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		body.Reset(payload)
+		r.Header["Authorization"] = tokens[i%len(tokens) : i%len(tokens)+1]
+		clear(w.header)
+		h.ServeHTTP(w, r)
+		if w.status != http.StatusCreated {
+			b.Fatalf("status %d", w.status)
+		}
+	}
+}
+
+// BenchmarkPurchaseHandler compares the edge's own cost, with nothing behind
+// it, with that of the empty handler. The network, which both share, is left out.
+func BenchmarkPurchaseHandler(b *testing.B) {
+	many := make([]string, 200_000)
+	for i := range many {
+		many[i] = bearer(b, "buyer-"+strconv.Itoa(i), auth.RoleBuyer)
+	}
+	b.Run("empty", func(b *testing.B) { benchHandler(b, emptyHandler(), many) })
+	edge := func(b *testing.B) http.Handler {
+		return open(b, func(c *Config) { c.RateBuyer, c.BurstBuyer, c.Orders = 1e9, 1<<30, quickOrders{} })
+	}
+	b.Run("known buyers", func(b *testing.B) { benchHandler(b, edge(b), many[:1000]) })
+	b.Run("new buyers", func(b *testing.B) { benchHandler(b, edge(b), many) })
+}
+
+var someOrderForBench = someOrder(order.Purchase{ItemID: "thing", UserID: "buyer-1", Quantity: 1})
+
+// quickOrders accepts everything.
+type quickOrders struct{ *fakeOrders }
+
+func (quickOrders) Place(context.Context, order.Purchase) (order.Placed, error) {
+	return order.Placed{Order: someOrderForBench, Committed: true}, nil
+}

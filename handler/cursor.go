@@ -1,0 +1,62 @@
+package handler
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+
+	"flashsale/order"
+)
+
+// A cursor is base64url of 16 bytes of order id and 16 bytes of seal. The seal
+// covers the filters as well: a cursor of one list does not fit another.
+
+const sealLength = 16
+
+var cursorText = base64.RawURLEncoding.Strict()
+
+// makeCursor returns the cursor that goes on after the order with this id, or
+// an empty one for an id that is no UUID.
+func (e *edge) makeCursor(f order.Filter, last string) string {
+	id, ok := packID(last)
+	if !ok {
+		return ""
+	}
+	return cursorText.EncodeToString(append(id, e.sealCursor(f, id)...))
+}
+
+// readCursor returns the order id in a cursor that was made for these filters.
+func (e *edge) readCursor(f order.Filter, cursor string) (before string, ok bool) {
+	raw, err := cursorText.DecodeString(cursor)
+	if err != nil || len(raw) != 16+sealLength || len(cursor) != cursorText.EncodedLen(len(raw)) {
+		return "", false
+	}
+	id, seal := raw[:16], raw[16:]
+	if !hmac.Equal(seal, e.sealCursor(f, id)) {
+		return "", false
+	}
+	return unpackID(id), true
+}
+
+func (e *edge) sealCursor(f order.Filter, id []byte) []byte {
+	mac := hmac.New(sha256.New, e.CursorKey)
+	mac.Write(id)
+	// None of the three can hold a NUL, so the parts cannot be shifted.
+	mac.Write([]byte(f.UserID + "\x00" + f.ItemID + "\x00" + string(f.Status)))
+	return mac.Sum(nil)[:sealLength]
+}
+
+// packID turns a UUID's text into its 16 bytes.
+func packID(id string) ([]byte, bool) {
+	if !validOrderID(id) {
+		return nil, false
+	}
+	raw, err := hex.DecodeString(id[:8] + id[9:13] + id[14:18] + id[19:23] + id[24:])
+	return raw, err == nil
+}
+
+func unpackID(raw []byte) string {
+	h := hex.EncodeToString(raw)
+	return h[:8] + "-" + h[8:12] + "-" + h[12:16] + "-" + h[16:20] + "-" + h[20:]
+}

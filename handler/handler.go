@@ -1,0 +1,251 @@
+// Package handler is the edge of the service: it speaks HTTP. It decodes
+// strictly, authenticates, limits rates, and turns the outcome into the
+// contract's answers. What a purchase means is decided behind it.
+package handler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+
+	"flashsale/catalog"
+	"flashsale/handler/auth"
+	"flashsale/order"
+)
+
+// Orders places orders and reads them back.
+type Orders interface {
+	// Place takes the stock and queues the order. Its refusals are the errors
+	// of package inventory.
+	Place(ctx context.Context, p order.Purchase) (order.Placed, error)
+	// Get returns one order, or order.ErrNotFound. Who may see it is decided here.
+	Get(ctx context.Context, id string) (order.Order, error)
+	// List returns a page of orders, newest first, and whether more follow.
+	List(ctx context.Context, f order.Filter) (orders []order.Order, more bool, err error)
+}
+
+// Items answers what is on sale, from memory where it can.
+type Items interface {
+	// Item returns one item, or catalog.ErrItemNotFound.
+	Item(ctx context.Context, id string) (catalog.Item, error)
+	// Items returns all items.
+	Items(ctx context.Context) ([]catalog.Item, error)
+}
+
+// Sales is what an admin does to a sale.
+type Sales interface {
+	// CreateItem opens a sale, or returns order.ErrItemExists.
+	CreateItem(ctx context.Context, n order.NewItem) (catalog.Item, error)
+	// Ledger returns the item's conservation equation, or catalog.ErrItemNotFound.
+	Ledger(ctx context.Context, item string) (order.Ledger, error)
+}
+
+// Identity is who sends a request.
+type Identity = auth.Identity
+
+// Verifier tells who a bearer token speaks for; its errors are those of
+// package auth.
+type Verifier interface {
+	Verify(token string) (Identity, error)
+}
+
+// Check is one part that has to work for the service to be ready.
+type Check struct {
+	// Name is shown to anybody who asks; it names no host.
+	Name string
+	// Probe returns nil when the part works. Its error is logged, not shown.
+	Probe func(ctx context.Context) error
+}
+
+// Config is what the edge needs. Orders, Items, Sales and Verifier are
+// required; every other field works at its zero value.
+type Config struct {
+	Orders   Orders
+	Items    Items
+	Sales    Sales
+	Verifier Verifier
+
+	// Ready lists the parts that /readyz asks. Default none: always ready.
+	Ready []Check
+
+	// DevTokens signs tokens for POST /dev/tokens. Default nil: the route
+	// does not exist. Set it in development mode only.
+	DevTokens func(sub, role string, ttl time.Duration) (string, error)
+
+	// RateBuyer is the number of requests per second that one identity may
+	// send to the routes that need one. Default 20; negative: no limit.
+	RateBuyer float64
+	// BurstBuyer is how many of them may come at once. Default twice RateBuyer.
+	BurstBuyer int
+	// RateAddress is the number of requests per second from one client
+	// address (IPv6: one /64 network), with bursts of twice that. Default 0: no limit.
+	RateAddress float64
+	// TrustedProxies lists the addresses and networks whose X-Forwarded-For
+	// is believed. Default none: the peer of the connection is the client.
+	TrustedProxies []string
+
+	// MaxInFlight bounds the purchases that are being answered at one time;
+	// one more gets 503. Default 50,000; negative: no bound.
+	MaxInFlight int64
+	// DefaultWait is how long a purchase waits for its commit when the client
+	// states no preference. Default 2 s; negative: not at all.
+	DefaultWait time.Duration
+	// MaxWait is the longest wait that a client may ask for. Default 10 s.
+	MaxWait time.Duration
+
+	// CursorKey authenticates the cursors of lists. Processes that serve the
+	// same clients need the same key. Default: a fixed key, which still finds
+	// damage but not intent.
+	CursorKey []byte
+
+	// Log receives failures at error level and requests at debug level.
+	// Default: nothing is logged.
+	Log zerolog.Logger
+	// Registerer receives the metrics. Default: they are not registered.
+	Registerer prometheus.Registerer
+	// Now is the clock. Default time.Now.
+	Now func() time.Time
+}
+
+// withDefaults fills in the defaults and checks the rest.
+func (c Config) withDefaults() (Config, error) {
+	switch {
+	case c.Orders == nil:
+		return c, errors.New("handler: Config.Orders is missing")
+	case c.Items == nil:
+		return c, errors.New("handler: Config.Items is missing")
+	case c.Sales == nil:
+		return c, errors.New("handler: Config.Sales is missing")
+	case c.Verifier == nil:
+		return c, errors.New("handler: Config.Verifier is missing")
+	case c.RateAddress < 0:
+		return c, fmt.Errorf("handler: Config.RateAddress is %g; it must be 0 (no limit) or more", c.RateAddress)
+	case c.BurstBuyer < 0:
+		return c, fmt.Errorf("handler: Config.BurstBuyer is %d; it must be 0 (twice the rate) or more", c.BurstBuyer)
+	case c.MaxWait < 0:
+		return c, fmt.Errorf("handler: Config.MaxWait is %s; it must not be negative", c.MaxWait)
+	}
+	if c.RateBuyer == 0 {
+		c.RateBuyer = 20
+	}
+	if c.BurstBuyer == 0 {
+		c.BurstBuyer = twice(c.RateBuyer)
+	}
+	if c.MaxInFlight == 0 {
+		c.MaxInFlight = 50_000
+	}
+	if c.MaxWait == 0 {
+		c.MaxWait = 10 * time.Second
+	}
+	if c.DefaultWait == 0 {
+		c.DefaultWait = 2 * time.Second
+	}
+	c.DefaultWait = min(max(c.DefaultWait, 0), c.MaxWait)
+	if len(c.CursorKey) == 0 {
+		c.CursorKey = []byte("flashsale list cursor")
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	return c, nil
+}
+
+// twice returns the burst that goes with a rate: at least one request.
+func twice(rate float64) int { return max(1, int(2*rate)) }
+
+// edge is the state behind the routes.
+type edge struct {
+	Config
+	requestIDs requestIDs
+	buyers     *limiter // nil: no limit
+	addresses  *limiter // nil: no limit
+	metrics    *metrics
+	inFlight   atomic.Int64
+	readiness  readiness
+	calls      sync.Pool
+}
+
+// New returns the public routes. Serve them with NewServer.
+func New(c Config) (http.Handler, error) {
+	c, err := c.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	e := &edge{
+		Config:     c,
+		requestIDs: newRequestIDs(),
+		calls:      sync.Pool{New: func() any { return newCall() }},
+	}
+	if c.RateBuyer > 0 {
+		e.buyers = newLimiter(c.RateBuyer, c.BurstBuyer)
+	}
+	if c.RateAddress > 0 {
+		e.addresses = newLimiter(c.RateAddress, twice(c.RateAddress))
+	}
+	if e.metrics, err = newMetrics(c.Registerer); err != nil {
+		return nil, err
+	}
+	return e.routes()
+}
+
+// routes lists everything that the public address answers.
+func (e *edge) routes() (http.Handler, error) {
+	r := newRouter()
+	if err := r.SetTrustedProxies(e.TrustedProxies); err != nil {
+		return nil, fmt.Errorf("handler: Config.TrustedProxies: %w", err)
+	}
+	anyone := access{}
+	buyer := access{roles: []auth.Role{auth.RoleBuyer}}
+	admin := access{roles: []auth.Role{auth.RoleAdmin}}
+	everybody := access{roles: []auth.Role{auth.RoleBuyer, auth.RoleAdmin, auth.RoleService}}
+	readers := access{roles: []auth.Role{auth.RoleBuyer, auth.RoleAdmin}}
+
+	e.get(r, "/healthz", anyone, e.health)
+	e.get(r, "/readyz", anyone, e.ready)
+	e.get(r, "/v1/items", anyone, e.listItems)
+	e.get(r, "/v1/items/:item", anyone, e.getItem)
+	e.post(r, "/v1/items/:item/orders", buyer, e.purchase)
+	e.get(r, "/v1/orders", readers, e.listOrders)
+	e.get(r, "/v1/orders/:order", everybody, e.getOrder)
+	e.post(r, "/v1/admin/items", admin, e.createItem)
+	e.get(r, "/v1/admin/items/:item", admin, e.adminItem)
+	e.get(r, "/v1/admin/items/:item/ledger", admin, e.ledger)
+	if e.DevTokens != nil {
+		e.post(r, "/dev/tokens", anyone, e.devToken)
+	}
+	r.NoRoute(e.serve("none", anyone, func(*call) error { return problemNoRoute }))
+	r.NoMethod(e.serve("none", anyone, func(*call) error { return problemMethod }))
+	return r, nil
+}
+
+// newRouter returns a router that guesses nothing: no redirect, no cleaned-up
+// path, and path values exactly as they were meant, an encoded slash included.
+func newRouter() *gin.Engine {
+	// Otherwise Gin prints each route and warns of its defaults.
+	gin.SetMode(gin.ReleaseMode)
+	r := gin.New()
+	r.RedirectTrailingSlash = false
+	r.RedirectFixedPath = false
+	r.HandleMethodNotAllowed = true
+	r.UseRawPath = true
+	r.UnescapePathValues = true
+	return r
+}
+
+func (e *edge) get(r gin.IRoutes, path string, who access, do endpoint) {
+	h := e.serve(path, who, do)
+	r.GET(path, h)
+	r.HEAD(path, h)
+}
+
+func (e *edge) post(r gin.IRoutes, path string, who access, do endpoint) {
+	r.POST(path, e.serve(path, who, do))
+}

@@ -1,0 +1,261 @@
+package handler
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"flashsale/catalog"
+	"flashsale/handler/auth"
+	"flashsale/order"
+)
+
+// testSecret signs the tokens of these tests.
+var testSecret = []byte("a secret of the tests, long enough for HS256")
+
+// fakeOrders records what reaches it.
+type fakeOrders struct {
+	mu     sync.Mutex
+	placed []order.Purchase
+	lists  []order.Filter
+	place  func(ctx context.Context, p order.Purchase) (order.Placed, error)
+	get    func(id string) (order.Order, error)
+	list   func(f order.Filter) ([]order.Order, bool, error)
+}
+
+func (f *fakeOrders) Place(ctx context.Context, p order.Purchase) (order.Placed, error) {
+	f.mu.Lock()
+	f.placed = append(f.placed, p)
+	f.mu.Unlock()
+	if f.place == nil {
+		return order.Placed{Order: someOrder(p), Committed: true}, nil
+	}
+	return f.place(ctx, p)
+}
+
+func (f *fakeOrders) Get(_ context.Context, id string) (order.Order, error) {
+	if f.get == nil {
+		return order.Order{}, order.ErrNotFound
+	}
+	return f.get(id)
+}
+
+func (f *fakeOrders) List(_ context.Context, filter order.Filter) ([]order.Order, bool, error) {
+	f.mu.Lock()
+	f.lists = append(f.lists, filter)
+	f.mu.Unlock()
+	if f.list == nil {
+		return nil, false, nil
+	}
+	return f.list(filter)
+}
+
+func (f *fakeOrders) purchases() []order.Purchase {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return append([]order.Purchase(nil), f.placed...)
+}
+
+func (f *fakeOrders) lastList(t *testing.T) order.Filter {
+	t.Helper()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.lists) == 0 {
+		t.Fatal("Orders.List was not called")
+	}
+	return f.lists[len(f.lists)-1]
+}
+
+const someOrderID = "0197a0f2-3c4d-7abc-8def-0123456789ab"
+
+var someTime = time.Date(2030, 1, 2, 3, 4, 5, 678_900_000, time.UTC)
+
+func someOrder(p order.Purchase) order.Order {
+	return order.Order{
+		ID: someOrderID, ItemID: p.ItemID, UserID: p.UserID, Quantity: p.Quantity, UnitPriceMinor: 990,
+		Currency: "EUR", Status: order.StatusConfirmed, IdempotencyKey: p.IdempotencyKey,
+		CreatedAt: someTime, ConfirmedAt: someTime.Add(time.Millisecond),
+	}
+}
+
+// fakeItems knows the items it is given.
+type fakeItems map[string]catalog.Item
+
+func (f fakeItems) Item(_ context.Context, id string) (catalog.Item, error) {
+	item, known := f[id]
+	if !known {
+		return catalog.Item{}, catalog.ErrItemNotFound
+	}
+	return item, nil
+}
+
+func (f fakeItems) Items(context.Context) ([]catalog.Item, error) {
+	var all []catalog.Item
+	for _, item := range f {
+		all = append(all, item)
+	}
+	return all, nil
+}
+
+func someItem() catalog.Item {
+	return catalog.Item{
+		ID: "thing", Name: "Thing", Description: "a <thing>", PriceMinor: 990, Currency: "EUR", StockInitial: 5,
+		StockTotal: 7, StockLeft: 3, PerUserLimit: 2, OpensAt: someTime.Add(-time.Hour),
+		Control: catalog.ControlOpen, Version: 4, PaymentWindow: 90 * time.Second,
+	}
+}
+
+// fakeSales records the items created.
+type fakeSales struct {
+	mu      sync.Mutex
+	created []order.NewItem
+	err     error
+	ledger  order.Ledger
+}
+
+func (f *fakeSales) CreateItem(_ context.Context, n order.NewItem) (catalog.Item, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.err != nil {
+		return catalog.Item{}, f.err
+	}
+	f.created = append(f.created, n)
+	return catalog.Item{
+		ID: n.ID, Name: n.Name, Description: n.Description, PriceMinor: n.PriceMinor, Currency: n.Currency,
+		StockInitial: n.Stock, StockTotal: n.Stock, StockLeft: n.Stock, PerUserLimit: n.PerUserLimit,
+		OpensAt: n.OpensAt, ClosesAt: n.ClosesAt, PaymentWindow: n.PaymentWindow, Control: catalog.ControlOpen, Version: 1,
+	}, nil
+}
+
+func (f *fakeSales) Ledger(_ context.Context, item string) (order.Ledger, error) {
+	if item != "thing" {
+		return order.Ledger{}, catalog.ErrItemNotFound
+	}
+	return f.ledger, f.err
+}
+
+// shop is an edge with fakes behind it.
+type shop struct {
+	http.Handler
+	orders *fakeOrders
+	sales  *fakeSales
+}
+
+// open makes a shop whose clock stands still; change may alter its Config.
+func open(tb testing.TB, change ...func(*Config)) *shop {
+	tb.Helper()
+	now := func() time.Time { return someTime }
+	verifier, err := auth.NewVerifier(auth.Config{Secret: testSecret, Now: now})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	s := &shop{orders: &fakeOrders{}, sales: &fakeSales{}}
+	c := Config{
+		Orders: s.orders, Items: fakeItems{"thing": someItem()}, Sales: s.sales, Verifier: verifier,
+		Now: now, RateBuyer: -1,
+	}
+	for _, f := range change {
+		f(&c)
+	}
+	if s.Handler, err = New(c); err != nil {
+		tb.Fatal(err)
+	}
+	return s
+}
+
+// bearer signs a token that is good in the shop.
+func bearer(tb testing.TB, sub string, role auth.Role) string {
+	tb.Helper()
+	token, err := auth.SignToken(testSecret, sub, role, time.Hour, someTime)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return "Bearer " + token
+}
+
+const purchasePath = "/v1/items/thing/orders"
+
+// purchaseRequest is a purchase with nothing wrong with it.
+func purchaseRequest(tb testing.TB, body string) *http.Request {
+	tb.Helper()
+	r := httptest.NewRequest(http.MethodPost, purchasePath, strings.NewReader(body))
+	r.Header.Set("Authorization", bearer(tb, "alice", auth.RoleBuyer))
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("Idempotency-Key", "key-1")
+	return r
+}
+
+func (s *shop) do(r *http.Request) *httptest.ResponseRecorder {
+	w := httptest.NewRecorder()
+	s.ServeHTTP(w, r)
+	return w
+}
+
+func (s *shop) get(tb testing.TB, path, sub string, role auth.Role) *httptest.ResponseRecorder {
+	tb.Helper()
+	r := httptest.NewRequest(http.MethodGet, path, http.NoBody)
+	if sub != "" {
+		r.Header.Set("Authorization", bearer(tb, sub, role))
+	}
+	return s.do(r)
+}
+
+// decodeBody reads an answer's JSON.
+func decodeBody(tb testing.TB, body io.Reader) map[string]any {
+	tb.Helper()
+	raw, err := io.ReadAll(body)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	var got map[string]any
+	if err := json.Unmarshal(raw, &got); err != nil {
+		tb.Fatalf("the answer is not JSON: %v\n%s", err, raw)
+	}
+	return got
+}
+
+// wantProblem checks an answer against the contract's form of a refusal.
+func wantProblem(tb testing.TB, resp *http.Response, status int, code string) map[string]any {
+	tb.Helper()
+	if resp.StatusCode != status {
+		tb.Errorf("status = %d, want %d", resp.StatusCode, status)
+	}
+	if got := resp.Header.Get("Content-Type"); got != "application/problem+json" {
+		tb.Errorf("Content-Type = %q, want application/problem+json", got)
+	}
+	body := decodeBody(tb, resp.Body)
+	if body["code"] != code {
+		tb.Errorf("code = %v, want %s", body["code"], code)
+	}
+	if body["status"] != float64(status) {
+		tb.Errorf("status in the body = %v, want %d", body["status"], status)
+	}
+	for _, name := range []string{"type", "title", "detail", "request_id"} {
+		if text, ok := body[name].(string); !ok || text == "" {
+			tb.Errorf("%s = %v, want a text", name, body[name])
+		}
+	}
+	if id := resp.Header.Get("X-Request-Id"); id == "" || id != body["request_id"] {
+		tb.Errorf("X-Request-Id = %q, request_id = %v; want the same", id, body["request_id"])
+	}
+	if status == http.StatusUnauthorized && !strings.HasPrefix(resp.Header.Get("WWW-Authenticate"), `Bearer realm="flashsale"`) {
+		tb.Errorf("WWW-Authenticate = %q", resp.Header.Get("WWW-Authenticate"))
+	}
+	_, hasRetry := body["retry_after"]
+	if hasRetry != (resp.Header.Get("Retry-After") != "") {
+		tb.Errorf("retry_after = %v, Retry-After = %q; want both or none", body["retry_after"], resp.Header.Get("Retry-After"))
+	}
+	if (status == http.StatusServiceUnavailable || status == http.StatusTooManyRequests) && !hasRetry {
+		tb.Errorf("%d without Retry-After", status)
+	}
+	return body
+}
+
+var errTest = errors.New("a failure with inner details: dial tcp 10.0.0.1:6379")

@@ -1,0 +1,93 @@
+package handler
+
+import (
+	"hash/maphash"
+	"math"
+	"net/netip"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+)
+
+// limiter holds one token bucket per key. A bucket that has been left alone
+// long enough to be full again is as good as none, so buckets are kept in two
+// generations and the older one is dropped as a whole: nothing runs in the
+// background, and a key seen for the first time costs one insertion.
+type limiter struct {
+	rate   rate.Limit
+	burst  int
+	full   time.Duration // in which an empty bucket fills up
+	seed   maphash.Seed
+	shards [64]limiterShard
+}
+
+type limiterShard struct {
+	mu         sync.Mutex
+	young, old map[string]*rate.Limiter
+	turned     time.Time // when young was begun
+}
+
+// maxShardKeys bounds one generation of one shard. A flood of keys beyond
+// 64 times this many within the time to fill up makes the least recently seen
+// ones start over with a full bucket.
+const maxShardKeys = 4096
+
+func newLimiter(perSecond float64, burst int) *limiter {
+	l := &limiter{rate: rate.Limit(perSecond), burst: burst, seed: maphash.MakeSeed()}
+	// Far beyond any sensible setting, and well within a Duration.
+	l.full = time.Duration(min(float64(burst)/perSecond, 86400) * float64(time.Second))
+	for i := range l.shards {
+		l.shards[i].young = make(map[string]*rate.Limiter)
+	}
+	return l
+}
+
+// allow takes one token from the key's bucket, or returns the problem that
+// tells the client when there will be one.
+func (l *limiter) allow(key string, now time.Time) error {
+	bucket := l.bucket(key, now)
+	if bucket.AllowN(now, 1) {
+		return nil
+	}
+	missing := 1 - bucket.TokensAt(now)
+	wait := int64(math.Ceil(missing / float64(l.rate)))
+	reset := strconv.FormatInt(max(1, wait), 10)
+	return problemRateLimited.retry(wait).
+		header("Ratelimit-Limit", strconv.Itoa(l.burst)).
+		header("Ratelimit-Remaining", "0").
+		header("Ratelimit-Reset", reset)
+}
+
+func (l *limiter) bucket(key string, now time.Time) *rate.Limiter {
+	s := &l.shards[maphash.String(l.seed, key)%uint64(len(l.shards))]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.young) >= maxShardKeys || now.Sub(s.turned) > l.full {
+		s.old, s.young, s.turned = s.young, make(map[string]*rate.Limiter), now
+	}
+	bucket, known := s.young[key]
+	if known {
+		return bucket
+	}
+	if bucket, known = s.old[key]; !known {
+		bucket = rate.NewLimiter(l.rate, l.burst)
+	}
+	s.young[key] = bucket
+	return bucket
+}
+
+// addressKey names the bucket of a client address. One IPv6 customer has a
+// whole /64 network, so that is what shares a bucket.
+func addressKey(address string) string {
+	addr, err := netip.ParseAddr(address)
+	if err != nil || addr.Unmap().Is4() {
+		return address
+	}
+	network, err := addr.WithZone("").Prefix(64)
+	if err != nil {
+		return address
+	}
+	return network.String()
+}

@@ -1,0 +1,103 @@
+package handler
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// metrics counts what the edge answers. Its labels are the route, the class of
+// the status and the code of a refusal: all of them lists that the program
+// ends, never a buyer or an item.
+type metrics struct {
+	requests *prometheus.CounterVec
+	duration *prometheus.HistogramVec
+	problems *prometheus.CounterVec
+	// byCode is filled before the first request and only read afterwards.
+	byCode map[string]prometheus.Counter
+}
+
+// statusClasses are the labels of statuses, by their first digit.
+var statusClasses = [...]string{"other", "1xx", "2xx", "3xx", "4xx", "5xx"}
+
+func newMetrics(r prometheus.Registerer) (*metrics, error) {
+	m := &metrics{
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "flashsale_http_requests_total",
+			Help: "Requests answered, by route and class of status.",
+		}, []string{"route", "status"}),
+		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "flashsale_http_request_duration_seconds",
+			Help: "Time from the request's headers to the end of the answer, by route.",
+			Buckets: []float64{0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.015, 0.03, 0.06,
+				0.125, 0.25, 0.5, 1, 2, 5, 10},
+		}, []string{"route"}),
+		problems: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "flashsale_http_problems_total",
+			Help: "Refusals, by the code in their body.",
+		}, []string{"code"}),
+		byCode: make(map[string]prometheus.Counter),
+	}
+	for _, code := range problemCodes() {
+		m.byCode[code] = m.problems.WithLabelValues(code)
+	}
+	if r == nil {
+		return m, nil
+	}
+	for _, c := range []prometheus.Collector{m.requests, m.duration, m.problems} {
+		if err := r.Register(c); err != nil {
+			return nil, fmt.Errorf("handler: register metrics: %w", err)
+		}
+	}
+	return m, nil
+}
+
+// problemCodes lists the codes that there are.
+func problemCodes() []string {
+	codes := []string{
+		problemNoRoute.code, problemMethod.code, problemHeaderTooLarge.code, problemInternal.code,
+		problemTimeout.code, problemBodyCut.code, problemHeaderDuplicate.code, problemAuthMissing.code,
+		problemForbidden.code, problemRateLimited.code, problemNotAcceptable.code, problemContentType.code,
+		problemContentEncoding.code, problemBodyTooLarge.code, problemBodyMissing.code, problemUnknownField.code,
+		problemFieldMissing.code, problemFieldType.code, problemFieldRange.code, problemWindow.code,
+		problemQuantity.code, problemID.code, problemKeyMissing.code, problemKeyInvalid.code,
+		problemLimit.code, problemCursor.code, problemParameter.code, problemUnknownParameter.code,
+		problemNotOpen.code,
+	}
+	for _, row := range errorTable {
+		codes = append(codes, row.answer.code)
+	}
+	return codes
+}
+
+func (m *metrics) problem(code string) {
+	if c, known := m.byCode[code]; known {
+		c.Inc()
+		return
+	}
+	m.problems.WithLabelValues(code).Inc()
+}
+
+// routeMetrics are the metrics of one route, looked up once.
+type routeMetrics struct {
+	byClass  [len(statusClasses)]prometheus.Counter
+	duration prometheus.Observer
+}
+
+func (m *metrics) route(name string) *routeMetrics {
+	r := &routeMetrics{duration: m.duration.WithLabelValues(name)}
+	for i, class := range statusClasses {
+		r.byClass[i] = m.requests.WithLabelValues(name, class)
+	}
+	return r
+}
+
+func (r *routeMetrics) observe(status int, took time.Duration) {
+	class := status / 100
+	if class < 1 || class >= len(r.byClass) {
+		class = 0
+	}
+	r.byClass[class].Inc()
+	r.duration.Observe(took.Seconds())
+}

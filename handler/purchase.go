@@ -1,0 +1,110 @@
+package handler
+
+import (
+	"strconv"
+
+	"flashsale/inventory"
+	"flashsale/order"
+)
+
+// purchase answers POST /v1/items/{item}/orders.
+func (e *edge) purchase(q *call) error {
+	h := q.c.Request.Header
+	item := q.c.Param("item")
+	if !validItemID(item) {
+		return problemItemID
+	}
+	if err := checkContent(h); err != nil {
+		return err
+	}
+	if err := checkAccept(h); err != nil {
+		return err
+	}
+	key, err := idempotencyKey(h)
+	if err != nil {
+		return err
+	}
+	// Malformed bodies count as well: a client that sends many is no better
+	// than one that buys too fast.
+	if err := e.limit(q); err != nil {
+		return err
+	}
+	if err := q.readBody(maxPurchaseBody); err != nil {
+		return err
+	}
+	quantity, err := decodePurchase(q.in)
+	if err != nil {
+		return err
+	}
+	if quantity < 1 {
+		return problemQuantity
+	}
+	what, err := e.Items.Item(q.ctx(), item)
+	if err != nil {
+		return err
+	}
+	if quantity > what.PerUserLimit {
+		return problemQuantity.with("quantity",
+			"quantity must be at least 1 and at most "+strconv.FormatInt(what.PerUserLimit, 10)+", the item's per_user_limit.")
+	}
+	prefer := readPrefer(h, e.DefaultWait, e.MaxWait)
+	placed, err := e.place(q, order.Purchase{
+		ItemID:         item,
+		UserID:         q.who.Subject,
+		IdempotencyKey: key,
+		Quantity:       quantity,
+		Wait:           prefer.wait,
+	})
+	if err != nil {
+		return err
+	}
+	return q.answerPlaced(&placed, prefer)
+}
+
+// place hands the purchase on unless too many are on their way.
+func (e *edge) place(q *call, p order.Purchase) (order.Placed, error) {
+	if e.MaxInFlight > 0 {
+		defer e.inFlight.Add(-1)
+		if e.inFlight.Add(1) > e.MaxInFlight {
+			return order.Placed{}, inventory.ErrOverloaded
+		}
+	}
+	return e.Orders.Place(q.ctx(), p)
+}
+
+// validItemID is catalog.ValidID by hand: an expression would cost the
+// purchase route as much as all its other checks of syntax together.
+func validItemID(id string) bool {
+	if len(id) == 0 || len(id) > 64 || id[0] == '-' {
+		return false
+	}
+	for i := range len(id) {
+		c := id[i]
+		if (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-' {
+			return false
+		}
+	}
+	return true
+}
+
+// answerPlaced writes the order: 201 when it is in the database, 202 when it
+// is queued, 200 for one that was accepted and has been rejected since.
+func (q *call) answerPlaced(p *order.Placed, prefer preference) error {
+	h := q.c.Writer.Header()
+	h["Location"] = []string{"/v1/orders/" + p.Order.ID}
+	if p.Replayed {
+		h["Idempotent-Replayed"] = headerTrue
+	}
+	status := 202
+	switch {
+	case p.Order.Status == order.StatusRejected:
+		status = 200
+	case p.Committed:
+		status = 201
+	}
+	if applied := prefer.applied(status == 202); applied != nil {
+		h["Preference-Applied"] = applied
+	}
+	q.out = appendOrder(q.out[:0], &p.Order)
+	return q.json(status)
+}

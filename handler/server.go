@@ -1,0 +1,74 @@
+package handler
+
+import (
+	"bytes"
+	"context"
+	stdlog "log"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/rs/zerolog"
+)
+
+// The time limits of a server.
+const (
+	// readTimeout bounds the time from a request's first byte to the last one
+	// of its body: a client that trickles holds a connection no longer.
+	readTimeout = 4 * time.Second
+	// writeTimeout bounds the time from the headers to the end of the answer.
+	// A purchase may wait for its commit in between; a route that streams sets
+	// a limit of its own.
+	writeTimeout = 30 * time.Second
+	// idleTimeout is how long a connection may rest between requests.
+	idleTimeout = 2 * time.Minute
+)
+
+// NewServer returns a server for the routes of New or NewOps, with bounds on
+// time and size; its fields can be changed until it serves. Serve it on a
+// StrictListener, and set ErrorLog (see ServerLog) to learn what it complains of.
+func NewServer(h http.Handler) *http.Server {
+	return &http.Server{
+		Handler:           h,
+		ReadHeaderTimeout: readTimeout,
+		ReadTimeout:       readTimeout,
+		WriteTimeout:      writeTimeout,
+		IdleTimeout:       idleTimeout,
+		// The routes refuse headers above 16 KiB in the words of the contract.
+		// The server's own limit is for the absurd: it answers in plain text.
+		MaxHeaderBytes: 256 << 10,
+		ErrorLog:       ServerLog(zerolog.Nop()),
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			if strict, ok := c.(*strictConn); ok {
+				return context.WithValue(ctx, strictConnKey{}, strict)
+			}
+			return ctx
+		},
+	}
+}
+
+// ServerLog makes a logger for http.Server.ErrorLog that writes to log at debug
+// level: most of what a server complains of is the doing of clients.
+func ServerLog(log zerolog.Logger) *stdlog.Logger {
+	return stdlog.New(logWriter{log}, "", 0) //nolint:forbidigo // net/http takes no other logger; this one writes to ours
+}
+
+// logWriter turns the lines of the standard logger into events.
+type logWriter struct{ log zerolog.Logger }
+
+func (w logWriter) Write(line []byte) (int, error) {
+	w.log.Debug().Str("from", "net/http").Msg(string(bytes.TrimSpace(line)))
+	return len(line), nil
+}
+
+// mustClose reports whether the connection has to end with this answer because
+// another reader on the way might have seen the request end elsewhere. Chunked
+// bodies are legal, but one that came with a Content-Length as well looks the
+// same by now, and a client of this service has no reason to send either.
+func mustClose(r *http.Request) bool {
+	if len(r.TransferEncoding) > 0 {
+		return true
+	}
+	strict, ok := r.Context().Value(strictConnKey{}).(*strictConn)
+	return ok && strict.suspect()
+}

@@ -1,0 +1,197 @@
+package handler
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"flashsale/catalog"
+	"flashsale/handler/auth"
+	"flashsale/handler/strictjson"
+	"flashsale/inventory"
+	"flashsale/order"
+)
+
+// The refusals of the edge itself.
+var (
+	problemNoRoute = newProblem(404, "route_not_found", "No such route",
+		"Nothing is served at this path; /docs lists the routes.")
+	problemMethod = newProblem(405, "method_not_allowed", "Method not allowed",
+		"The path exists but not with this method; the Allow header lists those it has.")
+	problemHeaderTooLarge = newProblem(431, "header_too_large", "Header too large",
+		"The request's headers exceed 16 KiB; send fewer or shorter ones.").header("Connection", "close")
+	problemInternal = newProblem(500, "internal", "Internal error",
+		"Something failed on our side. Quote the request id when you report it.")
+	problemTimeout = newProblem(408, "request_timeout", "Request timed out",
+		"The body did not arrive in time; send it at once.").header("Connection", "close")
+	problemBodyCut = newProblem(400, "body_incomplete", "Body incomplete",
+		"The body ended before its announced length, or its chunks are malformed.").header("Connection", "close")
+	problemHeaderDuplicate = newProblem(400, "header_duplicate", "Header sent twice",
+		"A header that takes one value was sent more than once; send it once.")
+
+	problemAuthMissing = unauthorized("auth_missing", "Authentication required",
+		"Send a token: Authorization: Bearer <token>.", "")
+	problemForbidden = newProblem(403, "forbidden", "Forbidden",
+		"The token's role may not use this route.")
+
+	problemRateLimited = newProblem(429, "rate_limited", "Too many requests",
+		"You send more requests than allowed; wait for the seconds in Retry-After.")
+	problemNotAcceptable = newProblem(406, "not_acceptable", "Not acceptable",
+		"The answer is application/json; let the Accept header allow it.").with("Accept",
+		"The answer is application/json; let the Accept header allow it.")
+	problemContentType = newProblem(415, "content_type", "Unsupported content type",
+		"").with("Content-Type", "Send the body as Content-Type: application/json (UTF-8).")
+	problemContentEncoding = newProblem(415, "content_encoding", "Unsupported content encoding",
+		"").with("Content-Encoding", "Send the body as it is, without a Content-Encoding.")
+	problemBodyTooLarge = newProblem(413, "body_too_large", "Body too large",
+		"The body exceeds what this route takes; the purchase takes 4 KiB.")
+	problemBodyMissing = newProblem(400, "body_missing", "Body missing",
+		"The route needs a JSON object in the body.")
+
+	problemJSONInvalid = newProblem(400, "json_invalid", "Invalid JSON",
+		"The body is not one JSON object in valid UTF-8.")
+	problemJSONTrailing = newProblem(400, "json_trailing", "Bytes after the JSON object",
+		"Something follows the JSON object in the body; send the object alone.")
+	problemJSONDuplicate = newProblem(400, "json_duplicate_key", "Member named twice",
+		"The JSON object names a member twice; name each once.")
+	problemUnknownField = newProblem(400, "unknown_field", "Unknown field",
+		"The body has a field that the route does not take.")
+	problemFieldMissing = newProblem(400, "field_missing", "Field missing",
+		"The body lacks a required field.")
+	problemFieldType = newProblem(400, "field_type", "Wrong type of field",
+		"A field of the body has the wrong type.")
+	problemFieldRange = newProblem(422, "field_range", "Field out of range",
+		"A field of the body is out of its range.")
+	problemWindow = newProblem(422, "window_invalid", "Invalid sale window",
+		"closes_at must be after opens_at; both are RFC 3339 times in the years 2000 to 2999.")
+	problemQuantity = newProblem(422, "quantity_range", "Quantity out of range",
+		"").with("quantity", "quantity must be at least 1 and at most the item's per_user_limit.")
+
+	problemID = newProblem(400, "id_invalid", "Invalid id",
+		"The id in the path is malformed.")
+	problemItemID = problemID.with("item",
+		"An item id has 1 to 64 characters of a-z, 0-9 and '-', and starts with a letter or digit.")
+	problemOrderID    = problemID.with("order", "An order id is a UUID in lower case.")
+	problemKeyMissing = newProblem(400, "idempotency_key_missing", "Idempotency key missing",
+		"").with("Idempotency-Key", "Send an Idempotency-Key header: a new value for each purchase, the same for a repeat.")
+	problemKeyInvalid = newProblem(400, "idempotency_key_invalid", "Invalid idempotency key",
+		"").with("Idempotency-Key", "An idempotency key has 1 to 255 visible ASCII characters.")
+	problemLimit = newProblem(400, "limit_range", "Limit out of range",
+		"").with("limit", "limit must be a whole number from 1 to 100.")
+	problemCursor = newProblem(400, "cursor_invalid", "Invalid cursor",
+		"").with("cursor", "Use the next_cursor of the page before, unchanged and with the same filters.")
+	problemParameter = newProblem(400, "parameter_invalid", "Invalid parameter",
+		"A query parameter is malformed.")
+	problemUnknownParameter = newProblem(400, "unknown_parameter", "Unknown parameter",
+		"The route does not take this query parameter.")
+	problemNotReady = newProblem(503, "unavailable", "Not ready",
+		"Parts that the service needs do not work.").retry(1)
+)
+
+// unauthorized makes a 401, which must say how to authenticate.
+func unauthorized(code, title, detail, oauthError string) *problem {
+	challenge := `Bearer realm="flashsale"`
+	if oauthError != "" {
+		challenge += `, error="` + oauthError + `", error_description="` + title + `"`
+	}
+	return newProblem(401, code, title, detail).header("Www-Authenticate", challenge)
+}
+
+// invalidToken makes the 401 of a token that was looked at and refused.
+func invalidToken(code, title, detail string) *problem {
+	return unauthorized(code, title, detail, "invalid_token")
+}
+
+// The refusals that stand behind an error which carries more than its name.
+var (
+	problemNotOpen = newProblem(409, "sale_not_open", "Sale not open",
+		"The sale has not opened yet; Retry-After says when it does.")
+	problemUnavailable = newProblem(503, "unavailable", "Unavailable",
+		"The sale cannot be reached. Repeat with the same Idempotency-Key: you get one order at most.").retry(1)
+)
+
+// errorTable gives each known error its answer. The first match counts.
+var errorTable = []struct {
+	err    error
+	answer *problem
+}{
+	{inventory.ErrSoldOut, newProblem(409, "sold_out", "Sold out",
+		"Nothing is left of this item.")},
+	{inventory.ErrUserLimit, newProblem(409, "user_limit", "Limit per buyer reached",
+		"With this order you would hold more of the item than per_user_limit allows.")},
+	{inventory.ErrClosed, newProblem(409, "sale_closed", "Sale closed",
+		"The sale of this item has ended.")},
+	{inventory.ErrPaused, newProblem(409, "sale_paused", "Sale paused",
+		"The sale of this item is paused; try again later.")},
+	{inventory.ErrKeyReused, newProblem(422, "idempotency_key_reused", "Idempotency key reused",
+		"").with("Idempotency-Key", "The key was used for another purchase; use a new one, or repeat the first purchase unchanged.")},
+	{inventory.ErrOverloaded, newProblem(503, "overloaded", "Overloaded",
+		"Too many purchases are waiting. Nothing was bought; try again with the same Idempotency-Key.").retry(1)},
+	{inventory.ErrRebuilding, newProblem(503, "rebuilding", "Rebuilding",
+		"The sale's state is being restored. Nothing was bought; try again with the same Idempotency-Key.").retry(1)},
+	{inventory.ErrUnavailable, problemUnavailable},
+
+	{catalog.ErrItemNotFound, newProblem(404, "item_not_found", "Item not found",
+		"No item has this id.")},
+	{order.ErrNotFound, newProblem(404, "order_not_found", "Order not found",
+		"No order that you may see has this id.")},
+	{order.ErrItemExists, newProblem(409, "item_exists", "Item exists",
+		"").with("id", "An item with this id exists; choose another id.")},
+
+	{auth.ErrMalformed, invalidToken("token_malformed", "Malformed token",
+		"The bearer token is not a signed JWT of three parts.")},
+	{auth.ErrAlgorithm, invalidToken("token_alg", "Algorithm refused",
+		"The token is not signed with the algorithm of the service's key.")},
+	{auth.ErrKey, invalidToken("token_key", "Unknown key",
+		"The token names a key that the service does not know, or brings its own.")},
+	{auth.ErrSignature, invalidToken("token_signature", "Invalid signature",
+		"The token's signature does not match its content.")},
+	{auth.ErrExpired, invalidToken("token_expired", "Token expired",
+		"The token has expired; get a new one.")},
+	{auth.ErrNotYetValid, invalidToken("token_not_yet_valid", "Token not yet valid",
+		"The token is not valid yet; check the clock of its issuer.")},
+	{auth.ErrClaims, invalidToken("token_claims", "Invalid claims",
+		"The token needs sub, role (buyer, admin or service), aud and a numeric exp.")},
+	{auth.ErrAudience, invalidToken("token_audience", "Wrong audience",
+		"The token's aud does not contain flashsale.")},
+
+	{strictjson.ErrEmpty, problemBodyMissing},
+	{strictjson.ErrSyntax, problemJSONInvalid},
+	{strictjson.ErrTrailing, problemJSONTrailing},
+	{strictjson.ErrDuplicate, problemJSONDuplicate},
+
+	// A part behind the edge gave up in time although the client did not.
+	{context.DeadlineExceeded, problemUnavailable},
+}
+
+// lookUp returns the answer to an error, or nil for one that nobody foresaw.
+func lookUp(err error) *problem {
+	if p, ok := err.(*problem); ok { //nolint:errorlint // the common case, unwrapped; the general one follows
+		return p
+	}
+	for i := range errorTable {
+		// Refusals mostly arrive as they are; walking their chain is for the rest.
+		if errorTable[i].err == err { //nolint:errorlint // as above
+			return errorTable[i].answer
+		}
+	}
+	var p *problem
+	if errors.As(err, &p) {
+		return p
+	}
+	var notOpen *inventory.NotOpenError
+	if errors.As(err, &notOpen) {
+		return problemNotOpen.retry(ceilSeconds(notOpen.In))
+	}
+	for i := range errorTable {
+		if errors.Is(err, errorTable[i].err) {
+			return errorTable[i].answer
+		}
+	}
+	return nil
+}
+
+// ceilSeconds rounds up, so that a client that waits that long is not early.
+func ceilSeconds(d time.Duration) int64 {
+	return int64((max(d, 0) + time.Second - 1) / time.Second)
+}

@@ -1,0 +1,122 @@
+package process
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// Service is the import path of the service's program.
+const Service = "flashsale/cmd/flashsale"
+
+// buildLimit bounds one build. With a cold cache the SQLite driver is compiled
+// first, which takes minutes on a small machine.
+const buildLimit = 10 * time.Minute
+
+// programs holds what this test binary has built. A build is shared, because
+// linking the service takes longer than most tests.
+var programs struct {
+	mu    sync.Mutex
+	dir   string
+	built map[string]*program
+}
+
+type program struct {
+	dir  string
+	once sync.Once
+	path string
+	err  error
+}
+
+// Build returns the path of the service's program. The first call in a test
+// binary builds it, the others share the result. Flags are passed to `go build`,
+// for example "-race"; each set of flags is a build of its own.
+//
+// The file lives until Shutdown.
+func Build(t testing.TB, flags ...string) string {
+	t.Helper()
+	return BuildPackage(t, Service, flags...)
+}
+
+// BuildPackage is Build for any program: pkg is its import path, or a path
+// relative to the folder of the package under test.
+func BuildPackage(t testing.TB, pkg string, flags ...string) string {
+	t.Helper()
+	path, err := build(t.Context(), pkg, flags)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func build(ctx context.Context, pkg string, flags []string) (string, error) {
+	p, err := reserve(strings.Join(append([]string{pkg}, flags...), "\x00"))
+	if err != nil {
+		return "", err
+	}
+	p.once.Do(func() {
+		// The result belongs to all tests of the binary, so the build must not
+		// end with the test that happened to come first.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), buildLimit)
+		defer cancel()
+		out := filepath.Join(p.dir, filepath.Base(pkg))
+		args := append(append([]string{"build", "-o", out}, flags...), pkg)
+		if msg, err := exec.CommandContext(ctx, "go", args...).CombinedOutput(); err != nil {
+			p.err = fmt.Errorf("process: build %s: %w\n%s", pkg, err, msg)
+			return
+		}
+		p.path = out
+	})
+	return p.path, p.err
+}
+
+// reserve returns the entry of a build, which the first caller then carries out.
+func reserve(key string) (*program, error) {
+	programs.mu.Lock()
+	defer programs.mu.Unlock()
+	if programs.dir == "" {
+		dir, err := os.MkdirTemp("", "process-")
+		if err != nil {
+			return nil, fmt.Errorf("process: %w", err)
+		}
+		programs.dir, programs.built = dir, map[string]*program{}
+	}
+	p := programs.built[key]
+	if p == nil {
+		// Each build has a folder of its own: two may differ in their flags
+		// alone, and the program keeps its plain name in process lists.
+		p = &program{dir: filepath.Join(programs.dir, strconv.Itoa(len(programs.built)))}
+		programs.built[key] = p
+	}
+	return p, nil
+}
+
+// Main runs the tests of a binary and then removes what they built:
+//
+//	func TestMain(m *testing.M) { process.Main(m) }
+func Main(m *testing.M) {
+	code := m.Run()
+	Shutdown()
+	os.Exit(code)
+}
+
+// Shutdown removes the programs this test binary built, for a TestMain that has
+// more to do. Nothing may be started afterwards without building it again.
+func Shutdown() {
+	programs.mu.Lock()
+	defer programs.mu.Unlock()
+	if programs.dir == "" {
+		return
+	}
+	if err := os.RemoveAll(programs.dir); err != nil {
+		fmt.Fprintln(os.Stderr, "process: remove programs:", err)
+	}
+	programs.dir, programs.built = "", nil
+}

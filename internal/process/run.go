@@ -1,0 +1,52 @@
+//go:build unix
+
+package process
+
+import (
+	"context"
+	"errors"
+	"os/exec"
+	"testing"
+	"time"
+)
+
+// Result is what a command left behind.
+type Result struct {
+	// Code is the exit code, -1 when a signal ended it.
+	Code int
+	// Output is what it printed, on both streams.
+	Output string
+}
+
+// runWithin bounds a command that should end by itself, such as `migrate up`.
+const runWithin = 60 * time.Second
+
+// Run runs a command that ends by itself, for example
+// Spec{Command: "migrate", Args: []string{"up", "--db", db}}, and returns its
+// exit code and output. It passes no addresses, and uses Binary, Command, Args,
+// Env and Dir alone. The test fails when the command cannot be started or does
+// not end within a minute, but not for its exit code.
+func Run(t testing.TB, spec Spec) Result {
+	t.Helper()
+	if spec.Binary == "" {
+		spec.Binary = Build(t)
+	}
+	if spec.Dir == "" {
+		spec.Dir = t.TempDir()
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), runWithin)
+	defer cancel()
+	var args []string
+	if spec.Command != "" {
+		args = append(args, spec.Command)
+	}
+	cmd := exec.CommandContext(ctx, spec.Binary, append(args, spec.Args...)...)
+	cmd.Dir, cmd.Env = spec.Dir, environ(spec.Env)
+	// A grandchild that keeps the output open must not keep the test waiting.
+	cmd.WaitDelay = time.Second
+	out, err := cmd.CombinedOutput()
+	if exit := (*exec.ExitError)(nil); err != nil && (!errors.As(err, &exit) || ctx.Err() != nil) {
+		t.Fatalf("process: run %s %v: %v\n%s", spec.Command, spec.Args, err, lastLines(string(out), tailLines))
+	}
+	return Result{Code: cmd.ProcessState.ExitCode(), Output: string(out)}
+}

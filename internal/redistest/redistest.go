@@ -1,0 +1,247 @@
+// Package redistest gives tests the Redis engines the service runs on: the
+// embedded one and a real redis-server started for the test binary.
+package redistest
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/embedded"
+)
+
+// Engines runs fn once per engine, as the subtests "embedded" and "redis".
+// Where no redis-server is installed the second is skipped, and with CI=true
+// it fails instead.
+func Engines(t *testing.T, fn func(t *testing.T, rdb *redis.Client)) {
+	t.Helper()
+	t.Run("embedded", func(t *testing.T) {
+		t.Parallel()
+		fn(t, Embedded(t))
+	})
+	t.Run("redis", func(t *testing.T) {
+		t.Parallel()
+		fn(t, Redis(t))
+	})
+}
+
+// Embedded starts an embedded engine for this test and returns a client of it.
+func Embedded(t testing.TB) *redis.Client {
+	t.Helper()
+	s, err := embedded.Start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return client(t, s.Addr())
+}
+
+// Redis returns a client of the redis-server that this test binary shares.
+// Tests on it keep apart by key prefix.
+func Redis(t testing.TB) *redis.Client {
+	t.Helper()
+	needServer(t)
+	shared.once.Do(func() { shared.server, shared.err = start() })
+	if shared.err != nil {
+		t.Fatal(shared.err)
+	}
+	return client(t, shared.server.Addr())
+}
+
+var shared struct {
+	once   sync.Once
+	server *Server
+	err    error
+}
+
+// Main runs the tests of a binary and then ends the servers it shared:
+//
+//	func TestMain(m *testing.M) { redistest.Main(m) }
+func Main(m *testing.M) {
+	code := m.Run()
+	Shutdown()
+	os.Exit(code)
+}
+
+// Shutdown ends the shared server, for a TestMain that has more to do.
+func Shutdown() {
+	if shared.server != nil {
+		shared.server.stop()
+	}
+}
+
+// Prefix returns a random key prefix with a hash tag, so that parallel tests
+// share a server without meeting.
+func Prefix(t testing.TB) string {
+	t.Helper()
+	var b [6]byte
+	if _, err := rand.Read(b[:]); err != nil {
+		t.Fatal(err)
+	}
+	return "t:{" + hex.EncodeToString(b[:]) + "}:"
+}
+
+// Options are the client settings every room relies on: no retries below it
+// (a script must not run twice unasked) and contexts that bound I/O.
+func Options(addr string) *redis.Options {
+	return &redis.Options{
+		Addr:                  addr,
+		MaxRetries:            -1,
+		ContextTimeoutEnabled: true,
+		DialTimeout:           time.Second,
+		ReadTimeout:           3 * time.Second,
+		WriteTimeout:          3 * time.Second,
+		PoolSize:              64,
+	}
+}
+
+func client(t testing.TB, addr string) *redis.Client {
+	t.Helper()
+	rdb := redis.NewClient(Options(addr))
+	t.Cleanup(func() {
+		if err := rdb.Close(); err != nil && !errors.Is(err, redis.ErrClosed) {
+			t.Errorf("close redis client: %v", err)
+		}
+	})
+	return rdb
+}
+
+func needServer(t testing.TB) {
+	t.Helper()
+	if _, err := exec.LookPath("redis-server"); err == nil {
+		return
+	}
+	if os.Getenv("CI") == "true" {
+		t.Fatal("redis-server is not installed, and with CI=true no engine may be skipped; `make deps` installs it")
+	}
+	t.Skip("skipped: redis-server is not installed; `make deps` installs it")
+}
+
+// Server is a redis-server process. AOF is on with appendfsync always.
+type Server struct {
+	port int
+	dir  string
+	args []string
+
+	mu  sync.Mutex
+	cmd *exec.Cmd
+}
+
+// Real starts a redis-server of the test's own, which the test may kill and
+// start again. Extra arguments are appended to its command line.
+func Real(t testing.TB, args ...string) *Server {
+	t.Helper()
+	needServer(t)
+	s, err := start(args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.stop)
+	return s
+}
+
+func start(args ...string) (*Server, error) {
+	dir, err := os.MkdirTemp("", "redistest-")
+	if err != nil {
+		return nil, err
+	}
+	port, err := freePort()
+	if err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	s := &Server{port: port, dir: dir, args: args}
+	if err := s.Start(); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	return s, nil
+}
+
+// Addr is the host:port the server listens on; it stays the same over restarts.
+func (s *Server) Addr() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port)) }
+
+// Pid is the server's process id, or 0 when it is not running.
+func (s *Server) Pid() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cmd == nil {
+		return 0
+	}
+	return s.cmd.Process.Pid
+}
+
+// Start starts the server on its port and returns once it answers.
+func (s *Server) Start() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cmd != nil {
+		return errors.New("redistest: already running")
+	}
+	args := append([]string{
+		"--port", strconv.Itoa(s.port), "--bind", "127.0.0.1", "--dir", s.dir, "--save", "",
+		"--appendonly", "yes", "--appendfsync", "always", "--maxmemory-policy", "noeviction",
+	}, s.args...)
+	cmd := exec.Command("redis-server", args...)
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("redistest: %w", err)
+	}
+	s.cmd = cmd
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	rdb := redis.NewClient(Options(s.Addr()))
+	var err error
+	for tick := time.NewTicker(10 * time.Millisecond); ; {
+		if err = rdb.Ping(ctx).Err(); err == nil {
+			tick.Stop()
+			return rdb.Close()
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			tick.Stop()
+			return errors.Join(fmt.Errorf("redistest: server did not answer: %w", err), rdb.Close())
+		}
+	}
+}
+
+// Kill ends the server with SIGKILL. Start brings it back with what its AOF kept.
+func (s *Server) Kill() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cmd == nil {
+		return nil
+	}
+	err := s.cmd.Process.Kill()
+	// Wait reports the kill itself as an error; only its completion matters.
+	if werr := s.cmd.Wait(); werr != nil && s.cmd.ProcessState == nil {
+		err = errors.Join(err, werr)
+	}
+	s.cmd = nil
+	return err
+}
+
+func (s *Server) stop() {
+	err := errors.Join(s.Kill(), os.RemoveAll(s.dir))
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "redistest: stop:", err)
+	}
+}
+
+func freePort() (int, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, l.Close()) }()
+	return l.Addr().(*net.TCPAddr).Port, nil
+}

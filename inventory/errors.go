@@ -1,0 +1,38 @@
+package inventory
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// The refusals of a purchase. Each is definite: nothing was taken.
+var (
+	ErrSoldOut   = errors.New("inventory: sold out")
+	ErrUserLimit = errors.New("inventory: per-user limit reached")
+	ErrClosed    = errors.New("inventory: sale closed")
+	ErrPaused    = errors.New("inventory: sale paused")
+	// ErrKeyReused says that the idempotency key was used for another request.
+	ErrKeyReused = errors.New("inventory: idempotency key reused for a different request")
+	// ErrOverloaded says that the item's bounded queue of requests, or the
+	// task queue, is full. Nothing was taken; try again later.
+	ErrOverloaded = errors.New("inventory: overloaded")
+	// ErrRebuilding says that the sale's live state is being rebuilt from the
+	// database. Nothing was taken; try again shortly.
+	ErrRebuilding = errors.New("inventory: rebuilding")
+)
+
+// ErrUnavailable says that Redis could not be reached within the time allowed.
+// The outcome is unknown: a repeat with the same idempotency key settles it.
+var ErrUnavailable = errors.New("inventory: unavailable")
+
+// NotOpenError says that the sale's window has not opened.
+type NotOpenError struct {
+	OpensAt time.Time
+	// In is the time left until the opening by the clock of Redis.
+	In time.Duration
+}
+
+func (e *NotOpenError) Error() string {
+	return fmt.Sprintf("inventory: sale opens at %s", e.OpensAt.UTC().Format(time.RFC3339))
+}

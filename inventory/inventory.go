@@ -1,0 +1,327 @@
+// Package inventory keeps the stock of the items on sale in Redis and sells
+// from it: exactly what is there, to each buyer no more than the limit, one
+// order per idempotency key, inside the window.
+//
+// An item is sold under its distributed lock. A lock taken by every request
+// would serialise the sale at a few hundred purchases a second, so one
+// goroutine per hot item holds the lock across batches: it sends the requests
+// that arrived while the previous script was in flight as one script (group
+// commit), and hands the lock on when others wait and its slice is spent.
+package inventory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/lock"
+	"flashsale/queue"
+)
+
+// Config configures an Inventory. A zero field means its default.
+type Config struct {
+	// Partitions is the number of hash tags the items are spread over. Default 1.
+	Partitions int
+	// MaxBatch bounds the purchases of one script. Default 256.
+	MaxBatch int
+	// MaxPending bounds the requests that wait for one item's next script;
+	// beyond it Submit returns ErrOverloaded. Default 8192.
+	MaxPending int
+	// Slice is how long a process sells an item while others wait for its
+	// lock. Default 5 ms.
+	Slice time.Duration
+	// Patience bounds how long a request may wait for its script's outcome:
+	// for the lock, and for a Redis that does not answer. Default 1.5 s.
+	Patience time.Duration
+	// MarkLife bounds how long "sold out" is answered from memory without
+	// asking Redis again. Default 1 s.
+	MarkLife time.Duration
+	// OnError hears of what was tried again or given up. Default: nothing.
+	OnError func(error)
+	// OnBatch hears of every script sent: its size and duration. Default: nothing.
+	OnBatch func(purchases int, took time.Duration)
+}
+
+func (c Config) withDefaults() (Config, error) {
+	for _, f := range []struct {
+		name string
+		v    *int
+		def  int
+		max  int
+	}{
+		{"Partitions", &c.Partitions, 1, 1024},
+		{"MaxBatch", &c.MaxBatch, 256, 512},
+		{"MaxPending", &c.MaxPending, 8192, 1 << 20},
+	} {
+		if *f.v == 0 {
+			*f.v = f.def
+		}
+		if *f.v < 1 || *f.v > f.max {
+			return c, fmt.Errorf("inventory: %s is %d, want 1 to %d", f.name, *f.v, f.max)
+		}
+	}
+	for _, f := range []struct {
+		name string
+		v    *time.Duration
+		def  time.Duration
+	}{
+		{"Slice", &c.Slice, 5 * time.Millisecond},
+		{"Patience", &c.Patience, 1500 * time.Millisecond},
+		{"MarkLife", &c.MarkLife, time.Second},
+	} {
+		if *f.v == 0 {
+			*f.v = f.def
+		}
+		if *f.v < 0 {
+			return c, fmt.Errorf("inventory: %s is %v, want more than 0", f.name, *f.v)
+		}
+	}
+	if c.OnError == nil {
+		c.OnError = func(error) {}
+	}
+	if c.OnBatch == nil {
+		c.OnBatch = func(int, time.Duration) {}
+	}
+	return c, nil
+}
+
+// Source is the database's view of a sale, from which it is opened and, when
+// Redis has lost it, rebuilt.
+type Source interface {
+	// Epoch is the number of the present build of all state in Redis.
+	Epoch(ctx context.Context) (int64, error)
+	// Sale reads an item and calls each for every order of it: those in the
+	// database and those still in the task queue. Left is what they leave.
+	// The caller holds the item's lock, so nothing is sold meanwhile.
+	// It returns an error when the item does not exist.
+	Sale(ctx context.Context, item string, each func(Holding) error) (Sale, error)
+}
+
+// Sale is the live state of an item on sale.
+type Sale struct {
+	Left         int64 // units that can be bought
+	PerUserLimit int64 // units one buyer may hold
+	OpensAt      time.Time
+	ClosesAt     time.Time // zero: no end
+	Control      string    // "open", "paused" or "closed"
+	Version      int64
+}
+
+// Holding is one order as the sale must remember it.
+type Holding struct {
+	Buyer          string
+	IdempotencyKey string
+	OrderID        string
+	Quantity       int64
+	// Counts says that its units are taken; false for a refused or released
+	// order, of which only the idempotency key is remembered.
+	Counts bool
+}
+
+// Inventory sells. It is safe for concurrent use.
+type Inventory struct {
+	cfg    Config
+	keys   keys
+	rdb    redis.UniversalClient
+	locks  *lock.Manager
+	queues []*queue.Queue
+	source Source
+	epoch  atomic.Int64
+
+	mu      sync.RWMutex
+	sellers map[string]*seller
+	closed  bool
+	running sync.WaitGroup
+	// stop ends what waits for Redis at shutdown; the sellers drain first.
+	life context.Context
+	stop context.CancelFunc
+}
+
+// ErrPartitions says that Redis holds a sale laid out for another number of partitions.
+var ErrPartitions = errors.New("inventory: number of partitions differs from the one this Redis was laid out for")
+
+// New returns an Inventory that enqueues orders into queues, one per
+// partition. ctx bounds the start, not the Inventory's life.
+// Errors: ErrPartitions; a configuration out of bounds; Redis or the database away.
+func New(ctx context.Context, rdb redis.UniversalClient, locks *lock.Manager, queues []*queue.Queue, source Source, cfg Config) (*Inventory, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	if len(queues) != cfg.Partitions {
+		return nil, fmt.Errorf("inventory: %d queues for %d partitions", len(queues), cfg.Partitions)
+	}
+	v := &Inventory{
+		cfg: cfg, keys: keys{cfg.Partitions}, rdb: rdb, locks: locks, queues: queues, source: source,
+		sellers: make(map[string]*seller),
+	}
+	if err := CheckPartitions(ctx, rdb, cfg.Partitions); err != nil {
+		return nil, err
+	}
+	epoch, err := source.Epoch(ctx)
+	if err != nil {
+		return nil, err
+	}
+	v.epoch.Store(epoch)
+	v.life, v.stop = context.WithCancel(context.WithoutCancel(ctx))
+	return v, nil
+}
+
+// CheckPartitions records the number of partitions at the first start and
+// returns ErrPartitions when a later one differs.
+func CheckPartitions(ctx context.Context, rdb redis.UniversalClient, n int) error {
+	if err := rdb.SetNX(ctx, partitionsKey, n, 0).Err(); err != nil {
+		return fmt.Errorf("inventory: record partitions: %w", err)
+	}
+	have, err := rdb.Get(ctx, partitionsKey).Int()
+	if err != nil {
+		return fmt.Errorf("inventory: read partitions: %w", err)
+	}
+	if have != n {
+		return fmt.Errorf("%w: %d configured, %d recorded in %s", ErrPartitions, n, have, partitionsKey)
+	}
+	return nil
+}
+
+// Partition tells in which partition an item lives.
+func (v *Inventory) Partition(item string) int { return v.keys.partition(item) }
+
+// Left reads the units left of each item, in order; -1 where the sale is not loaded.
+func (v *Inventory) Left(ctx context.Context, items []string) ([]int64, error) {
+	cmds := make([]*redis.StringCmd, len(items))
+	_, err := v.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for i, item := range items {
+			cmds[i] = p.HGet(ctx, v.keys.sale(item), "left")
+		}
+		return nil
+	})
+	if err != nil && !errors.Is(err, redis.Nil) {
+		return nil, fmt.Errorf("read stock: %w", err)
+	}
+	left := make([]int64, len(items))
+	for i, c := range cmds {
+		n, err := c.Int64()
+		switch {
+		case errors.Is(err, redis.Nil):
+			n = -1
+		case err != nil:
+			return nil, fmt.Errorf("read stock of %s: %w", items[i], err)
+		}
+		left[i] = n
+	}
+	return left, nil
+}
+
+// Frozen runs fn while the item's lock is held, with the units left: nothing
+// is sold of the item meanwhile, on any process. fn must be quick.
+func (v *Inventory) Frozen(ctx context.Context, item string, fn func(ctx context.Context, left int64) error) error {
+	l, err := v.locks.Acquire(ctx, v.keys.lock(item))
+	if err != nil {
+		return fmt.Errorf("hold item %s: %w", item, err)
+	}
+	defer func() {
+		if err := l.Release(ctx); err != nil {
+			v.cfg.OnError(fmt.Errorf("let go of item %s: %w", item, err))
+		}
+	}()
+	left, err := v.rdb.HGet(ctx, v.keys.sale(item), "left").Int64()
+	if errors.Is(err, redis.Nil) {
+		if err := v.load(ctx, l, item); err != nil {
+			return err
+		}
+		left, err = v.rdb.HGet(ctx, v.keys.sale(item), "left").Int64()
+	}
+	if err != nil {
+		return fmt.Errorf("read stock of %s: %w", item, err)
+	}
+	return fn(ctx, left)
+}
+
+// Warm loads the item's sale unless it is loaded, so that the first buyer need not wait.
+func (v *Inventory) Warm(ctx context.Context, item string) error {
+	return v.Frozen(ctx, item, func(context.Context, int64) error { return nil })
+}
+
+// loadPage is how many orders one load script carries.
+const loadPage = 200
+
+// load builds the item's sale from its source. The caller holds the lock l.
+func (v *Inventory) load(ctx context.Context, l *lock.Lock, item string) error {
+	epoch, err := v.source.Epoch(ctx)
+	if err != nil {
+		return err
+	}
+	v.epoch.Store(epoch)
+	if err := v.loadStep(ctx, l, item, "begin"); err != nil {
+		return err
+	}
+	args := make([]any, 0, loadPage*5)
+	sale, err := v.source.Sale(ctx, item, func(h Holding) error {
+		counts := "0"
+		if h.Counts {
+			counts = "1"
+		}
+		args = append(args, h.Buyer, h.IdempotencyKey, h.Quantity, h.OrderID, counts)
+		if len(args) < cap(args) {
+			return nil
+		}
+		err := v.loadStep(ctx, l, item, "orders", args...)
+		args = args[:0]
+		return err
+	})
+	if err == nil && len(args) > 0 {
+		err = v.loadStep(ctx, l, item, "orders", args...)
+	}
+	if err != nil {
+		return fmt.Errorf("load sale of %s: %w", item, err)
+	}
+	var closes int64
+	if !sale.ClosesAt.IsZero() {
+		closes = sale.ClosesAt.UnixMilli()
+	}
+	return v.loadStep(ctx, l, item, "open", epoch, sale.Left, sale.PerUserLimit,
+		sale.OpensAt.UnixMilli(), closes, sale.Control, sale.Version)
+}
+
+func (v *Inventory) loadStep(ctx context.Context, l *lock.Lock, item, step string, more ...any) error {
+	lockKey, waitersKey := v.locks.GuardKeys(v.keys.lock(item))
+	keys := []string{lockKey, waitersKey, v.keys.sale(item), v.keys.idempotency(item), v.keys.buyers(item)}
+	args := append([]any{l.GuardValue(), l.Fence(), step}, more...)
+	held, err := loadScript.Run(ctx, v.rdb, keys, args...).Int()
+	if err != nil {
+		return fmt.Errorf("load sale of %s: %s: %w", item, step, err)
+	}
+	if held == 0 {
+		return fmt.Errorf("load sale of %s: %w", item, lock.ErrLost)
+	}
+	return nil
+}
+
+// Close stops taking requests, sends what is pending, and lets go of the
+// items' locks. It returns when all is done or ctx ends.
+func (v *Inventory) Close(ctx context.Context) error {
+	v.mu.Lock()
+	v.closed = true
+	for _, s := range v.sellers {
+		s.retire()
+	}
+	v.mu.Unlock()
+	done := make(chan struct{})
+	go func() {
+		v.running.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+		v.stop()
+		return nil
+	case <-ctx.Done():
+		v.stop()
+		return fmt.Errorf("inventory: close: %w", context.Cause(ctx))
+	}
+}

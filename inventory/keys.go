@@ -1,0 +1,34 @@
+package inventory
+
+import (
+	"hash/fnv"
+	"strconv"
+)
+
+// keys builds every Redis key of this room. An item's keys carry the hash tag
+// of its partition, so that one script may use them together with the
+// partition's task queue, on a cluster too.
+type keys struct{ partitions int }
+
+// partition is where an item lives: a hash of its id.
+func (k keys) partition(item string) int {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(item)) // a hash's Write never fails
+	return int(h.Sum32() % uint32(k.partitions))
+}
+
+// tag opens every key of a partition.
+func tag(partition int) string { return "fs:{p" + strconv.Itoa(partition) + "}:" }
+
+// QueuePrefix is the prefix of a partition's task queue of orders.
+func QueuePrefix(partition int) string { return tag(partition) + "q:orders:" }
+
+// partitionsKey records how many partitions the keys were laid out for.
+const partitionsKey = "fs:{p0}:partitions"
+
+func (k keys) lock(item string) string { return tag(k.partition(item)) + "lock:" + item }
+func (k keys) sale(item string) string { return tag(k.partition(item)) + "sale:" + item }
+func (k keys) idempotency(item string) string {
+	return tag(k.partition(item)) + "idempotency:" + item
+}
+func (k keys) buyers(item string) string { return tag(k.partition(item)) + "buyers:" + item }

@@ -1,0 +1,148 @@
+-- Sells to a batch of buyers of one item.
+--
+-- KEYS 1 lock, 2 lock's waiters, 3 sale (hash), 4 idempotency (hash), 5 buyers (hash),
+--      6.. the task queue's keys (EnqueueKeys)
+-- ARGV 1 lock value, 2 fencing token, 3 epoch, 4 task queue's bound, 5 number of purchases n,
+--      then per purchase: buyer, idempotency key, quantity, order id, task payload
+--
+-- Returns { status, waiting, verdicts, left, version, now_ms, opens_ms, replayed order ids ... }.
+--   status    'ok', or why nothing at all was looked at: 'lost' (the lock is not held by this value),
+--             'fenced' (a later holder has been here), 'missing' (the sale is not loaded),
+--             'epoch' (the sale was loaded under another epoch); then only `waiting` follows
+--   waiting   how many wait for the lock
+--   verdicts  one character per purchase, in order:
+--             A accepted (also when this very order was accepted by an earlier run of this script),
+--             R replay of an earlier order, whose id is the next of the replayed ids,
+--             K key used before for another quantity, L over the buyer's limit, S not enough left,
+--             O not open yet, C closed, P paused, F task queue full
+--
+-- Atomic because it is one script; every check stands before the first write, since a script that
+-- fails half-way is not rolled back. A repeat of the same call changes nothing: an order's id under
+-- its idempotency key says that it was taken. So an unknown outcome is settled by sending it again.
+--
+-- The lock makes the item's purchases come from one process at a time; the script does not trust it:
+-- it refuses unless the caller's value is in the lock's key now, and unless its fencing token is at
+-- least the highest the sale has seen.
+
+local per = 5      -- arguments per purchase
+local first = 5    -- arguments before the first purchase
+local chunk = 100  -- bounds unpack; the embedded engine's Lua stack is small
+
+local waiting = lock_guard(KEYS[1], KEYS[2], ARGV[1])
+if waiting < 0 then
+  return {'lost', 0}
+end
+
+local sale = redis.call('HMGET', KEYS[3], 'epoch', 'fence', 'left', 'limit', 'opens_ms', 'closes_ms', 'control', 'version')
+if not sale[1] then
+  return {'missing', waiting}
+end
+if sale[1] ~= ARGV[3] then
+  return {'epoch', waiting}
+end
+if (tonumber(sale[2] or '0') or 0) > tonumber(ARGV[2]) then
+  return {'fenced', waiting}
+end
+
+local left, limit = tonumber(sale[3]), tonumber(sale[4])
+local opens_ms, closes_ms = tonumber(sale[5]), tonumber(sale[6])
+local time = redis.call('TIME')
+local now_us = tonumber(time[1]) * 1000000 + tonumber(time[2])
+local now_ms = math.floor(now_us / 1000)
+
+local shut
+if sale[7] == 'closed' or (closes_ms > 0 and now_ms >= closes_ms) then
+  shut = 'C'
+elseif now_ms < opens_ms then
+  shut = 'O'
+elseif sale[7] == 'paused' then
+  shut = 'P'
+end
+
+local n = tonumber(ARGV[5])
+local fields, buyers = {}, {}
+for i = 1, n do
+  local a = first + (i - 1) * per
+  buyers[i] = ARGV[a + 1]
+  fields[i] = ARGV[a + 1] .. ' ' .. ARGV[a + 2]
+end
+local known, held = {}, {}  -- by field; by buyer
+for from = 1, n, chunk do
+  local to = math.min(from + chunk - 1, n)
+  local orders = redis.call('HMGET', KEYS[4], unpack(fields, from, to))
+  local units = redis.call('HMGET', KEYS[5], unpack(buyers, from, to))
+  for i = from, to do
+    known[fields[i]] = orders[i - from + 1]
+    held[buyers[i]] = tonumber(units[i - from + 1] or '0')
+  end
+end
+
+local room = queue_room(5, tonumber(ARGV[4]))
+local verdicts, replayed = {}, {}
+local ids, payloads, taken = {}, {}, 0
+local new_orders, touched = {}, {}
+for i = 1, n do
+  local a = first + (i - 1) * per
+  local buyer, field, quantity, id = buyers[i], fields[i], ARGV[a + 3], ARGV[a + 4]
+  local units = tonumber(quantity)
+  local order = known[field]  -- "<quantity>:<order id>"; the quantity is the request's fingerprint
+  local verdict
+  if order then
+    local colon = string.find(order, ':', 1, true)
+    if string.sub(order, 1, colon - 1) ~= quantity then
+      verdict = 'K'
+    elseif string.sub(order, colon + 1) == id then
+      verdict = 'A'
+    else
+      verdict = 'R'
+      replayed[#replayed + 1] = string.sub(order, colon + 1)
+    end
+  elseif shut then
+    verdict = shut
+  elseif held[buyer] + units > limit then
+    verdict = 'L'
+  elseif units > left then
+    verdict = 'S'
+  elseif taken >= room then
+    verdict = 'F'
+  else
+    verdict = 'A'
+    left = left - units
+    held[buyer] = held[buyer] + units
+    touched[buyer] = true
+    order = quantity .. ':' .. id
+    known[field] = order
+    taken = taken + 1
+    ids[taken] = id
+    payloads[taken] = ARGV[a + 5]
+    new_orders[2 * taken - 1] = field
+    new_orders[2 * taken] = order
+  end
+  verdicts[i] = verdict
+end
+
+if taken > 0 then
+  redis.call('HSET', KEYS[3], 'left', string.format('%d', left), 'fence', ARGV[2])
+  for from = 1, 2 * taken, 2 * chunk do
+    redis.call('HSET', KEYS[4], unpack(new_orders, from, math.min(from + 2 * chunk - 1, 2 * taken)))
+  end
+  local counts = {}
+  for buyer in pairs(touched) do
+    counts[#counts + 1] = buyer
+    counts[#counts + 1] = string.format('%d', held[buyer])
+    if #counts == 2 * chunk then
+      redis.call('HSET', KEYS[5], unpack(counts))
+      counts = {}
+    end
+  end
+  if #counts > 0 then
+    redis.call('HSET', KEYS[5], unpack(counts))
+  end
+  queue_add(5, now_us, taken, ids, payloads)
+end
+
+local reply = {'ok', waiting, table.concat(verdicts), left, sale[8], now_ms, opens_ms}
+for i = 1, #replayed do
+  reply[7 + i] = replayed[i]
+end
+return reply

@@ -1,0 +1,68 @@
+package inventory
+
+import (
+	_ "embed" // for the scripts
+	"fmt"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/lock"
+	"flashsale/queue"
+)
+
+var (
+	//go:embed lua/purchase.lua
+	purchaseLua string
+	//go:embed lua/load.lua
+	loadLua string
+)
+
+// The scripts are composed: the lock's guard and the queue's enqueue run inside
+// them, so that the check, the sale and the task are one atomic step.
+var (
+	purchaseScript = redis.NewScript(lock.GuardLua + "\n" + queue.EnqueueLua + "\n" + purchaseLua)
+	loadScript     = redis.NewScript(lock.GuardLua + "\n" + loadLua)
+)
+
+// purchaseReply is what the purchase script answers.
+type purchaseReply struct {
+	status   string
+	waiting  int64
+	verdicts string
+	left     int64
+	version  string
+	nowMS    int64
+	opensMS  int64
+	replayed []any // order ids, in the order of the verdicts R
+}
+
+func parsePurchaseReply(v any) (purchaseReply, error) {
+	var r purchaseReply
+	list, ok := v.([]any)
+	if !ok || len(list) < 2 {
+		return r, fmt.Errorf("inventory: purchase script answered %T", v)
+	}
+	var ok1, ok2 bool
+	r.status, ok1 = list[0].(string)
+	r.waiting, ok2 = list[1].(int64)
+	if !ok1 || !ok2 {
+		return r, fmt.Errorf("inventory: purchase script answered %T, %T", list[0], list[1])
+	}
+	if r.status != "ok" {
+		return r, nil
+	}
+	if len(list) < 7 {
+		return r, fmt.Errorf("inventory: purchase script answered %d values", len(list))
+	}
+	var oks [5]bool
+	r.verdicts, oks[0] = list[2].(string)
+	r.left, oks[1] = list[3].(int64)
+	r.version, oks[2] = list[4].(string)
+	r.nowMS, oks[3] = list[5].(int64)
+	r.opensMS, oks[4] = list[6].(int64)
+	if oks != [5]bool{true, true, true, true, true} {
+		return r, fmt.Errorf("inventory: purchase script answered %T", list[2:7])
+	}
+	r.replayed = list[7:]
+	return r, nil
+}

@@ -1,0 +1,457 @@
+package inventory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"flashsale/lock"
+)
+
+// Request is one purchase. It must not be changed until Done was called.
+type Request struct {
+	ItemID         string
+	Buyer          string
+	IdempotencyKey string
+	Quantity       int64  // 1 or more
+	OrderID        string // fresh for every request; repeats of this Request settle on it
+	Payload        []byte // the order's task
+	// Done is called once with the outcome, from the goroutine that sells the
+	// item: it must be quick and must not block.
+	Done func(Outcome)
+
+	since time.Time // when it was submitted
+}
+
+// Outcome is what became of a request.
+type Outcome struct {
+	// Err is nil for an accepted purchase and for a replay; otherwise one of
+	// this package's errors.
+	Err error
+	// ReplayOf is the id of the order that an earlier request with the same
+	// key made; empty when this request made its own.
+	ReplayOf string
+}
+
+// Submit hands a request to the goroutine that sells its item. A refusal that
+// needs no Redis is returned at once, and Done is then not called:
+// ErrSoldOut while the item is known to be sold out, ErrOverloaded when too
+// many requests wait.
+func (v *Inventory) Submit(r *Request) error {
+	r.since = time.Now()
+	for {
+		s, err := v.seller(r.ItemID)
+		if err != nil {
+			return err
+		}
+		if s.soldOut(r) {
+			return ErrSoldOut
+		}
+		retry, err := s.add(r)
+		if !retry {
+			return err
+		}
+	}
+}
+
+// Purchase submits a request and waits for its outcome. When ctx ends first the
+// outcome is unknown.
+func (v *Inventory) Purchase(ctx context.Context, r *Request) (Outcome, error) {
+	done := make(chan Outcome, 1)
+	r.Done = func(o Outcome) { done <- o }
+	if err := v.Submit(r); err != nil {
+		return Outcome{Err: err}, nil
+	}
+	select {
+	case o := <-done:
+		return o, nil
+	case <-ctx.Done():
+		return Outcome{}, context.Cause(ctx)
+	}
+}
+
+func (v *Inventory) seller(item string) (*seller, error) {
+	v.mu.RLock()
+	s := v.sellers[item]
+	closed := v.closed
+	v.mu.RUnlock()
+	if closed {
+		return nil, ErrOverloaded
+	}
+	if s != nil {
+		return s, nil
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.closed {
+		return nil, ErrOverloaded
+	}
+	if s := v.sellers[item]; s != nil {
+		return s, nil
+	}
+	s = newSeller(v, item)
+	v.sellers[item] = s
+	v.running.Add(1)
+	go s.run()
+	return s, nil
+}
+
+// idleLife is how long a seller without requests stays, so that an item that
+// is bought now and then does not start one for each.
+const idleLife = 30 * time.Second
+
+// seller sells one item for this process.
+type seller struct {
+	v    *Inventory
+	item string
+
+	mu      sync.Mutex
+	pending []*Request
+	retired bool
+	wake    chan struct{}
+
+	mark atomic.Pointer[soldOutMark]
+	// marking says that a mark is being made, so that only one is.
+	marking atomic.Bool
+
+	// The rest belongs to the run goroutine.
+	lockKey string
+	keys    []string
+	held    *lock.Lock
+	since   time.Time // when the present slice began
+	down    bool      // the batch before this one found Redis away
+	args    []any
+	spare   []*Request
+}
+
+func newSeller(v *Inventory, item string) *seller {
+	s := &seller{v: v, item: item, wake: make(chan struct{}, 1), lockKey: v.keys.lock(item)}
+	lockKey, waitersKey := v.locks.GuardKeys(s.lockKey)
+	s.keys = append([]string{lockKey, waitersKey, v.keys.sale(item), v.keys.idempotency(item), v.keys.buyers(item)},
+		v.queues[v.keys.partition(item)].EnqueueKeys()...)
+	return s
+}
+
+// add appends a request; retry means that the seller has just retired.
+func (s *seller) add(r *Request) (retry bool, err error) {
+	s.mu.Lock()
+	if s.retired {
+		s.mu.Unlock()
+		return true, nil
+	}
+	n := len(s.pending)
+	if n >= s.v.cfg.MaxPending {
+		s.mu.Unlock()
+		return false, ErrOverloaded
+	}
+	s.pending = append(s.pending, r)
+	s.mu.Unlock()
+	if n == 0 {
+		s.signal()
+	}
+	return false, nil
+}
+
+func (s *seller) signal() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// retire makes the seller end once nothing is pending. The caller holds v.mu.
+func (s *seller) retire() {
+	s.mu.Lock()
+	s.retired = true
+	s.mu.Unlock()
+	s.signal()
+}
+
+// take moves up to a batch of pending requests into s.spare.
+func (s *seller) take() []*Request {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := min(len(s.pending), s.v.cfg.MaxBatch)
+	batch := append(s.spare[:0], s.pending[:n]...)
+	rest := copy(s.pending, s.pending[n:])
+	clear(s.pending[rest:])
+	s.pending = s.pending[:rest]
+	s.spare = batch
+	return batch
+}
+
+// run gathers what arrived while the last script was in flight, and sells it.
+func (s *seller) run() {
+	defer s.v.running.Done()
+	defer s.letGo()
+	idle := time.NewTimer(idleLife)
+	defer idle.Stop()
+	for {
+		if batch := s.take(); len(batch) > 0 {
+			s.sell(batch)
+			clear(batch)
+			continue
+		}
+		// Nothing to sell: keep the lock for the rest of a slice, for the next
+		// request is likely close, and then leave it to others.
+		wait := idleLife
+		if s.held != nil {
+			wait = s.v.cfg.Slice
+		}
+		idle.Reset(wait)
+		select {
+		case <-s.wake:
+		case <-idle.C:
+			if s.held != nil {
+				s.letGo()
+				continue
+			}
+		}
+		if s.done(wait == idleLife) {
+			return
+		}
+	}
+}
+
+// done reports whether the seller may end: it is retired, or idle for its
+// whole life, and nothing is pending.
+func (s *seller) done(idle bool) bool {
+	s.v.mu.Lock()
+	defer s.v.mu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.pending) > 0 || (!idle && !s.retired) {
+		return false
+	}
+	select {
+	case <-s.wake: // a request came and went with a batch before; stay
+		return s.retired
+	default:
+	}
+	s.retired = true
+	delete(s.v.sellers, s.item)
+	return true
+}
+
+func (s *seller) letGo() {
+	if s.held == nil {
+		return
+	}
+	if err := s.held.Release(s.v.life); err != nil && !errors.Is(err, lock.ErrLost) && !errors.Is(err, lock.ErrNotHeld) {
+		s.v.cfg.OnError(fmt.Errorf("let go of item %s: %w", s.item, err))
+	}
+	s.held = nil
+}
+
+// hold makes sure that this process holds the item's lock.
+func (s *seller) hold(ctx context.Context) error {
+	if s.held != nil && s.held.Context().Err() == nil {
+		return nil
+	}
+	s.letGo()
+	l, err := s.v.locks.Acquire(ctx, s.lockKey)
+	if err != nil {
+		return err
+	}
+	s.held, s.since = l, time.Now()
+	return nil
+}
+
+// Pauses between tries of a batch whose outcome is unknown.
+const (
+	resendMin = 5 * time.Millisecond
+	resendMax = 200 * time.Millisecond
+)
+
+// sell sends one batch until its outcome is known or its patience is spent.
+// Sending again is safe: the script recognises orders it took before.
+func (s *seller) sell(batch []*Request) {
+	batch = s.dropStale(batch)
+	if len(batch) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(s.v.life, s.v.cfg.Patience)
+	defer cancel()
+	for wait := resendMin; ; wait = min(2*wait, resendMax) {
+		err := s.try(ctx, batch)
+		if err == nil {
+			s.down = false
+			return
+		}
+		if definite(err) {
+			answer(batch, err)
+			return
+		}
+		if errors.Is(err, errAgain) && ctx.Err() == nil {
+			continue
+		}
+		s.v.cfg.OnError(fmt.Errorf("sell %s: %w", s.item, err))
+		// While Redis is known to be away, the next requests learn it at once
+		// instead of each batch waiting out its patience.
+		if s.down || !pause(ctx, wait/2+rand.N(wait/2)) {
+			break
+		}
+	}
+	s.down = true
+	answer(batch, ErrUnavailable)
+}
+
+// errAgain says that the sale has just been loaded and the batch can go out again.
+var errAgain = errors.New("inventory: sale loaded, send again")
+
+// definite reports whether an error of try is the answer, and not to be tried again.
+func definite(err error) bool {
+	return errors.Is(err, ErrOverloaded) || errors.Is(err, ErrRebuilding)
+}
+
+// dropStale answers the requests whose patience was spent while they waited
+// for batches before theirs. Nothing was sent for them.
+func (s *seller) dropStale(batch []*Request) []*Request {
+	limit := time.Now().Add(-s.v.cfg.Patience)
+	fresh := batch[:0]
+	for _, r := range batch {
+		if r.since.Before(limit) {
+			r.Done(Outcome{Err: ErrOverloaded})
+			continue
+		}
+		fresh = append(fresh, r)
+	}
+	return fresh
+}
+
+// try sends the batch once. It returns nil when every request was answered.
+func (s *seller) try(ctx context.Context, batch []*Request) error {
+	if err := s.hold(ctx); err != nil {
+		if errors.Is(err, lock.ErrWaitTimeout) {
+			return fmt.Errorf("%w: the item's lock was not to be had: %w", ErrOverloaded, err)
+		}
+		return err
+	}
+	reply, err := s.send(ctx, batch)
+	if err != nil {
+		return err
+	}
+	switch reply.status {
+	case "ok":
+	case "lost", "fenced":
+		s.letGo()
+		return fmt.Errorf("purchase refused (%s): %w", reply.status, lock.ErrLost)
+	case "missing", "epoch":
+		if err := s.v.load(ctx, s.held, s.item); err != nil {
+			s.v.cfg.OnError(err)
+			return fmt.Errorf("%w: %w", ErrRebuilding, err)
+		}
+		return errAgain
+	default:
+		return fmt.Errorf("purchase script answered status %q", reply.status)
+	}
+	if err := s.deliver(batch, &reply); err != nil {
+		return err
+	}
+	if reply.left <= 0 {
+		s.markSoldOut(reply.version)
+	}
+	if reply.waiting > 0 && time.Since(s.since) >= s.v.cfg.Slice {
+		s.letGo()
+	}
+	return nil
+}
+
+func (s *seller) send(ctx context.Context, batch []*Request) (purchaseReply, error) {
+	q := s.v.queues[s.v.keys.partition(s.item)]
+	args := append(s.args[:0], s.held.GuardValue(), s.held.Fence(), s.v.epoch.Load(), q.MaxLength(), len(batch))
+	for _, r := range batch {
+		args = append(args, r.Buyer, r.IdempotencyKey, r.Quantity, r.OrderID, r.Payload)
+	}
+	s.args = args
+	start := time.Now()
+	res, err := purchaseScript.Run(ctx, s.v.rdb, s.keys, args...).Result()
+	clear(args)
+	s.v.cfg.OnBatch(len(batch), time.Since(start))
+	if err != nil {
+		return purchaseReply{}, fmt.Errorf("purchase script: %w", err)
+	}
+	return parsePurchaseReply(res)
+}
+
+// deliver answers each request by its verdict. Nothing is delivered unless the
+// whole reply can be read, so that a request is answered once.
+func (s *seller) deliver(batch []*Request, reply *purchaseReply) error {
+	if len(reply.verdicts) != len(batch) {
+		return fmt.Errorf("purchase script gave %d verdicts for %d requests", len(reply.verdicts), len(batch))
+	}
+	replays := 0
+	for i := range len(reply.verdicts) {
+		if reply.verdicts[i] == 'R' {
+			replays++
+		}
+	}
+	if replays != len(reply.replayed) {
+		return fmt.Errorf("purchase script gave %d orders for %d replays", len(reply.replayed), replays)
+	}
+	replays = 0
+	for i, r := range batch {
+		var o Outcome
+		switch reply.verdicts[i] {
+		case 'A':
+		case 'R':
+			id, ok := reply.replayed[replays].(string)
+			replays++
+			if !ok {
+				o.Err = ErrUnavailable
+				break
+			}
+			o.ReplayOf = id
+		case 'O':
+			o.Err = &NotOpenError{
+				OpensAt: time.UnixMilli(reply.opensMS).UTC(),
+				In:      time.Duration(reply.opensMS-reply.nowMS) * time.Millisecond,
+			}
+		default:
+			o.Err = refusal(reply.verdicts[i])
+		}
+		r.Done(o)
+	}
+	return nil
+}
+
+func refusal(verdict byte) error {
+	switch verdict {
+	case 'K':
+		return ErrKeyReused
+	case 'L':
+		return ErrUserLimit
+	case 'S':
+		return ErrSoldOut
+	case 'C':
+		return ErrClosed
+	case 'P':
+		return ErrPaused
+	case 'F':
+		return ErrOverloaded
+	default:
+		return fmt.Errorf("inventory: unknown verdict %q", verdict)
+	}
+}
+
+func answer(batch []*Request, err error) {
+	for _, r := range batch {
+		r.Done(Outcome{Err: err})
+	}
+}
+
+// pause waits for d and reports false when ctx ended first.
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

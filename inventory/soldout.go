@@ -1,0 +1,91 @@
+package inventory
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/bits-and-blooms/bloom/v3"
+)
+
+// soldOutMark lets the process answer "sold out" from memory. A request that
+// repeats an accepted one must still get its order, so the mark carries the
+// set of the accepted (buyer, key) pairs, frozen since nothing was left: who is
+// surely not in it has nothing to repeat. A wrong "maybe" costs a look at Redis.
+type soldOutMark struct {
+	version  string // of the stock; another version voids the mark
+	accepted *bloom.BloomFilter
+	until    atomic.Int64 // Unix nanoseconds; renewed by each script that finds nothing left
+}
+
+// falsePositives is the share of strangers that a mark sends to Redis.
+const falsePositives = 0.01
+
+// markTimeout bounds the reading of the accepted set.
+const markTimeout = 30 * time.Second
+
+// soldOut reports whether a request can be refused from memory.
+func (s *seller) soldOut(r *Request) bool {
+	m := s.mark.Load()
+	if m == nil || r.since.UnixNano() >= m.until.Load() {
+		return false
+	}
+	var buf [384]byte // a buyer and a key at their longest
+	return !m.accepted.Test(appendField(buf[:0], r))
+}
+
+// appendField writes the request's field in the idempotency hash.
+func appendField(b []byte, r *Request) []byte {
+	b = append(b, r.Buyer...)
+	b = append(b, ' ')
+	return append(b, r.IdempotencyKey...)
+}
+
+// markSoldOut renews the mark, or makes one beside the selling. While one is
+// made, requests go to Redis as before.
+func (s *seller) markSoldOut(version string) {
+	life := s.v.cfg.MarkLife
+	if m := s.mark.Load(); m != nil && m.version == version {
+		m.until.Store(time.Now().Add(life).UnixNano())
+		return
+	}
+	if !s.marking.CompareAndSwap(false, true) {
+		return
+	}
+	go func() {
+		defer s.marking.Store(false)
+		ctx, cancel := context.WithTimeout(s.v.life, markTimeout)
+		defer cancel()
+		m, err := s.newMark(ctx, version)
+		if err != nil {
+			s.v.cfg.OnError(fmt.Errorf("mark %s sold out: %w", s.item, err))
+			return
+		}
+		// The set was read after the version was; the mark counts only from
+		// the next script that finds the same version and still nothing left.
+		s.mark.Store(m)
+	}()
+}
+
+func (s *seller) newMark(ctx context.Context, version string) (*soldOutMark, error) {
+	key := s.v.keys.idempotency(s.item)
+	n, err := s.v.rdb.HLen(ctx, key).Result()
+	if err != nil {
+		return nil, err
+	}
+	m := &soldOutMark{version: version, accepted: bloom.NewWithEstimates(uint(max(n, 100)), falsePositives)}
+	var cursor uint64
+	for {
+		fields, next, err := s.v.rdb.HScan(ctx, key, cursor, "", 1000).Result()
+		if err != nil {
+			return nil, err
+		}
+		for i := 0; i+1 < len(fields); i += 2 {
+			m.accepted.AddString(fields[i])
+		}
+		if cursor = next; cursor == 0 {
+			return m, nil
+		}
+	}
+}

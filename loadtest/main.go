@@ -1,0 +1,26 @@
+// Command loadtest plays the crowd of a flash sale and judges the result. It
+// opens a sale, lets many buyers arrive as a burst, a ramp or a steady stream,
+// and then compares what the service answered with what its database holds.
+//
+// The load is open loop: each request has an instant at which it is due,
+// whatever became of those before it, and its latency counts from that instant.
+// A service that falls behind cannot slow the crowd down and look fast.
+//
+// Alone it builds and starts the service itself, with a fresh data directory;
+// with --target it uses one that runs. It ends with a line that begins with
+// PASS or FAIL. Exit code 0: passed; 1: failed; 2: wrong usage.
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}

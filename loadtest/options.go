@@ -1,0 +1,184 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"flashsale/internal/wire"
+)
+
+// The load profiles.
+const (
+	profileBurst  = "burst"  // every request is due at the start
+	profileRamp   = "ramp"   // the rate rises evenly from nothing to --rate
+	profileSteady = "steady" // --rate from the first request to the last
+)
+
+const secretEnv = "FLASHSALE_JWT_SECRET"
+
+// options are what the user may set. See flags for the meaning of each.
+type options struct {
+	Target     string
+	AdminToken string
+	Secret     string
+
+	Buyers   int
+	Stock    int64
+	Limit    int64
+	Quantity int64
+
+	Profile     string
+	Rate        float64 // requests per second
+	Duplicates  float64 // fraction of buyers
+	Greedy      float64 // fraction of buyers
+	Connections int
+	Async       bool
+	Seed        uint64
+
+	JSON    bool
+	Report  string
+	Redis   string
+	DB      string
+	Timeout time.Duration
+}
+
+// usageError names the option, its value and the mend. It ends the run with exit code 2.
+type usageError struct {
+	option, value, mend string
+}
+
+func (e *usageError) Error() string {
+	if e.option == "" {
+		return e.mend
+	}
+	return fmt.Sprintf("--%s %q: %s", e.option, e.value, e.mend)
+}
+
+func flags(o *options) *pflag.FlagSet {
+	f := pflag.NewFlagSet("loadtest", pflag.ContinueOnError)
+	f.SortFlags = false
+	f.IntVar(&o.Buyers, "buyers", 20_000, "buyers who come, each with one purchase")
+	f.Int64Var(&o.Stock, "stock", 1_000, "units on sale")
+	f.Int64Var(&o.Limit, "limit", 1, "units one buyer may have")
+	f.Int64Var(&o.Quantity, "quantity", 1, "units of one purchase")
+	f.StringVar(&o.Profile, "profile", profileBurst, "burst (all at once), ramp (rising to --rate) or steady (at --rate)")
+	f.Float64Var(&o.Rate, "rate", 2_000, "requests per second of the ramp's end and of steady")
+	f.Float64Var(&o.Duplicates, "duplicates", 0, "fraction of buyers, 0 to 1, who send their request twice in parallel with the same key")
+	f.Float64Var(&o.Greedy, "greedy", 0, "fraction of buyers, 0 to 1, who send one purchase more than their limit allows, each with its own key")
+	f.IntVar(&o.Connections, "connections", 256, "connections, opened before the start")
+	f.BoolVar(&o.Async, "async", false, "ask for 202 as soon as the order is queued (Prefer: respond-async)")
+	f.Uint64Var(&o.Seed, "seed", 1, "decides the buyers' order and who sends duplicates")
+	f.StringVar(&o.Target, "target", "", "URL of a running service; without it the service is built and started here")
+	f.StringVar(&o.AdminToken, "admin-token", "", "admin's token for --target; without it one is signed or asked of /dev/tokens")
+	f.StringVar(&o.Secret, "jwt-secret", "", "key of the service at --target, to sign tokens here (better set as "+secretEnv+")")
+	f.StringVar(&o.Redis, "redis", "", "Redis of the service started here, for example redis://127.0.0.1:6379/0 (default embedded)")
+	f.StringVar(&o.DB, "db", "", "database, for example sqlite:PATH: of the service started here, or where to check the one at --target")
+	f.DurationVar(&o.Timeout, "timeout", 60*time.Second, "longest wait for the service to start, for one request's retries, and for the last order's row")
+	f.BoolVar(&o.JSON, "json", false, "print one JSON document to standard output")
+	f.StringVar(&o.Report, "report", "", "write a self-contained HTML report to this file")
+	return f
+}
+
+// parse reads the arguments. pflag.ErrHelp means that help was asked for and given.
+func parse(args []string, stderr io.Writer) (options, error) {
+	var o options
+	f := flags(&o)
+	f.SetOutput(io.Discard) // errors are told once, by the caller
+	if err := f.Parse(args); err != nil {
+		if errors.Is(err, pflag.ErrHelp) {
+			_, werr := fmt.Fprintf(stderr, "Usage: go run ./loadtest [options]\n\nPlays the crowd of a flash sale and judges the result.\n\n%s", f.FlagUsages())
+			return o, errors.Join(err, werr)
+		}
+		return o, explain(err)
+	}
+	if rest := f.Args(); len(rest) > 0 {
+		return o, &usageError{mend: fmt.Sprintf("argument %q: only options are understood; see --help", rest[0])}
+	}
+	if o.Secret == "" {
+		o.Secret = os.Getenv(secretEnv)
+	}
+	if f.Changed("rate") && o.Profile == profileBurst {
+		return o, &usageError{"rate", f.Lookup("rate").Value.String(), "a burst has no rate; add --profile steady or --profile ramp"}
+	}
+	return o, o.check()
+}
+
+// explain gives pflag's errors the form of ours.
+func explain(err error) error {
+	var invalid *pflag.InvalidValueError
+	if errors.As(err, &invalid) {
+		f := invalid.GetFlag()
+		return &usageError{f.Name, invalid.GetValue(), "not a " + f.Value.Type() + "; for example --" + f.Name + " " + f.DefValue}
+	}
+	var missing *pflag.ValueRequiredError
+	if errors.As(err, &missing) {
+		return &usageError{missing.GetSpecifiedName(), "", "needs a value; see --help"}
+	}
+	var unknown *pflag.NotExistError
+	if errors.As(err, &unknown) {
+		return &usageError{unknown.GetSpecifiedName(), "", "no such option; see --help"}
+	}
+	return &usageError{mend: err.Error() + "; see --help"}
+}
+
+func (o *options) check() error {
+	bad := func(option string, value any, mend string) error {
+		return &usageError{option, fmt.Sprint(value), mend}
+	}
+	switch {
+	case o.Buyers < 1 || o.Buyers > 1_000_000:
+		return bad("buyers", o.Buyers, "must be 1 to 1000000")
+	case o.Stock < 1 || o.Stock > 1_000_000_000:
+		return bad("stock", o.Stock, "must be 1 to 1000000000")
+	case o.Limit < 1 || o.Limit > 1_000:
+		return bad("limit", o.Limit, "must be 1 to 1000")
+	case o.Quantity < 1 || o.Quantity > o.Limit:
+		return bad("quantity", o.Quantity, fmt.Sprintf("must be 1 to the limit, %d; raise --limit for more", o.Limit))
+	case o.Profile != profileBurst && o.Profile != profileRamp && o.Profile != profileSteady:
+		return bad("profile", o.Profile, "must be burst, ramp or steady")
+	case !(o.Rate >= 0.1 && o.Rate <= 1e6): // this way round NaN is refused too
+		return bad("rate", o.Rate, "must be 0.1 to 1000000 requests per second")
+	case !(o.Duplicates >= 0 && o.Duplicates <= 1):
+		return bad("duplicates", o.Duplicates, "must be a fraction from 0 to 1")
+	case !(o.Greedy >= 0 && o.Greedy <= 1):
+		return bad("greedy", o.Greedy, "must be a fraction from 0 to 1")
+	case o.Connections < 1 || o.Connections > 20_000:
+		return bad("connections", o.Connections, "must be 1 to 20000")
+	case o.Timeout < 100*time.Millisecond || o.Timeout > time.Hour:
+		return bad("timeout", o.Timeout, "must be 100ms to 1h")
+	}
+	return o.checkPlaces()
+}
+
+// checkPlaces looks at the options that say where things are.
+func (o *options) checkPlaces() error {
+	if o.DB != "" && !strings.HasPrefix(o.DB, "sqlite:") && !strings.HasPrefix(o.DB, "postgres://") && !strings.HasPrefix(o.DB, "postgresql://") {
+		return &usageError{"db", o.DB, "must be sqlite:PATH or postgres://…"}
+	}
+	if o.DB == "sqlite:" {
+		return &usageError{"db", o.DB, "the path is missing: sqlite:PATH"}
+	}
+	if o.Secret != "" && o.Target != "" && len(o.Secret) < 32 {
+		// The value is a secret; it is not repeated.
+		return &usageError{"jwt-secret", "…", "must have 32 bytes or more, like the service's " + secretEnv}
+	}
+	if o.Target == "" {
+		if o.AdminToken != "" {
+			return &usageError{"admin-token", "…", "is for --target; the service started here makes its own"}
+		}
+		return nil
+	}
+	if o.Redis != "" {
+		return &usageError{"redis", o.Redis, "is for the service started here; the one at --target has its own"}
+	}
+	if _, err := wire.ParseTarget(o.Target); err != nil {
+		return &usageError{"target", o.Target, fmt.Sprintf("%v; for example http://127.0.0.1:8080", err)}
+	}
+	return nil
+}

@@ -1,0 +1,164 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"flashsale/internal/wire"
+)
+
+// The exit codes.
+const (
+	exitPassed = 0
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+// run does everything and returns the exit code. The summary and the verdict
+// go to stdout, progress and errors to stderr.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	o, err := parse(args, stdout)
+	if errors.Is(err, pflag.ErrHelp) {
+		return exitPassed
+	}
+	var s *summary
+	if err == nil {
+		s, err = perform(ctx, &o, stderr)
+	}
+	if s != nil {
+		err = errors.Join(err, publish(s, &o, stdout, stderr))
+	}
+	if err != nil {
+		// A stderr that cannot be written to leaves the exit code to tell it.
+		fmt.Fprintln(stderr, "loadtest:", err) //nolint:errcheck // see above
+	}
+	var usage *usageError
+	switch {
+	case errors.As(err, &usage):
+		return exitUsage
+	case err != nil || !s.Pass:
+		return exitFailed
+	default:
+		return exitPassed
+	}
+}
+
+// perform runs the test against the target, or against a service of its own. It
+// returns a summary only if there is a verdict.
+func perform(ctx context.Context, o *options, stderr io.Writer) (s *summary, err error) {
+	say := func(format string, args ...any) {
+		fmt.Fprintf(stderr, format+"\n", args...) //nolint:errcheck // progress is a courtesy
+	}
+	place := place{url: o.Target, db: o.DB, secret: o.Secret}
+	if o.Target != "" {
+		return place.test(ctx, o, say, stderr)
+	}
+	svc, err := startService(ctx, o, say)
+	if err != nil {
+		return nil, err
+	}
+	s, err = place.of(svc).test(ctx, o, say, stderr)
+	if stopErr := svc.stop(); stopErr != nil {
+		// A service that cannot end properly has not passed, whatever it sold.
+		say("%v", stopErr)
+		if s != nil {
+			s.Verdict.Failures = append(s.Verdict.Failures, failure{"unclean_exit", 1, []string{stopErr.Error()}})
+			s.Pass, s.Line = false, s.Verdict.line()
+		}
+	}
+	return s, err
+}
+
+// publish writes the summary in the forms asked for.
+func publish(s *summary, o *options, stdout, stderr io.Writer) error {
+	var err error
+	if o.JSON {
+		err = s.writeJSON(stdout)
+		fmt.Fprintln(stderr, s.Line) //nolint:errcheck // the document has the line too
+	} else {
+		err = s.writeText(stdout)
+	}
+	if o.Report != "" {
+		err = errors.Join(err, s.writeReport(o.Report))
+	}
+	return err
+}
+
+// place is a running service.
+type place struct {
+	url, db, secret string
+}
+
+func (place) of(s *service) place { return place{s.url, s.db, s.secret} }
+
+// test opens a sale at the service, sends the crowd, waits until the sale is
+// quiet, and judges.
+func (at place) test(ctx context.Context, o *options, say func(string, ...any), stderr io.Writer) (*summary, error) {
+	target, err := wire.ParseTarget(at.url)
+	if err != nil {
+		return nil, err
+	}
+	mint := newMinter(at.secret, target, time.Now())
+	adminToken := o.AdminToken
+	if adminToken == "" {
+		if adminToken, err = mint.admin(ctx); err != nil {
+			return nil, fmt.Errorf("admin token (or give --admin-token): %w", err)
+		}
+	}
+	admin := newAPI(target, adminToken)
+	defer admin.close()
+	src, err := openSource(ctx, at.db, admin)
+	if err != nil {
+		return nil, &usageError{"db", at.db, err.Error() + "; give the database file of the service under test, or leave --db away to check through the API"}
+	}
+	defer closeQuietly(closerFunc(src.close))
+
+	p := newPlan(o, newRunID())
+	say("making tokens for %d buyers", len(p.buyers))
+	tokens, err := mint.headers(ctx, p.buyers)
+	if err != nil {
+		return nil, fmt.Errorf("buyers' tokens: %w", err)
+	}
+	d := &driver{plan: p, target: target, tokens: tokens, async: o.Async, timeout: o.Timeout, live: new(counters)}
+	if err := d.checkTokens(); err != nil {
+		return nil, err
+	}
+	if err := admin.openSale(ctx, p, o.Timeout); err != nil {
+		return nil, err
+	}
+	say("sale %s is open: %d units, %d buyers, %d requests, profile %s", p.item, o.Stock, o.Buyers, len(p.shots), o.Profile)
+	return at.crowd(ctx, o, d, src, admin, stderr)
+}
+
+// crowd sends the requests, waits for the sale to become quiet, and judges.
+func (at place) crowd(ctx context.Context, o *options, d *driver, src source, admin *api, stderr io.Writer) (*summary, error) {
+	d.live.total.Store(int64(len(d.plan.shots)))
+	d.live.enter("buying")
+	hide := display(ctx, stderr, d.live)
+	defer hide()
+	r, err := d.drive(ctx, o.Connections)
+	if err != nil {
+		return nil, fmt.Errorf("no verdict: %w", err)
+	}
+	d.live.enter("waiting for the last rows")
+	seen := observe(d.plan, r)
+	end, err := waitSettled(ctx, seen, d.plan.item, src, admin, o.Timeout, d.live)
+	if err != nil {
+		return nil, fmt.Errorf("no verdict: check the orders: %w", err)
+	}
+	s := summarize(o, d.plan, r)
+	s.Load.Target = at.url
+	s.conclude(judge(seen, end.rows, end.ledger), end, src.name())
+	return s, nil
+}
+
+// closerFunc lets a function be closed like an io.Closer.
+type closerFunc func() error
+
+// Close calls the function.
+func (f closerFunc) Close() error { return f() }

@@ -1,0 +1,243 @@
+package main
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+)
+
+// summary is everything a run has to say; as JSON it is the output of --json.
+// Times are in milliseconds where the name says so.
+type summary struct {
+	Pass    bool    `json:"pass"`
+	Line    string  `json:"line"`
+	Verdict verdict `json:"verdict"`
+	// CheckedIn says where the orders were read: the database or the API.
+	CheckedIn string   `json:"checked_in"`
+	Notes     []string `json:"notes,omitempty"`
+
+	Load     loadFacts     `json:"load"`
+	Answers  []answerCount `json:"answers"`
+	Requests int64         `json:"requests"`
+	Attempts int64         `json:"attempts"`
+	// RetriedBusy counts repeats after 429 or 503, RetriedUnknown those after an
+	// answer that did not come or did not say what happened.
+	RetriedBusy    int64 `json:"retried_busy"`
+	RetriedUnknown int64 `json:"retried_unknown"`
+	GaveUp         int64 `json:"gave_up"`
+
+	ElapsedSeconds    float64 `json:"elapsed_seconds"`
+	RequestsPerSecond float64 `json:"requests_per_second"`
+	AcceptedPerSecond float64 `json:"accepted_per_second"`
+	// Latency counts from when a request was due, Service from when its last
+	// attempt was sent; AcceptedLatency is Latency of the accepted alone.
+	Latency         quantiles `json:"latency"`
+	AcceptedLatency quantiles `json:"accepted_latency"`
+	Service         quantiles `json:"service_time"`
+	// DrainMS is the time from the last answer until every acknowledged order
+	// was seen as a row; null where that did not happen.
+	DrainMS *float64 `json:"drain_ms"`
+	Ledger  *ledger  `json:"ledger"`
+
+	latency, accepted *hdrhistogram.Histogram // for the report's plot
+}
+
+// loadFacts repeat what was asked for.
+type loadFacts struct {
+	Target      string  `json:"target"`
+	Item        string  `json:"item"`
+	Buyers      int     `json:"buyers"`
+	Stock       int64   `json:"stock"`
+	Limit       int64   `json:"limit"`
+	Quantity    int64   `json:"quantity"`
+	Profile     string  `json:"profile"`
+	Rate        float64 `json:"rate,omitempty"`
+	Duplicates  float64 `json:"duplicates"`
+	Greedy      float64 `json:"greedy"`
+	Connections int     `json:"connections"`
+	Async       bool    `json:"async"`
+	Seed        uint64  `json:"seed"`
+}
+
+// answerCount counts the attempts that got one answer. Status 0: none came.
+type answerCount struct {
+	Status int    `json:"status"`
+	Code   string `json:"code,omitempty"`
+	Count  int64  `json:"count"`
+}
+
+// quantiles of a distribution, in milliseconds.
+type quantiles struct {
+	P50  float64 `json:"p50_ms"`
+	P90  float64 `json:"p90_ms"`
+	P99  float64 `json:"p99_ms"`
+	P999 float64 `json:"p999_ms"`
+	Max  float64 `json:"max_ms"`
+}
+
+// newHistogram records microseconds up to two hours with three significant digits.
+func newHistogram() *hdrhistogram.Histogram {
+	return hdrhistogram.New(1, (2 * time.Hour).Microseconds(), 3)
+}
+
+func record(h *hdrhistogram.Histogram, d time.Duration) {
+	us := min(max(d.Microseconds(), 1), h.HighestTrackableValue())
+	if err := h.RecordValue(us); err != nil {
+		panic(fmt.Sprintf("loadtest: histogram refuses %d us within its bounds: %v", us, err))
+	}
+}
+
+func quantilesOf(h *hdrhistogram.Histogram) quantiles {
+	at := func(p float64) float64 { return float64(h.ValueAtQuantile(p)) / 1000 }
+	return quantiles{at(50), at(90), at(99), at(99.9), float64(h.Max()) / 1000}
+}
+
+// summarize counts what the crowd saw.
+func summarize(o *options, p *plan, r *result) *summary {
+	s := &summary{
+		Load: loadFacts{
+			Item: p.item, Buyers: o.Buyers, Stock: o.Stock, Limit: o.Limit, Quantity: o.Quantity, Profile: o.Profile,
+			Duplicates: o.Duplicates, Greedy: o.Greedy, Connections: o.Connections, Async: o.Async, Seed: o.Seed,
+		},
+		Requests: int64(len(p.shots)), RetriedBusy: r.retriedBusy, RetriedUnknown: r.retriedUnknown,
+		ElapsedSeconds: r.elapsed.Seconds(),
+		latency:        newHistogram(), accepted: newHistogram(),
+	}
+	if o.Profile != profileBurst {
+		s.Load.Rate = o.Rate
+	}
+	service := newHistogram()
+	var accepted int64
+	var lastAccepted time.Duration
+	for i := range r.outcomes {
+		out := &r.outcomes[i]
+		record(s.latency, out.latency)
+		record(service, out.service)
+		switch out.answer.kind {
+		case kindAccepted:
+			accepted++
+			lastAccepted = max(lastAccepted, out.done)
+			record(s.accepted, out.latency)
+		case kindBusy, kindUnknown:
+			s.GaveUp++
+		}
+	}
+	s.Latency, s.AcceptedLatency, s.Service = quantilesOf(s.latency), quantilesOf(s.accepted), quantilesOf(service)
+	s.RequestsPerSecond = rate(s.Requests, r.elapsed)
+	s.AcceptedPerSecond = rate(accepted, lastAccepted)
+	for k, n := range r.answers {
+		s.Answers = append(s.Answers, answerCount{k.status, k.code, n})
+		s.Attempts += n
+	}
+	slices.SortFunc(s.Answers, func(a, b answerCount) int {
+		return cmp.Or(cmp.Compare(a.Status, b.Status), cmp.Compare(a.Code, b.Code))
+	})
+	return s
+}
+
+func rate(n int64, d time.Duration) float64 {
+	if d <= 0 {
+		return 0
+	}
+	return float64(n) / d.Seconds()
+}
+
+// conclude adds the judgement.
+func (s *summary) conclude(v verdict, end *settled, checkedIn string) {
+	s.Verdict, s.Pass, s.Line = v, v.passed(), v.line()
+	s.Ledger, s.CheckedIn = end.ledger, checkedIn
+	s.Notes = append(s.Notes, end.notes...)
+	if end.all {
+		ms := math.Round(float64(end.drain.Microseconds())) / 1000
+		s.DrainMS = &ms
+	}
+}
+
+// Name of the answer for people: "201", "409 sold_out", "no answer: timeout".
+func (a answerCount) Name() string {
+	if a.Status == 0 {
+		return "no answer: " + a.Code
+	}
+	return strings.TrimSpace(strconv.Itoa(a.Status) + " " + a.Code)
+}
+
+func (s *summary) writeJSON(w io.Writer) error {
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	if err := enc.Encode(s); err != nil {
+		return fmt.Errorf("write JSON: %w", err)
+	}
+	return nil
+}
+
+// writeText prints tables and, as the last line, the verdict.
+func (s *summary) writeText(w io.Writer) error {
+	var b strings.Builder
+	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintf(t, "answer\tcount\tshare\t\n")
+	for _, a := range s.Answers {
+		fmt.Fprintf(t, "%s\t%d\t%.1f %%\t\n", a.Name(), a.Count, 100*float64(a.Count)/float64(s.Attempts))
+	}
+	fmt.Fprintf(t, "\t\t\t\nmilliseconds\tp50\tp90\tp99\tp99.9\tmax\t\n")
+	for _, l := range s.distributions() {
+		q := l.Of
+		fmt.Fprintf(t, "%s\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t\n", l.Name, q.P50, q.P90, q.P99, q.P999, q.Max)
+	}
+	if err := t.Flush(); err != nil {
+		return fmt.Errorf("write summary: %w", err)
+	}
+	for _, f := range s.facts() {
+		b.WriteString("\n" + f)
+	}
+	for _, f := range s.Verdict.Failures {
+		fmt.Fprintf(&b, "\n%s (%d):", f.Name, f.Count)
+		for _, example := range f.Examples {
+			b.WriteString("\n  " + example)
+		}
+	}
+	_, err := fmt.Fprintf(w, "%s\n%s\n", b.String(), s.Line)
+	if err != nil {
+		return fmt.Errorf("write summary: %w", err)
+	}
+	return nil
+}
+
+// distribution is a line of the latency table.
+type distribution struct {
+	Name string
+	Of   quantiles
+}
+
+func (s *summary) distributions() []distribution {
+	return []distribution{
+		{"latency, from due", s.Latency},
+		{"of the accepted", s.AcceptedLatency},
+		{"service time", s.Service},
+	}
+}
+
+// facts are the sentences of the summary.
+func (s *summary) facts() []string {
+	facts := []string{fmt.Sprintf("%d requests in %.2f s: %.0f requests/s, %.0f accepted/s",
+		s.Requests, s.ElapsedSeconds, s.RequestsPerSecond, s.AcceptedPerSecond)}
+	if s.RetriedBusy+s.RetriedUnknown+s.GaveUp > 0 {
+		facts = append(facts, fmt.Sprintf("repeated with the same key: %d after 429 or 503, %d after an unknown outcome; given up: %d",
+			s.RetriedBusy, s.RetriedUnknown, s.GaveUp))
+	}
+	if s.DrainMS != nil {
+		facts = append(facts, fmt.Sprintf("every acknowledged order was a row %.0f ms after the last answer", *s.DrainMS))
+	} else {
+		facts = append(facts, "not every acknowledged order became a row in the time allowed")
+	}
+	facts = append(facts, "checked in "+s.CheckedIn)
+	return append(facts, s.Notes...)
+}

@@ -1,0 +1,284 @@
+package lock
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// attempt is one call of Acquire or TryAcquire.
+type attempt struct {
+	resource string
+	keys     []string
+	token    string
+	member   string // entry in the queue; "" until it waits
+	started  time.Time
+	told     chan news // one message at a time; see tell
+
+	sent  time.Time // before the last call that was answered
+	nowUS int64     // the clock of Redis in that answer
+}
+
+// tell wakes the waiter up. If it has not read the message before, this one is
+// dropped: it is going to run the script, which finds what it was handed.
+func (a *attempt) tell(n news) {
+	select {
+	case a.told <- n:
+	default:
+	}
+}
+
+// Acquire waits for the lock, in the order of arrival over all processes, until
+// ctx ends. The errors are ErrWaitTimeout (joined with why ctx ended),
+// ErrForeignKey, ErrClosed, ErrInvalid, or that of a Redis that cannot be
+// reached at first; a waiter outlasts interruptions. When it fails it leaves
+// nothing behind: what it had is given back in the background, which
+// [Manager.Close] waits for.
+func (m *Manager) Acquire(ctx context.Context, resource string) (*Lock, error) {
+	l, err := m.acquire(ctx, resource, true)
+	if err != nil {
+		return nil, opError("acquire", resource, err)
+	}
+	return l, nil
+}
+
+// TryAcquire takes the lock if it is free and nobody waits for it. The error is
+// ErrTaken otherwise, the context's when that ended first, or one of Acquire's
+// but ErrWaitTimeout.
+func (m *Manager) TryAcquire(ctx context.Context, resource string) (*Lock, error) {
+	l, err := m.acquire(ctx, resource, false)
+	if err != nil {
+		return nil, opError("try", resource, err)
+	}
+	return l, nil
+}
+
+func (m *Manager) acquire(ctx context.Context, resource string, wait bool) (*Lock, error) {
+	k, err := keysOf(m.cfg.Prefix, resource)
+	if err != nil {
+		return nil, err
+	}
+	if ctx.Err() != nil {
+		return nil, m.whyEnded(ctx, wait, nil)
+	}
+	if err := m.begin(); err != nil {
+		return nil, err
+	}
+	defer m.work.Done()
+	a := &attempt{resource: resource, keys: k.list(), token: rand.Text(), started: time.Now()}
+	// Before the subscription stands a handover could not be heard of, so the
+	// first try does not join the queue then.
+	if wait && m.subscribed() {
+		return m.await(ctx, a)
+	}
+	l, _, err := m.try(ctx, a)
+	switch {
+	case err == nil:
+		return l, nil
+	case errors.Is(err, errEnded):
+		return nil, m.whyEnded(ctx, wait, nil)
+	case errors.Is(err, ErrTaken) && wait:
+		m.subscribe(ctx)
+		return m.await(ctx, a)
+	case unknown(err):
+		m.giveBack(ctx, a, nil)
+	}
+	return nil, err
+}
+
+// await joins the queue and waits until the lock is ours or ctx ends. While it
+// waits it makes one call per liveness interval.
+func (m *Manager) await(ctx context.Context, a *attempt) (*Lock, error) {
+	a.member = m.id + ":" + a.token
+	a.told = make(chan news, 1)
+	m.addWaiter(a)
+	defer m.removeWaiter(a)
+	var timer *time.Timer
+	var failure error
+	for joined := false; ; {
+		l, pause, err := m.try(ctx, a)
+		switch {
+		case err == nil:
+			return l, nil
+		case errors.Is(err, errEnded):
+			return nil, m.whyEnded(ctx, true, failure)
+		case errors.Is(err, ErrClosed):
+			return nil, err
+		case errors.Is(err, ErrTaken):
+			joined, failure = true, nil
+		case !joined, errors.Is(err, ErrForeignKey):
+			m.giveBack(ctx, a, nil)
+			return nil, err
+		default:
+			// Redis is away for a while; the place in the queue may still be
+			// there when it is back.
+			failure = err
+		}
+		if timer == nil {
+			timer = time.NewTimer(pause)
+			defer timer.Stop()
+		} else {
+			timer.Reset(pause)
+		}
+		select {
+		case n := <-a.told:
+			if l, err := m.claim(ctx, a, n); l != nil || err != nil {
+				return l, err
+			}
+		case <-timer.C:
+		case <-ctx.Done():
+			m.giveBack(ctx, a, nil)
+			return nil, m.whyEnded(ctx, true, failure)
+		case <-m.closing:
+			m.giveBack(ctx, a, nil)
+			return nil, ErrClosed
+		}
+	}
+}
+
+// claim takes the lock that was handed over, without a call to Redis on the
+// way. The handover set the key for the claim's time, and the time that has
+// gone by since is known: the last answer before it carried the clock of Redis
+// and came from a call sent at a known local time, so the handover was no
+// earlier than that time plus the difference of the clocks' readings. The
+// renewal to the full TTL follows at once, beside the holder's first work. When
+// the news comes late, half of the claim's time being gone, claim returns
+// nothing and the script decides.
+func (m *Manager) claim(ctx context.Context, a *attempt, n news) (*Lock, error) {
+	// A handover from before the last answer is over: that answer was "taken".
+	if n.setUS <= a.nowUS {
+		return nil, nil
+	}
+	claimTTL := time.Duration(n.claimMS) * time.Millisecond
+	received := time.Now()
+	set := a.sent.Add(time.Duration(n.setUS-a.nowUS) * time.Microsecond)
+	if set.After(received) {
+		set = received
+	}
+	deadline := set.Add(validity(claimTTL))
+	if deadline.Sub(received) < claimTTL/2 {
+		return nil, nil
+	}
+	l, err := m.finish(ctx, a, n.fence, deadline, claimTTL/4)
+	if err != nil {
+		return nil, err
+	}
+	m.work.Go(func() { m.confirmClaim(l) })
+	return l, nil
+}
+
+// confirmClaim extends a lock that was handed over to the full TTL. If that
+// fails the watchdog tries again.
+func (m *Manager) confirmClaim(l *Lock) {
+	ctx, cancel := context.WithTimeout(m.life, m.cfg.CallTimeout)
+	defer cancel()
+	sent := time.Now()
+	ok, err := m.runExtend(ctx, l, m.cfg.TTL)
+	m.renewed(l, sent, ok, err)
+}
+
+// errEnded says that ctx or the manager ended during the call.
+var errEnded = errors.New("lock: ended during the call")
+
+// try runs the script once. The error is ErrTaken when the lock is another's;
+// pause is then, and after a failure, how long to wait before the next run.
+// After errEnded nothing is left to give back.
+func (m *Manager) try(ctx context.Context, a *attempt) (l *Lock, pause time.Duration, err error) {
+	sent := time.Now()
+	r, err := m.ask(ctx, a)
+	if err != nil {
+		return nil, m.cfg.Liveness, err
+	}
+	a.sent, a.nowUS = sent, r.nowUS
+	if r.repaired {
+		call(m.cfg.Observer.Repaired, a.resource)
+	}
+	if !r.held {
+		// A little later than the lapse, which Redis rounds to milliseconds.
+		return nil, min(m.cfg.Liveness, r.lapse+2*time.Millisecond), ErrTaken
+	}
+	if ctx.Err() != nil {
+		m.giveBack(ctx, a, nil)
+		return nil, 0, errEnded
+	}
+	l, err = m.finish(ctx, a, r.fence, sent.Add(validity(m.cfg.TTL)), 0)
+	return l, 0, err
+}
+
+// answer is the outcome of one run of the script.
+type answer struct {
+	reply
+	err error
+}
+
+// ask runs the script and returns its answer, or errEnded as soon as ctx or the
+// manager ends. The call itself is never cut off: a script that is still on its
+// way could run after the clean-up, and what it took would stay behind.
+func (m *Manager) ask(ctx context.Context, a *attempt) (reply, error) {
+	callCtx, cancel := m.cleanUp(ctx)
+	done := make(chan answer, 1)
+	go func() {
+		defer cancel()
+		r, err := m.runAcquire(callCtx, a.keys, a.token, a.member)
+		done <- answer{r, err}
+	}()
+	select {
+	case ans := <-done:
+		return ans.reply, ans.err
+	case <-ctx.Done():
+	case <-m.closing:
+	}
+	m.giveBack(ctx, a, done)
+	return reply{}, errEnded
+}
+
+// finish turns the lock that Redis granted into a handle. The lock is renewed
+// no earlier than after settle, unless its deadline moves first.
+func (m *Manager) finish(ctx context.Context, a *attempt, fence int64, deadline time.Time, settle time.Duration) (*Lock, error) {
+	l, err := m.newLock(ctx, a, fence, deadline, settle)
+	if err != nil {
+		m.giveBack(ctx, a, nil)
+		return nil, err
+	}
+	if fn := m.cfg.Observer.Acquired; fn != nil {
+		fn(a.resource, time.Since(a.started))
+	}
+	return l, nil
+}
+
+// giveBack removes what the attempt may have in Redis, its place or the lock,
+// once the call under way (if any) has ended. It goes on in the background,
+// because whoever called Acquire has stopped waiting. If Redis cannot be
+// reached, the TTL and the missing signs of life do the same later.
+func (m *Manager) giveBack(ctx context.Context, a *attempt, underWay <-chan answer) {
+	// The attempt is counted itself, so Close cannot have got past it.
+	m.work.Go(func() {
+		if underWay != nil {
+			<-underWay
+		}
+		ctx, cancel := m.cleanUp(ctx)
+		defer cancel()
+		_, handed, err := m.runRelease(ctx, a.keys, a.token, a.member)
+		if err == nil && handed {
+			call(m.cfg.Observer.HandedOver, a.resource)
+		}
+	})
+}
+
+// whyEnded returns what to tell the caller of an attempt that ended early.
+// failure is the last error of Redis, if the wait ended during an interruption.
+func (m *Manager) whyEnded(ctx context.Context, wait bool, failure error) error {
+	if ctx.Err() == nil {
+		return ErrClosed
+	}
+	err := ended(ctx)
+	if failure != nil {
+		err = errors.Join(err, failure)
+	}
+	if wait {
+		err = fmt.Errorf("%w: %w", ErrWaitTimeout, err)
+	}
+	return err
+}

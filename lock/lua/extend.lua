@@ -1,0 +1,13 @@
+-- Keeps a held lock for at least so long from now.
+--
+-- KEYS: 1 lock
+-- ARGV: 1 value the lock key must hold, "<token>:<fence>", 2 TTL ms
+-- Returns 1, or 0 when the lock is not held with this value.
+--
+-- Atomic, because between comparing and extending the lock could pass to
+-- another. It never shortens: a call that arrives late, after a newer one, then
+-- cannot let the key lapse before the holder expects it.
+
+if redis.pcall('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[2]) then redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
+return 1

@@ -1,0 +1,89 @@
+-- Fragment, put before acquire.lua and release.lua: minting of fencing tokens
+-- and the direct handover to a waiter. It defines local functions only.
+
+-- The clock of Redis in microseconds: exact in a Lua number until the year 2255.
+local function lock_now()
+  local t = redis.call('TIME')
+  return tonumber(t[1]) * 1000000 + tonumber(t[2])
+end
+
+-- What a script answers when a read failed: {-1} for a key of another type,
+-- the error itself otherwise, nil when the read is good.
+local function lock_broken(reply)
+  if type(reply) ~= 'table' or not reply.err then return nil end
+  if string.find(reply.err, 'WRONGTYPE', 1, true) then return {-1, 0, 0, 0} end
+  return reply
+end
+
+-- The next fencing token. It exceeds the last one stored, and the clock keeps
+-- it rising when everything stored was lost. A stored value that could not be
+-- counted on exactly was not written here and is passed over.
+local function lock_mint(stored, now_us)
+  local last = 0
+  if stored then last = tonumber(stored) or 0 end
+  if not (last >= 0 and last < 9007199254740000) then last = 0 end
+  last = math.floor(last)
+  if last >= now_us then return last + 1 end
+  return now_us
+end
+
+-- Stores that `token` holds the lock for ttl_ms with this fencing token.
+local function lock_set(lock_key, fence_key, token, fence, ttl_ms, fence_ms)
+  local text = string.format('%.0f', fence)
+  redis.call('SET', lock_key, token .. ':' .. text, 'PX', ttl_ms)
+  redis.call('SET', fence_key, text, 'PX', fence_ms)
+end
+
+local function lock_leave(waiters_key, seen_key, member)
+  redis.call('ZREM', waiters_key, member)
+  redis.call('HDEL', seen_key, member)
+end
+
+-- Splits a waiter's entry "<manager>:<token>".
+local function lock_split(member)
+  local colon = string.find(member, ':', 1, true)
+  return string.sub(member, 1, colon - 1), string.sub(member, colon + 1)
+end
+
+-- Chooses who gets the free lock: the first live waiter, dead ones being
+-- dropped on the way, at most 64 looked at in one call. Whoever is chosen has
+-- been sent `news` on the channel of its process. Where the number of
+-- receivers can be trusted (one Redis, not a cluster) a waiter whose process
+-- listens no more is passed over in favour of the next that does, so dead
+-- processes cost nothing; it keeps its place in case it is only reconnecting.
+-- `own` is chosen without news: its owner reads the script's reply.
+local function lock_choose(waiters_key, seen_key, own, news, now_us, trust_receivers)
+  local now_ms = math.floor(now_us / 1000)
+  local index, deaf = 0, nil
+  for _ = 1, 64 do
+    local member = redis.call('ZRANGE', waiters_key, index, index)[1]
+    if not member then break end
+    if member == own then return member end
+    local alive_until = redis.call('HGET', seen_key, member)
+    if not alive_until or (tonumber(alive_until) or 0) < now_ms then
+      lock_leave(waiters_key, seen_key, member)
+    else
+      local manager, token = lock_split(member)
+      local receivers = redis.call('PUBLISH', 'lock:wake:' .. manager, token .. ' ' .. news)
+      if receivers > 0 or not trust_receivers then return member end
+      deaf = deaf or member
+      index = index + 1
+    end
+  end
+  return deaf
+end
+
+-- Gives the free lock to the first live waiter for claim_ms. Returns that
+-- waiter's entry; `own` when it is next, to be stored by the caller with its
+-- full TTL; nil when nobody waits.
+local function lock_hand_over(own, stored, now_us, claim_ms, fence_ms, trust_receivers)
+  local lock_key, waiters_key, seen_key, fence_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+  local fence = lock_mint(stored, now_us)
+  local news = string.format('%.0f %.0f ', fence, now_us) .. claim_ms
+  local member = lock_choose(waiters_key, seen_key, own, news, now_us, trust_receivers)
+  if not member or member == own then return member end
+  local _, token = lock_split(member)
+  lock_leave(waiters_key, seen_key, member)
+  lock_set(lock_key, fence_key, token, fence, claim_ms, fence_ms)
+  return member
+end

@@ -1,0 +1,198 @@
+package lock
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/goleak"
+
+	"flashsale/internal/redistest"
+)
+
+// TestMain also checks that all the managers, loops and clean-ups of the tests
+// have left no goroutine behind.
+func TestMain(m *testing.M) {
+	code := m.Run()
+	redistest.Shutdown()
+	if code == 0 {
+		if err := goleak.Find(); err != nil {
+			fmt.Fprintln(os.Stderr, "goroutines left behind:", err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+// patience bounds what must happen; long, because it only delays a failure.
+const patience = 30 * time.Second
+
+// slow are settings under which nothing happens by the passing of time within
+// a test: what comes about came about by a message or a call.
+var slow = Config{TTL: time.Minute, ClaimTTL: 20 * time.Second, Liveness: 20 * time.Second}
+
+func testContext(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// newManager returns a manager that is closed when the test ends.
+func newManager(t *testing.T, rdb redis.UniversalClient, cfg Config) *Manager {
+	t.Helper()
+	m, err := New(rdb, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		if err := m.Close(ctx); err != nil && !t.Failed() {
+			t.Logf("close: %v", err)
+		}
+	})
+	return m
+}
+
+// resource returns a name of the test's own.
+func resource(t *testing.T) string { return redistest.Prefix(t) + "item" }
+
+func mustKeys(t *testing.T, name string) keys {
+	t.Helper()
+	k, err := keysOf("lock:", name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+func mustAcquire(t *testing.T, m *Manager, name string) *Lock {
+	t.Helper()
+	l, err := m.Acquire(testContext(t), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func mustRelease(t *testing.T, l *Lock) {
+	t.Helper()
+	if err := l.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// eventually waits until a condition holds.
+func eventually(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	limit := time.NewTimer(patience)
+	defer limit.Stop()
+	for !cond() {
+		select {
+		case <-tick.C:
+		case <-limit.C:
+			t.Fatalf("did not happen: %s", what)
+		}
+	}
+}
+
+// result is the outcome of an Acquire that runs beside the test.
+type result struct {
+	lock *Lock
+	err  error
+}
+
+func acquireAsync(ctx context.Context, m *Manager, name string) <-chan result {
+	done := make(chan result, 1)
+	go func() {
+		l, err := m.Acquire(ctx, name)
+		done <- result{l, err}
+	}()
+	return done
+}
+
+func await(t *testing.T, done <-chan result) result {
+	t.Helper()
+	select {
+	case r := <-done:
+		return r
+	case <-time.After(patience):
+		t.Fatal("Acquire did not return")
+		return result{}
+	}
+}
+
+func awaitLock(t *testing.T, done <-chan result) *Lock {
+	t.Helper()
+	r := await(t, done)
+	if r.err != nil {
+		t.Fatal(r.err)
+	}
+	return r.lock
+}
+
+// awaitWaiters waits until so many are in the queue.
+func awaitWaiters(t *testing.T, rdb *redis.Client, name string, n int64) {
+	t.Helper()
+	k := mustKeys(t, name)
+	eventually(t, fmt.Sprintf("%d waiters", n), func() bool {
+		got, err := rdb.ZCard(t.Context(), k.waiters).Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got == n
+	})
+}
+
+// traces counts the keys of a resource that stand for a holder or a waiter.
+func traces(t *testing.T, rdb *redis.Client, names ...string) int64 {
+	t.Helper()
+	var all int64
+	for _, name := range names {
+		k := mustKeys(t, name)
+		n, err := rdb.Exists(t.Context(), k.lock, k.waiters, k.seen).Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		all += n
+	}
+	return all
+}
+
+func awaitNoTrace(t *testing.T, rdb *redis.Client, name string) {
+	t.Helper()
+	eventually(t, "no trace of a holder or waiter", func() bool { return traces(t, rdb, name) == 0 })
+}
+
+// hook is a go-redis hook around single commands. Pipelines pass.
+type hook func(next redis.ProcessHook) redis.ProcessHook
+
+func (h hook) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (h hook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+func (h hook) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return h(next) }
+
+// runs says whether a command runs this script.
+func runs(cmd redis.Cmder, script *redis.Script) bool {
+	args := cmd.Args()
+	return len(args) > 1 && (args[1] == script.Hash())
+}
+
+// second returns another client of the same server, for hooks of its own.
+func second(t *testing.T, rdb *redis.Client) *redis.Client {
+	t.Helper()
+	c := redis.NewClient(redistest.Options(rdb.Options().Addr))
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}

@@ -1,0 +1,171 @@
+package lock
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// wakeup is the state of the one subscription of a manager, over which a
+// release tells a waiter that the lock is its own.
+type wakeup struct {
+	start sync.Once
+	ready chan struct{} // closed when the subscription was confirmed first
+
+	mu      sync.Mutex
+	waiters map[string]*attempt // by token
+}
+
+func newWakeup() wakeup {
+	return wakeup{ready: make(chan struct{}), waiters: make(map[string]*attempt)}
+}
+
+// news is what a waiter is told. The zero value asks it to try again.
+type news struct {
+	fence   int64
+	setUS   int64 // the clock of Redis when the lock was handed over
+	claimMS int64 // how long the lock waits to be claimed
+}
+
+const (
+	// pingEvery is how long the subscription may be silent before it is
+	// tested, and then how long the answer may take.
+	pingEvery = 3 * time.Second
+	// redialMax is the longest pause before a subscription is tried again.
+	redialMax = time.Second
+)
+
+// subscribe starts the subscription if this is the first contended lock, and
+// waits until Redis has confirmed it. When that takes longer than a call may,
+// the waiter goes on without, at the pace of its signs of life.
+func (m *Manager) subscribe(ctx context.Context) {
+	m.wake.start.Do(func() {
+		// The caller is counted itself, so Close cannot have got past it.
+		m.work.Go(m.listen)
+	})
+	timer := time.NewTimer(m.cfg.CallTimeout)
+	defer timer.Stop()
+	select {
+	case <-m.wake.ready:
+	case <-timer.C:
+	case <-ctx.Done():
+	case <-m.closing:
+	}
+}
+
+// subscribed says whether the subscription was confirmed.
+func (m *Manager) subscribed() bool {
+	select {
+	case <-m.wake.ready:
+		return true
+	default:
+		return false
+	}
+}
+
+// listen keeps the subscription up until the manager ends. After a connection
+// that worked it subscribes anew at once, otherwise with growing pauses.
+func (m *Manager) listen() {
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	var pause time.Duration
+	for m.life.Err() == nil {
+		if m.listenOnce() {
+			pause = 0
+			continue
+		}
+		pause = min(max(2*pause, 10*time.Millisecond), redialMax)
+		timer.Reset(pause)
+		select {
+		case <-timer.C:
+		case <-m.life.Done():
+		}
+	}
+}
+
+// listenOnce subscribes and passes on messages until the connection ends. It
+// says whether the subscription was confirmed.
+func (m *Manager) listenOnce() (confirmed bool) {
+	sub := m.rdb.Subscribe(m.life, channelPrefix+m.id)
+	// Closing is the only way to interrupt a read that waits; its error, on a
+	// connection that is being thrown away, tells nothing.
+	closeSub := func() { _ = sub.Close() } //nolint:errcheck // see above
+	defer closeSub()
+	unhook := context.AfterFunc(m.life, closeSub)
+	defer unhook()
+	silent := false
+	for {
+		msg, err := sub.ReceiveTimeout(m.life, pingEvery)
+		var netErr net.Error
+		if errors.As(err, &netErr) && netErr.Timeout() && !silent && sub.Ping(m.life) == nil {
+			silent = true
+			continue
+		}
+		if err != nil {
+			return confirmed
+		}
+		silent = false
+		switch msg := msg.(type) {
+		case *redis.Subscription:
+			confirmed = true
+			m.confirmed()
+		case *redis.Message:
+			m.deliver(msg.Payload)
+		}
+	}
+}
+
+// confirmed is called after each subscription. Whatever was published while
+// there was none is lost, so every waiter looks for itself.
+func (m *Manager) confirmed() {
+	m.wake.mu.Lock()
+	defer m.wake.mu.Unlock()
+	if !m.subscribed() {
+		close(m.wake.ready)
+	}
+	for _, a := range m.wake.waiters {
+		a.tell(news{})
+	}
+}
+
+// deliver passes a message "<token> <fence> <set at, us> <claim ms>" on to its
+// waiter. One that is waiting no more has been withdrawn from the queue, and
+// gave back the lock with that. A message of another form is not ours.
+func (m *Manager) deliver(payload string) {
+	fields := strings.Fields(payload)
+	if len(fields) != 4 {
+		return
+	}
+	var n news
+	for i, to := range []*int64{&n.fence, &n.setUS, &n.claimMS} {
+		v, err := strconv.ParseInt(fields[i+1], 10, 64)
+		if err != nil {
+			return
+		}
+		*to = v
+	}
+	m.wake.mu.Lock()
+	a := m.wake.waiters[fields[0]]
+	m.wake.mu.Unlock()
+	if a != nil {
+		a.tell(n)
+	}
+}
+
+func (m *Manager) addWaiter(a *attempt) {
+	m.wake.mu.Lock()
+	m.wake.waiters[a.token] = a
+	m.wake.mu.Unlock()
+}
+
+func (m *Manager) removeWaiter(a *attempt) {
+	m.wake.mu.Lock()
+	delete(m.wake.waiters, a.token)
+	m.wake.mu.Unlock()
+}

@@ -1,0 +1,95 @@
+// Package migrations holds the database's schema as numbered SQL, one folder
+// per dialect, and applies it. Nothing else changes the schema; no process but
+// `flashsale migrate` and the all-in-one `flashsale serve` runs it.
+package migrations
+
+import (
+	"context"
+	"database/sql"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/pressly/goose/v3"
+)
+
+//go:embed sqlite/*.sql
+var files embed.FS
+
+// ErrPending says that the database's schema is older than this program.
+var ErrPending = errors.New("migrations: the database is not migrated")
+
+// Step is one migration and whether the database has it.
+type Step struct {
+	Version int64
+	Name    string
+	Applied bool
+}
+
+// Migrator applies the migrations of one dialect to one database.
+type Migrator struct {
+	p *goose.Provider
+}
+
+// New returns a Migrator. The one dialect so far is "sqlite".
+func New(db *sql.DB, dialect string) (*Migrator, error) {
+	if dialect != "sqlite" {
+		return nil, fmt.Errorf("migrations: unknown dialect %q", dialect)
+	}
+	sub, err := fs.Sub(files, dialect)
+	if err != nil {
+		return nil, fmt.Errorf("migrations: %w", err)
+	}
+	p, err := goose.NewProvider(goose.DialectSQLite3, db, sub)
+	if err != nil {
+		return nil, fmt.Errorf("migrations: %w", err)
+	}
+	return &Migrator{p: p}, nil
+}
+
+// Up applies every pending migration and returns how many it applied.
+func (m *Migrator) Up(ctx context.Context) (int, error) {
+	done, err := m.p.Up(ctx)
+	if err != nil {
+		return len(done), fmt.Errorf("migrate up: %w", err)
+	}
+	return len(done), nil
+}
+
+// Down undoes the newest migration. It reports false when there was none.
+func (m *Migrator) Down(ctx context.Context) (bool, error) {
+	_, err := m.p.Down(ctx)
+	if errors.Is(err, goose.ErrNoNextVersion) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("migrate down: %w", err)
+	}
+	return true, nil
+}
+
+// Check returns ErrPending unless every migration is applied. It writes nothing.
+func (m *Migrator) Check(ctx context.Context) error {
+	pending, err := m.p.HasPending(ctx)
+	if err != nil {
+		return fmt.Errorf("migrate status: %w", err)
+	}
+	if pending {
+		return ErrPending
+	}
+	return nil
+}
+
+// Status lists every migration this program knows, oldest first.
+func (m *Migrator) Status(ctx context.Context) ([]Step, error) {
+	list, err := m.p.Status(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("migrate status: %w", err)
+	}
+	steps := make([]Step, 0, len(list))
+	for _, s := range list {
+		steps = append(steps, Step{Version: s.Source.Version, Name: s.Source.Path, Applied: s.State == goose.StateApplied})
+	}
+	return steps, nil
+}

@@ -1,0 +1,154 @@
+package order
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"golang.org/x/sync/errgroup"
+
+	"flashsale/queue"
+)
+
+// Bounds of the pauses between tries of the database and the subscription.
+const (
+	commitRetryMin = 10 * time.Millisecond
+	commitRetryMax = 500 * time.Millisecond
+	listenRetry    = 100 * time.Millisecond
+	// tellTimeout bounds the publishing of a batch's notices: their loss
+	// delays an answer, so it must not delay the next batch for long.
+	tellTimeout = time.Second
+)
+
+// Fulfiller turns leased tasks into committed orders and tells the API
+// processes that wait for them.
+type Fulfiller struct {
+	store   *Store
+	rdb     redis.UniversalClient
+	local   *Waiters
+	onError func(error)
+	// committed is called between the commit and everything after it; tests
+	// stop the process there.
+	committed func(orders int)
+}
+
+// NewFulfiller returns a Fulfiller. local is the set of waiting requests of
+// this same process, or nil in a process without an API. onError hears of what
+// is tried again.
+func NewFulfiller(store *Store, rdb redis.UniversalClient, local *Waiters, onError func(error)) *Fulfiller {
+	return &Fulfiller{store: store, rdb: rdb, local: local, onError: onError, committed: func(int) {}}
+}
+
+// OnCommit sets a function that hears of every committed batch's size.
+func (f *Fulfiller) OnCommit(fn func(orders int)) { f.committed = fn }
+
+// Handle is the queue's batch handler: one transaction for all tasks, then one
+// message per API process. A database that cannot write at present makes it
+// wait with its leases kept, so that the worker stops claiming; a task that
+// breaks the transaction is found by halving and fails alone.
+func (f *Fulfiller) Handle(ctx context.Context, leased []queue.Leased) []error {
+	errs := make([]error, len(leased))
+	tasks := make([]task, 0, len(leased))
+	index := make([]int, 0, len(leased))
+	for i := range leased {
+		t, err := parseTask(leased[i].ID, leased[i].Payload)
+		if err != nil {
+			errs[i] = queue.Discard(err)
+			continue
+		}
+		tasks = append(tasks, t)
+		index = append(index, i)
+	}
+	f.fulfil(ctx, tasks, func(i int, err error) { errs[index[i]] = err })
+	return errs
+}
+
+// fulfil commits the tasks and reports by fail which could not be.
+func (f *Fulfiller) fulfil(ctx context.Context, tasks []task, fail func(i int, err error)) {
+	if len(tasks) == 0 {
+		return
+	}
+	out, err := f.commit(ctx, tasks)
+	switch {
+	case err == nil:
+		f.committed(len(tasks))
+		f.tell(ctx, tasks, out)
+	case transient(err): // only once ctx has ended
+		for i := range tasks {
+			fail(i, queue.Snooze(0))
+		}
+	case len(tasks) == 1:
+		fail(0, err)
+	default:
+		half := len(tasks) / 2
+		f.fulfil(ctx, tasks[:half], fail)
+		f.fulfil(ctx, tasks[half:], func(i int, err error) { fail(half+i, err) })
+	}
+}
+
+// commit tries until the database answers for the rows, or ctx ends.
+func (f *Fulfiller) commit(ctx context.Context, tasks []task) ([]outcome, error) {
+	for wait := commitRetryMin; ; wait = min(2*wait, commitRetryMax) {
+		out, err := f.store.commit(ctx, tasks)
+		if err == nil || !transient(err) || ctx.Err() != nil {
+			return out, err
+		}
+		f.onError(fmt.Errorf("database cannot commit, trying again: %w", err))
+		if !pause(ctx, wait/2+rand.N(wait/2)) {
+			return nil, err
+		}
+	}
+}
+
+// tell sends one message per API process. A lost message costs its request the
+// rest of its wait and nothing else, so errors are only reported.
+func (f *Fulfiller) tell(ctx context.Context, tasks []task, out []outcome) {
+	messages := make(map[string][]byte)
+	for i := range tasks {
+		n := notice{tasks[i].ID, out[i]}
+		origin := tasks[i].Origin
+		switch {
+		case f.local != nil && origin == f.local.origin:
+			f.local.settle(n)
+		case origin != "":
+			messages[origin] = appendNotice(messages[origin], &n)
+		}
+	}
+	if len(messages) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tellTimeout)
+	defer cancel()
+	_, err := f.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for origin, m := range messages {
+			p.Publish(ctx, channelOf(origin), m)
+		}
+		return nil
+	})
+	if err != nil {
+		f.onError(fmt.Errorf("tell api processes of %d commits: %w", len(tasks), err))
+	}
+}
+
+// Work drains the queues until ctx ends, and then finishes what it holds.
+func (f *Fulfiller) Work(ctx context.Context, queues []*queue.Queue, cfg queue.RunConfig) error {
+	var g errgroup.Group
+	for _, q := range queues {
+		g.Go(func() error { return q.Run(ctx, f.Handle, cfg) })
+	}
+	return g.Wait()
+}
+
+// pause waits for d and reports false when ctx ended first.
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -1,0 +1,24 @@
+package order
+
+import (
+	"errors"
+	"time"
+)
+
+// ErrItemExists says that an item with that id exists already.
+var ErrItemExists = errors.New("order: item exists")
+
+// NewItem is what an engineer states to open a sale. See catalog.Item for the
+// meaning and units of the fields.
+type NewItem struct {
+	ID            string
+	Name          string
+	Description   string
+	PriceMinor    int64
+	Currency      string
+	Stock         int64
+	PerUserLimit  int64
+	OpensAt       time.Time // zero: now
+	ClosesAt      time.Time // zero: no end
+	PaymentWindow time.Duration
+}

@@ -1,0 +1,55 @@
+package order
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// notice tells an API process what became of one of its orders.
+type notice struct {
+	id string
+	outcome
+}
+
+var errNoticeMalformed = errors.New("order: malformed notice")
+
+// channelOf names the publish/subscribe channel of an API process. A channel
+// is no key: it needs no hash tag.
+func channelOf(origin string) string { return "fs:done:" + origin }
+
+// appendNotice writes one line: id, status, reason, and the times, between
+// spaces; none of them contains one.
+func appendNotice(b []byte, n *notice) []byte {
+	b = append(b, n.id...)
+	b = append(b, ' ')
+	b = append(b, n.status...)
+	b = append(b, ' ')
+	b = append(b, n.reason...)
+	for _, ms := range [...]int64{n.confirmedAt, n.expiresAt, n.closedAt} {
+		b = append(b, ' ')
+		b = strconv.AppendInt(b, ms, 10)
+	}
+	return append(b, '\n')
+}
+
+// parseNotices calls fn for each line of a message.
+func parseNotices(message string, fn func(notice)) error {
+	for line := range strings.Lines(message) {
+		f := strings.Split(strings.TrimSuffix(line, "\n"), " ")
+		if len(f) != 6 {
+			return fmt.Errorf("%w: %d fields", errNoticeMalformed, len(f))
+		}
+		n := notice{id: f[0], outcome: outcome{status: Status(f[1]), reason: f[2]}}
+		for i, at := range [...]*int64{&n.confirmedAt, &n.expiresAt, &n.closedAt} {
+			ms, err := strconv.ParseInt(f[3+i], 10, 64)
+			if err != nil {
+				return fmt.Errorf("%w: %w", errNoticeMalformed, err)
+			}
+			*at = ms
+		}
+		fn(n)
+	}
+	return nil
+}

@@ -1,0 +1,91 @@
+// Package order is the life of an order: placing it, turning accepted
+// purchases into rows, and reading them back. It is the only place that knows
+// the database's tables.
+package order
+
+import (
+	"errors"
+	"time"
+)
+
+// Status is where an order stands in its life.
+type Status string
+
+// The states of an order. Queued becomes confirmed or rejected; confirmed
+// becomes paid, cancelled or expired where a payment is asked.
+const (
+	StatusQueued    Status = "queued"
+	StatusConfirmed Status = "confirmed"
+	StatusPaid      Status = "paid"
+	StatusCancelled Status = "cancelled"
+	StatusExpired   Status = "expired"
+	StatusRejected  Status = "rejected"
+)
+
+// ErrNotFound says that no such order exists, or none the viewer may see.
+var ErrNotFound = errors.New("order: not found")
+
+// Order is one buyer's claim on a quantity of one item. Times are UTC with
+// millisecond precision; a zero time means "not happened".
+type Order struct {
+	ID               string // UUIDv7
+	ItemID           string
+	UserID           string
+	Quantity         int64
+	UnitPriceMinor   int64
+	Currency         string
+	Status           Status
+	Reason           string // why it was rejected, cancelled or expired
+	IdempotencyKey   string
+	CreatedAt        time.Time
+	ConfirmedAt      time.Time
+	ExpiresAt        time.Time // when an unpaid order lapses
+	PaidAt           time.Time
+	ClosedAt         time.Time
+	PaymentReference string
+}
+
+// Purchase is a buyer's wish to buy.
+type Purchase struct {
+	ItemID         string
+	UserID         string
+	IdempotencyKey string
+	Quantity       int64
+	// Wait bounds the time to wait for the commit. Zero or less: answer as
+	// soon as the order is durably queued. An engine that forgets on restart
+	// waits for the commit whatever is asked.
+	Wait time.Duration
+}
+
+// Placed is the outcome of an accepted purchase.
+type Placed struct {
+	Order Order
+	// Committed says that the order is in the database (answer 201); false
+	// means it is durably queued (answer 202).
+	Committed bool
+	// Replayed says that an earlier request with the same key made the order.
+	Replayed bool
+}
+
+// Filter selects orders for a list, newest first.
+type Filter struct {
+	UserID string // empty: any
+	ItemID string // empty: any
+	Status Status // empty: any
+	// Before is the id of the last order of the page before; empty: from the start.
+	Before string
+	Limit  int // 1 to 100
+}
+
+// Ledger is the conservation equation of one item:
+// Initial + Restocked = Left + Held + Sold.
+type Ledger struct {
+	Initial   int64
+	Restocked int64
+	Left      int64 // units that can be bought, in Redis
+	Held      int64 // units taken and not yet committed, or awaiting payment
+	Sold      int64 // units paid, or confirmed where no payment is asked
+}
+
+// Balanced reports whether the equation holds.
+func (l Ledger) Balanced() bool { return l.Initial+l.Restocked == l.Left+l.Held+l.Sold }

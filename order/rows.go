@@ -1,0 +1,69 @@
+package order
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"gorm.io/gorm"
+)
+
+// chunkSizes are the numbers of rows a statement is made for. A batch of any
+// size is a few statements of these sizes, so that each is prepared once:
+// preparing a new text for every batch length cost a sixth of the worker.
+var chunkSizes = [...]int{256, 64, 16, 4, 1}
+
+// rowsStatement is an INSERT of several rows in its prepared sizes.
+type rowsStatement struct {
+	columns int
+	text    [len(chunkSizes)]string
+}
+
+func newRowsStatement(columns int, head, row, tail string) *rowsStatement {
+	s := &rowsStatement{columns: columns}
+	for i, n := range chunkSizes {
+		s.text[i] = head + " VALUES " + strings.TrimSuffix(strings.Repeat(row+",", n), ",") + " " + tail
+	}
+	return s
+}
+
+// exec runs the statement over args, which hold s.columns values per row, and
+// returns how many rows the database says it wrote.
+func (s *rowsStatement) exec(ctx context.Context, tx *gorm.DB, args []any) (int64, error) {
+	var written int64
+	for i, n := range chunkSizes {
+		for size := n * s.columns; len(args) >= size; args = args[size:] {
+			// The statement goes to gorm's prepared connection as it is: its
+			// text has no names to expand.
+			res, err := tx.Statement.ConnPool.ExecContext(ctx, s.text[i], args[:size]...)
+			if err != nil {
+				return written, err
+			}
+			k, err := res.RowsAffected()
+			if err != nil {
+				return written, fmt.Errorf("rows affected: %w", err)
+			}
+			written += k
+		}
+	}
+	return written, nil
+}
+
+const orderColumns = 10
+
+// insertConfirmed skips rows that exist already, by id or by idempotency key;
+// the caller sees it in the count.
+var insertConfirmed = newRowsStatement(orderColumns,
+	"INSERT INTO orders (id, item_id, user_id, quantity, unit_price_minor, currency, status, idempotency_key, created_at, confirmed_at, expires_at)",
+	"(?, ?, ?, ?, ?, ?, 'confirmed', ?, ?, ?, ?)",
+	"ON CONFLICT DO NOTHING")
+
+const buyerColumns = 3
+
+// addToBuyers skips a buyer whom the quantity would lift above the item's
+// limit; the caller sees it in the count.
+var addToBuyers = newRowsStatement(buyerColumns,
+	"INSERT INTO buyers (item_id, user_id, quantity)",
+	"(?, ?, ?)",
+	`ON CONFLICT (item_id, user_id) DO UPDATE SET quantity = quantity + excluded.quantity
+	WHERE quantity + excluded.quantity <= (SELECT per_user_limit FROM items WHERE items.id = excluded.item_id)`)

@@ -1,0 +1,199 @@
+package order
+
+import (
+	"context"
+	"fmt"
+
+	"gorm.io/gorm"
+
+	"flashsale/catalog"
+	"flashsale/inventory"
+)
+
+// Sales gives the inventory the database's view of a sale. It is apart from
+// Service because the inventory needs it before there is one.
+type Sales struct {
+	Store *Store
+	// Tasks are the task queues, one per partition.
+	Tasks []Tasks
+	// Partition tells in which partition an item lives.
+	Partition func(item string) int
+}
+
+// Epoch is the number of the present build of all state in Redis.
+func (s *Sales) Epoch(ctx context.Context) (int64, error) { return s.Store.Epoch(ctx) }
+
+// salePage is how many orders are read at a time.
+const salePage = 1000
+
+// Sale reads an item and calls each for every order of it, committed or still
+// queued. The queue is read before the database: a task that a worker commits
+// in between is then seen twice, and skipped by its id, but never missed.
+func (s *Sales) Sale(ctx context.Context, item string, each func(inventory.Holding) error) (inventory.Sale, error) {
+	pending, err := pendingTasks(ctx, s.Tasks[s.Partition(item)], item)
+	if err != nil {
+		return inventory.Sale{}, err
+	}
+	var sale inventory.Sale
+	err = s.Store.snapshot(ctx, func(tx *gorm.DB) error {
+		row, err := readItem(tx, item)
+		if err != nil {
+			return err
+		}
+		if err := eachOrder(tx, item, func(r *orderRow) error {
+			delete(pending, r.ID)
+			return each(r.holding())
+		}); err != nil {
+			return err
+		}
+		left := row.Total - row.Sold
+		for _, t := range pending {
+			left -= t.Quantity
+			h := inventory.Holding{Buyer: t.UserID, IdempotencyKey: t.IdempotencyKey, OrderID: t.ID, Quantity: t.Quantity, Counts: true}
+			if err := each(h); err != nil {
+				return err
+			}
+		}
+		sale = inventory.Sale{
+			Left: max(left, 0), PerUserLimit: row.PerUserLimit,
+			OpensAt: fromMillis(row.OpensAt), ClosesAt: fromMillis(row.ClosesAt),
+			Control: row.Control, Version: row.Version,
+		}
+		return nil
+	})
+	return sale, err
+}
+
+func (r *orderRow) holding() inventory.Holding {
+	return inventory.Holding{
+		Buyer: r.UserID, IdempotencyKey: r.IdempotencyKey, OrderID: r.ID, Quantity: r.Quantity,
+		Counts: Status(r.Status).holds(),
+	}
+}
+
+// holds reports whether an order's units are taken from the stock.
+func (s Status) holds() bool {
+	return s == StatusQueued || s == StatusConfirmed || s == StatusPaid
+}
+
+// pendingTasks reads the item's orders that are in the queue, dead letters
+// included: their units stay taken until someone decides about them.
+func pendingTasks(ctx context.Context, q Tasks, item string) (map[string]task, error) {
+	pending := make(map[string]task)
+	err := q.Scan(ctx, func(id string, payload []byte) error {
+		t, err := parseTask(id, payload)
+		if err == nil && t.ItemID == item {
+			pending[id] = t
+		}
+		return nil // a task that cannot be read holds nothing of any item
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read queued orders: %w", err)
+	}
+	return pending, nil
+}
+
+// snapshot runs fn on one consistent view of the database.
+func (s *Store) snapshot(ctx context.Context, fn func(tx *gorm.DB) error) error {
+	return s.read.WithContext(ctx).Transaction(fn)
+}
+
+func readItem(tx *gorm.DB, id string) (itemRow, error) {
+	var rows []itemRow
+	if err := tx.Where("id = ?", id).Limit(1).Find(&rows).Error; err != nil {
+		return itemRow{}, fmt.Errorf("read item %s: %w", id, err)
+	}
+	if len(rows) == 0 {
+		return itemRow{}, catalog.ErrItemNotFound
+	}
+	return rows[0], nil
+}
+
+// eachOrder calls fn for every order of an item, oldest first.
+func eachOrder(tx *gorm.DB, item string, fn func(*orderRow) error) error {
+	after := ""
+	for {
+		var rows []orderRow
+		err := tx.Where("item_id = ? AND id > ?", item, after).Order("id").Limit(salePage).Find(&rows).Error
+		if err != nil {
+			return fmt.Errorf("read orders of %s: %w", item, err)
+		}
+		for i := range rows {
+			if err := fn(&rows[i]); err != nil {
+				return err
+			}
+		}
+		if len(rows) < salePage {
+			return nil
+		}
+		after = rows[len(rows)-1].ID
+	}
+}
+
+// Ledger reads the conservation equation of an item from Redis and the
+// database. The item's lock is held meanwhile, so that no purchase falls
+// between the two looks: an order leaves the queue only after its commit, and
+// the queue is read first. Errors: catalog.ErrItemNotFound.
+func (s *Service) Ledger(ctx context.Context, item string) (Ledger, error) {
+	if _, err := s.Items.Item(ctx, item); err != nil {
+		return Ledger{}, err
+	}
+	var l Ledger
+	err := s.Stock.Frozen(ctx, item, func(ctx context.Context, left int64) error {
+		pending, err := pendingTasks(ctx, s.Tasks[s.Stock.Partition(item)], item)
+		if err != nil {
+			return err
+		}
+		return s.Store.snapshot(ctx, func(tx *gorm.DB) error {
+			l, err = ledgerOf(tx, item, left, pending)
+			return err
+		})
+	})
+	return l, err
+}
+
+func ledgerOf(tx *gorm.DB, item string, left int64, pending map[string]task) (Ledger, error) {
+	row, err := readItem(tx, item)
+	if err != nil {
+		return Ledger{}, err
+	}
+	l := Ledger{Initial: row.Initial, Restocked: row.Total - row.Initial, Left: left}
+	var sums []struct {
+		Status string
+		Unpaid bool
+		Units  int64
+	}
+	err = tx.Model(&orderRow{}).Where("item_id = ?", item).
+		Select("status, expires_at > 0 AS unpaid, SUM(quantity) AS units").
+		Group("status, unpaid").Find(&sums).Error
+	if err != nil {
+		return Ledger{}, fmt.Errorf("sum orders of %s: %w", item, err)
+	}
+	for _, g := range sums {
+		switch {
+		case !Status(g.Status).holds():
+		case Status(g.Status) == StatusConfirmed && g.Unpaid:
+			l.Held += g.Units
+		default:
+			l.Sold += g.Units
+		}
+	}
+	ids := make([]string, 0, len(pending))
+	for id := range pending {
+		ids = append(ids, id)
+	}
+	for from := 0; from < len(ids); from += salePage {
+		page := ids[from:min(from+salePage, len(ids))]
+		var committed []string
+		if err := tx.Model(&orderRow{}).Where("id IN ?", page).Pluck("id", &committed).Error; err != nil {
+			return Ledger{}, fmt.Errorf("look for queued orders of %s: %w", item, err)
+		}
+		for _, id := range committed {
+			delete(pending, id)
+		}
+	}
+	for _, t := range pending {
+		l.Held += t.Quantity
+	}
+	return l, nil
+}

@@ -1,0 +1,295 @@
+package order
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"flashsale/catalog"
+	"flashsale/inventory"
+	"flashsale/queue"
+)
+
+// Stock is what placing an order needs of the inventory.
+type Stock interface {
+	Submit(r *inventory.Request) error
+	Frozen(ctx context.Context, item string, fn func(ctx context.Context, left int64) error) error
+	Warm(ctx context.Context, item string) error
+	Partition(item string) int
+}
+
+// Items is what placing an order needs of the catalogue.
+type Items interface {
+	Item(ctx context.Context, id string) (catalog.Item, error)
+	Forget(id string)
+}
+
+// Tasks is what reading an order needs of a task queue.
+type Tasks interface {
+	Get(ctx context.Context, id string) (queue.TaskInfo, error)
+	Scan(ctx context.Context, fn func(id string, payload []byte) error) error
+}
+
+// Config configures a Service. All but OnError are required.
+type Config struct {
+	Store   *Store
+	Stock   Stock
+	Items   Items
+	Tasks   []Tasks // one per partition
+	Waiters *Waiters
+	// Volatile says that Redis keeps nothing over a restart: then only the
+	// commit is an answer, and a request waits for it whatever it asked for.
+	Volatile bool
+	// OnError hears of what went wrong without changing an answer.
+	OnError func(error)
+}
+
+// Service places and reads orders.
+type Service struct{ Config }
+
+// NewService returns a Service.
+func NewService(cfg Config) *Service {
+	if cfg.OnError == nil {
+		cfg.OnError = func(error) {}
+	}
+	// Version 7 ids take their randomness from a pool read ahead: a system
+	// call for each would show in the cost of a purchase.
+	uuid.EnableRandPool()
+	return &Service{cfg}
+}
+
+// volatileWait is how long a purchase on an engine that forgets waits for its
+// commit before the outcome is called unknown.
+const volatileWait = 10 * time.Second
+
+// sendMargin is what a purchase may take before its wait for the commit
+// begins: the inventory answers each request within its patience.
+const sendMargin = 5 * time.Second
+
+// attempt is one purchase on its way: the request, and what ends its wait.
+type attempt struct {
+	request inventory.Request
+	ticket  ticket
+	// waits: the commit ends the wait, so acceptance alone need not wake it.
+	waits    bool
+	outcome  chan inventory.Outcome
+	accepted chan struct{}
+}
+
+// Place buys. It returns once the order is committed, or durably queued when
+// the wait is spent. Errors: catalog.ErrItemNotFound and those of inventory;
+// after inventory.ErrUnavailable or the end of ctx the outcome is unknown, and
+// a repeat with the same key settles it.
+func (s *Service) Place(ctx context.Context, p Purchase) (Placed, error) {
+	item, err := s.Items.Item(ctx, p.ItemID)
+	if err != nil {
+		return Placed{}, err
+	}
+	if s.Volatile {
+		p.Wait = max(p.Wait, volatileWait)
+	}
+	t := task{
+		ItemID: p.ItemID, UserID: p.UserID, Quantity: p.Quantity,
+		UnitPriceMinor: item.PriceMinor, Currency: item.Currency,
+		CreatedAt: time.Now().UnixMilli(), IdempotencyKey: p.IdempotencyKey,
+	}
+	if p.Wait > 0 {
+		t.Origin = s.Waiters.origin
+	}
+	placed, replay, err := s.submit(ctx, &t, p.Wait)
+	if err != nil {
+		return Placed{}, err
+	}
+	if replay != "" {
+		return s.replay(ctx, replay, p.Wait)
+	}
+	if !placed.Committed && s.Volatile {
+		return Placed{}, inventory.ErrUnavailable
+	}
+	return placed, nil
+}
+
+// submit sends a task through the inventory and waits. It returns the id of
+// the earlier order when the request was a replay.
+func (s *Service) submit(ctx context.Context, t *task, wait time.Duration) (Placed, string, error) {
+	id, err := uuid.NewV7()
+	if err != nil {
+		return Placed{}, "", fmt.Errorf("make order id: %w", err)
+	}
+	t.ID = id.String()
+	a := newAttempt(wait > 0)
+	a.request = inventory.Request{
+		ItemID: t.ItemID, Buyer: t.UserID, IdempotencyKey: t.IdempotencyKey, Quantity: t.Quantity,
+		OrderID: t.ID, Payload: appendTask(make([]byte, 0, 192), t), Done: a.done,
+	}
+	if a.waits {
+		s.Waiters.add(t.ID, &a.ticket)
+		defer s.Waiters.remove(t.ID)
+	}
+	if err := s.Stock.Submit(&a.request); err != nil {
+		return Placed{}, "", err
+	}
+	deadline := wait
+	if !a.waits {
+		deadline = sendMargin
+	}
+	timer := takeTimer(deadline)
+	defer giveTimer(timer)
+	select {
+	case o := <-a.outcome:
+		return Placed{Order: t.queued()}, o.ReplayOf, o.Err
+	case set := <-a.ticket.settled:
+		return Placed{Order: set.apply(t.queued()), Committed: true}, "", nil
+	case <-timer.C:
+	case <-ctx.Done():
+		return Placed{}, "", context.Cause(ctx)
+	}
+	return s.late(ctx, t, a)
+}
+
+// late is what remains when the wait for the commit is spent: the purchase's
+// own outcome, which is due soon if it is not there yet.
+func (s *Service) late(ctx context.Context, t *task, a *attempt) (Placed, string, error) {
+	if !a.waits {
+		return Placed{}, "", inventory.ErrUnavailable
+	}
+	timer := takeTimer(sendMargin)
+	defer giveTimer(timer)
+	select {
+	case o := <-a.outcome:
+		return Placed{Order: t.queued()}, o.ReplayOf, o.Err
+	case <-a.accepted:
+		return Placed{Order: t.queued()}, "", nil
+	case set := <-a.ticket.settled:
+		return Placed{Order: set.apply(t.queued()), Committed: true}, "", nil
+	case <-timer.C:
+		return Placed{}, "", inventory.ErrUnavailable
+	case <-ctx.Done():
+		return Placed{}, "", context.Cause(ctx)
+	}
+}
+
+func newAttempt(waits bool) *attempt {
+	a := &attempt{waits: waits, outcome: make(chan inventory.Outcome, 1)}
+	if waits {
+		a.accepted = make(chan struct{})
+		a.ticket.settled = make(chan settlement, 1)
+	}
+	return a
+}
+
+// done is called by the inventory. An accepted request that waits for its
+// commit is not woken for it: that would be a second wake-up for every order.
+func (a *attempt) done(o inventory.Outcome) {
+	if a.waits && o.Err == nil && o.ReplayOf == "" {
+		close(a.accepted)
+		return
+	}
+	a.outcome <- o
+}
+
+// replayPollMin and replayPollMax bound the pauses between looks for an order
+// that an earlier request made and whose commit this one was not promised.
+const (
+	replayPollMin = 2 * time.Millisecond
+	replayPollMax = 100 * time.Millisecond
+)
+
+// replay answers with the earlier order as it stands, waiting for its commit
+// as long as the first request would have.
+func (s *Service) replay(ctx context.Context, id string, wait time.Duration) (Placed, error) {
+	end := time.Now().Add(wait)
+	for d := replayPollMin; ; d = min(2*d, replayPollMax) {
+		o, err := s.Get(ctx, id)
+		if err != nil {
+			return Placed{}, fmt.Errorf("%w: replay of order %s: %w", inventory.ErrUnavailable, id, err)
+		}
+		left := time.Until(end)
+		switch {
+		case o.Status != StatusQueued:
+			return Placed{Order: o, Committed: true, Replayed: true}, nil
+		case left <= 0 && s.Volatile:
+			return Placed{}, inventory.ErrUnavailable
+		case left <= 0:
+			return Placed{Order: o, Replayed: true}, nil
+		}
+		if !pause(ctx, min(d, left)) {
+			return Placed{}, context.Cause(ctx)
+		}
+	}
+}
+
+// Get reads an order: from the database, or from the queue while it waits
+// there. Errors: ErrNotFound.
+func (s *Service) Get(ctx context.Context, id string) (Order, error) {
+	o, err := s.Store.Order(ctx, id)
+	if !errors.Is(err, ErrNotFound) {
+		return o, err
+	}
+	for _, q := range s.Tasks {
+		info, err := q.Get(ctx, id)
+		if errors.Is(err, queue.ErrTaskNotFound) {
+			continue
+		}
+		if err != nil {
+			return Order{}, fmt.Errorf("look for order %s in the queue: %w", id, err)
+		}
+		t, err := parseTask(id, info.Payload)
+		if err != nil {
+			return Order{}, err
+		}
+		return t.queued(), nil
+	}
+	// It may have been committed between the two looks.
+	return s.Store.Order(ctx, id)
+}
+
+// List reads a page of committed orders, newest first, and whether more follow.
+func (s *Service) List(ctx context.Context, f Filter) ([]Order, bool, error) {
+	return s.Store.List(ctx, f)
+}
+
+// CreateItem opens a sale. Errors: ErrItemExists.
+func (s *Service) CreateItem(ctx context.Context, n NewItem) (catalog.Item, error) {
+	item, err := s.Store.InsertItem(ctx, n)
+	if err != nil {
+		return catalog.Item{}, err
+	}
+	s.Items.Forget(n.ID)
+	// The row decides; a sale that could not be loaded now is loaded by its
+	// first buyer.
+	if err := s.Stock.Warm(ctx, n.ID); err != nil {
+		s.OnError(fmt.Errorf("warm item %s: %w", n.ID, err))
+	}
+	return item, nil
+}
+
+func (n settlement) apply(o Order) Order {
+	o.Status = n.notice.status
+	o.Reason = n.notice.reason
+	o.ConfirmedAt = fromMillis(n.notice.confirmedAt)
+	o.ExpiresAt = fromMillis(n.notice.expiresAt)
+	o.ClosedAt = fromMillis(n.notice.closedAt)
+	return o
+}
+
+// timers are kept for the next wait: a purchase would otherwise make one each.
+var timers = sync.Pool{New: func() any { return time.NewTimer(time.Hour) }}
+
+func takeTimer(d time.Duration) *time.Timer {
+	t, ok := timers.Get().(*time.Timer)
+	if !ok {
+		return time.NewTimer(d)
+	}
+	t.Reset(d)
+	return t
+}
+
+func giveTimer(t *time.Timer) {
+	t.Stop() // since Go 1.23 nothing stale can be left in its channel
+	timers.Put(t)
+}

@@ -1,0 +1,355 @@
+package order
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/mattn/go-sqlite3"
+	"gorm.io/driver/sqlite"
+	"gorm.io/gorm"
+	"gorm.io/gorm/clause"
+	"gorm.io/gorm/logger"
+
+	"flashsale/catalog"
+)
+
+// ErrDatabaseURL says that a database setting could not be understood.
+var ErrDatabaseURL = errors.New("order: database must be sqlite:PATH")
+
+// readers bounds the connections that read. SQLite in WAL mode lets them run
+// beside the one writer.
+const readers = 4
+
+// Store keeps items, orders and buyers in the database. SQLite has one writer
+// at a time, so the store has one writing connection and lets the rest read:
+// writers queue in the process instead of failing as busy in the database.
+type Store struct {
+	write *gorm.DB
+	read  *gorm.DB
+	now   func() time.Time
+}
+
+// OpenStore opens the database that a setting such as "sqlite:shop.db" names,
+// creating the file's folder. It does not touch the schema.
+func OpenStore(setting string) (*Store, error) {
+	path, ok := strings.CutPrefix(setting, "sqlite:")
+	if !ok || path == "" {
+		return nil, fmt.Errorf("%w, not %q", ErrDatabaseURL, setting)
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
+		return nil, fmt.Errorf("create the database's folder: %w", err)
+	}
+	// BEGIN IMMEDIATE takes the write lock first, so that a transaction never
+	// fails half-way for having read before it wrote.
+	write, err := openSQLite(path, url.Values{"_txlock": {"immediate"}, "_synchronous": {"FULL"}}, 1)
+	if err != nil {
+		return nil, err
+	}
+	read, err := openSQLite(path, url.Values{"_query_only": {"true"}}, readers)
+	if err != nil {
+		return nil, errors.Join(err, closeDB(write))
+	}
+	return &Store{write: write, read: read, now: time.Now}, nil
+}
+
+func openSQLite(path string, params url.Values, conns int) (*gorm.DB, error) {
+	params.Set("_journal_mode", "WAL")
+	params.Set("_busy_timeout", "5000")
+	dsn := (&url.URL{Scheme: "file", Opaque: escapePath(path), RawQuery: params.Encode()}).String()
+	db, err := gorm.Open(sqlite.Open(dsn), &gorm.Config{
+		PrepareStmt:            true,
+		SkipDefaultTransaction: true,
+		TranslateError:         true,
+		Logger:                 logger.Discard,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("open database %s: %w", path, err)
+	}
+	pool, err := db.DB()
+	if err != nil {
+		return nil, fmt.Errorf("open database %s: %w", path, err)
+	}
+	pool.SetMaxOpenConns(conns)
+	pool.SetMaxIdleConns(conns)
+	return db, nil
+}
+
+// escapePath keeps a path with '?', '#' or '%' from being read as part of a URI.
+func escapePath(path string) string {
+	return strings.NewReplacer("%", "%25", "?", "%3f", "#", "%23").Replace(path)
+}
+
+func closeDB(db *gorm.DB) error {
+	pool, err := db.DB()
+	if err != nil {
+		return err
+	}
+	return pool.Close()
+}
+
+// Close closes the connections.
+func (s *Store) Close() error { return errors.Join(closeDB(s.write), closeDB(s.read)) }
+
+// DB is the writing connection, for the migrations.
+func (s *Store) DB() (*sql.DB, error) { return s.write.DB() }
+
+// Ping asks the database for an answer.
+func (s *Store) Ping(ctx context.Context) error {
+	var one int
+	if err := s.read.WithContext(ctx).Raw("SELECT 1").Scan(&one).Error; err != nil {
+		return fmt.Errorf("ping database: %w", err)
+	}
+	return nil
+}
+
+// Epoch is the number of the present build of the state kept in Redis.
+func (s *Store) Epoch(ctx context.Context) (int64, error) {
+	return epochOf(s.write.WithContext(ctx))
+}
+
+func epochOf(db *gorm.DB) (int64, error) {
+	var value string
+	if err := db.Raw("SELECT value FROM meta WHERE key = 'epoch'").Scan(&value).Error; err != nil {
+		return 0, fmt.Errorf("read epoch: %w", err)
+	}
+	epoch, err := strconv.ParseInt(value, 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("read epoch: %w", err)
+	}
+	return epoch, nil
+}
+
+// RaiseEpoch declares all state in Redis void, and returns the new epoch.
+// Scripts that still carry the old one are refused from the first item that is
+// loaded under the new one.
+func (s *Store) RaiseEpoch(ctx context.Context) (int64, error) {
+	var epoch int64
+	err := s.write.WithContext(ctx).Transaction(func(tx *gorm.DB) error {
+		err := tx.Exec("UPDATE meta SET value = CAST(value AS INTEGER) + 1 WHERE key = 'epoch'").Error
+		if err != nil {
+			return err
+		}
+		epoch, err = epochOf(tx)
+		return err
+	})
+	if err != nil {
+		return 0, fmt.Errorf("raise epoch: %w", err)
+	}
+	return epoch, nil
+}
+
+// itemRow is a row of the table items.
+type itemRow struct {
+	ID                   string `gorm:"primaryKey"`
+	Name                 string
+	Description          string
+	PriceMinor           int64
+	Currency             string
+	Initial              int64
+	Total                int64
+	Sold                 int64
+	PerUserLimit         int64
+	OpensAt              int64
+	ClosesAt             int64
+	PaymentWindowSeconds int64
+	Control              string
+	Version              int64
+	CreatedAt            int64 `gorm:"autoCreateTime:false"`
+	UpdatedAt            int64 `gorm:"autoUpdateTime:false"`
+}
+
+// TableName tells gorm the table.
+func (itemRow) TableName() string { return "items" }
+
+func (r *itemRow) item() catalog.Item {
+	return catalog.Item{
+		ID: r.ID, Name: r.Name, Description: r.Description,
+		PriceMinor: r.PriceMinor, Currency: r.Currency,
+		StockInitial: r.Initial, StockTotal: r.Total, StockLeft: r.Total - r.Sold,
+		PerUserLimit: r.PerUserLimit,
+		OpensAt:      fromMillis(r.OpensAt), ClosesAt: fromMillis(r.ClosesAt),
+		PaymentWindow: time.Duration(r.PaymentWindowSeconds) * time.Second,
+		Control:       catalog.Control(r.Control), Version: r.Version,
+	}
+}
+
+// orderRow is a row of the table orders; its columns are named as the JSON.
+type orderRow struct {
+	ID               string `gorm:"primaryKey"`
+	ItemID           string
+	UserID           string
+	Quantity         int64
+	UnitPriceMinor   int64
+	Currency         string
+	Status           string
+	Reason           string
+	IdempotencyKey   string
+	CreatedAt        int64 `gorm:"autoCreateTime:false"`
+	ConfirmedAt      int64
+	ExpiresAt        int64
+	PaidAt           int64
+	ClosedAt         int64
+	PaymentReference string
+}
+
+// TableName tells gorm the table.
+func (orderRow) TableName() string { return "orders" }
+
+func (r *orderRow) order() Order {
+	return Order{
+		ID: r.ID, ItemID: r.ItemID, UserID: r.UserID, Quantity: r.Quantity,
+		UnitPriceMinor: r.UnitPriceMinor, Currency: r.Currency,
+		Status: Status(r.Status), Reason: r.Reason, IdempotencyKey: r.IdempotencyKey,
+		CreatedAt: fromMillis(r.CreatedAt), ConfirmedAt: fromMillis(r.ConfirmedAt),
+		ExpiresAt: fromMillis(r.ExpiresAt), PaidAt: fromMillis(r.PaidAt), ClosedAt: fromMillis(r.ClosedAt),
+		PaymentReference: r.PaymentReference,
+	}
+}
+
+// fromMillis turns a column's milliseconds into a time; 0 is "none".
+func fromMillis(ms int64) time.Time {
+	if ms == 0 {
+		return time.Time{}
+	}
+	return time.UnixMilli(ms).UTC()
+}
+
+func toMillis(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixMilli()
+}
+
+// InsertItem adds an item. It returns ErrItemExists when the id is taken.
+func (s *Store) InsertItem(ctx context.Context, n NewItem) (catalog.Item, error) {
+	now := s.now()
+	opens := n.OpensAt
+	if opens.IsZero() {
+		opens = now
+	}
+	row := itemRow{
+		ID: n.ID, Name: n.Name, Description: n.Description, PriceMinor: n.PriceMinor, Currency: n.Currency,
+		Initial: n.Stock, Total: n.Stock, PerUserLimit: n.PerUserLimit,
+		OpensAt: toMillis(opens), ClosesAt: toMillis(n.ClosesAt),
+		PaymentWindowSeconds: int64(n.PaymentWindow / time.Second),
+		Control:              string(catalog.ControlOpen), Version: 1,
+		CreatedAt: toMillis(now), UpdatedAt: toMillis(now),
+	}
+	err := s.write.WithContext(ctx).Create(&row).Error
+	if errors.Is(err, gorm.ErrDuplicatedKey) {
+		return catalog.Item{}, ErrItemExists
+	}
+	if err != nil {
+		return catalog.Item{}, fmt.Errorf("insert item %s: %w", n.ID, err)
+	}
+	return row.item(), nil
+}
+
+// Items reads every item, by id.
+func (s *Store) Items(ctx context.Context) ([]catalog.Item, error) {
+	var rows []itemRow
+	if err := s.read.WithContext(ctx).Order("id").Find(&rows).Error; err != nil {
+		return nil, fmt.Errorf("read items: %w", err)
+	}
+	return itemsOf(rows), nil
+}
+
+// ItemsByID reads the items with these ids; unknown ids are left out.
+func (s *Store) ItemsByID(ctx context.Context, ids []string) ([]catalog.Item, error) {
+	var rows []itemRow
+	if err := s.read.WithContext(ctx).Where("id IN ?", ids).Find(&rows).Error; err != nil {
+		return nil, fmt.Errorf("read items: %w", err)
+	}
+	return itemsOf(rows), nil
+}
+
+func itemsOf(rows []itemRow) []catalog.Item {
+	items := make([]catalog.Item, len(rows))
+	for i := range rows {
+		items[i] = rows[i].item()
+	}
+	return items
+}
+
+// Order reads one order. It returns ErrNotFound when there is no such row.
+func (s *Store) Order(ctx context.Context, id string) (Order, error) {
+	var rows []orderRow
+	if err := s.read.WithContext(ctx).Where("id = ?", id).Limit(1).Find(&rows).Error; err != nil {
+		return Order{}, fmt.Errorf("read order %s: %w", id, err)
+	}
+	if len(rows) == 0 {
+		return Order{}, ErrNotFound
+	}
+	return rows[0].order(), nil
+}
+
+// List reads a page of orders, newest first, and whether more follow.
+func (s *Store) List(ctx context.Context, f Filter) ([]Order, bool, error) {
+	q := s.read.WithContext(ctx).Order(clause.OrderByColumn{Column: clause.Column{Name: "id"}, Desc: true}).Limit(f.Limit + 1)
+	if f.UserID != "" {
+		q = q.Where("user_id = ?", f.UserID)
+	}
+	if f.ItemID != "" {
+		q = q.Where("item_id = ?", f.ItemID)
+	}
+	if f.Status != "" {
+		q = q.Where("status = ?", string(f.Status))
+	}
+	if f.Before != "" {
+		q = q.Where("id < ?", f.Before)
+	}
+	var rows []orderRow
+	if err := q.Find(&rows).Error; err != nil {
+		return nil, false, fmt.Errorf("list orders: %w", err)
+	}
+	more := len(rows) > f.Limit
+	if more {
+		rows = rows[:f.Limit]
+	}
+	orders := make([]Order, len(rows))
+	for i := range rows {
+		orders[i] = rows[i].order()
+	}
+	return orders, more, nil
+}
+
+// transient reports whether a database error says something of the database's
+// present state (busy, full, unreachable) and nothing of the rows sent: such a
+// batch is to be tried again, never taken apart.
+func transient(err error) bool {
+	var se sqlite3.Error
+	if !errors.As(err, &se) {
+		return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) ||
+			errors.Is(err, sql.ErrConnDone) || errors.Is(err, sql.ErrTxDone)
+	}
+	switch se.Code {
+	case sqlite3.ErrBusy, sqlite3.ErrLocked, sqlite3.ErrFull, sqlite3.ErrIoErr, sqlite3.ErrReadonly,
+		sqlite3.ErrCantOpen, sqlite3.ErrNomem, sqlite3.ErrProtocol, sqlite3.ErrInterrupt,
+		sqlite3.ErrCorrupt, sqlite3.ErrNotADB:
+		return true
+	}
+	return false
+}
+
+// settled reads what became of those of the orders that are committed.
+func (s *Store) settled(ctx context.Context, ids []string) ([]notice, error) {
+	var rows []orderRow
+	if err := s.read.WithContext(ctx).Where("id IN ?", ids).Find(&rows).Error; err != nil {
+		return nil, fmt.Errorf("read orders: %w", err)
+	}
+	out := make([]notice, len(rows))
+	for i := range rows {
+		r := &rows[i]
+		out[i] = notice{r.ID, outcome{Status(r.Status), r.Reason, r.ConfirmedAt, r.ExpiresAt, r.ClosedAt}}
+	}
+	return out, nil
+}

@@ -1,0 +1,92 @@
+package order
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// task is an accepted purchase on its way through the queue to the database.
+// Its id is the queue task's id.
+type task struct {
+	ID             string
+	ItemID         string
+	UserID         string
+	Quantity       int64
+	UnitPriceMinor int64
+	Currency       string
+	CreatedAt      int64 // Unix milliseconds
+	Origin         string
+	IdempotencyKey string
+}
+
+// taskVersion opens every payload, so that a later form can be told apart
+// while both are in the queue.
+const taskVersion = "1"
+
+// taskFields is the number of fields of a payload of taskVersion.
+const taskFields = 9
+
+var errTaskMalformed = errors.New("order: malformed task payload")
+
+// appendTask writes the payload: fields between tabs. None can contain one:
+// ids and users are restricted, and an idempotency key is visible ASCII. It is
+// a third of the JSON's size and is read without an allocation per field.
+func appendTask(b []byte, t *task) []byte {
+	b = append(b, taskVersion...)
+	b = append(b, '\t')
+	b = append(b, t.ItemID...)
+	b = append(b, '\t')
+	b = append(b, t.UserID...)
+	b = append(b, '\t')
+	b = strconv.AppendInt(b, t.Quantity, 10)
+	b = append(b, '\t')
+	b = strconv.AppendInt(b, t.UnitPriceMinor, 10)
+	b = append(b, '\t')
+	b = append(b, t.Currency...)
+	b = append(b, '\t')
+	b = strconv.AppendInt(b, t.CreatedAt, 10)
+	b = append(b, '\t')
+	b = append(b, t.Origin...)
+	b = append(b, '\t')
+	return append(b, t.IdempotencyKey...)
+}
+
+// parseTask reads a payload. What is malformed can never become an order.
+func parseTask(id string, payload []byte) (task, error) {
+	var f [taskFields]string
+	rest, n := string(payload), 0
+	for ; n < taskFields-1; n++ {
+		field, after, ok := strings.Cut(rest, "\t")
+		if !ok {
+			break
+		}
+		f[n], rest = field, after
+	}
+	if n != taskFields-1 || f[0] != taskVersion {
+		return task{}, fmt.Errorf("%w: version %q, %d fields", errTaskMalformed, f[0], n+1)
+	}
+	t := task{ID: id, ItemID: f[1], UserID: f[2], Currency: f[5], Origin: f[7], IdempotencyKey: rest}
+	var err error
+	if t.Quantity, err = strconv.ParseInt(f[3], 10, 64); err != nil {
+		return task{}, fmt.Errorf("%w: quantity: %w", errTaskMalformed, err)
+	}
+	if t.UnitPriceMinor, err = strconv.ParseInt(f[4], 10, 64); err != nil {
+		return task{}, fmt.Errorf("%w: unit price: %w", errTaskMalformed, err)
+	}
+	if t.CreatedAt, err = strconv.ParseInt(f[6], 10, 64); err != nil {
+		return task{}, fmt.Errorf("%w: created at: %w", errTaskMalformed, err)
+	}
+	return t, nil
+}
+
+// queued is the order as it stands while its task waits.
+func (t *task) queued() Order {
+	return Order{
+		ID: t.ID, ItemID: t.ItemID, UserID: t.UserID, Quantity: t.Quantity,
+		UnitPriceMinor: t.UnitPriceMinor, Currency: t.Currency, Status: StatusQueued,
+		IdempotencyKey: t.IdempotencyKey, CreatedAt: time.UnixMilli(t.CreatedAt).UTC(),
+	}
+}

@@ -1,0 +1,161 @@
+package order
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"sync"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Waiters are the requests of one API process that wait for their order's
+// commit. Workers find the process by its origin, a random name made at start.
+type Waiters struct {
+	origin string
+	shards [waiterShards]waiterShard
+}
+
+const waiterShards = 64
+
+type waiterShard struct {
+	mu sync.Mutex
+	m  map[string]*ticket
+}
+
+// ticket is one request's wait. It is told at most once of each of the two
+// things that can end it.
+type ticket struct {
+	// settled receives what ends the wait: a refusal or replay from the
+	// purchase, or the commit's notice. It has room for both.
+	settled chan settlement
+}
+
+type settlement struct {
+	notice notice // when commit is true
+	commit bool
+}
+
+// NewWaiters returns an empty set with a fresh origin.
+func NewWaiters() *Waiters {
+	var b [8]byte
+	// crypto/rand.Read never returns an error; it ends the program instead.
+	_, _ = rand.Read(b[:])
+	w := &Waiters{origin: hex.EncodeToString(b[:])}
+	for i := range w.shards {
+		w.shards[i].m = make(map[string]*ticket)
+	}
+	return w
+}
+
+// Origin names this process to the workers.
+func (w *Waiters) Origin() string { return w.origin }
+
+// shard picks by the id's last bytes, which are random in a UUIDv7.
+func (w *Waiters) shard(id string) *waiterShard {
+	var h uint
+	for i := max(0, len(id)-4); i < len(id); i++ {
+		h = h*31 + uint(id[i])
+	}
+	return &w.shards[h%waiterShards]
+}
+
+func (w *Waiters) add(id string, t *ticket) {
+	s := w.shard(id)
+	s.mu.Lock()
+	s.m[id] = t
+	s.mu.Unlock()
+}
+
+func (w *Waiters) remove(id string) {
+	s := w.shard(id)
+	s.mu.Lock()
+	delete(s.m, id)
+	s.mu.Unlock()
+}
+
+// settle tells the waiting request, if it still waits.
+func (w *Waiters) settle(n notice) {
+	s := w.shard(n.id)
+	s.mu.Lock()
+	t := s.m[n.id]
+	delete(s.m, n.id)
+	s.mu.Unlock()
+	if t != nil {
+		t.settled <- settlement{notice: n, commit: true}
+	}
+}
+
+// ids lists the orders that are waited for, at most limit.
+func (w *Waiters) ids(limit int) []string {
+	var out []string
+	for i := range w.shards {
+		s := &w.shards[i]
+		s.mu.Lock()
+		for id := range s.m {
+			if len(out) < limit {
+				out = append(out, id)
+			}
+		}
+		s.mu.Unlock()
+	}
+	return out
+}
+
+// maxCatchUp bounds the look-up after a reconnect; it is above the number of
+// requests a process lets in at once.
+const maxCatchUp = 10_000
+
+// Listen receives the workers' messages until ctx ends. Whenever the
+// subscription is new, what was committed unheard before it is read from the
+// database.
+func (w *Waiters) Listen(ctx context.Context, rdb redis.UniversalClient, store *Store, onError func(error)) error {
+	sub := rdb.Subscribe(ctx, channelOf(w.origin))
+	stop := context.AfterFunc(ctx, func() {
+		// Closing is what ends a blocked receive; its error says only that
+		// the connection was gone already.
+		_ = sub.Close()
+	})
+	defer stop()
+	for {
+		msg, err := sub.Receive(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			onError(fmt.Errorf("listen for commits: %w", err))
+			if !pause(ctx, listenRetry) {
+				return nil
+			}
+			continue
+		}
+		switch m := msg.(type) {
+		case *redis.Subscription:
+			if err := w.catchUp(ctx, store); err != nil {
+				onError(err)
+			}
+		case *redis.Message:
+			if err := parseNotices(m.Payload, w.settle); err != nil {
+				onError(err)
+			}
+		}
+	}
+}
+
+// catchUp settles the orders whose message was published to nobody.
+func (w *Waiters) catchUp(ctx context.Context, store *Store) error {
+	ids := w.ids(maxCatchUp)
+	for len(ids) > 0 {
+		n := min(len(ids), 256)
+		found, err := store.settled(ctx, ids[:n])
+		if err != nil {
+			return fmt.Errorf("catch up on commits: %w", err)
+		}
+		for _, f := range found {
+			w.settle(f)
+		}
+		ids = ids[n:]
+	}
+	return nil
+}

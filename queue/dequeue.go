@@ -1,0 +1,89 @@
+package queue
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Fetched is what one Dequeue took.
+type Fetched struct {
+	// Tasks are leased to the caller, in the order in which they were to be taken. They may be none.
+	Tasks []Leased
+	// Next is how long it takes until the next delayed task or lease end falls
+	// due; negative when none is known. Zero means now.
+	Next time.Duration
+	// More says that another Dequeue would find tasks now.
+	More bool
+}
+
+// Dequeue takes up to n (1 to 512) ready tasks under a lease of Config.Lease. It
+// also promotes what fell due and reclaims expired leases, a bounded number per
+// call. A reply that gets lost costs those tasks a lease and an attempt.
+// Errors: ErrConfig for n out of bounds, and those of Redis.
+func (q *Queue) Dequeue(ctx context.Context, n int) (Fetched, error) {
+	return q.dequeue(ctx, n, defaultIdle)
+}
+
+// dequeue is Dequeue; horizon is how long other workers may sleep without
+// having looked at the queue, and so which due times one of them must be told of.
+func (q *Queue) dequeue(ctx context.Context, n int, horizon time.Duration) (Fetched, error) {
+	if n < 1 || n > chunkTasks {
+		return Fetched{}, fmt.Errorf("dequeue: %w: n is %d, want 1 to %d", ErrConfig, n, chunkTasks)
+	}
+	token := newToken()
+	until := time.Now().Add(q.cfg.Lease)
+	reply, err := q.run(ctx, dequeueScript, n, q.cfg.Lease.Milliseconds(), token, moveBound,
+		q.cfg.MaxAttempts, q.cfg.MaxDead, ceilMillis(horizon)).StringSlice()
+	if err != nil {
+		return Fetched{}, fmt.Errorf("dequeue: %w", err)
+	}
+	f, err := parseFetched(reply, token, until)
+	if err != nil {
+		return Fetched{}, fmt.Errorf("dequeue: %w", err)
+	}
+	return f, nil
+}
+
+func parseFetched(reply []string, token string, until time.Time) (Fetched, error) {
+	if len(reply) < 2 || (len(reply)-2)%3 != 0 {
+		return Fetched{}, fmt.Errorf("%w: %d fields", ErrReply, len(reply))
+	}
+	next, err := strconv.ParseInt(reply[1], 10, 64)
+	if err != nil {
+		return Fetched{}, fmt.Errorf("%w: %w", ErrReply, err)
+	}
+	f := Fetched{More: reply[0] == "1", Next: time.Duration(next) * time.Millisecond}
+	reply = reply[2:]
+	f.Tasks = make([]Leased, 0, len(reply)/3)
+	var head, value string
+	var attempt int
+	for ; len(reply) > 0; reply = reply[3:] {
+		// Almost all tasks of a batch are at the same attempt: parse it once.
+		if reply[2] != head {
+			head = reply[2]
+			value = head + ";L" + token
+			digits, _, _ := strings.Cut(head, ",")
+			if attempt, err = strconv.Atoi(digits); err != nil {
+				return Fetched{}, fmt.Errorf("%w: %w", ErrReply, err)
+			}
+		}
+		f.Tasks = append(f.Tasks, Leased{
+			ID: reply[0], Payload: []byte(reply[1]), Attempt: attempt, Token: value, LeaseUntil: until,
+		})
+	}
+	return f, nil
+}
+
+// newToken is random, so that no lease is ever taken for another. crypto/rand.Read never fails.
+func newToken() string {
+	var b [12]byte
+	if _, err := rand.Read(b[:]); err != nil {
+		panic(err) // documented not to happen
+	}
+	return hex.EncodeToString(b[:])
+}

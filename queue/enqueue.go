@@ -1,0 +1,63 @@
+package queue
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+var enqueueStatus = map[byte]EnqueueStatus{'K': StatusOK, 'D': StatusDuplicate, 'F': StatusFull}
+
+// Enqueue adds tasks in the order given and says per task what became of it. A
+// task is written whole or not at all. Calls of up to 512 tasks are one atomic
+// step; longer ones are several, in order.
+//
+// Errors: ErrInvalidTask, with nothing written; otherwise those of Redis, where
+// the statuses from the failing step on are StatusUnknown. Repeating the call is
+// safe: what was added is then a duplicate.
+func (q *Queue) Enqueue(ctx context.Context, tasks ...Task) ([]EnqueueStatus, error) {
+	for i := range tasks {
+		if err := tasks[i].validate(); err != nil {
+			return make([]EnqueueStatus, len(tasks)), fmt.Errorf("enqueue: %w", err)
+		}
+	}
+	out := make([]EnqueueStatus, 0, len(tasks))
+	for from := 0; from < len(tasks); from += chunkTasks {
+		chunk := tasks[from:min(from+chunkTasks, len(tasks))]
+		args := make([]any, 0, 1+4*len(chunk))
+		args = append(args, q.cfg.MaxLength)
+		for _, t := range chunk {
+			args = append(args, t.ID, t.Payload, dueMillis(t.Due), t.Priority)
+		}
+		status, err := letters(q.run(ctx, enqueueScript, args...), len(chunk), enqueueStatus)
+		if err != nil {
+			unknown := make([]EnqueueStatus, len(tasks)-len(out))
+			return append(out, unknown...), fmt.Errorf("enqueue %d tasks: %w", len(chunk), err)
+		}
+		out = append(out, status...)
+	}
+	return out, nil
+}
+
+func (t Task) validate() error {
+	if t.ID == "" {
+		return fmt.Errorf("%w: no id", ErrInvalidTask)
+	}
+	if t.Priority < 0 || t.Priority > maxPriority {
+		return fmt.Errorf("%w: task %q has priority %d, want 0 to %d", ErrInvalidTask, t.ID, t.Priority, maxPriority)
+	}
+	return nil
+}
+
+// dueMillis rounds up, so that no task starts before its due time.
+func dueMillis(due time.Time) int64 {
+	if due.IsZero() {
+		return 0
+	}
+	return due.Add(time.Millisecond - time.Nanosecond).UnixMilli()
+}
+
+// ceilMillis is a duration in milliseconds, rounded up for the same reason.
+func ceilMillis(d time.Duration) int64 {
+	return int64((d + time.Millisecond - 1) / time.Millisecond)
+}

@@ -1,0 +1,23 @@
+package queue
+
+import "errors"
+
+// Sentinels of this package. Compare with errors.Is.
+var (
+	// ErrConfig: New or Run was given a setting outside its bounds.
+	ErrConfig = errors.New("queue: invalid configuration")
+	// ErrInvalidTask: a task has no id, or a priority outside 0 to 9.
+	ErrInvalidTask = errors.New("queue: invalid task")
+	// ErrTaskNotFound: no task of that id is in the queue, or not in the state the call works on.
+	ErrTaskNotFound = errors.New("queue: task not found")
+	// ErrFull: the queue holds MaxLength tasks.
+	ErrFull = errors.New("queue: full")
+	// ErrLeaseLost is the cause with which a handler's context ends when its lease ran out or went to another worker.
+	ErrLeaseLost = errors.New("queue: lease lost")
+	// ErrDraining is the cause with which a handler's context ends when the time to drain is spent.
+	ErrDraining = errors.New("queue: draining")
+	// ErrAbandoned: Run ended while a handler that ignores its context was still running. Its tasks were handed back.
+	ErrAbandoned = errors.New("queue: handler abandoned")
+	// ErrReply: Redis answered a script with something it cannot have returned.
+	ErrReply = errors.New("queue: unexpected reply")
+)

@@ -1,0 +1,203 @@
+package queue_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/goleak"
+
+	"flashsale/internal/redistest"
+	"flashsale/queue"
+)
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	redistest.Shutdown()
+	if code == 0 {
+		if err := goleak.Find(); err != nil {
+			fmt.Fprintln(os.Stderr, "leaked goroutines:", err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+// limit is how long a test waits for something that should happen at once.
+const limit = 30 * time.Second
+
+func testContext(t testing.TB) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func newQueue(t testing.TB, rdb redis.UniversalClient, cfg queue.Config) *queue.Queue {
+	t.Helper()
+	if cfg.Prefix == "" {
+		cfg.Prefix = redistest.Prefix(t)
+	}
+	q, err := queue.New(rdb, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return q
+}
+
+func numbered(n int) []queue.Task {
+	tasks := make([]queue.Task, n)
+	for i := range tasks {
+		// Descending names, so that no accidental order by name passes for the order of arrival.
+		tasks[i] = queue.Task{ID: fmt.Sprintf("t%06d", n-i), Payload: fmt.Appendf(nil, "payload %d", i)}
+	}
+	return tasks
+}
+
+func enqueue(t testing.TB, q *queue.Queue, tasks ...queue.Task) {
+	t.Helper()
+	status, err := q.Enqueue(testContext(t), tasks...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, s := range status {
+		if s != queue.StatusOK {
+			t.Fatalf("enqueue %s: %v", tasks[i].ID, s)
+		}
+	}
+}
+
+func dequeue(t testing.TB, q *queue.Queue, n int) queue.Fetched {
+	t.Helper()
+	f, err := q.Dequeue(testContext(t), n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// take dequeues exactly the ids given, in that order, waiting for them where need be.
+func take(t testing.TB, q *queue.Queue, ids ...string) []queue.Leased {
+	t.Helper()
+	ctx := testContext(t)
+	var got []queue.Leased
+	for len(got) < len(ids) {
+		f, err := q.Dequeue(ctx, len(ids)-len(got))
+		if err != nil {
+			t.Fatalf("took %v, want %v: %v", names(got), ids, err)
+		}
+		got = append(got, f.Tasks...)
+		if len(f.Tasks) > 0 || f.More {
+			continue
+		}
+		wait := limit
+		if f.Next >= 0 {
+			wait = f.Next
+		}
+		if err := q.Wait(ctx, wait); err != nil {
+			t.Fatalf("took %v, want %v: %v", names(got), ids, err)
+		}
+	}
+	if !slices.Equal(names(got), ids) {
+		t.Fatalf("took %v, want %v", names(got), ids)
+	}
+	return got
+}
+
+func names(tasks []queue.Leased) []string {
+	ids := make([]string, len(tasks))
+	for i := range tasks {
+		ids[i] = tasks[i].ID
+	}
+	return ids
+}
+
+func wantStatus(t testing.TB, got []queue.AckStatus, err error, want ...queue.AckStatus) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(got, want) {
+		t.Fatalf("statuses %v, want %v", got, want)
+	}
+}
+
+func ack(t testing.TB, q *queue.Queue, tasks ...queue.Leased) []queue.AckStatus {
+	t.Helper()
+	status, err := q.Ack(testContext(t), tasks...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return status
+}
+
+func reject(t testing.TB, q *queue.Queue, r queue.Rejection) {
+	t.Helper()
+	status, err := q.Reject(testContext(t), r)
+	wantStatus(t, status, err, queue.Done)
+}
+
+func get(t testing.TB, q *queue.Queue, id string) queue.TaskInfo {
+	t.Helper()
+	info, err := q.Get(testContext(t), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info
+}
+
+func wantGone(t testing.TB, q *queue.Queue, id string) {
+	t.Helper()
+	if info, err := q.Get(testContext(t), id); !errors.Is(err, queue.ErrTaskNotFound) {
+		t.Fatalf("task %s: %+v, %v; want ErrTaskNotFound", id, info, err)
+	}
+}
+
+func stats(t testing.TB, q *queue.Queue) queue.Stats {
+	t.Helper()
+	s, err := q.Stats(testContext(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.OldestReady = 0
+	return s
+}
+
+func wantStats(t testing.TB, q *queue.Queue, want queue.Stats) {
+	t.Helper()
+	if got := stats(t, q); got != want {
+		t.Fatalf("stats %+v, want %+v", got, want)
+	}
+}
+
+// wantKeys fails unless exactly these of the queue's keys exist.
+func wantKeys(t testing.TB, rdb *redis.Client, prefix string, want ...string) {
+	t.Helper()
+	got, err := rdb.Keys(testContext(t), prefix+"*").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range got {
+		got[i] = got[i][len(prefix):]
+	}
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		t.Fatalf("keys %v, want %v", got, want)
+	}
+}
+
+// redisTime is the server's clock.
+func redisTime(t testing.TB, rdb *redis.Client) time.Time {
+	t.Helper()
+	now, err := rdb.Time(testContext(t)).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return now
+}

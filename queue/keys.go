@@ -1,0 +1,51 @@
+package queue
+
+import (
+	"fmt"
+	"strings"
+)
+
+// enqueueKeys is how many of keys.all, from the front, EnqueueLua works on.
+const enqueueKeys = 7
+
+// keys are the queue's Redis keys. Every script gets all of them in this order,
+// so that its text can name them by one set of numbers.
+type keys struct {
+	prefix string
+	all    []string
+
+	body, wake string // the ones Go uses by name
+}
+
+func newKeys(prefix string) (keys, error) {
+	if !hasHashTag(prefix) {
+		return keys{}, fmt.Errorf("%w: Prefix %q has no hash tag such as {p0}", ErrConfig, prefix)
+	}
+	k := keys{
+		prefix: prefix,
+		body:   prefix + "body",
+		wake:   prefix + "wake",
+	}
+	k.all = []string{
+		prefix + "ready",   // 1: sorted set, arrival in microseconds less the priority's worth
+		prefix + "delayed", // 2: sorted set, due in ms
+		prefix + "leased",  // 3: sorted set, lease end in ms
+		k.body,             // 4: hash, id -> payload
+		prefix + "meta",    // 5: hash, id -> attempt, priority, and the lease's token or the last reason
+		prefix + "clock",   // 6: string, the last arrival in microseconds
+		k.wake,             // 7: list, at most one token
+		prefix + "dead",    // 8: sorted set, time of death in ms
+	}
+	return k, nil
+}
+
+// own is the list on which one waiter alone listens, so that it can be
+// called back without taking another waiter's token.
+func (k keys) own(waiter string) string { return k.wake + ":" + waiter }
+
+// hasHashTag reports whether Redis Cluster hashes only a part of the key: what
+// stands between the first '{' and the first '}' after it, when not empty.
+func hasHashTag(prefix string) bool {
+	_, after, ok := strings.Cut(prefix, "{")
+	return ok && strings.Index(after, "}") > 0
+}

@@ -1,0 +1,36 @@
+-- Acknowledges leased tasks: they are done and leave nothing behind.
+--
+-- KEYS  1 ready, 2 delayed, 3 leased, 4 body, 5 meta, 6 clock, 7 wake, 8 dead
+-- ARGV  per task: id, lease token as the meta holds it
+-- Returns a string with one letter per task: K done, S stale (another lease is current), M missing
+-- Atomic because the token must still be the current one when the task is removed. A repeat after a
+-- lost reply finds nothing and says M.
+
+local n = #ARGV / 2
+local ids = {}
+for i = 1, n do
+  ids[i] = ARGV[2 * i - 1]
+end
+local status = {}
+queue_each(n, function(from, to)
+  local metas = redis.call('HMGET', KEYS[5], unpack(ids, from, to))
+  local done, k = {}, 0
+  for i = from, to do
+    local meta = metas[i - from + 1]
+    if not meta then
+      status[i] = 'M'
+    elseif meta == ARGV[2 * i] then
+      status[i] = 'K'
+      k = k + 1
+      done[k] = ids[i]
+    else
+      status[i] = 'S'
+    end
+  end
+  if k > 0 then
+    redis.call('ZREM', KEYS[3], unpack(done, 1, k))
+    redis.call('HDEL', KEYS[4], unpack(done, 1, k))
+    redis.call('HDEL', KEYS[5], unpack(done, 1, k))
+  end
+end)
+return table.concat(status)

@@ -1,0 +1,138 @@
+-- Takes up to n ready tasks under one lease, after reclaiming expired leases and promoting what is due.
+--
+-- KEYS  1 ready, 2 delayed, 3 leased, 4 body, 5 meta, 6 clock, 7 wake, 8 dead
+-- ARGV  1 n, 2 lease in ms, 3 lease token, 4 bound of reclaims and of promotions, 5 max_attempts,
+--       6 max_dead, 7 horizon in ms: what falls due sooner than this must have a worker that knows of it
+-- Returns strings: "1" where more is ready now, else "0"; ms until the next delayed task or lease end
+--       falls due, "-1" where there is none; then per task: id, payload, "attempt,priority"
+-- Atomic because a task must leave one set and enter the other as one step, and because a lease that
+-- expired must be reclaimed by exactly one of those who look.
+
+local n, bound = tonumber(ARGV[1]), tonumber(ARGV[4])
+local max_attempts, max_dead = tonumber(ARGV[5]), tonumber(ARGV[6])
+local now_us = queue_now()
+local now_ms = math.floor(now_us / 1000)
+local buried = 0
+
+local function bury(id, attempt, priority, reason)
+  queue_bury(id, now_ms, attempt, priority, reason)
+  buried = buried + 1
+end
+
+-- Expired leases go back to the front: they had their turn. Rewriting meta ends the old token.
+local function reclaim()
+  local ids = redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', now_ms, 'LIMIT', 0, bound)
+  if #ids == 0 then
+    return
+  end
+  local front = queue_front(now_us, #ids)
+  queue_each(#ids, function(from, to)
+    local metas = redis.call('HMGET', KEYS[5], unpack(ids, from, to))
+    local ready, fresh, k = {}, {}, 0
+    for i = from, to do
+      local attempt, priority = queue_parse(metas[i - from + 1])
+      if attempt >= max_attempts then
+        bury(ids[i], attempt, priority, 'lease expired')
+      else
+        local score = math.min(front + i - 1, now_us - priority * queue_age_us)
+        ready[k + 1], ready[k + 2] = string.format('%d', score), ids[i]
+        fresh[k + 1], fresh[k + 2] = ids[i], queue_meta(attempt, priority, 'R', 'lease expired')
+        k = k + 2
+      end
+    end
+    redis.call('ZREM', KEYS[3], unpack(ids, from, to))
+    if k > 0 then
+      redis.call('ZADD', KEYS[1], unpack(ready, 1, k))
+      redis.call('HSET', KEYS[5], unpack(fresh, 1, k))
+    end
+  end)
+end
+
+-- A delayed task arrives when it falls due, however late it is promoted.
+local function promote()
+  local due = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now_ms, 'WITHSCORES', 'LIMIT', 0, bound)
+  queue_each(#due / 2, function(from, to)
+    local ids, ready, k = {}, {}, 0
+    for i = from, to do
+      k = k + 1
+      ids[k] = due[2 * i - 1]
+    end
+    local metas = redis.call('HMGET', KEYS[5], unpack(ids))
+    for i = 1, k do
+      local _, priority = queue_parse(metas[i])
+      local at = tonumber(due[2 * (from + i - 1)]) * 1000
+      ready[2 * i - 1], ready[2 * i] = string.format('%d', at - priority * queue_age_us), ids[i]
+    end
+    redis.call('ZREM', KEYS[2], unpack(ids))
+    redis.call('ZADD', KEYS[1], unpack(ready))
+  end)
+end
+
+local reply, filled = {'0', '-1'}, 2
+
+local function take()
+  local ids = redis.call('ZRANGE', KEYS[1], 0, n - 1)
+  if #ids == 0 then
+    return
+  end
+  redis.call('ZREMRANGEBYRANK', KEYS[1], 0, #ids - 1)
+  local lease_end = string.format('%d', math.ceil(now_us / 1000) + tonumber(ARGV[2]))
+  local token = ';L' .. ARGV[3]
+  local first = '1,0' .. token -- most tasks are at their first attempt, without priority
+  queue_each(#ids, function(from, to)
+    local bodies = redis.call('HMGET', KEYS[4], unpack(ids, from, to))
+    local metas = redis.call('HMGET', KEYS[5], unpack(ids, from, to))
+    local leased, fresh, k = {}, {}, 0
+    for i = from, to do
+      local id, body, meta = ids[i], bodies[i - from + 1], metas[i - from + 1]
+      if not body then
+        local attempt, priority = queue_parse(meta)
+        bury(id, attempt, priority, 'body missing')
+      else
+        local head, value = '1,0', first
+        if meta then
+          local attempt, priority = queue_parse(meta)
+          head = string.format('%d,%d', attempt + 1, priority)
+          value = head .. token
+        end
+        leased[k + 1], leased[k + 2] = lease_end, id
+        fresh[k + 1], fresh[k + 2] = id, value
+        k = k + 2
+        reply[filled + 1], reply[filled + 2], reply[filled + 3] = id, body, head
+        filled = filled + 3
+      end
+    end
+    if k > 0 then
+      redis.call('ZADD', KEYS[3], unpack(leased, 1, k))
+      redis.call('HSET', KEYS[5], unpack(fresh, 1, k))
+    end
+  end)
+end
+
+reclaim()
+promote()
+take()
+if buried > 0 then
+  queue_trim(max_dead)
+end
+
+local next_ms = queue_first(KEYS[2])
+local lease_ms = queue_first(KEYS[3])
+if lease_ms and (not next_ms or lease_ms < next_ms) then
+  next_ms = lease_ms
+end
+local more = redis.call('ZCARD', KEYS[1]) > 0
+if next_ms then
+  -- Rounded up by the part of the millisecond already gone, so that who waits this long is not early.
+  next_ms = math.max(0, next_ms - now_ms)
+  reply[2] = string.format('%d', next_ms)
+  more = more or next_ms == 0
+end
+if more then
+  reply[1] = '1'
+end
+-- This worker is about to be busy, so another has to take the rest, or to watch the next due time.
+if more or (filled > 2 and next_ms and next_ms < tonumber(ARGV[7])) then
+  queue_wake(0)
+end
+return reply

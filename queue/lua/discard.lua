@@ -1,0 +1,13 @@
+-- Removes a dead task for good, with its body.
+--
+-- KEYS  1 ready, 2 delayed, 3 leased, 4 body, 5 meta, 6 clock, 7 wake, 8 dead
+-- ARGV  1 id
+-- Returns K done, M no such dead task
+-- Atomic because only a task that is dead may lose its body.
+
+if redis.call('ZREM', KEYS[8], ARGV[1]) == 0 then
+  return 'M'
+end
+redis.call('HDEL', KEYS[4], ARGV[1])
+redis.call('HDEL', KEYS[5], ARGV[1])
+return 'K'

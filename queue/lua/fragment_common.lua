@@ -1,0 +1,71 @@
+-- Fragment: what this package's own scripts share. It follows fragment_enqueue.lua, and expects
+-- KEYS 1 ready, 2 delayed, 3 leased, 4 body, 5 meta, 6 clock, 7 wake, 8 dead.
+--
+-- A meta value is "attempt,priority;" and then L<lease token>, R<reason of the last failure> or
+-- D<reason of death>. A task that never was leased and has priority 0 has none. The tag in front of
+-- token and reason keeps a reason that looks like a token from ever passing for one.
+
+-- queue_now() -> Redis TIME in microseconds
+local function queue_now()
+  local t = redis.call('TIME')
+  return tonumber(t[1]) * 1000000 + tonumber(t[2])
+end
+
+-- queue_parse(meta) -> attempt, priority, tag, text; the defaults where there is no readable meta
+local function queue_parse(meta)
+  if meta then
+    local attempt, priority, tag, text = string.match(meta, '^(%d+),(%d+)[^;]*;(.)(.*)$')
+    if attempt then
+      return tonumber(attempt), tonumber(priority), tag, text
+    end
+  end
+  return 0, 0, 'R', ''
+end
+
+-- queue_meta(attempt, priority, tag, text) -> the meta value
+local function queue_meta(attempt, priority, tag, text)
+  return string.format('%d,%d;', attempt, priority) .. tag .. text
+end
+
+-- queue_front(n) -> the first of n consecutive scores in front of every ready task. What was taken
+-- and came back unworked keeps its turn.
+local function queue_front(now_us, n)
+  local head = redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')
+  local score = now_us
+  if head[2] then
+    score = math.min(score, math.floor(tonumber(head[2])))
+  end
+  return score - n
+end
+
+-- queue_first(key) -> the lowest score of a sorted set, or nil when it is empty
+local function queue_first(key)
+  local head = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
+  return head[2] and tonumber(head[2]) or nil
+end
+
+-- queue_each(n, f) calls f(from, to) for 1..n in chunks that unpack can take
+local function queue_each(n, f)
+  for from = 1, n, queue_chunk do
+    f(from, math.min(from + queue_chunk - 1, n))
+  end
+end
+
+-- queue_bury(id, now_ms, attempt, priority, reason): the task is dead. The caller has taken it out of its set.
+local function queue_bury(id, now_ms, attempt, priority, reason)
+  redis.call('ZADD', KEYS[8], string.format('%d', now_ms), id)
+  redis.call('HSET', KEYS[5], id, queue_meta(attempt, priority, 'D', reason))
+end
+
+-- queue_trim(max_dead): drops the oldest dead letters above the bound, with their bodies. A script that
+-- buries trims what it buried, so the work is bounded by its own batch.
+local function queue_trim(max_dead)
+  local excess = redis.call('ZCARD', KEYS[8]) - max_dead
+  while excess > 0 do
+    local ids = redis.call('ZRANGE', KEYS[8], 0, math.min(excess, queue_chunk) - 1)
+    redis.call('ZREM', KEYS[8], unpack(ids))
+    redis.call('HDEL', KEYS[4], unpack(ids))
+    redis.call('HDEL', KEYS[5], unpack(ids))
+    excess = excess - #ids
+  end
+end

@@ -1,0 +1,88 @@
+-- Fragment: adds ready tasks to a queue from inside another script, so that the caller's own
+-- change and the task it causes are one atomic step. It is prepended to the composing script.
+--
+-- KEYS[o+1 .. o+7] are what Queue.EnqueueKeys returns, in its order, anywhere in the composing
+-- script's KEYS: ready, delayed, leased, body, meta, clock, wake. `o` is how many keys precede them.
+--
+-- queue_room(o, max_length)   -> how many tasks may still be added; a read. Ask before the first write.
+-- queue_known(o, n, ids)      -> table: known[i] is true where ids[i] exists in any state; a read.
+-- queue_add(o, now_us, n, ids, payloads [, priorities])
+--                             -> nothing; adds ids[1..n] in that order and wakes a worker. Writes.
+--    now_us is Redis TIME in microseconds as a number. The ids must be new to the queue (queue_known)
+--    and n must not exceed queue_room: the fragment does not check either, so that it never fails half-way.
+-- queue_wake(o)               -> nothing; leaves one token on the wake list unless one is there. Writes.
+--
+-- Only names that begin with queue_ are defined.
+
+-- One level of priority is worth this much waiting: a task of priority 0 overtakes fresh ones of
+-- priority 9 once it is nine minutes older, so none starves.
+local queue_age_us = 60000000
+
+-- unpack is bounded by the Lua stack, which is smallest in the embedded engine: 100 pairs a call.
+local queue_chunk = 100
+
+local function queue_room(o, max_length)
+  return max_length - redis.call('ZCARD', KEYS[o + 1]) - redis.call('ZCARD', KEYS[o + 2])
+    - redis.call('ZCARD', KEYS[o + 3])
+end
+
+local function queue_known(o, n, ids)
+  local known = {}
+  for from = 1, n, queue_chunk do
+    local to = math.min(from + queue_chunk - 1, n)
+    -- A task has a body, and has meta as soon as it was leased once. Looking at both also finds
+    -- the task whose body was deleted by hand.
+    local bodies = redis.call('HMGET', KEYS[o + 4], unpack(ids, from, to))
+    local metas = redis.call('HMGET', KEYS[o + 5], unpack(ids, from, to))
+    for i = from, to do
+      known[i] = (bodies[i - from + 1] or metas[i - from + 1]) and true or false
+    end
+  end
+  return known
+end
+
+local function queue_wake(o)
+  -- One token is enough: a worker it wakes leaves another when it cannot take everything.
+  if redis.call('LLEN', KEYS[o + 7]) == 0 then
+    redis.call('RPUSH', KEYS[o + 7], '1')
+  end
+end
+
+local function queue_add(o, now_us, n, ids, payloads, priorities)
+  if n < 1 then
+    return
+  end
+  -- The stored last arrival keeps the order of tasks that arrive within one microsecond, and over a
+  -- clock that steps back. Microseconds since 1970 stay exact in a double until the year 2255.
+  local at = tonumber(redis.call('GET', KEYS[o + 6]) or '0') or 0
+  if at < now_us then
+    at = now_us - 1
+  end
+  for from = 1, n, queue_chunk do
+    local to = math.min(from + queue_chunk - 1, n)
+    local scores, bodies, metas, k, m = {}, {}, {}, 0, 0
+    for i = from, to do
+      local id = ids[i]
+      local score = at + i
+      local priority = priorities and priorities[i] or 0
+      if priority > 0 then
+        score = score - priority * queue_age_us
+        metas[m + 1] = id
+        metas[m + 2] = '0,' .. priority .. ';R'
+        m = m + 2
+      end
+      scores[k + 1] = string.format('%d', score)
+      scores[k + 2] = id
+      bodies[k + 1] = id
+      bodies[k + 2] = payloads[i]
+      k = k + 2
+    end
+    redis.call('ZADD', KEYS[o + 1], unpack(scores, 1, k))
+    redis.call('HSET', KEYS[o + 4], unpack(bodies, 1, k))
+    if m > 0 then
+      redis.call('HSET', KEYS[o + 5], unpack(metas, 1, m))
+    end
+  end
+  redis.call('SET', KEYS[o + 6], string.format('%d', at + n))
+  queue_wake(o)
+end

@@ -1,0 +1,66 @@
+-- Gives leased tasks back: to run again after a delay, at once, or never.
+--
+-- KEYS  1 ready, 2 delayed, 3 leased, 4 body, 5 meta, 6 clock, 7 wake, 8 dead
+-- ARGV  1 max_attempts, 2 max_dead; then per task: id, lease token as the meta holds it,
+--       mode (c counted, u uncounted, d dead now), delay in ms, reason
+-- Returns a string with one letter per task: K done, S stale (another lease is current), M missing
+-- Atomic because the token must still be the current one when the task changes sets.
+--
+-- The commands are per task here: failures are the rare case, and the batch is bounded by the caller.
+
+local max_attempts = tonumber(ARGV[1])
+local n = (#ARGV - 2) / 5
+local now_us = queue_now()
+local now_ms = math.floor(now_us / 1000)
+local ceil_ms = math.ceil(now_us / 1000)
+local status, buried, ready = {}, 0, 0
+
+-- What failed and wants no delay goes behind what arrived before now; what is handed back unworked
+-- goes to the front. The loop below runs backwards, so that the front keeps the order given.
+local function place(i, counted, priority)
+  local score = now_us - priority * queue_age_us - n + i
+  if counted then
+    return score
+  end
+  return math.min(score, queue_front(now_us, 1))
+end
+
+local head = queue_first(KEYS[2])
+for i = n, 1, -1 do
+  local at = 5 * i - 2
+  local id, mode, delay, reason = ARGV[at], ARGV[at + 2], tonumber(ARGV[at + 3]), ARGV[at + 4]
+  local meta = redis.call('HGET', KEYS[5], id)
+  if not meta then
+    status[i] = 'M'
+  elseif meta ~= ARGV[at + 1] then
+    status[i] = 'S'
+  else
+    status[i] = 'K'
+    local attempt, priority = queue_parse(meta)
+    redis.call('ZREM', KEYS[3], id)
+    if mode == 'u' then
+      attempt = attempt - 1
+    end
+    if mode == 'd' or (mode == 'c' and attempt >= max_attempts) then
+      queue_bury(id, now_ms, attempt, priority, reason)
+      buried = buried + 1
+    else
+      redis.call('HSET', KEYS[5], id, queue_meta(attempt, priority, 'R', reason))
+      if delay > 0 then
+        redis.call('ZADD', KEYS[2], string.format('%d', ceil_ms + delay), id)
+      else
+        redis.call('ZADD', KEYS[1], string.format('%d', place(i, mode == 'c', priority)), id)
+        ready = ready + 1
+      end
+    end
+  end
+end
+
+if buried > 0 then
+  queue_trim(tonumber(ARGV[2]))
+end
+local first = queue_first(KEYS[2])
+if ready > 0 or (first and (not head or first < head)) then
+  queue_wake(0)
+end
+return table.concat(status)

@@ -1,0 +1,8 @@
+-- Leaves a token on the wake list unless one is there.
+--
+-- KEYS  1 ready, 2 delayed, 3 leased, 4 body, 5 meta, 6 clock, 7 wake, 8 dead
+-- Returns nothing
+-- Atomic because looking and pushing apart would let the list grow.
+
+queue_wake(0)
+return {}

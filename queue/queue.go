@@ -1,0 +1,115 @@
+// Package queue is a durable task queue on Redis sorted sets: delivery at least
+// once, leases instead of locks, and no polling.
+//
+// A task waits in one of four sorted sets (ready, delayed, leased, dead); its
+// payload is in a hash. Taking a task gives it a lease; a worker that dies lets
+// the lease run out and whoever dequeues next takes the task over. Every change
+// is one script, so a task is never in two states or in none. Time is the Redis
+// server's.
+//
+// Keys share one hash tag, so a queue lives in one slot of a cluster.
+// [EnqueueLua] lets another script of that slot add tasks atomically.
+//
+// The client given to [New] should have MaxRetries: -1 and
+// ContextTimeoutEnabled: true; every operation may be repeated by the caller
+// after an unknown outcome.
+package queue
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Config configures a queue. The zero value of a field means its default;
+// anything out of bounds is an error of [New].
+type Config struct {
+	// Prefix begins every key and includes a hash tag: "fs:{p0}:q:orders:". Required.
+	Prefix string
+	// Lease is how long a dequeued task belongs to its taker unless extended.
+	// Default 10 s, at least 50 ms; under 1 s is meant for tests.
+	Lease time.Duration
+	// MaxAttempts is how many times a task is delivered before it is dead. Default 20.
+	MaxAttempts int
+	// BackoffBase and BackoffMax bound the delay after a failed attempt: a random
+	// time up to BackoffBase * 2^(attempt-1), at most BackoffMax. Defaults 250 ms and 1 min.
+	BackoffBase, BackoffMax time.Duration
+	// MaxLength bounds ready, delayed and leased tasks together. Default 1,000,000.
+	MaxLength int
+	// MaxDead bounds the dead letters; the oldest go first, with their bodies. Default 10,000.
+	MaxDead int
+}
+
+const (
+	minLease      = 50 * time.Millisecond
+	maxLease      = 24 * time.Hour
+	maxBackoff    = 30 * 24 * time.Hour
+	chunkTasks    = 512  // tasks per script call, which bounds how long one script runs
+	moveBound     = 256  // due tasks promoted, and expired leases reclaimed, per dequeue
+	maxReason     = 4096 // bytes of a failure's reason that are kept
+	defaultIdle   = 5 * time.Second
+	maxPriority   = 9
+	maxAttemptCap = 1_000_000
+)
+
+// Queue is one named queue. It is safe for concurrent use and holds nothing
+// that has to be closed.
+type Queue struct {
+	rdb  redis.UniversalClient
+	cfg  Config
+	keys keys
+}
+
+// New validates the configuration and returns the queue. It does not talk to Redis.
+// Errors: ErrConfig.
+func New(rdb redis.UniversalClient, cfg Config) (*Queue, error) {
+	if rdb == nil {
+		return nil, fmt.Errorf("%w: no redis client", ErrConfig)
+	}
+	cfg = cfg.withDefaults()
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	k, err := newKeys(cfg.Prefix)
+	if err != nil {
+		return nil, err
+	}
+	return &Queue{rdb: rdb, cfg: cfg, keys: k}, nil
+}
+
+func (c Config) withDefaults() Config {
+	setDefault(&c.Lease, 10*time.Second)
+	setDefault(&c.MaxAttempts, 20)
+	setDefault(&c.BackoffBase, 250*time.Millisecond)
+	setDefault(&c.BackoffMax, max(time.Minute, c.BackoffBase))
+	setDefault(&c.MaxLength, 1_000_000)
+	setDefault(&c.MaxDead, 10_000)
+	return c
+}
+
+func (c Config) validate() error {
+	switch {
+	case c.Lease < minLease || c.Lease > maxLease:
+		return fmt.Errorf("%w: Lease %v, want %v to %v", ErrConfig, c.Lease, minLease, maxLease)
+	case c.MaxAttempts < 1 || c.MaxAttempts > maxAttemptCap:
+		return fmt.Errorf("%w: MaxAttempts %d, want 1 to %d", ErrConfig, c.MaxAttempts, maxAttemptCap)
+	case c.BackoffBase < time.Millisecond:
+		return fmt.Errorf("%w: BackoffBase %v, want at least 1ms", ErrConfig, c.BackoffBase)
+	case c.BackoffMax < c.BackoffBase || c.BackoffMax > maxBackoff:
+		return fmt.Errorf("%w: BackoffMax %v, want BackoffBase (%v) to %v", ErrConfig, c.BackoffMax, c.BackoffBase, maxBackoff)
+	case c.MaxLength < 1:
+		return fmt.Errorf("%w: MaxLength %d, want at least 1", ErrConfig, c.MaxLength)
+	case c.MaxDead < 1:
+		return fmt.Errorf("%w: MaxDead %d, want at least 1", ErrConfig, c.MaxDead)
+	}
+	return nil
+}
+
+// setDefault gives a setting left at its zero value its default.
+func setDefault[T comparable](v *T, def T) {
+	var zero T
+	if *v == zero {
+		*v = def
+	}
+}

@@ -1,0 +1,442 @@
+package queue_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/redistest"
+	"flashsale/queue"
+)
+
+func TestNew(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Embedded(t)
+	for name, tt := range map[string]struct {
+		cfg queue.Config
+		ok  bool
+	}{
+		"defaults":         {queue.Config{Prefix: "fs:{p0}:q:"}, true},
+		"no hash tag":      {queue.Config{Prefix: "fs:q:"}, false},
+		"empty hash tag":   {queue.Config{Prefix: "fs:{}:q:"}, false},
+		"open hash tag":    {queue.Config{Prefix: "fs:{p0:q:"}, false},
+		"lease":            {queue.Config{Prefix: "{p}", Lease: time.Millisecond}, false},
+		"negative lease":   {queue.Config{Prefix: "{p}", Lease: -time.Second}, false},
+		"attempts":         {queue.Config{Prefix: "{p}", MaxAttempts: -1}, false},
+		"backoff":          {queue.Config{Prefix: "{p}", BackoffBase: time.Minute, BackoffMax: time.Second}, false},
+		"large base alone": {queue.Config{Prefix: "{p}", BackoffBase: time.Hour}, true},
+		"length":           {queue.Config{Prefix: "{p}", MaxLength: -1}, false},
+		"dead":             {queue.Config{Prefix: "{p}", MaxDead: -1}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			q, err := queue.New(rdb, tt.cfg)
+			if tt.ok && err != nil {
+				t.Fatal(err)
+			}
+			if !tt.ok && !errors.Is(err, queue.ErrConfig) {
+				t.Fatalf("%v, %v; want ErrConfig", q, err)
+			}
+		})
+	}
+	if q, err := queue.New(nil, queue.Config{Prefix: "{p}"}); !errors.Is(err, queue.ErrConfig) {
+		t.Fatalf("without a client: %v, %v; want ErrConfig", q, err)
+	}
+}
+
+func TestQueue_Order(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		q := newQueue(t, rdb, queue.Config{})
+		tasks := numbered(1000)
+		enqueue(t, q, tasks...)
+		enqueue(t, q, queue.Task{ID: "last"})
+		var got []queue.Leased
+		for len(got) < 1001 {
+			f := dequeue(t, q, 333)
+			if len(f.Tasks) == 0 {
+				t.Fatalf("empty after %d tasks", len(got))
+			}
+			got = append(got, f.Tasks...)
+			if f.More != (len(got) < 1001) {
+				t.Fatalf("More is %v after %d tasks", f.More, len(got))
+			}
+		}
+		for i, want := range tasks {
+			if got[i].ID != want.ID || string(got[i].Payload) != string(want.Payload) || got[i].Attempt != 1 {
+				t.Fatalf("place %d: %s %q attempt %d, want %s %q attempt 1",
+					i, got[i].ID, got[i].Payload, got[i].Attempt, want.ID, want.Payload)
+			}
+		}
+		if got[1000].ID != "last" {
+			t.Fatalf("last is %s", got[1000].ID)
+		}
+		for _, s := range ack(t, q, got...) {
+			if s != queue.Done {
+				t.Fatalf("ack: %v", s)
+			}
+		}
+		wantStats(t, q, queue.Stats{})
+	})
+}
+
+func TestQueue_Priority(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		q := newQueue(t, rdb, queue.Config{})
+		enqueue(t, q,
+			queue.Task{ID: "low"}, queue.Task{ID: "middle", Priority: 5},
+			queue.Task{ID: "high 1", Priority: 9}, queue.Task{ID: "high 2", Priority: 9})
+		// Failed and handed back, a task keeps its priority.
+		a := take(t, q, "high 1", "high 2")
+		reject(t, q, queue.Rejection{Task: a[0]})
+		reject(t, q, queue.Rejection{Task: a[1], Uncounted: true})
+		take(t, q, "high 2", "high 1", "middle", "low")
+	})
+}
+
+func TestQueue_PriorityAges(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		q := newQueue(t, rdb, queue.Config{})
+		now := redisTime(t, rdb)
+		enqueue(t, q, queue.Task{ID: "young", Due: now.Add(100 * time.Millisecond)},
+			queue.Task{ID: "old", Due: now.Add(50 * time.Millisecond)},
+			queue.Task{ID: "high", Priority: 9})
+		// Age the low task by moving its arrival, which is its score, ten minutes back.
+		ready := q.EnqueueKeys()[0]
+		enqueue(t, q, queue.Task{ID: "aged"})
+		if err := rdb.ZIncrBy(testContext(t), ready, -10*float64(time.Minute.Microseconds()), "aged").Err(); err != nil {
+			t.Fatal(err)
+		}
+		take(t, q, "aged", "high", "old", "young")
+	})
+}
+
+func TestQueue_EnqueueDuplicate(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		q := newQueue(t, rdb, queue.Config{})
+		enqueue(t, q, queue.Task{ID: "leased", Payload: []byte("first")}, queue.Task{ID: "dead"})
+		l := take(t, q, "leased", "dead")
+		reject(t, q, queue.Rejection{Task: l[1], Dead: true})
+		enqueue(t, q, queue.Task{ID: "ready"}, queue.Task{ID: "delayed", Due: time.Now().Add(time.Hour)})
+		for _, id := range []string{"ready", "delayed", "leased", "dead"} {
+			status, err := q.Enqueue(testContext(t),
+				queue.Task{ID: id, Payload: []byte("second")}, queue.Task{ID: "new " + id}, queue.Task{ID: "new " + id})
+			want := []queue.EnqueueStatus{queue.StatusDuplicate, queue.StatusOK, queue.StatusDuplicate}
+			if err != nil || !slices.Equal(status, want) {
+				t.Fatalf("%s: %v, %v; want %v", id, status, err, want)
+			}
+		}
+		wantStats(t, q, queue.Stats{Ready: 5, Delayed: 1, Leased: 1, Dead: 1})
+		if info := get(t, q, "leased"); string(info.Payload) != "first" || info.State != queue.StateLeased {
+			t.Fatalf("duplicate changed the first: %+v", info)
+		}
+	})
+}
+
+func TestQueue_EnqueueFull(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		q := newQueue(t, rdb, queue.Config{MaxLength: 3})
+		enqueue(t, q, queue.Task{ID: "a"}, queue.Task{ID: "later", Due: time.Now().Add(time.Hour)})
+		a := take(t, q, "a")
+		status, err := q.Enqueue(testContext(t), queue.Task{ID: "b"}, queue.Task{ID: "c"},
+			queue.Task{ID: "d", Due: time.Now().Add(time.Hour)}, queue.Task{ID: "a"})
+		want := []queue.EnqueueStatus{queue.StatusOK, queue.StatusFull, queue.StatusFull, queue.StatusDuplicate}
+		if err != nil || !slices.Equal(status, want) {
+			t.Fatalf("%v, %v; want %v", status, err, want)
+		}
+		wantGone(t, q, "c")
+		wantGone(t, q, "d")
+		seen := 0
+		if err := q.Scan(testContext(t), func(string, []byte) error { seen++; return nil }); err != nil || seen != 3 {
+			t.Fatalf("%d bodies, %v; want 3", seen, err)
+		}
+		ack(t, q, a...)
+		enqueue(t, q, queue.Task{ID: "c"})
+	})
+}
+
+func TestQueue_EnqueueInvalid(t *testing.T) {
+	t.Parallel()
+	q := newQueue(t, redistest.Embedded(t), queue.Config{})
+	for _, task := range []queue.Task{{}, {ID: "a", Priority: 10}, {ID: "a", Priority: -1}} {
+		status, err := q.Enqueue(testContext(t), queue.Task{ID: "good"}, task)
+		if !errors.Is(err, queue.ErrInvalidTask) {
+			t.Fatalf("%+v: %v; want ErrInvalidTask", task, err)
+		}
+		if !slices.Equal(status, make([]queue.EnqueueStatus, 2)) {
+			t.Fatalf("statuses %v", status)
+		}
+	}
+	wantGone(t, q, "good")
+}
+
+func TestQueue_LeaseExpires(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		prefix := redistest.Prefix(t)
+		q := newQueue(t, rdb, queue.Config{Prefix: prefix, Lease: 100 * time.Millisecond})
+		enqueue(t, q, queue.Task{ID: "a", Payload: []byte("x")}, queue.Task{ID: "b"})
+		first := take(t, q, "a", "b")
+		enqueue(t, q, queue.Task{ID: "c"})
+		// A slow lease for the second round, so that it does not expire under the test.
+		slow := newQueue(t, rdb, queue.Config{Prefix: prefix})
+		waitFor(t, func() bool { return dequeueOnly(t, slow, "a") })
+		second := get(t, slow, "a")
+		if second.Attempt != 2 || second.State != queue.StateLeased {
+			t.Fatalf("after expiry: %+v", second)
+		}
+		// What was taken before goes first again: b before c, and each once.
+		rest := take(t, slow, "b", "c")
+		if rest[0].Attempt != 2 || rest[1].Attempt != 1 {
+			t.Fatalf("attempts %d and %d, want 2 and 1", rest[0].Attempt, rest[1].Attempt)
+		}
+		if f := dequeue(t, slow, 10); len(f.Tasks) != 0 {
+			t.Fatalf("redelivered twice: %v", names(f.Tasks))
+		}
+		status, err := q.Ack(testContext(t), first...)
+		wantStatus(t, status, err, queue.Stale, queue.Stale)
+		status, err = q.Extend(testContext(t), first...)
+		wantStatus(t, status, err, queue.Stale, queue.Stale)
+		status, err = q.Reject(testContext(t), queue.Rejection{Task: first[0], Dead: true})
+		wantStatus(t, status, err, queue.Stale)
+		if info := get(t, slow, "a"); info.State != queue.StateLeased || string(info.Payload) != "x" {
+			t.Fatalf("a stale lease changed the task: %+v", info)
+		}
+		status, err = slow.Ack(testContext(t), rest...)
+		wantStatus(t, status, err, queue.Done, queue.Done)
+		wantStats(t, slow, queue.Stats{Leased: 1})
+	})
+}
+
+// dequeueOnly takes one task and says whether it is the one named.
+func dequeueOnly(t testing.TB, q *queue.Queue, id string) bool {
+	t.Helper()
+	f := dequeue(t, q, 1)
+	if len(f.Tasks) == 0 || f.Tasks[0].ID == id {
+		return len(f.Tasks) == 1
+	}
+	// Not expired yet: put it back where it was.
+	reject(t, q, queue.Rejection{Task: f.Tasks[0], Uncounted: true})
+	return false
+}
+
+// waitFor asks until cond holds. The pause between the questions is not what
+// is waited for, so a slow machine only asks less often.
+func waitFor(t testing.TB, cond func() bool) {
+	t.Helper()
+	ctx := testContext(t)
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for !cond() {
+		select {
+		case <-ctx.Done():
+			t.Fatal("did not happen in time")
+		case <-tick.C:
+		}
+	}
+}
+
+func TestQueue_LeaseReclaimedNotRedelivered(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		q := newQueue(t, rdb, queue.Config{Lease: 50 * time.Millisecond})
+		enqueue(t, q, queue.Task{ID: "a"}, queue.Task{ID: "b"})
+		old := take(t, q, "a", "b")
+		// The dequeue that takes a again reclaims b as well, and leaves it ready.
+		take(t, q, "a")
+		if info := get(t, q, "b"); info.State != queue.StateReady || info.Reason != "lease expired" || info.Attempt != 1 {
+			t.Fatalf("reclaimed task: %+v", info)
+		}
+		status, err := q.Ack(testContext(t), old...)
+		wantStatus(t, status, err, queue.Stale, queue.Stale)
+		take(t, q, "b")
+	})
+}
+
+func TestQueue_AckRepeated(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		prefix := redistest.Prefix(t)
+		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
+		enqueue(t, q, numbered(300)...)
+		l := dequeue(t, q, 300).Tasks
+		if s := ack(t, q, l[:299]...); slices.Contains(s, queue.Missing) || slices.Contains(s, queue.Stale) {
+			t.Fatal("first acknowledgement refused")
+		}
+		s := ack(t, q, l...)
+		if s[299] != queue.Done || slices.Contains(s[:299], queue.Done) {
+			t.Fatalf("repeated acknowledgement: last %v", s[299])
+		}
+		wantKeys(t, rdb, prefix, "clock", "wake")
+	})
+}
+
+func TestQueue_Extend(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		q := newQueue(t, rdb, queue.Config{Lease: time.Minute})
+		enqueue(t, q, queue.Task{ID: "a"})
+		l := take(t, q, "a")
+		before := get(t, q, "a").At
+		waitFor(t, func() bool {
+			status, err := q.Extend(testContext(t), l...)
+			wantStatus(t, status, err, queue.Done)
+			return get(t, q, "a").At.After(before)
+		})
+		if end := get(t, q, "a").At; l[0].LeaseUntil.After(end) {
+			t.Fatalf("local lease end %v is later than the server's %v", l[0].LeaseUntil, end)
+		}
+		ack(t, q, l...)
+		status, err := q.Extend(testContext(t), l...)
+		wantStatus(t, status, err, queue.Missing)
+		wantStats(t, q, queue.Stats{})
+	})
+}
+
+func TestQueue_RejectDelay(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		q := newQueue(t, rdb, queue.Config{})
+		enqueue(t, q, queue.Task{ID: "a"})
+		l := take(t, q, "a")
+		sent := redisTime(t, rdb)
+		reject(t, q, queue.Rejection{Task: l[0], Delay: 120 * time.Millisecond, Reason: "no luck"})
+		if info := get(t, q, "a"); info.State != queue.StateDelayed || info.Reason != "no luck" ||
+			info.At.Before(sent.Add(120*time.Millisecond)) {
+			t.Fatalf("rejected at %v: %+v", sent, info)
+		}
+		again := take(t, q, "a")
+		if late := redisTime(t, rdb).Sub(sent); late < 120*time.Millisecond {
+			t.Fatalf("redelivered after %v", late)
+		}
+		if again[0].Attempt != 2 {
+			t.Fatalf("attempt %d, want 2", again[0].Attempt)
+		}
+		reject(t, q, queue.Rejection{Task: again[0], Delay: time.Millisecond, Uncounted: true})
+		if again = take(t, q, "a"); again[0].Attempt != 2 {
+			t.Fatalf("attempt %d after an uncounted one, want 2", again[0].Attempt)
+		}
+	})
+}
+
+func TestQueue_DueNeverEarly(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		q := newQueue(t, rdb, queue.Config{})
+		due := make(map[string]time.Time)
+		now := redisTime(t, rdb)
+		for i := range 20 {
+			id := fmt.Sprintf("t%02d", i)
+			due[id] = now.Add(time.Duration(50+i*7)*time.Millisecond + time.Duration(i)*37*time.Microsecond)
+			enqueue(t, q, queue.Task{ID: id, Due: due[id]})
+		}
+		for i := range 20 {
+			id := fmt.Sprintf("t%02d", i)
+			take(t, q, id)
+			if at := redisTime(t, rdb); at.Before(due[id]) {
+				t.Fatalf("%s taken at %v, due at %v", id, at, due[id])
+			}
+		}
+	})
+}
+
+func TestQueue_Backoff(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		const base, limit = 30 * time.Second, 2 * time.Minute
+		q := newQueue(t, rdb, queue.Config{BackoffBase: base, BackoffMax: limit, MaxAttempts: 1000})
+		enqueue(t, q, queue.Task{ID: "a"})
+		seen := make(map[time.Duration]bool)
+		for attempt := 1; attempt <= 60; attempt++ {
+			l := take(t, q, "a")[0]
+			// The attempt Reject is told decides the width; the meta keeps its own count.
+			before := redisTime(t, rdb)
+			reject(t, q, queue.Rejection{Task: l, Delay: -1})
+			bound := limit
+			if attempt <= 2 {
+				bound = base << (attempt - 1)
+			}
+			wait := get(t, q, "a").At.Sub(before)
+			if wait < 0 || wait > bound+5*time.Second {
+				t.Fatalf("attempt %d waits %v, want at most %v", attempt, wait, bound)
+			}
+			seen[wait.Round(time.Second)] = true
+			if err := rdb.ZAdd(testContext(t), q.EnqueueKeys()[1], redis.Z{Score: 1, Member: "a"}).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if len(seen) < 10 {
+			t.Fatalf("60 delays take %d values: no jitter", len(seen))
+		}
+	})
+}
+
+func TestQueue_MaxAttempts(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		q := newQueue(t, rdb, queue.Config{MaxAttempts: 3, Lease: 50 * time.Millisecond})
+		enqueue(t, q, queue.Task{ID: "a", Payload: []byte("pay")})
+		for range 2 {
+			reject(t, q, queue.Rejection{Task: take(t, q, "a")[0]})
+		}
+		reject(t, q, queue.Rejection{Task: take(t, q, "a")[0], Reason: strings.Repeat("x", 5000)})
+		dead, err := q.Dead(testContext(t), 0, 10)
+		if err != nil || len(dead) != 1 {
+			t.Fatalf("%v, %v", dead, err)
+		}
+		d := dead[0]
+		if d.ID != "a" || d.Attempt != 3 || string(d.Payload) != "pay" || len(d.Reason) != 4096 || d.DiedAt.IsZero() {
+			t.Fatalf("dead letter: %+v", d)
+		}
+		// An attempt that ends with its lease counts as well.
+		enqueue(t, q, queue.Task{ID: "b"})
+		for range 3 {
+			take(t, q, "b")
+		}
+		waitFor(t, func() bool {
+			dequeue(t, q, 1)
+			return get(t, q, "b").State == queue.StateDead
+		})
+		if info := get(t, q, "b"); info.Attempt != 3 || info.Reason != "lease expired" {
+			t.Fatalf("dead by expiry: %+v", info)
+		}
+	})
+}
+
+func TestQueue_ScriptFlush(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Real(t)
+	rdb := redis.NewClient(redistest.Options(srv.Addr()))
+	defer closeClient(t, rdb)
+	q := newQueue(t, rdb, queue.Config{})
+	flush := func() {
+		if err := rdb.ScriptFlush(testContext(t)).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	enqueue(t, q, queue.Task{ID: "a"}, queue.Task{ID: "b"})
+	flush()
+	l := take(t, q, "a", "b")
+	flush()
+	ack(t, q, l[0])
+	flush()
+	reject(t, q, queue.Rejection{Task: l[1], Dead: true})
+	flush()
+	wantStats(t, q, queue.Stats{Dead: 1})
+}
+
+func closeClient(t testing.TB, rdb *redis.Client) {
+	t.Helper()
+	if err := rdb.Close(); err != nil {
+		t.Error(err)
+	}
+}

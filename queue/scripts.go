@@ -1,0 +1,68 @@
+package queue
+
+import (
+	"context"
+	"embed"
+	"fmt"
+
+	"github.com/redis/go-redis/v9"
+)
+
+//go:embed lua/*.lua
+var luaFiles embed.FS
+
+// The scripts, each with the fragments in front of it. go-redis sends EVALSHA
+// and falls back to EVAL, so a SCRIPT FLUSH or a restart costs one round trip.
+var (
+	enqueueScript = script("enqueue")
+	dequeueScript = script("dequeue")
+	ackScript     = script("ack")
+	extendScript  = script("extend")
+	rejectScript  = script("reject")
+	getScript     = script("get")
+	statsScript   = script("stats")
+	deadScript    = script("dead")
+	retryScript   = script("retry")
+	discardScript = script("discard")
+	wakeScript    = script("wake")
+	recallScript  = script("recall")
+)
+
+// script composes one script's text. It panics when a file is missing, which
+// only a broken build can cause.
+func script(name string) *redis.Script {
+	text := ""
+	for _, file := range []string{"fragment_enqueue", "fragment_common", name} {
+		b, err := luaFiles.ReadFile("lua/" + file + ".lua")
+		if err != nil {
+			panic(fmt.Sprintf("queue: embedded script: %v", err))
+		}
+		text += string(b) + "\n"
+	}
+	return redis.NewScript(text)
+}
+
+func (q *Queue) run(ctx context.Context, s *redis.Script, args ...any) *redis.Cmd {
+	return s.Run(ctx, q.rdb, q.keys.all, args...)
+}
+
+// letters runs a script that answers one letter per task, and checks that it
+// did. Each letter is translated by from.
+func letters[S any](cmd *redis.Cmd, n int, from map[byte]S) ([]S, error) {
+	text, err := cmd.Text()
+	if err != nil {
+		return nil, err
+	}
+	if len(text) != n {
+		return nil, fmt.Errorf("%w: %d statuses for %d tasks", ErrReply, len(text), n)
+	}
+	out := make([]S, n)
+	for i := range n {
+		s, ok := from[text[i]]
+		if !ok {
+			return nil, fmt.Errorf("%w: status %q", ErrReply, text[i])
+		}
+		out[i] = s
+	}
+	return out, nil
+}

@@ -1,0 +1,116 @@
+package queue
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+var ackStatus = map[byte]AckStatus{'K': Done, 'S': Stale, 'M': Missing}
+
+// Rejection gives one leased task back.
+type Rejection struct {
+	Task Leased
+	// Delay is how long the task waits before it may run again. Negative: the
+	// queue's backoff for this attempt. Zero: at once, behind what is ready, or in
+	// front of it when Uncounted.
+	Delay time.Duration
+	// Uncounted gives the attempt back: the task was not worked on.
+	Uncounted bool
+	// Dead makes the task a dead letter now.
+	Dead bool
+	// Reason is kept with the task, up to 4 KiB.
+	Reason string
+}
+
+// Ack removes tasks that are done. Per task: Done, Stale or Missing; the latter
+// two changed nothing. Repeating it after an unknown outcome is safe, and then
+// says Missing. Errors: those of Redis, with Unknown from the failing step on.
+func (q *Queue) Ack(ctx context.Context, tasks ...Leased) ([]AckStatus, error) {
+	return settle("ack", tasks, func(chunk []Leased) *redis.Cmd {
+		return q.run(ctx, ackScript, leaseArgs(make([]any, 0, 2*len(chunk)), chunk)...)
+	})
+}
+
+// Extend makes the leases end a full Config.Lease from now. Per task: Done,
+// Stale or Missing. The LeaseUntil of the tasks given is not changed: add the
+// lease to the time before the call. Errors: as Ack.
+func (q *Queue) Extend(ctx context.Context, tasks ...Leased) ([]AckStatus, error) {
+	return settle("extend", tasks, func(chunk []Leased) *redis.Cmd {
+		args := append(make([]any, 0, 1+2*len(chunk)), q.cfg.Lease.Milliseconds())
+		return q.run(ctx, extendScript, leaseArgs(args, chunk)...)
+	})
+}
+
+// Reject gives tasks back: to run again after a delay, at once, or never. A
+// counted rejection of a task at its last attempt makes it a dead letter. Per
+// task: Done, Stale or Missing. Errors: as Ack.
+func (q *Queue) Reject(ctx context.Context, rejections ...Rejection) ([]AckStatus, error) {
+	return settle("reject", rejections, func(chunk []Rejection) *redis.Cmd {
+		args := append(make([]any, 0, 2+5*len(chunk)), q.cfg.MaxAttempts, q.cfg.MaxDead)
+		for _, r := range chunk {
+			delay := r.Delay
+			if delay < 0 {
+				delay = fullJitter(q.cfg.BackoffBase, q.cfg.BackoffMax, r.Task.Attempt)
+			}
+			args = append(args, r.Task.ID, r.Task.Token, r.mode(), ceilMillis(delay), clip(r.Reason))
+		}
+		return q.run(ctx, rejectScript, args...)
+	})
+}
+
+func (r Rejection) mode() string {
+	switch {
+	case r.Dead:
+		return "d"
+	case r.Uncounted:
+		return "u"
+	default:
+		return "c"
+	}
+}
+
+// settle sends items in chunks and gathers their statuses.
+func settle[T any](op string, items []T, send func(chunk []T) *redis.Cmd) ([]AckStatus, error) {
+	out := make([]AckStatus, 0, len(items))
+	for from := 0; from < len(items); from += chunkTasks {
+		chunk := items[from:min(from+chunkTasks, len(items))]
+		status, err := letters(send(chunk), len(chunk), ackStatus)
+		if err != nil {
+			unknown := make([]AckStatus, len(items)-len(out))
+			return append(out, unknown...), fmt.Errorf("%s %d tasks: %w", op, len(chunk), err)
+		}
+		out = append(out, status...)
+	}
+	return out, nil
+}
+
+func leaseArgs(args []any, tasks []Leased) []any {
+	for i := range tasks {
+		args = append(args, tasks[i].ID, tasks[i].Token)
+	}
+	return args
+}
+
+// clip bounds a reason, and keeps it valid UTF-8 for whoever shows it.
+func clip(reason string) string {
+	if len(reason) > maxReason {
+		reason = reason[:maxReason]
+	}
+	return strings.ToValidUTF8(reason, "?")
+}
+
+// fullJitter is a random time between a millisecond and base * 2^(attempt-1),
+// capped. The full width spreads the retries of tasks that failed together.
+func fullJitter(base, limit time.Duration, attempt int) time.Duration {
+	bound := base
+	for i := 1; i < attempt && bound < limit; i++ {
+		bound *= 2
+	}
+	bound = min(bound, limit)
+	return max(time.Millisecond, rand.N(bound)+1)
+}

@@ -1,0 +1,116 @@
+package queue
+
+import "time"
+
+// Task is what a producer adds.
+type Task struct {
+	// ID names the task. A second task of the same id is refused as long as the
+	// first is in the queue in any state, dead letters included. Required.
+	ID string
+	// Payload is kept as it is and not looked into. Nil is stored as empty.
+	Payload []byte
+	// Due is when the task may start at the earliest, by the Redis server's
+	// clock and rounded up to the millisecond. Zero means now.
+	Due time.Time
+	// Priority is 0 (default) to 9. A level is worth a minute of waiting, so a
+	// task of priority 0 is taken before fresh ones of priority 9 once it is nine
+	// minutes older.
+	Priority int
+}
+
+// Leased is a task taken by Dequeue, with the lease on it.
+type Leased struct {
+	// ID and Payload are the task's.
+	ID      string
+	Payload []byte
+	// Attempt counts the deliveries of this task, this one included, from 1.
+	Attempt int
+	// Token names the lease. It is opaque.
+	Token string
+	// LeaseUntil is when the lease ends at the earliest, on this process's
+	// monotonic clock: it counts from before the request was sent.
+	LeaseUntil time.Time
+}
+
+// EnqueueStatus says what became of one task given to Enqueue.
+type EnqueueStatus uint8
+
+// The outcomes of Enqueue.
+const (
+	// StatusUnknown is left where the call failed: the task may have been added. Repeat it.
+	StatusUnknown EnqueueStatus = iota
+	// StatusOK: the task was added.
+	StatusOK
+	// StatusDuplicate: a task of that id is in the queue already; nothing was written.
+	StatusDuplicate
+	// StatusFull: the queue holds MaxLength tasks; nothing was written.
+	StatusFull
+)
+
+// String names the status in one word.
+func (s EnqueueStatus) String() string {
+	return [...]string{"unknown", "ok", "duplicate", "full"}[min(s, StatusFull)]
+}
+
+// AckStatus says what became of one task given to Ack, Reject or Extend.
+type AckStatus uint8
+
+// The outcomes of Ack, Reject and Extend.
+const (
+	// Unknown is left where the call failed: it may have taken effect. Repeat it.
+	Unknown AckStatus = iota
+	// Done: the lease was current and the change was made.
+	Done
+	// Stale: the lease ended, and the task waits or belongs to another; nothing changed.
+	Stale
+	// Missing: no lease of that task is known: it is done, or never was; nothing changed.
+	Missing
+)
+
+// String names the status in one word.
+func (s AckStatus) String() string {
+	return [...]string{"unknown", "done", "stale", "missing"}[min(s, Missing)]
+}
+
+// State is where a task is.
+type State string
+
+// The states of a task.
+const (
+	StateReady   State = "ready"
+	StateDelayed State = "delayed"
+	StateLeased  State = "leased"
+	StateDead    State = "dead"
+)
+
+// TaskInfo is one task as it stands.
+type TaskInfo struct {
+	ID       string
+	State    State
+	Payload  []byte // nil where the body is missing
+	Priority int
+	// Attempt counts the deliveries so far.
+	Attempt int
+	// At is when a delayed task falls due, a lease ends, or a dead task died (to
+	// the millisecond), and when a ready task arrived.
+	At time.Time
+	// Reason is why the last attempt failed, or why the task is dead. It is empty while the task is leased.
+	Reason string
+}
+
+// DeadTask is a dead letter.
+type DeadTask struct {
+	ID      string
+	Payload []byte // nil where the body is missing
+	Attempt int
+	DiedAt  time.Time
+	Reason  string
+}
+
+// Stats are the depths of the queue at one moment.
+type Stats struct {
+	Ready, Delayed, Leased, Dead int
+	// OldestReady is how long the task at the head of the ready set has been
+	// waiting; zero when none waits. With priorities in use another may be older.
+	OldestReady time.Duration
+}
