@@ -43,7 +43,7 @@ func (e *edge) createItem(q *call) error {
 		return err
 	}
 	q.c.Writer.Header()["Location"] = []string{"/v1/items/" + item.ID}
-	return e.writeItem(q, 201, &item)
+	return e.writeItemTagged(q, 201, &item)
 }
 
 // readNewItem reads and checks the body of a new item.
@@ -155,8 +155,7 @@ func (e *edge) adminItem(q *call) error {
 	if err != nil {
 		return err
 	}
-	q.c.Writer.Header()["Cache-Control"] = headerNoStore
-	return e.writeItem(q, 200, &item)
+	return e.writeItemTagged(q, 200, &item)
 }
 
 // ledger answers GET /v1/admin/items/{item}/ledger.

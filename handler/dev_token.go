@@ -46,5 +46,5 @@ func (e *edge) devToken(q *call) error {
 	}
 	q.c.Writer.Header()["Cache-Control"] = headerNoStore
 	q.out = append(appendTextField(q.out[:0], `{"token":`, token), '}')
-	return q.json(201)
+	return q.json(200)
 }

@@ -80,10 +80,10 @@ type Config struct {
 	// does not exist. Set it in development mode only.
 	DevTokens func(sub, role string, ttl time.Duration) (string, error)
 
-	// RateBuyer is the number of requests per second that one identity may
-	// send to the routes that need one. Default 20; negative: no limit.
+	// RateBuyer is the number of requests per second that one buyer may send.
+	// Default 20; negative: no limit.
 	RateBuyer float64
-	// BurstBuyer is how many of them may come at once. Default twice RateBuyer.
+	// BurstBuyer is how many of them may come at once. Default: twice RateBuyer.
 	BurstBuyer int
 	// RateAddress is the number of requests per second from one client
 	// address (IPv6: one /64 network), with bursts of twice that. Default 0: no limit.
@@ -164,6 +164,7 @@ func twice(rate float64) int { return max(1, int(2*rate)) }
 // edge is the state behind the routes.
 type edge struct {
 	Config
+	refusals   zerolog.Logger // Log for what may come in floods
 	requestIDs requestIDs
 	buyers     *limiter // nil: no limit
 	addresses  *limiter // nil: no limit
@@ -181,6 +182,7 @@ func New(c Config) (http.Handler, error) {
 	}
 	e := &edge{
 		Config:     c,
+		refusals:   c.Log.Sample(&zerolog.BurstSampler{Burst: 10, Period: time.Second}),
 		requestIDs: newRequestIDs(),
 		calls:      sync.Pool{New: func() any { return newCall() }},
 	}

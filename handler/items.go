@@ -48,10 +48,18 @@ func (e *edge) readItem(q *call) (catalog.Item, error) {
 	return e.Items.Item(q.ctx(), id)
 }
 
-// writeItem writes one item. Its version is the tag that a change has to
-// match; the tag is weak, since stock and state vary under one version.
+// writeItem writes one item.
 func (e *edge) writeItem(q *call, status int, item *catalog.Item) error {
-	q.c.Writer.Header()["Etag"] = []string{`"` + strconv.FormatInt(item.Version, 10) + `"`}
 	q.out = appendItem(q.out[:0], item, e.Now())
 	return q.json(status)
+}
+
+// writeItemTagged writes one item with its version as the tag that a change
+// has to match. Buyers get no tag: stock and state vary under one version, so
+// it is no validator for a cache.
+func (e *edge) writeItemTagged(q *call, status int, item *catalog.Item) error {
+	h := q.c.Writer.Header()
+	h["Etag"] = []string{`"` + strconv.FormatInt(item.Version, 10) + `"`}
+	h["Cache-Control"] = headerNoStore
+	return e.writeItem(q, status, item)
 }

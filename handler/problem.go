@@ -122,7 +122,7 @@ func (e *edge) refuse(q *call, err error) {
 		p = problemInternal
 	}
 	if p.status == http.StatusServiceUnavailable {
-		e.Log.Warn().Str("request_id", q.requestID()).Err(err).Msg("request refused")
+		e.refusals.Warn().Str("request_id", q.requestID()).Err(err).Msg("request refused")
 	}
 	e.write(q, p)
 }

@@ -17,7 +17,9 @@ type requestIDs struct {
 
 func newRequestIDs() requestIDs {
 	var random [6]byte
-	rand.Read(random[:]) //nolint:errcheck // it never fails: it ends the process instead
+	if _, err := rand.Read(random[:]); err != nil {
+		panic(err) // documented never to happen
+	}
 	return requestIDs{prefix: hex.EncodeToString(random[:]) + "-", last: new(atomic.Uint64)}
 }
 
@@ -27,10 +29,15 @@ func (g *requestIDs) of(r *http.Request) []string {
 	if own := r.Header["X-Request-Id"]; len(own) == 1 && validRequestID(own[0]) {
 		return own
 	}
+	return []string{g.mint()}
+}
+
+// mint makes a new id.
+func (g *requestIDs) mint() string {
 	var buf [40]byte
 	b := append(buf[:0], g.prefix...)
 	b = strconv.AppendUint(b, g.last.Add(1), 36)
-	return []string{string(b)}
+	return string(b)
 }
 
 // validRequestID keeps ids to what can stand in a header, a log and a JSON

@@ -37,7 +37,10 @@ func NewServer(h http.Handler) *http.Server {
 		// The routes refuse headers above 16 KiB in the words of the contract.
 		// The server's own limit is for the absurd: it answers in plain text.
 		MaxHeaderBytes: 256 << 10,
-		ErrorLog:       ServerLog(zerolog.Nop()),
+		// `OPTIONS *` gets no answer of the server's own either.
+		DisableGeneralOptionsHandler: true,
+
+		ErrorLog: ServerLog(zerolog.Nop()),
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
 			if strict, ok := c.(*strictConn); ok {
 				return context.WithValue(ctx, strictConnKey{}, strict)

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"flashsale/internal/faultpoint"
 	"flashsale/lock"
 )
 
@@ -368,8 +369,10 @@ func (s *seller) send(ctx context.Context, batch []*Request) (purchaseReply, err
 		args = append(args, r.Buyer, r.IdempotencyKey, r.Quantity, r.OrderID, r.Payload)
 	}
 	s.args = args
+	faultpoint.Reach("inventory.send")
 	start := time.Now()
 	res, err := purchaseScript.Run(ctx, s.v.rdb, s.keys, args...).Result()
+	faultpoint.Reach("inventory.sent")
 	clear(args)
 	s.v.cfg.OnBatch(len(batch), time.Since(start))
 	if err != nil {

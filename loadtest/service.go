@@ -53,7 +53,11 @@ func startService(ctx context.Context, o *options, say func(string, ...any)) (s 
 	s = &service{dir: dir, log: filepath.Join(dir, "flashsale.log"), secret: newSecret(), exited: make(chan struct{})}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, s.stop())
+			ended := s.end()
+			if errors.Is(err, errEarly) {
+				ended = nil // err tells it already
+			}
+			err = errors.Join(err, ended, os.RemoveAll(s.dir))
 			s = nil
 		}
 	}()
@@ -192,7 +196,7 @@ func (s *service) awaitReady(ctx context.Context, timeout time.Duration) error {
 	err = poll(ctx, timeout, 25*time.Millisecond, func() (bool, error) {
 		select {
 		case <-s.exited:
-			return false, fmt.Errorf("%w: %w; the end of its log:\n%s", errEarly, s.exit, s.logTail())
+			return false, fmt.Errorf("%w: %s; the end of its log:\n%s", errEarly, exitText(s.exit), s.logTail())
 		default:
 		}
 		res, err := a.call(ctx, "GET", "/readyz", nil)
@@ -207,6 +211,13 @@ func (s *service) awaitReady(ctx context.Context, timeout time.Duration) error {
 		return fmt.Errorf("%w in %s; last answer: %s; the end of its log:\n%s", errReady, timeout, last, s.logTail())
 	}
 	return err
+}
+
+func exitText(err error) string {
+	if err == nil {
+		return "exit status 0"
+	}
+	return err.Error()
 }
 
 // logTail is the end of the service's log.

@@ -31,8 +31,8 @@ func TestMain(m *testing.M) {
 const patience = 30 * time.Second
 
 // slow are settings under which nothing happens by the passing of time within
-// a test: what comes about came about by a message or a call.
-var slow = Config{TTL: time.Minute, ClaimTTL: 20 * time.Second, Liveness: 20 * time.Second}
+// a test's patience: what comes about came about by a message or a call.
+var slow = Config{TTL: 10 * time.Minute, ClaimTTL: 2 * time.Minute, Liveness: 2 * time.Minute}
 
 func testContext(t *testing.T) context.Context {
 	t.Helper()

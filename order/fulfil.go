@@ -9,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/errgroup"
 
+	"flashsale/internal/faultpoint"
 	"flashsale/queue"
 )
 
@@ -29,8 +30,7 @@ type Fulfiller struct {
 	rdb     redis.UniversalClient
 	local   *Waiters
 	onError func(error)
-	// committed is called between the commit and everything after it; tests
-	// stop the process there.
+	// committed hears of every committed batch's size.
 	committed func(orders int)
 }
 
@@ -73,6 +73,7 @@ func (f *Fulfiller) fulfil(ctx context.Context, tasks []task, fail func(i int, e
 	out, err := f.commit(ctx, tasks)
 	switch {
 	case err == nil:
+		faultpoint.Reach("order.committed")
 		f.committed(len(tasks))
 		f.tell(ctx, tasks, out)
 	case transient(err): // only once ctx has ended

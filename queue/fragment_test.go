@@ -104,13 +104,13 @@ func TestEnqueueLua_Wakes(t *testing.T) {
 			t.Fatal(err)
 		}
 		woken := make(chan error, 1)
-		go func() { woken <- q.Wait(ctx, limit) }()
+		go func() { woken <- q.Wait(ctx, 10*limit) }()
 		answer, err := sell.Run(ctx, rdb, append([]string{prefix + "stock"}, q.EnqueueKeys()...),
 			q.MaxLength(), 1, "a", "payload").Text()
 		if err != nil || answer != "sold" {
 			t.Fatal(answer, err)
 		}
-		// Wait would end by itself only together with the test's own context.
+		// Unwoken, Wait would end with an error, at the end of the test's context.
 		if err := <-woken; err != nil {
 			t.Fatal(err)
 		}

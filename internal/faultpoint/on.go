@@ -1,0 +1,55 @@
+//go:build faultpoint
+
+// Package faultpoint names the places at which tests end or stop a process;
+// see the other half of it for why.
+package faultpoint
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+)
+
+// target is FAULTPOINT: "place" or "place:n" kills the process with SIGKILL
+// when it reaches the place the first or n-th time; "place:n:stop" stops it
+// with SIGSTOP instead.
+var target = parse(os.Getenv("FAULTPOINT"))
+
+type point struct {
+	name string
+	nth  int64
+	sig  syscall.Signal
+	seen atomic.Int64
+}
+
+func parse(v string) *point {
+	f := strings.Split(v, ":")
+	p := &point{name: f[0], nth: 1, sig: syscall.SIGKILL}
+	if len(f) > 1 {
+		n, err := strconv.ParseInt(f[1], 10, 64)
+		if err != nil {
+			panic(fmt.Sprintf("FAULTPOINT=%q: %v", v, err))
+		}
+		p.nth = n
+	}
+	if len(f) > 2 && f[2] == "stop" {
+		p.sig = syscall.SIGSTOP
+	}
+	return p
+}
+
+// Reach marks a place, and strikes if it is the one that was asked for.
+func Reach(name string) {
+	if name != target.name || target.seen.Add(1) != target.nth {
+		return
+	}
+	if err := syscall.Kill(os.Getpid(), target.sig); err != nil {
+		panic(err)
+	}
+	if target.sig == syscall.SIGKILL {
+		select {} // the signal is on its way
+	}
+}

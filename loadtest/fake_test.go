@@ -1,0 +1,290 @@
+package main
+
+import (
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/golang-jwt/jwt/v5"
+)
+
+const (
+	fakeSecret = "a-secret-of-the-tests-with-more-than-32-bytes"
+	fakeAdmin  = "the-admin-token"
+)
+
+// fake is a service that speaks the contract over a real SQLite file. Its
+// fields tell it which promise to break; the zero value is honest.
+type fake struct {
+	oversell    int64 // units sold beyond the stock
+	loseEvery   int   // acknowledges each nth order without writing it
+	rejectEvery int   // acknowledges each nth order and then rejects it
+	twoRows     bool  // writes a second row for each key
+	twoIDs      bool  // forgets keys: a repeat makes another order
+	noLimit     bool  // does not look at the limit
+	stopAt      int64 // says sold out after so many units, if not 0
+	badLedger   bool  // states a ledger that does not add up
+	wrongBuyer  bool  // answers with another buyer's order
+	refuseAgain bool  // answers a repeat of a key with sold_out
+	devTokens   bool  // answers POST /dev/tokens
+	busyFirst   bool  // answers the first request of each key 503
+	cutFirst    bool  // cuts the connection after the first purchase of each key is made
+	queued      bool  // answers 202
+
+	t  testing.TB
+	db *sql.DB
+	// dsn is the --db that reads the file.
+	dsn string
+	url string
+
+	mu      sync.Mutex
+	item    struct{ ID string }
+	stock   int64
+	limit   int64
+	sold    int64
+	byKey   map[string]map[string]any
+	byBuyer map[string]int64
+	seen    map[string]int
+	orders  int
+	prefer  map[string]int
+}
+
+// serve starts the fake.
+func (f *fake) serve(t testing.TB) *fake {
+	t.Helper()
+	f.t = t
+	f.byKey, f.byBuyer = map[string]map[string]any{}, map[string]int64{}
+	f.seen, f.prefer = map[string]int{}, map[string]int{}
+	path := filepath.Join(t.TempDir(), "a shop?.db") // a name that must be escaped in a DSN
+	f.dsn = "sqlite:" + path
+	db, err := sql.Open("sqlite3", "file:"+strings.ReplaceAll(strings.ReplaceAll(path, "?", "%3F"), " ", "%20")+"?_journal_mode=WAL&_synchronous=OFF&_busy_timeout=5000")
+	if err != nil {
+		t.Fatal(err)
+	}
+	db.SetMaxOpenConns(1)
+	f.db = db
+	// No unique key on the idempotency key: some fakes break just that.
+	if _, err := db.ExecContext(t.Context(), `CREATE TABLE orders (id TEXT PRIMARY KEY, item_id TEXT NOT NULL, user_id TEXT NOT NULL,
+		quantity INTEGER NOT NULL, status TEXT NOT NULL, idempotency_key TEXT NOT NULL)`); err != nil {
+		t.Fatal(err)
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /v1/admin/items", f.admin(f.create))
+	mux.HandleFunc("GET /v1/items/{item}", f.show)
+	mux.HandleFunc("POST /v1/items/{item}/orders", f.buy)
+	mux.HandleFunc("GET /v1/admin/items/{item}/ledger", f.admin(f.ledger))
+	mux.HandleFunc("GET /v1/orders", f.admin(f.list))
+	mux.HandleFunc("POST /dev/tokens", f.token)
+	srv := httptest.NewServer(mux)
+	f.url = srv.URL
+	t.Cleanup(func() {
+		srv.Close()
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return f
+}
+
+func (f *fake) answer(w http.ResponseWriter, status int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	if err := json.NewEncoder(w).Encode(v); err != nil {
+		f.t.Errorf("fake: write answer: %v", err)
+	}
+}
+
+func (f *fake) problem(w http.ResponseWriter, status int, code string) {
+	f.answer(w, status, map[string]any{"title": "no", "status": status, "code": code})
+}
+
+func (f *fake) admin(next http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if token := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "); token != fakeAdmin && token != "dev:admin:loadtest-admin" {
+			f.problem(w, 403, "forbidden")
+			return
+		}
+		next(w, r)
+	}
+}
+
+func (f *fake) create(w http.ResponseWriter, r *http.Request) {
+	var item struct {
+		ID           string
+		Stock        int64
+		PerUserLimit int64 `json:"per_user_limit"`
+	}
+	if err := json.NewDecoder(r.Body).Decode(&item); err != nil {
+		f.problem(w, 400, "json_invalid")
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.item.ID, f.stock, f.limit = item.ID, item.Stock, item.PerUserLimit
+	f.answer(w, 201, map[string]any{"id": item.ID, "state": "scheduled"})
+}
+
+func (f *fake) show(w http.ResponseWriter, r *http.Request) {
+	f.answer(w, 200, map[string]any{"id": r.PathValue("item"), "state": "open"})
+}
+
+func (f *fake) token(w http.ResponseWriter, r *http.Request) {
+	if !f.devTokens {
+		f.problem(w, 404, "route_not_found")
+		return
+	}
+	var body struct{ Sub, Role string }
+	if err := json.NewDecoder(r.Body).Decode(&body); err != nil {
+		f.problem(w, 400, "json_invalid")
+		return
+	}
+	f.answer(w, 200, map[string]any{"token": "dev:" + body.Role + ":" + body.Sub})
+}
+
+// buyer reads the identity from a token of either kind.
+func (f *fake) buyer(r *http.Request) string {
+	token := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
+	if sub, ok := strings.CutPrefix(token, "dev:buyer:"); ok && f.devTokens {
+		return sub
+	}
+	claims := jwt.MapClaims{}
+	if _, err := jwt.ParseWithClaims(token, claims, func(*jwt.Token) (any, error) { return []byte(fakeSecret), nil },
+		jwt.WithValidMethods([]string{"HS256"}), jwt.WithAudience("flashsale"), jwt.WithExpirationRequired()); err != nil || claims["role"] != "buyer" {
+		return ""
+	}
+	sub, err := claims.GetSubject()
+	if err != nil {
+		return ""
+	}
+	return sub
+}
+
+func (f *fake) buy(w http.ResponseWriter, r *http.Request) {
+	buyer, key := f.buyer(r), r.Header.Get("Idempotency-Key")
+	if buyer == "" {
+		f.problem(w, 401, "token_claims")
+		return
+	}
+	body, err := io.ReadAll(r.Body)
+	var want struct{ Quantity int64 }
+	if err = errors.Join(err, json.Unmarshal(body, &want)); err != nil || key == "" || r.Header.Get("Content-Type") != "application/json" {
+		f.problem(w, 400, "json_invalid")
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.prefer[r.Header.Get("Prefer")]++
+	f.seen[key]++
+	if f.busyFirst && f.seen[key] == 1 {
+		w.Header().Set("Retry-After", "0")
+		f.problem(w, 503, "overloaded")
+		return
+	}
+	if o := f.byKey[key]; o != nil && !f.twoIDs {
+		if f.refuseAgain {
+			f.problem(w, 409, "sold_out")
+			return
+		}
+		w.Header().Set("Idempotent-Replayed", "true")
+		f.answer(w, 201, o)
+		return
+	}
+	f.decide(w, r, buyer, key, want.Quantity)
+}
+
+// decide sells or refuses. The fake's lock is held.
+func (f *fake) decide(w http.ResponseWriter, r *http.Request, buyer, key string, quantity int64) {
+	switch {
+	case f.byBuyer[buyer]+quantity > f.limit && !f.noLimit && !f.twoIDs:
+		f.problem(w, 409, "user_limit")
+		return
+	case f.sold+quantity > f.stock+f.oversell, f.stopAt > 0 && f.sold+quantity > f.stopAt:
+		f.problem(w, 409, "sold_out")
+		return
+	}
+	f.sold += quantity
+	f.byBuyer[buyer] += quantity
+	f.orders++
+	o := map[string]any{"id": fmt.Sprintf("order-%d", f.orders), "item_id": r.PathValue("item"), "user_id": buyer, "quantity": quantity, "status": "confirmed"}
+	f.byKey[key] = o
+	if f.loseEvery == 0 || f.orders%f.loseEvery != 0 {
+		status := "confirmed"
+		if f.rejectEvery > 0 && f.orders%f.rejectEvery == 0 {
+			status = "rejected"
+		}
+		f.insert(o["id"].(string), r.PathValue("item"), buyer, key, status, quantity)
+		if f.twoRows {
+			f.insert(o["id"].(string)+"-again", r.PathValue("item"), buyer, key, status, quantity)
+		}
+	}
+	if f.cutFirst && f.seen[key] == 1 {
+		panic(http.ErrAbortHandler)
+	}
+	if f.wrongBuyer {
+		o = map[string]any{"id": o["id"], "item_id": o["item_id"], "user_id": "somebody", "quantity": quantity, "status": "confirmed"}
+	}
+	if f.queued {
+		f.answer(w, 202, o)
+		return
+	}
+	f.answer(w, 201, o)
+}
+
+func (f *fake) insert(id, item, buyer, key, status string, quantity int64) {
+	if _, err := f.db.ExecContext(f.t.Context(), `INSERT INTO orders VALUES (?, ?, ?, ?, ?, ?)`, id, item, buyer, quantity, status, key); err != nil {
+		f.t.Errorf("fake: insert: %v", err)
+	}
+}
+
+func (f *fake) ledger(w http.ResponseWriter, r *http.Request) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var held int64
+	if err := f.db.QueryRowContext(r.Context(), `SELECT coalesce(sum(quantity), 0) FROM orders WHERE status <> 'rejected'`).Scan(&held); err != nil {
+		f.t.Errorf("fake: ledger: %v", err)
+	}
+	left := f.stock - held
+	if f.badLedger {
+		left++
+	}
+	f.answer(w, 200, map[string]any{"initial": f.stock, "restocked": 0, "left": left, "held": 0, "sold": held, "balanced": !f.badLedger})
+}
+
+// list pages through the orders, a few at a time so that cursors matter.
+func (f *fake) list(w http.ResponseWriter, r *http.Request) {
+	const page = 7
+	rows, err := f.db.QueryContext(r.Context(), `SELECT id, item_id, user_id, quantity, status FROM orders WHERE item_id = ? AND id > ? ORDER BY id LIMIT ?`,
+		r.URL.Query().Get("item_id"), r.URL.Query().Get("cursor"), page)
+	if err != nil {
+		f.t.Errorf("fake: list: %v", err)
+		return
+	}
+	defer closeQuietly(rows)
+	orders := []map[string]any{}
+	next := ""
+	for rows.Next() {
+		var id, item, user, status string
+		var quantity int64
+		if err := rows.Scan(&id, &item, &user, &quantity, &status); err != nil {
+			f.t.Errorf("fake: list: %v", err)
+			return
+		}
+		orders = append(orders, map[string]any{"id": id, "item_id": item, "user_id": user, "quantity": quantity, "status": status})
+		next = id
+	}
+	if err := rows.Err(); err != nil {
+		f.t.Errorf("fake: list: %v", err)
+	}
+	if len(orders) < page {
+		next = ""
+	}
+	f.answer(w, 200, map[string]any{"orders": orders, "next_cursor": next})
+}

@@ -1,0 +1,230 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// against runs the load test in-process against the fake.
+func against(t *testing.T, f *fake, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	args = append([]string{"--target", f.url, "--jwt-secret", fakeSecret, "--admin-token", fakeAdmin,
+		"--buyers", "200", "--stock", "50", "--connections", "16", "--timeout", "30s"}, args...)
+	code = run(t.Context(), args, &out, &errs)
+	return code, out.String(), errs.String()
+}
+
+func lastLine(s string) string {
+	lines := strings.Split(strings.TrimSpace(s), "\n")
+	return lines[len(lines)-1]
+}
+
+func TestRun_Honest(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name string
+		fake *fake
+		args []string
+		line string
+	}{
+		{"database", &fake{}, nil, "PASS accepted=50 persisted=50 oversold=0 lost=0 duplicated=0 over_limit=0 unsold=0"},
+		{"duplicates", &fake{}, []string{"--duplicates", "0.5"}, "PASS accepted=50 persisted=50 "},
+		{"greedy", &fake{}, []string{"--greedy", "1", "--limit", "4", "--quantity", "2", "--stock", "1000"}, "PASS accepted=400 persisted=800 "},
+		{"indivisible stock", &fake{}, []string{"--limit", "3", "--quantity", "3"}, "PASS accepted=16 persisted=48 "},
+		{"less demand than stock", &fake{}, []string{"--stock", "500"}, "PASS accepted=200 persisted=200 "},
+		{"async", &fake{queued: true}, []string{"--async"}, "PASS accepted=50 persisted=50 "},
+		{"busy at first", &fake{busyFirst: true}, nil, "PASS accepted=50 persisted=50 "},
+		{"cut connections", &fake{cutFirst: true}, nil, "PASS accepted=50 persisted=50 "},
+		{"steady", &fake{}, []string{"--profile", "steady", "--rate", "2000"}, "PASS accepted=50 persisted=50 "},
+		{"ramp", &fake{}, []string{"--profile", "ramp", "--rate", "2000"}, "PASS accepted=50 persisted=50 "},
+		{"one connection", &fake{}, []string{"--connections", "1"}, "PASS accepted=50 persisted=50 "},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			f := tt.fake.serve(t)
+			code, out, errs := against(t, f, append(tt.args, "--db", f.dsn)...)
+			if code != exitPassed || !strings.HasPrefix(lastLine(out), tt.line) {
+				t.Errorf("exit %d, %s\n%s\n%s", code, lastLine(out), out, errs)
+			}
+			if !strings.Contains(out, "checked in the database") {
+				t.Errorf("does not say where it was checked:\n%s", out)
+			}
+		})
+	}
+}
+
+func TestRun_Dishonest(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name string
+		fake *fake
+		args []string
+		want []string // parts of the verdict line
+	}{
+		{"overselling", &fake{oversell: 5}, nil, []string{"persisted=55", "oversold=5", "lost=0"}},
+		{"losing", &fake{loseEvery: 10}, nil, []string{"accepted=50", "persisted=45", "lost=5", "unsold=5"}},
+		{"rejecting afterwards", &fake{rejectEvery: 10}, nil, []string{"accepted=50", "lost=5"}},
+		{"two rows for a key", &fake{twoRows: true}, []string{"--buyers", "20"}, []string{"accepted=20", "duplicated=20", "over_limit=20"}},
+		{"two answers for a key", &fake{twoIDs: true}, []string{"--duplicates", "1", "--buyers", "20"}, []string{"accepted=40", "duplicated=20", "over_limit=20"}},
+		{"no limit", &fake{noLimit: true}, []string{"--greedy", "1", "--buyers", "20"}, []string{"accepted=40", "over_limit=20", "unsold=0"}},
+		{"leaving units unsold", &fake{stopAt: 45}, nil, []string{"persisted=45", "unsold=5", "oversold=0"}},
+		{"unbalanced ledger", &fake{badLedger: true}, nil, []string{"persisted=50", "ledger=unbalanced"}},
+		{"another buyer's order", &fake{wrongBuyer: true}, nil, []string{"malformed=50"}},
+		{"refusing a replay", &fake{refuseAgain: true}, []string{"--duplicates", "1", "--buyers", "20"}, []string{"accepted=20", "contradicted=20"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			f := tt.fake.serve(t)
+			code, out, errs := against(t, f, append(tt.args, "--db", f.dsn, "--timeout", "300ms")...)
+			line := lastLine(out)
+			if code != exitFailed || !strings.HasPrefix(line, "FAIL ") {
+				t.Fatalf("exit %d, %s\n%s", code, line, errs)
+			}
+			for _, want := range tt.want {
+				if !strings.Contains(line+" ", " "+want+" ") {
+					t.Errorf("%s lacks %s", line, want)
+				}
+			}
+		})
+	}
+}
+
+// Without the database the service's own lists must show the same failures.
+func TestRun_ThroughTheAPI(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name string
+		fake *fake
+		code int
+		want []string
+	}{
+		{"honest", &fake{}, exitPassed, []string{"accepted=50", "persisted=50"}},
+		{"overselling", &fake{oversell: 5}, exitFailed, []string{"oversold=5"}},
+		{"losing", &fake{loseEvery: 10}, exitFailed, []string{"lost=5"}},
+		{"two rows for a key", &fake{twoRows: true}, exitFailed, []string{"duplicated=50"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			f := tt.fake.serve(t)
+			code, out, errs := against(t, f, "--timeout", "1s")
+			line := lastLine(out)
+			if code != tt.code {
+				t.Fatalf("exit %d, %s\n%s", code, line, errs)
+			}
+			for _, want := range tt.want {
+				if !strings.Contains(line+" ", " "+want+" ") {
+					t.Errorf("%s lacks %s", line, want)
+				}
+			}
+			if !strings.Contains(out, "checked in the API") {
+				t.Errorf("does not say where it was checked:\n%s", out)
+			}
+		})
+	}
+}
+
+func TestRun_DevelopmentTokens(t *testing.T) {
+	t.Setenv(secretEnv, "") // the key must not come from outside
+	f := (&fake{devTokens: true}).serve(t)
+	var out, errs bytes.Buffer
+	code := run(t.Context(), []string{"--target", f.url, "--db", f.dsn, "--buyers", "40", "--stock", "10", "--connections", "4"}, &out, &errs)
+	if code != exitPassed || !strings.HasPrefix(lastLine(out.String()), "PASS accepted=10 persisted=10 ") {
+		t.Errorf("exit %d\n%s\n%s", code, out.String(), errs.String())
+	}
+
+	f = (&fake{}).serve(t)
+	out.Reset()
+	code = run(t.Context(), []string{"--target", f.url, "--buyers", "1"}, &out, &errs)
+	if code != exitFailed || !strings.Contains(errs.String(), secretEnv) || out.Len() > 0 {
+		t.Errorf("no way to get tokens: exit %d, must name %s\n%s\n%s", code, secretEnv, out.String(), errs.String())
+	}
+}
+
+func TestRun_SendsTheSameKeyAgain(t *testing.T) {
+	t.Parallel()
+	f := (&fake{cutFirst: true}).serve(t)
+	code, out, errs := against(t, f, "--db", f.dsn, "--async")
+	if code != exitPassed || !strings.Contains(out, "50 after an unknown outcome") {
+		t.Errorf("exit %d\n%s\n%s", code, out, errs)
+	}
+	if f.prefer["respond-async"] != 250 || len(f.prefer) != 1 {
+		t.Errorf("Prefer headers seen: %v; want respond-async on all 200 requests and 50 repeats", f.prefer)
+	}
+	if f.orders != 50 || len(f.seen) != 200 {
+		t.Errorf("%d orders of %d keys, want 50 of 200", f.orders, len(f.seen))
+	}
+}
+
+func TestRun_JSONAndReport(t *testing.T) {
+	t.Parallel()
+	f := (&fake{}).serve(t)
+	path := filepath.Join(t.TempDir(), "report.html")
+	code, out, errs := against(t, f, "--db", f.dsn, "--json", "--report", path)
+	if code != exitPassed {
+		t.Fatalf("exit %d\n%s", code, errs)
+	}
+	var doc summary
+	dec := json.NewDecoder(strings.NewReader(out))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&doc); err != nil || dec.More() {
+		t.Fatalf("not one JSON document: %v\n%s", err, out)
+	}
+	if !doc.Pass || doc.Verdict.Accepted != 50 || doc.Requests != 200 || doc.DrainMS == nil || doc.Ledger == nil || !strings.HasPrefix(doc.Line, "PASS ") {
+		t.Errorf("document: %+v", doc)
+	}
+	counts := map[string]int64{}
+	for _, a := range doc.Answers {
+		counts[a.Name()] = a.Count
+	}
+	if counts["201"] != 50 || counts["409 sold_out"] != 150 {
+		t.Errorf("answers: %v", counts)
+	}
+	page, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"<svg", "<polyline", "409 sold_out", doc.Line} {
+		if !bytes.Contains(page, []byte(want)) {
+			t.Errorf("report lacks %q", want)
+		}
+	}
+	for _, outside := range []string{"src=", "href=", "url(", "@import", "<script", "ZgotmplZ"} {
+		if bytes.Contains(page, []byte(outside)) {
+			t.Errorf("report has %q", outside)
+		}
+	}
+}
+
+func TestRun_Interrupted(t *testing.T) {
+	t.Parallel()
+	f := (&fake{}).serve(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	var out, errs bytes.Buffer
+	code := run(ctx, []string{"--target", f.url, "--jwt-secret", fakeSecret, "--buyers", "10"}, &out, &errs)
+	if code != exitFailed || out.Len() > 0 || !strings.Contains(errs.String(), context.Canceled.Error()) {
+		t.Errorf("exit %d\n%s\n%s", code, out.String(), errs.String())
+	}
+}
+
+func TestRun_NobodyThere(t *testing.T) {
+	t.Parallel()
+	addr, err := freeAddr()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out, errs bytes.Buffer
+	code := run(t.Context(), []string{"--target", "http://" + addr, "--jwt-secret", fakeSecret, "--buyers", "10"}, &out, &errs)
+	if code != exitFailed || out.Len() > 0 || errs.Len() == 0 {
+		t.Errorf("exit %d\n%s\n%s", code, out.String(), errs.String())
+	}
+}

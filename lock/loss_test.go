@@ -1,0 +1,255 @@
+package lock
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/redistest"
+)
+
+// ends waits until the lock's context ends, and wants the cause ErrLost.
+func ends(t *testing.T, l *Lock) {
+	t.Helper()
+	select {
+	case <-l.Context().Done():
+	case <-time.After(patience):
+		t.Fatal("the lock's context did not end")
+	}
+	if cause := context.Cause(l.Context()); !errors.Is(cause, ErrLost) {
+		t.Fatalf("cause = %v, want ErrLost", cause)
+	}
+	if left := time.Until(l.ValidUntil()); left > 0 {
+		t.Fatalf("a lost lock is valid for %s", left)
+	}
+}
+
+// write is a script such as a user of the guard has.
+var write = redis.NewScript(GuardLua + `
+local waiting = lock_guard(KEYS[1], KEYS[2], ARGV[1])
+if waiting < 0 then return -1 end
+redis.call('INCR', KEYS[3])
+return waiting
+`)
+
+// guarded writes under the guard of l and returns how many wait, or -1.
+func guarded(t *testing.T, rdb *redis.Client, l *Lock) int {
+	t.Helper()
+	lockKey, waitersKey := l.m.GuardKeys(l.Resource())
+	n, err := write.Run(t.Context(), rdb, []string{lockKey, waitersKey, l.Resource() + ":data"}, l.GuardValue()).Int()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func TestGuardLua(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		ctx, name := testContext(t), resource(t)
+		m, k := newManager(t, rdb, slow), mustKeys(t, name)
+		l := mustAcquire(t, m, name)
+		if n := guarded(t, rdb, l); n != 0 {
+			t.Errorf("guard = %d, want nobody waiting", n)
+		}
+		next := acquireAsync(ctx, m, name)
+		awaitWaiters(t, rdb, name, 1)
+		if n := guarded(t, rdb, l); n != 1 {
+			t.Errorf("guard = %d, want one waiting", n)
+		}
+		mustRelease(t, l)
+		after := awaitLock(t, next)
+		if n := guarded(t, rdb, l); n != -1 {
+			t.Errorf("guard = %d for the former holder, want a refusal", n)
+		}
+		if n := guarded(t, rdb, after); n != 0 {
+			t.Errorf("guard = %d for the new holder", n)
+		}
+		mustRelease(t, after)
+		if n := guarded(t, rdb, after); n != -1 {
+			t.Errorf("guard = %d without a holder, want a refusal", n)
+		}
+		if err := rdb.RPush(ctx, k.lock, "x").Err(); err != nil {
+			t.Fatal(err)
+		}
+		if n := guarded(t, rdb, after); n != -1 {
+			t.Errorf("guard = %d on a foreign key, want a refusal", n)
+		}
+		if got := rdb.Get(ctx, name+":data").Val(); got != "3" {
+			t.Errorf("%s writes, want the 3 of the holders", got)
+		}
+	})
+}
+
+// TestLock_LostToStranger: somebody else deletes or overwrites the key. Within
+// one renewal, long before its deadline, the holder knows; its writes are
+// refused from the first moment.
+func TestLock_LostToStranger(t *testing.T) {
+	t.Parallel()
+	for name, stranger := range map[string]func(context.Context, *redis.Client, string) error{
+		"Deleted":     func(ctx context.Context, rdb *redis.Client, key string) error { return rdb.Del(ctx, key).Err() },
+		"Overwritten": func(ctx context.Context, rdb *redis.Client, key string) error { return rdb.Set(ctx, key, "x", 0).Err() },
+		"OtherType": func(ctx context.Context, rdb *redis.Client, key string) error {
+			return errors.Join(rdb.Del(ctx, key).Err(), rdb.RPush(ctx, key, "x").Err())
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+				ctx, name := testContext(t), resource(t)
+				var losses atomic.Int64
+				m := newManager(t, rdb, Config{TTL: 3 * time.Second, Observer: Observer{Lost: func(string) { losses.Add(1) }}})
+				l := mustAcquire(t, m, name)
+				key, _ := m.GuardKeys(name)
+				if err := stranger(ctx, rdb, key); err != nil {
+					t.Fatal(err)
+				}
+				if n := guarded(t, rdb, l); n != -1 {
+					t.Errorf("guard = %d, want a refusal", n)
+				}
+				deadline := l.ValidUntil()
+				ends(t, l)
+				if !time.Now().Before(deadline) {
+					t.Error("only the deadline ended the lock, no renewal did")
+				}
+				before := rdb.Type(ctx, key).Val()
+				if err := l.Release(ctx); !errors.Is(err, ErrNotHeld) || !errors.Is(err, ErrLost) {
+					t.Errorf("release: err = %v, want ErrNotHeld and ErrLost", err)
+				}
+				if after := rdb.Type(ctx, key).Val(); after != before {
+					t.Errorf("the stranger's key was %s and is %s", before, after)
+				}
+				if losses.Load() != 1 {
+					t.Errorf("%d losses observed, want 1", losses.Load())
+				}
+			})
+		})
+	}
+}
+
+// TestLock_RedisGone: with Redis killed, or stopped so that calls hang, the
+// context ends, and the deadline it ends by lies before the key can expire.
+func TestLock_RedisGone(t *testing.T) {
+	t.Parallel()
+	for name, fail := range map[string]func(*redistest.Server) error{
+		"Killed":  (*redistest.Server).Kill,
+		"Hanging": func(s *redistest.Server) error { return syscall.Kill(s.Pid(), syscall.SIGSTOP) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := redistest.Real(t)
+			rdb := redis.NewClient(redistest.Options(server.Addr()))
+			defer rdb.Close()
+			cfg := Config{TTL: 900 * time.Millisecond, CallTimeout: 100 * time.Millisecond}
+			m := newManager(t, rdb, cfg)
+			l := mustAcquire(t, m, resource(t))
+			until := l.ValidUntil()
+			eventually(t, "a renewal", func() bool { return l.ValidUntil().After(until) })
+			if err := fail(server); err != nil {
+				t.Fatal(err)
+			}
+			// No TTL was set after this, so the key lives until then at the
+			// earliest if it was set just before.
+			gone := time.Now()
+			if limit := gone.Add(cfg.TTL); !l.ValidUntil().Before(limit) {
+				t.Errorf("valid until %s after Redis was gone, with a TTL of %s", l.ValidUntil().Sub(gone), cfg.TTL)
+			}
+			ends(t, l)
+			if err := l.Release(t.Context()); err == nil || errors.Is(err, ErrNotHeld) {
+				t.Errorf("release without Redis: err = %v, want the network's", err)
+			}
+		})
+	}
+}
+
+// TestLock_Renewed: a lock is held for many times its TTL.
+func TestLock_Renewed(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		ctx := testContext(t)
+		m := newManager(t, rdb, Config{TTL: time.Second})
+		var locks []*Lock
+		for range 10 {
+			locks = append(locks, mustAcquire(t, m, resource(t)))
+		}
+		for range 5 {
+			until := locks[0].ValidUntil()
+			eventually(t, "a renewal", func() bool { return locks[0].ValidUntil().After(until) })
+		}
+		for _, l := range locks {
+			if l.Context().Err() != nil {
+				t.Fatal("lost: ", context.Cause(l.Context()))
+			}
+			if n := guarded(t, rdb, l); n != 0 {
+				t.Fatalf("guard = %d", n)
+			}
+			if err := l.Release(ctx); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
+// TestManager_Acquire_Repair: a key without TTL is given one, once, and its
+// holder is not cut off at once.
+func TestManager_Acquire_Repair(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		ctx, name := testContext(t), resource(t)
+		var repairs atomic.Int64
+		cfg := slow
+		cfg.Grace = 2 * time.Second
+		cfg.Observer.Repaired = func(string) { repairs.Add(1) }
+		m, k := newManager(t, rdb, cfg), mustKeys(t, name)
+		if err := rdb.Set(ctx, k.lock, "1", 0).Err(); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			if _, err := m.TryAcquire(ctx, name); !errors.Is(err, ErrTaken) {
+				t.Fatalf("err = %v, want ErrTaken", err)
+			}
+		}
+		if left := rdb.PTTL(ctx, k.lock).Val(); left <= 0 || left > cfg.Grace {
+			t.Fatalf("the key lives for %s, want up to %s", left, cfg.Grace)
+		}
+		l := mustAcquire(t, m, name)
+		if n := repairs.Load(); n != 1 {
+			t.Errorf("%d repairs, want 1", n)
+		}
+		// A live holder whose key was made persistent keeps it.
+		if err := rdb.Persist(ctx, k.lock).Err(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := m.TryAcquire(ctx, name); !errors.Is(err, ErrTaken) {
+			t.Fatalf("err = %v, want ErrTaken", err)
+		}
+		if err := l.Extend(ctx, time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		if left := rdb.PTTL(ctx, k.lock).Val(); left <= cfg.Grace || l.Context().Err() != nil {
+			t.Errorf("the live holder's key lives for %s", left)
+		}
+		mustRelease(t, l)
+	})
+}
+
+// TestManager_Acquire_PersistentOwn: the holder itself mends its key when it
+// was made persistent, at its next renewal.
+func TestManager_Acquire_PersistentOwn(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		ctx, name := testContext(t), resource(t)
+		m, k := newManager(t, rdb, Config{TTL: 2 * time.Second}), mustKeys(t, name)
+		l := mustAcquire(t, m, name)
+		if err := rdb.Persist(ctx, k.lock).Err(); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the key has a TTL again", func() bool { return rdb.PTTL(ctx, k.lock).Val() > 0 })
+		mustRelease(t, l)
+	})
+}

@@ -1,0 +1,484 @@
+package lock
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/redistest"
+)
+
+// TestManager_Acquire_FIFO: waiters of two managers get the lock in the order
+// of arrival, each by a direct handover: no TTL or interval ends in this test.
+func TestManager_Acquire_FIFO(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		const waiters = 8
+		ctx, name := testContext(t), resource(t)
+		var handed atomic.Int64
+		cfg := slow
+		cfg.Observer.HandedOver = func(string) { handed.Add(1) }
+		managers := []*Manager{newManager(t, rdb, cfg), newManager(t, rdb, cfg)}
+		holder := mustAcquire(t, managers[0], name)
+		order := make(chan int, waiters)
+		for i := range waiters {
+			go func() {
+				l, err := managers[i%2].Acquire(ctx, name)
+				if err != nil {
+					t.Error(err)
+					order <- -1
+					return
+				}
+				order <- i
+				if err := l.Release(ctx); err != nil {
+					t.Error(err)
+				}
+			}()
+			awaitWaiters(t, rdb, name, int64(i+1))
+		}
+		// A newcomer does not barge in, neither before nor after the release.
+		if _, err := managers[1].TryAcquire(ctx, name); !errors.Is(err, ErrTaken) {
+			t.Fatalf("err = %v, want ErrTaken", err)
+		}
+		mustRelease(t, holder)
+		for want := range waiters {
+			select {
+			case got := <-order:
+				if got != want {
+					t.Fatalf("served %d, want %d", got, want)
+				}
+			case <-ctx.Done():
+				t.Fatalf("waiter %d was not served", want)
+			}
+		}
+		awaitNoTrace(t, rdb, name)
+		eventually(t, "every release but the last hands over", func() bool { return handed.Load() == waiters })
+	})
+}
+
+// TestManager_Acquire_Claim: a lock that was handed over is held for the claim's
+// time at first, and soon for its whole TTL.
+func TestManager_Acquire_Claim(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		ctx, name := testContext(t), resource(t)
+		m, k := newManager(t, rdb, slow), mustKeys(t, name)
+		first := mustAcquire(t, m, name)
+		next := acquireAsync(ctx, m, name)
+		awaitWaiters(t, rdb, name, 1)
+		mustRelease(t, first)
+		l := awaitLock(t, next)
+		if got := rdb.Get(ctx, k.lock).Val(); got != l.GuardValue() {
+			t.Fatalf("key holds %q, want %q", got, l.GuardValue())
+		}
+		eventually(t, "the key lives for the TTL", func() bool { return rdb.PTTL(ctx, k.lock).Val() > slow.ClaimTTL })
+		eventually(t, "the deadline follows", func() bool { return time.Until(l.ValidUntil()) > slow.ClaimTTL })
+		mustRelease(t, l)
+	})
+}
+
+// TestManager_claim_LateNews: news that leaves less than half of the claim, or
+// that is older than the last answer, is not believed without asking.
+func TestManager_claim_LateNews(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Embedded(t)
+	m := newManager(t, rdb, slow)
+	now := time.Now()
+	for _, tc := range []struct {
+		name    string
+		sent    time.Duration // of the last answer, before now
+		set     time.Duration // of the handover, after the last answer
+		claimed bool
+	}{
+		{"fresh", time.Second, 999 * time.Millisecond, true},
+		{"clock set forward", time.Second, time.Hour, true},
+		{"late", 80 * time.Second, time.Second, false},
+		{"before the last answer", time.Second, -time.Millisecond, false},
+		{"with the last answer", time.Second, 0, false},
+	} {
+		a := &attempt{resource: tc.name, keys: mustKeys(t, resource(t)).list(), token: rand.Text(), sent: now.Add(-tc.sent), nowUS: 1e15}
+		n := news{fence: 7, setUS: 1e15 + tc.set.Microseconds(), claimMS: slow.ClaimTTL.Milliseconds()}
+		if err := rdb.Set(t.Context(), a.keys[0], a.token+":7", slow.ClaimTTL).Err(); err != nil {
+			t.Fatal(err)
+		}
+		l, err := m.claim(t.Context(), a, n)
+		if err != nil || (l != nil) != tc.claimed {
+			t.Errorf("%s: claimed = %v, err = %v; want %v", tc.name, l != nil, err, tc.claimed)
+		}
+		if l == nil {
+			continue
+		}
+		mustRelease(t, l)
+	}
+	if l, err := m.claim(t.Context(), &attempt{}, news{}); l != nil || err != nil {
+		t.Errorf("a call to try again was taken for a handover: %v, %v", l, err)
+	}
+}
+
+// TestManager_Acquire_ReleasedBeforeSubscription: the holder releases between
+// the first try and the subscription, so no message will come.
+func TestManager_Acquire_ReleasedBeforeSubscription(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		ctx, name := testContext(t), resource(t)
+		waiter := second(t, rdb)
+		m, other := newManager(t, rdb, slow), newManager(t, waiter, slow)
+		l := mustAcquire(t, m, name)
+		var once atomic.Bool
+		waiter.AddHook(hook(func(next redis.ProcessHook) redis.ProcessHook {
+			return func(ctx context.Context, cmd redis.Cmder) error {
+				err := next(ctx, cmd)
+				if err == nil && runs(cmd, acquireScript) && !once.Swap(true) {
+					mustRelease(t, l)
+				}
+				return err
+			}
+		}))
+		if err := acquireScript.Load(ctx, rdb).Err(); err != nil {
+			t.Fatal(err)
+		}
+		mustRelease(t, mustAcquire(t, other, name))
+		if !once.Load() {
+			t.Fatal("the lock was never contended")
+		}
+	})
+}
+
+func TestManager_Acquire_ContextEnds(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		name := resource(t)
+		m := newManager(t, rdb, slow)
+		l := mustAcquire(t, m, name)
+
+		t.Run("Cancelled", func(t *testing.T) {
+			why := errors.New("the buyer left")
+			ctx, cancel := context.WithCancelCause(t.Context())
+			waiting := acquireAsync(ctx, m, name)
+			awaitWaiters(t, rdb, name, 1)
+			cancel(why)
+			r := await(t, waiting)
+			for _, want := range []error{ErrWaitTimeout, context.Canceled, why} {
+				if !errors.Is(r.err, want) {
+					t.Errorf("err = %v, want it to be %v", r.err, want)
+				}
+			}
+			awaitWaiters(t, rdb, name, 0)
+		})
+		t.Run("Deadline", func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+			defer cancel()
+			_, err := m.Acquire(ctx, name)
+			if !errors.Is(err, ErrWaitTimeout) || !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("err = %v, want ErrWaitTimeout and DeadlineExceeded", err)
+			}
+			awaitWaiters(t, rdb, name, 0)
+		})
+		t.Run("Before", func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			if _, err := m.Acquire(ctx, name); !errors.Is(err, ErrWaitTimeout) || !errors.Is(err, context.Canceled) {
+				t.Errorf("acquire: err = %v", err)
+			}
+			if _, err := m.TryAcquire(ctx, name); errors.Is(err, ErrWaitTimeout) || !errors.Is(err, context.Canceled) {
+				t.Errorf("try: err = %v", err)
+			}
+		})
+		mustRelease(t, l)
+		awaitNoTrace(t, rdb, name)
+	})
+}
+
+// TestManager_Acquire_CancelledDuringCall: the context ends while the call is
+// on its way; Acquire returns at once, and what the call took is given back.
+func TestManager_Acquire_CancelledDuringCall(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		name := resource(t)
+		late := second(t, rdb)
+		m := newManager(t, late, slow)
+		entered, gate, took := make(chan struct{}, 4), make(chan struct{}), make(chan int64, 4)
+		late.AddHook(hook(func(next redis.ProcessHook) redis.ProcessHook {
+			return func(ctx context.Context, cmd redis.Cmder) error {
+				if !runs(cmd, acquireScript) {
+					return next(ctx, cmd)
+				}
+				entered <- struct{}{}
+				<-gate
+				err := next(ctx, cmd)
+				if err == nil {
+					vals, convErr := cmd.(*redis.Cmd).Int64Slice()
+					if convErr != nil {
+						return convErr
+					}
+					took <- vals[0]
+				}
+				return err
+			}
+		}))
+		if err := acquireScript.Load(t.Context(), rdb).Err(); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := acquireAsync(ctx, m, name)
+		<-entered
+		cancel()
+		if r := await(t, done); !errors.Is(r.err, ErrWaitTimeout) {
+			t.Fatalf("%+v, want ErrWaitTimeout", r)
+		}
+		close(gate)
+		if got := <-took; got != 1 {
+			t.Fatalf("the script answered %d, want that it took the lock", got)
+		}
+		awaitNoTrace(t, rdb, name)
+	})
+}
+
+// ghosts puts waiters into the queue whose process does not exist.
+func ghosts(t *testing.T, m *Manager, name string, n int) (tokens []string) {
+	t.Helper()
+	for range n {
+		token := rand.Text()
+		r, err := m.runAcquire(t.Context(), mustKeys(t, name).list(), token, "GHOST:"+token)
+		if err != nil || r.held {
+			t.Fatalf("%+v, %v; want a place in the queue", r, err)
+		}
+		tokens = append(tokens, token)
+	}
+	return tokens
+}
+
+// TestManager_Acquire_DeadWaiters: 20 waiters at the head whose processes are
+// gone cost nothing where Redis knows who listens.
+func TestManager_Acquire_DeadWaiters(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		ctx, name := testContext(t), resource(t)
+		m := newManager(t, rdb, slow)
+		l := mustAcquire(t, m, name)
+		ghosts(t, m, name, 20)
+		next := acquireAsync(ctx, m, name)
+		awaitWaiters(t, rdb, name, 21)
+		mustRelease(t, l)
+		l = awaitLock(t, next)
+		mustRelease(t, l)
+	})
+}
+
+// TestManager_Acquire_DeadWaiters_Cluster: in a cluster PUBLISH does not tell
+// who listens, so the dead are known by their silence; all at a time, not one
+// claim after the other.
+func TestManager_Acquire_DeadWaiters_Cluster(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		const dead = 20
+		ctx, name := testContext(t), resource(t)
+		cfg := Config{TTL: 5 * time.Second, ClaimTTL: 500 * time.Millisecond, Liveness: 100 * time.Millisecond}
+		m := newManager(t, rdb, cfg)
+		m.args = newScriptArgs(m.cfg, false)
+		l := mustAcquire(t, m, name)
+		dying := ghosts(t, m, name, dead)
+		next := acquireAsync(ctx, m, name)
+		awaitWaiters(t, rdb, name, dead+1)
+		// Whoever holds the key after each script that may hand it over.
+		var mu sync.Mutex
+		served := make(map[string]bool)
+		rdb.AddHook(hook(func(next redis.ProcessHook) redis.ProcessHook {
+			return func(ctx context.Context, cmd redis.Cmder) error {
+				err := next(ctx, cmd)
+				if !runs(cmd, acquireScript) && !runs(cmd, releaseScript) {
+					return err
+				}
+				token, _, ok := strings.Cut(rdb.Get(ctx, mustKeys(t, name).lock).Val(), ":")
+				if ok && slices.Contains(dying, token) {
+					mu.Lock()
+					served[token] = true
+					mu.Unlock()
+				}
+				return err
+			}
+		}))
+		mustRelease(t, l)
+		l = awaitLock(t, next)
+		mustRelease(t, l)
+		awaitNoTrace(t, rdb, name)
+		// While one of them had the lock, the silence of the rest grew too long.
+		mu.Lock()
+		defer mu.Unlock()
+		if len(served) > 1 {
+			t.Errorf("the lock went to %d dead waiters, want one at most", len(served))
+		}
+	})
+}
+
+// TestManager_Acquire_DeadAfterHandover: a waiter that died after the lock was
+// handed to it keeps it for the claim's time only.
+func TestManager_Acquire_DeadAfterHandover(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		ctx, name := testContext(t), resource(t)
+		cfg := slow
+		cfg.ClaimTTL = 100 * time.Millisecond
+		m := newManager(t, rdb, cfg)
+		l := mustAcquire(t, m, name)
+		dead := ghosts(t, m, name, 1)[0]
+		mustRelease(t, l)
+		if got := rdb.Get(ctx, mustKeys(t, name).lock).Val(); got != "" && !strings.HasPrefix(got, dead) {
+			t.Fatalf("key holds %q, want the dead waiter's value", got)
+		}
+		// The key had no other way to go than by the end of the claim.
+		l = mustAcquire(t, m, name)
+		mustRelease(t, l)
+	})
+}
+
+// TestManager_giveBack_HandedOver: a waiter that leaves just after it was handed
+// the lock passes it on.
+func TestManager_giveBack_HandedOver(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		ctx, name := testContext(t), resource(t)
+		m, k := newManager(t, rdb, slow), mustKeys(t, name)
+		l := mustAcquire(t, m, name)
+		leaving := ghosts(t, m, name, 1)[0]
+		mustRelease(t, l)
+		if got := rdb.Get(ctx, k.lock).Val(); !strings.HasPrefix(got, leaving+":") {
+			t.Fatalf("key holds %q, want the leaving waiter's value", got)
+		}
+		next := acquireAsync(ctx, m, name)
+		awaitWaiters(t, rdb, name, 1)
+		m.giveBack(ctx, &attempt{keys: k.list(), token: leaving, member: "GHOST:" + leaving}, nil)
+		mustRelease(t, awaitLock(t, next))
+	})
+}
+
+// TestManager_Acquire_LapsedWithWaiters: the key of a dead holder lapsed; a
+// newcomer does not take it but passes it on to who was first.
+func TestManager_Acquire_LapsedWithWaiters(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		ctx, name := testContext(t), resource(t)
+		m, other := newManager(t, rdb, slow), newManager(t, rdb, slow)
+		k := mustKeys(t, name)
+		if err := rdb.Set(ctx, k.lock, "a dead holder", time.Minute).Err(); err != nil {
+			t.Fatal(err)
+		}
+		first := acquireAsync(ctx, m, name)
+		awaitWaiters(t, rdb, name, 1)
+		if err := rdb.Del(ctx, k.lock).Err(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := other.TryAcquire(ctx, name); !errors.Is(err, ErrTaken) {
+			t.Fatalf("err = %v, want ErrTaken", err)
+		}
+		mustRelease(t, awaitLock(t, first))
+		// And without a newcomer the waiter looks for itself when the key lapses.
+		if err := rdb.Set(ctx, k.lock, "a dead holder", 50*time.Millisecond).Err(); err != nil {
+			t.Fatal(err)
+		}
+		mustRelease(t, mustAcquire(t, m, name))
+	})
+}
+
+// TestManager_Acquire_Silence: a waiter that was silent for too long loses its
+// place to the next, and one that shows itself keeps it.
+func TestManager_Acquire_Silence(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		ctx, name := testContext(t), resource(t)
+		cfg := slow
+		cfg.Liveness = 20 * time.Millisecond
+		m, k := newManager(t, rdb, cfg), mustKeys(t, name)
+		l := mustAcquire(t, m, name)
+		silent := "GHOST:" + ghosts(t, m, name, 1)[0]
+		next := acquireAsync(ctx, m, name)
+		awaitWaiters(t, rdb, name, 2)
+		until, err := rdb.HGet(ctx, k.seen, silent).Int64()
+		if err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the silent one's time is over", func() bool { return rdb.Time(ctx).Val().UnixMilli() > until })
+		mustRelease(t, l)
+		l = awaitLock(t, next)
+		if n := rdb.Exists(ctx, k.waiters, k.seen).Val(); n != 0 {
+			t.Errorf("the silent waiter left %d keys", n)
+		}
+		mustRelease(t, l)
+	})
+}
+
+// TestManager_Acquire_SubscriptionKilled: the lock is released while the
+// subscription is down, so the message is lost.
+func TestManager_Acquire_SubscriptionKilled(t *testing.T) {
+	t.Parallel()
+	server := redistest.Real(t)
+	rdb := redis.NewClient(redistest.Options(server.Addr()))
+	defer rdb.Close()
+	ctx, name := testContext(t), resource(t)
+	holder, m := newManager(t, rdb, slow), newManager(t, rdb, slow)
+	for range 5 {
+		l := mustAcquire(t, holder, name)
+		next := acquireAsync(ctx, m, name)
+		awaitWaiters(t, rdb, name, 1)
+		if n, err := rdb.ClientKillByFilter(ctx, "TYPE", "pubsub").Result(); err != nil || n == 0 {
+			t.Fatalf("killed %d connections, err = %v", n, err)
+		}
+		mustRelease(t, l)
+		mustRelease(t, awaitLock(t, next))
+	}
+}
+
+// TestManager_Acquire_RedisRestarts: a waiter outlasts a restart.
+func TestManager_Acquire_RedisRestarts(t *testing.T) {
+	t.Parallel()
+	server := redistest.Real(t)
+	rdb := redis.NewClient(redistest.Options(server.Addr()))
+	defer rdb.Close()
+	ctx, name := testContext(t), resource(t)
+	cfg := Config{TTL: time.Second, Liveness: 100 * time.Millisecond}
+	holder, m := newManager(t, rdb, cfg), newManager(t, rdb, cfg)
+	l := mustAcquire(t, holder, name)
+	next := acquireAsync(ctx, m, name)
+	awaitWaiters(t, rdb, name, 1)
+	if err := server.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	// While Redis is away an acquire fails with the network's error.
+	if _, err := holder.TryAcquire(ctx, resource(t)); err == nil || !unknown(errors.Unwrap(err)) {
+		t.Errorf("err = %v, want the network's", err)
+	}
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	// Whether the lock outlived the restart depends on how long that took.
+	if err := l.Release(ctx); err != nil && !errors.Is(err, ErrNotHeld) {
+		t.Fatal(err)
+	}
+	mustRelease(t, awaitLock(t, next))
+}
+
+func TestManager_deliver(t *testing.T) {
+	t.Parallel()
+	m := newManager(t, redistest.Embedded(t), slow)
+	a := &attempt{token: "T", told: make(chan news, 1)}
+	m.addWaiter(a)
+	for _, payload := range []string{"", "T", "T 1 2", "T 1 2 x", "T 1 2 3 4", "U 1 2 3"} {
+		m.deliver(payload)
+		if len(a.told) != 0 {
+			t.Fatalf("%q was delivered", payload)
+		}
+	}
+	m.deliver("T 1 2 3")
+	m.deliver("T 4 5 6") // while the first is unread this one is not needed
+	if got := <-a.told; got != (news{1, 2, 3}) || len(a.told) != 0 {
+		t.Fatalf("got %+v and %d more", got, len(a.told))
+	}
+}

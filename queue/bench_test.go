@@ -1,0 +1,84 @@
+package queue_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/redistest"
+	"flashsale/queue"
+)
+
+// BenchmarkQueue_RedisCPU reports what one task costs in the server's own
+// script time, by INFO commandstats: for enqueue, and for dequeue with
+// acknowledge. One operation is one batch through all three.
+func BenchmarkQueue_RedisCPU(b *testing.B) {
+	for _, batch := range []int{1, 16, 128, 256, 512} {
+		b.Run(fmt.Sprintf("batch=%d", batch), func(b *testing.B) {
+			rdb := redistest.Redis(b)
+			q := newQueue(b, rdb, queue.Config{})
+			backlog := make([]queue.Task, 10_000)
+			for i := range backlog {
+				backlog[i] = task(b)
+			}
+			enqueue(b, q, backlog...)
+			var add, rest float64
+			ctx := context.Background()
+			for b.Loop() {
+				tasks := make([]queue.Task, batch)
+				for i := range tasks {
+					tasks[i] = task(b)
+				}
+				t0 := scriptTime(b, rdb)
+				if _, err := q.Enqueue(ctx, tasks...); err != nil {
+					b.Fatal(err)
+				}
+				t1 := scriptTime(b, rdb)
+				f, err := q.Dequeue(ctx, batch)
+				if err != nil {
+					b.Fatal(err)
+				}
+				if _, err = q.Ack(ctx, f.Tasks...); err != nil {
+					b.Fatal(err)
+				}
+				add += t1 - t0
+				rest += scriptTime(b, rdb) - t1
+			}
+			tasks := float64(b.N) * float64(batch)
+			b.ReportMetric(add/tasks, "enqueue-us/task")
+			b.ReportMetric(rest/tasks, "dequeue+ack-us/task")
+		})
+	}
+}
+
+// task is about as large as an order.
+func task(b *testing.B) queue.Task {
+	b.Helper()
+	id, err := uuid.NewV7()
+	if err != nil {
+		b.Fatal(err)
+	}
+	return queue.Task{ID: id.String(), Payload: []byte(strings.Repeat("x", 200))}
+}
+
+// scriptTime is how long EVALSHA has run on the server so far, in microseconds.
+func scriptTime(b *testing.B, rdb *redis.Client) float64 {
+	b.Helper()
+	info, err := rdb.Info(context.Background(), "commandstats").Result()
+	if err != nil {
+		b.Fatal(err)
+	}
+	_, line, ok := strings.Cut(info, "cmdstat_evalsha:")
+	if !ok {
+		b.Fatal("no script was run")
+	}
+	var n, usec float64
+	if _, err := fmt.Sscanf(line, "calls=%f,usec=%f", &n, &usec); err != nil {
+		b.Fatal(err)
+	}
+	return usec
+}

@@ -1,0 +1,392 @@
+package queue_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/redistest"
+	"flashsale/queue"
+)
+
+// start runs the queue in the background; the function returned stops it and
+// fails the test unless Run ends well.
+func start(t testing.TB, q *queue.Queue, h queue.BatchHandler, cfg queue.RunConfig) (stop func()) {
+	t.Helper()
+	end := launch(t, q, h, cfg)
+	var once sync.Once
+	stop = func() {
+		once.Do(func() {
+			if err := end(); err != nil {
+				t.Errorf("Run: %v", err)
+			}
+		})
+	}
+	t.Cleanup(stop)
+	return stop
+}
+
+// launch is start for a Run that may end with an error.
+func launch(t testing.TB, q *queue.Queue, h queue.BatchHandler, cfg queue.RunConfig) (end func() error) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	result := make(chan error, 1)
+	go func() { result <- q.Run(ctx, h, cfg) }()
+	return func() error {
+		cancel()
+		select {
+		case err := <-result:
+			return err
+		case <-time.After(limit):
+			return errors.New("did not end")
+		}
+	}
+}
+
+// ledger counts how often each task was handled.
+type ledger struct {
+	mu   sync.Mutex
+	runs map[string]int
+}
+
+func (l *ledger) add(tasks []queue.Leased) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.runs == nil {
+		l.runs = make(map[string]int)
+	}
+	for i := range tasks {
+		l.runs[tasks[i].ID]++
+	}
+}
+
+func (l *ledger) distinct() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.runs)
+}
+
+func TestRun_All(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		prefix := redistest.Prefix(t)
+		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
+		var seen ledger
+		stop := start(t, q, func(_ context.Context, tasks []queue.Leased) []error {
+			seen.add(tasks)
+			return nil
+		}, queue.RunConfig{Batch: 64, Workers: 3, Linger: time.Millisecond, OnError: func(err error) { t.Error(err) }})
+		enqueue(t, q, numbered(3000)...)
+		waitFor(t, func() bool { return stats(t, q) == queue.Stats{} })
+		stop()
+		if n := seen.distinct(); n != 3000 {
+			t.Fatalf("%d tasks handled, want 3000", n)
+		}
+		for id, n := range seen.runs {
+			if n != 1 {
+				t.Fatalf("%s handled %d times", id, n)
+			}
+		}
+		wantKeys(t, rdb, prefix, "clock", "wake")
+	})
+}
+
+func TestRun_Verdicts(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		q := newQueue(t, rdb, queue.Config{BackoffBase: time.Hour, MaxAttempts: 2})
+		broken := errors.New("broken")
+		attempts := make(chan string, 100)
+		stop := start(t, q, func(_ context.Context, tasks []queue.Leased) []error {
+			errs := make([]error, len(tasks))
+			for i, task := range tasks {
+				attempts <- fmt.Sprintf("%s %d", task.ID, task.Attempt)
+				switch task.ID {
+				case "discard":
+					errs[i] = fmt.Errorf("wrapped: %w", queue.Discard(broken))
+				case "retry":
+					errs[i] = queue.RetryIn(time.Millisecond, broken)
+				case "snooze":
+					errs[i] = queue.Snooze(time.Hour)
+				case "fail":
+					errs[i] = broken
+				}
+			}
+			return errs
+		}, queue.RunConfig{})
+		enqueue(t, q, queue.Task{ID: "discard"}, queue.Task{ID: "retry"}, queue.Task{ID: "snooze"},
+			queue.Task{ID: "fail"}, queue.Task{ID: "fine"})
+		waitFor(t, func() bool { return stats(t, q) == queue.Stats{Delayed: 2, Dead: 2} })
+		stop()
+		close(attempts)
+		var got []string
+		for a := range attempts {
+			got = append(got, a)
+		}
+		slices.Sort(got)
+		want := []string{"discard 1", "fail 1", "fine 1", "retry 1", "retry 2", "snooze 1"}
+		if !slices.Equal(got, want) {
+			t.Fatalf("handled %v, want %v", got, want)
+		}
+		for id, want := range map[string]queue.TaskInfo{
+			"discard": {State: queue.StateDead, Attempt: 1, Reason: "wrapped: broken"},
+			"retry":   {State: queue.StateDead, Attempt: 2, Reason: "broken"},
+			"snooze":  {State: queue.StateDelayed, Attempt: 0, Reason: "snoozed for 1h0m0s"},
+			"fail":    {State: queue.StateDelayed, Attempt: 1, Reason: "broken"},
+		} {
+			got := get(t, q, id)
+			if got.State != want.State || got.Attempt != want.Attempt || got.Reason != want.Reason {
+				t.Errorf("%s: %+v, want %+v", id, got, want)
+			}
+		}
+		wantGone(t, q, "fine")
+	})
+}
+
+func TestRun_HandlerBroken(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		handler queue.BatchHandler
+		reason  string
+	}{
+		"panic":  {func(context.Context, []queue.Leased) []error { explode(); return nil }, "queue_test.explode"},
+		"length": {func(context.Context, []queue.Leased) []error { return make([]error, 7) }, "7 errors for 1 tasks"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+				q := newQueue(t, rdb, queue.Config{MaxAttempts: 1})
+				told := make(chan error, 1)
+				stop := start(t, q, tt.handler, queue.RunConfig{OnError: func(err error) { told <- err }})
+				enqueue(t, q, queue.Task{ID: "a"})
+				waitFor(t, func() bool { return stats(t, q).Dead == 1 })
+				want := tt.reason
+				if info := get(t, q, "a"); !strings.Contains(info.Reason, want) {
+					t.Fatalf("reason %q does not contain %q", info.Reason, want)
+				}
+				if err := <-told; !strings.Contains(err.Error(), want) {
+					t.Fatalf("OnError was told %q, not %q", err, want)
+				}
+				// The worker lives on.
+				enqueue(t, q, queue.Task{ID: "b"})
+				waitFor(t, func() bool { return stats(t, q).Dead == 2 })
+				<-told
+				stop()
+			})
+		})
+	}
+}
+
+func explode() { panic("the order is odd") }
+
+func TestRun_DrainFinishes(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		q := newQueue(t, rdb, queue.Config{})
+		enqueue(t, q, queue.Task{ID: "a"}, queue.Task{ID: "b"})
+		running, finish := make(chan struct{}), make(chan struct{})
+		end := launch(t, q, func(ctx context.Context, _ []queue.Leased) []error {
+			close(running)
+			select {
+			case <-finish:
+			case <-ctx.Done():
+				t.Error("the context ended before the drain was over")
+			}
+			return nil
+		}, queue.RunConfig{Batch: 1, Workers: 1, Drain: time.Hour})
+		<-running
+		ended := make(chan error, 1)
+		go func() { ended <- end() }()
+		// The batch runs on although Run's context has ended; then it is acknowledged.
+		select {
+		case err := <-ended:
+			t.Fatalf("Run ended before its handler: %v", err)
+		default:
+		}
+		close(finish)
+		if err := <-ended; err != nil {
+			t.Fatal(err)
+		}
+		wantGone(t, q, "a")
+		if info := get(t, q, "b"); info.State != queue.StateReady || info.Attempt != 0 {
+			t.Fatalf("not fetched: %+v", info)
+		}
+	})
+}
+
+func TestRun_DrainSpent(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		for _, obedient := range []bool{true, false} {
+			q := newQueue(t, rdb, queue.Config{MaxAttempts: 1})
+			enqueue(t, q, queue.Task{ID: "a"}, queue.Task{ID: "b"}, queue.Task{ID: "c"})
+			running, release := make(chan struct{}), make(chan struct{})
+			end := launch(t, q, func(ctx context.Context, tasks []queue.Leased) []error {
+				close(running)
+				if !obedient {
+					<-release
+					return nil
+				}
+				<-ctx.Done()
+				if !errors.Is(context.Cause(ctx), queue.ErrDraining) {
+					t.Errorf("cause %v, want ErrDraining", context.Cause(ctx))
+				}
+				return []error{nil, ctx.Err(), fmt.Errorf("query: %w", ctx.Err())}
+			}, queue.RunConfig{Workers: 1, Drain: 10 * time.Millisecond})
+			<-running
+			err := end()
+			close(release)
+			left := []string{"a", "b", "c"}
+			if obedient {
+				if err != nil {
+					t.Fatal(err)
+				}
+				wantGone(t, q, "a")
+				left = left[1:]
+			} else if !errors.Is(err, queue.ErrAbandoned) {
+				t.Fatalf("%v, want ErrAbandoned", err)
+			}
+			for _, id := range left {
+				if info := get(t, q, id); info.State != queue.StateReady || info.Attempt != 0 {
+					t.Fatalf("obedient %v: task is %+v, want ready with no attempt", obedient, info)
+				}
+			}
+			take(t, q, left...)
+		}
+	})
+}
+
+func TestRun_Extends(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		const lease = 600 * time.Millisecond
+		q := newQueue(t, rdb, queue.Config{Lease: lease})
+		enqueue(t, q, queue.Task{ID: "a"})
+		var seen ledger
+		stop := start(t, q, func(ctx context.Context, tasks []queue.Leased) []error {
+			seen.add(tasks)
+			// Longer than three leases, by the server's clock.
+			began := redisTime(t, rdb)
+			waitFor(t, func() bool { return redisTime(t, rdb).Sub(began) > 3*lease })
+			return []error{ctx.Err()}
+		}, queue.RunConfig{OnError: func(err error) { t.Error(err) }})
+		waitFor(t, func() bool { return stats(t, q) == queue.Stats{} })
+		stop()
+		if seen.runs["a"] != 1 {
+			t.Fatalf("handled %d times", seen.runs["a"])
+		}
+	})
+}
+
+func TestRun_LeaseLost(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		q := newQueue(t, rdb, queue.Config{Lease: 300 * time.Millisecond})
+		enqueue(t, q, queue.Task{ID: "a"}, queue.Task{ID: "b"})
+		causes := make(chan error, 10)
+		stop := start(t, q, func(ctx context.Context, tasks []queue.Leased) []error {
+			if tasks[0].Attempt > 1 || len(tasks) < 2 {
+				return nil
+			}
+			// Another worker took a over.
+			if err := rdb.HSet(testContext(t), q.EnqueueKeys()[4], "a", "2,0;Lother").Err(); err != nil {
+				t.Error(err)
+			}
+			<-ctx.Done()
+			causes <- context.Cause(ctx)
+			return []error{ctx.Err(), ctx.Err()}
+		}, queue.RunConfig{})
+		if err := <-causes; !errors.Is(err, queue.ErrLeaseLost) {
+			t.Fatalf("cause %v, want ErrLeaseLost", err)
+		}
+		waitFor(t, func() bool { return stats(t, q) == queue.Stats{} })
+		stop()
+	})
+}
+
+// TestRun_RedisRestarts kills Redis under load again and again.
+func TestRun_RedisRestarts(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Real(t)
+	rdb := redis.NewClient(redistest.Options(srv.Addr()))
+	defer closeClient(t, rdb)
+	q := newQueue(t, rdb, queue.Config{Lease: time.Second, BackoffMax: 250 * time.Millisecond})
+	const total = 6000
+	enqueue(t, q, numbered(total)...)
+	var seen ledger
+	progress := make(chan struct{}, total)
+	stop := start(t, q, func(_ context.Context, tasks []queue.Leased) []error {
+		seen.add(tasks)
+		progress <- struct{}{}
+		return nil
+	}, queue.RunConfig{Batch: 20, Workers: 2, MaxIdle: time.Second})
+	for range 3 {
+		for range 20 {
+			<-progress
+		}
+		if err := srv.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		if err := srv.Start(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	waitFor(t, func() bool { return stats(t, q) == queue.Stats{} })
+	stop()
+	if n := seen.distinct(); n != total {
+		t.Fatalf("%d of %d tasks handled", n, total)
+	}
+}
+
+// TestRun_WorkerDies: what a dead worker had leased runs again, each task once.
+func TestRun_WorkerDies(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		q := newQueue(t, rdb, queue.Config{Lease: time.Second})
+		enqueue(t, q, numbered(64)...)
+		if n := len(dequeue(t, q, 64).Tasks); n != 64 {
+			t.Fatalf("leased %d", n)
+		}
+		var seen ledger
+		stop := start(t, q, func(_ context.Context, tasks []queue.Leased) []error {
+			seen.add(tasks)
+			for _, task := range tasks {
+				if task.Attempt != 2 {
+					t.Errorf("%s has attempt %d, want 2", task.ID, task.Attempt)
+				}
+			}
+			return nil
+		}, queue.RunConfig{Batch: 8})
+		waitFor(t, func() bool { return stats(t, q) == queue.Stats{} })
+		stop()
+		for id, n := range seen.runs {
+			if n != 1 {
+				t.Errorf("%s ran %d times after the crash", id, n)
+			}
+		}
+	})
+}
+
+func TestRun_Config(t *testing.T) {
+	t.Parallel()
+	q := newQueue(t, redistest.Embedded(t), queue.Config{})
+	h := func(context.Context, []queue.Leased) []error { return nil }
+	for name, cfg := range map[string]queue.RunConfig{
+		"batch": {Batch: 513}, "workers": {Workers: -1}, "drain": {Drain: -1},
+		"idle": {MaxIdle: time.Millisecond}, "linger": {Linger: time.Minute},
+	} {
+		if err := q.Run(testContext(t), h, cfg); !errors.Is(err, queue.ErrConfig) {
+			t.Errorf("%s: %v, want ErrConfig", name, err)
+		}
+	}
+	if err := q.Run(testContext(t), nil, queue.RunConfig{}); !errors.Is(err, queue.ErrConfig) {
+		t.Errorf("no handler: %v, want ErrConfig", err)
+	}
+}

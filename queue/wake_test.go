@@ -1,0 +1,236 @@
+package queue_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/redistest"
+	"flashsale/queue"
+)
+
+// blocked waits until n clients of the server are in a blocking command.
+func blocked(t testing.TB, rdb *redis.Client, n int) {
+	t.Helper()
+	waitFor(t, func() bool {
+		info, err := rdb.Info(testContext(t), "clients").Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Contains(info, "blocked_clients:"+strconv.Itoa(n)+"\r\n")
+	})
+}
+
+// calls is how often clients called the commands, by the server's own count.
+func calls(t testing.TB, rdb *redis.Client, commands ...string) int {
+	t.Helper()
+	info, err := rdb.Info(testContext(t), "commandstats").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for line := range strings.SplitSeq(info, "\r\n") {
+		for _, name := range commands {
+			var got int
+			if rest, ok := strings.CutPrefix(line, "cmdstat_"+name+":calls="); ok {
+				if _, err := fmt.Sscanf(rest, "%d", &got); err != nil {
+					t.Fatal(err)
+				}
+				n += got
+			}
+		}
+	}
+	return n
+}
+
+func TestQueue_WaitTimesOut(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		q := newQueue(t, rdb, queue.Config{})
+		for _, wait := range []time.Duration{-1, 0, 30 * time.Millisecond, time.Second} {
+			start := time.Now()
+			if err := q.Wait(testContext(t), wait); err != nil {
+				t.Fatal(err)
+			}
+			if got := time.Since(start); got < wait {
+				t.Fatalf("waited %v, want %v", got, wait)
+			}
+		}
+	})
+}
+
+func TestQueue_WaitCancelled(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		prefix := redistest.Prefix(t)
+		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
+		stop := errors.New("stop")
+		ctx, cancel := context.WithCancelCause(testContext(t))
+		ended := make(chan error, 1)
+		go func() { ended <- q.Wait(ctx, time.Hour) }()
+		cancel(stop)
+		select {
+		case err := <-ended:
+			if !errors.Is(err, stop) {
+				t.Fatalf("%v, want the cause", err)
+			}
+		case <-time.After(limit):
+			t.Fatal("a cancelled Wait did not return")
+		}
+		if err := q.Wait(ctx, time.Hour); !errors.Is(err, stop) {
+			t.Fatalf("%v, want the cause", err)
+		}
+		// Its connection was not lost and holds no other test's reply.
+		enqueue(t, q, queue.Task{ID: "a"})
+		take(t, q, "a")
+	})
+}
+
+// TestQueue_WaitCancelledWhileBlocked makes sure that the pop was under way,
+// and that a wake-up is not lost with it.
+func TestQueue_WaitCancelledWhileBlocked(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Real(t)
+	rdb := redis.NewClient(redistest.Options(srv.Addr()))
+	defer closeClient(t, rdb)
+	q := newQueue(t, rdb, queue.Config{})
+	for range 20 {
+		ctx, cancel := context.WithCancel(testContext(t))
+		ended := make(chan error, 1)
+		go func() { ended <- q.Wait(ctx, time.Hour) }()
+		blocked(t, rdb, 1)
+		added := make(chan struct{})
+		go func() {
+			defer close(added)
+			enqueue(t, q, queue.Task{ID: "a"})
+		}()
+		cancel()
+		err := <-ended
+		<-added
+		if err != nil && !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		}
+		if err != nil {
+			// Another waiter gets the wake-up that this one did not use.
+			if err := q.Wait(testContext(t), 10*limit); err != nil {
+				t.Fatalf("the wake-up was lost: %v", err)
+			}
+		}
+		ack(t, q, take(t, q, "a")...)
+		// Leave no token for the next round.
+		if err := rdb.Del(testContext(t), q.EnqueueKeys()[6]).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestQueue_WaitWokenByEarlierDue(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		q := newQueue(t, rdb, queue.Config{})
+		enqueue(t, q, queue.Task{ID: "far", Due: time.Now().Add(time.Hour)})
+		ctx := testContext(t)
+		drain := func() {
+			if err := rdb.Del(ctx, q.EnqueueKeys()[6]).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		drain()
+		enqueue(t, q, queue.Task{ID: "farther", Due: time.Now().Add(2 * time.Hour)})
+		if n, err := rdb.LLen(ctx, q.EnqueueKeys()[6]).Result(); err != nil || n != 0 {
+			t.Fatalf("a later due time woke a worker: %d, %v", n, err)
+		}
+		enqueue(t, q, queue.Task{ID: "near", Due: time.Now().Add(time.Minute)})
+		if err := q.Wait(ctx, 10*limit); err != nil {
+			t.Fatalf("an earlier due time woke nobody: %v", err)
+		}
+		enqueue(t, q, queue.Task{ID: "now"})
+		l := take(t, q, "now")
+		drain()
+		reject(t, q, queue.Rejection{Task: l[0], Delay: time.Second})
+		if err := q.Wait(ctx, 10*limit); err != nil {
+			t.Fatalf("an earlier retry woke nobody: %v", err)
+		}
+	})
+}
+
+// TestQueue_WakeChain: one wake-up is enough to start as many workers as there is work for.
+func TestQueue_WakeChain(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		q := newQueue(t, rdb, queue.Config{})
+		ctx := testContext(t)
+		const workers = 4
+		started := make(chan error, workers)
+		for range workers {
+			go func() {
+				err := q.Wait(ctx, 10*limit)
+				if err == nil {
+					var f queue.Fetched
+					if f, err = q.Dequeue(ctx, 1); err == nil && len(f.Tasks) != 1 {
+						err = fmt.Errorf("woken for %d tasks", len(f.Tasks))
+					}
+				}
+				started <- err
+			}()
+		}
+		enqueue(t, q, numbered(workers)...)
+		for range workers {
+			if err := <-started; err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
+// TestRun_Idle: an idle worker sends next to nothing, and yet starts a task when it arrives.
+func TestRun_Idle(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Real(t)
+	opt := redistest.Options(srv.Addr())
+	rdb, admin := redis.NewClient(opt), redis.NewClient(redistest.Options(srv.Addr()))
+	defer closeClient(t, rdb)
+	defer closeClient(t, admin)
+	q := newQueue(t, rdb, queue.Config{})
+	handled := make(chan string, 10)
+	stop := start(t, q, func(_ context.Context, tasks []queue.Leased) []error {
+		for _, task := range tasks {
+			handled <- task.ID
+		}
+		return nil
+	}, queue.RunConfig{MaxIdle: time.Hour, Workers: 4})
+	blocked(t, admin, 1)
+	before := calls(t, admin, "evalsha", "eval", "blpop")
+	// What is observed here is that nothing happens, which takes time to pass on the server's clock.
+	began := redisTime(t, admin)
+	waitFor(t, func() bool { return redisTime(t, admin).Sub(began) > 1500*time.Millisecond })
+	if sent := calls(t, admin, "evalsha", "eval", "blpop") - before; sent > 0 {
+		t.Errorf("an idle worker sent %d commands", sent)
+	}
+	for i := range 3 {
+		id := strconv.Itoa(i)
+		enqueue(t, q, queue.Task{ID: id})
+		select {
+		case got := <-handled:
+			if got != id {
+				t.Fatalf("handled %s, want %s", got, id)
+			}
+		case <-time.After(limit):
+			t.Fatal("an enqueue did not wake the idle worker")
+		}
+		blocked(t, admin, 1)
+	}
+	enqueue(t, q, queue.Task{ID: "later", Due: redisTime(t, admin).Add(200 * time.Millisecond)})
+	select {
+	case <-handled:
+	case <-time.After(limit):
+		t.Fatal("a delayed task did not start")
+	}
+	stop()
+}
