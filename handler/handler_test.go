@@ -259,3 +259,8 @@ func wantProblem(tb testing.TB, resp *http.Response, status int, code string) ma
 }
 
 var errTest = errors.New("a failure with inner details: dial tcp 10.0.0.1:6379")
+
+// readCloser makes a body of a reader.
+type readCloser struct{ io.Reader }
+
+func (readCloser) Close() error { return nil }

@@ -20,7 +20,7 @@ type soldOutMark struct {
 }
 
 // falsePositives is the share of strangers that a mark sends to Redis.
-const falsePositives = 0.01
+const falsePositives = 0.001
 
 // markTimeout bounds the reading of the accepted set.
 const markTimeout = 30 * time.Second

@@ -2,6 +2,7 @@ package order
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 
@@ -33,7 +34,11 @@ var errUneven = errors.New("order: batch needs a closer look")
 // commit makes rows of the tasks in one transaction. It first assumes that all
 // are new and allowed, which costs a handful of statements whatever the number
 // of tasks, and lets the database's own conditions object.
+//
+// It is not cut off when ctx ends: a transaction ended in its middle has an
+// outcome that must be looked for. The database's busy timeout bounds it.
 func (s *Store) commit(ctx context.Context, tasks []task) ([]outcome, error) {
+	ctx = context.WithoutCancel(ctx)
 	out, err := s.commitWhole(ctx, tasks)
 	if errors.Is(err, errUneven) {
 		out, err = s.commitEach(ctx, tasks)
@@ -56,16 +61,16 @@ func (s *Store) commitWhole(ctx context.Context, tasks []task) ([]outcome, error
 		held[soldKey{t.ItemID, t.UserID}] += t.Quantity
 	}
 	now := s.now().UnixMilli()
-	err := s.write.WithContext(ctx).Transaction(func(tx *gorm.DB) error {
+	err := s.transact(ctx, commitTexts, func(c conn) error {
 		of := make(map[string]terms, len(units))
 		for item, n := range units {
-			got, err := sell(ctx, tx, item, n)
+			got, err := sell(ctx, c, item, n)
 			if err != nil {
 				return err
 			}
 			of[item] = got
 		}
-		if err := addHolders(ctx, tx, held, of); err != nil {
+		if err := addHolders(ctx, c, held, of); err != nil {
 			return err
 		}
 		args := make([]any, 0, len(tasks)*orderColumns)
@@ -75,7 +80,7 @@ func (s *Store) commitWhole(ctx context.Context, tasks []task) ([]outcome, error
 			args = append(args, t.ID, t.ItemID, t.UserID, t.Quantity, t.UnitPriceMinor, t.Currency,
 				t.IdempotencyKey, t.CreatedAt, now, out[i].expiresAt)
 		}
-		written, err := insertConfirmed.exec(ctx, tx, args)
+		written, err := insertConfirmed.exec(ctx, c, args)
 		if err != nil {
 			return fmt.Errorf("insert orders: %w", err)
 		}
@@ -105,22 +110,20 @@ func confirmed(now int64, t terms) outcome {
 }
 
 // sell counts n units as sold, if the total allows it (P1).
-func sell(ctx context.Context, tx *gorm.DB, item string, n int64) (terms, error) {
-	var got []terms
-	err := tx.WithContext(ctx).Raw(
-		`UPDATE items SET sold = sold + ? WHERE id = ? AND sold + ? <= total
-		RETURNING per_user_limit, payment_window_seconds`, n, item, n).Scan(&got).Error
+func sell(ctx context.Context, c conn, item string, n int64) (terms, error) {
+	var t terms
+	err := c.QueryRowContext(ctx, sellUnits, n, item).Scan(&t.PerUserLimit, &t.PaymentWindowSeconds)
+	if errors.Is(err, sql.ErrNoRows) {
+		return terms{}, errUneven
+	}
 	if err != nil {
 		return terms{}, fmt.Errorf("sell %d of %s: %w", n, item, err)
 	}
-	if len(got) == 0 {
-		return terms{}, errUneven
-	}
-	return got[0], nil
+	return t, nil
 }
 
 // addHolders counts what each buyer holds, if the limit allows it (P5).
-func addHolders(ctx context.Context, tx *gorm.DB, held map[soldKey]int64, of map[string]terms) error {
+func addHolders(ctx context.Context, c conn, held map[soldKey]int64, of map[string]terms) error {
 	args := make([]any, 0, len(held)*buyerColumns)
 	for k, n := range held {
 		// A buyer's first row has nothing to conflict with, so the statement
@@ -130,7 +133,7 @@ func addHolders(ctx context.Context, tx *gorm.DB, held map[soldKey]int64, of map
 		}
 		args = append(args, k.item, k.user, n)
 	}
-	written, err := addToBuyers.exec(ctx, tx, args)
+	written, err := addToBuyers.exec(ctx, c, args)
 	if err != nil {
 		return fmt.Errorf("count buyers: %w", err)
 	}
@@ -215,7 +218,8 @@ func claim(ctx context.Context, tx *gorm.DB, t *task) (terms, error) {
 	if same > 0 {
 		return terms{}, refused(reasonDuplicate)
 	}
-	got, err := sell(ctx, tx, t.ItemID, t.Quantity)
+	c := tx.Statement.ConnPool
+	got, err := sell(ctx, c, t.ItemID, t.Quantity)
 	if errors.Is(err, errUneven) {
 		var known int64
 		if err := tx.Model(&itemRow{}).Where("id = ?", t.ItemID).Count(&known).Error; err != nil {
@@ -230,7 +234,7 @@ func claim(ctx context.Context, tx *gorm.DB, t *task) (terms, error) {
 		return terms{}, err
 	}
 	held := map[soldKey]int64{{t.ItemID, t.UserID}: t.Quantity}
-	err = addHolders(ctx, tx, held, map[string]terms{t.ItemID: got})
+	err = addHolders(ctx, c, held, map[string]terms{t.ItemID: got})
 	if errors.Is(err, errUneven) {
 		return terms{}, refused(reasonUserLimit)
 	}

@@ -3,9 +3,8 @@ package order
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
-
-	"gorm.io/gorm"
 )
 
 // chunkSizes are the numbers of rows a statement is made for. A batch of any
@@ -29,13 +28,11 @@ func newRowsStatement(columns int, head, row, tail string) *rowsStatement {
 
 // exec runs the statement over args, which hold s.columns values per row, and
 // returns how many rows the database says it wrote.
-func (s *rowsStatement) exec(ctx context.Context, tx *gorm.DB, args []any) (int64, error) {
+func (s *rowsStatement) exec(ctx context.Context, c conn, args []any) (int64, error) {
 	var written int64
 	for i, n := range chunkSizes {
 		for size := n * s.columns; len(args) >= size; args = args[size:] {
-			// The statement goes to gorm's prepared connection as it is: its
-			// text has no names to expand.
-			res, err := tx.Statement.ConnPool.ExecContext(ctx, s.text[i], args[:size]...)
+			res, err := c.ExecContext(ctx, s.text[i], args[:size]...)
 			if err != nil {
 				return written, err
 			}
@@ -67,3 +64,10 @@ var addToBuyers = newRowsStatement(buyerColumns,
 	"(?, ?, ?)",
 	`ON CONFLICT (item_id, user_id) DO UPDATE SET quantity = quantity + excluded.quantity
 	WHERE quantity + excluded.quantity <= (SELECT per_user_limit FROM items WHERE items.id = excluded.item_id)`)
+
+// sellUnits counts units as sold where the item's total allows it.
+const sellUnits = `UPDATE items SET sold = sold + ?1 WHERE id = ?2 AND sold + ?1 <= total
+	RETURNING per_user_limit, payment_window_seconds`
+
+// commitTexts are the statements of a commit.
+var commitTexts = slices.Concat([]string{sellUnits}, insertConfirmed.text[:], addToBuyers.text[:])

@@ -34,6 +34,7 @@ const readers = 4
 type Store struct {
 	write *gorm.DB
 	read  *gorm.DB
+	hot   prepared
 	now   func() time.Time
 }
 
@@ -57,7 +58,7 @@ func OpenStore(setting string) (*Store, error) {
 	if err != nil {
 		return nil, errors.Join(err, closeDB(write))
 	}
-	return &Store{write: write, read: read, now: time.Now}, nil
+	return &Store{write: write, read: read, hot: prepared{stmts: make(map[string]*sql.Stmt)}, now: time.Now}, nil
 }
 
 func openSQLite(path string, params url.Values, conns int) (*gorm.DB, error) {
@@ -96,7 +97,7 @@ func closeDB(db *gorm.DB) error {
 }
 
 // Close closes the connections.
-func (s *Store) Close() error { return errors.Join(closeDB(s.write), closeDB(s.read)) }
+func (s *Store) Close() error { return errors.Join(s.hot.close(), closeDB(s.write), closeDB(s.read)) }
 
 // DB is the writing connection, for the migrations.
 func (s *Store) DB() (*sql.DB, error) { return s.write.DB() }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
@@ -20,12 +21,17 @@ func BenchmarkQueue_RedisCPU(b *testing.B) {
 	for _, batch := range []int{1, 16, 128, 256, 512} {
 		b.Run(fmt.Sprintf("batch=%d", batch), func(b *testing.B) {
 			rdb := redistest.Redis(b)
-			q := newQueue(b, rdb, queue.Config{})
+			q := newQueue(b, rdb, queue.Config{Lease: time.Hour})
 			backlog := make([]queue.Task, 10_000)
 			for i := range backlog {
 				backlog[i] = task(b)
 			}
 			enqueue(b, q, backlog...)
+			// Other workers hold leases at any time under load; a sorted set that
+			// empties between two batches would be another data structure.
+			if f := dequeue(b, q, 512); len(f.Tasks) != 512 {
+				b.Fatalf("leased %d tasks", len(f.Tasks))
+			}
 			var add, rest float64
 			ctx := context.Background()
 			for b.Loop() {

@@ -40,8 +40,8 @@ func (q *Queue) Enqueue(ctx context.Context, tasks ...Task) ([]EnqueueStatus, er
 }
 
 func (t Task) validate() error {
-	if t.ID == "" {
-		return fmt.Errorf("%w: no id", ErrInvalidTask)
+	if t.ID == "" || len(t.ID) > maxID {
+		return fmt.Errorf("%w: id %.64q has %d bytes, want 1 to %d", ErrInvalidTask, t.ID, len(t.ID), maxID)
 	}
 	if t.Priority < 0 || t.Priority > maxPriority {
 		return fmt.Errorf("%w: task %q has priority %d, want 0 to %d", ErrInvalidTask, t.ID, t.Priority, maxPriority)

@@ -6,7 +6,7 @@ import "errors"
 var (
 	// ErrConfig: New or Run was given a setting outside its bounds.
 	ErrConfig = errors.New("queue: invalid configuration")
-	// ErrInvalidTask: a task has no id, or a priority outside 0 to 9.
+	// ErrInvalidTask: a task has no id or too long a one, or a priority outside 0 to 9.
 	ErrInvalidTask = errors.New("queue: invalid task")
 	// ErrTaskNotFound: no task of that id is in the queue, or not in the state the call works on.
 	ErrTaskNotFound = errors.New("queue: task not found")

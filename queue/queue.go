@@ -50,6 +50,7 @@ const (
 	maxReason     = 4096 // bytes of a failure's reason that are kept
 	defaultIdle   = 5 * time.Second
 	maxPriority   = 9
+	maxID         = 255 // bytes; dequeue.lua relies on it
 	maxAttemptCap = 1_000_000
 )
 

@@ -1,6 +1,7 @@
 package queue_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -167,7 +168,7 @@ func TestQueue_EnqueueFull(t *testing.T) {
 func TestQueue_EnqueueInvalid(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t, redistest.Embedded(t), queue.Config{})
-	for _, task := range []queue.Task{{}, {ID: "a", Priority: 10}, {ID: "a", Priority: -1}} {
+	for _, task := range []queue.Task{{}, {ID: strings.Repeat("a", 256)}, {ID: "a", Priority: 10}, {ID: "a", Priority: -1}} {
 		status, err := q.Enqueue(testContext(t), queue.Task{ID: "good"}, task)
 		if !errors.Is(err, queue.ErrInvalidTask) {
 			t.Fatalf("%+v: %v; want ErrInvalidTask", task, err)
@@ -432,6 +433,65 @@ func TestQueue_ScriptFlush(t *testing.T) {
 	reject(t, q, queue.Rejection{Task: l[1], Dead: true})
 	flush()
 	wantStats(t, q, queue.Stats{Dead: 1})
+}
+
+// TestQueue_MemoryFull: where Redis refuses what needs memory, adding fails
+// whole, and the queue can still be worked off.
+func TestQueue_MemoryFull(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Real(t)
+	rdb := redis.NewClient(redistest.Options(srv.Addr()))
+	defer closeClient(t, rdb)
+	ctx := testContext(t)
+	q := newQueue(t, rdb, queue.Config{MaxAttempts: 2})
+	enqueue(t, q, numbered(20)...)
+	enqueue(t, q, queue.Task{ID: "due", Due: redisTime(t, rdb).Add(time.Millisecond)})
+	old := dequeue(t, q, 4).Tasks
+	reject(t, q, queue.Rejection{Task: old[1]})
+	if again := take(t, q, "t000016"); again[0].Attempt != 1 {
+		t.Fatalf("%+v", again)
+	}
+	// The first of what expires is at its last attempt, so that a burial comes first.
+	if err := rdb.HSet(ctx, q.EnqueueKeys()[4], old[0].ID, "2,0;Lx").Err(); err != nil {
+		t.Fatal(err)
+	}
+	if err := rdb.ZAdd(ctx, q.EnqueueKeys()[2], redis.Z{Score: 1, Member: old[0].ID}, redis.Z{Score: 2, Member: old[2].ID}).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if err := rdb.ConfigSet(ctx, "maxmemory", "1").Err(); err != nil {
+		t.Fatal(err)
+	}
+	before := stats(t, q)
+	if status, err := q.Enqueue(ctx, queue.Task{ID: "no room"}); err == nil || status[0] != queue.StatusUnknown {
+		t.Fatalf("enqueue without memory: %v, %v", status, err)
+	}
+	wantStats(t, q, before)
+	wantGone(t, q, "no room")
+	waiting, cancel := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- q.Wait(waiting, time.Hour) }()
+	cancel()
+	if err := <-ended; err != nil && !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	done := 0
+	for {
+		f := dequeue(t, q, 7)
+		if len(f.Tasks) == 0 {
+			break
+		}
+		status, err := q.Extend(ctx, f.Tasks[0])
+		wantStatus(t, status, err, queue.Done)
+		reject(t, q, queue.Rejection{Task: f.Tasks[0], Dead: true})
+		ack(t, q, f.Tasks[1:]...)
+		done += len(f.Tasks)
+	}
+	if s := stats(t, q); s.Ready != 0 || s.Delayed != 0 || done < 18 {
+		t.Fatalf("%d tasks worked off, left %+v", done, s)
+	}
+	if info := get(t, q, old[0].ID); info.State != queue.StateDead {
+		t.Fatalf("%+v", info)
+	}
 }
 
 func closeClient(t testing.TB, rdb *redis.Client) {

@@ -177,7 +177,9 @@ func TestRun_HandlerBroken(t *testing.T) {
 				// The worker lives on.
 				enqueue(t, q, queue.Task{ID: "b"})
 				waitFor(t, func() bool { return stats(t, q).Dead == 2 })
-				<-told
+				if err := <-told; err == nil {
+					t.Fatal("OnError was told of no error")
+				}
 				stop()
 			})
 		})

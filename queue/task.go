@@ -5,7 +5,8 @@ import "time"
 // Task is what a producer adds.
 type Task struct {
 	// ID names the task. A second task of the same id is refused as long as the
-	// first is in the queue in any state, dead letters included. Required.
+	// first is in the queue in any state, dead letters included. 1 to 255 bytes,
+	// any of them. Required.
 	ID string
 	// Payload is kept as it is and not looked into. Nil is stored as empty.
 	Payload []byte

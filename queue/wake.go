@@ -80,6 +80,7 @@ type waiter struct {
 // popped is what a blocking pop ended with.
 type popped struct {
 	token bool // a wake-up, which must start a worker
+	own   bool // the recall
 	err   error
 }
 
@@ -87,7 +88,10 @@ func (w *waiter) block(ctx context.Context, timeout time.Duration) {
 	pop, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout+blockSlack)
 	defer cancel()
 	reply, err := w.q.rdb.BLPop(pop, timeout, w.own, w.q.keys.wake).Result()
-	p := popped{token: len(reply) > 0 && reply[0] == w.q.keys.wake}
+	p := popped{
+		token: len(reply) > 0 && reply[0] == w.q.keys.wake,
+		own:   len(reply) > 0 && reply[0] == w.own,
+	}
 	if err != nil && !errors.Is(err, redis.Nil) {
 		p.err = fmt.Errorf("wait: %w", err)
 	}
@@ -111,6 +115,12 @@ func (w *waiter) recall(ctx context.Context) popped {
 	}
 	select {
 	case p := <-w.answer:
+		if !p.own {
+			// The pop had ended already. Should this fail, the list's end of life does it.
+			if err := w.q.rdb.Del(clean, w.own).Err(); err != nil && p.err == nil {
+				p.err = fmt.Errorf("wait: end it: %w", err)
+			}
+		}
 		return p
 	case <-clean.Done():
 		return popped{err: fmt.Errorf("wait: end it: %w", context.Cause(clean))}

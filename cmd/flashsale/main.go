@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"syscall"
 )
 
@@ -17,7 +18,15 @@ const (
 	exitUsage  = 2
 )
 
+// gcPercent lets the heap grow to five times what is live before it is
+// collected. What is live is small and each request's garbage is not: at the
+// usual 100 the collector took a tenth of the processor time of a sale.
+const gcPercent = 400
+
 func main() {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	// A second signal ends the process at once: the handler is taken away as
 	// soon as the first has been heard.

@@ -19,6 +19,9 @@ local function bury(id, attempt, priority, reason)
   buried = buried + 1
 end
 
+-- Every part removes before it adds. A Redis at its memory limit refuses a script whose first write adds,
+-- and lets one through that has removed something; a full one can so be drained.
+
 -- Expired leases go back to the front: they had their turn. Rewriting meta ends the old token.
 local function reclaim()
   local ids = redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', now_ms, 'LIMIT', 0, bound)
@@ -28,6 +31,7 @@ local function reclaim()
   local front = queue_front(now_us, #ids)
   queue_each(#ids, function(from, to)
     local metas = redis.call('HMGET', KEYS[5], unpack(ids, from, to))
+    redis.call('ZREM', KEYS[3], unpack(ids, from, to))
     local ready, fresh, k = {}, {}, 0
     for i = from, to do
       local attempt, priority = queue_parse(metas[i - from + 1])
@@ -40,7 +44,6 @@ local function reclaim()
         k = k + 2
       end
     end
-    redis.call('ZREM', KEYS[3], unpack(ids, from, to))
     if k > 0 then
       redis.call('ZADD', KEYS[1], unpack(ready, 1, k))
       redis.call('HSET', KEYS[5], unpack(fresh, 1, k))
@@ -68,6 +71,12 @@ local function promote()
   end)
 end
 
+-- Redis starts small sets and hashes as packed lists, in which adding a batch costs its square; half of
+-- this script's time where one worker's batches follow each other. A member too long for a packed list
+-- makes it start with the real structure. No id is as long, and it is gone before the script ends.
+local pad = string.rep('-', 256)
+local pad_from = 64
+
 local reply, filled = {'0', '-1'}, 2
 
 local function take()
@@ -76,6 +85,11 @@ local function take()
     return
   end
   redis.call('ZREMRANGEBYRANK', KEYS[1], 0, #ids - 1)
+  local padded = #ids > pad_from
+  if padded then
+    redis.call('ZADD', KEYS[3], '0', pad)
+    redis.call('HSET', KEYS[5], pad, '')
+  end
   local lease_end = string.format('%d', math.ceil(now_us / 1000) + tonumber(ARGV[2]))
   local token = ';L' .. ARGV[3]
   local first = '1,0' .. token -- most tasks are at their first attempt, without priority
@@ -107,6 +121,10 @@ local function take()
       redis.call('HSET', KEYS[5], unpack(fresh, 1, k))
     end
   end)
+  if padded then
+    redis.call('ZREM', KEYS[3], pad)
+    redis.call('HDEL', KEYS[5], pad)
+  end
 end
 
 reclaim()

@@ -8,8 +8,8 @@
 -- queue_known(o, n, ids)      -> table: known[i] is true where ids[i] exists in any state; a read.
 -- queue_add(o, now_us, n, ids, payloads [, priorities])
 --                             -> nothing; adds ids[1..n] in that order and wakes a worker. Writes.
---    now_us is Redis TIME in microseconds as a number. The ids must be new to the queue (queue_known)
---    and n must not exceed queue_room: the fragment does not check either, so that it never fails half-way.
+--    now_us is Redis TIME in microseconds as a number. The ids have 1 to 255 bytes and must be new to the queue
+--    (queue_known), and n must not exceed queue_room: the fragment does not check either, so that it never fails half-way.
 -- queue_wake(o)               -> nothing; leaves one token on the wake list unless one is there. Writes.
 --
 -- Only names that begin with queue_ are defined.

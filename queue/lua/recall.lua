@@ -5,6 +5,7 @@
 -- Returns nothing
 -- Atomic because a list without an end of life would stay for ever.
 
+redis.call('DEL', KEYS[9]) -- a Redis at its memory limit lets a script through that removes first
 redis.call('RPUSH', KEYS[9], '1')
 redis.call('PEXPIRE', KEYS[9], ARGV[1])
 return {}

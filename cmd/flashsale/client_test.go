@@ -1,0 +1,344 @@
+//go:build unix
+
+package main_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"flashsale/handler/auth"
+	"flashsale/internal/process"
+	"flashsale/internal/wire"
+)
+
+// client calls one API process over keep-alive connections. It never sends a
+// request twice: net/http would, for a POST with an Idempotency-Key, and hide
+// the very failures the tests look for.
+type client struct {
+	t      *testing.T
+	target wire.Target
+
+	mu   sync.Mutex
+	idle []*wire.Conn
+
+	tokens sync.Map // by role and subject
+}
+
+func dial(t *testing.T, p *process.P) *client {
+	t.Helper()
+	target, err := wire.ParseTarget(p.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &client{t: t, target: target}
+	t.Cleanup(c.close)
+	return c
+}
+
+// close drops the idle connections.
+func (c *client) close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, conn := range c.idle {
+		if err := conn.Close(); err != nil {
+			c.t.Errorf("close connection: %v", err)
+		}
+	}
+	c.idle = nil
+}
+
+func (c *client) take() *wire.Conn {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := len(c.idle)
+	if n == 0 {
+		return nil
+	}
+	conn := c.idle[n-1]
+	c.idle = c.idle[:n-1]
+	return conn
+}
+
+// answerLimit bounds one call. It is above every wait of the service's own, so
+// a call that runs into it has found a request that was forgotten.
+const answerLimit = 30 * time.Second
+
+// shown are the headers of an answer that the tests look at.
+var shown = []string{
+	"Content-Type", "Retry-After", "Location", "Idempotent-Replayed", "Allow", "WWW-Authenticate", "RateLimit", "X-Request-Id",
+}
+
+// answer is one answer of the API, with whichever of the two forms it has.
+type answer struct {
+	Status int
+	Body   string
+	Header map[string]string
+
+	Order struct {
+		ID       string
+		ItemID   string `json:"item_id"`
+		UserID   string `json:"user_id"`
+		Quantity int64
+		Status   string
+		Reason   string
+	}
+	Problem struct {
+		Code       string
+		Detail     string
+		RequestID  string `json:"request_id"`
+		RetryAfter int64  `json:"retry_after"`
+	}
+}
+
+func (a *answer) decode(t *testing.T, into any) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(a.Body), into); err != nil {
+		t.Fatalf("decode %s: %v", a.Body, err)
+	}
+}
+
+func (a *answer) replayed() bool { return a.Header["Idempotent-Replayed"] == "true" }
+
+// verdict is the answer in short: its status, and its code when it is a refusal.
+func (a *answer) verdict() string {
+	return strings.TrimSpace(strconv.Itoa(a.Status) + " " + a.Problem.Code)
+}
+
+func (a *answer) accepted() bool { return a.Status == 201 || a.Status == 202 }
+
+// errDial marks a connection that could not be made: nothing was sent.
+type errDial struct{ error }
+
+func (e errDial) Unwrap() error { return e.error }
+
+// do sends one request. An error means that its outcome is unknown, unless it
+// is an errDial.
+func (c *client) do(method, path, token, body string, headers ...string) (answer, error) {
+	conn := c.take()
+	if conn == nil {
+		var err error
+		if conn, err = wire.Dial(c.t.Context(), c.target); err != nil {
+			return answer{}, errDial{err}
+		}
+		conn.Timeout = answerLimit
+	}
+	var q wire.Request
+	q.Start(method, c.target, path)
+	if token != "" {
+		q.Header("Authorization", "Bearer "+token)
+	}
+	for i := 0; i+1 < len(headers); i += 2 {
+		q.Header(headers[i], headers[i+1])
+	}
+	end := q.NoBody
+	if method == "POST" {
+		end = func() ([]byte, error) { return q.Body([]byte(body)) }
+	}
+	text, err := end()
+	if err != nil {
+		return answer{}, err
+	}
+	res, err := conn.Do(text)
+	if err != nil {
+		// Its own failure is reported; that of closing it adds nothing.
+		_ = conn.Close() //nolint:errcheck // see above
+		return answer{}, err
+	}
+	a, err := read(res)
+	if !conn.Usable() {
+		return a, conn.Close()
+	}
+	c.mu.Lock()
+	c.idle = append(c.idle, conn)
+	c.mu.Unlock()
+	return a, err
+}
+
+// read copies an answer out of its connection.
+func read(res *wire.Response) (answer, error) {
+	a := answer{Status: res.Status, Body: string(res.Body), Header: make(map[string]string)}
+	for _, name := range shown {
+		if v := res.Header(name); v != nil {
+			a.Header[name] = string(v)
+		}
+	}
+	var err error
+	switch {
+	case a.Status >= 400:
+		err = json.Unmarshal(res.Body, &a.Problem)
+		if err == nil && (a.Header["Content-Type"] != "application/problem+json" || a.Problem.Code == "" || a.Problem.RequestID == "") {
+			err = fmt.Errorf("a refusal is not problem+json with code and request id: %d %s", a.Status, a.Body)
+		}
+	case strings.Contains(a.Body, `"item_id"`) && strings.HasPrefix(a.Body, `{"id"`):
+		err = json.Unmarshal(res.Body, &a.Order)
+	}
+	return a, err
+}
+
+// token signs a token, once for each subject.
+func (c *client) token(sub string, role auth.Role) string {
+	if v, ok := c.tokens.Load(string(role) + " " + sub); ok {
+		if token, ok := v.(string); ok {
+			return token
+		}
+	}
+	token, err := auth.SignToken([]byte(secret), sub, role, time.Hour, time.Now())
+	if err != nil {
+		c.t.Errorf("sign token: %v", err)
+	}
+	c.tokens.Store(string(role)+" "+sub, token)
+	return token
+}
+
+// admin calls as an admin. The test fails when there is no answer.
+func (c *client) admin(method, path string, body any) answer {
+	c.t.Helper()
+	var headers []string
+	text := ""
+	if body != nil {
+		b, err := json.Marshal(body)
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		text, headers = string(b), []string{"Content-Type", "application/json"}
+	}
+	a, err := c.do(method, path, c.token("root", auth.RoleAdmin), text, headers...)
+	if err != nil {
+		c.t.Fatalf("%s %s: %v", method, path, err)
+	}
+	return a
+}
+
+// get reads as a buyer. The test fails when there is no answer.
+func (c *client) get(path, user string) answer {
+	c.t.Helper()
+	a, err := c.do("GET", path, c.token(user, auth.RoleBuyer), "")
+	if err != nil {
+		c.t.Fatalf("GET %s: %v", path, err)
+	}
+	return a
+}
+
+// purchase is what one call of buy came to.
+type purchase struct {
+	answer
+	user, key string
+	err       error // no answer: the outcome is unknown, unless it is an errDial
+}
+
+func (p *purchase) verdict() string {
+	if p.err != nil {
+		return "error: " + p.err.Error()
+	}
+	return p.answer.verdict()
+}
+
+// buy buys one unit. It may be called from any goroutine.
+func (c *client) buy(item, user, key string, headers ...string) purchase {
+	return c.buyMany(item, user, key, 1, headers...)
+}
+
+func (c *client) buyMany(item, user, key string, quantity int64, headers ...string) purchase {
+	headers = append([]string{"Content-Type", "application/json", "Idempotency-Key", key}, headers...)
+	body := `{"quantity":` + strconv.FormatInt(quantity, 10) + `}`
+	a, err := c.do("POST", "/v1/items/"+item+"/orders", c.token(user, auth.RoleBuyer), body, headers...)
+	return purchase{answer: a, user: user, key: key, err: err}
+}
+
+// repeatWithin bounds how long a buyer repeats a purchase whose outcome is open.
+const repeatWithin = 20 * time.Second
+
+// settle repeats a purchase with its key, as a client should, until it is
+// accepted or refused for good, and returns that answer. An answer 500 is none
+// that a client should ever see, so it ends the repeating as well.
+func (c *client) settle(item string, p purchase) purchase {
+	limit := time.NewTimer(repeatWithin)
+	defer limit.Stop()
+	for p.err != nil || p.Status == 503 {
+		again := time.NewTimer(50 * time.Millisecond)
+		select {
+		case <-again.C:
+		case <-limit.C:
+			again.Stop()
+			return p
+		}
+		p = c.buy(item, p.user, p.key)
+	}
+	return p
+}
+
+// crowd runs fn n times at once and collects what it returns, in order.
+func crowd[T any](n int, fn func(i int) T) []T {
+	out := make([]T, n)
+	start := make(chan struct{})
+	var all sync.WaitGroup
+	for i := range n {
+		all.Go(func() {
+			<-start
+			out[i] = fn(i)
+		})
+	}
+	close(start)
+	all.Wait()
+	return out
+}
+
+// stream runs fn n times, at most width of them at once, and collects what it
+// returns, in order.
+func stream[T any](n, width int, fn func(i int) T) []T {
+	out := make([]T, n)
+	next := make(chan int)
+	var all sync.WaitGroup
+	for range width {
+		all.Go(func() {
+			for i := range next {
+				out[i] = fn(i)
+			}
+		})
+	}
+	for i := range n {
+		next <- i
+	}
+	close(next)
+	all.Wait()
+	return out
+}
+
+// count tells how often each verdict was given.
+func count(list []purchase) map[string]int {
+	n := make(map[string]int)
+	for i := range list {
+		n[list[i].verdict()]++
+	}
+	return n
+}
+
+// accepted lists the purchases answered 201 or 202.
+func accepted(list []purchase) []purchase {
+	var out []purchase
+	for _, p := range list {
+		if p.err == nil && p.accepted() {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// only fails the test when a purchase came to anything but what is allowed.
+func only(t *testing.T, list []purchase, allowed ...string) {
+	t.Helper()
+	for verdict, n := range count(list) {
+		ok := false
+		for _, a := range allowed {
+			ok = ok || verdict == a
+		}
+		if !ok {
+			t.Errorf("%d purchases came to %q; expected are %q", n, verdict, allowed)
+		}
+	}
+}

@@ -1,0 +1,337 @@
+//go:build unix
+
+package main_test
+
+import (
+	"context"
+	"database/sql"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/process"
+	"flashsale/internal/redistest"
+	"flashsale/inventory"
+	"flashsale/queue"
+)
+
+// secret is the key that the tests sign their tokens with.
+const secret = "process-tests-secret-of-more-than-32-bytes"
+
+// shop is one deployment: a directory with a database, perhaps a Redis, and the
+// processes that a test starts over them.
+type shop struct {
+	t      *testing.T
+	dir    string
+	dbPath string
+	server *redistest.Server // nil: the embedded engine
+	tasks  *queue.Queue      // nil: the embedded engine, which nobody else reaches
+	db     *sql.DB
+}
+
+// newShop makes an empty place for `flashsale serve` on embedded engines.
+func newShop(t *testing.T) *shop {
+	t.Helper()
+	dir := t.TempDir()
+	s := &shop{t: t, dir: dir, dbPath: filepath.Join(dir, "shop.db")}
+	db, err := sql.Open("sqlite3", "file:"+s.dbPath+"?_busy_timeout=10000&_query_only=true")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := db.Close(); err != nil {
+			t.Errorf("close database: %v", err)
+		}
+	})
+	s.db = db
+	return s
+}
+
+// newRedisShop makes a migrated place with a Redis of its own, for api and worker.
+func newRedisShop(t *testing.T) *shop {
+	t.Helper()
+	s := newShop(t)
+	s.server = redistest.Real(t)
+	rdb := redis.NewClient(redistest.Options(s.server.Addr()))
+	t.Cleanup(func() {
+		if err := rdb.Close(); err != nil {
+			t.Errorf("close redis client: %v", err)
+		}
+	})
+	tasks, err := queue.New(rdb, queue.Config{Prefix: inventory.QueuePrefix(0)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.tasks = tasks
+	if r := s.run("migrate", "up"); r.Code != 0 {
+		t.Fatalf("migrate up: exit code %d\n%s", r.Code, r.Output)
+	}
+	return s
+}
+
+// engines runs fn on both kinds of deployment: everything in one process on
+// embedded engines, and api and worker apart on a real Redis. The API is
+// started with args.
+func engines(t *testing.T, args []string, fn func(t *testing.T, s *shop, c *client)) {
+	t.Helper()
+	t.Run("embedded", func(t *testing.T) {
+		t.Parallel()
+		s := newShop(t)
+		fn(t, s, dial(t, s.serve(args...)))
+	})
+	t.Run("redis", func(t *testing.T) {
+		t.Parallel()
+		s := newRedisShop(t)
+		s.worker()
+		fn(t, s, dial(t, s.api(args...)))
+	})
+}
+
+// settings are what each process of the shop is started with.
+func (s *shop) settings(args ...string) []string {
+	all := []string{"--db", "sqlite:" + s.dbPath, "--data-dir", s.dir, "--log-format", "json"}
+	if s.server != nil {
+		all = append(all, "--redis", "redis://"+s.server.Addr()+"/0")
+	}
+	return append(all, args...)
+}
+
+func (s *shop) spec(command string, args []string) process.Spec {
+	s.t.Helper()
+	return process.Spec{
+		Binary:  process.Build(s.t),
+		Command: command, Args: s.settings(args...), Dir: s.dir,
+		Env: []string{"FLASHSALE_JWT_SECRET=" + secret},
+	}
+}
+
+func (s *shop) serve(args ...string) *process.P {
+	s.t.Helper()
+	return process.Start(s.t, s.spec("serve", append([]string{"--demo=false"}, args...)))
+}
+
+func (s *shop) api(args ...string) *process.P {
+	s.t.Helper()
+	return process.Start(s.t, s.spec("api", args))
+}
+
+func (s *shop) worker(args ...string) *process.P {
+	s.t.Helper()
+	return process.Start(s.t, s.spec("worker", args))
+}
+
+// faulty starts a process of the build that ends or stops itself at the place
+// that fault names; see package faultpoint.
+func (s *shop) faulty(fault, command string, args ...string) *process.P {
+	s.t.Helper()
+	spec := s.spec(command, args)
+	spec.Binary = process.Build(s.t, "-tags", "faultpoint")
+	spec.Env = append(spec.Env, "FAULTPOINT="+fault)
+	return process.Start(s.t, spec)
+}
+
+// run runs a command of the service that ends by itself, with the shop's settings.
+func (s *shop) run(args ...string) process.Result {
+	s.t.Helper()
+	return process.Run(s.t, process.Spec{
+		Args: append(args, s.settings()...), Dir: s.dir, Env: []string{"FLASHSALE_JWT_SECRET=" + secret},
+	})
+}
+
+// struck waits until a process that was to kill itself has done so. Without
+// this a test could pass although its fault never happened.
+func struck(t *testing.T, p *process.P) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), soon)
+	defer cancel()
+	code, err := p.Wait(ctx)
+	if err != nil {
+		t.Fatalf("the fault never struck: %v", err)
+	}
+	if code != -1 {
+		t.Fatalf("the process ended with code %d and not by the signal of its fault:\n%s", code, p.Log())
+	}
+}
+
+// orderRow is a row of the table orders, as far as the tests look.
+type orderRow struct {
+	ID, User, Key, Status string
+	Quantity              int64
+}
+
+// rows reads the orders of an item from the database.
+func (s *shop) rows(item string) []orderRow {
+	s.t.Helper()
+	list, err := s.db.QueryContext(s.t.Context(),
+		"SELECT id, user_id, idempotency_key, status, quantity FROM orders WHERE item_id = ?", item)
+	if err != nil {
+		s.t.Fatalf("read orders: %v", err)
+	}
+	defer list.Close()
+	var out []orderRow
+	for list.Next() {
+		var r orderRow
+		if err := list.Scan(&r.ID, &r.User, &r.Key, &r.Status, &r.Quantity); err != nil {
+			s.t.Fatalf("read orders: %v", err)
+		}
+		out = append(out, r)
+	}
+	if err := list.Err(); err != nil {
+		s.t.Fatalf("read orders: %v", err)
+	}
+	return out
+}
+
+// sold is what the item's own row counts as sold.
+func (s *shop) sold(item string) int64 {
+	s.t.Helper()
+	var n int64
+	if err := s.db.QueryRowContext(s.t.Context(), "SELECT sold FROM items WHERE id = ?", item).Scan(&n); err != nil {
+		s.t.Fatalf("read item: %v", err)
+	}
+	return n
+}
+
+// stats counts the tasks of a shop on a real Redis.
+func (s *shop) stats() queue.Stats {
+	s.t.Helper()
+	st, err := s.tasks.Stats(s.t.Context())
+	if err != nil {
+		s.t.Fatalf("queue stats: %v", err)
+	}
+	return st
+}
+
+// lockDatabase takes the database's write lock as a stranger would, and
+// returns what lets go of it.
+func (s *shop) lockDatabase() (unlock func()) {
+	s.t.Helper()
+	db, err := sql.Open("sqlite3", "file:"+s.dbPath+"?_busy_timeout=10000")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	conn, err := db.Conn(s.t.Context())
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if _, err := conn.ExecContext(s.t.Context(), "BEGIN EXCLUSIVE"); err != nil {
+		s.t.Fatalf("lock database: %v", err)
+	}
+	open := true
+	unlock = func() {
+		if !open {
+			return
+		}
+		open = false
+		// The test's own context may have ended; the lock must go all the same.
+		if _, err := conn.ExecContext(context.Background(), "ROLLBACK"); err != nil {
+			s.t.Errorf("unlock database: %v", err)
+		}
+		if err := conn.Close(); err != nil {
+			s.t.Errorf("unlock database: %v", err)
+		}
+		if err := db.Close(); err != nil {
+			s.t.Errorf("unlock database: %v", err)
+		}
+	}
+	s.t.Cleanup(unlock)
+	return unlock
+}
+
+// newItem opens a sale through c and returns the item's id.
+func (s *shop) newItem(c *client, stock, limit int64) string {
+	s.t.Helper()
+	id := "it-" + uuid.NewString()[:8]
+	a := c.admin("POST", "/v1/admin/items", map[string]any{
+		"id": id, "name": "Thing", "description": "d", "price_minor": 990, "currency": "EUR",
+		"stock": stock, "per_user_limit": limit,
+	})
+	if a.Status != 201 {
+		s.t.Fatalf("create item: %d %s", a.Status, a.Body)
+	}
+	return id
+}
+
+// ledger is the conservation equation of an item, as the API states it.
+type ledger struct {
+	Initial, Restocked, Left, Held, Sold int64
+	Balanced                             bool
+}
+
+func (s *shop) ledger(c *client, item string) ledger {
+	s.t.Helper()
+	a := c.admin("GET", "/v1/admin/items/"+item+"/ledger", nil)
+	if a.Status != 200 {
+		s.t.Fatalf("ledger: %d %s", a.Status, a.Body)
+	}
+	var l ledger
+	a.decode(s.t, &l)
+	if got := l.Initial + l.Restocked; !l.Balanced || got != l.Left+l.Held+l.Sold {
+		s.t.Fatalf("the ledger does not balance: %+v", l)
+	}
+	return l
+}
+
+// audit waits until nothing of the item is on its way any more, and then
+// proves: what was answered 201 or 202 is a row of its buyer and key, one row
+// each; nothing else is; the database's count, the rows and the ledger agree;
+// no buyer is above the limit. It returns the rows.
+func (s *shop) audit(c *client, item string, limit int64, accepted []purchase) []orderRow {
+	s.t.Helper()
+	var l ledger
+	eventually(s.t, "every order is settled", soon, func() (bool, any) {
+		l = s.ledger(c, item)
+		return l.Held == 0, l
+	})
+	rows := s.rows(item)
+	byID := make(map[string]orderRow, len(rows))
+	keys := make(map[string]string, len(rows))
+	units, held := int64(0), make(map[string]int64)
+	for _, r := range rows {
+		if other, double := keys[r.User+" "+r.Key]; double {
+			s.t.Errorf("two rows for one key: %s and %s, buyer %s, key %s", other, r.ID, r.User, r.Key)
+		}
+		keys[r.User+" "+r.Key] = r.ID
+		byID[r.ID] = r
+		if r.Status != "confirmed" {
+			s.t.Errorf("order %s of %s is %s: the stock let it through and the database did not", r.ID, r.User, r.Status)
+			continue
+		}
+		units += r.Quantity
+		if held[r.User] += r.Quantity; held[r.User] > limit {
+			s.t.Errorf("buyer %s holds %d, the limit is %d", r.User, held[r.User], limit)
+		}
+	}
+	if sold := s.sold(item); sold != units || l.Sold != units || l.Left != l.Initial-units {
+		s.t.Errorf("rows hold %d units, the item's row says %d, the ledger %+v", units, sold, l)
+	}
+	for _, p := range accepted {
+		r, there := byID[p.Order.ID]
+		if !there || r.User != p.user || r.Key != p.key || r.Quantity != p.Order.Quantity {
+			s.t.Errorf("answered %d with order %s to %s for key %s, and its row is %+v", p.Status, p.Order.ID, p.user, p.key, r)
+		}
+	}
+	return rows
+}
+
+// ids lists the rows' ids, sorted.
+func ids(rows []orderRow) []string {
+	out := make([]string, len(rows))
+	for i, r := range rows {
+		out[i] = r.ID
+	}
+	slices.Sort(out)
+	return out
+}
+
+// lasting ends when a fault has lasted for d, or with the test.
+func lasting(t *testing.T, d time.Duration) <-chan struct{} {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx.Done()
+}

@@ -1,0 +1,320 @@
+package auth_test
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/golang-jwt/jwt/v5"
+
+	"flashsale/handler/auth"
+)
+
+var (
+	secret = []byte("a secret of the tests, long enough for HS256")
+	now    = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
+)
+
+// clock is a clock that tests move by hand.
+type clock struct {
+	mu  sync.Mutex
+	now time.Time
+}
+
+func (c *clock) Now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.now
+}
+
+func (c *clock) advance(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now = c.now.Add(d)
+}
+
+func newVerifier(t testing.TB, c auth.Config) *auth.Verifier {
+	t.Helper()
+	if c.Now == nil {
+		c.Now = func() time.Time { return now }
+	}
+	v, err := auth.NewVerifier(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+func b64(text string) string { return base64.RawURLEncoding.EncodeToString([]byte(text)) }
+
+// hs256 signs a header and claims as they are written, sensible or not.
+func hs256(header, claims string) string {
+	signed := b64(header) + "." + b64(claims)
+	mac := hmac.New(sha256.New, secret)
+	mac.Write([]byte(signed))
+	return signed + "." + base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
+}
+
+const goodHeader = `{"alg":"HS256","typ":"JWT"}`
+
+// goodClaims returns good claims with some replaced; nil removes one.
+func goodClaims(t testing.TB, change map[string]any) string {
+	t.Helper()
+	claims := map[string]any{
+		"sub": "alice", "role": "buyer", "aud": "flashsale", "exp": now.Add(time.Hour).Unix(),
+	}
+	for name, value := range change {
+		if value == nil {
+			delete(claims, name)
+			continue
+		}
+		claims[name] = value
+	}
+	text, err := json.Marshal(claims)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+func TestVerifier_Verify(t *testing.T) {
+	t.Parallel()
+	good := func(change map[string]any) string { return hs256(goodHeader, goodClaims(t, change)) }
+	plain := good(nil)
+	parts := strings.Split(plain, ".")
+	tampered := parts[0] + "." + b64(goodClaims(t, map[string]any{"sub": "mallory"})) + "." + parts[2]
+	unix := now.Unix()
+
+	for name, tc := range map[string]struct {
+		token string
+		want  error
+	}{
+		"good":                   {plain, nil},
+		"audiences":              {good(map[string]any{"aud": []string{"shop", "flashsale"}}), nil},
+		"expiry with fraction":   {good(map[string]any{"exp": float64(unix) + 0.5}), nil},
+		"expiry far away":        {good(map[string]any{"exp": 1e15}), nil},
+		"nbf is now":             {good(map[string]any{"nbf": unix}), nil},
+		"unknown claims":         {good(map[string]any{"scope": []any{"a", map[string]any{"b": 1}}, "iat": unix}), nil},
+		"no typ":                 {hs256(`{"alg":"HS256"}`, goodClaims(t, nil)), nil},
+		"admin":                  {good(map[string]any{"role": "admin"}), nil},
+		"every character":        {good(map[string]any{"sub": "aZ09._:@-"}), nil},
+		"long subject":           {good(map[string]any{"sub": strings.Repeat("a", 128)}), nil},
+		"empty":                  {"", auth.ErrMalformed},
+		"garbage":                {"garbage", auth.ErrMalformed},
+		"two parts":              {parts[0] + "." + parts[1], auth.ErrMalformed},
+		"signature stripped":     {parts[0] + "." + parts[1] + ".", auth.ErrMalformed},
+		"no claims":              {parts[0] + ".." + parts[2], auth.ErrMalformed},
+		"no header":              {"." + parts[1] + "." + parts[2], auth.ErrMalformed},
+		"five parts":             {plain + ".a.b", auth.ErrMalformed},
+		"padding":                {parts[0] + "." + parts[1] + "." + parts[2] + "=", auth.ErrMalformed},
+		"not base64":             {parts[0] + "." + parts[1] + ".%%%%", auth.ErrMalformed},
+		"line break":             {parts[0] + "." + parts[1] + "." + parts[2][:4] + "\n" + parts[2][4:], auth.ErrMalformed},
+		"header not JSON":        {hs256(`alg`, goodClaims(t, nil)), auth.ErrMalformed},
+		"header names alg twice": {hs256(`{"alg":"none","alg":"HS256"}`, goodClaims(t, nil)), auth.ErrMalformed},
+		"critical extension":     {hs256(`{"alg":"HS256","crit":["b64"],"b64":false}`, goodClaims(t, nil)), auth.ErrMalformed},
+		"too long":               {plain + strings.Repeat("A", auth.MaxToken), auth.ErrMalformed},
+		"alg none":               {b64(`{"alg":"none"}`) + "." + parts[1] + ".", auth.ErrAlgorithm},
+		"alg NoNe, signed":       {hs256(`{"alg":"NoNe"}`, goodClaims(t, nil)), auth.ErrAlgorithm},
+		"alg missing":            {hs256(`{"typ":"JWT"}`, goodClaims(t, nil)), auth.ErrAlgorithm},
+		"alg a number":           {hs256(`{"alg":256}`, goodClaims(t, nil)), auth.ErrAlgorithm},
+		"alg HS512":              {hs256(`{"alg":"HS512"}`, goodClaims(t, nil)), auth.ErrAlgorithm},
+		"alg hs256":              {hs256(`{"alg":"hs256"}`, goodClaims(t, nil)), auth.ErrAlgorithm},
+		"alg RS256":              {hs256(`{"alg":"RS256"}`, goodClaims(t, nil)), auth.ErrAlgorithm},
+		"tampered claims":        {tampered, auth.ErrSignature},
+		"another header":         {b64(`{"typ":"JWT","alg":"HS256"}`) + "." + parts[1] + "." + parts[2], auth.ErrSignature},
+		"short signature":        {parts[0] + "." + parts[1] + "." + parts[2][:8], auth.ErrSignature},
+		"expired":                {good(map[string]any{"exp": unix - 1}), auth.ErrExpired},
+		"expires now":            {good(map[string]any{"exp": unix}), auth.ErrExpired},
+		"expired long ago":       {good(map[string]any{"exp": -1e15}), auth.ErrExpired},
+		"nbf in the future":      {good(map[string]any{"nbf": unix + 1}), auth.ErrNotYetValid},
+		"nbf a string":           {good(map[string]any{"nbf": "0"}), auth.ErrClaims},
+		"no exp":                 {good(map[string]any{"exp": nil}), auth.ErrClaims},
+		"exp a string":           {good(map[string]any{"exp": fmt.Sprint(unix + 60)}), auth.ErrClaims},
+		"exp null":               {hs256(goodHeader, `{"sub":"alice","role":"buyer","aud":"flashsale","exp":null}`), auth.ErrClaims},
+		"exp twice":              {hs256(goodHeader, `{"sub":"alice","role":"buyer","aud":"flashsale","exp":1,"exp":9999999999}`), auth.ErrClaims},
+		"exp beyond floats":      {hs256(goodHeader, `{"sub":"alice","role":"buyer","aud":"flashsale","exp":1e999}`), auth.ErrClaims},
+		"iat a string":           {good(map[string]any{"iat": "now"}), auth.ErrClaims},
+		"no sub":                 {good(map[string]any{"sub": nil}), auth.ErrClaims},
+		"sub empty":              {good(map[string]any{"sub": ""}), auth.ErrClaims},
+		"sub too long":           {good(map[string]any{"sub": strings.Repeat("a", 129)}), auth.ErrClaims},
+		"sub with a space":       {good(map[string]any{"sub": "al ice"}), auth.ErrClaims},
+		"sub with a line break":  {good(map[string]any{"sub": "al\nice"}), auth.ErrClaims},
+		"sub not ASCII":          {good(map[string]any{"sub": "аlice"}), auth.ErrClaims},
+		"sub a number":           {good(map[string]any{"sub": 1}), auth.ErrClaims},
+		"no role":                {good(map[string]any{"role": nil}), auth.ErrClaims},
+		"role unknown":           {good(map[string]any{"role": "Admin"}), auth.ErrClaims},
+		"role a list":            {good(map[string]any{"role": []string{"buyer", "admin"}}), auth.ErrClaims},
+		"claims not an object":   {hs256(goodHeader, `["alice"]`), auth.ErrClaims},
+		"claims not JSON":        {hs256(goodHeader, `alice`), auth.ErrClaims},
+		"no aud":                 {good(map[string]any{"aud": nil}), auth.ErrAudience},
+		"aud of another":         {good(map[string]any{"aud": "flashsale2"}), auth.ErrAudience},
+		"auds of others":         {good(map[string]any{"aud": []string{"a", "b"}}), auth.ErrAudience},
+		"aud empty":              {good(map[string]any{"aud": []string{}}), auth.ErrAudience},
+		"aud a number":           {good(map[string]any{"aud": 1}), auth.ErrClaims},
+		"aud partly a number":    {good(map[string]any{"aud": []any{"flashsale", 1}}), auth.ErrClaims},
+		"jwk":                    {hs256(`{"alg":"HS256","jwk":{"kty":"oct","k":"AAAA"}}`, goodClaims(t, nil)), auth.ErrKey},
+		"jku":                    {hs256(`{"alg":"HS256","jku":"http://127.0.0.1:1/keys"}`, goodClaims(t, nil)), auth.ErrKey},
+		"x5u":                    {hs256(`{"alg":"HS256","x5u":"http://127.0.0.1:1/cert"}`, goodClaims(t, nil)), auth.ErrKey},
+		"x5c":                    {hs256(`{"alg":"HS256","x5c":["AAAA"]}`, goodClaims(t, nil)), auth.ErrKey},
+		"kid unknown":            {hs256(`{"alg":"HS256","kid":"other"}`, goodClaims(t, nil)), auth.ErrKey},
+		"kid a path":             {hs256(`{"alg":"HS256","kid":"../../dev/null"}`, goodClaims(t, nil)), auth.ErrKey},
+		"kid SQL":                {hs256(`{"alg":"HS256","kid":"' OR 1=1--"}`, goodClaims(t, nil)), auth.ErrKey},
+		"kid empty":              {hs256(`{"alg":"HS256","kid":""}`, goodClaims(t, nil)), auth.ErrKey},
+		"kid a number":           {hs256(`{"alg":"HS256","kid":1}`, goodClaims(t, nil)), auth.ErrKey},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			v := newVerifier(t, auth.Config{Secret: secret})
+			// The second time, whatever is cached must not change the verdict.
+			for range 2 {
+				id, err := v.Verify(tc.token)
+				if !errors.Is(err, tc.want) {
+					t.Fatalf("got %v, want %v", err, tc.want)
+				}
+				if (err == nil) != (id != auth.Identity{}) {
+					t.Fatalf("identity %+v with error %v", id, err)
+				}
+			}
+		})
+	}
+	id, err := newVerifier(t, auth.Config{Secret: secret}).Verify(plain)
+	if want := (auth.Identity{Subject: "alice", Role: auth.RoleBuyer}); err != nil || id != want {
+		t.Errorf("got %+v, %v; want %+v", id, err, want)
+	}
+}
+
+// A cached token ends when it says, and when the cache says.
+func TestVerifier_Verify_cached(t *testing.T) {
+	t.Parallel()
+	c := &clock{now: now}
+	token, err := auth.SignToken(secret, "alice", auth.RoleBuyer, 90*time.Second, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := newVerifier(t, auth.Config{Secret: secret, Now: c.Now, CacheFor: time.Hour})
+	for range 3 {
+		if _, err := v.Verify(token); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.advance(89 * time.Second)
+	if _, err := v.Verify(token); err != nil {
+		t.Errorf("one second before the expiry: %v", err)
+	}
+	c.advance(time.Second)
+	if _, err := v.Verify(token); !errors.Is(err, auth.ErrExpired) {
+		t.Errorf("at the expiry: %v, want ErrExpired", err)
+	}
+}
+
+// Tokens that share the cache's only place never get each other's identity.
+func TestVerifier_Verify_oneSlot(t *testing.T) {
+	t.Parallel()
+	v := newVerifier(t, auth.Config{Secret: secret, CacheSlots: 1})
+	var wg sync.WaitGroup
+	for i := range 8 {
+		sub := fmt.Sprintf("buyer-%d", i)
+		token, err := auth.SignToken(secret, sub, auth.RoleBuyer, time.Hour, now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		wg.Go(func() {
+			for range 200 {
+				id, err := v.Verify(token)
+				if err != nil || id.Subject != sub {
+					t.Errorf("got %+v, %v; want %s", id, err, sub)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func TestNewVerifier_Err(t *testing.T) {
+	t.Parallel()
+	if _, err := auth.NewVerifier(auth.Config{Secret: secret[:31]}); !errors.Is(err, auth.ErrSecretTooShort) {
+		t.Errorf("31 bytes: %v", err)
+	}
+	if _, err := auth.NewVerifier(auth.Config{}); !errors.Is(err, auth.ErrSecretTooShort) {
+		t.Errorf("no key: %v", err)
+	}
+	if _, err := auth.NewVerifier(auth.Config{Secret: secret, Keys: &auth.Keys{}}); err == nil {
+		t.Error("a secret and keys: no error")
+	}
+	if _, err := auth.NewVerifier(auth.Config{Secret: secret, CacheFor: -1}); err == nil {
+		t.Error("negative CacheFor: no error")
+	}
+}
+
+// The library that signs agrees with the verification written here.
+func TestSignToken(t *testing.T) {
+	t.Parallel()
+	token, err := auth.SignToken(secret, "svc", auth.RoleService, time.Minute, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := jwt.Parse(token, func(*jwt.Token) (any, error) { return secret, nil },
+		jwt.WithValidMethods([]string{"HS256"}), jwt.WithAudience(auth.Audience), jwt.WithExpirationRequired(),
+		jwt.WithTimeFunc(func() time.Time { return now })); err != nil {
+		t.Errorf("the library refuses it: %v", err)
+	}
+	for name, sign := range map[string]func() (string, error){
+		"short secret": func() (string, error) { return auth.SignToken(secret[:8], "a", auth.RoleBuyer, time.Hour, now) },
+		"bad subject":  func() (string, error) { return auth.SignToken(secret, "a b", auth.RoleBuyer, time.Hour, now) },
+		"bad role":     func() (string, error) { return auth.SignToken(secret, "a", "root", time.Hour, now) },
+		"no lifetime":  func() (string, error) { return auth.SignToken(secret, "a", auth.RoleBuyer, 0, now) },
+	} {
+		if _, err := sign(); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}
+
+func TestVerifier_Verify_allocs(t *testing.T) {
+	v := newVerifier(t, auth.Config{Secret: secret})
+	token := hs256(goodHeader, goodClaims(t, nil))
+	if n := testing.AllocsPerRun(100, func() {
+		if _, err := v.Verify(token); err != nil {
+			t.Error(err)
+		}
+	}); n != 0 {
+		t.Errorf("a known token costs %v allocations, want none", n)
+	}
+}
+
+// FuzzVerify: garbage never panics, and nothing is accepted that the library
+// refuses.
+func FuzzVerify(f *testing.F) {
+	f.Add(hs256(goodHeader, `{"sub":"alice","role":"buyer","aud":"flashsale","exp":9999999999}`))
+	f.Add(hs256(`{"alg":"none"}`, `{}`))
+	f.Add("a.b.c")
+	f.Add("..")
+	f.Add("")
+	v, err := auth.NewVerifier(auth.Config{Secret: secret, Now: func() time.Time { return now }})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, token string) {
+		if _, err := v.Verify(token); err == nil {
+			if _, err := jwt.Parse(token, func(*jwt.Token) (any, error) { return secret, nil },
+				jwt.WithValidMethods([]string{"HS256"}), jwt.WithTimeFunc(func() time.Time { return now })); err != nil {
+				t.Errorf("accepted %q, which the library refuses: %v", token, err)
+			}
+		}
+		// The same as claims of a token that is signed well.
+		if _, err := v.Verify(hs256(goodHeader, token)); err == nil && !json.Valid([]byte(token)) {
+			t.Errorf("accepted claims that are not JSON: %q", token)
+		}
+		if _, err := v.Verify(hs256(token, `{}`)); err == nil {
+			t.Errorf("accepted empty claims under the header %q", token)
+		}
+	})
+}

@@ -1,0 +1,128 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/google/uuid"
+	"github.com/redis/go-redis/v9"
+)
+
+// purchaseBody and orderBody are the contract's JSON, as a plain Gin handler
+// would declare it.
+type purchaseBody struct {
+	Quantity int64 `json:"quantity"`
+}
+
+type orderBody struct {
+	ID             string    `json:"id"`
+	ItemID         string    `json:"item_id"`
+	UserID         string    `json:"user_id"`
+	Quantity       int64     `json:"quantity"`
+	UnitPriceMinor int64     `json:"unit_price_minor"`
+	Currency       string    `json:"currency"`
+	Status         string    `json:"status"`
+	CreatedAt      time.Time `json:"created_at"`
+	ConfirmedAt    time.Time `json:"confirmed_at"`
+}
+
+func newOrderBody(c *gin.Context, quantity int64) orderBody {
+	now := time.Now().UTC()
+	return orderBody{
+		ID: "01a1fb1d-34cd-76f1-855c-ab4a1614b149", ItemID: c.Param("item"), UserID: "buyer-1000000", Quantity: quantity,
+		UnitPriceMinor: 4900, Currency: "EUR", Status: "confirmed", CreatedAt: now, ConfirmedAt: now,
+	}
+}
+
+// serveEmpty is the yardstick: a Gin handler that reads a purchase and writes
+// an order, and does nothing between.
+func serveEmpty(ctx context.Context, addr string) error {
+	return serve(ctx, addr, func(c *gin.Context) {
+		var in purchaseBody
+		if err := c.ShouldBindJSON(&in); err != nil {
+			c.Status(http.StatusBadRequest)
+			return
+		}
+		c.JSON(http.StatusCreated, newOrderBody(c, in.Quantity))
+	})
+}
+
+// pollInterval is a tuned retry: clients of simple locks commonly wait 50 to
+// 200 ms between tries.
+const pollInterval = 5 * time.Millisecond
+
+var unlock = redis.NewScript(`if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0`)
+
+// servePolling sells the way a first version does: each request takes the
+// item's lock by SET NX, tries again after an interval while it is taken, reads
+// the stock, decrements it, queues the order, and unlocks.
+func servePolling(ctx context.Context, addr, redisAddr string) error {
+	rdb := redis.NewClient(&redis.Options{Addr: redisAddr, PoolSize: 256})
+	defer rdb.Close() //nolint:errcheck // the process ends here
+	return serve(ctx, addr, func(c *gin.Context) {
+		var in purchaseBody
+		if err := c.ShouldBindJSON(&in); err != nil {
+			c.Status(http.StatusBadRequest)
+			return
+		}
+		if err := pollingPurchase(c.Request.Context(), rdb, c.Param("item")); err != nil {
+			c.Status(http.StatusServiceUnavailable)
+			return
+		}
+		c.JSON(http.StatusCreated, newOrderBody(c, in.Quantity))
+	})
+}
+
+func pollingPurchase(ctx context.Context, rdb *redis.Client, item string) error {
+	key, token := "polling:lock:"+item, uuid.NewString()
+	for {
+		ok, err := rdb.SetNX(ctx, key, token, 5*time.Second).Result()
+		if err != nil {
+			return err
+		}
+		if ok {
+			break
+		}
+		t := time.NewTimer(pollInterval)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return ctx.Err()
+		}
+	}
+	err := sellOne(ctx, rdb, item)
+	return errors.Join(err, unlock.Run(context.WithoutCancel(ctx), rdb, []string{key}, token).Err())
+}
+
+func sellOne(ctx context.Context, rdb *redis.Client, item string) error {
+	left, err := rdb.Get(ctx, "polling:stock:"+item).Int64()
+	if err != nil {
+		return err
+	}
+	if left <= 0 {
+		return errors.New("sold out")
+	}
+	if err := rdb.Decr(ctx, "polling:stock:"+item).Err(); err != nil {
+		return err
+	}
+	now := time.Now().UnixMilli()
+	return rdb.ZAdd(ctx, "polling:queue", redis.Z{Score: float64(now), Member: strconv.FormatInt(now, 10) + uuid.NewString()}).Err()
+}
+
+func serve(ctx context.Context, addr string, h gin.HandlerFunc) error {
+	gin.SetMode(gin.ReleaseMode)
+	r := gin.New()
+	r.POST("/v1/items/:item/orders", h)
+	r.GET("/readyz", func(c *gin.Context) { c.Status(http.StatusOK) })
+	srv := &http.Server{Addr: addr, Handler: r, ReadHeaderTimeout: 5 * time.Second}
+	context.AfterFunc(ctx, func() { _ = srv.Close() }) //nolint:errcheck // the process ends here
+	if err := srv.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,91 @@
+// Command bench measures the purchase path against an empty Gin handler that
+// reads and writes the same JSON, in the same run on the same machine, and
+// prints the ratios with their bars:
+//
+//	BAR accepted/empty 0.61 0.50 met
+//
+// Every server is a process of its own: a redis-server, the service's API and
+// worker, the empty handler, and a purchase that polls for a lock of its own.
+// The load is closed-loop over keep-alive connections, one distinct buyer with
+// a token of their own for each request. Phases are interleaved over rounds and
+// medians are printed, for the machine's speed drifts.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"slices"
+	"syscall"
+	"time"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Args[1:])
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string) error {
+	if len(args) == 2 && args[0] == "empty" {
+		return serveEmpty(ctx, args[1])
+	}
+	if len(args) == 3 && args[0] == "polling" {
+		return servePolling(ctx, args[1], args[2])
+	}
+	f := flag.NewFlagSet("bench", flag.ContinueOnError)
+	o := options{}
+	f.IntVar(&o.connections, "connections", 128, "keep-alive connections")
+	f.IntVar(&o.rounds, "rounds", 3, "rounds; medians are printed")
+	f.DurationVar(&o.phase, "phase", 4*time.Second, "length of one phase")
+	f.StringVar(&o.fsync, "appendfsync", "everysec", "Redis: always, everysec or no")
+	f.StringVar(&o.profile, "profile", "", "folder for CPU profiles of API and worker, taken in the accepted and committed phases")
+	f.BoolVar(&o.commands, "commands", false, "print what Redis spent on each command")
+	f.BoolVar(&o.skipPolling, "skip-polling", false, "leave out the polling lock")
+	if err := f.Parse(args); err != nil {
+		return err
+	}
+	if o.connections < 1 || o.rounds < 1 || o.phase < 100*time.Millisecond {
+		return errors.New("need at least 1 connection, 1 round and 100ms a phase")
+	}
+	return measure(ctx, o)
+}
+
+type options struct {
+	connections int
+	rounds      int
+	phase       time.Duration
+	fsync       string
+	profile     string
+	commands    bool
+	skipPolling bool
+}
+
+// median of the values; 0 when there are none.
+func median(v []float64) float64 {
+	if len(v) == 0 {
+		return 0
+	}
+	s := slices.Clone(v)
+	slices.Sort(s)
+	if len(s)%2 == 1 {
+		return s[len(s)/2]
+	}
+	return (s[len(s)/2-1] + s[len(s)/2]) / 2
+}
+
+// printBar prints one ratio and whether it is at least its bar.
+func printBar(name string, value, bar float64) {
+	verdict := "missed"
+	if value >= bar {
+		verdict = "met"
+	}
+	fmt.Printf("BAR %s %.2f %.2f %s\n", name, value, bar, verdict)
+}

@@ -1,0 +1,259 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/handler/auth"
+	"flashsale/inventory"
+)
+
+// figures are the rounds' throughputs, in answers a second.
+type figures struct {
+	empty, accepted, committed, soldOut, polling []float64
+	drained                                      []float64 // seconds after the accepted phase until nothing was queued
+}
+
+func measure(ctx context.Context, o options) (err error) {
+	w, err := startWorld(ctx, o)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, w.close()) }()
+	rdb := redis.NewClient(&redis.Options{Addr: w.redis.addr})
+	defer rdb.Close() //nolint:errcheck // the server ends next
+	c, err := newCrowd()
+	if err != nil {
+		return err
+	}
+	m := &meter{world: w, crowd: c, rdb: rdb, o: o}
+	fmt.Printf("bench: %d connections, %d rounds of %v a phase, appendfsync %s\n", o.connections, o.rounds, o.phase, o.fsync)
+	for round := range o.rounds {
+		if err := m.round(ctx, round); err != nil {
+			return fmt.Errorf("round %d: %w", round+1, err)
+		}
+	}
+	f := &m.figures
+	empty := median(f.empty)
+	fmt.Printf("drained %.2f s after the accepted burst (median)\n", median(f.drained))
+	printBar("accepted/empty", median(f.accepted)/empty, 0.50)
+	printBar("committed/empty", median(f.committed)/empty, 0.35)
+	printBar("sold_out/empty", median(f.soldOut)/empty, 0.80)
+	if !o.skipPolling {
+		printBar("accepted/polling_lock", median(f.accepted)/median(f.polling), 50)
+	}
+	return nil
+}
+
+type meter struct {
+	world   *world
+	crowd   *crowd
+	rdb     *redis.Client
+	o       options
+	figures figures
+}
+
+// stock is above any demand a phase can make.
+const stock = 100_000_000
+
+func (m *meter) round(ctx context.Context, n int) error {
+	f := &m.figures
+	empty, err := m.phase(ctx, "empty", m.world.empty.addr, "any", true, http.StatusCreated)
+	if err != nil {
+		return err
+	}
+	f.empty = append(f.empty, empty)
+
+	item := fmt.Sprintf("accepted-%d", n)
+	if err := m.createItem(ctx, item, stock); err != nil {
+		return err
+	}
+	stop := m.profiles(ctx, "accepted")
+	accepted, err := m.phase(ctx, "accepted", m.world.api.addr, item, true, http.StatusAccepted)
+	if err != nil {
+		return err
+	}
+	f.accepted = append(f.accepted, accepted)
+	drained, err := m.waitDrained(ctx)
+	if err != nil {
+		return err
+	}
+	f.drained = append(f.drained, drained.Seconds())
+	if err := stop(); err != nil {
+		return err
+	}
+
+	item = fmt.Sprintf("committed-%d", n)
+	if err := m.createItem(ctx, item, stock); err != nil {
+		return err
+	}
+	stop = m.profiles(ctx, "committed")
+	committed, err := m.phase(ctx, "committed", m.world.api.addr, item, false, http.StatusCreated)
+	if err != nil {
+		return err
+	}
+	f.committed = append(f.committed, committed)
+	if err := stop(); err != nil {
+		return err
+	}
+
+	item = fmt.Sprintf("sold-out-%d", n)
+	if err := m.createItem(ctx, item, 100); err != nil {
+		return err
+	}
+	soldOut, err := m.phase(ctx, "sold out", m.world.api.addr, item, false, http.StatusConflict)
+	if err != nil {
+		return err
+	}
+	f.soldOut = append(f.soldOut, soldOut)
+	if m.o.skipPolling {
+		return nil
+	}
+	return m.polling(ctx)
+}
+
+func (m *meter) polling(ctx context.Context) error {
+	if err := m.rdb.Set(ctx, "polling:stock:any", stock, 0).Err(); err != nil {
+		return err
+	}
+	rate, err := m.phase(ctx, "polling lock", m.world.poll.addr, "any", true, http.StatusCreated)
+	m.figures.polling = append(m.figures.polling, rate)
+	return err
+}
+
+// phase drives one server and prints what was seen: the rate of the expected
+// answer, and the processor time per request of every process.
+func (m *meter) phase(ctx context.Context, name, addr, item string, async bool, want int) (float64, error) {
+	parts := []*child{m.world.api, m.world.worker, m.world.redis, m.world.empty}
+	self, err := os.FindProcess(os.Getpid())
+	if err != nil {
+		return 0, err
+	}
+	parts = append(parts, &child{name: "load", cmd: &exec.Cmd{Process: self}})
+	before := make([]time.Duration, len(parts))
+	for i, p := range parts {
+		before[i] = p.cpu()
+	}
+	if err := m.rdb.ConfigResetStat(ctx).Err(); err != nil {
+		return 0, err
+	}
+	res, err := drive(ctx, addr, item, m.crowd, m.o, async)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", name, err)
+	}
+	rate := res.rate(want)
+	fmt.Printf("%-13s %8.0f/s  answers %v  cpu per request:", name, rate, res.codes)
+	total := 0
+	for _, n := range res.codes {
+		total += n
+	}
+	for i, p := range parts {
+		if used := p.cpu() - before[i]; used > 0 && total > 0 {
+			fmt.Printf(" %s %.1fus", p.name, float64(used.Microseconds())/float64(total))
+		}
+	}
+	fmt.Println()
+	if err := m.printCommands(ctx, total); err != nil {
+		return 0, err
+	}
+	if rate == 0 {
+		return 0, fmt.Errorf("%s: no answer %d among %v", name, want, res.codes)
+	}
+	return rate, nil
+}
+
+// printCommands prints what Redis spent on each command, per request.
+func (m *meter) printCommands(ctx context.Context, requests int) error {
+	if !m.o.commands {
+		return nil
+	}
+	text, err := m.rdb.Info(ctx, "commandstats").Result()
+	if err != nil {
+		return err
+	}
+	for line := range strings.Lines(text) {
+		var calls, usec int
+		name, figures, ok := strings.Cut(strings.TrimSpace(line), ":")
+		if _, err := fmt.Sscanf(figures, "calls=%d,usec=%d", &calls, &usec); !ok || err != nil || calls < 100 {
+			continue
+		}
+		fmt.Printf("    %-24s %8d calls  %6.2fus per request\n", strings.TrimPrefix(name, "cmdstat_"), calls, float64(usec)/float64(requests))
+	}
+	return nil
+}
+
+// waitDrained waits until no order is queued and returns how long it took.
+func (m *meter) waitDrained(ctx context.Context) (time.Duration, error) {
+	start := time.Now()
+	prefix := inventory.QueuePrefix(0)
+	for {
+		var queued int64
+		for _, set := range []string{"ready", "leased"} {
+			n, err := m.rdb.ZCard(ctx, prefix+set).Result()
+			if err != nil {
+				return 0, err
+			}
+			queued += n
+		}
+		took := time.Since(start)
+		if queued == 0 {
+			return took, nil
+		}
+		if took > time.Minute {
+			return 0, fmt.Errorf("%d orders still queued a minute after the burst", queued)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// profiles takes CPU profiles of API and worker during a phase, if asked to.
+func (m *meter) profiles(ctx context.Context, phase string) (wait func() error) {
+	if m.o.profile == "" {
+		return func() error { return nil }
+	}
+	done := make(chan error, 2)
+	for _, c := range []*child{m.world.api, m.world.worker} {
+		go func() {
+			done <- c.profile(ctx, filepath.Join(m.o.profile, phase+"-"+c.name+".prof"), m.o.phase)
+		}()
+	}
+	return func() error { return errors.Join(<-done, <-done) }
+}
+
+func (m *meter) createItem(ctx context.Context, id string, units int64) error {
+	token, err := auth.SignToken([]byte(secret), "bench", auth.RoleAdmin, time.Hour, time.Now())
+	if err != nil {
+		return err
+	}
+	body, err := json.Marshal(map[string]any{
+		"id": id, "name": id, "description": "", "price_minor": 4900, "currency": "EUR", "stock": units, "per_user_limit": 1,
+	})
+	if err != nil {
+		return err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+m.world.api.addr+"/v1/admin/items", bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Authorization", "Bearer "+token)
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	if res.StatusCode != http.StatusCreated {
+		err = fmt.Errorf("create item %s: %s", id, res.Status)
+	}
+	return errors.Join(err, res.Body.Close())
+}

@@ -1,0 +1,522 @@
+package inventory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/redistest"
+	"flashsale/lock"
+	"flashsale/queue"
+)
+
+func TestInventory_Load_SaleLost(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		k := keys{1}
+		for name, lost := range map[string]func(item string) []string{
+			"Everything": func(item string) []string {
+				return []string{k.sale(item), k.idempotency(item), k.buyers(item)}
+			},
+			"SaleOnly": func(item string) []string { return []string{k.sale(item)} },
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				s := newShop(t, rdb, open(10, 2), 0)
+				v := s.inventory(t, Config{})
+				kept := s.request("a", "k", 2)
+				mustBuy(t, v, kept)
+				mustBuy(t, v, s.request("b", "k", 1))
+				if err := rdb.Del(testContext(t), lost(s.item)...).Err(); err != nil {
+					t.Fatal(err)
+				}
+				if o := buy(t, v, s.request("a", "k", 2)); o != (Outcome{ReplayOf: kept.OrderID}) {
+					t.Errorf("replay after the loss: %+v, want order %s", o, kept.OrderID)
+				}
+				mustRefuse(t, v, s.request("a", "k", 1), ErrKeyReused)
+				mustRefuse(t, v, s.request("a", "k2", 1), ErrUserLimit)
+				mustRefuse(t, v, s.request("b", "k2", 2), ErrUserLimit)
+				mustBuy(t, v, s.request("b", "k3", 1))
+				mustBuy(t, v, kept) // its outcome was unknown and it is sent again
+				st := s.audit(t)
+				if st.left(t) != 6 {
+					t.Errorf("left is %d, want 6", st.left(t))
+				}
+			})
+		}
+	})
+}
+
+// TestInventory_Load_UnderLoad loses the sale while it sells, several times.
+func TestInventory_Load_UnderLoad(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newShop(t, rdb, open(200, 1), 0)
+		v, k := s.inventory(t, Config{MaxBatch: 8}), keys{1}
+		var requests []*Request
+		for i := range 400 {
+			requests = append(requests, s.request(fmt.Sprintf("u%d", i), "k", 1))
+		}
+		stop := make(chan struct{})
+		lost := make(chan int)
+		go func() {
+			n := 0
+			for {
+				select {
+				case <-stop:
+					lost <- n
+					return
+				default:
+				}
+				deleted, err := rdb.Del(context.WithoutCancel(t.Context()), k.sale(s.item), k.idempotency(s.item), k.buyers(s.item)).Result()
+				if err != nil {
+					t.Error(err)
+				}
+				if deleted > 0 {
+					n++
+				}
+			}
+		}()
+		out := outcomes(t, v, requests)
+		close(stop)
+		if n := <-lost; n < 3 {
+			t.Errorf("the sale was lost %d times, want a few", n)
+		}
+		wantTally(t, out, map[string]int{"accepted": 200, ErrSoldOut.Error(): 200})
+		if err := v.Warm(testContext(t), s.item); err != nil {
+			t.Fatal(err)
+		}
+		s.audit(t)
+	})
+}
+
+func TestInventory_Load_Pages(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		for _, orders := range []int{0, 1, loadPage - 1, loadPage, loadPage + 1, 2*loadPage + 7} {
+			t.Run(fmt.Sprint(orders), func(t *testing.T) {
+				t.Parallel()
+				s := newShop(t, rdb, open(1000, 2), 0)
+				for i := range orders {
+					s.source.past[s.item] = append(s.source.past[s.item], Holding{
+						Buyer: fmt.Sprintf("u%d", i), IdempotencyKey: "k", OrderID: fmt.Sprintf("o%d", i), Quantity: 2, Counts: true,
+					})
+				}
+				v := s.inventory(t, Config{})
+				if err := v.Warm(testContext(t), s.item); err != nil {
+					t.Fatal(err)
+				}
+				st := s.state(t)
+				if len(st.idempotency) != orders || len(st.buyers) != orders || st.left(t) != int64(1000-2*orders) {
+					t.Fatalf("%d keys, %d buyers, %d left after loading %d orders of 2", len(st.idempotency), len(st.buyers), st.left(t), orders)
+				}
+				for i := range orders {
+					if st.idempotency[fmt.Sprintf("u%d k", i)] != fmt.Sprintf("2:o%d", i) || st.buyers[fmt.Sprintf("u%d", i)] != "2" {
+						t.Fatalf("order %d is remembered as %q, count %q", i, st.idempotency[fmt.Sprintf("u%d k", i)], st.buyers[fmt.Sprintf("u%d", i)])
+					}
+				}
+			})
+		}
+	})
+}
+
+// TestInventory_Load_Refused: of an order that holds nothing only the key is remembered.
+func TestInventory_Load_Refused(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newShop(t, rdb, open(10, 2), 0)
+		s.source.past[s.item] = []Holding{
+			{Buyer: "u", IdempotencyKey: "refused", OrderID: "o1", Quantity: 2},
+			{Buyer: "u", IdempotencyKey: "held", OrderID: "o2", Quantity: 1, Counts: true},
+		}
+		v := s.inventory(t, Config{})
+		for key, q := range map[string]int64{"refused": 2, "held": 1} {
+			if o := buy(t, v, s.request("u", key, q)); o.Err != nil || o.ReplayOf == "" {
+				t.Errorf("key %s: %+v, want a replay", key, o)
+			}
+		}
+		mustBuy(t, v, s.request("u", "new", 1))
+		mustRefuse(t, v, s.request("u", "more", 1), ErrUserLimit)
+		if left := s.state(t); left.left(t) != 8 {
+			t.Errorf("left is %d, want 8", left.left(t))
+		}
+	})
+}
+
+func TestInventory_Load_SourceFails(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newShop(t, rdb, open(10, 1), 0)
+		v := s.inventory(t, Config{})
+		s.source.set(func(src *stored) { src.err = errTest })
+		mustRefuse(t, v, s.request("u", "k", 1), ErrRebuilding)
+		if err := v.Warm(testContext(t), s.item); !errors.Is(err, errTest) {
+			t.Errorf("Warm: %v, want the source's error", err)
+		}
+		if st := s.state(t); len(st.sale) != 0 || len(st.queue) != 0 {
+			t.Errorf("a failed load left %+v", st)
+		}
+		s.source.set(func(src *stored) { src.err = nil })
+		mustBuy(t, v, s.request("u", "k", 1))
+		s.audit(t)
+	})
+}
+
+// TestInventory_Load_LongerThanPatience: a sale whose orders take longer to
+// read than one request may wait must still open in the end (P8, P10).
+func TestInventory_Load_LongerThanPatience(t *testing.T) {
+	t.Parallel()
+	const patience, reading = 100 * time.Millisecond, 400 * time.Millisecond
+	s := newShop(t, redistest.Embedded(t), open(10, 1), 0)
+	v := s.inventory(t, Config{Patience: patience})
+	s.source.set(func(src *stored) {
+		src.before = func(ctx context.Context) error {
+			if !pause(ctx, reading) {
+				return context.Cause(ctx)
+			}
+			return nil
+		}
+	})
+	end := time.Now().Add(20 * reading)
+	for tries := 1; ; tries++ {
+		o := buy(t, v, s.request("u", "k", 1))
+		if o.Err == nil {
+			break
+		}
+		if !errors.Is(o.Err, ErrRebuilding) && !errors.Is(o.Err, ErrOverloaded) && !errors.Is(o.Err, ErrUnavailable) {
+			t.Fatalf("outcome %+v while the sale is loaded", o)
+		}
+		if time.Now().After(end) {
+			t.Fatalf("the sale takes %v to load and patience is %v: after %d tries and %d loads begun it is still closed: %v",
+				reading, patience, tries, s.source.loads, o.Err)
+		}
+	}
+	s.audit(t)
+}
+
+// TestInventory_Load_LockLost: a builder that lost the item's lock changes nothing.
+func TestInventory_Load_LockLost(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newShop(t, rdb, open(10, 1), 0)
+		v := s.inventory(t, Config{})
+		stalled := dead(t, s, 100*time.Millisecond)
+		mustBuy(t, v, s.request("u", "k", 1))
+		before := s.state(t)
+		if err := v.load(testContext(t), stalled, s.item); !errors.Is(err, lock.ErrLost) {
+			t.Errorf("load without the lock: %v, want lock.ErrLost", err)
+		}
+		for _, step := range [][]any{
+			{"begin"}, {"orders", "x", "k", 1, "o", "1"}, {"open", 1, 999, 1, 0, 0, "open", 1},
+		} {
+			name, ok := step[0].(string)
+			if !ok {
+				t.Fatal(step)
+			}
+			if err := v.loadStep(testContext(t), stalled, s.item, name, step[1:]...); !errors.Is(err, lock.ErrLost) {
+				t.Errorf("step %s without the lock: %v, want lock.ErrLost", name, err)
+			}
+		}
+		same(t, before, s.state(t))
+	})
+}
+
+// TestInventory_Epoch: state of an earlier epoch is rebuilt, whoever notices.
+func TestInventory_Epoch(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newShop(t, rdb, open(10, 2), 0)
+		a, b := s.inventory(t, Config{}), s.inventory(t, Config{})
+		first := s.request("u", "1", 1)
+		mustBuy(t, a, first)
+		mustBuy(t, b, s.request("w", "1", 1))
+		// Redis falls back to a stale picture, and the database declares it void.
+		if err := rdb.HSet(testContext(t), keys{1}.sale(s.item), "left", 1000, "epoch", 0).Err(); err != nil {
+			t.Fatal(err)
+		}
+		s.source.set(func(src *stored) { src.epoch = 2 })
+		mustBuy(t, a, s.request("u", "2", 1))
+		mustRefuse(t, a, s.request("u", "3", 1), ErrUserLimit)
+		if st := s.state(t); st.sale["epoch"] != "2" || st.left(t) != 7 {
+			t.Errorf("epoch %s, %d left, want 2 and 7", st.sale["epoch"], st.left(t))
+		}
+		// b still carries epoch 1: its script is refused, and it learns.
+		if o := buy(t, b, s.request("u", "1", 1)); o.ReplayOf != first.OrderID {
+			t.Errorf("replay through the other process: %+v", o)
+		}
+		mustBuy(t, b, s.request("w", "2", 1))
+		mustRefuse(t, b, s.request("w", "3", 1), ErrUserLimit)
+		s.audit(t)
+	})
+}
+
+func TestInventory_Left(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newShop(t, rdb, open(10, 2), 0)
+		v := s.inventory(t, Config{})
+		mustBuy(t, v, s.request("u", "k", 2))
+		got, err := v.Left(testContext(t), []string{"none-" + s.item, s.item, "none2-" + s.item})
+		if err != nil || !slices.Equal(got, []int64{-1, 8, -1}) {
+			t.Errorf("Left = %v, %v, want [-1 8 -1]", got, err)
+		}
+		if got, err := v.Left(testContext(t), nil); err != nil || len(got) != 0 {
+			t.Errorf("Left of nothing = %v, %v", got, err)
+		}
+		if err := rdb.HSet(testContext(t), keys{1}.sale(s.item), "left", "many").Err(); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := v.Left(testContext(t), []string{s.item}); err == nil {
+			t.Errorf("Left of a broken sale = %v, want an error", got)
+		}
+	})
+}
+
+func TestInventory_Frozen(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newShop(t, rdb, open(10, 1), 0)
+		v, other := s.inventory(t, Config{}), s.inventory(t, Config{})
+		lockKey, waitersKey := v.locks.GuardKeys(v.keys.lock(s.item))
+		results := make(chan Outcome, 2)
+		err := v.Frozen(testContext(t), s.item, func(ctx context.Context, left int64) error {
+			if left != 10 {
+				t.Errorf("left is %d, want 10: the sale is loaded first", left)
+			}
+			for i, inv := range []*Inventory{v, other} {
+				r := s.request(fmt.Sprintf("u%d", i), "k", 1)
+				r.Done = func(o Outcome) { results <- o }
+				if err := inv.Submit(r); err != nil {
+					t.Error(err)
+				}
+			}
+			await(t, "both processes to wait for the lock", func() bool {
+				n, err := rdb.ZCard(ctx, waitersKey).Result()
+				return err == nil && n == 2
+			})
+			select {
+			case o := <-results:
+				t.Errorf("sold a frozen item: %+v", o)
+			default:
+			}
+			if st := s.state(t); st.left(t) != 10 {
+				t.Errorf("left moved to %d while frozen", st.left(t))
+			}
+			return errTest
+		})
+		if !errors.Is(err, errTest) {
+			t.Errorf("Frozen: %v, want its function's error", err)
+		}
+		for range 2 {
+			select {
+			case o := <-results:
+				if o != (Outcome{}) {
+					t.Errorf("after the freeze: %+v, want accepted", o)
+				}
+			case <-time.After(limit):
+				t.Fatalf("a frozen purchase was not answered; lock %s", lockKey)
+			}
+		}
+		if err := v.Frozen(testContext(t), "none-"+s.item, func(context.Context, int64) error { return nil }); !errors.Is(err, errNoItem) {
+			t.Errorf("Frozen of no item: %v, want the source's error", err)
+		}
+		s.audit(t)
+	})
+}
+
+func TestNew_Errors(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, shared *redis.Client) {
+		rdb := shared
+		if strings.HasSuffix(t.Name(), "/redis") {
+			// The layout is recorded for a whole Redis, so it takes one of its own.
+			rdb = redis.NewClient(redistest.Options(redistest.Real(t).Addr()))
+			t.Cleanup(func() {
+				if err := rdb.Close(); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		s := newShop(t, rdb, open(1, 1), 0)
+		locks := newLocks(t, rdb, lockConfig)
+		with := func(cfg Config, queues int) error {
+			list := make([]*queue.Queue, queues)
+			for i := range list {
+				list[i] = s.queue
+			}
+			v, err := New(testContext(t), rdb, locks, list, s.source, cfg)
+			if err == nil {
+				err = v.Close(testContext(t))
+			}
+			return err
+		}
+		for name, c := range map[string]struct {
+			cfg    Config
+			queues int
+		}{
+			"queues":       {Config{Partitions: 2}, 1},
+			"partitions":   {Config{Partitions: 1025}, 1025},
+			"negative":     {Config{Partitions: -1}, 1},
+			"batch":        {Config{MaxBatch: 513}, 1},
+			"pending":      {Config{MaxPending: -1}, 1},
+			"slice":        {Config{Slice: -1}, 1},
+			"patience":     {Config{Patience: -time.Second}, 1},
+			"mark's life":  {Config{MarkLife: -1}, 1},
+			"other number": {Config{Partitions: 3}, 1},
+		} {
+			if err := with(c.cfg, c.queues); err == nil || errors.Is(err, ErrPartitions) {
+				t.Errorf("%s: %v, want a refusal of the configuration", name, err)
+			}
+		}
+		if n, err := rdb.Exists(testContext(t), partitionsKey).Result(); err != nil || n != 0 {
+			t.Errorf("a refused configuration recorded its partitions (%d, %v)", n, err)
+		}
+		if err := with(Config{Partitions: 4}, 4); err != nil {
+			t.Fatal(err)
+		}
+		if err := with(Config{}, 1); !errors.Is(err, ErrPartitions) {
+			t.Errorf("1 partition where 4 are recorded: %v, want ErrPartitions", err)
+		}
+		if err := with(Config{Partitions: 4}, 4); err != nil {
+			t.Errorf("the recorded number again: %v", err)
+		}
+		s.source.set(func(src *stored) { src.err = errTest })
+		if err := with(Config{Partitions: 4}, 4); !errors.Is(err, errTest) {
+			t.Errorf("database away: %v, want its error", err)
+		}
+	})
+}
+
+func TestKeys(t *testing.T) {
+	t.Parallel()
+	seen := map[int]int{}
+	k := keys{16}
+	for i := range 2000 {
+		item := fmt.Sprintf("item-%d", i)
+		p := k.partition(item)
+		if p < 0 || p >= 16 {
+			t.Fatalf("partition of %s is %d", item, p)
+		}
+		seen[p]++
+		want := fmt.Sprintf("fs:{p%d}:", p)
+		for _, key := range []string{k.lock(item), k.sale(item), k.idempotency(item), k.buyers(item), QueuePrefix(p)} {
+			if !strings.HasPrefix(key, want) {
+				t.Fatalf("key %s of %s is outside its partition %s", key, item, want)
+			}
+		}
+	}
+	if len(seen) != 16 {
+		t.Errorf("2,000 items are in %d of 16 partitions", len(seen))
+	}
+	for p, n := range seen {
+		if n < 60 || n > 250 {
+			t.Errorf("partition %d has %d of 2,000 items", p, n)
+		}
+	}
+}
+
+// TestInventory_Partitions sells items of several partitions, each into its own queue.
+func TestInventory_Partitions(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Embedded(t)
+	s := newShop(t, rdb, open(5, 5), 0)
+	var queues []*queue.Queue
+	for p := range 3 {
+		q, err := queue.New(rdb, queue.Config{Prefix: QueuePrefix(p)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		queues = append(queues, q)
+	}
+	locks := newLocks(t, rdb, lockConfig)
+	v, err := New(testContext(t), rdb, locks, queues, s.source, Config{Partitions: 3, Patience: patient})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := make([]int, 3)
+	for i := range 12 {
+		item := fmt.Sprintf("%s-%d", s.item, i)
+		s.source.set(func(src *stored) { src.sales[item] = open(1, 1) })
+		want[v.Partition(item)]++
+		r := s.request("u", "k", 1)
+		r.ItemID = item
+		r.Payload = payload(r)
+		mustBuy(t, v, r)
+	}
+	for p, q := range queues {
+		st, err := q.Stats(testContext(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if st.Ready != want[p] {
+			t.Errorf("partition %d has %d orders, want %d", p, st.Ready, want[p])
+		}
+	}
+	if slices.Contains(want, 0) {
+		t.Errorf("items per partition: %v; the test wants each used", want)
+	}
+	if err := v.Close(testContext(t)); err != nil {
+		t.Error(err)
+	}
+}
+
+func FuzzParsePurchaseReply(f *testing.F) {
+	f.Add("ok", int64(1), "AR", int64(5), "1.2", int64(3), int64(4), "order", 8)
+	f.Add("lost", int64(0), "", int64(0), "", int64(0), int64(0), "", 2)
+	f.Fuzz(func(t *testing.T, status string, waiting int64, verdicts string, left int64, version string, now, opens int64, id string, n int) {
+		full := []any{status, waiting, verdicts, left, version, now, opens, id}
+		// A reply cut short, and with its values in the wrong places.
+		for _, list := range [][]any{full[:min(max(n, 0), len(full))], {id, full}, append(slices.Clone(full[1:]), full[0]), {nil, nil}} {
+			r, err := parsePurchaseReply(list)
+			if err == nil && r.status == "ok" && len(list) < 7 {
+				t.Errorf("%v was taken for a whole reply", list)
+			}
+		}
+		r, err := parsePurchaseReply(full)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.status != status || r.waiting != waiting {
+			t.Errorf("got %+v", r)
+		}
+		if status == "ok" && (r.verdicts != verdicts || r.left != left || r.version != version || r.nowMS != now || r.opensMS != opens || len(r.replayed) != 1) {
+			t.Errorf("got %+v", r)
+		}
+		if _, err := parsePurchaseReply(id); err == nil {
+			t.Error("a string was taken for a reply")
+		}
+	})
+}
+
+// TestSeller_deliver_Malformed: a reply that cannot be read whole answers nobody.
+func TestSeller_deliver_Malformed(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, redistest.Embedded(t), open(1, 1), 0)
+	sel := newSeller(s.inventory(t, Config{}), s.item)
+	for name, reply := range map[string]purchaseReply{
+		"too few verdicts":    {verdicts: "A"},
+		"too many verdicts":   {verdicts: "AAA"},
+		"replay without id":   {verdicts: "AR"},
+		"id without a replay": {verdicts: "AA", replayed: []any{"x"}},
+	} {
+		batch := []*Request{s.request("a", "k", 1), s.request("b", "k", 1)}
+		for _, r := range batch {
+			r.Done = func(o Outcome) { t.Errorf("%s: answered %+v", name, o) }
+		}
+		if err := sel.deliver(batch, &reply); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+	var got Outcome
+	r := s.request("a", "k", 1)
+	r.Done = func(o Outcome) { got = o }
+	if err := sel.deliver([]*Request{r}, &purchaseReply{verdicts: "?"}); err != nil || got.Err == nil {
+		t.Errorf("an unknown verdict: %+v, %v, want an error as the outcome", got, err)
+	}
+}

@@ -1,0 +1,242 @@
+package inventory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/redistest"
+	"flashsale/lock"
+)
+
+var errTest = errors.New("the test ended it")
+
+func withCause(t testing.TB) (context.Context, context.CancelCauseFunc) {
+	t.Helper()
+	ctx, cancel := context.WithCancelCause(testContext(t))
+	t.Cleanup(func() { cancel(nil) })
+	return ctx, cancel
+}
+
+// TestInventory_TwoProcesses lets two inventories, as two processes have them,
+// sell one item: exactly the stock, and each its share.
+func TestInventory_TwoProcesses(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		const stock, buyersEach, parallel = 1200, 900, 30
+		s := newShop(t, rdb, open(stock, 1), 0)
+		var handed atomic.Int64
+		type process struct {
+			v        *Inventory
+			accepted atomic.Int64
+			soldOut  atomic.Int64
+		}
+		var processes [2]process
+		for i := range processes {
+			cfg := lockConfig
+			cfg.Observer.HandedOver = func(string) { handed.Add(1) }
+			// The slice is as short as it can be, so that each script's reply may hand over.
+			processes[i].v = s.inventoryOn(t, rdb, newLocks(t, rdb, cfg), Config{MaxBatch: 10, Slice: time.Nanosecond})
+			mustBuy(t, processes[i].v, s.request(fmt.Sprintf("first%d", i), "k", 1))
+		}
+		ctx := testContext(t)
+		var wg sync.WaitGroup
+		for i := range processes {
+			p := &processes[i]
+			var next atomic.Int64
+			for range parallel {
+				wg.Go(func() {
+					for {
+						n := next.Add(1)
+						if n > buyersEach {
+							return
+						}
+						o, err := p.v.Purchase(ctx, s.request(fmt.Sprintf("p%d-%d", i, n), "k", 1))
+						switch {
+						case err == nil && o == Outcome{}:
+							p.accepted.Add(1)
+						case err == nil && errors.Is(o.Err, ErrSoldOut):
+							p.soldOut.Add(1)
+						default:
+							t.Errorf("outcome %+v, %v", o, err)
+						}
+					}
+				})
+			}
+		}
+		wg.Wait()
+		a, b := processes[0].accepted.Load(), processes[1].accepted.Load()
+		if a+b+2 != stock || processes[0].soldOut.Load()+processes[1].soldOut.Load() != 2*buyersEach-(stock-2) {
+			t.Errorf("%d and %d sold of %d", a, b, stock)
+		}
+		if a == 0 || b == 0 {
+			t.Errorf("shares are %d and %d: one process got nothing", a, b)
+		}
+		if handed.Load() == 0 {
+			t.Error("the lock was never handed over")
+		}
+		st := s.audit(t)
+		if st.left(t) != 0 {
+			t.Errorf("left is %d, want 0", st.left(t))
+		}
+	})
+}
+
+// sendAs runs the purchase script as the holder of l, whether or not it still is.
+func sendAs(t *testing.T, v *Inventory, s *shop, value string, fence int64, requests ...*Request) purchaseReply {
+	t.Helper()
+	keys := newSeller(v, s.item).keys
+	args := []any{value, fence, v.epoch.Load(), s.queue.MaxLength(), len(requests)}
+	for _, r := range requests {
+		args = append(args, r.Buyer, r.IdempotencyKey, r.Quantity, r.OrderID, r.Payload)
+	}
+	res, err := purchaseScript.Run(testContext(t), s.rdb, keys, args...).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	reply, err := parsePurchaseReply(res)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return reply
+}
+
+// dead returns a lock of the item whose holder has stalled: it renews no more.
+func dead(t *testing.T, s *shop, ttl time.Duration) *lock.Lock {
+	t.Helper()
+	gone := redis.NewClient(redistest.Options(s.rdb.Options().Addr))
+	locks := newLocks(t, gone, lock.Config{TTL: ttl, ClaimTTL: ttl, Liveness: 10 * time.Millisecond})
+	l, err := locks.Acquire(testContext(t), keys{1}.lock(s.item))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := gone.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func TestPurchaseScript_Lost(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newShop(t, rdb, open(10, 5), 0)
+		stalled := dead(t, s, 300*time.Millisecond)
+		v := s.inventory(t, Config{})
+		mustBuy(t, v, s.request("b", "k", 1)) // waits until the stalled holder's lock lapses
+		release := stall(t, v, s.request("b", "k2", 1))
+		defer release()
+		before := s.state(t)
+		// B holds the lock now, and A wakes up.
+		reply := sendAs(t, v, s, stalled.GuardValue(), stalled.Fence(), s.request("a", "k", 1), s.request("a", "k2", 2))
+		if reply.status != "lost" {
+			t.Errorf("script of a stalled holder: %+v, want lost", reply)
+		}
+		same(t, before, s.state(t))
+	})
+}
+
+func TestPurchaseScript_LostToNobody(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newShop(t, rdb, open(10, 5), 0)
+		v := s.inventory(t, Config{})
+		if err := v.Warm(testContext(t), s.item); err != nil {
+			t.Fatal(err)
+		}
+		stalled := dead(t, s, 200*time.Millisecond)
+		lockKey, _ := v.locks.GuardKeys(v.keys.lock(s.item))
+		await(t, "the lock to lapse", func() bool {
+			n, err := rdb.Exists(testContext(t), lockKey).Result()
+			return err == nil && n == 0
+		})
+		before := s.state(t)
+		if reply := sendAs(t, v, s, stalled.GuardValue(), stalled.Fence(), s.request("a", "k", 1)); reply.status != "lost" {
+			t.Errorf("script without the lock: %+v, want lost", reply)
+		}
+		same(t, before, s.state(t))
+	})
+}
+
+func TestPurchaseScript_Fenced(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newShop(t, rdb, open(10, 5), 0)
+		v := s.inventory(t, Config{})
+		mustBuy(t, v, s.request("b", "k", 1))
+		before := s.state(t)
+		var fence int64
+		if _, err := fmt.Sscan(before.sale["fence"], &fence); err != nil {
+			t.Fatal(err)
+		}
+		// Somebody brought an old holder's value back into the lock's key.
+		lockKey, _ := v.locks.GuardKeys(v.keys.lock(s.item))
+		for _, c := range []struct {
+			fence int64
+			want  string
+		}{{fence - 1, "fenced"}, {1, "fenced"}, {fence, "ok"}} {
+			value := fmt.Sprintf("forged:%d", c.fence)
+			if err := rdb.Set(testContext(t), lockKey, value, time.Minute).Err(); err != nil {
+				t.Fatal(err)
+			}
+			reply := sendAs(t, v, s, value, c.fence, s.request("a", "k", 1))
+			if reply.status != c.want {
+				t.Errorf("fence %d after %d: %+v, want %s", c.fence, fence, reply, c.want)
+			}
+			if c.want == "fenced" {
+				same(t, before, s.state(t))
+			}
+		}
+		if err := rdb.Del(testContext(t), lockKey).Err(); err != nil {
+			t.Fatal(err)
+		}
+		s.audit(t)
+	})
+}
+
+// TestInventory_LockTaken replaces the lock under a selling process: its next
+// script is refused, and the purchase goes through under a lock of its own.
+func TestInventory_LockTaken(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newShop(t, rdb, open(10, 5), 0)
+		v := s.inventory(t, Config{Slice: limit}) // holds the lock while idle
+		mustBuy(t, v, s.request("u", "1", 1))
+		lockKey, _ := v.locks.GuardKeys(v.keys.lock(s.item))
+		if err := rdb.Set(testContext(t), lockKey, "stranger:1", 100*time.Millisecond).Err(); err != nil {
+			t.Fatal(err)
+		}
+		mustBuy(t, v, s.request("u", "2", 1))
+		if err := rdb.Del(testContext(t), lockKey).Err(); err != nil {
+			t.Fatal(err)
+		}
+		mustBuy(t, v, s.request("u", "3", 1))
+		s.audit(t)
+	})
+}
+
+func TestInventory_Purchase_LockNotToBeHad(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newShop(t, rdb, open(10, 5), 0)
+		v := s.inventoryOn(t, rdb, newLocks(t, rdb, lockConfig), Config{Patience: 150 * time.Millisecond})
+		other, err := newLocks(t, rdb, lockConfig).Acquire(testContext(t), v.keys.lock(s.item))
+		if err != nil {
+			t.Fatal(err)
+		}
+		mustRefuse(t, v, s.request("u", "k", 1), ErrOverloaded)
+		if err := other.Release(testContext(t)); err != nil {
+			t.Fatal(err)
+		}
+		await(t, "the lock to be free again", func() bool {
+			o := buy(t, v, s.request("u", "k", 1))
+			return o.Err == nil
+		})
+		s.audit(t)
+	})
+}

@@ -1,0 +1,423 @@
+package inventory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/goleak"
+
+	"flashsale/internal/redistest"
+	"flashsale/lock"
+	"flashsale/queue"
+)
+
+// TestMain also checks that sellers, marks and their locks leave no goroutine behind.
+func TestMain(m *testing.M) {
+	code := m.Run()
+	redistest.Shutdown()
+	if code == 0 {
+		if err := goleak.Find(); err != nil {
+			fmt.Fprintln(os.Stderr, "goroutines left behind:", err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+// limit bounds what must happen; it is long because it only delays a failure.
+const limit = 30 * time.Second
+
+func testContext(t testing.TB) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// await polls a condition that no signal announces.
+func await(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	end := time.After(limit)
+	for !ok() {
+		select {
+		case <-tick.C:
+		case <-end:
+			t.Fatalf("waited in vain for: %s", what)
+		}
+	}
+}
+
+// stored is a Source whose truth is a sale's terms and the tasks in the queue:
+// what the database would say before any worker ran.
+type stored struct {
+	queue *queue.Queue
+
+	mu    sync.Mutex
+	epoch int64
+	sales map[string]Sale
+	past  map[string][]Holding // orders that are no longer in the queue
+	err   error
+	loads int
+	// before runs at the start of Sale.
+	before func(ctx context.Context) error
+}
+
+func (s *stored) Epoch(context.Context) (int64, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.epoch, s.err
+}
+
+var errNoItem = errors.New("no such item")
+
+func (s *stored) Sale(ctx context.Context, item string, each func(Holding) error) (Sale, error) {
+	s.mu.Lock()
+	sale, ok := s.sales[item]
+	past, err, before := s.past[item], s.err, s.before
+	s.loads++
+	s.mu.Unlock()
+	if before != nil {
+		if err := before(ctx); err != nil {
+			return Sale{}, err
+		}
+	}
+	if err != nil {
+		return Sale{}, err
+	}
+	if !ok {
+		return Sale{}, errNoItem
+	}
+	add := func(h Holding) error {
+		if h.Counts {
+			sale.Left -= h.Quantity
+		}
+		return each(h)
+	}
+	for _, h := range past {
+		if err := add(h); err != nil {
+			return Sale{}, err
+		}
+	}
+	err = s.queue.Scan(ctx, func(id string, payload []byte) error {
+		o := parseSold(id, payload)
+		if o.item != item {
+			return nil
+		}
+		return add(Holding{Buyer: o.buyer, IdempotencyKey: o.key, OrderID: id, Quantity: o.quantity, Counts: true})
+	})
+	return sale, err
+}
+
+func (s *stored) set(f func(*stored)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f(s)
+}
+
+// sold is an order as the tests' task payload tells it.
+type sold struct {
+	id, item, buyer, key string
+	quantity             int64
+}
+
+func payload(r *Request) []byte {
+	return fmt.Appendf(nil, "%s %s %d %s", r.ItemID, r.Buyer, r.Quantity, r.IdempotencyKey)
+}
+
+func parseSold(id string, payload []byte) sold {
+	f := strings.SplitN(string(payload), " ", 4)
+	n, err := strconv.ParseInt(f[2], 10, 64)
+	if err != nil {
+		panic(err)
+	}
+	return sold{id: id, item: f[0], buyer: f[1], quantity: n, key: f[3]}
+}
+
+// shop is one Redis with a queue and a source, on which inventories sell.
+type shop struct {
+	rdb    *redis.Client
+	queue  *queue.Queue
+	source *stored
+	item   string
+}
+
+// open describes a sale that is open for ever.
+func open(stock, perUser int64) Sale {
+	return Sale{Left: stock, PerUserLimit: perUser, OpensAt: time.Now().Add(-time.Hour), Control: "open", Version: 1}
+}
+
+func newShop(t testing.TB, rdb *redis.Client, sale Sale, maxQueue int) *shop {
+	t.Helper()
+	// The partition's tag is fixed, so what keeps tests apart is the item's
+	// name and the queue's.
+	name := strings.NewReplacer("t:{", "", "}:", "").Replace(redistest.Prefix(t))
+	q, err := queue.New(rdb, queue.Config{Prefix: tag(0) + "t" + name + ":", MaxLength: maxQueue})
+	if err != nil {
+		t.Fatal(err)
+	}
+	item := "item-" + name
+	return &shop{rdb: rdb, queue: q, item: item, source: &stored{
+		queue: q, epoch: 1, sales: map[string]Sale{item: sale}, past: map[string][]Holding{},
+	}}
+}
+
+// lockConfig lets nothing lapse by the passing of time within a test.
+var lockConfig = lock.Config{TTL: 2 * time.Minute, ClaimTTL: time.Minute, Liveness: time.Minute}
+
+func newLocks(t testing.TB, rdb redis.UniversalClient, cfg lock.Config) *lock.Manager {
+	t.Helper()
+	m, err := lock.New(rdb, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), limit)
+		defer cancel()
+		if err := m.Close(ctx); err != nil {
+			t.Logf("close locks: %v", err)
+		}
+	})
+	return m
+}
+
+// inventory returns an Inventory of the shop with a lock manager of its own.
+func (s *shop) inventory(t testing.TB, cfg Config) *Inventory {
+	t.Helper()
+	return s.inventoryOn(t, s.rdb, newLocks(t, s.rdb, lockConfig), cfg)
+}
+
+// patient is a patience that only a failing test spends.
+const patient = 20 * time.Second
+
+func (s *shop) inventoryOn(t testing.TB, rdb redis.UniversalClient, locks *lock.Manager, cfg Config) *Inventory {
+	t.Helper()
+	if cfg.Patience == 0 {
+		cfg.Patience = patient
+	}
+	v, err := New(testContext(t), rdb, locks, []*queue.Queue{s.queue}, s.source, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), limit)
+		defer cancel()
+		if err := v.Close(ctx); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	return v
+}
+
+var serial struct {
+	mu sync.Mutex
+	n  int
+}
+
+// request is a purchase with an order id of its own.
+func (s *shop) request(buyer, key string, quantity int64) *Request {
+	serial.mu.Lock()
+	serial.n++
+	id := fmt.Sprintf("order-%06d", serial.n)
+	serial.mu.Unlock()
+	r := &Request{ItemID: s.item, Buyer: buyer, IdempotencyKey: key, Quantity: quantity, OrderID: id}
+	r.Payload = payload(r)
+	return r
+}
+
+// buy purchases and waits for the outcome.
+func buy(t testing.TB, v *Inventory, r *Request) Outcome {
+	t.Helper()
+	o, err := v.Purchase(testContext(t), r)
+	if err != nil {
+		t.Fatalf("purchase %s: %v", r.OrderID, err)
+	}
+	return o
+}
+
+func mustBuy(t testing.TB, v *Inventory, r *Request) {
+	t.Helper()
+	if o := buy(t, v, r); o != (Outcome{}) {
+		t.Fatalf("purchase %s by %s: %+v, want accepted", r.OrderID, r.Buyer, o)
+	}
+}
+
+func mustRefuse(t testing.TB, v *Inventory, r *Request, want error) {
+	t.Helper()
+	if o := buy(t, v, r); !errors.Is(o.Err, want) {
+		t.Fatalf("purchase %s by %s: %+v, want %v", r.OrderID, r.Buyer, o, want)
+	}
+}
+
+// state is everything Redis holds of a sale.
+type state struct {
+	sale, idempotency, buyers map[string]string
+	queue                     []sold // in the order of arrival
+}
+
+func (s *shop) state(t testing.TB) state {
+	t.Helper()
+	ctx := testContext(t)
+	k := keys{1}
+	var st state
+	for _, h := range []struct {
+		key string
+		to  *map[string]string
+	}{{k.sale(s.item), &st.sale}, {k.idempotency(s.item), &st.idempotency}, {k.buyers(s.item), &st.buyers}} {
+		m, err := s.rdb.HGetAll(ctx, h.key).Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		*h.to = m
+	}
+	queueKeys := s.queue.EnqueueKeys()
+	ids, err := s.rdb.ZRange(ctx, queueKeys[0], 0, -1).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	bodies, err := s.rdb.HGetAll(ctx, queueKeys[3]).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(bodies) != len(ids) {
+		t.Fatalf("the queue has %d tasks ready and %d bodies", len(ids), len(bodies))
+	}
+	for _, id := range ids {
+		st.queue = append(st.queue, parseSold(id, []byte(bodies[id])))
+	}
+	return st
+}
+
+func (s *state) left(t testing.TB) int64 {
+	t.Helper()
+	n, err := strconv.ParseInt(s.sale["left"], 10, 64)
+	if err != nil {
+		t.Fatalf("left: %v", err)
+	}
+	return n
+}
+
+// audit checks what must hold of a sale from which nothing has left the queue:
+// stock = left + queued (conservation), nobody above the limit, one order per
+// buyer and key, and the counts of Redis equal to the orders.
+func (s *shop) audit(t testing.TB) state {
+	t.Helper()
+	st, sale := s.state(t), s.source.sales[s.item]
+	var units int64
+	held := map[string]int64{}
+	known := map[string]string{}
+	for _, o := range st.queue {
+		if o.item != s.item {
+			t.Errorf("order %s of item %s is in the queue of %s", o.id, o.item, s.item)
+		}
+		units += o.quantity
+		held[o.buyer] += o.quantity
+		if first, ok := known[o.buyer+" "+o.key]; ok {
+			t.Errorf("orders %s and %s are of one buyer and key", first, o.id)
+		}
+		known[o.buyer+" "+o.key] = strconv.FormatInt(o.quantity, 10) + ":" + o.id
+	}
+	left := st.left(t)
+	if left < 0 || left+units != sale.Left {
+		t.Errorf("left %d + queued %d, want %d together", left, units, sale.Left)
+	}
+	counts := map[string]string{}
+	for buyer, n := range held {
+		if n > sale.PerUserLimit {
+			t.Errorf("%s holds %d, over the limit of %d", buyer, n, sale.PerUserLimit)
+		}
+		counts[buyer] = strconv.FormatInt(n, 10)
+	}
+	if !maps.Equal(st.buyers, counts) {
+		t.Errorf("counts per buyer are %v, want %v", st.buyers, counts)
+	}
+	if !maps.Equal(st.idempotency, known) {
+		t.Errorf("remembered keys are %v, want %v", st.idempotency, known)
+	}
+	return st
+}
+
+// same fails unless nothing changed between two looks.
+func same(t testing.TB, before, after state) {
+	t.Helper()
+	if !maps.Equal(before.sale, after.sale) || !maps.Equal(before.idempotency, after.idempotency) ||
+		!maps.Equal(before.buyers, after.buyers) || !slices.Equal(before.queue, after.queue) {
+		t.Errorf("state changed:\nbefore %+v\nafter  %+v", before, after)
+	}
+}
+
+// take removes n tasks from the queue, as a worker does, and returns them.
+func (s *shop) take(t testing.TB, n int) []sold {
+	t.Helper()
+	ctx := testContext(t)
+	f, err := s.queue.Dequeue(ctx, n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := make([]sold, len(f.Tasks))
+	for i, l := range f.Tasks {
+		out[i] = parseSold(l.ID, l.Payload)
+	}
+	if len(f.Tasks) == 0 {
+		return out
+	}
+	status, err := s.queue.Ack(ctx, f.Tasks...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, st := range status {
+		if st != queue.Done {
+			t.Fatalf("acknowledge %s: %v", f.Tasks[i].ID, st)
+		}
+	}
+	return out
+}
+
+// counter counts the runs of the purchase script that a client sends.
+type counter struct {
+	mu sync.Mutex
+	n  int
+	// after sees every run's error, and returns what the caller is told.
+	after func(n int, err error) error
+}
+
+func (c *counter) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (c *counter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+func (c *counter) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		// EVALSHA only: the EVAL that follows a NOSCRIPT is the same run.
+		if args := cmd.Args(); cmd.Name() != "evalsha" || args[1] != purchaseScript.Hash() {
+			return err
+		}
+		c.mu.Lock()
+		c.n++
+		n := c.n
+		c.mu.Unlock()
+		if c.after != nil && (err == nil || !redis.HasErrorPrefix(err, "NOSCRIPT")) {
+			if err = c.after(n, err); err != nil {
+				cmd.SetErr(err)
+			}
+		}
+		return err
+	}
+}
+
+func (c *counter) count() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.n
+}

@@ -1,0 +1,96 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestParse_Defaults(t *testing.T) {
+	t.Parallel()
+	o := options4test(t)
+	if o.Buyers != 20_000 || o.Stock != 1_000 || o.Limit != 1 || o.Quantity != 1 || o.Profile != profileBurst || o.Connections != 256 || o.Timeout != time.Minute {
+		t.Errorf("defaults: %+v", o)
+	}
+}
+
+func TestRun_WrongUsage(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		args []string
+		want []string // the option, the value, the mend
+	}{
+		{[]string{"--buyers", "0"}, []string{"--buyers", `"0"`, "1 to"}},
+		{[]string{"--buyers", "many"}, []string{"--buyers", `"many"`, "int"}},
+		{[]string{"--stock", "-1"}, []string{"--stock", `"-1"`, "1 to"}},
+		{[]string{"--limit", "0"}, []string{"--limit", `"0"`, "1 to"}},
+		{[]string{"--quantity", "2"}, []string{"--quantity", `"2"`, "--limit"}},
+		{[]string{"--profile", "spike"}, []string{"--profile", `"spike"`, "ramp"}},
+		{[]string{"--rate", "100"}, []string{"--rate", `"100"`, "--profile steady"}},
+		{[]string{"--profile", "steady", "--rate", "0"}, []string{"--rate", `"0"`, "requests per second"}},
+		{[]string{"--profile", "steady", "--rate", "NaN"}, []string{"--rate", `"NaN"`, "requests per second"}},
+		{[]string{"--duplicates", "1.5"}, []string{"--duplicates", `"1.5"`, "fraction"}},
+		{[]string{"--duplicates", "NaN"}, []string{"--duplicates", `"NaN"`, "fraction"}},
+		{[]string{"--greedy", "-0.1"}, []string{"--greedy", `"-0.1"`, "fraction"}},
+		{[]string{"--connections", "0"}, []string{"--connections", `"0"`, "1 to"}},
+		{[]string{"--timeout", "0s"}, []string{"--timeout", `"0s"`, "100ms"}},
+		{[]string{"--timeout", "5"}, []string{"--timeout", `"5"`, "duration"}},
+		{[]string{"--seed"}, []string{"--seed", "needs a value"}},
+		{[]string{"--bogus"}, []string{"--bogus", "--help"}},
+		{[]string{"burst"}, []string{`"burst"`, "--help"}},
+		{[]string{"--db", "mysql://h/d"}, []string{"--db", `"mysql://h/d"`, "sqlite:PATH"}},
+		{[]string{"--db", "sqlite:"}, []string{"--db", "path is missing"}},
+		{[]string{"--target", "localhost"}, []string{"--target", `"localhost"`, "http://"}},
+		{[]string{"--target", "http://h", "--redis", "embedded"}, []string{"--redis", `"embedded"`, "--target"}},
+		{[]string{"--target", "http://h", "--jwt-secret", "short"}, []string{"--jwt-secret", "32 bytes"}},
+		{[]string{"--admin-token", "t"}, []string{"--admin-token", "--target"}},
+	}
+	for _, tt := range tests {
+		t.Run(strings.Join(tt.args, " "), func(t *testing.T) {
+			t.Parallel()
+			var out, errs bytes.Buffer
+			if code := run(t.Context(), tt.args, &out, &errs); code != exitUsage || out.Len() > 0 {
+				t.Errorf("exit %d, want %d; output %q", code, exitUsage, out.String())
+			}
+			for _, want := range tt.want {
+				if !strings.Contains(errs.String(), want) {
+					t.Errorf("%q lacks %q", errs.String(), want)
+				}
+			}
+		})
+	}
+}
+
+func TestRun_MissingDatabase(t *testing.T) {
+	t.Parallel()
+	f := (&fake{}).serve(t)
+	code, out, errs := against(t, f, "--db", "sqlite:"+t.TempDir()+"/none.db")
+	if code != exitUsage || out != "" || !strings.Contains(errs, "none.db") || !strings.Contains(errs, "--db") {
+		t.Errorf("exit %d\n%s\n%s", code, out, errs)
+	}
+}
+
+func TestParse_SecretsAreNotRepeated(t *testing.T) {
+	t.Parallel()
+	_, err := parse([]string{"--target", "http://h", "--jwt-secret", "hush"}, io.Discard)
+	var usage *usageError
+	if !errors.As(err, &usage) || strings.Contains(err.Error(), "hush") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestRun_Help(t *testing.T) {
+	t.Parallel()
+	var out, errs bytes.Buffer
+	if code := run(t.Context(), []string{"--help"}, &out, &errs); code != exitPassed || errs.Len() > 0 {
+		t.Errorf("exit %d, %s", code, errs.String())
+	}
+	for _, option := range strings.Fields("--buyers --stock --limit --rate --profile --duplicates --quantity --connections --async --seed --json --report --redis --db --target --admin-token --timeout") {
+		if !strings.Contains(out.String(), option) {
+			t.Errorf("help lacks %s", option)
+		}
+	}
+}
