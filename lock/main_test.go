@@ -32,7 +32,7 @@ const patience = 30 * time.Second
 
 // slow are settings under which nothing happens by the passing of time within
 // a test's patience: what comes about came about by a message or a call.
-var slow = Config{TTL: 10 * time.Minute, ClaimTTL: 2 * time.Minute, Liveness: 2 * time.Minute}
+var slow = Config{TTL: 10 * time.Minute, ClaimTTL: 5 * time.Minute, Liveness: 2 * time.Minute}
 
 func testContext(t *testing.T) context.Context {
 	t.Helper()

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -341,4 +342,24 @@ func only(t *testing.T, list []purchase, allowed ...string) {
 			t.Errorf("%d purchases came to %q; expected are %q", n, verdict, allowed)
 		}
 	}
+}
+
+// burst is stream with a fault: strike is called once, after the given number
+// of answers, while the others go on.
+func burst[T any](n, width, after int, fn func(i int) T, strike func()) []T {
+	var answered atomic.Int64
+	reached := make(chan struct{})
+	done := make(chan []T, 1)
+	go func() {
+		done <- stream(n, width, func(i int) T {
+			v := fn(i)
+			if answered.Add(1) == int64(after) {
+				close(reached)
+			}
+			return v
+		})
+	}()
+	<-reached
+	strike()
+	return <-done
 }

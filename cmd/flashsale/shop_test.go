@@ -5,8 +5,10 @@ package main_test
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -29,7 +31,8 @@ type shop struct {
 	dir    string
 	dbPath string
 	server *redistest.Server // nil: the embedded engine
-	tasks  *queue.Queue      // nil: the embedded engine, which nobody else reaches
+	rdb    *redis.Client     // nil: the embedded engine, which nobody else reaches
+	tasks  *queue.Queue      // nil: the same
 	db     *sql.DB
 }
 
@@ -56,13 +59,13 @@ func newRedisShop(t *testing.T) *shop {
 	t.Helper()
 	s := newShop(t)
 	s.server = redistest.Real(t)
-	rdb := redis.NewClient(redistest.Options(s.server.Addr()))
+	s.rdb = redis.NewClient(redistest.Options(s.server.Addr()))
 	t.Cleanup(func() {
-		if err := rdb.Close(); err != nil {
+		if err := s.rdb.Close(); err != nil {
 			t.Errorf("close redis client: %v", err)
 		}
 	})
-	tasks, err := queue.New(rdb, queue.Config{Prefix: inventory.QueuePrefix(0)})
+	tasks, err := queue.New(s.rdb, queue.Config{Prefix: inventory.QueuePrefix(0)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -204,6 +207,16 @@ func (s *shop) stats() queue.Stats {
 		s.t.Fatalf("queue stats: %v", err)
 	}
 	return st
+}
+
+// holder is what stands in the item's lock; empty when nobody holds it.
+func (s *shop) holder(item string) string {
+	s.t.Helper()
+	v, err := s.rdb.Get(s.t.Context(), strings.TrimSuffix(inventory.QueuePrefix(0), "q:orders:")+"lock:"+item).Result()
+	if err != nil && !errors.Is(err, redis.Nil) {
+		s.t.Fatalf("read lock: %v", err)
+	}
+	return v
 }
 
 // lockDatabase takes the database's write lock as a stranger would, and

@@ -1,0 +1,163 @@
+//go:build unix
+
+package main_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"flashsale/internal/process"
+)
+
+const (
+	shortLease = time.Second
+	// takeOver bounds the time until another worker has a dead one's orders: the
+	// lease, and a second. The rest is for a busy machine; it stays below the
+	// time after which an idle worker looks without having been told.
+	takeOver = shortLease + time.Second + 2*time.Second
+)
+
+func lease(d time.Duration) []string { return []string{"--lease", d.String()} }
+
+// TestWorker_KilledAfterCommit ends a worker between the commit and the
+// acknowledgement. Another one gets the same orders again, finds their rows,
+// makes no second one, and tells the requests that still wait.
+func TestWorker_KilledAfterCommit(t *testing.T) {
+	needProcesses(t)
+	s := newRedisShop(t)
+	c := dial(t, s.api(noLimit...))
+	item := s.newItem(c, 30, 1)
+	doomed := s.faulty("order.committed:1", "worker", lease(shortLease)...)
+
+	answers := make(chan []purchase, 1)
+	go func() {
+		answers <- crowd(30, func(i int) purchase {
+			return c.buy(item, fmt.Sprintf("u%d", i), "k", "Prefer", "wait=10")
+		})
+	}()
+	struck(t, doomed)
+	committed := s.rows(item)
+	if len(committed) == 0 || s.stats().Leased == 0 {
+		t.Fatalf("the worker died elsewhere: %d rows, queue %+v", len(committed), s.stats())
+	}
+	s.worker(lease(shortLease)...)
+	eventually(t, "another worker takes over", takeOver, func() (bool, any) {
+		st := s.stats()
+		return st.Ready+st.Leased+st.Delayed == 0, st
+	})
+	got := <-answers
+	only(t, got, "201", "202")
+	for _, p := range got {
+		if r := c.get("/v1/orders/"+p.Order.ID, p.user); r.Order.Status != "confirmed" {
+			t.Errorf("order %s: %s %s", p.Order.ID, r.verdict(), r.Order.Status)
+		}
+	}
+	// The orders whose notice died with the worker were told by the other one.
+	if n := count(got)["201"]; n == 0 {
+		t.Errorf("nobody was told of a commit: %v", count(got))
+	}
+	if rows := s.audit(c, item, 1, got); len(rows) != 30 {
+		t.Errorf("%d rows, want 30", len(rows))
+	}
+	if st := s.stats(); st.Dead != 0 {
+		t.Errorf("a redelivery became a dead letter: %+v", st)
+	}
+}
+
+// TestWorker_KilledBesideAnother ends one of two workers under load.
+func TestWorker_KilledBesideAnother(t *testing.T) {
+	needProcesses(t)
+	s := newRedisShop(t)
+	c := dial(t, s.api(noLimit...))
+	item := s.newItem(c, 400, 1)
+	s.worker(lease(shortLease)...)
+	doomed := s.faulty("order.committed:3", "worker", lease(shortLease)...)
+	got := stream(500, 32, func(i int) purchase { return c.buy(item, fmt.Sprintf("u%d", i), "k") })
+	only(t, got, "201", "202", "409 sold_out")
+	struck(t, doomed)
+	eventually(t, "the other worker takes over", takeOver, func() (bool, any) {
+		st := s.stats()
+		return st.Ready+st.Leased+st.Delayed == 0, st
+	})
+	if rows := s.audit(c, item, 1, accepted(got)); len(rows) != 400 {
+		t.Errorf("%d rows, want 400", len(rows))
+	}
+}
+
+// TestWorker_StoppedAfterCommit stops a worker between the commit and the
+// acknowledgement for longer than its lease. Another one takes over. The first
+// then goes on with leases that are no longer its own.
+func TestWorker_StoppedAfterCommit(t *testing.T) {
+	needProcesses(t)
+	s := newRedisShop(t)
+	c := dial(t, s.api(noLimit...))
+	item := s.newItem(c, 30, 1)
+	stalled := s.faulty("order.committed:1:stop", "worker", lease(shortLease)...)
+
+	answers := make(chan []purchase, 1)
+	go func() {
+		answers <- crowd(20, func(i int) purchase {
+			return c.buy(item, fmt.Sprintf("u%d", i), "k", "Prefer", "wait=10")
+		})
+	}()
+	eventually(t, "the worker commits", soon, func() (bool, any) { n := len(s.rows(item)); return n > 0, n })
+	stalled.Pause() // it has stopped itself, or is about to; now it certainly has
+	if st := s.stats(); st.Leased == 0 {
+		t.Fatalf("the worker had acknowledged already: %+v", st)
+	}
+	second := s.worker(lease(shortLease)...)
+	got := <-answers
+	only(t, got, "201")
+	eventually(t, "the other worker takes over", takeOver, func() (bool, any) {
+		st := s.stats()
+		return st.Ready+st.Leased+st.Delayed == 0, st
+	})
+
+	stalled.Continue()
+	eventually(t, "the late acknowledgement is refused", soon, func() (bool, any) {
+		return strings.Contains(stalled.Log(), "lease lost"), stalled.Log()
+	})
+	// It works on: alone again, it serves the next orders.
+	if code := second.Stop(); code != 0 {
+		t.Errorf("the second worker ended with %d", code)
+	}
+	more := crowd(10, func(i int) purchase {
+		return c.buy(item, fmt.Sprintf("v%d", i), "k", "Prefer", "wait=10")
+	})
+	only(t, more, "201")
+	if rows := s.audit(c, item, 1, append(got, more...)); len(rows) != 30 {
+		t.Errorf("%d rows, want 30", len(rows))
+	}
+}
+
+// TestWorker_StoppedAnywhere stops a busy worker for three leases wherever it
+// happens to be, perhaps inside its transaction, while another one works.
+func TestWorker_StoppedAnywhere(t *testing.T) {
+	needProcesses(t)
+	s := newRedisShop(t)
+	c := dial(t, s.api(noLimit...))
+	item := s.newItem(c, 500, 1)
+	stalled := s.worker(lease(shortLease)...)
+	var second *process.P
+	got := burst(600, 32, 150, func(i int) purchase {
+		return c.buy(item, fmt.Sprintf("u%d", i), "k", "Prefer", "respond-async")
+	}, func() {
+		stalled.Pause()
+		second = s.worker(lease(shortLease)...)
+	})
+	if second == nil {
+		t.Fatal("the fault never struck")
+	}
+	only(t, got, "201", "202", "409 sold_out")
+	<-lasting(t, 3*shortLease)
+	stalled.Continue()
+	eventually(t, "every order is settled", soon, func() (bool, any) {
+		st := s.stats()
+		return st.Ready+st.Leased+st.Delayed == 0, st
+	})
+	if rows := s.audit(c, item, 1, accepted(got)); len(rows) != 500 {
+		t.Errorf("%d rows, want 500", len(rows))
+	}
+}

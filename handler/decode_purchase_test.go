@@ -1,0 +1,117 @@
+package handler
+
+import (
+	"encoding/json"
+	"errors"
+	"math"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+
+	"flashsale/catalog"
+	"flashsale/handler/auth"
+)
+
+func TestPlainPurchase(t *testing.T) {
+	t.Parallel()
+	for body, want := range map[string]int64{
+		`{"quantity":1}`: 1, `{"quantity": 1}`: 1, `{"quantity":999999999}`: 999999999,
+		`{"quantity":1000000000}`: -1, `{"quantity":0}`: -1, `{"quantity":01}`: -1, `{"quantity":}`: -1, `{"quantity": }`: -1,
+		`{"quantity":-1}`: -1, `{"quantity":1.0}`: -1, `{"quantity":1 }`: -1, `{"quantity":  1}`: -1, `{"quantity":1`: -1, ``: -1,
+	} {
+		got, ok := plainPurchase([]byte(body))
+		if ok != (want >= 0) || ok && got != want {
+			t.Errorf("%s: got %d, %t; want %d", body, got, ok, want)
+		}
+	}
+}
+
+// FuzzDecodePurchase: the quick path never differs from the strict one, and
+// what is accepted means the same to the standard library.
+func FuzzDecodePurchase(f *testing.F) {
+	for _, body := range []string{
+		`{"quantity":1}`, `{"quantity": 12}`, `{"quantity":1}}`, `{"quantity":01}`, `{"quantity":1,"quantity":1}`,
+		`{"quantity":99999999999999999999}`, `{"quantity":1.0}`, `{"quantity":" 1"}`, `{"qu\u0061ntity":5}`, `{"Quantity":1}`, "",
+	} {
+		f.Add([]byte(body))
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		want, wantErr := strictPurchase(body)
+		got, err := decodePurchase(body)
+		if got != want || (err == nil) != (wantErr == nil) {
+			t.Fatalf("%q: got %d, %v; the strict path says %d, %v", body, got, err, want, wantErr)
+		}
+		if err != nil {
+			if p := lookUp(err); p == nil || p.status != 400 {
+				t.Fatalf("%q: %v has no answer of status 400", body, err)
+			}
+			return
+		}
+		var reference map[string]json.Number
+		if err := json.Unmarshal(body, &reference); err != nil {
+			t.Fatalf("%q: accepted, and the library says %v", body, err)
+		}
+		if len(reference) != 1 {
+			t.Fatalf("%q: accepted with the members %v", body, reference)
+		}
+		n, err := reference["quantity"].Int64()
+		if err != nil && got != math.MaxInt64 && got != math.MinInt64 || err == nil && n != got {
+			t.Fatalf("%q: got %d, the library says %s", body, got, reference["quantity"])
+		}
+	})
+}
+
+// FuzzItemID: the check by hand agrees with the catalog's, and no id makes the
+// edge answer anything but a problem or an order.
+func FuzzItemID(f *testing.F) {
+	for _, id := range []string{"thing", "-thing", "Thing", "th ing", "..", "%00", "{a}", strings.Repeat("a", 65), "thing/x", "ｔhing"} {
+		f.Add(id)
+	}
+	s := open(f)
+	token := bearer(f, "alice", auth.RoleBuyer)
+	f.Fuzz(func(t *testing.T, id string) {
+		if validItemID(id) != catalog.ValidID(id) {
+			t.Fatalf("%q: %t here, %t in the catalog", id, validItemID(id), catalog.ValidID(id))
+		}
+		target := "/v1/items/" + url.PathEscape(id) + "/orders"
+		r := httptest.NewRequest("POST", target, strings.NewReader(`{"quantity":1}`))
+		r.Header.Set("Authorization", token)
+		r.Header.Set("Content-Type", "application/json")
+		r.Header.Set("Idempotency-Key", "k")
+		w := s.do(r)
+		switch {
+		case id == "thing":
+			if w.Code != 201 {
+				t.Fatalf("%q: %d %s", id, w.Code, w.Body)
+			}
+		case catalog.ValidID(id):
+			wantProblem(t, w.Result(), 404, "item_not_found")
+		default:
+			wantProblem(t, w.Result(), 400, "id_invalid")
+		}
+	})
+}
+
+// Each sentinel has an answer, and each answer a code that the metrics know.
+func TestErrorTable(t *testing.T) {
+	t.Parallel()
+	m, err := newMetrics(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range errorTable {
+		if row.answer.status < 400 || row.answer.code == "" || row.answer.detail == "" {
+			t.Errorf("%v has the answer %+v", row.err, row.answer)
+		}
+		if m.byCode[row.answer.code] == nil {
+			t.Errorf("the code %s is not counted", row.answer.code)
+		}
+		if !json.Valid(append(append([]byte(nil), row.answer.head...), `x"}`...)) {
+			t.Errorf("%v: the body is not JSON: %s", row.err, row.answer.head)
+		}
+	}
+	if p := lookUp(errors.New("other")); p != nil {
+		t.Errorf("an unknown error has the answer %s", p.code)
+	}
+}
