@@ -57,8 +57,8 @@ func (q *call) readBody(limit int) error {
 func (q *call) drain(read int) {
 	r := q.c.Request
 	if r.ContentLength <= maxDrain {
-		n, err := io.CopyN(io.Discard, r.Body, int64(maxDrain-read))
-		if err == io.EOF && n < int64(maxDrain-read) { //nolint:errorlint // io.CopyN returns it unwrapped
+		// One byte is left for the limit reader below.
+		if _, err := io.CopyN(io.Discard, r.Body, int64(maxDrain-1-read)); errors.Is(err, io.EOF) {
 			return
 		}
 	}

@@ -19,6 +19,7 @@ type limiter struct {
 	rate   rate.Limit
 	burst  int
 	full   time.Duration // in which an empty bucket fills up
+	most   int           // keys in one generation of one shard
 	seed   maphash.Seed
 	shards [64]limiterShard
 }
@@ -35,7 +36,7 @@ type limiterShard struct {
 const maxShardKeys = 4096
 
 func newLimiter(perSecond float64, burst int) *limiter {
-	l := &limiter{rate: rate.Limit(perSecond), burst: burst, seed: maphash.MakeSeed()}
+	l := &limiter{rate: rate.Limit(perSecond), burst: burst, most: maxShardKeys, seed: maphash.MakeSeed()}
 	// Far beyond any sensible setting, and well within a Duration.
 	l.full = time.Duration(min(float64(burst)/perSecond, 86400) * float64(time.Second))
 	for i := range l.shards {
@@ -64,7 +65,7 @@ func (l *limiter) bucket(key string, now time.Time) *rate.Limiter {
 	s := &l.shards[maphash.String(l.seed, key)%uint64(len(l.shards))]
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.young) >= maxShardKeys || now.Sub(s.turned) > l.full {
+	if len(s.young) >= l.most || now.Sub(s.turned) > l.full {
 		s.old, s.young, s.turned = s.young, make(map[string]*rate.Limiter), now
 	}
 	bucket, known := s.young[key]

@@ -53,7 +53,7 @@ func (c *strictConn) refusal(b []byte) *problem {
 	case "505":
 		return problemVersion
 	case "400":
-		if bytes.Contains(b, []byte("invalid header value")) && badKeyLine(c.recent) {
+		if badKeyLine(c.recent) {
 			return problemKeyInvalid
 		}
 		return problemMalformed

@@ -130,6 +130,7 @@ var errorTable = []struct {
 	{inventory.ErrRebuilding, newProblem(503, "rebuilding", "Rebuilding",
 		"The sale's state is being restored. Nothing was bought; try again with the same Idempotency-Key.").retry(1)},
 	{inventory.ErrUnavailable, problemUnavailable},
+	{order.ErrDatabase, problemUnavailable},
 
 	{catalog.ErrItemNotFound, newProblem(404, "item_not_found", "Item not found",
 		"No item has this id.")},

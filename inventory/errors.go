@@ -23,7 +23,8 @@ var (
 )
 
 // ErrUnavailable says that Redis could not be reached within the time allowed.
-// The outcome is unknown: a repeat with the same idempotency key settles it.
+// The outcome of a purchase is then unknown: a repeat with the same idempotency
+// key settles it.
 var ErrUnavailable = errors.New("inventory: unavailable")
 
 // NotOpenError says that the sale's window has not opened.

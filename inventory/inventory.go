@@ -219,10 +219,11 @@ func (v *Inventory) Left(ctx context.Context, items []string) ([]int64, error) {
 
 // Frozen runs fn while the item's lock is held, with the units left: nothing
 // is sold of the item meanwhile, on any process. fn must be quick.
+// Errors: ErrUnavailable when Redis or the lock is not to be had, and fn's.
 func (v *Inventory) Frozen(ctx context.Context, item string, fn func(ctx context.Context, left int64) error) error {
 	l, err := v.locks.Acquire(ctx, v.keys.lock(item))
 	if err != nil {
-		return fmt.Errorf("hold item %s: %w", item, err)
+		return fmt.Errorf("hold item %s: %w: %w", item, ErrUnavailable, err)
 	}
 	defer func() {
 		if err := l.Release(ctx); err != nil {
@@ -237,7 +238,7 @@ func (v *Inventory) Frozen(ctx context.Context, item string, fn func(ctx context
 		left, err = v.rdb.HGet(ctx, v.keys.sale(item), "left").Int64()
 	}
 	if err != nil {
-		return fmt.Errorf("read stock of %s: %w", item, err)
+		return fmt.Errorf("read stock of %s: %w: %w", item, ErrUnavailable, err)
 	}
 	return fn(ctx, left)
 }

@@ -339,13 +339,31 @@ func (s *shop) audit(t testing.TB) state {
 		}
 		counts[buyer] = strconv.FormatInt(n, 10)
 	}
-	if !maps.Equal(st.buyers, counts) {
-		t.Errorf("counts per buyer are %v, want %v", st.buyers, counts)
-	}
-	if !maps.Equal(st.idempotency, known) {
-		t.Errorf("remembered keys are %v, want %v", st.idempotency, known)
+	for what, m := range map[string][2]map[string]string{"units per buyer": {st.buyers, counts}, "orders per key": {st.idempotency, known}} {
+		if d := differences(m[0], m[1]); d != "" {
+			t.Errorf("%s: %s", what, d)
+		}
 	}
 	return st
+}
+
+// differences tells the first few fields in which two maps differ.
+func differences(got, want map[string]string) string {
+	all := maps.Clone(got)
+	if all == nil {
+		all = map[string]string{}
+	}
+	maps.Copy(all, want)
+	var out []string
+	for _, f := range slices.Sorted(maps.Keys(all)) {
+		if g, w := got[f], want[f]; g != w {
+			out = append(out, fmt.Sprintf("%s is %q, want %q", f, g, w))
+		}
+	}
+	if len(out) > 5 {
+		out = append(out[:5], fmt.Sprintf("and %d more", len(out)-5))
+	}
+	return strings.Join(out, "; ")
 }
 
 // same fails unless nothing changed between two looks.

@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"flashsale/internal/faultpoint"
 	"flashsale/lock"
 )
@@ -125,6 +127,7 @@ type seller struct {
 	held    *lock.Lock
 	since   time.Time // when the present slice began
 	down    bool      // the batch before this one found Redis away
+	loading *loading  // nil unless the sale is being loaded
 	args    []any
 	spare   []*Request
 }
@@ -208,7 +211,11 @@ func (s *seller) run() {
 		case <-s.wake:
 		case <-idle.C:
 			if s.held != nil {
-				s.letGo()
+				// A sale that is being loaded needs its lock; its end is looked
+				// for again after another slice.
+				if s.loading == nil || s.loading.ended() {
+					s.letGo()
+				}
 				continue
 			}
 		}
@@ -242,6 +249,7 @@ func (s *seller) letGo() {
 	if s.held == nil {
 		return
 	}
+	s.endLoading()
 	if err := s.held.Release(s.v.life); err != nil && !errors.Is(err, lock.ErrLost) && !errors.Is(err, lock.ErrNotHeld) {
 		s.v.cfg.OnError(fmt.Errorf("let go of item %s: %w", s.item, err))
 	}
@@ -277,13 +285,15 @@ func (s *seller) sell(batch []*Request) {
 	}
 	ctx, cancel := context.WithTimeout(s.v.life, s.v.cfg.Patience)
 	defer cancel()
+	unknown := false // whether some sending of this batch may have taken effect
 	for wait := resendMin; ; wait = min(2*wait, resendMax) {
 		err := s.try(ctx, batch)
 		if err == nil {
 			s.down = false
 			return
 		}
-		if definite(err) {
+		unknown = unknown || errors.Is(err, errUnknown)
+		if definite(err) && !unknown {
 			answer(batch, err)
 			return
 		}
@@ -300,6 +310,9 @@ func (s *seller) sell(batch []*Request) {
 	s.down = true
 	answer(batch, ErrUnavailable)
 }
+
+// errUnknown says that the script was sent and its answer did not come back.
+var errUnknown = errors.New("inventory: outcome unknown")
 
 // errAgain says that the sale has just been loaded and the batch can go out again.
 var errAgain = errors.New("inventory: sale loaded, send again")
@@ -342,16 +355,12 @@ func (s *seller) try(ctx context.Context, batch []*Request) error {
 		s.letGo()
 		return fmt.Errorf("purchase refused (%s): %w", reply.status, lock.ErrLost)
 	case "missing", "epoch":
-		if err := s.v.load(ctx, s.held, s.item); err != nil {
-			s.v.cfg.OnError(err)
-			return fmt.Errorf("%w: %w", ErrRebuilding, err)
-		}
-		return errAgain
+		return s.loadAndWait(ctx)
 	default:
 		return fmt.Errorf("purchase script answered status %q", reply.status)
 	}
 	if err := s.deliver(batch, &reply); err != nil {
-		return err
+		return fmt.Errorf("%w: %w", errUnknown, err)
 	}
 	if reply.left <= 0 {
 		s.markSoldOut(reply.version)
@@ -360,6 +369,62 @@ func (s *seller) try(ctx context.Context, batch []*Request) error {
 		s.letGo()
 	}
 	return nil
+}
+
+// loading is a sale on its way from the database to Redis.
+type loading struct {
+	cancel context.CancelFunc
+	done   chan struct{}
+	err    error // once done is closed
+}
+
+func (l *loading) ended() bool {
+	select {
+	case <-l.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// loadAndWait loads the sale beside the selling, for as long as it takes: the
+// requests that wait for it are answered when their patience is spent, and the
+// next ones join the same load. It ends early only with the lock.
+func (s *seller) loadAndWait(ctx context.Context) error {
+	if s.loading == nil {
+		loadCtx, cancel := context.WithCancel(s.v.life)
+		l := &loading{cancel: cancel, done: make(chan struct{})}
+		held := s.held
+		stop := context.AfterFunc(held.Context(), cancel)
+		go func() {
+			defer close(l.done)
+			defer stop()
+			l.err = s.v.load(loadCtx, held, s.item)
+		}()
+		s.loading = l
+	}
+	select {
+	case <-s.loading.done:
+		err := s.loading.err
+		s.endLoading()
+		if err != nil {
+			s.v.cfg.OnError(err)
+			return fmt.Errorf("%w: %w", ErrRebuilding, err)
+		}
+		return errAgain
+	case <-ctx.Done():
+		return fmt.Errorf("%w: %w", ErrRebuilding, context.Cause(ctx))
+	}
+}
+
+// endLoading stops a load, if there is one, and waits for its end: the next
+// holder of the lock must not meet this one's writes.
+func (s *seller) endLoading() {
+	if s.loading != nil {
+		s.loading.cancel()
+		<-s.loading.done
+		s.loading = nil
+	}
 }
 
 func (s *seller) send(ctx context.Context, batch []*Request) (purchaseReply, error) {
@@ -375,10 +440,18 @@ func (s *seller) send(ctx context.Context, batch []*Request) (purchaseReply, err
 	faultpoint.Reach("inventory.sent")
 	clear(args)
 	s.v.cfg.OnBatch(len(batch), time.Since(start))
-	if err != nil {
+	var refused redis.Error
+	switch {
+	case errors.As(err, &refused): // Redis's own word: the script did not run, or failed before its first write
 		return purchaseReply{}, fmt.Errorf("purchase script: %w", err)
+	case err != nil:
+		return purchaseReply{}, fmt.Errorf("purchase script: %w: %w", errUnknown, err)
 	}
-	return parsePurchaseReply(res)
+	reply, err := parsePurchaseReply(res)
+	if err != nil {
+		return reply, fmt.Errorf("%w: %w", errUnknown, err)
+	}
+	return reply, nil
 }
 
 // deliver answers each request by its verdict. Nothing is delivered unless the

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"database/sql"
 	"encoding/json"
 	"errors"
@@ -12,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/golang-jwt/jwt/v5"
 )
@@ -38,9 +40,11 @@ type fake struct {
 	busyFirst   bool  // answers the first request of each key 503
 	cutFirst    bool  // cuts the connection after the first purchase of each key is made
 	queued      bool  // answers 202
+	late        bool  // writes rows some time after the answer, as a worker does
 
-	t  testing.TB
-	db *sql.DB
+	t       testing.TB
+	db      *sql.DB
+	workers sync.WaitGroup
 	// dsn is the --db that reads the file.
 	dsn string
 	url string
@@ -87,6 +91,7 @@ func (f *fake) serve(t testing.TB) *fake {
 	f.url = srv.URL
 	t.Cleanup(func() {
 		srv.Close()
+		f.workers.Wait()
 		if err := db.Close(); err != nil {
 			t.Error(err)
 		}
@@ -220,7 +225,15 @@ func (f *fake) decide(w http.ResponseWriter, r *http.Request, buyer, key string,
 		if f.rejectEvery > 0 && f.orders%f.rejectEvery == 0 {
 			status = "rejected"
 		}
-		f.insert(o["id"].(string), r.PathValue("item"), buyer, key, status, quantity)
+		if f.late {
+			f.workers.Add(1)
+			time.AfterFunc(150*time.Millisecond, func() {
+				defer f.workers.Done()
+				f.insert(o["id"].(string), r.PathValue("item"), buyer, key, status, quantity)
+			})
+		} else {
+			f.insert(o["id"].(string), r.PathValue("item"), buyer, key, status, quantity)
+		}
 		if f.twoRows {
 			f.insert(o["id"].(string)+"-again", r.PathValue("item"), buyer, key, status, quantity)
 		}
@@ -239,7 +252,7 @@ func (f *fake) decide(w http.ResponseWriter, r *http.Request, buyer, key string,
 }
 
 func (f *fake) insert(id, item, buyer, key, status string, quantity int64) {
-	if _, err := f.db.ExecContext(f.t.Context(), `INSERT INTO orders VALUES (?, ?, ?, ?, ?, ?)`, id, item, buyer, quantity, status, key); err != nil {
+	if _, err := f.db.ExecContext(context.WithoutCancel(f.t.Context()), `INSERT INTO orders VALUES (?, ?, ?, ?, ?, ?)`, id, item, buyer, quantity, status, key); err != nil {
 		f.t.Errorf("fake: insert: %v", err)
 	}
 }
@@ -267,7 +280,11 @@ func (f *fake) list(w http.ResponseWriter, r *http.Request) {
 		f.t.Errorf("fake: list: %v", err)
 		return
 	}
-	defer closeQuietly(rows)
+	defer func() {
+		if err := rows.Close(); err != nil {
+			f.t.Errorf("fake: list: %v", err)
+		}
+	}()
 	orders := []map[string]any{}
 	next := ""
 	for rows.Next() {

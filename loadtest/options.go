@@ -106,7 +106,8 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	if f.Changed("rate") && o.Profile == profileBurst {
 		return o, &usageError{"rate", f.Lookup("rate").Value.String(), "a burst has no rate; add --profile steady or --profile ramp"}
 	}
-	return o, o.check()
+	err := o.check()
+	return o, err
 }
 
 // explain gives pflag's errors the form of ours.

@@ -65,7 +65,10 @@ func (c *counters) line() string {
 // returns when the display has let go of the terminal.
 func display(ctx context.Context, w io.Writer, c *counters) (stop func()) {
 	if f, ok := w.(*os.File); ok && term.IsTerminal(f.Fd()) && os.Getenv("TERM") != "dumb" {
-		return displayTerminal(f, c)
+		// A terminal that does not know its size cannot be drawn on.
+		if width, height, err := term.GetSize(f.Fd()); err == nil && width > 0 && height > 0 {
+			return displayTerminal(f, c)
+		}
 	}
 	return displayLines(ctx, w, c)
 }

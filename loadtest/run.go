@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -35,7 +36,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	if err != nil {
 		// A stderr that cannot be written to leaves the exit code to tell it.
-		fmt.Fprintln(stderr, "loadtest:", err) //nolint:errcheck // see above
+		fmt.Fprintln(stderr, "loadtest:", strings.TrimPrefix(err.Error(), "loadtest: "))
 	}
 	var usage *usageError
 	switch {
@@ -52,7 +53,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 // returns a summary only if there is a verdict.
 func perform(ctx context.Context, o *options, stderr io.Writer) (s *summary, err error) {
 	say := func(format string, args ...any) {
-		fmt.Fprintf(stderr, format+"\n", args...) //nolint:errcheck // progress is a courtesy
+		fmt.Fprintf(stderr, format+"\n", args...)
 	}
 	place := place{url: o.Target, db: o.DB, secret: o.Secret}
 	if o.Target != "" {
@@ -79,7 +80,7 @@ func publish(s *summary, o *options, stdout, stderr io.Writer) error {
 	var err error
 	if o.JSON {
 		err = s.writeJSON(stdout)
-		fmt.Fprintln(stderr, s.Line) //nolint:errcheck // the document has the line too
+		fmt.Fprintln(stderr, s.Line)
 	} else {
 		err = s.writeText(stdout)
 	}

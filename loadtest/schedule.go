@@ -16,8 +16,9 @@ type schedule struct {
 	shots []shot
 
 	// turn is held by the one worker that waits for the next due time, so
-	// that a due request wakes one worker and not all.
-	turn    sync.Mutex
+	// that a due request wakes one worker and not all. It is a channel of one
+	// place and not a mutex, so that the context ends the wait for it.
+	turn    chan struct{}
 	changed chan struct{} // wakes the holder of turn: a retry came, or the end
 
 	mu      sync.Mutex
@@ -34,13 +35,17 @@ type ticket struct {
 }
 
 func newSchedule(start time.Time, shots []shot) *schedule {
-	return &schedule{start: start, shots: shots, changed: make(chan struct{}, 1), open: len(shots)}
+	return &schedule{start: start, shots: shots, turn: make(chan struct{}, 1), changed: make(chan struct{}, 1), open: len(shots)}
 }
 
 // take waits for the next due request. False: all are settled, or the context ended.
 func (s *schedule) take(ctx context.Context) (ticket, bool) {
-	s.turn.Lock()
-	defer s.turn.Unlock()
+	select {
+	case s.turn <- struct{}{}:
+	case <-ctx.Done():
+		return ticket{}, false
+	}
+	defer func() { <-s.turn }()
 	for ctx.Err() == nil {
 		t, wait, over := s.pop()
 		if over {

@@ -66,13 +66,17 @@ func startService(ctx context.Context, o *options, say func(string, ...any)) (s 
 	build := exec.CommandContext(ctx, "go", "build", "-o", bin, "./cmd/flashsale")
 	build.Dir = root
 	if out, err := build.CombinedOutput(); err != nil {
+		if ctx.Err() != nil {
+			return s, fmt.Errorf("build the service: %w", context.Cause(ctx))
+		}
 		return s, fmt.Errorf("build the service: %w\n%s", err, out)
 	}
 	if err := s.start(bin, o); err != nil {
 		return s, err
 	}
 	say("starting the service at %s", s.url)
-	return s, s.awaitReady(ctx, o.Timeout)
+	err = s.awaitReady(ctx, o.Timeout)
+	return s, err
 }
 
 // moduleRoot walks up to the module's directory. go run keeps the caller's
@@ -201,8 +205,8 @@ func (s *service) awaitReady(ctx context.Context, timeout time.Duration) error {
 		}
 		res, err := a.call(ctx, "GET", "/readyz", nil)
 		if err != nil {
-			last = err.Error() // it does not listen yet
-			return false, nil
+			last = err.Error()
+			return false, nil //nolint:nilerr // it does not listen yet: that is what is waited for
 		}
 		last = fmt.Sprintf("%d %.300s", res.status, res.body)
 		return res.status == 200, nil

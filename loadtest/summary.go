@@ -37,6 +37,7 @@ type summary struct {
 
 	ElapsedSeconds    float64 `json:"elapsed_seconds"`
 	RequestsPerSecond float64 `json:"requests_per_second"`
+	// AcceptedPerSecond is distinct orders over the time to the last of them.
 	AcceptedPerSecond float64 `json:"accepted_per_second"`
 	// Latency counts from when a request was due, Service from when its last
 	// attempt was sent; AcceptedLatency is Latency of the accepted alone.
@@ -116,24 +117,30 @@ func summarize(o *options, p *plan, r *result) *summary {
 		s.Load.Rate = o.Rate
 	}
 	service := newHistogram()
-	var accepted int64
-	var lastAccepted time.Duration
+	orders := make(map[string]time.Duration) // when each order was first acknowledged
 	for i := range r.outcomes {
 		out := &r.outcomes[i]
 		record(s.latency, out.latency)
 		record(service, out.service)
 		switch out.answer.kind {
 		case kindAccepted:
-			accepted++
-			lastAccepted = max(lastAccepted, out.done)
+			if at, known := orders[out.answer.order]; !known || out.done < at {
+				orders[out.answer.order] = out.done
+			}
 			record(s.accepted, out.latency)
 		case kindBusy, kindUnknown:
 			s.GaveUp++
+		case kindRefused:
+			// Counted with the answers.
 		}
 	}
 	s.Latency, s.AcceptedLatency, s.Service = quantilesOf(s.latency), quantilesOf(s.accepted), quantilesOf(service)
 	s.RequestsPerSecond = rate(s.Requests, r.elapsed)
-	s.AcceptedPerSecond = rate(accepted, lastAccepted)
+	var lastOrder time.Duration
+	for _, at := range orders {
+		lastOrder = max(lastOrder, at)
+	}
+	s.AcceptedPerSecond = rate(int64(len(orders)), lastOrder)
 	for k, n := range r.answers {
 		s.Answers = append(s.Answers, answerCount{k.status, k.code, n})
 		s.Attempts += n
@@ -187,7 +194,10 @@ func (s *summary) writeText(w io.Writer) error {
 	for _, a := range s.Answers {
 		fmt.Fprintf(t, "%s\t%d\t%.1f %%\t\n", a.Name(), a.Count, 100*float64(a.Count)/float64(s.Attempts))
 	}
-	fmt.Fprintf(t, "\t\t\t\nmilliseconds\tp50\tp90\tp99\tp99.9\tmax\t\n")
+	if err := t.Flush(); err != nil {
+		return fmt.Errorf("write summary: %w", err)
+	}
+	fmt.Fprintf(t, "\nmilliseconds\tp50\tp90\tp99\tp99.9\tmax\t\n")
 	for _, l := range s.distributions() {
 		q := l.Of
 		fmt.Fprintf(t, "%s\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t\n", l.Name, q.P50, q.P90, q.P99, q.P999, q.Max)

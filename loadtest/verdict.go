@@ -48,7 +48,7 @@ type ledger struct {
 
 // agrees reports whether the ledger balances and says what the rows say.
 func (l *ledger) agrees(stock, persisted int64) bool {
-	return l.Balanced && l.Initial+l.Restocked == l.Left+l.Held+l.Sold &&
+	return l.Balanced && l.Left >= 0 && l.Held >= 0 && l.Sold >= 0 && l.Initial+l.Restocked == l.Left+l.Held+l.Sold &&
 		l.Initial+l.Restocked == stock && l.Held+l.Sold == persisted
 }
 
@@ -100,7 +100,7 @@ func (v *verdict) line() string {
 // could not be read, which is a failure too. It depends on nothing else.
 func judge(o *observations, rows []row, l *ledger) verdict {
 	j := newJudge(o, rows)
-	v := verdict{}
+	v := verdict{Failures: []failure{}}
 	var oversold, unsold finding
 	for i := range rows {
 		if !rows[i].rejected() {

@@ -105,7 +105,7 @@ func TestVerdict(t *testing.T) {
 		}, "FAIL accepted=10 persisted=10 oversold=0 lost=0 duplicated=0 over_limit=0 unsold=0 contradicted=1"},
 		{"one order for two keys", func(w *world) {
 			w.o.wishes[11].orders, w.o.wishes[11].refused = []string{"o0"}, ""
-		}, "FAIL accepted=10 persisted=10 oversold=0 lost=0 duplicated=1 over_limit=0 unsold=0 malformed=1"},
+		}, "FAIL accepted=10 persisted=10 oversold=0 lost=0 duplicated=0 over_limit=0 unsold=0 malformed=1"},
 		{"a malformed acknowledgement", func(w *world) {
 			w.o.wishes[0].fault = "another buyer's"
 		}, "FAIL accepted=10 persisted=10 oversold=0 lost=0 duplicated=0 over_limit=0 unsold=0 malformed=1"},

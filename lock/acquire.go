@@ -213,13 +213,43 @@ type answer struct {
 	err error
 }
 
-// ask runs the script and returns its answer, or errEnded as soon as ctx or the
-// manager ends. The call itself is never cut off: a script that is still on its
-// way could run after the clean-up, and what it took would stay behind.
+// inlineLeft is how much time a context must have left for its calls to be made
+// on the caller's own goroutine, which is much cheaper than on another.
+const inlineLeft = 250 * time.Millisecond
+
+// ask runs the script and returns its answer, or errEnded when ctx or the
+// manager ended meanwhile. An ended context does not cut off the call: a script
+// that is still on its way would run after the clean-up, and what it took would
+// stay behind. With time enough the caller waits for the call, so that it
+// notices a cancellation when the answer is there, and returns at its deadline
+// even if Redis hangs. Short of time the call gets a goroutine to end on.
 func (m *Manager) ask(ctx context.Context, a *attempt) (reply, error) {
-	callCtx, cancel := m.cleanUp(ctx)
+	bound := time.Now().Add(m.cfg.CallTimeout)
+	deadline, bounded := ctx.Deadline()
+	if bounded && time.Until(deadline) < inlineLeft {
+		return m.askBeside(ctx, a)
+	}
+	cut := bounded && deadline.Before(bound)
+	if cut {
+		bound = deadline
+	}
+	callCtx, cancel := context.WithDeadline(context.WithoutCancel(ctx), bound)
+	defer cancel()
+	r, err := m.runAcquire(callCtx, a.keys, a.token, a.member)
+	if cut && unknown(err) && !time.Now().Before(bound) {
+		<-ctx.Done() // the connection's timer may be a moment ahead of the context's
+		m.giveBackTwice(ctx, a)
+		return reply{}, errEnded
+	}
+	return r, err
+}
+
+// askBeside is ask for a context that may end at any moment: it returns then,
+// and what the call takes is given back once it has ended.
+func (m *Manager) askBeside(ctx context.Context, a *attempt) (reply, error) {
 	done := make(chan answer, 1)
 	go func() {
+		callCtx, cancel := m.cleanUp(ctx)
 		defer cancel()
 		r, err := m.runAcquire(callCtx, a.keys, a.token, a.member)
 		done <- answer{r, err}
@@ -258,13 +288,33 @@ func (m *Manager) giveBack(ctx context.Context, a *attempt, underWay <-chan answ
 		if underWay != nil {
 			<-underWay
 		}
-		ctx, cancel := m.cleanUp(ctx)
-		defer cancel()
-		_, handed, err := m.runRelease(ctx, a.keys, a.token, a.member)
-		if err == nil && handed {
-			call(m.cfg.Observer.HandedOver, a.resource)
-		}
+		m.withdraw(ctx, a)
 	})
+}
+
+// giveBackTwice is giveBack after a call that was cut off by its deadline, Redis
+// having been silent for long. Its script may still be on its way, behind the
+// first clean-up, so a second one follows.
+func (m *Manager) giveBackTwice(ctx context.Context, a *attempt) {
+	m.work.Go(func() {
+		m.withdraw(ctx, a)
+		timer := time.NewTimer(m.cfg.CallTimeout)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-m.closing:
+		}
+		m.withdraw(ctx, a)
+	})
+}
+
+func (m *Manager) withdraw(ctx context.Context, a *attempt) {
+	ctx, cancel := m.cleanUp(ctx)
+	defer cancel()
+	_, handed, err := m.runRelease(ctx, a.keys, a.token, a.member)
+	if err == nil && handed {
+		call(m.cfg.Observer.HandedOver, a.resource)
+	}
 }
 
 // whyEnded returns what to tell the caller of an attempt that ended early.

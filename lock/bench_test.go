@@ -14,7 +14,7 @@ import (
 func BenchmarkManager_AcquireRelease(b *testing.B) {
 	ctx, cancel := context.WithCancel(b.Context())
 	defer cancel()
-	m, name := benchManager(b, redistest.Redis(b))
+	m, name := benchManager(b, benchRedis(b))
 	b.ReportAllocs()
 	for b.Loop() {
 		l, err := m.Acquire(ctx, name)
@@ -32,7 +32,7 @@ func BenchmarkManager_AcquireRelease(b *testing.B) {
 func BenchmarkManager_Handover(b *testing.B) {
 	ctx, cancel := context.WithCancel(b.Context())
 	defer cancel()
-	rdb := redistest.Redis(b)
+	rdb := benchRedis(b)
 	m, name := benchManager(b, rdb)
 	other, err := New(rdb, slow)
 	if err != nil {
@@ -65,6 +65,17 @@ func BenchmarkManager_Handover(b *testing.B) {
 	if err := <-done; err != nil {
 		b.Error(err)
 	}
+}
+
+// benchRedis is a Redis without AOF, so that the lock is measured and not the disk.
+func benchRedis(b *testing.B) *redis.Client {
+	rdb := redis.NewClient(redistest.Options(redistest.Real(b, "--appendonly", "no").Addr()))
+	b.Cleanup(func() {
+		if err := rdb.Close(); err != nil {
+			b.Error(err)
+		}
+	})
+	return rdb
 }
 
 func benchManager(b *testing.B, rdb *redis.Client) (*Manager, string) {

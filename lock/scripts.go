@@ -27,13 +27,17 @@ var (
 	handoverLua string
 	//go:embed lua/acquire.lua
 	acquireLua string
+	//go:embed lua/queue.lua
+	queueLua string
 	//go:embed lua/release.lua
 	releaseLua string
+	//go:embed lua/pass_on.lua
+	passOnLua string
 	//go:embed lua/extend.lua
 	extendLua string
 
-	acquireScript = redis.NewScript(handoverLua + acquireLua)
-	releaseScript = redis.NewScript(handoverLua + releaseLua)
+	acquireScript = redis.NewScript(acquireLua + handoverLua + queueLua)
+	releaseScript = redis.NewScript(releaseLua + handoverLua + passOnLua)
 	extendScript  = redis.NewScript(extendLua)
 )
 
@@ -169,7 +173,10 @@ func (m *Manager) extendAll(ctx context.Context, locks []*Lock, ttl time.Duratio
 // unknown says whether err leaves open if Redis ran the script: it is neither
 // Redis's own answer nor one of ours.
 func unknown(err error) bool {
+	if err == nil {
+		return false
+	}
 	var answer redis.Error
-	return err != nil && !errors.As(err, &answer) && !errors.Is(err, ErrForeignKey) &&
+	return !errors.As(err, &answer) && !errors.Is(err, ErrForeignKey) &&
 		!errors.Is(err, ErrClosed) && !errors.Is(err, ErrTaken)
 }

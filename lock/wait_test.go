@@ -197,46 +197,115 @@ func TestManager_Acquire_ContextEnds(t *testing.T) {
 	})
 }
 
-// TestManager_Acquire_CancelledDuringCall: the context ends while the call is
-// on its way; Acquire returns at once, and what the call took is given back.
-func TestManager_Acquire_CancelledDuringCall(t *testing.T) {
+// TestManager_Acquire_EndsDuringCall: the context ends while the call is on its
+// way, which takes the lock after all; it is given back.
+func TestManager_Acquire_EndsDuringCall(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name     string
+		deadline time.Duration
+		atOnce   bool // Acquire returns while the call is under way
+	}{
+		{"Cancelled", patience, false},
+		{"CancelledWithoutDeadline", 0, false},
+		{"Deadline", inlineLeft / 5, true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+				name := resource(t)
+				late := second(t, rdb)
+				cfg := slow
+				cfg.CallTimeout = patience
+				m := newManager(t, late, cfg)
+				entered, gate, took := make(chan struct{}, 4), make(chan struct{}), make(chan int64, 4)
+				late.AddHook(hook(func(next redis.ProcessHook) redis.ProcessHook {
+					return func(ctx context.Context, cmd redis.Cmder) error {
+						if !runs(cmd, acquireScript) {
+							return next(ctx, cmd)
+						}
+						entered <- struct{}{}
+						<-gate
+						err := next(ctx, cmd)
+						if err == nil {
+							vals, convErr := cmd.(*redis.Cmd).Int64Slice()
+							if convErr != nil {
+								return convErr
+							}
+							took <- vals[0]
+						}
+						return err
+					}
+				}))
+				if err := acquireScript.Load(t.Context(), rdb).Err(); err != nil {
+					t.Fatal(err)
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				if tc.deadline > 0 {
+					ctx, cancel = context.WithTimeout(t.Context(), tc.deadline)
+				}
+				defer cancel()
+				done := acquireAsync(ctx, m, name)
+				<-entered
+				if tc.atOnce {
+					if r := await(t, done); !errors.Is(r.err, ErrWaitTimeout) {
+						t.Fatalf("%+v, want ErrWaitTimeout", r)
+					}
+				}
+				cancel()
+				close(gate)
+				if got := <-took; got != 1 {
+					t.Fatalf("the script answered %d, want that it took the lock", got)
+				}
+				if !tc.atOnce {
+					if r := await(t, done); !errors.Is(r.err, ErrWaitTimeout) || !errors.Is(r.err, context.Canceled) {
+						t.Fatalf("%+v, want ErrWaitTimeout and Canceled", r)
+					}
+				}
+				awaitNoTrace(t, rdb, name)
+			})
+		})
+	}
+}
+
+// TestManager_Acquire_ScriptAfterCleanUp: Redis is silent until the deadline
+// cuts the call off, and runs the script after the clean-up.
+func TestManager_Acquire_ScriptAfterCleanUp(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		name := resource(t)
 		late := second(t, rdb)
-		m := newManager(t, late, slow)
-		entered, gate, took := make(chan struct{}, 4), make(chan struct{}), make(chan int64, 4)
+		cfg := slow
+		cfg.CallTimeout = 2 * time.Second
+		m := newManager(t, late, cfg)
+		if err := errors.Join(acquireScript.Load(t.Context(), rdb).Err(), releaseScript.Load(t.Context(), rdb).Err()); err != nil {
+			t.Fatal(err)
+		}
+		stuck, cleaned := make(chan []any, 1), make(chan struct{}, 2)
 		late.AddHook(hook(func(next redis.ProcessHook) redis.ProcessHook {
 			return func(ctx context.Context, cmd redis.Cmder) error {
-				if !runs(cmd, acquireScript) {
-					return next(ctx, cmd)
+				if runs(cmd, acquireScript) {
+					stuck <- cmd.Args()
+					<-ctx.Done()
+					cmd.SetErr(ctx.Err())
+					return ctx.Err()
 				}
-				entered <- struct{}{}
-				<-gate
 				err := next(ctx, cmd)
-				if err == nil {
-					vals, convErr := cmd.(*redis.Cmd).Int64Slice()
-					if convErr != nil {
-						return convErr
-					}
-					took <- vals[0]
+				if runs(cmd, releaseScript) {
+					cleaned <- struct{}{}
 				}
 				return err
 			}
 		}))
-		if err := acquireScript.Load(t.Context(), rdb).Err(); err != nil {
-			t.Fatal(err)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*inlineLeft)
+		defer cancel()
+		_, err := m.Acquire(ctx, name)
+		if !errors.Is(err, ErrWaitTimeout) || !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatalf("err = %v, want ErrWaitTimeout and DeadlineExceeded", err)
 		}
-		ctx, cancel := context.WithCancel(t.Context())
-		done := acquireAsync(ctx, m, name)
-		<-entered
-		cancel()
-		if r := await(t, done); !errors.Is(r.err, ErrWaitTimeout) {
-			t.Fatalf("%+v, want ErrWaitTimeout", r)
-		}
-		close(gate)
-		if got := <-took; got != 1 {
-			t.Fatalf("the script answered %d, want that it took the lock", got)
+		<-cleaned
+		if r, err := rdb.Do(t.Context(), <-stuck...).Int64Slice(); err != nil || r[0] != 1 {
+			t.Fatalf("%v, %v; want that the late script takes the lock", r, err)
 		}
 		awaitNoTrace(t, rdb, name)
 	})

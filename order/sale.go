@@ -88,7 +88,7 @@ func pendingTasks(ctx context.Context, q Tasks, item string) (map[string]task, e
 		return nil // a task that cannot be read holds nothing of any item
 	})
 	if err != nil {
-		return nil, fmt.Errorf("read queued orders: %w", err)
+		return nil, fmt.Errorf("read queued orders: %w: %w", inventory.ErrUnavailable, err)
 	}
 	return pending, nil
 }
@@ -101,7 +101,7 @@ func (s *Store) snapshot(ctx context.Context, fn func(tx *gorm.DB) error) error 
 func readItem(tx *gorm.DB, id string) (itemRow, error) {
 	var rows []itemRow
 	if err := tx.Where("id = ?", id).Limit(1).Find(&rows).Error; err != nil {
-		return itemRow{}, fmt.Errorf("read item %s: %w", id, err)
+		return itemRow{}, wrap("read item "+id, err)
 	}
 	if len(rows) == 0 {
 		return itemRow{}, catalog.ErrItemNotFound
@@ -116,7 +116,7 @@ func eachOrder(tx *gorm.DB, item string, fn func(*orderRow) error) error {
 		var rows []orderRow
 		err := tx.Where("item_id = ? AND id > ?", item, after).Order("id").Limit(salePage).Find(&rows).Error
 		if err != nil {
-			return fmt.Errorf("read orders of %s: %w", item, err)
+			return wrap("read orders of "+item, err)
 		}
 		for i := range rows {
 			if err := fn(&rows[i]); err != nil {
@@ -167,7 +167,7 @@ func ledgerOf(tx *gorm.DB, item string, left int64, pending map[string]task) (Le
 		Select("status, expires_at > 0 AS unpaid, SUM(quantity) AS units").
 		Group("status, unpaid").Find(&sums).Error
 	if err != nil {
-		return Ledger{}, fmt.Errorf("sum orders of %s: %w", item, err)
+		return Ledger{}, wrap("sum orders of "+item, err)
 	}
 	for _, g := range sums {
 		switch {
@@ -186,7 +186,7 @@ func ledgerOf(tx *gorm.DB, item string, left int64, pending map[string]task) (Le
 		page := ids[from:min(from+salePage, len(ids))]
 		var committed []string
 		if err := tx.Model(&orderRow{}).Where("id IN ?", page).Pluck("id", &committed).Error; err != nil {
-			return Ledger{}, fmt.Errorf("look for queued orders of %s: %w", item, err)
+			return Ledger{}, wrap("look for queued orders of "+item, err)
 		}
 		for _, id := range committed {
 			delete(pending, id)

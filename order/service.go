@@ -236,7 +236,7 @@ func (s *Service) Get(ctx context.Context, id string) (Order, error) {
 			continue
 		}
 		if err != nil {
-			return Order{}, fmt.Errorf("look for order %s in the queue: %w", id, err)
+			return Order{}, fmt.Errorf("look for order %s in the queue: %w: %w", id, inventory.ErrUnavailable, err)
 		}
 		t, err := parseTask(id, info.Payload)
 		if err != nil {

@@ -106,7 +106,7 @@ func (s *Store) DB() (*sql.DB, error) { return s.write.DB() }
 func (s *Store) Ping(ctx context.Context) error {
 	var one int
 	if err := s.read.WithContext(ctx).Raw("SELECT 1").Scan(&one).Error; err != nil {
-		return fmt.Errorf("ping database: %w", err)
+		return wrap("ping database", err)
 	}
 	return nil
 }
@@ -119,7 +119,7 @@ func (s *Store) Epoch(ctx context.Context) (int64, error) {
 func epochOf(db *gorm.DB) (int64, error) {
 	var value string
 	if err := db.Raw("SELECT value FROM meta WHERE key = 'epoch'").Scan(&value).Error; err != nil {
-		return 0, fmt.Errorf("read epoch: %w", err)
+		return 0, wrap("read epoch", err)
 	}
 	epoch, err := strconv.ParseInt(value, 10, 64)
 	if err != nil {
@@ -142,7 +142,7 @@ func (s *Store) RaiseEpoch(ctx context.Context) (int64, error) {
 		return err
 	})
 	if err != nil {
-		return 0, fmt.Errorf("raise epoch: %w", err)
+		return 0, wrap("raise epoch", err)
 	}
 	return epoch, nil
 }
@@ -250,7 +250,7 @@ func (s *Store) InsertItem(ctx context.Context, n NewItem) (catalog.Item, error)
 		return catalog.Item{}, ErrItemExists
 	}
 	if err != nil {
-		return catalog.Item{}, fmt.Errorf("insert item %s: %w", n.ID, err)
+		return catalog.Item{}, wrap("insert item "+n.ID, err)
 	}
 	return row.item(), nil
 }
@@ -259,7 +259,7 @@ func (s *Store) InsertItem(ctx context.Context, n NewItem) (catalog.Item, error)
 func (s *Store) Items(ctx context.Context) ([]catalog.Item, error) {
 	var rows []itemRow
 	if err := s.read.WithContext(ctx).Order("id").Find(&rows).Error; err != nil {
-		return nil, fmt.Errorf("read items: %w", err)
+		return nil, wrap("read items", err)
 	}
 	return itemsOf(rows), nil
 }
@@ -268,7 +268,7 @@ func (s *Store) Items(ctx context.Context) ([]catalog.Item, error) {
 func (s *Store) ItemsByID(ctx context.Context, ids []string) ([]catalog.Item, error) {
 	var rows []itemRow
 	if err := s.read.WithContext(ctx).Where("id IN ?", ids).Find(&rows).Error; err != nil {
-		return nil, fmt.Errorf("read items: %w", err)
+		return nil, wrap("read items", err)
 	}
 	return itemsOf(rows), nil
 }
@@ -285,7 +285,7 @@ func itemsOf(rows []itemRow) []catalog.Item {
 func (s *Store) Order(ctx context.Context, id string) (Order, error) {
 	var rows []orderRow
 	if err := s.read.WithContext(ctx).Where("id = ?", id).Limit(1).Find(&rows).Error; err != nil {
-		return Order{}, fmt.Errorf("read order %s: %w", id, err)
+		return Order{}, wrap("read order "+id, err)
 	}
 	if len(rows) == 0 {
 		return Order{}, ErrNotFound
@@ -310,7 +310,7 @@ func (s *Store) List(ctx context.Context, f Filter) ([]Order, bool, error) {
 	}
 	var rows []orderRow
 	if err := q.Find(&rows).Error; err != nil {
-		return nil, false, fmt.Errorf("list orders: %w", err)
+		return nil, false, wrap("list orders", err)
 	}
 	more := len(rows) > f.Limit
 	if more {
@@ -345,7 +345,7 @@ func transient(err error) bool {
 func (s *Store) settled(ctx context.Context, ids []string) ([]notice, error) {
 	var rows []orderRow
 	if err := s.read.WithContext(ctx).Where("id IN ?", ids).Find(&rows).Error; err != nil {
-		return nil, fmt.Errorf("read orders: %w", err)
+		return nil, wrap("read orders", err)
 	}
 	out := make([]notice, len(rows))
 	for i := range rows {
@@ -353,4 +353,13 @@ func (s *Store) settled(ctx context.Context, ids []string) ([]notice, error) {
 		out[i] = notice{r.ID, outcome{Status(r.Status), r.Reason, r.ConfirmedAt, r.ExpiresAt, r.ClosedAt}}
 	}
 	return out, nil
+}
+
+// wrap names the operation that failed, and marks what is the database's
+// present state and not the operation's fault with ErrDatabase.
+func wrap(operation string, err error) error {
+	if transient(err) && !errors.Is(err, context.Canceled) {
+		return fmt.Errorf("%s: %w: %w", operation, ErrDatabase, err)
+	}
+	return fmt.Errorf("%s: %w", operation, err)
 }

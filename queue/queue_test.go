@@ -108,6 +108,7 @@ func TestQueue_PriorityAges(t *testing.T) {
 		now := redisTime(t, rdb)
 		enqueue(t, q, queue.Task{ID: "young", Due: now.Add(100 * time.Millisecond)},
 			queue.Task{ID: "old", Due: now.Add(50 * time.Millisecond)},
+			queue.Task{ID: "late high", Due: now.Add(100 * time.Millisecond), Priority: 9},
 			queue.Task{ID: "high", Priority: 9})
 		// Age the low task by moving its arrival, which is its score, ten minutes back.
 		ready := q.EnqueueKeys()[0]
@@ -115,7 +116,9 @@ func TestQueue_PriorityAges(t *testing.T) {
 		if err := rdb.ZIncrBy(testContext(t), ready, -10*float64(time.Minute.Microseconds()), "aged").Err(); err != nil {
 			t.Fatal(err)
 		}
-		take(t, q, "aged", "high", "old", "young")
+		take(t, q, "aged", "high")
+		waitFor(t, func() bool { return redisTime(t, rdb).Sub(now) > 100*time.Millisecond })
+		take(t, q, "late high", "old", "young")
 	})
 }
 

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"flashsale/internal/process"
 )
 
 // TestAPI_KilledAfterScript ends the API between the purchase script and the
@@ -139,7 +141,7 @@ func stalledSale(t *testing.T, until func()) string {
 	}), first)
 	only(t, others, "201", "202", "409 sold_out")
 
-	got := <-late
+	got := awaken(stalled, late)
 	only(t, got, "201", "202", "409 sold_out", "503 unavailable", "503 overloaded")
 	for i, p := range got {
 		got[i] = a.settle(item, p)
@@ -153,6 +155,22 @@ func stalledSale(t *testing.T, until func()) string {
 		t.Errorf("%d rows, want 50", len(rows))
 	}
 	return stalled.Log()
+}
+
+// awaken lets a stopped process go on until it has answered. Once may not be
+// enough: when the test stopped it just before it would have stopped itself, it
+// still does so.
+func awaken[T any](p *process.P, answers <-chan T) T {
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	for {
+		p.Continue()
+		select {
+		case v := <-answers:
+			return v
+		case <-tick.C:
+		}
+	}
 }
 
 // TestAPI_StoppedBeyondLock lets the stopped process go on as soon as another

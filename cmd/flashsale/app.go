@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/http"
 	"os"
 	"time"
 
@@ -46,6 +45,7 @@ type app struct {
 	store   *order.Store
 	queues  []*queue.Queue
 	waiters *order.Waiters // nil in a process without an API
+	drain   drain
 	dev     []byte         // development mode's key; nil outside it
 	service *order.Service // nil in a process without an API
 }
@@ -177,6 +177,7 @@ func (a *app) openDatabase(ctx context.Context, r role) error {
 
 func (a *app) openEngine(ctx context.Context) error {
 	s := a.settings
+	redis.SetLogger(redisLogger{a.log})
 	rdb, closers, err := openRedis(s.Redis)
 	if err != nil {
 		return err
@@ -331,36 +332,14 @@ func (a *app) addHTTP(ctx context.Context, items *catalog.Catalog) error {
 	if err != nil {
 		return badSetting("addr", s.Addr, err.Error(), "choose a free address")
 	}
-	a.serve("api", handler.StrictListener(l), handler.NewServer(h))
+	a.life.add(a.drain.part("api", handler.StrictListener(l), a.server(h)))
 	fmt.Fprintf(a.out, "api       http://%s/v1/items\n", l.Addr())
 	return nil
 }
 
-// serve adds a server as a part: it stops by answering what is in flight.
-func (a *app) serve(name string, l net.Listener, srv *http.Server) {
-	srv.ErrorLog = handler.ServerLog(a.log)
-	a.life.add(part{
-		name: name,
-		run: func(ctx context.Context) error {
-			if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-				return err
-			}
-			// Serve returns as soon as Shutdown begins; the part has ended
-			// when the requests in flight have been answered.
-			<-ctx.Done()
-			return nil
-		},
-		stop: func(ctx context.Context) error {
-			if err := srv.Shutdown(ctx); err != nil {
-				return errors.Join(err, srv.Close())
-			}
-			return nil
-		},
-	})
-}
-
 func (a *app) checks() []handler.Check {
 	return []handler.Check{
+		{Name: "draining", Probe: func(context.Context) error { return a.drain.check() }},
 		{Name: "redis", Probe: func(ctx context.Context) error { return a.rdb.Ping(ctx).Err() }},
 		{Name: "database", Probe: a.store.Ping},
 	}
@@ -375,9 +354,10 @@ func (a *app) addOps() error {
 		return badSetting("ops-addr", a.settings.OpsAddr, err.Error(), "choose a free address, or none")
 	}
 	// A CPU profile streams for as long as was asked.
-	srv := handler.NewServer(handler.NewOps(a.registry))
+	srv := a.server(handler.NewOps(a.registry))
 	srv.WriteTimeout = 2 * time.Minute
-	a.serve("ops", l, srv)
+	// It stops last and without ado: a scrape that fails at the end is no loss.
+	a.life.add(part{name: "ops", run: serving(srv, l), stop: srv.Shutdown})
 	fmt.Fprintf(a.out, "metrics   http://%s/metrics\n", l.Addr())
 	return nil
 }

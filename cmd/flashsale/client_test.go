@@ -256,8 +256,15 @@ const repeatWithin = 20 * time.Second
 
 // settle repeats a purchase with its key, as a client should, until it is
 // accepted or refused for good, and returns that answer. An answer 500 is none
-// that a client should ever see, so it ends the repeating as well.
-func (c *client) settle(item string, p purchase) purchase {
+// that a client should ever see, so it ends the repeating as well. look is shown
+// every answer on the way.
+func (c *client) settle(item string, p purchase, look ...func(purchase)) purchase {
+	show := func(p purchase) {
+		for _, fn := range look {
+			fn(p)
+		}
+	}
+	show(p)
 	limit := time.NewTimer(repeatWithin)
 	defer limit.Stop()
 	for p.err != nil || p.Status == 503 {
@@ -269,6 +276,7 @@ func (c *client) settle(item string, p purchase) purchase {
 			return p
 		}
 		p = c.buy(item, p.user, p.key)
+		show(p)
 	}
 	return p
 }

@@ -115,8 +115,8 @@ func TestWorker_StoppedAfterCommit(t *testing.T) {
 		return st.Ready+st.Leased+st.Delayed == 0, st
 	})
 
-	stalled.Continue()
 	eventually(t, "the late acknowledgement is refused", soon, func() (bool, any) {
+		stalled.Continue() // again and again: it may have stopped itself after the test did
 		return strings.Contains(stalled.Log(), "lease lost"), stalled.Log()
 	})
 	// It works on: alone again, it serves the next orders.

@@ -359,7 +359,7 @@ func FuzzConn_Do(f *testing.F) {
 			return // net/http is stricter about names and values that we do not look at
 		}
 		body, err := io.ReadAll(want.Body)
-		if err != nil {
+		if err = errors.Join(err, want.Body.Close()); err != nil {
 			return
 		}
 		if res.Status != want.StatusCode || !bytes.Equal(res.Body, body) {

@@ -15,55 +15,21 @@
 --
 -- Atomic, because "free, and nobody before us" must still be true when the
 -- lock is stored, and the fencing token must rise in the order of holding.
+--
+-- This file is the way of an uncontended lock, kept short because nearly every
+-- call ends here. handover.lua and queue.lua follow it in the same script.
 
-local token, member, ttl_ms = ARGV[1], ARGV[2], tonumber(ARGV[3])
-local now_us = lock_now()
-
-local value = redis.pcall('GET', KEYS[1])
-local head = redis.pcall('ZRANGE', KEYS[2], 0, 0)
-local stored = redis.pcall('GET', KEYS[4])
-local bad = lock_broken(value) or lock_broken(head) or lock_broken(stored)
-if bad then return bad end
-
-local mine = token .. ':'
-if value and string.sub(value, 1, #mine) == mine then
-  -- Never shortened, so a repeat that arrives late cannot undo an extension.
-  if redis.call('PTTL', KEYS[1]) < ttl_ms then redis.call('PEXPIRE', KEYS[1], ttl_ms) end
-  return {1, tonumber(string.sub(value, #mine + 1)) or 0, 0, now_us}
+if redis.call('EXISTS', KEYS[2]) == 0 then
+  local stored = redis.pcall('GET', KEYS[4])
+  local clock = redis.call('TIME')
+  local now_us = tonumber(clock[1]) * 1000000 + tonumber(clock[2])
+  -- Nothing stored, or a number the clock has passed: any other case (a clock
+  -- set back, a stranger's value or type) is left to the long way.
+  if not stored or (type(stored) == 'string' and (tonumber(stored) or now_us) < now_us) then
+    local fence = string.format('%.0f', now_us)
+    if redis.call('SET', KEYS[1], ARGV[1] .. ':' .. fence, 'NX', 'PX', ARGV[3]) then
+      redis.call('SET', KEYS[4], fence, 'PX', ARGV[7])
+      return {1, now_us, 0, now_us}
+    end
+  end
 end
-
-if not value and not head[1] then
-  local fence = lock_mint(stored, now_us)
-  lock_set(KEYS[1], KEYS[4], token, fence, ttl_ms, ARGV[7])
-  return {1, fence, 0, now_us}
-end
-
-bad = lock_broken(redis.pcall('HLEN', KEYS[3]))
-if bad then return bad end
-
-if member ~= '' then
-  local last = redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')[2]
-  redis.call('ZADD', KEYS[2], 'NX', (tonumber(last or '0') or 0) + 1, member)
-  redis.call('HSET', KEYS[3], member, string.format('%.0f', math.floor(now_us / 1000) + tonumber(ARGV[4])))
-  redis.call('PEXPIRE', KEYS[2], ARGV[8])
-  redis.call('PEXPIRE', KEYS[3], ARGV[8])
-end
-
-if value then
-  local left = redis.call('PTTL', KEYS[1])
-  if left ~= -1 then return {0, math.max(left, 0), 0, now_us} end
-  redis.call('PEXPIRE', KEYS[1], ARGV[6])
-  return {0, tonumber(ARGV[6]), 1, now_us}
-end
-
--- Free although somebody waits: its holder died, or a handover was not
--- claimed. Whoever comes by passes the lock on in the order of arrival.
-local own = member
-if own == '' then own = nil end
-local next_member = lock_hand_over(own, stored, now_us, ARGV[5], ARGV[7], ARGV[9] == '1')
-if next_member and next_member ~= own then return {0, tonumber(ARGV[5]), 0, now_us} end
-if not next_member and redis.call('ZCARD', KEYS[2]) > 0 then return {0, 0, 0, now_us} end
-if own then lock_leave(KEYS[2], KEYS[3], own) end
-local fence = lock_mint(stored, now_us)
-lock_set(KEYS[1], KEYS[4], token, fence, ttl_ms, ARGV[7])
-return {1, fence, 0, now_us}

@@ -1,4 +1,4 @@
--- Fragment, put before acquire.lua and release.lua: minting of fencing tokens
+-- Fragment of acquire.lua and release.lua: minting of fencing tokens
 -- and the direct handover to a waiter. It defines local functions only.
 
 -- The clock of Redis in microseconds: exact in a Lua number until the year 2255.

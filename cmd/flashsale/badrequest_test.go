@@ -1,0 +1,172 @@
+//go:build unix
+
+package main_test
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"flashsale/handler/auth"
+)
+
+// TestBadRequests sends what nobody should send, over the wire. Each gets its
+// code, and none takes anything.
+func TestBadRequests(t *testing.T) {
+	needProcesses(t)
+	engines(t, noLimit, func(t *testing.T, s *shop, c *client) {
+		item := s.newItem(c, 3, 1)
+		path := "/v1/items/" + item + "/orders"
+		json := []string{"Content-Type", "application/json"}
+		good := `{"quantity":1}`
+		buyer := c.token("mallory", auth.RoleBuyer)
+		head, rest, _ := strings.Cut(buyer, ".")
+		claims, signature, _ := strings.Cut(rest, ".")
+		for _, q := range []struct {
+			name, method, path, token, body string
+			headers                         []string
+			want                            string
+		}{
+			{name: "no token", token: "-", want: "401 auth_missing"},
+			{name: "token in two parts", token: head + "." + claims, want: "401 token_malformed"},
+			{name: "signature stripped", token: head + "." + claims + ".", want: "401 token_malformed"},
+			{name: "signature of another", token: head + "." + claims + "." + signature[1:] + "A", want: "401 token_signature"},
+			{name: "admin buys", token: c.token("root", auth.RoleAdmin), want: "403 forbidden"},
+			{name: "service buys", token: c.token("psp", auth.RoleService), want: "403 forbidden"},
+			{name: "buyer creates an item", path: "/v1/admin/items", want: "403 forbidden"},
+			{name: "quantity 0", body: `{"quantity":0}`, want: "422 quantity_range"},
+			{name: "quantity -1", body: `{"quantity":-1}`, want: "422 quantity_range"},
+			{name: "above the limit", body: `{"quantity":2}`, want: "422 quantity_range"},
+			{name: "quantity 2^64", body: `{"quantity":18446744073709551616}`, want: "422 quantity_range"},
+			{name: "quantity 1.5", body: `{"quantity":1.5}`, want: "400 field_type"},
+			{name: "quantity 1e0", body: `{"quantity":1e0}`, want: "400 field_type"},
+			{name: "quantity as text", body: `{"quantity":"1"}`, want: "400 field_type"},
+			{name: "quantity null", body: `{"quantity":null}`, want: "400 field_type"},
+			{name: "no quantity", body: `{}`, want: "400 field_missing"},
+			{name: "empty", body: "", want: "400 body_missing"},
+			{name: "array", body: `[1]`, want: "400 json_invalid"},
+			{name: "truncated", body: `{"quantity":1`, want: "400 json_invalid"},
+			{name: "leading zero", body: `{"quantity":01}`, want: "400 json_invalid"},
+			{name: "invalid UTF-8", body: "{\"quantity\":1,\"\xff\":1}", want: "400 json_invalid"},
+			{name: "depth 1,000", body: strings.Repeat("[", 1000), want: "400 json_invalid"},
+			{name: "twice", body: `{"quantity":1,"quantity":1}`, want: "400 json_duplicate_key"},
+			{name: "second document", body: good + good, want: "400 json_trailing"},
+			{name: "somebody else's id", body: `{"quantity":1,"user_id":"bob"}`, want: "400 unknown_field"},
+			{name: "price", body: `{"quantity":1,"price":1}`, want: "400 unknown_field"},
+			{name: "upper case", body: `{"Quantity":1}`, want: "400 unknown_field"},
+			{name: "4 KiB and 1", body: good + strings.Repeat(" ", 4097-len(good)), want: "413 body_too_large"},
+			{name: "no key", headers: json, want: "400 idempotency_key_missing"},
+			{name: "empty key", headers: append(json, "Idempotency-Key", ""), want: "400 idempotency_key_invalid"},
+			{name: "256 characters of key", headers: append(json, "Idempotency-Key", strings.Repeat("k", 256)), want: "400 idempotency_key_invalid"},
+			{name: "key not ASCII", headers: append(json, "Idempotency-Key", "schlüssel"), want: "400 idempotency_key_invalid"},
+			{name: "two keys", headers: append(json, "Idempotency-Key", "a", "Idempotency-Key", "b"), want: "400 header_duplicate"},
+			{name: "text", headers: []string{"Content-Type", "text/plain", "Idempotency-Key", "k"}, want: "415 content_type"},
+			{name: "no type", headers: []string{"Idempotency-Key", "k"}, want: "415 content_type"},
+			{name: "gzip", headers: append(json, "Idempotency-Key", "k", "Content-Encoding", "gzip"), want: "415 content_encoding"},
+			{name: "wants an image", headers: append(json, "Idempotency-Key", "k", "Accept", "image/png"), want: "406 not_acceptable"},
+			{name: "20 KiB of headers", headers: append(json, "Idempotency-Key", "k", "X-Filler", strings.Repeat("x", 20<<10)), want: "431 header_too_large"},
+			{name: "64 KB of headers", headers: append(json, "Idempotency-Key", "k", "X-Filler", strings.Repeat("x", 64_000)), want: "431 header_too_large"},
+			{name: "upper case id", path: "/v1/items/" + strings.ToUpper(item) + "/orders", want: "400 id_invalid"},
+			{name: "NUL in the id", path: "/v1/items/a%00b/orders", want: "400 id_invalid"},
+			{name: "line break in the id", path: "/v1/items/a%0d%0ab/orders", want: "400 id_invalid"},
+			{name: "hash tag in the id", path: "/v1/items/%7Ba%7D/orders", want: "400 id_invalid"},
+			{name: "SQL in the id", path: "/v1/items/'%20OR%201=1--/orders", want: "400 id_invalid"},
+			{name: "65 characters of id", path: "/v1/items/" + strings.Repeat("a", 65) + "/orders", want: "400 id_invalid"},
+			{name: "unknown item", path: "/v1/items/nope/orders", want: "404 item_not_found"},
+			{name: "GET", method: "GET", want: "405 method_not_allowed"},
+			{name: "DELETE", method: "DELETE", want: "405 method_not_allowed"},
+			{name: "TRACE", method: "TRACE", want: "405 method_not_allowed"},
+			{name: "no route", path: "/v1/nothing", want: "404 route_not_found"},
+			{name: "somebody's order", method: "GET", path: "/v1/orders/" + uuid.NewString(), want: "404 order_not_found"},
+			{name: "limit 0", method: "GET", path: "/v1/orders?limit=0", want: "400 limit_range"},
+			{name: "cursor tampered with", method: "GET", path: "/v1/orders?cursor=abc", want: "400 cursor_invalid"},
+		} {
+			if q.method == "" {
+				q.method = "POST"
+			}
+			if q.path == "" {
+				q.path = path
+			}
+			if q.headers == nil {
+				q.headers = append(slices.Clone(json), "Idempotency-Key", "k-"+uuid.NewString())
+			}
+			if q.body == "" && q.name != "empty" {
+				q.body = good
+			}
+			switch q.token {
+			case "":
+				q.token = buyer
+			case "-":
+				q.token = ""
+			}
+			a, err := c.do(q.method, q.path, q.token, q.body, q.headers...)
+			if err != nil || a.verdict() != q.want {
+				t.Errorf("%s: %s, error %v; want %s", q.name, a.verdict(), err, q.want)
+			}
+			if a.Status == 401 && a.Header["WWW-Authenticate"] == "" {
+				t.Errorf("%s: 401 without WWW-Authenticate", q.name)
+			}
+			if a.Status == 405 && !strings.Contains(a.Header["Allow"], "POST") {
+				t.Errorf("%s: Allow is %q", q.name, a.Header["Allow"])
+			}
+		}
+		for _, raw := range ambiguous(path, buyer) {
+			rawAnswer(t, c, raw)
+		}
+		if l := s.ledger(c, item); l.Left != 3 || l.Held != 0 || l.Sold != 0 {
+			t.Errorf("something was taken: %+v", l)
+		}
+		if rows := s.rows(item); len(rows) != 0 {
+			t.Errorf("rows: %+v", rows)
+		}
+		// And whoever did all that may still buy.
+		if p := c.buy(item, "mallory", "k"); p.verdict() != "201" {
+			t.Errorf("a good request: %s", p.verdict())
+		}
+		s.audit(c, item, 1, nil)
+	})
+}
+
+// ambiguous are requests of which two readers could disagree where they end.
+func ambiguous(path, token string) []string {
+	head := "POST " + path + " HTTP/1.1\r\nHost: shop\r\nAuthorization: Bearer " + token +
+		"\r\nContent-Type: application/json\r\nIdempotency-Key: smuggled\r\n"
+	body := `{"quantity":0}` // refused in any case, so that a 400 and a 422 take the same: nothing
+	return []string{
+		head + "Content-Length: 14\r\nTransfer-Encoding: chunked\r\n\r\ne\r\n" + body + "\r\n0\r\n\r\n",
+		head + "Content-Length: 14\r\nContent-Length: 15\r\n\r\n" + body + " ",
+		head + "Content-Length : 14\r\n\r\n" + body,
+		head + "Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n\r\ne\r\n" + body + "\r\n0\r\n\r\n",
+		strings.ReplaceAll(head, "\r\n", "\n") + "Content-Length: 14\n\n" + body,
+	}
+}
+
+// rawAnswer sends bytes with another request right behind them, and wants one
+// refusal at most, and then the end of the connection.
+func rawAnswer(t *testing.T, c *client, raw string) {
+	t.Helper()
+	conn, err := net.Dial("tcp", c.target.Addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(answerLimit)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := fmt.Fprintf(conn, "%sGET /healthz HTTP/1.1\r\nHost: shop\r\n\r\n", raw); err != nil {
+		t.Fatal(err)
+	}
+	got, err := io.ReadAll(conn)
+	if err != nil && len(got) == 0 {
+		return // closed without a word, which is clean too
+	}
+	if n := strings.Count(string(got), "HTTP/1.1 "); n != 1 || strings.HasPrefix(string(got), "HTTP/1.1 2") {
+		t.Errorf("%q\ngot %d answers: %q", raw, n, got)
+	}
+}

@@ -1,0 +1,104 @@
+//go:build unix
+
+package main_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"flashsale/handler/auth"
+)
+
+// TestDatabase_Locked lets a stranger hold the database's write lock while
+// orders come in. On a Redis that keeps them they are answered 202; the
+// embedded engine keeps nothing, so there they wait. No request fails, and once
+// the lock is gone every order is confirmed.
+func TestDatabase_Locked(t *testing.T) {
+	needProcesses(t)
+	engines(t, noLimit, func(t *testing.T, s *shop, c *client) {
+		item := s.newItem(c, 30, 1)
+		before := c.buy(item, "before", "k")
+		only(t, []purchase{before}, "201")
+		unlock := s.lockDatabase()
+		held := lasting(t, 3*time.Second)
+		answers := make(chan []purchase, 1)
+		go func() {
+			answers <- crowd(20, func(i int) purchase { return c.buy(item, fmt.Sprintf("u%d", i), "k") })
+		}()
+		eventually(t, "the orders are taken", soon, func() (bool, any) {
+			l := s.ledger(c, item)
+			return l.Left == 9 && l.Held == 20, l
+		})
+		var got []purchase
+		if s.server != nil {
+			got = <-answers // each waits its 2 s for a commit that does not come
+			only(t, got, "202")
+			for _, p := range got {
+				if r := c.get(p.Header["Location"], p.user); r.Status != 200 || r.Order.Status != "queued" {
+					t.Errorf("while it waits, order %s is %s %s", p.Order.ID, r.verdict(), r.Order.Status)
+				}
+			}
+		}
+		if p := c.buy(item, "before", "k"); p.verdict() != "201" || p.Order.ID != before.Order.ID {
+			t.Errorf("a repeat of a committed order: %s %s", p.verdict(), p.Order.ID)
+		}
+		if r := c.get("/v1/orders", "before"); r.Status != 200 {
+			t.Errorf("the list of orders: %s", r.verdict())
+		}
+		if r := c.get("/readyz", "before"); r.Status != 200 && r.Status != 503 {
+			t.Errorf("/readyz: %s", r.verdict())
+		}
+		<-held
+		unlock()
+		if s.server == nil {
+			got = <-answers
+			only(t, got, "201")
+		}
+		for _, p := range got {
+			eventually(t, "the order is confirmed", soon, func() (bool, any) {
+				r := c.get("/v1/orders/"+p.Order.ID, p.user)
+				return r.Order.Status == "confirmed", r.Body
+			})
+		}
+		if rows := s.audit(c, item, 1, append(got, before)); len(rows) != 21 {
+			t.Errorf("%d rows, want 21", len(rows))
+		}
+	})
+}
+
+// TestDatabase_LockedForLong holds the lock for longer than a statement waits
+// for it. What needs the lock says 503 then, and nothing is an internal error.
+func TestDatabase_LockedForLong(t *testing.T) {
+	needProcesses(t)
+	engines(t, noLimit, func(t *testing.T, s *shop, c *client) {
+		item := s.newItem(c, 30, 1)
+		unlock := s.lockDatabase()
+		create := make(chan answer, 1)
+		go func() {
+			a, err := c.do("POST", "/v1/admin/items", c.token("root", auth.RoleAdmin),
+				`{"id":"meanwhile","name":"n","price_minor":1,"currency":"EUR","stock":3}`, "Content-Type", "application/json")
+			if err != nil {
+				a.Body = err.Error()
+			}
+			create <- a
+		}()
+		got := crowd(20, func(i int) purchase { return c.buy(item, fmt.Sprintf("u%d", i), "k") })
+		// An order that the embedded engine could not get committed in time has an
+		// unknown outcome, and the answer says so.
+		only(t, got, "201", "202", "503 unavailable")
+		made := <-create
+		if !slices.Contains([]string{"503 unavailable", "503 overloaded"}, made.verdict()) || !waits(made) {
+			t.Errorf("creating an item while the database is locked: %s, Retry-After %q: %s", made.verdict(), made.Header["Retry-After"], made.Body)
+		}
+		unlock()
+		for i, p := range got {
+			got[i] = c.settle(item, p)
+		}
+		only(t, got, "201", "202")
+		if rows := s.audit(c, item, 1, got); len(rows) != 20 {
+			t.Errorf("%d rows, want 20", len(rows))
+		}
+	})
+}

@@ -1,0 +1,205 @@
+//go:build unix
+
+package main_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"syscall"
+	"testing"
+"time"
+
+	"flashsale/internal/process"
+)
+
+// term stops a process as an operator would and tells how it ended.
+func term(t *testing.T, p *process.P) {
+	t.Helper()
+	if code := p.Stop(); code != 0 {
+		t.Errorf("after SIGTERM the exit code is %d:\n%s", code, p.Log())
+	}
+}
+
+// TestDrain_InFlight stops an API while requests wait for their commit: each is
+// answered first. The commits are held up from outside until the process has
+// heard of its end, so that all of them are in flight then.
+func TestDrain_InFlight(t *testing.T) {
+	needProcesses(t)
+	run := func(t *testing.T, s *shop, api *process.P) {
+		c := dial(t, api)
+		item := s.newItem(c, 50, 1)
+		unlock := s.lockDatabase()
+		answers := make(chan []purchase, 1)
+		go func() {
+			answers <- crowd(40, func(i int) purchase {
+				return c.buy(item, fmt.Sprintf("u%d", i), "k", "Prefer", "wait=10")
+			})
+		}()
+		eventually(t, "the orders are taken", soon, func() (bool, any) {
+			l := s.ledger(c, item)
+			return l.Left == 10, l
+		})
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			term(t, api)
+		}()
+		eventually(t, "the process lets nobody in any more", soon, func() (bool, any) {
+			c.close()
+			a, err := c.do("GET", "/healthz", "", "")
+			return errors.As(err, new(errDial)), a.verdict()
+		})
+		unlock()
+		got := <-answers
+		only(t, got, "201")
+		<-ended
+		next := dial(t, process.Start(t, api.Spec()))
+		if rows := s.audit(next, item, 1, got); len(rows) != 40 {
+			t.Errorf("%d rows, want 40", len(rows))
+		}
+		if p := next.buy(item, "late", "k"); p.verdict() != "201" || p.replayed() {
+			t.Errorf("the one who came too late: %s, replayed %v", p.verdict(), p.replayed())
+		}
+	}
+	t.Run("serve", func(t *testing.T) {
+		t.Parallel()
+		s := newShop(t)
+		run(t, s, s.serve(noLimit...))
+	})
+	t.Run("api", func(t *testing.T) {
+		t.Parallel()
+		s := newRedisShop(t)
+		s.worker()
+		run(t, s, s.api(noLimit...))
+	})
+}
+
+// TestDrain_Burst stops processes in the middle of a burst and starts others in
+// their place. Nobody who was let in is cut off, and nothing that was answered
+// is lost.
+func TestDrain_Burst(t *testing.T) {
+	needProcesses(t)
+	const buyers, stock = 600, 500
+	run := func(t *testing.T, s *shop, api *process.P, strike func()) {
+		one := dial(t, api)
+		item := s.newItem(one, stock, 1)
+		first := burst(buyers, 32, 200, func(i int) purchase {
+			// A connection for each: one that is kept alive may be closed, as HTTP
+			// allows, just when the next request is on its way.
+			return one.buy(item, fmt.Sprintf("u%d", i), "k", "Connection", "close")
+		}, strike)
+		for _, p := range first {
+			if p.err != nil && !notLetIn(s, item, p) {
+				t.Errorf("%s was let in and cut off: %v", p.user, p.err)
+			}
+			if p.err == nil && !p.accepted() && p.verdict() != "409 sold_out" {
+				t.Errorf("%s was answered %s", p.user, p.verdict())
+			}
+		}
+		if t.Failed() {
+			return
+		}
+		c := one
+		if isDone(api) {
+			if n := count(first)["201"]; n == 0 || n == stock {
+				t.Fatalf("the process was stopped before or after the burst: %v", count(first))
+			}
+			c = dial(t, process.Start(t, api.Spec()))
+		}
+		last := stream(buyers, 32, func(i int) purchase { return c.settle(item, c.buy(item, fmt.Sprintf("u%d", i), "k")) })
+		only(t, last, "201", "202", "409 sold_out")
+		for i, p := range first {
+			if p.err == nil && p.accepted() && last[i].Order.ID != p.Order.ID {
+				t.Errorf("%s got %s, and for the same key then %s %s", p.user, p.Order.ID, last[i].verdict(), last[i].Order.ID)
+			}
+		}
+		if rows := s.audit(c, item, 1, slices.Concat(accepted(first), accepted(last))); len(rows) != stock {
+			t.Errorf("%d rows, want %d", len(rows), stock)
+		}
+	}
+	t.Run("serve", func(t *testing.T) {
+		t.Parallel()
+		s := newShop(t)
+		p := s.serve(noLimit...)
+		run(t, s, p, func() { term(t, p) })
+	})
+	t.Run("api", func(t *testing.T) {
+		t.Parallel()
+		s := newRedisShop(t)
+		s.worker()
+		p := s.api(noLimit...)
+		run(t, s, p, func() { term(t, p) })
+	})
+	t.Run("worker", func(t *testing.T) {
+		t.Parallel()
+		s := newRedisShop(t)
+		w := s.worker()
+		run(t, s, s.api(noLimit...), func() {
+			term(t, w)
+			// What it held it has finished or handed back: nothing waits for a lease
+			// to run out.
+			if st := s.stats(); st.Leased != 0 {
+				t.Errorf("the worker left leases behind: %+v", st)
+			}
+			s.worker()
+		})
+	})
+}
+
+// notLetIn reports whether a purchase failed before the process had anything to
+// do with it: the listener was closed already, or was closed while the
+// connection still stood in its queue. The kernel resets such a connection. One
+// that the process accepts and then closes ends without a reset.
+func notLetIn(s *shop, item string, p purchase) bool {
+	s.t.Helper()
+	switch {
+	case errors.As(p.err, new(errDial)):
+		return true
+	case errors.Is(p.err, syscall.ECONNRESET), errors.Is(p.err, syscall.EPIPE):
+		return !slices.ContainsFunc(s.rows(item), func(r orderRow) bool { return r.User == p.user })
+	default:
+		return false
+	}
+}
+
+func isDone(p *process.P) bool {
+	select {
+	case <-p.Done():
+		return true
+	default:
+		return false
+	}
+}
+
+// TestDrain_WorkerKeepsOrders stops a worker that cannot commit, because the
+// database is locked: it gives up in time and hands its orders back.
+func TestDrain_WorkerKeepsOrders(t *testing.T) {
+	needProcesses(t)
+	s := newRedisShop(t)
+	c := dial(t, s.api(noLimit...))
+	w := s.worker("--drain", "1s")
+	item := s.newItem(c, 20, 1)
+	unlock := s.lockDatabase()
+	got := crowd(20, func(i int) purchase {
+		return c.buy(item, fmt.Sprintf("u%d", i), "k", "Prefer", "respond-async")
+	})
+	only(t, got, "202")
+	eventually(t, "the worker holds the orders", soon, func() (bool, any) { st := s.stats(); return st.Leased > 0, st })
+	// A statement that waits for the lock cannot be called off, so this end is
+	// not a clean one, and may say so; the orders must not suffer for it.
+	t.Log("stop", time.Now())
+	if code := w.Stop(); code != 0 && code != 1 {
+		t.Errorf("exit code %d", code)
+	}
+	if st := s.stats(); st.Leased != 0 || st.Ready+st.Delayed != 20 {
+		t.Errorf("orders are not handed back: %+v", st)
+	}
+	t.Log("stopped", time.Now())
+	unlock()
+	s.worker()
+	t.Log("started", time.Now())
+	if rows := s.audit(c, item, 1, got); len(rows) != 20 {
+		t.Errorf("%d rows, want 20", len(rows))
+	}
+}

@@ -1,0 +1,419 @@
+package handler
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"flashsale/handler/auth"
+	"flashsale/order"
+)
+
+// serve runs the shop on a real server with short limits and returns its address.
+func serve(t *testing.T, s http.Handler, wrap ...func(net.Listener) net.Listener) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	accept := StrictListener(l)
+	for _, f := range wrap {
+		accept = f(accept)
+	}
+	srv := NewServer(s)
+	srv.ReadTimeout, srv.ReadHeaderTimeout = 200*time.Millisecond, 200*time.Millisecond
+	ended := make(chan error, 1)
+	go func() { ended <- srv.Serve(accept) }()
+	t.Cleanup(func() {
+		if err := srv.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
+			t.Error(err)
+		}
+	})
+	return l.Addr().String()
+}
+
+// wire is one connection spoken by hand.
+type wire struct {
+	*net.TCPConn
+	in *bufio.Reader
+}
+
+func dial(t *testing.T, addr string) *wire {
+	t.Helper()
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() }) //nolint:errcheck // mostly closed by the server already
+	if err := c.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	tcp, ok := c.(*net.TCPConn)
+	if !ok {
+		t.Fatalf("dialled a %T", c)
+	}
+	return &wire{TCPConn: tcp, in: bufio.NewReader(c)}
+}
+
+func (w *wire) send(t *testing.T, text string) {
+	t.Helper()
+	if _, err := io.WriteString(w, text); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// answer reads one answer and its body.
+func (w *wire) answer(t *testing.T) *http.Response {
+	t.Helper()
+	resp, err := http.ReadResponse(w.in, nil)
+	if err != nil {
+		t.Fatalf("no answer: %v", err)
+	}
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body = io.NopCloser(bytes.NewReader(body))
+	return resp
+}
+
+// wantEnd checks that the server closes and sends nothing more.
+func (w *wire) wantEnd(t *testing.T) {
+	t.Helper()
+	rest, err := io.ReadAll(w.in)
+	var timeout net.Error
+	if errors.As(err, &timeout) && timeout.Timeout() {
+		t.Fatal("the connection stays open")
+	}
+	if len(rest) > 0 {
+		t.Errorf("more was sent: %q", rest)
+	}
+}
+
+const wireBody = `{"quantity":1}`
+
+// rawPurchase is a purchase as text; extra are header lines, each with its end.
+func rawPurchase(t *testing.T, extra, body string) string {
+	t.Helper()
+	return "POST " + purchasePath + " HTTP/1.1\r\nHost: shop\r\nAuthorization: " + bearer(t, "alice", auth.RoleBuyer) +
+		"\r\nContent-Type: application/json\r\nIdempotency-Key: k\r\n" + extra + "\r\n" + body
+}
+
+func withLength(body string) string { return fmt.Sprintf("Content-Length: %d\r\n", len(body)) }
+
+func chunked(body string) string { return fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", len(body), body) }
+
+const smuggled = "GET /healthz HTTP/1.1\r\nHost: shop\r\n\r\n"
+
+func TestServer_KeepAlive(t *testing.T) {
+	t.Parallel()
+	s := open(t)
+	w := dial(t, serve(t, s))
+	for range 2 {
+		w.send(t, rawPurchase(t, withLength(wireBody), wireBody))
+		if resp := w.answer(t); resp.StatusCode != 201 || resp.Close {
+			t.Fatalf("%d, close %t", resp.StatusCode, resp.Close)
+		}
+		// A refusal that has read its body leaves the connection usable.
+		w.send(t, rawPurchase(t, "Content-Length: 3\r\n", "{}x"))
+		resp := w.answer(t)
+		wantProblem(t, resp, 400, "json_trailing")
+		if resp.Close {
+			t.Fatal("closed after a bad body")
+		}
+		long := wireBody + strings.Repeat(" ", 10_000)
+		w.send(t, rawPurchase(t, withLength(long), long))
+		resp = w.answer(t)
+		wantProblem(t, resp, 413, "body_too_large")
+		if resp.Close {
+			t.Fatal("closed after a long body")
+		}
+	}
+}
+
+// One request, one answer, and the connection ends.
+func TestServer_OneAnswer(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		request func(t *testing.T) string
+		status  int
+		code    string // empty: an order
+	}{
+		"length and chunks": {func(t *testing.T) string {
+			return rawPurchase(t, "Content-Length: 4\r\nTransfer-Encoding: chunked\r\n", chunked(wireBody)) + smuggled
+		}, 201, ""},
+		"chunks and length": {func(t *testing.T) string {
+			return rawPurchase(t, "Transfer-Encoding: chunked\r\nContent-Length: 4\r\n", chunked(wireBody)) + smuggled
+		}, 201, ""},
+		"two lengths": {func(t *testing.T) string {
+			return rawPurchase(t, "Content-Length: 14\r\nContent-Length: 15\r\n", wireBody) + smuggled
+		}, 400, "request_malformed"},
+		"lengths in one line": {func(t *testing.T) string {
+			return rawPurchase(t, "Content-Length: 14, 15\r\n", wireBody) + smuggled
+		}, 400, "request_malformed"},
+		"signed length": {func(t *testing.T) string {
+			return rawPurchase(t, "Content-Length: +14\r\n", wireBody) + smuggled
+		}, 400, "request_malformed"},
+		"space before the colon": {func(t *testing.T) string {
+			return rawPurchase(t, "Content-Length : 14\r\n", wireBody) + smuggled
+		}, 400, "request_malformed"},
+		"folded header": {func(t *testing.T) string {
+			return rawPurchase(t, " folded: 1\r\n"+withLength(wireBody), wireBody) + smuggled
+		}, 0, ""},
+		"unknown coding": {func(t *testing.T) string {
+			return rawPurchase(t, "Transfer-Encoding: xchunked\r\n", chunked(wireBody)) + smuggled
+		}, 501, "transfer_encoding"},
+		"bare line feeds": {func(t *testing.T) string {
+			return strings.ReplaceAll(rawPurchase(t, withLength(wireBody), wireBody), "\r\n", "\n") + smuggled
+		}, 201, ""},
+		"one bare line feed": {func(t *testing.T) string {
+			return rawPurchase(t, "X-A: 1\nX-B: 2\r\n"+withLength(wireBody), wireBody) + smuggled
+		}, 201, ""},
+		"control character in a header": {func(t *testing.T) string {
+			return rawPurchase(t, "X-A: a\x01b\r\n"+withLength(wireBody), wireBody) + smuggled
+		}, 400, "request_malformed"},
+		"control character in the key": {func(t *testing.T) string {
+			return strings.Replace(rawPurchase(t, withLength(wireBody), wireBody), "Idempotency-Key: k", "idempotency-key: k\x01", 1) + smuggled
+		}, 400, "idempotency_key_invalid"},
+		"carriage return in the id": {func(t *testing.T) string {
+			return rawPurchase(t, "X-Request-Id: a\rX-Evil: 1\r\n"+withLength(wireBody), wireBody) + smuggled
+		}, 400, "request_malformed"},
+		"version 3": {func(t *testing.T) string {
+			return strings.Replace(rawPurchase(t, withLength(wireBody), wireBody), "HTTP/1.1", "HTTP/3.0", 1)
+		}, 505, "http_version"},
+		"no host": {func(t *testing.T) string {
+			return strings.Replace(rawPurchase(t, withLength(wireBody), wireBody), "Host: shop\r\n", "", 1)
+		}, 400, "request_malformed"},
+		"64 KB of headers": {func(t *testing.T) string {
+			return rawPurchase(t, "X-Fill: "+strings.Repeat("a", 64<<10)+"\r\n"+withLength(wireBody), wireBody)
+		}, 431, "header_too_large"},
+		"many small headers": {func(t *testing.T) string {
+			return rawPurchase(t, strings.Repeat("X-Fill: aaaaaaaaaaaa\r\n", 3000)+withLength(wireBody), wireBody)
+		}, 431, "header_too_large"},
+		"300 KB of headers": {func(t *testing.T) string {
+			return rawPurchase(t, "X-Fill: "+strings.Repeat("a", 300<<10)+"\r\n"+withLength(wireBody), wireBody)
+		}, 431, "header_too_large"},
+		"bad chunk size": {func(t *testing.T) string {
+			return rawPurchase(t, "Transfer-Encoding: chunked\r\n", "zz\r\n"+wireBody+"\r\n0\r\n\r\n") + smuggled
+		}, 400, "body_incomplete"},
+		"long body announced": {func(t *testing.T) string {
+			return rawPurchase(t, "Content-Length: 1000000\r\n", wireBody+strings.Repeat(" ", 8<<10))
+		}, 413, "body_too_large"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := open(t)
+			w := dial(t, serve(t, s))
+			w.send(t, tc.request(t))
+			resp := w.answer(t)
+			switch {
+			case tc.status == 0:
+				// Taken or refused: what matters is that it is one answer.
+			case tc.code != "":
+				wantProblem(t, resp, tc.status, tc.code)
+			case resp.StatusCode != tc.status:
+				t.Errorf("status = %d, want %d", resp.StatusCode, tc.status)
+			}
+			if tc.status != 0 {
+				if !resp.Close {
+					t.Error("the answer does not announce the end of the connection")
+				}
+				w.wantEnd(t)
+			}
+			want := 0
+			if tc.status == 201 {
+				want = 1
+			}
+			if got := len(s.orders.purchases()); tc.status != 0 && got != want {
+				t.Errorf("%d purchases, want %d", got, want)
+			}
+		})
+	}
+}
+
+// A line break can reach a header's value only split over two lines, and then
+// it is another header: it is never echoed.
+func TestServer_RequestID_injection(t *testing.T) {
+	t.Parallel()
+	w := dial(t, serve(t, open(t)))
+	w.send(t, "GET /healthz HTTP/1.1\r\nHost: shop\r\nX-Request-Id: a%0d%0aX-Evil: 1\r\n\r\n")
+	resp := w.answer(t)
+	if got := resp.Header.Get("X-Request-Id"); resp.StatusCode != 200 || strings.Contains(got, "%") || resp.Header.Get("X-Evil") != "" {
+		t.Errorf("%d, headers %v", resp.StatusCode, resp.Header)
+	}
+}
+
+// Clients that are slow are told so, or cut off; they buy nothing.
+func TestServer_Slow(t *testing.T) {
+	t.Parallel()
+	t.Run("headers", func(t *testing.T) {
+		t.Parallel()
+		w := dial(t, serve(t, open(t)))
+		w.send(t, "POST "+purchasePath+" HTTP/1.1\r\nHost: sh")
+		w.wantEnd(t)
+	})
+	for name, request := range map[string]string{
+		"short body":       rawPurchase(t, "Content-Length: 100\r\n", wireBody),
+		"no body":          rawPurchase(t, "Content-Length: 14\r\n", ""),
+		"unfinished chunk": rawPurchase(t, "Transfer-Encoding: chunked\r\n", "e\r\n"+wireBody),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := open(t)
+			w := dial(t, serve(t, s))
+			w.send(t, request)
+			wantProblem(t, w.answer(t), 408, "request_timeout")
+			w.wantEnd(t)
+			if len(s.orders.purchases()) != 0 {
+				t.Error("something was bought")
+			}
+		})
+	}
+}
+
+// countListener counts what the server reads from the network.
+type countListener struct {
+	net.Listener
+	read *atomic.Int64
+}
+
+type countConn struct {
+	net.Conn
+	read *atomic.Int64
+}
+
+func (l countListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	return countConn{c, l.read}, err
+}
+
+func (c countConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	c.read.Add(int64(n))
+	return n, err
+}
+
+// Chunks without end are read up to 64 KiB, then the answer comes although the
+// client goes on sending.
+func TestServer_EndlessChunks(t *testing.T) {
+	t.Parallel()
+	s := open(t)
+	var read atomic.Int64
+	w := dial(t, serve(t, s, func(l net.Listener) net.Listener { return countListener{l, &read} }))
+	w.send(t, rawPurchase(t, "Transfer-Encoding: chunked\r\n", ""))
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			// Each write may be the one that finds the connection closed.
+			if _, err := io.WriteString(w, "400\r\n"+strings.Repeat(" ", 1024)+"\r\n"); err != nil {
+				return
+			}
+		}
+	}()
+	wantProblem(t, w.answer(t), 413, "body_too_large")
+	<-ended
+	// The headers, the chunks' framing and one buffer read ahead come on top.
+	if got := read.Load(); got > maxDrain+8<<10 {
+		t.Errorf("%d bytes were read", got)
+	}
+	if len(s.orders.purchases()) != 0 {
+		t.Error("something was bought")
+	}
+}
+
+// counting counts what is read of a body.
+type counting struct {
+	io.Reader
+	n int
+}
+
+func (c *counting) Read(b []byte) (int, error) {
+	n, err := c.Reader.Read(b)
+	c.n += n
+	return n, err
+}
+
+type zeros struct{}
+
+func (zeros) Read(b []byte) (int, error) {
+	clear(b)
+	return len(b), nil
+}
+
+func TestReadBody_Bound(t *testing.T) {
+	t.Parallel()
+	s := open(t)
+	r := purchaseRequest(t, "")
+	body := &counting{Reader: zeros{}}
+	r.Body, r.ContentLength = readCloser{body}, -1
+	wantProblem(t, s.do(r).Result(), 413, "body_too_large")
+	if body.n > maxDrain {
+		t.Errorf("%d bytes were read, want at most %d", body.n, maxDrain)
+	}
+}
+
+// A wait longer than the limit for reading is not cut short by it.
+func TestServer_LongWait(t *testing.T) {
+	t.Parallel()
+	s := open(t)
+	s.orders.place = func(ctx context.Context, p order.Purchase) (order.Placed, error) {
+		select {
+		case <-ctx.Done():
+			return order.Placed{}, ctx.Err()
+		case <-time.After(500 * time.Millisecond): // the limit for reading is 200 ms
+			return order.Placed{Order: someOrder(p), Committed: true}, nil
+		}
+	}
+	w := dial(t, serve(t, s))
+	w.send(t, rawPurchase(t, withLength(wireBody), wireBody))
+	if resp := w.answer(t); resp.StatusCode != 201 {
+		t.Errorf("status = %d", resp.StatusCode)
+	}
+}
+
+func TestBareLineFeed(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		before byte
+		got    string
+		want   bool
+	}{
+		{0, "GET / HTTP/1.1\r\nHost: a\r\n\r\n", false},
+		{0, "GET / HTTP/1.1\nHost: a\r\n\r\n", true},
+		{0, "GET / HTTP/1.1\r\nHost: a\n\n", true},
+		{0, "\n", true},
+		{'\r', "\nHost: a\r\n\r\n", false},
+		{'a', "\nHost: a\r\n\r\n", true},
+		{0, "GET / HTTP/1.1\r\n\r\n{\n}", false},
+		{0, "X: 1\r\n\n", true},
+		{0, "", false},
+	} {
+		if got := bareLineFeed(tc.before, []byte(tc.got)); got != tc.want {
+			t.Errorf("after %q, %q: %t, want %t", tc.before, tc.got, got, tc.want)
+		}
+	}
+}
+
+func TestServerLog(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	ServerLog(zerolog.New(&out)).Printf("http: %s", "broken\nX: 1")
+	if got := decodeBody(t, &out); got["level"] != "debug" || got["message"] != "http: broken\nX: 1" {
+		t.Errorf("logged %v", got)
+	}
+}

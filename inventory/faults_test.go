@@ -1,0 +1,305 @@
+package inventory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/redistest"
+)
+
+// TestInventory_UnknownOutcome cuts the connection around the purchase script.
+// The request is sent again and has exactly one order.
+func TestInventory_UnknownOutcome(t *testing.T) {
+	t.Parallel()
+	for name, at := range map[string]cutAt{"BeforeRequest": cutBefore, "BeforeReply": cutAfter} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			redistest.Engines(t, func(t *testing.T, direct *redis.Client) {
+				p := newProxy(t, direct.Options().Addr, purchases(3, func(int) cutAt { return at }))
+				s := newShop(t, direct, open(10, 1), 0)
+				rdb := p.client(t)
+				locks := newLocks(t, direct, lockConfig) // the lock's own calls are not the subject
+				v := s.inventoryOn(t, rdb, locks, Config{})
+				if err := v.Warm(testContext(t), s.item); err != nil {
+					t.Fatal(err)
+				}
+				if err := purchaseScript.Load(testContext(t), direct).Err(); err != nil {
+					t.Fatal(err)
+				}
+				r := s.request("u", "k", 1)
+				mustBuy(t, v, r)
+				if p.count() != 3 {
+					t.Errorf("the connection was cut %d times, want 3", p.count())
+				}
+				st := s.audit(t)
+				if len(st.queue) != 1 || st.queue[0].id != r.OrderID || st.left(t) != 9 {
+					t.Errorf("state %+v, want the one order %s", st, r.OrderID)
+				}
+			})
+		})
+	}
+}
+
+// TestInventory_UnknownOutcome_UnderLoad cuts many batches in both ways.
+func TestInventory_UnknownOutcome_UnderLoad(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, direct *redis.Client) {
+		p := newProxy(t, direct.Options().Addr, purchases(30, func(run int) cutAt { return []cutAt{cutNever, cutAfter, cutBefore}[run%3] }))
+		s := newShop(t, direct, open(120, 2), 0)
+		v := s.inventoryOn(t, p.client(t), newLocks(t, direct, lockConfig), Config{MaxBatch: 5})
+		var requests []*Request
+		for i := range 100 {
+			for k := range 3 { // one more than the limit
+				requests = append(requests, s.request(fmt.Sprintf("u%d", i), fmt.Sprintf("k%d", k), 1))
+			}
+		}
+		out := outcomes(t, v, requests)
+		if p.count() < 10 {
+			t.Errorf("%d cuts: the fault hardly struck", p.count())
+		}
+		n := tally(out)
+		if n["accepted"] != 120 || n["replay"] != 0 || n["accepted"]+n[ErrSoldOut.Error()]+n[ErrUserLimit.Error()] != len(requests) {
+			t.Errorf("outcomes are %v, want 120 accepted and definite refusals", n)
+		}
+		s.audit(t)
+	})
+}
+
+// TestInventory_UnknownOutcome_ThenLockGone: the script ran, its reply was
+// lost, and the lock went to another process before it could be sent again.
+// "Overloaded" and "rebuilding" promise that nothing was taken, which is no
+// longer known.
+func TestInventory_UnknownOutcome_ThenLockGone(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, direct *redis.Client) {
+		for name, strike := range map[string]func(t *testing.T, s *shop, v *Inventory){
+			"LockTaken": func(t *testing.T, s *shop, v *Inventory) {
+				lockKey, _ := v.locks.GuardKeys(v.keys.lock(s.item))
+				if err := direct.Set(t.Context(), lockKey, "stranger:1", 10*time.Second).Err(); err != nil {
+					t.Error(err)
+				}
+			},
+			"SaleLostAndSourceAway": func(t *testing.T, s *shop, v *Inventory) {
+				s.source.set(func(src *stored) { src.err = errTest })
+				if err := direct.Del(t.Context(), v.keys.sale(s.item), v.keys.idempotency(s.item), v.keys.buyers(s.item)).Err(); err != nil {
+					t.Error(err)
+				}
+			},
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				rdb := redis.NewClient(redistest.Options(direct.Options().Addr))
+				t.Cleanup(func() {
+					if err := rdb.Close(); err != nil {
+						t.Error(err)
+					}
+				})
+				s := newShop(t, direct, open(10, 1), 0)
+				locks := newLocks(t, direct, lockConfig)
+				v := s.inventoryOn(t, rdb, locks, Config{Patience: 300 * time.Millisecond})
+				if err := v.Warm(testContext(t), s.item); err != nil {
+					t.Fatal(err)
+				}
+				rdb.AddHook(&counter{after: func(n int, err error) error {
+					if n > 1 || err != nil {
+						return err
+					}
+					strike(t, s, v)
+					return context.DeadlineExceeded // the reply was lost
+				}})
+				r := s.request("u", "k", 1)
+				o := buy(t, v, r)
+				taken := len(s.state(t).queue)
+				if taken != 1 {
+					t.Fatalf("%d orders are queued, want the one whose reply was lost", taken)
+				}
+				if errors.Is(o.Err, ErrOverloaded) || errors.Is(o.Err, ErrRebuilding) {
+					t.Errorf("answered %v, which promises that nothing was taken, and order %s is queued", o.Err, r.OrderID)
+				}
+			})
+		}
+	})
+}
+
+// TestInventory_RedisRestart kills Redis under load. Meanwhile every answer is
+// a bounded "unavailable" or "overloaded"; afterwards repeats settle and the sum is exact.
+func TestInventory_RedisRestart(t *testing.T) {
+	t.Parallel()
+	server := redistest.Real(t)
+	rdb := redis.NewClient(redistest.Options(server.Addr()))
+	t.Cleanup(func() {
+		if err := rdb.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	const stock, buyers = 600, 900
+	s := newShop(t, rdb, open(stock, 1), 0)
+	// Short, as a process that died with Redis away would have to lapse.
+	cfg := lockConfig
+	cfg.TTL, cfg.ClaimTTL, cfg.Liveness, cfg.CallTimeout = time.Second, 400*time.Millisecond, 300*time.Millisecond, time.Second
+	v := s.inventoryOn(t, rdb, newLocks(t, rdb, cfg), Config{Patience: 300 * time.Millisecond, MaxBatch: 10})
+
+	var accepted, soldOut, unavailable atomic.Int64
+	ctx := testContext(t)
+	var wg sync.WaitGroup
+	var next atomic.Int64
+	for range 30 {
+		wg.Go(func() {
+			for n := next.Add(1); n <= buyers; n = next.Add(1) {
+				settled := false
+				for !settled && ctx.Err() == nil {
+					o, err := v.Purchase(ctx, s.request(fmt.Sprintf("u%d", n), "k", 1))
+					switch {
+					case err != nil:
+						t.Errorf("a purchase was not answered: %v", err)
+						return
+					case o.Err == nil:
+						accepted.Add(1)
+						settled = true
+					case errors.Is(o.Err, ErrSoldOut):
+						soldOut.Add(1)
+						settled = true
+					case errors.Is(o.Err, ErrUnavailable):
+						unavailable.Add(1)
+					case !errors.Is(o.Err, ErrOverloaded):
+						t.Errorf("outcome %+v", o)
+						settled = true
+					}
+				}
+			}
+		})
+	}
+	await(t, "sales before the fault", func() bool { return accepted.Load() > 50 })
+	if err := server.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the fault to be noticed", func() bool { return unavailable.Load() > 0 })
+	atKill := accepted.Load()
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	wg.Wait()
+	if atKill >= stock || accepted.Load() != stock || soldOut.Load() != buyers-stock {
+		t.Errorf("%d accepted (%d before the restart), %d sold out; want %d and %d", accepted.Load(), atKill, soldOut.Load(), stock, buyers-stock)
+	}
+	if st := s.audit(t); st.left(t) != 0 {
+		t.Errorf("left is %d, want 0", st.left(t))
+	}
+}
+
+// TestInventory_RedisAway: each of many requests is answered, though nobody is there.
+func TestInventory_RedisAway(t *testing.T) {
+	t.Parallel()
+	server := redistest.Real(t)
+	rdb := redis.NewClient(redistest.Options(server.Addr()))
+	t.Cleanup(func() {
+		if err := rdb.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	s := newShop(t, rdb, open(100, 1), 0)
+	v := s.inventoryOn(t, rdb, newLocks(t, rdb, lockConfig), Config{Patience: 200 * time.Millisecond})
+	mustBuy(t, v, s.request("u", "k", 1))
+	if err := server.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	var requests []*Request
+	for i := range 200 {
+		requests = append(requests, s.request(fmt.Sprintf("u%d", i), "k", 1))
+	}
+	for i, o := range outcomes(t, v, requests) {
+		if !errors.Is(o.Err, ErrUnavailable) && !errors.Is(o.Err, ErrOverloaded) {
+			t.Fatalf("request %d: %+v", i, o)
+		}
+	}
+	mustRefuse(t, v, s.request("u", "k", 1), ErrUnavailable)
+	if err := v.Frozen(testContext(t), s.item, func(context.Context, int64) error { return nil }); err == nil {
+		t.Error("Frozen without Redis: no error")
+	}
+	if _, err := v.Left(testContext(t), []string{s.item}); err == nil {
+		t.Error("Left without Redis: no error")
+	}
+}
+
+func TestInventory_ScriptFlush(t *testing.T) {
+	t.Parallel()
+	engines := map[string]func(t *testing.T) *redis.Client{
+		"embedded": func(t *testing.T) *redis.Client { return redistest.Embedded(t) },
+		"redis": func(t *testing.T) *redis.Client { // a flush strikes everybody, so on a server of its own
+			rdb := redis.NewClient(redistest.Options(redistest.Real(t).Addr()))
+			t.Cleanup(func() {
+				if err := rdb.Close(); err != nil {
+					t.Error(err)
+				}
+			})
+			return rdb
+		},
+	}
+	for name, engine := range engines {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			rdb := engine(t)
+			s := newShop(t, rdb, open(150, 1), 0)
+			v := s.inventory(t, Config{MaxBatch: 4, OnError: func(err error) { t.Errorf("noticed: %v", err) }})
+			var requests []*Request
+			for i := range 300 {
+				requests = append(requests, s.request(fmt.Sprintf("u%d", i), "k", 1))
+			}
+			stop, flushes := make(chan struct{}), make(chan int)
+			go func() {
+				for n := 0; ; n++ {
+					select {
+					case <-stop:
+						flushes <- n
+						return
+					default:
+					}
+					if err := rdb.ScriptFlush(context.WithoutCancel(t.Context())).Err(); err != nil {
+						t.Error(err)
+					}
+				}
+			}()
+			out := outcomes(t, v, requests)
+			close(stop)
+			if n := <-flushes; n < 10 {
+				t.Errorf("%d flushes: the fault hardly struck", n)
+			}
+			wantTally(t, out, map[string]int{"accepted": 150, ErrSoldOut.Error(): 150})
+			s.audit(t)
+		})
+	}
+}
+
+// TestInventory_BrokenSale: what is no number in Redis makes purchases fail
+// and changes nothing.
+func TestInventory_BrokenSale(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newShop(t, rdb, open(10, 1), 0)
+		var seen atomic.Int64
+		v := s.inventoryOn(t, rdb, newLocks(t, rdb, lockConfig), Config{
+			Patience: 100 * time.Millisecond, OnError: func(error) { seen.Add(1) },
+		})
+		mustBuy(t, v, s.request("u", "k", 1))
+		if err := rdb.HSet(testContext(t), keys{1}.sale(s.item), "left", "many").Err(); err != nil {
+			t.Fatal(err)
+		}
+		before := s.state(t)
+		mustRefuse(t, v, s.request("w", "k", 1), ErrUnavailable)
+		if seen.Load() == 0 {
+			t.Error("OnError heard nothing")
+		}
+		after := s.state(t)
+		if !slices.Equal(before.queue, after.queue) || len(after.idempotency) != 1 {
+			t.Errorf("a failed script changed %+v to %+v", before, after)
+		}
+	})
+}

@@ -1,0 +1,282 @@
+package inventory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"pgregory.net/rapid"
+
+	"flashsale/internal/redistest"
+	"flashsale/lock"
+)
+
+// model is what the purchase script must do, in a few lines of Go.
+type model struct {
+	left, perUser int64
+	opens, closes time.Duration // from now; closes 0: no end
+	control       string
+	room          int
+	known         map[string]sold // by buyer and key
+	held          map[string]int64
+	queue         []sold
+}
+
+// purchase is one request: its outcome by the rules, in the order of the rules.
+func (m *model) purchase(r *Request) Outcome {
+	field := r.Buyer + " " + r.IdempotencyKey
+	if o, ok := m.known[field]; ok {
+		switch {
+		case o.quantity != r.Quantity:
+			return Outcome{Err: ErrKeyReused}
+		case o.id == r.OrderID:
+			return Outcome{}
+		default:
+			return Outcome{ReplayOf: o.id}
+		}
+	}
+	switch {
+	case m.control == "closed" || m.closes < 0:
+		return Outcome{Err: ErrClosed}
+	case m.opens > 0:
+		return Outcome{Err: &NotOpenError{}}
+	case m.control == "paused":
+		return Outcome{Err: ErrPaused}
+	case m.held[r.Buyer]+r.Quantity > m.perUser:
+		return Outcome{Err: ErrUserLimit}
+	case r.Quantity > m.left:
+		return Outcome{Err: ErrSoldOut}
+	case len(m.queue) >= m.room:
+		return Outcome{Err: ErrOverloaded}
+	}
+	o := parseSold(r.OrderID, r.Payload)
+	m.left -= r.Quantity
+	m.held[r.Buyer] += r.Quantity
+	m.known[field] = o
+	m.queue = append(m.queue, o)
+	return Outcome{}
+}
+
+// sameOutcome compares by what a caller tells apart.
+func sameOutcome(got, want Outcome) bool {
+	var notOpen *NotOpenError
+	if errors.As(want.Err, &notOpen) {
+		return errors.As(got.Err, &notOpen) && got.ReplayOf == ""
+	}
+	return errors.Is(got.Err, want.Err) && (got.Err == nil) == (want.Err == nil) && got.ReplayOf == want.ReplayOf
+}
+
+func (m *model) compare(t *rapid.T, tb testing.TB, s *shop) {
+	st := s.state(tb)
+	if st.left(tb) != m.left {
+		t.Fatalf("left is %d, want %d", st.left(tb), m.left)
+	}
+	counts := map[string]string{}
+	for buyer, n := range m.held {
+		if n > 0 {
+			counts[buyer] = strconv.FormatInt(n, 10)
+		}
+	}
+	if !maps.Equal(st.buyers, counts) {
+		t.Fatalf("counts per buyer are %v, want %v", st.buyers, counts)
+	}
+	if len(st.idempotency) != len(m.known) {
+		t.Fatalf("%d keys are remembered, want %d", len(st.idempotency), len(m.known))
+	}
+	if !slices.Equal(st.queue, m.queue) {
+		t.Fatalf("the queue is %v, want %v", st.queue, m.queue)
+	}
+}
+
+// modelSale draws a sale, most of them open.
+func modelSale(t *rapid.T) (*model, Sale) {
+	hours := func(label string, from []int) time.Duration {
+		return time.Duration(rapid.SampledFrom(from).Draw(t, label)) * time.Hour
+	}
+	m := &model{
+		left:    rapid.Int64Range(0, 40).Draw(t, "stock"),
+		perUser: rapid.Int64Range(1, 6).Draw(t, "limit"),
+		opens:   hours("opens", []int{-9, -9, -9, -9, 1}),
+		closes:  hours("closes", []int{0, 0, 2, 2, -1}),
+		control: "open",
+		room:    rapid.IntRange(1, 30).Draw(t, "room"),
+		known:   map[string]sold{},
+		held:    map[string]int64{},
+	}
+	now := time.Now()
+	sale := Sale{Left: m.left, PerUserLimit: m.perUser, OpensAt: now.Add(m.opens), Control: m.control, Version: 1}
+	if m.closes != 0 {
+		sale.ClosesAt = now.Add(m.closes)
+	}
+	return m, sale
+}
+
+// TestPurchaseScript_Model drives the script with random batches and compares
+// every outcome and all that is stored with the model.
+func TestPurchaseScript_Model(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		locks := newLocks(t, rdb, lockConfig)
+		rapid.Check(t, func(rt *rapid.T) {
+			m, sale := modelSale(rt)
+			s := newShop(t, rdb, sale, m.room)
+			v := s.inventoryOn(t, rdb, locks, Config{})
+			ctx := testContext(t)
+			if err := v.Warm(ctx, s.item); err != nil {
+				rt.Fatal(err)
+			}
+			sel := newSeller(v, s.item) // without its goroutine: the test is it
+			if err := sel.hold(ctx); err != nil {
+				rt.Fatal(err)
+			}
+			defer sel.letGo()
+			var sent []*Request
+			for range rapid.IntRange(1, 10).Draw(rt, "steps") {
+				switch rapid.IntRange(0, 9).Draw(rt, "step") {
+				case 0:
+					m.control = rapid.SampledFrom([]string{"open", "open", "paused", "closed"}).Draw(rt, "control")
+					if err := rdb.HSet(ctx, v.keys.sale(s.item), "control", m.control).Err(); err != nil {
+						rt.Fatal(err)
+					}
+				case 1:
+					n := min(rapid.IntRange(0, 20).Draw(rt, "tasks taken"), len(m.queue))
+					if n > 0 && !slices.Equal(s.take(t, n), m.queue[:n]) {
+						rt.Fatal("tasks are not taken in the order of the purchases")
+					}
+					m.queue = m.queue[n:]
+				default:
+					sent = modelBatch(ctx, rt, s, m, sel, sent)
+				}
+				m.compare(rt, t, s)
+			}
+		})
+	})
+}
+
+// modelBatch sends a random batch, among it repeats of what was sent before.
+func modelBatch(ctx context.Context, t *rapid.T, s *shop, m *model, sel *seller, sent []*Request) []*Request {
+	n := rapid.OneOf(rapid.IntRange(1, 12), rapid.IntRange(90, 260)).Draw(t, "batch")
+	batch := make([]*Request, n)
+	got := make([]Outcome, n)
+	answered := make([]int, n)
+	for i := range batch {
+		var r *Request
+		if len(sent) > 0 && rapid.IntRange(0, 3).Draw(t, "repeat") == 0 {
+			copied := *rapid.SampledFrom(sent).Draw(t, "of") // the same order id: its outcome was unknown
+			r = &copied
+		} else {
+			r = s.request(
+				fmt.Sprintf("u%d", rapid.IntRange(0, 8).Draw(t, "buyer")),
+				fmt.Sprintf("k%d", rapid.IntRange(0, 5).Draw(t, "key")),
+				rapid.Int64Range(1, 4).Draw(t, "quantity"),
+			)
+		}
+		r.Done = func(o Outcome) {
+			got[i] = o
+			answered[i]++
+		}
+		batch[i] = r
+		sent = append(sent, r)
+	}
+	reply, err := sel.send(ctx, batch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if reply.status != "ok" {
+		t.Fatalf("status %q", reply.status)
+	}
+	if err := sel.deliver(batch, &reply); err != nil {
+		t.Fatal(err)
+	}
+	for i, r := range batch {
+		want := m.purchase(r)
+		if answered[i] != 1 || !sameOutcome(got[i], want) {
+			t.Fatalf("request %d of %d (%s %s %d %s) was answered %d times, with %+v, want %+v",
+				i, n, r.Buyer, r.IdempotencyKey, r.Quantity, r.OrderID, answered[i], got[i], want)
+		}
+	}
+	if reply.left != m.left {
+		t.Fatalf("the reply says %d left, want %d", reply.left, m.left)
+	}
+	return sent
+}
+
+// TestInventory_Purchase_Property sends random requests from many goroutines
+// through two processes. Who wins is open; what must hold of the sum is not.
+func TestInventory_Purchase_Property(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		locks := []*lock.Manager{newLocks(t, rdb, lockConfig), newLocks(t, rdb, lockConfig)}
+		rapid.Check(t, func(rt *rapid.T) {
+			sale := open(rapid.Int64Range(0, 60).Draw(rt, "stock"), rapid.Int64Range(1, 5).Draw(rt, "limit"))
+			s := newShop(t, rdb, sale, 0)
+			cfg := Config{MaxBatch: rapid.IntRange(1, 20).Draw(rt, "MaxBatch"), Slice: time.Nanosecond}
+			processes := []*Inventory{s.inventoryOn(t, rdb, locks[0], cfg), s.inventoryOn(t, rdb, locks[1], cfg)}
+			n := rapid.IntRange(1, 60).Draw(rt, "requests")
+			requests := make([]*Request, n)
+			for i := range requests {
+				requests[i] = s.request(
+					fmt.Sprintf("u%d", rapid.IntRange(0, 20).Draw(rt, "buyer")),
+					fmt.Sprintf("k%d", rapid.IntRange(0, 3).Draw(rt, "key")),
+					rapid.Int64Range(1, 3).Draw(rt, "quantity"),
+				)
+			}
+			out := make([]Outcome, n)
+			ctx := testContext(t)
+			var wg sync.WaitGroup
+			for i, r := range requests {
+				wg.Go(func() {
+					o, err := processes[i%2].Purchase(ctx, r)
+					if err != nil {
+						t.Errorf("purchase %s: %v", r.OrderID, err)
+					}
+					out[i] = o
+				})
+			}
+			wg.Wait()
+			st := s.audit(t)
+			if t.Failed() {
+				rt.Fatal("the sums are wrong")
+			}
+			explain(rt, t, &st, sale, requests, out)
+		})
+	})
+}
+
+// explain checks each outcome against the final state: stock and counts only
+// ever moved one way, so a refusal that was right then is right at the end.
+func explain(rt *rapid.T, t *testing.T, st *state, sale Sale, requests []*Request, out []Outcome) {
+	orders := map[string]sold{} // by buyer and key
+	held := map[string]int64{}
+	for _, o := range st.queue {
+		orders[o.buyer+" "+o.key] = o
+		held[o.buyer] += o.quantity
+	}
+	for i, r := range requests {
+		o, has := orders[r.Buyer+" "+r.IdempotencyKey]
+		var ok bool
+		switch err := out[i].Err; {
+		case err == nil && out[i].ReplayOf == "":
+			ok = has && o.id == r.OrderID
+		case err == nil:
+			ok = has && o.id == out[i].ReplayOf && o.id != r.OrderID && o.quantity == r.Quantity
+		case errors.Is(err, ErrKeyReused):
+			ok = has && o.quantity != r.Quantity
+		case errors.Is(err, ErrUserLimit):
+			ok = held[r.Buyer]+r.Quantity > sale.PerUserLimit
+		case errors.Is(err, ErrSoldOut):
+			ok = st.left(t) < r.Quantity
+		}
+		if !ok {
+			rt.Fatalf("%s %s %d %s: %+v does not fit the end: %d left, held %d of %d, order %+v",
+				r.Buyer, r.IdempotencyKey, r.Quantity, r.OrderID, out[i], st.left(t), held[r.Buyer], sale.PerUserLimit, o)
+		}
+	}
+}

@@ -1,0 +1,139 @@
+package order
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// text draws what a field may hold: anything visible, as the API lets in.
+func text(t *rapid.T, label string) string {
+	return rapid.StringMatching(`[!-~]{0,40}`).Draw(t, label)
+}
+
+func TestTask_RoundTrip(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		want := task{
+			ID: text(t, "id"), ItemID: text(t, "item"), UserID: text(t, "user"),
+			Quantity: rapid.Int64().Draw(t, "quantity"), UnitPriceMinor: rapid.Int64().Draw(t, "price"),
+			Currency: text(t, "currency"), CreatedAt: rapid.Int64().Draw(t, "created"),
+			Origin: text(t, "origin"), IdempotencyKey: text(t, "key"),
+		}
+		// It appends, so what is there stays.
+		b := appendTask([]byte("before"), &want)
+		got, err := parseTask(want.ID, []byte(strings.TrimPrefix(string(b), "before")))
+		if err != nil || got != want {
+			t.Fatalf("%q became %+v, %v, want %+v", b, got, err, want)
+		}
+	})
+}
+
+func TestParseTask_Errors(t *testing.T) {
+	t.Parallel()
+	good := string(appendTask(nil, &task{ItemID: "i", UserID: "u", Quantity: 1, UnitPriceMinor: 2, Currency: "EUR", CreatedAt: 3, Origin: "o", IdempotencyKey: "k"}))
+	if _, err := parseTask("id", []byte(good)); err != nil {
+		t.Fatal(err)
+	}
+	fields := strings.Split(good, "\t")
+	bad := []string{"", "1", "\t\t\t\t\t\t\t\t", "{}", strings.Join(fields[:8], "\t")}
+	for i, value := range map[int]string{0: "2", 3: "one", 4: "1.5", 6: ""} {
+		f := slices.Clone(fields)
+		f[i] = value
+		bad = append(bad, strings.Join(f, "\t"))
+	}
+	bad = append(bad, strings.Replace(good, "\t1\t", "\t9223372036854775808\t", 1))
+	for _, payload := range bad {
+		if got, err := parseTask("id", []byte(payload)); !errors.Is(err, errTaskMalformed) {
+			t.Errorf("%q became %+v, %v, want errTaskMalformed", payload, got, err)
+		}
+	}
+}
+
+func FuzzParseTask(f *testing.F) {
+	f.Add([]byte("1\titem\tuser\t1\t100\tEUR\t1790000000000\torigin\tkey"))
+	f.Add([]byte("1\t\t\t\t\t\t\t\t"))
+	f.Add([]byte("2\titem"))
+	f.Add([]byte(nil))
+	f.Fuzz(func(t *testing.T, payload []byte) {
+		got, err := parseTask("id", payload)
+		if err != nil {
+			if !errors.Is(err, errTaskMalformed) {
+				t.Fatalf("%q: %v", payload, err)
+			}
+			return
+		}
+		// What is understood means the same when it is written again.
+		again, err := parseTask("id", appendTask(nil, &got))
+		if err != nil || again != got {
+			t.Fatalf("%q became %+v, and that %+v, %v", payload, got, again, err)
+		}
+	})
+}
+
+func TestNotices_RoundTrip(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		want := make([]notice, rapid.IntRange(0, 20).Draw(t, "lines"))
+		var message []byte
+		for i := range want {
+			want[i] = notice{id: text(t, "id"), outcome: outcome{
+				status:      rapid.SampledFrom([]Status{StatusConfirmed, StatusRejected}).Draw(t, "status"),
+				reason:      rapid.SampledFrom([]string{"", reasonSoldOut, reasonUserLimit, reasonNoItem, reasonDuplicate}).Draw(t, "reason"),
+				confirmedAt: rapid.Int64().Draw(t, "confirmed"), expiresAt: rapid.Int64().Draw(t, "expires"), closedAt: rapid.Int64().Draw(t, "closed"),
+			}}
+			message = appendNotice(message, &want[i])
+		}
+		var got []notice
+		if err := parseNotices(string(message), func(n notice) { got = append(got, n) }); err != nil {
+			t.Fatal(err)
+		}
+		if len(got) != len(want) || len(want) > 0 && !slices.Equal(got, want) {
+			t.Fatalf("%q became %+v, want %+v", message, got, want)
+		}
+	})
+}
+
+func FuzzParseNotices(f *testing.F) {
+	f.Add("id confirmed  1 2 3\nid2 rejected sold_out 0 0 5\n")
+	f.Add("id confirmed  1 2")
+	f.Add("\n \n")
+	f.Fuzz(func(t *testing.T, message string) {
+		var got []notice
+		if err := parseNotices(message, func(n notice) { got = append(got, n) }); err != nil {
+			if !errors.Is(err, errNoticeMalformed) {
+				t.Fatalf("%q: %v", message, err)
+			}
+			return
+		}
+		var again []byte
+		for i := range got {
+			again = appendNotice(again, &got[i])
+		}
+		var second []notice
+		if err := parseNotices(string(again), func(n notice) { second = append(second, n) }); err != nil || !slices.Equal(got, second) {
+			t.Fatalf("%q became %+v, and that %+v, %v", message, got, second, err)
+		}
+	})
+}
+
+func TestParseNotices_Errors(t *testing.T) {
+	t.Parallel()
+	for _, m := range []string{"id", "id confirmed  1 2", "id confirmed  1 2 x", "id confirmed  1 2 3 4", "\n"} {
+		called := 0
+		err := parseNotices(m, func(notice) { called++ })
+		if !errors.Is(err, errNoticeMalformed) || called != 0 {
+			t.Errorf("%q: %v after %d notices", m, err, called)
+		}
+	}
+	// What came before a broken line is still told.
+	var ids []string
+	err := parseNotices("a confirmed  1 0 0\nbroken\n", func(n notice) { ids = append(ids, n.id) })
+	if !errors.Is(err, errNoticeMalformed) || fmt.Sprint(ids) != "[a]" {
+		t.Errorf("told of %v, %v", ids, err)
+	}
+}

@@ -1,0 +1,426 @@
+package order
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/redistest"
+	"flashsale/queue"
+)
+
+// leased are tasks as a worker gets them.
+func leased(tasks ...task) []queue.Leased {
+	out := make([]queue.Leased, len(tasks))
+	for i := range tasks {
+		out[i] = queue.Leased{ID: tasks[i].ID, Payload: appendTask(nil, &tasks[i]), Attempt: 1}
+	}
+	return out
+}
+
+func mustEnqueue(t *testing.T, q *queue.Queue, list []queue.Leased) {
+	t.Helper()
+	tasks := make([]queue.Task, len(list))
+	for i, l := range list {
+		tasks[i] = queue.Task{ID: l.ID, Payload: l.Payload}
+	}
+	status, err := q.Enqueue(testContext(t), tasks...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, s := range status {
+		if s != queue.StatusOK {
+			t.Fatalf("enqueue %s: %v", tasks[i].ID, s)
+		}
+	}
+}
+
+// runWorker starts a worker on q; stop ends it and returns Run's error.
+func runWorker(t *testing.T, f *Fulfiller, q *queue.Queue, cfg queue.RunConfig) (stop func() error) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- f.Work(ctx, []*queue.Queue{q}, cfg) }()
+	done := false
+	stop = func() error {
+		if done {
+			return nil
+		}
+		done = true
+		cancel()
+		select {
+		case err := <-ended:
+			return err
+		case <-time.After(limit):
+			return errors.New("the worker did not stop")
+		}
+	}
+	t.Cleanup(func() {
+		if err := stop(); err != nil {
+			t.Errorf("worker: %v", err)
+		}
+	})
+	return stop
+}
+
+func statsOf(t *testing.T, q *queue.Queue) queue.Stats {
+	t.Helper()
+	st, err := q.Stats(testContext(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return st
+}
+
+// TestFulfiller_Poison: a payload nobody can read becomes a dead letter at
+// once, a row that the database cannot take fails alone, the rest is committed.
+func TestFulfiller_Poison(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newStore(t)
+		mustInsert(t, s, newItem("item", 1000, 1))
+		q := newQueue(t, rdb, queue.Config{MaxAttempts: 2, BackoffBase: time.Millisecond, BackoffMax: time.Millisecond})
+		tasks := leased(distinct("n", "item", 100)...)
+		for _, i := range []int{0, 41, 99} {
+			tasks[i].Payload = []byte("garbage")
+		}
+		broken := leased(bought("zero1", "item", "z", "1", 0), bought("zero2", "item", "z", "2", 0))
+		tasks = slices.Insert(tasks, 50, broken...)
+		mustEnqueue(t, q, tasks)
+		var committed atomic.Int64
+		f := NewFulfiller(s, rdb, nil, func(err error) { t.Errorf("heard %v", err) })
+		f.OnCommit(func(n int) { committed.Add(int64(n)) })
+		runWorker(t, f, q, queue.RunConfig{})
+		await(t, "the dead letters", func() bool {
+			st := statsOf(t, q)
+			return st.Dead == 5 && st.Ready+st.Delayed+st.Leased == 0
+		})
+		if rows := allRows(t, s); len(rows) != 97 || committed.Load() != 97 {
+			t.Errorf("%d rows, %d reported as committed, want 97", len(rows), committed.Load())
+		}
+		dead, err := q.Dead(testContext(t), 0, 10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		attempts := map[string]int{}
+		for _, d := range dead {
+			attempts[d.ID] = d.Attempt
+			if d.Reason == "" {
+				t.Errorf("dead letter %s without a reason", d.ID)
+			}
+		}
+		// The unreadable ones die at their first attempt, the others may have met a passing fault.
+		want := map[string]int{"n0000": 1, "n0041": 1, "n0099": 1, "zero1": 2, "zero2": 2}
+		if !maps.Equal(attempts, want) {
+			t.Errorf("attempts of the dead letters are %v, want %v", attempts, want)
+		}
+		auditStore(t, s)
+	})
+}
+
+// TestFulfiller_Handle_Halving: each batch position of a task that breaks the
+// transaction is found.
+func TestFulfiller_Handle_Halving(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	f := NewFulfiller(s, nil, nil, func(err error) { t.Errorf("heard %v", err) })
+	for n, broken := range map[int][]int{1: {0}, 2: {1}, 3: {0, 2}, 8: {3, 4}, 33: {0, 16, 32}, 40: {7, 8, 9, 31}} {
+		item := fmt.Sprintf("item%d", n)
+		mustInsert(t, s, newItem(item, 100, 1))
+		tasks := distinct(item+"-", item, n)
+		for _, i := range broken {
+			tasks[i].Quantity = 0
+		}
+		// One unreadable payload in front shifts the tasks against the leases.
+		batch := append([]queue.Leased{{ID: "garbage", Payload: []byte("?")}}, leased(tasks...)...)
+		errs := f.Handle(testContext(t), batch)
+		if len(errs) != n+1 || !errors.Is(errs[0], errTaskMalformed) {
+			t.Fatalf("%d errors for %d tasks, the first %v", len(errs), n+1, errs[0])
+		}
+		for i, err := range errs[1:] {
+			if (err != nil) != slices.Contains(broken, i) {
+				t.Errorf("task %d of %d with %v broken: %v", i, n, broken, err)
+			}
+		}
+		if sold := itemOf(t, s, item).Sold; int(sold) != n-len(broken) {
+			t.Errorf("%d of %d tasks committed, want %d", sold, n, n-len(broken))
+		}
+	}
+	auditStore(t, s)
+}
+
+// busyTimeout makes the store notice a busy database soon.
+func busyTimeout(t *testing.T, s *Store, d time.Duration) {
+	t.Helper()
+	if err := s.write.Exec(fmt.Sprintf("PRAGMA busy_timeout = %d", d.Milliseconds())).Error; err != nil {
+		t.Fatal(err)
+	}
+}
+
+// occupy holds the database's write lock from another connection, as another
+// process would, until release is called.
+func occupy(t *testing.T, s *Store) (release func()) {
+	t.Helper()
+	db, err := sql.Open("sqlite3", "file:"+s.path(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	db.SetMaxOpenConns(1)
+	if _, err := db.ExecContext(testContext(t), "BEGIN EXCLUSIVE"); err != nil {
+		t.Fatal(err)
+	}
+	done := false
+	release = func() {
+		if done {
+			return
+		}
+		done = true
+		if _, err := db.ExecContext(context.Background(), "ROLLBACK"); err != nil {
+			t.Error(err)
+		}
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	t.Cleanup(release)
+	return release
+}
+
+func TestFulfiller_Handle_DatabaseBusy(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	mustInsert(t, s, newItem("item", 100, 1))
+	busyTimeout(t, s, 5*time.Millisecond)
+	release := occupy(t, s)
+	heard := make(chan error, 100)
+	f := NewFulfiller(s, nil, nil, func(err error) { heard <- err })
+	result := make(chan []error, 1)
+	go func() { result <- f.Handle(testContext(t), leased(distinct("n", "item", 10)...)) }()
+	for range 2 {
+		select {
+		case err := <-heard:
+			if !transient(err) {
+				t.Errorf("heard %v, want a busy database", err)
+			}
+		case errs := <-result:
+			t.Fatalf("handled while the database was busy: %v", errs)
+		case <-time.After(limit):
+			t.Fatal("the busy database was not reported")
+		}
+	}
+	release()
+	select {
+	case errs := <-result:
+		if err := errors.Join(errs...); err != nil {
+			t.Errorf("after the database was free: %v", err)
+		}
+	case <-time.After(limit):
+		t.Fatal("the batch was not committed")
+	}
+	if n := len(allRows(t, s)); n != 10 {
+		t.Errorf("%d rows, want 10", n)
+	}
+	auditStore(t, s)
+}
+
+// TestFulfiller_Work_DatabaseBusyAtShutdown: a worker that has to stop while the
+// database is busy hands its tasks back, uncounted, and the next one commits them.
+func TestFulfiller_Work_DatabaseBusyAtShutdown(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newStore(t)
+		mustInsert(t, s, newItem("item", 100, 1))
+		busyTimeout(t, s, 5*time.Millisecond)
+		release := occupy(t, s)
+		q := newQueue(t, rdb, queue.Config{})
+		tasks := leased(distinct("n", "item", 10)...)
+		mustEnqueue(t, q, tasks)
+		heard := make(chan error, 1000)
+		f := NewFulfiller(s, rdb, nil, func(err error) { heard <- err })
+		stop := runWorker(t, f, q, queue.RunConfig{Drain: 50 * time.Millisecond})
+		select {
+		case <-heard:
+		case <-time.After(limit):
+			t.Fatal("the busy database was not reported")
+		}
+		if err := stop(); err != nil {
+			t.Fatalf("worker: %v", err)
+		}
+		if n := len(allRows(t, s)); n != 0 {
+			t.Errorf("%d rows were written through the lock", n)
+		}
+		// None is lost, none is charged with an attempt.
+		for _, l := range tasks {
+			info, err := q.Get(testContext(t), l.ID)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if info.State != queue.StateReady && info.State != queue.StateDelayed || info.Attempt != 0 {
+				t.Errorf("task %s is %s at attempt %d, want it back at attempt 0", l.ID, info.State, info.Attempt)
+			}
+		}
+		release()
+		runWorker(t, NewFulfiller(s, rdb, nil, func(err error) { t.Errorf("heard %v", err) }), q, queue.RunConfig{})
+		await(t, "the handed back tasks", func() bool { return len(allRows(t, s)) == 10 })
+		auditStore(t, s)
+	})
+}
+
+// TestFulfiller_Handle_ContextEndedWhileBusy: with the database busy and the
+// worker's time over, the verdict of each task is to come again, uncounted.
+func TestFulfiller_Handle_ContextEndedWhileBusy(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	mustInsert(t, s, newItem("item", 100, 1))
+	busyTimeout(t, s, time.Millisecond)
+	occupy(t, s)
+	ctx, cancel := context.WithCancel(t.Context())
+	f := NewFulfiller(s, nil, nil, func(error) { cancel() })
+	errs := f.Handle(ctx, leased(distinct("n", "item", 7)...))
+	snooze := queue.Snooze(0)
+	for i, err := range errs {
+		if err == nil || err.Error() != snooze.Error() {
+			t.Errorf("task %d: %v, want to be snoozed", i, err)
+		}
+	}
+}
+
+func TestFulfiller_Handle_Notices(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newStore(t)
+		now := time.Now()
+		s.now = func() time.Time { return now }
+		asked := newItem("item", 6, 1)
+		asked.PaymentWindow = time.Minute
+		mustInsert(t, s, asked)
+		local := NewWaiters()
+		f := NewFulfiller(s, rdb, local, func(err error) { t.Errorf("heard %v", err) })
+		origins := []string{local.Origin(), "a" + randomName(t), "b" + randomName(t), ""}
+		sub := rdb.Subscribe(testContext(t), channelOf(origins[1]), channelOf(origins[2]), channelOf(local.Origin()))
+		defer sub.Close()
+		for range 3 {
+			if _, err := sub.Receive(testContext(t)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		tasks := distinct("n", "item", 8) // two more than the stock
+		for i := range tasks {
+			tasks[i].Origin = origins[i%4]
+		}
+		mine := &ticket{settled: make(chan settlement, 1)}
+		local.add(tasks[0].ID, mine)
+		other := &ticket{settled: make(chan settlement, 1)}
+		local.add("not in the batch", other)
+		if err := errors.Join(f.Handle(testContext(t), leased(tasks...))...); err != nil {
+			t.Fatal(err)
+		}
+		// A closing message on each channel shows that nothing else was sent.
+		for _, o := range origins[:3] {
+			if err := rdb.Publish(testContext(t), channelOf(o), "end").Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		got := map[string][]string{}
+		for ended := 0; ended < 3; {
+			msg, err := sub.ReceiveMessage(testContext(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if msg.Payload == "end" {
+				ended++
+				continue
+			}
+			var lines []string
+			if err := parseNotices(msg.Payload, func(n notice) { lines = append(lines, n.id+" "+verdicts([]outcome{n.outcome})[0]) }); err != nil {
+				t.Error(err)
+			}
+			got[msg.Channel] = append(got[msg.Channel], strings.Join(lines, ","))
+		}
+		sold := rejectedPrefix + reasonSoldOut
+		want := map[string][]string{
+			channelOf(origins[1]): {"n0001 confirmed,n0005 confirmed"},
+			channelOf(origins[2]): {"n0002 confirmed,n0006 " + sold},
+		}
+		if fmt.Sprint(got) != fmt.Sprint(want) {
+			t.Errorf("published %v, want %v", got, want)
+		}
+		select {
+		case set := <-mine.settled:
+			if !set.commit || set.notice.id != tasks[0].ID || set.notice.outcome != (outcome{
+				status: StatusConfirmed, confirmedAt: now.UnixMilli(), expiresAt: now.Add(time.Minute).UnixMilli(),
+			}) {
+				t.Errorf("settled with %+v", set)
+			}
+		default:
+			t.Error("the waiter of this process was not told")
+		}
+		select {
+		case set := <-other.settled:
+			t.Errorf("a waiter was told of another's order: %+v", set)
+		default:
+		}
+	})
+}
+
+// TestFulfiller_Handle_RedisAway: that nobody can be told does not undo a commit.
+func TestFulfiller_Handle_RedisAway(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	mustInsert(t, s, newItem("item", 10, 1))
+	rdb := redis.NewClient(redistest.Options("127.0.0.1:1"))
+	defer rdb.Close()
+	heard := make(chan error, 10)
+	f := NewFulfiller(s, rdb, nil, func(err error) { heard <- err })
+	tasks := distinct("n", "item", 3)
+	tasks[1].Origin = "somewhere"
+	if err := errors.Join(f.Handle(testContext(t), leased(tasks...))...); err != nil {
+		t.Errorf("handled with %v", err)
+	}
+	select {
+	case <-heard:
+	default:
+		t.Error("the failure to tell was not reported")
+	}
+	if n := len(allRows(t, s)); n != 3 {
+		t.Errorf("%d rows, want 3", n)
+	}
+}
+
+// TestFulfiller_Redelivery kills a worker between commit and acknowledge, as
+// the lease's end shows it: the same tasks come again, and make one row each.
+func TestFulfiller_Redelivery(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newStore(t)
+		mustInsert(t, s, newItem("item", 100, 1))
+		q := newQueue(t, rdb, queue.Config{Lease: 100 * time.Millisecond})
+		mustEnqueue(t, q, leased(distinct("n", "item", 20)...))
+		first, err := q.Dequeue(testContext(t), 12)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := NewFulfiller(s, rdb, nil, func(err error) { t.Errorf("heard %v", err) })
+		if err := errors.Join(f.Handle(testContext(t), first.Tasks)...); err != nil {
+			t.Fatal(err)
+		}
+		runWorker(t, f, q, queue.RunConfig{}) // and the first worker never acknowledges
+		await(t, "all to be acknowledged", func() bool {
+			st := statsOf(t, q)
+			return st.Ready+st.Delayed+st.Leased == 0
+		})
+		if n := len(allRows(t, s)); n != 20 || itemOf(t, s, "item").Sold != 20 {
+			t.Errorf("%d rows, %d sold, want 20", n, itemOf(t, s, "item").Sold)
+		}
+		auditStore(t, s)
+	})
+}

@@ -1,0 +1,360 @@
+package order
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/goleak"
+
+	"flashsale/catalog"
+	"flashsale/internal/redistest"
+	"flashsale/inventory"
+	"flashsale/lock"
+	"flashsale/migrations"
+	"flashsale/queue"
+)
+
+// TestMain also checks that services, workers and listeners leave no goroutine behind.
+func TestMain(m *testing.M) {
+	code := m.Run()
+	redistest.Shutdown()
+	if code == 0 {
+		// gorm's cache of statements runs a goroutine that closing does not end.
+		gorm := goleak.IgnoreTopFunction("gorm.io/gorm/internal/lru.NewLRU[...].func1")
+		if err := goleak.Find(gorm); err != nil {
+			fmt.Fprintln(os.Stderr, "goroutines left behind:", err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+// limit bounds what must happen; it is long because it only delays a failure.
+const limit = 30 * time.Second
+
+func testContext(t testing.TB) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// await polls a condition that no signal announces.
+func await(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	end := time.After(limit)
+	for !ok() {
+		select {
+		case <-tick.C:
+		case <-end:
+			t.Fatalf("waited in vain for: %s", what)
+		}
+	}
+}
+
+// newStore returns a store on a migrated database file of the test's own.
+func newStore(t testing.TB) *Store {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "shop.db")
+	s, err := OpenStore("sqlite:" + path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Errorf("close store: %v", err)
+		}
+	})
+	db, err := s.DB()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := migrations.New(db, "sqlite")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.Up(testContext(t)); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// path is the file of a store.
+func (s *Store) path(t testing.TB) string {
+	t.Helper()
+	var path string
+	if err := s.read.Raw("SELECT file FROM pragma_database_list WHERE name = 'main'").Scan(&path).Error; err != nil || path == "" {
+		t.Fatalf("path of the database: %q, %v", path, err)
+	}
+	return path
+}
+
+// newItem describes an item on sale.
+func newItem(id string, stock, perUser int64) NewItem {
+	return NewItem{ID: id, Name: "Thing", PriceMinor: 1999, Currency: "EUR", Stock: stock, PerUserLimit: perUser}
+}
+
+func mustInsert(t testing.TB, s *Store, n NewItem) {
+	t.Helper()
+	if _, err := s.InsertItem(testContext(t), n); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// bought is a task as an accepted purchase makes it.
+func bought(id, item, user, key string, quantity int64) task {
+	return task{
+		ID: id, ItemID: item, UserID: user, Quantity: quantity, UnitPriceMinor: 1999, Currency: "EUR",
+		CreatedAt: 1_790_000_000_000, IdempotencyKey: key,
+	}
+}
+
+// distinct are n tasks of as many buyers.
+func distinct(prefix, item string, n int) []task {
+	tasks := make([]task, n)
+	for i := range tasks {
+		tasks[i] = bought(fmt.Sprintf("%s%04d", prefix, i), item, fmt.Sprintf("%su%d", prefix, i), "k", 1)
+	}
+	return tasks
+}
+
+// allRows reads every order by id.
+func allRows(t testing.TB, s *Store) map[string]orderRow {
+	t.Helper()
+	var list []orderRow
+	if err := s.read.WithContext(testContext(t)).Find(&list).Error; err != nil {
+		t.Fatal(err)
+	}
+	rows := make(map[string]orderRow, len(list))
+	for _, r := range list {
+		rows[r.ID] = r
+	}
+	return rows
+}
+
+func itemOf(t testing.TB, s *Store, id string) itemRow {
+	t.Helper()
+	var row itemRow
+	if err := s.read.WithContext(testContext(t)).Where("id = ?", id).Take(&row).Error; err != nil {
+		t.Fatal(err)
+	}
+	return row
+}
+
+// buyersOf reads the table of what each buyer holds of an item.
+func buyersOf(t testing.TB, s *Store, item string) map[string]int64 {
+	t.Helper()
+	var list []struct {
+		UserID   string
+		Quantity int64
+	}
+	err := s.read.WithContext(testContext(t)).Raw("SELECT user_id, quantity FROM buyers WHERE item_id = ?", item).Scan(&list).Error
+	if err != nil {
+		t.Fatal(err)
+	}
+	held := make(map[string]int64, len(list))
+	for _, b := range list {
+		held[b.UserID] = b.Quantity
+	}
+	return held
+}
+
+// auditStore checks what must hold of the tables at every instant: for each
+// item sum(held orders) = sold <= total, each buyer's count is the sum of the
+// buyer's orders and within the limit, and one row per buyer, item and key.
+func auditStore(t testing.TB, s *Store) {
+	t.Helper()
+	sold := map[string]int64{}
+	held := map[string]map[string]int64{}
+	keys := map[string]string{}
+	for id, r := range allRows(t, s) {
+		k := r.UserID + " " + r.ItemID + " " + r.IdempotencyKey
+		if other, ok := keys[k]; ok {
+			t.Errorf("orders %s and %s share a buyer, item and key", id, other)
+		}
+		keys[k] = id
+		if !Status(r.Status).holds() {
+			continue
+		}
+		sold[r.ItemID] += r.Quantity
+		if held[r.ItemID] == nil {
+			held[r.ItemID] = map[string]int64{}
+		}
+		held[r.ItemID][r.UserID] += r.Quantity
+	}
+	var items []itemRow
+	if err := s.read.WithContext(testContext(t)).Find(&items).Error; err != nil {
+		t.Fatal(err)
+	}
+	for _, it := range items {
+		if it.Sold != sold[it.ID] || it.Sold > it.Total {
+			t.Errorf("item %s: sold %d of %d, and its orders hold %d", it.ID, it.Sold, it.Total, sold[it.ID])
+		}
+		counts := buyersOf(t, s, it.ID)
+		for user, n := range held[it.ID] {
+			if counts[user] != n || n > it.PerUserLimit {
+				t.Errorf("item %s: %s holds %d, counted %d, limit %d", it.ID, user, n, counts[user], it.PerUserLimit)
+			}
+			delete(counts, user)
+		}
+		for user, n := range counts {
+			if n != 0 {
+				t.Errorf("item %s: %s is counted with %d and holds nothing", it.ID, user, n)
+			}
+		}
+	}
+}
+
+// site is the whole room at work: a service, its inventory and queue, and
+// workers as a test starts them.
+type site struct {
+	t         *testing.T
+	rdb       *redis.Client
+	store     *Store
+	queue     *queue.Queue
+	stock     *inventory.Inventory
+	items     *catalog.Catalog
+	waiters   *Waiters
+	service   *Service
+	fulfiller *Fulfiller
+	item      string
+
+	mu     sync.Mutex
+	errors []error
+}
+
+func (s *site) heard(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.errors = append(s.errors, err)
+}
+
+// randomName is a name no parallel test has, usable as an item's id.
+func randomName(t testing.TB) string {
+	return strings.NewReplacer("t:{", "", "}:", "").Replace(redistest.Prefix(t))
+}
+
+// newQueue returns a queue of the test's own in the one partition.
+func newQueue(t testing.TB, rdb redis.UniversalClient, cfg queue.Config) *queue.Queue {
+	t.Helper()
+	cfg.Prefix = "fs:{p0}:t" + randomName(t) + ":"
+	q, err := queue.New(rdb, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return q
+}
+
+// newSite builds the room as a process does, without a worker and with an
+// item of the given stock on sale.
+func newSite(t *testing.T, rdb *redis.Client, volatile bool, n NewItem) *site {
+	t.Helper()
+	s := &site{t: t, rdb: rdb, store: newStore(t), waiters: NewWaiters(), item: "item-" + randomName(t)}
+	s.queue = newQueue(t, rdb, queue.Config{})
+	locks, err := lock.New(rdb, lock.Config{TTL: 2 * time.Minute, ClaimTTL: time.Minute, Liveness: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.end(locks.Close) })
+	sales := &Sales{Store: s.store, Tasks: []Tasks{s.queue}, Partition: func(string) int { return 0 }}
+	s.stock, err = inventory.New(testContext(t), rdb, locks, []*queue.Queue{s.queue}, sales,
+		inventory.Config{Patience: 20 * time.Second, OnError: s.heard})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.end(s.stock.Close) })
+	s.items, err = catalog.New(s.store, s.stock, catalog.Config{OnError: s.heard, LoadTimeout: limit})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.service = NewService(Config{
+		Store: s.store, Stock: s.stock, Items: s.items, Tasks: []Tasks{s.queue}, Waiters: s.waiters,
+		Volatile: volatile, OnError: s.heard,
+	})
+	s.fulfiller = NewFulfiller(s.store, rdb, s.waiters, s.heard)
+	n.ID = s.item
+	if _, err := s.service.CreateItem(testContext(t), n); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func (s *site) end(closer func(context.Context) error) {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	if err := closer(ctx); err != nil {
+		s.t.Errorf("close: %v", err)
+	}
+}
+
+// work starts a worker; stop ends it and waits, and may be called again.
+func (s *site) work() (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- s.fulfiller.Work(ctx, []*queue.Queue{s.queue}, queue.RunConfig{OnError: s.heard})
+	}()
+	var once sync.Once
+	stop = func() {
+		once.Do(func() {
+			cancel()
+			select {
+			case err := <-ended:
+				if err != nil {
+					s.t.Errorf("worker: %v", err)
+				}
+			case <-time.After(limit):
+				s.t.Error("the worker did not stop")
+			}
+		})
+	}
+	s.t.Cleanup(stop)
+	return stop
+}
+
+// purchase is one buyer's wish for the site's item.
+func (s *site) purchase(user, key string, quantity int64, wait time.Duration) Purchase {
+	return Purchase{ItemID: s.item, UserID: user, IdempotencyKey: key, Quantity: quantity, Wait: wait}
+}
+
+func (s *site) mustPlace(p Purchase) Placed {
+	s.t.Helper()
+	placed, err := s.service.Place(testContext(s.t), p)
+	if err != nil {
+		s.t.Fatalf("place %+v: %v", p, err)
+	}
+	return placed
+}
+
+// drained waits until every queued order has left the queue.
+func (s *site) drained() {
+	s.t.Helper()
+	await(s.t, "the queue to drain", func() bool {
+		st, err := s.queue.Stats(testContext(s.t))
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		return st.Ready+st.Delayed+st.Leased == 0
+	})
+}
+
+func (s *site) ledger() Ledger {
+	s.t.Helper()
+	l, err := s.service.Ledger(testContext(s.t), s.item)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return l
+}
+
+var errTest = errors.New("the test ended it")
