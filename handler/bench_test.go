@@ -13,6 +13,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"flashsale/handler/auth"
+	"flashsale/inventory"
 	"flashsale/order"
 )
 
@@ -46,7 +47,7 @@ func emptyHandler() http.Handler {
 	return r
 }
 
-func benchHandler(b *testing.B, h http.Handler, tokens []string) {
+func benchHandler(b *testing.B, h http.Handler, tokens []string, status int) {
 	b.Helper()
 	body := bytes.NewReader(nil)
 	payload := []byte(`{"quantity":1}`)
@@ -61,7 +62,7 @@ func benchHandler(b *testing.B, h http.Handler, tokens []string) {
 		r.Header["Authorization"] = tokens[i%len(tokens) : i%len(tokens)+1]
 		clear(w.header)
 		h.ServeHTTP(w, r)
-		if w.status != http.StatusCreated {
+		if w.status != status {
 			b.Fatalf("status %d", w.status)
 		}
 	}
@@ -74,12 +75,13 @@ func BenchmarkPurchaseHandler(b *testing.B) {
 	for i := range many {
 		many[i] = bearer(b, "buyer-"+strconv.Itoa(i), auth.RoleBuyer)
 	}
-	b.Run("empty", func(b *testing.B) { benchHandler(b, emptyHandler(), many) })
-	edge := func(b *testing.B) http.Handler {
-		return open(b, func(c *Config) { c.RateBuyer, c.BurstBuyer, c.Orders = 1e9, 1<<30, quickOrders{} })
+	b.Run("empty", func(b *testing.B) { benchHandler(b, emptyHandler(), many, http.StatusCreated) })
+	edge := func(b *testing.B, orders Orders) http.Handler {
+		return open(b, func(c *Config) { c.RateBuyer, c.BurstBuyer, c.Orders = 1e9, 1<<30, orders })
 	}
-	b.Run("known buyers", func(b *testing.B) { benchHandler(b, edge(b), many[:1000]) })
-	b.Run("new buyers", func(b *testing.B) { benchHandler(b, edge(b), many) })
+	b.Run("known buyers", func(b *testing.B) { benchHandler(b, edge(b, quickOrders{}), many[:1000], http.StatusCreated) })
+	b.Run("new buyers", func(b *testing.B) { benchHandler(b, edge(b, quickOrders{}), many, http.StatusCreated) })
+	b.Run("sold out, known buyers", func(b *testing.B) { benchHandler(b, edge(b, soldOut{}), many[:1000], http.StatusConflict) })
 }
 
 var someOrderForBench = someOrder(order.Purchase{ItemID: "thing", UserID: "buyer-1", Quantity: 1})
@@ -89,4 +91,11 @@ type quickOrders struct{ *fakeOrders }
 
 func (quickOrders) Place(context.Context, order.Purchase) (order.Placed, error) {
 	return order.Placed{Order: someOrderForBench, Committed: true}, nil
+}
+
+// soldOut refuses everything.
+type soldOut struct{ *fakeOrders }
+
+func (soldOut) Place(context.Context, order.Purchase) (order.Placed, error) {
+	return order.Placed{}, inventory.ErrSoldOut
 }

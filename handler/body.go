@@ -30,7 +30,7 @@ func (q *call) readBody(limit int) error {
 	for len(q.in) <= limit {
 		n, err := r.Body.Read(q.in[len(q.in) : limit+1])
 		q.in = q.in[:len(q.in)+n]
-		if err == io.EOF { //nolint:errorlint // io.Reader returns it unwrapped
+		if errors.Is(err, io.EOF) {
 			if len(q.in) > limit {
 				break
 			}

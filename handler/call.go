@@ -2,6 +2,7 @@ package handler
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"runtime/debug"
 	"time"
@@ -115,8 +116,8 @@ func (e *edge) limit(q *call) error {
 // finish observes the answer, and answers for an endpoint that panicked.
 func (e *edge) finish(q *call, m *routeMetrics) {
 	if p := recover(); p != nil {
-		if p == http.ErrAbortHandler {
-			panic(p)
+		if err, ok := p.(error); ok && errors.Is(err, http.ErrAbortHandler) {
+			panic(p) // the server's own way to cut a connection
 		}
 		e.Log.Error().Interface("panic", p).Bytes("stack", debug.Stack()).
 			Str("request_id", q.requestID()).Msg("request panicked")

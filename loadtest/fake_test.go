@@ -40,6 +40,7 @@ type fake struct {
 	busyFirst   bool  // answers the first request of each key 503
 	cutFirst    bool  // cuts the connection after the first purchase of each key is made
 	queued      bool  // answers 202
+	slowLedger  int   // states so many ledgers that lag behind
 	late        bool  // writes rows some time after the answer, as a worker does
 
 	t       testing.TB
@@ -265,8 +266,9 @@ func (f *fake) ledger(w http.ResponseWriter, r *http.Request) {
 		f.t.Errorf("fake: ledger: %v", err)
 	}
 	left := f.stock - held
-	if f.badLedger {
+	if f.badLedger || f.slowLedger > 0 {
 		left++
+		f.slowLedger--
 	}
 	f.answer(w, 200, map[string]any{"initial": f.stock, "restocked": 0, "left": left, "held": 0, "sold": held, "balanced": !f.badLedger})
 }

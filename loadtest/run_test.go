@@ -39,6 +39,7 @@ func TestRun_Honest(t *testing.T) {
 		{"indivisible stock", &fake{}, []string{"--limit", "3", "--quantity", "3"}, "PASS accepted=16 persisted=48 "},
 		{"less demand than stock", &fake{}, []string{"--stock", "500"}, "PASS accepted=200 persisted=200 "},
 		{"async", &fake{queued: true}, []string{"--async"}, "PASS accepted=50 persisted=50 "},
+		{"a ledger that lags", &fake{slowLedger: 3}, nil, "PASS accepted=50 persisted=50 "},
 		{"late rows", &fake{queued: true, late: true}, []string{"--async"}, "PASS accepted=50 persisted=50 "},
 		{"late rows of lost answers", &fake{cutFirst: true, late: true}, nil, "PASS accepted=50 persisted=50 "},
 		{"busy at first", &fake{busyFirst: true}, nil, "PASS accepted=50 persisted=50 "},

@@ -70,7 +70,7 @@ func waitSettled(ctx context.Context, o *observations, item string, src source, 
 			return false, nil // the service may be busy; the timeout bounds this
 		}
 		s.ledger, s.notes = l, nil
-		return true, nil
+		return l.agrees(o.stock, units(rows)), nil
 	})
 	if err != nil && !errors.Is(err, errPollTimeout) {
 		return nil, err

@@ -150,6 +150,12 @@ func TestVerdict_WithoutKeys(t *testing.T) {
 	}{
 		{"honest", func(_ *observations, rows []row) []row { return rows }, "PASS", "duplicated=0"},
 		{"an answer lost on the way", func(o *observations, rows []row) []row { o.wishes[3].orders = nil; return rows }, "PASS", "duplicated=0"},
+		{"two answers to one buyer lost", func(o *observations, rows []row) []row {
+			o.limit = 2
+			o.wishes[1].buyer, rows[1].UserID = "b0", "b0"
+			o.wishes[0].orders, o.wishes[1].orders = nil, nil
+			return rows
+		}, "PASS", "duplicated=0"},
 		{"two rows for a buyer with one key", func(_ *observations, rows []row) []row {
 			rows[9].UserID = "b0"
 			return rows

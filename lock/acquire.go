@@ -33,9 +33,11 @@ func (a *attempt) tell(n news) {
 // Acquire waits for the lock, in the order of arrival over all processes, until
 // ctx ends. The errors are ErrWaitTimeout (joined with why ctx ended),
 // ErrForeignKey, ErrClosed, ErrInvalid, or that of a Redis that cannot be
-// reached at first; a waiter outlasts interruptions. When it fails it leaves
-// nothing behind: what it had is given back in the background, which
-// [Manager.Close] waits for.
+// reached at first; a waiter outlasts interruptions. It returns at the deadline
+// of ctx whatever Redis does; a cancellation during a call is noticed when the
+// call is answered, within Config.CallTimeout. When it fails it leaves nothing
+// behind: what it had is given back in the background, which [Manager.Close]
+// waits for.
 func (m *Manager) Acquire(ctx context.Context, resource string) (*Lock, error) {
 	l, err := m.acquire(ctx, resource, true)
 	if err != nil {

@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"crypto/hmac"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -317,7 +319,7 @@ func (a *app) addHTTP(ctx context.Context, items *catalog.Catalog) error {
 	c := handler.Config{
 		Orders: a.service, Items: items, Sales: a.service, Verifier: verifier, Ready: a.checks(),
 		RateBuyer: s.RateBuyer, RateAddress: s.RateAddress, TrustedProxies: s.TrustedProxies,
-		Log: a.log, Registerer: a.registry,
+		CursorKey: a.cursorKey(), Log: a.log, Registerer: a.registry,
 	}
 	if a.dev != nil {
 		c.DevTokens = func(sub, role string, ttl time.Duration) (string, error) {
@@ -335,6 +337,22 @@ func (a *app) addHTTP(ctx context.Context, items *catalog.Catalog) error {
 	a.life.add(a.drain.part("api", handler.StrictListener(l), a.server(h)))
 	fmt.Fprintf(a.out, "api       http://%s/v1/items\n", l.Addr())
 	return nil
+}
+
+// cursorKey authenticates the cursors of lists. All API processes of a shop
+// share their secret, so they share this key; with public keys alone there is
+// no secret to derive it from, and the edge's fixed key finds damage only.
+func (a *app) cursorKey() []byte {
+	secret := a.dev
+	if a.settings.JWTSecret != "" {
+		secret = []byte(a.settings.JWTSecret)
+	}
+	if len(secret) == 0 {
+		return nil
+	}
+	mac := hmac.New(sha256.New, secret)
+	mac.Write([]byte("flashsale list cursor"))
+	return mac.Sum(nil)
 }
 
 func (a *app) checks() []handler.Check {

@@ -32,7 +32,13 @@ type client struct {
 
 func dial(t *testing.T, p *process.P) *client {
 	t.Helper()
-	target, err := wire.ParseTarget(p.URL())
+	return dialAddr(t, p.URL())
+}
+
+// dialAddr is dial for any address, given as a URL.
+func dialAddr(t *testing.T, url string) *client {
+	t.Helper()
+	target, err := wire.ParseTarget(url)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,7 +176,7 @@ func read(res *wire.Response) (answer, error) {
 	}
 	var err error
 	switch {
-	case a.Status >= 400:
+	case a.Status >= 400 && strings.HasPrefix(a.Header["Content-Type"], "application/"):
 		err = json.Unmarshal(res.Body, &a.Problem)
 		if err == nil && (a.Header["Content-Type"] != "application/problem+json" || a.Problem.Code == "" || a.Problem.RequestID == "") {
 			err = fmt.Errorf("a refusal is not problem+json with code and request id: %d %s", a.Status, a.Body)

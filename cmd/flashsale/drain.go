@@ -77,12 +77,20 @@ func (d *drain) stop(ctx context.Context, l net.Listener, srv *http.Server) erro
 	pause(ctx, lameDuck)
 	// The listener is closed here and not by Shutdown, so that what was
 	// accepted is served before the server counts as closing.
-	err := l.Close()
+	err := ignoreClosed(l.Close())
 	for end := time.Now().Add(newConnWait); d.freshConns() > 0 && time.Now().Before(end); {
 		pause(ctx, 5*time.Millisecond)
 	}
-	if serr := srv.Shutdown(ctx); serr != nil {
+	// It may find the listener not yet taken off its list, and close it again.
+	if serr := ignoreClosed(srv.Shutdown(ctx)); serr != nil {
 		err = errors.Join(err, serr, srv.Close())
+	}
+	return err
+}
+
+func ignoreClosed(err error) error {
+	if errors.Is(err, net.ErrClosed) {
+		return nil
 	}
 	return err
 }

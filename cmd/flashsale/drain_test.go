@@ -8,7 +8,6 @@ import (
 	"slices"
 	"syscall"
 	"testing"
-"time"
 
 	"flashsale/internal/process"
 )
@@ -188,17 +187,14 @@ func TestDrain_WorkerKeepsOrders(t *testing.T) {
 	eventually(t, "the worker holds the orders", soon, func() (bool, any) { st := s.stats(); return st.Leased > 0, st })
 	// A statement that waits for the lock cannot be called off, so this end is
 	// not a clean one, and may say so; the orders must not suffer for it.
-	t.Log("stop", time.Now())
 	if code := w.Stop(); code != 0 && code != 1 {
 		t.Errorf("exit code %d", code)
 	}
 	if st := s.stats(); st.Leased != 0 || st.Ready+st.Delayed != 20 {
 		t.Errorf("orders are not handed back: %+v", st)
 	}
-	t.Log("stopped", time.Now())
 	unlock()
 	s.worker()
-	t.Log("started", time.Now())
 	if rows := s.audit(c, item, 1, got); len(rows) != 20 {
 		t.Errorf("%d rows, want 20", len(rows))
 	}

@@ -1,0 +1,273 @@
+//go:build unix
+
+package main_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"flashsale/handler/auth"
+	"flashsale/internal/process"
+)
+
+// commands are all that the program has.
+var commands = [][]string{
+	{}, {"serve"}, {"api"}, {"worker"}, {"migrate"}, {"migrate", "up"}, {"migrate", "down"}, {"migrate", "status"},
+	{"item"}, {"item", "create"}, {"item", "list"}, {"token"}, {"config"}, {"completion"},
+}
+
+// command runs a command in an empty place.
+func command(t *testing.T, args ...string) process.Result {
+	t.Helper()
+	return process.Run(t, process.Spec{Args: args})
+}
+
+// wantCode fails the test unless the command ended with the code and printed all the words.
+func wantCode(t *testing.T, code int, r process.Result, words ...string) {
+	t.Helper()
+	if r.Code != code {
+		t.Errorf("exit code %d, want %d:\n%s", r.Code, code, r.Output)
+		return
+	}
+	for _, w := range words {
+		if !strings.Contains(r.Output, w) {
+			t.Errorf("the output lacks %q:\n%s", w, r.Output)
+		}
+	}
+}
+
+func TestCommand_Help(t *testing.T) {
+	needProcesses(t)
+	for _, c := range commands {
+		name := strings.Join(append([]string{"flashsale"}, c...), " ")
+		r := command(t, append(c, "--help")...)
+		wantCode(t, 0, r, "Usage:", name)
+		if len(c) > 0 {
+			parent := command(t, append(c[:len(c)-1:len(c)-1], "--help")...)
+			wantCode(t, 0, parent, "  "+c[len(c)-1]+" ")
+		}
+	}
+	r := command(t, "--help")
+	for _, f := range []string{"--addr", "--ops-addr", "--redis", "--db", "--data-dir", "--jwt-secret", "--jwks", "--partitions",
+		"--rate-buyer", "--rate-address", "--trusted-proxies", "--log-level", "--log-format", "--config"} {
+		wantCode(t, 0, r, f)
+	}
+}
+
+func TestCommand_Completion(t *testing.T) {
+	needProcesses(t)
+	for shell, word := range map[string]string{"bash": "complete", "zsh": "#compdef flashsale", "fish": "complete -c flashsale", "powershell": "Register-ArgumentCompleter"} {
+		wantCode(t, 0, command(t, "completion", shell), word)
+	}
+	// What the scripts ask.
+	wantCode(t, 0, command(t, "__complete", "mig"), "migrate")
+	wantCode(t, 0, command(t, "__complete", "migrate", ""), "up", "down", "status")
+	wantCode(t, 0, command(t, "__complete", "serve", "--ops"), "--ops-addr")
+}
+
+func TestCommand_WrongUsage(t *testing.T) {
+	needProcesses(t)
+	for _, q := range []struct {
+		args []string
+		word string
+	}{
+		{[]string{"sell"}, "sell"}, {[]string{"--nonsense"}, "nonsense"}, {[]string{"serve", "now"}, "now"}, {[]string{"api", "--nonsense"}, "nonsense"},
+		{[]string{"migrate"}, "migrate"}, {[]string{"migrate", "sideways"}, "sideways"}, {[]string{"migrate", "up", "2"}, `"2"`},
+		{[]string{"item"}, "item"}, {[]string{"item", "sell"}, "sell"}, {[]string{"item", "create", "--stock", "many"}, "stock"},
+		{[]string{"item", "list", "--server", "nonsense"}, "server"}, {[]string{"config", "--addr"}, "addr"},
+		{[]string{"token", "--sub", ""}, "sub"}, {[]string{"token", "--sub", "al ice"}, "sub"}, {[]string{"token", "--sub", "alice", "--role", "king"}, "role"},
+		{[]string{"token", "--sub", "alice", "--ttl", "-1h"}, "ttl"}, {[]string{"token", "--sub", "alice", "--ttl", "1ms"}, "ttl"},
+		{[]string{"token", "--sub", "alice", "--jwks", "keys.json"}, "jwks"},
+	} {
+		r := command(t, q.args...)
+		wantCode(t, 2, r, q.word)
+		if strings.Contains(r.Output, "goroutine") {
+			t.Errorf("%v panicked:\n%s", q.args, r.Output)
+		}
+	}
+}
+
+// TestCommand_Migrate goes up, down and up again, and tells where it is.
+func TestCommand_Migrate(t *testing.T) {
+	needProcesses(t)
+	s := newShop(t)
+	wantCode(t, 1, s.run("migrate", "status"), "pending", "not migrated")
+	wantCode(t, 0, s.run("migrate", "up"), "applied 1")
+	wantCode(t, 0, s.run("migrate", "status"), "applied")
+	wantCode(t, 0, s.run("migrate", "up"), "applied 0")
+	wantCode(t, 0, s.run("migrate", "down"), "undone 1")
+	wantCode(t, 1, s.run("migrate", "status"), "pending")
+	wantCode(t, 0, s.run("migrate", "down"), "nothing to undo")
+	wantCode(t, 0, s.run("migrate", "up"), "applied 1")
+	p := s.serve()
+	c := dial(t, p)
+	s.audit(c, s.newItem(c, 1, 1), 1, nil)
+}
+
+// TestCommand_Item manages items through the API, with a token of its own
+// making and with one that is given.
+func TestCommand_Item(t *testing.T) {
+	needProcesses(t)
+	s := newShop(t)
+	p := s.serve()
+	c := dial(t, p)
+	addr := strings.TrimPrefix(p.URL(), "http://")
+	create := func(id string, more ...string) process.Result {
+		return s.run(append([]string{"item", "create", "--id", id, "--name", "Drop 1", "--price-minor", "4900", "--stock", "7", "--limit", "2"}, more...)...)
+	}
+	wantCode(t, 0, create("drop-1", "--addr", addr), "drop-1", "open", "7", "4900 EUR")
+	token := c.token("root", auth.RoleAdmin)
+	wantCode(t, 0, create("drop-2", "--server", p.URL(), "--token", token, "--currency", "JPY", "--opens-at", "2100-01-01T00:00:00Z"), "drop-2", "scheduled", "JPY")
+	wantCode(t, 0, s.run("item", "list", "--server", p.URL()), "drop-1", "drop-2", "Drop 1")
+	if a := c.buyMany("drop-1", "alice", "k", 2); a.verdict() != "201" {
+		t.Errorf("buy what was created: %s", a.verdict())
+	}
+	if a := c.buy("drop-2", "alice", "k"); a.verdict() != "409 sale_not_open" || !waits(a.answer) {
+		t.Errorf("buy before the opening: %s", a.verdict())
+	}
+	for _, q := range []struct {
+		r     process.Result
+		words []string
+	}{
+		{create("drop-1", "--server", p.URL()), []string{"item_exists"}},
+		{create("DROP", "--server", p.URL()), []string{"id_invalid"}},
+		{create("drop-3", "--server", p.URL(), "--currency", "XXY"), []string{"field_range", "currency"}},
+		{create("drop-3", "--server", p.URL(), "--closes-at", "2000-01-01T00:00:00Z"), []string{"window_invalid"}},
+		{create("drop-3", "--server", p.URL(), "--token", c.token("alice", auth.RoleBuyer)), []string{"forbidden"}},
+		{create("drop-3", "--server", p.URL(), "--token", "nonsense"), []string{"token_malformed"}},
+		{create("drop-3", "--server", "http://"+process.FreeAddr(t)), []string{"refused"}},
+	} {
+		wantCode(t, 1, q.r, q.words...)
+	}
+	if r := s.run("item", "list", "--server", p.URL()); strings.Contains(r.Output, "drop-3") {
+		t.Errorf("a refused item is there:\n%s", r.Output)
+	}
+}
+
+// TestCommand_Token signs tokens, with the configured key and with that of
+// development mode, and the service takes them.
+func TestCommand_Token(t *testing.T) {
+	needProcesses(t)
+	s := newShop(t)
+	c := dial(t, s.serve())
+	for role, want := range map[string]int{"buyer": 403, "admin": 404, "service": 403} {
+		r := s.run("token", "--sub", "somebody", "--role", role, "--ttl", "90s")
+		wantCode(t, 0, r)
+		a, err := c.do("GET", "/v1/admin/items/none/ledger", strings.TrimSpace(r.Output), "")
+		if err != nil || a.Status != want {
+			t.Errorf("a token of role %s on an admin's route: %s, error %v", role, a.verdict(), err)
+		}
+	}
+	foreign := process.Run(t, process.Spec{Args: []string{"token", "--sub", "alice", "--role", "admin"}, Env: []string{"FLASHSALE_JWT_SECRET=" + strings.Repeat("x", 32)}})
+	wantCode(t, 0, foreign)
+	if a, err := c.do("GET", "/v1/orders", strings.TrimSpace(foreign.Output), ""); err != nil || a.verdict() != "401 token_signature" {
+		t.Errorf("a token of another key: %s, error %v", a.verdict(), err)
+	}
+}
+
+// TestDevelopment starts the service as a newcomer does, without a setting.
+func TestDevelopment(t *testing.T) {
+	needProcesses(t)
+	dir := t.TempDir()
+	p := process.Start(t, process.Spec{Dir: dir})
+	c := dial(t, p)
+	key := filepath.Join(dir, "flashsale-data", "jwt.key")
+	info, err := os.Stat(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.Mode().Perm() != 0o600 {
+		t.Errorf("the development key has mode %o", info.Mode().Perm())
+	}
+	json := []string{"Content-Type", "application/json"}
+	a, err := c.do("POST", "/dev/tokens", "", `{"sub":"alice","role":"buyer"}`, json...)
+	if err != nil || a.Status != 200 {
+		t.Fatalf("POST /dev/tokens: %s, error %v", a.verdict(), err)
+	}
+	var made struct{ Token string }
+	a.decode(t, &made)
+	if a, err = c.do("POST", "/v1/items/demo/orders", made.Token, `{"quantity":1}`, append(json, "Idempotency-Key", "k")...); err != nil || a.Status != 201 {
+		t.Errorf("buy from the demo sale: %s, error %v", a.verdict(), err)
+	}
+	for body, want := range map[string]string{
+		`{"sub":"alice"}`: "400 field_missing", `{"sub":"alice","role":"king"}`: "422 field_range", `{"sub":"a b","role":"buyer"}`: "422 field_range", "": "400 body_missing",
+	} {
+		if a, err := c.do("POST", "/dev/tokens", "", body, json...); err != nil || a.verdict() != want {
+			t.Errorf("POST /dev/tokens %s: %s, error %v; want %s", body, a.verdict(), err, want)
+		}
+	}
+	// The admin token that is printed is good, and so is one of the command's.
+	_, printed, _ := strings.Cut(p.Log(), "admin ")
+	printed, _, _ = strings.Cut(strings.TrimSpace(printed), "\n")
+	r := process.Run(t, process.Spec{Args: []string{"token", "--sub", "root", "--role", "admin"}, Dir: dir})
+	wantCode(t, 0, r)
+	for _, token := range []string{printed, strings.TrimSpace(r.Output)} {
+		if a, err := c.do("GET", "/v1/admin/items/demo/ledger", token, ""); err != nil || a.Status != 200 {
+			t.Errorf("the ledger with token %q: %s, error %v", token, a.verdict(), err)
+		}
+	}
+	for _, word := range []string{p.URL(), p.OpsURL(), "development", "embedded"} {
+		if !strings.Contains(p.Log(), word) {
+			t.Errorf("the start does not print %q:\n%s", word, p.Log())
+		}
+	}
+	term(t, p)
+	// Tokens outlive the process, and the demo sale is opened once.
+	p = process.Start(t, p.Spec())
+	c = dial(t, p)
+	if a, err := c.do("GET", "/v1/orders", made.Token, ""); err != nil || !strings.Contains(a.Body, `"demo"`) {
+		t.Errorf("the order after a restart: %s %s, error %v", a.verdict(), a.Body, err)
+	}
+}
+
+// TestAddresses looks for what only operators may see, and for what exists in
+// development alone.
+func TestAddresses(t *testing.T) {
+	needProcesses(t)
+	s := newRedisShop(t)
+	api, worker := s.api(), s.worker()
+	c := dial(t, api)
+	paths := []string{"/metrics", "/debug/pprof/", "/debug/pprof/cmdline", "/debug/pprof/goroutine?debug=1"}
+	for _, path := range paths {
+		if a, err := c.do("GET", path, c.token("root", auth.RoleAdmin), ""); err != nil || a.Status != 404 {
+			t.Errorf("%s on the public address: %s, error %v", path, a.verdict(), err)
+		}
+		for _, p := range []*process.P{api, worker} {
+			if a, err := dialAddr(t, p.OpsURL()).do("GET", path, "", ""); err != nil || a.Status != 200 {
+				t.Errorf("%s on the operators' address of %s: %s, error %v", path, p.Spec().Command, a.verdict(), err)
+			}
+		}
+	}
+	if a, err := c.do("POST", "/dev/tokens", "", `{"sub":"alice","role":"admin"}`, "Content-Type", "application/json"); err != nil || a.Status != 404 {
+		t.Errorf("POST /dev/tokens with a key configured: %s, error %v", a.verdict(), err)
+	}
+	if a, err := dialAddr(t, api.OpsURL()).do("GET", "/v1/items", "", ""); err == nil && a.Status == 200 {
+		t.Error("the operators' address serves the shop")
+	}
+	for _, path := range []string{"/healthz", "/readyz"} {
+		if a := c.get(path, "u"); a.Status != 200 {
+			t.Errorf("%s: %s", path, a.verdict())
+		}
+	}
+	item := s.newItem(c, 3, 1)
+	if p := c.buy(item, "alice", "k"); p.verdict() != "201" {
+		t.Errorf("buy: %s", p.verdict())
+	}
+	metrics, err := dialAddr(t, worker.OpsURL()).do("GET", "/metrics", "", "")
+	if err != nil || !strings.Contains(metrics.Body, "flashsale_orders_committed_total 1") {
+		t.Errorf("the worker's metrics do not count the order: error %v\n%s", err, grep(metrics.Body, "flashsale_"))
+	}
+}
+
+// grep returns the lines that contain word.
+func grep(text, word string) string {
+	var out strings.Builder
+	for line := range strings.Lines(text) {
+		if strings.Contains(line, word) {
+			out.WriteString(line)
+		}
+	}
+	return out.String()
+}

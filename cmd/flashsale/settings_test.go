@@ -1,0 +1,306 @@
+//go:build unix
+
+package main_test
+
+import (
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"flashsale/internal/process"
+)
+
+// effective parses what `flashsale config` prints: value and origin by setting.
+func effective(t *testing.T, r process.Result) (values, origins map[string]string) {
+	t.Helper()
+	if r.Code != 0 {
+		t.Fatalf("flashsale config: exit code %d\n%s", r.Code, r.Output)
+	}
+	values, origins = make(map[string]string), make(map[string]string)
+	for line := range strings.Lines(r.Output) {
+		f := strings.Fields(line)
+		if len(f) < 3 {
+			t.Fatalf("flashsale config printed %q", line)
+		}
+		values[f[0]], origins[f[0]] = f[1], strings.Join(f[2:], " ")
+	}
+	return values, origins
+}
+
+func writeFile(t *testing.T, name, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// TestSettings_Precedence gives one setting in four places, and takes one place
+// away after the other: flag, environment, file, default.
+func TestSettings_Precedence(t *testing.T) {
+	needProcesses(t)
+	file := writeFile(t, "shop.yaml", "addr: 127.0.0.1:8003\nbatch: 33\ndemo: false\nlease: 3s\nrate-buyer: 3.5\ntrusted-proxies: [10.0.0.0/8, 192.0.2.1]\n")
+	fromEnv := []string{
+		"FLASHSALE_ADDR=127.0.0.1:8002", "FLASHSALE_BATCH=22", "FLASHSALE_LEASE=2s",
+		"FLASHSALE_RATE_BUYER=2.5", "FLASHSALE_TRUSTED_PROXIES=10.0.0.2,10.0.0.3",
+		// Not settings of ours, and not set: neither may disturb.
+		"FLASHSALE_PORT=tcp://10.0.0.1:80", "FLASHSALE_LOG_LEVEL=",
+	}
+	flags := []string{"--addr", "127.0.0.1:8001", "--batch=11", "--lease=1s", "--rate-buyer=1.5", "--trusted-proxies=10.0.0.1"}
+	type want struct{ value, origin string }
+	for _, q := range []struct {
+		name string
+		args []string
+		env  []string
+		want map[string]want
+	}{
+		{"all", append([]string{"--config", file}, flags...), fromEnv, map[string]want{
+			"addr": {"127.0.0.1:8001", "flag"}, "batch": {"11", "flag"}, "lease": {"1s", "flag"},
+			"rate-buyer": {"1.5", "flag"}, "trusted-proxies": {"10.0.0.1", "flag"},
+			"demo": {"false", "file " + file}, "log-level": {"info", "default"},
+		}},
+		{"no flags", []string{"--config", file}, fromEnv, map[string]want{
+			"addr": {"127.0.0.1:8002", "environment FLASHSALE_ADDR"}, "batch": {"22", "environment FLASHSALE_BATCH"},
+			"lease": {"2s", "environment FLASHSALE_LEASE"}, "rate-buyer": {"2.5", "environment FLASHSALE_RATE_BUYER"},
+			"trusted-proxies": {"10.0.0.2,10.0.0.3", "environment FLASHSALE_TRUSTED_PROXIES"},
+			"demo":            {"false", "file " + file}, "config": {file, "flag"},
+		}},
+		{"file", nil, []string{"FLASHSALE_CONFIG=" + file}, map[string]want{
+			"addr": {"127.0.0.1:8003", "file " + file}, "batch": {"33", "file " + file}, "lease": {"3s", "file " + file},
+			"rate-buyer": {"3.5", "file " + file}, "trusted-proxies": {"10.0.0.0/8,192.0.2.1", "file " + file},
+			"demo": {"false", "file " + file}, "config": {file, "environment FLASHSALE_CONFIG"},
+		}},
+		{"nothing", nil, nil, map[string]want{
+			"addr": {"127.0.0.1:8080", "default"}, "ops-addr": {"127.0.0.1:9090", "default"}, "redis": {"embedded", "default"},
+			"db": {"sqlite:flashsale-data/flashsale.db", "default"}, "data-dir": {"flashsale-data", "default"},
+			"rate-buyer": {"20", "default"}, "rate-address": {"0", "default"}, "batch": {"256", "default"},
+			"lease": {"10s", "default"}, "demo": {"true", "default"}, "jwt-secret": {`""`, "default"}, "trusted-proxies": {`""`, "default"},
+		}},
+		{"the database follows the data directory", []string{"--data-dir", "elsewhere"}, nil, map[string]want{
+			"data-dir": {"elsewhere", "flag"}, "db": {"sqlite:elsewhere/flashsale.db", "default"},
+		}},
+	} {
+		t.Run(q.name, func(t *testing.T) {
+			values, origins := effective(t, process.Run(t, process.Spec{Command: "config", Args: q.args, Env: q.env}))
+			for name, w := range q.want {
+				if values[name] != w.value || origins[name] != w.origin {
+					t.Errorf("%s is %s from %s; want %s from %s", name, values[name], origins[name], w.value, w.origin)
+				}
+			}
+		})
+	}
+}
+
+// TestSettings_Secrets gives secrets in every way there is; none is printed.
+func TestSettings_Secrets(t *testing.T) {
+	needProcesses(t)
+	const hidden = "hunter2-hunter2-hunter2-hunter2-hunter2"
+	file := writeFile(t, "shop.yaml", "jwt-secret: "+hidden+"\nredis: redis://user:"+hidden+"@127.0.0.1:1/0\n")
+	closed := process.FreeAddr(t)
+	for _, q := range []struct {
+		name, command string
+		args, env     []string
+		code          int
+	}{
+		{"flag", "config", []string{"--jwt-secret", hidden}, nil, 0},
+		{"environment", "config", nil, []string{"FLASHSALE_JWT_SECRET=" + hidden}, 0},
+		{"file", "config", []string{"--config", file}, nil, 0},
+		{"passwords in URLs", "config", []string{"--redis", "rediss://:" + hidden + "@127.0.0.1:1/0", "--jwks", "https://u:" + hidden + "@127.0.0.1/keys"}, nil, 0},
+		{"password of a cluster", "config", []string{"--redis", "cluster+redis://u:" + hidden + "@127.0.0.1:1"}, nil, 0},
+		{"secret too short", "serve", []string{"--jwt-secret", hidden[:20]}, nil, 2},
+		{"secret and key set", "serve", []string{"--jwt-secret", hidden, "--jwks", "keys.json"}, nil, 2},
+		{"Redis that does not answer", "serve", []string{"--jwt-secret", hidden, "--redis", "redis://:" + hidden + "@" + closed + "/0"}, nil, 2},
+		{"Redis of no known kind", "serve", []string{"--redis", "mysql://u:" + hidden + "@127.0.0.1:1"}, nil, 2},
+		{"database of no known kind", "serve", []string{"--db", "mysql://u:" + hidden + "@127.0.0.1:1/shop"}, nil, 2},
+		{"key set that does not answer", "serve", []string{"--addr", "127.0.0.1:0", "--ops-addr", "", "--jwks", "http://u:" + hidden + "@" + closed + "/keys"}, nil, 2},
+	} {
+		t.Run(q.name, func(t *testing.T) {
+			r := process.Run(t, process.Spec{Command: q.command, Args: q.args, Env: q.env})
+			if r.Code != q.code {
+				t.Errorf("exit code %d, want %d:\n%s", r.Code, q.code, r.Output)
+			}
+			if strings.Contains(r.Output, hidden[:8]) {
+				t.Errorf("a secret is printed:\n%s", r.Output)
+			}
+		})
+	}
+}
+
+// bad is a setting's value that nothing starts with.
+type bad struct{ setting, value string }
+
+var badSettings = []bad{
+	{"addr", "nonsense"}, {"addr", "127.0.0.1"}, {"addr", "127.0.0.1:http2"}, {"addr", "127.0.0.1:65536"},
+	{"ops-addr", "nonsense"}, {"ops-addr", "127.0.0.1:-1"},
+	{"redis", "127.0.0.1:6379"}, {"redis", "mysql://127.0.0.1:1"}, {"redis", "redis://"}, {"redis", "redis://127.0.0.1:6379/nonsense"},
+	{"db", "shop.db"}, {"db", "sqlite:"}, {"db", "mysql://127.0.0.1:1/shop"},
+	{"jwt-secret", "short"},
+	{"partitions", "0"}, {"partitions", "-1"}, {"partitions", "1025"}, {"partitions", "1.5"}, {"partitions", "many"},
+	{"rate-buyer", "0"}, {"rate-buyer", "fast"}, {"rate-buyer", "NaN"}, {"rate-buyer", "Inf"},
+	{"rate-address", "-1"}, {"rate-address", "fast"}, {"rate-address", "NaN"}, {"rate-address", "Inf"},
+	{"trusted-proxies", "nonsense"}, {"trusted-proxies", "10.0.0.0/33"}, {"trusted-proxies", "10.0.0.1,example.org"},
+	{"log-level", "loud"}, {"log-level", "42"},
+	{"log-format", "xml"},
+	{"demo", "perhaps"},
+	{"queue-limit", "0"}, {"queue-limit", "-5"}, {"queue-limit", "lots"},
+	{"lease", "10"}, {"lease", "10ms"}, {"lease", "2h"}, {"lease", "-1s"},
+	{"batch", "0"}, {"batch", "513"}, {"batch", "x"},
+	{"linger", "-1ms"}, {"linger", "2s"},
+	{"drain", "0"}, {"drain", "-1s"}, {"drain", "1h"},
+	{"config", "missing.yaml"},
+}
+
+// TestSettings_Bad gives every bad value as a flag and in the environment, and
+// those that a file can hold in a file. Nothing starts, and the message names
+// the setting, the value and what to do.
+func TestSettings_Bad(t *testing.T) {
+	needProcesses(t)
+	check := func(t *testing.T, b bad, how string, r process.Result) {
+		t.Helper()
+		if r.Code != 2 {
+			t.Errorf("%s %q as %s: exit code %d, want 2: %s", b.setting, b.value, how, r.Code, grep(r.Output, b.setting))
+			return
+		}
+		value := b.value
+		if b.setting == "jwt-secret" {
+			value = "secret"
+		}
+		if b.setting == "trusted-proxies" {
+			value = strings.TrimPrefix(value, "10.0.0.1,")
+		}
+		if !strings.Contains(r.Output, b.setting) || !strings.Contains(r.Output, value) {
+			t.Errorf("%s %q as %s: the message does not name both:\n%s", b.setting, b.value, how, r.Output)
+		}
+		// Cause, then mend.
+		if _, mend, found := strings.Cut(r.Output, "; "); !found || len(strings.TrimSpace(mend)) < 8 {
+			t.Errorf("%s %q as %s: the message does not say what to do:\n%s", b.setting, b.value, how, r.Output)
+		}
+		if strings.Contains(r.Output, "goroutine") || strings.Contains(r.Output, "Usage:") {
+			t.Errorf("%s %q as %s: more is printed than an error:\n%s", b.setting, b.value, how, r.Output)
+		}
+	}
+	for _, b := range badSettings {
+		check(t, b, "a flag", process.Run(t, process.Spec{Command: "config", Args: []string{"--" + b.setting + "=" + b.value}}))
+		env := "FLASHSALE_" + strings.ToUpper(strings.ReplaceAll(b.setting, "-", "_")) + "=" + b.value
+		check(t, b, "an environment variable", process.Run(t, process.Spec{Command: "config", Env: []string{env}}))
+		if b.setting != "config" {
+			file := writeFile(t, "bad.yaml", b.setting+": \""+b.value+"\"\n")
+			check(t, b, "a line of the file", process.Run(t, process.Spec{Command: "config", Args: []string{"--config", file}}))
+		}
+	}
+	for text, names := range map[string]string{
+		"addr: [": "config", "- addr": "config", "adr: 127.0.0.1:1\n": "adr", "addr: {a: b}\n": "addr", "batch: [1]\n": "batch",
+	} {
+		file := writeFile(t, "bad.yaml", text)
+		r := process.Run(t, process.Spec{Command: "config", Args: []string{"--config", file}})
+		if r.Code != 2 || !strings.Contains(r.Output, names) {
+			t.Errorf("a file with %q: exit code %d:\n%s", text, r.Code, r.Output)
+		}
+	}
+}
+
+// refused starts a process that must not start: exit code 2, and a message with
+// all of the words.
+func refused(t *testing.T, spec process.Spec, words ...string) {
+	t.Helper()
+	p, err := process.TryStart(t, spec)
+	if !errors.Is(err, process.ErrExited) {
+		t.Errorf("%s %v was not refused: %v", spec.Command, spec.Args, err)
+		if p != nil {
+			p.Kill()
+		}
+		return
+	}
+	code, err := p.Wait(t.Context())
+	if err != nil || code != 2 {
+		t.Errorf("%s %v: exit code %d, want 2, error %v:\n%s", spec.Command, spec.Args, code, err, p.Log())
+		return
+	}
+	for _, w := range words {
+		if !strings.Contains(p.Log(), w) {
+			t.Errorf("%s %v: the message lacks %q:\n%s", spec.Command, spec.Args, w, p.Log())
+		}
+	}
+}
+
+// TestStart_Refused starts what must not run.
+func TestStart_Refused(t *testing.T) {
+	needProcesses(t)
+	s := newRedisShop(t)
+	empty := "sqlite:" + filepath.Join(t.TempDir(), "empty.db")
+	redis := "redis://" + s.server.Addr() + "/0"
+	with := func(args ...string) []string { return append([]string{"--data-dir", s.dir}, args...) }
+	key := []string{"FLASHSALE_JWT_SECRET=" + secret}
+	for _, command := range []string{"api", "worker"} {
+		refused(t, process.Spec{Command: command, Env: key, Args: with("--db", "sqlite:"+s.dbPath)},
+			"redis", "FLASHSALE_REDIS", "embedded", command, "flashsale serve")
+		refused(t, process.Spec{Command: command, Env: key, Args: with("--db", empty, "--redis", redis)},
+			"db", empty, "flashsale migrate up")
+		refused(t, process.Spec{Command: command, Env: key, Args: with("--db", "sqlite:"+s.dbPath, "--redis", "redis://"+process.FreeAddr(t)+"/0")},
+			"redis", "FLASHSALE_REDIS")
+	}
+	refused(t, process.Spec{Command: "api", Args: with("--db", "sqlite:"+s.dbPath, "--redis", redis)}, "FLASHSALE_JWT_SECRET", "FLASHSALE_JWKS")
+	_, port, err := net.SplitHostPort(process.FreeAddr(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, addr := range []string{"0.0.0.0:" + port, ":" + port, "[::]:" + port} {
+		refused(t, process.Spec{Command: "serve", Args: with("--addr", addr)}, "FLASHSALE_JWT_SECRET")
+	}
+}
+
+// TestStart_Partitions starts processes that disagree about the layout of Redis.
+func TestStart_Partitions(t *testing.T) {
+	needProcesses(t)
+	s := newRedisShop(t)
+	s.worker("--partitions", "3")
+	s.api("--partitions", "3")
+	for _, command := range []string{"api", "worker", "serve"} {
+		refused(t, s.spec(command, []string{"--partitions", "2"}), "partitions", "FLASHSALE_PARTITIONS", `"2"`, "3")
+	}
+}
+
+// TestStart_Taken starts a second service in a place that is in use.
+func TestStart_Taken(t *testing.T) {
+	needProcesses(t)
+	s := newShop(t)
+	first := s.serve()
+	second := func(args ...string) process.Spec { return s.spec("serve", args) }
+	refused(t, second(), "data-dir", "FLASHSALE_DATA_DIR", s.dir)
+	other := []string{"--data-dir", t.TempDir()}
+	addr := strings.TrimPrefix(first.URL(), "http://")
+	refused(t, second(append(other, "--db", "sqlite:"+filepath.Join(t.TempDir(), "a.db"), "--addr", addr)...), "addr", "FLASHSALE_ADDR", addr)
+	ops := strings.TrimPrefix(first.OpsURL(), "http://")
+	refused(t, second(append(other, "--db", "sqlite:"+filepath.Join(t.TempDir(), "b.db"), "--ops-addr", ops)...), "ops-addr", "FLASHSALE_OPS_ADDR", ops)
+	// A stock of its own over a database that another one sells from.
+	refused(t, second(other...), s.dbPath)
+	// The place is free again as soon as its owner is gone, however it went.
+	first.Kill()
+	term(t, s.serve())
+}
+
+// TestStart_Unusable names places that cannot be used.
+func TestStart_Unusable(t *testing.T) {
+	needProcesses(t)
+	file := writeFile(t, "file", "no folder, no database; long enough not to be taken for an empty one")
+	args := func(list ...string) []string { return list }
+	key := []string{"FLASHSALE_JWT_SECRET=" + secret}
+	refused(t, process.Spec{Command: "serve", Env: key, Args: args("--data-dir", file)}, "data-dir", "FLASHSALE_DATA_DIR", file)
+	refused(t, process.Spec{Command: "serve", Args: []string{"--data-dir", file}}, "data-dir", "FLASHSALE_DATA_DIR", file)
+	refused(t, process.Spec{Command: "serve", Env: key, Args: args("--data-dir", t.TempDir(), "--db", "sqlite:"+file)}, "db", "FLASHSALE_DB", file)
+	refused(t, process.Spec{Command: "serve", Env: key, Args: args("--data-dir", t.TempDir(), "--db", "sqlite:"+filepath.Join(file, "shop.db"))}, "db", "FLASHSALE_DB")
+	refused(t, process.Spec{Command: "serve", Args: args("--data-dir", t.TempDir(), "--jwks", filepath.Join(t.TempDir(), "none.json"))}, "jwks", "FLASHSALE_JWKS")
+	refused(t, process.Spec{Command: "serve", Args: args("--data-dir", t.TempDir(), "--jwks", file)}, "jwks", "FLASHSALE_JWKS")
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "jwt.key"), []byte("too short"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := process.Run(t, process.Spec{Command: "serve", Args: []string{"--data-dir", dir}})
+	if r.Code == 0 || !strings.Contains(r.Output, filepath.Join(dir, "jwt.key")) {
+		t.Errorf("a damaged key file: exit code %d:\n%s", r.Code, r.Output)
+	}
+}

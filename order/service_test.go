@@ -1,0 +1,485 @@
+package order
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/catalog"
+	"flashsale/internal/redistest"
+	"flashsale/inventory"
+	"flashsale/queue"
+)
+
+// long is a wait that ends by its commit.
+const long = limit
+
+func (s *site) mustGet(id string) Order {
+	s.t.Helper()
+	o, err := s.service.Get(testContext(s.t), id)
+	if err != nil {
+		s.t.Fatalf("get order %s: %v", id, err)
+	}
+	return o
+}
+
+func TestService_Place_Committed(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		n := newItem("", 10, 3)
+		n.PaymentWindow = time.Minute
+		s := newSite(t, rdb, false, n)
+		s.work()
+		began := time.Now().Truncate(time.Millisecond)
+		placed := s.mustPlace(s.purchase("u", "k", 2, long))
+		o := placed.Order
+		if !placed.Committed || placed.Replayed || o.Status != StatusConfirmed {
+			t.Fatalf("placed %+v, want committed", placed)
+		}
+		if id, err := uuid.Parse(o.ID); err != nil || id.Version() != 7 {
+			t.Errorf("order id %s: %v, want a UUID of version 7", o.ID, err)
+		}
+		if o.ItemID != s.item || o.UserID != "u" || o.Quantity != 2 || o.UnitPriceMinor != 1999 || o.Currency != "EUR" ||
+			o.CreatedAt.Before(began) || o.ConfirmedAt.Before(o.CreatedAt) || o.ExpiresAt.Sub(o.ConfirmedAt) != time.Minute || !o.ClosedAt.IsZero() {
+			t.Errorf("order %+v", o)
+		}
+		// The answer was sent after the commit: the row is there, and says the same.
+		row, err := s.store.Order(testContext(t), o.ID)
+		if err != nil || row != o {
+			t.Errorf("row %+v, %v, want what was answered, %+v", row, err, o)
+		}
+		for _, wait := range []time.Duration{0, long} {
+			again := s.mustPlace(s.purchase("u", "k", 2, wait))
+			if again != (Placed{Order: o, Committed: true, Replayed: true}) {
+				t.Errorf("replay %+v, want order %+v", again, o)
+			}
+		}
+		for _, c := range []struct {
+			p    Purchase
+			want error
+		}{
+			{s.purchase("u", "k", 1, long), inventory.ErrKeyReused},
+			{s.purchase("u", "k2", 2, long), inventory.ErrUserLimit},
+			{s.purchase("v", "k", 9, long), inventory.ErrUserLimit},
+			{Purchase{ItemID: "none", UserID: "u", IdempotencyKey: "k", Quantity: 1, Wait: long}, catalog.ErrItemNotFound},
+		} {
+			if placed, err := s.service.Place(testContext(t), c.p); !errors.Is(err, c.want) || placed != (Placed{}) {
+				t.Errorf("%+v: %+v, %v, want %v", c.p, placed, err, c.want)
+			}
+		}
+		if ids := s.waiters.ids(10); len(ids) != 0 {
+			t.Errorf("tickets %v are left", ids)
+		}
+		auditStore(t, s.store)
+	})
+}
+
+func TestService_Place_Async(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 10, 3))
+		placed := s.mustPlace(s.purchase("u", "k", 2, 0))
+		o := placed.Order
+		if placed.Committed || placed.Replayed || o.Status != StatusQueued || o.ID == "" {
+			t.Fatalf("placed %+v, want queued", placed)
+		}
+		if got := s.mustGet(o.ID); got != o {
+			t.Errorf("get of a queued order: %+v, want %+v", got, o)
+		}
+		if again := s.mustPlace(s.purchase("u", "k", 2, 0)); again != (Placed{Order: o, Replayed: true}) {
+			t.Errorf("replay %+v, want the queued order %+v", again, o)
+		}
+		// Leased, and not committed yet.
+		f, err := s.queue.Dequeue(testContext(t), 1)
+		if err != nil || len(f.Tasks) != 1 {
+			t.Fatalf("dequeue: %+v, %v", f, err)
+		}
+		if got := s.mustGet(o.ID); got != o {
+			t.Errorf("get of a leased order: %+v, want %+v", got, o)
+		}
+		if _, err := s.queue.Reject(testContext(t), queue.Rejection{Task: f.Tasks[0], Uncounted: true}); err != nil {
+			t.Fatal(err)
+		}
+		s.work()
+		await(t, "the row", func() bool { return s.mustGet(o.ID).Status != StatusQueued })
+		got := s.mustGet(o.ID)
+		if got.ConfirmedAt.IsZero() {
+			t.Errorf("row %+v", got)
+		}
+		o.Status, o.ConfirmedAt = StatusConfirmed, got.ConfirmedAt
+		if got != o {
+			t.Errorf("row %+v, want %+v", got, o)
+		}
+		s.drained()
+		if again := s.mustPlace(s.purchase("u", "k", 2, 0)); again != (Placed{Order: o, Committed: true, Replayed: true}) {
+			t.Errorf("replay %+v, want the committed order %+v", again, o)
+		}
+		auditStore(t, s.store)
+	})
+}
+
+// TestService_Place_WaitRunsOut: without a worker nothing is called committed;
+// with one, what was accepted becomes a row, and a waiting replay hears of it.
+func TestService_Place_WaitRunsOut(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 10, 3))
+		placed := s.mustPlace(s.purchase("u", "k", 1, 20*time.Millisecond))
+		if placed.Committed || placed.Order.Status != StatusQueued {
+			t.Fatalf("placed %+v without a worker, want queued", placed)
+		}
+		again := s.mustPlace(s.purchase("u", "k", 1, 20*time.Millisecond))
+		if again != (Placed{Order: placed.Order, Replayed: true}) {
+			t.Errorf("replay %+v, want the queued order", again)
+		}
+		type answer struct {
+			placed Placed
+			err    error
+		}
+		waiting := make(chan answer, 1)
+		go func() {
+			p, err := s.service.Place(testContext(t), s.purchase("u", "k", 1, long))
+			waiting <- answer{p, err}
+		}()
+		s.work()
+		select {
+		case a := <-waiting:
+			if a.err != nil || !a.placed.Committed || !a.placed.Replayed || a.placed.Order.ID != placed.Order.ID || a.placed.Order.Status != StatusConfirmed {
+				t.Errorf("waiting replay: %+v, %v", a.placed, a.err)
+			}
+		case <-time.After(limit):
+			t.Fatal("the waiting replay was not answered")
+		}
+		if o := s.mustGet(placed.Order.ID); o.Status != StatusConfirmed {
+			t.Errorf("order %+v", o)
+		}
+		if ids := s.waiters.ids(10); len(ids) != 0 {
+			t.Errorf("tickets %v are left", ids)
+		}
+		auditStore(t, s.store)
+	})
+}
+
+// TestService_Place_RefusedByDatabase: what Redis let through and the database
+// does not is an order that says why, in the answer and ever after.
+func TestService_Place_RefusedByDatabase(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 10, 1))
+		if err := s.store.write.Exec("UPDATE items SET sold = 9 WHERE id = ?", s.item).Error; err != nil {
+			t.Fatal(err)
+		}
+		s.work()
+		status := map[Status]int{}
+		for i := range 3 {
+			placed := s.mustPlace(s.purchase(fmt.Sprintf("u%d", i), "k", 1, long))
+			o := placed.Order
+			status[o.Status]++
+			if !placed.Committed || (o.Status == StatusRejected) != (o.Reason == reasonSoldOut) || (o.Status == StatusRejected) != !o.ClosedAt.IsZero() {
+				t.Errorf("placed %+v", placed)
+			}
+			if again := s.mustPlace(s.purchase(fmt.Sprintf("u%d", i), "k", 1, long)); again.Order != o || !again.Replayed {
+				t.Errorf("replay %+v, want %+v", again, o)
+			}
+		}
+		if status[StatusConfirmed] != 1 || status[StatusRejected] != 2 {
+			t.Errorf("orders are %v, want 1 confirmed and 2 rejected", status)
+		}
+		if it := itemOf(t, s.store, s.item); it.Sold != it.Total {
+			t.Errorf("sold %d of %d", it.Sold, it.Total)
+		}
+	})
+}
+
+func TestService_Place_Volatile(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, redistest.Embedded(t), true, newItem("", 10, 10))
+	// Whatever was asked for, an uncommitted order is no answer.
+	ctx, cancel := context.WithCancelCause(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		placed, err := s.service.Place(ctx, s.purchase("u", "early", 1, 0))
+		if placed != (Placed{}) {
+			t.Errorf("placed %+v without a commit", placed)
+		}
+		ended <- err
+	}()
+	await(t, "the order to be queued", func() bool { return statsOf(t, s.queue).Ready == 1 })
+	select {
+	case err := <-ended:
+		t.Fatalf("answered before the commit: %v", err)
+	default:
+	}
+	cancel(errTest)
+	if err := <-ended; !errors.Is(err, errTest) {
+		t.Errorf("ended with %v, want the context's cause", err)
+	}
+	s.work()
+	for _, wait := range []time.Duration{0, -time.Second, time.Nanosecond, long} {
+		placed := s.mustPlace(s.purchase("u", fmt.Sprint("k", wait), 1, wait))
+		if !placed.Committed || placed.Order.Status != StatusConfirmed {
+			t.Errorf("wait of %v: placed %+v, want committed", wait, placed)
+		}
+	}
+	if placed := s.mustPlace(s.purchase("u", "early", 1, 0)); !placed.Committed || !placed.Replayed {
+		t.Errorf("the repeat of the unknown one: %+v", placed)
+	}
+	auditStore(t, s.store)
+}
+
+// TestService_Place_VolatileWaitRunsOut waits as long as a real request would.
+func TestService_Place_VolatileWaitRunsOut(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("skipped: it waits for volatileWait")
+	}
+	s := newSite(t, redistest.Embedded(t), true, newItem("", 10, 10))
+	var wg sync.WaitGroup
+	for range 2 { // one of them is a replay
+		wg.Go(func() {
+			placed, err := s.service.Place(testContext(t), s.purchase("u", "k", 1, 0))
+			if !errors.Is(err, inventory.ErrUnavailable) || placed != (Placed{}) {
+				t.Errorf("without a worker: %+v, %v, want ErrUnavailable", placed, err)
+			}
+		})
+	}
+	wg.Wait()
+	if st := statsOf(t, s.queue); st.Ready != 1 {
+		t.Errorf("%d orders queued, want 1", st.Ready)
+	}
+}
+
+// TestService_Place_Burst is a sale: every buyer tries two keys at once, each
+// key twice, in both ways of waiting.
+func TestService_Place_Burst(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		const stock, buyers = 60, 100
+		s := newSite(t, rdb, false, newItem("", stock, 1))
+		s.work()
+		ctx := testContext(t)
+		var mu sync.Mutex
+		orders := map[string]string{} // buyer and key -> order
+		committed := map[string]bool{}
+		var refused, replayed atomic.Int64
+		var wg sync.WaitGroup
+		for i := range buyers * 4 {
+			wg.Go(func() {
+				user, key := fmt.Sprintf("u%d", i/4), fmt.Sprintf("k%d", i%2)
+				wait := long
+				if i%3 == 0 {
+					wait = 0
+				}
+				placed, err := s.service.Place(ctx, s.purchase(user, key, 1, wait))
+				switch {
+				case errors.Is(err, inventory.ErrSoldOut), errors.Is(err, inventory.ErrUserLimit):
+					refused.Add(1)
+					return
+				case err != nil:
+					t.Errorf("place: %v", err)
+					return
+				}
+				if placed.Committed {
+					if o, err := s.store.Order(ctx, placed.Order.ID); err != nil || o.Status != StatusConfirmed {
+						t.Errorf("order %s was answered as committed: %+v, %v", placed.Order.ID, o, err)
+					}
+				} else if wait == long {
+					t.Errorf("order %s was not committed in time", placed.Order.ID)
+				}
+				if placed.Replayed {
+					replayed.Add(1)
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				if other, ok := orders[user+" "+key]; ok && other != placed.Order.ID {
+					t.Errorf("%s %s has orders %s and %s", user, key, other, placed.Order.ID)
+				}
+				orders[user+" "+key] = placed.Order.ID
+				committed[placed.Order.ID] = true
+			})
+		}
+		wg.Wait()
+		s.drained()
+		rows := allRows(t, s.store)
+		if len(rows) != stock || len(orders) != stock {
+			t.Errorf("%d rows, %d orders answered, want %d", len(rows), len(orders), stock)
+		}
+		for id := range committed {
+			if rows[id].Status != string(StatusConfirmed) {
+				t.Errorf("accepted order %s has the row %+v", id, rows[id])
+			}
+		}
+		if int64(stock)+replayed.Load()+refused.Load() != buyers*4 {
+			t.Errorf("%d accepted, %d replayed, %d refused of %d", stock, replayed.Load(), refused.Load(), buyers*4)
+		}
+		if l := s.ledger(); l != (Ledger{Initial: stock, Sold: stock}) {
+			t.Errorf("ledger %+v", l)
+		}
+		if ids := s.waiters.ids(10); len(ids) != 0 {
+			t.Errorf("tickets %v are left", ids)
+		}
+		auditStore(t, s.store)
+	})
+}
+
+// TestService_Place_ThreeProcesses: two services and a worker that is in
+// neither of them; the notices find the right one.
+func TestService_Place_RemoteWorker(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 100, 1))
+		s.fulfiller = NewFulfiller(s.store, rdb, nil, s.heard) // of another process
+		listen(t, s.waiters, rdb, s.store, s.heard)
+		s.work()
+		var wg sync.WaitGroup
+		for i := range 50 {
+			wg.Go(func() {
+				placed, err := s.service.Place(testContext(t), s.purchase(fmt.Sprintf("u%d", i), "k", 1, long))
+				if err != nil || !placed.Committed {
+					t.Errorf("placed %+v, %v, want committed", placed, err)
+				}
+			})
+		}
+		wg.Wait()
+		auditStore(t, s.store)
+	})
+}
+
+// between is a queue in which an order is committed and gone in the moment it is asked for.
+type between struct {
+	Tasks
+	commit func()
+}
+
+func (b between) Get(context.Context, string) (queue.TaskInfo, error) {
+	b.commit()
+	return queue.TaskInfo{}, queue.ErrTaskNotFound
+}
+
+func TestService_Get(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	mustInsert(t, s, newItem("item", 10, 5))
+	tk := bought("o1", "item", "u", "k", 1)
+	commits := 0
+	service := NewService(Config{Store: s, Tasks: []Tasks{between{commit: func() {
+		if commits++; commits == 2 {
+			mustCommit(t, s, tk)
+		}
+	}}}})
+	if _, err := service.Get(testContext(t), "o1"); !errors.Is(err, ErrNotFound) {
+		t.Errorf("get of no order: %v, want ErrNotFound", err)
+	}
+	if o, err := service.Get(testContext(t), "o1"); err != nil || o.Status != StatusConfirmed {
+		t.Errorf("get of an order committed between the looks: %+v, %v", o, err)
+	}
+	if o, err := service.Get(testContext(t), "o1"); err != nil || o.ID != "o1" || commits != 2 {
+		t.Errorf("get of a committed order: %+v, %v, %d looks at the queue", o, err, commits-2)
+	}
+	broken := NewService(Config{Store: s, Tasks: []Tasks{failing{}}})
+	if _, err := broken.Get(testContext(t), "o2"); !errors.Is(err, errTest) {
+		t.Errorf("get with the queue away: %v, want its error", err)
+	}
+}
+
+// failing is a queue and a stock that cannot be reached.
+type failing struct{ Stock }
+
+func (failing) Get(context.Context, string) (queue.TaskInfo, error) {
+	return queue.TaskInfo{}, errTest
+}
+func (failing) Scan(context.Context, func(string, []byte) error) error { return errTest }
+func (failing) Warm(context.Context, string) error                     { return errTest }
+func (failing) Submit(*inventory.Request) error                        { return inventory.ErrOverloaded }
+
+func TestService_CreateItem(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 10, 3))
+		// It was loaded at once: the first buyer need not wait.
+		if left, err := s.stock.Left(testContext(t), []string{s.item}); err != nil || left[0] != 10 {
+			t.Errorf("left after creation: %v, %v", left, err)
+		}
+		again := newItem(s.item, 99, 9)
+		if _, err := s.service.CreateItem(testContext(t), again); !errors.Is(err, ErrItemExists) {
+			t.Errorf("second creation: %v, want ErrItemExists", err)
+		}
+		if it, err := s.items.Item(testContext(t), s.item); err != nil || it.StockTotal != 10 || it.PerUserLimit != 3 {
+			t.Errorf("item %+v, %v, want the first one's", it, err)
+		}
+		// An id that was asked for before is known as soon as it exists.
+		next := newItem("next-"+s.item, 5, 1)
+		opens := time.Now().Add(time.Hour).Truncate(time.Millisecond).UTC()
+		next.OpensAt, next.ClosesAt, next.PaymentWindow, next.Description = opens, opens.Add(time.Hour), time.Minute, "d"
+		if _, err := s.items.Item(testContext(t), next.ID); !errors.Is(err, catalog.ErrItemNotFound) {
+			t.Fatalf("item before its creation: %v", err)
+		}
+		created, err := s.service.CreateItem(testContext(t), next)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := catalog.Item{
+			ID: next.ID, Name: "Thing", Description: "d", PriceMinor: 1999, Currency: "EUR", StockInitial: 5, StockTotal: 5, StockLeft: 5,
+			PerUserLimit: 1, OpensAt: opens, ClosesAt: opens.Add(time.Hour), PaymentWindow: time.Minute, Control: catalog.ControlOpen, Version: 1,
+		}
+		if created != want {
+			t.Errorf("created %+v, want %+v", created, want)
+		}
+		if it, err := s.items.Item(testContext(t), next.ID); err != nil || it != want {
+			t.Errorf("item after its creation: %+v, %v, want %+v", it, err, want)
+		}
+		var notOpen *inventory.NotOpenError
+		if _, err := s.service.Place(testContext(t), Purchase{ItemID: next.ID, UserID: "u", IdempotencyKey: "k", Quantity: 1, Wait: long}); !errors.As(err, &notOpen) || !notOpen.OpensAt.Equal(opens) {
+			t.Errorf("purchase before the opening: %v", err)
+		}
+	})
+}
+
+// TestService_CreateItem_StockAway: the row decides; Redis may come later.
+func TestService_CreateItem_StockAway(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	var heard []error
+	items, err := catalog.New(s, noStock{}, catalog.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	service := NewService(Config{Store: s, Stock: failing{}, Items: items, Waiters: NewWaiters(), OnError: func(err error) { heard = append(heard, err) }})
+	if _, err := service.CreateItem(testContext(t), newItem("item", 1, 1)); err != nil {
+		t.Fatal(err)
+	}
+	if len(heard) != 1 || !errors.Is(heard[0], errTest) {
+		t.Errorf("heard %v", heard)
+	}
+	if it := itemOf(t, s, "item"); it.Total != 1 {
+		t.Errorf("item %+v", it)
+	}
+	if _, err := service.Place(testContext(t), Purchase{ItemID: "item", UserID: "u", IdempotencyKey: "k", Quantity: 1, Wait: long}); !errors.Is(err, inventory.ErrOverloaded) {
+		t.Errorf("place: %v, want the stock's refusal", err)
+	}
+	if ids := service.Waiters.ids(10); len(ids) != 0 {
+		t.Errorf("tickets %v are left", ids)
+	}
+	// A service without OnError does not need one.
+	quiet := NewService(Config{Store: s, Stock: failing{}, Items: items, Waiters: NewWaiters()})
+	if _, err := quiet.CreateItem(testContext(t), newItem("item2", 1, 1)); err != nil {
+		t.Error(err)
+	}
+}
+
+type noStock struct{}
+
+func (noStock) Left(_ context.Context, items []string) ([]int64, error) {
+	left := make([]int64, len(items))
+	for i := range left {
+		left[i] = -1
+	}
+	return left, nil
+}

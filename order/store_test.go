@@ -1,0 +1,276 @@
+package order
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/mattn/go-sqlite3"
+
+	"flashsale/catalog"
+)
+
+func TestOpenStore(t *testing.T) {
+	t.Parallel()
+	for _, setting := range []string{"", "sqlite:", "shop.db", "postgres://host/db", "SQLITE:x"} {
+		if s, err := OpenStore(setting); !errors.Is(err, ErrDatabaseURL) {
+			t.Errorf("%q: %v, %v, want ErrDatabaseURL", setting, s, err)
+		}
+	}
+	// A path is a path, whatever a URI would make of it.
+	for _, name := range []string{"plain.db", "a?mode=memory", "b#c", "d%20e", "with space & more;x=y"} {
+		path := filepath.Join(t.TempDir(), "new", "folder", name)
+		s, err := OpenStore("sqlite:" + path)
+		if err != nil {
+			t.Errorf("%q: %v", name, err)
+			continue
+		}
+		if err := s.write.Exec("CREATE TABLE t (x)").Error; err != nil {
+			t.Errorf("%q: %v", name, err)
+		}
+		if err := s.Ping(testContext(t)); err != nil {
+			t.Errorf("%q: ping: %v", name, err)
+		}
+		if _, err := os.Stat(path); err != nil {
+			t.Errorf("%q: %v", name, err)
+		}
+		if err := s.Close(); err != nil {
+			t.Errorf("%q: close: %v", name, err)
+		}
+		if err := s.Ping(testContext(t)); err == nil {
+			t.Errorf("%q: ping of a closed store: no error", name)
+		}
+	}
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := OpenStore("sqlite:" + filepath.Join(file, "shop.db")); err == nil {
+		t.Error("a folder that is a file: no error")
+	}
+}
+
+// TestOpenStore_Durability: a committed order is promised for ever (P2), which
+// takes these settings on the connection that writes.
+func TestOpenStore_Durability(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	for pragma, want := range map[string]string{"journal_mode": "wal", "synchronous": "2", "busy_timeout": "5000", "query_only": "0"} {
+		var got string
+		if err := s.write.Raw("PRAGMA " + pragma).Scan(&got).Error; err != nil || got != want {
+			t.Errorf("PRAGMA %s is %s, %v, want %s", pragma, got, err, want)
+		}
+	}
+	// Readers run beside a writer in the middle of its work, on the state before it.
+	mustInsert(t, s, newItem("item", 5, 1))
+	occupy(t, s)
+	if items, err := s.Items(testContext(t)); err != nil || len(items) != 1 {
+		t.Errorf("reading beside a writer: %v, %v", items, err)
+	}
+}
+
+func TestStore_Items(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	for _, id := range []string{"b", "c", "a"} {
+		mustInsert(t, s, newItem(id, 5, 1))
+	}
+	mustCommit(t, s, bought("o", "b", "u", "k", 1))
+	ids := func(items []catalog.Item, err error) []string {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out []string
+		for _, i := range items {
+			out = append(out, fmt.Sprint(i.ID, i.StockLeft))
+		}
+		slices.Sort(out)
+		return out
+	}
+	if got := ids(s.Items(testContext(t))); !slices.Equal(got, []string{"a5", "b4", "c5"}) {
+		t.Errorf("items %v", got)
+	}
+	if got := ids(s.ItemsByID(testContext(t), []string{"c", "none", "b"})); !slices.Equal(got, []string{"b4", "c5"}) {
+		t.Errorf("items by id %v", got)
+	}
+	if got := ids(s.ItemsByID(testContext(t), nil)); got != nil {
+		t.Errorf("items by no id %v", got)
+	}
+	if _, err := s.InsertItem(testContext(t), newItem("bad", -1, 1)); err == nil || errors.Is(err, ErrItemExists) {
+		t.Errorf("an item the database refuses: %v", err)
+	}
+}
+
+func TestStore_List(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	mustInsert(t, s, newItem("a", 100, 100))
+	mustInsert(t, s, newItem("b", 100, 1))
+	for i := range 25 {
+		user := []string{"x", "y"}[i%2]
+		item := []string{"a", "a", "b"}[i%3]
+		mustCommit(t, s, bought(fmt.Sprintf("o%02d", i), item, user, fmt.Sprint(i), 1))
+	}
+	// all follows the pages to the end and returns the ids.
+	all := func(f Filter) []string {
+		t.Helper()
+		var out []string
+		for {
+			page, more, err := s.List(testContext(t), f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(page) > f.Limit || more && len(page) != f.Limit {
+				t.Fatalf("a page of %d with more %v at limit %d", len(page), more, f.Limit)
+			}
+			for _, o := range page {
+				if f.UserID != "" && o.UserID != f.UserID || f.ItemID != "" && o.ItemID != f.ItemID || f.Status != "" && o.Status != f.Status {
+					t.Errorf("filter %+v let %+v through", f, o)
+				}
+				out = append(out, o.ID)
+			}
+			if !more {
+				return out
+			}
+			f.Before = out[len(out)-1]
+		}
+	}
+	want := map[Filter]int{
+		{}: 25, {UserID: "x"}: 13, {ItemID: "b"}: 8, {UserID: "y", ItemID: "a"}: 8, {UserID: "nobody"}: 0,
+		{Status: StatusRejected}: 6, {Status: StatusConfirmed, ItemID: "b"}: 2, {Before: "o05"}: 5,
+	}
+	for f, n := range want {
+		for _, limit := range []int{1, 4, 5, 25, 100} {
+			f.Limit = limit
+			got := all(f)
+			newest := slices.Clone(got)
+			slices.Sort(newest)
+			slices.Reverse(newest)
+			if len(got) != n || !slices.Equal(got, newest) {
+				t.Errorf("filter %+v: %v, want %d, newest first", f, got, n)
+			}
+		}
+	}
+}
+
+func TestStore_Epoch(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	first, err := s.Epoch(testContext(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range int64(3) {
+		raised, err := s.RaiseEpoch(testContext(t))
+		if err != nil || raised != first+1+i {
+			t.Errorf("raised to %d, %v, want %d", raised, err, first+1+i)
+		}
+		if got, err := s.Epoch(testContext(t)); err != nil || got != raised {
+			t.Errorf("epoch %d, %v, want %d", got, err, raised)
+		}
+	}
+	if err := s.write.Exec("UPDATE meta SET value = 'many' WHERE key = 'epoch'").Error; err != nil {
+		t.Fatal(err)
+	}
+	if got, err := s.Epoch(testContext(t)); err == nil {
+		t.Errorf("a broken epoch is read as %d", got)
+	}
+}
+
+func TestStore_Order_NotFound(t *testing.T) {
+	t.Parallel()
+	if o, err := newStore(t).Order(testContext(t), "none"); !errors.Is(err, ErrNotFound) {
+		t.Errorf("order %+v, %v, want ErrNotFound", o, err)
+	}
+}
+
+func TestTransient(t *testing.T) {
+	t.Parallel()
+	code := func(c sqlite3.ErrNo) error { return fmt.Errorf("commit: %w", sqlite3.Error{Code: c}) }
+	for _, c := range []struct {
+		err  error
+		want bool
+	}{
+		{code(sqlite3.ErrBusy), true},
+		{code(sqlite3.ErrLocked), true},
+		{code(sqlite3.ErrFull), true},
+		{code(sqlite3.ErrIoErr), true},
+		{code(sqlite3.ErrReadonly), true},
+		{code(sqlite3.ErrCantOpen), true},
+		{code(sqlite3.ErrInterrupt), true},
+		{code(sqlite3.ErrConstraint), false},
+		{code(sqlite3.ErrMismatch), false},
+		{code(sqlite3.ErrTooBig), false},
+		{code(sqlite3.ErrError), false},
+		{context.Canceled, true},
+		{fmt.Errorf("x: %w", context.DeadlineExceeded), true},
+		{sql.ErrConnDone, true},
+		{sql.ErrTxDone, true},
+		{errUneven, false},
+		{io.EOF, false},
+	} {
+		if got := transient(c.err); got != c.want {
+			t.Errorf("%v: transient %v, want %v", c.err, got, c.want)
+		}
+	}
+}
+
+// TestFulfiller_Handle_DatabaseFull fills the database: the batch waits, and is
+// committed whole once there is room.
+func TestFulfiller_Handle_DatabaseFull(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	mustInsert(t, s, newItem("item", 5000, 1))
+	var pages int
+	if err := s.write.Raw("PRAGMA page_count").Scan(&pages).Error; err != nil {
+		t.Fatal(err)
+	}
+	bound := func(n int) {
+		t.Helper()
+		if err := s.write.Exec(fmt.Sprintf("PRAGMA max_page_count = %d", n)).Error; err != nil {
+			t.Fatal(err)
+		}
+	}
+	bound(pages + 1)
+	heard := make(chan error, 1000)
+	f := NewFulfiller(s, nil, nil, func(err error) { heard <- err })
+	result := make(chan []error, 1)
+	go func() { result <- f.Handle(testContext(t), leased(distinct("n", "item", 500)...)) }()
+	for range 2 {
+		select {
+		case err := <-heard:
+			var se sqlite3.Error
+			if !errors.As(err, &se) || se.Code != sqlite3.ErrFull {
+				t.Errorf("heard %v, want a full database", err)
+			}
+		case errs := <-result:
+			t.Fatalf("handled in a full database: %v", errors.Join(errs...))
+		case <-time.After(limit):
+			t.Fatal("the full database was not reported")
+		}
+	}
+	if n := len(allRows(t, s)); n != 0 {
+		t.Errorf("%d rows of a batch that did not fit", n)
+	}
+	bound(1_000_000)
+	select {
+	case errs := <-result:
+		if err := errors.Join(errs...); err != nil {
+			t.Errorf("after there was room: %v", err)
+		}
+	case <-time.After(limit):
+		t.Fatal("the batch was not committed")
+	}
+	if n := len(allRows(t, s)); n != 500 {
+		t.Errorf("%d rows, want 500", n)
+	}
+	auditStore(t, s)
+}
