@@ -462,7 +462,7 @@ func TestInventory_Partitions(t *testing.T) {
 		want[v.Partition(item)]++
 		r := s.request("u", "k", 1)
 		r.ItemID = item
-		r.Payload = payload(r)
+		r.Payload = string(payload(r))
 		mustBuy(t, v, r)
 	}
 	for p, q := range queues {

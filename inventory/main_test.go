@@ -232,7 +232,7 @@ func (s *shop) request(buyer, key string, quantity int64) *Request {
 	id := fmt.Sprintf("order-%06d", serial.n)
 	serial.mu.Unlock()
 	r := &Request{ItemID: s.item, Buyer: buyer, IdempotencyKey: key, Quantity: quantity, OrderID: id}
-	r.Payload = payload(r)
+	r.Payload = string(payload(r))
 	return r
 }
 

@@ -56,7 +56,7 @@ func (m *model) purchase(r *Request) Outcome {
 	case len(m.queue) >= m.room:
 		return Outcome{Err: ErrOverloaded}
 	}
-	o := parseSold(r.OrderID, r.Payload)
+	o := parseSold(r.OrderID, []byte(r.Payload))
 	m.left -= r.Quantity
 	m.held[r.Buyer] += r.Quantity
 	m.known[field] = o

@@ -22,7 +22,7 @@ type Request struct {
 	IdempotencyKey string
 	Quantity       int64  // 1 or more
 	OrderID        string // fresh for every request; repeats of this Request settle on it
-	Payload        []byte // the order's task
+	Payload        string // the order's task
 	// Done is called once with the outcome, from the goroutine that sells the
 	// item: it must be quick and must not block.
 	Done func(Outcome)
@@ -431,7 +431,8 @@ func (s *seller) send(ctx context.Context, batch []*Request) (purchaseReply, err
 	q := s.v.queues[s.v.keys.partition(s.item)]
 	args := append(s.args[:0], s.held.GuardValue(), s.held.Fence(), s.v.epoch.Load(), q.MaxLength(), len(batch))
 	for _, r := range batch {
-		args = append(args, r.Buyer, r.IdempotencyKey, r.Quantity, r.OrderID, r.Payload)
+		// By pointer: a string put into an interface is copied to the heap.
+		args = append(args, &r.Buyer, &r.IdempotencyKey, &r.Quantity, &r.OrderID, &r.Payload)
 	}
 	s.args = args
 	faultpoint.Reach("inventory.send")

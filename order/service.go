@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -76,8 +77,8 @@ type attempt struct {
 	ticket  ticket
 	// waits: the commit ends the wait, so acceptance alone need not wake it.
 	waits    bool
-	outcome  chan inventory.Outcome
-	accepted chan struct{}
+	accepted atomic.Bool
+	late     atomic.Bool // the wait for the commit is spent; acceptance is news now
 }
 
 // Place buys. It returns once the order is committed, or durably queued when
@@ -121,10 +122,10 @@ func (s *Service) submit(ctx context.Context, t *task, wait time.Duration) (Plac
 		return Placed{}, "", fmt.Errorf("make order id: %w", err)
 	}
 	t.ID = id.String()
-	a := newAttempt(wait > 0)
+	a := &attempt{ticket: ticket{settled: make(chan settlement, 3)}, waits: wait > 0}
 	a.request = inventory.Request{
 		ItemID: t.ItemID, Buyer: t.UserID, IdempotencyKey: t.IdempotencyKey, Quantity: t.Quantity,
-		OrderID: t.ID, Payload: appendTask(make([]byte, 0, 192), t), Done: a.done,
+		OrderID: t.ID, Payload: t.payload(), Done: a.done,
 	}
 	if a.waits {
 		s.Waiters.add(t.ID, &a.ticket)
@@ -133,63 +134,55 @@ func (s *Service) submit(ctx context.Context, t *task, wait time.Duration) (Plac
 	if err := s.Stock.Submit(&a.request); err != nil {
 		return Placed{}, "", err
 	}
-	deadline := wait
 	if !a.waits {
-		deadline = sendMargin
+		return a.wait(ctx, t, sendMargin)
 	}
-	timer := takeTimer(deadline)
-	defer giveTimer(timer)
-	select {
-	case o := <-a.outcome:
-		return Placed{Order: t.queued()}, o.ReplayOf, o.Err
-	case set := <-a.ticket.settled:
-		return Placed{Order: set.apply(t.queued()), Committed: true}, "", nil
-	case <-timer.C:
-	case <-ctx.Done():
-		return Placed{}, "", context.Cause(ctx)
+	placed, replay, err := a.wait(ctx, t, wait)
+	if !errors.Is(err, errWaitSpent) {
+		return placed, replay, err
 	}
-	return s.late(ctx, t, a)
-}
-
-// late is what remains when the wait for the commit is spent: the purchase's
-// own outcome, which is due soon if it is not there yet.
-func (s *Service) late(ctx context.Context, t *task, a *attempt) (Placed, string, error) {
-	if !a.waits {
-		return Placed{}, "", inventory.ErrUnavailable
-	}
-	timer := takeTimer(sendMargin)
-	defer giveTimer(timer)
-	select {
-	case o := <-a.outcome:
-		return Placed{Order: t.queued()}, o.ReplayOf, o.Err
-	case <-a.accepted:
+	// The wait for the commit is spent. What is left to learn is the purchase's
+	// own outcome, which is due soon if it is not known yet.
+	a.late.Store(true)
+	if a.accepted.Load() {
 		return Placed{Order: t.queued()}, "", nil
-	case set := <-a.ticket.settled:
-		return Placed{Order: set.apply(t.queued()), Committed: true}, "", nil
+	}
+	return a.wait(ctx, t, sendMargin)
+}
+
+// errWaitSpent says that nothing ended the wait in time. It is unavailability
+// to who has nothing more to wait for.
+var errWaitSpent = fmt.Errorf("order: no answer in time: %w", inventory.ErrUnavailable)
+
+// wait waits for the next event.
+func (a *attempt) wait(ctx context.Context, t *task, d time.Duration) (Placed, string, error) {
+	timer := takeTimer(d)
+	defer giveTimer(timer)
+	select {
+	case e := <-a.ticket.settled:
+		if e.commit {
+			return Placed{Order: e.notice.apply(t.queued()), Committed: true}, "", nil
+		}
+		return Placed{Order: t.queued()}, e.outcome.ReplayOf, e.outcome.Err
 	case <-timer.C:
-		return Placed{}, "", inventory.ErrUnavailable
+		return Placed{}, "", errWaitSpent
 	case <-ctx.Done():
 		return Placed{}, "", context.Cause(ctx)
 	}
-}
-
-func newAttempt(waits bool) *attempt {
-	a := &attempt{waits: waits, outcome: make(chan inventory.Outcome, 1)}
-	if waits {
-		a.accepted = make(chan struct{})
-		a.ticket.settled = make(chan settlement, 1)
-	}
-	return a
 }
 
 // done is called by the inventory. An accepted request that waits for its
 // commit is not woken for it: that would be a second wake-up for every order.
+// Who is late has set late before it looked at accepted, so one of the two
+// sees the other.
 func (a *attempt) done(o inventory.Outcome) {
 	if a.waits && o.Err == nil && o.ReplayOf == "" {
-		close(a.accepted)
-		return
+		a.accepted.Store(true)
+		if !a.late.Load() {
+			return
+		}
 	}
-	a.outcome <- o
+	a.ticket.settled <- settlement{outcome: o}
 }
 
 // replayPollMin and replayPollMax bound the pauses between looks for an order
@@ -268,12 +261,10 @@ func (s *Service) CreateItem(ctx context.Context, n NewItem) (catalog.Item, erro
 	return item, nil
 }
 
-func (n settlement) apply(o Order) Order {
-	o.Status = n.notice.status
-	o.Reason = n.notice.reason
-	o.ConfirmedAt = fromMillis(n.notice.confirmedAt)
-	o.ExpiresAt = fromMillis(n.notice.expiresAt)
-	o.ClosedAt = fromMillis(n.notice.closedAt)
+// apply writes what a notice says into an order.
+func (n *notice) apply(o Order) Order {
+	o.Status, o.Reason = n.status, n.reason
+	o.ConfirmedAt, o.ExpiresAt, o.ClosedAt = fromMillis(n.confirmedAt), fromMillis(n.expiresAt), fromMillis(n.closedAt)
 	return o
 }
 

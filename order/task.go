@@ -54,6 +54,12 @@ func appendTask(b []byte, t *task) []byte {
 	return append(b, t.IdempotencyKey...)
 }
 
+// payload is the task as the queue carries it.
+func (t *task) payload() string {
+	var buf [256]byte
+	return string(appendTask(buf[:0], t))
+}
+
 // parseTask reads a payload. What is malformed can never become an order.
 func parseTask(id string, payload []byte) (task, error) {
 	var f [taskFields]string

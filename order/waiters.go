@@ -8,6 +8,8 @@ import (
 	"sync"
 
 	"github.com/redis/go-redis/v9"
+
+	"flashsale/inventory"
 )
 
 // Waiters are the requests of one API process that wait for their order's
@@ -24,17 +26,18 @@ type waiterShard struct {
 	m  map[string]*ticket
 }
 
-// ticket is one request's wait. It is told at most once of each of the two
-// things that can end it.
+// ticket is one request's wait.
 type ticket struct {
-	// settled receives what ends the wait: a refusal or replay from the
-	// purchase, or the commit's notice. It has room for both.
+	// settled has room for all that can end the wait: the purchase's outcome,
+	// its acceptance where that is asked for late, and the commit.
 	settled chan settlement
 }
 
+// settlement is what ends a wait.
 type settlement struct {
-	notice notice // when commit is true
-	commit bool
+	outcome inventory.Outcome
+	commit  bool
+	notice  notice // what was committed
 }
 
 // NewWaiters returns an empty set with a fresh origin.
@@ -83,7 +86,7 @@ func (w *Waiters) settle(n notice) {
 	delete(s.m, n.id)
 	s.mu.Unlock()
 	if t != nil {
-		t.settled <- settlement{notice: n, commit: true}
+		t.settled <- settlement{commit: true, notice: n}
 	}
 }
 

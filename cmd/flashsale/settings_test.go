@@ -136,7 +136,7 @@ type bad struct{ setting, value string }
 var badSettings = []bad{
 	{"addr", "nonsense"}, {"addr", "127.0.0.1"}, {"addr", "127.0.0.1:http2"}, {"addr", "127.0.0.1:65536"},
 	{"ops-addr", "nonsense"}, {"ops-addr", "127.0.0.1:-1"},
-	{"redis", "127.0.0.1:6379"}, {"redis", "mysql://127.0.0.1:1"}, {"redis", "redis://"}, {"redis", "redis://127.0.0.1:6379/nonsense"},
+	{"redis", "127.0.0.1:6379"}, {"redis", "mysql://127.0.0.1:1"}, {"redis", "redis://"},
 	{"db", "shop.db"}, {"db", "sqlite:"}, {"db", "mysql://127.0.0.1:1/shop"},
 	{"jwt-secret", "short"},
 	{"partitions", "0"}, {"partitions", "-1"}, {"partitions", "1025"}, {"partitions", "1.5"}, {"partitions", "many"},
@@ -243,6 +243,7 @@ func TestStart_Refused(t *testing.T) {
 		refused(t, process.Spec{Command: command, Env: key, Args: with("--db", "sqlite:"+s.dbPath, "--redis", "redis://"+process.FreeAddr(t)+"/0")},
 			"redis", "FLASHSALE_REDIS")
 	}
+	refused(t, process.Spec{Command: "serve", Env: key, Args: with("--redis", "redis://127.0.0.1:6379/nonsense")}, "redis", "FLASHSALE_REDIS", "nonsense")
 	refused(t, process.Spec{Command: "api", Args: with("--db", "sqlite:"+s.dbPath, "--redis", redis)}, "FLASHSALE_JWT_SECRET", "FLASHSALE_JWKS")
 	_, port, err := net.SplitHostPort(process.FreeAddr(t))
 	if err != nil {
@@ -287,14 +288,20 @@ func TestStart_Taken(t *testing.T) {
 func TestStart_Unusable(t *testing.T) {
 	needProcesses(t)
 	file := writeFile(t, "file", "no folder, no database; long enough not to be taken for an empty one")
-	args := func(list ...string) []string { return list }
 	key := []string{"FLASHSALE_JWT_SECRET=" + secret}
-	refused(t, process.Spec{Command: "serve", Env: key, Args: args("--data-dir", file)}, "data-dir", "FLASHSALE_DATA_DIR", file)
-	refused(t, process.Spec{Command: "serve", Args: []string{"--data-dir", file}}, "data-dir", "FLASHSALE_DATA_DIR", file)
-	refused(t, process.Spec{Command: "serve", Env: key, Args: args("--data-dir", t.TempDir(), "--db", "sqlite:"+file)}, "db", "FLASHSALE_DB", file)
-	refused(t, process.Spec{Command: "serve", Env: key, Args: args("--data-dir", t.TempDir(), "--db", "sqlite:"+filepath.Join(file, "shop.db"))}, "db", "FLASHSALE_DB")
-	refused(t, process.Spec{Command: "serve", Args: args("--data-dir", t.TempDir(), "--jwks", filepath.Join(t.TempDir(), "none.json"))}, "jwks", "FLASHSALE_JWKS")
-	refused(t, process.Spec{Command: "serve", Args: args("--data-dir", t.TempDir(), "--jwks", file)}, "jwks", "FLASHSALE_JWKS")
+	for _, q := range []struct {
+		env, args []string
+		words     []string
+	}{
+		{key, []string{"--data-dir", file}, []string{"data-dir", "FLASHSALE_DATA_DIR", file}},
+		{nil, []string{"--data-dir", file}, []string{"data-dir", "FLASHSALE_DATA_DIR", file}},
+		{key, []string{"--db", "sqlite:" + file}, []string{"db", "FLASHSALE_DB", file}},
+		{key, []string{"--db", "sqlite:" + filepath.Join(file, "shop.db")}, []string{"db", "FLASHSALE_DB", file}},
+		{nil, []string{"--jwks", filepath.Join(filepath.Dir(file), "none.json")}, []string{"jwks", "FLASHSALE_JWKS", "none.json"}},
+		{nil, []string{"--jwks", file}, []string{"jwks", "FLASHSALE_JWKS", file}},
+	} {
+		refused(t, process.Spec{Command: "serve", Env: q.env, Args: q.args}, q.words...)
+	}
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "jwt.key"), []byte("too short"), 0o600); err != nil {
 		t.Fatal(err)

@@ -1,0 +1,252 @@
+package migrations
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	_ "github.com/mattn/go-sqlite3" // the driver of the one dialect
+)
+
+func testContext(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func openFile(t *testing.T, path, params string) *sql.DB {
+	t.Helper()
+	db, err := sql.Open("sqlite3", "file:"+path+params)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return db
+}
+
+func newMigrator(t *testing.T, db *sql.DB) *Migrator {
+	t.Helper()
+	m, err := New(db, "sqlite")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// schema lists what the database holds, as the statements that made it.
+func schema(t *testing.T, db *sql.DB) []string {
+	t.Helper()
+	rows, err := db.QueryContext(testContext(t), "SELECT name || ': ' || COALESCE(sql, '') FROM sqlite_master ORDER BY name")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	var out []string
+	for rows.Next() {
+		var line string
+		if err := rows.Scan(&line); err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, line)
+	}
+	if err := rows.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// tables are the names of the schema's tables of ours.
+func tables(t *testing.T, db *sql.DB) []string {
+	t.Helper()
+	var out []string
+	for _, line := range schema(t, db) {
+		name, text, _ := strings.Cut(line, ": ")
+		if strings.HasPrefix(text, "CREATE TABLE") && !strings.HasPrefix(name, "goose") && !strings.HasPrefix(name, "sqlite_") {
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
+func wantStatus(t *testing.T, m *Migrator, applied bool) {
+	t.Helper()
+	steps, err := m.Status(testContext(t))
+	if err != nil || len(steps) == 0 {
+		t.Fatalf("status %v, %v", steps, err)
+	}
+	for i, s := range steps {
+		if s.Applied != applied || s.Version != int64(i+1) || s.Name == "" {
+			t.Errorf("step %+v, want version %d, applied %v", s, i+1, applied)
+		}
+	}
+}
+
+func TestMigrator_UpDownUp(t *testing.T) {
+	t.Parallel()
+	db := openFile(t, filepath.Join(t.TempDir(), "shop.db"), "")
+	m := newMigrator(t, db)
+	steps, err := m.Status(testContext(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantStatus(t, m, false)
+	n, err := m.Up(testContext(t))
+	if err != nil || n != len(steps) {
+		t.Fatalf("up applied %d, %v, want %d", n, err, len(steps))
+	}
+	wantStatus(t, m, true)
+	first := schema(t, db)
+	if got := tables(t, db); !slices.Equal(got, []string{"buyers", "items", "meta", "orders"}) {
+		t.Errorf("tables %v", got)
+	}
+	if n, err := m.Up(testContext(t)); err != nil || n != 0 {
+		t.Errorf("a second up applied %d, %v", n, err)
+	}
+	for range steps {
+		if done, err := m.Down(testContext(t)); err != nil || !done {
+			t.Fatalf("down: %v, %v", done, err)
+		}
+	}
+	if got := tables(t, db); len(got) != 0 {
+		t.Errorf("tables %v are left after going down", got)
+	}
+	wantStatus(t, m, false)
+	if done, err := m.Down(testContext(t)); err != nil || done {
+		t.Errorf("down with nothing to undo: %v, %v", done, err)
+	}
+	if n, err := m.Up(testContext(t)); err != nil || n != len(steps) {
+		t.Fatalf("up again applied %d, %v", n, err)
+	}
+	if again := schema(t, db); !slices.Equal(first, again) {
+		t.Errorf("the schema after up, down, up is\n%s\nand was\n%s", strings.Join(again, "\n"), strings.Join(first, "\n"))
+	}
+	var epoch string
+	if err := db.QueryRowContext(testContext(t), "SELECT value FROM meta WHERE key = 'epoch'").Scan(&epoch); err != nil || epoch != "1" {
+		t.Errorf("epoch %q, %v, want 1", epoch, err)
+	}
+}
+
+func TestMigrator_Check(t *testing.T) {
+	t.Parallel()
+	db := openFile(t, filepath.Join(t.TempDir(), "shop.db"), "")
+	m := newMigrator(t, db)
+	if err := m.Check(testContext(t)); !errors.Is(err, ErrPending) {
+		t.Errorf("empty database: %v, want ErrPending", err)
+	}
+	if _, err := m.Up(testContext(t)); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Check(testContext(t)); err != nil {
+		t.Errorf("migrated database: %v", err)
+	}
+	if _, err := m.Down(testContext(t)); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Check(testContext(t)); !errors.Is(err, ErrPending) {
+		t.Errorf("database a step behind: %v, want ErrPending", err)
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Check(testContext(t)); err == nil || errors.Is(err, ErrPending) {
+		t.Errorf("closed database: %v, want its error", err)
+	}
+}
+
+// TestMigrator_Check_WritesNothing compares the file's bytes: a process that
+// only checks may not be allowed to write.
+func TestMigrator_Check_WritesNothing(t *testing.T) {
+	t.Parallel()
+	for name, prepare := range map[string]func(t *testing.T, path string){
+		"Empty": func(t *testing.T, path string) {
+			if err := os.WriteFile(path, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"ForeignTables": func(t *testing.T, path string) {
+			db := openFile(t, path, "")
+			if _, err := db.ExecContext(testContext(t), "CREATE TABLE mine (x)"); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"Migrated": func(t *testing.T, path string) {
+			if _, err := newMigrator(t, openFile(t, path, "")).Up(testContext(t)); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			path := filepath.Join(dir, "shop.db")
+			prepare(t, path)
+			before, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := ErrPending
+			if name == "Migrated" {
+				want = nil
+			}
+			for _, params := range []string{"", "?mode=ro"} {
+				db := openFile(t, path, params)
+				if err := newMigrator(t, db).Check(testContext(t)); !errors.Is(err, want) {
+					t.Errorf("check with %q: %v, want %v", params, err, want)
+				}
+			}
+			after, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !bytes.Equal(before, after) {
+				t.Errorf("Check changed the file: %d bytes before, %d after", len(before), len(after))
+			}
+			files, err := os.ReadDir(dir)
+			if err != nil || len(files) != 1 {
+				t.Errorf("files beside the database: %v, %v", files, err)
+			}
+		})
+	}
+}
+
+func TestMigrator_Up_Fails(t *testing.T) {
+	t.Parallel()
+	db := openFile(t, filepath.Join(t.TempDir(), "shop.db"), "")
+	// Something of ours is there already, of unknown origin.
+	if _, err := db.ExecContext(testContext(t), "CREATE TABLE orders (x)"); err != nil {
+		t.Fatal(err)
+	}
+	m := newMigrator(t, db)
+	if n, err := m.Up(testContext(t)); err == nil || n != 0 {
+		t.Errorf("up onto a foreign table: %d, %v, want an error", n, err)
+	}
+	// A step is whole or not there.
+	if got := tables(t, db); !slices.Equal(got, []string{"orders"}) {
+		t.Errorf("a failed step left the tables %v", got)
+	}
+	wantStatus(t, m, false)
+	if err := m.Check(testContext(t)); !errors.Is(err, ErrPending) {
+		t.Errorf("check: %v, want ErrPending", err)
+	}
+}
+
+func TestNew_UnknownDialect(t *testing.T) {
+	t.Parallel()
+	for _, dialect := range []string{"", "postgres", "SQLite", "../sqlite"} {
+		if m, err := New(nil, dialect); err == nil {
+			t.Errorf("dialect %q: %v, want an error", dialect, m)
+		}
+	}
+}
