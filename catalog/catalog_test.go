@@ -45,6 +45,14 @@ func (s *shop) set(f func(*shop)) {
 	f(s)
 }
 
+// holdBack makes the database silent until the channel is closed. It is called
+// in the bubble, to which its channel must belong.
+func (s *shop) holdBack() chan struct{} {
+	gate := make(chan struct{})
+	s.set(func(s *shop) { s.pause = gate })
+	return gate
+}
+
 // read answers as of now and waits then, as a slow network does.
 func (s *shop) read(ctx context.Context, ids []string) ([]Item, error) {
 	s.mu.Lock()
@@ -198,9 +206,8 @@ func TestCatalog_Item_NegativeExpires(t *testing.T) {
 func TestCatalog_Item_UnknownCrowd(t *testing.T) {
 	t.Parallel()
 	s := newShop(Item{ID: "real", StockLeft: 2})
-	gate := make(chan struct{})
-	s.pause = gate
 	inBubble(t, s, Config{LoadTimeout: time.Hour}, func(t *testing.T, c *Catalog) {
+		gate := s.holdBack()
 		const crowd = 1000
 		var wg sync.WaitGroup
 		for i := range crowd {
@@ -229,9 +236,8 @@ func TestCatalog_Item_UnknownCrowd(t *testing.T) {
 func TestCatalog_Item_OneQuestion(t *testing.T) {
 	t.Parallel()
 	s := newShop(Item{ID: "a", StockLeft: 2})
-	gate := make(chan struct{})
-	s.pause = gate
 	inBubble(t, s, Config{LoadTimeout: time.Hour}, func(t *testing.T, c *Catalog) {
+		gate := s.holdBack()
 		var wg sync.WaitGroup
 		for range 500 {
 			wg.Go(func() { wantItem(t, c, "a", 2) })
@@ -323,9 +329,8 @@ func TestCatalog_Forget_DuringLook(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newShop()
-			gate := make(chan struct{})
-			s.pause = gate
 			inBubble(t, s, Config{Life: time.Hour, LoadTimeout: time.Hour}, func(t *testing.T, c *Catalog) {
+				gate := s.holdBack()
 				done := make(chan struct{})
 				go func() {
 					defer close(done)
@@ -396,12 +401,13 @@ func TestCatalog_StockHangs(t *testing.T) {
 				s.items[id] = Item{ID: id, StockLeft: 9}
 			}
 			s.stockHangs = true
-			gate := make(chan struct{})
-			s.pause = gate
 			inBubble(t, s, Config{LoadTimeout: time.Second, OnError: func(error) {}}, func(t *testing.T, c *Catalog) {
+				gate := s.holdBack()
 				var wg sync.WaitGroup
 				failed := 0
 				var mu sync.Mutex
+				wg.Go(func() { wantUnknown(t, c, "first") })
+				synctest.Wait() // the others gather behind it, in one look
 				for i := range n {
 					wg.Go(func() {
 						item, err := c.Item(t.Context(), fmt.Sprintf("i%d", i))
@@ -464,8 +470,8 @@ func TestCatalog_SourceAway_KeepsMemory(t *testing.T) {
 func TestCatalog_LoadTimeout(t *testing.T) {
 	t.Parallel()
 	s := newShop(Item{ID: "a"})
-	s.pause = make(chan struct{}) // for ever
 	inBubble(t, s, Config{LoadTimeout: 2 * time.Second}, func(t *testing.T, c *Catalog) {
+		s.holdBack() // for ever
 		start := time.Now()
 		if _, err := c.Item(t.Context(), "a"); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("item: %v, want the deadline's error", err)
@@ -484,9 +490,8 @@ func TestCatalog_LoadTimeout(t *testing.T) {
 func TestCatalog_ContextEnds(t *testing.T) {
 	t.Parallel()
 	s := newShop(Item{ID: "a", StockLeft: 9})
-	gate := make(chan struct{})
-	s.pause = gate
 	inBubble(t, s, Config{LoadTimeout: time.Hour, Life: time.Hour}, func(t *testing.T, c *Catalog) {
+		gate := s.holdBack()
 		ctx, cancel := context.WithCancelCause(t.Context())
 		var wg sync.WaitGroup
 		wg.Go(func() {

@@ -174,7 +174,8 @@ func TestInventory_Purchase_Refusals(t *testing.T) {
 			sale := open(10, 3)
 			change(&sale)
 			s := newShop(t, rdb, sale, 0)
-			return s, s.inventory(t, Config{})
+			v := s.inventory(t, Config{})
+			return s, v
 		}
 		as := func(t *testing.T, change func(*Sale), want error) {
 			s, v := shop(t, change)

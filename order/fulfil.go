@@ -133,6 +133,19 @@ func (f *Fulfiller) tell(ctx context.Context, tasks []task, out []outcome) {
 	}
 }
 
+// Linger tells a queue's worker how long to gather: d when nobody waits for the
+// commit of any of these orders, not at all when someone does.
+func Linger(d time.Duration) func([]queue.Leased) time.Duration {
+	return func(leased []queue.Leased) time.Duration {
+		for i := range leased {
+			if awaited(leased[i].Payload) {
+				return 0
+			}
+		}
+		return d
+	}
+}
+
 // Work drains the queues until ctx ends, and then finishes what it holds.
 func (f *Fulfiller) Work(ctx context.Context, queues []*queue.Queue, cfg queue.RunConfig) error {
 	var g errgroup.Group

@@ -1,6 +1,7 @@
 package order
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"strconv"
@@ -86,6 +87,22 @@ func parseTask(id string, payload []byte) (task, error) {
 		return task{}, fmt.Errorf("%w: created at: %w", errTaskMalformed, err)
 	}
 	return t, nil
+}
+
+// originField is the place of the origin among a payload's fields.
+const originField = 7
+
+// awaited reports whether a request waits for the order's commit, which its
+// payload says by naming the process; one that cannot be read is not awaited.
+func awaited(payload []byte) bool {
+	for range originField {
+		_, rest, ok := bytes.Cut(payload, []byte{'\t'})
+		if !ok {
+			return false
+		}
+		payload = rest
+	}
+	return len(payload) > 0 && payload[0] != '\t'
 }
 
 // queued is the order as it stands while its task waits.

@@ -144,7 +144,8 @@ func TestWaiters_Listen_Resubscribes(t *testing.T) {
 		t.Fatal(err)
 	}
 	select {
-	case <-heard:
+	case err := <-heard:
+		t.Logf("the listener reports %v", err)
 	case <-time.After(limit):
 		t.Fatal("the loss was not reported")
 	}

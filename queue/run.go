@@ -43,9 +43,13 @@ type RunConfig struct {
 	// MaxIdle is the longest an idle worker waits without looking at the queue, at
 	// least 10 ms. It only matters when a wake-up was lost with a dying process. Default 5 s.
 	MaxIdle time.Duration
-	// Linger is how long to wait for more tasks after a fetch that was short of
-	// Batch, while other handlers run. Default 0: not at all.
-	Linger time.Duration
+	// Linger says how long after fetching these tasks the next fetch should come at
+	// the earliest, so that it finds a fuller batch: for a handler such as a
+	// database transaction, which costs little more for more tasks. It is asked
+	// after a fetch that was short of Batch and found tasks; a worker that had
+	// nothing to do picks up the first task at once in any case. It must not keep
+	// the slice. More than a second counts as a second. Default: no lingering.
+	Linger func(fetched []Leased) time.Duration
 	// OnError is told of failures of Redis, panics and lost leases. It is called
 	// from several goroutines and must not block. Default: nobody is told.
 	OnError func(error)
@@ -128,8 +132,6 @@ func (c RunConfig) validate() error {
 		return fmt.Errorf("%w: Drain %v is negative", ErrConfig, c.Drain)
 	case c.MaxIdle < 10*time.Millisecond:
 		return fmt.Errorf("%w: MaxIdle %v, want at least 10ms", ErrConfig, c.MaxIdle)
-	case c.Linger < 0 || c.Linger > time.Second:
-		return fmt.Errorf("%w: Linger %v, want 0 to 1s", ErrConfig, c.Linger)
 	}
 	return nil
 }
@@ -144,10 +146,13 @@ type runner struct {
 	// turn is held by the one worker that fetches or waits. So a process has one
 	// blocked connection, and it is the last to look that watches the next due time.
 	turn chan struct{}
-	// busy counts the handlers that run.
-	busy      atomic.Int32
+	// nextFetch is when lingering ends. It belongs to the holder of turn.
+	nextFetch time.Time
 	abandoned atomic.Int32
 }
+
+// maxLinger bounds what RunConfig.Linger may ask for.
+const maxLinger = time.Second
 
 func (r *runner) worker(ctx context.Context) {
 	for {
@@ -167,11 +172,14 @@ func (r *runner) next(ctx context.Context) []Leased {
 		return nil
 	}
 	defer func() { <-r.turn }()
+	if d := time.Until(r.nextFetch); d > 0 {
+		pause(ctx, d)
+	}
 	failures := 0
 	for ctx.Err() == nil {
 		f, err := r.fetch(ctx, r.cfg.Batch)
 		if err == nil && len(f.Tasks) > 0 {
-			return r.gather(ctx, f)
+			return r.take(ctx, f.Tasks)
 		}
 		if err == nil && !f.More {
 			limit, due := r.cfg.MaxIdle, false
@@ -199,32 +207,21 @@ func (r *runner) fetch(ctx context.Context, n int) (Fetched, error) {
 	return r.q.dequeue(whole, n, r.cfg.MaxIdle)
 }
 
-// gather waits for more where a fetch under load was short, because a handler
-// such as a database transaction costs little more for a fuller batch. It hands
-// everything back when ctx ended meanwhile.
-func (r *runner) gather(ctx context.Context, f Fetched) []Leased {
-	tasks := f.Tasks
-	if r.cfg.Linger > 0 && len(tasks) < r.cfg.Batch && r.busy.Load() > 0 && ctx.Err() == nil {
-		pause(ctx, r.cfg.Linger)
-		if ctx.Err() == nil {
-			more, err := r.fetch(ctx, r.cfg.Batch-len(tasks))
-			if err != nil {
-				r.cfg.OnError(err)
-			}
-			tasks = append(tasks, more.Tasks...)
-		}
-	}
+// take notes when the next fetch may come. It hands everything back when ctx
+// has ended meanwhile.
+func (r *runner) take(ctx context.Context, tasks []Leased) []Leased {
 	if ctx.Err() != nil {
 		r.settle(tasks[0].LeaseUntil, nil, handBack(tasks))
 		return nil
+	}
+	if r.cfg.Linger != nil && len(tasks) < r.cfg.Batch {
+		r.nextFetch = time.Now().Add(min(r.cfg.Linger(tasks), maxLinger))
 	}
 	return tasks
 }
 
 // handle runs the handler on one batch and tells the queue how it went.
 func (r *runner) handle(tasks []Leased) {
-	r.busy.Add(1)
-	defer r.busy.Add(-1)
 	k := keep(r, tasks)
 	results := make(chan []error, 1)
 	go r.call(k.ctx, tasks, results)

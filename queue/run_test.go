@@ -82,7 +82,7 @@ func TestRun_All(t *testing.T) {
 		stop := start(t, q, func(_ context.Context, tasks []queue.Leased) []error {
 			seen.add(tasks)
 			return nil
-		}, queue.RunConfig{Batch: 64, Workers: 3, Linger: time.Millisecond, OnError: func(err error) { t.Error(err) }})
+		}, queue.RunConfig{Batch: 64, Workers: 3, Linger: func([]queue.Leased) time.Duration { return time.Millisecond }, OnError: func(err error) { t.Error(err) }})
 		enqueue(t, q, numbered(3000)...)
 		waitFor(t, func() bool { return stats(t, q) == queue.Stats{} })
 		stop()
@@ -382,7 +382,7 @@ func TestRun_Config(t *testing.T) {
 	h := func(context.Context, []queue.Leased) []error { return nil }
 	for name, cfg := range map[string]queue.RunConfig{
 		"batch": {Batch: 513}, "workers": {Workers: -1}, "drain": {Drain: -1},
-		"idle": {MaxIdle: time.Millisecond}, "linger": {Linger: time.Minute},
+		"idle": {MaxIdle: time.Millisecond},
 	} {
 		if err := q.Run(testContext(t), h, cfg); !errors.Is(err, queue.ErrConfig) {
 			t.Errorf("%s: %v, want ErrConfig", name, err)

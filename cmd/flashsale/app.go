@@ -35,6 +35,10 @@ const (
 	lockLiveness = 500 * time.Millisecond
 )
 
+// sqliteWorkers is how many batches a process commits at a time. SQLite has one
+// writer; a second batch fetched meanwhile would wait for it instead of filling up.
+const sqliteWorkers = 1
+
 // app is one process of the service: the rooms, introduced to each other.
 type app struct {
 	settings *Settings
@@ -242,7 +246,8 @@ func (a *app) addWorker() {
 	s := a.settings
 	a.life.add(part{name: "worker", run: func(ctx context.Context) error {
 		return f.Work(ctx, a.queues, queue.RunConfig{
-			Batch: s.Batch, Drain: s.Drain, Linger: s.Linger, OnError: a.reporter("queue"),
+			Batch: s.Batch, Workers: sqliteWorkers, Drain: s.Drain,
+			Linger: order.Linger(s.Linger), OnError: a.reporter("queue"),
 		})
 	}})
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -74,67 +75,28 @@ func TestDrain_InFlight(t *testing.T) {
 	})
 }
 
-// TestDrain_Burst stops processes in the middle of a burst and starts others in
-// their place. Nobody who was let in is cut off, and nothing that was answered
-// is lost.
+// TestDrain_Burst stops processes under load and starts others in their place.
+// Nobody who was let in is cut off, and nothing that was answered is lost.
 func TestDrain_Burst(t *testing.T) {
 	needProcesses(t)
-	const buyers, stock = 600, 500
-	run := func(t *testing.T, s *shop, api *process.P, strike func()) {
-		one := dial(t, api)
-		item := s.newItem(one, stock, 1)
-		first := burst(buyers, 32, 200, func(i int) purchase {
-			// A connection for each: one that is kept alive may be closed, as HTTP
-			// allows, just when the next request is on its way.
-			return one.buy(item, fmt.Sprintf("u%d", i), "k", "Connection", "close")
-		}, strike)
-		for _, p := range first {
-			if p.err != nil && !notLetIn(s, item, p) {
-				t.Errorf("%s was let in and cut off: %v", p.user, p.err)
-			}
-			if p.err == nil && !p.accepted() && p.verdict() != "409 sold_out" {
-				t.Errorf("%s was answered %s", p.user, p.verdict())
-			}
-		}
-		if t.Failed() {
-			return
-		}
-		c := one
-		if isDone(api) {
-			if n := count(first)["201"]; n == 0 || n == stock {
-				t.Fatalf("the process was stopped before or after the burst: %v", count(first))
-			}
-			c = dial(t, process.Start(t, api.Spec()))
-		}
-		last := stream(buyers, 32, func(i int) purchase { return c.settle(item, c.buy(item, fmt.Sprintf("u%d", i), "k")) })
-		only(t, last, "201", "202", "409 sold_out")
-		for i, p := range first {
-			if p.err == nil && p.accepted() && last[i].Order.ID != p.Order.ID {
-				t.Errorf("%s got %s, and for the same key then %s %s", p.user, p.Order.ID, last[i].verdict(), last[i].Order.ID)
-			}
-		}
-		if rows := s.audit(c, item, 1, slices.Concat(accepted(first), accepted(last))); len(rows) != stock {
-			t.Errorf("%d rows, want %d", len(rows), stock)
-		}
-	}
 	t.Run("serve", func(t *testing.T) {
 		t.Parallel()
 		s := newShop(t)
-		p := s.serve(noLimit...)
-		run(t, s, p, func() { term(t, p) })
+		stopUnderLoad(t, s, s.serve(noLimit...))
 	})
 	t.Run("api", func(t *testing.T) {
 		t.Parallel()
 		s := newRedisShop(t)
 		s.worker()
-		p := s.api(noLimit...)
-		run(t, s, p, func() { term(t, p) })
+		stopUnderLoad(t, s, s.api(noLimit...))
 	})
 	t.Run("worker", func(t *testing.T) {
 		t.Parallel()
 		s := newRedisShop(t)
 		w := s.worker()
-		run(t, s, s.api(noLimit...), func() {
+		c := dial(t, s.api(noLimit...))
+		item := s.newItem(c, 500, 1)
+		got := burst(600, 32, 200, func(i int) purchase { return c.buy(item, fmt.Sprintf("u%d", i), "k") }, func() {
 			term(t, w)
 			// What it held it has finished or handed back: nothing waits for a lease
 			// to run out.
@@ -143,7 +105,61 @@ func TestDrain_Burst(t *testing.T) {
 			}
 			s.worker()
 		})
+		only(t, got, "201", "202", "409 sold_out")
+		if rows := s.audit(c, item, 1, accepted(got)); len(rows) != 500 {
+			t.Errorf("%d rows, want 500", len(rows))
+		}
 	})
+}
+
+// stopUnderLoad stops an API while buyers come as fast as they can, until they
+// find the door closed, and then opens it again with another process.
+func stopUnderLoad(t *testing.T, s *shop, api *process.P) {
+	t.Helper()
+	c := dial(t, api)
+	item := s.newItem(c, 1_000_000, 1)
+	var next atomic.Int64
+	enough := make(chan struct{})
+	load := make(chan [][]purchase, 1)
+	go func() {
+		load <- crowd(32, func(int) []purchase {
+			var mine []purchase
+			for {
+				i := next.Add(1)
+				if i == 300 {
+					close(enough)
+				}
+				// A connection for each: one that is kept alive may be closed, as HTTP
+				// allows, just when the next request is on its way.
+				p := c.buy(item, fmt.Sprintf("u%d", i), "k", "Connection", "close")
+				mine = append(mine, p)
+				if errors.As(p.err, new(errDial)) {
+					return mine
+				}
+			}
+		})
+	}()
+	<-enough
+	term(t, api)
+	first := slices.Concat(<-load...)
+	for _, p := range first {
+		if p.err != nil && !notLetIn(s, item, p) {
+			t.Errorf("%s was let in and cut off: %v", p.user, p.err)
+		}
+		if p.err == nil && p.Status != 201 && p.Status != 202 {
+			t.Errorf("%s was answered %s", p.user, p.verdict())
+		}
+	}
+	again := dial(t, process.Start(t, api.Spec()))
+	done := accepted(first)
+	last := stream(len(done), 32, func(i int) purchase { return again.settle(item, again.buy(item, done[i].user, "k")) })
+	only(t, last, "201")
+	for i, p := range last {
+		if p.Order.ID != done[i].Order.ID || !p.replayed() {
+			t.Errorf("%s got %s, and for the same key then %s %s, replayed %v", p.user, done[i].Order.ID, p.verdict(), p.Order.ID, p.replayed())
+		}
+	}
+	s.audit(again, item, 1, append(done, last...))
 }
 
 // notLetIn reports whether a purchase failed before the process had anything to
@@ -157,15 +173,6 @@ func notLetIn(s *shop, item string, p purchase) bool {
 		return true
 	case errors.Is(p.err, syscall.ECONNRESET), errors.Is(p.err, syscall.EPIPE):
 		return !slices.ContainsFunc(s.rows(item), func(r orderRow) bool { return r.User == p.user })
-	default:
-		return false
-	}
-}
-
-func isDone(p *process.P) bool {
-	select {
-	case <-p.Done():
-		return true
 	default:
 		return false
 	}

@@ -77,7 +77,7 @@ func defineFlags(f *pflag.FlagSet) {
 	f.Int("queue-limit", 1_000_000, "orders that may wait for the database, per partition; beyond it purchases get 503")
 	f.Duration("lease", 10*time.Second, "how long a worker may be silent before its orders go to another")
 	f.Int("batch", 256, "orders a worker commits in one transaction, at most")
-	f.Duration("linger", 0, "how long a worker gathers orders for a fuller transaction")
+	f.Duration("linger", 5*time.Millisecond, "how long a worker gathers orders for whose commit nobody waits; 0: not at all")
 	f.Duration("drain", 15*time.Second, "how long a stopping process finishes what it holds")
 	f.String("config", "", "YAML file with any of these settings, by these names")
 }

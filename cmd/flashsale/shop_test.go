@@ -131,10 +131,15 @@ func (s *shop) worker(args ...string) *process.P {
 // that fault names; see package faultpoint.
 func (s *shop) faulty(fault, command string, args ...string) *process.P {
 	s.t.Helper()
+	return process.Start(s.t, s.faultySpec(fault, command, args))
+}
+
+func (s *shop) faultySpec(fault, command string, args []string) process.Spec {
+	s.t.Helper()
 	spec := s.spec(command, args)
 	spec.Binary = process.Build(s.t, "-tags", "faultpoint")
 	spec.Env = append(spec.Env, "FAULTPOINT="+fault)
-	return process.Start(s.t, spec)
+	return spec
 }
 
 // run runs a command of the service that ends by itself, with the shop's settings.

@@ -71,12 +71,6 @@ local function promote()
   end)
 end
 
--- Redis starts small sets and hashes as packed lists, in which adding a batch costs its square; half of
--- this script's time where one worker's batches follow each other. A member too long for a packed list
--- makes it start with the real structure. No id is as long, and it is gone before the script ends.
-local pad = string.rep('-', 256)
-local pad_from = 64
-
 local reply, filled = {'0', '-1'}, 2
 
 local function take()
@@ -85,10 +79,10 @@ local function take()
     return
   end
   redis.call('ZREMRANGEBYRANK', KEYS[1], 0, #ids - 1)
-  local padded = #ids > pad_from
+  local padded = #ids >= queue_pad_from
   if padded then
-    redis.call('ZADD', KEYS[3], '0', pad)
-    redis.call('HSET', KEYS[5], pad, '')
+    redis.call('ZADD', KEYS[3], '0', queue_pad)
+    redis.call('HSET', KEYS[5], queue_pad, '')
   end
   local lease_end = string.format('%d', math.ceil(now_us / 1000) + tonumber(ARGV[2]))
   local token = ';L' .. ARGV[3]
@@ -122,8 +116,8 @@ local function take()
     end
   end)
   if padded then
-    redis.call('ZREM', KEYS[3], pad)
-    redis.call('HDEL', KEYS[5], pad)
+    redis.call('ZREM', KEYS[3], queue_pad)
+    redis.call('HDEL', KEYS[5], queue_pad)
   end
 end
 

@@ -21,6 +21,12 @@ local queue_age_us = 60000000
 -- unpack is bounded by the Lua stack, which is smallest in the embedded engine: 100 pairs a call.
 local queue_chunk = 100
 
+-- Redis starts small sets and hashes as packed lists, in which adding a batch costs its square: half of a
+-- script's time where batches follow each other and each empties the set. A member too long for a packed
+-- list makes it start with the real structure. No id is as long, and it is gone before the script ends.
+local queue_pad = string.rep('-', 256)
+local queue_pad_from = 8
+
 local function queue_room(o, max_length)
   return max_length - redis.call('ZCARD', KEYS[o + 1]) - redis.call('ZCARD', KEYS[o + 2])
     - redis.call('ZCARD', KEYS[o + 3])
@@ -58,6 +64,10 @@ local function queue_add(o, now_us, n, ids, payloads, priorities)
   if at < now_us then
     at = now_us - 1
   end
+  local padded = n >= queue_pad_from
+  if padded then
+    redis.call('ZADD', KEYS[o + 1], '0', queue_pad)
+  end
   for from = 1, n, queue_chunk do
     local to = math.min(from + queue_chunk - 1, n)
     local scores, bodies, metas, k, m = {}, {}, {}, 0, 0
@@ -82,6 +92,9 @@ local function queue_add(o, now_us, n, ids, payloads, priorities)
     if m > 0 then
       redis.call('HSET', KEYS[o + 5], unpack(metas, 1, m))
     end
+  end
+  if padded then
+    redis.call('ZREM', KEYS[o + 1], queue_pad)
   end
   redis.call('SET', KEYS[o + 6], string.format('%d', at + n))
   queue_wake(o)
