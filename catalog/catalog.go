@@ -31,6 +31,8 @@ type Config struct {
 	MaxItems int
 	// LoadTimeout bounds one look at the source. Default 2 s.
 	LoadTimeout time.Duration
+	// StockTimeout bounds one look at the stock. Default 250 ms.
+	StockTimeout time.Duration
 	// OnError hears of a stock that could not be read; the items are then
 	// shown with what the database says. Default: nothing.
 	OnError func(error)
@@ -49,6 +51,9 @@ type Catalog struct {
 	mu   sync.Mutex
 	next *lookup // gathers ids while a look-up is under way
 	busy bool
+	// forgotten counts the calls of Forget. A look that began before one must
+	// not be remembered after it.
+	forgotten int64
 }
 
 // entry is an item, or the knowledge that there is none.
@@ -74,11 +79,15 @@ func New(source Source, stock Stock, cfg Config) (*Catalog, error) {
 	if cfg.LoadTimeout == 0 {
 		cfg.LoadTimeout = 2 * time.Second
 	}
+	if cfg.StockTimeout == 0 {
+		cfg.StockTimeout = 250 * time.Millisecond
+	}
 	if cfg.OnError == nil {
 		cfg.OnError = func(error) {}
 	}
-	if cfg.Life < 0 || cfg.MaxItems < 1 || cfg.LoadTimeout < 0 {
-		return nil, fmt.Errorf("catalog: Life %v, MaxItems %d, LoadTimeout %v: each must be above 0", cfg.Life, cfg.MaxItems, cfg.LoadTimeout)
+	if cfg.Life < 0 || cfg.MaxItems < 1 || cfg.LoadTimeout < 0 || cfg.StockTimeout < 0 {
+		return nil, fmt.Errorf("catalog: Life %v, MaxItems %d, LoadTimeout %v, StockTimeout %v: each must be above 0",
+			cfg.Life, cfg.MaxItems, cfg.LoadTimeout, cfg.StockTimeout)
 	}
 	cache, err := otter.New(&otter.Options[string, entry]{
 		MaximumSize:      cfg.MaxItems,
@@ -112,6 +121,7 @@ func (c *Catalog) Items(ctx context.Context) ([]Item, error) {
 		return l.items, nil
 	}
 	result := c.listing.DoChan("", func() (any, error) {
+		began := c.generation()
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.cfg.LoadTimeout)
 		defer cancel()
 		items, err := c.source.Items(ctx)
@@ -119,7 +129,7 @@ func (c *Catalog) Items(ctx context.Context) ([]Item, error) {
 			return nil, err
 		}
 		c.addStock(ctx, items)
-		c.list.Store(&list{items: items, until: time.Now().Add(c.cfg.Life)})
+		c.remember(began, func() { c.list.Store(&list{items: items, until: time.Now().Add(c.cfg.Life)}) })
 		return items, nil
 	})
 	select {
@@ -137,10 +147,31 @@ func (c *Catalog) Items(ctx context.Context) ([]Item, error) {
 	}
 }
 
-// Forget drops what is remembered of an item.
+// Forget drops what is remembered of an item, and what looks under way would
+// remember of it.
 func (c *Catalog) Forget(id string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.forgotten++
 	c.cache.Invalidate(id)
 	c.list.Store(nil)
+	// A later caller must not join a list that is being read already.
+	c.listing.Forget("")
+}
+
+func (c *Catalog) generation() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.forgotten
+}
+
+// remember runs store unless something was forgotten since the look began.
+func (c *Catalog) remember(began int64, store func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.forgotten == began {
+		store()
+	}
 }
 
 // lookup is one question to the source for several ids.
@@ -194,6 +225,7 @@ func (c *Catalog) ask(ctx context.Context) {
 const loadChunk = 500
 
 func (c *Catalog) load(ctx context.Context, ids map[string]struct{}) (map[string]entry, error) {
+	began := c.generation()
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.LoadTimeout)
 	defer cancel()
 	rest := make([]string, 0, len(ids))
@@ -201,21 +233,25 @@ func (c *Catalog) load(ctx context.Context, ids map[string]struct{}) (map[string
 		rest = append(rest, id)
 	}
 	found := make(map[string]entry, len(ids))
+	var all []Item
 	for len(rest) > 0 {
 		n := min(len(rest), loadChunk)
 		items, err := c.source.ItemsByID(ctx, rest[:n])
 		if err != nil {
 			return nil, err
 		}
-		c.addStock(ctx, items)
-		for _, item := range items {
-			found[item.ID] = entry{item, true}
-		}
+		all = append(all, items...)
 		rest = rest[n:]
 	}
-	for id := range ids {
-		c.cache.Set(id, found[id])
+	c.addStock(ctx, all)
+	for _, item := range all {
+		found[item.ID] = entry{item, true}
 	}
+	c.remember(began, func() {
+		for id := range ids {
+			c.cache.Set(id, found[id])
+		}
+	})
 	return found, nil
 }
 
@@ -229,6 +265,9 @@ func (c *Catalog) addStock(ctx context.Context, items []Item) {
 	for i := range items {
 		ids[i] = items[i].ID
 	}
+	// The stock may hang and must not take the source's time with it.
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.StockTimeout)
+	defer cancel()
 	left, err := c.stock.Left(ctx, ids)
 	if err != nil {
 		c.cfg.OnError(err)

@@ -101,12 +101,12 @@ func modelSale(t *rapid.T) (*model, Sale) {
 		return time.Duration(rapid.SampledFrom(from).Draw(t, label)) * time.Hour
 	}
 	m := &model{
-		left:    rapid.Int64Range(0, 40).Draw(t, "stock"),
+		left:    rapid.OneOf(rapid.Int64Range(0, 40), rapid.Int64Range(300, 900)).Draw(t, "stock"),
 		perUser: rapid.Int64Range(1, 6).Draw(t, "limit"),
 		opens:   hours("opens", []int{-9, -9, -9, -9, 1}),
 		closes:  hours("closes", []int{0, 0, 2, 2, -1}),
 		control: "open",
-		room:    rapid.IntRange(1, 30).Draw(t, "room"),
+		room:    rapid.OneOf(rapid.IntRange(1, 30), rapid.IntRange(300, 600)).Draw(t, "room"),
 		known:   map[string]sold{},
 		held:    map[string]int64{},
 	}
@@ -163,6 +163,8 @@ func TestPurchaseScript_Model(t *testing.T) {
 // modelBatch sends a random batch, among it repeats of what was sent before.
 func modelBatch(ctx context.Context, t *rapid.T, s *shop, m *model, sel *seller, sent []*Request) []*Request {
 	n := rapid.OneOf(rapid.IntRange(1, 12), rapid.IntRange(90, 260)).Draw(t, "batch")
+	// Few buyers meet their limit, many fill the chunks of the script's commands.
+	buyers := rapid.SampledFrom([]int{8, 400}).Draw(t, "buyers")
 	batch := make([]*Request, n)
 	got := make([]Outcome, n)
 	answered := make([]int, n)
@@ -173,7 +175,7 @@ func modelBatch(ctx context.Context, t *rapid.T, s *shop, m *model, sel *seller,
 			r = &copied
 		} else {
 			r = s.request(
-				fmt.Sprintf("u%d", rapid.IntRange(0, 8).Draw(t, "buyer")),
+				fmt.Sprintf("u%d", rapid.IntRange(0, buyers).Draw(t, "buyer")),
 				fmt.Sprintf("k%d", rapid.IntRange(0, 5).Draw(t, "key")),
 				rapid.Int64Range(1, 4).Draw(t, "quantity"),
 			)

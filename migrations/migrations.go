@@ -29,7 +29,8 @@ type Step struct {
 
 // Migrator applies the migrations of one dialect to one database.
 type Migrator struct {
-	p *goose.Provider
+	db *sql.DB
+	p  *goose.Provider
 }
 
 // New returns a Migrator. The one dialect so far is "sqlite".
@@ -45,7 +46,7 @@ func New(db *sql.DB, dialect string) (*Migrator, error) {
 	if err != nil {
 		return nil, fmt.Errorf("migrations: %w", err)
 	}
-	return &Migrator{p: p}, nil
+	return &Migrator{db: db, p: p}, nil
 }
 
 // Up applies every pending migration and returns how many it applied.
@@ -71,6 +72,15 @@ func (m *Migrator) Down(ctx context.Context) (bool, error) {
 
 // Check returns ErrPending unless every migration is applied. It writes nothing.
 func (m *Migrator) Check(ctx context.Context) error {
+	// Asking goose first would create its table of versions.
+	var tables int
+	err := m.db.QueryRowContext(ctx, "SELECT COUNT(*) FROM sqlite_master WHERE type = 'table' AND name = ?", goose.DefaultTablename).Scan(&tables)
+	if err != nil {
+		return fmt.Errorf("migrate status: %w", err)
+	}
+	if tables == 0 {
+		return ErrPending
+	}
 	pending, err := m.p.HasPending(ctx)
 	if err != nil {
 		return fmt.Errorf("migrate status: %w", err)

@@ -28,6 +28,10 @@ var ErrDatabaseURL = errors.New("order: database must be sqlite:PATH")
 // beside the one writer.
 const readers = 4
 
+// writeTimeout bounds a single write and its wait for the writing connection,
+// for which it competes with the batches of orders.
+const writeTimeout = 6 * time.Second
+
 // Store keeps items, orders and buyers in the database. SQLite has one writer
 // at a time, so the store has one writing connection and lets the rest read:
 // writers queue in the process instead of failing as busy in the database.
@@ -113,7 +117,7 @@ func (s *Store) Ping(ctx context.Context) error {
 
 // Epoch is the number of the present build of the state kept in Redis.
 func (s *Store) Epoch(ctx context.Context) (int64, error) {
-	return epochOf(s.write.WithContext(ctx))
+	return epochOf(s.read.WithContext(ctx))
 }
 
 func epochOf(db *gorm.DB) (int64, error) {
@@ -132,6 +136,8 @@ func epochOf(db *gorm.DB) (int64, error) {
 // Scripts that still carry the old one are refused from the first item that is
 // loaded under the new one.
 func (s *Store) RaiseEpoch(ctx context.Context) (int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
 	var epoch int64
 	err := s.write.WithContext(ctx).Transaction(func(tx *gorm.DB) error {
 		err := tx.Exec("UPDATE meta SET value = CAST(value AS INTEGER) + 1 WHERE key = 'epoch'").Error
@@ -232,6 +238,8 @@ func toMillis(t time.Time) int64 {
 
 // InsertItem adds an item. It returns ErrItemExists when the id is taken.
 func (s *Store) InsertItem(ctx context.Context, n NewItem) (catalog.Item, error) {
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
 	now := s.now()
 	opens := n.OpensAt
 	if opens.IsZero() {

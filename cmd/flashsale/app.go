@@ -9,6 +9,8 @@ import (
 	"io"
 	"net"
 	"os"
+	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -89,11 +91,16 @@ func newLogger(s *Settings) zerolog.Logger {
 func (a *app) build(ctx context.Context, r role) error {
 	s := a.settings
 	if r.command == "serve" && s.Redis == embeddedRedis {
-		unlock, err := lockDataDir(s.DataDir)
-		if err != nil {
-			return err
+		for _, l := range []struct{ path, setting, value string }{
+			{filepath.Join(s.DataDir, "serve.lock"), "data-dir", s.DataDir},
+			{strings.TrimPrefix(s.DB, "sqlite:") + ".serve.lock", "db", s.DB},
+		} {
+			unlock, err := lockFile(l.path, l.setting, l.value)
+			if err != nil {
+				return err
+			}
+			a.life.closing(l.setting, unlock)
 		}
-		a.life.closing("data directory", unlock)
 	}
 	if r.api && s.JWTSecret == "" && s.JWKS == "" {
 		if r.command != "serve" || !loopback(s.Addr) {

@@ -182,8 +182,8 @@ func newToken() *cobra.Command {
 				return usageError{fmt.Errorf("--sub %q: use 1 to 128 of A-Z a-z 0-9 . _ : @ -", sub)}
 			case !auth.Role(roleName).Valid():
 				return usageError{fmt.Errorf("--role %q: use buyer, admin or service", roleName)}
-			case ttl <= 0:
-				return usageError{fmt.Errorf("--ttl %v: use more than 0", ttl)}
+			case ttl < time.Second:
+				return usageError{fmt.Errorf("--ttl %v: use a second or more", ttl)}
 			}
 			key, err := signingKey(s)
 			if err != nil {

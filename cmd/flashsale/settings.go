@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"net"
 	"net/netip"
 	"net/url"
@@ -18,7 +19,6 @@ import (
 	"github.com/knadh/koanf/providers/env/v2"
 	"github.com/knadh/koanf/providers/posflag"
 	"github.com/knadh/koanf/v2"
-	"github.com/rs/zerolog"
 	"github.com/spf13/pflag"
 
 	"flashsale/handler/auth"
@@ -51,6 +51,7 @@ type Settings struct {
 	Drain          time.Duration
 	Config         string
 
+	path    string            // of the file of settings, if there is one
 	origins map[string]string // by setting: flag, environment, file or default
 	values  map[string]string
 }
@@ -92,8 +93,9 @@ func (e usageError) Unwrap() error { return e.error }
 
 // badSetting names the setting, its value, the cause and the mend.
 func badSetting(name, value, cause, mend string) error {
-	if secretSettings[name] {
-		value = "(secret)"
+	if shown := masked(name, value); value != "" {
+		cause = strings.ReplaceAll(cause, value, shown)
+		value = shown
 	}
 	return usageError{fmt.Errorf("setting %s (%s): value %q: %s; %s", name, envName(name), value, cause, mend)}
 }
@@ -133,7 +135,7 @@ func loadSettings(flags *pflag.FlagSet) (*Settings, error) {
 	if err := k.Load(posflag.Provider(flags, ".", k), nil); err != nil {
 		return nil, fmt.Errorf("read settings from flags: %w", err)
 	}
-	s := &Settings{origins: make(map[string]string), values: make(map[string]string)}
+	s := &Settings{path: file.path, origins: make(map[string]string), values: make(map[string]string)}
 	flags.VisitAll(func(f *pflag.Flag) {
 		if !isSetting(f.Name) {
 			return
@@ -144,6 +146,8 @@ func loadSettings(flags *pflag.FlagSet) (*Settings, error) {
 			origin = "flag"
 		case fromEnv[f.Name]:
 			origin = "environment " + envName(f.Name)
+		case f.Name == "config" && file.path != "":
+			origin = "environment " + envName("config")
 		case file.has(f.Name):
 			origin = "file " + file.path
 		}
@@ -174,8 +178,7 @@ func (s *Settings) fill(k *koanf.Koanf) error {
 	text("jwks", &s.JWKS)
 	text("log-level", &s.LogLevel)
 	text("log-format", &s.LogFormat)
-	text("config", &s.Config)
-	s.TrustedProxies = k.Strings("trusted-proxies")
+	s.Config = s.path
 	if s.DB == "" {
 		s.DB = "sqlite:" + filepath.Join(s.DataDir, "flashsale.db")
 	}
@@ -189,7 +192,12 @@ func (s *Settings) fill(k *koanf.Koanf) error {
 		parse(name, "a whole number", func(v string) (err error) { *to, err = strconv.Atoi(v); return err })
 	}
 	number := func(name string, to *float64) {
-		parse(name, "a number", func(v string) (err error) { *to, err = strconv.ParseFloat(v, 64); return err })
+		parse(name, "a number", func(v string) (err error) {
+			if *to, err = strconv.ParseFloat(v, 64); err == nil && (math.IsNaN(*to) || math.IsInf(*to, 0)) {
+				err = strconv.ErrRange
+			}
+			return err
+		})
 	}
 	duration := func(name string, to *time.Duration) {
 		parse(name, "a duration such as 500ms or 10s", func(v string) (err error) { *to, err = time.ParseDuration(v); return err })
@@ -203,13 +211,49 @@ func (s *Settings) fill(k *koanf.Koanf) error {
 	duration("linger", &s.Linger)
 	duration("drain", &s.Drain)
 	parse("demo", "true or false", func(v string) (err error) { s.Demo, err = strconv.ParseBool(v); return err })
+	proxies, err := list(k.Get("trusted-proxies"))
+	if err != nil {
+		errs = append(errs, badSetting("trusted-proxies", fmt.Sprint(k.Get("trusted-proxies")), err.Error(), "write for example [10.0.0.0/8]"))
+	}
+	s.TrustedProxies = proxies
 	for name := range s.origins {
 		s.values[name] = k.String(name)
 	}
+	s.values["config"] = s.path
 	s.values["db"] = s.DB
 	s.values["trusted-proxies"] = strings.Join(s.TrustedProxies, ",")
 	return errors.Join(errs...)
 }
+
+// list reads a list of texts, or one text with commas.
+func list(v any) ([]string, error) {
+	switch v := v.(type) {
+	case nil:
+		return nil, nil
+	case string:
+		if v == "" {
+			return nil, nil
+		}
+		return strings.Split(v, ","), nil
+	case []string:
+		return v, nil
+	case []any:
+		out := make([]string, len(v))
+		for i := range v {
+			text, ok := v[i].(string)
+			if !ok {
+				return nil, fmt.Errorf("its entry %v is no text", v[i])
+			}
+			out[i] = text
+		}
+		return out, nil
+	default:
+		return nil, errors.New("it is no list")
+	}
+}
+
+// logLevels are the names that --log-level takes.
+var logLevels = []string{"trace", "debug", "info", "warn", "error", "disabled"}
 
 func (s *Settings) validate() error {
 	var errs []error
@@ -232,8 +276,7 @@ func (s *Settings) validate() error {
 	check(s.Lease >= time.Second && s.Lease <= time.Hour, "lease", "it is out of range", "use 1s to 1h")
 	check(s.Linger >= 0 && s.Linger <= time.Second, "linger", "it is out of range", "use 0 to 1s")
 	check(s.Drain > 0 && s.Drain <= 10*time.Minute, "drain", "it is out of range", "use more than 0, at most 10m")
-	_, err := zerolog.ParseLevel(s.LogLevel)
-	check(err == nil && s.LogLevel != "", "log-level", "it is no level", "use trace, debug, info, warn, error or disabled")
+	check(slices.Contains(logLevels, s.LogLevel), "log-level", "it is no level", "use trace, debug, info, warn, error or disabled")
 	check(s.LogFormat == "json" || s.LogFormat == "console", "log-format", "it is no format", "use json or console")
 	for _, p := range s.TrustedProxies {
 		check(validProxy(p), "trusted-proxies", fmt.Sprintf("%q is neither an address nor a network", p), "write for example 10.0.0.0/8")

@@ -11,12 +11,16 @@ import (
 	"strings"
 	"sync/atomic"
 	"syscall"
+	"time"
 )
 
 // target is FAULTPOINT: "place" or "place:n" kills the process with SIGKILL
 // when it reaches the place the first or n-th time; "place:n:stop" stops it
 // with SIGSTOP instead.
 var target = parse(os.Getenv("FAULTPOINT"))
+
+// stopArrives is ample time for a stop to reach every thread.
+const stopArrives = 50 * time.Millisecond
 
 type point struct {
 	name string
@@ -52,4 +56,7 @@ func Reach(name string) {
 	if target.sig == syscall.SIGKILL {
 		select {} // the signal is on its way
 	}
+	// A stop reaches the other threads a moment later. This one must not leave
+	// the place before; once the process goes on, the time has long passed.
+	<-time.After(stopArrives)
 }
