@@ -57,11 +57,13 @@ func NewService(cfg Config) *Service {
 	if cfg.OnError == nil {
 		cfg.OnError = func(error) {}
 	}
-	// Version 7 ids take their randomness from a pool read ahead: a system
-	// call for each would show in the cost of a purchase.
-	uuid.EnableRandPool()
+	enableRandPool()
 	return &Service{cfg}
 }
+
+// enableRandPool makes ids take their randomness from a pool read ahead: a
+// system call for each would show in the cost of a purchase.
+var enableRandPool = sync.OnceFunc(uuid.EnableRandPool)
 
 // volatileWait is how long a purchase on an engine that forgets waits for its
 // commit before the outcome is called unknown.
