@@ -52,8 +52,8 @@ func NewServer(h http.Handler) *http.Server {
 
 // ServerLog makes a logger for http.Server.ErrorLog that writes to log at debug
 // level: most of what a server complains of is the doing of clients.
-func ServerLog(log zerolog.Logger) *stdlog.Logger {
-	return stdlog.New(logWriter{log}, "", 0) //nolint:forbidigo // net/http takes no other logger; this one writes to ours
+func ServerLog(log zerolog.Logger) *stdlog.Logger { //nolint:forbidigo // net/http takes no other logger; this one writes to ours
+	return stdlog.New(logWriter{log}, "", 0) //nolint:forbidigo // the same
 }
 
 // logWriter turns the lines of the standard logger into events.

@@ -412,7 +412,7 @@ func TestBareLineFeed(t *testing.T) {
 func TestServerLog(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
-	ServerLog(zerolog.New(&out)).Printf("http: %s", "broken\nX: 1")
+	ServerLog(zerolog.New(&out)).Printf("http: %s", "broken\nX: 1") //nolint:forbidigo // it is what is tested
 	if got := decodeBody(t, &out); got["level"] != "debug" || got["message"] != "http: broken\nX: 1" {
 		t.Errorf("logged %v", got)
 	}

@@ -216,6 +216,59 @@ func TestInventory_Load_LongerThanPatience(t *testing.T) {
 	s.audit(t)
 }
 
+// TestInventory_Load_Ends: a load that nobody may finish any more stops, with
+// the process or with its lock, and the sale stays closed until another loads it.
+func TestInventory_Load_Ends(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		for name, strike := range map[string]func(t *testing.T, s *shop, v *Inventory){
+			"Close": func(t *testing.T, _ *shop, v *Inventory) {
+				if err := v.Close(testContext(t)); err != nil {
+					t.Errorf("close: %v", err)
+				}
+			},
+			"LockTaken": func(t *testing.T, s *shop, v *Inventory) {
+				lockKey, _ := v.locks.GuardKeys(v.keys.lock(s.item))
+				if err := rdb.Set(testContext(t), lockKey, "stranger:1", 500*time.Millisecond).Err(); err != nil {
+					t.Error(err)
+				}
+			},
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				s := newShop(t, rdb, open(10, 1), 0)
+				cfg := lockConfig
+				cfg.TTL, cfg.ClaimTTL = 300*time.Millisecond, 300*time.Millisecond // the watchdog looks every 100 ms
+				v := s.inventoryOn(t, rdb, newLocks(t, rdb, cfg), Config{Patience: 50 * time.Millisecond})
+				begun, ended := make(chan struct{}, 100), make(chan struct{}, 100)
+				s.source.set(func(src *stored) {
+					src.before = func(ctx context.Context) error {
+						begun <- struct{}{}
+						<-ctx.Done()
+						ended <- struct{}{}
+						return context.Cause(ctx)
+					}
+				})
+				mustRefuse(t, v, s.request("u", "k", 1), ErrRebuilding)
+				mustRefuse(t, v, s.request("w", "k", 1), ErrRebuilding)
+				if len(begun) != 1 || len(ended) != 0 {
+					t.Errorf("%d loads begun, %d ended: requests must join the load under way", len(begun), len(ended))
+				}
+				strike(t, s, v)
+				select {
+				case <-ended:
+				case <-time.After(limit):
+					t.Fatal("the load went on")
+				}
+				s.source.set(func(src *stored) { src.before = nil })
+				other := s.inventory(t, Config{})
+				mustBuy(t, other, s.request("u", "k", 1))
+				s.audit(t)
+			})
+		}
+	})
+}
+
 // TestInventory_Load_LockLost: a builder that lost the item's lock changes nothing.
 func TestInventory_Load_LockLost(t *testing.T) {
 	t.Parallel()

@@ -29,7 +29,8 @@ func withCause(t testing.TB) (context.Context, context.CancelCauseFunc) {
 func TestInventory_TwoProcesses(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		const stock, buyersEach, parallel = 1200, 900, 30
+		// Each process alone has buyers for the whole stock.
+		const stock, buyersEach, parallel = 800, 900, 30
 		s := newShop(t, rdb, open(stock, 1), 0)
 		var handed atomic.Int64
 		type process struct {
@@ -75,11 +76,12 @@ func TestInventory_TwoProcesses(t *testing.T) {
 		if a+b+2 != stock || processes[0].soldOut.Load()+processes[1].soldOut.Load() != 2*buyersEach-(stock-2) {
 			t.Errorf("%d and %d sold of %d", a, b, stock)
 		}
-		if a == 0 || b == 0 {
-			t.Errorf("shares are %d and %d: one process got nothing", a, b)
+		// Of 80 scripts at the most, each may hand over to the process that waits.
+		if a < stock/10 || b < stock/10 {
+			t.Errorf("shares are %d and %d: one process was kept out", a, b)
 		}
-		if handed.Load() == 0 {
-			t.Error("the lock was never handed over")
+		if handed.Load() < 5 {
+			t.Errorf("the lock was handed over %d times", handed.Load())
 		}
 		st := s.audit(t)
 		if st.left(t) != 0 {

@@ -473,3 +473,44 @@ func TestInventory_Purchase_ContextEnds(t *testing.T) {
 		t.Errorf("repeat: %+v, queue %+v", o, st.queue)
 	}
 }
+
+// TestSeller_done: a seller that was idle for its whole life ends, and the next
+// request starts another; one that has something to do stays.
+func TestSeller_done(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, redistest.Embedded(t), open(10, 10), 0)
+	v := s.inventory(t, Config{})
+	idle := newSeller(v, s.item) // without its goroutine
+	v.mu.Lock()
+	v.sellers[s.item] = idle
+	v.mu.Unlock()
+	if idle.done(false) {
+		t.Error("a seller ended before its life was over")
+	}
+	idle.signal()
+	if idle.done(true) {
+		t.Error("a seller ended that was just woken")
+	}
+	r := s.request("u", "k", 1)
+	r.Done = func(Outcome) {}
+	if retry, err := idle.add(r); retry || err != nil {
+		t.Fatal(retry, err)
+	}
+	if idle.done(true) {
+		t.Error("a seller ended with a request pending")
+	}
+	if batch := idle.take(); len(batch) != 1 || batch[0] != r {
+		t.Errorf("took %v", batch)
+	}
+	<-idle.wake
+	if !idle.done(true) {
+		t.Error("an idle seller stays for ever")
+	}
+	if retry, err := idle.add(r); !retry || err != nil {
+		t.Errorf("a seller that ended took a request (%v)", err)
+	}
+	mustBuy(t, v, s.request("u", "k2", 1))
+	if now, err := v.seller(s.item); err != nil || now == idle {
+		t.Errorf("the seller that ended still sells, %v", err)
+	}
+}

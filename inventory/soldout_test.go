@@ -102,7 +102,10 @@ func TestInventory_SoldOutMark_WithoutRedis(t *testing.T) {
 		}
 	})
 	s := newShop(t, rdb, open(5, 1), 0)
-	v := s.inventory(t, Config{MarkLife: time.Hour, Patience: 300 * time.Millisecond})
+	// A lock that could not be given back to a dead server lapses after the restart.
+	cfg := lockConfig
+	cfg.TTL, cfg.ClaimTTL, cfg.Liveness, cfg.CallTimeout = time.Second, 400*time.Millisecond, 300*time.Millisecond, time.Second
+	v := s.inventoryOn(t, rdb, newLocks(t, rdb, cfg), Config{MarkLife: time.Hour, Patience: 300 * time.Millisecond})
 	accepted := sellOut(t, s, v, 5)
 	if err := server.Kill(); err != nil {
 		t.Fatal(err)

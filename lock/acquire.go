@@ -97,7 +97,8 @@ func (m *Manager) await(ctx context.Context, a *attempt) (*Lock, error) {
 	a.told = make(chan news, 1)
 	m.addWaiter(a)
 	defer m.removeWaiter(a)
-	var timer *time.Timer
+	timer := time.NewTimer(0) // set anew before each wait
+	defer timer.Stop()
 	var failure error
 	for joined := false; ; {
 		l, pause, err := m.try(ctx, a)
@@ -118,12 +119,7 @@ func (m *Manager) await(ctx context.Context, a *attempt) (*Lock, error) {
 			// there when it is back.
 			failure = err
 		}
-		if timer == nil {
-			timer = time.NewTimer(pause)
-			defer timer.Stop()
-		} else {
-			timer.Reset(pause)
-		}
+		timer.Reset(pause)
 		select {
 		case n := <-a.told:
 			if l, err := m.claim(ctx, a, n); l != nil || err != nil {

@@ -139,7 +139,7 @@ func (l *Lock) Release(ctx context.Context) error {
 	l.releasing.Lock()
 	defer l.releasing.Unlock()
 
-	wasLost, result, done := l.endForRelease()
+	wasLost, done, result := l.endForRelease()
 	if done {
 		return result
 	}
@@ -165,20 +165,20 @@ func (l *Lock) Release(ctx context.Context) error {
 
 // endForRelease ends the context. done says that an earlier Release had its
 // answer, and result repeats it.
-func (l *Lock) endForRelease() (wasLost bool, result error, done bool) {
+func (l *Lock) endForRelease() (wasLost, done bool, result error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	wasLost = errors.Is(context.Cause(l.ctx), ErrLost)
 	switch l.state {
 	case stateGone:
-		return wasLost, nil, true
+		return wasLost, true, nil
 	case stateMissing:
-		return wasLost, l.notHeld(wasLost), true
+		return wasLost, true, l.notHeld(wasLost)
 	case stateHeld, stateLost, stateReleased:
 		l.state = stateReleased
 		l.end(ErrReleased)
 	}
-	return wasLost, nil, false
+	return wasLost, false, nil
 }
 
 func (l *Lock) notHeld(wasLost bool) error {

@@ -6,8 +6,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
+
+	"flashsale/queue"
 )
 
 // text draws what a field may hold: anything visible, as the API lets in.
@@ -54,18 +57,44 @@ func TestParseTask_Errors(t *testing.T) {
 	}
 }
 
+func TestLinger(t *testing.T) {
+	t.Parallel()
+	order := func(origin string) queue.Leased {
+		return queue.Leased{Payload: appendTask(nil, &task{ItemID: "i", UserID: "u", Quantity: 1, Currency: "EUR", Origin: origin, IdempotencyKey: "k"})}
+	}
+	garbage := queue.Leased{Payload: []byte("1\t2\t3\t4\t5\t6\t7")}
+	for name, c := range map[string]struct {
+		tasks []queue.Leased
+		want  time.Duration
+	}{
+		"nothing":          {nil, time.Millisecond},
+		"nobody waits":     {[]queue.Leased{order(""), order(""), garbage}, time.Millisecond},
+		"one of them":      {[]queue.Leased{order(""), order("somebody"), order("")}, 0},
+		"cannot be read":   {[]queue.Leased{garbage, {Payload: nil}, {Payload: []byte("\t\t\t\t\t\t\t")}}, time.Millisecond},
+		"looks like a key": {[]queue.Leased{{Payload: []byte("1\t\t\t\t\t\t\t\tkey")}}, time.Millisecond},
+	} {
+		if got := Linger(time.Millisecond)(c.tasks); got != c.want {
+			t.Errorf("%s: linger %v, want %v", name, got, c.want)
+		}
+	}
+}
+
 func FuzzParseTask(f *testing.F) {
 	f.Add([]byte("1\titem\tuser\t1\t100\tEUR\t1790000000000\torigin\tkey"))
 	f.Add([]byte("1\t\t\t\t\t\t\t\t"))
 	f.Add([]byte("2\titem"))
 	f.Add([]byte(nil))
 	f.Fuzz(func(t *testing.T, payload []byte) {
+		waited := awaited(payload) // whatever it is given
 		got, err := parseTask("id", payload)
 		if err != nil {
 			if !errors.Is(err, errTaskMalformed) {
 				t.Fatalf("%q: %v", payload, err)
 			}
 			return
+		}
+		if waited != (got.Origin != "") {
+			t.Fatalf("%q: awaited %v, and its origin is %q", payload, waited, got.Origin)
 		}
 		// What is understood means the same when it is written again.
 		again, err := parseTask("id", appendTask(nil, &got))

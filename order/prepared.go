@@ -33,7 +33,7 @@ func (p *prepared) prepare(ctx context.Context, db *sql.DB, texts []string) erro
 		if p.stmts[text] != nil {
 			continue
 		}
-		stmt, err := db.PrepareContext(ctx, text)
+		stmt, err := db.PrepareContext(ctx, text) //nolint:sqlclosecheck // kept; close closes it
 		if err != nil {
 			return fmt.Errorf("prepare statement: %w", err)
 		}
@@ -69,7 +69,7 @@ type preparedTx struct {
 // ExecContext runs the statement; one that was not prepared is run as text.
 func (t preparedTx) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
 	if stmt := t.p.get(query); stmt != nil {
-		return t.tx.StmtContext(ctx, stmt).ExecContext(ctx, args...)
+		return t.tx.StmtContext(ctx, stmt).ExecContext(ctx, args...) //nolint:sqlclosecheck // the end of the transaction closes it
 	}
 	return t.tx.ExecContext(ctx, query, args...)
 }
@@ -77,7 +77,7 @@ func (t preparedTx) ExecContext(ctx context.Context, query string, args ...any) 
 // QueryRowContext runs the query; one that was not prepared is run as text.
 func (t preparedTx) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
 	if stmt := t.p.get(query); stmt != nil {
-		return t.tx.StmtContext(ctx, stmt).QueryRowContext(ctx, args...)
+		return t.tx.StmtContext(ctx, stmt).QueryRowContext(ctx, args...) //nolint:sqlclosecheck // the end of the transaction closes it
 	}
 	return t.tx.QueryRowContext(ctx, query, args...)
 }

@@ -118,7 +118,7 @@ func (w *Waiters) Listen(ctx context.Context, rdb redis.UniversalClient, store *
 	stop := context.AfterFunc(ctx, func() {
 		// Closing is what ends a blocked receive; its error says only that
 		// the connection was gone already.
-		_ = sub.Close()
+		_ = sub.Close() //nolint:errcheck // the connection may be gone already; nobody is left to tell
 	})
 	defer stop()
 	for {

@@ -126,7 +126,7 @@ func (a *app) build(ctx context.Context, r role) error {
 		return err
 	}
 	a.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	if err := a.addOps(); err != nil {
+	if err := a.addOps(ctx); err != nil {
 		return err
 	}
 	if r.api {
@@ -342,7 +342,7 @@ func (a *app) addHTTP(ctx context.Context, items *catalog.Catalog) error {
 	if err != nil {
 		return err
 	}
-	l, err := net.Listen("tcp", s.Addr)
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", s.Addr)
 	if err != nil {
 		return badSetting("addr", s.Addr, err.Error(), "choose a free address")
 	}
@@ -375,11 +375,11 @@ func (a *app) checks() []handler.Check {
 	}
 }
 
-func (a *app) addOps() error {
+func (a *app) addOps(ctx context.Context) error {
 	if a.settings.OpsAddr == "" {
 		return nil
 	}
-	l, err := net.Listen("tcp", a.settings.OpsAddr)
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", a.settings.OpsAddr)
 	if err != nil {
 		return badSetting("ops-addr", a.settings.OpsAddr, err.Error(), "choose a free address, or none")
 	}

@@ -156,7 +156,10 @@ func loadSettings(flags *pflag.FlagSet) (*Settings, error) {
 	if err := s.fill(k); err != nil {
 		return nil, err
 	}
-	return s, s.validate()
+	if err := s.validate(); err != nil {
+		return nil, err
+	}
+	return s, nil
 }
 
 // isSetting tells the settings from the flags of single commands.

@@ -55,10 +55,18 @@ func newShop(t *testing.T) *shop {
 }
 
 // newRedisShop makes a migrated place with a Redis of its own, for api and worker.
+// Nobody pulls the plug of the machine, so its log is synced once a second: a
+// sync for each write would make the disk of a busy machine a part of every test.
 func newRedisShop(t *testing.T) *shop {
 	t.Helper()
+	return newShopOn(t, redistest.Real(t, "--appendfsync", "everysec"))
+}
+
+// newShopOn makes a migrated place on a Redis that is the test's own.
+func newShopOn(t *testing.T, server *redistest.Server) *shop {
+	t.Helper()
 	s := newShop(t)
-	s.server = redistest.Real(t)
+	s.server = server
 	s.rdb = redis.NewClient(redistest.Options(s.server.Addr()))
 	t.Cleanup(func() {
 		if err := s.rdb.Close(); err != nil {

@@ -106,6 +106,9 @@ func stoppedAfterCommit(t *testing.T) bool {
 	s := newRedisShop(t)
 	c := dial(t, s.api(noLimit...))
 	item := s.newItem(c, 30, 1)
+	spec := s.faultySpec("order.committed:1:stop", "worker", lease(shortLease))
+	spec.NoWait = true // it may stop itself before it is ready
+
 	answers := make(chan []purchase, 1)
 	go func() {
 		answers <- crowd(20, func(i int) purchase {
@@ -115,8 +118,6 @@ func stoppedAfterCommit(t *testing.T) bool {
 	eventually(t, "the orders wait", soon, func() (bool, any) { st := s.stats(); return st.Ready == 20, st })
 	// The worker takes them in one batch. With two, the stop could fall into the
 	// transaction of the other, which would keep everybody from the database.
-	spec := s.faultySpec("order.committed:1:stop", "worker", lease(shortLease))
-	spec.NoWait = true // it may stop itself before it is ready
 	stalled := process.Start(t, spec)
 	eventually(t, "the worker commits", soon, func() (bool, any) { n := len(s.rows(item)); return n > 0, n })
 	stalled.Pause() // it has stopped itself, or is about to; now it certainly has

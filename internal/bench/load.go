@@ -62,12 +62,18 @@ func drive(ctx context.Context, addr, item string, c *crowd, o options, async bo
 	if err != nil {
 		return nil, err
 	}
-	conns := make([]*wire.Conn, o.connections)
-	for i := range conns {
-		if conns[i], err = wire.Dial(ctx, target); err != nil {
+	var conns []*wire.Conn
+	defer func() {
+		for _, c := range conns {
+			_ = c.Close() //nolint:errcheck // every request on it has been answered
+		}
+	}()
+	for range o.connections {
+		conn, err := wire.Dial(ctx, target)
+		if err != nil {
 			return nil, fmt.Errorf("dial %s: %w", addr, err)
 		}
-		defer conns[i].Close() //nolint:errcheck // nothing was written that is not answered
+		conns = append(conns, conn)
 	}
 	var next atomic.Int64
 	var stop atomic.Bool

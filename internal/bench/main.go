@@ -16,6 +16,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"slices"
@@ -25,7 +26,7 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, os.Args[1:])
+	err := run(ctx, os.Args[1:], os.Stdout)
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
@@ -33,12 +34,12 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, args []string) error {
+func run(ctx context.Context, args []string, out io.Writer) error {
 	if len(args) == 2 && args[0] == "empty" {
 		return serveEmpty(ctx, args[1])
 	}
-	if len(args) == 3 && args[0] == "polling" {
-		return servePolling(ctx, args[1], args[2])
+	if len(args) == 4 && args[0] == "polling" {
+		return servePolling(ctx, args[1], args[2], args[3])
 	}
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
 	o := options{}
@@ -55,7 +56,7 @@ func run(ctx context.Context, args []string) error {
 	if o.connections < 1 || o.rounds < 1 || o.phase < 100*time.Millisecond {
 		return errors.New("need at least 1 connection, 1 round and 100ms a phase")
 	}
-	return measure(ctx, o)
+	return measure(ctx, o, out)
 }
 
 type options struct {
@@ -82,10 +83,10 @@ func median(v []float64) float64 {
 }
 
 // printBar prints one ratio and whether it is at least its bar.
-func printBar(name string, value, bar float64) {
+func printBar(out io.Writer, name string, value, bar float64) {
 	verdict := "missed"
 	if value >= bar {
 		verdict = "met"
 	}
-	fmt.Printf("BAR %s %.2f %.2f %s\n", name, value, bar, verdict)
+	fmt.Fprintf(out, "BAR %s %.2f %.2f %s\n", name, value, bar, verdict)
 }

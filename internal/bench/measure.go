@@ -6,9 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"time"
@@ -21,11 +21,12 @@ import (
 
 // figures are the rounds' throughputs, in answers a second.
 type figures struct {
-	empty, accepted, committed, soldOut, polling []float64
-	drained                                      []float64 // seconds after the accepted phase until nothing was queued
+	empty, accepted, committed, soldOut []float64
+	polling, tuned                      []float64 // one lock per request: usual and tuned interval
+	drained                             []float64 // seconds after the accepted phase until nothing was queued
 }
 
-func measure(ctx context.Context, o options) (err error) {
+func measure(ctx context.Context, o options, out io.Writer) (err error) {
 	w, err := startWorld(ctx, o)
 	if err != nil {
 		return err
@@ -37,8 +38,8 @@ func measure(ctx context.Context, o options) (err error) {
 	if err != nil {
 		return err
 	}
-	m := &meter{world: w, crowd: c, rdb: rdb, o: o}
-	fmt.Printf("bench: %d connections, %d rounds of %v a phase, appendfsync %s\n", o.connections, o.rounds, o.phase, o.fsync)
+	m := &meter{world: w, crowd: c, rdb: rdb, o: o, out: out}
+	fmt.Fprintf(out, "bench: %d connections, %d rounds of %v a phase, appendfsync %s\n", o.connections, o.rounds, o.phase, o.fsync)
 	for round := range o.rounds {
 		if err := m.round(ctx, round); err != nil {
 			return fmt.Errorf("round %d: %w", round+1, err)
@@ -46,12 +47,13 @@ func measure(ctx context.Context, o options) (err error) {
 	}
 	f := &m.figures
 	empty := median(f.empty)
-	fmt.Printf("drained %.2f s after the accepted burst (median)\n", median(f.drained))
-	printBar("accepted/empty", median(f.accepted)/empty, 0.50)
-	printBar("committed/empty", median(f.committed)/empty, 0.35)
-	printBar("sold_out/empty", median(f.soldOut)/empty, 0.80)
+	fmt.Fprintf(out, "drained %.2f s after the accepted burst (median)\n", median(f.drained))
+	printBar(out, "accepted/empty", median(f.accepted)/empty, 0.50)
+	printBar(out, "committed/empty", median(f.committed)/empty, 0.35)
+	printBar(out, "sold_out/empty", median(f.soldOut)/empty, 0.80)
 	if !o.skipPolling {
-		printBar("accepted/polling_lock", median(f.accepted)/median(f.polling), 50)
+		printBar(out, "accepted/polling_lock", median(f.accepted)/median(f.polling), 50)
+		fmt.Fprintf(out, "accepted against a polling lock tuned to %v: %.1f (no bar)\n", tunedInterval, median(f.accepted)/median(f.tuned))
 	}
 	return nil
 }
@@ -61,6 +63,7 @@ type meter struct {
 	crowd   *crowd
 	rdb     *redis.Client
 	o       options
+	out     io.Writer
 	figures figures
 }
 
@@ -123,24 +126,27 @@ func (m *meter) round(ctx context.Context, n int) error {
 	return m.polling(ctx)
 }
 
+// polling measures one lock per request, with the interval that clients of
+// simple locks use by default, and with a short one.
 func (m *meter) polling(ctx context.Context) error {
 	if err := m.rdb.Set(ctx, "polling:stock:any", stock, 0).Err(); err != nil {
 		return err
 	}
 	rate, err := m.phase(ctx, "polling lock", m.world.poll.addr, "any", true, http.StatusCreated)
+	if err != nil {
+		return err
+	}
 	m.figures.polling = append(m.figures.polling, rate)
+	rate, err = m.phase(ctx, "tuned lock", m.world.tuned.addr, "any", true, http.StatusCreated)
+	m.figures.tuned = append(m.figures.tuned, rate)
 	return err
 }
 
 // phase drives one server and prints what was seen: the rate of the expected
 // answer, and the processor time per request of every process.
 func (m *meter) phase(ctx context.Context, name, addr, item string, async bool, want int) (float64, error) {
-	parts := []*child{m.world.api, m.world.worker, m.world.redis, m.world.empty}
-	self, err := os.FindProcess(os.Getpid())
-	if err != nil {
-		return 0, err
-	}
-	parts = append(parts, &child{name: "load", cmd: &exec.Cmd{Process: self}})
+	parts := []*process{m.world.api, m.world.worker, m.world.redis, m.world.empty}
+	parts = append(parts, &process{name: "load", pid: os.Getpid()})
 	before := make([]time.Duration, len(parts))
 	for i, p := range parts {
 		before[i] = p.cpu()
@@ -153,17 +159,17 @@ func (m *meter) phase(ctx context.Context, name, addr, item string, async bool, 
 		return 0, fmt.Errorf("%s: %w", name, err)
 	}
 	rate := res.rate(want)
-	fmt.Printf("%-13s %8.0f/s  answers %v  cpu per request:", name, rate, res.codes)
+	fmt.Fprintf(m.out, "%-13s %8.0f/s  answers %v  cpu per request:", name, rate, res.codes)
 	total := 0
 	for _, n := range res.codes {
 		total += n
 	}
 	for i, p := range parts {
 		if used := p.cpu() - before[i]; used > 0 && total > 0 {
-			fmt.Printf(" %s %.1fus", p.name, float64(used.Microseconds())/float64(total))
+			fmt.Fprintf(m.out, " %s %.1fus", p.name, float64(used.Microseconds())/float64(total))
 		}
 	}
-	fmt.Println()
+	fmt.Fprintln(m.out)
 	if err := m.printCommands(ctx, total); err != nil {
 		return 0, err
 	}
@@ -188,7 +194,7 @@ func (m *meter) printCommands(ctx context.Context, requests int) error {
 		if _, err := fmt.Sscanf(figures, "calls=%d,usec=%d", &calls, &usec); !ok || err != nil || calls < 100 {
 			continue
 		}
-		fmt.Printf("    %-24s %8d calls  %6.2fus per request\n", strings.TrimPrefix(name, "cmdstat_"), calls, float64(usec)/float64(requests))
+		fmt.Fprintf(m.out, "    %-24s %8d calls  %6.2fus per request\n", strings.TrimPrefix(name, "cmdstat_"), calls, float64(usec)/float64(requests))
 	}
 	return nil
 }
@@ -213,7 +219,9 @@ func (m *meter) waitDrained(ctx context.Context) (time.Duration, error) {
 		if took > time.Minute {
 			return 0, fmt.Errorf("%d orders still queued a minute after the burst", queued)
 		}
-		time.Sleep(10 * time.Millisecond)
+		if err := pause(ctx, 10*time.Millisecond); err != nil {
+			return 0, err
+		}
 	}
 }
 
@@ -223,7 +231,7 @@ func (m *meter) profiles(ctx context.Context, phase string) (wait func() error) 
 		return func() error { return nil }
 	}
 	done := make(chan error, 2)
-	for _, c := range []*child{m.world.api, m.world.worker} {
+	for _, c := range []*process{m.world.api, m.world.worker} {
 		go func() {
 			done <- c.profile(ctx, filepath.Join(m.o.profile, phase+"-"+c.name+".prof"), m.o.phase)
 		}()

@@ -14,24 +14,39 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"flashsale/internal/child"
 )
 
 // world is everything a run starts, in one temporary folder.
 type world struct {
 	dir    string
-	redis  *child
-	api    *child
-	worker *child
-	empty  *child
-	poll   *child
+	redis  *process
+	api    *process
+	worker *process
+	empty  *process
+	poll   *process // the polling lock with the usual interval
+	tuned  *process // and with a short one
 }
 
-// child is one process; it is ended by its own process id.
-type child struct {
-	name string
-	cmd  *exec.Cmd
-	addr string
-	ops  string
+// process is one process of the run; it is ended by its own process id.
+type process struct {
+	name  string
+	pid   int
+	addr  string
+	ops   string
+	ended chan struct{} // closed when it has ended
+}
+
+// launch starts a command as a process that does not outlive this one.
+func launch(name string, cmd *exec.Cmd, addr, ops string) (*process, error) {
+	p := &process{name: name, addr: addr, ops: ops, ended: make(chan struct{})}
+	// How it ended says nothing: it is stopped by a signal.
+	if err := child.Start(cmd, func(error) { close(p.ended) }); err != nil {
+		return nil, fmt.Errorf("start %s: %w", name, err)
+	}
+	p.pid = cmd.Process.Pid
+	return p, nil
 }
 
 const secret = "benchmark-secret-of-more-than-32-bytes"
@@ -63,25 +78,29 @@ func startWorld(ctx context.Context, o options) (w *world, err error) {
 	}
 	db := "sqlite:" + filepath.Join(dir, "bench.db")
 	common := []string{"--db", db, "--data-dir", dir, "--redis", "redis://" + w.redis.addr + "/0", "--log-level", "warn"}
-	if err := w.once(binary, append([]string{"migrate", "up"}, common...)...); err != nil {
+	if err := w.once(ctx, binary, append([]string{"migrate", "up"}, common...)...); err != nil {
 		return nil, err
 	}
-	addr, ops, workOps := freeAddr(), freeAddr(), freeAddr()
-	if w.api, err = w.start("api", binary, addr, ops, append([]string{"api", "--addr", addr, "--ops-addr", ops}, common...)...); err != nil {
+	addr, ops, workOps := freeAddr(ctx), freeAddr(ctx), freeAddr(ctx)
+	if w.api, err = w.start(ctx, "api", binary, addr, ops, append([]string{"api", "--addr", addr, "--ops-addr", ops}, common...)...); err != nil {
 		return nil, err
 	}
-	if w.worker, err = w.start("worker", binary, "", workOps, append([]string{"worker", "--ops-addr", workOps}, common...)...); err != nil {
+	if w.worker, err = w.start(ctx, "worker", binary, "", workOps, append([]string{"worker", "--ops-addr", workOps}, common...)...); err != nil {
 		return nil, err
 	}
-	addr = freeAddr()
-	if w.empty, err = w.start("empty", self, addr, "", "empty", addr); err != nil {
+	addr = freeAddr(ctx)
+	if w.empty, err = w.start(ctx, "empty", self, addr, "", "empty", addr); err != nil {
 		return nil, err
 	}
-	addr = freeAddr()
-	if w.poll, err = w.start("polling", self, addr, "", "polling", addr, w.redis.addr); err != nil {
+	addr = freeAddr(ctx)
+	if w.poll, err = w.start(ctx, "polling", self, addr, "", "polling", addr, w.redis.addr, "usual"); err != nil {
 		return nil, err
 	}
-	for _, c := range []*child{w.api, w.empty, w.poll} {
+	addr = freeAddr(ctx)
+	if w.tuned, err = w.start(ctx, "tuned", self, addr, "", "polling", addr, w.redis.addr, "tuned"); err != nil {
+		return nil, err
+	}
+	for _, c := range []*process{w.api, w.empty, w.poll, w.tuned} {
 		if err := c.ready(ctx); err != nil {
 			return nil, err
 		}
@@ -89,30 +108,32 @@ func startWorld(ctx context.Context, o options) (w *world, err error) {
 	return w, nil
 }
 
-func startRedis(ctx context.Context, dir, fsync string) (*child, error) {
-	addr := freeAddr()
+func startRedis(ctx context.Context, dir, fsync string) (*process, error) {
+	addr := freeAddr(ctx)
 	_, port, err := net.SplitHostPort(addr)
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.Command("redis-server", "--port", port, "--bind", "127.0.0.1", "--dir", dir, "--save", "",
+	cmd := exec.CommandContext(context.WithoutCancel(ctx), "redis-server", "--port", port, "--bind", "127.0.0.1", "--dir", dir, "--save", "",
 		"--appendonly", "yes", "--appendfsync", fsync, "--maxmemory-policy", "noeviction", "--logfile", filepath.Join(dir, "redis.log"))
-	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("start redis-server (make deps installs it): %w", err)
+	c, err := launch("redis", cmd, addr, "")
+	if err != nil {
+		return nil, fmt.Errorf("%w (make deps installs it)", err)
 	}
-	c := &child{name: "redis", cmd: cmd, addr: addr}
 	for range 200 {
 		conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "tcp", addr)
 		if err == nil {
 			return c, conn.Close()
 		}
-		time.Sleep(20 * time.Millisecond)
+		if err := pause(ctx, 20*time.Millisecond); err != nil {
+			return nil, errors.Join(err, c.stop())
+		}
 	}
 	return nil, errors.Join(errors.New("redis-server did not start"), c.stop())
 }
 
-func (w *world) once(binary string, args ...string) error {
-	cmd := exec.Command(binary, args...)
+func (w *world) once(ctx context.Context, binary string, args ...string) error {
+	cmd := exec.CommandContext(ctx, binary, args...)
 	cmd.Env = append(os.Environ(), "FLASHSALE_JWT_SECRET="+secret)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%s: %w: %s", strings.Join(args, " "), err, out)
@@ -120,8 +141,9 @@ func (w *world) once(binary string, args ...string) error {
 	return nil
 }
 
-func (w *world) start(name, binary, addr, ops string, args ...string) (*child, error) {
-	cmd := exec.Command(binary, args...)
+func (w *world) start(ctx context.Context, name, binary, addr, ops string, args ...string) (*process, error) {
+	// Not bound to ctx: it is stopped in order, by stop.
+	cmd := exec.CommandContext(context.WithoutCancel(ctx), binary, args...)
 	cmd.Env = append(os.Environ(), "FLASHSALE_JWT_SECRET="+secret)
 	log, err := os.Create(filepath.Join(w.dir, name+".log"))
 	if err != nil {
@@ -129,13 +151,10 @@ func (w *world) start(name, binary, addr, ops string, args ...string) (*child, e
 	}
 	defer log.Close() //nolint:errcheck // the child has its own descriptor
 	cmd.Stdout, cmd.Stderr = log, log
-	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("start %s: %w", name, err)
-	}
-	return &child{name: name, cmd: cmd, addr: addr, ops: ops}, nil
+	return launch(name, cmd, addr, ops)
 }
 
-func (c *child) ready(ctx context.Context) error {
+func (c *process) ready(ctx context.Context) error {
 	for range 500 {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+c.addr+"/readyz", http.NoBody)
 		if err != nil {
@@ -147,27 +166,40 @@ func (c *child) ready(ctx context.Context) error {
 				return err
 			}
 		}
-		time.Sleep(20 * time.Millisecond)
+		if err := pause(ctx, 20*time.Millisecond); err != nil {
+			return err
+		}
 	}
 	return fmt.Errorf("%s was not ready within 10 s", c.name)
 }
 
-func (c *child) stop() error {
-	if c == nil || c.cmd.ProcessState != nil {
+// stopWithin is how long a process may take to end after SIGTERM.
+const stopWithin = 20 * time.Second
+
+func (c *process) stop() error {
+	if c == nil {
 		return nil
 	}
-	if err := c.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+	p, err := os.FindProcess(c.pid)
+	if err != nil {
 		return err
 	}
-	timer := time.AfterFunc(20*time.Second, func() { _ = c.cmd.Process.Kill() }) //nolint:errcheck // it may have ended just now
+	if err := p.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	timer := time.NewTimer(stopWithin)
 	defer timer.Stop()
-	_ = c.cmd.Wait() //nolint:errcheck // the exit code of a stopped process says nothing here
-	return nil
+	select {
+	case <-c.ended:
+		return nil
+	case <-timer.C:
+		return errors.Join(fmt.Errorf("%s did not stop within %v", c.name, stopWithin), p.Kill())
+	}
 }
 
 func (w *world) close() error {
 	var errs []error
-	for _, c := range []*child{w.poll, w.empty, w.api, w.worker, w.redis} {
+	for _, c := range []*process{w.tuned, w.poll, w.empty, w.api, w.worker, w.redis} {
 		errs = append(errs, c.stop())
 	}
 	return errors.Join(append(errs, os.RemoveAll(w.dir))...)
@@ -175,8 +207,8 @@ func (w *world) close() error {
 
 // cpu is the processor time the process has used so far; 0 where the system
 // does not tell.
-func (c *child) cpu() time.Duration {
-	text, err := os.ReadFile("/proc/" + strconv.Itoa(c.cmd.Process.Pid) + "/stat")
+func (c *process) cpu() time.Duration {
+	text, err := os.ReadFile("/proc/" + strconv.Itoa(c.pid) + "/stat")
 	if err != nil {
 		return 0
 	}
@@ -195,7 +227,7 @@ func (c *child) cpu() time.Duration {
 }
 
 // profile writes a CPU profile of the process to a file, while the load runs.
-func (c *child) profile(ctx context.Context, path string, d time.Duration) error {
+func (c *process) profile(ctx context.Context, path string, d time.Duration) error {
 	url := fmt.Sprintf("http://%s/debug/pprof/profile?seconds=%d", c.ops, max(1, int(d.Seconds())))
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
@@ -205,17 +237,16 @@ func (c *child) profile(ctx context.Context, path string, d time.Duration) error
 	if err != nil {
 		return err
 	}
-	defer res.Body.Close() //nolint:errcheck // read to its end or failed
 	f, err := os.Create(path)
 	if err != nil {
-		return err
+		return errors.Join(err, res.Body.Close())
 	}
 	_, err = io.Copy(f, res.Body)
-	return errors.Join(err, f.Close())
+	return errors.Join(err, f.Close(), res.Body.Close())
 }
 
-func freeAddr() string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+func freeAddr(ctx context.Context) string {
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
 		return "127.0.0.1:0"
 	}

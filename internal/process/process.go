@@ -23,6 +23,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"flashsale/internal/child"
 )
 
 const (
@@ -195,7 +197,7 @@ func (p *P) start() error {
 	p.cmd.Dir = p.spec.Dir
 	p.cmd.Env = environ(p.spec.Env)
 	p.cmd.Stdout, p.cmd.Stderr = out, out
-	err = launch(p.cmd, p.exited)
+	err = child.Start(p.cmd, p.exited)
 	// A process that runs has a descriptor of its own; this one is not written to.
 	if cerr := out.Close(); cerr != nil {
 		p.t.Errorf("process: close log: %v", cerr)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"flashsale/internal/child"
 	"flashsale/internal/embedded"
 )
 
@@ -134,8 +135,9 @@ type Server struct {
 	dir  string
 	args []string
 
-	mu  sync.Mutex
-	cmd *exec.Cmd
+	mu    sync.Mutex
+	cmd   *exec.Cmd
+	ended chan struct{} // closed when the process has ended
 }
 
 // Real starts a redis-server of the test's own, which the test may kill and
@@ -192,10 +194,12 @@ func (s *Server) Start() error {
 		"--appendonly", "yes", "--appendfsync", "always", "--maxmemory-policy", "noeviction",
 	}, s.args...)
 	cmd := exec.Command("redis-server", args...)
-	if err := cmd.Start(); err != nil {
+	ended := make(chan struct{})
+	// How it ended says nothing: a test that kills it asked for that.
+	if err := child.Start(cmd, func(error) { close(ended) }); err != nil {
 		return fmt.Errorf("redistest: %w", err)
 	}
-	s.cmd = cmd
+	s.cmd, s.ended = cmd, ended
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	rdb := redis.NewClient(Options(s.Addr()))
@@ -222,10 +226,10 @@ func (s *Server) Kill() error {
 		return nil
 	}
 	err := s.cmd.Process.Kill()
-	// Wait reports the kill itself as an error; only its completion matters.
-	if werr := s.cmd.Wait(); werr != nil && s.cmd.ProcessState == nil {
-		err = errors.Join(err, werr)
+	if errors.Is(err, os.ErrProcessDone) {
+		err = nil
 	}
+	<-s.ended
 	s.cmd = nil
 	return err
 }
