@@ -387,7 +387,7 @@ func (a *app) addOps(ctx context.Context) error {
 	srv := a.server(handler.NewOps(a.registry))
 	srv.WriteTimeout = 2 * time.Minute
 	// It stops last and without ado: a scrape that fails at the end is no loss.
-	a.life.add(part{name: "ops", run: serving(srv, l), stop: srv.Shutdown})
+	a.life.add(part{name: "ops", run: serving(srv, l, func() {}), stop: srv.Shutdown})
 	fmt.Fprintf(a.out, "metrics   http://%s/metrics\n", l.Addr())
 	return nil
 }

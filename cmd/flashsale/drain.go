@@ -27,10 +27,19 @@ var errDraining = errors.New("draining")
 // and a connection that finds it so after reading a request ends without an
 // answer. So the server stops being used before it is shut down.
 type drain struct {
-	on    atomic.Bool
-	mu    sync.Mutex
-	fresh map[net.Conn]struct{} // connections without a first request
+	on atomic.Bool
+	mu sync.Mutex
+	// owed are the connections that may have a request read and not begun:
+	// new ones, and while draining those that turned active. The server calls
+	// its hook before it decides to drop, so only the handler's own beginning
+	// takes a connection off.
+	owed map[net.Conn]struct{}
+	// accepted is closed when the server accepts no more, and every connection
+	// it accepted has been announced.
+	accepted chan struct{}
 }
+
+type connKey struct{}
 
 // check fails once draining has begun, for /readyz.
 func (d *drain) check() error {
@@ -42,34 +51,62 @@ func (d *drain) check() error {
 
 // part runs the server until it has drained.
 func (d *drain) part(name string, l net.Listener, srv *http.Server) part {
-	d.fresh = make(map[net.Conn]struct{})
+	d.owed = make(map[net.Conn]struct{})
+	d.accepted = make(chan struct{})
 	srv.ConnState = d.watch
+	before := srv.ConnContext
+	srv.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
+		if before != nil {
+			ctx = before(ctx, c)
+		}
+		return context.WithValue(ctx, connKey{}, c)
+	}
 	next := srv.Handler
 	srv.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if d.on.Load() {
+			d.begun(r)
 			w.Header().Set("Connection", "close")
 		}
 		next.ServeHTTP(w, r)
 	})
-	return part{name: name, run: serving(srv, l), stop: func(ctx context.Context) error {
-		return d.stop(ctx, l, srv)
-	}}
+	run := serving(srv, l, func() { close(d.accepted) })
+	return part{name: name, run: run, stop: func(ctx context.Context) error { return d.stop(ctx, l, srv) }}
 }
 
+// watch is the server's hook. Outside draining it touches the set twice in a
+// connection's life, and never for a request.
 func (d *drain) watch(c net.Conn, state http.ConnState) {
+	on := d.on.Load()
+	if state == http.StateActive && on {
+		state = http.StateNew
+	}
+	if state == http.StateIdle && !on {
+		return
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if state == http.StateNew {
-		d.fresh[c] = struct{}{}
+		d.owed[c] = struct{}{}
 	} else {
-		delete(d.fresh, c)
+		delete(d.owed, c)
 	}
 }
 
-func (d *drain) freshConns() int {
+// begun takes the request's connection off the owed ones.
+func (d *drain) begun(r *http.Request) {
+	c, ok := r.Context().Value(connKey{}).(net.Conn)
+	if !ok {
+		return
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return len(d.fresh)
+	delete(d.owed, c)
+}
+
+func (d *drain) owing() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.owed)
 }
 
 func (d *drain) stop(ctx context.Context, l net.Listener, srv *http.Server) error {
@@ -78,7 +115,11 @@ func (d *drain) stop(ctx context.Context, l net.Listener, srv *http.Server) erro
 	// The listener is closed here and not by Shutdown, so that what was
 	// accepted is served before the server counts as closing.
 	err := ignoreClosed(l.Close())
-	for end := time.Now().Add(newConnWait); d.freshConns() > 0 && time.Now().Before(end); {
+	select {
+	case <-d.accepted:
+	case <-ctx.Done():
+	}
+	for end := time.Now().Add(newConnWait); d.owing() > 0 && time.Now().Before(end); {
 		pause(ctx, 5*time.Millisecond)
 	}
 	// It may find the listener not yet taken off its list, and close it again.
@@ -95,10 +136,12 @@ func ignoreClosed(err error) error {
 	return err
 }
 
-// serving runs a server until its part is cancelled.
-func serving(srv *http.Server, l net.Listener) func(context.Context) error {
+// serving runs a server until its part is cancelled; closed is called when it
+// accepts no more.
+func serving(srv *http.Server, l net.Listener, closed func()) func(context.Context) error {
 	return func(ctx context.Context) error {
 		err := srv.Serve(l)
+		closed()
 		if !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
 			return err
 		}

@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -22,7 +24,7 @@ import (
 // figures are the rounds' throughputs, in answers a second.
 type figures struct {
 	empty, accepted, committed, soldOut []float64
-	polling, tuned                      []float64 // one lock per request: usual and tuned interval
+	polling                             map[string][]float64 // one lock per request, by interval
 	drained                             []float64 // seconds after the accepted phase until nothing was queued
 }
 
@@ -38,7 +40,7 @@ func measure(ctx context.Context, o options, out io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	m := &meter{world: w, crowd: c, rdb: rdb, o: o, out: out}
+	m := &meter{world: w, crowd: c, rdb: rdb, o: o, out: out, figures: figures{polling: make(map[string][]float64)}}
 	fmt.Fprintf(out, "bench: %d connections, %d rounds of %v a phase, appendfsync %s\n", o.connections, o.rounds, o.phase, o.fsync)
 	for round := range o.rounds {
 		if err := m.round(ctx, round); err != nil {
@@ -52,8 +54,9 @@ func measure(ctx context.Context, o options, out io.Writer) (err error) {
 	printBar(out, "committed/empty", median(f.committed)/empty, 0.35)
 	printBar(out, "sold_out/empty", median(f.soldOut)/empty, 0.80)
 	if !o.skipPolling {
-		printBar(out, "accepted/polling_lock", median(f.accepted)/median(f.polling), 50)
-		fmt.Fprintf(out, "accepted against a polling lock tuned to %v: %.1f (no bar)\n", tunedInterval, median(f.accepted)/median(f.tuned))
+		for _, interval := range slices.Sorted(maps.Keys(f.polling)) {
+			printBar(out, "accepted/polling_lock_"+interval, median(f.accepted)/median(f.polling[interval]), 50)
+		}
 	}
 	return nil
 }
@@ -126,20 +129,19 @@ func (m *meter) round(ctx context.Context, n int) error {
 	return m.polling(ctx)
 }
 
-// polling measures one lock per request, with the interval that clients of
-// simple locks use by default, and with a short one.
+// polling measures one lock per request, polled at different intervals.
 func (m *meter) polling(ctx context.Context) error {
 	if err := m.rdb.Set(ctx, "polling:stock:any", stock, 0).Err(); err != nil {
 		return err
 	}
-	rate, err := m.phase(ctx, "polling lock", m.world.poll.addr, "any", true, http.StatusCreated)
-	if err != nil {
-		return err
+	for _, interval := range slices.Sorted(maps.Keys(m.world.poll)) {
+		rate, err := m.phase(ctx, "polling "+interval, m.world.poll[interval].addr, "any", true, http.StatusCreated)
+		if err != nil {
+			return err
+		}
+		m.figures.polling[interval] = append(m.figures.polling[interval], rate)
 	}
-	m.figures.polling = append(m.figures.polling, rate)
-	rate, err = m.phase(ctx, "tuned lock", m.world.tuned.addr, "any", true, http.StatusCreated)
-	m.figures.tuned = append(m.figures.tuned, rate)
-	return err
+	return nil
 }
 
 // phase drives one server and prints what was seen: the rate of the expected

@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -25,8 +27,7 @@ type world struct {
 	api    *process
 	worker *process
 	empty  *process
-	poll   *process // the polling lock with the usual interval
-	tuned  *process // and with a short one
+	poll   map[string]*process // the polling lock, by interval
 }
 
 // process is one process of the run; it is ended by its own process id.
@@ -56,7 +57,7 @@ func startWorld(ctx context.Context, o options) (w *world, err error) {
 	if err != nil {
 		return nil, err
 	}
-	started := &world{dir: dir}
+	started := &world{dir: dir, poll: make(map[string]*process)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, started.close())
@@ -92,15 +93,17 @@ func startWorld(ctx context.Context, o options) (w *world, err error) {
 	if w.empty, err = w.start(ctx, "empty", self, addr, "", "empty", addr); err != nil {
 		return nil, err
 	}
-	addr = freeAddr(ctx)
-	if w.poll, err = w.start(ctx, "polling", self, addr, "", "polling", addr, w.redis.addr, "usual"); err != nil {
-		return nil, err
+	waited := []*process{w.api, w.empty}
+	for interval := range pollIntervals {
+		addr = freeAddr(ctx)
+		p, err := w.start(ctx, "polling-"+interval, self, addr, "", "polling", addr, w.redis.addr, interval)
+		if err != nil {
+			return nil, err
+		}
+		w.poll[interval] = p
+		waited = append(waited, p)
 	}
-	addr = freeAddr(ctx)
-	if w.tuned, err = w.start(ctx, "tuned", self, addr, "", "polling", addr, w.redis.addr, "tuned"); err != nil {
-		return nil, err
-	}
-	for _, c := range []*process{w.api, w.empty, w.poll, w.tuned} {
+	for _, c := range waited {
 		if err := c.ready(ctx); err != nil {
 			return nil, err
 		}
@@ -199,7 +202,7 @@ func (c *process) stop() error {
 
 func (w *world) close() error {
 	var errs []error
-	for _, c := range []*process{w.tuned, w.poll, w.empty, w.api, w.worker, w.redis} {
+	for _, c := range append(slices.Collect(maps.Values(w.poll)), w.empty, w.api, w.worker, w.redis) {
 		errs = append(errs, c.stop())
 	}
 	return errors.Join(append(errs, os.RemoveAll(w.dir))...)
