@@ -25,7 +25,7 @@ import (
 type figures struct {
 	empty, accepted, committed, soldOut []float64
 	polling                             map[string][]float64 // one lock per request, by interval
-	drained                             []float64 // seconds after the accepted phase until nothing was queued
+	drained                             []float64            // seconds after the accepted phase until nothing was queued
 }
 
 func measure(ctx context.Context, o options, out io.Writer) (err error) {
