@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"time"
 
@@ -132,6 +133,7 @@ func (a *app) build(ctx context.Context, r role) error {
 	if r.api {
 		a.waiters = order.NewWaiters()
 	}
+	settleProcessors(r)
 	if r.worker {
 		a.addWorker()
 	}
@@ -233,6 +235,15 @@ func (a *app) tasks() []order.Tasks {
 		tasks[i] = q
 	}
 	return tasks
+}
+
+// settleProcessors gives a process that only writes to SQLite one processor: it
+// does one thing at a time, and a second would look for work that is not there.
+// That was a sixth of such a worker's processor time. GOMAXPROCS overrides it.
+func settleProcessors(r role) {
+	if r.worker && !r.api && os.Getenv("GOMAXPROCS") == "" {
+		runtime.GOMAXPROCS(1)
+	}
 }
 
 func (a *app) addWorker() {
