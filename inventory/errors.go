@@ -22,6 +22,9 @@ var (
 	ErrRebuilding = errors.New("inventory: rebuilding")
 )
 
+// ErrQuantity says that a request asks for less than one unit. Nothing was taken.
+var ErrQuantity = errors.New("inventory: quantity must be 1 or more")
+
 // ErrUnavailable says that Redis could not be reached within the time allowed.
 // The outcome of a purchase is then unknown: a repeat with the same idempotency
 // key settles it.

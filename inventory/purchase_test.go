@@ -514,3 +514,15 @@ func TestSeller_done(t *testing.T) {
 		t.Errorf("the seller that ended still sells, %v", err)
 	}
 }
+
+// TestInventory_Submit/ErrQuantity: less than a unit must never reach the
+// script, where it would raise the stock.
+func TestInventory_Submit_ErrQuantity(t *testing.T) {
+	t.Parallel()
+	var v Inventory // nothing is asked of it
+	for _, n := range []int64{0, -1, -1 << 62} {
+		if err := v.Submit(&Request{Quantity: n}); !errors.Is(err, ErrQuantity) {
+			t.Errorf("quantity %d: got %v, want ErrQuantity", n, err)
+		}
+	}
+}

@@ -44,8 +44,11 @@ type Outcome struct {
 // Submit hands a request to the goroutine that sells its item. A refusal that
 // needs no Redis is returned at once, and Done is then not called:
 // ErrSoldOut while the item is known to be sold out, ErrOverloaded when too
-// many requests wait.
+// many requests wait, ErrQuantity for a quantity that would raise the stock.
 func (v *Inventory) Submit(r *Request) error {
+	if r.Quantity < 1 {
+		return ErrQuantity
+	}
 	r.since = time.Now()
 	for {
 		s, err := v.seller(r.ItemID)
