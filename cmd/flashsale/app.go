@@ -153,7 +153,7 @@ func (a *app) build(ctx context.Context, r role) error {
 		}
 	}
 	says, warnings := durability(ctx, a.rdb, s.Redis)
-	fmt.Fprintf(a.out, "engine    %s\n", says)
+	fmt.Fprintf(a.out, "database  %s: a 201 is synced to its disk\nengine    %s\n", redactURL(s.DB), says)
 	for _, w := range warnings {
 		a.log.Warn().Msg(w)
 	}
