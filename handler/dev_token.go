@@ -1,6 +1,8 @@
 package handler
 
 import (
+	"net"
+	"strings"
 	"time"
 
 	"flashsale/handler/auth"
@@ -14,6 +16,11 @@ const (
 // devToken answers POST /dev/tokens {"sub","role","ttl"?}, which exists in
 // development mode alone; ttl is a duration such as "90s" or "1h".
 func (e *edge) devToken(q *call) error {
+	// The address is loopback, but a page in a browser on this machine may have
+	// made a name of its own point there.
+	if !loopbackHost(q.c.Request.Host) {
+		return problemForbidden
+	}
 	if err := checkContent(q.c.Request.Header); err != nil {
 		return err
 	}
@@ -47,4 +54,14 @@ func (e *edge) devToken(q *call) error {
 	q.c.Writer.Header()["Cache-Control"] = headerNoStore
 	q.out = append(appendTextField(q.out[:0], `{"token":`, token), '}')
 	return q.json(200)
+}
+
+// loopbackHost reports whether a Host header names this machine itself.
+func loopbackHost(host string) bool {
+	name, _, err := net.SplitHostPort(host)
+	if err != nil {
+		name = strings.Trim(host, "[]")
+	}
+	ip := net.ParseIP(name)
+	return strings.EqualFold(name, "localhost") || ip != nil && ip.IsLoopback()
 }

@@ -10,6 +10,11 @@ import (
 // purchase answers POST /v1/items/{item}/orders.
 func (e *edge) purchase(q *call) error {
 	h := q.c.Request.Header
+	// Malformed requests count as well: a client that sends many is no better
+	// than one that buys too fast.
+	if err := e.limit(q); err != nil {
+		return err
+	}
 	item := q.c.Param("item")
 	if !validItemID(item) {
 		return problemItemID
@@ -22,11 +27,6 @@ func (e *edge) purchase(q *call) error {
 	}
 	key, err := idempotencyKey(h)
 	if err != nil {
-		return err
-	}
-	// Malformed bodies count as well: a client that sends many is no better
-	// than one that buys too fast.
-	if err := e.limit(q); err != nil {
 		return err
 	}
 	if err := q.readBody(maxPurchaseBody); err != nil {

@@ -213,6 +213,7 @@ func TestListOrders_BadRequests(t *testing.T) {
 func (s *shop) post(tb testing.TB, path, sub string, role auth.Role, body string) *httptest.ResponseRecorder {
 	tb.Helper()
 	r := httptest.NewRequest(http.MethodPost, path, strings.NewReader(body))
+	r.Host = "127.0.0.1:8080"
 	r.Header.Set("Content-Type", "application/json")
 	if sub != "" {
 		r.Header.Set("Authorization", bearer(tb, sub, role))
@@ -340,6 +341,26 @@ func TestAdmin_Access(t *testing.T) {
 	s.sales.ledger.Sold++
 	if w := s.get(t, "/v1/admin/items/thing/ledger", "root", auth.RoleAdmin); !strings.Contains(w.Body.String(), `"balanced":false`) {
 		t.Errorf("ledger: %s", w.Body)
+	}
+}
+
+// TestDevToken_OtherHost: a page whose name its owner points at this machine
+// must not get tokens.
+func TestDevToken_OtherHost(t *testing.T) {
+	t.Parallel()
+	s := open(t, func(c *Config) {
+		c.DevTokens = func(string, string, time.Duration) (string, error) { return "token", nil }
+	})
+	for host, want := range map[string]int{
+		"127.0.0.1": 200, "127.0.0.1:8080": 200, "localhost:1": 200, "[::1]:8080": 200, "LOCALHOST": 200,
+		"rebind.example": 403, "rebind.example:8080": 403, "127.0.0.1.example": 403, "10.0.0.1:8080": 403, "": 403,
+	} {
+		r := httptest.NewRequest(http.MethodPost, "/dev/tokens", strings.NewReader(`{"sub":"root","role":"admin"}`))
+		r.Host = host
+		r.Header.Set("Content-Type", "application/json")
+		if w := s.do(r); w.Code != want {
+			t.Errorf("host %q: %d, want %d", host, w.Code, want)
+		}
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 // The refusals of the edge itself.
 var (
 	problemNoRoute = newProblem(404, "route_not_found", "No such route",
-		"Nothing is served at this path; /docs lists the routes.")
+		"Nothing is served at this path; the README lists the routes.")
 	problemMethod = newProblem(405, "method_not_allowed", "Method not allowed",
 		"The path exists but not with this method; the Allow header lists those it has.")
 	problemHeaderTooLarge = newProblem(431, "header_too_large", "Header too large",
@@ -126,9 +126,9 @@ var errorTable = []struct {
 	{inventory.ErrKeyReused, newProblem(422, "idempotency_key_reused", "Idempotency key reused",
 		"").with("Idempotency-Key", "The key was used for another purchase; use a new one, or repeat the first purchase unchanged.")},
 	{inventory.ErrOverloaded, newProblem(503, "overloaded", "Overloaded",
-		"Too many purchases are waiting. Nothing was bought; try again with the same Idempotency-Key.").retry(1)},
+		"Too many purchases are waiting; try again with the same Idempotency-Key.").retry(1)},
 	{inventory.ErrRebuilding, newProblem(503, "rebuilding", "Rebuilding",
-		"The sale's state is being restored. Nothing was bought; try again with the same Idempotency-Key.").retry(1)},
+		"The sale's state is being restored; try again with the same Idempotency-Key.").retry(1)},
 	{inventory.ErrUnavailable, problemUnavailable},
 	{order.ErrDatabase, problemUnavailable},
 

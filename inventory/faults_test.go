@@ -28,7 +28,7 @@ func TestInventory_UnknownOutcome(t *testing.T) {
 				rdb := p.client(t)
 				locks := newLocks(t, direct, lockConfig) // the lock's own calls are not the subject
 				v := s.inventoryOn(t, rdb, locks, Config{})
-				if err := v.Warm(testContext(t), s.item); err != nil {
+				if err := v.Open(testContext(t), s.item); err != nil {
 					t.Fatal(err)
 				}
 				if err := purchaseScript.Load(testContext(t), direct).Err(); err != nil {
@@ -105,7 +105,7 @@ func TestInventory_UnknownOutcome_ThenLockGone(t *testing.T) {
 				s := newShop(t, direct, open(10, 1), 0)
 				locks := newLocks(t, direct, lockConfig)
 				v := s.inventoryOn(t, rdb, locks, Config{Patience: 300 * time.Millisecond})
-				if err := v.Warm(testContext(t), s.item); err != nil {
+				if err := v.Open(testContext(t), s.item); err != nil {
 					t.Fatal(err)
 				}
 				rdb.AddHook(&counter{after: func(n int, err error) error {

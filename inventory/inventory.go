@@ -13,6 +13,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -217,35 +218,80 @@ func (v *Inventory) Left(ctx context.Context, items []string) ([]int64, error) {
 	return left, nil
 }
 
+// frozenLimit bounds a look at a frozen item, the wait for its lock included:
+// while it lasts, nothing of the item is sold.
+const frozenLimit = 2 * time.Second
+
 // Frozen runs fn while the item's lock is held, with the units left: nothing
-// is sold of the item meanwhile, on any process. fn must be quick.
-// Errors: ErrUnavailable when Redis or the lock is not to be had, and fn's.
+// is sold of the item meanwhile, on any process. fn's context ends with the
+// lock, and after two seconds at the latest.
+// Errors: ErrUnavailable when Redis or the lock is not to be had or was lost,
+// ErrRebuilding when the sale is not loaded and cannot be, and fn's.
 func (v *Inventory) Frozen(ctx context.Context, item string, fn func(ctx context.Context, left int64) error) error {
+	ctx, cancel := context.WithTimeout(ctx, frozenLimit)
+	defer cancel()
+	return v.holding(ctx, item, func(ctx context.Context, l *lock.Lock) error {
+		left, err := v.loadedLeft(ctx, item)
+		if errors.Is(err, redis.Nil) {
+			if err := v.load(ctx, l, item); err != nil {
+				return fmt.Errorf("%w: %w", ErrRebuilding, err)
+			}
+			left, err = v.loadedLeft(ctx, item)
+		}
+		if err != nil {
+			return fmt.Errorf("read stock of %s: %w: %w", item, ErrUnavailable, err)
+		}
+		if err := fn(ctx, left); err != nil {
+			return err
+		}
+		if l.Context().Err() != nil {
+			return fmt.Errorf("item %s: %w: %w", item, ErrUnavailable, context.Cause(l.Context()))
+		}
+		return nil
+	})
+}
+
+// loadedLeft reads the units left of a sale that was loaded under the present
+// epoch; redis.Nil says that there is none.
+func (v *Inventory) loadedLeft(ctx context.Context, item string) (int64, error) {
+	found, err := v.rdb.HMGet(ctx, v.keys.sale(item), "epoch", "left").Result()
+	if err != nil {
+		return 0, err
+	}
+	epoch, ok1 := found[0].(string)
+	left, ok2 := found[1].(string)
+	if !ok1 || !ok2 || epoch != strconv.FormatInt(v.epoch.Load(), 10) {
+		return 0, redis.Nil
+	}
+	return strconv.ParseInt(left, 10, 64)
+}
+
+// holding runs fn under the item's lock, on a context that ends with it.
+func (v *Inventory) holding(ctx context.Context, item string, fn func(ctx context.Context, l *lock.Lock) error) error {
 	l, err := v.locks.Acquire(ctx, v.keys.lock(item))
 	if err != nil {
 		return fmt.Errorf("hold item %s: %w: %w", item, ErrUnavailable, err)
 	}
+	held, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(l.Context(), func() { cancel(context.Cause(l.Context())) })
 	defer func() {
+		stop()
+		cancel(nil)
 		if err := l.Release(ctx); err != nil {
 			v.cfg.OnError(fmt.Errorf("let go of item %s: %w", item, err))
 		}
 	}()
-	left, err := v.rdb.HGet(ctx, v.keys.sale(item), "left").Int64()
-	if errors.Is(err, redis.Nil) {
-		if err := v.load(ctx, l, item); err != nil {
-			return err
-		}
-		left, err = v.rdb.HGet(ctx, v.keys.sale(item), "left").Int64()
-	}
-	if err != nil {
-		return fmt.Errorf("read stock of %s: %w: %w", item, ErrUnavailable, err)
-	}
-	return fn(ctx, left)
+	return fn(held, l)
 }
 
-// Warm loads the item's sale unless it is loaded, so that the first buyer need not wait.
-func (v *Inventory) Warm(ctx context.Context, item string) error {
-	return v.Frozen(ctx, item, func(context.Context, int64) error { return nil })
+// Open loads a new item's sale, so that its first buyer need not wait. Whatever
+// Redis holds under the item's name is older than the item, and is dropped.
+func (v *Inventory) Open(ctx context.Context, item string) error {
+	ctx, cancel := context.WithTimeout(ctx, frozenLimit)
+	defer cancel()
+	return v.holding(ctx, item, func(ctx context.Context, l *lock.Lock) error {
+		return v.load(ctx, l, item)
+	})
 }
 
 // loadPage is how many orders one load script carries.

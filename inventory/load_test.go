@@ -105,7 +105,7 @@ func TestInventory_Load_UnderLoad(t *testing.T) {
 			t.Errorf("the sale was lost %d times, want a few", n)
 		}
 		wantTally(t, out, map[string]int{"accepted": 200, ErrSoldOut.Error(): 200})
-		if err := v.Warm(testContext(t), s.item); err != nil {
+		if err := v.Open(testContext(t), s.item); err != nil {
 			t.Fatal(err)
 		}
 		s.audit(t)
@@ -125,7 +125,7 @@ func TestInventory_Load_Pages(t *testing.T) {
 					})
 				}
 				v := s.inventory(t, Config{})
-				if err := v.Warm(testContext(t), s.item); err != nil {
+				if err := v.Open(testContext(t), s.item); err != nil {
 					t.Fatal(err)
 				}
 				st := s.state(t)
@@ -172,7 +172,7 @@ func TestInventory_Load_SourceFails(t *testing.T) {
 		v := s.inventory(t, Config{})
 		s.source.set(func(src *stored) { src.err = errTest })
 		mustRefuse(t, v, s.request("u", "k", 1), ErrRebuilding)
-		if err := v.Warm(testContext(t), s.item); !errors.Is(err, errTest) {
+		if err := v.Open(testContext(t), s.item); !errors.Is(err, errTest) {
 			t.Errorf("Warm: %v, want the source's error", err)
 		}
 		if st := s.state(t); len(st.sale) != 0 || len(st.queue) != 0 {
@@ -536,14 +536,14 @@ func TestInventory_Partitions(t *testing.T) {
 }
 
 func FuzzParsePurchaseReply(f *testing.F) {
-	f.Add("ok", int64(1), "AR", int64(5), "1.2", int64(3), int64(4), "order", 8)
-	f.Add("lost", int64(0), "", int64(0), "", int64(0), int64(0), "", 2)
-	f.Fuzz(func(t *testing.T, status string, waiting int64, verdicts string, left int64, version string, now, opens int64, id string, n int) {
-		full := []any{status, waiting, verdicts, left, version, now, opens, id}
+	f.Add("ok", int64(1), "AR", int64(5), "1.2", int64(3), int64(4), int64(5), "order", 9)
+	f.Add("lost", int64(0), "", int64(0), "", int64(0), int64(0), int64(0), "", 2)
+	f.Fuzz(func(t *testing.T, status string, waiting int64, verdicts string, left int64, version string, now, opens, closes int64, id string, n int) {
+		full := []any{status, waiting, verdicts, left, version, now, opens, closes, id}
 		// A reply cut short, and with its values in the wrong places.
 		for _, list := range [][]any{full[:min(max(n, 0), len(full))], {id, full}, append(slices.Clone(full[1:]), full[0]), {nil, nil}} {
 			r, err := parsePurchaseReply(list)
-			if err == nil && r.status == "ok" && len(list) < 7 {
+			if err == nil && r.status == "ok" && len(list) < 8 {
 				t.Errorf("%v was taken for a whole reply", list)
 			}
 		}
@@ -554,7 +554,7 @@ func FuzzParsePurchaseReply(f *testing.F) {
 		if r.status != status || r.waiting != waiting {
 			t.Errorf("got %+v", r)
 		}
-		if status == "ok" && (r.verdicts != verdicts || r.left != left || r.version != version || r.nowMS != now || r.opensMS != opens || len(r.replayed) != 1) {
+		if status == "ok" && (r.verdicts != verdicts || r.left != left || r.version != version || r.nowMS != now || r.opensMS != opens || r.closesMS != closes || len(r.replayed) != 1) {
 			t.Errorf("got %+v", r)
 		}
 		if _, err := parsePurchaseReply(id); err == nil {

@@ -148,7 +148,7 @@ func TestPurchaseScript_LostToNobody(t *testing.T) {
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		s := newShop(t, rdb, open(10, 5), 0)
 		v := s.inventory(t, Config{})
-		if err := v.Warm(testContext(t), s.item); err != nil {
+		if err := v.Open(testContext(t), s.item); err != nil {
 			t.Fatal(err)
 		}
 		stalled := dead(t, s, 200*time.Millisecond)

@@ -129,7 +129,7 @@ func TestPurchaseScript_Model(t *testing.T) {
 			s := newShop(t, rdb, sale, m.room)
 			v := s.inventoryOn(t, rdb, locks, Config{})
 			ctx := testContext(t)
-			if err := v.Warm(ctx, s.item); err != nil {
+			if err := v.Open(ctx, s.item); err != nil {
 				rt.Fatal(err)
 			}
 			sel := newSeller(v, s.item) // without its goroutine: the test is it

@@ -132,7 +132,7 @@ func TestInventory_Purchase(t *testing.T) {
 				batches.Add(1)
 				largest.Store(max(largest.Load(), int64(n))) // one seller, so one caller
 			}})
-			if err := v.Warm(testContext(t), s.item); err != nil {
+			if err := v.Open(testContext(t), s.item); err != nil {
 				t.Fatal(err)
 			}
 			// The first answer is held back, so that the others gather.

@@ -33,6 +33,7 @@ type purchaseReply struct {
 	version  string
 	nowMS    int64
 	opensMS  int64
+	closesMS int64 // 0: no end
 	replayed []any // order ids, in the order of the verdicts R
 }
 
@@ -51,18 +52,19 @@ func parsePurchaseReply(v any) (purchaseReply, error) {
 	if r.status != "ok" {
 		return r, nil
 	}
-	if len(list) < 7 {
+	if len(list) < 8 {
 		return r, fmt.Errorf("inventory: purchase script answered %d values", len(list))
 	}
-	var oks [5]bool
+	var oks [6]bool
 	r.verdicts, oks[0] = list[2].(string)
 	r.left, oks[1] = list[3].(int64)
 	r.version, oks[2] = list[4].(string)
 	r.nowMS, oks[3] = list[5].(int64)
 	r.opensMS, oks[4] = list[6].(int64)
-	if oks != [5]bool{true, true, true, true, true} {
-		return r, fmt.Errorf("inventory: purchase script answered %T", list[2:7])
+	r.closesMS, oks[5] = list[7].(int64)
+	if oks != [6]bool{true, true, true, true, true, true} {
+		return r, fmt.Errorf("inventory: purchase script answered %v", list[2:8])
 	}
-	r.replayed = list[7:]
+	r.replayed = list[8:]
 	return r, nil
 }

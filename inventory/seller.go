@@ -214,6 +214,8 @@ func (s *seller) run() {
 		idle.Reset(wait)
 		select {
 		case <-s.wake:
+			// It may be the signal of a request that went with a batch before.
+			wait = 0
 		case <-idle.C:
 			if s.held != nil {
 				// A sale that is being loaded needs its lock; its end is looked
@@ -261,7 +263,7 @@ func (s *seller) done(idle bool) bool {
 		return false
 	}
 	select {
-	case <-s.wake: // a request came and went with a batch before; stay
+	case <-s.wake: // somebody came while the time ran out; stay
 		return s.retired
 	default:
 	}
@@ -387,9 +389,7 @@ func (s *seller) try(ctx context.Context, batch []*Request) error {
 	if err := s.deliver(batch, &reply); err != nil {
 		return fmt.Errorf("%w: %w", errUnknown, err)
 	}
-	if reply.left <= 0 {
-		s.markSoldOut(reply.version)
-	}
+	s.noteSoldOut(&reply)
 	if reply.waiting > 0 && time.Since(s.since) >= s.v.cfg.Slice {
 		s.letGo()
 	}

@@ -3,6 +3,7 @@ package inventory
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -42,10 +43,25 @@ func appendField(b []byte, r *Request) []byte {
 	return append(b, r.IdempotencyKey...)
 }
 
+// noteSoldOut keeps the mark true to what the script has just said: renewed
+// while an open sale has nothing left, gone when the sale is shut or has units.
+func (s *seller) noteSoldOut(r *purchaseReply) {
+	switch {
+	case r.left > 0 || strings.ContainsAny(r.verdicts, "OCP"):
+		s.mark.Store(nil)
+	case strings.ContainsRune(r.verdicts, 'S'):
+		life := s.v.cfg.MarkLife
+		if r.closesMS > 0 {
+			// After its end the sale is closed, and no longer sold out.
+			life = min(life, time.Duration(r.closesMS-r.nowMS)*time.Millisecond)
+		}
+		s.markSoldOut(r.version, life)
+	}
+}
+
 // markSoldOut renews the mark, or makes one beside the selling. While one is
 // made, requests go to Redis as before.
-func (s *seller) markSoldOut(version string) {
-	life := s.v.cfg.MarkLife
+func (s *seller) markSoldOut(version string, life time.Duration) {
 	if m := s.mark.Load(); m != nil && m.version == version {
 		m.until.Store(time.Now().Add(life).UnixNano())
 		return

@@ -208,7 +208,7 @@ func TestSeller_soldOut_OtherVersion(t *testing.T) {
 	}
 	first := sel.mark.Load()
 	first.until.Store(1) // it has lapsed
-	sel.markSoldOut("another version")
+	sel.markSoldOut("another version", time.Hour)
 	if got := first.until.Load(); got != 1 {
 		t.Errorf("a mark of version %q was renewed until %d by another version", first.version, got)
 	}
@@ -217,4 +217,65 @@ func TestSeller_soldOut_OtherVersion(t *testing.T) {
 	if m.version != "another version" || m.until.Load() != 0 {
 		t.Errorf("the new mark is of version %q until %d, want it void until a script confirms it", m.version, m.until.Load())
 	}
+}
+
+// TestInventory_SoldOutMark_Shut: an item that is sold out and shut says that it
+// is shut, before its opening and after its end.
+func TestInventory_SoldOutMark_Shut(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		opens, closes time.Duration // from now; 0: none
+		control       string
+		want          error
+	}{
+		"closed": {opens: -time.Hour, closes: -time.Minute, control: "open", want: ErrClosed},
+		"paused": {opens: -time.Hour, control: "paused", want: ErrPaused},
+		"early":  {opens: time.Hour, control: "open", want: &NotOpenError{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newShop(t, redistest.Embedded(t), open(0, 1), 0)
+			s.source.set(func(src *stored) {
+				sale := src.sales[s.item]
+				sale.OpensAt, sale.Control = time.Now().Add(tc.opens), tc.control
+				if tc.closes != 0 {
+					sale.ClosesAt = time.Now().Add(tc.closes)
+				}
+				src.sales[s.item] = sale
+			})
+			v := s.inventory(t, Config{MarkLife: time.Hour})
+			for i := range 50 {
+				err := buy(t, v, s.request(fmt.Sprintf("u%d", i), "k", 1)).Err
+				var early *NotOpenError
+				if errors.As(tc.want, &early) && errors.As(err, &early) {
+					continue
+				}
+				if !errors.Is(err, tc.want) {
+					t.Fatalf("request %d: %v, want %v", i, err, tc.want)
+				}
+			}
+		})
+	}
+}
+
+// TestInventory_SoldOutMark_Closes: the mark does not outlive the sale.
+func TestInventory_SoldOutMark_Closes(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, redistest.Embedded(t), open(1, 1), 0)
+	s.source.set(func(src *stored) {
+		sale := src.sales[s.item]
+		sale.ClosesAt = time.Now().Add(2 * time.Second)
+		src.sales[s.item] = sale
+	})
+	v := s.inventory(t, Config{MarkLife: time.Hour})
+	sellOut(t, s, v, 1)
+	n := 0
+	await(t, "the sale to be closed", func() bool {
+		n++
+		err := buy(t, v, s.request(fmt.Sprintf("late%d", n), "k", 1)).Err
+		if err != nil && !errors.Is(err, ErrSoldOut) && !errors.Is(err, ErrClosed) {
+			t.Fatal(err)
+		}
+		return errors.Is(err, ErrClosed)
+	})
 }

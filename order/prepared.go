@@ -27,18 +27,31 @@ type prepared struct {
 // process may be open meanwhile on a pool of one connection, so the caller
 // prepares before it begins.
 func (p *prepared) prepare(ctx context.Context, db *sql.DB, texts []string) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	for _, text := range texts {
-		if p.stmts[text] != nil {
+		if p.get(text) != nil {
 			continue
 		}
+		// Not under the mutex: it waits for the connection, and a transaction on
+		// the connection asks for statements.
 		stmt, err := db.PrepareContext(ctx, text) //nolint:sqlclosecheck // kept; close closes it
 		if err != nil {
 			return fmt.Errorf("prepare statement: %w", err)
 		}
-		p.stmts[text] = stmt
+		if err := p.put(text, stmt); err != nil {
+			return err
+		}
 	}
+	return nil
+}
+
+// put keeps a statement, or closes it when another was quicker.
+func (p *prepared) put(text string, stmt *sql.Stmt) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.stmts[text] != nil {
+		return stmt.Close()
+	}
+	p.stmts[text] = stmt
 	return nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,7 +20,7 @@ import (
 type Stock interface {
 	Submit(r *inventory.Request) error
 	Frozen(ctx context.Context, item string, fn func(ctx context.Context, left int64) error) error
-	Warm(ctx context.Context, item string) error
+	Open(ctx context.Context, item string) error
 	Partition(item string) int
 }
 
@@ -108,12 +109,50 @@ func (s *Service) Place(ctx context.Context, p Purchase) (Placed, error) {
 		return Placed{}, err
 	}
 	if replay != "" {
-		return s.replay(ctx, replay, p.Wait)
+		placed, err = s.replay(ctx, replay, p.Wait)
 	}
-	if !placed.Committed && s.Volatile {
+	switch {
+	case err != nil:
+		return Placed{}, err
+	case !placed.Committed && s.Volatile:
 		return Placed{}, inventory.ErrUnavailable
+	case placed.Order.Status != StatusRejected:
+		return placed, nil
+	case placed.Order.Reason == reasonDuplicate:
+		return s.original(ctx, placed)
+	case placed.Replayed:
+		return placed, nil
 	}
-	return placed, nil
+	return Placed{}, refusalOf(placed.Order.Reason)
+}
+
+// original answers in place of an order that was refused because its key had
+// made another before: Redis had lost the key, the database had not. The
+// request was a repeat, and gets what it repeats.
+func (s *Service) original(ctx context.Context, p Placed) (Placed, error) {
+	first, err := s.Store.orderByKey(ctx, p.Order.UserID, p.Order.ItemID, strings.TrimSuffix(p.Order.IdempotencyKey, " "+p.Order.ID))
+	switch {
+	case errors.Is(err, ErrNotFound):
+		return p, nil
+	case err != nil:
+		return Placed{}, err
+	case first.Quantity != p.Order.Quantity:
+		return Placed{}, inventory.ErrKeyReused
+	}
+	return Placed{Order: first, Committed: true, Replayed: true}, nil
+}
+
+// refusalOf is the refusal that the database's reason amounts to: who waited for
+// the order hears it as if the script had said so.
+func refusalOf(reason string) error {
+	switch reason {
+	case reasonUserLimit:
+		return inventory.ErrUserLimit
+	case reasonNoItem:
+		return catalog.ErrItemNotFound
+	default:
+		return inventory.ErrSoldOut
+	}
 }
 
 // submit sends a task through the inventory and waits. It returns the id of
@@ -137,11 +176,14 @@ func (s *Service) submit(ctx context.Context, t *task, wait time.Duration) (Plac
 		return Placed{}, "", err
 	}
 	if !a.waits {
-		// The inventory answers every request within its patience, so nothing
-		// else has to end this wait: no timer, and no look at the client, whose
-		// order goes on without it.
-		set := <-a.ticket.settled
-		return Placed{Order: t.queued()}, set.outcome.ReplayOf, set.outcome.Err
+		// The inventory answers every request in bounded time, so this wait
+		// needs no timer of its own; only a client that goes away ends it sooner.
+		select {
+		case set := <-a.ticket.settled:
+			return Placed{Order: t.queued()}, set.outcome.ReplayOf, set.outcome.Err
+		case <-ctx.Done():
+			return Placed{}, "", context.Cause(ctx)
+		}
 	}
 	placed, replay, err := a.wait(ctx, t, wait)
 	if !errors.Is(err, errWaitSpent) {
@@ -261,8 +303,8 @@ func (s *Service) CreateItem(ctx context.Context, n NewItem) (catalog.Item, erro
 	s.Items.Forget(n.ID)
 	// The row decides; a sale that could not be loaded now is loaded by its
 	// first buyer.
-	if err := s.Stock.Warm(ctx, n.ID); err != nil {
-		s.OnError(fmt.Errorf("warm item %s: %w", n.ID, err))
+	if err := s.Stock.Open(ctx, n.ID); err != nil {
+		s.OnError(fmt.Errorf("open item %s: %w", n.ID, err))
 	}
 	return item, nil
 }

@@ -74,7 +74,7 @@ func TestService_Place_Committed(t *testing.T) {
 				t.Errorf("%+v: %+v, %v, want %v", c.p, placed, err, c.want)
 			}
 		}
-		if ids := s.waiters.ids(10); len(ids) != 0 {
+		if ids := s.waiters.ids(); len(ids) != 0 {
 			t.Errorf("tickets %v are left", ids)
 		}
 		auditStore(t, s.store)
@@ -160,7 +160,7 @@ func TestService_Place_WaitRunsOut(t *testing.T) {
 		if o := s.mustGet(placed.Order.ID); o.Status != StatusConfirmed {
 			t.Errorf("order %+v", o)
 		}
-		if ids := s.waiters.ids(10); len(ids) != 0 {
+		if ids := s.waiters.ids(); len(ids) != 0 {
 			t.Errorf("tickets %v are left", ids)
 		}
 		auditStore(t, s.store)
@@ -177,23 +177,57 @@ func TestService_Place_RefusedByDatabase(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.work()
-		status := map[Status]int{}
+		sold := 0
 		for i := range 3 {
-			placed := s.mustPlace(s.purchase(fmt.Sprintf("u%d", i), "k", 1, long))
-			o := placed.Order
-			status[o.Status]++
-			if !placed.Committed || (o.Status == StatusRejected) != (o.Reason == reasonSoldOut) || (o.Status == StatusRejected) != !o.ClosedAt.IsZero() {
-				t.Errorf("placed %+v", placed)
+			p := s.purchase(fmt.Sprintf("u%d", i), "k", 1, long)
+			placed, err := s.service.Place(testContext(t), p)
+			switch {
+			case err == nil && placed.Committed && placed.Order.Status == StatusConfirmed:
+				sold++
+			case !errors.Is(err, inventory.ErrSoldOut):
+				t.Errorf("placed %+v, %v", placed, err)
 			}
-			if again := s.mustPlace(s.purchase(fmt.Sprintf("u%d", i), "k", 1, long)); again.Order != o || !again.Replayed {
-				t.Errorf("replay %+v, want %+v", again, o)
+			// A repeat is told of the order as it stands.
+			again := s.mustPlace(p)
+			o := again.Order
+			if !again.Replayed || (err != nil) != (o.Status == StatusRejected && o.Reason == reasonSoldOut && !o.ClosedAt.IsZero()) {
+				t.Errorf("replay %+v after %v", again, err)
 			}
 		}
-		if status[StatusConfirmed] != 1 || status[StatusRejected] != 2 {
-			t.Errorf("orders are %v, want 1 confirmed and 2 rejected", status)
+		if sold != 1 {
+			t.Errorf("%d sold, want 1", sold)
 		}
 		if it := itemOf(t, s.store, s.item); it.Sold != it.Total {
 			t.Errorf("sold %d of %d", it.Sold, it.Total)
+		}
+	})
+}
+
+// TestService_Place_KeyLost: Redis has lost what it knew of a committed order. A
+// repeat of its purchase still gets that order, and not the refusal of a second.
+func TestService_Place_KeyLost(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 10, 5))
+		s.work()
+		p := s.purchase("u", "k", 1, long)
+		first := s.mustPlace(p)
+		field := "u k"
+		tag := inventory.QueuePrefix(0)[:len("fs:{p0}:")]
+		if n, err := rdb.HDel(testContext(t), tag+"idempotency:"+s.item, field).Result(); err != nil || n != 1 {
+			t.Fatalf("forgot %d keys, %v", n, err)
+		}
+		for range 3 {
+			if again := s.mustPlace(p); again.Order.ID != first.Order.ID || !again.Replayed || !again.Committed {
+				t.Errorf("repeat %+v, want order %s", again, first.Order.ID)
+			}
+		}
+		p.Quantity = 2
+		if _, err := s.service.Place(testContext(t), p); !errors.Is(err, inventory.ErrKeyReused) {
+			t.Errorf("the key with another quantity: %v, want ErrKeyReused", err)
+		}
+		if it := itemOf(t, s.store, s.item); it.Sold != 1 {
+			t.Errorf("sold %d, want 1", it.Sold)
 		}
 	})
 }
@@ -322,7 +356,7 @@ func TestService_Place_Burst(t *testing.T) {
 		if l := s.ledger(); l != (Ledger{Initial: stock, Sold: stock}) {
 			t.Errorf("ledger %+v", l)
 		}
-		if ids := s.waiters.ids(10); len(ids) != 0 {
+		if ids := s.waiters.ids(); len(ids) != 0 {
 			t.Errorf("tickets %v are left", ids)
 		}
 		auditStore(t, s.store)
@@ -396,7 +430,7 @@ func (failing) Get(context.Context, string) (queue.TaskInfo, error) {
 	return queue.TaskInfo{}, errTest
 }
 func (failing) Scan(context.Context, func(string, []byte) error) error { return errTest }
-func (failing) Warm(context.Context, string) error                     { return errTest }
+func (failing) Open(context.Context, string) error                     { return errTest }
 func (failing) Submit(*inventory.Request) error                        { return inventory.ErrOverloaded }
 
 func TestService_CreateItem(t *testing.T) {
@@ -464,7 +498,7 @@ func TestService_CreateItem_StockAway(t *testing.T) {
 	if _, err := service.Place(testContext(t), Purchase{ItemID: "item", UserID: "u", IdempotencyKey: "k", Quantity: 1, Wait: long}); !errors.Is(err, inventory.ErrOverloaded) {
 		t.Errorf("place: %v, want the stock's refusal", err)
 	}
-	if ids := service.Waiters.ids(10); len(ids) != 0 {
+	if ids := service.Waiters.ids(); len(ids) != 0 {
 		t.Errorf("tickets %v are left", ids)
 	}
 	// A service without OnError does not need one.

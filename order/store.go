@@ -33,6 +33,10 @@ const readers = 4
 // for which it competes with the batches of orders.
 const writeTimeout = 6 * time.Second
 
+// readTimeout bounds a single read: a long one must not keep the few reading
+// connections from the purchases, which read the catalogue through them.
+const readTimeout = 3 * time.Second
+
 // Store keeps items, orders and buyers in the database. SQLite has one writer
 // at a time, so the store has one writing connection and lets the rest read:
 // writers queue in the process instead of failing as busy in the database.
@@ -149,6 +153,30 @@ func epochOf(db *gorm.DB) (int64, error) {
 		return 0, fmt.Errorf("read epoch: %w", err)
 	}
 	return epoch, nil
+}
+
+// CheckPartitions records the number of partitions at the first start and
+// returns what is recorded. Redis records it too, and may lose it.
+func (s *Store) CheckPartitions(ctx context.Context, n int) (int, error) {
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	have := n
+	err := s.write.WithContext(ctx).Transaction(func(tx *gorm.DB) error {
+		err := tx.Exec("INSERT INTO meta (key, value) VALUES ('partitions', ?) ON CONFLICT DO NOTHING", strconv.Itoa(n)).Error
+		if err != nil {
+			return err
+		}
+		var value string
+		if err := tx.Raw("SELECT value FROM meta WHERE key = 'partitions'").Scan(&value).Error; err != nil {
+			return err
+		}
+		have, err = strconv.Atoi(value)
+		return err
+	})
+	if err != nil {
+		return 0, wrap("check partitions", err)
+	}
+	return have, nil
 }
 
 // RaiseEpoch declares all state in Redis void, and returns the new epoch.
@@ -284,6 +312,8 @@ func (s *Store) InsertItem(ctx context.Context, n NewItem) (catalog.Item, error)
 
 // Items reads every item, by id.
 func (s *Store) Items(ctx context.Context) ([]catalog.Item, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
 	var rows []itemRow
 	if err := s.read.WithContext(ctx).Order("id").Find(&rows).Error; err != nil {
 		return nil, wrap("read items", err)
@@ -293,6 +323,8 @@ func (s *Store) Items(ctx context.Context) ([]catalog.Item, error) {
 
 // ItemsByID reads the items with these ids; unknown ids are left out.
 func (s *Store) ItemsByID(ctx context.Context, ids []string) ([]catalog.Item, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
 	var rows []itemRow
 	if err := s.read.WithContext(ctx).Where("id IN ?", ids).Find(&rows).Error; err != nil {
 		return nil, wrap("read items", err)
@@ -310,6 +342,8 @@ func itemsOf(rows []itemRow) []catalog.Item {
 
 // Order reads one order. It returns ErrNotFound when there is no such row.
 func (s *Store) Order(ctx context.Context, id string) (Order, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
 	var rows []orderRow
 	if err := s.read.WithContext(ctx).Where("id = ?", id).Limit(1).Find(&rows).Error; err != nil {
 		return Order{}, wrap("read order "+id, err)
@@ -320,8 +354,26 @@ func (s *Store) Order(ctx context.Context, id string) (Order, error) {
 	return rows[0].order(), nil
 }
 
+// orderByKey reads the order that an idempotency key made. Errors: ErrNotFound.
+func (s *Store) orderByKey(ctx context.Context, user, item, key string) (Order, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	var rows []orderRow
+	err := s.read.WithContext(ctx).
+		Where("user_id = ? AND item_id = ? AND idempotency_key = ?", user, item, key).Limit(1).Find(&rows).Error
+	if err != nil {
+		return Order{}, wrap("read order by key", err)
+	}
+	if len(rows) == 0 {
+		return Order{}, ErrNotFound
+	}
+	return rows[0].order(), nil
+}
+
 // List reads a page of orders, newest first, and whether more follow.
 func (s *Store) List(ctx context.Context, f Filter) ([]Order, bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
 	q := s.read.WithContext(ctx).Order(clause.OrderByColumn{Column: clause.Column{Name: "id"}, Desc: true}).Limit(f.Limit + 1)
 	if f.UserID != "" {
 		q = q.Where("user_id = ?", f.UserID)

@@ -4,8 +4,11 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"errors"
 	"fmt"
+	"net"
 	"sync"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -90,57 +93,83 @@ func (w *Waiters) settle(n notice) {
 	}
 }
 
-// ids lists the orders that are waited for, at most limit.
-func (w *Waiters) ids(limit int) []string {
+// ids lists the orders that are waited for; the edge bounds the requests that
+// are let in, and with them these.
+func (w *Waiters) ids() []string {
 	var out []string
 	for i := range w.shards {
 		s := &w.shards[i]
 		s.mu.Lock()
 		for id := range s.m {
-			if len(out) < limit {
-				out = append(out, id)
-			}
+			out = append(out, id)
 		}
 		s.mu.Unlock()
 	}
 	return out
 }
 
-// maxCatchUp bounds the look-up after a reconnect; it is above the number of
-// requests a process lets in at once.
-const maxCatchUp = 10_000
+// pingEvery is how long a subscription may be silent before it is asked for a
+// sign of life; one that gives none within as long again is made anew. A link
+// that is cut without a word would otherwise be noticed after most of a minute.
+const pingEvery = 700 * time.Millisecond
 
 // Listen receives the workers' messages until ctx ends. Whenever the
 // subscription is new, what was committed unheard before it is read from the
 // database.
 func (w *Waiters) Listen(ctx context.Context, rdb redis.UniversalClient, store *Store, onError func(error)) error {
-	sub := rdb.Subscribe(ctx, channelOf(w.origin))
-	stop := context.AfterFunc(ctx, func() {
-		// Closing is what ends a blocked receive; its error says only that
-		// the connection was gone already.
-		_ = sub.Close() //nolint:errcheck // the connection may be gone already; nobody is left to tell
-	})
-	defer stop()
-	for {
-		msg, err := sub.Receive(ctx)
+	for ctx.Err() == nil {
+		err := w.listenOnce(ctx, rdb, store, onError)
 		if ctx.Err() != nil {
 			return nil
 		}
-		if err != nil {
-			onError(fmt.Errorf("listen for commits: %w", err))
-			if !pause(ctx, listenRetry) {
-				return nil
+		onError(fmt.Errorf("listen for commits: %w", err))
+		if !pause(ctx, listenRetry) {
+			return nil
+		}
+	}
+	return nil
+}
+
+// errSilent says that a subscription gave no sign of life.
+var errSilent = errors.New("order: subscription is silent")
+
+// listenOnce subscribes and settles what it hears until the connection fails.
+func (w *Waiters) listenOnce(ctx context.Context, rdb redis.UniversalClient, store *Store, onError func(error)) error {
+	sub := rdb.Subscribe(ctx, channelOf(w.origin))
+	// Closing is what ends a blocked receive.
+	closeSub := func() { _ = sub.Close() } //nolint:errcheck // the connection may be gone already; nobody is left to tell
+	defer closeSub()
+	defer context.AfterFunc(ctx, closeSub)()
+	caughtUp, silent := true, 0
+	for {
+		msg, err := sub.ReceiveTimeout(ctx, pingEvery)
+		var netErr net.Error
+		switch {
+		case errors.As(err, &netErr) && netErr.Timeout() && silent < 2:
+			silent++
+			if err := sub.Ping(ctx); err != nil {
+				return err
 			}
-			continue
+		case errors.As(err, &netErr) && netErr.Timeout():
+			return errSilent
+		case err != nil:
+			return err
+		default:
+			silent = 0
 		}
 		switch m := msg.(type) {
 		case *redis.Subscription:
-			if err := w.catchUp(ctx, store); err != nil {
-				onError(err)
-			}
+			caughtUp = false
 		case *redis.Message:
 			if err := parseNotices(m.Payload, w.settle); err != nil {
 				onError(err)
+			}
+		}
+		if !caughtUp {
+			if err := w.catchUp(ctx, store); err != nil {
+				onError(err) // tried again at the next message or sign of life
+			} else {
+				caughtUp = true
 			}
 		}
 	}
@@ -148,7 +177,7 @@ func (w *Waiters) Listen(ctx context.Context, rdb redis.UniversalClient, store *
 
 // catchUp settles the orders whose message was published to nobody.
 func (w *Waiters) catchUp(ctx context.Context, store *Store) error {
-	ids := w.ids(maxCatchUp)
+	ids := w.ids()
 	for len(ids) > 0 {
 		n := min(len(ids), 256)
 		found, err := store.settled(ctx, ids[:n])

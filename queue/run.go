@@ -87,7 +87,7 @@ func (q *Queue) Run(ctx context.Context, h BatchHandler, cfg RunConfig) error {
 	if cfg.OnError == nil {
 		cfg.OnError = func(error) {}
 	}
-	r := &runner{q: q, handler: h, cfg: cfg, turn: make(chan struct{}, 1)}
+	r := &runner{q: q, handler: h, cfg: cfg, turn: make(chan struct{}, 1), size: cfg.Batch}
 	var cut context.CancelCauseFunc
 	r.work, cut = context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cut(nil)
@@ -146,8 +146,10 @@ type runner struct {
 	// turn is held by the one worker that fetches or waits. So a process has one
 	// blocked connection, and it is the last to look that watches the next due time.
 	turn chan struct{}
-	// nextFetch is when lingering ends. It belongs to the holder of turn.
+	// nextFetch is when lingering ends, and size how many tasks the next fetch
+	// asks for. They belong to the holder of turn.
 	nextFetch time.Time
+	size      int
 	abandoned atomic.Int32
 }
 
@@ -177,9 +179,15 @@ func (r *runner) next(ctx context.Context) []Leased {
 	}
 	failures := 0
 	for ctx.Err() == nil {
-		f, err := r.fetch(ctx, r.cfg.Batch)
+		f, err := r.fetch(ctx, r.size)
 		if err == nil && len(f.Tasks) > 0 {
+			r.size = min(2*r.size, r.cfg.Batch)
 			return r.take(ctx, f.Tasks)
+		}
+		if err != nil {
+			// On a slow link the answer to a large batch may never arrive in
+			// time, and each one lost costs its tasks a lease and an attempt.
+			r.size = max(r.size/2, 1)
 		}
 		if err == nil && !f.More {
 			limit, due := r.cfg.MaxIdle, false

@@ -68,7 +68,8 @@ type role struct {
 // runApp builds the process, runs it until ctx ends, and drains it.
 func runApp(ctx context.Context, s *Settings, r role, out io.Writer) error {
 	a := &app{settings: s, log: newLogger(s), out: out, registry: prometheus.NewRegistry()}
-	a.life.drain = s.Drain
+	// Half of the time is the requests', half the worker's.
+	a.life.drain = s.Drain / 2
 	if err := a.build(ctx, r); err != nil {
 		return errors.Join(err, a.life.close(ctx))
 	}
@@ -181,7 +182,12 @@ func (a *app) openDatabase(ctx context.Context, r role) error {
 			return err
 		}
 		a.log.Debug().Int("applied", n).Msg("database migrated")
-		return nil
+		if a.settings.Redis != embeddedRedis {
+			return nil
+		}
+		// Whatever an engine of an earlier start held is gone with it.
+		_, err = store.RaiseEpoch(ctx)
+		return err
 	}
 	err = m.Check(ctx)
 	if errors.Is(err, migrations.ErrPending) {
@@ -204,6 +210,13 @@ func (a *app) openEngine(ctx context.Context) error {
 	if err := rdb.Ping(ctx).Err(); err != nil {
 		return badSetting("redis", s.Redis, "no answer ("+err.Error()+")", "start it, or correct the address")
 	}
+	have, err := a.store.CheckPartitions(ctx, s.Partitions)
+	if err != nil {
+		return err
+	}
+	if have != s.Partitions {
+		return badSetting("partitions", fmt.Sprint(s.Partitions), fmt.Sprintf("the database was laid out for %d", have), "set that number")
+	}
 	if err := inventory.CheckPartitions(ctx, rdb, s.Partitions); err != nil {
 		if errors.Is(err, inventory.ErrPartitions) {
 			return badSetting("partitions", fmt.Sprint(s.Partitions), err.Error(), "set the number that is recorded")
@@ -213,6 +226,9 @@ func (a *app) openEngine(ctx context.Context) error {
 	for p := range s.Partitions {
 		q, err := queue.New(rdb, queue.Config{
 			Prefix: inventory.QueuePrefix(p), Lease: s.Lease, MaxLength: s.QueueLimit,
+			// A dead order holds its units until someone decides about it, so
+			// none is dropped to make room for another.
+			MaxDead: s.QueueLimit,
 		})
 		if err != nil {
 			return err
@@ -264,7 +280,7 @@ func (a *app) addWorker() {
 	s := a.settings
 	a.life.add(part{name: "worker", run: func(ctx context.Context) error {
 		return f.Work(ctx, a.queues, queue.RunConfig{
-			Batch: s.Batch, Workers: sqliteWorkers, Drain: s.Drain,
+			Batch: s.Batch, Workers: sqliteWorkers, Drain: s.Drain / 2,
 			Linger: order.Linger(s.Linger), OnError: a.reporter("queue"),
 		})
 	}})
@@ -397,8 +413,8 @@ func (a *app) addOps(ctx context.Context) error {
 	// A CPU profile streams for as long as was asked.
 	srv := a.server(handler.NewOps(a.registry))
 	srv.WriteTimeout = 2 * time.Minute
-	// It stops last and without ado: a scrape that fails at the end is no loss.
-	a.life.add(part{name: "ops", run: serving(srv, l, func() {}), stop: srv.Shutdown})
+	// It stops without ado: a scrape or a profile cut off at the end is no loss.
+	a.life.add(part{name: "ops", run: serving(srv, l, func() {}), stop: func(context.Context) error { return srv.Close() }})
 	fmt.Fprintf(a.out, "metrics   http://%s/metrics\n", l.Addr())
 	return nil
 }

@@ -189,10 +189,16 @@ func printItems(out io.Writer, items []itemView) error {
 	return w.Flush()
 }
 
-// redactURL hides the password of a URL.
+// redactURL hides the password of a URL, also of one that cannot be read: that
+// is when it is printed.
 func redactURL(v string) string {
-	if u, err := url.Parse(v); err == nil && u.User != nil {
-		return u.Redacted()
+	scheme, rest, ok := strings.Cut(v, "://")
+	at := strings.LastIndexByte(rest, '@')
+	if !ok || at < 0 {
+		return v
 	}
-	return v
+	if user, _, secret := strings.Cut(rest[:at], ":"); secret {
+		return scheme + "://" + user + ":xxxxx@" + rest[at+1:]
+	}
+	return scheme + "://xxxxx@" + rest[at+1:]
 }

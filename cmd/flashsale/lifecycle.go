@@ -23,7 +23,8 @@ type part struct {
 // nothing: requests first, then what serves them.
 type lifecycle struct {
 	parts []part
-	// drain bounds each part's stop.
+	// drain bounds the stops of all parts together; a part that comes late still
+	// gets lastGrace.
 	drain time.Duration
 }
 
@@ -63,8 +64,9 @@ func (l *lifecycle) run(ctx context.Context) error {
 	case err := <-ended:
 		errs = append(errs, err)
 	}
+	end := time.Now().Add(l.drain)
 	for i := len(l.parts) - 1; i >= 0; i-- {
-		errs = append(errs, l.stop(ctx, &l.parts[i], cancels[i], &running[i]))
+		errs = append(errs, l.stop(ctx, end, &l.parts[i], cancels[i], &running[i]))
 	}
 	close(ended)
 	for err := range ended {
@@ -73,10 +75,13 @@ func (l *lifecycle) run(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-func (l *lifecycle) stop(ctx context.Context, p *part, cancel context.CancelFunc, running *sync.WaitGroup) error {
+// lastGrace is what a part's stop gets at least.
+const lastGrace = time.Second
+
+func (l *lifecycle) stop(ctx context.Context, end time.Time, p *part, cancel context.CancelFunc, running *sync.WaitGroup) error {
 	var err error
 	if p.stop != nil {
-		stopCtx, done := context.WithTimeout(context.WithoutCancel(ctx), l.drain)
+		stopCtx, done := context.WithTimeout(context.WithoutCancel(ctx), max(time.Until(end), lastGrace))
 		if err = p.stop(stopCtx); err != nil {
 			err = fmt.Errorf("stop %s: %w", p.name, err)
 		}
@@ -94,7 +99,7 @@ func (l *lifecycle) close(ctx context.Context) error {
 	var errs []error
 	for i := len(l.parts) - 1; i >= 0; i-- {
 		if l.parts[i].run == nil {
-			errs = append(errs, l.stop(ctx, &l.parts[i], nil, new(sync.WaitGroup)))
+			errs = append(errs, l.stop(ctx, time.Now(), &l.parts[i], nil, new(sync.WaitGroup)))
 		}
 	}
 	return errors.Join(errs...)

@@ -35,7 +35,7 @@ func openRedis(setting string) (rdb redis.UniversalClient, closers []func() erro
 	case strings.HasPrefix(setting, "cluster+"):
 		o, err := redis.ParseClusterURL(strings.TrimPrefix(setting, "cluster+"))
 		if err != nil {
-			return nil, nil, badSetting("redis", setting, err.Error(), "write cluster+redis://host:port?addr=host:port")
+			return nil, nil, badSetting("redis", setting, "it cannot be read as a URL", "write cluster+redis://host:port?addr=host:port, with % codes in the password where it holds any of /#%@")
 		}
 		// A script whose reply was lost must not run again unasked: the rooms
 		// decide that, knowing which of their scripts may.
@@ -47,7 +47,7 @@ func openRedis(setting string) (rdb redis.UniversalClient, closers []func() erro
 	default:
 		o, err := redis.ParseURL(setting)
 		if err != nil {
-			return nil, nil, badSetting("redis", setting, err.Error(), "write redis://host:port/0")
+			return nil, nil, badSetting("redis", setting, "it cannot be read as a URL", "write redis://host:port/0, with % codes in the password where it holds any of /#%@")
 		}
 		c := redis.NewClient(tune(o))
 		return c, []func() error{c.Close}, nil

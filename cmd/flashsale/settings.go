@@ -79,7 +79,7 @@ func defineFlags(f *pflag.FlagSet) {
 	f.Duration("lease", 10*time.Second, "how long a worker may be silent before its orders go to another")
 	f.Int("batch", 256, "orders a worker commits in one transaction, at most")
 	f.Duration("linger", 5*time.Millisecond, "how long a worker gathers orders for whose commit nobody waits; 0: not at all")
-	f.Duration("drain", 15*time.Second, "how long a stopping process finishes what it holds")
+	f.Duration("drain", 20*time.Second, "how long a stopping process finishes what it holds: half for requests, half for orders")
 	f.String("config", "", "YAML file with any of these settings, by these names")
 }
 

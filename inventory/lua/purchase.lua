@@ -5,7 +5,7 @@
 -- ARGV 1 lock value, 2 fencing token, 3 epoch, 4 task queue's bound, 5 number of purchases n,
 --      then per purchase: buyer, idempotency key, quantity, order id, task payload
 --
--- Returns { status, waiting, verdicts, left, version, now_ms, opens_ms, replayed order ids ... }.
+-- Returns { status, waiting, verdicts, left, version, now_ms, opens_ms, closes_ms, replayed order ids ... }.
 --   status    'ok', or why nothing at all was looked at: 'lost' (the lock is not held by this value),
 --             'fenced' (a later holder has been here), 'missing' (the sale is not loaded),
 --             'epoch' (the sale was loaded under another epoch); then only `waiting` follows
@@ -141,8 +141,8 @@ if taken > 0 then
   queue_add(5, now_us, taken, ids, payloads)
 end
 
-local reply = {'ok', waiting, table.concat(verdicts), left, sale[8], now_ms, opens_ms}
+local reply = {'ok', waiting, table.concat(verdicts), left, sale[8], now_ms, opens_ms, closes_ms}
 for i = 1, #replayed do
-  reply[7 + i] = replayed[i]
+  reply[8 + i] = replayed[i]
 end
 return reply

@@ -7,7 +7,9 @@ CREATE TABLE meta (
     value TEXT NOT NULL
 ) WITHOUT ROWID;
 
-INSERT INTO meta (key, value) VALUES ('epoch', '1');
+-- The first epoch is a time, so that what an older database of the same shop has
+-- left in Redis is not taken for this one's.
+INSERT INTO meta (key, value) VALUES ('epoch', CAST(strftime('%s', 'now') AS TEXT));
 
 -- Times are Unix milliseconds UTC throughout; 0 means "none".
 CREATE TABLE items (

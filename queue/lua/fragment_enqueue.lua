@@ -28,6 +28,12 @@ local queue_pad = string.rep('-', 256)
 local queue_pad_from = 8
 
 local function queue_room(o, max_length)
+  -- A key of another type at one of these names must fail here, before the composing script's first
+  -- write, and not in queue_add after it.
+  redis.call('HLEN', KEYS[o + 4])
+  redis.call('HLEN', KEYS[o + 5])
+  redis.call('STRLEN', KEYS[o + 6])
+  redis.call('LLEN', KEYS[o + 7])
   return max_length - redis.call('ZCARD', KEYS[o + 1]) - redis.call('ZCARD', KEYS[o + 2])
     - redis.call('ZCARD', KEYS[o + 3])
 end
