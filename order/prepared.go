@@ -33,7 +33,7 @@ func (p *prepared) prepare(ctx context.Context, db *sql.DB, texts []string) erro
 		}
 		// Not under the mutex: it waits for the connection, and a transaction on
 		// the connection asks for statements.
-		stmt, err := db.PrepareContext(ctx, text) //nolint:sqlclosecheck // kept; close closes it
+		stmt, err := db.PrepareContext(ctx, text)
 		if err != nil {
 			return fmt.Errorf("prepare statement: %w", err)
 		}

@@ -117,17 +117,14 @@ const pingEvery = 700 * time.Millisecond
 // subscription is new, what was committed unheard before it is read from the
 // database.
 func (w *Waiters) Listen(ctx context.Context, rdb redis.UniversalClient, store *Store, onError func(error)) error {
-	for ctx.Err() == nil {
+	for {
 		err := w.listenOnce(ctx, rdb, store, onError)
 		if ctx.Err() != nil {
-			return nil
+			return nil //nolint:nilerr // it was ended, and the error says how
 		}
 		onError(fmt.Errorf("listen for commits: %w", err))
-		if !pause(ctx, listenRetry) {
-			return nil
-		}
+		pause(ctx, listenRetry)
 	}
-	return nil
 }
 
 // errSilent says that a subscription gave no sign of life.
