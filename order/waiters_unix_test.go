@@ -1,0 +1,71 @@
+//go:build unix
+
+package order
+
+import (
+	"context"
+	"errors"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/redistest"
+)
+
+// TestWaiters_Listen_Silent: a link that dies without a word is noticed by its
+// silence, and made anew.
+func TestWaiters_Listen_Silent(t *testing.T) {
+	t.Parallel()
+	server := redistest.Real(t)
+	rdb := redis.NewClient(redistest.Options(server.Addr()))
+	defer rdb.Close()
+	w := NewWaiters()
+	heard := make(chan error, 100)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- w.Listen(ctx, rdb, newStore(t), func(err error) {
+			select {
+			case heard <- err:
+			default:
+			}
+		})
+	}()
+	subscribed := func() bool {
+		n, err := rdb.PubSubNumSub(ctx, channelOf(w.Origin())).Result()
+		return err == nil && n[channelOf(w.Origin())] == 1
+	}
+	await(t, "the subscription", subscribed)
+	process, err := os.FindProcess(server.Pid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-heard:
+		if !errors.Is(err, errSilent) {
+			t.Errorf("heard %v, want errSilent", err)
+		}
+	case <-time.After(30 * time.Second):
+		t.Error("the silence was not noticed")
+	}
+	if err := process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the subscription to be made anew", subscribed)
+	tk := newTicket(w, "x")
+	n := notice{id: "x", outcome: outcome{status: StatusConfirmed}}
+	if err := rdb.Publish(ctx, channelOf(w.Origin()), appendNotice(nil, &n)).Err(); err != nil {
+		t.Fatal(err)
+	}
+	awaitTicket(t, "the notice after it", tk)
+	cancel()
+	if err := <-ended; err != nil {
+		t.Errorf("listen ended with %v", err)
+	}
+}
