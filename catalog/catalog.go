@@ -25,7 +25,8 @@ type Stock interface {
 
 // Config configures a Catalog. A zero field means its default.
 type Config struct {
-	// Life is how long an answer is given from memory. Default 1 s.
+	// Life is how long an answer is given from memory; that an item does not
+	// exist, a tenth of it. Default 1 s.
 	Life time.Duration
 	// MaxItems bounds the items and the unknown ids remembered. Default 100,000.
 	MaxItems int
@@ -90,8 +91,15 @@ func New(source Source, stock Stock, cfg Config) (*Catalog, error) {
 			cfg.Life, cfg.MaxItems, cfg.LoadTimeout, cfg.StockTimeout)
 	}
 	cache, err := otter.New(&otter.Options[string, entry]{
-		MaximumSize:      cfg.MaxItems,
-		ExpiryCalculator: otter.ExpiryWriting[string, entry](cfg.Life),
+		MaximumSize: cfg.MaxItems,
+		// That there is no such item is believed for a tenth of the time: another
+		// process may have created it just now, and its buyers are waiting.
+		ExpiryCalculator: otter.ExpiryWritingFunc(func(e otter.Entry[string, entry]) time.Duration {
+			if e.Value.known {
+				return cfg.Life
+			}
+			return cfg.Life / 10
+		}),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("catalog: %w", err)

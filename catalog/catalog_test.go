@@ -193,7 +193,7 @@ func TestCatalog_Item_NegativeExpires(t *testing.T) {
 		}
 		wantCalls(t, s, 1, 0)
 		s.set(func(s *shop) { s.items["a"] = Item{ID: "a", StockLeft: 1} })
-		pass(999 * time.Millisecond)
+		pass(99 * time.Millisecond)
 		wantUnknown(t, c, "a")
 		pass(2 * time.Millisecond)
 		wantItem(t, c, "a", 1)

@@ -88,7 +88,7 @@ func validItemID(id string) bool {
 }
 
 // answerPlaced writes the order: 201 when it is in the database, 202 when it
-// is queued, 200 for one that was accepted and has been rejected since.
+// is queued.
 func (q *call) answerPlaced(p *order.Placed, prefer preference) error {
 	h := q.c.Writer.Header()
 	h["Location"] = []string{"/v1/orders/" + p.Order.ID}
@@ -97,8 +97,6 @@ func (q *call) answerPlaced(p *order.Placed, prefer preference) error {
 	}
 	status := 202
 	switch {
-	case p.Order.Status == order.StatusRejected:
-		status = 200
 	case p.Committed:
 		status = 201
 	}

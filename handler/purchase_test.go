@@ -45,8 +45,6 @@ func TestPurchase(t *testing.T) {
 
 func TestPurchase_Answers(t *testing.T) {
 	t.Parallel()
-	rejected := someOrder(order.Purchase{ItemID: "thing", UserID: "alice", Quantity: 1})
-	rejected.Status, rejected.Reason = order.StatusRejected, "sold_out"
 	accepted := someOrder(order.Purchase{ItemID: "thing", UserID: "alice", Quantity: 1})
 	for name, tc := range map[string]struct {
 		placed   order.Placed
@@ -57,7 +55,6 @@ func TestPurchase_Answers(t *testing.T) {
 		"queued":               {order.Placed{Order: accepted}, 202, ""},
 		"replayed, committed":  {order.Placed{Order: accepted, Committed: true, Replayed: true}, 201, "true"},
 		"replayed, queued":     {order.Placed{Order: accepted, Replayed: true}, 202, "true"},
-		"replayed and refused": {order.Placed{Order: rejected, Committed: true, Replayed: true}, 200, "true"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

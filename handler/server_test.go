@@ -399,7 +399,13 @@ func TestBareLineFeed(t *testing.T) {
 		{0, "\n", true},
 		{'\r', "\nHost: a\r\n\r\n", false},
 		{'a', "\nHost: a\r\n\r\n", true},
-		{0, "GET / HTTP/1.1\r\n\r\n{\n}", false},
+		{0, "POST / HTTP/1.1\r\nContent-Length: 3\r\n\r\n{\n}", false},
+		{0, "POST / HTTP/1.1\r\ncontent-length:9\r\n\r\n{\n}", false}, // the rest is to come
+		// What follows a request is the next one, also in one piece with it.
+		{0, "GET / HTTP/1.1\r\n\r\n{\n}", true},
+		{0, "GET / HTTP/1.1\r\n\r\nGET / HTTP/1.1\nHost: a\n\n", true},
+		{0, "POST / HTTP/1.1\r\nContent-Length: 3\r\n\r\n{\n}GET / HTTP/1.1\nHost: a\n\n", true},
+		{0, "POST / HTTP/1.1\r\nContent-Length: 3\r\n\r\n{\n}GET / HTTP/1.1\r\nHost: a\r\n\r\n", false},
 		{0, "X: 1\r\n\n", true},
 		{0, "", false},
 	} {

@@ -3,6 +3,7 @@ package handler
 import (
 	"bytes"
 	"net"
+	"strconv"
 	"sync/atomic"
 )
 
@@ -65,25 +66,67 @@ func (c *strictConn) Read(b []byte) (int, error) {
 
 func (c *strictConn) suspect() bool { return c.bare.Load() }
 
-// bareLineFeed reports whether a line feed without a carriage return stands
-// before the end of the headers; before is the byte that came before got. A
-// piece of the stream that holds no such end may be body; taking it for
-// headers costs its client one connection.
+// bareLineFeed reports whether a line feed without a carriage return stands in
+// the headers of a request; before is the byte that came before got, which may
+// hold several requests. A body is passed over by its announced length. A piece
+// of the stream that begins inside a body is taken for headers, which costs its
+// client one connection.
 func bareLineFeed(before byte, got []byte) bool {
+	for len(got) > 0 {
+		next := bytes.IndexByte(got, '\n')
+		if next < 0 {
+			return false
+		}
+		end, bare := headersEnd(before, got)
+		if bare {
+			return true
+		}
+		if end == 0 {
+			return false
+		}
+		body := announcedLength(got[:end])
+		if body >= len(got)-end {
+			return false
+		}
+		before, got = '\n', got[end+body:]
+	}
+	return false
+}
+
+// headersEnd returns where the headers end, behind their empty line, or 0 where
+// they do not; bare says that a line before that ends in a line feed alone.
+func headersEnd(before byte, got []byte) (end int, bare bool) {
 	for i := 0; ; i++ {
 		next := bytes.IndexByte(got[i:], '\n')
 		if next < 0 {
-			return false
+			return 0, false
 		}
 		i += next
 		if i > 0 {
 			before = got[i-1]
 		}
 		if before != '\r' {
-			return true
+			return 0, true
 		}
 		if i >= 3 && got[i-2] == '\n' && got[i-3] == '\r' {
-			return false // an empty line: the headers end here
+			return i + 1, false
 		}
 	}
+}
+
+var contentLength = []byte("content-length:")
+
+// announcedLength reads the Content-Length of whole headers; 0 where there is
+// none that can be read, and the server refuses or ends such a request.
+func announcedLength(headers []byte) int {
+	for line := range bytes.Lines(headers) {
+		if len(line) < len(contentLength) || !bytes.EqualFold(line[:len(contentLength)], contentLength) {
+			continue
+		}
+		n, err := strconv.Atoi(string(bytes.TrimSpace(line[len(contentLength):])))
+		if err == nil && n > 0 {
+			return n
+		}
+	}
+	return 0
 }

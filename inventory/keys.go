@@ -1,8 +1,12 @@
 package inventory
 
 import (
+	"context"
+	"fmt"
 	"hash/fnv"
 	"strconv"
+
+	"github.com/redis/go-redis/v9"
 )
 
 // keys builds every Redis key of this room. An item's keys carry the hash tag
@@ -25,6 +29,20 @@ func QueuePrefix(partition int) string { return tag(partition) + "q:orders:" }
 
 // partitionsKey records how many partitions the keys were laid out for.
 const partitionsKey = "fs:{p0}:partitions"
+
+// Distrust drops the sale of items of which the database has refused what Redis
+// let through: their next purchase loads them anew, from the database. It is for
+// a process that works on orders and has no Inventory. Nothing is sold by a sale
+// that is missing, so it may be dropped at any time.
+func Distrust(ctx context.Context, rdb redis.UniversalClient, partitions int, items []string) error {
+	k := keys{partitions}
+	for _, item := range items {
+		if err := rdb.Del(ctx, k.sale(item)).Err(); err != nil {
+			return fmt.Errorf("inventory: drop sale of %s: %w", item, err)
+		}
+	}
+	return nil
+}
 
 func (k keys) lock(item string) string { return tag(k.partition(item)) + "lock:" + item }
 func (k keys) sale(item string) string { return tag(k.partition(item)) + "sale:" + item }

@@ -4,12 +4,14 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/errgroup"
 
 	"flashsale/internal/faultpoint"
+	"flashsale/inventory"
 	"flashsale/queue"
 )
 
@@ -30,6 +32,8 @@ type Fulfiller struct {
 	rdb     redis.UniversalClient
 	local   *Waiters
 	onError func(error)
+	// partitions is how many the items are spread over.
+	partitions int
 	// committed hears of every committed batch's size.
 	committed func(orders int)
 }
@@ -38,8 +42,11 @@ type Fulfiller struct {
 // this same process, or nil in a process without an API. onError hears of what
 // is tried again.
 func NewFulfiller(store *Store, rdb redis.UniversalClient, local *Waiters, onError func(error)) *Fulfiller {
-	return &Fulfiller{store: store, rdb: rdb, local: local, onError: onError, committed: func(int) {}}
+	return &Fulfiller{store: store, rdb: rdb, local: local, onError: onError, partitions: 1, committed: func(int) {}}
 }
+
+// SetPartitions tells how many partitions the items are spread over. Default 1.
+func (f *Fulfiller) SetPartitions(n int) { f.partitions = n }
 
 // OnCommit sets a function that hears of every committed batch's size.
 func (f *Fulfiller) OnCommit(fn func(orders int)) { f.committed = fn }
@@ -75,6 +82,7 @@ func (f *Fulfiller) fulfil(ctx context.Context, tasks []task, fail func(i int, e
 	case err == nil:
 		faultpoint.Reach("order.committed")
 		f.committed(len(tasks))
+		f.distrust(ctx, tasks, out)
 		f.tell(ctx, tasks, out)
 	case transient(err): // only once ctx has ended
 		for i := range tasks {
@@ -100,6 +108,27 @@ func (f *Fulfiller) commit(ctx context.Context, tasks []task) ([]outcome, error)
 		if !pause(ctx, wait/2+rand.N(wait/2)) {
 			return nil, err
 		}
+	}
+}
+
+// distrust drops the sales of items of which the database refused an order: that
+// it had to shows that Redis counts them wrongly, for lost or old data. Were the
+// sale kept, the units taken for the refused order would never come back, and
+// more would be refused.
+func (f *Fulfiller) distrust(ctx context.Context, tasks []task, out []outcome) {
+	var items []string
+	for i := range tasks {
+		if out[i].status == StatusRejected && !slices.Contains(items, tasks[i].ItemID) {
+			items = append(items, tasks[i].ItemID)
+		}
+	}
+	if len(items) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tellTimeout)
+	defer cancel()
+	if err := inventory.Distrust(ctx, f.rdb, f.partitions, items); err != nil {
+		f.onError(err)
 	}
 }
 

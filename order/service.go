@@ -120,8 +120,6 @@ func (s *Service) Place(ctx context.Context, p Purchase) (Placed, error) {
 		return placed, nil
 	case placed.Order.Reason == reasonDuplicate:
 		return s.original(ctx, placed)
-	case placed.Replayed:
-		return placed, nil
 	}
 	return Placed{}, refusalOf(placed.Order.Reason)
 }
@@ -143,7 +141,7 @@ func (s *Service) original(ctx context.Context, p Placed) (Placed, error) {
 }
 
 // refusalOf is the refusal that the database's reason amounts to: who waited for
-// the order hears it as if the script had said so.
+// the order hears it as if the script had said so, and so does who repeats.
 func refusalOf(reason string) error {
 	switch reason {
 	case reasonUserLimit:
@@ -281,7 +279,9 @@ func (s *Service) Get(ctx context.Context, id string) (Order, error) {
 		}
 		t, err := parseTask(id, info.Payload)
 		if err != nil {
-			return Order{}, err
+			// What it said is gone from Redis; a dead letter tells the operator.
+			s.OnError(fmt.Errorf("read queued order %s: %w", id, err))
+			return Order{}, ErrNotFound
 		}
 		return t.queued(), nil
 	}

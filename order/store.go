@@ -129,10 +129,10 @@ func (s *Store) Close() error { return errors.Join(s.hot.close(), closeDB(s.writ
 // DB is the writing connection, for the migrations.
 func (s *Store) DB() (*sql.DB, error) { return s.write.DB() }
 
-// Ping asks the database for an answer.
+// Ping asks the database for an answer that only a migrated one can give.
 func (s *Store) Ping(ctx context.Context) error {
-	var one int
-	if err := s.read.WithContext(ctx).Raw("SELECT 1").Scan(&one).Error; err != nil {
+	var epoch []string
+	if err := s.read.WithContext(ctx).Raw("SELECT value FROM meta WHERE key = 'epoch'").Scan(&epoch).Error; err != nil {
 		return wrap("ping database", err)
 	}
 	return nil

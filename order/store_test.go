@@ -32,7 +32,10 @@ func TestOpenStore(t *testing.T) {
 			t.Errorf("%q: %v", name, err)
 			continue
 		}
-		if err := s.write.Exec("CREATE TABLE t (x)").Error; err != nil {
+		if err := s.Ping(testContext(t)); err == nil {
+			t.Errorf("%q: a database without tables answers as if it had them", name)
+		}
+		if err := s.write.Exec("CREATE TABLE meta (key, value)").Error; err != nil {
 			t.Errorf("%q: %v", name, err)
 		}
 		if err := s.Ping(testContext(t)); err != nil {

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/charmbracelet/x/term"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/redis/go-redis/v9"
@@ -81,7 +82,8 @@ func runApp(ctx context.Context, s *Settings, r role, out io.Writer) error {
 func newLogger(s *Settings) zerolog.Logger {
 	var w io.Writer = os.Stderr
 	if s.LogFormat == "console" {
-		w = zerolog.ConsoleWriter{Out: os.Stderr, TimeFormat: time.RFC3339, NoColor: os.Getenv("NO_COLOR") != ""}
+		plain := os.Getenv("NO_COLOR") != "" || !term.IsTerminal(os.Stderr.Fd())
+		w = zerolog.ConsoleWriter{Out: os.Stderr, TimeFormat: time.RFC3339, NoColor: plain}
 	}
 	level, err := zerolog.ParseLevel(s.LogLevel)
 	if err != nil {
@@ -273,6 +275,7 @@ func (a *app) addWorker() {
 		Buckets: prometheus.ExponentialBuckets(1, 2, 10),
 	})
 	a.registry.MustRegister(committed, batches)
+	f.SetPartitions(a.settings.Partitions)
 	f.OnCommit(func(n int) {
 		committed.Add(float64(n))
 		batches.Observe(float64(n))

@@ -118,8 +118,13 @@ func newMigrate() *cobra.Command {
 			_, err = fmt.Fprintf(c.OutOrStdout(), "applied %d\n", n)
 			return err
 		})}
-	down := &cobra.Command{Use: "down", Short: "Undo the newest migration, and what it held", Args: noArgs,
+	var yes bool
+	down := &cobra.Command{Use: "down", Short: "Undo the newest migration, and drop the data it holds", Args: noArgs,
 		RunE: migration(func(c *cobra.Command, m *migrations.Migrator) error {
+			if !yes {
+				return usageError{errors.New("migrate down drops the newest migration's tables with all that is in them, orders included; " +
+					"stop every process, keep a copy of the database, and say --yes")}
+			}
 			undone, err := m.Down(c.Context())
 			if err != nil {
 				return err
@@ -131,6 +136,7 @@ func newMigrate() *cobra.Command {
 			_, err = fmt.Fprintln(c.OutOrStdout(), text)
 			return err
 		})}
+	down.Flags().BoolVar(&yes, "yes", false, "drop the data")
 	status := &cobra.Command{Use: "status", Short: "List the migrations; exit 1 when one is pending", Args: noArgs,
 		RunE: migration(func(c *cobra.Command, m *migrations.Migrator) error {
 			steps, err := m.Status(c.Context())

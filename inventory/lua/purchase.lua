@@ -7,7 +7,7 @@
 --
 -- Returns { status, waiting, verdicts, left, version, now_ms, opens_ms, closes_ms, replayed order ids ... }.
 --   status    'ok', or why nothing at all was looked at: 'lost' (the lock is not held by this value),
---             'fenced' (a later holder has been here), 'missing' (the sale is not loaded),
+--             'fenced' (a later holder has been here), 'missing' (the sale is not loaded, or not whole),
 --             'epoch' (the sale was loaded under another epoch); then only `waiting` follows
 --   waiting   how many wait for the lock
 --   verdicts  one character per purchase, in order:
@@ -34,8 +34,10 @@ if waiting < 0 then
 end
 
 local sale = redis.call('HMGET', KEYS[3], 'epoch', 'fence', 'left', 'limit', 'opens_ms', 'closes_ms', 'control', 'version')
-if not sale[1] then
-  return {'missing', waiting}
+for _, field in ipairs({1, 3, 4, 5, 6, 8}) do
+  if not sale[field] then  -- not loaded, or damaged, which a load mends
+    return {'missing', waiting}
+  end
 end
 if sale[1] ~= ARGV[3] then
   return {'epoch', waiting}
