@@ -51,10 +51,10 @@ func TestPurchase_Answers(t *testing.T) {
 		status   int
 		replayed string
 	}{
-		"committed":            {order.Placed{Order: accepted, Committed: true}, 201, ""},
-		"queued":               {order.Placed{Order: accepted}, 202, ""},
-		"replayed, committed":  {order.Placed{Order: accepted, Committed: true, Replayed: true}, 201, "true"},
-		"replayed, queued":     {order.Placed{Order: accepted, Replayed: true}, 202, "true"},
+		"committed":           {order.Placed{Order: accepted, Committed: true}, 201, ""},
+		"queued":              {order.Placed{Order: accepted}, 202, ""},
+		"replayed, committed": {order.Placed{Order: accepted, Committed: true, Replayed: true}, 201, "true"},
+		"replayed, queued":    {order.Placed{Order: accepted, Replayed: true}, 202, "true"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
