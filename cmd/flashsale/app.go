@@ -166,7 +166,7 @@ func (a *app) build(ctx context.Context, r role) error {
 func (a *app) openDatabase(ctx context.Context, r role) error {
 	store, err := order.OpenStore(a.settings.DB)
 	if err != nil {
-		return badSetting("db", a.settings.DB, err.Error(), "name a file in a folder this process may write to")
+		return failedSetting("db", a.settings.DB, err.Error(), "name a file in a folder this process may write to")
 	}
 	a.store = store
 	a.life.closing("database", store.Close)
@@ -193,7 +193,7 @@ func (a *app) openDatabase(ctx context.Context, r role) error {
 	}
 	err = m.Check(ctx)
 	if errors.Is(err, migrations.ErrPending) {
-		return badSetting("db", a.settings.DB, "its schema is older than this program, or it is empty", "run flashsale migrate up")
+		return failedSetting("db", a.settings.DB, "its schema is older than this program, or it is empty", "run flashsale migrate up")
 	}
 	return err
 }
@@ -210,7 +210,7 @@ func (a *app) openEngine(ctx context.Context) error {
 		a.life.closing("redis", closers[i])
 	}
 	if err := rdb.Ping(ctx).Err(); err != nil {
-		return badSetting("redis", s.Redis, "no answer ("+err.Error()+")", "start it, or correct the address")
+		return failedSetting("redis", s.Redis, "no answer ("+err.Error()+")", "start it, or correct the address")
 	}
 	have, err := a.store.CheckPartitions(ctx, s.Partitions)
 	if err != nil {
@@ -344,7 +344,7 @@ func (a *app) verifier(ctx context.Context) (*auth.Verifier, error) {
 	case s.JWKS != "":
 		keys, err := auth.OpenKeys(context.WithoutCancel(ctx), auth.KeysConfig{Source: s.JWKS, OnError: a.reporter("auth")})
 		if err != nil {
-			return nil, badSetting("jwks", s.JWKS, err.Error(), "name a readable JWK set")
+			return nil, failedSetting("jwks", s.JWKS, err.Error(), "name a readable JWK set")
 		}
 		return auth.NewVerifier(auth.Config{Keys: keys})
 	default:
@@ -374,7 +374,7 @@ func (a *app) addHTTP(ctx context.Context, items *catalog.Catalog) error {
 	}
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", s.Addr)
 	if err != nil {
-		return badSetting("addr", s.Addr, err.Error(), "choose a free address")
+		return failedSetting("addr", s.Addr, err.Error(), "choose a free address")
 	}
 	a.life.add(a.drain.part("api", handler.StrictListener(l), a.server(h)))
 	fmt.Fprintf(a.out, "api       http://%s/v1/items\n", l.Addr())
@@ -411,7 +411,7 @@ func (a *app) addOps(ctx context.Context) error {
 	}
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", a.settings.OpsAddr)
 	if err != nil {
-		return badSetting("ops-addr", a.settings.OpsAddr, err.Error(), "choose a free address, or none")
+		return failedSetting("ops-addr", a.settings.OpsAddr, err.Error(), "choose a free address, or none")
 	}
 	// A CPU profile streams for as long as was asked.
 	srv := a.server(handler.NewOps(a.registry))

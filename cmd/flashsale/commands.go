@@ -93,7 +93,7 @@ func migration(fn func(c *cobra.Command, m *migrations.Migrator) error) func(*co
 		}
 		store, err := order.OpenStore(s.DB)
 		if err != nil {
-			return badSetting("db", s.DB, err.Error(), "name a file in a folder this process may write to")
+			return failedSetting("db", s.DB, err.Error(), "name a file in a folder this process may write to")
 		}
 		defer func() { err = errors.Join(err, store.Close()) }()
 		db, err := store.DB()

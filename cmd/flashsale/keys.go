@@ -26,10 +26,10 @@ func devKey(dataDir string) ([]byte, error) {
 		return nil, fmt.Errorf("development key %s has %d bytes, not 64: remove it and start again", path, len(key))
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
-		return nil, badSetting("data-dir", dataDir, err.Error(), "name a folder this process may read and write")
+		return nil, failedSetting("data-dir", dataDir, err.Error(), "name a folder this process may read and write")
 	}
 	if err := os.MkdirAll(dataDir, 0o750); err != nil {
-		return nil, badSetting("data-dir", dataDir, err.Error(), "name a folder this process may write to")
+		return nil, failedSetting("data-dir", dataDir, err.Error(), "name a folder this process may write to")
 	}
 	var b [32]byte
 	if _, err := rand.Read(b[:]); err != nil {
@@ -37,7 +37,7 @@ func devKey(dataDir string) ([]byte, error) {
 	}
 	key = []byte(hex.EncodeToString(b[:]))
 	if err := os.WriteFile(path, key, 0o600); err != nil {
-		return nil, badSetting("data-dir", dataDir, err.Error(), "name a folder this process may write to")
+		return nil, failedSetting("data-dir", dataDir, err.Error(), "name a folder this process may write to")
 	}
 	return key, nil
 }

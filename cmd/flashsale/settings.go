@@ -93,11 +93,18 @@ func (e usageError) Unwrap() error { return e.error }
 
 // badSetting names the setting, its value, the cause and the mend.
 func badSetting(name, value, cause, mend string) error {
+	return usageError{failedSetting(name, value, cause, mend)}
+}
+
+// failedSetting says the same of a setting that is right in itself and fails on
+// what it meets: a port that is taken, a server that does not answer. The exit
+// code is then 1.
+func failedSetting(name, value, cause, mend string) error {
 	if shown := masked(name, value); value != "" {
 		cause = strings.ReplaceAll(cause, value, shown)
 		value = shown
 	}
-	return usageError{fmt.Errorf("setting %s (%s): value %q: %s; %s", name, envName(name), value, cause, mend)}
+	return fmt.Errorf("setting %s (%s): value %q: %s; %s", name, envName(name), value, cause, mend)
 }
 
 func envName(setting string) string {

@@ -113,10 +113,10 @@ func TestSettings_Secrets(t *testing.T) {
 		{"password of a cluster", "config", []string{"--redis", "cluster+redis://u:" + hidden + "@127.0.0.1:1"}, nil, 0},
 		{"secret too short", "serve", []string{"--jwt-secret", hidden[:20]}, nil, 2},
 		{"secret and key set", "serve", []string{"--jwt-secret", hidden, "--jwks", "keys.json"}, nil, 2},
-		{"Redis that does not answer", "serve", []string{"--jwt-secret", hidden, "--redis", "redis://:" + hidden + "@" + closed + "/0"}, nil, 2},
+		{"Redis that does not answer", "serve", []string{"--jwt-secret", hidden, "--redis", "redis://:" + hidden + "@" + closed + "/0"}, nil, 1},
 		{"Redis of no known kind", "serve", []string{"--redis", "mysql://u:" + hidden + "@127.0.0.1:1"}, nil, 2},
 		{"database of no known kind", "serve", []string{"--db", "mysql://u:" + hidden + "@127.0.0.1:1/shop"}, nil, 2},
-		{"key set that does not answer", "serve", []string{"--addr", "127.0.0.1:0", "--ops-addr", "", "--jwks", "http://u:" + hidden + "@" + closed + "/keys"}, nil, 2},
+		{"key set that does not answer", "serve", []string{"--addr", "127.0.0.1:0", "--ops-addr", "", "--jwks", "http://u:" + hidden + "@" + closed + "/keys"}, nil, 1},
 	} {
 		t.Run(q.name, func(t *testing.T) {
 			r := process.Run(t, process.Spec{Command: q.command, Args: q.args, Env: q.env})
@@ -203,9 +203,21 @@ func TestSettings_Bad(t *testing.T) {
 	}
 }
 
-// refused starts a process that must not start: exit code 2, and a message with
-// all of the words.
+// refused starts a process that was called wrongly.
 func refused(t *testing.T, spec process.Spec, words ...string) {
+	t.Helper()
+	mustEnd(t, 2, spec, words...)
+}
+
+// failed starts a process that cannot start where it is.
+func failed(t *testing.T, spec process.Spec, words ...string) {
+	t.Helper()
+	mustEnd(t, 1, spec, words...)
+}
+
+// mustEnd starts a process that must not start: the exit code, and a message with
+// all of the words.
+func mustEnd(t *testing.T, want int, spec process.Spec, words ...string) {
 	t.Helper()
 	p, err := process.TryStart(t, spec)
 	if !errors.Is(err, process.ErrExited) {
@@ -216,8 +228,8 @@ func refused(t *testing.T, spec process.Spec, words ...string) {
 		return
 	}
 	code, err := p.Wait(t.Context())
-	if err != nil || code != 2 {
-		t.Errorf("%s %v: exit code %d, want 2, error %v:\n%s", spec.Command, spec.Args, code, err, p.Log())
+	if err != nil || code != want {
+		t.Errorf("%s %v: exit code %d, want %d, error %v:\n%s", spec.Command, spec.Args, code, want, err, p.Log())
 		return
 	}
 	for _, w := range words {
@@ -238,9 +250,9 @@ func TestStart_Refused(t *testing.T) {
 	for _, command := range []string{"api", "worker"} {
 		refused(t, process.Spec{Command: command, Env: key, Args: with("--db", "sqlite:"+s.dbPath)},
 			"redis", "FLASHSALE_REDIS", "embedded", command, "flashsale serve")
-		refused(t, process.Spec{Command: command, Env: key, Args: with("--db", empty, "--redis", redis)},
+		failed(t, process.Spec{Command: command, Env: key, Args: with("--db", empty, "--redis", redis)},
 			"db", empty, "flashsale migrate up")
-		refused(t, process.Spec{Command: command, Env: key, Args: with("--db", "sqlite:"+s.dbPath, "--redis", "redis://"+process.FreeAddr(t)+"/0")},
+		failed(t, process.Spec{Command: command, Env: key, Args: with("--db", "sqlite:"+s.dbPath, "--redis", "redis://"+process.FreeAddr(t)+"/0")},
 			"redis", "FLASHSALE_REDIS")
 	}
 	refused(t, process.Spec{Command: "serve", Env: key, Args: with("--redis", "redis://127.0.0.1:6379/nonsense")}, "redis", "FLASHSALE_REDIS", "nonsense")
@@ -271,14 +283,14 @@ func TestStart_Taken(t *testing.T) {
 	s := newShop(t)
 	first := s.serve()
 	second := func(args ...string) process.Spec { return s.spec("serve", args) }
-	refused(t, second(), "data-dir", "FLASHSALE_DATA_DIR", s.dir)
+	failed(t, second(), "data-dir", "FLASHSALE_DATA_DIR", s.dir)
 	other := []string{"--data-dir", t.TempDir()}
 	addr := strings.TrimPrefix(first.URL(), "http://")
-	refused(t, second(append(other, "--db", "sqlite:"+filepath.Join(t.TempDir(), "a.db"), "--addr", addr)...), "addr", "FLASHSALE_ADDR", addr)
+	failed(t, second(append(other, "--db", "sqlite:"+filepath.Join(t.TempDir(), "a.db"), "--addr", addr)...), "addr", "FLASHSALE_ADDR", addr)
 	ops := strings.TrimPrefix(first.OpsURL(), "http://")
-	refused(t, second(append(other, "--db", "sqlite:"+filepath.Join(t.TempDir(), "b.db"), "--ops-addr", ops)...), "ops-addr", "FLASHSALE_OPS_ADDR", ops)
+	failed(t, second(append(other, "--db", "sqlite:"+filepath.Join(t.TempDir(), "b.db"), "--ops-addr", ops)...), "ops-addr", "FLASHSALE_OPS_ADDR", ops)
 	// A stock of its own over a database that another one sells from.
-	refused(t, second(other...), s.dbPath)
+	failed(t, second(other...), s.dbPath)
 	// The place is free again as soon as its owner is gone, however it went.
 	first.Kill()
 	term(t, s.serve())
@@ -300,7 +312,7 @@ func TestStart_Unusable(t *testing.T) {
 		{nil, []string{"--jwks", filepath.Join(filepath.Dir(file), "none.json")}, []string{"jwks", "FLASHSALE_JWKS", "none.json"}},
 		{nil, []string{"--jwks", file}, []string{"jwks", "FLASHSALE_JWKS", file}},
 	} {
-		refused(t, process.Spec{Command: "serve", Env: q.env, Args: q.args}, q.words...)
+		failed(t, process.Spec{Command: "serve", Env: q.env, Args: q.args}, q.words...)
 	}
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "jwt.key"), []byte("too short"), 0o600); err != nil {
