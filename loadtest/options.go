@@ -159,6 +159,16 @@ func (o *options) check() error {
 
 // checkPlaces looks at the options that say where things are.
 func (o *options) checkPlaces() error {
+	// Found out at the end, it would cost the whole run.
+	if o.Report != "" {
+		f, err := os.OpenFile(o.Report, os.O_CREATE|os.O_WRONLY, 0o644)
+		if err != nil {
+			return &usageError{"report", o.Report, "cannot be written (" + err.Error() + "); name a file in a folder that exists"}
+		}
+		if err := f.Close(); err != nil {
+			return fmt.Errorf("close %s: %w", o.Report, err)
+		}
+	}
 	if o.DB != "" && !strings.HasPrefix(o.DB, "sqlite:") && !strings.HasPrefix(o.DB, "postgres://") && !strings.HasPrefix(o.DB, "postgresql://") {
 		return &usageError{"db", o.DB, "must be sqlite:PATH or postgres://…"}
 	}

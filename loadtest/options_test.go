@@ -26,6 +26,7 @@ func TestRun_WrongUsage(t *testing.T) {
 		{[]string{"--buyers", "0"}, []string{"--buyers", `"0"`, "1 to"}},
 		{[]string{"--buyers", "many"}, []string{"--buyers", `"many"`, "int"}},
 		{[]string{"--stock", "-1"}, []string{"--stock", `"-1"`, "1 to"}},
+		{[]string{"--report", "/nonexistent/report.html"}, []string{"--report", "/nonexistent/report.html", "folder"}},
 		{[]string{"--limit", "0"}, []string{"--limit", `"0"`, "1 to"}},
 		{[]string{"--quantity", "2"}, []string{"--quantity", `"2"`, "--limit"}},
 		{[]string{"--profile", "spike"}, []string{"--profile", `"spike"`, "ramp"}},
