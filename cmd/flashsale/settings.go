@@ -76,7 +76,7 @@ func defineFlags(f *pflag.FlagSet) {
 	f.String("log-format", "console", "json or console")
 	f.Bool("demo", true, "serve opens a demo sale on an empty database")
 	f.Int("queue-limit", 1_000_000, "orders that may wait for the database, per partition; beyond it purchases get 503")
-	f.Duration("lease", 10*time.Second, "how long a worker may be silent before its orders go to another")
+	f.Duration("lease", 5*time.Second, "how long a worker may be silent before its orders go to another")
 	f.Int("batch", 256, "orders a worker commits in one transaction, at most")
 	f.Duration("linger", 5*time.Millisecond, "how long a worker gathers orders for whose commit nobody waits; 0: not at all")
 	f.Duration("drain", 20*time.Second, "how long a stopping process finishes what it holds: half for requests, half for orders")
