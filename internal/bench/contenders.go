@@ -11,6 +11,8 @@ import (
 	"github.com/gin-gonic/gin"
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
+
+	"flashsale/handler"
 )
 
 // purchaseBody and orderBody are the contract's JSON, as a plain Gin handler
@@ -128,7 +130,10 @@ func serve(ctx context.Context, addr string, h gin.HandlerFunc) error {
 	r := gin.New()
 	r.POST("/v1/items/:item/orders", h)
 	r.GET("/readyz", func(c *gin.Context) { c.Status(http.StatusOK) })
-	srv := &http.Server{Addr: addr, Handler: r, ReadHeaderTimeout: 5 * time.Second}
+	// The same server as the service's, with the same limits on time and size:
+	// what is compared is the handlers.
+	srv := handler.NewServer(r)
+	srv.Addr = addr
 	context.AfterFunc(ctx, func() { _ = srv.Close() }) //nolint:errcheck // the process ends here
 	if err := srv.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
 		return err
