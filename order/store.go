@@ -160,23 +160,33 @@ func epochOf(db *gorm.DB) (int64, error) {
 func (s *Store) CheckPartitions(ctx context.Context, n int) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
-	have := n
-	err := s.write.WithContext(ctx).Transaction(func(tx *gorm.DB) error {
-		err := tx.Exec("INSERT INTO meta (key, value) VALUES ('partitions', ?) ON CONFLICT DO NOTHING", strconv.Itoa(n)).Error
-		if err != nil {
-			return err
-		}
-		var value string
-		if err := tx.Raw("SELECT value FROM meta WHERE key = 'partitions'").Scan(&value).Error; err != nil {
-			return err
-		}
-		have, err = strconv.Atoi(value)
-		return err
-	})
-	if err != nil {
-		return 0, wrap("check partitions", err)
+	// Reading first: a process must be able to start while another one holds the
+	// database for writing.
+	have, err := partitionsOf(s.read.WithContext(ctx))
+	if err != nil || have > 0 {
+		return have, err
 	}
-	return have, nil
+	err = s.write.WithContext(ctx).Exec("INSERT INTO meta (key, value) VALUES ('partitions', ?) ON CONFLICT DO NOTHING", strconv.Itoa(n)).Error
+	if err != nil {
+		return 0, wrap("record partitions", err)
+	}
+	return partitionsOf(s.write.WithContext(ctx))
+}
+
+// partitionsOf reads the number of partitions; 0 where none is recorded.
+func partitionsOf(db *gorm.DB) (int, error) {
+	var values []string
+	if err := db.Raw("SELECT value FROM meta WHERE key = 'partitions'").Scan(&values).Error; err != nil {
+		return 0, wrap("read partitions", err)
+	}
+	if len(values) == 0 {
+		return 0, nil
+	}
+	n, err := strconv.Atoi(values[0])
+	if err != nil {
+		return 0, fmt.Errorf("read partitions: %w", err)
+	}
+	return n, nil
 }
 
 // RaiseEpoch declares all state in Redis void, and returns the new epoch.

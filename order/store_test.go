@@ -277,3 +277,20 @@ func TestFulfiller_Handle_DatabaseFull(t *testing.T) {
 	}
 	auditStore(t, s)
 }
+
+// TestStore_CheckPartitions: the first start decides, and a later one can ask
+// while somebody else holds the database.
+func TestStore_CheckPartitions(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	for _, n := range []int{3, 3, 5} {
+		if have, err := s.CheckPartitions(testContext(t), n); err != nil || have != 3 {
+			t.Errorf("asked with %d: %d, %v, want 3", n, have, err)
+		}
+	}
+	held := s.write.Begin()
+	defer held.Rollback()
+	if have, err := s.CheckPartitions(testContext(t), 3); err != nil || have != 3 {
+		t.Errorf("asked beside a writer: %d, %v, want 3", have, err)
+	}
+}
