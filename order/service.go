@@ -131,11 +131,13 @@ func (s *Service) original(ctx context.Context, p Placed) (Placed, error) {
 	first, err := s.Store.orderByKey(ctx, p.Order.UserID, p.Order.ItemID, strings.TrimSuffix(p.Order.IdempotencyKey, " "+p.Order.ID))
 	switch {
 	case errors.Is(err, ErrNotFound):
-		return p, nil
+		return Placed{}, inventory.ErrKeyReused
 	case err != nil:
 		return Placed{}, err
 	case first.Quantity != p.Order.Quantity:
 		return Placed{}, inventory.ErrKeyReused
+	case first.Status == StatusRejected:
+		return Placed{}, refusalOf(first.Reason)
 	}
 	return Placed{Order: first, Committed: true, Replayed: true}, nil
 }

@@ -236,6 +236,71 @@ func TestService_Place_KeyLost(t *testing.T) {
 	})
 }
 
+// TestService_Place_KeyLost_Refused: what is repeated was itself refused by the
+// database. The repeat hears that refusal, and is never answered as if it had bought.
+func TestService_Place_KeyLost_Refused(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, redistest.Embedded(t), false, newItem("", 10, 5))
+	if err := s.store.write.Exec("UPDATE items SET sold = 10 WHERE id = ?", s.item).Error; err != nil {
+		t.Fatal(err)
+	}
+	s.work()
+	p := s.purchase("u", "k", 1, long)
+	if placed, err := s.service.Place(testContext(t), p); !errors.Is(err, inventory.ErrSoldOut) {
+		t.Fatalf("placed %+v, %v, want ErrSoldOut", placed, err)
+	}
+	// Units for the repeat, which Redis has forgotten, so that the database sees it.
+	if err := s.store.write.Exec("UPDATE items SET sold = 0 WHERE id = ?", s.item).Error; err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.service.Ledger(testContext(t), s.item); err != nil { // loads the sale that the refusal dropped
+		t.Fatal(err)
+	}
+	tag := inventory.QueuePrefix(0)[:len("fs:{p0}:")]
+	if n, err := s.rdb.HDel(testContext(t), tag+"idempotency:"+s.item, "u k").Result(); err != nil || n != 1 {
+		t.Fatalf("forgot %d keys, %v", n, err)
+	}
+	for range 2 {
+		if placed, err := s.service.Place(testContext(t), p); !errors.Is(err, inventory.ErrSoldOut) || placed != (Placed{}) {
+			t.Errorf("repeat %+v, %v, want the first refusal", placed, err)
+		}
+	}
+}
+
+// TestService_CreateItem_Leftover: what Redis still holds under a new item's id
+// belongs to another database, or to none.
+func TestService_CreateItem_Leftover(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 10, 5))
+		id := s.item + "-next"
+		tag := inventory.QueuePrefix(0)[:len("fs:{p0}:")]
+		epoch, err := s.store.Epoch(testContext(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = errors.Join(
+			rdb.HSet(testContext(t), tag+"sale:"+id, "epoch", epoch, "fence", 1, "left", 500, "limit", 9, "opens_ms", 0, "closes_ms", 0, "control", "open", "version", "1.1").Err(),
+			rdb.HSet(testContext(t), tag+"idempotency:"+id, "u k", "1:gone").Err(),
+			rdb.HSet(testContext(t), tag+"buyers:"+id, "u", 9).Err())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.service.CreateItem(testContext(t), newItem(id, 3, 1)); err != nil {
+			t.Fatal(err)
+		}
+		s.work()
+		p := s.purchase("u", "k", 1, long)
+		p.ItemID = id
+		if placed := s.mustPlace(p); placed.Replayed {
+			t.Errorf("placed %+v, want a first order", placed)
+		}
+		if l, err := s.service.Ledger(testContext(t), id); err != nil || l.Left != 2 || !l.Balanced() {
+			t.Errorf("ledger %+v, %v", l, err)
+		}
+	})
+}
+
 func TestService_Place_Volatile(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, redistest.Embedded(t), true, newItem("", 10, 10))
