@@ -3,29 +3,17 @@ package lock
 import (
 	"context"
 	"fmt"
-	"os"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"go.uber.org/goleak"
 
 	"flashsale/internal/redistest"
 )
 
 // TestMain also checks that all the managers, loops and clean-ups of the tests
 // have left no goroutine behind.
-func TestMain(m *testing.M) {
-	code := m.Run()
-	redistest.Shutdown()
-	if code == 0 {
-		if err := goleak.Find(); err != nil {
-			fmt.Fprintln(os.Stderr, "goroutines left behind:", err)
-			code = 1
-		}
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { redistest.Main(m) }
 
 // patience bounds what must happen; long, because it only delays a failure.
 const patience = 30 * time.Second

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -24,19 +23,11 @@ import (
 
 // TestMain also checks that services, workers and listeners leave no goroutine behind.
 func TestMain(m *testing.M) {
-	code := m.Run()
-	redistest.Shutdown()
-	if code == 0 {
+	redistest.Main(m,
 		// gorm's cache of statements runs a goroutine that closing does not end,
 		// and the catalogue's cache one that lives as long as the process.
-		gorm := goleak.IgnoreTopFunction("gorm.io/gorm/internal/lru.NewLRU[...].func1")
-		otter := goleak.IgnoreTopFunction("github.com/maypok86/otter/v2.periodicCleanUp[...]")
-		if err := goleak.Find(gorm, otter); err != nil {
-			fmt.Fprintln(os.Stderr, "goroutines left behind:", err)
-			code = 1
-		}
-	}
-	os.Exit(code)
+		goleak.IgnoreTopFunction("gorm.io/gorm/internal/lru.NewLRU[...].func1"),
+		goleak.IgnoreTopFunction("github.com/maypok86/otter/v2.periodicCleanUp[...]"))
 }
 
 // limit bounds what must happen; it is long because it only delays a failure.

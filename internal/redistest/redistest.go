@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"go.uber.org/goleak"
 
 	"flashsale/internal/child"
 	"flashsale/internal/embedded"
@@ -66,12 +67,19 @@ var shared struct {
 	err    error
 }
 
-// Main runs the tests of a binary and then ends the servers it shared:
+// Main runs the tests of a binary, ends the servers it shared, and checks that
+// no goroutine is left behind; ignore names those that live as long as a process:
 //
 //	func TestMain(m *testing.M) { redistest.Main(m) }
-func Main(m *testing.M) {
+func Main(m *testing.M, ignore ...goleak.Option) {
 	code := m.Run()
 	Shutdown()
+	if code == 0 {
+		if err := goleak.Find(ignore...); err != nil {
+			fmt.Fprintln(os.Stderr, "goroutines left behind:", err)
+			code = 1
+		}
+	}
 	os.Exit(code)
 }
 
