@@ -16,6 +16,30 @@ import (
 	"flashsale/queue"
 )
 
+// TestInventory_Load_SaleDamaged: a sale that misses a field it cannot sell
+// without is loaded anew.
+func TestInventory_Load_SaleDamaged(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		for _, field := range []string{"epoch", "left", "limit", "opens_ms", "closes_ms", "version"} {
+			t.Run(field, func(t *testing.T) {
+				t.Parallel()
+				s := newShop(t, rdb, open(10, 2), 0)
+				v := s.inventory(t, Config{})
+				mustBuy(t, v, s.request("a", "k", 2))
+				if n, err := rdb.HDel(testContext(t), v.keys.sale(s.item), field).Result(); err != nil || n != 1 {
+					t.Fatalf("deleted %d fields, %v", n, err)
+				}
+				mustBuy(t, v, s.request("b", "k", 1))
+				left, err := v.Left(testContext(t), []string{s.item})
+				if err != nil || left[0] != 7 {
+					t.Errorf("left %v, %v, want 7", left, err)
+				}
+			})
+		}
+	})
+}
+
 func TestInventory_Load_SaleLost(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
