@@ -2,16 +2,17 @@ package lock
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
+	mathrand "math/rand/v2"
 	"time"
 )
 
 // attempt is one call of Acquire or TryAcquire.
 type attempt struct {
 	resource string
-	keys     []string
+	keys     keys
+	settings settings
 	token    string
 	member   string // entry in the queue; "" until it waits
 	started  time.Time
@@ -32,14 +33,14 @@ func (a *attempt) tell(n news) {
 
 // Acquire waits for the lock, in the order of arrival over all processes, until
 // ctx ends. The errors are ErrWaitTimeout (joined with why ctx ended),
-// ErrForeignKey, ErrClosed, ErrInvalid, or that of a Redis that cannot be
-// reached at first; a waiter outlasts interruptions. It returns at the deadline
-// of ctx whatever Redis does; a cancellation during a call is noticed when the
-// call is answered, within Config.CallTimeout. When it fails it leaves nothing
-// behind: what it had is given back in the background, which [Manager.Close]
-// waits for.
-func (m *Manager) Acquire(ctx context.Context, resource string) (*Lock, error) {
-	l, err := m.acquire(ctx, resource, true)
+// ErrForeignKey, ErrClosed, ErrInvalid, ErrNoQuorum, or that of a Redis that
+// cannot be reached at first; a waiter outlasts interruptions. It returns at the
+// deadline of ctx whatever Redis does; a cancellation during a call is noticed
+// when the call is answered, within Config.CallTimeout. When it fails it leaves
+// nothing behind: what it had is given back in the background, which
+// [Manager.Close] waits for. A manager made by NewQuorum knows no order.
+func (m *Manager) Acquire(ctx context.Context, resource string, opts ...Option) (*Lock, error) {
+	l, err := m.acquire(ctx, resource, true, opts)
 	if err != nil {
 		return nil, opError("acquire", resource, err)
 	}
@@ -49,30 +50,42 @@ func (m *Manager) Acquire(ctx context.Context, resource string) (*Lock, error) {
 // TryAcquire takes the lock if it is free and nobody waits for it. The error is
 // ErrTaken otherwise, the context's when that ended first, or one of Acquire's
 // but ErrWaitTimeout.
-func (m *Manager) TryAcquire(ctx context.Context, resource string) (*Lock, error) {
-	l, err := m.acquire(ctx, resource, false)
+func (m *Manager) TryAcquire(ctx context.Context, resource string, opts ...Option) (*Lock, error) {
+	l, err := m.acquire(ctx, resource, false, opts)
 	if err != nil {
 		return nil, opError("try", resource, err)
 	}
 	return l, nil
 }
 
-func (m *Manager) acquire(ctx context.Context, resource string, wait bool) (*Lock, error) {
+func (m *Manager) acquire(ctx context.Context, resource string, wait bool, opts []Option) (*Lock, error) {
 	k, err := keysOf(m.cfg.Prefix, resource)
+	if err != nil {
+		return nil, err
+	}
+	set, err := m.settle(opts)
 	if err != nil {
 		return nil, err
 	}
 	if ctx.Err() != nil {
 		return nil, m.whyEnded(ctx, wait, nil)
 	}
+	if l := m.reentered(ctx, &k, &set); l != nil {
+		return l, nil
+	}
 	if err := m.begin(); err != nil {
 		return nil, err
 	}
 	defer m.work.Done()
-	a := &attempt{resource: resource, keys: k.list(), token: rand.Text(), started: time.Now()}
+	if wait && set.waitLimit > 0 {
+		limited, cancel := context.WithTimeout(ctx, set.waitLimit)
+		defer cancel()
+		ctx = limited
+	}
+	a := &attempt{resource: resource, keys: k, settings: set, token: m.newToken(), started: time.Now()}
 	// Before the subscription stands a handover could not be heard of, so the
 	// first try does not join the queue then.
-	if wait && m.subscribed() {
+	if wait && (m.polls() || m.subscribed()) {
 		return m.await(ctx, a)
 	}
 	l, _, err := m.try(ctx, a)
@@ -90,17 +103,34 @@ func (m *Manager) acquire(ctx context.Context, resource string, wait bool) (*Loc
 	return nil, err
 }
 
+// reentered returns another handle on the lock that ctx stands under, if the
+// caller wants that and the lock is still held.
+func (m *Manager) reentered(ctx context.Context, k *keys, set *settings) *Lock {
+	if !set.reentrant {
+		return nil
+	}
+	outer, ok := ctx.Value(heldKey{m, k[keyLock]}).(*Lock)
+	if !ok {
+		return nil
+	}
+	return outer.h.join(ctx)
+}
+
 // await joins the queue and waits until the lock is ours or ctx ends. While it
-// waits it makes one call per liveness interval.
-func (m *Manager) await(ctx context.Context, a *attempt) (*Lock, error) {
-	a.member = m.id + ":" + a.token
-	a.told = make(chan news, 1)
-	m.addWaiter(a)
+// waits it makes one call per liveness interval, or per polling interval.
+func (m *Manager) await(ctx context.Context, a *attempt) (l *Lock, err error) {
+	m.join(a)
 	defer m.removeWaiter(a)
-	timer := time.NewTimer(0) // set anew before each wait
+	waiting := false // told that the lock is another's, or that Redis is away
+	defer func() {
+		if waiting {
+			m.cfg.Observer.waited(a.resource, time.Since(a.started), err)
+		}
+	}()
+	timer := time.NewTimer(time.Hour) // set anew before each wait
 	defer timer.Stop()
 	var failure error
-	for joined := false; ; {
+	for {
 		l, pause, err := m.try(ctx, a)
 		switch {
 		case err == nil:
@@ -110,8 +140,8 @@ func (m *Manager) await(ctx context.Context, a *attempt) (*Lock, error) {
 		case errors.Is(err, ErrClosed):
 			return nil, err
 		case errors.Is(err, ErrTaken):
-			joined, failure = true, nil
-		case !joined, errors.Is(err, ErrForeignKey):
+			waiting, failure = true, nil
+		case !waiting, errors.Is(err, ErrForeignKey):
 			m.giveBack(ctx, a, nil)
 			return nil, err
 		default:
@@ -136,17 +166,32 @@ func (m *Manager) await(ctx context.Context, a *attempt) (*Lock, error) {
 	}
 }
 
+// join prepares an attempt that waits. Where nobody hands over there is no
+// queue to join.
+func (m *Manager) join(a *attempt) {
+	if !m.store.queues() {
+		return
+	}
+	a.member = a.token + a.settings.meta
+	if !m.polls() {
+		a.told = make(chan news, 1)
+		m.addWaiter(a)
+	}
+}
+
 // claim takes the lock that was handed over, without a call to Redis on the
 // way. The handover set the key for the claim's time, and the time that has
 // gone by since is known: the last answer before it carried the clock of Redis
 // and came from a call sent at a known local time, so the handover was no
 // earlier than that time plus the difference of the clocks' readings. The
-// renewal to the full TTL follows at once, beside the holder's first work. When
-// the news comes late, half of the claim's time being gone, claim returns
-// nothing and the script decides.
+// watchdog renews the lock to its full TTL after a quarter of the claim's time,
+// 100 ms at the latest; a short holding is over by then, and costs no call. Without the
+// watchdog the renewal follows at once, beside the holder's first work. When
+// the news comes late, half of the claim's time being gone, or replicas have to
+// confirm the lock, claim returns nothing and the script decides.
 func (m *Manager) claim(ctx context.Context, a *attempt, n news) (*Lock, error) {
 	// A handover from before the last answer is over: that answer was "taken".
-	if n.setUS <= a.nowUS {
+	if n.setUS <= a.nowUS || m.cfg.Replicas > 0 {
 		return nil, nil
 	}
 	claimTTL := time.Duration(n.claimMS) * time.Millisecond
@@ -159,22 +204,32 @@ func (m *Manager) claim(ctx context.Context, a *attempt, n news) (*Lock, error) 
 	if deadline.Sub(received) < claimTTL/2 {
 		return nil, nil
 	}
-	l, err := m.finish(ctx, a, n.fence, deadline, claimTTL/4)
+	l, err := m.finish(ctx, a, n.fence, deadline, min(claimTTL/4, settleMax))
 	if err != nil {
 		return nil, err
 	}
-	m.work.Go(func() { m.confirmClaim(l) })
+	if a.settings.unwatched {
+		m.work.Go(func() { m.confirmClaim(l.h) })
+	}
 	return l, nil
 }
 
-// confirmClaim extends a lock that was handed over to the full TTL. If that
-// fails the watchdog tries again.
-func (m *Manager) confirmClaim(l *Lock) {
-	ctx, cancel := context.WithTimeout(m.life, m.cfg.CallTimeout)
+// settleMax is how long a lock that was handed over is left with its claim's time.
+const settleMax = 100 * time.Millisecond
+
+// confirmClaim extends a lock that was handed over to its full TTL, as often as
+// it takes while the lock is held.
+func (m *Manager) confirmClaim(h *holding) {
+	ctx, cancel := context.WithTimeout(m.life, m.cfg.ClaimTTL)
 	defer cancel()
-	sent := time.Now()
-	ok, err := m.runExtend(ctx, l, m.cfg.TTL)
-	m.renewed(l, sent, ok, err)
+	for {
+		sent := time.Now()
+		e := m.store.extend(ctx, h, h.settings.ttl)
+		m.renewed(h, sent, e)
+		if e.err == nil || !wait(ctx, m.cfg.ClaimTTL/20) {
+			return
+		}
+	}
 }
 
 // errEnded says that ctx or the manager ended during the call.
@@ -187,22 +242,31 @@ func (m *Manager) try(ctx context.Context, a *attempt) (l *Lock, pause time.Dura
 	sent := time.Now()
 	r, err := m.ask(ctx, a)
 	if err != nil {
-		return nil, m.cfg.Liveness, err
+		return nil, m.pause(m.cfg.Liveness), err
 	}
 	a.sent, a.nowUS = sent, r.nowUS
 	if r.repaired {
-		call(m.cfg.Observer.Repaired, a.resource)
+		m.cfg.Observer.repaired(a.resource)
 	}
 	if !r.held {
 		// A little later than the lapse, which Redis rounds to milliseconds.
-		return nil, min(m.cfg.Liveness, r.lapse+2*time.Millisecond), ErrTaken
+		return nil, m.pause(min(m.cfg.Liveness, r.lapse+2*time.Millisecond)), ErrTaken
 	}
 	if ctx.Err() != nil {
 		m.giveBack(ctx, a, nil)
 		return nil, 0, errEnded
 	}
-	l, err = m.finish(ctx, a, r.fence, sent.Add(validity(m.cfg.TTL)), 0)
+	l, err = m.finish(ctx, a, r.fence, sent.Add(validity(a.settings.ttl)), 0)
 	return l, 0, err
+}
+
+// pause is how long a waiter waits before it asks again: until it has to show
+// that it is alive, or, where it polls, the interval with its jitter.
+func (m *Manager) pause(alive time.Duration) time.Duration {
+	if poll := m.cfg.Poll; poll > 0 {
+		return poll*3/4 + mathrand.N(poll/2)
+	}
+	return alive
 }
 
 // answer is the outcome of one run of the script.
@@ -233,7 +297,7 @@ func (m *Manager) ask(ctx context.Context, a *attempt) (reply, error) {
 	}
 	callCtx, cancel := context.WithDeadline(context.WithoutCancel(ctx), bound)
 	defer cancel()
-	r, err := m.runAcquire(callCtx, a.keys, a.token, a.member)
+	r, err := m.store.acquire(callCtx, a)
 	if cut && unknown(err) && !time.Now().Before(bound) {
 		<-ctx.Done() // the connection's timer may be a moment ahead of the context's
 		m.giveBackTwice(ctx, a)
@@ -249,7 +313,7 @@ func (m *Manager) askBeside(ctx context.Context, a *attempt) (reply, error) {
 	go func() {
 		callCtx, cancel := m.cleanUp(ctx)
 		defer cancel()
-		r, err := m.runAcquire(callCtx, a.keys, a.token, a.member)
+		r, err := m.store.acquire(callCtx, a)
 		done <- answer{r, err}
 	}()
 	select {
@@ -270,9 +334,7 @@ func (m *Manager) finish(ctx context.Context, a *attempt, fence int64, deadline 
 		m.giveBack(ctx, a, nil)
 		return nil, err
 	}
-	if fn := m.cfg.Observer.Acquired; fn != nil {
-		fn(a.resource, time.Since(a.started))
-	}
+	m.cfg.Observer.acquired(a.resource, time.Since(a.started))
 	return l, nil
 }
 
@@ -309,9 +371,9 @@ func (m *Manager) giveBackTwice(ctx context.Context, a *attempt) {
 func (m *Manager) withdraw(ctx context.Context, a *attempt) {
 	ctx, cancel := m.cleanUp(ctx)
 	defer cancel()
-	_, handed, err := m.runRelease(ctx, a.keys, a.token, a.member)
+	_, handed, err := m.store.release(ctx, &a.keys, a.token, a.member, a.settings.unfair)
 	if err == nil && handed {
-		call(m.cfg.Observer.HandedOver, a.resource)
+		m.cfg.Observer.handedOver(a.resource)
 	}
 }
 

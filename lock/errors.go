@@ -12,18 +12,26 @@ import (
 var (
 	// ErrTaken says that another holds the lock or is before us in its queue.
 	ErrTaken = errors.New("lock: taken")
-	// ErrWaitTimeout says that the context ended while Acquire waited. The
-	// context's error and cause are joined to it.
+	// ErrWaitTimeout says that the context or the wait limit ended while Acquire
+	// waited. The context's error and cause are joined to it.
 	ErrWaitTimeout = errors.New("lock: wait ended without the lock")
 	// ErrLost says that the lock ended before its holder released it: its key
-	// was deleted or overwritten, or could not be renewed in time.
+	// was deleted, overwritten or taken by [Manager.ForceRelease], could not be
+	// renewed in time, or was not to be renewed.
 	ErrLost = errors.New("lock: lost")
+	// ErrMaxHold says that the lock was held for as long as [WithMaxHold] allows,
+	// and has been given back.
+	ErrMaxHold = errors.New("lock: held for its maximum time")
 	// ErrNotHeld says that Redis does not hold the lock for this holder (any
 	// more): another may have held it meanwhile.
 	ErrNotHeld = errors.New("lock: not held")
 	// ErrForeignKey says that one of the resource's keys holds a value of
 	// another type, so something else uses that name.
 	ErrForeignKey = errors.New("lock: key holds another type")
+	// ErrNoQuorum says that too few of the independent nodes, or of the replicas
+	// that [Config] asks for, could be reached to decide. What was taken on the
+	// others is given back.
+	ErrNoQuorum = errors.New("lock: no quorum")
 	// ErrReleased says that the holder has released the lock.
 	ErrReleased = errors.New("lock: released")
 	// ErrClosed says that the manager was closed.
@@ -43,6 +51,9 @@ func ended(ctx context.Context) error {
 
 // opError is an error with the operation and the resource before it.
 func opError(op, resource string, err error) error {
+	if resource == "" {
+		return fmt.Errorf("lock: %s: %w", op, trimmed{err})
+	}
 	return fmt.Errorf("lock: %s %q: %w", op, resource, trimmed{err})
 }
 

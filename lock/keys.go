@@ -9,17 +9,27 @@ import (
 // id follows. handover.lua builds the same name from a waiter's entry.
 const channelPrefix = "lock:wake:"
 
+// pollingMark begins the id of a manager that listens to no channel; handover.lua
+// knows it.
+const pollingMark = "~"
+
 // keys are the names of everything Redis stores for one resource, in the order
 // in which the scripts expect them. All share one hash slot.
-type keys struct {
-	lock    string // "<token>:<fence>" with a TTL while held
-	waiters string // sorted set of "<manager>:<token>", score = arrival
-	seen    string // hash: waiter -> the time in ms until which it counts as alive
-	fence   string // the last fencing token
-}
+type keys [5]string
+
+const (
+	keyLock    = iota // "<token>:<fence>[:<metadata>]" with a TTL while held
+	keyWaiters        // sorted set of "<token>[:<metadata>]", score = arrival
+	keySeen           // hash: waiter -> the time in ms until which it counts as alive
+	keyFence          // the last fencing token
+	keyForced         // why the lock was last taken from its holder by force
+)
+
+// endings are the lengths of what follows the lock's own key in each name.
+var endings = [...]int{keyWaiters: len(":waiters"), keySeen: len(":seen"), keyFence: len(":fence"), keyForced: len(":forced")}
 
 // list returns the keys as the acquire and release scripts take them.
-func (k keys) list() []string { return []string{k.lock, k.waiters, k.seen, k.fence} }
+func (k *keys) list() []string { return k[:keyForced] }
 
 // keysOf names the keys of a resource. A resource that carries a hash tag is
 // the lock's key itself, so that its keys live beside the data they protect;
@@ -38,7 +48,15 @@ func keysOf(prefix, resource string) (keys, error) {
 	if !tagged(base) {
 		return keys{}, fmt.Errorf("%w resource %q: its keys would not share a hash slot", ErrInvalid, resource)
 	}
-	return keys{lock: base, waiters: base + ":waiters", seen: base + ":seen", fence: base + ":fence"}, nil
+	// One string for all names, because an acquire makes them anew each time.
+	all := base + ":waiters" + base + ":seen" + base + ":fence" + base + ":forced"
+	k := keys{keyLock: base}
+	for i, at := keyWaiters, 0; i <= keyForced; i++ {
+		end := at + len(base) + endings[i]
+		k[i] = all[at:end]
+		at = end
+	}
+	return k, nil
 }
 
 // tagged says whether Redis Cluster takes the slot of a key from a hash tag:

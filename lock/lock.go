@@ -2,128 +2,119 @@
 // order of arrival), handed over directly without polling, renewed while held,
 // with a fencing token that lets data refuse a holder that lost it unawares.
 //
-// A [Manager] serves one process. Acquire waits, TryAcquire does not; both
-// return a [Lock], whose Context ends when the lock does. The lock alone cannot
-// protect data, because a holder may stall beyond its TTL and wake up after
-// another took over: check the lock in the same script that writes (see
-// [GuardLua]), or compare [Lock.Fence] where the data is kept.
+// A [Manager] serves one process. Acquire waits, TryAcquire does not, Do runs a
+// function under the lock, AcquireAll takes several; they return a [Lock], whose
+// Context ends when the lock does. The lock alone cannot keep a process that
+// was paused from writing when it wakes up after another took over: check the
+// lock in the same script that writes (see [GuardLua]), or compare [Lock.Fence]
+// where the data is kept.
+//
+// [New] keeps the locks on one Redis (single, Sentinel or Cluster), [NewQuorum]
+// on several independent ones.
 package lock
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
-	"sync"
 	"time"
 )
 
-// Lock is one holding of a lock. It is safe for concurrent use.
+// Lock is a handle on a lock that is held. It is safe for concurrent use.
 type Lock struct {
-	m        *Manager
-	resource string
-	token    string
-	value    string
-	fence    int64
-	keys     []string
-	ctx      context.Context
-	cancel   context.CancelCauseFunc
-	timer    *time.Timer // ends the lock when deadline passes
-
-	releasing sync.Mutex // held during the release's call
-
-	notBefore time.Time // the watchdog leaves the lock alone until then
-
-	mu       sync.Mutex
-	deadline time.Time // until when the lock is known to be ours
-	state    state
+	h      *holding
+	ctx    heldContext
+	cancel context.CancelCauseFunc
+	over   bool // released; guarded by h.mu
 }
 
-type state int
-
-const (
-	stateHeld     state = iota
-	stateLost           // ended without a release
-	stateReleased       // by its holder; the key may still be there
-	stateGone           // released, and Redis has answered
-	stateMissing        // released, but Redis held it no more
-)
-
-// newLock makes a holding that is valid until deadline and watches over it. If
-// the manager was closed meanwhile the error is ErrClosed, and the key is still
-// to be given back. settle is how long something else takes care of renewing.
-func (m *Manager) newLock(ctx context.Context, a *attempt, fence int64, deadline time.Time, settle time.Duration) (*Lock, error) {
-	l := &Lock{
-		m:        m,
-		resource: a.resource,
-		token:    a.token,
-		value:    a.token + ":" + strconv.FormatInt(fence, 10),
-		fence:    fence,
-		keys:     a.keys,
-		deadline: deadline,
-	}
-	if settle > 0 {
-		l.notBefore = time.Now().Add(settle)
-	}
-	// The lock outlives the context that bounded the wait for it.
-	l.ctx, l.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
-	if err := m.watch(l); err != nil {
-		l.cancel(err)
-		return nil, err
-	}
-	return l, nil
+// heldContext lets an acquire find the locks that its context stands under.
+type heldContext struct {
+	context.Context
+	l *Lock
 }
 
-// Context ends when the lock does, with the cause ErrReleased or ErrLost. It
-// carries the values of the context that acquired the lock, not its end.
-func (l *Lock) Context() context.Context { return l.ctx }
+// heldKey asks a context for a lock that the manager holds under this key.
+type heldKey struct {
+	m   *Manager
+	key string
+}
+
+// Value answers for the lock's own key, and passes others on.
+func (c *heldContext) Value(key any) any {
+	if k, ok := key.(heldKey); ok && k.m == c.l.h.m && k.key == c.l.h.keys[keyLock] {
+		return c.l
+	}
+	return c.Context.Value(key)
+}
+
+// init prepares a handle that lies in l already. The lock outlives the context
+// that bounded the wait for it.
+func (l *Lock) init(ctx context.Context, h *holding) {
+	l.h = h
+	l.ctx.l = l
+	l.ctx.Context, l.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
+}
+
+// Context ends when the lock does, with the cause ErrReleased, ErrLost or
+// ErrMaxHold. It carries the values of the context that acquired the lock, not
+// its end. An acquire on it can re-enter the lock (see [WithReentry]).
+func (l *Lock) Context() context.Context { return &l.ctx }
+
+// within returns a context that ends with ctx, and also when the lock does,
+// with the lock's cause then. stop frees it.
+func (l *Lock) within(ctx context.Context) (held context.Context, stop func()) {
+	both, cancel := context.WithCancelCause(ctx)
+	unhook := context.AfterFunc(l.ctx.Context, func() { cancel(context.Cause(l.ctx.Context)) })
+	return &heldContext{both, l}, func() {
+		unhook()
+		cancel(nil)
+	}
+}
 
 // Resource returns the name that was locked.
-func (l *Lock) Resource() string { return l.resource }
+func (l *Lock) Resource() string { return l.h.resource }
 
-// Token returns the random name of this holding.
-func (l *Lock) Token() string { return l.token }
+// Token returns the random name of this holding. Re-entered handles share it.
+func (l *Lock) Token() string { return l.h.token }
 
 // Fence returns the fencing token: greater than that of every earlier holding
-// of the resource, and below 2^53.
-func (l *Lock) Fence() int64 { return l.fence }
+// of the resource, and below 2^53. Re-entered handles share it.
+func (l *Lock) Fence() int64 { return l.h.fence }
 
 // GuardValue returns what the lock's key holds while this lock is held,
-// "<token>:<fence>", for scripts that begin with [GuardLua].
-func (l *Lock) GuardValue() string { return l.value }
+// "<token>:<fence>" with ":<metadata>" after it if there is any, for scripts
+// that begin with [GuardLua].
+func (l *Lock) GuardValue() string { return l.h.value }
 
 // ValidUntil returns until when the lock is known to be held, on the monotonic
 // clock of this process and with an allowance for clocks that run apart. It
-// moves on with each renewal. A lock that ended returns a time in the past.
+// moves on with each renewal. A lock that ended returns a time in the past. A
+// lock that was handed over is known to be held for [Config.ClaimTTL] at first,
+// and for the TTL from its first renewal on.
 func (l *Lock) ValidUntil() time.Time {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.deadline
+	l.h.mu.Lock()
+	defer l.h.mu.Unlock()
+	return l.h.deadline
+}
+
+// Held asks Redis whether this lock is still held; with several nodes, whether
+// a quorum says so. To only know what this process knows, look at Context.
+func (l *Lock) Held(ctx context.Context) (bool, error) {
+	info, err := l.h.m.store.inspect(ctx, &l.h.keys, 0)
+	if err != nil {
+		return false, opError("ask for", l.h.resource, err)
+	}
+	return info.Holder.Token == l.h.token, nil
 }
 
 // Extend makes the lock last at least ttl from now; a lock that lasts longer
 // already is left as it is. The watchdog goes on renewing it. The errors are
-// ErrReleased, ErrLost and ErrInvalid (a ttl below 10 ms); any other leaves the
-// lock as it was.
+// those with which the lock ended (ErrReleased, ErrLost, ErrMaxHold), and
+// ErrInvalid (a ttl below 10 ms); any other leaves the lock as it was.
 func (l *Lock) Extend(ctx context.Context, ttl time.Duration) error {
-	ttl = ttl.Truncate(time.Millisecond)
-	if ttl < minTTL {
-		return opError("extend", l.resource, fmt.Errorf("%w ttl %s, it must be at least %s", ErrInvalid, ttl, minTTL))
-	}
-	if l.ctx.Err() != nil {
-		return opError("extend", l.resource, context.Cause(l.ctx))
-	}
-	sent := time.Now()
-	ok, err := l.m.runExtend(ctx, l, ttl)
-	if err != nil {
-		return opError("extend", l.resource, err)
-	}
-	if !ok {
-		l.lose()
-		return opError("extend", l.resource, fmt.Errorf("%w (%w)", ErrLost, trimmed{ErrNotHeld}))
-	}
-	if !l.prolong(sent.Add(validity(ttl))) {
-		return opError("extend", l.resource, context.Cause(l.ctx))
+	if err := l.h.extend(ctx, &l.ctx, ttl.Truncate(time.Millisecond)); err != nil {
+		return opError("extend", l.h.resource, err)
 	}
 	return nil
 }
@@ -131,127 +122,39 @@ func (l *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 // Release ends the lock and hands it to the next waiter. The context ends
 // first, then the key. It does its work also when ctx has ended, within
 // Config.CallTimeout. The error is ErrNotHeld when Redis held the lock no more,
-// joined with ErrLost when that was known; another error means that Redis could
-// not be reached, the lock lapses with its TTL, and Release may be repeated.
-// After a success further calls return nil.
+// joined with ErrLost or ErrMaxHold when that was known; another error means
+// that Redis could not be reached, the lock lapses with its TTL, and Release may
+// be repeated. After a success further calls return nil. A lock that was
+// re-entered stays held until all its handles are released; all but the last
+// end only their own context.
 func (l *Lock) Release(ctx context.Context) error {
-	// Whoever comes second waits for the first one's result.
-	l.releasing.Lock()
-	defer l.releasing.Unlock()
-
-	wasLost, done, result := l.endForRelease()
-	if done {
-		return result
+	if err := l.h.release(ctx, l); err != nil {
+		return opError("release", l.h.resource, err)
 	}
-	ctx, cancel := l.m.cleanUp(ctx)
-	defer cancel()
-	ok, handed, err := l.m.runRelease(ctx, l.keys, l.token, "")
-	l.m.unwatch(l)
+	return nil
+}
+
+// Do runs fn while the lock is held. Its context ends with ctx and, with the
+// lock's cause, when the lock does; fn should then return soon. The lock is
+// released when fn returns or panics. The error joins that of fn, the reason
+// why the lock ended meanwhile (fn may then not have been alone), and that of
+// the release; without the lock it is Acquire's, and fn is not called.
+func (m *Manager) Do(ctx context.Context, resource string, fn func(ctx context.Context, l *Lock) error, opts ...Option) (err error) {
+	l, err := m.Acquire(ctx, resource, opts...)
 	if err != nil {
-		return opError("release", l.resource, err)
+		return err
 	}
-	if handed {
-		call(l.m.cfg.Observer.HandedOver, l.resource)
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if ok {
-		l.state = stateGone
-		return nil
-	}
-	l.state = stateMissing
-	return l.notHeld(wasLost)
-}
-
-// endForRelease ends the context. done says that an earlier Release had its
-// answer, and result repeats it.
-func (l *Lock) endForRelease() (wasLost, done bool, result error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	wasLost = errors.Is(context.Cause(l.ctx), ErrLost)
-	switch l.state {
-	case stateGone:
-		return wasLost, true, nil
-	case stateMissing:
-		return wasLost, true, l.notHeld(wasLost)
-	case stateHeld, stateLost, stateReleased:
-		l.state = stateReleased
-		l.end(ErrReleased)
-	}
-	return wasLost, false, nil
-}
-
-func (l *Lock) notHeld(wasLost bool) error {
-	err := ErrNotHeld
-	if wasLost {
-		err = fmt.Errorf("%w (%w)", ErrNotHeld, trimmed{ErrLost})
-	}
-	return opError("release", l.resource, err)
-}
-
-// lose ends a held lock with ErrLost.
-func (l *Lock) lose() {
-	l.mu.Lock()
-	wasHeld := l.state == stateHeld
-	if wasHeld {
-		l.state = stateLost
-		l.end(ErrLost)
-	}
-	l.mu.Unlock()
-	if wasHeld {
-		l.m.unwatch(l)
-		call(l.m.cfg.Observer.Lost, l.resource)
-	}
-}
-
-// end cancels the context and dates the validity back. The caller holds mu. A
-// context that ended before keeps its cause.
-func (l *Lock) end(cause error) {
-	l.timer.Stop()
-	if now := time.Now(); l.deadline.After(now) {
-		l.deadline = now
-	}
-	l.cancel(cause)
-}
-
-// prolong moves the deadline to a later time. It returns false when the lock
-// has ended: an extension that comes too late does not bring it back.
-func (l *Lock) prolong(deadline time.Time) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.state != stateHeld {
-		return false
-	}
-	if deadline.After(l.deadline) {
-		l.deadline = deadline
-	}
-	return true
-}
-
-// expire is the timer's function. Renewals do not set the timer anew each time;
-// it finds the deadline moved and sets itself.
-func (l *Lock) expire() {
-	l.mu.Lock()
-	left := time.Until(l.deadline)
-	if l.state == stateHeld && left > 0 {
-		l.timer.Reset(left)
-		l.mu.Unlock()
-		return
-	}
-	l.mu.Unlock()
-	l.lose()
-}
-
-// validity is how long a TTL may be relied on, counted from before the call
-// that set it: less 1 % for clocks that run apart, and less 2 ms for Redis's
-// own rounding.
-func validity(ttl time.Duration) time.Duration {
-	return ttl - ttl/100 - 2*time.Millisecond
-}
-
-// call tells an observer's function, if there is one.
-func call(fn func(string), resource string) {
-	if fn != nil {
-		fn(resource)
-	}
+	held, stop := l.within(ctx)
+	defer func() {
+		stop()
+		ended := context.Cause(&l.ctx)
+		released := l.Release(ctx)
+		switch {
+		case errors.Is(ended, ErrReleased): // by fn, which is its right
+		case ended != nil:
+			err = errors.Join(err, fmt.Errorf("lock: do %q: %w", resource, trimmed{ended}))
+		}
+		err = errors.Join(err, released)
+	}()
+	return fn(held, l)
 }

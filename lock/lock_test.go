@@ -15,7 +15,7 @@ import (
 
 func TestManager_TryAcquire(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
 		ctx, name := testContext(t), resource(t)
 		m, other := newManager(t, rdb, slow), newManager(t, rdb, slow)
 
@@ -54,7 +54,7 @@ func TestManager_TryAcquire(t *testing.T) {
 // together, and the fence rises in the order of holding.
 func TestManager_Acquire_MutualExclusion(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
 		const managers, goroutines, rounds = 4, 4, 12
 		ctx, name := testContext(t), resource(t)
 		var inside, overlaps atomic.Int64
@@ -101,9 +101,9 @@ func TestManager_Acquire_MutualExclusion(t *testing.T) {
 // TestManager_Acquire_ReplyLost: the script ran, its answer did not arrive.
 func TestManager_Acquire_ReplyLost(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
 		ctx, name := testContext(t), resource(t)
-		flaky := second(t, rdb)
+		flaky := redistest.Second(t, rdb)
 		m := newManager(t, flaky, slow)
 		// Once the script is known to Redis, its next reply is lost.
 		mustRelease(t, mustAcquire(t, m, resource(t)))
@@ -136,7 +136,7 @@ func TestManager_Acquire_ReplyLost(t *testing.T) {
 
 func TestLock_Fence(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
 		ctx, name := testContext(t), resource(t)
 		m, k := newManager(t, rdb, slow), mustKeys(t, name)
 		var last int64
@@ -169,7 +169,7 @@ func TestLock_Fence(t *testing.T) {
 
 		// The stored token is ahead of the clock when that was set back.
 		last += 3_600_000_000
-		if err := rdb.Set(ctx, k.fence, last, time.Minute).Err(); err != nil {
+		if err := rdb.Set(ctx, k[keyFence], last, time.Minute).Err(); err != nil {
 			t.Fatal(err)
 		}
 		l = mustAcquire(t, m, name)
@@ -179,7 +179,7 @@ func TestLock_Fence(t *testing.T) {
 		// What a stranger left in its place is passed over.
 		last = l.Fence() - 3_600_000_000
 		for _, junk := range []string{"junk", "-5", "1e300", "nan"} {
-			if err := rdb.Set(ctx, k.fence, junk, time.Minute).Err(); err != nil {
+			if err := rdb.Set(ctx, k[keyFence], junk, time.Minute).Err(); err != nil {
 				t.Fatal(err)
 			}
 			l = mustAcquire(t, m, name)
@@ -191,7 +191,7 @@ func TestLock_Fence(t *testing.T) {
 
 func TestLock_Release(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
 		name := resource(t)
 		m := newManager(t, rdb, slow)
 
@@ -226,7 +226,7 @@ func TestLock_Release(t *testing.T) {
 			wg.Wait()
 			after := mustAcquire(t, m, name)
 			mustRelease(t, l)
-			if after.Context().Err() != nil || rdb.Exists(t.Context(), mustKeys(t, name).lock).Val() != 1 {
+			if after.Context().Err() != nil || rdb.Exists(t.Context(), mustKeys(t, name)[keyLock]).Val() != 1 {
 				t.Fatal("a repeated release ended another's lock")
 			}
 			mustRelease(t, after)
@@ -234,7 +234,7 @@ func TestLock_Release(t *testing.T) {
 		t.Run("NotHeld", func(t *testing.T) {
 			l := mustAcquire(t, m, name)
 			k := mustKeys(t, name)
-			if err := rdb.Set(t.Context(), k.lock, "stranger", time.Minute).Err(); err != nil {
+			if err := rdb.Set(t.Context(), k[keyLock], "stranger", time.Minute).Err(); err != nil {
 				t.Fatal(err)
 			}
 			for range 2 {
@@ -242,10 +242,10 @@ func TestLock_Release(t *testing.T) {
 					t.Fatalf("err = %v, want ErrNotHeld", err)
 				}
 			}
-			if got := rdb.Get(t.Context(), k.lock).Val(); got != "stranger" {
+			if got := rdb.Get(t.Context(), k[keyLock]).Val(); got != "stranger" {
 				t.Fatalf("the stranger's key holds %q", got)
 			}
-			if err := rdb.Del(t.Context(), k.lock).Err(); err != nil {
+			if err := rdb.Del(t.Context(), k[keyLock]).Err(); err != nil {
 				t.Fatal(err)
 			}
 		})
@@ -256,9 +256,9 @@ func TestLock_Release(t *testing.T) {
 // repeated, and one whose reply was lost counts as done.
 func TestLock_Release_Unreachable(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
 		name := resource(t)
-		flaky := second(t, rdb)
+		flaky := redistest.Second(t, rdb)
 		m := newManager(t, flaky, slow)
 		cut := errors.New("connection reset")
 		var before, after atomic.Int64 // how many calls fail before, and after, they ran
@@ -296,21 +296,21 @@ func TestLock_Release_Unreachable(t *testing.T) {
 
 func TestLock_Extend(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
 		ctx, name := testContext(t), resource(t)
 		m, k := newManager(t, rdb, slow), mustKeys(t, name)
 		l := mustAcquire(t, m, name)
 		if err := l.Extend(ctx, time.Hour); err != nil {
 			t.Fatal(err)
 		}
-		if left := rdb.PTTL(ctx, k.lock).Val(); left < 2*slow.TTL || time.Until(l.ValidUntil()) < 2*slow.TTL {
+		if left := rdb.PTTL(ctx, k[keyLock]).Val(); left < 2*slow.TTL || time.Until(l.ValidUntil()) < 2*slow.TTL {
 			t.Fatalf("not extended: key %s, deadline %s", left, time.Until(l.ValidUntil()))
 		}
 		// A shorter one, as may arrive late, takes nothing away.
 		if err := l.Extend(ctx, time.Second); err != nil {
 			t.Fatal(err)
 		}
-		if left := rdb.PTTL(ctx, k.lock).Val(); left < 2*slow.TTL {
+		if left := rdb.PTTL(ctx, k[keyLock]).Val(); left < 2*slow.TTL {
 			t.Fatalf("shortened to %s", left)
 		}
 		if err := l.Extend(ctx, time.Millisecond); !errors.Is(err, ErrInvalid) {
@@ -321,7 +321,7 @@ func TestLock_Extend(t *testing.T) {
 			t.Fatalf("err = %v, want ErrReleased", err)
 		}
 		l = mustAcquire(t, m, name)
-		if err := rdb.Del(ctx, k.lock).Err(); err != nil {
+		if err := rdb.Del(ctx, k[keyLock]).Err(); err != nil {
 			t.Fatal(err)
 		}
 		if err := l.Extend(ctx, time.Minute); !errors.Is(err, ErrLost) || !errors.Is(err, ErrNotHeld) {
@@ -336,7 +336,7 @@ func TestLock_Extend(t *testing.T) {
 // TestManager_LeavesNothing: many short locks leave no key and no loop.
 func TestManager_LeavesNothing(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
 		ctx := testContext(t)
 		names := []string{resource(t), resource(t)}
 		m := newManager(t, rdb, Config{TTL: 2 * time.Second})
@@ -369,7 +369,7 @@ func TestManager_LeavesNothing(t *testing.T) {
 
 func TestManager_ScriptFlush(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
 		ctx, name := testContext(t), resource(t)
 		flush := func() {
 			t.Helper()
@@ -400,19 +400,19 @@ func TestManager_ScriptFlush(t *testing.T) {
 
 func TestManager_ForeignKey(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
 		ctx := testContext(t)
 		m := newManager(t, rdb, slow)
 		for _, tc := range []struct {
 			which string
-			pick  func(keys) string
+			pick  int
 		}{
-			{"lock", func(k keys) string { return k.lock }},
-			{"waiters", func(k keys) string { return k.waiters }},
-			{"fence", func(k keys) string { return k.fence }},
+			{"lock", keyLock},
+			{"waiters", keyWaiters},
+			{"fence", keyFence},
 		} {
 			name := resource(t)
-			key := tc.pick(mustKeys(t, name))
+			key := mustKeys(t, name)[tc.pick]
 			if err := rdb.RPush(ctx, key, "precious").Err(); err != nil {
 				t.Fatal(err)
 			}
@@ -431,7 +431,7 @@ func TestManager_ForeignKey(t *testing.T) {
 		name := resource(t)
 		k := mustKeys(t, name)
 		l := mustAcquire(t, m, name)
-		for _, key := range []string{k.waiters, k.seen} {
+		for _, key := range []string{k[keyWaiters], k[keySeen]} {
 			if err := rdb.RPush(ctx, key, "precious").Err(); err != nil {
 				t.Fatal(err)
 			}
@@ -440,7 +440,7 @@ func TestManager_ForeignKey(t *testing.T) {
 			}
 		}
 		mustRelease(t, l)
-		if rdb.Exists(ctx, k.lock).Val() != 0 {
+		if rdb.Exists(ctx, k[keyLock]).Val() != 0 {
 			t.Error("lock key left")
 		}
 	})
@@ -448,7 +448,7 @@ func TestManager_ForeignKey(t *testing.T) {
 
 func TestManager_Close(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
 		ctx := testContext(t)
 		m := newManager(t, rdb, slow)
 		// Given 20 locks held and two waiters, when the manager is closed twice at once,
@@ -537,8 +537,8 @@ func TestKeysOf(t *testing.T) {
 		{"lock:", "}", ""},
 	} {
 		k, err := keysOf(tc.prefix, tc.resource)
-		if k.lock != tc.lock || (err != nil) != (tc.lock == "") {
-			t.Errorf("%q %q: %q, %v; want %q", tc.prefix, tc.resource, k.lock, err, tc.lock)
+		if k[keyLock] != tc.lock || (err != nil) != (tc.lock == "") {
+			t.Errorf("%q %q: %q, %v; want %q", tc.prefix, tc.resource, k[keyLock], err, tc.lock)
 		}
 	}
 }
@@ -568,12 +568,12 @@ func FuzzKeysOf(f *testing.F) {
 			return
 		}
 		for _, key := range ka.list() {
-			if tag(key) == "" || tag(key) != tag(ka.lock) {
-				t.Fatalf("%q: tag %q, want %q", key, tag(key), tag(ka.lock))
+			if tag(key) == "" || tag(key) != tag(ka[keyLock]) {
+				t.Fatalf("%q: tag %q, want %q", key, tag(key), tag(ka[keyLock]))
 			}
 		}
-		if kb, err := keysOf(prefix, b); err == nil && a != b && tag(a) == "" && tag(b) == "" && ka.lock == kb.lock {
-			t.Fatalf("%q and %q share the key %q", a, b, ka.lock)
+		if kb, err := keysOf(prefix, b); err == nil && a != b && tag(a) == "" && tag(b) == "" && ka[keyLock] == kb[keyLock] {
+			t.Fatalf("%q and %q share the key %q", a, b, ka[keyLock])
 		}
 	})
 }

@@ -38,9 +38,9 @@ return waiting
 `)
 
 // guarded writes under the guard of l and returns how many wait, or -1.
-func guarded(t *testing.T, rdb *redis.Client, l *Lock) int {
+func guarded(t *testing.T, rdb redis.UniversalClient, l *Lock) int {
 	t.Helper()
-	lockKey, waitersKey := l.m.GuardKeys(l.Resource())
+	lockKey, waitersKey := l.h.m.GuardKeys(l.Resource())
 	n, err := write.Run(t.Context(), rdb, []string{lockKey, waitersKey, l.Resource() + ":data"}, l.GuardValue()).Int()
 	if err != nil {
 		t.Fatal(err)
@@ -50,7 +50,7 @@ func guarded(t *testing.T, rdb *redis.Client, l *Lock) int {
 
 func TestGuardLua(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
 		ctx, name := testContext(t), resource(t)
 		m, k := newManager(t, rdb, slow), mustKeys(t, name)
 		l := mustAcquire(t, m, name)
@@ -74,7 +74,7 @@ func TestGuardLua(t *testing.T) {
 		if n := guarded(t, rdb, after); n != -1 {
 			t.Errorf("guard = %d without a holder, want a refusal", n)
 		}
-		if err := rdb.RPush(ctx, k.lock, "x").Err(); err != nil {
+		if err := rdb.RPush(ctx, k[keyLock], "x").Err(); err != nil {
 			t.Fatal(err)
 		}
 		if n := guarded(t, rdb, after); n != -1 {
@@ -91,19 +91,21 @@ func TestGuardLua(t *testing.T) {
 // refused from the first moment.
 func TestLock_LostToStranger(t *testing.T) {
 	t.Parallel()
-	for name, stranger := range map[string]func(context.Context, *redis.Client, string) error{
-		"Deleted":     func(ctx context.Context, rdb *redis.Client, key string) error { return rdb.Del(ctx, key).Err() },
-		"Overwritten": func(ctx context.Context, rdb *redis.Client, key string) error { return rdb.Set(ctx, key, "x", 0).Err() },
-		"OtherType": func(ctx context.Context, rdb *redis.Client, key string) error {
+	for name, stranger := range map[string]func(context.Context, redis.UniversalClient, string) error{
+		"Deleted": func(ctx context.Context, rdb redis.UniversalClient, key string) error { return rdb.Del(ctx, key).Err() },
+		"Overwritten": func(ctx context.Context, rdb redis.UniversalClient, key string) error {
+			return rdb.Set(ctx, key, "x", 0).Err()
+		},
+		"OtherType": func(ctx context.Context, rdb redis.UniversalClient, key string) error {
 			return errors.Join(rdb.Del(ctx, key).Err(), rdb.RPush(ctx, key, "x").Err())
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+			redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
 				ctx, name := testContext(t), resource(t)
 				var losses atomic.Int64
-				m := newManager(t, rdb, Config{TTL: 3 * time.Second, Observer: Observer{Lost: func(string) { losses.Add(1) }}})
+				m := newManager(t, rdb, Config{TTL: 3 * time.Second, Observer: Observer{Lost: func(string, error) { losses.Add(1) }}})
 				l := mustAcquire(t, m, name)
 				key, _ := m.GuardKeys(name)
 				if err := stranger(ctx, rdb, key); err != nil {
@@ -168,7 +170,7 @@ func TestLock_RedisGone(t *testing.T) {
 // TestLock_Renewed: a lock is held for many times its TTL.
 func TestLock_Renewed(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
 		ctx := testContext(t)
 		m := newManager(t, rdb, Config{TTL: time.Second})
 		var locks []*Lock
@@ -197,14 +199,14 @@ func TestLock_Renewed(t *testing.T) {
 // holder is not cut off at once.
 func TestManager_Acquire_Repair(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
 		ctx, name := testContext(t), resource(t)
 		var repairs atomic.Int64
 		cfg := slow
 		cfg.Grace = 2 * time.Second
 		cfg.Observer.Repaired = func(string) { repairs.Add(1) }
 		m, k := newManager(t, rdb, cfg), mustKeys(t, name)
-		if err := rdb.Set(ctx, k.lock, "1", 0).Err(); err != nil {
+		if err := rdb.Set(ctx, k[keyLock], "1", 0).Err(); err != nil {
 			t.Fatal(err)
 		}
 		for range 2 {
@@ -212,7 +214,7 @@ func TestManager_Acquire_Repair(t *testing.T) {
 				t.Fatalf("err = %v, want ErrTaken", err)
 			}
 		}
-		if left := rdb.PTTL(ctx, k.lock).Val(); left <= 0 || left > cfg.Grace {
+		if left := rdb.PTTL(ctx, k[keyLock]).Val(); left <= 0 || left > cfg.Grace {
 			t.Fatalf("the key lives for %s, want up to %s", left, cfg.Grace)
 		}
 		l := mustAcquire(t, m, name)
@@ -220,7 +222,7 @@ func TestManager_Acquire_Repair(t *testing.T) {
 			t.Errorf("%d repairs, want 1", n)
 		}
 		// A live holder whose key was made persistent keeps it.
-		if err := rdb.Persist(ctx, k.lock).Err(); err != nil {
+		if err := rdb.Persist(ctx, k[keyLock]).Err(); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := m.TryAcquire(ctx, name); !errors.Is(err, ErrTaken) {
@@ -229,7 +231,7 @@ func TestManager_Acquire_Repair(t *testing.T) {
 		if err := l.Extend(ctx, time.Minute); err != nil {
 			t.Fatal(err)
 		}
-		if left := rdb.PTTL(ctx, k.lock).Val(); left <= cfg.Grace || l.Context().Err() != nil {
+		if left := rdb.PTTL(ctx, k[keyLock]).Val(); left <= cfg.Grace || l.Context().Err() != nil {
 			t.Errorf("the live holder's key lives for %s", left)
 		}
 		mustRelease(t, l)
@@ -240,14 +242,14 @@ func TestManager_Acquire_Repair(t *testing.T) {
 // was made persistent, at its next renewal.
 func TestManager_Acquire_PersistentOwn(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
 		ctx, name := testContext(t), resource(t)
 		m, k := newManager(t, rdb, Config{TTL: 2 * time.Second}), mustKeys(t, name)
 		l := mustAcquire(t, m, name)
-		if err := rdb.Persist(ctx, k.lock).Err(); err != nil {
+		if err := rdb.Persist(ctx, k[keyLock]).Err(); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "the key has a TTL again", func() bool { return rdb.PTTL(ctx, k.lock).Val() > 0 })
+		eventually(t, "the key has a TTL again", func() bool { return rdb.PTTL(ctx, k[keyLock]).Val() > 0 })
 		mustRelease(t, l)
 	})
 }

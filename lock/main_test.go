@@ -49,13 +49,13 @@ func newManager(t *testing.T, rdb redis.UniversalClient, cfg Config) *Manager {
 // resource returns a name of the test's own.
 func resource(t *testing.T) string { return redistest.Prefix(t) + "item" }
 
-func mustKeys(t *testing.T, name string) keys {
+func mustKeys(t *testing.T, name string) *keys {
 	t.Helper()
 	k, err := keysOf("lock:", name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return k
+	return &k
 }
 
 func mustAcquire(t *testing.T, m *Manager, name string) *Lock {
@@ -126,11 +126,11 @@ func awaitLock(t *testing.T, done <-chan result) *Lock {
 }
 
 // awaitWaiters waits until so many are in the queue.
-func awaitWaiters(t *testing.T, rdb *redis.Client, name string, n int64) {
+func awaitWaiters(t *testing.T, rdb redis.UniversalClient, name string, n int64) {
 	t.Helper()
 	k := mustKeys(t, name)
 	eventually(t, fmt.Sprintf("%d waiters", n), func() bool {
-		got, err := rdb.ZCard(t.Context(), k.waiters).Result()
+		got, err := rdb.ZCard(t.Context(), k[keyWaiters]).Result()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -139,12 +139,12 @@ func awaitWaiters(t *testing.T, rdb *redis.Client, name string, n int64) {
 }
 
 // traces counts the keys of a resource that stand for a holder or a waiter.
-func traces(t *testing.T, rdb *redis.Client, names ...string) int64 {
+func traces(t *testing.T, rdb redis.UniversalClient, names ...string) int64 {
 	t.Helper()
 	var all int64
 	for _, name := range names {
 		k := mustKeys(t, name)
-		n, err := rdb.Exists(t.Context(), k.lock, k.waiters, k.seen).Result()
+		n, err := rdb.Exists(t.Context(), k[keyLock], k[keyWaiters], k[keySeen]).Result()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -153,7 +153,7 @@ func traces(t *testing.T, rdb *redis.Client, names ...string) int64 {
 	return all
 }
 
-func awaitNoTrace(t *testing.T, rdb *redis.Client, name string) {
+func awaitNoTrace(t *testing.T, rdb redis.UniversalClient, name string) {
 	t.Helper()
 	eventually(t, "no trace of a holder or waiter", func() bool { return traces(t, rdb, name) == 0 })
 }
@@ -171,16 +171,4 @@ func (h hook) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return h(n
 func runs(cmd redis.Cmder, script *redis.Script) bool {
 	args := cmd.Args()
 	return len(args) > 1 && (args[1] == script.Hash())
-}
-
-// second returns another client of the same server, for hooks of its own.
-func second(t *testing.T, rdb *redis.Client) *redis.Client {
-	t.Helper()
-	c := redis.NewClient(redistest.Options(rdb.Options().Addr))
-	t.Cleanup(func() {
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return c
 }

@@ -1,102 +1,25 @@
 package lock
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 )
-
-// Config holds the settings of a [Manager]. The zero value is usable.
-type Config struct {
-	// Prefix of the keys of resources without a hash tag; default "lock:".
-	Prefix string
-	// TTL is how long a lock outlives a holder that died, and the longest time
-	// a holder cut off from Redis goes on; default 10 s, at least 10 ms, whole
-	// milliseconds. The watchdog renews at a third of it.
-	TTL time.Duration
-	// ClaimTTL is how long a waiter that was handed the lock has to claim it;
-	// default 1 s or TTL, whichever is less; at least 10 ms, at most TTL.
-	ClaimTTL time.Duration
-	// Liveness is how often a waiter shows that it is alive; default 1 s, at
-	// least 10 ms. One that was silent for two and a half times as long is
-	// passed over.
-	Liveness time.Duration
-	// Grace is the TTL given to a lock key that has none, which a program left
-	// that took the lock with SETNX and may still be alive; default TTL, at
-	// least 10 ms.
-	Grace time.Duration
-	// CallTimeout bounds a call to Redis that must end although its caller has
-	// stopped waiting, such as a release; default 2 s.
-	CallTimeout time.Duration
-	// Observer is told what happens. The zero value hears nothing.
-	Observer Observer
-}
-
-// Observer is a set of functions called as things happen, any of which may be
-// nil. They run on the path of the event, so they must be quick, and must not
-// call the manager.
-type Observer struct {
-	// Acquired reports a lock taken after so long a wait.
-	Acquired func(resource string, waited time.Duration)
-	// HandedOver reports that a release passed the lock to a waiter directly.
-	HandedOver func(resource string)
-	// Lost reports a lock that ended before it was released.
-	Lost func(resource string)
-	// Repaired reports a lock key without TTL that was given one.
-	Repaired func(resource string)
-}
-
-const minTTL = 10 * time.Millisecond
-
-// withDefaults fills in what was left out and checks the result.
-func (c Config) withDefaults() (Config, error) {
-	setDefault(&c.TTL, 10*time.Second)
-	setDefault(&c.ClaimTTL, min(time.Second, c.TTL))
-	setDefault(&c.Liveness, time.Second)
-	setDefault(&c.Grace, c.TTL)
-	setDefault(&c.CallTimeout, 2*time.Second)
-	if c.Prefix == "" {
-		c.Prefix = "lock:"
-	}
-	for _, d := range []struct {
-		name  string
-		value time.Duration
-	}{{"TTL", c.TTL}, {"ClaimTTL", c.ClaimTTL}, {"Liveness", c.Liveness}, {"Grace", c.Grace}, {"CallTimeout", c.CallTimeout}} {
-		if d.value < minTTL {
-			return c, fmt.Errorf("%w config: %s is %s, it must be at least %s", ErrInvalid, d.name, d.value, minTTL)
-		}
-		if d.value%time.Millisecond != 0 {
-			return c, fmt.Errorf("%w config: %s is %s, it must be whole milliseconds", ErrInvalid, d.name, d.value)
-		}
-	}
-	if c.ClaimTTL > c.TTL {
-		return c, fmt.Errorf("%w config: ClaimTTL %s exceeds TTL %s", ErrInvalid, c.ClaimTTL, c.TTL)
-	}
-	if _, err := keysOf(c.Prefix, "x"); err != nil {
-		return c, fmt.Errorf("%w config: Prefix %q breaks the hash tag", ErrInvalid, c.Prefix)
-	}
-	return c, nil
-}
-
-func setDefault(d *time.Duration, value time.Duration) {
-	if *d == 0 {
-		*d = value
-	}
-}
 
 // Manager takes locks for one process. It is safe for concurrent use. Whatever
 // the number of locks it runs at most one renewal loop (while locks are held)
 // and one subscription (from the first contended lock on).
 type Manager struct {
-	rdb  redis.UniversalClient
-	cfg  Config
-	args scriptArgs
-	id   string // part of every waiter's entry, and of the channel's name
+	store    store
+	cfg      Config
+	defaults settings // of an acquire without options
+	id       string   // part of every token, and of the channel's name
 
 	// life is the context of the loops; stop ends it.
 	life    context.Context
@@ -109,7 +32,8 @@ type Manager struct {
 
 	mu       sync.Mutex
 	closed   bool
-	held     map[*Lock]struct{}
+	drained  bool // what begins now is not waited for
+	held     map[*holding]struct{}
 	closeErr error // valid once gone is closed
 }
 
@@ -119,33 +43,55 @@ type Manager struct {
 // publish/subscribe is spread by channel. New makes no call; Close ends the
 // manager, and leaves rdb open. The error is ErrInvalid.
 func New(rdb redis.UniversalClient, cfg Config) (*Manager, error) {
-	if rdb == nil {
-		return nil, fmt.Errorf("%w argument: no redis client", ErrInvalid)
-	}
-	if _, ring := rdb.(*redis.Ring); ring {
-		return nil, fmt.Errorf("%w argument: a Ring's publish/subscribe does not reach every waiter", ErrInvalid)
+	if err := checkClient(rdb); err != nil {
+		return nil, err
 	}
 	cfg, err := cfg.withDefaults()
 	if err != nil {
 		return nil, err
 	}
-	// In a cluster PUBLISH counts the receivers of one node only.
-	_, single := rdb.(*redis.Client)
+	if cfg.NodeTimeout != 0 {
+		return nil, fmt.Errorf("%w config: NodeTimeout is for NewQuorum", ErrInvalid)
+	}
+	m := makeManager(cfg)
+	n := newNode(rdb, cfg)
+	m.store = n
+	if cfg.Poll == 0 {
+		m.wake = newWakeup(rdb)
+	}
+	return m, nil
+}
+
+func makeManager(cfg Config) *Manager {
 	m := &Manager{
-		rdb:     rdb,
-		cfg:     cfg,
-		args:    newScriptArgs(cfg, single),
-		id:      rand.Text(),
-		closing: make(chan struct{}),
-		gone:    make(chan struct{}),
-		held:    make(map[*Lock]struct{}),
-		wake:    newWakeup(),
-		dog:     newWatchdog(),
+		cfg:      cfg,
+		defaults: settings{ttl: cfg.TTL, meta: metaSuffix(cfg.Metadata)},
+		id:       rand.Text(),
+		closing:  make(chan struct{}),
+		gone:     make(chan struct{}),
+		held:     make(map[*holding]struct{}),
+		dog:      newWatchdog(),
+	}
+	if cfg.Poll > 0 {
+		m.id = pollingMark + m.id
 	}
 	//nolint:forbidigo // the loops belong to the manager and outlive every caller; a caller's values (its trace) must not leak into them
 	m.life, m.stop = context.WithCancel(context.Background())
-	return m, nil
+	return m
 }
+
+func checkClient(rdb redis.UniversalClient) error {
+	if rdb == nil {
+		return fmt.Errorf("%w argument: no redis client", ErrInvalid)
+	}
+	if _, ring := rdb.(*redis.Ring); ring {
+		return fmt.Errorf("%w argument: a Ring's publish/subscribe does not reach every waiter", ErrInvalid)
+	}
+	return nil
+}
+
+// newToken returns a name for one holding that no other holding has.
+func (m *Manager) newToken() string { return m.id + "." + rand.Text() }
 
 // GuardKeys returns the keys a script passes to lock_guard (see [GuardLua]);
 // both belong into its KEYS. They are empty for a name no lock can have.
@@ -154,7 +100,58 @@ func (m *Manager) GuardKeys(resource string) (lockKey, waitersKey string) {
 	if err != nil {
 		return "", ""
 	}
-	return k.lock, k.waiters
+	return k[keyLock], k[keyWaiters]
+}
+
+// Held lists the locks that this manager holds, as far as it knows, by
+// resource: one handle of each.
+func (m *Manager) Held() []*Lock {
+	var locks []*Lock
+	for _, h := range m.snapshot() {
+		h.mu.Lock()
+		if h.state == stateHeld && len(h.handles) > 0 {
+			locks = append(locks, h.handles[0])
+		}
+		h.mu.Unlock()
+	}
+	slices.SortFunc(locks, func(a, b *Lock) int { return cmp.Compare(a.h.resource, b.h.resource) })
+	return locks
+}
+
+// ReleaseAll releases every lock that this manager holds, whatever the number of
+// their handles, eight at a time. The error joins those of the releases; a lock
+// that had ended before is none. Locks taken meanwhile may stay held.
+func (m *Manager) ReleaseAll(ctx context.Context) error {
+	if err := m.begin(); err != nil {
+		return opError("release all", "", err)
+	}
+	defer m.work.Done()
+	return m.releaseAll(ctx)
+}
+
+// releaseParallel is how many locks are released at a time when all are.
+const releaseParallel = 8
+
+func (m *Manager) releaseAll(ctx context.Context) error {
+	locks := make(chan *holding)
+	errs := make([]error, releaseParallel)
+	var releasing sync.WaitGroup
+	for i := range errs {
+		releasing.Go(func() {
+			for h := range locks {
+				// A lock that ended before is nothing that was not done here.
+				if err := h.release(ctx, nil); err != nil && !errors.Is(err, ErrNotHeld) {
+					errs[i] = errors.Join(errs[i], opError("release", h.resource, err))
+				}
+			}
+		})
+	}
+	for _, h := range m.snapshot() {
+		locks <- h
+	}
+	close(locks)
+	releasing.Wait()
+	return errors.Join(errs...)
 }
 
 // Close releases all locks held, ends waiting acquires with ErrClosed, gives up
@@ -177,41 +174,23 @@ func (m *Manager) Close(ctx context.Context) error {
 	}
 }
 
-// closeParallel is how many locks Close releases at a time.
-const closeParallel = 8
-
 func (m *Manager) shutDown(ctx context.Context) {
-	locks := make(chan *Lock)
-	errs := make([]error, closeParallel)
-	var releasing sync.WaitGroup
-	for i := range errs {
-		releasing.Go(func() {
-			for l := range locks {
-				// A lock that ended before is nothing that Close failed to do.
-				if err := l.Release(ctx); err != nil && !errors.Is(err, ErrNotHeld) {
-					errs[i] = errors.Join(errs[i], err)
-				}
-			}
-		})
-	}
-	for _, l := range m.snapshot() {
-		locks <- l
-	}
-	close(locks)
-	releasing.Wait()
+	m.closeErr = m.releaseAll(ctx)
 	m.stop()
+	m.mu.Lock()
+	m.drained = true
+	m.mu.Unlock()
 	m.work.Wait()
-	m.closeErr = errors.Join(errs...)
 	close(m.gone)
 }
 
 // snapshot lists the locks held.
-func (m *Manager) snapshot() []*Lock {
+func (m *Manager) snapshot() []*holding {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	locks := make([]*Lock, 0, len(m.held))
-	for l := range m.held {
-		locks = append(locks, l)
+	locks := make([]*holding, 0, len(m.held))
+	for h := range m.held {
+		locks = append(locks, h)
 	}
 	return locks
 }
@@ -226,6 +205,54 @@ func (m *Manager) begin() error {
 	}
 	m.work.Add(1)
 	return nil
+}
+
+// background runs fn on a goroutine that Close waits for.
+func (m *Manager) background(fn func()) {
+	m.mu.Lock()
+	drained := m.drained
+	if !drained {
+		m.work.Add(1)
+	}
+	m.mu.Unlock()
+	go func() {
+		if !drained {
+			defer m.work.Done()
+		}
+		fn()
+	}()
+}
+
+// open says that Close has not begun.
+func (m *Manager) open() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return !m.closed
+}
+
+// surrender gives back, in the background, a lock that was held for its maximum
+// time. When Close has begun it does that, the lock being in held.
+func (m *Manager) surrender(h *holding) {
+	m.mu.Lock()
+	closed := m.closed
+	if !closed {
+		delete(m.held, h)
+		m.work.Add(1)
+	}
+	m.mu.Unlock()
+	if closed {
+		return
+	}
+	go func() {
+		defer m.work.Done()
+		ctx, cancel := m.cleanUp(m.life)
+		defer cancel()
+		// If it fails the TTL does the same later.
+		_, handed, err := m.store.release(ctx, &h.keys, h.token, "", h.settings.unfair)
+		if err == nil && handed {
+			m.cfg.Observer.handedOver(h.resource)
+		}
+	}()
 }
 
 // cleanUp returns a context for work that must be done although ctx ended.

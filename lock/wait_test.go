@@ -20,7 +20,7 @@ import (
 // of arrival, each by a direct handover: no TTL or interval ends in this test.
 func TestManager_Acquire_FIFO(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
 		const waiters = 8
 		ctx, name := testContext(t), resource(t)
 		var handed atomic.Int64
@@ -68,7 +68,7 @@ func TestManager_Acquire_FIFO(t *testing.T) {
 // time at first, and soon for its whole TTL.
 func TestManager_Acquire_Claim(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
 		ctx, name := testContext(t), resource(t)
 		m, k := newManager(t, rdb, slow), mustKeys(t, name)
 		first := mustAcquire(t, m, name)
@@ -76,10 +76,10 @@ func TestManager_Acquire_Claim(t *testing.T) {
 		awaitWaiters(t, rdb, name, 1)
 		mustRelease(t, first)
 		l := awaitLock(t, next)
-		if got := rdb.Get(ctx, k.lock).Val(); got != l.GuardValue() {
+		if got := rdb.Get(ctx, k[keyLock]).Val(); got != l.GuardValue() {
 			t.Fatalf("key holds %q, want %q", got, l.GuardValue())
 		}
-		eventually(t, "the key lives for the TTL", func() bool { return rdb.PTTL(ctx, k.lock).Val() > slow.ClaimTTL })
+		eventually(t, "the key lives for the TTL", func() bool { return rdb.PTTL(ctx, k[keyLock]).Val() > slow.ClaimTTL })
 		eventually(t, "the deadline follows", func() bool { return time.Until(l.ValidUntil()) > slow.ClaimTTL })
 		mustRelease(t, l)
 	})
@@ -104,7 +104,7 @@ func TestManager_claim_LateNews(t *testing.T) {
 		{"before the last answer", time.Second, -time.Millisecond, false},
 		{"with the last answer", time.Second, 0, false},
 	} {
-		a := &attempt{resource: tc.name, keys: mustKeys(t, resource(t)).list(), token: rand.Text(), sent: now.Add(-tc.sent), nowUS: 1e15}
+		a := &attempt{resource: tc.name, keys: *mustKeys(t, resource(t)), settings: m.defaults, token: m.newToken(), sent: now.Add(-tc.sent), nowUS: 1e15}
 		n := news{fence: 7, setUS: 1e15 + tc.set.Microseconds(), claimMS: slow.ClaimTTL.Milliseconds()}
 		if err := rdb.Set(t.Context(), a.keys[0], a.token+":7", slow.ClaimTTL).Err(); err != nil {
 			t.Fatal(err)
@@ -127,9 +127,9 @@ func TestManager_claim_LateNews(t *testing.T) {
 // the first try and the subscription, so no message will come.
 func TestManager_Acquire_ReleasedBeforeSubscription(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
 		ctx, name := testContext(t), resource(t)
-		waiter := second(t, rdb)
+		waiter := redistest.Second(t, rdb)
 		m, other := newManager(t, rdb, slow), newManager(t, waiter, slow)
 		l := mustAcquire(t, m, name)
 		var once atomic.Bool
@@ -154,7 +154,7 @@ func TestManager_Acquire_ReleasedBeforeSubscription(t *testing.T) {
 
 func TestManager_Acquire_ContextEnds(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
 		name := resource(t)
 		m := newManager(t, rdb, slow)
 		l := mustAcquire(t, m, name)
@@ -212,9 +212,9 @@ func TestManager_Acquire_EndsDuringCall(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+			redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
 				name := resource(t)
-				late := second(t, rdb)
+				late := redistest.Second(t, rdb)
 				cfg := slow
 				cfg.CallTimeout = patience
 				m := newManager(t, late, cfg)
@@ -272,9 +272,9 @@ func TestManager_Acquire_EndsDuringCall(t *testing.T) {
 // cuts the call off, and runs the script after the clean-up.
 func TestManager_Acquire_ScriptAfterCleanUp(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
 		name := resource(t)
-		late := second(t, rdb)
+		late := redistest.Second(t, rdb)
 		cfg := slow
 		cfg.CallTimeout = 2 * time.Second
 		m := newManager(t, late, cfg)
@@ -315,8 +315,8 @@ func TestManager_Acquire_ScriptAfterCleanUp(t *testing.T) {
 func ghosts(t *testing.T, m *Manager, name string, n int) (tokens []string) {
 	t.Helper()
 	for range n {
-		token := rand.Text()
-		r, err := m.runAcquire(t.Context(), mustKeys(t, name).list(), token, "GHOST:"+token)
+		token := "GHOST." + rand.Text()
+		r, err := m.store.acquire(t.Context(), &attempt{keys: *mustKeys(t, name), settings: m.defaults, token: token, member: token})
 		if err != nil || r.held {
 			t.Fatalf("%+v, %v; want a place in the queue", r, err)
 		}
@@ -347,12 +347,12 @@ func TestManager_Acquire_DeadWaiters(t *testing.T) {
 // claim after the other.
 func TestManager_Acquire_DeadWaiters_Cluster(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
 		const dead = 20
 		ctx, name := testContext(t), resource(t)
 		cfg := Config{TTL: 5 * time.Second, ClaimTTL: 500 * time.Millisecond, Liveness: 100 * time.Millisecond}
 		m := newManager(t, rdb, cfg)
-		m.args = newScriptArgs(m.cfg, false)
+		m.store.(*node).args = newScriptArgs(m.cfg, false)
 		l := mustAcquire(t, m, name)
 		dying := ghosts(t, m, name, dead)
 		next := acquireAsync(ctx, m, name)
@@ -366,7 +366,7 @@ func TestManager_Acquire_DeadWaiters_Cluster(t *testing.T) {
 				if !runs(cmd, acquireScript) && !runs(cmd, releaseScript) {
 					return err
 				}
-				token, _, ok := strings.Cut(rdb.Get(ctx, mustKeys(t, name).lock).Val(), ":")
+				token, _, ok := strings.Cut(rdb.Get(ctx, mustKeys(t, name)[keyLock]).Val(), ":")
 				if ok && slices.Contains(dying, token) {
 					mu.Lock()
 					served[token] = true
@@ -392,7 +392,7 @@ func TestManager_Acquire_DeadWaiters_Cluster(t *testing.T) {
 // handed to it keeps it for the claim's time only.
 func TestManager_Acquire_DeadAfterHandover(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
 		ctx, name := testContext(t), resource(t)
 		cfg := slow
 		cfg.ClaimTTL = 100 * time.Millisecond
@@ -400,7 +400,7 @@ func TestManager_Acquire_DeadAfterHandover(t *testing.T) {
 		l := mustAcquire(t, m, name)
 		dead := ghosts(t, m, name, 1)[0]
 		mustRelease(t, l)
-		if got := rdb.Get(ctx, mustKeys(t, name).lock).Val(); got != "" && !strings.HasPrefix(got, dead) {
+		if got := rdb.Get(ctx, mustKeys(t, name)[keyLock]).Val(); got != "" && !strings.HasPrefix(got, dead) {
 			t.Fatalf("key holds %q, want the dead waiter's value", got)
 		}
 		// The key had no other way to go than by the end of the claim.
@@ -413,18 +413,18 @@ func TestManager_Acquire_DeadAfterHandover(t *testing.T) {
 // the lock passes it on.
 func TestManager_giveBack_HandedOver(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
 		ctx, name := testContext(t), resource(t)
 		m, k := newManager(t, rdb, slow), mustKeys(t, name)
 		l := mustAcquire(t, m, name)
 		leaving := ghosts(t, m, name, 1)[0]
 		mustRelease(t, l)
-		if got := rdb.Get(ctx, k.lock).Val(); !strings.HasPrefix(got, leaving+":") {
+		if got := rdb.Get(ctx, k[keyLock]).Val(); !strings.HasPrefix(got, leaving+":") {
 			t.Fatalf("key holds %q, want the leaving waiter's value", got)
 		}
 		next := acquireAsync(ctx, m, name)
 		awaitWaiters(t, rdb, name, 1)
-		m.giveBack(ctx, &attempt{keys: k.list(), token: leaving, member: "GHOST:" + leaving}, nil)
+		m.giveBack(ctx, &attempt{keys: *k, token: leaving, member: leaving}, nil)
 		mustRelease(t, awaitLock(t, next))
 	})
 }
@@ -433,16 +433,16 @@ func TestManager_giveBack_HandedOver(t *testing.T) {
 // newcomer does not take it but passes it on to who was first.
 func TestManager_Acquire_LapsedWithWaiters(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
 		ctx, name := testContext(t), resource(t)
 		m, other := newManager(t, rdb, slow), newManager(t, rdb, slow)
 		k := mustKeys(t, name)
-		if err := rdb.Set(ctx, k.lock, "a dead holder", time.Minute).Err(); err != nil {
+		if err := rdb.Set(ctx, k[keyLock], "a dead holder", time.Minute).Err(); err != nil {
 			t.Fatal(err)
 		}
 		first := acquireAsync(ctx, m, name)
 		awaitWaiters(t, rdb, name, 1)
-		if err := rdb.Del(ctx, k.lock).Err(); err != nil {
+		if err := rdb.Del(ctx, k[keyLock]).Err(); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := other.TryAcquire(ctx, name); !errors.Is(err, ErrTaken) {
@@ -450,7 +450,7 @@ func TestManager_Acquire_LapsedWithWaiters(t *testing.T) {
 		}
 		mustRelease(t, awaitLock(t, first))
 		// And without a newcomer the waiter looks for itself when the key lapses.
-		if err := rdb.Set(ctx, k.lock, "a dead holder", 50*time.Millisecond).Err(); err != nil {
+		if err := rdb.Set(ctx, k[keyLock], "a dead holder", 50*time.Millisecond).Err(); err != nil {
 			t.Fatal(err)
 		}
 		mustRelease(t, mustAcquire(t, m, name))
@@ -461,23 +461,23 @@ func TestManager_Acquire_LapsedWithWaiters(t *testing.T) {
 // place to the next, and one that shows itself keeps it.
 func TestManager_Acquire_Silence(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
 		ctx, name := testContext(t), resource(t)
 		cfg := slow
 		cfg.Liveness = 20 * time.Millisecond
 		m, k := newManager(t, rdb, cfg), mustKeys(t, name)
 		l := mustAcquire(t, m, name)
-		silent := "GHOST:" + ghosts(t, m, name, 1)[0]
+		silent := ghosts(t, m, name, 1)[0]
 		next := acquireAsync(ctx, m, name)
 		awaitWaiters(t, rdb, name, 2)
-		until, err := rdb.HGet(ctx, k.seen, silent).Int64()
+		until, err := rdb.HGet(ctx, k[keySeen], silent).Int64()
 		if err != nil {
 			t.Fatal(err)
 		}
 		eventually(t, "the silent one's time is over", func() bool { return rdb.Time(ctx).Val().UnixMilli() > until })
 		mustRelease(t, l)
 		l = awaitLock(t, next)
-		if n := rdb.Exists(ctx, k.waiters, k.seen).Val(); n != 0 {
+		if n := rdb.Exists(ctx, k[keyWaiters], k[keySeen]).Val(); n != 0 {
 			t.Errorf("the silent waiter left %d keys", n)
 		}
 		mustRelease(t, l)

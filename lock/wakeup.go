@@ -15,6 +15,7 @@ import (
 // wakeup is the state of the one subscription of a manager, over which a
 // release tells a waiter that the lock is its own.
 type wakeup struct {
+	rdb   redis.UniversalClient // nil where waiters poll
 	start sync.Once
 	ready chan struct{} // closed when the subscription was confirmed first
 
@@ -22,8 +23,8 @@ type wakeup struct {
 	waiters map[string]*attempt // by token
 }
 
-func newWakeup() wakeup {
-	return wakeup{ready: make(chan struct{}), waiters: make(map[string]*attempt)}
+func newWakeup(rdb redis.UniversalClient) wakeup {
+	return wakeup{rdb: rdb, ready: make(chan struct{}), waiters: make(map[string]*attempt)}
 }
 
 // news is what a waiter is told. The zero value asks it to try again.
@@ -40,6 +41,9 @@ const (
 	// redialMax is the longest pause before a subscription is tried again.
 	redialMax = time.Second
 )
+
+// polls says that waiters ask for themselves.
+func (m *Manager) polls() bool { return m.wake.rdb == nil }
 
 // subscribe starts the subscription if this is the first contended lock, and
 // waits until Redis has confirmed it. When that takes longer than a call may,
@@ -92,7 +96,7 @@ func (m *Manager) listen() {
 // listenOnce subscribes and passes on messages until the connection ends. It
 // says whether the subscription was confirmed.
 func (m *Manager) listenOnce() (confirmed bool) {
-	sub := m.rdb.Subscribe(m.life, channelPrefix+m.id)
+	sub := m.wake.rdb.Subscribe(m.life, channelPrefix+m.id)
 	// Closing is the only way to interrupt a read that waits; its error, on a
 	// connection that is being thrown away, tells nothing.
 	closeSub := func() { _ = sub.Close() } //nolint:errcheck // see above
@@ -136,8 +140,14 @@ func (m *Manager) confirmed() {
 
 // deliver passes a message "<token> <fence> <set at, us> <claim ms>" on to its
 // waiter. One that is waiting no more has been withdrawn from the queue, and
-// gave back the lock with that. A message of another form is not ours.
+// gave back the lock with that. "! <token> <reason>" tells a holder that its
+// lock was taken by force. A message of another form is not ours.
 func (m *Manager) deliver(payload string) {
+	if forced, ok := strings.CutPrefix(payload, "! "); ok {
+		token, reason, _ := strings.Cut(forced, " ")
+		m.takenByForce(token, reason)
+		return
+	}
 	fields := strings.Fields(payload)
 	if len(fields) != 4 {
 		return
@@ -155,6 +165,16 @@ func (m *Manager) deliver(payload string) {
 	m.wake.mu.Unlock()
 	if a != nil {
 		a.tell(n)
+	}
+}
+
+// takenByForce ends the lock that was held with this token.
+func (m *Manager) takenByForce(token, reason string) {
+	for _, h := range m.snapshot() {
+		if h.token == token {
+			h.taken(reason)
+			return
+		}
 	}
 }
 

@@ -17,35 +17,38 @@ type watchdog struct {
 
 func newWatchdog() watchdog { return watchdog{kick: make(chan struct{}, 1)} }
 
-// renewBatch is how many locks are renewed in one pipeline.
+// renewBatch is how many locks are renewed in one call.
 const renewBatch = 256
 
 // watch starts watching over a lock that has just been taken.
-func (m *Manager) watch(l *Lock) error {
+func (m *Manager) watch(h *holding) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {
 		return ErrClosed
 	}
-	l.mu.Lock()
-	l.timer = time.AfterFunc(time.Until(l.deadline), l.expire)
-	due := m.renewAt(l)
-	l.mu.Unlock()
-	m.held[l] = struct{}{}
+	h.mu.Lock()
+	at, _ := h.timeUp()
+	h.timer = time.AfterFunc(time.Until(at), h.expire)
+	due := h.renewAt()
+	h.mu.Unlock()
+	m.held[h] = struct{}{}
 	switch {
+	case h.settings.unwatched:
 	case !m.dog.running:
 		m.dog.running = true
 		m.work.Go(m.renewLoop)
-	case due.Before(m.dog.next):
+	case due.Add(h.settings.ttl / 20).Before(m.dog.next):
+		// What is due a little before the next round comes along with it.
 		m.kickDog()
 	}
 	return nil
 }
 
 // unwatch forgets a lock that has ended.
-func (m *Manager) unwatch(l *Lock) {
+func (m *Manager) unwatch(h *holding) {
 	m.mu.Lock()
-	delete(m.held, l)
+	delete(m.held, h)
 	m.mu.Unlock()
 }
 
@@ -57,11 +60,11 @@ func (m *Manager) kickDog() {
 }
 
 // renewAt is when a lock is to be renewed: when a third of the TTL has gone by.
-// The caller holds l.mu.
-func (m *Manager) renewAt(l *Lock) time.Time {
-	at := l.deadline.Add(m.cfg.TTL/3 - validity(m.cfg.TTL))
-	if at.Before(l.notBefore) {
-		return l.notBefore
+// The caller holds mu.
+func (h *holding) renewAt() time.Time {
+	at := h.deadline.Add(h.settings.ttl/3 - validity(h.settings.ttl))
+	if at.Before(h.notBefore) {
+		return h.notBefore
 	}
 	return at
 }
@@ -69,18 +72,12 @@ func (m *Manager) renewAt(l *Lock) time.Time {
 func (m *Manager) renewLoop() {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
-	// After a failed round the same locks are due at once; this keeps a Redis
-	// that is down from being called in a loop.
-	pause := max(m.cfg.TTL/20, time.Millisecond)
 	for {
 		due, next, running := m.dueLocks(time.Now())
 		if !running {
 			return
 		}
-		if len(due) > 0 {
-			m.renew(due)
-			next = time.Now().Add(pause)
-		}
+		m.renew(due)
 		timer.Reset(time.Until(next))
 		select {
 		case <-timer.C:
@@ -90,59 +87,85 @@ func (m *Manager) renewLoop() {
 	}
 }
 
-// dueLocks returns the locks to renew and when to look again. Those that are
-// due soon come along, so that many locks make few round trips. With no lock
-// held, or at the end of the manager, the loop ends.
-func (m *Manager) dueLocks(now time.Time) (due []*Lock, next time.Time, running bool) {
+// idleLook is how long the loop sleeps at most, and goes on without a lock.
+const idleLook = 10 * time.Second
+
+// dueLocks returns the locks to renew, by their TTL, and when to look again.
+// Those that are due soon come along, so that many locks make few round trips.
+// With no lock held, or at the end of the manager, the loop ends.
+func (m *Manager) dueLocks(now time.Time) (due map[time.Duration][]*holding, next time.Time, running bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if len(m.held) == 0 || m.life.Err() != nil {
+	if m.life.Err() != nil {
 		m.dog.running = false
 		return nil, time.Time{}, false
 	}
-	next = now.Add(m.cfg.TTL / 3)
-	horizon := now.Add(m.cfg.TTL / 20)
-	for l := range m.held {
-		l.mu.Lock()
-		at := m.renewAt(l)
-		l.mu.Unlock()
-		if at.Before(horizon) {
-			due = append(due, l)
-		} else if at.Before(next) {
+	next = now.Add(min(idleLook, m.cfg.TTL/3))
+	for h := range m.held {
+		if h.settings.unwatched {
+			continue
+		}
+		running = true
+		h.mu.Lock()
+		at := h.renewAt()
+		ttl := h.settings.ttl
+		switch {
+		case h.renewing || h.state != stateHeld: // its end kicks the loop
+		case at.Before(now.Add(ttl / 20)):
+			if due == nil {
+				due = make(map[time.Duration][]*holding)
+			}
+			h.renewing = true
+			due[ttl] = append(due[ttl], h)
+		case at.Before(next):
 			next = at
 		}
+		h.mu.Unlock()
 	}
-	m.dog.next = next
-	return due, next, true
+	m.dog.next, m.dog.running = next, running
+	return due, next, running
 }
 
-// renew extends the locks in batches, each bounded by a third of the TTL so
-// that a call that hangs leaves time for another try.
-func (m *Manager) renew(due []*Lock) {
-	for start := 0; start < len(due); start += renewBatch {
-		m.renewChunk(due[start:min(start+renewBatch, len(due))])
+// renew extends the locks in batches of one TTL, each bounded by a third of it
+// so that a call that hangs leaves time for another try, and does not hold up
+// locks with a shorter life.
+func (m *Manager) renew(due map[time.Duration][]*holding) {
+	for ttl, locks := range due {
+		for start := 0; start < len(locks); start += renewBatch {
+			batch := locks[start:min(start+renewBatch, len(locks))]
+			m.work.Go(func() { m.renewTogether(batch, ttl) })
+		}
 	}
 }
 
-func (m *Manager) renewChunk(locks []*Lock) {
-	ctx, cancel := context.WithTimeout(m.life, m.cfg.TTL/3)
+func (m *Manager) renewTogether(locks []*holding, ttl time.Duration) {
+	ctx, cancel := context.WithTimeout(m.life, ttl/3)
 	defer cancel()
 	sent := time.Now()
-	cmds := m.extendAll(ctx, locks, m.cfg.TTL)
-	for i, l := range locks {
-		n, err := cmds[i].Int64()
-		m.renewed(l, sent, n == 1, err)
+	for i, e := range m.store.extendAll(ctx, locks, ttl) {
+		m.renewed(locks[i], sent, e)
 	}
+	m.kickDog()
 }
 
 // renewed records the outcome of one renewal. An error leaves the lock as it
 // is: the next round tries again, and the deadline ends it if none succeeds.
-func (m *Manager) renewed(l *Lock, sent time.Time, ok bool, err error) {
+func (m *Manager) renewed(h *holding, sent time.Time, e extension) {
+	ttl := h.settings.ttl
+	h.mu.Lock()
+	late := time.Since(h.renewAt())
+	h.renewing = false
+	if e.err != nil {
+		// The same locks are due at once; this keeps a Redis that is down from
+		// being called in a loop.
+		h.notBefore = time.Now().Add(max(ttl/20, time.Millisecond))
+	}
+	h.mu.Unlock()
 	switch {
-	case err != nil:
-	case ok:
-		l.prolong(sent.Add(validity(m.cfg.TTL)))
-	default:
-		l.lose()
+	case e.err != nil:
+	case !e.held:
+		h.taken(e.reason)
+	case h.prolong(sent.Add(validity(ttl))) && late > ttl/3:
+		m.cfg.Observer.extendedLate(h.resource, late)
 	}
 }

@@ -1,5 +1,8 @@
 // Package redistest gives tests the Redis engines the service runs on: the
-// embedded one and a real redis-server started for the test binary.
+// embedded one, a real redis-server, and a Redis Cluster, each shared by the
+// tests of a binary or of a test's own. Beside them stands what fault tests
+// need: replicas, servers that are killed or frozen, a proxy that disturbs a
+// connection, and further processes of the test binary.
 package redistest
 
 import (
@@ -12,6 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -83,10 +87,14 @@ func Main(m *testing.M, ignore ...goleak.Option) {
 	os.Exit(code)
 }
 
-// Shutdown ends the shared server, for a TestMain that has more to do.
+// Shutdown ends the shared server and the shared cluster, for a TestMain that
+// has more to do.
 func Shutdown() {
 	if shared.server != nil {
 		shared.server.stop()
+	}
+	if sharedCluster.servers != nil {
+		sharedCluster.servers.stop()
 	}
 }
 
@@ -118,12 +126,18 @@ func Options(addr string) *redis.Options {
 func client(t testing.TB, addr string) *redis.Client {
 	t.Helper()
 	rdb := redis.NewClient(Options(addr))
+	closeAtEnd(t, rdb)
+	return rdb
+}
+
+// closeAtEnd closes a client when the test ends, if the test has not done so.
+func closeAtEnd(t testing.TB, rdb redis.UniversalClient) {
+	t.Helper()
 	t.Cleanup(func() {
 		if err := rdb.Close(); err != nil && !errors.Is(err, redis.ErrClosed) {
 			t.Errorf("close redis client: %v", err)
 		}
 	})
-	return rdb
 }
 
 func needServer(t testing.TB) {
@@ -140,6 +154,7 @@ func needServer(t testing.TB) {
 // Server is a redis-server process. AOF is on with appendfsync always.
 type Server struct {
 	port int
+	bus  int // the cluster bus's port, 0 outside a cluster
 	dir  string
 	args []string
 
@@ -161,7 +176,23 @@ func Real(t testing.TB, args ...string) *Server {
 	return s
 }
 
-func start(args ...string) (*Server, error) {
+// errEnded says that a redis-server ended instead of answering, as it does when
+// its port was taken in the meantime.
+var errEnded = errors.New("redistest: the server ended before it answered")
+
+// startTries bounds how many ports a start may lose to other processes.
+const startTries = 3
+
+func start(args ...string) (s *Server, err error) {
+	for range startTries {
+		if s, err = tryStart(args); !errors.Is(err, errEnded) {
+			break
+		}
+	}
+	return s, err
+}
+
+func tryStart(args []string) (*Server, error) {
 	dir, err := os.MkdirTemp("", "redistest-")
 	if err != nil {
 		return nil, err
@@ -200,6 +231,8 @@ func (s *Server) Start() error {
 	args := append([]string{
 		"--port", strconv.Itoa(s.port), "--bind", "127.0.0.1", "--dir", s.dir, "--save", "",
 		"--appendonly", "yes", "--appendfsync", "always", "--maxmemory-policy", "noeviction",
+		// Otherwise a first replica waits five seconds for others to share the copy.
+		"--repl-diskless-sync-delay", "0",
 	}, s.args...)
 	cmd := exec.Command("redis-server", args...)
 	ended := make(chan struct{})
@@ -208,28 +241,70 @@ func (s *Server) Start() error {
 		return fmt.Errorf("redistest: %w", err)
 	}
 	s.cmd, s.ended = cmd, ended
+	if err := s.answers(); err != nil {
+		return errors.Join(err, s.kill())
+	}
+	return nil
+}
+
+// answers waits until the server answers, and fails when it ends first.
+func (s *Server) answers() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	rdb := redis.NewClient(Options(s.Addr()))
-	var err error
-	for tick := time.NewTicker(10 * time.Millisecond); ; {
-		if err = rdb.Ping(ctx).Err(); err == nil {
-			tick.Stop()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := rdb.Ping(ctx).Err()
+		if err == nil {
+			err = s.isMine(ctx, rdb)
+		}
+		if err == nil {
 			return rdb.Close()
 		}
 		select {
 		case <-tick.C:
+		case <-s.ended:
+			return errors.Join(fmt.Errorf("%w: %w", errEnded, err), rdb.Close())
 		case <-ctx.Done():
-			tick.Stop()
 			return errors.Join(fmt.Errorf("redistest: server did not answer: %w", err), rdb.Close())
 		}
 	}
 }
 
-// Kill ends the server with SIGKILL. Start brings it back with what its AOF kept.
+// isMine fails when another process answers on the port: then this one is about
+// to find it taken, and the test would talk to a stranger.
+func (s *Server) isMine(ctx context.Context, rdb *redis.Client) error {
+	info, err := rdb.Info(ctx, "server").Result()
+	if err != nil {
+		return err
+	}
+	if pid := infoField(info, "process_id"); pid != strconv.Itoa(s.cmd.Process.Pid) {
+		return fmt.Errorf("redistest: process %s answers on %s", pid, s.Addr())
+	}
+	return nil
+}
+
+// infoField returns the value of a field of INFO or CLUSTER INFO, or nothing.
+func infoField(info, name string) string {
+	for line := range strings.Lines(info) {
+		if value, ok := strings.CutPrefix(line, name+":"); ok {
+			return strings.TrimSpace(value)
+		}
+	}
+	return ""
+}
+
+// Kill ends the server with SIGKILL, frozen or not. Start brings it back with
+// what its AOF kept.
 func (s *Server) Kill() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.kill()
+}
+
+// kill is Kill for who holds the lock.
+func (s *Server) kill() error {
 	if s.cmd == nil {
 		return nil
 	}
@@ -247,13 +322,4 @@ func (s *Server) stop() {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "redistest: stop:", err)
 	}
-}
-
-func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
-	}
-	defer func() { err = errors.Join(err, l.Close()) }()
-	return l.Addr().(*net.TCPAddr).Port, nil
 }

@@ -5,10 +5,11 @@
 --
 -- KEYS: 1 lock, 2 waiters (sorted set, score = arrival), 3 seen (hash, waiter
 --       -> alive until, ms), 4 fence (last fencing token minted)
--- ARGV: 1 token, 2 waiter entry "<manager>:<token>" or "" to not wait, 3 TTL
---       ms, 4 ms a waiter counts as alive, 5 claim ms, 6 ms granted to a key
---       that was found without TTL, 7 ms to keep the fence, 8 ms to keep an
---       abandoned queue, 9 "1" where PUBLISH counts every receiver
+-- ARGV: 1 token "<manager>.<random>", 2 ":<metadata>" or "", 3 flags: "w" to
+--       wait in the queue, "u" to pass those that wait, "r" where PUBLISH
+--       counts every receiver, 4 TTL ms, 5 ms a waiter counts as alive, 6 claim
+--       ms, 7 ms granted to a key that was found without TTL, 8 ms to keep the
+--       fence, 9 ms to keep an abandoned queue
 -- Returns {1, fence, 0, now} held, now being the clock in microseconds
 --         {0, ms until the lock may lapse, 1 if it had no TTL, now} taken
 --         {-1, 0, 0, 0} a key of another type is in the way
@@ -27,8 +28,8 @@ if redis.call('EXISTS', KEYS[2]) == 0 then
   -- set back, a stranger's value or type) is left to the long way.
   if not stored or (type(stored) == 'string' and (tonumber(stored) or now_us) < now_us) then
     local fence = string.format('%.0f', now_us)
-    if redis.call('SET', KEYS[1], ARGV[1] .. ':' .. fence, 'NX', 'PX', ARGV[3]) then
-      redis.call('SET', KEYS[4], fence, 'PX', ARGV[7])
+    if redis.call('SET', KEYS[1], ARGV[1] .. ':' .. fence .. ARGV[2], 'NX', 'PX', ARGV[4]) then
+      redis.call('SET', KEYS[4], fence, 'PX', ARGV[8])
       return {1, now_us, 0, now_us}
     end
   end

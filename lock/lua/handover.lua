@@ -1,5 +1,6 @@
--- Fragment of acquire.lua and release.lua: minting of fencing tokens
--- and the direct handover to a waiter. It defines local functions only.
+-- Fragment of the scripts that take, release and break a lock: minting of
+-- fencing tokens and the direct handover to a waiter. It defines local
+-- functions only. KEYS: 1 lock, 2 waiters, 3 seen, 4 fence (see acquire.lua).
 
 -- The clock of Redis in microseconds: exact in a Lua number until the year 2255.
 local function lock_now()
@@ -28,9 +29,9 @@ local function lock_mint(stored, now_us)
 end
 
 -- Stores that `token` holds the lock for ttl_ms with this fencing token.
-local function lock_set(lock_key, fence_key, token, fence, ttl_ms, fence_ms)
+local function lock_set(lock_key, fence_key, token, meta, fence, ttl_ms, fence_ms)
   local text = string.format('%.0f', fence)
-  redis.call('SET', lock_key, token .. ':' .. text, 'PX', ttl_ms)
+  redis.call('SET', lock_key, token .. ':' .. text .. meta, 'PX', ttl_ms)
   redis.call('SET', fence_key, text, 'PX', fence_ms)
 end
 
@@ -39,19 +40,23 @@ local function lock_leave(waiters_key, seen_key, member)
   redis.call('HDEL', seen_key, member)
 end
 
--- Splits a waiter's entry "<manager>:<token>".
+-- Splits a waiter's entry "<manager>.<random>[:<metadata>]" into its manager,
+-- its token and ":<metadata>" or "". A stranger's entry has manager "".
 local function lock_split(member)
-  local colon = string.find(member, ':', 1, true)
-  return string.sub(member, 1, colon - 1), string.sub(member, colon + 1)
+  local colon = string.find(member, ':', 1, true) or #member + 1
+  local token = string.sub(member, 1, colon - 1)
+  local dot = string.find(token, '.', 1, true) or 1
+  return string.sub(token, 1, dot - 1), token, string.sub(member, colon)
 end
 
 -- Chooses who gets the free lock: the first live waiter, dead ones being
 -- dropped on the way, at most 64 looked at in one call. Whoever is chosen has
--- been sent `news` on the channel of its process. Where the number of
--- receivers can be trusted (one Redis, not a cluster) a waiter whose process
--- listens no more is passed over in favour of the next that does, so dead
--- processes cost nothing; it keeps its place in case it is only reconnecting.
--- `own` is chosen without news: its owner reads the script's reply.
+-- been sent `news` on the channel of its process, unless that process polls
+-- (its name begins with "~"). Where the number of receivers can be trusted (one
+-- Redis, not a cluster) a waiter whose process listens no more is passed over
+-- in favour of the next that does, so dead processes cost nothing; it keeps its
+-- place in case it is only reconnecting. `own` is chosen without news: its
+-- owner reads the script's reply.
 local function lock_choose(waiters_key, seen_key, own, news, now_us, trust_receivers)
   local now_ms = math.floor(now_us / 1000)
   local index, deaf = 0, nil
@@ -64,6 +69,7 @@ local function lock_choose(waiters_key, seen_key, own, news, now_us, trust_recei
       lock_leave(waiters_key, seen_key, member)
     else
       local manager, token = lock_split(member)
+      if string.sub(manager, 1, 1) == '~' then return member end
       local receivers = redis.call('PUBLISH', 'lock:wake:' .. manager, token .. ' ' .. news)
       if receivers > 0 or not trust_receivers then return member end
       deaf = deaf or member
@@ -82,8 +88,8 @@ local function lock_hand_over(own, stored, now_us, claim_ms, fence_ms, trust_rec
   local news = string.format('%.0f %.0f ', fence, now_us) .. claim_ms
   local member = lock_choose(waiters_key, seen_key, own, news, now_us, trust_receivers)
   if not member or member == own then return member end
-  local _, token = lock_split(member)
+  local _, token, meta = lock_split(member)
   lock_leave(waiters_key, seen_key, member)
-  lock_set(lock_key, fence_key, token, fence, claim_ms, fence_ms)
+  lock_set(lock_key, fence_key, token, meta, fence, claim_ms, fence_ms)
   return member
 end

@@ -2,6 +2,7 @@
 -- have a place in the queue. KEYS, ARGV and replies as there.
 
 local token, member = ARGV[1], ARGV[2]
+local trust_receivers = string.find(ARGV[3], 'r', 1, true)
 
 local value = redis.pcall('GET', KEYS[1])
 local stored = redis.pcall('GET', KEYS[4])
@@ -14,9 +15,16 @@ local mine = token .. ':'
 if type(value) ~= 'string' or string.sub(value, 1, #mine) ~= mine then return {0, 0} end
 
 -- A stranger's key where the queue should be must not keep the lock held.
-if not queue_broken
-  and lock_hand_over(nil, stored, lock_now(), ARGV[3], ARGV[4], ARGV[5] == '1') then
-  return {1, 1}
+if queue_broken then
+  redis.call('DEL', KEYS[1])
+  return {1, 0}
 end
+if string.find(ARGV[3], 'u', 1, true) then
+  redis.call('DEL', KEYS[1])
+  -- Who is first is woken to try, and may find that a newcomer was quicker.
+  lock_choose(KEYS[2], KEYS[3], nil, '0 0 0', lock_now(), trust_receivers)
+  return {1, 0}
+end
+if lock_hand_over(nil, stored, lock_now(), ARGV[4], ARGV[5], trust_receivers) then return {1, 1} end
 redis.call('DEL', KEYS[1])
 return {1, 0}

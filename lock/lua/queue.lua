@@ -1,7 +1,9 @@
 -- The rest of acquire.lua, after handover.lua: the lock is held, or somebody
 -- waits for it, or something is out of order. KEYS, ARGV and replies as there.
 
-local token, member, ttl_ms = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local token, meta, flags, ttl_ms = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+local waits = string.find(flags, 'w', 1, true)
+local own = waits and token .. meta or nil -- our entry in the queue
 local now_us = lock_now()
 
 local value = redis.pcall('GET', KEYS[1])
@@ -14,39 +16,38 @@ if bad then return bad end
 local mine = token .. ':'
 if value and string.sub(value, 1, #mine) == mine then
   -- Never shortened, so a repeat that arrives late cannot undo an extension.
-  if redis.call('PTTL', KEYS[1]) < ttl_ms then redis.call('PEXPIRE', KEYS[1], ttl_ms) end
-  return {1, tonumber(string.sub(value, #mine + 1)) or 0, 0, now_us}
+  if redis.call('PTTL', KEYS[1]) <= ttl_ms then redis.call('PEXPIRE', KEYS[1], ttl_ms) end
+  return {1, tonumber(string.match(value, '^%d+', #mine + 1) or '0'), 0, now_us}
 end
 
-if not value and not head[1] then
+if not value and (not head[1] or string.find(flags, 'u', 1, true)) then
   local fence = lock_mint(stored, now_us)
-  lock_set(KEYS[1], KEYS[4], token, fence, ttl_ms, ARGV[7])
+  if own then lock_leave(KEYS[2], KEYS[3], own) end
+  lock_set(KEYS[1], KEYS[4], token, meta, fence, ttl_ms, ARGV[8])
   return {1, fence, 0, now_us}
 end
 
-if member ~= '' then
+if own then
   local last = redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')[2]
-  redis.call('ZADD', KEYS[2], 'NX', (tonumber(last or '0') or 0) + 1, member)
-  redis.call('HSET', KEYS[3], member, string.format('%.0f', math.floor(now_us / 1000) + tonumber(ARGV[4])))
-  redis.call('PEXPIRE', KEYS[2], ARGV[8])
-  redis.call('PEXPIRE', KEYS[3], ARGV[8])
+  redis.call('ZADD', KEYS[2], 'NX', (tonumber(last or '0') or 0) + 1, own)
+  redis.call('HSET', KEYS[3], own, string.format('%.0f', math.floor(now_us / 1000) + tonumber(ARGV[5])))
+  redis.call('PEXPIRE', KEYS[2], ARGV[9])
+  redis.call('PEXPIRE', KEYS[3], ARGV[9])
 end
 
 if value then
   local left = redis.call('PTTL', KEYS[1])
   if left ~= -1 then return {0, math.max(left, 0), 0, now_us} end
-  redis.call('PEXPIRE', KEYS[1], ARGV[6])
-  return {0, tonumber(ARGV[6]), 1, now_us}
+  redis.call('PEXPIRE', KEYS[1], ARGV[7])
+  return {0, tonumber(ARGV[7]), 1, now_us}
 end
 
 -- Free although somebody waits: its holder died, or a handover was not
 -- claimed. Whoever comes by passes the lock on in the order of arrival.
-local own = member
-if own == '' then own = nil end
-local next_member = lock_hand_over(own, stored, now_us, ARGV[5], ARGV[7], ARGV[9] == '1')
-if next_member and next_member ~= own then return {0, tonumber(ARGV[5]), 0, now_us} end
+local next_member = lock_hand_over(own, stored, now_us, ARGV[6], ARGV[8], string.find(flags, 'r', 1, true))
+if next_member and next_member ~= own then return {0, tonumber(ARGV[6]), 0, now_us} end
 if not next_member and redis.call('ZCARD', KEYS[2]) > 0 then return {0, 0, 0, now_us} end
 if own then lock_leave(KEYS[2], KEYS[3], own) end
 local fence = lock_mint(stored, now_us)
-lock_set(KEYS[1], KEYS[4], token, fence, ttl_ms, ARGV[7])
+lock_set(KEYS[1], KEYS[4], token, meta, fence, ttl_ms, ARGV[8])
 return {1, fence, 0, now_us}

@@ -2,8 +2,10 @@
 -- it, which goes straight to the next live waiter.
 --
 -- KEYS: 1 lock, 2 waiters, 3 seen, 4 fence (see acquire.lua)
--- ARGV: 1 token, 2 waiter entry to remove or "", 3 claim ms, 4 ms to keep the
---       fence, 5 "1" where PUBLISH counts every receiver
+-- ARGV: 1 token, 2 its waiter entry "<token>[:<metadata>]" if it may have a
+--       place in the queue, or "", 3 flags: "u" to free the lock for whoever
+--       is quickest, instead of handing it over, "r" where PUBLISH counts every
+--       receiver, 4 claim ms, 5 ms to keep the fence
 -- Returns {1 if the token held the lock, 1 if a waiter was handed the lock}
 --
 -- Atomic, because between comparing and deleting the lock could pass to

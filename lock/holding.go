@@ -1,0 +1,273 @@
+package lock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// holding is one holding of a resource, which all handles on it share.
+type holding struct {
+	m        *Manager
+	resource string
+	token    string
+	value    string // what the lock's key holds
+	fence    int64
+	keys     keys
+	settings settings
+	since    time.Time
+	endBy    time.Time   // when the maximum hold is over; zero without one
+	timer    *time.Timer // ends the lock when its time has come
+
+	releasing sync.Mutex // held during the release's call
+
+	mu        sync.Mutex
+	deadline  time.Time // until when the lock is known to be ours
+	notBefore time.Time // the watchdog leaves the lock alone until then
+	renewing  bool      // a renewal is under way
+	state     state
+	lostBy    error   // why it ended before it was released
+	handles   []*Lock // those not released
+}
+
+type state int
+
+const (
+	stateHeld     state = iota
+	stateLost           // ended without a release
+	stateReleased       // by its holder; the key may still be there
+	stateGone           // released, and Redis has answered
+	stateMissing        // released, but Redis held it no more
+)
+
+// newLock makes a holding that is valid until deadline and watches over it. If
+// the manager was closed meanwhile the error is ErrClosed, and the key is still
+// to be given back. settle is how long something else takes care of renewing.
+func (m *Manager) newLock(ctx context.Context, a *attempt, fence int64, deadline time.Time, settle time.Duration) (*Lock, error) {
+	// One piece of memory for what nearly every holding needs.
+	mem := new(struct {
+		h       holding
+		first   Lock
+		handles [1]*Lock
+	})
+	h, l := &mem.h, &mem.first
+	h.m, h.resource, h.keys, h.settings = m, a.resource, a.keys, a.settings
+	h.token, h.fence = a.token, fence
+	h.value = a.token + ":" + strconv.FormatInt(fence, 10) + a.settings.meta
+	h.deadline = deadline
+	h.since = time.Now()
+	if h.settings.maxHold > 0 {
+		h.endBy = h.since.Add(h.settings.maxHold)
+	}
+	if settle > 0 {
+		h.notBefore = h.since.Add(settle)
+	}
+	l.init(ctx, h)
+	mem.handles[0] = l
+	h.handles = mem.handles[:]
+	if err := m.watch(h); err != nil {
+		l.cancel(err)
+		return nil, err
+	}
+	return l, nil
+}
+
+// join makes another handle on a lock that is held; nil when it has ended.
+func (h *holding) join(ctx context.Context) *Lock {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.state != stateHeld {
+		return nil
+	}
+	l := new(Lock)
+	l.init(ctx, h)
+	h.handles = append(h.handles, l)
+	return l
+}
+
+// timeUp is when the lock ends unless its deadline moves, and why. The caller
+// holds mu.
+func (h *holding) timeUp() (time.Time, error) {
+	if !h.endBy.IsZero() && h.endBy.Before(h.deadline) {
+		return h.endBy, ErrMaxHold
+	}
+	return h.deadline, ErrLost
+}
+
+// expire is the timer's function. Renewals do not set the timer anew each time;
+// it finds the deadline moved and sets itself.
+func (h *holding) expire() {
+	h.mu.Lock()
+	at, cause := h.timeUp()
+	if left := time.Until(at); h.state == stateHeld && left > 0 {
+		h.timer.Reset(left)
+		h.mu.Unlock()
+		return
+	}
+	h.mu.Unlock()
+	h.lose(cause)
+}
+
+// lose ends a held lock that its holder did not release.
+func (h *holding) lose(cause error) {
+	h.mu.Lock()
+	wasHeld := h.state == stateHeld
+	if wasHeld {
+		h.state, h.lostBy = stateLost, cause
+		h.end(cause)
+	}
+	h.mu.Unlock()
+	if !wasHeld {
+		return
+	}
+	// Only with the maximum hold is the key still ours, and to be given back.
+	if errors.Is(cause, ErrMaxHold) {
+		h.m.surrender(h)
+	} else {
+		h.m.unwatch(h)
+	}
+	h.m.cfg.Observer.lost(h.resource, cause)
+}
+
+// taken is lose for a lock that Redis does not hold for us any more. reason is
+// that of a forced release, if it was one.
+func (h *holding) taken(reason string) error {
+	cause := fmt.Errorf("%w: %w", ErrLost, trimmed{ErrNotHeld})
+	if reason != "" {
+		cause = fmt.Errorf("%w: taken by force: %s (%w)", ErrLost, reason, trimmed{ErrNotHeld})
+	}
+	h.lose(cause)
+	return cause
+}
+
+// end cancels the contexts and dates the validity back. The caller holds mu.
+func (h *holding) end(cause error) {
+	h.timer.Stop()
+	if now := time.Now(); h.deadline.After(now) {
+		h.deadline = now
+	}
+	for _, l := range h.handles {
+		l.cancel(cause)
+	}
+}
+
+// prolong moves the deadline to a later time. It returns false when the lock
+// has ended: an extension that comes too late does not bring it back.
+func (h *holding) prolong(deadline time.Time) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.state != stateHeld {
+		return false
+	}
+	if deadline.After(h.deadline) {
+		h.deadline = deadline
+	}
+	return true
+}
+
+func (h *holding) extend(ctx, held context.Context, ttl time.Duration) error {
+	if ttl < minTTL {
+		return fmt.Errorf("%w ttl %s, it must be at least %s", ErrInvalid, ttl, minTTL)
+	}
+	if held.Err() != nil {
+		return context.Cause(held)
+	}
+	sent := time.Now()
+	e := h.m.store.extend(ctx, h, ttl)
+	switch {
+	case e.err != nil:
+		return e.err
+	case !e.held:
+		return h.taken(e.reason)
+	case !h.prolong(sent.Add(validity(ttl))):
+		return context.Cause(held)
+	}
+	return nil
+}
+
+// release gives up one handle, or all with a nil l, and with the last of them
+// the lock.
+func (h *holding) release(ctx context.Context, l *Lock) error {
+	// Whoever comes second waits for the first one's result.
+	h.releasing.Lock()
+	defer h.releasing.Unlock()
+
+	done, err := h.leave(l)
+	if done {
+		return err
+	}
+	held := time.Since(h.since)
+	ctx, cancel := h.m.cleanUp(ctx)
+	defer cancel()
+	ok, handed, err := h.m.store.release(ctx, &h.keys, h.token, "", h.settings.unfair)
+	h.m.unwatch(h)
+	if err != nil {
+		return err
+	}
+	if handed {
+		h.m.cfg.Observer.handedOver(h.resource)
+	}
+	h.mu.Lock()
+	wasLost := h.lostBy != nil
+	if ok {
+		h.state = stateGone
+	} else {
+		h.state, err = stateMissing, h.notHeld()
+	}
+	h.mu.Unlock()
+	if ok && !wasLost {
+		h.m.cfg.Observer.released(h.resource, held)
+	}
+	return err
+}
+
+// leave ends one handle's context, or every one's. done says that no call is
+// to follow: others still hold the lock, or an earlier release had its answer.
+func (h *holding) leave(l *Lock) (done bool, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch h.state {
+	case stateGone:
+		return true, nil
+	case stateMissing:
+		return true, h.notHeld()
+	case stateHeld, stateLost, stateReleased:
+	}
+	if l != nil && !l.over {
+		l.over = true
+		l.cancel(ErrReleased)
+		if i := slices.Index(h.handles, l); i >= 0 {
+			h.handles = slices.Delete(h.handles, i, i+1)
+		}
+	}
+	if l != nil && len(h.handles) > 0 {
+		if h.state == stateLost {
+			return true, h.notHeld()
+		}
+		return true, nil
+	}
+	if h.state == stateHeld {
+		h.state = stateReleased
+		h.end(ErrReleased)
+	}
+	return false, nil
+}
+
+// notHeld is what a release says that found the lock gone. The caller holds mu.
+func (h *holding) notHeld() error {
+	if h.lostBy == nil {
+		return ErrNotHeld
+	}
+	return fmt.Errorf("%w (%w)", ErrNotHeld, trimmed{h.lostBy})
+}
+
+// validity is how long a TTL may be relied on, counted from before the call
+// that set it: less 1 % for clocks that run apart, and less 2 ms for Redis's
+// own rounding.
+func validity(ttl time.Duration) time.Duration {
+	return ttl - ttl/100 - 2*time.Millisecond
+}

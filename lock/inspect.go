@@ -1,0 +1,146 @@
+package lock
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Info is what is known of a resource's lock at one moment.
+type Info struct {
+	Resource string
+	// Held says whether the lock's key exists. The rest of the holder is empty
+	// for a key that another program wrote.
+	Held   bool
+	Holder Holder
+	// Fence is the fencing token of the holder, or the last one that is known
+	// while nobody holds the lock.
+	Fence int64
+	// Remaining is how long the key lives on unless it is renewed; -1 for a
+	// key without TTL, which the next acquire repairs; 0 while it is free.
+	Remaining time.Duration
+	// Waiters is how many wait, those included that died within their last
+	// seconds. Queue lists the first 100 of them in their order.
+	Waiters int64
+	Queue   []Waiter
+	// Nodes is on how many of the nodes of a quorum the holder has the lock; 1
+	// on a single Redis, 0 when nobody holds it.
+	Nodes int
+}
+
+// Holder names who holds a lock or waits for it.
+type Holder struct {
+	Token    string // of this holding or wait
+	Manager  string // of the process; the channel lock:wake:<Manager> is its own
+	Metadata string // what it was given to be known by
+}
+
+// Waiter is one that waits for a lock.
+type Waiter struct {
+	Holder
+	// Alive is false when it has been silent for too long and will be passed over.
+	Alive bool
+}
+
+// inspectWaiters is how many waiters Inspect lists.
+const inspectWaiters = 100
+
+// Inspect looks at a lock without touching it. The errors are ErrForeignKey,
+// ErrInvalid, ErrNoQuorum when too few nodes answer, or Redis's.
+func (m *Manager) Inspect(ctx context.Context, resource string) (Info, error) {
+	k, err := keysOf(m.cfg.Prefix, resource)
+	if err == nil {
+		var info Info
+		if info, err = m.store.inspect(ctx, &k, inspectWaiters); err == nil {
+			info.Resource = resource
+			return info, nil
+		}
+	}
+	return Info{}, opError("inspect", resource, err)
+}
+
+// ForceRelease takes the lock from whoever holds it, the key of another program
+// included, and hands it to the next waiter. The holder's context ends with
+// ErrLost and the reason: at once if its manager listens, otherwise at its next
+// renewal. Until then only the guard and the fence protect the data. It returns
+// the token of the holder, "" for a key of another program, and ErrNotHeld when
+// nobody held the lock.
+func (m *Manager) ForceRelease(ctx context.Context, resource, reason string) (token string, err error) {
+	k, err := keysOf(m.cfg.Prefix, resource)
+	if err == nil && strings.TrimSpace(reason) == "" {
+		err = fmt.Errorf("%w reason: it is empty; whoever loses the lock should read why", ErrInvalid)
+	}
+	if err == nil && len(reason) > maxMetadata {
+		err = fmt.Errorf("%w reason: %d bytes, at most %d are kept", ErrInvalid, len(reason), maxMetadata)
+	}
+	if err != nil {
+		return "", opError("force release", resource, err)
+	}
+	held, token, handed, err := m.store.forceRelease(ctx, &k, "", reason)
+	if err == nil && !held {
+		err = ErrNotHeld
+	}
+	if err != nil {
+		return "", opError("force release", resource, err)
+	}
+	if handed {
+		m.cfg.Observer.handedOver(resource)
+	}
+	return token, nil
+}
+
+// parseHolder reads "<manager>.<random>[:<fence>][:<metadata>]". What another
+// program wrote gives an empty Holder.
+func parseHolder(text string, withFence bool) (h Holder, fence int64) {
+	token, rest, _ := strings.Cut(text, ":")
+	manager, _, ok := strings.Cut(token, ".")
+	if !ok {
+		return Holder{}, 0
+	}
+	if withFence {
+		var digits string
+		digits, rest, _ = strings.Cut(rest, ":")
+		var err error
+		if fence, err = strconv.ParseInt(digits, 10, 64); err != nil {
+			return Holder{}, 0
+		}
+	}
+	return Holder{Token: token, Manager: manager, Metadata: rest}, fence
+}
+
+func (n *node) inspect(ctx context.Context, k *keys, waiters int) (Info, error) {
+	vals, err := inspectScript.Run(ctx, n.rdb, k.list(), waiters).Slice()
+	if err != nil {
+		return Info{}, err
+	}
+	if len(vals) == 1 {
+		return Info{}, ErrForeignKey
+	}
+	if len(vals) < 4 {
+		return Info{}, fmt.Errorf("inspect script: %d values in its reply, want 4", len(vals))
+	}
+	value, ok1 := vals[0].(string)
+	left, ok2 := vals[1].(int64)
+	last, ok3 := vals[2].(string)
+	waiting, ok4 := vals[3].(int64)
+	if !ok1 || !ok2 || !ok3 || !ok4 {
+		return Info{}, fmt.Errorf("inspect script: reply %T %T %T %T", vals[0], vals[1], vals[2], vals[3])
+	}
+	info := Info{Waiters: waiting}
+	if value != "" {
+		info.Held, info.Nodes = true, 1
+		info.Holder, info.Fence = parseHolder(value, true)
+		info.Remaining = max(time.Duration(left)*time.Millisecond, -1)
+	} else if fence, err := strconv.ParseInt(last, 10, 64); err == nil {
+		info.Fence = fence
+	}
+	for i := 4; i+1 < len(vals); i += 2 {
+		if entry, ok := vals[i].(string); ok {
+			holder, _ := parseHolder(entry, false)
+			info.Queue = append(info.Queue, Waiter{holder, vals[i+1] == int64(1)})
+		}
+	}
+	return info, nil
+}

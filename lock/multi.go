@@ -1,0 +1,164 @@
+package lock
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// MultiLock is a handle on several locks that are held together.
+type MultiLock struct {
+	locks  []*Lock // in the order in which they were taken
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	unhook []func() bool
+}
+
+// AcquireAll waits for the locks of several resources and returns when all are
+// held, or none. They are taken one after the other in the order of their keys,
+// whatever the order of the arguments, so that two that want the same resources
+// cannot block each other for ever; do not hold one lock while waiting for
+// others in other ways. The TTL runs from when each is taken, a wait limit
+// covers them all, and a resource named twice counts once. The errors are
+// Acquire's, with the resource at which it failed.
+func (m *Manager) AcquireAll(ctx context.Context, resources []string, opts ...Option) (*MultiLock, error) {
+	set, err := m.settle(opts)
+	if err != nil {
+		return nil, opError("acquire all", "", err)
+	}
+	if set.waitLimit > 0 {
+		limited, cancel := context.WithTimeout(ctx, set.waitLimit)
+		defer cancel()
+		ctx = limited
+	}
+	return m.takeAll(ctx, resources, m.Acquire, opts)
+}
+
+// TryAcquireAll takes the locks of several resources if all are free, and
+// otherwise none. The errors are TryAcquire's.
+func (m *Manager) TryAcquireAll(ctx context.Context, resources []string, opts ...Option) (*MultiLock, error) {
+	return m.takeAll(ctx, resources, m.TryAcquire, opts)
+}
+
+type take func(ctx context.Context, resource string, opts ...Option) (*Lock, error)
+
+func (m *Manager) takeAll(ctx context.Context, resources []string, one take, opts []Option) (*MultiLock, error) {
+	ordered, err := m.inOrder(resources)
+	if err != nil {
+		return nil, opError("acquire all", "", err)
+	}
+	both := &MultiLock{}
+	var stops []func()
+	defer func() {
+		for _, stop := range stops {
+			stop()
+		}
+	}()
+	waitCtx := ctx
+	for _, resource := range ordered {
+		l, err := one(waitCtx, resource, opts...)
+		if err != nil {
+			return nil, errors.Join(err, ignoreNotHeld(both.release(ctx)))
+		}
+		both.locks = append(both.locks, l)
+		// The wait for the next one ends when one that is held already is lost.
+		held, stop := l.within(waitCtx)
+		stops = append(stops, stop)
+		waitCtx = held
+	}
+	both.ctx, both.cancel = context.WithCancelCause(both.locks[len(both.locks)-1].Context())
+	for _, l := range both.locks {
+		both.unhook = append(both.unhook, context.AfterFunc(l.Context(), func() { both.cancel(context.Cause(l.Context())) }))
+	}
+	return both, nil
+}
+
+// inOrder sorts the resources by their keys, each once.
+func (m *Manager) inOrder(resources []string) ([]string, error) {
+	if len(resources) == 0 {
+		return nil, fmt.Errorf("%w resources: there is none", ErrInvalid)
+	}
+	type named struct{ resource, key string }
+	all := make([]named, 0, len(resources))
+	for _, r := range resources {
+		k, err := keysOf(m.cfg.Prefix, r)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, named{r, k[keyLock]})
+	}
+	slices.SortFunc(all, func(a, b named) int { return cmp.Compare(a.key, b.key) })
+	all = slices.CompactFunc(all, func(a, b named) bool { return a.key == b.key })
+	ordered := make([]string, len(all))
+	for i, n := range all {
+		ordered[i] = n.resource
+	}
+	return ordered, nil
+}
+
+// Context ends when any of the locks does, with its cause. It carries the
+// values of the context that acquired them, and an acquire on it can re-enter
+// each of them.
+func (l *MultiLock) Context() context.Context { return l.ctx }
+
+// Locks returns the handles of the locks, in the order in which they were taken.
+func (l *MultiLock) Locks() []*Lock { return slices.Clone(l.locks) }
+
+// Lock returns the handle of one resource, nil if it is none of them.
+func (l *MultiLock) Lock(resource string) *Lock {
+	for _, one := range l.locks {
+		if one.Resource() == resource {
+			return one
+		}
+	}
+	return nil
+}
+
+// ValidUntil is until when all of the locks are known to be held.
+func (l *MultiLock) ValidUntil() time.Time {
+	until := l.locks[0].ValidUntil()
+	for _, one := range l.locks[1:] {
+		if t := one.ValidUntil(); t.Before(until) {
+			until = t
+		}
+	}
+	return until
+}
+
+// Extend is Lock.Extend for each of the locks. The error joins theirs.
+func (l *MultiLock) Extend(ctx context.Context, ttl time.Duration) error {
+	var errs []error
+	for _, one := range l.locks {
+		errs = append(errs, one.Extend(ctx, ttl))
+	}
+	return errors.Join(errs...)
+}
+
+// Release releases the locks, the last one taken first. The error joins theirs;
+// those that failed may be released again.
+func (l *MultiLock) Release(ctx context.Context) error {
+	l.cancel(ErrReleased)
+	for _, unhook := range l.unhook {
+		unhook()
+	}
+	return l.release(ctx)
+}
+
+func (l *MultiLock) release(ctx context.Context) error {
+	var errs []error
+	for _, one := range slices.Backward(l.locks) {
+		errs = append(errs, one.Release(ctx))
+	}
+	return errors.Join(errs...)
+}
+
+// ignoreNotHeld drops an error that says only that a lock had ended already.
+func ignoreNotHeld(err error) error {
+	if errors.Is(err, ErrNotHeld) {
+		return nil
+	}
+	return err
+}

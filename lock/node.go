@@ -1,0 +1,355 @@
+package lock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+const (
+	// fenceLife is how long the last fencing token is kept. After that the
+	// clock of Redis alone keeps tokens rising.
+	fenceLife = 24 * time.Hour
+	// queueLife is how long an abandoned queue is kept at least.
+	queueLife = time.Minute
+	// reasonLife is how long the reason of a forced release is kept for a
+	// holder that hears of it at its next renewal only.
+	reasonLife = 10 * time.Minute
+)
+
+// node is a store on one Redis or one cluster.
+type node struct {
+	rdb      redis.UniversalClient
+	cluster  *redis.ClusterClient // nil unless rdb is one
+	replicas int
+	timeout  time.Duration // of a WAIT for replicas
+	args     scriptArgs
+}
+
+// scriptArgs are the arguments that are the same in every call of a manager,
+// boxed once.
+type scriptArgs struct {
+	ttl                               time.Duration // that of ttlMS
+	ttlMS, alive, claim, grace, fence any
+	queue, reason                     any
+	acquireFlags                      [2][2]any // by waits and unfair
+	releaseFlags                      [2]any    // by unfair
+}
+
+func newNode(rdb redis.UniversalClient, cfg Config) *node {
+	cluster, isCluster := rdb.(*redis.ClusterClient)
+	n := &node{rdb: rdb, replicas: cfg.Replicas, timeout: cfg.CallTimeout / 2}
+	if isCluster {
+		n.cluster = cluster
+	}
+	// In a cluster PUBLISH counts the receivers of one node only.
+	n.args = newScriptArgs(cfg, !isCluster)
+	return n
+}
+
+func newScriptArgs(cfg Config, trustReceivers bool) scriptArgs {
+	// Two missed signs of life and a half: one may be late without harm.
+	alive := cfg.Liveness*2 + cfg.Liveness/2
+	a := scriptArgs{
+		ttl:    cfg.TTL,
+		ttlMS:  cfg.TTL.Milliseconds(),
+		alive:  alive.Milliseconds(),
+		claim:  cfg.ClaimTTL.Milliseconds(),
+		grace:  cfg.Grace.Milliseconds(),
+		fence:  fenceLife.Milliseconds(),
+		queue:  max(queueLife, 4*alive).Milliseconds(),
+		reason: reasonLife.Milliseconds(),
+	}
+	receivers := ""
+	if trustReceivers {
+		receivers = "r"
+	}
+	for unfair, u := range []string{"", "u"} {
+		for waits, w := range []string{"", "w"} {
+			a.acquireFlags[waits][unfair] = w + u + receivers
+		}
+		a.releaseFlags[unfair] = u + receivers
+	}
+	return a
+}
+
+// ms boxes a TTL for a script.
+func (a *scriptArgs) ms(ttl time.Duration) any {
+	if ttl == a.ttl {
+		return a.ttlMS
+	}
+	return ttl.Milliseconds()
+}
+
+func index(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func (n *node) queues() bool { return true }
+
+func (n *node) acquire(ctx context.Context, a *attempt) (reply, error) {
+	if n.replicas == 0 {
+		return n.runAcquire(ctx, n.rdb, a)
+	}
+	var r reply
+	err := n.onMaster(ctx, a.keys[keyLock], func(conn *redis.Conn) error {
+		var err error
+		if r, err = n.runAcquire(ctx, conn, a); err != nil || !r.held {
+			return err
+		}
+		return n.confirmed(ctx, conn)
+	})
+	return r, err
+}
+
+func (n *node) runAcquire(ctx context.Context, c redis.Scripter, a *attempt) (reply, error) {
+	vals, err := n.repeated(ctx, func() (vals []int64, err error) {
+		return acquireScript.Run(ctx, c, a.keys.list(), a.token, a.settings.meta,
+			n.args.acquireFlags[index(a.member != "")][index(a.settings.unfair)], n.args.ms(a.settings.ttl),
+			n.args.alive, n.args.claim, n.args.grace, n.args.fence, n.args.queue).Int64Slice()
+	})
+	if err != nil {
+		return reply{}, err
+	}
+	if len(vals) != 4 {
+		return reply{}, fmt.Errorf("acquire script: %d values in its reply, want 4", len(vals))
+	}
+	switch vals[0] {
+	case 1:
+		return reply{held: true, fence: vals[1], nowUS: vals[3]}, nil
+	case 0:
+		return reply{lapse: time.Duration(vals[1]) * time.Millisecond, repaired: vals[2] == 1, nowUS: vals[3]}, nil
+	default:
+		return reply{}, ErrForeignKey
+	}
+}
+
+// repeated runs a script that may run twice, and runs it once more when the
+// connection failed. While a cluster moves the slot or elects a master it goes
+// on trying.
+func (n *node) repeated(ctx context.Context, run func() ([]int64, error)) (vals []int64, err error) {
+	for lost, pause := false, time.Millisecond; ; {
+		vals, err = run()
+		switch {
+		case err == nil || ctx.Err() != nil:
+			return vals, err
+		case unknown(err) && !lost:
+			lost = true
+		case !n.moving(err) || !wait(ctx, pause):
+			return vals, err
+		default:
+			pause = min(2*pause, 50*time.Millisecond)
+		}
+	}
+}
+
+// moving says whether a cluster could not run a script because it is changing
+// its shape, and can soon.
+func (n *node) moving(err error) bool {
+	if n.cluster == nil || err == nil {
+		return false
+	}
+	for _, prefix := range []string{"TRYAGAIN", "CLUSTERDOWN", "MOVED", "ASK", "READONLY", "MASTERDOWN"} {
+		if redis.HasErrorPrefix(err, prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+// wait pauses; false when ctx ended first.
+func wait(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// release runs once more when the connection failed. Then it cannot be told
+// whether the first run released, so "not held" counts as released.
+func (n *node) release(ctx context.Context, k *keys, token, member string, unfair bool) (held, handed bool, err error) {
+	runs := 0
+	vals, err := n.repeated(ctx, func() ([]int64, error) {
+		runs++
+		return releaseScript.Run(ctx, n.rdb, k.list(), token, member, n.args.releaseFlags[index(unfair)], n.args.claim, n.args.fence).Int64Slice()
+	})
+	if err == nil && len(vals) != 2 {
+		err = fmt.Errorf("release script: %d values in its reply, want 2", len(vals))
+	}
+	if err != nil {
+		return false, false, err
+	}
+	return vals[0] == 1 || runs > 1, vals[1] == 1, nil
+}
+
+func (n *node) extend(ctx context.Context, h *holding, ttl time.Duration) extension {
+	if n.replicas > 0 {
+		return n.extendAll(ctx, []*holding{h}, ttl)[0]
+	}
+	var e extension
+	_, e.err = n.repeated(ctx, func() ([]int64, error) {
+		e = extended(extendScript.Run(ctx, n.rdb, []string{h.keys[keyLock], h.keys[keyForced]}, h.value, n.args.ms(ttl), h.token), nil)
+		return nil, e.err
+	})
+	return e
+}
+
+// extended reads the answer of extend.lua and keep.lua: a number, or the reason
+// of a forced release. failure is why there is none.
+func extended(cmd *redis.Cmd, failure error) extension {
+	v, err := cmd.Result()
+	if err != nil {
+		return extension{err: err}
+	}
+	switch v := v.(type) {
+	case int64:
+		return extension{held: v == 1, absent: v == -1}
+	case string:
+		return extension{reason: v}
+	default:
+		return extension{err: errors.Join(fmt.Errorf("extend script: %T in its reply", v), failure)}
+	}
+}
+
+func (n *node) extendAll(ctx context.Context, locks []*holding, ttl time.Duration) []extension {
+	results := make([]extension, len(locks))
+	call := func(pipe redis.Scripter, run scriptCall, i int) *redis.Cmd {
+		h := locks[i]
+		return run(extendScript, ctx, pipe, []string{h.keys[keyLock], h.keys[keyForced]}, h.value, n.args.ms(ttl), h.token)
+	}
+	if n.replicas == 0 {
+		return n.pipelined(ctx, n.rdb.Pipeline(), everyOne(len(locks)), results, call)
+	}
+	// Each master has its own replicas to confirm.
+	groups := make(map[string][]int)
+	for i, h := range locks {
+		client, err := n.master(ctx, h.keys[keyLock])
+		if err != nil {
+			results[i] = extension{err: err}
+			continue
+		}
+		addr := client.Options().Addr
+		groups[addr] = append(groups[addr], i)
+	}
+	for _, group := range groups {
+		err := n.onMaster(ctx, locks[group[0]].keys[keyLock], func(conn *redis.Conn) error {
+			n.pipelined(ctx, conn.Pipeline(), group, results, call)
+			return n.confirmed(ctx, conn)
+		})
+		for _, i := range group {
+			if err != nil && results[i].held {
+				results[i] = extension{err: err}
+			}
+		}
+	}
+	return results
+}
+
+func everyOne(n int) []int {
+	all := make([]int, n)
+	for i := range all {
+		all[i] = i
+	}
+	return all
+}
+
+// scriptCall is EvalSha or Eval of a script.
+type scriptCall func(*redis.Script, context.Context, redis.Scripter, []string, ...any) *redis.Cmd
+
+// pipelined extends the chosen locks in one round trip per node, and stores
+// what came of it in results, which it returns.
+func (n *node) pipelined(ctx context.Context, pipe redis.Pipeliner, chosen []int, results []extension, call func(redis.Scripter, scriptCall, int) *redis.Cmd) []extension {
+	run := (*redis.Script).EvalSha
+	// A pipeline does not fall back from EVALSHA by itself, so there may be a
+	// second one.
+	for range 2 {
+		cmds := make([]*redis.Cmd, len(chosen))
+		for j, i := range chosen {
+			cmds[j] = call(pipe, run, i)
+		}
+		// The error of the pipeline is the first one of its commands, and each
+		// command's own is looked at; those without one were not sent.
+		_, err := pipe.Exec(ctx)
+		var missing []int
+		for j, i := range chosen {
+			results[i] = extended(cmds[j], err)
+			if redis.HasErrorPrefix(results[i].err, "NOSCRIPT") {
+				missing = append(missing, i)
+			}
+		}
+		if len(missing) == 0 {
+			break
+		}
+		chosen, run = missing, (*redis.Script).Eval
+	}
+	return results
+}
+
+// onMaster runs fn on one connection to the master that has the key, because
+// WAIT confirms what was written on its own connection.
+func (n *node) onMaster(ctx context.Context, key string, fn func(*redis.Conn) error) error {
+	client, err := n.master(ctx, key)
+	if err != nil {
+		return err
+	}
+	conn := client.Conn()
+	err = fn(conn)
+	if n.moving(err) {
+		n.cluster.ReloadState(ctx) // the next call finds the new master
+	}
+	return errors.Join(err, conn.Close())
+}
+
+func (n *node) master(ctx context.Context, key string) (*redis.Client, error) {
+	if n.cluster != nil {
+		return n.cluster.MasterForKey(ctx, key)
+	}
+	if client, ok := n.rdb.(*redis.Client); ok {
+		return client, nil
+	}
+	return nil, fmt.Errorf("%w client %T: it cannot wait for replicas", ErrInvalid, n.rdb)
+}
+
+// confirmed waits until enough replicas have what was written on conn.
+func (n *node) confirmed(ctx context.Context, conn *redis.Conn) error {
+	have, err := conn.Wait(ctx, n.replicas, n.timeout).Result()
+	if err != nil {
+		return err
+	}
+	if have < int64(n.replicas) {
+		return fmt.Errorf("%w: %d of %d replicas confirmed it", ErrNoQuorum, have, n.replicas)
+	}
+	return nil
+}
+
+func (n *node) forceRelease(ctx context.Context, k *keys, token, reason string) (held bool, from string, handed bool, err error) {
+	vals, err := forceReleaseScript.Run(ctx, n.rdb, k[:], token, reason, n.args.releaseFlags[0], n.args.claim, n.args.fence, n.args.reason).Slice()
+	if err != nil {
+		return false, "", false, err
+	}
+	if len(vals) != 3 {
+		return false, "", false, fmt.Errorf("force_release script: %d values in its reply, want 3", len(vals))
+	}
+	value, ok := vals[1].(string)
+	switch {
+	case !ok:
+		return false, "", false, fmt.Errorf("force_release script: %T in its reply", vals[1])
+	case vals[0] == int64(1):
+		holder, _ := parseHolder(value, true)
+		return true, holder.Token, vals[2] == int64(1), nil
+	case vals[0] == int64(0):
+		return false, "", false, nil
+	default:
+		return false, "", false, ErrForeignKey
+	}
+}
