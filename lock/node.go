@@ -10,9 +10,6 @@ import (
 )
 
 const (
-	// fenceLife is how long the last fencing token is kept. After that the
-	// clock of Redis alone keeps tokens rising.
-	fenceLife = 24 * time.Hour
 	// queueLife is how long an abandoned queue is kept at least.
 	queueLife = time.Minute
 	// reasonLife is how long the reason of a forced release is kept for a
@@ -24,6 +21,7 @@ const (
 type node struct {
 	rdb      redis.UniversalClient
 	cluster  *redis.ClusterClient // nil unless rdb is one
+	gather   *gatherer            // nil where every call goes out by itself
 	replicas int
 	timeout  time.Duration // of a WAIT for replicas
 	args     scriptArgs
@@ -32,21 +30,26 @@ type node struct {
 // scriptArgs are the arguments that are the same in every call of a manager,
 // boxed once.
 type scriptArgs struct {
-	ttl                               time.Duration // that of ttlMS
-	ttlMS, alive, claim, grace, fence any
-	queue, reason                     any
-	acquireFlags                      [2][2]any // by waits and unfair
-	releaseFlags                      [2]any    // by unfair
+	ttl          time.Duration // that of ttlMS
+	ttlMS        any
+	rare         any // what only contended locks need
+	claim        any
+	reason       any
+	acquireFlags [2][2]any // by waits and unfair
+	releaseFlags [2]any    // by unfair
 }
 
 func newNode(rdb redis.UniversalClient, cfg Config) *node {
-	cluster, isCluster := rdb.(*redis.ClusterClient)
 	n := &node{rdb: rdb, replicas: cfg.Replicas, timeout: cfg.CallTimeout / 2}
-	if isCluster {
-		n.cluster = cluster
+	switch c := rdb.(type) {
+	case *redis.ClusterClient:
+		// Its pipelines end with their slowest node.
+		n.cluster = c
+	case *redis.Client:
+		n.gather = &gatherer{rdb: c}
 	}
 	// In a cluster PUBLISH counts the receivers of one node only.
-	n.args = newScriptArgs(cfg, !isCluster)
+	n.args = newScriptArgs(cfg, n.cluster == nil)
 	return n
 }
 
@@ -54,13 +57,11 @@ func newScriptArgs(cfg Config, trustReceivers bool) scriptArgs {
 	// Two missed signs of life and a half: one may be late without harm.
 	alive := cfg.Liveness*2 + cfg.Liveness/2
 	a := scriptArgs{
-		ttl:    cfg.TTL,
-		ttlMS:  cfg.TTL.Milliseconds(),
-		alive:  alive.Milliseconds(),
-		claim:  cfg.ClaimTTL.Milliseconds(),
-		grace:  cfg.Grace.Milliseconds(),
-		fence:  fenceLife.Milliseconds(),
-		queue:  max(queueLife, 4*alive).Milliseconds(),
+		ttl:   cfg.TTL,
+		ttlMS: cfg.TTL.Milliseconds(),
+		claim: cfg.ClaimTTL.Milliseconds(),
+		rare: fmt.Sprintf("%d %d %d %d", alive.Milliseconds(), cfg.ClaimTTL.Milliseconds(),
+			cfg.Grace.Milliseconds(), max(queueLife, 4*alive).Milliseconds()),
 		reason: reasonLife.Milliseconds(),
 	}
 	receivers := ""
@@ -95,12 +96,12 @@ func (n *node) queues() bool { return true }
 
 func (n *node) acquire(ctx context.Context, a *attempt) (reply, error) {
 	if n.replicas == 0 {
-		return n.runAcquire(ctx, n.rdb, a)
+		return n.runAcquire(ctx, n.run, a)
 	}
 	var r reply
 	err := n.onMaster(ctx, a.keys[keyLock], func(conn *redis.Conn) error {
 		var err error
-		if r, err = n.runAcquire(ctx, conn, a); err != nil || !r.held {
+		if r, err = n.runAcquire(ctx, on(conn), a); err != nil || !r.held {
 			return err
 		}
 		return n.confirmed(ctx, conn)
@@ -108,11 +109,27 @@ func (n *node) acquire(ctx context.Context, a *attempt) (reply, error) {
 	return r, err
 }
 
-func (n *node) runAcquire(ctx context.Context, c redis.Scripter, a *attempt) (reply, error) {
+// runScript runs a script, falling back from EVALSHA to EVAL.
+type runScript func(ctx context.Context, script *redis.Script, keys []string, args ...any) *redis.Cmd
+
+func (n *node) run(ctx context.Context, script *redis.Script, keys []string, args ...any) *redis.Cmd {
+	if n.gather != nil {
+		return n.gather.run(ctx, script, keys, args...)
+	}
+	return script.Run(ctx, n.rdb, keys, args...)
+}
+
+// on runs scripts on one connection.
+func on(conn *redis.Conn) runScript {
+	return func(ctx context.Context, script *redis.Script, keys []string, args ...any) *redis.Cmd {
+		return script.Run(ctx, conn, keys, args...)
+	}
+}
+
+func (n *node) runAcquire(ctx context.Context, run runScript, a *attempt) (reply, error) {
 	vals, err := n.repeated(ctx, func() (vals []int64, err error) {
-		return acquireScript.Run(ctx, c, a.keys.list(), a.token, a.settings.meta,
-			n.args.acquireFlags[index(a.member != "")][index(a.settings.unfair)], n.args.ms(a.settings.ttl),
-			n.args.alive, n.args.claim, n.args.grace, n.args.fence, n.args.queue).Int64Slice()
+		return run(ctx, acquireScript, a.keys.list(), a.token, a.settings.meta,
+			n.args.acquireFlags[index(a.member != "")][index(a.settings.unfair)], n.args.ms(a.settings.ttl), n.args.rare).Int64Slice()
 	})
 	if err != nil {
 		return reply{}, err
@@ -181,7 +198,7 @@ func (n *node) release(ctx context.Context, k *keys, token, member string, unfai
 	runs := 0
 	vals, err := n.repeated(ctx, func() ([]int64, error) {
 		runs++
-		return releaseScript.Run(ctx, n.rdb, k.list(), token, member, n.args.releaseFlags[index(unfair)], n.args.claim, n.args.fence).Int64Slice()
+		return n.run(ctx, releaseScript, k.list(), token, member, n.args.releaseFlags[index(unfair)], n.args.claim).Int64Slice()
 	})
 	if err == nil && len(vals) != 2 {
 		err = fmt.Errorf("release script: %d values in its reply, want 2", len(vals))
@@ -198,7 +215,7 @@ func (n *node) extend(ctx context.Context, h *holding, ttl time.Duration) extens
 	}
 	var e extension
 	_, e.err = n.repeated(ctx, func() ([]int64, error) {
-		e = extended(extendScript.Run(ctx, n.rdb, []string{h.keys[keyLock], h.keys[keyForced]}, h.value, n.args.ms(ttl), h.token), nil)
+		e = extended(n.run(ctx, extendScript, []string{h.keys[keyLock], h.keys[keyForced]}, h.value, n.args.ms(ttl), h.token), nil)
 		return nil, e.err
 	})
 	return e
@@ -333,7 +350,7 @@ func (n *node) confirmed(ctx context.Context, conn *redis.Conn) error {
 }
 
 func (n *node) forceRelease(ctx context.Context, k *keys, token, reason string) (held bool, from string, handed bool, err error) {
-	vals, err := forceReleaseScript.Run(ctx, n.rdb, k[:], token, reason, n.args.releaseFlags[0], n.args.claim, n.args.fence, n.args.reason).Slice()
+	vals, err := forceReleaseScript.Run(ctx, n.rdb, k[:], token, reason, n.args.releaseFlags[0], n.args.claim, n.args.reason).Slice()
 	if err != nil {
 		return false, "", false, err
 	}

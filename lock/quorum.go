@@ -156,7 +156,7 @@ func (q *quorum) collect(ctx context.Context, a *attempt) (granted []int, r repl
 	u := q.start(token)
 	votes := poll(ctx, q, everyOne(len(q.nodes)), func(ctx context.Context, i int, n *node) (reply, error) {
 		defer q.ended(token, u, i)
-		return n.runAcquire(ctx, n.rdb, &attempt{keys: keys, settings: set, token: token})
+		return n.runAcquire(ctx, n.run, &attempt{keys: keys, settings: set, token: token})
 	})
 	var failures []error
 	taken := 0
@@ -441,6 +441,6 @@ func (n *node) keep(ctx context.Context, locks []*holding, ttl time.Duration, re
 	return n.pipelined(ctx, n.rdb.Pipeline(), everyOne(len(locks)), make([]extension, len(locks)), func(pipe redis.Scripter, run scriptCall, i int) *redis.Cmd {
 		h := locks[i]
 		return run(keepScript, ctx, pipe, []string{h.keys[keyLock], h.keys[keyFence], h.keys[keyForced]},
-			h.token, h.fence, h.settings.meta, n.args.ms(ttl), n.args.fence, index(restore))
+			h.token, h.fence, h.settings.meta, n.args.ms(ttl), index(restore))
 	})
 }

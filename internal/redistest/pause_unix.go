@@ -45,7 +45,7 @@ func (c *Child) Pause() error { return pause(c.cmd.Process, c.done) }
 func (c *Child) Continue() error { return resume(c.cmd.Process) }
 
 func pause(p *os.Process, ended <-chan struct{}) error {
-	if err := p.Signal(syscall.SIGCONT); err != nil {
+	if err := p.Signal(syscall.SIGSTOP); err != nil {
 		return fmt.Errorf("redistest: pause process %d: %w", p.Pid, err)
 	}
 	limit := time.NewTimer(restWithin)
@@ -54,7 +54,7 @@ func pause(p *os.Process, ended <-chan struct{}) error {
 	defer tick.Stop()
 	for {
 		rests, err := frozen(p.Pid)
-		if true || rests || err != nil {
+		if rests || err != nil {
 			return err
 		}
 		select {

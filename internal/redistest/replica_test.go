@@ -14,6 +14,10 @@ func TestServer_Replica(t *testing.T) {
 	if err := rdb.Set(ctx, "before", "1", 0).Err(); err != nil {
 		t.Fatal(err)
 	}
+	// The copy takes its time: a replica that is returned too early has nothing.
+	if err := rdb.ConfigSet(ctx, "repl-diskless-sync-delay", "1").Err(); err != nil {
+		t.Fatal(err)
+	}
 	replica := client(t, master.Replica(t).Addr())
 	if got, err := replica.Get(ctx, "before").Result(); err != nil || got != "1" {
 		t.Errorf("the replica has %q, %v of what was there before it", got, err)

@@ -7,9 +7,9 @@
 --       -> alive until, ms), 4 fence (last fencing token minted)
 -- ARGV: 1 token "<manager>.<random>", 2 ":<metadata>" or "", 3 flags: "w" to
 --       wait in the queue, "u" to pass those that wait, "r" where PUBLISH
---       counts every receiver, 4 TTL ms, 5 ms a waiter counts as alive, 6 claim
---       ms, 7 ms granted to a key that was found without TTL, 8 ms to keep the
---       fence, 9 ms to keep an abandoned queue
+--       counts every receiver, 4 TTL ms, 5 four numbers that only the long way
+--       reads: ms a waiter counts as alive, claim ms, ms granted to a key that
+--       was found without TTL, ms to keep an abandoned queue
 -- Returns {1, fence, 0, now} held, now being the clock in microseconds
 --         {0, ms until the lock may lapse, 1 if it had no TTL, now} taken
 --         {-1, 0, 0, 0} a key of another type is in the way
@@ -21,16 +21,18 @@
 -- call ends here. handover.lua and queue.lua follow it in the same script.
 
 if redis.call('EXISTS', KEYS[2]) == 0 then
-  local stored = redis.pcall('GET', KEYS[4])
   local clock = redis.call('TIME')
   local now_us = tonumber(clock[1]) * 1000000 + tonumber(clock[2])
-  -- Nothing stored, or a number the clock has passed: any other case (a clock
-  -- set back, a stranger's value or type) is left to the long way.
-  if not stored or (type(stored) == 'string' and (tonumber(stored) or now_us) < now_us) then
-    local fence = string.format('%.0f', now_us)
-    if redis.call('SET', KEYS[1], ARGV[1] .. ':' .. fence .. ARGV[2], 'NX', 'PX', ARGV[4]) then
-      redis.call('SET', KEYS[4], fence, 'PX', ARGV[8])
+  local fence = string.format('%.0f', now_us)
+  if redis.call('SET', KEYS[1], ARGV[1] .. ':' .. fence .. ARGV[2], 'NX', 'PX', ARGV[4]) then
+    -- The fence is kept for a day (see handover.lua).
+    local last = redis.pcall('SET', KEYS[4], fence, 'PX', 86400000, 'GET')
+    if not last or (type(last) == 'string' and (tonumber(last) or now_us) < now_us) then
       return {1, now_us, 0, now_us}
     end
+    -- The clock was set back, or a stranger's value or type is in the way: the
+    -- long way decides, from how it was.
+    redis.call('DEL', KEYS[1])
+    if type(last) == 'string' then redis.call('SET', KEYS[4], last, 'PX', 86400000) end
   end
 end

@@ -4,7 +4,7 @@
 --       of the former holder, a space, the reason
 -- ARGV: 1 token that must hold the lock, or "" for any holder, 2 reason, 3
 --       flags: "r" where PUBLISH counts every receiver, 4 claim ms, 5 ms to
---       keep the fence, 6 ms to keep the reason
+--       keep the reason
 -- Returns {1, value the key held, 1 if a waiter was handed the lock}
 --         {0, "", 0} nobody holds it, or not this token
 --         {-1, "", 0} a key of another type is in the way
@@ -22,7 +22,7 @@ local manager, token = lock_split(value)
 if ARGV[1] ~= '' and token ~= ARGV[1] then return {0, '', 0} end
 
 -- Its process hears of it at once if it listens, and at its next renewal if not.
-redis.call('SET', KEYS[5], token .. ' ' .. ARGV[2], 'PX', ARGV[6])
+redis.call('SET', KEYS[5], token .. ' ' .. ARGV[2], 'PX', ARGV[5])
 if manager ~= '' and string.sub(manager, 1, 1) ~= '~' then
   redis.call('PUBLISH', 'lock:wake:' .. manager, '! ' .. token .. ' ' .. ARGV[2])
 end
@@ -30,7 +30,7 @@ end
 local queue_broken = lock_broken(redis.pcall('ZCARD', KEYS[2])) or lock_broken(redis.pcall('HLEN', KEYS[3]))
   or lock_broken(stored)
 if not queue_broken
-  and lock_hand_over(nil, stored, lock_now(), ARGV[4], ARGV[5], string.find(ARGV[3], 'r', 1, true)) then
+  and lock_hand_over(nil, stored, lock_now(), ARGV[4], string.find(ARGV[3], 'r', 1, true)) then
   return {1, value, 1}
 end
 redis.call('DEL', KEYS[1])

@@ -28,11 +28,15 @@ local function lock_mint(stored, now_us)
   return now_us
 end
 
+-- How long the last fencing token is kept: a day. After that the clock of Redis
+-- alone keeps tokens rising.
+local lock_fence_ms = 86400000
+
 -- Stores that `token` holds the lock for ttl_ms with this fencing token.
-local function lock_set(lock_key, fence_key, token, meta, fence, ttl_ms, fence_ms)
+local function lock_set(lock_key, fence_key, token, meta, fence, ttl_ms)
   local text = string.format('%.0f', fence)
   redis.call('SET', lock_key, token .. ':' .. text .. meta, 'PX', ttl_ms)
-  redis.call('SET', fence_key, text, 'PX', fence_ms)
+  redis.call('SET', fence_key, text, 'PX', lock_fence_ms)
 end
 
 local function lock_leave(waiters_key, seen_key, member)
@@ -82,7 +86,7 @@ end
 -- Gives the free lock to the first live waiter for claim_ms. Returns that
 -- waiter's entry; `own` when it is next, to be stored by the caller with its
 -- full TTL; nil when nobody waits.
-local function lock_hand_over(own, stored, now_us, claim_ms, fence_ms, trust_receivers)
+local function lock_hand_over(own, stored, now_us, claim_ms, trust_receivers)
   local lock_key, waiters_key, seen_key, fence_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
   local fence = lock_mint(stored, now_us)
   local news = string.format('%.0f %.0f ', fence, now_us) .. claim_ms
@@ -90,6 +94,6 @@ local function lock_hand_over(own, stored, now_us, claim_ms, fence_ms, trust_rec
   if not member or member == own then return member end
   local _, token, meta = lock_split(member)
   lock_leave(waiters_key, seen_key, member)
-  lock_set(lock_key, fence_key, token, meta, fence, claim_ms, fence_ms)
+  lock_set(lock_key, fence_key, token, meta, fence, claim_ms)
   return member
 end

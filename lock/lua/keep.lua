@@ -3,8 +3,7 @@
 --
 -- KEYS: 1 lock, 2 fence, 3 forced (see force_release.lua)
 -- ARGV: 1 token, 2 fencing token of the whole lock, 3 ":<metadata>" or "", 4
---       TTL ms, 5 ms to keep the fence, 6 "1" to take the lock where nobody
---       holds it
+--       TTL ms, 5 "1" to take the lock where nobody holds it
 -- Returns 1, or 0 when another holds it, -1 when nobody does and it was not to
 --         be taken, or in place of both the reason why it was taken by force, if it was
 --
@@ -21,7 +20,7 @@ if not value or string.sub(value, 1, #mine) ~= mine then
     return string.sub(forced, #ARGV[1] + 2)
   end
   if value then return 0 end
-  if ARGV[6] ~= '1' then return -1 end
+  if ARGV[5] ~= '1' then return -1 end
 end
 local left = redis.call('PTTL', KEYS[1])
 local ttl = ARGV[4]
@@ -29,6 +28,6 @@ if left > tonumber(ttl) then ttl = left end
 redis.call('SET', KEYS[1], mine .. ARGV[2] .. ARGV[3], 'PX', ttl)
 local stored = redis.pcall('GET', KEYS[2])
 if type(stored) ~= 'table' and (not stored or (tonumber(stored) or 0) < tonumber(ARGV[2])) then
-  redis.call('SET', KEYS[2], ARGV[2], 'PX', ARGV[5])
+  redis.call('SET', KEYS[2], ARGV[2], 'PX', 86400000) -- a day, see handover.lua
 end
 return 1

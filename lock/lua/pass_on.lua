@@ -25,6 +25,6 @@ if string.find(ARGV[3], 'u', 1, true) then
   lock_choose(KEYS[2], KEYS[3], nil, '0 0 0', lock_now(), trust_receivers)
   return {1, 0}
 end
-if lock_hand_over(nil, stored, lock_now(), ARGV[4], ARGV[5], trust_receivers) then return {1, 1} end
+if lock_hand_over(nil, stored, lock_now(), ARGV[4], trust_receivers) then return {1, 1} end
 redis.call('DEL', KEYS[1])
 return {1, 0}

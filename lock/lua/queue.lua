@@ -2,6 +2,7 @@
 -- waits for it, or something is out of order. KEYS, ARGV and replies as there.
 
 local token, meta, flags, ttl_ms = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+local alive_ms, claim_ms, grace_ms, queue_ms = string.match(ARGV[5], '(%d+) (%d+) (%d+) (%d+)')
 local waits = string.find(flags, 'w', 1, true)
 local own = waits and token .. meta or nil -- our entry in the queue
 local now_us = lock_now()
@@ -23,31 +24,31 @@ end
 if not value and (not head[1] or string.find(flags, 'u', 1, true)) then
   local fence = lock_mint(stored, now_us)
   if own then lock_leave(KEYS[2], KEYS[3], own) end
-  lock_set(KEYS[1], KEYS[4], token, meta, fence, ttl_ms, ARGV[8])
+  lock_set(KEYS[1], KEYS[4], token, meta, fence, ttl_ms)
   return {1, fence, 0, now_us}
 end
 
 if own then
   local last = redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')[2]
   redis.call('ZADD', KEYS[2], 'NX', (tonumber(last or '0') or 0) + 1, own)
-  redis.call('HSET', KEYS[3], own, string.format('%.0f', math.floor(now_us / 1000) + tonumber(ARGV[5])))
-  redis.call('PEXPIRE', KEYS[2], ARGV[9])
-  redis.call('PEXPIRE', KEYS[3], ARGV[9])
+  redis.call('HSET', KEYS[3], own, string.format('%.0f', math.floor(now_us / 1000) + tonumber(alive_ms)))
+  redis.call('PEXPIRE', KEYS[2], queue_ms)
+  redis.call('PEXPIRE', KEYS[3], queue_ms)
 end
 
 if value then
   local left = redis.call('PTTL', KEYS[1])
   if left ~= -1 then return {0, math.max(left, 0), 0, now_us} end
-  redis.call('PEXPIRE', KEYS[1], ARGV[7])
-  return {0, tonumber(ARGV[7]), 1, now_us}
+  redis.call('PEXPIRE', KEYS[1], grace_ms)
+  return {0, tonumber(grace_ms), 1, now_us}
 end
 
 -- Free although somebody waits: its holder died, or a handover was not
 -- claimed. Whoever comes by passes the lock on in the order of arrival.
-local next_member = lock_hand_over(own, stored, now_us, ARGV[6], ARGV[8], string.find(flags, 'r', 1, true))
-if next_member and next_member ~= own then return {0, tonumber(ARGV[6]), 0, now_us} end
+local next_member = lock_hand_over(own, stored, now_us, claim_ms, string.find(flags, 'r', 1, true))
+if next_member and next_member ~= own then return {0, tonumber(claim_ms), 0, now_us} end
 if not next_member and redis.call('ZCARD', KEYS[2]) > 0 then return {0, 0, 0, now_us} end
 if own then lock_leave(KEYS[2], KEYS[3], own) end
 local fence = lock_mint(stored, now_us)
-lock_set(KEYS[1], KEYS[4], token, meta, fence, ttl_ms, ARGV[8])
+lock_set(KEYS[1], KEYS[4], token, meta, fence, ttl_ms)
 return {1, fence, 0, now_us}

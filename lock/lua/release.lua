@@ -5,7 +5,7 @@
 -- ARGV: 1 token, 2 its waiter entry "<token>[:<metadata>]" if it may have a
 --       place in the queue, or "", 3 flags: "u" to free the lock for whoever
 --       is quickest, instead of handing it over, "r" where PUBLISH counts every
---       receiver, 4 claim ms, 5 ms to keep the fence
+--       receiver, 4 claim ms
 -- Returns {1 if the token held the lock, 1 if a waiter was handed the lock}
 --
 -- Atomic, because between comparing and deleting the lock could pass to

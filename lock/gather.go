@@ -1,0 +1,161 @@
+package lock
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// gatherer sends scripts that are called at the same time together, in one
+// pipeline, because beside a Redis that is near the system calls cost most. A
+// call that finds nothing under way goes out by itself at once; those that come
+// while others are under way wait for the first of them to return, and then go
+// out together. Nothing waits for a timer.
+type gatherer struct {
+	rdb *redis.Client
+
+	mu     sync.Mutex
+	flying int           // calls and pipelines under way
+	latest time.Time     // when the latest of them was sent
+	usual  time.Duration // how long one takes, on the average of the last few
+	queued []*scriptRun
+}
+
+const (
+	// gatherLanes is how many pipelines are under way before calls are gathered:
+	// with two, one is on its way while the answers of the other are read.
+	gatherLanes = 2
+	// gatherLimit is the most that one pipeline carries.
+	gatherLimit = 128
+	// gatherBelow is how long a call may take for gathering to pay. Beyond it
+	// time goes by on the way, and waiting for another's answer would double it.
+	gatherBelow = 3 * time.Millisecond
+)
+
+// scriptRun is one call of a script.
+type scriptRun struct {
+	ctx    context.Context
+	script *redis.Script
+	keys   []string
+	args   []any
+	cmd    *redis.Cmd        // its answer, once done is closed
+	done   chan struct{}     // closed when cmd is there
+	lead   chan []*scriptRun // asks the caller to send these, its own among them
+}
+
+// run runs a script like redis.Script's Run. A call that waits for its turn
+// when ctx ends was not sent; one that is under way then returns the context's
+// error, and may still run.
+func (g *gatherer) run(ctx context.Context, script *redis.Script, keys []string, args ...any) *redis.Cmd {
+	now := time.Now()
+	g.mu.Lock()
+	slow := g.usual > gatherBelow || g.flying > 0 && now.Sub(g.latest) > gatherBelow
+	if g.flying < gatherLanes || slow {
+		g.flying++
+		g.latest = now
+		g.mu.Unlock()
+		defer g.landed(now)
+		return script.Run(ctx, g.rdb, keys, args...)
+	}
+	r := &scriptRun{ctx: ctx, script: script, keys: keys, args: args, done: make(chan struct{}), lead: make(chan []*scriptRun, 1)}
+	g.queued = append(g.queued, r)
+	g.mu.Unlock()
+	select {
+	case batch := <-r.lead:
+		g.send(ctx, batch)
+		return r.cmd
+	case <-r.done:
+		return r.cmd
+	case <-ctx.Done():
+		return g.leave(ctx, r)
+	}
+}
+
+// leave takes a call whose context has ended out of the queue. If it was asked
+// to lead meanwhile, the rest of its batch gets another leader.
+func (g *gatherer) leave(ctx context.Context, r *scriptRun) *redis.Cmd {
+	g.mu.Lock()
+	without := func(q *scriptRun) bool { return q == r }
+	g.queued = slices.DeleteFunc(g.queued, without)
+	g.mu.Unlock()
+	select {
+	case batch := <-r.lead:
+		if rest := slices.DeleteFunc(batch, without); len(rest) > 0 {
+			leader(rest).lead <- rest
+		} else {
+			g.landed(time.Now())
+		}
+	default:
+	}
+	cmd := redis.NewCmd(ctx)
+	cmd.SetErr(ctx.Err())
+	return cmd
+}
+
+// landed is called when a call or pipeline has returned. If calls have gathered
+// it hands its lane over to them.
+func (g *gatherer) landed(sent time.Time) {
+	now := time.Now()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.usual += (now.Sub(sent) - g.usual) / 8
+	if len(g.queued) == 0 {
+		g.flying--
+		return
+	}
+	n := min(len(g.queued), gatherLimit)
+	batch := slices.Clone(g.queued[:n])
+	g.queued = slices.Delete(g.queued, 0, n)
+	g.latest = now
+	leader(batch).lead <- batch
+}
+
+// leader is the call that may wait longest: the pipeline is bounded by its context.
+func leader(batch []*scriptRun) *scriptRun {
+	best := batch[0]
+	until, bounded := best.ctx.Deadline()
+	for _, r := range batch[1:] {
+		at, ok := r.ctx.Deadline()
+		if bounded && (!ok || at.After(until)) {
+			best, until, bounded = r, at, ok
+		}
+	}
+	return best
+}
+
+// send runs the batch in one pipeline, and a second one for scripts that Redis
+// does not know. The caller's own call is one of them.
+func (g *gatherer) send(ctx context.Context, batch []*scriptRun) {
+	sent := time.Now()
+	defer g.landed(sent)
+	unsent, run := batch, (*redis.Script).EvalSha
+	for range 2 {
+		pipe := g.rdb.Pipeline()
+		for _, r := range unsent {
+			r.cmd = run(r.script, ctx, pipe, r.keys, r.args...)
+		}
+		_, err := pipe.Exec(ctx)
+		var missing []*scriptRun
+		for _, r := range unsent {
+			// A pipeline that could not be sent leaves some without an answer.
+			if err != nil && r.cmd.Err() == nil && r.cmd.Val() == nil {
+				r.cmd.SetErr(err)
+			}
+			if redis.HasErrorPrefix(r.cmd.Err(), "NOSCRIPT") {
+				missing = append(missing, r)
+				continue
+			}
+			close(r.done)
+		}
+		unsent, run = missing, (*redis.Script).Eval
+		if len(missing) == 0 {
+			return
+		}
+	}
+	for _, r := range unsent {
+		close(r.done)
+	}
+}
