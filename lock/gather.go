@@ -18,22 +18,43 @@ type gatherer struct {
 	rdb *redis.Client
 
 	mu     sync.Mutex
-	flying int           // calls and pipelines under way
-	latest time.Time     // when the latest of them was sent
-	usual  time.Duration // how long one takes, on the average of the last few
+	flying int       // calls and pipelines under way
+	latest time.Time // when the latest of them was sent
+	near   nearness
 	queued []*scriptRun
 }
 
 const (
-	// gatherLanes is how many pipelines are under way before calls are gathered:
-	// with two, one is on its way while the answers of the other are read.
-	gatherLanes = 2
+	// gatherLanes is how many calls or pipelines are under way before others
+	// are gathered. With one the pipelines are longest, which measured best.
+	gatherLanes = 1
 	// gatherLimit is the most that one pipeline carries.
 	gatherLimit = 128
-	// gatherBelow is how long a call may take for gathering to pay. Beyond it
-	// time goes by on the way, and waiting for another's answer would double it.
-	gatherBelow = 3 * time.Millisecond
+	// gatherBelow is how long the way to Redis and back may take for gathering
+	// to pay. Beyond it, waiting for another's answer would double the time.
+	gatherBelow = 2 * time.Millisecond
+	// gatherPatience is how long calls wait for one that does not return, as on
+	// a connection that hangs, before the next go out by themselves.
+	gatherPatience = 20 * time.Millisecond
 )
+
+// nearness estimates how long the way to Redis and back takes: the shortest
+// call of the last one to two seconds, because under load all others also tell
+// of the time they waited for a processor.
+type nearness struct {
+	since     time.Time
+	now, last time.Duration // the shortest of this second and of the one before
+}
+
+func (n *nearness) note(at time.Time, took time.Duration) {
+	if at.Sub(n.since) > time.Second {
+		n.since, n.last, n.now = at, n.now, took
+		return
+	}
+	n.now = min(n.now, took)
+}
+
+func (n *nearness) far() bool { return min(n.now, n.last) > gatherBelow }
 
 // scriptRun is one call of a script.
 type scriptRun struct {
@@ -52,7 +73,7 @@ type scriptRun struct {
 func (g *gatherer) run(ctx context.Context, script *redis.Script, keys []string, args ...any) *redis.Cmd {
 	now := time.Now()
 	g.mu.Lock()
-	slow := g.usual > gatherBelow || g.flying > 0 && now.Sub(g.latest) > gatherBelow
+	slow := g.near.far() || now.Sub(g.latest) > gatherPatience
 	if g.flying < gatherLanes || slow {
 		g.flying++
 		g.latest = now
@@ -101,7 +122,7 @@ func (g *gatherer) landed(sent time.Time) {
 	now := time.Now()
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.usual += (now.Sub(sent) - g.usual) / 8
+	g.near.note(now, now.Sub(sent))
 	if len(g.queued) == 0 {
 		g.flying--
 		return

@@ -133,7 +133,7 @@ func (n *node) inspect(ctx context.Context, k *keys, waiters int) (Info, error) 
 		info.Held, info.Nodes = true, 1
 		info.Holder, info.Fence = parseHolder(value, true)
 		info.Remaining = max(time.Duration(left)*time.Millisecond, -1)
-	} else if fence, err := strconv.ParseInt(last, 10, 64); err == nil {
+	} else if fence, err := strconv.ParseInt(strings.TrimSuffix(last, "w"), 10, 64); err == nil {
 		info.Fence = fence
 	}
 	for i := 4; i+1 < len(vals); i += 2 {

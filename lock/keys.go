@@ -21,7 +21,7 @@ const (
 	keyLock    = iota // "<token>:<fence>[:<metadata>]" with a TTL while held
 	keyWaiters        // sorted set of "<token>[:<metadata>]", score = arrival
 	keySeen           // hash: waiter -> the time in ms until which it counts as alive
-	keyFence          // the last fencing token
+	keyFence          // the last fencing token, and "w" after it while somebody may wait
 	keyForced         // why the lock was last taken from its holder by force
 )
 

@@ -114,8 +114,8 @@ func TestManager_Acquire_ReplyLost(t *testing.T) {
 				if !runs(cmd, acquireScript) || calls.Add(1) > 1 {
 					return err
 				}
-				if vals, err := cmd.(*redis.Cmd).Int64Slice(); err == nil && vals[0] == 1 {
-					first.Store(vals[1])
+				if r, err := granted(cmd.(*redis.Cmd)); err == nil && r.held {
+					first.Store(r.fence)
 				}
 				err = errors.New("connection reset")
 				cmd.SetErr(err)
@@ -408,7 +408,6 @@ func TestManager_ForeignKey(t *testing.T) {
 			pick  int
 		}{
 			{"lock", keyLock},
-			{"waiters", keyWaiters},
 			{"fence", keyFence},
 		} {
 			name := resource(t)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -126,11 +127,27 @@ func on(conn *redis.Conn) runScript {
 	}
 }
 
-func (n *node) runAcquire(ctx context.Context, run runScript, a *attempt) (reply, error) {
-	vals, err := n.repeated(ctx, func() (vals []int64, err error) {
-		return run(ctx, acquireScript, a.keys.list(), a.token, a.settings.meta,
-			n.args.acquireFlags[index(a.member != "")][index(a.settings.unfair)], n.args.ms(a.settings.ttl), n.args.rare).Int64Slice()
+func (n *node) runAcquire(ctx context.Context, run runScript, a *attempt) (r reply, err error) {
+	err = n.repeated(ctx, func() error {
+		cmd := run(ctx, acquireScript, a.keys.list(), a.token, a.settings.meta,
+			n.args.acquireFlags[index(a.member != "")][index(a.settings.unfair)], n.args.ms(a.settings.ttl), n.args.rare)
+		r, err = granted(cmd)
+		return err
 	})
+	return r, err
+}
+
+// granted reads the answer of acquire.lua.
+func granted(cmd *redis.Cmd) (reply, error) {
+	v, err := cmd.Result()
+	if err != nil {
+		return reply{}, err
+	}
+	if fence, ok := v.(string); ok {
+		us, err := strconv.ParseInt(fence, 10, 64)
+		return reply{held: true, fence: us, nowUS: us}, err
+	}
+	vals, err := cmd.Int64Slice()
 	if err != nil {
 		return reply{}, err
 	}
@@ -150,16 +167,16 @@ func (n *node) runAcquire(ctx context.Context, run runScript, a *attempt) (reply
 // repeated runs a script that may run twice, and runs it once more when the
 // connection failed. While a cluster moves the slot or elects a master it goes
 // on trying.
-func (n *node) repeated(ctx context.Context, run func() ([]int64, error)) (vals []int64, err error) {
+func (n *node) repeated(ctx context.Context, run func() error) error {
 	for lost, pause := false, time.Millisecond; ; {
-		vals, err = run()
+		err := run()
 		switch {
 		case err == nil || ctx.Err() != nil:
-			return vals, err
+			return err
 		case unknown(err) && !lost:
 			lost = true
 		case !n.moving(err) || !wait(ctx, pause):
-			return vals, err
+			return err
 		default:
 			pause = min(2*pause, 50*time.Millisecond)
 		}
@@ -195,18 +212,16 @@ func wait(ctx context.Context, d time.Duration) bool {
 // release runs once more when the connection failed. Then it cannot be told
 // whether the first run released, so "not held" counts as released.
 func (n *node) release(ctx context.Context, k *keys, token, member string, unfair bool) (held, handed bool, err error) {
-	runs := 0
-	vals, err := n.repeated(ctx, func() ([]int64, error) {
+	runs, result := 0, int64(0)
+	err = n.repeated(ctx, func() (err error) {
 		runs++
-		return n.run(ctx, releaseScript, k.list(), token, member, n.args.releaseFlags[index(unfair)], n.args.claim).Int64Slice()
+		result, err = n.run(ctx, releaseScript, k.list(), token, member, n.args.releaseFlags[index(unfair)], n.args.claim).Int64()
+		return err
 	})
-	if err == nil && len(vals) != 2 {
-		err = fmt.Errorf("release script: %d values in its reply, want 2", len(vals))
-	}
 	if err != nil {
 		return false, false, err
 	}
-	return vals[0] == 1 || runs > 1, vals[1] == 1, nil
+	return result > 0 || runs > 1, result == 2, nil
 }
 
 func (n *node) extend(ctx context.Context, h *holding, ttl time.Duration) extension {
@@ -214,9 +229,9 @@ func (n *node) extend(ctx context.Context, h *holding, ttl time.Duration) extens
 		return n.extendAll(ctx, []*holding{h}, ttl)[0]
 	}
 	var e extension
-	_, e.err = n.repeated(ctx, func() ([]int64, error) {
+	e.err = n.repeated(ctx, func() error {
 		e = extended(n.run(ctx, extendScript, []string{h.keys[keyLock], h.keys[keyForced]}, h.value, n.args.ms(ttl), h.token), nil)
-		return nil, e.err
+		return e.err
 	})
 	return e
 }

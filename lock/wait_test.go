@@ -218,7 +218,7 @@ func TestManager_Acquire_EndsDuringCall(t *testing.T) {
 				cfg := slow
 				cfg.CallTimeout = patience
 				m := newManager(t, late, cfg)
-				entered, gate, took := make(chan struct{}, 4), make(chan struct{}), make(chan int64, 4)
+				entered, gate, took := make(chan struct{}, 4), make(chan struct{}), make(chan bool, 4)
 				late.AddHook(hook(func(next redis.ProcessHook) redis.ProcessHook {
 					return func(ctx context.Context, cmd redis.Cmder) error {
 						if !runs(cmd, acquireScript) {
@@ -228,11 +228,11 @@ func TestManager_Acquire_EndsDuringCall(t *testing.T) {
 						<-gate
 						err := next(ctx, cmd)
 						if err == nil {
-							vals, convErr := cmd.(*redis.Cmd).Int64Slice()
+							r, convErr := granted(cmd.(*redis.Cmd))
 							if convErr != nil {
 								return convErr
 							}
-							took <- vals[0]
+							took <- r.held
 						}
 						return err
 					}
@@ -254,8 +254,8 @@ func TestManager_Acquire_EndsDuringCall(t *testing.T) {
 				}
 				cancel()
 				close(gate)
-				if got := <-took; got != 1 {
-					t.Fatalf("the script answered %d, want that it took the lock", got)
+				if !<-took {
+					t.Fatal("the script did not take the lock")
 				}
 				if !tc.atOnce {
 					if r := await(t, done); !errors.Is(r.err, ErrWaitTimeout) || !errors.Is(r.err, context.Canceled) {
@@ -304,8 +304,8 @@ func TestManager_Acquire_ScriptAfterCleanUp(t *testing.T) {
 			t.Fatalf("err = %v, want ErrWaitTimeout and DeadlineExceeded", err)
 		}
 		<-cleaned
-		if r, err := rdb.Do(t.Context(), <-stuck...).Int64Slice(); err != nil || r[0] != 1 {
-			t.Fatalf("%v, %v; want that the late script takes the lock", r, err)
+		if r, err := granted(rdb.Do(t.Context(), <-stuck...)); err != nil || !r.held {
+			t.Fatalf("%+v, %v; want that the late script takes the lock", r, err)
 		}
 		awaitNoTrace(t, rdb, name)
 	})

@@ -30,7 +30,7 @@ func (m *Manager) watch(h *holding) error {
 	h.mu.Lock()
 	at, _ := h.timeUp()
 	h.timer = time.AfterFunc(time.Until(at), h.expire)
-	due := h.renewAt()
+	due, slack := h.renewAt()
 	h.mu.Unlock()
 	m.held[h] = struct{}{}
 	switch {
@@ -38,7 +38,7 @@ func (m *Manager) watch(h *holding) error {
 	case !m.dog.running:
 		m.dog.running = true
 		m.work.Go(m.renewLoop)
-	case due.Add(h.settings.ttl / 20).Before(m.dog.next):
+	case due.Add(slack).Before(m.dog.next):
 		// What is due a little before the next round comes along with it.
 		m.kickDog()
 	}
@@ -60,13 +60,14 @@ func (m *Manager) kickDog() {
 }
 
 // renewAt is when a lock is to be renewed: when a third of the TTL has gone by.
-// The caller holds mu.
-func (h *holding) renewAt() time.Time {
-	at := h.deadline.Add(h.settings.ttl/3 - validity(h.settings.ttl))
+// slack is how much earlier it may be, to come along with others. The caller
+// holds mu.
+func (h *holding) renewAt() (at time.Time, slack time.Duration) {
+	at = h.deadline.Add(h.settings.ttl/3 - validity(h.settings.ttl))
 	if at.Before(h.notBefore) {
-		return h.notBefore
+		return h.notBefore, 0
 	}
-	return at
+	return at, h.settings.ttl / 20
 }
 
 func (m *Manager) renewLoop() {
@@ -107,11 +108,11 @@ func (m *Manager) dueLocks(now time.Time) (due map[time.Duration][]*holding, nex
 		}
 		running = true
 		h.mu.Lock()
-		at := h.renewAt()
+		at, slack := h.renewAt()
 		ttl := h.settings.ttl
 		switch {
 		case h.renewing || h.state != stateHeld: // its end kicks the loop
-		case at.Before(now.Add(ttl / 20)):
+		case !at.After(now.Add(slack)):
 			if due == nil {
 				due = make(map[time.Duration][]*holding)
 			}
@@ -153,7 +154,8 @@ func (m *Manager) renewTogether(locks []*holding, ttl time.Duration) {
 func (m *Manager) renewed(h *holding, sent time.Time, e extension) {
 	ttl := h.settings.ttl
 	h.mu.Lock()
-	late := time.Since(h.renewAt())
+	at, _ := h.renewAt()
+	late := time.Since(at)
 	h.renewing = false
 	if e.err != nil {
 		// The same locks are due at once; this keeps a Redis that is down from

@@ -4,13 +4,15 @@
 -- number of times.
 --
 -- KEYS: 1 lock, 2 waiters (sorted set, score = arrival), 3 seen (hash, waiter
---       -> alive until, ms), 4 fence (last fencing token minted)
+--       -> alive until, ms), 4 fence (last fencing token minted, and a "w"
+--       after it while somebody may wait)
 -- ARGV: 1 token "<manager>.<random>", 2 ":<metadata>" or "", 3 flags: "w" to
 --       wait in the queue, "u" to pass those that wait, "r" where PUBLISH
 --       counts every receiver, 4 TTL ms, 5 four numbers that only the long way
 --       reads: ms a waiter counts as alive, claim ms, ms granted to a key that
 --       was found without TTL, ms to keep an abandoned queue
--- Returns {1, fence, 0, now} held, now being the clock in microseconds
+-- Returns fence as a string: held, and the fence is also the clock in us
+--         {1, fence, 0, now} held, now being the clock in microseconds
 --         {0, ms until the lock may lapse, 1 if it had no TTL, now} taken
 --         {-1, 0, 0, 0} a key of another type is in the way
 --
@@ -18,21 +20,18 @@
 -- lock is stored, and the fencing token must rise in the order of holding.
 --
 -- This file is the way of an uncontended lock, kept short because nearly every
--- call ends here. handover.lua and queue.lua follow it in the same script.
+-- call ends here; what it compares are digits of equal number, and a fence with
+-- the mark of a waiter is longer. handover.lua and queue.lua follow it in the
+-- same script.
 
-if redis.call('EXISTS', KEYS[2]) == 0 then
-  local clock = redis.call('TIME')
-  local now_us = tonumber(clock[1]) * 1000000 + tonumber(clock[2])
-  local fence = string.format('%.0f', now_us)
-  if redis.call('SET', KEYS[1], ARGV[1] .. ':' .. fence .. ARGV[2], 'NX', 'PX', ARGV[4]) then
-    -- The fence is kept for a day (see handover.lua).
-    local last = redis.pcall('SET', KEYS[4], fence, 'PX', 86400000, 'GET')
-    if not last or (type(last) == 'string' and (tonumber(last) or now_us) < now_us) then
-      return {1, now_us, 0, now_us}
-    end
-    -- The clock was set back, or a stranger's value or type is in the way: the
-    -- long way decides, from how it was.
-    redis.call('DEL', KEYS[1])
-    if type(last) == 'string' then redis.call('SET', KEYS[4], last, 'PX', 86400000) end
-  end
+local clock = redis.call('TIME')
+local fence = clock[1] .. string.sub('000000', #clock[2] + 1) .. clock[2]
+if redis.call('SET', KEYS[1], ARGV[1] .. ':' .. fence .. ARGV[2], 'NX', 'PX', ARGV[4]) then
+  -- The fence is kept for a day (see handover.lua).
+  local last = redis.pcall('SET', KEYS[4], fence, 'PX', 86400000, 'GET')
+  if not last or (type(last) == 'string' and #last == #fence and last < fence) then return fence end
+  -- Somebody waits, the clock was set back, or a stranger's value or type is in
+  -- the way: the long way decides, from how it was.
+  redis.call('DEL', KEYS[1])
+  if type(last) == 'string' then redis.call('SET', KEYS[4], last, 'PX', 86400000) end
 end

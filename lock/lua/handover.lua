@@ -21,7 +21,8 @@ end
 -- counted on exactly was not written here and is passed over.
 local function lock_mint(stored, now_us)
   local last = 0
-  if stored then last = tonumber(stored) or 0 end
+  -- "nan" and the like are no number that was written here.
+  if stored then last = tonumber(string.match(stored, '^(%d+)w?$') or '0') end
   if not (last >= 0 and last < 9007199254740000) then last = 0 end
   last = math.floor(last)
   if last >= now_us then return last + 1 end
@@ -32,11 +33,20 @@ end
 -- alone keeps tokens rising.
 local lock_fence_ms = 86400000
 
--- Stores that `token` holds the lock for ttl_ms with this fencing token.
-local function lock_set(lock_key, fence_key, token, meta, fence, ttl_ms)
+-- Stores that `token` holds the lock for ttl_ms with this fencing token, and
+-- whether somebody waits, so that the short ways of the scripts know it.
+local function lock_set(lock_key, waiters_key, fence_key, token, meta, fence, ttl_ms)
   local text = string.format('%.0f', fence)
   redis.call('SET', lock_key, token .. ':' .. text .. meta, 'PX', ttl_ms)
+  if redis.call('EXISTS', waiters_key) == 1 then text = text .. 'w' end
   redis.call('SET', fence_key, text, 'PX', lock_fence_ms)
+end
+
+-- Marks that somebody waits, unless it is marked. The mark goes with the first
+-- lock_set after the queue is empty.
+local function lock_mark(fence_key, stored)
+  if stored and string.sub(stored, -1) == 'w' then return end
+  redis.call('SET', fence_key, (stored or '0') .. 'w', 'PX', lock_fence_ms)
 end
 
 local function lock_leave(waiters_key, seen_key, member)
@@ -94,6 +104,6 @@ local function lock_hand_over(own, stored, now_us, claim_ms, trust_receivers)
   if not member or member == own then return member end
   local _, token, meta = lock_split(member)
   lock_leave(waiters_key, seen_key, member)
-  lock_set(lock_key, fence_key, token, meta, fence, claim_ms)
+  lock_set(lock_key, waiters_key, fence_key, token, meta, fence, claim_ms)
   return member
 end

@@ -27,7 +27,7 @@ local ttl = ARGV[4]
 if left > tonumber(ttl) then ttl = left end
 redis.call('SET', KEYS[1], mine .. ARGV[2] .. ARGV[3], 'PX', ttl)
 local stored = redis.pcall('GET', KEYS[2])
-if type(stored) ~= 'table' and (not stored or (tonumber(stored) or 0) < tonumber(ARGV[2])) then
+if type(stored) ~= 'table' and (not stored or tonumber(string.match(stored, '^%d+') or '0') < tonumber(ARGV[2])) then
   redis.call('SET', KEYS[2], ARGV[2], 'PX', 86400000) -- a day, see handover.lua
 end
 return 1

@@ -5,26 +5,26 @@ local token, member = ARGV[1], ARGV[2]
 local trust_receivers = string.find(ARGV[3], 'r', 1, true)
 
 local value = redis.pcall('GET', KEYS[1])
-local stored = redis.pcall('GET', KEYS[4])
+local last = redis.pcall('GET', KEYS[4])
 local queue_broken = lock_broken(redis.pcall('ZCARD', KEYS[2])) or lock_broken(redis.pcall('HLEN', KEYS[3]))
-  or lock_broken(stored)
+  or lock_broken(last)
 
 if member ~= '' and not queue_broken then lock_leave(KEYS[2], KEYS[3], member) end
 
 local mine = token .. ':'
-if type(value) ~= 'string' or string.sub(value, 1, #mine) ~= mine then return {0, 0} end
+if type(value) ~= 'string' or string.sub(value, 1, #mine) ~= mine then return 0 end
 
 -- A stranger's key where the queue should be must not keep the lock held.
 if queue_broken then
   redis.call('DEL', KEYS[1])
-  return {1, 0}
+  return 1
 end
 if string.find(ARGV[3], 'u', 1, true) then
   redis.call('DEL', KEYS[1])
   -- Who is first is woken to try, and may find that a newcomer was quicker.
   lock_choose(KEYS[2], KEYS[3], nil, '0 0 0', lock_now(), trust_receivers)
-  return {1, 0}
+  return 1
 end
-if lock_hand_over(nil, stored, lock_now(), ARGV[4], trust_receivers) then return {1, 1} end
+if lock_hand_over(nil, last, lock_now(), ARGV[4], trust_receivers) then return 2 end
 redis.call('DEL', KEYS[1])
-return {1, 0}
+return 1

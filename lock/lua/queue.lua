@@ -22,10 +22,10 @@ if value and string.sub(value, 1, #mine) == mine then
 end
 
 if not value and (not head[1] or string.find(flags, 'u', 1, true)) then
-  local fence = lock_mint(stored, now_us)
+  local minted = lock_mint(stored, now_us)
   if own then lock_leave(KEYS[2], KEYS[3], own) end
-  lock_set(KEYS[1], KEYS[4], token, meta, fence, ttl_ms)
-  return {1, fence, 0, now_us}
+  lock_set(KEYS[1], KEYS[2], KEYS[4], token, meta, minted, ttl_ms)
+  return {1, minted, 0, now_us}
 end
 
 if own then
@@ -34,6 +34,7 @@ if own then
   redis.call('HSET', KEYS[3], own, string.format('%.0f', math.floor(now_us / 1000) + tonumber(alive_ms)))
   redis.call('PEXPIRE', KEYS[2], queue_ms)
   redis.call('PEXPIRE', KEYS[3], queue_ms)
+  lock_mark(KEYS[4], stored)
 end
 
 if value then
@@ -49,6 +50,6 @@ local next_member = lock_hand_over(own, stored, now_us, claim_ms, string.find(fl
 if next_member and next_member ~= own then return {0, tonumber(claim_ms), 0, now_us} end
 if not next_member and redis.call('ZCARD', KEYS[2]) > 0 then return {0, 0, 0, now_us} end
 if own then lock_leave(KEYS[2], KEYS[3], own) end
-local fence = lock_mint(stored, now_us)
-lock_set(KEYS[1], KEYS[4], token, meta, fence, ttl_ms)
-return {1, fence, 0, now_us}
+local minted = lock_mint(stored, now_us)
+lock_set(KEYS[1], KEYS[2], KEYS[4], token, meta, minted, ttl_ms)
+return {1, minted, 0, now_us}

@@ -6,7 +6,8 @@
 --       place in the queue, or "", 3 flags: "u" to free the lock for whoever
 --       is quickest, instead of handing it over, "r" where PUBLISH counts every
 --       receiver, 4 claim ms
--- Returns {1 if the token held the lock, 1 if a waiter was handed the lock}
+-- Returns 0 the token did not hold the lock, 1 it did, 2 it did and a waiter was
+--         handed the lock
 --
 -- Atomic, because between comparing and deleting the lock could pass to
 -- another, and between deleting and handing over a newcomer could barge in.
@@ -14,9 +15,9 @@
 -- Without waiters the script ends in this file; handover.lua and pass_on.lua
 -- follow it in the same script.
 
-if ARGV[2] == '' and redis.call('EXISTS', KEYS[2]) == 0 then
-  local value = redis.pcall('GET', KEYS[1])
-  if type(value) ~= 'string' or string.sub(value, 1, #ARGV[1] + 1) ~= ARGV[1] .. ':' then return {0, 0} end
+local stored = redis.call('MGET', KEYS[1], KEYS[4]) -- keys of another type read as missing
+if ARGV[2] == '' and stored[2] and string.sub(stored[2], -1) ~= 'w' then
+  if not stored[1] or string.sub(stored[1], 1, #ARGV[1] + 1) ~= ARGV[1] .. ':' then return 0 end
   redis.call('DEL', KEYS[1])
-  return {1, 0}
+  return 1
 end
