@@ -62,9 +62,10 @@ type scriptRun struct {
 	script *redis.Script
 	keys   []string
 	args   []any
-	cmd    *redis.Cmd        // its answer, once done is closed
-	done   chan struct{}     // closed when cmd is there
-	lead   chan []*scriptRun // asks the caller to send these, its own among them
+	cmd    *redis.Cmd // its answer, once turn has told
+	// turn tells the caller once: nil that cmd is there, a batch to send that,
+	// its own call being one of it.
+	turn chan []*scriptRun
 }
 
 // run runs a script like redis.Script's Run. A call that waits for its turn
@@ -81,14 +82,14 @@ func (g *gatherer) run(ctx context.Context, script *redis.Script, keys []string,
 		defer g.landed(now)
 		return script.Run(ctx, g.rdb, keys, args...)
 	}
-	r := &scriptRun{ctx: ctx, script: script, keys: keys, args: args, done: make(chan struct{}), lead: make(chan []*scriptRun, 1)}
+	r := &scriptRun{ctx: ctx, script: script, keys: keys, args: args, turn: make(chan []*scriptRun, 1)}
 	g.queued = append(g.queued, r)
 	g.mu.Unlock()
 	select {
-	case batch := <-r.lead:
-		g.send(ctx, batch)
-		return r.cmd
-	case <-r.done:
+	case batch := <-r.turn:
+		if batch != nil {
+			g.send(ctx, batch, r)
+		}
 		return r.cmd
 	case <-ctx.Done():
 		return g.leave(ctx, r)
@@ -103,10 +104,13 @@ func (g *gatherer) leave(ctx context.Context, r *scriptRun) *redis.Cmd {
 	g.queued = slices.DeleteFunc(g.queued, without)
 	g.mu.Unlock()
 	select {
-	case batch := <-r.lead:
-		if rest := slices.DeleteFunc(batch, without); len(rest) > 0 {
-			leader(rest).lead <- rest
-		} else {
+	case batch := <-r.turn:
+		switch rest := slices.DeleteFunc(batch, without); {
+		case batch == nil: // the answer came this very moment
+			return r.cmd
+		case len(rest) > 0:
+			leader(rest).turn <- rest
+		default:
 			g.landed(time.Now())
 		}
 	default:
@@ -131,7 +135,7 @@ func (g *gatherer) landed(sent time.Time) {
 	batch := slices.Clone(g.queued[:n])
 	g.queued = slices.Delete(g.queued, 0, n)
 	g.latest = now
-	leader(batch).lead <- batch
+	leader(batch).turn <- batch
 }
 
 // leader is the call that may wait longest: the pipeline is bounded by its context.
@@ -148,8 +152,8 @@ func leader(batch []*scriptRun) *scriptRun {
 }
 
 // send runs the batch in one pipeline, and a second one for scripts that Redis
-// does not know. The caller's own call is one of them.
-func (g *gatherer) send(ctx context.Context, batch []*scriptRun) {
+// does not know. own is the caller's call among them.
+func (g *gatherer) send(ctx context.Context, batch []*scriptRun, own *scriptRun) {
 	sent := time.Now()
 	defer g.landed(sent)
 	unsent, run := batch, (*redis.Script).EvalSha
@@ -169,7 +173,7 @@ func (g *gatherer) send(ctx context.Context, batch []*scriptRun) {
 				missing = append(missing, r)
 				continue
 			}
-			close(r.done)
+			r.answered(own)
 		}
 		unsent, run = missing, (*redis.Script).Eval
 		if len(missing) == 0 {
@@ -177,6 +181,14 @@ func (g *gatherer) send(ctx context.Context, batch []*scriptRun) {
 		}
 	}
 	for _, r := range unsent {
-		close(r.done)
+		r.answered(own)
+	}
+}
+
+// answered tells the caller that its answer is there, unless it is the one who
+// got it.
+func (r *scriptRun) answered(own *scriptRun) {
+	if r != own {
+		r.turn <- nil
 	}
 }

@@ -21,7 +21,7 @@ type holding struct {
 	settings settings
 	since    time.Time
 	endBy    time.Time   // when the maximum hold is over; zero without one
-	timer    *time.Timer // ends the lock when its time has come
+	timer    *time.Timer // ends the lock when its time has come; nil where the watchdog does
 
 	releasing sync.Mutex // held during the release's call
 
@@ -98,17 +98,19 @@ func (h *holding) timeUp() (time.Time, error) {
 	return h.deadline, ErrLost
 }
 
-// expire is the timer's function. Renewals do not set the timer anew each time;
-// it finds the deadline moved and sets itself.
+// expire ends the lock if its time is over. The timer that calls it is not set
+// anew by each renewal; it finds the deadline moved and sets itself.
 func (h *holding) expire() {
 	h.mu.Lock()
 	at, cause := h.timeUp()
-	if left := time.Until(at); h.state == stateHeld && left > 0 {
+	left := time.Until(at)
+	if h.state == stateHeld && left > 0 && h.timer != nil {
 		h.timer.Reset(left)
-		h.mu.Unlock()
-		return
 	}
 	h.mu.Unlock()
+	if left > 0 {
+		return
+	}
 	h.lose(cause)
 }
 
@@ -146,7 +148,9 @@ func (h *holding) taken(reason string) error {
 
 // end cancels the contexts and dates the validity back. The caller holds mu.
 func (h *holding) end(cause error) {
-	h.timer.Stop()
+	if h.timer != nil {
+		h.timer.Stop()
+	}
 	if now := time.Now(); h.deadline.After(now) {
 		h.deadline = now
 	}

@@ -106,7 +106,7 @@ func TestManager_Acquire_ReplyLost(t *testing.T) {
 		flaky := redistest.Second(t, rdb)
 		m := newManager(t, flaky, slow)
 		// Once the script is known to Redis, its next reply is lost.
-		mustRelease(t, mustAcquire(t, m, resource(t)))
+		mustRelease(t, mustAcquire(t, m, name))
 		var first, calls atomic.Int64
 		flaky.AddHook(hook(func(next redis.ProcessHook) redis.ProcessHook {
 			return func(ctx context.Context, cmd redis.Cmder) error {

@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// watchdog is the state of the one loop that renews all locks of a manager. It
-// starts with the first lock and ends when it wakes up and finds none held, so
+// watchdog is the state of the one loop that renews all locks of a manager, and
+// ends those that could not be renewed in time. It makes no call itself, so that
+// it is never late; what it has to renew it hands to goroutines. It starts with the first lock and ends when it wakes up and finds none held, so
 // that a stream of short locks does not start it each time. Manager.mu guards
 // its fields.
 type watchdog struct {
@@ -28,8 +29,10 @@ func (m *Manager) watch(h *holding) error {
 		return ErrClosed
 	}
 	h.mu.Lock()
-	at, _ := h.timeUp()
-	h.timer = time.AfterFunc(time.Until(at), h.expire)
+	if h.settings.unwatched || h.settings.maxHold > 0 {
+		at, _ := h.timeUp()
+		h.timer = time.AfterFunc(time.Until(at), h.expire)
+	}
 	due, slack := h.renewAt()
 	h.mu.Unlock()
 	m.held[h] = struct{}{}
@@ -74,7 +77,10 @@ func (m *Manager) renewLoop() {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for {
-		due, next, running := m.dueLocks(time.Now())
+		due, over, next, running := m.dueLocks(time.Now())
+		for _, h := range over {
+			h.expire()
+		}
 		if !running {
 			return
 		}
@@ -91,15 +97,15 @@ func (m *Manager) renewLoop() {
 // idleLook is how long the loop sleeps at most, and goes on without a lock.
 const idleLook = 10 * time.Second
 
-// dueLocks returns the locks to renew, by their TTL, and when to look again.
-// Those that are due soon come along, so that many locks make few round trips.
+// dueLocks returns the locks to renew, by their TTL, those whose time is over,
+// and when to look again. Those that are due soon come along, so that many locks make few round trips.
 // With no lock held, or at the end of the manager, the loop ends.
-func (m *Manager) dueLocks(now time.Time) (due map[time.Duration][]*holding, next time.Time, running bool) {
+func (m *Manager) dueLocks(now time.Time) (due map[time.Duration][]*holding, over []*holding, next time.Time, running bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.life.Err() != nil {
 		m.dog.running = false
-		return nil, time.Time{}, false
+		return nil, nil, time.Time{}, false
 	}
 	next = now.Add(min(idleLook, m.cfg.TTL/3))
 	for h := range m.held {
@@ -110,8 +116,16 @@ func (m *Manager) dueLocks(now time.Time) (due map[time.Duration][]*holding, nex
 		h.mu.Lock()
 		at, slack := h.renewAt()
 		ttl := h.settings.ttl
+		if h.renewing || at.After(h.deadline) {
+			at = h.deadline // the end of the renewal kicks the loop
+		}
 		switch {
-		case h.renewing || h.state != stateHeld: // its end kicks the loop
+		case h.state != stateHeld:
+		case !h.deadline.After(now):
+			over = append(over, h)
+		case h.renewing && at.Before(next):
+			next = at
+		case h.renewing:
 		case !at.After(now.Add(slack)):
 			if due == nil {
 				due = make(map[time.Duration][]*holding)
@@ -124,7 +138,7 @@ func (m *Manager) dueLocks(now time.Time) (due map[time.Duration][]*holding, nex
 		h.mu.Unlock()
 	}
 	m.dog.next, m.dog.running = next, running
-	return due, next, running
+	return due, over, next, running
 }
 
 // renew extends the locks in batches of one TTL, each bounded by a third of it
