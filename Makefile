@@ -51,6 +51,7 @@ run: build ## Build and start the service with embedded engines
 .PHONY: test
 test: deps ## Run every test on every engine, with the race detector, in random order
 	CI=true $(GO) test -race -shuffle=on -timeout $(TEST_TIMEOUT) $(ARGS) ./...
+	cd bench && $(GO) test -race -shuffle=on -timeout $(TEST_TIMEOUT) ./...
 
 .PHONY: test-short
 test-short: ## Run the quick tests on the engines that are installed
@@ -60,6 +61,7 @@ test-short: ## Run the quick tests on the engines that are installed
 lint: $(GOLANGCI_LINT) ## Run the linters of .golangci.yml, and check the format and the scripts
 	for script in .ci/run .ci/*.sh; do bash -n "$$script"; done
 	$(GOLANGCI_LINT) run ./...
+	cd bench && $(GOLANGCI_LINT) run --config ../.golangci.yml ./...
 
 .PHONY: fmt
 fmt: $(GOLANGCI_LINT) ## Format the Go files
@@ -68,6 +70,10 @@ fmt: $(GOLANGCI_LINT) ## Format the Go files
 .PHONY: bench
 bench: deps ## Measure the speed ratios (ARGS: options of internal/bench)
 	$(GO) run ./internal/bench $(ARGS)
+
+.PHONY: bench-lock
+bench-lock: deps ## Compare the lock with other libraries (ARGS: options of bench/lock)
+	cd bench && $(GO) run ./lock $(ARGS)
 
 .PHONY: loadtest
 loadtest: ## Start the service, send a burst, check the result (ARGS: options of loadtest)
@@ -89,6 +95,7 @@ deps: ## Install redis-server where it is missing
 .PHONY: tidy-check
 tidy-check: ## Fail when go.mod or go.sum is not tidy or a module was altered
 	$(GO) mod tidy -diff
+	cd bench && $(GO) mod tidy -diff
 	$(GO) mod verify
 
 # Not part of ci: it asks a vulnerability database over the network, and its

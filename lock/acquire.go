@@ -16,6 +16,7 @@ type attempt struct {
 	token    string
 	member   string // entry in the queue; "" until it waits
 	started  time.Time
+	echo     bool      // the next call asks whether the subscription stands
 	told     chan news // one message at a time; see tell
 
 	sent  time.Time // before the last call that was answered
@@ -240,9 +241,13 @@ var errEnded = errors.New("lock: ended during the call")
 // After errEnded nothing is left to give back.
 func (m *Manager) try(ctx context.Context, a *attempt) (l *Lock, pause time.Duration, err error) {
 	sent := time.Now()
+	a.echo = a.told != nil && m.wake.wantsEcho(sent)
 	r, err := m.ask(ctx, a)
 	if err != nil {
 		return nil, m.pause(m.cfg.Liveness), err
+	}
+	if a.echo {
+		m.wake.echoed(sent)
 	}
 	a.sent, a.nowUS = sent, r.nowUS
 	if r.repaired {

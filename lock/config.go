@@ -41,7 +41,8 @@ type Config struct {
 	// NewQuorum.
 	Replicas int
 	// NodeTimeout bounds the call to each node of a quorum; default a tenth of
-	// TTL; at most CallTimeout and a third of TTL. Only with NewQuorum.
+	// TTL or CallTimeout, whichever is less; at most CallTimeout and a third of
+	// TTL. Only with NewQuorum.
 	NodeTimeout time.Duration
 	// Metadata is a text of at most 512 bytes that Inspect shows of the locks
 	// and waiters of this manager, such as the host's name and the process id;

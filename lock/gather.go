@@ -66,6 +66,7 @@ type scriptRun struct {
 	// turn tells the caller once: nil that cmd is there, a batch to send that,
 	// its own call being one of it.
 	turn chan []*scriptRun
+	gone bool // its caller has stopped waiting; guarded by the gatherer's mu
 }
 
 // run runs a script like redis.Script's Run. A call that waits for its turn
@@ -97,28 +98,26 @@ func (g *gatherer) run(ctx context.Context, script *redis.Script, keys []string,
 }
 
 // leave takes a call whose context has ended out of the queue. If it was asked
-// to lead meanwhile, the rest of its batch gets another leader.
+// to lead meanwhile, another of its batch is.
 func (g *gatherer) leave(ctx context.Context, r *scriptRun) *redis.Cmd {
 	g.mu.Lock()
-	without := func(q *scriptRun) bool { return q == r }
-	g.queued = slices.DeleteFunc(g.queued, without)
-	g.mu.Unlock()
+	defer g.mu.Unlock()
+	r.gone = true
+	g.queued = slices.DeleteFunc(g.queued, (*scriptRun).left)
 	select {
 	case batch := <-r.turn:
-		switch rest := slices.DeleteFunc(batch, without); {
-		case batch == nil: // the answer came this very moment
-			return r.cmd
-		case len(rest) > 0:
-			leader(rest).turn <- rest
-		default:
-			g.landed(time.Now())
+		if batch == nil {
+			return r.cmd // the answer came this very moment
 		}
+		g.appoint(batch)
 	default:
 	}
 	cmd := redis.NewCmd(ctx)
 	cmd.SetErr(ctx.Err())
 	return cmd
 }
+
+func (r *scriptRun) left() bool { return r.gone }
 
 // landed is called when a call or pipeline has returned. If calls have gathered
 // it hands its lane over to them.
@@ -127,14 +126,24 @@ func (g *gatherer) landed(sent time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.near.note(now, now.Sub(sent))
-	if len(g.queued) == 0 {
-		g.flying--
-		return
-	}
 	n := min(len(g.queued), gatherLimit)
 	batch := slices.Clone(g.queued[:n])
 	g.queued = slices.Delete(g.queued, 0, n)
 	g.latest = now
+	g.appoint(batch)
+}
+
+// appoint has one of the batch send it, or gives up the lane if nobody of it is
+// there any more. The caller holds mu.
+func (g *gatherer) appoint(batch []*scriptRun) {
+	batch = slices.DeleteFunc(batch, (*scriptRun).left)
+	if len(batch) == 0 {
+		if len(g.queued) == 0 {
+			g.flying--
+			return
+		}
+		batch, g.queued = g.queued, nil
+	}
 	leader(batch).turn <- batch
 }
 

@@ -28,6 +28,7 @@ type holding struct {
 	mu        sync.Mutex
 	deadline  time.Time // until when the lock is known to be ours
 	notBefore time.Time // the watchdog leaves the lock alone until then
+	retryAt   time.Time // after a renewal that failed: when the next one follows
 	renewing  bool      // a renewal is under way
 	state     state
 	lostBy    error   // why it ended before it was released

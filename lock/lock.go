@@ -134,6 +134,13 @@ func (l *Lock) Release(ctx context.Context) error {
 	return nil
 }
 
+// released says whether this handle was released.
+func (l *Lock) released() bool {
+	l.h.mu.Lock()
+	defer l.h.mu.Unlock()
+	return l.over
+}
+
 // Do runs fn while the lock is held. Its context ends with ctx and, with the
 // lock's cause, when the lock does; fn should then return soon. The lock is
 // released when fn returns or panics. The error joins that of fn, the reason
@@ -147,14 +154,12 @@ func (m *Manager) Do(ctx context.Context, resource string, fn func(ctx context.C
 	held, stop := l.within(ctx)
 	defer func() {
 		stop()
-		ended := context.Cause(&l.ctx)
-		released := l.Release(ctx)
-		switch {
-		case errors.Is(ended, ErrReleased): // by fn, which is its right
-		case ended != nil:
+		// When fn released the lock itself that is its right; when anybody else
+		// did, or it was lost, fn was perhaps not alone.
+		if ended := context.Cause(&l.ctx); ended != nil && !l.released() {
 			err = errors.Join(err, fmt.Errorf("lock: do %q: %w", resource, trimmed{ended}))
 		}
-		err = errors.Join(err, released)
+		err = errors.Join(err, l.Release(ctx))
 	}()
 	return fn(held, l)
 }

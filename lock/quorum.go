@@ -80,7 +80,7 @@ func quorumConfig(cfg Config) (Config, error) {
 		return cfg, err
 	}
 	setDefault(&cfg.Poll, max(time.Millisecond, min(25*time.Millisecond, cfg.TTL/4)))
-	setDefault(&cfg.NodeTimeout, max(cfg.TTL/10, minTTL/4))
+	setDefault(&cfg.NodeTimeout, min(max(cfg.TTL/10, minTTL/4), cfg.CallTimeout))
 	switch {
 	case cfg.NodeTimeout <= 0 || cfg.NodeTimeout > cfg.CallTimeout:
 		return cfg, fmt.Errorf("%w config: NodeTimeout is %s, it must be more than zero and at most CallTimeout %s", ErrInvalid, cfg.NodeTimeout, cfg.CallTimeout)
@@ -377,6 +377,7 @@ func (q *quorum) inspect(ctx context.Context, k *keys, waiters int) (Info, error
 	var failures []error
 	var free Info
 	byToken := make(map[string]Info)
+	fences := make(map[Holder]map[int64]int) // on how many nodes each holder has which
 	for range q.nodes {
 		v := <-votes
 		switch {
@@ -385,14 +386,20 @@ func (q *quorum) inspect(ctx context.Context, k *keys, waiters int) (Info, error
 		case !v.answer.Held:
 			free.Fence = max(free.Fence, v.answer.Fence)
 		default:
-			token := v.answer.Holder.Token
-			known, ok := byToken[token]
-			if ok {
-				v.answer.Nodes += known.Nodes
-				v.answer.Fence = max(v.answer.Fence, known.Fence)
-				v.answer.Remaining = min(v.answer.Remaining, known.Remaining)
+			holder, fence := v.answer.Holder, v.answer.Fence
+			if fences[holder] == nil {
+				fences[holder] = make(map[int64]int)
 			}
-			byToken[token] = v.answer
+			fences[holder][fence]++
+			if known, ok := byToken[holder.Token]; ok {
+				v.answer.Nodes += known.Nodes
+				v.answer.Remaining = min(v.answer.Remaining, known.Remaining)
+				// A node that granted late has its own fence until it is renewed.
+				if fences[holder][known.Fence] > fences[holder][fence] {
+					v.answer.Fence = known.Fence
+				}
+			}
+			byToken[holder.Token] = v.answer
 		}
 	}
 	for _, info := range byToken {

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -21,6 +22,9 @@ type wakeup struct {
 
 	mu      sync.Mutex
 	waiters map[string]*attempt // by token
+
+	heard atomic.Int64 // when the subscription last showed that it stands, ns
+	asked atomic.Int64 // when a script last published to it for that purpose
 }
 
 func newWakeup(rdb redis.UniversalClient) wakeup {
@@ -35,12 +39,38 @@ type news struct {
 }
 
 const (
-	// pingEvery is how long the subscription may be silent before it is
-	// tested, and then how long the answer may take.
-	pingEvery = 3 * time.Second
+	// hearEvery is how long the subscription may be silent before it is tested.
+	// A connection that a network forgot looks just like one without messages.
+	hearEvery = 3 * time.Second
+	// hearWithin is how long the answer to a test may take.
+	hearWithin = time.Second
 	// redialMax is the longest pause before a subscription is tried again.
 	redialMax = time.Second
 )
+
+// wantsEcho says whether a waiter's next call, which shows that it is alive,
+// should also test the subscription, so that waiting needs no other command. One
+// of them at a time does.
+func (w *wakeup) wantsEcho(now time.Time) bool {
+	heard, asked := w.heard.Load(), w.asked.Load()
+	return now.UnixNano()-heard > int64(hearEvery) && asked <= heard
+}
+
+// echoed notes that a script, sent at that time, has published to us.
+func (w *wakeup) echoed(at time.Time) { w.asked.Store(at.UnixNano()) }
+
+// deaf says that a test was not answered in time. ping says that the
+// subscription was silent for long and that no waiter is there to test it.
+func (w *wakeup) deaf(now time.Time) (deaf, ping bool) {
+	heard, asked := w.heard.Load(), w.asked.Load()
+	if asked > heard {
+		return now.UnixNano()-asked > int64(hearWithin), false
+	}
+	w.mu.Lock()
+	waiters := len(w.waiters)
+	w.mu.Unlock()
+	return false, waiters == 0 && now.UnixNano()-heard > int64(hearEvery)
+}
 
 // polls says that waiters ask for themselves.
 func (m *Manager) polls() bool { return m.wake.rdb == nil }
@@ -103,18 +133,26 @@ func (m *Manager) listenOnce() (confirmed bool) {
 	defer closeSub()
 	unhook := context.AfterFunc(m.life, closeSub)
 	defer unhook()
-	silent := false
 	for {
-		msg, err := sub.ReceiveTimeout(m.life, pingEvery)
+		msg, err := sub.ReceiveTimeout(m.life, hearWithin)
+		now := time.Now()
 		var netErr net.Error
-		if errors.As(err, &netErr) && netErr.Timeout() && !silent && sub.Ping(m.life) == nil {
-			silent = true
+		switch {
+		case err == nil:
+			m.wake.heard.Store(now.UnixNano())
+		case errors.As(err, &netErr) && netErr.Timeout():
+			deaf, ping := m.wake.deaf(now)
+			if ping {
+				m.wake.echoed(now)
+				deaf = sub.Ping(m.life) != nil
+			}
+			if deaf {
+				return confirmed
+			}
 			continue
-		}
-		if err != nil {
+		default:
 			return confirmed
 		}
-		silent = false
 		switch msg := msg.(type) {
 		case *redis.Subscription:
 			confirmed = true
@@ -141,7 +179,8 @@ func (m *Manager) confirmed() {
 // deliver passes a message "<token> <fence> <set at, us> <claim ms>" on to its
 // waiter. One that is waiting no more has been withdrawn from the queue, and
 // gave back the lock with that. "! <token> <reason>" tells a holder that its
-// lock was taken by force. A message of another form is not ours.
+// lock was taken by force, and "." only that the subscription stands. A message
+// of another form is not ours.
 func (m *Manager) deliver(payload string) {
 	if forced, ok := strings.CutPrefix(payload, "! "); ok {
 		token, reason, _ := strings.Cut(forced, " ")
@@ -185,6 +224,9 @@ func (m *Manager) addWaiter(a *attempt) {
 }
 
 func (m *Manager) removeWaiter(a *attempt) {
+	if a.told == nil {
+		return // it never was one, and a call under way may be giving it a new token
+	}
 	m.wake.mu.Lock()
 	delete(m.wake.waiters, a.token)
 	m.wake.mu.Unlock()

@@ -118,6 +118,8 @@ func (m *Manager) dueLocks(now time.Time) (due map[time.Duration][]*holding, ove
 		ttl := h.settings.ttl
 		if h.renewing || at.After(h.deadline) {
 			at = h.deadline // the end of the renewal kicks the loop
+		} else if at.Before(h.retryAt) {
+			at, slack = h.retryAt, 0
 		}
 		switch {
 		case h.state != stateHeld:
@@ -174,7 +176,7 @@ func (m *Manager) renewed(h *holding, sent time.Time, e extension) {
 	if e.err != nil {
 		// The same locks are due at once; this keeps a Redis that is down from
 		// being called in a loop.
-		h.notBefore = time.Now().Add(max(ttl/20, time.Millisecond))
+		h.retryAt = time.Now().Add(max(ttl/20, time.Millisecond))
 	}
 	h.mu.Unlock()
 	switch {

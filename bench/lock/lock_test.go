@@ -1,0 +1,145 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"maps"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestCount(t *testing.T) {
+	t.Parallel()
+	stream := strings.Join([]string{
+		`+1700000000.000001 [0 127.0.0.1:1] "evalsha" "before"`,
+		`+1700000000.000002 [0 127.0.0.1:9] "echo" "bench:begin"`,
+		`+1700000000.000003 [0 127.0.0.1:1] "EVALSHA" "a] \"b" "1"`,
+		`+1700000000.000004 [0 lua] "SET" "k" "v"`,
+		`+1700000000.000005 [0 127.0.0.1:2] "ping"`,
+		`+1700000000.000006 [0 127.0.0.1:1] "evalsha" "a" "bench:end"`,
+		`+1700000000.000007 [0 127.0.0.1:9] "echo" "bench:end"`,
+		`+1700000000.000008 [0 127.0.0.1:1] "evalsha" "after"`,
+	}, "\r\n")
+	got := count(bufio.NewReader(strings.NewReader(stream)))
+	if got.err != nil {
+		t.Fatal(got.err)
+	}
+	for _, tc := range []struct {
+		left map[string]bool
+		want map[string]int
+	}{
+		{nil, map[string]int{"evalsha": 2, "ping": 1}},
+		{map[string]bool{"127.0.0.1:1": true}, map[string]int{"ping": 1}},
+	} {
+		if sum := got.from.without(tc.left); !maps.Equal(sum, tc.want) {
+			t.Errorf("without %v: %v, want %v", tc.left, sum, tc.want)
+		}
+	}
+}
+
+func TestCount_Broken(t *testing.T) {
+	t.Parallel()
+	for _, stream := range []string{"", "-ERR no\r\n", `+1.0 [0 127.0.0.1:1] "ping"` + "\r\n"} {
+		if got := count(bufio.NewReader(strings.NewReader(stream))); got.err == nil {
+			t.Errorf("%q: no error", stream)
+		}
+	}
+}
+
+func TestArena_Summary(t *testing.T) {
+	t.Parallel()
+	ms := time.Millisecond
+	a := &arena{samples: [][]sample{
+		{
+			{began: 0, got: 5 * ms, handover: -1},                            // before the window
+			{began: 9 * ms, got: 12 * ms, handover: 2 * ms},                  // began before it
+			{began: 13 * ms, got: 14 * ms, handover: ms / 2, byItself: true}, // not handed over
+			{began: 15 * ms, got: 18 * ms, handover: 4 * ms},                 // counts fully
+			{began: 19 * ms, got: 21 * ms, handover: 90 * ms},                // after it
+		},
+		{{began: 0, got: 25 * ms, handover: ms}},
+	}}
+	a.overlaps.Store(3)
+	got, err := a.summary(10*ms, 20*ms)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.acquired != 3 || got.byItself != 1 || got.unserved != 1 || got.overlaps != 3 {
+		t.Errorf("acquired %d, by itself %d, unserved %d, overlaps %d; want 3, 1, 1, 3",
+			got.acquired, got.byItself, got.unserved, got.overlaps)
+	}
+	if got.meanWait != 2*ms || got.longestWait != 3*ms || got.longestToMean() != 1.5 {
+		t.Errorf("waits: mean %s, longest %s", got.meanWait, got.longestWait)
+	}
+	if d := got.p99 - 4*ms; d < 0 || d > 4*ms/100 {
+		t.Errorf("p99 = %s, want 4ms within the histogram's precision", got.p99)
+	}
+	if d := got.p50 - 2*ms; d < 0 || d > 2*ms/100 {
+		t.Errorf("p50 = %s, want 2ms", got.p50)
+	}
+}
+
+func TestMedianOf(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		in   []float64
+		want float64
+	}{{nil, 0}, {[]float64{3}, 3}, {[]float64{9, 1, 4}, 4}, {[]float64{4, 1, 2, 9}, 3}} {
+		if got := medianOf(tc.in, func(f float64) float64 { return f }); got != tc.want {
+			t.Errorf("median of %v = %v, want %v", tc.in, got, tc.want)
+		}
+	}
+}
+
+func TestTurn(t *testing.T) {
+	t.Parallel()
+	all := contenders()
+	for place := range all {
+		first := make(map[string]bool)
+		for round := range all {
+			first[turn(all, round)[place].name()] = true
+		}
+		if len(first) != len(all) {
+			t.Errorf("place %d is taken by %d of %d", place, len(first), len(all))
+		}
+	}
+}
+
+func TestResults_Bars(t *testing.T) {
+	t.Parallel()
+	all, err := choose("ours, redislock")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := newResults(all)
+	second := usage{elapsed: time.Second}
+	for name, ops := range map[string]int64{"ours": 90, "redislock": 100} {
+		r.of[name].uncontended[8] = []uncontended{{usage: second, ops: ops}}
+	}
+	r.of["ours"].contended[0] = []contended{{p99: 20}}
+	r.of["redislock"].contended[0] = []contended{{p99: 100}}
+	r.of["ours"].contended[time.Millisecond] = []contended{{meanWait: 100, longestWait: 151}}
+	r.of["ours"].commandsContended = commands{sent: map[string]int{"evalsha": 9}, acquired: 3}
+	r.of["ours"].waiting = waiting{sent: map[string]int{"evalsha": 2 * waiters}, elapsed: 2 * time.Second}
+	r.of["ours"].overlaps = 1
+	var out bytes.Buffer
+	r.bars(&out)
+	want := `BAR lock_uncontended_8/fastest 0.900 1.00 missed
+BAR lock_handover_p99_hold0/best_other 0.200 0.20 met
+BAR lock_overlaps 1 0 missed
+BAR lock_longest_wait/mean 1.51 1.50 missed
+BAR lock_commands_contended 3.00 4.00 met
+BAR lock_commands_waiting/liveness 1.000 1.00 met
+`
+	if out.String() != want {
+		t.Errorf("got\n%swant\n%s", out.String(), want)
+	}
+}
+
+func TestChoose_Unknown(t *testing.T) {
+	t.Parallel()
+	if _, err := choose("ours,nobody"); err == nil || !strings.Contains(err.Error(), "redsync-5ms") {
+		t.Errorf("err = %v, want one that lists the contenders", err)
+	}
+}

@@ -1,0 +1,136 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+)
+
+// report writes the tables, then the bars.
+func (r *results) report(out io.Writer) error {
+	for _, table := range []func(io.Writer){
+		r.uncontendedTable,
+		func(w io.Writer) { r.handoverTable(w, 0) },
+		func(w io.Writer) { r.handoverTable(w, time.Millisecond) },
+		func(w io.Writer) { r.fairnessTable(w, time.Millisecond) },
+		r.commandsTable,
+		r.waitingTable,
+	} {
+		w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+		table(w)
+		fmt.Fprintln(w)
+		if err := w.Flush(); err != nil {
+			return err
+		}
+	}
+	r.bars(out)
+	return nil
+}
+
+func (r *results) uncontendedTable(w io.Writer) {
+	fmt.Fprintf(w, "Uncontended: acquire and release, each goroutine on a resource of its own, one manager\n")
+	fmt.Fprintf(w, "goroutines")
+	for _, n := range parallelism {
+		fmt.Fprintf(w, "\t%d: /s\tclient us\tRedis us", n)
+	}
+	fmt.Fprintln(w, "\tstalled")
+	for _, name := range r.names {
+		got := r.of[name]
+		if got.waitsOnly {
+			continue
+		}
+		fmt.Fprint(w, name)
+		for _, n := range parallelism {
+			rounds := got.uncontended[n]
+			client := medianOf(rounds, func(u uncontended) float64 { return per(u.clientCPU, int(u.ops)) })
+			server := medianOf(rounds, func(u uncontended) float64 { return per(u.redisCPU, int(u.ops)) })
+			fmt.Fprintf(w, "\t%.0f\t%.1f\t%.1f", speed(n)(got), client, server)
+		}
+		fmt.Fprintf(w, "\t%d\n", got.stalled)
+	}
+}
+
+func (r *results) handoverTable(w io.Writer, hold time.Duration) {
+	fmt.Fprintf(w, "Contended: %d waiters in %d managers, hold %s; handover to another holder, us; CPU per acquisition\n",
+		waiters, managers, hold)
+	fmt.Fprintf(w, "contender\tp50\tp99\tp99 with itself\tagain itself\tacquired/s\tclient us\tRedis us\toverlaps\n")
+	for _, name := range r.names {
+		rounds := r.of[name].contended[hold]
+		m := func(pick func(contended) float64) float64 { return medianOf(rounds, pick) }
+		var overlaps int64
+		for _, c := range rounds {
+			overlaps += c.overlaps
+		}
+		fmt.Fprintf(w, "%s\t%.0f\t%.0f\t%.0f\t%.0f %%\t%.0f\t%.1f\t%.1f\t%d\n", name,
+			m(func(c contended) float64 { return micros(c.p50) }),
+			m(func(c contended) float64 { return micros(c.p99) }),
+			m(func(c contended) float64 { return micros(c.anyP99) }),
+			m(func(c contended) float64 { return 100 * ratio(float64(c.byItself), float64(c.acquired)) }),
+			m(func(c contended) float64 { return float64(c.acquired) / c.elapsed.Seconds() }),
+			m(func(c contended) float64 { return per(c.clientCPU, c.acquired) }),
+			m(func(c contended) float64 { return per(c.redisCPU, c.acquired) }),
+			overlaps)
+	}
+}
+
+func (r *results) fairnessTable(w io.Writer, hold time.Duration) {
+	fmt.Fprintf(w, "Fairness: waits of those %d waiters, hold %s, ms; waits cut off at the end are left out\n", waiters, hold)
+	fmt.Fprintf(w, "contender\tmean\tp99\tlongest\tlongest/mean\tnever served\n")
+	for _, name := range r.names {
+		m := func(pick func(contended) float64) float64 { return medianOf(r.of[name].contended[hold], pick) }
+		fmt.Fprintf(w, "%s\t%.1f\t%.1f\t%.1f\t%.2f\t%.0f of %d\n", name,
+			m(func(c contended) float64 { return micros(c.meanWait) / 1000 }),
+			m(func(c contended) float64 { return micros(c.p99Wait) / 1000 }),
+			m(func(c contended) float64 { return micros(c.longestWait) / 1000 }),
+			m(contended.longestToMean),
+			m(func(c contended) float64 { return float64(c.unserved) }), waiters)
+	}
+}
+
+func (r *results) commandsTable(w io.Writer) {
+	fmt.Fprintf(w, "Commands per acquisition: sent by clients (MONITOR), and run in all, scripts included (commandstats, hold 1ms)\n")
+	fmt.Fprintf(w, "contender\tuncontended\tcontended\tall contended\tsent, contended\n")
+	for _, name := range r.names {
+		got := r.of[name]
+		alone := "as above"
+		if !got.waitsOnly {
+			alone = fmt.Sprintf("%.2f", got.commandsAlone.perAcquisition())
+		}
+		all := medianOf(got.contended[time.Millisecond], func(c contended) float64 {
+			return ratio(float64(c.calls), float64(c.acquired))
+		})
+		fmt.Fprintf(w, "%s\t%s\t%.2f\t%.2f\t%s\n", name, alone, got.commandsContended.perAcquisition(), all,
+			breakdown(got.commandsContended.sent, float64(got.commandsContended.acquired)))
+	}
+}
+
+func (r *results) waitingTable(w io.Writer) {
+	fmt.Fprintf(w, "Waiting: %d waiters in %d managers while another holds the lock; its own connections are not counted\n", waiters, managers)
+	fmt.Fprintf(w, "contender\tcommands per waiter and s\tclient CPU\tRedis CPU\tsent, per waiter and s\n")
+	for _, name := range r.names {
+		got := r.of[name].waiting
+		fmt.Fprintf(w, "%s\t%.2f\t%.1f %%\t%.1f %%\t%s\n", name, got.perWaiterSecond(),
+			100*ratio(float64(got.clientCPU), float64(got.usage.elapsed)),
+			100*ratio(float64(got.redisCPU), float64(got.usage.elapsed)),
+			breakdown(got.sent, waiters*got.elapsed.Seconds()))
+	}
+}
+
+// breakdown lists commands by name, most frequent first, each divided by n.
+func breakdown(sent map[string]int, n float64) string {
+	names := slices.SortedFunc(maps.Keys(sent), func(a, b string) int {
+		return cmp.Or(cmp.Compare(sent[b], sent[a]), cmp.Compare(a, b))
+	})
+	parts := make([]string, 0, len(names))
+	for _, name := range names {
+		parts = append(parts, fmt.Sprintf("%s %.2f", name, ratio(float64(sent[name]), n)))
+	}
+	return strings.Join(parts, ", ")
+}
+
+func micros(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }

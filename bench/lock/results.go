@@ -1,0 +1,90 @@
+package main
+
+import (
+	"slices"
+	"time"
+)
+
+// results holds what was measured of each contender.
+type results struct {
+	names []string // in the order of the tables
+	of    map[string]*result
+}
+
+type result struct {
+	waitsOnly         bool
+	uncontended       map[int][]uncontended // by goroutines, one for each round
+	contended         map[time.Duration][]contended
+	commandsAlone     commands
+	commandsContended commands
+	waiting           waiting
+	overlaps          int64 // over all phases
+	stalled           int64 // goroutines, over all uncontended phases
+}
+
+func newResults(all []contender) *results {
+	r := &results{of: make(map[string]*result)}
+	for _, c := range all {
+		r.names = append(r.names, c.name())
+		r.of[c.name()] = &result{
+			waitsOnly:   c.waitsOnly(),
+			uncontended: make(map[int][]uncontended),
+			contended:   make(map[time.Duration][]contended),
+		}
+	}
+	return r
+}
+
+// medianOf is the median over the rounds of what pick returns; 0 without rounds.
+func medianOf[T any](rounds []T, pick func(T) float64) float64 {
+	v := make([]float64, 0, len(rounds))
+	for _, r := range rounds {
+		v = append(v, pick(r))
+	}
+	slices.Sort(v)
+	switch n := len(v); {
+	case n == 0:
+		return 0
+	case n%2 == 1:
+		return v[n/2]
+	default:
+		return (v[n/2-1] + v[n/2]) / 2
+	}
+}
+
+// others returns a figure of everyone but ours, without those that have none.
+func (r *results) others(figure func(*result) float64) []float64 {
+	var v []float64
+	for _, name := range r.names {
+		if f := figure(r.of[name]); name != oursName && f > 0 {
+			v = append(v, f)
+		}
+	}
+	return v
+}
+
+func speed(n int) func(*result) float64 {
+	return func(r *result) float64 { return medianOf(r.uncontended[n], uncontended.perSecond) }
+}
+
+func handoverP99(hold time.Duration) func(*result) float64 {
+	return func(r *result) float64 {
+		return medianOf(r.contended[hold], func(c contended) float64 { return float64(c.p99) })
+	}
+}
+
+// longestToMean is a measure of fairness: 1 when everyone waits equally long.
+func (c contended) longestToMean() float64 { return ratio(float64(c.longestWait), float64(c.meanWait)) }
+
+// per is a use per acquisition, in microseconds.
+func per(d time.Duration, n int) float64 {
+	return ratio(float64(d)/float64(time.Microsecond), float64(n))
+}
+
+// ratio is a/b, and 0 where there is nothing to divide by.
+func ratio(a, b float64) float64 {
+	if b == 0 {
+		return 0
+	}
+	return a / b
+}
