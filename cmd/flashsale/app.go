@@ -291,7 +291,10 @@ func (a *app) addWorker() {
 
 func (a *app) addAPI(ctx context.Context) error {
 	s := a.settings
-	locks, err := lock.New(a.rdb, lock.Config{TTL: lockTTL, ClaimTTL: lockClaimTTL, Liveness: lockLiveness})
+	locks, err := lock.New(a.rdb, lock.Config{
+		TTL: lockTTL, ClaimTTL: lockClaimTTL, Liveness: lockLiveness,
+		Metadata: processName(), Observer: a.lockMetrics(),
+	})
 	if err != nil {
 		return err
 	}
@@ -318,22 +321,6 @@ func (a *app) addAPI(ctx context.Context) error {
 		Volatile: s.Redis == embeddedRedis, OnError: report,
 	})
 	return a.addHTTP(ctx, items)
-}
-
-func (a *app) batchMetrics() func(int, time.Duration) {
-	size := prometheus.NewHistogram(prometheus.HistogramOpts{
-		Name: "flashsale_purchase_batch_requests", Help: "Purchases per script.",
-		Buckets: prometheus.ExponentialBuckets(1, 2, 10),
-	})
-	took := prometheus.NewHistogram(prometheus.HistogramOpts{
-		Name: "flashsale_purchase_script_seconds", Help: "Round trip of one purchase script.",
-		Buckets: prometheus.ExponentialBuckets(0.0001, 2, 14),
-	})
-	a.registry.MustRegister(size, took)
-	return func(n int, d time.Duration) {
-		size.Observe(float64(n))
-		took.Observe(d.Seconds())
-	}
 }
 
 func (a *app) verifier(ctx context.Context) (*auth.Verifier, error) {

@@ -257,7 +257,14 @@ func TestAddresses(t *testing.T) {
 	if p := c.buy(item, "alice", "k"); p.verdict() != "201" {
 		t.Errorf("buy: %s", p.verdict())
 	}
-	metrics, err := dialAddr(t, worker.OpsURL()).do("GET", "/metrics", "", "")
+	// The creation of the item takes its lock once, the purchase again or still.
+	metrics, err := dialAddr(t, api.OpsURL()).do("GET", "/metrics", "", "")
+	for _, line := range []string{"flashsale_lock_wait_seconds_count ", `flashsale_lock_events_total{event="lost"} 0`} {
+		if err != nil || !strings.Contains(metrics.Body, line) || strings.Contains(metrics.Body, "flashsale_lock_wait_seconds_count 0\n") {
+			t.Errorf("the API's metrics of its locks lack %q: error %v\n%s", line, err, grep(metrics.Body, "flashsale_lock"))
+		}
+	}
+	metrics, err = dialAddr(t, worker.OpsURL()).do("GET", "/metrics", "", "")
 	if err != nil || !strings.Contains(metrics.Body, "flashsale_orders_committed_total 1") {
 		t.Errorf("the worker's metrics do not count the order: error %v\n%s", err, grep(metrics.Body, "flashsale_"))
 	}

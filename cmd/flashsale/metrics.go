@@ -1,0 +1,85 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"flashsale/lock"
+)
+
+// batchMetrics registers the figures of purchase scripts, and returns what
+// records them.
+func (a *app) batchMetrics() func(int, time.Duration) {
+	size := prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name: "flashsale_purchase_batch_requests", Help: "Purchases per script.",
+		Buckets: prometheus.ExponentialBuckets(1, 2, 10),
+	})
+	took := prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name: "flashsale_purchase_script_seconds", Help: "Round trip of one purchase script.",
+		Buckets: prometheus.ExponentialBuckets(0.0001, 2, 14),
+	})
+	a.registry.MustRegister(size, took)
+	return func(n int, d time.Duration) {
+		size.Observe(float64(n))
+		took.Observe(d.Seconds())
+	}
+}
+
+// lockMetrics registers the figures of the items' locks, and returns what
+// records them. No item becomes a label: there may be any number of them.
+func (a *app) lockMetrics() lock.Observer {
+	times := func(name, help string) prometheus.Histogram {
+		h := prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: name, Help: help, Buckets: prometheus.ExponentialBuckets(0.0001, 2, 16),
+		})
+		a.registry.MustRegister(h)
+		return h
+	}
+	waited := times("flashsale_lock_wait_seconds", "Time from asking for an item's lock to having it.")
+	held := times("flashsale_lock_hold_seconds", "Time that an item's lock was held until it was released.")
+	events := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "flashsale_lock_events_total",
+		Help: "What happened to items' locks: handed_over, wait_failed, lost, max_hold, repaired, extended_late.",
+	}, []string{"event"})
+	a.registry.MustRegister(events)
+	for _, event := range []string{"handed_over", "wait_failed", "lost", "max_hold", "repaired", "extended_late"} {
+		events.WithLabelValues(event)
+	}
+	count := func(event string) func(string) {
+		c := events.WithLabelValues(event)
+		return func(string) { c.Inc() }
+	}
+	waitFailed, lost, maxHold, late := count("wait_failed"), count("lost"), count("max_hold"), count("extended_late")
+	return lock.Observer{
+		Acquired: func(_ string, d time.Duration) { waited.Observe(d.Seconds()) },
+		Released: func(_ string, d time.Duration) { held.Observe(d.Seconds()) },
+		Waited: func(item string, _ time.Duration, err error) {
+			if err != nil {
+				waitFailed(item)
+			}
+		},
+		HandedOver: count("handed_over"),
+		Repaired:   count("repaired"),
+		Lost: func(item string, cause error) {
+			if errors.Is(cause, lock.ErrMaxHold) {
+				maxHold(item)
+				return
+			}
+			lost(item)
+		},
+		ExtendedLate: func(item string, _ time.Duration) { late(item) },
+	}
+}
+
+// processName names this process to whoever inspects the locks.
+func processName() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown host"
+	}
+	return fmt.Sprintf("%s pid %d", host, os.Getpid())
+}

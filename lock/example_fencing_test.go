@@ -1,0 +1,48 @@
+package lock_test
+
+import (
+	"database/sql"
+	"fmt"
+
+	_ "github.com/mattn/go-sqlite3" // the example's database
+
+	"flashsale/lock"
+)
+
+// Data outside of Redis stores the greatest fencing token it has seen. A holder
+// that lost the lock without noticing, because its machine was suspended for
+// instance, changes nothing then.
+func ExampleLock_Fence() {
+	ctx, locks, stop := open(lock.Config{})
+	defer stop()
+	db, err := sql.Open("sqlite3", ":memory:")
+	check(err)
+	defer db.Close()
+	db.SetMaxOpenConns(1) // the database lives in its connection
+	_, err = db.ExecContext(ctx, `CREATE TABLE accounts (id INTEGER PRIMARY KEY, balance INTEGER NOT NULL, fence INTEGER NOT NULL);
+		INSERT INTO accounts VALUES (7, 0, 0)`)
+	check(err)
+	pay := func(l *lock.Lock, amount int) (rows int64) {
+		result, err := db.ExecContext(ctx,
+			`UPDATE accounts SET balance = balance + $1, fence = $2 WHERE id = 7 AND fence <= $2`, amount, l.Fence())
+		check(err)
+		rows, err = result.RowsAffected()
+		check(err)
+		return rows
+	}
+
+	first, err := locks.Acquire(ctx, "account-7")
+	check(err)
+	fmt.Println("first:", pay(first, 10))
+	_, err = locks.ForceRelease(ctx, "account-7", "its machine does not answer")
+	check(err)
+	second, err := locks.Acquire(ctx, "account-7")
+	check(err)
+	fmt.Println("second:", pay(second, 10))
+	fmt.Println("first, late:", pay(first, 10)) // 0 rows: another has been here
+	check(second.Release(ctx))
+	// Output:
+	// first: 1
+	// second: 1
+	// first, late: 0
+}

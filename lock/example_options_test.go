@@ -1,0 +1,114 @@
+package lock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"flashsale/lock"
+)
+
+// A lock that is not renewed ends with its TTL: its holder has so long and no
+// longer, unless it extends by itself.
+func ExampleWithTTL() {
+	ctx, locks, stop := open(lock.Config{})
+	defer stop()
+
+	l, err := locks.Acquire(ctx, "import", lock.WithTTL(50*time.Millisecond), lock.WithoutWatchdog())
+	check(err)
+	<-l.Context().Done()
+	fmt.Println(context.Cause(l.Context()))
+	// Output:
+	// lock: lost
+}
+
+// The holder itself decides how long a lock goes on that the watchdog leaves alone.
+func ExampleLock_Extend() {
+	ctx, locks, stop := open(lock.Config{})
+	defer stop()
+
+	l, err := locks.Acquire(ctx, "import", lock.WithTTL(time.Second), lock.WithoutWatchdog())
+	check(err)
+	for range 3 { // chunks of the import
+		check(l.Extend(ctx, time.Minute))
+	}
+	fmt.Println(time.Until(l.ValidUntil()) > 50*time.Second)
+	check(l.Release(ctx))
+	// Output:
+	// true
+}
+
+// The watchdog renews a lock for as long as its process lives. A maximum hold
+// ends it when the work hangs.
+func ExampleWithMaxHold() {
+	ctx, locks, stop := open(lock.Config{})
+	defer stop()
+
+	err := locks.Do(ctx, "import", func(ctx context.Context, l *lock.Lock) error {
+		<-ctx.Done() // work that hangs
+		return nil
+	}, lock.WithMaxHold(50*time.Millisecond))
+	fmt.Println(errors.Is(err, lock.ErrMaxHold))
+	// Output:
+	// true
+}
+
+// A function that needs a lock its caller may hold already enters it again
+// through the context: no call to Redis, and the same fencing token.
+func ExampleWithReentry() {
+	ctx, locks, stop := open(lock.Config{})
+	defer stop()
+
+	save := func(ctx context.Context) (fence int64, err error) {
+		err = locks.Do(ctx, "order-17", func(_ context.Context, l *lock.Lock) error {
+			fence = l.Fence()
+			return nil
+		}, lock.WithReentry())
+		return fence, err
+	}
+	err := locks.Do(ctx, "order-17", func(ctx context.Context, l *lock.Lock) error {
+		fence, err := save(ctx)
+		fmt.Println("the same:", fence == l.Fence())
+		return err
+	})
+	check(err)
+	// Output:
+	// the same: true
+}
+
+// A process that takes one lock again and again, and whose tasks can wait for
+// each other in any order, is quicker without a line.
+func ExampleWithUnfair() {
+	ctx, locks, stop := open(lock.Config{})
+	defer stop()
+
+	for i := range 3 {
+		err := locks.Do(ctx, "counter", func(context.Context, *lock.Lock) error {
+			fmt.Println("step", i)
+			return nil
+		}, lock.WithUnfair())
+		check(err)
+	}
+	// Output:
+	// step 0
+	// step 1
+	// step 2
+}
+
+// Holders and waiters carry a text by which an inspector knows them.
+func ExampleWithMetadata() {
+	ctx, locks, stop := open(lock.Config{Metadata: "host a"})
+	defer stop()
+
+	l, err := locks.Acquire(ctx, "invoice-42", lock.WithMetadata("host a, request 4711"))
+	check(err)
+	info, err := locks.Inspect(ctx, "invoice-42")
+	check(err)
+	fmt.Println(info.Held, info.Holder.Metadata)
+	fmt.Println(info.Fence == l.Fence(), info.Remaining > 0, info.Waiters)
+	check(l.Release(ctx))
+	// Output:
+	// true host a, request 4711
+	// true true 0
+}

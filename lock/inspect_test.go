@@ -1,0 +1,423 @@
+package lock
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/redistest"
+)
+
+// specInfo inspects a lock, for a test that expects no error.
+func specInfo(t *testing.T, m *Manager, name string) Info {
+	t.Helper()
+	info, err := m.Inspect(t.Context(), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info
+}
+
+// specListen makes a manager subscribe, which it does at the first contended
+// lock only.
+func specListen(t *testing.T, m *Manager) {
+	t.Helper()
+	name := resource(t)
+	l := mustAcquire(t, m, name)
+	next := acquireAsync(testContext(t), m, name)
+	eventually(t, "the subscription", m.subscribed)
+	mustRelease(t, l)
+	mustRelease(t, awaitLock(t, next))
+}
+
+func TestManager_Inspect(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		ctx := testContext(t)
+		m, reader := newManager(t, rdb, slow), newManager(t, rdb, slow)
+
+		t.Run("Never", func(t *testing.T) {
+			name := resource(t)
+			if info := specInfo(t, reader, name); info.Held || info.Fence != 0 || info.Waiters != 0 || info.Resource != name || info.Nodes != 0 {
+				t.Errorf("a lock that nobody ever had: %+v", info)
+			}
+			_, err := reader.Inspect(ctx, "")
+			specIs(t, err, ErrInvalid)
+		})
+		t.Run("Queue", func(t *testing.T) {
+			// Given a holder and waiters who gave their names,
+			name := resource(t)
+			l := specWith(t, m, name, WithMetadata("the holder"))
+			var waiting []<-chan result
+			for i, who := range []string{"first", "second", ""} {
+				waiting = append(waiting, specAsync(ctx, m, name, WithMetadata(who)))
+				awaitWaiters(t, rdb, name, int64(i+1))
+			}
+			key := mustKeys(t, name)
+			before, expiry := rdb.Get(ctx, key[keyLock]).Val(), rdb.PExpireTime(ctx, key[keyLock]).Val()
+			// when somebody looks, then they are seen in their order, alive,
+			info := specInfo(t, reader, name)
+			if !info.Held || info.Holder.Metadata != "the holder" || info.Fence != l.Fence() || info.Waiters != 3 || info.Nodes != 1 {
+				t.Errorf("info = %+v", info)
+			}
+			var who []string
+			for _, w := range info.Queue {
+				who = append(who, w.Metadata)
+				if !w.Alive || w.Manager != m.id || !strings.HasPrefix(w.Token, m.id+".") {
+					t.Errorf("waiter = %+v", w)
+				}
+			}
+			if !slices.Equal(who, []string{"first", "second", ""}) {
+				t.Errorf("queue = %q", who)
+			}
+			// and nothing is changed by the look.
+			if after := rdb.Get(ctx, key[keyLock]).Val(); after != before || rdb.PExpireTime(ctx, key[keyLock]).Val() != expiry {
+				t.Errorf("the key held %q and holds %q, or its time has moved", before, after)
+			}
+			mustRelease(t, l)
+			for i, w := range waiting {
+				l := awaitLock(t, w)
+				if info := specInfo(t, reader, name); info.Holder.Token != l.Token() || info.Waiters != int64(2-i) {
+					t.Errorf("info = %+v, want the holder %s and %d waiters", info, l.Token(), 2-i)
+				}
+				mustRelease(t, l)
+			}
+		})
+		t.Run("DeadWaiter", func(t *testing.T) {
+			// Given a waiter that gives no sign of life any more.
+			name := resource(t)
+			l := mustAcquire(t, m, name)
+			dead := ghosts(t, m, name, 1)[0]
+			if info := specInfo(t, reader, name); len(info.Queue) != 1 || !info.Queue[0].Alive || info.Queue[0].Token != dead {
+				t.Errorf("queue = %+v, want the waiter alive", info.Queue)
+			}
+			if err := rdb.HSet(ctx, mustKeys(t, name)[keySeen], dead, time.Now().Add(-time.Minute).UnixMilli()).Err(); err != nil {
+				t.Fatal(err)
+			}
+			if info := specInfo(t, reader, name); info.Waiters != 1 || len(info.Queue) != 1 || info.Queue[0].Alive || info.Queue[0].Manager != "GHOST" {
+				t.Errorf("queue = %+v, want the waiter dead", info.Queue)
+			}
+			mustRelease(t, l)
+		})
+		t.Run("LongQueue", func(t *testing.T) {
+			// Given more waiters than are listed, then they are counted all the same.
+			name := resource(t)
+			l := mustAcquire(t, m, name)
+			tokens := ghosts(t, m, name, inspectWaiters+5)
+			info := specInfo(t, reader, name)
+			if info.Waiters != inspectWaiters+5 || len(info.Queue) != inspectWaiters || info.Queue[inspectWaiters-1].Token != tokens[inspectWaiters-1] {
+				t.Errorf("%d waiters, %d listed", info.Waiters, len(info.Queue))
+			}
+			if err := rdb.Del(ctx, mustKeys(t, name)[keyWaiters]).Err(); err != nil {
+				t.Fatal(err)
+			}
+			mustRelease(t, l)
+		})
+		t.Run("Stranger", func(t *testing.T) {
+			// Given the key of another program, then it is held by nobody known.
+			for _, value := range []string{"1", "web-7", "a.b", "a.b:c", "::", "."} {
+				name := resource(t)
+				if err := rdb.Set(ctx, mustKeys(t, name)[keyLock], value, 0).Err(); err != nil {
+					t.Fatal(err)
+				}
+				info := specInfo(t, reader, name)
+				if !info.Held || info.Holder != (Holder{}) || info.Fence != 0 || info.Remaining != -1 || info.Nodes != 1 {
+					t.Errorf("%q: info = %+v, want a holder without a name and no TTL", value, info)
+				}
+			}
+		})
+		t.Run("OtherType", func(t *testing.T) {
+			for i := range 4 {
+				name := resource(t)
+				key, push := mustKeys(t, name)[i], rdb.RPush
+				if err := push(ctx, key, "x").Err(); err != nil {
+					t.Fatal(err)
+				}
+				_, err := reader.Inspect(ctx, name)
+				specIs(t, err, ErrForeignKey)
+			}
+		})
+	})
+}
+
+func TestManager_Held(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		m := newManager(t, rdb, slow)
+		base := resource(t)
+		held := func() (names []string) {
+			for _, l := range m.Held() {
+				names = append(names, strings.TrimPrefix(l.Resource(), base))
+			}
+			return names
+		}
+		want := func(names ...string) {
+			t.Helper()
+			if got := held(); !slices.Equal(got, names) {
+				t.Errorf("held = %q, want %q", got, names)
+			}
+		}
+		// Given locks taken in some order, then they are listed by name,
+		want()
+		locks := make(map[string]*Lock)
+		for _, name := range []string{"c", "a", "b"} {
+			locks[name] = mustAcquire(t, m, base+name)
+		}
+		want("a", "b", "c")
+		// those entered again once,
+		inner, err := m.Acquire(locks["b"].Context(), base+"b", WithReentry())
+		if err != nil {
+			t.Fatal(err)
+		}
+		want("a", "b", "c")
+		mustRelease(t, locks["b"])
+		want("a", "b", "c")
+		for _, l := range m.Held() {
+			if l.Context().Err() != nil {
+				t.Errorf("the handle listed for %s is over", l.Resource())
+			}
+		}
+		// and not those that are over.
+		mustRelease(t, inner)
+		want("a", "c")
+		if err := rdb.Del(t.Context(), mustKeys(t, base+"a")[keyLock]).Err(); err != nil {
+			t.Fatal(err)
+		}
+		specIs(t, locks["a"].Extend(t.Context(), time.Hour), ErrLost)
+		want("c")
+		mustRelease(t, locks["c"])
+		want()
+	})
+}
+
+func TestManager_ForceRelease(t *testing.T) {
+	t.Parallel()
+	const reason = "host a was switched off: ticket 7"
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		ctx := testContext(t)
+		m, admin := newManager(t, rdb, slow), newManager(t, rdb, slow)
+		specListen(t, m)
+		hears := func(t *testing.T, l *Lock) {
+			t.Helper()
+			specCause(t, l, ErrLost, ErrNotHeld)
+			if cause := context.Cause(l.Context()); !strings.Contains(cause.Error(), reason) {
+				t.Errorf("cause = %v, want the reason in it", cause)
+			}
+			specIs(t, l.Release(ctx), ErrNotHeld, ErrLost)
+		}
+		force := func(t *testing.T, name string, want string) {
+			t.Helper()
+			token, err := admin.ForceRelease(ctx, name, reason)
+			if err != nil || token != want {
+				t.Errorf("token = %q, err = %v; want %q", token, err, want)
+			}
+		}
+
+		t.Run("Listening", func(t *testing.T) {
+			// Given a holder whose manager listens and renews once in minutes, when
+			// its lock is taken, then it hears of it at once.
+			name := resource(t)
+			l := specWith(t, m, name, WithMetadata("with : metadata"))
+			force(t, name, l.Token())
+			if n := guarded(t, rdb, l); n != -1 {
+				t.Errorf("guard = %d, want a refusal", n)
+			}
+			hears(t, l)
+			if rdb.Exists(ctx, mustKeys(t, name)[keyLock]).Val() != 0 {
+				t.Error("the key is still there")
+			}
+		})
+		t.Run("NotListening", func(t *testing.T) {
+			// Given a holder whose manager never had a reason to listen, or polls,
+			// then it hears of it at its next renewal.
+			polling := specLosable
+			polling.Poll = 5 * time.Millisecond
+			for _, cfg := range []Config{specLosable, polling} {
+				name := resource(t)
+				l := mustAcquire(t, newManager(t, rdb, cfg), name)
+				force(t, name, l.Token())
+				hears(t, l)
+			}
+		})
+		t.Run("ByExtend", func(t *testing.T) {
+			name := resource(t)
+			deaf := newManager(t, rdb, slow)
+			l := mustAcquire(t, deaf, name)
+			force(t, name, l.Token())
+			err := l.Extend(ctx, time.Hour)
+			specIs(t, err, ErrLost, ErrNotHeld)
+			if err == nil || !strings.Contains(err.Error(), reason) {
+				t.Errorf("err = %v, want the reason in it", err)
+			}
+			hears(t, l)
+		})
+		t.Run("NextWaiter", func(t *testing.T) {
+			// Given waiters, when the lock is taken by force, then it is handed to
+			// who is first; the reason is not told to that one.
+			name := resource(t)
+			l := mustAcquire(t, m, name)
+			first := acquireAsync(ctx, m, name)
+			awaitWaiters(t, rdb, name, 1)
+			second := acquireAsync(ctx, m, name)
+			awaitWaiters(t, rdb, name, 2)
+			force(t, name, l.Token())
+			next := awaitLock(t, first)
+			hears(t, l)
+			if next.Fence() <= l.Fence() {
+				t.Errorf("fence %d after %d", next.Fence(), l.Fence())
+			}
+			if err := next.Extend(ctx, time.Hour); err != nil {
+				t.Error(err)
+			}
+			mustRelease(t, next)
+			mustRelease(t, awaitLock(t, second))
+		})
+		t.Run("AllHandles", func(t *testing.T) {
+			name := resource(t)
+			outer := mustAcquire(t, m, name)
+			inner, err := m.Acquire(outer.Context(), name, WithReentry())
+			if err != nil {
+				t.Fatal(err)
+			}
+			force(t, name, outer.Token())
+			hears(t, inner)
+			hears(t, outer)
+		})
+		t.Run("Stranger", func(t *testing.T) {
+			// Given the key of another program, then it can be put out as well.
+			name := resource(t)
+			if err := rdb.Set(ctx, mustKeys(t, name)[keyLock], "1", 0).Err(); err != nil {
+				t.Fatal(err)
+			}
+			waiting := acquireAsync(ctx, m, name)
+			awaitWaiters(t, rdb, name, 1)
+			force(t, name, "")
+			mustRelease(t, awaitLock(t, waiting))
+		})
+		t.Run("Refused", func(t *testing.T) {
+			name := resource(t)
+			_, err := admin.ForceRelease(ctx, name, reason)
+			specIs(t, err, ErrNotHeld)
+			l := mustAcquire(t, m, name)
+			for _, bad := range []string{"", " \n", strings.Repeat("x", maxMetadata+1)} {
+				_, err := admin.ForceRelease(ctx, name, bad)
+				specIs(t, err, ErrInvalid)
+			}
+			_, err = admin.ForceRelease(ctx, "", reason)
+			specIs(t, err, ErrInvalid)
+			if held, err := l.Held(ctx); err != nil || !held || l.Context().Err() != nil {
+				t.Errorf("held = %v, %v", held, err)
+			}
+			mustRelease(t, l)
+			if err := rdb.RPush(ctx, mustKeys(t, name)[keyLock], "x").Err(); err != nil {
+				t.Fatal(err)
+			}
+			_, err = admin.ForceRelease(ctx, name, reason)
+			specIs(t, err, ErrForeignKey)
+			if kind := rdb.Type(ctx, mustKeys(t, name)[keyLock]).Val(); kind != "list" {
+				t.Errorf("the stranger's key is a %s now", kind)
+			}
+		})
+		t.Run("NotTheNext", func(t *testing.T) {
+			// Given a lock taken by force and taken again by the same manager, then the
+			// old reason does not end the new lock.
+			name := resource(t)
+			l := mustAcquire(t, m, name)
+			force(t, name, l.Token())
+			hears(t, l)
+			again := mustAcquire(t, m, name)
+			if err := again.Extend(ctx, time.Hour); err != nil {
+				t.Error(err)
+			}
+			if held, err := again.Held(ctx); err != nil || !held {
+				t.Errorf("held = %v, %v", held, err)
+			}
+			mustRelease(t, again)
+		})
+	})
+}
+
+func TestManager_ReleaseAll(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		ctx := testContext(t)
+		flaky := redistest.Second(t, rdb)
+		cut := errors.New("connection reset")
+		var fails atomic.Bool
+		flaky.AddHook(specAround(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
+			if !fails.Load() {
+				return next()
+			}
+			for _, cmd := range cmds {
+				cmd.SetErr(cut)
+			}
+			return cut
+		}))
+		m, other := newManager(t, flaky, slow), newManager(t, rdb, slow)
+
+		t.Run("EveryHandle", func(t *testing.T) {
+			// Given locks entered again, one that was lost, and another's that waits,
+			locks, names := specHold(t, m, 12)
+			inner, err := m.Acquire(locks[0].Context(), names[0], WithReentry())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := rdb.Del(ctx, mustKeys(t, names[1])[keyLock]).Err(); err != nil {
+				t.Fatal(err)
+			}
+			foreign := mustAcquire(t, other, resource(t))
+			waiting := acquireAsync(ctx, other, names[2])
+			awaitWaiters(t, rdb, names[2], 1)
+			// when all are released,
+			if err := m.ReleaseAll(ctx); err != nil {
+				t.Error(err)
+			}
+			// then every handle is over, the waiter is served, and others keep theirs.
+			for _, l := range append(locks, inner) {
+				specCause(t, l, ErrReleased)
+			}
+			for _, l := range []*Lock{inner, locks[0]} {
+				mustRelease(t, l)
+			}
+			if held, err := foreign.Held(ctx); err != nil || !held {
+				t.Errorf("another manager's lock: held = %v, %v", held, err)
+			}
+			mustRelease(t, awaitLock(t, waiting))
+			mustRelease(t, foreign)
+			if n := traces(t, rdb, names...); n != 0 {
+				t.Errorf("%d keys left", n)
+			}
+		})
+		t.Run("Unreachable", func(t *testing.T) {
+			// Given a Redis that cannot be reached, then the error says so, and the
+			// holders know that theirs is over.
+			locks, names := specHold(t, m, 3)
+			fails.Store(true)
+			err := m.ReleaseAll(ctx)
+			fails.Store(false)
+			specIs(t, err, cut)
+			for i, l := range locks {
+				specCause(t, l, ErrReleased)
+				if err == nil || !strings.Contains(err.Error(), names[i]) {
+					t.Errorf("err = %v, want %s named", err, names[i])
+				}
+				mustRelease(t, l)
+			}
+			if n := traces(t, rdb, names...); n != 0 {
+				t.Errorf("%d keys left", n)
+			}
+		})
+		t.Run("Closed", func(t *testing.T) {
+			if err := m.Close(ctx); err != nil {
+				t.Error(err)
+			}
+			specIs(t, m.ReleaseAll(ctx), ErrClosed)
+		})
+	})
+}

@@ -1,0 +1,703 @@
+package lock
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/redistest"
+)
+
+// specAround is a go-redis hook around every call, single or pipelined.
+type specAround func(ctx context.Context, cmds []redis.Cmder, next func() error) error
+
+func (h specAround) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h specAround) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		return h(ctx, []redis.Cmder{cmd}, func() error { return next(ctx, cmd) })
+	}
+}
+
+func (h specAround) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		return h(ctx, cmds, func() error { return next(ctx, cmds) })
+	}
+}
+
+// specCalls returns another client of rdb's servers, and how many calls of a
+// script went over it; of all commands with a nil script.
+func specCalls(t *testing.T, rdb redis.UniversalClient, script *redis.Script) (redis.UniversalClient, *atomic.Int64) {
+	t.Helper()
+	counted, n := redistest.Second(t, rdb), new(atomic.Int64)
+	counted.AddHook(specAround(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
+		for _, cmd := range cmds {
+			if script == nil || runs(cmd, script) {
+				n.Add(1)
+			}
+		}
+		return next()
+	}))
+	return counted, n
+}
+
+// specWith acquires with options, for a test that expects to get the lock.
+func specWith(t *testing.T, m *Manager, name string, opts ...Option) *Lock {
+	t.Helper()
+	l, err := m.Acquire(testContext(t), name, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// specAsync is acquireAsync with options.
+func specAsync(ctx context.Context, m *Manager, name string, opts ...Option) <-chan result {
+	done := make(chan result, 1)
+	go func() {
+		l, err := m.Acquire(ctx, name, opts...)
+		done <- result{l, err}
+	}()
+	return done
+}
+
+func specTTL(t *testing.T, rdb redis.UniversalClient, name string) time.Duration {
+	t.Helper()
+	left, err := rdb.PTTL(t.Context(), mustKeys(t, name)[keyLock]).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return left
+}
+
+func TestWithTTL(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		ctx, name := testContext(t), resource(t)
+		cfg := slow
+		cfg.ClaimTTL = 2 * time.Second
+		m := newManager(t, rdb, cfg)
+
+		// Given a lock with a life of its own, then its key and its deadline have it.
+		l := specWith(t, m, name, WithTTL(time.Hour))
+		if left := specTTL(t, rdb, name); left <= slow.TTL || left > time.Hour {
+			t.Errorf("the key lives for %s, want an hour", left)
+		}
+		if left := time.Until(l.ValidUntil()); left <= slow.TTL {
+			t.Errorf("valid for %s, want an hour", left)
+		}
+		// When it is handed to a waiter with another life, then it has that soon.
+		next := specAsync(ctx, m, name, WithTTL(2*time.Hour))
+		awaitWaiters(t, rdb, name, 1)
+		mustRelease(t, l)
+		l = awaitLock(t, next)
+		eventually(t, "the waiter's TTL", func() bool {
+			return specTTL(t, rdb, name) > time.Hour && time.Until(l.ValidUntil()) > time.Hour
+		})
+		mustRelease(t, l)
+
+		// Given a life shorter than the manager's, then it is renewed in time.
+		const short = 600 * time.Millisecond
+		l = specWith(t, m, name, WithTTL(short))
+		for range 3 {
+			until := l.ValidUntil()
+			eventually(t, "a renewal", func() bool { return l.ValidUntil().After(until) || l.Context().Err() != nil })
+			if left := specTTL(t, rdb, name); left <= 0 || left > short {
+				t.Fatalf("the key lives for %s, want at most %s", left, short)
+			}
+		}
+		mustRelease(t, l)
+	})
+}
+
+func TestWithWaitLimit(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		name := resource(t)
+		m := newManager(t, rdb, slow)
+		const enough, limit = 300 * time.Millisecond, 20 * time.Millisecond
+		mustRelease(t, mustAcquire(t, m, name)) // the connection stands
+
+		// Given a lock that was had within the limit, when the limit is over, then
+		// it is held on.
+		l := specWith(t, m, name, WithWaitLimit(enough))
+		over, cancel := context.WithTimeout(t.Context(), enough+limit)
+		defer cancel()
+		<-over.Done()
+		if l.Context().Err() != nil {
+			t.Errorf("the limit of the wait ended the lock: %v", context.Cause(l.Context()))
+		}
+		// When the wait is longer, then the limit ends it and not the caller's context.
+		ctx := testContext(t)
+		_, err := m.Acquire(ctx, name, WithWaitLimit(limit))
+		specIs(t, err, ErrWaitTimeout, context.DeadlineExceeded)
+		if ctx.Err() != nil {
+			t.Error("the caller's context ended with the limit")
+		}
+		// When the context ends first, then it is the one that is named.
+		why := errors.New("the buyer left")
+		left, leave := context.WithCancelCause(t.Context())
+		waiting := specAsync(left, m, name, WithWaitLimit(patience))
+		awaitWaiters(t, rdb, name, 1)
+		leave(why)
+		err = await(t, waiting).err
+		specIs(t, err, ErrWaitTimeout, context.Canceled, why)
+		// TryAcquire does not wait whatever the limit.
+		_, err = m.TryAcquire(ctx, name, WithWaitLimit(patience))
+		specIs(t, err, ErrTaken)
+		if errors.Is(err, ErrWaitTimeout) {
+			t.Errorf("err = %v", err)
+		}
+		mustRelease(t, l)
+		awaitNoTrace(t, rdb, name)
+	})
+}
+
+func TestWithUnfair(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		ctx := testContext(t)
+		m, other := newManager(t, rdb, slow), newManager(t, rdb, slow)
+
+		t.Run("NotHandedOver", func(t *testing.T) {
+			// Given somebody first in line, when an unfair lock is released, then it
+			// is free; who is fair still does not pass, who is unfair does.
+			name := resource(t)
+			l := specWith(t, m, name, WithUnfair())
+			first := ghosts(t, m, name, 1)[0]
+			mustRelease(t, l)
+			if n := rdb.Exists(ctx, mustKeys(t, name)[keyLock]).Val(); n != 0 {
+				t.Error("the lock was handed over")
+			}
+			l, err := m.TryAcquire(ctx, name, WithUnfair())
+			if err != nil {
+				t.Fatal(err)
+			}
+			mustRelease(t, l)
+			_, err = m.TryAcquire(ctx, name)
+			specIs(t, err, ErrTaken)
+			if got := rdb.Get(ctx, mustKeys(t, name)[keyLock]).Val(); !strings.HasPrefix(got, first+":") {
+				t.Errorf("the key holds %q, want the value of who was first", got)
+			}
+		})
+		t.Run("FirstIsWoken", func(t *testing.T) {
+			// Given a waiter, when an unfair lock is released, then the waiter hears
+			// of it, with all intervals far longer than the test.
+			name := resource(t)
+			l := specWith(t, m, name, WithUnfair())
+			waiting := acquireAsync(ctx, other, name)
+			awaitWaiters(t, rdb, name, 1)
+			mustRelease(t, l)
+			next := awaitLock(t, waiting)
+			if next.Fence() <= l.Fence() {
+				t.Errorf("fence %d after %d", next.Fence(), l.Fence())
+			}
+			mustRelease(t, next)
+			awaitNoTrace(t, rdb, name)
+		})
+		t.Run("WaitsInLine", func(t *testing.T) {
+			// Given an unfair waiter behind a fair holder, then it is served as well.
+			name := resource(t)
+			l := mustAcquire(t, m, name)
+			waiting := specAsync(ctx, other, name, WithUnfair())
+			awaitWaiters(t, rdb, name, 1)
+			mustRelease(t, l)
+			mustRelease(t, awaitLock(t, waiting))
+			awaitNoTrace(t, rdb, name)
+		})
+	})
+}
+
+func TestWithoutWatchdog(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		ctx := testContext(t)
+		counted, renewals := specCalls(t, rdb, extendScript)
+		m := newManager(t, counted, slow)
+
+		t.Run("EndsWithTTL", func(t *testing.T) {
+			l := specWith(t, m, resource(t), WithTTL(150*time.Millisecond), WithoutWatchdog())
+			until := l.ValidUntil()
+			specCause(t, l, ErrLost)
+			if time.Now().Before(until) {
+				t.Error("it ended before its time")
+			}
+			if n := renewals.Load(); n != 0 {
+				t.Errorf("%d renewals", n)
+			}
+			specIs(t, l.Extend(ctx, time.Minute), ErrLost)
+		})
+		t.Run("Extended", func(t *testing.T) {
+			// Given a holder that extends by itself, then that counts.
+			name := resource(t)
+			l := specWith(t, m, name, WithTTL(500*time.Millisecond), WithoutWatchdog())
+			first := l.ValidUntil()
+			if err := l.Extend(ctx, time.Hour); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "the first TTL is over", func() bool { return time.Now().After(first) })
+			if l.Context().Err() != nil || specTTL(t, rdb, name) < slow.TTL {
+				t.Errorf("it ended: %v", context.Cause(l.Context()))
+			}
+			mustRelease(t, l)
+		})
+		t.Run("HandedOver", func(t *testing.T) {
+			// Given a waiter, when it is handed the lock, then it gets its TTL in
+			// place of the claim's, once.
+			name := resource(t)
+			l := mustAcquire(t, m, name)
+			before := renewals.Load()
+			waiting := specAsync(ctx, m, name, WithoutWatchdog())
+			awaitWaiters(t, rdb, name, 1)
+			mustRelease(t, l)
+			l = awaitLock(t, waiting)
+			eventually(t, "the full TTL", func() bool { return time.Until(l.ValidUntil()) > slow.ClaimTTL })
+			if n := renewals.Load() - before; n > 1 {
+				t.Errorf("%d renewals, want 1", n)
+			}
+			mustRelease(t, l)
+		})
+	})
+}
+
+func TestWithMaxHold(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		ctx := testContext(t)
+		m := newManager(t, rdb, slow)
+
+		t.Run("BeyondTTL", func(t *testing.T) {
+			// Given a maximum hold longer than the TTL, then the watchdog renews
+			// until it is over, and the key goes then.
+			name := resource(t)
+			const limit = 900 * time.Millisecond
+			started := time.Now()
+			l := specWith(t, m, name, WithTTL(400*time.Millisecond), WithMaxHold(limit))
+			specCause(t, l, ErrMaxHold)
+			if held := time.Since(started); held < limit {
+				t.Errorf("held for %s, want %s", held, limit)
+			}
+			awaitNoTrace(t, rdb, name)
+			specIs(t, l.Extend(ctx, time.Minute), ErrMaxHold)
+		})
+		t.Run("NotExtended", func(t *testing.T) {
+			// Given a holder that extends, then the maximum stays what it is.
+			name := resource(t)
+			l := specWith(t, m, name, WithMaxHold(100*time.Millisecond))
+			if err := l.Extend(ctx, time.Hour); err != nil {
+				t.Fatal(err)
+			}
+			specCause(t, l, ErrMaxHold)
+			awaitNoTrace(t, rdb, name)
+		})
+		t.Run("AllHandles", func(t *testing.T) {
+			name := resource(t)
+			outer := specWith(t, m, name, WithMaxHold(100*time.Millisecond))
+			inner, err := m.Acquire(outer.Context(), name, WithReentry(), WithMaxHold(time.Hour))
+			if err != nil {
+				t.Fatal(err)
+			}
+			specCause(t, inner, ErrMaxHold)
+			specCause(t, outer, ErrMaxHold)
+			awaitNoTrace(t, rdb, name)
+			specIs(t, inner.Release(ctx), ErrNotHeld, ErrMaxHold)
+			specIs(t, outer.Release(ctx), ErrNotHeld, ErrMaxHold)
+		})
+		t.Run("ReleasedBefore", func(t *testing.T) {
+			// Given a lock released in time, then its maximum does nothing to the next.
+			name := resource(t)
+			l := specWith(t, m, name, WithMaxHold(50*time.Millisecond))
+			mustRelease(t, l)
+			specCause(t, l, ErrReleased)
+			next := mustAcquire(t, m, name)
+			over, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+			defer cancel()
+			<-over.Done()
+			if held, err := next.Held(ctx); err != nil || !held || next.Context().Err() != nil {
+				t.Errorf("the next lock: held = %v, %v", held, err)
+			}
+			mustRelease(t, next)
+		})
+		t.Run("TTLFirst", func(t *testing.T) {
+			// Given a lock that is not renewed, then its TTL may end it first.
+			l := specWith(t, m, resource(t), WithTTL(50*time.Millisecond), WithoutWatchdog(), WithMaxHold(time.Hour))
+			specCause(t, l, ErrLost)
+		})
+	})
+}
+
+func TestWithReentry(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		counted, calls := specCalls(t, rdb, nil)
+		m, other := newManager(t, counted, slow), newManager(t, rdb, slow)
+		enter := func(t *testing.T, ctx context.Context, name string) *Lock {
+			t.Helper()
+			l, err := m.Acquire(ctx, name, WithReentry())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return l
+		}
+
+		t.Run("NoRoundTrip", func(t *testing.T) {
+			name := resource(t)
+			outer := mustAcquire(t, m, name)
+			before := calls.Load()
+			inner := enter(t, outer.Context(), name)
+			tried, err := m.TryAcquire(inner.Context(), name, WithReentry())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, l := range []*Lock{inner, tried} {
+				if l.Fence() != outer.Fence() || l.Token() != outer.Token() || !l.ValidUntil().Equal(outer.ValidUntil()) {
+					t.Errorf("fence %d, token %s; want those of the first", l.Fence(), l.Token())
+				}
+				mustRelease(t, l)
+			}
+			if n := calls.Load() - before; n != 0 {
+				t.Errorf("%d commands for a nested acquire and release, want none", n)
+			}
+			mustRelease(t, outer)
+			awaitNoTrace(t, rdb, name)
+		})
+		t.Run("AnyOrder", func(t *testing.T) {
+			// Given three handles, when they are released in whatever order, then
+			// the last one frees the resource.
+			for _, order := range [][]int{{2, 1, 0}, {0, 1, 2}, {1, 0, 2}, {1, 2, 0}} {
+				name := resource(t)
+				handles := []*Lock{mustAcquire(t, m, name)}
+				handles = append(handles, enter(t, handles[0].Context(), name))
+				handles = append(handles, enter(t, handles[1].Context(), name))
+				for n, i := range order {
+					_, err := other.TryAcquire(t.Context(), name)
+					specIs(t, err, ErrTaken)
+					for _, rest := range order[n:] {
+						if handles[rest].Context().Err() != nil {
+							t.Errorf("%v: handle %d ended with that of another", order, rest)
+						}
+					}
+					mustRelease(t, handles[i])
+					mustRelease(t, handles[i]) // a repeat counts once
+					if cause := context.Cause(handles[i].Context()); !errors.Is(cause, ErrReleased) {
+						t.Errorf("%v: cause = %v", order, cause)
+					}
+				}
+				if n := traces(t, rdb, name); n != 0 {
+					t.Errorf("%v: %d keys left", order, n)
+				}
+			}
+		})
+		t.Run("ThroughOthers", func(t *testing.T) {
+			// Given a context below that of the lock, with another lock between.
+			name, second := resource(t), resource(t)
+			outer := mustAcquire(t, m, name)
+			between, err := m.Acquire(outer.Context(), second)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(between.Context())
+			defer cancel()
+			inner := enter(t, ctx, name)
+			if inner.Fence() != outer.Fence() {
+				t.Error("another holding")
+			}
+			for _, l := range []*Lock{inner, between, outer} {
+				mustRelease(t, l)
+			}
+		})
+		t.Run("Lost", func(t *testing.T) {
+			// Given a lock that is lost, then all handles hear of it, and none of
+			// them releases what is another's now.
+			name := resource(t)
+			outer := mustAcquire(t, m, name)
+			inner := enter(t, outer.Context(), name)
+			k := mustKeys(t, name)
+			if err := rdb.Set(t.Context(), k[keyLock], "stranger", time.Minute).Err(); err != nil {
+				t.Fatal(err)
+			}
+			specIs(t, inner.Extend(t.Context(), time.Hour), ErrLost)
+			for _, l := range []*Lock{outer, inner} {
+				specCause(t, l, ErrLost, ErrNotHeld)
+				specIs(t, l.Release(t.Context()), ErrNotHeld, ErrLost)
+			}
+			if got := rdb.Get(t.Context(), k[keyLock]).Val(); got != "stranger" {
+				t.Errorf("the stranger's key holds %q", got)
+			}
+			// What carries a lost lock's values but not its end has to queue up.
+			_, err := m.TryAcquire(context.WithoutCancel(inner.Context()), name, WithReentry())
+			specIs(t, err, ErrTaken)
+		})
+		t.Run("AfterRelease", func(t *testing.T) {
+			// Given a lock that is over, then its context enters nothing.
+			name := resource(t)
+			outer := mustAcquire(t, m, name)
+			mustRelease(t, outer)
+			_, err := m.Acquire(outer.Context(), name, WithReentry())
+			specIs(t, err, ErrReleased)
+			l := enter(t, context.WithoutCancel(outer.Context()), name)
+			if l.Fence() <= outer.Fence() {
+				t.Errorf("fence %d after %d", l.Fence(), outer.Fence())
+			}
+			mustRelease(t, l)
+		})
+		t.Run("OtherResource", func(t *testing.T) {
+			name, second := resource(t), resource(t)
+			outer := mustAcquire(t, m, name)
+			held := mustAcquire(t, other, second)
+			_, err := m.TryAcquire(outer.Context(), second, WithReentry())
+			specIs(t, err, ErrTaken)
+			mustRelease(t, held)
+			l := enter(t, outer.Context(), second)
+			if l.Token() == outer.Token() {
+				t.Error("another resource was taken for the same")
+			}
+			mustRelease(t, l)
+			mustRelease(t, outer)
+		})
+		t.Run("OtherManager", func(t *testing.T) {
+			name := resource(t)
+			outer := mustAcquire(t, m, name)
+			_, err := other.TryAcquire(outer.Context(), name, WithReentry())
+			specIs(t, err, ErrTaken)
+			mustRelease(t, outer)
+		})
+		t.Run("WithoutOption", func(t *testing.T) {
+			// Given goroutines that share the lock's context and do not ask to
+			// enter again, then they exclude each other, and it.
+			name := resource(t)
+			outer := mustAcquire(t, m, name)
+			_, err := m.TryAcquire(outer.Context(), name)
+			specIs(t, err, ErrTaken)
+			_, err = m.Acquire(outer.Context(), name, WithWaitLimit(20*time.Millisecond))
+			specIs(t, err, ErrWaitTimeout)
+			mustRelease(t, outer)
+			awaitNoTrace(t, rdb, name)
+		})
+		t.Run("TheOthersWait", func(t *testing.T) {
+			// Given waiters, when it is entered again, then no waiter is served before
+			// the last release.
+			name := resource(t)
+			outer := mustAcquire(t, m, name)
+			waiting := acquireAsync(testContext(t), other, name)
+			awaitWaiters(t, rdb, name, 1)
+			inner := enter(t, outer.Context(), name)
+			mustRelease(t, outer)
+			if held, err := inner.Held(t.Context()); err != nil || !held {
+				t.Errorf("held = %v, %v", held, err)
+			}
+			mustRelease(t, inner)
+			mustRelease(t, awaitLock(t, waiting))
+		})
+	})
+}
+
+func TestWithMetadata(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		ctx := testContext(t)
+		cfg := slow
+		cfg.Metadata = "the manager's"
+		m := newManager(t, rdb, cfg)
+		// Texts that might be taken for something else on the way.
+		for _, text := range []string{"host:a pid:1", ":", "1:2:3", "a.b", "äöü\x00\n{}", strings.Repeat("x", maxMetadata)} {
+			name := resource(t)
+			l := specWith(t, m, name, WithMetadata(text))
+			next := specAsync(ctx, m, name, WithMetadata("n"+text[1:]))
+			awaitWaiters(t, rdb, name, 1)
+			info, err := m.Inspect(ctx, name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if info.Holder.Metadata != text || info.Holder.Token != l.Token() || info.Fence != l.Fence() {
+				t.Errorf("%q: holder = %+v, fence = %d", text, info.Holder, info.Fence)
+			}
+			if len(info.Queue) != 1 || info.Queue[0].Metadata != "n"+text[1:] {
+				t.Errorf("%q: queue = %+v", text, info.Queue)
+			}
+			// It is kept by a renewal, and by a handover.
+			if err := l.Extend(ctx, time.Hour); err != nil {
+				t.Error(err)
+			}
+			if guarded(t, rdb, l) != 1 {
+				t.Errorf("%q: the guard refuses the holder", text)
+			}
+			mustRelease(t, l)
+			l = awaitLock(t, next)
+			if info, err = m.Inspect(ctx, name); err != nil || info.Holder.Metadata != "n"+text[1:] || info.Holder.Token != l.Token() {
+				t.Errorf("%q: after the handover %+v, %v", text, info.Holder, err)
+			}
+			if guarded(t, rdb, l) != 0 {
+				t.Errorf("%q: the guard refuses the next holder", text)
+			}
+			mustRelease(t, l)
+			awaitNoTrace(t, rdb, name)
+		}
+		// The manager's is shown without the option, and hidden by an empty one.
+		for want, opts := range map[string][]Option{cfg.Metadata: nil, "": {WithMetadata("")}} {
+			name := resource(t)
+			l := specWith(t, m, name, opts...)
+			if info, err := m.Inspect(ctx, name); err != nil || info.Holder.Metadata != want || info.Holder.Token != l.Token() {
+				t.Errorf("holder = %+v, %v; want the metadata %q", info.Holder, err, want)
+			}
+			mustRelease(t, l)
+		}
+	})
+}
+
+// TestConfig_Poll: whoever polls listens to nothing, and shares locks with who
+// listens.
+func TestConfig_Poll(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		ctx, name := testContext(t), resource(t)
+		polling := slow
+		polling.Poll = 5 * time.Millisecond
+		polls, listens := newManager(t, rdb, polling), newManager(t, rdb, slow)
+		listeners := func(m *Manager) int64 {
+			channel := channelPrefix + m.id
+			n, err := rdb.PubSubNumSub(ctx, channel).Result()
+			if err != nil {
+				t.Fatal(err)
+			}
+			return n[channel]
+		}
+		// Given waiters of both kinds in turn, when the lock is released again and
+		// again, then they are served in the order of their arrival.
+		l := mustAcquire(t, polls, name)
+		var waiting []<-chan result
+		for i, m := range []*Manager{polls, listens, polls, listens} {
+			waiting = append(waiting, acquireAsync(ctx, m, name))
+			awaitWaiters(t, rdb, name, int64(i+1))
+		}
+		if p, s := listeners(polls), listeners(listens); p != 0 || s != 1 {
+			t.Errorf("subscriptions: %d of who polls, %d of who listens; want 0 and 1", p, s)
+		}
+		mustRelease(t, l)
+		for _, w := range waiting {
+			l := awaitLock(t, w)
+			if n := len(polls.Held()) + len(listens.Held()); n != 1 {
+				t.Errorf("%d hold it", n)
+			}
+			mustRelease(t, l)
+		}
+		awaitNoTrace(t, rdb, name)
+	})
+}
+
+// TestOptions_Invalid: what cannot work is refused before anything is done.
+func TestOptions_Invalid(t *testing.T) {
+	t.Parallel()
+	rdb, calls := specCalls(t, redistest.Embedded(t), nil)
+	m := newManager(t, rdb, slow)
+	name := resource(t)
+	long := strings.Repeat("x", maxMetadata+1)
+	for what, opts := range map[string][]Option{
+		"ttl zero":                {WithTTL(0)},
+		"ttl below the least":     {WithTTL(minTTL - time.Millisecond)},
+		"ttl negative":            {WithTTL(-time.Second)},
+		"ttl not in milliseconds": {WithTTL(minTTL + time.Microsecond)},
+		"wait limit zero":         {WithWaitLimit(0)},
+		"wait limit negative":     {WithWaitLimit(-1)},
+		"maximum hold zero":       {WithMaxHold(0)},
+		"maximum hold too short":  {WithMaxHold(minTTL - 1)},
+		"metadata too long":       {WithMetadata(long)},
+		"the last one counts":     {WithTTL(time.Second), WithTTL(time.Millisecond)},
+	} {
+		for how, acquire := range map[string]func() error{
+			"Acquire":       func() error { _, err := m.Acquire(t.Context(), name, opts...); return err },
+			"TryAcquire":    func() error { _, err := m.TryAcquire(t.Context(), name, opts...); return err },
+			"AcquireAll":    func() error { _, err := m.AcquireAll(t.Context(), []string{name}, opts...); return err },
+			"TryAcquireAll": func() error { _, err := m.TryAcquireAll(t.Context(), []string{name}, opts...); return err },
+			"Do": func() error {
+				return m.Do(t.Context(), name, func(context.Context, *Lock) error { t.Error("fn was called"); return nil }, opts...)
+			},
+		} {
+			if err := acquire(); !errors.Is(err, ErrInvalid) {
+				t.Errorf("%s, %s: err = %v, want ErrInvalid", how, what, err)
+			}
+		}
+	}
+	if n := calls.Load(); n != 0 {
+		t.Errorf("%d commands were sent", n)
+	}
+	// The least that works, and an option that is none.
+	l := specWith(t, m, name, WithTTL(minTTL), WithMaxHold(minTTL), WithWaitLimit(time.Minute), WithMetadata(long[1:]), nil)
+	if err := l.Release(t.Context()); err != nil && !errors.Is(err, ErrNotHeld) {
+		t.Error(err)
+	}
+}
+
+// TestNew_Invalid: settings of polling, quorums and replicas, beside those in
+// TestNew_Config.
+func TestNew_Invalid(t *testing.T) {
+	t.Parallel()
+	var nodes []redis.UniversalClient
+	for _, port := range []string{"1", "2", "3"} {
+		rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:" + port})
+		t.Cleanup(func() {
+			if err := rdb.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		nodes = append(nodes, rdb)
+	}
+	type table []struct {
+		name string
+		cfg  Config
+		ok   bool
+	}
+	one := func(cfg Config) error { _, err := New(nodes[0], cfg); return err }
+	several := func(cfg Config) error { _, err := NewQuorum(nodes, cfg); return err }
+	check := func(kind string, create func(Config) error, cases table) {
+		for _, tc := range cases {
+			if err := create(tc.cfg); tc.ok && err != nil || !tc.ok && !errors.Is(err, ErrInvalid) {
+				t.Errorf("%s, %s: err = %v", kind, tc.name, err)
+			}
+		}
+	}
+	both := table{
+		{"poll least", Config{Poll: time.Millisecond}, true},
+		{"poll too short", Config{Poll: time.Millisecond - 1}, false},
+		{"poll negative", Config{Poll: -time.Second}, false},
+		{"poll a third of the claim", Config{ClaimTTL: 300 * time.Millisecond, Poll: 100 * time.Millisecond}, true},
+		{"poll beyond", Config{ClaimTTL: 300 * time.Millisecond, Poll: 101 * time.Millisecond}, false},
+		{"metadata longest", Config{Metadata: strings.Repeat("x", maxMetadata)}, true},
+		{"metadata too long", Config{Metadata: strings.Repeat("x", maxMetadata+1)}, false},
+		{"replicas negative", Config{Replicas: -1}, false},
+		{"claim not in milliseconds", Config{ClaimTTL: 10*time.Millisecond + 1}, false},
+	}
+	check("one", one, append(both, table{
+		{"replicas", Config{Replicas: 2}, true},
+		{"node timeout", Config{NodeTimeout: time.Second}, false},
+	}...))
+	check("several", several, append(both, table{
+		{"zero", Config{}, true},
+		{"shortest ttl", Config{TTL: minTTL}, true},
+		{"long ttl", Config{TTL: time.Minute}, true},
+		{"node timeout negative", Config{NodeTimeout: -time.Second}, false},
+		{"node timeout a third of the ttl", Config{TTL: 3 * time.Second, NodeTimeout: time.Second}, true},
+		{"node timeout beyond", Config{TTL: 3 * time.Second, NodeTimeout: time.Second + 1}, false},
+		{"node timeout above the call's", Config{CallTimeout: 500 * time.Millisecond, NodeTimeout: time.Second}, false},
+		{"replicas", Config{Replicas: 1}, false},
+	}...))
+	if _, err := NewQuorum(nodes[:2], Config{}); !errors.Is(err, ErrInvalid) {
+		t.Errorf("two nodes: err = %v", err)
+	}
+	if _, err := NewQuorum([]redis.UniversalClient{nodes[0], nodes[1], nodes[0]}, Config{}); !errors.Is(err, ErrInvalid) {
+		t.Errorf("one node twice: err = %v", err)
+	}
+	if _, err := NewQuorum([]redis.UniversalClient{nodes[0], nodes[1], nil}, Config{}); !errors.Is(err, ErrInvalid) {
+		t.Errorf("a node missing: err = %v", err)
+	}
+	ring := redis.NewRing(&redis.RingOptions{})
+	defer ring.Close()
+	if _, err := New(ring, Config{}); !errors.Is(err, ErrInvalid) {
+		t.Errorf("a ring: err = %v", err)
+	}
+}
