@@ -98,7 +98,7 @@ func (m *Manager) acquire(ctx context.Context, resource string, wait bool, opts 
 	case errors.Is(err, ErrTaken) && wait:
 		m.subscribe(ctx)
 		return m.await(ctx, a)
-	case unknown(err):
+	case !errors.Is(err, ErrTaken) && !errors.Is(err, ErrForeignKey):
 		m.giveBack(ctx, a, nil)
 	}
 	return nil, err

@@ -22,6 +22,7 @@ type gatherer struct {
 	latest time.Time // when the latest of them was sent
 	near   nearness
 	queued []*scriptRun
+	timer  *time.Timer // calls overdue; set while somebody is queued
 }
 
 const (
@@ -85,6 +86,9 @@ func (g *gatherer) run(ctx context.Context, script *redis.Script, keys []string,
 	}
 	r := &scriptRun{ctx: ctx, script: script, keys: keys, args: args, turn: make(chan []*scriptRun, 1)}
 	g.queued = append(g.queued, r)
+	if len(g.queued) == 1 {
+		g.watch(gatherPatience)
+	}
 	g.mu.Unlock()
 	select {
 	case batch := <-r.turn:
@@ -109,7 +113,11 @@ func (g *gatherer) leave(ctx context.Context, r *scriptRun) *redis.Cmd {
 		if batch == nil {
 			return r.cmd // the answer came this very moment
 		}
-		g.appoint(batch)
+		if batch = slices.DeleteFunc(batch, (*scriptRun).left); len(batch) > 0 {
+			leader(batch).turn <- batch
+		} else {
+			g.next()
+		}
 	default:
 	}
 	cmd := redis.NewCmd(ctx)
@@ -126,25 +134,51 @@ func (g *gatherer) landed(sent time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.near.note(now, now.Sub(sent))
+	g.latest = now
+	g.next()
+}
+
+// next has one of the queued send them, or gives up the lane if there is none.
+// The caller holds mu.
+func (g *gatherer) next() {
+	if len(g.queued) == 0 {
+		g.flying--
+		return
+	}
 	n := min(len(g.queued), gatherLimit)
 	batch := slices.Clone(g.queued[:n])
 	g.queued = slices.Delete(g.queued, 0, n)
-	g.latest = now
-	g.appoint(batch)
+	leader(batch).turn <- batch
 }
 
-// appoint has one of the batch send it, or gives up the lane if nobody of it is
-// there any more. The caller holds mu.
-func (g *gatherer) appoint(batch []*scriptRun) {
-	batch = slices.DeleteFunc(batch, (*scriptRun).left)
-	if len(batch) == 0 {
-		if len(g.queued) == 0 {
-			g.flying--
-			return
-		}
-		batch, g.queued = g.queued, nil
+// watch has overdue called after so long. The caller holds mu.
+func (g *gatherer) watch(after time.Duration) {
+	if g.timer == nil {
+		g.timer = time.AfterFunc(after, g.overdue)
+		return
 	}
-	leader(batch).turn <- batch
+	g.timer.Reset(after)
+}
+
+// overdue sends the queued calls although those before them have not returned,
+// if they are out for too long.
+func (g *gatherer) overdue() {
+	now := time.Now()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.queued) == 0 {
+		return
+	}
+	if left := g.latest.Add(gatherPatience).Sub(now); left > 0 {
+		g.watch(left)
+		return
+	}
+	g.flying++
+	g.latest = now
+	g.next()
+	if len(g.queued) > 0 {
+		g.watch(gatherPatience)
+	}
 }
 
 // leader is the call that may wait longest: the pipeline is bounded by its context.

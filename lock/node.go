@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -259,10 +260,12 @@ func (n *node) extendAll(ctx context.Context, locks []*holding, ttl time.Duratio
 		h := locks[i]
 		return run(extendScript, ctx, pipe, []string{h.keys[keyLock], h.keys[keyForced]}, h.value, n.args.ms(ttl), h.token)
 	}
-	if n.replicas == 0 {
+	if n.cluster == nil && n.replicas == 0 {
 		return n.pipelined(ctx, n.rdb.Pipeline(), everyOne(len(locks)), results, call)
 	}
-	// Each master has its own replicas to confirm.
+	// Each master gets a call of its own, side by side: in one pipeline over all
+	// of them the client drops the answers of those that are well when the time
+	// for one that is down runs out. And each has its own replicas to confirm.
 	groups := make(map[string][]int)
 	for i, h := range locks {
 		client, err := n.master(ctx, h.keys[keyLock])
@@ -273,18 +276,30 @@ func (n *node) extendAll(ctx context.Context, locks []*holding, ttl time.Duratio
 		addr := client.Options().Addr
 		groups[addr] = append(groups[addr], i)
 	}
+	var all sync.WaitGroup
 	for _, group := range groups {
-		err := n.onMaster(ctx, locks[group[0]].keys[keyLock], func(conn *redis.Conn) error {
-			n.pipelined(ctx, conn.Pipeline(), group, results, call)
-			return n.confirmed(ctx, conn)
-		})
-		for _, i := range group {
-			if err != nil && results[i].held {
-				results[i] = extension{err: err}
-			}
+		all.Go(func() { n.extendOnMaster(ctx, locks, group, results, call) })
+	}
+	all.Wait()
+	return results
+}
+
+// extendOnMaster extends the chosen locks, which one master has, and waits for
+// its replicas if they have to confirm.
+func (n *node) extendOnMaster(ctx context.Context, locks []*holding, chosen []int, results []extension, call func(redis.Scripter, scriptCall, int) *redis.Cmd) {
+	if n.replicas == 0 {
+		n.pipelined(ctx, n.rdb.Pipeline(), chosen, results, call)
+		return
+	}
+	err := n.onMaster(ctx, locks[chosen[0]].keys[keyLock], func(conn *redis.Conn) error {
+		n.pipelined(ctx, conn.Pipeline(), chosen, results, call)
+		return n.confirmed(ctx, conn)
+	})
+	for _, i := range chosen {
+		if err != nil && results[i].held {
+			results[i] = extension{err: err}
 		}
 	}
-	return results
 }
 
 func everyOne(n int) []int {
@@ -356,7 +371,7 @@ func (n *node) master(ctx context.Context, key string) (*redis.Client, error) {
 func (n *node) confirmed(ctx context.Context, conn *redis.Conn) error {
 	have, err := conn.Wait(ctx, n.replicas, n.timeout).Result()
 	if err != nil {
-		return err
+		return fmt.Errorf("%w: wait for replicas: %w", ErrNoQuorum, err)
 	}
 	if have < int64(n.replicas) {
 		return fmt.Errorf("%w: %d of %d replicas confirmed it", ErrNoQuorum, have, n.replicas)
