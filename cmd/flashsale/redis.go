@@ -37,8 +37,10 @@ func openRedis(setting string) (rdb redis.UniversalClient, closers []func() erro
 		if err != nil {
 			return nil, nil, badSetting("redis", setting, "it cannot be read as a URL", "write cluster+redis://host:port?addr=host:port, with % codes in the password where it holds any of /#%@")
 		}
-		// A script whose reply was lost must not run again unasked: the rooms
-		// decide that, knowing which of their scripts may.
+		// A script whose reply was lost should not run again unasked: the rooms
+		// decide that, knowing which of their scripts may. The client still
+		// repeats after a network error, counting it as a redirect, and without
+		// redirects it could not follow a slot; every script bears a repeat.
 		o.MaxRetries, o.ContextTimeoutEnabled = -1, true
 		o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolSize = redisDial, redisRead, redisWrite, redisPool
 		o.DialerRetries = 1
