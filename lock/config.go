@@ -64,7 +64,8 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Prefix == "" {
 		c.Prefix = "lock:"
 	}
-	return c, c.check()
+	err := c.check()
+	return c, err
 }
 
 func (c *Config) check() error {

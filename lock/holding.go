@@ -92,7 +92,7 @@ func (h *holding) join(ctx context.Context) *Lock {
 
 // timeUp is when the lock ends unless its deadline moves, and why. The caller
 // holds mu.
-func (h *holding) timeUp() (time.Time, error) {
+func (h *holding) timeUp() (at time.Time, cause error) {
 	if !h.endBy.IsZero() && h.endBy.Before(h.deadline) {
 		return h.endBy, ErrMaxHold
 	}
@@ -136,15 +136,13 @@ func (h *holding) lose(cause error) {
 	h.m.cfg.Observer.lost(h.resource, cause)
 }
 
-// taken is lose for a lock that Redis does not hold for us any more. reason is
+// taken is why a lock ends that Redis does not hold for us any more. reason is
 // that of a forced release, if it was one.
-func (h *holding) taken(reason string) error {
-	cause := fmt.Errorf("%w: %w", ErrLost, trimmed{ErrNotHeld})
+func taken(reason string) error {
 	if reason != "" {
-		cause = fmt.Errorf("%w: taken by force: %s (%w)", ErrLost, reason, trimmed{ErrNotHeld})
+		return fmt.Errorf("%w: taken by force: %s (%w)", ErrLost, reason, trimmed{ErrNotHeld})
 	}
-	h.lose(cause)
-	return cause
+	return fmt.Errorf("%w: %w", ErrLost, trimmed{ErrNotHeld})
 }
 
 // end cancels the contexts and dates the validity back. The caller holds mu.
@@ -187,7 +185,9 @@ func (h *holding) extend(ctx, held context.Context, ttl time.Duration) error {
 	case e.err != nil:
 		return e.err
 	case !e.held:
-		return h.taken(e.reason)
+		cause := taken(e.reason)
+		h.lose(cause)
+		return cause
 	case !h.prolong(sent.Add(validity(ttl))):
 		return context.Cause(held)
 	}

@@ -87,7 +87,8 @@ func (m *Manager) settle(opts []Option) (settings, error) {
 			o(&s)
 		}
 	}
-	return s, s.check()
+	err := s.check()
+	return s, err
 }
 
 func (s *settings) check() error {

@@ -211,7 +211,7 @@ func (m *Manager) deliver(payload string) {
 func (m *Manager) takenByForce(token, reason string) {
 	for _, h := range m.snapshot() {
 		if h.token == token {
-			h.taken(reason)
+			h.lose(taken(reason))
 			return
 		}
 	}

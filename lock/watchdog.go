@@ -30,8 +30,11 @@ func (m *Manager) watch(h *holding) error {
 	}
 	h.mu.Lock()
 	if h.settings.unwatched || h.settings.maxHold > 0 {
-		at, _ := h.timeUp()
-		h.timer = time.AfterFunc(time.Until(at), h.expire)
+		until := h.deadline
+		if h.settings.maxHold > 0 && h.endBy.Before(until) {
+			until = h.endBy
+		}
+		h.timer = time.AfterFunc(time.Until(until), h.expire)
 	}
 	due, slack := h.renewAt()
 	h.mu.Unlock()
@@ -182,7 +185,7 @@ func (m *Manager) renewed(h *holding, sent time.Time, e extension) {
 	switch {
 	case e.err != nil:
 	case !e.held:
-		h.taken(e.reason)
+		h.lose(taken(e.reason))
 	case h.prolong(sent.Add(validity(ttl))) && late > ttl/3:
 		m.cfg.Observer.extendedLate(h.resource, late)
 	}

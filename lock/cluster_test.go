@@ -1,0 +1,465 @@
+package lock
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/redistest"
+)
+
+// witness looks at all holdings of several managers in this process.
+type witness struct {
+	mu      sync.Mutex
+	holders map[string]*Lock
+	fences  map[string]int64
+	writes  map[string][]fencedWrite
+	entered int
+}
+
+// fencedWrite is a write that the guard let pass, at a time of Redis's clock.
+type fencedWrite struct{ at, fence int64 }
+
+func newWitness() *witness {
+	return &witness{holders: map[string]*Lock{}, fences: map[string]int64{}, writes: map[string][]fencedWrite{}}
+}
+
+// enter notes that a lock is now used.
+func (w *witness) enter(t *testing.T, l *Lock) {
+	t.Helper()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	now := time.Now()
+	if !l.ValidUntil().After(now) {
+		return // it has ended before its user came to run
+	}
+	w.entered++
+	name := l.Resource()
+	if other := w.holders[name]; other != nil && other.ValidUntil().After(now) {
+		t.Errorf("fence %d holds the lock beside fence %d", l.Fence(), other.Fence())
+	}
+	if l.Fence() <= w.fences[name] {
+		t.Errorf("fence %d after %d", l.Fence(), w.fences[name])
+	}
+	w.holders[name], w.fences[name] = l, l.Fence()
+}
+
+func (w *witness) wrote(l *Lock, at int64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.writes[l.Resource()] = append(w.writes[l.Resource()], fencedWrite{at, l.Fence()})
+}
+
+// leave notes that a lock is about to be released.
+func (w *witness) leave(l *Lock) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.holders[l.Resource()] == l {
+		delete(w.holders, l.Resource())
+	}
+}
+
+func (w *witness) count() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.entered
+}
+
+// check wants the writes of each resource to be those of one holder after the
+// other: by the clock of Redis, no fence comes after a greater one.
+func (w *witness) check(t *testing.T) {
+	t.Helper()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for name, writes := range w.writes {
+		slices.SortFunc(writes, func(a, b fencedWrite) int {
+			return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.fence, b.fence))
+		})
+		for i := 1; i < len(writes); i++ {
+			if writes[i].fence < writes[i-1].fence {
+				t.Errorf("%s: a write with fence %d after one with %d", name, writes[i].fence, writes[i-1].fence)
+			}
+		}
+	}
+}
+
+// TestManager_ScriptFlushUnderLoad: the scripts are removed all the time, and
+// nobody notices.
+func TestManager_ScriptFlushUnderLoad(t *testing.T) {
+	t.Parallel()
+	ownEngines(t, func(t *testing.T, rdb *redis.Client) { flushScriptsUnderLoad(t, rdb) })
+}
+
+func flushScriptsUnderLoad(t *testing.T, rdb redis.UniversalClient) {
+	t.Helper()
+	const workers, rounds = 8, 15
+	ctx, name := testContext(t), resource(t)
+	cfg := Config{TTL: 2 * time.Second}
+	managers := []*Manager{newManager(t, rdb, cfg), newManager(t, redistest.Second(t, rdb), cfg)}
+	working, stop := context.WithCancel(ctx)
+	var flushing, holding sync.WaitGroup
+	var flushes atomic.Int64
+	flushing.Go(func() {
+		for wait(working, time.Millisecond) {
+			if err := rdb.ScriptFlush(ctx).Err(); err != nil {
+				t.Error(err)
+				return
+			}
+			flushes.Add(1)
+		}
+	})
+	// One that is renewed meanwhile, by the pipeline.
+	long := mustAcquire(t, managers[0], name+":long")
+	w := newWitness()
+	for i := range workers {
+		holding.Go(func() {
+			for range rounds {
+				l, err := managers[i%2].Acquire(ctx, name)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				w.enter(t, l)
+				if err := l.Extend(ctx, 3*time.Second); err != nil {
+					t.Error(err)
+				}
+				w.leave(l)
+				if err := l.Release(ctx); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	awaitRenewals(t, 3, long)
+	holding.Wait()
+	stop()
+	flushing.Wait()
+	if w.count() != workers*rounds || flushes.Load() < rounds {
+		t.Errorf("%d holdings, want %d; %d flushes", w.count(), workers*rounds, flushes.Load())
+	}
+	mustRelease(t, long)
+	awaitNoTrace(t, rdb, name)
+}
+
+// awaitRenewals waits until each lock was renewed so many times, and wants that
+// none was lost.
+func awaitRenewals(t *testing.T, n int, locks ...*Lock) {
+	t.Helper()
+	for range n {
+		until := make([]time.Time, len(locks))
+		for i, l := range locks {
+			until[i] = l.ValidUntil()
+		}
+		for i, l := range locks {
+			eventually(t, "a renewal", func() bool { return l.ValidUntil().After(until[i]) || l.Context().Err() != nil })
+		}
+	}
+	for _, l := range locks {
+		if l.Context().Err() != nil {
+			t.Fatalf("lost %s: %v", l.Resource(), context.Cause(l.Context()))
+		}
+	}
+}
+
+// TestManager_ManyShortLocks: 10,000 short locks over 64 resources leave no key
+// but the fencing tokens, no waiter, and no loop.
+func TestManager_ManyShortLocks(t *testing.T) {
+	t.Parallel()
+	for engine, connect := range map[string]func(testing.TB) redis.UniversalClient{
+		"redis":   func(t testing.TB) redis.UniversalClient { return redistest.Redis(t) },
+		"cluster": func(t testing.TB) redis.UniversalClient { return redistest.Cluster(t) },
+	} {
+		t.Run(engine, func(t *testing.T) {
+			t.Parallel()
+			const workers, each, resources = 16, 625, 64
+			ctx, rdb := testContext(t), connect(t)
+			id := strings.Trim(redistest.Prefix(t), "t:{}")
+			m := newManager(t, rdb, Config{TTL: 3 * time.Second})
+			w := newWitness()
+			var working sync.WaitGroup
+			for range workers {
+				working.Go(func() {
+					for range each {
+						name := fmt.Sprintf("t:{%s-%d}", id, rand.IntN(resources))
+						l, err := m.Acquire(ctx, name)
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						w.enter(t, l)
+						w.leave(l)
+						if err := l.Release(ctx); err != nil {
+							t.Error(err)
+						}
+					}
+				})
+			}
+			working.Wait()
+			if n := w.count(); n != workers*each {
+				t.Errorf("%d holdings, want %d", n, workers*each)
+			}
+			for _, key := range allKeys(t, rdb, "t:{"+id+"-*") {
+				if !strings.HasSuffix(key, "}:fence") {
+					t.Errorf("%s is left", key)
+				}
+			}
+			eventually(t, "the renewal loop ends", func() bool {
+				m.mu.Lock()
+				defer m.mu.Unlock()
+				return !m.dog.running && len(m.held) == 0
+			})
+			m.wake.mu.Lock()
+			if n := len(m.wake.waiters); n != 0 {
+				t.Errorf("%d waiters left", n)
+			}
+			m.wake.mu.Unlock()
+			// Close waits for every goroutine of the manager; that no other is
+			// left behind is checked when the tests have ended.
+			if err := m.Close(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// allKeys lists the keys of this pattern on all masters.
+func allKeys(t *testing.T, rdb redis.UniversalClient, pattern string) []string {
+	t.Helper()
+	var mu sync.Mutex
+	var found []string
+	scan := func(ctx context.Context, c *redis.Client) error {
+		for at := c.Scan(ctx, 0, pattern, 1000).Iterator(); ; {
+			if !at.Next(ctx) {
+				return at.Err()
+			}
+			mu.Lock()
+			found = append(found, at.Val())
+			mu.Unlock()
+		}
+	}
+	var err error
+	switch c := rdb.(type) {
+	case *redis.Client:
+		err = scan(t.Context(), c)
+	case *redis.ClusterClient:
+		err = c.ForEachMaster(t.Context(), scan)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(found) == 0 {
+		t.Fatalf("no key like %s, not even a fencing token", pattern)
+	}
+	return found
+}
+
+// TestManager_Close_ManyHeld: given 100 locks held and 20 waiters, when the
+// manager is closed, no key is left and everybody knows why.
+func TestManager_Close_ManyHeld(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		const held, waiters, queues = 100, 20, 4
+		ctx := testContext(t)
+		m := newManager(t, rdb, slow)
+		var locks []*Lock
+		var names []string
+		for range held {
+			name := resource(t)
+			names, locks = append(names, name), append(locks, mustAcquire(t, m, name))
+		}
+		var waiting []<-chan result
+		for i := range waiters {
+			waiting = append(waiting, acquireAsync(ctx, m, names[i%queues]))
+		}
+		for _, name := range names[:queues] {
+			awaitWaiters(t, rdb, name, waiters/queues)
+		}
+		if err := m.Close(ctx); err != nil {
+			t.Error(err)
+		}
+		if n := traces(t, rdb, names...); n != 0 {
+			t.Errorf("%d keys left", n)
+		}
+		for _, l := range locks {
+			if cause := context.Cause(l.Context()); !errors.Is(cause, ErrReleased) {
+				t.Errorf("cause = %v, want ErrReleased", cause)
+			}
+		}
+		for _, w := range waiting {
+			if r := await(t, w); !errors.Is(r.err, ErrClosed) {
+				t.Errorf("waiter: %+v, want ErrClosed", r)
+			}
+		}
+	})
+}
+
+// TestManager_ClusterFaults: what may happen to a Redis Cluster, one after the
+// other on one cluster.
+func TestManager_ClusterFaults(t *testing.T) {
+	t.Parallel()
+	servers := redistest.OwnCluster(t)
+	rdb := servers.Client(t)
+	t.Run("ScriptFlush", func(t *testing.T) { flushScriptsUnderLoad(t, rdb) })
+	t.Run("SlotMoves", func(t *testing.T) { moveSlotUnderLoad(t, servers) })
+	// Without a replica nobody takes over for a master that fails; the others
+	// are to serve on.
+	err := rdb.ForEachMaster(t.Context(), func(ctx context.Context, c *redis.Client) error {
+		return c.ConfigSet(ctx, "cluster-require-full-coverage", "no").Err()
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	node := servers.Nodes()[0]
+	t.Run("MasterHangs", func(t *testing.T) { loseMaster(t, servers, node.Pause) })
+	if err := node.Continue(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the master is back", func() bool {
+		return rdb.ForEachMaster(t.Context(), func(ctx context.Context, c *redis.Client) error {
+			info, err := c.ClusterInfo(ctx).Result()
+			if err == nil && !strings.Contains(info, "cluster_slots_ok:16384") {
+				err = errors.New(info)
+			}
+			return err
+		}) == nil
+	})
+	t.Run("MasterKilled", func(t *testing.T) { loseMaster(t, servers, node.Kill) })
+}
+
+// moveSlotUnderLoad: given a slot that moves from master to master, eight
+// goroutines of two managers that lock, write and release in it see no error,
+// no overlap and rising fences, and one that holds a lock goes on holding it.
+func moveSlotUnderLoad(t *testing.T, servers *redistest.ClusterServers) {
+	t.Helper()
+	const workers, moves = 8, 9
+	ctx, prefix := testContext(t), redistest.Prefix(t)
+	name := prefix + "item"
+	slot, err := servers.SlotOf(ctx, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := Config{TTL: 3 * time.Second}
+	w := newWitness()
+	working, stop := context.WithCancel(ctx)
+	var workersDone sync.WaitGroup
+	var managers []*Manager
+	for range 2 {
+		rdb := servers.Client(t)
+		m := newManager(t, rdb, cfg)
+		managers = append(managers, m)
+		for range workers / 2 {
+			workersDone.Go(func() {
+				for working.Err() == nil {
+					if err := holdAndWrite(ctx, t, w, m, rdb, name); err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			})
+		}
+	}
+	long := mustAcquire(t, managers[0], prefix+"long")
+	rdb := servers.Client(t)
+	for range moves {
+		n := w.count()
+		eventually(t, "they work", func() bool { return w.count() >= n+workers || t.Failed() })
+		if err := servers.MoveSlot(ctx, slot, func() {
+			n, until := w.count(), time.Now().Add(100*time.Millisecond)
+			eventually(t, "they work, or wait", func() bool { return w.count() > n || time.Now().After(until) })
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	awaitRenewals(t, 2, long)
+	stop()
+	workersDone.Wait()
+	w.check(t)
+	if got, want := rdb.LLen(ctx, name+":entries").Val(), 2*w.count(); got != int64(want) {
+		t.Errorf("%d writes, want %d", got, want)
+	}
+	mustRelease(t, long)
+	awaitNoTrace(t, rdb, name)
+}
+
+// loseMaster: given a master that fails and has no replica, a lock there ends by
+// its deadline; those on the other masters are renewed on, and can be taken and
+// waited for. This holds for a client that repeats calls to a node, which has
+// to give up on the one that failed, as well as for one that does not.
+func loseMaster(t *testing.T, servers *redistest.ClusterServers, fail func() error) {
+	t.Helper()
+	ctx := testContext(t)
+	cfg := Config{TTL: 1500 * time.Millisecond, CallTimeout: 500 * time.Millisecond}
+	repeats := redis.NewClusterClient(&redis.ClusterOptions{Addrs: servers.Addrs(), ContextTimeoutEnabled: true})
+	defer repeats.Close()
+	m, plain := newManager(t, servers.Client(t), cfg), newManager(t, repeats, cfg)
+	var locks, others []*Lock
+	var direct []*redis.Client
+	var names []string
+	for _, node := range servers.Nodes() {
+		name := resourceOn(t, servers, node)
+		names, locks = append(names, name), append(locks, mustAcquire(t, m, name))
+		others = append(others, mustAcquire(t, plain, name+":other"))
+		c := redis.NewClient(redistest.Options(node.Addr()))
+		defer c.Close()
+		direct = append(direct, c)
+	}
+	awaitRenewals(t, 1, append(others, locks...)...)
+	if err := fail(); err != nil {
+		t.Fatal(err)
+	}
+	failed := time.Now()
+	ends(t, locks[0])
+	if limit := failed.Add(1500 * time.Millisecond); !locks[0].ValidUntil().Before(limit) {
+		t.Errorf("valid until %s after it could expire", locks[0].ValidUntil().Sub(limit))
+	}
+	ends(t, others[0])
+	awaitRenewals(t, 3, locks[1:]...)
+	awaitRenewals(t, 2, others[1:]...)
+	for i, l := range locks[1:] {
+		if got := direct[i+1].Get(ctx, mustKeys(t, names[i+1])[keyLock]).Val(); got != l.GuardValue() {
+			t.Errorf("key holds %q, want %q", got, l.GuardValue())
+		}
+		next := acquireAsync(ctx, m, names[i+1])
+		eventually(t, "a waiter", func() bool {
+			return direct[i+1].ZCard(ctx, mustKeys(t, names[i+1])[keyWaiters]).Val() == 1
+		})
+		mustRelease(t, l)
+		mustRelease(t, awaitLock(t, next))
+	}
+	for _, l := range others[1:] {
+		mustRelease(t, l)
+	}
+	if err := plain.Close(ctx); err != nil {
+		t.Error(err)
+	}
+	if err := locks[0].Release(ctx); err == nil || errors.Is(err, ErrNotHeld) {
+		t.Errorf("release: err = %v, want the network's", err)
+	}
+}
+
+// resourceOn returns a name whose lock lives on this master.
+func resourceOn(t *testing.T, servers *redistest.ClusterServers, node *redistest.Server) string {
+	t.Helper()
+	for range 100 {
+		name := resource(t)
+		slot, err := servers.SlotOf(t.Context(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if owner, err := servers.Owner(t.Context(), slot); err == nil && owner == node {
+			return name
+		}
+	}
+	t.Fatal("no name found")
+	return ""
+}

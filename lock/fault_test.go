@@ -1,0 +1,558 @@
+package lock
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/redistest"
+)
+
+// ownEngines runs fn on the embedded engine and on a redis-server of the test's
+// own, where nobody else removes the scripts.
+func ownEngines(t *testing.T, fn func(t *testing.T, rdb *redis.Client)) {
+	t.Helper()
+	t.Run("embedded", func(t *testing.T) {
+		t.Parallel()
+		fn(t, redistest.Embedded(t))
+	})
+	t.Run("redis", func(t *testing.T) {
+		t.Parallel()
+		rdb := redis.NewClient(redistest.Options(redistest.Real(t, "--appendonly", "no").Addr()))
+		t.Cleanup(func() {
+			if err := rdb.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		fn(t, rdb)
+	})
+}
+
+// proxied returns a manager whose connections pass a proxy, and the proxy and
+// the client. The client itself waits for long, so that whatever ends a call is
+// the lock's doing. A connection is up, and the scripts are known to Redis.
+func proxied(t *testing.T, rdb *redis.Client, cfg Config) (*Manager, *redistest.Proxy, *redis.Client) {
+	t.Helper()
+	p := redistest.NewProxy(t, rdb.Options().Addr)
+	o := redistest.Options(p.Addr())
+	o.DialTimeout, o.ReadTimeout, o.WriteTimeout = time.Hour, time.Hour, time.Hour
+	c := redis.NewClient(o)
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	m := newManager(t, c, cfg)
+	l := mustAcquire(t, m, resource(t))
+	if err := l.Extend(t.Context(), time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	mustRelease(t, l)
+	return m, p, c
+}
+
+// TestManager_Acquire_EndsBehindLatency: given a Redis 200 ms away, when the
+// context ends while a call is on its way there or back, then soon nothing is
+// left of it: neither key nor place in the queue.
+func TestManager_Acquire_EndsBehindLatency(t *testing.T) {
+	t.Parallel()
+	ownEngines(t, func(t *testing.T, rdb *redis.Client) {
+		for _, tc := range []endsBehindLatency{
+			{name: "CancelledOnTheWayThere"},
+			{name: "CancelledOnTheWayBack", there: true},
+			{name: "DeadlineOnTheWayThere", deadline: latency / 2},
+			{name: "DeadlineOnTheWayBack", deadline: latency * 3 / 2},
+			{name: "TryCancelledOnTheWayThere", try: true},
+			{name: "TryCancelledOnTheWayBack", try: true, there: true},
+			{name: "TryDeadlineOnTheWayThere", try: true, deadline: latency / 2},
+			{name: "TryDeadlineOnTheWayBack", try: true, deadline: latency * 3 / 2},
+			{name: "JoinedAndCancelled", held: true, there: true},
+		} {
+			t.Run(tc.name, func(t *testing.T) {
+				t.Parallel()
+				tc.run(t, rdb)
+			})
+		}
+	})
+}
+
+// latency is that of the line to Redis, each way.
+const latency = 200 * time.Millisecond
+
+type endsBehindLatency struct {
+	name     string
+	try      bool
+	held     bool          // by another, so that the call only joins the queue
+	deadline time.Duration // 0: cancelled
+	there    bool          // cancelled once the script has run
+}
+
+func (tc *endsBehindLatency) run(t *testing.T, rdb *redis.Client) {
+	name := resource(t)
+	k := mustKeys(t, name)
+	m, p, c := proxied(t, rdb, slow)
+	var other *Lock
+	mark := k[keyFence] // what the script leaves for good when it took the lock
+	if tc.held {
+		other = mustAcquire(t, newManager(t, rdb, slow), name)
+		mark = k[keyWaiters]
+	}
+	ran := func() bool { return rdb.Exists(t.Context(), mark).Val() == 1 }
+	sent := make(chan struct{}, 16)
+	c.AddHook(hook(func(next redis.ProcessHook) redis.ProcessHook {
+		return func(ctx context.Context, cmd redis.Cmder) error {
+			if runs(cmd, acquireScript) {
+				sent <- struct{}{}
+			}
+			return next(ctx, cmd)
+		}
+	}))
+	p.SetLatency(latency, latency)
+	ctx, cancel := context.WithCancel(t.Context())
+	want := context.Canceled
+	if tc.deadline > 0 {
+		ctx, cancel = context.WithTimeout(t.Context(), tc.deadline)
+		want = context.DeadlineExceeded
+	}
+	defer cancel()
+	done := make(chan result, 1)
+	go func() {
+		acquire := m.Acquire
+		if tc.try {
+			acquire = m.TryAcquire
+		}
+		l, err := acquire(ctx, name)
+		done <- result{l, err}
+	}()
+	<-sent
+	if tc.there {
+		eventually(t, "the script has run", ran)
+	}
+	if tc.deadline == 0 {
+		cancel()
+	}
+	if r := await(t, done); !errors.Is(r.err, want) || errors.Is(r.err, ErrWaitTimeout) == tc.try {
+		t.Fatalf("%+v, want %v", r, want)
+	}
+	if other == nil {
+		eventually(t, "the script has run", ran)
+	} else {
+		awaitWaiters(t, rdb, name, 0)
+		mustRelease(t, other)
+	}
+	awaitNoTrace(t, rdb, name)
+	// Nor does anything come after it.
+	if err := m.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if n := traces(t, rdb, name); n != 0 {
+		t.Errorf("%d keys left", n)
+	}
+}
+
+// loseReply makes a call whose reply is lost: when ran says that Redis has done
+// its part, the connections are cut. It returns what the call returned.
+func loseReply(t *testing.T, p *redistest.Proxy, ran func() bool, call func() error) error {
+	t.Helper()
+	p.DropReplies(true)
+	done := make(chan error, 1)
+	go func() { done <- call() }()
+	eventually(t, "Redis has run the script", ran)
+	select {
+	case err := <-done:
+		t.Fatalf("it returned without a reply: %v", err)
+	default:
+	}
+	// No reply slips through between the two.
+	p.Blackhole(true)
+	p.Sever()
+	p.DropReplies(false)
+	p.Blackhole(false)
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(patience):
+		t.Fatal("it did not return")
+		return nil
+	}
+}
+
+// TestLock_RepliesLost: given that the reply of one call is lost and its
+// connection with it, the call succeeds all the same, and counts once.
+func TestLock_RepliesLost(t *testing.T) {
+	t.Parallel()
+	ownEngines(t, func(t *testing.T, rdb *redis.Client) {
+		ctx, name := testContext(t), resource(t)
+		k := mustKeys(t, name)
+		cfg := slow
+		cfg.CallTimeout = patience
+		m, p, _ := proxied(t, rdb, cfg)
+		value := func() string { return rdb.Get(ctx, k[keyLock]).Val() }
+
+		var l *Lock
+		var first string
+		err := loseReply(t, p, func() bool { first = value(); return first != "" }, func() (err error) {
+			l, err = m.TryAcquire(ctx, name)
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if l.GuardValue() != first || value() != first || l.Fence() <= 0 {
+			t.Fatalf("acquire: holds %q, the first run stored %q, the key is %q", l.GuardValue(), first, value())
+		}
+
+		until := l.ValidUntil()
+		err = loseReply(t, p, func() bool { return rdb.PTTL(ctx, k[keyLock]).Val() > 2*slow.TTL }, func() error {
+			return l.Extend(ctx, 3*slow.TTL)
+		})
+		if err != nil || !l.ValidUntil().After(until.Add(slow.TTL)) || value() != first {
+			t.Fatalf("extend: %v; valid for %s more, the key is %q", err, l.ValidUntil().Sub(until), value())
+		}
+
+		// The repeat of the release must not take the lock from who has it next.
+		next := acquireAsync(ctx, newManager(t, rdb, slow), name)
+		awaitWaiters(t, rdb, name, 1)
+		err = loseReply(t, p, func() bool { return value() != first }, func() error { return l.Release(ctx) })
+		if err != nil {
+			t.Fatalf("release: %v", err)
+		}
+		after := awaitLock(t, next)
+		if value() != after.GuardValue() || after.Context().Err() != nil {
+			t.Fatalf("release: the key is %q, the next holder has %q", value(), after.GuardValue())
+		}
+		mustRelease(t, after)
+
+		// And without one that waits.
+		l = mustAcquire(t, m, name)
+		err = loseReply(t, p, func() bool { return value() == "" }, func() error { return l.Release(ctx) })
+		if err != nil || traces(t, rdb, name) != 0 {
+			t.Fatalf("release: %v, %d keys left", err, traces(t, rdb, name))
+		}
+	})
+}
+
+// stall is how late a goroutine may come to run on a busy machine.
+const stall = time.Second
+
+// TestLock_Blackhole: given a link on which nothing passes any more, the
+// holder's context ends before the key can expire, and its release returns
+// within the time for a call.
+func TestLock_Blackhole(t *testing.T) {
+	t.Parallel()
+	ownEngines(t, func(t *testing.T, rdb *redis.Client) {
+		ctx, name := testContext(t), resource(t)
+		key := mustKeys(t, name)[keyLock]
+		m, p, _ := proxied(t, rdb, Config{TTL: 2 * time.Second, CallTimeout: 400 * time.Millisecond})
+		l := mustAcquire(t, m, name)
+		until := l.ValidUntil()
+		eventually(t, "a renewal", func() bool { return l.ValidUntil().After(until) })
+		p.Blackhole(true)
+		var expires time.Time // at the earliest, as Redis says
+		eventually(t, "the context ends", func() bool {
+			asked := time.Now()
+			if left := rdb.PTTL(ctx, key).Val(); left > 0 && asked.Add(left).After(expires) {
+				expires = asked.Add(left)
+			}
+			return l.Context().Err() != nil
+		})
+		ended := time.Now()
+		ends(t, l)
+		// A lock that its deadline ended keeps that as the end of its validity.
+		if !l.ValidUntil().Before(expires) || ended.After(expires.Add(stall)) {
+			t.Errorf("valid until %s, ended %s, after the key could expire", l.ValidUntil().Sub(expires), ended.Sub(expires))
+		}
+		released := make(chan error, 1)
+		go func() { released <- l.Release(ctx) }()
+		select {
+		case err := <-released:
+			if err == nil || errors.Is(err, ErrNotHeld) {
+				t.Errorf("release: err = %v, want the network's", err)
+			}
+		case <-time.After(patience / 2):
+			t.Error("release does not return")
+		}
+		p.Blackhole(false)
+		awaitNoTrace(t, rdb, name)
+	})
+}
+
+// TestManager_Acquire_Blackhole: waiters behind a link on which nothing passes
+// return at their deadline, whether they were in the queue before or not, and
+// leave nothing behind once the link is good again.
+func TestManager_Acquire_Blackhole(t *testing.T) {
+	t.Parallel()
+	ownEngines(t, func(t *testing.T, rdb *redis.Client) {
+		name := resource(t)
+		m, p, c := proxied(t, rdb, slow)
+		replies := make(chan struct{}, 64)
+		c.AddHook(hook(func(next redis.ProcessHook) redis.ProcessHook {
+			return func(ctx context.Context, cmd redis.Cmder) error {
+				err := next(ctx, cmd)
+				if runs(cmd, acquireScript) {
+					replies <- struct{}{}
+				}
+				return err
+			}
+		}))
+		l := mustAcquire(t, newManager(t, rdb, slow), name)
+		waits, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		joined := acquireAsync(waits, m, name)
+		<-replies // that the lock is taken
+		<-replies // that it has a place in the queue
+		p.Blackhole(true)
+		for what, limit := range map[string]time.Duration{"inline": 2 * inlineLeft, "beside": inlineLeft / 2} {
+			ctx, cancel := context.WithTimeout(t.Context(), limit)
+			defer cancel()
+			if r := await(t, acquireAsync(ctx, m, name)); !errors.Is(r.err, ErrWaitTimeout) || !errors.Is(r.err, context.DeadlineExceeded) {
+				t.Errorf("%s: %+v, want ErrWaitTimeout and DeadlineExceeded", what, r)
+			}
+			try, cancel := context.WithTimeout(t.Context(), limit)
+			defer cancel()
+			if got, err := m.TryAcquire(try, name); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%s: try: %v, %v, want DeadlineExceeded", what, got, err)
+			}
+		}
+		cancel()
+		if r := await(t, joined); !errors.Is(r.err, ErrWaitTimeout) || !errors.Is(r.err, context.Canceled) {
+			t.Errorf("joined: %+v, want ErrWaitTimeout and Canceled", r)
+		}
+		p.Blackhole(false)
+		awaitWaiters(t, rdb, name, 0)
+		mustRelease(t, l)
+		awaitNoTrace(t, rdb, name)
+	})
+}
+
+// twoLinks is a client whose subscription takes another way than its commands.
+type twoLinks struct {
+	redis.UniversalClient
+	sub *redis.Client
+}
+
+func (c twoLinks) Subscribe(ctx context.Context, channels ...string) *redis.PubSub {
+	return c.sub.Subscribe(ctx, channels...)
+}
+
+// TestManager_Acquire_HalfOpen: given a subscription on which nothing arrives
+// any more, though its connection stands, a waiter that was handed the lock
+// finds out by its next sign of life; and where a new connection would work, the
+// silence is noticed, with a waiter and without.
+func TestManager_Acquire_HalfOpen(t *testing.T) {
+	t.Parallel()
+	ownEngines(t, func(t *testing.T, rdb *redis.Client) {
+		t.Run("SignOfLife", func(t *testing.T) {
+			t.Parallel()
+			h := newHalfOpen(t, rdb, 300*time.Millisecond)
+			h.proxy.Blackhole(true)
+			mustRelease(t, h.held)
+			mustRelease(t, awaitLock(t, h.next))
+			awaitNoTrace(t, rdb, h.held.Resource())
+		})
+		t.Run("NoticedWithWaiter", func(t *testing.T) {
+			t.Parallel()
+			h := newHalfOpen(t, rdb, 300*time.Millisecond)
+			h.proxy.Blackhole(true)
+			h.heals.Store(true)
+			h.awaitSubscriptions(t, rdb, 2)
+			mustRelease(t, h.held)
+			mustRelease(t, awaitLock(t, h.next))
+		})
+		t.Run("NoticedWithoutWaiter", func(t *testing.T) {
+			t.Parallel()
+			h := newHalfOpen(t, rdb, slow.Liveness)
+			mustRelease(t, h.held)
+			l := awaitLock(t, h.next)
+			h.proxy.Blackhole(true)
+			h.heals.Store(true)
+			h.awaitSubscriptions(t, rdb, 2)
+			// No sign of life is due in this test, so only the message can do it.
+			next := acquireAsync(testContext(t), h.m, l.Resource())
+			awaitWaiters(t, rdb, l.Resource(), 1)
+			mustRelease(t, l)
+			mustRelease(t, awaitLock(t, next))
+		})
+	})
+}
+
+// halfOpen is a manager whose subscription passes a proxy, with a waiter.
+type halfOpen struct {
+	m     *Manager
+	proxy *redistest.Proxy
+	heals atomic.Bool // new connections go past the proxy
+	held  *Lock       // by another manager
+	next  <-chan result
+}
+
+func newHalfOpen(t *testing.T, rdb *redis.Client, liveness time.Duration) *halfOpen {
+	t.Helper()
+	h := &halfOpen{proxy: redistest.NewProxy(t, rdb.Options().Addr)}
+	o := redistest.Options(h.proxy.Addr())
+	dial := redis.NewDialer(o)
+	o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if h.heals.Load() {
+			addr = rdb.Options().Addr
+		}
+		return dial(ctx, network, addr)
+	}
+	sub := redis.NewClient(o)
+	t.Cleanup(func() {
+		if err := sub.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	cfg := slow
+	cfg.Liveness = liveness
+	h.m = newManager(t, twoLinks{redistest.Second(t, rdb), sub}, cfg)
+	name := resource(t)
+	h.held = mustAcquire(t, newManager(t, rdb, slow), name)
+	h.next = acquireAsync(testContext(t), h.m, name)
+	awaitWaiters(t, rdb, name, 1)
+	h.awaitSubscriptions(t, rdb, 1)
+	if n := h.proxy.Connections(); n != 1 {
+		t.Fatalf("%d connections pass the proxy, want that of the subscription", n)
+	}
+	return h
+}
+
+// awaitSubscriptions waits until Redis counts so many for the manager; one that
+// is half open counts.
+func (h *halfOpen) awaitSubscriptions(t *testing.T, rdb *redis.Client, n int64) {
+	t.Helper()
+	channel := channelPrefix + h.m.id
+	eventually(t, "a subscription", func() bool { return rdb.PubSubNumSub(t.Context(), channel).Val()[channel] == n })
+}
+
+// TestManager_Acquire_SubscriptionsKilled: given 16 waiters of two managers,
+// when their subscriptions are killed again and again, and always just before a
+// handover, all are served: nothing but a new subscription can do that here.
+func TestManager_Acquire_SubscriptionsKilled(t *testing.T) {
+	t.Parallel()
+	const waiters = 16
+	server := redistest.Real(t, "--appendonly", "no") // the kill spares nobody
+	rdb := redis.NewClient(redistest.Options(server.Addr()))
+	defer rdb.Close()
+	ctx, name := testContext(t), resource(t)
+	managers := []*Manager{newManager(t, rdb, slow), newManager(t, redistest.Second(t, rdb), slow)}
+	var killed atomic.Int64
+	kill := func() {
+		n, err := rdb.ClientKillByFilter(ctx, "TYPE", "pubsub").Result()
+		if err != nil {
+			t.Error(err)
+		}
+		killed.Add(n)
+	}
+	l := mustAcquire(t, managers[0], name)
+	var waiting, killing sync.WaitGroup
+	for i := range waiters {
+		waiting.Go(func() {
+			l, err := managers[i%2].Acquire(ctx, name)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			kill()
+			if err := l.Release(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+		awaitWaiters(t, rdb, name, int64(i+1))
+	}
+	served, stop := context.WithCancel(ctx)
+	killing.Go(func() {
+		for wait(served, 20*time.Millisecond) {
+			kill()
+		}
+	})
+	kill()
+	mustRelease(t, l)
+	waiting.Wait()
+	stop()
+	killing.Wait()
+	if killed.Load() < 4 {
+		t.Errorf("%d subscriptions were killed", killed.Load())
+	}
+	awaitNoTrace(t, rdb, name)
+}
+
+// TestManager_FlushAll: somebody empties Redis, again and again, under load.
+// Every holder hears of it at its next renewal, and the fences go on rising.
+func TestManager_FlushAll(t *testing.T) {
+	t.Parallel()
+	server := redistest.Real(t, "--appendonly", "no")
+	rdb := redis.NewClient(redistest.Options(server.Addr()))
+	defer rdb.Close()
+	ctx, name := testContext(t), resource(t)
+	w := newWitness()
+	working, stop := context.WithCancel(ctx)
+	var workers sync.WaitGroup
+	for range 2 {
+		m := newManager(t, redistest.Second(t, rdb), Config{TTL: time.Second, Liveness: 100 * time.Millisecond})
+		for range 4 {
+			workers.Go(func() {
+				for working.Err() == nil {
+					w.flushed(ctx, t, m, rdb, name)
+				}
+			})
+		}
+	}
+	holder := newManager(t, rdb, Config{TTL: 3 * time.Second})
+	var last int64
+	for range 4 {
+		l := mustAcquire(t, holder, name+":long")
+		if l.Fence() <= last {
+			t.Errorf("fence %d after %d", l.Fence(), last)
+		}
+		last = l.Fence()
+		n := w.count()
+		eventually(t, "they work", func() bool { return w.count() >= n+10 })
+		deadline := l.ValidUntil()
+		if err := rdb.FlushAll(ctx).Err(); err != nil {
+			t.Fatal(err)
+		}
+		if n := guarded(t, rdb, l); n != -1 {
+			t.Errorf("guard = %d, want a refusal", n)
+		}
+		ends(t, l)
+		if !time.Now().Before(deadline) {
+			t.Error("only the deadline ended the lock, no renewal did")
+		}
+		n = w.count()
+		eventually(t, "they go on", func() bool { return w.count() >= n+10 })
+	}
+	stop()
+	workers.Wait()
+	w.check(t)
+	awaitNoTrace(t, rdb, name)
+}
+
+// flushed takes the lock once, where somebody may take everything away. Then
+// two may think that they hold it, but only one can write.
+func (w *witness) flushed(ctx context.Context, t *testing.T, m *Manager, rdb redis.UniversalClient, name string) {
+	t.Helper()
+	l, err := m.Acquire(ctx, name)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	w.mu.Lock()
+	w.entered++
+	w.mu.Unlock()
+	at, err := stamp(ctx, rdb, l, l.Fence())
+	if err != nil {
+		t.Error(err)
+	}
+	if at > 0 {
+		w.wrote(l, at)
+	}
+	if err := l.Release(ctx); err != nil && !errors.Is(err, ErrNotHeld) {
+		t.Error(err)
+	}
+}

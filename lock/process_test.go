@@ -1,0 +1,491 @@
+package lock
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/redistest"
+)
+
+// What a child process is told by its parent.
+const (
+	addrsVar = "LOCK_TEST_ADDRS" // of one Redis, or of the masters of a cluster
+	nameVar  = "LOCK_TEST_NAME"  // the resource
+)
+
+// startProcess runs a test in a further process, on the servers of rdb.
+func startProcess(t *testing.T, test string, rdb redis.UniversalClient, name string) *redistest.Child {
+	t.Helper()
+	var addrs []string
+	switch c := rdb.(type) {
+	case *redis.Client:
+		addrs = []string{c.Options().Addr}
+	case *redis.ClusterClient:
+		addrs = c.Options().Addrs
+	}
+	return redistest.Reexec(t, test, addrsVar+"="+strings.Join(addrs, ","), nameVar+"="+name)
+}
+
+// processClient is the client of a child process. It has the patience of one
+// that may be frozen during a call.
+func processClient(t *testing.T) redis.UniversalClient {
+	t.Helper()
+	addrs := strings.Split(os.Getenv(addrsVar), ",")
+	var rdb redis.UniversalClient
+	if len(addrs) == 1 {
+		o := redistest.Options(addrs[0])
+		o.ReadTimeout, o.WriteTimeout = patience, patience
+		rdb = redis.NewClient(o)
+	} else {
+		rdb = redis.NewClusterClient(redistest.ClusterOptions(addrs...))
+	}
+	t.Cleanup(func() {
+		if err := rdb.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return rdb
+}
+
+// said returns the next line that a child process says.
+func said(t *testing.T, c *redistest.Child) string {
+	t.Helper()
+	select {
+	case line, ok := <-c.Lines():
+		if !ok {
+			t.Fatal("the process ended without a word")
+		}
+		return line
+	case <-time.After(patience):
+		t.Fatal("the process says nothing")
+	}
+	return ""
+}
+
+// stamped writes under the guard and returns the clock of Redis in microseconds
+// at that moment, or 0 when it is refused.
+var stamped = redis.NewScript(GuardLua + `
+if lock_guard(KEYS[1], KEYS[2], ARGV[1]) < 0 then return 0 end
+redis.call('RPUSH', KEYS[3], ARGV[2])
+local t = redis.call('TIME')
+return tonumber(t[1]) * 1000000 + tonumber(t[2])
+`)
+
+// stamp runs stamped with an entry for the list "<resource>:entries".
+func stamp(ctx context.Context, rdb redis.UniversalClient, l *Lock, entry any) (int64, error) {
+	lockKey, waitersKey := l.h.m.GuardKeys(l.Resource())
+	return stamped.Run(ctx, rdb, []string{lockKey, waitersKey, l.Resource() + ":entries"}, l.GuardValue(), entry).Int64()
+}
+
+// fenced writes without the guard, as a database does that only compares
+// fencing tokens: it returns 1, or 0 to a token that is smaller than the last.
+var fenced = redis.NewScript(`
+if tonumber(ARGV[1]) < tonumber(redis.call('GET', KEYS[1]) or '0') then return 0 end
+redis.call('SET', KEYS[1], ARGV[1])
+redis.call('INCR', KEYS[2])
+return 1
+`)
+
+func writeFenced(t *testing.T, rdb redis.UniversalClient, l *Lock) int {
+	t.Helper()
+	n, err := fenced.Run(t.Context(), rdb, []string{l.Resource() + ":row", l.Resource() + ":rows"}, l.Fence()).Int()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// TestManager_Acquire_FIFOProcesses: given 64 waiters in four processes, when
+// the lock is released, they get it in the order in which they came; and given
+// that one process is killed while it has every fourth place of a queue, the
+// others' waiters are served in their order, each once.
+func TestManager_Acquire_FIFOProcesses(t *testing.T) {
+	if redistest.IsChild() {
+		queueUp(t)
+		return
+	}
+	t.Parallel()
+	for engine, connect := range map[string]func(testing.TB) redis.UniversalClient{
+		"redis":   func(t testing.TB) redis.UniversalClient { return redistest.Redis(t) },
+		"cluster": func(t testing.TB) redis.UniversalClient { return redistest.Cluster(t) },
+	} {
+		t.Run(engine, func(t *testing.T) {
+			t.Parallel()
+			rdb, name := connect(t), resource(t)
+			m := newManager(t, rdb, processConfig(rdb))
+			var children []*redistest.Child
+			for range 4 {
+				children = append(children, startProcess(t, "TestManager_Acquire_FIFOProcesses", rdb, name))
+			}
+			served := make(chan string, 256)
+			for _, c := range children {
+				go func() {
+					for line := range c.Lines() {
+						served <- line
+					}
+				}()
+			}
+			l := mustAcquire(t, m, name)
+			last := l.Fence()
+			order := joinInTurn(t, rdb, children, name, 0, 64)
+			mustRelease(t, l)
+			last = awaitServed(t, served, order, last)
+
+			l = mustAcquire(t, m, name)
+			order = joinInTurn(t, rdb, children, name, 64, 32)
+			if err := children[1].Kill(); err != nil {
+				t.Fatal(err)
+			}
+			awaitDeaf(t, rdb, name, order[1])
+			order = slices.DeleteFunc(order, func(number string) bool {
+				n, err := strconv.Atoi(number)
+				return err != nil || n%4 == 1
+			})
+			mustRelease(t, l)
+			awaitServed(t, served, order, last)
+
+			// By the order in which Redis saw them write, too, and nobody twice.
+			got := rdb.LRange(t.Context(), name+":entries", 0, -1).Val()
+			if want := 64 + len(order); len(got) != want || !slices.Equal(got[64:], order) {
+				t.Errorf("%d writes, want %d; the last by %v, want %v", len(got), want, got[min(64, len(got)):], order)
+			}
+			for i, c := range children {
+				if i == 1 {
+					continue
+				}
+				if err := errors.Join(c.Stdin().Close(), c.Wait()); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+}
+
+// processConfig lets nothing happen by the passing of time, but for a cluster:
+// there nobody can tell whether a waiter's process still listens, so a dead one
+// costs its time to claim until it has been silent for too long.
+func processConfig(rdb redis.UniversalClient) Config {
+	cfg := slow
+	if _, cluster := rdb.(*redis.ClusterClient); cluster {
+		cfg.ClaimTTL, cfg.Liveness = time.Second, 2*time.Second
+	}
+	return cfg
+}
+
+// queueUp is a child's part: each line of its input, a number, makes one more
+// waiter, which says so when it is served.
+func queueUp(t *testing.T) {
+	rdb, name := processClient(t), os.Getenv(nameVar)
+	m := newManager(t, rdb, processConfig(rdb))
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	defer cancel()
+	var waiters sync.WaitGroup
+	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
+		number := lines.Text()
+		waiters.Go(func() {
+			l, err := m.Acquire(ctx, name, WithMetadata(number))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if at, err := stamp(ctx, rdb, l, number); err != nil || at == 0 {
+				t.Errorf("waiter %s: guarded write at %d, %v", number, at, err)
+			}
+			redistest.Say("%s %d", number, l.Fence())
+			if err := l.Release(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	waiters.Wait()
+}
+
+// joinInTurn has the processes add waiters in turn, and returns their numbers
+// in the order of their entries in the queue, which is that of their arrival.
+func joinInTurn(t *testing.T, rdb redis.UniversalClient, children []*redistest.Child, name string, first, n int) []string {
+	t.Helper()
+	var want []string
+	for i := range n {
+		number := strconv.Itoa(first + i)
+		if _, err := fmt.Fprintln(children[i%len(children)].Stdin(), number); err != nil {
+			t.Fatal(err)
+		}
+		awaitWaiters(t, rdb, name, int64(i+1))
+		want = append(want, number)
+	}
+	var order []string
+	for _, member := range rdb.ZRange(t.Context(), mustKeys(t, name)[keyWaiters], 0, -1).Val() {
+		_, number, _ := strings.Cut(member, ":")
+		order = append(order, number)
+	}
+	if !slices.Equal(order, want) {
+		t.Fatalf("the queue is %v, want %v", order, want)
+	}
+	return order
+}
+
+// awaitServed waits until so many waiters were served, in the order of their
+// fencing tokens, each with a greater one than `last`; it returns the greatest.
+func awaitServed(t *testing.T, served <-chan string, want []string, last int64) int64 {
+	t.Helper()
+	type turn struct {
+		number string
+		fence  int64
+	}
+	var turns []turn
+	for range want {
+		select {
+		case line := <-served:
+			number, fence, _ := strings.Cut(line, " ")
+			n, err := strconv.ParseInt(fence, 10, 64)
+			if err != nil {
+				t.Fatalf("%q: %v", line, err)
+			}
+			turns = append(turns, turn{number, n})
+		case <-time.After(patience):
+			t.Fatalf("%d of %d were served: %v", len(turns), len(want), turns)
+		}
+	}
+	slices.SortFunc(turns, func(a, b turn) int { return cmp.Compare(a.fence, b.fence) })
+	for i, s := range turns {
+		if s.number != want[i] || s.fence <= last {
+			t.Fatalf("at place %d: waiter %s with fence %d after %d, want waiter %s; all: %v", i, s.number, s.fence, last, want[i], turns)
+		}
+		last = s.fence
+	}
+	return last
+}
+
+// awaitDeaf waits until Redis knows that a waiter's process listens no more.
+func awaitDeaf(t *testing.T, rdb redis.UniversalClient, name, number string) {
+	t.Helper()
+	if _, cluster := rdb.(*redis.ClusterClient); cluster {
+		return // nobody asks it there
+	}
+	for _, member := range rdb.ZRange(t.Context(), mustKeys(t, name)[keyWaiters], 0, -1).Val() {
+		if manager, _, _ := strings.Cut(member, "."); strings.HasSuffix(member, ":"+number) {
+			channel := channelPrefix + manager
+			eventually(t, "the killed process is gone", func() bool {
+				return rdb.PubSubNumSub(t.Context(), channel).Val()[channel] == 0
+			})
+			return
+		}
+	}
+	t.Fatalf("waiter %s is not in the queue", number)
+}
+
+// TestLock_HolderStopped: given a process that is stopped (SIGSTOP) while it
+// holds the lock, for longer than the lock's TTL, when it goes on it changes
+// nothing, neither under the guard nor where only fencing tokens are compared,
+// and hears that it has lost the lock.
+func TestLock_HolderStopped(t *testing.T) {
+	if redistest.IsChild() {
+		writeUntilRefused(t)
+		return
+	}
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		ctx, name := testContext(t), resource(t)
+		c := startProcess(t, "TestLock_HolderStopped", rdb, name)
+		data := func() [3]string {
+			return [3]string{rdb.Get(ctx, name+":data").Val(), rdb.Get(ctx, name+":row").Val(), rdb.Get(ctx, name+":rows").Val()}
+		}
+		theirs, err := strconv.ParseInt(said(t, c), 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "it writes", func() bool { return rdb.Get(ctx, name+":rows").Val() != "" })
+		if err := c.Pause(); err != nil {
+			t.Fatal(err)
+		}
+		l := mustAcquire(t, newManager(t, rdb, slow), name)
+		if l.Fence() <= theirs {
+			t.Errorf("fence %d after %d", l.Fence(), theirs)
+		}
+		if guarded(t, rdb, l) != 0 || writeFenced(t, rdb, l) != 1 {
+			t.Error("the new holder's write was refused")
+		}
+		before := data()
+		if err := c.Continue(); err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []string{"refused", "lost"} {
+			if got := said(t, c); got != want {
+				t.Errorf("the stale holder says %q, want %q", got, want)
+			}
+		}
+		if after := data(); after != before {
+			t.Errorf("the stale holder changed %v to %v", before, after)
+		}
+		if err := c.Wait(); err != nil {
+			t.Error(err)
+		}
+		mustRelease(t, l)
+	})
+}
+
+// writeUntilRefused is the stopped process's part. It does not look at the
+// lock's context as it should, so that only the data protects itself.
+func writeUntilRefused(t *testing.T) {
+	rdb := processClient(t)
+	m := newManager(t, rdb, Config{TTL: 2 * time.Second})
+	l := mustAcquire(t, m, os.Getenv(nameVar))
+	redistest.Say("%d", l.Fence())
+	stop := time.Now().Add(patience)
+	for refused := 0; refused < 20; {
+		g, f := guarded(t, rdb, l), writeFenced(t, rdb, l)
+		switch {
+		case g == -1 && f == 0:
+			refused++
+		case refused > 0:
+			t.Fatalf("after %d refusals a write passed: %d, %d", refused, g, f)
+		case time.Now().After(stop):
+			t.Fatal("never refused")
+		}
+	}
+	redistest.Say("refused")
+	ends(t, l)
+	if err := l.Release(t.Context()); !errors.Is(err, ErrNotHeld) || !errors.Is(err, ErrLost) {
+		t.Errorf("release: err = %v, want ErrNotHeld and ErrLost", err)
+	}
+	redistest.Say("lost")
+}
+
+// TestLock_HolderKilled: given a process that is killed while it holds the
+// lock, the next waiter is served when the TTL is over, not before, with a
+// greater fence, and the one behind by a handover.
+func TestLock_HolderKilled(t *testing.T) {
+	if redistest.IsChild() {
+		m := newManager(t, processClient(t), Config{TTL: 2 * time.Second})
+		l := mustAcquire(t, m, os.Getenv(nameVar))
+		redistest.Say("%d", l.Fence())
+		<-l.Context().Done() // the parent kills it first
+		t.Error("lost: ", context.Cause(l.Context()))
+		return
+	}
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		ctx, name := testContext(t), resource(t)
+		c := startProcess(t, "TestLock_HolderKilled", rdb, name)
+		fence, err := strconv.ParseInt(said(t, c), 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := newManager(t, rdb, slow)
+		first := acquireAsync(ctx, m, name)
+		awaitWaiters(t, rdb, name, 1)
+		second := acquireAsync(ctx, m, name)
+		awaitWaiters(t, rdb, name, 2)
+		if err := c.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		asked := time.Now()
+		left := rdb.PTTL(ctx, mustKeys(t, name)[keyLock]).Val()
+		l := awaitLock(t, first)
+		if took := time.Since(asked); left <= 0 || took < left-time.Millisecond {
+			t.Errorf("served after %s, the dead holder's lock was to last %s", took, left)
+		}
+		for _, next := range []<-chan result{second, nil} {
+			if l.Fence() <= fence {
+				t.Errorf("fence %d after %d", l.Fence(), fence)
+			}
+			fence = l.Fence()
+			mustRelease(t, l)
+			if next != nil {
+				l = awaitLock(t, next)
+			}
+		}
+		awaitNoTrace(t, rdb, name)
+	})
+}
+
+// TestManager_RedisKilledUnderLoad: Redis is killed and started again, twice,
+// while eight managers work. Then all goes on, no two holders held it at the
+// same time, and what they wrote under the guard is in the order of their fences.
+func TestManager_RedisKilledUnderLoad(t *testing.T) {
+	t.Parallel()
+	const workers, rounds = 8, 5
+	server := redistest.Real(t) // with its log written through at each command
+	ctx, names := testContext(t), []string{resource(t), resource(t)}
+	cfg := Config{TTL: time.Second, Liveness: 300 * time.Millisecond, CallTimeout: 500 * time.Millisecond}
+	w := newWitness()
+	var starts, failed atomic.Int64 // how often Redis was started; calls that failed meanwhile
+	var working sync.WaitGroup
+	for i := range workers {
+		rdb := redis.NewClient(redistest.Options(server.Addr()))
+		defer rdb.Close()
+		m := newManager(t, rdb, cfg)
+		working.Go(func() {
+			for good := 0; good < rounds && ctx.Err() == nil; {
+				back := starts.Load() == 2 // from now on nothing may fail
+				err := holdAndWrite(ctx, t, w, m, rdb, names[i%len(names)])
+				switch {
+				case err != nil && back:
+					t.Errorf("with Redis back: %v", err)
+					return
+				case err != nil:
+					failed.Add(1)
+					wait(ctx, 10*time.Millisecond)
+				case back:
+					good++
+				}
+			}
+		})
+	}
+	for range 2 {
+		n := w.count()
+		eventually(t, "they work", func() bool { return w.count() >= n+3*workers })
+		if err := errors.Join(server.Kill(), server.Start()); err != nil {
+			t.Fatal(err)
+		}
+		starts.Add(1)
+	}
+	working.Wait()
+	w.check(t)
+	if ctx.Err() != nil || failed.Load() == 0 {
+		t.Errorf("%d calls failed while Redis was away (%v)", failed.Load(), ctx.Err())
+	}
+	rdb := redis.NewClient(redistest.Options(server.Addr()))
+	defer rdb.Close()
+	for _, name := range names {
+		awaitNoTrace(t, rdb, name)
+	}
+}
+
+// holdAndWrite takes the lock, writes under the guard, and releases it. A
+// refused write is no error if the lock has ended.
+func holdAndWrite(ctx context.Context, t *testing.T, w *witness, m *Manager, rdb redis.UniversalClient, name string) error {
+	t.Helper()
+	l, err := m.Acquire(ctx, name)
+	if err != nil {
+		return err
+	}
+	w.enter(t, l)
+	var failures []error
+	for range 2 {
+		at, err := stamp(ctx, rdb, l, l.Fence())
+		switch {
+		case err != nil:
+			failures = append(failures, fmt.Errorf("guarded write: %w", err))
+		case at > 0:
+			w.wrote(l, at)
+		case l.ValidUntil().After(time.Now()):
+			failures = append(failures, fmt.Errorf("%w: guarded write refused", ErrNotHeld))
+		}
+	}
+	w.leave(l)
+	return errors.Join(errors.Join(failures...), l.Release(ctx))
+}
