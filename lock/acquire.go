@@ -87,7 +87,7 @@ func (m *Manager) acquire(ctx context.Context, resource string, wait bool, opts 
 	// Before the subscription stands a handover could not be heard of, so the
 	// first try does not join the queue then.
 	if wait && (m.polls() || m.subscribed()) {
-		return m.await(ctx, a)
+		return m.await(ctx, a, false)
 	}
 	l, _, err := m.try(ctx, a)
 	switch {
@@ -97,7 +97,7 @@ func (m *Manager) acquire(ctx context.Context, resource string, wait bool, opts 
 		return nil, m.whyEnded(ctx, wait, nil)
 	case errors.Is(err, ErrTaken) && wait:
 		m.subscribe(ctx)
-		return m.await(ctx, a)
+		return m.await(ctx, a, true)
 	case !errors.Is(err, ErrTaken) && !errors.Is(err, ErrForeignKey):
 		m.giveBack(ctx, a, nil)
 	}
@@ -119,10 +119,10 @@ func (m *Manager) reentered(ctx context.Context, k *keys, set *settings) *Lock {
 
 // await joins the queue and waits until the lock is ours or ctx ends. While it
 // waits it makes one call per liveness interval, or per polling interval.
-func (m *Manager) await(ctx context.Context, a *attempt) (l *Lock, err error) {
+// waiting says that Redis has told already that the lock is another's.
+func (m *Manager) await(ctx context.Context, a *attempt, waiting bool) (l *Lock, err error) {
 	m.join(a)
 	defer m.removeWaiter(a)
-	waiting := false // told that the lock is another's, or that Redis is away
 	defer func() {
 		if waiting {
 			m.cfg.Observer.waited(a.resource, time.Since(a.started), err)
@@ -205,11 +205,15 @@ func (m *Manager) claim(ctx context.Context, a *attempt, n news) (*Lock, error) 
 	if deadline.Sub(received) < claimTTL/2 {
 		return nil, nil
 	}
+	short := a.settings.unwatched && a.settings.ttl < claimTTL
+	if short {
+		deadline = received.Add(validity(a.settings.ttl))
+	}
 	l, err := m.finish(ctx, a, n.fence, deadline, min(claimTTL/4, settleMax))
 	if err != nil {
 		return nil, err
 	}
-	if a.settings.unwatched {
+	if a.settings.unwatched && !short {
 		m.work.Go(func() { m.confirmClaim(l.h) })
 	}
 	return l, nil
@@ -227,6 +231,9 @@ func (m *Manager) confirmClaim(h *holding) {
 		sent := time.Now()
 		e := m.store.extend(ctx, h, h.settings.ttl)
 		m.renewed(h, sent, e)
+		if e.err == nil && !e.held {
+			m.endTaken(ctx, []*holding{h})
+		}
 		if e.err == nil || !wait(ctx, m.cfg.ClaimTTL/20) {
 			return
 		}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -104,7 +105,7 @@ func flushScriptsUnderLoad(t *testing.T, rdb redis.UniversalClient) {
 	t.Helper()
 	const workers, rounds = 8, 15
 	ctx, name := testContext(t), resource(t)
-	cfg := Config{TTL: 2 * time.Second}
+	cfg := Config{TTL: 1200 * time.Millisecond}
 	managers := []*Manager{newManager(t, rdb, cfg), newManager(t, redistest.Second(t, rdb), cfg)}
 	working, stop := context.WithCancel(ctx)
 	var flushing, holding sync.WaitGroup
@@ -175,14 +176,14 @@ func awaitRenewals(t *testing.T, n int, locks ...*Lock) {
 // but the fencing tokens, no waiter, and no loop.
 func TestManager_ManyShortLocks(t *testing.T) {
 	t.Parallel()
-	for engine, connect := range map[string]func(testing.TB) redis.UniversalClient{
+	for engine, client := range map[string]func(testing.TB) redis.UniversalClient{
 		"redis":   func(t testing.TB) redis.UniversalClient { return redistest.Redis(t) },
 		"cluster": func(t testing.TB) redis.UniversalClient { return redistest.Cluster(t) },
 	} {
 		t.Run(engine, func(t *testing.T) {
 			t.Parallel()
 			const workers, each, resources = 16, 625, 64
-			ctx, rdb := testContext(t), connect(t)
+			ctx, rdb := testContext(t), client(t)
 			id := strings.Trim(redistest.Prefix(t), "t:{}")
 			m := newManager(t, rdb, Config{TTL: 3 * time.Second})
 			w := newWitness()
@@ -311,6 +312,7 @@ func TestManager_ClusterFaults(t *testing.T) {
 	rdb := servers.Client(t)
 	t.Run("ScriptFlush", func(t *testing.T) { flushScriptsUnderLoad(t, rdb) })
 	t.Run("SlotMoves", func(t *testing.T) { moveSlotUnderLoad(t, servers) })
+	t.Run("SlotMovesSlowly", func(t *testing.T) { moveSlotSlowly(t, servers) })
 	// Without a replica nobody takes over for a master that fails; the others
 	// are to serve on.
 	err := rdb.ForEachMaster(t.Context(), func(ctx context.Context, c *redis.Client) error {
@@ -384,11 +386,80 @@ func moveSlotUnderLoad(t *testing.T, servers *redistest.ClusterServers) {
 	stop()
 	workersDone.Wait()
 	w.check(t)
+	if n := redirects(t, rdb); n < moves {
+		t.Errorf("the masters turned %d calls away, in %d moves", n, moves)
+	}
 	if got, want := rdb.LLen(ctx, name+":entries").Val(), 2*w.count(); got != int64(want) {
 		t.Errorf("%d writes, want %d", got, want)
 	}
 	mustRelease(t, long)
 	awaitNoTrace(t, rdb, name)
+}
+
+// moveSlotSlowly: given a slot with so much in it that its move lasts longer
+// than the TTL, a lock in it is renewed all the time. Scripts that need keys
+// which do not exist have to wait for the end of the move, and then succeed.
+func moveSlotSlowly(t *testing.T, servers *redistest.ClusterServers) {
+	t.Helper()
+	ctx, prefix := testContext(t), redistest.Prefix(t)
+	rdb := servers.Client(t)
+	slot, err := servers.SlotOf(ctx, prefix)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := newManager(t, rdb, Config{TTL: 1500 * time.Millisecond, CallTimeout: patience})
+	long, short := mustAcquire(t, m, prefix+"long"), mustAcquire(t, m, prefix+"short")
+	released := make(chan error, 1)
+	var acquired <-chan result
+	if err := servers.MoveSlot(ctx, slot, func() {
+		eventually(t, "the lock is renewed during the move, for longer than its TTL", func() bool {
+			return long.Context().Err() != nil || time.Since(long.h.since) > 3*time.Second
+		})
+		n := redirects(t, rdb)
+		go func() { released <- short.Release(ctx) }()
+		acquired = acquireAsync(ctx, m, prefix+"new")
+		// More often than the client itself tries: four times each.
+		eventually(t, "they try again", func() bool { return redirects(t, rdb) >= n+12 })
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for what, l := range map[string]*Lock{"long": long, "short": short} {
+		if cause := context.Cause(l.Context()); errors.Is(cause, ErrLost) {
+			t.Errorf("%s: %v", what, cause)
+		}
+	}
+	if err := <-released; err != nil {
+		t.Error(err)
+	}
+	mustRelease(t, awaitLock(t, acquired))
+	mustRelease(t, long)
+}
+
+// redirects counts how often the masters of a cluster sent a client elsewhere
+// or asked it to try again.
+func redirects(t *testing.T, rdb *redis.ClusterClient) int {
+	t.Helper()
+	var mu sync.Mutex
+	all := 0
+	err := rdb.ForEachMaster(t.Context(), func(ctx context.Context, c *redis.Client) error {
+		stats, err := c.Info(ctx, "errorstats").Result()
+		mu.Lock()
+		defer mu.Unlock()
+		for line := range strings.Lines(stats) {
+			for _, kind := range []string{"MOVED", "ASK", "TRYAGAIN"} {
+				if n, ok := strings.CutPrefix(strings.TrimSpace(line), "errorstat_"+kind+":count="); ok {
+					count, convErr := strconv.Atoi(n)
+					all += count
+					err = errors.Join(err, convErr)
+				}
+			}
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
 }
 
 // loseMaster: given a master that fails and has no replica, a lock there ends by
@@ -409,9 +480,7 @@ func loseMaster(t *testing.T, servers *redistest.ClusterServers, fail func() err
 		name := resourceOn(t, servers, node)
 		names, locks = append(names, name), append(locks, mustAcquire(t, m, name))
 		others = append(others, mustAcquire(t, plain, name+":other"))
-		c := redis.NewClient(redistest.Options(node.Addr()))
-		defer c.Close()
-		direct = append(direct, c)
+		direct = append(direct, clientOf(t, node))
 	}
 	awaitRenewals(t, 1, append(others, locks...)...)
 	if err := fail(); err != nil {

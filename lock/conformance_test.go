@@ -418,9 +418,13 @@ func specWaitLimit(t *testing.T, p *specPlace) {
 	name := resource(t)
 	m, other := p.manager(t, slow), p.manager(t, slow)
 	l := mustAcquire(t, m, name)
-	// Given a context without an end, when the limit is over, then so is the wait.
-	_, err := other.Acquire(t.Context(), name, WithWaitLimit(30*time.Millisecond))
+	// Given a context that goes on, when the limit is over, then so is the wait.
+	ctx := testContext(t)
+	_, err := other.Acquire(ctx, name, WithWaitLimit(30*time.Millisecond))
 	specIs(t, err, ErrWaitTimeout, context.DeadlineExceeded)
+	if ctx.Err() != nil {
+		t.Error("only the context's own end ended the wait")
+	}
 	p.inLine(t, name, 0)
 	mustRelease(t, l)
 	p.clean(t, name)
@@ -511,7 +515,7 @@ func specDeadHolder(t *testing.T, p *specPlace) {
 	m := p.manager(t, slow)
 	// Given a holder that died: nobody renews its lock, and one that waits,
 	set := m.defaults
-	set.ttl = 150 * time.Millisecond
+	set.ttl = time.Second
 	dead := &attempt{resource: name, keys: *mustKeys(t, name), settings: set, token: "GHOST.1"}
 	r, err := m.store.acquire(ctx, dead)
 	if err != nil || !r.held {
@@ -880,22 +884,30 @@ func specReleaseAll(t *testing.T, p *specPlace) {
 
 func specClose(t *testing.T, p *specPlace) {
 	ctx := testContext(t)
-	m := p.manager(t, slow)
+	m, other := p.manager(t, slow), p.manager(t, slow)
 	locks, names := specHold(t, m, 10)
-	waiting := acquireAsync(ctx, m, names[0])
+	others := resource(t)
+	l := mustAcquire(t, other, others)
+	waiting := []<-chan result{acquireAsync(ctx, m, names[0]), acquireAsync(ctx, m, others)}
 	p.inLine(t, names[0], 1)
-	// Given locks and a waiter, when the manager is closed, then nothing is left
-	// and everybody knows why.
+	p.inLine(t, others, 1)
+	// Given locks, and waiters for one of them and for another's, when the
+	// manager is closed, then nothing of it is left and everybody knows why.
 	if err := m.Close(ctx); err != nil {
 		t.Error(err)
 	}
 	p.clean(t, names...)
+	p.inLine(t, others, 0)
 	for _, l := range locks {
 		specCause(t, l, ErrReleased)
 	}
-	specIs(t, await(t, waiting).err, ErrClosed)
+	for _, w := range waiting {
+		specIs(t, await(t, w).err, ErrClosed)
+	}
+	mustRelease(t, l)
 	_, err := m.TryAcquire(ctx, names[0])
 	specIs(t, err, ErrClosed)
+	p.clean(t, others)
 }
 
 // TestErrors_Distinct: no two of the package's errors pass for each other.

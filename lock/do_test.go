@@ -177,7 +177,7 @@ func TestManager_Do(t *testing.T) {
 			cancel()
 			for want, try := range map[error]func() error{
 				ErrWaitTimeout: func() error {
-					return m.Do(t.Context(), name, func(context.Context, *Lock) error { t.Error("called"); return nil }, WithWaitLimit(20*time.Millisecond))
+					return m.Do(testContext(t), name, func(context.Context, *Lock) error { t.Error("called"); return nil }, WithWaitLimit(20*time.Millisecond))
 				},
 				context.Canceled: func() error {
 					return m.Do(ended, name, func(context.Context, *Lock) error { t.Error("called"); return nil })

@@ -24,14 +24,20 @@ func ownEngines(t *testing.T, fn func(t *testing.T, rdb *redis.Client)) {
 	})
 	t.Run("redis", func(t *testing.T) {
 		t.Parallel()
-		rdb := redis.NewClient(redistest.Options(redistest.Real(t, "--appendonly", "no").Addr()))
-		t.Cleanup(func() {
-			if err := rdb.Close(); err != nil {
-				t.Error(err)
-			}
-		})
-		fn(t, rdb)
+		fn(t, clientOf(t, redistest.Real(t, "--appendonly", "no")))
 	})
+}
+
+// clientOf returns a client of a server of the test's own.
+func clientOf(t *testing.T, server *redistest.Server) *redis.Client {
+	t.Helper()
+	rdb := redis.NewClient(redistest.Options(server.Addr()))
+	t.Cleanup(func() {
+		if err := rdb.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return rdb
 }
 
 // proxied returns a manager whose connections pass a proxy, and the proxy and
@@ -62,24 +68,23 @@ func proxied(t *testing.T, rdb *redis.Client, cfg Config) (*Manager, *redistest.
 // left of it: neither key nor place in the queue.
 func TestManager_Acquire_EndsBehindLatency(t *testing.T) {
 	t.Parallel()
-	ownEngines(t, func(t *testing.T, rdb *redis.Client) {
-		for _, tc := range []endsBehindLatency{
-			{name: "CancelledOnTheWayThere"},
-			{name: "CancelledOnTheWayBack", there: true},
-			{name: "DeadlineOnTheWayThere", deadline: latency / 2},
-			{name: "DeadlineOnTheWayBack", deadline: latency * 3 / 2},
-			{name: "TryCancelledOnTheWayThere", try: true},
-			{name: "TryCancelledOnTheWayBack", try: true, there: true},
-			{name: "TryDeadlineOnTheWayThere", try: true, deadline: latency / 2},
-			{name: "TryDeadlineOnTheWayBack", try: true, deadline: latency * 3 / 2},
-			{name: "JoinedAndCancelled", held: true, there: true},
-		} {
-			t.Run(tc.name, func(t *testing.T) {
-				t.Parallel()
-				tc.run(t, rdb)
-			})
-		}
-	})
+	rdb := clientOf(t, redistest.Real(t, "--appendonly", "no"))
+	for _, tc := range []endsBehindLatency{
+		{name: "CancelledOnTheWayThere"},
+		{name: "CancelledOnTheWayBack", there: true},
+		{name: "DeadlineOnTheWayThere", deadline: latency / 2},
+		{name: "DeadlineOnTheWayBack", deadline: latency * 3 / 2},
+		{name: "TryCancelledOnTheWayThere", try: true},
+		{name: "TryCancelledOnTheWayBack", try: true, there: true},
+		{name: "TryDeadlineOnTheWayThere", try: true, deadline: latency / 2},
+		{name: "TryDeadlineOnTheWayBack", try: true, deadline: latency * 3 / 2},
+		{name: "JoinedAndCancelled", held: true, there: true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			tc.run(t, rdb)
+		})
+	}
 }
 
 // latency is that of the line to Redis, each way.
@@ -309,16 +314,16 @@ func TestManager_Acquire_Blackhole(t *testing.T) {
 		<-replies // that it has a place in the queue
 		p.Blackhole(true)
 		for what, limit := range map[string]time.Duration{"inline": 2 * inlineLeft, "beside": inlineLeft / 2} {
-			ctx, cancel := context.WithTimeout(t.Context(), limit)
-			defer cancel()
+			ctx, stop := context.WithTimeout(t.Context(), limit)
 			if r := await(t, acquireAsync(ctx, m, name)); !errors.Is(r.err, ErrWaitTimeout) || !errors.Is(r.err, context.DeadlineExceeded) {
 				t.Errorf("%s: %+v, want ErrWaitTimeout and DeadlineExceeded", what, r)
 			}
-			try, cancel := context.WithTimeout(t.Context(), limit)
-			defer cancel()
-			if got, err := m.TryAcquire(try, name); !errors.Is(err, context.DeadlineExceeded) {
+			stop()
+			ctx, stop = context.WithTimeout(t.Context(), limit)
+			if got, err := m.TryAcquire(ctx, name); !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("%s: try: %v, %v, want DeadlineExceeded", what, got, err)
 			}
+			stop()
 		}
 		cancel()
 		if r := await(t, joined); !errors.Is(r.err, ErrWaitTimeout) || !errors.Is(r.err, context.Canceled) {
@@ -347,38 +352,37 @@ func (c twoLinks) Subscribe(ctx context.Context, channels ...string) *redis.PubS
 // silence is noticed, with a waiter and without.
 func TestManager_Acquire_HalfOpen(t *testing.T) {
 	t.Parallel()
-	ownEngines(t, func(t *testing.T, rdb *redis.Client) {
-		t.Run("SignOfLife", func(t *testing.T) {
-			t.Parallel()
-			h := newHalfOpen(t, rdb, 300*time.Millisecond)
-			h.proxy.Blackhole(true)
-			mustRelease(t, h.held)
-			mustRelease(t, awaitLock(t, h.next))
-			awaitNoTrace(t, rdb, h.held.Resource())
-		})
-		t.Run("NoticedWithWaiter", func(t *testing.T) {
-			t.Parallel()
-			h := newHalfOpen(t, rdb, 300*time.Millisecond)
-			h.proxy.Blackhole(true)
-			h.heals.Store(true)
-			h.awaitSubscriptions(t, rdb, 2)
-			mustRelease(t, h.held)
-			mustRelease(t, awaitLock(t, h.next))
-		})
-		t.Run("NoticedWithoutWaiter", func(t *testing.T) {
-			t.Parallel()
-			h := newHalfOpen(t, rdb, slow.Liveness)
-			mustRelease(t, h.held)
-			l := awaitLock(t, h.next)
-			h.proxy.Blackhole(true)
-			h.heals.Store(true)
-			h.awaitSubscriptions(t, rdb, 2)
-			// No sign of life is due in this test, so only the message can do it.
-			next := acquireAsync(testContext(t), h.m, l.Resource())
-			awaitWaiters(t, rdb, l.Resource(), 1)
-			mustRelease(t, l)
-			mustRelease(t, awaitLock(t, next))
-		})
+	rdb := clientOf(t, redistest.Real(t, "--appendonly", "no"))
+	t.Run("SignOfLife", func(t *testing.T) {
+		t.Parallel()
+		h := newHalfOpen(t, rdb, 300*time.Millisecond)
+		h.proxy.Blackhole(true)
+		mustRelease(t, h.held)
+		mustRelease(t, awaitLock(t, h.next))
+		awaitNoTrace(t, rdb, h.held.Resource())
+	})
+	t.Run("NoticedWithWaiter", func(t *testing.T) {
+		t.Parallel()
+		h := newHalfOpen(t, rdb, 300*time.Millisecond)
+		h.proxy.Blackhole(true)
+		h.heals.Store(true)
+		h.awaitSubscriptions(t, rdb, 2)
+		mustRelease(t, h.held)
+		mustRelease(t, awaitLock(t, h.next))
+	})
+	t.Run("NoticedWithoutWaiter", func(t *testing.T) {
+		t.Parallel()
+		h := newHalfOpen(t, rdb, slow.Liveness)
+		mustRelease(t, h.held)
+		l := awaitLock(t, h.next)
+		h.proxy.Blackhole(true)
+		h.heals.Store(true)
+		h.awaitSubscriptions(t, rdb, 2)
+		// No sign of life is due in this test, so only the message can do it.
+		next := acquireAsync(testContext(t), h.m, l.Resource())
+		awaitWaiters(t, rdb, l.Resource(), 1)
+		mustRelease(t, l)
+		mustRelease(t, awaitLock(t, next))
 	})
 }
 
@@ -437,8 +441,7 @@ func TestManager_Acquire_SubscriptionsKilled(t *testing.T) {
 	t.Parallel()
 	const waiters = 16
 	server := redistest.Real(t, "--appendonly", "no") // the kill spares nobody
-	rdb := redis.NewClient(redistest.Options(server.Addr()))
-	defer rdb.Close()
+	rdb := clientOf(t, server)
 	ctx, name := testContext(t), resource(t)
 	managers := []*Manager{newManager(t, rdb, slow), newManager(t, redistest.Second(t, rdb), slow)}
 	var killed atomic.Int64
@@ -487,8 +490,7 @@ func TestManager_Acquire_SubscriptionsKilled(t *testing.T) {
 func TestManager_FlushAll(t *testing.T) {
 	t.Parallel()
 	server := redistest.Real(t, "--appendonly", "no")
-	rdb := redis.NewClient(redistest.Options(server.Addr()))
-	defer rdb.Close()
+	rdb := clientOf(t, server)
 	ctx, name := testContext(t), resource(t)
 	w := newWitness()
 	working, stop := context.WithCancel(ctx)

@@ -90,6 +90,18 @@ func (h *holding) join(ctx context.Context) *Lock {
 	return l
 }
 
+func (h *holding) isHeld() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.state == stateHeld
+}
+
+// outlivedByKey says that the key may live on when the lock's own time is over:
+// it was set for the time of a claim, and the lock was to last for less.
+func (h *holding) outlivedByKey() bool {
+	return h.settings.unwatched && h.settings.ttl < h.m.cfg.ClaimTTL
+}
+
 // timeUp is when the lock ends unless its deadline moves, and why. The caller
 // holds mu.
 func (h *holding) timeUp() (at time.Time, cause error) {
@@ -127,8 +139,8 @@ func (h *holding) lose(cause error) {
 	if !wasHeld {
 		return
 	}
-	// Only with the maximum hold is the key still ours, and to be given back.
-	if errors.Is(cause, ErrMaxHold) {
+	// Where the key is still ours it is given back.
+	if errors.Is(cause, ErrMaxHold) || h.outlivedByKey() {
 		h.m.surrender(h)
 	} else {
 		h.m.unwatch(h)
@@ -185,7 +197,7 @@ func (h *holding) extend(ctx, held context.Context, ttl time.Duration) error {
 	case e.err != nil:
 		return e.err
 	case !e.held:
-		cause := taken(e.reason)
+		cause := taken(h.m.store.reasons(ctx, []*holding{h})[0])
 		h.lose(cause)
 		return cause
 	case !h.prolong(sent.Add(validity(ttl))):

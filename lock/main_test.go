@@ -2,6 +2,7 @@ package lock
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"testing"
 	"time"
@@ -13,7 +14,13 @@ import (
 
 // TestMain also checks that all the managers, loops and clean-ups of the tests
 // have left no goroutine behind.
-func TestMain(m *testing.M) { redistest.Main(m) }
+func TestMain(m *testing.M) {
+	// Most of the tests wait most of the time. The command line overrides this.
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
+	}
+	redistest.Main(m)
+}
 
 // patience bounds what must happen; long, because it only delays a failure.
 const patience = 30 * time.Second

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -231,34 +232,48 @@ func (n *node) extend(ctx context.Context, h *holding, ttl time.Duration) extens
 	}
 	var e extension
 	e.err = n.repeated(ctx, func() error {
-		e = extended(n.run(ctx, extendScript, []string{h.keys[keyLock], h.keys[keyForced]}, h.value, n.args.ms(ttl), h.token), nil)
+		e = extended(n.run(ctx, extendScript, h.keys[:keyWaiters], h.value, n.args.ms(ttl)), nil)
 		return e.err
 	})
 	return e
 }
 
-// extended reads the answer of extend.lua and keep.lua: a number, or the reason
-// of a forced release. failure is why there is none.
+// extended reads the answer of extend.lua and keep.lua. failure is why there is
+// none.
 func extended(cmd *redis.Cmd, failure error) extension {
 	v, err := cmd.Result()
 	if err != nil {
 		return extension{err: err}
 	}
-	switch v := v.(type) {
-	case int64:
-		return extension{held: v == 1, absent: v == -1}
-	case string:
-		return extension{reason: v}
-	default:
+	said, ok := v.(int64)
+	if !ok {
 		return extension{err: errors.Join(fmt.Errorf("extend script: %T in its reply", v), failure)}
 	}
+	return extension{held: said == 1, absent: said == -1}
+}
+
+func (n *node) reasons(ctx context.Context, locks []*holding) []string {
+	pipe := n.rdb.Pipeline()
+	cmds := make([]*redis.StringCmd, len(locks))
+	for i, h := range locks {
+		cmds[i] = pipe.Get(ctx, h.keys[keyForced])
+	}
+	// The error is the first one of its commands, and that of most is redis.Nil.
+	_, _ = pipe.Exec(ctx) //nolint:errcheck // see above
+	reasons := make([]string, len(locks))
+	for i, h := range locks {
+		if token, reason, ok := strings.Cut(cmds[i].Val(), " "); ok && token == h.token {
+			reasons[i] = reason
+		}
+	}
+	return reasons
 }
 
 func (n *node) extendAll(ctx context.Context, locks []*holding, ttl time.Duration) []extension {
 	results := make([]extension, len(locks))
 	call := func(pipe redis.Scripter, run scriptCall, i int) *redis.Cmd {
 		h := locks[i]
-		return run(extendScript, ctx, pipe, []string{h.keys[keyLock], h.keys[keyForced]}, h.value, n.args.ms(ttl), h.token)
+		return run(extendScript, ctx, pipe, h.keys[:keyWaiters], h.value, n.args.ms(ttl))
 	}
 	if n.cluster == nil && n.replicas == 0 {
 		return n.pipelined(ctx, n.rdb.Pipeline(), everyOne(len(locks)), results, call)

@@ -132,6 +132,11 @@ func TestObserver(t *testing.T) {
 			specIs(t, l.Extend(ctx, time.Hour), ErrLost)
 			specIs(t, l.Release(ctx), ErrNotHeld)
 		})
+		log.tells(t, name, "lost before Redis knew", []string{"acquired", "lost: lost"}, func() {
+			l = mustAcquire(t, m, name)
+			l.h.lose(ErrLost)
+			mustRelease(t, l)
+		})
 		log.tells(t, name, "taken by force", []string{"acquired", "lost: lost"}, func() {
 			l = mustAcquire(t, m, name)
 			if _, err := m.ForceRelease(ctx, name, "moved away"); err != nil {

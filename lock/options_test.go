@@ -221,16 +221,19 @@ func TestWithoutWatchdog(t *testing.T) {
 		m := newManager(t, counted, slow)
 
 		t.Run("EndsWithTTL", func(t *testing.T) {
-			l := specWith(t, m, resource(t), WithTTL(150*time.Millisecond), WithoutWatchdog())
+			// Given a lock that is renewed beside one that is not,
+			beside := specWith(t, m, resource(t), WithTTL(300*time.Millisecond))
+			l := specWith(t, m, resource(t), WithTTL(400*time.Millisecond), WithoutWatchdog())
 			until := l.ValidUntil()
+			// then that one ends in time all the same.
 			specCause(t, l, ErrLost)
-			if time.Now().Before(until) {
-				t.Error("it ended before its time")
-			}
-			if n := renewals.Load(); n != 0 {
-				t.Errorf("%d renewals", n)
+			if time.Now().Before(until) || l.ValidUntil().After(until) {
+				t.Errorf("valid until %s, want %s", l.ValidUntil(), until)
 			}
 			specIs(t, l.Extend(ctx, time.Minute), ErrLost)
+			if err := beside.Release(ctx); err != nil && !errors.Is(err, ErrLost) {
+				t.Error(err)
+			}
 		})
 		t.Run("Extended", func(t *testing.T) {
 			// Given a holder that extends by itself, then that counts.
@@ -261,6 +264,20 @@ func TestWithoutWatchdog(t *testing.T) {
 				t.Errorf("%d renewals, want 1", n)
 			}
 			mustRelease(t, l)
+		})
+		t.Run("HandedOverShort", func(t *testing.T) {
+			// Given a TTL shorter than the time to claim, then it counts as well.
+			name := resource(t)
+			l := mustAcquire(t, m, name)
+			waiting := specAsync(ctx, m, name, WithTTL(200*time.Millisecond), WithoutWatchdog())
+			awaitWaiters(t, rdb, name, 1)
+			mustRelease(t, l)
+			l = awaitLock(t, waiting)
+			specCause(t, l, ErrLost)
+			if err := l.Release(ctx); err != nil && !errors.Is(err, ErrNotHeld) {
+				t.Error(err)
+			}
+			awaitNoTrace(t, rdb, name)
 		})
 	})
 }
@@ -474,7 +491,9 @@ func TestWithReentry(t *testing.T) {
 			outer := mustAcquire(t, m, name)
 			_, err := m.TryAcquire(outer.Context(), name)
 			specIs(t, err, ErrTaken)
-			_, err = m.Acquire(outer.Context(), name, WithWaitLimit(20*time.Millisecond))
+			ctx, cancel := context.WithTimeout(outer.Context(), patience)
+			defer cancel()
+			_, err = m.Acquire(ctx, name, WithWaitLimit(20*time.Millisecond))
 			specIs(t, err, ErrWaitTimeout)
 			mustRelease(t, outer)
 			awaitNoTrace(t, rdb, name)
@@ -595,7 +614,7 @@ func TestOptions_Invalid(t *testing.T) {
 	t.Parallel()
 	rdb, calls := specCalls(t, redistest.Embedded(t), nil)
 	m := newManager(t, rdb, slow)
-	name := resource(t)
+	ctx, name := testContext(t), resource(t)
 	long := strings.Repeat("x", maxMetadata+1)
 	for what, opts := range map[string][]Option{
 		"ttl zero":                {WithTTL(0)},
@@ -610,12 +629,12 @@ func TestOptions_Invalid(t *testing.T) {
 		"the last one counts":     {WithTTL(time.Second), WithTTL(time.Millisecond)},
 	} {
 		for how, acquire := range map[string]func() error{
-			"Acquire":       func() error { _, err := m.Acquire(t.Context(), name, opts...); return err },
-			"TryAcquire":    func() error { _, err := m.TryAcquire(t.Context(), name, opts...); return err },
-			"AcquireAll":    func() error { _, err := m.AcquireAll(t.Context(), []string{name}, opts...); return err },
-			"TryAcquireAll": func() error { _, err := m.TryAcquireAll(t.Context(), []string{name}, opts...); return err },
+			"Acquire":       func() error { _, err := m.Acquire(ctx, name, opts...); return err },
+			"TryAcquire":    func() error { _, err := m.TryAcquire(ctx, name, opts...); return err },
+			"AcquireAll":    func() error { _, err := m.AcquireAll(ctx, []string{name}, opts...); return err },
+			"TryAcquireAll": func() error { _, err := m.TryAcquireAll(ctx, []string{name}, opts...); return err },
 			"Do": func() error {
-				return m.Do(t.Context(), name, func(context.Context, *Lock) error { t.Error("fn was called"); return nil }, opts...)
+				return m.Do(ctx, name, func(context.Context, *Lock) error { t.Error("fn was called"); return nil }, opts...)
 			},
 		} {
 			if err := acquire(); !errors.Is(err, ErrInvalid) {

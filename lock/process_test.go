@@ -118,13 +118,13 @@ func TestManager_Acquire_FIFOProcesses(t *testing.T) {
 		return
 	}
 	t.Parallel()
-	for engine, connect := range map[string]func(testing.TB) redis.UniversalClient{
+	for engine, client := range map[string]func(testing.TB) redis.UniversalClient{
 		"redis":   func(t testing.TB) redis.UniversalClient { return redistest.Redis(t) },
 		"cluster": func(t testing.TB) redis.UniversalClient { return redistest.Cluster(t) },
 	} {
 		t.Run(engine, func(t *testing.T) {
 			t.Parallel()
-			rdb, name := connect(t), resource(t)
+			rdb, name := client(t), resource(t)
 			m := newManager(t, rdb, processConfig(rdb))
 			var children []*redistest.Child
 			for range 4 {
@@ -425,8 +425,7 @@ func TestManager_RedisKilledUnderLoad(t *testing.T) {
 	var starts, failed atomic.Int64 // how often Redis was started; calls that failed meanwhile
 	var working sync.WaitGroup
 	for i := range workers {
-		rdb := redis.NewClient(redistest.Options(server.Addr()))
-		defer rdb.Close()
+		rdb := clientOf(t, server)
 		m := newManager(t, rdb, cfg)
 		working.Go(func() {
 			for good := 0; good < rounds && ctx.Err() == nil; {
@@ -458,8 +457,7 @@ func TestManager_RedisKilledUnderLoad(t *testing.T) {
 	if ctx.Err() != nil || failed.Load() == 0 {
 		t.Errorf("%d calls failed while Redis was away (%v)", failed.Load(), ctx.Err())
 	}
-	rdb := redis.NewClient(redistest.Options(server.Addr()))
-	defer rdb.Close()
+	rdb := clientOf(t, server)
 	for _, name := range names {
 		awaitNoTrace(t, rdb, name)
 	}

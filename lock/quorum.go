@@ -24,15 +24,22 @@ type quorum struct {
 	need    int // a majority
 	timeout time.Duration
 
-	mu      sync.Mutex
-	pending map[string]*underWay // by token: acquires that not every node has answered
+	mu    sync.Mutex
+	lanes map[laneKey]*lane
 }
 
-// underWay are the calls of one acquire. A release waits for that on its node,
-// because the node might run it first otherwise.
-type underWay struct {
-	ended []chan struct{} // by node
-	left  int
+// laneKey names the calls for one token on one node. They go out one after the
+// other, because an acquire or a renewal that a node ran after the release would
+// keep the lock there for its TTL.
+type laneKey struct {
+	token string
+	node  int
+}
+
+// lane ends with the last call that was lined up.
+type lane struct {
+	last chan struct{} // closed when that call has returned
+	refs int           // how many have not
 }
 
 // NewQuorum returns a manager whose locks are held by a majority of independent
@@ -56,7 +63,7 @@ func NewQuorum(nodes []redis.UniversalClient, cfg Config) (*Manager, error) {
 		return nil, fmt.Errorf("%w argument: %d nodes, a quorum needs at least 3", ErrInvalid, len(nodes))
 	}
 	m := makeManager(cfg)
-	q := &quorum{m: m, need: len(nodes)/2 + 1, timeout: cfg.NodeTimeout, pending: make(map[string]*underWay)}
+	q := &quorum{m: m, need: len(nodes)/2 + 1, timeout: cfg.NodeTimeout, lanes: make(map[laneKey]*lane)}
 	seen := make(map[string]bool)
 	for i, rdb := range nodes {
 		if err := checkClient(rdb); err != nil {
@@ -101,16 +108,29 @@ type vote[T any] struct {
 	err    error
 }
 
-// poll asks the chosen nodes at once, each for at most the node's timeout, and
-// returns their votes as they come in.
-func poll[T any](ctx context.Context, q *quorum, chosen []int, ask func(ctx context.Context, i int, n *node) (T, error)) <-chan vote[T] {
+// poll asks the chosen nodes at once, each for at most so long, and returns
+// their votes as they come in. The calls go on when the caller has heard enough.
+// With a token they take their places in its lanes before poll returns.
+func poll[T any](ctx context.Context, q *quorum, token string, chosen []int, limit time.Duration, ask func(ctx context.Context, i int, n *node) (T, error)) <-chan vote[T] {
+	if deadline, ok := ctx.Deadline(); ok {
+		limit = min(limit, time.Until(deadline))
+	}
 	votes := make(chan vote[T], len(chosen))
 	for _, i := range chosen {
+		turn := func(context.Context) error { return nil }
+		done := func() {}
+		if token != "" {
+			turn, done = q.lineUp(token, i)
+		}
 		q.m.background(func() {
-			// The calls go on when the caller has heard enough.
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), q.timeout)
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 			defer cancel()
-			answer, err := ask(ctx, i, q.nodes[i])
+			defer done()
+			var answer T
+			err := turn(ctx)
+			if err == nil {
+				answer, err = ask(ctx, i, q.nodes[i])
+			}
 			if err != nil {
 				err = fmt.Errorf("node %d: %w", i, err)
 			}
@@ -118,6 +138,53 @@ func poll[T any](ctx context.Context, q *quorum, chosen []int, ask func(ctx cont
 		})
 	}
 	return votes
+}
+
+// next waits for a vote; false when ctx ends first.
+func next[T any](ctx context.Context, votes <-chan vote[T]) (vote[T], bool) {
+	select {
+	case v := <-votes:
+		return v, true
+	case <-ctx.Done():
+		return vote[T]{}, false
+	}
+}
+
+// lineUp takes a place in the lane of a token on a node. turn waits until the
+// calls before have returned, and done lets the next one go.
+func (q *quorum) lineUp(token string, i int) (turn func(context.Context) error, done func()) {
+	key := laneKey{token, i}
+	own := make(chan struct{})
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	l := q.lanes[key]
+	if l == nil {
+		l = &lane{}
+		q.lanes[key] = l
+	}
+	before := l.last
+	l.last = own
+	l.refs++
+	turn = func(ctx context.Context) error {
+		if before == nil {
+			return nil
+		}
+		select {
+		case <-before:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	done = func() {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		close(own)
+		if l.refs--; l.refs == 0 {
+			delete(q.lanes, key)
+		}
+	}
+	return turn, done
 }
 
 // acquire takes the lock on a majority, and then stores the greatest of their
@@ -128,40 +195,44 @@ func (q *quorum) acquire(ctx context.Context, a *attempt) (reply, error) {
 	// A name of its own for each try: what is left of the try before is being
 	// given back, and must not be mistaken for this one's.
 	a.token = q.m.newToken()
-	granted, r, err := q.collect(ctx, a)
+	h := &holding{keys: a.keys, settings: a.settings, token: a.token}
+	granted, late, r, err := q.collect(ctx, h)
 	if err == nil {
-		err = q.settle(ctx, a, granted, r.fence)
+		h.fence = r.fence
+		err = q.settle(ctx, h, granted)
 	}
 	if left := validity(a.settings.ttl) - time.Since(started); err == nil && left <= 0 {
 		err = fmt.Errorf("%w: taking it lasted longer than its TTL", ErrNoQuorum)
 	}
 	switch {
 	case err == nil:
+		q.settleLate(ctx, h, late, len(q.nodes)-len(granted)-r.refused)
 		r.held = true
 		return r, nil
 	case errors.Is(err, ErrTaken):
-		q.abandon(ctx, a)
+		q.abandon(ctx, h)
 		return r, nil
 	default:
-		q.abandon(ctx, a)
+		q.abandon(ctx, h)
 		return r, err
 	}
 }
 
 // collect asks every node for the lock until a majority has granted it or
 // cannot any more. The error is ErrTaken when others hold it, ErrForeignKey, or
-// ErrNoQuorum with those of the nodes.
-func (q *quorum) collect(ctx context.Context, a *attempt) (granted []int, r reply, err error) {
-	keys, set, token := a.keys, a.settings, a.token
-	u := q.start(token)
-	votes := poll(ctx, q, everyOne(len(q.nodes)), func(ctx context.Context, i int, n *node) (reply, error) {
-		defer q.ended(token, u, i)
-		return n.runAcquire(ctx, n.run, &attempt{keys: keys, settings: set, token: token})
+// ErrNoQuorum with those of the nodes. What was not waited for comes in late.
+func (q *quorum) collect(ctx context.Context, h *holding) (granted []int, late <-chan vote[reply], r reply, err error) {
+	late = poll(ctx, q, h.token, everyOne(len(q.nodes)), q.timeout, func(ctx context.Context, _ int, n *node) (reply, error) {
+		return n.runAcquire(ctx, n.run, &attempt{keys: h.keys, settings: h.settings, token: h.token})
 	})
 	var failures []error
 	taken := 0
 	for len(granted) < q.need && len(q.nodes)-taken-len(failures) >= q.need {
-		v := <-votes
+		v, ok := next(ctx, late)
+		if !ok {
+			failures = append(failures, ctx.Err())
+			break
+		}
 		r.repaired = r.repaired || v.answer.repaired
 		switch {
 		case v.err != nil:
@@ -174,30 +245,32 @@ func (q *quorum) collect(ctx context.Context, a *attempt) (granted []int, r repl
 			r.lapse = max(r.lapse, v.answer.lapse)
 		}
 	}
+	r.refused = taken + len(failures)
 	failure := errors.Join(failures...)
 	switch {
 	case len(granted) >= q.need:
-		return granted, r, nil
+		return granted, late, r, nil
 	case errors.Is(failure, ErrForeignKey):
-		return nil, r, failure
-	case len(failures) <= len(q.nodes)-q.need:
-		return nil, r, ErrTaken // enough answered, but not for us
+		return nil, nil, r, failure
+	case ctx.Err() == nil && len(failures) <= len(q.nodes)-q.need:
+		return nil, nil, r, ErrTaken // enough answered, but not for us
 	default:
-		return nil, r, noQuorum(failure)
+		return nil, nil, r, noQuorum(failure)
 	}
 }
 
 func noQuorum(failure error) error { return fmt.Errorf("%w: %w", ErrNoQuorum, failure) }
 
 // settle writes the lock's fencing token to the nodes that granted it.
-func (q *quorum) settle(ctx context.Context, a *attempt, granted []int, fence int64) error {
-	h := &holding{keys: a.keys, settings: a.settings, token: a.token, fence: fence}
-	votes := poll(ctx, q, granted, func(ctx context.Context, _ int, n *node) (extension, error) {
-		e := n.keep(ctx, []*holding{h}, a.settings.ttl, false)[0]
+func (q *quorum) settle(ctx context.Context, h *holding, granted []int) error {
+	votes := poll(ctx, q, h.token, granted, q.timeout, func(ctx context.Context, _ int, n *node) (extension, error) {
+		e := n.keep(ctx, []*holding{h}, h.settings.ttl, false)[0]
 		return e, e.err
 	})
 	for range granted {
-		switch v := <-votes; {
+		switch v, ok := next(ctx, votes); {
+		case !ok:
+			return noQuorum(ctx.Err())
 		case v.err != nil:
 			return noQuorum(v.err)
 		case !v.answer.held:
@@ -207,15 +280,29 @@ func (q *quorum) settle(ctx context.Context, a *attempt, granted []int, fence in
 	return nil
 }
 
+// settleLate does the same, in the background, for nodes that grant the lock
+// after the majority was complete, so that the guard accepts the holder there.
+// A node that has released it meanwhile is left alone by keep.lua.
+func (q *quorum) settleLate(ctx context.Context, h *holding, votes <-chan vote[reply], left int) {
+	q.m.background(func() {
+		for range left {
+			v := <-votes // within the node's time-out
+			if v.err != nil || !v.answer.held {
+				continue
+			}
+			q.keep(ctx, h, v.node, h.settings.ttl, false)
+		}
+	})
+}
+
 // abandon gives back, in the background, what a try that failed may have taken.
-func (q *quorum) abandon(ctx context.Context, a *attempt) {
-	keys, token := a.keys, a.token
+func (q *quorum) abandon(ctx context.Context, h *holding) {
 	q.m.background(func() {
 		ctx, cancel := q.m.cleanUp(ctx)
 		defer cancel()
 		// Whether it was held is of no interest, and nodes that did not answer
 		// are seen to by release.
-		_, _, _ = q.release(ctx, &keys, token, "", false) //nolint:errcheck // see above
+		_, _, _ = q.release(ctx, &h.keys, h.token, "", false) //nolint:errcheck // see above
 	})
 }
 
@@ -223,8 +310,7 @@ func (q *quorum) abandon(ctx context.Context, a *attempt) {
 // majority held it, or did not; the rest goes on.
 func (q *quorum) release(ctx context.Context, k *keys, token, _ string, _ bool) (held, handed bool, err error) {
 	kk := *k
-	votes := poll(ctx, q, everyOne(len(q.nodes)), func(ctx context.Context, i int, n *node) (bool, error) {
-		q.awaitAcquire(ctx, token, i)
+	votes := poll(ctx, q, token, everyOne(len(q.nodes)), q.m.cfg.CallTimeout, func(ctx context.Context, _ int, n *node) (bool, error) {
 		held, _, err := n.release(ctx, &kk, token, "", false)
 		if err != nil {
 			q.chase(n, kk, token)
@@ -233,8 +319,10 @@ func (q *quorum) release(ctx context.Context, k *keys, token, _ string, _ bool) 
 	})
 	var failures []error
 	for yes, no := 0, 0; ; {
-		v := <-votes
+		v, ok := next(ctx, votes)
 		switch {
+		case !ok:
+			return false, false, noQuorum(errors.Join(append(failures, ctx.Err())...))
 		case v.err != nil:
 			failures = append(failures, v.err)
 		case v.answer:
@@ -255,15 +343,18 @@ func (q *quorum) release(ctx context.Context, k *keys, token, _ string, _ bool) 
 	}
 }
 
-// chase goes on releasing at a node that did not answer, for one TTL: its
-// script may still be on the way to it. After that the key has lapsed, unless
-// the node was stopped; then it holds the key for one TTL once it goes on.
+// chaseFor is how long at least a node that did not answer is asked to release.
+const chaseFor = time.Minute
+
+// chase goes on releasing at a node that did not answer: its script may still be
+// on the way to it. A node that was stopped for longer holds the key for one
+// TTL once it goes on.
 func (q *quorum) chase(n *node, k keys, token string) {
 	q.m.background(func() {
-		ctx, cancel := context.WithTimeout(q.m.life, q.m.cfg.TTL)
+		ctx, cancel := context.WithTimeout(q.m.life, max(chaseFor, q.m.cfg.TTL))
 		defer cancel()
-		for pause := q.timeout; wait(ctx, pause) && q.m.open(); pause = min(2*pause, time.Second) {
-			call, end := context.WithTimeout(ctx, q.timeout)
+		for pause := min(q.timeout, time.Second); wait(ctx, pause) && q.m.open(); pause = min(2*pause, time.Second) {
+			call, end := context.WithTimeout(ctx, q.m.cfg.CallTimeout)
 			_, _, err := n.release(call, &k, token, "", false)
 			end()
 			if err == nil {
@@ -273,138 +364,179 @@ func (q *quorum) chase(n *node, k keys, token string) {
 	})
 }
 
-// start notes that a token's acquire is under way on every node.
-func (q *quorum) start(token string) *underWay {
-	u := &underWay{ended: make([]chan struct{}, len(q.nodes)), left: len(q.nodes)}
-	for i := range u.ended {
-		u.ended[i] = make(chan struct{})
-	}
-	q.mu.Lock()
-	q.pending[token] = u
-	q.mu.Unlock()
-	return u
-}
-
-func (q *quorum) ended(token string, u *underWay, i int) {
-	close(u.ended[i])
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if u.left--; u.left == 0 {
-		delete(q.pending, token)
-	}
-}
-
-func (q *quorum) awaitAcquire(ctx context.Context, token string, i int) {
-	q.mu.Lock()
-	u := q.pending[token]
-	q.mu.Unlock()
-	if u == nil {
-		return
-	}
-	select {
-	case <-u.ended[i]:
-	case <-ctx.Done():
-	}
-}
-
 func (q *quorum) extend(ctx context.Context, h *holding, ttl time.Duration) extension {
 	return q.extendAll(ctx, []*holding{h}, ttl)[0]
 }
 
-// extendAll renews the locks on every node. Where a majority still had a lock,
-// it is put back on the nodes that have lost it; where no majority has it that
-// would bring back a lock that another may have held meanwhile.
+// extendAll renews the locks on every node, until for each of them a majority
+// has, or cannot. Where a majority still had a lock, it is put back on the nodes
+// that have lost it; where no majority has it that would bring back a lock that
+// another may have held meanwhile.
 func (q *quorum) extendAll(ctx context.Context, locks []*holding, ttl time.Duration) []extension {
-	votes := poll(ctx, q, everyOne(len(q.nodes)), func(ctx context.Context, _ int, n *node) ([]extension, error) {
+	votes := poll(ctx, q, "", everyOne(len(q.nodes)), q.timeout, func(ctx context.Context, _ int, n *node) ([]extension, error) {
 		return n.keep(ctx, locks, ttl, false), nil
 	})
 	byNode := make([][]extension, len(q.nodes))
-	for range q.nodes {
-		v := <-votes
-		byNode[v.node] = v.answer
-	}
 	results := make([]extension, len(locks))
-	restore := make(map[int][]*holding) // by node
-	for j, h := range locks {
-		results[j] = q.tally(byNode, j)
-		for i := range q.nodes {
-			if results[j].held && byNode[i][j].absent {
-				restore[i] = append(restore[i], h)
-			}
+	heard := 0
+	for open := true; open && heard < len(q.nodes); {
+		v, ok := next(ctx, votes)
+		if !ok {
+			break
+		}
+		heard++
+		byNode[v.node] = v.answer
+		open = false
+		for j := range locks {
+			var decided bool
+			results[j], decided = q.tally(byNode, j)
+			open = open || !decided
 		}
 	}
-	for i, lost := range restore {
-		q.m.background(func() {
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), q.timeout)
-			defer cancel()
-			q.nodes[i].keep(ctx, lost, ttl, true) // what fails now is tried at the next renewal
-		})
+	if heard == 0 {
+		for j := range results {
+			results[j] = extension{err: noQuorum(ctx.Err())}
+		}
 	}
+	q.m.background(func() {
+		for ; heard < len(q.nodes); heard++ {
+			v := <-votes // within the node's time-out
+			byNode[v.node] = v.answer
+		}
+		q.restore(ctx, locks, results, byNode, ttl)
+	})
 	return results
 }
 
-// tally decides from what every node said of the lock with this index.
-func (q *quorum) tally(byNode [][]extension, j int) extension {
+// restore puts locks that a majority extended back on the nodes that have lost
+// them.
+func (q *quorum) restore(ctx context.Context, locks []*holding, results []extension, byNode [][]extension, ttl time.Duration) {
+	for j, h := range locks {
+		for i := range q.nodes {
+			if !results[j].held || !byNode[i][j].absent {
+				continue
+			}
+			q.m.background(func() { q.keep(ctx, h, i, ttl, true) })
+		}
+	}
+}
+
+// keep runs keep.lua for one lock on one node, in its lane, so that a release
+// comes after it. A lock that is being released is not put back. What fails is
+// left to the next renewal.
+func (q *quorum) keep(ctx context.Context, h *holding, i int, ttl time.Duration, restore bool) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), q.timeout)
+	defer cancel()
+	turn, done := q.lineUp(h.token, i)
+	defer done()
+	if turn(ctx) == nil && (!restore || h.isHeld()) {
+		q.nodes[i].keep(ctx, []*holding{h}, ttl, restore)
+	}
+}
+
+// tally decides from what the nodes have said of the lock with this index; nil
+// stands for one that has not answered.
+func (q *quorum) tally(byNode [][]extension, j int) (e extension, decided bool) {
 	var failures []error
-	reason, yes := "", 0
+	yes, silent := 0, 0
 	for _, said := range byNode {
-		switch e := said[j]; {
-		case e.err != nil:
-			failures = append(failures, e.err)
-		case e.held:
+		switch {
+		case said == nil:
+			silent++
+		case said[j].err != nil:
+			failures = append(failures, said[j].err)
+		case said[j].held:
 			yes++
-		case e.reason != "":
-			reason = e.reason
 		}
 	}
 	switch {
 	case yes >= q.need:
-		return extension{held: true}
-	case yes+len(failures) >= q.need:
-		return extension{err: noQuorum(errors.Join(failures...))}
+		return extension{held: true}, true
+	case yes+len(failures)+silent < q.need:
+		return extension{}, true
 	default:
-		return extension{reason: reason}
+		// Decided against only where those that are silent cannot change it.
+		return extension{err: noQuorum(errors.Join(failures...))}, silent == 0 || yes+silent < q.need
 	}
 }
 
+// shared is what several nodes say of one holder.
+type shared struct {
+	Info
+	fences map[int64]int // on how many nodes it has which
+}
+
+// and adds what another node says. The fence is that of most nodes: one that
+// granted late has its own until the lock's is written there.
+func (s shared) and(info Info) shared {
+	if s.fences == nil {
+		return shared{info, map[int64]int{info.Fence: 1}}
+	}
+	s.fences[info.Fence]++
+	if s.fences[info.Fence] > s.fences[s.Fence] {
+		s.Fence = info.Fence
+	}
+	s.Nodes += info.Nodes
+	s.Remaining = min(s.Remaining, info.Remaining)
+	return s
+}
+
+// reasons asks every node; the first that knows one is believed.
+func (q *quorum) reasons(ctx context.Context, locks []*holding) []string {
+	votes := poll(ctx, q, "", everyOne(len(q.nodes)), q.timeout, func(ctx context.Context, _ int, n *node) ([]string, error) {
+		return n.reasons(ctx, locks), nil
+	})
+	reasons := make([]string, len(locks))
+	for range q.need {
+		v, ok := next(ctx, votes)
+		if !ok {
+			break
+		}
+		for i, reason := range v.answer {
+			if reasons[i] == "" {
+				reasons[i] = reason
+			}
+		}
+	}
+	return reasons
+}
+
 // inspect shows the holder that a majority of the nodes names. The time that
-// remains is the shortest among them.
+// remains is the shortest among them. Without waiters to list it returns as soon
+// as a majority agrees.
 func (q *quorum) inspect(ctx context.Context, k *keys, waiters int) (Info, error) {
 	kk := *k
-	votes := poll(ctx, q, everyOne(len(q.nodes)), func(ctx context.Context, _ int, n *node) (Info, error) {
+	votes := poll(ctx, q, "", everyOne(len(q.nodes)), q.timeout, func(ctx context.Context, _ int, n *node) (Info, error) {
 		return n.inspect(ctx, &kk, waiters)
 	})
 	var failures []error
 	var free Info
-	byToken := make(map[string]Info)
-	fences := make(map[Holder]map[int64]int) // on how many nodes each holder has which
+	byToken := make(map[string]shared)
+	notHeld := 0
 	for range q.nodes {
-		v := <-votes
+		v, ok := next(ctx, votes)
 		switch {
+		case !ok:
+			failures = append(failures, ctx.Err())
 		case v.err != nil:
 			failures = append(failures, v.err)
 		case !v.answer.Held:
 			free.Fence = max(free.Fence, v.answer.Fence)
+			notHeld++
 		default:
-			holder, fence := v.answer.Holder, v.answer.Fence
-			if fences[holder] == nil {
-				fences[holder] = make(map[int64]int)
+			info := byToken[v.answer.Holder.Token].and(v.answer)
+			byToken[v.answer.Holder.Token] = info
+			if info.Nodes >= q.need && waiters == 0 {
+				return info.Info, nil
 			}
-			fences[holder][fence]++
-			if known, ok := byToken[holder.Token]; ok {
-				v.answer.Nodes += known.Nodes
-				v.answer.Remaining = min(v.answer.Remaining, known.Remaining)
-				// A node that granted late has its own fence until it is renewed.
-				if fences[holder][known.Fence] > fences[holder][fence] {
-					v.answer.Fence = known.Fence
-				}
-			}
-			byToken[holder.Token] = v.answer
+		}
+		if notHeld >= q.need && waiters == 0 {
+			return free, nil
 		}
 	}
 	for _, info := range byToken {
 		if info.Nodes >= q.need {
-			return info, nil
+			return info.Info, nil
 		}
 	}
 	if failure := errors.Join(failures...); errors.Is(failure, ErrForeignKey) {
@@ -422,23 +554,26 @@ func (q *quorum) forceRelease(ctx context.Context, k *keys, token, reason string
 		return false, "", false, err
 	}
 	kk := *k
-	votes := poll(ctx, q, everyOne(len(q.nodes)), func(ctx context.Context, _ int, n *node) (bool, error) {
+	votes := poll(ctx, q, "", everyOne(len(q.nodes)), q.timeout, func(ctx context.Context, _ int, n *node) (bool, error) {
 		held, _, _, err := n.forceRelease(ctx, &kk, token, reason)
 		return held, err
 	})
 	var failures []error
 	yes := 0
-	for range q.nodes {
-		v := <-votes
+	for heard := 0; heard < q.need; {
+		v, ok := next(ctx, votes)
 		switch {
+		case !ok:
+			return yes > 0, info.Holder.Token, false, noQuorum(errors.Join(append(failures, ctx.Err())...))
 		case v.err != nil:
-			failures = append(failures, v.err)
+			if failures = append(failures, v.err); len(failures) > len(q.nodes)-q.need {
+				return yes > 0, info.Holder.Token, false, noQuorum(errors.Join(failures...))
+			}
+			continue
 		case v.answer:
 			yes++
 		}
-	}
-	if len(failures) > len(q.nodes)-q.need {
-		return yes > 0, info.Holder.Token, false, noQuorum(errors.Join(failures...))
+		heard++
 	}
 	return yes > 0, info.Holder.Token, false, nil
 }
@@ -447,7 +582,7 @@ func (q *quorum) forceRelease(ctx context.Context, k *keys, token, reason string
 func (n *node) keep(ctx context.Context, locks []*holding, ttl time.Duration, restore bool) []extension {
 	return n.pipelined(ctx, n.rdb.Pipeline(), everyOne(len(locks)), make([]extension, len(locks)), func(pipe redis.Scripter, run scriptCall, i int) *redis.Cmd {
 		h := locks[i]
-		return run(keepScript, ctx, pipe, []string{h.keys[keyLock], h.keys[keyFence], h.keys[keyForced]},
+		return run(keepScript, ctx, pipe, []string{h.keys[keyLock], h.keys[keyFence]},
 			h.token, h.fence, h.settings.meta, n.args.ms(ttl), index(restore))
 	})
 }

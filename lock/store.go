@@ -24,6 +24,9 @@ type store interface {
 	extend(ctx context.Context, h *holding, ttl time.Duration) extension
 	// extendAll is extend for many locks, with the answers in their order.
 	extendAll(ctx context.Context, locks []*holding, ttl time.Duration) []extension
+	// reasons says why the locks were taken by force, "" for those that were not
+	// or of which it cannot be told.
+	reasons(ctx context.Context, locks []*holding) []string
 	// inspect lists up to so many waiters.
 	inspect(ctx context.Context, k *keys, waiters int) (Info, error)
 	// forceRelease takes the lock from this token, or from whoever holds it if
@@ -39,14 +42,14 @@ type reply struct {
 	lapse    time.Duration // while not held: until the lock may lapse
 	repaired bool
 	nowUS    int64 // the clock of Redis when the script ran, microseconds; 0 with several nodes
+	refused  int   // how many nodes of a quorum did not grant it
 }
 
 // extension is what came of extending a lock. Without an error and not held,
-// the lock is no more ours, and reason says why if it was taken by force.
+// the lock is no more ours.
 type extension struct {
 	held   bool
 	absent bool // nobody holds it there; told by a node of a quorum
-	reason string
 	err    error
 }
 

@@ -162,14 +162,31 @@ func (m *Manager) renewTogether(locks []*holding, ttl time.Duration) {
 	ctx, cancel := context.WithTimeout(m.life, ttl/3)
 	defer cancel()
 	sent := time.Now()
+	var gone []*holding
 	for i, e := range m.store.extendAll(ctx, locks, ttl) {
 		m.renewed(locks[i], sent, e)
+		if e.err == nil && !e.held {
+			gone = append(gone, locks[i])
+		}
 	}
+	m.endTaken(ctx, gone)
 	m.kickDog()
 }
 
+// endTaken ends locks that Redis does not hold for us any more. It asks for the
+// reason first, so that the context's cause can tell it.
+func (m *Manager) endTaken(ctx context.Context, locks []*holding) {
+	if len(locks) == 0 {
+		return
+	}
+	for i, reason := range m.store.reasons(ctx, locks) {
+		locks[i].lose(taken(reason))
+	}
+}
+
 // renewed records the outcome of one renewal. An error leaves the lock as it
-// is: the next round tries again, and the deadline ends it if none succeeds.
+// is: the next round tries again, and the deadline ends it if none succeeds. A
+// lock that is not held any more is the caller's to end.
 func (m *Manager) renewed(h *holding, sent time.Time, e extension) {
 	ttl := h.settings.ttl
 	h.mu.Lock()
@@ -182,11 +199,7 @@ func (m *Manager) renewed(h *holding, sent time.Time, e extension) {
 		h.retryAt = time.Now().Add(max(ttl/20, time.Millisecond))
 	}
 	h.mu.Unlock()
-	switch {
-	case e.err != nil:
-	case !e.held:
-		h.lose(taken(e.reason))
-	case h.prolong(sent.Add(validity(ttl))) && late > ttl/3:
+	if e.held && h.prolong(sent.Add(validity(ttl))) && late > ttl/3 {
 		m.cfg.Observer.extendedLate(h.resource, late)
 	}
 }

@@ -1,11 +1,11 @@
 -- Settles, renews or restores one node's part of a lock that a quorum of
 -- independent nodes grants.
 --
--- KEYS: 1 lock, 2 fence, 3 forced (see force_release.lua)
+-- KEYS: 1 lock, 2 fence
 -- ARGV: 1 token, 2 fencing token of the whole lock, 3 ":<metadata>" or "", 4
 --       TTL ms, 5 "1" to take the lock where nobody holds it
 -- Returns 1, or 0 when another holds it, -1 when nobody does and it was not to
---         be taken, or in place of both the reason why it was taken by force, if it was
+--         be taken
 --
 -- Atomic, because between comparing and writing the lock could pass to another.
 -- The key's life is never shortened, and the stored fencing token never falls:
@@ -15,10 +15,6 @@ local value = redis.pcall('GET', KEYS[1])
 if type(value) == 'table' and value.err then return 0 end
 local mine = ARGV[1] .. ':'
 if not value or string.sub(value, 1, #mine) ~= mine then
-  local forced = redis.pcall('GET', KEYS[3])
-  if type(forced) == 'string' and string.sub(forced, 1, #ARGV[1] + 1) == ARGV[1] .. ' ' then
-    return string.sub(forced, #ARGV[1] + 2)
-  end
   if value then return 0 end
   if ARGV[5] ~= '1' then return -1 end
 end

@@ -1,0 +1,554 @@
+package lock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/redistest"
+)
+
+// quorumSize is how many nodes the tests have; three are a majority.
+const quorumSize = 5
+
+// quorumSlow are settings under which nothing lapses within a test's patience,
+// and calls to nodes that answer never time out.
+var quorumSlow = Config{TTL: 10 * time.Minute, NodeTimeout: patience, CallTimeout: patience, Poll: 5 * time.Millisecond}
+
+// quorumBrisk are settings under which locks are renewed several times a second.
+var quorumBrisk = Config{TTL: 1200 * time.Millisecond, NodeTimeout: 400 * time.Millisecond, Poll: 5 * time.Millisecond}
+
+// quorumNodes are clients of independent nodes.
+type quorumNodes []*redis.Client
+
+func embeddedNodes(t *testing.T) quorumNodes {
+	t.Helper()
+	var nodes quorumNodes
+	for range quorumSize {
+		nodes = append(nodes, redistest.Embedded(t))
+	}
+	return nodes
+}
+
+// realNodes starts redis-servers without durability, as their own processes.
+func realNodes(t *testing.T) ([]*redistest.Server, quorumNodes) {
+	t.Helper()
+	var servers []*redistest.Server
+	var nodes quorumNodes
+	for range quorumSize {
+		s := redistest.Real(t, "--appendonly", "no")
+		rdb := quorumClient(t, s.Addr(), nil)
+		servers, nodes = append(servers, s), append(nodes, rdb)
+	}
+	return servers, nodes
+}
+
+// clients are connections of their own to the same nodes. They find out at once
+// that a node refuses connections, instead of dialling it several times.
+func (nodes quorumNodes) clients(t *testing.T) []redis.UniversalClient {
+	t.Helper()
+	var clients []redis.UniversalClient
+	for _, rdb := range nodes {
+		clients = append(clients, quorumClient(t, rdb.Options().Addr, nil))
+	}
+	return clients
+}
+
+func quorumClient(t *testing.T, addr string, change func(*redis.Options)) *redis.Client {
+	t.Helper()
+	opts := redistest.Options(addr)
+	opts.DialerRetries = 1
+	// After so many failed dials a pool would answer from memory for a second,
+	// on a goroutine that outlives it.
+	opts.PoolSize, opts.PipelinePoolSize = 1<<14, 1<<14
+	if change != nil {
+		change(opts)
+	}
+	c := redis.NewClient(opts)
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}
+
+// manager returns a manager on all nodes that is closed when the test ends.
+func (nodes quorumNodes) manager(t *testing.T, cfg Config) *Manager {
+	t.Helper()
+	return newQuorum(t, nodes.clients(t), cfg)
+}
+
+func newQuorum(t *testing.T, clients []redis.UniversalClient, cfg Config) *Manager {
+	t.Helper()
+	m, err := NewQuorum(clients, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { closeQuorum(t, m) })
+	return m
+}
+
+// closeQuorum also waits for everything that went on in the background.
+func closeQuorum(t *testing.T, m *Manager) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if err := m.Close(ctx); err != nil && !errors.Is(err, ErrNoQuorum) {
+		t.Errorf("close: %v", err)
+	}
+}
+
+// values returns what the lock's key holds on each node, "" for nothing.
+func (nodes quorumNodes) values(t *testing.T, name string) []string {
+	t.Helper()
+	values := make([]string, len(nodes))
+	for i, rdb := range nodes {
+		v, err := rdb.Get(t.Context(), mustKeys(t, name)[keyLock]).Result()
+		if err != nil && !errors.Is(err, redis.Nil) {
+			t.Fatalf("node %d: %v", i, err)
+		}
+		values[i] = v
+	}
+	return values
+}
+
+// awaitValue waits until the lock's key holds this on all of the nodes.
+func (nodes quorumNodes) awaitValue(t *testing.T, name, want string) {
+	t.Helper()
+	eventually(t, fmt.Sprintf("all nodes hold %q", want), func() bool {
+		for _, v := range nodes.values(t, name) {
+			if v != want {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// awaitHeld waits until all of the nodes have granted the lock.
+func (nodes quorumNodes) awaitHeld(t *testing.T, l *Lock) {
+	t.Helper()
+	eventually(t, "all nodes hold the lock", func() bool {
+		for _, v := range nodes.values(t, l.Resource()) {
+			if !strings.HasPrefix(v, l.Token()+":") {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// awaitFree waits until no node has a trace of a holder.
+func (nodes quorumNodes) awaitFree(t *testing.T, name string) {
+	t.Helper()
+	for _, rdb := range nodes {
+		awaitNoTrace(t, rdb, name)
+	}
+}
+
+// forget makes nodes lose all they know of the resource.
+func (nodes quorumNodes) forget(t *testing.T, name string) {
+	t.Helper()
+	for _, rdb := range nodes {
+		if err := rdb.Del(t.Context(), mustKeys(t, name)[:]...).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// block puts a stranger's key in the lock's place.
+func (nodes quorumNodes) block(t *testing.T, name string) {
+	t.Helper()
+	for _, rdb := range nodes {
+		if err := rdb.Set(t.Context(), mustKeys(t, name)[keyLock], "stranger", time.Hour).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// fence is the last fencing token that a node has stored.
+func quorumFence(t *testing.T, rdb *redis.Client, name string) int64 {
+	t.Helper()
+	text, err := rdb.Get(t.Context(), mustKeys(t, name)[keyFence]).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A single Redis marks it while somebody waits.
+	fence, err := strconv.ParseInt(strings.TrimSuffix(text, "w"), 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fence
+}
+
+// TestQuorum runs what needs no processes to die, on five embedded nodes and on
+// five redis-servers.
+func TestQuorum(t *testing.T) {
+	t.Parallel()
+	for engine, with := range map[string]struct {
+		start      func(*testing.T) quorumNodes
+		contention func(*testing.T, quorumNodes)
+	}{
+		// An embedded node takes long for a script, and those that wait ask often.
+		"embedded": {embeddedNodes, quorumContention(4, 40)},
+		"redis":    {func(t *testing.T) quorumNodes { _, nodes := realNodes(t); return nodes }, quorumContention(16, 200)},
+	} {
+		t.Run(engine, func(t *testing.T) {
+			t.Parallel()
+			nodes := with.start(t)
+			for name, test := range map[string]func(*testing.T, quorumNodes){
+				"Acquire": quorumAcquire, "Emptied": quorumEmptied, "EmptiedMajority": quorumEmptiedMajority,
+				"Strangers": quorumStrangers, "ForeignType": quorumForeignType, "Fence": quorumFences, "LateGrants": quorumLateGrants, "Guard": quorumGuard,
+				"Contention": with.contention, "SplitVotes": quorumSplitVotes, "TTL": quorumTTL, "WaitLimit": quorumWaitLimit,
+				"MaxHold": quorumMaxHold, "Reentry": quorumReentry, "Inspect": quorumInspect, "ForceRelease": quorumForceRelease,
+				"ReleaseAll": quorumReleaseAll, "Close": quorumClose, "AcquireAll": quorumAcquireAll,
+			} {
+				t.Run(name, func(t *testing.T) {
+					t.Parallel()
+					test(t, nodes)
+				})
+			}
+		})
+	}
+}
+
+// Given five free nodes, when the lock is taken, then all of them hold it,
+// others are excluded, and a release frees all of them.
+func quorumAcquire(t *testing.T, nodes quorumNodes) {
+	ctx, name := testContext(t), resource(t)
+	m, other := nodes.manager(t, quorumSlow), nodes.manager(t, quorumSlow)
+	var last int64
+	for range 3 {
+		l := mustAcquire(t, m, name)
+		if l.Fence() <= last {
+			t.Errorf("fence %d after %d", l.Fence(), last)
+		}
+		last = l.Fence()
+		nodes.awaitHeld(t, l)
+		if _, err := other.TryAcquire(ctx, name); !errors.Is(err, ErrTaken) {
+			t.Fatalf("err = %v, want ErrTaken", err)
+		}
+		if held, err := l.Held(ctx); err != nil || !held {
+			t.Errorf("held = %v, %v", held, err)
+		}
+		if left := time.Until(l.ValidUntil()); left <= 0 || left > quorumSlow.TTL {
+			t.Errorf("valid for %s of a TTL of %s", left, quorumSlow.TTL)
+		}
+		next := acquireAsync(ctx, other, name)
+		for range 2 {
+			mustRelease(t, l) // the second one finds it done
+		}
+		if cause := context.Cause(l.Context()); !errors.Is(cause, ErrReleased) {
+			t.Errorf("cause = %v, want ErrReleased", cause)
+		}
+		after := awaitLock(t, next)
+		if after.Fence() <= last {
+			t.Errorf("fence %d after %d", after.Fence(), last)
+		}
+		last = after.Fence()
+		mustRelease(t, after)
+		nodes.awaitFree(t, name)
+	}
+}
+
+// Given a held lock, when one or two nodes forget it, then the next renewal
+// puts the same key back there, fencing token and metadata included.
+func quorumEmptied(t *testing.T, nodes quorumNodes) {
+	for _, emptied := range []quorumNodes{nodes[:1], nodes[3:]} {
+		ctx, name := testContext(t), resource(t)
+		m := nodes.manager(t, quorumBrisk)
+		l, err := m.Acquire(ctx, name, WithMetadata("of host:7"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		nodes.awaitValue(t, name, l.GuardValue())
+		emptied.forget(t, name)
+		nodes.awaitValue(t, name, l.GuardValue())
+		if !strings.HasSuffix(l.GuardValue(), ":of host:7") {
+			t.Errorf("value %q without its metadata", l.GuardValue())
+		}
+		for i, rdb := range nodes {
+			if got := quorumFence(t, rdb, name); got < l.Fence() {
+				t.Errorf("node %d stores fence %d, the lock has %d", i, got, l.Fence())
+			}
+			if left := rdb.PTTL(ctx, mustKeys(t, name)[keyLock]).Val(); left <= 0 || left > quorumBrisk.TTL {
+				t.Errorf("node %d: the key lives for %s", i, left)
+			}
+		}
+		if l.Context().Err() != nil {
+			t.Fatal("lost: ", context.Cause(l.Context()))
+		}
+		mustRelease(t, l)
+		nodes.awaitFree(t, name)
+	}
+}
+
+// Given a held lock, when a majority forgets it, then it is lost with the next
+// renewal and is not put back: another may hold it.
+func quorumEmptiedMajority(t *testing.T, nodes quorumNodes) {
+	ctx, name := testContext(t), resource(t)
+	m := nodes.manager(t, quorumSlow)
+	l := mustAcquire(t, m, name)
+	nodes.awaitHeld(t, l)
+	nodes[:3].forget(t, name)
+	if err := l.Extend(ctx, quorumSlow.TTL); !errors.Is(err, ErrLost) || !errors.Is(err, ErrNotHeld) {
+		t.Fatalf("extend: err = %v, want ErrLost", err)
+	}
+	ends(t, l)
+	closeQuorum(t, m) // nothing goes on in the background after this
+	for i, v := range nodes[:3].values(t, name) {
+		if v != "" {
+			t.Errorf("node %d was given %q", i, v)
+		}
+	}
+	if err := l.Release(ctx); !errors.Is(err, ErrNotHeld) || !errors.Is(err, ErrLost) {
+		t.Errorf("release: err = %v, want ErrNotHeld and ErrLost", err)
+	}
+	nodes.awaitFree(t, name)
+}
+
+// Given keys of a stranger in the lock's place, when they are on a minority,
+// then the lock is had without these nodes; on a majority it is taken, until
+// they go. The stranger's keys stay as they are.
+func quorumStrangers(t *testing.T, nodes quorumNodes) {
+	ctx := testContext(t)
+	m := nodes.manager(t, quorumSlow)
+	for n := range 3 {
+		name := resource(t)
+		nodes[:n].block(t, name)
+		l := mustAcquire(t, m, name)
+		nodes[n:].awaitHeld(t, l)
+		nodes[:n].awaitValue(t, name, "stranger")
+		if err := l.Extend(ctx, 2*quorumSlow.TTL); err != nil {
+			t.Errorf("%d strangers: %v", n, err)
+		}
+		nodes[n:].awaitValue(t, name, l.GuardValue())
+		mustRelease(t, l)
+		nodes[n:].awaitFree(t, name)
+		nodes[:n].awaitValue(t, name, "stranger")
+	}
+	name := resource(t)
+	nodes[:3].block(t, name)
+	if _, err := m.TryAcquire(ctx, name); !errors.Is(err, ErrTaken) {
+		t.Fatalf("err = %v, want ErrTaken", err)
+	}
+	nodes[3:].awaitFree(t, name)
+	nodes[:3].awaitValue(t, name, "stranger")
+	next := acquireAsync(ctx, m, name)
+	nodes[:1].forget(t, name)
+	l := awaitLock(t, next)
+	mustRelease(t, l)
+	nodes[3:].awaitFree(t, name)
+}
+
+// Given keys of another type in the lock's place, when they are on one node,
+// then it does not count; on a majority the error says what is wrong.
+func quorumForeignType(t *testing.T, nodes quorumNodes) {
+	ctx, name := testContext(t), resource(t)
+	m, key := nodes.manager(t, quorumSlow), mustKeys(t, name)[keyLock]
+	for i, rdb := range nodes[:3] {
+		if i == 1 {
+			l := mustAcquire(t, m, name)
+			mustRelease(t, l)
+			nodes[1:].awaitFree(t, name)
+		}
+		if err := rdb.RPush(ctx, key, "x").Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := m.TryAcquire(ctx, name); !errors.Is(err, ErrForeignKey) {
+		t.Errorf("try: err = %v, want ErrForeignKey", err)
+	}
+	if _, err := m.Acquire(ctx, name); !errors.Is(err, ErrForeignKey) {
+		t.Errorf("acquire: err = %v, want ErrForeignKey", err)
+	}
+	if _, err := m.Inspect(ctx, name); !errors.Is(err, ErrForeignKey) {
+		t.Errorf("inspect: err = %v, want ErrForeignKey", err)
+	}
+	nodes[3:].awaitFree(t, name)
+	for i, rdb := range nodes[:3] {
+		if n := rdb.LLen(ctx, key).Val(); n != 1 {
+			t.Errorf("node %d: %d elements in the stranger's list", i, n)
+		}
+	}
+}
+
+// Given nodes that stored different fencing tokens, one far ahead, when the
+// lock is taken, then every node that granted it holds the greatest; and any
+// other majority, which shares but one node with the first, mints a greater.
+func quorumFences(t *testing.T, nodes quorumNodes) {
+	ctx, name := testContext(t), resource(t)
+	m, k := nodes.manager(t, quorumSlow), mustKeys(t, name)
+	const ahead = int64(5e15) // some decades ahead of the clock, below 2^53
+	for i, fence := range []int64{ahead, 7, 1e15} {
+		if err := nodes[i].Set(ctx, k[keyFence], fence, time.Hour).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	nodes[3:].block(t, name) // so that the first three must grant it
+	first := mustAcquire(t, m, name)
+	if first.Fence() != ahead+1 {
+		t.Errorf("fence %d, want the one behind %d", first.Fence(), ahead)
+	}
+	for i, rdb := range nodes[:3] {
+		// It counts only once they all have it, so there is nothing to wait for.
+		if v := rdb.Get(ctx, k[keyLock]).Val(); v != first.GuardValue() {
+			t.Errorf("node %d holds %q, want %q", i, v, first.GuardValue())
+		}
+		if got := quorumFence(t, rdb, name); got != first.Fence() {
+			t.Errorf("node %d stores %d, want %d", i, got, first.Fence())
+		}
+	}
+	mustRelease(t, first)
+	nodes[:3].awaitFree(t, name)
+
+	nodes[3:].forget(t, name) // the stranger
+	nodes[:2].block(t, name)
+	second := mustAcquire(t, m, name)
+	if second.Fence() <= first.Fence() {
+		t.Errorf("fence %d of the other majority after %d", second.Fence(), first.Fence())
+	}
+	for i, rdb := range nodes[2:] {
+		if got := quorumFence(t, rdb, name); got != second.Fence() {
+			t.Errorf("node %d stores %d, want %d", i+2, got, second.Fence())
+		}
+	}
+	mustRelease(t, second)
+}
+
+// Given nodes that stored different fencing tokens, when the lock is taken, then
+// also those that were not waited for hold its fencing token soon, and not first
+// with a renewal: the guard would refuse the holder there.
+func quorumLateGrants(t *testing.T, nodes quorumNodes) {
+	ctx, name := testContext(t), resource(t)
+	m, k := nodes.manager(t, quorumSlow), mustKeys(t, name)
+	for i, rdb := range nodes {
+		if err := rdb.Set(ctx, k[keyFence], int64(4e15)+int64(i), time.Hour).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l := mustAcquire(t, m, name)
+	nodes.awaitHeld(t, l)
+	nodes.awaitValue(t, name, l.GuardValue())
+	for i, rdb := range nodes {
+		if got := quorumFence(t, rdb, name); got < l.Fence() {
+			t.Errorf("node %d stores fence %d, the lock has %d", i, got, l.Fence())
+		}
+	}
+	mustRelease(t, l)
+}
+
+// Given a held lock, when a script with the guard runs on a node that granted
+// it, then it accepts the holder, and refuses it after the release and while
+// another holds the lock.
+func quorumGuard(t *testing.T, nodes quorumNodes) {
+	ctx, name := testContext(t), resource(t)
+	m := nodes.manager(t, quorumSlow)
+	settle := func(l *Lock) {
+		t.Helper()
+		nodes.awaitHeld(t, l)
+		if err := l.Extend(ctx, quorumSlow.TTL); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := func(l *Lock, n int) {
+		t.Helper()
+		for i, rdb := range nodes {
+			if got := guarded(t, rdb, l); got != n {
+				t.Errorf("node %d: guard = %d, want %d", i, got, n)
+			}
+		}
+	}
+	l := mustAcquire(t, m, name)
+	settle(l)
+	want(l, 0)
+	mustRelease(t, l)
+	nodes.awaitFree(t, name)
+	want(l, -1)
+	after := mustAcquire(t, m, name)
+	settle(after)
+	want(l, -1)
+	want(after, 0)
+	mustRelease(t, after)
+}
+
+// Given many that want the lock in two managers, when they take it again and
+// again, then no two hold it at a time, the fence rises, and nothing is left.
+func quorumContention(goroutines int, rounds int64) func(*testing.T, quorumNodes) {
+	return func(t *testing.T, nodes quorumNodes) {
+		ctx, name := testContext(t), resource(t)
+		cfg := quorumSlow
+		cfg.Poll = 20 * time.Millisecond
+		managers := []*Manager{nodes.manager(t, cfg), nodes.manager(t, cfg)}
+		var begun, inside, last, done atomic.Int64
+		var all sync.WaitGroup
+		for i := range goroutines {
+			all.Go(func() {
+				for begun.Add(1) <= rounds {
+					l, err := managers[i%2].Acquire(ctx, name)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					if n := inside.Add(1); n != 1 {
+						t.Errorf("%d hold it at a time", n)
+					}
+					if before := last.Swap(l.Fence()); before >= l.Fence() {
+						t.Errorf("fence %d after %d", l.Fence(), before)
+					}
+					inside.Add(-1)
+					if err := l.Release(ctx); err != nil {
+						t.Error(err)
+					}
+					done.Add(1)
+				}
+			})
+		}
+		all.Wait()
+		if n := done.Load(); n != rounds {
+			t.Errorf("%d rounds, want %d", n, rounds)
+		}
+		nodes.awaitFree(t, name)
+	}
+}
+
+// Given several that ask for each of many locks at the same moment, when their
+// votes split, then they try again until each has had it.
+func quorumSplitVotes(t *testing.T, nodes quorumNodes) {
+	const contenders, rounds = 4, 4
+	ctx := testContext(t)
+	var managers []*Manager
+	for range contenders {
+		managers = append(managers, nodes.manager(t, quorumSlow))
+	}
+	for range rounds {
+		name := resource(t)
+		start := make(chan struct{})
+		var served atomic.Int64
+		var all sync.WaitGroup
+		for _, m := range managers {
+			all.Go(func() {
+				<-start
+				err := m.Do(ctx, name, func(context.Context, *Lock) error { served.Add(1); return nil })
+				if err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		close(start)
+		all.Wait()
+		if n := served.Load(); n != contenders {
+			t.Errorf("%d served, want %d", n, contenders)
+		}
+		nodes.awaitFree(t, name)
+	}
+}
