@@ -34,8 +34,8 @@ func (a *attempt) tell(n news) {
 
 // Acquire waits for the lock, in the order of arrival over all processes, until
 // ctx ends. The errors are ErrWaitTimeout (joined with why ctx ended),
-// ErrForeignKey, ErrClosed, ErrInvalid, ErrNoQuorum, or that of a Redis that
-// cannot be reached at first; a waiter outlasts interruptions. It returns at the
+// ErrForeignKey, ErrClosed, ErrInvalid, ErrNoQuorum, ErrLost (the first answer
+// took longer than the TTL), or that of a Redis that cannot be reached at first; a waiter outlasts interruptions. It returns at the
 // deadline of ctx whatever Redis does; a cancellation during a call is noticed
 // when the call is answered, within Config.CallTimeout. When it fails it leaves
 // nothing behind: what it had is given back in the background, which
@@ -99,7 +99,7 @@ func (m *Manager) acquire(ctx context.Context, resource string, wait bool, opts 
 		m.subscribe(ctx)
 		return m.await(ctx, a, true)
 	case !errors.Is(err, ErrTaken) && !errors.Is(err, ErrForeignKey):
-		m.giveBack(ctx, a, nil)
+		m.giveBackTwice(ctx, a)
 	}
 	return nil, err
 }
@@ -142,8 +142,11 @@ func (m *Manager) await(ctx context.Context, a *attempt, waiting bool) (l *Lock,
 			return nil, err
 		case errors.Is(err, ErrTaken):
 			waiting, failure = true, nil
-		case !waiting, errors.Is(err, ErrForeignKey):
+		case errors.Is(err, ErrForeignKey):
 			m.giveBack(ctx, a, nil)
+			return nil, err
+		case !waiting:
+			m.giveBackTwice(ctx, a)
 			return nil, err
 		default:
 			// Redis is away for a while; the place in the queue may still be
@@ -189,10 +192,12 @@ func (m *Manager) join(a *attempt) {
 // 100 ms at the latest; a short holding is over by then, and costs no call. Without the
 // watchdog the renewal follows at once, beside the holder's first work. When
 // the news comes late, half of the claim's time being gone, or replicas have to
-// confirm the lock, claim returns nothing and the script decides.
+// confirm the lock, or ctx has ended, claim returns nothing and the script
+// decides.
 func (m *Manager) claim(ctx context.Context, a *attempt, n news) (*Lock, error) {
 	// A handover from before the last answer is over: that answer was "taken".
-	if n.setUS <= a.nowUS || m.cfg.Replicas > 0 {
+	over := n.setUS <= a.nowUS
+	if over || m.cfg.Replicas > 0 || hasEnded(ctx) {
 		return nil, nil
 	}
 	claimTTL := time.Duration(n.claimMS) * time.Millisecond
@@ -207,7 +212,7 @@ func (m *Manager) claim(ctx context.Context, a *attempt, n news) (*Lock, error) 
 	}
 	short := a.settings.unwatched && a.settings.ttl < claimTTL
 	if short {
-		deadline = received.Add(validity(a.settings.ttl))
+		deadline = earlier(deadline, received.Add(validity(a.settings.ttl)))
 	}
 	l, err := m.finish(ctx, a, n.fence, deadline, min(claimTTL/4, settleMax))
 	if err != nil {
@@ -253,7 +258,7 @@ func (m *Manager) try(ctx context.Context, a *attempt) (l *Lock, pause time.Dura
 	if err != nil {
 		return nil, m.pause(m.cfg.Liveness), err
 	}
-	if a.echo {
+	if a.echo && !r.held { // a script that takes the lock sends no message
 		m.wake.echoed(sent)
 	}
 	a.sent, a.nowUS = sent, r.nowUS
@@ -268,9 +273,17 @@ func (m *Manager) try(ctx context.Context, a *attempt) (l *Lock, pause time.Dura
 		m.giveBack(ctx, a, nil)
 		return nil, 0, errEnded
 	}
-	l, err = m.finish(ctx, a, r.fence, sent.Add(validity(a.settings.ttl)), 0)
+	deadline := sent.Add(validity(a.settings.ttl))
+	if !time.Now().Before(deadline) {
+		// Another may have it already. Who waits asks again, and finds out.
+		return nil, m.pause(time.Millisecond), errLate
+	}
+	l, err = m.finish(ctx, a, r.fence, deadline, 0)
 	return l, 0, err
 }
+
+// errLate says that the answer that granted the lock came too late.
+var errLate = fmt.Errorf("%w: the answer that granted it took longer than its TTL", ErrLost)
 
 // pause is how long a waiter waits before it asks again: until it has to show
 // that it is alive, or, where it polls, the interval with its jitter.
@@ -364,9 +377,8 @@ func (m *Manager) giveBack(ctx context.Context, a *attempt, underWay <-chan answ
 	})
 }
 
-// giveBackTwice is giveBack after a call that was cut off by its deadline, Redis
-// having been silent for long. Its script may still be on its way, behind the
-// first clean-up, so a second one follows.
+// giveBackTwice is giveBack after a call that got no answer. Its script may
+// still be on its way, behind the first clean-up, so a second one follows.
 func (m *Manager) giveBackTwice(ctx context.Context, a *attempt) {
 	m.work.Go(func() {
 		m.withdraw(ctx, a)

@@ -18,17 +18,15 @@ type gatherer struct {
 	rdb *redis.Client
 
 	mu     sync.Mutex
-	flying int       // calls and pipelines under way
-	latest time.Time // when the latest of them was sent
+	flight int       // number of the call or pipeline whose return is waited for
+	busy   bool      // it is under way
+	since  time.Time // when it was sent
 	near   nearness
 	queued []*scriptRun
 	timer  *time.Timer // calls overdue; set while somebody is queued
 }
 
 const (
-	// gatherLanes is how many calls or pipelines are under way before others
-	// are gathered. With one the pipelines are longest, which measured best.
-	gatherLanes = 1
 	// gatherLimit is the most that one pipeline carries.
 	gatherLimit = 128
 	// gatherBelow is how long the way to Redis and back may take for gathering
@@ -66,7 +64,7 @@ type scriptRun struct {
 	cmd    *redis.Cmd // its answer, once turn has told
 	// turn tells the caller once: nil that cmd is there, a batch to send that,
 	// its own call being one of it.
-	turn chan []*scriptRun
+	turn chan *pipeline
 	gone bool // its caller has stopped waiting; guarded by the gatherer's mu
 }
 
@@ -76,15 +74,16 @@ type scriptRun struct {
 func (g *gatherer) run(ctx context.Context, script *redis.Script, keys []string, args ...any) *redis.Cmd {
 	now := time.Now()
 	g.mu.Lock()
-	slow := g.near.far() || now.Sub(g.latest) > gatherPatience
-	if g.flying < gatherLanes || slow {
-		g.flying++
-		g.latest = now
+	if far := g.near.far(); far || !g.busy || now.Sub(g.since) > gatherPatience {
+		flight := 0 // one that nobody waits for
+		if !far {
+			flight = g.takeOff(now)
+		}
 		g.mu.Unlock()
-		defer g.landed(now)
+		defer g.landed(flight, now)
 		return script.Run(ctx, g.rdb, keys, args...)
 	}
-	r := &scriptRun{ctx: ctx, script: script, keys: keys, args: args, turn: make(chan []*scriptRun, 1)}
+	r := &scriptRun{ctx: ctx, script: script, keys: keys, args: args, turn: make(chan *pipeline, 1)}
 	g.queued = append(g.queued, r)
 	if len(g.queued) == 1 {
 		g.watch(gatherPatience)
@@ -113,9 +112,11 @@ func (g *gatherer) leave(ctx context.Context, r *scriptRun) *redis.Cmd {
 		if batch == nil {
 			return r.cmd // the answer came this very moment
 		}
-		if batch = slices.DeleteFunc(batch, (*scriptRun).left); len(batch) > 0 {
-			leader(batch).turn <- batch
-		} else {
+		batch.runs = slices.DeleteFunc(batch.runs, (*scriptRun).left)
+		switch {
+		case len(batch.runs) > 0:
+			leader(batch.runs).turn <- batch
+		case batch.flight == g.flight:
 			g.next()
 		}
 	default:
@@ -127,28 +128,43 @@ func (g *gatherer) leave(ctx context.Context, r *scriptRun) *redis.Cmd {
 
 func (r *scriptRun) left() bool { return r.gone }
 
-// landed is called when a call or pipeline has returned. If calls have gathered
-// it hands its lane over to them.
-func (g *gatherer) landed(sent time.Time) {
+// takeOff makes the next flight the one that is waited for; one before it that
+// hangs is waited for no more. The caller holds mu.
+func (g *gatherer) takeOff(now time.Time) int {
+	g.flight++
+	g.busy, g.since = true, now
+	return g.flight
+}
+
+// landed is called when a call or pipeline has returned. If it is the one that
+// calls have gathered behind, they go out.
+func (g *gatherer) landed(flight int, sent time.Time) {
 	now := time.Now()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.near.note(now, now.Sub(sent))
-	g.latest = now
-	g.next()
+	if flight == g.flight {
+		g.next()
+	}
 }
 
-// next has one of the queued send them, or gives up the lane if there is none.
-// The caller holds mu.
+// pipeline is calls that go out together.
+type pipeline struct {
+	flight int
+	runs   []*scriptRun
+}
+
+// next has one of the queued send them, if there are any. The caller holds mu.
 func (g *gatherer) next() {
 	if len(g.queued) == 0 {
-		g.flying--
+		g.busy = false
 		return
 	}
+	flight := g.takeOff(time.Now())
 	n := min(len(g.queued), gatherLimit)
 	batch := slices.Clone(g.queued[:n])
 	g.queued = slices.Delete(g.queued, 0, n)
-	leader(batch).turn <- batch
+	leader(batch).turn <- &pipeline{flight, batch}
 }
 
 // watch has overdue called after so long. The caller holds mu.
@@ -169,12 +185,10 @@ func (g *gatherer) overdue() {
 	if len(g.queued) == 0 {
 		return
 	}
-	if left := g.latest.Add(gatherPatience).Sub(now); left > 0 {
+	if left := g.since.Add(gatherPatience).Sub(now); left > 0 {
 		g.watch(left)
 		return
 	}
-	g.flying++
-	g.latest = now
 	g.next()
 	if len(g.queued) > 0 {
 		g.watch(gatherPatience)
@@ -196,10 +210,9 @@ func leader(batch []*scriptRun) *scriptRun {
 
 // send runs the batch in one pipeline, and a second one for scripts that Redis
 // does not know. own is the caller's call among them.
-func (g *gatherer) send(ctx context.Context, batch []*scriptRun, own *scriptRun) {
-	sent := time.Now()
-	defer g.landed(sent)
-	unsent, run := batch, (*redis.Script).EvalSha
+func (g *gatherer) send(ctx context.Context, batch *pipeline, own *scriptRun) {
+	defer g.landed(batch.flight, time.Now())
+	unsent, run := batch.runs, (*redis.Script).EvalSha
 	for range 2 {
 		pipe := g.rdb.Pipeline()
 		for _, r := range unsent {

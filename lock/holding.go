@@ -28,6 +28,7 @@ type holding struct {
 	mu        sync.Mutex
 	deadline  time.Time // until when the lock is known to be ours
 	notBefore time.Time // the watchdog leaves the lock alone until then
+	asked     time.Time // when Redis last said that the lock is ours
 	retryAt   time.Time // after a renewal that failed: when the next one follows
 	renewing  bool      // a renewal is under way
 	state     state
@@ -61,6 +62,7 @@ func (m *Manager) newLock(ctx context.Context, a *attempt, fence int64, deadline
 	h.value = a.token + ":" + strconv.FormatInt(fence, 10) + a.settings.meta
 	h.deadline = deadline
 	h.since = time.Now()
+	h.asked = h.since
 	if h.settings.maxHold > 0 {
 		h.endBy = h.since.Add(h.settings.maxHold)
 	}
@@ -178,6 +180,7 @@ func (h *holding) prolong(deadline time.Time) bool {
 	if h.state != stateHeld {
 		return false
 	}
+	h.asked = time.Now()
 	if deadline.After(h.deadline) {
 		h.deadline = deadline
 	}
@@ -191,13 +194,25 @@ func (h *holding) extend(ctx, held context.Context, ttl time.Duration) error {
 	if held.Err() != nil {
 		return context.Cause(held)
 	}
+	if ctx.Err() != nil {
+		return ended(ctx)
+	}
+	// The call may go out together with those of others, which must not fail
+	// because this caller has stopped waiting.
+	callCtx, cancel := h.m.cleanUp(ctx)
+	defer cancel()
+	if until, ok := ctx.Deadline(); ok {
+		bounded, cut := context.WithDeadline(callCtx, until)
+		defer cut()
+		callCtx = bounded
+	}
 	sent := time.Now()
-	e := h.m.store.extend(ctx, h, ttl)
+	e := h.m.store.extend(callCtx, h, ttl)
 	switch {
 	case e.err != nil:
 		return e.err
 	case !e.held:
-		cause := taken(h.m.store.reasons(ctx, []*holding{h})[0])
+		cause := taken(h.m.whyTaken(callCtx, []*holding{h})[0])
 		h.lose(cause)
 		return cause
 	case !h.prolong(sent.Add(validity(ttl))):

@@ -63,10 +63,11 @@ func (m *Manager) Inspect(ctx context.Context, resource string) (Info, error) {
 
 // ForceRelease takes the lock from whoever holds it, the key of another program
 // included, and hands it to the next waiter. The holder's context ends with
-// ErrLost and the reason: at once if its manager listens, otherwise at its next
-// renewal. Until then only the guard and the fence protect the data. It returns
-// the token of the holder, "" for a key of another program, and ErrNotHeld when
-// nobody held the lock.
+// ErrLost and the reason: at once if its manager listens, which it does from its
+// first wait or renewal on, otherwise at its next renewal; one WithoutWatchdog
+// whose manager does not listen goes on to its deadline. Until then only the
+// guard and the fence protect the data. It returns the token of the holder, ""
+// for a key of another program, and ErrNotHeld when nobody held the lock.
 func (m *Manager) ForceRelease(ctx context.Context, resource, reason string) (token string, err error) {
 	k, err := keysOf(m.cfg.Prefix, resource)
 	if err == nil && strings.TrimSpace(reason) == "" {
@@ -88,6 +89,7 @@ func (m *Manager) ForceRelease(ctx context.Context, resource, reason string) (to
 	if handed {
 		m.cfg.Observer.handedOver(resource)
 	}
+	m.takenByForce(token, reason) // it may be one of ours
 	return token, nil
 }
 

@@ -95,7 +95,8 @@ func (l *Lock) GuardValue() string { return l.h.value }
 func (l *Lock) ValidUntil() time.Time {
 	l.h.mu.Lock()
 	defer l.h.mu.Unlock()
-	return l.h.deadline
+	at, _ := l.h.timeUp() //nolint:errcheck // why it will end then is not the question
+	return at
 }
 
 // Held asks Redis whether this lock is still held; with several nodes, whether

@@ -38,7 +38,8 @@ type Manager struct {
 }
 
 // New returns a manager on rdb, which should be configured with MaxRetries -1
-// (the scripts repeat themselves where that is safe) and ContextTimeoutEnabled.
+// (the scripts repeat themselves where that is safe) and ContextTimeoutEnabled,
+// without which calls outlast their contexts by the client's own time-outs.
 // Single Redis, Sentinel and Cluster clients work; a Ring does not, because its
 // publish/subscribe is spread by channel. New makes no call; Close ends the
 // manager, and leaves rdb open. The error is ErrInvalid.
@@ -50,8 +51,11 @@ func New(rdb redis.UniversalClient, cfg Config) (*Manager, error) {
 	if err != nil {
 		return nil, err
 	}
-	if cfg.NodeTimeout != 0 {
+	switch {
+	case cfg.NodeTimeout != 0:
 		return nil, fmt.Errorf("%w config: NodeTimeout is for NewQuorum", ErrInvalid)
+	case cfg.Poll > cfg.Liveness:
+		return nil, fmt.Errorf("%w config: Poll %s exceeds Liveness %s, waiters would count as dead", ErrInvalid, cfg.Poll, cfg.Liveness)
 	}
 	m := makeManager(cfg)
 	n := newNode(rdb, cfg)

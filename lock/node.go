@@ -299,12 +299,17 @@ func (n *node) extendAll(ctx context.Context, locks []*holding, ttl time.Duratio
 	return results
 }
 
+var errNotSent = errors.New("lock: not sent")
+
 // extendOnMaster extends the chosen locks, which one master has, and waits for
 // its replicas if they have to confirm.
 func (n *node) extendOnMaster(ctx context.Context, locks []*holding, chosen []int, results []extension, call func(redis.Scripter, scriptCall, int) *redis.Cmd) {
 	if n.replicas == 0 {
 		n.pipelined(ctx, n.rdb.Pipeline(), chosen, results, call)
 		return
+	}
+	for _, i := range chosen {
+		results[i] = extension{err: errNotSent}
 	}
 	err := n.onMaster(ctx, locks[chosen[0]].keys[keyLock], func(conn *redis.Conn) error {
 		n.pipelined(ctx, conn.Pipeline(), chosen, results, call)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"sync"
 	"time"
 
@@ -24,22 +25,9 @@ type quorum struct {
 	need    int // a majority
 	timeout time.Duration
 
-	mu    sync.Mutex
-	lanes map[laneKey]*lane
-}
-
-// laneKey names the calls for one token on one node. They go out one after the
-// other, because an acquire or a renewal that a node ran after the release would
-// keep the lock there for its TTL.
-type laneKey struct {
-	token string
-	node  int
-}
-
-// lane ends with the last call that was lined up.
-type lane struct {
-	last chan struct{} // closed when that call has returned
-	refs int           // how many have not
+	mu     sync.Mutex
+	lanes  map[laneKey]*lane
+	chased [][]chased // by node: what is still to be released there
 }
 
 // NewQuorum returns a manager whose locks are held by a majority of independent
@@ -77,6 +65,7 @@ func NewQuorum(nodes []redis.UniversalClient, cfg Config) (*Manager, error) {
 		}
 		q.nodes = append(q.nodes, newNode(rdb, cfg))
 	}
+	q.chased = make([][]chased, len(nodes))
 	m.store = q
 	return m, nil
 }
@@ -101,92 +90,6 @@ func quorumConfig(cfg Config) (Config, error) {
 
 func (q *quorum) queues() bool { return false }
 
-// vote is what one node said.
-type vote[T any] struct {
-	node   int
-	answer T
-	err    error
-}
-
-// poll asks the chosen nodes at once, each for at most so long, and returns
-// their votes as they come in. The calls go on when the caller has heard enough.
-// With a token they take their places in its lanes before poll returns.
-func poll[T any](ctx context.Context, q *quorum, token string, chosen []int, limit time.Duration, ask func(ctx context.Context, i int, n *node) (T, error)) <-chan vote[T] {
-	if deadline, ok := ctx.Deadline(); ok {
-		limit = min(limit, time.Until(deadline))
-	}
-	votes := make(chan vote[T], len(chosen))
-	for _, i := range chosen {
-		turn := func(context.Context) error { return nil }
-		done := func() {}
-		if token != "" {
-			turn, done = q.lineUp(token, i)
-		}
-		q.m.background(func() {
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
-			defer cancel()
-			defer done()
-			var answer T
-			err := turn(ctx)
-			if err == nil {
-				answer, err = ask(ctx, i, q.nodes[i])
-			}
-			if err != nil {
-				err = fmt.Errorf("node %d: %w", i, err)
-			}
-			votes <- vote[T]{i, answer, err}
-		})
-	}
-	return votes
-}
-
-// next waits for a vote; false when ctx ends first.
-func next[T any](ctx context.Context, votes <-chan vote[T]) (vote[T], bool) {
-	select {
-	case v := <-votes:
-		return v, true
-	case <-ctx.Done():
-		return vote[T]{}, false
-	}
-}
-
-// lineUp takes a place in the lane of a token on a node. turn waits until the
-// calls before have returned, and done lets the next one go.
-func (q *quorum) lineUp(token string, i int) (turn func(context.Context) error, done func()) {
-	key := laneKey{token, i}
-	own := make(chan struct{})
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	l := q.lanes[key]
-	if l == nil {
-		l = &lane{}
-		q.lanes[key] = l
-	}
-	before := l.last
-	l.last = own
-	l.refs++
-	turn = func(ctx context.Context) error {
-		if before == nil {
-			return nil
-		}
-		select {
-		case <-before:
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-	done = func() {
-		q.mu.Lock()
-		defer q.mu.Unlock()
-		close(own)
-		if l.refs--; l.refs == 0 {
-			delete(q.lanes, key)
-		}
-	}
-	return turn, done
-}
-
 // acquire takes the lock on a majority, and then stores the greatest of their
 // fencing tokens on all of those before it counts: the majority of whoever is
 // next shares a node with this one, and there mints a greater token.
@@ -196,127 +99,167 @@ func (q *quorum) acquire(ctx context.Context, a *attempt) (reply, error) {
 	// given back, and must not be mistaken for this one's.
 	a.token = q.m.newToken()
 	h := &holding{keys: a.keys, settings: a.settings, token: a.token}
-	granted, late, r, err := q.collect(ctx, h)
+	b := &ballot{clean: make([]bool, len(q.nodes))}
+	err := q.collect(ctx, h, b)
 	if err == nil {
-		h.fence = r.fence
-		err = q.settle(ctx, h, granted)
+		h.fence = b.reply.fence
+		err = q.settle(ctx, h, b)
 	}
 	if left := validity(a.settings.ttl) - time.Since(started); err == nil && left <= 0 {
 		err = fmt.Errorf("%w: taking it lasted longer than its TTL", ErrNoQuorum)
 	}
+	if err == nil {
+		q.settleLate(ctx, h, b)
+		b.reply.held = true
+		return b.reply, nil
+	}
+	q.abandon(ctx, h, b)
+	if errors.Is(err, ErrTaken) {
+		return b.reply, nil
+	}
+	return b.reply, err
+}
+
+// ballot is what came of asking the nodes for a lock.
+type ballot struct {
+	reply   reply
+	votes   <-chan vote[reply]
+	open    int    // votes that have not been looked at
+	granted []int  // the nodes that did
+	clean   []bool // by node: it certainly has nothing of this try
+}
+
+// count looks at one vote.
+func (b *ballot) count(v vote[reply]) {
+	b.open--
+	b.reply.repaired = b.reply.repaired || v.answer.repaired
 	switch {
-	case err == nil:
-		q.settleLate(ctx, h, late, len(q.nodes)-len(granted)-r.refused)
-		r.held = true
-		return r, nil
-	case errors.Is(err, ErrTaken):
-		q.abandon(ctx, h)
-		return r, nil
+	case v.err != nil:
+		b.clean[v.node] = neverSent(v.err) || errors.Is(v.err, ErrForeignKey)
+	case v.answer.held:
+		b.granted = append(b.granted, v.node)
 	default:
-		q.abandon(ctx, h)
-		return r, err
+		b.clean[v.node] = true
+		b.reply.lapse = max(b.reply.lapse, v.answer.lapse)
 	}
 }
 
+// neverSent says that there was no connection to send a call over.
+func neverSent(err error) bool {
+	var op *net.OpError
+	return errors.As(err, &op) && op.Op == "dial"
+}
+
 // collect asks every node for the lock until a majority has granted it or
-// cannot any more. The error is ErrTaken when others hold it, ErrForeignKey, or
-// ErrNoQuorum with those of the nodes. What was not waited for comes in late.
-func (q *quorum) collect(ctx context.Context, h *holding) (granted []int, late <-chan vote[reply], r reply, err error) {
-	late = poll(ctx, q, h.token, everyOne(len(q.nodes)), q.timeout, func(ctx context.Context, _ int, n *node) (reply, error) {
+// cannot any more. The error is ErrTaken when others hold it, ErrForeignKey when
+// foreign keys alone rule out a majority, or ErrNoQuorum.
+func (q *quorum) collect(ctx context.Context, h *holding, b *ballot) error {
+	b.open = len(q.nodes)
+	b.votes = poll(ctx, q, h.token, everyOne(len(q.nodes)), q.timeout, func(ctx context.Context, _ int, n *node) (reply, error) {
 		return n.runAcquire(ctx, n.run, &attempt{keys: h.keys, settings: h.settings, token: h.token})
 	})
 	var failures []error
-	taken := 0
-	for len(granted) < q.need && len(q.nodes)-taken-len(failures) >= q.need {
-		v, ok := next(ctx, late)
+	taken, foreign := 0, 0
+	for len(b.granted) < q.need && len(q.nodes)-taken-foreign-len(failures) >= q.need {
+		v, ok := next(ctx, b.votes)
 		if !ok {
-			failures = append(failures, ctx.Err())
-			break
+			return noQuorum(errors.Join(append(failures, ctx.Err())...))
 		}
-		r.repaired = r.repaired || v.answer.repaired
+		b.count(v)
 		switch {
+		case errors.Is(v.err, ErrForeignKey):
+			foreign++
 		case v.err != nil:
 			failures = append(failures, v.err)
 		case v.answer.held:
-			granted = append(granted, v.node)
-			r.fence = max(r.fence, v.answer.fence)
+			b.reply.fence = max(b.reply.fence, v.answer.fence)
 		default:
 			taken++
-			r.lapse = max(r.lapse, v.answer.lapse)
 		}
 	}
-	r.refused = taken + len(failures)
-	failure := errors.Join(failures...)
+	some := len(q.nodes) - q.need // that may be missing
 	switch {
-	case len(granted) >= q.need:
-		return granted, late, r, nil
-	case errors.Is(failure, ErrForeignKey):
-		return nil, nil, r, failure
-	case ctx.Err() == nil && len(failures) <= len(q.nodes)-q.need:
-		return nil, nil, r, ErrTaken // enough answered, but not for us
+	case len(b.granted) >= q.need:
+		return nil
+	case foreign > some:
+		return ErrForeignKey
+	case foreign+len(failures) <= some:
+		return ErrTaken // enough answered, but not for us
 	default:
-		return nil, nil, r, noQuorum(failure)
+		return noQuorum(errors.Join(failures...))
 	}
 }
 
 func noQuorum(failure error) error { return fmt.Errorf("%w: %w", ErrNoQuorum, failure) }
 
-// settle writes the lock's fencing token to the nodes that granted it.
-func (q *quorum) settle(ctx context.Context, h *holding, granted []int) error {
-	votes := poll(ctx, q, h.token, granted, q.timeout, func(ctx context.Context, _ int, n *node) (extension, error) {
+// settle writes the lock's fencing token to a majority of those that granted it.
+// A node that fails meanwhile is replaced by one that grants it late.
+func (q *quorum) settle(ctx context.Context, h *holding, b *ballot) error {
+	votes := poll(ctx, q, h.token, b.granted, q.timeout, func(ctx context.Context, _ int, n *node) (extension, error) {
 		e := n.keep(ctx, []*holding{h}, h.settings.ttl, false)[0]
 		return e, e.err
 	})
-	for range granted {
+	settled := 0
+	var failures []error
+	for range b.granted {
 		switch v, ok := next(ctx, votes); {
 		case !ok:
 			return noQuorum(ctx.Err())
 		case v.err != nil:
-			return noQuorum(v.err)
-		case !v.answer.held:
-			return ErrTaken
+			failures = append(failures, v.err)
+		case v.answer.held:
+			settled++
 		}
 	}
-	return nil
+	for settled < q.need && b.open > 0 {
+		v, ok := next(ctx, b.votes)
+		if !ok {
+			break
+		}
+		if b.count(v); v.err == nil && v.answer.held && q.keep(ctx, h, v.node, h.settings.ttl, false) {
+			settled++
+		}
+	}
+	switch {
+	case settled >= q.need:
+		return nil
+	case len(failures) == 0:
+		return ErrTaken
+	default:
+		return noQuorum(errors.Join(failures...))
+	}
 }
 
 // settleLate does the same, in the background, for nodes that grant the lock
 // after the majority was complete, so that the guard accepts the holder there.
 // A node that has released it meanwhile is left alone by keep.lua.
-func (q *quorum) settleLate(ctx context.Context, h *holding, votes <-chan vote[reply], left int) {
+func (q *quorum) settleLate(ctx context.Context, h *holding, b *ballot) {
 	q.m.background(func() {
-		for range left {
-			v := <-votes // within the node's time-out
-			if v.err != nil || !v.answer.held {
-				continue
+		for range b.open {
+			v := <-b.votes // within the node's time-out
+			if v.err == nil && v.answer.held {
+				q.keep(ctx, h, v.node, h.settings.ttl, false)
 			}
-			q.keep(ctx, h, v.node, h.settings.ttl, false)
 		}
 	})
 }
 
 // abandon gives back, in the background, what a try that failed may have taken.
-func (q *quorum) abandon(ctx context.Context, h *holding) {
-	q.m.background(func() {
-		ctx, cancel := q.m.cleanUp(ctx)
-		defer cancel()
-		// Whether it was held is of no interest, and nodes that did not answer
-		// are seen to by release.
-		_, _, _ = q.release(ctx, &h.keys, h.token, "", false) //nolint:errcheck // see above
-	})
+// Nodes that certainly have nothing of it are left alone.
+func (q *quorum) abandon(ctx context.Context, h *holding, b *ballot) {
+	var nodes []int
+	for i, clean := range b.clean {
+		if !clean {
+			nodes = append(nodes, i)
+		}
+	}
+	q.releaseOn(ctx, nodes, &h.keys, h.token) // what does not answer is chased
 }
 
 // release gives up the lock on every node. It returns when it is certain that a
 // majority held it, or did not; the rest goes on.
 func (q *quorum) release(ctx context.Context, k *keys, token, _ string, _ bool) (held, handed bool, err error) {
-	kk := *k
-	votes := poll(ctx, q, token, everyOne(len(q.nodes)), q.m.cfg.CallTimeout, func(ctx context.Context, _ int, n *node) (bool, error) {
-		held, _, err := n.release(ctx, &kk, token, "", false)
-		if err != nil {
-			q.chase(n, kk, token)
-		}
-		return held, err
-	})
+	votes := q.releaseOn(ctx, everyOne(len(q.nodes)), k, token)
 	var failures []error
 	for yes, no := 0, 0; ; {
 		v, ok := next(ctx, votes)
@@ -343,24 +286,17 @@ func (q *quorum) release(ctx context.Context, k *keys, token, _ string, _ bool) 
 	}
 }
 
-// chaseFor is how long at least a node that did not answer is asked to release.
-const chaseFor = time.Minute
-
-// chase goes on releasing at a node that did not answer: its script may still be
-// on the way to it. A node that was stopped for longer holds the key for one
-// TTL once it goes on.
-func (q *quorum) chase(n *node, k keys, token string) {
-	q.m.background(func() {
-		ctx, cancel := context.WithTimeout(q.m.life, max(chaseFor, q.m.cfg.TTL))
-		defer cancel()
-		for pause := min(q.timeout, time.Second); wait(ctx, pause) && q.m.open(); pause = min(2*pause, time.Second) {
-			call, end := context.WithTimeout(ctx, q.m.cfg.CallTimeout)
-			_, _, err := n.release(call, &k, token, "", false)
-			end()
-			if err == nil {
-				return
-			}
+// releaseOn gives up what a token has on these nodes, after what is under way
+// for it there.
+func (q *quorum) releaseOn(ctx context.Context, nodes []int, k *keys, token string) <-chan vote[bool] {
+	kk := *k
+	// It must be done although ctx may end soon.
+	return poll(context.WithoutCancel(ctx), q, token, nodes, q.m.cfg.CallTimeout, func(ctx context.Context, i int, n *node) (bool, error) {
+		held, _, err := n.release(ctx, &kk, token, "", false)
+		if err != nil {
+			q.chase(i, chased{kk, token, time.Now().Add(max(chaseFor, q.m.cfg.TTL))})
 		}
+		return held, err
 	})
 }
 
@@ -422,16 +358,17 @@ func (q *quorum) restore(ctx context.Context, locks []*holding, results []extens
 }
 
 // keep runs keep.lua for one lock on one node, in its lane, so that a release
-// comes after it. A lock that is being released is not put back. What fails is
-// left to the next renewal.
-func (q *quorum) keep(ctx context.Context, h *holding, i int, ttl time.Duration, restore bool) {
+// comes after it, and says whether that did it. A lock that is being released is
+// not put back. What fails is left to the next renewal.
+func (q *quorum) keep(ctx context.Context, h *holding, i int, ttl time.Duration, restore bool) bool {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), q.timeout)
 	defer cancel()
 	turn, done := q.lineUp(h.token, i)
 	defer done()
-	if turn(ctx) == nil && (!restore || h.isHeld()) {
-		q.nodes[i].keep(ctx, []*holding{h}, ttl, restore)
+	if turn(ctx) != nil || restore && !h.isHeld() {
+		return false
 	}
+	return q.nodes[i].keep(ctx, []*holding{h}, ttl, restore)[0].held
 }
 
 // tally decides from what the nodes have said of the lock with this index; nil
@@ -512,12 +449,14 @@ func (q *quorum) inspect(ctx context.Context, k *keys, waiters int) (Info, error
 	var failures []error
 	var free Info
 	byToken := make(map[string]shared)
-	notHeld := 0
+	notHeld, foreign := 0, 0
 	for range q.nodes {
 		v, ok := next(ctx, votes)
 		switch {
 		case !ok:
 			failures = append(failures, ctx.Err())
+		case errors.Is(v.err, ErrForeignKey):
+			foreign++
 		case v.err != nil:
 			failures = append(failures, v.err)
 		case !v.answer.Held:
@@ -539,12 +478,14 @@ func (q *quorum) inspect(ctx context.Context, k *keys, waiters int) (Info, error
 			return info.Info, nil
 		}
 	}
-	if failure := errors.Join(failures...); errors.Is(failure, ErrForeignKey) {
-		return Info{}, failure
-	} else if len(failures) > len(q.nodes)-q.need {
-		return Info{}, noQuorum(failure)
+	switch some := len(q.nodes) - q.need; {
+	case foreign > some:
+		return Info{}, ErrForeignKey
+	case len(failures)+foreign > some:
+		return Info{}, noQuorum(errors.Join(failures...))
+	default:
+		return free, nil
 	}
-	return free, nil
 }
 
 // forceRelease takes the lock from whoever holds it, on every node.
@@ -582,7 +523,7 @@ func (q *quorum) forceRelease(ctx context.Context, k *keys, token, reason string
 func (n *node) keep(ctx context.Context, locks []*holding, ttl time.Duration, restore bool) []extension {
 	return n.pipelined(ctx, n.rdb.Pipeline(), everyOne(len(locks)), make([]extension, len(locks)), func(pipe redis.Scripter, run scriptCall, i int) *redis.Cmd {
 		h := locks[i]
-		return run(keepScript, ctx, pipe, []string{h.keys[keyLock], h.keys[keyFence]},
+		return run(keepScript, ctx, pipe, []string{h.keys[keyLock], h.keys[keyFence], h.keys[keyForced]},
 			h.token, h.fence, h.settings.meta, n.args.ms(ttl), index(restore))
 	})
 }

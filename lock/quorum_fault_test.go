@@ -327,7 +327,7 @@ func TestQuorum_ShortTTLMinorityHangs(t *testing.T) {
 // taken or not had, then what they granted too late is given back.
 func TestQuorum_LateNodes(t *testing.T) {
 	t.Parallel()
-	const latency = 150 * time.Millisecond
+	const latency = 300 * time.Millisecond
 	for name, late := range map[string]int{"Minority": 2, "Majority": 3} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -354,7 +354,7 @@ func TestQuorum_LateNodes(t *testing.T) {
 				proxy.SetLatency(latency, latency)
 				clients = append(clients, c)
 			}
-			m := newQuorum(t, clients, Config{TTL: 10 * time.Minute, NodeTimeout: 100 * time.Millisecond, CallTimeout: time.Second})
+			m := newQuorum(t, clients, Config{TTL: 10 * time.Minute, NodeTimeout: 250 * time.Millisecond, CallTimeout: 3 * time.Second})
 			l, err := m.TryAcquire(ctx, name)
 			if late < 3 && err != nil || late == 3 && !errors.Is(err, ErrNoQuorum) {
 				t.Fatalf("%d late: err = %v", late, err)
@@ -466,5 +466,32 @@ func TestQuorum_ReleasedDuringRestore(t *testing.T) {
 		if v != "" {
 			t.Errorf("node %d holds %q after the release", i, v)
 		}
+	}
+}
+
+// Given a node where the acquire is still on its way, when the lock is released,
+// then the release waits for it there, and the key does not stay behind.
+func TestQuorum_ReleasedDuringAcquire(t *testing.T) {
+	t.Parallel()
+	nodes := embeddedNodes(t)
+	ctx, name := testContext(t), resource(t)
+	clients, released := nodes.clients(t), make(chan struct{})
+	letGo := sync.OnceFunc(func() { close(released) })
+	defer letGo()
+	clients[0].AddHook(nodeHook(func(cmds ...redis.Cmder) {
+		if runs(cmds[0], acquireScript) {
+			<-released
+		}
+	}))
+	m := newQuorum(t, clients, quorumSlow)
+	l := mustAcquire(t, m, name)
+	if err := l.Release(ctx); err != nil {
+		t.Error(err)
+	}
+	letGo()
+	closeQuorum(t, m) // waits for what goes on in the background
+	nodes[:1].awaitValue(t, name, "")
+	if quorumFence(t, nodes[0], name) == 0 {
+		t.Error("the node was not asked")
 	}
 }

@@ -227,13 +227,15 @@ func quorumAcquire(t *testing.T, nodes quorumNodes) {
 	ctx, name := testContext(t), resource(t)
 	m, other := nodes.manager(t, quorumSlow), nodes.manager(t, quorumSlow)
 	var last int64
-	for range 3 {
+	for round := range 3 {
 		l := mustAcquire(t, m, name)
 		if l.Fence() <= last {
 			t.Errorf("fence %d after %d", l.Fence(), last)
 		}
 		last = l.Fence()
-		nodes.awaitHeld(t, l)
+		if round == 0 { // later a try that failed may still be in the way on some
+			nodes.awaitHeld(t, l)
+		}
 		if _, err := other.TryAcquire(ctx, name); !errors.Is(err, ErrTaken) {
 			t.Fatalf("err = %v, want ErrTaken", err)
 		}
@@ -451,15 +453,8 @@ func quorumLateGrants(t *testing.T, nodes quorumNodes) {
 // it, then it accepts the holder, and refuses it after the release and while
 // another holds the lock.
 func quorumGuard(t *testing.T, nodes quorumNodes) {
-	ctx, name := testContext(t), resource(t)
+	name := resource(t)
 	m := nodes.manager(t, quorumSlow)
-	settle := func(l *Lock) {
-		t.Helper()
-		nodes.awaitHeld(t, l)
-		if err := l.Extend(ctx, quorumSlow.TTL); err != nil {
-			t.Fatal(err)
-		}
-	}
 	want := func(l *Lock, n int) {
 		t.Helper()
 		for i, rdb := range nodes {
@@ -469,13 +464,13 @@ func quorumGuard(t *testing.T, nodes quorumNodes) {
 		}
 	}
 	l := mustAcquire(t, m, name)
-	settle(l)
+	nodes.awaitValue(t, name, l.GuardValue())
 	want(l, 0)
 	mustRelease(t, l)
 	nodes.awaitFree(t, name)
 	want(l, -1)
 	after := mustAcquire(t, m, name)
-	settle(after)
+	nodes.awaitValue(t, name, after.GuardValue())
 	want(l, -1)
 	want(after, 0)
 	mustRelease(t, after)

@@ -42,7 +42,6 @@ type reply struct {
 	lapse    time.Duration // while not held: until the lock may lapse
 	repaired bool
 	nowUS    int64 // the clock of Redis when the script ran, microseconds; 0 with several nodes
-	refused  int   // how many nodes of a quorum did not grant it
 }
 
 // extension is what came of extending a lock. Without an error and not held,

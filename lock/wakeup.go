@@ -23,12 +23,13 @@ type wakeup struct {
 	mu      sync.Mutex
 	waiters map[string]*attempt // by token
 
-	heard atomic.Int64 // when the subscription last showed that it stands, ns
+	born  time.Time
+	heard atomic.Int64 // when the subscription last showed that it stands, ns since born
 	asked atomic.Int64 // when a script last published to it for that purpose
 }
 
 func newWakeup(rdb redis.UniversalClient) wakeup {
-	return wakeup{rdb: rdb, ready: make(chan struct{}), waiters: make(map[string]*attempt)}
+	return wakeup{rdb: rdb, born: time.Now(), ready: make(chan struct{}), waiters: make(map[string]*attempt)}
 }
 
 // news is what a waiter is told. The zero value asks it to try again.
@@ -53,23 +54,23 @@ const (
 // of them at a time does.
 func (w *wakeup) wantsEcho(now time.Time) bool {
 	heard, asked := w.heard.Load(), w.asked.Load()
-	return now.UnixNano()-heard > int64(hearEvery) && asked <= heard
+	return int64(now.Sub(w.born))-heard > int64(hearEvery) && asked <= heard
 }
 
 // echoed notes that a script, sent at that time, has published to us.
-func (w *wakeup) echoed(at time.Time) { w.asked.Store(at.UnixNano()) }
+func (w *wakeup) echoed(at time.Time) { w.asked.Store(int64(at.Sub(w.born))) }
 
 // deaf says that a test was not answered in time. ping says that the
 // subscription was silent for long and that no waiter is there to test it.
 func (w *wakeup) deaf(now time.Time) (deaf, ping bool) {
 	heard, asked := w.heard.Load(), w.asked.Load()
 	if asked > heard {
-		return now.UnixNano()-asked > int64(hearWithin), false
+		return int64(now.Sub(w.born))-asked > int64(hearWithin), false
 	}
 	w.mu.Lock()
 	waiters := len(w.waiters)
 	w.mu.Unlock()
-	return false, waiters == 0 && now.UnixNano()-heard > int64(hearEvery)
+	return false, waiters == 0 && int64(now.Sub(w.born))-heard > int64(hearEvery)
 }
 
 // polls says that waiters ask for themselves.
@@ -79,10 +80,7 @@ func (m *Manager) polls() bool { return m.wake.rdb == nil }
 // waits until Redis has confirmed it. When that takes longer than a call may,
 // the waiter goes on without, at the pace of its signs of life.
 func (m *Manager) subscribe(ctx context.Context) {
-	m.wake.start.Do(func() {
-		// The caller is counted itself, so Close cannot have got past it.
-		m.work.Go(m.listen)
-	})
+	m.startListening()
 	timer := time.NewTimer(m.cfg.CallTimeout)
 	defer timer.Stop()
 	select {
@@ -90,6 +88,14 @@ func (m *Manager) subscribe(ctx context.Context) {
 	case <-timer.C:
 	case <-ctx.Done():
 	case <-m.closing:
+	}
+}
+
+// startListening starts the subscription, once, if waiters listen. The caller is
+// counted itself, so Close cannot have got past it.
+func (m *Manager) startListening() {
+	if !m.polls() {
+		m.wake.start.Do(func() { m.work.Go(m.listen) })
 	}
 }
 
@@ -139,7 +145,7 @@ func (m *Manager) listenOnce() (confirmed bool) {
 		var netErr net.Error
 		switch {
 		case err == nil:
-			m.wake.heard.Store(now.UnixNano())
+			m.wake.heard.Store(int64(now.Sub(m.wake.born)))
 		case errors.As(err, &netErr) && netErr.Timeout():
 			deaf, ping := m.wake.deaf(now)
 			if ping {

@@ -66,14 +66,23 @@ func (m *Manager) kickDog() {
 }
 
 // renewAt is when a lock is to be renewed: when a third of the TTL has gone by.
-// slack is how much earlier it may be, to come along with others. The caller
+// A lock that was extended for longer is asked for as often, because nothing
+// else tells of its loss. slack is how much earlier it may be, to come along with others. The caller
 // holds mu.
 func (h *holding) renewAt() (at time.Time, slack time.Duration) {
 	at = h.deadline.Add(h.settings.ttl/3 - validity(h.settings.ttl))
+	at = earlier(at, h.asked.Add(h.settings.ttl/3))
 	if at.Before(h.notBefore) {
 		return h.notBefore, 0
 	}
 	return at, h.settings.ttl / 20
+}
+
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
 }
 
 func (m *Manager) renewLoop() {
@@ -119,26 +128,25 @@ func (m *Manager) dueLocks(now time.Time) (due map[time.Duration][]*holding, ove
 		h.mu.Lock()
 		at, slack := h.renewAt()
 		ttl := h.settings.ttl
-		if h.renewing || at.After(h.deadline) {
-			at = h.deadline // the end of the renewal kicks the loop
-		} else if at.Before(h.retryAt) {
+		if at.Before(h.retryAt) {
 			at, slack = h.retryAt, 0
 		}
 		switch {
 		case h.state != stateHeld:
 		case !h.deadline.After(now):
 			over = append(over, h)
-		case h.renewing && at.Before(next):
-			next = at
-		case h.renewing:
+		case h.renewing: // its end kicks the loop
+			next = earlier(next, h.deadline)
 		case !at.After(now.Add(slack)):
 			if due == nil {
 				due = make(map[time.Duration][]*holding)
 			}
 			h.renewing = true
 			due[ttl] = append(due[ttl], h)
-		case at.Before(next):
-			next = at
+			next = earlier(next, h.deadline)
+		default:
+			// Whatever else is to be done, the lock ends at its deadline.
+			next = earlier(next, earlier(at, h.deadline))
 		}
 		h.mu.Unlock()
 	}
@@ -159,6 +167,9 @@ func (m *Manager) renew(due map[time.Duration][]*holding) {
 }
 
 func (m *Manager) renewTogether(locks []*holding, ttl time.Duration) {
+	// A lock that is held for long enough to be renewed is one that somebody
+	// may want to take by force, which its holder should hear of at once.
+	m.startListening()
 	ctx, cancel := context.WithTimeout(m.life, ttl/3)
 	defer cancel()
 	sent := time.Now()
@@ -179,9 +190,17 @@ func (m *Manager) endTaken(ctx context.Context, locks []*holding) {
 	if len(locks) == 0 {
 		return
 	}
-	for i, reason := range m.store.reasons(ctx, locks) {
+	for i, reason := range m.whyTaken(ctx, locks) {
 		locks[i].lose(taken(reason))
 	}
+}
+
+// whyTaken asks for the reasons, for a moment only: another may hold the locks
+// while the holders still work.
+func (m *Manager) whyTaken(ctx context.Context, locks []*holding) []string {
+	ctx, cancel := context.WithTimeout(ctx, min(locks[0].settings.ttl/20, 100*time.Millisecond))
+	defer cancel()
+	return m.store.reasons(ctx, locks)
 }
 
 // renewed records the outcome of one renewal. An error leaves the lock as it

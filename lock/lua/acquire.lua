@@ -30,7 +30,11 @@ local fence = clock[1] .. string.sub('000000', #clock[2] + 1) .. clock[2]
 if redis.call('SET', KEYS[1], ARGV[1] .. ':' .. fence .. ARGV[2], 'NX', 'PX', ARGV[4]) then
   -- The fence is kept for a day (see handover.lua).
   local last = redis.pcall('SET', KEYS[4], fence, 'PX', 86400000, 'GET')
-  if not last or (type(last) == 'string' and #last == #fence and last < fence) then return fence end
+  -- Without a last token nothing tells if somebody waits, so it is looked up.
+  if (not last and redis.call('EXISTS', KEYS[2]) == 0)
+    or (type(last) == 'string' and #last == #fence and last < fence) then
+    return fence
+  end
   -- Somebody waits, the clock was set back, or a stranger's value or type is in
   -- the way: the long way decides, from how it was.
   redis.call('DEL', KEYS[1])

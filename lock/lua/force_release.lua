@@ -22,7 +22,9 @@ local manager, token = lock_split(value)
 if ARGV[1] ~= '' and token ~= ARGV[1] then return {0, '', 0} end
 
 -- Its process hears of it at once if it listens, and at its next renewal if not.
-redis.call('SET', KEYS[5], token .. ' ' .. ARGV[2], 'PX', ARGV[5])
+if not lock_broken(redis.pcall('GET', KEYS[5])) then
+  redis.call('SET', KEYS[5], token .. ' ' .. ARGV[2], 'PX', ARGV[5])
+end
 if manager ~= '' and string.sub(manager, 1, 1) ~= '~' then
   redis.call('PUBLISH', 'lock:wake:' .. manager, '! ' .. token .. ' ' .. ARGV[2])
 end

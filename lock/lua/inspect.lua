@@ -18,6 +18,7 @@ local bad = lock_broken(value) or lock_broken(waiting) or lock_broken(stored)
 if bad then return bad[1] == -1 and {-1} or bad end
 
 local reply = {value or '', redis.call('PTTL', KEYS[1]), stored or '', waiting}
+if tonumber(ARGV[1]) < 1 then return reply end -- a range that ends at -1 would list them all
 local now_ms = math.floor(lock_now() / 1000)
 for _, member in ipairs(redis.call('ZRANGE', KEYS[2], 0, tonumber(ARGV[1]) - 1)) do
   local alive_until = redis.call('HGET', KEYS[3], member)

@@ -1,0 +1,171 @@
+package lock
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// laneKey names the calls for one token on one node. They go out one after the
+// other, because an acquire or a renewal that a node ran after the release would
+// keep the lock there for its TTL.
+type laneKey struct {
+	token string
+	node  int
+}
+
+// lane ends with the last call that was lined up.
+type lane struct {
+	last chan struct{} // closed when that call has returned
+	refs int           // how many have not
+}
+
+// vote is what one node said.
+type vote[T any] struct {
+	node   int
+	answer T
+	err    error
+}
+
+// poll asks the chosen nodes at once, each for at most so long, and returns
+// their votes as they come in. The calls go on when the caller has heard enough.
+// With a token they take their places in its lanes before poll returns.
+func poll[T any](ctx context.Context, q *quorum, token string, chosen []int, limit time.Duration, ask func(ctx context.Context, i int, n *node) (T, error)) <-chan vote[T] {
+	if deadline, ok := ctx.Deadline(); ok {
+		limit = min(limit, time.Until(deadline))
+	}
+	votes := make(chan vote[T], len(chosen))
+	for _, i := range chosen {
+		turn := func(context.Context) error { return nil }
+		done := func() {}
+		if token != "" {
+			turn, done = q.lineUp(token, i)
+		}
+		q.m.background(func() {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
+			defer cancel()
+			defer done()
+			var answer T
+			err := turn(ctx)
+			if err == nil {
+				answer, err = ask(ctx, i, q.nodes[i])
+			}
+			if err != nil {
+				err = fmt.Errorf("node %d: %w", i, err)
+			}
+			votes <- vote[T]{i, answer, err}
+		})
+	}
+	return votes
+}
+
+// next waits for a vote; false when ctx ends first.
+func next[T any](ctx context.Context, votes <-chan vote[T]) (vote[T], bool) {
+	select {
+	case v := <-votes:
+		return v, true
+	case <-ctx.Done():
+		return vote[T]{}, false
+	}
+}
+
+// lineUp takes a place in the lane of a token on a node. turn waits until the
+// calls before have returned, and done lets the next one go.
+func (q *quorum) lineUp(token string, i int) (turn func(context.Context) error, done func()) {
+	key := laneKey{token, i}
+	own := make(chan struct{})
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	l := q.lanes[key]
+	if l == nil {
+		l = &lane{}
+		q.lanes[key] = l
+	}
+	before := l.last
+	l.last = own
+	l.refs++
+	turn = func(ctx context.Context) error {
+		if before == nil {
+			return nil
+		}
+		select {
+		case <-before:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	done = func() {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		close(own)
+		if l.refs--; l.refs == 0 {
+			delete(q.lanes, key)
+		}
+	}
+	return turn, done
+}
+
+const (
+	// chaseFor is how long at least a node that did not answer is asked to
+	// release. One that was stopped for longer holds the key for one TTL once it
+	// goes on.
+	chaseFor = time.Minute
+	// chaseMax is how many releases at most are outstanding for a node; the TTL
+	// sees to those that are dropped.
+	chaseMax = 1024
+)
+
+// chased is a release that a node has not answered. The acquire before it may
+// still be on the way there.
+type chased struct {
+	keys  keys
+	token string
+	until time.Time
+}
+
+// chase adds a release to those outstanding for a node, and starts the one
+// goroutine that repeats them.
+func (q *quorum) chase(i int, c chased) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	first := len(q.chased[i]) == 0
+	q.chased[i] = append(q.chased[i], c)
+	if over := len(q.chased[i]) - chaseMax; over > 0 {
+		q.chased[i] = slices.Delete(q.chased[i], 0, over)
+	}
+	if first {
+		q.m.background(func() { q.chaseOn(i) })
+	}
+}
+
+// chaseOn repeats the releases outstanding for a node until none is left.
+func (q *quorum) chaseOn(i int) {
+	for pause := min(q.timeout, time.Second); wait(q.m.life, pause) && q.m.open(); pause = min(2*pause, time.Second) {
+		q.mu.Lock()
+		all := slices.Clone(q.chased[i])
+		q.mu.Unlock()
+		done := make(map[string]bool)
+		for _, c := range all {
+			if time.Now().After(c.until) {
+				done[c.token] = true
+				continue
+			}
+			ctx, cancel := context.WithTimeout(q.m.life, q.m.cfg.CallTimeout)
+			_, _, err := q.nodes[i].release(ctx, &c.keys, c.token, "", false)
+			cancel()
+			if err != nil {
+				break // it is not back yet
+			}
+			done[c.token] = true
+		}
+		q.mu.Lock()
+		q.chased[i] = slices.DeleteFunc(q.chased[i], func(c chased) bool { return done[c.token] })
+		left := len(q.chased[i])
+		q.mu.Unlock()
+		if left == 0 {
+			return
+		}
+	}
+}
