@@ -289,7 +289,7 @@ var errLate = fmt.Errorf("%w: the answer that granted it took longer than its TT
 // that it is alive, or, where it polls, the interval with its jitter.
 func (m *Manager) pause(alive time.Duration) time.Duration {
 	if poll := m.cfg.Poll; poll > 0 {
-		return poll*3/4 + mathrand.N(poll/2)
+		return poll/2 + mathrand.N(poll)
 	}
 	return alive
 }

@@ -21,7 +21,7 @@ type Config struct {
 	// least 10 ms. One that was silent for two and a half times as long is
 	// passed over.
 	Liveness time.Duration
-	// Poll makes waiters ask again at this interval, give or take a quarter,
+	// Poll makes waiters ask again at this interval, give or take a half,
 	// instead of listening: for a Redis behind a proxy without publish/subscribe.
 	// At least 1 ms, at most a third of ClaimTTL, because a waiter that was
 	// handed the lock finds out by asking. Default 0, listen. A manager that
