@@ -501,22 +501,28 @@ func (q *quorum) forceRelease(ctx context.Context, k *keys, token, reason string
 	})
 	var failures []error
 	yes := 0
-	for heard := 0; heard < q.need; {
+	// Every node that answers in time is waited for: the guard is to refuse the
+	// former holder on all of them.
+	heard := 0
+	for range q.nodes {
 		v, ok := next(ctx, votes)
+		if !ok {
+			failures = append(failures, ctx.Err())
+			break
+		}
 		switch {
-		case !ok:
-			return yes > 0, info.Holder.Token, false, noQuorum(errors.Join(append(failures, ctx.Err())...))
 		case v.err != nil:
-			if failures = append(failures, v.err); len(failures) > len(q.nodes)-q.need {
-				return yes > 0, info.Holder.Token, false, noQuorum(errors.Join(failures...))
-			}
+			failures = append(failures, v.err)
 			continue
 		case v.answer:
 			yes++
 		}
 		heard++
 	}
-	return yes > 0, info.Holder.Token, false, nil
+	if heard < q.need {
+		err = noQuorum(errors.Join(failures...))
+	}
+	return yes > 0, info.Holder.Token, false, err
 }
 
 // keep runs keep.lua for locks of a quorum on one node.

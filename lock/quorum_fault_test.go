@@ -354,7 +354,7 @@ func TestQuorum_LateNodes(t *testing.T) {
 				proxy.SetLatency(latency, latency)
 				clients = append(clients, c)
 			}
-			m := newQuorum(t, clients, Config{TTL: 10 * time.Minute, NodeTimeout: 250 * time.Millisecond, CallTimeout: 3 * time.Second})
+			m := newQuorum(t, clients, Config{TTL: 10 * time.Minute, NodeTimeout: 550 * time.Millisecond, CallTimeout: 3 * time.Second})
 			l, err := m.TryAcquire(ctx, name)
 			if late < 3 && err != nil || late == 3 && !errors.Is(err, ErrNoQuorum) {
 				t.Fatalf("%d late: err = %v", late, err)
