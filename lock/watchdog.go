@@ -128,7 +128,7 @@ func (m *Manager) dueLocks(now time.Time) (due map[time.Duration][]*holding, ove
 		h.mu.Lock()
 		at, slack := h.renewAt()
 		ttl := h.settings.ttl
-		if at.Before(h.retryAt) {
+		if !h.retryAt.Before(at) { // also where they are equal
 			at, slack = h.retryAt, 0
 		}
 		switch {
