@@ -1,0 +1,549 @@
+package lock
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"runtime/pprof"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/redistest"
+)
+
+// Given a Redis whose answer takes longer than the TTL, when it grants the lock,
+// then the caller is told that it is lost, and what was granted is given back.
+func TestManager_Acquire_ErrLost_LateAnswer(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		const ttl = time.Minute
+		name := resource(t)
+		inOwnTime(t, rdb, Config{TTL: ttl, CallTimeout: time.Hour}, func(t *testing.T, m *Manager, f *failing) {
+			for _, acquire := range []func(context.Context, string, ...Option) (*Lock, error){m.TryAcquire, m.Acquire} {
+				for _, tc := range []struct {
+					late time.Duration
+					lost bool
+				}{{validity(ttl) - 1, false}, {validity(ttl), true}, {ttl, true}, {3 * ttl, true}} {
+					f.delay(acquireScript, tc.late)
+					l, err := acquire(t.Context(), name, WithoutWatchdog())
+					f.after.Store(nil)
+					if tc.lost && (!errors.Is(err, ErrLost) || l != nil) {
+						t.Errorf("answer after %s: lock %v, err = %v, want ErrLost", tc.late, l, err)
+					}
+					if !tc.lost && (err != nil || l.Context().Err() != nil) {
+						t.Errorf("answer after %s: lock %v, err = %v", tc.late, l, err)
+					}
+					if l != nil {
+						mustRelease(t, l)
+					}
+					awaitNoTrace(t, rdb, name)
+				}
+			}
+		})
+	})
+}
+
+// Given a queue of two, when the mark that somebody waits is lost together with
+// the holder, and the second of them shows itself first, then the first is
+// served first, and nothing is handed to an entry that nobody waits under.
+func TestManager_Acquire_MarkLost(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		ctx, name := testContext(t), resource(t)
+		holder, m1, m2 := newManager(t, rdb, slow), newManager(t, rdb, slow), newManager(t, rdb, slow)
+		k := mustKeys(t, name)
+		mustAcquire(t, holder, name)
+		first := acquireAsync(ctx, m1, name)
+		awaitWaiters(t, rdb, name, 1)
+		second := acquireAsync(ctx, m2, name)
+		awaitWaiters(t, rdb, name, 2)
+		if n, err := rdb.Del(ctx, k[keyFence], k[keyLock]).Result(); err != nil || n != 2 {
+			t.Fatalf("%d keys deleted, err = %v", n, err)
+		}
+		m2.confirmed() // as after a reconnection, it looks for itself
+		select {
+		case r := <-second:
+			t.Fatalf("the second was served before the first: %v, %v", r.lock, r.err)
+		case r := <-first:
+			if r.err != nil {
+				t.Fatal(r.err)
+			}
+			awaitWaiters(t, rdb, name, 1)
+			mustRelease(t, r.lock)
+		case <-ctx.Done():
+			t.Fatal("nobody was served")
+		}
+		mustRelease(t, awaitLock(t, second))
+		awaitNoTrace(t, rdb, name)
+	})
+}
+
+// Given a long queue, when a holder asks whether it holds the lock, then Redis
+// does not list the queue for that; Inspect does.
+func TestLock_Held_WithoutQueue(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		const waiters = 5
+		ctx, name := testContext(t), resource(t)
+		own := redistest.Second(t, rdb)
+		var values atomic.Int64
+		own.AddHook(specAround(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
+			err := next()
+			if cmd, ok := cmds[0].(*redis.Cmd); ok && runs(cmd, inspectScript) {
+				if reply, sliceErr := cmd.Slice(); sliceErr == nil {
+					values.Store(int64(len(reply)))
+				}
+			}
+			return err
+		}))
+		m := newManager(t, own, slow)
+		l := mustAcquire(t, m, name)
+		ghosts(t, m, name, waiters)
+		for range 2 { // the first may have to send the script's text
+			if held, err := l.Held(ctx); err != nil || !held {
+				t.Fatalf("held = %v, err = %v", held, err)
+			}
+		}
+		if n := values.Load(); n != 4 {
+			t.Errorf("%d values for a lock that is held, want 4", n)
+		}
+		info, err := m.store.inspect(ctx, mustKeys(t, name), 0)
+		if err != nil || info.Waiters != waiters || len(info.Queue) != 0 {
+			t.Errorf("%d waiters, %d of them listed, err = %v; want %d and none", info.Waiters, len(info.Queue), err, waiters)
+		}
+		info, err = m.Inspect(ctx, name)
+		if err != nil || info.Waiters != waiters || len(info.Queue) != waiters {
+			t.Errorf("%d waiters, %d of them listed, err = %v; want %d and all", info.Waiters, len(info.Queue), err, waiters)
+		}
+		mustRelease(t, l)
+	})
+}
+
+// TestNew_ErrInvalid_PollExceedsLiveness: waiters that ask more rarely than they
+// have to show themselves would count as dead.
+func TestNew_ErrInvalid_PollExceedsLiveness(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Embedded(t)
+	const liveness = 50 * time.Millisecond
+	if m, err := New(rdb, Config{Poll: liveness + time.Millisecond, Liveness: liveness}); !errors.Is(err, ErrInvalid) || m != nil {
+		t.Errorf("manager %v, err = %v, want ErrInvalid", m, err)
+	}
+	newManager(t, rdb, Config{Poll: liveness, Liveness: liveness})
+}
+
+// Given a holder whose manager never met contention, when its own process takes
+// the lock by force, then it has ended with the reason when that returns.
+func TestManager_ForceRelease_OwnProcess(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		ctx := testContext(t)
+		m := newManager(t, rdb, slow)
+		for _, opts := range [][]Option{nil, {WithoutWatchdog()}} {
+			name := resource(t)
+			l := specWith(t, m, name, opts...)
+			other := mustAcquire(t, m, resource(t))
+			token, err := m.ForceRelease(ctx, name, "it hangs")
+			if err != nil || token != l.Token() {
+				t.Fatalf("token = %q, err = %v", token, err)
+			}
+			if cause := context.Cause(l.Context()); !errors.Is(cause, ErrLost) || !strings.Contains(cause.Error(), "it hangs") {
+				t.Errorf("cause = %v, want ErrLost and the reason", cause)
+			}
+			if err := context.Cause(other.Context()); err != nil {
+				t.Errorf("another lock ended: %v", err)
+			}
+			mustRelease(t, other)
+		}
+		if m.subscribed() {
+			t.Error("the manager listens, so the test shows nothing")
+		}
+	})
+}
+
+// Given a holder in another process without contention, when its lock has been
+// renewed once, then it hears of a forced release at once.
+func TestManager_ForceRelease_AfterRenewal(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		ctx, name := testContext(t), resource(t)
+		m, forcer := newManager(t, rdb, slow), newManager(t, redistest.Second(t, rdb), slow)
+		l := mustAcquire(t, m, name)
+		if m.subscribed() {
+			t.Error("a lock that was just taken made the manager listen")
+		}
+		m.renewTogether([]*holding{l.h}, slow.TTL)
+		eventually(t, "the manager listens", m.subscribed)
+		if _, err := forcer.ForceRelease(ctx, name, "it hangs"); err != nil {
+			t.Fatal(err)
+		}
+		ends(t, l)
+		if cause := context.Cause(l.Context()); !strings.Contains(cause.Error(), "it hangs") {
+			t.Errorf("cause = %v, want the reason", cause)
+		}
+	})
+}
+
+// Given a short lock without watchdog, when it is handed over and the message
+// is old, then its claim is valid neither beyond its TTL nor beyond the key.
+func TestManager_claim_ShortUnwatched(t *testing.T) {
+	t.Parallel()
+	m := newManager(t, redistest.Embedded(t), Config{}) // ClaimTTL is 1 s
+	const claim = time.Second
+	for _, ttl := range []time.Duration{10 * time.Millisecond, 300 * time.Millisecond, 900 * time.Millisecond, 999 * time.Millisecond} {
+		for _, age := range []time.Duration{0, 100 * time.Millisecond, 300 * time.Millisecond, 450 * time.Millisecond} {
+			name, set := resource(t), m.defaults
+			set.ttl, set.unwatched = ttl, true
+			handed := time.Now().Add(-age)
+			a := &attempt{resource: name, keys: *mustKeys(t, name), settings: set, token: m.newToken(), sent: handed, nowUS: 1_000_000}
+			l, err := m.claim(testContext(t), a, news{fence: 1, setUS: 1_000_001, claimMS: claim.Milliseconds()})
+			received := time.Now()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if l == nil {
+				continue // too late: the script decides
+			}
+			l.h.mu.Lock()
+			deadline := l.h.deadline
+			l.h.mu.Unlock()
+			if over := deadline.Sub(handed.Add(claim)); over > 0 {
+				t.Errorf("TTL %s, %s after the handover: valid for %s after its key", ttl, age, over)
+			}
+			if over := deadline.Sub(received.Add(ttl)); over > 0 {
+				t.Errorf("TTL %s, %s after the handover: valid for %s more than its TTL", ttl, age, over)
+			}
+		}
+	}
+}
+
+// Given a subscription that was silent for long, when a busy process takes free
+// locks, then it does not wait for a message that nobody sends; and a waiter
+// that is queued does ask for one, and is heard.
+func TestManager_try_Echo(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		ctx, name := testContext(t), resource(t)
+		m := newManager(t, rdb, slow)
+		m.confirmed() // as if subscribed: nobody listens whose tests would disturb
+		m.wake.born = time.Now().Add(-time.Hour)
+		m.wake.heard.Store(int64(time.Hour - 2*hearEvery))
+		asked := m.wake.asked.Load()
+		for range 5 {
+			mustRelease(t, mustAcquire(t, m, resource(t)))
+		}
+		if m.wake.asked.Load() != asked || !m.wake.wantsEcho(time.Now()) {
+			t.Error("a lock that was free left the process waiting for a message")
+		}
+		if deaf, _ := m.wake.deaf(time.Now().Add(2 * hearWithin)); deaf {
+			t.Error("the process takes its subscription for dead")
+		}
+
+		l := mustAcquire(t, m, name)
+		sub := rdb.Subscribe(ctx, channelPrefix+m.id)
+		defer sub.Close()
+		if _, err := sub.Receive(ctx); err != nil {
+			t.Fatal(err)
+		}
+		next := acquireAsync(ctx, m, name)
+		awaitWaiters(t, rdb, name, 1)
+		msg, err := sub.ReceiveMessage(ctx)
+		if err != nil || msg.Payload != "." {
+			t.Fatalf("message %v, err = %v, want the echo", msg, err)
+		}
+		eventually(t, "the question is noted", func() bool { return m.wake.asked.Load() > m.wake.heard.Load() })
+		if deaf, _ := m.wake.deaf(time.Now().Add(2 * hearWithin)); !deaf || m.wake.wantsEcho(time.Now()) {
+			t.Error("a message that does not come is not missed, or is asked for twice")
+		}
+		mustRelease(t, l)
+		handed, err := sub.ReceiveMessage(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.deliver(handed.Payload)
+		mustRelease(t, awaitLock(t, next))
+	})
+}
+
+// Given a key of another type on one node of five, when the lock is held, then
+// it is taken, for those that try and those that wait; on three it is foreign.
+func TestQuorum_ForeignMinority(t *testing.T) {
+	t.Parallel()
+	nodes := embeddedNodes(t)
+	ctx, name := testContext(t), resource(t)
+	m, key := nodes.manager(t, quorumSlow), mustKeys(t, name)[keyLock]
+	foreign := func(i int) {
+		if err := nodes[i].RPush(ctx, key, "x").Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	foreign(0)
+	l := mustAcquire(t, m, name)
+	for range 20 { // whose answer comes first is chance
+		if _, err := m.TryAcquire(ctx, name); !errors.Is(err, ErrTaken) || errors.Is(err, ErrForeignKey) {
+			t.Fatalf("try: err = %v, want ErrTaken", err)
+		}
+	}
+	if info, err := m.Inspect(ctx, name); err != nil || info.Holder.Token != l.Token() {
+		t.Errorf("inspect: %+v, err = %v", info, err)
+	}
+	next := acquireAsync(ctx, m, name)
+	mustRelease(t, l)
+	mustRelease(t, awaitLock(t, next))
+	nodes[1:].awaitFree(t, name)
+	if info, err := m.Inspect(ctx, name); err != nil || info.Held {
+		t.Errorf("inspect while it is free: %+v, err = %v", info, err)
+	}
+	foreign(1)
+	foreign(2)
+	for range 5 {
+		if _, err := m.TryAcquire(ctx, name); !errors.Is(err, ErrForeignKey) {
+			t.Fatalf("try: err = %v, want ErrForeignKey", err)
+		}
+		nodes[3:].awaitFree(t, name) // what this try took there, the next would find taken
+	}
+}
+
+// failingNodes are clients of all nodes, the last of which can be broken.
+func (nodes quorumNodes) failingNodes(t *testing.T) ([]redis.UniversalClient, *failing) {
+	t.Helper()
+	clients, f := nodes.clients(t), new(failing)
+	clients[len(clients)-1].AddHook(specAround(f.hook))
+	return clients, f
+}
+
+// Given a node that refuses connections, when many tries fail, then nothing is
+// released there or asked for again: no call of theirs can be on its way.
+func TestQuorum_Chase_NeverSent(t *testing.T) {
+	t.Parallel()
+	nodes := embeddedNodes(t)
+	ctx, name := testContext(t), resource(t)
+	clients, f := nodes.failingNodes(t)
+	m := newQuorum(t, clients, quorumSlow)
+	var releases, tries atomic.Int64
+	f.set(func(ctx context.Context, cmds []redis.Cmder) error {
+		switch {
+		case runs(cmds[0], releaseScript):
+			releases.Add(1)
+		case runs(cmds[0], acquireScript):
+			tries.Add(1)
+		}
+		return &net.OpError{Op: "dial", Err: errors.New("connection refused")}
+	})
+	l := mustAcquire(t, m, name)
+	for range 20 {
+		if _, err := m.TryAcquire(ctx, name); !errors.Is(err, ErrTaken) {
+			t.Fatalf("err = %v, want ErrTaken", err)
+		}
+	}
+	eventually(t, "the node was tried", func() bool { return tries.Load() >= 21 })
+	if n := outstanding(t, m, 4); n != 0 || releases.Load() != 0 {
+		t.Errorf("%d releases sent and %d outstanding where no acquire was sent", releases.Load(), n)
+	}
+	// The lock's own release may follow a renewal, so it is asked for again.
+	mustRelease(t, l)
+	eventually(t, "the release is outstanding", func() bool { return outstanding(t, m, 4) == 1 })
+}
+
+// outstanding is how many releases a node has not answered.
+func outstanding(t *testing.T, m *Manager, i int) int {
+	t.Helper()
+	q, ok := m.store.(*quorum)
+	if !ok {
+		t.Fatalf("%T is no quorum", m.store)
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.chased[i])
+}
+
+// Given a node that answers nothing, when waiters try again and again, then the
+// process does not fill with goroutines that ask it to release. This test runs
+// alone, because it counts all goroutines.
+//
+//nolint:paralleltest // see above
+func TestQuorum_Chase_Goroutines(t *testing.T) {
+	const waiters, tries = 10, 300
+	nodes := embeddedNodes(t)
+	ctx, cancel := context.WithCancel(testContext(t))
+	name := resource(t)
+	clients, f := nodes.failingNodes(t)
+	cfg := quorumSlow
+	cfg.Poll = time.Millisecond
+	m := newQuorum(t, clients, cfg)
+	var tried atomic.Int64
+	f.set(func(_ context.Context, cmds []redis.Cmder) error {
+		if runs(cmds[0], acquireScript) {
+			tried.Add(1)
+		}
+		return io.ErrUnexpectedEOF // it was sent
+	})
+	l := mustAcquire(t, m, name)
+	var waiting []<-chan result
+	for range waiters {
+		waiting = append(waiting, acquireAsync(ctx, m, name))
+	}
+	eventually(t, "many tries", func() bool { return tried.Load() > tries })
+	// Each waiter may have two rounds of calls to every node under way.
+	if n, limit := inBackground(t), waiters*2*quorumSize+5; n > limit {
+		t.Errorf("%d goroutines for %d waiters, want at most %d", n, waiters, limit)
+	}
+	cancel()
+	for _, done := range waiting {
+		if r := await(t, done); !errors.Is(r.err, ErrWaitTimeout) {
+			t.Errorf("err = %v, want ErrWaitTimeout", r.err)
+		}
+	}
+	eventually(t, "only the one that chases is left", func() bool { return inBackground(t) == 1 })
+	f.set(func(context.Context, []redis.Cmder) error { return nil })
+	mustRelease(t, l)
+}
+
+// inBackground counts the goroutines that managers of this process have started
+// for work that nobody waits for.
+func inBackground(t *testing.T) int {
+	t.Helper()
+	var profile strings.Builder
+	if err := pprof.Lookup("goroutine").WriteTo(&profile, 1); err != nil {
+		t.Fatal(err)
+	}
+	all := 0
+	for stack := range strings.SplitSeq(profile.String(), "\n\n") {
+		if !strings.Contains(stack, "(*Manager).background.") {
+			continue
+		}
+		// "<count> @ <addresses>" comes first, behind the profile's own heading.
+		for line := range strings.Lines(stack) {
+			if count, _, found := strings.Cut(line, " @ "); found {
+				n, err := strconv.Atoi(count)
+				if err != nil {
+					t.Fatal(err)
+				}
+				all += n
+			}
+		}
+	}
+	return all
+}
+
+// Given a node that is away, when more releases fail there than are kept, then
+// the oldest are dropped; one call at a time asks again; and when the node is
+// back all that are left are done.
+func TestQuorum_chase_Bounded(t *testing.T) {
+	t.Parallel()
+	nodes := embeddedNodes(t)
+	clients, name := nodes.clients(t), resource(t)
+	var last string
+	var away atomic.Bool
+	var calls, beside atomic.Int64
+	away.Store(true)
+	clients[4].AddHook(specAround(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
+		cmd, ok := cmds[0].(*redis.Cmd)
+		if !ok || !runs(cmd, releaseScript) {
+			return next()
+		}
+		if beside.Add(1) > 1 {
+			t.Error("two chase the same node")
+		}
+		defer beside.Add(-1)
+		calls.Add(1)
+		if away.Load() {
+			cmd.SetErr(io.ErrUnexpectedEOF)
+			return io.ErrUnexpectedEOF
+		}
+		if token := cmd.Args()[3+keyForced]; token == last {
+			return next()
+		}
+		cmd.SetVal(int64(0)) // the node had nothing of the others
+		return nil
+	}))
+	cfg := quorumSlow
+	cfg.NodeTimeout = 10 * time.Millisecond
+	m := newQuorum(t, clients, cfg)
+	q, ok := m.store.(*quorum)
+	if !ok {
+		t.Fatalf("%T is no quorum", m.store)
+	}
+	k := mustKeys(t, name)
+	first := m.newToken()
+	last = m.newToken()
+	q.chase(4, chased{*k, first, time.Now().Add(time.Hour)})
+	for range chaseMax {
+		q.chase(4, chased{*k, m.newToken(), time.Now().Add(time.Hour)})
+	}
+	q.chase(4, chased{*k, last, time.Now().Add(time.Hour)})
+	if n := outstanding(t, m, 4); n != chaseMax {
+		t.Errorf("%d releases are outstanding, want the last %d", n, chaseMax)
+	}
+	q.mu.Lock()
+	if slices.ContainsFunc(q.chased[4], func(c chased) bool { return c.token == first }) {
+		t.Error("the oldest is among them")
+	}
+	q.mu.Unlock()
+	// The last one is done once the node is back.
+	if err := nodes[4].Set(t.Context(), k[keyLock], last+":1", time.Hour).Err(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it is asked again", func() bool { return calls.Load() > 2 })
+	away.Store(false)
+	eventually(t, "nothing is outstanding", func() bool { return outstanding(t, m, 4) == 0 })
+	if n := traces(t, nodes[4], name); n != 0 {
+		t.Errorf("%d keys are left where all was released", n)
+	}
+	if n := calls.Load(); n > 2*chaseMax {
+		t.Errorf("%d calls for %d releases", n, chaseMax)
+	}
+}
+
+// Given three nodes that grant the lock and two that are slow, when one of the
+// three fails before it has stored the lock's fence, then a slow one takes its
+// place, and a majority holds the same lock.
+func TestQuorum_Settle_LateGrant(t *testing.T) {
+	t.Parallel()
+	nodes := embeddedNodes(t)
+	name := resource(t)
+	clients := nodes.clients(t)
+	failed := make(chan struct{})
+	f := new(failing)
+	f.set(func(_ context.Context, cmds []redis.Cmder) error {
+		if !runs(cmds[0], keepScript) {
+			return nil
+		}
+		select {
+		case <-failed:
+		default:
+			close(failed)
+		}
+		return io.ErrUnexpectedEOF
+	})
+	clients[0].AddHook(specAround(f.hook))
+	for _, rdb := range clients[3:] {
+		rdb.AddHook(nodeHook(func(cmds ...redis.Cmder) {
+			if runs(cmds[0], acquireScript) {
+				<-failed
+			}
+		}))
+	}
+	m := newQuorum(t, clients, quorumSlow)
+	l, err := m.TryAcquire(testContext(t), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	with := 0
+	for _, value := range nodes[1:].values(t, name) {
+		if value == l.GuardValue() {
+			with++
+		}
+	}
+	if with < 3 {
+		t.Errorf("%d nodes hold the lock with its fence, want a majority", with)
+	}
+	mustRelease(t, l)
+	nodes.awaitFree(t, name)
+}

@@ -1,0 +1,253 @@
+package lock
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/redistest"
+)
+
+// failing is a go-redis hook that a test breaks the way to Redis with.
+type failing struct {
+	how   atomic.Pointer[func(context.Context, []redis.Cmder) error]
+	after atomic.Pointer[func([]redis.Cmder)]
+}
+
+func (f *failing) set(how func(ctx context.Context, cmds []redis.Cmder) error) { f.how.Store(&how) }
+
+// delay holds back the answers of this script.
+func (f *failing) delay(script *redis.Script, d time.Duration) {
+	after := func(cmds []redis.Cmder) {
+		// What Redis does not know yet is asked for again, and not late.
+		if runs(cmds[0], script) && !redis.HasErrorPrefix(cmds[0].Err(), "NOSCRIPT") {
+			pass(d)
+		}
+	}
+	f.after.Store(&after)
+}
+
+// hook refuses a call if how says so, and lets it through otherwise.
+func (f *failing) hook(ctx context.Context, cmds []redis.Cmder, next func() error) error {
+	if how := f.how.Load(); how != nil {
+		if err := (*how)(ctx, cmds); err != nil {
+			for _, cmd := range cmds {
+				cmd.SetErr(err)
+			}
+			return err
+		}
+	}
+	err := next()
+	if after := f.after.Load(); after != nil {
+		(*after)(cmds)
+	}
+	return err
+}
+
+func refuse(context.Context, []redis.Cmder) error {
+	return &net.OpError{Op: "dial", Err: errors.New("connection refused")}
+}
+
+func hang(ctx context.Context, _ []redis.Cmder) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// alternating refuses and hangs by turns.
+func alternating() func(context.Context, []redis.Cmder) error {
+	var calls atomic.Int64
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		if calls.Add(1)%2 == 0 {
+			return hang(ctx, cmds)
+		}
+		return refuse(ctx, cmds)
+	}
+}
+
+// inOwnTime runs a test on a real Redis but with a clock of its own, which
+// stands still while Redis works: minutes pass in no time, and what happens at
+// a moment happens at that very moment. The manager polls, because a connection
+// that listens would stop this clock.
+func inOwnTime(t *testing.T, rdb *redis.Client, cfg Config, test func(t *testing.T, m *Manager, f *failing)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		own := redis.NewClient(redistest.Options(rdb.Options().Addr))
+		defer func() {
+			if err := own.Close(); err != nil {
+				t.Error(err)
+			}
+		}()
+		f := new(failing)
+		own.AddHook(specAround(f.hook))
+		cfg.Poll = time.Millisecond
+		m, err := New(own, cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			f.how.Store(nil)
+			if err := m.Close(context.WithoutCancel(t.Context())); err != nil {
+				t.Error(err)
+			}
+		}()
+		test(t, m, f)
+	})
+}
+
+// Given a Redis that is cut off from the moment on in which it granted the lock,
+// when it refuses calls, lets them hang, or both, then the context ends before
+// the key can expire, counted from before the acquire was sent, and no earlier
+// than the lock's validity ends.
+func TestLock_Context_EndsBeforeKey(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Embedded(t)
+	for name, fault := range map[string]func(context.Context, []redis.Cmder) error{
+		"Refuses": refuse, "Hangs": hang, "Alternates": alternating(),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for _, ttl := range []time.Duration{
+				10 * time.Millisecond, 37 * time.Millisecond, 300 * time.Millisecond, time.Second,
+				1013 * time.Millisecond, 1026 * time.Millisecond, 10 * time.Second, time.Minute, time.Hour,
+			} {
+				inOwnTime(t, rdb, Config{TTL: ttl}, func(t *testing.T, m *Manager, f *failing) {
+					name := resource(t)
+					start := time.Now()
+					l, err := m.TryAcquire(t.Context(), name)
+					if err != nil {
+						t.Fatal(err)
+					}
+					f.set(fault)
+					endsWithin(t, l, start, ttl)
+				})
+			}
+		})
+	}
+}
+
+// endsWithin wants the lock to end when it is not valid any more: before the key
+// that was set after start, for this TTL, can expire.
+func endsWithin(t *testing.T, l *Lock, start time.Time, ttl time.Duration) {
+	t.Helper()
+	until := l.ValidUntil()
+	<-l.Context().Done()
+	switch lasted := time.Since(start); {
+	case lasted > ttl:
+		t.Errorf("TTL %s: the context ended %s after the key could expire", ttl, lasted-ttl)
+	case time.Now().Before(until):
+		t.Errorf("TTL %s: the context ended after %s, %s before it had to", ttl, lasted, time.Until(until))
+	}
+	if cause := context.Cause(l.Context()); !errors.Is(cause, ErrLost) {
+		t.Errorf("TTL %s: cause = %v, want ErrLost", ttl, cause)
+	}
+}
+
+// Given locks with different lives and a Redis that is cut off after some of
+// their renewals, then each ends before its own key can expire.
+func TestLock_Context_EndsBeforeKey_Many(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Embedded(t)
+	for name, fault := range map[string]func(context.Context, []redis.Cmder) error{
+		"Refuses": refuse, "Hangs": hang, "Alternates": alternating(),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for _, after := range []time.Duration{0, 333 * time.Millisecond, 1500 * time.Millisecond, 20 * time.Second} {
+				inOwnTime(t, rdb, Config{TTL: 3 * time.Second}, func(t *testing.T, m *Manager, f *failing) {
+					var locks []*Lock
+					for _, ttl := range []time.Duration{time.Second, 1100 * time.Millisecond, 3 * time.Second, 10 * time.Second, time.Minute} {
+						locks = append(locks, specWith(t, m, resource(t), WithTTL(ttl)))
+					}
+					pass(after)
+					// Whatever is set before this is set for the TTL.
+					cut := time.Now()
+					f.set(fault)
+					for _, l := range locks {
+						endsWithin(t, l, cut, l.h.settings.ttl)
+					}
+				})
+			}
+		})
+	}
+}
+
+// Given a lock that was extended for long, when its key is deleted, then the
+// holder hears of it within one TTL all the same, and renewals in between do
+// not shorten what it was given.
+func TestLock_Extend_StillWatched(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		const ttl, long = 3 * time.Second, 10 * time.Minute
+		name := resource(t)
+		inOwnTime(t, rdb, Config{TTL: ttl}, func(t *testing.T, m *Manager, _ *failing) {
+			l := specWith(t, m, name)
+			if err := l.Extend(t.Context(), long); err != nil {
+				t.Fatal(err)
+			}
+			until := l.ValidUntil()
+			pass(5 * ttl)
+			if err := context.Cause(l.Context()); err != nil || l.ValidUntil().Before(until) {
+				t.Fatalf("after %s: valid until %s, err = %v", 5*ttl, l.ValidUntil(), err)
+			}
+			if err := rdb.Del(t.Context(), mustKeys(t, name)[keyLock]).Err(); err != nil {
+				t.Fatal(err)
+			}
+			deleted := time.Now()
+			<-l.Context().Done()
+			if took := time.Since(deleted); took > ttl/3 {
+				t.Errorf("the loss was noticed after %s, want a renewal's %s", took, ttl/3)
+			}
+			if cause := context.Cause(l.Context()); !errors.Is(cause, ErrLost) || !errors.Is(cause, ErrNotHeld) {
+				t.Errorf("cause = %v, want ErrLost and ErrNotHeld", cause)
+			}
+		})
+	})
+}
+
+// Given a lock that Redis does not hold for us any more, when the question for
+// the reason hangs, then the holder is told of the loss in a moment all the
+// same, by a renewal and by its own Extend.
+func TestLock_Lost_ReasonHangs(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		const ttl, moment = time.Minute, 100 * time.Millisecond
+		for _, how := range []string{"Renewal", "Extend"} {
+			t.Run(how, func(t *testing.T) {
+				name := resource(t)
+				inOwnTime(t, rdb, Config{TTL: ttl, CallTimeout: ttl}, func(t *testing.T, m *Manager, f *failing) {
+					l := specWith(t, m, name)
+					if err := rdb.Del(t.Context(), mustKeys(t, name)[keyLock]).Err(); err != nil {
+						t.Fatal(err)
+					}
+					asked := make(chan time.Time, 1)
+					f.set(func(ctx context.Context, cmds []redis.Cmder) error {
+						if cmds[0].Name() != "get" {
+							return nil
+						}
+						asked <- time.Now()
+						return hang(ctx, cmds)
+					})
+					if how == "Extend" {
+						if err := l.Extend(t.Context(), ttl); !errors.Is(err, ErrLost) {
+							t.Errorf("extend: err = %v, want ErrLost", err)
+						}
+					}
+					<-l.Context().Done()
+					if took := time.Since(<-asked); took > moment {
+						t.Errorf("the holder was told %s after Redis said it", took)
+					}
+					if cause := context.Cause(l.Context()); !errors.Is(cause, ErrLost) || !errors.Is(cause, ErrNotHeld) || strings.Contains(cause.Error(), "force") {
+						t.Errorf("cause = %v, want ErrLost and ErrNotHeld without a reason", cause)
+					}
+				})
+			})
+		}
+	})
+}
