@@ -239,10 +239,10 @@ func TestManager_try_Echo(t *testing.T) {
 			mustRelease(t, mustAcquire(t, m, resource(t)))
 		}
 		if m.wake.asked.Load() != asked || !m.wake.wantsEcho(time.Now()) {
-			t.Error("a lock that was free left the process waiting for a message")
+			t.Fatal("a lock that was free left the process waiting for a message")
 		}
 		if deaf, _ := m.wake.deaf(time.Now().Add(2 * hearWithin)); deaf {
-			t.Error("the process takes its subscription for dead")
+			t.Fatal("the process takes its subscription for dead")
 		}
 
 		l := mustAcquire(t, m, name)
@@ -344,7 +344,7 @@ func TestQuorum_Chase_NeverSent(t *testing.T) {
 	}
 	eventually(t, "the node was tried", func() bool { return tries.Load() >= 21 })
 	if n := outstanding(t, m, 4); n != 0 || releases.Load() != 0 {
-		t.Errorf("%d releases sent and %d outstanding where no acquire was sent", releases.Load(), n)
+		t.Fatalf("%d releases sent and %d outstanding where no acquire was sent", releases.Load(), n)
 	}
 	// The lock's own release may follow a renewal, so it is asked for again.
 	mustRelease(t, l)
@@ -372,6 +372,7 @@ func TestQuorum_Chase_Goroutines(t *testing.T) {
 	const waiters, tries = 10, 300
 	nodes := embeddedNodes(t)
 	ctx, cancel := context.WithCancel(testContext(t))
+	defer cancel()
 	name := resource(t)
 	clients, f := nodes.failingNodes(t)
 	cfg := quorumSlow
@@ -392,7 +393,7 @@ func TestQuorum_Chase_Goroutines(t *testing.T) {
 	eventually(t, "many tries", func() bool { return tried.Load() > tries })
 	// Each waiter may have two rounds of calls to every node under way.
 	if n, limit := inBackground(t), waiters*2*quorumSize+5; n > limit {
-		t.Errorf("%d goroutines for %d waiters, want at most %d", n, waiters, limit)
+		t.Fatalf("%d goroutines for %d waiters, want at most %d", n, waiters, limit)
 	}
 	cancel()
 	for _, done := range waiting {
@@ -501,9 +502,9 @@ func TestQuorum_chase_Bounded(t *testing.T) {
 	}
 }
 
-// Given three nodes that grant the lock and two that are slow, when one of the
-// three fails before it has stored the lock's fence, then a slow one takes its
-// place, and a majority holds the same lock.
+// Given three nodes that grant the lock, one that is slow and one that is away,
+// when one of the three fails before it has stored the lock's fence, then the
+// slow one takes its place, and a majority holds the same lock.
 func TestQuorum_Settle_LateGrant(t *testing.T) {
 	t.Parallel()
 	nodes := embeddedNodes(t)
@@ -523,13 +524,14 @@ func TestQuorum_Settle_LateGrant(t *testing.T) {
 		return io.ErrUnexpectedEOF
 	})
 	clients[0].AddHook(specAround(f.hook))
-	for _, rdb := range clients[3:] {
-		rdb.AddHook(nodeHook(func(cmds ...redis.Cmder) {
-			if runs(cmds[0], acquireScript) {
-				<-failed
-			}
-		}))
-	}
+	clients[3].AddHook(nodeHook(func(cmds ...redis.Cmder) {
+		if runs(cmds[0], acquireScript) {
+			<-failed
+		}
+	}))
+	away := new(failing)
+	away.set(refuse)
+	clients[4].AddHook(specAround(away.hook))
 	m := newQuorum(t, clients, quorumSlow)
 	l, err := m.TryAcquire(testContext(t), name)
 	if err != nil {
@@ -544,6 +546,7 @@ func TestQuorum_Settle_LateGrant(t *testing.T) {
 	if with < 3 {
 		t.Errorf("%d nodes hold the lock with its fence, want a majority", with)
 	}
+	away.set(func(context.Context, []redis.Cmder) error { return nil })
 	mustRelease(t, l)
 	nodes.awaitFree(t, name)
 }
