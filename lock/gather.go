@@ -212,6 +212,14 @@ func leader(batch []*scriptRun) *scriptRun {
 // does not know. own is the caller's call among them.
 func (g *gatherer) send(ctx context.Context, batch *pipeline, own *scriptRun) {
 	defer g.landed(batch.flight, time.Now())
+	// The others' calls must not fail because the one who sends them was cancelled.
+	deadline, bounded := ctx.Deadline()
+	ctx = context.WithoutCancel(ctx)
+	if bounded {
+		until, cancel := context.WithDeadline(ctx, deadline)
+		defer cancel()
+		ctx = until
+	}
 	unsent, run := batch.runs, (*redis.Script).EvalSha
 	for range 2 {
 		pipe := g.rdb.Pipeline()
