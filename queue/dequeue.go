@@ -61,22 +61,40 @@ func parseFetched(reply []string, token string, until time.Time) (Fetched, error
 	reply = reply[2:]
 	f.Tasks = make([]Leased, 0, len(reply)/3)
 	var head, value string
-	var attempt int
+	var attempt, priority int
+	var options Options
 	for ; len(reply) > 0; reply = reply[3:] {
 		// Almost all tasks of a batch are at the same attempt: parse it once.
 		if reply[2] != head {
 			head = reply[2]
 			value = head + ";L" + token
-			digits, _, _ := strings.Cut(head, ",")
-			if attempt, err = strconv.Atoi(digits); err != nil {
-				return Fetched{}, fmt.Errorf("%w: %w", ErrReply, err)
+			if attempt, priority, options, err = parseHead(head); err != nil {
+				return Fetched{}, err
 			}
 		}
 		f.Tasks = append(f.Tasks, Leased{
-			ID: reply[0], Payload: []byte(reply[1]), Attempt: attempt, Token: value, LeaseUntil: until,
+			ID: reply[0], Payload: []byte(reply[1]), Attempt: attempt, Token: value,
+			Priority: priority, Options: options, LeaseUntil: until,
 		})
 	}
 	return f, nil
+}
+
+// parseHead reads "attempt,priority[,option]*".
+func parseHead(head string) (attempt, priority int, o Options, err error) {
+	first, rest, _ := strings.Cut(head, ",")
+	second, _, more := strings.Cut(rest, ",")
+	attempt, err = strconv.Atoi(first)
+	if err == nil {
+		priority, err = strconv.Atoi(second)
+	}
+	if err != nil {
+		return 0, 0, o, fmt.Errorf("%w: %w", ErrReply, err)
+	}
+	if more {
+		o, err = parseOptions(rest[len(second):])
+	}
+	return attempt, priority, o, err
 }
 
 // newToken is random, so that no lease is ever taken for another. crypto/rand.Read never fails.

@@ -24,10 +24,10 @@ func (q *Queue) Enqueue(ctx context.Context, tasks ...Task) ([]EnqueueStatus, er
 	out := make([]EnqueueStatus, 0, len(tasks))
 	for from := 0; from < len(tasks); from += chunkTasks {
 		chunk := tasks[from:min(from+chunkTasks, len(tasks))]
-		args := make([]any, 0, 1+4*len(chunk))
+		args := make([]any, 0, 1+5*len(chunk))
 		args = append(args, q.cfg.MaxLength)
 		for _, t := range chunk {
-			args = append(args, t.ID, t.Payload, dueMillis(t.Due), t.Priority)
+			args = append(args, t.ID, t.Payload, dueMillis(t.Due), t.Priority, t.options())
 		}
 		status, err := letters(q.run(ctx, enqueueScript, args...), len(chunk), enqueueStatus)
 		if err != nil {
@@ -46,7 +46,7 @@ func (t Task) validate() error {
 	if t.Priority < 0 || t.Priority > maxPriority {
 		return fmt.Errorf("%w: task %q has priority %d, want 0 to %d", ErrInvalidTask, t.ID, t.Priority, maxPriority)
 	}
-	return nil
+	return t.validateOptions()
 }
 
 // dueMillis rounds up, so that no task starts before its due time.

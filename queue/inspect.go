@@ -16,26 +16,76 @@ func (q *Queue) Get(ctx context.Context, id string) (TaskInfo, error) {
 	if len(reply) == 0 {
 		return TaskInfo{}, fmt.Errorf("get task %s: %w", id, ErrTaskNotFound)
 	}
-	if len(reply) != 8 {
+	if len(reply) != 1+infoFields {
 		return TaskInfo{}, fmt.Errorf("get task %s: %w: %d fields", id, ErrReply, len(reply))
 	}
+	info, err := parseInfo(id, State(reply[0]), reply[1:])
+	if err != nil {
+		return TaskInfo{}, fmt.Errorf("get task %s: %w", id, err)
+	}
+	return info, nil
+}
+
+// stateKeys are the numbers of the states' keys in the scripts.
+var stateKeys = map[State]int{StateReady: 1, StateDelayed: 2, StateLeased: 3, StateDead: 8}
+
+// List returns up to limit (1 to 512) tasks of a state after skipping offset:
+// ready and delayed ones in the order in which they are to run, leased ones by
+// the end of their lease, dead ones the latest first. Tasks that come or go
+// meanwhile shift the offsets. Errors: ErrConfig for values out of bounds, and
+// those of Redis.
+func (q *Queue) List(ctx context.Context, state State, offset, limit int) ([]TaskInfo, error) {
+	key, known := stateKeys[state]
+	if !known || offset < 0 || limit < 1 || limit > chunkTasks {
+		return nil, fmt.Errorf("list %s tasks: %w: offset %d, limit %d, want a state, at least 0, and 1 to %d",
+			state, ErrConfig, offset, limit, chunkTasks)
+	}
+	reply, err := q.run(ctx, listScript, key, offset, limit).StringSlice()
+	if err != nil {
+		return nil, fmt.Errorf("list %s tasks: %w", state, err)
+	}
+	const fields = 1 + infoFields
+	if len(reply)%fields != 0 {
+		return nil, fmt.Errorf("list %s tasks: %w: %d fields", state, ErrReply, len(reply))
+	}
+	out := make([]TaskInfo, 0, len(reply)/fields)
+	for ; len(reply) > 0; reply = reply[fields:] {
+		info, err := parseInfo(reply[0], state, reply[1:fields])
+		if err != nil {
+			return nil, fmt.Errorf("list %s tasks: %w", state, err)
+		}
+		out = append(out, info)
+	}
+	return out, nil
+}
+
+// infoFields is how many strings get.lua and list.lua return of one task.
+const infoFields = 8
+
+// parseInfo reads score, attempt, priority, tag, text, whether there is a body, the body, options.
+func parseInfo(id string, state State, reply []string) (TaskInfo, error) {
 	var n [3]int64
 	for i := range n {
-		if n[i], err = strconv.ParseInt(reply[i+1], 10, 64); err != nil {
-			return TaskInfo{}, fmt.Errorf("get task %s: %w: %w", id, ErrReply, err)
+		var err error
+		if n[i], err = strconv.ParseInt(reply[i], 10, 64); err != nil {
+			return TaskInfo{}, fmt.Errorf("%w: %w", ErrReply, err)
 		}
 	}
 	info := TaskInfo{
-		ID: id, State: State(reply[0]), Attempt: int(n[1]), Priority: int(n[2]),
-		Payload: body(reply[6], reply[7]),
+		ID: id, State: state, Attempt: int(n[1]), Priority: int(n[2]),
+		Payload: body(reply[5], reply[6]),
 	}
-	if info.State == StateReady {
+	var err error
+	if info.Options, err = parseOptions(reply[7]); err != nil {
+		return TaskInfo{}, err
+	}
+	if state == StateReady {
 		info.At = time.UnixMicro(n[0]).Add(time.Duration(info.Priority) * ageing).UTC()
 	} else {
 		info.At = time.UnixMilli(n[0]).UTC()
 	}
-	if reply[4] != "L" {
-		info.Reason = reply[5]
+	if reply[3] != "L" {
+		info.Reason = reply[4]
 	}
 	return info, nil
 }
@@ -49,12 +99,12 @@ func (q *Queue) Stats(ctx context.Context) (Stats, error) {
 	if err != nil {
 		return Stats{}, fmt.Errorf("queue stats: %w", err)
 	}
-	if len(reply) != 5 {
+	if len(reply) != 6 {
 		return Stats{}, fmt.Errorf("queue stats: %w: %d fields", ErrReply, len(reply))
 	}
 	return Stats{
 		Ready: int(reply[0]), Delayed: int(reply[1]), Leased: int(reply[2]), Dead: int(reply[3]),
-		OldestReady: time.Duration(reply[4]) * time.Microsecond,
+		OldestReady: time.Duration(reply[4]) * time.Microsecond, Paused: reply[5] == 1,
 	}, nil
 }
 

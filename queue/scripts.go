@@ -21,11 +21,14 @@ var (
 	rejectScript  = script("reject")
 	getScript     = script("get")
 	statsScript   = script("stats")
-	deadScript    = script("dead")
 	retryScript   = script("retry")
 	discardScript = script("discard")
 	wakeScript    = script("wake")
 	recallScript  = script("recall")
+	pauseScript   = script("pause")
+	cancelScript  = script("cancel")
+	listScript    = script("list")
+	verifyScript  = script("verify")
 )
 
 // script composes one script's text. It panics when a file is missing, which

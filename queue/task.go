@@ -17,6 +17,23 @@ type Task struct {
 	// task of priority 0 is taken before fresh ones of priority 9 once it is nine
 	// minutes older.
 	Priority int
+	// Type names what kind of task this is, for handlers and for who looks; up to 64 bytes.
+	Type string
+	// MaxAttempts is how many times the task is delivered before it is dead, in
+	// place of Config.MaxAttempts; 0 for that.
+	MaxAttempts int
+	// Timeout is how long one attempt may take where the handler runs task by task
+	// (see [Each]), in whole milliseconds; 0 for no limit.
+	Timeout time.Duration
+	// Unique is a key that only one task at a time may have, up to 255 bytes:
+	// another with the same one is refused with StatusDuplicate. It is taken until
+	// the task is done, or where UniqueFor is set for that time from now on,
+	// whatever becomes of the task.
+	Unique    string
+	UniqueFor time.Duration
+	// UniqueFreeOnDeath frees the key also when the task becomes a dead letter.
+	// Otherwise the dead letter keeps it until it is retried and done, or discarded.
+	UniqueFreeOnDeath bool
 }
 
 // Leased is a task taken by Dequeue, with the lease on it.
@@ -28,6 +45,10 @@ type Leased struct {
 	Attempt int
 	// Token names the lease. It is opaque.
 	Token string
+	// Priority is the task's.
+	Priority int
+	// Options are how its producer wants it treated.
+	Options
 	// LeaseUntil is when the lease ends at the earliest, on this process's
 	// monotonic clock: it counts from before the request was sent.
 	LeaseUntil time.Time
@@ -42,7 +63,7 @@ const (
 	StatusUnknown EnqueueStatus = iota
 	// StatusOK: the task was added.
 	StatusOK
-	// StatusDuplicate: a task of that id is in the queue already; nothing was written.
+	// StatusDuplicate: a task of that id is in the queue already, or its unique key is taken; nothing was written.
 	StatusDuplicate
 	// StatusFull: the queue holds MaxLength tasks; nothing was written.
 	StatusFull
@@ -90,6 +111,7 @@ type TaskInfo struct {
 	State    State
 	Payload  []byte // nil where the body is missing
 	Priority int
+	Options
 	// Attempt counts the deliveries so far.
 	Attempt int
 	// At is when a delayed task falls due, a lease ends, or a dead task died (to
@@ -103,6 +125,7 @@ type TaskInfo struct {
 type DeadTask struct {
 	ID      string
 	Payload []byte // nil where the body is missing
+	Options
 	Attempt int
 	DiedAt  time.Time
 	Reason  string
@@ -114,4 +137,6 @@ type Stats struct {
 	// OldestReady is how long the task at the head of the ready set has been
 	// waiting; zero when none waits. With priorities in use another may be older.
 	OldestReady time.Duration
+	// Paused says that nothing is taken; see Queue.Pause.
+	Paused bool
 }

@@ -1,6 +1,6 @@
 -- Acknowledges leased tasks: they are done and leave nothing behind.
 --
--- KEYS  1 ready, 2 delayed, 3 leased, 4 body, 5 meta, 6 clock, 7 wake, 8 dead
+-- KEYS  1 ready, 2 delayed, 3 leased, 4 body, 5 meta, 6 clock, 7 wake, 8 dead, 9 unique, 10 unique_until, 11 paused
 -- ARGV  per task: id, lease token as the meta holds it
 -- Returns a string with one letter per task: K done, S stale (another lease is current), M missing
 -- Atomic because the token must still be the current one when the task is removed. A repeat after a
@@ -23,6 +23,10 @@ queue_each(n, function(from, to)
       status[i] = 'K'
       k = k + 1
       done[k] = ids[i]
+      if string.find(meta, ',u', 1, true) then
+        local _, _, _, _, options = queue_parse(meta)
+        queue_free(ids[i], options)
+      end
     else
       status[i] = 'S'
     end

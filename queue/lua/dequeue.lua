@@ -1,10 +1,13 @@
 -- Takes up to n ready tasks under one lease, after reclaiming expired leases and promoting what is due.
 --
--- KEYS  1 ready, 2 delayed, 3 leased, 4 body, 5 meta, 6 clock, 7 wake, 8 dead
+-- KEYS  1 ready, 2 delayed, 3 leased, 4 body, 5 meta, 6 clock, 7 wake, 8 dead, 9 unique, 10 unique_until, 11 paused
 -- ARGV  1 n, 2 lease in ms, 3 lease token, 4 bound of reclaims and of promotions, 5 max_attempts,
 --       6 max_dead, 7 horizon in ms: what falls due sooner than this must have a worker that knows of it
+-- A paused queue gives nothing, and moves nothing.
+--
 -- Returns strings: "1" where more is ready now, else "0"; ms until the next delayed task or lease end
---       falls due, "-1" where there is none; then per task: id, payload, "attempt,priority"
+--       falls due, "-1" where there is none; then per task: id, payload,
+--       "attempt,priority[,option]*"
 -- Atomic because a task must leave one set and enter the other as one step, and because a lease that
 -- expired must be reclaimed by exactly one of those who look.
 
@@ -14,8 +17,8 @@ local now_us = queue_now()
 local now_ms = math.floor(now_us / 1000)
 local buried = 0
 
-local function bury(id, attempt, priority, reason)
-  queue_bury(id, now_ms, attempt, priority, reason)
+local function bury(id, attempt, priority, reason, options)
+  queue_bury(id, now_ms, attempt, priority, reason, options)
   buried = buried + 1
 end
 
@@ -34,13 +37,13 @@ local function reclaim()
     redis.call('ZREM', KEYS[3], unpack(ids, from, to))
     local ready, fresh, k = {}, {}, 0
     for i = from, to do
-      local attempt, priority = queue_parse(metas[i - from + 1])
-      if attempt >= max_attempts then
-        bury(ids[i], attempt, priority, 'lease expired')
+      local attempt, priority, _, _, options = queue_parse(metas[i - from + 1])
+      if attempt >= queue_max(options, max_attempts) then
+        bury(ids[i], attempt, priority, 'lease expired', options)
       else
         local score = math.min(front + i - 1, now_us - priority * queue_age_us)
         ready[k + 1], ready[k + 2] = string.format('%d', score), ids[i]
-        fresh[k + 1], fresh[k + 2] = ids[i], queue_meta(attempt, priority, 'R', 'lease expired')
+        fresh[k + 1], fresh[k + 2] = ids[i], queue_meta(attempt, priority, 'R', 'lease expired', options)
         k = k + 2
       end
     end
@@ -94,13 +97,13 @@ local function take()
     for i = from, to do
       local id, body, meta = ids[i], bodies[i - from + 1], metas[i - from + 1]
       if not body then
-        local attempt, priority = queue_parse(meta)
-        bury(id, attempt, priority, 'body missing')
+        local attempt, priority, _, _, options = queue_parse(meta)
+        bury(id, attempt, priority, 'body missing', options)
       else
         local head, value = '1,0', first
         if meta then
-          local attempt, priority = queue_parse(meta)
-          head = string.format('%d,%d', attempt + 1, priority)
+          local attempt, priority, _, _, options = queue_parse(meta)
+          head = string.format('%d,%d', attempt + 1, priority) .. options
           value = head .. token
         end
         leased[k + 1], leased[k + 2] = lease_end, id
@@ -121,6 +124,9 @@ local function take()
   end
 end
 
+if redis.call('EXISTS', KEYS[11]) == 1 then
+  return reply
+end
 reclaim()
 promote()
 take()

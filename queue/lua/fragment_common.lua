@@ -1,9 +1,14 @@
 -- Fragment: what this package's own scripts share. It follows fragment_enqueue.lua, and expects
--- KEYS 1 ready, 2 delayed, 3 leased, 4 body, 5 meta, 6 clock, 7 wake, 8 dead.
+-- KEYS 1 ready, 2 delayed, 3 leased, 4 body, 5 meta, 6 clock, 7 wake, 8 dead, 9 unique, 10 unique_until,
+-- 11 paused (there while nothing is to be taken).
 --
--- A meta value is "attempt,priority;" and then L<lease token>, R<reason of the last failure> or
--- D<reason of death>. A task that never was leased and has priority 0 has none. The tag in front of
--- token and reason keeps a reason that looks like a token from ever passing for one.
+-- A meta value is "attempt,priority[,option]*;" and then L<lease token>, R<reason of the last failure> or
+-- D<reason of death>. A task that never was leased and has priority 0 and no options has none. The tag in
+-- front of token and reason keeps a reason that looks like a token from ever passing for one. An option is
+-- a letter and its value, free of "," and ";": y type, m maximum of attempts, t timeout in ms, u unique key,
+-- w how long that is taken in ms (until the task is done without it), f free it when the task is dead.
+--
+-- The hash unique holds key -> "id;until", until being ms or 0; unique_until orders those that have one.
 
 -- queue_now() -> Redis TIME in microseconds
 local function queue_now()
@@ -11,20 +16,34 @@ local function queue_now()
   return tonumber(t[1]) * 1000000 + tonumber(t[2])
 end
 
--- queue_parse(meta) -> attempt, priority, tag, text; the defaults where there is no readable meta
+-- queue_parse(meta) -> attempt, priority, tag, text, options; the defaults where there is no readable
+-- meta. options is "" or begins with a comma.
 local function queue_parse(meta)
   if meta then
-    local attempt, priority, tag, text = string.match(meta, '^(%d+),(%d+)[^;]*;(.)(.*)$')
+    local attempt, priority, options, tag, text = string.match(meta, '^(%d+),(%d+)([^;]*);(.)(.*)$')
     if attempt then
-      return tonumber(attempt), tonumber(priority), tag, text
+      return tonumber(attempt), tonumber(priority), tag, text, options
     end
   end
-  return 0, 0, 'R', ''
+  return 0, 0, 'R', '', ''
 end
 
--- queue_meta(attempt, priority, tag, text) -> the meta value
-local function queue_meta(attempt, priority, tag, text)
-  return string.format('%d,%d;', attempt, priority) .. tag .. text
+-- queue_meta(attempt, priority, tag, text, options) -> the meta value
+local function queue_meta(attempt, priority, tag, text, options)
+  return string.format('%d,%d', attempt, priority) .. options .. ';' .. tag .. text
+end
+
+-- queue_max(options, default) -> after how many attempts the task is dead
+local function queue_max(options, default)
+  return tonumber(string.match(options, ',m(%d+)') or default)
+end
+
+-- queue_free(id, options): gives up the unique key that the task holds until it is done
+local function queue_free(id, options)
+  local key = string.match(options, ',u([^,]+)')
+  if key and not string.find(options, ',w', 1, true) and redis.call('HGET', KEYS[9], key) == id .. ';0' then
+    redis.call('HDEL', KEYS[9], key)
+  end
 end
 
 -- queue_front(n) -> the first of n consecutive scores in front of every ready task. What was taken
@@ -51,10 +70,24 @@ local function queue_each(n, f)
   end
 end
 
--- queue_bury(id, now_ms, attempt, priority, reason): the task is dead. The caller has taken it out of its set.
-local function queue_bury(id, now_ms, attempt, priority, reason)
+-- queue_bury(id, now_ms, attempt, priority, reason, options): the task is dead. The caller has taken it out of its set.
+local function queue_bury(id, now_ms, attempt, priority, reason, options)
   redis.call('ZADD', KEYS[8], string.format('%d', now_ms), id)
-  redis.call('HSET', KEYS[5], id, queue_meta(attempt, priority, 'D', reason))
+  redis.call('HSET', KEYS[5], id, queue_meta(attempt, priority, 'D', reason, options))
+  if string.find(options, ',f', 1, true) then
+    queue_free(id, options)
+  end
+end
+
+-- queue_forget(ids, from, to): removes what is known of tasks that are in no set any more.
+local function queue_forget(ids, from, to)
+  local metas = redis.call('HMGET', KEYS[5], unpack(ids, from, to))
+  for i = from, to do
+    local _, _, _, _, options = queue_parse(metas[i - from + 1])
+    queue_free(ids[i], options)
+  end
+  redis.call('HDEL', KEYS[4], unpack(ids, from, to))
+  redis.call('HDEL', KEYS[5], unpack(ids, from, to))
 end
 
 -- queue_trim(max_dead): drops the oldest dead letters above the bound, with their bodies. A script that
@@ -64,8 +97,7 @@ local function queue_trim(max_dead)
   while excess > 0 do
     local ids = redis.call('ZRANGE', KEYS[8], 0, math.min(excess, queue_chunk) - 1)
     redis.call('ZREM', KEYS[8], unpack(ids))
-    redis.call('HDEL', KEYS[4], unpack(ids))
-    redis.call('HDEL', KEYS[5], unpack(ids))
+    queue_forget(ids, 1, #ids)
     excess = excess - #ids
   end
 end

@@ -6,7 +6,7 @@
 --
 -- queue_room(o, max_length)   -> how many tasks may still be added; a read. Ask before the first write.
 -- queue_known(o, n, ids)      -> table: known[i] is true where ids[i] exists in any state; a read.
--- queue_add(o, now_us, n, ids, payloads [, priorities])
+-- queue_add(o, now_us, n, ids, payloads [, priorities [, options]])
 --                             -> nothing; adds ids[1..n] in that order and wakes a worker. Writes.
 --    now_us is Redis TIME in microseconds as a number. The ids have 1 to 255 bytes and must be new to the queue
 --    (queue_known), and n must not exceed queue_room: the fragment does not check either, so that it never fails half-way.
@@ -60,7 +60,7 @@ local function queue_wake(o)
   end
 end
 
-local function queue_add(o, now_us, n, ids, payloads, priorities)
+local function queue_add(o, now_us, n, ids, payloads, priorities, options)
   if n < 1 then
     return
   end
@@ -81,10 +81,11 @@ local function queue_add(o, now_us, n, ids, payloads, priorities)
       local id = ids[i]
       local score = at + i
       local priority = priorities and priorities[i] or 0
-      if priority > 0 then
+      local extra = options and options[i] or ''
+      if priority > 0 or extra ~= '' then
         score = score - priority * queue_age_us
         metas[m + 1] = id
-        metas[m + 2] = '0,' .. priority .. ';R'
+        metas[m + 2] = '0,' .. priority .. extra .. ';R'
         m = m + 2
       end
       scores[k + 1] = string.format('%d', score)

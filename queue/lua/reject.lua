@@ -1,6 +1,6 @@
 -- Gives leased tasks back: to run again after a delay, at once, or never.
 --
--- KEYS  1 ready, 2 delayed, 3 leased, 4 body, 5 meta, 6 clock, 7 wake, 8 dead
+-- KEYS  1 ready, 2 delayed, 3 leased, 4 body, 5 meta, 6 clock, 7 wake, 8 dead, 9 unique, 10 unique_until, 11 paused
 -- ARGV  1 max_attempts, 2 max_dead; then per task: id, lease token as the meta holds it,
 --       mode (c counted, u uncounted, d dead now), delay in ms, reason
 -- Returns a string with one letter per task: K done, S stale (another lease is current), M missing
@@ -36,16 +36,16 @@ for i = n, 1, -1 do
     status[i] = 'S'
   else
     status[i] = 'K'
-    local attempt, priority = queue_parse(meta)
+    local attempt, priority, _, _, options = queue_parse(meta)
     redis.call('ZREM', KEYS[3], id)
     if mode == 'u' then
       attempt = attempt - 1
     end
-    if mode == 'd' or (mode == 'c' and attempt >= max_attempts) then
-      queue_bury(id, now_ms, attempt, priority, reason)
+    if mode == 'd' or (mode == 'c' and attempt >= queue_max(options, max_attempts)) then
+      queue_bury(id, now_ms, attempt, priority, reason, options)
       buried = buried + 1
     else
-      redis.call('HSET', KEYS[5], id, queue_meta(attempt, priority, 'R', reason))
+      redis.call('HSET', KEYS[5], id, queue_meta(attempt, priority, 'R', reason, options))
       if delay > 0 then
         redis.call('ZADD', KEYS[2], string.format('%d', ceil_ms + delay), id)
       else

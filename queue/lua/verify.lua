@@ -1,0 +1,61 @@
+-- Checks that each of some ids is in exactly one state and has what it needs, and repairs it if asked.
+--
+-- KEYS  1 ready, 2 delayed, 3 leased, 4 body, 5 meta, 6 clock, 7 wake, 8 dead, 9 unique, 10 unique_until, 11 paused
+-- ARGV  1 "1" to repair, 2 max_dead, then ids
+-- Returns a string with one letter per id: k well or gone, o a body or meta in no state, s in several states,
+--       b waiting or leased without a body
+-- Atomic because a task that moves while it is looked at would seem to be lost or doubled.
+--
+-- Repair loses nothing: what is in no state becomes ready, of several states the one closest to running
+-- stays, and a task without a body becomes a dead letter with that reason.
+
+local repair = ARGV[1] == '1'
+local now_us = queue_now()
+local now_ms = math.floor(now_us / 1000)
+local status, buried, readied = {}, 0, 0
+
+for i = 3, #ARGV do
+  local id = ARGV[i]
+  local states, letter = {}, 'k'
+  for _, s in ipairs({3, 1, 2, 8}) do -- leased, ready, delayed, dead
+    if redis.call('ZSCORE', KEYS[s], id) then
+      states[#states + 1] = s
+    end
+  end
+  local body = redis.call('HEXISTS', KEYS[4], id) == 1
+  local meta = redis.call('HGET', KEYS[5], id)
+  local attempt, priority, _, _, options = queue_parse(meta)
+  if #states > 1 then
+    letter = 's'
+    if repair then
+      for s = 2, #states do
+        redis.call('ZREM', KEYS[states[s]], id)
+      end
+    end
+  elseif #states == 0 and (body or meta) then
+    letter = 'o'
+    if repair and body then
+      redis.call('ZADD', KEYS[1], string.format('%d', now_us - priority * queue_age_us), id)
+      redis.call('HSET', KEYS[5], id, queue_meta(attempt, priority, 'R', 'was in no state', options))
+      readied = readied + 1
+    elseif repair then
+      queue_forget({id}, 1, 1)
+    end
+  end
+  if #states > 0 and states[1] ~= 8 and not body then
+    letter = 'b'
+    if repair then
+      redis.call('ZREM', KEYS[states[1]], id)
+      queue_bury(id, now_ms, attempt, priority, 'body missing', options)
+      buried = buried + 1
+    end
+  end
+  status[i - 2] = letter
+end
+if buried > 0 then
+  queue_trim(tonumber(ARGV[2]))
+end
+if readied > 0 then
+  queue_wake(0)
+end
+return table.concat(status)

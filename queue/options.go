@@ -1,0 +1,97 @@
+package queue
+
+import (
+	"fmt"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const (
+	maxType   = 64  // bytes of Task.Type
+	maxUnique = 255 // bytes of Task.Unique
+)
+
+// options is the part of a task's meta that says how it is to be treated; see
+// lua/fragment_common.lua. It is "" or begins with a comma.
+func (t *Task) options() string {
+	if t.Type == "" && t.MaxAttempts == 0 && t.Timeout == 0 && t.Unique == "" {
+		return ""
+	}
+	var b strings.Builder
+	if t.Type != "" {
+		b.WriteString(",y" + url.QueryEscape(t.Type))
+	}
+	if t.MaxAttempts > 0 {
+		b.WriteString(",m" + strconv.Itoa(t.MaxAttempts))
+	}
+	if t.Timeout > 0 {
+		b.WriteString(",t" + strconv.FormatInt(ceilMillis(t.Timeout), 10))
+	}
+	if t.Unique != "" {
+		b.WriteString(",u" + url.QueryEscape(t.Unique))
+		if t.UniqueFor > 0 {
+			b.WriteString(",w" + strconv.FormatInt(ceilMillis(t.UniqueFor), 10))
+		}
+		if t.UniqueFreeOnDeath {
+			b.WriteString(",f")
+		}
+	}
+	return b.String()
+}
+
+// Options are how a task is to be treated, as its producer said.
+type Options struct {
+	Type        string        // Task.Type
+	MaxAttempts int           // Task.MaxAttempts; 0 for the queue's
+	Timeout     time.Duration // Task.Timeout; 0 for none
+	Unique      string        // Task.Unique
+}
+
+// parseOptions reads what options wrote. Options of a later version are passed over.
+func parseOptions(text string) (o Options, err error) {
+	if text == "" {
+		return o, nil
+	}
+	for part := range strings.SplitSeq(text[1:], ",") {
+		if part == "" {
+			continue
+		}
+		value := part[1:]
+		switch part[0] {
+		case 'y':
+			o.Type, err = url.QueryUnescape(value)
+		case 'u':
+			o.Unique, err = url.QueryUnescape(value)
+		case 'm':
+			o.MaxAttempts, err = strconv.Atoi(value)
+		case 't':
+			var ms int64
+			ms, err = strconv.ParseInt(value, 10, 64)
+			o.Timeout = time.Duration(ms) * time.Millisecond
+		}
+		if err != nil {
+			return o, fmt.Errorf("%w: option %q: %w", ErrReply, part, err)
+		}
+	}
+	return o, nil
+}
+
+func (t *Task) validateOptions() error {
+	switch {
+	case len(t.Type) > maxType:
+		return fmt.Errorf("%w: task %q has a type of %d bytes, want at most %d", ErrInvalidTask, t.ID, len(t.Type), maxType)
+	case t.MaxAttempts < 0 || t.MaxAttempts > maxAttemptCap:
+		return fmt.Errorf("%w: task %q has MaxAttempts %d, want 0 to %d", ErrInvalidTask, t.ID, t.MaxAttempts, maxAttemptCap)
+	case t.Timeout < 0:
+		return fmt.Errorf("%w: task %q has a negative Timeout %v", ErrInvalidTask, t.ID, t.Timeout)
+	case len(t.Unique) > maxUnique:
+		return fmt.Errorf("%w: task %q has a unique key of %d bytes, want at most %d", ErrInvalidTask, t.ID, len(t.Unique), maxUnique)
+	case t.UniqueFor < 0:
+		return fmt.Errorf("%w: task %q has a negative UniqueFor %v", ErrInvalidTask, t.ID, t.UniqueFor)
+	case t.Unique == "" && (t.UniqueFor != 0 || t.UniqueFreeOnDeath):
+		return fmt.Errorf("%w: task %q has UniqueFor or UniqueFreeOnDeath without Unique", ErrInvalidTask, t.ID)
+	}
+	return nil
+}
