@@ -27,7 +27,7 @@ func (q *Queue) Enqueue(ctx context.Context, tasks ...Task) ([]EnqueueStatus, er
 		args := make([]any, 0, 1+5*len(chunk))
 		args = append(args, q.cfg.MaxLength)
 		for _, t := range chunk {
-			args = append(args, t.ID, t.Payload, dueMillis(t.Due), t.Priority, t.options())
+			args = t.args(args)
 		}
 		status, err := letters(q.run(ctx, enqueueScript, args...), len(chunk), enqueueStatus)
 		if err != nil {
@@ -37,6 +37,11 @@ func (q *Queue) Enqueue(ctx context.Context, tasks ...Task) ([]EnqueueStatus, er
 		out = append(out, status...)
 	}
 	return out, nil
+}
+
+// args appends what the scripts take of a task.
+func (t *Task) args(args []any) []any {
+	return append(args, t.ID, t.Payload, dueMillis(t.Due), t.Priority, t.options())
 }
 
 func (t Task) validate() error {

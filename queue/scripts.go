@@ -14,28 +14,30 @@ var luaFiles embed.FS
 // The scripts, each with the fragments in front of it. go-redis sends EVALSHA
 // and falls back to EVAL, so a SCRIPT FLUSH or a restart costs one round trip.
 var (
-	enqueueScript = script("enqueue")
-	dequeueScript = script("dequeue")
-	ackScript     = script("ack")
-	extendScript  = script("extend")
-	rejectScript  = script("reject")
-	getScript     = script("get")
-	statsScript   = script("stats")
-	retryScript   = script("retry")
-	discardScript = script("discard")
-	wakeScript    = script("wake")
-	recallScript  = script("recall")
-	pauseScript   = script("pause")
-	cancelScript  = script("cancel")
-	listScript    = script("list")
-	verifyScript  = script("verify")
+	enqueueScript  = script("fragment_put", "enqueue")
+	dequeueScript  = script("dequeue")
+	ackScript      = script("ack")
+	extendScript   = script("extend")
+	rejectScript   = script("reject")
+	getScript      = script("get")
+	statsScript    = script("stats")
+	retryScript    = script("retry")
+	discardScript  = script("discard")
+	wakeScript     = script("wake")
+	recallScript   = script("recall")
+	pauseScript    = script("pause")
+	cancelScript   = script("cancel")
+	listScript     = script("list")
+	verifyScript   = script("verify")
+	completeScript = script("fragment_put", "complete")
 )
 
-// script composes one script's text. It panics when a file is missing, which
+// script composes one script's text from the common fragments and the files
+// named. It panics when a file is missing, which
 // only a broken build can cause.
-func script(name string) *redis.Script {
+func script(files ...string) *redis.Script {
 	text := ""
-	for _, file := range []string{"fragment_enqueue", "fragment_common", name} {
+	for _, file := range append([]string{"fragment_enqueue", "fragment_common"}, files...) {
 		b, err := luaFiles.ReadFile("lua/" + file + ".lua")
 		if err != nil {
 			panic(fmt.Sprintf("queue: embedded script: %v", err))

@@ -10,7 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-var ackStatus = map[byte]AckStatus{'K': Done, 'S': Stale, 'M': Missing}
+var ackStatus = map[byte]AckStatus{'K': Done, 'S': Stale, 'M': Missing, 'F': NoRoom}
 
 // Rejection gives one leased task back.
 type Rejection struct {
@@ -34,6 +34,52 @@ func (q *Queue) Ack(ctx context.Context, tasks ...Leased) ([]AckStatus, error) {
 	return settle("ack", tasks, func(chunk []Leased) *redis.Cmd {
 		return q.run(ctx, ackScript, leaseArgs(make([]any, 0, 2*len(chunk)), chunk)...)
 	})
+}
+
+// Completion is a task that is done and what follows from it.
+type Completion struct {
+	Task Leased
+	// Next are added in the same step, at most 64 of them. One whose id is in the
+	// queue already, or whose unique key is taken, counts as added.
+	Next []Task
+}
+
+const maxNext = 64
+
+// Complete acknowledges tasks and adds those that follow, each task in one step
+// with its own: neither happens without the other. Per task: Done, Stale,
+// Missing or NoRoom; only Done changed anything. Repeating it after an unknown
+// outcome is safe, and then says Missing.
+// Errors: ErrInvalidTask, with nothing done; otherwise as Ack.
+func (q *Queue) Complete(ctx context.Context, completions ...Completion) ([]AckStatus, error) {
+	for _, c := range completions {
+		if len(c.Next) > maxNext {
+			return make([]AckStatus, len(completions)), fmt.Errorf("complete: %w: %d tasks follow task %q, want at most %d", ErrInvalidTask, len(c.Next), c.Task.ID, maxNext)
+		}
+		for _, t := range c.Next {
+			if err := t.validate(); err != nil {
+				return make([]AckStatus, len(completions)), fmt.Errorf("complete: %w", err)
+			}
+		}
+	}
+	const few = 16 // with what follows them, as much work as a chunk of others
+	out := make([]AckStatus, 0, len(completions))
+	for from := 0; from < len(completions); from += few {
+		chunk := completions[from:min(from+few, len(completions))]
+		args := []any{q.cfg.MaxLength}
+		for _, c := range chunk {
+			args = append(args, c.Task.ID, c.Task.Token, len(c.Next))
+			for _, t := range c.Next {
+				args = t.args(args)
+			}
+		}
+		status, err := letters(q.run(ctx, completeScript, args...), len(chunk), ackStatus)
+		if err != nil {
+			return append(out, make([]AckStatus, len(completions)-len(out))...), fmt.Errorf("complete %d tasks: %w", len(chunk), err)
+		}
+		out = append(out, status...)
+	}
+	return out, nil
 }
 
 // Extend makes the leases end a full Config.Lease from now. Per task: Done,

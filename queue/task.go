@@ -87,11 +87,13 @@ const (
 	Stale
 	// Missing: no lease of that task is known: it is done, or never was; nothing changed.
 	Missing
+	// NoRoom: the queue is too full for the tasks that were to follow; nothing changed. Complete only.
+	NoRoom
 )
 
 // String names the status in one word.
 func (s AckStatus) String() string {
-	return [...]string{"unknown", "done", "stale", "missing"}[min(s, Missing)]
+	return [...]string{"unknown", "done", "stale", "missing", "no room"}[min(s, NoRoom)]
 }
 
 // State is where a task is.

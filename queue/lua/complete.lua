@@ -1,0 +1,35 @@
+-- Acknowledges leased tasks and adds those that are to follow each, as one step per task.
+--
+-- KEYS  1 ready, 2 delayed, 3 leased, 4 body, 5 meta, 6 clock, 7 wake, 8 dead, 9 unique, 10 unique_until, 11 paused
+-- ARGV  1 max_length; then per task: id, lease token as the meta holds it, number of tasks that follow, and
+--       those as enqueue.lua takes them
+-- Returns a string with one letter per task: K done, S stale (another lease is current), M missing, F no room
+--       for what was to follow, and nothing changed
+-- Atomic because a task that is done without its successor, or twice with it, is what this is there to
+-- prevent. A repeat after a lost reply finds the task missing and adds nothing. What was to follow and is in
+-- the queue already counts as added.
+
+local max_length = tonumber(ARGV[1])
+local status, at, i = {}, 2, 0
+while at <= #ARGV do
+  local id, token, n = ARGV[at], ARGV[at + 1], tonumber(ARGV[at + 2])
+  i = i + 1
+  local meta = redis.call('HGET', KEYS[5], id)
+  if not meta then
+    status[i] = 'M'
+  elseif meta ~= token then
+    status[i] = 'S'
+  elseif queue_room(0, max_length) + 1 < n then
+    status[i] = 'F'
+  else
+    status[i] = 'K'
+    redis.call('ZREM', KEYS[3], id)
+    local _, _, _, _, options = queue_parse(meta)
+    queue_free(id, options)
+    redis.call('HDEL', KEYS[4], id)
+    redis.call('HDEL', KEYS[5], id)
+    queue_put(at + 3, n, max_length)
+  end
+  at = at + 3 + 5 * n
+end
+return table.concat(status)

@@ -1,0 +1,96 @@
+-- Fragment of enqueue.lua and complete.lua: queue_put(first, n, max_length) -> one letter per task in a
+-- table, as enqueue.lua returns them. It adds the n tasks whose id, payload, due time in ms, priority and
+-- options begin at ARGV[first]. It follows fragment_common.lua.
+
+local function queue_put(first, n, max_length)
+  local function arg(i, field)
+    return ARGV[first + 5 * (i - 1) + field - 1]
+  end
+  local ids = {}
+  for i = 1, n do
+    ids[i] = arg(i, 1)
+  end
+  local now_us = queue_now()
+  local now_ms = now_us / 1000
+  local room = queue_room(0, max_length)
+  local known = queue_known(0, n, ids)
+  local head = queue_first(KEYS[2])
+
+  -- Unique keys whose time is over go, a few at each call.
+  local swept = false
+  local function sweep()
+    if swept then
+      return
+    end
+    swept = true
+    for _, key in ipairs(redis.call('ZRANGEBYSCORE', KEYS[10], '-inf', string.format('%d', now_ms), 'LIMIT', 0, 64)) do
+      redis.call('ZREM', KEYS[10], key)
+      redis.call('HDEL', KEYS[9], key)
+    end
+  end
+
+  -- taken(id, options) -> whether another task has the unique key; otherwise it is this one's. It is the last
+  -- check of a task, so that one that is refused leaves no mark.
+  local function taken(id, options)
+    local key = string.match(options, ',u([^,]+)')
+    if not key then
+      return false
+    end
+    sweep()
+    local value = redis.call('HGET', KEYS[9], key)
+    local ends = value and tonumber(string.match(value, ';(%d+)$') or '0')
+    if value and (ends == 0 or ends > now_ms) then
+      return true
+    end
+    local life = string.match(options, ',w(%d+)')
+    local till = life and string.format('%d', math.ceil(now_ms) + tonumber(life)) or '0'
+    redis.call('HSET', KEYS[9], key, id .. ';' .. till)
+    if life then
+      redis.call('ZADD', KEYS[10], till, key)
+    end
+    return false
+  end
+
+  local status, seen = {}, {}
+  local ready, payloads, priorities, extras, r = {}, {}, {}, {}, 0
+  local later, bodies, metas, d = {}, {}, {}, 0
+  for i = 1, n do
+    local id = ids[i]
+    if known[i] or seen[id] then
+      status[i] = 'D'
+    elseif room < 1 then
+      status[i] = 'F'
+    elseif taken(id, arg(i, 5)) then
+      status[i] = 'D'
+    else
+      status[i] = 'K'
+      seen[id] = true
+      room = room - 1
+      local due, priority, options = tonumber(arg(i, 3)), tonumber(arg(i, 4)), arg(i, 5)
+      if due <= now_ms then
+        r = r + 1
+        ready[r], payloads[r], priorities[r], extras[r] = id, arg(i, 2), priority, options
+      else
+        later[2 * d + 1], later[2 * d + 2] = arg(i, 3), id
+        bodies[2 * d + 1], bodies[2 * d + 2] = id, arg(i, 2)
+        metas[2 * d + 1], metas[2 * d + 2] = id, queue_meta(0, priority, 'R', '', options)
+        d = d + 1
+      end
+    end
+  end
+
+  queue_add(0, now_us, r, ready, payloads, priorities, extras)
+  queue_each(d, function(from, to)
+    redis.call('ZADD', KEYS[2], unpack(later, 2 * from - 1, 2 * to))
+    redis.call('HSET', KEYS[4], unpack(bodies, 2 * from - 1, 2 * to))
+    redis.call('HSET', KEYS[5], unpack(metas, 2 * from - 1, 2 * to))
+  end)
+  if d > 0 then
+    -- A sleeper knows the earliest due time of when it fell asleep; an earlier one must wake it.
+    local first = queue_first(KEYS[2])
+    if not head or first < head then
+      queue_wake(0)
+    end
+  end
+  return status
+end
