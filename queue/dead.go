@@ -2,7 +2,9 @@ package queue
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strings"
 )
 
 // Dead lists dead letters, the latest first: up to limit (1 to 512) of them after
@@ -54,4 +56,86 @@ func outcome(op, id, letter string, err error) error {
 		}
 	}
 	return fmt.Errorf("%s task %s: %w", op, id, err)
+}
+
+// DeadFilter chooses dead letters. The zero value chooses all.
+type DeadFilter struct {
+	Type     string // of this type only
+	Contains string // whose reason contains this text
+}
+
+func (f DeadFilter) matches(t *TaskInfo) bool {
+	return (f.Type == "" || t.Type == f.Type) && strings.Contains(t.Reason, f.Contains)
+}
+
+// SearchDead lists up to limit (1 to 512) dead letters that the filter chooses,
+// the latest first. It looks through all of them, a page at a time; letters that
+// die meanwhile may be missed. Errors: ErrConfig for values out of bounds, and
+// those of Redis.
+func (q *Queue) SearchDead(ctx context.Context, filter DeadFilter, limit int) ([]TaskInfo, error) {
+	if limit < 1 || limit > chunkTasks {
+		return nil, fmt.Errorf("search dead tasks: %w: limit %d, want 1 to %d", ErrConfig, limit, chunkTasks)
+	}
+	var found []TaskInfo
+	for offset := 0; len(found) < limit; offset += chunkTasks {
+		page, err := q.List(ctx, StateDead, offset, chunkTasks)
+		if err != nil {
+			return found, fmt.Errorf("search dead tasks: %w", err)
+		}
+		for i := range page {
+			if filter.matches(&page[i]) && len(found) < limit {
+				found = append(found, page[i])
+			}
+		}
+		if len(page) < chunkTasks {
+			break
+		}
+	}
+	return found, nil
+}
+
+// RetryDead makes the dead letters that the filter chooses ready again, as Retry
+// does for one, and returns how many. Those that die meanwhile are left alone;
+// those whose unique key is another's stay dead letters.
+// Errors: ErrFull when the queue has no room for more, those of Redis; what was
+// done before stays done.
+func (q *Queue) RetryDead(ctx context.Context, filter DeadFilter) (int, error) {
+	return q.eachDead(ctx, filter, q.Retry)
+}
+
+// DiscardDead removes the dead letters that the filter chooses for good, and
+// returns how many. Those that die meanwhile are left alone.
+// Errors: those of Redis; what was done before stays done.
+func (q *Queue) DiscardDead(ctx context.Context, filter DeadFilter) (int, error) {
+	return q.eachDead(ctx, filter, q.Discard)
+}
+
+// eachDead collects the ids first, because what do removes shifts the pages.
+func (q *Queue) eachDead(ctx context.Context, filter DeadFilter, do func(context.Context, string) error) (int, error) {
+	var ids []string
+	for offset := 0; ; offset += chunkTasks {
+		page, err := q.List(ctx, StateDead, offset, chunkTasks)
+		if err != nil {
+			return 0, err
+		}
+		for i := range page {
+			if filter.matches(&page[i]) {
+				ids = append(ids, page[i].ID)
+			}
+		}
+		if len(page) < chunkTasks {
+			break
+		}
+	}
+	done := 0
+	for _, id := range ids {
+		switch err := do(ctx, id); {
+		case err == nil:
+			done++
+		case errors.Is(err, ErrTaskNotFound) || errors.Is(err, ErrDuplicate): // another was quicker
+		default:
+			return done, err
+		}
+	}
+	return done, nil
 }

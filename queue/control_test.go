@@ -1,0 +1,287 @@
+package queue_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/redistest"
+	"flashsale/queue"
+)
+
+// tap lets a test see a client's commands, and lose the reply of one.
+type tap struct {
+	seen func(name string)
+	lose func(name string) bool
+}
+
+var errLost = errors.New("the reply was lost")
+
+func (tap) DialHook(next redis.DialHook) redis.DialHook                                  { return next }
+func (tap) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook { return next }
+func (p tap) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if p.seen != nil {
+			p.seen(cmd.Name())
+		}
+		err := next(ctx, cmd)
+		if err == nil && p.lose != nil && p.lose(cmd.Name()) {
+			cmd.SetErr(errLost)
+			return errLost
+		}
+		return err
+	}
+}
+
+// sleeper is a process of its own, which says when it goes to sleep.
+func sleeper(t testing.TB, rdb redis.UniversalClient, cfg queue.Config) (q *queue.Queue, asleep <-chan struct{}) {
+	t.Helper()
+	signal := make(chan struct{}, 1000)
+	other := redistest.Second(t, rdb)
+	other.AddHook(tap{seen: func(name string) {
+		if name == "blpop" {
+			signal <- struct{}{}
+		}
+	}})
+	return newQueue(t, other, cfg), signal
+}
+
+func receive[T any](t testing.TB, what string, from <-chan T) T {
+	t.Helper()
+	select {
+	case v := <-from:
+		return v
+	case <-time.After(limit):
+		t.Fatalf("%s: did not happen", what)
+		panic("not reached")
+	}
+}
+
+func pause(t testing.TB, q *queue.Queue) {
+	t.Helper()
+	if err := q.Pause(testContext(t)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func resume(t testing.TB, q *queue.Queue) {
+	t.Helper()
+	if err := q.Resume(testContext(t)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestQueue_Pause: nothing is taken and nothing moves; all the rest goes on.
+func TestQueue_Pause(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		prefix := redistest.Prefix(t)
+		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
+		enqueue(t, q, queue.Task{ID: "done"}, queue.Task{ID: "failed"}, queue.Task{ID: "expired"})
+		l := take(t, q, "done", "failed", "expired")
+		pause(t, q)
+		pause(t, q)
+		enqueue(t, q, queue.Task{ID: "new"}, queue.Task{ID: "later", Due: time.Now().Add(time.Hour)})
+		status, err := q.Extend(testContext(t), l...)
+		wantStatus(t, status, err, queue.Done, queue.Done, queue.Done)
+		status, err = q.Ack(testContext(t), l[0])
+		wantStatus(t, status, err, queue.Done)
+		reject(t, q, queue.Rejection{Task: l[1]})
+		expire(t, rdb, q, "expired")
+		f := dequeue(t, q, 10)
+		if len(f.Tasks) != 0 || f.More || f.Next >= 0 {
+			t.Fatalf("a paused queue gave %+v", f)
+		}
+		wantStats(t, q, queue.Stats{Ready: 2, Delayed: 1, Leased: 1, Paused: true})
+		resume(t, q)
+		resume(t, q)
+		take(t, q, "expired", "new", "failed")
+		wantStats(t, q, queue.Stats{Delayed: 1, Leased: 3})
+		if n, err := rdb.Exists(testContext(t), prefix+"paused").Result(); err != nil || n != 0 {
+			t.Fatalf("a key of the pause is left: %d, %v", n, err)
+		}
+	})
+}
+
+// TestQueue_PauseRuns: the workers of two processes finish what they have, take
+// no more, and go on at once when the pause ends, however long they would sleep.
+func TestQueue_PauseRuns(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		prefix := redistest.Prefix(t)
+		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
+		enqueue(t, q, numbered(6)...)
+		running, release := make(chan string, 100), make(chan struct{})
+		var asleep [2]<-chan struct{}
+		for i := range asleep {
+			var other *queue.Queue
+			other, asleep[i] = sleeper(t, rdb, queue.Config{Prefix: prefix})
+			start(t, other, func(ctx context.Context, tasks []queue.Leased) []error {
+				running <- tasks[0].ID
+				select {
+				case <-release:
+				case <-ctx.Done():
+				}
+				return nil
+			}, queue.RunConfig{Batch: 1, Workers: 1, MaxIdle: 10 * time.Minute})
+		}
+		receive(t, "the first task", running)
+		receive(t, "the second task", running)
+		pause(t, q)
+		close(release)
+		for i := range asleep {
+			receive(t, fmt.Sprintf("worker %d goes to sleep", i), asleep[i])
+		}
+		enqueue(t, q, queue.Task{ID: "new"})
+		wantStats(t, q, queue.Stats{Ready: 5, Paused: true})
+		if len(running) > 0 {
+			t.Fatalf("%s was taken from a paused queue", <-running)
+		}
+		// Both wake-ups of the work that waits go to workers that find the pause.
+		for i := range asleep {
+			for len(asleep[i]) > 0 {
+				<-asleep[i]
+			}
+		}
+		resume(t, q)
+		waitFor(t, func() bool { return stats(t, q) == queue.Stats{} })
+	})
+}
+
+// TestQueue_ResumeWakes: the one wake-up there was went to a worker that found the pause.
+func TestQueue_ResumeWakes(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		prefix := redistest.Prefix(t)
+		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
+		pause(t, q)
+		other, asleep := sleeper(t, rdb, queue.Config{Prefix: prefix})
+		handled := make(chan string, 10)
+		start(t, other, func(_ context.Context, tasks []queue.Leased) []error {
+			handled <- tasks[0].ID
+			return nil
+		}, queue.RunConfig{Workers: 1, MaxIdle: 10 * time.Minute})
+		receive(t, "asleep at first", asleep)
+		enqueue(t, q, queue.Task{ID: "a"})
+		receive(t, "asleep again", asleep)
+		resume(t, q)
+		if id := receive(t, "the task", handled); id != "a" {
+			t.Fatalf("handled %s", id)
+		}
+	})
+}
+
+func TestQueue_PauseRestart(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Real(t)
+	rdb := redis.NewClient(redistest.Options(srv.Addr()))
+	defer closeClient(t, rdb)
+	q := newQueue(t, rdb, queue.Config{})
+	enqueue(t, q, queue.Task{ID: "a"})
+	pause(t, q)
+	if err := srv.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := srv.Start(); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, func() bool { return rdb.Ping(testContext(t)).Err() == nil })
+	if f := dequeue(t, q, 1); len(f.Tasks) != 0 {
+		t.Fatalf("after a restart the paused queue gave %v", names(f.Tasks))
+	}
+	wantStats(t, q, queue.Stats{Ready: 1, Paused: true})
+	resume(t, q)
+	take(t, q, "a")
+}
+
+func TestQueue_Cancel(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		prefix := redistest.Prefix(t)
+		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
+		enqueue(t, q, queue.Task{ID: "leased", Unique: "l"}, queue.Task{ID: "dead", Unique: "x"})
+		l := take(t, q, "leased", "dead")
+		reject(t, q, queue.Rejection{Task: l[1], Dead: true})
+		enqueue(t, q, queue.Task{ID: "ready", Unique: "r"}, queue.Task{ID: "delayed", Unique: "d", Due: time.Now().Add(time.Hour)},
+			queue.Task{ID: "window", Unique: "w", UniqueFor: time.Hour}, queue.Task{ID: "stays", Unique: "s"})
+		states, err := q.Cancel(testContext(t), "ready", "unknown", "delayed", "leased", "dead", "window", "ready")
+		want := []queue.State{queue.StateReady, "", queue.StateDelayed, queue.StateLeased, queue.StateDead, queue.StateReady, ""}
+		if err != nil || !slices.Equal(states, want) {
+			t.Fatalf("%q, %v; want %q", states, err, want)
+		}
+		wantStats(t, q, queue.Stats{Ready: 1})
+		wantMarks(t, rdb, prefix, 2) // that of the one that stays, and the window
+		for _, hash := range q.EnqueueKeys()[3:5] {
+			if ids, err := rdb.HKeys(testContext(t), hash).Result(); err != nil || !slices.Equal(ids, []string{"stays"}) {
+				t.Fatalf("%s holds %q, %v", hash, ids, err)
+			}
+		}
+		status, err := q.Ack(testContext(t), l[0])
+		wantStatus(t, status, err, queue.Missing)
+		status, err = q.Extend(testContext(t), l[0])
+		wantStatus(t, status, err, queue.Missing)
+		status, err = q.Reject(testContext(t), queue.Rejection{Task: l[0]})
+		wantStatus(t, status, err, queue.Missing)
+		enqueue(t, q, queue.Task{ID: "ready", Unique: "r"}, queue.Task{ID: "leased", Unique: "l"},
+			queue.Task{ID: "dead", Unique: "x"}, queue.Task{ID: "delayed", Unique: "d"})
+		wantRefused(t, q, queue.Task{ID: "window", Unique: "w"})
+	})
+}
+
+// TestQueue_CancelMany: more than one script call cancels.
+func TestQueue_CancelMany(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		q := newQueue(t, rdb, queue.Config{})
+		tasks := numbered(600)
+		enqueue(t, q, tasks...)
+		ids := make([]string, len(tasks))
+		for i := range tasks {
+			ids[i] = tasks[i].ID
+		}
+		states, err := q.Cancel(testContext(t), append(ids, "unknown")...)
+		if err != nil || len(states) != 601 || states[600] != "" || slices.Contains(states[:600], "") {
+			t.Fatalf("%d states, %v", len(states), err)
+		}
+		wantStats(t, q, queue.Stats{})
+		if states, err := q.Cancel(testContext(t)); err != nil || len(states) != 0 {
+			t.Fatalf("of none: %q, %v", states, err)
+		}
+	})
+}
+
+// TestQueue_CancelRunning: the handler of a cancelled task is told, and the task stays away.
+func TestQueue_CancelRunning(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		q := newQueue(t, rdb, queue.Config{Lease: 300 * time.Millisecond})
+		enqueue(t, q, queue.Task{ID: "a", Unique: "k"})
+		running, causes := make(chan struct{}), make(chan error, 1)
+		stop := start(t, q, func(ctx context.Context, tasks []queue.Leased) []error {
+			if tasks[0].ID != "a" {
+				return nil
+			}
+			close(running)
+			<-ctx.Done()
+			causes <- context.Cause(ctx)
+			return []error{ctx.Err()}
+		}, queue.RunConfig{})
+		receive(t, "the handler", running)
+		states, err := q.Cancel(testContext(t), "a")
+		if err != nil || !slices.Equal(states, []queue.State{queue.StateLeased}) {
+			t.Fatalf("%q, %v", states, err)
+		}
+		enqueue(t, q, queue.Task{ID: "b", Unique: "k"})
+		if err := receive(t, "the end of its context", causes); !errors.Is(err, queue.ErrLeaseLost) {
+			t.Fatalf("cause %v, want ErrLeaseLost", err)
+		}
+		waitFor(t, func() bool { return stats(t, q) == queue.Stats{} })
+		stop()
+		wantGone(t, q, "a")
+	})
+}

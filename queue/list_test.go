@@ -1,0 +1,146 @@
+package queue_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/redistest"
+	"flashsale/queue"
+)
+
+func infoNames(tasks []queue.TaskInfo) []string {
+	ids := make([]string, len(tasks))
+	for i := range tasks {
+		ids[i] = tasks[i].ID
+	}
+	return ids
+}
+
+// wantPages reads a state page by page and compares it with one order.
+func wantPages(t testing.TB, q *queue.Queue, state queue.State, want ...string) {
+	t.Helper()
+	for _, limit := range []int{1, 2, 512} {
+		var got []string
+		for {
+			page, err := q.List(testContext(t), state, len(got), limit)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(page) > limit || len(page) < min(limit, len(want)-len(got)) {
+				t.Fatalf("%s: a page of %d, want %d", state, len(page), limit)
+			}
+			if len(page) == 0 {
+				break
+			}
+			for _, info := range page {
+				if info.State != state {
+					t.Fatalf("%+v, want state %s", info, state)
+				}
+			}
+			got = append(got, infoNames(page)...)
+		}
+		if !slices.Equal(got, want) {
+			t.Fatalf("%s by %d: %v, want %v", state, limit, got, want)
+		}
+	}
+}
+
+func TestQueue_List(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		q := newQueue(t, rdb, queue.Config{})
+		for _, state := range []queue.State{queue.StateReady, queue.StateDelayed, queue.StateLeased, queue.StateDead} {
+			wantPages(t, q, state)
+		}
+		// The times of death and the ends of the leases are set by hand to be apart.
+		at := func(key string, score float64, id string) {
+			t.Helper()
+			if err := rdb.ZAddXX(testContext(t), key, redis.Z{Score: score, Member: id}).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		keys := q.EnqueueKeys()
+		deadKey := keys[0][:len(keys[0])-len("ready")] + "dead"
+		enqueue(t, q, queue.Task{ID: "x2"}, queue.Task{ID: "x3"}, queue.Task{ID: "x1"},
+			queue.Task{ID: "l3"}, queue.Task{ID: "l1"}, queue.Task{ID: "l2"})
+		for i, l := range take(t, q, "x2", "x3", "x1", "l3", "l1", "l2") {
+			end := float64(time.Now().Add(time.Hour).UnixMilli())
+			if i < 3 {
+				reject(t, q, queue.Rejection{Task: l, Dead: true, Reason: "of " + l.ID})
+				at(deadKey, 1000+float64(i), l.ID)
+			} else {
+				at(keys[2], end+float64(i), l.ID)
+			}
+		}
+		now := time.Now()
+		enqueue(t, q, queue.Task{ID: "r3", Payload: []byte("body")}, queue.Task{ID: "r1"}, queue.Task{ID: "r2", Priority: 1},
+			queue.Task{ID: "d1", Due: now.Add(3 * time.Hour)}, queue.Task{ID: "d3", Due: now.Add(time.Hour)},
+			queue.Task{ID: "d2", Due: now.Add(2 * time.Hour)})
+		wantPages(t, q, queue.StateReady, "r2", "r3", "r1")
+		wantPages(t, q, queue.StateDelayed, "d3", "d2", "d1")
+		wantPages(t, q, queue.StateLeased, "l3", "l1", "l2")
+		wantPages(t, q, queue.StateDead, "x1", "x3", "x2")
+
+		// List and Get say the same.
+		for _, state := range []queue.State{queue.StateReady, queue.StateDelayed, queue.StateLeased, queue.StateDead} {
+			for _, info := range list(t, q, state) {
+				one := get(t, q, info.ID)
+				if fmt.Sprintf("%+v", one) != fmt.Sprintf("%+v", info) {
+					t.Errorf("List says %+v, Get %+v", info, one)
+				}
+			}
+		}
+		if info := list(t, q, queue.StateDead)[0]; info.Reason != "of x1" || info.Attempt != 1 || info.At.UnixMilli() != 1002 {
+			t.Errorf("dead: %+v", info)
+		}
+		if info := list(t, q, queue.StateDelayed)[0]; info.At.Before(now.Add(time.Hour)) || info.At.After(now.Add(time.Hour+2*time.Millisecond)) {
+			t.Errorf("delayed: %+v, want due at %v", info, now.Add(time.Hour))
+		}
+		if info := list(t, q, queue.StateReady)[1]; string(info.Payload) != "body" {
+			t.Errorf("ready: %+v", info)
+		}
+	})
+}
+
+// TestQueue_ListMany: a page of more than a script takes at a time keeps each task with its own.
+func TestQueue_ListMany(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		q := newQueue(t, rdb, queue.Config{})
+		tasks := numbered(520)
+		for i := range tasks {
+			tasks[i].Type = fmt.Sprint(i)
+		}
+		enqueue(t, q, tasks...)
+		found, err := q.List(testContext(t), queue.StateReady, 5, 512)
+		if err != nil || len(found) != 512 {
+			t.Fatalf("%d tasks, %v", len(found), err)
+		}
+		for i, info := range found {
+			if want := tasks[i+5]; info.ID != want.ID || string(info.Payload) != string(want.Payload) || info.Type != want.Type {
+				t.Fatalf("place %d: %+v, want %+v", i, info, want)
+			}
+		}
+	})
+}
+
+func TestQueue_ListErrConfig(t *testing.T) {
+	t.Parallel()
+	q := newQueue(t, redistest.Embedded(t), queue.Config{})
+	for name, tt := range map[string]struct {
+		state         queue.State
+		offset, limit int
+	}{
+		"state": {"lost", 0, 1}, "no state": {"", 0, 1}, "offset": {queue.StateReady, -1, 1},
+		"no limit": {queue.StateReady, 0, 0}, "limit": {queue.StateReady, 0, 513},
+	} {
+		if found, err := q.List(testContext(t), tt.state, tt.offset, tt.limit); !errors.Is(err, queue.ErrConfig) || found != nil {
+			t.Errorf("%s: %v, %v; want ErrConfig", name, found, err)
+		}
+	}
+}

@@ -1,0 +1,225 @@
+package queue_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/redistest"
+	"flashsale/queue"
+)
+
+// oddities are strings that a format with separators could trip over.
+var oddities = []string{
+	"plain", ",", ";", "%", ":", " ", "+", "a,m1,t1,f;Lx", ",w1", "%2C%3B", "ünïcödé 日本", "nul\x00inside", "\xff\xfe", "\r\n", "(%d+)[.*]$",
+}
+
+// expire moves the end of a lease to the past.
+func expire(t testing.TB, rdb redis.UniversalClient, q *queue.Queue, ids ...string) {
+	t.Helper()
+	for _, id := range ids {
+		if err := rdb.ZAdd(testContext(t), q.EnqueueKeys()[2], redis.Z{Score: 1, Member: id}).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func list(t testing.TB, q *queue.Queue, state queue.State) []queue.TaskInfo {
+	t.Helper()
+	found, err := q.List(testContext(t), state, 0, 512)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+func dead(t testing.TB, q *queue.Queue) []queue.DeadTask {
+	t.Helper()
+	found, err := q.Dead(testContext(t), 0, 512)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+// wantOptions checks one task in its state, by every way of looking at it.
+func wantOptions(t testing.TB, q *queue.Queue, state queue.State, task queue.Task) {
+	t.Helper()
+	want := queue.Options{Type: task.Type, MaxAttempts: task.MaxAttempts, Timeout: task.Timeout, Unique: task.Unique}
+	info := get(t, q, task.ID)
+	if info.State != state || info.Options != want || info.Priority != task.Priority || string(info.Payload) != string(task.Payload) {
+		t.Fatalf("Get: %+v, want %s and %+v", info, state, task)
+	}
+	found := list(t, q, state)
+	if len(found) != 1 || found[0].ID != task.ID || found[0].Options != want || found[0].Priority != task.Priority {
+		t.Fatalf("List: %+v, want %+v", found, task)
+	}
+	if state != queue.StateDead {
+		return
+	}
+	if letters := dead(t, q); len(letters) != 1 || letters[0].Options != want {
+		t.Fatalf("Dead: %+v, want %+v", letters, task)
+	}
+}
+
+func takeOptions(t testing.TB, q *queue.Queue, task queue.Task, attempt int) queue.Leased {
+	t.Helper()
+	l := take(t, q, task.ID)[0]
+	want := queue.Options{Type: task.Type, MaxAttempts: task.MaxAttempts, Timeout: task.Timeout, Unique: task.Unique}
+	if l.Options != want || l.Attempt != attempt || l.Priority != task.Priority {
+		t.Fatalf("Dequeue: %+v, want attempt %d of %+v", l, attempt, task)
+	}
+	return l
+}
+
+// TestQueue_OptionsLast follows one task through every state and back.
+func TestQueue_OptionsLast(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		for name, task := range map[string]queue.Task{
+			"all":      {Type: "mail", MaxAttempts: 7, Timeout: 1500 * time.Millisecond, Unique: "to:1", Priority: 3},
+			"type":     {Type: "mail"},
+			"attempts": {MaxAttempts: 9},
+			"timeout":  {Timeout: 3 * time.Millisecond},
+			"unique":   {Unique: "to:1"},
+			"window":   {Unique: "to:1", UniqueFor: time.Hour},
+			"death":    {Unique: "to:1", UniqueFreeOnDeath: true},
+			"none":     {},
+		} {
+			q := newQueue(t, rdb, queue.Config{})
+			task.ID, task.Payload = "id of "+name, []byte("body of "+name)
+			task.Due = time.Now().Add(time.Hour)
+			enqueue(t, q, task)
+			wantOptions(t, q, queue.StateDelayed, task)
+			// Due by hand.
+			if err := rdb.ZAdd(testContext(t), q.EnqueueKeys()[1], redis.Z{Score: 1, Member: task.ID}).Err(); err != nil {
+				t.Fatal(err)
+			}
+			takeOptions(t, q, task, 1)
+			wantOptions(t, q, queue.StateLeased, task)
+			expire(t, rdb, q, task.ID)
+			l := takeOptions(t, q, task, 2)
+			reject(t, q, queue.Rejection{Task: l})
+			wantOptions(t, q, queue.StateReady, task)
+			l = takeOptions(t, q, task, 3)
+			reject(t, q, queue.Rejection{Task: l, Delay: time.Millisecond})
+			wantOptions(t, q, queue.StateDelayed, task)
+			l = takeOptions(t, q, task, 4)
+			reject(t, q, queue.Rejection{Task: l, Dead: true, Reason: "enough"})
+			wantOptions(t, q, queue.StateDead, task)
+			if err := q.Retry(testContext(t), task.ID); err != nil {
+				t.Fatal(err)
+			}
+			wantOptions(t, q, queue.StateReady, task)
+			l = takeOptions(t, q, task, 1)
+			reject(t, q, queue.Rejection{Task: l, Uncounted: true})
+			status, err := q.Ack(testContext(t), takeOptions(t, q, task, 1))
+			wantStatus(t, status, err, queue.Done)
+			wantStats(t, q, queue.Stats{})
+		}
+	})
+}
+
+func TestQueue_OptionsOdd(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		q := newQueue(t, rdb, queue.Config{MaxAttempts: 3})
+		for i, odd := range oddities {
+			task := queue.Task{ID: fmt.Sprintf("%d%s", i, odd), Type: odd, Unique: odd, Payload: []byte(odd)}
+			enqueue(t, q, task)
+			wantOptions(t, q, queue.StateReady, task)
+			l := takeOptions(t, q, task, 1)
+			wantRefused(t, q, queue.Task{ID: "second", Unique: odd})
+			reject(t, q, queue.Rejection{Task: l, Reason: "odd: " + strings.ToValidUTF8(odd, "?")})
+			l = takeOptions(t, q, task, 2)
+			reject(t, q, queue.Rejection{Task: l, Dead: true, Reason: odd})
+			wantOptions(t, q, queue.StateDead, task)
+			if err := q.Discard(testContext(t), task.ID); err != nil {
+				t.Fatal(err)
+			}
+			enqueue(t, q, queue.Task{ID: "second", Unique: odd})
+			ack(t, q, take(t, q, "second")...)
+		}
+		// Keys that look alike are apart.
+		for i, odd := range oddities {
+			enqueue(t, q, queue.Task{ID: fmt.Sprint(i), Unique: odd})
+		}
+	})
+}
+
+// TestQueue_MaxAttemptsOfTask: the task's bound is in place of the queue's, be it lower or higher.
+func TestQueue_MaxAttemptsOfTask(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		for name, tt := range map[string]struct{ ofQueue, ofTask, want int }{
+			"lower":  {5, 1, 1},
+			"higher": {1, 3, 3},
+			"none":   {2, 0, 2},
+		} {
+			for _, how := range []string{"failed", "expired"} {
+				q := newQueue(t, rdb, queue.Config{MaxAttempts: tt.ofQueue})
+				enqueue(t, q, queue.Task{ID: "a", MaxAttempts: tt.ofTask})
+				for attempt := 1; attempt <= tt.want; attempt++ {
+					l := take(t, q, "a")[0]
+					if l.Attempt != attempt {
+						t.Fatalf("%s, %s: attempt %d, want %d", name, how, l.Attempt, attempt)
+					}
+					if how == "failed" {
+						reject(t, q, queue.Rejection{Task: l, Reason: "failed"})
+					} else {
+						expire(t, rdb, q, "a")
+					}
+				}
+				if f := dequeue(t, q, 1); len(f.Tasks) != 0 {
+					t.Fatalf("%s, %s: delivered once too often", name, how)
+				}
+				want := map[string]string{"failed": "failed", "expired": "lease expired"}[how]
+				if info := get(t, q, "a"); info.State != queue.StateDead || info.Attempt != tt.want || info.Reason != want {
+					t.Fatalf("%s, %s: %+v", name, how, info)
+				}
+			}
+		}
+	})
+}
+
+func TestQueue_OptionsInvalid(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Embedded(t)
+	prefix := redistest.Prefix(t)
+	q := newQueue(t, rdb, queue.Config{Prefix: prefix})
+	enqueue(t, q, queue.Task{ID: "leased"})
+	l := take(t, q, "leased")[0]
+	for name, task := range map[string]queue.Task{
+		"type":              {Type: strings.Repeat("t", 65)},
+		"attempts":          {MaxAttempts: 1_000_001},
+		"negative attempts": {MaxAttempts: -1},
+		"negative timeout":  {Timeout: -1},
+		"unique":            {Unique: strings.Repeat("u", 256)},
+		"negative window":   {Unique: "u", UniqueFor: -1},
+		"window alone":      {UniqueFor: time.Second},
+		"death alone":       {UniqueFreeOnDeath: true},
+	} {
+		task.ID = "bad"
+		good := queue.Task{ID: "good", Unique: "k"}
+		if status, err := q.Enqueue(testContext(t), good, task); !errors.Is(err, queue.ErrInvalidTask) || status[0] != queue.StatusUnknown {
+			t.Errorf("%s: %v, %v; want ErrInvalidTask", name, status, err)
+		}
+		next := queue.Completion{Task: l, Next: []queue.Task{good, task}}
+		if status, err := q.Complete(testContext(t), next); !errors.Is(err, queue.ErrInvalidTask) || status[0] != queue.Unknown {
+			t.Errorf("complete, %s: %v, %v; want ErrInvalidTask", name, status, err)
+		}
+		wantStats(t, q, queue.Stats{Leased: 1})
+		wantKeys(t, rdb, prefix, "body", "clock", "leased", "meta", "wake")
+	}
+	// The bounds themselves are allowed.
+	enqueue(t, q, queue.Task{
+		ID: "good", Type: strings.Repeat("\xff", 64), Unique: strings.Repeat("\x00", 255), MaxAttempts: 1_000_000, Timeout: 1, UniqueFor: 1,
+	})
+	if info := get(t, q, "good"); info.Timeout != time.Millisecond || info.MaxAttempts != 1_000_000 {
+		t.Fatalf("%+v, want a timeout rounded up to 1ms", info)
+	}
+}
