@@ -64,5 +64,9 @@ func dueMillis(due time.Time) int64 {
 
 // ceilMillis is a duration in milliseconds, rounded up for the same reason.
 func ceilMillis(d time.Duration) int64 {
-	return int64((d + time.Millisecond - 1) / time.Millisecond)
+	ms := int64(d / time.Millisecond)
+	if d%time.Millisecond > 0 {
+		ms++
+	}
+	return ms
 }

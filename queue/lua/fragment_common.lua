@@ -38,6 +38,16 @@ local function queue_max(options, default)
   return tonumber(string.match(options, ',m(%d+)') or default)
 end
 
+-- queue_owner(key, now_ms) -> the "id;until" that holds a unique key at that time, or nil
+local function queue_owner(key, now_ms)
+  local value = redis.call('HGET', KEYS[9], key)
+  local ends = value and tonumber(string.match(value, ';(%d+)$') or '0')
+  if value and (ends == 0 or ends > now_ms) then
+    return value
+  end
+  return nil
+end
+
 -- queue_free(id, options): gives up the unique key that the task holds until it is done
 local function queue_free(id, options)
   local key = string.match(options, ',u([^,]+)')

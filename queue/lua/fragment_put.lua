@@ -25,7 +25,9 @@ local function queue_put(first, n, max_length)
     swept = true
     for _, key in ipairs(redis.call('ZRANGEBYSCORE', KEYS[10], '-inf', string.format('%d', now_ms), 'LIMIT', 0, 64)) do
       redis.call('ZREM', KEYS[10], key)
-      redis.call('HDEL', KEYS[9], key)
+      if not queue_owner(key, now_ms) then
+        redis.call('HDEL', KEYS[9], key)
+      end
     end
   end
 
@@ -37,9 +39,7 @@ local function queue_put(first, n, max_length)
       return false
     end
     sweep()
-    local value = redis.call('HGET', KEYS[9], key)
-    local ends = value and tonumber(string.match(value, ';(%d+)$') or '0')
-    if value and (ends == 0 or ends > now_ms) then
+    if queue_owner(key, now_ms) then
       return true
     end
     local life = string.match(options, ',w(%d+)')

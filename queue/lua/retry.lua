@@ -15,8 +15,8 @@ end
 local _, priority, _, reason, options = queue_parse(redis.call('HGET', KEYS[5], id))
 local key = string.match(options, ',u([^,]+)')
 if key and not string.find(options, ',w', 1, true) then
-  local taken = redis.call('HGET', KEYS[9], key)
-  if taken and taken ~= id .. ';0' then
+  local owner = queue_owner(key, queue_now() / 1000)
+  if owner and owner ~= id .. ';0' then
     return 'U'
   end
   redis.call('HSET', KEYS[9], key, id .. ';0')

@@ -1,0 +1,230 @@
+package queue_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/redistest"
+	"flashsale/queue"
+)
+
+func wantComplete(t testing.TB, q *queue.Queue, want queue.AckStatus, task queue.Leased, next ...queue.Task) {
+	t.Helper()
+	status, err := q.Complete(testContext(t), queue.Completion{Task: task, Next: next})
+	wantStatus(t, status, err, want)
+}
+
+func TestQueue_Complete(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		prefix := redistest.Prefix(t)
+		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
+		enqueue(t, q, queue.Task{ID: "a", Unique: "k"}, queue.Task{ID: "b"})
+		l := take(t, q, "a", "b")
+		due := serverTime(t, rdb).Add(60 * time.Millisecond)
+		// The successor may take the key, and even the id, of what it follows.
+		wantComplete(t, q, queue.Done, l[0],
+			queue.Task{ID: "later", Due: due}, queue.Task{ID: "a", Unique: "k", Type: "second", Payload: []byte("2")},
+			queue.Task{ID: "last"}, queue.Task{ID: "urgent", Priority: 9})
+		wantStats(t, q, queue.Stats{Ready: 3, Delayed: 1, Leased: 1})
+		wantComplete(t, q, queue.Done, l[1])
+		wantGone(t, q, "b")
+		got := take(t, q, "urgent", "a", "last", "later")
+		if now := serverTime(t, rdb); now.Before(due) {
+			t.Fatalf("the delayed one came at %v, due at %v", now, due)
+		}
+		if got[1].Attempt != 1 || got[1].Type != "second" || string(got[1].Payload) != "2" {
+			t.Fatalf("successor %+v", got[1])
+		}
+		for i := range got {
+			wantComplete(t, q, queue.Done, got[i])
+		}
+		wantStats(t, q, queue.Stats{})
+		wantMarks(t, rdb, prefix, 0)
+	})
+}
+
+// TestQueue_CompleteRefused: without the lease nothing follows.
+func TestQueue_CompleteRefused(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		prefix := redistest.Prefix(t)
+		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
+		enqueue(t, q, queue.Task{ID: "a"}, queue.Task{ID: "b"})
+		l := take(t, q, "a", "b")
+		ack(t, q, l[1])
+		expire(t, rdb, q, "a")
+		again := take(t, q, "a")[0]
+		before := content(t, rdb, prefix)
+		next := []queue.Task{{ID: "next", Unique: "k"}, {ID: "more", Due: time.Now().Add(time.Hour)}}
+		status, err := q.Complete(testContext(t), queue.Completion{Task: l[0], Next: next}, queue.Completion{Task: l[1], Next: next},
+			queue.Completion{Task: queue.Leased{ID: "never", Token: l[0].Token}, Next: next})
+		wantStatus(t, status, err, queue.Stale, queue.Missing, queue.Missing)
+		for name, dump := range content(t, rdb, prefix) {
+			if dump != before[name] {
+				t.Fatalf("a refused completion changed %s", name)
+			}
+		}
+		// Each of a call stands for itself.
+		status, err = q.Complete(testContext(t), queue.Completion{Task: l[0], Next: next}, queue.Completion{Task: again, Next: next})
+		wantStatus(t, status, err, queue.Stale, queue.Done)
+		wantStats(t, q, queue.Stats{Ready: 1, Delayed: 1})
+	})
+}
+
+// TestQueue_CompleteLostReply: a repeat after an unknown outcome adds nothing,
+// also when what followed is done by then.
+func TestQueue_CompleteLostReply(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		prefix := redistest.Prefix(t)
+		var armed atomic.Bool
+		other := redistest.Second(t, rdb)
+		other.AddHook(tap{lose: func(name string) bool {
+			return (name == "evalsha" || name == "eval") && armed.CompareAndSwap(true, false)
+		}})
+		q := newQueue(t, other, queue.Config{Prefix: prefix})
+		enqueue(t, q, queue.Task{ID: "a"})
+		done := queue.Completion{Task: take(t, q, "a")[0], Next: []queue.Task{{ID: "next"}}}
+		armed.Store(true)
+		status, err := q.Complete(testContext(t), done)
+		if !errors.Is(err, errLost) || !slices.Equal(status, []queue.AckStatus{queue.Unknown}) {
+			t.Fatalf("%v, %v; want a lost reply", status, err)
+		}
+		status, err = q.Complete(testContext(t), done)
+		wantStatus(t, status, err, queue.Missing)
+		wantStats(t, q, queue.Stats{Ready: 1})
+		ack(t, q, take(t, q, "next")...)
+		status, err = q.Complete(testContext(t), done)
+		wantStatus(t, status, err, queue.Missing)
+		wantStats(t, q, queue.Stats{})
+	})
+}
+
+func TestQueue_CompleteNoRoom(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		prefix := redistest.Prefix(t)
+		q := newQueue(t, rdb, queue.Config{Prefix: prefix, MaxLength: 3})
+		enqueue(t, q, queue.Task{ID: "a"}, queue.Task{ID: "b"}, queue.Task{ID: "c"})
+		l := take(t, q, "a", "b", "c")
+		before := content(t, rdb, prefix)
+		wantComplete(t, q, queue.NoRoom, l[0], queue.Task{ID: "1", Unique: "k"}, queue.Task{ID: "2", Due: time.Now().Add(time.Hour)})
+		for name, dump := range content(t, rdb, prefix) {
+			if dump != before[name] {
+				t.Fatalf("without room %s changed", name)
+			}
+		}
+		status, err := q.Extend(testContext(t), l[0])
+		wantStatus(t, status, err, queue.Done)
+		// The place of the task itself is room for one.
+		wantComplete(t, q, queue.Done, l[0], queue.Task{ID: "1"})
+		wantComplete(t, q, queue.Done, l[1])
+		wantComplete(t, q, queue.Done, l[2], queue.Task{ID: "2"}, queue.Task{ID: "3"})
+		take(t, q, "1", "2", "3")
+	})
+}
+
+// TestQueue_CompleteOverfull: where the bound was lowered, what ends without a successor needs no room.
+func TestQueue_CompleteOverfull(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		prefix := redistest.Prefix(t)
+		enqueue(t, newQueue(t, rdb, queue.Config{Prefix: prefix}), queue.Task{ID: "a"}, queue.Task{ID: "b"}, queue.Task{ID: "c"}, queue.Task{ID: "d"})
+		q := newQueue(t, rdb, queue.Config{Prefix: prefix, MaxLength: 1})
+		l := take(t, q, "a", "b", "c", "d")
+		wantComplete(t, q, queue.Done, l[0])
+		wantComplete(t, q, queue.NoRoom, l[1], queue.Task{ID: "next"}, queue.Task{ID: "next 2"})
+	})
+}
+
+// TestQueue_CompleteDuplicates: what is there already counts as added, and stays as it is.
+func TestQueue_CompleteDuplicates(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		q := newQueue(t, rdb, queue.Config{})
+		enqueue(t, q, queue.Task{ID: "a"}, queue.Task{ID: "there", Payload: []byte("first"), Unique: "k"})
+		l := take(t, q, "a")[0]
+		wantComplete(t, q, queue.Done, l, queue.Task{ID: "there", Payload: []byte("second")}, queue.Task{ID: "other", Unique: "k"},
+			queue.Task{ID: "new"}, queue.Task{ID: "new"})
+		wantStats(t, q, queue.Stats{Ready: 2})
+		if info := get(t, q, "there"); string(info.Payload) != "first" {
+			t.Fatalf("%+v", info)
+		}
+		wantGone(t, q, "other")
+	})
+}
+
+// TestQueue_CompleteMany: more than one script call, each task with its own successors.
+func TestQueue_CompleteMany(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		q := newQueue(t, rdb, queue.Config{})
+		enqueue(t, q, numbered(40)...)
+		var all []queue.Completion
+		for i, l := range dequeue(t, q, 40).Tasks {
+			c := queue.Completion{Task: l}
+			for k := range i % 3 {
+				c.Next = append(c.Next, queue.Task{ID: fmt.Sprintf("%d.%d", i, k)})
+			}
+			all = append(all, c)
+		}
+		for k := range 64 {
+			all[39].Next = append(all[39].Next, queue.Task{ID: fmt.Sprintf("39 %d", k)})
+		}
+		status, err := q.Complete(testContext(t), all...)
+		if err != nil || len(status) != 40 || slices.ContainsFunc(status, func(s queue.AckStatus) bool { return s != queue.Done }) {
+			t.Fatalf("%v, %v", status, err)
+		}
+		var got, want []string
+		for _, c := range all {
+			for _, n := range c.Next {
+				want = append(want, n.ID)
+			}
+		}
+		got = infoNames(list(t, q, queue.StateReady))
+		if !slices.Equal(got, want) {
+			t.Fatalf("ready %v, want %v", got, want)
+		}
+		wantStats(t, q, queue.Stats{Ready: len(want)})
+		one := queue.Completion{Task: take(t, q, want[0])[0], Next: make([]queue.Task, 65)}
+		if status, err := q.Complete(testContext(t), one); !errors.Is(err, queue.ErrInvalidTask) || status[0] != queue.Unknown {
+			t.Fatalf("65 follow: %v, %v", status, err)
+		}
+	})
+}
+
+// TestQueue_CompleteInHandler: a handler that completes one task of its batch
+// itself goes on with the others.
+func TestQueue_CompleteInHandler(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		const lease = 300 * time.Millisecond
+		q := newQueue(t, rdb, queue.Config{Lease: lease})
+		enqueue(t, q, queue.Task{ID: "chain"}, queue.Task{ID: "long"})
+		ended := make(chan error, 2)
+		start(t, q, queue.Each(1, func(ctx context.Context, task queue.Leased) error {
+			switch task.ID {
+			case "chain":
+				_, err := q.Complete(ctx, queue.Completion{Task: task, Next: []queue.Task{{ID: "next", Due: time.Now().Add(time.Hour)}}})
+				return err
+			case "long":
+				// Until the leases have been extended, by the server's clock.
+				before := get(t, q, "long").At
+				waitFor(t, func() bool { return ctx.Err() != nil || get(t, q, "long").At.After(before.Add(lease)) })
+				ended <- context.Cause(ctx)
+			}
+			return ctx.Err()
+		}), queue.RunConfig{Workers: 1, OnError: func(err error) { t.Log(err) }})
+		if err := receive(t, "the long task", ended); err != nil {
+			t.Fatalf("a completion ended the context of another task: %v", err)
+		}
+	})
+}

@@ -1,0 +1,218 @@
+package queue_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/redistest"
+	"flashsale/queue"
+)
+
+func verify(t testing.TB, q *queue.Queue, repair bool) queue.Report {
+	t.Helper()
+	r, err := q.Verify(testContext(t), repair)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, found := range [][]string{r.Lost, r.Doubled, r.Bodiless} {
+		slices.Sort(found)
+	}
+	return r
+}
+
+func wantClean(t testing.TB, q *queue.Queue) {
+	t.Helper()
+	if r := verify(t, q, false); !r.Clean() {
+		t.Fatalf("not clean: %+v", r)
+	}
+}
+
+// content is all that a queue's keys hold.
+func content(t testing.TB, rdb redis.UniversalClient, prefix string) map[string]string {
+	t.Helper()
+	all := make(map[string]string)
+	for _, name := range []string{"ready", "delayed", "leased", "body", "meta", "clock", "wake", "dead", "unique", "unique_until", "paused"} {
+		dump, err := rdb.Dump(testContext(t), prefix+name).Result()
+		if err != nil && !errors.Is(err, redis.Nil) {
+			t.Fatal(err)
+		}
+		all[name] = dump
+	}
+	return all
+}
+
+// TestQueue_VerifyBusy: beside workers and producers it finds nothing, and mends nothing.
+func TestQueue_VerifyBusy(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		q := newQueue(t, rdb, queue.Config{BackoffBase: time.Millisecond, BackoffMax: 2 * time.Millisecond, MaxDead: 5, MaxAttempts: 3})
+		stop := start(t, q, func(_ context.Context, tasks []queue.Leased) []error {
+			errs := make([]error, len(tasks))
+			for i, task := range tasks {
+				n, err := strconv.Atoi(task.ID[1:])
+				switch {
+				case err != nil:
+					errs[i] = queue.Discard(err)
+				case n%7 == 0:
+					errs[i] = errors.New("bad at all times")
+				case n%3 == 0 && task.Attempt == 1:
+					errs[i] = queue.Snooze(time.Millisecond)
+				}
+			}
+			return errs
+		}, queue.RunConfig{Batch: 16, Workers: 3})
+		var adding atomic.Bool
+		adding.Store(true)
+		go func() {
+			defer adding.Store(false)
+			tasks := numbered(400)
+			for i := range tasks {
+				tasks[i].Unique = strconv.Itoa(i)
+			}
+			for chunk := range slices.Chunk(tasks, 20) {
+				if _, err := q.Enqueue(testContext(t), chunk...); err != nil {
+					t.Error(err)
+				}
+			}
+		}()
+		looked := 0
+		for s := stats(t, q); adding.Load() || s.Ready+s.Delayed+s.Leased > 0; s = stats(t, q) {
+			r := verify(t, q, looked%2 == 0)
+			if looked += r.Tasks; !r.Clean() {
+				t.Fatalf("found on a queue that works: %+v", r)
+			}
+		}
+		stop()
+		if looked == 0 {
+			t.Fatal("nothing was looked at")
+		}
+		wantClean(t, q)
+	})
+}
+
+// TestQueue_VerifyCounts: it looks at every task of every state.
+func TestQueue_VerifyCounts(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		q := newQueue(t, rdb, queue.Config{})
+		if r := verify(t, q, true); !r.Clean() || r.Tasks != 0 {
+			t.Fatalf("an empty queue: %+v", r)
+		}
+		enqueue(t, q, queue.Task{ID: "dead"}, queue.Task{ID: "leased"})
+		reject(t, q, queue.Rejection{Task: take(t, q, "dead", "leased")[0], Dead: true})
+		enqueue(t, q, numbered(1100)...)
+		enqueue(t, q, queue.Task{ID: "delayed", Due: time.Now().Add(time.Hour)})
+		r := verify(t, q, false)
+		// Each is met in the set of its state, and again as body, and as record where it has one.
+		if !r.Clean() || r.Tasks < 1103 {
+			t.Fatalf("%+v, want at least 1103 tasks looked at", r)
+		}
+	})
+}
+
+// TestQueue_VerifyFinds makes each kind of damage by hand. Looking changes
+// nothing, and after the repair nothing is left to find.
+func TestQueue_VerifyFinds(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		prefix := redistest.Prefix(t)
+		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
+		ctx := testContext(t)
+		ready, delayed, leased, body, meta := prefix+"ready", prefix+"delayed", prefix+"leased", prefix+"body", prefix+"meta"
+		enqueue(t, q, queue.Task{ID: "leased bodiless"}, queue.Task{ID: "leased and ready"}, queue.Task{ID: "dead bodiless"})
+		l := take(t, q, "leased bodiless", "leased and ready", "dead bodiless")
+		reject(t, q, queue.Rejection{Task: l[2], Dead: true, Reason: "bad"})
+		enqueue(t, q, queue.Task{ID: "lost", Payload: []byte("body"), Type: "mail", Priority: 2, Unique: "k"},
+			queue.Task{ID: "ready bodiless", Unique: "b"}, queue.Task{ID: "ready and delayed"}, queue.Task{ID: "well"},
+			queue.Task{ID: "delayed bodiless", Due: time.Now().Add(time.Hour), UniqueFreeOnDeath: true, Unique: "free"},
+			queue.Task{ID: "delayed and dead", Due: time.Now().Add(time.Hour)})
+		for _, err := range []error{
+			rdb.ZRem(ctx, ready, "lost").Err(),
+			rdb.HSet(ctx, meta, "record alone", "3,0;Rold").Err(),
+			rdb.HSet(ctx, body, "body alone", "orphan").Err(),
+			rdb.HDel(ctx, body, "ready bodiless", "leased bodiless", "delayed bodiless", "dead bodiless").Err(),
+			rdb.ZAdd(ctx, ready, redis.Z{Score: 1, Member: "leased and ready"}).Err(),
+			rdb.ZAdd(ctx, delayed, redis.Z{Score: 1e15, Member: "ready and delayed"}).Err(),
+			rdb.ZAdd(ctx, prefix+"dead", redis.Z{Score: 1, Member: "delayed and dead"}).Err(),
+		} {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		before := content(t, rdb, prefix)
+		check := func(r queue.Report) {
+			t.Helper()
+			if !slices.Equal(r.Lost, []string{"body alone", "lost", "record alone"}) ||
+				!slices.Equal(r.Doubled, []string{"delayed and dead", "leased and ready", "ready and delayed"}) ||
+				!slices.Equal(r.Bodiless, []string{"delayed bodiless", "leased bodiless", "ready bodiless"}) || r.Clean() {
+				t.Fatalf("found %+v", r)
+			}
+		}
+		check(verify(t, q, false))
+		for name, dump := range content(t, rdb, prefix) {
+			if dump != before[name] {
+				t.Fatalf("looking changed %s", name)
+			}
+		}
+		check(verify(t, q, true))
+		wantClean(t, q)
+		for id, want := range map[string]queue.TaskInfo{
+			"lost":              {State: queue.StateReady, Reason: "was in no state", Payload: []byte("body"), Priority: 2},
+			"body alone":        {State: queue.StateReady, Reason: "was in no state", Payload: []byte("orphan")},
+			"leased bodiless":   {State: queue.StateDead, Reason: "body missing", Attempt: 1},
+			"ready bodiless":    {State: queue.StateDead, Reason: "body missing"},
+			"delayed bodiless":  {State: queue.StateDead, Reason: "body missing"},
+			"dead bodiless":     {State: queue.StateDead, Reason: "bad", Attempt: 1},
+			"leased and ready":  {State: queue.StateLeased, Attempt: 1},
+			"ready and delayed": {State: queue.StateReady},
+			"delayed and dead":  {State: queue.StateDelayed},
+		} {
+			got := get(t, q, id)
+			if got.State != want.State || got.Reason != want.Reason || string(got.Payload) != string(want.Payload) ||
+				got.Attempt != want.Attempt || got.Priority != want.Priority {
+				t.Errorf("%s: %+v, want %+v", id, got, want)
+			}
+		}
+		wantGone(t, q, "record alone")
+		if info := get(t, q, "lost"); info.Type != "mail" || info.Unique != "k" {
+			t.Errorf("repair lost the options: %+v", info)
+		}
+		wantRefused(t, q, queue.Task{ID: "1", Unique: "b"})
+		enqueue(t, q, queue.Task{ID: "2", Unique: "free"})
+		if n, err := rdb.ZCard(ctx, leased).Result(); err != nil || n != 1 {
+			t.Errorf("%d leased, %v", n, err)
+		}
+		status, err := q.Ack(ctx, l[:2]...)
+		wantStatus(t, status, err, queue.Stale, queue.Done)
+	})
+}
+
+// TestQueue_VerifyWakes: what the repair makes ready is worked on at once.
+func TestQueue_VerifyWakes(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		prefix := redistest.Prefix(t)
+		q := newQueue(t, rdb, queue.Config{Prefix: prefix, MaxDead: 1})
+		if err := rdb.HSet(testContext(t), prefix+"body", "a", "x").Err(); err != nil {
+			t.Fatal(err)
+		}
+		other, asleep := sleeper(t, rdb, queue.Config{Prefix: prefix})
+		handled := make(chan string, 1)
+		start(t, other, func(_ context.Context, tasks []queue.Leased) []error {
+			handled <- tasks[0].ID
+			return nil
+		}, queue.RunConfig{MaxIdle: 10 * time.Minute})
+		receive(t, "asleep", asleep)
+		verify(t, q, true)
+		if id := receive(t, "the task", handled); id != "a" {
+			t.Fatalf("handled %s", id)
+		}
+	})
+}
