@@ -1,6 +1,7 @@
 package queue_test
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -24,6 +25,10 @@ type model struct {
 	leased  map[string]queue.Leased
 	dead    map[string]bool
 	attempt map[string]int
+	task    map[string]queue.Task
+	unique  map[string]string // key -> id of its owner
+	paused  bool
+	prefix  string
 	stale   []queue.Leased // leases that must never work again
 	next    int
 }
@@ -36,8 +41,9 @@ func TestQueue_Model(t *testing.T) {
 			m := &model{
 				t: t, rdb: rdb, maxLength: 12, maxAttempts: 3,
 				leased: make(map[string]queue.Leased), dead: make(map[string]bool), attempt: make(map[string]int),
+				task: make(map[string]queue.Task), unique: make(map[string]string), prefix: redistest.Prefix(t),
 			}
-			m.q = newQueue(t, rdb, queue.Config{MaxLength: m.maxLength, MaxAttempts: m.maxAttempts})
+			m.q = newQueue(t, rdb, queue.Config{Prefix: m.prefix, MaxLength: m.maxLength, MaxAttempts: m.maxAttempts})
 			rt.Repeat(map[string]func(*rapid.T){
 				"":        m.check,
 				"enqueue": m.enqueue,
@@ -48,32 +54,21 @@ func TestQueue_Model(t *testing.T) {
 				"expire":  m.expire,
 				"late":    m.late,
 				"dead":    m.mend,
+
+				"complete": m.complete,
+				"cancel":   m.cancel,
+				"pause":    m.pause,
+				"verify":   m.verify,
 			})
 		})
 	})
 }
 
 func (m *model) enqueue(rt *rapid.T) {
-	n := rapid.IntRange(1, 5).Draw(rt, "n")
-	var tasks []queue.Task
+	tasks := m.draw(rt, rapid.IntRange(1, 5).Draw(rt, "n"))
 	var want []queue.EnqueueStatus
-	for range n {
-		known := m.known()
-		if len(known) > 0 && rapid.IntRange(0, 3).Draw(rt, "old") == 0 {
-			tasks = append(tasks, queue.Task{ID: rapid.SampledFrom(known).Draw(rt, "id"), Payload: []byte("other")})
-			want = append(want, queue.StatusDuplicate)
-			continue
-		}
-		m.next++
-		id := fmt.Sprintf("%d", m.next*7919%10007) // in no order by name
-		tasks = append(tasks, queue.Task{ID: id, Payload: []byte("of " + id)})
-		if len(m.ready)+len(m.leased) >= m.maxLength {
-			want = append(want, queue.StatusFull)
-			continue
-		}
-		want = append(want, queue.StatusOK)
-		m.ready = append(m.ready, id)
-		m.attempt[id] = 0
+	for _, task := range tasks {
+		want = append(want, m.admit(task))
 	}
 	got, err := m.q.Enqueue(testContext(m.t), tasks...)
 	if err != nil || !slices.Equal(got, want) {
@@ -81,20 +76,164 @@ func (m *model) enqueue(rt *rapid.T) {
 	}
 }
 
+// draw makes tasks, some with an id that is known.
+func (m *model) draw(rt *rapid.T, n int) []queue.Task {
+	var tasks []queue.Task
+	known := m.known()
+	for range n {
+		task := queue.Task{
+			Unique:      rapid.SampledFrom([]string{"", "", "", "k,1", "k;2", "k 3"}).Draw(rt, "unique"),
+			MaxAttempts: rapid.IntRange(0, 4).Draw(rt, "attempts"),
+		}
+		task.UniqueFreeOnDeath = task.Unique != "" && rapid.Bool().Draw(rt, "free")
+		if len(known) > 0 && rapid.IntRange(0, 3).Draw(rt, "old") == 0 {
+			task.ID, task.Payload = rapid.SampledFrom(known).Draw(rt, "id"), []byte("other")
+		} else {
+			m.next++
+			task.ID = fmt.Sprintf("%d", m.next*7919%10007) // in no order by name
+			task.Payload = []byte("of " + task.ID)
+		}
+		tasks = append(tasks, task)
+	}
+	return tasks
+}
+
+// admit adds a task to the model and says what becomes of it.
+func (m *model) admit(task queue.Task) queue.EnqueueStatus {
+	if _, known := m.attempt[task.ID]; known {
+		return queue.StatusDuplicate
+	}
+	if len(m.ready)+len(m.leased) >= m.maxLength {
+		return queue.StatusFull
+	}
+	if task.Unique != "" {
+		if _, taken := m.unique[task.Unique]; taken {
+			return queue.StatusDuplicate
+		}
+		m.unique[task.Unique] = task.ID
+	}
+	m.ready = append(m.ready, task.ID)
+	m.attempt[task.ID], m.task[task.ID] = 0, task
+	return queue.StatusOK
+}
+
+// bury moves a task to the dead ones.
+func (m *model) bury(id string) {
+	m.dead[id] = true
+	if m.task[id].UniqueFreeOnDeath {
+		m.release(id)
+	}
+}
+
+func (m *model) release(id string) {
+	if key := m.task[id].Unique; key != "" && m.unique[key] == id {
+		delete(m.unique, key)
+	}
+}
+
+// forget removes a task that is in no state any more.
+func (m *model) forget(id string) {
+	m.release(id)
+	delete(m.attempt, id)
+	delete(m.task, id)
+}
+
+func (m *model) spent(id string) bool {
+	bound := m.maxAttempts
+	if n := m.task[id].MaxAttempts; n > 0 {
+		bound = n
+	}
+	return m.attempt[id] >= bound
+}
+
+// complete ends a task with 0 to 4 that follow, of which one may have its id.
+func (m *model) complete(rt *rapid.T) {
+	l := m.anyLease(rt)
+	next := m.draw(rt, rapid.IntRange(0, 4).Draw(rt, "next"))
+	for i := range next {
+		if next[i].ID == l.ID {
+			next[i].Payload = []byte("of " + l.ID)
+		}
+	}
+	want := queue.Done
+	if m.maxLength-len(m.ready)-len(m.leased)+1 < len(next) {
+		want = queue.NoRoom
+	}
+	got, err := m.q.Complete(testContext(m.t), queue.Completion{Task: l, Next: next})
+	if err != nil || !slices.Equal(got, []queue.AckStatus{want}) {
+		rt.Fatalf("complete: %v, %v; want %v", got, err, want)
+	}
+	if want == queue.NoRoom {
+		return
+	}
+	delete(m.leased, l.ID)
+	m.forget(l.ID)
+	m.stale = append(m.stale, l)
+	for _, task := range next {
+		if m.admit(task) == queue.StatusFull {
+			rt.Fatal("the model has no room")
+		}
+	}
+}
+
+func (m *model) cancel(rt *rapid.T) {
+	known := m.known()
+	if len(known) == 0 {
+		rt.Skip("no task")
+	}
+	id := rapid.SampledFrom(known).Draw(rt, "id")
+	want := queue.StateReady
+	if l, leased := m.leased[id]; leased {
+		want = queue.StateLeased
+		m.stale = append(m.stale, l)
+	} else if m.dead[id] {
+		want = queue.StateDead
+	}
+	got, err := m.q.Cancel(testContext(m.t), id, "unknown")
+	if err != nil || !slices.Equal(got, []queue.State{want, ""}) {
+		rt.Fatalf("cancel %s: %q, %v; want %q", id, got, err, want)
+	}
+	m.ready = slices.DeleteFunc(m.ready, func(other string) bool { return other == id })
+	delete(m.leased, id)
+	delete(m.dead, id)
+	m.forget(id)
+}
+
+func (m *model) pause(rt *rapid.T) {
+	change := m.q.Resume
+	if m.paused = !m.paused; m.paused {
+		change = m.q.Pause
+	}
+	if err := change(testContext(m.t)); err != nil {
+		rt.Fatal(err)
+	}
+}
+
+func (m *model) verify(rt *rapid.T) {
+	r, err := m.q.Verify(testContext(m.t), rapid.Bool().Draw(rt, "repair"))
+	if err != nil || !r.Clean() {
+		rt.Fatalf("verify: %+v, %v", r, err)
+	}
+}
+
 func (m *model) dequeue(rt *rapid.T) {
 	n := rapid.IntRange(1, 6).Draw(rt, "n")
 	f, err := m.q.Dequeue(testContext(m.t), n)
 	want := m.ready[:min(n, len(m.ready))]
+	if m.paused {
+		want = nil
+	}
 	if err != nil || !slices.Equal(names(f.Tasks), want) {
 		rt.Fatalf("dequeue %d: %v, %v; want %v", n, names(f.Tasks), err, want)
 	}
 	m.ready = slices.Clone(m.ready[len(want):])
-	if f.More != (len(m.ready) > 0) {
+	if f.More != (len(m.ready) > 0 && !m.paused) {
 		rt.Fatalf("More is %v with %d ready", f.More, len(m.ready))
 	}
 	for _, l := range f.Tasks {
 		m.attempt[l.ID]++
-		if l.Attempt != m.attempt[l.ID] || string(l.Payload) != "of "+l.ID {
+		if l.Attempt != m.attempt[l.ID] || string(l.Payload) != "of "+l.ID ||
+			l.Unique != m.task[l.ID].Unique || l.MaxAttempts != m.task[l.ID].MaxAttempts {
 			rt.Fatalf("%+v, want attempt %d", l, m.attempt[l.ID])
 		}
 		m.leased[l.ID] = l
@@ -105,7 +244,7 @@ func (m *model) ack(rt *rapid.T) {
 	l := m.anyLease(rt)
 	m.settled(rt, "ack", func() ([]queue.AckStatus, error) { return m.q.Ack(testContext(m.t), l) })
 	delete(m.leased, l.ID)
-	delete(m.attempt, l.ID)
+	m.forget(l.ID)
 	m.stale = append(m.stale, l)
 }
 
@@ -118,8 +257,8 @@ func (m *model) reject(rt *rapid.T) {
 	delete(m.leased, l.ID)
 	m.stale = append(m.stale, l)
 	switch {
-	case r.Dead, !r.Uncounted && m.attempt[l.ID] >= m.maxAttempts:
-		m.dead[l.ID] = true
+	case r.Dead, !r.Uncounted && m.spent(l.ID):
+		m.bury(l.ID)
 	case r.Uncounted:
 		m.attempt[l.ID]--
 		m.ready = append([]string{l.ID}, m.ready...)
@@ -135,14 +274,17 @@ func (m *model) extend(rt *rapid.T) {
 
 // expire moves one lease's end to the past and has somebody dequeue.
 func (m *model) expire(rt *rapid.T) {
+	if m.paused {
+		rt.Skip("a paused queue reclaims nothing")
+	}
 	l := m.anyLease(rt)
 	if err := m.rdb.ZAdd(testContext(m.t), m.q.EnqueueKeys()[2], redis.Z{Score: 1, Member: l.ID}).Err(); err != nil {
 		rt.Fatal(err)
 	}
 	delete(m.leased, l.ID)
 	m.stale = append(m.stale, l)
-	if m.attempt[l.ID] >= m.maxAttempts {
-		m.dead[l.ID] = true
+	if m.spent(l.ID) {
+		m.bury(l.ID)
 	} else {
 		m.ready = append([]string{l.ID}, m.ready...)
 	}
@@ -178,8 +320,17 @@ func (m *model) mend(rt *rapid.T) {
 		if err := m.q.Discard(testContext(m.t), id); err != nil {
 			rt.Fatal(err)
 		}
-		delete(m.attempt, id)
+		m.forget(id)
 	} else {
+		if owner, taken := m.unique[m.task[id].Unique]; taken && owner != id {
+			if err := m.q.Retry(testContext(m.t), id); !errors.Is(err, queue.ErrDuplicate) {
+				rt.Fatalf("retry: %v, want ErrDuplicate", err)
+			}
+			return
+		}
+		if key := m.task[id].Unique; key != "" {
+			m.unique[key] = id
+		}
 		if err := m.q.Retry(testContext(m.t), id); err != nil {
 			rt.Fatal(err)
 		}
@@ -192,7 +343,7 @@ func (m *model) mend(rt *rapid.T) {
 // check compares the whole of Redis with the model.
 func (m *model) check(rt *rapid.T) {
 	ctx := testContext(m.t)
-	want := queue.Stats{Ready: len(m.ready), Leased: len(m.leased), Dead: len(m.dead)}
+	want := queue.Stats{Ready: len(m.ready), Leased: len(m.leased), Dead: len(m.dead), Paused: m.paused}
 	if got := stats(m.t, m.q); got != want {
 		rt.Fatalf("stats %+v, want %+v", got, want)
 	}
@@ -205,6 +356,9 @@ func (m *model) check(rt *rapid.T) {
 	slices.Sort(bodies)
 	if err != nil || !slices.Equal(bodies, m.known()) {
 		rt.Fatalf("bodies %v, %v; want %v", bodies, err, m.known())
+	}
+	if keys, err := m.rdb.HKeys(ctx, m.prefix+"unique").Result(); err != nil || len(keys) != len(m.unique) {
+		rt.Fatalf("unique keys %v, %v; want %v", keys, err, m.unique)
 	}
 	metas, err := m.rdb.HKeys(ctx, keys[4]).Result()
 	if err != nil {

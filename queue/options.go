@@ -2,6 +2,7 @@ package queue
 
 import (
 	"fmt"
+	"math"
 	"net/url"
 	"strconv"
 	"strings"
@@ -69,7 +70,7 @@ func parseOptions(text string) (o Options, err error) {
 		case 't':
 			var ms int64
 			ms, err = strconv.ParseInt(value, 10, 64)
-			o.Timeout = time.Duration(ms) * time.Millisecond
+			o.Timeout = time.Duration(min(ms, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
 		}
 		if err != nil {
 			return o, fmt.Errorf("%w: option %q: %w", ErrReply, part, err)

@@ -3,6 +3,7 @@ package queue_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 	"sync/atomic"
@@ -37,14 +38,28 @@ func wantClean(t testing.TB, q *queue.Queue) {
 // content is all that a queue's keys hold.
 func content(t testing.TB, rdb redis.UniversalClient, prefix string) map[string]string {
 	t.Helper()
+	ctx := testContext(t)
 	all := make(map[string]string)
-	for _, name := range []string{"ready", "delayed", "leased", "body", "meta", "clock", "wake", "dead", "unique", "unique_until", "paused"} {
-		dump, err := rdb.Dump(testContext(t), prefix+name).Result()
+	note := func(name string, value any, err error) {
 		if err != nil && !errors.Is(err, redis.Nil) {
 			t.Fatal(err)
 		}
-		all[name] = dump
+		all[name] = fmt.Sprintf("%q", value) // maps are printed in order
 	}
+	for _, name := range []string{"ready", "delayed", "leased", "dead", "unique_until"} {
+		set, err := rdb.ZRangeWithScores(ctx, prefix+name, 0, -1).Result()
+		note(name, fmt.Sprint(set), err)
+	}
+	for _, name := range []string{"body", "meta", "unique"} {
+		hash, err := rdb.HGetAll(ctx, prefix+name).Result()
+		note(name, hash, err)
+	}
+	for _, name := range []string{"clock", "paused"} {
+		value, err := rdb.Get(ctx, prefix+name).Result()
+		note(name, value, err)
+	}
+	tokens, err := rdb.LRange(ctx, prefix+"wake", 0, -1).Result()
+	note("wake", tokens, err)
 	return all
 }
 
@@ -63,7 +78,7 @@ func TestQueue_VerifyBusy(t *testing.T) {
 				case n%7 == 0:
 					errs[i] = errors.New("bad at all times")
 				case n%3 == 0 && task.Attempt == 1:
-					errs[i] = queue.Snooze(time.Millisecond)
+					errs[i] = queue.RetryIn(time.Millisecond, nil)
 				}
 			}
 			return errs

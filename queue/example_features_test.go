@@ -1,0 +1,199 @@
+package queue_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/queue"
+)
+
+// exampleQueue is an empty queue on a Redis of its own.
+func exampleQueue() (q *queue.Queue, rdb *redis.Client, closeAll func()) {
+	server, err := miniredis.Run() // stands in for a Redis
+	must(err)
+	rdb = redis.NewClient(&redis.Options{Addr: server.Addr(), MaxRetries: -1, ContextTimeoutEnabled: true})
+	q, err = queue.New(rdb, queue.Config{Prefix: "shop:{mail}:"})
+	must(err)
+	return q, rdb, func() {
+		must(rdb.Close())
+		server.Close()
+	}
+}
+
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+// A second reminder to the same customer is refused while the first is in the queue.
+func ExampleTask_unique() {
+	q, _, closeAll := exampleQueue()
+	defer closeAll()
+	ctx := context.Background()
+
+	status, err := q.Enqueue(ctx, queue.Task{ID: "1", Unique: "reminder:alice"}, queue.Task{ID: "2", Unique: "reminder:alice"})
+	must(err)
+	fmt.Println(status)
+	f, err := q.Dequeue(ctx, 1)
+	must(err)
+	_, err = q.Ack(ctx, f.Tasks...)
+	must(err)
+	status, err = q.Enqueue(ctx, queue.Task{ID: "3", Unique: "reminder:alice"})
+	must(err)
+	fmt.Println(status)
+	// Output:
+	// [ok duplicate]
+	// [ok]
+}
+
+// A task says what kind it is, how often it is tried, and how long a try may take.
+func ExampleTask_options() {
+	q, _, closeAll := exampleQueue()
+	defer closeAll()
+	ctx := context.Background()
+
+	_, err := q.Enqueue(ctx, queue.Task{ID: "1", Type: "invoice", MaxAttempts: 3, Timeout: 30 * time.Second})
+	must(err)
+	f, err := q.Dequeue(ctx, 1)
+	must(err)
+	for _, t := range f.Tasks {
+		fmt.Println(t.Type, t.MaxAttempts, t.Timeout)
+	}
+	// Output: invoice 3 30s
+}
+
+// While a queue is paused nothing is taken from it.
+func ExampleQueue_Pause() {
+	q, _, closeAll := exampleQueue()
+	defer closeAll()
+	ctx := context.Background()
+
+	must(q.Pause(ctx))
+	_, err := q.Enqueue(ctx, queue.Task{ID: "1"})
+	must(err)
+	f, err := q.Dequeue(ctx, 1)
+	must(err)
+	fmt.Println("paused:", len(f.Tasks))
+	must(q.Resume(ctx))
+	f, err = q.Dequeue(ctx, 1)
+	must(err)
+	fmt.Println("resumed:", len(f.Tasks))
+	// Output:
+	// paused: 0
+	// resumed: 1
+}
+
+// A task is taken back, wherever it is.
+func ExampleQueue_Cancel() {
+	q, _, closeAll := exampleQueue()
+	defer closeAll()
+	ctx := context.Background()
+
+	_, err := q.Enqueue(ctx, queue.Task{ID: "1"}, queue.Task{ID: "2", Due: time.Now().Add(time.Hour)})
+	must(err)
+	states, err := q.Cancel(ctx, "1", "2", "3")
+	must(err)
+	fmt.Printf("%q\n", states)
+	// Output: ["ready" "delayed" ""]
+}
+
+// A state is read page by page.
+func ExampleQueue_List() {
+	q, _, closeAll := exampleQueue()
+	defer closeAll()
+	ctx := context.Background()
+
+	_, err := q.Enqueue(ctx, queue.Task{ID: "1", Type: "mail"}, queue.Task{ID: "2", Type: "mail"}, queue.Task{ID: "3", Type: "invoice"})
+	must(err)
+	for offset := 0; ; offset += 2 {
+		page, err := q.List(ctx, queue.StateReady, offset, 2)
+		must(err)
+		if len(page) == 0 {
+			return
+		}
+		for _, t := range page {
+			fmt.Println(t.ID, t.Type)
+		}
+	}
+	// Output:
+	// 1 mail
+	// 2 mail
+	// 3 invoice
+}
+
+// Somebody deleted a key by hand; the tasks are found and made ready again.
+func ExampleQueue_Verify() {
+	q, rdb, closeAll := exampleQueue()
+	defer closeAll()
+	ctx := context.Background()
+
+	_, err := q.Enqueue(ctx, queue.Task{ID: "1"})
+	must(err)
+	must(rdb.Del(ctx, "shop:{mail}:ready").Err())
+	report, err := q.Verify(ctx, true)
+	must(err)
+	fmt.Println("lost:", report.Lost)
+	report, err = q.Verify(ctx, false)
+	must(err)
+	fmt.Println("clean:", report.Clean())
+	// Output:
+	// lost: [1]
+	// clean: true
+}
+
+// A task is done and the next one of its chain added, in one step.
+func ExampleQueue_Complete() {
+	q, _, closeAll := exampleQueue()
+	defer closeAll()
+	ctx := context.Background()
+
+	_, err := q.Enqueue(ctx, queue.Task{ID: "pay-1"})
+	must(err)
+	f, err := q.Dequeue(ctx, 1)
+	must(err)
+	status, err := q.Complete(ctx, queue.Completion{Task: f.Tasks[0], Next: []queue.Task{{ID: "ship-1"}}})
+	must(err)
+	fmt.Println(status)
+	f, err = q.Dequeue(ctx, 1)
+	must(err)
+	fmt.Println(f.Tasks[0].ID)
+	// Output:
+	// [done]
+	// ship-1
+}
+
+// A handler for single tasks, with something around it.
+func ExampleEach() {
+	q, _, closeAll := exampleQueue()
+	defer closeAll()
+	ctx, stop := context.WithCancel(context.Background())
+
+	_, err := q.Enqueue(ctx, queue.Task{ID: "1"}, queue.Task{ID: "2", MaxAttempts: 1}, queue.Task{ID: "3"})
+	must(err)
+	logged := func(next queue.Handler) queue.Handler {
+		return func(ctx context.Context, t queue.Leased) error {
+			err := next(ctx, t)
+			fmt.Println(t.ID, err)
+			return err
+		}
+	}
+	must(q.Run(ctx, queue.Each(1, func(_ context.Context, t queue.Leased) error {
+		switch t.ID {
+		case "2":
+			return errors.New("no such user")
+		case "3":
+			stop() // the example ends with its last task
+		}
+		return nil
+	}, logged), queue.RunConfig{}))
+	// Output:
+	// 1 <nil>
+	// 2 no such user
+	// 3 <nil>
+}
