@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -60,6 +61,7 @@ func parseFetched(reply []string, token string, until time.Time) (Fetched, error
 	f := Fetched{More: reply[0] == "1", Next: time.Duration(next) * time.Millisecond}
 	reply = reply[2:]
 	f.Tasks = make([]Leased, 0, len(reply)/3)
+	over := make([]atomic.Bool, len(reply)/3)
 	var head, value string
 	var attempt, priority int
 	var options Options
@@ -74,7 +76,7 @@ func parseFetched(reply []string, token string, until time.Time) (Fetched, error
 		}
 		f.Tasks = append(f.Tasks, Leased{
 			ID: reply[0], Payload: []byte(reply[1]), Attempt: attempt, Token: value,
-			Priority: priority, Options: options, LeaseUntil: until,
+			Priority: priority, Options: options, LeaseUntil: until, over: &over[len(f.Tasks)],
 		})
 	}
 	return f, nil

@@ -18,6 +18,9 @@ type Middleware func(next Handler) Handler
 // ErrTimeout is the cause with which a task's context ends when its own Timeout is over.
 var ErrTimeout = errors.New("queue: task timed out")
 
+// errGoexit fails the task whose handler ended its goroutine.
+var errGoexit = errors.New("queue: handler ended its goroutine")
+
 // Each makes a BatchHandler that runs h on the tasks of a batch one by one, up
 // to parallel (at least 1) of them at once. A task's context ends with ErrTimeout
 // after its Timeout; what it returns then counts as a failed attempt. A panic
@@ -36,18 +39,15 @@ func Each(parallel int, h Handler, middleware ...Middleware) BatchHandler {
 			return errs
 		}
 		var work sync.WaitGroup
-		next := make(chan int)
-		for range min(parallel, len(tasks)) {
+		room := make(chan struct{}, parallel)
+		for i := range tasks {
+			room <- struct{}{}
 			work.Go(func() {
-				for i := range next {
-					errs[i] = one(ctx, tasks[i], h)
-				}
+				defer func() { <-room }()
+				errs[i] = errGoexit // stays where the handler ends its goroutine
+				errs[i] = one(ctx, tasks[i], h)
 			})
 		}
-		for i := range tasks {
-			next <- i
-		}
-		close(next)
 		work.Wait()
 		return errs
 	}

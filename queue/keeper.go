@@ -72,7 +72,7 @@ func (k *keeper) loop(r *runner, tasks []Leased, quit <-chan struct{}) {
 			next.Reset(again)
 			continue
 		}
-		if n := len(tasks) - count(status, Done); n > 0 {
+		if n := lostOf(tasks, status); n > 0 {
 			k.lose(r, n)
 			return
 		}
@@ -82,6 +82,17 @@ func (k *keeper) loop(r *runner, tasks []Leased, quit <-chan struct{}) {
 		lost.Reset(time.Until(k.until()))
 		next.Reset(every)
 	}
+}
+
+// lostOf counts the leases that are no more ours. Those that the handler ended
+// itself by Complete are none of them.
+func lostOf(tasks []Leased, status []AckStatus) (n int) {
+	for i, s := range status {
+		if s != Done && (tasks[i].over == nil || !tasks[i].over.Load()) {
+			n++
+		}
+	}
+	return n
 }
 
 func (k *keeper) lose(r *runner, n int) {

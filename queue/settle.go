@@ -49,7 +49,8 @@ const maxNext = 64
 // Complete acknowledges tasks and adds those that follow, each task in one step
 // with its own: neither happens without the other. Per task: Done, Stale,
 // Missing or NoRoom; only Done changed anything. Repeating it after an unknown
-// outcome is safe, and then says Missing.
+// outcome is safe, and then says Missing. A handler of Run that completes a task
+// itself returns nil for it.
 // Errors: ErrInvalidTask, with nothing done; otherwise as Ack.
 func (q *Queue) Complete(ctx context.Context, completions ...Completion) ([]AckStatus, error) {
 	for _, c := range completions {
@@ -76,6 +77,11 @@ func (q *Queue) Complete(ctx context.Context, completions ...Completion) ([]AckS
 		status, err := letters(q.run(ctx, completeScript, args...), len(chunk), ackStatus)
 		if err != nil {
 			return append(out, make([]AckStatus, len(completions)-len(out))...), fmt.Errorf("complete %d tasks: %w", len(chunk), err)
+		}
+		for i, s := range status {
+			if over := chunk[i].Task.over; over != nil && (s == Done || s == Missing) {
+				over.Store(true)
+			}
 		}
 		out = append(out, status...)
 	}

@@ -1,6 +1,9 @@
 package queue
 
-import "time"
+import (
+	"sync/atomic"
+	"time"
+)
 
 // Task is what a producer adds.
 type Task struct {
@@ -52,6 +55,9 @@ type Leased struct {
 	// LeaseUntil is when the lease ends at the earliest, on this process's
 	// monotonic clock: it counts from before the request was sent.
 	LeaseUntil time.Time
+	// over is set once Complete of this process has ended the lease, so that
+	// whoever extends it does not take that for a loss. Copies share it.
+	over *atomic.Bool
 }
 
 // EnqueueStatus says what became of one task given to Enqueue.

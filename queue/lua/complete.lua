@@ -19,7 +19,7 @@ while at <= #ARGV do
     status[i] = 'M'
   elseif meta ~= token then
     status[i] = 'S'
-  elseif queue_room(0, max_length) + 1 < n then
+  elseif n > 0 and queue_room(0, max_length) + 1 < n then
     status[i] = 'F'
   else
     status[i] = 'K'
