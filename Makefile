@@ -75,6 +75,10 @@ bench: deps ## Measure the speed ratios (ARGS: options of internal/bench)
 bench-lock: deps ## Compare the lock with other libraries (ARGS: options of bench/lock)
 	cd bench && $(GO) run ./lock $(ARGS)
 
+.PHONY: bench-queue
+bench-queue: deps ## Compare the queue with asynq (ARGS: options of bench/queue)
+	cd bench && $(GO) run ./queue $(ARGS)
+
 .PHONY: loadtest
 loadtest: ## Start the service, send a burst, check the result (ARGS: options of loadtest)
 	$(GO) run ./loadtest $(ARGS)

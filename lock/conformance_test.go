@@ -627,7 +627,7 @@ func specWithoutWatchdog(t *testing.T, p *specPlace) {
 	ctx, name := testContext(t), resource(t)
 	m := p.manager(t, slow)
 	// Given a lock that is not to be renewed,
-	l, err := m.Acquire(ctx, name, WithTTL(200*time.Millisecond), WithoutWatchdog())
+	l, err := m.Acquire(ctx, name, WithTTL(time.Second), WithoutWatchdog())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -342,7 +342,7 @@ func TestWithMaxHold(t *testing.T) {
 		})
 		t.Run("TTLFirst", func(t *testing.T) {
 			// Given a lock that is not renewed, then its TTL may end it first.
-			l := specWith(t, m, resource(t), WithTTL(50*time.Millisecond), WithoutWatchdog(), WithMaxHold(time.Hour))
+			l := specWith(t, m, resource(t), WithTTL(500*time.Millisecond), WithoutWatchdog(), WithMaxHold(time.Hour))
 			specCause(t, l, ErrLost)
 		})
 	})

@@ -43,7 +43,7 @@ func quorumTTL(t *testing.T, nodes quorumNodes) {
 	mustRelease(t, l)
 	nodes.awaitFree(t, name)
 
-	short, err := m.Acquire(ctx, name, WithTTL(200*time.Millisecond), WithoutWatchdog())
+	short, err := m.Acquire(ctx, name, WithTTL(time.Second), WithoutWatchdog())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,9 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"flashsale/bench/internal/crew"
+	"flashsale/bench/internal/meter"
 )
 
 const (
@@ -24,9 +27,6 @@ const (
 	// dialled, scripts loaded, subscriptions confirmed, and everyone is in the
 	// queue.
 	warmUp = 300 * time.Millisecond
-	// patience bounds what should not take long: clean-ups, and goroutines
-	// whose context has ended.
-	patience = 20 * time.Second
 )
 
 // parallelism is how many goroutines the uncontended phases run.
@@ -48,7 +48,7 @@ type bench struct {
 func (b *bench) run(ctx context.Context, all []contender) (*results, error) {
 	r := newResults(all)
 	for round := range b.opts.rounds {
-		if err := b.round(ctx, turn(all, round), round, r); err != nil {
+		if err := b.round(ctx, crew.Turn(all, round), round, r); err != nil {
 			return nil, err
 		}
 	}
@@ -137,7 +137,7 @@ func (b *bench) open(ctx context.Context, c contender, process string, n int) ([
 }
 
 func closeAll(ctx context.Context, lockers []locker) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), crew.Patience)
 	defer cancel()
 	var errs []error
 	for _, l := range lockers {
@@ -146,40 +146,10 @@ func closeAll(ctx context.Context, lockers []locker) error {
 	return errors.Join(errs...)
 }
 
-// crew runs fn in n goroutines; the channel then gives their joined errors.
-func crew(n int, fn func(i int) error) <-chan error {
-	each := make(chan error, n)
-	for i := range n {
-		go func() { each <- fn(i) }()
-	}
-	done := make(chan error, 1)
-	go func() {
-		var errs []error
-		for range n {
-			errs = append(errs, <-each)
-		}
-		done <- errors.Join(errs...)
-	}()
-	return done
-}
-
-// finish waits for a crew whose work should be over, but not for ever: a lock
-// that hangs must not hang the run.
-func finish(done <-chan error) error {
-	timer := time.NewTimer(patience)
-	defer timer.Stop()
-	select {
-	case err := <-done:
-		return err
-	case <-timer.C:
-		return errors.New("goroutines hang although their work has ended")
-	}
-}
-
 // warm makes the connections of every waiter's goroutine and loads the scripts.
 // A call that stalls is only given up, for it is not what is measured.
 func warm(ctx context.Context, lockers []locker) error {
-	return finish(crew(waiters, func(i int) error {
+	return crew.Finish(crew.Run(waiters, func(i int) error {
 		name := resource("warm")
 		wait, cancel := context.WithTimeout(ctx, stallTime)
 		defer cancel()
@@ -200,25 +170,13 @@ func warm(ctx context.Context, lockers []locker) error {
 }
 
 // window takes readings d apart, and says when they were taken.
-func (b *bench) window(ctx context.Context, d time.Duration) (before, after reading, err error) {
-	if before, err = read(ctx, b.admin); err != nil {
+func (b *bench) window(ctx context.Context, d time.Duration) (before, after meter.Reading, err error) {
+	if before, err = meter.Read(ctx, b.admin); err != nil {
 		return before, after, err
 	}
-	if err := pause(ctx, d); err != nil {
+	if err := crew.Pause(ctx, d); err != nil {
 		return before, after, err
 	}
-	after, err = read(ctx, b.admin)
+	after, err = meter.Read(ctx, b.admin)
 	return before, after, err
-}
-
-// pause waits for d, or until ctx ends.
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }

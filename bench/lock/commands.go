@@ -4,6 +4,10 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"flashsale/bench/internal/crew"
+	"flashsale/bench/internal/meter"
+	"flashsale/bench/internal/stats"
 )
 
 // commands is what clients sent, as MONITOR saw it.
@@ -21,7 +25,9 @@ func (c commands) total() int {
 }
 
 // perAcquisition is how many commands one acquisition and its release took.
-func (c commands) perAcquisition() float64 { return ratio(float64(c.total()), float64(c.acquired)) }
+func (c commands) perAcquisition() float64 {
+	return stats.Ratio(float64(c.total()), float64(c.acquired))
+}
 
 // monitorWindow is how long commands per acquisition are counted. The count
 // does not depend on speed, which MONITOR lowers.
@@ -39,7 +45,7 @@ func (b *bench) commandsAlone(ctx context.Context, c contender) (result commands
 	defer func() { err = errors.Join(err, closeAll(ctx, lockers)) }()
 	work := startLoad(ctx, lockers[0], aloneGoroutines)
 	defer func() { err = errors.Join(err, work.end(&stalled)) }()
-	if err := pause(ctx, warmUp); err != nil {
+	if err := crew.Pause(ctx, warmUp); err != nil {
 		return result, 0, err
 	}
 	result, err = b.count(ctx, work.ops)
@@ -69,24 +75,24 @@ func (b *bench) count(ctx context.Context, acquired func() int64) (result comman
 // begun is called as the window begins; elapsed is its true length.
 func (b *bench) monitored(ctx context.Context, except string, d time.Duration, begun func(),
 ) (sent map[string]int, elapsed time.Duration, err error) {
-	m, err := startMonitor(ctx, b.addr, d+patience)
+	m, err := meter.StartMonitor(ctx, b.addr, d+crew.Patience)
 	if err != nil {
 		return nil, 0, err
 	}
-	defer func() { err = errors.Join(err, m.close()) }()
-	if err := m.begin(ctx, b.admin); err != nil {
+	defer func() { err = errors.Join(err, m.Close()) }()
+	if err := m.Begin(ctx, b.admin); err != nil {
 		return nil, 0, err
 	}
 	start := time.Now()
 	begun()
-	if err := pause(ctx, d); err != nil {
+	if err := crew.Pause(ctx, d); err != nil {
 		return nil, 0, err
 	}
-	from, err := m.end(ctx, b.admin)
+	from, err := m.End(ctx, b.admin)
 	elapsed = time.Since(start)
 	if err != nil {
 		return nil, 0, err
 	}
-	left, err := connections(ctx, b.admin, except)
-	return from.without(left), elapsed, err
+	left, err := meter.Connections(ctx, b.admin, except)
+	return from.Without(left), elapsed, err
 }

@@ -9,12 +9,15 @@ import (
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
+
+	"flashsale/bench/internal/crew"
+	"flashsale/bench/internal/meter"
 )
 
 // contended is one phase in which everyone wants the same resource. Its figures
 // are those of a window that begins when all are in the queue.
 type contended struct {
-	usage
+	meter.Usage
 	acquired int // acquisitions
 	byItself int // those by the goroutine that had just released
 
@@ -56,7 +59,7 @@ type arena struct {
 func enterArena(ctx, wait context.Context, lockers []locker, hold, rest time.Duration) (*arena, <-chan error) {
 	a := &arena{resource: resource("shared"), hold: hold, rest: rest, start: time.Now(), samples: make([][]sample, waiters)}
 	a.last.Store(-1)
-	return a, crew(waiters, func(i int) error { return a.compete(ctx, wait, lockers[i%len(lockers)], i) })
+	return a, crew.Run(waiters, func(i int) error { return a.compete(ctx, wait, lockers[i%len(lockers)], i) })
 }
 
 // compete acquires, holds and releases until wait ends.
@@ -115,7 +118,7 @@ func (a *arena) leave(me int) {
 
 // contended runs one phase: all waiters on one resource, holding it so long.
 func (b *bench) contended(ctx context.Context, c contender, hold time.Duration) (contended, error) {
-	var before, after reading
+	var before, after meter.Reading
 	a, err := b.compete(ctx, c, hold, func(context.Context, *arena) (err error) {
 		before, after, err = b.window(ctx, b.opts.duration)
 		return err
@@ -123,8 +126,8 @@ func (b *bench) contended(ctx context.Context, c contender, hold time.Duration) 
 	if err != nil {
 		return contended{}, err
 	}
-	result, err := a.summary(before.at.Sub(a.start), after.at.Sub(a.start))
-	result.usage = after.since(before)
+	result, err := a.summary(before.At.Sub(a.start), after.At.Sub(a.start))
+	result.Usage = after.Since(before)
 	return result, err
 }
 
@@ -140,15 +143,15 @@ func (b *bench) compete(ctx context.Context, c contender, hold time.Duration,
 	if err := warm(ctx, lockers); err != nil {
 		return nil, err
 	}
-	wait, cancel := context.WithTimeout(ctx, warmUp+b.opts.duration+patience)
+	wait, cancel := context.WithTimeout(ctx, warmUp+b.opts.duration+crew.Patience)
 	defer cancel()
 	a, done := enterArena(ctx, wait, lockers, hold, b.opts.rest)
-	err = pause(ctx, warmUp)
+	err = crew.Pause(ctx, warmUp)
 	if err == nil {
 		err = measure(ctx, a)
 	}
 	cancel()
-	return a, errors.Join(err, finish(done))
+	return a, errors.Join(err, crew.Finish(done))
 }
 
 // summary is what happened between two moments since the start. A wait counts

@@ -77,16 +77,6 @@ func choose(names string) ([]contender, error) {
 	return chosen, nil
 }
 
-// turn returns the contenders in the order of a round: each round begins one
-// further on, so that nobody always runs on a machine that has just cooled down.
-func turn(all []contender, round int) []contender {
-	order := make([]contender, 0, len(all))
-	for i := range all {
-		order = append(order, all[(i+round)%len(all)])
-	}
-	return order
-}
-
 // goRedis is the client of everyone who uses go-redis, with the same options.
 func goRedis(addr, process string) *redis.Client {
 	return redis.NewClient(&redis.Options{

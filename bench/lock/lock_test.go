@@ -1,51 +1,13 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
-	"maps"
 	"strings"
 	"testing"
 	"time"
+
+	"flashsale/bench/internal/meter"
 )
-
-func TestCount(t *testing.T) {
-	t.Parallel()
-	stream := strings.Join([]string{
-		`+1700000000.000001 [0 127.0.0.1:1] "evalsha" "before"`,
-		`+1700000000.000002 [0 127.0.0.1:9] "echo" "bench:begin"`,
-		`+1700000000.000003 [0 127.0.0.1:1] "EVALSHA" "a] \"b" "1"`,
-		`+1700000000.000004 [0 lua] "SET" "k" "v"`,
-		`+1700000000.000005 [0 127.0.0.1:2] "ping"`,
-		`+1700000000.000006 [0 127.0.0.1:1] "evalsha" "a" "bench:end"`,
-		`+1700000000.000007 [0 127.0.0.1:9] "echo" "bench:end"`,
-		`+1700000000.000008 [0 127.0.0.1:1] "evalsha" "after"`,
-	}, "\r\n")
-	got := count(bufio.NewReader(strings.NewReader(stream)))
-	if got.err != nil {
-		t.Fatal(got.err)
-	}
-	for _, tc := range []struct {
-		left map[string]bool
-		want map[string]int
-	}{
-		{nil, map[string]int{"evalsha": 2, "ping": 1}},
-		{map[string]bool{"127.0.0.1:1": true}, map[string]int{"ping": 1}},
-	} {
-		if sum := got.from.without(tc.left); !maps.Equal(sum, tc.want) {
-			t.Errorf("without %v: %v, want %v", tc.left, sum, tc.want)
-		}
-	}
-}
-
-func TestCount_Broken(t *testing.T) {
-	t.Parallel()
-	for _, stream := range []string{"", "-ERR no\r\n", `+1.0 [0 127.0.0.1:1] "ping"` + "\r\n"} {
-		if got := count(bufio.NewReader(strings.NewReader(stream))); got.err == nil {
-			t.Errorf("%q: no error", stream)
-		}
-	}
-}
 
 func TestArena_Summary(t *testing.T) {
 	t.Parallel()
@@ -80,32 +42,6 @@ func TestArena_Summary(t *testing.T) {
 	}
 }
 
-func TestMedianOf(t *testing.T) {
-	t.Parallel()
-	for _, tc := range []struct {
-		in   []float64
-		want float64
-	}{{nil, 0}, {[]float64{3}, 3}, {[]float64{9, 1, 4}, 4}, {[]float64{4, 1, 2, 9}, 3}} {
-		if got := medianOf(tc.in, func(f float64) float64 { return f }); got != tc.want {
-			t.Errorf("median of %v = %v, want %v", tc.in, got, tc.want)
-		}
-	}
-}
-
-func TestTurn(t *testing.T) {
-	t.Parallel()
-	all := contenders()
-	for place := range all {
-		first := make(map[string]bool)
-		for round := range all {
-			first[turn(all, round)[place].name()] = true
-		}
-		if len(first) != len(all) {
-			t.Errorf("place %d is taken by %d of %d", place, len(first), len(all))
-		}
-	}
-}
-
 func TestResults_Bars(t *testing.T) {
 	t.Parallel()
 	all, err := choose("ours, redislock")
@@ -113,9 +49,9 @@ func TestResults_Bars(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := newResults(all)
-	second := usage{elapsed: time.Second}
+	second := meter.Usage{Elapsed: time.Second}
 	for name, ops := range map[string]int64{"ours": 90, "redislock": 100} {
-		r.of[name].uncontended[8] = []uncontended{{usage: second, ops: ops}}
+		r.of[name].uncontended[8] = []uncontended{{Usage: second, ops: ops}}
 	}
 	r.of["ours"].contended[0] = []contended{{p99: 20}}
 	r.of["redislock"].contended[0] = []contended{{p99: 100}}

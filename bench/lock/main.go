@@ -20,6 +20,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"flashsale/bench/internal/server"
 )
 
 func main() {
@@ -74,14 +76,14 @@ func run(ctx context.Context, args []string, out, errout io.Writer) (err error) 
 	if err != nil {
 		return err
 	}
-	s, err := startServer(ctx)
+	s, err := server.Start(ctx, server.Config{})
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, s.stop()) }()
-	admin := redis.NewClient(&redis.Options{Addr: s.addr})
+	defer func() { err = errors.Join(err, s.Stop()) }()
+	admin := redis.NewClient(&redis.Options{Addr: s.Addr})
 	defer func() { err = errors.Join(err, admin.Close()) }()
-	b := &bench{opts: o, addr: s.addr, admin: admin, progress: errout}
+	b := &bench{opts: o, addr: s.Addr, admin: admin, progress: errout}
 	r, err := b.run(ctx, all)
 	if err != nil {
 		return err

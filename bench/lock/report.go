@@ -1,14 +1,13 @@
 package main
 
 import (
-	"cmp"
 	"fmt"
 	"io"
-	"maps"
-	"slices"
-	"strings"
 	"text/tabwriter"
 	"time"
+
+	"flashsale/bench/internal/meter"
+	"flashsale/bench/internal/stats"
 )
 
 // report writes the tables, then the bars.
@@ -47,8 +46,8 @@ func (r *results) uncontendedTable(w io.Writer) {
 		fmt.Fprint(w, name)
 		for _, n := range parallelism {
 			rounds := got.uncontended[n]
-			client := medianOf(rounds, func(u uncontended) float64 { return per(u.clientCPU, int(u.ops)) })
-			server := medianOf(rounds, func(u uncontended) float64 { return per(u.redisCPU, int(u.ops)) })
+			client := stats.MedianOf(rounds, func(u uncontended) float64 { return stats.Per(u.ClientCPU, int(u.ops)) })
+			server := stats.MedianOf(rounds, func(u uncontended) float64 { return stats.Per(u.RedisCPU, int(u.ops)) })
 			fmt.Fprintf(w, "\t%.0f\t%.1f\t%.1f", speed(n)(got), client, server)
 		}
 		fmt.Fprintf(w, "\t%d\n", got.stalled)
@@ -61,19 +60,19 @@ func (r *results) handoverTable(w io.Writer, hold time.Duration) {
 	fmt.Fprintf(w, "contender\tp50\tp99\tp99 with itself\tagain itself\tacquired/s\tclient us\tRedis us\toverlaps\n")
 	for _, name := range r.names {
 		rounds := r.of[name].contended[hold]
-		m := func(pick func(contended) float64) float64 { return medianOf(rounds, pick) }
+		m := func(pick func(contended) float64) float64 { return stats.MedianOf(rounds, pick) }
 		var overlaps int64
 		for _, c := range rounds {
 			overlaps += c.overlaps
 		}
 		fmt.Fprintf(w, "%s\t%.0f\t%.0f\t%.0f\t%.0f %%\t%.0f\t%.1f\t%.1f\t%d\n", name,
-			m(func(c contended) float64 { return micros(c.p50) }),
-			m(func(c contended) float64 { return micros(c.p99) }),
-			m(func(c contended) float64 { return micros(c.anyP99) }),
-			m(func(c contended) float64 { return 100 * ratio(float64(c.byItself), float64(c.acquired)) }),
-			m(func(c contended) float64 { return float64(c.acquired) / c.elapsed.Seconds() }),
-			m(func(c contended) float64 { return per(c.clientCPU, c.acquired) }),
-			m(func(c contended) float64 { return per(c.redisCPU, c.acquired) }),
+			m(func(c contended) float64 { return stats.Micros(c.p50) }),
+			m(func(c contended) float64 { return stats.Micros(c.p99) }),
+			m(func(c contended) float64 { return stats.Micros(c.anyP99) }),
+			m(func(c contended) float64 { return 100 * stats.Ratio(float64(c.byItself), float64(c.acquired)) }),
+			m(func(c contended) float64 { return float64(c.acquired) / c.Elapsed.Seconds() }),
+			m(func(c contended) float64 { return stats.Per(c.ClientCPU, c.acquired) }),
+			m(func(c contended) float64 { return stats.Per(c.RedisCPU, c.acquired) }),
 			overlaps)
 	}
 }
@@ -82,11 +81,11 @@ func (r *results) fairnessTable(w io.Writer, hold time.Duration) {
 	fmt.Fprintf(w, "Fairness: waits of those %d waiters, hold %s, ms; waits cut off at the end are left out\n", waiters, hold)
 	fmt.Fprintf(w, "contender\tmean\tp99\tlongest\tlongest/mean\tnever served\n")
 	for _, name := range r.names {
-		m := func(pick func(contended) float64) float64 { return medianOf(r.of[name].contended[hold], pick) }
+		m := func(pick func(contended) float64) float64 { return stats.MedianOf(r.of[name].contended[hold], pick) }
 		fmt.Fprintf(w, "%s\t%.1f\t%.1f\t%.1f\t%.2f\t%.0f of %d\n", name,
-			m(func(c contended) float64 { return micros(c.meanWait) / 1000 }),
-			m(func(c contended) float64 { return micros(c.p99Wait) / 1000 }),
-			m(func(c contended) float64 { return micros(c.longestWait) / 1000 }),
+			m(func(c contended) float64 { return stats.Micros(c.meanWait) / 1000 }),
+			m(func(c contended) float64 { return stats.Micros(c.p99Wait) / 1000 }),
+			m(func(c contended) float64 { return stats.Micros(c.longestWait) / 1000 }),
 			m(contended.longestToMean),
 			m(func(c contended) float64 { return float64(c.unserved) }), waiters)
 	}
@@ -101,11 +100,11 @@ func (r *results) commandsTable(w io.Writer) {
 		if !got.waitsOnly {
 			alone = fmt.Sprintf("%.2f", got.commandsAlone.perAcquisition())
 		}
-		all := medianOf(got.contended[time.Millisecond], func(c contended) float64 {
-			return ratio(float64(c.calls), float64(c.acquired))
+		all := stats.MedianOf(got.contended[time.Millisecond], func(c contended) float64 {
+			return stats.Ratio(float64(c.Calls), float64(c.acquired))
 		})
 		fmt.Fprintf(w, "%s\t%s\t%.2f\t%.2f\t%s\n", name, alone, got.commandsContended.perAcquisition(), all,
-			breakdown(got.commandsContended.sent, float64(got.commandsContended.acquired)))
+			meter.Breakdown(got.commandsContended.sent, float64(got.commandsContended.acquired)))
 	}
 }
 
@@ -115,22 +114,8 @@ func (r *results) waitingTable(w io.Writer) {
 	for _, name := range r.names {
 		got := r.of[name].waiting
 		fmt.Fprintf(w, "%s\t%.2f\t%.1f %%\t%.1f %%\t%s\n", name, got.perWaiterSecond(),
-			100*ratio(float64(got.clientCPU), float64(got.usage.elapsed)),
-			100*ratio(float64(got.redisCPU), float64(got.usage.elapsed)),
-			breakdown(got.sent, waiters*got.elapsed.Seconds()))
+			100*stats.Ratio(float64(got.ClientCPU), float64(got.Usage.Elapsed)),
+			100*stats.Ratio(float64(got.RedisCPU), float64(got.Usage.Elapsed)),
+			meter.Breakdown(got.sent, waiters*got.elapsed.Seconds()))
 	}
 }
-
-// breakdown lists commands by name, most frequent first, each divided by n.
-func breakdown(sent map[string]int, n float64) string {
-	names := slices.SortedFunc(maps.Keys(sent), func(a, b string) int {
-		return cmp.Or(cmp.Compare(sent[b], sent[a]), cmp.Compare(a, b))
-	})
-	parts := make([]string, 0, len(names))
-	for _, name := range names {
-		parts = append(parts, fmt.Sprintf("%s %.2f", name, ratio(float64(sent[name]), n)))
-	}
-	return strings.Join(parts, ", ")
-}
-
-func micros(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }

@@ -1,8 +1,9 @@
 package main
 
 import (
-	"slices"
 	"time"
+
+	"flashsale/bench/internal/stats"
 )
 
 // results holds what was measured of each contender.
@@ -35,23 +36,6 @@ func newResults(all []contender) *results {
 	return r
 }
 
-// medianOf is the median over the rounds of what pick returns; 0 without rounds.
-func medianOf[T any](rounds []T, pick func(T) float64) float64 {
-	v := make([]float64, 0, len(rounds))
-	for _, r := range rounds {
-		v = append(v, pick(r))
-	}
-	slices.Sort(v)
-	switch n := len(v); {
-	case n == 0:
-		return 0
-	case n%2 == 1:
-		return v[n/2]
-	default:
-		return (v[n/2-1] + v[n/2]) / 2
-	}
-}
-
 // others returns a figure of everyone but ours, without those that have none.
 func (r *results) others(figure func(*result) float64) []float64 {
 	var v []float64
@@ -64,27 +48,16 @@ func (r *results) others(figure func(*result) float64) []float64 {
 }
 
 func speed(n int) func(*result) float64 {
-	return func(r *result) float64 { return medianOf(r.uncontended[n], uncontended.perSecond) }
+	return func(r *result) float64 { return stats.MedianOf(r.uncontended[n], uncontended.perSecond) }
 }
 
 func handoverP99(hold time.Duration) func(*result) float64 {
 	return func(r *result) float64 {
-		return medianOf(r.contended[hold], func(c contended) float64 { return float64(c.p99) })
+		return stats.MedianOf(r.contended[hold], func(c contended) float64 { return float64(c.p99) })
 	}
 }
 
 // longestToMean is a measure of fairness: 1 when everyone waits equally long.
-func (c contended) longestToMean() float64 { return ratio(float64(c.longestWait), float64(c.meanWait)) }
-
-// per is a use per acquisition, in microseconds.
-func per(d time.Duration, n int) float64 {
-	return ratio(float64(d)/float64(time.Microsecond), float64(n))
-}
-
-// ratio is a/b, and 0 where there is nothing to divide by.
-func ratio(a, b float64) float64 {
-	if b == 0 {
-		return 0
-	}
-	return a / b
+func (c contended) longestToMean() float64 {
+	return stats.Ratio(float64(c.longestWait), float64(c.meanWait))
 }

@@ -9,16 +9,19 @@ import (
 	"runtime/pprof"
 	"sync/atomic"
 	"time"
+
+	"flashsale/bench/internal/crew"
+	"flashsale/bench/internal/meter"
 )
 
 // uncontended is one phase of goroutines that nobody competes with.
 type uncontended struct {
-	usage
+	meter.Usage
 	ops     int64 // acquisitions with their release
 	stalled int64 // goroutines whose last call did not return by itself
 }
 
-func (u uncontended) perSecond() float64 { return float64(u.ops) / u.elapsed.Seconds() }
+func (u uncontended) perSecond() float64 { return float64(u.ops) / u.Elapsed.Seconds() }
 
 // uncontended runs n goroutines of one manager, each on a resource of its own.
 func (b *bench) uncontended(ctx context.Context, c contender, n int, profile string) (result uncontended, err error) {
@@ -29,7 +32,7 @@ func (b *bench) uncontended(ctx context.Context, c contender, n int, profile str
 	defer func() { err = errors.Join(err, closeAll(ctx, lockers)) }()
 	work := startLoad(ctx, lockers[0], n)
 	defer func() { err = errors.Join(err, work.end(&result.stalled)) }()
-	if err := pause(ctx, warmUp); err != nil {
+	if err := crew.Pause(ctx, warmUp); err != nil {
 		return result, err
 	}
 	if profile != "" {
@@ -42,7 +45,7 @@ func (b *bench) uncontended(ctx context.Context, c contender, n int, profile str
 	opsBefore := work.ops()
 	before, after, err := b.window(ctx, b.opts.duration)
 	result.ops = work.ops() - opsBefore
-	result.usage = after.since(before)
+	result.Usage = after.Since(before)
 	return result, err
 }
 
@@ -64,7 +67,7 @@ type counter struct {
 func startLoad(ctx context.Context, l locker, n int) *load {
 	wait, cancel := context.WithCancel(ctx)
 	w := &load{cancel: cancel, counts: make([]counter, n)}
-	w.done = crew(n, func(i int) error {
+	w.done = crew.Run(n, func(i int) error {
 		name := resource("own")
 		for !w.stop.Load() {
 			release, err := l.acquire(wait, name)
@@ -108,7 +111,7 @@ const stallTime = 2 * time.Second
 func (w *load) end(stalled *int64) error {
 	w.stop.Store(true)
 	timer := time.AfterFunc(stallTime, w.cancel)
-	err := finish(w.done)
+	err := crew.Finish(w.done)
 	timer.Stop()
 	w.cancel()
 	*stalled += w.stalled.Load()

@@ -6,14 +6,17 @@ import (
 	"fmt"
 	"sync/atomic"
 	"time"
+
+	"flashsale/bench/internal/crew"
+	"flashsale/bench/internal/meter"
 )
 
 // waiting is what it costs to wait for a lock that stays held.
 type waiting struct {
-	sent     map[string]int // commands of the waiters' connections, by name
-	elapsed  time.Duration  // how long they were counted
-	usage                   // of another window, without MONITOR, which costs CPU itself
-	overlaps int64          // waiters that got the lock although it was held
+	sent        map[string]int // commands of the waiters' connections, by name
+	elapsed     time.Duration  // how long they were counted
+	meter.Usage                // of another window, without MONITOR, which costs CPU itself
+	overlaps    int64          // waiters that got the lock although it was held
 }
 
 // perWaiterSecond is the number of commands per waiter and second.
@@ -53,7 +56,7 @@ func (b *bench) waiting(ctx context.Context, c contender) (result waiting, err e
 	}
 	wait, cancel := context.WithTimeout(ctx, holdBound)
 	var overlaps atomic.Int64
-	done := crew(waiters, func(i int) error {
+	done := crew.Run(waiters, func(i int) error {
 		release, err := lockers[i%len(lockers)].acquire(wait, name)
 		switch {
 		case err == nil:
@@ -67,20 +70,20 @@ func (b *bench) waiting(ctx context.Context, c contender) (result waiting, err e
 	})
 	err = b.watchWaiters(ctx, &result)
 	cancel()
-	err = errors.Join(err, finish(done))
+	err = errors.Join(err, crew.Finish(done))
 	result.overlaps = overlaps.Load()
 	return result, err
 }
 
 func (b *bench) watchWaiters(ctx context.Context, result *waiting) error {
-	if err := pause(ctx, joinTime); err != nil {
+	if err := crew.Pause(ctx, joinTime); err != nil {
 		return err
 	}
 	before, after, err := b.window(ctx, cpuWindow)
 	if err != nil {
 		return err
 	}
-	result.usage = after.since(before)
+	result.Usage = after.Since(before)
 	result.sent, result.elapsed, err = b.monitored(ctx, holderProcess, waitingWindow, func() {})
 	return err
 }

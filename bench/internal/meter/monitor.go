@@ -1,37 +1,42 @@
-package main
+package meter
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"flashsale/bench/internal/stats"
 )
 
-// monitor counts the commands that clients send, as MONITOR lists them. What a
+// Monitor counts the commands that clients send, as MONITOR lists them. What a
 // script calls inside is listed too, marked "lua", and not counted. Marks sent
 // with ECHO by another connection bound the window that counts, in the order in
 // which Redis itself saw everything.
-type monitor struct {
+type Monitor struct {
 	conn   net.Conn
-	result chan monitored
+	window chan result
 }
 
-// monitored is what happened within the window.
-type monitored struct {
-	from traffic
+// result is what happened within the window.
+type result struct {
+	from Traffic
 	err  error
 }
 
-// traffic counts commands by the sender's address and by lower-case name.
-type traffic map[string]map[string]int
+// Traffic counts commands by the sender's address and by lower-case name.
+type Traffic map[string]map[string]int
 
-// without adds up the commands by name, leaving out some addresses.
-func (t traffic) without(left map[string]bool) map[string]int {
+// Without adds up the commands by name, leaving out some addresses.
+func (t Traffic) Without(left map[string]bool) map[string]int {
 	sum := make(map[string]int)
 	for addr, commands := range t {
 		if left[addr] {
@@ -49,14 +54,14 @@ const (
 	markEnd   = "bench:end"
 )
 
-// startMonitor begins to listen. The window must be over within limit.
-func startMonitor(ctx context.Context, addr string, limit time.Duration) (*monitor, error) {
+// StartMonitor begins to listen. The window must be over within limit.
+func StartMonitor(ctx context.Context, addr string, limit time.Duration) (*Monitor, error) {
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "tcp", addr)
 	if err != nil {
 		return nil, err
 	}
-	m := &monitor{conn: conn, result: make(chan monitored, 1)}
+	m := &Monitor{conn: conn, window: make(chan result, 1)}
 	r := bufio.NewReaderSize(conn, 1<<16)
 	err = conn.SetDeadline(time.Now().Add(limit))
 	if err == nil {
@@ -71,49 +76,49 @@ func startMonitor(ctx context.Context, addr string, limit time.Duration) (*monit
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
-	go func() { m.result <- count(r) }()
+	go func() { m.window <- count(r) }()
 	return m, nil
 }
 
-// begin opens the window.
-func (m *monitor) begin(ctx context.Context, admin *redis.Client) error {
+// Begin opens the window.
+func (m *Monitor) Begin(ctx context.Context, admin *redis.Client) error {
 	return admin.Echo(ctx, markBegin).Err()
 }
 
-// end closes the window and returns what was sent within.
-func (m *monitor) end(ctx context.Context, admin *redis.Client) (traffic, error) {
+// End closes the window and returns what was sent within.
+func (m *Monitor) End(ctx context.Context, admin *redis.Client) (Traffic, error) {
 	if err := admin.Echo(ctx, markEnd).Err(); err != nil {
 		return nil, err
 	}
-	r := <-m.result
+	r := <-m.window
 	return r.from, r.err
 }
 
-// close ends the connection.
-func (m *monitor) close() error { return m.conn.Close() }
+// Close ends the connection.
+func (m *Monitor) Close() error { return m.conn.Close() }
 
 // count reads lines of the form
 //
 //	+1700000000.123456 [0 127.0.0.1:40000] "evalsha" "..."
 //
 // from the mark of the begin to that of the end.
-func count(r *bufio.Reader) monitored {
-	sent := make(traffic)
+func count(r *bufio.Reader) result {
+	sent := make(Traffic)
 	counting := false
 	for {
 		line, err := r.ReadString('\n')
 		if err != nil {
-			return monitored{err: fmt.Errorf("monitor: %w", err)}
+			return result{err: fmt.Errorf("monitor: %w", err)}
 		}
 		from, command, ok := parseMonitor(line)
 		switch {
 		case !ok:
-			return monitored{err: fmt.Errorf("monitor: unexpected line %q", line)}
+			return result{err: fmt.Errorf("monitor: unexpected line %q", line)}
 		case from == "lua":
 		case command == "echo" && strings.Contains(line, markBegin):
 			counting = true
 		case command == "echo" && strings.Contains(line, markEnd):
-			return monitored{from: sent}
+			return result{from: sent}
 		case counting:
 			if sent[from] == nil {
 				sent[from] = make(map[string]int)
@@ -132,8 +137,8 @@ func parseMonitor(line string) (from, command string, ok bool) {
 	return from, strings.ToLower(command), ok1 && ok2 && ok3 && ok4
 }
 
-// connections lists the addresses of a process's connections to Redis.
-func connections(ctx context.Context, admin *redis.Client, process string) (map[string]bool, error) {
+// Connections lists the addresses of a process's connections to Redis.
+func Connections(ctx context.Context, admin *redis.Client, process string) (map[string]bool, error) {
 	list, err := admin.ClientList(ctx).Result()
 	if err != nil {
 		return nil, fmt.Errorf("client list: %w", err)
@@ -150,4 +155,16 @@ func connections(ctx context.Context, admin *redis.Client, process string) (map[
 		}
 	}
 	return addrs, nil
+}
+
+// Breakdown lists commands by name, most frequent first, each divided by n.
+func Breakdown(sent map[string]int, n float64) string {
+	names := slices.SortedFunc(maps.Keys(sent), func(a, b string) int {
+		return cmp.Or(cmp.Compare(sent[b], sent[a]), cmp.Compare(a, b))
+	})
+	parts := make([]string, 0, len(names))
+	for _, name := range names {
+		parts = append(parts, fmt.Sprintf("%s %.2f", name, stats.Ratio(float64(sent[name]), n)))
+	}
+	return strings.Join(parts, ", ")
 }

@@ -1,0 +1,70 @@
+// Package crew says who runs: contenders in turns, and the goroutines of a phase,
+// with a bound on every wait for them.
+package crew
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// Patience bounds what should not take long: clean-ups, and goroutines whose
+// work has ended.
+const Patience = 20 * time.Second
+
+// Turn returns all in the order of a round: each round begins one further on, so
+// that nobody always runs on a machine that has just cooled down.
+func Turn[T any](all []T, round int) []T {
+	order := make([]T, 0, len(all))
+	for i := range all {
+		order = append(order, all[(i+round)%len(all)])
+	}
+	return order
+}
+
+// Run runs fn in n goroutines; the channel then gives their joined errors.
+func Run(n int, fn func(i int) error) <-chan error {
+	each := make(chan error, n)
+	for i := range n {
+		go func() { each <- fn(i) }()
+	}
+	done := make(chan error, 1)
+	go func() {
+		var errs []error
+		for range n {
+			errs = append(errs, <-each)
+		}
+		done <- errors.Join(errs...)
+	}()
+	return done
+}
+
+// Finish waits for goroutines whose work should be over, but not for ever: what
+// hangs must not hang the run.
+func Finish(done <-chan error) error {
+	timer := time.NewTimer(Patience)
+	defer timer.Stop()
+	select {
+	case err := <-done:
+		return err
+	case <-timer.C:
+		return errors.New("goroutines hang although their work has ended")
+	}
+}
+
+// Pause waits for d, or until ctx ends, and then returns its cause.
+func Pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// Cleanup is a context for what has to be done although ctx has ended.
+func Cleanup(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), Patience)
+}

@@ -1,0 +1,43 @@
+package crew_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"flashsale/bench/internal/crew"
+)
+
+func TestTurn(t *testing.T) {
+	t.Parallel()
+	all := []string{"a", "b", "c", "d"}
+	for place := range all {
+		first := make(map[string]bool)
+		for round := range all {
+			first[crew.Turn(all, round)[place]] = true
+		}
+		if len(first) != len(all) {
+			t.Errorf("place %d is taken by %d of %d", place, len(first), len(all))
+		}
+	}
+}
+
+func TestRun_JoinsErrors(t *testing.T) {
+	t.Parallel()
+	first, second := errors.New("first"), errors.New("second")
+	err := crew.Finish(crew.Run(3, func(i int) error { return []error{first, nil, second}[i] }))
+	if !errors.Is(err, first) || !errors.Is(err, second) {
+		t.Errorf("err = %v, want both", err)
+	}
+}
+
+func TestPause_Cancelled(t *testing.T) {
+	t.Parallel()
+	cause := errors.New("cause")
+	ctx, cancel := context.WithCancelCause(context.Background())
+	cancel(cause)
+	if err := crew.Pause(ctx, time.Hour); !errors.Is(err, cause) {
+		t.Errorf("err = %v, want the cause", err)
+	}
+}

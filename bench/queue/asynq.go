@@ -1,0 +1,126 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+)
+
+// asynqContender is asynq with its defaults, or tuned: it looks for tasks every
+// few milliseconds where the default is a second, and for due ones likewise
+// where the default is five, and does not log. In both settings it has one
+// queue, no StrictPriority and no HealthCheckFunc.
+func asynqContender(name string, tuned bool) contender {
+	cfg := asynq.Config{}
+	if tuned {
+		cfg.TaskCheckInterval = tunedInterval
+		cfg.DelayedTaskCheckInterval = tunedInterval
+		cfg.LogLevel = asynq.ErrorLevel
+	}
+	cfg.Concurrency = concurrency
+	return contender{
+		name: name, best: tuned, perCall: 1,
+		open: func(addr, queueName string) (queueClient, error) { return openAsynq(addr, queueName, cfg), nil },
+	}
+}
+
+// tunedInterval is how often the tuned asynq looks. Its default warns that a
+// low value loads Redis; what it costs is in the tables.
+const tunedInterval = 5 * time.Millisecond
+
+func openAsynq(addr, name string, cfg asynq.Config) queueClient {
+	rdb := goRedis(addr)
+	cfg.Queues = map[string]int{name: 1}
+	cfg.RetryDelayFunc = func(int, error, *asynq.Task) time.Duration { return retryDelay }
+	return &asynqClient{
+		rdb: rdb, name: name, cfg: cfg,
+		client: asynq.NewClientFromRedisClient(rdb), inspector: asynq.NewInspectorFromRedisClient(rdb),
+	}
+}
+
+type asynqClient struct {
+	rdb       *redis.Client
+	name      string
+	cfg       asynq.Config
+	client    *asynq.Client
+	inspector *asynq.Inspector
+}
+
+// enqueue adds tasks one at a time; asynq has no call for several.
+func (a *asynqClient) enqueue(ctx context.Context, jobs []job) error {
+	for _, j := range jobs {
+		// The id is given because ours has one too; asynq's own would be longer.
+		opts := []asynq.Option{asynq.Queue(a.name), asynq.TaskID(j.id)}
+		if !j.due.IsZero() {
+			opts = append(opts, asynq.ProcessAt(j.due))
+		}
+		if _, err := a.client.EnqueueContext(ctx, asynq.NewTask("bench", j.payload), opts...); err != nil {
+			return fmt.Errorf("enqueue %s: %w", j.id, err)
+		}
+	}
+	return nil
+}
+
+func (a *asynqClient) start(_ context.Context, h handler) (func() error, error) {
+	var wrong complaints
+	cfg := a.cfg
+	cfg.Logger = asynqLog{&wrong}
+	s := asynq.NewServerFromRedisClient(a.rdb, cfg)
+	err := s.Start(asynq.HandlerFunc(func(ctx context.Context, t *asynq.Task) error {
+		index, err := indexOf(t.Payload())
+		if err != nil {
+			wrong.add(err)
+			return nil
+		}
+		if errs := h(ctx, []int{index}); errs != nil {
+			return errs[0]
+		}
+		return nil
+	}))
+	if err != nil {
+		return nil, err
+	}
+	return func() error {
+		s.Shutdown()
+		return wrong.err()
+	}, nil
+}
+
+func (a *asynqClient) left(context.Context) (int, error) {
+	info, err := a.inspector.GetQueueInfo(a.name)
+	if errors.Is(err, asynq.ErrQueueNotFound) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	return info.Size, nil
+}
+
+func (a *asynqClient) close() error { return a.rdb.Close() }
+
+// asynqLog keeps what asynq complains of, and drops the rest: it would end up
+// between the tables.
+type asynqLog struct{ wrong *complaints }
+
+func (l asynqLog) Debug(...any)      {}
+func (l asynqLog) Info(...any)       {}
+func (l asynqLog) Warn(...any)       {}
+func (l asynqLog) Error(args ...any) { l.wrong.add(fmt.Errorf("asynq: %s", fmt.Sprint(args...))) }
+func (l asynqLog) Fatal(args ...any) { l.wrong.add(fmt.Errorf("asynq: %s", fmt.Sprint(args...))) }
+
+// openAsynqForRecovery is the tuned asynq with a handler call for each of the
+// tasks that are held. Its lease of 30 s and its look at ended leases once a
+// minute cannot be configured.
+func openAsynqForRecovery(addr, name string) queueClient {
+	return openAsynq(addr, name, asynq.Config{
+		Concurrency:              heldTasks,
+		TaskCheckInterval:        tunedInterval,
+		DelayedTaskCheckInterval: tunedInterval,
+		LogLevel:                 asynq.ErrorLevel,
+	})
+}

@@ -1,0 +1,153 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"flashsale/bench/internal/crew"
+	"flashsale/bench/internal/meter"
+)
+
+// producers is how many goroutines add tasks.
+var producers = []int{1, 16}
+
+const (
+	// enqueueTime is how long one measurement takes.
+	enqueueTime = 800 * time.Millisecond
+	// batchedCall is how many tasks a call of the batched setting adds.
+	batchedCall = 100
+)
+
+// way is a way to add tasks: a contender and how many a call adds.
+type way struct {
+	contender
+	perCall int
+}
+
+func (w way) String() string {
+	name := "asynq"
+	if w.ours {
+		name = "ours"
+	}
+	if w.perCall > 1 {
+		return fmt.Sprintf("%s, %d a call", name, w.perCall)
+	}
+	return name + ", one a call"
+}
+
+// ways lists those of the contenders chosen. Their settings do not matter here.
+func ways(all []contender) []way {
+	var list []way
+	if c, ok := pick(all, true); ok {
+		list = append(list, way{c, 1}, way{c, batchedCall})
+	}
+	if c, ok := pick(all, false); ok {
+		list = append(list, way{c, 1})
+	}
+	return list
+}
+
+// enqueued is one measurement.
+type enqueued struct {
+	meter.Usage
+	tasks int64
+}
+
+func (e enqueued) perSecond() float64 { return float64(e.tasks) / e.Elapsed.Seconds() }
+
+func (b *bench) enqueues(ctx context.Context, all []contender, round int, r *results) error {
+	for _, n := range producers {
+		for _, w := range crew.Turn(ways(all), round) {
+			err := b.with(ctx, w.contender, func(q queueClient) error {
+				got, err := b.enqueue(ctx, q, n, w.perCall)
+				r.noteEnqueued(w.String(), n, got)
+				return err
+			})
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// enqueue lets n producers add tasks without pause.
+func (b *bench) enqueue(ctx context.Context, q queueClient, n, perCall int) (result enqueued, err error) {
+	var stop atomic.Bool
+	counts := make([]counter, n)
+	done := crew.Run(n, func(i int) error {
+		for index := i << 32; !stop.Load(); index += perCall {
+			if err := q.enqueue(ctx, newJobs(index, perCall)); err != nil {
+				return err
+			}
+			counts[i].Add(int64(perCall))
+		}
+		return nil
+	})
+	defer func() {
+		stop.Store(true)
+		err = errors.Join(err, crew.Finish(done))
+	}()
+	if err := crew.Pause(ctx, warmUp); err != nil {
+		return result, err
+	}
+	before, err := meter.Read(ctx, b.admin)
+	if err != nil {
+		return result, err
+	}
+	result.tasks = -total(counts)
+	if err := crew.Pause(ctx, enqueueTime); err != nil {
+		return result, err
+	}
+	result.tasks += total(counts)
+	after, err := meter.Read(ctx, b.admin)
+	result.Usage = after.Since(before)
+	return result, err
+}
+
+// counter fills its cache lines, so that counting does not couple goroutines.
+type counter struct {
+	atomic.Int64
+	_ [120]byte
+}
+
+func total(counts []counter) int64 {
+	var n int64
+	for i := range counts {
+		n += counts[i].Load()
+	}
+	return n
+}
+
+// fillers is how many producers fill a queue before it is worked on.
+const fillers = 16
+
+// fill adds n tasks from index first on, in no order.
+func fill(ctx context.Context, q queueClient, first, n, perCall int) error {
+	return inParts(n, perCall, func(from, to int) error { return q.enqueue(ctx, newJobs(first+from, to-from)) })
+}
+
+// fillWith adds the tasks given, in no order.
+func fillWith(ctx context.Context, q queueClient, jobs []job, perCall int) error {
+	return inParts(len(jobs), perCall, func(from, to int) error { return q.enqueue(ctx, jobs[from:to]) })
+}
+
+// inParts lets the fillers call add for all of n, so many at a time. It ends by
+// itself, because each call is bounded by its client's time-outs.
+func inParts(n, size int, add func(from, to int) error) error {
+	var next atomic.Int64
+	return <-crew.Run(fillers, func(int) error {
+		for {
+			from := int(next.Add(int64(size))) - size
+			if from >= n {
+				return nil
+			}
+			if err := add(from, min(from+size, n)); err != nil {
+				return err
+			}
+		}
+	})
+}
