@@ -35,11 +35,12 @@ func (a *attempt) tell(n news) {
 // Acquire waits for the lock, in the order of arrival over all processes, until
 // ctx ends. The errors are ErrWaitTimeout (joined with why ctx ended),
 // ErrForeignKey, ErrClosed, ErrInvalid, ErrNoQuorum, ErrLost (the first answer
-// took longer than the TTL), or that of a Redis that cannot be reached at first; a waiter outlasts interruptions. It returns at the
-// deadline of ctx whatever Redis does; a cancellation during a call is noticed
-// when the call is answered, within Config.CallTimeout. When it fails it leaves
-// nothing behind: what it had is given back in the background, which
-// [Manager.Close] waits for. A manager made by NewQuorum knows no order.
+// took longer than the TTL), or that of a Redis that cannot be reached at first;
+// a waiter outlasts interruptions. It returns at the deadline of ctx whatever
+// Redis does; a cancellation during a call is noticed when the call is answered,
+// within Config.CallTimeout. When it fails it leaves nothing behind: what it had
+// is given back in the background, which [Manager.Close] waits for. A manager
+// made by NewQuorum knows no order.
 func (m *Manager) Acquire(ctx context.Context, resource string, opts ...Option) (*Lock, error) {
 	l, err := m.acquire(ctx, resource, true, opts)
 	if err != nil {
@@ -189,16 +190,15 @@ func (m *Manager) join(a *attempt) {
 // and came from a call sent at a known local time, so the handover was no
 // earlier than that time plus the difference of the clocks' readings. The
 // watchdog renews the lock to its full TTL after a quarter of the claim's time,
-// 100 ms at the latest; a short holding is over by then, and costs no call. Without the
-// watchdog the renewal follows at once, beside the holder's first work. When
-// the news comes late, half of the claim's time being gone, or replicas have to
-// confirm the lock, or ctx has ended, claim returns nothing and the script
-// decides.
+// 100 ms at the latest; a short holding is over by then, and costs no call.
+// Without the watchdog the renewal follows at once, beside the holder's first
+// work. When the news comes late, half of the claim's time being gone, or
+// replicas have to confirm the lock, or ctx has ended, claim returns nothing and
+// the script decides.
 func (m *Manager) claim(ctx context.Context, a *attempt, n news) (*Lock, error) {
 	// A handover from before the last answer is over: that answer was "taken".
-	over := n.setUS <= a.nowUS
-	if over || m.cfg.Replicas > 0 || hasEnded(ctx) {
-		return nil, nil
+	if n.setUS <= a.nowUS || m.cfg.Replicas > 0 || ctx.Err() != nil {
+		return nil, nil //nolint:nilerr // the script decides, and then looks at ctx itself
 	}
 	claimTTL := time.Duration(n.claimMS) * time.Millisecond
 	received := time.Now()

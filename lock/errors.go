@@ -49,8 +49,6 @@ func ended(ctx context.Context) error {
 	return errors.Join(err, cause)
 }
 
-func hasEnded(ctx context.Context) bool { return ctx.Err() != nil }
-
 // opError is an error with the operation and the resource before it.
 func opError(op, resource string, err error) error {
 	if resource == "" {

@@ -12,8 +12,8 @@ import (
 // gatherer sends scripts that are called at the same time together, in one
 // pipeline, because beside a Redis that is near the system calls cost most. A
 // call that finds nothing under way goes out by itself at once; those that come
-// while others are under way wait for the first of them to return, and then go
-// out together. Nothing waits for a timer.
+// while it is under way wait for it to return, and then go out together. A timer
+// is for those behind a call that hangs only.
 type gatherer struct {
 	rdb *redis.Client
 

@@ -7,9 +7,9 @@ import (
 
 // watchdog is the state of the one loop that renews all locks of a manager, and
 // ends those that could not be renewed in time. It makes no call itself, so that
-// it is never late; what it has to renew it hands to goroutines. It starts with the first lock and ends when it wakes up and finds none held, so
-// that a stream of short locks does not start it each time. Manager.mu guards
-// its fields.
+// it is never late; what it has to renew it hands to goroutines. It starts with
+// the first lock and ends when it wakes up and finds none held, so that a stream
+// of short locks does not start it each time. Manager.mu guards its fields.
 type watchdog struct {
 	running bool
 	next    time.Time     // when the loop wakes up by itself
@@ -67,8 +67,8 @@ func (m *Manager) kickDog() {
 
 // renewAt is when a lock is to be renewed: when a third of the TTL has gone by.
 // A lock that was extended for longer is asked for as often, because nothing
-// else tells of its loss. slack is how much earlier it may be, to come along with others. The caller
-// holds mu.
+// else tells of its loss. slack is how much earlier it may be, to come along
+// with others. The caller holds mu.
 func (h *holding) renewAt() (at time.Time, slack time.Duration) {
 	at = h.deadline.Add(h.settings.ttl/3 - validity(h.settings.ttl))
 	at = earlier(at, h.asked.Add(h.settings.ttl/3))
@@ -110,8 +110,9 @@ func (m *Manager) renewLoop() {
 const idleLook = 10 * time.Second
 
 // dueLocks returns the locks to renew, by their TTL, those whose time is over,
-// and when to look again. Those that are due soon come along, so that many locks make few round trips.
-// With no lock held, or at the end of the manager, the loop ends.
+// and when to look again. Those that are due soon come along, so that many locks
+// make few round trips. With no lock held, or at the end of the manager, the
+// loop ends.
 func (m *Manager) dueLocks(now time.Time) (due map[time.Duration][]*holding, over []*holding, next time.Time, running bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
