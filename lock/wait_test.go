@@ -551,3 +551,53 @@ func TestManager_deliver(t *testing.T) {
 		t.Fatalf("got %+v and %d more", got, len(a.told))
 	}
 }
+
+// TestManager_Acquire_OneCallPerInterval: while it waits, a waiter sends nothing
+// but its sign of life, once for each liveness interval.
+func TestManager_Acquire_OneCallPerInterval(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		const calls = 6
+		ctx, name := testContext(t), resource(t)
+		l := mustAcquire(t, newManager(t, rdb, slow), name)
+		cfg := slow
+		cfg.Liveness = 100 * time.Millisecond
+		own := redistest.Second(t, rdb)
+		m := newManager(t, own, cfg)
+		var mu sync.Mutex
+		var sent []time.Time
+		var others []string
+		own.AddHook(hook(func(next redis.ProcessHook) redis.ProcessHook {
+			return func(ctx context.Context, cmd redis.Cmder) error {
+				mu.Lock()
+				switch {
+				case runs(cmd, acquireScript):
+					sent = append(sent, time.Now())
+				case len(sent) > 2 && len(sent) < calls: // past the start, before the release
+					others = append(others, cmd.Name())
+				}
+				mu.Unlock()
+				return next(ctx, cmd)
+			}
+		}))
+		next := acquireAsync(ctx, m, name)
+		eventually(t, "the waiter has shown itself", func() bool {
+			mu.Lock()
+			defer mu.Unlock()
+			return len(sent) >= calls
+		})
+		mu.Lock()
+		// The first two are the try before the subscription and the joining call.
+		for i := 3; i < calls; i++ {
+			if gap := sent[i].Sub(sent[i-1]); gap < cfg.Liveness {
+				t.Errorf("call %d came %s after the one before, want at least %s", i, gap, cfg.Liveness)
+			}
+		}
+		if len(others) > 0 {
+			t.Errorf("it also sent %q", others)
+		}
+		mu.Unlock()
+		mustRelease(t, l)
+		mustRelease(t, awaitLock(t, next))
+	})
+}
