@@ -79,7 +79,7 @@ func (m *Manager) ForceRelease(ctx context.Context, resource, reason string) (to
 	if err != nil {
 		return "", opError("force release", resource, err)
 	}
-	held, token, handed, err := m.store.forceRelease(ctx, &k, "", reason)
+	held, token, handed, err := m.store.forceRelease(ctx, &k, reason)
 	if err == nil && !held {
 		err = ErrNotHeld
 	}

@@ -399,8 +399,8 @@ func (n *node) confirmed(ctx context.Context, conn *redis.Conn) error {
 	return nil
 }
 
-func (n *node) forceRelease(ctx context.Context, k *keys, token, reason string) (held bool, from string, handed bool, err error) {
-	vals, err := forceReleaseScript.Run(ctx, n.rdb, k[:], token, reason, n.args.releaseFlags[0], n.args.claim, n.args.reason).Slice()
+func (n *node) forceRelease(ctx context.Context, k *keys, reason string) (held bool, from string, handed bool, err error) {
+	vals, err := forceReleaseScript.Run(ctx, n.rdb, k[:], reason, n.args.releaseFlags[0], n.args.claim, n.args.reason).Slice()
 	if err != nil {
 		return false, "", false, err
 	}

@@ -489,14 +489,14 @@ func (q *quorum) inspect(ctx context.Context, k *keys, waiters int) (Info, error
 }
 
 // forceRelease takes the lock from whoever holds it, on every node.
-func (q *quorum) forceRelease(ctx context.Context, k *keys, token, reason string) (held bool, from string, handed bool, err error) {
+func (q *quorum) forceRelease(ctx context.Context, k *keys, reason string) (held bool, from string, handed bool, err error) {
 	info, err := q.inspect(ctx, k, 0)
 	if err != nil {
 		return false, "", false, err
 	}
 	kk := *k
 	votes := poll(ctx, q, "", everyOne(len(q.nodes)), q.timeout, func(ctx context.Context, _ int, n *node) (bool, error) {
-		held, _, _, err := n.forceRelease(ctx, &kk, token, reason)
+		held, _, _, err := n.forceRelease(ctx, &kk, reason)
 		return held, err
 	})
 	var failures []error

@@ -29,10 +29,9 @@ type store interface {
 	reasons(ctx context.Context, locks []*holding) []string
 	// inspect lists up to so many waiters.
 	inspect(ctx context.Context, k *keys, waiters int) (Info, error)
-	// forceRelease takes the lock from this token, or from whoever holds it if
-	// the token is "". from is the token it was taken from, "" for a key of
-	// another program.
-	forceRelease(ctx context.Context, k *keys, token, reason string) (held bool, from string, handed bool, err error)
+	// forceRelease takes the lock from whoever holds it. from is the token it was
+	// taken from, "" for a key of another program.
+	forceRelease(ctx context.Context, k *keys, reason string) (held bool, from string, handed bool, err error)
 }
 
 // reply is what came of asking for a lock.

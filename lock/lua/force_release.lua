@@ -2,11 +2,10 @@
 --
 -- KEYS: 1 lock, 2 waiters, 3 seen, 4 fence (see acquire.lua), 5 forced: token
 --       of the former holder, a space, the reason
--- ARGV: 1 token that must hold the lock, or "" for any holder, 2 reason, 3
---       flags: "r" where PUBLISH counts every receiver, 4 claim ms, 5 ms to
---       keep the reason
+-- ARGV: 1 reason, 2 flags: "r" where PUBLISH counts every receiver, 3 claim
+--       ms, 4 ms to keep the reason
 -- Returns {1, value the key held, 1 if a waiter was handed the lock}
---         {0, "", 0} nobody holds it, or not this token
+--         {0, "", 0} nobody holds it
 --         {-1, "", 0} a key of another type is in the way
 --
 -- Atomic, because the holder that is looked at must be the one that is put out.
@@ -19,20 +18,19 @@ if bad then return bad[1] == -1 and {-1, '', 0} or bad end
 if not value then return {0, '', 0} end
 
 local manager, token = lock_split(value)
-if ARGV[1] ~= '' and token ~= ARGV[1] then return {0, '', 0} end
 
 -- Its process hears of it at once if it listens, and at its next renewal if not.
 if not lock_broken(redis.pcall('GET', KEYS[5])) then
-  redis.call('SET', KEYS[5], token .. ' ' .. ARGV[2], 'PX', ARGV[5])
+  redis.call('SET', KEYS[5], token .. ' ' .. ARGV[1], 'PX', ARGV[4])
 end
 if manager ~= '' and string.sub(manager, 1, 1) ~= '~' then
-  redis.call('PUBLISH', 'lock:wake:' .. manager, '! ' .. token .. ' ' .. ARGV[2])
+  redis.call('PUBLISH', 'lock:wake:' .. manager, '! ' .. token .. ' ' .. ARGV[1])
 end
 
 local queue_broken = lock_broken(redis.pcall('ZCARD', KEYS[2])) or lock_broken(redis.pcall('HLEN', KEYS[3]))
   or lock_broken(stored)
 if not queue_broken
-  and lock_hand_over(nil, stored, lock_now(), ARGV[4], string.find(ARGV[3], 'r', 1, true)) then
+  and lock_hand_over(nil, stored, lock_now(), ARGV[3], string.find(ARGV[2], 'r', 1, true)) then
   return {1, value, 1}
 end
 redis.call('DEL', KEYS[1])
