@@ -391,10 +391,11 @@ func TestQuorum_Chase_Goroutines(t *testing.T) {
 		waiting = append(waiting, acquireAsync(ctx, m, name))
 	}
 	eventually(t, "many tries", func() bool { return tried.Load() > tries })
-	// Each waiter may have two rounds of calls to every node under way.
-	if n, limit := inBackground(t), waiters*2*quorumSize+5; n > limit {
-		t.Fatalf("%d goroutines for %d waiters, want at most %d", n, waiters, limit)
-	}
+	// A slow machine may have many rounds of calls under way, but they end; a
+	// goroutine for each release that failed would stay.
+	eventually(t, "two rounds of calls for each waiter", func() bool {
+		return inBackground(t) <= waiters*2*quorumSize+5
+	})
 	cancel()
 	for _, done := range waiting {
 		if r := await(t, done); !errors.Is(r.err, ErrWaitTimeout) {
