@@ -138,7 +138,7 @@ func TestQueue_PauseRuns(t *testing.T) {
 			receive(t, fmt.Sprintf("worker %d goes to sleep", i), asleep[i])
 		}
 		enqueue(t, q, queue.Task{ID: "new"})
-		wantStats(t, q, queue.Stats{Ready: 5, Paused: true})
+		waitFor(t, func() bool { return stats(t, q) == queue.Stats{Ready: 5, Paused: true} })
 		if len(running) > 0 {
 			t.Fatalf("%s was taken from a paused queue", <-running)
 		}

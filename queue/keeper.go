@@ -7,96 +7,165 @@ import (
 	"time"
 )
 
-// keeper extends the leases of one batch while its handler runs, and ends the
-// handler's context when they are lost.
+// keeper extends the leases of what a source has fetched and not yet settled,
+// and ends the handlers' contexts when they are lost.
 type keeper struct {
-	ctx    context.Context // the handler's
-	cancel context.CancelCauseFunc
-	done   sync.WaitGroup
+	s    *source
+	quit chan struct{}
 
-	mu  sync.Mutex
-	end time.Time // when the leases end, at the earliest
+	mu    sync.Mutex
+	hauls map[*haul]struct{}
 }
 
-// keep starts a keeper; stop must be called.
-func keep(r *runner, tasks []Leased) *keeper {
-	k := &keeper{end: tasks[0].LeaseUntil}
-	for i := range tasks {
-		if tasks[i].LeaseUntil.Before(k.end) {
-			k.end = tasks[i].LeaseUntil
-		}
-	}
-	k.ctx, k.cancel = context.WithCancelCause(r.work)
-	quit := k.ctx.Done()
-	k.done.Go(func() { k.loop(r, tasks, quit) })
-	return k
+func newKeeper(s *source) *keeper {
+	return &keeper{s: s, quit: make(chan struct{}), hauls: make(map[*haul]struct{})}
 }
 
-// stop ends the keeper and the handler's context, and returns when no extension is under way.
-func (k *keeper) stop() {
-	k.cancel(nil)
-	k.done.Wait()
-}
-
-func (k *keeper) until() time.Time {
+func (k *keeper) add(h *haul) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.end
+	k.hauls[h] = struct{}{}
 }
 
-// loop extends every third of a lease, and more often while that fails.
-func (k *keeper) loop(r *runner, tasks []Leased, quit <-chan struct{}) {
-	every, again := r.q.cfg.Lease/3, r.q.cfg.Lease/10
-	lost := time.NewTimer(time.Until(k.until()))
-	defer lost.Stop()
-	next := time.NewTimer(min(every, time.Until(k.until())/2))
-	defer next.Stop()
+func (k *keeper) remove(h *haul) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.hauls, h)
+}
+
+// close ends loop, and waits for nothing.
+func (k *keeper) close() { close(k.quit) }
+
+// loop extends every lease that has less than two thirds of its length left,
+// looking often enough that one is not extended later than at half of it, and
+// more often while that fails.
+func (k *keeper) loop() {
+	lease := k.s.Queue.cfg.Lease
+	every, again := lease/6, lease/10
+	timer := time.NewTimer(every)
+	defer timer.Stop()
+	ctx, cancel := context.WithCancel(k.s.r.work)
+	defer cancel()
+	go func() {
+		<-k.quit
+		cancel()
+	}()
 	for {
 		select {
-		case <-quit:
+		case <-k.quit:
 			return
-		case <-lost.C:
-			k.lose(r, len(tasks))
-			return
-		case <-next.C:
+		case <-timer.C:
 		}
-		start := time.Now()
-		ctx, cancel := context.WithDeadline(k.ctx, k.until())
-		status, err := r.q.Extend(ctx, tasks...)
-		cancel()
-		if k.ctx.Err() != nil {
-			return
+		pause := every
+		end := k.expire()
+		if !k.extend(ctx, end) {
+			pause = again
 		}
-		if err != nil {
-			r.cfg.OnError(err)
-			next.Reset(again)
+		if end = k.expire(); !end.IsZero() {
+			pause = min(pause, max(time.Until(end), time.Millisecond))
+		}
+		timer.Reset(pause)
+	}
+}
+
+// expire gives up the leases that were not extended in time, and returns when
+// the next one ends; zero when nothing is held.
+func (k *keeper) expire() (next time.Time) {
+	now := time.Now()
+	for _, h := range k.held() {
+		end := h.until()
+		if !now.Before(end) {
+			k.lose(h, nil)
 			continue
 		}
-		if n := lostOf(tasks, status); n > 0 {
-			k.lose(r, n)
-			return
+		if next.IsZero() || end.Before(next) {
+			next = end
 		}
-		k.mu.Lock()
-		k.end = start.Add(r.q.cfg.Lease)
-		k.mu.Unlock()
-		lost.Reset(time.Until(k.until()))
-		next.Reset(every)
 	}
+	return next
 }
 
-// lostOf counts the leases that are no more ours. Those that the handler ended
-// itself by Complete are none of them.
-func lostOf(tasks []Leased, status []AckStatus) (n int) {
+// held lists what has a task that is not settled.
+func (k *keeper) held() []*haul {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	all := make([]*haul, 0, len(k.hauls))
+	for h := range k.hauls {
+		all = append(all, h)
+	}
+	return all
+}
+
+// extend extends what is due for it, until end at the latest. It is false when that failed.
+func (k *keeper) extend(ctx context.Context, end time.Time) bool {
+	q := k.s.Queue
+	var due []*haul
+	var tasks []Leased
+	for _, h := range k.held() {
+		if time.Until(h.until()) < q.cfg.Lease*2/3 {
+			due = append(due, h)
+			for i := range h.tasks {
+				if !h.tasks[i].over.Load() {
+					tasks = append(tasks, h.tasks[i])
+				}
+			}
+		}
+	}
+	if len(tasks) == 0 {
+		return true
+	}
+	start := time.Now()
+	limited, cancel := context.WithDeadline(ctx, end)
+	defer cancel()
+	status, err := q.Extend(limited, tasks...)
+	if err != nil {
+		if ctx.Err() == nil {
+			k.s.r.cfg.OnError(err)
+		}
+		return false
+	}
+	lost := make(map[string]bool)
 	for i, s := range status {
-		if s != Done && (tasks[i].over == nil || !tasks[i].over.Load()) {
-			n++
+		if s != Done {
+			lost[tasks[i].Token+tasks[i].ID] = true
 		}
 	}
-	return n
+	for _, h := range due {
+		h.mu.Lock()
+		h.end = start.Add(q.cfg.Lease)
+		h.mu.Unlock()
+		if len(lost) > 0 {
+			k.lose(h, lost)
+		}
+	}
+	return true
 }
 
-func (k *keeper) lose(r *runner, n int) {
+// lose ends the contexts of the handlers that work on tasks whose leases are
+// gone, and keeps others from beginning. A nil set means all of the haul.
+func (k *keeper) lose(h *haul, lost map[string]bool) {
+	n := 0
+	ended := make(map[*batch]bool)
+	h.mu.Lock()
+	for i := range h.tasks {
+		t := &h.tasks[i]
+		if lost != nil && !lost[t.Token+t.ID] || !t.over.CompareAndSwap(false, true) {
+			continue
+		}
+		n++
+		for _, b := range h.runs {
+			if b.covers(h, i) {
+				ended[b] = true
+			}
+		}
+	}
+	h.mu.Unlock()
+	if n == 0 {
+		return
+	}
 	err := fmt.Errorf("handle tasks: %w: %d of them", ErrLeaseLost, n)
-	r.cfg.OnError(err)
-	k.cancel(err)
+	k.s.r.cfg.OnError(err)
+	for b := range ended {
+		b.cancel(err)
+	}
 }

@@ -2,11 +2,8 @@ package queue
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"runtime/debug"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -17,6 +14,7 @@ import (
 //   - an error made by [Discard]: dead letter now
 //   - one made by [RetryIn]: again after that time; the attempt counts
 //   - one made by [Snooze]: again after that time; the attempt does not count
+//   - one made by [Then]: done, and the tasks that follow are added in the same step
 //   - any other: again after the queue's backoff, or dead after Config.MaxAttempts
 //
 // The verdict may be wrapped. A panic fails every task of the batch, with the
@@ -34,9 +32,17 @@ type BatchHandler func(ctx context.Context, tasks []Leased) []error
 type RunConfig struct {
 	// Batch is how many tasks one handler call gets at most, 1 to 512. Default 256.
 	Batch int
-	// Workers is how many handler calls run at once. Default 2, so that one batch
-	// is fetched while another is worked on.
+	// Workers is how many handler calls run at once. Default 2.
 	Workers int
+	// Ahead says how far tasks are fetched before a worker is free for them: what
+	// the workers will start within about this time, judged by how long handler
+	// calls took lately, and at most 512 tasks. They are under lease meanwhile; those that have waited
+	// for half a second after all go back to the queue uncounted, for others.
+	// Default 10 ms; negative: nothing is fetched ahead.
+	Ahead time.Duration
+	// Strict serves the sources of RunAll in the order given: one is fetched from
+	// only when those before it have nothing ready. Otherwise their weights count.
+	Strict bool
 	// Drain is how long running handlers get after the context of Run ended.
 	// Default 10 s. What is not finished then is handed back.
 	Drain time.Duration
@@ -64,62 +70,55 @@ const (
 	// Redis is asked again after a failure within these bounds.
 	redisBackoffBase = 50 * time.Millisecond
 	redisBackoffMax  = time.Second
+	// maxLinger bounds what RunConfig.Linger may ask for.
+	maxLinger = time.Second
+	// aheadLimit is how long a task that was fetched ahead waits for a worker
+	// before it is handed back.
+	aheadLimit   = 500 * time.Millisecond
+	defaultAhead = 10 * time.Millisecond
+	maxWeight    = 1000
 )
+
+// Source is one of several queues that share the workers of RunAll.
+type Source struct {
+	Queue   *Queue
+	Handler BatchHandler
+	// Weight is this queue's share of the tasks where several have some ready,
+	// 1 (default) to 1000.
+	Weight int
+}
 
 // Run works on the queue's tasks until ctx ends, through whatever happens to
 // Redis meanwhile, and then drains: it fetches no more, gives running handlers
-// Config.Drain to finish, acknowledges what they did and hands the rest back with
-// the attempt uncounted.
+// RunConfig.Drain to finish, acknowledges what they did and hands the rest back
+// with the attempt uncounted.
 //
 // It returns nil after that, ErrAbandoned when a handler was still running, and
 // ErrConfig, before doing anything, for settings out of bounds.
 func (q *Queue) Run(ctx context.Context, h BatchHandler, cfg RunConfig) error {
+	return RunAll(ctx, []Source{{Queue: q, Handler: h}}, cfg)
+}
+
+// RunAll is [Queue.Run] for several queues that share the workers. While several
+// of them have tasks ready they are served by their weights, counted in tasks, or
+// in strict order where RunConfig says so; a queue with none takes nothing from
+// the others. A queue whose Redis fails does not stop the others.
+func RunAll(ctx context.Context, sources []Source, cfg RunConfig) error {
 	setDefault(&cfg.Batch, 256)
 	setDefault(&cfg.Workers, 2)
+	setDefault(&cfg.Ahead, defaultAhead)
 	setDefault(&cfg.Drain, 10*time.Second)
 	setDefault(&cfg.MaxIdle, defaultIdle)
 	if err := cfg.validate(); err != nil {
 		return err
 	}
-	if h == nil {
-		return fmt.Errorf("%w: no handler", ErrConfig)
+	if err := validateSources(sources); err != nil {
+		return err
 	}
 	if cfg.OnError == nil {
 		cfg.OnError = func(error) {}
 	}
-	r := &runner{q: q, handler: h, cfg: cfg, turn: make(chan struct{}, 1), size: cfg.Batch}
-	var cut context.CancelCauseFunc
-	r.work, cut = context.WithCancelCause(context.WithoutCancel(ctx))
-	defer cut(nil)
-
-	finished := make(chan struct{})
-	var drain, workers sync.WaitGroup
-	drain.Go(func() {
-		select {
-		case <-ctx.Done():
-		case <-finished:
-			return
-		}
-		timer := time.NewTimer(cfg.Drain)
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-			cut(ErrDraining)
-		case <-finished:
-		}
-	})
-	for range cfg.Workers {
-		workers.Go(func() { r.worker(ctx) })
-	}
-	workers.Wait()
-	close(finished)
-	drain.Wait()
-	// A wake-up that reached this Run too late belongs to another worker.
-	q.giveBack(ctx)
-	if n := r.abandoned.Load(); n > 0 {
-		return fmt.Errorf("%w: %d of them", ErrAbandoned, n)
-	}
-	return nil
+	return newRunner(ctx, sources, cfg).run(ctx)
 }
 
 func (c RunConfig) validate() error {
@@ -136,219 +135,118 @@ func (c RunConfig) validate() error {
 	return nil
 }
 
-// runner is one Run under way.
-type runner struct {
-	q       *Queue
-	handler BatchHandler
-	cfg     RunConfig
-	// work ends when the time to drain is spent; handlers run on it.
-	work context.Context
-	// turn is held by the one worker that fetches or waits. So a process has one
-	// blocked connection, and it is the last to look that watches the next due time.
-	turn chan struct{}
-	// nextFetch is when lingering ends, and size how many tasks the next fetch
-	// asks for. They belong to the holder of turn.
-	nextFetch time.Time
-	size      int
-	abandoned atomic.Int32
-}
-
-// maxLinger bounds what RunConfig.Linger may ask for.
-const maxLinger = time.Second
-
-func (r *runner) worker(ctx context.Context) {
-	for {
-		tasks := r.next(ctx)
-		if len(tasks) == 0 {
-			return
-		}
-		r.handle(tasks)
+func validateSources(sources []Source) error {
+	if len(sources) == 0 {
+		return fmt.Errorf("%w: no sources", ErrConfig)
 	}
-}
-
-// next returns the next batch, or none when ctx has ended.
-func (r *runner) next(ctx context.Context) []Leased {
-	select {
-	case r.turn <- struct{}{}:
-	case <-ctx.Done():
-		return nil
-	}
-	defer func() { <-r.turn }()
-	if d := time.Until(r.nextFetch); d > 0 {
-		pause(ctx, d)
-	}
-	failures := 0
-	for ctx.Err() == nil {
-		f, err := r.fetch(ctx, r.size)
-		if err == nil && len(f.Tasks) > 0 {
-			r.size = min(2*r.size, r.cfg.Batch)
-			return r.take(ctx, f.Tasks)
-		}
-		if err != nil {
-			// On a slow link the answer to a large batch may never arrive in
-			// time, and each one lost costs its tasks a lease and an attempt.
-			r.size = max(r.size/2, 1)
-		}
-		if err == nil && !f.More {
-			limit, due := r.cfg.MaxIdle, false
-			if f.Next >= 0 && f.Next < limit {
-				limit, due = f.Next, true
-			}
-			err = r.q.wait(ctx, limit, due)
-		}
-		if err == nil {
-			failures = 0
-			continue
-		}
-		if ctx.Err() == nil {
-			failures++
-			r.cfg.OnError(err)
-			pause(ctx, fullJitter(redisBackoffBase, redisBackoffMax, failures))
+	for i, s := range sources {
+		switch {
+		case s.Queue == nil:
+			return fmt.Errorf("%w: source %d has no queue", ErrConfig, i)
+		case s.Handler == nil:
+			return fmt.Errorf("%w: source %d has no handler", ErrConfig, i)
+		case s.Weight < 0 || s.Weight > maxWeight:
+			return fmt.Errorf("%w: source %d has weight %d, want 1 to %d, or 0 for 1", ErrConfig, i, s.Weight, maxWeight)
 		}
 	}
 	return nil
 }
 
-func (r *runner) fetch(ctx context.Context, n int) (Fetched, error) {
-	whole, cancel := context.WithTimeout(context.WithoutCancel(ctx), fetchLimit)
-	defer cancel()
-	return r.q.dequeue(whole, n, r.cfg.MaxIdle)
+// runner is one Run under way. Tasks go from the sources' fetchers to the pool,
+// from there to the workers, and from those to the sources' settlers; a keeper
+// extends the leases of what is between fetcher and settler.
+type runner struct {
+	cfg     RunConfig
+	pool    *pool
+	sources []*source
+	// work ends when the time to drain is spent; handlers run on it.
+	work context.Context
+	cut  context.CancelCauseFunc
 }
 
-// take notes when the next fetch may come. It hands everything back when ctx
-// has ended meanwhile.
-func (r *runner) take(ctx context.Context, tasks []Leased) []Leased {
-	if ctx.Err() != nil {
-		r.settle(tasks[0].LeaseUntil, nil, handBack(tasks))
-		return nil
-	}
-	if r.cfg.Linger != nil && len(tasks) < r.cfg.Batch {
-		r.nextFetch = time.Now().Add(min(r.cfg.Linger(tasks), maxLinger))
-	}
-	return tasks
+// source is one queue of a Run.
+type source struct {
+	Source
+	r       *runner
+	keeper  *keeper
+	settler *settler
+	place   // the pool's
 }
 
-// handle runs the handler on one batch and tells the queue how it went.
-func (r *runner) handle(tasks []Leased) {
-	k := keep(r, tasks)
-	results := make(chan []error, 1)
-	go r.call(k.ctx, tasks, results)
-	var errs []error
-	select {
-	case errs = <-results:
-	case <-r.work.Done():
-		grace := time.NewTimer(cancelGrace)
-		defer grace.Stop()
+func newRunner(ctx context.Context, sources []Source, cfg RunConfig) *runner {
+	r := &runner{cfg: cfg, pool: newPool(cfg)}
+	r.work, r.cut = context.WithCancelCause(context.WithoutCancel(ctx))
+	for _, from := range sources {
+		s := &source{Source: from, r: r}
+		setDefault(&s.Weight, 1)
+		s.place = newPlace()
+		s.keeper = newKeeper(s)
+		s.settler = newSettler(s)
+		r.sources = append(r.sources, s)
+	}
+	r.pool.sources = r.sources
+	return r
+}
+
+func (r *runner) run(ctx context.Context) error {
+	defer r.cut(nil)
+	var fetchers, settlers, keepers sync.WaitGroup
+	for _, s := range r.sources {
+		settlers.Go(s.settler.loop)
+		keepers.Go(s.keeper.loop)
+		fetchers.Go(func() { s.fetchLoop(ctx) })
+	}
+	exited := make(chan struct{}, r.cfg.Workers)
+	for range r.cfg.Workers {
+		go r.worker(exited)
+	}
+	quit := make(chan struct{})
+	fetchers.Go(func() { r.pool.watch(quit) })
+
+	<-ctx.Done()
+	timer := time.AfterFunc(r.cfg.Drain, func() { r.cut(ErrDraining) })
+	defer timer.Stop()
+	close(quit)
+	r.pool.close()
+	abandoned := r.await(exited)
+	fetchers.Wait()
+	for _, s := range r.sources {
+		s.settler.close()
+	}
+	settlers.Wait()
+	for _, s := range r.sources {
+		s.keeper.close()
+	}
+	keepers.Wait()
+	for _, s := range r.sources {
+		// A wake-up that reached this Run too late belongs to another worker.
+		s.Queue.giveBack(ctx)
+	}
+	if abandoned > 0 {
+		return fmt.Errorf("%w: %d of them", ErrAbandoned, abandoned)
+	}
+	return nil
+}
+
+// await waits for the workers. When the time to drain is spent it hands the
+// tasks of those that ignore their context back, and says how many those are:
+// whatever they still do, their tasks are other workers' now.
+func (r *runner) await(exited <-chan struct{}) (abandoned int) {
+	over := r.work.Done()
+	grace := time.NewTimer(time.Hour)
+	grace.Stop()
+	for left := r.cfg.Workers; left > 0; {
 		select {
-		case errs = <-results:
+		case <-exited:
+			left--
+		case <-over:
+			over = nil
+			grace.Reset(cancelGrace)
 		case <-grace.C:
-			// The handler ignores its context. Whatever it still does, its tasks are another worker's now.
-			r.abandoned.Add(1)
-			k.stop()
-			r.settle(k.until(), nil, handBack(tasks))
-			return
+			return r.pool.abandon()
 		}
 	}
-	interrupted := k.ctx.Err() != nil
-	k.stop()
-	var done []Leased
-	var back []Rejection
-	for i := range tasks {
-		if errs == nil || errs[i] == nil {
-			done = append(done, tasks[i])
-		} else {
-			back = append(back, rejection(tasks[i], errs[i], interrupted))
-		}
-	}
-	r.settle(k.until(), done, back)
-}
-
-// call runs the handler and always sends one result per task, or nil for all done.
-func (r *runner) call(ctx context.Context, tasks []Leased, results chan<- []error) {
-	// runtime.Goexit leaves this as it is.
-	failure := errors.New("queue: handler ended its goroutine")
-	var errs []error
-	defer func() {
-		if v := recover(); v != nil {
-			failure = fmt.Errorf("panic: %v\n%s", v, debug.Stack())
-		}
-		if failure != nil {
-			r.cfg.OnError(fmt.Errorf("handle %d tasks: %w", len(tasks), failure))
-			errs = make([]error, len(tasks))
-			for i := range errs {
-				errs[i] = failure
-			}
-		}
-		results <- errs
-	}()
-	errs = r.handler(ctx, tasks)
-	failure = nil
-	if errs != nil && len(errs) != len(tasks) {
-		failure = fmt.Errorf("queue: handler returned %d errors for %d tasks", len(errs), len(tasks))
-	}
-}
-
-// settle acknowledges and rejects, again and again through failures of Redis
-// until the lease has ended: then the tasks are redelivered anyway.
-func (r *runner) settle(until time.Time, done []Leased, back []Rejection) {
-	stale := 0
-	r.persist(until, func(ctx context.Context) error {
-		if len(done) > 0 {
-			status, err := r.q.Ack(ctx, done...)
-			if err != nil {
-				return err
-			}
-			stale += count(status, Stale)
-			done = nil
-		}
-		if len(back) > 0 {
-			status, err := r.q.Reject(ctx, back...)
-			if err != nil {
-				return err
-			}
-			stale += count(status, Stale)
-		}
-		return nil
-	})
-	if stale > 0 {
-		r.cfg.OnError(fmt.Errorf("settle tasks: %w: %d of them", ErrLeaseLost, stale))
-	}
-}
-
-// persist repeats f until it succeeds, the time is over or the drain is spent; it tries at least once.
-func (r *runner) persist(until time.Time, f func(context.Context) error) {
-	for attempt := 1; ; attempt++ {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.work), fetchLimit)
-		err := f(ctx)
-		cancel()
-		if err == nil {
-			return
-		}
-		r.cfg.OnError(err)
-		if r.work.Err() != nil || !time.Now().Before(until) {
-			return
-		}
-		pause(r.work, fullJitter(redisBackoffBase, redisBackoffMax, attempt))
-	}
-}
-
-// handBack gives tasks back that were not worked on.
-func handBack(tasks []Leased) []Rejection {
-	back := make([]Rejection, len(tasks))
-	for i := range tasks {
-		back[i] = Rejection{Task: tasks[i], Uncounted: true, Reason: "handed back at shutdown"}
-	}
-	return back
-}
-
-func count(status []AckStatus, want AckStatus) int {
-	n := 0
-	for _, s := range status {
-		if s == want {
-			n++
-		}
-	}
-	return n
+	return 0
 }
 
 // pause waits for d or until ctx ends.

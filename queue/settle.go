@@ -54,13 +54,8 @@ const maxNext = 64
 // Errors: ErrInvalidTask, with nothing done; otherwise as Ack.
 func (q *Queue) Complete(ctx context.Context, completions ...Completion) ([]AckStatus, error) {
 	for _, c := range completions {
-		if len(c.Next) > maxNext {
-			return make([]AckStatus, len(completions)), fmt.Errorf("complete: %w: %d tasks follow task %q, want at most %d", ErrInvalidTask, len(c.Next), c.Task.ID, maxNext)
-		}
-		for _, t := range c.Next {
-			if err := t.validate(); err != nil {
-				return make([]AckStatus, len(completions)), fmt.Errorf("complete: %w", err)
-			}
+		if err := validateNext(c.Next); err != nil {
+			return make([]AckStatus, len(completions)), fmt.Errorf("complete task %q: %w", c.Task.ID, err)
 		}
 	}
 	const few = 16 // with what follows them, as much work as a chunk of others
@@ -86,6 +81,19 @@ func (q *Queue) Complete(ctx context.Context, completions ...Completion) ([]AckS
 		out = append(out, status...)
 	}
 	return out, nil
+}
+
+// validateNext checks what is to follow one task.
+func validateNext(next []Task) error {
+	if len(next) > maxNext {
+		return fmt.Errorf("%w: %d tasks follow, want at most %d", ErrInvalidTask, len(next), maxNext)
+	}
+	for i := range next {
+		if err := next[i].validate(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Extend makes the leases end a full Config.Lease from now. Per task: Done,

@@ -11,6 +11,7 @@ type verdict struct {
 	kind  verdictKind
 	delay time.Duration
 	err   error
+	next  []Task
 }
 
 type verdictKind uint8
@@ -19,6 +20,7 @@ const (
 	verdictDiscard verdictKind = iota
 	verdictRetry
 	verdictSnooze
+	verdictThen
 )
 
 // Error is the reason that is kept with the task.
@@ -31,6 +33,8 @@ func (v *verdict) Error() string {
 		return "discarded by its handler"
 	case verdictSnooze:
 		return fmt.Sprintf("snoozed for %v", v.delay)
+	case verdictThen:
+		return fmt.Sprintf("done, and %d tasks follow", len(v.next))
 	default:
 		return fmt.Sprintf("to be retried in %v", v.delay)
 	}
@@ -55,6 +59,20 @@ func Snooze(d time.Duration) error {
 	return &verdict{kind: verdictSnooze, delay: max(d, time.Millisecond)}
 }
 
+// Then acknowledges the task and adds those that follow from it (at most 64) in
+// the same step, as [Queue.Complete] does. Where the queue has no room for them
+// the task is handled again later; where one of them is invalid it fails.
+func Then(next ...Task) error { return &verdict{kind: verdictThen, next: next} }
+
+// followUp returns what Then said, if it did, and said it validly.
+func followUp(err error) ([]Task, bool) {
+	var v *verdict
+	if !errors.As(err, &v) || v.kind != verdictThen {
+		return nil, false
+	}
+	return v.next, validateNext(v.next) == nil
+}
+
 // rejection turns a handler's error into what the queue does with the task.
 // interrupted says that the queue had ended the handler's context: a failure is
 // then nobody's fault and does not count.
@@ -66,6 +84,9 @@ func rejection(task Leased, err error, interrupted bool) Rejection {
 		r.Delay = v.delay
 		r.Dead = v.kind == verdictDiscard
 		r.Uncounted = v.kind == verdictSnooze
+		if v.kind == verdictThen { // followUp refused it
+			r.Delay, r.Reason = -1, fmt.Sprintf("follow-up: %v", validateNext(v.next))
+		}
 	case interrupted:
 		r.Delay = 0
 		r.Uncounted = true

@@ -1,0 +1,95 @@
+package queue
+
+import (
+	"fmt"
+	"runtime/debug"
+	"time"
+)
+
+// worker handles batches until the pool is closed, and then tells exited.
+func (r *runner) worker(exited chan<- struct{}) {
+	over := false
+	defer func() {
+		if over {
+			exited <- struct{}{}
+			return
+		}
+		go r.worker(exited) // a handler ended its goroutine; nothing else does
+	}()
+	for {
+		b := r.pool.take(r.work)
+		if b == nil {
+			over = true
+			return
+		}
+		r.handle(b)
+	}
+}
+
+// handle runs the handler on one batch and passes on how it went.
+func (r *runner) handle(b *batch) {
+	began := time.Now()
+	failure := errGoexit // stays where the handler ends its goroutine
+	var errs []error
+	defer func() {
+		if v := recover(); v != nil {
+			failure = fmt.Errorf("panic: %v\n%s", v, debug.Stack())
+		}
+		if failure != nil {
+			r.cfg.OnError(fmt.Errorf("handle %d tasks: %w", len(b.tasks), failure))
+			errs = make([]error, len(b.tasks))
+			for i := range errs {
+				errs[i] = failure
+			}
+		}
+		r.finish(b, errs, time.Since(began))
+	}()
+	if len(b.tasks) > 0 {
+		errs = b.source.Handler(b.ctx, b.tasks)
+	}
+	failure = nil
+	if errs != nil && len(errs) != len(b.tasks) {
+		failure = fmt.Errorf("queue: handler returned %d errors for %d tasks", len(errs), len(b.tasks))
+	}
+}
+
+// finish hands a batch that was handled to the settler, unless Run gave its
+// tasks back because the handler ignored the end of its context.
+func (r *runner) finish(b *batch, errs []error, took time.Duration) {
+	interrupted := b.ctx.Err() != nil
+	until, first := b.end()
+	if first {
+		b.source.settler.add(until, sortOut(b.tasks, errs, interrupted))
+	}
+	r.pool.finished(b, took)
+}
+
+// sortOut sorts tasks by what their handler said of them.
+func sortOut(tasks []Leased, errs []error, interrupted bool) (o results) {
+	for i := range tasks {
+		var err error
+		if errs != nil {
+			err = errs[i]
+		}
+		if err == nil {
+			continue
+		}
+		if next, ok := followUp(err); ok {
+			o.then = append(o.then, Completion{Task: tasks[i], Next: next})
+		} else {
+			o.back = append(o.back, rejection(tasks[i], err, interrupted))
+		}
+	}
+	switch {
+	case errs == nil || len(o.then)+len(o.back) == 0:
+		o.done = tasks
+	case len(o.then)+len(o.back) < len(tasks):
+		o.done = make([]Leased, 0, len(tasks)-len(o.then)-len(o.back))
+		for i := range tasks {
+			if errs[i] == nil {
+				o.done = append(o.done, tasks[i])
+			}
+		}
+	}
+	return o
+}
