@@ -223,7 +223,7 @@ func TestInventory_Load_LongerThanPatience(t *testing.T) {
 			return nil
 		}
 	})
-	end := time.Now().Add(20 * reading)
+	end := time.Now().Add(limit)
 	for tries := 1; ; tries++ {
 		o := buy(t, v, s.request("u", "k", 1))
 		if o.Err == nil {
@@ -262,7 +262,9 @@ func TestInventory_Load_Ends(t *testing.T) {
 				t.Parallel()
 				s := newShop(t, rdb, open(10, 1), 0)
 				cfg := lockConfig
-				cfg.TTL, cfg.ClaimTTL = 300*time.Millisecond, 300*time.Millisecond // the watchdog looks every 100 ms
+				// The watchdog notices within a second; a process that is kept
+				// from running for two more still has its lock.
+				cfg.TTL, cfg.ClaimTTL = 3*time.Second, 3*time.Second
 				v := s.inventoryOn(t, rdb, newLocks(t, rdb, cfg), Config{Patience: 50 * time.Millisecond})
 				begun, ended := make(chan struct{}, 100), make(chan struct{}, 100)
 				s.source.set(func(src *stored) {
