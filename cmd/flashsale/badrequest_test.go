@@ -126,7 +126,7 @@ func TestBadRequests(t *testing.T) {
 			t.Errorf("rows: %+v", rows)
 		}
 		// And whoever did all that may still buy.
-		if p := c.buy(item, "mallory", "k"); p.verdict() != "201" {
+		if p := c.buy(item, "mallory", "k", untilCommitted...); p.verdict() != "201" {
 			t.Errorf("a good request: %s", p.verdict())
 		}
 		s.audit(c, item, 1, nil)

@@ -235,7 +235,8 @@ func (c *client) get(path, user string) answer {
 type purchase struct {
 	answer
 	user, key string
-	err       error // no answer: the outcome is unknown, unless it is an errDial
+	headers   []string // what buy was given
+	err       error    // no answer: the outcome is unknown, unless it is an errDial
 }
 
 func (p *purchase) verdict() string {
@@ -251,11 +252,16 @@ func (c *client) buy(item, user, key string, headers ...string) purchase {
 }
 
 func (c *client) buyMany(item, user, key string, quantity int64, headers ...string) purchase {
-	headers = append([]string{"Content-Type", "application/json", "Idempotency-Key", key}, headers...)
+	all := append([]string{"Content-Type", "application/json", "Idempotency-Key", key}, headers...)
 	body := `{"quantity":` + strconv.FormatInt(quantity, 10) + `}`
-	a, err := c.do("POST", "/v1/items/"+item+"/orders", c.token(user, auth.RoleBuyer), body, headers...)
-	return purchase{answer: a, user: user, key: key, err: err}
+	a, err := c.do("POST", "/v1/items/"+item+"/orders", c.token(user, auth.RoleBuyer), body, all...)
+	return purchase{answer: a, user: user, key: key, headers: headers, err: err}
 }
+
+// untilCommitted makes a purchase wait for its commit for as long as the service
+// allows, where the answer must be 201: by itself it waits for 2 s, and a busy
+// machine may take longer.
+var untilCommitted = []string{"Prefer", "wait=10"}
 
 // repeatWithin bounds how long a buyer repeats a purchase whose outcome is open.
 const repeatWithin = 20 * time.Second
@@ -281,7 +287,7 @@ func (c *client) settle(item string, p purchase, look ...func(purchase)) purchas
 			again.Stop()
 			return p
 		}
-		p = c.buy(item, p.user, p.key)
+		p = c.buy(item, p.user, p.key, p.headers...)
 		show(p)
 	}
 	return p

@@ -123,7 +123,7 @@ func TestCommand_Item(t *testing.T) {
 	token := c.token("root", auth.RoleAdmin)
 	wantCode(t, 0, create("drop-2", "--server", p.URL(), "--token", token, "--currency", "JPY", "--opens-at", "2100-01-01T00:00:00Z"), "drop-2", "scheduled", "JPY")
 	wantCode(t, 0, s.run("item", "list", "--server", p.URL()), "drop-1", "drop-2", "Drop 1")
-	if a := c.buyMany("drop-1", "alice", "k", 2); a.verdict() != "201" {
+	if a := c.buyMany("drop-1", "alice", "k", 2, untilCommitted...); a.verdict() != "201" {
 		t.Errorf("buy what was created: %s", a.verdict())
 	}
 	if a := c.buy("drop-2", "alice", "k"); a.verdict() != "409 sale_not_open" || !waits(a.answer) {
@@ -254,7 +254,7 @@ func TestAddresses(t *testing.T) {
 		}
 	}
 	item := s.newItem(c, 3, 1)
-	if p := c.buy(item, "alice", "k"); p.verdict() != "201" {
+	if p := c.buy(item, "alice", "k", untilCommitted...); p.verdict() != "201" {
 		t.Errorf("buy: %s", p.verdict())
 	}
 	// The creation of the item takes its lock once, the purchase again or still.

@@ -77,14 +77,14 @@ func TestCrowd_OneKey(t *testing.T) {
 		if first != 1 {
 			t.Errorf("%d of 50 answers say that they are no replay; only one made the order", first)
 		}
-		again := c.buyMany(item, "alice", "the-key", 2)
+		again := c.buyMany(item, "alice", "the-key", 2, untilCommitted...)
 		if again.verdict() != "201" || !again.replayed() || again.Order.ID != got[0].Order.ID {
 			t.Errorf("a later repeat: %s, replayed %v, order %s", again.verdict(), again.replayed(), again.Order.ID)
 		}
 		if other := c.buyMany(item, "alice", "the-key", 1); other.verdict() != "422 idempotency_key_reused" {
 			t.Errorf("the same key with another quantity: %s", other.verdict())
 		}
-		if bob := c.buyMany(item, "bob", "the-key", 2); bob.Status != 201 || bob.Order.ID == got[0].Order.ID {
+		if bob := c.buyMany(item, "bob", "the-key", 2, untilCommitted...); bob.Status != 201 || bob.Order.ID == got[0].Order.ID {
 			t.Errorf("another buyer's same key: %s, order %s", bob.verdict(), bob.Order.ID)
 		}
 		if rows := s.audit(c, item, 5, got); len(rows) != 2 {
@@ -124,7 +124,7 @@ func TestTwoAPIs_Notices(t *testing.T) {
 	s, a, b := twoAPIs(t)
 	item := s.newItem(a, 40, 1)
 	got := crowd(40, func(i int) purchase {
-		return []*client{a, b}[i%2].buy(item, fmt.Sprintf("u%d", i), "k", "Prefer", "wait=10")
+		return []*client{a, b}[i%2].buy(item, fmt.Sprintf("u%d", i), "k", untilCommitted...)
 	})
 	only(t, got, "201")
 	for i, p := range got {
@@ -164,7 +164,7 @@ func TestTwoAPIs_NewItem(t *testing.T) {
 			from, at = b, a
 		}
 		item := s.newItem(from, 1, 1)
-		if p := at.buy(item, "alice", "k"); p.verdict() != "201" {
+		if p := at.buy(item, "alice", "k", untilCommitted...); p.verdict() != "201" {
 			t.Fatalf("item created at one process, bought at the other: %s", p.verdict())
 		}
 	}

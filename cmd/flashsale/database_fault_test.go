@@ -19,7 +19,7 @@ func TestDatabase_Locked(t *testing.T) {
 	needProcesses(t)
 	engines(t, noLimit, func(t *testing.T, s *shop, c *client) {
 		item := s.newItem(c, 30, 1)
-		before := c.buy(item, "before", "k")
+		before := c.buy(item, "before", "k", untilCommitted...)
 		only(t, []purchase{before}, "201")
 		unlock := s.lockDatabase()
 		held := lasting(t, 3*time.Second)

@@ -33,7 +33,7 @@ func TestDrain_InFlight(t *testing.T) {
 		answers := make(chan []purchase, 1)
 		go func() {
 			answers <- crowd(40, func(i int) purchase {
-				return c.buy(item, fmt.Sprintf("u%d", i), "k", "Prefer", "wait=10")
+				return c.buy(item, fmt.Sprintf("u%d", i), "k", untilCommitted...)
 			})
 		}()
 		eventually(t, "the orders are taken", soon, func() (bool, any) {
@@ -58,7 +58,7 @@ func TestDrain_InFlight(t *testing.T) {
 		if rows := s.audit(next, item, 1, got); len(rows) != 40 {
 			t.Errorf("%d rows, want 40", len(rows))
 		}
-		if p := next.buy(item, "late", "k"); p.verdict() != "201" || p.replayed() {
+		if p := next.buy(item, "late", "k", untilCommitted...); p.verdict() != "201" || p.replayed() {
 			t.Errorf("the one who came too late: %s, replayed %v", p.verdict(), p.replayed())
 		}
 	}
@@ -152,7 +152,7 @@ func stopUnderLoad(t *testing.T, s *shop, api *process.P) {
 	}
 	again := dial(t, process.Start(t, api.Spec()))
 	done := accepted(first)
-	last := stream(len(done), 32, func(i int) purchase { return again.settle(item, again.buy(item, done[i].user, "k")) })
+	last := stream(len(done), 32, func(i int) purchase { return again.settle(item, again.buy(item, done[i].user, "k", untilCommitted...)) })
 	only(t, last, "201")
 	for i, p := range last {
 		if p.Order.ID != done[i].Order.ID || !p.replayed() {

@@ -25,7 +25,7 @@ func TestRedis_Killed(t *testing.T) {
 	api := s.api(noLimit...)
 	c := dial(t, api)
 	item := s.newItem(c, 300, 1)
-	known := c.buy(item, "known", "k")
+	known := c.buy(item, "known", "k", untilCommitted...)
 	only(t, []purchase{known}, "201")
 
 	var mu sync.Mutex

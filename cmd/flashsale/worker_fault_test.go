@@ -34,7 +34,7 @@ func TestWorker_KilledAfterCommit(t *testing.T) {
 	answers := make(chan []purchase, 1)
 	go func() {
 		answers <- crowd(30, func(i int) purchase {
-			return c.buy(item, fmt.Sprintf("u%d", i), "k", "Prefer", "wait=10")
+			return c.buy(item, fmt.Sprintf("u%d", i), "k", untilCommitted...)
 		})
 	}()
 	struck(t, doomed)
@@ -112,7 +112,7 @@ func stoppedAfterCommit(t *testing.T) bool {
 	answers := make(chan []purchase, 1)
 	go func() {
 		answers <- crowd(20, func(i int) purchase {
-			return c.buy(item, fmt.Sprintf("u%d", i), "k", "Prefer", "wait=10")
+			return c.buy(item, fmt.Sprintf("u%d", i), "k", untilCommitted...)
 		})
 	}()
 	eventually(t, "the orders wait", soon, func() (bool, any) { st := s.stats(); return st.Ready == 20, st })
@@ -146,7 +146,7 @@ func stoppedAfterCommit(t *testing.T) bool {
 		t.Errorf("the second worker ended with %d", code)
 	}
 	more := crowd(10, func(i int) purchase {
-		return c.buy(item, fmt.Sprintf("v%d", i), "k", "Prefer", "wait=10")
+		return c.buy(item, fmt.Sprintf("v%d", i), "k", untilCommitted...)
 	})
 	only(t, more, "201")
 	if rows := s.audit(c, item, 1, append(got, more...)); len(rows) != 30 {
