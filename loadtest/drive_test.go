@@ -66,7 +66,7 @@ func TestDrive_GivesUp(t *testing.T) {
 		requests.Add(1)
 		w.Header().Set("Retry-After", "3600")
 		w.WriteHeader(http.StatusServiceUnavailable)
-	}, 2, "--buyers", "4", "--timeout", "200ms")
+	}, 2, "--buyers", "4", "--timeout", "30s")
 	// What the service asks for is beyond what the user allows.
 	if requests.Load() != 4 || r.retriedBusy != 0 {
 		t.Errorf("%d requests, %d retries; want 4 and 0", requests.Load(), r.retriedBusy)

@@ -86,7 +86,7 @@ func TestRun_Dishonest(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			f := tt.fake.serve(t)
-			code, out, errs := against(t, f, append(tt.args, "--db", f.dsn, "--timeout", "300ms")...)
+			code, out, errs := against(t, f, append(tt.args, "--db", f.dsn, "--timeout", "1s")...)
 			line := lastLine(out)
 			if code != exitFailed || !strings.HasPrefix(line, "FAIL ") {
 				t.Fatalf("exit %d, %s\n%s", code, line, errs)
