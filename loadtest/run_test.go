@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"flashsale/internal/freeport"
 )
 
 // against runs the load test in-process against the fake.
@@ -221,7 +223,7 @@ func TestRun_Interrupted(t *testing.T) {
 
 func TestRun_NobodyThere(t *testing.T) {
 	t.Parallel()
-	addr, err := freeAddr()
+	addr, err := freeport.Addr()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"flashsale/internal/freeport"
 	"flashsale/internal/wire"
 )
 
@@ -105,11 +105,11 @@ func moduleRoot() (string, error) {
 // start runs the binary. Settings in our environment that were meant for
 // another service do not reach it.
 func (s *service) start(bin string, o *options) error {
-	addr, err := freeAddr()
+	addr, err := freeport.Addr()
 	if err != nil {
 		return err
 	}
-	ops, err := freeAddr()
+	ops, err := freeport.Addr()
 	if err != nil {
 		return err
 	}
@@ -176,16 +176,6 @@ func absoluteDB(db, dir string) (string, error) {
 		return "", fmt.Errorf("database path %s: %w", path, err)
 	}
 	return "sqlite:" + abs, nil
-}
-
-// freeAddr finds a port nobody listens on. Another process may take it before
-// the service does; then the service says so and ends.
-func freeAddr() (addr string, err error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // closed at once
-	if err != nil {
-		return "", fmt.Errorf("find a free port: %w", err)
-	}
-	return l.Addr().String(), l.Close()
 }
 
 // awaitReady returns once GET /readyz answers 200.

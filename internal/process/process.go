@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"flashsale/internal/child"
+	"flashsale/internal/freeport"
 )
 
 const (
@@ -101,7 +102,7 @@ func (s Spec) fill(t testing.TB) (Spec, error) {
 		if *addr != "" || addr == &s.Addr && s.isWorker() {
 			continue
 		}
-		free, err := freeAddr()
+		free, err := freeport.Addr()
 		if err != nil {
 			return s, err
 		}

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/freeport"
 )
 
 const (
@@ -141,7 +143,7 @@ func startCluster() (*ClusterServers, error) {
 // startNode starts a server that waits to be told of a cluster.
 func startNode() (*Server, error) {
 	for range startTries {
-		bus, err := freePort()
+		bus, err := freeport.Port()
 		if err != nil {
 			return nil, err
 		}

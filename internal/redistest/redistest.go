@@ -25,6 +25,7 @@ import (
 
 	"flashsale/internal/child"
 	"flashsale/internal/embedded"
+	"flashsale/internal/freeport"
 )
 
 // Engines runs fn once per engine, as the subtests "embedded" and "redis".
@@ -197,7 +198,7 @@ func tryStart(args []string) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	port, err := freePort()
+	port, err := freeport.Port()
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}

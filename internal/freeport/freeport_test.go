@@ -1,0 +1,47 @@
+package freeport
+
+import (
+	"net"
+	"strconv"
+	"testing"
+)
+
+func port(t *testing.T) int {
+	t.Helper()
+	p, err := Port()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func TestPort_NeverTwice(t *testing.T) {
+	t.Parallel()
+	seen := map[int]bool{}
+	for range 200 {
+		p := port(t)
+		if seen[p] {
+			t.Fatalf("port %d was given twice", p)
+		}
+		if p < first || p >= first+count {
+			t.Fatalf("port %d is out of the range", p)
+		}
+		seen[p] = true
+	}
+}
+
+// TestPort_Taken listens on the port that would be the next. It is not parallel,
+// so that it is.
+func TestPort_Taken(t *testing.T) {
+	next := port(t) + 1
+	if next == first+count {
+		next = first
+	}
+	l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(next)))
+	if err == nil { // otherwise somebody else does
+		defer l.Close()
+	}
+	if p := port(t); p == next {
+		t.Errorf("port %d was given while somebody listens on it", p)
+	}
+}
