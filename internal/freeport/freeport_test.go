@@ -18,7 +18,7 @@ func port(t *testing.T) int {
 func TestPort_NeverTwice(t *testing.T) {
 	t.Parallel()
 	seen := map[int]bool{}
-	for range 200 {
+	for range 1000 {
 		p := port(t)
 		if seen[p] {
 			t.Fatalf("port %d was given twice", p)
