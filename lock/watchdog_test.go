@@ -269,3 +269,49 @@ func TestLock_Lost_ReasonHangs(t *testing.T) {
 		}
 	})
 }
+
+// lapses puts a moment into a script at which the lock's key lapses, as it may
+// in the embedded engine: after the script has read it, before it extends it.
+func lapses(script string) *redis.Script {
+	return redis.NewScript(`
+local engine = redis
+local redis = {pcall = engine.pcall, call = function(command, ...)
+  if command == 'PTTL' then engine.call('DEL', KEYS[1]) end
+  return engine.call(command, ...)
+end}
+` + script)
+}
+
+// Given a key that lapses while a script runs that is to prolong it, then a
+// renewal says that the lock is not held, and an acquire that is repeated takes
+// it anew: nobody believes to hold what is not there.
+func TestLock_LapsesDuringScript(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		ctx := testContext(t)
+		m := newManager(t, rdb, slow)
+		n, ok := m.store.(*node)
+		if !ok {
+			t.Fatalf("%T is no node", m.store)
+		}
+		l := mustAcquire(t, m, resource(t))
+		e := extended(lapses(extendLua).Run(ctx, rdb, []string{l.h.keys[keyLock]}, l.GuardValue(), slow.TTL.Milliseconds()), nil)
+		if e.err != nil || e.held {
+			t.Errorf("extend: %+v, want that the lock is not held", e)
+		}
+		specIs(t, l.Release(ctx), ErrNotHeld)
+
+		l = mustAcquire(t, m, resource(t))
+		again := &attempt{resource: l.Resource(), keys: l.h.keys, settings: l.h.settings, token: l.Token()}
+		r, err := n.runAcquire(ctx, func(ctx context.Context, _ *redis.Script, keys []string, args ...any) *redis.Cmd {
+			return lapses(acquireLua+handoverLua+queueLua).Run(ctx, rdb, keys, args...)
+		}, again)
+		if err != nil || !r.held || r.fence <= l.Fence() {
+			t.Errorf("acquire: %+v, err = %v; want a fence after %d", r, err, l.Fence())
+		}
+		if left := specTTL(t, rdb, l.Resource()); left <= 0 {
+			t.Errorf("acquire: the key lives for %s", left)
+		}
+		mustRelease(t, l)
+	})
+}

@@ -7,8 +7,10 @@
 --
 -- Atomic, because between comparing and extending the lock could pass to
 -- another. It never shortens: a call that arrives late, after a newer one, then
--- cannot let the key lapse before the holder expects it.
+-- cannot let the key lapse before the holder expects it. In the embedded engine
+-- time goes on while a script runs, so the key may lapse behind the comparison:
+-- what counts is whether there was one to extend.
 
 if redis.pcall('GET', KEYS[1]) ~= ARGV[1] then return 0 end
-if redis.call('PTTL', KEYS[1]) <= tonumber(ARGV[2]) then redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
-return 1
+if redis.call('PTTL', KEYS[1]) > tonumber(ARGV[2]) then return 1 end
+return redis.call('PEXPIRE', KEYS[1], ARGV[2])

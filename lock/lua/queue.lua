@@ -17,8 +17,11 @@ if bad then return bad end
 local mine = token .. ':'
 if value and string.sub(value, 1, #mine) == mine then
   -- Never shortened, so a repeat that arrives late cannot undo an extension.
-  if redis.call('PTTL', KEYS[1]) <= ttl_ms then redis.call('PEXPIRE', KEYS[1], ttl_ms) end
-  return {1, tonumber(string.match(value, '^%d+', #mine + 1) or '0'), 0, now_us}
+  -- Where the key lapsed this very moment the lock is free (see extend.lua).
+  if redis.call('PTTL', KEYS[1]) > ttl_ms or redis.call('PEXPIRE', KEYS[1], ttl_ms) == 1 then
+    return {1, tonumber(string.match(value, '^%d+', #mine + 1) or '0'), 0, now_us}
+  end
+  value = false
 end
 
 if not value and (not head[1] or string.find(flags, 'u', 1, true)) then
