@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -327,18 +328,29 @@ func TestQuorum_Chase_NeverSent(t *testing.T) {
 	clients, f := nodes.failingNodes(t)
 	m := newQuorum(t, clients, quorumSlow)
 	var releases, tries atomic.Int64
+	var deciding sync.RWMutex // held while the others decide and this node keeps silent
 	f.set(func(ctx context.Context, cmds []redis.Cmder) error {
 		switch {
 		case runs(cmds[0], releaseScript):
 			releases.Add(1)
 		case runs(cmds[0], acquireScript):
-			tries.Add(1)
+			deciding.RLock()
+			defer deciding.RUnlock()
+			tries.Add(int64(len(cmds)))
 		}
 		return &net.OpError{Op: "dial", Err: errors.New("connection refused")}
 	})
 	l := mustAcquire(t, m, name)
-	for range 20 {
-		if _, err := m.TryAcquire(ctx, name); !errors.Is(err, ErrTaken) {
+	for i := range 20 {
+		late := i%2 == 1
+		if late {
+			deciding.Lock()
+		}
+		_, err := m.TryAcquire(ctx, name)
+		if late {
+			deciding.Unlock()
+		}
+		if !errors.Is(err, ErrTaken) {
 			t.Fatalf("err = %v, want ErrTaken", err)
 		}
 	}

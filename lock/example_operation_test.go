@@ -16,7 +16,7 @@ import (
 // An operator takes a lock from a holder that hangs. The holder's context ends
 // with the reason.
 func ExampleManager_ForceRelease() {
-	ctx, locks, stop := open(lock.Config{TTL: time.Second})
+	ctx, locks, stop := open(lock.Config{})
 	defer stop()
 
 	l, err := locks.Acquire(ctx, "import")

@@ -28,7 +28,7 @@ func ExampleLock_Extend() {
 	ctx, locks, stop := open(lock.Config{})
 	defer stop()
 
-	l, err := locks.Acquire(ctx, "import", lock.WithTTL(time.Second), lock.WithoutWatchdog())
+	l, err := locks.Acquire(ctx, "import", lock.WithTTL(5*time.Second), lock.WithoutWatchdog())
 	check(err)
 	for range 3 { // chunks of the import
 		check(l.Extend(ctx, time.Minute))

@@ -247,13 +247,10 @@ func TestManager_ForceRelease(t *testing.T) {
 		t.Run("NotListening", func(t *testing.T) {
 			// Given a holder whose manager never had a reason to listen, or polls,
 			// then it hears of it at its next renewal.
-			polling := specLosable
+			polling := slow
 			polling.Poll = 5 * time.Millisecond
-			for _, cfg := range []Config{specLosable, polling} {
-				name := resource(t)
-				l := mustAcquire(t, newManager(t, rdb, cfg), name)
-				force(t, name, l.Token())
-				hears(t, l)
+			for _, cfg := range []Config{slow, polling} {
+				hearsReason(t, newManager(t, rdb, cfg), admin)
 			}
 		})
 		t.Run("ByExtend", func(t *testing.T) {

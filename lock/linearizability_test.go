@@ -314,6 +314,7 @@ func (r *linRun) loseReplies(rng *rand.Rand) {
 	c := r.anyClient(rng)
 	lost := r.unknown.Load()
 	r.await("replies lost", "an access without an answer", func() bool {
+		r.awaitHolder("replies lost", c)
 		c.proxy.DropReplies(true)
 		defer c.proxy.DropReplies(false)
 		defer c.proxy.Sever() // it has missed half of its exchanges
@@ -322,6 +323,13 @@ func (r *linRun) loseReplies(rng *rand.Rand) {
 		})
 		return r.unknown.Load() > lost
 	})
+}
+
+// awaitHolder waits until a client holds a lock. A fault that struck again and
+// again before it had one would only keep it from that.
+func (r *linRun) awaitHolder(fault string, c *linClient) {
+	r.t.Helper()
+	r.await(fault, "the client holds a lock", func() bool { return len(c.m.Held()) > 0 })
 }
 
 func (r *linRun) sever(rng *rand.Rand) {
@@ -337,6 +345,7 @@ func (r *linRun) cutOff(rng *rand.Rand) {
 	c := r.anyClient(rng)
 	lost := c.lost.Load()
 	r.await("cut off", "a lock lost", func() bool {
+		r.awaitHolder("cut off", c)
 		c.proxy.Blackhole(true)
 		defer c.proxy.Blackhole(false)
 		r.await("cut off", "what was held has ended", func() bool { return len(c.m.Held()) == 0 })

@@ -61,7 +61,7 @@ func TestManager_Acquire_MutualExclusion(t *testing.T) {
 		var fences []int64 // guarded by the lock under test; the race detector looks on
 		var wg sync.WaitGroup
 		for range managers {
-			m := newManager(t, rdb, Config{TTL: 10 * time.Second, Liveness: 200 * time.Millisecond})
+			m := newManager(t, rdb, Config{TTL: patience, ClaimTTL: patience, Liveness: 200 * time.Millisecond})
 			for range goroutines {
 				wg.Go(func() {
 					for range rounds {
@@ -339,11 +339,11 @@ func TestManager_LeavesNothing(t *testing.T) {
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
 		ctx := testContext(t)
 		names := []string{resource(t), resource(t)}
-		m := newManager(t, rdb, Config{TTL: 2 * time.Second})
+		m := newManager(t, rdb, Config{TTL: patience, ClaimTTL: patience})
 		var wg sync.WaitGroup
 		for i := range 4 {
 			wg.Go(func() {
-				for range 500 {
+				for range 200 {
 					l, err := m.Acquire(ctx, names[i%len(names)])
 					if err == nil {
 						err = l.Release(ctx)
@@ -359,11 +359,19 @@ func TestManager_LeavesNothing(t *testing.T) {
 		if n := traces(t, rdb, names...); n != 0 {
 			t.Errorf("%d keys left", n)
 		}
-		eventually(t, "the renewal loop ends", func() bool {
-			m.mu.Lock()
-			defer m.mu.Unlock()
-			return !m.dog.running && len(m.held) == 0
-		})
+		awaitIdle(t, m)
+	})
+}
+
+// awaitIdle wants that a manager holds no lock, and that its renewal loop ends
+// when it looks next.
+func awaitIdle(t *testing.T, m *Manager) {
+	t.Helper()
+	m.kickDog() // by itself it looks within a third of the TTL
+	eventually(t, "the renewal loop ends", func() bool {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		return !m.dog.running && len(m.held) == 0
 	})
 }
 
@@ -377,12 +385,15 @@ func TestManager_ScriptFlush(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		m := newManager(t, rdb, Config{TTL: 3 * time.Second})
+		m := newManager(t, rdb, slow)
 		flush()
 		l := mustAcquire(t, m, name)
 		flush()
 		until := l.ValidUntil()
-		eventually(t, "a renewal", func() bool { return l.ValidUntil().After(until) })
+		renewNow(l)
+		if !l.ValidUntil().After(until) {
+			t.Error("not renewed")
+		}
 		flush()
 		if err := l.Extend(ctx, time.Minute); err != nil {
 			t.Fatal(err)

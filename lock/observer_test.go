@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -109,8 +108,12 @@ func TestObserver(t *testing.T) {
 			specIs(t, err, ErrTaken)
 		})
 		log.tells(t, name, "waited in vain", []string{"waited: wait ended without the lock"}, func() {
-			_, err := m.Acquire(ctx, name, WithWaitLimit(20*time.Millisecond))
-			specIs(t, err, ErrWaitTimeout)
+			// Once it is in the queue nothing of it can come later than its end.
+			waits, cancel := context.WithCancel(ctx)
+			vain := acquireAsync(waits, m, name)
+			awaitWaiters(t, rdb, name, 1)
+			cancel()
+			specIs(t, await(t, vain).err, ErrWaitTimeout)
 			awaitWaiters(t, rdb, name, 0)
 		})
 		log.tells(t, name, "handed over", []string{"released", "handed over", "acquired", "waited: <nil>"}, func() {
@@ -191,22 +194,15 @@ func TestObserver(t *testing.T) {
 func TestObserver_ExtendedLate(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		const ttl = 2400 * time.Millisecond
+		const ttl = time.Minute
 		name := resource(t)
-		disturbed := redistest.Second(t, rdb)
-		cut := errors.New("connection reset")
-		var lateAfter atomic.Pointer[time.Time] // renewals fail until then
-		disturbed.AddHook(specAround(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
-			if until := lateAfter.Load(); until != nil && runs(cmds[0], extendScript) && time.Now().Before(*until) {
-				for _, cmd := range cmds {
-					cmd.SetErr(cut)
-				}
-				return cut
-			}
-			return next()
-		}))
-		var reports []time.Duration
 		var mu sync.Mutex
+		var reports []time.Duration
+		reported := func() []time.Duration {
+			mu.Lock()
+			defer mu.Unlock()
+			return slices.Clone(reports)
+		}
 		cfg := Config{TTL: ttl, Observer: Observer{ExtendedLate: func(r string, late time.Duration) {
 			mu.Lock()
 			defer mu.Unlock()
@@ -215,34 +211,31 @@ func TestObserver_ExtendedLate(t *testing.T) {
 				t.Errorf("reported for %s", r)
 			}
 		}}}
-		m := newManager(t, disturbed, cfg)
-		renewed := func(l *Lock) {
-			t.Helper()
-			until := l.ValidUntil()
-			eventually(t, "a renewal", func() bool { return l.Context().Err() != nil || l.ValidUntil().After(until) })
-			if l.Context().Err() != nil {
-				t.Fatal("lost: ", context.Cause(l.Context()))
+		inOwnTime(t, rdb, cfg, func(t *testing.T, m *Manager, f *failing) {
+			l := mustAcquire(t, m, name)
+			// Given renewals that fail from when they are due until well after two
+			// thirds of the TTL, when one succeeds, then it was late by so much.
+			until := time.Now().Add(ttl * 7 / 10)
+			f.set(seldom(t, func(_ context.Context, cmds []redis.Cmder) error {
+				if runs(cmds[0], extendScript) && time.Now().Before(until) {
+					return errors.New("connection reset")
+				}
+				return nil
+			}))
+			pass(ttl * 9 / 10)
+			got := reported()
+			if len(got) != 1 || got[0] <= ttl/3 || got[0] >= ttl {
+				t.Errorf("reported %v, want one renewal more than %s late", got, ttl/3)
 			}
-		}
-		// Given renewals that fail from when they are due until well after two
-		// thirds of the TTL, when one succeeds, then it was late by so much.
-		l := mustAcquire(t, m, name)
-		until := time.Now().Add(ttl * 7 / 10)
-		lateAfter.Store(&until)
-		renewed(l)
-		mu.Lock()
-		got := slices.Clone(reports)
-		mu.Unlock()
-		if len(got) != 1 || got[0] <= ttl/3 || got[0] >= ttl {
-			t.Errorf("reported %v, want one renewal more than %s late", got, ttl/3)
-		}
-		// When the next one is in time, then nothing is reported.
-		renewed(l)
-		mustRelease(t, l)
-		mu.Lock()
-		defer mu.Unlock()
-		if len(reports) != len(got) {
-			t.Errorf("reported %v, the last of them in time", reports)
-		}
+			// When the next ones are in time, then nothing is reported.
+			pass(3 * ttl)
+			if again := reported(); len(again) != len(got) {
+				t.Errorf("reported %v, the last of them in time", again)
+			}
+			if l.Context().Err() != nil {
+				t.Error("lost: ", context.Cause(l.Context()))
+			}
+			mustRelease(t, l)
+		})
 	})
 }

@@ -180,7 +180,7 @@ func TestManager_Acquire_FIFOProcesses(t *testing.T) {
 func processConfig(rdb redis.UniversalClient) Config {
 	cfg := slow
 	if _, cluster := rdb.(*redis.ClusterClient); cluster {
-		cfg.ClaimTTL, cfg.Liveness = time.Second, 2*time.Second
+		cfg.ClaimTTL, cfg.Liveness = 3*time.Second, 2*time.Second
 	}
 	return cfg
 }
@@ -341,7 +341,7 @@ func TestLock_HolderStopped(t *testing.T) {
 // lock's context as it should, so that only the data protects itself.
 func writeUntilRefused(t *testing.T) {
 	rdb := processClient(t)
-	m := newManager(t, rdb, Config{TTL: 2 * time.Second})
+	m := newManager(t, rdb, Config{TTL: 3 * time.Second})
 	l := mustAcquire(t, m, os.Getenv(nameVar))
 	redistest.Say("%d", l.Fence())
 	stop := time.Now().Add(patience)
@@ -369,7 +369,7 @@ func writeUntilRefused(t *testing.T) {
 // greater fence, and the one behind by a handover.
 func TestLock_HolderKilled(t *testing.T) {
 	if redistest.IsChild() {
-		m := newManager(t, processClient(t), Config{TTL: 2 * time.Second})
+		m := newManager(t, processClient(t), Config{TTL: 3 * time.Second})
 		l := mustAcquire(t, m, os.Getenv(nameVar))
 		redistest.Say("%d", l.Fence())
 		<-l.Context().Done() // the parent kills it first
@@ -420,7 +420,7 @@ func TestManager_RedisKilledUnderLoad(t *testing.T) {
 	const workers, rounds = 8, 5
 	server := redistest.Real(t) // with its log written through at each command
 	ctx, names := testContext(t), []string{resource(t), resource(t)}
-	cfg := Config{TTL: time.Second, Liveness: 300 * time.Millisecond, CallTimeout: 500 * time.Millisecond}
+	cfg := Config{TTL: 3 * time.Second, ClaimTTL: 3 * time.Second, Liveness: 300 * time.Millisecond, CallTimeout: 3 * time.Second}
 	w := newWitness()
 	var starts, failed atomic.Int64 // how often Redis was started; calls that failed meanwhile
 	var working sync.WaitGroup

@@ -99,7 +99,7 @@ func (q *quorum) acquire(ctx context.Context, a *attempt) (reply, error) {
 	// given back, and must not be mistaken for this one's.
 	a.token = q.m.newToken()
 	h := &holding{keys: a.keys, settings: a.settings, token: a.token}
-	b := &ballot{clean: make([]bool, len(q.nodes))}
+	b := new(ballot)
 	err := q.collect(ctx, h, b)
 	if err == nil {
 		h.fence = b.reply.fence
@@ -124,9 +124,9 @@ func (q *quorum) acquire(ctx context.Context, a *attempt) (reply, error) {
 type ballot struct {
 	reply   reply
 	votes   <-chan vote[reply]
-	open    int    // votes that have not been looked at
-	granted []int  // the nodes that did
-	clean   []bool // by node: it certainly has nothing of this try
+	open    int   // votes that have not been looked at
+	granted []int // the nodes that did
+	stained []int // those of which it is not certain that they have nothing of this try
 }
 
 // count looks at one vote.
@@ -135,13 +135,22 @@ func (b *ballot) count(v vote[reply]) {
 	b.reply.repaired = b.reply.repaired || v.answer.repaired
 	switch {
 	case v.err != nil:
-		b.clean[v.node] = neverSent(v.err) || errors.Is(v.err, ErrForeignKey)
 	case v.answer.held:
 		b.granted = append(b.granted, v.node)
 	default:
-		b.clean[v.node] = true
 		b.reply.lapse = max(b.reply.lapse, v.answer.lapse)
 	}
+	if !clean(v) {
+		b.stained = append(b.stained, v.node)
+	}
+}
+
+// clean says that a node certainly has nothing of the try that it voted on.
+func clean(v vote[reply]) bool {
+	if v.err != nil {
+		return neverSent(v.err) || errors.Is(v.err, ErrForeignKey)
+	}
+	return !v.answer.held
 }
 
 // neverSent says that there was no connection to send a call over.
@@ -245,15 +254,22 @@ func (q *quorum) settleLate(ctx context.Context, h *holding, b *ballot) {
 }
 
 // abandon gives back, in the background, what a try that failed may have taken.
-// Nodes that certainly have nothing of it are left alone.
+// Nodes that certainly have nothing of it are left alone, also those that say so
+// when the try has failed already.
 func (q *quorum) abandon(ctx context.Context, h *holding, b *ballot) {
-	var nodes []int
-	for i, clean := range b.clean {
-		if !clean {
-			nodes = append(nodes, i)
+	q.releaseOn(ctx, b.stained, &h.keys, h.token) // what does not answer is chased
+	votes, open := b.votes, b.open
+	q.m.background(func() {
+		var releases []<-chan vote[bool]
+		for range open {
+			if v := <-votes; !clean(v) { // within the node's time-out
+				releases = append(releases, q.releaseOn(ctx, []int{v.node}, &h.keys, h.token))
+			}
 		}
-	}
-	q.releaseOn(ctx, nodes, &h.keys, h.token) // what does not answer is chased
+		for _, released := range releases {
+			<-released // whoever waits for this waits for them
+		}
+	})
 }
 
 // release gives up the lock on every node. It returns when it is certain that a

@@ -21,10 +21,10 @@ const quorumSize = 5
 
 // quorumSlow are settings under which nothing lapses within a test's patience,
 // and calls to nodes that answer never time out.
-var quorumSlow = Config{TTL: 10 * time.Minute, NodeTimeout: patience, CallTimeout: patience, Poll: 5 * time.Millisecond}
+var quorumSlow = Config{TTL: 20 * time.Minute, NodeTimeout: patience, CallTimeout: patience, Poll: 5 * time.Millisecond}
 
-// quorumBrisk are settings under which locks are renewed several times a second.
-var quorumBrisk = Config{TTL: 1200 * time.Millisecond, NodeTimeout: 400 * time.Millisecond, Poll: 5 * time.Millisecond}
+// quorumBrisk are settings under which locks are renewed every second.
+var quorumBrisk = Config{TTL: 3 * time.Second, NodeTimeout: time.Second, Poll: 5 * time.Millisecond}
 
 // quorumNodes are clients of independent nodes.
 type quorumNodes []*redis.Client
@@ -200,7 +200,7 @@ func TestQuorum(t *testing.T) {
 	}{
 		// An embedded node takes long for a script, and those that wait ask often.
 		"embedded": {embeddedNodes, quorumContention(4, 40)},
-		"redis":    {func(t *testing.T) quorumNodes { _, nodes := realNodes(t); return nodes }, quorumContention(16, 200)},
+		"redis":    {func(t *testing.T) quorumNodes { _, nodes := realNodes(t); return nodes }, quorumContention(16, 120)},
 	} {
 		t.Run(engine, func(t *testing.T) {
 			t.Parallel()
@@ -267,13 +267,14 @@ func quorumAcquire(t *testing.T, nodes quorumNodes) {
 func quorumEmptied(t *testing.T, nodes quorumNodes) {
 	for _, emptied := range []quorumNodes{nodes[:1], nodes[3:]} {
 		ctx, name := testContext(t), resource(t)
-		m := nodes.manager(t, quorumBrisk)
+		m := nodes.manager(t, quorumSlow)
 		l, err := m.Acquire(ctx, name, WithMetadata("of host:7"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		nodes.awaitValue(t, name, l.GuardValue())
 		emptied.forget(t, name)
+		renewNow(l)
 		nodes.awaitValue(t, name, l.GuardValue())
 		if !strings.HasSuffix(l.GuardValue(), ":of host:7") {
 			t.Errorf("value %q without its metadata", l.GuardValue())
@@ -282,7 +283,7 @@ func quorumEmptied(t *testing.T, nodes quorumNodes) {
 			if got := quorumFence(t, rdb, name); got < l.Fence() {
 				t.Errorf("node %d stores fence %d, the lock has %d", i, got, l.Fence())
 			}
-			if left := rdb.PTTL(ctx, mustKeys(t, name)[keyLock]).Val(); left <= 0 || left > quorumBrisk.TTL {
+			if left := rdb.PTTL(ctx, mustKeys(t, name)[keyLock]).Val(); left <= 0 || left > quorumSlow.TTL {
 				t.Errorf("node %d: the key lives for %s", i, left)
 			}
 		}

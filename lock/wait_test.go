@@ -100,7 +100,7 @@ func TestManager_claim_LateNews(t *testing.T) {
 	}{
 		{"fresh", time.Second, 999 * time.Millisecond, true},
 		{"clock set forward", time.Second, time.Hour, true},
-		{"late", 200 * time.Second, time.Second, false},
+		{"late", slow.ClaimTTL * 2 / 3, time.Second, false},
 		{"before the last answer", time.Second, -time.Millisecond, false},
 		{"with the last answer", time.Second, 0, false},
 	} {
@@ -276,7 +276,7 @@ func TestManager_Acquire_ScriptAfterCleanUp(t *testing.T) {
 		name := resource(t)
 		late := redistest.Second(t, rdb)
 		cfg := slow
-		cfg.CallTimeout = 2 * time.Second
+		cfg.CallTimeout = 2 * time.Second // after which it is cleaned up a second time
 		m := newManager(t, late, cfg)
 		if err := errors.Join(acquireScript.Load(t.Context(), rdb).Err(), releaseScript.Load(t.Context(), rdb).Err()); err != nil {
 			t.Fatal(err)
@@ -350,7 +350,7 @@ func TestManager_Acquire_DeadWaiters_Cluster(t *testing.T) {
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
 		const dead = 20
 		ctx, name := testContext(t), resource(t)
-		cfg := Config{TTL: 5 * time.Second, ClaimTTL: 500 * time.Millisecond, Liveness: 100 * time.Millisecond}
+		cfg := Config{TTL: patience, ClaimTTL: 500 * time.Millisecond, Liveness: 100 * time.Millisecond}
 		m := newManager(t, rdb, cfg)
 		m.store.(*node).args = newScriptArgs(m.cfg, false)
 		l := mustAcquire(t, m, name)
@@ -377,7 +377,10 @@ func TestManager_Acquire_DeadWaiters_Cluster(t *testing.T) {
 		}))
 		mustRelease(t, l)
 		l = awaitLock(t, next)
-		mustRelease(t, l)
+		// On a busy machine the claim's time may be over already.
+		if err := l.Release(ctx); err != nil && !errors.Is(err, ErrNotHeld) {
+			t.Error(err)
+		}
 		awaitNoTrace(t, rdb, name)
 		// While one of them had the lock, the silence of the rest grew too long.
 		mu.Lock()
@@ -512,7 +515,7 @@ func TestManager_Acquire_RedisRestarts(t *testing.T) {
 	rdb := redis.NewClient(redistest.Options(server.Addr()))
 	defer rdb.Close()
 	ctx, name := testContext(t), resource(t)
-	cfg := Config{TTL: time.Second, Liveness: 100 * time.Millisecond}
+	cfg := Config{TTL: 5 * time.Second, ClaimTTL: 5 * time.Second, Liveness: 100 * time.Millisecond}
 	holder, m := newManager(t, rdb, cfg), newManager(t, rdb, cfg)
 	l := mustAcquire(t, holder, name)
 	next := acquireAsync(ctx, m, name)
