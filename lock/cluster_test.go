@@ -105,8 +105,7 @@ func flushScriptsUnderLoad(t *testing.T, rdb redis.UniversalClient) {
 	t.Helper()
 	const workers, rounds = 8, 15
 	ctx, name := testContext(t), resource(t)
-	cfg := Config{TTL: patience, ClaimTTL: patience}
-	managers := []*Manager{newManager(t, rdb, cfg), newManager(t, redistest.Second(t, rdb), cfg)}
+	managers := []*Manager{newManager(t, rdb, steady), newManager(t, redistest.Second(t, rdb), steady)}
 	working, stop := context.WithCancel(ctx)
 	var flushing, holding sync.WaitGroup
 	var flushes atomic.Int64
@@ -191,7 +190,7 @@ func TestManager_ManyShortLocks(t *testing.T) {
 			const workers, each, resources = 16, 250, 64
 			ctx, rdb := testContext(t), client(t)
 			id := strings.Trim(redistest.Prefix(t), "t:{}")
-			m := newManager(t, rdb, Config{TTL: patience, ClaimTTL: patience})
+			m := newManager(t, rdb, steady)
 			w := newWitness()
 			var working sync.WaitGroup
 			for range workers {
@@ -352,14 +351,13 @@ func moveSlotUnderLoad(t *testing.T, servers *redistest.ClusterServers) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg := Config{TTL: patience, ClaimTTL: patience}
 	w := newWitness()
 	working, stop := context.WithCancel(ctx)
 	var workersDone sync.WaitGroup
 	var managers []*Manager
 	for range 2 {
 		rdb := servers.Client(t)
-		m := newManager(t, rdb, cfg)
+		m := newManager(t, rdb, steady)
 		managers = append(managers, m)
 		for range workers / 2 {
 			workersDone.Go(func() {

@@ -315,7 +315,7 @@ func specMutualExclusion(t *testing.T, p *specPlace) {
 	var fences []int64 // guarded by the lock under test; the race detector looks on
 	var all sync.WaitGroup
 	for range managers {
-		m := p.manager(t, Config{TTL: patience, Liveness: 500 * time.Millisecond})
+		m := p.manager(t, Config{TTL: patience, ClaimTTL: patience, CallTimeout: patience, Liveness: 500 * time.Millisecond})
 		for range goroutines {
 			all.Go(func() {
 				for range rounds {
@@ -470,7 +470,7 @@ func specReleaseRepeated(t *testing.T, p *specPlace) {
 
 func specRenewed(t *testing.T, p *specPlace) {
 	ctx, name := testContext(t), resource(t)
-	m, other := p.manager(t, Config{TTL: 2400 * time.Millisecond}), p.manager(t, slow)
+	m, other := p.manager(t, Config{TTL: 5 * time.Second}), p.manager(t, slow)
 	// Given a holder that works for longer than the TTL,
 	l := mustAcquire(t, m, name)
 	first := l.ValidUntil()

@@ -498,7 +498,7 @@ func TestManager_FlushAll(t *testing.T) {
 	working, stop := context.WithCancel(ctx)
 	var workers sync.WaitGroup
 	for range 2 {
-		m := newManager(t, redistest.Second(t, rdb), Config{TTL: patience, ClaimTTL: patience, Liveness: 100 * time.Millisecond})
+		m := newManager(t, redistest.Second(t, rdb), Config{TTL: patience, ClaimTTL: patience, CallTimeout: patience, Liveness: 100 * time.Millisecond})
 		for range 4 {
 			workers.Go(func() {
 				for working.Err() == nil {

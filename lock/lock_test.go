@@ -61,7 +61,7 @@ func TestManager_Acquire_MutualExclusion(t *testing.T) {
 		var fences []int64 // guarded by the lock under test; the race detector looks on
 		var wg sync.WaitGroup
 		for range managers {
-			m := newManager(t, rdb, Config{TTL: patience, ClaimTTL: patience, Liveness: 200 * time.Millisecond})
+			m := newManager(t, rdb, Config{TTL: patience, ClaimTTL: patience, CallTimeout: patience, Liveness: 200 * time.Millisecond})
 			for range goroutines {
 				wg.Go(func() {
 					for range rounds {
@@ -339,7 +339,7 @@ func TestManager_LeavesNothing(t *testing.T) {
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
 		ctx := testContext(t)
 		names := []string{resource(t), resource(t)}
-		m := newManager(t, rdb, Config{TTL: patience, ClaimTTL: patience})
+		m := newManager(t, rdb, steady)
 		var wg sync.WaitGroup
 		for i := range 4 {
 			wg.Go(func() {

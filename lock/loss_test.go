@@ -144,7 +144,7 @@ func TestLock_RedisGone(t *testing.T) {
 			server := redistest.Real(t)
 			rdb := redis.NewClient(redistest.Options(server.Addr()))
 			defer rdb.Close()
-			cfg := Config{TTL: 3 * time.Second, CallTimeout: 2 * time.Second}
+			cfg := Config{TTL: 4500 * time.Millisecond, CallTimeout: 2 * time.Second}
 			m := newManager(t, rdb, cfg)
 			l := mustAcquire(t, m, resource(t))
 			until := l.ValidUntil()
@@ -171,7 +171,7 @@ func TestLock_Renewed(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
 		ctx := testContext(t)
-		m := newManager(t, rdb, Config{TTL: 3 * time.Second})
+		m := newManager(t, rdb, Config{TTL: 4500 * time.Millisecond})
 		var locks []*Lock
 		for range 10 {
 			locks = append(locks, mustAcquire(t, m, resource(t)))

@@ -213,16 +213,25 @@ func TestObserver_ExtendedLate(t *testing.T) {
 		}}}
 		inOwnTime(t, rdb, cfg, func(t *testing.T, m *Manager, f *failing) {
 			l := mustAcquire(t, m, name)
-			// Given renewals that fail from when they are due until well after two
-			// thirds of the TTL, when one succeeds, then it was late by so much.
-			until := time.Now().Add(ttl * 7 / 10)
-			f.set(seldom(t, func(_ context.Context, cmds []redis.Cmder) error {
-				if runs(cmds[0], extendScript) && time.Now().Before(until) {
-					return errors.New("connection reset")
-				}
-				return nil
-			}))
-			pass(ttl * 9 / 10)
+			failFor := func(d time.Duration) {
+				until := time.Now().Add(d)
+				f.set(seldom(t, func(_ context.Context, cmds []redis.Cmder) error {
+					if runs(cmds[0], extendScript) && time.Now().Before(until) {
+						return errors.New("connection reset")
+					}
+					return nil
+				}))
+			}
+			// Given renewals that fail from when they are due, when one succeeds before
+			// two thirds of the TTL, then it was in time.
+			failFor(ttl / 2)
+			pass(ttl * 6 / 10)
+			if got := reported(); len(got) != 0 {
+				t.Errorf("reported %v, which was in time", got)
+			}
+			// When one succeeds well after that, then it was late by so much.
+			failFor(ttl * 6 / 10) // a tenth has gone by since the last one
+			pass(ttl * 3 / 4)
 			got := reported()
 			if len(got) != 1 || got[0] <= ttl/3 || got[0] >= ttl {
 				t.Errorf("reported %v, want one renewal more than %s late", got, ttl/3)

@@ -369,7 +369,7 @@ func writeUntilRefused(t *testing.T) {
 // greater fence, and the one behind by a handover.
 func TestLock_HolderKilled(t *testing.T) {
 	if redistest.IsChild() {
-		m := newManager(t, processClient(t), Config{TTL: 3 * time.Second})
+		m := newManager(t, processClient(t), Config{TTL: 4500 * time.Millisecond})
 		l := mustAcquire(t, m, os.Getenv(nameVar))
 		redistest.Say("%d", l.Fence())
 		<-l.Context().Done() // the parent kills it first

@@ -305,7 +305,7 @@ func TestQuorum_ShortTTLMinorityHangs(t *testing.T) {
 	t.Parallel()
 	servers, nodes := realNodes(t)
 	m := nodes.manager(t, Config{TTL: 30 * time.Second, NodeTimeout: 5 * time.Second, CallTimeout: 5 * time.Second})
-	const ttl = 2400 * time.Millisecond
+	const ttl = 3600 * time.Millisecond
 	l := mustAcquire(t, m, resource(t), WithTTL(ttl))
 	nodes.awaitHeld(t, l)
 	resume := pauseNodes(t, servers[:1])

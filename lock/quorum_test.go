@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -23,8 +24,8 @@ const quorumSize = 5
 // and calls to nodes that answer never time out.
 var quorumSlow = Config{TTL: 20 * time.Minute, NodeTimeout: patience, CallTimeout: patience, Poll: 5 * time.Millisecond}
 
-// quorumBrisk are settings under which locks are renewed every second.
-var quorumBrisk = Config{TTL: 3 * time.Second, NodeTimeout: time.Second, Poll: 5 * time.Millisecond}
+// quorumBrisk are settings under which locks are renewed within two seconds.
+var quorumBrisk = Config{TTL: 4500 * time.Millisecond, NodeTimeout: 1500 * time.Millisecond, Poll: 5 * time.Millisecond}
 
 // quorumNodes are clients of independent nodes.
 type quorumNodes []*redis.Client
@@ -274,8 +275,10 @@ func quorumEmptied(t *testing.T, nodes quorumNodes) {
 		}
 		nodes.awaitValue(t, name, l.GuardValue())
 		emptied.forget(t, name)
-		renewNow(l)
-		nodes.awaitValue(t, name, l.GuardValue())
+		eventually(t, "a renewal puts it back", func() bool {
+			renewNow(l)
+			return !slices.ContainsFunc(nodes.values(t, name), func(v string) bool { return v != l.GuardValue() })
+		})
 		if !strings.HasSuffix(l.GuardValue(), ":of host:7") {
 			t.Errorf("value %q without its metadata", l.GuardValue())
 		}

@@ -45,20 +45,6 @@ func confirmedConfig() Config {
 	return cfg
 }
 
-// awaitConfirmed takes a lock, as often as it takes until the replica confirms
-// it in time.
-func awaitConfirmed(t *testing.T, m *Manager, name string) (l *Lock) {
-	t.Helper()
-	eventually(t, "a confirmed lock", func() bool {
-		var err error
-		if l, err = m.Acquire(testContext(t), name); err != nil && !errors.Is(err, ErrNoQuorum) {
-			t.Fatal(err)
-		}
-		return err == nil
-	})
-	return l
-}
-
 // onReplica wants that the replica has the lock already, without a wait.
 func (r *replicated) onReplica(t *testing.T, l *Lock) {
 	t.Helper()
@@ -105,7 +91,7 @@ func TestManager_Replicas_Missing(t *testing.T) {
 	impatient := confirmedConfig()
 	impatient.CallTimeout = 2 * time.Second
 	m := newManager(t, r.master, impatient)
-	held := awaitConfirmed(t, m, name+":held")
+	held := mustAcquire(t, m, name+":held")
 	refuses := func(m *Manager) {
 		t.Helper()
 		for what, acquire := range map[string]func(context.Context, string, ...Option) (*Lock, error){"acquire": m.Acquire, "try": m.TryAcquire} {
@@ -158,7 +144,7 @@ func TestManager_Replicas_Handover(t *testing.T) {
 		}
 	}))
 	m := newManager(t, r.master, cfg)
-	l := awaitConfirmed(t, m, name)
+	l := mustAcquire(t, m, name)
 	next := acquireAsync(ctx, newManager(t, rdb, cfg), name)
 	awaitWaiters(t, r.master, name, 1)
 	if err := r.replica.Pause(); err != nil {
@@ -190,7 +176,7 @@ func TestManager_Replicas_Renewal(t *testing.T) {
 	r, name := newReplicated(t), resource(t)
 	cfg := Config{TTL: 4500 * time.Millisecond, Replicas: 1, CallTimeout: 2 * time.Second}
 	m := newManager(t, r.master, cfg)
-	l := awaitConfirmed(t, m, name)
+	l := mustAcquire(t, m, name)
 	awaitRenewals(t, 1, l)
 	r.onReplica(t, l)
 	if err := r.replica.Kill(); err != nil {

@@ -350,7 +350,7 @@ func TestManager_Acquire_DeadWaiters_Cluster(t *testing.T) {
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
 		const dead = 20
 		ctx, name := testContext(t), resource(t)
-		cfg := Config{TTL: patience, ClaimTTL: 500 * time.Millisecond, Liveness: 100 * time.Millisecond}
+		cfg := Config{TTL: patience, CallTimeout: patience, ClaimTTL: 500 * time.Millisecond, Liveness: 100 * time.Millisecond}
 		m := newManager(t, rdb, cfg)
 		m.store.(*node).args = newScriptArgs(m.cfg, false)
 		l := mustAcquire(t, m, name)

@@ -117,7 +117,7 @@ func Options(addr string) *redis.Options {
 		Addr:                  addr,
 		MaxRetries:            -1,
 		ContextTimeoutEnabled: true,
-		DialTimeout:           time.Second,
+		DialTimeout:           5 * time.Second, // long, for a busy machine: who refuses does so at once
 		ReadTimeout:           3 * time.Second,
 		WriteTimeout:          3 * time.Second,
 		PoolSize:              64,
