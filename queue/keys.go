@@ -38,6 +38,9 @@ func newKeys(prefix string) (keys, error) {
 		prefix + "unique",       // 9: hash, unique key -> id and until when
 		prefix + "unique_until", // 10: sorted set of the unique keys that are taken for a time, until in ms
 		prefix + "paused",       // 11: there while nothing is to be taken
+		prefix + "done",         // 12: sorted set, time of completion in ms
+		prefix + "counts",       // 13: hash, what the statistics count
+		prefix + "rate",         // 14: string, when the rate will have let through what it has, in microseconds
 	}
 	return k, nil
 }

@@ -39,6 +39,20 @@ type Config struct {
 	MaxLength int
 	// MaxDead bounds the dead letters; the oldest go first, with their bodies. Default 10,000.
 	MaxDead int
+	// MaxLeased bounds how many tasks are leased at once, by all workers on all
+	// processes together; each process of a queue needs the same value. Default 0: no bound.
+	MaxLeased int
+	// Rate bounds how many tasks are taken per second, by all workers on all
+	// processes together, on average: a queue that was idle lets Burst of them
+	// through at once. 0.000001 to 100,000; each process of a queue needs the same
+	// value. A task that comes back and is taken again counts again, also where its
+	// attempt is uncounted, because its handler may have begun. Default 0: no bound.
+	//
+	// It is enforced by the generic cell rate algorithm (ITU-T I.371) on the Redis server's clock.
+	Rate float64
+	// Burst goes with Rate: 1 to 1,000,000, and what a month lets through at most.
+	// Default a second's worth, at least 1.
+	Burst int
 }
 
 const (
@@ -60,6 +74,8 @@ type Queue struct {
 	rdb  redis.UniversalClient
 	cfg  Config
 	keys keys
+
+	limits []any // of the configuration, as dequeue.lua takes them
 }
 
 // New validates the configuration and returns the queue. It does not talk to Redis.
@@ -67,6 +83,9 @@ type Queue struct {
 func New(rdb redis.UniversalClient, cfg Config) (*Queue, error) {
 	if rdb == nil {
 		return nil, fmt.Errorf("%w: no redis client", ErrConfig)
+	}
+	if err := cfg.validateLimits(); err != nil {
+		return nil, err
 	}
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
@@ -76,7 +95,7 @@ func New(rdb redis.UniversalClient, cfg Config) (*Queue, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Queue{rdb: rdb, cfg: cfg, keys: k}, nil
+	return &Queue{rdb: rdb, cfg: cfg, keys: k, limits: cfg.limitArgs()}, nil
 }
 
 func (c Config) withDefaults() Config {
@@ -86,6 +105,9 @@ func (c Config) withDefaults() Config {
 	setDefault(&c.BackoffMax, max(time.Minute, c.BackoffBase))
 	setDefault(&c.MaxLength, 1_000_000)
 	setDefault(&c.MaxDead, 10_000)
+	if c.Rate > 0 {
+		setDefault(&c.Burst, defaultBurst(c.Rate))
+	}
 	return c
 }
 

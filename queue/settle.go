@@ -32,7 +32,7 @@ type Rejection struct {
 // says Missing. Errors: those of Redis, with Unknown from the failing step on.
 func (q *Queue) Ack(ctx context.Context, tasks ...Leased) ([]AckStatus, error) {
 	return settle("ack", tasks, func(chunk []Leased) *redis.Cmd {
-		return q.run(ctx, ackScript, leaseArgs(make([]any, 0, 2*len(chunk)), chunk)...)
+		return q.run(ctx, ackScript, leaseArgs(append(make([]any, 0, 1+2*len(chunk)), q.cfg.limited()), chunk)...)
 	})
 }
 
@@ -62,7 +62,7 @@ func (q *Queue) Complete(ctx context.Context, completions ...Completion) ([]AckS
 	out := make([]AckStatus, 0, len(completions))
 	for from := 0; from < len(completions); from += few {
 		chunk := completions[from:min(from+few, len(completions))]
-		args := []any{q.cfg.MaxLength}
+		args := []any{q.cfg.MaxLength, q.cfg.limited()}
 		for _, c := range chunk {
 			args = append(args, c.Task.ID, c.Task.Token, len(c.Next))
 			for _, t := range c.Next {
@@ -111,7 +111,7 @@ func (q *Queue) Extend(ctx context.Context, tasks ...Leased) ([]AckStatus, error
 // task: Done, Stale or Missing. Errors: as Ack.
 func (q *Queue) Reject(ctx context.Context, rejections ...Rejection) ([]AckStatus, error) {
 	return settle("reject", rejections, func(chunk []Rejection) *redis.Cmd {
-		args := append(make([]any, 0, 2+5*len(chunk)), q.cfg.MaxAttempts, q.cfg.MaxDead)
+		args := append(make([]any, 0, 3+5*len(chunk)), q.cfg.MaxAttempts, q.cfg.MaxDead, q.cfg.limited())
 		for _, r := range chunk {
 			delay := r.Delay
 			if delay < 0 {

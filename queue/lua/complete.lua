@@ -1,8 +1,9 @@
 -- Acknowledges leased tasks and adds those that are to follow each, as one step per task.
 --
--- KEYS  1 ready, 2 delayed, 3 leased, 4 body, 5 meta, 6 clock, 7 wake, 8 dead, 9 unique, 10 unique_until, 11 paused
--- ARGV  1 max_length; then per task: id, lease token as the meta holds it, number of tasks that follow, and
---       those as enqueue.lua takes them
+-- KEYS  1 ready, 2 delayed, 3 leased, 4 body, 5 meta, 6 clock, 7 wake, 8 dead, 9 unique, 10 unique_until, 11 paused,
+--       12 done, 13 counts, 14 rate
+-- ARGV  1 max_length, 2 "1" where the number of leases is limited; then per task: id, lease token as the meta
+--       holds it, number of tasks that follow, and those as enqueue.lua takes them
 -- Returns a string with one letter per task: K done, S stale (another lease is current), M missing, F no room
 --       for what was to follow, and nothing changed
 -- Atomic because a task that is done without its successor, or twice with it, is what this is there to
@@ -10,7 +11,7 @@
 -- the queue already counts as added.
 
 local max_length = tonumber(ARGV[1])
-local status, at, i = {}, 2, 0
+local status, at, i, freed = {}, 3, 0, 0
 while at <= #ARGV do
   local id, token, n = ARGV[at], ARGV[at + 1], tonumber(ARGV[at + 2])
   i = i + 1
@@ -23,6 +24,7 @@ while at <= #ARGV do
     status[i] = 'F'
   else
     status[i] = 'K'
+    freed = freed + 1
     redis.call('ZREM', KEYS[3], id)
     local _, _, _, _, options = queue_parse(meta)
     queue_free(id, options)
@@ -31,5 +33,8 @@ while at <= #ARGV do
     queue_put(at + 3, n, max_length)
   end
   at = at + 3 + 5 * n
+end
+if freed > 0 and ARGV[2] == '1' then
+  queue_freed()
 end
 return table.concat(status)

@@ -1,6 +1,6 @@
 -- Fragment: what this package's own scripts share. It follows fragment_enqueue.lua, and expects
 -- KEYS 1 ready, 2 delayed, 3 leased, 4 body, 5 meta, 6 clock, 7 wake, 8 dead, 9 unique, 10 unique_until,
--- 11 paused (there while nothing is to be taken).
+-- 11 paused (there while nothing is to be taken), 12 done, 13 counts, 14 rate.
 --
 -- A meta value is "attempt,priority[,option]*;" and then L<lease token>, R<reason of the last failure> or
 -- D<reason of death>. A task that never was leased and has priority 0 and no options has none. The tag in
@@ -71,6 +71,13 @@ end
 local function queue_first(key)
   local head = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
   return head[2] and tonumber(head[2]) or nil
+end
+
+-- queue_freed(): a lease ended. Where the number of leases is limited, workers sleep although tasks are ready.
+local function queue_freed()
+  if redis.call('ZCARD', KEYS[1]) > 0 then
+    queue_wake(0)
+  end
 end
 
 -- queue_each(n, f) calls f(from, to) for 1..n in chunks that unpack can take

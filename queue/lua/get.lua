@@ -1,6 +1,7 @@
 -- Looks one task up.
 --
--- KEYS  1 ready, 2 delayed, 3 leased, 4 body, 5 meta, 6 clock, 7 wake, 8 dead, 9 unique, 10 unique_until, 11 paused
+-- KEYS  1 ready, 2 delayed, 3 leased, 4 body, 5 meta, 6 clock, 7 wake, 8 dead, 9 unique, 10 unique_until, 11 paused,
+--       12 done, 13 counts, 14 rate
 -- ARGV  1 id
 -- Returns nothing where the task is in no state, else: state, score of that state, attempt, priority,
 --       tag and text of its meta, "1" and the payload, or "0" where the body is missing, options

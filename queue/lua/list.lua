@@ -1,7 +1,8 @@
 -- Lists the tasks of one state: ready and delayed in the order in which they are to run, leased by the end
 -- of the lease, dead ones the latest first.
 --
--- KEYS  1 ready, 2 delayed, 3 leased, 4 body, 5 meta, 6 clock, 7 wake, 8 dead, 9 unique, 10 unique_until, 11 paused
+-- KEYS  1 ready, 2 delayed, 3 leased, 4 body, 5 meta, 6 clock, 7 wake, 8 dead, 9 unique, 10 unique_until, 11 paused,
+--       12 done, 13 counts, 14 rate
 -- ARGV  1 number of the state's key, 2 how many to skip, 3 how many to return, at least 1
 -- Returns strings, per task: id, score, attempt, priority, tag and text of its meta, "1" and the payload,
 --       or "0" where the body is missing, options

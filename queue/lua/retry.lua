@@ -1,6 +1,7 @@
 -- Makes a dead task ready again, with its attempts forgotten.
 --
--- KEYS  1 ready, 2 delayed, 3 leased, 4 body, 5 meta, 6 clock, 7 wake, 8 dead, 9 unique, 10 unique_until, 11 paused
+-- KEYS  1 ready, 2 delayed, 3 leased, 4 body, 5 meta, 6 clock, 7 wake, 8 dead, 9 unique, 10 unique_until, 11 paused,
+--       12 done, 13 counts, 14 rate
 -- ARGV  1 id, 2 max_length
 -- Returns K done, M no such dead task, F the queue is full, U its unique key is another task's
 -- Atomic because the task leaves one set and enters the other as one step.

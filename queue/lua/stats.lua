@@ -1,6 +1,7 @@
 -- Counts the tasks per state.
 --
--- KEYS  1 ready, 2 delayed, 3 leased, 4 body, 5 meta, 6 clock, 7 wake, 8 dead, 9 unique, 10 unique_until, 11 paused
+-- KEYS  1 ready, 2 delayed, 3 leased, 4 body, 5 meta, 6 clock, 7 wake, 8 dead, 9 unique, 10 unique_until, 11 paused,
+--       12 done, 13 counts, 14 rate
 -- Returns integers: ready, delayed, leased, dead, age of the ready task at the head in microseconds,
 --       1 if paused
 -- Atomic so that the counts belong to one moment: no task is counted twice or not at all.

@@ -1,6 +1,7 @@
 -- Checks that each of some ids is in exactly one state and has what it needs, and repairs it if asked.
 --
--- KEYS  1 ready, 2 delayed, 3 leased, 4 body, 5 meta, 6 clock, 7 wake, 8 dead, 9 unique, 10 unique_until, 11 paused
+-- KEYS  1 ready, 2 delayed, 3 leased, 4 body, 5 meta, 6 clock, 7 wake, 8 dead, 9 unique, 10 unique_until, 11 paused,
+--       12 done, 13 counts, 14 rate
 -- ARGV  1 "1" to repair, 2 max_dead, then ids
 -- Returns a string with one letter per id: k well or gone, o a body or meta in no state, s in several states,
 --       b waiting or leased without a body
@@ -57,5 +58,7 @@ if buried > 0 then
 end
 if readied > 0 then
   queue_wake(0)
+elseif buried > 0 then
+  queue_freed() -- it may have been leased
 end
 return table.concat(status)

@@ -1,0 +1,46 @@
+package queue_test
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/queue"
+)
+
+// configuredQueue is an empty queue on a Redis of its own.
+func configuredQueue(cfg queue.Config) (q *queue.Queue, closeAll func()) {
+	server, err := miniredis.Run() // stands in for a Redis
+	must(err)
+	rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), MaxRetries: -1, ContextTimeoutEnabled: true})
+	cfg.Prefix = "shop:{mail}:"
+	q, err = queue.New(rdb, cfg)
+	must(err)
+	return q, func() {
+		must(rdb.Close())
+		server.Close()
+	}
+}
+
+// The mail provider takes two connections at once, and no more than ten mails a minute.
+func ExampleConfig_limits() {
+	q, closeAll := configuredQueue(queue.Config{MaxLeased: 2, Rate: 10.0 / 60, Burst: 3})
+	defer closeAll()
+	ctx := context.Background()
+
+	_, err := q.Enqueue(ctx, queue.Task{ID: "1"}, queue.Task{ID: "2"}, queue.Task{ID: "3"}, queue.Task{ID: "4"})
+	must(err)
+	f, err := q.Dequeue(ctx, 10)
+	must(err)
+	fmt.Println(len(f.Tasks), "leased, more:", f.More)
+	_, err = q.Ack(ctx, f.Tasks...)
+	must(err)
+	f, err = q.Dequeue(ctx, 10)
+	must(err)
+	fmt.Println(len(f.Tasks), "leased, more:", f.More)
+	// Output:
+	// 2 leased, more: false
+	// 1 leased, more: false
+}
