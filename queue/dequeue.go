@@ -42,9 +42,10 @@ func (q *Queue) dequeue(ctx context.Context, n int, horizon time.Duration) (Fetc
 	}
 	token := newToken()
 	until := time.Now().Add(q.cfg.Lease)
-	args := append(make([]any, 0, 10), n, q.cfg.Lease.Milliseconds(), token, moveBound,
+	args := append(make([]any, 0, 12), n, q.cfg.Lease.Milliseconds(), token, moveBound,
 		q.cfg.MaxAttempts, q.cfg.MaxDead, ceilMillis(horizon))
-	reply, err := q.run(ctx, dequeueScript, append(args, q.limits...)...).StringSlice()
+	args = append(append(args, q.limits...), q.done...)
+	reply, err := q.run(ctx, dequeueScript, args...).StringSlice()
 	if err != nil {
 		return Fetched{}, fmt.Errorf("dequeue: %w", err)
 	}

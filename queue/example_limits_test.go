@@ -3,6 +3,7 @@ package queue_test
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
@@ -43,4 +44,29 @@ func ExampleConfig_limits() {
 	// Output:
 	// 2 leased, more: false
 	// 1 leased, more: false
+}
+
+// What is done can be looked at for a day, and its id is refused as long.
+func ExampleConfig_keepDone() {
+	q, closeAll := configuredQueue(queue.Config{KeepDone: 24 * time.Hour})
+	defer closeAll()
+	ctx := context.Background()
+
+	_, err := q.Enqueue(ctx, queue.Task{ID: "1", Type: "invoice"})
+	must(err)
+	f, err := q.Dequeue(ctx, 1)
+	must(err)
+	_, err = q.Ack(ctx, f.Tasks...)
+	must(err)
+	done, err := q.List(ctx, queue.StateDone, 0, 10)
+	must(err)
+	for _, t := range done {
+		fmt.Println(t.ID, t.Type, t.State, "after attempt", t.Attempt)
+	}
+	status, err := q.Enqueue(ctx, queue.Task{ID: "1"})
+	must(err)
+	fmt.Println(status)
+	// Output:
+	// 1 invoice done after attempt 1
+	// [duplicate]
 }

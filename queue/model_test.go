@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 	"pgregory.net/rapid"
@@ -20,10 +21,12 @@ type model struct {
 	q   *queue.Queue
 
 	maxLength, maxAttempts int
+	maxLeased, maxDone     int // 0: no bound, and nothing kept
 
 	ready   []string // in order
 	leased  map[string]queue.Leased
 	dead    map[string]bool
+	done    []string // kept, the oldest first
 	attempt map[string]int
 	task    map[string]queue.Task
 	unique  map[string]string // key -> id of its owner
@@ -43,7 +46,15 @@ func TestQueue_Model(t *testing.T) {
 				leased: make(map[string]queue.Leased), dead: make(map[string]bool), attempt: make(map[string]int),
 				task: make(map[string]queue.Task), unique: make(map[string]string), prefix: redistest.Prefix(t),
 			}
-			m.q = newQueue(t, rdb, queue.Config{Prefix: m.prefix, MaxLength: m.maxLength, MaxAttempts: m.maxAttempts})
+			m.maxLeased = rapid.IntRange(0, 4).Draw(rt, "max leased")
+			m.maxDone = rapid.IntRange(0, 3).Draw(rt, "max done")
+			cfg := queue.Config{
+				Prefix: m.prefix, MaxLength: m.maxLength, MaxAttempts: m.maxAttempts, MaxLeased: m.maxLeased, MaxDone: m.maxDone,
+			}
+			if m.maxDone > 0 {
+				cfg.KeepDone = time.Hour
+			}
+			m.q = newQueue(t, rdb, cfg)
 			rt.Repeat(map[string]func(*rapid.T){
 				"":        m.check,
 				"enqueue": m.enqueue,
@@ -131,6 +142,30 @@ func (m *model) release(id string) {
 	}
 }
 
+// finish ends a task that is acknowledged; again says that a task of its id follows it.
+func (m *model) finish(l queue.Leased, again bool) {
+	delete(m.leased, l.ID)
+	m.stale = append(m.stale, l)
+	if m.maxDone == 0 || again {
+		m.forget(l.ID)
+		return
+	}
+	m.release(l.ID)
+	if m.done = append(m.done, l.ID); len(m.done) > m.maxDone {
+		m.forget(m.done[0])
+		m.done = m.done[1:]
+	}
+}
+
+// later waits for the server's next millisecond: done tasks are in order of time to the millisecond.
+func (m *model) later() {
+	if now := redisTime(m.t, m.rdb).UnixMilli(); len(m.done) > 0 {
+		for redisTime(m.t, m.rdb).UnixMilli() == now {
+			continue
+		}
+	}
+}
+
 // forget removes a task that is in no state any more.
 func (m *model) forget(id string) {
 	m.release(id)
@@ -155,6 +190,7 @@ func (m *model) complete(rt *rapid.T) {
 			next[i].Payload = []byte("of " + l.ID)
 		}
 	}
+	m.later()
 	want := queue.Done
 	if m.maxLength-len(m.ready)-len(m.leased)+1 < len(next) {
 		want = queue.NoRoom
@@ -166,9 +202,14 @@ func (m *model) complete(rt *rapid.T) {
 	if want == queue.NoRoom {
 		return
 	}
-	delete(m.leased, l.ID)
-	m.forget(l.ID)
-	m.stale = append(m.stale, l)
+	before := m.done
+	m.finish(l, slices.ContainsFunc(next, func(t queue.Task) bool { return t.ID == l.ID }))
+	// What is kept too many goes after what follows was added: an id that is to follow still is a duplicate.
+	for _, id := range before {
+		if !slices.Contains(m.done, id) {
+			next = slices.DeleteFunc(next, func(t queue.Task) bool { return t.ID == id })
+		}
+	}
 	for _, task := range next {
 		if m.admit(task) == queue.StatusFull {
 			rt.Fatal("the model has no room")
@@ -188,12 +229,15 @@ func (m *model) cancel(rt *rapid.T) {
 		m.stale = append(m.stale, l)
 	} else if m.dead[id] {
 		want = queue.StateDead
+	} else if slices.Contains(m.done, id) {
+		want = queue.StateDone
 	}
 	got, err := m.q.Cancel(testContext(m.t), id, "unknown")
 	if err != nil || !slices.Equal(got, []queue.State{want, ""}) {
 		rt.Fatalf("cancel %s: %q, %v; want %q", id, got, err, want)
 	}
 	m.ready = slices.DeleteFunc(m.ready, func(other string) bool { return other == id })
+	m.done = slices.DeleteFunc(m.done, func(other string) bool { return other == id })
 	delete(m.leased, id)
 	delete(m.dead, id)
 	m.forget(id)
@@ -218,8 +262,13 @@ func (m *model) verify(rt *rapid.T) {
 
 func (m *model) dequeue(rt *rapid.T) {
 	n := rapid.IntRange(1, 6).Draw(rt, "n")
+	if rapid.Bool().Draw(rt, "woken") { // as a worker that slept, with the token
+		if err := m.rdb.Del(testContext(m.t), m.q.EnqueueKeys()[6]).Err(); err != nil {
+			rt.Fatal(err)
+		}
+	}
 	f, err := m.q.Dequeue(testContext(m.t), n)
-	want := m.ready[:min(n, len(m.ready))]
+	want := m.ready[:min(n, len(m.ready), m.room())]
 	if m.paused {
 		want = nil
 	}
@@ -227,9 +276,6 @@ func (m *model) dequeue(rt *rapid.T) {
 		rt.Fatalf("dequeue %d: %v, %v; want %v", n, names(f.Tasks), err, want)
 	}
 	m.ready = slices.Clone(m.ready[len(want):])
-	if f.More != (len(m.ready) > 0 && !m.paused) {
-		rt.Fatalf("More is %v with %d ready", f.More, len(m.ready))
-	}
 	for _, l := range f.Tasks {
 		m.attempt[l.ID]++
 		if l.Attempt != m.attempt[l.ID] || string(l.Payload) != "of "+l.ID ||
@@ -238,14 +284,27 @@ func (m *model) dequeue(rt *rapid.T) {
 		}
 		m.leased[l.ID] = l
 	}
+	if f.More != m.more() {
+		rt.Fatalf("More is %v with %d ready, %d leased", f.More, len(m.ready), len(m.leased))
+	}
 }
+
+// room is how many tasks may still be leased.
+func (m *model) room() int {
+	if m.maxLeased == 0 {
+		return m.maxLength
+	}
+	return max(0, m.maxLeased-len(m.leased))
+}
+
+// more says that somebody who looks finds a task.
+func (m *model) more() bool { return len(m.ready) > 0 && m.room() > 0 && !m.paused }
 
 func (m *model) ack(rt *rapid.T) {
 	l := m.anyLease(rt)
+	m.later()
 	m.settled(rt, "ack", func() ([]queue.AckStatus, error) { return m.q.Ack(testContext(m.t), l) })
-	delete(m.leased, l.ID)
-	m.forget(l.ID)
-	m.stale = append(m.stale, l)
+	m.finish(l, false)
 }
 
 func (m *model) reject(rt *rapid.T) {
@@ -343,7 +402,7 @@ func (m *model) mend(rt *rapid.T) {
 // check compares the whole of Redis with the model.
 func (m *model) check(rt *rapid.T) {
 	ctx := testContext(m.t)
-	want := queue.Stats{Ready: len(m.ready), Leased: len(m.leased), Dead: len(m.dead), Paused: m.paused}
+	want := queue.Stats{Ready: len(m.ready), Leased: len(m.leased), Dead: len(m.dead), Done: len(m.done), Paused: m.paused}
 	if got := stats(m.t, m.q); got != want {
 		rt.Fatalf("stats %+v, want %+v", got, want)
 	}
@@ -351,6 +410,10 @@ func (m *model) check(rt *rapid.T) {
 	ready, err := m.rdb.ZRange(ctx, keys[0], 0, -1).Result()
 	if err != nil || !slices.Equal(ready, m.ready) {
 		rt.Fatalf("ready %v, %v; want %v", ready, err, m.ready)
+	}
+	done, err := m.rdb.ZRange(ctx, m.prefix+"done", 0, -1).Result()
+	if err != nil || !slices.Equal(done, m.done) {
+		rt.Fatalf("done %v, %v; want %v", done, err, m.done)
 	}
 	bodies, err := m.rdb.HKeys(ctx, keys[3]).Result()
 	slices.Sort(bodies)
@@ -371,7 +434,7 @@ func (m *model) check(rt *rapid.T) {
 	}
 	if n, err := m.rdb.LLen(ctx, keys[6]).Result(); err != nil || n > 1 {
 		rt.Fatalf("%d wake tokens, %v", n, err)
-	} else if n == 0 && len(m.ready) > 0 {
+	} else if n == 0 && m.more() {
 		rt.Fatalf("%d ready and nobody would be woken", len(m.ready))
 	}
 }

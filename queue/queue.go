@@ -1,11 +1,11 @@
 // Package queue is a durable task queue on Redis sorted sets: delivery at least
 // once, leases instead of locks, and no polling.
 //
-// A task waits in one of four sorted sets (ready, delayed, leased, dead); its
-// payload is in a hash. Taking a task gives it a lease; a worker that dies lets
-// the lease run out and whoever dequeues next takes the task over. Every change
-// is one script, so a task is never in two states or in none. Time is the Redis
-// server's.
+// A task is in one of four sorted sets (ready, delayed, leased, dead), or in a
+// fifth where done tasks are kept; its payload is in a hash. Taking a task gives
+// it a lease; a worker that dies lets the lease run out and whoever dequeues next
+// takes the task over. Every change is one script, so a task is never in two
+// states or in none. Time is the Redis server's.
 //
 // Keys share one hash tag, so a queue lives in one slot of a cluster.
 // [EnqueueLua] lets another script of that slot add tasks atomically.
@@ -39,6 +39,15 @@ type Config struct {
 	MaxLength int
 	// MaxDead bounds the dead letters; the oldest go first, with their bodies. Default 10,000.
 	MaxDead int
+	// KeepDone is how long a task that was acknowledged can still be looked at, in
+	// the state StateDone, with payload and attempts; its id is refused as long as it
+	// is kept, and its unique key is free. Those that are too old go, a bounded number
+	// at a time, when workers look for tasks and when others are acknowledged. Each
+	// process of a queue needs the same value. Up to a year. Default 0: not at all.
+	KeepDone time.Duration
+	// MaxDone goes with KeepDone and bounds how many are kept; the oldest go first.
+	// They do not count for MaxLength. Default 10,000.
+	MaxDone int
 	// MaxLeased bounds how many tasks are leased at once, by all workers on all
 	// processes together; each process of a queue needs the same value. Default 0: no bound.
 	MaxLeased int
@@ -75,7 +84,7 @@ type Queue struct {
 	cfg  Config
 	keys keys
 
-	limits []any // of the configuration, as dequeue.lua takes them
+	limits, done []any // of the configuration, as the scripts take them
 }
 
 // New validates the configuration and returns the queue. It does not talk to Redis.
@@ -87,6 +96,9 @@ func New(rdb redis.UniversalClient, cfg Config) (*Queue, error) {
 	if err := cfg.validateLimits(); err != nil {
 		return nil, err
 	}
+	if err := cfg.validateDone(); err != nil {
+		return nil, err
+	}
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
 		return nil, err
@@ -95,7 +107,7 @@ func New(rdb redis.UniversalClient, cfg Config) (*Queue, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Queue{rdb: rdb, cfg: cfg, keys: k, limits: cfg.limitArgs()}, nil
+	return &Queue{rdb: rdb, cfg: cfg, keys: k, limits: cfg.limitArgs(), done: cfg.doneArgs()}, nil
 }
 
 func (c Config) withDefaults() Config {
@@ -105,6 +117,9 @@ func (c Config) withDefaults() Config {
 	setDefault(&c.BackoffMax, max(time.Minute, c.BackoffBase))
 	setDefault(&c.MaxLength, 1_000_000)
 	setDefault(&c.MaxDead, 10_000)
+	if c.KeepDone > 0 {
+		setDefault(&c.MaxDone, defaultMaxDone)
+	}
 	if c.Rate > 0 {
 		setDefault(&c.Burst, defaultBurst(c.Rate))
 	}

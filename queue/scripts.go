@@ -15,8 +15,8 @@ var luaFiles embed.FS
 // and falls back to EVAL, so a SCRIPT FLUSH or a restart costs one round trip.
 var (
 	enqueueScript  = script("fragment_put", "enqueue")
-	dequeueScript  = script("dequeue")
-	ackScript      = script("ack")
+	dequeueScript  = script("fragment_done", "dequeue")
+	ackScript      = script("fragment_done", "ack")
 	extendScript   = script("extend")
 	rejectScript   = script("reject")
 	getScript      = script("get")
@@ -29,7 +29,7 @@ var (
 	cancelScript   = script("cancel")
 	listScript     = script("list")
 	verifyScript   = script("verify")
-	completeScript = script("fragment_put", "complete")
+	completeScript = script("fragment_put", "fragment_done", "complete")
 )
 
 // script composes one script's text from the common fragments and the files

@@ -27,12 +27,14 @@ type Rejection struct {
 	Reason string
 }
 
-// Ack removes tasks that are done. Per task: Done, Stale or Missing; the latter
+// Ack removes tasks that are done, or keeps them for Config.KeepDone. Per task: Done, Stale or Missing; the latter
 // two changed nothing. Repeating it after an unknown outcome is safe, and then
 // says Missing. Errors: those of Redis, with Unknown from the failing step on.
 func (q *Queue) Ack(ctx context.Context, tasks ...Leased) ([]AckStatus, error) {
 	return settle("ack", tasks, func(chunk []Leased) *redis.Cmd {
-		return q.run(ctx, ackScript, leaseArgs(append(make([]any, 0, 1+2*len(chunk)), q.cfg.limited()), chunk)...)
+		args := append(make([]any, 0, 3+2*len(chunk)), q.cfg.limited())
+		args = append(args, q.done...)
+		return q.run(ctx, ackScript, leaseArgs(args, chunk)...)
 	})
 }
 
@@ -62,7 +64,7 @@ func (q *Queue) Complete(ctx context.Context, completions ...Completion) ([]AckS
 	out := make([]AckStatus, 0, len(completions))
 	for from := 0; from < len(completions); from += few {
 		chunk := completions[from:min(from+few, len(completions))]
-		args := []any{q.cfg.MaxLength, q.cfg.limited()}
+		args := append([]any{q.cfg.MaxLength, q.cfg.limited()}, q.done...)
 		for _, c := range chunk {
 			args = append(args, c.Task.ID, c.Task.Token, len(c.Next))
 			for _, t := range c.Next {

@@ -8,7 +8,8 @@ import (
 // Task is what a producer adds.
 type Task struct {
 	// ID names the task. A second task of the same id is refused as long as the
-	// first is in the queue in any state, dead letters included. 1 to 255 bytes,
+	// first is in the queue in any state, dead letters and done tasks that are kept
+	// (Config.KeepDone) included. 1 to 255 bytes,
 	// any of them. Required.
 	ID string
 	// Payload is kept as it is and not looked into. Nil is stored as empty.
@@ -111,6 +112,8 @@ const (
 	StateDelayed State = "delayed"
 	StateLeased  State = "leased"
 	StateDead    State = "dead"
+	// StateDone: acknowledged, and kept because Config.KeepDone says so.
+	StateDone State = "done"
 )
 
 // TaskInfo is one task as it stands.
@@ -122,8 +125,8 @@ type TaskInfo struct {
 	Options
 	// Attempt counts the deliveries so far.
 	Attempt int
-	// At is when a delayed task falls due, a lease ends, or a dead task died (to
-	// the millisecond), and when a ready task arrived.
+	// At is when a delayed task falls due, a lease ends, a dead task died or a
+	// done one was acknowledged (to the millisecond), and when a ready task arrived.
 	At time.Time
 	// Reason is why the last attempt failed, or why the task is dead. It is empty while the task is leased.
 	Reason string
@@ -142,6 +145,8 @@ type DeadTask struct {
 // Stats are the depths of the queue at one moment.
 type Stats struct {
 	Ready, Delayed, Leased, Dead int
+	// Done are the acknowledged tasks that are kept; see Config.KeepDone.
+	Done int
 	// OldestReady is how long the task at the head of the ready set has been
 	// waiting; zero when none waits. With priorities in use another may be older.
 	OldestReady time.Duration

@@ -46,7 +46,7 @@ func content(t testing.TB, rdb redis.UniversalClient, prefix string) map[string]
 		}
 		all[name] = fmt.Sprintf("%q", value) // maps are printed in order
 	}
-	for _, name := range []string{"ready", "delayed", "leased", "dead", "unique_until"} {
+	for _, name := range []string{"ready", "delayed", "leased", "dead", "done", "unique_until"} {
 		set, err := rdb.ZRangeWithScores(ctx, prefix+name, 0, -1).Result()
 		note(name, fmt.Sprint(set), err)
 	}

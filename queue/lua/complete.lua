@@ -2,8 +2,9 @@
 --
 -- KEYS  1 ready, 2 delayed, 3 leased, 4 body, 5 meta, 6 clock, 7 wake, 8 dead, 9 unique, 10 unique_until, 11 paused,
 --       12 done, 13 counts, 14 rate
--- ARGV  1 max_length, 2 "1" where the number of leases is limited; then per task: id, lease token as the meta
---       holds it, number of tasks that follow, and those as enqueue.lua takes them
+-- ARGV  1 max_length, 2 "1" where the number of leases is limited, 3 ms for which done tasks are kept (0: not
+--       at all), 4 how many of them; then per task: id, lease token as the meta holds it, number of tasks that
+--       follow, and those as enqueue.lua takes them
 -- Returns a string with one letter per task: K done, S stale (another lease is current), M missing, F no room
 --       for what was to follow, and nothing changed
 -- Atomic because a task that is done without its successor, or twice with it, is what this is there to
@@ -11,7 +12,23 @@
 -- the queue already counts as added.
 
 local max_length = tonumber(ARGV[1])
-local status, at, i, freed = {}, 3, 0, 0
+local keep_ms, max_done = tonumber(ARGV[3]), tonumber(ARGV[4])
+local now_ms = math.floor(queue_now() / 1000)
+if keep_ms > 0 then
+  redis.call('ZCARD', KEYS[12]) -- a key of another type fails here, before the first write
+end
+
+-- A task that is followed by one of its own id is not kept: the id goes on.
+local function kept(id, at, n)
+  for k = 1, n do
+    if ARGV[at + 5 * (k - 1)] == id then
+      return false
+    end
+  end
+  return keep_ms > 0
+end
+
+local status, at, i, freed = {}, 5, 0, 0
 while at <= #ARGV do
   local id, token, n = ARGV[at], ARGV[at + 1], tonumber(ARGV[at + 2])
   i = i + 1
@@ -19,7 +36,7 @@ while at <= #ARGV do
   if not meta then
     status[i] = 'M'
   elseif meta ~= token then
-    status[i] = 'S'
+    status[i] = queue_ended(meta)
   elseif n > 0 and queue_room(0, max_length) + 1 < n then
     status[i] = 'F'
   else
@@ -28,11 +45,19 @@ while at <= #ARGV do
     redis.call('ZREM', KEYS[3], id)
     local _, _, _, _, options = queue_parse(meta)
     queue_free(id, options)
-    redis.call('HDEL', KEYS[4], id)
-    redis.call('HDEL', KEYS[5], id)
+    if kept(id, at + 3, n) then
+      redis.call('ZADD', KEYS[12], string.format('%d', now_ms), id)
+      redis.call('HSET', KEYS[5], id, string.match(meta, '^[^;]*') .. ';A')
+    else
+      redis.call('HDEL', KEYS[4], id)
+      redis.call('HDEL', KEYS[5], id)
+    end
     queue_put(at + 3, n, max_length)
   end
   at = at + 3 + 5 * n
+end
+if keep_ms > 0 then
+  queue_trim_done(now_ms, keep_ms, max_done, freed + 256)
 end
 if freed > 0 and ARGV[2] == '1' then
   queue_freed()

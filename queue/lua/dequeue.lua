@@ -5,7 +5,8 @@
 -- ARGV  1 n, 2 lease in ms, 3 lease token, 4 bound of reclaims and of promotions, 5 max_attempts,
 --       6 max_dead, 7 horizon in ms: what falls due sooner than this must have a worker that knows of it,
 --       8 how many leases there may be (0: any number), 9 microseconds per task of the rate (0: no rate),
---       10 how many tasks an unused rate lets through at once
+--       10 how many tasks an unused rate lets through at once, 11 ms for which done tasks are kept (0: not at
+--       all), 12 how many of them
 -- A paused queue gives nothing, and moves nothing.
 --
 -- Returns strings: "1" where more is to be had now, else "0"; ms until it is worth looking again: until the next
@@ -164,6 +165,9 @@ end
 
 if redis.call('EXISTS', KEYS[11]) == 1 then
   return reply
+end
+if ARGV[11] ~= '0' then
+  queue_trim_done(now_ms, tonumber(ARGV[11]), tonumber(ARGV[12]), bound)
 end
 reclaim()
 promote()

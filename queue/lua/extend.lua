@@ -26,7 +26,7 @@ queue_each(n, function(from, to)
       mine[k / 2 + 1] = ids[i]
       k = k + 2
     else
-      status[i] = 'S'
+      status[i] = queue_ended(meta)
     end
   end
   if k > 0 then

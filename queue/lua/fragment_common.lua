@@ -2,8 +2,8 @@
 -- KEYS 1 ready, 2 delayed, 3 leased, 4 body, 5 meta, 6 clock, 7 wake, 8 dead, 9 unique, 10 unique_until,
 -- 11 paused (there while nothing is to be taken), 12 done, 13 counts, 14 rate.
 --
--- A meta value is "attempt,priority[,option]*;" and then L<lease token>, R<reason of the last failure> or
--- D<reason of death>. A task that never was leased and has priority 0 and no options has none. The tag in
+-- A meta value is "attempt,priority[,option]*;" and then L<lease token>, R<reason of the last failure>,
+-- D<reason of death> or A, for one that was acknowledged and is kept. A task that never was leased and has priority 0 and no options has none. The tag in
 -- front of token and reason keeps a reason that looks like a token from ever passing for one. An option is
 -- a letter and its value, free of "," and ";": y type, m maximum of attempts, t timeout in ms, u unique key,
 -- w how long that is taken in ms (until the task is done without it), f free it when the task is dead.
@@ -31,6 +31,13 @@ end
 -- queue_meta(attempt, priority, tag, text, options) -> the meta value
 local function queue_meta(attempt, priority, tag, text, options)
   return string.format('%d,%d', attempt, priority) .. options .. ';' .. tag .. text
+end
+
+-- queue_ended(meta) -> what to answer to whoever comes with a lease token that is not in this meta: M where the
+-- task is done and only kept, as if it were gone, else S
+local function queue_ended(meta)
+  local _, _, tag = queue_parse(meta)
+  return tag == 'A' and 'M' or 'S'
 end
 
 -- queue_max(options, default) -> after how many attempts the task is dead

@@ -8,7 +8,7 @@
 -- Atomic because a task that changes sets between two looks would seem to be in none.
 
 local id = ARGV[1]
-local states = {{1, 'ready'}, {2, 'delayed'}, {3, 'leased'}, {8, 'dead'}}
+local states = {{1, 'ready'}, {2, 'delayed'}, {3, 'leased'}, {8, 'dead'}, {12, 'done'}}
 for i = 1, #states do
   local score = redis.call('ZSCORE', KEYS[states[i][1]], id)
   if score then

@@ -34,7 +34,7 @@ for i = n, 1, -1 do
   if not meta then
     status[i] = 'M'
   elseif meta ~= ARGV[at + 1] then
-    status[i] = 'S'
+    status[i] = queue_ended(meta)
   else
     status[i] = 'K'
     freed = freed + 1

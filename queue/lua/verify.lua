@@ -7,7 +7,7 @@
 --       b waiting or leased without a body
 -- Atomic because a task that moves while it is looked at would seem to be lost or doubled.
 --
--- Repair loses nothing: what is in no state becomes ready, of several states the one closest to running
+-- Repair loses nothing: what is in no state becomes ready, or done where it was that, of several states the one closest to running
 -- stays, and a task without a body becomes a dead letter with that reason.
 
 local repair = ARGV[1] == '1'
@@ -18,14 +18,14 @@ local status, buried, readied = {}, 0, 0
 for i = 3, #ARGV do
   local id = ARGV[i]
   local states, letter = {}, 'k'
-  for _, s in ipairs({3, 1, 2, 8}) do -- leased, ready, delayed, dead
+  for _, s in ipairs({3, 1, 2, 8, 12}) do -- leased, ready, delayed, dead, done
     if redis.call('ZSCORE', KEYS[s], id) then
       states[#states + 1] = s
     end
   end
   local body = redis.call('HEXISTS', KEYS[4], id) == 1
   local meta = redis.call('HGET', KEYS[5], id)
-  local attempt, priority, _, _, options = queue_parse(meta)
+  local attempt, priority, tag, _, options = queue_parse(meta)
   if #states > 1 then
     letter = 's'
     if repair then
@@ -35,7 +35,9 @@ for i = 3, #ARGV do
     end
   elseif #states == 0 and (body or meta) then
     letter = 'o'
-    if repair and body then
+    if repair and body and tag == 'A' then
+      redis.call('ZADD', KEYS[12], string.format('%d', now_ms), id)
+    elseif repair and body then
       redis.call('ZADD', KEYS[1], string.format('%d', now_us - priority * queue_age_us), id)
       redis.call('HSET', KEYS[5], id, queue_meta(attempt, priority, 'R', 'was in no state', options))
       readied = readied + 1
@@ -43,7 +45,7 @@ for i = 3, #ARGV do
       queue_forget({id}, 1, 1)
     end
   end
-  if #states > 0 and states[1] ~= 8 and not body then
+  if #states > 0 and states[1] ~= 8 and states[1] ~= 12 and not body then
     letter = 'b'
     if repair then
       redis.call('ZREM', KEYS[states[1]], id)
