@@ -70,3 +70,26 @@ func ExampleConfig_keepDone() {
 	// 1 invoice done after attempt 1
 	// [duplicate]
 }
+
+// Counts are kept over all processes, since the queue exists.
+func ExampleQueue_Stats() {
+	q, closeAll := configuredQueue(queue.Config{})
+	defer closeAll()
+	ctx := context.Background()
+
+	_, err := q.Enqueue(ctx, queue.Task{ID: "1"}, queue.Task{ID: "2"}, queue.Task{ID: "3"})
+	must(err)
+	f, err := q.Dequeue(ctx, 2)
+	must(err)
+	_, err = q.Ack(ctx, f.Tasks[0])
+	must(err)
+	_, err = q.Reject(ctx, queue.Rejection{Task: f.Tasks[1], Dead: true, Reason: "no such user"})
+	must(err)
+	s, err := q.Stats(ctx)
+	must(err)
+	fmt.Println("waiting:", s.Ready, "processed:", s.Processed, "failed:", s.Failed, "died:", s.Died)
+	fmt.Println("taken:", s.Waits.Total(), "within ten minutes:", s.Waits.Quantile(0.99) < 10*time.Minute)
+	// Output:
+	// waiting: 1 processed: 1 failed: 1 died: 1
+	// taken: 2 within ten minutes: true
+}

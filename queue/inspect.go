@@ -93,21 +93,6 @@ func parseInfo(id string, state State, reply []string) (TaskInfo, error) {
 // ageing is what one level of priority is worth; queue_age_us in the scripts.
 const ageing = time.Minute
 
-// Stats counts the tasks per state. Errors: those of Redis.
-func (q *Queue) Stats(ctx context.Context) (Stats, error) {
-	reply, err := q.run(ctx, statsScript).Int64Slice()
-	if err != nil {
-		return Stats{}, fmt.Errorf("queue stats: %w", err)
-	}
-	if len(reply) != 7 {
-		return Stats{}, fmt.Errorf("queue stats: %w: %d fields", ErrReply, len(reply))
-	}
-	return Stats{
-		Ready: int(reply[0]), Delayed: int(reply[1]), Leased: int(reply[2]), Dead: int(reply[3]),
-		OldestReady: time.Duration(reply[4]) * time.Microsecond, Paused: reply[5] == 1, Done: int(reply[6]),
-	}, nil
-}
-
 // Scan calls fn for every task that has a body, in any state, dead letters and
 // done tasks that are kept included. Tasks that come or go meanwhile may be missed, and one may be seen
 // twice. It ends with the first error of fn. Errors: fn's, and those of Redis.

@@ -39,7 +39,7 @@ func newKeys(prefix string) (keys, error) {
 		prefix + "unique_until", // 10: sorted set of the unique keys that are taken for a time, until in ms
 		prefix + "paused",       // 11: there while nothing is to be taken
 		prefix + "done",         // 12: sorted set, time of completion in ms
-		prefix + "counts",       // 13: hash, what the statistics count
+		prefix + "counts",       // 13: hash, what the statistics count; see statistics.go
 		prefix + "rate",         // 14: string, when the rate will have let through what it has, in microseconds
 	}
 	return k, nil

@@ -34,6 +34,8 @@ type model struct {
 	prefix  string
 	stale   []queue.Leased // leases that must never work again
 	next    int
+
+	processed, failed, died, given int64 // what the statistics count
 }
 
 // TestQueue_Model drives all operations against the model.
@@ -131,6 +133,7 @@ func (m *model) admit(task queue.Task) queue.EnqueueStatus {
 // bury moves a task to the dead ones.
 func (m *model) bury(id string) {
 	m.dead[id] = true
+	m.died++
 	if m.task[id].UniqueFreeOnDeath {
 		m.release(id)
 	}
@@ -144,6 +147,7 @@ func (m *model) release(id string) {
 
 // finish ends a task that is acknowledged; again says that a task of its id follows it.
 func (m *model) finish(l queue.Leased, again bool) {
+	m.processed++
 	delete(m.leased, l.ID)
 	m.stale = append(m.stale, l)
 	if m.maxDone == 0 || again {
@@ -283,6 +287,7 @@ func (m *model) dequeue(rt *rapid.T) {
 			rt.Fatalf("%+v, want attempt %d", l, m.attempt[l.ID])
 		}
 		m.leased[l.ID] = l
+		m.given++
 	}
 	if f.More != m.more() {
 		rt.Fatalf("More is %v with %d ready, %d leased", f.More, len(m.ready), len(m.leased))
@@ -315,6 +320,9 @@ func (m *model) reject(rt *rapid.T) {
 	m.settled(rt, "reject", func() ([]queue.AckStatus, error) { return m.q.Reject(testContext(m.t), r) })
 	delete(m.leased, l.ID)
 	m.stale = append(m.stale, l)
+	if r.Dead || !r.Uncounted {
+		m.failed++
+	}
 	switch {
 	case r.Dead, !r.Uncounted && m.spent(l.ID):
 		m.bury(l.ID)
@@ -342,6 +350,7 @@ func (m *model) expire(rt *rapid.T) {
 	}
 	delete(m.leased, l.ID)
 	m.stale = append(m.stale, l)
+	m.failed++
 	if m.spent(l.ID) {
 		m.bury(l.ID)
 	} else {
@@ -405,6 +414,9 @@ func (m *model) check(rt *rapid.T) {
 	want := queue.Stats{Ready: len(m.ready), Leased: len(m.leased), Dead: len(m.dead), Done: len(m.done), Paused: m.paused}
 	if got := stats(m.t, m.q); got != want {
 		rt.Fatalf("stats %+v, want %+v", got, want)
+	}
+	if s := counted(m.t, m.q); s.Processed != m.processed || s.Failed != m.failed || s.Died != m.died || s.Waits.Total() != m.given {
+		rt.Fatalf("counted %+v, want %d processed, %d failed, %d dead, %d taken", s, m.processed, m.failed, m.died, m.given)
 	}
 	keys := m.q.EnqueueKeys()
 	ready, err := m.rdb.ZRange(ctx, keys[0], 0, -1).Result()

@@ -50,7 +50,8 @@ type Options struct {
 	Unique      string        // Task.Unique
 }
 
-// parseOptions reads what options wrote. Options of a later version are passed over.
+// parseOptions reads what options wrote. What the scripts add for themselves, and
+// options of a later version, are passed over.
 func parseOptions(text string) (o Options, err error) {
 	if text == "" {
 		return o, nil

@@ -16,7 +16,7 @@ var luaFiles embed.FS
 var (
 	enqueueScript  = script("fragment_put", "enqueue")
 	dequeueScript  = script("fragment_done", "dequeue")
-	ackScript      = script("fragment_done", "ack")
+	ackScript      = script("fragment_done", "fragment_counts", "ack")
 	extendScript   = script("extend")
 	rejectScript   = script("reject")
 	getScript      = script("get")
@@ -29,7 +29,7 @@ var (
 	cancelScript   = script("cancel")
 	listScript     = script("list")
 	verifyScript   = script("verify")
-	completeScript = script("fragment_put", "fragment_done", "complete")
+	completeScript = script("fragment_put", "fragment_done", "fragment_counts", "complete")
 )
 
 // script composes one script's text from the common fragments and the files

@@ -141,15 +141,3 @@ type DeadTask struct {
 	DiedAt  time.Time
 	Reason  string
 }
-
-// Stats are the depths of the queue at one moment.
-type Stats struct {
-	Ready, Delayed, Leased, Dead int
-	// Done are the acknowledged tasks that are kept; see Config.KeepDone.
-	Done int
-	// OldestReady is how long the task at the head of the ready set has been
-	// waiting; zero when none waits. With priorities in use another may be older.
-	OldestReady time.Duration
-	// Paused says that nothing is taken; see Queue.Pause.
-	Paused bool
-}

@@ -54,6 +54,9 @@ queue_each(n, function(from, to)
     end
   end
 end)
+if freed > 0 then
+  queue_processed(now_ms, freed, keep_ms)
+end
 if keep_ms > 0 then
   queue_trim_done(now_ms, keep_ms, max_done, freed + 256)
 end

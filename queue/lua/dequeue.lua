@@ -63,9 +63,10 @@ local function reclaim()
     return
   end
   local front = queue_front(now_us, #ids)
+  local back = string.format(',b%d', now_us)
   queue_each(#ids, function(from, to)
     local metas = redis.call('HMGET', KEYS[5], unpack(ids, from, to))
-    redis.call('ZREM', KEYS[3], unpack(ids, from, to))
+    queue_tally('failed', redis.call('ZREM', KEYS[3], unpack(ids, from, to)))
     local ready, fresh, k = {}, {}, 0
     for i = from, to do
       local attempt, priority, _, _, options = queue_parse(metas[i - from + 1])
@@ -74,7 +75,7 @@ local function reclaim()
       else
         local score = math.min(front + i - 1, now_us - priority * queue_age_us)
         ready[k + 1], ready[k + 2] = string.format('%d', score), ids[i]
-        fresh[k + 1], fresh[k + 2] = ids[i], queue_meta(attempt, priority, 'R', 'lease expired', options)
+        fresh[k + 1], fresh[k + 2] = ids[i], queue_meta(attempt, priority, 'R', 'lease expired', options .. back)
         k = k + 2
       end
     end
@@ -107,6 +108,31 @@ end
 
 local reply, filled = {'0', '-1'}, 2
 
+-- How long tasks waited: of up to 16 all are looked at, of more 16 that are evenly spaced in their order, each
+-- standing for its neighbours. A bucket's number is that of its upper bound in ms; there is one more without.
+local wait_bounds = {1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 60000, 600000}
+local ranks, weights, arrivals, waits = {}, {}, {}, {}
+
+local function sample(ids)
+  local picked, m = {}, math.min(#ids, 16)
+  for j = 1, m do
+    local from, to = math.floor((j - 1) * #ids / m), math.floor(j * #ids / m)
+    ranks[j], weights[j] = math.floor((from + to + 1) / 2), to - from
+    picked[j] = ids[ranks[j]]
+  end
+  arrivals = redis.call('ZMSCORE', KEYS[1], unpack(picked))
+end
+
+local function waited(j, meta)
+  local _, priority, _, _, options = queue_parse(meta)
+  local since = queue_back(options) or tonumber(arrivals[j]) + priority * queue_age_us
+  local ms, bucket = (now_us - since) / 1000, 1
+  while wait_bounds[bucket] and ms > wait_bounds[bucket] do
+    bucket = bucket + 1
+  end
+  waits[bucket] = (waits[bucket] or 0) + weights[j]
+end
+
 local function take()
   if max_leased > 0 then
     leases = max_leased - redis.call('ZCARD', KEYS[3])
@@ -119,6 +145,7 @@ local function take()
   if #ids == 0 then
     return
   end
+  sample(ids)
   redis.call('ZREMRANGEBYRANK', KEYS[1], 0, #ids - 1)
   local padded = #ids >= queue_pad_from
   if padded then
@@ -128,6 +155,7 @@ local function take()
   local lease_end = string.format('%d', math.ceil(now_us / 1000) + tonumber(ARGV[2]))
   local token = ';L' .. ARGV[3]
   local first = '1,0' .. token -- most tasks are at their first attempt, without priority
+  local sampled = 1
   queue_each(#ids, function(from, to)
     local bodies = redis.call('HMGET', KEYS[4], unpack(ids, from, to))
     local metas = redis.call('HMGET', KEYS[5], unpack(ids, from, to))
@@ -141,7 +169,8 @@ local function take()
         local head, value = '1,0', first
         if meta then
           local attempt, priority, _, _, options = queue_parse(meta)
-          head = string.format('%d,%d', attempt + 1, priority) .. options
+          local _, plain = queue_back(options)
+          head = string.format('%d,%d', attempt + 1, priority) .. plain
           value = head .. token
         end
         leased[k + 1], leased[k + 2] = lease_end, id
@@ -156,7 +185,17 @@ local function take()
       redis.call('ZADD', KEYS[3], unpack(leased, 1, k))
       redis.call('HSET', KEYS[5], unpack(fresh, 1, k))
     end
+    while sampled <= #ranks and ranks[sampled] <= to do
+      local i = ranks[sampled] - from + 1
+      if bodies[i] then
+        waited(sampled, metas[i])
+      end
+      sampled = sampled + 1
+    end
   end)
+  for bucket, n in pairs(waits) do
+    queue_tally('w' .. bucket, n)
+  end
   if padded then
     redis.call('ZREM', KEYS[3], queue_pad)
     redis.call('HDEL', KEYS[5], queue_pad)
@@ -174,7 +213,7 @@ promote()
 take()
 charge()
 if buried > 0 then
-  queue_trim(max_dead)
+  queue_buried(buried, max_dead)
 end
 
 -- Rounded up by the part of the millisecond already gone, so that who waits this long is not early.

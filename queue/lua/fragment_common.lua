@@ -6,7 +6,8 @@
 -- D<reason of death> or A, for one that was acknowledged and is kept. A task that never was leased and has priority 0 and no options has none. The tag in
 -- front of token and reason keeps a reason that looks like a token from ever passing for one. An option is
 -- a letter and its value, free of "," and ";": y type, m maximum of attempts, t timeout in ms, u unique key,
--- w how long that is taken in ms (until the task is done without it), f free it when the task is dead.
+-- w how long that is taken in ms (until the task is done without it), f free it when the task is dead. While the
+-- task is ready, b is since when in microseconds, where its score says something else because it came back to the front.
 --
 -- The hash unique holds key -> "id;until", until being ms or 0; unique_until orders those that have one.
 
@@ -31,6 +32,20 @@ end
 -- queue_meta(attempt, priority, tag, text, options) -> the meta value
 local function queue_meta(attempt, priority, tag, text, options)
   return string.format('%d,%d', attempt, priority) .. options .. ';' .. tag .. text
+end
+
+-- queue_back(options) -> what b says, or nil, and the options without it
+local function queue_back(options)
+  local since = string.match(options, ',b(%d+)')
+  if not since then
+    return nil, options
+  end
+  return tonumber(since), (string.gsub(options, ',b%d+', ''))
+end
+
+-- queue_tally(field, n) -> what the statistics count now. What is wrong with them must not stop a task.
+local function queue_tally(field, n)
+  return redis.pcall('HINCRBY', KEYS[13], field, n)
 end
 
 -- queue_ended(meta) -> what to answer to whoever comes with a lease token that is not in this meta: M where the
@@ -96,6 +111,7 @@ end
 
 -- queue_bury(id, now_ms, attempt, priority, reason, options): the task is dead. The caller has taken it out of its set.
 local function queue_bury(id, now_ms, attempt, priority, reason, options)
+  options = select(2, queue_back(options))
   redis.call('ZADD', KEYS[8], string.format('%d', now_ms), id)
   redis.call('HSET', KEYS[5], id, queue_meta(attempt, priority, 'D', reason, options))
   if string.find(options, ',f', 1, true) then
@@ -114,9 +130,10 @@ local function queue_forget(ids, from, to)
   redis.call('HDEL', KEYS[5], unpack(ids, from, to))
 end
 
--- queue_trim(max_dead): drops the oldest dead letters above the bound, with their bodies. A script that
--- buries trims what it buried, so the work is bounded by its own batch.
-local function queue_trim(max_dead)
+-- queue_buried(n, max_dead): counts n dead letters, and drops the oldest above the bound, with their bodies. A
+-- script that buries trims what it buried, so the work is bounded by its own batch.
+local function queue_buried(n, max_dead)
+  queue_tally('died', n)
   local excess = redis.call('ZCARD', KEYS[8]) - max_dead
   while excess > 0 do
     local ids = redis.call('ZRANGE', KEYS[8], 0, math.min(excess, queue_chunk) - 1)

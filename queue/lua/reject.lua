@@ -14,7 +14,7 @@ local n = (#ARGV - 3) / 5
 local now_us = queue_now()
 local now_ms = math.floor(now_us / 1000)
 local ceil_ms = math.ceil(now_us / 1000)
-local status, freed, buried, ready = {}, 0, 0, 0
+local status, freed, failed, buried, ready = {}, 0, 0, 0, 0
 
 -- What failed and wants no delay goes behind what arrived before now; what is handed back unworked
 -- goes to the front. The loop below runs backwards, so that the front keeps the order given.
@@ -42,6 +42,11 @@ for i = n, 1, -1 do
     redis.call('ZREM', KEYS[3], id)
     if mode == 'u' then
       attempt = attempt - 1
+      if delay == 0 then
+        options = options .. string.format(',b%d', now_us) -- its place will be in front of older ones
+      end
+    else
+      failed = failed + 1
     end
     if mode == 'd' or (mode == 'c' and attempt >= queue_max(options, max_attempts)) then
       queue_bury(id, now_ms, attempt, priority, reason, options)
@@ -58,8 +63,11 @@ for i = n, 1, -1 do
   end
 end
 
+if failed > 0 then
+  queue_tally('failed', failed)
+end
 if buried > 0 then
-  queue_trim(tonumber(ARGV[2]))
+  queue_buried(buried, tonumber(ARGV[2]))
 end
 local first = queue_first(KEYS[2])
 if ready > 0 or (first and (not head or first < head)) then

@@ -39,7 +39,8 @@ for i = 3, #ARGV do
       redis.call('ZADD', KEYS[12], string.format('%d', now_ms), id)
     elseif repair and body then
       redis.call('ZADD', KEYS[1], string.format('%d', now_us - priority * queue_age_us), id)
-      redis.call('HSET', KEYS[5], id, queue_meta(attempt, priority, 'R', 'was in no state', options))
+      local _, plain = queue_back(options)
+      redis.call('HSET', KEYS[5], id, queue_meta(attempt, priority, 'R', 'was in no state', plain))
       readied = readied + 1
     elseif repair then
       queue_forget({id}, 1, 1)
@@ -56,7 +57,7 @@ for i = 3, #ARGV do
   status[i - 2] = letter
 end
 if buried > 0 then
-  queue_trim(tonumber(ARGV[2]))
+  queue_buried(buried, tonumber(ARGV[2]))
 end
 if readied > 0 then
   queue_wake(0)

@@ -1,0 +1,434 @@
+package queue_test
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/redistest"
+	"flashsale/queue"
+)
+
+func wantCounted(t testing.TB, q *queue.Queue, processed, failed, died int64) {
+	t.Helper()
+	if s := counted(t, q); s.Processed != processed || s.Failed != failed || s.Died != died {
+		t.Fatalf("processed %d, failed %d, died %d; want %d, %d, %d", s.Processed, s.Failed, s.Died, processed, failed, died)
+	}
+}
+
+func TestQueue_StatsTotals(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		q := newQueue(t, rdb, queue.Config{MaxAttempts: 2, MaxDead: 1, Lease: time.Hour})
+		ctx := testContext(t)
+		wantCounted(t, q, 0, 0, 0)
+		enqueue(t, q, numbered(5)...)
+		l := dequeue(t, q, 5).Tasks
+		wantCounted(t, q, 0, 0, 0)
+
+		// Acknowledged: each once, however often it is said.
+		ack(t, q, l[0], l[1], l[0])
+		ack(t, q, l[0])
+		wantComplete(t, q, queue.Done, l[2], queue.Task{ID: "next"})
+		wantComplete(t, q, queue.Missing, l[2])
+		wantCounted(t, q, 3, 0, 0)
+
+		// Failed: what is handed back or snoozed has not.
+		for _, r := range []queue.Rejection{{Uncounted: true}, {Uncounted: true, Delay: time.Millisecond}} {
+			r.Task = l[3]
+			reject(t, q, r)
+			waitFor(t, func() bool {
+				if f := dequeue(t, q, 2).Tasks; len(f) > 0 && f[0].ID == l[3].ID {
+					l[3] = f[0]
+					return true
+				}
+				return false
+			})
+		}
+		wantCounted(t, q, 3, 0, 0)
+		reject(t, q, queue.Rejection{Task: l[3], Delay: time.Hour})
+		wantCounted(t, q, 3, 1, 0)
+		status, err := q.Reject(ctx, queue.Rejection{Task: l[3]})
+		wantStatus(t, status, err, queue.Stale)
+		reject(t, q, queue.Rejection{Task: l[4], Dead: true})
+		wantCounted(t, q, 3, 2, 1)
+
+		// Leases that expire: at first the task is ready again, then it is dead.
+		expire(t, rdb, q, "next")
+		take(t, q, "next")
+		wantCounted(t, q, 3, 3, 1)
+		expire(t, rdb, q, "next")
+		dequeue(t, q, 1)
+		wantCounted(t, q, 3, 4, 2)
+
+		// A task without its body is dead, and nobody failed. What the bound drops has died all the same.
+		enqueue(t, q, queue.Task{ID: "bodiless"})
+		must(rdb.HDel(ctx, q.EnqueueKeys()[3], "bodiless").Err())
+		dequeue(t, q, 1)
+		wantCounted(t, q, 3, 4, 3)
+		wantStats(t, q, queue.Stats{Delayed: 1, Dead: 1})
+	})
+}
+
+// withinMinute repeats f until it runs inside one minute of the server's clock.
+func withinMinute(t testing.TB, rdb redis.UniversalClient, f func(minute int64) error) {
+	t.Helper()
+	for {
+		minute := serverTime(t, rdb).Unix() / 60
+		err := f(minute)
+		if serverTime(t, rdb).Unix()/60 != minute {
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+}
+
+func TestQueue_StatsPerMinute(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		withinMinute(t, rdb, func(minute int64) error {
+			prefix := redistest.Prefix(t)
+			q := newQueue(t, rdb, queue.Config{Prefix: prefix})
+			ctx := testContext(t)
+			field := func(ago int64) string { return fmt.Sprintf("m%d", minute-ago) }
+			for ago, n := range map[int64]int{1: 10, 2: 20, 59: 590, 60: 600, 61: 610, 1000: 1, -61: 1, -1: 7} {
+				must(rdb.HSet(ctx, prefix+"counts", field(ago), n).Err())
+			}
+			var want [60]int64
+			want[59], want[58], want[1], want[0] = 10, 20, 590, 600
+			const sum = 10 + 20 + 590 + 600 + 610 + 1 + 1 + 7
+			if s := counted(t, q); s.PerMinute != want || s.Processed != sum {
+				return fmt.Errorf("%v, want %v", s.PerMinute, want)
+			}
+			// The first of a minute cleans up.
+			enqueue(t, q, numbered(3)...)
+			l := dequeue(t, q, 3).Tasks
+			ack(t, q, l[0])
+			fields := func() []string {
+				var minutes []string
+				for _, name := range rdb.HKeys(ctx, prefix+"counts").Val() {
+					if name[0] == 'm' {
+						minutes = append(minutes, name)
+					}
+				}
+				slices.Sort(minutes)
+				return minutes
+			}
+			left := []string{field(60), field(59), field(2), field(1), field(0), field(-1)}
+			if got := fields(); !slices.Equal(got, left) {
+				return fmt.Errorf("minutes %v, want %v", got, left)
+			}
+			if s := counted(t, q); s.PerMinute != want || s.Processed != sum+1 {
+				return fmt.Errorf("%d processed in all, want %d", s.Processed, sum+1)
+			}
+			// The others of it do not.
+			must(rdb.HSet(ctx, prefix+"counts", field(1000), 1).Err())
+			wantComplete(t, q, queue.Done, l[1])
+			ack(t, q, l[2])
+			if got := fields(); len(got) != len(left)+1 {
+				return fmt.Errorf("minutes %v, want an old one to stay", got)
+			}
+			if n, err := rdb.HGet(ctx, prefix+"counts", field(0)).Int(); err != nil || n != 3 {
+				return fmt.Errorf("this minute has %d, %v", n, err)
+			}
+			if s := counted(t, q); s.PerMinute != want { // the minute under way is none of them
+				return fmt.Errorf("%v, want %v", s.PerMinute, want)
+			}
+			return nil
+		})
+	})
+}
+
+// TestQueue_DoneNoMore: what is kept goes when nothing is to be kept any more.
+func TestQueue_DoneNoMore(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		prefix := redistest.Prefix(t)
+		kept := newQueue(t, rdb, queue.Config{Prefix: prefix, KeepDone: time.Hour})
+		enqueue(t, kept, queue.Task{ID: "a"}, queue.Task{ID: "b"})
+		ack(t, kept, take(t, kept, "a")...)
+		wantStats(t, kept, queue.Stats{Ready: 1, Done: 1})
+		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
+		must(rdb.Del(testContext(t), prefix+"counts").Err()) // as if another minute had begun
+		ack(t, q, take(t, q, "b")...)
+		wantStats(t, q, queue.Stats{})
+		wantGone(t, q, "a")
+	})
+}
+
+// arrived moves the time since when a task has been ready.
+func arrived(t testing.TB, rdb redis.UniversalClient, q *queue.Queue, ago time.Duration, priority int, ids ...string) {
+	t.Helper()
+	at := float64(serverTime(t, rdb).Add(-ago).UnixMicro() - int64(priority)*time.Minute.Microseconds())
+	for i, id := range ids {
+		z := redis.Z{Score: at + float64(i), Member: id}
+		if n, err := rdb.ZAdd(testContext(t), q.EnqueueKeys()[0], z).Result(); err != nil || n != 0 {
+			t.Fatalf("%s was not ready: %d, %v", id, n, err)
+		}
+	}
+}
+
+// bucket is the number of that for waits in the middle of which d lies.
+func bucket(d time.Duration) int {
+	var w queue.Waits
+	for i := range w {
+		if d <= w.Bound(i) {
+			return i
+		}
+	}
+	panic("the last has no bound")
+}
+
+// wantWaits fails unless exactly these waits were counted since before, and returns what is counted now.
+func wantWaits(t testing.TB, q *queue.Queue, before queue.Waits, want map[int]int64) queue.Waits {
+	t.Helper()
+	now := counted(t, q).Waits
+	for i, n := range now {
+		if n-before[i] != want[i] {
+			t.Fatalf("%d waits up to %v, want %d; all: %v, before: %v", n-before[i], now.Bound(i), want[i], now, before)
+		}
+	}
+	return now
+}
+
+// TestQueue_StatsWaits: the waits here are so far from a bucket's bounds that the
+// time the test takes does not matter.
+func TestQueue_StatsWaits(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		q := newQueue(t, rdb, queue.Config{Lease: time.Hour, MaxLength: 1000})
+		var w queue.Waits
+		const half, three, thirty, long = 30 * time.Second, 3 * time.Minute, 30 * time.Minute, 3 * time.Hour
+		enqueue(t, q, queue.Task{ID: "a"}, queue.Task{ID: "b", Priority: 9}, queue.Task{ID: "c"}, queue.Task{ID: "d", Type: "x"})
+		arrived(t, rdb, q, half, 0, "a")
+		arrived(t, rdb, q, three, 9, "b")
+		arrived(t, rdb, q, thirty, 0, "c")
+		arrived(t, rdb, q, long, 0, "d")
+		if l := dequeue(t, q, 10).Tasks; len(l) != 4 {
+			t.Fatal(names(l))
+		}
+		w = wantWaits(t, q, w, map[int]int64{bucket(half): 1, bucket(three): 1, bucket(long): 2})
+
+		// A delayed task counts from when it fell due, however long ago it was added and however late it is promoted.
+		enqueue(t, q, queue.Task{ID: "e", Due: time.Now().Add(time.Hour), Priority: 2})
+		due := float64(serverTime(t, rdb).Add(-half).UnixMilli())
+		must(rdb.ZAdd(testContext(t), q.EnqueueKeys()[1], redis.Z{Score: due, Member: "e"}).Err())
+		take(t, q, "e")
+		wantWaits(t, q, w, map[int]int64{bucket(half): 1})
+	})
+}
+
+// TestQueue_StatsWaitsAgain: a task that comes back counts from when it was ready
+// again, although it is put in front of older ones; and nothing is left of that.
+func TestQueue_StatsWaitsAgain(t *testing.T) {
+	t.Parallel()
+	for name, back := range map[string]func(t *testing.T, rdb redis.UniversalClient, q *queue.Queue, l queue.Leased){
+		"handed back": func(t *testing.T, _ redis.UniversalClient, q *queue.Queue, l queue.Leased) {
+			reject(t, q, queue.Rejection{Task: l, Uncounted: true})
+		},
+		"expired": func(t *testing.T, rdb redis.UniversalClient, q *queue.Queue, l queue.Leased) { expire(t, rdb, q, l.ID) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+				prefix := redistest.Prefix(t)
+				q := newQueue(t, rdb, queue.Config{Prefix: prefix, Lease: time.Hour, MaxAttempts: 9})
+				enqueue(t, q, queue.Task{ID: "a", Type: "x,b1", Unique: "k", Priority: 1}, queue.Task{ID: "old"})
+				arrived(t, rdb, q, 3*time.Hour, 1, "a")
+				arrived(t, rdb, q, 3*time.Hour, 0, "old")
+				l := take(t, q, "a")[0]
+				for range 2 {
+					w := counted(t, q).Waits
+					back(t, rdb, q, l)
+					l = take(t, q, "a")[0] // in front of the older one
+					now := counted(t, q).Waits
+					if now.Total() != w.Total()+1 || now[len(now)-1] != w[len(w)-1] {
+						t.Fatalf("waits %v, before %v; want a short one more", now, w)
+					}
+					if meta, err := rdb.HGet(testContext(t), prefix+"meta", "a").Result(); err != nil || meta != l.Token {
+						t.Fatalf("meta %q, %v; want %q", meta, err, l.Token)
+					}
+				}
+				if want := fmt.Sprintf("%d,1,yx%%2Cb1,uk;L", l.Attempt); l.Token[:len(want)] != want || l.Type != "x,b1" {
+					t.Fatalf("%+v, want a token that begins with %s", l, want)
+				}
+				ack(t, q, l)
+				enqueue(t, q, queue.Task{ID: "c", Unique: "k"})
+			})
+		})
+	}
+}
+
+// TestQueue_StatsWaitsMark: what marks a task that came back goes with its state.
+func TestQueue_StatsWaitsMark(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		prefix := redistest.Prefix(t)
+		ctx := testContext(t)
+		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
+		marked := func(id string) bool {
+			meta, err := rdb.HGet(ctx, prefix+"meta", id).Result()
+			if err != nil {
+				t.Fatal(err)
+			}
+			return strings.Contains(meta, ",b")
+		}
+		enqueue(t, q, queue.Task{ID: "lost", Type: "x"}, queue.Task{ID: "bodiless", Type: "x"}, queue.Task{ID: "later"})
+		l := take(t, q, "lost", "bodiless", "later")
+		status, err := q.Reject(ctx, queue.Rejection{Task: l[0], Uncounted: true}, queue.Rejection{Task: l[1], Uncounted: true},
+			queue.Rejection{Task: l[2], Uncounted: true, Delay: time.Hour})
+		wantStatus(t, status, err, queue.Done, queue.Done, queue.Done)
+		if !marked("lost") || !marked("bodiless") || marked("later") {
+			t.Fatal("what is in front because it came back is to be marked, and nothing else")
+		}
+		if info := get(t, q, "lost"); info.Type != "x" || info.State != queue.StateReady {
+			t.Fatalf("%+v", info)
+		}
+		must(rdb.Del(ctx, prefix+"ready").Err())
+		must(rdb.HDel(ctx, prefix+"body", "bodiless").Err())
+		must(rdb.ZAdd(ctx, prefix+"ready", redis.Z{Score: 1, Member: "bodiless"}).Err())
+		verify(t, q, true)
+		if marked("lost") || marked("bodiless") {
+			t.Fatal("marked although it did not come back")
+		}
+		if info := get(t, q, "bodiless"); info.State != queue.StateDead || info.Type != "x" {
+			t.Fatalf("%+v", info)
+		}
+		ack(t, q, take(t, q, "lost")...)
+	})
+}
+
+// TestQueue_StatsWaitsSampled: in a large batch the weights sum to what was taken,
+// and follow the order.
+func TestQueue_StatsWaitsSampled(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		const minutes, seconds, now = 3 * time.Minute, 30 * time.Second, 3 * time.Hour
+		q := newQueue(t, rdb, queue.Config{Lease: time.Hour})
+		for _, n := range []int{16, 17, 31, 33, 100, 101, 205, 512} {
+			tasks := numbered(n)
+			for i := range tasks {
+				tasks[i].ID = fmt.Sprintf("%d of %d", i, n)
+			}
+			enqueue(t, q, tasks...)
+			var ids []string
+			for i := range tasks {
+				ids = append(ids, tasks[i].ID)
+			}
+			a, b := n/4, n/2
+			arrived(t, rdb, q, now, 0, ids[:a]...)
+			arrived(t, rdb, q, minutes, 0, ids[a:b]...)
+			arrived(t, rdb, q, seconds, 0, ids[b:]...)
+			before := counted(t, q).Waits
+			l := dequeue(t, q, 512).Tasks
+			if len(l) != n {
+				t.Fatalf("took %d of %d", len(l), n)
+			}
+			ack(t, q, l...)
+			w := counted(t, q).Waits
+			if got := w.Total() - before.Total(); got != int64(n) {
+				t.Fatalf("%d waits counted of %d", got, n)
+			}
+			// One sample stands for this many at most, so the border may be off by as many.
+			off := float64(n)/16 + 1
+			if n == 16 {
+				off = 0
+			}
+			for d, want := range map[time.Duration]int{now: a, minutes: b - a, seconds: n - b} {
+				i := bucket(d)
+				if got := float64(w[i] - before[i]); math.Abs(got-float64(want)) > off {
+					t.Fatalf("of %d tasks %v waited %v, want %d or %v more or less", n, got, d, want, off)
+				}
+			}
+		}
+	})
+}
+
+// TestQueue_StatsBroken: wrong statistics stop no task.
+func TestQueue_StatsBroken(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		prefix := redistest.Prefix(t)
+		ctx := testContext(t)
+		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
+		for name, spoil := range map[string]func() error{
+			"another type": func() error { return rdb.Set(ctx, prefix+"counts", "x", 0).Err() },
+			"no numbers": func() error {
+				return rdb.HSet(ctx, prefix+"counts", "processed", "x", "failed", "x", "died", "x", "w1", "x", "w2", "x").Err()
+			},
+		} {
+			must(rdb.Del(ctx, prefix+"counts").Err())
+			must(spoil())
+			enqueue(t, q, queue.Task{ID: "a"}, queue.Task{ID: "b"}, queue.Task{ID: "c"}, queue.Task{ID: "d"})
+			l := take(t, q, "a", "b", "c", "d")
+			ack(t, q, l[0])
+			reject(t, q, queue.Rejection{Task: l[1], Dead: true})
+			wantComplete(t, q, queue.Done, l[2])
+			expire(t, rdb, q, "d")
+			ack(t, q, take(t, q, "d")...)
+			if s, err := q.Stats(ctx); err == nil {
+				t.Fatalf("%s: %+v, want an error", name, s)
+			}
+			must(rdb.Del(ctx, prefix+"counts").Err())
+			wantStats(t, q, queue.Stats{Dead: 1})
+			if err := q.Discard(ctx, "b"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		// What another version counts is passed over.
+		must(rdb.HSet(ctx, prefix+"counts", "processed", 3, "w17", 1, "w0", 1, "mx", 1, "wx", 1, "new", 1).Err())
+		if s := counted(t, q); s.Processed != 3 || s.Waits.Total() != 0 {
+			t.Fatalf("%+v", s)
+		}
+	})
+}
+
+func TestWaits_Quantile(t *testing.T) {
+	t.Parallel()
+	const ms = time.Millisecond
+	for name, tt := range map[string]struct {
+		waits queue.Waits
+		p     float64
+		want  time.Duration
+	}{
+		"nothing":              {queue.Waits{}, 0.5, 0},
+		"first bucket":         {queue.Waits{10}, 0.5, ms / 2},
+		"all of it":            {queue.Waits{10}, 1, ms},
+		"none of it":           {queue.Waits{0, 0, 10}, 0, 2 * ms},
+		"inside":               {queue.Waits{0, 0, 9}, 1.0 / 3, 3 * ms},
+		"at a border":          {queue.Waits{5, 5}, 0.5, ms},
+		"behind a gap":         {queue.Waits{5, 0, 0, 5}, 0.75, 7500 * time.Microsecond},
+		"above one":            {queue.Waits{5, 5}, 7, 2 * ms},
+		"below nought":         {queue.Waits{5, 5}, -1, 0},
+		"minutes":              {queue.Waits{14: 2}, 0.5, 5*time.Minute + 30*time.Second},
+		"no upper bound":       {queue.Waits{15: 4}, 0.5, 10 * time.Minute},
+		"no upper bound's end": {queue.Waits{0: 96, 15: 4}, 1, 10 * time.Minute},
+		"below the last":       {queue.Waits{0: 96, 15: 4}, 0.48, ms / 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if got := tt.waits.Quantile(tt.p); (got - tt.want).Abs() > time.Microsecond {
+				t.Fatalf("%v, want %v", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestStats_Throughput(t *testing.T) {
+	t.Parallel()
+	var s queue.Stats
+	s.PerMinute[59], s.PerMinute[58], s.PerMinute[0] = 120, 60, 3420
+	for minutes, want := range map[int]float64{-1: 2, 0: 2, 1: 2, 2: 1.5, 3: 1, 59: 180.0 / 3540, 60: 1, 1000: 1} {
+		if got := s.Throughput(minutes); math.Abs(got-want) > 1e-9 {
+			t.Errorf("over %d minutes: %v, want %v", minutes, got, want)
+		}
+	}
+}
