@@ -29,13 +29,25 @@ type Rejection struct {
 
 // Ack removes tasks that are done, or keeps them for Config.KeepDone. Per task: Done, Stale or Missing; the latter
 // two changed nothing. Repeating it after an unknown outcome is safe, and then
-// says Missing. Errors: those of Redis, with Unknown from the failing step on.
+// says Missing. A handler of Run that acknowledges a task itself returns nil for it.
+// Errors: those of Redis, with Unknown from the failing step on.
 func (q *Queue) Ack(ctx context.Context, tasks ...Leased) ([]AckStatus, error) {
-	return settle("ack", tasks, func(chunk []Leased) *redis.Cmd {
+	status, err := settle("ack", tasks, func(chunk []Leased) *redis.Cmd {
 		args := append(make([]any, 0, 3+2*len(chunk)), q.cfg.limited())
 		args = append(args, q.done...)
 		return q.run(ctx, ackScript, leaseArgs(args, chunk)...)
 	})
+	for i, s := range status {
+		tasks[i].ended(s)
+	}
+	return status, err
+}
+
+// ended notes that this process has ended the lease, where it has.
+func (l *Leased) ended(s AckStatus) {
+	if l.over != nil && (s == Done || s == Missing) {
+		l.over.Store(true)
+	}
 }
 
 // Completion is a task that is done and what follows from it.
@@ -76,9 +88,7 @@ func (q *Queue) Complete(ctx context.Context, completions ...Completion) ([]AckS
 			return append(out, make([]AckStatus, len(completions)-len(out))...), fmt.Errorf("complete %d tasks: %w", len(chunk), err)
 		}
 		for i, s := range status {
-			if over := chunk[i].Task.over; over != nil && (s == Done || s == Missing) {
-				over.Store(true)
-			}
+			chunk[i].Task.ended(s)
 		}
 		out = append(out, status...)
 	}
@@ -112,7 +122,7 @@ func (q *Queue) Extend(ctx context.Context, tasks ...Leased) ([]AckStatus, error
 // counted rejection of a task at its last attempt makes it a dead letter. Per
 // task: Done, Stale or Missing. Errors: as Ack.
 func (q *Queue) Reject(ctx context.Context, rejections ...Rejection) ([]AckStatus, error) {
-	return settle("reject", rejections, func(chunk []Rejection) *redis.Cmd {
+	status, err := settle("reject", rejections, func(chunk []Rejection) *redis.Cmd {
 		args := append(make([]any, 0, 3+5*len(chunk)), q.cfg.MaxAttempts, q.cfg.MaxDead, q.cfg.limited())
 		for _, r := range chunk {
 			delay := r.Delay
@@ -123,6 +133,10 @@ func (q *Queue) Reject(ctx context.Context, rejections ...Rejection) ([]AckStatu
 		}
 		return q.run(ctx, rejectScript, args...)
 	})
+	for i, s := range status {
+		rejections[i].Task.ended(s)
+	}
+	return status, err
 }
 
 func (r Rejection) mode() string {

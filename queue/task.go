@@ -56,7 +56,7 @@ type Leased struct {
 	// LeaseUntil is when the lease ends at the earliest, on this process's
 	// monotonic clock: it counts from before the request was sent.
 	LeaseUntil time.Time
-	// over is set once Complete of this process has ended the lease, so that
+	// over is set once Ack, Complete or Reject of this process has ended the lease, so that
 	// whoever extends it does not take that for a loss. Copies share it.
 	over *atomic.Bool
 }

@@ -1,0 +1,84 @@
+package queue
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/redistest"
+)
+
+// TestLeased_Over: whoever ends a lease notes it, in all copies, and only then.
+func TestLeased_Over(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		t.Cleanup(cancel)
+		q, err := New(rdb, Config{Prefix: redistest.Prefix(t)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, tt := range map[string]struct {
+			end  func(l Leased) ([]AckStatus, error)
+			want bool
+		}{
+			"ack":      {func(l Leased) ([]AckStatus, error) { return q.Ack(ctx, l) }, true},
+			"complete": {func(l Leased) ([]AckStatus, error) { return q.Complete(ctx, Completion{Task: l}) }, true},
+			"reject": {func(l Leased) ([]AckStatus, error) {
+				return q.Reject(ctx, Rejection{Task: l, Delay: time.Hour})
+			}, true},
+			"ack of a missing one": {func(l Leased) ([]AckStatus, error) {
+				if _, err := q.Cancel(ctx, l.ID); err != nil {
+					return nil, err
+				}
+				return q.Ack(ctx, l)
+			}, true},
+			"reject of a missing one": {func(l Leased) ([]AckStatus, error) {
+				if _, err := q.Cancel(ctx, l.ID); err != nil {
+					return nil, err
+				}
+				return q.Reject(ctx, Rejection{Task: l})
+			}, true},
+			"extend": {func(l Leased) ([]AckStatus, error) { return q.Extend(ctx, l) }, false},
+			"stale ack": {func(l Leased) ([]AckStatus, error) {
+				l.Token += "x"
+				return q.Ack(ctx, l)
+			}, false},
+			"stale reject": {func(l Leased) ([]AckStatus, error) {
+				l.Token += "x"
+				return q.Reject(ctx, Rejection{Task: l})
+			}, false},
+			"failed ack": {func(l Leased) ([]AckStatus, error) {
+				ended, end := context.WithCancel(ctx)
+				end()
+				if _, err := q.Ack(ended, l); err == nil {
+					t.Error("acknowledged on an ended context")
+				}
+				return nil, nil
+			}, false},
+		} {
+			if _, err := q.Enqueue(ctx, Task{ID: name}, Task{ID: name + " beside it"}); err != nil {
+				t.Fatal(err)
+			}
+			f, err := q.Dequeue(ctx, 2)
+			if err != nil || len(f.Tasks) != 2 {
+				t.Fatalf("%+v, %v", f, err)
+			}
+			if status, err := tt.end(f.Tasks[0]); err != nil {
+				t.Fatalf("%s: %v, %v", name, status, err)
+			}
+			if got := f.Tasks[0].over.Load(); got != tt.want {
+				t.Errorf("%s: over is %v, want %v", name, got, tt.want)
+			}
+			if f.Tasks[1].over.Load() {
+				t.Errorf("%s: the lease of another task is over", name)
+			}
+			// A task that no Dequeue returned has nothing to note it in.
+			if _, err := q.Ack(ctx, Leased{ID: f.Tasks[1].ID, Token: f.Tasks[1].Token}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}

@@ -1,0 +1,54 @@
+package queue_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/redistest"
+	"flashsale/queue"
+)
+
+// TestRun_SettledInHandler: a handler that acknowledges or rejects one task of
+// its batch itself goes on with the others.
+func TestRun_SettledInHandler(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(ctx context.Context, q *queue.Queue, task queue.Leased) error{
+		"ack": func(ctx context.Context, q *queue.Queue, task queue.Leased) error {
+			_, err := q.Ack(ctx, task)
+			return err
+		},
+		"reject": func(ctx context.Context, q *queue.Queue, task queue.Leased) error {
+			_, err := q.Reject(ctx, queue.Rejection{Task: task, Delay: time.Hour})
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+				const lease = time.Second
+				q := newQueue(t, rdb, queue.Config{Lease: lease})
+				enqueue(t, q, queue.Task{ID: "settled"}, queue.Task{ID: "long"})
+				ended := make(chan error, 2)
+				start(t, q, queue.Each(1, func(ctx context.Context, task queue.Leased) error {
+					if task.ID == "settled" {
+						return end(ctx, q, task)
+					}
+					// Until the leases have been extended, by the server's clock.
+					before := get(t, q, "long").At
+					waitFor(t, func() bool { return ctx.Err() != nil || get(t, q, "long").At.After(before) })
+					// And once more, so that the keeper has read the first answer.
+					before = get(t, q, "long").At
+					waitFor(t, func() bool { return ctx.Err() != nil || get(t, q, "long").At.After(before) })
+					ended <- context.Cause(ctx)
+					return ctx.Err()
+				}), queue.RunConfig{Workers: 1, OnError: func(err error) { t.Log(err) }})
+				if err := receive(t, "the long task", ended); err != nil {
+					t.Fatalf("the end of one lease ended the context of another task: %v", err)
+				}
+			})
+		})
+	}
+}
