@@ -30,6 +30,8 @@ var (
 	listScript     = script("list")
 	verifyScript   = script("verify")
 	completeScript = script("fragment_put", "fragment_done", "fragment_counts", "complete")
+	sinceScript    = script("since")
+	tickScript     = script("fragment_put", "tick")
 )
 
 // script composes one script's text from the common fragments and the files
