@@ -58,8 +58,9 @@ const (
 // default; anything out of bounds is an error of Schedule.
 type ScheduleConfig struct {
 	// Ahead is how long before its tick a task is added, as a delayed one; 1 ms to
-	// 1 min. In this time another process may take over without a tick being missed.
-	// Default 5 s.
+	// 1 min. In this time another process may take over without a tick being missed;
+	// a lock that chooses the leader takes its TTL to pass to another when its holder
+	// dies. Default 5 s.
 	Ahead time.Duration
 	// Lead runs lead in one process at a time, for as long as this process is the
 	// one, and returns when lead has. The context of lead ends when that is over. It
@@ -111,8 +112,8 @@ const (
 // may lead runs it, with the same entries.
 //
 // Each tick is added at most once, however many processes lead at once, stall or
-// start again: the last tick of each name is kept in Redis, and noted in the same
-// step as the task is added. A tick that was not added before its time is missed,
+// start again: the last tick of each name is noted in Redis, in the same step as
+// the task is added. A tick that was not added before its time is missed,
 // see [Missed]. Only the Redis server's clock counts. The task does not start
 // before its tick; how soon after depends on the workers.
 //
@@ -226,7 +227,6 @@ func (l *leader) round(ctx context.Context) (time.Duration, error) {
 	}
 	asked := time.Now()
 	wait := lookEvery
-	var full error
 	for i := range l.entries {
 		e := &l.entries[i]
 		if last[i].IsZero() {
@@ -236,19 +236,16 @@ func (l *leader) round(ctx context.Context) (time.Duration, error) {
 		if p := l.passed[e.Name]; p.After(last[i]) {
 			last[i] = p
 		}
-		todo, next, dropped := plan(e.schedule, e.Missed, last[i], now, l.cfg.Ahead)
+		// Those before it may have taken their time, in which this one's ticks have passed.
+		todo, next, dropped := plan(e.schedule, e.Missed, last[i], now.Add(time.Since(asked)), l.cfg.Ahead)
 		if dropped {
 			l.cfg.OnError(fmt.Errorf("periodic task %q: %w: all but the latest %d of those after %s",
 				e.Name, ErrTicksDropped, maxMissed, last[i].Format(time.RFC3339)))
 		}
 		if len(todo) > roundLimit {
-			todo, next = todo[:roundLimit], now
+			todo, next = todo[:roundLimit], todo[roundLimit].tick
 		}
-		err := l.add(ctx, e, todo)
-		switch {
-		case errors.Is(err, ErrFull):
-			full = errors.Join(full, err)
-		case err != nil:
+		if err := l.add(ctx, e, todo); err != nil {
 			return 0, err
 		}
 		if !next.IsZero() {
@@ -257,7 +254,7 @@ func (l *leader) round(ctx context.Context) (time.Duration, error) {
 	}
 	// The wait counts from when Redis told its time. Its lower bound is for a clock
 	// that runs a little faster than the server's, which would look again and again.
-	return max(wait-time.Since(asked), time.Millisecond), full
+	return max(wait-time.Since(asked), time.Millisecond), nil
 }
 
 // checkAhead reports a last tick that nobody can have added by the clock as it is.
@@ -303,8 +300,8 @@ func (l *leader) look(ctx context.Context) (now time.Time, last []time.Time, err
 	return time.UnixMicro(us).UTC(), last, nil
 }
 
-// add adds the tasks of one entry's ticks, in order, up to the first that finds
-// the queue full.
+// add adds the tasks of one entry's ticks, in order. A queue that is full for one
+// is so for all that follow, and their turn comes with the next round.
 func (l *leader) add(ctx context.Context, e *entry, todo []planned) error {
 	for _, p := range todo {
 		t, err := e.build(p.tick)
