@@ -360,7 +360,7 @@ func TestSchedule_StallsAlone(t *testing.T) {
 	})
 }
 
-// TestSchedule_ReplyLost: the answer to each second tick is lost; none comes twice.
+// TestSchedule_ReplyLost: the answers to some scripts are lost; no tick comes twice.
 func TestSchedule_ReplyLost(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -370,7 +370,7 @@ func TestSchedule_ReplyLost(t *testing.T) {
 		start(t, q, seen.handle, queue.RunConfig{})
 		second := redistest.Second(t, rdb)
 		var n atomic.Int64
-		second.AddHook(tap{lose: func(name string) bool { return name == "evalsha" && n.Add(1)%3 == 0 }})
+		second.AddHook(tap{lose: func(name string) bool { return name == "evalsha" && n.Add(1)%3 == 0 && n.Load() < 20 }})
 		var told complaints
 		stop := often(t, newQueue(t, second, queue.Config{Prefix: prefix}), queue.ScheduleConfig{OnError: told.add, Ahead: time.Second},
 			plain("every", "", queue.MissedAll))
@@ -593,6 +593,48 @@ func TestSchedule_Full(t *testing.T) {
 			ack(t, q, f.Tasks...)
 			waitFor(t, func() bool { return stats(t, q).Ready == min(2, 4-i) })
 		}
+	})
+}
+
+// afterFull calls a function after the first answer that says that the queue is full.
+type afterFull struct {
+	call func()
+	once sync.Once
+}
+
+func (*afterFull) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (*afterFull) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+func (a *afterFull) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		if answer, ok := cmd.(*redis.Cmd); ok && answer.Val() == "F" {
+			a.once.Do(a.call)
+		}
+		return err
+	}
+}
+
+// TestSchedule_FullOrder: there is room again just after the oldest tick was refused. The next ones do not pass it.
+func TestSchedule_FullOrder(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		prefix := redistest.Prefix(t)
+		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
+		enqueue(t, q, numbered(3)...)
+		last := serverTime(t, rdb).Truncate(time.Second).Add(-3*time.Hour - 30*time.Minute)
+		note(t, rdb, prefix, "backup", millis(last))
+		second := redistest.Second(t, rdb)
+		second.AddHook(&afterFull{call: func() {
+			if _, err := q.Cancel(testContext(t), "t000001", "t000002", "t000003"); err != nil {
+				t.Error(err)
+			}
+		}})
+		stop := schedule(t, newQueue(t, second, queue.Config{Prefix: prefix, MaxLength: 3}), queue.ScheduleConfig{}, plain("backup", "@every 1h", queue.MissedAll))
+		waitFor(t, func() bool { return noted(t, q, "backup").Last.Equal(last.Add(3 * time.Hour)) })
+		stop()
+		wantStats(t, q, queue.Stats{Ready: 3})
 	})
 }
 
@@ -892,7 +934,8 @@ func TestSchedule_Config(t *testing.T) {
 func TestSchedule_Names(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
-		q := newQueue(t, rdb, queue.Config{})
+		prefix := redistest.Prefix(t)
+		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
 		entries := []queue.Periodic{plain(strings.Repeat("n", 200), "@every 1m", queue.MissedLatest)}
 		for _, name := range oddities {
 			entries = append(entries, plain(name, "@every 1m", queue.MissedLatest))
@@ -900,12 +943,19 @@ func TestSchedule_Names(t *testing.T) {
 		for i := range 300 {
 			entries = append(entries, plain(fmt.Sprintf("many%d", i), "@every 1m", queue.MissedLatest))
 		}
+		// The last of them is known, and has missed a tick.
+		entries = append(entries, plain("known", "@every 1h", queue.MissedLatest))
+		last := serverTime(t, rdb).Truncate(time.Second).Add(-90 * time.Minute)
+		note(t, rdb, prefix, "known", millis(last))
 		stop := schedule(t, q, queue.ScheduleConfig{Ahead: time.Minute, OnError: func(err error) { t.Error(err) }}, entries...)
 		waitFor(t, func() bool {
 			infos, err := q.Ticks(testContext(t))
 			return err == nil && len(infos) == len(entries) && !slices.ContainsFunc(infos, func(i queue.TickInfo) bool { return i.Last.IsZero() })
 		})
 		stop()
+		if info := noted(t, q, "known"); !info.Last.Equal(last.Add(time.Hour)) {
+			t.Errorf("known at %v: %+v", last, info)
+		}
 		if err := q.ForgetTicks(testContext(t)); err != nil {
 			t.Error(err)
 		}
