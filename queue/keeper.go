@@ -57,11 +57,11 @@ func (k *keeper) loop() {
 		case <-timer.C:
 		}
 		pause := every
-		end := k.expire()
-		if !k.extend(ctx, end) {
+		k.expire()
+		if !k.extend(ctx) {
 			pause = again
 		}
-		if end = k.expire(); !end.IsZero() {
+		if end := k.expire(); !end.IsZero() {
 			pause = min(pause, max(time.Until(end), time.Millisecond))
 		}
 		timer.Reset(pause)
@@ -96,14 +96,19 @@ func (k *keeper) held() []*haul {
 	return all
 }
 
-// extend extends what is due for it, until end at the latest. It is false when that failed.
-func (k *keeper) extend(ctx context.Context, end time.Time) bool {
+// extend extends what is due for it, before the first of these leases ends. It is
+// false when that failed.
+func (k *keeper) extend(ctx context.Context) bool {
 	q := k.s.Queue
 	var due []*haul
 	var tasks []Leased
+	var first time.Time
 	for _, h := range k.held() {
-		if time.Until(h.until()) < q.cfg.Lease*2/3 {
+		if end := h.until(); time.Until(end) < q.cfg.Lease*2/3 {
 			due = append(due, h)
+			if first.IsZero() || end.Before(first) {
+				first = end
+			}
 			for i := range h.tasks {
 				if !h.tasks[i].over.Load() {
 					tasks = append(tasks, h.tasks[i])
@@ -115,7 +120,7 @@ func (k *keeper) extend(ctx context.Context, end time.Time) bool {
 		return true
 	}
 	start := time.Now()
-	limited, cancel := context.WithDeadline(ctx, end)
+	limited, cancel := context.WithDeadline(ctx, first)
 	defer cancel()
 	status, err := q.Extend(limited, tasks...)
 	if err != nil {
