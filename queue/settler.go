@@ -16,9 +16,14 @@ type results struct {
 
 func (o *results) len() int { return len(o.done) + len(o.then) + len(o.back) }
 
-// maxUnsettled is how many outcomes wait for Redis at most, not counting one
-// from each worker; workers then wait too.
-const maxUnsettled = 2 * chunkTasks
+const (
+	// maxUnsettled is from how many outcomes that wait for Redis on nothing more is
+	// fetched of their source. Workers do not wait: other sources need them.
+	maxUnsettled = 2 * chunkTasks
+	// settleThen bounds how many tasks with followers are told within one
+	// fetchLimit: they take a call for each few, and a slow link must get through.
+	settleThen = 64
+)
 
 // settler tells a queue how its tasks went. What comes while one call is under
 // way goes out with the next, so the busier the queue, the more tasks share a call.
@@ -38,16 +43,13 @@ func newSettler(s *source) *settler {
 	return t
 }
 
-// add takes outcomes over. It waits where there are too many already.
+// add takes outcomes over. It waits for nothing.
 func (t *settler) add(until time.Time, o results) {
 	if o.len() == 0 {
 		return
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for t.pending.len() >= maxUnsettled {
-		t.changed.Wait()
-	}
 	if t.pending.len() == 0 {
 		t.changed.Broadcast()
 	}
@@ -56,6 +58,28 @@ func (t *settler) add(until time.Time, o results) {
 	t.pending.back = append(t.pending.back, o.back...)
 	if until.After(t.until) {
 		t.until = until
+	}
+}
+
+// full says that wait would wait.
+func (t *settler) full() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.pending.len() >= maxUnsettled
+}
+
+// wait waits until there is room for further outcomes, or ctx ends.
+func (t *settler) wait(ctx context.Context) {
+	stop := context.AfterFunc(ctx, func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.changed.Broadcast()
+	})
+	defer stop()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for t.pending.len() >= maxUnsettled && ctx.Err() == nil {
+		t.changed.Wait()
 	}
 }
 
@@ -90,56 +114,69 @@ func (t *settler) loop() {
 // settle tells one lot, again and again through failures of Redis until the
 // leases have ended: then the tasks are redelivered anyway.
 func (t *settler) settle(until time.Time, o results) {
-	stale := 0
-	t.s.r.persist(until, func(ctx context.Context) error {
-		q := t.s.Queue
-		if len(o.done) > 0 {
-			status, err := q.Ack(ctx, o.done...)
+	q, stale := t.s.Queue, 0
+	told := inChunks(o.done, chunkTasks, func(chunk []Leased) bool {
+		return t.tell(until, &stale, func(ctx context.Context) ([]AckStatus, error) { return q.Ack(ctx, chunk...) })
+	})
+	told = told && inChunks(o.then, settleThen, func(chunk []Completion) bool {
+		return t.tell(until, &stale, func(ctx context.Context) ([]AckStatus, error) {
+			status, err := q.Complete(ctx, chunk...)
 			if err != nil {
-				return err
+				return nil, err
 			}
-			stale += count(status, Stale)
-			o.done = nil
-		}
-		if len(o.then) > 0 {
-			status, err := q.Complete(ctx, o.then...)
-			if err != nil {
-				return err
-			}
-			stale += count(status, Stale)
-			for i := range status {
-				if status[i] == NoRoom {
-					o.back = append(o.back, Rejection{Task: o.then[i].Task, Delay: -1, Uncounted: true, Reason: "no room for the tasks that follow"})
+			for i, s := range status {
+				if s == NoRoom {
+					o.back = append(o.back, Rejection{Task: chunk[i].Task, Delay: -1, Uncounted: true, Reason: "no room for the tasks that follow"})
 				}
 			}
-			o.then = nil
-		}
-		if len(o.back) > 0 {
-			status, err := q.Reject(ctx, o.back...)
-			if err != nil {
-				return err
-			}
-			stale += count(status, Stale)
-		}
-		return nil
+			return status, nil
+		})
 	})
+	// From the back: what is handed back goes to the front of the queue.
+	for to := len(o.back); told && to > 0; to -= chunkTasks {
+		told = t.tell(until, &stale, func(ctx context.Context) ([]AckStatus, error) {
+			return q.Reject(ctx, o.back[max(0, to-chunkTasks):to]...)
+		})
+	}
 	if stale > 0 {
 		t.s.r.cfg.OnError(fmt.Errorf("settle tasks: %w: %d of them", ErrLeaseLost, stale))
 	}
 }
 
-// persist repeats f until it succeeds, the time is over or the drain is spent; it tries at least once.
-func (r *runner) persist(until time.Time, f func(context.Context) error) {
+// inChunks calls f for one part of items after the other as long as it says true.
+func inChunks[T any](items []T, size int, f func(chunk []T) bool) bool {
+	for from := 0; from < len(items); from += size {
+		if !f(items[from:min(from+size, len(items))]) {
+			return false
+		}
+	}
+	return true
+}
+
+// tell makes one call until it succeeds, and counts the leases it found stale. It is false when it gave up.
+func (t *settler) tell(until time.Time, stale *int, call func(context.Context) ([]AckStatus, error)) bool {
+	return t.s.r.persist(until, func(ctx context.Context) error {
+		status, err := call(ctx)
+		if err == nil {
+			*stale += count(status, Stale)
+		}
+		return err
+	})
+}
+
+// persist repeats f until it succeeds, the time is over or the drain is spent; it
+// tries at least once. It is false when f did not succeed.
+func (r *runner) persist(until time.Time, f func(context.Context) error) bool {
 	for attempt := 1; ; attempt++ {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.work), fetchLimit)
 		err := f(ctx)
 		cancel()
 		if err == nil {
-			return
+			return true
 		}
 		r.cfg.OnError(err)
 		if r.work.Err() != nil || !time.Now().Before(until) {
-			return
+			return false
 		}
 		pause(r.work, fullJitter(redisBackoffBase, redisBackoffMax, attempt))
 	}
