@@ -6,9 +6,11 @@ import (
 )
 
 // fetchLoop asks the pool for leave to fetch, fetches, and waits where the queue
-// has nothing, until ctx ends. So a Run has one blocked connection per queue, and
-// it is the last to look that watches the next due time.
+// has nothing, until ctx ends; then it hands back what no worker has. So a Run has
+// one blocked connection per queue, and it is the last to look that watches the
+// next due time.
 func (s *source) fetchLoop(ctx context.Context) {
+	defer func() { s.handBack(s.r.pool.clear(s), "handed back at shutdown") }()
 	f := fetcher{source: s, size: chunkTasks}
 	failures := 0
 	for ctx.Err() == nil {
@@ -31,6 +33,8 @@ type fetcher struct {
 	*source
 	size      int       // how many tasks are asked for at most
 	nextFetch time.Time // when lingering ends
+	// woken: it was told that there may be something, and nobody else was.
+	woken bool
 }
 
 // turn fetches once, and waits for a wake-up when there was nothing.
@@ -39,22 +43,23 @@ func (f *fetcher) turn(ctx context.Context) error {
 	if d := time.Until(f.nextFetch); d > 0 {
 		pause(ctx, d)
 	}
-	n := pool.reserve(ctx, f.source)
+	n, err := f.leave(ctx)
 	if n == 0 {
-		return nil
+		return err
 	}
 	got, err := f.fetch(ctx, min(n, f.size))
 	if err != nil {
 		// On a slow link the answer to a large batch may never arrive in
 		// time, and each one lost costs its tasks a lease and an attempt.
 		f.size = max(min(n, f.size)/2, 1)
-		pool.fetched(f.source, n, nil, false, false)
+		pool.fetched(f.source, nil, false, false)
 		return err
 	}
+	f.woken = false
 	f.size = min(2*f.size, chunkTasks)
 	if len(got.Tasks) == 0 {
-		pool.fetched(f.source, n, nil, got.More, got.More)
-		if got.More || pool.busy() {
+		pool.fetched(f.source, nil, got.More, got.More)
+		if got.More {
 			return nil
 		}
 		return f.wait(ctx, got.Next)
@@ -67,10 +72,47 @@ func (f *fetcher) turn(ctx context.Context) error {
 		f.nextFetch = time.Now().Add(d)
 		soon = d <= 0
 	}
-	if !pool.fetched(f.source, n, h, got.More, soon) {
-		h.handBack("handed back at shutdown")
-	}
+	pool.fetched(f.source, h, got.More, soon)
 	return nil
+}
+
+// leave waits for leave to fetch, and returns for how many tasks; 0 where there
+// is none to be had, or nothing to fetch.
+//
+// The workers may be busy for long, with other sources perhaps, and a wake-up
+// goes to one process only. So one that cannot be followed at once is passed on,
+// and where there is nothing to take, this goes on waiting for the next.
+func (f *fetcher) leave(ctx context.Context) (int, error) {
+	pool := f.r.pool
+	if f.settler.full() {
+		pool.withdraw(f.source)
+		if f.woken {
+			f.Queue.giveBack(ctx)
+			f.woken = false
+		}
+		f.settler.wait(ctx)
+	}
+	pool.ask(f.source)
+	if f.woken {
+		select {
+		case n := <-f.grant:
+			return n, nil
+		default:
+		}
+		ready, next, err := f.Queue.pass(ctx)
+		if err == nil && !ready {
+			pool.withdraw(f.source)
+			return 0, f.wait(ctx, next)
+		}
+		// Where it failed, workers look by themselves within their longest idle time.
+	}
+	select {
+	case n := <-f.grant:
+		return n, nil
+	case <-ctx.Done():
+		pool.withdraw(f.source)
+		return 0, nil
+	}
 }
 
 func (f *fetcher) fetch(ctx context.Context, n int) (Fetched, error) {
@@ -79,16 +121,13 @@ func (f *fetcher) fetch(ctx context.Context, n int) (Fetched, error) {
 	return f.Queue.dequeue(whole, n, f.r.cfg.MaxIdle)
 }
 
-// wait sleeps until the queue has something. Another source may have taken the
-// workers meanwhile: then the wake-up is left for another process.
+// wait sleeps until the queue has something.
 func (f *fetcher) wait(ctx context.Context, next time.Duration) error {
 	limit, due := f.r.cfg.MaxIdle, false
 	if next >= 0 && next < limit {
 		limit, due = next, true
 	}
 	err := f.Queue.wait(ctx, limit, due)
-	if err == nil && f.r.pool.busy() {
-		f.Queue.giveBack(ctx)
-	}
+	f.woken = err == nil
 	return err
 }

@@ -48,53 +48,71 @@ func (p part) release() {
 	}
 }
 
-// handBack gives back what no worker has taken. The haul must have left the pool.
-func (h *haul) handBack(reason string) {
-	rest := part{h, h.taken, len(h.tasks)}
-	back := make([]Rejection, 0, rest.to-rest.from)
-	for _, t := range h.tasks[rest.from:rest.to] {
+// returned gathers tasks that nobody has worked on, in the order in which they came.
+type returned struct {
+	back  []Rejection
+	until time.Time // when the last of the leases ends
+}
+
+func (r *returned) add(p part, until time.Time, reason string) {
+	for _, t := range p.haul.tasks[p.from:p.to] {
 		if !t.over.Load() {
-			back = append(back, Rejection{Task: t, Uncounted: true, Reason: reason})
+			r.back = append(r.back, Rejection{Task: t, Uncounted: true, Reason: reason})
 		}
 	}
-	rest.release()
-	h.source.settler.add(h.until(), results{back: back})
+	if until.After(r.until) {
+		r.until = until
+	}
+}
+
+// handBack gives back what no worker has taken. The hauls must have left the
+// pool, all that waited at once: what is handed back goes to the front of the
+// queue, and so would get in front of what was handed back before.
+func (s *source) handBack(hauls []*haul, reason string) {
+	var all returned
+	for _, h := range hauls {
+		rest := part{h, h.taken, len(h.tasks)}
+		all.add(rest, h.until(), reason)
+		rest.release()
+	}
+	s.settler.add(all.until, results{back: all.back})
 }
 
 // batch is what one handler call works on.
 type batch struct {
 	source *source
 	parts  []part
-	tasks  []Leased
+	tasks  []Leased        // the handler's
+	lost   int             // tasks whose leases had ended
 	ctx    context.Context // the handler's
 	cancel context.CancelCauseFunc
 	ended  atomic.Bool // by whoever settles it, once: its worker, or an abandoning Run
+
+	abandoned bool // the pool's
 }
 
-// begin makes the handler's context known to the keeper, and leaves out tasks whose lease was
-// lost while they waited.
+// begin makes the handler's context known to the keeper, and leaves out tasks
+// whose lease was lost while they waited. The handler may reorder what it gets,
+// so that is a copy of what the keeper looks at.
 func (b *batch) begin(work context.Context) {
 	b.ctx, b.cancel = context.WithCancelCause(work)
-	lost := 0
+	now, n := time.Now(), 0
+	for _, p := range b.parts {
+		n += p.to - p.from
+	}
+	b.tasks = make([]Leased, 0, n)
 	for _, p := range b.parts {
 		p.haul.mu.Lock()
 		p.haul.runs = append(p.haul.runs, b)
+		ended := !now.Before(p.haul.end) // and the keeper was not in time to see it
 		p.haul.mu.Unlock()
 		for i := p.from; i < p.to; i++ {
-			if p.haul.tasks[i].over.Load() {
-				lost++
-			}
-		}
-	}
-	if len(b.parts) == 1 && lost == 0 {
-		p := b.parts[0]
-		b.tasks = p.haul.tasks[p.from:p.to:p.to]
-		return
-	}
-	for _, p := range b.parts {
-		for _, t := range p.haul.tasks[p.from:p.to] {
-			if !t.over.Load() {
-				b.tasks = append(b.tasks, t)
+			t := &p.haul.tasks[i]
+			switch {
+			case ended && t.over.CompareAndSwap(false, true):
+				b.lost++
+			case !t.over.Load():
+				b.tasks = append(b.tasks, *t)
 			}
 		}
 	}
@@ -122,6 +140,23 @@ func (b *batch) end() (until time.Time, first bool) {
 		p.release()
 	}
 	return until, true
+}
+
+// abandon takes the batch's tasks from its handler. It is false where that has returned.
+func (b *batch) abandon(to *returned) bool {
+	var all returned
+	for _, p := range b.parts { // and not b.tasks, which are the handler's
+		all.add(p, p.haul.until(), "handed back at shutdown")
+	}
+	if _, first := b.end(); !first {
+		return false
+	}
+	b.abandoned = true
+	to.back = append(to.back, all.back...)
+	if all.until.After(to.until) {
+		to.until = all.until
+	}
+	return true
 }
 
 // covers says that the batch works on the task at i of the haul.

@@ -2,10 +2,14 @@ package queue
 
 import (
 	"context"
-	"math"
+	"slices"
 	"sync"
 	"time"
 )
+
+// fetchPatience is how long a fetch may keep the other sources of a Run waiting.
+// One whose Redis does not answer goes on without its place.
+const fetchPatience = 100 * time.Millisecond
 
 // pool shares the workers of a Run among its sources. It decides who may fetch,
 // and how many, and holds what waits for a worker.
@@ -24,11 +28,13 @@ type pool struct {
 	reserved int           // tasks that are being fetched
 	ahead    int           // how many may wait while all workers are busy
 	took     time.Duration // a moving average of a handler call
-	running  map[*batch]struct{}
+	turn     float64       // the highest pass at which a source was let fetch
+	running  []*batch      // in the order in which they began
 }
 
 // place is what the pool keeps of a source.
 type place struct {
+	// grant is where leave to fetch comes: how many tasks at most.
 	grant  chan int
 	asking bool
 	// loaded: as far as is known it has tasks. While it has, the others are
@@ -38,61 +44,45 @@ type place struct {
 	more bool
 	// pass is how many tasks were taken, over the weight; who has the least is
 	// next (stride scheduling, Waldspurger and Weihl 1995).
-	pass  float64
-	hauls []*haul // that wait, the oldest first
+	pass     float64
+	hauls    []*haul     // that wait, the oldest first
+	waiting  int         // tasks of these
+	reserved int         // tasks that are being fetched
+	late     *time.Timer // ends that when it takes too long
 }
 
 func newPlace() place { return place{grant: make(chan int, 1), loaded: true} }
 
 func newPool(cfg RunConfig) *pool {
-	p := &pool{
-		batch: cfg.Batch, workers: cfg.Workers, strict: cfg.Strict, window: cfg.Ahead,
-		running: make(map[*batch]struct{}),
-	}
+	p := &pool{batch: cfg.Batch, workers: cfg.Workers, strict: cfg.Strict, window: cfg.Ahead}
 	p.work.L = &p.mu
 	return p
 }
 
-// reserve waits for leave to fetch and returns how many tasks at most; 0 when
-// ctx has ended. What it returns must be given to fetched.
-func (p *pool) reserve(ctx context.Context, s *source) int {
+// ask asks for leave to fetch. It comes on s.grant, and is ended by fetched or withdraw.
+func (p *pool) ask(s *source) {
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	if !s.loaded {
 		s.loaded = true
 		// The share that it did not use while it had nothing is forgotten.
-		s.pass = max(s.pass, p.least(s))
+		s.pass = max(s.pass, p.turn)
 	}
 	s.asking = true
 	p.dispatch()
-	p.mu.Unlock()
-	select {
-	case n := <-s.grant:
-		return n
-	case <-ctx.Done():
-	}
+}
+
+// withdraw says that the source is not going to fetch now, whether it had leave or not.
+func (p *pool) withdraw(s *source) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s.asking, s.loaded = false, false
 	select {
-	case n := <-s.grant:
-		p.reserved -= n
+	case <-s.grant:
 	default:
 	}
-	return 0
-}
-
-// least is the lowest pass of the loaded sources but one; 0 where there is none.
-func (p *pool) least(but *source) float64 {
-	least := math.Inf(1)
-	for _, s := range p.sources {
-		if s != but && s.loaded {
-			least = min(least, s.pass)
-		}
-	}
-	if math.IsInf(least, 1) {
-		return 0
-	}
-	return least
+	p.unreserve(s)
+	p.dispatch()
 }
 
 // dispatch lets the source whose turn it is fetch, if there is room.
@@ -101,18 +91,72 @@ func (p *pool) dispatch() {
 	if next == nil || !next.asking || p.closed {
 		return
 	}
-	wanted := p.idle*p.batch - p.waiting - p.reserved
-	if next.more && 2*(p.waiting+p.reserved) <= p.ahead {
-		// Half of the room for tasks ahead is free.
-		wanted = max(wanted, 0) + p.ahead - p.waiting - p.reserved
-	}
-	if wanted <= 0 {
+	n := p.room(next)
+	if n <= 0 {
 		return
 	}
-	n := min(wanted, chunkTasks, max(p.idle*p.batch, p.share(next)))
 	next.asking = false
+	next.reserved = n
 	p.reserved += n
+	p.turn = max(p.turn, next.pass)
+	if len(p.sources) > 1 {
+		p.limit(next)
+	}
 	next.grant <- n
+}
+
+// limit lets the others go on when the fetch of a source takes too long. What
+// it brings in the end may then be more than there is room for, by one fetch.
+func (p *pool) limit(s *source) {
+	var timer *time.Timer
+	timer = time.AfterFunc(fetchPatience, func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if s.late == timer {
+			p.unreserve(s)
+			s.loaded = false
+			p.dispatch()
+		}
+	})
+	s.late = timer
+}
+
+func (p *pool) unreserve(s *source) {
+	p.reserved -= s.reserved
+	s.reserved = 0
+	if s.late != nil {
+		s.late.Stop()
+		s.late = nil
+	}
+}
+
+// room is how many tasks the source may fetch now.
+func (p *pool) room(of *source) int {
+	// A worker that is about to take what waits has no room for more, even if it
+	// gets less than a batch: what is fetched then would wait for its handler.
+	free := p.idle
+	for _, s := range p.sources {
+		free -= (s.waiting + p.batch - 1) / p.batch
+	}
+	now := max(free, 0)*p.batch - p.reserved
+	wanted := now
+	if (of.more || p.contested(of)) && 2*(p.waiting+p.reserved) <= p.ahead {
+		// Half of the room for tasks ahead is free.
+		wanted = max(now, 0) + p.ahead - p.waiting - p.reserved
+	}
+	return min(wanted, chunkTasks, max(now, p.share(of)))
+}
+
+// contested says that another source has tasks too. It could fetch ahead so that
+// no worker is ever free, and one that does not know of more of its own, because
+// it came just now, would wait for ever.
+func (p *pool) contested(by *source) bool {
+	for _, s := range p.sources {
+		if s != by && s.loaded {
+			return true
+		}
+	}
+	return false
 }
 
 // share bounds how much is fetched ahead at a time of one source of several.
@@ -141,35 +185,24 @@ func (p *pool) next() *source {
 	return next
 }
 
-// fetched ends a reservation of n. h is what came of it, or nil; more says that
-// there is more, and soon that the source is going to ask again at once. It is
-// false when h came too late for a worker to get it.
-func (p *pool) fetched(s *source, n int, h *haul, more, soon bool) bool {
+// fetched ends what was granted to a source. h is what came of it, or nil; more
+// says that there is more, and soon that the source is going to ask again at once.
+func (p *pool) fetched(s *source, h *haul, more, soon bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.reserved -= n
+	p.unreserve(s)
 	s.more, s.loaded = more, soon
 	if h != nil {
-		s.pass += float64(len(h.tasks)) / float64(s.Weight)
-	}
-	if h == nil || p.closed {
-		p.dispatch()
-		return h == nil
-	}
-	s.hauls = append(s.hauls, h)
-	p.waiting += len(h.tasks)
-	for range min(p.idle, (len(h.tasks)+p.batch-1)/p.batch) {
-		p.work.Signal()
+		n := len(h.tasks)
+		s.pass += float64(n) / float64(s.Weight)
+		s.hauls = append(s.hauls, h)
+		s.waiting += n
+		p.waiting += n
+		for range min(p.idle, (n+p.batch-1)/p.batch) {
+			p.work.Signal()
+		}
 	}
 	p.dispatch()
-	return true
-}
-
-// busy says that no worker is free for further tasks.
-func (p *pool) busy() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.idle*p.batch <= p.waiting+p.reserved
 }
 
 // take waits for the next batch, whose handler is to run on work; nil when the
@@ -190,7 +223,7 @@ func (p *pool) take(work context.Context) *batch {
 	}
 	b := p.pop()
 	b.begin(work)
-	p.running[b] = struct{}{}
+	p.running = append(p.running, b)
 	p.dispatch() // it may be time to fetch ahead
 	return b
 }
@@ -211,6 +244,7 @@ func (p *pool) pop() *batch {
 		b.parts = append(b.parts, part{h, h.taken, h.taken + n})
 		h.taken += n
 		room -= n
+		from.waiting -= n
 		p.waiting -= n
 		if h.taken == len(h.tasks) {
 			from.hauls[0] = nil
@@ -224,7 +258,10 @@ func (p *pool) pop() *batch {
 func (p *pool) finished(b *batch, took time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(p.running, b)
+	p.running = slices.DeleteFunc(p.running, func(r *batch) bool { return r == b })
+	if p.closed {
+		p.work.Broadcast() // abandon may wait for it
+	}
 	p.took += (took - p.took) / 8
 	if took > p.took {
 		p.took = took // one slow call is enough to be careful
@@ -247,68 +284,64 @@ func (p *pool) watch(quit <-chan struct{}) {
 			return
 		case <-tick.C:
 		}
-		p.mu.Lock()
-		var late []*haul
-		if p.idle == 0 && p.waiting > 0 {
-			late = p.drop(func(h *haul) bool { return time.Since(h.at) > aheadLimit })
-		}
-		if len(late) > 0 {
-			p.ahead = 0 // until a call shows that it may be more again
-		}
-		p.mu.Unlock()
-		for _, h := range late {
-			h.handBack("handed back: its worker was busy")
+		for _, s := range p.sources {
+			s.handBack(p.overdue(s), "handed back: its worker was busy")
 		}
 	}
 }
 
-// drop removes hauls that wait.
-func (p *pool) drop(which func(*haul) bool) (dropped []*haul) {
-	for _, s := range p.sources {
-		var kept []*haul
-		for _, h := range s.hauls {
-			if which(h) {
-				dropped = append(dropped, h)
-				p.waiting -= len(h.tasks) - h.taken
-			} else {
-				kept = append(kept, h)
-			}
-		}
-		s.hauls = kept
+// overdue removes what waits of a source if the first of it has waited too long.
+// What came later would wait longer still, and handed back by itself it would
+// get in front of what is older.
+func (p *pool) overdue(s *source) []*haul {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.idle > 0 || len(s.hauls) == 0 || time.Since(s.hauls[0].at) <= aheadLimit {
+		return nil
 	}
-	return dropped
+	p.ahead = 0 // until a call shows that it may be more again
+	return p.drop(s)
 }
 
-// close ends fetching and taking, and hands back what waits.
+// clear removes what waits of a source.
+func (p *pool) clear(s *source) []*haul {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.drop(s)
+}
+
+func (p *pool) drop(s *source) []*haul {
+	hauls := s.hauls
+	p.waiting -= s.waiting
+	s.hauls, s.waiting = nil, 0
+	return hauls
+}
+
+// close ends fetching and taking.
 func (p *pool) close() {
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.closed = true
-	waiting := p.drop(func(*haul) bool { return true })
 	p.work.Broadcast()
-	p.mu.Unlock()
-	for _, h := range waiting {
-		h.handBack("handed back at shutdown")
-	}
 }
 
 // abandon takes the tasks of all handlers that still run from them, and says how
 // many those are.
 func (p *pool) abandon() (n int) {
 	p.mu.Lock()
-	running := make([]*batch, 0, len(p.running))
-	for b := range p.running {
-		running = append(running, b)
-	}
-	p.mu.Unlock()
-	for _, b := range running {
-		if until, first := b.end(); first {
-			n++
-			back := make([]Rejection, len(b.tasks))
-			for i, t := range b.tasks {
-				back[i] = Rejection{Task: t, Uncounted: true, Reason: "handed back at shutdown"}
+	defer p.mu.Unlock()
+	for _, s := range p.sources {
+		var all returned
+		for _, b := range p.running {
+			if b.source == s && b.abandon(&all) {
+				n++
 			}
-			b.source.settler.add(until, results{back: back})
 		}
+		s.settler.add(all.until, results{back: all.back})
+	}
+	// The others returned just now. The settler must not end before it has heard of them.
+	for slices.ContainsFunc(p.running, func(b *batch) bool { return !b.abandoned }) {
+		p.work.Wait()
 	}
 	return n
 }

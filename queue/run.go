@@ -36,8 +36,9 @@ type RunConfig struct {
 	Workers int
 	// Ahead says how far tasks are fetched before a worker is free for them: what
 	// the workers will start within about this time, judged by how long handler
-	// calls took lately, and at most 512 tasks. They are under lease meanwhile; those that have waited
-	// for half a second after all go back to the queue uncounted, for others.
+	// calls took lately, and at most 512 tasks. They are under lease meanwhile. When
+	// one has waited for half a second after all, it and those behind it go back to
+	// the queue uncounted, for others.
 	// Default 10 ms; negative: nothing is fetched ahead.
 	Ahead time.Duration
 	// Strict serves the sources of RunAll in the order given: one is fetched from

@@ -25,6 +25,7 @@ var (
 	discardScript  = script("discard")
 	wakeScript     = script("wake")
 	recallScript   = script("recall")
+	passScript     = script("pass")
 	pauseScript    = script("pause")
 	cancelScript   = script("cancel")
 	listScript     = script("list")

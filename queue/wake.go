@@ -137,6 +137,22 @@ func (q *Queue) giveBack(ctx context.Context) {
 	}
 }
 
+// pass leaves a wake-up for another worker if there is something to take, and
+// says whether; otherwise how long it takes until there is, negative when nothing
+// is known of.
+func (q *Queue) pass(ctx context.Context) (ready bool, next time.Duration, err error) {
+	clean, cancel := cleanUp(ctx)
+	defer cancel()
+	reply, err := q.run(clean, passScript).Int64Slice()
+	if err == nil && len(reply) != 2 {
+		err = fmt.Errorf("%w: %d fields", ErrReply, len(reply))
+	}
+	if err != nil {
+		return false, 0, fmt.Errorf("pass a wake-up on: %w", err)
+	}
+	return reply[0] == 1, time.Duration(reply[1]) * time.Millisecond, nil
+}
+
 // cleanUp is a context for what has to be done although ctx has ended.
 func cleanUp(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), recallLimit)

@@ -44,6 +44,9 @@ func (r *runner) handle(b *batch) {
 		}
 		r.finish(b, errs, time.Since(began))
 	}()
+	if b.lost > 0 {
+		r.cfg.OnError(fmt.Errorf("handle tasks: %w: %d of them", ErrLeaseLost, b.lost))
+	}
 	if len(b.tasks) > 0 {
 		errs = b.source.Handler(b.ctx, b.tasks)
 	}
