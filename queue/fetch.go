@@ -66,6 +66,12 @@ func (f *fetcher) turn(ctx context.Context) error {
 	}
 	h := newHaul(f.source, got.Tasks)
 	f.keeper.add(h)
+	if stopped := ctx.Err() != nil; stopped {
+		// No handler is to begin. The older ones are handed back later, in front of these.
+		pool.fetched(f.source, nil, false, false)
+		f.handBack([]*haul{h}, "handed back at shutdown")
+		return nil
+	}
 	soon := true
 	if f.r.cfg.Linger != nil && len(got.Tasks) < f.r.cfg.Batch {
 		d := min(f.r.cfg.Linger(got.Tasks), maxLinger)

@@ -1,0 +1,483 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// bench is a pool whose sources and workers the test plays.
+func bench(t *testing.T, cfg RunConfig, weights ...int) (*pool, []*source) {
+	t.Helper()
+	r := &runner{cfg: cfg, pool: newPool(cfg)}
+	r.cfg.OnError = func(err error) { t.Error(err) }
+	for _, w := range weights {
+		s := &source{Source: Source{Queue: &Queue{}, Weight: w}, r: r, place: newPlace()}
+		s.keeper, s.settler = newKeeper(s), newSettler(s)
+		r.sources = append(r.sources, s)
+	}
+	r.pool.sources = r.sources
+	return r.pool, r.sources
+}
+
+// granted is how many tasks the source may fetch; 0 where it may not.
+func granted(s *source) int {
+	select {
+	case n := <-s.grant:
+		return n
+	default:
+		return 0
+	}
+}
+
+// brought is a haul of n tasks, numbered from there on.
+func brought(s *source, name string, from, n int) *haul {
+	h := newHaul(s, leases(name, from, n, time.Now().Add(time.Hour)))
+	s.keeper.add(h)
+	return h
+}
+
+// free makes n workers idle, as far as the pool knows.
+func (p *pool) free(n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.idle += n
+	p.dispatch()
+}
+
+func ids(b *batch) string {
+	var all []string
+	for i := range b.tasks {
+		all = append(all, b.tasks[i].ID)
+	}
+	return strings.Join(all, " ")
+}
+
+// TestPool_Shares: of two sources that have tasks, each is served by its weight.
+func TestPool_Shares(t *testing.T) {
+	t.Parallel()
+	p, s := bench(t, RunConfig{Batch: 1, Workers: 1}, 3, 1)
+	p.ask(s[0])
+	p.ask(s[1])
+	var got [2]int
+	for range 1000 {
+		p.free(1)
+		for i := range s {
+			if n := granted(s[i]); n == 1 {
+				got[i]++
+				p.fetched(s[i], brought(s[i], "t", 0, 1), true, true)
+				p.ask(s[i])
+			}
+		}
+		p.mu.Lock()
+		p.idle = 0
+		p.mu.Unlock()
+		if b := p.take(t.Context()); len(b.tasks) != 1 {
+			t.Fatalf("took %d tasks", len(b.tasks))
+		}
+	}
+	if got[0]+got[1] != 1000 || got[0] < 749 || got[0] > 751 {
+		t.Fatalf("shares %v, want 750 and 250", got)
+	}
+}
+
+// TestPool_NoBurst: what a source did not use while it had nothing is not made
+// up for, also when the others happen to be between two fetches as it returns.
+func TestPool_NoBurst(t *testing.T) {
+	t.Parallel()
+	p, s := bench(t, RunConfig{Batch: 1, Workers: 1}, 1, 1)
+	a, b := s[0], s[1]
+	p.withdraw(a)
+	serve := func(from *source, soon bool) {
+		p.fetched(from, brought(from, "t", 0, 1), true, soon)
+		p.mu.Lock()
+		p.idle = 0
+		p.mu.Unlock()
+		p.take(t.Context())
+	}
+	for range 100 {
+		p.ask(b)
+		p.free(1)
+		if granted(b) != 1 {
+			t.Fatal("alone, b was not served")
+		}
+		serve(b, false) // it lingers
+	}
+	p.ask(a)
+	p.ask(b)
+	var got [2]int
+	for range 10 {
+		p.free(1)
+		for i := range s {
+			if granted(s[i]) == 1 {
+				got[i]++
+				serve(s[i], true)
+				p.ask(s[i])
+			}
+		}
+	}
+	if got[0] < 4 || got[0] > 6 || got[0]+got[1] != 10 {
+		t.Fatalf("served %v of 10, want half each", got)
+	}
+}
+
+// TestPool_WorkerSpokenFor: a worker that is about to take something is not free
+// for more.
+func TestPool_WorkerSpokenFor(t *testing.T) {
+	t.Parallel()
+	p, s := bench(t, RunConfig{Batch: 8, Workers: 2}, 1, 1)
+	p.ask(s[0])
+	p.ask(s[1])
+	p.free(1)
+	if n := granted(s[0]); n != 8 {
+		t.Fatalf("leave for %d, want a batch", n)
+	}
+	p.fetched(s[0], brought(s[0], "t", 0, 1), false, true)
+	p.ask(s[0])
+	if a, b := granted(s[0]), granted(s[1]); a+b != 0 {
+		t.Fatalf("leave for %d and %d, but the worker is going to be busy", a, b)
+	}
+	p.free(1)
+	if a, b := granted(s[0]), granted(s[1]); a != 0 || b != 8 {
+		t.Fatalf("leave for %d and %d, want a batch for the second", a, b)
+	}
+}
+
+// TestPool_SlowFetch: a source whose fetch hangs does not keep the others waiting for long.
+func TestPool_SlowFetch(t *testing.T) {
+	t.Parallel()
+	for _, strict := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			p, s := bench(t, RunConfig{Batch: 4, Workers: 1, Strict: strict}, 1, 1)
+			p.ask(s[0])
+			p.ask(s[1])
+			p.free(1)
+			if granted(s[0]) != 4 || granted(s[1]) != 0 {
+				t.Fatal("the first was not let fetch alone")
+			}
+			<-time.After(fetchPatience - time.Nanosecond)
+			synctest.Wait()
+			if granted(s[1]) != 0 {
+				t.Fatal("the first had no time")
+			}
+			<-time.After(time.Nanosecond)
+			synctest.Wait()
+			if granted(s[1]) != 4 {
+				t.Fatal("the second waits for the first")
+			}
+			// What comes late is taken all the same, and counts once.
+			p.fetched(s[0], brought(s[0], "late", 0, 4), false, false)
+			if p.reserved != 4 || p.waiting != 4 {
+				t.Fatalf("%d reserved and %d waiting, want 4 and 4", p.reserved, p.waiting)
+			}
+			p.fetched(s[1], nil, false, false)
+			<-time.After(2 * fetchPatience)
+			synctest.Wait()
+			if p.reserved != 0 {
+				t.Fatalf("%d reserved, and nobody fetches", p.reserved)
+			}
+		})
+	}
+}
+
+// TestPool_QuickFetch: the time of one fetch is not taken for that of the next.
+func TestPool_QuickFetch(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p, s := bench(t, RunConfig{Batch: 4, Workers: 1}, 1, 1)
+		p.withdraw(s[1])
+		p.ask(s[0])
+		p.free(1)
+		for range 3 {
+			if granted(s[0]) != 4 {
+				t.Fatal("no leave")
+			}
+			<-time.After(fetchPatience * 2 / 3)
+			synctest.Wait()
+			if p.reserved != 4 || !s[0].loaded {
+				t.Fatal("given up too early")
+			}
+			p.fetched(s[0], nil, true, true)
+			p.ask(s[0])
+		}
+		p.withdraw(s[0])
+		if p.reserved != 0 {
+			t.Fatalf("%d reserved", p.reserved)
+		}
+	})
+}
+
+// TestPool_Newcomer: where all workers are kept busy by what is fetched ahead,
+// another source gets its turn, although it does not know how much it has.
+func TestPool_Newcomer(t *testing.T) {
+	t.Parallel()
+	for _, strict := range []bool{false, true} {
+		p, s := bench(t, RunConfig{Batch: 1, Workers: 1, Strict: strict}, 1, 1)
+		p.ahead = 8
+		p.withdraw(s[0])
+		p.ask(s[1])
+		p.free(1)
+		p.fetched(s[1], brought(s[1], "b", 0, granted(s[1])), true, true)
+		p.mu.Lock()
+		p.idle = 0
+		p.mu.Unlock()
+		p.ask(s[1])
+		p.ask(s[0])
+		for turns := 0; granted(s[0]) == 0; turns++ {
+			if turns == 20 {
+				t.Fatalf("strict %v: no leave for the first", strict)
+			}
+			if n := granted(s[1]); n > 0 {
+				p.fetched(s[1], brought(s[1], "b", 0, n), true, true)
+				p.ask(s[1])
+			}
+			p.finished(p.take(t.Context()), time.Microsecond)
+			p.mu.Lock()
+			p.ahead = 8
+			p.mu.Unlock()
+		}
+	}
+}
+
+// TestPool_Fill: a batch is filled from several fetches, of one source.
+func TestPool_Fill(t *testing.T) {
+	t.Parallel()
+	p, s := bench(t, RunConfig{Batch: 5, Workers: 1}, 1, 1)
+	p.fetched(s[0], brought(s[0], "a", 0, 3), true, true)
+	p.fetched(s[0], brought(s[0], "a", 3, 3), true, true)
+	p.fetched(s[1], brought(s[1], "b", 0, 2), true, true)
+	for _, want := range []string{"a0 a1 a2 a3 a4", "a5", "b0 b1"} {
+		if got := ids(p.take(t.Context())); got != want {
+			t.Fatalf("took %q, want %q", got, want)
+		}
+	}
+	if p.waiting != 0 || s[0].waiting != 0 || s[1].waiting != 0 {
+		t.Fatalf("%d, %d and %d are waiting", p.waiting, s[0].waiting, s[1].waiting)
+	}
+}
+
+// TestPool_StrictTake: of what waits, the first source's is taken first.
+func TestPool_StrictTake(t *testing.T) {
+	t.Parallel()
+	for strict, want := range map[bool]string{true: "a0", false: "b0"} {
+		p, s := bench(t, RunConfig{Batch: 5, Workers: 1, Strict: strict}, 1, 1)
+		later := brought(s[0], "a", 0, 1)
+		later.at = later.at.Add(time.Second)
+		p.fetched(s[1], brought(s[1], "b", 0, 1), true, true)
+		p.fetched(s[0], later, true, true)
+		if got := ids(p.take(t.Context())); got != want {
+			t.Fatalf("strict %v: took %q, want %q", strict, got, want)
+		}
+	}
+}
+
+// TestPool_Ahead: how much is fetched ahead follows how long handlers take.
+func TestPool_Ahead(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		window, took time.Duration
+		want         int
+	}{
+		{10 * time.Millisecond, time.Millisecond, 2 * 10 * 4},
+		{10 * time.Millisecond, 100 * time.Microsecond, chunkTasks},
+		{10 * time.Millisecond, time.Second, 0},
+		{-1, time.Microsecond, 0},
+	} {
+		p, _ := bench(t, RunConfig{Batch: 4, Workers: 2, Ahead: tt.window}, 1)
+		for range 100 {
+			p.finished(nil, tt.took)
+		}
+		if p.ahead != tt.want {
+			t.Errorf("%v of %v: %d ahead, want %d", tt.took, tt.window, p.ahead, tt.want)
+		}
+	}
+	// One slow call is enough; many quick ones make up for it.
+	p, _ := bench(t, RunConfig{Batch: 1, Workers: 1, Ahead: 10 * time.Millisecond}, 1)
+	p.finished(nil, time.Microsecond)
+	p.finished(nil, time.Second)
+	if p.ahead != 0 {
+		t.Errorf("%d ahead after a slow call", p.ahead)
+	}
+	for range 200 {
+		p.finished(nil, time.Microsecond)
+	}
+	if p.ahead != chunkTasks {
+		t.Errorf("%d ahead after many quick calls", p.ahead)
+	}
+}
+
+// TestPool_Overdue: what waits too long goes back with all that is behind it, once no worker is free.
+func TestPool_Overdue(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p, s := bench(t, RunConfig{Batch: 2, Workers: 1}, 1, 1)
+		p.ahead = 100
+		p.fetched(s[0], brought(s[0], "a", 0, 3), true, true)
+		p.take(t.Context())
+		quit := make(chan struct{})
+		watched := make(chan struct{})
+		go func() {
+			defer close(watched)
+			p.watch(quit)
+		}()
+		<-time.After(aheadLimit * 4 / 5)
+		p.fetched(s[0], brought(s[0], "a", 3, 1), true, true)
+		p.fetched(s[1], brought(s[1], "b", 0, 1), true, true)
+		synctest.Wait()
+		if n := s[0].settler.pending.len(); n != 0 {
+			t.Fatalf("%d handed back too early", n)
+		}
+		p.mu.Lock()
+		p.idle = 1
+		p.mu.Unlock()
+		<-time.After(aheadLimit / 2)
+		synctest.Wait()
+		if n := s[0].settler.pending.len(); n != 0 {
+			t.Fatalf("%d handed back, but a worker is free", n)
+		}
+		p.mu.Lock()
+		p.idle = 0
+		p.mu.Unlock()
+		<-time.After(aheadLimit / 2)
+		synctest.Wait()
+		if got := reasons(s[0]); got != "a2 a3" {
+			t.Fatalf("handed back %q, want a2 a3", got)
+		}
+		if p.ahead != 0 {
+			t.Fatalf("%d are still fetched ahead", p.ahead)
+		}
+		if got := reasons(s[1]); got != "b0" && got != "" || p.waiting != s[1].waiting {
+			t.Fatalf("handed back %q, %d waiting", got, p.waiting)
+		}
+		close(quit)
+		<-watched
+		if len(s[0].keeper.hauls) != 1 {
+			t.Fatalf("%d hauls are kept, want the one that is worked on", len(s[0].keeper.hauls))
+		}
+	})
+}
+
+// reasons names what was handed back.
+func reasons(s *source) string {
+	var all []string
+	for _, r := range s.settler.pending.back {
+		if !r.Uncounted || r.Delay != 0 || !strings.HasPrefix(r.Reason, "handed back") {
+			return fmt.Sprintf("%+v", r)
+		}
+		all = append(all, r.Task.ID)
+	}
+	return strings.Join(all, " ")
+}
+
+// TestPool_Abandon: the tasks of handlers that run on are handed back in order, and
+// what another returned at that moment is heard of first.
+func TestPool_Abandon(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p, s := bench(t, RunConfig{Batch: 2, Workers: 9}, 1)
+		const n = 18
+		p.fetched(s[0], brought(s[0], "a", 10, n), false, false)
+		var running []*batch
+		for range n / 2 {
+			running = append(running, p.take(t.Context()))
+		}
+		slices.Reverse(running[3].tasks) // a handler may do that
+		p.close()
+		late := running[5]
+		if _, first := late.end(); !first {
+			t.Fatal("it was ended before")
+		}
+		abandoned := make(chan int, 1)
+		go func() { abandoned <- p.abandon() }()
+		synctest.Wait()
+		select {
+		case <-abandoned:
+			t.Fatal("Run would end without what a handler returned")
+		default:
+		}
+		p.finished(late, 0)
+		if got := <-abandoned; got != n/2-1 {
+			t.Fatalf("%d abandoned, want %d", got, n/2-1)
+		}
+		want := "a10 a11 a12 a13 a14 a15 a16 a17 a18 a19 a22 a23 a24 a25 a26 a27"
+		if got := reasons(s[0]); got != want {
+			t.Fatalf("handed back %q, want %q", got, want)
+		}
+		if len(s[0].keeper.hauls) != 0 {
+			t.Fatal("their leases are still extended")
+		}
+		if _, first := running[0].end(); first {
+			t.Fatal("an abandoned handler can still settle")
+		}
+	})
+}
+
+// TestBatch_Begin: what lost its lease while it waited is left out, whoever noticed.
+func TestBatch_Begin(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p, s := bench(t, RunConfig{Batch: 9, Workers: 1}, 1)
+		var told []error
+		s[0].r.cfg.OnError = func(err error) { told = append(told, err) }
+		short := brought(s[0], "a", 0, 2)
+		short.end = time.Now().Add(time.Second)
+		p.fetched(s[0], short, true, true)
+		h := brought(s[0], "b", 0, 3)
+		p.fetched(s[0], h, true, true)
+		s[0].keeper.lose(h, map[string]bool{"token" + "b1": true})
+		<-time.After(time.Second) // and the keeper was not there to see it
+		b := p.take(t.Context())
+		if got := ids(b); got != "b0 b2" {
+			t.Fatalf("handled %q, want b0 b2", got)
+		}
+		if &b.tasks[0] == &h.tasks[0] {
+			t.Fatal("the handler could change what the keeper works with")
+		}
+		s[0].Handler = func(context.Context, []Leased) []error { return nil }
+		s[0].r.handle(b)
+		if len(told) != 2 || !errors.Is(told[0], ErrLeaseLost) || !errors.Is(told[1], ErrLeaseLost) ||
+			!strings.HasSuffix(told[1].Error(), ": 2 of them") {
+			t.Fatalf("told %v", told)
+		}
+		if len(s[0].settler.pending.done) != 2 || len(s[0].keeper.hauls) != 0 {
+			t.Fatalf("%d settled, %d hauls kept", len(s[0].settler.pending.done), len(s[0].keeper.hauls))
+		}
+	})
+}
+
+// TestBatch_Lost: the loss of a lease ends the handler that works on it, and no other.
+func TestBatch_Lost(t *testing.T) {
+	t.Parallel()
+	p, s := bench(t, RunConfig{Batch: 2, Workers: 2}, 1)
+	s[0].r.cfg.OnError = func(error) {}
+	h := brought(s[0], "a", 0, 4)
+	p.fetched(s[0], h, true, true)
+	first, second := p.take(t.Context()), p.take(t.Context())
+	s[0].keeper.lose(h, map[string]bool{"token" + "a3": true})
+	if first.ctx.Err() != nil || !errors.Is(context.Cause(second.ctx), ErrLeaseLost) {
+		t.Fatalf("contexts: %v and %v, want the second ended", first.ctx.Err(), context.Cause(second.ctx))
+	}
+	if until, ok := second.end(); !ok || !until.Equal(h.end) {
+		t.Fatalf("%v, %v; want %v", until, ok, h.end)
+	}
+	s[0].keeper.lose(h, nil)
+	if !errors.Is(context.Cause(first.ctx), ErrLeaseLost) {
+		t.Fatal("the first goes on without its leases")
+	}
+}
+
+// leases are n tasks as a fetch brings them.
+func leases(name string, from, n int, until time.Time) []Leased {
+	over := make([]atomic.Bool, n)
+	tasks := make([]Leased, n)
+	for i := range tasks {
+		tasks[i] = Leased{ID: fmt.Sprintf("%s%d", name, from+i), Token: "token", Attempt: 1, LeaseUntil: until, over: &over[i]}
+	}
+	return tasks
+}
