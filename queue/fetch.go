@@ -52,7 +52,7 @@ func (f *fetcher) turn(ctx context.Context) error {
 		// On a slow link the answer to a large batch may never arrive in
 		// time, and each one lost costs its tasks a lease and an attempt.
 		f.size = max(min(n, f.size)/2, 1)
-		pool.fetched(f.source, nil, false, false)
+		pool.failed(f.source)
 		return err
 	}
 	f.woken = false
@@ -66,11 +66,13 @@ func (f *fetcher) turn(ctx context.Context) error {
 	}
 	h := newHaul(f.source, got.Tasks)
 	f.keeper.add(h)
-	if stopped := ctx.Err() != nil; stopped {
+	select {
+	case <-ctx.Done():
 		// No handler is to begin. The older ones are handed back later, in front of these.
 		pool.fetched(f.source, nil, false, false)
 		f.handBack([]*haul{h}, "handed back at shutdown")
 		return nil
+	default:
 	}
 	soon := true
 	if f.r.cfg.Linger != nil && len(got.Tasks) < f.r.cfg.Batch {

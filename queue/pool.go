@@ -9,7 +9,7 @@ import (
 
 // fetchPatience is how long a fetch may keep the other sources of a Run waiting.
 // One whose Redis does not answer goes on without its place.
-const fetchPatience = 100 * time.Millisecond
+const fetchPatience = 500 * time.Millisecond
 
 // pool shares the workers of a Run among its sources. It decides who may fetch,
 // and how many, and holds what waits for a worker.
@@ -49,6 +49,7 @@ type place struct {
 	waiting  int         // tasks of these
 	reserved int         // tasks that are being fetched
 	late     *time.Timer // ends that when it takes too long
+	failing  bool        // the last fetch failed
 }
 
 func newPlace() place { return place{grant: make(chan int, 1), loaded: true} }
@@ -99,26 +100,35 @@ func (p *pool) dispatch() {
 	next.reserved = n
 	p.reserved += n
 	p.turn = max(p.turn, next.pass)
-	if len(p.sources) > 1 {
+	next.grant <- n
+	switch {
+	case len(p.sources) == 1:
+	case next.failing:
+		p.overtake(next)
+	default:
 		p.limit(next)
 	}
-	next.grant <- n
 }
 
-// limit lets the others go on when the fetch of a source takes too long. What
-// it brings in the end may then be more than there is room for, by one fetch.
+// limit lets the others go on when the fetch of a source takes too long.
 func (p *pool) limit(s *source) {
 	var timer *time.Timer
 	timer = time.AfterFunc(fetchPatience, func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		if s.late == timer {
-			p.unreserve(s)
-			s.loaded = false
-			p.dispatch()
+			p.overtake(s)
 		}
 	})
 	s.late = timer
+}
+
+// overtake lets the others go on while a source fetches. What it brings in the
+// end may be more than there is room for, by one fetch.
+func (p *pool) overtake(s *source) {
+	p.unreserve(s)
+	s.loaded = false
+	p.dispatch()
 }
 
 func (p *pool) unreserve(s *source) {
@@ -185,13 +195,22 @@ func (p *pool) next() *source {
 	return next
 }
 
+// failed ends what was granted to a source: nobody knows what it has.
+func (p *pool) failed(s *source) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.unreserve(s)
+	s.more, s.loaded, s.failing = false, false, true
+	p.dispatch()
+}
+
 // fetched ends what was granted to a source. h is what came of it, or nil; more
 // says that there is more, and soon that the source is going to ask again at once.
 func (p *pool) fetched(s *source, h *haul, more, soon bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.unreserve(s)
-	s.more, s.loaded = more, soon
+	s.more, s.loaded, s.failing = more, soon, false
 	if h != nil {
 		n := len(h.tasks)
 		s.pass += float64(n) / float64(s.Weight)

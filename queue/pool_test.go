@@ -154,7 +154,7 @@ func TestPool_SlowFetch(t *testing.T) {
 	t.Parallel()
 	for _, strict := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			p, s := bench(t, RunConfig{Batch: 4, Workers: 1, Strict: strict}, 1, 1)
+			p, s := bench(t, RunConfig{Batch: 4, Workers: 2, Strict: strict}, 1, 1)
 			p.ask(s[0])
 			p.ask(s[1])
 			p.free(1)
@@ -177,6 +177,21 @@ func TestPool_SlowFetch(t *testing.T) {
 				t.Fatalf("%d reserved and %d waiting, want 4 and 4", p.reserved, p.waiting)
 			}
 			p.fetched(s[1], nil, false, false)
+			// After a failure nobody waits for it at all, until it was well again.
+			p.failed(s[0])
+			p.free(1)
+			for _, failing := range []bool{true, false} {
+				p.ask(s[0])
+				if granted(s[0]) == 0 {
+					t.Fatal("it is not let fetch")
+				}
+				p.ask(s[1])
+				if got := granted(s[1]) > 0; got != failing {
+					t.Fatalf("failing %v: the second was let fetch: %v", failing, got)
+				}
+				p.fetched(s[0], nil, false, false)
+				p.withdraw(s[1])
+			}
 			<-time.After(2 * fetchPatience)
 			synctest.Wait()
 			if p.reserved != 0 {

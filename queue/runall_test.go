@@ -1,0 +1,390 @@
+package queue_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/redistest"
+	"flashsale/queue"
+)
+
+// startAll is start for several queues.
+func startAll(t testing.TB, cfg queue.RunConfig, sources ...queue.Source) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	result := make(chan error, 1)
+	go func() { result <- queue.RunAll(ctx, sources, cfg) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		select {
+		case err := <-result:
+			if err != nil {
+				t.Errorf("RunAll: %v", err)
+			}
+		case <-time.After(limit):
+			t.Error("RunAll did not end")
+		}
+	})
+	t.Cleanup(stop)
+	return stop
+}
+
+// script is a hook that sees the scripts a client calls, by their hash.
+type script struct {
+	before func(hash string) error // an error is the call's, and it is not made
+	after  func(hash string)       // a call that went well
+	at     func(context.Context, string)
+}
+
+func (script) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (script) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (s script) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		hash := ""
+		if cmd.Name() == "evalsha" {
+			hash, _ = cmd.Args()[1].(string) //nolint:errcheck // the client makes it a string
+		}
+		if s.at != nil && hash != "" {
+			s.at(ctx, hash)
+		}
+		if s.before != nil && hash != "" {
+			if err := s.before(hash); err != nil {
+				cmd.SetErr(err)
+				return err
+			}
+		}
+		err := next(ctx, cmd)
+		if s.after != nil && hash != "" && err == nil {
+			s.after(hash)
+		}
+		return err
+	}
+}
+
+var errRefused = errors.New("refused by the test")
+
+// process is a queue on a client of its own, as another process has it.
+func process(t testing.TB, rdb redis.UniversalClient, cfg queue.Config, hooks ...redis.Hook) *queue.Queue {
+	t.Helper()
+	other := redistest.Second(t, rdb)
+	for _, h := range hooks {
+		other.AddHook(h)
+	}
+	return newQueue(t, other, cfg)
+}
+
+// load makes every script known to the server, so that a hook sees each by its hash.
+func load(t testing.TB, q *queue.Queue) {
+	t.Helper()
+	ctx := testContext(t)
+	enqueue(t, q, queue.Task{ID: "load"}, queue.Task{ID: "load 2"}, queue.Task{ID: "load 3"})
+	l := take(t, q, "load", "load 2", "load 3")
+	if _, err := q.Extend(ctx, l...); err != nil {
+		t.Fatal(err)
+	}
+	ack(t, q, l[0])
+	wantComplete(t, q, queue.Done, l[1])
+	reject(t, q, queue.Rejection{Task: l[2], Dead: true})
+	if err := q.Discard(ctx, "load 3"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestRunAll_Weights(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		ahead time.Duration
+		off   int
+	}{"none ahead": {-1, 20}, "ahead": {0, 150}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+				a, b := newQueue(t, rdb, queue.Config{}), newQueue(t, rdb, queue.Config{})
+				enqueue(t, a, numbered(900)...)
+				enqueue(t, b, numbered(400)...)
+				var mu sync.Mutex
+				var order []string
+				count := func(name string) queue.BatchHandler {
+					return func(_ context.Context, tasks []queue.Leased) []error {
+						mu.Lock()
+						defer mu.Unlock()
+						for range tasks {
+							order = append(order, name)
+						}
+						return nil
+					}
+				}
+				stop := startAll(t, queue.RunConfig{Batch: 1, Workers: 1, Ahead: tt.ahead},
+					queue.Source{Queue: a, Handler: count("a"), Weight: 3}, queue.Source{Queue: b, Handler: count("b")})
+				waitFor(t, func() bool { mu.Lock(); defer mu.Unlock(); return len(order) >= 1000 })
+				stop()
+				n := 0
+				for _, name := range order[:1000] {
+					if name == "a" {
+						n++
+					}
+				}
+				if n < 750-tt.off || n > 750+tt.off {
+					t.Errorf("%d of the first 1000 are of the queue with weight 3 of 4", n)
+				}
+			})
+		})
+	}
+}
+
+func TestRunAll_Strict(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		a, b := newQueue(t, rdb, queue.Config{}), newQueue(t, rdb, queue.Config{})
+		enqueue(t, a, numbered(700)...)
+		enqueue(t, b, numbered(200)...)
+		var first, early atomic.Int32
+		stop := startAll(t, queue.RunConfig{Batch: 16, Workers: 1, Strict: true},
+			queue.Source{Queue: a, Handler: func(_ context.Context, tasks []queue.Leased) []error {
+				first.Add(int32(len(tasks))) //nolint:gosec // at most Batch
+				return nil
+			}},
+			// Weights do not count in strict order.
+			queue.Source{Queue: b, Weight: 1000, Handler: func(context.Context, []queue.Leased) []error {
+				if first.Load() < 700 {
+					early.Add(1)
+				}
+				return nil
+			}})
+		waitFor(t, func() bool { return stats(t, a) == queue.Stats{} && stats(t, b) == queue.Stats{} })
+		stop()
+		if n := early.Load(); n > 0 {
+			t.Errorf("%d batches of the second queue before the first was empty", n)
+		}
+	})
+}
+
+// TestRunAll_NewTask: a task that arrives in an idle queue is the next after what
+// was fetched before, however much the other has.
+func TestRunAll_NewTask(t *testing.T) {
+	t.Parallel()
+	for _, strict := range []bool{true, false} {
+		t.Run(fmt.Sprint("strict ", strict), func(t *testing.T) {
+			t.Parallel()
+			redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+				asked, armed := make(chan struct{}, 1), atomic.Bool{}
+				prefix := redistest.Prefix(t)
+				producer := newQueue(t, rdb, queue.Config{Prefix: prefix})
+				a := process(t, rdb, queue.Config{Prefix: prefix}, script{at: func(_ context.Context, hash string) {
+					if hash == queue.PassHash && armed.CompareAndSwap(true, false) {
+						asked <- struct{}{}
+					}
+				}})
+				b := newQueue(t, rdb, queue.Config{})
+				enqueue(t, b, numbered(50)...)
+				order := make(chan string, 100)
+				n := 0
+				stop := startAll(t, queue.RunConfig{Batch: 1, Workers: 1, Ahead: -1, Strict: strict},
+					queue.Source{Queue: a, Handler: func(context.Context, []queue.Leased) []error {
+						order <- "new"
+						return nil
+					}},
+					queue.Source{Queue: b, Handler: func(context.Context, []queue.Leased) []error {
+						if n++; n == 20 {
+							armed.Store(true)
+							enqueue(t, producer, queue.Task{ID: "new"})
+							receive(t, "the wake-up", asked)
+						}
+						order <- "old"
+						return nil
+					}})
+				var got []string
+				for range 51 {
+					got = append(got, receive(t, "a task", order))
+				}
+				stop()
+				if at := slices.Index(got, "new"); at != 20 {
+					t.Fatalf("the new task was number %d, want 20", at)
+				}
+			})
+		})
+	}
+}
+
+// TestRunAll_Empty: a queue that has nothing is left alone, and takes no turns.
+func TestRunAll_Empty(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		var sent, handled atomic.Int32
+		a := process(t, rdb, queue.Config{}, tap{seen: func(string) { sent.Add(1) }})
+		b := newQueue(t, rdb, queue.Config{})
+		enqueue(t, b, numbered(500)...)
+		h := func(_ context.Context, tasks []queue.Leased) []error {
+			handled.Add(int32(len(tasks))) //nolint:gosec // at most Batch
+			return nil
+		}
+		startAll(t, queue.RunConfig{Batch: 1, Workers: 1, Ahead: -1, MaxIdle: time.Hour},
+			queue.Source{Queue: a, Handler: h}, queue.Source{Queue: b, Handler: h})
+		waitFor(t, func() bool { return handled.Load() == 500 })
+		// The connection's greeting, one look, with and without its script known, and the blocking pop.
+		if n := sent.Load(); n > 8 {
+			t.Errorf("an empty queue was sent %d commands beside 500 tasks of the other", n)
+		}
+	})
+}
+
+// TestRunAll_OneRedisAway: a queue whose server is gone, or does not answer, stops
+// no other, and goes on when that is back.
+func TestRunAll_OneRedisAway(t *testing.T) {
+	t.Parallel()
+	for _, frozen := range []bool{false, true} {
+		t.Run(map[bool]string{false: "killed", true: "frozen"}[frozen], func(t *testing.T) {
+			t.Parallel()
+			srv := redistest.Real(t)
+			far := redis.NewClient(redistest.Options(srv.Addr()))
+			defer closeClient(t, far)
+			a, b := newQueue(t, far, queue.Config{}), newQueue(t, redistest.Redis(t), queue.Config{})
+			enqueue(t, a, numbered(10)...)
+			away, back := srv.Kill, srv.Start
+			if frozen {
+				away, back = srv.Pause, srv.Continue
+			}
+			if err := away(); err != nil {
+				t.Fatal(err)
+			}
+			failed := make(chan error, 1000)
+			handled := make(chan string, 100)
+			h := func(_ context.Context, tasks []queue.Leased) []error {
+				for _, task := range tasks {
+					handled <- task.ID
+				}
+				return nil
+			}
+			stop := startAll(t, queue.RunConfig{Workers: 1, MaxIdle: time.Hour, OnError: func(err error) { failed <- err }},
+				queue.Source{Queue: a, Handler: h, Weight: 1000}, queue.Source{Queue: b, Handler: h})
+			for i := range 20 {
+				enqueue(t, b, queue.Task{ID: strconv.Itoa(i)})
+				if got := receive(t, "a task of the healthy queue", handled); got != strconv.Itoa(i) {
+					t.Fatalf("handled %s, want %d", got, i)
+				}
+			}
+			// The fetch of the frozen one has not even failed yet.
+			if n := len(failed); frozen && n > 0 {
+				t.Errorf("the other queue had to wait for %d failures: %v", n, <-failed)
+			}
+			receive(t, "a failure", failed)
+			if err := back(); err != nil {
+				t.Fatal(err)
+			}
+			waitFor(t, func() bool { return stats(t, a) == queue.Stats{} })
+			stop()
+		})
+	}
+}
+
+// TestRunAll_WakeUpPassedOn: a process whose workers are busy with another queue
+// keeps no wake-up to itself, for a task that is due as for one that will be.
+func TestRunAll_WakeUpPassedOn(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		prefix := redistest.Prefix(t)
+		producer := newQueue(t, rdb, queue.Config{Prefix: prefix})
+		a, asleep := sleeper(t, rdb, queue.Config{Prefix: prefix})
+		b := newQueue(t, rdb, queue.Config{})
+		release, busy := make(chan struct{}), make(chan struct{}, 1)
+		stopBusy := startAll(t, queue.RunConfig{Workers: 1, MaxIdle: 10 * time.Minute},
+			queue.Source{Queue: a, Handler: func(_ context.Context, tasks []queue.Leased) []error {
+				t.Errorf("the busy process handled %v", names(tasks))
+				return nil
+			}},
+			queue.Source{Queue: b, Handler: func(context.Context, []queue.Leased) []error {
+				busy <- struct{}{}
+				<-release
+				return nil
+			}})
+		receive(t, "a listens", asleep) // the first to listen, and so the first to be woken
+		enqueue(t, b, queue.Task{ID: "long"})
+		receive(t, "b's handler", busy)
+
+		idle, idleAsleep := sleeper(t, rdb, queue.Config{Prefix: prefix})
+		handled := make(chan string, 10)
+		stopIdle := start(t, idle, func(_ context.Context, tasks []queue.Leased) []error {
+			for _, task := range tasks {
+				handled <- task.ID
+			}
+			return nil
+		}, queue.RunConfig{Workers: 1, MaxIdle: 10 * time.Minute})
+		receive(t, "the idle one sleeps", idleAsleep)
+		enqueue(t, producer, queue.Task{ID: "later", Due: serverTime(t, rdb).Add(200 * time.Millisecond)})
+		if got := receive(t, "the delayed task", handled); got != "later" {
+			t.Fatalf("handled %s", got)
+		}
+		for i := range 5 {
+			enqueue(t, producer, queue.Task{ID: strconv.Itoa(i)})
+			if got := receive(t, "a task of a", handled); got != strconv.Itoa(i) {
+				t.Fatalf("handled %s, want %d", got, i)
+			}
+		}
+		stopIdle()
+		close(release)
+		stopBusy()
+	})
+}
+
+func TestRunAll_Config(t *testing.T) {
+	t.Parallel()
+	q := newQueue(t, redistest.Embedded(t), queue.Config{})
+	h := func(context.Context, []queue.Leased) []error { return nil }
+	good := queue.Source{Queue: q, Handler: h}
+	for name, sources := range map[string][]queue.Source{
+		"none":     {},
+		"no queue": {good, {Handler: h}},
+		"handler":  {good, {Queue: q}},
+		"negative": {good, {Queue: q, Handler: h, Weight: -1}},
+		"weight":   {good, {Queue: q, Handler: h, Weight: 1001}},
+	} {
+		if err := queue.RunAll(testContext(t), sources, queue.RunConfig{}); !errors.Is(err, queue.ErrConfig) {
+			t.Errorf("%s: %v, want ErrConfig", name, err)
+		}
+	}
+	if err := queue.RunAll(testContext(t), []queue.Source{good}, queue.RunConfig{Batch: 513}); !errors.Is(err, queue.ErrConfig) {
+		t.Errorf("batch: %v, want ErrConfig", err)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	good.Weight = 1000
+	if err := queue.RunAll(ended, []queue.Source{good}, queue.RunConfig{}); err != nil {
+		t.Errorf("a weight of 1000: %v", err)
+	}
+}
+
+// TestRunAll_IdleCost: beside its blocking pops an idle Run sends one command
+// each, whatever the number of workers.
+func TestRunAll_IdleCost(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		var pops, others atomic.Int32
+		count := tap{seen: func(name string) {
+			if name == "blpop" {
+				pops.Add(1)
+			} else if pops.Load() > 0 { // the start does not count
+				others.Add(1)
+			}
+		}}
+		a := process(t, rdb, queue.Config{}, count)
+		var none int
+		h := func(_ context.Context, tasks []queue.Leased) []error { none += len(tasks); return nil }
+		startAll(t, queue.RunConfig{Workers: 8, MaxIdle: time.Second}, queue.Source{Queue: a, Handler: h})
+		waitFor(t, func() bool { return pops.Load() == 4 })
+		if n := others.Load(); n > 4 {
+			t.Errorf("%d commands beside 3 pops of a second", n)
+		}
+	})
+}
