@@ -1,0 +1,502 @@
+package queue_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/redistest"
+	"flashsale/queue"
+)
+
+// patience bounds what must happen across processes, restarts and leases; long,
+// because it only delays a failure.
+const patience = 2 * time.Minute
+
+// never is an idle time that no test waits for: what would only happen after it
+// does not happen.
+const never = 10 * time.Minute
+
+// processLease is short enough to wait for and long enough for a busy machine.
+const processLease = 2 * time.Second
+
+// What a child process is told by its parent.
+const (
+	addrVar   = "QUEUE_TEST_ADDR"
+	prefixVar = "QUEUE_TEST_PREFIX"
+	roleVar   = "QUEUE_TEST_ROLE"
+)
+
+// startProcess runs the calling test in a further process, on the server of rdb.
+func startProcess(t *testing.T, rdb *redis.Client, prefix, role string) *redistest.Child {
+	t.Helper()
+	test, _, _ := strings.Cut(t.Name(), "/")
+	return redistest.Reexec(t, test, addrVar+"="+rdb.Options().Addr, prefixVar+"="+prefix, roleVar+"="+role)
+}
+
+// processQueue is the queue of a child process, on a client with the patience of
+// one that may be frozen during a call. It says when it goes to sleep, in the
+// list that sleeps counts.
+func processQueue(t *testing.T, cfg queue.Config) (*redis.Client, *queue.Queue) {
+	t.Helper()
+	o := redistest.Options(os.Getenv(addrVar))
+	o.ReadTimeout, o.WriteTimeout = patience, patience
+	rdb := redis.NewClient(o)
+	t.Cleanup(func() { closeClient(t, rdb) })
+	notes := redis.NewClient(o)
+	t.Cleanup(func() { closeClient(t, notes) })
+	rdb.AddHook(tap{seen: func(name string) {
+		if name == "blpop" {
+			if err := notes.Incr(t.Context(), sleepsKey(os.Getenv(prefixVar), os.Getenv(roleVar))).Err(); err != nil {
+				t.Error(err)
+			}
+		}
+	}})
+	cfg.Prefix = os.Getenv(prefixVar)
+	return rdb, newQueue(t, rdb, cfg)
+}
+
+func sleepsKey(prefix, role string) string { return prefix + "test:sleeps:" + role }
+
+// sleeps is how often the process of that role has gone to sleep.
+func sleeps(t *testing.T, rdb *redis.Client, prefix, role string) int {
+	t.Helper()
+	n, err := rdb.Get(testContext(t), sleepsKey(prefix, role)).Int()
+	if err != nil && !errors.Is(err, redis.Nil) {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// untilToldToEnd ends when the parent closes the child's standard input.
+func untilToldToEnd(t *testing.T) context.Context {
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		defer cancel()
+		if _, err := io.Copy(io.Discard, os.Stdin); err != nil {
+			t.Error(err)
+		}
+	}()
+	return ctx
+}
+
+// wantSaid fails unless the next line the process says is this one.
+func wantSaid(t *testing.T, c *redistest.Child, want string) {
+	t.Helper()
+	select {
+	case line, ok := <-c.Lines():
+		if !ok || line != want {
+			t.Fatalf("the process says %q, want %q", line, want)
+		}
+	case <-time.After(patience):
+		t.Fatalf("the process does not say %q", want)
+	}
+}
+
+// wantEnd fails unless the process ends by itself, and well.
+func wantEnd(t *testing.T, c *redistest.Child) {
+	t.Helper()
+	select {
+	case <-c.Done():
+	case <-time.After(patience):
+		t.Fatal("the process does not end")
+	}
+	if err := c.Wait(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// awaitThat is waitFor with patience for what takes a lease or another process.
+func awaitThat(t testing.TB, what string, cond func() bool) {
+	t.Helper()
+	late := time.NewTimer(patience)
+	defer late.Stop()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for !cond() {
+		select {
+		case <-late.C:
+			t.Fatalf("did not happen: %s", what)
+		case <-tick.C:
+		}
+	}
+}
+
+// noted writes down that a task is handled, by Redis's clock, and has the task's
+// effect unless it was had before: KEYS are the notes, the task's effect and the
+// number of effects, ARGV who, id and attempt.
+var noted = redis.NewScript(`
+local t = redis.call('TIME')
+redis.call('RPUSH', KEYS[1], table.concat({ARGV[1], ARGV[2], ARGV[3], t[1] .. string.format('%06d', t[2])}, ' '))
+if redis.call('SETNX', KEYS[2], ARGV[1]) == 1 then
+  redis.call('INCR', KEYS[3])
+end
+return 1
+`)
+
+// note is one handling of a task.
+type note struct {
+	who, id string
+	attempt int
+	at      time.Time
+}
+
+func takeNote(ctx context.Context, rdb *redis.Client, prefix, who string, task queue.Leased) error {
+	keys := []string{prefix + "test:notes", prefix + "test:effect:" + task.ID, prefix + "test:effects"}
+	return noted.Run(ctx, rdb, keys, who, task.ID, task.Attempt).Err()
+}
+
+// notes returns what was written down, and how many effects there were.
+func notes(t *testing.T, rdb *redis.Client, prefix string) (all []note, effects int) {
+	t.Helper()
+	lines, err := rdb.LRange(testContext(t), prefix+"test:notes", 0, -1).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range lines {
+		var n note
+		var at int64
+		if _, err := fmt.Sscanf(line, "%s %s %d %d", &n.who, &n.id, &n.attempt, &at); err != nil {
+			t.Fatalf("note %q: %v", line, err)
+		}
+		n.at = time.UnixMicro(at)
+		all = append(all, n)
+	}
+	if len(all) > 0 {
+		if effects, err = rdb.Get(testContext(t), prefix+"test:effects").Int(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return all, effects
+}
+
+// TestRun_ProcessKilled: given a process that is killed (SIGKILL) while it holds
+// 64 leases and has had half of the effects, and another that sleeps, then the
+// other runs all 64 again when the leases end, not before, each once and as the
+// second attempt, and no effect is had twice.
+func TestRun_ProcessKilled(t *testing.T) {
+	if redistest.IsChild() {
+		holdOrInherit(t)
+		return
+	}
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		prefix := redistest.Prefix(t)
+		q := newQueue(t, rdb, queue.Config{Prefix: prefix, Lease: processLease})
+		tasks := numbered(64)
+		enqueue(t, q, tasks...)
+		holder := startProcess(t, rdb, prefix, "holder")
+		wantSaid(t, holder, "holds 64")
+		heir := startProcess(t, rdb, prefix, "heir")
+		awaitThat(t, "the heir sleeps", func() bool { return sleeps(t, rdb, prefix, "heir") > 0 })
+		if err := holder.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		killed := redisTime(t, rdb)
+		leases := list(t, q, queue.StateLeased)
+		awaitThat(t, "all run again", func() bool { return stats(t, q) == queue.Stats{} })
+		if err := heir.Stdin().Close(); err != nil {
+			t.Fatal(err)
+		}
+		wantEnd(t, heir)
+
+		all, effects := notes(t, rdb, prefix)
+		again := make(map[string]int)
+		var last time.Time
+		for _, n := range all {
+			if n.who != "heir" {
+				continue
+			}
+			again[n.id]++
+			last = n.at
+			if n.attempt != 2 {
+				t.Errorf("%s ran again as attempt %d, want 2", n.id, n.attempt)
+			}
+			// Where the leases ended under the test's eyes, their ends are not known.
+			if len(leases) == 64 && n.at.Before(leases[0].At) {
+				t.Errorf("%s ran again at %v, the first lease ends at %v", n.id, n.at, leases[0].At)
+			}
+		}
+		for _, task := range tasks {
+			if again[task.ID] != 1 {
+				t.Errorf("%s ran %d times after the kill, want once", task.ID, again[task.ID])
+			}
+		}
+		if len(all) != 32+64 || effects != 64 {
+			t.Errorf("%d runs and %d effects, want 96 and 64", len(all), effects)
+		}
+		wantClean(t, q)
+		t.Logf("the last ran again %v after the kill, with a lease of %v", last.Sub(killed), processLease)
+	})
+}
+
+// holdOrInherit is the part of both processes: the holder has half of the effects
+// and then holds on to its tasks, the heir runs what comes.
+func holdOrInherit(t *testing.T) {
+	rdb, q := processQueue(t, queue.Config{Lease: processLease})
+	prefix, role := os.Getenv(prefixVar), os.Getenv(roleVar)
+	err := q.Run(untilToldToEnd(t), func(ctx context.Context, tasks []queue.Leased) []error {
+		for i, task := range tasks {
+			if role == "holder" && i == 32 {
+				redistest.Say("holds %d", len(tasks))
+				<-ctx.Done() // the parent kills it first
+				t.Error("ended: ", context.Cause(ctx))
+			}
+			if err := takeNote(ctx, rdb, prefix, role, task); err != nil {
+				t.Error(err)
+			}
+		}
+		return nil
+	}, queue.RunConfig{Batch: 64, Workers: 1, MaxIdle: never, OnError: func(err error) { t.Error(err) }})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// TestRun_ProcessStopped: given a process that is stopped (SIGSTOP) for longer
+// than its leases, and another that has taken its tasks over, when the first goes
+// on, its acknowledgement is stale, its handler's context ends with ErrLeaseLost,
+// and the other's leases stand.
+func TestRun_ProcessStopped(t *testing.T) {
+	if redistest.IsChild() {
+		acknowledgeLate(t)
+		return
+	}
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		prefix := redistest.Prefix(t)
+		// The one who takes over keeps its leases for as long as the test may take.
+		q := newQueue(t, rdb, queue.Config{Prefix: prefix, Lease: never})
+		enqueue(t, q, numbered(3)...)
+		stalled := startProcess(t, rdb, prefix, "stalled")
+		wantSaid(t, stalled, "holds 3")
+		if err := stalled.Pause(); err != nil {
+			t.Fatal(err)
+		}
+		var taken []queue.Leased
+		awaitThat(t, "the leases end", func() bool {
+			taken = append(taken, dequeue(t, q, 3).Tasks...)
+			return len(taken) == 3
+		})
+		before := content(t, rdb, prefix)
+		if _, err := fmt.Fprintln(stalled.Stdin(), "go on"); err != nil {
+			t.Fatal(err)
+		}
+		if err := stalled.Continue(); err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []string{"acknowledged: [stale stale stale]", "lease lost: true", "ended: <nil>, told of the loss: true"} {
+			wantSaid(t, stalled, want)
+		}
+		wantEnd(t, stalled)
+		for name, dump := range content(t, rdb, prefix) {
+			if dump != before[name] && name != "wake" {
+				t.Errorf("the stalled process changed %s from %s to %s", name, before[name], dump)
+			}
+		}
+		for _, task := range taken {
+			if task.Attempt != 2 {
+				t.Errorf("%s was taken over as attempt %d, want 2", task.ID, task.Attempt)
+			}
+		}
+		for _, s := range ack(t, q, taken...) {
+			if s != queue.Done {
+				t.Errorf("the new owner's acknowledgement: %v", s)
+			}
+		}
+		wantStats(t, q, queue.Stats{})
+	})
+}
+
+// acknowledgeLate is the stopped process's part: it acknowledges at once when it
+// goes on, before it looks at anything, and once more by returning.
+func acknowledgeLate(t *testing.T) {
+	_, q := processQueue(t, queue.Config{Lease: processLease})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	told := make(chan error, 1000)
+	err := q.Run(ctx, func(ctx context.Context, tasks []queue.Leased) []error {
+		defer cancel()
+		redistest.Say("holds %d", len(tasks))
+		var line string
+		if _, err := fmt.Scanln(&line, &line); err != nil {
+			t.Error(err)
+		}
+		late, end := context.WithTimeout(context.WithoutCancel(ctx), patience)
+		defer end()
+		status, err := q.Ack(late, tasks...)
+		if err != nil {
+			t.Error(err)
+		}
+		redistest.Say("acknowledged: %v", status)
+		<-ctx.Done()
+		redistest.Say("lease lost: %v", errors.Is(context.Cause(ctx), queue.ErrLeaseLost))
+		return nil
+	}, queue.RunConfig{Batch: 3, Workers: 1, Ahead: -1, MaxIdle: never, OnError: func(err error) { told <- err }})
+	close(told)
+	lost := false
+	for err := range told {
+		lost = lost || errors.Is(err, queue.ErrLeaseLost)
+	}
+	redistest.Say("ended: %v, told of the loss: %v", err, lost)
+}
+
+// TestRun_ProcessTerminated: given processes with a task that takes far longer
+// than their drain, when they get SIGTERM they end by themselves, and the task,
+// and what was fetched with it, is ready again with no attempt counted; also when
+// the handler does not heed its context, and reports success in the end.
+func TestRun_ProcessTerminated(t *testing.T) {
+	if redistest.IsChild() {
+		workUntilTerminated(t)
+		return
+	}
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		for role, want := range map[string]string{
+			"heeds":   "<nil>",
+			"ignores": "queue: handler abandoned: 1 of them",
+		} {
+			t.Run(role, func(t *testing.T) {
+				t.Parallel()
+				prefix := redistest.Prefix(t)
+				q := newQueue(t, rdb, queue.Config{Prefix: prefix})
+				enqueue(t, q, queue.Task{ID: "a"}, queue.Task{ID: "b"}, queue.Task{ID: "c"})
+				worker := startProcess(t, rdb, prefix, role)
+				wantSaid(t, worker, "works on 2")
+				wantStats(t, q, queue.Stats{Ready: 1, Leased: 2})
+				if err := worker.Signal(syscall.SIGTERM); err != nil {
+					t.Fatal(err)
+				}
+				wantSaid(t, worker, "ended: "+want)
+				wantEnd(t, worker)
+				wantStats(t, q, queue.Stats{Ready: 3})
+				for _, id := range []string{"a", "b", "c"} {
+					if info := get(t, q, id); info.Attempt != 0 {
+						t.Errorf("handed back: %+v", info)
+					}
+				}
+				take(t, q, "a", "b", "c")
+			})
+		}
+	})
+}
+
+func workUntilTerminated(t *testing.T) {
+	_, q := processQueue(t, queue.Config{})
+	ctx, stop := signal.NotifyContext(t.Context(), syscall.SIGTERM)
+	defer stop()
+	over := make(chan struct{}) // when Run has ended: nobody is left behind
+	returned := make(chan struct{})
+	err := q.Run(ctx, func(ctx context.Context, tasks []queue.Leased) []error {
+		defer close(returned)
+		redistest.Say("works on %d", len(tasks))
+		ended := ctx.Done()
+		if os.Getenv(roleVar) == "ignores" {
+			ended = nil
+		}
+		select {
+		case <-ended:
+			return []error{ctx.Err(), ctx.Err()}
+		case <-over:
+			return nil
+		}
+	}, queue.RunConfig{Batch: 2, Workers: 1, Ahead: -1, Drain: 2 * time.Second})
+	close(over)
+	<-returned
+	redistest.Say("ended: %v", err)
+}
+
+// TestQueue_PauseProcesses: given two processes under constant load, when the
+// queue is paused, nothing is taken from their next fetch on, though tasks come
+// and wake them; when it is resumed, they go on.
+func TestQueue_PauseProcesses(t *testing.T) {
+	if redistest.IsChild() {
+		goRound(t)
+		return
+	}
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		ctx := t.Context()
+		prefix := redistest.Prefix(t)
+		q := newQueue(t, rdb, queue.Config{Prefix: prefix, Lease: never})
+		enqueue(t, q, numbered(100)...)
+		roles := []string{"first", "second"}
+		workers := make(map[string]*redistest.Child)
+		for _, role := range roles {
+			workers[role] = startProcess(t, rdb, prefix, role)
+		}
+		handled := func(role string) (n int) {
+			all, _ := notes(t, rdb, prefix)
+			for _, one := range all {
+				if one.who == role {
+					n++
+				}
+			}
+			return n
+		}
+		awaitThat(t, "both work", func() bool { return handled("first") >= 10 && handled("second") >= 10 })
+		pause(t, q)
+		ready, err := rdb.ZRange(ctx, prefix+"ready", 0, -1).Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		// The first sleep from now on may follow a fetch from before the pause; the second does not.
+		from := map[string]int{}
+		for _, role := range roles {
+			from[role] = sleeps(t, rdb, prefix, role)
+		}
+		awaitThat(t, "both have fetched", func() bool {
+			id := fmt.Sprintf("new%03d", len(ready))
+			enqueue(t, q, queue.Task{ID: id})
+			ready = append(ready, id)
+			return sleeps(t, rdb, prefix, "first") >= from["first"]+2 && sleeps(t, rdb, prefix, "second") >= from["second"]+2
+		})
+		awaitThat(t, "they finish what they have", func() bool { return stats(t, q).Leased == 0 })
+		if now, err := rdb.ZRange(ctx, prefix+"ready", 0, -1).Result(); err != nil || !slices.Equal(now, ready) {
+			t.Fatalf("in the pause ready went from %v to %v, %v", ready, now, err)
+		}
+		if err := rdb.Set(ctx, prefix+"test:enough", 1, 0).Err(); err != nil {
+			t.Fatal(err)
+		}
+		resume(t, q)
+		awaitThat(t, "all is done", func() bool { return stats(t, q) == queue.Stats{} })
+		for _, role := range roles {
+			if err := workers[role].Stdin().Close(); err != nil {
+				t.Fatal(err)
+			}
+			wantEnd(t, workers[role])
+		}
+	})
+}
+
+// goRound is the processes' part: a task comes again and again, until there was enough.
+func goRound(t *testing.T) {
+	rdb, q := processQueue(t, queue.Config{Lease: never})
+	prefix, role := os.Getenv(prefixVar), os.Getenv(roleVar)
+	err := q.Run(untilToldToEnd(t), func(ctx context.Context, tasks []queue.Leased) []error {
+		if err := takeNote(ctx, rdb, prefix, role, tasks[0]); err != nil {
+			t.Error(err)
+		}
+		enough, err := rdb.Exists(ctx, prefix+"test:enough").Result()
+		if err != nil {
+			t.Error(err)
+		}
+		if enough == 0 {
+			return []error{queue.Snooze(time.Millisecond)}
+		}
+		return nil
+	}, queue.RunConfig{Batch: 1, Workers: 1, Ahead: -1, MaxIdle: never, OnError: func(err error) { t.Error(err) }})
+	if err != nil {
+		t.Error(err)
+	}
+}
