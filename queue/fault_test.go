@@ -1,0 +1,531 @@
+package queue_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/redistest"
+	"flashsale/queue"
+)
+
+// clientOf returns a client of a server of the test's own.
+func clientOf(t *testing.T, server *redistest.Server) *redis.Client {
+	t.Helper()
+	rdb := redis.NewClient(redistest.Options(server.Addr()))
+	t.Cleanup(func() { closeClient(t, rdb) })
+	return rdb
+}
+
+// ownEngine is an engine that nobody else disturbs, and that keeps nothing.
+func ownEngine(t *testing.T, engine string) *redis.Client {
+	t.Helper()
+	if engine == "embedded" {
+		return redistest.Embedded(t)
+	}
+	return clientOf(t, redistest.Real(t, "--appendonly", "no"))
+}
+
+// proxied is a client over a proxy, which waits for replies as long as it takes. It
+// has connections ready: on a new one the first reply to be lost would be another.
+func proxied(t *testing.T, rdb *redis.Client) (*redis.Client, *redistest.Proxy) {
+	t.Helper()
+	p := redistest.NewProxy(t, rdb.Options().Addr)
+	o := redistest.Options(p.Addr())
+	o.DialTimeout, o.ReadTimeout, o.WriteTimeout = time.Hour, time.Hour, time.Hour
+	c := redis.NewClient(o)
+	t.Cleanup(func() { closeClient(t, c) })
+	conns := make([]*redis.Conn, 8)
+	for i := range conns {
+		conns[i] = c.Conn()
+		if err := conns[i].Ping(testContext(t)).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, conn := range conns {
+		if err := conn.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return c, p
+}
+
+// loseReply makes a call whose reply is lost: when ran says that Redis has done
+// its part, the connections are cut. It returns what the call returned.
+func loseReply[T any](t *testing.T, p *redistest.Proxy, ran func() bool, call func(context.Context) (T, error)) (T, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	defer cancel()
+	type answer struct {
+		value T
+		err   error
+	}
+	p.DropReplies(true)
+	done := make(chan answer, 1)
+	go func() {
+		value, err := call(ctx)
+		done <- answer{value, err}
+	}()
+	awaitThat(t, "Redis has run the script", ran)
+	// No reply slips through between the two.
+	p.Blackhole(true)
+	p.Sever()
+	p.DropReplies(false)
+	p.Blackhole(false)
+	select {
+	case a := <-done:
+		return a.value, a.err
+	case <-time.After(patience):
+		t.Fatal("the call does not return")
+		panic("not reached")
+	}
+}
+
+// knowScripts has Redis know the scripts that a test is going to lose the reply of:
+// otherwise it would lose the answer that Redis does not know the script.
+func knowScripts(t *testing.T, q *queue.Queue) {
+	t.Helper()
+	nobody := queue.Leased{ID: "nobody", Token: "nothing"}
+	dequeue(t, q, 1)
+	ack(t, q, nobody)
+	wantComplete(t, q, queue.Missing, nobody)
+	status, err := q.Reject(testContext(t), queue.Rejection{Task: nobody})
+	wantStatus(t, status, err, queue.Missing)
+}
+
+// TestQueue_RepliesLost: given that Redis does what a call asks and the reply is
+// lost, the call fails with an unknown outcome; repeated it succeeds, says that it
+// was done before, and changes nothing more.
+func TestQueue_RepliesLost(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		prefix := redistest.Prefix(t)
+		direct := newQueue(t, rdb, queue.Config{Prefix: prefix, Lease: never})
+		enqueue(t, direct, queue.Task{ID: "ack", Unique: "k"}, queue.Task{ID: "fail"}, queue.Task{ID: "back"}, queue.Task{ID: "wait"},
+			queue.Task{ID: "bury"}, queue.Task{ID: "complete"})
+		l := take(t, direct, "ack", "fail", "back", "wait", "bury", "complete")
+		client, p := proxied(t, rdb)
+		q := newQueue(t, client, queue.Config{Prefix: prefix, Lease: never})
+		knowScripts(t, q)
+		rejection := func(r queue.Rejection) func(context.Context) (string, error) {
+			return func(ctx context.Context) (string, error) {
+				status, err := q.Reject(ctx, r)
+				return fmt.Sprint(status), err
+			}
+		}
+		for _, tc := range []struct {
+			name string
+			call func(context.Context) (string, error)
+			lost string
+			want string
+		}{
+			{"enqueue", func(ctx context.Context) (string, error) {
+				status, err := q.Enqueue(ctx, queue.Task{ID: "now"}, queue.Task{ID: "later", Due: time.Now().Add(time.Hour)}, queue.Task{ID: "one", Unique: "u", Priority: 3})
+				return fmt.Sprint(status), err
+			}, "[unknown unknown unknown]", "[duplicate duplicate duplicate]"},
+			{"ack", func(ctx context.Context) (string, error) {
+				status, err := q.Ack(ctx, l[0])
+				return fmt.Sprint(status), err
+			}, "[unknown]", "[missing]"},
+			{"reject", rejection(queue.Rejection{Task: l[1], Reason: "failed"}), "[unknown]", "[stale]"},
+			{"hand back", rejection(queue.Rejection{Task: l[2], Uncounted: true}), "[unknown]", "[stale]"},
+			{"reject with a delay", rejection(queue.Rejection{Task: l[3], Delay: time.Hour}), "[unknown]", "[stale]"},
+			{"reject for good", rejection(queue.Rejection{Task: l[4], Dead: true}), "[unknown]", "[stale]"},
+			{"complete", func(ctx context.Context) (string, error) {
+				status, err := q.Complete(ctx, queue.Completion{Task: l[5], Next: []queue.Task{{ID: "next", Unique: "n"}}})
+				return fmt.Sprint(status), err
+			}, "[unknown]", "[missing]"},
+		} {
+			before := content(t, rdb, prefix)
+			got, err := loseReply(t, p, func() bool { return !sameContent(content(t, rdb, prefix), before) }, tc.call)
+			if err == nil || got != tc.lost {
+				t.Fatalf("%s: %s, %v; want %s and an error", tc.name, got, err, tc.lost)
+			}
+			after := content(t, rdb, prefix)
+			if got, err := tc.call(testContext(t)); err != nil || got != tc.want {
+				t.Fatalf("%s, repeated: %s, %v; want %s", tc.name, got, err, tc.want)
+			}
+			if now := content(t, rdb, prefix); !sameContent(now, after) {
+				t.Fatalf("%s, repeated, changed %v to %v", tc.name, after, now)
+			}
+		}
+		wantStats(t, direct, queue.Stats{Ready: 5, Delayed: 2, Dead: 1})
+		for id, attempt := range map[string]int{"fail": 1, "back": 0, "wait": 1, "bury": 1, "now": 0} {
+			if info := get(t, direct, id); info.Attempt != attempt {
+				t.Errorf("%+v, want attempt %d", info, attempt)
+			}
+		}
+		wantClean(t, direct)
+	})
+}
+
+func sameContent(a, b map[string]string) bool {
+	for name := range a {
+		if a[name] != b[name] {
+			return false
+		}
+	}
+	return len(a) == len(b)
+}
+
+// TestQueue_DequeueReplyLost: given that the reply to a fetch is lost, nobody gets
+// its tasks before the lease ends, and then they come once, as the second attempt.
+func TestQueue_DequeueReplyLost(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		prefix := redistest.Prefix(t)
+		lost := queue.Config{Prefix: prefix, Lease: processLease}
+		client, p := proxied(t, rdb)
+		q := newQueue(t, client, lost)
+		knowScripts(t, q)
+		direct := newQueue(t, rdb, queue.Config{Prefix: prefix, Lease: never})
+		enqueue(t, direct, numbered(3)...)
+		f, err := loseReply(t, p, func() bool { return stats(t, direct).Leased == 3 }, func(ctx context.Context) (queue.Fetched, error) {
+			return q.Dequeue(ctx, 3)
+		})
+		if err == nil || len(f.Tasks) != 0 {
+			t.Fatalf("%+v, %v; want an error", f, err)
+		}
+		ends := list(t, direct, queue.StateLeased)
+		enqueue(t, direct, queue.Task{ID: "new"})
+		first := dequeue(t, direct, 10)
+		if early := redisTime(t, rdb); len(ends) == 3 && early.Before(ends[0].At) && !slices.Equal(names(first.Tasks), []string{"new"}) {
+			t.Fatalf("took %v at %v, before the leases end at %v", names(first.Tasks), early, ends[0].At)
+		}
+		var again []queue.Leased
+		for _, task := range first.Tasks {
+			if task.ID != "new" {
+				again = append(again, task) // the machine was slow, and the leases have ended
+			}
+		}
+		awaitThat(t, "the leases end", func() bool {
+			again = append(again, dequeue(t, direct, 10).Tasks...)
+			return len(again) >= 3
+		})
+		got := names(again)
+		slices.Sort(got)
+		if want := []string{"t000001", "t000002", "t000003"}; !slices.Equal(got, want) {
+			t.Fatalf("took %v, want %v", got, want)
+		}
+		for _, task := range again {
+			if task.Attempt != 2 {
+				t.Errorf("%s came as attempt %d, want 2", task.ID, task.Attempt)
+			}
+		}
+		wantStats(t, direct, queue.Stats{Leased: 4})
+	})
+}
+
+// TestRun_AckReplyLost: given that Redis takes a worker's acknowledgement and the
+// reply is lost, the worker repeats it, runs nothing again, and does not take it
+// for a lost lease.
+func TestRun_AckReplyLost(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		prefix := redistest.Prefix(t)
+		direct := newQueue(t, rdb, queue.Config{Prefix: prefix})
+		client, p := proxied(t, rdb)
+		q := newQueue(t, client, queue.Config{Prefix: prefix, Lease: never})
+		knowScripts(t, direct)
+		enqueue(t, direct, numbered(10)...)
+		var seen ledger
+		told := make(chan error, 1000)
+		var cut atomic.Bool
+		stop := start(t, q, func(_ context.Context, tasks []queue.Leased) []error {
+			seen.add(tasks)
+			if cut.CompareAndSwap(false, true) {
+				p.DropReplies(true)
+			}
+			return nil
+		}, queue.RunConfig{Batch: 10, Workers: 1, Ahead: -1, MaxIdle: never, OnError: func(err error) { told <- err }})
+		awaitThat(t, "Redis has the acknowledgement", func() bool { return stats(t, direct) == queue.Stats{} })
+		p.Blackhole(true)
+		p.Sever()
+		p.DropReplies(false)
+		p.Blackhole(false)
+		enqueue(t, direct, queue.Task{ID: "after"})
+		awaitThat(t, "it goes on", func() bool { return stats(t, direct) == queue.Stats{} })
+		stop()
+		close(told)
+		failures := 0
+		for err := range told {
+			failures++
+			if errors.Is(err, queue.ErrLeaseLost) {
+				t.Errorf("told of %v", err)
+			}
+		}
+		if failures == 0 {
+			t.Error("told of no failure: no reply was lost")
+		}
+		for id, n := range seen.runs {
+			if n != 1 {
+				t.Errorf("%s ran %d times", id, n)
+			}
+		}
+		if n := seen.distinct(); n != 11 {
+			t.Errorf("%d of 11 tasks ran", n)
+		}
+	})
+}
+
+// attempts remembers how often each attempt of each task was handled.
+type attempts struct {
+	mu   sync.Mutex
+	runs map[string]map[int]int
+}
+
+func (a *attempts) add(tasks []queue.Leased) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.runs == nil {
+		a.runs = make(map[string]map[int]int)
+	}
+	for _, task := range tasks {
+		if a.runs[task.ID] == nil {
+			a.runs[task.ID] = make(map[int]int)
+		}
+		a.runs[task.ID][task.Attempt]++
+	}
+}
+
+func (a *attempts) distinct() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.runs)
+}
+
+// check fails unless every task that was surely added was handled, nothing else
+// than what was perhaps added, and no attempt twice.
+func (a *attempts) check(t *testing.T, p *producer) {
+	t.Helper()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	again := 0
+	for id, runs := range a.runs {
+		if !p.sure[id] && !p.maybe[id] {
+			t.Errorf("%s was handled and never added", id)
+		}
+		for attempt, n := range runs {
+			if n > 1 {
+				t.Errorf("%s: attempt %d was handled %d times", id, attempt, n)
+			}
+		}
+		again += len(runs) - 1
+	}
+	lost := 0
+	for id := range p.sure {
+		if a.runs[id] == nil {
+			lost++
+		}
+	}
+	if lost > 0 {
+		t.Errorf("%d of %d tasks whose adding was confirmed were never handled", lost, len(p.sure))
+	}
+	t.Logf("%d tasks added for sure, %d perhaps, %d handled, %d further attempts", len(p.sure), len(p.maybe), len(a.runs), again)
+}
+
+// producer adds tasks until it is told to stop, and knows which of them Redis has
+// confirmed. Every other time that an outcome is unknown it repeats the call.
+type producer struct {
+	q           *queue.Queue
+	name        string
+	sure, maybe map[string]bool
+	confirmed   atomic.Int64
+	failures    atomic.Int64
+	stop        chan struct{}
+	ended       chan struct{}
+}
+
+// produce starts a producer. It waits where the queue is full, so that the load
+// is bounded by the queue's length.
+func produce(t *testing.T, q *queue.Queue, name string) *producer {
+	p := &producer{
+		q: q, name: name, sure: make(map[string]bool), maybe: make(map[string]bool),
+		stop: make(chan struct{}), ended: make(chan struct{}),
+	}
+	go func() {
+		defer close(p.ended)
+		tick := time.NewTicker(2 * time.Millisecond)
+		defer tick.Stop()
+		for n := 0; ; n++ {
+			select {
+			case <-p.stop:
+				return
+			case <-tick.C:
+			}
+			tasks := make([]queue.Task, 5)
+			for i := range tasks {
+				tasks[i].ID = fmt.Sprintf("%s-%06d", name, 5*n+i)
+			}
+			p.add(t.Context(), tasks, tick.C)
+		}
+	}()
+	return p
+}
+
+func (p *producer) add(ctx context.Context, tasks []queue.Task, pause <-chan time.Time) {
+	unknown := false
+	for len(tasks) > 0 && ctx.Err() == nil {
+		limited, cancel := context.WithTimeout(ctx, 3*time.Second)
+		status, err := p.q.Enqueue(limited, tasks...)
+		cancel()
+		var rest []queue.Task
+		for i, s := range status {
+			switch {
+			case s == queue.StatusOK || s == queue.StatusDuplicate && unknown:
+				p.sure[tasks[i].ID] = true
+				p.confirmed.Add(1)
+			case s == queue.StatusFull:
+				rest = append(rest, tasks[i])
+			case s == queue.StatusUnknown && p.failures.Load()%2 == 0:
+				rest = append(rest, tasks[i])
+			default:
+				p.maybe[tasks[i].ID] = true
+			}
+		}
+		if err != nil {
+			unknown = true
+			p.failures.Add(1)
+		}
+		if tasks = rest; len(tasks) > 0 {
+			<-pause
+		}
+	}
+}
+
+// end stops the producer and waits for it. Only then may the maps be read.
+func (p *producer) end() {
+	close(p.stop)
+	<-p.ended
+}
+
+// TestRun_ScriptFlushUnderLoad: given producers and two processes of workers,
+// when Redis is made to forget its scripts again and again, nobody notices, and
+// each task is done once.
+func TestRun_ScriptFlushUnderLoad(t *testing.T) {
+	t.Parallel()
+	rdb, prefix := ownEngine(t, "redis"), redistest.Prefix(t)
+	cfg := queue.Config{Prefix: prefix, Lease: never, MaxLength: 200}
+	var seen attempts
+	for range 2 {
+		start(t, newQueue(t, redistest.Second(t, rdb), cfg), func(_ context.Context, tasks []queue.Leased) []error {
+			seen.add(tasks)
+			return nil
+		}, queue.RunConfig{Batch: 8, MaxIdle: never, OnError: func(err error) { t.Error(err) }})
+	}
+	q := newQueue(t, rdb, cfg)
+	p := produce(t, q, "a")
+	for range 100 {
+		n := seen.distinct()
+		awaitThat(t, "they work", func() bool { return seen.distinct() > n })
+		if err := rdb.ScriptFlush(testContext(t)).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.end()
+	awaitThat(t, "all is done", func() bool { return stats(t, q) == queue.Stats{} })
+	if p.failures.Load() > 0 || len(p.maybe) > 0 {
+		t.Errorf("adding failed %d times", p.failures.Load())
+	}
+	seen.check(t, p)
+	for id, runs := range seen.runs {
+		if len(runs) != 1 || runs[1] != 1 {
+			t.Errorf("%s ran as %v, want once", id, runs)
+		}
+	}
+}
+
+// TestRun_RedisKilledUnderLoad: given a Redis that writes through at each command
+// and is killed again and again while tasks are added and worked on, every task
+// whose adding was confirmed is handled, no attempt twice, and nothing is left.
+func TestRun_RedisKilledUnderLoad(t *testing.T) {
+	t.Parallel()
+	server := redistest.Real(t)
+	rdb, prefix := clientOf(t, server), redistest.Prefix(t)
+	cfg := queue.Config{Prefix: prefix, Lease: processLease, MaxLength: 100}
+	var seen attempts
+	var failures atomic.Int64
+	for range 2 {
+		start(t, newQueue(t, redistest.Second(t, rdb), cfg), func(_ context.Context, tasks []queue.Leased) []error {
+			seen.add(tasks)
+			return nil
+		}, queue.RunConfig{Batch: 8, MaxIdle: time.Second, OnError: func(error) { failures.Add(1) }})
+	}
+	q := newQueue(t, rdb, cfg)
+	p := produce(t, newQueue(t, redistest.Second(t, rdb), cfg), "a")
+	work := func() {
+		added, handled := p.confirmed.Load(), seen.distinct()
+		awaitThat(t, "they work", func() bool { return p.confirmed.Load() > added+100 && seen.distinct() > handled+100 })
+	}
+	for range 3 {
+		work()
+		if err := errors.Join(server.Kill(), server.Start()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	work()
+	p.end()
+	awaitThat(t, "all is done", func() bool { return stats(t, q) == queue.Stats{} })
+	if failures.Load() == 0 || p.failures.Load() == 0 {
+		t.Errorf("%d failures of workers and %d of the producer: Redis was not missed", failures.Load(), p.failures.Load())
+	}
+	seen.check(t, p)
+	wantClean(t, q)
+}
+
+// TestRun_RedisLosesAll: given a Redis that keeps nothing, when it is killed and
+// started again, what it lost is lost: no task of before runs again, who works on
+// one is told at the next extension, the worker goes on with new tasks, and the
+// ids of the lost ones are free.
+func TestRun_RedisLosesAll(t *testing.T) {
+	t.Parallel()
+	server := redistest.Real(t, "--appendonly", "no")
+	rdb, prefix := clientOf(t, server), redistest.Prefix(t)
+	q := newQueue(t, rdb, queue.Config{Prefix: prefix, Lease: processLease})
+	var seen ledger
+	holding, cause, told := make(chan struct{}), make(chan error, 1), make(chan error, 1000)
+	stop := start(t, newQueue(t, redistest.Second(t, rdb), queue.Config{Prefix: prefix, Lease: processLease}),
+		func(ctx context.Context, tasks []queue.Leased) []error {
+			if tasks[0].ID == "held" {
+				close(holding)
+				<-ctx.Done()
+				cause <- context.Cause(ctx)
+				return []error{ctx.Err()}
+			}
+			seen.add(tasks)
+			return nil
+		}, queue.RunConfig{Batch: 1, Workers: 1, Ahead: -1, MaxIdle: never, OnError: func(err error) { told <- err }})
+	enqueue(t, q, queue.Task{ID: "held"})
+	receive(t, "it is held", holding)
+	enqueue(t, q, numbered(20)...)
+	enqueue(t, q, queue.Task{ID: "later", Due: time.Now().Add(time.Hour)})
+	if err := errors.Join(server.Kill(), server.Start()); err != nil {
+		t.Fatal(err)
+	}
+	if err := receive(t, "the handler is told", cause); !errors.Is(err, queue.ErrLeaseLost) {
+		t.Errorf("the handler's context ended with %v, want ErrLeaseLost", err)
+	}
+	wantStats(t, q, queue.Stats{})
+	enqueue(t, q, queue.Task{ID: "held again"}, queue.Task{ID: "t000007"}, queue.Task{ID: "new"})
+	awaitThat(t, "it goes on", func() bool { return stats(t, q) == queue.Stats{} })
+	stop()
+	close(told)
+	lost := false
+	for err := range told {
+		lost = lost || errors.Is(err, queue.ErrLeaseLost)
+	}
+	if !lost {
+		t.Error("OnError was not told of the lost lease")
+	}
+	if seen.distinct() != 3 || seen.runs["t000007"] != 1 || seen.runs["new"] != 1 || seen.runs["held again"] != 1 {
+		t.Errorf("handled %v, want the three tasks that were added afterwards, once each", seen.runs)
+	}
+	wantClean(t, q)
+}

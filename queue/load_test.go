@@ -1,0 +1,429 @@
+package queue_test
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/redistest"
+	"flashsale/queue"
+)
+
+// TestRun_DueOddMilliseconds: given hundreds of tasks that fall due at odd
+// moments from 871 ms on, added with the latest first, none starts before its
+// moment by Redis's clock, and none waits for an idle worker to look by itself.
+func TestRun_DueOddMilliseconds(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		const total = 300
+		prefix := redistest.Prefix(t)
+		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
+		var mu sync.Mutex
+		started := make(map[string]time.Time)
+		for range 2 { // as two processes
+			other := redistest.Second(t, rdb)
+			start(t, newQueue(t, other, queue.Config{Prefix: prefix}), func(ctx context.Context, tasks []queue.Leased) []error {
+				now, err := other.Time(ctx).Result()
+				if err != nil {
+					t.Error(err)
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				for _, task := range tasks {
+					if before, twice := started[task.ID]; twice {
+						t.Errorf("%s started at %v and at %v", task.ID, before, now)
+					}
+					started[task.ID] = now
+				}
+				return nil
+			}, queue.RunConfig{MaxIdle: never, OnError: func(err error) { t.Error(err) }})
+		}
+		due := make(map[string]time.Time)
+		begin := redisTime(t, rdb).Add(871 * time.Millisecond)
+		var tasks []queue.Task
+		for i := range total {
+			task := queue.Task{ID: fmt.Sprintf("t%03d", i), Due: begin.Add(time.Duration(i*2339) * time.Microsecond)}
+			due[task.ID] = task.Due
+			tasks = append(tasks, task)
+		}
+		slices.Reverse(tasks)
+		for len(tasks) > 0 {
+			enqueue(t, q, tasks[:10]...)
+			tasks = tasks[10:]
+		}
+		awaitThat(t, "all have started", func() bool { return stats(t, q) == queue.Stats{} })
+		mu.Lock()
+		defer mu.Unlock()
+		var late []time.Duration
+		for id, at := range due {
+			started, ok := started[id]
+			if !ok || started.Before(at) {
+				t.Errorf("%s started at %v, due at %v", id, started, at)
+			}
+			late = append(late, started.Sub(at))
+		}
+		slices.Sort(late)
+		t.Logf("late by %v at the median, %v at p99, %v at most", late[total/2], late[total*99/100], late[total-1])
+	})
+}
+
+// moveAll gives all members of a sorted set one score.
+func moveAll(t *testing.T, rdb redis.UniversalClient, key string, score float64) {
+	t.Helper()
+	ctx := testContext(t)
+	members, err := rdb.ZRange(ctx, key, 0, -1).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for some := range slices.Chunk(members, 1000) {
+		z := make([]redis.Z, len(some))
+		for i, member := range some {
+			z[i] = redis.Z{Score: score, Member: member}
+		}
+		if err := rdb.ZAdd(ctx, key, z...).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// size is how many members a sorted set has.
+func size(t *testing.T, rdb redis.UniversalClient, key string) int {
+	t.Helper()
+	n, err := rdb.ZCard(testContext(t), key).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return int(n)
+}
+
+// TestQueue_ManyAtOneMoment: given 10,000 tasks (fewer on the slow embedded
+// engine) that fall due, or whose leases end, at one moment, a single call moves
+// at most 256 of each and says that there is more; and with workers all are done.
+func TestQueue_ManyAtOneMoment(t *testing.T) {
+	t.Parallel()
+	for engine, total := range map[string]int{"embedded": 3000, "redis": 10_000} {
+		t.Run(engine, func(t *testing.T) {
+			t.Parallel()
+			const bound = 256
+			rdb, prefix := ownEngine(t, engine), redistest.Prefix(t)
+			q := newQueue(t, rdb, queue.Config{Prefix: prefix, Lease: never})
+			delayed, leased := prefix+"delayed", prefix+"leased"
+			tasks := numbered(total)
+			for i := range tasks {
+				tasks[i].Due = time.Now().Add(time.Hour)
+			}
+			enqueue(t, q, tasks...)
+			moveAll(t, rdb, delayed, float64(redisTime(t, rdb).UnixMilli()-1))
+			most := func(key string, calls int) (n int) {
+				for range calls {
+					before := size(t, rdb, key)
+					f := dequeue(t, q, 1)
+					if len(f.Tasks) != 1 || !f.More {
+						t.Fatalf("took %d tasks, more: %v", len(f.Tasks), f.More)
+					}
+					now := size(t, rdb, key)
+					if key == leased {
+						now--
+					}
+					n = max(n, before-now)
+				}
+				return n
+			}
+			if n := most(delayed, 5); n != bound {
+				t.Errorf("a call promoted %d tasks, want %d", n, bound)
+			}
+			held := 5
+			for held < total/2 {
+				held += len(dequeue(t, q, 512).Tasks)
+			}
+			moveAll(t, rdb, leased, 1)
+			if n := most(leased, 5); n != bound {
+				t.Errorf("a call reclaimed %d leases, want %d", n, bound)
+			}
+			moveAll(t, rdb, leased, 1)
+			before := slowScripts(t, engine, rdb)
+			var seen ledger
+			for range 2 { // as two processes
+				start(t, newQueue(t, redistest.Second(t, rdb), queue.Config{Prefix: prefix, Lease: never}), func(_ context.Context, tasks []queue.Leased) []error {
+					seen.add(tasks)
+					return nil
+				}, queue.RunConfig{MaxIdle: never, OnError: func(err error) { t.Error(err) }})
+			}
+			awaitThat(t, "all are done", func() bool { return stats(t, q) == queue.Stats{} })
+			if n := seen.distinct(); n != total {
+				t.Errorf("%d of %d tasks were handled", n, total)
+			}
+			for id, n := range seen.runs {
+				if n != 1 {
+					t.Errorf("%s was handled %d times", id, n)
+				}
+			}
+			t.Logf("%d commands took Redis more than 5 ms", slowScripts(t, engine, rdb)-before)
+		})
+	}
+}
+
+// slowScripts is how many commands have been slow so far, where the engine counts
+// them. It is reported and decides nothing.
+func slowScripts(t *testing.T, engine string, rdb *redis.Client) int64 {
+	t.Helper()
+	if engine != "redis" {
+		return 0
+	}
+	ctx := testContext(t)
+	for setting, value := range map[string]string{"slowlog-log-slower-than": "5000", "slowlog-max-len": "10000"} {
+		if err := rdb.ConfigSet(ctx, setting, value).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n, err := rdb.Do(ctx, "slowlog", "len").Int64()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// TestQueue_EightReclaim: given 1,000 leases that have ended and eight processes
+// that look at the same time, each task is taken over once, as the second attempt.
+func TestQueue_EightReclaim(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		const total = 1000
+		prefix := redistest.Prefix(t)
+		cfg := queue.Config{Prefix: prefix, Lease: never}
+		q := newQueue(t, rdb, cfg)
+		enqueue(t, q, numbered(total)...)
+		old := append(dequeue(t, q, 512).Tasks, dequeue(t, q, 512).Tasks...)
+		moveAll(t, rdb, prefix+"leased", 1)
+		var mu sync.Mutex
+		taken := make(map[string]queue.Leased)
+		var all sync.WaitGroup
+		begin := make(chan struct{})
+		for range 8 {
+			other := newQueue(t, redistest.Second(t, rdb), cfg)
+			all.Go(func() {
+				<-begin
+				for {
+					f, err := other.Dequeue(t.Context(), 37)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					mu.Lock()
+					for _, task := range f.Tasks {
+						if before, twice := taken[task.ID]; twice {
+							t.Errorf("%s was taken over as attempt %d and as attempt %d", task.ID, before.Attempt, task.Attempt)
+						}
+						if task.Attempt != 2 {
+							t.Errorf("%s was taken over as attempt %d, want 2", task.ID, task.Attempt)
+						}
+						taken[task.ID] = task
+					}
+					mu.Unlock()
+					if !f.More {
+						return
+					}
+				}
+			})
+		}
+		close(begin)
+		all.Wait()
+		if len(taken) != total {
+			t.Errorf("%d of %d tasks were taken over", len(taken), total)
+		}
+		wantStats(t, q, queue.Stats{Leased: total})
+		for _, s := range ack(t, q, old...) {
+			if s != queue.Stale {
+				t.Fatalf("the old lease acknowledges: %v", s)
+			}
+		}
+		for _, task := range taken {
+			old = append(old, task)
+		}
+		for _, s := range ack(t, q, old[total:]...) {
+			if s != queue.Done {
+				t.Fatalf("the new lease acknowledges: %v", s)
+			}
+		}
+		wantStats(t, q, queue.Stats{})
+		wantClean(t, q)
+	})
+}
+
+// TestQueue_LowPriorityRuns: given tasks of priority 9 that come faster than they
+// are taken, a task of priority 0 is taken before any of them that came nine
+// minutes after it, and after those that came sooner.
+func TestQueue_LowPriorityRuns(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		const worth = 9 * time.Minute
+		prefix := redistest.Prefix(t)
+		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
+		came := make(map[string]time.Time)
+		var last time.Time
+		add := func() {
+			id := fmt.Sprintf("high%06d", len(came))
+			enqueue(t, q, queue.Task{ID: id, Priority: 9})
+			last = get(t, q, id).At
+			came[id] = last
+		}
+		for range 20 {
+			add()
+		}
+		// As if it had been waiting for almost nine minutes when the last of these came.
+		enqueue(t, q, queue.Task{ID: "low"})
+		low := last.Add(300*time.Millisecond - worth)
+		if err := rdb.ZAdd(testContext(t), prefix+"ready", redis.Z{Score: float64(low.UnixMicro()), Member: "low"}).Err(); err != nil {
+			t.Fatal(err)
+		}
+		before := 0
+		awaitThat(t, "the task of priority 0 is taken", func() bool {
+			for range 20 {
+				add()
+				task := dequeue(t, q, 1).Tasks[0]
+				ack(t, q, task)
+				if task.ID == "low" {
+					return true
+				}
+				before++
+				if waited := came[task.ID].Sub(low); waited > worth {
+					t.Fatalf("%s came %v after the task of priority 0 and was taken first", task.ID, waited)
+				}
+				delete(came, task.ID)
+				came[task.ID+" taken"] = low
+			}
+			return false
+		})
+		if before < 20 {
+			t.Errorf("%d tasks that were in front of it were taken first, want at least 20", before)
+		}
+		for id, at := range came {
+			if !strings.HasSuffix(id, " taken") && at.Sub(low) < worth {
+				t.Errorf("%s came %v after the task of priority 0, and waits although that was taken", id, at.Sub(low))
+			}
+		}
+		t.Logf("%d tasks of priority 9 were taken first", before)
+	})
+}
+
+// TestQueue_OrderWithinOneMoment: given 1,000 tasks that come while the server's
+// clock stands still, from two processes and from another script, they are taken
+// in the order in which they came.
+func TestQueue_OrderWithinOneMoment(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		prefix := redistest.Prefix(t)
+		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
+		other := newQueue(t, redistest.Second(t, rdb), queue.Config{Prefix: prefix})
+		// The last arrival was in a future that the clock has stepped back from.
+		future := redisTime(t, rdb).Add(time.Hour).UnixMicro()
+		if err := rdb.Set(testContext(t), prefix+"clock", future, 0).Err(); err != nil {
+			t.Fatal(err)
+		}
+		if err := rdb.Set(testContext(t), prefix+"stock", 1000, 0).Err(); err != nil {
+			t.Fatal(err)
+		}
+		tasks := numbered(1000)
+		for i, rest := 0, tasks; len(rest) > 0; i++ {
+			some := rest[:min(len(rest), 1+i*7%40)]
+			rest = rest[len(some):]
+			switch i % 3 {
+			case 0:
+				enqueue(t, q, some...)
+			case 1:
+				enqueue(t, other, some...)
+			default:
+				args := []any{q.MaxLength(), len(some)}
+				for _, task := range some {
+					args = append(args, task.ID, task.Payload)
+				}
+				keys := append([]string{prefix + "stock"}, q.EnqueueKeys()...)
+				if answer, err := sell.Run(testContext(t), rdb, keys, args...).Text(); err != nil || answer != "sold" {
+					t.Fatal(answer, err)
+				}
+			}
+		}
+		at := 0
+		for at < len(tasks) {
+			f := dequeue(t, q, 77)
+			if len(f.Tasks) == 0 {
+				t.Fatalf("empty after %d tasks", at)
+			}
+			for _, task := range f.Tasks {
+				if task.ID != tasks[at].ID {
+					t.Fatalf("place %d: %s, want %s", at, task.ID, tasks[at].ID)
+				}
+				at++
+			}
+		}
+	})
+}
+
+// TestRun_Poison: given one task of a hundred on which a handler of batches
+// fails, by a panic where it gets single tasks, or by an error that holds the
+// stack, the other 99 are done at their first attempt, and the one is a dead
+// letter with its reason and stack.
+func TestRun_Poison(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		tasks := numbered(100)
+		poison := tasks[42].ID
+		caught := func(task queue.Leased) (err error) {
+			defer func() {
+				if v := recover(); v != nil {
+					err = fmt.Errorf("panic: %v\n%s", v, debug.Stack())
+				}
+			}()
+			if task.ID == poison {
+				explode()
+			}
+			return nil
+		}
+		for batch, handler := range map[int]queue.BatchHandler{
+			1: func(_ context.Context, tasks []queue.Leased) []error {
+				if tasks[0].ID == poison {
+					explode()
+				}
+				return nil
+			},
+			64: func(_ context.Context, tasks []queue.Leased) []error {
+				errs := make([]error, len(tasks))
+				for i := range tasks {
+					errs[i] = caught(tasks[i])
+				}
+				return errs
+			},
+		} {
+			q := newQueue(t, rdb, queue.Config{MaxAttempts: 3, BackoffBase: time.Millisecond, BackoffMax: time.Millisecond})
+			var seen ledger
+			stop := start(t, q, func(ctx context.Context, tasks []queue.Leased) []error {
+				seen.add(tasks)
+				return handler(ctx, tasks)
+			}, queue.RunConfig{Batch: batch})
+			enqueue(t, q, tasks...)
+			awaitThat(t, "99 are done and one is dead", func() bool { return stats(t, q) == queue.Stats{Dead: 1} })
+			stop()
+			letter := dead(t, q)[0]
+			if letter.ID != poison || letter.Attempt != 3 || !strings.Contains(letter.Reason, "the order is odd") ||
+				!strings.Contains(letter.Reason, "queue_test.explode") {
+				t.Errorf("batch %d: dead letter %+v", batch, letter)
+			}
+			for _, task := range tasks {
+				want := 1
+				if task.ID == poison {
+					want = 3
+				}
+				if seen.runs[task.ID] != want {
+					t.Errorf("batch %d: %s ran %d times, want %d", batch, task.ID, seen.runs[task.ID], want)
+				}
+			}
+		}
+	})
+}

@@ -1,0 +1,184 @@
+package queue_test
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/redistest"
+	"flashsale/queue"
+)
+
+// TestQueue_ConflictsWriteNothing: given tasks in every state, a new task with the
+// id of one of them leaves no unique key taken, and one with the unique key of
+// one of them leaves no body; neither leaves anything at all.
+func TestQueue_ConflictsWriteNothing(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		prefix := redistest.Prefix(t)
+		q := newQueue(t, rdb, queue.Config{Prefix: prefix, Lease: never})
+		later := time.Now().Add(time.Hour)
+		enqueue(t, q, queue.Task{ID: "dead", Unique: "k dead"}, queue.Task{ID: "leased", Unique: "k leased"})
+		l := take(t, q, "dead", "leased")
+		reject(t, q, queue.Rejection{Task: l[0], Dead: true})
+		enqueue(t, q, queue.Task{ID: "ready", Unique: "k ready"}, queue.Task{ID: "delayed", Unique: "k delayed", UniqueFor: time.Hour, Due: later})
+		before := content(t, rdb, prefix)
+		for _, state := range []string{"ready", "delayed", "leased", "dead"} {
+			for name, task := range map[string]queue.Task{
+				"id":         {ID: state, Unique: "free"},
+				"id, window": {ID: state, Unique: "free", UniqueFor: time.Hour, Due: later, Priority: 4},
+				"key":        {ID: "new", Payload: []byte("body"), Unique: "k " + state},
+				"key, later": {ID: "new", Payload: []byte("body"), Unique: "k " + state, UniqueFor: time.Hour, Due: later, Type: "t"},
+			} {
+				wantRefused(t, q, task)
+				if now := content(t, rdb, prefix); !sameContent(now, before) {
+					t.Fatalf("%s of a %s task: refused, and %v became %v", name, state, before, now)
+				}
+			}
+		}
+		// The same where the tasks follow another: that is done, they leave nothing.
+		wantComplete(t, q, queue.Done, l[1], queue.Task{ID: "ready", Unique: "free"}, queue.Task{ID: "new", Unique: "k ready"})
+		wantMarks(t, rdb, prefix, 3)
+		wantGone(t, q, "new")
+		wantStats(t, q, queue.Stats{Ready: 1, Delayed: 1, Dead: 1})
+		enqueue(t, q, queue.Task{ID: "new", Unique: "free"})
+		wantClean(t, q)
+	})
+}
+
+// TestQueue_FullWritesNothing: given a full queue, adding, completing with more
+// than one task to follow, retrying a dead letter and a script that adds on its
+// own account are refused, and change nothing in any key.
+func TestQueue_FullWritesNothing(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		prefix := redistest.Prefix(t)
+		q := newQueue(t, rdb, queue.Config{Prefix: prefix, MaxLength: 3, Lease: never})
+		later := time.Now().Add(time.Hour)
+		enqueue(t, q, queue.Task{ID: "dead", Unique: "k"}, queue.Task{ID: "leased"})
+		l := take(t, q, "dead", "leased")
+		reject(t, q, queue.Rejection{Task: l[0], Dead: true})
+		enqueue(t, q, queue.Task{ID: "ready"}, queue.Task{ID: "delayed", Due: later})
+		stock := "stock" + prefix
+		if err := rdb.Set(testContext(t), stock, 5, 0).Err(); err != nil {
+			t.Fatal(err)
+		}
+		many := []queue.Task{
+			{ID: "1", Unique: "a"}, {ID: "2", Unique: "b", UniqueFor: time.Hour}, {ID: "3", Due: later}, {ID: "4", Priority: 9},
+		}
+		before := content(t, rdb, prefix)
+		for name, refused := range map[string]func() bool{
+			"enqueue": func() bool {
+				status, err := q.Enqueue(testContext(t), many...)
+				return err == nil && slices.Equal(status, slices.Repeat([]queue.EnqueueStatus{queue.StatusFull}, len(many)))
+			},
+			"complete": func() bool {
+				status, err := q.Complete(testContext(t), queue.Completion{Task: l[1], Next: many})
+				return err == nil && slices.Equal(status, []queue.AckStatus{queue.NoRoom})
+			},
+			"retry": func() bool { return errors.Is(q.Retry(testContext(t), "dead"), queue.ErrFull) },
+			"retry all": func() bool {
+				n, err := q.RetryDead(testContext(t), queue.DeadFilter{})
+				return n == 0 && errors.Is(err, queue.ErrFull)
+			},
+			"script": func() bool {
+				answer, err := sell.Run(testContext(t), rdb, append([]string{stock}, q.EnqueueKeys()...), q.MaxLength(), 1, "5", "payload").Text()
+				return err == nil && answer == "full"
+			},
+		} {
+			if !refused() {
+				t.Errorf("%s: not refused as full", name)
+			}
+			if now := content(t, rdb, prefix); !sameContent(now, before) {
+				t.Fatalf("%s: refused, and %v became %v", name, before, now)
+			}
+		}
+		if left, err := rdb.Get(testContext(t), stock).Int(); err != nil || left != 5 {
+			t.Errorf("the script that was refused left a stock of %d, %v", left, err)
+		}
+		// With room for one, the first is written whole and the others not at all.
+		ack(t, q, l[1])
+		status, err := q.Enqueue(testContext(t), many...)
+		want := []queue.EnqueueStatus{queue.StatusOK, queue.StatusFull, queue.StatusFull, queue.StatusFull}
+		if err != nil || !slices.Equal(status, want) {
+			t.Fatalf("with room for one: %v, %v", status, err)
+		}
+		now := content(t, rdb, prefix)
+		for _, key := range []string{"delayed", "leased", "dead", "unique_until"} {
+			if now[key] != before[key] && key != "leased" {
+				t.Errorf("with room for one %s went from %s to %s", key, before[key], now[key])
+			}
+		}
+		if bodies, err := rdb.HKeys(testContext(t), prefix+"body").Result(); err != nil || len(bodies) != 4 {
+			t.Errorf("bodies %v, %v", bodies, err)
+		}
+		wantMarks(t, rdb, prefix, 2)
+		wantStats(t, q, queue.Stats{Ready: 2, Delayed: 1, Dead: 1})
+		wantClean(t, q)
+	})
+}
+
+// TestQueue_BodyDeleted: given tasks in every state whose bodies were deleted by
+// hand, those that are to run become dead letters with that reason, by taking or
+// by repair, the others run, and the queue is sound afterwards.
+func TestQueue_BodyDeleted(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		for _, repair := range []bool{false, true} {
+			prefix := redistest.Prefix(t)
+			q := newQueue(t, rdb, queue.Config{Prefix: prefix, Lease: never})
+			enqueue(t, q, queue.Task{ID: "leased"}, queue.Task{ID: "worked on"}, queue.Task{ID: "dead"})
+			l := take(t, q, "leased", "worked on", "dead")
+			reject(t, q, queue.Rejection{Task: l[2], Dead: true, Reason: "bad"})
+			enqueue(t, q, queue.Task{ID: "ready"}, queue.Task{ID: "well 1"}, queue.Task{ID: "delayed", Due: time.Now().Add(time.Hour), Priority: 2}, queue.Task{ID: "well 2"})
+			if err := rdb.HDel(testContext(t), prefix+"body", "leased", "worked on", "dead", "ready", "delayed").Err(); err != nil {
+				t.Fatal(err)
+			}
+			wantBodiless := []string{"delayed", "leased", "ready", "worked on"}
+			if r := verify(t, q, false); !slices.Equal(r.Bodiless, wantBodiless) || len(r.Lost)+len(r.Doubled) > 0 {
+				t.Fatalf("found %+v", r)
+			}
+			// Who works on such a task may finish it.
+			status, err := q.Ack(testContext(t), l[1])
+			wantStatus(t, status, err, queue.Done)
+			wantBodiless = slices.DeleteFunc(wantBodiless, func(id string) bool { return id == "worked on" })
+			if repair {
+				if r := verify(t, q, true); !slices.Equal(r.Bodiless, wantBodiless) {
+					t.Fatalf("repaired %+v", r)
+				}
+			} else {
+				expire(t, rdb, q, "leased")
+				moveAll(t, rdb, prefix+"delayed", 1)
+			}
+			take(t, q, "well 1", "well 2")
+			wantStats(t, q, queue.Stats{Leased: 2, Dead: 4})
+			wantClean(t, q)
+			got := make(map[string]string)
+			for _, letter := range dead(t, q) {
+				got[letter.ID] = letter.Reason
+				if letter.Payload != nil {
+					t.Errorf("%s has a body: %q", letter.ID, letter.Payload)
+				}
+			}
+			want := map[string]string{"leased": "body missing", "ready": "body missing", "delayed": "body missing", "dead": "bad"}
+			if !maps.Equal(got, want) {
+				t.Errorf("repair %v: dead letters %v, want %v", repair, got, want)
+			}
+			// A retry does not bring the body back.
+			if err := q.Retry(testContext(t), "dead"); err != nil {
+				t.Fatal(err)
+			}
+			if f := dequeue(t, q, 10); len(f.Tasks) != 0 {
+				t.Errorf("took %v", names(f.Tasks))
+			}
+			if info := get(t, q, "dead"); info.State != queue.StateDead || info.Reason != "body missing" {
+				t.Errorf("retried without a body: %+v", info)
+			}
+			wantClean(t, q)
+		}
+	})
+}
