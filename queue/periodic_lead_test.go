@@ -56,7 +56,6 @@ func ExampleQueue_Schedule() {
 // What a scheduling process is told by its parent.
 const (
 	addrsVar  = "QUEUE_TEST_ADDRS" // of one Redis, or of the masters of a cluster
-	prefixVar = "QUEUE_TEST_PREFIX"
 	lockVar   = "QUEUE_TEST_LOCK" // "yes": a lock chooses the leader
 )
 
