@@ -55,8 +55,8 @@ func ExampleQueue_Schedule() {
 
 // What a scheduling process is told by its parent.
 const (
-	addrsVar  = "QUEUE_TEST_ADDRS" // of one Redis, or of the masters of a cluster
-	lockVar   = "QUEUE_TEST_LOCK" // "yes": a lock chooses the leader
+	addrsVar = "QUEUE_TEST_ADDRS" // of one Redis, or of the masters of a cluster
+	lockVar  = "QUEUE_TEST_LOCK"  // "yes": a lock chooses the leader
 )
 
 // scheduler starts a process that runs the schedule "every" until its input ends.

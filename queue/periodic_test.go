@@ -145,7 +145,7 @@ func wantNoGap(t testing.TB, ticks []time.Time) {
 }
 
 // noted returns the last tick that is noted of a name.
-func noted(t testing.TB, q *queue.Queue, name string) queue.TickInfo {
+func lastNoted(t testing.TB, q *queue.Queue, name string) queue.TickInfo {
 	t.Helper()
 	infos, err := q.Ticks(testContext(t))
 	if err != nil {
@@ -160,7 +160,7 @@ func noted(t testing.TB, q *queue.Queue, name string) queue.TickInfo {
 }
 
 // note writes a name's value in the hash ticks.
-func note(t testing.TB, rdb redis.UniversalClient, prefix, name, value string) {
+func noteTick(t testing.TB, rdb redis.UniversalClient, prefix, name, value string) {
 	t.Helper()
 	if err := rdb.HSet(testContext(t), prefix+"ticks", name, value).Err(); err != nil {
 		t.Fatal(err)
@@ -182,7 +182,7 @@ func barrier(t testing.TB, rdb redis.UniversalClient, prefix string) (p queue.Pe
 		}
 		return queue.Task{Priority: -1}
 	}
-	note(t, rdb, prefix, p.Name, millis(serverTime(t, rdb).Add(-90*time.Minute)))
+	noteTick(t, rdb, prefix, p.Name, millis(serverTime(t, rdb).Add(-90*time.Minute)))
 	return p, signal
 }
 
@@ -236,7 +236,7 @@ func TestSchedule_Once(t *testing.T) {
 		for _, stop := range stops {
 			stop()
 		}
-		last := noted(t, q, "every").Last
+		last := lastNoted(t, q, "every").Last
 		waitFor(t, func() bool { return stats(t, q) == queue.Stats{} })
 		ticks := seen.wantOnce("every")
 		wantNoGap(t, ticks)
@@ -394,9 +394,9 @@ func TestSchedule_First(t *testing.T) {
 		before := serverTime(t, rdb).Add(-time.Millisecond)
 		entry := plain("report", "@every 2h", queue.MissedLatest)
 		stop := schedule(t, q, queue.ScheduleConfig{}, entry)
-		waitFor(t, func() bool { return !noted(t, q, "report").Since.IsZero() })
+		waitFor(t, func() bool { return !lastNoted(t, q, "report").Since.IsZero() })
 		stop()
-		info := noted(t, q, "report")
+		info := lastNoted(t, q, "report")
 		if info.Since.Before(before) || info.Since.After(serverTime(t, rdb)) || !info.Last.IsZero() {
 			t.Fatalf("%+v, started at %v", info, before)
 		}
@@ -404,19 +404,19 @@ func TestSchedule_First(t *testing.T) {
 
 		// A second start does not begin again.
 		stop = schedule(t, q, queue.ScheduleConfig{}, entry, plain("other", "@every 2h", queue.MissedLatest))
-		waitFor(t, func() bool { return !noted(t, q, "other").Since.IsZero() })
+		waitFor(t, func() bool { return !lastNoted(t, q, "other").Since.IsZero() })
 		stop()
-		if again := noted(t, q, "report"); again != info {
+		if again := lastNoted(t, q, "report"); again != info {
 			t.Fatalf("%+v, want %+v", again, info)
 		}
 
 		since := info.Since.Add(-3 * time.Hour)
-		note(t, rdb, prefix, "report", "s"+millis(since))
+		noteTick(t, rdb, prefix, "report", "s"+millis(since))
 		stop = schedule(t, q, queue.ScheduleConfig{}, entry)
 		waitFor(t, func() bool { return stats(t, q).Ready == 1 })
 		stop()
 		want := since.Truncate(time.Second).Add(2 * time.Hour)
-		if got := noted(t, q, "report"); !got.Last.Equal(want) || !got.Since.IsZero() {
+		if got := lastNoted(t, q, "report"); !got.Last.Equal(want) || !got.Since.IsZero() {
 			t.Fatalf("%+v, want %v", got, want)
 		}
 		take(t, q, "report@"+want.Format(time.RFC3339))
@@ -435,7 +435,7 @@ func TestSchedule_Missed(t *testing.T) {
 		for missed, want := range map[queue.Missed][]string{queue.MissedLatest: all[9:], queue.MissedAll: all, queue.MissedSkip: nil} {
 			prefix := redistest.Prefix(t)
 			q := newQueue(t, rdb, queue.Config{Prefix: prefix})
-			note(t, rdb, prefix, "backup", millis(last))
+			noteTick(t, rdb, prefix, "backup", millis(last))
 			var told complaints
 			behind, reached := barrier(t, rdb, prefix)
 			stop := schedule(t, q, queue.ScheduleConfig{OnError: told.add}, plain("backup", "@every 1h", missed), behind)
@@ -450,7 +450,7 @@ func TestSchedule_Missed(t *testing.T) {
 			if len(want) > 0 {
 				wantLast = last.Add(10 * time.Hour)
 			}
-			if info := noted(t, q, "backup"); !info.Last.Equal(wantLast) {
+			if info := lastNoted(t, q, "backup"); !info.Last.Equal(wantLast) {
 				t.Errorf("missed %v: last tick %v, want %v", missed, info.Last, wantLast)
 			}
 		}
@@ -464,10 +464,10 @@ func TestSchedule_MissedBound(t *testing.T) {
 		prefix := redistest.Prefix(t)
 		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
 		last := serverTime(t, rdb).Truncate(time.Second).Add(-1500*time.Hour - 30*time.Minute)
-		note(t, rdb, prefix, "backup", millis(last))
+		noteTick(t, rdb, prefix, "backup", millis(last))
 		var told complaints
 		stop := schedule(t, q, queue.ScheduleConfig{OnError: told.add}, plain("backup", "@every 1h", queue.MissedAll))
-		waitFor(t, func() bool { return noted(t, q, "backup").Last.Equal(last.Add(1500 * time.Hour)) })
+		waitFor(t, func() bool { return lastNoted(t, q, "backup").Last.Equal(last.Add(1500 * time.Hour)) })
 		stop()
 		wantStats(t, q, queue.Stats{Ready: 1000})
 		if oldest := list(t, q, queue.StateReady)[0].ID; oldest != "backup@"+last.Add(501*time.Hour).UTC().Format(time.RFC3339) {
@@ -487,7 +487,7 @@ func TestSchedule_Respecified(t *testing.T) {
 		prefix := redistest.Prefix(t)
 		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
 		last := serverTime(t, rdb).UTC().Truncate(24 * time.Hour).Add(-48 * time.Hour)
-		note(t, rdb, prefix, "report", millis(last.Add(-time.Hour)))
+		noteTick(t, rdb, prefix, "report", millis(last.Add(-time.Hour)))
 		run := func(spec string) []string {
 			behind, reached := barrier(t, rdb, prefix)
 			stop := schedule(t, q, queue.ScheduleConfig{}, plain("report", spec, queue.MissedAll), behind)
@@ -501,7 +501,7 @@ func TestSchedule_Respecified(t *testing.T) {
 		if got := run("0 0 * * *"); len(got) < 2 || !slices.Equal(got[:2], want) {
 			t.Fatalf("daily: %v, want %v", got, want)
 		}
-		now := noted(t, q, "report").Last
+		now := lastNoted(t, q, "report").Last
 		if got := run("@daily"); len(got) > 1 {
 			t.Fatalf("started again: %v", got)
 		}
@@ -547,8 +547,8 @@ func TestSchedule_RedisRestarts(t *testing.T) {
 	var told complaints
 	stop := often(t, q, queue.ScheduleConfig{OnError: told.add}, plain("every", "", queue.MissedAll))
 	for range 3 {
-		last := noted(t, q, "every").Last
-		waitFor(t, func() bool { return noted(t, q, "every").Last.After(last.Add(20 * tickPeriod)) })
+		last := lastNoted(t, q, "every").Last
+		waitFor(t, func() bool { return lastNoted(t, q, "every").Last.After(last.Add(20 * tickPeriod)) })
 		if err := srv.Kill(); err != nil {
 			t.Fatal(err)
 		}
@@ -559,8 +559,8 @@ func TestSchedule_RedisRestarts(t *testing.T) {
 		}
 		waitFor(t, func() bool { return rdb.Ping(testContext(t)).Err() == nil })
 	}
-	last := noted(t, q, "every").Last
-	waitFor(t, func() bool { return noted(t, q, "every").Last.After(last.Add(20 * tickPeriod)) })
+	last := lastNoted(t, q, "every").Last
+	waitFor(t, func() bool { return lastNoted(t, q, "every").Last.After(last.Add(20 * tickPeriod)) })
 	stop()
 	// The worker comes now, so that no task was under way when Redis went.
 	start(t, q, seen.handle, queue.RunConfig{})
@@ -576,12 +576,12 @@ func TestSchedule_Full(t *testing.T) {
 		q := newQueue(t, rdb, queue.Config{Prefix: prefix, MaxLength: 2})
 		enqueue(t, q, queue.Task{ID: "a"}, queue.Task{ID: "b"})
 		last := serverTime(t, rdb).Truncate(time.Second).Add(-3*time.Hour - 30*time.Minute)
-		note(t, rdb, prefix, "backup", millis(last))
+		noteTick(t, rdb, prefix, "backup", millis(last))
 		var told complaints
 		schedule(t, q, queue.ScheduleConfig{OnError: told.add}, plain("backup", "@every 1h", queue.MissedAll))
 		waitFor(t, func() bool { return told.count(queue.ErrFull, `"backup"`) >= 3 })
 		wantStats(t, q, queue.Stats{Ready: 2})
-		if info := noted(t, q, "backup"); !info.Last.Equal(last) {
+		if info := lastNoted(t, q, "backup"); !info.Last.Equal(last) {
 			t.Fatalf("noted %v", info)
 		}
 		id := func(i int) string { return "backup@" + last.Add(time.Duration(i)*time.Hour).UTC().Format(time.RFC3339) }
@@ -624,7 +624,7 @@ func TestSchedule_FullOrder(t *testing.T) {
 		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
 		enqueue(t, q, numbered(3)...)
 		last := serverTime(t, rdb).Truncate(time.Second).Add(-3*time.Hour - 30*time.Minute)
-		note(t, rdb, prefix, "backup", millis(last))
+		noteTick(t, rdb, prefix, "backup", millis(last))
 		second := redistest.Second(t, rdb)
 		second.AddHook(&afterFull{call: func() {
 			if _, err := q.Cancel(testContext(t), "t000001", "t000002", "t000003"); err != nil {
@@ -632,7 +632,7 @@ func TestSchedule_FullOrder(t *testing.T) {
 			}
 		}})
 		stop := schedule(t, newQueue(t, second, queue.Config{Prefix: prefix, MaxLength: 3}), queue.ScheduleConfig{}, plain("backup", "@every 1h", queue.MissedAll))
-		waitFor(t, func() bool { return noted(t, q, "backup").Last.Equal(last.Add(3 * time.Hour)) })
+		waitFor(t, func() bool { return lastNoted(t, q, "backup").Last.Equal(last.Add(3 * time.Hour)) })
 		stop()
 		wantStats(t, q, queue.Stats{Ready: 3})
 	})
@@ -649,18 +649,18 @@ func TestSchedule_Duplicate(t *testing.T) {
 		same, unique := plain("same", "@every 1h", queue.MissedAll), plain("unique", "@every 1h", queue.MissedAll)
 		same.Task = func(time.Time) queue.Task { return queue.Task{ID: "cleanup"} }
 		unique.Task = func(time.Time) queue.Task { return queue.Task{Unique: "k", UniqueFreeOnDeath: true} }
-		note(t, rdb, prefix, "same", millis(last))
-		note(t, rdb, prefix, "unique", millis(last))
+		noteTick(t, rdb, prefix, "same", millis(last))
+		noteTick(t, rdb, prefix, "unique", millis(last))
 		var told complaints
 		stop := schedule(t, q, queue.ScheduleConfig{OnError: told.add}, same, unique)
-		waitFor(t, func() bool { return noted(t, q, "unique").Last.Equal(last.Add(3 * time.Hour)) })
+		waitFor(t, func() bool { return lastNoted(t, q, "unique").Last.Equal(last.Add(3 * time.Hour)) })
 		stop()
 		wantStats(t, q, queue.Stats{Ready: 2})
 		if told.count(queue.ErrDuplicate, `"same"`) != 2 || told.count(queue.ErrDuplicate, `"unique"`) != 2 || told.all() != 4 {
 			t.Errorf("told %v", told.errs)
 		}
 		take(t, q, "cleanup", "unique@"+last.Add(time.Hour).UTC().Format(time.RFC3339))
-		if info := noted(t, q, "same"); !info.Last.Equal(last.Add(3 * time.Hour)) {
+		if info := lastNoted(t, q, "same"); !info.Last.Equal(last.Add(3 * time.Hour)) {
 			t.Errorf("noted %v", info)
 		}
 	})
@@ -689,7 +689,7 @@ func TestSchedule_Broken(t *testing.T) {
 		var calls atomic.Int64
 		never.Task = func(time.Time) queue.Task { calls.Add(1); panic("never works") }
 		for _, name := range []string{"panics", "invalid", "fine", "never"} {
-			note(t, rdb, prefix, name, millis(last))
+			noteTick(t, rdb, prefix, name, millis(last))
 		}
 		var told complaints
 		again := make(chan struct{})
@@ -708,9 +708,9 @@ func TestSchedule_Broken(t *testing.T) {
 				return lead(term)
 			},
 		}, panics, invalid, never, fine, plain("seconds", "@every 1s", queue.MissedLatest))
-		waitFor(t, func() bool { return noted(t, q, "fine").Last.Equal(last.Add(3 * time.Hour)) })
+		waitFor(t, func() bool { return lastNoted(t, q, "fine").Last.Equal(last.Add(3 * time.Hour)) })
 		for _, name := range []string{"panics", "invalid"} {
-			if info := noted(t, q, name); !info.Last.Equal(last.Add(3 * time.Hour)) {
+			if info := lastNoted(t, q, name); !info.Last.Equal(last.Add(3 * time.Hour)) {
 				t.Errorf("%s: noted %v", name, info)
 			}
 		}
@@ -718,10 +718,10 @@ func TestSchedule_Broken(t *testing.T) {
 			t.Errorf("told %v", told.errs)
 		}
 		// The leader looks again, for the sake of another entry, and does not call it again.
-		waitFor(t, func() bool { return !noted(t, q, "seconds").Last.IsZero() })
-		first := noted(t, q, "seconds").Last
-		waitFor(t, func() bool { return noted(t, q, "seconds").Last.After(first) })
-		if info := noted(t, q, "never"); !info.Last.Equal(last) || calls.Load() != 1 {
+		waitFor(t, func() bool { return !lastNoted(t, q, "seconds").Last.IsZero() })
+		first := lastNoted(t, q, "seconds").Last
+		waitFor(t, func() bool { return lastNoted(t, q, "seconds").Last.After(first) })
+		if info := lastNoted(t, q, "never"); !info.Last.Equal(last) || calls.Load() != 1 {
 			t.Errorf("noted %v after %d calls", info, calls.Load())
 		}
 		again <- struct{}{}
@@ -760,14 +760,14 @@ func TestSchedule_Lead(t *testing.T) {
 		}}, plain("every", "", queue.MissedLatest))
 		for range 3 {
 			end := receive(t, "a term", terms)
-			last := noted(t, q, "every").Last
-			waitFor(t, func() bool { return noted(t, q, "every").Last.After(last.Add(5 * tickPeriod)) })
+			last := lastNoted(t, q, "every").Last
+			waitFor(t, func() bool { return lastNoted(t, q, "every").Last.After(last.Add(5 * tickPeriod)) })
 			end()
 		}
 		waitFor(t, func() bool { return told.count(refused, "lead schedule") >= 4 })
-		last := noted(t, q, "every").Last
+		last := lastNoted(t, q, "every").Last
 		waitFor(t, func() bool { return serverTime(t, rdb).After(last.Add(3 * tickPeriod)) })
-		if now := noted(t, q, "every").Last; !now.Equal(last) {
+		if now := lastNoted(t, q, "every").Last; !now.Equal(last) {
 			t.Errorf("tick %v came after the term had ended, at %v", now, last)
 		}
 		stop()
@@ -875,7 +875,7 @@ func TestSchedule_Damaged(t *testing.T) {
 		for _, value := range []string{"", "s", "x", "-1", "99999999999999999999", "1.5"} {
 			prefix := redistest.Prefix(t)
 			q := newQueue(t, rdb, queue.Config{Prefix: prefix})
-			note(t, rdb, prefix, "bad", value)
+			noteTick(t, rdb, prefix, "bad", value)
 			var told complaints
 			stop := often(t, q, queue.ScheduleConfig{OnError: told.add}, plain("bad", "", queue.MissedAll), plain("good", "", queue.MissedAll))
 			waitFor(t, func() bool { return stats(t, q).Delayed > 0 })
@@ -954,14 +954,14 @@ func TestSchedule_Names(t *testing.T) {
 		// The last of them is known, and has missed a tick.
 		entries = append(entries, plain("known", "@every 1h", queue.MissedLatest))
 		last := serverTime(t, rdb).Truncate(time.Second).Add(-90 * time.Minute)
-		note(t, rdb, prefix, "known", millis(last))
+		noteTick(t, rdb, prefix, "known", millis(last))
 		stop := schedule(t, q, queue.ScheduleConfig{Ahead: time.Minute, OnError: func(err error) { t.Error(err) }}, entries...)
 		waitFor(t, func() bool {
 			infos, err := q.Ticks(testContext(t))
 			return err == nil && len(infos) == len(entries) && !slices.ContainsFunc(infos, func(i queue.TickInfo) bool { return i.Last.IsZero() })
 		})
 		stop()
-		if info := noted(t, q, "known"); !info.Last.Equal(last.Add(time.Hour)) {
+		if info := lastNoted(t, q, "known"); !info.Last.Equal(last.Add(time.Hour)) {
 			t.Errorf("known at %v: %+v", last, info)
 		}
 		if err := q.ForgetTicks(testContext(t)); err != nil {
