@@ -134,8 +134,14 @@ func (t *settler) settle(until time.Time, o results) {
 	})
 	// From the back: what is handed back goes to the front of the queue.
 	for to := len(o.back); told && to > 0; to -= chunkTasks {
+		tries := 0
 		told = t.tell(until, &stale, func(ctx context.Context) ([]AckStatus, error) {
-			return q.Reject(ctx, o.back[max(0, to-chunkTasks):to]...)
+			tries++
+			status, err := q.Reject(ctx, o.back[max(0, to-chunkTasks):to]...)
+			if tries > 1 {
+				status = nil // stale may be what the try before has done
+			}
+			return status, err
 		})
 	}
 	if stale > 0 {
