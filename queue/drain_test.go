@@ -1,0 +1,285 @@
+package queue_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime/pprof"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/redistest"
+	"flashsale/queue"
+)
+
+// TestDrain_Order: at the end the tasks that wait for a worker go back in order,
+// and what is running after the time to drain in front of them, all uncounted.
+func TestDrain_Order(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		q := newQueue(t, rdb, queue.Config{MaxAttempts: 1})
+		enqueue(t, q, slices.Concat(numbered(30), []queue.Task{{ID: "slow"}})...)
+		blocked := make(chan struct{})
+		end := launch(t, q, func(ctx context.Context, tasks []queue.Leased) []error {
+			if tasks[0].ID == "slow" {
+				close(blocked)
+				<-ctx.Done()
+				return []error{ctx.Err()}
+			}
+			return nil
+		}, queue.RunConfig{Batch: 1, Workers: 1, Ahead: farAhead, Drain: 20 * time.Millisecond})
+		receive(t, "the slow task", blocked)
+		rest := numbered(700)
+		for chunk := range slices.Chunk(rest, 100) { // so that there are several fetches
+			enqueue(t, q, chunk...)
+		}
+		if err := end(); err != nil {
+			t.Fatal(err)
+		}
+		wantStats(t, q, queue.Stats{Ready: 701})
+		got := append(dequeue(t, q, 400).Tasks, dequeue(t, q, 400).Tasks...)
+		for i, task := range got {
+			want := "slow"
+			if i > 0 {
+				want = rest[i-1].ID
+			}
+			if task.ID != want || task.Attempt != 1 {
+				t.Fatalf("number %d is %s at attempt %d, want %s at 1", i, task.ID, task.Attempt, want)
+			}
+		}
+	})
+}
+
+// TestDrain_FetchUnderWay: what a fetch brings after the end goes back, behind
+// what waited already, and no handler begins.
+func TestDrain_FetchUnderWay(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		prefix := redistest.Prefix(t)
+		cfg := queue.Config{Prefix: prefix, MaxAttempts: 1}
+		admin := newQueue(t, rdb, cfg)
+		load(t, admin)
+		fetched, release := make(chan struct{}), make(chan struct{})
+		var armed atomic.Bool
+		q := process(t, rdb, cfg, script{after: func(hash string) {
+			if hash == queue.DequeueHash && armed.Load() && stats(t, admin).Leased > 0 && armed.CompareAndSwap(true, false) {
+				close(fetched)
+				<-release
+			}
+		}})
+		armed.Store(true)
+		enqueue(t, admin, numbered(20)...)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() {
+			ended <- q.Run(ctx, func(_ context.Context, tasks []queue.Leased) []error {
+				t.Errorf("handled %v", names(tasks))
+				return nil
+			}, queue.RunConfig{Batch: 8})
+		}()
+		receive(t, "the fetch", fetched)
+		cancel()
+		close(release)
+		if err := receive(t, "the end", ended); err != nil {
+			t.Fatal(err)
+		}
+		var want []string
+		for _, task := range numbered(20) {
+			want = append(want, task.ID)
+		}
+		for _, task := range take(t, admin, want...) {
+			if task.Attempt != 1 {
+				t.Errorf("%s is at attempt %d", task.ID, task.Attempt)
+			}
+		}
+	})
+}
+
+// TestDrain_Spent: a task that takes longer than the time to drain is back in the queue.
+func TestDrain_Spent(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		q := newQueue(t, rdb, queue.Config{MaxAttempts: 1})
+		enqueue(t, q, queue.Task{ID: "a"})
+		running := make(chan struct{})
+		end := launch(t, q, queue.Each(1, func(ctx context.Context, _ queue.Leased) error {
+			close(running)
+			select {
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			case <-time.After(10 * limit):
+				return nil
+			}
+		}), queue.RunConfig{Drain: 20 * time.Millisecond})
+		receive(t, "the handler", running)
+		if err := end(); err != nil {
+			t.Fatal(err)
+		}
+		if info := get(t, q, "a"); info.State != queue.StateReady || info.Attempt != 0 || !strings.Contains(info.Reason, queue.ErrDraining.Error()) {
+			t.Fatalf("the task is %+v", info)
+		}
+	})
+}
+
+// labelled counts the goroutines that carry a label.
+func labelled(t testing.TB, label string) (n int, stacks string) {
+	t.Helper()
+	var b bytes.Buffer
+	if err := pprof.Lookup("goroutine").WriteTo(&b, 1); err != nil {
+		t.Fatal(err)
+	}
+	for group := range strings.SplitSeq(b.String(), "\n\n") {
+		if strings.Contains(group, label) {
+			n++
+			stacks += group + "\n"
+		}
+	}
+	return n, stacks
+}
+
+// TestDrain_NoGoroutines: when Run has returned nothing of it is left, in whatever state it was.
+func TestDrain_NoGoroutines(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		label := fmt.Sprintf("run-%d", rand.Uint64())
+		for i, tasks := range []int{0, 1, 2000} {
+			q, asleep := sleeper(t, rdb, queue.Config{})
+			var seen ledger
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			go pprof.Do(ctx, pprof.Labels("test", label), func(ctx context.Context) {
+				ended <- q.Run(ctx, func(_ context.Context, tasks []queue.Leased) []error {
+					seen.add(tasks)
+					return nil
+				}, queue.RunConfig{Batch: 4, Workers: 8})
+			})
+			receive(t, "Run", asleep)
+			if n, _ := labelled(t, label); n == 0 {
+				t.Fatal("the label is not seen")
+			}
+			if tasks > 0 {
+				enqueue(t, q, numbered(tasks)...)
+				waitFor(t, func() bool { return seen.distinct() >= tasks/2 })
+			}
+			cancel()
+			if err := receive(t, "the end", ended); err != nil {
+				t.Fatal(err)
+			}
+			// The last of them are told to end and may take a moment.
+			waitFor(t, func() bool {
+				n, stacks := labelled(t, label)
+				if n > 0 && testContext(t).Err() != nil {
+					t.Logf("run %d: %s", i, stacks)
+				}
+				return n == 0
+			})
+		}
+	})
+}
+
+// TestDrain_Cycles: Runs that start and stop under load lose nothing and do nothing twice.
+func TestDrain_Cycles(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		cycles, per := 200, 20
+		if testing.Short() {
+			cycles = 20
+		}
+		prefix := redistest.Prefix(t)
+		cfg := queue.Config{Prefix: prefix, Lease: 10 * time.Minute, MaxAttempts: 1}
+		admin, q := newQueue(t, rdb, cfg), process(t, rdb, cfg)
+		produced := make(chan error, 1)
+		var seen ledger
+		go func() {
+			for i := range cycles {
+				tasks := make([]queue.Task, per)
+				for j := range tasks {
+					tasks[j].ID = fmt.Sprintf("%d of %d", j, i)
+				}
+				if _, err := admin.Enqueue(t.Context(), tasks...); err != nil {
+					produced <- err
+					return
+				}
+			}
+			produced <- nil
+		}()
+		cycle := func(stop <-chan struct{}, batch, workers int, ahead time.Duration) {
+			ctx, cancel := context.WithCancel(context.Background())
+			defer cancel()
+			var once sync.Once
+			began := make(chan struct{})
+			ended := make(chan error, 1)
+			go func() {
+				ended <- q.Run(ctx, func(_ context.Context, tasks []queue.Leased) []error {
+					seen.add(tasks)
+					once.Do(func() { close(began) })
+					return nil
+				}, queue.RunConfig{Batch: batch, Workers: workers, Ahead: ahead, OnError: func(err error) { t.Error(err) }})
+			}()
+			select {
+			case <-began:
+			case <-stop:
+			case <-time.After(time.Duration(rand.IntN(20)) * time.Millisecond):
+			}
+			cancel()
+			if err := receive(t, "the end", ended); err != nil {
+				t.Error(err)
+			}
+		}
+		never := make(chan struct{})
+		for range cycles {
+			cycle(never, 1+rand.IntN(40), 1+rand.IntN(4), []time.Duration{-1, 0, 0, farAhead}[rand.IntN(4)])
+		}
+		if err := receive(t, "the producer", produced); err != nil {
+			t.Fatal(err)
+		}
+		stop := start(t, q, func(_ context.Context, tasks []queue.Leased) []error {
+			seen.add(tasks)
+			return nil
+		}, queue.RunConfig{})
+		waitFor(t, func() bool { return stats(t, admin) == queue.Stats{} })
+		stop()
+		if n := seen.distinct(); n != cycles*per {
+			t.Errorf("%d tasks handled, want %d", n, cycles*per)
+		}
+		for id, n := range seen.runs {
+			if n != 1 {
+				t.Errorf("%s was handled %d times", id, n)
+			}
+		}
+	})
+}
+
+// TestDrain_RedisGone: with no Redis left Run ends all the same.
+func TestDrain_RedisGone(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Real(t)
+	rdb := redis.NewClient(redistest.Options(srv.Addr()))
+	defer closeClient(t, rdb)
+	q := newQueue(t, rdb, queue.Config{Lease: time.Hour})
+	enqueue(t, q, numbered(600)...)
+	running := make(chan struct{}, 10)
+	release := make(chan struct{})
+	end := launch(t, q, func(context.Context, []queue.Leased) []error {
+		running <- struct{}{}
+		<-release
+		return nil
+	}, queue.RunConfig{Workers: 2, Drain: 50 * time.Millisecond})
+	receive(t, "a handler", running)
+	receive(t, "a handler", running)
+	if err := srv.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	close(release)
+	if err := end(); err != nil && !errors.Is(err, queue.ErrAbandoned) {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,426 @@
+package queue_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/redistest"
+	"flashsale/queue"
+)
+
+// refusal is a switch that makes a client's calls of one script fail.
+type refusal struct {
+	hash    string
+	on      atomic.Bool
+	refused atomic.Int32
+}
+
+func (r *refusal) hook() redis.Hook {
+	return script{before: func(hash string) error {
+		if hash == r.hash && r.on.Load() {
+			r.refused.Add(1)
+			return errRefused
+		}
+		return nil
+	}}
+}
+
+// TestSettler_RedisAway: what handlers finished while Redis was away is
+// acknowledged when it is back.
+func TestSettler_RedisAway(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Real(t)
+	rdb := redis.NewClient(redistest.Options(srv.Addr()))
+	defer closeClient(t, rdb)
+	q := newQueue(t, rdb, queue.Config{Lease: time.Minute})
+	enqueue(t, q, numbered(8)...)
+	running, release := make(chan struct{}, 8), make(chan struct{})
+	failed := make(chan error, 1000)
+	var seen ledger
+	stop := start(t, q, func(_ context.Context, tasks []queue.Leased) []error {
+		seen.add(tasks)
+		running <- struct{}{}
+		<-release
+		return nil
+	}, queue.RunConfig{Batch: 2, Workers: 4, OnError: func(err error) { failed <- err }})
+	for range 4 {
+		receive(t, "a handler", running)
+	}
+	if err := srv.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	close(release)
+	for range 3 {
+		if err := receive(t, "a failure", failed); errors.Is(err, queue.ErrLeaseLost) {
+			t.Fatal(err)
+		}
+	}
+	if err := srv.Start(); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, func() bool { return stats(t, q) == queue.Stats{} })
+	stop()
+	for id, n := range seen.runs {
+		if n != 1 {
+			t.Errorf("%s was handled %d times", id, n)
+		}
+	}
+	for len(failed) > 0 {
+		if err := <-failed; errors.Is(err, queue.ErrLeaseLost) {
+			t.Error(err)
+		}
+	}
+}
+
+// TestSettler_Bounded: where outcomes cannot be told, nothing more is fetched, and
+// nothing is lost when they can.
+func TestSettler_Bounded(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		prefix := redistest.Prefix(t)
+		cfg := queue.Config{Prefix: prefix, Lease: 10 * time.Minute}
+		admin := newQueue(t, rdb, cfg)
+		load(t, admin)
+		acks := refusal{hash: queue.AckHash}
+		acks.on.Store(true)
+		q := process(t, rdb, cfg, acks.hook())
+		const total = 6000
+		enqueue(t, admin, numbered(total)...)
+		var seen ledger
+		h := func(_ context.Context, tasks []queue.Leased) []error {
+			seen.add(tasks)
+			return nil
+		}
+		other := newQueue(t, rdb, queue.Config{})
+		handled := make(chan string, 1)
+		stop := startAll(t, queue.RunConfig{Batch: 128, Workers: 2}, queue.Source{Queue: q, Handler: h},
+			queue.Source{Queue: other, Handler: func(_ context.Context, tasks []queue.Leased) []error {
+				handled <- tasks[0].ID
+				return nil
+			}})
+		waitFor(t, func() bool { return acks.refused.Load() >= 6 })
+		// One lot that is being told, one that waits, and what was fetched for them.
+		if n := seen.distinct(); n > 3*queue.MaxUnsettled {
+			t.Errorf("%d tasks were handled, none of them acknowledged", n)
+		}
+		// The workers are free for others.
+		for i := range 5 {
+			enqueue(t, other, queue.Task{ID: strconv.Itoa(i)})
+			receive(t, "a task of the other queue", handled)
+		}
+		acks.on.Store(false)
+		waitFor(t, func() bool { return stats(t, admin) == queue.Stats{} })
+		stop()
+		for id, n := range seen.runs {
+			if n != 1 {
+				t.Fatalf("%s was handled %d times", id, n)
+			}
+		}
+		if n := seen.distinct(); n != total {
+			t.Fatalf("%d tasks handled, want %d", n, total)
+		}
+	})
+}
+
+// TestSettler_BoundedShutdown: with as much as that untold, Run ends all the same.
+func TestSettler_BoundedShutdown(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		prefix := redistest.Prefix(t)
+		cfg := queue.Config{Prefix: prefix, Lease: 10 * time.Minute}
+		admin := newQueue(t, rdb, cfg)
+		load(t, admin)
+		acks := refusal{hash: queue.AckHash}
+		acks.on.Store(true)
+		enqueue(t, admin, numbered(3000)...)
+		var handled atomic.Int32
+		stop := start(t, process(t, rdb, cfg, acks.hook()), func(_ context.Context, tasks []queue.Leased) []error {
+			handled.Add(int32(len(tasks))) //nolint:gosec // at most Batch
+			return nil
+		}, queue.RunConfig{Batch: 256, Workers: 4, Drain: 100 * time.Millisecond})
+		waitFor(t, func() bool { return acks.refused.Load() >= 3 && handled.Load() > queue.MaxUnsettled })
+		stop()
+		// What was not told keeps its leases, and so may what was to be told with it.
+		if s := stats(t, admin); s.Leased < int(handled.Load()) || s.Ready+s.Leased != 3000 {
+			t.Fatalf("%+v with %d handled", s, handled.Load())
+		}
+	})
+}
+
+// TestSettler_Mixed: each task of a batch gets what was said of it.
+func TestSettler_Mixed(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		q := newQueue(t, rdb, queue.Config{BackoffBase: time.Hour})
+		kinds := []string{"done", "then", "discard", "snooze", "fail", "retry", "wrapped", "nothing"}
+		var tasks []queue.Task
+		for i := range 40 {
+			tasks = append(tasks, queue.Task{ID: fmt.Sprintf("%s %d", kinds[i%len(kinds)], i)})
+		}
+		enqueue(t, q, tasks...)
+		broken := errors.New("broken")
+		stop := start(t, q, func(_ context.Context, tasks []queue.Leased) []error {
+			errs := make([]error, len(tasks))
+			for i, task := range tasks {
+				next := queue.Task{ID: "next of " + task.ID, Due: time.Now().Add(time.Hour)}
+				switch kind, _, _ := strings.Cut(task.ID, " "); kind {
+				case "then":
+					errs[i] = queue.Then(next)
+				case "wrapped":
+					errs[i] = fmt.Errorf("see: %w", queue.Then(next))
+				case "nothing":
+					errs[i] = queue.Then()
+				case "discard":
+					errs[i] = queue.Discard(broken)
+				case "snooze":
+					errs[i] = queue.Snooze(time.Hour)
+				case "fail":
+					errs[i] = broken
+				case "retry":
+					errs[i] = queue.RetryIn(time.Hour, broken)
+				}
+			}
+			return errs
+		}, queue.RunConfig{Batch: 40, Workers: 1, OnError: func(err error) { t.Error(err) }})
+		waitFor(t, func() bool { return stats(t, q) == queue.Stats{Delayed: 25, Dead: 5} })
+		stop()
+		for _, task := range tasks {
+			kind, _, _ := strings.Cut(task.ID, " ")
+			switch kind {
+			case "then", "wrapped":
+				if info := get(t, q, "next of "+task.ID); info.State != queue.StateDelayed || info.Attempt != 0 {
+					t.Errorf("what follows %s is %+v", task.ID, info)
+				}
+				fallthrough
+			case "done", "nothing":
+				wantGone(t, q, task.ID)
+			default:
+				want := map[string]queue.TaskInfo{
+					"discard": {State: queue.StateDead, Attempt: 1}, "snooze": {State: queue.StateDelayed, Attempt: 0},
+					"fail": {State: queue.StateDelayed, Attempt: 1}, "retry": {State: queue.StateDelayed, Attempt: 1},
+				}[kind]
+				if info := get(t, q, task.ID); info.State != want.State || info.Attempt != want.Attempt {
+					t.Errorf("%s is %+v, want %+v", task.ID, info, want)
+				}
+			}
+		}
+	})
+}
+
+// TestSettler_ThenNoRoom: where what follows has no room, the task is handled again, uncounted.
+func TestSettler_ThenNoRoom(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		q := newQueue(t, rdb, queue.Config{MaxLength: 2, MaxAttempts: 1, BackoffBase: time.Millisecond, BackoffMax: 20 * time.Millisecond})
+		enqueue(t, q, queue.Task{ID: "a"}, queue.Task{ID: "full"})
+		var tries atomic.Int32
+		stop := start(t, q, func(_ context.Context, tasks []queue.Leased) []error {
+			errs := make([]error, len(tasks))
+			for i, task := range tasks {
+				switch task.ID {
+				case "a":
+					if task.Attempt != 1 {
+						t.Errorf("attempt %d, want 1", task.Attempt)
+					}
+					tries.Add(1)
+					errs[i] = queue.Then(queue.Task{ID: "b"}, queue.Task{ID: "c"})
+				case "full":
+					if tries.Load() < 3 {
+						errs[i] = queue.Snooze(time.Millisecond)
+					}
+				default:
+					errs[i] = queue.Snooze(time.Hour)
+				}
+			}
+			return errs
+		}, queue.RunConfig{Batch: 1, OnError: func(err error) { t.Error(err) }})
+		waitFor(t, func() bool {
+			_, err := q.Get(testContext(t), "b")
+			return err == nil && stats(t, q) == queue.Stats{Delayed: 2}
+		})
+		stop()
+		wantGone(t, q, "a")
+		get(t, q, "c")
+	})
+}
+
+// TestSettler_ThenInvalid: an invalid follow-up is a failure of the task, with its reason.
+func TestSettler_ThenInvalid(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		q := newQueue(t, rdb, queue.Config{MaxAttempts: 1})
+		enqueue(t, q, queue.Task{ID: "a"}, queue.Task{ID: "b"}, queue.Task{ID: "fine"})
+		stop := start(t, q, func(_ context.Context, tasks []queue.Leased) []error {
+			errs := make([]error, len(tasks))
+			for i, task := range tasks {
+				switch task.ID {
+				case "a":
+					errs[i] = queue.Then(queue.Task{ID: "ok"}, queue.Task{ID: ""})
+				case "b":
+					errs[i] = queue.Then(numbered(65)...)
+				default:
+					errs[i] = queue.Then(queue.Task{ID: "next", Due: time.Now().Add(time.Hour)})
+				}
+			}
+			return errs
+		}, queue.RunConfig{})
+		waitFor(t, func() bool { return stats(t, q) == queue.Stats{Delayed: 1, Dead: 2} })
+		stop()
+		for id, want := range map[string]string{"a": "want 1 to 255", "b": "65 tasks follow"} {
+			if info := get(t, q, id); !strings.HasPrefix(info.Reason, "follow-up: ") || !strings.Contains(info.Reason, want) {
+				t.Errorf("%s is dead because %q", id, info.Reason)
+			}
+		}
+	})
+}
+
+// TestSettler_Stale: who hears of leases that were lost, for each way a task can go.
+func TestSettler_Stale(t *testing.T) {
+	t.Parallel()
+	for name, verdict := range map[string]error{
+		"done": nil, "then": queue.Then(queue.Task{ID: "next"}), "back": errors.New("broken"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+				q := newQueue(t, rdb, queue.Config{})
+				enqueue(t, q, queue.Task{ID: "a"}, queue.Task{ID: "b"})
+				told := make(chan error, 10)
+				stop := start(t, q, func(_ context.Context, tasks []queue.Leased) []error {
+					for _, task := range tasks {
+						if err := rdb.HSet(testContext(t), q.EnqueueKeys()[4], task.ID, "2,0;Lother").Err(); err != nil {
+							t.Error(err)
+						}
+					}
+					return []error{verdict, verdict}
+				}, queue.RunConfig{Workers: 1, OnError: func(err error) { told <- err }})
+				if err := receive(t, "the loss", told); !errors.Is(err, queue.ErrLeaseLost) || !strings.HasSuffix(err.Error(), ": 2 of them") {
+					t.Fatalf("told %v, want the loss of two leases", err)
+				}
+				wantStats(t, q, queue.Stats{Leased: 2})
+				stop()
+			})
+		})
+	}
+}
+
+// TestSettler_BackTwice: a lost reply to what was handed back is no lost lease.
+func TestSettler_BackTwice(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		prefix := redistest.Prefix(t)
+		admin := newQueue(t, rdb, queue.Config{Prefix: prefix})
+		load(t, admin)
+		var lost, again atomic.Bool
+		q := process(t, rdb, queue.Config{Prefix: prefix}, tap{lose: func(name string) bool {
+			return name == "evalsha" && lost.CompareAndSwap(true, false)
+		}}, script{after: func(hash string) {
+			if hash == queue.RejectHash {
+				lost.Store(!again.Swap(true))
+			}
+		}})
+		enqueue(t, admin, queue.Task{ID: "a"})
+		told := make(chan error, 10)
+		stop := start(t, q, func(context.Context, []queue.Leased) []error {
+			return []error{queue.RetryIn(time.Hour, errors.New("broken"))}
+		}, queue.RunConfig{OnError: func(err error) { told <- err }})
+		if err := receive(t, "the lost reply", told); !errors.Is(err, errLost) {
+			t.Fatal(err)
+		}
+		stop()
+		wantStats(t, admin, queue.Stats{Delayed: 1})
+		for len(told) > 0 {
+			t.Errorf("told %v", <-told)
+		}
+	})
+}
+
+// TestSettler_ThenSlowly: many follow-ups take many calls, and each few have a
+// time limit of their own: on a slow link one for all would never be enough.
+func TestSettler_ThenSlowly(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		prefix := redistest.Prefix(t)
+		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
+		load(t, q)
+		var mu sync.Mutex
+		limits := make(map[time.Time]int)
+		slow := process(t, rdb, queue.Config{Prefix: prefix}, script{at: func(ctx context.Context, hash string) {
+			if hash != queue.CompleteHash {
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			until, ok := ctx.Deadline()
+			if !ok {
+				t.Error("a call without a limit")
+			}
+			limits[until]++
+		}})
+		enqueue(t, q, numbered(300)...)
+		stop := start(t, slow, func(_ context.Context, tasks []queue.Leased) []error {
+			errs := make([]error, len(tasks))
+			for i := range errs {
+				errs[i] = queue.Then()
+			}
+			return errs
+		}, queue.RunConfig{Batch: 300, Workers: 1, OnError: func(err error) { t.Error(err) }})
+		waitFor(t, func() bool { return stats(t, q) == queue.Stats{} })
+		stop()
+		mu.Lock()
+		defer mu.Unlock()
+		for _, n := range limits {
+			if n > 4 {
+				t.Errorf("%d calls share one time limit", n)
+			}
+		}
+		if len(limits) < 5 {
+			t.Errorf("%d limits for 19 calls", len(limits))
+		}
+	})
+}
+
+// TestSettler_Order: what is handed back at once is in front, in order, however much it is.
+func TestSettler_Order(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		q := newQueue(t, rdb, queue.Config{})
+		var want []string
+		for i := range 1300 {
+			want = append(want, fmt.Sprintf("t%06d", 1300-i))
+		}
+		enqueue(t, q, numbered(1300)...)
+		ready := make(chan struct{}, 3)
+		// Three batches of 433, which are handed back when the drain is spent.
+		end := launch(t, q, func(ctx context.Context, tasks []queue.Leased) []error {
+			ready <- struct{}{}
+			if len(tasks) > 0 {
+				select {} // abandoned
+			}
+			return []error{ctx.Err()}
+		}, queue.RunConfig{Batch: 433, Workers: 3, Drain: time.Millisecond})
+		for range 3 {
+			receive(t, "a handler", ready)
+		}
+		if err := end(); !errors.Is(err, queue.ErrAbandoned) {
+			t.Fatal(err)
+		}
+		var got []string
+		for range 3 {
+			got = append(got, names(dequeue(t, q, 512).Tasks)...)
+		}
+		if !slices.Equal(got, want) {
+			t.Fatalf("%d tasks are back out of order", len(got))
+		}
+	})
+}

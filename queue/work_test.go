@@ -1,0 +1,158 @@
+package queue_test
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/redistest"
+	"flashsale/queue"
+)
+
+// TestWorker_Broken: a handler that panics or ends its goroutine fails its tasks
+// and costs no worker.
+func TestWorker_Broken(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(){"panic": explode, "goexit": runtime.Goexit} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+				q := newQueue(t, rdb, queue.Config{MaxAttempts: 1})
+				enqueue(t, q, numbered(12)...)
+				told := make(chan error, 100)
+				var active, most atomic.Int32
+				arrived, release := make(chan struct{}, 100), make(chan struct{})
+				stop := start(t, q, func(_ context.Context, tasks []queue.Leased) []error {
+					if tasks[0].Type != "well" {
+						end()
+					}
+					if n := active.Add(1); n > most.Load() {
+						most.Store(n)
+					}
+					arrived <- struct{}{}
+					<-release
+					active.Add(-1)
+					return nil
+				}, queue.RunConfig{Batch: 2, Workers: 3, OnError: func(err error) { told <- err }})
+				for range 6 {
+					receive(t, "a failure", told)
+				}
+				waitFor(t, func() bool { return stats(t, q) == queue.Stats{Dead: 12} })
+				for i := range 12 {
+					enqueue(t, q, queue.Task{ID: "well " + string(rune('a'+i)), Type: "well"})
+				}
+				for range 3 {
+					receive(t, "one of three workers", arrived)
+				}
+				close(release)
+				waitFor(t, func() bool { return stats(t, q) == queue.Stats{Dead: 12} })
+				stop()
+				if n := most.Load(); n != 3 {
+					t.Errorf("%d handlers ran at once, want 3", n)
+				}
+			})
+		})
+	}
+}
+
+// TestWorker_Abandoned: what an abandoned handler does later changes nothing,
+// also where its tasks could not be handed back: their leases are not extended.
+func TestWorker_Abandoned(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		for _, told := range []bool{true, false} {
+			prefix := redistest.Prefix(t)
+			cfg := queue.Config{Prefix: prefix, Lease: 2 * time.Second}
+			admin := newQueue(t, rdb, cfg)
+			load(t, admin)
+			rejects := refusal{hash: queue.RejectHash}
+			rejects.on.Store(!told)
+			enqueue(t, admin, queue.Task{ID: "a"}, queue.Task{ID: "b"})
+			running, release, returned := make(chan struct{}), make(chan struct{}), make(chan struct{})
+			end := launch(t, process(t, rdb, cfg, rejects.hook()), func(context.Context, []queue.Leased) []error {
+				defer close(returned)
+				close(running)
+				<-release
+				return []error{nil, queue.Discard(errors.New("late"))}
+			}, queue.RunConfig{Workers: 1, Drain: time.Millisecond})
+			receive(t, "the handler", running)
+			if err := end(); !errors.Is(err, queue.ErrAbandoned) {
+				t.Fatalf("%v, want ErrAbandoned", err)
+			}
+			if told {
+				wantStats(t, admin, queue.Stats{Ready: 2})
+			} else {
+				wantStats(t, admin, queue.Stats{Leased: 2})
+			}
+			got := take(t, admin, "a", "b") // waits for the leases to end
+			want := map[bool]int{true: 1, false: 2}[told]
+			if got[0].Attempt != want || got[1].Attempt != want {
+				t.Errorf("told %v: attempts %d and %d, want %d", told, got[0].Attempt, got[1].Attempt, want)
+			}
+			close(release)
+			receive(t, "the handler's end", returned)
+			if status := ack(t, admin, got...); status[0] != queue.Done || status[1] != queue.Done {
+				t.Errorf("told %v: the abandoned handler changed something: %v", told, status)
+			}
+		}
+	})
+}
+
+// TestWorker_OwnsTasks: a handler may reorder its tasks; what it says is of the order it leaves.
+func TestWorker_OwnsTasks(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		q := newQueue(t, rdb, queue.Config{Lease: 300 * time.Millisecond, MaxAttempts: 1})
+		enqueue(t, q, numbered(20)...)
+		stop := start(t, q, func(_ context.Context, tasks []queue.Leased) []error {
+			began := redisTime(t, rdb)
+			waitFor(t, func() bool { // while the keeper extends
+				for i, j := 0, len(tasks)-1; i < j; i, j = i+1, j-1 {
+					tasks[i], tasks[j] = tasks[j], tasks[i]
+				}
+				return redisTime(t, rdb).Sub(began) > 600*time.Millisecond
+			})
+			errs := make([]error, len(tasks))
+			for i := range tasks {
+				if tasks[i].ID < "t000011" {
+					errs[i] = queue.Discard(errors.New("small"))
+				}
+			}
+			return errs
+		}, queue.RunConfig{Workers: 1, OnError: func(err error) { t.Error(err) }})
+		waitFor(t, func() bool { return stats(t, q) == queue.Stats{Dead: 10} })
+		stop()
+		for _, info := range list(t, q, queue.StateDead) {
+			if info.ID >= "t000011" {
+				t.Errorf("%s is dead", info.ID)
+			}
+		}
+	})
+}
+
+// TestWorker_Serial: a handler call is the only one of its worker.
+func TestWorker_Serial(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		q := newQueue(t, rdb, queue.Config{})
+		enqueue(t, q, numbered(300)...)
+		var one sync.Mutex
+		stop := start(t, q, func(context.Context, []queue.Leased) []error {
+			if !one.TryLock() {
+				t.Error("two handlers at once")
+				return nil
+			}
+			defer one.Unlock()
+			runtime.Gosched()
+			return nil
+		}, queue.RunConfig{Batch: 3, Workers: 1})
+		waitFor(t, func() bool { return stats(t, q) == queue.Stats{} })
+		stop()
+	})
+}
