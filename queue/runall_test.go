@@ -54,7 +54,9 @@ func (s script) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		hash := ""
 		if cmd.Name() == "evalsha" {
-			hash, _ = cmd.Args()[1].(string) //nolint:errcheck // the client makes it a string
+			if sha, ok := cmd.Args()[1].(string); ok {
+				hash = sha
+			}
 		}
 		if s.at != nil && hash != "" {
 			s.at(ctx, hash)
@@ -279,7 +281,9 @@ func TestRunAll_OneRedisAway(t *testing.T) {
 			if n := len(failed); frozen && n > 0 {
 				t.Errorf("the other queue had to wait for %d failures: %v", n, <-failed)
 			}
-			receive(t, "a failure", failed)
+			if err := receive(t, "a failure", failed); err == nil {
+				t.Error("told of no failure")
+			}
 			if err := back(); err != nil {
 				t.Fatal(err)
 			}

@@ -41,7 +41,9 @@ func TestWorker_Broken(t *testing.T) {
 					return nil
 				}, queue.RunConfig{Batch: 2, Workers: 3, OnError: func(err error) { told <- err }})
 				for range 6 {
-					receive(t, "a failure", told)
+					if err := receive(t, "a failure", told); err == nil {
+						t.Error("told of no failure")
+					}
 				}
 				waitFor(t, func() bool { return stats(t, q) == queue.Stats{Dead: 12} })
 				for i := range 12 {
