@@ -28,7 +28,7 @@ func TestQueue_Complete(t *testing.T) {
 		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
 		enqueue(t, q, queue.Task{ID: "a", Unique: "k"}, queue.Task{ID: "b"})
 		l := take(t, q, "a", "b")
-		due := serverTime(t, rdb).Add(60 * time.Millisecond)
+		due := serverTime(t, rdb).Add(time.Second)
 		// The successor may take the key, and even the id, of what it follows.
 		wantComplete(t, q, queue.Done, l[0],
 			queue.Task{ID: "later", Due: due}, queue.Task{ID: "a", Unique: "k", Type: "second", Payload: []byte("2")},
@@ -206,7 +206,7 @@ func TestQueue_CompleteMany(t *testing.T) {
 func TestQueue_CompleteInHandler(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
-		const lease = 300 * time.Millisecond
+		const lease = time.Second
 		q := newQueue(t, rdb, queue.Config{Lease: lease})
 		enqueue(t, q, queue.Task{ID: "chain"}, queue.Task{ID: "long"})
 		ended := make(chan error, 2)

@@ -14,7 +14,8 @@ var enqueueStatus = map[byte]EnqueueStatus{'K': StatusOK, 'D': StatusDuplicate, 
 //
 // Errors: ErrInvalidTask, with nothing written; otherwise those of Redis, where
 // the statuses from the failing step on are StatusUnknown. Repeating the call is
-// safe: what was added is then a duplicate.
+// safe: what was added is then a duplicate, unless it was done meanwhile; then it
+// is added and handled again, which a handler that is idempotent by the id bears.
 func (q *Queue) Enqueue(ctx context.Context, tasks ...Task) ([]EnqueueStatus, error) {
 	for i := range tasks {
 		if err := tasks[i].validate(); err != nil {

@@ -116,7 +116,7 @@ func TestRun_Failover(t *testing.T) {
 	stop := start(t, promoted, func(_ context.Context, tasks []queue.Leased) []error {
 		seen.add(tasks)
 		return nil
-	}, queue.RunConfig{MaxIdle: never, OnError: func(err error) { t.Error(err) }})
+	}, queue.RunConfig{MaxIdle: never, OnError: tell(t)})
 	awaitThat(t, "what the replica has is done", func() bool { return stats(t, promoted) == queue.Stats{} })
 	enqueue(t, promoted, queue.Task{ID: lost[0]})
 	want[lost[0]] = 1
@@ -163,7 +163,7 @@ func TestRunAll_SlotsMove(t *testing.T) {
 				return nil
 			},
 		})
-		producers = append(producers, produce(t, newQueue(t, adder, cfg), fmt.Sprintf("p%d", i)))
+		producers = append(producers, produce(t, newQueue(t, adder, cfg), fmt.Sprintf("p%d", i), func(error) {}))
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)

@@ -3,6 +3,7 @@ package queue_test
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"slices"
 	"testing"
@@ -14,7 +15,13 @@ import (
 	"flashsale/queue"
 )
 
-func TestMain(m *testing.M) { redistest.Main(m) }
+func TestMain(m *testing.M) {
+	// Most of the tests wait most of the time. The command line overrides this.
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
+	}
+	redistest.Main(m)
+}
 
 // limit is how long a test waits for something that should happen at once.
 const limit = 30 * time.Second

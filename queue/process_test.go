@@ -257,7 +257,7 @@ func holdOrInherit(t *testing.T) {
 			}
 		}
 		return nil
-	}, queue.RunConfig{Batch: 64, Workers: 1, MaxIdle: never, OnError: func(err error) { t.Error(err) }})
+	}, queue.RunConfig{Batch: 64, Workers: 1, MaxIdle: never, OnError: tell(t)})
 	if err != nil {
 		t.Error(err)
 	}
@@ -495,7 +495,7 @@ func goRound(t *testing.T) {
 			return []error{queue.Snooze(time.Millisecond)}
 		}
 		return nil
-	}, queue.RunConfig{Batch: 1, Workers: 1, Ahead: -1, MaxIdle: never, OnError: func(err error) { t.Error(err) }})
+	}, queue.RunConfig{Batch: 1, Workers: 1, Ahead: -1, MaxIdle: never, OnError: tell(t)})
 	if err != nil {
 		t.Error(err)
 	}

@@ -268,7 +268,7 @@ func TestRun_DrainSpent(t *testing.T) {
 func TestRun_Extends(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		const lease = 600 * time.Millisecond
+		const lease = 1500 * time.Millisecond
 		q := newQueue(t, rdb, queue.Config{Lease: lease})
 		enqueue(t, q, queue.Task{ID: "a"})
 		var seen ledger
