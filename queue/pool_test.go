@@ -221,6 +221,18 @@ func TestPool_QuickFetch(t *testing.T) {
 			p.fetched(s[0], nil, true, true)
 			p.ask(s[0])
 		}
+		// Nor is it for who only asks.
+		if granted(s[0]) != 4 {
+			t.Fatal("no leave")
+		}
+		p.fetched(s[0], brought(s[0], "t", 0, 4), true, true)
+		p.ask(s[0])
+		<-time.After(2 * fetchPatience)
+		synctest.Wait()
+		p.free(1)
+		if granted(s[0]) != 4 {
+			t.Fatal("its question is forgotten")
+		}
 		p.withdraw(s[0])
 		if p.reserved != 0 {
 			t.Fatalf("%d reserved", p.reserved)
@@ -429,6 +441,50 @@ func TestPool_Abandon(t *testing.T) {
 		}
 		if _, first := running[0].end(); first {
 			t.Fatal("an abandoned handler can still settle")
+		}
+	})
+}
+
+// TestSettler_Wait: who waits for room in the settler gets it when there is some, and stops when told.
+func TestSettler_Wait(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		_, s := bench(t, RunConfig{}, 1)
+		full := s[0].settler
+		full.wait(t.Context())
+		full.add(time.Now(), results{done: make([]Leased, maxUnsettled-1)})
+		if full.full() {
+			t.Fatal("full too early")
+		}
+		full.wait(t.Context())
+		full.add(time.Now(), results{then: make([]Completion, 1)})
+		if !full.full() {
+			t.Fatal("not full")
+		}
+		full.add(time.Now(), results{back: make([]Rejection, 1)}) // waits for nothing
+		for _, how := range []string{"told", "room"} {
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan struct{})
+			go func() {
+				defer close(ended)
+				full.wait(ctx)
+			}()
+			synctest.Wait()
+			select {
+			case <-ended:
+				t.Fatal("it did not wait")
+			default:
+			}
+			if how == "room" {
+				full.mu.Lock()
+				full.pending = results{}
+				full.changed.Broadcast()
+				full.mu.Unlock()
+			} else {
+				cancel()
+			}
+			<-ended
+			cancel()
 		}
 	})
 }
