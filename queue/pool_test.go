@@ -327,7 +327,7 @@ func TestPool_Ahead(t *testing.T) {
 	// One slow call is enough; many quick ones make up for it.
 	p, _ := bench(t, RunConfig{Batch: 1, Workers: 1, Ahead: 10 * time.Millisecond}, 1)
 	p.finished(nil, time.Microsecond)
-	p.finished(nil, time.Second)
+	p.finished(nil, 40*time.Millisecond)
 	if p.ahead != 0 {
 		t.Errorf("%d ahead after a slow call", p.ahead)
 	}
