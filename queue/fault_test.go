@@ -205,7 +205,11 @@ func TestQueue_DequeueReplyLost(t *testing.T) {
 			}
 		}
 		awaitThat(t, "the leases end", func() bool {
-			again = append(again, dequeue(t, direct, 10).Tasks...)
+			got := dequeue(t, direct, 10).Tasks
+			if now := redisTime(t, rdb); len(got) > 0 && len(ends) == 3 && now.Before(ends[0].At) {
+				t.Fatalf("took %v at %v, before the leases end at %v", names(got), now, ends[0].At)
+			}
+			again = append(again, got...)
 			return len(again) >= 3
 		})
 		got := names(again)

@@ -17,8 +17,9 @@ import (
 )
 
 // TestRun_DueOddMilliseconds: given hundreds of tasks that fall due at odd
-// moments from 871 ms on, added with the latest first, none starts before its
-// moment by Redis's clock, and none waits for an idle worker to look by itself.
+// moments from 871 ms on, added with the latest first while the workers sleep until
+// something far away, none starts before its moment by Redis's clock, and none
+// waits for an idle worker to look by itself.
 func TestRun_DueOddMilliseconds(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -27,10 +28,12 @@ func TestRun_DueOddMilliseconds(t *testing.T) {
 		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
 		var mu sync.Mutex
 		started := make(map[string]time.Time)
-		for range 2 { // as two processes
-			other := redistest.Second(t, rdb)
-			start(t, newQueue(t, other, queue.Config{Prefix: prefix}), func(ctx context.Context, tasks []queue.Leased) []error {
-				now, err := other.Time(ctx).Result()
+		var asleep [2]<-chan struct{}
+		for i := range asleep { // as two processes
+			var other *queue.Queue
+			other, asleep[i] = sleeper(t, rdb, queue.Config{Prefix: prefix})
+			start(t, other, func(ctx context.Context, tasks []queue.Leased) []error {
+				now, err := rdb.Time(ctx).Result()
 				if err != nil {
 					t.Error(err)
 				}
@@ -45,6 +48,16 @@ func TestRun_DueOddMilliseconds(t *testing.T) {
 				return nil
 			}, queue.RunConfig{MaxIdle: never, OnError: tell(t)})
 		}
+		// Both sleep, and one is to look again when this falls due.
+		receive(t, "the first sleeps", asleep[0])
+		receive(t, "the second sleeps", asleep[1])
+		enqueue(t, q, queue.Task{ID: "far", Due: redisTime(t, rdb).Add(never / 2)})
+		select {
+		case <-asleep[0]:
+		case <-asleep[1]:
+		case <-time.After(patience):
+			t.Fatal("nobody looks at the far task")
+		}
 		due := make(map[string]time.Time)
 		begin := redisTime(t, rdb).Add(871 * time.Millisecond)
 		var tasks []queue.Task
@@ -58,7 +71,7 @@ func TestRun_DueOddMilliseconds(t *testing.T) {
 			enqueue(t, q, tasks[:10]...)
 			tasks = tasks[10:]
 		}
-		awaitThat(t, "all have started", func() bool { return stats(t, q) == queue.Stats{} })
+		awaitThat(t, "all have started", func() bool { return stats(t, q) == queue.Stats{Delayed: 1} })
 		mu.Lock()
 		defer mu.Unlock()
 		var late []time.Duration
@@ -258,13 +271,14 @@ func TestQueue_LowPriorityRuns(t *testing.T) {
 		const worth = 9 * time.Minute
 		prefix := redistest.Prefix(t)
 		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
-		came := make(map[string]time.Time)
-		var last time.Time
+		type span struct{ after, before time.Time } // when a task came, by the server's clock
+		came := make(map[string]span)
+		last := redisTime(t, rdb)
 		add := func() {
-			id := fmt.Sprintf("high%06d", len(came))
+			id, after := fmt.Sprintf("high%06d", len(came)), last
 			enqueue(t, q, queue.Task{ID: id, Priority: 9})
-			last = get(t, q, id).At
-			came[id] = last
+			last = redisTime(t, rdb)
+			came[id] = span{after, last}
 		}
 		for range 20 {
 			add()
@@ -285,11 +299,11 @@ func TestQueue_LowPriorityRuns(t *testing.T) {
 					return true
 				}
 				before++
-				if waited := came[task.ID].Sub(low); waited > worth {
+				if waited := came[task.ID].after.Sub(low); waited > worth {
 					t.Fatalf("%s came %v after the task of priority 0 and was taken first", task.ID, waited)
 				}
 				delete(came, task.ID)
-				came[task.ID+" taken"] = low
+				came[task.ID+" taken"] = span{}
 			}
 			return false
 		})
@@ -297,28 +311,44 @@ func TestQueue_LowPriorityRuns(t *testing.T) {
 			t.Errorf("%d tasks that were in front of it were taken first, want at least 20", before)
 		}
 		for id, at := range came {
-			if !strings.HasSuffix(id, " taken") && at.Sub(low) < worth {
-				t.Errorf("%s came %v after the task of priority 0, and waits although that was taken", id, at.Sub(low))
+			if !strings.HasSuffix(id, " taken") && at.before.Sub(low) < worth {
+				t.Errorf("%s came %v after the task of priority 0, and waits although that was taken", id, at.before.Sub(low))
 			}
 		}
 		t.Logf("%d tasks of priority 9 were taken first", before)
 	})
 }
 
-// TestQueue_OrderWithinOneMoment: given 1,000 tasks that come while the server's
-// clock stands still, from two processes and from another script, they are taken
-// in the order in which they came.
+// stepBack makes it as if the server's clock had been an hour ahead for all that
+// has come so far, and had just stepped back.
+func stepBack(t *testing.T, rdb *redis.Client, prefix string) {
+	t.Helper()
+	ctx := testContext(t)
+	ready, err := rdb.ZRangeWithScores(ctx, prefix+"ready", 0, -1).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range ready {
+		ready[i].Score += float64(time.Hour.Microseconds())
+	}
+	if err := rdb.ZAdd(ctx, prefix+"ready", ready...).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if err := rdb.IncrBy(ctx, prefix+"clock", time.Hour.Microseconds()).Err(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestQueue_OrderWithinOneMoment: given 1,000 tasks that come from two processes
+// and from another script, most of them while the stored arrival stands still
+// because the server's clock stepped back, they are taken in the order in which
+// they came.
 func TestQueue_OrderWithinOneMoment(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		prefix := redistest.Prefix(t)
 		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
 		other := newQueue(t, redistest.Second(t, rdb), queue.Config{Prefix: prefix})
-		// The last arrival was in a future that the clock has stepped back from.
-		future := redisTime(t, rdb).Add(time.Hour).UnixMicro()
-		if err := rdb.Set(testContext(t), prefix+"clock", future, 0).Err(); err != nil {
-			t.Fatal(err)
-		}
 		if err := rdb.Set(testContext(t), prefix+"stock", 1000, 0).Err(); err != nil {
 			t.Fatal(err)
 		}
@@ -326,6 +356,9 @@ func TestQueue_OrderWithinOneMoment(t *testing.T) {
 		for i, rest := 0, tasks; len(rest) > 0; i++ {
 			some := rest[:min(len(rest), 1+i*7%40)]
 			rest = rest[len(some):]
+			if i == 3 {
+				stepBack(t, rdb, prefix)
+			}
 			switch i % 3 {
 			case 0:
 				enqueue(t, q, some...)
