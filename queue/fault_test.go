@@ -278,6 +278,44 @@ func TestRun_AckReplyLost(t *testing.T) {
 	})
 }
 
+// TestRun_AckLost: given that Redis cannot be reached when a worker acknowledges,
+// the worker repeats it until it can, and nothing runs again.
+func TestRun_AckLost(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		prefix := redistest.Prefix(t)
+		direct := newQueue(t, rdb, queue.Config{Prefix: prefix})
+		client, p := proxied(t, rdb)
+		enqueue(t, direct, numbered(10)...)
+		var seen ledger
+		told := make(chan error, 1000)
+		// With these leases nothing but a repeated acknowledgement ends the tasks.
+		stop := start(t, newQueue(t, client, queue.Config{Prefix: prefix, Lease: never}), func(_ context.Context, tasks []queue.Leased) []error {
+			seen.add(tasks)
+			p.Refuse(true)
+			p.Sever()
+			return nil
+		}, queue.RunConfig{Batch: 10, Workers: 1, Ahead: -1, MaxIdle: never, OnError: func(err error) { told <- err }})
+		for range 3 {
+			if err := receive(t, "a failure", told); errors.Is(err, queue.ErrLeaseLost) {
+				t.Errorf("told of %v", err)
+			}
+		}
+		wantStats(t, direct, queue.Stats{Leased: 10})
+		p.Refuse(false)
+		awaitThat(t, "all is acknowledged", func() bool { return stats(t, direct) == queue.Stats{} })
+		stop()
+		if seen.distinct() != 10 {
+			t.Errorf("%d of 10 tasks ran", seen.distinct())
+		}
+		for id, n := range seen.runs {
+			if n != 1 {
+				t.Errorf("%s ran %d times", id, n)
+			}
+		}
+	})
+}
+
 // TestRun_ScriptFlushUnderLoad: given producers and two processes of workers,
 // when Redis is made to forget its scripts again and again, no call fails, and
 // every task is handled.
