@@ -140,15 +140,17 @@ func TestAhead_Extended(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		prefix := redistest.Prefix(t)
-		q := newQueue(t, rdb, queue.Config{Prefix: prefix, Lease: 400 * time.Millisecond})
+		q := newQueue(t, rdb, queue.Config{Prefix: prefix, Lease: time.Second})
 		admin := process(t, rdb, queue.Config{Prefix: prefix, Lease: time.Minute})
 		enqueue(t, q, slices.Concat(numbered(5), []queue.Task{{ID: "slow"}, {ID: "a"}, {ID: "b"}})...)
 		h := newBlockOn("slow")
-		stop := start(t, q, h.handle, queue.RunConfig{Batch: 1, Workers: 1, Ahead: farAhead, OnError: func(err error) { t.Error(err) }})
+		// They are handed back later than the lease would have ended; until then
+		// nobody else gets them.
+		stop := start(t, q, h.handle, queue.WithAheadLimit(queue.RunConfig{
+			Batch: 1, Workers: 1, Ahead: farAhead, OnError: func(err error) { t.Error(err) },
+		}, 1500*time.Millisecond))
 		receive(t, "the slow task", h.blocked)
 		waitFor(t, func() bool { return stats(t, q).Leased == 3 })
-		// They are handed back after half a second, later than the lease would have
-		// ended; until then nobody else gets them.
 		var got []queue.Leased
 		waitFor(t, func() bool {
 			got = append(got, dequeue(t, admin, 10).Tasks...)
@@ -170,11 +172,13 @@ func TestAhead_Extended(t *testing.T) {
 func TestAhead_LeaseLost(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		q := newQueue(t, rdb, queue.Config{Lease: 600 * time.Millisecond})
+		q := newQueue(t, rdb, queue.Config{Lease: 3 * time.Second})
 		enqueue(t, q, slices.Concat(numbered(5), []queue.Task{{ID: "slow"}, {ID: "a"}, {ID: "lost"}, {ID: "b"}})...)
 		h := newBlockOn("slow")
 		told := make(chan error, 100)
-		stop := start(t, q, h.handle, queue.RunConfig{Batch: 1, Workers: 1, Ahead: farAhead, OnError: func(err error) { told <- err }})
+		stop := start(t, q, h.handle, queue.WithAheadLimit(queue.RunConfig{
+			Batch: 1, Workers: 1, Ahead: farAhead, OnError: func(err error) { told <- err },
+		}, limit))
 		receive(t, "the slow task", h.blocked)
 		waitFor(t, func() bool { return stats(t, q).Leased == 4 })
 		ctx := testContext(t)

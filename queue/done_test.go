@@ -223,7 +223,7 @@ func wantKept(t testing.TB, rdb redis.UniversalClient, q *queue.Queue, want ...s
 func TestQueue_DoneTooOld(t *testing.T) {
 	t.Parallel()
 	eachFinish(t, func(t *testing.T, rdb redis.UniversalClient, finish func(testing.TB, *queue.Queue, ...queue.Leased) []queue.AckStatus) {
-		const keep = time.Minute
+		const keep = 10 * time.Minute
 		prefix := redistest.Prefix(t)
 		q := newQueue(t, rdb, queue.Config{Prefix: prefix, KeepDone: keep})
 		enqueue(t, q, queue.Task{ID: "a"}, queue.Task{ID: "b"}, queue.Task{ID: "c"}, queue.Task{ID: "d"}, queue.Task{ID: "e"})

@@ -1,5 +1,7 @@
 package queue
 
+import "time"
+
 // What the external tests of this package know of its inside.
 var (
 	AckHash      = ackScript.Hash()
@@ -12,3 +14,9 @@ var (
 
 // MaxUnsettled is maxUnsettled.
 const MaxUnsettled = maxUnsettled
+
+// WithAheadLimit sets how long what was fetched ahead waits before it is handed back.
+func WithAheadLimit(c RunConfig, d time.Duration) RunConfig {
+	c.aheadLimit = d
+	return c
+}

@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 }
 
 // limit is how long a test waits for something that should happen at once.
-const limit = 30 * time.Second
+const limit = 2 * time.Minute
 
 func testContext(t testing.TB) context.Context {
 	t.Helper()

@@ -878,9 +878,9 @@ func TestSchedule_Damaged(t *testing.T) {
 			noteTick(t, rdb, prefix, "bad", value)
 			var told complaints
 			stop := often(t, q, queue.ScheduleConfig{OnError: told.add}, plain("bad", "", queue.MissedAll), plain("good", "", queue.MissedAll))
-			waitFor(t, func() bool { return stats(t, q).Delayed > 0 })
+			waitFor(t, func() bool { s := stats(t, q); return s.Delayed+s.Ready > 0 })
 			stop()
-			added := list(t, q, queue.StateDelayed)
+			added := append(list(t, q, queue.StateDelayed), list(t, q, queue.StateReady)...)
 			if told.count(queue.ErrReply, `"bad"`) == 0 || slices.ContainsFunc(added, func(i queue.TaskInfo) bool { return !strings.HasPrefix(i.ID, "good@") }) {
 				t.Errorf("%q: told %v, added %+v", value, told.errs, added)
 			}

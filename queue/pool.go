@@ -18,6 +18,8 @@ type pool struct {
 	workers int
 	strict  bool
 	window  time.Duration // RunConfig.Ahead
+	// limitAhead is how long a task waits for a worker before it is handed back.
+	limitAhead time.Duration
 	sources []*source
 
 	mu       sync.Mutex
@@ -55,7 +57,8 @@ type place struct {
 func newPlace() place { return place{grant: make(chan int, 1), loaded: true} }
 
 func newPool(cfg RunConfig) *pool {
-	p := &pool{batch: cfg.Batch, workers: cfg.Workers, strict: cfg.Strict, window: cfg.Ahead}
+	setDefault(&cfg.aheadLimit, defaultAheadLimit)
+	p := &pool{batch: cfg.Batch, workers: cfg.Workers, strict: cfg.Strict, window: cfg.Ahead, limitAhead: cfg.aheadLimit}
 	p.work.L = &p.mu
 	return p
 }
@@ -295,7 +298,7 @@ func (p *pool) finished(b *batch, took time.Duration) {
 // watch hands back what was fetched ahead and has waited too long, because the
 // handlers have become slow since. It ends with quit.
 func (p *pool) watch(quit <-chan struct{}) {
-	tick := time.NewTicker(aheadLimit / 2)
+	tick := time.NewTicker(p.limitAhead / 2)
 	defer tick.Stop()
 	for {
 		select {
@@ -315,7 +318,7 @@ func (p *pool) watch(quit <-chan struct{}) {
 func (p *pool) overdue(s *source) []*haul {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.idle > 0 || len(s.hauls) == 0 || time.Since(s.hauls[0].at) <= aheadLimit {
+	if p.idle > 0 || len(s.hauls) == 0 || time.Since(s.hauls[0].at) <= p.limitAhead {
 		return nil
 	}
 	p.ahead = 0 // until a call shows that it may be more again

@@ -353,7 +353,7 @@ func TestPool_Overdue(t *testing.T) {
 			defer close(watched)
 			p.watch(quit)
 		}()
-		<-time.After(aheadLimit * 4 / 5)
+		<-time.After(defaultAheadLimit * 4 / 5)
 		p.fetched(s[0], brought(s[0], "a", 3, 1), true, true)
 		p.fetched(s[1], brought(s[1], "b", 0, 1), true, true)
 		synctest.Wait()
@@ -363,7 +363,7 @@ func TestPool_Overdue(t *testing.T) {
 		p.mu.Lock()
 		p.idle = 1
 		p.mu.Unlock()
-		<-time.After(aheadLimit * 4 / 5)
+		<-time.After(defaultAheadLimit * 4 / 5)
 		synctest.Wait()
 		if n := s[0].settler.pending.len(); n != 0 {
 			t.Fatalf("%d handed back, but a worker is free", n)
@@ -371,7 +371,7 @@ func TestPool_Overdue(t *testing.T) {
 		p.mu.Lock()
 		p.idle = 0
 		p.mu.Unlock()
-		<-time.After(aheadLimit / 2)
+		<-time.After(defaultAheadLimit / 2)
 		synctest.Wait()
 		if got := reasons(s[0]); got != "a2 a3" {
 			t.Fatalf("handed back %q, want a2 a3", got)

@@ -60,6 +60,9 @@ type RunConfig struct {
 	// OnError is told of failures of Redis, panics and lost leases. It is called
 	// from several goroutines and must not block. Default: nobody is told.
 	OnError func(error)
+	// aheadLimit is how long a task that was fetched ahead waits for a worker before
+	// it is handed back; only tests set it.
+	aheadLimit time.Duration
 }
 
 const (
@@ -73,11 +76,9 @@ const (
 	redisBackoffMax  = time.Second
 	// maxLinger bounds what RunConfig.Linger may ask for.
 	maxLinger = time.Second
-	// aheadLimit is how long a task that was fetched ahead waits for a worker
-	// before it is handed back.
-	aheadLimit   = 500 * time.Millisecond
-	defaultAhead = 10 * time.Millisecond
-	maxWeight    = 1000
+	defaultAheadLimit = 500 * time.Millisecond
+	defaultAhead      = 10 * time.Millisecond
+	maxWeight         = 1000
 )
 
 // Source is one of several queues that share the workers of RunAll.

@@ -110,7 +110,7 @@ func TestWorker_Abandoned(t *testing.T) {
 func TestWorker_OwnsTasks(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		q := newQueue(t, rdb, queue.Config{Lease: 300 * time.Millisecond, MaxAttempts: 1})
+		q := newQueue(t, rdb, queue.Config{Lease: time.Second, MaxAttempts: 1})
 		enqueue(t, q, numbered(20)...)
 		stop := start(t, q, func(_ context.Context, tasks []queue.Leased) []error {
 			began := redisTime(t, rdb)
@@ -118,7 +118,7 @@ func TestWorker_OwnsTasks(t *testing.T) {
 				for i, j := 0, len(tasks)-1; i < j; i, j = i+1, j-1 {
 					tasks[i], tasks[j] = tasks[j], tasks[i]
 				}
-				return redisTime(t, rdb).Sub(began) > 600*time.Millisecond
+				return redisTime(t, rdb).Sub(began) > 1500*time.Millisecond
 			})
 			errs := make([]error, len(tasks))
 			for i := range tasks {
