@@ -9,7 +9,6 @@ import (
 	"runtime/pprof"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -26,7 +25,8 @@ func TestDrain_Order(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		q := newQueue(t, rdb, queue.Config{MaxAttempts: 1})
-		enqueue(t, q, slices.Concat(numbered(30), []queue.Task{{ID: "slow"}})...)
+		rest := numbered(700)
+		enqueue(t, q, slices.Concat(numbered(1400)[:400], []queue.Task{{ID: "slow"}}, rest)...)
 		blocked := make(chan struct{})
 		end := launch(t, q, func(ctx context.Context, tasks []queue.Leased) []error {
 			if tasks[0].ID == "slow" {
@@ -37,10 +37,7 @@ func TestDrain_Order(t *testing.T) {
 			return nil
 		}, queue.RunConfig{Batch: 1, Workers: 1, Ahead: farAhead, Drain: 20 * time.Millisecond})
 		receive(t, "the slow task", blocked)
-		rest := numbered(700)
-		for chunk := range slices.Chunk(rest, 100) { // so that there are several fetches
-			enqueue(t, q, chunk...)
-		}
+		waitFor(t, func() bool { return stats(t, q).Leased > 100 }) // of more than one fetch
 		if err := end(); err != nil {
 			t.Fatal(err)
 		}
@@ -211,22 +208,24 @@ func TestDrain_Cycles(t *testing.T) {
 			}
 			produced <- nil
 		}()
-		cycle := func(stop <-chan struct{}, batch, workers int, ahead time.Duration) {
+		cycle := func(batch, workers int, ahead time.Duration) {
 			ctx, cancel := context.WithCancel(context.Background())
 			defer cancel()
-			var once sync.Once
+			var calls atomic.Int32
+			enough := 1 + rand.Int32N(20)
 			began := make(chan struct{})
 			ended := make(chan error, 1)
 			go func() {
 				ended <- q.Run(ctx, func(_ context.Context, tasks []queue.Leased) []error {
 					seen.add(tasks)
-					once.Do(func() { close(began) })
+					if calls.Add(1) == enough {
+						close(began)
+					}
 					return nil
 				}, queue.RunConfig{Batch: batch, Workers: workers, Ahead: ahead, OnError: func(err error) { t.Error(err) }})
 			}()
 			select {
 			case <-began:
-			case <-stop:
 			case <-time.After(time.Duration(rand.IntN(20)) * time.Millisecond):
 			}
 			cancel()
@@ -234,9 +233,8 @@ func TestDrain_Cycles(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		never := make(chan struct{})
 		for range cycles {
-			cycle(never, 1+rand.IntN(40), 1+rand.IntN(4), []time.Duration{-1, 0, 0, farAhead}[rand.IntN(4)])
+			cycle(1+rand.IntN(40), 1+rand.IntN(4), []time.Duration{-1, 0, 0, farAhead}[rand.IntN(4)])
 		}
 		if err := receive(t, "the producer", produced); err != nil {
 			t.Fatal(err)

@@ -10,6 +10,10 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/redistest"
 )
 
 // bench is a pool whose sources and workers the test plays.
@@ -551,4 +555,52 @@ func leases(name string, from, n int, until time.Time) []Leased {
 		tasks[i] = Leased{ID: fmt.Sprintf("%s%d", name, from+i), Token: "token", Attempt: 1, LeaseUntil: until, over: &over[i]}
 	}
 	return tasks
+}
+
+// cancels ends a context once a fetch has been answered.
+type cancels struct{ cancel func() }
+
+func (cancels) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (cancels) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (c cancels) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		if err == nil && len(cmd.Args()) > 2 {
+			c.cancel()
+		}
+		return err
+	}
+}
+
+// TestFetcher_TooLate: what comes after the end of Run is given to no worker.
+func TestFetcher_TooLate(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Embedded(t)
+	q, err := New(rdb, Config{Prefix: redistest.Prefix(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := q.Enqueue(t.Context(), Task{ID: "a"}, Task{ID: "b"}); err != nil {
+		t.Fatal(err)
+	}
+	p, s := bench(t, RunConfig{Batch: 2, Workers: 1, MaxIdle: time.Second}, 1)
+	s[0].Queue = q
+	p.free(1)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	rdb.AddHook(cancels{cancel})
+	f := fetcher{source: s[0], size: chunkTasks}
+	if err := f.turn(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if got := reasons(s[0]); got != "a b" || p.waiting != 0 || p.reserved != 0 {
+		t.Fatalf("handed back %q, %d wait and %d are reserved", got, p.waiting, p.reserved)
+	}
+	if len(s[0].keeper.hauls) != 0 {
+		t.Fatal("their leases are still extended")
+	}
 }

@@ -400,14 +400,13 @@ func TestSettler_Order(t *testing.T) {
 			want = append(want, fmt.Sprintf("t%06d", 1300-i))
 		}
 		enqueue(t, q, numbered(1300)...)
-		ready := make(chan struct{}, 3)
+		ready, release := make(chan struct{}, 3), make(chan struct{})
+		defer close(release)
 		// Three batches of 433, which are handed back when the drain is spent.
-		end := launch(t, q, func(ctx context.Context, tasks []queue.Leased) []error {
+		end := launch(t, q, func(context.Context, []queue.Leased) []error {
 			ready <- struct{}{}
-			if len(tasks) > 0 {
-				select {} // abandoned
-			}
-			return []error{ctx.Err()}
+			<-release
+			return nil
 		}, queue.RunConfig{Batch: 433, Workers: 3, Drain: time.Millisecond})
 		for range 3 {
 			receive(t, "a handler", ready)
