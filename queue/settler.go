@@ -3,6 +3,7 @@ package queue
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 )
@@ -55,7 +56,8 @@ func (t *settler) add(until time.Time, o results) {
 	}
 	t.pending.done = append(t.pending.done, o.done...)
 	t.pending.then = append(t.pending.then, o.then...)
-	t.pending.back = append(t.pending.back, o.back...)
+	// What is handed back later goes in front, as it would with a call of its own.
+	t.pending.back = slices.Insert(t.pending.back, 0, o.back...)
 	if until.After(t.until) {
 		t.until = until
 	}
