@@ -366,9 +366,16 @@ func TestRun_RedisKilledUnderLoad(t *testing.T) {
 		added, handled := p.confirmed.Load(), seen.distinct()
 		awaitThat(t, "they work", func() bool { return p.confirmed.Load() > added+100 && seen.distinct() > handled+100 })
 	}
-	for range 3 {
+	for round := range 3 {
 		work()
-		if err := errors.Join(server.Kill(), server.Start()); err != nil {
+		if err := server.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		if round == 0 { // long enough for everyone to fail more than once or twice
+			before := failures.Load()
+			awaitThat(t, "the workers fail again and again", func() bool { return failures.Load() >= before+12 })
+		}
+		if err := server.Start(); err != nil {
 			t.Fatal(err)
 		}
 	}
