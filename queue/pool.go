@@ -20,7 +20,7 @@ type pool struct {
 	window  time.Duration // RunConfig.Ahead
 	// limitAhead is how long a task waits for a worker before it is handed back.
 	limitAhead time.Duration
-	sources []*source
+	sources    []*source
 
 	mu       sync.Mutex
 	work     sync.Cond // there is some, or the pool is closed

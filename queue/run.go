@@ -75,7 +75,7 @@ const (
 	redisBackoffBase = 50 * time.Millisecond
 	redisBackoffMax  = time.Second
 	// maxLinger bounds what RunConfig.Linger may ask for.
-	maxLinger = time.Second
+	maxLinger         = time.Second
 	defaultAheadLimit = 500 * time.Millisecond
 	defaultAhead      = 10 * time.Millisecond
 	maxWeight         = 1000
