@@ -16,7 +16,7 @@ import (
 func TestKeeper_Many(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		const lease = time.Second
+		const lease = 3 * time.Second
 		q := newQueue(t, rdb, queue.Config{Lease: lease})
 		enqueue(t, q, numbered(1200)...)
 		running, release := make(chan struct{}, 3), make(chan struct{})
@@ -32,7 +32,7 @@ func TestKeeper_Many(t *testing.T) {
 			receive(t, "a handler", running)
 		}
 		began := redisTime(t, rdb)
-		waitFor(t, func() bool { return redisTime(t, rdb).Sub(began) > 2*lease })
+		waitFor(t, func() bool { return redisTime(t, rdb).Sub(began) > lease*3/2 })
 		// Those that no handler has yet may come, but none a second time.
 		f := dequeue(t, q, 512)
 		for _, task := range f.Tasks {
