@@ -443,7 +443,8 @@ func TestPool_Abandon(t *testing.T) {
 		if len(s[0].keeper.hauls) != 0 {
 			t.Fatal("their leases are still extended")
 		}
-		if _, first := running[0].end(); first {
+		s[0].r.finish(running[0], nil, 0)
+		if n := len(s[0].settler.pending.done); n != 0 {
 			t.Fatal("an abandoned handler can still settle")
 		}
 	})
