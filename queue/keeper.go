@@ -104,15 +104,18 @@ func (k *keeper) extend(ctx context.Context) bool {
 	var tasks []Leased
 	var first time.Time
 	for _, h := range k.held() {
-		if end := h.until(); time.Until(end) < q.cfg.Lease*2/3 {
-			due = append(due, h)
-			if first.IsZero() || end.Before(first) {
-				first = end
-			}
-			for i := range h.tasks {
-				if !h.tasks[i].over.Load() {
-					tasks = append(tasks, h.tasks[i])
-				}
+		end := h.until()
+		// One that has ended may still be worked on. It must not cost the others their time.
+		if left := time.Until(end); left <= 0 || left >= q.cfg.Lease*2/3 {
+			continue
+		}
+		due = append(due, h)
+		if first.IsZero() || end.Before(first) {
+			first = end
+		}
+		for i := range h.tasks {
+			if !h.tasks[i].over.Load() {
+				tasks = append(tasks, h.tasks[i])
 			}
 		}
 	}

@@ -605,3 +605,38 @@ func TestFetcher_TooLate(t *testing.T) {
 		t.Fatal("their leases are still extended")
 	}
 }
+
+// TestKeeper_OneEnded: a lease that was lost, and whose handler still runs, is no
+// reason to lose the others.
+func TestKeeper_OneEnded(t *testing.T) {
+	t.Parallel()
+	q, err := New(redistest.Embedded(t), Config{Prefix: redistest.Prefix(t), Lease: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := q.Enqueue(t.Context(), Task{ID: "a"}, Task{ID: "b"}); err != nil {
+		t.Fatal(err)
+	}
+	_, s := bench(t, RunConfig{}, 1)
+	s[0].Queue = q
+	var hauls [2]*haul
+	for i := range hauls {
+		f, err := q.Dequeue(t.Context(), 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		hauls[i] = newHaul(s[0], f.Tasks)
+		s[0].keeper.add(hauls[i])
+	}
+	now := time.Now()
+	hauls[0].end, hauls[1].end = now.Add(-time.Second), now.Add(time.Minute)
+	if !s[0].keeper.extend(t.Context()) {
+		t.Fatal("it failed")
+	}
+	if end := hauls[1].until(); end.Before(now.Add(time.Hour)) {
+		t.Fatalf("the other ends at %v and was not extended", end)
+	}
+	if end := hauls[0].until(); end.After(now) {
+		t.Fatalf("what has ended was extended to %v", end)
+	}
+}
