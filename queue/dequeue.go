@@ -22,6 +22,9 @@ type Fetched struct {
 	// More says that another Dequeue would find tasks now. It is false where a
 	// limit of the queue holds them back.
 	More bool
+
+	birth string // of the queue: random, and another one after Redis lost everything
+	takes int64  // how many calls have taken tasks since; never less unless Redis went back in time
 }
 
 // Dequeue takes up to n (1 to 512) ready tasks under a lease of Config.Lease. It
@@ -56,8 +59,11 @@ func (q *Queue) dequeue(ctx context.Context, n int, horizon time.Duration) (Fetc
 	return f, nil
 }
 
+// fetchedHead is how many fields come before the tasks.
+const fetchedHead = 4
+
 func parseFetched(reply []string, token string, until time.Time) (Fetched, error) {
-	if len(reply) < 2 || (len(reply)-2)%3 != 0 {
+	if len(reply) < fetchedHead || (len(reply)-fetchedHead)%3 != 0 {
 		return Fetched{}, fmt.Errorf("%w: %d fields", ErrReply, len(reply))
 	}
 	next, err := strconv.ParseInt(reply[1], 10, 64)
@@ -65,7 +71,11 @@ func parseFetched(reply []string, token string, until time.Time) (Fetched, error
 		return Fetched{}, fmt.Errorf("%w: %w", ErrReply, err)
 	}
 	f := Fetched{More: reply[0] == "1", Next: time.Duration(next) * time.Millisecond}
-	reply = reply[2:]
+	if f.takes, err = strconv.ParseInt(reply[3], 10, 64); err != nil {
+		return Fetched{}, fmt.Errorf("%w: %w", ErrReply, err)
+	}
+	f.birth = reply[2]
+	reply = reply[fetchedHead:]
 	f.Tasks = make([]Leased, 0, len(reply)/3)
 	over := make([]atomic.Bool, len(reply)/3)
 	var head, value string

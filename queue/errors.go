@@ -20,6 +20,10 @@ var (
 	ErrDraining = errors.New("queue: draining")
 	// ErrAbandoned: Run ended while a handler that ignores its context was still running. Its tasks were handed back.
 	ErrAbandoned = errors.New("queue: handler abandoned")
+	// ErrDataLost: Redis forgot something of the queue, such as after a restart without
+	// its file, or a failover to a replica that lagged. Run tells OnError; tasks that
+	// are gone have to be added again by whoever knows of them.
+	ErrDataLost = errors.New("queue: redis lost data")
 	// ErrReply: Redis answered a script with something it cannot have returned.
 	ErrReply = errors.New("queue: unexpected reply")
 )

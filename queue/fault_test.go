@@ -426,12 +426,17 @@ func TestRun_RedisLosesAll(t *testing.T) {
 	awaitThat(t, "it goes on", func() bool { return stats(t, q) == queue.Stats{} })
 	stop()
 	close(told)
-	lost := false
+	var lease, data int
 	for err := range told {
-		lost = lost || errors.Is(err, queue.ErrLeaseLost)
+		if errors.Is(err, queue.ErrLeaseLost) {
+			lease++
+		}
+		if errors.Is(err, queue.ErrDataLost) {
+			data++
+		}
 	}
-	if !lost {
-		t.Error("OnError was not told of the lost lease")
+	if lease == 0 || data != 1 {
+		t.Errorf("OnError was told %d times of lost leases and %d times of lost data, want it of some and once", lease, data)
 	}
 	if seen.distinct() != 3 || seen.runs["t000007"] != 1 || seen.runs["new"] != 1 || seen.runs["held again"] != 1 {
 		t.Errorf("handled %v, want the three tasks that were added afterwards, once each", seen.runs)

@@ -2,6 +2,7 @@ package queue
 
 import (
 	"context"
+	"fmt"
 	"time"
 )
 
@@ -33,6 +34,8 @@ type fetcher struct {
 	*source
 	size      int       // how many tasks are asked for at most
 	nextFetch time.Time // when lingering ends
+	birth     string    // of the queue, and how many calls had taken tasks,
+	takes     int64     // when it last looked
 	// woken: it was told that there may be something, and nobody else was.
 	woken bool
 }
@@ -56,6 +59,7 @@ func (f *fetcher) turn(ctx context.Context) error {
 		return err
 	}
 	f.woken = false
+	f.compare(got)
 	f.size = min(2*f.size, chunkTasks)
 	if len(got.Tasks) == 0 {
 		pool.fetched(f.source, nil, got.More, got.More)
@@ -121,6 +125,21 @@ func (f *fetcher) leave(ctx context.Context) (int, error) {
 		pool.withdraw(f.source)
 		return 0, nil
 	}
+}
+
+// compare reports when the queue is another than the one it knew, or that one as
+// it was some time ago. What was lost behind the last call that took tasks, or has
+// been made up for in number by others' calls, is not seen.
+func (f *fetcher) compare(got Fetched) {
+	switch {
+	case got.birth == "":
+		return // nothing is known
+	case f.birth != "" && got.birth != f.birth:
+		f.r.cfg.OnError(fmt.Errorf("fetch tasks: %w: the queue was made anew", ErrDataLost))
+	case got.birth == f.birth && got.takes < f.takes:
+		f.r.cfg.OnError(fmt.Errorf("fetch tasks: %w: %d fetches are missing", ErrDataLost, f.takes-got.takes))
+	}
+	f.birth, f.takes = got.birth, got.takes
 }
 
 func (f *fetcher) fetch(ctx context.Context, n int) (Fetched, error) {

@@ -138,6 +138,9 @@ func parseStats(reply []string) (s Stats, err error) {
 		OldestReady: time.Duration(n[5]) * time.Microsecond, Paused: n[6] == 1,
 	}
 	for counts := reply[fixed:]; len(counts) > 0; counts = counts[2:] {
+		if counts[0] == "birth" { // no number; see dequeue.lua
+			continue
+		}
 		value, err := strconv.ParseInt(counts[1], 10, 64)
 		if err != nil {
 			return Stats{}, fmt.Errorf("%w: count %q: %w", ErrReply, counts[0], err)

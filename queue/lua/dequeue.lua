@@ -11,7 +11,8 @@
 --
 -- Returns strings: "1" where more is to be had now, else "0"; ms until it is worth looking again: until the next
 --       delayed task or lease end falls due, or a limit that holds ready tasks back gives way; "-1" where that
---       is not known; then per task: id, payload, "attempt,priority[,option]*"
+--       is not known; the queue's birth mark, "" where it could not be read; how many calls have taken tasks since
+--       then; then per task: id, payload, "attempt,priority[,option]*"
 -- Atomic because a task must leave one set and enter the other as one step, because a lease that expired
 -- must be reclaimed by exactly one of those who look, and because a limit that is looked at in one step
 -- and used up in another is none.
@@ -106,7 +107,7 @@ local function promote()
   end)
 end
 
-local reply, filled = {'0', '-1'}, 2
+local reply, filled = {'0', '-1', '', '0'}, 4
 
 -- How long tasks waited: of up to 16 all are looked at, of more 16 that are evenly spaced in their order, each
 -- standing for its neighbours. A bucket's number is that of its upper bound in ms; there is one more without.
@@ -202,6 +203,18 @@ local function take()
   end
 end
 
+-- A mark that is another than before, or a number that went back, tells whoever looks that Redis lost data.
+local function mark()
+  local takes = given > 0 and queue_tally('takes', 1) or redis.pcall('HGET', KEYS[13], 'takes')
+  local birth = redis.pcall('HGET', KEYS[13], 'birth')
+  if birth == false and redis.pcall('HSET', KEYS[13], 'birth', ARGV[3]) == 1 then
+    birth = ARGV[3]
+  end
+  if type(birth) == 'string' then
+    reply[3], reply[4] = birth, tostring(tonumber(takes or 0) or 0)
+  end
+end
+
 if redis.call('EXISTS', KEYS[11]) == 1 then
   return reply
 end
@@ -246,4 +259,5 @@ end
 if more or (given > 0 and next_ms and next_ms < tonumber(ARGV[7])) then
   queue_wake(0)
 end
+mark()
 return reply
