@@ -640,3 +640,72 @@ func TestKeeper_OneEnded(t *testing.T) {
 		t.Fatalf("what has ended was extended to %v", end)
 	}
 }
+
+// TestSettler_LaterInFront: what is handed back later goes in front, told with one call or two.
+func TestSettler_LaterInFront(t *testing.T) {
+	t.Parallel()
+	p, s := bench(t, RunConfig{Batch: 1, Workers: 1}, 1)
+	p.fetched(s[0], brought(s[0], "a", 0, 2), true, true)
+	p.fetched(s[0], brought(s[0], "a", 2, 1), true, true)
+	s[0].handBack([]*haul{brought(s[0], "b", 0, 2)}, "handed back")
+	s[0].handBack(p.clear(s[0]), "handed back")
+	if got := reasons(s[0]); got != "a0 a1 a2 b0 b1" {
+		t.Fatalf("handed back %q", got)
+	}
+}
+
+// TestQueue_Pass: a wake-up is passed on where there is something to take, and only there.
+func TestQueue_Pass(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		q, err := New(rdb, Config{Prefix: redistest.Prefix(t), Lease: time.Minute})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx := t.Context()
+		want := func(ready bool, from, to time.Duration) {
+			t.Helper()
+			got, next, err := q.pass(ctx)
+			if err != nil || got != ready || next < from || next > to {
+				t.Fatalf("%v, %v, %v; want %v and %v to %v", got, next, err, ready, from, to)
+			}
+			n, err := rdb.Del(ctx, q.keys.wake).Result()
+			if err != nil || n == 1 != ready {
+				t.Fatalf("%d tokens, %v", n, err)
+			}
+		}
+		add := func(task Task) {
+			t.Helper()
+			if _, err := q.Enqueue(ctx, task); err != nil {
+				t.Fatal(err)
+			}
+			if err := rdb.Del(ctx, q.keys.wake).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want(false, -time.Millisecond, -time.Millisecond)
+		add(Task{ID: "later", Due: time.Now().Add(time.Hour)})
+		want(false, 50*time.Minute, time.Hour)
+		add(Task{ID: "now"})
+		want(true, 0, 0)
+		if err := q.Pause(ctx); err != nil {
+			t.Fatal(err)
+		}
+		want(false, -time.Millisecond, -time.Millisecond)
+		if err := q.Resume(ctx); err != nil {
+			t.Fatal(err)
+		}
+		f, err := q.Dequeue(ctx, 1)
+		if err != nil || len(f.Tasks) != 1 {
+			t.Fatalf("%v, %v", f, err)
+		}
+		if err := rdb.Del(ctx, q.keys.wake).Err(); err != nil {
+			t.Fatal(err)
+		}
+		want(false, time.Second, time.Minute) // the lease
+		if err := rdb.ZAdd(ctx, q.keys.all[2], redis.Z{Score: 1, Member: "now"}).Err(); err != nil {
+			t.Fatal(err)
+		}
+		want(true, 0, 0)
+	})
+}
