@@ -35,7 +35,7 @@ func TestDrain_Order(t *testing.T) {
 				return []error{ctx.Err()}
 			}
 			return nil
-		}, queue.RunConfig{Batch: 1, Workers: 1, Ahead: farAhead, Drain: 20 * time.Millisecond})
+		}, queue.RunConfig{Batch: 1, Workers: 1, Ahead: farAhead, Drain: time.Second})
 		receive(t, "the slow task", blocked)
 		waitFor(t, func() bool { return stats(t, q).Leased > 100 }) // of more than one fetch
 		if err := end(); err != nil {

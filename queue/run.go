@@ -43,6 +43,7 @@ type RunConfig struct {
 	Ahead time.Duration
 	// Strict serves the sources of RunAll in the order given: one is fetched from
 	// only when those before it have nothing ready. Otherwise their weights count.
+	// Either way a fetch that fails, or takes longer than half a second, is not waited for.
 	Strict bool
 	// Drain is how long running handlers get after the context of Run ended.
 	// Default 10 s. What is not finished then is handed back.
