@@ -78,6 +78,16 @@ func (p *specPlace) holders(t *testing.T, name, value string) (n int) {
 	return n
 }
 
+// everywhere waits until every node holds the lock, also those of a quorum that
+// grant it when the majority is complete: what is done to the keys before that
+// they would not notice.
+func (p *specPlace) everywhere(t *testing.T, l *Lock) {
+	t.Helper()
+	eventually(t, "every node holds the lock", func() bool {
+		return p.holders(t, l.Resource(), l.GuardValue()) == len(p.nodes)
+	})
+}
+
 // inLine waits until so many stand in the queue. Where there is none it does
 // not matter whether they have asked already.
 func (p *specPlace) inLine(t *testing.T, name string, n int64) {
@@ -201,7 +211,7 @@ func TestConformance(t *testing.T) {
 			t.Parallel()
 			p := &specPlace{poll: often}
 			for range nodes {
-				p.nodes = append(p.nodes, redistest.Embedded(t))
+				p.nodes = append(p.nodes, quorumClient(t, redistest.Embedded(t).Options().Addr, nil))
 			}
 			run(t, p)
 		})
@@ -209,13 +219,7 @@ func TestConformance(t *testing.T) {
 			t.Parallel()
 			p := &specPlace{poll: often}
 			for range nodes {
-				rdb := redis.NewClient(redistest.Options(redistest.Real(t, "--appendonly", "no").Addr()))
-				t.Cleanup(func() {
-					if err := rdb.Close(); err != nil {
-						t.Error(err)
-					}
-				})
-				p.nodes = append(p.nodes, rdb)
+				p.nodes = append(p.nodes, quorumClient(t, redistest.Real(t, "--appendonly", "no").Addr(), nil))
 			}
 			run(t, p)
 		})
@@ -530,23 +534,21 @@ func specDeadHolder(t *testing.T, p *specPlace) {
 	p.clean(t, name)
 }
 
-// specLosable are settings with which a loss is noticed at a renewal soon, and
-// the deadline comes much later.
-var specLosable = Config{TTL: 4500 * time.Millisecond}
-
 func specKeyDeleted(t *testing.T, p *specPlace) {
 	name := resource(t)
-	m := p.manager(t, specLosable)
+	m := p.manager(t, slow)
 	l := mustAcquire(t, m, name)
+	p.everywhere(t, l)
 	// Given a holder, when a stranger deletes its key,
 	p.each(t, name, func(ctx context.Context, rdb redis.UniversalClient, k *keys) error {
 		return rdb.Del(ctx, k[keyLock]).Err()
 	})
-	// then its writes are refused from then on, and its context ends because
-	// Redis said so, not because time ran out.
+	// then its writes are refused from then on, and at its next renewal its
+	// context ends because Redis said so.
 	if n := p.accepts(t, l); n != 0 {
 		t.Errorf("the guard lets it write on %d nodes", n)
 	}
+	renewNow(l)
 	specCause(t, l, ErrLost, ErrNotHeld)
 	specIs(t, l.Release(t.Context()), ErrNotHeld, ErrLost)
 	specIs(t, l.Extend(t.Context(), time.Second), ErrLost)
@@ -793,6 +795,7 @@ func specForceRelease(t *testing.T, p *specPlace) {
 	m, admin := p.manager(t, slow), p.manager(t, slow)
 	// Given a holder and a waiter,
 	l := mustAcquire(t, m, name)
+	p.everywhere(t, l)
 	next := acquireAsync(ctx, admin, name)
 	p.inLine(t, name, 1)
 	// when the lock is taken by force, then the holder can write no more,

@@ -34,7 +34,7 @@ func embeddedNodes(t *testing.T) quorumNodes {
 	t.Helper()
 	var nodes quorumNodes
 	for range quorumSize {
-		nodes = append(nodes, redistest.Embedded(t))
+		nodes = append(nodes, quorumClient(t, redistest.Embedded(t).Options().Addr, nil))
 	}
 	return nodes
 }
@@ -67,6 +67,8 @@ func quorumClient(t *testing.T, addr string, change func(*redis.Options)) *redis
 	t.Helper()
 	opts := redistest.Options(addr)
 	opts.DialerRetries = 1
+	// What bounds a call is its context, which a manager has for each.
+	opts.ReadTimeout, opts.WriteTimeout = patience, patience
 	// After so many failed dials a pool would answer from memory for a second,
 	// on a goroutine that outlives it.
 	opts.PoolSize, opts.PipelinePoolSize = 1<<14, 1<<14
@@ -201,7 +203,7 @@ func TestQuorum(t *testing.T) {
 	}{
 		// An embedded node takes long for a script, and those that wait ask often.
 		"embedded": {embeddedNodes, quorumContention(4, 40)},
-		"redis":    {func(t *testing.T) quorumNodes { _, nodes := realNodes(t); return nodes }, quorumContention(16, 120)},
+		"redis":    {func(t *testing.T) quorumNodes { _, nodes := realNodes(t); return nodes }, quorumContention(8, 100)},
 	} {
 		t.Run(engine, func(t *testing.T) {
 			t.Parallel()
@@ -486,7 +488,7 @@ func quorumContention(goroutines int, rounds int64) func(*testing.T, quorumNodes
 	return func(t *testing.T, nodes quorumNodes) {
 		ctx, name := testContext(t), resource(t)
 		cfg := quorumSlow
-		cfg.Poll = 20 * time.Millisecond
+		cfg.Poll = 40 * time.Millisecond // less often than a try lasts, or the votes split for ever
 		managers := []*Manager{nodes.manager(t, cfg), nodes.manager(t, cfg)}
 		var begun, inside, last, done atomic.Int64
 		var all sync.WaitGroup
