@@ -117,7 +117,7 @@ func TestQueue_PriorityAges(t *testing.T) {
 			t.Fatal(err)
 		}
 		take(t, q, "aged", "high")
-		waitFor(t, func() bool { return redisTime(t, rdb).Sub(now) > 100*time.Millisecond })
+		waitFor(t, func() bool { return redisTime(t, rdb).Sub(now) > 102*time.Millisecond }) // due is rounded up
 		take(t, q, "late high", "old", "young")
 	})
 }
