@@ -112,7 +112,7 @@ func sendAs(t *testing.T, v *Inventory, s *shop, value string, fence int64, requ
 // dead returns a lock of the item whose holder has stalled: it renews no more.
 func dead(t *testing.T, s *shop, ttl time.Duration) *lock.Lock {
 	t.Helper()
-	gone := redis.NewClient(redistest.Options(s.rdb.Options().Addr))
+	gone := redistest.Second(t, s.rdb)
 	locks := newLocks(t, gone, lock.Config{TTL: ttl, ClaimTTL: ttl, Liveness: 10 * time.Millisecond})
 	l, err := locks.Acquire(testContext(t), keys{1}.lock(s.item))
 	if err != nil {

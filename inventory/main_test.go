@@ -58,8 +58,8 @@ type stored struct {
 	past  map[string][]Holding // orders that are no longer in the queue
 	err   error
 	loads int
-	// before runs at the start of Sale.
-	before func(ctx context.Context) error
+	// before runs before Sale looks at anything, after when it has told all.
+	before, after func(ctx context.Context) error
 }
 
 func (s *stored) Epoch(context.Context) (int64, error) {
@@ -72,8 +72,7 @@ var errNoItem = errors.New("no such item")
 
 func (s *stored) Sale(ctx context.Context, item string, each func(Holding) error) (Sale, error) {
 	s.mu.Lock()
-	sale, ok := s.sales[item]
-	past, err, before := s.past[item], s.err, s.before
+	before, after := s.before, s.after
 	s.loads++
 	s.mu.Unlock()
 	if before != nil {
@@ -81,6 +80,10 @@ func (s *stored) Sale(ctx context.Context, item string, each func(Holding) error
 			return Sale{}, err
 		}
 	}
+	s.mu.Lock()
+	sale, ok := s.sales[item]
+	past, err := slices.Clone(s.past[item]), s.err
+	s.mu.Unlock()
 	if err != nil {
 		return Sale{}, err
 	}
@@ -105,6 +108,9 @@ func (s *stored) Sale(ctx context.Context, item string, each func(Holding) error
 		}
 		return add(Holding{Buyer: o.buyer, IdempotencyKey: o.key, OrderID: id, Quantity: o.quantity, Counts: true})
 	})
+	if err == nil && after != nil {
+		err = after(ctx)
+	}
 	return sale, err
 }
 
@@ -135,7 +141,7 @@ func parseSold(id string, payload []byte) sold {
 
 // shop is one Redis with a queue and a source, on which inventories sell.
 type shop struct {
-	rdb    *redis.Client
+	rdb    redis.UniversalClient
 	queue  *queue.Queue
 	source *stored
 	item   string
@@ -146,7 +152,7 @@ func open(stock, perUser int64) Sale {
 	return Sale{Left: stock, PerUserLimit: perUser, OpensAt: time.Now().Add(-time.Hour), Control: "open", Version: 1}
 }
 
-func newShop(t testing.TB, rdb *redis.Client, sale Sale, maxQueue int) *shop {
+func newShop(t testing.TB, rdb redis.UniversalClient, sale Sale, maxQueue int) *shop {
 	t.Helper()
 	// The partition's tag is fixed, so what keeps tests apart is the item's
 	// name and the queue's.
