@@ -11,6 +11,7 @@ import (
 // conn runs statements: a gorm transaction's connection, or a preparedTx.
 type conn interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
@@ -87,6 +88,14 @@ func (t preparedTx) ExecContext(ctx context.Context, query string, args ...any) 
 	return t.tx.ExecContext(ctx, query, args...)
 }
 
+// QueryContext runs the query; one that was not prepared is run as text.
+func (t preparedTx) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
+	if stmt := t.p.get(query); stmt != nil {
+		return t.tx.StmtContext(ctx, stmt).QueryContext(ctx, args...) //nolint:sqlclosecheck // the end of the transaction closes it
+	}
+	return t.tx.QueryContext(ctx, query, args...)
+}
+
 // QueryRowContext runs the query; one that was not prepared is run as text.
 func (t preparedTx) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
 	if stmt := t.p.get(query); stmt != nil {
@@ -118,4 +127,23 @@ func (s *Store) transact(ctx context.Context, texts []string, fn func(c conn) er
 		return fmt.Errorf("commit: %w", err)
 	}
 	return nil
+}
+
+// still runs fn while nothing is written to the database, by any process. fn
+// reads through c; what it would write is undone.
+func (s *Store) still(ctx context.Context, fn func(c conn) error) (err error) {
+	db, err := s.write.DB()
+	if err != nil {
+		return err
+	}
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return wrap("hold the database still", err)
+	}
+	defer func() {
+		if rerr := tx.Rollback(); rerr != nil && !errors.Is(rerr, sql.ErrTxDone) { // ctx's end has undone it already
+			err = errors.Join(err, fmt.Errorf("roll back: %w", rerr))
+		}
+	}()
+	return fn(tx)
 }

@@ -3,6 +3,7 @@ package order
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"gorm.io/gorm"
 
@@ -81,6 +82,9 @@ func (s Status) holds() bool {
 func pendingTasks(ctx context.Context, q Tasks, item string) (map[string]task, error) {
 	pending := make(map[string]task)
 	err := q.Scan(ctx, func(id string, payload []byte) error {
+		if strings.HasPrefix(id, expiryPrefix) {
+			return nil
+		}
 		t, err := parseTask(id, payload)
 		if err == nil && t.ItemID == item {
 			pending[id] = t
@@ -139,17 +143,51 @@ func (s *Service) Ledger(ctx context.Context, item string) (Ledger, error) {
 		return Ledger{}, err
 	}
 	var l Ledger
-	err := s.Stock.Frozen(ctx, item, func(ctx context.Context, left int64) error {
+	err := s.Stock.Frozen(ctx, item, func(ctx context.Context, _ int64) error {
 		pending, err := pendingTasks(ctx, s.Tasks[s.Stock.Partition(item)], item)
 		if err != nil {
 			return err
 		}
 		return s.Store.snapshot(ctx, func(tx *gorm.DB) error {
+			left, err := s.leftNow(ctx, tx, item)
+			if err != nil {
+				return err
+			}
 			l, err = ledgerOf(tx, item, left, pending)
 			return err
 		})
 	})
 	return l, err
+}
+
+// leftNow reads the units left at the instant that tx sees from then on. The
+// units of a closed order come back without the item's lock; so that none is on
+// its way, the database is kept from closing orders until all that are closed
+// have come back, and both sides have been read.
+func (s *Service) leftNow(ctx context.Context, tx *gorm.DB, item string) (int64, error) {
+	var left int64
+	err := s.Store.still(ctx, func(c conn) error {
+		owed, err := readReturns(ctx, c, returnsOfItem, item)
+		if err != nil {
+			return err
+		}
+		if len(owed) > 0 {
+			// One that the loaded sale does not know was not counted by it either.
+			if _, err := s.Returns.ask(ctx, item, owed); err != nil {
+				return fmt.Errorf("give back orders of %s: %w: %w", item, inventory.ErrUnavailable, err)
+			}
+		}
+		units, err := s.Stock.Left(ctx, []string{item})
+		if err != nil {
+			return fmt.Errorf("%w: %w", inventory.ErrUnavailable, err)
+		}
+		if left = units[0]; left < 0 {
+			return fmt.Errorf("sale of %s: %w", item, inventory.ErrRebuilding)
+		}
+		_, err = readItem(tx, item) // a transaction sees the database as at its first read
+		return err
+	})
+	return left, err
 }
 
 func ledgerOf(tx *gorm.DB, item string, left int64, pending map[string]task) (Ledger, error) {

@@ -225,7 +225,7 @@ func TestService_Ledger(t *testing.T) {
 		s.work()
 		s.drained()
 		want("awaiting payment", Ledger{Initial: 50, Left: 43, Held: 7})
-		if err := s.store.write.Exec("UPDATE orders SET status = 'paid' WHERE id = ?", placed.Order.ID).Error; err != nil {
+		if _, err := s.service.Pay(testContext(t), placed.Order.ID, Payment{"psp", 3 * 1999, "EUR"}); err != nil {
 			t.Fatal(err)
 		}
 		want("paid", Ledger{Initial: 50, Left: 43, Held: 4, Sold: 3})

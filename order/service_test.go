@@ -586,3 +586,15 @@ func (noStock) Left(_ context.Context, items []string) ([]int64, error) {
 	}
 	return left, nil
 }
+
+// stuck is a queue in which every order waits for ever.
+type stuck struct {
+	Tasks
+	seen func()
+}
+
+func (q stuck) Get(_ context.Context, id string) (queue.TaskInfo, error) {
+	q.seen()
+	t := bought(id, "item", "u", "k", 1)
+	return queue.TaskInfo{ID: id, Payload: []byte(t.payload())}, nil
+}
