@@ -131,6 +131,8 @@ func (s *Service) Place(ctx context.Context, p Purchase) (Placed, error) {
 		return placed, nil
 	case placed.Order.Reason == reasonDuplicate:
 		return s.original(ctx, placed)
+	case placed.Order.Reason == reasonFailed:
+		return placed, nil // the sale refused nothing; the order says what became of it
 	}
 	return Placed{}, refusalOf(placed.Order.Reason)
 }

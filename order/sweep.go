@@ -20,19 +20,22 @@ const (
 )
 
 // Sweeper finishes what was left undone: it expires orders whose task was lost
-// with Redis, and gives back units that nobody gave back because a process died
-// or Redis was away. Any number of sweepers may run at once and beside the
+// with Redis, gives back units that nobody gave back because a process died or
+// Redis was away, and rejects orders that no worker could commit. Any number of sweepers may run at once and beside the
 // workers; one is enough.
 type Sweeper struct {
-	f *Fulfiller
+	f      *Fulfiller
+	queues []DeadLetters
 }
 
-// NewSweeper returns a Sweeper that works as f does.
-func NewSweeper(f *Fulfiller) *Sweeper { return &Sweeper{f} }
+// NewSweeper returns a Sweeper that works as f does, and looks for dead letters
+// in these queues of orders.
+func NewSweeper(f *Fulfiller, queues ...DeadLetters) *Sweeper { return &Sweeper{f, queues} }
 
 // Swept is what a sweep did.
 type Swept struct {
 	Expired  int // orders that were overdue
+	Buried   int // orders that no worker could commit, and are rejected now
 	Returned int // closed orders whose units came back
 	Waiting  int // closed orders whose units are still to come back
 }
@@ -42,8 +45,11 @@ type Swept struct {
 // with ctx.
 func (s *Sweeper) Sweep(ctx context.Context) (Swept, error) {
 	var done Swept
-	err := s.expiries(ctx, &done)
-	return done, errors.Join(err, s.returns(ctx, &done))
+	errs := []error{s.expiries(ctx, &done)}
+	for _, q := range s.queues {
+		errs = append(errs, s.buried(ctx, q, &done))
+	}
+	return done, errors.Join(append(errs, s.returns(ctx, &done))...)
 }
 
 // Run sweeps at once and then at every interval, until ctx ends.
