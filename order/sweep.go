@@ -49,7 +49,8 @@ func (s *Sweeper) Sweep(ctx context.Context) (Swept, error) {
 	for _, q := range s.queues {
 		errs = append(errs, s.buried(ctx, q, &done))
 	}
-	return done, errors.Join(append(errs, s.returns(ctx, &done))...)
+	errs = append(errs, s.returns(ctx, &done))
+	return done, errors.Join(errs...)
 }
 
 // Run sweeps at once and then at every interval, until ctx ends.

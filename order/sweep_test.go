@@ -284,17 +284,14 @@ func TestService_Get_EndsFinal(t *testing.T) {
 		refused := bought("refused", s.item, "x", "k", 10)
 		mustEnqueue(t, s.queue, leased(refused))
 		ids := map[string]Status{refused.ID: StatusRejected}
-		for i, want := range []Status{StatusExpired, StatusPaid, StatusCancelled} {
-			o := s.mustPlace(s.purchase(fmt.Sprint("u", i), "k", 1, long)).Order
+		for want, do := range map[Status]func(id string) (Order, error){
+			StatusExpired:   func(string) (Order, error) { return Order{}, nil },
+			StatusPaid:      func(id string) (Order, error) { return s.service.Pay(testContext(t), id, money("psp", 1)) },
+			StatusCancelled: func(id string) (Order, error) { return s.service.Cancel(testContext(t), id, Canceller{Admin: true}) },
+		} {
+			o := s.mustPlace(s.purchase(string(want), "k", 1, long)).Order
 			ids[o.ID] = want
-			var err error
-			switch want {
-			case StatusPaid:
-				_, err = s.service.Pay(testContext(t), o.ID, money("psp", 1))
-			case StatusCancelled:
-				_, err = s.service.Cancel(testContext(t), o.ID, Canceller{Admin: true})
-			}
-			if err != nil {
+			if _, err := do(o.ID); err != nil {
 				t.Fatal(err)
 			}
 		}
