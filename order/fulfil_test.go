@@ -399,6 +399,25 @@ func TestFulfiller_Handle_RedisAway(t *testing.T) {
 	}
 }
 
+// TestFulfiller_Handle_Distrust: an order that the database refused is not done
+// with until its item's sale has been dropped.
+func TestFulfiller_Handle_Distrust(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	mustInsert(t, s, newItem("item", 1, 1))
+	away := redis.NewClient(redistest.Options("127.0.0.1:1"))
+	defer away.Close()
+	tasks := leased(distinct("n", "item", 2)...)
+	errs := NewFulfiller(s, away, nil, func(error) {}).Handle(testContext(t), tasks)
+	if errs[0] != nil || errs[1] == nil {
+		t.Errorf("with Redis away: %v, want the refused order to come again", errs)
+	}
+	f := NewFulfiller(s, redistest.Embedded(t), nil, func(err error) { t.Errorf("heard %v", err) })
+	if err := errors.Join(f.Handle(testContext(t), tasks[1:])...); err != nil {
+		t.Errorf("with Redis back: %v", err)
+	}
+}
+
 // TestFulfiller_Redelivery kills a worker between commit and acknowledge, as
 // the lease's end shows it: the same tasks come again, and make one row each.
 func TestFulfiller_Redelivery(t *testing.T) {

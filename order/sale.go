@@ -2,6 +2,8 @@ package order
 
 import (
 	"context"
+	"database/sql"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -148,25 +150,23 @@ func (s *Service) Ledger(ctx context.Context, item string) (Ledger, error) {
 		if err != nil {
 			return err
 		}
-		return s.Store.snapshot(ctx, func(tx *gorm.DB) error {
-			left, err := s.leftNow(ctx, tx, item)
-			if err != nil {
-				return err
-			}
-			l, err = ledgerOf(tx, item, left, pending)
+		left, tx, err := s.leftNow(ctx, item)
+		if err != nil {
 			return err
-		})
+		}
+		l, err = ledgerOf(tx, item, left, pending)
+		return errors.Join(err, undo(tx))
 	})
 	return l, err
 }
 
-// leftNow reads the units left at the instant that tx sees from then on. The
-// units of a closed order come back without the item's lock; so that none is on
-// its way, the database is kept from closing orders until all that are closed
-// have come back, and both sides have been read.
-func (s *Service) leftNow(ctx context.Context, tx *gorm.DB, item string) (int64, error) {
-	var left int64
-	err := s.Store.still(ctx, func(c conn) error {
+// leftNow reads the units left, and returns a transaction that sees the database
+// as at that instant; the caller ends it. The units of a closed order come back
+// without the item's lock; so that none is on its way, the database is kept from
+// closing orders until all that are closed have come back, and both sides have
+// been read.
+func (s *Service) leftNow(ctx context.Context, item string) (left int64, tx *gorm.DB, err error) {
+	err = s.Store.still(ctx, func(c conn) error {
 		owed, err := readReturns(ctx, c, returnsOfItem, item)
 		if err != nil {
 			return err
@@ -184,10 +184,36 @@ func (s *Service) leftNow(ctx context.Context, tx *gorm.DB, item string) (int64,
 		if left = units[0]; left < 0 {
 			return fmt.Errorf("sale of %s: %w", item, inventory.ErrRebuilding)
 		}
-		_, err = readItem(tx, item) // a transaction sees the database as at its first read
+		// Begun here and not before: who waits for its turn to write must not keep
+		// one of the few reading connections, which this one needs meanwhile.
+		tx, err = s.Store.beginRead(ctx, item)
 		return err
 	})
-	return left, err
+	if err != nil && tx != nil {
+		return 0, nil, errors.Join(err, undo(tx))
+	}
+	return left, tx, err
+}
+
+// beginRead begins a transaction that sees the database as it is now, which is
+// as at its first read. The caller ends it with undo.
+func (s *Store) beginRead(ctx context.Context, item string) (*gorm.DB, error) {
+	tx := s.read.WithContext(ctx).Begin()
+	if tx.Error != nil {
+		return nil, wrap("begin to read", tx.Error)
+	}
+	if _, err := readItem(tx, item); err != nil {
+		return nil, errors.Join(err, undo(tx))
+	}
+	return tx, nil
+}
+
+// undo ends a transaction that has only read.
+func undo(tx *gorm.DB) error {
+	if err := tx.Rollback().Error; err != nil && !errors.Is(err, sql.ErrTxDone) { // ctx's end has undone it already
+		return fmt.Errorf("end reading: %w", err)
+	}
+	return nil
 }
 
 func ledgerOf(tx *gorm.DB, item string, left int64, pending map[string]task) (Ledger, error) {

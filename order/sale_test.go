@@ -320,6 +320,41 @@ func TestService_Ledger_Burst(t *testing.T) {
 	})
 }
 
+// TestService_Ledger_Many looks at many items at once while units of each are
+// on their way: the looks share few connections, and none may wait for another.
+func TestService_Ledger_Many(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, redistest.Embedded(t), false, newItem("", 1, 1))
+	s.work()
+	const looks = 4 * readers
+	items := make([]string, looks)
+	for i := range items {
+		n := newItem(fmt.Sprintf("%s-%d", s.item, i), 3, 1)
+		if _, err := s.service.CreateItem(testContext(t), n); err != nil {
+			t.Fatal(err)
+		}
+		items[i] = n.ID
+		placed := s.mustPlace(Purchase{ItemID: n.ID, UserID: "u", IdempotencyKey: "k", Quantity: 1, Wait: long})
+		if _, _, err := s.store.cancel(testContext(t), placed.Order.ID, Canceller{UserID: "u"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var wg sync.WaitGroup
+	for _, item := range items {
+		wg.Go(func() {
+			for range 3 {
+				if l, err := s.service.Ledger(testContext(t), item); err != nil || l != (Ledger{Initial: 3, Left: 3}) {
+					t.Errorf("ledger of %s: %+v, %v", item, l, err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if owed := owedOf(t, s.store); len(owed) != looks {
+		t.Errorf("%d notes, want the %d that a look does not delete", len(owed), looks)
+	}
+}
+
 func TestLedger_Balanced(t *testing.T) {
 	t.Parallel()
 	for l, want := range map[Ledger]bool{
