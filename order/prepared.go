@@ -128,22 +128,3 @@ func (s *Store) transact(ctx context.Context, texts []string, fn func(c conn) er
 	}
 	return nil
 }
-
-// still runs fn while nothing is written to the database, by any process. fn
-// reads through c; what it would write is undone.
-func (s *Store) still(ctx context.Context, fn func(c conn) error) (err error) {
-	db, err := s.write.DB()
-	if err != nil {
-		return err
-	}
-	tx, err := db.BeginTx(ctx, nil)
-	if err != nil {
-		return wrap("hold the database still", err)
-	}
-	defer func() {
-		if rerr := tx.Rollback(); rerr != nil && !errors.Is(rerr, sql.ErrTxDone) { // ctx's end has undone it already
-			err = errors.Join(err, fmt.Errorf("roll back: %w", rerr))
-		}
-	}()
-	return fn(tx)
-}

@@ -160,39 +160,93 @@ func (s *Service) Ledger(ctx context.Context, item string) (Ledger, error) {
 	return l, err
 }
 
+// lookTries bounds the looks at an item of which units come back all the time.
+const lookTries = 100
+
 // leftNow reads the units left, and returns a transaction that sees the database
-// as at that instant; the caller ends it. The units of a closed order come back
-// without the item's lock; so that none is on its way, the database is kept from
-// closing orders until all that are closed have come back, and both sides have
-// been read.
+// as at that instant; the caller ends it.
+//
+// The units of a closed order come back without the item's lock, which the
+// caller holds. It looks again until none came back between two reads of what is
+// left, with the database's state taken between them, and all that was closed in
+// that state is back. Then no unit is on its way, and none is seen twice.
 func (s *Service) leftNow(ctx context.Context, item string) (left int64, tx *gorm.DB, err error) {
-	err = s.Store.still(ctx, func(c conn) error {
-		owed, err := readReturns(ctx, c, returnsOfItem, item)
-		if err != nil {
-			return err
+	for range lookTries {
+		left, tx, err = s.look(ctx, item)
+		if err != nil || tx != nil {
+			return left, tx, err
 		}
-		if len(owed) > 0 {
-			// One that the loaded sale does not know was not counted by it either.
-			if _, err := s.Returns.ask(ctx, item, owed); err != nil {
-				return fmt.Errorf("give back orders of %s: %w: %w", item, inventory.ErrUnavailable, err)
-			}
-		}
-		units, err := s.Stock.Left(ctx, []string{item})
-		if err != nil {
-			return fmt.Errorf("%w: %w", inventory.ErrUnavailable, err)
-		}
-		if left = units[0]; left < 0 {
-			return fmt.Errorf("sale of %s: %w", item, inventory.ErrRebuilding)
-		}
-		// Begun here and not before: who waits for its turn to write must not keep
-		// one of the few reading connections, which this one needs meanwhile.
-		tx, err = s.Store.beginRead(ctx, item)
-		return err
-	})
-	if err != nil && tx != nil {
+	}
+	return 0, nil, fmt.Errorf("units of %s keep coming back: %w", item, inventory.ErrUnavailable)
+}
+
+// look is one try of leftNow; without a transaction it was in vain.
+func (s *Service) look(ctx context.Context, item string) (int64, *gorm.DB, error) {
+	given, err := s.giveAll(ctx, item)
+	if err != nil {
+		return 0, nil, err
+	}
+	before, err := s.left(ctx, item)
+	if err != nil {
+		return 0, nil, err
+	}
+	tx, err := s.Store.beginRead(ctx, item)
+	if err != nil {
+		return 0, nil, err
+	}
+	owed, err := readReturns(ctx, tx.Statement.ConnPool, returnsOfItem, item)
+	if err != nil {
+		return 0, nil, errors.Join(wrap("look at item "+item, err), undo(tx))
+	}
+	after, err := s.left(ctx, item)
+	if err != nil {
 		return 0, nil, errors.Join(err, undo(tx))
 	}
-	return left, tx, err
+	for i := range owed {
+		if !given[owed[i].orderID] {
+			return 0, nil, undo(tx)
+		}
+	}
+	if before != after {
+		return 0, nil, undo(tx)
+	}
+	return after, tx, nil
+}
+
+// giveAll gives back what is noted of an item, and says which orders that were.
+// One that the loaded sale does not know was not counted by it either.
+func (s *Service) giveAll(ctx context.Context, item string) (map[string]bool, error) {
+	db, err := s.Store.read.DB()
+	if err != nil {
+		return nil, err
+	}
+	owed, err := readReturns(ctx, db, returnsOfItem, item)
+	if err != nil {
+		return nil, wrap("look at item "+item, err)
+	}
+	if len(owed) == 0 {
+		return nil, nil
+	}
+	if _, err := s.Returns.ask(ctx, item, owed); err != nil {
+		return nil, fmt.Errorf("give back orders of %s: %w: %w", item, inventory.ErrUnavailable, err)
+	}
+	given := make(map[string]bool, len(owed))
+	for i := range owed {
+		given[owed[i].orderID] = true
+	}
+	return given, nil
+}
+
+// left reads the units left of a sale that is loaded.
+func (s *Service) left(ctx context.Context, item string) (int64, error) {
+	units, err := s.Stock.Left(ctx, []string{item})
+	if err != nil {
+		return 0, fmt.Errorf("%w: %w", inventory.ErrUnavailable, err)
+	}
+	if units[0] < 0 {
+		return 0, fmt.Errorf("sale of %s: %w", item, inventory.ErrRebuilding)
+	}
+	return units[0], nil
 }
 
 // beginRead begins a transaction that sees the database as it is now, which is

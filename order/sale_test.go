@@ -1,6 +1,7 @@
 package order
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -317,6 +318,75 @@ func TestService_Ledger_Burst(t *testing.T) {
 			t.Errorf("%d looks: the test saw too little", l.n)
 		}
 		auditStore(t, s.store)
+	})
+}
+
+// hooked is a stock that calls hook whenever it has said what is left.
+type hooked struct {
+	Stock
+	hook func(left []int64)
+}
+
+func (h hooked) Left(ctx context.Context, items []string) ([]int64, error) {
+	left, err := h.Stock.Left(ctx, items)
+	h.hook(left)
+	return left, err
+}
+
+// TestService_Ledger_Moving puts the steps of a cancellation between those of a
+// look: it sees the units where they were or where they went, once.
+func TestService_Ledger_Moving(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, asking("", 9, 9, time.Hour))
+		s.work()
+		ids := make([]string, 3)
+		for i := range ids {
+			ids[i] = s.mustPlace(s.purchase("u", fmt.Sprint(i), 2, long)).Order.ID
+		}
+		u := Canceller{UserID: "u"}
+		var owed []returned
+		steps := []func(){
+			func() { // closed and given back in the middle of a look
+				if _, err := s.service.Cancel(testContext(t), ids[0], u); err != nil {
+					t.Error(err)
+				}
+			},
+			func() {}, func() {}, func() {}, // the second look is undisturbed
+			func() { // closed in the middle, and not given back yet
+				var err error
+				if _, owed, err = s.store.cancel(testContext(t), ids[1], u); err != nil {
+					t.Error(err)
+				}
+			},
+			func() {}, func() {}, func() {},
+			func() { // what a look has given back is forgotten in the middle of another
+				s.service.Returns.give(testContext(t), owed)
+			},
+		}
+		said := 0
+		s.service.Stock = hooked{s.stock, func([]int64) {
+			if said < len(steps) {
+				steps[said]()
+			}
+			said++
+		}}
+		for i, want := range []struct {
+			ledger Ledger
+			said   int
+		}{
+			{Ledger{Initial: 9, Left: 5, Held: 4}, 4},
+			{Ledger{Initial: 9, Left: 7, Held: 2}, 8},
+			{Ledger{Initial: 9, Left: 7, Held: 2}, 10},
+		} {
+			if l := s.ledger(); l != want.ledger || said != want.said {
+				t.Errorf("look %d: %+v after %d reads, want %+v after %d", i, l, said, want.ledger, want.said)
+			}
+		}
+		s.service.Stock = hooked{s.stock, func(left []int64) { said++; left[0] = int64(said) }}
+		if l, err := s.service.Ledger(testContext(t), s.item); !errors.Is(err, inventory.ErrUnavailable) {
+			t.Errorf("with units coming back for ever: %+v, %v", l, err)
+		}
 	})
 }
 
