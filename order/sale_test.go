@@ -387,6 +387,10 @@ func TestService_Ledger_Moving(t *testing.T) {
 		if l, err := s.service.Ledger(testContext(t), s.item); !errors.Is(err, inventory.ErrUnavailable) {
 			t.Errorf("with units coming back for ever: %+v, %v", l, err)
 		}
+		s.service.Stock = hooked{s.stock, func(left []int64) { left[0] = -1 }}
+		if l, err := s.service.Ledger(testContext(t), s.item); !errors.Is(err, inventory.ErrRebuilding) {
+			t.Errorf("with the sale gone meanwhile: %+v, %v", l, err)
+		}
 	})
 }
 
