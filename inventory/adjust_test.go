@@ -525,8 +525,9 @@ func TestInventory_Change_WithoutRedis(t *testing.T) {
 		}
 	})
 	s := newShop(t, rdb, open(10, 5), 0)
+	// Longer than the change insists, and short enough to await: it lapses after the restart.
 	cfg := lockConfig
-	cfg.TTL, cfg.ClaimTTL, cfg.Liveness, cfg.CallTimeout = 3*time.Second, 400*time.Millisecond, 300*time.Millisecond, time.Second
+	cfg.TTL, cfg.ClaimTTL, cfg.Liveness, cfg.CallTimeout = 8*time.Second, 400*time.Millisecond, 300*time.Millisecond, time.Second
 	v := s.inventoryOn(t, rdb, newLocks(t, rdb, cfg), Config{})
 	mustBuy(t, v, s.request("u", "k", 1))
 	if err := v.Change(testContext(t), s.item, Change{AddLeft: -4}, func(context.Context) (int64, error) {
