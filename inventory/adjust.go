@@ -138,7 +138,9 @@ func closesMS(t time.Time) int64 {
 // than AddLeft takes back, whether they are committed or only queued; commit's,
 // if it wraps ErrUnchanged; [ErrUnavailable] and [ErrRebuilding] when the item is
 // not to be had. commit's other errors leave the outcome open. After commit has
-// succeeded there is no error.
+// succeeded there is no error. A repeat of a change that was made is known to the
+// database, and is best looked for before the call: the units it took back may
+// be missing for a second time.
 func (v *Inventory) Change(ctx context.Context, item string, c Change, commit func(ctx context.Context) (version int64, err error)) error {
 	if err := c.validate(); err != nil {
 		return err
@@ -162,6 +164,8 @@ func (v *Inventory) Change(ctx context.Context, item string, c Change, commit fu
 			return err
 		case err != nil:
 			return err
+		case version < 1:
+			return fmt.Errorf("inventory: change of %s was committed as version %d, want 1 or more", item, version)
 		}
 		c.Version = version
 		v.settle(ctx, l, item, &c)

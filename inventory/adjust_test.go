@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"flashsale/internal/redistest"
+	"flashsale/lock"
 )
 
 func ptr[T any](v T) *T { return &v }
@@ -332,7 +333,7 @@ func TestInventory_Change_Unknown(t *testing.T) {
 			"AddDone": {5, true, 14}, "AddNotDone": {5, false, 9},
 			"TakeDone": {-5, true, 4}, "TakeNotDone": {-5, false, 9},
 		} {
-			for _, by := range []string{"Error", "Death"} {
+			for _, by := range []string{"Error", "NoVersion", "Death"} {
 				t.Run(name+by, func(t *testing.T) {
 					t.Parallel()
 					s := newShop(t, rdb, open(10, 1), 0)
@@ -344,14 +345,24 @@ func TestInventory_Change_Unknown(t *testing.T) {
 						}
 						return 0, errTest
 					}
-					if by == "Error" {
+					switch by {
+					case "Error":
 						if err := v.Change(testContext(t), s.item, Change{AddLeft: c.add}, commit); !errors.Is(err, errTest) {
 							t.Errorf("change: %v, want the commit's error", err)
 						}
-					} else {
+					case "NoVersion":
+						if err := v.Change(testContext(t), s.item, Change{AddLeft: c.add}, func(ctx context.Context) (int64, error) {
+							version, err := commit(ctx)
+							if !errors.Is(err, errTest) {
+								t.Error(err)
+							}
+							return version, nil
+						}); err == nil {
+							t.Error("a commit without a version was taken for one")
+						}
+					default:
 						dies(t, s, v, c.add, commit)
 					}
-					// A release finds its way meanwhile, or waits for the load.
 					mustBuy(t, s.inventory(t, Config{}), s.request("w", "k", 1))
 					if st := s.audit(t); st.left(t) != c.want-1 || st.sale["changing"] != "" {
 						t.Errorf("%d left, want %d; the sale is %v", st.left(t), c.want-1, st.sale)
@@ -426,6 +437,22 @@ func TestInventory_Change_LeftMarked(t *testing.T) {
 			t.Errorf("left is %d, want 7", st.left(t))
 		}
 		wantStatus(t, s.give(t, r), ReleaseRepeated)
+	})
+}
+
+// TestInventory_Change_WithoutLock: only the holder of the item's lock marks its sale.
+func TestInventory_Change_WithoutLock(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		s := newShop(t, rdb, open(10, 1), 0)
+		v := s.inventory(t, Config{})
+		stalled := dead(t, s, 500*time.Millisecond)
+		mustBuy(t, v, s.request("u", "k", 1)) // once the lock has lapsed
+		before := s.state(t)
+		if err := v.suspend(testContext(t), stalled, s.item, 1); !errors.Is(err, lock.ErrLost) {
+			t.Errorf("suspend without the lock: %v, want lock.ErrLost", err)
+		}
+		same(t, before, s.state(t))
 	})
 }
 
