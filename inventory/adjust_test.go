@@ -453,6 +453,22 @@ func TestInventory_Change_WithoutLock(t *testing.T) {
 			t.Errorf("suspend without the lock: %v, want lock.ErrLost", err)
 		}
 		same(t, before, s.state(t))
+		// And a holder leaves another's mark alone: what that one did is not known.
+		l, err := v.locks.Acquire(testContext(t), v.keys.lock(s.item))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := rdb.HSet(testContext(t), v.keys.sale(s.item), "changing", "another:1").Err(); err != nil {
+			t.Fatal(err)
+		}
+		before = s.state(t)
+		if err := v.suspend(testContext(t), l, s.item, 1); !errors.Is(err, ErrNotLoaded) {
+			t.Errorf("suspend a marked sale: %v, want ErrNotLoaded", err)
+		}
+		same(t, before, s.state(t))
+		if err := l.Release(testContext(t)); err != nil {
+			t.Error(err)
+		}
 	})
 }
 
@@ -622,6 +638,47 @@ func TestInventory_Change_WhileSelling(t *testing.T) {
 		}
 		if st := s.audit(t); s.source.loads != 1 {
 			t.Errorf("%d loads, want 1; the sale is %v", s.source.loads, st.sale)
+		}
+	})
+}
+
+// TestInventory_Change_SettledLater: another has loaded the sale as it was before
+// the commit, and the maker of the change cannot reach Redis. Once it can, the
+// sale is dropped, and the next load brings the change.
+func TestInventory_Change_SettledLater(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newShop(t, rdb, open(10, 9), 0)
+		p := redistest.NewProxy(t, rdb.Options().Addr)
+		away := redis.NewClient(redistest.Options(p.Addr()))
+		t.Cleanup(func() {
+			if err := away.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		v := s.inventoryOn(t, away, newLocks(t, rdb, lockConfig), Config{})
+		other := s.inventory(t, Config{})
+		lockKey, _ := v.locks.GuardKeys(v.keys.lock(s.item))
+		if err := v.Change(testContext(t), s.item, Change{AddLeft: 5}, func(context.Context) (int64, error) {
+			if err := rdb.Del(testContext(t), lockKey).Err(); err != nil {
+				t.Error(err)
+			}
+			mustBuy(t, other, s.request("u", "k", 2))
+			s.stock(5, 2)
+			p.Refuse(true)
+			p.Sever()
+			return 2, nil
+		}); err != nil {
+			t.Errorf("change: %v", err)
+		}
+		if st := s.state(t); st.left(t) != 8 {
+			t.Fatalf("left is %d, want 8: the sale was loaded before the commit", st.left(t))
+		}
+		p.Refuse(false)
+		await(t, "the sale to be dropped", func() bool { return len(s.state(t).sale) == 0 })
+		mustBuy(t, other, s.request("w", "k", 1))
+		if st := s.audit(t); st.left(t) != 12 {
+			t.Errorf("left is %d, want 12", st.left(t))
 		}
 	})
 }
