@@ -138,8 +138,9 @@ func closesMS(t time.Time) int64 {
 // than AddLeft takes back, whether they are committed or only queued; commit's,
 // if it wraps ErrUnchanged; [ErrUnavailable] and [ErrRebuilding] when the item is
 // not to be had. commit's other errors leave the outcome open. After commit has
-// succeeded there is no error, but that the sale might not know of the change:
-// it wraps [ErrUnavailable] and ErrNotLoaded.
+// succeeded there is no error. A repeat of a change that was made is known to the
+// database, and is best looked for before the call: the units it took back may
+// be missing for a second time.
 func (v *Inventory) Change(ctx context.Context, item string, c Change, commit func(ctx context.Context) (version int64, err error)) error {
 	if err := c.validate(); err != nil {
 		return err
@@ -163,9 +164,12 @@ func (v *Inventory) Change(ctx context.Context, item string, c Change, commit fu
 			return err
 		case err != nil:
 			return err
+		case version < 1:
+			return fmt.Errorf("inventory: change of %s was committed as version %d, want 1 or more", item, version)
 		}
 		c.Version = version
-		return v.settle(ctx, l, item, &c)
+		v.settle(ctx, l, item, &c)
+		return nil
 	})
 }
 
@@ -173,21 +177,37 @@ func (v *Inventory) Change(ctx context.Context, item string, c Change, commit fu
 const afterCommit = time.Second
 
 // settle brings a committed change into a sale that suspend has marked.
-func (v *Inventory) settle(ctx context.Context, l *lock.Lock, item string, c *Change) error {
+func (v *Inventory) settle(ctx context.Context, l *lock.Lock, item string, c *Change) {
 	err := insist(ctx, func() error {
 		return adjust(ctx, v.rdb, v.keys, v.epoch.Load(), item, l.GuardValue(), c)
 	})
 	if err == nil {
-		return nil
+		return
 	}
 	v.cfg.OnError(err)
 	// The sale was loaded meanwhile, maybe before the commit, because the lock was
 	// lost; or Redis does not answer. Let the next buyer's load see to it.
-	err = insist(ctx, func() error { return Distrust(ctx, v.rdb, v.cfg.Partitions, []string{item}) })
-	if err == nil || l.Context().Err() == nil {
-		return nil // nobody has loaded it while the lock is held: the mark is there, or the change is
+	if err := insist(ctx, func() error { return v.distrust(ctx, item) }); err != nil {
+		v.cfg.OnError(err)
+		v.distrustLater(item)
 	}
-	return fmt.Errorf("%w: %w: %w", ErrUnavailable, ErrNotLoaded, err)
+}
+
+func (v *Inventory) distrust(ctx context.Context, item string) error {
+	return Distrust(ctx, v.rdb, v.cfg.Partitions, []string{item})
+}
+
+// distrustLater drops the item's sale as soon as Redis lets it.
+func (v *Inventory) distrustLater(item string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.closed {
+		return
+	}
+	v.background.Go(func() {
+		for v.distrust(v.life, item) != nil && pause(v.life, resendMax) {
+		}
+	})
 }
 
 // suspend marks the sale as being changed, if it has the units to take back.

@@ -134,11 +134,12 @@ type Inventory struct {
 	source Source
 	epoch  atomic.Int64
 
-	mu        sync.RWMutex
-	sellers   map[string]*seller
-	closed    bool
-	running   sync.WaitGroup
-	listening sync.WaitGroup
+	mu      sync.RWMutex
+	sellers map[string]*seller
+	closed  bool
+	running sync.WaitGroup
+	// background is what lives until stop, and not until the sellers are done.
+	background sync.WaitGroup
 	// stop ends what waits for Redis at shutdown; the sellers drain first.
 	life context.Context
 	stop context.CancelFunc
@@ -171,7 +172,7 @@ func New(ctx context.Context, rdb redis.UniversalClient, locks *lock.Manager, qu
 	}
 	v.epoch.Store(epoch)
 	v.life, v.stop = context.WithCancel(context.WithoutCancel(ctx))
-	v.listening.Go(v.listen)
+	v.background.Go(v.listen)
 	return v, nil
 }
 
@@ -372,7 +373,7 @@ func (v *Inventory) Close(ctx context.Context) error {
 	select {
 	case <-done:
 		v.stop()
-		v.listening.Wait()
+		v.background.Wait()
 		return nil
 	case <-ctx.Done():
 		v.stop()

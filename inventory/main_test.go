@@ -111,6 +111,7 @@ func (s *stored) Sale(ctx context.Context, item string, each func(Holding) error
 	if err == nil && after != nil {
 		err = after(ctx)
 	}
+	sale.Left = max(sale.Left, 0)
 	return sale, err
 }
 

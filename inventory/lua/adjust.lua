@@ -16,7 +16,7 @@
 
 local sale = redis.call('HMGET', KEYS[1], 'epoch', 'left', 'version', 'changing')
 local mark = sale[4] or ''
-if not sale[1] or not sale[2] or not sale[3] or sale[1] ~= ARGV[1] or (mark ~= '' and mark ~= ARGV[4]) then
+if not sale[2] or not sale[3] or sale[1] ~= ARGV[1] or (mark ~= '' and mark ~= ARGV[4]) then
   return 'M'
 end
 local at, add = tonumber(ARGV[5]), tonumber(ARGV[6])

@@ -20,7 +20,7 @@
 
 local n = tonumber(ARGV[4])
 local sale = redis.call('HMGET', KEYS[1], 'epoch', 'left', 'version')
-if not sale[1] or not sale[2] or not sale[3] or sale[1] ~= ARGV[1] then
+if not sale[2] or not sale[3] or sale[1] ~= ARGV[1] then
   return string.rep('M', n)
 end
 local was, version = tonumber(sale[2]), sale_version(sale[3])

@@ -15,7 +15,7 @@ if lock_guard(KEYS[1], KEYS[2], ARGV[1]) < 0 then
   return 'L'
 end
 local sale = redis.call('HMGET', KEYS[3], 'epoch', 'left', 'changing')
-if not sale[1] or not sale[2] or sale[1] ~= ARGV[2] or (sale[3] and sale[3] ~= ARGV[1]) then
+if not sale[2] or sale[1] ~= ARGV[2] or (sale[3] and sale[3] ~= ARGV[1]) then
   return 'M'
 end
 local left = tonumber(sale[2])
