@@ -456,6 +456,28 @@ func TestService_Cancel_Queued(t *testing.T) {
 	})
 }
 
+// TestService_Life_JustCommitted: an order that is committed while a payment or
+// a cancellation waits for it is paid or cancelled then.
+func TestService_Life_JustCommitted(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	mustInsert(t, s, asking("item", 10, 5, time.Minute))
+	_, sh := onShelf(t, s)
+	arriving := func(id string) *Service {
+		commit := func() { mustCommit(t, s, bought(id, "item", "u", id, 1)) }
+		returns := NewReturns(s, nil, 1, func(err error) { t.Errorf("heard %v", err) })
+		returns.stock = sh
+		return NewService(Config{Store: s, Tasks: []Tasks{between{commit: commit}}, Returns: returns})
+	}
+	if o, err := arriving("o1").Pay(testContext(t), "o1", money("psp", 1)); err != nil || o.Status != StatusPaid {
+		t.Errorf("pay: %+v, %v", o, err)
+	}
+	if o, err := arriving("o2").Cancel(testContext(t), "o2", Canceller{UserID: "u"}); err != nil || o.Status != StatusCancelled || sh.units["o2"] != 1 {
+		t.Errorf("cancel: %+v, %v, came back %v", o, err, sh.units)
+	}
+	auditStore(t, s)
+}
+
 // TestService_Cancel_Burst looks at the ledger again and again while buyers buy
 // and cancel: the equation holds at every look, and nothing is lost.
 func TestService_Cancel_Burst(t *testing.T) {
