@@ -251,6 +251,11 @@ func TestSweeper_Buried(t *testing.T) {
 		if l := s.ledger(); l != (Ledger{Initial: 5, Left: 2, Sold: 3}) {
 			t.Errorf("ledger %+v", l)
 		}
+		s.mu.Lock()
+		if len(s.errors) > 0 {
+			t.Errorf("heard %v", s.errors)
+		}
+		s.mu.Unlock()
 		if again := s.mustPlace(s.purchase("u", "k", 2, 0)); again.Order != o || !again.Replayed || !again.Committed {
 			t.Errorf("replay %+v, want %+v", again, o)
 		}
