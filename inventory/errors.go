@@ -30,6 +30,23 @@ var ErrQuantity = errors.New("inventory: quantity must be 1 or more")
 // key settles it.
 var ErrUnavailable = errors.New("inventory: unavailable")
 
+// The refusals of a change of a sale.
+var (
+	// ErrStockBelowSold says that a change would take back units that are no
+	// longer there. Nothing was changed.
+	ErrStockBelowSold = errors.New("inventory: fewer units are left than the change takes back")
+	// ErrNotLoaded says that the sale is not loaded, or was loaded under another
+	// epoch, or that another change of it is under way. Nothing was changed; if a
+	// load is under way, it may or may not know of the change.
+	ErrNotLoaded = errors.New("inventory: sale not loaded")
+	// ErrBehind says that a change of the item before this one has not arrived in
+	// its sale. Nothing was changed.
+	ErrBehind = errors.New("inventory: an earlier change of the item is missing")
+	// ErrUnchanged is what a change's commit wraps when it knows that the database
+	// is as it was. Any other error leaves that open.
+	ErrUnchanged = errors.New("inventory: the database was not changed")
+)
+
 // NotOpenError says that the sale's window has not opened.
 type NotOpenError struct {
 	OpensAt time.Time

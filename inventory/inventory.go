@@ -117,7 +117,7 @@ type Sale struct {
 type Holding struct {
 	Buyer          string
 	IdempotencyKey string
-	OrderID        string
+	OrderID        string // without a colon
 	Quantity       int64
 	// Counts says that its units are taken; false for a refused or released
 	// order, of which only the idempotency key is remembered.
@@ -138,6 +138,8 @@ type Inventory struct {
 	sellers map[string]*seller
 	closed  bool
 	running sync.WaitGroup
+	// background is what lives until stop, and not until the sellers are done.
+	background sync.WaitGroup
 	// stop ends what waits for Redis at shutdown; the sellers drain first.
 	life context.Context
 	stop context.CancelFunc
@@ -170,6 +172,7 @@ func New(ctx context.Context, rdb redis.UniversalClient, locks *lock.Manager, qu
 	}
 	v.epoch.Store(epoch)
 	v.life, v.stop = context.WithCancel(context.WithoutCancel(ctx))
+	v.background.Go(v.listen)
 	return v, nil
 }
 
@@ -228,6 +231,19 @@ const frozenLimit = 2 * time.Second
 // Errors: ErrUnavailable when Redis or the lock is not to be had or was lost,
 // ErrRebuilding when the sale is not loaded and cannot be, and fn's.
 func (v *Inventory) Frozen(ctx context.Context, item string, fn func(ctx context.Context, left int64) error) error {
+	return v.frozen(ctx, item, func(ctx context.Context, l *lock.Lock, left int64) error {
+		if err := fn(ctx, left); err != nil {
+			return err
+		}
+		if l.Context().Err() != nil {
+			return fmt.Errorf("item %s: %w: %w", item, ErrUnavailable, context.Cause(l.Context()))
+		}
+		return nil
+	})
+}
+
+// frozen runs fn under the item's lock, with a sale that is loaded.
+func (v *Inventory) frozen(ctx context.Context, item string, fn func(ctx context.Context, l *lock.Lock, left int64) error) error {
 	ctx, cancel := context.WithTimeout(ctx, frozenLimit)
 	defer cancel()
 	return v.holding(ctx, item, func(ctx context.Context, l *lock.Lock) error {
@@ -241,26 +257,21 @@ func (v *Inventory) Frozen(ctx context.Context, item string, fn func(ctx context
 		if err != nil {
 			return fmt.Errorf("read stock of %s: %w: %w", item, ErrUnavailable, err)
 		}
-		if err := fn(ctx, left); err != nil {
-			return err
-		}
-		if l.Context().Err() != nil {
-			return fmt.Errorf("item %s: %w: %w", item, ErrUnavailable, context.Cause(l.Context()))
-		}
-		return nil
+		return fn(ctx, l, left)
 	})
 }
 
 // loadedLeft reads the units left of a sale that was loaded under the present
-// epoch; redis.Nil says that there is none.
+// epoch and of which no change was left half-done; redis.Nil says that there is
+// none.
 func (v *Inventory) loadedLeft(ctx context.Context, item string) (int64, error) {
-	found, err := v.rdb.HMGet(ctx, v.keys.sale(item), "epoch", "left").Result()
+	found, err := v.rdb.HMGet(ctx, v.keys.sale(item), "epoch", "left", "changing").Result()
 	if err != nil {
 		return 0, err
 	}
 	epoch, ok1 := found[0].(string)
 	left, ok2 := found[1].(string)
-	if !ok1 || !ok2 || epoch != strconv.FormatInt(v.epoch.Load(), 10) {
+	if !ok1 || !ok2 || found[2] != nil || epoch != strconv.FormatInt(v.epoch.Load(), 10) {
 		return 0, redis.Nil
 	}
 	return strconv.ParseInt(left, 10, 64)
@@ -327,12 +338,8 @@ func (v *Inventory) load(ctx context.Context, l *lock.Lock, item string) error {
 	if err != nil {
 		return fmt.Errorf("load sale of %s: %w", item, err)
 	}
-	var closes int64
-	if !sale.ClosesAt.IsZero() {
-		closes = sale.ClosesAt.UnixMilli()
-	}
 	return v.loadStep(ctx, l, item, "open", epoch, sale.Left, sale.PerUserLimit,
-		sale.OpensAt.UnixMilli(), closes, sale.Control, sale.Version)
+		sale.OpensAt.UnixMilli(), closesMS(sale.ClosesAt), sale.Control, sale.Version)
 }
 
 func (v *Inventory) loadStep(ctx context.Context, l *lock.Lock, item, step string, more ...any) error {
@@ -366,6 +373,7 @@ func (v *Inventory) Close(ctx context.Context) error {
 	select {
 	case <-done:
 		v.stop()
+		v.background.Wait()
 		return nil
 	case <-ctx.Done():
 		v.stop()

@@ -27,6 +27,10 @@ func tag(partition int) string { return "fs:{p" + strconv.Itoa(partition) + "}:"
 // QueuePrefix is the prefix of a partition's task queue of orders.
 func QueuePrefix(partition int) string { return tag(partition) + "q:orders:" }
 
+// stockChannel tells of a partition's items whose stock or terms changed: each
+// message is an item's id. It is no key.
+func stockChannel(partition int) string { return tag(partition) + "stock" }
+
 // partitionsKey records how many partitions the keys were laid out for.
 const partitionsKey = "fs:{p0}:partitions"
 

@@ -301,7 +301,7 @@ func TestInventory_Load_LockLost(t *testing.T) {
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		s := newShop(t, rdb, open(10, 1), 0)
 		v := s.inventory(t, Config{})
-		stalled := dead(t, s, 100*time.Millisecond)
+		stalled := dead(t, s, 500*time.Millisecond)
 		mustBuy(t, v, s.request("u", "k", 1))
 		before := s.state(t)
 		if err := v.load(testContext(t), stalled, s.item); !errors.Is(err, lock.ErrLost) {

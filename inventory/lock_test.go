@@ -114,7 +114,7 @@ func sendAs(t *testing.T, v *Inventory, s *shop, value string, fence int64, requ
 // is none, and is asked for again.
 func dead(t *testing.T, s *shop, ttl time.Duration) *lock.Lock {
 	t.Helper()
-	gone := redis.NewClient(redistest.Options(s.rdb.Options().Addr))
+	gone := redistest.Second(t, s.rdb)
 	locks := newLocks(t, gone, lock.Config{TTL: ttl, ClaimTTL: ttl, Liveness: 10 * time.Millisecond})
 	l, err := locks.Acquire(testContext(t), keys{1}.lock(s.item))
 	for errors.Is(err, lock.ErrLost) && t.Context().Err() == nil {

@@ -58,8 +58,8 @@ type stored struct {
 	past  map[string][]Holding // orders that are no longer in the queue
 	err   error
 	loads int
-	// before runs at the start of Sale.
-	before func(ctx context.Context) error
+	// before runs before Sale looks at anything, after when it has told all.
+	before, after func(ctx context.Context) error
 }
 
 func (s *stored) Epoch(context.Context) (int64, error) {
@@ -72,8 +72,7 @@ var errNoItem = errors.New("no such item")
 
 func (s *stored) Sale(ctx context.Context, item string, each func(Holding) error) (Sale, error) {
 	s.mu.Lock()
-	sale, ok := s.sales[item]
-	past, err, before := s.past[item], s.err, s.before
+	before, after := s.before, s.after
 	s.loads++
 	s.mu.Unlock()
 	if before != nil {
@@ -81,6 +80,10 @@ func (s *stored) Sale(ctx context.Context, item string, each func(Holding) error
 			return Sale{}, err
 		}
 	}
+	s.mu.Lock()
+	sale, ok := s.sales[item]
+	past, err := slices.Clone(s.past[item]), s.err
+	s.mu.Unlock()
 	if err != nil {
 		return Sale{}, err
 	}
@@ -105,7 +108,19 @@ func (s *stored) Sale(ctx context.Context, item string, each func(Holding) error
 		}
 		return add(Holding{Buyer: o.buyer, IdempotencyKey: o.key, OrderID: id, Quantity: o.quantity, Counts: true})
 	})
+	if err == nil && after != nil {
+		err = after(ctx)
+	}
+	sale.Left = max(sale.Left, 0)
 	return sale, err
+}
+
+// hook makes a stored's hook of a function that cannot fail.
+func hook(f func()) func(context.Context) error {
+	return func(context.Context) error {
+		f()
+		return nil
+	}
 }
 
 func (s *stored) set(f func(*stored)) {
@@ -135,10 +150,11 @@ func parseSold(id string, payload []byte) sold {
 
 // shop is one Redis with a queue and a source, on which inventories sell.
 type shop struct {
-	rdb    *redis.Client
+	rdb    redis.UniversalClient
 	queue  *queue.Queue
 	source *stored
 	item   string
+	given  map[string]bool // ids of the orders in the queue that were released
 }
 
 // open describes a sale that is open for ever.
@@ -146,7 +162,7 @@ func open(stock, perUser int64) Sale {
 	return Sale{Left: stock, PerUserLimit: perUser, OpensAt: time.Now().Add(-time.Hour), Control: "open", Version: 1}
 }
 
-func newShop(t testing.TB, rdb *redis.Client, sale Sale, maxQueue int) *shop {
+func newShop(t testing.TB, rdb redis.UniversalClient, sale Sale, maxQueue int) *shop {
 	t.Helper()
 	// The partition's tag is fixed, so what keeps tests apart is the item's
 	// name and the queue's.
@@ -156,7 +172,7 @@ func newShop(t testing.TB, rdb *redis.Client, sale Sale, maxQueue int) *shop {
 		t.Fatal(err)
 	}
 	item := "item-" + name
-	return &shop{rdb: rdb, queue: q, item: item, source: &stored{
+	return &shop{rdb: rdb, queue: q, item: item, given: map[string]bool{}, source: &stored{
 		queue: q, epoch: 1, sales: map[string]Sale{item: sale}, past: map[string][]Holding{},
 	}}
 }
@@ -319,7 +335,8 @@ func (s *state) left(t testing.TB) int64 {
 
 // audit checks what must hold of a sale from which nothing has left the queue:
 // stock = left + queued (conservation), nobody above the limit, one order per
-// buyer and key, and the counts of Redis equal to the orders.
+// buyer and key, and the counts of Redis equal to the orders. Of a released
+// order only the key is left.
 func (s *shop) audit(t testing.TB) state {
 	t.Helper()
 	st, sale := s.state(t), s.source.sales[s.item]
@@ -330,12 +347,16 @@ func (s *shop) audit(t testing.TB) state {
 		if o.item != s.item {
 			t.Errorf("order %s of item %s is in the queue of %s", o.id, o.item, s.item)
 		}
-		units += o.quantity
-		held[o.buyer] += o.quantity
 		if first, ok := known[o.buyer+" "+o.key]; ok {
 			t.Errorf("orders %s and %s are of one buyer and key", first, o.id)
 		}
 		known[o.buyer+" "+o.key] = strconv.FormatInt(o.quantity, 10) + ":" + o.id
+		if s.given[o.id] {
+			known[o.buyer+" "+o.key] += ":r"
+			continue
+		}
+		units += o.quantity
+		held[o.buyer] += o.quantity
 	}
 	left := st.left(t)
 	if left < 0 || left+units != sale.Left {

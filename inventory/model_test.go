@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -18,13 +19,15 @@ import (
 	"flashsale/lock"
 )
 
-// model is what the purchase script must do, in a few lines of Go.
+// model is what the scripts must do, in a few lines of Go.
 type model struct {
+	version, turn int64
 	left, perUser int64
 	opens, closes time.Duration // from now; closes 0: no end
 	control       string
 	room          int
 	known         map[string]sold // by buyer and key
+	back          map[string]bool // of those, the ones whose units were given back
 	held          map[string]int64
 	queue         []sold
 }
@@ -64,6 +67,52 @@ func (m *model) purchase(r *Request) Outcome {
 	return Outcome{}
 }
 
+// release is one order that is given back.
+func (m *model) release(r *Released) ReleaseStatus {
+	field := r.Buyer + " " + r.IdempotencyKey
+	o, ok := m.known[field]
+	switch {
+	case !ok:
+		return ReleaseNotLoaded
+	case o.id != r.OrderID || o.quantity != r.Quantity:
+		return ReleaseForeign
+	case m.back[field]:
+		return ReleaseRepeated
+	}
+	m.back[field] = true
+	m.left += r.Quantity
+	m.held[r.Buyer] -= r.Quantity
+	return ReleaseDone
+}
+
+// adjust is one change; in is how far from now its window's ends are.
+func (m *model) adjust(c *Change, opensIn, closesIn time.Duration) error {
+	switch {
+	case c.Version <= m.version:
+		return nil
+	case c.Version > m.version+1:
+		return ErrBehind
+	case m.left+c.AddLeft < 0 && c.AddLeft < 0:
+		return ErrStockBelowSold
+	}
+	m.version = c.Version
+	m.turn++
+	m.left += c.AddLeft
+	if c.PerUserLimit != nil {
+		m.perUser = *c.PerUserLimit
+	}
+	if c.Control != nil {
+		m.control = *c.Control
+	}
+	if c.OpensAt != nil {
+		m.opens = opensIn
+	}
+	if c.ClosesAt != nil {
+		m.closes = closesIn
+	}
+	return nil
+}
+
 // sameOutcome compares by what a caller tells apart.
 func sameOutcome(got, want Outcome) bool {
 	var notOpen *NotOpenError
@@ -87,8 +136,18 @@ func (m *model) compare(t *rapid.T, tb testing.TB, s *shop) {
 	if !maps.Equal(st.buyers, counts) {
 		t.Fatalf("counts per buyer are %v, want %v", st.buyers, counts)
 	}
-	if len(st.idempotency) != len(m.known) {
-		t.Fatalf("%d keys are remembered, want %d", len(st.idempotency), len(m.known))
+	orders := map[string]string{}
+	for field, o := range m.known {
+		orders[field] = fmt.Sprintf("%d:%s", o.quantity, o.id)
+		if m.back[field] {
+			orders[field] += ":r"
+		}
+	}
+	if d := differences(st.idempotency, orders); d != "" {
+		t.Fatalf("orders per key: %s", d)
+	}
+	if want := fmt.Sprintf("%d.%s.%d", m.version, strings.Split(st.sale["version"], ".")[1], m.turn); st.sale["version"] != want {
+		t.Fatalf("the version is %s, want %s", st.sale["version"], want)
 	}
 	if !slices.Equal(st.queue, m.queue) {
 		t.Fatalf("the queue is %v, want %v", st.queue, m.queue)
@@ -106,8 +165,10 @@ func modelSale(t *rapid.T) (*model, Sale) {
 		opens:   hours("opens", []int{-9, -9, -9, -9, 1}),
 		closes:  hours("closes", []int{0, 0, 2, 2, -1}),
 		control: "open",
+		version: 1,
 		room:    rapid.OneOf(rapid.IntRange(1, 30), rapid.IntRange(300, 600)).Draw(t, "room"),
 		known:   map[string]sold{},
+		back:    map[string]bool{},
 		held:    map[string]int64{},
 	}
 	now := time.Now()
@@ -138,13 +199,12 @@ func TestPurchaseScript_Model(t *testing.T) {
 			}
 			defer sel.letGo()
 			var sent []*Request
-			for range rapid.IntRange(1, 10).Draw(rt, "steps") {
+			for range rapid.IntRange(1, 15).Draw(rt, "steps") {
 				switch rapid.IntRange(0, 9).Draw(rt, "step") {
-				case 0:
-					m.control = rapid.SampledFrom([]string{"open", "open", "paused", "closed"}).Draw(rt, "control")
-					if err := rdb.HSet(ctx, v.keys.sale(s.item), "control", m.control).Err(); err != nil {
-						rt.Fatal(err)
-					}
+				case 0, 2:
+					modelAdjust(ctx, rt, s, m)
+				case 3, 4:
+					modelRelease(ctx, rt, s, m, sent)
 				case 1:
 					n := min(rapid.IntRange(0, 20).Draw(rt, "tasks taken"), len(m.queue))
 					if n > 0 && !slices.Equal(s.take(t, n), m.queue[:n]) {
@@ -158,6 +218,69 @@ func TestPurchaseScript_Model(t *testing.T) {
 			}
 		})
 	})
+}
+
+// modelAdjust sends a random change, also one that is out of its turn.
+func modelAdjust(ctx context.Context, t *rapid.T, s *shop, m *model) {
+	c := Change{
+		Version: m.version + rapid.SampledFrom([]int64{1, 1, 1, 1, 0, -1, 2}).Draw(t, "version"),
+		AddLeft: rapid.SampledFrom([]int64{0, 0, 1, 7, 300, -1, -5, -m.left, -m.left - 1}).Draw(t, "add"),
+	}
+	if c.Version < 1 {
+		c.Version = 1
+	}
+	if rapid.Bool().Draw(t, "with limit") {
+		c.PerUserLimit = ptr(rapid.Int64Range(1, 6).Draw(t, "limit"))
+	}
+	if rapid.Bool().Draw(t, "with control") {
+		c.Control = ptr(rapid.SampledFrom([]string{"open", "open", "open", "paused", "closed"}).Draw(t, "control"))
+	}
+	opensIn := time.Duration(rapid.SampledFrom([]int{-9, -9, -9, 1}).Draw(t, "opens")) * time.Hour
+	closesIn := time.Duration(rapid.SampledFrom([]int{0, 0, 2, -1}).Draw(t, "closes")) * time.Hour
+	if rapid.Bool().Draw(t, "with window") {
+		c.OpensAt, c.ClosesAt = ptr(time.Now().Add(opensIn)), ptr(time.Time{})
+		if closesIn != 0 {
+			c.ClosesAt = ptr(time.Now().Add(closesIn))
+		}
+	}
+	want := m.adjust(&c, opensIn, closesIn)
+	if err := Adjust(ctx, s.rdb, 1, 1, s.item, c); !errors.Is(err, want) || (err == nil) != (want == nil) {
+		t.Fatalf("adjust %+v: %v, want %v", c, err, want)
+	}
+}
+
+// modelRelease gives back random orders, among them such that were refused,
+// that were given back before, and that are not quite what was ordered.
+func modelRelease(ctx context.Context, t *rapid.T, s *shop, m *model, sent []*Request) {
+	if len(sent) == 0 {
+		return
+	}
+	n := rapid.OneOf(rapid.IntRange(1, 12), rapid.IntRange(90, 210)).Draw(t, "orders")
+	orders, want := make([]Released, n), make([]ReleaseStatus, n)
+	empty := m.left == 0
+	for i := range orders {
+		o := released(rapid.SampledFrom(sent).Draw(t, "order"))[0]
+		switch rapid.IntRange(0, 15).Draw(t, "twist") {
+		case 0:
+			o.Quantity++
+		case 1:
+			o.OrderID += "x"
+		}
+		orders[i], want[i] = o, m.release(&o)
+		if i%releasePage == releasePage-1 || i == n-1 { // the end of a script
+			if empty && m.left > 0 {
+				m.turn++
+			}
+			empty = m.left == 0
+		}
+	}
+	got, err := Release(ctx, s.rdb, 1, 1, s.item, orders)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(got, want) {
+		t.Fatalf("released %v with %v, want %v", orders, got, want)
+	}
 }
 
 // modelBatch sends a random batch, among it repeats of what was sent before.

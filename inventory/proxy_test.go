@@ -181,10 +181,15 @@ func (p *proxy) count() int {
 // purchases makes a cut function that strikes the first n runs of the purchase
 // script, each as how says.
 func purchases(n int, how func(run int) cutAt) func([]byte) cutAt {
+	return runsOf(purchaseScript, n, how)
+}
+
+// runsOf is purchases for any script.
+func runsOf(script *redis.Script, n int, how func(run int) cutAt) func([]byte) cutAt {
 	var mu sync.Mutex
 	run := 0
 	return func(piece []byte) cutAt {
-		if !bytes.Contains(piece, []byte(purchaseScript.Hash())) {
+		if !bytes.Contains(piece, []byte(script.Hash())) {
 			return cutNever
 		}
 		mu.Lock()

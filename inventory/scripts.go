@@ -15,6 +15,14 @@ var (
 	purchaseLua string
 	//go:embed lua/load.lua
 	loadLua string
+	//go:embed lua/fragment_version.lua
+	versionLua string
+	//go:embed lua/release.lua
+	releaseLua string
+	//go:embed lua/suspend.lua
+	suspendLua string
+	//go:embed lua/adjust.lua
+	adjustLua string
 )
 
 // The scripts are composed: the lock's guard and the queue's enqueue run inside
@@ -22,6 +30,9 @@ var (
 var (
 	purchaseScript = redis.NewScript(lock.GuardLua + "\n" + queue.EnqueueLua + "\n" + purchaseLua)
 	loadScript     = redis.NewScript(lock.GuardLua + "\n" + loadLua)
+	releaseScript  = redis.NewScript(versionLua + "\n" + releaseLua)
+	suspendScript  = redis.NewScript(lock.GuardLua + "\n" + suspendLua)
+	adjustScript   = redis.NewScript(versionLua + "\n" + adjustLua)
 )
 
 // purchaseReply is what the purchase script answers.

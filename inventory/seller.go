@@ -22,7 +22,7 @@ type Request struct {
 	Buyer          string
 	IdempotencyKey string
 	Quantity       int64  // 1 or more
-	OrderID        string // fresh for every request; repeats of this Request settle on it
+	OrderID        string // fresh for every request, without a colon; repeats of this Request settle on it
 	Payload        string // the order's task
 	// Done is called once with the outcome, from the goroutine that sells the
 	// item: it must be quick and must not block.
@@ -122,6 +122,8 @@ type seller struct {
 	wake    chan struct{}
 
 	mark atomic.Pointer[soldOutMark]
+	// drops counts how often what is known of the item became void.
+	drops atomic.Int64
 	// marking says that a mark is being made, so that only one is.
 	marking atomic.Bool
 
@@ -372,6 +374,7 @@ func (s *seller) try(ctx context.Context, batch []*Request) error {
 		}
 		return err
 	}
+	drops := s.drops.Load()
 	reply, err := s.send(ctx, batch)
 	if err != nil {
 		return err
@@ -389,7 +392,7 @@ func (s *seller) try(ctx context.Context, batch []*Request) error {
 	if err := s.deliver(batch, &reply); err != nil {
 		return fmt.Errorf("%w: %w", errUnknown, err)
 	}
-	s.noteSoldOut(&reply)
+	s.noteSoldOut(&reply, drops)
 	if reply.waiting > 0 && time.Since(s.since) >= s.v.cfg.Slice {
 		s.letGo()
 	}

@@ -208,7 +208,7 @@ func TestSeller_soldOut_OtherVersion(t *testing.T) {
 	}
 	first := sel.mark.Load()
 	first.until.Store(1) // it has lapsed
-	sel.markSoldOut("another version", time.Hour)
+	sel.markSoldOut("another version", time.Hour, sel.drops.Load())
 	if got := first.until.Load(); got != 1 {
 		t.Errorf("a mark of version %q was renewed until %d by another version", first.version, got)
 	}

@@ -108,7 +108,7 @@ func TestMigrator_UpDownUp(t *testing.T) {
 	}
 	wantStatus(t, m, true)
 	first := schema(t, db)
-	if got := tables(t, db); !slices.Equal(got, []string{"buyers", "items", "meta", "orders"}) {
+	if got := tables(t, db); !slices.Equal(got, []string{"audit", "buyers", "items", "meta", "orders", "payments", "releases", "stock_changes"}) {
 		t.Errorf("tables %v", got)
 	}
 	if n, err := m.Up(testContext(t)); err != nil || n != 0 {
@@ -253,4 +253,42 @@ func TestNew_UnknownDialect(t *testing.T) {
 			t.Errorf("dialect %q: %v, want an error", dialect, m)
 		}
 	}
+}
+
+// TestMigrator_KeepsRows: a shop that sells already is taken a step up, and
+// back, with its orders.
+func TestMigrator_KeepsRows(t *testing.T) {
+	t.Parallel()
+	db := openFile(t, filepath.Join(t.TempDir(), "shop.db"), "")
+	m := newMigrator(t, db)
+	steps, err := m.Up(testContext(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range steps - 1 {
+		if done, err := m.Down(testContext(t)); err != nil || !done {
+			t.Fatalf("down: %v, %v", done, err)
+		}
+	}
+	_, err = db.ExecContext(testContext(t), `INSERT INTO orders (id, item_id, user_id, quantity, unit_price_minor, currency,
+		status, idempotency_key, created_at, expires_at) VALUES ('o', 'i', 'u', 1, 1, 'EUR', 'confirmed', 'k', 1, 2)`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	there := func() {
+		t.Helper()
+		var n int
+		err := db.QueryRowContext(testContext(t), "SELECT COUNT(*) FROM orders WHERE id = 'o' AND status = 'confirmed' AND expires_at = 2").Scan(&n)
+		if err != nil || n != 1 {
+			t.Errorf("%d rows, %v", n, err)
+		}
+	}
+	if n, err := m.Up(testContext(t)); err != nil || n != steps-1 {
+		t.Fatalf("up applied %d, %v, want %d", n, err, steps-1)
+	}
+	there()
+	if done, err := m.Down(testContext(t)); err != nil || !done {
+		t.Fatalf("down: %v, %v", done, err)
+	}
+	there()
 }

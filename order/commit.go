@@ -25,6 +25,8 @@ const (
 	reasonUserLimit = "user_limit"
 	reasonNoItem    = "item_not_found"
 	reasonDuplicate = "idempotency_key_reused"
+	// reasonFailed is that of an order which no worker could commit.
+	reasonFailed = "failed"
 )
 
 // errUneven says that a batch did not go through whole: an order exists
@@ -191,15 +193,17 @@ func commitOne(ctx context.Context, tx *gorm.DB, t *task, now int64) (outcome, e
 		out := outcome{status: StatusRejected, reason: string(refusal), closedAt: now}
 		key := t.IdempotencyKey
 		if refusal == reasonDuplicate {
-			// The key's place is taken by another order; a space, which no
-			// client's key can contain, keeps this row apart.
-			key += " " + t.ID
+			key = keptApart(t)
 		}
 		return out, insertOrder(tx, t, out, key)
 	default:
 		return outcome{}, err
 	}
 }
+
+// keptApart is the key of the row of an order whose key's place is taken by
+// another order: a space, which no client's key can contain, keeps it apart.
+func keptApart(t *task) string { return t.IdempotencyKey + " " + t.ID }
 
 // refused is a condition's objection to one order; its text is the reason.
 type refused string

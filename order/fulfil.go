@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -25,13 +26,15 @@ const (
 	tellTimeout = time.Second
 )
 
-// Fulfiller turns leased tasks into committed orders and tells the API
-// processes that wait for them.
+// Fulfiller works on the tasks of orders: it turns purchases into committed
+// orders, tells the API processes that wait for them, and expires those that
+// were not paid in time.
 type Fulfiller struct {
 	store   *Store
 	rdb     redis.UniversalClient
 	local   *Waiters
 	onError func(error)
+	returns *Returns
 	// partitions is how many the items are spread over.
 	partitions int
 	// committed hears of every committed batch's size.
@@ -42,71 +45,102 @@ type Fulfiller struct {
 // this same process, or nil in a process without an API. onError hears of what
 // is tried again.
 func NewFulfiller(store *Store, rdb redis.UniversalClient, local *Waiters, onError func(error)) *Fulfiller {
-	return &Fulfiller{store: store, rdb: rdb, local: local, onError: onError, partitions: 1, committed: func(int) {}}
+	f := &Fulfiller{store: store, rdb: rdb, local: local, onError: onError, committed: func(int) {}}
+	f.SetPartitions(1)
+	return f
 }
 
 // SetPartitions tells how many partitions the items are spread over. Default 1.
-func (f *Fulfiller) SetPartitions(n int) { f.partitions = n }
+func (f *Fulfiller) SetPartitions(n int) {
+	f.partitions = n
+	f.returns = NewReturns(f.store, f.rdb, n, f.onError)
+}
 
 // OnCommit sets a function that hears of every committed batch's size.
 func (f *Fulfiller) OnCommit(fn func(orders int)) { f.committed = fn }
 
-// Handle is the queue's batch handler: one transaction for all tasks, then one
-// message per API process. A database that cannot write at present makes it
-// wait with its leases kept, so that the worker stops claiming; a task that
-// breaks the transaction is found by halving and fails alone.
+// Handle is the queue's batch handler: one transaction for all purchases, then
+// one message per API process, then one transaction for all orders to expire. A
+// database that cannot write at present makes it wait with its leases kept, so
+// that the worker stops claiming; a task that breaks the transaction is found by
+// halving and fails alone.
 func (f *Fulfiller) Handle(ctx context.Context, leased []queue.Leased) []error {
 	errs := make([]error, len(leased))
 	tasks := make([]task, 0, len(leased))
 	index := make([]int, 0, len(leased))
+	var due []string
+	var dueIndex []int
 	for i := range leased {
-		t, err := parseTask(leased[i].ID, leased[i].Payload)
-		if err != nil {
-			errs[i] = queue.Discard(err)
-			continue
+		l := &leased[i]
+		switch l.Type {
+		case purchaseType:
+			t, err := parseTask(l.ID, l.Payload)
+			if err != nil {
+				errs[i] = queue.Discard(err)
+				continue
+			}
+			tasks = append(tasks, t)
+			index = append(index, i)
+		case expiryType:
+			due = append(due, strings.TrimPrefix(l.ID, expiryPrefix))
+			dueIndex = append(dueIndex, i)
+		default:
+			errs[i] = fmt.Errorf("%w: %q", errTaskType, l.Type)
 		}
-		tasks = append(tasks, t)
-		index = append(index, i)
 	}
 	f.fulfil(ctx, tasks, func(i int, err error) { errs[index[i]] = err })
+	f.expire(ctx, due, func(i int, err error) { errs[dueIndex[i]] = err })
 	return errs
 }
 
-// fulfil commits the tasks and reports by fail which could not be.
-func (f *Fulfiller) fulfil(ctx context.Context, tasks []task, fail func(i int, err error)) {
+// fulfil commits the tasks. say hears of each that is not simply done: what
+// follows from it, or why it could not be committed.
+func (f *Fulfiller) fulfil(ctx context.Context, tasks []task, say func(i int, err error)) {
 	if len(tasks) == 0 {
 		return
 	}
-	out, err := f.commit(ctx, tasks)
+	var out []outcome
+	err := f.persist(ctx, func() (err error) {
+		out, err = f.store.commit(ctx, tasks)
+		return err
+	})
 	switch {
 	case err == nil:
 		faultpoint.Reach("order.committed")
 		f.committed(len(tasks))
-		f.distrust(ctx, tasks, out)
+		untrusted := f.distrust(ctx, tasks, out)
 		f.tell(ctx, tasks, out)
+		for i := range tasks {
+			switch o := &out[i]; {
+			case o.status == StatusRejected && untrusted != nil:
+				say(i, untrusted)
+			case o.status == StatusConfirmed && o.expiresAt > 0:
+				say(i, queue.Then(expiryTask(&tasks[i], o.expiresAt)))
+			}
+		}
 	case transient(err): // only once ctx has ended
 		for i := range tasks {
-			fail(i, queue.Snooze(0))
+			say(i, queue.Snooze(0))
 		}
 	case len(tasks) == 1:
-		fail(0, err)
+		say(0, err)
 	default:
 		half := len(tasks) / 2
-		f.fulfil(ctx, tasks[:half], fail)
-		f.fulfil(ctx, tasks[half:], func(i int, err error) { fail(half+i, err) })
+		f.fulfil(ctx, tasks[:half], say)
+		f.fulfil(ctx, tasks[half:], func(i int, err error) { say(half+i, err) })
 	}
 }
 
-// commit tries until the database answers for the rows, or ctx ends.
-func (f *Fulfiller) commit(ctx context.Context, tasks []task) ([]outcome, error) {
+// persist tries until the database answers for the rows, or ctx ends.
+func (f *Fulfiller) persist(ctx context.Context, try func() error) error {
 	for wait := commitRetryMin; ; wait = min(2*wait, commitRetryMax) {
-		out, err := f.store.commit(ctx, tasks)
+		err := try()
 		if err == nil || !transient(err) || ctx.Err() != nil {
-			return out, err
+			return err
 		}
 		f.onError(fmt.Errorf("database cannot commit, trying again: %w", err))
 		if !pause(ctx, wait/2+rand.N(wait/2)) {
-			return nil, err
+			return err
 		}
 	}
 }
@@ -114,8 +148,8 @@ func (f *Fulfiller) commit(ctx context.Context, tasks []task) ([]outcome, error)
 // distrust drops the sales of items of which the database refused an order: that
 // it had to shows that Redis counts them wrongly, for lost or old data. Were the
 // sale kept, the units taken for the refused order would never come back, and
-// more would be refused.
-func (f *Fulfiller) distrust(ctx context.Context, tasks []task, out []outcome) {
+// more would be refused. After an error the refused tasks must come again.
+func (f *Fulfiller) distrust(ctx context.Context, tasks []task, out []outcome) error {
 	var items []string
 	for i := range tasks {
 		if out[i].status == StatusRejected && !slices.Contains(items, tasks[i].ItemID) {
@@ -123,13 +157,15 @@ func (f *Fulfiller) distrust(ctx context.Context, tasks []task, out []outcome) {
 		}
 	}
 	if len(items) == 0 {
-		return
+		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tellTimeout)
 	defer cancel()
-	if err := inventory.Distrust(ctx, f.rdb, f.partitions, items); err != nil {
+	err := inventory.Distrust(ctx, f.rdb, f.partitions, items)
+	if err != nil {
 		f.onError(err)
 	}
+	return err
 }
 
 // tell sends one message per API process. A lost message costs its request the

@@ -324,8 +324,10 @@ func TestFulfiller_Handle_Notices(t *testing.T) {
 		local.add(tasks[0].ID, mine)
 		other := &ticket{settled: make(chan settlement, 1)}
 		local.add("not in the batch", other)
-		if err := errors.Join(f.Handle(testContext(t), leased(tasks...))...); err != nil {
-			t.Fatal(err)
+		for i, err := range f.Handle(testContext(t), leased(tasks...)) {
+			if followed(err) != (i < 6) || i >= 6 && err != nil {
+				t.Errorf("task %d: %v, want an expiry to follow each confirmed order", i, err)
+			}
 		}
 		// A closing message on each channel shows that nothing else was sent.
 		for _, o := range origins[:3] {
@@ -397,6 +399,25 @@ func TestFulfiller_Handle_RedisAway(t *testing.T) {
 	}
 }
 
+// TestFulfiller_Handle_Distrust: an order that the database refused is not done
+// with until its item's sale has been dropped.
+func TestFulfiller_Handle_Distrust(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	mustInsert(t, s, newItem("item", 1, 1))
+	away := redis.NewClient(redistest.Options("127.0.0.1:1"))
+	defer away.Close()
+	tasks := leased(distinct("n", "item", 2)...)
+	errs := NewFulfiller(s, away, nil, func(error) {}).Handle(testContext(t), tasks)
+	if errs[0] != nil || errs[1] == nil {
+		t.Errorf("with Redis away: %v, want the refused order to come again", errs)
+	}
+	f := NewFulfiller(s, redistest.Embedded(t), nil, func(err error) { t.Errorf("heard %v", err) })
+	if err := errors.Join(f.Handle(testContext(t), tasks[1:])...); err != nil {
+		t.Errorf("with Redis back: %v", err)
+	}
+}
+
 // TestFulfiller_Redelivery kills a worker between commit and acknowledge, as
 // the lease's end shows it: the same tasks come again, and make one row each.
 func TestFulfiller_Redelivery(t *testing.T) {
@@ -424,4 +445,9 @@ func TestFulfiller_Redelivery(t *testing.T) {
 		}
 		auditStore(t, s)
 	})
+}
+
+// followed reports whether a verdict is that one task follows.
+func followed(err error) bool {
+	return err != nil && err.Error() == queue.Then(queue.Task{}).Error()
 }

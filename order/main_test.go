@@ -272,7 +272,7 @@ func newSite(t *testing.T, rdb *redis.Client, volatile bool, n NewItem) *site {
 	}
 	s.service = NewService(Config{
 		Store: s.store, Stock: s.stock, Items: s.items, Tasks: []Tasks{s.queue}, Waiters: s.waiters,
-		Volatile: volatile, OnError: s.heard,
+		Returns: NewReturns(s.store, rdb, 1, s.heard), Volatile: volatile, OnError: s.heard,
 	})
 	s.fulfiller = NewFulfiller(s.store, rdb, s.waiters, s.heard)
 	n.ID = s.item
@@ -329,15 +329,25 @@ func (s *site) mustPlace(p Purchase) Placed {
 	return placed
 }
 
-// drained waits until every queued order has left the queue.
+// drained waits until every queued order has left the queue, and only those
+// are in it that wait for the time at which an order lapses.
 func (s *site) drained() {
 	s.t.Helper()
 	await(s.t, "the queue to drain", func() bool {
+		delayed, err := s.queue.List(testContext(s.t), queue.StateDelayed, 0, 512)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		for _, info := range delayed {
+			if info.Type == purchaseType {
+				return false
+			}
+		}
 		st, err := s.queue.Stats(testContext(s.t))
 		if err != nil {
 			s.t.Fatal(err)
 		}
-		return st.Ready+st.Delayed+st.Leased == 0
+		return st.Ready+st.Leased == 0
 	})
 }
 

@@ -11,6 +11,7 @@ import (
 // conn runs statements: a gorm transaction's connection, or a preparedTx.
 type conn interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
@@ -85,6 +86,14 @@ func (t preparedTx) ExecContext(ctx context.Context, query string, args ...any) 
 		return t.tx.StmtContext(ctx, stmt).ExecContext(ctx, args...) //nolint:sqlclosecheck // the end of the transaction closes it
 	}
 	return t.tx.ExecContext(ctx, query, args...)
+}
+
+// QueryContext runs the query; one that was not prepared is run as text.
+func (t preparedTx) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
+	if stmt := t.p.get(query); stmt != nil {
+		return t.tx.StmtContext(ctx, stmt).QueryContext(ctx, args...) //nolint:sqlclosecheck // the end of the transaction closes it
+	}
+	return t.tx.QueryContext(ctx, query, args...)
 }
 
 // QueryRowContext runs the query; one that was not prepared is run as text.

@@ -71,3 +71,47 @@ const sellUnits = `UPDATE items SET sold = sold + ?1 WHERE id = ?2 AND sold + ?1
 
 // commitTexts are the statements of a commit.
 var commitTexts = slices.Concat([]string{sellUnits}, insertConfirmed.text[:], addToBuyers.text[:])
+
+// The statements of what follows a commit. A list of ids is one value, in JSON.
+const (
+	selectOrder = `SELECT id, item_id, user_id, quantity, unit_price_minor, currency, status, reason, idempotency_key,
+	created_at, confirmed_at, expires_at, paid_at, closed_at, payment_reference FROM orders WHERE id = ?1`
+
+	selectPayment = `SELECT order_id, amount_minor, currency, outcome FROM payments WHERE reference = ?1`
+	insertPayment = `INSERT INTO payments (reference, order_id, amount_minor, currency, outcome, received_at)
+	VALUES (?1, ?2, ?3, ?4, ?5, ?6)`
+	// payUnpaid and expireDue meet at expires_at: from then on an order lapses,
+	// and up to then it can be paid.
+	payUnpaid = `UPDATE orders SET status = 'paid', paid_at = ?1, payment_reference = ?2
+	WHERE id = ?3 AND status = 'confirmed' AND (expires_at = 0 OR expires_at > ?1)
+		AND unit_price_minor * quantity = ?4 AND currency = ?5`
+
+	cancelConfirmed = `UPDATE orders SET status = 'cancelled', reason = ?2, closed_at = ?1
+	WHERE id = ?3 AND status = 'confirmed'
+	RETURNING id, item_id, user_id, idempotency_key, quantity, closed_at`
+	expireDue = `UPDATE orders SET status = 'expired', reason = '` + reasonUnpaid + `', closed_at = ?1
+	WHERE id IN (SELECT value FROM json_each(?2)) AND status = 'confirmed' AND expires_at > 0 AND expires_at <= ?1
+	RETURNING id, item_id, user_id, idempotency_key, quantity, closed_at`
+	selectExpiries = `SELECT id, status, expires_at FROM orders WHERE id IN (SELECT value FROM json_each(?1))`
+
+	unsellUnits   = `UPDATE items SET sold = sold - ?1 WHERE id = ?2`
+	takeFromBuyer = `UPDATE buyers SET quantity = quantity - ?1 WHERE item_id = ?2 AND user_id = ?3 AND quantity >= ?1`
+
+	returnsOfOrders = `SELECT order_id, item_id, user_id, idempotency_key, quantity, created_at FROM releases
+	WHERE order_id IN (SELECT value FROM json_each(?1))`
+	returnsOfItem = `SELECT order_id, item_id, user_id, idempotency_key, quantity, created_at FROM releases
+	WHERE item_id = ?1`
+	deleteReturns = `DELETE FROM releases WHERE order_id IN (SELECT value FROM json_each(?1))`
+)
+
+const returnColumns = 6
+
+var insertReturns = newRowsStatement(returnColumns,
+	"INSERT INTO releases (order_id, item_id, user_id, idempotency_key, quantity, created_at)",
+	"(?, ?, ?, ?, ?, ?)", "")
+
+// lifeTexts are the statements of the transitions of committed orders.
+var lifeTexts = slices.Concat([]string{
+	selectOrder, selectPayment, insertPayment, payUnpaid, cancelConfirmed, expireDue, selectExpiries,
+	unsellUnits, takeFromBuyer, returnsOfOrders, deleteReturns,
+}, insertReturns.text[:])

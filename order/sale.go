@@ -2,7 +2,10 @@ package order
 
 import (
 	"context"
+	"database/sql"
+	"errors"
 	"fmt"
+	"strings"
 
 	"gorm.io/gorm"
 
@@ -81,6 +84,9 @@ func (s Status) holds() bool {
 func pendingTasks(ctx context.Context, q Tasks, item string) (map[string]task, error) {
 	pending := make(map[string]task)
 	err := q.Scan(ctx, func(id string, payload []byte) error {
+		if strings.HasPrefix(id, expiryPrefix) {
+			return nil
+		}
 		t, err := parseTask(id, payload)
 		if err == nil && t.ItemID == item {
 			pending[id] = t
@@ -139,17 +145,129 @@ func (s *Service) Ledger(ctx context.Context, item string) (Ledger, error) {
 		return Ledger{}, err
 	}
 	var l Ledger
-	err := s.Stock.Frozen(ctx, item, func(ctx context.Context, left int64) error {
+	err := s.Stock.Frozen(ctx, item, func(ctx context.Context, _ int64) error {
 		pending, err := pendingTasks(ctx, s.Tasks[s.Stock.Partition(item)], item)
 		if err != nil {
 			return err
 		}
-		return s.Store.snapshot(ctx, func(tx *gorm.DB) error {
-			l, err = ledgerOf(tx, item, left, pending)
+		left, tx, err := s.leftNow(ctx, item)
+		if err != nil {
 			return err
-		})
+		}
+		l, err = ledgerOf(tx, item, left, pending)
+		return errors.Join(err, undo(tx))
 	})
 	return l, err
+}
+
+// lookTries bounds the looks at an item of which units come back all the time.
+const lookTries = 100
+
+// leftNow reads the units left, and returns a transaction that sees the database
+// as at that instant; the caller ends it.
+//
+// The units of a closed order come back without the item's lock, which the
+// caller holds. It looks again until none came back between two reads of what is
+// left, with the database's state taken between them, and all that was closed in
+// that state is back. Then no unit is on its way, and none is seen twice.
+func (s *Service) leftNow(ctx context.Context, item string) (left int64, tx *gorm.DB, err error) {
+	for range lookTries {
+		left, tx, err = s.look(ctx, item)
+		if err != nil || tx != nil {
+			return left, tx, err
+		}
+	}
+	return 0, nil, fmt.Errorf("units of %s keep coming back: %w", item, inventory.ErrUnavailable)
+}
+
+// look is one try of leftNow; without a transaction it was in vain.
+func (s *Service) look(ctx context.Context, item string) (int64, *gorm.DB, error) {
+	given, err := s.giveAll(ctx, item)
+	if err != nil {
+		return 0, nil, err
+	}
+	before, err := s.left(ctx, item)
+	if err != nil {
+		return 0, nil, err
+	}
+	tx, err := s.Store.beginRead(ctx, item)
+	if err != nil {
+		return 0, nil, err
+	}
+	owed, err := readReturns(ctx, tx.Statement.ConnPool, returnsOfItem, item)
+	if err != nil {
+		return 0, nil, errors.Join(wrap("look at item "+item, err), undo(tx))
+	}
+	after, err := s.left(ctx, item)
+	if err != nil {
+		return 0, nil, errors.Join(err, undo(tx))
+	}
+	for i := range owed {
+		if !given[owed[i].orderID] {
+			return 0, nil, undo(tx)
+		}
+	}
+	if before != after {
+		return 0, nil, undo(tx)
+	}
+	return after, tx, nil
+}
+
+// giveAll gives back what is noted of an item, and says which orders that were.
+// One that the loaded sale does not know was not counted by it either.
+func (s *Service) giveAll(ctx context.Context, item string) (map[string]bool, error) {
+	db, err := s.Store.read.DB()
+	if err != nil {
+		return nil, err
+	}
+	owed, err := readReturns(ctx, db, returnsOfItem, item)
+	if err != nil {
+		return nil, wrap("look at item "+item, err)
+	}
+	if len(owed) == 0 {
+		return nil, nil
+	}
+	if _, err := s.Returns.ask(ctx, item, owed); err != nil {
+		return nil, fmt.Errorf("give back orders of %s: %w: %w", item, inventory.ErrUnavailable, err)
+	}
+	given := make(map[string]bool, len(owed))
+	for i := range owed {
+		given[owed[i].orderID] = true
+	}
+	return given, nil
+}
+
+// left reads the units left of a sale that is loaded.
+func (s *Service) left(ctx context.Context, item string) (int64, error) {
+	units, err := s.Stock.Left(ctx, []string{item})
+	if err != nil {
+		return 0, fmt.Errorf("%w: %w", inventory.ErrUnavailable, err)
+	}
+	if units[0] < 0 {
+		return 0, fmt.Errorf("sale of %s: %w", item, inventory.ErrRebuilding)
+	}
+	return units[0], nil
+}
+
+// beginRead begins a transaction that sees the database as it is now, which is
+// as at its first read. The caller ends it with undo.
+func (s *Store) beginRead(ctx context.Context, item string) (*gorm.DB, error) {
+	tx := s.read.WithContext(ctx).Begin()
+	if tx.Error != nil {
+		return nil, wrap("begin to read", tx.Error)
+	}
+	if _, err := readItem(tx, item); err != nil {
+		return nil, errors.Join(err, undo(tx))
+	}
+	return tx, nil
+}
+
+// undo ends a transaction that has only read.
+func undo(tx *gorm.DB) error {
+	if err := tx.Rollback().Error; err != nil && !errors.Is(err, sql.ErrTxDone) { // ctx's end has undone it already
+		return fmt.Errorf("end reading: %w", err)
+	}
+	return nil
 }
 
 func ledgerOf(tx *gorm.DB, item string, left int64, pending map[string]task) (Ledger, error) {

@@ -1,6 +1,7 @@
 package order
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -225,7 +226,7 @@ func TestService_Ledger(t *testing.T) {
 		s.work()
 		s.drained()
 		want("awaiting payment", Ledger{Initial: 50, Left: 43, Held: 7})
-		if err := s.store.write.Exec("UPDATE orders SET status = 'paid' WHERE id = ?", placed.Order.ID).Error; err != nil {
+		if _, err := s.service.Pay(testContext(t), placed.Order.ID, Payment{"psp", 3 * 1999, "EUR"}); err != nil {
 			t.Fatal(err)
 		}
 		want("paid", Ledger{Initial: 50, Left: 43, Held: 4, Sold: 3})
@@ -318,6 +319,114 @@ func TestService_Ledger_Burst(t *testing.T) {
 		}
 		auditStore(t, s.store)
 	})
+}
+
+// hooked is a stock that calls hook whenever it has said what is left.
+type hooked struct {
+	Stock
+	hook func(left []int64)
+}
+
+func (h hooked) Left(ctx context.Context, items []string) ([]int64, error) {
+	left, err := h.Stock.Left(ctx, items)
+	h.hook(left)
+	return left, err
+}
+
+// TestService_Ledger_Moving puts the steps of a cancellation between those of a
+// look: it sees the units where they were or where they went, once.
+func TestService_Ledger_Moving(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, asking("", 9, 9, time.Hour))
+		s.work()
+		ids := make([]string, 3)
+		for i := range ids {
+			ids[i] = s.mustPlace(s.purchase("u", fmt.Sprint(i), 2, long)).Order.ID
+		}
+		u := Canceller{UserID: "u"}
+		var owed []returned
+		steps := []func(){
+			func() { // closed and given back in the middle of a look
+				if _, err := s.service.Cancel(testContext(t), ids[0], u); err != nil {
+					t.Error(err)
+				}
+			},
+			func() {}, func() {}, func() {}, // the second look is undisturbed
+			func() { // closed in the middle, and not given back yet
+				var err error
+				if _, owed, err = s.store.cancel(testContext(t), ids[1], u); err != nil {
+					t.Error(err)
+				}
+			},
+			func() {}, func() {}, func() {},
+			func() { // what a look has given back is forgotten in the middle of another
+				s.service.Returns.give(testContext(t), owed)
+			},
+		}
+		said := 0
+		s.service.Stock = hooked{s.stock, func([]int64) {
+			if said < len(steps) {
+				steps[said]()
+			}
+			said++
+		}}
+		for i, want := range []struct {
+			ledger Ledger
+			said   int
+		}{
+			{Ledger{Initial: 9, Left: 5, Held: 4}, 4},
+			{Ledger{Initial: 9, Left: 7, Held: 2}, 8},
+			{Ledger{Initial: 9, Left: 7, Held: 2}, 10},
+		} {
+			if l := s.ledger(); l != want.ledger || said != want.said {
+				t.Errorf("look %d: %+v after %d reads, want %+v after %d", i, l, said, want.ledger, want.said)
+			}
+		}
+		s.service.Stock = hooked{s.stock, func(left []int64) { said++; left[0] = int64(said) }}
+		if l, err := s.service.Ledger(testContext(t), s.item); !errors.Is(err, inventory.ErrUnavailable) {
+			t.Errorf("with units coming back for ever: %+v, %v", l, err)
+		}
+		s.service.Stock = hooked{s.stock, func(left []int64) { left[0] = -1 }}
+		if l, err := s.service.Ledger(testContext(t), s.item); !errors.Is(err, inventory.ErrRebuilding) {
+			t.Errorf("with the sale gone meanwhile: %+v, %v", l, err)
+		}
+	})
+}
+
+// TestService_Ledger_Many looks at many items at once while units of each are
+// on their way: the looks share few connections, and none may wait for another.
+func TestService_Ledger_Many(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, redistest.Embedded(t), false, newItem("", 1, 1))
+	s.work()
+	const looks = 4 * readers
+	items := make([]string, looks)
+	for i := range items {
+		n := newItem(fmt.Sprintf("%s-%d", s.item, i), 3, 1)
+		if _, err := s.service.CreateItem(testContext(t), n); err != nil {
+			t.Fatal(err)
+		}
+		items[i] = n.ID
+		placed := s.mustPlace(Purchase{ItemID: n.ID, UserID: "u", IdempotencyKey: "k", Quantity: 1, Wait: long})
+		if _, _, err := s.store.cancel(testContext(t), placed.Order.ID, Canceller{UserID: "u"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var wg sync.WaitGroup
+	for _, item := range items {
+		wg.Go(func() {
+			for range 3 {
+				if l, err := s.service.Ledger(testContext(t), item); err != nil || l != (Ledger{Initial: 3, Left: 3}) {
+					t.Errorf("ledger of %s: %+v, %v", item, l, err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if owed := owedOf(t, s.store); len(owed) != looks {
+		t.Errorf("%d notes, want the %d that a look does not delete", len(owed), looks)
+	}
 }
 
 func TestLedger_Balanced(t *testing.T) {

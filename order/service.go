@@ -19,9 +19,15 @@ import (
 // Stock is what placing an order needs of the inventory.
 type Stock interface {
 	Submit(r *inventory.Request) error
-	Frozen(ctx context.Context, item string, fn func(ctx context.Context, left int64) error) error
 	Open(ctx context.Context, item string) error
 	Partition(item string) int
+	Counter
+}
+
+// Counter is what the ledger needs of the inventory.
+type Counter interface {
+	Frozen(ctx context.Context, item string, fn func(ctx context.Context, left int64) error) error
+	Left(ctx context.Context, items []string) ([]int64, error)
 }
 
 // Items is what placing an order needs of the catalogue.
@@ -43,6 +49,7 @@ type Config struct {
 	Items   Items
 	Tasks   []Tasks // one per partition
 	Waiters *Waiters
+	Returns *Returns
 	// Volatile says that Redis keeps nothing over a restart: then only the
 	// commit is an answer, and a request waits for it whatever it asked for.
 	Volatile bool
@@ -116,10 +123,16 @@ func (s *Service) Place(ctx context.Context, p Purchase) (Placed, error) {
 		return Placed{}, err
 	case !placed.Committed && s.Volatile:
 		return Placed{}, inventory.ErrUnavailable
+	case placed.Order.Status == StatusPaid && placed.Order.PaidAt.IsZero():
+		// It was paid before the notice of its commit came, which knows nothing of that.
+		placed.Order, err = s.Store.Order(ctx, placed.Order.ID)
+		return placed, err
 	case placed.Order.Status != StatusRejected:
 		return placed, nil
 	case placed.Order.Reason == reasonDuplicate:
 		return s.original(ctx, placed)
+	case placed.Order.Reason == reasonFailed:
+		return placed, nil // the sale refused nothing; the order says what became of it
 	}
 	return Placed{}, refusalOf(placed.Order.Reason)
 }

@@ -455,6 +455,46 @@ func TestService_Place_RemoteWorker(t *testing.T) {
 	})
 }
 
+// TestService_Place_PaidMeanwhile: a notice of the commit that comes when the
+// order is paid already is answered with the order, and not with what it says.
+func TestService_Place_PaidMeanwhile(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, redistest.Embedded(t), false, asking("", 5, 5, time.Minute))
+	answer := make(chan Placed, 1)
+	go func() {
+		placed, err := s.service.Place(testContext(t), s.purchase("u", "k", 1, long))
+		if err != nil {
+			t.Errorf("place: %v", err)
+		}
+		answer <- placed
+	}()
+	var f queue.Fetched
+	await(t, "the order in the queue", func() (ok bool) {
+		var err error
+		if f, err = s.queue.Dequeue(testContext(t), 1); err != nil {
+			t.Fatal(err)
+		}
+		return len(f.Tasks) == 1
+	})
+	// The worker that commits it dies before it tells anybody; the next one does.
+	id := f.Tasks[0].ID
+	tk, err := parseTask(id, f.Tasks[0].Payload)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustCommit(t, s.store, tk)
+	paid, err := s.service.Pay(testContext(t), id, money("psp", 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if errs := s.fulfiller.Handle(testContext(t), f.Tasks); errs[0] != nil {
+		t.Errorf("redelivery of a paid order: %v", errs[0])
+	}
+	if placed := <-answer; placed.Order != paid || !placed.Committed {
+		t.Errorf("placed %+v, want %+v", placed, paid)
+	}
+}
+
 // between is a queue in which an order is committed and gone in the moment it is asked for.
 type between struct {
 	Tasks
@@ -585,4 +625,16 @@ func (noStock) Left(_ context.Context, items []string) ([]int64, error) {
 		left[i] = -1
 	}
 	return left, nil
+}
+
+// stuck is a queue in which every order waits for ever.
+type stuck struct {
+	Tasks
+	seen func()
+}
+
+func (q stuck) Get(_ context.Context, id string) (queue.TaskInfo, error) {
+	q.seen()
+	t := bought(id, "item", "u", "k", 1)
+	return queue.TaskInfo{ID: id, Payload: []byte(t.payload())}, nil
 }

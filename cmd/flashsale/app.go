@@ -318,6 +318,7 @@ func (a *app) addAPI(ctx context.Context) error {
 	}
 	a.service = order.NewService(order.Config{
 		Store: a.store, Stock: stock, Items: items, Tasks: a.tasks(), Waiters: a.waiters,
+		Returns:  order.NewReturns(a.store, a.rdb, s.Partitions, report),
 		Volatile: s.Redis == embeddedRedis, OnError: report,
 	})
 	return a.addHTTP(ctx, items)

@@ -7,8 +7,9 @@
 --
 -- Returns { status, waiting, verdicts, left, version, now_ms, opens_ms, closes_ms, replayed order ids ... }.
 --   status    'ok', or why nothing at all was looked at: 'lost' (the lock is not held by this value),
---             'fenced' (a later holder has been here), 'missing' (the sale is not loaded, or not whole),
---             'epoch' (the sale was loaded under another epoch); then only `waiting` follows
+--             'fenced' (a later holder has been here), 'missing' (the sale is not loaded, or not whole, or
+--             a change of it was begun and not ended, see suspend.lua), 'epoch' (the sale was loaded under
+--             another epoch); then only `waiting` follows
 --   waiting   how many wait for the lock
 --   verdicts  one character per purchase, in order:
 --             A accepted (also when this very order was accepted by an earlier run of this script),
@@ -33,11 +34,14 @@ if waiting < 0 then
   return {'lost', 0}
 end
 
-local sale = redis.call('HMGET', KEYS[3], 'epoch', 'fence', 'left', 'limit', 'opens_ms', 'closes_ms', 'control', 'version')
+local sale = redis.call('HMGET', KEYS[3], 'epoch', 'fence', 'left', 'limit', 'opens_ms', 'closes_ms', 'control', 'version', 'changing')
 for _, field in ipairs({1, 3, 4, 5, 6, 8}) do
   if not sale[field] then  -- not loaded, or damaged, which a load mends
     return {'missing', waiting}
   end
+end
+if sale[9] then
+  return {'missing', waiting}
 end
 if sale[1] ~= ARGV[3] then
   return {'epoch', waiting}
@@ -87,17 +91,20 @@ for i = 1, n do
   local a = first + (i - 1) * per
   local buyer, field, quantity, id = buyers[i], fields[i], ARGV[a + 3], ARGV[a + 4]
   local units = tonumber(quantity)
-  local order = known[field]  -- "<quantity>:<order id>"; the quantity is the request's fingerprint
+  -- "<quantity>:<order id>", and ":r" behind it once its units were given back; the quantity is the
+  -- request's fingerprint.
+  local order = known[field]
   local verdict
   if order then
     local colon = string.find(order, ':', 1, true)
+    local stands = string.sub(order, colon + 1, string.sub(order, -2) == ':r' and -3 or -1)
     if string.sub(order, 1, colon - 1) ~= quantity then
       verdict = 'K'
-    elseif string.sub(order, colon + 1) == id then
+    elseif stands == id then
       verdict = 'A'
     else
       verdict = 'R'
-      replayed[#replayed + 1] = string.sub(order, colon + 1)
+      replayed[#replayed + 1] = stands
     end
   elseif shut then
     verdict = shut

@@ -1,0 +1,233 @@
+package inventory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/lock"
+)
+
+// Change is a change of an item on sale. A field at its zero value leaves things as they are.
+type Change struct {
+	// Version is the item's version in the database after the change. Each change
+	// raises it by one, also one that touches nothing but it.
+	Version int64
+	// AddLeft is how many units come to the stock; a negative number takes back
+	// units that are not sold.
+	AddLeft int64
+	// PerUserLimit is how many units one buyer may hold, 1 or more.
+	PerUserLimit *int64
+	OpensAt      *time.Time
+	// ClosesAt is the end; a pointer to the zero time takes it away.
+	ClosesAt *time.Time
+	// Control is "open", "paused" or "closed".
+	Control *string
+}
+
+func (c *Change) validate() error {
+	switch {
+	case c.Version < 0:
+		return fmt.Errorf("inventory: version is %d, want more than 0", c.Version)
+	case c.PerUserLimit != nil && *c.PerUserLimit < 1:
+		return fmt.Errorf("inventory: limit is %d, want 1 or more", *c.PerUserLimit)
+	case c.Control != nil && *c.Control != "open" && *c.Control != "paused" && *c.Control != "closed":
+		return fmt.Errorf("inventory: control is %q, want open, paused or closed", *c.Control)
+	}
+	return nil
+}
+
+// Adjust brings a change that the database has committed into the item's sale,
+// while it runs: the next batch is sold under it. It may be called again, with
+// the same answer: the version tells whether the change is in, also when a load
+// brought it. nil says that it is in. epoch is as in [Release].
+//
+// [Inventory.Change] makes a change in both places and is what to use where
+// there is an Inventory. Alone, Adjust fits a change that adds: units it would
+// take back may be sold between the commit and the call.
+//
+// Errors: [ErrNotLoaded]: call again until a load under way has ended, or until
+// it is sure that there is none; [ErrBehind]: call again when the change before
+// this one is in, or [Distrust] the item if it is not coming;
+// [ErrStockBelowSold]; Redis away, and then the outcome is unknown.
+func Adjust(ctx context.Context, rdb redis.UniversalClient, partitions int, epoch int64, item string, c Change) error {
+	if err := c.validate(); err != nil {
+		return err
+	}
+	if c.Version == 0 {
+		return errors.New("inventory: adjust: the change has no version")
+	}
+	return adjust(ctx, rdb, keys{partitions}, epoch, item, "", &c)
+}
+
+// adjust runs the script. mark is what suspend has marked the sale with, or
+// empty. A change of version 0 lifts the mark and does no more.
+func adjust(ctx context.Context, rdb redis.UniversalClient, k keys, epoch int64, item, mark string, c *Change) error {
+	limit, opens, closes, control := "", "", "", ""
+	if c.PerUserLimit != nil {
+		limit = fmt.Sprint(*c.PerUserLimit)
+	}
+	if c.OpensAt != nil {
+		opens = fmt.Sprint(c.OpensAt.UnixMilli())
+	}
+	if c.ClosesAt != nil {
+		closes = fmt.Sprint(closesMS(*c.ClosesAt))
+	}
+	if c.Control != nil {
+		control = *c.Control
+	}
+	letter, err := adjustScript.Run(ctx, rdb, []string{k.sale(item)},
+		epoch, stockChannel(k.partition(item)), item, mark, c.Version, c.AddLeft, limit, opens, closes, control).Text()
+	if err != nil {
+		return fmt.Errorf("inventory: adjust sale of %s: %w", item, err)
+	}
+	return refusedChange(item, letter)
+}
+
+// refusedChange turns a letter of the scripts suspend and adjust into an error.
+func refusedChange(item, letter string) error {
+	var err error
+	switch letter {
+	case "K", "D":
+		return nil
+	case "B":
+		err = ErrStockBelowSold
+	case "M":
+		err = ErrNotLoaded
+	case "G":
+		err = ErrBehind
+	case "L":
+		err = lock.ErrLost
+	default:
+		err = fmt.Errorf("inventory: the script answered %q", letter)
+	}
+	return fmt.Errorf("change sale of %s: %w", item, err)
+}
+
+// definiteChange reports whether a change's error is the script's answer, which
+// a repeat would not change.
+func definiteChange(err error) bool {
+	var refused redis.Error
+	return err == nil || errors.Is(err, ErrStockBelowSold) || errors.Is(err, ErrNotLoaded) || errors.Is(err, ErrBehind) ||
+		errors.Is(err, lock.ErrLost) || errors.As(err, &refused)
+}
+
+// closesMS is a sale's end as the scripts know it: 0 for none.
+func closesMS(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixMilli()
+}
+
+// Change changes an item in the database and in its sale, and neither is
+// changed without the other for longer than a load takes, whatever dies. commit
+// changes the database and returns the item's version after it; c.Version is
+// not looked at. The item's lock is held meanwhile and nothing of the item is
+// sold, for two seconds at the most, which bounds ctx.
+//
+// Before commit is called the sale is marked, and a marked sale sells nothing:
+// who finds the mark after its maker is gone loads the sale from the database,
+// which knows whether the change was made. So is the sale when commit's error
+// leaves that open; an error that wraps [ErrUnchanged] lifts the mark instead.
+//
+// Errors, with nothing changed: [ErrStockBelowSold] when fewer units are left
+// than AddLeft takes back, whether they are committed or only queued; commit's,
+// if it wraps ErrUnchanged; [ErrUnavailable] and [ErrRebuilding] when the item is
+// not to be had. commit's other errors leave the outcome open. After commit has
+// succeeded there is no error. A repeat of a change that was made is known to the
+// database, and is best looked for before the call: the units it took back may
+// be missing for a second time.
+func (v *Inventory) Change(ctx context.Context, item string, c Change, commit func(ctx context.Context) (version int64, err error)) error {
+	if err := c.validate(); err != nil {
+		return err
+	}
+	return v.frozen(ctx, item, func(ctx context.Context, l *lock.Lock, _ int64) error {
+		if err := insist(ctx, func() error { return v.suspend(ctx, l, item, c.AddLeft) }); err != nil {
+			if errors.Is(err, ErrStockBelowSold) {
+				return err
+			}
+			return fmt.Errorf("%w: %w", ErrUnavailable, err)
+		}
+		version, err := commit(ctx)
+		// From here on the change is not given up half-way for a caller that left.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), afterCommit)
+		defer cancel()
+		switch {
+		case errors.Is(err, ErrUnchanged):
+			if err := adjust(ctx, v.rdb, v.keys, v.epoch.Load(), item, l.GuardValue(), &Change{}); err != nil {
+				v.cfg.OnError(err) // the mark stays, and the next buyer's load lifts it
+			}
+			return err
+		case err != nil:
+			return err
+		case version < 1:
+			return fmt.Errorf("inventory: change of %s was committed as version %d, want 1 or more", item, version)
+		}
+		c.Version = version
+		v.settle(ctx, l, item, &c)
+		return nil
+	})
+}
+
+// afterCommit bounds what follows a change's commit.
+const afterCommit = time.Second
+
+// settle brings a committed change into a sale that suspend has marked.
+func (v *Inventory) settle(ctx context.Context, l *lock.Lock, item string, c *Change) {
+	err := insist(ctx, func() error {
+		return adjust(ctx, v.rdb, v.keys, v.epoch.Load(), item, l.GuardValue(), c)
+	})
+	if err == nil {
+		return
+	}
+	v.cfg.OnError(err)
+	// The sale was loaded meanwhile, maybe before the commit, because the lock was
+	// lost; or Redis does not answer. Let the next buyer's load see to it.
+	if err := insist(ctx, func() error { return v.distrust(ctx, item) }); err != nil {
+		v.cfg.OnError(err)
+		v.distrustLater(item)
+	}
+}
+
+func (v *Inventory) distrust(ctx context.Context, item string) error {
+	return Distrust(ctx, v.rdb, v.cfg.Partitions, []string{item})
+}
+
+// distrustLater drops the item's sale as soon as Redis lets it.
+func (v *Inventory) distrustLater(item string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.closed {
+		return
+	}
+	v.background.Go(func() {
+		for v.distrust(v.life, item) != nil && pause(v.life, resendMax) {
+		}
+	})
+}
+
+// suspend marks the sale as being changed, if it has the units to take back.
+func (v *Inventory) suspend(ctx context.Context, l *lock.Lock, item string, add int64) error {
+	lockKey, waitersKey := v.locks.GuardKeys(v.keys.lock(item))
+	letter, err := suspendScript.Run(ctx, v.rdb, []string{lockKey, waitersKey, v.keys.sale(item)},
+		l.GuardValue(), v.epoch.Load(), add).Text()
+	if err != nil {
+		return fmt.Errorf("inventory: suspend sale of %s: %w", item, err)
+	}
+	return refusedChange(item, letter)
+}
+
+// insist tries again until the outcome is known or ctx ends. What it tries must
+// bear a repeat.
+func insist(ctx context.Context, try func() error) error {
+	for wait := resendMin; ; wait = min(2*wait, resendMax) {
+		err := try()
+		if definiteChange(err) || !pause(ctx, wait) {
+			return err
+		}
+	}
+}

@@ -1,0 +1,58 @@
+-- Brings a change of an item that the database has committed into its sale, while it runs.
+--
+-- KEYS 1 sale (hash)
+-- ARGV 1 epoch, 2 channel that tells of stock, 3 item, 4 the mark of suspend.lua that this change ends, or '',
+--      5 the item's version after the change (0: nothing was changed, and only the mark is lifted),
+--      6 units to add (negative: take back), then the new limit, opens_ms, closes_ms and control, '' where
+--      they stay as they are
+--
+-- Returns one letter: K done, D done before, or loaded so (a mark of its own is lifted), and with nothing
+-- changed B fewer units are left than are taken back, M the sale is missing, not whole, of another epoch,
+-- or marked by another change, G a change before this one has not arrived.
+--
+-- Atomic, because the version tells whether the change is in: it and the values must move in one step.
+-- It needs no lock: purchases read the values in their own script, and the version admits each change
+-- once and in order. Every process is told to forget what it remembers of the sale.
+
+local sale = redis.call('HMGET', KEYS[1], 'epoch', 'left', 'version', 'changing')
+local mark = sale[4] or ''
+if not sale[2] or not sale[3] or sale[1] ~= ARGV[1] or (mark ~= '' and mark ~= ARGV[4]) then
+  return 'M'
+end
+local at, add = tonumber(ARGV[5]), tonumber(ARGV[6])
+local left = tonumber(sale[2])
+local version, was = sale_version(sale[3], at > 0 and ARGV[5] or nil)
+if not left or not version then
+  return redis.error_reply('ERR the sale is damaged')
+end
+if at == 0 then
+  if mark == '' then
+    return 'D'
+  end
+  redis.call('HDEL', KEYS[1], 'changing')
+  return 'K'
+end
+if was >= at then
+  if mark ~= '' then
+    redis.call('HDEL', KEYS[1], 'changing')
+  end
+  return 'D'
+elseif was < at - 1 then
+  return 'G'
+elseif add < 0 and left + add < 0 then
+  return 'B'
+end
+
+local values = {'left', string.format('%d', left + add), 'version', version}
+for i, field in ipairs({'limit', 'opens_ms', 'closes_ms', 'control'}) do
+  if ARGV[6 + i] ~= '' then
+    values[#values + 1] = field
+    values[#values + 1] = ARGV[6 + i]
+  end
+end
+redis.call('HSET', KEYS[1], unpack(values))
+if mark ~= '' then
+  redis.call('HDEL', KEYS[1], 'changing')
+end
+redis.call('PUBLISH', ARGV[2], ARGV[3])
+return 'K'

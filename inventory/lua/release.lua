@@ -1,0 +1,87 @@
+-- Gives back the units of orders of one item that were cancelled, expired or refused.
+--
+-- KEYS 1 sale (hash), 2 idempotency (hash), 3 buyers (hash)
+-- ARGV 1 epoch, 2 channel that tells of stock, 3 item, 4 number of orders n (100 at the most),
+--      then per order: buyer, idempotency key, order id, quantity
+--
+-- Returns a string with one letter per order, in order:
+--   K given back, D given back before, or loaded as given back,
+--   M not known here: the sale is missing, not whole, or of another epoch, or the order's key is missing;
+--     nothing was done, and a build of the sale from the database counts the order rightly or knows it later,
+--   X the key stands for another order, or for another quantity; nothing was done
+--
+-- Atomic, because it is the order's mark under its idempotency key (":r") that keeps its units from
+-- coming back twice: the look at it, the mark and the stock must be one step. Every check stands
+-- before the first write. It needs no lock: it only adds, and a build of the sale, which happens under
+-- the lock, hides the sale until it is whole.
+--
+-- Stock that returns to an empty sale gets a new version, since the set of accepted orders may now
+-- grow, and a message, so that every process forgets at once that the item was sold out.
+
+local n = tonumber(ARGV[4])
+local sale = redis.call('HMGET', KEYS[1], 'epoch', 'left', 'version')
+if not sale[2] or not sale[3] or sale[1] ~= ARGV[1] then
+  return string.rep('M', n)
+end
+local was, version = tonumber(sale[2]), sale_version(sale[3])
+if not was or not version then
+  return redis.error_reply('ERR the sale is damaged')
+end
+
+local fields, buyers = {}, {}
+for i = 1, n do
+  local a = 4 + (i - 1) * 4
+  buyers[i] = ARGV[a + 1]
+  fields[i] = ARGV[a + 1] .. ' ' .. ARGV[a + 2]
+end
+local orders = redis.call('HMGET', KEYS[2], unpack(fields))
+local units = redis.call('HMGET', KEYS[3], unpack(buyers))
+local known, held = {}, {}  -- by field; by buyer
+for i = 1, n do
+  known[fields[i]] = orders[i]
+  held[buyers[i]] = tonumber(units[i] or '0')
+  if not held[buyers[i]] then
+    return redis.error_reply('ERR the count of a buyer is damaged')
+  end
+end
+
+local verdicts, left = {}, was
+local marks, touched = {}, {}
+for i = 1, n do
+  local a = 4 + (i - 1) * 4
+  local buyer, field, quantity = buyers[i], fields[i], ARGV[a + 4]
+  local order = quantity .. ':' .. ARGV[a + 3]
+  if not known[field] then
+    verdicts[i] = 'M'
+  elseif known[field] == order .. ':r' then
+    verdicts[i] = 'D'
+  elseif known[field] ~= order then
+    verdicts[i] = 'X'
+  else
+    verdicts[i] = 'K'
+    known[field] = order .. ':r'
+    left = left + tonumber(quantity)
+    held[buyer] = math.max(held[buyer] - tonumber(quantity), 0)
+    touched[buyer] = true
+    marks[#marks + 1] = field
+    marks[#marks + 1] = known[field]
+  end
+end
+if #marks == 0 then
+  return table.concat(verdicts)
+end
+
+redis.call('HSET', KEYS[2], unpack(marks))
+for buyer in pairs(touched) do
+  if held[buyer] > 0 then
+    redis.call('HSET', KEYS[3], buyer, string.format('%d', held[buyer]))
+  else
+    redis.call('HDEL', KEYS[3], buyer)
+  end
+end
+redis.call('HSET', KEYS[1], 'left', string.format('%d', left))
+if was <= 0 and left > 0 then
+  redis.call('HSET', KEYS[1], 'version', version)
+  redis.call('PUBLISH', ARGV[2], ARGV[3])
+end
+return table.concat(verdicts)

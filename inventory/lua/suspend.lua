@@ -1,0 +1,30 @@
+-- Marks a sale as being changed, before the database changes the item, under the item's lock.
+--
+-- KEYS 1 lock, 2 lock's waiters, 3 sale (hash)
+-- ARGV 1 lock value, 2 epoch, 3 units that the change will add (negative: take back)
+--
+-- Returns one letter: K marked, B fewer units are left than the change takes back, M the sale is missing,
+-- not whole, of another epoch, or marked by another change, L the lock is not held by this value.
+--
+-- Atomic, so that the units are there when the mark is set, and nothing is sold after it: a purchase
+-- takes a marked sale for a missing one. While the change is under way nobody sends one, for its
+-- maker holds the lock; who sells after a maker that died builds the sale anew from the database,
+-- which knows what became of the change. A repeat changes nothing.
+
+if lock_guard(KEYS[1], KEYS[2], ARGV[1]) < 0 then
+  return 'L'
+end
+local sale = redis.call('HMGET', KEYS[3], 'epoch', 'left', 'changing')
+if not sale[2] or sale[1] ~= ARGV[2] or (sale[3] and sale[3] ~= ARGV[1]) then
+  return 'M'
+end
+local left = tonumber(sale[2])
+if not left then
+  return redis.error_reply('ERR the sale is damaged')
+end
+local add = tonumber(ARGV[3])
+if add < 0 and left + add < 0 then
+  return 'B'
+end
+redis.call('HSET', KEYS[3], 'changing', ARGV[1])
+return 'K'

@@ -1,0 +1,107 @@
+package inventory
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Released is an order whose units are given back.
+type Released struct {
+	Buyer          string
+	IdempotencyKey string
+	OrderID        string
+	Quantity       int64 // 1 or more, and what the order took
+}
+
+// ReleaseStatus is what became of an order's units.
+type ReleaseStatus byte
+
+const (
+	// ReleaseUnknown says that the script was not sent or its answer did not
+	// come. Send the order again.
+	ReleaseUnknown ReleaseStatus = 0
+	// ReleaseDone says that the units are back.
+	ReleaseDone ReleaseStatus = 'K'
+	// ReleaseRepeated says that the units were back before: by an earlier call,
+	// or by a load that found the order released.
+	ReleaseRepeated ReleaseStatus = 'D'
+	// ReleaseNotLoaded says that the sale, or the order in it, is not there, and
+	// nothing was done. The next load may count the order or not, depending on
+	// when it reads the database: send the order again after it.
+	ReleaseNotLoaded ReleaseStatus = 'M'
+	// ReleaseForeign says that the order's key stands for another order, or for
+	// another quantity. Nothing was done, and no repeat will change that; what
+	// Redis counts of the item is not what the database says, and [Distrust] mends it.
+	ReleaseForeign ReleaseStatus = 'X'
+)
+
+// Settled says that the order's units are back, and nothing is left to do.
+func (s ReleaseStatus) Settled() bool { return s == ReleaseDone || s == ReleaseRepeated }
+
+// String names the status.
+func (s ReleaseStatus) String() string {
+	switch s {
+	case ReleaseUnknown:
+		return "unknown"
+	case ReleaseDone:
+		return "done"
+	case ReleaseRepeated:
+		return "done before"
+	case ReleaseNotLoaded:
+		return "not loaded"
+	case ReleaseForeign:
+		return "another order's"
+	default:
+		return fmt.Sprintf("ReleaseStatus(%d)", byte(s))
+	}
+}
+
+// releasePage is how many orders one release script carries. The script hands
+// them to single commands, and the embedded engine's Lua stack is small.
+const releasePage = 100
+
+// Release gives back the units of an item's orders that hold nothing any more:
+// each order's once, however often and from wherever it is called, also around a
+// load of the sale. It says what became of each order, in their order. The
+// units count against their buyers' limits no more, and can be bought when it
+// returns; processes that remember the item as sold out are told.
+//
+// Call it after the database has committed that the orders hold nothing, and
+// keep what is not [ReleaseStatus.Settled] to call it again. epoch is the number
+// of the present build of all state in Redis, as Source.Epoch has it; it is for
+// processes that have no Inventory too.
+//
+// After an error the statuses of the orders that were answered before it stand,
+// and the others are ReleaseUnknown. Errors: [ErrQuantity]; Redis away.
+func Release(ctx context.Context, rdb redis.UniversalClient, partitions int, epoch int64, item string, orders []Released) ([]ReleaseStatus, error) {
+	status := make([]ReleaseStatus, len(orders))
+	for i := range orders {
+		if orders[i].Quantity < 1 {
+			return status, fmt.Errorf("inventory: release order %s: %w", orders[i].OrderID, ErrQuantity)
+		}
+	}
+	k := keys{partitions}
+	scriptKeys := []string{k.sale(item), k.idempotency(item), k.buyers(item)}
+	for from := 0; from < len(orders); from += releasePage {
+		page := orders[from:min(from+releasePage, len(orders))]
+		args := make([]any, 0, 4+4*len(page))
+		args = append(args, epoch, stockChannel(k.partition(item)), item, len(page))
+		for i := range page {
+			o := &page[i]
+			args = append(args, o.Buyer, o.IdempotencyKey, o.OrderID, o.Quantity)
+		}
+		letters, err := releaseScript.Run(ctx, rdb, scriptKeys, args...).Text()
+		if err == nil && len(letters) != len(page) {
+			err = fmt.Errorf("the script answered %q for %d orders", letters, len(page))
+		}
+		if err != nil {
+			return status, fmt.Errorf("inventory: release orders of %s: %w", item, err)
+		}
+		for i := range page {
+			status[from+i] = ReleaseStatus(letters[i])
+		}
+	}
+	return status, nil
+}

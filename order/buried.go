@@ -1,0 +1,128 @@
+package order
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"gorm.io/gorm"
+
+	"flashsale/queue"
+)
+
+// buriedAfter is how long a purchase may be a dead letter before its order is
+// rejected: time for an operator to mend the cause and retry it.
+const buriedAfter = 15 * time.Minute
+
+// DeadLetters is what the sweeper needs of a queue of orders.
+type DeadLetters interface {
+	List(ctx context.Context, state queue.State, offset, limit int) ([]queue.TaskInfo, error)
+}
+
+// buriedPage is how many dead letters are looked at together.
+const buriedPage = 256
+
+// buried rejects the orders whose purchase is a dead letter for too long: the
+// buyer hears an end, and the units are sold to others. The letter stays, for
+// who looks into the cause; retried after that, it changes nothing.
+func (s *Sweeper) buried(ctx context.Context, q DeadLetters, done *Swept) error {
+	before := s.f.store.now().Add(-buriedAfter)
+	for offset := 0; ctx.Err() == nil; offset += buriedPage {
+		letters, err := q.List(ctx, queue.StateDead, offset, buriedPage)
+		if err != nil {
+			return fmt.Errorf("look for dead orders: %w", err)
+		}
+		var tasks []task
+		for i := range letters {
+			l := &letters[i]
+			if l.Type != purchaseType || l.At.After(before) {
+				continue
+			}
+			// What cannot be read names no order that anybody could ask for.
+			if t, err := parseTask(l.ID, l.Payload); err == nil && t.Quantity > 0 {
+				tasks = append(tasks, t)
+			}
+		}
+		n, err := s.f.store.bury(ctx, tasks)
+		done.Buried += n
+		if err != nil || len(letters) < buriedPage {
+			return err
+		}
+	}
+	return context.Cause(ctx)
+}
+
+// bury rejects those of the orders that have no row, and notes their units to
+// be given back. It returns how many those were.
+func (s *Store) bury(ctx context.Context, tasks []task) (buried int, err error) {
+	missing, err := s.missing(ctx, tasks)
+	if err != nil {
+		return 0, err
+	}
+	for i := range missing {
+		// One by one: what made a task a dead letter may break this, too.
+		n, berr := s.buryOne(ctx, &missing[i])
+		buried += n
+		err = errors.Join(err, berr)
+	}
+	return buried, err
+}
+
+// missing are those of the tasks that have made no row.
+func (s *Store) missing(ctx context.Context, tasks []task) ([]task, error) {
+	ids := make([]string, len(tasks))
+	for i := range tasks {
+		ids[i] = tasks[i].ID
+	}
+	found, err := s.settled(ctx, ids)
+	if err != nil {
+		return nil, err
+	}
+	known := make(map[string]bool, len(found))
+	for i := range found {
+		known[found[i].id] = true
+	}
+	var out []task
+	for i := range tasks {
+		if !known[tasks[i].ID] {
+			out = append(out, tasks[i])
+		}
+	}
+	return out, nil
+}
+
+// buryOne is the transition from queued to rejected without a worker.
+func (s *Store) buryOne(ctx context.Context, t *task) (buried int, err error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
+	defer cancel()
+	err = s.write.WithContext(ctx).Transaction(func(tx *gorm.DB) error {
+		now := s.now().UnixMilli()
+		var same int64
+		if err := tx.Model(&orderRow{}).Where("id = ?", t.ID).Count(&same).Error; err != nil || same > 0 {
+			return err // it was retried meanwhile
+		}
+		err := tx.Model(&orderRow{}).
+			Where("user_id = ? AND item_id = ? AND idempotency_key = ?", t.UserID, t.ItemID, t.IdempotencyKey).
+			Count(&same).Error
+		if err != nil {
+			return err
+		}
+		key := t.IdempotencyKey
+		if same > 0 {
+			key = keptApart(t) // Redis had lost the key
+		}
+		out := outcome{status: StatusRejected, reason: reasonFailed, closedAt: now}
+		if err := insertOrder(tx, t, out, key); err != nil {
+			return err
+		}
+		buried = 1
+		_, err = insertReturns.exec(ctx, tx.Statement.ConnPool,
+			[]any{t.ID, t.ItemID, t.UserID, t.IdempotencyKey, t.Quantity, now})
+		return err
+	})
+	if err != nil {
+		return 0, wrap("reject dead order "+t.ID, err)
+	}
+	return buried, nil
+}

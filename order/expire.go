@@ -1,0 +1,67 @@
+package order
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"flashsale/queue"
+)
+
+// The types of tasks in the queue of orders.
+const (
+	purchaseType = ""
+	expiryType   = "expire"
+)
+
+// expiryPrefix opens the id of an order's expiry task, which so is unlike that
+// of any order, and one for each order.
+const expiryPrefix = "x:"
+
+// errTaskType says that this program does not know a type of task. One that
+// does may be running beside it.
+var errTaskType = errors.New("order: unknown type of task")
+
+// expiryTask is the task that expires an order when its time has come. The
+// payload is for who looks at the queue: the order's row says all.
+func expiryTask(t *task, expiresAt int64) queue.Task {
+	return queue.Task{ID: expiryPrefix + t.ID, Type: expiryType, Payload: []byte(t.ItemID), Due: time.UnixMilli(expiresAt)}
+}
+
+// expire closes those of the orders that are due and gives their units back.
+// say hears of each order that is not done with: that it is not due yet by the
+// database's clock, or what went wrong. An order that breaks the transaction is
+// found by halving and fails alone.
+func (f *Fulfiller) expire(ctx context.Context, ids []string, say func(i int, err error)) {
+	if len(ids) == 0 {
+		return
+	}
+	var stand map[string]expiry
+	var owed []returned
+	err := f.persist(ctx, func() (err error) {
+		stand, owed, err = f.store.expire(ctx, ids)
+		return err
+	})
+	switch {
+	case err == nil:
+		_, failed := f.returns.give(ctx, owed)
+		for i, id := range ids {
+			if e := stand[id]; e.in > 0 {
+				say(i, queue.Snooze(e.in))
+			} else if err := failed[id]; err != nil {
+				say(i, fmt.Errorf("order %s: %w", id, err))
+			}
+		}
+	case transient(err): // only once ctx has ended
+		for i := range ids {
+			say(i, queue.Snooze(0))
+		}
+	case len(ids) == 1:
+		say(0, err)
+	default:
+		half := len(ids) / 2
+		f.expire(ctx, ids[:half], say)
+		f.expire(ctx, ids[half:], func(i int, err error) { say(half+i, err) })
+	}
+}

@@ -1,0 +1,324 @@
+package order
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/redistest"
+	"flashsale/inventory"
+	"flashsale/queue"
+)
+
+// expiries are tasks of orders to expire as a worker gets them.
+func expiries(ids ...string) []queue.Leased {
+	out := make([]queue.Leased, len(ids))
+	for i, id := range ids {
+		tk := expiryTask(&task{ID: id, ItemID: "item"}, 1)
+		out[i] = queue.Leased{ID: tk.ID, Payload: tk.Payload, Attempt: 1, Options: queue.Options{Type: tk.Type}}
+	}
+	return out
+}
+
+// idle keeps a worker from looking at its queue without cause: what only an
+// idle look would find is not found in the time of a test.
+var idle = queue.RunConfig{MaxIdle: 10 * time.Minute}
+
+// TestFulfiller_Expiry: what is not paid in time lapses by itself, not before
+// its time, and others can buy it.
+func TestFulfiller_Expiry(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, asking("", 3, 2, time.Second))
+		runWorker(t, s.fulfiller, s.queue, idle)
+		o := s.mustPlace(s.purchase("u", "k", 2, long)).Order
+		paid := s.mustPlace(s.purchase("v", "k", 1, long)).Order
+		if _, err := s.service.Pay(testContext(t), paid.ID, money("psp", 1)); err != nil {
+			t.Fatal(err)
+		}
+		s.drained()
+		for _, id := range []string{o.ID, paid.ID} {
+			info, err := s.queue.Get(testContext(t), expiryPrefix+id)
+			if err != nil || info.State != queue.StateDelayed || !info.At.Equal(s.mustGet(id).ExpiresAt) {
+				t.Errorf("expiry of order %s: %+v, %v", id, info, err)
+			}
+		}
+		await(t, "the order to lapse", func() bool { return s.mustGet(o.ID).Status == StatusExpired })
+		if got := s.mustGet(o.ID); got.ClosedAt.Before(got.ExpiresAt) || got.Reason != reasonUnpaid || time.Now().Before(got.ExpiresAt) {
+			t.Errorf("lapsed order %+v", got)
+		}
+		if got := s.mustGet(paid.ID); got.Status != StatusPaid {
+			t.Errorf("paid order %+v", got)
+		}
+		await(t, "the units to be back", func() bool { return len(owedOf(t, s.store)) == 0 })
+		// The paid order's task has ended, and what is bought later lapses too.
+		next := s.mustPlace(s.purchase("u", "k2", 2, long)).Order
+		await(t, "the next order to lapse", func() bool { return s.mustGet(next.ID).Status == StatusExpired })
+		await(t, "the queue to be empty", func() bool { return statsOf(t, s.queue) == (queue.Stats{}) })
+		if l := s.ledger(); l != (Ledger{Initial: 3, Left: 2, Sold: 1}) {
+			t.Errorf("ledger %+v", l)
+		}
+		if again := s.mustPlace(s.purchase("u", "k", 2, long)); again.Order.ID != o.ID || again.Order.Status != StatusExpired || !again.Replayed {
+			t.Errorf("replay of a lapsed order: %+v", again)
+		}
+		auditStore(t, s.store)
+	})
+}
+
+// TestFulfiller_Handle_Expiries: one batch with all that can be the matter.
+func TestFulfiller_Handle_Expiries(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	c := setClock(s)
+	f, shelf := onShelf(t, s)
+	mustInsert(t, s, asking("item", 100, 5, time.Minute))
+	mustInsert(t, s, newItem("free", 100, 5))
+	for i, id := range []string{"due1", "paid", "broken1", "cancelled", "due2", "broken2"} {
+		mustCommit(t, s, bought(id, "item", "u"+id, fmt.Sprint(i), 2))
+	}
+	mustCommit(t, s, bought("free", "free", "u", "k", 1))
+	if _, err := s.pay(testContext(t), "paid", money("psp", 2)); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := s.cancel(testContext(t), "cancelled", Canceller{Admin: true}); err != nil {
+		t.Fatal(err)
+	}
+	// An order whose buyer is not counted cannot be taken back.
+	if err := s.write.Exec("UPDATE buyers SET quantity = 1 WHERE user_id LIKE 'ubroken%'").Error; err != nil {
+		t.Fatal(err)
+	}
+	c.Add(30_000)
+	mustCommit(t, s, bought("early", "item", "early", "k", 1))
+	c.Add(30_000)
+	ids := []string{"due1", "paid", "broken1", "early", "cancelled", "none", "free", "due2", "broken2", "due1"}
+	batch := expiries(ids...)
+	batch = append(batch, leased(bought("new", "item", "new", "k", 1), bought("zero", "item", "zero", "k", 0))...)
+	batch = append(batch, queue.Leased{ID: "y", Options: queue.Options{Type: "of tomorrow"}}, queue.Leased{ID: "garbage"})
+	errs := f.Handle(testContext(t), batch)
+	if len(errs) != len(batch) {
+		t.Fatalf("%d verdicts for %d tasks", len(errs), len(batch))
+	}
+	for i, err := range errs {
+		id := strings.TrimPrefix(batch[i].ID, expiryPrefix)
+		ok := err == nil
+		switch id {
+		case "broken1", "broken2":
+			ok = err != nil && strings.Contains(err.Error(), "not counted")
+		case "early":
+			ok = err != nil && err.Error() == queue.Snooze(30*time.Second).Error()
+		case "new":
+			ok = followed(err)
+		case "y":
+			ok = errors.Is(err, errTaskType)
+		case "zero":
+			ok = err != nil
+		case "garbage":
+			ok = errors.Is(err, errTaskMalformed)
+		}
+		if !ok {
+			t.Errorf("verdict on %s: %v", id, err)
+		}
+	}
+	for id, want := range map[string]Status{
+		"due1": StatusExpired, "due2": StatusExpired, "paid": StatusPaid, "cancelled": StatusCancelled,
+		"broken1": StatusConfirmed, "broken2": StatusConfirmed, "early": StatusConfirmed, "free": StatusConfirmed, "new": StatusConfirmed,
+	} {
+		if o, err := s.Order(testContext(t), id); err != nil || o.Status != want {
+			t.Errorf("order %s is %s, %v, want %s", id, o.Status, err, want)
+		}
+	}
+	// The cancelled order's units had not been given back: they are now.
+	if fmt.Sprint(shelf.units) != fmt.Sprint(map[string]int64{"due1": 2, "due2": 2, "cancelled": 2}) || len(owedOf(t, s)) != 0 {
+		t.Errorf("came back %v, to be given back %v", shelf.units, owedOf(t, s))
+	}
+	if err := s.write.Exec("UPDATE buyers SET quantity = 2 WHERE user_id LIKE 'ubroken%'").Error; err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(f.Handle(testContext(t), expiries("broken1", "broken2"))...); err != nil {
+		t.Errorf("mended orders: %v", err)
+	}
+	auditStore(t, s)
+}
+
+// TestFulfiller_expire_NotGiven: an order whose units may not be back is not
+// done with, and its next delivery sees to them.
+func TestFulfiller_expire_NotGiven(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	c := setClock(s)
+	f, shelf := onShelf(t, s)
+	mustInsert(t, s, asking("item", 10, 5, time.Minute))
+	mustCommit(t, s, bought("o1", "item", "u", "k", 2), bought("o2", "item", "v", "k", 1))
+	c.Add(time.Minute.Milliseconds())
+	shelf.set(0, errTest)
+	for range 2 {
+		for i, err := range f.Handle(testContext(t), expiries("o1", "o2")) {
+			if !errors.Is(err, errTest) {
+				t.Errorf("order %d with Redis away: %v", i, err)
+			}
+		}
+	}
+	// What no sale knows yet is left to the sweeper; it is no failure.
+	shelf.set(inventory.ReleaseNotLoaded, nil)
+	if err := errors.Join(f.Handle(testContext(t), expiries("o1"))...); err != nil {
+		t.Errorf("with the sale not loaded: %v", err)
+	}
+	if owed := owedOf(t, s); !slices.Equal(owed, []string{"o1", "o2"}) {
+		t.Errorf("to be given back: %v", owed)
+	}
+	// A key that stands for another order: the sale is dropped, and if it cannot be, that is tried again.
+	shelf.set(inventory.ReleaseForeign, nil)
+	shelf.dropFail = errTest
+	if err := errors.Join(f.Handle(testContext(t), expiries("o1"))...); !errors.Is(err, errTest) || len(owedOf(t, s)) != 2 {
+		t.Errorf("with the sale not to be dropped: %v, %v", err, owedOf(t, s))
+	}
+	shelf.dropFail = nil
+	if err := errors.Join(f.Handle(testContext(t), expiries("o1"))...); err != nil {
+		t.Errorf("with another order's key: %v", err)
+	}
+	if owed := owedOf(t, s); !slices.Equal(owed, []string{"o2"}) || !slices.Equal(shelf.dropped, []string{"item", "item"}) {
+		t.Errorf("to be given back: %v, dropped %v", owed, shelf.dropped)
+	}
+	shelf.set(0, nil)
+	if err := errors.Join(f.Handle(testContext(t), expiries("o1", "o2"))...); err != nil || shelf.units["o2"] != 1 || len(owedOf(t, s)) != 0 {
+		t.Errorf("with Redis back: %v, %v", err, shelf.units)
+	}
+	auditStore(t, s)
+}
+
+// TestFulfiller_expire_DatabaseBusy: orders to expire come again, uncounted,
+// when the worker's time ends before the database is free.
+func TestFulfiller_expire_DatabaseBusy(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	f, _ := onShelf(t, s)
+	busyTimeout(t, s, time.Millisecond)
+	occupy(t, s)
+	ctx, cancel := context.WithCancel(t.Context())
+	f.onError = func(error) { cancel() }
+	for i, err := range f.Handle(ctx, expiries("o1", "o2", "o3")) {
+		if err == nil || err.Error() != queue.Snooze(0).Error() {
+			t.Errorf("order %d: %v, want to be snoozed", i, err)
+		}
+	}
+}
+
+// TestFulfiller_Expiry_Redelivered: a purchase that is delivered again after its
+// expiry was scheduled, done, or after the order was paid, schedules nothing
+// twice and revives nothing.
+func TestFulfiller_Expiry_Redelivered(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newStore(t)
+		c := setClock(s)
+		f, _ := onShelf(t, s)
+		mustInsert(t, s, asking("item", 10, 5, time.Hour))
+		q := newQueue(t, rdb, queue.Config{Lease: 50 * time.Millisecond})
+		mustEnqueue(t, q, leased(bought("o1", "item", "u", "k", 1), bought("o2", "item", "v", "k", 1)))
+		deliver := func() []queue.Leased {
+			var got []queue.Leased
+			await(t, "the delivery", func() bool {
+				f, err := q.Dequeue(testContext(t), 2)
+				if err != nil {
+					t.Fatal(err)
+				}
+				got = append(got, f.Tasks...)
+				return len(got) == 2
+			})
+			return got
+		}
+		first := deliver()
+		if errs := f.Handle(testContext(t), first); !followed(errs[0]) || !followed(errs[1]) {
+			t.Fatalf("first delivery: %v", errs)
+		}
+		// The worker stalls, another does it all.
+		second := deliver()
+		errs := f.Handle(testContext(t), second)
+		row := allRows(t, s)["o1"]
+		for i, l := range second {
+			if !followed(errs[i]) {
+				t.Fatalf("second delivery: %v", errs[i])
+			}
+			next := expiryTask(&task{ID: l.ID, ItemID: "item"}, row.ExpiresAt)
+			status, err := q.Complete(testContext(t), queue.Completion{Task: l, Next: []queue.Task{next}})
+			if err != nil || status[0] != queue.Done {
+				t.Fatalf("complete: %v, %v", status, err)
+			}
+			status, err = q.Complete(testContext(t), queue.Completion{Task: first[i], Next: []queue.Task{next}})
+			if err != nil || status[0] == queue.Done {
+				t.Errorf("the stalled worker's completion: %v, %v", status, err)
+			}
+		}
+		if st := statsOf(t, q); st.Delayed != 2 || st.Ready+st.Leased+st.Dead != 0 {
+			t.Errorf("queue %+v, want one expiry per order", st)
+		}
+		if _, err := s.pay(testContext(t), "o1", money("psp", 1)); err != nil {
+			t.Fatal(err)
+		}
+		c.Add(time.Hour.Milliseconds())
+		if err := errors.Join(f.Handle(testContext(t), expiries("o1", "o2"))...); err != nil {
+			t.Fatal(err)
+		}
+		before := allRows(t, s)
+		// An old copy of Redis brings the purchases back.
+		if err := errors.Join(f.Handle(testContext(t), first)...); err != nil {
+			t.Errorf("delivered when all was over: %v", err)
+		}
+		after := allRows(t, s)
+		if fmt.Sprint(after) != fmt.Sprint(before) || after["o1"].Status != "paid" || after["o2"].Status != "expired" {
+			t.Errorf("rows %v, were %v", after, before)
+		}
+		auditStore(t, s)
+	})
+}
+
+// TestFulfiller_Expiry_OneFails: an order that cannot be expired becomes a dead
+// letter; the worker, and the orders around it, go on.
+func TestFulfiller_Expiry_OneFails(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newStore(t)
+		c := setClock(s)
+		f, shelf := onShelf(t, s)
+		mustInsert(t, s, asking("item", 1000, 1, time.Minute))
+		tasks := distinct("n", "item", 300)
+		mustCommit(t, s, tasks...)
+		c.Add(time.Minute.Milliseconds())
+		if err := s.write.Exec("DELETE FROM buyers WHERE user_id = 'nu150'").Error; err != nil {
+			t.Fatal(err)
+		}
+		q := newQueue(t, rdb, queue.Config{MaxAttempts: 3, BackoffBase: time.Millisecond, BackoffMax: time.Millisecond})
+		due := make([]queue.Task, len(tasks))
+		for i := range tasks {
+			due[i] = expiryTask(&tasks[i], time.Now().UnixMilli()-int64(len(tasks))+int64(i))
+		}
+		if _, err := q.Enqueue(testContext(t), due...); err != nil {
+			t.Fatal(err)
+		}
+		runWorker(t, f, q, idle)
+		await(t, "all but one to be done with", func() bool { return statsOf(t, q) == (queue.Stats{Dead: 1}) })
+		expired := 0
+		for _, r := range allRows(t, s) {
+			if Status(r.Status) == StatusExpired {
+				expired++
+			} else if r.UserID != "nu150" {
+				t.Errorf("order %+v", r)
+			}
+		}
+		if expired != 299 || len(shelf.units) != 299 || len(owedOf(t, s)) != 0 || itemOf(t, s, "item").Sold != 1 {
+			t.Errorf("%d expired, %d came back", expired, len(shelf.units))
+		}
+		// The sweeper passes it, too, every time.
+		c.Add(sweepGrace.Milliseconds())
+		sweep, err := NewSweeper(f).Sweep(testContext(t))
+		if err == nil || sweep != (Swept{}) {
+			t.Errorf("sweep %+v, %v, want the one order's error", sweep, err)
+		}
+	})
+}

@@ -1,0 +1,141 @@
+package order
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/faultpoint"
+	"flashsale/inventory"
+)
+
+// giveTimeout bounds the giving back of one batch of orders: what is not done
+// by then stays noted and is tried again.
+const giveTimeout = 2 * time.Second
+
+// Releaser gives units back to the live sales.
+type Releaser interface {
+	// Release gives back the units of an item's orders, each order's once,
+	// however often it is called; see inventory.Release.
+	Release(ctx context.Context, item string, orders []inventory.Released) ([]inventory.ReleaseStatus, error)
+	// Distrust drops an item's sale; its next purchase loads it from the database.
+	Distrust(ctx context.Context, item string) error
+}
+
+// Returns gives the units of closed orders back to their sales. The database
+// notes them with the order's change, and forgets them once they are back, so
+// that a process may die in between: whoever finds the note gives them back, and
+// Redis knows by the order's id whether they are back already.
+type Returns struct {
+	store   *Store
+	stock   Releaser
+	onError func(error)
+}
+
+// NewReturns returns a Returns for items that are spread over that number of
+// partitions. onError hears of what was left for later.
+func NewReturns(store *Store, rdb redis.UniversalClient, partitions int, onError func(error)) *Returns {
+	return &Returns{store: store, stock: liveStock{store, rdb, partitions}, onError: onError}
+}
+
+// liveStock is the inventory's side in Redis, for processes with no Inventory too.
+type liveStock struct {
+	store      *Store
+	rdb        redis.UniversalClient
+	partitions int
+}
+
+func (l liveStock) Release(ctx context.Context, item string, orders []inventory.Released) ([]inventory.ReleaseStatus, error) {
+	epoch, err := l.store.Epoch(ctx)
+	if err != nil {
+		return make([]inventory.ReleaseStatus, len(orders)), err
+	}
+	return inventory.Release(ctx, l.rdb, l.partitions, epoch, item, orders)
+}
+
+func (l liveStock) Distrust(ctx context.Context, item string) error {
+	return inventory.Distrust(ctx, l.rdb, l.partitions, []string{item})
+}
+
+// give gives back the units of orders whose change is committed, and forgets
+// those that are back. Those whose sale is not loaded are waiting: they stay
+// noted, for the sweeper to try after the sale's next load. It also returns an
+// error for each order that could not be asked for.
+func (r *Returns) give(ctx context.Context, owed []returned) (waiting []returned, failed map[string]error) {
+	if len(owed) == 0 {
+		return nil, nil
+	}
+	faultpoint.Reach("order.closed")
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveTimeout)
+	defer cancel()
+	byItem := make(map[string][]returned, 1)
+	for _, o := range owed {
+		byItem[o.itemID] = append(byItem[o.itemID], o)
+	}
+	failed = make(map[string]error)
+	var back []string
+	for item, list := range byItem {
+		status, err := r.ask(ctx, item, list)
+		if err != nil {
+			r.onError(fmt.Errorf("give back %d orders: %w", len(list), err))
+		}
+		for i := range list {
+			switch {
+			case status[i] == inventory.ReleaseUnknown:
+				failed[list[i].orderID] = errors.Join(errNotGiven, err)
+			case settles(status[i]):
+				back = append(back, list[i].orderID)
+			default:
+				waiting = append(waiting, list[i])
+			}
+		}
+	}
+	faultpoint.Reach("order.released")
+	if err := r.store.forgetReturns(ctx, back); err != nil {
+		r.onError(err) // another round finds them back already
+	}
+	return waiting, failed
+}
+
+// errNotGiven says that nobody knows whether an order's units are back.
+var errNotGiven = errors.New("order: units not given back")
+
+// settles reports whether nothing is left to be done after an answer. Of an
+// order that Redis takes for another, the sale has been dropped: its next load
+// counts it rightly.
+func settles(s inventory.ReleaseStatus) bool { return s.Settled() || s == inventory.ReleaseForeign }
+
+// ask tells the sale of one item. The statuses that come with an error stand.
+func (r *Returns) ask(ctx context.Context, item string, list []returned) ([]inventory.ReleaseStatus, error) {
+	orders := make([]inventory.Released, len(list))
+	for i := range list {
+		o := &list[i]
+		orders[i] = inventory.Released{Buyer: o.userID, IdempotencyKey: o.idempotencyKey, OrderID: o.orderID, Quantity: o.quantity}
+	}
+	status, err := r.stock.Release(ctx, item, orders)
+	for i := range status {
+		if status[i] != inventory.ReleaseForeign {
+			continue
+		}
+		r.onError(fmt.Errorf("order %s: its key stands for another order in the sale of %s, which is dropped", list[i].orderID, item))
+		if derr := r.stock.Distrust(ctx, item); derr != nil {
+			err = errors.Join(err, derr)
+			status[i] = inventory.ReleaseUnknown
+		}
+	}
+	return status, err
+}
+
+// forgetReturns deletes the notes of orders whose units are back.
+func (s *Store) forgetReturns(ctx context.Context, ids []string) error {
+	if len(ids) == 0 {
+		return nil
+	}
+	return s.transition(ctx, fmt.Sprintf("forget %d returns", len(ids)), func(ctx context.Context, c conn, _ int64) error {
+		_, err := c.ExecContext(ctx, deleteReturns, jsonList(ids...))
+		return err
+	})
+}

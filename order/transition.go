@@ -1,0 +1,300 @@
+package order
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// A confirmed order ends by exactly one of payOrder, cancelOrder and
+// expireOrders: each is one conditional UPDATE, and SQLite has one writer. Each
+// runs in one transaction with all that belongs to the change; a row for who is
+// to be told of the change has its place beside it, in that same transaction.
+
+// transition runs fn in a transaction of its own, at one instant. It is not cut
+// off when ctx ends: a transaction ended in its middle has an outcome that must
+// be looked for.
+func (s *Store) transition(ctx context.Context, operation string, fn func(ctx context.Context, c conn, now int64) error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
+	defer cancel()
+	err := s.transact(ctx, lifeTexts, func(c conn) error {
+		// Read once the transaction is alone: the wait for it must not make a
+		// payment older than it is, nor let an order lapse before its time.
+		return fn(ctx, c, s.now().UnixMilli())
+	})
+	if err != nil {
+		return wrap(operation, err)
+	}
+	return nil
+}
+
+// The outcomes of a payment.
+const (
+	paymentPaid      = "paid"
+	paymentLate      = "late"      // to be refunded
+	paymentDuplicate = "duplicate" // to be refunded
+)
+
+// paymentErrors are the answers to payments that are recorded.
+var paymentErrors = map[string]error{paymentPaid: nil, paymentLate: ErrOrderExpired, paymentDuplicate: ErrOrderFinal}
+
+// pay records a payment and pays its order if that can be. See Service.Pay.
+func (s *Store) pay(ctx context.Context, id string, p Payment) (Order, error) {
+	var o Order
+	var refusal error
+	err := s.transition(ctx, "pay order "+id, func(ctx context.Context, c conn, now int64) (err error) {
+		o, refusal, err = payOrder(ctx, c, id, p, now)
+		return err
+	})
+	if err != nil {
+		return Order{}, err
+	}
+	return o, refusal
+}
+
+// payOrder is the transition to paid. The refusal is the caller's answer, and
+// goes with a transaction that is committed: late money is recorded.
+func payOrder(ctx context.Context, c conn, id string, p Payment, now int64) (o Order, refusal, err error) {
+	var known Payment
+	var of, outcome string
+	err = c.QueryRowContext(ctx, selectPayment, p.Reference).Scan(&of, &known.AmountMinor, &known.Currency, &outcome)
+	switch {
+	case err == nil:
+		known.Reference = p.Reference
+		if of != id || known != p {
+			return Order{}, ErrReferenceReused, nil
+		}
+		o, err = readOrder(ctx, c, id)
+		return o, paymentErrors[outcome], err
+	case !errors.Is(err, sql.ErrNoRows):
+		return Order{}, nil, fmt.Errorf("look for payment: %w", err)
+	}
+	paid, err := changed(c.ExecContext(ctx, payUnpaid, now, p.Reference, id, p.AmountMinor, p.Currency))
+	if err != nil {
+		return Order{}, nil, err
+	}
+	o, err = readOrder(ctx, c, id)
+	if err != nil {
+		return Order{}, nil, err
+	}
+	outcome = paymentPaid
+	switch {
+	case paid == 1:
+	case o.Status == StatusPaid:
+		outcome = paymentDuplicate
+	case o.Status == StatusConfirmed && (o.ExpiresAt.IsZero() || o.ExpiresAt.UnixMilli() > now):
+		return o, ErrAmountMismatch, nil
+	default:
+		outcome = paymentLate
+	}
+	if _, err := c.ExecContext(ctx, insertPayment, p.Reference, id, p.AmountMinor, p.Currency, outcome, now); err != nil {
+		return Order{}, nil, fmt.Errorf("record payment: %w", err)
+	}
+	return o, paymentErrors[outcome], nil
+}
+
+// returned are the units of one closed order, on their way back to the sale.
+type returned struct {
+	orderID        string
+	itemID         string
+	userID         string
+	idempotencyKey string
+	quantity       int64
+	createdAt      int64 // Unix milliseconds; when the order was closed
+}
+
+// cancel closes an order for who may do so. It returns the order's units if
+// they are still to be given back, on a repeat too. See Service.Cancel.
+func (s *Store) cancel(ctx context.Context, id string, by Canceller) (o Order, owed []returned, err error) {
+	user, reason := by.UserID, reasonBuyer
+	if by.Admin {
+		user, reason = "", reasonAdmin
+	}
+	err = s.transition(ctx, "cancel order "+id, func(ctx context.Context, c conn, now int64) error {
+		if o, err = readOrder(ctx, c, id); err != nil {
+			return err
+		}
+		if user != "" && user != o.UserID || !by.Admin && user == "" {
+			return ErrNotFound
+		}
+		if err := cancelOrder(ctx, c, id, reason, now); err != nil {
+			return err
+		}
+		if o, err = readOrder(ctx, c, id); err != nil {
+			return err
+		}
+		owed, err = readReturns(ctx, c, returnsOfOrders, jsonList(id))
+		return err
+	})
+	switch {
+	case err != nil:
+		return Order{}, nil, err
+	case o.Status != StatusCancelled:
+		return o, nil, ErrOrderFinal
+	}
+	return o, owed, nil
+}
+
+// cancelOrder is the transition to cancelled; it changes nothing unless the
+// order is confirmed.
+func cancelOrder(ctx context.Context, c conn, id, reason string, now int64) error {
+	closed, err := readReturns(ctx, c, cancelConfirmed, now, reason, id)
+	if err != nil {
+		return err
+	}
+	return takeBack(ctx, c, closed)
+}
+
+// expiry says of an order how its expiry went.
+type expiry struct {
+	status Status
+	// in is how long the order has yet, if it is not its time.
+	in time.Duration
+}
+
+// expire closes those of the orders whose time has come, all in one
+// transaction, and says how each stands. It also returns the units that are
+// still to be given back, of orders closed before too.
+func (s *Store) expire(ctx context.Context, ids []string) (stand map[string]expiry, owed []returned, err error) {
+	err = s.transition(ctx, fmt.Sprintf("expire %d orders", len(ids)), func(ctx context.Context, c conn, now int64) error {
+		list := jsonList(ids...)
+		if err := expireOrders(ctx, c, list, now); err != nil {
+			return err
+		}
+		if stand, err = readExpiries(ctx, c, list, now); err != nil {
+			return err
+		}
+		owed, err = readReturns(ctx, c, returnsOfOrders, list)
+		return err
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	return stand, owed, nil
+}
+
+// expireOrders is the transition to expired, of those orders in a JSON list
+// that are confirmed and due. Never early: an order lapses at its expires_at.
+func expireOrders(ctx context.Context, c conn, list string, now int64) error {
+	closed, err := readReturns(ctx, c, expireDue, now, list)
+	if err != nil {
+		return err
+	}
+	return takeBack(ctx, c, closed)
+}
+
+// takeBack uncounts the units of orders that were just closed, and notes them
+// to be given back to their sales.
+func takeBack(ctx context.Context, c conn, closed []returned) error {
+	units := make(map[string]int64, 1)
+	held := make(map[soldKey]int64, len(closed))
+	args := make([]any, 0, len(closed)*returnColumns)
+	for i := range closed {
+		r := &closed[i]
+		units[r.itemID] += r.quantity
+		held[soldKey{r.itemID, r.userID}] += r.quantity
+		args = append(args, r.orderID, r.itemID, r.userID, r.idempotencyKey, r.quantity, r.createdAt)
+	}
+	for item, n := range units {
+		if k, err := changed(c.ExecContext(ctx, unsellUnits, n, item)); err != nil || k != 1 {
+			return errors.Join(err, fmt.Errorf("take back %d of item %s: %d rows", n, item, k))
+		}
+	}
+	for h, n := range held {
+		if k, err := changed(c.ExecContext(ctx, takeFromBuyer, n, h.item, h.user)); err != nil || k != 1 {
+			return errors.Join(err, fmt.Errorf("take back %d of item %s from a buyer who is not counted with as many", n, h.item))
+		}
+	}
+	if n, err := insertReturns.exec(ctx, c, args); err != nil || n != int64(len(closed)) {
+		return errors.Join(err, fmt.Errorf("note %d of %d orders to be given back", n, len(closed)))
+	}
+	return nil
+}
+
+// jsonList makes a statement take any number of ids as one value.
+func jsonList(ids ...string) string {
+	b, err := json.Marshal(ids)
+	if err != nil {
+		panic(fmt.Sprintf("order: a list of strings has no JSON: %v", err)) // it always has one
+	}
+	return string(b)
+}
+
+// changed is the number of rows that a statement changed.
+func changed(res sql.Result, err error) (int64, error) {
+	if err != nil {
+		return 0, err
+	}
+	return res.RowsAffected()
+}
+
+// each calls scan for every row of a query.
+func each(ctx context.Context, c conn, query string, args []any, scan func(rows *sql.Rows) error) (err error) {
+	rows, err := c.QueryContext(ctx, query, args...)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	for rows.Next() {
+		if err := scan(rows); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
+// readOrder reads an order inside a transaction. Errors: ErrNotFound.
+func readOrder(ctx context.Context, c conn, id string) (Order, error) {
+	var r orderRow
+	err := c.QueryRowContext(ctx, selectOrder, id).Scan(&r.ID, &r.ItemID, &r.UserID, &r.Quantity, &r.UnitPriceMinor,
+		&r.Currency, &r.Status, &r.Reason, &r.IdempotencyKey, &r.CreatedAt, &r.ConfirmedAt, &r.ExpiresAt, &r.PaidAt,
+		&r.ClosedAt, &r.PaymentReference)
+	if errors.Is(err, sql.ErrNoRows) {
+		return Order{}, ErrNotFound
+	}
+	if err != nil {
+		return Order{}, fmt.Errorf("read order: %w", err)
+	}
+	return r.order(), nil
+}
+
+// readReturns reads the rows of a query that has the columns of returned.
+func readReturns(ctx context.Context, c conn, query string, args ...any) ([]returned, error) {
+	var list []returned
+	err := each(ctx, c, query, args, func(rows *sql.Rows) error {
+		var r returned
+		err := rows.Scan(&r.orderID, &r.itemID, &r.userID, &r.idempotencyKey, &r.quantity, &r.createdAt)
+		list = append(list, r)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read units to give back: %w", err)
+	}
+	return list, nil
+}
+
+// readExpiries reads how the orders of a JSON list stand; what has no row is left out.
+func readExpiries(ctx context.Context, c conn, list string, now int64) (map[string]expiry, error) {
+	stand := make(map[string]expiry)
+	err := each(ctx, c, selectExpiries, []any{list}, func(rows *sql.Rows) error {
+		var id string
+		var status Status
+		var expiresAt int64
+		if err := rows.Scan(&id, &status, &expiresAt); err != nil {
+			return err
+		}
+		e := expiry{status: status}
+		if status == StatusConfirmed && expiresAt > now {
+			e.in = time.Duration(expiresAt-now) * time.Millisecond
+		}
+		stand[id] = e
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read orders to expire: %w", err)
+	}
+	return stand, nil
+}
