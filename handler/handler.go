@@ -30,6 +30,12 @@ type Orders interface {
 	Get(ctx context.Context, id string) (order.Order, error)
 	// List returns a page of orders, newest first, and whether more follow.
 	List(ctx context.Context, f order.Filter) (orders []order.Order, more bool, err error)
+	// Pay records a payment and settles the order with it. Errors: those of
+	// order.Service.Pay.
+	Pay(ctx context.Context, id string, p order.Payment) (order.Order, error)
+	// Cancel cancels an order that is not paid. Errors: those of
+	// order.Service.Cancel.
+	Cancel(ctx context.Context, id string, by order.Canceller) (order.Order, error)
 }
 
 // Items answers what is on sale, from memory where it can.
@@ -207,6 +213,7 @@ func (e *edge) routes() (http.Handler, error) {
 	anyone := access{}
 	buyer := access{roles: []auth.Role{auth.RoleBuyer}}
 	admin := access{roles: []auth.Role{auth.RoleAdmin}}
+	service := access{roles: []auth.Role{auth.RoleService}}
 	everybody := access{roles: []auth.Role{auth.RoleBuyer, auth.RoleAdmin, auth.RoleService}}
 	readers := access{roles: []auth.Role{auth.RoleBuyer, auth.RoleAdmin}}
 
@@ -217,6 +224,8 @@ func (e *edge) routes() (http.Handler, error) {
 	e.post(r, "/v1/items/:item/orders", buyer, e.purchase)
 	e.get(r, "/v1/orders", readers, e.listOrders)
 	e.get(r, "/v1/orders/:order", everybody, e.getOrder)
+	e.post(r, "/v1/orders/:order/cancel", readers, e.cancelOrder)
+	e.post(r, "/v1/orders/:order/payment", service, e.payOrder)
 	e.post(r, "/v1/admin/items", admin, e.createItem)
 	e.get(r, "/v1/admin/items/:item", admin, e.adminItem)
 	e.get(r, "/v1/admin/items/:item/ledger", admin, e.ledger)

@@ -28,6 +28,22 @@ type fakeOrders struct {
 	place  func(ctx context.Context, p order.Purchase) (order.Placed, error)
 	get    func(id string) (order.Order, error)
 	list   func(f order.Filter) ([]order.Order, bool, error)
+	pay    func(id string, p order.Payment) (order.Order, error)
+	cancel func(id string, by order.Canceller) (order.Order, error)
+}
+
+func (f *fakeOrders) Pay(_ context.Context, id string, p order.Payment) (order.Order, error) {
+	if f.pay == nil {
+		return order.Order{}, order.ErrNotFound
+	}
+	return f.pay(id, p)
+}
+
+func (f *fakeOrders) Cancel(_ context.Context, id string, by order.Canceller) (order.Order, error) {
+	if f.cancel == nil {
+		return order.Order{}, order.ErrNotFound
+	}
+	return f.cancel(id, by)
 }
 
 func (f *fakeOrders) Place(ctx context.Context, p order.Purchase) (order.Placed, error) {

@@ -177,7 +177,7 @@ func awaitRenewals(t *testing.T, n int, locks ...*Lock) {
 	}
 }
 
-// TestManager_ManyShortLocks: 4,000 short locks over 64 resources leave no key
+// TestManager_ManyShortLocks: 10,000 short locks over 64 resources leave no key
 // but the fencing tokens, no waiter, and no loop.
 func TestManager_ManyShortLocks(t *testing.T) {
 	t.Parallel()
@@ -187,7 +187,7 @@ func TestManager_ManyShortLocks(t *testing.T) {
 	} {
 		t.Run(engine, func(t *testing.T) {
 			t.Parallel()
-			const workers, each, resources = 16, 250, 64
+			const workers, each, resources = 16, 625, 64
 			ctx, rdb := testContext(t), client(t)
 			id := strings.Trim(redistest.Prefix(t), "t:{}")
 			m := newManager(t, rdb, steady)

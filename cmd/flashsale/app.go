@@ -138,7 +138,9 @@ func (a *app) build(ctx context.Context, r role) error {
 	}
 	settleProcessors(r)
 	if r.worker {
-		a.addWorker()
+		if err := a.addWorker(); err != nil {
+			return err
+		}
 	}
 	if r.api {
 		if err := a.addAPI(ctx); err != nil {
@@ -264,7 +266,7 @@ func settleProcessors(r role) {
 	}
 }
 
-func (a *app) addWorker() {
+func (a *app) addWorker() error {
 	report := a.reporter("order")
 	f := order.NewFulfiller(a.store, a.rdb, a.waiters, report)
 	committed := prometheus.NewCounter(prometheus.CounterOpts{
@@ -287,6 +289,46 @@ func (a *app) addWorker() {
 			Linger: order.Linger(s.Linger), OnError: a.reporter("queue"),
 		})
 	}})
+	return a.addSweeper(f)
+}
+
+const (
+	// sweeperLock names the lock by which the workers choose the one that sweeps.
+	sweeperLock = "fs:{p0}:leader:sweeper"
+	// sweepEvery is how often what was left undone is looked for.
+	sweepEvery = 10 * time.Second
+)
+
+// addSweeper finishes what was left undone, in one of all workers.
+func (a *app) addSweeper(f *order.Fulfiller) error {
+	locks, err := lock.New(a.rdb, lock.Config{Metadata: processName()})
+	if err != nil {
+		return err
+	}
+	a.life.add(part{name: "sweeper's lock", stop: locks.Close})
+	letters := make([]order.DeadLetters, len(a.queues))
+	for i, q := range a.queues {
+		letters[i] = q
+	}
+	sweeper, report := order.NewSweeper(f, letters...), a.reporter("sweeper")
+	a.life.add(part{name: "sweeper", run: func(ctx context.Context) error {
+		for ctx.Err() == nil {
+			err := locks.Do(ctx, sweeperLock, func(ctx context.Context, _ *lock.Lock) error {
+				sweeper.Run(ctx, sweepEvery)
+				return nil
+			})
+			if err == nil || ctx.Err() != nil || errors.Is(err, lock.ErrWaitTimeout) {
+				continue // another one sweeps, or it is over
+			}
+			report(err)
+			select {
+			case <-ctx.Done():
+			case <-time.After(time.Second):
+			}
+		}
+		return nil
+	}})
+	return nil
 }
 
 func (a *app) addAPI(ctx context.Context) error {

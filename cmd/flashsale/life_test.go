@@ -1,0 +1,141 @@
+//go:build unix
+
+package main_test
+
+import (
+	"testing"
+
+	"github.com/google/uuid"
+
+	"flashsale/handler/auth"
+)
+
+// newHeldItem opens a sale whose orders have to be paid within so many seconds.
+func (s *shop) newHeldItem(c *client, stock, window int64) string {
+	s.t.Helper()
+	id := "it-" + uuid.NewString()[:8]
+	a := c.admin("POST", "/v1/admin/items", map[string]any{
+		"id": id, "name": "Thing", "description": "d", "price_minor": 990, "currency": "EUR",
+		"stock": stock, "per_user_limit": 1, "payment_window_seconds": window,
+	})
+	if a.Status != 201 {
+		s.t.Fatalf("create item: %d %s", a.Status, a.Body)
+	}
+	return id
+}
+
+// send posts to an order's route, as the shop's backend or a buyer.
+func (c *client) send(orderID, action, sub string, role auth.Role, body string) answer {
+	c.t.Helper()
+	a, err := c.do("POST", "/v1/orders/"+orderID+"/"+action, c.token(sub, role), body, "Content-Type", "application/json")
+	if err != nil {
+		c.t.Fatalf("%s: %v", action, err)
+	}
+	return a
+}
+
+const rightPayment = `{"reference":"psp-1","amount_minor":990,"currency":"EUR"}`
+
+// TestLife_PayAndCancel: one unit is bought and cancelled, and bought again by
+// another, who pays it; the sale's marks do not stand in the way, and the ledger
+// balances throughout.
+func TestLife_PayAndCancel(t *testing.T) {
+	needProcesses(t)
+	engines(t, nil, func(t *testing.T, s *shop, c *client) {
+		item := s.newHeldItem(c, 1, 3600)
+		first := c.settle(item, c.buy(item, "alice", "k1", untilCommitted...))
+		if first.Status != 201 {
+			t.Fatalf("buy: %s", first.verdict())
+		}
+		if l := s.ledger(c, item); l.Held != 1 || l.Sold != 0 {
+			t.Fatalf("ledger while payment is awaited: %+v", l)
+		}
+		for i := range 5 { // so that the process knows that nothing is left
+			if p := c.buy(item, "bob", "early", untilCommitted...); p.Status != 409 {
+				t.Fatalf("buy %d of a sold-out item: %s", i, p.verdict())
+			}
+		}
+		if a := c.send(first.Order.ID, "cancel", "bob", auth.RoleBuyer, ""); a.Status != 404 {
+			t.Fatalf("cancel by a stranger: %d %s", a.Status, a.Body)
+		}
+		for range 2 {
+			if a := c.send(first.Order.ID, "cancel", "alice", auth.RoleBuyer, ""); a.Status != 200 {
+				t.Fatalf("cancel: %d %s", a.Status, a.Body)
+			}
+		}
+		var second purchase
+		eventually(t, "the unit can be bought again", soon, func() (bool, any) {
+			second = c.settle(item, c.buy(item, "bob", "k2", untilCommitted...))
+			return second.Status == 201, second.verdict()
+		})
+		if a := c.send(first.Order.ID, "payment", "psp", auth.RoleService, rightPayment); a.Status != 409 || a.verdict() != "409 order_expired" {
+			t.Fatalf("money for a cancelled order: %s", a.verdict())
+		}
+		wrong := `{"reference":"psp-2","amount_minor":1,"currency":"EUR"}`
+		if a := c.send(second.Order.ID, "payment", "psp", auth.RoleService, wrong); a.verdict() != "409 amount_mismatch" {
+			t.Fatalf("too little money: %s", a.verdict())
+		}
+		right := `{"reference":"psp-2","amount_minor":990,"currency":"EUR"}`
+		for range 2 {
+			if a := c.send(second.Order.ID, "payment", "psp", auth.RoleService, right); a.Status != 200 {
+				t.Fatalf("pay: %d %s", a.Status, a.Body)
+			}
+		}
+		if a := c.send(second.Order.ID, "cancel", "bob", auth.RoleBuyer, ""); a.verdict() != "409 order_final" {
+			t.Fatalf("cancel what is paid: %s", a.verdict())
+		}
+		if l := s.ledger(c, item); l.Left != 0 || l.Held != 0 || l.Sold != 1 {
+			t.Fatalf("ledger at the end: %+v", l)
+		}
+	})
+}
+
+// TestLife_Expires: an order that nobody pays expires by itself, its unit is sold
+// to another, and its money comes too late.
+func TestLife_Expires(t *testing.T) {
+	needProcesses(t)
+	engines(t, nil, func(t *testing.T, s *shop, c *client) {
+		item := s.newHeldItem(c, 1, 1)
+		first := c.settle(item, c.buy(item, "alice", "k1", untilCommitted...))
+		if first.Status != 201 {
+			t.Fatalf("buy: %s", first.verdict())
+		}
+		eventually(t, "the order expires", soon, func() (bool, any) {
+			a := c.admin("GET", "/v1/orders/"+first.Order.ID, nil) // who is not limited
+			var o struct{ Status string }
+			a.decode(t, &o)
+			return o.Status == "expired", o
+		})
+		eventually(t, "the unit can be bought again", soon, func() (bool, any) {
+			p := c.settle(item, c.buy(item, "bob", "k2", untilCommitted...))
+			return p.Status == 201, p.verdict()
+		})
+		if a := c.send(first.Order.ID, "payment", "psp", auth.RoleService, rightPayment); a.verdict() != "409 order_expired" {
+			t.Fatalf("late money: %s", a.verdict())
+		}
+		eventually(t, "the second order expires too", soon, func() (bool, any) {
+			l := s.ledger(c, item)
+			return l.Left == 1 && l.Held == 0 && l.Sold == 0, l
+		})
+	})
+}
+
+// TestLife_ExpiresAfterRestart: what was to expire while the service was down, and
+// on an engine that forgets its tasks, is found by the sweeper.
+func TestLife_ExpiresAfterRestart(t *testing.T) {
+	needProcesses(t)
+	s := newShop(t)
+	p := s.serve()
+	c := dial(t, p)
+	item := s.newHeldItem(c, 1, 1)
+	first := c.settle(item, c.buy(item, "alice", "k1", untilCommitted...))
+	if first.Status != 201 {
+		t.Fatalf("buy: %s", first.verdict())
+	}
+	p.Kill()
+	c = dial(t, s.serve())
+	eventually(t, "the order expires", soon, func() (bool, any) {
+		l := s.ledger(c, item)
+		return l.Left == 1 && l.Held == 0 && l.Sold == 0, l
+	})
+}

@@ -1,0 +1,120 @@
+package handler
+
+import (
+	"errors"
+
+	"flashsale/handler/auth"
+	"flashsale/order"
+)
+
+// maxReference is how long a payment's reference may be, in characters.
+const maxReference = 255
+
+// cancelOrder answers POST /v1/orders/{order}/cancel. Another buyer's order is
+// answered like one that does not exist.
+func (e *edge) cancelOrder(q *call) error {
+	id := q.c.Param("order")
+	if !validOrderID(id) {
+		return problemOrderID
+	}
+	if err := checkAccept(q.c.Request.Header); err != nil {
+		return err
+	}
+	if err := e.limit(q); err != nil {
+		return err
+	}
+	if err := q.readNothing(); err != nil {
+		return err
+	}
+	o, err := e.Orders.Cancel(q.ctx(), id, order.Canceller{UserID: q.who.Subject, Admin: q.who.Role == auth.RoleAdmin})
+	if err != nil {
+		return err
+	}
+	return q.order(&o)
+}
+
+// readNothing reads the body of a route that needs none: it is empty, or an
+// object without members.
+func (q *call) readNothing() error {
+	if err := q.readBody(maxPurchaseBody); err != nil {
+		return err
+	}
+	if len(q.in) == 0 {
+		return nil
+	}
+	if err := checkContent(q.c.Request.Header); err != nil {
+		return err
+	}
+	return newFields(q.in).done()
+}
+
+// payOrder answers POST /v1/orders/{order}/payment, which the shop's backend
+// sends when it has received money.
+func (e *edge) payOrder(q *call) error {
+	id := q.c.Param("order")
+	if !validOrderID(id) {
+		return problemOrderID
+	}
+	h := q.c.Request.Header
+	if err := checkContent(h); err != nil {
+		return err
+	}
+	if err := checkAccept(h); err != nil {
+		return err
+	}
+	if err := q.readBody(maxPurchaseBody); err != nil {
+		return err
+	}
+	p, err := readPayment(q.in)
+	if err != nil {
+		return err
+	}
+	o, err := e.Orders.Pay(q.ctx(), id, p)
+	if err != nil {
+		if errors.Is(err, order.ErrOrderExpired) {
+			e.Log.Warn().Str("order", id).Str("reference", p.Reference).Str("request_id", q.requestID()).
+				Msg("payment came too late and is to be refunded")
+		}
+		return err
+	}
+	return q.order(&o)
+}
+
+// readPayment reads and checks the body of a payment.
+func readPayment(body []byte) (order.Payment, error) {
+	f := newFields(body)
+	p := order.Payment{
+		Reference:   f.text("reference", true),
+		AmountMinor: f.integer("amount_minor", true, 0),
+		Currency:    f.text("currency", true),
+	}
+	if err := f.done(); err != nil {
+		return p, err
+	}
+	switch {
+	case !visibleASCII(p.Reference, maxReference):
+		return p, problemFieldRange.with("reference", "reference has 1 to 255 visible ASCII characters.")
+	case p.AmountMinor < 0:
+		return p, problemFieldRange.with("amount_minor", "amount_minor is the amount in the currency's smallest unit, 0 or more.")
+	case !knownCurrency(p.Currency):
+		return p, problemFieldRange.with("currency", "currency is an ISO 4217 code in upper case, such as EUR.")
+	}
+	return p, nil
+}
+
+// visibleASCII reports whether text has 1 to limit characters from '!' to '~'.
+func visibleASCII(text string, limit int) bool {
+	for i := range len(text) {
+		if text[i] < '!' || text[i] > '~' {
+			return false
+		}
+	}
+	return text != "" && len(text) <= limit
+}
+
+// order writes an order as the answer.
+func (q *call) order(o *order.Order) error {
+	q.c.Writer.Header()["Cache-Control"] = headerNoStore
+	q.out = appendOrder(q.out[:0], o)
+	return q.json(200)
+}
