@@ -115,18 +115,22 @@ local wait_bounds = {1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000
 local ranks, weights, arrivals, waits = {}, {}, {}, {}
 
 local function sample(ids)
-  local picked, m = {}, math.min(#ids, 16)
+  local picked, n, m, from = {}, #ids, math.min(#ids, 16), 0
   for j = 1, m do
-    local from, to = math.floor((j - 1) * #ids / m), math.floor(j * #ids / m)
-    ranks[j], weights[j] = math.floor((from + to + 1) / 2), to - from
-    picked[j] = ids[ranks[j]]
+    local to = math.floor(j * n / m)
+    local rank = math.floor((from + to + 1) / 2)
+    ranks[j], weights[j], picked[j] = rank, to - from, ids[rank]
+    from = to
   end
   arrivals = redis.call('ZMSCORE', KEYS[1], unpack(picked))
 end
 
 local function waited(j, meta)
-  local _, priority, _, _, options = queue_parse(meta)
-  local since = queue_back(options) or tonumber(arrivals[j]) + priority * queue_age_us
+  local since = tonumber(arrivals[j])
+  if meta then
+    local _, priority, _, _, options = queue_parse(meta)
+    since = queue_back(options) or since + priority * queue_age_us
+  end
   local ms, bucket = (now_us - since) / 1000, 1
   while wait_bounds[bucket] and ms > wait_bounds[bucket] do
     bucket = bucket + 1
