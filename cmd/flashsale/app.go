@@ -55,6 +55,7 @@ type app struct {
 	store   *order.Store
 	queues  []*queue.Queue
 	waiters *order.Waiters // nil in a process without an API
+	leaders *lock.Manager  // of what one process does for all; see lead
 	drain   drain
 	dev     []byte         // development mode's key; nil outside it
 	service *order.Service // nil in a process without an API
@@ -289,47 +290,16 @@ func (a *app) addWorker() error {
 			Linger: order.Linger(s.Linger), OnError: a.reporter("queue"),
 		})
 	}})
-	return a.addSweeper(f)
-}
-
-const (
-	// sweeperLock names the lock by which the workers choose the one that sweeps.
-	sweeperLock = "fs:{p0}:leader:sweeper"
-	// sweepEvery is how often what was left undone is looked for.
-	sweepEvery = 10 * time.Second
-)
-
-// addSweeper finishes what was left undone, in one of all workers.
-func (a *app) addSweeper(f *order.Fulfiller) error {
-	locks, err := lock.New(a.rdb, lock.Config{Metadata: processName()})
-	if err != nil {
-		return err
-	}
-	a.life.add(part{name: "sweeper's lock", stop: locks.Close})
 	letters := make([]order.DeadLetters, len(a.queues))
 	for i, q := range a.queues {
 		letters[i] = q
 	}
-	sweeper, report := order.NewSweeper(f, letters...), a.reporter("sweeper")
-	a.life.add(part{name: "sweeper", run: func(ctx context.Context) error {
-		for ctx.Err() == nil {
-			err := locks.Do(ctx, sweeperLock, func(ctx context.Context, _ *lock.Lock) error {
-				sweeper.Run(ctx, sweepEvery)
-				return nil
-			})
-			if err == nil || ctx.Err() != nil || errors.Is(err, lock.ErrWaitTimeout) {
-				continue // another one sweeps, or it is over
-			}
-			report(err)
-			select {
-			case <-ctx.Done():
-			case <-time.After(time.Second):
-			}
-		}
-		return nil
-	}})
-	return nil
+	sweeper := order.NewSweeper(f, letters...)
+	return a.lead("sweeper", func(ctx context.Context) { sweeper.Run(ctx, sweepEvery) })
 }
+
+// sweepEvery is how often what was left undone is looked for.
+const sweepEvery = 10 * time.Second
 
 func (a *app) addAPI(ctx context.Context) error {
 	s := a.settings
