@@ -79,6 +79,10 @@ type Config struct {
 	Sales    Sales
 	Verifier Verifier
 
+	// Tasks shows operators the task queues. Default nil: their routes do not
+	// exist.
+	Tasks Tasks
+
 	// Ready lists the parts that /readyz asks. Default none: always ready.
 	Ready []Check
 
@@ -229,6 +233,9 @@ func (e *edge) routes() (http.Handler, error) {
 	e.post(r, "/v1/admin/items", admin, e.createItem)
 	e.get(r, "/v1/admin/items/:item", admin, e.adminItem)
 	e.get(r, "/v1/admin/items/:item/ledger", admin, e.ledger)
+	if e.Tasks != nil {
+		e.taskRoutes(r, admin)
+	}
 	if e.DevTokens != nil {
 		e.post(r, "/dev/tokens", anyone, e.devToken)
 	}

@@ -144,6 +144,10 @@ var errorTable = []struct {
 		"").with("amount_minor", "amount_minor and currency must be the order's unit price times its quantity, in its currency; nothing was recorded.")},
 	{order.ErrReferenceReused, newProblem(409, "payment_reference_reused", "Payment reference reused",
 		"").with("reference", "The reference belongs to another payment; use the payment's own.")},
+	{order.ErrTaskNotFound, newProblem(404, "task_not_found", "No such dead letter",
+		"No dead letter has this id; GET /v1/admin/dead lists them.")},
+	{order.ErrTaskTwin, newProblem(409, "task_duplicate", "Task exists",
+		"Another task has taken the dead letter's place; discard the letter.")},
 	{order.ErrItemExists, newProblem(409, "item_exists", "Item exists",
 		"").with("id", "An item with this id exists; choose another id.")},
 

@@ -192,6 +192,16 @@ func CheckPartitions(ctx context.Context, rdb redis.UniversalClient, n int) erro
 	return nil
 }
 
+// RecordedPartitions is the number of partitions this Redis was laid out for; 0
+// where none is recorded.
+func RecordedPartitions(ctx context.Context, rdb redis.UniversalClient) (int, error) {
+	n, err := rdb.Get(ctx, partitionsKey).Int()
+	if err != nil && !errors.Is(err, redis.Nil) {
+		return 0, fmt.Errorf("inventory: read partitions: %w", err)
+	}
+	return n, nil
+}
+
 // Partition tells in which partition an item lives.
 func (v *Inventory) Partition(item string) int { return v.keys.partition(item) }
 

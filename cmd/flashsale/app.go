@@ -158,10 +158,10 @@ func (a *app) build(ctx context.Context, r role) error {
 			return err
 		}
 	}
-	says, warnings := durability(ctx, a.rdb, s.Redis)
+	says, change := durability(ctx, a.rdb, s.Redis)
 	fmt.Fprintf(a.out, "database  %s: a 201 is synced to its disk\nengine    %s\n", redactURL(s.DB), says)
-	for _, w := range warnings {
-		a.log.Warn().Msg(w)
+	for _, c := range change {
+		a.log.Warn().Msg(c.says + ": " + c.mend)
 	}
 	return nil
 }
@@ -248,6 +248,15 @@ func (a *app) openEngine(ctx context.Context) error {
 func (a *app) reporter(room string) func(error) {
 	log := a.log.Sample(&zerolog.BurstSampler{Burst: 5, Period: time.Second})
 	return func(err error) { log.Warn().Str("room", room).Err(err).Msg("trying again") }
+}
+
+// namedQueues are the task queues as operators know them.
+func (a *app) namedQueues() []order.NamedQueue {
+	named := make([]order.NamedQueue, len(a.queues))
+	for i, q := range a.queues {
+		named[i] = order.NamedQueue{Name: fmt.Sprintf("orders-%d", i), Queue: q}
+	}
+	return named
 }
 
 func (a *app) tasks() []order.Tasks {
@@ -361,7 +370,7 @@ func (a *app) addHTTP(ctx context.Context, items *catalog.Catalog) error {
 	c := handler.Config{
 		Orders: a.service, Items: items, Sales: a.service, Verifier: verifier, Ready: a.checks(),
 		RateBuyer: s.RateBuyer, RateAddress: s.RateAddress, TrustedProxies: s.TrustedProxies,
-		CursorKey: a.cursorKey(), Log: a.log, Registerer: a.registry,
+		Tasks: order.NewBacklog(a.store, a.service.Returns, a.namedQueues()...), CursorKey: a.cursorKey(), Log: a.log, Registerer: a.registry,
 	}
 	if a.dev != nil {
 		c.DevTokens = func(sub, role string, ttl time.Duration) (string, error) {

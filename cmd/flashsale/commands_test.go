@@ -16,7 +16,8 @@ import (
 // commands are all that the program has.
 var commands = [][]string{
 	{}, {"serve"}, {"api"}, {"worker"}, {"migrate"}, {"migrate", "up"}, {"migrate", "down"}, {"migrate", "status"},
-	{"item"}, {"item", "create"}, {"item", "list"}, {"token"}, {"config"}, {"completion"},
+	{"item"}, {"item", "create"}, {"item", "list"}, {"queue"}, {"queue", "stats"}, {"queue", "dead"}, {"queue", "retry"},
+	{"queue", "discard"}, {"queue", "verify"}, {"token"}, {"config"}, {"doctor"}, {"completion"},
 }
 
 // command runs a command in an empty place.

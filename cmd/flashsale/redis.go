@@ -65,9 +65,16 @@ func tune(o *redis.Options) *redis.Options {
 	return o
 }
 
+// advice is what an operator should change about an engine.
+type advice struct {
+	says string // what is so
+	mend string // what to do
+	must bool   // a promise does not hold as long as it is so
+}
+
 // durability says in one sentence what the engine keeps, and what an operator
 // should change about it.
-func durability(ctx context.Context, rdb redis.UniversalClient, setting string) (says string, warnings []string) {
+func durability(ctx context.Context, rdb redis.UniversalClient, setting string) (says string, change []advice) {
 	if setting == embeddedRedis {
 		return "embedded Redis keeps nothing over a restart: every purchase waits for its commit, and stock is rebuilt from the database", nil
 	}
@@ -82,20 +89,20 @@ func durability(ctx context.Context, rdb redis.UniversalClient, setting string) 
 	switch {
 	case aof == "":
 		says = "Redis does not show its settings: whether a 202 survives its restart is not known"
-		warnings = append(warnings, "CONFIG GET is refused; make sure that appendonly is yes, appendfsync always, and maxmemory-policy noeviction")
+		change = append(change, advice{says: "CONFIG GET is refused", mend: "make sure that appendonly is yes, appendfsync always, and maxmemory-policy noeviction"})
 	case aof != "yes":
 		says = "Redis keeps nothing over a restart (appendonly no): a 202 does not survive one; a 201 does"
-		warnings = append(warnings, "set appendonly yes and appendfsync always, so that a 202 survives a restart of Redis")
+		change = append(change, advice{"appendonly is " + aof, "set appendonly yes and appendfsync always, so that a 202 survives a restart of Redis", true})
 	case fsync != "always":
 		says = fmt.Sprintf("Redis writes its log, synced %s: a 202 survives a killed process, but not always a power loss", fsync)
-		warnings = append(warnings, "set appendfsync always, so that a 202 survives a power loss; batches share each sync")
+		change = append(change, advice{says: "appendfsync is " + fsync, mend: "set appendfsync always, so that a 202 survives a power loss; batches share each sync"})
 	default:
 		says = "Redis syncs every write: a 202 survives process kills and power loss of its node"
 	}
 	if policy != "" && policy != "noeviction" {
-		warnings = append(warnings, "maxmemory-policy is "+policy+": set noeviction, or Redis may drop stock and orders when memory is short")
+		change = append(change, advice{"maxmemory-policy is " + policy, "set noeviction, or Redis may drop stock and orders when memory is short", true})
 	}
-	return says, warnings
+	return says, change
 }
 
 // redisLogger brings the client's own complaints into the service's log. They

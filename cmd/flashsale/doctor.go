@@ -1,0 +1,366 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/rs/zerolog"
+	"github.com/spf13/cobra"
+
+	"flashsale/handler/auth"
+	"flashsale/inventory"
+	"flashsale/migrations"
+	"flashsale/order"
+	"flashsale/queue"
+)
+
+// The bounds of the doctor's patience and of what it calls healthy.
+const (
+	doctorTimeout  = 30 * time.Second
+	doctorSkew     = 500 * time.Millisecond // between this machine's clock and that of Redis
+	doctorSlow     = 5 * time.Millisecond   // for one exchange with Redis, the median of doctorPings
+	doctorPings    = 21
+	doctorFiles    = 10_000  // open files a process may have, one for each connection
+	doctorDisk     = 1 << 30 // free bytes beside the database
+	doctorMinRedis = 6       // the oldest major version with all that the scripts use
+)
+
+// The levels of a finding.
+const (
+	levelOK   = "ok"
+	levelWarn = "warn"
+	levelFix  = "fix"
+)
+
+// finding is what the doctor says of one part.
+type finding struct {
+	level string
+	part  string
+	says  string
+	mend  string // what to do; empty where all is well
+}
+
+// doctor looks at everything a process of the service stands on. It changes
+// nothing, and may be run beside the service.
+type doctor struct {
+	settings *Settings
+	found    []finding
+}
+
+func (d *doctor) ok(part, says string, args ...any) {
+	d.found = append(d.found, finding{levelOK, part, fmt.Sprintf(says, args...), ""})
+}
+
+func (d *doctor) warn(part, says, mend string) {
+	d.found = append(d.found, finding{levelWarn, part, says, mend})
+}
+
+func (d *doctor) fix(part, says, mend string) {
+	d.found = append(d.found, finding{levelFix, part, says, mend})
+}
+
+// failed notes an error of loading a part, which names its own mend.
+func (d *doctor) failed(part string, err error) { d.fix(part, err.Error(), "") }
+
+// errUnhealthy makes the exit code 1.
+var errUnhealthy = errors.New("something is to be fixed")
+
+func newDoctor() *cobra.Command {
+	return &cobra.Command{
+		Use: "doctor", Short: "Check Redis, database, clock and keys, and say what to fix; exit 1 when something is", Args: noArgs,
+		Long: "doctor looks at what a process with these settings would stand on: its keys, its data\n" +
+			"directory, the database, Redis and the clock. It changes nothing, so it may be run beside the\n" +
+			"service. Lines with \"warn\" are worth a look; with one of \"fix\" the exit code is 1.",
+		RunE: func(c *cobra.Command, _ []string) error {
+			s, err := loadSettings(c.Flags())
+			if err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(c.Context(), doctorTimeout)
+			defer cancel()
+			d := &doctor{settings: s}
+			d.keys(ctx)
+			d.process()
+			recorded := d.database(ctx)
+			d.redis(ctx, recorded)
+			return d.print(c.OutOrStdout())
+		},
+	}
+}
+
+func (d *doctor) print(out io.Writer) error {
+	w := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
+	ill := false
+	for _, f := range d.found {
+		ill = ill || f.level == levelFix
+		fmt.Fprintf(w, "%s\t%s\t%s\n", f.level, f.part, f.says)
+		if f.mend != "" {
+			fmt.Fprintf(w, "\t\t-> %s\n", f.mend)
+		}
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	if ill {
+		return errUnhealthy
+	}
+	return nil
+}
+
+// keys looks at what tokens are verified with.
+func (d *doctor) keys(ctx context.Context) {
+	s := d.settings
+	switch {
+	case s.JWTSecret != "":
+		d.ok("keys", "a secret of %d bytes verifies the tokens", len(s.JWTSecret))
+	case s.JWKS != "":
+		keys, err := auth.OpenKeys(ctx, auth.KeysConfig{Source: s.JWKS, OnError: func(error) {}})
+		if err == nil {
+			_, err = auth.NewVerifier(auth.Config{Keys: keys})
+		}
+		if err != nil {
+			d.fix("keys", fmt.Sprintf("the key set %s cannot be used: %v", redactURL(s.JWKS), err), "name a readable JWK set")
+			return
+		}
+		d.ok("keys", "the key set %s can be read", redactURL(s.JWKS))
+	default:
+		d.devKey()
+	}
+}
+
+// devKey looks at development mode's key without making one.
+func (d *doctor) devKey() {
+	path := filepath.Join(d.settings.DataDir, devKeyFile)
+	const mend = "set FLASHSALE_JWT_SECRET or FLASHSALE_JWKS before real money is taken"
+	info, err := os.Stat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		d.warn("keys", "there is no key: flashsale serve would run in development mode and make one", mend)
+	case err != nil:
+		d.failed("keys", err)
+	case info.Mode().Perm()&0o077 != 0:
+		d.fix("keys", fmt.Sprintf("development key %s can be read by others (%v)", path, info.Mode().Perm()), "chmod 600 "+path)
+	default:
+		d.warn("keys", "development mode: whoever can reach /dev/tokens can be anybody", mend)
+	}
+}
+
+// process looks at what the system grants a process.
+func (d *doctor) process() {
+	if n, known := fileLimit(); known {
+		if n < doctorFiles {
+			d.warn("system", fmt.Sprintf("a process may have %d files open, one for each connection", n),
+				"raise the limit (ulimit -n, LimitNOFILE) above the connections you expect")
+		} else {
+			d.ok("system", "a process may have %d files open", n)
+		}
+	}
+}
+
+// database looks at the database, and returns the partitions it was laid out
+// for; 0 where that is not known.
+func (d *doctor) database(ctx context.Context) (partitions int) {
+	s := d.settings
+	path := strings.TrimPrefix(s.DB, "sqlite:")
+	const migrate = "run flashsale migrate up, or flashsale serve, which does it"
+	// Opening it would make it.
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		d.warn("database", "there is none at "+path+" yet", migrate)
+		return 0
+	}
+	store, err := order.OpenStore(s.DB)
+	if err != nil {
+		d.failed("database", err)
+		return 0
+	}
+	defer func() {
+		if err := store.Close(); err != nil {
+			d.failed("database", err)
+		}
+	}()
+	if free, known := freeBytes(filepath.Dir(path)); known && free < doctorDisk {
+		d.warn("database", fmt.Sprintf("%d MiB are free beside it", free>>20), "make room: a full disk stops the commits, and purchases with them")
+	}
+	if err := checkSchema(ctx, store); err != nil {
+		if errors.Is(err, migrations.ErrPending) {
+			d.fix("database", "its schema is older than this program, or it is empty", migrate)
+		} else {
+			d.fix("database", "its schema cannot be read: "+err.Error(), "see that the file is a database of this service, and not locked")
+		}
+		return 0
+	}
+	c, err := store.Checkup(ctx)
+	switch {
+	case err != nil:
+		d.fix("database", err.Error(), "see that the file can be read and is not locked")
+		return 0
+	case len(c.Damage) > 0:
+		d.fix("database", "the file is damaged: "+strings.Join(c.Damage, "; "), "stop every process, and restore the last copy")
+	case c.JournalMode != "wal":
+		d.warn("database", "its journal mode is "+c.JournalMode+", not wal", "see that the file system allows shared memory; network file systems do not")
+	default:
+		d.ok("database", "%s is whole and its schema is up to date (epoch %d)", path, c.Epoch)
+	}
+	if c.Partitions != 0 && c.Partitions != s.Partitions {
+		d.fix("partitions", fmt.Sprintf("the setting is %d, and the database was laid out for %d", s.Partitions, c.Partitions),
+			fmt.Sprintf("set --partitions %d", c.Partitions))
+	}
+	return c.Partitions
+}
+
+func checkSchema(ctx context.Context, store *order.Store) error {
+	db, err := store.DB()
+	if err != nil {
+		return err
+	}
+	m, err := migrations.New(db, "sqlite")
+	if err != nil {
+		return err
+	}
+	return m.Check(ctx)
+}
+
+// redis looks at Redis: what it keeps, how fast it answers, whose data it has.
+func (d *doctor) redis(ctx context.Context, partitions int) {
+	s := d.settings
+	if s.Redis == embeddedRedis {
+		d.ok("redis", "embedded: it lives and ends with flashsale serve; every purchase waits for its commit")
+		return
+	}
+	redis.SetLogger(redisLogger{zerolog.Nop()}) // the findings say it better
+	rdb, closers, err := openRedis(s.Redis)
+	if err != nil {
+		d.failed("redis", err)
+		return
+	}
+	defer func() {
+		for _, done := range closers {
+			if err := done(); err != nil {
+				d.failed("redis", err)
+			}
+		}
+	}()
+	if err := rdb.Ping(ctx).Err(); err != nil {
+		d.fix("redis", fmt.Sprintf("%s does not answer: %v", redactURL(s.Redis), err), "start it, or correct the address")
+		return
+	}
+	says, change := durability(ctx, rdb, s.Redis)
+	d.ok("redis", "%s", says)
+	for _, c := range change {
+		if c.must {
+			d.fix("redis", c.says, c.mend)
+		} else {
+			d.warn("redis", c.says, c.mend)
+		}
+	}
+	d.server(ctx, rdb)
+	d.pace(ctx, rdb)
+	if partitions == 0 {
+		partitions = s.Partitions
+	}
+	d.contents(ctx, rdb, partitions)
+}
+
+// server looks at the version and the role of the Redis that answers.
+func (d *doctor) server(ctx context.Context, rdb redis.UniversalClient) {
+	text, err := rdb.Info(ctx, "server", "replication", "memory").Result()
+	if err != nil {
+		d.warn("redis", "it does not tell about itself: "+err.Error(), "allow INFO for this user, if you want it checked")
+		return
+	}
+	info := make(map[string]string)
+	for line := range strings.Lines(text) {
+		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
+			info[name] = value
+		}
+	}
+	var major int
+	if _, err := fmt.Sscanf(info["redis_version"], "%d", &major); err == nil && major < doctorMinRedis {
+		d.fix("redis", "its version is "+info["redis_version"], fmt.Sprintf("use version %d or later", doctorMinRedis))
+	}
+	if role := info["role"]; role != "" && role != "master" {
+		d.fix("redis", "it is a replica, and refuses writes", "name the primary, at "+info["master_host"]+":"+info["master_port"])
+	}
+	if info["maxmemory"] == "0" {
+		d.warn("redis", "maxmemory is not set: Redis grows until the system stops it", "set maxmemory, with maxmemory-policy noeviction")
+	}
+}
+
+// pace looks at how fast Redis answers, and at its clock, by which sales open
+// and tasks fall due.
+func (d *doctor) pace(ctx context.Context, rdb redis.UniversalClient) {
+	took := make([]time.Duration, doctorPings)
+	var skew time.Duration
+	best := time.Duration(1 << 62)
+	for i := range took {
+		began := time.Now()
+		there, err := rdb.Time(ctx).Result()
+		if err != nil {
+			d.fix("redis", "it stopped answering: "+err.Error(), "see its log")
+			return
+		}
+		took[i] = time.Since(began)
+		if took[i] < best { // the quickest exchange leaves the least in doubt
+			best, skew = took[i], there.Sub(began.Add(took[i]/2))
+		}
+	}
+	slices.Sort(took)
+	if median := took[doctorPings/2]; median > doctorSlow {
+		d.warn("redis", fmt.Sprintf("an exchange takes %v (median of %d)", median.Round(10*time.Microsecond), doctorPings),
+			"bring it nearer: each batch of purchases is one exchange")
+	} else {
+		d.ok("redis", "an exchange takes %v (median of %d)", median.Round(10*time.Microsecond), doctorPings)
+	}
+	if skew.Abs() > doctorSkew+best {
+		d.fix("clock", fmt.Sprintf("this machine's clock and that of Redis differ by %v", skew.Abs().Round(time.Millisecond)),
+			"synchronise both (NTP): one says when a sale opens, the other when a payment is late")
+	} else {
+		d.ok("clock", "this machine's clock and that of Redis agree within %v", (skew.Abs() + best/2).Round(time.Microsecond))
+	}
+}
+
+// contents looks at what the service itself has put into Redis.
+func (d *doctor) contents(ctx context.Context, rdb redis.UniversalClient, partitions int) {
+	switch have, err := inventory.RecordedPartitions(ctx, rdb); {
+	case err != nil:
+		d.failed("partitions", err)
+		return
+	case have != 0 && have != partitions:
+		d.fix("partitions", fmt.Sprintf("this Redis was laid out for %d, and %d is wanted", have, partitions),
+			"name the Redis that belongs to the database, or set the number that is recorded")
+		return
+	case have == 0:
+		d.ok("queue", "this Redis holds nothing of the service yet")
+		return
+	}
+	for p := range partitions {
+		q, err := queue.New(rdb, queue.Config{Prefix: inventory.QueuePrefix(p)})
+		if err != nil {
+			d.failed("queue", err)
+			return
+		}
+		s, err := q.Stats(ctx)
+		switch {
+		case err != nil:
+			d.failed("queue", err)
+		case s.Dead > 0:
+			d.warn("queue", fmt.Sprintf("orders-%d holds %d dead letters", p, s.Dead), "see flashsale queue dead, then retry or discard them")
+		case s.Paused:
+			d.warn("queue", fmt.Sprintf("orders-%d is paused", p), "resume it, or nothing is committed")
+		case s.OldestReady > time.Minute:
+			d.warn("queue", fmt.Sprintf("orders-%d: a task waits for %v", p, s.OldestReady.Round(time.Second)), "see that a worker runs")
+		default:
+			d.ok("queue", "orders-%d: %d ready, %d delayed, %d leased, no dead letters", p, s.Ready, s.Delayed, s.Leased)
+		}
+	}
+}

@@ -1,0 +1,149 @@
+//go:build unix
+
+package main_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"flashsale/internal/process"
+	"flashsale/internal/redistest"
+	"flashsale/queue"
+)
+
+// TestCommand_Queue: an operator sees what failed for good, and decides about it.
+func TestCommand_Queue(t *testing.T) {
+	needProcesses(t)
+	s := newRedisShop(t)
+	p := s.api()
+	c := dial(t, p)
+	item := s.newItem(c, 2, 1)
+	run := func(args ...string) process.Result {
+		return s.run(append(append([]string{"queue"}, args...), "--server", p.URL())...)
+	}
+	wantCode(t, 0, run("dead"), "TASK")
+	first := c.buy(item, "alice", "k", "Prefer", "respond-async")
+	second := c.buy(item, "bob", "k", "Prefer", "respond-async")
+	only(t, []purchase{first, second}, "202")
+	wantCode(t, 0, run("stats"), "orders-0")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	f, err := s.tasks.Dequeue(ctx, 2)
+	if err != nil || len(f.Tasks) != 2 {
+		t.Fatalf("%d tasks, %v", len(f.Tasks), err)
+	}
+	for i := range f.Tasks {
+		if _, err := s.tasks.Reject(ctx, queue.Rejection{Task: f.Tasks[i], Dead: true, Reason: "no ink"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantCode(t, 0, run("dead"), first.Order.ID, second.Order.ID, "purchase", item, "no ink")
+	if r := run("dead", "--limit", "1"); strings.Count(r.Output, "no ink") != 1 {
+		t.Errorf("one letter was asked for:\n%s", r.Output)
+	}
+	wantCode(t, 0, run("discard", first.Order.ID), first.Order.ID, "orders-0", "discarded")
+	wantCode(t, 1, run("discard", first.Order.ID, second.Order.ID), "task_not_found", second.Order.ID)
+	// Bob's was discarded too: what failed for one did not keep it from the other.
+	for _, o := range []purchase{first, second} {
+		if a := c.get("/v1/orders/"+o.Order.ID, o.user); !strings.Contains(a.Body, `"rejected"`) {
+			t.Errorf("order %s: %s", o.Order.ID, a.Body)
+		}
+	}
+	third := c.buy(item, "carol", "k", "Prefer", "respond-async")
+	only(t, []purchase{third}, "202")
+	if f, err = s.tasks.Dequeue(ctx, 2); err != nil || len(f.Tasks) != 1 {
+		t.Fatalf("%d tasks, %v", len(f.Tasks), err)
+	}
+	if _, err := s.tasks.Reject(ctx, queue.Rejection{Task: f.Tasks[0], Dead: true, Reason: "no ink"}); err != nil {
+		t.Fatal(err)
+	}
+	wantCode(t, 0, run("retry", "--all"), third.Order.ID, "ready")
+	s.worker()
+	if got := c.settle(item, c.buy(item, "carol", "k", untilCommitted...)); got.Status != 201 || got.Order.ID != third.Order.ID {
+		t.Errorf("retried: %s %s, want order %s", got.verdict(), got.Order.ID, third.Order.ID)
+	}
+	wantCode(t, 0, run("verify"), "orders-0")
+	for _, args := range [][]string{{"retry"}, {"discard", "x", "--all"}, {"stats", "now"}, {"dead", "--limit", "-1"}, {"verify", "it"}, {"burn"}} {
+		wantCode(t, 2, run(args...))
+	}
+	wantCode(t, 1, run("stats", "--token", "nonsense"), "token_malformed")
+	if l := s.ledger(c, item); !l.Balanced || l.Sold != 1 || l.Left != 1 {
+		t.Errorf("ledger %+v", l)
+	}
+}
+
+// TestCommand_Queue_Verify: a task that somebody took out of its state by hand is
+// found, and mended when told.
+func TestCommand_Queue_Verify(t *testing.T) {
+	needProcesses(t)
+	s := newRedisShop(t)
+	p := s.api()
+	c := dial(t, p)
+	item := s.newItem(c, 2, 1)
+	bought := c.buy(item, "alice", "k", "Prefer", "respond-async")
+	only(t, []purchase{bought}, "202")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if n, err := s.rdb.Del(ctx, "fs:{p0}:q:orders:ready").Result(); err != nil || n != 1 {
+		t.Fatalf("%d keys, %v", n, err)
+	}
+	wantCode(t, 1, s.run("queue", "verify", "--server", p.URL()), "--repair")
+	wantCode(t, 0, s.run("queue", "verify", "--repair", "--server", p.URL()), "repaired")
+	wantCode(t, 0, s.run("queue", "verify", "--server", p.URL()))
+	s.worker()
+	if got := c.settle(item, c.buy(item, "alice", "k", untilCommitted...)); got.Status != 201 || got.Order.ID != bought.Order.ID {
+		t.Errorf("mended: %s %s, want order %s", got.verdict(), got.Order.ID, bought.Order.ID)
+	}
+}
+
+// squeezed is what a command said, with the columns of its table one space apart.
+func squeezed(r process.Result) process.Result {
+	var b strings.Builder
+	for line := range strings.Lines(r.Output) {
+		b.WriteString(strings.Join(strings.Fields(line), " ") + "\n")
+	}
+	r.Output = b.String()
+	return r
+}
+
+func TestCommand_Doctor(t *testing.T) {
+	needProcesses(t)
+	empty := newShop(t)
+	wantCode(t, 0, squeezed(empty.run("doctor")), "ok keys", "warn database", "migrate up", "embedded")
+	if left, err := filepath.Glob(filepath.Join(empty.dir, "*")); err != nil || len(left) != 0 {
+		t.Errorf("the doctor left %v, %v", left, err)
+	}
+	development := filepath.Join(t.TempDir(), "data")
+	wantCode(t, 0, squeezed(command(t, "doctor", "--data-dir", development)), "warn keys", "FLASHSALE_JWT_SECRET")
+
+	// The durable Redis of a test has no memory limit and syncs once a second.
+	s := newRedisShop(t)
+	wantCode(t, 0, squeezed(s.run("doctor")), "ok database", "warn redis", "appendfsync", "maxmemory", "ok clock")
+	wantCode(t, 1, squeezed(command(t, "doctor", "--db", "sqlite:"+s.dbPath, "--redis", "redis://"+process.FreeAddr(t)+"/0")), "fix redis", "does not answer")
+	p := s.api()
+	c := dial(t, p)
+	item := s.newItem(c, 1, 1)
+	only(t, []purchase{c.buy(item, "alice", "k", "Prefer", "respond-async")}, "202")
+	wantCode(t, 0, squeezed(s.run("doctor")), "orders-0: 1 ready")
+	wantCode(t, 1, squeezed(s.run("doctor", "--partitions", "3")), "fix partitions", "--partitions 1")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := s.rdb.ConfigSet(ctx, "maxmemory-policy", "allkeys-lru").Err(); err != nil {
+		t.Fatal(err)
+	}
+	wantCode(t, 1, squeezed(s.run("doctor")), "fix redis", "noeviction")
+
+	volatile := newShop(t)
+	volatile.server = redistest.Real(t, "--appendonly", "no")
+	wantCode(t, 1, squeezed(volatile.run("doctor")), "fix redis", "appendonly")
+
+	damaged := newShop(t)
+	if err := os.WriteFile(damaged.dbPath, []byte("this is no database"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	wantCode(t, 1, squeezed(damaged.run("doctor")), "fix database")
+}

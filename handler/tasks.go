@@ -1,0 +1,273 @@
+package handler
+
+import (
+	"context"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gin-gonic/gin"
+
+	"flashsale/order"
+)
+
+// Tasks is the operator's hand on the task queues.
+type Tasks interface {
+	// Depths tells how all queues stand.
+	Depths(ctx context.Context) ([]order.QueueDepth, error)
+	// Dead lists dead letters from a place on, and the next page's place.
+	Dead(ctx context.Context, at order.DeadPlace, limit int) ([]order.DeadLetter, *order.DeadPlace, error)
+	// Verify checks every task, and mends what it finds if told to.
+	Verify(ctx context.Context, repair bool) ([]order.QueueCheck, error)
+	TaskFates
+}
+
+// TaskFates decide about one dead letter. Each returns the name of its queue.
+type TaskFates interface {
+	// Retry makes it an ordinary task again. Errors: order.ErrTaskNotFound,
+	// order.ErrTaskTwin, inventory.ErrOverloaded.
+	Retry(ctx context.Context, id string) (queue string, err error)
+	// Discard removes it for good, and rejects the order it would have made.
+	// Errors: order.ErrTaskNotFound.
+	Discard(ctx context.Context, id string) (queue string, err error)
+}
+
+// taskRoutes are the operator's routes to the task queues.
+func (e *edge) taskRoutes(r gin.IRoutes, admin access) {
+	e.get(r, "/v1/admin/queue", admin, e.queueDepths)
+	e.post(r, "/v1/admin/queue/verify", admin, e.verifyQueues)
+	e.get(r, "/v1/admin/dead", admin, e.deadLetters)
+	e.post(r, "/v1/admin/dead/:task/retry", admin, e.fate(TaskFates.Retry, "ready"))
+	e.post(r, "/v1/admin/dead/:task/discard", admin, e.fate(TaskFates.Discard, "discarded"))
+}
+
+// queueDepths answers GET /v1/admin/queue: all queues together, then each.
+func (e *edge) queueDepths(q *call) error {
+	if err := checkAccept(q.c.Request.Header); err != nil {
+		return err
+	}
+	if _, err := q.query(); err != nil {
+		return err
+	}
+	depths, err := e.Tasks.Depths(q.ctx())
+	if err != nil {
+		return err
+	}
+	var all order.QueueDepth
+	for i := range depths {
+		d := &depths[i]
+		all.Ready += d.Ready
+		all.Delayed += d.Delayed
+		all.Leased += d.Leased
+		all.Dead += d.Dead
+		all.OldestReady = max(all.OldestReady, d.OldestReady)
+		all.Processed += d.Processed
+		all.Failed += d.Failed
+		all.PerSecond += d.PerSecond
+	}
+	b := appendDepth(append(q.out[:0], '{'), &all)
+	b = append(b, `,"queues":[`...)
+	for i := range depths {
+		d := &depths[i]
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = appendTextField(b, `{"name":`, d.Name)
+		b = appendDepth(append(b, ','), d)
+		b = appendMillis(b, `,"wait_p50_ms":`, d.WaitP50)
+		b = appendMillis(b, `,"wait_p99_ms":`, d.WaitP99)
+		b = append(strconv.AppendBool(append(b, `,"paused":`...), d.Paused), '}')
+	}
+	q.out = append(b, `]}`...)
+	q.c.Writer.Header()["Cache-Control"] = headerNoStore
+	return q.json(200)
+}
+
+func appendDepth(b []byte, d *order.QueueDepth) []byte {
+	b = appendIntField(b, `"ready":`, int64(d.Ready))
+	b = appendIntField(b, `,"delayed":`, int64(d.Delayed))
+	b = appendIntField(b, `,"leased":`, int64(d.Leased))
+	b = appendIntField(b, `,"dead":`, int64(d.Dead))
+	b = appendMillis(b, `,"oldest_age_ms":`, d.OldestReady)
+	b = appendIntField(b, `,"processed":`, d.Processed)
+	b = appendIntField(b, `,"failed_attempts":`, d.Failed)
+	return strconv.AppendFloat(append(b, `,"per_second":`...), d.PerSecond, 'f', 2, 64)
+}
+
+// appendMillis appends a duration in milliseconds, with three decimals.
+func appendMillis(b []byte, name string, d time.Duration) []byte {
+	return strconv.AppendFloat(append(b, name...), float64(d)/float64(time.Millisecond), 'f', 3, 64)
+}
+
+// verifyQueues answers POST /v1/admin/queue/verify, with ?repair=true to mend.
+func (e *edge) verifyQueues(q *call) error {
+	if err := checkAccept(q.c.Request.Header); err != nil {
+		return err
+	}
+	values, err := q.query("repair")
+	if err != nil {
+		return err
+	}
+	repair, err := readSwitch(values, "repair")
+	if err != nil {
+		return err
+	}
+	if err := q.readNothing(); err != nil {
+		return err
+	}
+	checks, err := e.Tasks.Verify(q.ctx(), repair)
+	if err != nil {
+		return err
+	}
+	clean := true
+	b := append(q.out[:0], `{"queues":[`...)
+	for i := range checks {
+		c := &checks[i]
+		clean = clean && c.Lost+c.Doubled+c.Bodiless == 0
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = appendTextField(b, `{"name":`, c.Name)
+		b = appendIntField(b, `,"tasks":`, int64(c.Tasks))
+		b = appendIntField(b, `,"lost":`, int64(c.Lost))
+		b = appendIntField(b, `,"doubled":`, int64(c.Doubled))
+		b = appendIntField(b, `,"bodiless":`, int64(c.Bodiless))
+		b = append(strconv.AppendBool(append(b, `,"repaired":`...), c.Repaired), '}')
+	}
+	q.out = append(strconv.AppendBool(append(b, `],"clean":`...), clean), '}')
+	q.c.Writer.Header()["Cache-Control"] = headerNoStore
+	return q.json(200)
+}
+
+// deadLetters answers GET /v1/admin/dead.
+func (e *edge) deadLetters(q *call) error {
+	if err := checkAccept(q.c.Request.Header); err != nil {
+		return err
+	}
+	values, err := q.query("limit", "cursor")
+	if err != nil {
+		return err
+	}
+	limit := defaultPage
+	if values.Has("limit") {
+		if limit, err = readLimit(values.Get("limit")); err != nil {
+			return err
+		}
+	}
+	var at order.DeadPlace
+	if values.Has("cursor") {
+		if at, err = readPlace(values.Get("cursor")); err != nil {
+			return err
+		}
+	}
+	letters, next, err := e.Tasks.Dead(q.ctx(), at, limit)
+	if err != nil {
+		return err
+	}
+	b := append(q.out[:0], `{"dead":[`...)
+	for i := range letters {
+		l := &letters[i]
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = appendTextField(b, `{"task":`, l.ID)
+		b = appendTextField(b, `,"queue":`, l.Queue)
+		b = appendTextField(b, `,"type":`, l.Type)
+		b = appendTextIfSet(b, `,"order_id":`, l.OrderID)
+		b = appendTextIfSet(b, `,"item_id":`, l.ItemID)
+		b = appendIntField(b, `,"attempts":`, int64(l.Attempts))
+		b = appendTimeField(b, `,"died_at":`, l.DiedAt)
+		b = append(appendTextField(b, `,"reason":`, l.Reason), '}')
+	}
+	cursor := ""
+	if next != nil {
+		cursor = strconv.Itoa(next.Queue) + "." + strconv.Itoa(next.Offset)
+	}
+	q.out = append(appendTextField(append(b, ']'), `,"next_cursor":`, cursor), '}')
+	q.c.Writer.Header()["Cache-Control"] = headerNoStore
+	return q.json(200)
+}
+
+// maxPlace bounds the numbers of a place in the list of dead letters.
+const maxPlace = 1 << 30
+
+// readPlace reads a cursor of the dead letters. It is a position and no secret:
+// an admin may see all of them.
+func readPlace(cursor string) (order.DeadPlace, error) {
+	first, second, ok := strings.Cut(cursor, ".")
+	n, err1 := strconv.ParseUint(first, 10, 32)
+	offset, err2 := strconv.ParseUint(second, 10, 32)
+	if !ok || err1 != nil || err2 != nil || n > maxPlace || offset > maxPlace {
+		return order.DeadPlace{}, problemCursor
+	}
+	return order.DeadPlace{Queue: int(n), Offset: int(offset)}, nil
+}
+
+// maxTask is how long a task's id may be, in bytes.
+const maxTask = 255
+
+// fate answers the routes that decide about one dead letter.
+func (e *edge) fate(decide func(TaskFates, context.Context, string) (string, error), state string) endpoint {
+	return func(q *call) error {
+		id := q.c.Param("task")
+		if !visibleASCII(id, maxTask) {
+			return problemID.with("task", "A task id has 1 to 255 visible ASCII characters; GET /v1/admin/dead lists them.")
+		}
+		if err := checkAccept(q.c.Request.Header); err != nil {
+			return err
+		}
+		if err := q.readNothing(); err != nil {
+			return err
+		}
+		name, err := decide(e.Tasks, q.ctx(), id)
+		if err != nil {
+			return err
+		}
+		e.Log.Info().Str("task", id).Str("queue", name).Str("state", state).Str("sub", q.who.Subject).
+			Str("request_id", q.requestID()).Msg("decided about a dead letter")
+		q.out = appendTextField(q.out[:0], `{"task":`, id)
+		q.out = appendTextField(q.out, `,"queue":`, name)
+		q.out = append(appendTextField(q.out, `,"state":`, state), '}')
+		q.c.Writer.Header()["Cache-Control"] = headerNoStore
+		return q.json(200)
+	}
+}
+
+// query reads the query's parameters; others than these are refused, and so is
+// one that is sent twice.
+func (q *call) query(known ...string) (url.Values, error) {
+	values, err := url.ParseQuery(q.c.Request.URL.RawQuery)
+	if err != nil {
+		return nil, problemParameter
+	}
+	for name, all := range values {
+		if len(all) != 1 {
+			return nil, problemParameter.with(truncate(name, 64), "The parameter was sent more than once; send it once.")
+		}
+		if !slices.Contains(known, name) {
+			takes := "The route takes no parameters."
+			if len(known) > 0 {
+				takes = "The route takes " + strings.Join(known, ", ") + "."
+			}
+			return nil, problemUnknownParameter.with(truncate(name, 64), takes)
+		}
+	}
+	return values, nil
+}
+
+// readSwitch reads a parameter that is true or false; false where it is missing.
+func readSwitch(values url.Values, name string) (bool, error) {
+	switch values.Get(name) {
+	case "true":
+		return true, nil
+	case "false":
+		return false, nil
+	default:
+		if values.Has(name) {
+			return false, problemParameter.with(name, name+" is true or false.")
+		}
+		return false, nil
+	}
+}

@@ -1,0 +1,161 @@
+package handler
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"testing"
+	"time"
+
+	"flashsale/handler/auth"
+	"flashsale/inventory"
+	"flashsale/order"
+)
+
+// fakeTasks answers with what it is given, and remembers what it was asked.
+type fakeTasks struct {
+	asked []string
+	err   error
+}
+
+func (f *fakeTasks) say(format string, args ...any) {
+	f.asked = append(f.asked, fmt.Sprintf(format, args...))
+}
+
+func (f *fakeTasks) Depths(context.Context) ([]order.QueueDepth, error) {
+	return []order.QueueDepth{
+		{Name: "one", Ready: 1, Delayed: 2, Leased: 3, Dead: 4, OldestReady: 1500 * time.Microsecond, Processed: 5, Failed: 6,
+			PerSecond: 1.25, WaitP50: time.Millisecond, WaitP99: 2 * time.Millisecond, Paused: true},
+		{Name: "two", Ready: 10, OldestReady: time.Second},
+	}, f.err
+}
+
+func (f *fakeTasks) Dead(_ context.Context, at order.DeadPlace, limit int) ([]order.DeadLetter, *order.DeadPlace, error) {
+	f.say("dead %d.%d %d", at.Queue, at.Offset, limit)
+	return []order.DeadLetter{
+		{Queue: "one", ID: "a", Type: "purchase", OrderID: "a", ItemID: "thing", Attempts: 3, DiedAt: someTime, Reason: "<no>"},
+		{Queue: "one", ID: "b"},
+	}, &order.DeadPlace{Queue: 1, Offset: 7}, f.err
+}
+
+func (f *fakeTasks) Verify(_ context.Context, repair bool) ([]order.QueueCheck, error) {
+	f.say("verify %v", repair)
+	return []order.QueueCheck{{Name: "one", Tasks: 9, Lost: 1, Doubled: 2, Bodiless: 3, Repaired: repair}, {Name: "two"}}, f.err
+}
+
+func (f *fakeTasks) Retry(_ context.Context, id string) (string, error) {
+	f.say("retry %s", id)
+	return "one", f.err
+}
+
+func (f *fakeTasks) Discard(_ context.Context, id string) (string, error) {
+	f.say("discard %s", id)
+	return "one", f.err
+}
+
+func TestTasks(t *testing.T) {
+	t.Parallel()
+	tasks := &fakeTasks{}
+	s := open(t, func(c *Config) { c.Tasks = tasks })
+	const taskID = "/v1/admin/dead/x:0197a0f2-3c4d-7abc-8def-0123456789ab"
+	for _, q := range []struct{ method, path, asked, want string }{
+		{"GET", "/v1/admin/queue", "", `{"ready":11,"delayed":2,"leased":3,"dead":4,"oldest_age_ms":1000.000,"processed":5,` +
+			`"failed_attempts":6,"per_second":1.25,"queues":[` +
+			`{"name":"one","ready":1,"delayed":2,"leased":3,"dead":4,"oldest_age_ms":1.500,"processed":5,"failed_attempts":6,` +
+			`"per_second":1.25,"wait_p50_ms":1.000,"wait_p99_ms":2.000,"paused":true},` +
+			`{"name":"two","ready":10,"delayed":0,"leased":0,"dead":0,"oldest_age_ms":1000.000,"processed":0,"failed_attempts":0,` +
+			`"per_second":0.00,"wait_p50_ms":0.000,"wait_p99_ms":0.000,"paused":false}]}`},
+		{"GET", "/v1/admin/dead", "dead 0.0 20", `{"dead":[{"task":"a","queue":"one","type":"purchase","order_id":"a",` +
+			`"item_id":"thing","attempts":3,"died_at":"2030-01-02T03:04:05.678Z","reason":"\u003cno\u003e"},` +
+			`{"task":"b","queue":"one","type":"","attempts":0,"died_at":"0001-01-01T00:00:00.000Z","reason":""}],"next_cursor":"1.7"}`},
+		{"GET", "/v1/admin/dead?cursor=1.7&limit=3", "dead 1.7 3", ""},
+		{"POST", "/v1/admin/queue/verify", "verify false", `{"queues":[{"name":"one","tasks":9,"lost":1,"doubled":2,"bodiless":3,` +
+			`"repaired":false},{"name":"two","tasks":0,"lost":0,"doubled":0,"bodiless":0,"repaired":false}],"clean":false}`},
+		{"POST", "/v1/admin/queue/verify?repair=true", "verify true", ""},
+		{"POST", "/v1/admin/queue/verify?repair=false", "verify false", ""},
+		{"POST", taskID + "/retry", "retry x:0197a0f2-3c4d-7abc-8def-0123456789ab",
+			`{"task":"x:0197a0f2-3c4d-7abc-8def-0123456789ab","queue":"one","state":"ready"}`},
+		{"POST", "/v1/admin/dead/a%2Fb/discard", "discard a/b", `{"task":"a/b","queue":"one","state":"discarded"}`},
+	} {
+		tasks.asked = nil
+		w := s.post(t, q.path, "root", auth.RoleAdmin, "")
+		if q.method == http.MethodGet {
+			w = s.get(t, q.path, "root", auth.RoleAdmin)
+		}
+		if w.Code != 200 || q.want != "" && w.Body.String() != q.want {
+			t.Errorf("%s %s: %d %s\nwant %s", q.method, q.path, w.Code, w.Body, q.want)
+		}
+		if got := fmt.Sprint(tasks.asked); q.asked != "" && got != "["+q.asked+"]" {
+			t.Errorf("%s %s asked %s, want %s", q.method, q.path, got, q.asked)
+		}
+		if got := w.Header().Get("Cache-Control"); got != "no-store" {
+			t.Errorf("%s %s: Cache-Control %q", q.method, q.path, got)
+		}
+	}
+}
+
+func TestTasks_Err(t *testing.T) {
+	t.Parallel()
+	tasks := &fakeTasks{}
+	s := open(t, func(c *Config) { c.Tasks = tasks })
+	for _, q := range []struct {
+		path   string
+		status int
+		code   string
+		param  any
+	}{
+		{"/v1/admin/queue?x=1", 400, "unknown_parameter", "x"},
+		{"/v1/admin/queue?%zz", 400, "parameter_invalid", nil},
+		{"/v1/admin/dead?limit=0", 400, "limit_range", "limit"},
+		{"/v1/admin/dead?limit=101", 400, "limit_range", "limit"},
+		{"/v1/admin/dead?limit=1&limit=2", 400, "parameter_invalid", "limit"},
+		{"/v1/admin/dead?cursor=", 400, "cursor_invalid", "cursor"},
+		{"/v1/admin/dead?cursor=1", 400, "cursor_invalid", "cursor"},
+		{"/v1/admin/dead?cursor=1.-1", 400, "cursor_invalid", "cursor"},
+		{"/v1/admin/dead?cursor=4294967295.1", 400, "cursor_invalid", "cursor"},
+		{"/v1/admin/dead?user_id=1", 400, "unknown_parameter", "user_id"},
+	} {
+		body := wantProblem(t, s.get(t, q.path, "root", auth.RoleAdmin).Result(), q.status, q.code)
+		if body["param"] != q.param {
+			t.Errorf("%s: param %v, want %v", q.path, body["param"], q.param)
+		}
+		wantProblem(t, s.get(t, q.path, "alice", auth.RoleBuyer).Result(), 403, "forbidden")
+		wantProblem(t, s.get(t, q.path, "", "").Result(), 401, "auth_missing")
+	}
+	for _, q := range []struct {
+		path, body string
+		status     int
+		code       string
+	}{
+		{"/v1/admin/queue/verify?repair=yes", "", 400, "parameter_invalid"},
+		{"/v1/admin/queue/verify?mend=true", "", 400, "unknown_parameter"},
+		{"/v1/admin/queue/verify", `{"repair":true}`, 400, "unknown_field"},
+		{"/v1/admin/dead/a/retry", `[]`, 400, "json_invalid"},
+		{"/v1/admin/dead/a%20b/retry", "", 400, "id_invalid"},
+		{"/v1/admin/dead/%C3%A4/discard", "", 400, "id_invalid"},
+	} {
+		wantProblem(t, s.post(t, q.path, "root", auth.RoleAdmin, q.body).Result(), q.status, q.code)
+		wantProblem(t, s.post(t, q.path, "shop", auth.RoleService, q.body).Result(), 403, "forbidden")
+	}
+	if len(tasks.asked) != 0 {
+		t.Errorf("what was refused asked %v", tasks.asked)
+	}
+	for err, want := range map[error]struct {
+		status int
+		code   string
+	}{
+		order.ErrTaskNotFound:    {404, "task_not_found"},
+		order.ErrTaskTwin:        {409, "task_duplicate"},
+		inventory.ErrOverloaded:  {503, "overloaded"},
+		inventory.ErrUnavailable: {503, "unavailable"},
+		order.ErrDatabase:        {503, "unavailable"},
+	} {
+		tasks.err = fmt.Errorf("decide: %w", err)
+		wantProblem(t, s.post(t, "/v1/admin/dead/a/retry", "root", auth.RoleAdmin, "").Result(), want.status, want.code)
+	}
+	for _, path := range []string{"/v1/admin/queue", "/v1/admin/dead"} {
+		tasks.err = inventory.ErrUnavailable
+		wantProblem(t, s.get(t, path, "root", auth.RoleAdmin).Result(), 503, "unavailable")
+		wantProblem(t, open(t).get(t, path, "root", auth.RoleAdmin).Result(), 404, "route_not_found")
+	}
+}

@@ -1,0 +1,231 @@
+package order
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"flashsale/inventory"
+	"flashsale/queue"
+)
+
+// ErrTaskNotFound says that no dead letter has that id.
+var ErrTaskNotFound = errors.New("order: no such dead letter")
+
+// ErrTaskTwin says that a dead letter cannot be retried, because another task
+// has taken its place.
+var ErrTaskTwin = errors.New("order: another task has taken the dead letter's place")
+
+// NamedQueue is a task queue under the name that operators read.
+type NamedQueue struct {
+	Name  string
+	Queue *queue.Queue
+}
+
+// Backlog is the operator's hand on the task queues: how much waits, and what
+// becomes of the tasks that failed for good.
+type Backlog struct {
+	store   *Store
+	returns *Returns
+	queues  []NamedQueue
+}
+
+// NewBacklog returns a Backlog of these queues, whose names are unlike each other.
+func NewBacklog(store *Store, returns *Returns, queues ...NamedQueue) *Backlog {
+	return &Backlog{store: store, returns: returns, queues: queues}
+}
+
+// QueueDepth is what one queue holds and has done.
+type QueueDepth struct {
+	Name    string
+	Ready   int // waiting to be taken
+	Delayed int // not due yet, retries included
+	Leased  int // in a worker's hands
+	Dead    int // failed for good
+	// OldestReady is how long the task at the head has been waiting.
+	OldestReady time.Duration
+	Paused      bool
+	Processed   int64 // tasks done since the queue exists
+	Failed      int64 // attempts that failed
+	// PerSecond is how many tasks were done per second, over the last full minute.
+	PerSecond float64
+	// WaitP50 and WaitP99 are how long half and 99 % of the tasks had waited at
+	// most when they were taken, since the queue exists.
+	WaitP50, WaitP99 time.Duration
+}
+
+// Depths tells how all queues stand, in their order.
+func (b *Backlog) Depths(ctx context.Context) ([]QueueDepth, error) {
+	out := make([]QueueDepth, len(b.queues))
+	for i, q := range b.queues {
+		s, err := q.Queue.Stats(ctx)
+		if err != nil {
+			return nil, unreachable(q.Name, err)
+		}
+		out[i] = QueueDepth{
+			Name: q.Name, Ready: s.Ready, Delayed: s.Delayed, Leased: s.Leased, Dead: s.Dead,
+			OldestReady: s.OldestReady, Paused: s.Paused, Processed: s.Processed, Failed: s.Failed,
+			PerSecond: s.Throughput(1), WaitP50: s.Waits.Quantile(0.5), WaitP99: s.Waits.Quantile(0.99),
+		}
+	}
+	return out, nil
+}
+
+// unreachable is the error of a queue that Redis did not answer for.
+func unreachable(name string, err error) error {
+	return fmt.Errorf("queue %s: %w: %w", name, inventory.ErrUnavailable, err)
+}
+
+// DeadLetter is a task that failed for good.
+type DeadLetter struct {
+	Queue    string
+	ID       string
+	Type     string // "purchase", "expire", or what its queue calls it
+	OrderID  string // empty where it is about no order
+	ItemID   string // empty where the task cannot be read
+	Attempts int
+	DiedAt   time.Time
+	Reason   string // why the last attempt failed
+}
+
+// DeadPlace is a place in the list of dead letters; the zero value is its start.
+type DeadPlace struct {
+	Queue  int // number of the queue, in the order of Depths
+	Offset int
+}
+
+// Dead lists up to limit (1 to 512) dead letters from a place on, queue by
+// queue, the latest of each first, and the place of the next page if there is
+// one. Letters that come or go meanwhile shift the places.
+func (b *Backlog) Dead(ctx context.Context, at DeadPlace, limit int) (letters []DeadLetter, next *DeadPlace, err error) {
+	for ; at.Queue < len(b.queues); at = (DeadPlace{Queue: at.Queue + 1}) {
+		if len(letters) == limit {
+			return letters, &at, nil
+		}
+		q := b.queues[at.Queue]
+		want := limit - len(letters)
+		page, err := q.Queue.Dead(ctx, at.Offset, want)
+		if err != nil {
+			return nil, nil, unreachable(q.Name, err)
+		}
+		for i := range page {
+			letters = append(letters, deadLetter(q.Name, &page[i]))
+		}
+		if len(page) == want {
+			return letters, &DeadPlace{at.Queue, at.Offset + want}, nil
+		}
+	}
+	return letters, nil, nil
+}
+
+func deadLetter(name string, d *queue.DeadTask) DeadLetter {
+	l := DeadLetter{Queue: name, ID: d.ID, Type: d.Type, Attempts: d.Attempt, DiedAt: d.DiedAt, Reason: d.Reason}
+	switch d.Type {
+	case purchaseType:
+		l.Type, l.OrderID = "purchase", d.ID
+		if t, err := parseTask(d.ID, d.Payload); err == nil {
+			l.ItemID = t.ItemID
+		}
+	case expiryType:
+		l.OrderID, l.ItemID = strings.TrimPrefix(d.ID, expiryPrefix), string(d.Payload)
+	}
+	return l
+}
+
+// Retry makes a dead letter an ordinary task again, with its attempts forgotten,
+// and returns the name of its queue. Errors: ErrTaskNotFound, ErrTaskTwin,
+// inventory.ErrOverloaded when the queue is full, inventory.ErrUnavailable.
+func (b *Backlog) Retry(ctx context.Context, id string) (name string, err error) {
+	return b.find(ctx, id, func(q *queue.Queue, _ *queue.TaskInfo) error { return q.Retry(ctx, id) })
+}
+
+// Discard removes a dead letter for good, and returns the name of its queue. An
+// order that it would have made is rejected first, with the reason "failed": its
+// buyer hears an end, and its units are sold to others. Errors: ErrTaskNotFound,
+// ErrDatabase, inventory.ErrUnavailable.
+func (b *Backlog) Discard(ctx context.Context, id string) (name string, err error) {
+	return b.find(ctx, id, func(q *queue.Queue, info *queue.TaskInfo) error {
+		if err := b.reject(ctx, info); err != nil {
+			return err
+		}
+		return q.Discard(ctx, id)
+	})
+}
+
+// reject ends the order of a dead purchase that has made no row.
+func (b *Backlog) reject(ctx context.Context, info *queue.TaskInfo) error {
+	if info.Type != purchaseType {
+		return nil // the sweeper expires what is due; nothing else hangs on a letter
+	}
+	t, err := parseTask(info.ID, info.Payload)
+	if errors.Is(err, errTaskMalformed) || t.Quantity <= 0 {
+		return nil // it names no order that anybody could ask for
+	}
+	buried, err := b.store.bury(ctx, []task{t})
+	if err != nil || buried == 0 {
+		return err
+	}
+	// What cannot be given back now is noted, and the sweeper's to do.
+	b.returns.give(ctx, []returned{{
+		orderID: t.ID, itemID: t.ItemID, userID: t.UserID, idempotencyKey: t.IdempotencyKey,
+		quantity: t.Quantity, createdAt: b.store.now().UnixMilli(),
+	}})
+	return nil
+}
+
+// find calls do with the queue that has the dead letter.
+func (b *Backlog) find(ctx context.Context, id string, do func(*queue.Queue, *queue.TaskInfo) error) (string, error) {
+	for _, q := range b.queues {
+		info, err := q.Queue.Get(ctx, id)
+		if errors.Is(err, queue.ErrTaskNotFound) || err == nil && info.State != queue.StateDead {
+			continue
+		}
+		if err == nil {
+			err = do(q.Queue, &info)
+		}
+		switch {
+		case err == nil:
+			return q.Name, nil
+		case errors.Is(err, queue.ErrTaskNotFound): // another was quicker
+			return "", ErrTaskNotFound
+		case errors.Is(err, queue.ErrDuplicate):
+			return "", ErrTaskTwin
+		case errors.Is(err, queue.ErrFull):
+			return "", fmt.Errorf("queue %s: %w", q.Name, inventory.ErrOverloaded)
+		case errors.Is(err, ErrDatabase):
+			return "", err
+		}
+		return "", unreachable(q.Name, err)
+	}
+	return "", ErrTaskNotFound
+}
+
+// QueueCheck is what a look at every task of one queue has found.
+type QueueCheck struct {
+	Name     string
+	Tasks    int // looked at
+	Lost     int // in no state; repair makes them ready
+	Doubled  int // in several states; repair keeps one
+	Bodiless int // without their content; repair makes them dead letters
+	Repaired bool
+}
+
+// Verify checks that every task is in exactly one state and has its content, and
+// mends it if told to. It may run beside everything else.
+// Errors: inventory.ErrUnavailable.
+func (b *Backlog) Verify(ctx context.Context, repair bool) ([]QueueCheck, error) {
+	out := make([]QueueCheck, len(b.queues))
+	for i, q := range b.queues {
+		r, err := q.Queue.Verify(ctx, repair)
+		if err != nil {
+			return nil, unreachable(q.Name, err)
+		}
+		out[i] = QueueCheck{
+			Name: q.Name, Tasks: r.Tasks, Lost: len(r.Lost), Doubled: len(r.Doubled), Bodiless: len(r.Bodiless),
+			Repaired: repair && !r.Clean(),
+		}
+	}
+	return out, nil
+}

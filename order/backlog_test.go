@@ -1,0 +1,230 @@
+package order
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/redistest"
+	"flashsale/inventory"
+	"flashsale/queue"
+)
+
+// bury makes dead letters of the tasks that wait now, and returns how many.
+func (s *site) bury(reason string) int {
+	s.t.Helper()
+	f, err := s.queue.Dequeue(testContext(s.t), 100)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for i := range f.Tasks {
+		status, err := s.queue.Reject(testContext(s.t), queue.Rejection{Task: f.Tasks[i], Dead: true, Reason: reason})
+		if err != nil || status[0] != queue.Done {
+			s.t.Fatalf("reject: %v, %v", status, err)
+		}
+	}
+	return len(f.Tasks)
+}
+
+func (s *site) backlog() *Backlog {
+	return NewBacklog(s.store, s.service.Returns, NamedQueue{"first", s.queue})
+}
+
+func TestBacklog_Discard(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 3, 3))
+		b := s.backlog()
+		dead := s.mustPlace(s.purchase("u", "k", 3, 0)).Order
+		if _, err := b.Discard(testContext(t), dead.ID); !errors.Is(err, ErrTaskNotFound) {
+			t.Fatalf("discard of an order that waits: %v", err)
+		}
+		if n := s.bury("the disk is on fire"); n != 1 {
+			t.Fatalf("%d tasks", n)
+		}
+		letters, next, err := b.Dead(testContext(t), DeadPlace{}, 10)
+		if err != nil || next != nil || len(letters) != 1 {
+			t.Fatalf("dead: %+v, %v, %v", letters, next, err)
+		}
+		l := letters[0]
+		if l.DiedAt.IsZero() {
+			t.Error("the letter does not say when it died")
+		}
+		l.DiedAt = DeadLetter{}.DiedAt
+		want := DeadLetter{Queue: "first", ID: dead.ID, Type: "purchase", OrderID: dead.ID, ItemID: s.item, Attempts: 1, Reason: "the disk is on fire"}
+		if l != want {
+			t.Errorf("letter %+v, want %+v", l, want)
+		}
+		if name, err := b.Discard(testContext(t), dead.ID); err != nil || name != "first" {
+			t.Fatalf("discard: %q, %v", name, err)
+		}
+		if o := s.mustGet(dead.ID); o.Status != StatusRejected || o.Reason != reasonFailed {
+			t.Errorf("the buyer hears %+v", o)
+		}
+		if owed := owedOf(t, s.store); len(owed) != 0 {
+			t.Errorf("units of %v are still to come back", owed)
+		}
+		// They are sold again at once.
+		s.mustPlace(s.purchase("v", "k", 3, 0))
+		for _, id := range []string{dead.ID, "nothing"} {
+			if _, err := b.Discard(testContext(t), id); !errors.Is(err, ErrTaskNotFound) {
+				t.Errorf("discard %s again: %v", id, err)
+			}
+		}
+		s.work()
+		s.drained()
+		if l := s.ledger(); l != (Ledger{Initial: 3, Sold: 3}) {
+			t.Errorf("ledger %+v", l)
+		}
+		auditStore(t, s.store)
+	})
+}
+
+// TestBacklog_Discard_Database: a letter stays as long as its order cannot be
+// rejected, or its buyer would ask for an order that nobody knows.
+func TestBacklog_Discard_Database(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 3, 3))
+		dead := s.mustPlace(s.purchase("u", "k", 3, 0)).Order
+		s.bury("x")
+		if err := s.store.write.Exec("CREATE TRIGGER no BEFORE INSERT ON orders BEGIN SELECT RAISE(ABORT, 'no'); END").Error; err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.backlog().Discard(testContext(t), dead.ID); err == nil || errors.Is(err, ErrTaskNotFound) {
+			t.Errorf("discard: %v", err)
+		}
+		if o := s.mustGet(dead.ID); o.Status != StatusQueued {
+			t.Errorf("order %+v", o)
+		}
+	})
+}
+
+func TestBacklog_Retry(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 3, 3))
+		b := s.backlog()
+		o := s.mustPlace(s.purchase("u", "k", 1, 0)).Order
+		s.bury("x")
+		s.work()
+		if name, err := b.Retry(testContext(t), o.ID); err != nil || name != "first" {
+			t.Fatalf("retry: %q, %v", name, err)
+		}
+		s.drained()
+		if o := s.mustGet(o.ID); o.Status != StatusConfirmed {
+			t.Errorf("order %+v", o)
+		}
+		if _, err := b.Retry(testContext(t), o.ID); !errors.Is(err, ErrTaskNotFound) {
+			t.Errorf("retry of what is done: %v", err)
+		}
+	})
+}
+
+// TestBacklog_Dead_Pages goes through the letters of two queues, of which the
+// page's end may be the queue's.
+func TestBacklog_Dead_Pages(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 9, 9))
+		other := newQueue(t, rdb, queue.Config{})
+		b := NewBacklog(s.store, s.service.Returns, NamedQueue{"first", s.queue}, NamedQueue{"second", other})
+		for i := range 4 {
+			s.mustPlace(s.purchase("u", fmt.Sprint(i), 1, 0))
+			if _, err := other.Enqueue(testContext(t), queue.Task{ID: fmt.Sprintf("x:o%d", i), Type: expiryType, Payload: []byte("it")}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s.bury("x")
+		s.queue = other
+		s.bury("y")
+		for limit := 1; limit <= 9; limit++ {
+			seen := make(map[string]int)
+			for at, pages := (&DeadPlace{}), 0; at != nil && pages < 20; pages++ {
+				page, next, err := b.Dead(testContext(t), *at, limit)
+				if err != nil || len(page) > limit {
+					t.Fatalf("limit %d: %d letters, %v", limit, len(page), err)
+				}
+				for _, l := range page {
+					seen[l.Queue+" "+l.Type+" "+l.OrderID]++
+				}
+				at = next
+			}
+			if len(seen) != 8 || seen["second expire o3"] != 1 {
+				t.Errorf("limit %d: %v", limit, seen)
+			}
+		}
+		depths, err := b.Depths(testContext(t))
+		if err != nil || len(depths) != 2 || depths[0].Name != "first" || depths[0].Dead != 4 || depths[1].Dead != 4 {
+			t.Errorf("depths %+v, %v", depths, err)
+		}
+	})
+}
+
+func TestBacklog_Verify(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 3, 3))
+		b := s.backlog()
+		o := s.mustPlace(s.purchase("u", "k", 1, 0)).Order
+		// Somebody took the task out of its state by hand.
+		keys, err := rdb.Keys(testContext(t), "fs:{p0}:t*ready").Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		removed := int64(0)
+		for _, k := range keys {
+			n, err := rdb.ZRem(testContext(t), k, o.ID).Result()
+			if err != nil {
+				t.Fatal(err)
+			}
+			removed += n
+		}
+		if removed != 1 {
+			t.Fatalf("%d removed", removed)
+		}
+		for _, want := range []QueueCheck{
+			{Name: "first", Tasks: 2, Lost: 1}, {Name: "first", Tasks: 2, Lost: 1, Repaired: true}, {Name: "first", Tasks: 2},
+		} {
+			got, err := b.Verify(testContext(t), want.Repaired)
+			if err != nil || len(got) != 1 {
+				t.Fatalf("verify: %v, %v", got, err)
+			}
+			if got[0].Tasks < 1 {
+				t.Errorf("no task was looked at")
+			}
+			got[0].Tasks = want.Tasks // one that is met in several keys counts in each
+			if got[0] != want {
+				t.Errorf("%+v, want %+v", got[0], want)
+			}
+		}
+		s.work()
+		s.drained()
+		if o := s.mustGet(o.ID); o.Status != StatusConfirmed {
+			t.Errorf("order %+v", o)
+		}
+	})
+}
+
+func TestBacklog_Unavailable(t *testing.T) {
+	t.Parallel()
+	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, DialerRetries: 1})
+	t.Cleanup(func() {
+		if err := rdb.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	b := NewBacklog(nil, nil, NamedQueue{"first", newQueue(t, rdb, queue.Config{})})
+	_, err1 := b.Depths(testContext(t))
+	_, _, err2 := b.Dead(testContext(t), DeadPlace{}, 1)
+	_, err3 := b.Retry(testContext(t), "x")
+	_, err4 := b.Discard(testContext(t), "x")
+	_, err5 := b.Verify(testContext(t), true)
+	for i, err := range []error{err1, err2, err3, err4, err5} {
+		if !errors.Is(err, inventory.ErrUnavailable) {
+			t.Errorf("%d: %v", i, err)
+		}
+	}
+}

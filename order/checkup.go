@@ -1,0 +1,46 @@
+package order
+
+import (
+	"context"
+
+	"gorm.io/gorm"
+)
+
+// Checkup is what a database says of itself.
+type Checkup struct {
+	// Damage are the faults that SQLite found in its file, ten at the most.
+	Damage []string
+	// JournalMode is "wal" where readers and the writer do not hinder each other.
+	JournalMode string
+	// Partitions is the number that is recorded; 0 before the first start.
+	Partitions int
+	// Epoch is the number of the present build of the state kept in Redis.
+	Epoch int64
+}
+
+// Checkup reads the whole file for faults, which takes as long as that takes: ctx
+// bounds it. It writes nothing. Errors: ErrDatabase, and that of an empty database.
+func (s *Store) Checkup(ctx context.Context) (Checkup, error) {
+	var c Checkup
+	err := s.snapshot(ctx, func(tx *gorm.DB) (err error) {
+		if err := tx.Raw("PRAGMA quick_check(10)").Scan(&c.Damage).Error; err != nil {
+			return wrap("check database", err)
+		}
+		if len(c.Damage) == 1 && c.Damage[0] == "ok" {
+			c.Damage = nil
+		}
+		var modes []string
+		if err := tx.Raw("SELECT journal_mode FROM pragma_journal_mode").Scan(&modes).Error; err != nil {
+			return wrap("read journal mode", err)
+		}
+		if len(modes) == 1 {
+			c.JournalMode = modes[0]
+		}
+		if c.Partitions, err = partitionsOf(tx); err != nil {
+			return err
+		}
+		c.Epoch, err = epochOf(tx)
+		return err
+	})
+	return c, err
+}
