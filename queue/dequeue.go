@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 )
 
@@ -77,7 +76,7 @@ func parseFetched(reply []string, token string, until time.Time) (Fetched, error
 	f.birth = reply[2]
 	reply = reply[fetchedHead:]
 	f.Tasks = make([]Leased, 0, len(reply)/3)
-	over := make([]atomic.Bool, len(reply)/3)
+	holds := make([]hold, len(reply)/3)
 	var head, value string
 	var attempt, priority int
 	var options Options
@@ -92,7 +91,7 @@ func parseFetched(reply []string, token string, until time.Time) (Fetched, error
 		}
 		f.Tasks = append(f.Tasks, Leased{
 			ID: reply[0], Payload: []byte(reply[1]), Attempt: attempt, Token: value,
-			Priority: priority, Options: options, LeaseUntil: until, over: &over[len(f.Tasks)],
+			Priority: priority, Options: options, LeaseUntil: until, hold: &holds[len(f.Tasks)],
 		})
 	}
 	return f, nil

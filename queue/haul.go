@@ -41,7 +41,7 @@ type part struct {
 // release says that a part of the haul is no longer in the workers' hands.
 func (p part) release() {
 	for i := range p.haul.tasks[p.from:p.to] {
-		p.haul.tasks[p.from+i].over.Store(true)
+		p.haul.tasks[p.from+i].hold.over.Store(true)
 	}
 	if p.haul.left.Add(int32(p.from-p.to)) == 0 { //nolint:gosec // at most chunkTasks
 		p.haul.source.keeper.remove(p.haul)
@@ -56,7 +56,7 @@ type returned struct {
 
 func (r *returned) add(p part, until time.Time, reason string) {
 	for _, t := range p.haul.tasks[p.from:p.to] {
-		if !t.over.Load() {
+		if !t.hold.over.Load() {
 			r.back = append(r.back, Rejection{Task: t, Uncounted: true, Reason: reason})
 		}
 	}
@@ -109,9 +109,9 @@ func (b *batch) begin(work context.Context) {
 		for i := p.from; i < p.to; i++ {
 			t := &p.haul.tasks[i]
 			switch {
-			case ended && t.over.CompareAndSwap(false, true):
+			case ended && t.hold.over.CompareAndSwap(false, true):
 				b.lost++
-			case !t.over.Load():
+			case !t.hold.over.Load():
 				b.tasks = append(b.tasks, *t)
 			}
 		}

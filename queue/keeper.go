@@ -114,7 +114,7 @@ func (k *keeper) extend(ctx context.Context) bool {
 			first = end
 		}
 		for i := range h.tasks {
-			if !h.tasks[i].over.Load() {
+			if !h.tasks[i].hold.over.Load() {
 				tasks = append(tasks, h.tasks[i])
 			}
 		}
@@ -157,7 +157,7 @@ func (k *keeper) lose(h *haul, lost map[string]bool) {
 	h.mu.Lock()
 	for i := range h.tasks {
 		t := &h.tasks[i]
-		if lost != nil && !lost[t.Token+t.ID] || !t.over.CompareAndSwap(false, true) {
+		if lost != nil && !lost[t.Token+t.ID] || !t.hold.over.CompareAndSwap(false, true) {
 			continue
 		}
 		n++

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -550,10 +549,10 @@ func TestBatch_Lost(t *testing.T) {
 
 // leases are n tasks as a fetch brings them.
 func leases(name string, from, n int, until time.Time) []Leased {
-	over := make([]atomic.Bool, n)
+	holds := make([]hold, n)
 	tasks := make([]Leased, n)
 	for i := range tasks {
-		tasks[i] = Leased{ID: fmt.Sprintf("%s%d", name, from+i), Token: "token", Attempt: 1, LeaseUntil: until, over: &over[i]}
+		tasks[i] = Leased{ID: fmt.Sprintf("%s%d", name, from+i), Token: "token", Attempt: 1, LeaseUntil: until, hold: &holds[i]}
 	}
 	return tasks
 }

@@ -29,7 +29,8 @@ type Rejection struct {
 
 // Ack removes tasks that are done, or keeps them for Config.KeepDone. Per task: Done, Stale or Missing; the latter
 // two changed nothing. Repeating it after an unknown outcome is safe, and then
-// says Missing. A handler of Run that acknowledges a task itself returns nil for it.
+// says Missing. What a handler of Run returns for a task
+// that it has acknowledged itself is not looked at.
 // Errors: those of Redis, with Unknown from the failing step on.
 func (q *Queue) Ack(ctx context.Context, tasks ...Leased) ([]AckStatus, error) {
 	status, err := settle("ack", tasks, func(chunk []Leased) *redis.Cmd {
@@ -45,8 +46,9 @@ func (q *Queue) Ack(ctx context.Context, tasks ...Leased) ([]AckStatus, error) {
 
 // ended notes that this process has ended the lease, where it has.
 func (l *Leased) ended(s AckStatus) {
-	if l.over != nil && (s == Done || s == Missing) {
-		l.over.Store(true)
+	if l.hold != nil && (s == Done || s == Missing) {
+		l.hold.settled.Store(true)
+		l.hold.over.Store(true)
 	}
 }
 
@@ -63,8 +65,8 @@ const maxNext = 64
 // Complete acknowledges tasks and adds those that follow, each task in one step
 // with its own: neither happens without the other. Per task: Done, Stale,
 // Missing or NoRoom; only Done changed anything. Repeating it after an unknown
-// outcome is safe, and then says Missing. A handler of Run that completes a task
-// itself returns nil for it.
+// outcome is safe, and then says Missing. What a handler of Run
+// returns for a task that it has completed itself is not looked at.
 // Errors: ErrInvalidTask, with nothing done; otherwise as Ack.
 func (q *Queue) Complete(ctx context.Context, completions ...Completion) ([]AckStatus, error) {
 	for _, c := range completions {
@@ -120,7 +122,8 @@ func (q *Queue) Extend(ctx context.Context, tasks ...Leased) ([]AckStatus, error
 
 // Reject gives tasks back: to run again after a delay, at once, or never. A
 // counted rejection of a task at its last attempt makes it a dead letter. Per
-// task: Done, Stale or Missing. Errors: as Ack.
+// task: Done, Stale or Missing. What a handler of Run returns for a task that it
+// has rejected itself is not looked at. Errors: as Ack.
 func (q *Queue) Reject(ctx context.Context, rejections ...Rejection) ([]AckStatus, error) {
 	status, err := settle("reject", rejections, func(chunk []Rejection) *redis.Cmd {
 		args := append(make([]any, 0, 3+5*len(chunk)), q.cfg.MaxAttempts, q.cfg.MaxDead, q.cfg.limited())

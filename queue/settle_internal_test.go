@@ -69,10 +69,10 @@ func TestLeased_Over(t *testing.T) {
 			if status, err := tt.end(f.Tasks[0]); err != nil {
 				t.Fatalf("%s: %v, %v", name, status, err)
 			}
-			if got := f.Tasks[0].over.Load(); got != tt.want {
+			if got := f.Tasks[0].hold.over.Load(); got != tt.want {
 				t.Errorf("%s: over is %v, want %v", name, got, tt.want)
 			}
-			if f.Tasks[1].over.Load() {
+			if f.Tasks[1].hold.over.Load() {
 				t.Errorf("%s: the lease of another task is over", name)
 			}
 			// A task that no Dequeue returned has nothing to note it in.

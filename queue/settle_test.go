@@ -2,6 +2,8 @@ package queue_test
 
 import (
 	"context"
+	"errors"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -24,6 +26,10 @@ func TestRun_SettledInHandler(t *testing.T) {
 			_, err := q.Reject(ctx, queue.Rejection{Task: task, Delay: time.Hour})
 			return err
 		},
+		"reject and fail": func(ctx context.Context, q *queue.Queue, task queue.Leased) error {
+			_, err := q.Reject(ctx, queue.Rejection{Task: task, Delay: time.Hour})
+			return errors.Join(err, errors.New("not looked at"))
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -32,7 +38,8 @@ func TestRun_SettledInHandler(t *testing.T) {
 				q := newQueue(t, rdb, queue.Config{Lease: lease})
 				enqueue(t, q, queue.Task{ID: "settled"}, queue.Task{ID: "long"})
 				ended := make(chan error, 2)
-				start(t, q, queue.Each(1, func(ctx context.Context, task queue.Leased) error {
+				var lost atomic.Bool
+				stop := start(t, q, queue.Each(1, func(ctx context.Context, task queue.Leased) error {
 					if task.ID == "settled" {
 						return end(ctx, q, task)
 					}
@@ -44,9 +51,18 @@ func TestRun_SettledInHandler(t *testing.T) {
 					waitFor(t, func() bool { return ctx.Err() != nil || get(t, q, "long").At.After(before) })
 					ended <- context.Cause(ctx)
 					return ctx.Err()
-				}), queue.RunConfig{Workers: 1, OnError: func(err error) { t.Log(err) }})
+				}), queue.RunConfig{Workers: 1, OnError: func(err error) {
+					t.Log(err)
+					if errors.Is(err, queue.ErrLeaseLost) {
+						lost.Store(true)
+					}
+				}})
 				if err := receive(t, "the long task", ended); err != nil {
 					t.Fatalf("the end of one lease ended the context of another task: %v", err)
+				}
+				stop() // once all is settled
+				if lost.Load() {
+					t.Error("what the handler settled itself counts as a lost lease")
 				}
 			})
 		})

@@ -56,9 +56,18 @@ type Leased struct {
 	// LeaseUntil is when the lease ends at the earliest, on this process's
 	// monotonic clock: it counts from before the request was sent.
 	LeaseUntil time.Time
-	// over is set once Ack, Complete or Reject of this process has ended the lease, so that
-	// whoever extends it does not take that for a loss. Copies share it.
-	over *atomic.Bool
+	// hold is what this process knows of the lease. Copies share it.
+	hold *hold
+}
+
+// hold is what became of a lease.
+type hold struct {
+	// over is set once the lease has ended or was given up, so that whoever extends
+	// it does not take that for a loss.
+	over atomic.Bool
+	// settled is set once Ack, Complete or Reject of this process has ended it: Run
+	// has nothing to say of the task any more.
+	settled atomic.Bool
 }
 
 // EnqueueStatus says what became of one task given to Enqueue.

@@ -59,40 +59,46 @@ func (r *runner) handle(b *batch) {
 // finish hands a batch that was handled to the settler, unless Run gave its
 // tasks back because the handler ignored the end of its context.
 func (r *runner) finish(b *batch, errs []error, took time.Duration) {
-	interrupted := b.ctx.Err() != nil
+	// Before the end, which gives up all leases alike.
+	o := sortOut(b.tasks, errs, b.ctx.Err() != nil)
 	until, first := b.end()
 	if first {
-		b.source.settler.add(until, sortOut(b.tasks, errs, interrupted))
+		b.source.settler.add(until, o)
 	}
 	r.pool.finished(b, took)
 }
 
-// sortOut sorts tasks by what their handler said of them.
+// sortOut sorts tasks by what their handler said of them. Those that it has
+// settled itself are left out: the queue knows of them.
 func sortOut(tasks []Leased, errs []error, interrupted bool) (o results) {
+	left := 0 // how many are neither done nor to be handed back
 	for i := range tasks {
 		var err error
 		if errs != nil {
 			err = errs[i]
 		}
-		if err == nil {
-			continue
-		}
-		if next, ok := followUp(err); ok {
+		if tasks[i].settled() {
+			left++
+		} else if next, ok := followUp(err); ok {
 			o.then = append(o.then, Completion{Task: tasks[i], Next: next})
-		} else {
+		} else if err != nil {
 			o.back = append(o.back, rejection(tasks[i], err, interrupted))
 		}
 	}
-	switch {
-	case errs == nil || len(o.then)+len(o.back) == 0:
+	done := len(tasks) - len(o.then) - len(o.back) - left
+	if done == len(tasks) {
 		o.done = tasks
-	case len(o.then)+len(o.back) < len(tasks):
-		o.done = make([]Leased, 0, len(tasks)-len(o.then)-len(o.back))
-		for i := range tasks {
-			if errs[i] == nil {
-				o.done = append(o.done, tasks[i])
-			}
+		return o
+	}
+	// A slice of its own: the handler may have kept the one it got.
+	o.done = make([]Leased, 0, done)
+	for i := range tasks {
+		if (errs == nil || errs[i] == nil) && !tasks[i].settled() {
+			o.done = append(o.done, tasks[i])
 		}
 	}
 	return o
 }
+
+// settled says that this process has ended the lease.
+func (l *Leased) settled() bool { return l.hold != nil && l.hold.settled.Load() }
