@@ -49,12 +49,17 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	f.StringVar(&o.fsync, "appendfsync", "everysec", "Redis: always, everysec or no")
 	f.StringVar(&o.profile, "profile", "", "folder for CPU profiles of API and worker, taken in the accepted and committed phases")
 	f.BoolVar(&o.commands, "commands", false, "print what Redis spent on each command")
+	f.IntVar(&o.expiry, "expiry", 0, "orders, unpaid, of which to measure how late they lapse; 0: leave it out")
+	f.DurationVar(&o.spread, "spread", time.Minute, "time over which the orders of -expiry fall due")
 	f.BoolVar(&o.skipPolling, "skip-polling", false, "leave out the polling lock")
 	if err := f.Parse(args); err != nil {
 		return err
 	}
-	if o.connections < 1 || o.rounds < 1 || o.phase < 100*time.Millisecond {
-		return errors.New("need at least 1 connection, 1 round and 100ms a phase")
+	if o.expiry < 0 || o.expiry > buyers || o.spread < time.Second {
+		return fmt.Errorf("need -expiry from 0 to %d, over a second or more", buyers)
+	}
+	if o.connections < 1 || o.rounds < 0 || o.phase < 100*time.Millisecond {
+		return errors.New("need at least 1 connection, no fewer than 0 rounds and 100ms a phase")
 	}
 	return measure(ctx, o, out)
 }
@@ -67,6 +72,8 @@ type options struct {
 	profile     string
 	commands    bool
 	skipPolling bool
+	expiry      int
+	spread      time.Duration
 }
 
 // median of the values; 0 when there are none.
@@ -86,6 +93,15 @@ func median(v []float64) float64 {
 func printBar(out io.Writer, name string, value, bar float64) {
 	verdict := "missed"
 	if value >= bar {
+		verdict = "met"
+	}
+	fmt.Fprintf(out, "BAR %s %.2f %.2f %s\n", name, value, bar, verdict)
+}
+
+// printCeiling prints one figure that is to stay at or below its bar.
+func printCeiling(out io.Writer, name string, value, bar float64) {
+	verdict := "missed"
+	if value <= bar {
 		verdict = "met"
 	}
 	fmt.Fprintf(out, "BAR %s %.2f %.2f %s\n", name, value, bar, verdict)

@@ -47,18 +47,28 @@ func measure(ctx context.Context, o options, out io.Writer) (err error) {
 			return fmt.Errorf("round %d: %w", round+1, err)
 		}
 	}
-	f := &m.figures
+	if o.rounds > 0 {
+		m.printRatios()
+	}
+	if o.expiry > 0 {
+		return m.expiries(ctx)
+	}
+	return nil
+}
+
+// printRatios prints the medians of all rounds as ratios.
+func (m *meter) printRatios() {
+	f, out := &m.figures, m.out
 	empty := median(f.empty)
 	fmt.Fprintf(out, "drained %.2f s after the accepted burst (median)\n", median(f.drained))
 	printBar(out, "accepted/empty", median(f.accepted)/empty, 0.50)
 	printBar(out, "committed/empty", median(f.committed)/empty, 0.35)
 	printBar(out, "sold_out/empty", median(f.soldOut)/empty, 0.80)
-	if !o.skipPolling {
+	if !m.o.skipPolling {
 		for _, interval := range slices.Sorted(maps.Keys(f.polling)) {
 			printBar(out, "accepted/polling_lock_"+interval, median(f.accepted)/median(f.polling[interval]), 50)
 		}
 	}
-	return nil
 }
 
 type meter struct {
@@ -82,7 +92,7 @@ func (m *meter) round(ctx context.Context, n int) error {
 	f.empty = append(f.empty, empty)
 
 	item := fmt.Sprintf("accepted-%d", n)
-	if err := m.createItem(ctx, item, stock); err != nil {
+	if err := m.createItem(ctx, item, stock, 0); err != nil {
 		return err
 	}
 	stop := m.profiles(ctx, "accepted")
@@ -101,7 +111,7 @@ func (m *meter) round(ctx context.Context, n int) error {
 	}
 
 	item = fmt.Sprintf("committed-%d", n)
-	if err := m.createItem(ctx, item, stock); err != nil {
+	if err := m.createItem(ctx, item, stock, 0); err != nil {
 		return err
 	}
 	stop = m.profiles(ctx, "committed")
@@ -115,7 +125,7 @@ func (m *meter) round(ctx context.Context, n int) error {
 	}
 
 	item = fmt.Sprintf("sold-out-%d", n)
-	if err := m.createItem(ctx, item, 100); err != nil {
+	if err := m.createItem(ctx, item, 100, 0); err != nil {
 		return err
 	}
 	soldOut, err := m.phase(ctx, "sold out", m.world.api.addr, item, false, http.StatusConflict)
@@ -241,13 +251,14 @@ func (m *meter) profiles(ctx context.Context, phase string) (wait func() error) 
 	return func() error { return errors.Join(<-done, <-done) }
 }
 
-func (m *meter) createItem(ctx context.Context, id string, units int64) error {
+func (m *meter) createItem(ctx context.Context, id string, units, window int64) error {
 	token, err := auth.SignToken([]byte(secret), "bench", auth.RoleAdmin, time.Hour, time.Now())
 	if err != nil {
 		return err
 	}
 	body, err := json.Marshal(map[string]any{
 		"id": id, "name": id, "description": "", "price_minor": 4900, "currency": "EUR", "stock": units, "per_user_limit": 1,
+		"payment_window_seconds": window,
 	})
 	if err != nil {
 		return err
