@@ -18,7 +18,7 @@ type keys struct {
 }
 
 func newKeys(prefix string) (keys, error) {
-	if !hasHashTag(prefix) {
+	if hashTag(prefix) == "" {
 		return keys{}, fmt.Errorf("%w: Prefix %q has no hash tag such as {p0}", ErrConfig, prefix)
 	}
 	k := keys{
@@ -49,9 +49,13 @@ func newKeys(prefix string) (keys, error) {
 // called back without taking another waiter's token.
 func (k keys) own(waiter string) string { return k.wake + ":" + waiter }
 
-// hasHashTag reports whether Redis Cluster hashes only a part of the key: what
-// stands between the first '{' and the first '}' after it, when not empty.
-func hasHashTag(prefix string) bool {
+// hashTag is the part of the key that Redis Cluster hashes, which is what stands
+// between the first '{' and the first '}' after it. It is empty where there is none.
+func hashTag(prefix string) string {
 	_, after, ok := strings.Cut(prefix, "{")
-	return ok && strings.Index(after, "}") > 0
+	tag, _, closed := strings.Cut(after, "}")
+	if !ok || !closed {
+		return ""
+	}
+	return tag
 }

@@ -62,6 +62,11 @@ type Config struct {
 	// Burst goes with Rate: 1 to 1,000,000, and what a month lets through at most.
 	// Default a second's worth, at least 1.
 	Burst int
+	// Followers is the queue to which the tasks that follow others are added, by
+	// Complete and by Then, in the same step: for what is due much later, so that it
+	// does not count for this queue's MaxLength. Its keys must have the same hash tag.
+	// Each process of a queue needs the same. Default: the queue itself.
+	Followers *Queue
 }
 
 const (
@@ -85,6 +90,9 @@ type Queue struct {
 	keys keys
 
 	limits, done []any // of the configuration, as the scripts take them
+
+	followers *Queue
+	both      []string // the keys of the queue and of its followers
 }
 
 // New validates the configuration and returns the queue. It does not talk to Redis.
@@ -107,7 +115,16 @@ func New(rdb redis.UniversalClient, cfg Config) (*Queue, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Queue{rdb: rdb, cfg: cfg, keys: k, limits: cfg.limitArgs(), done: cfg.doneArgs()}, nil
+	q := &Queue{rdb: rdb, cfg: cfg, keys: k, limits: cfg.limitArgs(), done: cfg.doneArgs()}
+	q.followers = q
+	if f := cfg.Followers; f != nil {
+		if hashTag(f.keys.prefix) != hashTag(k.prefix) {
+			return nil, fmt.Errorf("%w: Followers has the prefix %q, want the hash tag of %q", ErrConfig, f.keys.prefix, k.prefix)
+		}
+		q.followers = f
+	}
+	q.both = append(append([]string(nil), k.all...), q.followers.keys.all...)
+	return q, nil
 }
 
 func (c Config) withDefaults() Config {

@@ -39,7 +39,9 @@ var (
 // named. It panics when a file is missing, which
 // only a broken build can cause.
 func script(files ...string) *redis.Script {
-	text := ""
+	// A local of that name, so that a script which works on two queues can have
+	// the fragments work on the other's keys: the global one is not to be changed.
+	text := "local KEYS = KEYS\n"
 	for _, file := range append([]string{"fragment_enqueue", "fragment_common"}, files...) {
 		b, err := luaFiles.ReadFile("lua/" + file + ".lua")
 		if err != nil {

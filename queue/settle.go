@@ -55,7 +55,7 @@ func (l *Leased) ended(s AckStatus) {
 // Completion is a task that is done and what follows from it.
 type Completion struct {
 	Task Leased
-	// Next are added in the same step, at most 64 of them. One whose id is in the
+	// Next are added in the same step, at most 64 of them, to Config.Followers. One whose id is in the
 	// queue already, or whose unique key is taken, counts as added.
 	Next []Task
 }
@@ -78,14 +78,14 @@ func (q *Queue) Complete(ctx context.Context, completions ...Completion) ([]AckS
 	out := make([]AckStatus, 0, len(completions))
 	for from := 0; from < len(completions); from += few {
 		chunk := completions[from:min(from+few, len(completions))]
-		args := append([]any{q.cfg.MaxLength, q.cfg.limited()}, q.done...)
+		args := append([]any{q.followers.cfg.MaxLength, q.cfg.limited()}, q.done...)
 		for _, c := range chunk {
 			args = append(args, c.Task.ID, c.Task.Token, len(c.Next))
 			for _, t := range c.Next {
 				args = t.args(args)
 			}
 		}
-		status, err := letters(q.run(ctx, completeScript, args...), len(chunk), ackStatus)
+		status, err := letters(completeScript.Run(ctx, q.rdb, q.both, args...), len(chunk), ackStatus)
 		if err != nil {
 			return append(out, make([]AckStatus, len(completions)-len(out))...), fmt.Errorf("complete %d tasks: %w", len(chunk), err)
 		}

@@ -1,0 +1,111 @@
+package queue_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/redistest"
+	"flashsale/queue"
+)
+
+// pair is a queue and the one to which what follows its tasks is added, with
+// their prefixes.
+func pair(t *testing.T, rdb redis.UniversalClient, first, second queue.Config) (q, f *queue.Queue, prefixes [2]string) {
+	t.Helper()
+	prefix := redistest.Prefix(t)
+	prefixes = [2]string{prefix + "one:", prefix + "two:"}
+	second.Prefix = prefixes[1]
+	f = newQueue(t, rdb, second)
+	first.Prefix, first.Followers = prefixes[0], f
+	return newQueue(t, rdb, first), f, prefixes
+}
+
+func TestQueue_Followers(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		// The queue itself has no room for what follows, and the other has.
+		q, f, prefixes := pair(t, rdb, queue.Config{MaxLength: 2, KeepDone: time.Hour}, queue.Config{MaxLength: 3})
+		enqueue(t, q, queue.Task{ID: "a", Unique: "k"}, queue.Task{ID: "b"})
+		l := take(t, q, "a", "b")
+		due := serverTime(t, rdb).Add(time.Hour)
+		// The id and the unique key are taken in one queue, and free in the other.
+		wantComplete(t, q, queue.Done, l[0], queue.Task{ID: "a", Unique: "k", Payload: []byte("2")}, queue.Task{ID: "later", Due: due})
+		wantStats(t, q, queue.Stats{Leased: 1, Done: 1})
+		wantStats(t, f, queue.Stats{Ready: 1, Delayed: 1})
+		if info := get(t, f, "later"); !info.At.Equal(due.Add(time.Millisecond-1).Truncate(time.Millisecond)) || info.State != queue.StateDelayed {
+			t.Errorf("%+v, want it due at %v", info, due)
+		}
+		got := take(t, f, "a")
+		if string(got[0].Payload) != "2" || got[0].Attempt != 1 {
+			t.Errorf("%+v", got[0])
+		}
+		// Two are one too many for the other, where the task's own place is not.
+		before, there := content(t, rdb, prefixes[0]), content(t, rdb, prefixes[1])
+		wantComplete(t, q, queue.NoRoom, l[1], queue.Task{ID: "x"}, queue.Task{ID: "y", Due: due})
+		for i, was := range []map[string]string{before, there} {
+			for name, dump := range content(t, rdb, prefixes[i]) {
+				if dump != was[name] {
+					t.Errorf("without room %s changed", name)
+				}
+			}
+		}
+		// What is there already counts as added.
+		wantComplete(t, q, queue.Done, l[1], queue.Task{ID: "later"})
+		wantStats(t, q, queue.Stats{Done: 2})
+		wantStats(t, f, queue.Stats{Delayed: 1, Leased: 1})
+		// A repeat adds nothing, whatever it says.
+		wantComplete(t, q, queue.Missing, l[1], queue.Task{ID: "more"})
+		wantStats(t, f, queue.Stats{Delayed: 1, Leased: 1})
+	})
+}
+
+// TestQueue_Followers_Wake: workers of the other queue sleep, and one is woken by
+// what follows a task of this one.
+func TestQueue_Followers_Wake(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		q, f, _ := pair(t, rdb, queue.Config{}, queue.Config{})
+		followed := make(chan string, 10)
+		// They would look by themselves only when the test is over.
+		idle := queue.RunConfig{Workers: 1, MaxIdle: time.Hour, OnError: func(err error) { t.Log(err) }}
+		start(t, f, queue.Each(1, func(_ context.Context, task queue.Leased) error {
+			followed <- task.ID
+			return nil
+		}), idle)
+		start(t, q, queue.Each(1, func(_ context.Context, task queue.Leased) error {
+			return queue.Then(queue.Task{ID: "after " + task.ID}, queue.Task{ID: "long after " + task.ID, Due: time.Now().Add(50 * time.Millisecond)})
+		}), idle)
+		for _, id := range []string{"a", "b"} {
+			enqueue(t, q, queue.Task{ID: id})
+			for _, want := range []string{"after " + id, "long after " + id} {
+				if got := receive(t, want, followed); got != want {
+					t.Fatalf("%q came, want %q", got, want)
+				}
+			}
+		}
+	})
+}
+
+func TestNew_Followers(t *testing.T) {
+	t.Parallel()
+	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+	t.Cleanup(func() {
+		if err := rdb.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	other, err := queue.New(rdb, queue.Config{Prefix: "t:{b}:"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := queue.New(rdb, queue.Config{Prefix: "t:{a}:", Followers: other}); !errors.Is(err, queue.ErrConfig) {
+		t.Errorf("another hash tag: %v", err)
+	}
+	if _, err := queue.New(rdb, queue.Config{Prefix: "u:{b}:x:", Followers: other}); err != nil {
+		t.Errorf("the same hash tag: %v", err)
+	}
+}
