@@ -27,6 +27,10 @@ func tag(partition int) string { return "fs:{p" + strconv.Itoa(partition) + "}:"
 // QueuePrefix is the prefix of a partition's task queue of orders.
 func QueuePrefix(partition int) string { return tag(partition) + "q:orders:" }
 
+// ExpiryQueuePrefix is the prefix of a partition's queue of what is to be done
+// when its orders lapse. It is in the slot of the queue of orders.
+func ExpiryQueuePrefix(partition int) string { return tag(partition) + "q:expiries:" }
+
 // stockChannel tells of a partition's items whose stock or terms changed: each
 // message is an item's id. It is no key.
 func stockChannel(partition int) string { return tag(partition) + "stock" }

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"golang.org/x/sync/errgroup"
 
 	"flashsale/internal/faultpoint"
 	"flashsale/inventory"
@@ -211,13 +210,19 @@ func Linger(d time.Duration) func([]queue.Leased) time.Duration {
 	}
 }
 
-// Work drains the queues until ctx ends, and then finishes what it holds.
-func (f *Fulfiller) Work(ctx context.Context, queues []*queue.Queue, cfg queue.RunConfig) error {
-	var g errgroup.Group
-	for _, q := range queues {
-		g.Go(func() error { return q.Run(ctx, f.Handle, cfg) })
+// Work drains the queues of orders, and those of orders that lapse, until ctx
+// ends, and then finishes what it holds. The workers of cfg are shared: where
+// there is too much of both, the orders that somebody may be waiting for come
+// first, four to one.
+func (f *Fulfiller) Work(ctx context.Context, orders, expiries []*queue.Queue, cfg queue.RunConfig) error {
+	sources := make([]queue.Source, 0, len(orders)+len(expiries))
+	for _, q := range orders {
+		sources = append(sources, queue.Source{Queue: q, Handler: f.Handle, Weight: 4})
 	}
-	return g.Wait()
+	for _, q := range expiries {
+		sources = append(sources, queue.Source{Queue: q, Handler: f.Handle, Weight: 1})
+	}
+	return queue.RunAll(ctx, sources, cfg)
 }
 
 // pause waits for d and reports false when ctx ended first.

@@ -49,7 +49,7 @@ func runWorker(t *testing.T, f *Fulfiller, q *queue.Queue, cfg queue.RunConfig) 
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- f.Work(ctx, []*queue.Queue{q}, cfg) }()
+	go func() { ended <- f.Work(ctx, []*queue.Queue{q}, nil, cfg) }()
 	done := false
 	stop = func() error {
 		if done {

@@ -295,7 +295,7 @@ func (s *site) work() (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- s.fulfiller.Work(ctx, []*queue.Queue{s.queue}, queue.RunConfig{OnError: s.heard})
+		ended <- s.fulfiller.Work(ctx, []*queue.Queue{s.queue}, nil, queue.RunConfig{OnError: s.heard})
 	}()
 	var once sync.Once
 	stop = func() {

@@ -53,7 +53,8 @@ type app struct {
 
 	rdb     redis.UniversalClient
 	store   *order.Store
-	queues  []*queue.Queue
+	queues  []*queue.Queue // of orders, by partition
+	expires []*queue.Queue // of orders that lapse, by partition
 	waiters *order.Waiters // nil in a process without an API
 	leaders *lock.Manager  // of what one process does for all; see lead
 	drain   drain
@@ -228,9 +229,27 @@ func (a *app) openEngine(ctx context.Context) error {
 		}
 		return err
 	}
+	return a.openQueues()
+}
+
+// maxExpiries bounds the orders that may wait for their payment, per partition. It
+// is beyond any sale: what bounds them is the stock.
+const maxExpiries = 100_000_000
+
+// openQueues makes the task queues of every partition.
+func (a *app) openQueues() error {
+	s := a.settings
 	for p := range s.Partitions {
-		q, err := queue.New(rdb, queue.Config{
-			Prefix: inventory.QueuePrefix(p), Lease: s.Lease, MaxLength: s.QueueLimit,
+		// Apart from the orders, so that those which wait for their payment take no
+		// room from those that wait for the database, and are not read with them.
+		expiries, err := queue.New(a.rdb, queue.Config{
+			Prefix: inventory.ExpiryQueuePrefix(p), Lease: s.Lease, MaxLength: maxExpiries,
+		})
+		if err != nil {
+			return err
+		}
+		orders, err := queue.New(a.rdb, queue.Config{
+			Prefix: inventory.QueuePrefix(p), Lease: s.Lease, MaxLength: s.QueueLimit, Followers: expiries,
 			// A dead order holds its units until someone decides about it, so
 			// none is dropped to make room for another.
 			MaxDead: s.QueueLimit,
@@ -238,7 +257,7 @@ func (a *app) openEngine(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		a.queues = append(a.queues, q)
+		a.queues, a.expires = append(a.queues, orders), append(a.expires, expiries)
 	}
 	return nil
 }
@@ -252,9 +271,10 @@ func (a *app) reporter(room string) func(error) {
 
 // namedQueues are the task queues as operators know them.
 func (a *app) namedQueues() []order.NamedQueue {
-	named := make([]order.NamedQueue, len(a.queues))
+	var named []order.NamedQueue
 	for i, q := range a.queues {
-		named[i] = order.NamedQueue{Name: fmt.Sprintf("orders-%d", i), Queue: q}
+		named = append(named, order.NamedQueue{Name: fmt.Sprintf("orders-%d", i), Queue: q},
+			order.NamedQueue{Name: fmt.Sprintf("expiries-%d", i), Queue: a.expires[i]})
 	}
 	return named
 }
@@ -294,7 +314,7 @@ func (a *app) addWorker() error {
 	})
 	s := a.settings
 	a.life.add(part{name: "worker", run: func(ctx context.Context) error {
-		return f.Work(ctx, a.queues, queue.RunConfig{
+		return f.Work(ctx, a.queues, a.expires, queue.RunConfig{
 			Batch: s.Batch, Workers: sqliteWorkers, Drain: s.Drain / 2,
 			Linger: order.Linger(s.Linger), OnError: a.reporter("queue"),
 		})

@@ -344,23 +344,28 @@ func (d *doctor) contents(ctx context.Context, rdb redis.UniversalClient, partit
 		return
 	}
 	for p := range partitions {
-		q, err := queue.New(rdb, queue.Config{Prefix: inventory.QueuePrefix(p)})
-		if err != nil {
-			d.failed("queue", err)
-			return
-		}
-		s, err := q.Stats(ctx)
-		switch {
-		case err != nil:
-			d.failed("queue", err)
-		case s.Dead > 0:
-			d.warn("queue", fmt.Sprintf("orders-%d holds %d dead letters", p, s.Dead), "see flashsale queue dead, then retry or discard them")
-		case s.Paused:
-			d.warn("queue", fmt.Sprintf("orders-%d is paused", p), "resume it, or nothing is committed")
-		case s.OldestReady > time.Minute:
-			d.warn("queue", fmt.Sprintf("orders-%d: a task waits for %v", p, s.OldestReady.Round(time.Second)), "see that a worker runs")
-		default:
-			d.ok("queue", "orders-%d: %d ready, %d delayed, %d leased, no dead letters", p, s.Ready, s.Delayed, s.Leased)
-		}
+		d.queue(ctx, rdb, fmt.Sprintf("orders-%d", p), inventory.QueuePrefix(p))
+		d.queue(ctx, rdb, fmt.Sprintf("expiries-%d", p), inventory.ExpiryQueuePrefix(p))
+	}
+}
+
+// queue looks at one task queue.
+func (d *doctor) queue(ctx context.Context, rdb redis.UniversalClient, name, prefix string) {
+	q, err := queue.New(rdb, queue.Config{Prefix: prefix})
+	if err != nil {
+		d.failed("queue", err)
+		return
+	}
+	switch s, err := q.Stats(ctx); {
+	case err != nil:
+		d.failed("queue", err)
+	case s.Dead > 0:
+		d.warn("queue", fmt.Sprintf("%s holds %d dead letters", name, s.Dead), "see flashsale queue dead, then retry or discard them")
+	case s.Paused:
+		d.warn("queue", name+" is paused", "resume it, or nothing is committed")
+	case s.OldestReady > time.Minute:
+		d.warn("queue", fmt.Sprintf("%s: a task waits for %v", name, s.OldestReady.Round(time.Second)), "see that a worker runs")
+	default:
+		d.ok("queue", "%s: %d ready, %d delayed, %d leased, no dead letters", name, s.Ready, s.Delayed, s.Leased)
 	}
 }

@@ -3,6 +3,7 @@
 package main_test
 
 import (
+	"strconv"
 	"testing"
 
 	"github.com/google/uuid"
@@ -138,4 +139,31 @@ func TestLife_ExpiresAfterRestart(t *testing.T) {
 		l := s.ledger(c, item)
 		return l.Left == 1 && l.Held == 0 && l.Sold == 0, l
 	})
+}
+
+// TestLife_LapsesTakeNoRoom: more orders wait for their payment than the queue of
+// orders has room for, and the sale goes on.
+func TestLife_LapsesTakeNoRoom(t *testing.T) {
+	needProcesses(t)
+	const room, orders = 5, 23
+	s := newRedisShop(t)
+	s.worker("--queue-limit", strconv.Itoa(room))
+	c := dial(t, s.api("--queue-limit", strconv.Itoa(room)))
+	item := s.newHeldItem(c, orders+1, 3600)
+	for i := range orders {
+		p := c.settle(item, c.buy(item, "u"+strconv.Itoa(i), "k", untilCommitted...))
+		if p.Status != 201 {
+			t.Fatalf("order %d: %s", i, p.verdict())
+		}
+	}
+	eventually(t, "all wait for their payment", soon, func() (bool, any) {
+		st := s.lapses()
+		return st.Delayed == orders, st
+	})
+	if st, err := s.tasks.Stats(t.Context()); err != nil || st.Delayed+st.Ready+st.Leased != 0 {
+		t.Errorf("in the queue of orders: %+v, %v", st, err)
+	}
+	if l := s.ledger(c, item); !l.Balanced || l.Held != orders || l.Left != 1 {
+		t.Errorf("ledger %+v", l)
+	}
 }

@@ -212,10 +212,26 @@ func (s *shop) sold(item string) int64 {
 	return n
 }
 
-// stats counts the tasks of a shop on a real Redis.
+// stats counts the tasks of a shop on a real Redis: its orders', and those that lapse.
 func (s *shop) stats() queue.Stats {
 	s.t.Helper()
 	st, err := s.tasks.Stats(s.t.Context())
+	if err != nil {
+		s.t.Fatalf("queue stats: %v", err)
+	}
+	more := s.lapses()
+	st.Ready, st.Delayed, st.Leased, st.Dead = st.Ready+more.Ready, st.Delayed+more.Delayed, st.Leased+more.Leased, st.Dead+more.Dead
+	return st
+}
+
+// lapses counts the tasks of orders that lapse.
+func (s *shop) lapses() queue.Stats {
+	s.t.Helper()
+	q, err := queue.New(s.rdb, queue.Config{Prefix: inventory.ExpiryQueuePrefix(0)})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	st, err := q.Stats(s.t.Context())
 	if err != nil {
 		s.t.Fatalf("queue stats: %v", err)
 	}
