@@ -28,6 +28,9 @@ type world struct {
 	worker *process
 	empty  *process
 	poll   map[string]*process // the polling lock, by interval
+
+	binary string   // the service
+	common []string // settings of its processes
 }
 
 // process is one process of the run; it is ended by its own process id.
@@ -82,6 +85,7 @@ func startWorld(ctx context.Context, o options) (w *world, err error) {
 	if err := w.once(ctx, binary, append([]string{"migrate", "up"}, common...)...); err != nil {
 		return nil, err
 	}
+	w.binary, w.common = binary, common
 	addr, ops, workOps := freeAddr(ctx), freeAddr(ctx), freeAddr(ctx)
 	if w.api, err = w.start(ctx, "api", binary, addr, ops, append([]string{"api", "--addr", addr, "--ops-addr", ops}, common...)...); err != nil {
 		return nil, err
@@ -109,6 +113,19 @@ func startWorld(ctx context.Context, o options) (w *world, err error) {
 		}
 	}
 	return w, nil
+}
+
+// another starts one more API process, which limits no buyer's rate.
+func (w *world) another(ctx context.Context) (*process, error) {
+	addr, ops := freeAddr(ctx), freeAddr(ctx)
+	p, err := w.start(ctx, "api-2", w.binary, addr, ops, append([]string{"api", "--addr", addr, "--ops-addr", ops, "--rate-buyer", "-1"}, w.common...)...)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.ready(ctx); err != nil {
+		return nil, errors.Join(err, p.stop())
+	}
+	return p, nil
 }
 
 func startRedis(ctx context.Context, dir, fsync string) (*process, error) {
