@@ -111,6 +111,18 @@ type Config struct {
 	// MaxWait is the longest wait that a client may ask for. Default 10 s.
 	MaxWait time.Duration
 
+	// Feed follows orders for GET /v1/orders/{order}/events. Default nil: the
+	// route does not exist.
+	Feed Feed
+	// Heartbeat is how often a stream on which nothing happens gives a sign of
+	// life. Default 15 s.
+	Heartbeat time.Duration
+	// StreamLife is how long a stream may last; the client comes again then.
+	// Default 30 minutes.
+	StreamLife time.Duration
+	// StreamStall is how long a stream's client may take no byte. Default 10 s.
+	StreamStall time.Duration
+
 	// CursorKey authenticates the cursors of lists. Processes that serve the
 	// same clients need the same key. Default: a fixed key, which still finds
 	// damage but not intent.
@@ -157,6 +169,22 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.DefaultWait == 0 {
 		c.DefaultWait = 2 * time.Second
+	}
+	for _, d := range []struct {
+		name  string
+		value *time.Duration
+		usual time.Duration
+	}{
+		{"Heartbeat", &c.Heartbeat, 15 * time.Second},
+		{"StreamLife", &c.StreamLife, 30 * time.Minute},
+		{"StreamStall", &c.StreamStall, 10 * time.Second},
+	} {
+		if *d.value < 0 {
+			return c, fmt.Errorf("handler: Config.%s is %s; it must not be negative", d.name, *d.value)
+		}
+		if *d.value == 0 {
+			*d.value = d.usual
+		}
 	}
 	c.DefaultWait = min(max(c.DefaultWait, 0), c.MaxWait)
 	if len(c.CursorKey) == 0 {
@@ -228,6 +256,9 @@ func (e *edge) routes() (http.Handler, error) {
 	e.post(r, "/v1/items/:item/orders", buyer, e.purchase)
 	e.get(r, "/v1/orders", readers, e.listOrders)
 	e.get(r, "/v1/orders/:order", everybody, e.getOrder)
+	if e.Feed != nil {
+		e.get(r, "/v1/orders/:order/events", everybody, e.orderEvents)
+	}
 	e.post(r, "/v1/orders/:order/cancel", readers, e.cancelOrder)
 	e.post(r, "/v1/orders/:order/payment", service, e.payOrder)
 	e.post(r, "/v1/admin/items", admin, e.createItem)

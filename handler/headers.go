@@ -67,27 +67,27 @@ func checkAccept(h http.Header) error {
 	if v := values[0]; len(values) == 1 && (v == "*/*" || v == "application/json") {
 		return nil
 	}
-	if acceptsJSON(strings.Join(values, ",")) {
+	if accepts(strings.Join(values, ","), "application/json", "application/*") {
 		return nil
 	}
 	return problemNotAcceptable
 }
 
-// acceptsJSON reads an Accept header. The most specific range that matches
-// application/json decides; asking for problem+json alone is taken too, since
-// that is what a refusal is.
-func acceptsJSON(accept string) bool {
+// accepts reads an Accept header for a media type and its group. The most
+// specific range that matches decides; asking for problem+json alone is taken
+// too, since that is what a refusal is.
+func accepts(accept, media, group string) bool {
 	if strings.TrimSpace(accept) == "" {
 		return true
 	}
 	best, takes, problemToo := 0, false, false
 	for one := range strings.SplitSeq(accept, ",") {
-		media, params, _ := strings.Cut(one, ";")
+		given, params, _ := strings.Cut(one, ";")
 		specific := 0
-		switch strings.ToLower(strings.TrimSpace(media)) {
-		case "application/json":
+		switch strings.ToLower(strings.TrimSpace(given)) {
+		case media:
 			specific = 3
-		case "application/*":
+		case group:
 			specific = 2
 		case "*/*":
 			specific = 1

@@ -14,6 +14,8 @@ type metrics struct {
 	requests *prometheus.CounterVec
 	duration *prometheus.HistogramVec
 	problems *prometheus.CounterVec
+	streams  prometheus.Gauge
+	events   prometheus.Counter
 	// byCode is filled before the first request and only read afterwards.
 	byCode map[string]prometheus.Counter
 }
@@ -37,6 +39,12 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 			Name: "flashsale_http_problems_total",
 			Help: "Refusals, by the code in their body.",
 		}, []string{"code"}),
+		streams: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "flashsale_event_streams", Help: "Streams of an order's events that are open.",
+		}),
+		events: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "flashsale_events_sent_total", Help: "Events of orders that were sent.",
+		}),
 		byCode: make(map[string]prometheus.Counter),
 	}
 	for _, code := range problemCodes() {
@@ -45,7 +53,7 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 	if r == nil {
 		return m, nil
 	}
-	for _, c := range []prometheus.Collector{m.requests, m.duration, m.problems} {
+	for _, c := range []prometheus.Collector{m.requests, m.duration, m.problems, m.streams, m.events} {
 		if err := r.Register(c); err != nil {
 			return nil, fmt.Errorf("handler: register metrics: %w", err)
 		}
@@ -63,7 +71,7 @@ func problemCodes() []string {
 		problemFieldMissing.code, problemFieldType.code, problemFieldRange.code, problemWindow.code,
 		problemQuantity.code, problemID.code, problemKeyMissing.code, problemKeyInvalid.code,
 		problemLimit.code, problemCursor.code, problemParameter.code, problemUnknownParameter.code,
-		problemNotOpen.code,
+		problemNotOpen.code, problemLastEventID.code,
 	}
 	for _, row := range errorTable {
 		codes = append(codes, row.answer.code)

@@ -39,6 +39,10 @@ var (
 	problemNotAcceptable = newProblem(406, "not_acceptable", "Not acceptable",
 		"The answer is application/json; let the Accept header allow it.").with("Accept",
 		"The answer is application/json; let the Accept header allow it.")
+	problemEventsNotAcceptable = newProblem(406, "not_acceptable", "Not acceptable",
+		"").with("Accept", "The answer is text/event-stream; let the Accept header allow it.")
+	problemLastEventID = newProblem(400, "last_event_id_invalid", "Invalid last event id",
+		"").with("Last-Event-ID", "Send the id of the last event that you received, or leave the header out.")
 	problemContentType = newProblem(415, "content_type", "Unsupported content type",
 		"").with("Content-Type", "Send the body as Content-Type: application/json (UTF-8).")
 	problemContentEncoding = newProblem(415, "content_encoding", "Unsupported content encoding",
@@ -110,6 +114,9 @@ var (
 		"The sale cannot be reached. Repeat with the same Idempotency-Key: you get one order at most.").retry(1)
 )
 
+// streamRetry is when who found no place for a stream may try again, in seconds.
+const streamRetry = 5
+
 // errorTable gives each known error its answer. The first match counts.
 var errorTable = []struct {
 	err    error
@@ -131,6 +138,11 @@ var errorTable = []struct {
 		"The sale's state is being restored; try again with the same Idempotency-Key.").retry(1)},
 	{inventory.ErrUnavailable, problemUnavailable},
 	{order.ErrDatabase, problemUnavailable},
+	{order.ErrFeedClosed, problemUnavailable},
+	{order.ErrTooManyStreams, newProblem(503, "overloaded", "Overloaded",
+		"Too many streams are open; come again later, or read the order at intervals.").retry(streamRetry)},
+	{order.ErrTooManyOwnStreams, newProblem(429, "rate_limited", "Too many streams",
+		"You have too many streams open; close one first.").retry(streamRetry)},
 
 	{catalog.ErrItemNotFound, newProblem(404, "item_not_found", "Item not found",
 		"No item has this id.")},

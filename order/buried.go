@@ -46,6 +46,10 @@ func (s *Sweeper) buried(ctx context.Context, q DeadLetters, done *Swept) error 
 		}
 		n, err := s.f.store.bury(ctx, tasks)
 		done.Buried += n
+		if n > 0 {
+			// Those that were buried before are told of again, which changes nothing.
+			s.f.bell.ring(ctx, idsOf(tasks)...)
+		}
 		if err != nil || len(letters) < buriedPage {
 			return err
 		}
@@ -69,13 +73,17 @@ func (s *Store) bury(ctx context.Context, tasks []task) (buried int, err error) 
 	return buried, err
 }
 
-// missing are those of the tasks that have made no row.
-func (s *Store) missing(ctx context.Context, tasks []task) ([]task, error) {
+func idsOf(tasks []task) []string {
 	ids := make([]string, len(tasks))
 	for i := range tasks {
 		ids[i] = tasks[i].ID
 	}
-	found, err := s.settled(ctx, ids)
+	return ids
+}
+
+// missing are those of the tasks that have made no row.
+func (s *Store) missing(ctx context.Context, tasks []task) ([]task, error) {
+	found, err := s.settled(ctx, idsOf(tasks))
 	if err != nil {
 		return nil, err
 	}

@@ -46,6 +46,7 @@ func (f *Fulfiller) expire(ctx context.Context, ids []string, say func(i int, er
 	switch {
 	case err == nil:
 		_, failed := f.returns.give(ctx, owed)
+		f.bell.ring(ctx, expired(stand)...)
 		for i, id := range ids {
 			if e := stand[id]; e.in > 0 {
 				say(i, queue.Snooze(e.in))
@@ -64,4 +65,15 @@ func (f *Fulfiller) expire(ctx context.Context, ids []string, say func(i int, er
 		f.expire(ctx, ids[:half], say)
 		f.expire(ctx, ids[half:], func(i int, err error) { say(half+i, err) })
 	}
+}
+
+// expired are the orders that stand so, a repeated expiry's too.
+func expired(stand map[string]expiry) []string {
+	var ids []string
+	for id, e := range stand {
+		if e.status == StatusExpired {
+			ids = append(ids, id)
+		}
+	}
+	return ids
 }

@@ -34,6 +34,7 @@ type Fulfiller struct {
 	local   *Waiters
 	onError func(error)
 	returns *Returns
+	bell    *Bell
 	// partitions is how many the items are spread over.
 	partitions int
 	// committed hears of every committed batch's size.
@@ -45,6 +46,7 @@ type Fulfiller struct {
 // is tried again.
 func NewFulfiller(store *Store, rdb redis.UniversalClient, local *Waiters, onError func(error)) *Fulfiller {
 	f := &Fulfiller{store: store, rdb: rdb, local: local, onError: onError, committed: func(int) {}}
+	f.bell = NewBell(rdb, onError)
 	f.SetPartitions(1)
 	return f
 }
@@ -167,10 +169,12 @@ func (f *Fulfiller) distrust(ctx context.Context, tasks []task, out []outcome) e
 	return err
 }
 
-// tell sends one message per API process. A lost message costs its request the
-// rest of its wait and nothing else, so errors are only reported.
+// tell sends one message per API process, and one for who follows any of these
+// orders. A lost message costs its request the rest of its wait and nothing else,
+// so errors are only reported.
 func (f *Fulfiller) tell(ctx context.Context, tasks []task, out []outcome) {
 	messages := make(map[string][]byte)
+	changed := f.bell.due(tasks, out)
 	for i := range tasks {
 		n := notice{tasks[i].ID, out[i]}
 		origin := tasks[i].Origin
@@ -181,17 +185,20 @@ func (f *Fulfiller) tell(ctx context.Context, tasks []task, out []outcome) {
 			messages[origin] = appendNotice(messages[origin], &n)
 		}
 	}
-	if len(messages) == 0 {
+	if len(messages) == 0 && len(changed) == 0 {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tellTimeout)
 	defer cancel()
+	var rung []*redis.IntCmd
 	_, err := f.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for origin, m := range messages {
 			p.Publish(ctx, channelOf(origin), m)
 		}
+		rung = f.bell.add(ctx, p, changed)
 		return nil
 	})
+	f.bell.heard(rung)
 	if err != nil {
 		f.onError(fmt.Errorf("tell api processes of %d commits: %w", len(tasks), err))
 	}

@@ -59,13 +59,16 @@ const commitWait = 2 * time.Second
 // After the last two a repeat settles the outcome.
 func (s *Service) Pay(ctx context.Context, id string, p Payment) (Order, error) {
 	o, err := s.Store.pay(ctx, id, p)
-	if !errors.Is(err, ErrNotFound) {
-		return o, err
+	if errors.Is(err, ErrNotFound) {
+		if _, err := s.committed(ctx, id, Canceller{Admin: true}); err != nil {
+			return Order{}, err
+		}
+		o, err = s.Store.pay(ctx, id, p)
 	}
-	if _, err := s.committed(ctx, id, Canceller{Admin: true}); err != nil {
-		return Order{}, err
+	if err == nil {
+		s.Bell.ring(ctx, id)
 	}
-	return s.Store.pay(ctx, id, p)
+	return o, err
 }
 
 // Cancel cancels a confirmed order that is not paid. Its units can be bought
@@ -91,6 +94,7 @@ func (s *Service) Cancel(ctx context.Context, id string, by Canceller) (Order, e
 		// The order is cancelled all the same; the sweeper gives its units back.
 		s.OnError(fmt.Errorf("cancel order %s: %w", id, err))
 	}
+	s.Bell.ring(ctx, id)
 	return o, nil
 }
 

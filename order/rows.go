@@ -74,8 +74,9 @@ var commitTexts = slices.Concat([]string{sellUnits}, insertConfirmed.text[:], ad
 
 // The statements of what follows a commit. A list of ids is one value, in JSON.
 const (
-	selectOrder = `SELECT id, item_id, user_id, quantity, unit_price_minor, currency, status, reason, idempotency_key,
-	created_at, confirmed_at, expires_at, paid_at, closed_at, payment_reference FROM orders WHERE id = ?1`
+	orderFields = `id, item_id, user_id, quantity, unit_price_minor, currency, status, reason, idempotency_key,
+	created_at, confirmed_at, expires_at, paid_at, closed_at, payment_reference`
+	selectOrder = `SELECT ` + orderFields + ` FROM orders WHERE id = ?1`
 
 	selectPayment = `SELECT order_id, amount_minor, currency, outcome FROM payments WHERE reference = ?1`
 	insertPayment = `INSERT INTO payments (reference, order_id, amount_minor, currency, outcome, received_at)

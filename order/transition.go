@@ -248,17 +248,23 @@ func each(ctx context.Context, c conn, query string, args []any, scan func(rows 
 
 // readOrder reads an order inside a transaction. Errors: ErrNotFound.
 func readOrder(ctx context.Context, c conn, id string) (Order, error) {
-	var r orderRow
-	err := c.QueryRowContext(ctx, selectOrder, id).Scan(&r.ID, &r.ItemID, &r.UserID, &r.Quantity, &r.UnitPriceMinor,
-		&r.Currency, &r.Status, &r.Reason, &r.IdempotencyKey, &r.CreatedAt, &r.ConfirmedAt, &r.ExpiresAt, &r.PaidAt,
-		&r.ClosedAt, &r.PaymentReference)
+	o, err := scanOrder(c.QueryRowContext(ctx, selectOrder, id))
 	if errors.Is(err, sql.ErrNoRows) {
 		return Order{}, ErrNotFound
 	}
 	if err != nil {
 		return Order{}, fmt.Errorf("read order: %w", err)
 	}
-	return r.order(), nil
+	return o, nil
+}
+
+// scanOrder reads a row of orderFields.
+func scanOrder(row interface{ Scan(to ...any) error }) (Order, error) {
+	var r orderRow
+	err := row.Scan(&r.ID, &r.ItemID, &r.UserID, &r.Quantity, &r.UnitPriceMinor,
+		&r.Currency, &r.Status, &r.Reason, &r.IdempotencyKey, &r.CreatedAt, &r.ConfirmedAt, &r.ExpiresAt, &r.PaidAt,
+		&r.ClosedAt, &r.PaymentReference)
+	return r.order(), err
 }
 
 // readReturns reads the rows of a query that has the columns of returned.

@@ -4,11 +4,8 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
-	"errors"
 	"fmt"
-	"net"
 	"sync"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -108,11 +105,6 @@ func (w *Waiters) ids() []string {
 	return out
 }
 
-// pingEvery is how long a subscription may be silent before it is asked for a
-// sign of life; one that gives none within as long again is made anew. A link
-// that is cut without a word would otherwise be noticed after most of a minute.
-const pingEvery = 700 * time.Millisecond
-
 // Listen receives the workers' messages until ctx ends. Whenever the
 // subscription is new, what was committed unheard before it is read from the
 // database.
@@ -127,33 +119,10 @@ func (w *Waiters) Listen(ctx context.Context, rdb redis.UniversalClient, store *
 	}
 }
 
-// errSilent says that a subscription gave no sign of life.
-var errSilent = errors.New("order: subscription is silent")
-
 // listenOnce subscribes and settles what it hears until the connection fails.
 func (w *Waiters) listenOnce(ctx context.Context, rdb redis.UniversalClient, store *Store, onError func(error)) error {
-	sub := rdb.Subscribe(ctx, channelOf(w.origin))
-	// Closing is what ends a blocked receive.
-	closeSub := func() { _ = sub.Close() } //nolint:errcheck // the connection may be gone already; nobody is left to tell
-	defer closeSub()
-	defer context.AfterFunc(ctx, closeSub)()
-	caughtUp, silent := true, 0
-	for {
-		msg, err := sub.ReceiveTimeout(ctx, pingEvery)
-		var netErr net.Error
-		switch {
-		case errors.As(err, &netErr) && netErr.Timeout() && silent < 2:
-			silent++
-			if err := sub.Ping(ctx); err != nil {
-				return err
-			}
-		case errors.As(err, &netErr) && netErr.Timeout():
-			return errSilent
-		case err != nil:
-			return err
-		default:
-			silent = 0
-		}
+	caughtUp := true
+	return hear(ctx, rdb, channelOf(w.origin), func(msg any) {
 		switch m := msg.(type) {
 		case *redis.Subscription:
 			caughtUp = false
@@ -169,7 +138,7 @@ func (w *Waiters) listenOnce(ctx context.Context, rdb redis.UniversalClient, sto
 				caughtUp = true
 			}
 		}
-	}
+	})
 }
 
 // catchUp settles the orders whose message was published to nobody.

@@ -359,7 +359,7 @@ func (a *app) addAPI(ctx context.Context) error {
 	}
 	a.service = order.NewService(order.Config{
 		Store: a.store, Stock: stock, Items: items, Tasks: a.tasks(), Waiters: a.waiters,
-		Returns:  order.NewReturns(a.store, a.rdb, s.Partitions, report),
+		Returns: order.NewReturns(a.store, a.rdb, s.Partitions, report), Bell: order.NewBell(a.rdb, report),
 		Volatile: s.Redis == embeddedRedis, OnError: report,
 	})
 	return a.addHTTP(ctx, items)
@@ -387,8 +387,9 @@ func (a *app) addHTTP(ctx context.Context, items *catalog.Catalog) error {
 	if err != nil {
 		return err
 	}
+	feed := order.NewFeed(order.FeedConfig{Store: a.store, Redis: a.rdb, Orders: a.service, OnError: a.reporter("order events")})
 	c := handler.Config{
-		Orders: a.service, Items: items, Sales: a.service, Verifier: verifier, Ready: a.checks(),
+		Orders: a.service, Items: items, Sales: a.service, Feed: feed, Verifier: verifier, Ready: a.checks(),
 		RateBuyer: s.RateBuyer, RateAddress: s.RateAddress, TrustedProxies: s.TrustedProxies,
 		Tasks: order.NewBacklog(a.store, a.service.Returns, a.namedQueues()...), CursorKey: a.cursorKey(), Log: a.log, Registerer: a.registry,
 	}
@@ -406,6 +407,8 @@ func (a *app) addHTTP(ctx context.Context, items *catalog.Catalog) error {
 		return failedSetting("addr", s.Addr, err.Error(), "choose a free address")
 	}
 	a.life.add(a.drain.part("api", handler.StrictListener(l), a.server(h)))
+	// It is stopped before the API drains, which would wait for the streams.
+	a.life.add(part{name: "order events", run: feed.Run, stop: feed.Close})
 	fmt.Fprintf(a.out, "api       http://%s/v1/items\n", l.Addr())
 	return nil
 }

@@ -41,6 +41,8 @@ const MaxToken = 8 << 10
 type Identity struct {
 	Subject string // matches ValidSubject
 	Role    Role
+	// Expires is when the token ends; what outlives one request has to end by then.
+	Expires time.Time
 }
 
 // Why a token is refused.

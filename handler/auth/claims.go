@@ -8,20 +8,14 @@ import (
 	"flashsale/handler/strictjson"
 )
 
-// claims is what a token says about its bearer.
-type claims struct {
-	Identity
-	expires time.Time
-}
-
 // latest is the last second (in the year 2242) that an expiry is computed with,
 // so that it fits into nanoseconds since 1970.
 const latest = math.MaxInt32 * 4
 
 // readClaims reads the claims of a token whose signature is good.
-func readClaims(document []byte, now time.Time) (claims, error) {
+func readClaims(document []byte, now time.Time) (Identity, error) {
 	var (
-		c                   claims
+		c                   Identity
 		expires, notBefore  float64
 		hasExpiry, wrong    bool
 		audience, ours      bool
@@ -52,15 +46,15 @@ func readClaims(document []byte, now time.Time) (claims, error) {
 	case r.Err() != nil:
 		// Claims that are not one clean JSON object were signed by somebody
 		// who can be trusted and misunderstood alike.
-		return claims{}, ErrClaims
+		return Identity{}, ErrClaims
 	case wrong, !hasExpiry, !hasSubject, !hasRole:
-		return claims{}, ErrClaims
+		return Identity{}, ErrClaims
 	case float64(now.UnixNano())/1e9 >= expires:
-		return claims{}, ErrExpired
+		return Identity{}, ErrExpired
 	case hasNotBefore && float64(now.UnixNano())/1e9 < notBefore:
-		return claims{}, ErrNotYetValid
+		return Identity{}, ErrNotYetValid
 	case !audience, !ours:
-		return claims{}, ErrAudience
+		return Identity{}, ErrAudience
 	}
 	switch string(role) {
 	case string(RoleBuyer):
@@ -70,13 +64,13 @@ func readClaims(document []byte, now time.Time) (claims, error) {
 	case string(RoleService):
 		c.Role = RoleService
 	default:
-		return claims{}, ErrClaims
+		return Identity{}, ErrClaims
 	}
 	c.Subject = string(subject)
 	if !ValidSubject(c.Subject) {
-		return claims{}, ErrClaims
+		return Identity{}, ErrClaims
 	}
-	c.expires = time.UnixMilli(int64(min(expires, latest) * 1000))
+	c.Expires = time.UnixMilli(int64(min(expires, latest) * 1000))
 	return c, nil
 }
 

@@ -91,51 +91,51 @@ func (v *Verifier) Verify(token string) (Identity, error) {
 	}
 	if v.verified != nil {
 		until := now.Add(v.cacheFor)
-		if c.expires.Before(until) {
-			until = c.expires
+		if c.Expires.Before(until) {
+			until = c.Expires
 		}
-		v.verified.put(slot, token, c.Identity, until)
+		v.verified.put(slot, token, c, until)
 	}
-	return c.Identity, nil
+	return c, nil
 }
 
 // scratch holds the decoded segments of one token.
 var scratch = sync.Pool{New: func() any { b := make([]byte, 0, 1024); return &b }}
 
 // check verifies a token from its first byte to its last claim.
-func (v *Verifier) check(token string, now time.Time) (claims, error) {
+func (v *Verifier) check(token string, now time.Time) (Identity, error) {
 	if len(token) > MaxToken {
-		return claims{}, ErrMalformed
+		return Identity{}, ErrMalformed
 	}
 	rawHeader, rest, ok := strings.Cut(token, ".")
 	if !ok {
-		return claims{}, ErrMalformed
+		return Identity{}, ErrMalformed
 	}
 	rawClaims, rawSignature, ok := strings.Cut(rest, ".")
 	if !ok || strings.IndexByte(rawSignature, '.') >= 0 {
-		return claims{}, ErrMalformed
+		return Identity{}, ErrMalformed
 	}
 	h, err := v.headers.read(rawHeader)
 	if err != nil {
-		return claims{}, err
+		return Identity{}, err
 	}
 	if rawSignature == "" || rawClaims == "" {
-		return claims{}, ErrMalformed
+		return Identity{}, ErrMalformed
 	}
 
 	pooled := scratch.Get().(*[]byte)
 	defer scratch.Put(pooled)
 	buf, signature, err := decodeSegment((*pooled)[:0], rawSignature)
 	if err != nil {
-		return claims{}, err
+		return Identity{}, err
 	}
 	if err := v.key.verify(h, token[:len(rawHeader)+1+len(rawClaims)], signature); err != nil {
-		return claims{}, err
+		return Identity{}, err
 	}
 	buf, document, err := decodeSegment(buf[:0], rawClaims)
 	*pooled = buf
 	if err != nil {
-		return claims{}, err
+		return Identity{}, err
 	}
 	return readClaims(document, now)
 }

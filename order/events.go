@@ -1,0 +1,71 @@
+package order
+
+import "time"
+
+// An order's events need no table: its row says when it reached each of its
+// states, and each state has one place in every life. So an event's number is the
+// place of its state, and any process can tell what came after it.
+
+// Event is one change of an order: the order as it stood then.
+type Event struct {
+	// Number is the place of the state in the order's life, from 1.
+	Number int
+	Order  Order
+}
+
+// The places of the states in a life.
+const (
+	placeQueued  = 1
+	placeDecided = 2 // confirmed or rejected
+	placeClosed  = 3 // paid, cancelled or expired
+)
+
+// Place is the place of the order's state in its life, from 1. It only grows.
+func (o *Order) Place() int {
+	switch o.Status {
+	case StatusQueued:
+		return placeQueued
+	case StatusConfirmed, StatusRejected:
+		return placeDecided
+	default:
+		return placeClosed
+	}
+}
+
+// Settled reports whether no further event is to be expected: the order is in a
+// final state, or confirmed where no payment is asked. One of the latter can still
+// be cancelled, which nobody needs to wait for.
+func (o *Order) Settled() bool {
+	switch o.Status {
+	case StatusQueued:
+		return false
+	case StatusConfirmed:
+		return o.ExpiresAt.IsZero()
+	default:
+		return true
+	}
+}
+
+// EventsAfter are the order's events behind that number, up to its present state.
+func (o *Order) EventsAfter(number int) []Event {
+	var events []Event
+	for place := max(number+1, placeQueued); place <= o.Place(); place++ {
+		events = append(events, Event{place, o.at(place)})
+	}
+	return events
+}
+
+// at is the order as it stood at an earlier place of its life.
+func (o *Order) at(place int) Order {
+	then := *o
+	if place >= o.Place() {
+		return then
+	}
+	then.Status, then.Reason = StatusConfirmed, ""
+	then.PaidAt, then.ClosedAt, then.PaymentReference = time.Time{}, time.Time{}, ""
+	if place == placeQueued {
+		then.Status = StatusQueued
+		then.ConfirmedAt, then.ExpiresAt = time.Time{}, time.Time{}
+	}
+	return then
+}
