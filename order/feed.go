@@ -52,6 +52,9 @@ type Feed struct {
 	wanted chan struct{}
 	// rung holds a token when orders were told of.
 	rung chan struct{}
+	// absentAfter is how long an order may have no row before it is looked for in
+	// the queue, and how long after that once more.
+	absentAfter time.Duration
 
 	mu       sync.Mutex
 	followed map[string]*trail
@@ -97,7 +100,7 @@ func NewFeed(cfg FeedConfig) *Feed {
 		cfg.OnError = func(error) {}
 	}
 	return &Feed{
-		cfg: cfg, wanted: make(chan struct{}, 1), rung: make(chan struct{}, 1),
+		cfg: cfg, wanted: make(chan struct{}, 1), rung: make(chan struct{}, 1), absentAfter: absentAfter,
 		followed: make(map[string]*trail), told: make(map[string]struct{}), owned: make(map[string]int),
 	}
 }

@@ -14,9 +14,8 @@ import (
 const (
 	// lookPage bounds the orders of one query.
 	lookPage = 500
-	// absentAfter is how long an order may have no row before it is looked for in
-	// the queue, and how long after that once more. An order that is in neither is
-	// lost with Redis, or in the hands of a worker whose database is busy.
+	// absentAfter is Feed's field of that name. An order that has no row and is not
+	// in the queue either is lost with Redis, or still in the hands of a worker.
 	absentAfter = 5 * time.Second
 	// absentLooks is how often it has to be nowhere until its streams end.
 	absentLooks = 2
@@ -123,7 +122,7 @@ func (f *Feed) rowless(now time.Time) []string {
 		case e.known != StatusQueued:
 		case e.missing.IsZero():
 			e.missing = now
-		case now.Sub(e.missing) >= absentAfter && len(ids) < seekMost:
+		case now.Sub(e.missing) >= f.absentAfter && len(ids) < seekMost:
 			e.missing = now
 			ids = append(ids, id)
 		}

@@ -1,0 +1,191 @@
+//go:build unix
+
+package main_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"flashsale/handler/auth"
+	"flashsale/internal/process"
+)
+
+// follower is a client that follows one order, as a browser's EventSource does:
+// it comes again with the id of the last event, wherever it is sent to.
+type follower struct {
+	t     *testing.T
+	c     *client // for its tokens
+	order string
+	sub   string
+	last  string // id of the last event
+	body  io.ReadCloser
+	in    *bufio.Reader
+}
+
+func (c *client) follow(orderID, sub string) *follower {
+	return &follower{t: c.t, c: c, order: orderID, sub: sub}
+}
+
+// connect opens the stream on a process and returns the answer's status.
+func (f *follower) connect(p *process.P) int {
+	f.t.Helper()
+	// A busy machine is slow, and a test that waits in vain has to end.
+	ctx, cancel := context.WithTimeout(f.t.Context(), 2*time.Minute)
+	f.t.Cleanup(cancel)
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, p.URL()+"/v1/orders/"+f.order+"/events", http.NoBody)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	r.Header.Set("Authorization", "Bearer "+f.c.token(f.sub, auth.RoleBuyer))
+	r.Header.Set("Accept", "text/event-stream")
+	if f.last != "" {
+		r.Header.Set("Last-Event-ID", f.last)
+	}
+	// No connection is kept, so that none hangs on a process that is gone.
+	resp, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(r) //nolint:bodyclose // the clean-up below closes it
+	if err != nil {
+		f.t.Fatalf("follow order: %v", err)
+	}
+	f.body, f.in = resp.Body, bufio.NewReader(resp.Body)
+	f.t.Cleanup(func() { f.body.Close() })
+	return resp.StatusCode
+}
+
+// event reads the next event, and returns its id and the order's state; at the
+// stream's end both are empty.
+func (f *follower) event() (id, status string) {
+	f.t.Helper()
+	for {
+		line, err := f.in.ReadString('\n')
+		if err != nil {
+			return "", "" // however a killed process's connection ends
+		}
+		name, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), ": ")
+		switch name {
+		case "id":
+			f.last, id = value, value
+		case "data":
+			var o struct{ ID, Status string }
+			if err := json.Unmarshal([]byte(value), &o); err != nil || o.ID != f.order {
+				f.t.Fatalf("event %q: %v", value, err)
+			}
+			status = o.Status
+		case "":
+			if id != "" {
+				return id, status
+			}
+		}
+	}
+}
+
+func (f *follower) want(id, status string) {
+	f.t.Helper()
+	if gotID, got := f.event(); gotID != id || got != status {
+		f.t.Fatalf("event %q %q, want %q %q", gotID, got, id, status)
+	}
+}
+
+// TestEvents_Processes follows orders on one process that are changed through
+// another, and goes on elsewhere when that process is killed: no event is lost
+// or told twice.
+func TestEvents_Processes(t *testing.T) {
+	needProcesses(t)
+	s := newRedisShop(t)
+	one, two := s.api(), s.api()
+	c := dial(t, two)
+	item := s.newHeldItem(c, 10, 3600)
+	p := c.settle(item, c.buy(item, "alice", "k", "Prefer", "respond-async"))
+	if p.Status != 202 {
+		t.Fatalf("buy without a worker: %s", p.verdict())
+	}
+	f, other := c.follow(p.Order.ID, "alice"), c.follow(p.Order.ID, "alice")
+	for _, on := range []struct {
+		f *follower
+		p *process.P
+	}{{f, one}, {other, two}} {
+		if status := on.f.connect(on.p); status != 200 {
+			t.Fatalf("status %d", status)
+		}
+		on.f.want("1", "queued")
+	}
+	s.worker()
+	f.want("2", "confirmed")
+	other.want("2", "confirmed")
+	one.Kill()
+	if id, status := f.event(); id != "" {
+		t.Fatalf("after the kill came %s %s", id, status)
+	}
+	if a := c.send(p.Order.ID, "payment", "psp", auth.RoleService, rightPayment); a.Status != 200 {
+		t.Fatalf("pay: %s", a.verdict())
+	}
+	other.want("3", "paid")
+	if id, status := other.event(); id != "" {
+		t.Fatalf("after the final state came %s %s", id, status)
+	}
+	if status := f.connect(two); status != 200 {
+		t.Fatalf("resume: status %d", status)
+	}
+	f.want("3", "paid")
+	if id, status := f.event(); id != "" {
+		t.Fatalf("after the final state came %s %s", id, status)
+	}
+	if status := f.connect(two); status != http.StatusNoContent {
+		t.Errorf("once more: status %d, want 204", status)
+	}
+	if status := c.follow(p.Order.ID, "bob").connect(two); status != http.StatusNotFound {
+		t.Errorf("a stranger: status %d, want 404", status)
+	}
+}
+
+// TestEvents_Drain: a process that is to end does not wait for those who follow
+// orders, although it would give requests all the time in the world.
+func TestEvents_Drain(t *testing.T) {
+	needProcesses(t)
+	engines := map[string]func(s *shop) *process.P{
+		"serve": func(s *shop) *process.P { return s.serve("--drain", "10m") },
+		"api": func(s *shop) *process.P {
+			s.worker()
+			return s.api("--drain", "10m")
+		},
+	}
+	for name, start := range engines {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newShop(t)
+			if name == "api" {
+				s = newRedisShop(t)
+			}
+			api := start(s)
+			c := dial(t, api)
+			item := s.newHeldItem(c, 10, 3600)
+			p := c.settle(item, c.buy(item, "alice", "k", untilCommitted...))
+			if p.Status != 201 {
+				t.Fatalf("buy: %s", p.verdict())
+			}
+			f := c.follow(p.Order.ID, "alice")
+			if status := f.connect(api); status != 200 {
+				t.Fatalf("status %d", status)
+			}
+			f.want("2", "confirmed")
+			term(t, api)
+			if _, err := io.ReadAll(f.in); err != nil && !errors.Is(err, io.EOF) {
+				t.Errorf("the stream was cut, and not ended: %v", err)
+			}
+			next := process.Start(t, api.Spec())
+			if status := f.connect(next); status != 200 {
+				t.Fatalf("resume: status %d", status)
+			}
+			if a := dial(t, next).send(p.Order.ID, "payment", "psp", auth.RoleService, rightPayment); a.Status != 200 {
+				t.Fatalf("pay: %s", a.verdict())
+			}
+			f.want("3", "paid")
+		})
+	}
+}

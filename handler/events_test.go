@@ -1,0 +1,483 @@
+package handler
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
+
+	"flashsale/handler/auth"
+	"flashsale/order"
+)
+
+const eventsPath = "/v1/orders/" + someOrderID + "/events"
+
+// fakeFeed hands on what the test sends.
+type fakeFeed struct {
+	changes chan order.Order // closed: the feed is closed
+	err     error            // of Follow
+	open    atomic.Int64
+	mu      sync.Mutex
+	buyers  []string
+}
+
+func newFakeFeed() *fakeFeed { return &fakeFeed{changes: make(chan order.Order, 8)} }
+
+func (f *fakeFeed) Follow(id, buyer string) (func(context.Context) (order.Order, error), func(), error) {
+	f.mu.Lock()
+	f.buyers = append(f.buyers, buyer)
+	f.mu.Unlock()
+	if f.err != nil {
+		return nil, nil, f.err
+	}
+	f.open.Add(1)
+	next := func(ctx context.Context) (order.Order, error) {
+		select {
+		case o, ok := <-f.changes:
+			if !ok {
+				return order.Order{}, order.ErrFeedClosed
+			}
+			return o, nil
+		case <-ctx.Done():
+			return order.Order{}, context.Cause(ctx)
+		}
+	}
+	return next, func() { f.open.Add(-1) }, nil
+}
+
+// The states of an order that asks for payment.
+func orderIn(status order.Status) order.Order {
+	o := order.Order{
+		ID: someOrderID, ItemID: "thing", UserID: "alice", Quantity: 1, UnitPriceMinor: 990, Currency: "EUR",
+		Status: status, CreatedAt: someTime,
+	}
+	if status == order.StatusQueued {
+		return o
+	}
+	o.ConfirmedAt, o.ExpiresAt = someTime.Add(time.Second), someTime.Add(time.Minute)
+	switch status {
+	case order.StatusPaid:
+		o.PaidAt, o.PaymentReference = someTime.Add(2*time.Second), "psp-1"
+	case order.StatusCancelled:
+		o.ClosedAt, o.Reason = someTime.Add(2*time.Second), "buyer"
+	default:
+	}
+	return o
+}
+
+// eventText is an event as it is written.
+func eventText(number, status string, o order.Order) string {
+	return "id: " + number + "\nevent: order\ndata: " + string(appendOrder(nil, &o)) + "\n\n"
+}
+
+// streaming makes a shop that streams an order which stands as given.
+func streaming(tb testing.TB, o order.Order, change ...func(*Config)) (*shop, *fakeFeed) {
+	tb.Helper()
+	feed := newFakeFeed()
+	s := open(tb, append([]func(*Config){func(c *Config) { c.Feed = feed }}, change...)...)
+	s.orders.get = func(string) (order.Order, error) { return o, nil }
+	return s, feed
+}
+
+// events asks for the stream as alice.
+func (s *shop) events(tb testing.TB, headers ...string) *httptest.ResponseRecorder {
+	tb.Helper()
+	r := httptest.NewRequest(http.MethodGet, eventsPath, http.NoBody)
+	r.Header.Set("Authorization", bearer(tb, "alice", auth.RoleBuyer))
+	for i := 0; i+1 < len(headers); i += 2 {
+		r.Header.Add(headers[i], headers[i+1])
+	}
+	return s.do(r)
+}
+
+var retryLine = regexp.MustCompile(`\Aretry: (\d+)\n\n`)
+
+// wantStream checks an answer that is a stream, and returns it without its first line.
+func wantStream(tb testing.TB, w *httptest.ResponseRecorder) string {
+	tb.Helper()
+	for name, want := range map[string]string{
+		"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no",
+	} {
+		if got := w.Header().Get(name); got != want {
+			tb.Errorf("%s = %q, want %q", name, got, want)
+		}
+	}
+	body := w.Body.String()
+	first := retryLine.FindStringSubmatch(body)
+	if w.Code != 200 || first == nil || len(first[1]) != 4 || first[1] < "1000" || first[1] >= "3000" {
+		tb.Fatalf("%d %q, want a stream that begins with retry: 1000 to 2999", w.Code, body)
+	}
+	return body[len(first[0]):]
+}
+
+func TestOrderEvents(t *testing.T) {
+	t.Parallel()
+	queued, confirmed, paid := orderIn(order.StatusQueued), orderIn(order.StatusConfirmed), orderIn(order.StatusPaid)
+	one, two, three := eventText("1", "queued", queued), eventText("2", "confirmed", confirmed), eventText("3", "paid", paid)
+	for _, tt := range []struct {
+		name    string
+		now     order.Order
+		last    string // Last-Event-ID
+		changes []order.Order
+		want    string // empty: 204
+	}{
+		{"each change", queued, "", []order.Order{confirmed, paid}, one + two + three},
+		{"a change twice", queued, "", []order.Order{queued, confirmed, confirmed, paid}, one + two + three},
+		{"two changes at once", queued, "", []order.Order{paid}, one + two + three},
+		{"new to a confirmed order", confirmed, "", []order.Order{paid}, two + three},
+		{"new to a paid order", paid, "", nil, three},
+		{"resumed after the first", queued, "1", []order.Order{confirmed, paid}, two + three},
+		{"resumed, two behind", paid, "1", nil, two + three},
+		{"resumed, nothing missed", confirmed, "2", []order.Order{paid}, three},
+		{"resumed from the start", paid, "0", nil, one + two + three},
+		{"resumed from what is not there yet", confirmed, "7", []order.Order{paid}, three},
+		{"resumed at the end", paid, "3", nil, ""},
+		{"resumed beyond the end", paid, "4", nil, ""},
+		{"cancelled", queued, "", []order.Order{confirmed, orderIn(order.StatusCancelled)},
+			one + two + eventText("3", "cancelled", orderIn(order.StatusCancelled))},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			registry := prometheus.NewRegistry()
+			s, feed := streaming(t, tt.now, func(c *Config) { c.Registerer = registry })
+			for _, o := range tt.changes {
+				feed.changes <- o
+			}
+			var headers []string
+			if tt.last != "" {
+				headers = []string{"Last-Event-ID", tt.last}
+			}
+			w := s.events(t, headers...)
+			if tt.want == "" {
+				if w.Code != 204 || w.Body.Len() > 0 {
+					t.Fatalf("%d %s, want 204", w.Code, w.Body)
+				}
+			} else if got := wantStream(t, w); got != tt.want {
+				t.Errorf("got\n%s\nwant\n%s", got, tt.want)
+			}
+			if n := feed.open.Load(); n != 0 {
+				t.Errorf("%d streams left", n)
+			}
+			want := strings.Count(tt.want, "id: ")
+			if got := sum(t, registry, "flashsale_event_streams"); got != 0 {
+				t.Errorf("%v streams counted at the end", got)
+			}
+			if got := sum(t, registry, "flashsale_events_sent_total"); got != float64(want) {
+				t.Errorf("%v events counted, want %d", got, want)
+			}
+		})
+	}
+}
+
+// sum reads a counter or gauge without labels.
+func sum(tb testing.TB, g prometheus.Gatherer, name string) float64 {
+	tb.Helper()
+	all, err := g.Gather()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	for _, f := range all {
+		if f.GetName() == name {
+			return f.GetMetric()[0].GetCounter().GetValue() + f.GetMetric()[0].GetGauge().GetValue()
+		}
+	}
+	tb.Fatalf("no metric %s", name)
+	return 0
+}
+
+// TestOrderEvents_NoPayment: a confirmed order of an item that asks for no payment
+// has nothing more to tell.
+func TestOrderEvents_NoPayment(t *testing.T) {
+	t.Parallel()
+	o := orderIn(order.StatusConfirmed)
+	o.ExpiresAt = time.Time{}
+	s, _ := streaming(t, o)
+	if got := wantStream(t, s.events(t)); got != eventText("2", "confirmed", o) {
+		t.Errorf("got\n%s", got)
+	}
+	if w := s.events(t, "Last-Event-ID", "2"); w.Code != 204 {
+		t.Errorf("resumed: %d", w.Code)
+	}
+}
+
+func TestOrderEvents_Who(t *testing.T) {
+	t.Parallel()
+	s, feed := streaming(t, orderIn(order.StatusPaid))
+	for _, who := range []struct {
+		sub   string
+		role  auth.Role
+		buyer string // whose stream it counts as
+	}{{"alice", auth.RoleBuyer, "alice"}, {"root", auth.RoleAdmin, ""}, {"shop", auth.RoleService, ""}} {
+		wantStream(t, s.get(t, eventsPath, who.sub, who.role))
+		if got := feed.buyers[len(feed.buyers)-1]; got != who.buyer {
+			t.Errorf("%s: a stream of %q, want %q", who.role, got, who.buyer)
+		}
+	}
+	wantProblem(t, s.get(t, eventsPath, "bob", auth.RoleBuyer).Result(), 404, "order_not_found")
+	wantProblem(t, s.get(t, eventsPath, "", "").Result(), 401, "auth_missing")
+	s.orders.get = nil
+	wantProblem(t, s.events(t).Result(), 404, "order_not_found")
+	if n := feed.open.Load(); n != 0 {
+		t.Errorf("%d streams left", n)
+	}
+	without := open(t)
+	wantProblem(t, without.events(t).Result(), 404, "route_not_found")
+}
+
+func TestOrderEvents_BadRequests(t *testing.T) {
+	t.Parallel()
+	s, feed := streaming(t, orderIn(order.StatusPaid))
+	for _, tt := range []struct {
+		headers []string
+		status  int
+		code    string
+		param   string
+	}{
+		{[]string{"Last-Event-ID", "x"}, 400, "last_event_id_invalid", "Last-Event-ID"},
+		{[]string{"Last-Event-ID", "-1"}, 400, "last_event_id_invalid", "Last-Event-ID"},
+		{[]string{"Last-Event-ID", "1.5"}, 400, "last_event_id_invalid", "Last-Event-ID"},
+		{[]string{"Last-Event-ID", " "}, 400, "last_event_id_invalid", "Last-Event-ID"},
+		{[]string{"Last-Event-ID", "99999999999999999999"}, 400, "last_event_id_invalid", "Last-Event-ID"},
+		{[]string{"Last-Event-ID", "1", "Last-Event-ID", "2"}, 400, "header_duplicate", "Last-Event-Id"},
+		{[]string{"Accept", "application/json"}, 406, "not_acceptable", "Accept"},
+		{[]string{"Accept", "text/event-stream;q=0"}, 406, "not_acceptable", "Accept"},
+		{[]string{"Accept", "text/event-stream;q=0, */*"}, 406, "not_acceptable", "Accept"},
+	} {
+		body := wantProblem(t, s.events(t, tt.headers...).Result(), tt.status, tt.code)
+		if body["param"] != tt.param {
+			t.Errorf("%q: param = %v", tt.headers, body["param"])
+		}
+	}
+	for _, good := range []string{"text/event-stream", "*/*", "text/*", "application/json, text/event-stream;q=0.5", ""} {
+		wantStream(t, s.events(t, "Accept", good))
+	}
+	wantStream(t, s.events(t, "Last-Event-ID", "")) // nothing seen yet
+	wantProblem(t, s.get(t, "/v1/orders/X/events", "alice", auth.RoleBuyer).Result(), 400, "id_invalid")
+	wantProblem(t, s.post(t, eventsPath, "alice", auth.RoleBuyer, "{}").Result(), 405, "method_not_allowed")
+	for err, want := range map[error]struct {
+		status int
+		code   string
+	}{
+		order.ErrTooManyStreams:    {503, "overloaded"},
+		order.ErrTooManyOwnStreams: {429, "rate_limited"},
+		order.ErrFeedClosed:        {503, "unavailable"},
+	} {
+		feed.err = err
+		wantProblem(t, s.events(t).Result(), want.status, want.code)
+	}
+}
+
+// TestOrderEvents_HEAD answers as GET would begin, and does not stream.
+func TestOrderEvents_HEAD(t *testing.T) {
+	t.Parallel()
+	s, feed := streaming(t, orderIn(order.StatusQueued))
+	r := httptest.NewRequest(http.MethodHead, eventsPath, http.NoBody)
+	r.Header.Set("Authorization", bearer(t, "alice", auth.RoleBuyer))
+	if w := s.do(r); w.Code != 200 || w.Header().Get("Content-Type") != "text/event-stream" || w.Body.Len() > 0 {
+		t.Errorf("%d %v %q", w.Code, w.Header(), w.Body)
+	}
+	if n := feed.open.Load(); n != 0 {
+		t.Errorf("%d streams left", n)
+	}
+}
+
+// TestOrderEvents_Ends: a stream ends when its process drains, when its time is
+// up, and when its token is no good any more.
+func TestOrderEvents_Ends(t *testing.T) {
+	t.Parallel()
+	one := eventText("1", "queued", orderIn(order.StatusQueued))
+	t.Run("the feed closes", func(t *testing.T) {
+		t.Parallel()
+		s, feed := streaming(t, orderIn(order.StatusQueued))
+		close(feed.changes)
+		if got := wantStream(t, s.events(t)); got != one {
+			t.Errorf("got\n%s", got)
+		}
+	})
+	t.Run("its life", func(t *testing.T) {
+		t.Parallel()
+		s, _ := streaming(t, orderIn(order.StatusQueued), func(c *Config) { c.StreamLife = 30 * time.Millisecond })
+		if got := wantStream(t, s.events(t)); got != one {
+			t.Errorf("got\n%s", got)
+		}
+	})
+	t.Run("its token's life", func(t *testing.T) {
+		t.Parallel()
+		// The shop's clock stands still, at a moment when the token is almost over.
+		s, _ := streaming(t, orderIn(order.StatusQueued))
+		token, err := auth.SignToken(testSecret, "alice", auth.RoleBuyer, time.Second, someTime)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := httptest.NewRequest(http.MethodGet, eventsPath, http.NoBody)
+		r.Header.Set("Authorization", "Bearer "+token)
+		w := s.do(r)
+		if got := wantStream(t, w); got != one {
+			t.Errorf("got\n%s", got)
+		}
+	})
+}
+
+// serveShort serves with the limits of a server whose answers are short.
+func serveShort(t *testing.T, h http.Handler, limit time.Duration, wrap ...func(net.Listener) net.Listener) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	accept := StrictListener(l)
+	for _, f := range wrap {
+		accept = f(accept)
+	}
+	srv := NewServer(h)
+	srv.WriteTimeout = limit
+	ended := make(chan error, 1)
+	go func() { ended <- srv.Serve(accept) }()
+	t.Cleanup(func() {
+		if err := srv.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
+			t.Error(err)
+		}
+	})
+	return l.Addr().String()
+}
+
+func (w *wire) ask(t *testing.T) {
+	t.Helper()
+	w.send(t, "GET "+eventsPath+" HTTP/1.1\r\nHost: x\r\nAuthorization: "+bearer(t, "alice", auth.RoleBuyer)+"\r\n\r\n")
+}
+
+// lines reads the lines of a stream until one begins so, and counts its
+// signs of life.
+func (w *wire) until(t *testing.T, prefix string) (beats int) {
+	t.Helper()
+	for {
+		line, err := w.in.ReadString('\n')
+		if err != nil {
+			t.Fatalf("waiting for %q: %v", prefix, err)
+		}
+		if strings.HasPrefix(line, prefix) {
+			return beats
+		}
+		if strings.HasPrefix(line, ": ") {
+			beats++
+		}
+	}
+}
+
+// TestOrderEvents_Heartbeat: a stream on which nothing happens gives signs of
+// life, and outlives the server's limit for an answer.
+func TestOrderEvents_Heartbeat(t *testing.T) {
+	t.Parallel()
+	const limit = time.Second
+	s, feed := streaming(t, orderIn(order.StatusQueued), func(c *Config) { c.Heartbeat = 20 * time.Millisecond })
+	w := dial(t, serveShort(t, s, limit))
+	start := time.Now()
+	w.ask(t)
+	w.until(t, "data: ")
+	for time.Since(start) < 2*limit {
+		w.until(t, ": ")
+	}
+	feed.changes <- orderIn(order.StatusPaid)
+	w.until(t, `data: {"id":"`+someOrderID+`","item_id":"thing","user_id":"alice","quantity":1,"unit_price_minor":990,"currency":"EUR","status":"paid"`)
+	w.until(t, "0\r\n") // the last chunk: the server has ended it
+}
+
+// eventually waits for a condition that no signal announces.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	end := time.After(2 * time.Minute)
+	for !ok() {
+		select {
+		case <-tick.C:
+		case <-end:
+			t.Fatalf("waited in vain for: %s", what)
+		}
+	}
+}
+
+// TestOrderEvents_ClientGone: a client that leaves takes its stream with it, long
+// before the next sign of life.
+func TestOrderEvents_ClientGone(t *testing.T) {
+	t.Parallel()
+	s, feed := streaming(t, orderIn(order.StatusQueued), func(c *Config) { c.Heartbeat = time.Hour })
+	w := dial(t, serve(t, s))
+	w.ask(t)
+	w.until(t, "data: ")
+	if n := feed.open.Load(); n != 1 {
+		t.Fatalf("%d streams, want 1", n)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the stream to end", func() bool { return feed.open.Load() == 0 })
+}
+
+// TestOrderEvents_Slow: a client that takes nothing is left, and blocks nobody.
+func TestOrderEvents_Slow(t *testing.T) {
+	t.Parallel()
+	s, feed := streaming(t, orderIn(order.StatusQueued), func(c *Config) { c.StreamStall = 100 * time.Millisecond })
+	w := dial(t, serve(t, s))
+	w.ask(t)
+	w.until(t, "data: ")
+	big := orderIn(order.StatusConfirmed)
+	big.Reason = strings.Repeat("x", 32<<20) // more than the kernel holds back
+	feed.changes <- big
+	eventually(t, "the stream to end", func() bool { return feed.open.Load() == 0 })
+	if _, err := io.Copy(io.Discard, w.in); err != nil && !errors.Is(err, net.ErrClosed) && !isReset(err) {
+		t.Errorf("the connection: %v", err)
+	}
+}
+
+func isReset(err error) bool { return strings.Contains(err.Error(), "reset") }
+
+// TestOrderEvents_Crowd opens two thousand streams, ends half of them from each
+// side, and finds nothing left of them.
+func TestOrderEvents_Crowd(t *testing.T) { //nolint:paralleltest // it counts goroutines
+	const n = 2000
+	before := goleak.IgnoreCurrent()
+	t.Run("streams", func(t *testing.T) {
+		s, feed := streaming(t, orderIn(order.StatusQueued), func(c *Config) { c.Heartbeat = time.Hour })
+		addr := serve(t, s)
+		conns := make([]net.Conn, n)
+		for i := range conns {
+			c, err := net.Dial("tcp", addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { c.Close() }) //nolint:errcheck // half of them are closed already
+			conns[i] = c
+			w := &wire{TCPConn: c.(*net.TCPConn), in: bufio.NewReader(c)}
+			w.ask(t)
+			w.until(t, "data: ")
+		}
+		if got := feed.open.Load(); got != n {
+			t.Fatalf("%d streams, want %d", got, n)
+		}
+		for _, c := range conns[:n/2] {
+			if err := c.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		eventually(t, "the streams of those who left to end", func() bool { return feed.open.Load() == n/2 })
+		close(feed.changes)
+		eventually(t, "the rest to end", func() bool { return feed.open.Load() == 0 })
+	})
+	goleak.VerifyNone(t, before)
+}

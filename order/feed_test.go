@@ -1,0 +1,453 @@
+package order
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/redistest"
+	"flashsale/queue"
+)
+
+// never is a pause that a test does not live to see the end of.
+const never = time.Hour
+
+// newFeed runs a feed until the test ends.
+func newFeed(t *testing.T, cfg FeedConfig, change ...func(*Feed)) *Feed {
+	t.Helper()
+	if cfg.OnError == nil {
+		cfg.OnError = func(err error) { t.Logf("heard %v", err) }
+	}
+	f := NewFeed(cfg)
+	for _, fn := range change {
+		fn(f)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- f.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		select {
+		case err := <-ended:
+			if err != nil {
+				t.Errorf("feed: %v", err)
+			}
+		case <-time.After(limit):
+			t.Error("the feed did not end")
+		}
+	})
+	return f
+}
+
+// reader follows one order as the edge does.
+type reader struct {
+	t    *testing.T
+	next func(context.Context) (Order, error)
+	seen int
+	stop func()
+}
+
+func (f *Feed) mustFollow(t *testing.T, id, buyer string) *reader {
+	t.Helper()
+	next, stop, err := f.Follow(id, buyer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(stop)
+	return &reader{t: t, next: next, stop: stop}
+}
+
+// upTo reads until the order stands so, and returns the states that were new.
+func (r *reader) upTo(want Status) []Status {
+	r.t.Helper()
+	var states []Status
+	for {
+		o, err := r.next(testContext(r.t))
+		if err != nil {
+			r.t.Fatalf("waiting for %s after %v: %v", want, states, err)
+		}
+		for _, e := range o.EventsAfter(r.seen) {
+			states = append(states, e.Order.Status)
+			r.seen = e.Number
+		}
+		if o.Status == want {
+			return states
+		}
+	}
+}
+
+// subscribed waits until the feed hears of changes: an order that has a row is
+// told to a newcomer by that, since this feed does not look by itself.
+func (f *Feed) subscribed(t *testing.T, s *Store) {
+	t.Helper()
+	name := "sub" + randomName(t)
+	mustInsert(t, s, newItem(name, 1, 1))
+	mustCommit(t, s, bought(name+"-order", name, "someone", "k", 1))
+	f.mustFollow(t, name+"-order", "").upTo(StatusConfirmed)
+}
+
+// TestFeed_EveryTransition: each change of an order is told at once, by a feed
+// that never looks by itself.
+func TestFeed_EveryTransition(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, asking("", 9, 3, 4*time.Second)) // long enough to be paid in
+		s.service.Bell = NewBell(rdb, s.heard)
+		f := newFeed(t, FeedConfig{Store: s.store, Redis: rdb, Orders: s.service, Look: never})
+		f.subscribed(t, s.store)
+		refused := bought("refused-"+s.item, s.item, "x", "k", 10)
+		mustEnqueue(t, s.queue, leased(refused))
+		ids := map[Status]string{StatusRejected: refused.ID}
+		readers := map[Status]*reader{}
+		for _, want := range []Status{StatusExpired, StatusPaid, StatusCancelled} {
+			ids[want] = s.mustPlace(s.purchase(string(want), "k", 1, 0)).Order.ID
+		}
+		for want, id := range ids {
+			readers[want] = f.mustFollow(t, id, "")
+		}
+		s.work()
+		for _, want := range []Status{StatusPaid, StatusCancelled} {
+			if got := readers[want].upTo(StatusConfirmed); !slices.Equal(got, []Status{StatusQueued, StatusConfirmed}) {
+				t.Errorf("%s, at first: %v", want, got)
+			}
+		}
+		if _, err := s.service.Pay(testContext(t), ids[StatusPaid], money("psp", 1)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.service.Cancel(testContext(t), ids[StatusCancelled], Canceller{Admin: true}); err != nil {
+			t.Fatal(err)
+		}
+		for want, last := range map[Status][]Status{
+			StatusPaid:      {StatusPaid},
+			StatusCancelled: {StatusCancelled},
+			StatusRejected:  {StatusQueued, StatusRejected},
+		} {
+			if got := readers[want].upTo(want); !slices.Equal(got, last) {
+				t.Errorf("%s: %v, want %v", want, got, last)
+			}
+		}
+		got := readers[StatusExpired].upTo(StatusExpired)
+		if !slices.Equal(got, []Status{StatusQueued, StatusConfirmed, StatusExpired}) {
+			t.Errorf("expired: %v", got)
+		}
+	})
+}
+
+// TestFeed_Buried: the end of an order that no worker could commit is told, too.
+func TestFeed_Buried(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 5, 5))
+		f := newFeed(t, FeedConfig{Store: s.store, Redis: rdb, Orders: s.service, Look: never})
+		f.subscribed(t, s.store)
+		dead := s.mustPlace(s.purchase("u", "k", 2, 0)).Order
+		got, err := s.queue.Dequeue(testContext(t), 1)
+		if err != nil || len(got.Tasks) != 1 {
+			t.Fatal(got, err)
+		}
+		if _, err := s.queue.Reject(testContext(t), queue.Rejection{Task: got.Tasks[0], Dead: true}); err != nil {
+			t.Fatal(err)
+		}
+		r := f.mustFollow(t, dead.ID, "u")
+		setClock(s.store).Add(buriedAfter.Milliseconds() + 1000)
+		mustSweep(t, NewSweeper(s.fulfiller, s.queue), Swept{Buried: 1})
+		if got := r.upTo(StatusRejected); !slices.Equal(got, []Status{StatusQueued, StatusRejected}) {
+			t.Errorf("%v", got)
+		}
+	})
+}
+
+// TestFeed_MessageLost: a feed that hears nothing, because its Redis is out of
+// reach, finds every change by looking.
+func TestFeed_MessageLost(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	proxy := redistest.NewProxy(t, redistest.Embedded(t).Options().Addr)
+	proxy.Refuse(true)
+	rdb := redis.NewClient(redistest.Options(proxy.Addr()))
+	t.Cleanup(func() { rdb.Close() }) //nolint:errcheck // it never had a connection
+	f := newFeed(t, FeedConfig{Store: s, Redis: rdb, Orders: nowhere{}, Look: 20 * time.Millisecond})
+	mustInsert(t, s, asking("item", 9, 3, time.Hour))
+	r := f.mustFollow(t, "o1", "u")
+	mustCommit(t, s, bought("o1", "item", "u", "k", 1))
+	if got := r.upTo(StatusConfirmed); !slices.Equal(got, []Status{StatusQueued, StatusConfirmed}) {
+		t.Errorf("at first: %v", got)
+	}
+	if _, err := s.pay(testContext(t), "o1", money("psp", 1)); err != nil {
+		t.Fatal(err)
+	}
+	if got := r.upTo(StatusPaid); !slices.Equal(got, []Status{StatusPaid}) {
+		t.Errorf("then: %v", got)
+	}
+}
+
+// nowhere is a Finder that finds nothing.
+type nowhere struct{}
+
+func (nowhere) Get(context.Context, string) (Order, error) { return Order{}, ErrNotFound }
+
+// TestFeed_Follow_Late: who begins to follow an order that others follow already
+// is told how it stands.
+func TestFeed_Follow_Late(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	f := newFeed(t, FeedConfig{Store: s, Redis: redistest.Embedded(t), Orders: nowhere{}, Look: 20 * time.Millisecond})
+	mustInsert(t, s, asking("item", 9, 3, time.Hour))
+	mustCommit(t, s, bought("o1", "item", "u", "k", 1))
+	first := f.mustFollow(t, "o1", "u")
+	first.upTo(StatusConfirmed)
+	second := f.mustFollow(t, "o1", "u")
+	if got := second.upTo(StatusConfirmed); !slices.Equal(got, []Status{StatusQueued, StatusConfirmed}) {
+		t.Errorf("the second: %v", got)
+	}
+	first.stop()
+	first.stop() // which changes nothing
+	if n := f.Streams(); n != 1 {
+		t.Errorf("%d streams, want 1", n)
+	}
+}
+
+func TestFeed_Follow_Err(t *testing.T) {
+	t.Parallel()
+	f := NewFeed(FeedConfig{MaxStreams: 3, MaxOwnStreams: 2})
+	one := f.mustFollow(t, "o1", "u")
+	f.mustFollow(t, "o1", "u")
+	if _, _, err := f.Follow("o2", "u"); !errors.Is(err, ErrTooManyOwnStreams) {
+		t.Errorf("a third of one buyer: %v", err)
+	}
+	shops := f.mustFollow(t, "o1", "")
+	if _, _, err := f.Follow("o2", "v"); !errors.Is(err, ErrTooManyStreams) {
+		t.Errorf("a fourth: %v", err)
+	}
+	one.stop()
+	f.mustFollow(t, "o2", "u").stop()
+	shops.stop()
+	if err := f.Close(testContext(t)); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := f.Follow("o2", "v"); !errors.Is(err, ErrFeedClosed) {
+		t.Errorf("after the end: %v", err)
+	}
+}
+
+// TestFeed_Close: streams end with the feed, and read first what came before.
+func TestFeed_Close(t *testing.T) {
+	t.Parallel()
+	f := NewFeed(FeedConfig{})
+	a, b := f.mustFollow(t, "o1", "u"), f.mustFollow(t, "o2", "u")
+	f.deliver(&Order{ID: "o1", Status: StatusPaid})
+	for range 2 {
+		if err := f.Close(testContext(t)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if o, err := a.next(testContext(t)); err != nil || o.Status != StatusPaid {
+		t.Errorf("%+v, %v", o, err)
+	}
+	for _, r := range []*reader{a, b} {
+		if _, err := r.next(testContext(t)); !errors.Is(err, ErrFeedClosed) {
+			t.Errorf("%v, want ErrFeedClosed", err)
+		}
+	}
+}
+
+// TestFeed_Absent: an order that is in the queue is waited for; one that is
+// nowhere ends its streams.
+func TestFeed_Absent(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 5, 5))
+		queued := s.mustPlace(s.purchase("u", "k", 1, 0)).Order
+		asked := &counting{Finder: s.service, calls: map[string]int{}}
+		f := newFeed(t, FeedConfig{Store: s.store, Redis: rdb, Orders: asked, Look: 5 * time.Millisecond},
+			func(f *Feed) { f.absentAfter = 10 * time.Millisecond })
+		lost, waits := f.mustFollow(t, "lost", "u"), f.mustFollow(t, queued.ID, "u")
+		if _, err := lost.next(testContext(t)); !errors.Is(err, ErrNotFound) {
+			t.Fatalf("%v, want ErrNotFound", err)
+		}
+		if n := asked.of("lost"); n < absentLooks {
+			t.Errorf("given up after %d looks", n)
+		}
+		before := asked.of(queued.ID)
+		await(t, "the queued order to be looked for again", func() bool { return asked.of(queued.ID) > before+2*absentLooks })
+		s.work()
+		waits.upTo(StatusConfirmed)
+	})
+}
+
+// counting counts what is asked of a Finder.
+type counting struct {
+	Finder
+	mu    sync.Mutex
+	calls map[string]int
+}
+
+func (c *counting) Get(ctx context.Context, id string) (Order, error) {
+	c.mu.Lock()
+	c.calls[id]++
+	c.mu.Unlock()
+	return c.Finder.Get(ctx, id)
+}
+
+func (c *counting) of(id string) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.calls[id]
+}
+
+// TestFeed_ListensWhileWanted: a process without streams has no subscription.
+func TestFeed_ListensWhileWanted(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Embedded(t)
+	s := newStore(t)
+	f := newFeed(t, FeedConfig{Store: s, Redis: rdb, Orders: nowhere{}, Look: 10 * time.Millisecond})
+	listeners := func() int64 {
+		n, err := rdb.PubSubNumSub(testContext(t), changedChannel).Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n[changedChannel]
+	}
+	if n := listeners(); n != 0 {
+		t.Fatalf("%d listeners before the first stream", n)
+	}
+	for range 3 {
+		r := f.mustFollow(t, "o1", "u")
+		await(t, "a subscription", func() bool { return listeners() == 1 })
+		r.stop()
+		await(t, "its end", func() bool { return listeners() == 0 })
+	}
+}
+
+// TestFeed_Crowd: thousands of streams hear of their orders' ends, and nothing is
+// left of them afterwards.
+func TestFeed_Crowd(t *testing.T) {
+	t.Parallel()
+	const n = 2000
+	rdb := redistest.Embedded(t)
+	s := newStore(t)
+	f := newFeed(t, FeedConfig{Store: s, Redis: rdb, Orders: nowhere{}, MaxOwnStreams: 2})
+	mustInsert(t, s, asking("item", n, 1, time.Hour))
+	tasks := distinct("n", "item", n)
+	var all sync.WaitGroup
+	for i := range tasks {
+		r := f.mustFollow(t, tasks[i].ID, tasks[i].UserID)
+		all.Go(func() {
+			defer r.stop()
+			for o := (Order{}); o.Status != StatusCancelled; {
+				var err error
+				if o, err = r.next(testContext(t)); err != nil {
+					t.Errorf("order %s: %v", tasks[i].ID, err)
+					return
+				}
+			}
+		})
+	}
+	for from := 0; from < n; from += 500 {
+		mustCommit(t, s, tasks[from:from+500]...)
+	}
+	if err := s.write.Exec("UPDATE orders SET status = 'cancelled'").Error; err != nil {
+		t.Fatal(err)
+	}
+	NewBell(rdb, func(err error) { t.Error(err) }).ring(testContext(t), idsOf(tasks)...)
+	all.Wait()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.streams+len(f.followed)+len(f.owned) != 0 {
+		t.Errorf("left behind: %d streams, %d orders, %d buyers", f.streams, len(f.followed), len(f.owned))
+	}
+}
+
+// TestBell: one message for some hundred orders; commits are not told of while
+// nobody listens, except those that end an order.
+func TestBell(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Embedded(t)
+	b := NewBell(rdb, func(err error) { t.Error(err) })
+	tasks := distinct("n", "item", 2*bellIDs+1)
+	out := make([]outcome, len(tasks))
+	for i := range out {
+		out[i].status = StatusConfirmed
+	}
+	out[7].status = StatusRejected
+	send := func() (messages int) {
+		var sent []*redis.IntCmd
+		_, err := rdb.Pipelined(testContext(t), func(p redis.Pipeliner) error {
+			sent = b.add(testContext(t), p, b.due(tasks, out))
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.heard(sent)
+		return len(sent)
+	}
+	if n := send(); n != 3 {
+		t.Errorf("%d messages for %d orders, want 3", n, len(tasks))
+	}
+	if got := b.due(tasks, out); !slices.Equal(got, []string{tasks[7].ID}) {
+		t.Errorf("nobody listens, and told of %v", got)
+	}
+	sub := rdb.Subscribe(testContext(t), changedChannel)
+	t.Cleanup(func() { sub.Close() }) //nolint:errcheck // the test is over
+	if _, err := sub.Receive(testContext(t)); err != nil {
+		t.Fatal(err)
+	}
+	if n := send(); n != 1 {
+		t.Errorf("%d messages of a rejected order, want 1", n)
+	}
+	if n := send(); n != 3 {
+		t.Errorf("%d messages after somebody heard one, want 3", n)
+	}
+	var got []string
+	for range 4 {
+		m, err := sub.ReceiveMessage(testContext(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, strings.Split(m.Payload, " ")...)
+	}
+	want := append([]string{tasks[7].ID}, idsOf(tasks)...)
+	if !slices.Equal(got, want) {
+		t.Errorf("heard of %d orders, want %d", len(got), len(want))
+	}
+	(*Bell)(nil).ring(testContext(t), "o1") // a process that tells nobody
+}
+
+// TestFulfiller_Handle_Rings: the commit of a batch is told of, whoever waits for it.
+func TestFulfiller_Handle_Rings(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newStore(t)
+		mustInsert(t, s, newItem("item", 10, 1))
+		f := NewFulfiller(s, rdb, nil, func(err error) { t.Error(err) })
+		sub := rdb.Subscribe(testContext(t), changedChannel)
+		t.Cleanup(func() { sub.Close() }) //nolint:errcheck // the test is over
+		if _, err := sub.Receive(testContext(t)); err != nil {
+			t.Fatal(err)
+		}
+		tasks := distinct(randomName(t), "item", 3)
+		for i, err := range f.Handle(testContext(t), leased(tasks...)) {
+			if err != nil {
+				t.Fatalf("task %d: %v", i, err)
+			}
+		}
+		want := strings.Join(idsOf(tasks), " ")
+		for { // others share the channel
+			m, err := sub.ReceiveMessage(testContext(t))
+			if err != nil {
+				t.Fatal(fmt.Errorf("no message of the batch: %w", err))
+			}
+			if m.Payload == want {
+				return
+			}
+		}
+	})
+}
