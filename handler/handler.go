@@ -111,6 +111,10 @@ type Config struct {
 	// MaxWait is the longest wait that a client may ask for. Default 10 s.
 	MaxWait time.Duration
 
+	// Buyers exports and erases buyers' data for /v1/admin/buyers/{user}. Default
+	// nil: the routes do not exist.
+	Buyers Buyers
+
 	// Feed follows orders for GET /v1/orders/{order}/events. Default nil: the
 	// route does not exist.
 	Feed Feed
@@ -266,6 +270,10 @@ func (e *edge) routes() (http.Handler, error) {
 	e.get(r, "/v1/admin/items/:item/ledger", admin, e.ledger)
 	if e.Tasks != nil {
 		e.taskRoutes(r, admin)
+	}
+	if e.Buyers != nil {
+		e.get(r, "/v1/admin/buyers/:user", admin, e.exportBuyer)
+		e.post(r, "/v1/admin/buyers/:user/erase", admin, e.eraseBuyer)
 	}
 	if e.DevTokens != nil {
 		e.post(r, "/dev/tokens", anyone, e.devToken)

@@ -76,6 +76,7 @@ var (
 	problemItemID = problemID.with("item",
 		"An item id has 1 to 64 characters of a-z, 0-9 and '-', and starts with a letter or digit.")
 	problemOrderID    = problemID.with("order", "An order id is a UUID in lower case.")
+	problemUserID     = problemID.with("user", "A buyer's id has 1 to 128 characters of A-Z a-z 0-9 . _ : @ -.")
 	problemKeyMissing = newProblem(400, "idempotency_key_missing", "Idempotency key missing",
 		"").with("Idempotency-Key", "Send an Idempotency-Key header: a new value for each purchase, the same for a repeat.")
 	problemKeyInvalid = newProblem(400, "idempotency_key_invalid", "Invalid idempotency key",
@@ -113,6 +114,9 @@ var (
 	problemUnavailable = newProblem(503, "unavailable", "Unavailable",
 		"The sale cannot be reached. Repeat with the same Idempotency-Key: you get one order at most.").retry(1)
 )
+
+// inFlightRetry is when orders that are in flight may have been committed, in seconds.
+const inFlightRetry = 5
 
 // streamRetry is when who found no place for a stream may try again, in seconds.
 const streamRetry = 5
@@ -160,6 +164,8 @@ var errorTable = []struct {
 		"No dead letter has this id; GET /v1/admin/dead lists them.")},
 	{order.ErrTaskTwin, newProblem(409, "task_duplicate", "Task exists",
 		"Another task has taken the dead letter's place; discard the letter.")},
+	{order.ErrOrdersInFlight, newProblem(409, "orders_in_flight", "Orders in flight",
+		"The buyer has orders in the queue. Try again once they are committed; dead letters have to be retried or discarded first.").retry(inFlightRetry)},
 	{order.ErrItemExists, newProblem(409, "item_exists", "Item exists",
 		"").with("id", "An item with this id exists; choose another id.")},
 

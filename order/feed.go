@@ -57,15 +57,15 @@ type Feed struct {
 	absentAfter time.Duration
 
 	mu       sync.Mutex
-	followed map[string]*trail
+	followed map[string]*tracked
 	told     map[string]struct{} // of those that are followed
 	owned    map[string]int      // streams by buyer
 	streams  int
 	closed   bool
 }
 
-// trail is an order that streams of this process follow.
-type trail struct {
+// tracked is an order that streams of this process follow.
+type tracked struct {
 	id      string
 	streams map[*stream]struct{}
 	// known is the last state that was seen in the database; before that, queued.
@@ -101,7 +101,7 @@ func NewFeed(cfg FeedConfig) *Feed {
 	}
 	return &Feed{
 		cfg: cfg, wanted: make(chan struct{}, 1), rung: make(chan struct{}, 1), absentAfter: absentAfter,
-		followed: make(map[string]*trail), told: make(map[string]struct{}), owned: make(map[string]int),
+		followed: make(map[string]*tracked), told: make(map[string]struct{}), owned: make(map[string]int),
 	}
 }
 
@@ -128,7 +128,7 @@ func (f *Feed) Follow(id, buyer string) (next func(ctx context.Context) (Order, 
 	}
 	e := f.followed[id]
 	if e == nil {
-		e = &trail{id: id, streams: make(map[*stream]struct{}, 1), known: StatusQueued}
+		e = &tracked{id: id, streams: make(map[*stream]struct{}, 1), known: StatusQueued}
 		f.followed[id] = e
 	}
 	// A newcomer has seen nothing, so whatever is there is news.
@@ -147,7 +147,7 @@ func (f *Feed) Follow(id, buyer string) (next func(ctx context.Context) (Order, 
 	return func(ctx context.Context) (Order, error) { return f.next(ctx, s) }, stop, nil
 }
 
-func (f *Feed) leave(e *trail, s *stream, buyer string) {
+func (f *Feed) leave(e *tracked, s *stream, buyer string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.streams--
@@ -211,7 +211,7 @@ func (f *Feed) Close(context.Context) error {
 }
 
 // end ends the streams of an order. The caller holds the feed's mutex.
-func (e *trail) end(err error) {
+func (e *tracked) end(err error) {
 	for s := range e.streams {
 		s.err = err
 		signal(s.news)

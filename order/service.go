@@ -42,7 +42,7 @@ type Tasks interface {
 	Scan(ctx context.Context, fn func(id string, payload []byte) error) error
 }
 
-// Config configures a Service. All but Bell and OnError are required.
+// Config configures a Service. All but Bell, Rebuilder and OnError are required.
 type Config struct {
 	Store   *Store
 	Stock   Stock
@@ -52,6 +52,8 @@ type Config struct {
 	Returns *Returns
 	// Bell tells who follows orders of their changes. Default nil: nobody is told.
 	Bell *Bell
+	// Rebuilder is what EraseBuyer needs of the inventory; nothing else does.
+	Rebuilder Rebuilder
 	// Volatile says that Redis keeps nothing over a restart: then only the
 	// commit is an answer, and a request waits for it whatever it asked for.
 	Volatile bool

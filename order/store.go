@@ -29,6 +29,9 @@ var ErrDatabaseURL = errors.New("order: database must be sqlite:PATH")
 // beside the one writer.
 const readers = 4
 
+// lockWait is how long a connection waits for another process's lock, in milliseconds.
+const lockWait = "5000"
+
 // writeTimeout bounds a single write and its wait for the writing connection,
 // for which it competes with the batches of orders.
 const writeTimeout = 6 * time.Second
@@ -59,7 +62,9 @@ func OpenStore(setting string) (*Store, error) {
 	}
 	// BEGIN IMMEDIATE takes the write lock first, so that a transaction never
 	// fails half-way for having read before it wrote.
-	write, err := openSQLite(path, url.Values{"_txlock": {"immediate"}, "_synchronous": {"FULL"}}, 1)
+	// What is deleted or overwritten is zeroed, so that nothing that was erased of a
+	// buyer is left in the file. A sale only adds, and has hardly anything to zero.
+	write, err := openSQLite(path, url.Values{"_txlock": {"immediate"}, "_synchronous": {"FULL"}, "_secure_delete": {"on"}}, 1)
 	if err != nil {
 		return nil, err
 	}
@@ -72,7 +77,7 @@ func OpenStore(setting string) (*Store, error) {
 
 func openSQLite(path string, params url.Values, conns int) (*gorm.DB, error) {
 	params.Set("_journal_mode", "WAL")
-	params.Set("_busy_timeout", "5000")
+	params.Set("_busy_timeout", lockWait)
 	// database/sql gives a connection to one goroutine at a time, so SQLite's own
 	// mutex, taken for every value bound, guards nothing.
 	params.Set("_mutex", "no")

@@ -360,7 +360,7 @@ func (a *app) addAPI(ctx context.Context) error {
 	a.service = order.NewService(order.Config{
 		Store: a.store, Stock: stock, Items: items, Tasks: a.tasks(), Waiters: a.waiters,
 		Returns: order.NewReturns(a.store, a.rdb, s.Partitions, report), Bell: order.NewBell(a.rdb, report),
-		Volatile: s.Redis == embeddedRedis, OnError: report,
+		Rebuilder: stock, Volatile: s.Redis == embeddedRedis, OnError: report,
 	})
 	return a.addHTTP(ctx, items)
 }
@@ -389,7 +389,7 @@ func (a *app) addHTTP(ctx context.Context, items *catalog.Catalog) error {
 	}
 	feed := order.NewFeed(order.FeedConfig{Store: a.store, Redis: a.rdb, Orders: a.service, OnError: a.reporter("order events")})
 	c := handler.Config{
-		Orders: a.service, Items: items, Sales: a.service, Feed: feed, Verifier: verifier, Ready: a.checks(),
+		Orders: a.service, Items: items, Sales: a.service, Feed: feed, Buyers: a.service, Verifier: verifier, Ready: a.checks(),
 		RateBuyer: s.RateBuyer, RateAddress: s.RateAddress, TrustedProxies: s.TrustedProxies,
 		Tasks: order.NewBacklog(a.store, a.service.Returns, a.namedQueues()...), CursorKey: a.cursorKey(), Log: a.log, Registerer: a.registry,
 	}

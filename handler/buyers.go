@@ -1,0 +1,250 @@
+package handler
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"strings"
+
+	"flashsale/handler/auth"
+	"flashsale/order"
+)
+
+// Buyers is what an admin does with a buyer's personal data.
+type Buyers interface {
+	// ExportBuyer hands on all that is held about a buyer. Errors: those of
+	// order.Service.ExportBuyer.
+	ExportBuyer(ctx context.Context, user string, to order.BuyerRecords) error
+	// EraseBuyer puts a pseudonym in a buyer's place. Errors: those of
+	// order.Service.EraseBuyer.
+	EraseBuyer(ctx context.Context, user string, e order.Erasure) (order.Erased, error)
+}
+
+const (
+	// maxEraseReason bounds the reason of an erasure, in characters.
+	maxEraseReason = 500
+	// exportChunk is how much of an export is gathered before it is sent, in bytes.
+	exportChunk = 8 << 10
+)
+
+// exportBuyer answers GET /v1/admin/buyers/{user}.
+func (e *edge) exportBuyer(q *call) error {
+	user := q.c.Param("user")
+	if !auth.ValidSubject(user) {
+		return problemUserID
+	}
+	if err := checkAccept(q.c.Request.Header); err != nil {
+		return err
+	}
+	h := q.c.Writer.Header()
+	h["Cache-Control"] = headerNoStore
+	x := &export{q: q}
+	q.out = appendTextField(q.out[:0], `{"user_id":`, user)
+	q.out = appendTimeField(q.out, `,"exported_at":`, e.Now())
+	err := e.Buyers.ExportBuyer(q.ctx(), user, x.records())
+	if err == nil {
+		err = x.done()
+	}
+	if err != nil && q.c.Writer.Written() {
+		// Half of an export must not look like one: the connection is cut.
+		e.Log.Warn().Str("request_id", q.requestID()).Err(err).Msg("export broke off")
+		panic(http.ErrAbortHandler)
+	}
+	if err != nil {
+		h.Del("Cache-Control")
+	}
+	return err
+}
+
+// exportSections are the members of an export that are lists, in their order.
+var exportSections = [...]string{"orders", "queued", "holdings", "payments", "returns", "audit"}
+
+// export writes a document whose lists come one after the other.
+type export struct {
+	q     *call
+	open  int // how many sections were begun
+	first bool
+}
+
+// begin goes on to a section, past those that are empty.
+func (x *export) begin(section string) {
+	for x.open == 0 || exportSections[x.open-1] != section {
+		x.next()
+	}
+}
+
+func (x *export) next() {
+	b := x.q.out
+	if x.open > 0 {
+		b = append(b, ']')
+	}
+	b = append(b, `,"`...)
+	b = append(b, exportSections[x.open]...)
+	x.q.out = append(b, `":[`...)
+	x.open++
+	x.first = true
+}
+
+// add adds a record to a section, and sends what is gathered when it is enough.
+func (x *export) add(section string, record func(b []byte) []byte) error {
+	x.begin(section)
+	if !x.first {
+		x.q.out = append(x.q.out, ',')
+	}
+	x.first = false
+	x.q.out = record(x.q.out)
+	if len(x.q.out) < exportChunk {
+		return nil
+	}
+	return x.send()
+}
+
+func (x *export) send() error {
+	err := x.q.json(http.StatusOK)
+	x.q.out = x.q.out[:0]
+	return err
+}
+
+// done ends the document.
+func (x *export) done() error {
+	for x.open < len(exportSections) {
+		x.next()
+	}
+	x.q.out = append(x.q.out, `]}`...)
+	return x.send()
+}
+
+// records are what writes each kind of record.
+func (x *export) records() order.BuyerRecords {
+	ofOrder := func(section string) func(order.Order) error {
+		return func(o order.Order) error {
+			return x.add(section, func(b []byte) []byte {
+				b = appendOrder(b, &o)
+				return append(appendTextField(b[:len(b)-1], `,"idempotency_key":`, o.IdempotencyKey), '}')
+			})
+		}
+	}
+	return order.BuyerRecords{
+		Orders: ofOrder("orders"),
+		Queued: ofOrder("queued"),
+		Holdings: func(item string, quantity int64) error {
+			return x.add("holdings", func(b []byte) []byte {
+				b = appendTextField(b, `{"item_id":`, item)
+				return append(appendIntField(b, `,"quantity":`, quantity), '}')
+			})
+		},
+		Payments: func(p order.PaymentRecord) error {
+			return x.add("payments", func(b []byte) []byte {
+				b = appendTextField(b, `{"reference":`, p.Reference)
+				b = appendTextField(b, `,"order_id":`, p.OrderID)
+				b = appendIntField(b, `,"amount_minor":`, p.AmountMinor)
+				b = appendTextField(b, `,"currency":`, p.Currency)
+				b = appendTextField(b, `,"outcome":`, p.Outcome)
+				return append(appendTimeField(b, `,"received_at":`, p.ReceivedAt), '}')
+			})
+		},
+		Returns: func(r order.ReturnRecord) error {
+			return x.add("returns", func(b []byte) []byte {
+				b = appendTextField(b, `{"order_id":`, r.OrderID)
+				b = appendTextField(b, `,"item_id":`, r.ItemID)
+				b = appendTextField(b, `,"idempotency_key":`, r.IdempotencyKey)
+				b = appendIntField(b, `,"quantity":`, r.Quantity)
+				return append(appendTimeField(b, `,"created_at":`, r.CreatedAt), '}')
+			})
+		},
+		Audit: func(a order.AuditRecord) error {
+			return x.add("audit", func(b []byte) []byte { return appendAuditRecord(b, &a) })
+		},
+	}
+}
+
+func appendAuditRecord(b []byte, a *order.AuditRecord) []byte {
+	b = appendTimeField(b, `{"at":`, a.At)
+	b = appendTextField(b, `,"actor":`, a.Actor)
+	b = appendTextField(b, `,"action":`, a.Action)
+	b = appendTextIfSet(b, `,"item_id":`, a.ItemID)
+	b = appendTextIfSet(b, `,"order_id":`, a.OrderID)
+	b = appendJSONIfSet(b, `,"before":`, a.Before)
+	b = appendJSONIfSet(b, `,"after":`, a.After)
+	b = appendTextIfSet(b, `,"request_id":`, a.RequestID)
+	return append(b, '}')
+}
+
+// appendJSONIfSet appends what is JSON already; should it be none, as a text.
+func appendJSONIfSet(b []byte, name, value string) []byte {
+	if !json.Valid([]byte(value)) {
+		return appendTextIfSet(b, name, value)
+	}
+	return append(append(b, name...), value...)
+}
+
+// eraseBuyer answers POST /v1/admin/buyers/{user}/erase.
+func (e *edge) eraseBuyer(q *call) error {
+	user := q.c.Param("user")
+	if !auth.ValidSubject(user) {
+		return problemUserID
+	}
+	h := q.c.Request.Header
+	if err := checkContent(h); err != nil {
+		return err
+	}
+	if err := checkAccept(h); err != nil {
+		return err
+	}
+	if err := q.readBody(maxAdminBody); err != nil {
+		return err
+	}
+	reason, err := readEraseReason(q.in, user)
+	if err != nil {
+		return err
+	}
+	done, err := e.Buyers.EraseBuyer(q.ctx(), user, order.Erasure{Actor: q.who.Subject, Reason: reason, RequestID: q.requestID()})
+	if err != nil {
+		return err
+	}
+	b := append(q.out[:0], '{')
+	if done.Pseudonym != "" {
+		b = append(appendTextField(b, `"pseudonym":`, done.Pseudonym), ',')
+	}
+	q.out = append(appendIntField(b, `"orders":`, int64(done.Orders)), '}')
+	q.c.Writer.Header()["Cache-Control"] = headerNoStore
+	return q.json(http.StatusOK)
+}
+
+// readEraseReason reads and checks the body of an erasure. The reason is kept, so
+// it must not bring back what is erased.
+func readEraseReason(body []byte, user string) (string, error) {
+	f := newFields(body)
+	reason := f.text("reason", true)
+	if err := f.done(); err != nil {
+		return "", err
+	}
+	if !printable(reason, maxEraseReason, false) || reason == "" {
+		return "", problemFieldRange.with("reason", "reason has 1 to 500 characters, none of them a control character.")
+	}
+	if names(reason, user) {
+		return "", problemFieldRange.with("reason", "reason is kept, so it must not name the buyer.")
+	}
+	return reason, nil
+}
+
+// names reports whether a text holds a name that is no part of a longer word.
+func names(text, name string) bool {
+	within := func(i int) bool {
+		if i < 0 || i >= len(text) {
+			return false
+		}
+		c := text[i]
+		return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
+	}
+	for from := 0; ; from++ {
+		at := strings.Index(text[from:], name)
+		if at < 0 {
+			return false
+		}
+		from += at
+		if !within(from-1) && !within(from+len(name)) {
+			return true
+		}
+	}
+}

@@ -1,0 +1,484 @@
+package order
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/redistest"
+	"flashsale/inventory"
+	"flashsale/queue"
+)
+
+// erasure is why the tests erase.
+var erasure = Erasure{Actor: "root", Reason: "asked for by letter 7", RequestID: "req-1"}
+
+// erasing gives the service what it erases with.
+func (s *site) erasing() *site {
+	s.service.Rebuilder = s.stock
+	s.service.Bell = NewBell(s.rdb, s.heard)
+	return s
+}
+
+func (s *site) mustErase(user string) Erased {
+	s.t.Helper()
+	done, err := s.service.EraseBuyer(testContext(s.t), user, erasure)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return done
+}
+
+// traces lists where a name stands: in any column of the database, in its files
+// byte by byte, and in any key or value of Redis.
+func (s *site) traces(name string) []string {
+	s.t.Helper()
+	ctx := testContext(s.t)
+	var found []string
+	var tables []string
+	if err := s.store.read.Raw("SELECT name FROM sqlite_master WHERE type = 'table'").Scan(&tables).Error; err != nil {
+		s.t.Fatal(err)
+	}
+	for _, table := range tables {
+		var rows []map[string]any
+		if err := s.store.read.WithContext(ctx).Raw("SELECT * FROM " + table).Scan(&rows).Error; err != nil {
+			s.t.Fatal(err)
+		}
+		if strings.Contains(fmt.Sprint(rows), name) {
+			found = append(found, "table "+table)
+		}
+	}
+	path := s.store.path(s.t)
+	for _, file := range []string{path, path + "-wal"} {
+		raw, err := os.ReadFile(file)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			s.t.Fatal(err)
+		}
+		if bytes.Contains(raw, []byte(name)) {
+			found = append(found, "file "+file)
+		}
+	}
+	keys, err := s.rdb.Keys(ctx, "*").Result()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for _, key := range keys {
+		var value any
+		switch kind := s.rdb.Type(ctx, key).Val(); kind {
+		case "string":
+			value = s.rdb.Get(ctx, key).Val()
+		case "hash":
+			value = s.rdb.HGetAll(ctx, key).Val()
+		case "zset":
+			value = s.rdb.ZRange(ctx, key, 0, -1).Val()
+		case "list":
+			value = s.rdb.LRange(ctx, key, 0, -1).Val()
+		case "none": // another test's, gone meanwhile
+		default:
+			s.t.Fatalf("key %s is a %s, which this test cannot read", key, kind)
+		}
+		if strings.Contains(key+fmt.Sprint(value), name) {
+			found = append(found, "redis "+key)
+		}
+	}
+	return found
+}
+
+// TestService_EraseBuyer erases a buyer who has orders of every fate: nothing is
+// left of the name, and stock, limits and money are as they were.
+func TestService_EraseBuyer(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, asking("", 20, 4, time.Hour)).erasing()
+		stop := s.work()
+		alice, bob := "alice-"+s.item, "bob-"+s.item
+		paid := s.mustPlace(s.purchase(alice, alice+"@mail-1", 1, long)).Order
+		held := s.mustPlace(s.purchase(alice, alice+"@mail-2", 2, long)).Order
+		gone := s.mustPlace(s.purchase(alice, alice+"@mail-3", 1, long)).Order
+		bobs := s.mustPlace(s.purchase(bob, "b", 4, long)).Order
+		s.drained()
+		refused := bought("refused-"+s.item, s.item, alice, alice+"@mail-4", 9)
+		mustCommit(t, s.store, refused)
+		if _, err := s.service.Pay(testContext(t), paid.ID, money("psp-9", 1)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.service.Cancel(testContext(t), gone.ID, Canceller{UserID: alice}); err != nil {
+			t.Fatal(err)
+		}
+		for _, entry := range [][2]string{{alice, `{"a":1}`}, {"root", `{"user_id":"` + alice + `"}`}, {"root", `{"user_id":"` + bob + `"}`}} {
+			err := s.store.write.Exec("INSERT INTO audit (at, actor, action, before) VALUES (1, ?, 'test', ?)", entry[0], entry[1]).Error
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		before := s.ledger()
+		if got := s.traces(alice); len(got) < 4 {
+			t.Fatalf("before the erasure the name stands only in %v", got)
+		}
+		done := s.mustErase(alice)
+		if done.Orders != 4 || !strings.HasPrefix(done.Pseudonym, "erased-") {
+			t.Errorf("erased: %+v", done)
+		}
+		if got := s.traces(alice); len(got) > 0 {
+			t.Errorf("the name still stands in %v", got)
+		}
+		if l := s.ledger(); l != before {
+			t.Errorf("ledger %+v, before %+v", l, before)
+		}
+		auditStore(t, s.store)
+		rows := allRows(t, s.store)
+		for _, id := range []string{paid.ID, held.ID, gone.ID, refused.ID} {
+			if r := rows[id]; r.UserID != done.Pseudonym || r.IdempotencyKey != id {
+				t.Errorf("order %+v", r)
+			}
+		}
+		if r := rows[paid.ID]; r.PaymentReference != "psp-9" || payments(t, s.store)["psp-9"] != paid.ID+" paid" {
+			t.Errorf("the payment: %+v", r)
+		}
+		if r := rows[bobs.ID]; r.UserID != bob || r.IdempotencyKey != "b" {
+			t.Errorf("another's order: %+v", r)
+		}
+		// The audit tells of it, and of what the others did.
+		var after []string
+		err := s.store.read.Raw("SELECT actor || ' ' || action || ' ' || item_id || ' ' || request_id || ' ' || before || ' ' || after FROM audit ORDER BY id").Scan(&after).Error
+		if err != nil {
+			t.Fatal(err)
+		}
+		note := func(item string, orders int) string {
+			return fmt.Sprintf(`root buyer.erase %s req-1  {"pseudonym":%q,"orders":%d,"reason":"asked for by letter 7"}`, item, done.Pseudonym, orders)
+		}
+		want := []string{
+			done.Pseudonym + ` test   {"a":1} `, `root test   {"user_id":"` + done.Pseudonym + `"} `, `root test   {"user_id":"` + bob + `"} `,
+			note(s.item, 4), note("", 0),
+		}
+		if fmt.Sprint(after) != fmt.Sprint(want) {
+			t.Errorf("audit\n%s\nwant\n%s", strings.Join(after, "\n"), strings.Join(want, "\n"))
+		}
+		// A repeat finds nothing, and leaves no trace.
+		if again := s.mustErase(alice); again != (Erased{}) {
+			t.Errorf("once more: %+v", again)
+		}
+		// The limits hold, a repeat is one, and the pseudonym's order can end.
+		if _, err := s.service.Place(testContext(t), s.purchase(bob, "b2", 1, long)); !errors.Is(err, inventory.ErrUserLimit) {
+			t.Errorf("bob above his limit: %v", err)
+		}
+		if again := s.mustPlace(s.purchase(bob, "b", 4, long)); again.Order.ID != bobs.ID || !again.Replayed {
+			t.Errorf("bob repeats: %+v", again)
+		}
+		if _, err := s.service.Place(testContext(t), s.purchase(done.Pseudonym, "x", 2, long)); !errors.Is(err, inventory.ErrUserLimit) {
+			t.Errorf("the pseudonym holds nothing: %v", err)
+		}
+		if _, err := s.service.Cancel(testContext(t), held.ID, Canceller{Admin: true}); err != nil {
+			t.Fatal(err)
+		}
+		if l := s.ledger(); l.Left != before.Left+2 || l.Held != before.Held-2 || len(owedOf(t, s.store)) != 0 {
+			t.Errorf("after the cancellation %+v, before %+v, owed %v", l, before, owedOf(t, s.store))
+		}
+		// Who comes again is a stranger.
+		if p := s.mustPlace(s.purchase(alice, alice+"@mail-1", 4, long)); p.Replayed {
+			t.Errorf("a new purchase: %+v", p)
+		}
+		s.drained()
+		stop()
+		auditStore(t, s.store)
+	})
+}
+
+// TestService_EraseBuyer_InFlight: while a purchase of the buyer is in the queue,
+// dead letters included, nothing is erased.
+func TestService_EraseBuyer_InFlight(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 9, 9)).erasing()
+		mustCommit(t, s.store, bought("done-"+s.item, s.item, "alice", "k0", 1))
+		queued := s.mustPlace(s.purchase("alice", "k1", 1, 0)).Order
+		refuse := func(when string) {
+			t.Helper()
+			if _, err := s.service.EraseBuyer(testContext(t), "alice", erasure); !errors.Is(err, ErrOrdersInFlight) {
+				t.Errorf("%s: %v", when, err)
+			}
+			if r := allRows(t, s.store)["done-"+s.item]; r.UserID != "alice" || r.IdempotencyKey != "k0" {
+				t.Errorf("%s: %+v", when, r)
+			}
+		}
+		refuse("ready")
+		f, err := s.queue.Dequeue(testContext(t), 1)
+		if err != nil || len(f.Tasks) != 1 {
+			t.Fatal(f, err)
+		}
+		refuse("leased")
+		if _, err := s.queue.Reject(testContext(t), queue.Rejection{Task: f.Tasks[0], Dead: true}); err != nil {
+			t.Fatal(err)
+		}
+		refuse("dead")
+		// One that comes between the first look and the lock is found under the lock.
+		late := &Service{Config: s.service.Config}
+		late.Tasks = []Tasks{&blindOnce{Tasks: s.queue}}
+		if _, err := late.EraseBuyer(testContext(t), "alice", erasure); !errors.Is(err, ErrOrdersInFlight) {
+			t.Errorf("between the looks: %v", err)
+		}
+		if err := s.queue.Retry(testContext(t), queued.ID); err != nil {
+			t.Fatal(err)
+		}
+		s.work()
+		s.drained()
+		if done := s.mustErase("alice"); done.Orders != 2 {
+			t.Errorf("erased: %+v", done)
+		}
+		s.ledger()
+		late.Tasks = []Tasks{failing{}}
+		if _, err := late.EraseBuyer(testContext(t), "alice", erasure); !errors.Is(err, inventory.ErrUnavailable) {
+			t.Errorf("with the queue away: %v", err)
+		}
+	})
+}
+
+// blindOnce is a queue that seems empty at the first look.
+type blindOnce struct {
+	Tasks
+	looked bool
+}
+
+func (b *blindOnce) Scan(ctx context.Context, fn func(id string, payload []byte) error) error {
+	if !b.looked {
+		b.looked = true
+		return nil
+	}
+	return b.Tasks.Scan(ctx, fn)
+}
+
+// TestService_EraseBuyer_Returns: units that were on their way back at the time
+// of the erasure come back once, whoever still uses the old name.
+func TestService_EraseBuyer_Returns(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 9, 9)).erasing()
+		s.work()
+		o := s.mustPlace(s.purchase("alice", "k", 3, long)).Order
+		s.drained()
+		_, owed, err := s.store.cancel(testContext(t), o.ID, Canceller{UserID: "alice"})
+		if err != nil || len(owed) != 1 {
+			t.Fatal(owed, err)
+		}
+		done := s.mustErase("alice")
+		want := Ledger{Initial: 9, Left: 9}
+		if l := s.ledger(); l != want {
+			t.Errorf("ledger %+v", l)
+		}
+		// A process that read the note before the erasure.
+		if waiting, failed := s.service.Returns.give(testContext(t), owed); len(waiting) != 1 || len(failed) != 0 {
+			t.Errorf("under the old name: waiting %v, failed %v", waiting, failed)
+		}
+		if l := s.ledger(); l != want {
+			t.Errorf("ledger %+v", l)
+		}
+		// The buyer comes again, with the old key even, which then is another order's.
+		s.mustPlace(s.purchase("alice", "k", 2, long))
+		s.drained()
+		s.service.Returns.give(testContext(t), owed)
+		want = Ledger{Initial: 9, Left: 7, Sold: 2}
+		if l := s.ledger(); l != want {
+			t.Errorf("ledger %+v", l)
+		}
+		setClock(s.store).Add(2 * sweepGrace.Milliseconds())
+		if _, err := NewSweeper(s.fulfiller, s.queue).Sweep(testContext(t)); err != nil {
+			t.Error(err)
+		}
+		if l := s.ledger(); l != want || len(owedOf(t, s.store)) != 0 {
+			t.Errorf("ledger %+v, owed %v", l, owedOf(t, s.store))
+		}
+		if r := allRows(t, s.store)[o.ID]; r.UserID != done.Pseudonym {
+			t.Errorf("order %+v", r)
+		}
+		auditStore(t, s.store)
+	})
+}
+
+// brokenOff is a Rebuilder that dies before Redis has forgotten.
+type brokenOff struct{}
+
+func (brokenOff) Rebuild(ctx context.Context, _ string, check, change func(context.Context) error) error {
+	return errors.Join(check(ctx), change(ctx), errTest)
+}
+
+// TestService_EraseBuyer_GoesOn: an erasure that was cut off is finished by its
+// repeat, also where only Redis remembers.
+func TestService_EraseBuyer_GoesOn(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 9, 9)).erasing()
+		s.work()
+		alice := "alice-" + s.item
+		s.mustPlace(s.purchase(alice, "k", 3, long))
+		s.drained()
+		s.service.Rebuilder = brokenOff{}
+		if _, err := s.service.EraseBuyer(testContext(t), alice, erasure); !errors.Is(err, errTest) {
+			t.Fatal(err)
+		}
+		if got := s.traces(alice); len(got) == 0 {
+			t.Fatal("nothing remembers the name")
+		}
+		s.service.Rebuilder = s.stock
+		s.mustErase(alice)
+		if got := s.traces(alice); len(got) > 0 {
+			t.Errorf("the name still stands in %v", got)
+		}
+		if items, err := s.store.itemsOf(testContext(t), alice); err != nil || len(items) > 0 {
+			t.Errorf("still to be rebuilt: %v, %v", items, err)
+		}
+		if l := s.ledger(); l != (Ledger{Initial: 9, Left: 6, Sold: 3}) {
+			t.Errorf("ledger %+v", l)
+		}
+	})
+}
+
+// TestService_EraseBuyer_Selling erases buyers while they and others buy and
+// cancel: the ledger balances at every look, and no unit is lost.
+func TestService_EraseBuyer_Selling(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		const buyers, rounds = 4, 12
+		s := newSite(t, rdb, false, asking("", 1000, 1000, time.Hour)).erasing()
+		s.work()
+		var selling, looking sync.WaitGroup
+		var over atomic.Bool
+		for b := range buyers {
+			user := fmt.Sprintf("u%d", b)
+			selling.Go(func() {
+				for k := range rounds {
+					p, err := s.service.Place(testContext(t), s.purchase(user, fmt.Sprintf("k%d", k), 1, long))
+					if err != nil {
+						t.Errorf("%s: %v", user, err)
+						return
+					}
+					if k%3 == 0 {
+						_, err = s.service.Cancel(testContext(t), p.Order.ID, Canceller{Admin: true})
+					}
+					if k%4 == 3 {
+						_, err = s.service.EraseBuyer(testContext(t), user, erasure)
+					}
+					if err != nil && !errors.Is(err, ErrOrdersInFlight) {
+						t.Errorf("%s: %v", user, err)
+					}
+				}
+			})
+		}
+		looking.Go(func() {
+			for !over.Load() {
+				l, err := s.service.Ledger(testContext(t), s.item)
+				if err != nil || !l.Balanced() {
+					t.Errorf("ledger %+v, %v", l, err)
+				}
+			}
+		})
+		selling.Wait()
+		over.Store(true)
+		looking.Wait()
+		s.drained()
+		erased := 0
+		for b := range buyers {
+			erased += s.mustErase(fmt.Sprintf("u%d", b)).Orders
+		}
+		for _, r := range allRows(t, s.store) {
+			if !strings.HasPrefix(r.UserID, "erased-") {
+				t.Errorf("order %+v", r)
+			}
+		}
+		if l := s.ledger(); l != (Ledger{Initial: 1000, Left: 1000 - buyers*rounds*2/3, Held: buyers * rounds * 2 / 3}) {
+			t.Errorf("ledger %+v (%d erased at the end)", l, erased)
+		}
+		auditStore(t, s.store)
+	})
+}
+
+// TestService_ExportBuyer: all that is held about one buyer, and nothing of another.
+func TestService_ExportBuyer(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, asking("", 2000, 1500, time.Hour))
+		var many []task
+		for i := range exportPage + 1 { // more than a page
+			many = append(many, bought(fmt.Sprintf("o%04d-%s", i, s.item), s.item, "alice", fmt.Sprintf("k%d", i), 1))
+		}
+		mustCommit(t, s.store, many...)
+		mustCommit(t, s.store, bought("bobs-"+s.item, s.item, "bob", "kb", 5))
+		queued := s.mustPlace(s.purchase("alice", "kq", 2, 0)).Order
+		s.mustPlace(s.purchase("bob", "kq", 2, 0))
+		both := many[3] // committed, and not acknowledged
+		mustEnqueue(t, s.queue, leased(both))
+		if _, err := s.service.Pay(testContext(t), many[0].ID, money("psp-a", 1)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.service.Pay(testContext(t), "bobs-"+s.item, money("psp-b", 5)); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := s.store.cancel(testContext(t), many[1].ID, Canceller{Admin: true}); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := s.store.cancel(testContext(t), "bobs-"+s.item, Canceller{Admin: true}); !errors.Is(err, ErrOrderFinal) {
+			t.Fatal(err)
+		}
+		for _, e := range [][3]string{{"alice", "", "{}"}, {"root", many[2].ID, ""}, {"root", "", `{"user_id":"alice"}`}, {"root", "", `{"user_id":"bob"}`}, {"bob", "bobs", ""}} {
+			err := s.store.write.Exec("INSERT INTO audit (at, actor, action, order_id, after) VALUES (5, ?, 'test', ?, ?)", e[0], e[1], e[2]).Error
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		orders := map[string]Order{}
+		var got []string
+		note := func(format string, args ...any) error {
+			got = append(got, fmt.Sprintf(format, args...))
+			return nil
+		}
+		to := BuyerRecords{
+			Orders: func(o Order) error {
+				orders[o.ID] = o
+				return nil
+			},
+			Queued:   func(o Order) error { return note("queued %s %s", o.ID, o.IdempotencyKey) },
+			Holdings: func(item string, n int64) error { return note("holds %s %d", item, n) },
+			Payments: func(p PaymentRecord) error {
+				return note("payment %s of %s: %d %s %s, %v", p.Reference, p.OrderID, p.AmountMinor, p.Currency, p.Outcome, !p.ReceivedAt.IsZero())
+			},
+			Returns: func(r ReturnRecord) error {
+				return note("return %s %s %d, %v", r.OrderID, r.IdempotencyKey, r.Quantity, !r.CreatedAt.IsZero())
+			},
+			Audit: func(a AuditRecord) error { return note("audit %s %s %s", a.Actor, a.OrderID, a.After) },
+		}
+		if err := s.service.ExportBuyer(testContext(t), "alice", to); err != nil {
+			t.Fatal(err)
+		}
+		rows := allRows(t, s.store)
+		for _, task := range many {
+			if r := rows[task.ID]; orders[task.ID] != r.order() {
+				t.Errorf("order %+v, want %+v", orders[task.ID], r.order())
+			}
+		}
+		if len(orders) != len(many) {
+			t.Errorf("%d orders, want %d", len(orders), len(many))
+		}
+		want := []string{
+			"queued " + queued.ID + " kq",
+			fmt.Sprintf("holds %s %d", s.item, exportPage),
+			"payment psp-a of " + many[0].ID + ": 1999 EUR paid, true",
+			"return " + many[1].ID + " k1 1, true",
+			"audit alice  {}", "audit root " + many[2].ID + " ", `audit root  {"user_id":"alice"}`,
+		}
+		if fmt.Sprint(got) != fmt.Sprint(want) {
+			t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+		}
+		to.Orders = func(Order) error { return errTest }
+		if err := s.service.ExportBuyer(testContext(t), "alice", to); !errors.Is(err, errTest) {
+			t.Errorf("a reader's error: %v", err)
+		}
+	})
+}
