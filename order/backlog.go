@@ -27,6 +27,9 @@ type NamedQueue struct {
 // Backlog is the operator's hand on the task queues: how much waits, and what
 // becomes of the tasks that failed for good.
 type Backlog struct {
+	// Bell tells who follows orders of those that are rejected. Default nil: nobody
+	// is told.
+	Bell    *Bell
 	store   *Store
 	returns *Returns
 	queues  []NamedQueue
@@ -167,6 +170,7 @@ func (b *Backlog) reject(ctx context.Context, info *queue.TaskInfo) error {
 	if err != nil || buried == 0 {
 		return err
 	}
+	b.Bell.ring(ctx, t.ID)
 	// What cannot be given back now is noted, and the sweeper's to do.
 	b.returns.give(ctx, []returned{{
 		orderID: t.ID, itemID: t.ItemID, userID: t.UserID, idempotencyKey: t.IdempotencyKey,

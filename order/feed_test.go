@@ -159,7 +159,19 @@ func TestFeed_Buried(t *testing.T) {
 		setClock(s.store).Add(buriedAfter.Milliseconds() + 1000)
 		mustSweep(t, NewSweeper(s.fulfiller, s.queue), Swept{Buried: 1})
 		if got := r.upTo(StatusRejected); !slices.Equal(got, []Status{StatusQueued, StatusRejected}) {
-			t.Errorf("%v", got)
+			t.Errorf("swept: %v", got)
+		}
+
+		dead = s.mustPlace(s.purchase("v", "k", 1, 0)).Order
+		r = f.mustFollow(t, dead.ID, "v")
+		s.bury("the disk is on fire")
+		b := s.backlog()
+		b.Bell = NewBell(rdb, s.heard)
+		if _, err := b.Discard(testContext(t), dead.ID); err != nil {
+			t.Fatal(err)
+		}
+		if got := r.upTo(StatusRejected); !slices.Equal(got, []Status{StatusQueued, StatusRejected}) {
+			t.Errorf("discarded: %v", got)
 		}
 	})
 }

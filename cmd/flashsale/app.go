@@ -387,11 +387,13 @@ func (a *app) addHTTP(ctx context.Context, items *catalog.Catalog) error {
 	if err != nil {
 		return err
 	}
+	backlog := order.NewBacklog(a.store, a.service.Returns, a.namedQueues()...)
+	backlog.Bell = a.service.Bell
 	feed := order.NewFeed(order.FeedConfig{Store: a.store, Redis: a.rdb, Orders: a.service, OnError: a.reporter("order events")})
 	c := handler.Config{
 		Orders: a.service, Items: items, Sales: a.service, Feed: feed, Buyers: a.service, Verifier: verifier, Ready: a.checks(),
 		RateBuyer: s.RateBuyer, RateAddress: s.RateAddress, TrustedProxies: s.TrustedProxies,
-		Tasks: order.NewBacklog(a.store, a.service.Returns, a.namedQueues()...), CursorKey: a.cursorKey(), Log: a.log, Registerer: a.registry,
+		Tasks: backlog, CursorKey: a.cursorKey(), Log: a.log, Registerer: a.registry,
 	}
 	if a.dev != nil {
 		c.DevTokens = func(sub, role string, ttl time.Duration) (string, error) {
