@@ -383,7 +383,7 @@ func (w *wire) until(t *testing.T, prefix string) (beats int) {
 // life, and outlives the server's limit for an answer.
 func TestOrderEvents_Heartbeat(t *testing.T) {
 	t.Parallel()
-	const limit = time.Second
+	const limit = 2 * time.Second
 	s, feed := streaming(t, orderIn(order.StatusQueued), func(c *Config) { c.Heartbeat = 20 * time.Millisecond })
 	w := dial(t, serveShort(t, s, limit))
 	start := time.Now()
@@ -432,7 +432,7 @@ func TestOrderEvents_ClientGone(t *testing.T) {
 // TestOrderEvents_Slow: a client that takes nothing is left, and blocks nobody.
 func TestOrderEvents_Slow(t *testing.T) {
 	t.Parallel()
-	s, feed := streaming(t, orderIn(order.StatusQueued), func(c *Config) { c.StreamStall = 100 * time.Millisecond })
+	s, feed := streaming(t, orderIn(order.StatusQueued), func(c *Config) { c.StreamStall = time.Second })
 	w := dial(t, serve(t, s))
 	w.ask(t)
 	w.until(t, "data: ")

@@ -263,13 +263,20 @@ func TestService_EraseBuyer_Returns(t *testing.T) {
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		s := newSite(t, rdb, false, newItem("", 9, 9)).erasing()
 		s.work()
-		o := s.mustPlace(s.purchase("alice", "k", 3, long)).Order
+		alice := "alice-" + s.item
+		o := s.mustPlace(s.purchase(alice, "k", 3, long)).Order
 		s.drained()
-		_, owed, err := s.store.cancel(testContext(t), o.ID, Canceller{UserID: "alice"})
+		_, owed, err := s.store.cancel(testContext(t), o.ID, Canceller{UserID: alice})
 		if err != nil || len(owed) != 1 {
 			t.Fatal(owed, err)
 		}
-		done := s.mustErase("alice")
+		done := s.mustErase(alice)
+		if got := s.traces(alice); len(got) > 0 {
+			t.Errorf("the name still stands in %v", got)
+		}
+		if owed := owedOf(t, s.store); len(owed) != 1 {
+			t.Errorf("to be given back: %v", owed)
+		}
 		want := Ledger{Initial: 9, Left: 9}
 		if l := s.ledger(); l != want {
 			t.Errorf("ledger %+v", l)
@@ -282,7 +289,7 @@ func TestService_EraseBuyer_Returns(t *testing.T) {
 			t.Errorf("ledger %+v", l)
 		}
 		// The buyer comes again, with the old key even, which then is another order's.
-		s.mustPlace(s.purchase("alice", "k", 2, long))
+		s.mustPlace(s.purchase(alice, "k", 2, long))
 		s.drained()
 		s.service.Returns.give(testContext(t), owed)
 		want = Ledger{Initial: 9, Left: 7, Sold: 2}
