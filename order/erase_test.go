@@ -448,6 +448,9 @@ func TestService_ExportBuyer(t *testing.T) {
 		}
 		to := BuyerRecords{
 			Orders: func(o Order) error {
+				if _, twice := orders[o.ID]; twice {
+					t.Errorf("order %s comes twice", o.ID)
+				}
 				orders[o.ID] = o
 				return nil
 			},
