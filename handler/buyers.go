@@ -152,22 +152,10 @@ func (x *export) records() order.BuyerRecords {
 				return append(appendTimeField(b, `,"created_at":`, r.CreatedAt), '}')
 			})
 		},
-		Audit: func(a order.AuditRecord) error {
-			return x.add("audit", func(b []byte) []byte { return appendAuditRecord(b, &a) })
+		Audit: func(a order.AuditEntry) error {
+			return x.add("audit", func(b []byte) []byte { return appendAuditEntry(b, &a) })
 		},
 	}
-}
-
-func appendAuditRecord(b []byte, a *order.AuditRecord) []byte {
-	b = appendTimeField(b, `{"at":`, a.At)
-	b = appendTextField(b, `,"actor":`, a.Actor)
-	b = appendTextField(b, `,"action":`, a.Action)
-	b = appendTextIfSet(b, `,"item_id":`, a.ItemID)
-	b = appendTextIfSet(b, `,"order_id":`, a.OrderID)
-	b = appendJSONIfSet(b, `,"before":`, a.Before)
-	b = appendJSONIfSet(b, `,"after":`, a.After)
-	b = appendTextIfSet(b, `,"request_id":`, a.RequestID)
-	return append(b, '}')
 }
 
 // appendJSONIfSet appends what is JSON already; should it be none, as a text.

@@ -72,6 +72,7 @@ func problemCodes() []string {
 		problemQuantity.code, problemID.code, problemKeyMissing.code, problemKeyInvalid.code,
 		problemLimit.code, problemCursor.code, problemParameter.code, problemUnknownParameter.code,
 		problemNotOpen.code, problemLastEventID.code,
+		problemNotOpen.code, problemMatchMissing.code, problemMatchInvalid.code, problemFieldFixed.code,
 	}
 	for _, row := range errorTable {
 		codes = append(codes, row.answer.code)

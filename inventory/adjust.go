@@ -8,6 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"flashsale/internal/faultpoint"
 	"flashsale/lock"
 )
 
@@ -152,7 +153,14 @@ func (v *Inventory) Change(ctx context.Context, item string, c Change, commit fu
 			}
 			return fmt.Errorf("%w: %w", ErrUnavailable, err)
 		}
+		faultpoint.Reach("inventory.suspended")
+		// After a stall that outlived the lock others have found the mark, and sell.
+		// The lock's context says so as well, but maybe a moment later than this.
+		if !time.Now().Before(l.ValidUntil()) {
+			return fmt.Errorf("change item %s: %w: %w", item, ErrUnavailable, lock.ErrLost)
+		}
 		version, err := commit(ctx)
+		faultpoint.Reach("inventory.changed")
 		// From here on the change is not given up half-way for a caller that left.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), afterCommit)
 		defer cancel()
@@ -169,6 +177,8 @@ func (v *Inventory) Change(ctx context.Context, item string, c Change, commit fu
 		}
 		c.Version = version
 		v.settle(ctx, l, item, &c)
+		v.dropMark(item) // the message tells the others, and may not have come back yet
+		faultpoint.Reach("inventory.adjusted")
 		return nil
 	})
 }

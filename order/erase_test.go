@@ -149,7 +149,7 @@ func TestService_EraseBuyer(t *testing.T) {
 		}
 		// The audit tells of it, and of what the others did.
 		var after []string
-		err := s.store.read.Raw("SELECT actor || ' ' || action || ' ' || item_id || ' ' || request_id || ' ' || before || ' ' || after FROM audit ORDER BY id").Scan(&after).Error
+		err := s.store.read.Raw("SELECT actor || ' ' || action || ' ' || item_id || ' ' || request_id || ' ' || before || ' ' || after FROM audit WHERE action <> 'item.create' ORDER BY id").Scan(&after).Error
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -462,7 +462,7 @@ func TestService_ExportBuyer(t *testing.T) {
 			Returns: func(r ReturnRecord) error {
 				return note("return %s %s %d, %v", r.OrderID, r.IdempotencyKey, r.Quantity, !r.CreatedAt.IsZero())
 			},
-			Audit: func(a AuditRecord) error { return note("audit %s %s %s", a.Actor, a.OrderID, a.After) },
+			Audit: func(a AuditEntry) error { return note("audit %s %s %s", a.Actor, a.OrderID, a.After) },
 		}
 		if err := s.service.ExportBuyer(testContext(t), "alice", to); err != nil {
 			t.Fatal(err)
@@ -481,7 +481,7 @@ func TestService_ExportBuyer(t *testing.T) {
 			fmt.Sprintf("holds %s %d", s.item, exportPage),
 			"payment psp-a of " + many[0].ID + ": 1999 EUR paid, true",
 			"return " + many[1].ID + " k1 1, true",
-			"audit alice  {}", "audit root " + many[2].ID + " ", `audit root  {"user_id":"alice"}`,
+			"audit  " + many[1].ID + ` {"reason":"admin","status":"cancelled"}`, "audit alice  {}", "audit root " + many[2].ID + " ", `audit root  {"user_id":"alice"}`,
 		}
 		if fmt.Sprint(got) != fmt.Sprint(want) {
 			t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))

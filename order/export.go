@@ -25,7 +25,7 @@ type BuyerRecords struct {
 	// Returns are units of closed orders that Redis has yet to be told of.
 	Returns func(ReturnRecord) error
 	// Audit are the entries that name the buyer or one of the buyer's orders.
-	Audit func(AuditRecord) error
+	Audit func(AuditEntry) error
 }
 
 // PaymentRecord is money that was told of for one of a buyer's orders.
@@ -45,18 +45,6 @@ type ReturnRecord struct {
 	CreatedAt      time.Time
 }
 
-// AuditRecord is one entry of the audit.
-type AuditRecord struct {
-	At        time.Time
-	Actor     string
-	Action    string
-	ItemID    string
-	OrderID   string
-	Before    string // JSON, or empty
-	After     string // JSON, or empty
-	RequestID string
-}
-
 // exportPage is how many orders are read at a time.
 const exportPage = 500
 
@@ -69,7 +57,7 @@ const (
 		WHERE order_id IN (SELECT id FROM orders WHERE user_id = ?1) ORDER BY received_at, reference`
 	selectReturnsOfUser = `SELECT order_id, item_id, user_id, idempotency_key, quantity, created_at FROM releases
 		WHERE user_id = ?1 ORDER BY order_id`
-	selectAuditOfUser = `SELECT at, actor, action, item_id, order_id, before, after, request_id FROM audit
+	selectAuditOfUser = `SELECT id, at, actor, action, item_id, order_id, before, after, request_id FROM audit
 		WHERE ` + auditNames + ` OR order_id <> '' AND order_id IN (SELECT id FROM orders WHERE user_id = ?1) ORDER BY id`
 )
 
@@ -162,12 +150,12 @@ func (s *Store) exportRest(ctx context.Context, user string, to BuyerRecords) er
 	if err := handOn(returns, to.Returns); err != nil {
 		return err
 	}
-	var audit []AuditRecord
+	var audit []AuditEntry
 	// The erasure's condition takes the name as its second value.
 	err = s.readRows(ctx, selectAuditOfUser, []any{user, user}, func(rows *sql.Rows) error {
-		var a AuditRecord
+		var a AuditEntry
 		var at int64
-		err := rows.Scan(&at, &a.Actor, &a.Action, &a.ItemID, &a.OrderID, &a.Before, &a.After, &a.RequestID)
+		err := rows.Scan(&a.ID, &at, &a.Actor, &a.Action, &a.ItemID, &a.OrderID, &a.Before, &a.After, &a.RequestID)
 		a.At = fromMillis(at)
 		audit = append(audit, a)
 		return err
