@@ -12,7 +12,7 @@ import (
 // money and stock exact, in Lua's numbers as well.
 const (
 	maxPriceMinor    = 1_000_000_000_000
-	maxStock         = 1_000_000_000
+	maxStock         = order.MaxStock
 	maxPerUserLimit  = 1_000_000
 	maxName          = 200   // characters
 	maxDescription   = 4_000 // characters
@@ -38,6 +38,7 @@ func (e *edge) createItem(q *call) error {
 	if err != nil {
 		return err
 	}
+	n.By = q.by()
 	item, err := e.Sales.CreateItem(q.ctx(), n)
 	if err != nil {
 		return err
@@ -90,27 +91,43 @@ func checkNewItem(n *order.NewItem, window int64) error {
 	if !validItemID(n.ID) {
 		return problemItemID.with("id", problemItemID.detail)
 	}
-	if !printable(n.Name, maxName, false) || n.Name == "" {
-		return problemFieldRange.with("name", "name has 1 to 200 characters, none of them a control character.")
-	}
-	if !printable(n.Description, maxDescription, true) {
-		return problemFieldRange.with("description", "description has at most 4,000 characters, and no control characters but line breaks and tabs.")
+	if err := checkTexts(&n.Name, &n.Description); err != nil {
+		return err
 	}
 	if !knownCurrency(n.Currency) {
 		return problemFieldRange.with("currency", "currency is an ISO 4217 code in upper case, such as EUR.")
 	}
-	for _, field := range []struct {
-		name             string
-		value, low, high int64
-	}{
-		{"price_minor", n.PriceMinor, 0, maxPriceMinor},
-		{"stock", n.Stock, 0, maxStock},
-		{"per_user_limit", n.PerUserLimit, 1, maxPerUserLimit},
-		{"payment_window_seconds", window, 0, maxPaymentWindow},
-	} {
-		if field.value < field.low || field.value > field.high {
-			return problemFieldRange.with(field.name, field.name+" must be from "+
-				strconv.FormatInt(field.low, 10)+" to "+strconv.FormatInt(field.high, 10)+".")
+	return checkRanges(
+		ranged{"price_minor", &n.PriceMinor, 0, maxPriceMinor},
+		ranged{"stock", &n.Stock, 0, maxStock},
+		ranged{"per_user_limit", &n.PerUserLimit, 1, maxPerUserLimit},
+		ranged{"payment_window_seconds", &window, 0, maxPaymentWindow},
+	)
+}
+
+// checkTexts checks what buyers read of an item; nil is not stated.
+func checkTexts(name, description *string) error {
+	if name != nil && (!printable(*name, maxName, false) || *name == "") {
+		return problemFieldRange.with("name", "name has 1 to 200 characters, none of them a control character.")
+	}
+	if description != nil && !printable(*description, maxDescription, true) {
+		return problemFieldRange.with("description", "description has at most 4,000 characters, and no control characters but line breaks and tabs.")
+	}
+	return nil
+}
+
+// ranged is a number and the range it must be in; nil is not stated.
+type ranged struct {
+	name      string
+	value     *int64
+	low, high int64
+}
+
+func checkRanges(all ...ranged) error {
+	for _, r := range all {
+		if r.value != nil && (*r.value < r.low || *r.value > r.high) {
+			return problemFieldRange.with(r.name, r.name+" must be from "+
+				strconv.FormatInt(r.low, 10)+" to "+strconv.FormatInt(r.high, 10)+".")
 		}
 	}
 	return nil
@@ -146,12 +163,20 @@ func readInstant(name, value string, present bool) (time.Time, error) {
 	return t.UTC().Truncate(time.Millisecond), nil
 }
 
-// adminItem answers GET /v1/admin/items/{item}.
+// adminItem answers GET /v1/admin/items/{item}. What it shows is asked for anew,
+// so that its tag fits right after a change that another process has made.
 func (e *edge) adminItem(q *call) error {
 	if err := e.limit(q); err != nil {
 		return err
 	}
-	item, err := e.readItem(q)
+	id := q.c.Param("item")
+	if !validItemID(id) {
+		return problemItemID
+	}
+	if err := checkAccept(q.c.Request.Header); err != nil {
+		return err
+	}
+	item, err := e.Changes.Item(q.ctx(), id)
 	if err != nil {
 		return err
 	}

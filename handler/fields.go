@@ -63,6 +63,26 @@ func (f *fields) optionalText(name string) (string, bool) {
 	return f.text(name, false), f.has(name)
 }
 
+// textIfStated is text for a member that may be left out, which says something
+// else than any value of it.
+func (f *fields) textIfStated(name string) *string {
+	v := f.text(name, false)
+	if !f.has(name) {
+		return nil
+	}
+	return &v
+}
+
+// integerIfStated is integer for a member that may be left out, which says
+// something else than any value of it.
+func (f *fields) integerIfStated(name string) *int64 {
+	v := f.integer(name, false, 0)
+	if !f.has(name) {
+		return nil
+	}
+	return &v
+}
+
 // has reports whether the body has the member.
 func (f *fields) has(name string) bool {
 	_, present := f.values[name]

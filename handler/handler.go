@@ -54,6 +54,23 @@ type Sales interface {
 	Ledger(ctx context.Context, item string) (order.Ledger, error)
 }
 
+// Changes is what an admin does to an item while it is on sale. Errors: those
+// of order.Service's methods.
+type Changes interface {
+	// Item returns the item as it is now, and not from memory.
+	Item(ctx context.Context, id string) (catalog.Item, error)
+	ChangeItem(ctx context.Context, id string, c order.ItemChange, by order.By) (catalog.Item, error)
+	ControlItem(ctx context.Context, id string, c order.ItemControl, by order.By) (catalog.Item, error)
+	// Restock also tells whether it was made by an earlier request with its key.
+	Restock(ctx context.Context, id string, r order.Restock, by order.By) (item catalog.Item, replayed bool, err error)
+}
+
+// Trail tells who changed what.
+type Trail interface {
+	// Audit returns a page of the audit, newest first, and whether more follow.
+	Audit(ctx context.Context, f order.AuditFilter) (entries []order.AuditEntry, more bool, err error)
+}
+
 // Identity is who sends a request.
 type Identity = auth.Identity
 
@@ -71,12 +88,14 @@ type Check struct {
 	Probe func(ctx context.Context) error
 }
 
-// Config is what the edge needs. Orders, Items, Sales and Verifier are
-// required; every other field works at its zero value.
+// Config is what the edge needs. Orders, Items, Sales, Changes, Trail and
+// Verifier are required; every other field works at its zero value.
 type Config struct {
 	Orders   Orders
 	Items    Items
 	Sales    Sales
+	Changes  Changes
+	Trail    Trail
 	Verifier Verifier
 
 	// Tasks shows operators the task queues. Default nil: their routes do not
@@ -134,6 +153,10 @@ func (c Config) withDefaults() (Config, error) {
 		return c, errors.New("handler: Config.Items is missing")
 	case c.Sales == nil:
 		return c, errors.New("handler: Config.Sales is missing")
+	case c.Changes == nil:
+		return c, errors.New("handler: Config.Changes is missing")
+	case c.Trail == nil:
+		return c, errors.New("handler: Config.Trail is missing")
 	case c.Verifier == nil:
 		return c, errors.New("handler: Config.Verifier is missing")
 	case c.RateAddress < 0:
@@ -232,10 +255,16 @@ func (e *edge) routes() (http.Handler, error) {
 	e.post(r, "/v1/orders/:order/payment", service, e.payOrder)
 	e.post(r, "/v1/admin/items", admin, e.createItem)
 	e.get(r, "/v1/admin/items/:item", admin, e.adminItem)
+	e.patch(r, "/v1/admin/items/:item", admin, e.changeItem)
+	e.post(r, "/v1/admin/items/:item/restock", admin, e.restock)
+	e.post(r, "/v1/admin/items/:item/pause", admin, e.control(catalog.ControlPaused))
+	e.post(r, "/v1/admin/items/:item/resume", admin, e.control(catalog.ControlOpen))
+	e.post(r, "/v1/admin/items/:item/close", admin, e.control(catalog.ControlClosed))
 	e.get(r, "/v1/admin/items/:item/ledger", admin, e.ledger)
 	if e.Tasks != nil {
 		e.taskRoutes(r, admin)
 	}
+	e.get(r, "/v1/admin/audit", admin, e.audit)
 	if e.DevTokens != nil {
 		e.post(r, "/dev/tokens", anyone, e.devToken)
 	}
@@ -266,4 +295,8 @@ func (e *edge) get(r gin.IRoutes, path string, who access, do endpoint) {
 
 func (e *edge) post(r gin.IRoutes, path string, who access, do endpoint) {
 	r.POST(path, e.serve(path, who, do))
+}
+
+func (e *edge) patch(r gin.IRoutes, path string, who access, do endpoint) {
+	r.PATCH(path, e.serve(path, who, do))
 }

@@ -160,8 +160,10 @@ func (f *fakeSales) Ledger(_ context.Context, item string) (order.Ledger, error)
 // shop is an edge with fakes behind it.
 type shop struct {
 	http.Handler
-	orders *fakeOrders
-	sales  *fakeSales
+	orders  *fakeOrders
+	sales   *fakeSales
+	changes *fakeChanges
+	trail   *fakeTrail
 }
 
 // open makes a shop whose clock stands still; change may alter its Config.
@@ -172,9 +174,9 @@ func open(tb testing.TB, change ...func(*Config)) *shop {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	s := &shop{orders: &fakeOrders{}, sales: &fakeSales{}}
+	s := &shop{orders: &fakeOrders{}, sales: &fakeSales{}, changes: &fakeChanges{}, trail: &fakeTrail{}}
 	c := Config{
-		Orders: s.orders, Items: fakeItems{"thing": someItem()}, Sales: s.sales, Verifier: verifier,
+		Orders: s.orders, Items: fakeItems{"thing": someItem()}, Sales: s.sales, Changes: s.changes, Trail: s.trail, Verifier: verifier,
 		Now: now, RateBuyer: -1,
 	}
 	for _, f := range change {

@@ -63,7 +63,7 @@ func problemCodes() []string {
 		problemFieldMissing.code, problemFieldType.code, problemFieldRange.code, problemWindow.code,
 		problemQuantity.code, problemID.code, problemKeyMissing.code, problemKeyInvalid.code,
 		problemLimit.code, problemCursor.code, problemParameter.code, problemUnknownParameter.code,
-		problemNotOpen.code,
+		problemNotOpen.code, problemMatchMissing.code, problemMatchInvalid.code, problemFieldFixed.code,
 	}
 	for _, row := range errorTable {
 		codes = append(codes, row.answer.code)

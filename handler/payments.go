@@ -26,7 +26,9 @@ func (e *edge) cancelOrder(q *call) error {
 	if err := q.readNothing(); err != nil {
 		return err
 	}
-	o, err := e.Orders.Cancel(q.ctx(), id, order.Canceller{UserID: q.who.Subject, Admin: q.who.Role == auth.RoleAdmin})
+	o, err := e.Orders.Cancel(q.ctx(), id, order.Canceller{
+		UserID: q.who.Subject, Admin: q.who.Role == auth.RoleAdmin, RequestID: q.requestID(),
+	})
 	if err != nil {
 		return err
 	}

@@ -97,6 +97,7 @@ func TestCancelOrder(t *testing.T) {
 		{"root", auth.RoleAdmin, "", order.Canceller{UserID: "root", Admin: true}},
 	} {
 		w := s.post(t, path, tt.sub, tt.role, tt.body)
+		tt.want.RequestID = w.Header().Get("X-Request-Id")
 		if b := decodeBody(t, w.Body); w.Code != 200 || got != tt.want || b["status"] != "cancelled" {
 			t.Errorf("%s %q: %d %v by %+v, want %+v", tt.sub, tt.body, w.Code, b, got, tt.want)
 		}

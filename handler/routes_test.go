@@ -20,7 +20,7 @@ import (
 
 func TestNew_Err(t *testing.T) {
 	t.Parallel()
-	good := Config{Orders: &fakeOrders{}, Items: fakeItems{}, Sales: &fakeSales{}, Verifier: &auth.Verifier{}}
+	good := Config{Orders: &fakeOrders{}, Items: fakeItems{}, Sales: &fakeSales{}, Changes: &fakeChanges{}, Trail: &fakeTrail{}, Verifier: &auth.Verifier{}}
 	if _, err := New(good); err != nil {
 		t.Errorf("the least Config: %v", err)
 	}
@@ -28,6 +28,8 @@ func TestNew_Err(t *testing.T) {
 		"no Orders":        func(c *Config) { c.Orders = nil },
 		"no Items":         func(c *Config) { c.Items = nil },
 		"no Sales":         func(c *Config) { c.Sales = nil },
+		"no Changes":       func(c *Config) { c.Changes = nil },
+		"no Trail":         func(c *Config) { c.Trail = nil },
 		"no Verifier":      func(c *Config) { c.Verifier = nil },
 		"RateAddress":      func(c *Config) { c.RateAddress = -1 },
 		"BurstBuyer":       func(c *Config) { c.BurstBuyer = -1 },
@@ -233,7 +235,7 @@ func TestCreateItem(t *testing.T) {
 	want := order.NewItem{
 		ID: "drop-1", Name: "Ünïcode 😀", Description: "two\nlines", PriceMinor: 990, Currency: "JPY", Stock: 10, PerUserLimit: 3,
 		OpensAt: time.Date(2030, 1, 2, 3, 0, 0, 123_000_000, time.UTC), ClosesAt: time.Date(2030, 2, 1, 0, 0, 0, 0, time.UTC),
-		PaymentWindow: 10 * time.Minute,
+		PaymentWindow: 10 * time.Minute, By: order.By{Actor: "root", RequestID: w.Header().Get("X-Request-Id")},
 	}
 	if got := s.sales.created[0]; got != want {
 		t.Errorf("created %+v, want %+v", got, want)
@@ -243,7 +245,9 @@ func TestCreateItem(t *testing.T) {
 	}
 	// The least that has to be said.
 	w = s.post(t, "/v1/admin/items", "root", auth.RoleAdmin, `{"id":"a","name":"A","price_minor":0,"currency":"EUR","stock":0,"closes_at":null}`)
-	if w.Code != 201 || s.sales.created[1] != (order.NewItem{ID: "a", Name: "A", Currency: "EUR", PerUserLimit: 1}) {
+	if w.Code != 201 || s.sales.created[1] != (order.NewItem{
+		ID: "a", Name: "A", Currency: "EUR", PerUserLimit: 1, By: order.By{Actor: "root", RequestID: w.Header().Get("X-Request-Id")},
+	}) {
 		t.Errorf("%d %s: created %+v", w.Code, w.Body, s.sales.created)
 	}
 	s.sales.err = fmt.Errorf("create: %w", order.ErrItemExists)

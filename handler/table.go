@@ -73,7 +73,7 @@ var (
 		"An item id has 1 to 64 characters of a-z, 0-9 and '-', and starts with a letter or digit.")
 	problemOrderID    = problemID.with("order", "An order id is a UUID in lower case.")
 	problemKeyMissing = newProblem(400, "idempotency_key_missing", "Idempotency key missing",
-		"").with("Idempotency-Key", "Send an Idempotency-Key header: a new value for each purchase, the same for a repeat.")
+		"").with("Idempotency-Key", "Send an Idempotency-Key header: a new value for each purchase or restock, the same for a repeat.")
 	problemKeyInvalid = newProblem(400, "idempotency_key_invalid", "Invalid idempotency key",
 		"").with("Idempotency-Key", "An idempotency key has 1 to 255 visible ASCII characters.")
 	problemLimit = newProblem(400, "limit_range", "Limit out of range",
@@ -84,6 +84,14 @@ var (
 		"A query parameter is malformed.")
 	problemUnknownParameter = newProblem(400, "unknown_parameter", "Unknown parameter",
 		"The route does not take this query parameter.")
+	problemMatchMissing = newProblem(428, "precondition_required", "Precondition required",
+		"").with("If-Match", "Send If-Match with the ETag of GET /v1/admin/items/{item}, so that nobody's change is overwritten unseen; or * to change whatever is there.")
+	problemMatchInvalid = newProblem(400, "if_match_invalid", "Invalid If-Match",
+		"").with("If-Match", `If-Match is *, or entity tags such as "4" with commas between them.`)
+	problemFieldFixed = newProblem(422, "field_fixed", "Field cannot change",
+		"A field of the body is fixed when the item is created.")
+	problemNotChanged = newProblem(503, "unavailable", "Change not made",
+		"The change could not be made for sure. Repeat it: a restock with the same Idempotency-Key, any other after a look at the item.").retry(1)
 	problemNotReady = newProblem(503, "unavailable", "Not ready",
 		"Parts that the service needs do not work.").retry(1)
 )
@@ -148,6 +156,16 @@ var errorTable = []struct {
 		"No dead letter has this id; GET /v1/admin/dead lists them.")},
 	{order.ErrTaskTwin, newProblem(409, "task_duplicate", "Task exists",
 		"Another task has taken the dead letter's place; discard the letter.")},
+	{order.ErrVersion, newProblem(412, "precondition_failed", "Item has changed",
+		"").with("If-Match", "The item has another version by now; read it again and decide anew.")},
+	{order.ErrWindow, problemWindow.with("closes_at", "closes_at must be after opens_at, also after the change.")},
+	{order.ErrItemClosed, newProblem(409, "sale_closed", "Sale closed",
+		"The sale of this item was closed, which is final; create another item.")},
+	{order.ErrStockRange, problemFieldRange.with("quantity", "With this quantity the item's stock_total would be above 1,000,000,000.")},
+	{inventory.ErrStockBelowSold, newProblem(409, "stock_below_sold", "Units are sold",
+		"").with("quantity", "Fewer units are unsold than this takes back, counting orders that are on their way.")},
+	{order.ErrRestockReused, newProblem(422, "idempotency_key_reused", "Idempotency key reused",
+		"").with("Idempotency-Key", "The key was used for another restock of this item; use a new one, or repeat the first restock unchanged.")},
 	{order.ErrItemExists, newProblem(409, "item_exists", "Item exists",
 		"").with("id", "An item with this id exists; choose another id.")},
 

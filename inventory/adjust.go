@@ -8,6 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"flashsale/internal/faultpoint"
 	"flashsale/lock"
 )
 
@@ -152,7 +153,9 @@ func (v *Inventory) Change(ctx context.Context, item string, c Change, commit fu
 			}
 			return fmt.Errorf("%w: %w", ErrUnavailable, err)
 		}
+		faultpoint.Reach("inventory.suspended")
 		version, err := commit(ctx)
+		faultpoint.Reach("inventory.changed")
 		// From here on the change is not given up half-way for a caller that left.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), afterCommit)
 		defer cancel()
@@ -169,6 +172,7 @@ func (v *Inventory) Change(ctx context.Context, item string, c Change, commit fu
 		}
 		c.Version = version
 		v.settle(ctx, l, item, &c)
+		faultpoint.Reach("inventory.adjusted")
 		return nil
 	})
 }

@@ -42,6 +42,10 @@ type Config struct {
 	// MarkLife bounds how long "sold out" is answered from memory without
 	// asking Redis again. Default 1 s.
 	MarkLife time.Duration
+	// OnChange hears of every item whose terms were changed, or that has stock
+	// again, on any process. It must be quick and must not block. What was said
+	// while the connection to Redis was lost, it does not hear. Default: nothing.
+	OnChange func(item string)
 	// OnError hears of what was tried again or given up. Default: nothing.
 	OnError func(error)
 	// OnBatch hears of every script sent: its size and duration. Default: nothing.
@@ -81,6 +85,9 @@ func (c Config) withDefaults() (Config, error) {
 		if *f.v < 0 {
 			return c, fmt.Errorf("inventory: %s is %v, want more than 0", f.name, *f.v)
 		}
+	}
+	if c.OnChange == nil {
+		c.OnChange = func(string) {}
 	}
 	if c.OnError == nil {
 		c.OnError = func(error) {}

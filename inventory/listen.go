@@ -77,6 +77,7 @@ func (v *Inventory) listenOnce(ctx context.Context) (confirmed bool, err error) 
 			}
 		case *redis.Message:
 			v.dropMark(m.Payload)
+			v.cfg.OnChange(m.Payload)
 		}
 	}
 }

@@ -240,6 +240,9 @@ func claim(ctx context.Context, tx *gorm.DB, t *task) (terms, error) {
 	held := map[soldKey]int64{{t.ItemID, t.UserID}: t.Quantity}
 	err = addHolders(ctx, c, held, map[string]terms{t.ItemID: got})
 	if errors.Is(err, errUneven) {
+		err = addUnderOldLimit(ctx, c, t, fromMillis(t.CreatedAt))
+	}
+	if errors.Is(err, errUneven) {
 		return terms{}, refused(reasonUserLimit)
 	}
 	return got, err

@@ -35,8 +35,10 @@ type Payment struct {
 
 // Canceller is who wants an order cancelled.
 type Canceller struct {
-	UserID string // the buyer; not looked at for an admin
+	UserID string // the buyer; of an admin, the name in the audit
 	Admin  bool
+	// RequestID is the request that asked for it, for the audit.
+	RequestID string
 }
 
 // The reasons of a closed order.

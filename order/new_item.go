@@ -21,4 +21,5 @@ type NewItem struct {
 	OpensAt       time.Time // zero: now
 	ClosesAt      time.Time // zero: no end
 	PaymentWindow time.Duration
+	By            By // who asks for it
 }

@@ -113,5 +113,5 @@ var insertReturns = newRowsStatement(returnColumns,
 // lifeTexts are the statements of the transitions of committed orders.
 var lifeTexts = slices.Concat([]string{
 	selectOrder, selectPayment, insertPayment, payUnpaid, cancelConfirmed, expireDue, selectExpiries,
-	unsellUnits, takeFromBuyer, returnsOfOrders, deleteReturns,
+	unsellUnits, takeFromBuyer, returnsOfOrders, deleteReturns, insertAudit,
 }, insertReturns.text[:])

@@ -22,6 +22,7 @@ type Stock interface {
 	Open(ctx context.Context, item string) error
 	Partition(item string) int
 	Counter
+	Changer
 }
 
 // Counter is what the ledger needs of the inventory.

@@ -310,7 +310,15 @@ func (s *Store) InsertItem(ctx context.Context, n NewItem) (catalog.Item, error)
 		Control:              string(catalog.ControlOpen), Version: 1,
 		CreatedAt: toMillis(now), UpdatedAt: toMillis(now),
 	}
-	err := s.write.WithContext(ctx).Create(&row).Error
+	err := s.write.WithContext(ctx).Transaction(func(tx *gorm.DB) error {
+		if err := tx.Create(&row).Error; err != nil {
+			return err
+		}
+		return writeAudit(ctx, tx.Statement.ConnPool, &auditRow{
+			At: row.CreatedAt, Actor: n.By.Actor, Action: actionItemCreate, ItemID: n.ID,
+			After: factsJSON(row.facts()), RequestID: n.By.RequestID,
+		})
+	})
 	if errors.Is(err, gorm.ErrDuplicatedKey) {
 		return catalog.Item{}, ErrItemExists
 	}

@@ -120,11 +120,17 @@ func (s *Store) cancel(ctx context.Context, id string, by Canceller) (o Order, o
 		if user != "" && user != o.UserID || !by.Admin && user == "" {
 			return ErrNotFound
 		}
+		was := o.Status
 		if err := cancelOrder(ctx, c, id, reason, now); err != nil {
 			return err
 		}
 		if o, err = readOrder(ctx, c, id); err != nil {
 			return err
+		}
+		if by.Admin && o.Status != was {
+			if err := auditCancel(ctx, c, &o, was, by, now); err != nil {
+				return err
+			}
 		}
 		owed, err = readReturns(ctx, c, returnsOfOrders, jsonList(id))
 		return err

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/charmbracelet/x/term"
@@ -345,8 +346,14 @@ func (a *app) addAPI(ctx context.Context) error {
 		return a.waiters.Listen(ctx, a.rdb, a.store, report)
 	}})
 	sales := &order.Sales{Store: a.store, Tasks: a.tasks()}
+	var known atomic.Pointer[catalog.Catalog] // it asks the stock, so it is made after it
 	stock, err := inventory.New(ctx, a.rdb, locks, a.queues, sales, inventory.Config{
 		Partitions: s.Partitions, OnError: a.reporter("inventory"), OnBatch: a.batchMetrics(),
+		OnChange: func(item string) {
+			if c := known.Load(); c != nil {
+				c.Forget(item)
+			}
+		},
 	})
 	if err != nil {
 		return err
@@ -357,6 +364,7 @@ func (a *app) addAPI(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	known.Store(items)
 	a.service = order.NewService(order.Config{
 		Store: a.store, Stock: stock, Items: items, Tasks: a.tasks(), Waiters: a.waiters,
 		Returns:  order.NewReturns(a.store, a.rdb, s.Partitions, report),
@@ -388,7 +396,7 @@ func (a *app) addHTTP(ctx context.Context, items *catalog.Catalog) error {
 		return err
 	}
 	c := handler.Config{
-		Orders: a.service, Items: items, Sales: a.service, Verifier: verifier, Ready: a.checks(),
+		Orders: a.service, Items: items, Sales: a.service, Changes: a.service, Trail: a.service, Verifier: verifier, Ready: a.checks(),
 		RateBuyer: s.RateBuyer, RateAddress: s.RateAddress, TrustedProxies: s.TrustedProxies,
 		Tasks: order.NewBacklog(a.store, a.service.Returns, a.namedQueues()...), CursorKey: a.cursorKey(), Log: a.log, Registerer: a.registry,
 	}

@@ -245,7 +245,7 @@ func masked(name, value string) string {
 // demoItem is what serve sells when there is nothing else.
 var demoItem = order.NewItem{
 	ID: "demo", Name: "Demo sneaker", Description: "A hundred pairs, one each.",
-	PriceMinor: 12900, Currency: "EUR", Stock: 100, PerUserLimit: 1,
+	PriceMinor: 12900, Currency: "EUR", Stock: 100, PerUserLimit: 1, By: order.By{Actor: "flashsale serve"},
 }
 
 // openDemo creates the demo sale on an empty database.

@@ -33,18 +33,27 @@ type remote struct {
 
 // call sends one request and decodes the answer into out. A refusal becomes an
 // error with the problem's own words.
-func (r *remote) call(ctx context.Context, method, path string, body, out any) (err error) {
+func (r *remote) call(ctx context.Context, method, path string, body, out any) error {
+	_, err := r.send(ctx, method, path, nil, body, out)
+	return err
+}
+
+// send is call with headers of its own; it returns those of the answer.
+func (r *remote) send(ctx context.Context, method, path string, headers map[string]string, body, out any) (answer http.Header, err error) {
 	var in io.Reader
 	if body != nil {
 		text, err := json.Marshal(body)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		in = bytes.NewReader(text)
 	}
 	req, err := http.NewRequestWithContext(ctx, method, strings.TrimSuffix(r.server, "/")+path, in)
 	if err != nil {
-		return err
+		return nil, err
+	}
+	for name, value := range headers {
+		req.Header.Set(name, value)
 	}
 	req.Header.Set("Content-Type", "application/json")
 	if r.token != "" {
@@ -52,25 +61,33 @@ func (r *remote) call(ctx context.Context, method, path string, body, out any) (
 	}
 	res, err := r.client.Do(req)
 	if err != nil {
-		return fmt.Errorf("ask %s: %w", r.server, err)
+		return nil, fmt.Errorf("ask %s: %w", r.server, err)
 	}
 	defer func() { err = errors.Join(err, res.Body.Close()) }()
 	text, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
 	if err != nil {
-		return fmt.Errorf("read answer: %w", err)
+		return nil, fmt.Errorf("read answer: %w", err)
 	}
 	if res.StatusCode >= 300 {
 		var p struct{ Code, Detail string }
 		if json.Unmarshal(text, &p) != nil || p.Code == "" {
-			return fmt.Errorf("%s answered %s", r.server, res.Status)
+			return nil, fmt.Errorf("%s answered %s", r.server, res.Status)
 		}
-		return fmt.Errorf("%s: %s", p.Code, p.Detail)
+		return nil, &refusal{status: res.StatusCode, code: p.Code, detail: p.Detail}
 	}
 	if err := json.Unmarshal(text, out); err != nil {
-		return fmt.Errorf("read answer: %w", err)
+		return nil, fmt.Errorf("read answer: %w", err)
 	}
-	return nil
+	return res.Header, nil
 }
+
+// refusal is a problem that the API has answered with.
+type refusal struct {
+	status       int
+	code, detail string
+}
+
+func (r *refusal) Error() string { return r.code + ": " + r.detail }
 
 // itemView is an item as the API shows it.
 type itemView struct {
@@ -86,7 +103,11 @@ type itemView struct {
 
 func newItem() *cobra.Command {
 	var server, token string
-	c := group("item", "Manage the items on sale, through the API", newItemCreate(&server, &token), newItemList(&server, &token))
+	c := group("item", "Manage the items on sale, through the API", newItemCreate(&server, &token), newItemList(&server, &token),
+		newItemChange(&server, &token), newItemRestock(&server, &token),
+		newItemControl(&server, &token, "pause", "Halt a sale until it is resumed"),
+		newItemControl(&server, &token, "resume", "Go on with a paused sale"),
+		newItemControl(&server, &token, "close", "End a sale for good; orders stay as they are"))
 	c.PersistentFlags().StringVar(&server, "server", "", "URL of the API (default http:// and --addr)")
 	c.PersistentFlags().StringVar(&token, "token", "", "admin token (default: signed with the configured key)")
 	return c

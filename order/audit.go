@@ -1,0 +1,138 @@
+package order
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"gorm.io/gorm/clause"
+)
+
+// By is who makes a change, as the audit names it.
+type By struct {
+	Actor     string // the token's subject; empty where nobody asked
+	RequestID string // the request that asked for it
+}
+
+// The actions that the audit knows.
+const (
+	actionItemCreate  = "item.create"
+	actionItemChange  = "item.change"
+	actionItemRestock = "item.restock"
+	actionItemPause   = "item.pause"
+	actionItemResume  = "item.resume"
+	actionItemClose   = "item.close"
+	actionOrderCancel = "order.cancel"
+)
+
+// AuditEntry is one change that was made, and by whom.
+type AuditEntry struct {
+	ID        int64 // rises with every entry
+	At        time.Time
+	Actor     string
+	Action    string
+	ItemID    string // empty: it concerns no item
+	OrderID   string // empty: it concerns no order
+	Before    string // the changed fields as they were, in JSON; empty for what was made new
+	After     string // the changed fields as they are, in JSON
+	RequestID string
+}
+
+// AuditFilter selects entries of the audit, newest first.
+type AuditFilter struct {
+	ItemID  string // empty: any
+	OrderID string // empty: any
+	// Before is the id of the last entry of the page before; 0: from the start.
+	Before int64
+	Limit  int // 1 to 100
+}
+
+// auditRow is a row of the table audit.
+type auditRow struct {
+	ID        int64 `gorm:"primaryKey"`
+	At        int64
+	Actor     string
+	Action    string
+	ItemID    string
+	OrderID   string
+	Before    string
+	After     string
+	RequestID string
+}
+
+// TableName tells gorm the table.
+func (auditRow) TableName() string { return "audit" }
+
+const insertAudit = `INSERT INTO audit (at, actor, action, item_id, order_id, before, after, request_id)
+	VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)`
+
+// writeAudit adds an entry, in the transaction of the change that it tells of:
+// so none is missing, and none tells of what was undone.
+func writeAudit(ctx context.Context, c conn, r *auditRow) error {
+	_, err := c.ExecContext(ctx, insertAudit, r.At, r.Actor, r.Action, r.ItemID, r.OrderID, r.Before, r.After, r.RequestID)
+	if err != nil {
+		return fmt.Errorf("write audit: %w", err)
+	}
+	return nil
+}
+
+// factsJSON writes the fields of one side of an entry; none gives an empty text.
+func factsJSON(facts map[string]any) string {
+	if len(facts) == 0 {
+		return ""
+	}
+	b, err := json.Marshal(facts)
+	if err != nil {
+		panic(fmt.Sprintf("order: texts and numbers have no JSON: %v", err)) // they always have one
+	}
+	return string(b)
+}
+
+// Audit reads a page of the audit, newest first, and whether more follow.
+func (s *Service) Audit(ctx context.Context, f AuditFilter) ([]AuditEntry, bool, error) {
+	return s.Store.audit(ctx, f)
+}
+
+func (s *Store) audit(ctx context.Context, f AuditFilter) ([]AuditEntry, bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	q := s.read.WithContext(ctx).Order(clause.OrderByColumn{Column: clause.Column{Name: "id"}, Desc: true}).Limit(f.Limit + 1)
+	// Each index leaves out the rows that concern none, and is taken only where
+	// the query says that it does the same.
+	if f.ItemID != "" {
+		q = q.Where("item_id = ? AND item_id <> ''", f.ItemID)
+	}
+	if f.OrderID != "" {
+		q = q.Where("order_id = ? AND order_id <> ''", f.OrderID)
+	}
+	if f.Before > 0 {
+		q = q.Where("id < ?", f.Before)
+	}
+	var rows []auditRow
+	if err := q.Find(&rows).Error; err != nil {
+		return nil, false, wrap("read audit", err)
+	}
+	more := len(rows) > f.Limit
+	if more {
+		rows = rows[:f.Limit]
+	}
+	entries := make([]AuditEntry, len(rows))
+	for i := range rows {
+		r := &rows[i]
+		entries[i] = AuditEntry{
+			ID: r.ID, At: fromMillis(r.At), Actor: r.Actor, Action: r.Action, ItemID: r.ItemID, OrderID: r.OrderID,
+			Before: r.Before, After: r.After, RequestID: r.RequestID,
+		}
+	}
+	return entries, more, nil
+}
+
+// auditCancel tells of an order that an admin has cancelled.
+func auditCancel(ctx context.Context, c conn, o *Order, was Status, by Canceller, now int64) error {
+	return writeAudit(ctx, c, &auditRow{
+		At: now, Actor: by.UserID, Action: actionOrderCancel, ItemID: o.ItemID, OrderID: o.ID,
+		Before: factsJSON(map[string]any{"status": was}), After: factsJSON(map[string]any{"status": o.Status, "reason": o.Reason}),
+		RequestID: by.RequestID,
+	})
+}
