@@ -172,6 +172,7 @@ func (v *Inventory) Change(ctx context.Context, item string, c Change, commit fu
 		}
 		c.Version = version
 		v.settle(ctx, l, item, &c)
+		v.dropMark(item) // the message tells the others, and may not have come back yet
 		faultpoint.Reach("inventory.adjusted")
 		return nil
 	})

@@ -1,0 +1,58 @@
+package inventory
+
+import (
+	"sync"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/redistest"
+)
+
+// TestInventory_OnChange: every process hears of a change; the one that made it
+// sells under it as soon as it is made, without waiting for the message.
+func TestInventory_OnChange(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		s := newShop(t, rdb, open(2, 1), 0)
+		var mu sync.Mutex
+		heard := map[string][]string{}
+		hear := func(process string) func(string) {
+			return func(item string) {
+				mu.Lock()
+				defer mu.Unlock()
+				if item == s.item {
+					heard[process] = append(heard[process], item)
+				}
+			}
+		}
+		said := func(process string) int {
+			mu.Lock()
+			defer mu.Unlock()
+			return len(heard[process])
+		}
+		a := s.inventory(t, Config{MarkLife: forEver, OnChange: hear("a")})
+		own := redistest.Second(t, rdb)
+		b := s.inventoryOn(t, own, newLocks(t, own, lockConfig), Config{MarkLife: forEver, OnChange: hear("b")})
+		awaitListening(t, s, a)
+		awaitListening(t, s, b)
+		sellOut(t, s, a, 2)
+		marked(t, s, a, b)
+		if said("a")+said("b") != 0 {
+			t.Fatalf("heard %v of nothing", heard)
+		}
+		if err := a.Change(testContext(t), s.item, Change{AddLeft: 1}, s.commits(1, 2)); err != nil {
+			t.Fatal(err)
+		}
+		mustBuy(t, a, s.request("new", "k", 1)) // no wait before it
+		for _, process := range []string{"a", "b"} {
+			await(t, process+" to hear of the change", func() bool { return said(process) == 1 })
+		}
+		if err := a.Change(testContext(t), s.item, Change{PerUserLimit: ptr(int64(2))}, s.commits(0, 3)); err != nil {
+			t.Fatal(err)
+		}
+		for _, process := range []string{"a", "b"} {
+			await(t, process+" to hear of the limit", func() bool { return said(process) == 2 })
+		}
+	})
+}

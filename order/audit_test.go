@@ -1,0 +1,134 @@
+package order
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"flashsale/inventory"
+)
+
+// TestStore_Audit_Pages reads the audit page by page while it grows.
+func TestStore_Audit_Pages(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	mustInsert(t, s, newItem("a", 5, 1))
+	mustInsert(t, s, newItem("b", 5, 1))
+	rename := func(item string, n int) {
+		t.Helper()
+		c := ItemChange{Name: ptr(fmt.Sprint("Name ", n))}
+		if _, err := s.changeItem(testContext(t), item, &edit{action: actionItemChange, by: root, apply: c.apply}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 7 {
+		rename("a", i)
+		rename("b", i)
+	}
+	var seen []int64
+	f := AuditFilter{ItemID: "a", Limit: 3}
+	for page := 0; ; page++ {
+		entries, more, err := s.audit(testContext(t), f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			if e.ItemID != "a" || len(seen) > 0 && e.ID >= seen[len(seen)-1] || e.At.IsZero() {
+				t.Errorf("after %v comes %+v", seen, e)
+			}
+			seen = append(seen, e.ID)
+		}
+		rename("a", 100+page) // comes before the pages, and shifts none
+		if !more {
+			break
+		}
+		f.Before = entries[len(entries)-1].ID
+	}
+	if len(seen) != 8 {
+		t.Errorf("%d entries, want 7 changes and the creation", len(seen))
+	}
+	all, more, err := s.audit(testContext(t), AuditFilter{Limit: 100})
+	if err != nil || more || len(all) != 16+3 {
+		t.Errorf("%d entries in all, %v, %v", len(all), more, err)
+	}
+	// An index leads to an item's entries, and to an order's.
+	for column, index := range map[string]string{"item_id": "audit_item", "order_id": "audit_order"} {
+		var plan []struct{ Detail string }
+		query := fmt.Sprintf("EXPLAIN QUERY PLAN SELECT * FROM audit WHERE %[1]s = ? AND %[1]s <> '' ORDER BY id DESC LIMIT 3", column)
+		if err := s.read.Raw(query, "a").Scan(&plan).Error; err != nil || !strings.Contains(fmt.Sprint(plan), index) || strings.Contains(fmt.Sprint(plan), "TEMP") {
+			t.Errorf("%s: %v, %v", column, plan, err)
+		}
+	}
+}
+
+// TestStore_Audit_Items: the creation of an item is told with all that it is, and
+// one that was refused is not.
+func TestStore_Audit_Items(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	n := newItem("item", 5, 2)
+	n.By = root
+	n.OpensAt = time.Date(2030, 1, 2, 3, 4, 5, 6_000_000, time.UTC)
+	mustInsert(t, s, n)
+	if _, err := s.InsertItem(testContext(t), n); !errors.Is(err, ErrItemExists) {
+		t.Fatal(err)
+	}
+	c := ItemChange{ClosesAt: ptr(n.OpensAt.Add(time.Hour)), PriceMinor: ptr(int64(1))}
+	if _, err := s.changeItem(testContext(t), "item", &edit{action: actionItemChange, by: By{Actor: "ann"}, apply: c.apply}); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		`root r-1 item.create  -> {"closes_at":null,"control":"open","currency":"EUR","description":"","name":"Thing",` +
+			`"opens_at":"2030-01-02T03:04:05.006Z","payment_window_seconds":0,"per_user_limit":2,"price_minor":1999,"stock_total":5}`,
+		`ann  item.change {"closes_at":null,"price_minor":1999} -> {"closes_at":"2030-01-02T04:04:05.006Z","price_minor":1}`,
+	}
+	if got := trail(t, s, "item"); strings.Join(got, "\n") != strings.Join(want, "\n") {
+		t.Errorf("audit\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// TestStore_Audit_Cancel: an admin's cancellation is told once, and a buyer's own is not.
+func TestStore_Audit_Cancel(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	mustInsert(t, s, newItem("item", 5, 5))
+	mustCommit(t, s, bought("o1", "item", "u", "1", 1), bought("o2", "item", "u", "2", 1), bought("o3", "item", "u", "3", 1))
+	admin := Canceller{UserID: "root", Admin: true, RequestID: "r-2"}
+	for range 2 {
+		if _, _, err := s.cancel(testContext(t), "o1", admin); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, _, err := s.cancel(testContext(t), "o2", Canceller{UserID: "u", RequestID: "r-3"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.pay(testContext(t), "o3", money("psp", 1)); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := s.cancel(testContext(t), "o3", admin); !errors.Is(err, ErrOrderFinal) {
+		t.Fatal(err)
+	}
+	for order, want := range map[string]int{"o1": 1, "o2": 0, "o3": 0} {
+		entries, _, err := s.audit(testContext(t), AuditFilter{OrderID: order, Limit: 100})
+		if err != nil || len(entries) != want {
+			t.Errorf("%s: %+v, %v, want %d", order, entries, err, want)
+		}
+	}
+	want := `root r-2 order.cancel {"status":"confirmed"} -> {"reason":"admin","status":"cancelled"}`
+	if got := trail(t, s, "item"); len(got) != 2 || got[1] != want {
+		t.Errorf("audit %q, want %q", got, want)
+	}
+	// Without its entry there is no cancellation.
+	if err := s.write.Exec("CREATE TRIGGER no_audit BEFORE INSERT ON audit BEGIN SELECT RAISE(ABORT, 'no'); END").Error; err != nil {
+		t.Fatal(err)
+	}
+	mustCommit(t, s, bought("o4", "item", "u", "4", 1))
+	if _, _, err := s.cancel(testContext(t), "o4", admin); err == nil || errors.Is(err, inventory.ErrUnchanged) {
+		t.Errorf("cancel without the audit: %v", err)
+	}
+	if r := allRows(t, s)["o4"]; r.Status != string(StatusConfirmed) {
+		t.Errorf("order %+v", r)
+	}
+}

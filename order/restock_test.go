@@ -1,0 +1,385 @@
+package order
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/catalog"
+	"flashsale/internal/redistest"
+	"flashsale/inventory"
+)
+
+// root is who makes the changes of these tests.
+var root = By{Actor: "root", RequestID: "r-1"}
+
+// insisted repeats what a busy machine has kept from its answer.
+func insisted[T any](t testing.TB, what func() (T, error)) (T, error) {
+	t.Helper()
+	ctx := testContext(t)
+	for {
+		v, err := what()
+		busy := errors.Is(err, inventory.ErrUnavailable) || errors.Is(err, inventory.ErrRebuilding) || errors.Is(err, ErrDatabase)
+		if !busy || !pause(ctx, 5*time.Millisecond) {
+			return v, err
+		}
+	}
+}
+
+// restock restocks the site's item.
+func (s *site) restock(quantity int64, key string) (catalog.Item, bool, error) {
+	s.t.Helper()
+	type answer struct {
+		item     catalog.Item
+		replayed bool
+	}
+	a, err := insisted(s.t, func() (a answer, err error) {
+		a.item, a.replayed, err = s.service.Restock(testContext(s.t), s.item, Restock{Quantity: quantity, Reason: "test", IdempotencyKey: key}, root)
+		return a, err
+	})
+	return a.item, a.replayed, err
+}
+
+func (s *site) mustRestock(quantity int64, key string) catalog.Item {
+	s.t.Helper()
+	item, replayed, err := s.restock(quantity, key)
+	if err != nil || replayed {
+		s.t.Fatalf("restock %d: replayed %v, %v", quantity, replayed, err)
+	}
+	return item
+}
+
+// trail reads the audit of an item, oldest first, each entry as one line.
+func trail(t testing.TB, s *Store, item string) []string {
+	t.Helper()
+	entries, more, err := s.audit(testContext(t), AuditFilter{ItemID: item, Limit: 100})
+	if err != nil || more {
+		t.Fatal(err, more)
+	}
+	var lines []string
+	for i := len(entries) - 1; i >= 0; i-- {
+		e := entries[i]
+		lines = append(lines, fmt.Sprintf("%s %s %s %s -> %s", e.Actor, e.RequestID, e.Action, e.Before, e.After))
+	}
+	return lines
+}
+
+// stockLedger checks that what an item was created with and its restocks are its
+// total, and returns how many restocks there were.
+func stockLedger(t testing.TB, s *Store, item string) int {
+	t.Helper()
+	var rows []stockChangeRow
+	if err := s.read.WithContext(testContext(t)).Where("item_id = ?", item).Order("id").Find(&rows).Error; err != nil {
+		t.Fatal(err)
+	}
+	row := itemOf(t, s, item)
+	total := row.Initial
+	for _, r := range rows {
+		total += r.Quantity
+		if r.TotalAfter != total || r.Actor == "" || r.Reason == "" || r.At <= 0 {
+			t.Errorf("after %d units comes %+v", total, r)
+		}
+	}
+	if total != row.Total {
+		t.Errorf("the ledger of the total comes to %d, and it is %d", total, row.Total)
+	}
+	return len(rows)
+}
+
+func TestService_Restock(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 5, 10))
+		s.work()
+		s.mustPlace(s.purchase("u", "k", 3, long))
+		item := s.mustRestock(10, "a")
+		if item.StockTotal != 15 || item.StockInitial != 5 || item.StockLeft != 12 || item.Version != 2 {
+			t.Errorf("after 10 more: %+v", item)
+		}
+		item = s.mustRestock(-12, "b")
+		if item.StockTotal != 3 || item.StockLeft != 0 || item.Version != 3 {
+			t.Errorf("after all that is unsold was taken back: %+v", item)
+		}
+		for i, quantity := range []int64{10, -12} { // either could not be made again
+			item, replayed, err := s.restock(quantity, string(rune('a'+i)))
+			if err != nil || !replayed || item.Version != 3 || item.StockTotal != 3 {
+				t.Errorf("repeat of %d: %+v, replayed %v, %v", quantity, item, replayed, err)
+			}
+		}
+		for _, c := range []struct {
+			r    Restock
+			want error
+		}{
+			{Restock{Quantity: 11, Reason: "test", IdempotencyKey: "a"}, ErrRestockReused},
+			{Restock{Quantity: 10, Reason: "other", IdempotencyKey: "a"}, ErrRestockReused},
+			{Restock{Quantity: -1, Reason: "test", IdempotencyKey: "c"}, inventory.ErrStockBelowSold},
+			{Restock{Quantity: MaxStock - 2, Reason: "test", IdempotencyKey: "c"}, ErrStockRange},
+			{Restock{Quantity: 1, Reason: "test", IdempotencyKey: "c", Match: Match{1, 2}}, ErrVersion},
+			{Restock{Quantity: 1, Reason: "test", IdempotencyKey: "c", Match: Match{}}, ErrVersion},
+		} {
+			got, _, err := s.service.Restock(testContext(t), s.item, c.r, root)
+			if !errors.Is(err, c.want) || got != (catalog.Item{}) {
+				t.Errorf("%+v: %+v, %v, want %v", c.r, got, err, c.want)
+			}
+		}
+		for _, q := range []int64{0, MaxStock + 1, -MaxStock - 1} {
+			if _, _, err := s.service.Restock(testContext(t), s.item, Restock{Quantity: q, Reason: "test", IdempotencyKey: "d"}, root); err == nil {
+				t.Errorf("restock of %d: no error", q)
+			}
+		}
+		if _, _, err := s.service.Restock(testContext(t), "none", Restock{Quantity: 1, Reason: "test", IdempotencyKey: "a"}, root); !errors.Is(err, catalog.ErrItemNotFound) {
+			t.Errorf("restock of no item: %v", err)
+		}
+		if item := s.mustRestock(MaxStock-3, "c"); item.StockTotal != MaxStock { // what was refused has left its key free
+			t.Errorf("after the most: %+v", item)
+		}
+		if n := stockLedger(t, s.store, s.item); n != 3 {
+			t.Errorf("%d restocks are recorded, want 3", n)
+		}
+		if l := s.ledger(); !l.Balanced() || l.Initial != 5 || l.Restocked != MaxStock-5 || l.Sold != 3 {
+			t.Errorf("ledger %+v", l)
+		}
+		want := []string{
+			`root r-1 item.restock {"stock_total":5} -> {"reason":"test","stock_total":15}`,
+			`root r-1 item.restock {"stock_total":15} -> {"reason":"test","stock_total":3}`,
+			`root r-1 item.restock {"stock_total":3} -> {"reason":"test","stock_total":1000000000}`,
+		}
+		if got := trail(t, s.store, s.item); len(got) != 4 || fmt.Sprint(got[1:]) != fmt.Sprint(want) {
+			t.Errorf("audit %q, want %q", got, want)
+		}
+		auditStore(t, s.store)
+	})
+}
+
+// contend lets n buyers want one unit each at once, and says who got one.
+func (s *site) contend(name string, n int) (winners []string) {
+	s.t.Helper()
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	next := make(chan int)
+	for range 64 {
+		wg.Go(func() {
+			for i := range next {
+				user := fmt.Sprintf("%s%d", name, i)
+				_, err := insisted(s.t, func() (Placed, error) {
+					return s.service.Place(testContext(s.t), s.purchase(user, "k", 1, long))
+				})
+				switch {
+				case err == nil:
+					mu.Lock()
+					winners = append(winners, user)
+					mu.Unlock()
+				case !errors.Is(err, inventory.ErrSoldOut):
+					s.t.Errorf("%s: %v", user, err)
+				}
+			}
+		})
+	}
+	for i := range n {
+		next <- i
+	}
+	close(next)
+	wg.Wait()
+	return winners
+}
+
+// TestService_Restock_AfterRefusals: a crowd that was refused leaves no debt which
+// would swallow the unit that comes back, or the one that is added.
+func TestService_Restock_AfterRefusals(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 1, 1))
+		s.work()
+		first := s.mustPlace(s.purchase("winner", "k", 1, long))
+		if got := s.contend("early", 5000); len(got) != 0 {
+			t.Fatalf("%v bought what was sold", got)
+		}
+		if _, err := s.service.Cancel(testContext(t), first.Order.ID, Canceller{UserID: "winner"}); err != nil {
+			t.Fatal(err)
+		}
+		await(t, "the message that the unit is back", func() bool {
+			_, err := s.service.Place(testContext(t), s.purchase("second", "k", 1, long))
+			if err != nil && !errors.Is(err, inventory.ErrSoldOut) {
+				t.Fatal(err)
+			}
+			return err == nil
+		})
+		if got := s.contend("late", 50); len(got) != 0 {
+			t.Fatalf("%v bought what was sold again", got)
+		}
+		s.mustRestock(1, "one")
+		if got := s.contend("last", 50); len(got) != 1 {
+			t.Errorf("the one unit more went to %v", got)
+		}
+		if l := s.ledger(); l != (Ledger{Initial: 1, Restocked: 1, Sold: 2}) {
+			t.Errorf("ledger %+v", l)
+		}
+		stockLedger(t, s.store, s.item)
+		auditStore(t, s.store)
+	})
+}
+
+// TestService_Restock_Queued: units of orders that nobody has committed yet are
+// sold, and cannot be taken back.
+func TestService_Restock_Queued(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 60, 1))
+		for i := range 50 {
+			s.mustPlace(s.purchase(fmt.Sprint("u", i), "k", 1, 0))
+		}
+		if _, _, err := s.restock(-11, "a"); !errors.Is(err, inventory.ErrStockBelowSold) {
+			t.Errorf("taking back 11 of the 10 that are unsold: %v", err)
+		}
+		if item := s.mustRestock(-10, "b"); item.StockTotal != 50 || item.StockLeft != 0 {
+			t.Errorf("after 10 were taken back: %+v", item)
+		}
+		if _, _, err := s.restock(-1, "c"); !errors.Is(err, inventory.ErrStockBelowSold) {
+			t.Errorf("taking back what is queued: %v", err)
+		}
+		s.work()
+		s.drained()
+		for id, r := range allRows(t, s.store) {
+			if r.Status != string(StatusConfirmed) {
+				t.Errorf("order %s was accepted and is %s", id, r.Status)
+			}
+		}
+		if l := s.ledger(); l != (Ledger{Initial: 60, Restocked: -10, Sold: 50}) {
+			t.Errorf("ledger %+v", l)
+		}
+		auditStore(t, s.store)
+	})
+}
+
+// TestService_Restock_SameKey: of requests that are the same and come at once, one
+// is made and the others are told that it was, also where a second could not be.
+func TestService_Restock_SameKey(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 7, 1))
+		for _, quantity := range []int64{5, -12, MaxStock} {
+			var wg sync.WaitGroup
+			var made atomic.Int64
+			for range 8 {
+				wg.Go(func() {
+					_, replayed, err := s.restock(quantity, fmt.Sprint("k", quantity))
+					if err != nil {
+						t.Errorf("restock %d: %v", quantity, err)
+					}
+					if !replayed {
+						made.Add(1)
+					}
+				})
+			}
+			wg.Wait()
+			if n := made.Load(); n != 1 {
+				t.Errorf("%d of 8 say that they were the first to restock %d", n, quantity)
+			}
+		}
+		if n := stockLedger(t, s.store, s.item); n != 3 {
+			t.Errorf("%d restocks are recorded, want 3", n)
+		}
+		if l := s.ledger(); l != (Ledger{Initial: 7, Restocked: MaxStock - 7, Left: MaxStock}) {
+			t.Errorf("ledger %+v", l)
+		}
+	})
+}
+
+// TestService_Restock_Burst restocks and takes back while buyers buy and cancel.
+// No unit is lost, none is sold twice, and the ledger of the total fits.
+func TestService_Restock_Burst(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 20, 2))
+		s.work()
+		var wg sync.WaitGroup
+		for a := range 3 {
+			wg.Go(func() {
+				for k := range 8 {
+					quantity := int64(5)
+					if k%3 == 2 {
+						quantity = -4
+					}
+					_, _, err := s.restock(quantity, fmt.Sprintf("a%dk%d", a, k))
+					if err != nil && !(quantity < 0 && errors.Is(err, inventory.ErrStockBelowSold)) {
+						t.Errorf("restock %d: %v", quantity, err)
+					}
+				}
+			})
+		}
+		for b := range 16 {
+			wg.Go(func() {
+				user := fmt.Sprintf("u%d", b)
+				for k := range 10 {
+					placed, err := insisted(t, func() (Placed, error) {
+						return s.service.Place(testContext(t), s.purchase(user, fmt.Sprint("k", k), 1, long))
+					})
+					switch {
+					case errors.Is(err, inventory.ErrSoldOut) || errors.Is(err, inventory.ErrUserLimit):
+					case err != nil:
+						t.Errorf("%s: %v", user, err)
+					case k%2 == 0:
+						if _, err := s.service.Cancel(testContext(t), placed.Order.ID, Canceller{UserID: user}); err != nil {
+							t.Errorf("%s: %v", user, err)
+						}
+					}
+				}
+			})
+		}
+		wg.Wait()
+		s.drained()
+		for id, r := range allRows(t, s.store) {
+			if r.Status == string(StatusRejected) {
+				t.Errorf("order %s was accepted and is rejected: %s", id, r.Reason)
+			}
+		}
+		stockLedger(t, s.store, s.item)
+		auditStore(t, s.store)
+		l := s.ledger()
+		if !l.Balanced() {
+			t.Errorf("ledger %+v", l)
+		}
+		if got := s.contend("rest", int(l.Left)+5); int64(len(got)) != l.Left {
+			t.Errorf("%d buyers got a unit of the %d that were left", len(got), l.Left)
+		}
+		row := itemOf(t, s.store, s.item)
+		if row.Sold != row.Total {
+			t.Errorf("%d of %d sold", row.Sold, row.Total)
+		}
+	})
+}
+
+// TestStore_ChangeItem_Outcome: a change whose transaction did not come to its
+// commit is known to have changed nothing.
+func TestStore_ChangeItem_Outcome(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	mustInsert(t, s, newItem("item", 5, 1))
+	before := itemOf(t, s, "item")
+	r := &Restock{Quantity: 5, Reason: "test", IdempotencyKey: "k"}
+	ended, cancel := context.WithCancel(testContext(t))
+	cancel()
+	if _, err := s.changeItem(ended, "item", r.edit("item", root)); !errors.Is(err, inventory.ErrUnchanged) {
+		t.Errorf("a change by who has left: %v", err)
+	}
+	failing := r.edit("item", root)
+	failing.note = nil
+	if err := s.write.Exec("CREATE TRIGGER no_audit BEFORE INSERT ON audit BEGIN SELECT RAISE(ABORT, 'no'); END").Error; err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.changeItem(testContext(t), "item", failing); !errors.Is(err, inventory.ErrUnchanged) {
+		t.Errorf("a change without its audit: %v", err)
+	}
+	if after := itemOf(t, s, "item"); after != before {
+		t.Errorf("changed %+v to %+v", before, after)
+	}
+	if n := stockLedger(t, s, "item"); n != 0 {
+		t.Errorf("%d restocks are recorded", n)
+	}
+}
