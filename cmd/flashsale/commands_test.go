@@ -16,7 +16,9 @@ import (
 // commands are all that the program has.
 var commands = [][]string{
 	{}, {"serve"}, {"api"}, {"worker"}, {"migrate"}, {"migrate", "up"}, {"migrate", "down"}, {"migrate", "status"},
-	{"item"}, {"item", "create"}, {"item", "list"}, {"queue"}, {"queue", "stats"}, {"queue", "dead"}, {"queue", "retry"},
+	{"item"}, {"item", "create"}, {"item", "list"}, {"item", "change"}, {"item", "restock"}, {"item", "pause"}, {"item", "resume"},
+	{"item", "close"},
+	{"queue"}, {"queue", "stats"}, {"queue", "dead"}, {"queue", "retry"},
 	{"queue", "discard"}, {"queue", "verify"}, {"token"}, {"config"}, {"doctor"}, {"completion"},
 }
 
@@ -78,6 +80,9 @@ func TestCommand_WrongUsage(t *testing.T) {
 		{[]string{"sell"}, "sell"}, {[]string{"--nonsense"}, "nonsense"}, {[]string{"serve", "now"}, "now"}, {[]string{"api", "--nonsense"}, "nonsense"},
 		{[]string{"migrate"}, "migrate"}, {[]string{"migrate", "sideways"}, "sideways"}, {[]string{"migrate", "up", "2"}, `"2"`},
 		{[]string{"item"}, "item"}, {[]string{"item", "sell"}, "sell"}, {[]string{"item", "create", "--stock", "many"}, "stock"},
+		{[]string{"item", "restock", "--quantity", "1", "--reason", "r"}, "item id"}, {[]string{"item", "restock", "a", "--quantity", "1"}, "reason"},
+		{[]string{"item", "restock", "a", "--reason", "r"}, "quantity"}, {[]string{"item", "restock", "a", "--quantity", "1.5", "--reason", "r"}, "quantity"},
+		{[]string{"item", "pause"}, "item id"}, {[]string{"item", "close", "a", "b"}, "item id"}, {[]string{"item", "change", "a"}, "something to change"},
 		{[]string{"item", "list", "--server", "nonsense"}, "server"}, {[]string{"config", "--addr"}, "addr"},
 		{[]string{"token", "--sub", ""}, "sub"}, {[]string{"token", "--sub", "al ice"}, "sub"}, {[]string{"token", "--sub", "alice", "--role", "king"}, "role"},
 		{[]string{"token", "--sub", "alice", "--ttl", "-1h"}, "ttl"}, {[]string{"token", "--sub", "alice", "--ttl", "1ms"}, "ttl"},
