@@ -1,6 +1,7 @@
 package inventory
 
 import (
+	"bytes"
 	"sync"
 	"testing"
 
@@ -9,8 +10,7 @@ import (
 	"flashsale/internal/redistest"
 )
 
-// TestInventory_OnChange: every process hears of a change; the one that made it
-// sells under it as soon as it is made, without waiting for the message.
+// TestInventory_OnChange: every process hears of a change.
 func TestInventory_OnChange(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
@@ -44,7 +44,7 @@ func TestInventory_OnChange(t *testing.T) {
 		if err := a.Change(testContext(t), s.item, Change{AddLeft: 1}, s.commits(1, 2)); err != nil {
 			t.Fatal(err)
 		}
-		mustBuy(t, a, s.request("new", "k", 1)) // no wait before it
+		mustBuy(t, a, s.request("new", "k", 1))
 		for _, process := range []string{"a", "b"} {
 			await(t, process+" to hear of the change", func() bool { return said(process) == 1 })
 		}
@@ -54,5 +54,30 @@ func TestInventory_OnChange(t *testing.T) {
 		for _, process := range []string{"a", "b"} {
 			await(t, process+" to hear of the limit", func() bool { return said(process) == 2 })
 		}
+	})
+}
+
+// TestInventory_Change_Deaf: the process that made a change sells under it as soon
+// as it is made, though it hears no message.
+func TestInventory_Change_Deaf(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newShop(t, rdb, open(2, 1), 0)
+		p := newProxy(t, rdb.Options().Addr, func(sent []byte) cutAt {
+			if bytes.Contains(bytes.ToLower(sent), []byte("\nsubscribe\r")) {
+				return cutBefore
+			}
+			return cutNever
+		})
+		own := p.client(t)
+		v := s.inventoryOn(t, own, newLocks(t, rdb, lockConfig), Config{MarkLife: forEver})
+		sellOut(t, s, v, 2)
+		if !fromMemory(t, s, v) {
+			t.Fatal("the mark did not stay")
+		}
+		if err := v.Change(testContext(t), s.item, Change{AddLeft: 1}, s.commits(1, 2)); err != nil {
+			t.Fatal(err)
+		}
+		mustBuy(t, v, s.request("new", "k", 1))
 	})
 }

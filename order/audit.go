@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"gorm.io/gorm"
 	"gorm.io/gorm/clause"
 )
 
@@ -97,20 +98,8 @@ func (s *Service) Audit(ctx context.Context, f AuditFilter) ([]AuditEntry, bool,
 func (s *Store) audit(ctx context.Context, f AuditFilter) ([]AuditEntry, bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	q := s.read.WithContext(ctx).Order(clause.OrderByColumn{Column: clause.Column{Name: "id"}, Desc: true}).Limit(f.Limit + 1)
-	// Each index leaves out the rows that concern none, and is taken only where
-	// the query says that it does the same.
-	if f.ItemID != "" {
-		q = q.Where("item_id = ? AND item_id <> ''", f.ItemID)
-	}
-	if f.OrderID != "" {
-		q = q.Where("order_id = ? AND order_id <> ''", f.OrderID)
-	}
-	if f.Before > 0 {
-		q = q.Where("id < ?", f.Before)
-	}
 	var rows []auditRow
-	if err := q.Find(&rows).Error; err != nil {
+	if err := auditQuery(s.read.WithContext(ctx), f).Find(&rows).Error; err != nil {
 		return nil, false, wrap("read audit", err)
 	}
 	more := len(rows) > f.Limit
@@ -126,6 +115,23 @@ func (s *Store) audit(ctx context.Context, f AuditFilter) ([]AuditEntry, bool, e
 		}
 	}
 	return entries, more, nil
+}
+
+// auditQuery asks for one entry more than a page has, which tells whether more follow.
+func auditQuery(db *gorm.DB, f AuditFilter) *gorm.DB {
+	q := db.Order(clause.OrderByColumn{Column: clause.Column{Name: "id"}, Desc: true}).Limit(f.Limit + 1)
+	// Each index leaves out the rows that concern none, and is taken only where
+	// the query says that it does the same.
+	if f.ItemID != "" {
+		q = q.Where("item_id = ? AND item_id <> ''", f.ItemID)
+	}
+	if f.OrderID != "" {
+		q = q.Where("order_id = ? AND order_id <> ''", f.OrderID)
+	}
+	if f.Before > 0 {
+		q = q.Where("id < ?", f.Before)
+	}
+	return q
 }
 
 // auditCancel tells of an order that an admin has cancelled.

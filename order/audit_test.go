@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"gorm.io/gorm"
+
 	"flashsale/inventory"
 )
 
@@ -54,11 +56,12 @@ func TestStore_Audit_Pages(t *testing.T) {
 		t.Errorf("%d entries in all, %v, %v", len(all), more, err)
 	}
 	// An index leads to an item's entries, and to an order's.
-	for column, index := range map[string]string{"item_id": "audit_item", "order_id": "audit_order"} {
+	for index, f := range map[string]AuditFilter{"audit_item": {ItemID: "a", Before: 9, Limit: 3}, "audit_order": {OrderID: "a", Limit: 3}} {
+		q := auditQuery(s.read.Session(&gorm.Session{DryRun: true}), f).Find(&[]auditRow{}).Statement
 		var plan []struct{ Detail string }
-		query := fmt.Sprintf("EXPLAIN QUERY PLAN SELECT * FROM audit WHERE %[1]s = ? AND %[1]s <> '' ORDER BY id DESC LIMIT 3", column)
-		if err := s.read.Raw(query, "a").Scan(&plan).Error; err != nil || !strings.Contains(fmt.Sprint(plan), index) || strings.Contains(fmt.Sprint(plan), "TEMP") {
-			t.Errorf("%s: %v, %v", column, plan, err)
+		err := s.read.Raw("EXPLAIN QUERY PLAN "+q.SQL.String(), q.Vars...).Scan(&plan).Error
+		if err != nil || !strings.Contains(fmt.Sprint(plan), index) || strings.Contains(fmt.Sprint(plan), "TEMP") {
+			t.Errorf("%s: %v, %v", index, plan, err)
 		}
 	}
 }

@@ -217,9 +217,13 @@ func TestService_ChangeItem_LimitOfQueued(t *testing.T) {
 				t.Errorf("accepted and then %s: %+v", o.Status, o)
 			}
 		}
-		out, err := s.store.commit(testContext(t), []task{strange})
-		if err != nil || out[0].status != StatusRejected || out[0].reason != reasonUserLimit {
-			t.Errorf("above the limit and never accepted: %+v, %v", out, err)
+		fourth := bought("0fourth", s.item, "once", "x", 1) // above the old limit as well
+		fourth.CreatedAt = kept[0].Order.CreatedAt.UnixMilli()
+		out, err := s.store.commit(testContext(t), []task{strange, fourth})
+		for i, o := range out {
+			if err != nil || o.status != StatusRejected || o.reason != reasonUserLimit {
+				t.Errorf("%d: above the limit and never accepted: %+v, %v", i, o, err)
+			}
 		}
 		if l := s.ledger(); !l.Balanced() || l.Sold != 6 || l.Left != 14 {
 			t.Errorf("ledger %+v", l)

@@ -382,4 +382,14 @@ func TestStore_ChangeItem_Outcome(t *testing.T) {
 	if n := stockLedger(t, s, "item"); n != 0 {
 		t.Errorf("%d restocks are recorded", n)
 	}
+	if err := s.write.Exec("DROP TRIGGER no_audit").Error; err != nil {
+		t.Fatal(err)
+	}
+	if row, err := s.changeItem(testContext(t), "item", r.edit("item", root)); err != nil || row.Total != 10 || row.Version != 2 {
+		t.Errorf("restock: %+v, %v", row, err)
+	}
+	// Here nobody has looked for the key before.
+	if _, err := s.changeItem(testContext(t), "item", r.edit("item", root)); !errors.Is(err, errRestocked) || !errors.Is(err, inventory.ErrUnchanged) {
+		t.Errorf("the same restock again: %v", err)
+	}
 }
