@@ -154,6 +154,11 @@ func (v *Inventory) Change(ctx context.Context, item string, c Change, commit fu
 			return fmt.Errorf("%w: %w", ErrUnavailable, err)
 		}
 		faultpoint.Reach("inventory.suspended")
+		// After a stall that outlived the lock others have found the mark, and sell.
+		// The lock's context says so as well, but maybe a moment later than this.
+		if !time.Now().Before(l.ValidUntil()) {
+			return fmt.Errorf("change item %s: %w: %w", item, ErrUnavailable, lock.ErrLost)
+		}
 		version, err := commit(ctx)
 		faultpoint.Reach("inventory.changed")
 		// From here on the change is not given up half-way for a caller that left.

@@ -320,3 +320,48 @@ func TestChange_Audit(t *testing.T) {
 		}
 	})
 }
+
+// TestChange_Stopped stops the API after it has marked the sale to take units back,
+// and lets it go on when another process has sold them. It must not take them
+// then, though the database has not heard of the orders yet.
+func TestChange_Stopped(t *testing.T) {
+	needProcesses(t)
+	s := newRedisShop(t)
+	b := dial(t, s.api(noLimit...))
+	stalled := s.faulty("inventory.suspended:1:stop", "api", noLimit...)
+	a := dial(t, stalled)
+	item := s.newItem(b, 10, 1)
+	type outcome struct {
+		answer
+		err error
+	}
+	late := make(chan outcome, 1)
+	go func() {
+		x, err := a.ask("POST", "/v1/admin/items/"+item+"/restock", restockBody(-3), "Idempotency-Key", "k")
+		late <- outcome{x, err}
+	}()
+	eventually(t, "the sale is marked", soon, func() (bool, any) {
+		sale, err := s.rdb.HGetAll(t.Context(), "fs:{p0}:sale:"+item).Result()
+		return err == nil && sale["changing"] != "", sale
+	})
+	stalled.Pause() // it has stopped itself, or is about to
+	list := crowd(10, func(i int) purchase {
+		return b.settle(item, b.buy(item, fmt.Sprint("u", i), "k", "Prefer", "respond-async"))
+	})
+	only(t, list, "202", "409 sold_out")
+	x := awaken(stalled, late)
+	if made := x.Status == 200; x.err == nil && made != (len(accepted(list)) == 7) || len(accepted(list)) < 7 {
+		t.Errorf("taking back 3 of 10 came to %s, error %v, and %d were sold", x.verdict(), x.err, len(accepted(list)))
+	}
+	s.worker() // not before: the database was not to know of the orders
+	eventually(t, "every order is settled", soon, func() (bool, any) {
+		l := s.ledger(b, item)
+		return l.Held == 0 && l.Sold == int64(len(accepted(list))), l
+	})
+	for _, r := range s.rows(item) {
+		if r.Status != "confirmed" {
+			t.Errorf("order %s was accepted and is %s", r.ID, r.Status)
+		}
+	}
+	s.stockLedger(item)
+}
