@@ -71,7 +71,7 @@ func problemCodes() []string {
 		problemFieldMissing.code, problemFieldType.code, problemFieldRange.code, problemWindow.code,
 		problemQuantity.code, problemID.code, problemKeyMissing.code, problemKeyInvalid.code,
 		problemLimit.code, problemCursor.code, problemParameter.code, problemUnknownParameter.code,
-		problemNotOpen.code, problemLastEventID.code,
+		problemLastEventID.code,
 		problemNotOpen.code, problemMatchMissing.code, problemMatchInvalid.code, problemFieldFixed.code,
 	}
 	for _, row := range errorTable {
