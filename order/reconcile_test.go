@@ -176,6 +176,109 @@ func TestReconciler_Returning(t *testing.T) {
 	})
 }
 
+// TestReconciler_Refused: the database has refused an order, and its worker has
+// not dropped the sale for it yet. While the task is there, that is under way; if
+// it dies with its work undone, the units are leaked.
+func TestReconciler_Refused(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 10, 5))
+		s.mustPlace(s.purchase("u", "k", 2, 0))
+		f, err := s.queue.Dequeue(testContext(t), 1)
+		if err != nil || len(f.Tasks) != 1 {
+			t.Fatal(f, err)
+		}
+		refused := mustParse(t, f.Tasks[0].ID, f.Tasks[0].Payload)
+		s.exec("INSERT INTO orders (id, item_id, user_id, quantity, unit_price_minor, currency, status, reason, idempotency_key, created_at, closed_at)"+
+			" VALUES (?, ?, 'u', 2, 1999, 'EUR', 'rejected', 'sold_out', 'k', 1, 1)", refused.ID, s.item)
+		state := s.redisState()
+		r := s.reconcile(RepairAll)
+		if len(r.Drifts) > 0 || r.Ledger != (Ledger{Initial: 10, Left: 8, Held: 2}) || s.redisState() != state {
+			t.Errorf("while its task is leased: %+v", r)
+		}
+		if _, err := s.queue.Reject(testContext(t), queue.Rejection{Task: f.Tasks[0], Dead: true}); err != nil {
+			t.Fatal(err)
+		}
+		r = s.reconcile(RepairAll)
+		if kinds(r.Drifts) != "holds left" || !r.Mended() || r.Ledger != (Ledger{Initial: 10, Left: 10}) {
+			t.Errorf("when it is dead: %+v", r)
+		}
+	})
+}
+
+// stepping are records that call step before each reading of entries, of which a
+// look makes one before and one after it takes the database's state.
+type stepping struct {
+	Records
+	step func()
+}
+
+func (r stepping) Entries(ctx context.Context, item string, keys []inventory.EntryKey) ([]inventory.Entry, error) {
+	r.step()
+	return r.Records.Entries(ctx, item, keys)
+}
+
+// TestReconciler_Moving puts the steps of cancellations between those of a look:
+// it looks again, and finds nothing.
+func TestReconciler_Moving(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, asking("", 20, 20, time.Hour))
+		s.work()
+		var ids []string
+		for i := range 4 {
+			ids = append(ids, s.mustPlace(s.purchase("u", fmt.Sprint(i), 2, long)).Order.ID)
+		}
+		s.drained()
+		u := Canceller{UserID: "u"}
+		cancel := func(i int) []returned {
+			_, owed, err := s.store.cancel(testContext(t), ids[i], u)
+			if err != nil {
+				t.Error(err)
+			}
+			return owed
+		}
+		var owed []returned
+		steps := []func(){
+			func() { s.service.Returns.give(testContext(t), cancel(0)) }, // before the first reading
+			func() { s.service.Returns.give(testContext(t), cancel(1)) }, // between the readings
+			func() { owed = cancel(2) },                                  // closed, and not given back
+			func() {},
+			func() { owed = append(owed, cancel(3)...) },
+			func() { s.service.Returns.give(testContext(t), owed) },
+		}
+		said := 0
+		r := s.reconciler()
+		r.Records = stepping{s.stock, func() {
+			if said < len(steps) {
+				steps[said]()
+			}
+			said++
+		}}
+		examination := &examination{Reconciler: r, options: ReconcileOptions{ItemID: s.item, Repair: RepairAll}, report: ItemReport{ItemID: s.item}}
+		var err error
+		if examination.sums, err = s.store.sums(testContext(t), s.item); err != nil {
+			t.Fatal(err)
+		}
+		for said < len(steps) {
+			if err := examination.careful(testContext(t), newSuspects()); err != nil || len(examination.report.Drifts) > 0 {
+				t.Fatalf("after %d steps: %+v, %v", said, examination.report, err)
+			}
+		}
+		if l := s.clean("at the end", RepairNothing); l != (Ledger{Initial: 20, Left: 20}) {
+			t.Errorf("ledger at the end: %+v", l)
+		}
+		r.Records = stepping{s.stock, func() { // something always moves
+			if err := rdb.HIncrBy(testContext(t), s.saleKey("sale"), "left", 1).Err(); err != nil {
+				t.Error(err)
+			}
+		}}
+		if err := examination.careful(testContext(t), newSuspects()); !errors.Is(err, inventory.ErrUnavailable) || len(examination.report.Drifts) > 0 {
+			t.Errorf("with units coming back for ever: %+v, %v", examination.report, err)
+		}
+	})
+}
+
 // TestReconciler_Drifts injects each kind of difference by hand. It is found, and
 // named as what it is; a repair mends it and what it mended stays so.
 func TestReconciler_Drifts(t *testing.T) {
