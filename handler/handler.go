@@ -83,6 +83,9 @@ type Config struct {
 	// exist.
 	Tasks Tasks
 
+	// Reconciler answers POST /v1/admin/reconcile. Default nil: the route does not exist.
+	Reconciler Reconciler
+
 	// Ready lists the parts that /readyz asks. Default none: always ready.
 	Ready []Check
 
@@ -235,6 +238,9 @@ func (e *edge) routes() (http.Handler, error) {
 	e.get(r, "/v1/admin/items/:item/ledger", admin, e.ledger)
 	if e.Tasks != nil {
 		e.taskRoutes(r, admin)
+	}
+	if e.Reconciler != nil {
+		e.post(r, "/v1/admin/reconcile", admin, e.reconcile)
 	}
 	if e.DevTokens != nil {
 		e.post(r, "/dev/tokens", anyone, e.devToken)
