@@ -119,9 +119,10 @@ func appendItemReport(b []byte, r *order.ItemReport) []byte {
 			code = p.code
 		}
 		b = appendTextField(b, `,"error":`, code)
+	} else {
+		b = appendBoolField(b, `,"loaded":`, r.Loaded)
+		b = appendLedger(append(b, `,"ledger":`...), r.Ledger)
 	}
-	b = appendBoolField(b, `,"loaded":`, r.Loaded)
-	b = appendLedger(append(b, `,"ledger":`...), r.Ledger)
 	b = append(b, `,"drifts":[`...)
 	for i := range r.Drifts {
 		d := &r.Drifts[i]

@@ -17,7 +17,7 @@ import (
 var commands = [][]string{
 	{}, {"serve"}, {"api"}, {"worker"}, {"migrate"}, {"migrate", "up"}, {"migrate", "down"}, {"migrate", "status"},
 	{"item"}, {"item", "create"}, {"item", "list"}, {"queue"}, {"queue", "stats"}, {"queue", "dead"}, {"queue", "retry"},
-	{"queue", "discard"}, {"queue", "verify"}, {"token"}, {"config"}, {"doctor"}, {"completion"},
+	{"queue", "discard"}, {"queue", "verify"}, {"reconcile"}, {"token"}, {"config"}, {"doctor"}, {"completion"},
 }
 
 // command runs a command in an empty place.
