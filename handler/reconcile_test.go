@@ -146,5 +146,7 @@ func TestReconcile_Long(t *testing.T) {
 	if err := srv.Close(); err != nil {
 		t.Error(err)
 	}
-	<-served
+	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
+		t.Errorf("serve: %v", err)
+	}
 }

@@ -45,10 +45,13 @@ func TestReconciler_Stress(t *testing.T) {
 						t.Errorf("look %d: %+v, %v", n, report, err)
 						return
 					}
-					if item := report.Items[0]; !item.Mended() || len(item.Drifts) > 0 {
+					item := report.Items[0]
+					if len(item.Drifts) > 0 || item.Err != nil && !errors.Is(item.Err, inventory.ErrUnavailable) {
 						t.Errorf("look %d: %+v", n, item)
 					}
-					looks.Add(1)
+					if item.Err == nil { // on a busy machine, two seconds for a look may be too short
+						looks.Add(1)
+					}
 				}
 			})
 		}

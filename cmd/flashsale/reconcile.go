@@ -24,7 +24,7 @@ import (
 const reconcileTimeout = 6 * time.Minute
 
 // errDiffers makes the exit code 1 of a reconciliation that did not end even.
-var errDiffers = errors.New("Redis and database differ")
+var errDiffers = errors.New("the items' counts differ")
 
 // reconcileView is a reconciliation's report as the API shows it.
 type reconcileView struct {
@@ -88,7 +88,7 @@ func newReconcile() *cobra.Command {
 			case report.Balanced:
 				return nil
 			case report.Failed > 0:
-				return fmt.Errorf("%w, or could not be compared: %d of %d items were not examined", errDiffers, report.Failed, report.Examined)
+				return fmt.Errorf("%w or could not be compared: %d of %d items were not examined", errDiffers, report.Failed, report.Examined)
 			case repair:
 				return fmt.Errorf("%w where no repair can mend it", errDiffers)
 			}

@@ -121,7 +121,7 @@ func TestReconcile_Background(t *testing.T) {
 		return err == nil && left == "8", left
 	})
 	figures := func() string {
-		res, err := http.Get(p.OpsURL() + "/metrics") //nolint:noctx // a test's own server
+		res, err := http.Get(p.OpsURL() + "/metrics")
 		if err != nil {
 			return err.Error()
 		}
