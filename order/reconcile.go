@@ -49,7 +49,8 @@ type ReconcilerConfig struct {
 // may be at work.
 type Reconciler struct {
 	ReconcilerConfig
-	// turn lets one reconciliation run at a time: they occupy reading connections.
+	// turn lets one reconciliation that was asked for run at a time, beside the
+	// background's: each occupies a reading connection.
 	turn chan struct{}
 }
 
@@ -95,17 +96,17 @@ const (
 // for an item that is asked for, ErrDatabase when the items cannot be listed,
 // and the end of ctx before the first item.
 func (r *Reconciler) Reconcile(ctx context.Context, o ReconcileOptions) (ReconcileReport, error) {
-	return r.reconcile(ctx, o, func(string) (bool, Repair) { return o.Deep, o.Repair })
-}
-
-// reconcile asks how for each item how to go about it.
-func (r *Reconciler) reconcile(ctx context.Context, o ReconcileOptions, how func(item string) (deep bool, repair Repair)) (ReconcileReport, error) {
 	select {
 	case r.turn <- struct{}{}:
 		defer func() { <-r.turn }()
 	case <-ctx.Done():
 		return ReconcileReport{}, fmt.Errorf("wait for another reconciliation: %w", context.Cause(ctx))
 	}
+	return r.reconcile(ctx, o, func(string) (bool, Repair) { return o.Deep, o.Repair })
+}
+
+// reconcile asks how for each item how to go about it.
+func (r *Reconciler) reconcile(ctx context.Context, o ReconcileOptions, how func(item string) (deep bool, repair Repair)) (ReconcileReport, error) {
 	start := r.Store.now()
 	report := ReconcileReport{StartedAt: start.UTC(), Deep: o.Deep, Repair: o.Repair, Balanced: true}
 	one := func(item string) error {
