@@ -215,16 +215,19 @@ func (e *examination) mendDatabase(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if e.sums, err = e.Store.sums(ctx, e.report.ItemID); err != nil {
+		return err
+	}
+	still := e.sums.drifts()
 	for i := range e.report.Drifts {
 		if d := &e.report.Drifts[i]; repairable(d) {
-			d.Repaired = mended
+			d.Repaired = mended && !has(still, d.Kind)
 			if !mended {
 				d.Note = "not repairable: the orders hold more than the item's total"
 			}
 		}
 	}
-	e.sums, err = e.Store.sums(ctx, e.report.ItemID)
-	return err
+	return nil
 }
 
 // quick looks without keeping the item from selling, and reports whether that is

@@ -54,9 +54,12 @@ func (r *Reconciler) round(ctx context.Context, deep bool, doubts map[string]dou
 			}
 			continue
 		}
+		// From a count that is wrong no sale is built, so that was no try.
+		tried := was.tried || doubted && !has(item.Drifts, DriftSold)
 		for _, d := range item.Drifts {
 			if d.Kind.ofSale() && !d.Repaired {
-				doubts[item.ItemID] = doubt{deep: was.deep || d.Kind == DriftHolds, tried: doubted}
+				was.deep = was.deep || d.Kind == DriftHolds
+				doubts[item.ItemID] = doubt{deep: was.deep, tried: tried}
 			}
 		}
 	}
