@@ -102,6 +102,9 @@ type Config struct {
 	// exist.
 	Tasks Tasks
 
+	// Reconciler answers POST /v1/admin/reconcile. Default nil: the route does not exist.
+	Reconciler Reconciler
+
 	// Ready lists the parts that /readyz asks. Default none: always ready.
 	Ready []Check
 
@@ -304,6 +307,9 @@ func (e *edge) routes() (http.Handler, error) {
 		e.post(r, "/v1/admin/buyers/:user/erase", admin, e.eraseBuyer)
 	}
 	e.get(r, "/v1/admin/audit", admin, e.audit)
+	if e.Reconciler != nil {
+		e.post(r, "/v1/admin/reconcile", admin, e.reconcile)
+	}
 	if e.DevTokens != nil {
 		e.post(r, "/dev/tokens", anyone, e.devToken)
 	}

@@ -182,7 +182,7 @@ func (s *Service) leftNow(ctx context.Context, item string) (left int64, tx *gor
 
 // look is one try of leftNow; without a transaction it was in vain.
 func (s *Service) look(ctx context.Context, item string) (int64, *gorm.DB, error) {
-	given, err := s.giveAll(ctx, item)
+	given, err := s.Returns.giveAll(ctx, item)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -211,30 +211,6 @@ func (s *Service) look(ctx context.Context, item string) (int64, *gorm.DB, error
 		return 0, nil, undo(tx)
 	}
 	return after, tx, nil
-}
-
-// giveAll gives back what is noted of an item, and says which orders that were.
-// One that the loaded sale does not know was not counted by it either.
-func (s *Service) giveAll(ctx context.Context, item string) (map[string]bool, error) {
-	db, err := s.Store.read.DB()
-	if err != nil {
-		return nil, err
-	}
-	owed, err := readReturns(ctx, db, returnsOfItem, item)
-	if err != nil {
-		return nil, wrap("look at item "+item, err)
-	}
-	if len(owed) == 0 {
-		return nil, nil
-	}
-	if _, err := s.Returns.ask(ctx, item, owed); err != nil {
-		return nil, fmt.Errorf("give back orders of %s: %w: %w", item, inventory.ErrUnavailable, err)
-	}
-	given := make(map[string]bool, len(owed))
-	for i := range owed {
-		given[owed[i].orderID] = true
-	}
-	return given, nil
 }
 
 // left reads the units left of a sale that is loaded.
@@ -276,6 +252,24 @@ func ledgerOf(tx *gorm.DB, item string, left int64, pending map[string]task) (Le
 		return Ledger{}, err
 	}
 	l := Ledger{Initial: row.Initial, Restocked: row.Total - row.Initial, Left: left}
+	if l.Held, l.Sold, err = unitsOf(tx, item); err != nil {
+		return Ledger{}, err
+	}
+	committed, err := committedOf(tx, item, pending)
+	if err != nil {
+		return Ledger{}, err
+	}
+	for id, t := range pending {
+		if _, ok := committed[id]; !ok {
+			l.Held += t.Quantity
+		}
+	}
+	return l, nil
+}
+
+// unitsOf sums the units that an item's orders hold: those of which payment is
+// awaited, and those that are sold.
+func unitsOf(tx *gorm.DB, item string) (held, sold int64, err error) {
 	var sums []struct {
 		Status string
 		Unpaid bool
@@ -285,33 +279,36 @@ func ledgerOf(tx *gorm.DB, item string, left int64, pending map[string]task) (Le
 		Select("status, expires_at > 0 AS unpaid, SUM(quantity) AS units").
 		Group("status, unpaid").Find(&sums).Error
 	if err != nil {
-		return Ledger{}, wrap("sum orders of "+item, err)
+		return 0, 0, wrap("sum orders of "+item, err)
 	}
 	for _, g := range sums {
 		switch {
 		case !Status(g.Status).holds():
 		case Status(g.Status) == StatusConfirmed && g.Unpaid:
-			l.Held += g.Units
+			held += g.Units
 		default:
-			l.Sold += g.Units
+			sold += g.Units
 		}
 	}
+	return held, sold, nil
+}
+
+// committedOf reads how those of the queued orders stand that have a row already.
+func committedOf(tx *gorm.DB, item string, pending map[string]task) (map[string]Status, error) {
+	committed := make(map[string]Status)
 	ids := make([]string, 0, len(pending))
 	for id := range pending {
 		ids = append(ids, id)
 	}
 	for from := 0; from < len(ids); from += salePage {
 		page := ids[from:min(from+salePage, len(ids))]
-		var committed []string
-		if err := tx.Model(&orderRow{}).Where("id IN ?", page).Pluck("id", &committed).Error; err != nil {
-			return Ledger{}, wrap("look for queued orders of "+item, err)
+		var rows []orderRow
+		if err := tx.Select("id", "status").Where("id IN ?", page).Find(&rows).Error; err != nil {
+			return nil, wrap("look for queued orders of "+item, err)
 		}
-		for _, id := range committed {
-			delete(pending, id)
+		for i := range rows {
+			committed[rows[i].ID] = Status(rows[i].Status)
 		}
 	}
-	for _, t := range pending {
-		l.Held += t.Quantity
-	}
-	return l, nil
+	return committed, nil
 }

@@ -370,7 +370,11 @@ func (a *app) addAPI(ctx context.Context) error {
 		Returns: order.NewReturns(a.store, a.rdb, s.Partitions, report), Bell: order.NewBell(a.rdb, report),
 		Rebuilder: stock, Volatile: s.Redis == embeddedRedis, OnError: report,
 	})
-	return a.addHTTP(ctx, items)
+	reconciler, err := a.addReconciler(stock, a.service.Returns)
+	if err != nil {
+		return err
+	}
+	return a.addHTTP(ctx, items, reconciler)
 }
 
 func (a *app) verifier(ctx context.Context) (*auth.Verifier, error) {
@@ -389,7 +393,7 @@ func (a *app) verifier(ctx context.Context) (*auth.Verifier, error) {
 	}
 }
 
-func (a *app) addHTTP(ctx context.Context, items *catalog.Catalog) error {
+func (a *app) addHTTP(ctx context.Context, items *catalog.Catalog, reconciler *order.Reconciler) error {
 	s := a.settings
 	verifier, err := a.verifier(ctx)
 	if err != nil {
@@ -402,7 +406,7 @@ func (a *app) addHTTP(ctx context.Context, items *catalog.Catalog) error {
 		Orders: a.service, Items: items, Sales: a.service, Changes: a.service, Trail: a.service, Feed: feed, Buyers: a.service,
 		Verifier: verifier, Ready: a.checks(),
 		RateBuyer: s.RateBuyer, RateAddress: s.RateAddress, TrustedProxies: s.TrustedProxies,
-		Tasks: backlog, CursorKey: a.cursorKey(), Log: a.log, Registerer: a.registry,
+		Tasks: backlog, Reconciler: reconciler, CursorKey: a.cursorKey(), Log: a.log, Registerer: a.registry,
 	}
 	if a.dev != nil {
 		c.DevTokens = func(sub, role string, ttl time.Duration) (string, error) {

@@ -18,7 +18,7 @@ var commands = [][]string{
 	{}, {"serve"}, {"api"}, {"worker"}, {"migrate"}, {"migrate", "up"}, {"migrate", "down"}, {"migrate", "status"},
 	{"item"}, {"item", "create"}, {"item", "list"}, {"item", "change"}, {"item", "restock"}, {"item", "pause"},
 	{"item", "resume"}, {"item", "close"}, {"queue"}, {"queue", "stats"}, {"queue", "dead"}, {"queue", "retry"},
-	{"queue", "discard"}, {"queue", "verify"}, {"token"}, {"config"}, {"doctor"}, {"completion"},
+	{"queue", "discard"}, {"queue", "verify"}, {"reconcile"}, {"token"}, {"config"}, {"doctor"}, {"completion"},
 }
 
 // command runs a command in an empty place.

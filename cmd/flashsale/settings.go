@@ -49,6 +49,7 @@ type Settings struct {
 	Batch          int
 	Linger         time.Duration
 	Drain          time.Duration
+	ReconcileEvery time.Duration
 	Config         string
 
 	path    string            // of the file of settings, if there is one
@@ -80,6 +81,7 @@ func defineFlags(f *pflag.FlagSet) {
 	f.Int("batch", 256, "orders a worker commits in one transaction, at most")
 	f.Duration("linger", 5*time.Millisecond, "how long a worker gathers orders for whose commit nobody waits; 0: not at all")
 	f.Duration("drain", 20*time.Second, "how long a stopping process finishes what it holds: half for requests, half for orders")
+	f.Duration("reconcile-every", time.Minute, "how often one API process compares Redis and database, and mends a sale that differs twice; 0: never")
 	f.String("config", "", "YAML file with any of these settings, by these names")
 }
 
@@ -220,6 +222,7 @@ func (s *Settings) fill(k *koanf.Koanf) error {
 	duration("lease", &s.Lease)
 	duration("linger", &s.Linger)
 	duration("drain", &s.Drain)
+	duration("reconcile-every", &s.ReconcileEvery)
 	parse("demo", "true or false", func(v string) (err error) { s.Demo, err = strconv.ParseBool(v); return err })
 	proxies, err := list(k.Get("trusted-proxies"))
 	if err != nil {
@@ -286,6 +289,7 @@ func (s *Settings) validate() error {
 	check(s.Lease >= time.Second && s.Lease <= time.Hour, "lease", "it is out of range", "use 1s to 1h")
 	check(s.Linger >= 0 && s.Linger <= time.Second, "linger", "it is out of range", "use 0 to 1s")
 	check(s.Drain > 0 && s.Drain <= 10*time.Minute, "drain", "it is out of range", "use more than 0, at most 10m")
+	check(s.ReconcileEvery == 0 || s.ReconcileEvery >= time.Second && s.ReconcileEvery <= 24*time.Hour, "reconcile-every", "it is out of range", "use 1s to 24h, or 0 for never")
 	check(slices.Contains(logLevels, s.LogLevel), "log-level", "it is no level", "use trace, debug, info, warn, error or disabled")
 	check(s.LogFormat == "json" || s.LogFormat == "console", "log-format", "it is no format", "use json or console")
 	for _, p := range s.TrustedProxies {

@@ -151,6 +151,7 @@ var badSettings = []bad{
 	{"batch", "0"}, {"batch", "513"}, {"batch", "x"},
 	{"linger", "-1ms"}, {"linger", "2s"},
 	{"drain", "0"}, {"drain", "-1s"}, {"drain", "1h"},
+	{"reconcile-every", "-1s"}, {"reconcile-every", "10ms"}, {"reconcile-every", "48h"}, {"reconcile-every", "often"},
 	{"config", "missing.yaml"},
 }
 

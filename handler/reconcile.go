@@ -1,0 +1,148 @@
+package handler
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+	"time"
+
+	"flashsale/order"
+)
+
+// Reconciler compares what Redis and the database say of the items.
+type Reconciler interface {
+	// Reconcile examines one item or all. Errors: catalog.ErrItemNotFound,
+	// order.ErrDatabase.
+	Reconcile(ctx context.Context, o order.ReconcileOptions) (order.ReconcileReport, error)
+}
+
+// reconcileLimit bounds one reconciliation that was asked for. The server's own
+// limits are made for purchases.
+const reconcileLimit = 5 * time.Minute
+
+// reconcile answers POST /v1/admin/reconcile.
+func (e *edge) reconcile(q *call) error {
+	if err := checkAccept(q.c.Request.Header); err != nil {
+		return err
+	}
+	o, err := q.readReconcileOptions()
+	if err != nil {
+		return err
+	}
+	if err := q.readNothing(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(q.ctx(), reconcileLimit)
+	defer cancel()
+	e.takeTime(q, reconcileLimit)
+	report, err := e.Reconciler.Reconcile(ctx, o)
+	if err != nil {
+		return err
+	}
+	for i := range report.Items {
+		if item := &report.Items[i]; item.Err != nil {
+			e.refusals.Warn().Str("request_id", q.requestID()).Err(item.Err).Msg("item not reconciled")
+		}
+	}
+	q.c.Writer.Header()["Cache-Control"] = headerNoStore
+	q.out = appendReconcileReport(q.out[:0], &report)
+	return q.json(200)
+}
+
+// takeTime lets a request take longer than the server allows to others.
+func (e *edge) takeTime(q *call, d time.Duration) {
+	rc := http.NewResponseController(q.c.Writer)
+	// While the answer is made the server listens for the client's leaving, and
+	// would take the end of the time for reading the request for that.
+	for _, err := range []error{rc.SetReadDeadline(time.Time{}), rc.SetWriteDeadline(time.Now().Add(d + writeTimeout))} {
+		if err != nil {
+			e.Log.Debug().Str("request_id", q.requestID()).Err(err).Msg("time limits stay as they are")
+		}
+	}
+}
+
+// readReconcileOptions reads the query. A misspelled parameter must not turn a
+// repair into a look, or widen it to all items, so unknown ones are refused.
+func (q *call) readReconcileOptions() (order.ReconcileOptions, error) {
+	o := order.ReconcileOptions{Deep: true, Actor: q.who.Subject, RequestID: q.requestID()}
+	values, err := q.query("repair", "item_id", "deep")
+	if err != nil {
+		return o, err
+	}
+	repair, err := readSwitch(values, "repair")
+	if err != nil {
+		return o, err
+	}
+	if repair {
+		o.Repair = order.RepairAll
+	}
+	if values.Has("deep") {
+		if o.Deep, err = readSwitch(values, "deep"); err != nil {
+			return o, err
+		}
+	}
+	if values.Has("item_id") {
+		if o.ItemID = values.Get("item_id"); !validItemID(o.ItemID) {
+			return o, problemItemID.with("item_id", problemItemID.detail)
+		}
+	}
+	return o, nil
+}
+
+// appendReconcileReport appends the report of a reconciliation.
+func appendReconcileReport(b []byte, r *order.ReconcileReport) []byte {
+	b = appendBoolField(b, `{"balanced":`, r.Balanced)
+	b = appendTimeField(b, `,"started_at":`, r.StartedAt)
+	b = appendIntField(b, `,"took_ms":`, r.Took.Milliseconds())
+	b = appendBoolField(b, `,"deep":`, r.Deep)
+	b = appendBoolField(b, `,"repair":`, r.Repair != order.RepairNothing)
+	b = appendIntField(b, `,"examined":`, int64(r.Examined))
+	b = appendIntField(b, `,"differing":`, int64(r.Differing))
+	b = appendIntField(b, `,"failed":`, int64(r.Failed))
+	b = appendIntField(b, `,"repaired":`, int64(r.Repaired))
+	b = append(b, `,"items":[`...)
+	for i := range r.Items {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = appendItemReport(b, &r.Items[i])
+	}
+	b = appendIntField(b, `],"omitted":`, int64(r.Omitted))
+	return append(b, '}')
+}
+
+func appendItemReport(b []byte, r *order.ItemReport) []byte {
+	b = appendTextField(b, `{"item_id":`, r.ItemID)
+	if r.Err != nil {
+		code := problemInternal.code
+		if p := lookUp(r.Err); p != nil {
+			code = p.code
+		}
+		b = appendTextField(b, `,"error":`, code)
+	} else {
+		b = appendBoolField(b, `,"loaded":`, r.Loaded)
+		b = appendLedger(append(b, `,"ledger":`...), r.Ledger)
+	}
+	b = append(b, `,"drifts":[`...)
+	for i := range r.Drifts {
+		d := &r.Drifts[i]
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = appendTextField(b, `{"kind":`, string(d.Kind))
+		b = appendIntField(b, `,"expected":`, d.Expected)
+		b = appendIntField(b, `,"found":`, d.Found)
+		b = appendIntField(b, `,"units":`, d.Units)
+		b = appendIntField(b, `,"count":`, int64(d.Count))
+		b = appendBoolField(b, `,"repaired":`, d.Repaired)
+		b = append(appendTextIfSet(b, `,"note":`, d.Note), '}')
+	}
+	b = append(b, ']')
+	b = appendIntField(b, `,"late_returns":`, r.LateReturns)
+	b = appendBoolField(b, `,"partial":`, r.Partial)
+	return append(b, '}')
+}
+
+func appendBoolField(b []byte, name string, value bool) []byte {
+	return strconv.AppendBool(append(b, name...), value)
+}

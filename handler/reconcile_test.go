@@ -1,0 +1,152 @@
+package handler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"testing"
+	"time"
+
+	"flashsale/catalog"
+	"flashsale/handler/auth"
+	"flashsale/inventory"
+	"flashsale/order"
+)
+
+// fakeReconciler answers as a test tells it.
+type fakeReconciler func(ctx context.Context, o order.ReconcileOptions) (order.ReconcileReport, error)
+
+func (f fakeReconciler) Reconcile(ctx context.Context, o order.ReconcileOptions) (order.ReconcileReport, error) {
+	return f(ctx, o)
+}
+
+func reconciling(f fakeReconciler) func(*Config) { return func(c *Config) { c.Reconciler = f } }
+
+const reconcilePath = "/v1/admin/reconcile"
+
+func TestReconcile(t *testing.T) {
+	t.Parallel()
+	var got order.ReconcileOptions
+	report := order.ReconcileReport{
+		StartedAt: someTime, Took: 1500 * time.Millisecond, Deep: true, Repair: order.RepairAll,
+		Examined: 3, Differing: 1, Failed: 1, Repaired: 1, Omitted: 1,
+		Items: []order.ItemReport{
+			{ItemID: "a", Loaded: true, Ledger: order.Ledger{Initial: 5, Left: 5}, LateReturns: 2, Partial: true, Drifts: []order.Drift{
+				{Kind: order.DriftLeft, Expected: 5, Found: 4, Units: 1, Count: 1, Repaired: true},
+				{Kind: order.DriftTotal, Expected: 4, Found: 5, Units: 1, Count: 1, Note: "which is right cannot be told"},
+			}},
+			{ItemID: "b", Err: fmt.Errorf("reconcile: %w", inventory.ErrUnavailable)},
+			{ItemID: "c", Err: errors.New("secret of the inside")},
+		},
+	}
+	s := open(t, reconciling(func(_ context.Context, o order.ReconcileOptions) (order.ReconcileReport, error) {
+		got = o
+		return report, nil
+	}))
+	for query, want := range map[string]order.ReconcileOptions{
+		"":                           {Deep: true},
+		"?repair=false&deep=true":    {Deep: true},
+		"?repair=true":               {Deep: true, Repair: order.RepairAll},
+		"?deep=false&item_id=drop-1": {ItemID: "drop-1"},
+	} {
+		w := s.post(t, reconcilePath+query, "root", auth.RoleAdmin, "")
+		want.Actor, want.RequestID = "root", w.Header().Get("X-Request-Id")
+		if w.Code != 200 || got != want {
+			t.Errorf("%q: %d, asked for %+v, want %+v", query, w.Code, got, want)
+		}
+		const body = `{"balanced":false,"started_at":"2030-01-02T03:04:05.678Z","took_ms":1500,"deep":true,"repair":true,` +
+			`"examined":3,"differing":1,"failed":1,"repaired":1,"items":[` +
+			`{"item_id":"a","loaded":true,"ledger":{"initial":5,"restocked":0,"left":5,"held":0,"sold":0,"balanced":true},"drifts":[` +
+			`{"kind":"left","expected":5,"found":4,"units":1,"count":1,"repaired":true},` +
+			`{"kind":"total","expected":4,"found":5,"units":1,"count":1,"repaired":false,"note":"which is right cannot be told"}],"late_returns":2,"partial":true},` +
+			`{"item_id":"b","error":"unavailable","drifts":[],"late_returns":0,"partial":false},` +
+			`{"item_id":"c","error":"internal","drifts":[],"late_returns":0,"partial":false}],"omitted":1}`
+		if w.Body.String() != body {
+			t.Errorf("%q:\n%s\nwant\n%s", query, w.Body, body)
+		}
+	}
+}
+
+func TestReconcile_Refused(t *testing.T) {
+	t.Parallel()
+	s := open(t, reconciling(func(context.Context, order.ReconcileOptions) (order.ReconcileReport, error) {
+		t.Error("a bad request was acted on")
+		return order.ReconcileReport{}, nil
+	}))
+	for query, want := range map[string]struct{ code, param string }{
+		"?repair=yes":              {"parameter_invalid", "repair"},
+		"?repair=":                 {"parameter_invalid", "repair"},
+		"?deep=1":                  {"parameter_invalid", "deep"},
+		"?repair=true&repair=true": {"parameter_invalid", "repair"},
+		"?repiar=true":             {"unknown_parameter", "repiar"},
+		"?item=drop":               {"unknown_parameter", "item"},
+		"?item_id=":                {"id_invalid", "item_id"},
+		"?item_id=DROP":            {"id_invalid", "item_id"},
+	} {
+		p := wantProblem(t, s.post(t, reconcilePath+query, "root", auth.RoleAdmin, "").Result(), 400, want.code)
+		if p["param"] != want.param {
+			t.Errorf("%q: param %v, want %q", query, p["param"], want.param)
+		}
+	}
+	wantProblem(t, s.post(t, reconcilePath, "root", auth.RoleAdmin, `{"repair":true}`).Result(), 400, "unknown_field")
+	wantProblem(t, s.post(t, reconcilePath, "alice", auth.RoleBuyer, "").Result(), 403, "forbidden")
+	wantProblem(t, s.post(t, reconcilePath, "shop", auth.RoleService, "").Result(), 403, "forbidden")
+	wantProblem(t, s.post(t, reconcilePath, "", "", "").Result(), 401, "auth_missing")
+	wantProblem(t, s.get(t, reconcilePath, "root", auth.RoleAdmin).Result(), 405, "method_not_allowed")
+	for err, want := range map[error]int{catalog.ErrItemNotFound: 404, order.ErrDatabase: 503} {
+		s := open(t, reconciling(func(context.Context, order.ReconcileOptions) (order.ReconcileReport, error) {
+			return order.ReconcileReport{}, fmt.Errorf("reconcile: %w", err)
+		}))
+		if w := s.post(t, reconcilePath, "root", auth.RoleAdmin, ""); w.Code != want {
+			t.Errorf("%v: %d, want %d", err, w.Code, want)
+		}
+	}
+	wantProblem(t, open(t).post(t, reconcilePath, "root", auth.RoleAdmin, "").Result(), 404, "route_not_found")
+}
+
+// TestReconcile_Long: it may take longer than the server allows to a purchase.
+func TestReconcile_Long(t *testing.T) {
+	t.Parallel()
+	const brief = 500 * time.Millisecond
+	s := open(t, reconciling(func(ctx context.Context, _ order.ReconcileOptions) (order.ReconcileReport, error) {
+		select {
+		case <-ctx.Done():
+			return order.ReconcileReport{}, context.Cause(ctx)
+		case <-time.After(3 * brief):
+			return order.ReconcileReport{Balanced: true}, nil
+		}
+	}))
+	srv := NewServer(s)
+	srv.ReadTimeout, srv.WriteTimeout = brief, brief
+	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(StrictListener(l)) }()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+l.Addr().String()+reconcilePath, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Authorization", bearer(t, "root", auth.RoleAdmin))
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := io.ReadAll(res.Body)
+	if err != nil || res.StatusCode != 200 {
+		t.Errorf("%d %s, %v", res.StatusCode, body, err)
+	}
+	if err := res.Body.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := srv.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
+		t.Errorf("serve: %v", err)
+	}
+}

@@ -1,0 +1,299 @@
+package inventory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/redistest"
+)
+
+// mustExamine looks at the shop's item and returns what the look saw.
+func mustExamine(t *testing.T, v *Inventory, item string, rebuild bool) Live {
+	t.Helper()
+	var live Live
+	err := v.Examine(testContext(t), item, func(ctx context.Context, x *Examined) (_ bool, err error) {
+		live, err = x.Live(ctx)
+		return rebuild, err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return live
+}
+
+func TestInventory_Examine(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		sale := open(10, 3)
+		sale.OpensAt = sale.OpensAt.Truncate(time.Millisecond).UTC()
+		sale.ClosesAt = sale.OpensAt.Add(48 * time.Hour)
+		sale.Version = 7
+		s := newShop(t, rdb, sale, 0)
+		v := s.inventory(t, Config{})
+		if live := mustExamine(t, v, s.item, false); live != (Live{}) {
+			t.Errorf("a sale that is not loaded: %+v", live)
+		}
+		if st := s.state(t); len(st.sale) != 0 {
+			t.Errorf("a look has loaded %v", st.sale)
+		}
+		if live := mustExamine(t, v, s.item, true); live != (Live{}) {
+			t.Errorf("before the rebuild: %+v", live)
+		}
+		want := Live{Loaded: true, Sale: sale}
+		if live := mustExamine(t, v, s.item, false); live != want {
+			t.Errorf("rebuilt: %+v, want %+v", live, want)
+		}
+		mustBuy(t, v, s.request("u", "k", 2))
+		want.Left = 8
+		if live, err := v.Live(testContext(t), s.item); err != nil || live != want {
+			t.Errorf("after a purchase: %+v, %v, want %+v", live, err, want)
+		}
+		before := s.state(t)
+		err := v.Examine(testContext(t), s.item, func(context.Context, *Examined) (bool, error) { return true, errTest })
+		if !errors.Is(err, errTest) {
+			t.Errorf("%v, want the look's error", err)
+		}
+		same(t, before, s.state(t))
+		// What a rebuild mends: the stock, a count and a key that nobody has.
+		for kind, pair := range map[string][2]string{"sale": {"left", "3"}, "buyers": {"u", "3"}, "idempotency": {"w k", "1:ghost"}} {
+			key := tag(0) + kind + ":" + s.item
+			if err := rdb.HSet(testContext(t), key, pair[0], pair[1]).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		mustExamine(t, v, s.item, true)
+		if st := s.audit(t); st.left(t) != 8 {
+			t.Errorf("left is %d after the rebuild, want 8", st.left(t))
+		}
+	})
+}
+
+// TestInventory_Examine_Locked: nothing is sold while a look or the rebuild after
+// it lasts, on any process.
+func TestInventory_Examine_Locked(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newShop(t, rdb, open(10, 1), 0)
+		v, other := s.inventory(t, Config{}), s.inventory(t, Config{})
+		mustBuy(t, v, s.request("first", "k", 1))
+		_, waitersKey := v.locks.GuardKeys(v.keys.lock(s.item))
+		results := make(chan Outcome, 1)
+		waits := func() {
+			await(t, "the other process to wait for the lock", func() bool {
+				n, err := rdb.ZCard(testContext(t), waitersKey).Result()
+				return err == nil && n == 1
+			})
+			if len(results) > 0 {
+				t.Error("an item was sold under a look")
+			}
+		}
+		s.source.set(func(f *stored) { f.before = hook(waits) })
+		err := v.Examine(testContext(t), s.item, func(context.Context, *Examined) (bool, error) {
+			r := s.request("u", "k", 1)
+			r.Done = func(o Outcome) { results <- o }
+			if err := other.Submit(r); err != nil {
+				t.Error(err)
+			}
+			waits()
+			return true, nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case o := <-results:
+			if o != (Outcome{}) {
+				t.Errorf("after the look: %+v, want accepted", o)
+			}
+		case <-time.After(limit):
+			t.Fatal("the purchase was not answered")
+		}
+		if st := s.audit(t); st.left(t) != 8 {
+			t.Errorf("left is %d, want 8", st.left(t))
+		}
+	})
+}
+
+func TestInventory_Examine_Errors(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newShop(t, rdb, open(10, 1), 0)
+		v := s.inventory(t, Config{})
+		mustBuy(t, v, s.request("u", "k", 1))
+		// The lock is gone before the look is over: what it saw is void, and nothing is rebuilt.
+		before := s.state(t)
+		err := v.Examine(testContext(t), s.item, func(ctx context.Context, _ *Examined) (bool, error) {
+			if err := rdb.Del(ctx, v.keys.lock(s.item)).Err(); err != nil {
+				t.Error(err)
+			}
+			return true, nil
+		})
+		if err == nil {
+			t.Error("a rebuild without the lock: no error")
+		}
+		same(t, before, s.state(t))
+		// A rebuild that fails leaves no sale; the next purchase loads it.
+		failing := true
+		s.source.set(func(f *stored) {
+			f.after = func(context.Context) error {
+				if failing {
+					return errTest
+				}
+				return nil
+			}
+		})
+		err = v.Examine(testContext(t), s.item, func(context.Context, *Examined) (bool, error) { return true, nil })
+		if !errors.Is(err, ErrRebuilding) || !errors.Is(err, errTest) {
+			t.Errorf("a rebuild that fails: %v, want ErrRebuilding and its cause", err)
+		}
+		if live, err := v.Live(testContext(t), s.item); err != nil || live.Loaded {
+			t.Errorf("after it: %+v, %v", live, err)
+		}
+		s.source.set(func(*stored) { failing = false })
+		mustBuy(t, v, s.request("w", "k", 1))
+		if st := s.audit(t); st.left(t) != 8 {
+			t.Errorf("left is %d, want 8", st.left(t))
+		}
+		s.source.set(func(f *stored) { f.err = errTest })
+		if _, err := v.Live(testContext(t), s.item); !errors.Is(err, errTest) {
+			t.Errorf("without the database: %v", err)
+		}
+		if err := v.Examine(testContext(t), s.item, nil); !errors.Is(err, errTest) {
+			t.Errorf("without the database: %v", err)
+		}
+		s.source.set(func(f *stored) { f.err = nil })
+	})
+}
+
+// TestInventory_Live_Damaged: what a purchase takes for missing is not loaded, and
+// what no purchase can read is damaged.
+func TestInventory_Live_Damaged(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		for _, q := range []struct {
+			field, value string // an empty value: the field is missing
+			want         Live   // Sale is not compared
+		}{
+			{"epoch", "", Live{}}, {"epoch", "2", Live{}}, {"left", "", Live{}}, {"version", "", Live{}}, {"changing", "x", Live{}},
+			{"left", "many", Live{Loaded: true, Damaged: true}}, {"limit", "1.5", Live{Loaded: true, Damaged: true}},
+			{"opens_ms", "now", Live{Loaded: true, Damaged: true}}, {"closes_ms", "-", Live{Loaded: true, Damaged: true}},
+			{"version", "7", Live{Loaded: true, Damaged: true}}, {"version", "x.1.0", Live{Loaded: true, Damaged: true}},
+			{"fence", "9000000000000000", Live{Loaded: true, Damaged: true}},
+			{"fence", "", Live{Loaded: true}}, {"fence", "x", Live{Loaded: true}}, {"control", "", Live{Loaded: true}},
+		} {
+			s := newShop(t, rdb, open(10, 1), 0)
+			v := s.inventory(t, Config{})
+			mustBuy(t, v, s.request("u", "k", 1))
+			var err error
+			if q.value == "" {
+				err = rdb.HDel(testContext(t), v.keys.sale(s.item), q.field).Err()
+			} else {
+				err = rdb.HSet(testContext(t), v.keys.sale(s.item), q.field, q.value).Err()
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			live := mustExamine(t, v, s.item, false)
+			if live.Sale = (Sale{}); live != q.want {
+				t.Errorf("%s %q: %+v, want %+v", q.field, q.value, live, q.want)
+			}
+			if q.want.Damaged {
+				mustExamine(t, v, s.item, true)
+			}
+			mustBuy(t, v, s.request("w", "k", 1))
+		}
+	})
+}
+
+// TestInventory_Records reads back what purchases and releases have written, and
+// what nobody could have.
+func TestInventory_Records(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		const many = 2*recordsPage + 7
+		s := newShop(t, rdb, open(10*many, 9), 0)
+		v := s.inventory(t, Config{})
+		held := make([]Holding, many)
+		for i := range held {
+			held[i] = Holding{Buyer: fmt.Sprintf("u%04d", i), IdempotencyKey: "k", OrderID: fmt.Sprintf("o%04d", i), Quantity: 2, Counts: i > 0}
+		}
+		s.source.set(func(f *stored) { f.past[s.item] = held })
+		mustExamine(t, v, s.item, true)
+		var entries []Entry
+		var counts []BuyerCount
+		page := 0
+		err := errors.Join(
+			v.EachEntry(testContext(t), s.item, func(p []Entry) error {
+				page = max(page, len(p))
+				entries = append(entries, p...)
+				return nil
+			}),
+			v.EachCount(testContext(t), s.item, func(p []BuyerCount) error {
+				page = max(page, len(p))
+				counts = append(counts, p...)
+				return nil
+			}))
+		if err != nil || page > recordsPage {
+			t.Fatalf("pages of up to %d, %v", page, err)
+		}
+		byBuyer := func(a, b Entry) int { return strings.Compare(a.Buyer, b.Buyer) }
+		slices.SortFunc(entries, byBuyer)
+		entries = slices.Compact(entries)
+		slices.SortFunc(counts, func(a, b BuyerCount) int { return strings.Compare(a.Buyer, b.Buyer) })
+		counts = slices.Compact(counts)
+		if len(entries) != many || len(counts) != many-1 || counts[0] != (BuyerCount{"u0001", 2}) {
+			t.Fatalf("%d entries, %d counts", len(entries), len(counts))
+		}
+		keys := make([]EntryKey, many)
+		buyers := make([]string, many)
+		for i, e := range entries {
+			keys[i], buyers[i] = e.EntryKey, e.Buyer
+			want := Entry{EntryKey{held[i].Buyer, "k"}, true, held[i].OrderID, 2, i == 0}
+			if e != want {
+				t.Errorf("entry %+v, want %+v", e, want)
+			}
+		}
+		again, err := v.Entries(testContext(t), s.item, append(keys, EntryKey{"stranger", "k"}))
+		if err != nil || !slices.Equal(again[:many], entries) || again[many] != (Entry{EntryKey: EntryKey{"stranger", "k"}}) {
+			t.Errorf("entries by key: %d, %v", len(again), err)
+		}
+		units, err := v.Counts(testContext(t), s.item, buyers)
+		if err != nil || len(units) != many || units[0] != 0 || units[1] != 2 || units[many-1] != 2 {
+			t.Errorf("counts by buyer: %v, %v", units, err)
+		}
+		if err := v.EachEntry(testContext(t), s.item, func([]Entry) error { return errTest }); !errors.Is(err, errTest) {
+			t.Errorf("%v, want the caller's error", err)
+		}
+	})
+}
+
+func TestParseEntry(t *testing.T) {
+	t.Parallel()
+	key := EntryKey{"u", "k"}
+	for value, want := range map[string]Entry{
+		"2:o":   {key, true, "o", 2, false},
+		"2:o:r": {key, true, "o", 2, true},
+		"":      {key, true, "", 0, false},
+		"2":     {key, true, "", 2, false},
+		"2:":    {key, true, "", 2, false},
+		"-2:o":  {key, true, "", 0, false},
+		"0:o":   {key, true, "", 0, false},
+		"x:o:r": {key, true, "", 0, true},
+	} {
+		if got := parseEntry(key, value); got != want {
+			t.Errorf("%q: %+v, want %+v", value, got, want)
+		}
+	}
+	for value, want := range map[string]int64{"0": 0, "7": 7, "-1": -1, "": -1, "1.5": -1} {
+		if got := parseUnits(value); got != want {
+			t.Errorf("%q: %d, want %d", value, got, want)
+		}
+	}
+}

@@ -1,0 +1,696 @@
+package order
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/catalog"
+	"flashsale/internal/redistest"
+	"flashsale/inventory"
+	"flashsale/queue"
+)
+
+// reconciler makes one for the site.
+func (s *site) reconciler() *Reconciler {
+	return NewReconciler(ReconcilerConfig{
+		Store: s.store, Stock: s.stock, Records: s.stock, Tasks: []QueuedOrders{s.queue},
+		Returns: s.service.Returns,
+	})
+}
+
+// reconcile examines the site's item as closely as can be.
+func (s *site) reconcile(repair Repair) ItemReport {
+	s.t.Helper()
+	options := ReconcileOptions{ItemID: s.item, Deep: true, Repair: repair, Actor: "root", RequestID: "r1"}
+	var report ReconcileReport
+	var err error
+	await(s.t, "a look that is given its time", func() bool { // on a busy machine, two seconds may be too short
+		report, err = s.reconciler().Reconcile(testContext(s.t), options)
+		return err != nil || len(report.Items) != 1 || !errors.Is(report.Items[0].Err, inventory.ErrUnavailable)
+	})
+	if err != nil || len(report.Items) != 1 || report.Examined != 1 {
+		s.t.Fatalf("reconcile: %+v, %v", report, err)
+	}
+	item := report.Items[0]
+	if item.Err != nil || item.Partial || item.ItemID != s.item || report.Balanced != item.Mended() {
+		s.t.Fatalf("reconcile: %+v in %+v", item, report)
+	}
+	return item
+}
+
+// clean fails the test unless the item has no difference, and returns its ledger.
+func (s *site) clean(name string, repair Repair) Ledger {
+	s.t.Helper()
+	r := s.reconcile(repair)
+	if len(r.Drifts) > 0 || !r.Ledger.Balanced() {
+		s.t.Errorf("%s: %+v, want no difference", name, r)
+	}
+	return r.Ledger
+}
+
+func kinds(drifts []Drift) string {
+	var out []string
+	for _, d := range drifts {
+		out = append(out, string(d.Kind))
+	}
+	slices.Sort(out)
+	return strings.Join(out, " ")
+}
+
+// saleKey is the key of what Redis has of the site's item.
+func (s *site) saleKey(kind string) string { return "fs:{p0}:" + kind + ":" + s.item }
+
+// redisState is all that Redis has of the site's sale.
+func (s *site) redisState() string {
+	s.t.Helper()
+	out := ""
+	for _, kind := range []string{"sale", "idempotency", "buyers"} {
+		all, err := s.rdb.HGetAll(testContext(s.t), s.saleKey(kind)).Result()
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		out += fmt.Sprintln(kind, all) // fmt sorts the keys
+	}
+	return out
+}
+
+func (s *site) exec(text string, args ...any) {
+	s.t.Helper()
+	if err := s.store.write.WithContext(testContext(s.t)).Exec(text, args...).Error; err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func (s *site) hset(kind string, values ...any) {
+	s.t.Helper()
+	if err := s.rdb.HSet(testContext(s.t), s.saleKey(kind), values...).Err(); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func (s *site) hdel(kind string, fields ...string) {
+	s.t.Helper()
+	if err := s.rdb.HDel(testContext(s.t), s.saleKey(kind), fields...).Err(); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// TestReconciler_InFlight is run in the middle of accepted orders: queued, leased,
+// dead, and committed but not acknowledged. None is a finding, nothing is changed,
+// and all of them are committed afterwards.
+func TestReconciler_InFlight(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		const orders = 50
+		s := newSite(t, rdb, false, newItem("", 70, 2))
+		for i := range orders {
+			s.mustPlace(s.purchase(fmt.Sprintf("u%d", i), "k", 1, 0))
+		}
+		f, err := s.queue.Dequeue(testContext(t), 20)
+		if err != nil || len(f.Tasks) != 20 {
+			t.Fatalf("dequeue: %d tasks, %v", len(f.Tasks), err)
+		}
+		if _, err := s.queue.Reject(testContext(t), queue.Rejection{Task: f.Tasks[0], Dead: true}); err != nil {
+			t.Fatal(err)
+		}
+		for _, l := range f.Tasks[10:] {
+			mustCommit(t, s.store, mustParse(t, l.ID, l.Payload))
+		}
+		before := s.redisState()
+		for _, repair := range []Repair{RepairNothing, RepairSales, RepairAll} {
+			if l := s.clean("in flight", repair); l != (Ledger{Initial: 70, Left: 20, Held: 40, Sold: 10}) {
+				t.Errorf("ledger %+v", l)
+			}
+		}
+		if after := s.redisState(); after != before {
+			t.Errorf("Redis was changed from\n%s to\n%s", before, after)
+		}
+		if err := s.queue.Retry(testContext(t), f.Tasks[0].ID); err != nil {
+			t.Fatal(err)
+		}
+		for _, l := range f.Tasks[1:] { // their workers died
+			if _, err := s.queue.Reject(testContext(t), queue.Rejection{Task: l}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s.work()
+		s.drained()
+		if rows := allRows(t, s.store); len(rows) != orders {
+			t.Errorf("%d rows, want %d", len(rows), orders)
+		}
+		if l := s.clean("at the end", RepairAll); l != (Ledger{Initial: 70, Left: 20, Sold: orders}) {
+			t.Errorf("ledger at the end: %+v", l)
+		}
+		auditStore(t, s.store)
+	})
+}
+
+func mustParse(t *testing.T, id string, payload []byte) task {
+	t.Helper()
+	parsed, err := parseTask(id, payload)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return parsed
+}
+
+// TestReconciler_Returning: units of a closed order are on their way, noted and
+// not given back.
+func TestReconciler_Returning(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 10, 5))
+		c := setClock(s.store)
+		s.work()
+		o := s.mustPlace(s.purchase("u", "k", 3, long)).Order
+		s.drained()
+		if _, _, err := s.store.cancel(testContext(t), o.ID, Canceller{UserID: "u"}); err != nil {
+			t.Fatal(err)
+		}
+		c.Add(lateReturn.Milliseconds())
+		r := s.reconcile(RepairAll)
+		if len(r.Drifts) > 0 || r.Ledger != (Ledger{Initial: 10, Left: 10}) || r.LateReturns != 1 {
+			t.Errorf("%+v", r)
+		}
+	})
+}
+
+// TestReconciler_Refused: the database has refused an order, and its worker has
+// not dropped the sale for it yet. While the task is there, that is under way; if
+// it dies with its work undone, the units are leaked.
+func TestReconciler_Refused(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 10, 5))
+		s.mustPlace(s.purchase("u", "k", 2, 0))
+		f, err := s.queue.Dequeue(testContext(t), 1)
+		if err != nil || len(f.Tasks) != 1 {
+			t.Fatal(f, err)
+		}
+		refused := mustParse(t, f.Tasks[0].ID, f.Tasks[0].Payload)
+		s.exec("INSERT INTO orders (id, item_id, user_id, quantity, unit_price_minor, currency, status, reason, idempotency_key, created_at, closed_at)"+
+			" VALUES (?, ?, 'u', 2, 1999, 'EUR', 'rejected', 'sold_out', 'k', 1, 1)", refused.ID, s.item)
+		state := s.redisState()
+		r := s.reconcile(RepairAll)
+		if len(r.Drifts) > 0 || r.Ledger != (Ledger{Initial: 10, Left: 8, Held: 2}) || s.redisState() != state {
+			t.Errorf("while its task is leased: %+v", r)
+		}
+		if _, err := s.queue.Reject(testContext(t), queue.Rejection{Task: f.Tasks[0], Dead: true}); err != nil {
+			t.Fatal(err)
+		}
+		r = s.reconcile(RepairAll)
+		if kinds(r.Drifts) != "holds left" || !r.Mended() || r.Ledger != (Ledger{Initial: 10, Left: 10}) {
+			t.Errorf("when it is dead: %+v", r)
+		}
+	})
+}
+
+// stepping are records that call step before each reading of entries, of which a
+// look makes one before and one after it takes the database's state.
+type stepping struct {
+	Records
+	step func()
+}
+
+func (r stepping) Entries(ctx context.Context, item string, keys []inventory.EntryKey) ([]inventory.Entry, error) {
+	r.step()
+	return r.Records.Entries(ctx, item, keys)
+}
+
+// TestReconciler_Moving puts the steps of cancellations between those of a look:
+// it looks again, and finds nothing.
+func TestReconciler_Moving(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, asking("", 20, 20, time.Hour))
+		s.work()
+		var ids []string
+		for i := range 4 {
+			ids = append(ids, s.mustPlace(s.purchase("u", fmt.Sprint(i), 2, long)).Order.ID)
+		}
+		s.drained()
+		u := Canceller{UserID: "u"}
+		cancel := func(i int) []returned {
+			_, owed, err := s.store.cancel(testContext(t), ids[i], u)
+			if err != nil {
+				t.Error(err)
+			}
+			return owed
+		}
+		var owed []returned
+		steps := []func(){
+			func() { s.service.Returns.give(testContext(t), cancel(0)) }, // before the first reading
+			func() { s.service.Returns.give(testContext(t), cancel(1)) }, // between the readings
+			func() { owed = cancel(2) },                                  // closed, and not given back
+			func() {},
+			func() { owed = append(owed, cancel(3)...) },
+			func() { s.service.Returns.give(testContext(t), owed) },
+		}
+		said := 0
+		r := s.reconciler()
+		r.Records = stepping{s.stock, func() {
+			if said < len(steps) {
+				steps[said]()
+			}
+			said++
+		}}
+		examination := &examination{Reconciler: r, options: ReconcileOptions{ItemID: s.item, Repair: RepairAll}, report: ItemReport{ItemID: s.item}}
+		var err error
+		if examination.sums, err = s.store.sums(testContext(t), s.item); err != nil {
+			t.Fatal(err)
+		}
+		for said < len(steps) {
+			if err := examination.careful(testContext(t), newSuspects()); err != nil || len(examination.report.Drifts) > 0 {
+				t.Fatalf("after %d steps: %+v, %v", said, examination.report, err)
+			}
+		}
+		if l := s.clean("at the end", RepairNothing); l != (Ledger{Initial: 20, Left: 20}) {
+			t.Errorf("ledger at the end: %+v", l)
+		}
+		r.Records = stepping{s.stock, func() { // something always moves
+			if err := rdb.HIncrBy(testContext(t), s.saleKey("sale"), "left", 1).Err(); err != nil {
+				t.Error(err)
+			}
+		}}
+		if err := examination.careful(testContext(t), newSuspects()); !errors.Is(err, inventory.ErrUnavailable) || len(examination.report.Drifts) > 0 {
+			t.Errorf("with units coming back for ever: %+v, %v", examination.report, err)
+		}
+	})
+}
+
+// TestReconciler_Drifts injects each kind of difference by hand. It is found, and
+// named as what it is; a repair mends it and what it mended stays so.
+func TestReconciler_Drifts(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		for _, q := range []struct {
+			name   string
+			inject func(s *site, orders []Order)
+			want   Drift // Note is not compared
+			more   string
+			stays  bool // no repair can mend it
+		}{
+			{"left too low", func(s *site, _ []Order) { s.hset("sale", "left", 90) },
+				Drift{Kind: DriftLeft, Expected: 93, Found: 90, Units: 3, Count: 1}, "", false},
+			{"left too high", func(s *site, _ []Order) { s.hset("sale", "left", 95) },
+				Drift{Kind: DriftLeft, Expected: 93, Found: 95, Units: 2, Count: 1}, "", false},
+			{"left unreadable", func(s *site, _ []Order) { s.hset("sale", "left", "many") },
+				Drift{Kind: DriftDamaged, Expected: 93, Units: 93, Count: 1}, "", false},
+			{"fenced off", func(s *site, _ []Order) { s.hset("sale", "fence", "9000000000000000") },
+				Drift{Kind: DriftDamaged, Expected: 93, Units: 93, Count: 1}, "", false},
+			{"a version behind", func(s *site, _ []Order) {
+				s.exec("UPDATE items SET version = 2, per_user_limit = 6 WHERE id = ?", s.item)
+			}, Drift{Kind: DriftVersion, Expected: 2, Found: 1, Count: 2}, "", false},
+			{"another control", func(s *site, _ []Order) { s.hset("sale", "control", "paused") },
+				Drift{Kind: DriftVersion, Expected: 1, Found: 1, Count: 1}, "", false},
+			{"another end", func(s *site, _ []Order) { s.hset("sale", "closes_ms", 1) },
+				Drift{Kind: DriftVersion, Expected: 1, Found: 1, Count: 1}, "", false},
+			{"buyer counted too high", func(s *site, _ []Order) { s.hset("buyers", "a", 4) },
+				Drift{Kind: DriftHolds, Expected: 3, Found: 4, Units: 1, Count: 1}, "", false},
+			{"buyer forgotten", func(s *site, _ []Order) { s.hdel("buyers", "a") },
+				Drift{Kind: DriftHolds, Expected: 3, Units: 3, Count: 1}, "", false},
+			{"queued buyer forgotten", func(s *site, _ []Order) { s.hdel("buyers", "queued") },
+				Drift{Kind: DriftHolds, Expected: 1, Units: 1, Count: 1}, "", false},
+			{"stranger counted", func(s *site, _ []Order) { s.hset("buyers", "stranger", 2) },
+				Drift{Kind: DriftHolds, Found: 2, Units: 2, Count: 1}, "", false},
+			{"leaked hold", func(s *site, _ []Order) {
+				s.hset("idempotency", "ghost k", "2:"+someID)
+				s.hset("buyers", "ghost", 2)
+				s.hset("sale", "left", 91)
+			}, Drift{Kind: DriftHolds, Found: 4, Units: 4, Count: 2}, "left", false},
+			{"order forgotten", func(s *site, _ []Order) { s.hdel("idempotency", "a k") },
+				Drift{Kind: DriftHolds, Expected: 3, Units: 3, Count: 1}, "", false},
+			{"queued order forgotten", func(s *site, _ []Order) { s.hdel("idempotency", "queued k") },
+				Drift{Kind: DriftHolds, Expected: 1, Units: 1, Count: 1}, "", false},
+			{"standing order given back", func(s *site, o []Order) { s.hset("idempotency", "a k", "3:"+o[0].ID+":r") },
+				Drift{Kind: DriftHolds, Expected: 3, Units: 3, Count: 1}, "", false},
+			{"closed order counted", func(s *site, o []Order) { s.hset("idempotency", "gone k", "4:"+o[2].ID) },
+				Drift{Kind: DriftHolds, Found: 4, Units: 4, Count: 1}, "", false},
+			{"order unreadable", func(s *site, _ []Order) { s.hset("idempotency", "a k", "?") },
+				Drift{Kind: DriftHolds, Expected: 3, Units: 3, Count: 1}, "", false},
+			{"sold too high", func(s *site, _ []Order) { s.exec("UPDATE items SET sold = sold + 5 WHERE id = ?", s.item) },
+				Drift{Kind: DriftSold, Expected: 6, Found: 11, Units: 5, Count: 1}, "", false},
+			{"sold too high, and the sale built from it", func(s *site, _ []Order) {
+				s.exec("UPDATE items SET sold = sold + 5 WHERE id = ?", s.item)
+				s.hset("sale", "left", 88)
+			}, Drift{Kind: DriftSold, Expected: 6, Found: 11, Units: 5, Count: 1}, "left", false},
+			{"sold too low", func(s *site, _ []Order) { s.exec("UPDATE items SET sold = 0 WHERE id = ?", s.item) },
+				Drift{Kind: DriftSold, Expected: 6, Found: 0, Units: 6, Count: 1}, "", false},
+			{"buyers wrong and missing", func(s *site, _ []Order) {
+				s.exec("UPDATE buyers SET quantity = 5 WHERE user_id = 'a'")
+				s.exec("DELETE FROM buyers WHERE user_id = 'b'")
+			}, Drift{Kind: DriftBuyers, Expected: 6, Found: 5, Units: 5, Count: 2}, "", false},
+			{"total without a record", func(s *site, _ []Order) {
+				s.exec("UPDATE items SET total = 101 WHERE id = ?", s.item)
+				s.hset("sale", "left", 94)
+			}, Drift{Kind: DriftTotal, Expected: 100, Found: 101, Units: 1, Count: 1}, "", true},
+		} {
+			t.Run(q.name, func(t *testing.T) {
+				t.Parallel()
+				s := newSite(t, rdb, false, newItem("", 100, 5))
+				stop := s.work()
+				orders := []Order{
+					s.mustPlace(s.purchase("a", "k", 3, long)).Order,
+					s.mustPlace(s.purchase("b", "k", 3, long)).Order,
+					s.mustPlace(s.purchase("gone", "k", 4, long)).Order,
+				}
+				if _, err := s.service.Cancel(testContext(t), orders[2].ID, Canceller{Admin: true}); err != nil {
+					t.Fatal(err)
+				}
+				s.drained()
+				stop()
+				s.mustPlace(s.purchase("queued", "k", 1, 0))
+				if l := s.clean("before", RepairNothing); l != (Ledger{Initial: 100, Left: 93, Held: 1, Sold: 6}) {
+					t.Fatalf("ledger before: %+v", l)
+				}
+				q.inject(s, orders)
+				s.wantDrift(q.want, q.more, q.stays)
+			})
+		}
+	})
+}
+
+const someID = "01890a5d-ac96-774b-bcce-b302099a8057"
+
+// wantDrift finds a difference twice, has it repaired, and finds it no more.
+func (s *site) wantDrift(want Drift, more string, stays bool) {
+	t := s.t
+	t.Helper()
+	names := strings.TrimSpace(strings.Join(slices.Sorted(slices.Values([]string{string(want.Kind), more})), " "))
+	before := s.redisState()
+	for range 2 {
+		r := s.reconcile(RepairNothing)
+		if kinds(r.Drifts) != names {
+			t.Fatalf("found %+v, want %q", r.Drifts, names)
+		}
+		for _, d := range r.Drifts {
+			if d.Note = ""; d.Kind == want.Kind && d != want {
+				t.Errorf("found %+v, want %+v", d, want)
+			}
+		}
+	}
+	if after := s.redisState(); after != before {
+		t.Errorf("a look changed Redis from\n%s to\n%s", before, after)
+	}
+	r := s.reconcile(RepairAll)
+	for _, d := range r.Drifts {
+		if d.Repaired == stays {
+			t.Errorf("repair: %+v", d)
+		}
+	}
+	if kinds(r.Drifts) != names || r.Mended() == stays {
+		t.Errorf("repair: %+v", r)
+	}
+	if stays {
+		return
+	}
+	l := s.clean("after the repair", RepairNothing)
+	if want := (Ledger{Initial: 100, Left: 93, Held: 1, Sold: 6}); l != want || r.Ledger != want {
+		t.Errorf("ledger after the repair: %+v, told by it: %+v, want %+v", l, r.Ledger, want)
+	}
+	s.work()
+	s.drained()
+	if l := s.clean("at the end", RepairNothing); l != (Ledger{Initial: 100, Left: 93, Sold: 7}) {
+		t.Errorf("ledger at the end: %+v", l)
+	}
+	auditStore(t, s.store)
+}
+
+// TestReconciler_LeakedHold: a count that is one too high keeps its buyer from
+// buying; with it mended the purchase goes through.
+func TestReconciler_LeakedHold(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 5, 1))
+		s.mustPlace(s.purchase("other", "k", 1, 0))
+		s.hset("buyers", "u", 1)
+		if _, err := s.service.Place(testContext(t), s.purchase("u", "k", 1, 0)); !errors.Is(err, inventory.ErrUserLimit) {
+			t.Fatalf("with a leaked hold: %v, want ErrUserLimit", err)
+		}
+		if r := s.reconcile(RepairSales); kinds(r.Drifts) != "holds" || !r.Mended() {
+			t.Fatalf("repair: %+v", r)
+		}
+		s.mustPlace(s.purchase("u", "k", 1, 0))
+		if l := s.clean("after it", RepairNothing); l != (Ledger{Initial: 5, Left: 3, Held: 2}) {
+			t.Errorf("ledger %+v", l)
+		}
+	})
+}
+
+// TestReconciler_NotRepairable: orders that hold more than the total, and a sale
+// that would be built from a wrong count.
+func TestReconciler_NotRepairable(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 10, 10))
+		s.work()
+		s.mustPlace(s.purchase("a", "k", 9, long))
+		o := s.mustPlace(s.purchase("b", "k", 1, long)).Order
+		s.drained()
+		s.exec("UPDATE orders SET quantity = 3 WHERE id = ?", o.ID)
+		s.exec("UPDATE buyers SET quantity = 7 WHERE user_id = 'a'")
+		s.hset("sale", "left", 4)
+		state, rows := s.redisState(), fmt.Sprint(itemOf(t, s.store, s.item), buyersOf(t, s.store, s.item))
+		r := s.reconcile(RepairAll)
+		if kinds(r.Drifts) != "buyers holds left oversold sold" || r.Mended() {
+			t.Fatalf("repair: %+v", r)
+		}
+		for _, d := range r.Drifts {
+			if d.Repaired || !strings.Contains(d.Note, "not repair") {
+				t.Errorf("%+v, want it not repaired, and why", d)
+			}
+		}
+		if got := fmt.Sprint(itemOf(t, s.store, s.item), buyersOf(t, s.store, s.item)); got != rows || s.redisState() != state {
+			t.Errorf("changed to %s\n%s", got, s.redisState())
+		}
+		if n := s.audits(); n != 0 {
+			t.Errorf("%d records of repairs", n)
+		}
+		// A sale is not built from a wrong count either, unless that is mended first.
+		s.exec("UPDATE orders SET quantity = 1 WHERE id = ?", o.ID)
+		s.exec("UPDATE items SET sold = 6 WHERE id = ?", s.item)
+		if r := s.reconcile(RepairSales); r.Mended() || s.redisState() != state {
+			t.Errorf("repair of the sale alone: %+v", r)
+		}
+		if r := s.reconcile(RepairAll); !r.Mended() || r.Ledger != (Ledger{Initial: 10, Sold: 10}) {
+			t.Errorf("repair of all: %+v", r)
+		}
+		if n := s.audits(); n != 1 {
+			t.Errorf("%d records of repairs, want 1", n)
+		}
+		auditStore(t, s.store)
+	})
+}
+
+// audits counts the records of repairs of the site's item, which are whole.
+func (s *site) audits() int {
+	s.t.Helper()
+	var list []struct{ Actor, Before, After, RequestID string }
+	err := s.store.read.WithContext(testContext(s.t)).
+		Raw("SELECT actor, before, after, request_id FROM audit WHERE action = 'reconcile.repair' AND item_id = ?", s.item).Scan(&list).Error
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for _, a := range list {
+		if a.Actor != "root" || a.RequestID != "r1" || !strings.Contains(a.Before, `"sold":`) || !strings.Contains(a.After, `"sold":`) {
+			s.t.Errorf("audit %+v", a)
+		}
+	}
+	return len(list)
+}
+
+// TestReconciler_NotLoaded: a sale that Redis does not have is no fault, and stays unloaded.
+func TestReconciler_NotLoaded(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 10, 5))
+		s.mustPlace(s.purchase("a", "k", 3, 0))
+		for name, lose := range map[string]func(){
+			"missing":       func() {},
+			"half there":    func() { s.hset("sale", "left", 1) },
+			"another epoch": func() { s.hset("sale", "epoch", 1, "limit", 1, "opens_ms", 1, "closes_ms", 0, "version", "1.1.0") },
+		} {
+			if err := rdb.Del(testContext(t), s.saleKey("sale")).Err(); err != nil {
+				t.Fatal(err)
+			}
+			lose()
+			state := s.redisState()
+			r := s.reconcile(RepairAll)
+			if r.Loaded || len(r.Drifts) > 0 || r.Ledger != (Ledger{Initial: 10, Left: 7, Held: 3}) || s.redisState() != state {
+				t.Errorf("%s: %+v", name, r)
+			}
+		}
+		s.exec("UPDATE items SET sold = 2 WHERE id = ?", s.item)
+		if r := s.reconcile(RepairAll); kinds(r.Drifts) != "sold" || !r.Mended() || r.Loaded {
+			t.Errorf("database of a sale that is not loaded: %+v", r)
+		}
+		if l := s.ledger(); l != (Ledger{Initial: 10, Left: 7, Held: 3}) {
+			t.Errorf("ledger %+v", l)
+		}
+		if _, err := s.reconciler().Reconcile(testContext(t), ReconcileOptions{ItemID: "none"}); !errors.Is(err, catalog.ErrItemNotFound) {
+			t.Errorf("no item: %v, want ErrItemNotFound", err)
+		}
+	})
+}
+
+// TestReconciler_BrokenItem: what cannot be read of one item does not keep the
+// look from the others.
+func TestReconciler_BrokenItem(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 10, 5))
+		ids := []string{s.item}
+		for _, suffix := range []string{"-b", "-c"} {
+			n := newItem(s.item+suffix, 10, 5)
+			if _, err := s.service.CreateItem(testContext(t), n); err != nil {
+				t.Fatal(err)
+			}
+			ids = append(ids, n.ID)
+		}
+		broken := "fs:{p0}:sale:" + ids[1]
+		if err := rdb.Del(testContext(t), broken).Err(); err != nil {
+			t.Fatal(err)
+		}
+		if err := rdb.Set(testContext(t), broken, "no hash", 0).Err(); err != nil {
+			t.Fatal(err)
+		}
+		if err := rdb.HSet(testContext(t), "fs:{p0}:sale:"+ids[2], "left", 9).Err(); err != nil {
+			t.Fatal(err)
+		}
+		var heard []string
+		r := s.reconciler()
+		r.OnRepair = func(item string, d Drift) { heard = append(heard, item+" "+string(d.Kind)) }
+		for _, deep := range []bool{true, false} {
+			report, err := r.Reconcile(testContext(t), ReconcileOptions{Deep: deep})
+			if err != nil || report.Examined != 3 || report.Failed != 1 || report.Differing != 1 || report.Balanced || len(report.Items) != 3 {
+				t.Fatalf("deep %v: %+v, %v", deep, report, err)
+			}
+			if report.Items[0].Err != nil || report.Items[1].Err == nil || kinds(report.Items[2].Drifts) != "left" {
+				t.Errorf("deep %v: %+v", deep, report.Items)
+			}
+		}
+		report, err := r.Reconcile(testContext(t), ReconcileOptions{Repair: RepairAll})
+		if err != nil || report.Repaired != 1 || report.Failed != 1 || !report.Items[2].Mended() || !slices.Equal(heard, []string{ids[2] + " left"}) {
+			t.Errorf("repair: %+v, %v; heard %v", report, err, heard)
+		}
+	})
+}
+
+// TestReconciler_Run: the background mends a sale that differs in two rounds, and
+// leaves the database to a person.
+func TestReconciler_Run(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 10, 5))
+		r := s.reconciler()
+		doubts := map[string]doubt{}
+		round := func(deep bool) ItemReport {
+			t.Helper()
+			report, err := r.round(testContext(t), deep, doubts)
+			if err != nil || len(report.Items) != 1 {
+				t.Fatalf("round: %+v, %v", report, err)
+			}
+			return report.Items[0]
+		}
+		for _, q := range []struct {
+			kind   DriftKind
+			deep   bool
+			inject func()
+		}{
+			{DriftLeft, false, func() { s.hset("sale", "left", 8) }},
+			{DriftHolds, true, func() { s.hset("buyers", "u", 2) }},
+		} {
+			q.inject()
+			if got := round(q.deep); kinds(got.Drifts) != string(q.kind) || got.Mended() {
+				t.Fatalf("first round: %+v, want %s and no repair", got, q.kind)
+			}
+			if got := round(false); kinds(got.Drifts) != string(q.kind) || !got.Mended() {
+				t.Errorf("second round: %+v, want %s repaired", got, q.kind)
+			}
+			if got := round(true); len(got.Drifts) > 0 || len(doubts) > 0 {
+				t.Errorf("third round: %+v, doubts %v", got, doubts)
+			}
+		}
+		s.exec("UPDATE items SET sold = 1 WHERE id = ?", s.item)
+		for range 3 {
+			if got := round(false); kinds(got.Drifts) != "sold" || got.Mended() {
+				t.Errorf("database: %+v, want it told and not repaired", got)
+			}
+		}
+		s.exec("UPDATE items SET sold = 0 WHERE id = ?", s.item)
+		ctx, cancel := context.WithCancel(testContext(t))
+		rounds := 0
+		r.Run(ctx, time.Millisecond, func(report ReconcileReport, err error) {
+			if rounds++; rounds == deepEvery {
+				cancel()
+			}
+			if err != nil || !report.Balanced || report.Deep != (rounds%deepEvery == 0) {
+				t.Errorf("round %d: %+v, %v", rounds, report, err)
+			}
+		})
+		if rounds != deepEvery {
+			t.Errorf("%d rounds", rounds)
+		}
+	})
+}
+
+// stubborn is a stock that says it has built a sale anew, and has not.
+type stubborn struct {
+	Examiner
+	asked *int
+	stubs bool
+}
+
+func (b stubborn) Examine(ctx context.Context, item string, look func(context.Context, *inventory.Examined) (bool, error)) error {
+	return b.Examiner.Examine(ctx, item, func(ctx context.Context, x *inventory.Examined) (bool, error) {
+		rebuild, err := look(ctx, x)
+		if rebuild {
+			*b.asked++
+		}
+		return rebuild && !b.stubs, err
+	})
+}
+
+// TestReconciler_Run_Once: the background has a sale built anew once, if that does
+// not help; and not at all while it would be built from a wrong count.
+func TestReconciler_Run_Once(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 10, 5))
+		r := s.reconciler()
+		asked := 0
+		doubts := map[string]doubt{}
+		rounds := func(n int, stubs bool, want int) {
+			t.Helper()
+			r.Stock = stubborn{s.stock, &asked, stubs}
+			asked = 0
+			for range n {
+				if _, err := r.round(testContext(t), false, doubts); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if asked != want {
+				t.Errorf("a new build was asked for %d times, want %d", asked, want)
+			}
+		}
+		s.hset("sale", "left", 8)
+		rounds(5, true, 1)
+		s.hset("sale", "left", 10)
+		rounds(2, true, 0)
+		s.exec("UPDATE items SET sold = 1 WHERE id = ?", s.item)
+		s.hset("sale", "left", 9)
+		rounds(5, false, 0)
+		s.exec("UPDATE items SET sold = 0 WHERE id = ?", s.item)
+		rounds(3, false, 1)
+		if l := s.clean("at the end", RepairNothing); l != (Ledger{Initial: 10, Left: 10}) {
+			t.Errorf("ledger at the end: %+v", l)
+		}
+	})
+}
