@@ -105,6 +105,9 @@ type Config struct {
 	// Reconciler answers POST /v1/admin/reconcile. Default nil: the route does not exist.
 	Reconciler Reconciler
 
+	// Webhooks administrates webhooks. Default nil: the routes do not exist.
+	Webhooks Webhooks
+
 	// Ready lists the parts that /readyz asks. Default none: always ready.
 	Ready []Check
 
@@ -309,6 +312,9 @@ func (e *edge) routes() (http.Handler, error) {
 	e.get(r, "/v1/admin/audit", admin, e.audit)
 	if e.Reconciler != nil {
 		e.post(r, "/v1/admin/reconcile", admin, e.reconcile)
+	}
+	if e.Webhooks != nil {
+		e.webhookRoutes(r, admin)
 	}
 	if e.DevTokens != nil {
 		e.post(r, "/dev/tokens", anyone, e.devToken)

@@ -75,6 +75,8 @@ var (
 		"The id in the path is malformed.")
 	problemItemID = problemID.with("item",
 		"An item id has 1 to 64 characters of a-z, 0-9 and '-', and starts with a letter or digit.")
+	problemWebhookID  = problemID.with("webhook", "A webhook's id is we_ and 32 hexadecimal digits in lower case.")
+	problemEventID    = problemID.with("event", "An event's id is msg_ and 32 hexadecimal digits in lower case.")
 	problemOrderID    = problemID.with("order", "An order id is a UUID in lower case.")
 	problemUserID     = problemID.with("user", "A buyer's id has 1 to 128 characters of A-Z a-z 0-9 . _ : @ -.")
 	problemKeyMissing = newProblem(400, "idempotency_key_missing", "Idempotency key missing",
@@ -186,6 +188,15 @@ var errorTable = []struct {
 		"").with("Idempotency-Key", "The key was used for another restock of this item; use a new one, or repeat the first restock unchanged.")},
 	{order.ErrItemExists, newProblem(409, "item_exists", "Item exists",
 		"").with("id", "An item with this id exists; choose another id.")},
+
+	{order.ErrEndpointNotFound, newProblem(404, "webhook_not_found", "Webhook not found",
+		"No webhook has this id.")},
+	{order.ErrEndpointLimit, newProblem(409, "webhook_limit", "Too many webhooks",
+		"There are 50 webhooks already; delete one first.")},
+	{order.ErrEndpointDisabled, newProblem(409, "webhook_disabled", "Webhook disabled",
+		"Nothing is sent to this webhook; enable it first.")},
+	{order.ErrDeliveryNotFound, newProblem(404, "delivery_not_found", "Delivery not found",
+		"This webhook was not sent such an event, or it was forgotten after a week.")},
 
 	{auth.ErrMalformed, invalidToken("token_malformed", "Malformed token",
 		"The bearer token is not a signed JWT of three parts.")},

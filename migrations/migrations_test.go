@@ -108,7 +108,7 @@ func TestMigrator_UpDownUp(t *testing.T) {
 	}
 	wantStatus(t, m, true)
 	first := schema(t, db)
-	if got := tables(t, db); !slices.Equal(got, []string{"audit", "buyers", "items", "meta", "orders", "payments", "releases", "stock_changes"}) {
+	if got := tables(t, db); !slices.Equal(got, []string{"audit", "buyers", "items", "meta", "orders", "payments", "releases", "stock_changes", "webhook_deliveries", "webhook_endpoints", "webhook_events"}) {
 		t.Errorf("tables %v", got)
 	}
 	if n, err := m.Up(testContext(t)); err != nil || n != 0 {

@@ -104,8 +104,10 @@ func (s *Store) missing(ctx context.Context, tasks []task) ([]task, error) {
 func (s *Store) buryOne(ctx context.Context, t *task) (buried int, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
 	defer cancel()
+	var box *outbox
 	err = s.write.WithContext(ctx).Transaction(func(tx *gorm.DB) error {
 		now := s.now().UnixMilli()
+		c := tx.Statement.ConnPool
 		var same int64
 		if err := tx.Model(&orderRow{}).Where("id = ?", t.ID).Count(&same).Error; err != nil || same > 0 {
 			return err // it was retried meanwhile
@@ -125,12 +127,18 @@ func (s *Store) buryOne(ctx context.Context, t *task) (buried int, err error) {
 			return err
 		}
 		buried = 1
-		_, err = insertReturns.exec(ctx, tx.Statement.ConnPool,
-			[]any{t.ID, t.ItemID, t.UserID, t.IdempotencyKey, t.Quantity, now})
-		return err
+		if _, err = insertReturns.exec(ctx, c, []any{t.ID, t.ItemID, t.UserID, t.IdempotencyKey, t.Quantity, now}); err != nil {
+			return err
+		}
+		if box, err = openOutbox(ctx, c, now); err != nil {
+			return err
+		}
+		box.task(t, out)
+		return box.write(ctx, c)
 	})
 	if err != nil {
 		return 0, wrap("reject dead order "+t.ID, err)
 	}
+	s.announce(box)
 	return buried, nil
 }

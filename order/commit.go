@@ -63,7 +63,8 @@ func (s *Store) commitWhole(ctx context.Context, tasks []task) ([]outcome, error
 		held[soldKey{t.ItemID, t.UserID}] += t.Quantity
 	}
 	now := s.now().UnixMilli()
-	err := s.transact(ctx, commitTexts, func(c conn) error {
+	var box *outbox
+	err := s.transact(ctx, commitTexts, func(c conn) (err error) {
 		of := make(map[string]terms, len(units))
 		for item, n := range units {
 			got, err := sell(ctx, c, item, n)
@@ -89,11 +90,16 @@ func (s *Store) commitWhole(ctx context.Context, tasks []task) ([]outcome, error
 		if written != int64(len(tasks)) {
 			return errUneven
 		}
-		return nil
+		if box, err = openOutbox(ctx, c, now); err != nil {
+			return err
+		}
+		box.tasks(tasks, out, of)
+		return box.write(ctx, c)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("commit %d orders: %w", len(tasks), err)
 	}
+	s.announce(box)
 	return out, nil
 }
 
@@ -101,6 +107,8 @@ func (s *Store) commitWhole(ctx context.Context, tasks []task) ([]outcome, error
 type terms struct {
 	PerUserLimit         int64
 	PaymentWindowSeconds int64
+	Total                int64
+	SoldOut              bool // this sale took the last unit
 }
 
 func confirmed(now int64, t terms) outcome {
@@ -114,7 +122,7 @@ func confirmed(now int64, t terms) outcome {
 // sell counts n units as sold, if the total allows it (P1).
 func sell(ctx context.Context, c conn, item string, n int64) (terms, error) {
 	var t terms
-	err := c.QueryRowContext(ctx, sellUnits, n, item).Scan(&t.PerUserLimit, &t.PaymentWindowSeconds)
+	err := c.QueryRowContext(ctx, sellUnits, n, item).Scan(&t.PerUserLimit, &t.PaymentWindowSeconds, &t.Total, &t.SoldOut)
 	if errors.Is(err, sql.ErrNoRows) {
 		return terms{}, errUneven
 	}
@@ -151,22 +159,28 @@ func addHolders(ctx context.Context, c conn, held map[soldKey]int64, of map[stri
 func (s *Store) commitEach(ctx context.Context, tasks []task) ([]outcome, error) {
 	out := make([]outcome, len(tasks))
 	now := s.now().UnixMilli()
-	err := s.write.WithContext(ctx).Transaction(func(tx *gorm.DB) error {
+	var box *outbox
+	err := s.write.WithContext(ctx).Transaction(func(tx *gorm.DB) (err error) {
+		c := tx.Statement.ConnPool
+		if box, err = openOutbox(ctx, c, now); err != nil {
+			return err
+		}
 		for i := range tasks {
-			var err error
-			if out[i], err = commitOne(ctx, tx, &tasks[i], now); err != nil {
+			if out[i], err = commitOne(ctx, tx, &tasks[i], box); err != nil {
 				return fmt.Errorf("order %s: %w", tasks[i].ID, err)
 			}
 		}
-		return nil
+		return box.write(ctx, c)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("commit %d orders one by one: %w", len(tasks), err)
 	}
+	s.announce(box)
 	return out, nil
 }
 
-func commitOne(ctx context.Context, tx *gorm.DB, t *task, now int64) (outcome, error) {
+func commitOne(ctx context.Context, tx *gorm.DB, t *task, box *outbox) (outcome, error) {
+	now := box.now
 	var rows []orderRow
 	if err := tx.WithContext(ctx).Where("id = ?", t.ID).Limit(1).Find(&rows).Error; err != nil {
 		return outcome{}, err
@@ -188,6 +202,8 @@ func commitOne(ctx context.Context, tx *gorm.DB, t *task, now int64) (outcome, e
 	})
 	switch {
 	case err == nil:
+		box.task(t, confirmed(now, got))
+		box.soldOut(t.ItemID, got)
 		return confirmed(now, got), nil
 	case errors.As(err, &refusal):
 		out := outcome{status: StatusRejected, reason: string(refusal), closedAt: now}
@@ -195,6 +211,7 @@ func commitOne(ctx context.Context, tx *gorm.DB, t *task, now int64) (outcome, e
 		if refusal == reasonDuplicate {
 			key = keptApart(t)
 		}
+		box.task(t, out)
 		return out, insertOrder(tx, t, out, key)
 	default:
 		return outcome{}, err

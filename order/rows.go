@@ -67,10 +67,10 @@ var addToBuyers = newRowsStatement(buyerColumns,
 
 // sellUnits counts units as sold where the item's total allows it.
 const sellUnits = `UPDATE items SET sold = sold + ?1 WHERE id = ?2 AND sold + ?1 <= total
-	RETURNING per_user_limit, payment_window_seconds`
+	RETURNING per_user_limit, payment_window_seconds, total, sold = total`
 
 // commitTexts are the statements of a commit.
-var commitTexts = slices.Concat([]string{sellUnits}, insertConfirmed.text[:], addToBuyers.text[:])
+var commitTexts = slices.Concat([]string{sellUnits}, insertConfirmed.text[:], addToBuyers.text[:], outboxTexts)
 
 // The statements of what follows a commit. A list of ids is one value, in JSON.
 const (
@@ -115,4 +115,4 @@ var insertReturns = newRowsStatement(returnColumns,
 var lifeTexts = slices.Concat([]string{
 	selectOrder, selectPayment, insertPayment, payUnpaid, cancelConfirmed, expireDue, selectExpiries,
 	unsellUnits, takeFromBuyer, returnsOfOrders, deleteReturns, insertAudit,
-}, insertReturns.text[:])
+}, insertReturns.text[:], outboxTexts)

@@ -48,6 +48,7 @@ type Store struct {
 	read  *gorm.DB
 	hot   prepared
 	now   func() time.Time
+	told  chan struct{} // events were committed; see announce
 }
 
 // OpenStore opens the database that a setting such as "sqlite:shop.db" names,
@@ -72,7 +73,7 @@ func OpenStore(setting string) (*Store, error) {
 	if err != nil {
 		return nil, errors.Join(err, closeDB(write))
 	}
-	return &Store{write: write, read: read, hot: prepared{stmts: make(map[string]*sql.Stmt)}, now: time.Now}, nil
+	return &Store{write: write, read: read, hot: prepared{stmts: make(map[string]*sql.Stmt)}, now: time.Now, told: make(chan struct{}, 1)}, nil
 }
 
 func openSQLite(path string, params url.Values, conns int) (*gorm.DB, error) {

@@ -11,8 +11,8 @@ import (
 
 // A confirmed order ends by exactly one of payOrder, cancelOrder and
 // expireOrders: each is one conditional UPDATE, and SQLite has one writer. Each
-// runs in one transaction with all that belongs to the change; a row for who is
-// to be told of the change has its place beside it, in that same transaction.
+// runs in one transaction with all that belongs to the change; what the shop's
+// servers are to be told of it is written in that same transaction.
 
 // transition runs fn in a transaction of its own, at one instant. It is not cut
 // off when ctx ends: a transaction ended in its middle has an outcome that must
@@ -45,8 +45,8 @@ var paymentErrors = map[string]error{paymentPaid: nil, paymentLate: ErrOrderExpi
 func (s *Store) pay(ctx context.Context, id string, p Payment) (Order, error) {
 	var o Order
 	var refusal error
-	err := s.transition(ctx, "pay order "+id, func(ctx context.Context, c conn, now int64) (err error) {
-		o, refusal, err = payOrder(ctx, c, id, p, now)
+	err := s.telling(ctx, "pay order "+id, func(ctx context.Context, c conn, box *outbox) (err error) {
+		o, refusal, err = payOrder(ctx, c, id, p, box)
 		return err
 	})
 	if err != nil {
@@ -57,7 +57,8 @@ func (s *Store) pay(ctx context.Context, id string, p Payment) (Order, error) {
 
 // payOrder is the transition to paid. The refusal is the caller's answer, and
 // goes with a transaction that is committed: late money is recorded.
-func payOrder(ctx context.Context, c conn, id string, p Payment, now int64) (o Order, refusal, err error) {
+func payOrder(ctx context.Context, c conn, id string, p Payment, box *outbox) (o Order, refusal, err error) {
+	now := box.now
 	var known Payment
 	var of, outcome string
 	err = c.QueryRowContext(ctx, selectPayment, p.Reference).Scan(&of, &known.AmountMinor, &known.Currency, &outcome)
@@ -93,6 +94,7 @@ func payOrder(ctx context.Context, c conn, id string, p Payment, now int64) (o O
 	if _, err := c.ExecContext(ctx, insertPayment, p.Reference, id, p.AmountMinor, p.Currency, outcome, now); err != nil {
 		return Order{}, nil, fmt.Errorf("record payment: %w", err)
 	}
+	box.payment(&o, p, outcome)
 	return o, paymentErrors[outcome], nil
 }
 
@@ -113,7 +115,7 @@ func (s *Store) cancel(ctx context.Context, id string, by Canceller) (o Order, o
 	if by.Admin {
 		user, reason = "", reasonAdmin
 	}
-	err = s.transition(ctx, "cancel order "+id, func(ctx context.Context, c conn, now int64) error {
+	err = s.telling(ctx, "cancel order "+id, func(ctx context.Context, c conn, box *outbox) error {
 		if o, err = readOrder(ctx, c, id); err != nil {
 			return err
 		}
@@ -121,14 +123,14 @@ func (s *Store) cancel(ctx context.Context, id string, by Canceller) (o Order, o
 			return ErrNotFound
 		}
 		was := o.Status
-		if err := cancelOrder(ctx, c, id, reason, now); err != nil {
+		if err := cancelOrder(ctx, c, id, reason, box); err != nil {
 			return err
 		}
 		if o, err = readOrder(ctx, c, id); err != nil {
 			return err
 		}
 		if by.Admin && o.Status != was {
-			if err := auditCancel(ctx, c, &o, was, by, now); err != nil {
+			if err := auditCancel(ctx, c, &o, was, by, box.now); err != nil {
 				return err
 			}
 		}
@@ -146,12 +148,15 @@ func (s *Store) cancel(ctx context.Context, id string, by Canceller) (o Order, o
 
 // cancelOrder is the transition to cancelled; it changes nothing unless the
 // order is confirmed.
-func cancelOrder(ctx context.Context, c conn, id, reason string, now int64) error {
-	closed, err := readReturns(ctx, c, cancelConfirmed, now, reason, id)
+func cancelOrder(ctx context.Context, c conn, id, reason string, box *outbox) error {
+	closed, err := readReturns(ctx, c, cancelConfirmed, box.now, reason, id)
 	if err != nil {
 		return err
 	}
-	return takeBack(ctx, c, closed)
+	if err := takeBack(ctx, c, closed); err != nil {
+		return err
+	}
+	return box.closed(ctx, c, EventCancelled, closed)
 }
 
 // expiry says of an order how its expiry went.
@@ -165,12 +170,12 @@ type expiry struct {
 // transaction, and says how each stands. It also returns the units that are
 // still to be given back, of orders closed before too.
 func (s *Store) expire(ctx context.Context, ids []string) (stand map[string]expiry, owed []returned, err error) {
-	err = s.transition(ctx, fmt.Sprintf("expire %d orders", len(ids)), func(ctx context.Context, c conn, now int64) error {
+	err = s.telling(ctx, fmt.Sprintf("expire %d orders", len(ids)), func(ctx context.Context, c conn, box *outbox) error {
 		list := jsonList(ids...)
-		if err := expireOrders(ctx, c, list, now); err != nil {
+		if err := expireOrders(ctx, c, list, box); err != nil {
 			return err
 		}
-		if stand, err = readExpiries(ctx, c, list, now); err != nil {
+		if stand, err = readExpiries(ctx, c, list, box.now); err != nil {
 			return err
 		}
 		owed, err = readReturns(ctx, c, returnsOfOrders, list)
@@ -184,12 +189,15 @@ func (s *Store) expire(ctx context.Context, ids []string) (stand map[string]expi
 
 // expireOrders is the transition to expired, of those orders in a JSON list
 // that are confirmed and due. Never early: an order lapses at its expires_at.
-func expireOrders(ctx context.Context, c conn, list string, now int64) error {
-	closed, err := readReturns(ctx, c, expireDue, now, list)
+func expireOrders(ctx context.Context, c conn, list string, box *outbox) error {
+	closed, err := readReturns(ctx, c, expireDue, box.now, list)
 	if err != nil {
 		return err
 	}
-	return takeBack(ctx, c, closed)
+	if err := takeBack(ctx, c, closed); err != nil {
+		return err
+	}
+	return box.closed(ctx, c, EventExpired, closed)
 }
 
 // takeBack uncounts the units of orders that were just closed, and notes them

@@ -324,6 +324,9 @@ func (a *app) addWorker() error {
 	for i, q := range a.queues {
 		letters[i] = q
 	}
+	if err := a.addWebhooks(); err != nil {
+		return err
+	}
 	sweeper := order.NewSweeper(f, letters...)
 	return a.lead("sweeper", func(ctx context.Context) { sweeper.Run(ctx, sweepEvery) })
 }
@@ -399,12 +402,16 @@ func (a *app) addHTTP(ctx context.Context, items *catalog.Catalog, reconciler *o
 	if err != nil {
 		return err
 	}
+	webhooks, err := a.webhookAdmin()
+	if err != nil {
+		return err
+	}
 	backlog := order.NewBacklog(a.store, a.service.Returns, a.namedQueues()...)
 	backlog.Bell = a.service.Bell
 	feed := order.NewFeed(order.FeedConfig{Store: a.store, Redis: a.rdb, Orders: a.service, OnError: a.reporter("order events")})
 	c := handler.Config{
 		Orders: a.service, Items: items, Sales: a.service, Changes: a.service, Trail: a.service, Feed: feed, Buyers: a.service,
-		Verifier: verifier, Ready: a.checks(),
+		Webhooks: webhooks, Verifier: verifier, Ready: a.checks(),
 		RateBuyer: s.RateBuyer, RateAddress: s.RateAddress, TrustedProxies: s.TrustedProxies,
 		Tasks: backlog, Reconciler: reconciler, CursorKey: a.cursorKey(), Log: a.log, Registerer: a.registry,
 	}

@@ -50,6 +50,8 @@ type Settings struct {
 	Linger         time.Duration
 	Drain          time.Duration
 	ReconcileEvery time.Duration
+	WebhookAllow   []string
+	WebhookWorkers int
 	Config         string
 
 	path    string            // of the file of settings, if there is one
@@ -82,6 +84,8 @@ func defineFlags(f *pflag.FlagSet) {
 	f.Duration("linger", 5*time.Millisecond, "how long a worker gathers orders for whose commit nobody waits; 0: not at all")
 	f.Duration("drain", 20*time.Second, "how long a stopping process finishes what it holds: half for requests, half for orders")
 	f.Duration("reconcile-every", time.Minute, "how often one API process compares Redis and database, and mends a sale that differs twice; 0: never")
+	f.StringSlice("webhook-allow", nil, "addresses or networks that webhooks may be sent to although they are not public, without TLS too")
+	f.Int("webhook-workers", 32, "webhooks a worker sends at once, a quarter of them to one endpoint")
 	f.String("config", "", "YAML file with any of these settings, by these names")
 }
 
@@ -217,6 +221,7 @@ func (s *Settings) fill(k *koanf.Koanf) error {
 	integer("partitions", &s.Partitions)
 	integer("queue-limit", &s.QueueLimit)
 	integer("batch", &s.Batch)
+	integer("webhook-workers", &s.WebhookWorkers)
 	number("rate-buyer", &s.RateBuyer)
 	number("rate-address", &s.RateAddress)
 	duration("lease", &s.Lease)
@@ -224,17 +229,22 @@ func (s *Settings) fill(k *koanf.Koanf) error {
 	duration("drain", &s.Drain)
 	duration("reconcile-every", &s.ReconcileEvery)
 	parse("demo", "true or false", func(v string) (err error) { s.Demo, err = strconv.ParseBool(v); return err })
-	proxies, err := list(k.Get("trusted-proxies"))
-	if err != nil {
-		errs = append(errs, badSetting("trusted-proxies", fmt.Sprint(k.Get("trusted-proxies")), err.Error(), "write for example [10.0.0.0/8]"))
+	networks := func(name string, to *[]string) {
+		v, err := list(k.Get(name))
+		if err != nil {
+			errs = append(errs, badSetting(name, fmt.Sprint(k.Get(name)), err.Error(), "write for example [10.0.0.0/8]"))
+		}
+		*to = v
 	}
-	s.TrustedProxies = proxies
+	networks("trusted-proxies", &s.TrustedProxies)
+	networks("webhook-allow", &s.WebhookAllow)
 	for name := range s.origins {
 		s.values[name] = k.String(name)
 	}
 	s.values["config"] = s.path
 	s.values["db"] = s.DB
 	s.values["trusted-proxies"] = strings.Join(s.TrustedProxies, ",")
+	s.values["webhook-allow"] = strings.Join(s.WebhookAllow, ",")
 	return errors.Join(errs...)
 }
 
@@ -295,6 +305,9 @@ func (s *Settings) validate() error {
 	for _, p := range s.TrustedProxies {
 		check(validProxy(p), "trusted-proxies", fmt.Sprintf("%q is neither an address nor a network", p), "write for example 10.0.0.0/8")
 	}
+	wrong := validNetworks(s.WebhookAllow)
+	check(wrong == "", "webhook-allow", wrong, "write for example 10.0.0.0/8")
+	check(s.WebhookWorkers >= 1 && s.WebhookWorkers <= 1024, "webhook-workers", "it is out of range", "use 1 to 1024")
 	return errors.Join(errs...)
 }
 

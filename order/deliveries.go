@@ -1,0 +1,257 @@
+package order
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"gorm.io/gorm"
+)
+
+// DeliveryState is where the delivery of one event to one endpoint stands.
+type DeliveryState string
+
+// The states of a delivery.
+const (
+	DeliveryPending   DeliveryState = "pending"
+	DeliveryDelivered DeliveryState = "delivered"
+	// DeliveryDead is a dead letter: nobody tries any more, unless somebody asks for it.
+	DeliveryDead DeliveryState = "dead"
+)
+
+// Delivery is one event on its way to one endpoint. A zero time means "not happened".
+type Delivery struct {
+	// Position orders the deliveries of an endpoint, later events higher.
+	Position  int64
+	EventID   string
+	Type      EventType
+	ItemID    string // empty: none
+	OrderID   string // empty: none
+	State     DeliveryState
+	Attempts  int // since it was last asked for
+	CreatedAt time.Time
+	// NextAt is when the next try is due; past for one that waits for its turn.
+	NextAt time.Time
+	// LastAt is when the last try ended, LastStatus what HTTP status it got, 0 for
+	// none, and LastError what was wrong.
+	LastAt      time.Time
+	LastStatus  int
+	LastError   string
+	DeliveredAt time.Time
+}
+
+// DeliveryFilter selects deliveries of an endpoint for a list, latest event first.
+type DeliveryFilter struct {
+	EndpointID string
+	State      DeliveryState // empty: any
+	Before     int64         // the Position that ended the page before; 0: from the start
+	Limit      int           // 1 to 100
+}
+
+// deliveries reads a page, and whether more follow.
+func (s *Store) deliveries(ctx context.Context, f DeliveryFilter) ([]Delivery, bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	db := s.read.WithContext(ctx).Table("webhook_deliveries AS d").
+		Select(`d.event_seq AS position, v.id AS event_id, v.type, v.item_id, v.order_id, d.state, d.attempts,
+			v.at, d.next_at, d.last_at, d.last_status, d.last_error, d.delivered_at`).
+		Joins("JOIN webhook_events v ON v.seq = d.event_seq").Where("d.endpoint_id = ?", f.EndpointID)
+	if f.Before > 0 {
+		db = db.Where("d.event_seq < ?", f.Before)
+	}
+	switch f.State {
+	case "":
+	case DeliveryDead:
+		db = db.Where("d.state = 'dead'") // written out, so that the database knows the index that serves it
+	case DeliveryPending:
+		db = db.Where("d.state = 'pending'")
+	case DeliveryDelivered:
+		db = db.Where("d.state = 'delivered'")
+	}
+	var rows []struct {
+		Position                                         int64
+		EventID, Type, ItemID, OrderID, State, LastError string
+		Attempts, LastStatus                             int
+		At, NextAt, LastAt, DeliveredAt                  int64
+	}
+	if err := db.Order("d.event_seq DESC").Limit(f.Limit + 1).Find(&rows).Error; err != nil {
+		return nil, false, wrap("list webhook deliveries", err)
+	}
+	more := len(rows) > f.Limit
+	rows = rows[:min(len(rows), f.Limit)]
+	list := make([]Delivery, len(rows))
+	for i := range rows {
+		r := &rows[i]
+		list[i] = Delivery{
+			Position: r.Position, EventID: r.EventID, Type: EventType(r.Type), ItemID: r.ItemID, OrderID: r.OrderID,
+			State: DeliveryState(r.State), Attempts: r.Attempts, CreatedAt: fromMillis(r.At),
+			LastAt: fromMillis(r.LastAt), LastStatus: r.LastStatus, LastError: r.LastError, DeliveredAt: fromMillis(r.DeliveredAt),
+		}
+		if list[i].State == DeliveryPending {
+			list[i].NextAt = fromMillis(r.NextAt)
+		}
+	}
+	return list, more, nil
+}
+
+// deliveryJob is one delivery as its worker needs it.
+type deliveryJob struct {
+	eventID, endpointID string
+	seq                 int64
+	state               DeliveryState
+	attempts            int
+	body                []byte
+	url                 string
+	enabled             bool
+	secrets             []string
+}
+
+// job reads a delivery. Errors: ErrDeliveryNotFound also for a deleted endpoint's.
+func (s *Store) job(ctx context.Context, eventID, endpointID string) (deliveryJob, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	db, err := s.read.DB()
+	if err != nil {
+		return deliveryJob{}, err
+	}
+	j := deliveryJob{eventID: eventID, endpointID: endpointID}
+	var secret, old string
+	var oldUntil int64
+	err = db.QueryRowContext(ctx, selectJob, eventID, endpointID).
+		Scan(&j.seq, &j.state, &j.attempts, &j.body, &j.url, &j.enabled, &secret, &old, &oldUntil)
+	if errors.Is(err, sql.ErrNoRows) {
+		return deliveryJob{}, ErrDeliveryNotFound
+	}
+	if err != nil {
+		return deliveryJob{}, wrap("read delivery of "+eventID, err)
+	}
+	j.secrets = append(j.secrets, secret)
+	if old != "" && s.now().UnixMilli() < oldUntil {
+		j.secrets = append(j.secrets, old)
+	}
+	return j, nil
+}
+
+const selectJob = `SELECT d.event_seq, d.state, d.attempts, v.body, e.url, e.enabled, e.secret, e.old_secret, e.old_secret_until
+	FROM webhook_events v
+	JOIN webhook_deliveries d ON d.endpoint_id = ?2 AND d.event_seq = v.seq
+	JOIN webhook_endpoints e ON e.id = d.endpoint_id AND e.deleted_at = 0
+	WHERE v.id = ?1`
+
+// tried is what a try has led to.
+type tried struct {
+	job      *deliveryJob
+	state    DeliveryState
+	attempts int
+	next     time.Duration // until the next try, if it is still pending
+	status   int
+	reason   string // why it was not delivered
+	gone     bool   // the endpoint wants to hear of nothing any more
+}
+
+// record writes what tries have led to, all in one transaction. A delivery that
+// was asked for anew meanwhile keeps that, unless it is delivered by now.
+func (s *Store) record(ctx context.Context, tries []tried) error {
+	return s.changing(ctx, fmt.Sprintf("record %d deliveries", len(tries)), func(tx *gorm.DB, now int64) error {
+		c := tx.Statement.ConnPool
+		for i := range tries {
+			v := &tries[i]
+			delivered := int64(0)
+			if v.state == DeliveryDelivered {
+				delivered = now
+			}
+			_, err := c.ExecContext(tx.Statement.Context, updateDelivery, string(v.state), v.attempts, now+v.next.Milliseconds(), now,
+				v.status, v.reason, delivered, v.job.endpointID, v.job.seq, v.job.attempts)
+			if err != nil {
+				return fmt.Errorf("delivery of %s: %w", v.job.eventID, err)
+			}
+			if v.gone {
+				if err := disableGone(tx, now, v.job.endpointID); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+}
+
+const updateDelivery = `UPDATE webhook_deliveries SET state = ?1, attempts = ?2, next_at = ?3, last_at = ?4,
+		last_status = ?5, last_error = ?6, delivered_at = ?7
+	WHERE endpoint_id = ?8 AND event_seq = ?9 AND state = 'pending' AND (attempts = ?10 OR ?1 = 'delivered')`
+
+// disableGone disables an endpoint whose server has said that it is gone.
+func disableGone(tx *gorm.DB, now int64, id string) error {
+	before, err := endpointOf(tx, id)
+	if errors.Is(err, ErrEndpointNotFound) || err == nil && !before.Enabled {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	row := before
+	row.Enabled, row.DisabledReason, row.UpdatedAt = false, disabledGone, now
+	if err := tx.Save(&row).Error; err != nil {
+		return err
+	}
+	return auditEndpoint(tx, now, EndpointActor{Subject: "flashsale"}, "webhook.disable", &before, &row)
+}
+
+// renew makes a delivery pending from its start, whatever became of it. Errors:
+// ErrEndpointNotFound, ErrEndpointDisabled, ErrDeliveryNotFound.
+func (s *Store) renew(ctx context.Context, endpointID, eventID string, by EndpointActor) error {
+	return s.changing(ctx, "redeliver "+eventID, func(tx *gorm.DB, now int64) error {
+		row, err := endpointOf(tx, endpointID)
+		if err != nil {
+			return err
+		}
+		if !row.Enabled {
+			return ErrEndpointDisabled
+		}
+		res := tx.Exec(`UPDATE webhook_deliveries SET state = 'pending', attempts = 0, next_at = ?, delivered_at = 0
+			WHERE endpoint_id = ? AND event_seq = (SELECT seq FROM webhook_events WHERE id = ?)`, now, endpointID, eventID)
+		if res.Error != nil {
+			return res.Error
+		}
+		if res.RowsAffected == 0 {
+			return ErrDeliveryNotFound
+		}
+		return auditNote(tx, now, by, "webhook.redeliver", endpointID, eventID)
+	})
+}
+
+// addTest writes a test event for one endpoint, and returns its id. Errors:
+// ErrEndpointNotFound, ErrEndpointDisabled.
+func (s *Store) addTest(ctx context.Context, endpointID string, by EndpointActor) (id string, err error) {
+	var box *outbox
+	err = s.changing(ctx, "test webhook endpoint "+endpointID, func(tx *gorm.DB, now int64) error {
+		row, err := endpointOf(tx, endpointID)
+		if err != nil {
+			return err
+		}
+		if !row.Enabled {
+			return ErrEndpointDisabled
+		}
+		// Nobody else is owed it, so it takes no part in what endpoints ask for.
+		box = &outbox{now: now, events: []event{{kind: EventTest, data: testData{endpointID}}}}
+		before, err := box.writeEvents(ctx, tx.Statement.ConnPool)
+		if err != nil {
+			return err
+		}
+		err = tx.Exec(`INSERT INTO webhook_deliveries (endpoint_id, event_seq, next_at)
+			SELECT ?, seq, at FROM webhook_events WHERE seq > ?`, endpointID, before).Error
+		if err != nil {
+			return err
+		}
+		if err := tx.Raw("SELECT id FROM webhook_events WHERE seq > ?", before).Scan(&id).Error; err != nil {
+			return err
+		}
+		return auditNote(tx, now, by, "webhook.test", endpointID, id)
+	})
+	if err != nil {
+		return "", err
+	}
+	s.announce(box)
+	return id, nil
+}

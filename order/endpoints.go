@@ -1,0 +1,285 @@
+package order
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"gorm.io/gorm"
+
+	"flashsale/webhook"
+)
+
+// The refusals of the administration of webhooks.
+var (
+	// ErrEndpointNotFound says that no such endpoint exists, or not any more.
+	ErrEndpointNotFound = errors.New("order: webhook endpoint not found")
+	// ErrEndpointLimit says that there are MaxEndpoints of them already.
+	ErrEndpointLimit = errors.New("order: too many webhook endpoints")
+	// ErrEndpointDisabled says that nothing is sent to the endpoint at present.
+	ErrEndpointDisabled = errors.New("order: webhook endpoint disabled")
+	// ErrDeliveryNotFound says that the endpoint was never owed such an event, or
+	// that it is forgotten by now.
+	ErrDeliveryNotFound = errors.New("order: webhook delivery not found")
+)
+
+const (
+	// MaxEndpoints bounds how many endpoints there may be.
+	MaxEndpoints = 50
+	// SecretOverlap is how long after a rotation the secret before still signs, too.
+	SecretOverlap = 24 * time.Hour
+	// disabledGone is why an endpoint is disabled whose server answered 410.
+	disabledGone = "gone"
+)
+
+// Endpoint is a server of the shop's that is told of events. Its secret is not
+// part of it: that is shown once, when it is made.
+type Endpoint struct {
+	ID          string
+	URL         string
+	Description string
+	Events      []EventType // in the order of EventTypes
+	Enabled     bool
+	// DisabledReason is "gone" where the server's answer has disabled the
+	// endpoint, and empty otherwise.
+	DisabledReason string
+	CreatedAt      time.Time
+	UpdatedAt      time.Time
+	// OldSecretUntil is how long the secret before the last rotation signs, too;
+	// zero or past: not any more.
+	OldSecretUntil time.Time
+}
+
+// NewEndpoint is what an admin states to add an endpoint.
+type NewEndpoint struct {
+	URL         string
+	Description string
+	Events      []EventType // at least one of EventTypes, none twice
+}
+
+// EndpointChange is what an admin changes of an endpoint; nil: nothing.
+type EndpointChange struct {
+	URL         *string
+	Description *string
+	Events      []EventType
+	Enabled     *bool
+}
+
+// EndpointActor is who changes an endpoint, for the audit.
+type EndpointActor struct{ Subject, RequestID string }
+
+// endpointRow is a row of the table webhook_endpoints.
+type endpointRow struct {
+	ID             string `gorm:"primaryKey"`
+	URL            string
+	Description    string
+	Events         string
+	Enabled        bool
+	DisabledReason string
+	Secret         string
+	OldSecret      string
+	OldSecretUntil int64
+	CreatedAt      int64 `gorm:"autoCreateTime:false"`
+	UpdatedAt      int64 `gorm:"autoUpdateTime:false"`
+	DeletedAt      int64
+}
+
+// TableName tells gorm the table.
+func (endpointRow) TableName() string { return "webhook_endpoints" }
+
+func (r *endpointRow) endpoint() Endpoint {
+	e := Endpoint{
+		ID: r.ID, URL: r.URL, Description: r.Description, Enabled: r.Enabled, DisabledReason: r.DisabledReason,
+		CreatedAt: fromMillis(r.CreatedAt), UpdatedAt: fromMillis(r.UpdatedAt), OldSecretUntil: fromMillis(r.OldSecretUntil),
+	}
+	for _, kind := range strings.Fields(r.Events) {
+		e.Events = append(e.Events, EventType(kind))
+	}
+	return e
+}
+
+// joinEvents is a list of events as the table has it, in the usual order.
+func joinEvents(events []EventType) string {
+	var names []string
+	for _, kind := range EventTypes {
+		if slices.Contains(events, kind) {
+			names = append(names, string(kind))
+		}
+	}
+	return strings.Join(names, " ")
+}
+
+// addEndpoint adds an endpoint, and returns its secret.
+func (s *Store) addEndpoint(ctx context.Context, n NewEndpoint, by EndpointActor) (Endpoint, string, error) {
+	id, err := newID(endpointPrefix)
+	if err != nil {
+		return Endpoint{}, "", err
+	}
+	var row endpointRow
+	err = s.changing(ctx, "add webhook endpoint", func(tx *gorm.DB, now int64) error {
+		var count int64
+		if err := tx.Model(&endpointRow{}).Where("deleted_at = 0").Count(&count).Error; err != nil {
+			return err
+		}
+		if count >= MaxEndpoints {
+			return ErrEndpointLimit
+		}
+		row = endpointRow{
+			ID: id, URL: n.URL, Description: n.Description, Events: joinEvents(n.Events), Enabled: true,
+			Secret: webhook.NewSecret(), CreatedAt: now, UpdatedAt: now,
+		}
+		if err := tx.Create(&row).Error; err != nil {
+			return err
+		}
+		return auditEndpoint(tx, now, by, "webhook.create", nil, &row)
+	})
+	if err != nil {
+		return Endpoint{}, "", err
+	}
+	return row.endpoint(), row.Secret, nil
+}
+
+// endpoints reads all endpoints, the oldest first.
+func (s *Store) endpoints(ctx context.Context) ([]Endpoint, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	var rows []endpointRow
+	if err := s.read.WithContext(ctx).Where("deleted_at = 0").Order("id").Find(&rows).Error; err != nil {
+		return nil, wrap("read webhook endpoints", err)
+	}
+	list := make([]Endpoint, len(rows))
+	for i := range rows {
+		list[i] = rows[i].endpoint()
+	}
+	return list, nil
+}
+
+// endpoint reads one endpoint. Errors: ErrEndpointNotFound.
+func (s *Store) endpoint(ctx context.Context, id string) (Endpoint, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	row, err := endpointOf(s.read.WithContext(ctx), id)
+	if err != nil {
+		return Endpoint{}, wrap("read webhook endpoint "+id, err)
+	}
+	return row.endpoint(), nil
+}
+
+func endpointOf(db *gorm.DB, id string) (endpointRow, error) {
+	var rows []endpointRow
+	if err := db.Where("id = ? AND deleted_at = 0", id).Limit(1).Find(&rows).Error; err != nil {
+		return endpointRow{}, err
+	}
+	if len(rows) == 0 {
+		return endpointRow{}, ErrEndpointNotFound
+	}
+	return rows[0], nil
+}
+
+// alterEndpoint changes an endpoint's row in one transaction with its audit.
+func (s *Store) alterEndpoint(ctx context.Context, id, action string, by EndpointActor, fn func(r *endpointRow, now int64)) (endpointRow, error) {
+	var row endpointRow
+	err := s.changing(ctx, action+" "+id, func(tx *gorm.DB, now int64) error {
+		before, err := endpointOf(tx, id)
+		if err != nil {
+			return err
+		}
+		row = before
+		fn(&row, now)
+		row.UpdatedAt = now
+		if err := tx.Save(&row).Error; err != nil {
+			return err
+		}
+		return auditEndpoint(tx, now, by, action, &before, &row)
+	})
+	return row, err
+}
+
+// changing runs fn in a transaction of its own, at one instant.
+func (s *Store) changing(ctx context.Context, operation string, fn func(tx *gorm.DB, now int64) error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
+	defer cancel()
+	err := s.write.WithContext(ctx).Transaction(func(tx *gorm.DB) error { return fn(tx, s.now().UnixMilli()) })
+	if err != nil {
+		return wrap(operation, err)
+	}
+	return nil
+}
+
+// apply changes a row as an admin wants it. Who enables an endpoint again has
+// seen to what disabled it.
+func (c *EndpointChange) apply(r *endpointRow, _ int64) {
+	if c.URL != nil {
+		r.URL = *c.URL
+	}
+	if c.Description != nil {
+		r.Description = *c.Description
+	}
+	if c.Events != nil {
+		r.Events = joinEvents(c.Events)
+	}
+	if c.Enabled != nil {
+		r.Enabled, r.DisabledReason = *c.Enabled, ""
+	}
+}
+
+// remove makes an endpoint a deleted one. Its deliveries go in the background:
+// there may be any number of them.
+func (r *endpointRow) remove(now int64) {
+	r.Enabled, r.DeletedAt = false, now
+	r.Secret, r.OldSecret, r.OldSecretUntil = "", "", 0
+}
+
+// rotate gives an endpoint a new secret; the one before signs on for a while.
+func (r *endpointRow) rotate(now int64) {
+	r.OldSecret, r.OldSecretUntil = r.Secret, now+SecretOverlap.Milliseconds()
+	r.Secret = webhook.NewSecret()
+}
+
+// auditEndpoint notes who changed an endpoint to what. No secret is ever part of it.
+func auditEndpoint(tx *gorm.DB, now int64, by EndpointActor, action string, before, after *endpointRow) error {
+	was, err := auditText(before)
+	if err != nil {
+		return err
+	}
+	is, err := auditText(after)
+	if err != nil {
+		return err
+	}
+	return tx.Exec("INSERT INTO audit (at, actor, action, before, after, request_id) VALUES (?, ?, ?, ?, ?, ?)",
+		now, by.Subject, action, was, is, by.RequestID).Error
+}
+
+// auditText is an endpoint in an audit; empty for none.
+func auditText(r *endpointRow) (string, error) {
+	if r == nil || r.DeletedAt != 0 {
+		return "", nil
+	}
+	b, err := json.Marshal(struct {
+		ID             string   `json:"id"`
+		URL            string   `json:"url"`
+		Description    string   `json:"description"`
+		Events         []string `json:"events"`
+		Enabled        bool     `json:"enabled"`
+		DisabledReason string   `json:"disabled_reason,omitempty"`
+		OldSecretUntil stamp    `json:"old_secret_until,omitempty"`
+	}{r.ID, r.URL, r.Description, strings.Fields(r.Events), r.Enabled, r.DisabledReason, stamp(r.OldSecretUntil)})
+	if err != nil {
+		return "", fmt.Errorf("audit of %s: %w", r.ID, err)
+	}
+	return string(b), nil
+}
+
+// auditNote notes that something was asked of an endpoint which changes nothing of it.
+func auditNote(tx *gorm.DB, now int64, by EndpointActor, action, endpointID, eventID string) error {
+	b, err := json.Marshal(map[string]string{"id": endpointID, "event": eventID})
+	if err != nil {
+		return fmt.Errorf("audit of %s: %w", endpointID, err)
+	}
+	return tx.Exec("INSERT INTO audit (at, actor, action, after, request_id) VALUES (?, ?, ?, ?, ?)",
+		now, by.Subject, action, string(b), by.RequestID).Error
+}

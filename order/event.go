@@ -1,0 +1,138 @@
+package order
+
+import (
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// EventType names what the shop's servers are told of.
+type EventType string
+
+// The events. An order's carry the order as it stands then.
+const (
+	EventConfirmed EventType = "order.confirmed"
+	EventPaid      EventType = "order.paid"
+	EventCancelled EventType = "order.cancelled"
+	EventExpired   EventType = "order.expired"
+	EventRejected  EventType = "order.rejected"
+	// EventSoldOut says that the last unit of an item has an owner. It comes again
+	// when units came back, or were added, and the last one is sold again.
+	EventSoldOut EventType = "item.sold_out"
+	// EventLate says that money came which pays nothing and is to be refunded.
+	EventLate EventType = "payment.late"
+	// EventTest is sent to one endpoint when an admin asks for it.
+	EventTest EventType = "webhook.test"
+)
+
+// EventTypes are the events that an endpoint may ask for.
+var EventTypes = []EventType{
+	EventConfirmed, EventPaid, EventCancelled, EventExpired, EventRejected, EventSoldOut, EventLate,
+}
+
+// event is one thing to tell.
+type event struct {
+	kind            EventType
+	itemID, orderID string
+	data            any
+}
+
+// body is the event as it is sent.
+func (e *event) body(at int64) ([]byte, error) {
+	b, err := json.Marshal(struct {
+		Type      EventType `json:"type"`
+		Timestamp stamp     `json:"timestamp"`
+		Data      any       `json:"data"`
+	}{e.kind, stamp(at), e.data})
+	if err != nil {
+		return nil, fmt.Errorf("event %s: %w", e.kind, err)
+	}
+	return b, nil
+}
+
+// stamp is a time in Unix milliseconds that JSON spells as the API does.
+type stamp int64
+
+// MarshalText writes RFC 3339 in UTC with milliseconds.
+func (s stamp) MarshalText() ([]byte, error) {
+	return time.UnixMilli(int64(s)).UTC().AppendFormat(nil, "2006-01-02T15:04:05.000Z07:00"), nil
+}
+
+// orderData is an order in an event: as the API shows it, and like there without
+// the buyer's idempotency key.
+type orderData struct {
+	ID               string `json:"id"`
+	ItemID           string `json:"item_id"`
+	UserID           string `json:"user_id"`
+	Quantity         int64  `json:"quantity"`
+	UnitPriceMinor   int64  `json:"unit_price_minor"`
+	Currency         string `json:"currency"`
+	Status           Status `json:"status"`
+	Reason           string `json:"reason,omitempty"`
+	CreatedAt        stamp  `json:"created_at"`
+	ConfirmedAt      stamp  `json:"confirmed_at,omitempty"`
+	ExpiresAt        stamp  `json:"expires_at,omitempty"`
+	PaidAt           stamp  `json:"paid_at,omitempty"`
+	ClosedAt         stamp  `json:"closed_at,omitempty"`
+	PaymentReference string `json:"payment_reference,omitempty"`
+}
+
+// dataOf is an order as an event shows it.
+func dataOf(o *Order) orderData {
+	return orderData{
+		ID: o.ID, ItemID: o.ItemID, UserID: o.UserID, Quantity: o.Quantity, UnitPriceMinor: o.UnitPriceMinor,
+		Currency: o.Currency, Status: o.Status, Reason: o.Reason,
+		CreatedAt: stamp(toMillis(o.CreatedAt)), ConfirmedAt: stamp(toMillis(o.ConfirmedAt)), ExpiresAt: stamp(toMillis(o.ExpiresAt)),
+		PaidAt: stamp(toMillis(o.PaidAt)), ClosedAt: stamp(toMillis(o.ClosedAt)), PaymentReference: o.PaymentReference,
+	}
+}
+
+// dataOfTask is what a task's order has become.
+func dataOfTask(t *task, o outcome) orderData {
+	return orderData{
+		ID: t.ID, ItemID: t.ItemID, UserID: t.UserID, Quantity: t.Quantity, UnitPriceMinor: t.UnitPriceMinor,
+		Currency: t.Currency, Status: o.status, Reason: o.reason, CreatedAt: stamp(t.CreatedAt),
+		ConfirmedAt: stamp(o.confirmedAt), ExpiresAt: stamp(o.expiresAt), ClosedAt: stamp(o.closedAt),
+	}
+}
+
+// paymentData is money that is to be refunded.
+type paymentData struct {
+	Reference   string `json:"reference"`
+	AmountMinor int64  `json:"amount_minor"`
+	Currency    string `json:"currency"`
+	// Outcome is "late", or "duplicate" where another payment has paid the order.
+	Outcome    string    `json:"outcome"`
+	ReceivedAt stamp     `json:"received_at"`
+	Order      orderData `json:"order"`
+}
+
+// soldOutData is an item of which nothing is left.
+type soldOutData struct {
+	ItemID     string `json:"item_id"`
+	StockTotal int64  `json:"stock_total"`
+}
+
+// testData is what a test event says.
+type testData struct {
+	EndpointID string `json:"endpoint_id"`
+}
+
+// The ids of events and endpoints are a prefix and a UUIDv7 in hexadecimal.
+const (
+	eventPrefix    = "msg_"
+	endpointPrefix = "we_"
+)
+
+// newID makes an id with a prefix.
+func newID(prefix string) (string, error) {
+	enableRandPool()
+	id, err := uuid.NewV7()
+	if err != nil {
+		return "", fmt.Errorf("make id: %w", err)
+	}
+	return prefix + hex.EncodeToString(id[:]), nil
+}

@@ -1,0 +1,194 @@
+package order
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// outbox is what one transaction has to tell the shop's servers. It is written
+// in that transaction, so that what happened and what is told of it are in the
+// database together or not at all. Who it is owed to is decided there, too: an
+// endpoint hears of every change that is committed after it was added.
+type outbox struct {
+	now    int64
+	wanted map[EventType]bool // nil: nobody listens
+	events []event
+}
+
+// openOutbox looks up what the endpoints want to hear. Where there is none, that
+// look is all that a transaction pays.
+func openOutbox(ctx context.Context, c conn, now int64) (*outbox, error) {
+	box := &outbox{now: now}
+	err := each(ctx, c, selectWanted, nil, func(rows *sql.Rows) error {
+		var events string
+		if err := rows.Scan(&events); err != nil {
+			return err
+		}
+		if box.wanted == nil {
+			box.wanted = make(map[EventType]bool, len(EventTypes))
+		}
+		for _, kind := range strings.Fields(events) {
+			box.wanted[EventType(kind)] = true
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("look for webhooks: %w", err)
+	}
+	return box, nil
+}
+
+// order notes an event of an order; data is made only if somebody wants it.
+func (b *outbox) order(kind EventType, data func() orderData) {
+	if b.wanted[kind] {
+		d := data()
+		b.events = append(b.events, event{kind, d.ItemID, d.ID, d})
+	}
+}
+
+// tasks notes what has become of purchases, and which items they sold out.
+func (b *outbox) tasks(tasks []task, out []outcome, of map[string]terms) {
+	if b.wanted[EventConfirmed] {
+		b.events = slices.Grow(b.events, len(tasks))
+	}
+	for i := range tasks {
+		b.task(&tasks[i], out[i])
+	}
+	for item, t := range of {
+		b.soldOut(item, t)
+	}
+}
+
+// task notes what has become of one purchase.
+func (b *outbox) task(t *task, o outcome) {
+	kind := EventConfirmed
+	if o.status == StatusRejected {
+		kind = EventRejected
+	}
+	b.order(kind, func() orderData { return dataOfTask(t, o) })
+}
+
+// soldOut notes that an item is sold out, if a sale under these terms made it so.
+func (b *outbox) soldOut(item string, t terms) {
+	if t.SoldOut && b.wanted[EventSoldOut] {
+		b.events = append(b.events, event{EventSoldOut, item, "", soldOutData{item, t.Total}})
+	}
+}
+
+// payment notes what a payment has led to.
+func (b *outbox) payment(o *Order, p Payment, outcome string) {
+	switch {
+	case outcome == paymentPaid:
+		b.order(EventPaid, func() orderData { return dataOf(o) })
+	case b.wanted[EventLate]:
+		b.events = append(b.events, event{EventLate, o.ItemID, o.ID, paymentData{
+			p.Reference, p.AmountMinor, p.Currency, outcome, stamp(b.now), dataOf(o),
+		}})
+	}
+}
+
+// closed notes that orders were closed.
+func (b *outbox) closed(ctx context.Context, c conn, kind EventType, orders []returned) error {
+	if !b.wanted[kind] {
+		return nil
+	}
+	for i := range orders {
+		o, err := readOrder(ctx, c, orders[i].orderID)
+		if err != nil {
+			return err
+		}
+		b.order(kind, func() orderData { return dataOf(&o) })
+	}
+	return nil
+}
+
+// write puts the events and the deliveries that they owe into the database.
+func (b *outbox) write(ctx context.Context, c conn) error {
+	before, err := b.writeEvents(ctx, c)
+	if err != nil || len(b.events) == 0 {
+		return err
+	}
+	if _, err := c.ExecContext(ctx, insertDeliveries, before); err != nil {
+		return fmt.Errorf("insert deliveries: %w", err)
+	}
+	return nil
+}
+
+// writeEvents puts the events alone, and returns the highest number before them.
+func (b *outbox) writeEvents(ctx context.Context, c conn) (before int64, err error) {
+	if len(b.events) == 0 {
+		return 0, nil
+	}
+	if err := c.QueryRowContext(ctx, selectLastEvent).Scan(&before); err != nil {
+		return 0, fmt.Errorf("look for the last event: %w", err)
+	}
+	args := make([]any, 0, len(b.events)*eventColumns)
+	for i := range b.events {
+		e := &b.events[i]
+		id, err := newID(eventPrefix)
+		if err != nil {
+			return 0, err
+		}
+		body, err := e.body(b.now)
+		if err != nil {
+			return 0, err
+		}
+		args = append(args, id, string(e.kind), e.itemID, e.orderID, string(body), b.now)
+	}
+	if _, err := insertEvents.exec(ctx, c, args); err != nil {
+		return 0, fmt.Errorf("insert events: %w", err)
+	}
+	return before, nil
+}
+
+// announce wakes who passes events on, once they are committed. It never waits:
+// one wake-up is enough for all that has happened.
+func (s *Store) announce(b *outbox) {
+	if b == nil || len(b.events) == 0 {
+		return
+	}
+	select {
+	case s.told <- struct{}{}:
+	default:
+	}
+}
+
+// telling is transition for changes that are told of.
+func (s *Store) telling(ctx context.Context, operation string, fn func(ctx context.Context, c conn, box *outbox) error) error {
+	var box *outbox
+	err := s.transition(ctx, operation, func(ctx context.Context, c conn, now int64) (err error) {
+		if box, err = openOutbox(ctx, c, now); err != nil {
+			return err
+		}
+		if err := fn(ctx, c, box); err != nil {
+			return err
+		}
+		return box.write(ctx, c)
+	})
+	if err == nil {
+		s.announce(box)
+	}
+	return err
+}
+
+const eventColumns = 6
+
+var insertEvents = newRowsStatement(eventColumns,
+	"INSERT INTO webhook_events (id, type, item_id, order_id, body, at)", "(?, ?, ?, ?, ?, ?)", "")
+
+// The statements of the outbox. A deleted endpoint is not enabled.
+const (
+	selectWanted    = `SELECT events FROM webhook_endpoints WHERE enabled = 1`
+	selectLastEvent = `SELECT COALESCE(MAX(seq), 0) FROM webhook_events`
+	// The transaction is alone, so the events behind the last one before it are its own.
+	insertDeliveries = `INSERT INTO webhook_deliveries (endpoint_id, event_seq, next_at)
+	SELECT e.id, v.seq, v.at FROM webhook_events v JOIN webhook_endpoints e
+		ON e.enabled = 1 AND instr(' ' || e.events || ' ', ' ' || v.type || ' ') > 0
+	WHERE v.seq > ?1`
+)
+
+// outboxTexts are the statements that ride in other transactions.
+var outboxTexts = slices.Concat([]string{selectWanted, selectLastEvent, insertDeliveries}, insertEvents.text[:])

@@ -1,0 +1,291 @@
+package order
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"gorm.io/gorm"
+
+	"flashsale/queue"
+)
+
+const (
+	// relayEvery is how often the relay looks for what other processes have
+	// committed; those of its own wake it.
+	relayEvery = time.Second
+	// relayLook is how often it goes through all that is pending, for what Redis
+	// may have lost.
+	relayLook = 30 * time.Second
+	// relayPage is how many deliveries are enqueued in one step.
+	relayPage = 512
+	// relayBuried is how many tasks that the queue has given up are taken at a time.
+	relayBuried = 256
+	// EventRetention is how long an event is kept whose deliveries have ended.
+	EventRetention = 7 * 24 * time.Hour
+	// purgePage is how many events are forgotten in one transaction, and
+	// purgePages how many transactions in a row: orders wait for the same writer.
+	purgePage  = 500
+	purgePages = 20
+)
+
+// DeliveryTasks is what the relay needs of the queue of deliveries.
+type DeliveryTasks interface {
+	Enqueue(ctx context.Context, tasks ...queue.Task) ([]queue.EnqueueStatus, error)
+	Cancel(ctx context.Context, ids ...string) ([]queue.State, error)
+	List(ctx context.Context, state queue.State, offset, limit int) ([]queue.TaskInfo, error)
+}
+
+// OutboxState is how full the outbox is.
+type OutboxState struct {
+	// Events is how many are kept, counted by their first and last number.
+	Events int64
+	// OldestPending is the age of the oldest that an endpoint is still owed.
+	OldestPending time.Duration
+}
+
+// Relay brings the deliveries that the database owes into the queue, and forgets
+// what is long done. The database is the truth: what the queue loses is put into
+// it again, what is in it twice is refused by its name. One of all processes
+// relays; a second one beside it does the same work in vain.
+type Relay struct {
+	store   *Store
+	tasks   DeliveryTasks
+	onError func(error)
+	// onLook hears how full the outbox is, and a zero state at the end.
+	onLook func(OutboxState)
+	every  time.Duration // between looks at all that is pending
+}
+
+// NewRelay returns a Relay. onError hears of what is tried again, onLook now and
+// then of how full the outbox is.
+func NewRelay(store *Store, tasks DeliveryTasks, onError func(error), onLook func(OutboxState)) *Relay {
+	return &Relay{store: store, tasks: tasks, onError: onError, onLook: onLook, every: relayLook}
+}
+
+// Run relays until ctx ends.
+func (r *Relay) Run(ctx context.Context) {
+	defer r.onLook(OutboxState{})
+	var at deliveryPlace
+	var look time.Time
+	for ctx.Err() == nil {
+		if now := time.Now(); !now.Before(look) {
+			// All that is pending, from the start: what has a task is refused.
+			at, look = deliveryPlace{}, now.Add(r.every)
+			r.attempt(ctx, r.keep)
+		}
+		more := false
+		r.attempt(ctx, func(ctx context.Context) (err error) {
+			at, more, err = r.pass(ctx, at)
+			return err
+		})
+		if more {
+			continue
+		}
+		r.wait(ctx, time.Until(look))
+	}
+}
+
+// attempt does a part of the work; what fails is done again by a later round.
+func (r *Relay) attempt(ctx context.Context, part func(ctx context.Context) error) {
+	if err := part(ctx); err != nil && ctx.Err() == nil {
+		r.onError(fmt.Errorf("webhooks: %w", err))
+	}
+}
+
+// wait returns when there may be something to do.
+func (r *Relay) wait(ctx context.Context, most time.Duration) {
+	timer := time.NewTimer(min(relayEvery, max(most, 0)))
+	defer timer.Stop()
+	select {
+	case <-r.store.told:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// deliveryPlace is the place of a delivery among those that are pending.
+type deliveryPlace struct {
+	EventSeq   int64
+	EndpointID string
+}
+
+// pass enqueues the next page behind a place. It returns how far it came, and
+// whether more may follow.
+func (r *Relay) pass(ctx context.Context, at deliveryPlace) (deliveryPlace, bool, error) {
+	// What is due only after the next look need not be in the queue before it.
+	page, err := r.store.pending(ctx, at, r.store.now().Add(2*r.every))
+	if err != nil || len(page) == 0 {
+		return at, false, err
+	}
+	tasks := make([]queue.Task, len(page))
+	for i := range page {
+		tasks[i] = page[i].task()
+	}
+	status, err := r.tasks.Enqueue(ctx, tasks...)
+	if err != nil {
+		return at, false, err
+	}
+	for i := range status {
+		if status[i] == queue.StatusFull {
+			return at, false, errDeliveriesFull
+		}
+		at = page[i].deliveryPlace
+	}
+	return at, len(page) == relayPage, nil
+}
+
+var errDeliveriesFull = errors.New("order: the queue of deliveries is full; they wait in the database")
+
+// pendingDelivery is a delivery that is still owed.
+type pendingDelivery struct {
+	deliveryPlace
+	EventID string
+	NextAt  int64
+}
+
+func (p *pendingDelivery) task() queue.Task {
+	return queue.Task{ID: deliveryTask(p.EventID, p.EndpointID), Due: time.UnixMilli(p.NextAt)}
+}
+
+// pending reads a page of the deliveries that are owed and due by then.
+func (s *Store) pending(ctx context.Context, after deliveryPlace, by time.Time) ([]pendingDelivery, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	var page []pendingDelivery
+	err := s.read.WithContext(ctx).Raw(selectPending, after.EventSeq, after.EndpointID, by.UnixMilli(), relayPage).Scan(&page).Error
+	if err != nil {
+		return nil, wrap("look for deliveries", err)
+	}
+	return page, nil
+}
+
+// The condition on the state is written out, since that is how the database
+// knows the index that serves it.
+const selectPending = `SELECT d.event_seq, d.endpoint_id, v.id AS event_id, d.next_at
+	FROM webhook_deliveries d JOIN webhook_events v ON v.seq = d.event_seq
+	WHERE d.state = 'pending' AND (d.event_seq, d.endpoint_id) > (?, ?) AND d.next_at <= ?
+		AND d.endpoint_id IN (SELECT id FROM webhook_endpoints WHERE deleted_at = 0)
+	ORDER BY d.event_seq, d.endpoint_id LIMIT ?`
+
+// keep does what can wait: the queue's dead letters, the old events, the figures.
+func (r *Relay) keep(ctx context.Context) error {
+	err := r.bury(ctx)
+	err = errors.Join(err, r.store.purge(ctx, r.store.now().Add(-EventRetention)))
+	state, serr := r.store.outboxState(ctx)
+	if serr == nil {
+		r.onLook(state)
+	}
+	return errors.Join(err, serr)
+}
+
+// bury makes dead letters of the deliveries that the queue has given up because
+// their workers died time after time. The list of dead letters is the database's,
+// and the queue must not keep the name of a delivery that is asked for anew.
+func (r *Relay) bury(ctx context.Context) error {
+	letters, err := r.tasks.List(ctx, queue.StateDead, 0, relayBuried)
+	if err != nil || len(letters) == 0 {
+		return err
+	}
+	ids := make([]string, 0, len(letters))
+	for i := range letters {
+		l := &letters[i]
+		eventID, endpointID, _ := strings.Cut(l.ID, ".")
+		j, err := r.store.job(ctx, eventID, endpointID)
+		if err == nil && j.state == DeliveryPending {
+			reason := clip("given up by the queue: "+l.Reason, maxDeliveryError)
+			err = r.store.record(ctx, []tried{{job: &j, state: DeliveryDead, attempts: j.attempts, reason: reason}})
+		}
+		if err != nil && !errors.Is(err, ErrDeliveryNotFound) {
+			return err
+		}
+		ids = append(ids, l.ID)
+	}
+	_, err = r.tasks.Cancel(ctx, ids...)
+	return err
+}
+
+// purge forgets the events from before a time that nobody is owed any more, and
+// deleted endpoints, in pages.
+func (s *Store) purge(ctx context.Context, before time.Time) error {
+	for range purgePages {
+		var gone int64
+		err := s.changing(ctx, "forget webhook events", func(tx *gorm.DB, _ int64) error {
+			var seqs []int64
+			if err := tx.Raw(selectPurge, before.UnixMilli(), before.UnixMilli(), purgePage).Scan(&seqs).Error; err != nil || len(seqs) == 0 {
+				return err
+			}
+			err := tx.Exec(`DELETE FROM webhook_deliveries WHERE endpoint_id IN (SELECT id FROM webhook_endpoints)
+				AND event_seq IN ?`, seqs).Error
+			if err != nil {
+				return err
+			}
+			res := tx.Exec("DELETE FROM webhook_events WHERE seq IN ?", seqs)
+			gone = res.RowsAffected
+			return res.Error
+		})
+		if err != nil {
+			return err
+		}
+		if gone < purgePage || ctx.Err() != nil {
+			break
+		}
+	}
+	return s.purgeEndpoints(ctx)
+}
+
+// selectPurge goes by number and not by time, for which there is no index: the
+// first events are the oldest.
+const selectPurge = `SELECT seq FROM webhook_events v WHERE at < ?
+		AND seq < COALESCE((SELECT MIN(seq) FROM webhook_events WHERE at >= ?), 9223372036854775807)
+		AND NOT EXISTS (SELECT 1 FROM webhook_deliveries d WHERE d.state = 'pending' AND d.event_seq = v.seq)
+	ORDER BY seq LIMIT ?`
+
+// purgeEndpoints takes the rest of deleted endpoints away.
+func (s *Store) purgeEndpoints(ctx context.Context) error {
+	var ids []string
+	if err := s.read.WithContext(ctx).Raw("SELECT id FROM webhook_endpoints WHERE deleted_at > 0").Scan(&ids).Error; err != nil {
+		return wrap("look for deleted endpoints", err)
+	}
+	for _, id := range ids {
+		for range purgePages {
+			var gone int64
+			err := s.changing(ctx, "forget webhook endpoint "+id, func(tx *gorm.DB, _ int64) error {
+				res := tx.Exec(`DELETE FROM webhook_deliveries WHERE endpoint_id = ? AND event_seq IN
+					(SELECT event_seq FROM webhook_deliveries WHERE endpoint_id = ? LIMIT ?)`, id, id, purgePage)
+				if gone = res.RowsAffected; res.Error != nil || gone == purgePage {
+					return res.Error
+				}
+				return tx.Exec("DELETE FROM webhook_endpoints WHERE id = ? AND deleted_at > 0", id).Error
+			})
+			if err != nil {
+				return err
+			}
+			if gone < purgePage || ctx.Err() != nil {
+				break
+			}
+		}
+	}
+	return nil
+}
+
+// outboxState looks how full the outbox is.
+func (s *Store) outboxState(ctx context.Context) (OutboxState, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	var row struct{ Events, Oldest int64 }
+	err := s.read.WithContext(ctx).Raw(`SELECT
+		COALESCE((SELECT MAX(seq) FROM webhook_events) - (SELECT MIN(seq) FROM webhook_events) + 1, 0) AS events,
+		COALESCE((SELECT at FROM webhook_events WHERE seq =
+			(SELECT MIN(event_seq) FROM webhook_deliveries WHERE state = 'pending')), 0) AS oldest`).Scan(&row).Error
+	if err != nil {
+		return OutboxState{}, wrap("look at the outbox", err)
+	}
+	state := OutboxState{Events: row.Events}
+	if row.Oldest > 0 {
+		state.OldestPending = max(0, s.now().Sub(fromMillis(row.Oldest)))
+	}
+	return state, nil
+}
