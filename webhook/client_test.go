@@ -1,0 +1,310 @@
+package webhook
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/base64"
+	"errors"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
+)
+
+// patience bounds what must happen; it is long because it only delays a failure.
+const patience = time.Minute
+
+// serveOn starts a server on an address of this machine.
+func serveOn(t *testing.T, ip string, h http.HandlerFunc) *httptest.Server {
+	t.Helper()
+	l, err := net.Listen("tcp", net.JoinHostPort(ip, "0"))
+	if err != nil {
+		t.Skipf("no address %s here: %v", ip, err)
+	}
+	s := httptest.NewUnstartedServer(h)
+	if err := s.Listener.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s.Listener = l
+	s.Config.ErrorLog = log.New(io.Discard, "", 0) //nolint:forbidigo // of handshakes that the tests break off
+	t.Cleanup(s.Close)
+	return s
+}
+
+func newClient(t *testing.T, cfg Config) *Client {
+	t.Helper()
+	c := NewClient(cfg)
+	t.Cleanup(c.Close)
+	return c
+}
+
+func message(url string, secrets ...string) *Message {
+	if secrets == nil {
+		secrets = []string{NewSecret()}
+	}
+	return &Message{ID: "msg_1", URL: url, Secrets: secrets, Body: []byte(`{"type":"order.paid"}`)}
+}
+
+func TestNewSecret(t *testing.T) {
+	t.Parallel()
+	one, other := NewSecret(), NewSecret()
+	raw, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(one, "whsec_"))
+	if err != nil || !strings.HasPrefix(one, "whsec_") || len(raw) != 32 || one == other {
+		t.Errorf("secrets %q and %q: %d bytes, %v", one, other, len(raw), err)
+	}
+}
+
+// TestClient_Send sends over TLS, and the public library takes the message with
+// each of its secrets and with no other.
+func TestClient_Send(t *testing.T) {
+	t.Parallel()
+	var got *http.Request
+	var body []byte
+	s := serveOn(t, "127.0.0.1", func(w http.ResponseWriter, r *http.Request) {
+		got = r
+		body, _ = io.ReadAll(r.Body) //nolint:errcheck // a body cut short fails the comparison
+		w.WriteHeader(http.StatusAccepted)
+	})
+	s.StartTLS()
+	roots := x509.NewCertPool()
+	roots.AddCert(s.Certificate())
+	c := newClient(t, Config{Policy: Policy{Allow: prefixes("127.0.0.1/32")}, TLS: &tls.Config{RootCAs: roots}})
+	m := message(s.URL+"/w?x=1", NewSecret(), NewSecret())
+	res := c.Send(t.Context(), m)
+	if res.Err != nil || res.Status != 202 || !res.Delivered() {
+		t.Fatalf("result %+v", res)
+	}
+	if got.Method != "POST" || got.RequestURI != "/w?x=1" || string(body) != string(m.Body) {
+		t.Errorf("%s %s: %s", got.Method, got.RequestURI, body)
+	}
+	for name, want := range map[string]string{"User-Agent": "flashsale", "Content-Type": "application/json", "webhook-id": "msg_1"} {
+		if v := got.Header.Get(name); v != want {
+			t.Errorf("%s: %q, want %q", name, v, want)
+		}
+	}
+	for i, secret := range append(m.Secrets, NewSecret()) {
+		wh, err := standardwebhooks.NewWebhook(secret)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := wh.Verify(body, got.Header); (err == nil) != (i < 2) {
+			t.Errorf("secret %d: %v", i, err)
+		}
+	}
+	// Whom the machine does not trust is not told.
+	if res := newClient(t, Config{Policy: c.cfg.Policy}).Send(t.Context(), m); res.Err == nil {
+		t.Error("an unknown certificate was taken")
+	}
+	old := serveOn(t, "127.0.0.1", func(http.ResponseWriter, *http.Request) {})
+	old.TLS = &tls.Config{MaxVersion: tls.VersionTLS11}
+	old.StartTLS()
+	roots.AddCert(old.Certificate())
+	if res := c.Send(t.Context(), message(old.URL)); res.Err == nil {
+		t.Error("TLS 1.1 was spoken")
+	}
+}
+
+// TestClient_Send_Addresses shows that what counts is the address dialled.
+func TestClient_Send_Addresses(t *testing.T) {
+	t.Parallel()
+	var hits atomic.Int64
+	s := serveOn(t, "127.0.0.1", func(http.ResponseWriter, *http.Request) { hits.Add(1) })
+	s.Start()
+	port := s.URL[strings.LastIndexByte(s.URL, ':'):]
+	names := newDNS(t, "127.0.0.1")
+	for _, c := range []struct {
+		name, url string
+		allow     []netip.Prefix
+	}{
+		{"loopback", s.URL, nil},
+		{"name of this machine", "http://localhost" + port, prefixes("10.0.0.0/8")},
+		{"name that means loopback", "https://shop.example" + port, nil},
+		{"the same without TLS", "http://shop.example" + port, prefixes("10.0.0.0/8")},
+		{"mapped", "http://[::ffff:127.0.0.1]" + port, prefixes("10.0.0.0/8")},
+	} {
+		client := newClient(t, Config{Policy: Policy{Allow: c.allow}, Resolver: names.resolver()})
+		if res := client.Send(t.Context(), message(c.url)); !errors.Is(res.Err, ErrAddress) || res.Status != 0 || res.Delivered() {
+			t.Errorf("%s: %+v", c.name, res)
+		}
+	}
+	if hits.Load() != 0 {
+		t.Fatalf("%d requests came through", hits.Load())
+	}
+	client := newClient(t, Config{Policy: Policy{Allow: prefixes("127.0.0.1/32")}, Resolver: names.resolver()})
+	if res := client.Send(t.Context(), message("http://shop.example"+port)); !res.Delivered() {
+		t.Fatalf("an allowed address: %+v", res)
+	}
+	// The name means another machine now. The connection that is open is still the
+	// one that was checked; the next one is checked anew.
+	names.say("127.0.0.2")
+	client.Close()
+	if res := client.Send(t.Context(), message("http://shop.example"+port)); !errors.Is(res.Err, ErrAddress) {
+		t.Errorf("after the name has changed: %+v", res)
+	}
+}
+
+// TestClient_Send_Redirect: who answers does not choose where a message goes.
+func TestClient_Send_Redirect(t *testing.T) {
+	t.Parallel()
+	var hits atomic.Int64
+	target := serveOn(t, "127.0.0.1", func(http.ResponseWriter, *http.Request) { hits.Add(1) })
+	target.Start()
+	for _, status := range []int{301, 302, 303, 307, 308} {
+		s := serveOn(t, "127.0.0.2", func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, target.URL, status)
+		})
+		s.Start()
+		// Both addresses are allowed: it is not for them that it is not followed.
+		c := newClient(t, Config{Policy: Policy{Allow: prefixes("127.0.0.0/8")}})
+		if res := c.Send(t.Context(), message(s.URL)); res.Err != nil || res.Status != status || res.Delivered() {
+			t.Errorf("%d: %+v", status, res)
+		}
+	}
+	if hits.Load() != 0 {
+		t.Errorf("%d redirects were followed", hits.Load())
+	}
+}
+
+// TestClient_Send_Err shows what a receiver can do to a sender: nothing that lasts.
+func TestClient_Send_Err(t *testing.T) {
+	t.Parallel()
+	local := Policy{Allow: prefixes("127.0.0.1/32")}
+	over := make(chan struct{})
+	var ends sync.Once
+	end := func() { ends.Do(func() { close(over) }) }
+	defer end()
+	s := serveOn(t, "127.0.0.1", func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/silent":
+			<-over
+		case "/endless":
+			w.WriteHeader(http.StatusOK)
+			for {
+				if _, err := w.Write(make([]byte, 1024)); err != nil {
+					return
+				}
+			}
+		case "/reset":
+			panic(http.ErrAbortHandler)
+		case "/header":
+			w.Header().Set("X-Long", strings.Repeat("x", 1<<20))
+		case "/stuck":
+			w.WriteHeader(http.StatusOK)
+			w.(http.Flusher).Flush()
+			<-over
+		}
+	})
+	s.Start()
+	defer end() // before the server waits for its handlers
+	for path, delivered := range map[string]bool{"/silent": false, "/reset": false, "/header": false, "/endless": true, "/stuck": true} {
+		c := newClient(t, Config{Policy: local, Timeout: time.Second})
+		ended := make(chan Result, 1)
+		m := message(s.URL + path + "?token=hush")
+		go func() { ended <- c.Send(t.Context(), m) }()
+		select {
+		case res := <-ended:
+			if res.Delivered() != delivered || (res.Err == nil) != delivered {
+				t.Errorf("%s: %+v", path, res)
+			}
+			if res.Err != nil && (strings.Contains(res.Err.Error(), "hush") || strings.Contains(res.Err.Error(), m.Secrets[0])) {
+				t.Errorf("%s: the error tells too much: %v", path, res.Err)
+			}
+		case <-time.After(patience):
+			t.Fatalf("%s: no end", path)
+		}
+	}
+	m := message(s.URL, "whsec_!hush!")
+	if res := newClient(t, Config{Policy: local}).Send(t.Context(), m); res.Err == nil || strings.Contains(res.Err.Error(), "hush") {
+		t.Errorf("a broken secret: %v", res.Err)
+	}
+}
+
+func TestRetryAfter(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
+	for value, want := range map[string]time.Duration{
+		"": 0, "0": 0, "-5": 0, "7": 7 * time.Second, "nonsense": 0, "99999999999": (1 << 20) * time.Second, "1.5": 0,
+		"Wed, 02 Jan 2030 03:05:05 GMT": time.Minute, "Wed, 02 Jan 2030 03:04:00 GMT": 0, "Wed, 02 Jan 2930 03:04:00 GMT": (1 << 20) * time.Second,
+	} {
+		if got := retryAfter(http.Header{"Retry-After": {value}}, now); got != want {
+			t.Errorf("%q: %v, want %v", value, got, want)
+		}
+	}
+}
+
+// dns is a name server that says the same address of every name.
+type dns struct {
+	conn net.PacketConn
+	at   atomic.Value
+}
+
+func newDNS(t *testing.T, address string) *dns {
+	t.Helper()
+	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &dns{conn: conn}
+	d.say(address)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		d.serve()
+	}()
+	t.Cleanup(func() {
+		if err := conn.Close(); err != nil {
+			t.Error(err)
+		}
+		<-ended
+	})
+	return d
+}
+
+func (d *dns) say(address string) { d.at.Store(netip.MustParseAddr(address)) }
+
+func (d *dns) resolver() *net.Resolver {
+	var dial net.Dialer
+	return &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return dial.DialContext(ctx, "udp", d.conn.LocalAddr().String())
+	}}
+}
+
+// serve answers questions for an A record with the address, and others with nothing.
+func (d *dns) serve() {
+	buf := make([]byte, 1500)
+	for {
+		n, from, err := d.conn.ReadFrom(buf)
+		if err != nil {
+			return
+		}
+		q := buf[:n]
+		end := 12
+		for end < n && q[end] != 0 { // the name's labels
+			end += 1 + int(q[end])
+		}
+		end += 5 // its end, type and class
+		if end > n {
+			continue
+		}
+		answer := append([]byte{q[0], q[1], 0x81, 0x80, 0, 1, 0, 0, 0, 0, 0, 0}, q[12:end]...)
+		if q[end-3] == 1 {
+			a := d.at.Load().(netip.Addr).As4()
+			answer[7] = 1
+			answer = append(answer, 0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 0, 0, 4)
+			answer = append(answer, a[:]...)
+		}
+		if _, err := d.conn.WriteTo(answer, from); err != nil {
+			return
+		}
+	}
+}
