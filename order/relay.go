@@ -116,13 +116,14 @@ type deliveryPlace struct {
 // whether more may follow.
 func (r *Relay) pass(ctx context.Context, at deliveryPlace) (deliveryPlace, bool, error) {
 	// What is due only after the next look need not be in the queue before it.
-	page, err := r.store.pending(ctx, at, r.store.now().Add(2*r.every))
+	now := r.store.now()
+	page, err := r.store.pending(ctx, at, now.Add(2*r.every))
 	if err != nil || len(page) == 0 {
 		return at, false, err
 	}
 	tasks := make([]queue.Task, len(page))
 	for i := range page {
-		tasks[i] = page[i].task()
+		tasks[i] = page[i].task(now)
 	}
 	status, err := r.tasks.Enqueue(ctx, tasks...)
 	if err != nil {
@@ -132,7 +133,7 @@ func (r *Relay) pass(ctx context.Context, at deliveryPlace) (deliveryPlace, bool
 		if status[i] == queue.StatusFull {
 			return at, false, errDeliveriesFull
 		}
-		at = page[i].deliveryPlace
+		at = deliveryPlace{page[i].EventSeq, page[i].EndpointID}
 	}
 	return at, len(page) == relayPage, nil
 }
@@ -141,13 +142,20 @@ var errDeliveriesFull = errors.New("order: the queue of deliveries is full; they
 
 // pendingDelivery is a delivery that is still owed.
 type pendingDelivery struct {
-	deliveryPlace
-	EventID string
-	NextAt  int64
+	EventSeq   int64
+	EndpointID string
+	EventID    string
+	NextAt     int64
 }
 
-func (p *pendingDelivery) task() queue.Task {
-	return queue.Task{ID: deliveryTask(p.EventID, p.EndpointID), Due: time.UnixMilli(p.NextAt)}
+// task is the delivery's task. What is due has no time in it, which Redis would
+// compare with a clock of its own.
+func (p *pendingDelivery) task(now time.Time) queue.Task {
+	t := queue.Task{ID: deliveryTask(p.EventID, p.EndpointID)}
+	if p.NextAt > now.UnixMilli() {
+		t.Due = time.UnixMilli(p.NextAt)
+	}
+	return t
 }
 
 // pending reads a page of the deliveries that are owed and due by then.
@@ -167,7 +175,7 @@ func (s *Store) pending(ctx context.Context, after deliveryPlace, by time.Time) 
 const selectPending = `SELECT d.event_seq, d.endpoint_id, v.id AS event_id, d.next_at
 	FROM webhook_deliveries d JOIN webhook_events v ON v.seq = d.event_seq
 	WHERE d.state = 'pending' AND (d.event_seq, d.endpoint_id) > (?, ?) AND d.next_at <= ?
-		AND d.endpoint_id IN (SELECT id FROM webhook_endpoints WHERE deleted_at = 0)
+		AND d.endpoint_id NOT IN (SELECT id FROM webhook_endpoints WHERE deleted_at > 0)
 	ORDER BY d.event_seq, d.endpoint_id LIMIT ?`
 
 // keep does what can wait: the queue's dead letters, the old events, the figures.

@@ -1,0 +1,661 @@
+package order
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
+
+	"flashsale/internal/redistest"
+	"flashsale/queue"
+	"flashsale/webhook"
+)
+
+// receiver is a server of the shop's, and what it was sent.
+type receiver struct {
+	*httptest.Server
+	answer func(w http.ResponseWriter, r *http.Request, nth int)
+
+	mu  sync.Mutex
+	got []parcel
+}
+
+// parcel is one request of a receiver's.
+type parcel struct {
+	ID, Body string
+	Header   http.Header
+	At       time.Time
+}
+
+// newReceiver starts a receiver that answers 204 unless it is told otherwise.
+func newReceiver(t testing.TB, answer func(w http.ResponseWriter, r *http.Request, nth int)) *receiver {
+	t.Helper()
+	r := &receiver{answer: answer}
+	r.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		body, err := io.ReadAll(q.Body)
+		if err != nil {
+			return // the sender has given up
+		}
+		r.mu.Lock()
+		r.got = append(r.got, parcel{q.Header.Get("webhook-id"), string(body), q.Header, time.Now()})
+		nth := len(r.got)
+		r.mu.Unlock()
+		if r.answer != nil {
+			r.answer(w, q, nth)
+			return
+		}
+		w.WriteHeader(http.StatusNoContent)
+	}))
+	t.Cleanup(r.Close)
+	return r
+}
+
+func (r *receiver) parcels() []parcel {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.got)
+}
+
+// ids are the events received, each once.
+func (r *receiver) ids() map[string]int {
+	out := make(map[string]int)
+	for _, p := range r.parcels() {
+		out[p.ID]++
+	}
+	return out
+}
+
+// answering answers with these statuses, and then with the last of them.
+func answering(status ...int) func(http.ResponseWriter, *http.Request, int) {
+	return func(w http.ResponseWriter, _ *http.Request, nth int) { w.WriteHeader(status[min(nth, len(status))-1]) }
+}
+
+// post is all that brings an event to a receiver.
+type post struct {
+	t     *testing.T
+	store *Store
+	queue *queue.Queue
+	relay *Relay
+	del   *Deliverer
+	admin *Webhooks
+
+	mu    sync.Mutex
+	tries map[string]int
+	heard []error
+}
+
+// newPost builds it without starting anything. Failed tries come again soon.
+func newPost(t *testing.T, rdb redis.UniversalClient, cfg DelivererConfig, qc queue.Config) *post {
+	t.Helper()
+	p := &post{t: t, store: newStore(t), tries: make(map[string]int)}
+	if qc.Lease == 0 {
+		qc.Lease = 3 * time.Second
+	}
+	qc.MaxAttempts = DeliveryAttempts
+	p.queue = newQueue(t, rdb, qc)
+	allow, err := webhook.ParseNetworks([]string{"127.0.0.1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cfg.Sender == nil {
+		client := webhook.NewClient(webhook.Config{Policy: webhook.Policy{Allow: allow}, Timeout: limit})
+		t.Cleanup(client.Close)
+		cfg.Sender = client
+	}
+	if cfg.Retries == nil {
+		cfg.Retries = slices.Repeat([]time.Duration{10 * time.Millisecond}, 9)
+	}
+	cfg.Store, cfg.OnError = p.store, p.hear
+	cfg.OnTry = func(outcome string) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.tries[outcome]++
+	}
+	p.del = NewDeliverer(cfg)
+	p.relay = NewRelay(p.store, p.queue, p.hear, func(OutboxState) {})
+	p.relay.every = 200 * time.Millisecond
+	p.admin = &Webhooks{Store: p.store, Tasks: p.queue, CheckURL: webhook.Policy{Allow: allow}.CheckURL}
+	mustInsert(t, p.store, newItem("item", 1_000_000, 1_000))
+	t.Cleanup(func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if t.Failed() {
+			t.Logf("heard %v", p.heard)
+		}
+	})
+	return p
+}
+
+func (p *post) hear(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.heard = append(p.heard, err)
+}
+
+// counted are the tries by their outcome.
+func (p *post) counted(outcome string) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.tries[outcome]
+}
+
+// background runs fn until the test ends, or until stop is called.
+func background(t *testing.T, fn func(ctx context.Context)) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		fn(ctx)
+	}()
+	stop = func() {
+		cancel()
+		select {
+		case <-ended:
+		case <-time.After(limit):
+			t.Error("it did not stop")
+		}
+	}
+	t.Cleanup(stop)
+	return stop
+}
+
+func (p *post) startRelay() (stop func()) { return background(p.t, p.relay.Run) }
+
+func (p *post) startWorker() (stop func()) {
+	return background(p.t, func(ctx context.Context) {
+		if err := p.del.Work(ctx, p.queue); err != nil {
+			p.t.Errorf("deliverer: %v", err)
+		}
+	})
+}
+
+// tell commits n orders, and returns the events of that.
+func (p *post) tell(prefix string, n int) []toldEvent {
+	p.t.Helper()
+	before := int64(0)
+	for _, e := range allTold(p.t, p.store) {
+		before = e.Seq
+	}
+	mustCommit(p.t, p.store, distinct(prefix, "item", n)...)
+	return slices.DeleteFunc(allTold(p.t, p.store), func(e toldEvent) bool { return e.Seq <= before })
+}
+
+// states counts an endpoint's deliveries by their state.
+func (p *post) states(endpoint string) map[DeliveryState]int {
+	p.t.Helper()
+	out := make(map[DeliveryState]int)
+	for _, d := range p.list(endpoint) {
+		out[d.State]++
+	}
+	return out
+}
+
+func (p *post) list(endpoint string) []Delivery {
+	p.t.Helper()
+	list, _, err := p.store.deliveries(testContext(p.t), DeliveryFilter{EndpointID: endpoint, Limit: 1000})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return list
+}
+
+func (p *post) awaitStates(endpoint string, want map[DeliveryState]int) {
+	p.t.Helper()
+	await(p.t, fmt.Sprint("deliveries to be ", want), func() bool {
+		got := p.states(endpoint)
+		return fmt.Sprint(got) == fmt.Sprint(want)
+	})
+}
+
+// settledQueue waits until no task is left.
+func (p *post) settledQueue() {
+	p.t.Helper()
+	await(p.t, "the queue of deliveries to be empty", func() bool {
+		st := statsOf(p.t, p.queue)
+		return st.Ready+st.Delayed+st.Leased+st.Dead == 0
+	})
+}
+
+func verify(t *testing.T, secret string, p parcel) error {
+	t.Helper()
+	wh, err := standardwebhooks.NewWebhook(secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return wh.Verify([]byte(p.Body), p.Header)
+}
+
+// TestDeliverer: what is committed is sent to each endpoint that wants it, signed
+// with its own secret, as it stands in the outbox.
+func TestDeliverer(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		p := newPost(t, rdb, DelivererConfig{}, queue.Config{})
+		one, other := newReceiver(t, nil), newReceiver(t, nil)
+		first, secret := addHook(t, p.store, one.URL+"/hook")
+		second, otherSecret := addHook(t, p.store, other.URL, EventPaid)
+		p.startRelay()
+		p.startWorker()
+		events := p.tell("n", 30)
+		if _, err := p.store.pay(testContext(t), "n0003", money("psp", 1)); err != nil {
+			t.Fatal(err)
+		}
+		p.awaitStates(first.ID, map[DeliveryState]int{DeliveryDelivered: 31})
+		p.awaitStates(second.ID, map[DeliveryState]int{DeliveryDelivered: 1})
+		bodies := make(map[string]string)
+		for _, e := range allTold(t, p.store) {
+			bodies[e.ID] = e.Body
+		}
+		for _, got := range one.parcels() {
+			if err := verify(t, secret, got); err != nil || got.Body != bodies[got.ID] {
+				t.Errorf("%s: %s: %v", got.ID, got.Body, err)
+			}
+			if verify(t, otherSecret, got) == nil {
+				t.Error("signed with another endpoint's secret")
+			}
+			delete(bodies, got.ID)
+		}
+		if len(bodies) != 0 || len(events) != 30 {
+			t.Errorf("not sent: %v", bodies)
+		}
+		if got := other.parcels(); len(got) != 1 || verify(t, otherSecret, got[0]) != nil || !strings.Contains(got[0].Body, "order.paid") {
+			t.Errorf("the other endpoint got %+v", got)
+		}
+		p.settledQueue()
+		d := p.list(first.ID)[0]
+		if d.Type != EventPaid || d.OrderID != "n0003" || d.Attempts != 1 || d.LastStatus != 204 || d.LastError != "" ||
+			d.DeliveredAt.IsZero() || !d.NextAt.IsZero() || d.LastAt.IsZero() || d.CreatedAt.IsZero() {
+			t.Errorf("delivery %+v", d)
+		}
+		if n := p.counted("delivered"); n != 32 {
+			t.Errorf("%d deliveries counted", n)
+		}
+	})
+}
+
+// TestDeliverer_Retries: whatever goes wrong, the same event comes again under
+// the same id, and signed for its time.
+func TestDeliverer_Retries(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		client := webhook.NewClient(webhook.Config{
+			Policy: webhook.Policy{Allow: mustNetworks(t, "127.0.0.1")}, Timeout: 2 * time.Second,
+		})
+		t.Cleanup(client.Close)
+		p := newPost(t, rdb, DelivererConfig{Sender: client}, queue.Config{})
+		r := newReceiver(t, func(w http.ResponseWriter, q *http.Request, nth int) {
+			switch nth {
+			case 1:
+				w.WriteHeader(http.StatusInternalServerError)
+			case 2:
+				panic(http.ErrAbortHandler) // the connection is reset
+			case 3:
+				<-q.Context().Done() // no answer, until the sender gives up
+			case 4:
+				w.Header().Set("Location", "http://127.0.0.1:1/")
+				w.WriteHeader(http.StatusFound)
+			default:
+				w.WriteHeader(http.StatusOK)
+			}
+		})
+		e, secret := addHook(t, p.store, r.URL)
+		p.startRelay()
+		p.startWorker()
+		event := p.tell("n", 1)[0]
+		p.awaitStates(e.ID, map[DeliveryState]int{DeliveryDelivered: 1})
+		got := r.parcels()
+		if len(got) != 5 {
+			t.Fatalf("%d tries", len(got))
+		}
+		for i := range got {
+			if got[i].ID != event.ID || got[i].Body != event.Body || verify(t, secret, got[i]) != nil {
+				t.Errorf("try %d: %+v", i, got[i])
+			}
+		}
+		if d := p.list(e.ID)[0]; d.Attempts != 5 || d.LastStatus != 200 || d.LastError != "" {
+			t.Errorf("delivery %+v", d)
+		}
+		if p.counted("failed") != 4 || p.counted("delivered") != 1 {
+			t.Errorf("tries %v", p.tries)
+		}
+		p.settledQueue()
+	})
+}
+
+// TestDeliverer_Redeliver: after the last try it is a dead letter, which comes
+// again when somebody asks for it; and so does what was delivered.
+func TestDeliverer_Redeliver(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		p := newPost(t, rdb, DelivererConfig{Retries: []time.Duration{time.Millisecond, time.Millisecond}}, queue.Config{})
+		r := newReceiver(t, answering(500, 404, 301, 503, 200))
+		e, _ := addHook(t, p.store, r.URL)
+		p.startRelay()
+		p.startWorker()
+		event := p.tell("n", 1)[0]
+		p.awaitStates(e.ID, map[DeliveryState]int{DeliveryDead: 1})
+		p.settledQueue()
+		d := p.list(e.ID)[0]
+		if d.Attempts != 3 || d.LastStatus != 301 || d.LastError != "answered 301 Moved Permanently" || !d.DeliveredAt.IsZero() {
+			t.Errorf("dead letter %+v", d)
+		}
+		// The next look leaves it dead: nothing below would tell otherwise.
+		if err := p.relay.keep(testContext(t)); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := p.relay.pass(testContext(t), deliveryPlace{}); err != nil {
+			t.Fatal(err)
+		}
+		p.settledQueue()
+		by := EndpointActor{"root", "r2"}
+		if err := p.admin.Redeliver(testContext(t), e.ID, event.ID, by); err != nil {
+			t.Fatal(err)
+		}
+		p.awaitStates(e.ID, map[DeliveryState]int{DeliveryDelivered: 1})
+		if d := p.list(e.ID)[0]; d.Attempts != 2 {
+			t.Errorf("redelivered %+v", d)
+		}
+		if err := p.admin.Redeliver(testContext(t), e.ID, event.ID, by); err != nil {
+			t.Fatal(err)
+		}
+		await(t, "another delivery", func() bool { return len(r.parcels()) == 6 })
+		p.awaitStates(e.ID, map[DeliveryState]int{DeliveryDelivered: 1})
+		if ids := r.ids(); ids[event.ID] != 6 {
+			t.Errorf("ids %v", ids)
+		}
+	})
+}
+
+// TestDeliverer_Redeliver_Waiting: asked for by hand, a delivery does not wait
+// for its next try in five hours.
+func TestDeliverer_Redeliver_Waiting(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		p := newPost(t, rdb, DelivererConfig{Retries: []time.Duration{5 * time.Hour}}, queue.Config{})
+		r := newReceiver(t, answering(500, 200))
+		e, _ := addHook(t, p.store, r.URL)
+		p.startRelay()
+		p.startWorker()
+		event := p.tell("n", 1)[0]
+		await(t, "the first try", func() bool { return p.counted("failed") == 1 && statsOf(t, p.queue).Delayed == 1 })
+		d := p.list(e.ID)[0]
+		if in := time.Until(d.NextAt); in < 4*time.Hour || in > 7*time.Hour || d.State != DeliveryPending || d.Attempts != 1 {
+			t.Errorf("waiting delivery %+v, next in %v", d, in)
+		}
+		if err := p.admin.Redeliver(testContext(t), e.ID, event.ID, EndpointActor{}); err != nil {
+			t.Fatal(err)
+		}
+		p.awaitStates(e.ID, map[DeliveryState]int{DeliveryDelivered: 1})
+		p.settledQueue()
+	})
+}
+
+// TestDeliverer_Gone: an endpoint that says it is gone is sent nothing more.
+func TestDeliverer_Gone(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		p := newPost(t, rdb, DelivererConfig{Workers: 1}, queue.Config{})
+		r := newReceiver(t, answering(410))
+		e, _ := addHook(t, p.store, r.URL)
+		p.tell("n", 5)
+		p.startRelay()
+		p.startWorker()
+		p.awaitStates(e.ID, map[DeliveryState]int{DeliveryDead: 5})
+		got, err := p.store.endpoint(testContext(t), e.ID)
+		if err != nil || got.Enabled || got.DisabledReason != "gone" {
+			t.Errorf("endpoint %+v, %v", got, err)
+		}
+		if n := len(r.parcels()); n != 1 {
+			t.Errorf("%d requests to one that is gone", n)
+		}
+		if events := p.tell("m", 2); len(events) != 0 {
+			t.Errorf("events for one that is gone: %+v", events)
+		}
+		dead := p.list(e.ID)[0]
+		if err := p.admin.Redeliver(testContext(t), e.ID, dead.EventID, EndpointActor{}); err == nil || !strings.Contains(err.Error(), ErrEndpointDisabled.Error()) {
+			t.Errorf("redelivery to one that is gone: %v", err)
+		}
+		on := true
+		r.answer = nil
+		back, err := p.admin.ChangeEndpoint(testContext(t), e.ID, EndpointChange{Enabled: &on}, EndpointActor{"root", "r9"})
+		if err != nil || !back.Enabled || back.DisabledReason != "" {
+			t.Fatalf("enabled again: %+v, %v", back, err)
+		}
+		if err := p.admin.Redeliver(testContext(t), e.ID, dead.EventID, EndpointActor{}); err != nil {
+			t.Fatal(err)
+		}
+		p.awaitStates(e.ID, map[DeliveryState]int{DeliveryDead: 4, DeliveryDelivered: 1})
+		if a := auditOf(t, p.store); !slices.Contains(a, "flashsale webhook.disable") || !slices.Contains(a, "root webhook.change") {
+			t.Errorf("audit %v", a)
+		}
+	})
+}
+
+// TestDeliverer_RetryAfter: who says when to come back is not asked before.
+func TestDeliverer_RetryAfter(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		p := newPost(t, rdb, DelivererConfig{}, queue.Config{})
+		r := newReceiver(t, func(w http.ResponseWriter, _ *http.Request, nth int) {
+			if nth == 1 {
+				w.Header().Set("Retry-After", "2")
+				w.WriteHeader(http.StatusTooManyRequests)
+			}
+		})
+		e, _ := addHook(t, p.store, r.URL)
+		p.startRelay()
+		p.startWorker()
+		p.tell("n", 1)
+		p.awaitStates(e.ID, map[DeliveryState]int{DeliveryDelivered: 1})
+		if got := r.parcels(); len(got) != 2 || got[1].At.Sub(got[0].At) < 2*time.Second {
+			t.Errorf("tries %+v", got)
+		}
+	})
+}
+
+func TestDeliverer_judge(t *testing.T) {
+	t.Parallel()
+	d := NewDeliverer(DelivererConfig{})
+	total := time.Duration(0)
+	for i, want := range deliveryRetries {
+		got := d.judge(&deliveryJob{attempts: i}, webhook.Result{Status: 500})
+		if got.state != DeliveryPending || got.next < want || got.next > want*6/5 || got.attempts != i+1 || got.reason != "answered 500 Internal Server Error" {
+			t.Errorf("failure %d: %+v, want a pause of about %v", i, got, want)
+		}
+		total += want
+	}
+	if total < 72*time.Hour {
+		t.Errorf("all tries take %v", total)
+	}
+	for _, c := range []struct {
+		attempts int
+		res      webhook.Result
+		state    DeliveryState
+		gone     bool
+		min, max time.Duration
+	}{
+		{0, webhook.Result{Status: 200}, DeliveryDelivered, false, 0, 0},
+		{9, webhook.Result{Status: 299}, DeliveryDelivered, false, 0, 0},
+		{9, webhook.Result{Status: 500}, DeliveryDead, false, 0, 0},
+		{0, webhook.Result{Status: 410}, DeliveryDead, true, 0, 0},
+		{0, webhook.Result{Err: errTest}, DeliveryPending, false, 5 * time.Second, 6 * time.Second},
+		{0, webhook.Result{Status: 199}, DeliveryPending, false, 5 * time.Second, 6 * time.Second},
+		{0, webhook.Result{Status: 429, RetryAfter: time.Minute}, DeliveryPending, false, time.Minute, time.Minute},
+		{0, webhook.Result{Status: 503, RetryAfter: 1000 * time.Hour}, DeliveryPending, false, 24 * time.Hour, 24 * time.Hour},
+		{1, webhook.Result{Status: 503, RetryAfter: time.Second}, DeliveryPending, false, 5 * time.Minute, 6 * time.Minute},
+		{0, webhook.Result{Status: 500, RetryAfter: time.Minute}, DeliveryPending, false, 5 * time.Second, 6 * time.Second},
+	} {
+		got := d.judge(&deliveryJob{attempts: c.attempts}, c.res)
+		if got.state != c.state || got.gone != c.gone || got.next < c.min || got.next > c.max {
+			t.Errorf("%d tries, then %+v: %+v", c.attempts, c.res, got)
+		}
+	}
+}
+
+// TestDeliverer_OneIsDead: an endpoint that does not answer keeps none of the
+// others waiting, however much it is owed.
+func TestDeliverer_OneIsDead(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		p := newPost(t, rdb, DelivererConfig{Workers: 8}, queue.Config{})
+		over := make(chan struct{})
+		release := sync.OnceFunc(func() { close(over) })
+		var under, most atomic.Int64
+		dead := newReceiver(t, func(http.ResponseWriter, *http.Request, int) {
+			most.Store(max(most.Load(), under.Add(1)))
+			<-over
+			under.Add(-1)
+		})
+		t.Cleanup(release) // before the server waits for its handlers
+		alive := newReceiver(t, nil)
+		a, _ := addHook(t, p.store, dead.URL)
+		b, _ := addHook(t, p.store, alive.URL)
+		p.tell("n", 200)
+		p.startRelay()
+		p.startWorker()
+		await(t, "the dead one to be tried", func() bool { return under.Load() > 0 })
+		p.awaitStates(b.ID, map[DeliveryState]int{DeliveryDelivered: 200})
+		if n := p.states(a.ID)[DeliveryPending]; n != 200 || len(alive.ids()) != 200 {
+			t.Errorf("%d pending for the dead one, %d events for the other", n, len(alive.ids()))
+		}
+		if most.Load() > 2 {
+			t.Errorf("%d deliveries to the dead one at once, want a quarter of the workers", most.Load())
+		}
+		release()
+		p.awaitStates(a.ID, map[DeliveryState]int{DeliveryDelivered: 200})
+	})
+}
+
+// TestDeliverer_Interrupted: a try that is cut off by a stop counts for nothing,
+// and is made again by another worker.
+func TestDeliverer_Interrupted(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		p := newPost(t, rdb, DelivererConfig{Drain: time.Millisecond}, queue.Config{})
+		r := newReceiver(t, func(_ http.ResponseWriter, q *http.Request, nth int) {
+			if nth == 1 {
+				<-q.Context().Done()
+			}
+		})
+		e, _ := addHook(t, p.store, r.URL)
+		p.startRelay()
+		stop := p.startWorker()
+		p.tell("n", 1)
+		await(t, "the first try", func() bool { return len(r.parcels()) == 1 })
+		stop()
+		if d := p.list(e.ID)[0]; d.State != DeliveryPending || d.Attempts != 0 || d.LastError != "" {
+			t.Errorf("interrupted %+v", d)
+		}
+		p.startWorker()
+		p.awaitStates(e.ID, map[DeliveryState]int{DeliveryDelivered: 1})
+		if d := p.list(e.ID)[0]; d.Attempts != 1 {
+			t.Errorf("delivered %+v", d)
+		}
+	})
+}
+
+// TestDeliverer_Delete: a deleted endpoint is sent nothing more, and leaves
+// nothing behind.
+func TestDeliverer_Delete(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		p := newPost(t, rdb, DelivererConfig{}, queue.Config{})
+		r, kept := newReceiver(t, nil), newReceiver(t, nil)
+		e, _ := addHook(t, p.store, r.URL)
+		other, _ := addHook(t, p.store, kept.URL)
+		p.tell("n", 20)
+		if _, _, err := p.relay.pass(testContext(t), deliveryPlace{}); err != nil {
+			t.Fatal(err)
+		}
+		if st := statsOf(t, p.queue); st.Ready != 40 {
+			t.Fatalf("queue %+v", st)
+		}
+		if err := p.admin.DeleteEndpoint(testContext(t), e.ID, EndpointActor{"root", "r"}); err != nil {
+			t.Fatal(err)
+		}
+		p.startWorker()
+		p.awaitStates(other.ID, map[DeliveryState]int{DeliveryDelivered: 20})
+		p.settledQueue()
+		if _, _, err := p.relay.pass(testContext(t), deliveryPlace{}); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.relay.keep(testContext(t)); err != nil {
+			t.Fatal(err)
+		}
+		p.settledQueue()
+		var left int64
+		err := p.store.read.Raw(`SELECT (SELECT COUNT(*) FROM webhook_endpoints) + (SELECT COUNT(*) FROM webhook_deliveries)`).Scan(&left).Error
+		if err != nil || left != 21 || len(r.parcels()) != 0 {
+			t.Errorf("%d rows left, want one endpoint and its 20 deliveries; %d sent to the deleted one; %v", left, len(r.parcels()), err)
+		}
+	})
+}
+
+// TestDeliverer_Rotate: for a day after a rotation either secret will do.
+func TestDeliverer_Rotate(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		p := newPost(t, rdb, DelivererConfig{}, queue.Config{})
+		c := setClock(p.store)
+		r := newReceiver(t, nil)
+		e, old := addHook(t, p.store, r.URL)
+		p.startRelay()
+		p.startWorker()
+		good := func(secrets ...string) (out []bool) {
+			t.Helper()
+			n := len(r.parcels())
+			if _, err := p.admin.TestEndpoint(testContext(t), e.ID, EndpointActor{}); err != nil {
+				t.Fatal(err)
+			}
+			await(t, "the test event", func() bool { return len(r.parcels()) > n })
+			for _, s := range secrets {
+				out = append(out, verify(t, s, r.parcels()[n]) == nil)
+			}
+			return out
+		}
+		rotated, next, err := p.admin.RotateSecret(testContext(t), e.ID, EndpointActor{"root", "r"})
+		if err != nil || next == old || !rotated.OldSecretUntil.Equal(time.UnixMilli(c.Load()).UTC().Add(24*time.Hour)) {
+			t.Fatalf("rotated %+v: %v", rotated, err)
+		}
+		if got := good(old, next); !slices.Equal(got, []bool{true, true}) {
+			t.Errorf("after the rotation: %v", got)
+		}
+		_, last, err := p.admin.RotateSecret(testContext(t), e.ID, EndpointActor{"root", "r"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := good(old, next, last); !slices.Equal(got, []bool{false, true, true}) {
+			t.Errorf("after the second: %v", got)
+		}
+		c.Add(SecretOverlap.Milliseconds())
+		if got := good(old, next, last); !slices.Equal(got, []bool{false, false, true}) {
+			t.Errorf("a day later: %v", got)
+		}
+		var texts []string
+		if err := p.store.read.Raw("SELECT before || after || actor || request_id FROM audit").Scan(&texts).Error; err != nil || len(texts) < 6 {
+			t.Fatalf("audit %q, %v", texts, err)
+		}
+		listed, err := json.Marshal(rotated)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, text := range append(texts, string(listed)) {
+			for _, secret := range []string{old, next, last, "whsec_"} {
+				if strings.Contains(text, secret) {
+					t.Errorf("a secret in %s", text)
+				}
+			}
+		}
+	})
+}

@@ -1,0 +1,371 @@
+package order
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// addHook adds an endpoint that asks for these events; for all, if there are none.
+func addHook(t testing.TB, s *Store, url string, events ...EventType) (Endpoint, string) {
+	t.Helper()
+	if events == nil {
+		events = EventTypes
+	}
+	e, secret, err := s.addEndpoint(testContext(t), NewEndpoint{URL: url, Events: events}, EndpointActor{"root", "r1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e, secret
+}
+
+// toldEvent is a row of the outbox, with the number of deliveries it owes.
+type toldEvent struct {
+	Seq                       int64
+	ID, Type, ItemID, OrderID string
+	Body                      string
+	At                        int64
+	Owed                      int
+}
+
+// allTold reads the outbox.
+func allTold(t testing.TB, s *Store) []toldEvent {
+	t.Helper()
+	var list []toldEvent
+	err := s.read.WithContext(testContext(t)).Raw(`SELECT v.*, (SELECT COUNT(*) FROM webhook_deliveries d WHERE d.event_seq = v.seq) AS owed
+		FROM webhook_events v ORDER BY seq`).Scan(&list).Error
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+// toldSince are the events behind a number, as "type subject".
+func toldSince(t testing.TB, s *Store, seq int64) []string {
+	t.Helper()
+	var out []string
+	for _, e := range allTold(t, s) {
+		if e.Seq > seq {
+			subject := e.OrderID
+			if subject == "" {
+				subject = e.ItemID
+			}
+			out = append(out, e.Type+" "+subject)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// dump is all that the database holds of orders and events.
+func dump(t testing.TB, s *Store) string {
+	t.Helper()
+	var all strings.Builder
+	for _, table := range []string{"items", "orders", "buyers", "payments", "releases", "webhook_events", "webhook_deliveries"} {
+		var rows []map[string]any
+		if err := s.read.WithContext(testContext(t)).Raw("SELECT * FROM " + table).Scan(&rows).Error; err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(&all, "%s %v\n", table, rows)
+	}
+	return all.String()
+}
+
+// telltale is one change, and what is to be told of it.
+type telltale struct {
+	name string
+	do   func(ctx context.Context, s *Store, c *clock) error
+	want []string
+}
+
+// telltales are all changes that are told of, one after the other.
+var telltales = []telltale{
+	{"commit", func(ctx context.Context, s *Store, _ *clock) error {
+		_, err := s.commitWhole(ctx, distinct("n", "item", 7))
+		return err
+	}, []string{
+		"order.confirmed n0000", "order.confirmed n0001", "order.confirmed n0002", "order.confirmed n0003",
+		"order.confirmed n0004", "order.confirmed n0005", "order.confirmed n0006",
+	}},
+	{"commit one by one", func(ctx context.Context, s *Store, _ *clock) error {
+		_, err := s.commit(ctx, []task{
+			bought("n0000", "item", "nu0", "k", 1), // delivered again: nothing new
+			bought("e1", "item", "e", "k", 1), bought("e2", "none", "e", "k", 1), bought("e3", "item", "f", "k", 9),
+		})
+		return err
+	}, []string{"order.confirmed e1", "order.rejected e2", "order.rejected e3"}},
+	{"bury", func(ctx context.Context, s *Store, _ *clock) error {
+		_, err := s.bury(ctx, []task{bought("b1", "item", "b", "k", 1), bought("e1", "item", "e", "k", 1)})
+		return err
+	}, []string{"order.rejected b1"}},
+	{"pay", func(ctx context.Context, s *Store, _ *clock) error {
+		_, err := s.pay(ctx, "n0000", money("psp-1", 1))
+		return err
+	}, []string{"order.paid n0000"}},
+	{"pay again", func(ctx context.Context, s *Store, _ *clock) error {
+		_, err := s.pay(ctx, "n0000", money("psp-1", 1))
+		return err
+	}, nil},
+	{"pay something else", func(ctx context.Context, s *Store, _ *clock) error {
+		_, err := s.pay(ctx, "n0001", money("psp-2", 5))
+		return ignore(err, ErrAmountMismatch)
+	}, nil},
+	{"pay twice", func(ctx context.Context, s *Store, _ *clock) error {
+		_, err := s.pay(ctx, "n0000", money("psp-3", 1))
+		return ignore(err, ErrOrderFinal)
+	}, []string{"payment.late n0000"}},
+	{"cancel", func(ctx context.Context, s *Store, _ *clock) error {
+		_, _, err := s.cancel(ctx, "n0001", Canceller{UserID: "nu1"})
+		return err
+	}, []string{"order.cancelled n0001"}},
+	{"cancel again", func(ctx context.Context, s *Store, _ *clock) error {
+		_, _, err := s.cancel(ctx, "n0001", Canceller{UserID: "nu1"})
+		return err
+	}, nil},
+	{"expire", func(ctx context.Context, s *Store, c *clock) error {
+		c.Add(time.Minute.Milliseconds())
+		_, _, err := s.expire(ctx, []string{"n0000", "n0001", "n0002", "n0003"})
+		return err
+	}, []string{"order.expired n0002", "order.expired n0003"}},
+	{"expire again", func(ctx context.Context, s *Store, _ *clock) error {
+		_, _, err := s.expire(ctx, []string{"n0002", "n0003"})
+		return err
+	}, nil},
+	{"pay late", func(ctx context.Context, s *Store, _ *clock) error {
+		_, err := s.pay(ctx, "n0002", money("psp-4", 1))
+		return ignore(err, ErrOrderExpired)
+	}, []string{"payment.late n0002"}},
+}
+
+// ignore takes an error that belongs to the change.
+func ignore(err, want error) error {
+	if fmt.Sprint(err) == want.Error() {
+		return nil
+	}
+	return fmt.Errorf("got %w, want %w", err, want)
+}
+
+// TestStore_Telling: each change writes its events in its transaction, and
+// nothing else does. Where the events cannot be written, nothing has changed.
+func TestStore_Telling(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	c := setClock(s)
+	mustInsert(t, s, asking("item", 100, 2, time.Minute))
+	addHook(t, s, "https://a.example")
+	addHook(t, s, "https://b.example")
+	refusing := func(on bool) {
+		sql := "DROP TRIGGER refuse"
+		if on {
+			sql = "CREATE TRIGGER refuse BEFORE INSERT ON webhook_deliveries BEGIN SELECT RAISE(ABORT, 'refused by the test'); END"
+		}
+		if err := s.write.Exec(sql).Error; err != nil {
+			t.Fatal(err)
+		}
+	}
+	last := int64(0)
+	for _, step := range telltales {
+		before, at := dump(t, s), c.Load()
+		if step.want != nil {
+			refusing(true)
+			if err := step.do(testContext(t), s, c); err == nil || !strings.Contains(err.Error(), "refused by the test") {
+				t.Fatalf("%s, while events are refused: %v", step.name, err)
+			}
+			refusing(false)
+			c.Store(at)
+			if after := dump(t, s); after != before {
+				t.Errorf("%s: the change stayed without its event:\n%s\nwas\n%s", step.name, after, before)
+			}
+		}
+		if err := step.do(testContext(t), s, c); err != nil {
+			t.Fatalf("%s: %v", step.name, err)
+		}
+		if got := toldSince(t, s, last); !slices.Equal(got, step.want) {
+			t.Errorf("%s told %q, want %q", step.name, got, step.want)
+		}
+		for _, e := range allTold(t, s) {
+			if last = max(last, e.Seq); e.Owed != 2 {
+				t.Errorf("%s: %s is owed to %d endpoints", step.name, e.Type, e.Owed)
+			}
+		}
+	}
+	auditStore(t, s)
+}
+
+// TestStore_Telling_Nobody: without an endpoint that wants it, nothing is written.
+func TestStore_Telling_Nobody(t *testing.T) {
+	t.Parallel()
+	for name, who := range map[string]func(t *testing.T, s *Store){
+		"none":  func(*testing.T, *Store) {},
+		"other": func(t *testing.T, s *Store) { addHook(t, s, "https://a.example", EventSoldOut) },
+		"disabled": func(t *testing.T, s *Store) {
+			e, _ := addHook(t, s, "https://a.example")
+			off := false
+			if _, err := (&Webhooks{Store: s}).ChangeEndpoint(testContext(t), e.ID, EndpointChange{Enabled: &off}, EndpointActor{}); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"deleted": func(t *testing.T, s *Store) {
+			e, _ := addHook(t, s, "https://a.example")
+			if err := (&Webhooks{Store: s}).DeleteEndpoint(testContext(t), e.ID, EndpointActor{}); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStore(t)
+			c := setClock(s)
+			mustInsert(t, s, asking("item", 100, 2, time.Minute))
+			who(t, s)
+			for _, step := range telltales {
+				if err := step.do(testContext(t), s, c); err != nil {
+					t.Fatalf("%s: %v", step.name, err)
+				}
+			}
+			if got := allTold(t, s); len(got) != 0 {
+				t.Errorf("told %+v", got)
+			}
+			select {
+			case <-s.told:
+				t.Error("the relay was woken for nothing")
+			default:
+			}
+		})
+	}
+}
+
+// TestStore_Telling_Bodies looks at what is sent.
+func TestStore_Telling_Bodies(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	c := setClock(s)
+	c.Store(time.Date(2030, 1, 2, 3, 4, 5, 60_000_000, time.UTC).UnixMilli())
+	mustInsert(t, s, asking("item", 1, 2, time.Minute))
+	addHook(t, s, "https://a.example")
+	mustCommit(t, s, bought("o1", "item", "<u>", "secret key", 1))
+	c.Add(1500)
+	if _, err := s.pay(testContext(t), "o1", money("psp-1", 1)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.pay(testContext(t), "o1", money("psp-2", 3)); err == nil {
+		t.Fatal("a second payment was taken")
+	}
+	const head = `"id":"o1","item_id":"item","user_id":"<u>","quantity":1,"unit_price_minor":1999,"currency":"EUR",`
+	const times = `"created_at":"2026-09-21T14:13:20.000Z","confirmed_at":"2030-01-02T03:04:05.060Z","expires_at":"2030-01-02T03:05:05.060Z"`
+	const paid = `{` + head + `"status":"paid",` + times + `,"paid_at":"2030-01-02T03:04:06.560Z","payment_reference":"psp-1"}`
+	want := map[string]string{
+		"order.confirmed": `{"type":"order.confirmed","timestamp":"2030-01-02T03:04:05.060Z","data":{` + head + `"status":"confirmed",` + times + `}}`,
+		"item.sold_out":   `{"type":"item.sold_out","timestamp":"2030-01-02T03:04:05.060Z","data":{"item_id":"item","stock_total":1}}`,
+		"order.paid":      `{"type":"order.paid","timestamp":"2030-01-02T03:04:06.560Z","data":` + paid + `}`,
+		"payment.late": `{"type":"payment.late","timestamp":"2030-01-02T03:04:06.560Z","data":{"reference":"psp-2","amount_minor":5997,` +
+			`"currency":"EUR","outcome":"duplicate","received_at":"2030-01-02T03:04:06.560Z","order":` + paid + `}}`,
+	}
+	events := allTold(t, s)
+	for _, e := range events {
+		var got, wanted any
+		if err := json.Unmarshal([]byte(e.Body), &got); err != nil {
+			t.Fatalf("%s: %v", e.Body, err)
+		}
+		if err := json.Unmarshal([]byte(want[e.Type]), &wanted); err != nil {
+			t.Fatalf("%s: %v", e.Type, err)
+		}
+		if !reflect.DeepEqual(got, wanted) {
+			t.Errorf("%s\nwant\n%s", e.Body, want[e.Type])
+		}
+		if strings.Contains(e.Body, "secret key") || !strings.HasPrefix(e.ID, "msg_") || len(e.ID) != 36 {
+			t.Errorf("event %+v", e)
+		}
+	}
+	if len(events) != len(want) {
+		t.Errorf("%d events", len(events))
+	}
+}
+
+// TestStore_Telling_SoldOut: once each time that the last unit is sold.
+func TestStore_Telling_SoldOut(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	mustInsert(t, s, newItem("item", 5, 5))
+	mustInsert(t, s, newItem("other", 1, 5))
+	addHook(t, s, "https://a.example", EventSoldOut)
+	n := 0
+	buy := func(tasks ...task) []string {
+		t.Helper()
+		last := int64(0)
+		for _, e := range allTold(t, s) {
+			last = e.Seq
+		}
+		mustCommit(t, s, tasks...)
+		return toldSince(t, s, last)
+	}
+	next := func(item string, quantity int64) task {
+		n++
+		return bought(fmt.Sprintf("o%d", n), item, fmt.Sprintf("u%d", n), "k", quantity)
+	}
+	want := func(what string, got []string, events ...string) {
+		t.Helper()
+		if !slices.Equal(got, events) {
+			t.Errorf("%s: told %q, want %q", what, got, events)
+		}
+	}
+	soldOut := []string{"item.sold_out item"}
+	want("some are left", buy(next("item", 2), next("item", 1)))
+	first := next("item", 1)
+	want("the last ones, and another item's", buy(first, next("other", 1), next("item", 1)), "item.sold_out item", "item.sold_out other")
+	want("more than there are", buy(next("item", 1)))
+	want("delivered again", buy(first))
+	if _, _, err := s.cancel(testContext(t), first.ID, Canceller{Admin: true}); err != nil {
+		t.Fatal(err)
+	}
+	// One by one: the first is refused, and has not sold anything out.
+	want("one came back", buy(next("item", 3), next("item", 1)), soldOut...)
+	if err := s.write.Exec("UPDATE items SET total = total + 2 WHERE id = 'item'").Error; err != nil {
+		t.Fatal(err)
+	}
+	want("one of two more", buy(next("item", 1)))
+	want("the other", buy(next("item", 1)), soldOut...)
+}
+
+// TestOutbox_Plans: what runs all the time finds its rows by an index.
+func TestOutbox_Plans(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	for query, want := range map[string]string{
+		selectPending: "webhook_deliveries_pending",
+		selectJob:     "sqlite_autoindex_webhook_events_1",
+		`SELECT MIN(event_seq) FROM webhook_deliveries WHERE state = 'pending'`: "webhook_deliveries_pending",
+	} {
+		db, err := s.read.DB()
+		if err != nil {
+			t.Fatal(err)
+		}
+		rows, err := db.QueryContext(testContext(t), "EXPLAIN QUERY PLAN "+query, make([]any, 4)[:min(4, strings.Count(query, "?"))]...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var text strings.Builder
+		for rows.Next() {
+			var a, b, c int
+			var detail string
+			if err := rows.Scan(&a, &b, &c, &detail); err != nil {
+				t.Fatal(err)
+			}
+			text.WriteString(detail + "\n")
+		}
+		if err := rows.Err(); err != nil {
+			t.Fatal(err)
+		}
+		if err := rows.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(text.String(), want) || strings.Contains(text.String(), "SCAN v") || strings.Contains(text.String(), "TEMP B-TREE") {
+			t.Errorf("plan of %s:\n%s", query, text.String())
+		}
+	}
+}
