@@ -521,19 +521,19 @@ func TestDeliverer_OneIsDead(t *testing.T) {
 		alive := newReceiver(t, nil)
 		a, _ := addHook(t, p.store, dead.URL)
 		b, _ := addHook(t, p.store, alive.URL)
-		p.tell("n", 200)
+		p.tell("n", 40)
 		p.startRelay()
 		p.startWorker()
 		await(t, "the dead one to be tried", func() bool { return under.Load() > 0 })
-		p.awaitStates(b.ID, map[DeliveryState]int{DeliveryDelivered: 200})
-		if n := p.states(a.ID)[DeliveryPending]; n != 200 || len(alive.ids()) != 200 {
+		p.awaitStates(b.ID, map[DeliveryState]int{DeliveryDelivered: 40})
+		if n := p.states(a.ID)[DeliveryPending]; n != 40 || len(alive.ids()) != 40 {
 			t.Errorf("%d pending for the dead one, %d events for the other", n, len(alive.ids()))
 		}
 		if most.Load() > 2 {
 			t.Errorf("%d deliveries to the dead one at once, want a quarter of the workers", most.Load())
 		}
 		release()
-		p.awaitStates(a.ID, map[DeliveryState]int{DeliveryDelivered: 200})
+		p.awaitStates(a.ID, map[DeliveryState]int{DeliveryDelivered: 40})
 	})
 }
 

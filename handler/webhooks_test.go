@@ -1,0 +1,311 @@
+package handler
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"flashsale/handler/auth"
+	"flashsale/order"
+	"flashsale/webhook"
+)
+
+const (
+	someHook  = "we_0197a0f23c4d7abc8def0123456789ab"
+	someEvent = "msg_0197a0f23c4d7abc8def0123456789ac"
+	hookPath  = "/v1/admin/webhooks/" + someHook
+)
+
+// fakeWebhooks records what reaches it.
+type fakeWebhooks struct {
+	calls   []string
+	created order.NewEndpoint
+	changed order.EndpointChange
+	filter  order.DeliveryFilter
+	by      order.EndpointActor
+	more    bool
+	err     error
+}
+
+func hookOf(id string) order.Endpoint {
+	return order.Endpoint{
+		ID: id, URL: "https://shop.example/<w>", Description: "d", Events: order.EventTypes[:2], Enabled: true,
+		CreatedAt: someTime, UpdatedAt: someTime,
+	}
+}
+
+func (f *fakeWebhooks) call(name string, by order.EndpointActor) error {
+	f.calls, f.by = append(f.calls, name), by
+	return f.err
+}
+
+func (f *fakeWebhooks) Endpoints(context.Context) ([]order.Endpoint, error) {
+	return []order.Endpoint{hookOf(someHook), hookOf("we_2")}, f.call("list", order.EndpointActor{})
+}
+
+func (f *fakeWebhooks) Endpoint(_ context.Context, id string) (order.Endpoint, error) {
+	return hookOf(id), f.call("get "+id, order.EndpointActor{})
+}
+
+func (f *fakeWebhooks) ChangeEndpoint(_ context.Context, id string, c order.EndpointChange, by order.EndpointActor) (order.Endpoint, error) {
+	f.changed = c
+	return hookOf(id), f.call("change "+id, by)
+}
+
+func (f *fakeWebhooks) DeleteEndpoint(_ context.Context, id string, by order.EndpointActor) error {
+	return f.call("delete "+id, by)
+}
+
+func (f *fakeWebhooks) CreateEndpoint(_ context.Context, n order.NewEndpoint, by order.EndpointActor) (order.Endpoint, string, error) {
+	f.created = n
+	return hookOf(someHook), "whsec_new", f.call("create", by)
+}
+
+func (f *fakeWebhooks) RotateSecret(_ context.Context, id string, by order.EndpointActor) (order.Endpoint, string, error) {
+	e := hookOf(id)
+	e.OldSecretUntil = someTime.Add(24 * time.Hour)
+	return e, "whsec_rotated", f.call("rotate "+id, by)
+}
+
+func (f *fakeWebhooks) Deliveries(_ context.Context, filter order.DeliveryFilter) ([]order.Delivery, bool, error) {
+	f.filter = filter
+	return []order.Delivery{
+		{
+			Position: 8, EventID: someEvent, Type: order.EventPaid, OrderID: someOrderID, ItemID: "thing", State: order.DeliveryPending,
+			Attempts: 2, CreatedAt: someTime, NextAt: someTime, LastAt: someTime, LastStatus: 500, LastError: "answered 500",
+		},
+		{Position: 7, EventID: someEvent, Type: order.EventTest, State: order.DeliveryDelivered, Attempts: 1, CreatedAt: someTime, DeliveredAt: someTime},
+	}, f.more, f.call("deliveries", order.EndpointActor{})
+}
+
+func (f *fakeWebhooks) TestEndpoint(_ context.Context, id string, by order.EndpointActor) (string, error) {
+	return someEvent, f.call("test "+id, by)
+}
+
+func (f *fakeWebhooks) Redeliver(_ context.Context, endpoint, event string, by order.EndpointActor) error {
+	return f.call("redeliver "+endpoint+" "+event, by)
+}
+
+// openHooks makes a shop with webhooks, and a function that calls it as an admin.
+func openHooks(t *testing.T) (*fakeWebhooks, func(method, path, body string) *http.Response) {
+	t.Helper()
+	f := &fakeWebhooks{}
+	s := open(t, func(c *Config) { c.Webhooks = f })
+	return f, func(method, path, body string) *http.Response {
+		t.Helper()
+		f.calls = nil
+		r := httptest.NewRequest(method, path, strings.NewReader(body))
+		r.Header.Set("Authorization", bearer(t, "root", auth.RoleAdmin))
+		if body != "" {
+			r.Header.Set("Content-Type", "application/json")
+		}
+		return s.do(r).Result()
+	}
+}
+
+func TestWebhooks(t *testing.T) {
+	t.Parallel()
+	f, call := openHooks(t)
+	const hook = `{"id":"` + someHook + `","url":"https://shop.example/\u003cw\u003e","description":"d","events":["order.confirmed","order.paid"],` +
+		`"enabled":true,"created_at":"2030-01-02T03:04:05.678Z","updated_at":"2030-01-02T03:04:05.678Z"`
+	pending := `{"event":"` + someEvent + `","type":"order.paid","order_id":"` + someOrderID + `","item_id":"thing","status":"pending","attempts":2,` +
+		`"created_at":"2030-01-02T03:04:05.678Z","next_attempt_at":"2030-01-02T03:04:05.678Z","last_attempt_at":"2030-01-02T03:04:05.678Z",` +
+		`"last_status":500,"last_error":"answered 500"}`
+	done := `{"event":"` + someEvent + `","type":"webhook.test","status":"delivered","attempts":1,` +
+		`"created_at":"2030-01-02T03:04:05.678Z","delivered_at":"2030-01-02T03:04:05.678Z"}`
+	for _, c := range []struct {
+		method, path, body string
+		status             int
+		want, called       string
+		audited            bool
+	}{
+		{"POST", "/v1/admin/webhooks", `{"url":"https://x.example"}`, 201, hook + `,"secret":"whsec_new"}`, "create", true},
+		{"GET", "/v1/admin/webhooks", "", 200, `{"webhooks":[` + hook + `},` + strings.Replace(hook, someHook, "we_2", 1) + `}]}`, "list", false},
+		{"GET", hookPath, "", 200, hook + `}`, "get " + someHook, false},
+		{"PATCH", hookPath, `{"enabled":false}`, 200, hook + `}`, "change " + someHook, true},
+		{"DELETE", hookPath, "", 204, "", "delete " + someHook, true},
+		{"POST", hookPath + "/rotate", "", 200, hook + `,"old_secret_until":"2030-01-03T03:04:05.678Z","secret":"whsec_rotated"}`, "rotate " + someHook, true},
+		{"POST", hookPath + "/test", "{}", 202, `{"event":"` + someEvent + `"}`, "test " + someHook, true},
+		{"GET", hookPath + "/deliveries", "", 200, `{"deliveries":[` + pending + `,` + done + `],"next_cursor":""}`, "deliveries", false},
+		{"POST", hookPath + "/deliveries/" + someEvent + "/redeliver", "", 202, `{"event":"` + someEvent + `"}`, "redeliver " + someHook + " " + someEvent, true},
+	} {
+		resp := call(c.method, c.path, c.body)
+		var body strings.Builder
+		if _, err := fmt.Fprint(&body, readAll(t, resp)); err != nil {
+			t.Fatal(err)
+		}
+		if resp.StatusCode != c.status || body.String() != c.want || !slices.Equal(f.calls, []string{c.called}) {
+			t.Errorf("%s %s: %d %s\nwant %s; called %q", c.method, c.path, resp.StatusCode, body.String(), c.want, f.calls)
+		}
+		if strings.Contains(c.want, "secret") && resp.Header.Get("Cache-Control") != "no-store" {
+			t.Errorf("%s %s: a secret that may be stored", c.method, c.path)
+		}
+		if c.audited && (f.by.Subject != "root" || f.by.RequestID != resp.Header.Get("X-Request-Id")) {
+			t.Errorf("%s %s: by %+v", c.method, c.path, f.by)
+		}
+	}
+	if resp := call("POST", "/v1/admin/webhooks", `{"url":"https://x.example"}`); resp.Header.Get("Location") != hookPath {
+		t.Errorf("Location %q", resp.Header.Get("Location"))
+	}
+}
+
+func readAll(t *testing.T, resp *http.Response) string {
+	t.Helper()
+	var b strings.Builder
+	buf := make([]byte, 4096)
+	for {
+		n, err := resp.Body.Read(buf)
+		b.Write(buf[:n])
+		if err != nil {
+			return b.String()
+		}
+	}
+}
+
+// TestWebhooks_Bodies shows what of a body reaches who is asked.
+func TestWebhooks_Bodies(t *testing.T) {
+	t.Parallel()
+	f, call := openHooks(t)
+	call("POST", "/v1/admin/webhooks", `{"url":"https://x.example","description":"a b"}`)
+	if f.created.URL != "https://x.example" || f.created.Description != "a b" || !slices.Equal(f.created.Events, order.EventTypes) {
+		t.Errorf("created %+v, want all events", f.created)
+	}
+	call("POST", "/v1/admin/webhooks", `{"url":"u","events":["payment.late","order.paid"]}`)
+	if !slices.Equal(f.created.Events, []order.EventType{order.EventLate, order.EventPaid}) {
+		t.Errorf("created %+v", f.created)
+	}
+	call("PATCH", hookPath, `{}`)
+	if c := f.changed; len(f.calls) != 1 || c.URL != nil || c.Description != nil || c.Events != nil || c.Enabled != nil {
+		t.Errorf("no change: %+v", c)
+	}
+	call("PATCH", hookPath, `{"url":"v","description":"","events":["item.sold_out"],"enabled":true}`)
+	if c := f.changed; *c.URL != "v" || *c.Description != "" || !slices.Equal(c.Events, []order.EventType{order.EventSoldOut}) || !*c.Enabled {
+		t.Errorf("change %+v", c)
+	}
+}
+
+func TestWebhooks_BadRequests(t *testing.T) {
+	t.Parallel()
+	f, call := openHooks(t)
+	const all = "/v1/admin/webhooks"
+	for _, c := range []struct {
+		method, path, body string
+		status             int
+		code, param        string
+	}{
+		{"POST", all, ``, 415, "content_type", "Content-Type"},
+		{"POST", all, `{`, 400, "json_invalid", ""},
+		{"POST", all, `{}`, 400, "field_missing", "url"},
+		{"POST", all, `{"url":1}`, 400, "field_type", "url"},
+		{"POST", all, `{"url":null}`, 400, "field_type", "url"},
+		{"POST", all, `{"url":"u","url":"v"}`, 400, "json_duplicate_key", ""},
+		{"POST", all, `{"url":"u","secret":"s"}`, 400, "unknown_field", "secret"},
+		{"POST", all, `{"url":"u","events":"order.paid"}`, 400, "field_type", "events"},
+		{"POST", all, `{"url":"u","events":[1]}`, 400, "field_type", "events"},
+		{"POST", all, `{"url":"u","events":["order.paid",null]}`, 400, "field_type", "events"},
+		{"POST", all, `{"url":"u","events":[]}`, 422, "field_range", "events"},
+		{"POST", all, `{"url":"u","events":["order.lost"]}`, 422, "field_range", "events"},
+		{"POST", all, `{"url":"u","events":["webhook.test"]}`, 422, "field_range", "events"},
+		{"POST", all, `{"url":"u","events":["order.paid","order.paid"]}`, 422, "field_range", "events"},
+		{"POST", all, `{"url":"u","description":"` + strings.Repeat("x", 201) + `"}`, 422, "field_range", "description"},
+		{"POST", all, `{"url":"u","description":"a\nb"}`, 422, "field_range", "description"},
+		{"POST", all, `{"url":"` + strings.Repeat("x", 20_000) + `"}`, 413, "body_too_large", ""},
+		{"PATCH", hookPath, `{"enabled":"yes"}`, 400, "field_type", "enabled"},
+		{"PATCH", hookPath, `{"enabled":null}`, 400, "field_type", "enabled"},
+		{"PATCH", hookPath, `{"id":"x"}`, 400, "unknown_field", "id"},
+		{"PATCH", hookPath, `{"events":[]}`, 422, "field_range", "events"},
+		{"PATCH", hookPath, `{"description":"\u0000"}`, 422, "field_range", "description"},
+		{"PATCH", all + "/we_1", `{}`, 400, "id_invalid", "webhook"},
+		{"GET", all + "/" + strings.ToUpper(someHook), "", 400, "id_invalid", "webhook"},
+		{"GET", all + "/" + someEvent, "", 400, "id_invalid", "webhook"},
+		{"DELETE", all + "/x", "", 400, "id_invalid", "webhook"},
+		{"DELETE", hookPath, `{"a":1}`, 400, "unknown_field", "a"},
+		{"POST", hookPath + "/rotate", `{"secret":"mine"}`, 400, "unknown_field", "secret"},
+		{"POST", hookPath + "/deliveries/1/redeliver", "", 400, "id_invalid", "event"},
+		{"POST", hookPath + "/deliveries/" + someHook + "/redeliver", "", 400, "id_invalid", "event"},
+		{"GET", hookPath + "/deliveries?status=lost", "", 400, "parameter_invalid", "status"},
+		{"GET", hookPath + "/deliveries?state=dead", "", 400, "unknown_parameter", "state"},
+		{"GET", hookPath + "/deliveries?limit=0", "", 400, "limit_range", "limit"},
+		{"GET", hookPath + "/deliveries?limit=1&limit=2", "", 400, "parameter_invalid", "limit"},
+		{"GET", hookPath + "/deliveries?cursor=x", "", 400, "cursor_invalid", "cursor"},
+		{"PUT", hookPath, `{}`, 405, "method_not_allowed", ""},
+	} {
+		body := wantProblem(t, call(c.method, c.path, c.body), c.status, c.code)
+		if c.param != "" && body["param"] != c.param {
+			t.Errorf("%s %s %.40s: param %v, want %s", c.method, c.path, c.body, body["param"], c.param)
+		}
+		if len(f.calls) != 0 {
+			t.Errorf("%s %s %.40s: called %q", c.method, c.path, c.body, f.calls)
+		}
+	}
+}
+
+func TestWebhooks_Errors(t *testing.T) {
+	t.Parallel()
+	f, call := openHooks(t)
+	for err, want := range map[error]struct {
+		status int
+		code   string
+	}{
+		order.ErrEndpointNotFound:                       {404, "webhook_not_found"},
+		order.ErrEndpointLimit:                          {409, "webhook_limit"},
+		order.ErrEndpointDisabled:                       {409, "webhook_disabled"},
+		order.ErrDeliveryNotFound:                       {404, "delivery_not_found"},
+		order.ErrDatabase:                               {503, "unavailable"},
+		&webhook.URLError{Detail: "url is no URL; no."}: {422, "field_range"},
+		errTest: {500, "internal"},
+	} {
+		f.err = fmt.Errorf("ask: %w", err)
+		body := wantProblem(t, call("POST", "/v1/admin/webhooks", `{"url":"u"}`), want.status, want.code)
+		if want.status == 422 && (body["param"] != "url" || body["detail"] != "url is no URL; no.") {
+			t.Errorf("a bad URL: %v", body)
+		}
+		if want.status != 422 {
+			wantProblem(t, call("GET", hookPath+"/deliveries", ""), want.status, want.code)
+		}
+	}
+}
+
+// TestWebhooks_Roles: they are the admin's alone, and nobody's where there are none.
+func TestWebhooks_Roles(t *testing.T) {
+	t.Parallel()
+	f := &fakeWebhooks{}
+	s := open(t, func(c *Config) { c.Webhooks = f })
+	for _, role := range []auth.Role{auth.RoleBuyer, auth.RoleService} {
+		wantProblem(t, s.get(t, "/v1/admin/webhooks", "alice", role).Result(), 403, "forbidden")
+		wantProblem(t, s.get(t, hookPath+"/deliveries", "alice", role).Result(), 403, "forbidden")
+	}
+	wantProblem(t, s.get(t, hookPath, "", "").Result(), 401, "auth_missing")
+	wantProblem(t, open(t).get(t, "/v1/admin/webhooks", "root", auth.RoleAdmin).Result(), 404, "route_not_found")
+	if len(f.calls) != 0 {
+		t.Errorf("called %q", f.calls)
+	}
+}
+
+// TestWebhooks_Cursor: a cursor goes on in its own list and in no other.
+func TestWebhooks_Cursor(t *testing.T) {
+	t.Parallel()
+	f, call := openHooks(t)
+	f.more = true
+	cursor, ok := decodeBody(t, call("GET", hookPath+"/deliveries?status=dead&limit=2", "").Body)["next_cursor"].(string)
+	if want := (order.DeliveryFilter{EndpointID: someHook, State: order.DeliveryDead, Limit: 2}); !ok || cursor == "" || f.filter != want {
+		t.Fatalf("cursor %q of %+v", cursor, f.filter)
+	}
+	if resp := call("GET", hookPath+"/deliveries?status=dead&cursor="+cursor, ""); resp.StatusCode != 200 || f.filter.Before != 7 {
+		t.Errorf("the next page: %d, %+v", resp.StatusCode, f.filter)
+	}
+	for _, path := range []string{
+		hookPath + "/deliveries?cursor=" + cursor,
+		hookPath + "/deliveries?status=pending&cursor=" + cursor,
+		strings.Replace(hookPath, "ab", "ac", 1) + "/deliveries?status=dead&cursor=" + cursor,
+		hookPath + "/deliveries?status=dead&cursor=" + cursor + "A",
+		hookPath + "/deliveries?status=dead&cursor=B" + cursor[1:],
+	} {
+		wantProblem(t, call("GET", path, ""), 400, "cursor_invalid")
+	}
+}
