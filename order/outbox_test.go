@@ -2,6 +2,7 @@ package order
 
 import (
 	"context"
+	"database/sql"
 	"encoding/json"
 	"fmt"
 	"reflect"
@@ -345,23 +346,16 @@ func TestOutbox_Plans(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		rows, err := db.QueryContext(testContext(t), "EXPLAIN QUERY PLAN "+query, make([]any, 4)[:min(4, strings.Count(query, "?"))]...)
-		if err != nil {
-			t.Fatal(err)
-		}
 		var text strings.Builder
-		for rows.Next() {
-			var a, b, c int
+		args := make([]any, min(4, strings.Count(query, "?")))
+		err = each(testContext(t), db, "EXPLAIN QUERY PLAN "+query, args, func(rows *sql.Rows) error {
+			var id, parent, unused int
 			var detail string
-			if err := rows.Scan(&a, &b, &c, &detail); err != nil {
-				t.Fatal(err)
-			}
+			err := rows.Scan(&id, &parent, &unused, &detail)
 			text.WriteString(detail + "\n")
-		}
-		if err := rows.Err(); err != nil {
-			t.Fatal(err)
-		}
-		if err := rows.Close(); err != nil {
+			return err
+		})
+		if err != nil {
 			t.Fatal(err)
 		}
 		if !strings.Contains(text.String(), want) || strings.Contains(text.String(), "SCAN v") || strings.Contains(text.String(), "TEMP B-TREE") {
