@@ -111,8 +111,16 @@ func (d *Deliverer) Work(ctx context.Context, q *queue.Queue) error {
 	return err
 }
 
-// deliveryTask names the task of one delivery, so that a second one is refused.
-func deliveryTask(eventID, endpointID string) string { return eventID + "." + endpointID }
+// deliveryType is the type of the tasks in the queue of deliveries.
+const deliveryType = "webhook"
+
+// deliveryID names the task of one delivery, so that a second one is refused.
+func deliveryID(eventID, endpointID string) string { return eventID + "." + endpointID }
+
+// deliveryTask is the task of one delivery; the database has all else of it.
+func deliveryTask(eventID, endpointID string) queue.Task {
+	return queue.Task{ID: deliveryID(eventID, endpointID), Type: deliveryType}
+}
 
 // deliver makes one try, and writes what it has led to before the queue hears of
 // it: who dies in between delivers again, under the same id.

@@ -151,7 +151,7 @@ type pendingDelivery struct {
 // task is the delivery's task. What is due has no time in it, which Redis would
 // compare with a clock of its own.
 func (p *pendingDelivery) task(now time.Time) queue.Task {
-	t := queue.Task{ID: deliveryTask(p.EventID, p.EndpointID)}
+	t := deliveryTask(p.EventID, p.EndpointID)
 	if p.NextAt > now.UnixMilli() {
 		t.Due = time.UnixMilli(p.NextAt)
 	}

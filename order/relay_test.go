@@ -60,7 +60,7 @@ func TestRelay_RedisLost(t *testing.T) {
 		await(t, "all to be in the queue", func() bool { st := statsOf(t, p.queue); return st.Ready == 20 && st.Delayed == 1 })
 		var ids []string
 		for _, e2 := range events {
-			ids = append(ids, deliveryTask(e2.ID, e.ID))
+			ids = append(ids, deliveryID(e2.ID, e.ID))
 		}
 		forgetQueue(t, rdb, p.queue, ids...)
 		p.startWorker()

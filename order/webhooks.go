@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"flashsale/inventory"
-	"flashsale/queue"
 )
 
 // Webhooks is the administration of endpoints and their deliveries.
@@ -91,11 +90,11 @@ func (w *Webhooks) Redeliver(ctx context.Context, endpointID, eventID string, by
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), redeliverTimeout)
 	defer cancel()
-	id := deliveryTask(eventID, endpointID)
+	t := deliveryTask(eventID, endpointID)
 	// A task that waits for its next try would wait on, and refuse another.
-	_, err := w.Tasks.Cancel(ctx, id)
+	_, err := w.Tasks.Cancel(ctx, t.ID)
 	if err == nil {
-		_, err = w.Tasks.Enqueue(ctx, queue.Task{ID: id})
+		_, err = w.Tasks.Enqueue(ctx, t)
 	}
 	if err != nil {
 		return fmt.Errorf("redeliver %s: %w: %w", eventID, inventory.ErrUnavailable, err)

@@ -56,6 +56,7 @@ type app struct {
 	store   *order.Store
 	queues  []*queue.Queue // of orders, by partition
 	expires []*queue.Queue // of orders that lapse, by partition
+	hooks   *queue.Queue   // of webhook deliveries
 	waiters *order.Waiters // nil in a process without an API
 	leaders *lock.Manager  // of what one process does for all; see lead
 	drain   drain
@@ -260,7 +261,7 @@ func (a *app) openQueues() error {
 		}
 		a.queues, a.expires = append(a.queues, orders), append(a.expires, expiries)
 	}
-	return nil
+	return a.openDeliveries()
 }
 
 // reporter returns a function that logs errors of background work, a few a
@@ -277,7 +278,7 @@ func (a *app) namedQueues() []order.NamedQueue {
 		named = append(named, order.NamedQueue{Name: fmt.Sprintf("orders-%d", i), Queue: q},
 			order.NamedQueue{Name: fmt.Sprintf("expiries-%d", i), Queue: a.expires[i]})
 	}
-	return named
+	return append(named, order.NamedQueue{Name: "webhooks", Queue: a.hooks})
 }
 
 func (a *app) tasks() []order.Tasks {

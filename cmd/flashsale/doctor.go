@@ -347,6 +347,7 @@ func (d *doctor) contents(ctx context.Context, rdb redis.UniversalClient, partit
 		d.queue(ctx, rdb, fmt.Sprintf("orders-%d", p), inventory.QueuePrefix(p))
 		d.queue(ctx, rdb, fmt.Sprintf("expiries-%d", p), inventory.ExpiryQueuePrefix(p))
 	}
+	d.queue(ctx, rdb, "webhooks", order.DeliveryPrefix)
 }
 
 // queue looks at one task queue.

@@ -19,13 +19,14 @@ func (s *Settings) webhookPolicy() (webhook.Policy, error) {
 	return webhook.Policy{Allow: allow}, err
 }
 
-// deliveryQueue is the queue of webhook deliveries. It is not durable by itself:
-// the database says what is owed, and the relay puts it there again.
-func (a *app) deliveryQueue() (*queue.Queue, error) {
-	return queue.New(a.rdb, queue.Config{
+// openDeliveries makes the queue of webhook deliveries. What Redis loses of it the
+// relay puts there again: the database says what is owed.
+func (a *app) openDeliveries() (err error) {
+	a.hooks, err = queue.New(a.rdb, queue.Config{
 		Prefix: order.DeliveryPrefix, Lease: a.settings.Lease,
 		MaxLength: a.settings.QueueLimit, MaxAttempts: order.DeliveryAttempts,
 	})
+	return err
 }
 
 // webhookAdmin is what the API does about webhooks; it sends none.
@@ -34,20 +35,12 @@ func (a *app) webhookAdmin() (handler.Webhooks, error) {
 	if err != nil {
 		return nil, err
 	}
-	q, err := a.deliveryQueue()
-	if err != nil {
-		return nil, err
-	}
-	return &order.Webhooks{Store: a.store, Tasks: q, CheckURL: policy.CheckURL}, nil
+	return &order.Webhooks{Store: a.store, Tasks: a.hooks, CheckURL: policy.CheckURL}, nil
 }
 
 // addWebhooks makes the process deliver webhooks, and offer to relay them.
 func (a *app) addWebhooks() error {
 	policy, err := a.settings.webhookPolicy()
-	if err != nil {
-		return err
-	}
-	q, err := a.deliveryQueue()
 	if err != nil {
 		return err
 	}
@@ -60,9 +53,9 @@ func (a *app) addWebhooks() error {
 	})
 	a.life.add(part{name: "webhooks", run: func(ctx context.Context) error {
 		defer client.Close()
-		return d.Work(ctx, q)
+		return d.Work(ctx, a.hooks)
 	}})
-	relay := order.NewRelay(a.store, q, a.reporter("webhooks relay"), a.outboxMetrics())
+	relay := order.NewRelay(a.store, a.hooks, a.reporter("webhooks relay"), a.outboxMetrics())
 	return a.lead("webhooks relay", relay.Run)
 }
 
