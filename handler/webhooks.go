@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
-	"net/url"
 	"slices"
 	"strings"
 
@@ -183,6 +182,9 @@ func webhookRefusal(err error) error {
 // listWebhooks answers GET /v1/admin/webhooks.
 func (e *edge) listWebhooks(q *call) error {
 	if err := checkAccept(q.c.Request.Header); err != nil {
+		return err
+	}
+	if _, err := q.query(); err != nil {
 		return err
 	}
 	list, err := e.Webhooks.Endpoints(q.ctx())
@@ -363,36 +365,25 @@ func (e *edge) listDeliveries(q *call) error {
 // readDeliveryFilter reads the query of a list of deliveries.
 func (e *edge) readDeliveryFilter(q *call, id string) (order.DeliveryFilter, error) {
 	f := order.DeliveryFilter{EndpointID: id, Limit: defaultPage}
-	values, err := url.ParseQuery(q.c.Request.URL.RawQuery)
+	values, err := q.query("status", "limit", "cursor")
 	if err != nil {
-		return f, problemParameter
+		return f, err
 	}
-	cursor, paged := "", false
-	for name, all := range values {
-		if len(all) != 1 {
-			return f, problemParameter.with(truncate(name, 64), "The parameter was sent more than once; send it once.")
-		}
-		switch name {
-		case "limit":
-			f.Limit, err = readLimit(all[0])
-		case "cursor":
-			cursor, paged = all[0], true
-		case "status":
-			switch s := order.DeliveryState(all[0]); s {
-			case order.DeliveryPending, order.DeliveryDelivered, order.DeliveryDead:
-				f.State = s
-			default:
-				err = problemParameter.with(name, "status is one of pending, delivered, dead.")
-			}
-		default:
-			err = problemUnknownParameter.with(truncate(name, 64), "The list takes status, limit and cursor.")
-		}
-		if err != nil {
+	if values.Has("limit") {
+		if f.Limit, err = readLimit(values.Get("limit")); err != nil {
 			return f, err
 		}
 	}
-	if paged {
-		if f.Before = e.readDeliveryCursor(f, cursor); f.Before <= 0 {
+	if values.Has("status") {
+		switch s := order.DeliveryState(values.Get("status")); s {
+		case order.DeliveryPending, order.DeliveryDelivered, order.DeliveryDead:
+			f.State = s
+		default:
+			return f, problemParameter.with("status", "status is one of pending, delivered, dead.")
+		}
+	}
+	if values.Has("cursor") {
+		if f.Before = e.readDeliveryCursor(f, values.Get("cursor")); f.Before <= 0 {
 			return f, problemCursor
 		}
 	}

@@ -198,6 +198,7 @@ func TestWebhooks_BadRequests(t *testing.T) {
 		{"POST", all, `{"url":"u","description":"` + strings.Repeat("x", 201) + `"}`, 422, "field_range", "description"},
 		{"POST", all, `{"url":"u","description":"a\nb"}`, 422, "field_range", "description"},
 		{"POST", all, `{"url":"` + strings.Repeat("x", 20_000) + `"}`, 413, "body_too_large", ""},
+		{"GET", all + "?enabled=true", "", 400, "unknown_parameter", "enabled"},
 		{"PATCH", hookPath, `{"enabled":"yes"}`, 400, "field_type", "enabled"},
 		{"PATCH", hookPath, `{"enabled":null}`, 400, "field_type", "enabled"},
 		{"PATCH", hookPath, `{"id":"x"}`, 400, "unknown_field", "id"},
