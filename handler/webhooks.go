@@ -27,23 +27,23 @@ type Webhooks interface {
 type WebhookEndpoints interface {
 	Endpoints(ctx context.Context) ([]order.Endpoint, error)
 	Endpoint(ctx context.Context, id string) (order.Endpoint, error)
-	ChangeEndpoint(ctx context.Context, id string, c order.EndpointChange, by order.EndpointActor) (order.Endpoint, error)
-	DeleteEndpoint(ctx context.Context, id string, by order.EndpointActor) error
+	ChangeEndpoint(ctx context.Context, id string, c order.EndpointChange, by order.By) (order.Endpoint, error)
+	DeleteEndpoint(ctx context.Context, id string, by order.By) error
 }
 
 // WebhookSecrets makes secrets, which are shown this once. Errors: those of
 // order.Webhooks.
 type WebhookSecrets interface {
-	CreateEndpoint(ctx context.Context, n order.NewEndpoint, by order.EndpointActor) (e order.Endpoint, secret string, err error)
-	RotateSecret(ctx context.Context, id string, by order.EndpointActor) (e order.Endpoint, secret string, err error)
+	CreateEndpoint(ctx context.Context, n order.NewEndpoint, by order.By) (e order.Endpoint, secret string, err error)
+	RotateSecret(ctx context.Context, id string, by order.By) (e order.Endpoint, secret string, err error)
 }
 
 // WebhookDeliveries reads deliveries and asks for more. Errors: those of
 // order.Webhooks.
 type WebhookDeliveries interface {
 	Deliveries(ctx context.Context, f order.DeliveryFilter) (list []order.Delivery, more bool, err error)
-	TestEndpoint(ctx context.Context, id string, by order.EndpointActor) (event string, err error)
-	Redeliver(ctx context.Context, endpoint, event string, by order.EndpointActor) error
+	TestEndpoint(ctx context.Context, id string, by order.By) (event string, err error)
+	Redeliver(ctx context.Context, endpoint, event string, by order.By) error
 }
 
 // webhookRoutes adds the routes of the administration of webhooks.
@@ -58,11 +58,6 @@ func (e *edge) webhookRoutes(r gin.IRoutes, admin access) {
 	e.post(r, one+"/test", admin, e.testWebhook)
 	e.get(r, one+"/deliveries", admin, e.listDeliveries)
 	e.post(r, one+"/deliveries/:event/redeliver", admin, e.redeliver)
-}
-
-// actor is who sends a request, for the audit.
-func (q *call) actor() order.EndpointActor {
-	return order.EndpointActor{Subject: q.who.Subject, RequestID: q.requestID()}
 }
 
 // validWebhookID reports whether an id has a prefix and 32 hexadecimal digits.
@@ -99,7 +94,7 @@ func (e *edge) createWebhook(q *call) error {
 	if err := checkWebhookDescription(n.Description); err != nil {
 		return err
 	}
-	made, secret, err := e.Webhooks.CreateEndpoint(q.ctx(), n, q.actor())
+	made, secret, err := e.Webhooks.CreateEndpoint(q.ctx(), n, q.by())
 	if err != nil {
 		return webhookRefusal(err)
 	}
@@ -251,7 +246,7 @@ func (e *edge) changeWebhook(q *call) error {
 			return err
 		}
 	}
-	one, err := e.Webhooks.ChangeEndpoint(q.ctx(), id, c, q.actor())
+	one, err := e.Webhooks.ChangeEndpoint(q.ctx(), id, c, q.by())
 	if err != nil {
 		return webhookRefusal(err)
 	}
@@ -267,7 +262,7 @@ func (e *edge) deleteWebhook(q *call) error {
 	if err := q.readNothing(); err != nil {
 		return err
 	}
-	if err := e.Webhooks.DeleteEndpoint(q.ctx(), id, q.actor()); err != nil {
+	if err := e.Webhooks.DeleteEndpoint(q.ctx(), id, q.by()); err != nil {
 		return err
 	}
 	q.c.Status(204)
@@ -284,7 +279,7 @@ func (e *edge) rotateWebhook(q *call) error {
 	if err := q.readNothing(); err != nil {
 		return err
 	}
-	one, secret, err := e.Webhooks.RotateSecret(q.ctx(), id, q.actor())
+	one, secret, err := e.Webhooks.RotateSecret(q.ctx(), id, q.by())
 	if err != nil {
 		return err
 	}
@@ -300,7 +295,7 @@ func (e *edge) testWebhook(q *call) error {
 	if err := q.readNothing(); err != nil {
 		return err
 	}
-	event, err := e.Webhooks.TestEndpoint(q.ctx(), id, q.actor())
+	event, err := e.Webhooks.TestEndpoint(q.ctx(), id, q.by())
 	if err != nil {
 		return err
 	}
@@ -320,7 +315,7 @@ func (e *edge) redeliver(q *call) error {
 	if err := q.readNothing(); err != nil {
 		return err
 	}
-	if err := e.Webhooks.Redeliver(q.ctx(), id, event, q.actor()); err != nil {
+	if err := e.Webhooks.Redeliver(q.ctx(), id, event, q.by()); err != nil {
 		return err
 	}
 	return q.event(event)

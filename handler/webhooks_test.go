@@ -26,7 +26,7 @@ type fakeWebhooks struct {
 	created order.NewEndpoint
 	changed order.EndpointChange
 	filter  order.DeliveryFilter
-	by      order.EndpointActor
+	by      order.By
 	more    bool
 	err     error
 }
@@ -38,34 +38,34 @@ func hookOf(id string) order.Endpoint {
 	}
 }
 
-func (f *fakeWebhooks) call(name string, by order.EndpointActor) error {
+func (f *fakeWebhooks) call(name string, by order.By) error {
 	f.calls, f.by = append(f.calls, name), by
 	return f.err
 }
 
 func (f *fakeWebhooks) Endpoints(context.Context) ([]order.Endpoint, error) {
-	return []order.Endpoint{hookOf(someHook), hookOf("we_2")}, f.call("list", order.EndpointActor{})
+	return []order.Endpoint{hookOf(someHook), hookOf("we_2")}, f.call("list", order.By{})
 }
 
 func (f *fakeWebhooks) Endpoint(_ context.Context, id string) (order.Endpoint, error) {
-	return hookOf(id), f.call("get "+id, order.EndpointActor{})
+	return hookOf(id), f.call("get "+id, order.By{})
 }
 
-func (f *fakeWebhooks) ChangeEndpoint(_ context.Context, id string, c order.EndpointChange, by order.EndpointActor) (order.Endpoint, error) {
+func (f *fakeWebhooks) ChangeEndpoint(_ context.Context, id string, c order.EndpointChange, by order.By) (order.Endpoint, error) {
 	f.changed = c
 	return hookOf(id), f.call("change "+id, by)
 }
 
-func (f *fakeWebhooks) DeleteEndpoint(_ context.Context, id string, by order.EndpointActor) error {
+func (f *fakeWebhooks) DeleteEndpoint(_ context.Context, id string, by order.By) error {
 	return f.call("delete "+id, by)
 }
 
-func (f *fakeWebhooks) CreateEndpoint(_ context.Context, n order.NewEndpoint, by order.EndpointActor) (order.Endpoint, string, error) {
+func (f *fakeWebhooks) CreateEndpoint(_ context.Context, n order.NewEndpoint, by order.By) (order.Endpoint, string, error) {
 	f.created = n
 	return hookOf(someHook), "whsec_new", f.call("create", by)
 }
 
-func (f *fakeWebhooks) RotateSecret(_ context.Context, id string, by order.EndpointActor) (order.Endpoint, string, error) {
+func (f *fakeWebhooks) RotateSecret(_ context.Context, id string, by order.By) (order.Endpoint, string, error) {
 	e := hookOf(id)
 	e.OldSecretUntil = someTime.Add(24 * time.Hour)
 	return e, "whsec_rotated", f.call("rotate "+id, by)
@@ -79,14 +79,14 @@ func (f *fakeWebhooks) Deliveries(_ context.Context, filter order.DeliveryFilter
 			Attempts: 2, CreatedAt: someTime, NextAt: someTime, LastAt: someTime, LastStatus: 500, LastError: "answered 500",
 		},
 		{Position: 7, EventID: someEvent, Type: order.EventTest, State: order.DeliveryDelivered, Attempts: 1, CreatedAt: someTime, DeliveredAt: someTime},
-	}, f.more, f.call("deliveries", order.EndpointActor{})
+	}, f.more, f.call("deliveries", order.By{})
 }
 
-func (f *fakeWebhooks) TestEndpoint(_ context.Context, id string, by order.EndpointActor) (string, error) {
+func (f *fakeWebhooks) TestEndpoint(_ context.Context, id string, by order.By) (string, error) {
 	return someEvent, f.call("test "+id, by)
 }
 
-func (f *fakeWebhooks) Redeliver(_ context.Context, endpoint, event string, by order.EndpointActor) error {
+func (f *fakeWebhooks) Redeliver(_ context.Context, endpoint, event string, by order.By) error {
 	return f.call("redeliver "+endpoint+" "+event, by)
 }
 
@@ -141,7 +141,7 @@ func TestWebhooks(t *testing.T) {
 		if strings.Contains(c.want, "secret") && resp.Header().Get("Cache-Control") != "no-store" {
 			t.Errorf("%s %s: a secret that may be stored", c.method, c.path)
 		}
-		if c.audited && (f.by.Subject != "root" || f.by.RequestID != resp.Header().Get("X-Request-Id")) {
+		if c.audited && (f.by.Actor != "root" || f.by.RequestID != resp.Header().Get("X-Request-Id")) {
 			t.Errorf("%s %s: by %+v", c.method, c.path, f.by)
 		}
 	}

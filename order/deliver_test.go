@@ -358,7 +358,7 @@ func TestDeliverer_Redeliver(t *testing.T) {
 			t.Fatal(err)
 		}
 		p.settledQueue()
-		by := EndpointActor{"root", "r2"}
+		by := By{"root", "r2"}
 		if err := p.admin.Redeliver(testContext(t), e.ID, event.ID, by); err != nil {
 			t.Fatal(err)
 		}
@@ -393,7 +393,7 @@ func TestDeliverer_Redeliver_Waiting(t *testing.T) {
 		if in := time.Until(d.NextAt); in < 4*time.Hour || in > 7*time.Hour || d.State != DeliveryPending || d.Attempts != 1 {
 			t.Errorf("waiting delivery %+v, next in %v", d, in)
 		}
-		if err := p.admin.Redeliver(testContext(t), e.ID, event.ID, EndpointActor{}); err != nil {
+		if err := p.admin.Redeliver(testContext(t), e.ID, event.ID, By{}); err != nil {
 			t.Fatal(err)
 		}
 		p.awaitStates(e.ID, map[DeliveryState]int{DeliveryDelivered: 1})
@@ -423,16 +423,16 @@ func TestDeliverer_Gone(t *testing.T) {
 			t.Errorf("events for one that is gone: %+v", events)
 		}
 		dead := p.list(e.ID)[0]
-		if err := p.admin.Redeliver(testContext(t), e.ID, dead.EventID, EndpointActor{}); err == nil || !strings.Contains(err.Error(), ErrEndpointDisabled.Error()) {
+		if err := p.admin.Redeliver(testContext(t), e.ID, dead.EventID, By{}); err == nil || !strings.Contains(err.Error(), ErrEndpointDisabled.Error()) {
 			t.Errorf("redelivery to one that is gone: %v", err)
 		}
 		on := true
 		r.answer = nil
-		back, err := p.admin.ChangeEndpoint(testContext(t), e.ID, EndpointChange{Enabled: &on}, EndpointActor{"root", "r9"})
+		back, err := p.admin.ChangeEndpoint(testContext(t), e.ID, EndpointChange{Enabled: &on}, By{"root", "r9"})
 		if err != nil || !back.Enabled || back.DisabledReason != "" {
 			t.Fatalf("enabled again: %+v, %v", back, err)
 		}
-		if err := p.admin.Redeliver(testContext(t), e.ID, dead.EventID, EndpointActor{}); err != nil {
+		if err := p.admin.Redeliver(testContext(t), e.ID, dead.EventID, By{}); err != nil {
 			t.Fatal(err)
 		}
 		p.awaitStates(e.ID, map[DeliveryState]int{DeliveryDead: 4, DeliveryDelivered: 1})
@@ -581,7 +581,7 @@ func TestDeliverer_Delete(t *testing.T) {
 		if st := statsOf(t, p.queue); st.Ready != 40 {
 			t.Fatalf("queue %+v", st)
 		}
-		if err := p.admin.DeleteEndpoint(testContext(t), e.ID, EndpointActor{"root", "r"}); err != nil {
+		if err := p.admin.DeleteEndpoint(testContext(t), e.ID, By{"root", "r"}); err != nil {
 			t.Fatal(err)
 		}
 		p.startWorker()
@@ -615,7 +615,7 @@ func TestDeliverer_Rotate(t *testing.T) {
 		good := func(secrets ...string) (out []bool) {
 			t.Helper()
 			n := len(r.parcels())
-			if _, err := p.admin.TestEndpoint(testContext(t), e.ID, EndpointActor{}); err != nil {
+			if _, err := p.admin.TestEndpoint(testContext(t), e.ID, By{}); err != nil {
 				t.Fatal(err)
 			}
 			await(t, "the test event", func() bool { return len(r.parcels()) > n })
@@ -624,14 +624,14 @@ func TestDeliverer_Rotate(t *testing.T) {
 			}
 			return out
 		}
-		rotated, next, err := p.admin.RotateSecret(testContext(t), e.ID, EndpointActor{"root", "r"})
+		rotated, next, err := p.admin.RotateSecret(testContext(t), e.ID, By{"root", "r"})
 		if err != nil || next == old || !rotated.OldSecretUntil.Equal(time.UnixMilli(c.Load()).UTC().Add(24*time.Hour)) {
 			t.Fatalf("rotated %+v: %v", rotated, err)
 		}
 		if got := good(old, next); !slices.Equal(got, []bool{true, true}) {
 			t.Errorf("after the rotation: %v", got)
 		}
-		_, last, err := p.admin.RotateSecret(testContext(t), e.ID, EndpointActor{"root", "r"})
+		_, last, err := p.admin.RotateSecret(testContext(t), e.ID, By{"root", "r"})
 		if err != nil {
 			t.Fatal(err)
 		}

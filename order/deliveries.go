@@ -195,12 +195,12 @@ func disableGone(tx *gorm.DB, now int64, id string) error {
 	if err := tx.Save(&row).Error; err != nil {
 		return err
 	}
-	return auditEndpoint(tx, now, EndpointActor{Subject: "flashsale"}, "webhook.disable", &before, &row)
+	return auditEndpoint(tx, now, By{Actor: "flashsale"}, "webhook.disable", &before, &row)
 }
 
 // renew makes a delivery pending from its start, whatever became of it. Errors:
 // ErrEndpointNotFound, ErrEndpointDisabled, ErrDeliveryNotFound.
-func (s *Store) renew(ctx context.Context, endpointID, eventID string, by EndpointActor) error {
+func (s *Store) renew(ctx context.Context, endpointID, eventID string, by By) error {
 	return s.changing(ctx, "redeliver "+eventID, func(tx *gorm.DB, now int64) error {
 		row, err := endpointOf(tx, endpointID)
 		if err != nil {
@@ -223,7 +223,7 @@ func (s *Store) renew(ctx context.Context, endpointID, eventID string, by Endpoi
 
 // addTest writes a test event for one endpoint, and returns its id. Errors:
 // ErrEndpointNotFound, ErrEndpointDisabled.
-func (s *Store) addTest(ctx context.Context, endpointID string, by EndpointActor) (id string, err error) {
+func (s *Store) addTest(ctx context.Context, endpointID string, by By) (id string, err error) {
 	var box *outbox
 	err = s.changing(ctx, "test webhook endpoint "+endpointID, func(tx *gorm.DB, now int64) error {
 		row, err := endpointOf(tx, endpointID)

@@ -69,9 +69,6 @@ type EndpointChange struct {
 	Enabled     *bool
 }
 
-// EndpointActor is who changes an endpoint, for the audit.
-type EndpointActor struct{ Subject, RequestID string }
-
 // endpointRow is a row of the table webhook_endpoints.
 type endpointRow struct {
 	ID             string `gorm:"primaryKey"`
@@ -114,7 +111,7 @@ func joinEvents(events []EventType) string {
 }
 
 // addEndpoint adds an endpoint, and returns its secret.
-func (s *Store) addEndpoint(ctx context.Context, n NewEndpoint, by EndpointActor) (Endpoint, string, error) {
+func (s *Store) addEndpoint(ctx context.Context, n NewEndpoint, by By) (Endpoint, string, error) {
 	id, err := newID(endpointPrefix)
 	if err != nil {
 		return Endpoint{}, "", err
@@ -181,7 +178,7 @@ func endpointOf(db *gorm.DB, id string) (endpointRow, error) {
 }
 
 // alterEndpoint changes an endpoint's row in one transaction with its audit.
-func (s *Store) alterEndpoint(ctx context.Context, id, action string, by EndpointActor, fn func(r *endpointRow, now int64)) (endpointRow, error) {
+func (s *Store) alterEndpoint(ctx context.Context, id, action string, by By, fn func(r *endpointRow, now int64)) (endpointRow, error) {
 	var row endpointRow
 	err := s.changing(ctx, action+" "+id, func(tx *gorm.DB, now int64) error {
 		before, err := endpointOf(tx, id)
@@ -241,7 +238,7 @@ func (r *endpointRow) rotate(now int64) {
 }
 
 // auditEndpoint notes who changed an endpoint to what. No secret is ever part of it.
-func auditEndpoint(tx *gorm.DB, now int64, by EndpointActor, action string, before, after *endpointRow) error {
+func auditEndpoint(tx *gorm.DB, now int64, by By, action string, before, after *endpointRow) error {
 	was, err := auditText(before)
 	if err != nil {
 		return err
@@ -251,7 +248,7 @@ func auditEndpoint(tx *gorm.DB, now int64, by EndpointActor, action string, befo
 		return err
 	}
 	return tx.Exec("INSERT INTO audit (at, actor, action, before, after, request_id) VALUES (?, ?, ?, ?, ?, ?)",
-		now, by.Subject, action, was, is, by.RequestID).Error
+		now, by.Actor, action, was, is, by.RequestID).Error
 }
 
 // auditText is an endpoint in an audit; empty for none.
@@ -275,11 +272,11 @@ func auditText(r *endpointRow) (string, error) {
 }
 
 // auditNote notes that something was asked of an endpoint which changes nothing of it.
-func auditNote(tx *gorm.DB, now int64, by EndpointActor, action, endpointID, eventID string) error {
+func auditNote(tx *gorm.DB, now int64, by By, action, endpointID, eventID string) error {
 	b, err := json.Marshal(map[string]string{"id": endpointID, "event": eventID})
 	if err != nil {
 		return fmt.Errorf("audit of %s: %w", endpointID, err)
 	}
 	return tx.Exec("INSERT INTO audit (at, actor, action, after, request_id) VALUES (?, ?, ?, ?, ?)",
-		now, by.Subject, action, string(b), by.RequestID).Error
+		now, by.Actor, action, string(b), by.RequestID).Error
 }

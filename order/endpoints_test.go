@@ -16,7 +16,7 @@ func TestWebhooks_Administration(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	c := setClock(s)
-	ctx, by := testContext(t), EndpointActor{"root", "r1"}
+	ctx, by := testContext(t), By{"root", "r1"}
 	w := &Webhooks{Store: s, CheckURL: webhook.Policy{}.CheckURL}
 	made, secret, err := w.CreateEndpoint(ctx, NewEndpoint{
 		URL: "https://a.example/w", Description: "d", Events: []EventType{EventLate, EventPaid},
@@ -110,7 +110,7 @@ func TestWebhooks_Limit(t *testing.T) {
 	var all sync.WaitGroup
 	for range MaxEndpoints + extra {
 		all.Go(func() {
-			_, _, err := w.CreateEndpoint(testContext(t), NewEndpoint{URL: "https://a.example", Events: EventTypes}, EndpointActor{})
+			_, _, err := w.CreateEndpoint(testContext(t), NewEndpoint{URL: "https://a.example", Events: EventTypes}, By{})
 			switch {
 			case err == nil:
 				made.Add(1)
@@ -126,10 +126,10 @@ func TestWebhooks_Limit(t *testing.T) {
 	if err != nil || len(list) != MaxEndpoints || made.Load() != MaxEndpoints || refused.Load() != extra {
 		t.Errorf("%d endpoints, %d made, %d refused, %v", len(list), made.Load(), refused.Load(), err)
 	}
-	if err := w.DeleteEndpoint(testContext(t), list[0].ID, EndpointActor{}); err != nil {
+	if err := w.DeleteEndpoint(testContext(t), list[0].ID, By{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := w.CreateEndpoint(testContext(t), NewEndpoint{URL: "https://a.example", Events: EventTypes}, EndpointActor{}); err != nil {
+	if _, _, err := w.CreateEndpoint(testContext(t), NewEndpoint{URL: "https://a.example", Events: EventTypes}, By{}); err != nil {
 		t.Errorf("in the place of a deleted one: %v", err)
 	}
 }
@@ -143,7 +143,7 @@ func TestWebhooks_Deliveries(t *testing.T) {
 	e, _ := addHook(t, s, "https://a.example")
 	addHook(t, s, "https://b.example")
 	mustCommit(t, s, distinct("n", "item", 10)...)
-	test, err := w.TestEndpoint(testContext(t), e.ID, EndpointActor{"root", "r"})
+	test, err := w.TestEndpoint(testContext(t), e.ID, By{"root", "r"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -179,7 +179,7 @@ func TestWebhooks_Deliveries(t *testing.T) {
 			}
 		}
 	}
-	if err := w.Redeliver(testContext(t), e.ID, "msg_none", EndpointActor{}); !errors.Is(err, ErrDeliveryNotFound) {
+	if err := w.Redeliver(testContext(t), e.ID, "msg_none", By{}); !errors.Is(err, ErrDeliveryNotFound) {
 		t.Errorf("redelivery of what never was: %v", err)
 	}
 }

@@ -130,6 +130,8 @@ const (
 	eraseOrders   = `UPDATE orders SET user_id = ?1, idempotency_key = id WHERE user_id = ?2 AND item_id = ?3`
 	eraseCount    = `UPDATE buyers SET user_id = ?1 WHERE user_id = ?2 AND item_id = ?3`
 	eraseReleases = `UPDATE releases SET user_id = ?1, idempotency_key = order_id WHERE user_id = ?2 AND item_id = ?3`
+	eraseEvents   = `UPDATE webhook_events SET body = replace(body, '"user_id":"' || ?2 || '"', '"user_id":"' || ?1 || '"')
+		WHERE order_id IN (SELECT id FROM orders WHERE user_id = ?1 AND item_id = ?3)`
 	oweRebuild    = `INSERT INTO meta (key, value) VALUES ('` + rebuildOwed + `' || ?1, '1') ON CONFLICT DO NOTHING`
 	settleRebuild = `DELETE FROM meta WHERE key = '` + rebuildOwed + `' || ?1`
 	// A name in JSON stands between quotes, and none needs an escape.
@@ -170,7 +172,7 @@ func (s *Store) eraseFromItem(ctx context.Context, user, item, pseudonym string,
 			return err // an item that was still owed a rebuild
 		}
 		orders = int(n)
-		for _, statement := range []string{eraseCount, eraseReleases} {
+		for _, statement := range []string{eraseCount, eraseReleases, eraseEvents} {
 			if _, err := c.ExecContext(ctx, statement, pseudonym, user, item); err != nil {
 				return err
 			}

@@ -18,7 +18,7 @@ func addHook(t testing.TB, s *Store, url string, events ...EventType) (Endpoint,
 	if events == nil {
 		events = EventTypes
 	}
-	e, secret, err := s.addEndpoint(testContext(t), NewEndpoint{URL: url, Events: events}, EndpointActor{"root", "r1"})
+	e, secret, err := s.addEndpoint(testContext(t), NewEndpoint{URL: url, Events: events}, By{"root", "r1"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -207,13 +207,13 @@ func TestStore_Telling_Nobody(t *testing.T) {
 		"disabled": func(t *testing.T, s *Store) {
 			e, _ := addHook(t, s, "https://a.example")
 			off := false
-			if _, err := (&Webhooks{Store: s}).ChangeEndpoint(testContext(t), e.ID, EndpointChange{Enabled: &off}, EndpointActor{}); err != nil {
+			if _, err := (&Webhooks{Store: s}).ChangeEndpoint(testContext(t), e.ID, EndpointChange{Enabled: &off}, By{}); err != nil {
 				t.Fatal(err)
 			}
 		},
 		"deleted": func(t *testing.T, s *Store) {
 			e, _ := addHook(t, s, "https://a.example")
-			if err := (&Webhooks{Store: s}).DeleteEndpoint(testContext(t), e.ID, EndpointActor{}); err != nil {
+			if err := (&Webhooks{Store: s}).DeleteEndpoint(testContext(t), e.ID, By{}); err != nil {
 				t.Fatal(err)
 			}
 		},
@@ -331,6 +331,34 @@ func TestStore_Telling_SoldOut(t *testing.T) {
 	}
 	want("one of two more", buy(next("item", 1)))
 	want("the other", buy(next("item", 1)), soldOut...)
+}
+
+// TestStore_Telling_Erased: what is told of an erased buyer's orders, and was not
+// sent yet, names the pseudonym.
+func TestStore_Telling_Erased(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	mustInsert(t, s, asking("item", 9, 2, time.Minute))
+	addHook(t, s, "https://a.example")
+	mustCommit(t, s, bought("o1", "item", "alice", "k", 1), bought("o2", "item", "alice2", "k", 1))
+	if _, err := s.pay(testContext(t), "o1", money("psp-1", 1)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.pay(testContext(t), "o1", money("psp-2", 1)); err == nil {
+		t.Fatal("a second payment was taken")
+	}
+	if n, err := s.eraseFromItem(testContext(t), "alice", "item", "erased-1", Erasure{Actor: "root"}); err != nil || n != 1 {
+		t.Fatal(n, err)
+	}
+	for _, e := range allTold(t, s) {
+		want := `"user_id":"erased-1"`
+		if e.OrderID == "o2" {
+			want = `"user_id":"alice2"`
+		}
+		if !strings.Contains(e.Body, want) || strings.Contains(e.Body, `"alice"`) {
+			t.Errorf("%s of %s: %s", e.Type, e.OrderID, e.Body)
+		}
+	}
 }
 
 // TestOutbox_Plans: what runs all the time finds its rows by an index.

@@ -193,7 +193,7 @@ func TestRelay_bury(t *testing.T) {
 			t.Errorf("delivery %+v", d)
 		}
 		p.settledQueue()
-		if err := p.admin.Redeliver(testContext(t), e.ID, event.ID, EndpointActor{}); err != nil {
+		if err := p.admin.Redeliver(testContext(t), e.ID, event.ID, By{}); err != nil {
 			t.Fatal(err)
 		}
 		p.startWorker()

@@ -19,7 +19,7 @@ type Webhooks struct {
 // CreateEndpoint adds an endpoint, and returns the secret that signs what it is
 // sent: nobody can read it later. Errors: *webhook.URLError, ErrEndpointLimit,
 // ErrDatabase.
-func (w *Webhooks) CreateEndpoint(ctx context.Context, n NewEndpoint, by EndpointActor) (Endpoint, string, error) {
+func (w *Webhooks) CreateEndpoint(ctx context.Context, n NewEndpoint, by By) (Endpoint, string, error) {
 	if err := w.CheckURL(n.URL); err != nil {
 		return Endpoint{}, "", err
 	}
@@ -36,7 +36,7 @@ func (w *Webhooks) Endpoint(ctx context.Context, id string) (Endpoint, error) {
 
 // ChangeEndpoint changes an endpoint; what is pending goes to its new URL. Errors:
 // *webhook.URLError, ErrEndpointNotFound, ErrDatabase.
-func (w *Webhooks) ChangeEndpoint(ctx context.Context, id string, c EndpointChange, by EndpointActor) (Endpoint, error) {
+func (w *Webhooks) ChangeEndpoint(ctx context.Context, id string, c EndpointChange, by By) (Endpoint, error) {
 	if c.URL != nil {
 		if err := w.CheckURL(*c.URL); err != nil {
 			return Endpoint{}, err
@@ -48,7 +48,7 @@ func (w *Webhooks) ChangeEndpoint(ctx context.Context, id string, c EndpointChan
 
 // DeleteEndpoint ends an endpoint and all that it is owed. Errors:
 // ErrEndpointNotFound, ErrDatabase.
-func (w *Webhooks) DeleteEndpoint(ctx context.Context, id string, by EndpointActor) error {
+func (w *Webhooks) DeleteEndpoint(ctx context.Context, id string, by By) error {
 	_, err := w.Store.alterEndpoint(ctx, id, "webhook.delete", by, (*endpointRow).remove)
 	return err
 }
@@ -56,7 +56,7 @@ func (w *Webhooks) DeleteEndpoint(ctx context.Context, id string, by EndpointAct
 // RotateSecret gives an endpoint a new secret, and returns it. For SecretOverlap
 // the one before signs, too; one from before that does not any more. Errors:
 // ErrEndpointNotFound, ErrDatabase.
-func (w *Webhooks) RotateSecret(ctx context.Context, id string, by EndpointActor) (Endpoint, string, error) {
+func (w *Webhooks) RotateSecret(ctx context.Context, id string, by By) (Endpoint, string, error) {
 	row, err := w.Store.alterEndpoint(ctx, id, "webhook.rotate", by, (*endpointRow).rotate)
 	return row.endpoint(), row.Secret, err
 }
@@ -64,7 +64,7 @@ func (w *Webhooks) RotateSecret(ctx context.Context, id string, by EndpointActor
 // TestEndpoint sends an endpoint an event that means nothing, whatever it has
 // asked for, and returns the event's id. Errors: ErrEndpointNotFound,
 // ErrEndpointDisabled, ErrDatabase.
-func (w *Webhooks) TestEndpoint(ctx context.Context, id string, by EndpointActor) (string, error) {
+func (w *Webhooks) TestEndpoint(ctx context.Context, id string, by By) (string, error) {
 	return w.Store.addTest(ctx, id, by)
 }
 
@@ -84,7 +84,7 @@ const redeliverTimeout = 5 * time.Second
 // at once, whatever has become of it. Errors: ErrEndpointNotFound,
 // ErrEndpointDisabled, ErrDeliveryNotFound, ErrDatabase, and
 // inventory.ErrUnavailable, after which a repeat settles it.
-func (w *Webhooks) Redeliver(ctx context.Context, endpointID, eventID string, by EndpointActor) error {
+func (w *Webhooks) Redeliver(ctx context.Context, endpointID, eventID string, by By) error {
 	if err := w.Store.renew(ctx, endpointID, eventID, by); err != nil {
 		return err
 	}
