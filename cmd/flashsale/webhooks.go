@@ -55,8 +55,8 @@ func (a *app) addWebhooks() error {
 		defer client.Close()
 		return d.Work(ctx, a.hooks)
 	}})
-	relay := order.NewRelay(a.store, a.hooks, a.reporter("webhooks relay"), a.outboxMetrics())
-	return a.lead("webhooks relay", relay.Run)
+	relay := order.NewRelay(a.store, a.hooks, a.reporter("webhooks"), a.outboxMetrics())
+	return a.lead("webhooks", relay.Run)
 }
 
 // deliveryMetrics registers the figures of deliveries, and returns what counts
