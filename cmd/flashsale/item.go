@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"os/user"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -131,11 +132,26 @@ func dial(c *cobra.Command, server, token string, admin bool) (*remote, error) {
 		if err != nil {
 			return nil, err
 		}
-		if token, err = auth.SignToken(key, "flashsale-cli", auth.RoleAdmin, time.Minute, time.Now()); err != nil {
+		if token, err = auth.SignToken(key, operator(), auth.RoleAdmin, time.Minute, time.Now()); err != nil {
 			return nil, err
 		}
 	}
 	return &remote{server: server, token: token, client: http.Client{Timeout: apiTimeout}}, nil
+}
+
+// operator is who the audit names when a person at this machine changes something
+// with the configured key: the name the system knows them by.
+func operator() string {
+	const nobody = "cli"
+	u, err := user.Current()
+	if err != nil {
+		return nobody
+	}
+	name := nobody + ":" + strings.ReplaceAll(u.Username, `\`, "-") // a domain's name stands before that
+	if !auth.ValidSubject(name) {
+		return nobody
+	}
+	return name
 }
 
 func newItemCreate(server, token *string) *cobra.Command {

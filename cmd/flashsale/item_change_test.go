@@ -51,4 +51,8 @@ func TestCommand_ItemChange(t *testing.T) {
 	if total, n := s.stockLedger(item); total != 1 || n != 3 {
 		t.Errorf("the total is %d after %d restocks, want 1 after 3", total, n)
 	}
+	// The audit names the person, as far as the system knows one.
+	if a := c.admin("GET", "/v1/admin/audit?limit=1&item_id="+item, nil); !strings.Contains(a.Body, `"actor":"cli`) {
+		t.Errorf("audit %s", a.Body)
+	}
 }
