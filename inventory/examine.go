@@ -50,9 +50,6 @@ func (x *Examined) Live(ctx context.Context) (Live, error) {
 	return live, err
 }
 
-// rebuildLimit bounds the building of a sale that Examine was asked for.
-const rebuildLimit = 30 * time.Second
-
 // Examine runs look while the item's lock is held, whether the sale is loaded or
 // not; unlike [Inventory.Frozen] it loads nothing by itself. The wait for the
 // lock and look together are given two seconds. If look asks for it, the sale is
@@ -81,13 +78,7 @@ func (v *Inventory) Examine(ctx context.Context, item string, look func(ctx cont
 		if !rebuild {
 			return nil
 		}
-		loading, cancel := context.WithTimeout(ctx, rebuildLimit)
-		defer cancel()
-		defer context.AfterFunc(l.Context(), cancel)()
-		if err := v.load(loading, l, item); err != nil {
-			return fmt.Errorf("%w: %w", ErrRebuilding, err)
-		}
-		return nil
+		return v.loadWithin(ctx, l, item)
 	})
 }
 

@@ -242,9 +242,14 @@ func (v *Inventory) Left(ctx context.Context, items []string) ([]int64, error) {
 // while it lasts, nothing of the item is sold.
 const frozenLimit = 2 * time.Second
 
+// rebuildLimit bounds the load of a sale that is not a buyer's: while it lasts,
+// nothing could be sold anyway.
+const rebuildLimit = 30 * time.Second
+
 // Frozen runs fn while the item's lock is held, with the units left: nothing
 // is sold of the item meanwhile, on any process. fn's context ends with the
-// lock, and after two seconds at the latest.
+// lock, and after two seconds at the latest. A sale that is not loaded is loaded
+// first, however long that takes, up to half a minute.
 // Errors: ErrUnavailable when Redis or the lock is not to be had or was lost,
 // ErrRebuilding when the sale is not loaded and cannot be, and fn's.
 func (v *Inventory) Frozen(ctx context.Context, item string, fn func(ctx context.Context, left int64) error) error {
@@ -259,23 +264,42 @@ func (v *Inventory) Frozen(ctx context.Context, item string, fn func(ctx context
 	})
 }
 
-// frozen runs fn under the item's lock, with a sale that is loaded.
+// frozen runs fn under the item's lock, with a sale that is loaded. The load has a
+// limit of its own: a sale too large for a look's could be looked at, paused or
+// restocked only after a purchase had loaded it.
 func (v *Inventory) frozen(ctx context.Context, item string, fn func(ctx context.Context, l *lock.Lock, left int64) error) error {
-	ctx, cancel := context.WithTimeout(ctx, frozenLimit)
+	brief, cancel := context.WithTimeout(ctx, frozenLimit)
 	defer cancel()
-	return v.holding(ctx, item, func(ctx context.Context, l *lock.Lock) error {
-		left, err := v.loadedLeft(ctx, item)
+	return v.holding(brief, item, func(held context.Context, l *lock.Lock) error {
+		left, err := v.loadedLeft(held, item)
 		if errors.Is(err, redis.Nil) {
-			if err := v.load(ctx, l, item); err != nil {
-				return fmt.Errorf("%w: %w", ErrRebuilding, err)
+			if err := v.loadWithin(ctx, l, item); err != nil {
+				return err
 			}
-			left, err = v.loadedLeft(ctx, item)
+			after, cancel := context.WithTimeout(ctx, frozenLimit)
+			defer cancel()
+			var end func()
+			held, end = within(after, l)
+			defer end()
+			left, err = v.loadedLeft(held, item)
 		}
 		if err != nil {
 			return fmt.Errorf("read stock of %s: %w: %w", item, ErrUnavailable, err)
 		}
-		return fn(ctx, l, left)
+		return fn(held, l, left)
 	})
+}
+
+// loadWithin loads a sale for others than its buyers. Errors: ErrRebuilding.
+func (v *Inventory) loadWithin(ctx context.Context, l *lock.Lock, item string) error {
+	limited, cancel := context.WithTimeout(ctx, rebuildLimit)
+	defer cancel()
+	loading, end := within(limited, l)
+	defer end()
+	if err := v.load(loading, l, item); err != nil {
+		return fmt.Errorf("%w: %w", ErrRebuilding, err)
+	}
+	return nil
 }
 
 // loadedLeft reads the units left of a sale that was loaded under the present
@@ -300,16 +324,24 @@ func (v *Inventory) holding(ctx context.Context, item string, fn func(ctx contex
 	if err != nil {
 		return fmt.Errorf("hold item %s: %w: %w", item, ErrUnavailable, err)
 	}
-	held, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(l.Context(), func() { cancel(context.Cause(l.Context())) })
+	held, end := within(ctx, l)
 	defer func() {
-		stop()
-		cancel(nil)
+		end()
 		if err := l.Release(ctx); err != nil {
 			v.cfg.OnError(fmt.Errorf("let go of item %s: %w", item, err))
 		}
 	}()
 	return fn(held, l)
+}
+
+// within is ctx, ended with the lock's cause when the lock ends. end frees it.
+func within(ctx context.Context, l *lock.Lock) (held context.Context, end func()) {
+	held, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(l.Context(), func() { cancel(context.Cause(l.Context())) })
+	return held, func() {
+		stop()
+		cancel(nil)
+	}
 }
 
 // Open loads a new item's sale, so that its first buyer need not wait. Whatever

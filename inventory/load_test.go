@@ -425,6 +425,35 @@ func TestInventory_Frozen(t *testing.T) {
 	})
 }
 
+// TestInventory_Frozen_LongLoad: a sale that takes longer to load than a look may
+// last is loaded all the same, and the look has its own time after it.
+func TestInventory_Frozen_LongLoad(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newShop(t, rdb, open(10, 1), 0)
+		v := s.inventory(t, Config{})
+		s.source.set(func(f *stored) {
+			f.before = func(ctx context.Context) error {
+				if !pause(ctx, frozenLimit+100*time.Millisecond) {
+					return context.Cause(ctx)
+				}
+				return nil
+			}
+		})
+		err := v.Frozen(testContext(t), s.item, func(ctx context.Context, left int64) error {
+			if end, ok := ctx.Deadline(); !ok || time.Until(end) > frozenLimit || left != 10 {
+				t.Errorf("%d left, and the look may last until %v", left, end)
+			}
+			return ctx.Err()
+		})
+		if err != nil {
+			t.Errorf("Frozen: %v", err)
+		}
+		s.source.set(func(f *stored) { f.before = nil })
+		s.audit(t)
+	})
+}
+
 func TestNew_Errors(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, shared *redis.Client) {
