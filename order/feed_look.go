@@ -90,11 +90,17 @@ func (f *Feed) look(ctx context.Context, w wish) {
 }
 
 // seek looks for orders that have had no row for long, and ends the streams of
-// those that are nowhere: their clients ask again, and are told so.
+// those that are nowhere: their clients ask again, and are told so. It gives up
+// at the first that cannot be looked for: with Redis away each of them would take
+// as long as Redis is waited for, and no stream hears anything meanwhile.
 func (f *Feed) seek(ctx context.Context) {
 	for _, id := range f.rowless(time.Now()) {
 		_, err := f.cfg.Orders.Get(ctx, id)
 		if ctx.Err() != nil {
+			return
+		}
+		if err != nil && !errors.Is(err, ErrNotFound) {
+			f.cfg.OnError(fmt.Errorf("look for followed orders: %w", err))
 			return
 		}
 		f.mu.Lock()
@@ -103,7 +109,7 @@ func (f *Feed) seek(ctx context.Context) {
 		case e == nil:
 		case err == nil:
 			e.absent = 0
-		case errors.Is(err, ErrNotFound):
+		default:
 			if e.absent++; e.absent >= absentLooks {
 				e.end(ErrNotFound)
 			}

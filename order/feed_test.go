@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"flashsale/internal/redistest"
+	"flashsale/inventory"
 	"flashsale/queue"
 )
 
@@ -293,6 +294,32 @@ func TestFeed_Absent(t *testing.T) {
 		waits.upTo(StatusConfirmed)
 	})
 }
+
+// TestFeed_Seek_RedisAway: while Redis does not answer, one order is asked for at
+// a look and not dozens, each of which would keep the streams waiting.
+func TestFeed_Seek_RedisAway(t *testing.T) {
+	t.Parallel()
+	asked := 0
+	var heard []error
+	f := NewFeed(FeedConfig{
+		Orders:  finder(func() error { asked++; return inventory.ErrUnavailable }),
+		OnError: func(err error) { heard = append(heard, err) },
+	})
+	f.absentAfter = 0
+	for i := range 5 {
+		f.mustFollow(t, fmt.Sprintf("o%d", i), "u")
+	}
+	f.seek(testContext(t)) // notes since when they have no row
+	f.seek(testContext(t))
+	if asked != 1 || len(heard) != 1 || !errors.Is(heard[0], inventory.ErrUnavailable) {
+		t.Errorf("asked for %d orders, heard %v", asked, heard)
+	}
+}
+
+// finder is a Finder that fails.
+type finder func() error
+
+func (f finder) Get(context.Context, string) (Order, error) { return Order{}, f() }
 
 // counting counts what is asked of a Finder.
 type counting struct {
