@@ -61,6 +61,9 @@ func (s *Service) EraseBuyer(ctx context.Context, user string, e Erasure) (Erase
 		return Erased{}, err
 	}
 	done := Erased{Pseudonym: newPseudonym()}
+	if e.Actor == user {
+		e.Actor = done.Pseudonym // who erases their own name must not leave it behind
+	}
 	for _, item := range items {
 		if ctx.Err() != nil {
 			return Erased{}, context.Cause(ctx)
@@ -134,11 +137,16 @@ const (
 		WHERE order_id IN (SELECT id FROM orders WHERE user_id = ?1 AND item_id = ?3)`
 	oweRebuild    = `INSERT INTO meta (key, value) VALUES ('` + rebuildOwed + `' || ?1, '1') ON CONFLICT DO NOTHING`
 	settleRebuild = `DELETE FROM meta WHERE key = '` + rebuildOwed + `' || ?1`
-	// A name in JSON stands between quotes, and none needs an escape.
+	// A name in JSON is a value between quotes, and none needs an escape. A field of
+	// that name stays, and so does what is not a name but the service's own word: a
+	// buyer may be called "admin" or "control".
 	eraseAudit = `UPDATE audit SET actor = CASE WHEN actor = ?2 THEN ?1 ELSE actor END,
-		before = replace(before, '"' || ?2 || '"', '"' || ?1 || '"'), after = replace(after, '"' || ?2 || '"', '"' || ?1 || '"')
+		before = CASE WHEN ` + auditWords + ` THEN before ELSE replace(before, ':"' || ?2 || '"', ':"' || ?1 || '"') END,
+		after = CASE WHEN ` + auditWords + ` THEN after ELSE replace(after, ':"' || ?2 || '"', ':"' || ?1 || '"') END
 		WHERE ` + auditNames
-	auditNames  = `(actor = ?2 OR instr(before, '"' || ?2 || '"') > 0 OR instr(after, '"' || ?2 || '"') > 0)`
+	auditNames = `(actor = ?2 OR NOT ` + auditWords + ` AND (instr(before, ':"' || ?2 || '"') > 0 OR instr(after, ':"' || ?2 || '"') > 0))`
+	// auditWords are the entries that say nothing in anybody's own words.
+	auditWords  = `action IN ('` + actionOrderCancel + `', '` + actionItemPause + `', '` + actionItemResume + `', '` + actionItemClose + `')`
 	noteErasure = `INSERT INTO audit (at, actor, action, item_id, after, request_id) VALUES (?1, ?2, 'buyer.erase', ?3, ?4, ?5)`
 )
 

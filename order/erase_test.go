@@ -14,6 +14,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"flashsale/catalog"
 	"flashsale/internal/redistest"
 	"flashsale/inventory"
 	"flashsale/queue"
@@ -307,6 +308,58 @@ func TestService_EraseBuyer_Returns(t *testing.T) {
 			t.Errorf("order %+v", r)
 		}
 		auditStore(t, s.store)
+	})
+}
+
+// TestService_EraseBuyer_Audit: a buyer may be called like a word of the service,
+// which stays, and may be an admin, whose own erasure leaves no name either.
+func TestService_EraseBuyer_Audit(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 9, 9)).erasing()
+		s.work()
+		admin := By{Actor: "admin"}
+		if _, err := s.service.ChangeItem(testContext(t), s.item, ItemChange{PerUserLimit: ptr[int64](5)}, admin); err != nil {
+			t.Fatal(err)
+		}
+		o := s.mustPlace(s.purchase("admin", "k", 1, long)).Order
+		if _, err := s.service.Cancel(testContext(t), o.ID, Canceller{Admin: true, UserID: "admin"}); err != nil {
+			t.Fatal(err)
+		}
+		s.mustControl(catalog.ControlPaused)
+		s.drained()
+		for _, user := range []string{"per_user_limit", "paused", "cancelled"} {
+			if done := s.mustErase(user); done != (Erased{}) {
+				t.Errorf("of nobody called %s was erased %+v", user, done)
+			}
+		}
+		done, err := s.service.EraseBuyer(testContext(t), "admin", Erasure{Actor: "admin", Reason: "my own"})
+		if err != nil || done.Orders != 1 {
+			t.Fatalf("%+v, %v", done, err)
+		}
+		if again := s.mustErase("admin"); again != (Erased{}) {
+			t.Errorf("once more: %+v", again)
+		}
+		entries, _, err := s.service.Audit(testContext(t), AuditFilter{Limit: 100})
+		if err != nil {
+			t.Fatal(err)
+		}
+		said := make(map[string]string)
+		for _, e := range entries {
+			if e.Actor == "admin" {
+				t.Errorf("%+v still names who did it", e)
+			}
+			said[e.Action] = e.Before + " " + e.After
+		}
+		for action, want := range map[string]string{
+			actionItemChange:  `{"per_user_limit":9} {"per_user_limit":5}`,
+			actionOrderCancel: `{"status":"confirmed"} {"reason":"admin","status":"cancelled"}`,
+			actionItemPause:   `{"control":"open"} {"control":"paused"}`,
+		} {
+			if said[action] != want {
+				t.Errorf("%s: %s, want %s", action, said[action], want)
+			}
+		}
 	})
 }
 
