@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"strings"
+	"time"
 
 	"flashsale/handler/auth"
 	"flashsale/order"
@@ -25,6 +26,9 @@ const (
 	maxEraseReason = 500
 	// exportChunk is how much of an export is gathered before it is sent, in bytes.
 	exportChunk = 8 << 10
+	// eraseLimit bounds one erasure. An item takes as long as its sale takes to load,
+	// which for a large one is more than the server allows to a purchase.
+	eraseLimit = 5 * time.Minute
 )
 
 // exportBuyer answers GET /v1/admin/buyers/{user}.
@@ -186,7 +190,10 @@ func (e *edge) eraseBuyer(q *call) error {
 	if err != nil {
 		return err
 	}
-	done, err := e.Buyers.EraseBuyer(q.ctx(), user, order.Erasure{Actor: q.who.Subject, Reason: reason, RequestID: q.requestID()})
+	ctx, cancel := context.WithTimeout(q.ctx(), eraseLimit)
+	defer cancel()
+	e.takeTime(q, eraseLimit)
+	done, err := e.Buyers.EraseBuyer(ctx, user, order.Erasure{Actor: q.who.Subject, Reason: reason, RequestID: q.requestID()})
 	if err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"flashsale/handler/auth"
 	"flashsale/inventory"
@@ -202,4 +203,16 @@ func TestEraseBuyer_BadRequests(t *testing.T) {
 	if w := s.post(t, path, "root", auth.RoleAdmin, `{"reason":"not malice, alicent"}`); w.Code != 200 {
 		t.Errorf("a word that holds the name: %d %s", w.Code, w.Body)
 	}
+}
+
+// TestEraseBuyer_Long: it may take longer than the server allows to a purchase.
+func TestEraseBuyer_Long(t *testing.T) {
+	t.Parallel()
+	const brief = 500 * time.Millisecond
+	s, b := withBuyers(t)
+	b.erase = func(string, order.Erasure) (order.Erased, error) {
+		<-time.After(3 * brief)
+		return order.Erased{Pseudonym: "erased-1", Orders: 1}, nil
+	}
+	s.wantInTime(t, brief, "/v1/admin/buyers/alice/erase", `{"reason":"asked for"}`)
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -119,6 +120,12 @@ func TestReconcile_Long(t *testing.T) {
 			return order.ReconcileReport{Balanced: true}, nil
 		}
 	}))
+	s.wantInTime(t, brief, reconcilePath, "")
+}
+
+// wantInTime posts to a server with such limits, and wants an answer of 200.
+func (s *shop) wantInTime(t *testing.T, brief time.Duration, path, body string) {
+	t.Helper()
 	srv := NewServer(s)
 	srv.ReadTimeout, srv.WriteTimeout = brief, brief
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -127,18 +134,21 @@ func TestReconcile_Long(t *testing.T) {
 	}
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(StrictListener(l)) }()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+l.Addr().String()+reconcilePath, nil)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+l.Addr().String()+path, strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
 	req.Header.Set("Authorization", bearer(t, "root", auth.RoleAdmin))
+	if body != "" {
+		req.Header.Set("Content-Type", "application/json")
+	}
 	res, err := http.DefaultClient.Do(req)
 	if err != nil {
 		t.Fatal(err)
 	}
-	body, err := io.ReadAll(res.Body)
+	answer, err := io.ReadAll(res.Body)
 	if err != nil || res.StatusCode != 200 {
-		t.Errorf("%d %s, %v", res.StatusCode, body, err)
+		t.Errorf("%d %s, %v", res.StatusCode, answer, err)
 	}
 	if err := res.Body.Close(); err != nil {
 		t.Error(err)
