@@ -149,11 +149,14 @@ func (f *Fulfiller) persist(ctx context.Context, try func() error) error {
 // distrust drops the sales of items of which the database refused an order: that
 // it had to shows that Redis counts them wrongly, for lost or old data. Were the
 // sale kept, the units taken for the refused order would never come back, and
-// more would be refused. After an error the refused tasks must come again.
+// more would be refused. After an error the refused tasks must come again. One that
+// was rejected as a dead letter, and is retried, says nothing of Redis: its units
+// came back with that.
 func (f *Fulfiller) distrust(ctx context.Context, tasks []task, out []outcome) error {
 	var items []string
 	for i := range tasks {
-		if out[i].status == StatusRejected && !slices.Contains(items, tasks[i].ItemID) {
+		refused := out[i].status == StatusRejected && out[i].reason != reasonFailed
+		if refused && !slices.Contains(items, tasks[i].ItemID) {
 			items = append(items, tasks[i].ItemID)
 		}
 	}

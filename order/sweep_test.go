@@ -271,6 +271,9 @@ func TestSweeper_Buried(t *testing.T) {
 		if got := s.mustGet(dead.ID); got != o {
 			t.Errorf("retried: %+v, want %+v", got, o)
 		}
+		if left, err := s.stock.Left(testContext(t), []string{s.item}); err != nil || left[0] != 2 {
+			t.Errorf("%d left, %v: the retry dropped the sale", left, err)
+		}
 		if l := s.ledger(); l != (Ledger{Initial: 5, Left: 2, Sold: 3}) {
 			t.Errorf("ledger %+v", l)
 		}
