@@ -357,8 +357,26 @@ func (v *Inventory) Open(ctx context.Context, item string) error {
 // loadPage is how many orders one load script carries.
 const loadPage = 200
 
+// loadTries bounds the builds of a sale that is dropped while it is built: once for
+// each batch of which the database refuses an order meanwhile.
+const loadTries = 100
+
+// errDropped says that a sale was dropped while it was built: the database has
+// changed, maybe after the build had read it.
+var errDropped = errors.New("inventory: sale dropped while it was loaded")
+
 // load builds the item's sale from its source. The caller holds the lock l.
-func (v *Inventory) load(ctx context.Context, l *lock.Lock, item string) error {
+func (v *Inventory) load(ctx context.Context, l *lock.Lock, item string) (err error) {
+	for range loadTries {
+		if err = v.build(ctx, l, item); !errors.Is(err, errDropped) {
+			break
+		}
+	}
+	return err
+}
+
+// build is one try of load.
+func (v *Inventory) build(ctx context.Context, l *lock.Lock, item string) error {
 	epoch, err := v.source.Epoch(ctx)
 	if err != nil {
 		return err
@@ -395,12 +413,15 @@ func (v *Inventory) loadStep(ctx context.Context, l *lock.Lock, item, step strin
 	lockKey, waitersKey := v.locks.GuardKeys(v.keys.lock(item))
 	keys := []string{lockKey, waitersKey, v.keys.sale(item), v.keys.idempotency(item), v.keys.buyers(item)}
 	args := append([]any{l.GuardValue(), l.Fence(), step}, more...)
-	held, err := loadScript.Run(ctx, v.rdb, keys, args...).Int()
+	answer, err := loadScript.Run(ctx, v.rdb, keys, args...).Int()
 	if err != nil {
 		return fmt.Errorf("load sale of %s: %s: %w", item, step, err)
 	}
-	if held == 0 {
+	switch answer {
+	case 0:
 		return fmt.Errorf("load sale of %s: %w", item, lock.ErrLost)
+	case 2:
+		return fmt.Errorf("load sale of %s: %w", item, errDropped)
 	}
 	return nil
 }

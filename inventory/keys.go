@@ -41,13 +41,24 @@ const partitionsKey = "fs:{p0}:partitions"
 // Distrust drops the sale of items of which the database has refused what Redis
 // let through: their next purchase loads them anew, from the database. It is for
 // a process that works on orders and has no Inventory. Nothing is sold by a sale
-// that is missing, so it may be dropped at any time.
+// that is missing, so it may be dropped at any time; one that is being loaded is
+// loaded once more.
 func Distrust(ctx context.Context, rdb redis.UniversalClient, partitions int, items []string) error {
 	k := keys{partitions}
 	for _, item := range items {
 		if err := rdb.Del(ctx, k.sale(item)).Err(); err != nil {
 			return fmt.Errorf("inventory: drop sale of %s: %w", item, err)
 		}
+	}
+	return nil
+}
+
+// Unload makes an item's next purchase load its sale anew, as Distrust does, but
+// lets a load that is under way be: it is for what the database has said for so
+// long that such a load has read it.
+func Unload(ctx context.Context, rdb redis.UniversalClient, partitions int, item string) error {
+	if err := rdb.HDel(ctx, keys{partitions}.sale(item), "left").Err(); err != nil {
+		return fmt.Errorf("inventory: unload sale of %s: %w", item, err)
 	}
 	return nil
 }

@@ -644,3 +644,72 @@ func TestSeller_deliver_Malformed(t *testing.T) {
 		t.Errorf("an unknown verdict: %+v, %v, want an error as the outcome", got, err)
 	}
 }
+
+// TestInventory_Load_Dropped: a sale that is dropped while it is loaded is loaded
+// from what the database says after that, and given up when that does not end.
+func TestInventory_Load_Dropped(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newShop(t, rdb, open(10, 1), 0)
+		v := s.inventory(t, Config{})
+		drops := 2
+		s.source.set(func(f *stored) {
+			f.after = func(ctx context.Context) error {
+				if drops == 0 {
+					return nil
+				}
+				drops--
+				return Distrust(ctx, rdb, 1, []string{s.item})
+			}
+		})
+		mustBuy(t, v, s.request("u", "k", 1))
+		if s.source.loads != 3 || drops != 0 {
+			t.Errorf("%d loads, %d drops left", s.source.loads, drops)
+		}
+		if st := s.audit(t); st.left(t) != 9 {
+			t.Errorf("left is %d, want 9", st.left(t))
+		}
+		if left, err := rdb.HGet(testContext(t), v.keys.sale(s.item), "building").Result(); !errors.Is(err, redis.Nil) {
+			t.Errorf("the sale is still being built: %q, %v", left, err)
+		}
+		drops = 1000
+		err := v.Examine(testContext(t), s.item, func(context.Context, *Examined) (bool, error) { return true, nil })
+		if !errors.Is(err, ErrRebuilding) {
+			t.Errorf("dropped without end: %v", err)
+		}
+		if live, err := v.Live(testContext(t), s.item); err != nil || live.Loaded {
+			t.Errorf("after it: %+v, %v", live, err)
+		}
+		drops = 0
+		mustBuy(t, v, s.request("w", "k", 1))
+		s.audit(t)
+	})
+}
+
+// TestUnload: a loaded sale is loaded anew, and a load under way is left alone.
+func TestUnload(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newShop(t, rdb, open(10, 1), 0)
+		v := s.inventory(t, Config{})
+		s.source.set(func(f *stored) {
+			f.after = func(ctx context.Context) error { return Unload(ctx, rdb, 1, s.item) }
+		})
+		for i, user := range []string{"u", "w"} {
+			mustBuy(t, v, s.request(user, "k", 1))
+			if s.source.loads != i+1 {
+				t.Errorf("%d loads, want %d", s.source.loads, i+1)
+			}
+			if err := Unload(testContext(t), rdb, 1, s.item); err != nil {
+				t.Fatal(err)
+			}
+			if live, err := v.Live(testContext(t), s.item); err != nil || live.Loaded {
+				t.Errorf("unloaded: %+v, %v", live, err)
+			}
+		}
+		mustBuy(t, v, s.request("x", "k", 1))
+		if st := s.audit(t); st.left(t) != 7 {
+			t.Errorf("left is %d, want 7", st.left(t))
+		}
+	})
+}

@@ -32,13 +32,13 @@ func (v *Inventory) Rebuild(ctx context.Context, item string, check, change func
 		if err := check(ctx); err != nil {
 			return err
 		}
-		if err := v.loadStep(ctx, l, item, "begin"); err != nil {
+		if err := v.loadStep(ctx, l, item, "forget"); err != nil {
 			return fmt.Errorf("%w: %w", ErrUnavailable, err)
 		}
 		if err := change(ctx); err != nil {
 			return err
 		}
-		if err := v.loadStep(ctx, l, item, "begin"); err != nil {
+		if err := v.loadStep(ctx, l, item, "forget"); err != nil {
 			return fmt.Errorf("%w: %w", ErrUnavailable, err)
 		}
 		if err := v.load(ctx, l, item); err != nil {

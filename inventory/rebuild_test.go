@@ -89,10 +89,13 @@ func TestInventory_Rebuild_LoadFails(t *testing.T) {
 		if err := v.Rebuild(testContext(t), s.item, nothing, fails); err != nil {
 			t.Errorf("rebuild: %v", err)
 		}
-		if n := rdb.Exists(testContext(t), v.keys.sale(s.item), v.keys.idempotency(s.item), v.keys.buyers(s.item)).Val(); n != 0 {
-			t.Errorf("Redis has %d of the item's keys", n)
+		if n := rdb.Exists(testContext(t), v.keys.idempotency(s.item), v.keys.buyers(s.item)).Val(); n != 0 {
+			t.Errorf("Redis remembers in %d keys", n)
 		}
 		s.source.set(func(st *stored) { st.err = nil })
+		if live, err := v.Live(testContext(t), s.item); err != nil || live.Loaded {
+			t.Errorf("the sale: %+v, %v", live, err)
+		}
 		mustBuy(t, v, s.request("u", "k2", 1))
 	})
 }

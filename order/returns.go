@@ -23,6 +23,8 @@ type Releaser interface {
 	Release(ctx context.Context, item string, orders []inventory.Released) ([]inventory.ReleaseStatus, error)
 	// Distrust drops an item's sale; its next purchase loads it from the database.
 	Distrust(ctx context.Context, item string) error
+	// Unload does so too, and spares a load under way.
+	Unload(ctx context.Context, item string) error
 }
 
 // Returns gives the units of closed orders back to their sales. The database
@@ -58,6 +60,10 @@ func (l liveStock) Release(ctx context.Context, item string, orders []inventory.
 
 func (l liveStock) Distrust(ctx context.Context, item string) error {
 	return inventory.Distrust(ctx, l.rdb, l.partitions, []string{item})
+}
+
+func (l liveStock) Unload(ctx context.Context, item string) error {
+	return inventory.Unload(ctx, l.rdb, l.partitions, item)
 }
 
 // give gives back the units of orders whose change is committed, and forgets

@@ -13,6 +13,7 @@ import (
 	"flashsale/catalog"
 	"flashsale/internal/redistest"
 	"flashsale/inventory"
+	"flashsale/lock"
 	"flashsale/queue"
 )
 
@@ -204,6 +205,67 @@ func TestService_Rebuild(t *testing.T) {
 			t.Errorf("ledger %+v", l)
 		}
 		auditStore(t, s.store)
+	})
+}
+
+// interrupted is a source during whose look something else happens, once.
+type interrupted struct {
+	inventory.Source
+	once sync.Once
+	by   func()
+}
+
+func (i *interrupted) Sale(ctx context.Context, item string, each func(inventory.Holding) error) (inventory.Sale, error) {
+	sale, err := i.Source.Sale(ctx, item, each)
+	i.once.Do(i.by)
+	return sale, err
+}
+
+// TestService_Rebuild_Refused: the database refuses an order that a load under way
+// has counted already. The sale that it drops is that one, so no unit is lost.
+func TestService_Rebuild_Refused(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 5, 20))
+		refused := bought("refused-"+s.item, s.item, "x", "k", 10)
+		mustEnqueue(t, s.queue, leased(refused))
+		source := &interrupted{
+			Source: &Sales{Store: s.store, Tasks: []Tasks{s.queue}, Partition: func(string) int { return 0 }},
+			by: func() {
+				f, err := s.queue.Dequeue(testContext(t), 1)
+				if err != nil || len(f.Tasks) != 1 {
+					t.Fatal(f, err)
+				}
+				if err := errors.Join(s.fulfiller.Handle(testContext(t), f.Tasks)...); err != nil {
+					t.Error(err)
+				}
+				if _, err := s.queue.Ack(testContext(t), f.Tasks[0]); err != nil {
+					t.Error(err)
+				}
+			},
+		}
+		locks, err := lock.New(rdb, lock.Config{TTL: 2 * time.Minute})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { s.end(locks.Close) })
+		stock, err := inventory.New(testContext(t), rdb, locks, []*queue.Queue{s.queue}, source, inventory.Config{OnError: s.heard})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { s.end(stock.Close) })
+		if err := inventory.Distrust(testContext(t), rdb, 1, []string{s.item}); err != nil {
+			t.Fatal(err)
+		}
+		if err := stock.Frozen(testContext(t), s.item, func(context.Context, int64) error { return nil }); err != nil {
+			t.Fatal(err)
+		}
+		if o := s.mustGet(refused.ID); o.Status != StatusRejected {
+			t.Fatalf("order %+v", o)
+		}
+		if l := s.ledger(); l != (Ledger{Initial: 5, Left: 5}) {
+			t.Errorf("ledger %+v", l)
+		}
 	})
 }
 

@@ -49,6 +49,8 @@ func (s *shelf) Distrust(_ context.Context, item string) error {
 	return s.dropFail
 }
 
+func (s *shelf) Unload(ctx context.Context, item string) error { return s.Distrust(ctx, item) }
+
 func (s *shelf) set(answer inventory.ReleaseStatus, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -128,7 +128,7 @@ func (s *Sweeper) returns(ctx context.Context, done *Swept) error {
 
 // reload drops the sales that for long have not known of an order: either there
 // is none, and then it costs nothing, or it misses the order, and then its next
-// load does not.
+// load does not. A load under way has read of the order, and has to come to an end.
 func (s *Sweeper) reload(ctx context.Context, waiting []returned, strange int64) error {
 	var items []string
 	for i := range waiting {
@@ -137,7 +137,7 @@ func (s *Sweeper) reload(ctx context.Context, waiting []returned, strange int64)
 		}
 	}
 	for _, item := range items {
-		if err := s.f.returns.stock.Distrust(ctx, item); err != nil {
+		if err := s.f.returns.stock.Unload(ctx, item); err != nil {
 			return err
 		}
 	}

@@ -2,23 +2,31 @@
 --
 -- KEYS 1 lock, 2 lock's waiters, 3 sale (hash), 4 idempotency (hash), 5 buyers (hash)
 -- ARGV 1 lock value, 2 fencing token, 3 step:
---   'begin'   forgets the sale and what was bought in it
+--   'forget'  forgets the sale and what was bought in it
+--   'begin'   does so too, and begins to build it anew
 --   'orders'  then per order: buyer, idempotency key, quantity, order id, 1 if its units count (0: refused or given back)
 --   'open'    then: epoch, left, limit, opens_ms, closes_ms, control, version
 --
--- Returns 1, or 0 when the lock is not held by this value.
+-- Returns 1, 0 when the lock is not held by this value, or 2 when the sale was dropped since its 'begin'.
 --
 -- The sale's hash is written last: until then a purchase finds it missing and nothing is sold from
 -- half a picture. Its version ends in the builder's fencing token, so that what a process remembers
 -- of one build is void in the next, and in the count of its turns (see fragment_version.lua). An order
 -- whose units do not count is remembered with ":r", as if they had been given back here. Each call is guarded: a builder that lost the lock changes nothing.
+--
+-- Who drops a sale, without the lock, says that the database is otherwise than it was. A build under way
+-- may have read it before that, so it leaves a field by which it sees that it was dropped, too: to all
+-- others a sale with that field alone is missing.
 
 if lock_guard(KEYS[1], KEYS[2], ARGV[1]) < 0 then
   return 0
 end
 local step = ARGV[3]
-if step == 'begin' then
+if step == 'forget' or step == 'begin' then
   redis.call('DEL', KEYS[3], KEYS[4], KEYS[5])
+  if step == 'begin' then
+    redis.call('HSET', KEYS[3], 'building', ARGV[1])
+  end
 elseif step == 'orders' then
   for a = 4, #ARGV, 5 do
     local buyer, key, quantity, id, counts = ARGV[a], ARGV[a + 1], ARGV[a + 2], ARGV[a + 3], ARGV[a + 4]
@@ -29,8 +37,12 @@ elseif step == 'orders' then
     end
   end
 elseif step == 'open' then
+  if redis.call('HGET', KEYS[3], 'building') ~= ARGV[1] then
+    return 2
+  end
   redis.call('HSET', KEYS[3], 'epoch', ARGV[4], 'fence', ARGV[2], 'left', ARGV[5], 'limit', ARGV[6],
     'opens_ms', ARGV[7], 'closes_ms', ARGV[8], 'control', ARGV[9], 'version', ARGV[10] .. '.' .. ARGV[2] .. '.0')
+  redis.call('HDEL', KEYS[3], 'building')
 else
   return redis.error_reply('ERR unknown step')
 end
