@@ -64,7 +64,8 @@ func (s *Service) EraseBuyer(ctx context.Context, user string, e Erasure) (Erase
 	if e.Actor == user {
 		e.Actor = done.Pseudonym // who erases their own name must not leave it behind
 	}
-	for _, item := range items {
+	for _, of := range items {
+		item := of.id
 		if ctx.Err() != nil {
 			return Erased{}, context.Cause(ctx)
 		}
@@ -80,7 +81,7 @@ func (s *Service) EraseBuyer(ctx context.Context, user string, e Erasure) (Erase
 		if err := s.Rebuilder.Rebuild(context.WithoutCancel(ctx), item, check, change); err != nil {
 			return Erased{}, fmt.Errorf("erase a buyer from item %s: %w", item, err)
 		}
-		if err := s.Store.rebuilt(ctx, item); err != nil {
+		if err := s.Store.rebuilt(ctx, of, done.Pseudonym); err != nil {
 			return Erased{}, err
 		}
 	}
@@ -122,21 +123,23 @@ func newPseudonym() string {
 }
 
 // rebuildOwed opens the keys of meta that name an item from which a buyer was
-// erased in the database, but perhaps not yet in Redis.
+// erased in the database, but perhaps not yet in Redis. The value is the last such
+// buyer's pseudonym.
 const rebuildOwed = "rebuild:"
 
 const (
 	// Every buyer that is counted or noted has an order, which leads here by its
 	// index. Items that are still owed a rebuild come along.
-	selectItemsOf = `SELECT item_id FROM orders WHERE user_id = ?1
-		UNION SELECT substr(key, length('` + rebuildOwed + `') + 1) FROM meta WHERE key LIKE '` + rebuildOwed + `%'`
+	selectItemsOf = `SELECT i.id, COALESCE(m.value, '') FROM (SELECT item_id AS id FROM orders WHERE user_id = ?1
+		UNION SELECT substr(key, length('` + rebuildOwed + `') + 1) FROM meta WHERE key LIKE '` + rebuildOwed + `%') i
+		LEFT JOIN meta m ON m.key = '` + rebuildOwed + `' || i.id`
 	eraseOrders   = `UPDATE orders SET user_id = ?1, idempotency_key = id WHERE user_id = ?2 AND item_id = ?3`
 	eraseCount    = `UPDATE buyers SET user_id = ?1 WHERE user_id = ?2 AND item_id = ?3`
 	eraseReleases = `UPDATE releases SET user_id = ?1, idempotency_key = order_id WHERE user_id = ?2 AND item_id = ?3`
 	eraseEvents   = `UPDATE webhook_events SET body = replace(body, '"user_id":"' || ?2 || '"', '"user_id":"' || ?1 || '"')
 		WHERE order_id IN (SELECT id FROM orders WHERE user_id = ?1 AND item_id = ?3)`
-	oweRebuild    = `INSERT INTO meta (key, value) VALUES ('` + rebuildOwed + `' || ?1, '1') ON CONFLICT DO NOTHING`
-	settleRebuild = `DELETE FROM meta WHERE key = '` + rebuildOwed + `' || ?1`
+	oweRebuild    = `INSERT INTO meta (key, value) VALUES ('` + rebuildOwed + `' || ?1, ?2) ON CONFLICT (key) DO UPDATE SET value = excluded.value`
+	settleRebuild = `DELETE FROM meta WHERE key = '` + rebuildOwed + `' || ?1 AND value IN (?2, ?3)`
 	// A name in JSON is a value between quotes, and none needs an escape. A field of
 	// that name stays, and so does what is not a name but the service's own word: a
 	// buyer may be called "admin" or "control".
@@ -150,18 +153,22 @@ const (
 	noteErasure = `INSERT INTO audit (at, actor, action, item_id, after, request_id) VALUES (?1, ?2, 'buyer.erase', ?3, ?4, ?5)`
 )
 
+// erasedItem is an item that a buyer is to be erased from. owed is the pseudonym for
+// which it was to be rebuilt before that, or empty.
+type erasedItem struct{ id, owed string }
+
 // itemsOf are the items that a buyer is to be erased from.
-func (s *Store) itemsOf(ctx context.Context, user string) ([]string, error) {
+func (s *Store) itemsOf(ctx context.Context, user string) ([]erasedItem, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	db, err := s.read.DB()
 	if err != nil {
 		return nil, err
 	}
-	var items []string
+	var items []erasedItem
 	err = each(ctx, db, selectItemsOf, []any{user}, func(rows *sql.Rows) error {
-		var item string
-		err := rows.Scan(&item)
+		var item erasedItem
+		err := rows.Scan(&item.id, &item.owed)
 		items = append(items, item)
 		return err
 	})
@@ -185,7 +192,7 @@ func (s *Store) eraseFromItem(ctx context.Context, user, item, pseudonym string,
 				return err
 			}
 		}
-		if _, err := c.ExecContext(ctx, oweRebuild, item); err != nil {
+		if _, err := c.ExecContext(ctx, oweRebuild, item, pseudonym); err != nil {
 			return err
 		}
 		return e.note(ctx, c, now, item, pseudonym, orders)
@@ -196,10 +203,11 @@ func (s *Store) eraseFromItem(ctx context.Context, user, item, pseudonym string,
 	return orders, nil
 }
 
-// rebuilt notes that Redis has forgotten, too.
-func (s *Store) rebuilt(ctx context.Context, item string) error {
-	return s.transition(ctx, "note the rebuild of item "+item, func(ctx context.Context, c conn, _ int64) error {
-		_, err := c.ExecContext(ctx, settleRebuild, item)
+// rebuilt notes that Redis has forgotten, too. What another erasure has come to owe
+// since then stays: its part of Redis may have been loaded after this one's.
+func (s *Store) rebuilt(ctx context.Context, item erasedItem, pseudonym string) error {
+	return s.transition(ctx, "note the rebuild of item "+item.id, func(ctx context.Context, c conn, _ int64) error {
+		_, err := c.ExecContext(ctx, settleRebuild, item.id, pseudonym, item.owed)
 		return err
 	})
 }

@@ -401,6 +401,51 @@ func TestService_EraseBuyer_GoesOn(t *testing.T) {
 	})
 }
 
+// interfering is a Rebuilder after which something else happens.
+type interfering struct {
+	Rebuilder
+	by func()
+}
+
+func (f interfering) Rebuild(ctx context.Context, item string, check, change func(context.Context) error) error {
+	err := f.Rebuilder.Rebuild(ctx, item, check, change)
+	f.by()
+	return err
+}
+
+// TestService_EraseBuyer_Two: an erasure that was cut off is finished by its repeat
+// also when another one of the same item ended just then.
+func TestService_EraseBuyer_Two(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 9, 9)).erasing()
+		s.work()
+		alice, bob := "alice-"+s.item, "bob-"+s.item
+		s.mustPlace(s.purchase(alice, "k", 3, long))
+		s.mustPlace(s.purchase(bob, "k", 2, long))
+		s.drained()
+		other := &Service{Config: s.service.Config}
+		other.Rebuilder = brokenOff{}
+		s.service.Rebuilder = interfering{s.stock, func() {
+			if _, err := other.EraseBuyer(testContext(t), bob, erasure); !errors.Is(err, errTest) {
+				t.Error(err)
+			}
+		}}
+		s.mustErase(alice)
+		if got := s.traces(bob); len(got) == 0 {
+			t.Fatal("nothing remembers the name")
+		}
+		s.service.Rebuilder = s.stock
+		s.mustErase(bob)
+		if got := s.traces(bob); len(got) > 0 {
+			t.Errorf("the name still stands in %v", got)
+		}
+		if items, err := s.store.itemsOf(testContext(t), bob); err != nil || len(items) > 0 {
+			t.Errorf("still to be rebuilt: %v, %v", items, err)
+		}
+	})
+}
+
 // TestService_EraseBuyer_Selling erases buyers while they and others buy and
 // cancel: the ledger balances at every look, and no unit is lost.
 func TestService_EraseBuyer_Selling(t *testing.T) {
