@@ -241,8 +241,12 @@ func (s *Store) cutLog(ctx context.Context) (err error) {
 	if err != nil {
 		return wrap("empty the database's log", err)
 	}
-	defer func() { err = errors.Join(err, c.Close()) }()
-	for _, pragma := range []string{"busy_timeout = 100", "wal_checkpoint(TRUNCATE)", "busy_timeout = " + lockWait} {
+	defer func() {
+		// Whatever became of the rest: it is the one connection of all writers.
+		_, rerr := c.ExecContext(context.WithoutCancel(ctx), "PRAGMA busy_timeout = "+lockWait)
+		err = errors.Join(err, rerr, c.Close())
+	}()
+	for _, pragma := range []string{"busy_timeout = 100", "wal_checkpoint(TRUNCATE)"} {
 		if _, err := c.ExecContext(ctx, "PRAGMA "+pragma); err != nil {
 			return wrap("empty the database's log", err)
 		}
