@@ -49,15 +49,12 @@ func (e *edge) reconcile(q *call) error {
 	return q.json(200)
 }
 
-// takeTime lets a request take longer than the server allows to others.
+// takeTime lets a request take longer than the server allows to others. The time
+// for reading it is over when it is read.
 func (e *edge) takeTime(q *call, d time.Duration) {
-	rc := http.NewResponseController(q.c.Writer)
-	// While the answer is made the server listens for the client's leaving, and
-	// would take the end of the time for reading the request for that.
-	for _, err := range []error{rc.SetReadDeadline(time.Time{}), rc.SetWriteDeadline(time.Now().Add(d + writeTimeout))} {
-		if err != nil {
-			e.Log.Debug().Str("request_id", q.requestID()).Err(err).Msg("time limits stay as they are")
-		}
+	err := http.NewResponseController(q.c.Writer).SetWriteDeadline(time.Now().Add(d + writeTimeout))
+	if err != nil {
+		e.Log.Debug().Str("request_id", q.requestID()).Err(err).Msg("time limits stay as they are")
 	}
 }
 
