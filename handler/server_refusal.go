@@ -11,6 +11,9 @@ var (
 		"The request's line, headers or framing break the rules of HTTP/1.1.")
 	problemCoding = newProblem(501, "transfer_encoding", "Unknown transfer encoding",
 		"The only Transfer-Encoding taken is chunked; better send a Content-Length.")
+	problemExpectation = newProblem(417, "expectation_failed", "Expectation failed",
+		"The only expectation met is Expect: 100-continue.").with("Expect",
+		"The only expectation met is Expect: 100-continue.")
 	problemVersion = newProblem(505, "http_version", "Unknown HTTP version",
 		"Speak HTTP/1.1.")
 )
@@ -41,11 +44,17 @@ func (c *strictConn) Write(b []byte) (int, error) {
 // is anything else.
 func (c *strictConn) refusal(b []byte) *problem {
 	const line = "HTTP/1.1 "
-	if len(b) < len(line)+3 || len(b) > 512 || string(b[:len(line)]) != line || b[len(line)] < '4' ||
-		!bytes.Contains(b, plainRefusal) {
+	if len(b) < len(line)+3 || len(b) > 512 || string(b[:len(line)]) != line || b[len(line)] < '4' {
 		return nil
 	}
-	switch string(b[len(line) : len(line)+3]) {
+	status := string(b[len(line) : len(line)+3])
+	if status == "417" { // has no body, and no route answers so
+		return problemExpectation
+	}
+	if !bytes.Contains(b, plainRefusal) {
+		return nil
+	}
+	switch status {
 	case "431":
 		return problemHeaderTooLarge
 	case "501":

@@ -226,6 +226,9 @@ func TestServer_OneAnswer(t *testing.T) {
 		"carriage return in the id": {func(t *testing.T) string {
 			return rawPurchase(t, "X-Request-Id: a\rX-Evil: 1\r\n"+withLength(wireBody), wireBody) + smuggled
 		}, 400, "request_malformed"},
+		"unknown expectation": {func(t *testing.T) string {
+			return rawPurchase(t, "Expect: a miracle\r\n"+withLength(wireBody), wireBody) + smuggled
+		}, 417, "expectation_failed"},
 		"version 3": {func(t *testing.T) string {
 			return strings.Replace(rawPurchase(t, withLength(wireBody), wireBody), "HTTP/1.1", "HTTP/3.0", 1)
 		}, 505, "http_version"},
