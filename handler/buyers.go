@@ -26,9 +26,10 @@ const (
 	maxEraseReason = 500
 	// exportChunk is how much of an export is gathered before it is sent, in bytes.
 	exportChunk = 8 << 10
-	// eraseLimit bounds one erasure. An item takes as long as its sale takes to load,
-	// which for a large one is more than the server allows to a purchase.
-	eraseLimit = 5 * time.Minute
+	// buyerLimit is how long an export or an erasure may take. Each item of an
+	// erasure takes as long as its sale takes to load, and an export to a slow line
+	// longer than the server allows to a purchase.
+	buyerLimit = 5 * time.Minute
 )
 
 // exportBuyer answers GET /v1/admin/buyers/{user}.
@@ -42,6 +43,7 @@ func (e *edge) exportBuyer(q *call) error {
 	}
 	h := q.c.Writer.Header()
 	h["Cache-Control"] = headerNoStore
+	e.takeTime(q, buyerLimit)
 	x := &export{q: q}
 	q.out = appendTextField(q.out[:0], `{"user_id":`, user)
 	q.out = appendTimeField(q.out, `,"exported_at":`, e.Now())
@@ -190,9 +192,9 @@ func (e *edge) eraseBuyer(q *call) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(q.ctx(), eraseLimit)
+	ctx, cancel := context.WithTimeout(q.ctx(), buyerLimit)
 	defer cancel()
-	e.takeTime(q, eraseLimit)
+	e.takeTime(q, buyerLimit)
 	done, err := e.Buyers.EraseBuyer(ctx, user, order.Erasure{Actor: q.who.Subject, Reason: reason, RequestID: q.requestID()})
 	if err != nil {
 		return err

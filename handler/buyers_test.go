@@ -139,6 +139,35 @@ func TestExportBuyer_BrokenOff(t *testing.T) {
 	}
 }
 
+// TestBuyers_Long: both may take longer than the server allows to a purchase.
+func TestBuyers_Long(t *testing.T) {
+	t.Parallel()
+	const brief = 500 * time.Millisecond
+	s, b := withBuyers(t)
+	b.export = func(_ string, to order.BuyerRecords) error {
+		<-time.After(3 * brief)
+		return to.Holdings("thing", 2)
+	}
+	b.erase = func(string, order.Erasure) (order.Erased, error) {
+		<-time.After(3 * brief)
+		return order.Erased{Pseudonym: "erased-1", Orders: 1}, nil
+	}
+	addr := serveShort(t, s, brief)
+	const reason = `{"reason":"asked"}`
+	for request, want := range map[string]string{
+		"GET /v1/admin/buyers/alice HTTP/1.1\r\n%s\r\n": `"quantity":2`,
+		"POST /v1/admin/buyers/alice/erase HTTP/1.1\r\n%sContent-Type: application/json\r\n" + withLength(reason) + "\r\n" + reason: `"orders":1`,
+	} {
+		w := dial(t, addr)
+		w.send(t, fmt.Sprintf(request, "Host: x\r\nAuthorization: "+bearer(t, "root", auth.RoleAdmin)+"\r\n"))
+		resp := w.answer(t)
+		body, err := io.ReadAll(resp.Body)
+		if err != nil || resp.StatusCode != 200 || !strings.Contains(string(body), want) {
+			t.Errorf("%d %s, %v", resp.StatusCode, body, err)
+		}
+	}
+}
+
 func TestEraseBuyer(t *testing.T) {
 	t.Parallel()
 	s, b := withBuyers(t)
