@@ -318,7 +318,8 @@ func (v *Inventory) loadedLeft(ctx context.Context, item string) (int64, error) 
 	return strconv.ParseInt(left, 10, 64)
 }
 
-// holding runs fn under the item's lock, on a context that ends with it.
+// holding runs fn under the item's lock, on a context that ends with it. What fn
+// could not finish for that is ErrUnavailable: the caller has not left.
 func (v *Inventory) holding(ctx context.Context, item string, fn func(ctx context.Context, l *lock.Lock) error) error {
 	l, err := v.locks.Acquire(ctx, v.keys.lock(item))
 	if err != nil {
@@ -331,7 +332,13 @@ func (v *Inventory) holding(ctx context.Context, item string, fn func(ctx contex
 			v.cfg.OnError(fmt.Errorf("let go of item %s: %w", item, err))
 		}
 	}()
-	return fn(held, l)
+	err = fn(held, l)
+	if errors.Is(err, context.Canceled) && ctx.Err() == nil {
+		if lost := context.Cause(held); lost != nil {
+			return fmt.Errorf("item %s: %w: %w: %w", item, ErrUnavailable, lost, err)
+		}
+	}
+	return err
 }
 
 // within is ctx, ended with the lock's cause when the lock ends. end frees it.

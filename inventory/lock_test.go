@@ -247,3 +247,50 @@ func TestInventory_Purchase_LockNotToBeHad(t *testing.T) {
 		s.audit(t)
 	})
 }
+
+// TestInventory_LockLost: what ended because the lock was lost is to be tried again,
+// and no fault of the caller's, who is still there.
+func TestInventory_LockLost(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newShop(t, rdb, open(10, 2), 0)
+		// A loss is noticed with the next renewal, well within a look's two seconds.
+		v := s.inventoryOn(t, rdb, newLocks(t, rdb, lock.Config{TTL: 2 * time.Second}), Config{})
+		mustBuy(t, v, s.request("u", "k", 1))
+		// As a database's driver ends: without the cause.
+		lost := func(ctx context.Context) error {
+			if err := rdb.Set(ctx, v.keys.lock(s.item), "another:1:x", 0).Err(); err != nil {
+				t.Error(err)
+			}
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		again := func() {
+			if err := rdb.Del(testContext(t), v.keys.lock(s.item)).Err(); err != nil {
+				t.Error(err)
+			}
+		}
+		change := func(ctx context.Context) (int64, error) { return 0, fmt.Errorf("%w: %w", ErrUnchanged, lost(ctx)) }
+		err := v.Change(testContext(t), s.item, Change{AddLeft: 1}, change)
+		if !errors.Is(err, ErrUnavailable) || !errors.Is(err, ErrUnchanged) || !errors.Is(err, lock.ErrLost) {
+			t.Errorf("change: %v", err)
+		}
+		again()
+		err = v.Frozen(testContext(t), s.item, func(ctx context.Context, _ int64) error { return lost(ctx) })
+		if !errors.Is(err, ErrUnavailable) || !errors.Is(err, lock.ErrLost) {
+			t.Errorf("look: %v", err)
+		}
+		again()
+		// A caller who leaves is told no such thing.
+		ctx, leave := context.WithCancel(testContext(t))
+		err = v.Frozen(ctx, s.item, func(ctx context.Context, _ int64) error {
+			leave()
+			<-ctx.Done()
+			return ctx.Err()
+		})
+		if !errors.Is(err, context.Canceled) || errors.Is(err, ErrUnavailable) {
+			t.Errorf("the caller left: %v", err)
+		}
+		mustBuy(t, v, s.request("u", "k2", 1))
+	})
+}
