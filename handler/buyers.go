@@ -197,7 +197,7 @@ func (e *edge) eraseBuyer(q *call) error {
 	e.takeTime(q, buyerLimit)
 	done, err := e.Buyers.EraseBuyer(ctx, user, order.Erasure{Actor: q.who.Subject, Reason: reason, RequestID: q.requestID()})
 	if err != nil {
-		return err
+		return reworded(err, problemNotErased)
 	}
 	b := append(q.out[:0], '{')
 	if done.Pseudonym != "" {

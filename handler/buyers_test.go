@@ -165,6 +165,9 @@ func TestBuyers_Long(t *testing.T) {
 		if err != nil || resp.StatusCode != 200 || !strings.Contains(string(body), want) {
 			t.Errorf("%d %s, %v", resp.StatusCode, body, err)
 		}
+		if err := resp.Body.Close(); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
@@ -228,6 +231,12 @@ func TestEraseBuyer_BadRequests(t *testing.T) {
 	}
 	wantProblem(t, s.post(t, "/v1/admin/buyers/a%20b/erase", "root", auth.RoleAdmin, "{}").Result(), 400, "id_invalid")
 	wantProblem(t, s.post(t, path, "alice", auth.RoleBuyer, "{}").Result(), 403, "forbidden")
+	// One that stopped half-way has no Idempotency-Key to be repeated with.
+	b.erase = func(string, order.Erasure) (order.Erased, error) { return order.Erased{}, order.ErrDatabase }
+	got := wantProblem(t, s.post(t, path, "root", auth.RoleAdmin, `{"reason":"asked"}`).Result(), 503, "unavailable")
+	if detail, _ := got["detail"].(string); !strings.Contains(detail, "goes on where it stopped") || strings.Contains(detail, "Key") {
+		t.Errorf("detail = %q", detail)
+	}
 	b.erase = func(string, order.Erasure) (order.Erased, error) { return order.Erased{}, nil }
 	if w := s.post(t, path, "root", auth.RoleAdmin, `{"reason":"not malice, alicent"}`); w.Code != 200 {
 		t.Errorf("a word that holds the name: %d %s", w.Code, w.Body)

@@ -37,10 +37,13 @@ func (e *edge) changing(q *call) (id string, m order.Match, stated bool, err err
 
 // notChanged words a failure of a change for who asked for it: that of a
 // purchase speaks of orders. The cause stays, for the log.
-func notChanged(err error) error {
+func notChanged(err error) error { return reworded(err, problemNotChanged) }
+
+// reworded puts as in place of what the error table says of a part that is away.
+func reworded(err error, as *problem) error {
 	for _, cause := range []error{inventory.ErrUnavailable, inventory.ErrRebuilding, order.ErrDatabase, context.DeadlineExceeded} {
 		if errors.Is(err, cause) {
-			return fmt.Errorf("%w: %w", problemNotChanged, err)
+			return fmt.Errorf("%w: %w", as, err)
 		}
 	}
 	return err

@@ -99,6 +99,8 @@ var (
 		"A field of the body is fixed when the item is created.")
 	problemNotChanged = newProblem(503, "unavailable", "Change not made",
 		"The change could not be made for sure. Repeat it: a restock with the same Idempotency-Key, any other after a look at the item.").retry(1)
+	problemNotErased = newProblem(503, "unavailable", "Erasure not finished",
+		"The erasure stopped half-way. Repeat it: it goes on where it stopped.").retry(1)
 	problemNotReady = newProblem(503, "unavailable", "Not ready",
 		"Parts that the service needs do not work.").retry(1)
 )
