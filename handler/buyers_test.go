@@ -242,15 +242,3 @@ func TestEraseBuyer_BadRequests(t *testing.T) {
 		t.Errorf("a word that holds the name: %d %s", w.Code, w.Body)
 	}
 }
-
-// TestEraseBuyer_Long: it may take longer than the server allows to a purchase.
-func TestEraseBuyer_Long(t *testing.T) {
-	t.Parallel()
-	const brief = 500 * time.Millisecond
-	s, b := withBuyers(t)
-	b.erase = func(string, order.Erasure) (order.Erased, error) {
-		<-time.After(3 * brief)
-		return order.Erased{Pseudonym: "erased-1", Orders: 1}, nil
-	}
-	s.wantInTime(t, brief, "/v1/admin/buyers/alice/erase", `{"reason":"asked for"}`)
-}
