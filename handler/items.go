@@ -11,41 +11,46 @@ func (e *edge) listItems(q *call) error {
 	if err := checkAccept(q.c.Request.Header); err != nil {
 		return err
 	}
-	items, err := e.Items.Items(q.ctx())
+	v, err := e.Items.List(q.ctx())
 	if err != nil {
 		return err
 	}
-	now := e.Now()
-	b := append(q.out[:0], `{"items":[`...)
-	for i := range items {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = appendItem(b, &items[i], now)
-	}
-	q.out = append(b, `]}`...)
-	return q.json(200)
+	return q.writePage(e.listPage(v, q.start), age{v.Stale, v.LoadedAt})
 }
 
 // getItem answers GET /v1/items/{item}.
 func (e *edge) getItem(q *call) error {
-	item, err := e.readItem(q)
+	id, err := readItemID(q)
 	if err != nil {
 		return err
 	}
-	return e.writeItem(q, 200, &item)
+	v, err := e.Items.View(q.ctx(), id)
+	if err != nil {
+		return err
+	}
+	return q.writePage(itemPage(v, q.start), age{v.Stale, v.LoadedAt})
+}
+
+// readItemID returns the id in the path of a request that takes JSON.
+func readItemID(q *call) (string, error) {
+	id := q.c.Param("item")
+	if !validItemID(id) {
+		return "", problemItemID
+	}
+	return id, checkAccept(q.c.Request.Header)
 }
 
 // readItem returns the item that the path names.
 func (e *edge) readItem(q *call) (catalog.Item, error) {
-	id := q.c.Param("item")
-	if !validItemID(id) {
-		return catalog.Item{}, problemItemID
-	}
-	if err := checkAccept(q.c.Request.Header); err != nil {
+	id, err := readItemID(q)
+	if err != nil {
 		return catalog.Item{}, err
 	}
-	return e.Items.Item(q.ctx(), id)
+	v, err := e.Items.View(q.ctx(), id)
+	if err != nil {
+		return catalog.Item{}, err
+	}
+	return v.Item, nil
 }
 
 // writeItem writes one item.
@@ -55,8 +60,8 @@ func (e *edge) writeItem(q *call, status int, item *catalog.Item) error {
 }
 
 // writeItemTagged writes one item with its version as the tag that a change
-// has to match. Buyers get no tag: stock and state vary under one version, so
-// it is no validator for a cache.
+// has to match. Buyers get another, weak one: stock and state vary under one
+// version.
 func (e *edge) writeItemTagged(q *call, status int, item *catalog.Item) error {
 	h := q.c.Writer.Header()
 	h["Etag"] = []string{`"` + strconv.FormatInt(item.Version, 10) + `"`}
