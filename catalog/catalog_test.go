@@ -395,7 +395,9 @@ func TestCatalog_List(t *testing.T) {
 		wantCalls(t, s, 0, 1)
 		s.set(func(s *shop) { s.items["c"] = Item{ID: "c", StockLeft: 1} })
 		pass(9 * time.Second)
+		gate := s.holdBack()
 		wantList(t, c, "a4 b0") // as it was, while it is read anew
+		close(gate)
 		synctest.Wait()
 		wantList(t, c, "a4 b0 c1")
 		wantCalls(t, s, 0, 2)
@@ -627,8 +629,7 @@ func TestCatalog_SourceAway_KeepsMemory(t *testing.T) {
 		wantStale(false)
 		s.set(func(s *shop) { s.err = errTest })
 		pass(5 * time.Second)
-		wantStale(false) // nobody knows yet
-		synctest.Wait()
+		lookBoth(t, c) // who looks first finds out for the others
 		wantStale(true)
 		if _, err := c.Item(t.Context(), "a"); !errors.Is(err, errTest) {
 			t.Errorf("buy: %v, want the source's error", err)
@@ -644,14 +645,24 @@ func TestCatalog_SourceAway_KeepsMemory(t *testing.T) {
 		wantStale(true)
 		s.set(func(s *shop) { s.err, s.items["a"] = nil, Item{ID: "a", StockLeft: 8, Version: 2} })
 		pass(retryPause)
-		wantStale(true)
-		synctest.Wait()
+		lookBoth(t, c)
 		wantStale(false)
 		wantItem(t, c, "a", 8)
 		if _, err := c.Item(t.Context(), "a"); err != nil {
 			t.Errorf("buy: %v", err)
 		}
 	})
+}
+
+// lookBoth reads what is to be renewed, and returns when that is over.
+func lookBoth(t *testing.T, c *Catalog) {
+	t.Helper()
+	_, err1 := c.View(t.Context(), "a")
+	_, err2 := c.List(t.Context())
+	if err := errors.Join(err1, err2); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Wait()
 }
 
 // TestCatalog_Wait: a reader that has nothing to be shown waits for Wait, and a

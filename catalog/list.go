@@ -33,7 +33,8 @@ type list struct {
 
 	mu      sync.Mutex
 	loading *listLook
-	asking  chan struct{} // closed when the stock that is being asked for has come
+	asking  chan struct{}    // closed when the stock that is being asked for has come
+	left    map[string]int64 // the live stock as it was read last
 }
 
 // listLook is one look at the database for all who want the list.
@@ -134,10 +135,8 @@ func (c *Catalog) loadList(l *listLook) {
 // after them.
 func (c *Catalog) showList(l *listLook, v *ListView) {
 	for i := range v.Items {
-		if r, ok := c.known.GetIfPresent(v.Items[i].ID); ok {
-			if left := r.stock.left.Load(); left >= 0 {
-				v.Items[i].StockLeft = left
-			}
+		if left, ok := c.list.left[v.Items[i].ID]; ok {
+			v.Items[i].StockLeft = left
 		}
 	}
 	l.view = v
@@ -236,15 +235,19 @@ func (c *Catalog) askListStock(done chan struct{}) {
 		return
 	}
 	c.list.stockAsOf.Store(askedAt.UnixNano())
-	byID := make(map[string]int64, len(ids))
+	if c.list.left == nil {
+		c.list.left = make(map[string]int64, len(ids))
+	}
 	for i, id := range ids {
-		byID[id] = left[i]
+		if left[i] >= 0 {
+			c.list.left[id] = left[i]
+		}
 	}
 	v := c.list.view.Load() // which may be another by now
 	var shown []Item
 	for i := range v.Items {
-		n, asked := byID[v.Items[i].ID]
-		if !asked || n < 0 || n == v.Items[i].StockLeft {
+		n, ok := c.list.left[v.Items[i].ID]
+		if !ok || n == v.Items[i].StockLeft {
 			continue
 		}
 		if shown == nil {
