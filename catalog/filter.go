@@ -69,7 +69,7 @@ func (c *Catalog) refuses(ctx context.Context, id string) bool {
 	if !ok {
 		return false
 	}
-	if now != complete {
+	if !covers(complete, now) {
 		// Items were created of which nothing was heard here.
 		c.rebuildFilter()
 		return false
@@ -147,6 +147,14 @@ func follows(next, before string) bool {
 	word, count, ok := cutGeneration(before)
 	nextWord, nextCount, nextOK := cutGeneration(next)
 	return ok && nextOK && word == nextWord && nextCount == count+1
+}
+
+// covers reports whether who knows all ids up to one generation knows those up to
+// another. What a message has told may be ahead of what was read.
+func covers(complete, now string) bool {
+	word, count, ok := cutGeneration(complete)
+	nowWord, nowCount, nowOK := cutGeneration(now)
+	return ok && nowOK && word == nowWord && count >= nowCount
 }
 
 func cutGeneration(g string) (word string, count int64, ok bool) {

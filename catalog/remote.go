@@ -34,7 +34,6 @@ type remote struct {
 	rdb     redis.UniversalClient
 	keys    keys
 	timeout time.Duration
-	word    string
 	away    atomic.Int64 // Unix nanoseconds until which it is not asked
 }
 
@@ -43,7 +42,7 @@ type remote struct {
 const awayPause = 500 * time.Millisecond
 
 func newRemote(cfg Config) *remote {
-	return &remote{rdb: cfg.Redis, keys: keys{cfg.Partition}, timeout: cfg.RedisTimeout, word: rand.Text()}
+	return &remote{rdb: cfg.Redis, keys: keys{cfg.Partition}, timeout: cfg.RedisTimeout}
 }
 
 // isAway reports whether Redis is not to be asked; where there is none, it never is.
@@ -136,7 +135,8 @@ func (r *remote) invalidate(ctx context.Context, id string, version int64) error
 // announce tells every process a new id and returns the generation it makes.
 // With no id it returns the present one.
 func (r *remote) announce(ctx context.Context, id string) (string, error) {
-	v, err := r.call(ctx, announceScript, generationKey, r.word, itemsChannel, id)
+	// A word of its own for each call: one that is used twice could name two counts.
+	v, err := r.call(ctx, announceScript, generationKey, rand.Text(), itemsChannel, id)
 	if err != nil {
 		return "", fmt.Errorf("tell of the new item %q: %w", id, err)
 	}
