@@ -407,7 +407,7 @@ func TestCatalog_List(t *testing.T) {
 	})
 }
 
-func TestCatalog_Forget(t *testing.T) {
+func TestCatalog_Changed(t *testing.T) {
 	t.Parallel()
 	s := newShop(Item{ID: "a", StockLeft: 5, Version: 1})
 	inBubble(t, s, Config{Life: time.Hour}, func(t *testing.T, c *Catalog) {
@@ -418,16 +418,16 @@ func TestCatalog_Forget(t *testing.T) {
 			s.items["a"] = Item{ID: "a", StockLeft: 50, Version: 2}
 			s.items["b"] = Item{ID: "b", StockLeft: 60, Version: 1}
 		})
-		c.Forget("b")
+		c.Created(t.Context(), "b")
 		wantItem(t, c, "a", 5) // another's memory stays
 		wantItem(t, c, "b", 60)
 		wantList(t, c, "a50 b60")
-		c.Forget("a")
+		c.Changed(t.Context(), "a", 2)
 		wantItem(t, c, "a", 50)
 		if i, err := c.Item(t.Context(), "a"); err != nil || i.Version != 2 {
 			t.Errorf("bought by %+v, %v, want version 2", i, err)
 		}
-		c.Forget("never heard of")
+		c.Changed(t.Context(), "never-heard-of", 2)
 	})
 }
 
@@ -452,9 +452,9 @@ func TestCatalog_Changed_Once(t *testing.T) {
 	})
 }
 
-// TestCatalog_Forget_DuringLook: what was read before the change must not be
+// TestCatalog_Created_DuringLook: what was read before the change must not be
 // remembered after it.
-func TestCatalog_Forget_DuringLook(t *testing.T) {
+func TestCatalog_Created_DuringLook(t *testing.T) {
 	t.Parallel()
 	for name, look := range map[string]func(t *testing.T, c *Catalog) (known bool){
 		"Item": func(t *testing.T, c *Catalog) bool {
@@ -485,9 +485,9 @@ func TestCatalog_Forget_DuringLook(t *testing.T) {
 					s.items["new"] = Item{ID: "new", StockLeft: 1, Version: 1}
 					s.pause = nil
 				})
-				c.Forget("new")
+				c.Created(t.Context(), "new")
 				if !look(t, c) {
-					t.Error("an item created during a look is unknown to who asks after Forget")
+					t.Error("an item created during a look is unknown to who asks after its creation")
 				}
 				close(gate)
 				<-done

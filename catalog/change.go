@@ -49,20 +49,17 @@ func (c *Catalog) afterCommit(ctx context.Context) (context.Context, context.Can
 	return context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 }
 
-// Forget makes this process load an item anew before it is shown or bought
-// again, and the list of items too. What is remembered as no item is looked for
-// again.
-func (c *Catalog) Forget(id string) { c.forget(id, 0) }
-
-// forget forgets what is older than the version; 0 means whatever it is. Looks
-// under way are not remembered, for they may have read before the change.
+// forget makes this process load an item anew before it is shown or bought again,
+// if it is older than the version, and the list of items too. What is remembered
+// as no item is looked for again. Looks under way are not remembered, for they may
+// have read before the change.
 func (c *Catalog) forget(id string, version int64) {
 	c.forgetList() // before the item, which a list that is being taken over might bring back
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.unknown.Invalidate(id)
 	r, ok := c.known.GetIfPresent(id)
-	if ok && version > 0 && r.view.Load().Item.Version >= version {
+	if ok && r.view.Load().Item.Version >= version {
 		return // this process has made the change, or has seen it already
 	}
 	for k := toShow; k <= toBuy; k++ {
