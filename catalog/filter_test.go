@@ -34,10 +34,10 @@ func TestPenetration(t *testing.T) {
 			rdb := engine(t)
 			const items, ghosts = 1000, 100_000
 			s := newShop()
-			var real []string
+			var known []string
 			for i := range items {
-				real = append(real, fmt.Sprintf("real-%d", i))
-				s.items[real[i]] = Item{ID: real[i], Version: 1}
+				known = append(known, fmt.Sprintf("real-%d", i))
+				s.items[known[i]] = Item{ID: known[i], Version: 1}
 			}
 			a, b := runs(t, newProcess(t, s, rdb, patient())), runs(t, newProcess(t, s, rdb, patient()))
 			a.known.InvalidateAll() // or the list would have told it of every item
@@ -46,7 +46,7 @@ func TestPenetration(t *testing.T) {
 				wantUnknown(t, a, fmt.Sprintf("ghost-%x", rand.Uint64()))
 				if i%(ghosts/items) == 0 {
 					n := i / (ghosts / items)
-					wantItem(t, a, real[n], 0)
+					wantItem(t, a, known[n], 0)
 					id := fmt.Sprintf("new-%d", n)
 					s.set(func(s *shop) { s.items[id] = Item{ID: id, Version: 1} })
 					b.Created(testContext(t), id)

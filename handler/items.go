@@ -40,19 +40,6 @@ func readItemID(q *call) (string, error) {
 	return id, checkAccept(q.c.Request.Header)
 }
 
-// readItem returns the item that the path names.
-func (e *edge) readItem(q *call) (catalog.Item, error) {
-	id, err := readItemID(q)
-	if err != nil {
-		return catalog.Item{}, err
-	}
-	v, err := e.Items.View(q.ctx(), id)
-	if err != nil {
-		return catalog.Item{}, err
-	}
-	return v.Item, nil
-}
-
 // writeItem writes one item.
 func (e *edge) writeItem(q *call, status int, item *catalog.Item) error {
 	q.out = appendItem(q.out[:0], item, e.Now())

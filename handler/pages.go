@@ -175,7 +175,7 @@ func (p *page) appendPacked(b []byte, now time.Time) []byte {
 func (p *page) pack() {
 	var to bytes.Buffer
 	w := gzip.NewWriter(&to)
-	_, _ = w.Write(p.head) // a buffer takes everything
+	_, _ = w.Write(p.head) //nolint:errcheck // a buffer takes everything
 	_ = w.Flush()          //nolint:errcheck // the same
 	p.packed, p.sum = to.Bytes(), crc32.ChecksumIEEE(p.head)
 }

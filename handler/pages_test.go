@@ -134,16 +134,19 @@ func TestPages_StateByTheClock(t *testing.T) {
 	for _, q := range []struct {
 		after time.Duration
 		state string
-	}{{0, "scheduled"}, {99, "scheduled"}, {100, "open"}, {299, "open"}, {300, "closed"}, {10_000, "closed"}} {
-		*now = someTime.Add(q.after * time.Millisecond)
+	}{
+		{0, "scheduled"}, {99 * time.Millisecond, "scheduled"}, {100 * time.Millisecond, "open"},
+		{299 * time.Millisecond, "open"}, {300 * time.Millisecond, "closed"}, {10 * time.Second, "closed"},
+	} {
+		*now = someTime.Add(q.after)
 		for _, path := range []string{"/v1/items/thing", "/v1/items"} {
 			w := getPage(s, path)
 			if !strings.Contains(w.Body.String(), `"state":"`+q.state+`"`) {
-				t.Errorf("%s after %d ms: %s, want %s", path, q.after, w.Body, q.state)
+				t.Errorf("%s after %v: %s, want %s", path, q.after, w.Body, q.state)
 			}
 			tag := w.Header().Get("Etag")
 			if was := tags[path+q.state]; was != "" && was != tag {
-				t.Errorf("%s after %d ms: another tag in the same state", path, q.after)
+				t.Errorf("%s after %v: another tag in the same state", path, q.after)
 			}
 			tags[path+q.state] = tag
 		}
@@ -238,19 +241,19 @@ func TestPages_Allocations(t *testing.T) {
 func TestWarmItem(t *testing.T) {
 	t.Parallel()
 	s := open(t)
-	warm := func(id, sub string, role auth.Role) *http.Response {
+	warm := func(id, sub string, role auth.Role) *httptest.ResponseRecorder {
 		r := httptest.NewRequest(http.MethodPost, "/v1/admin/items/"+id+"/warm", http.NoBody)
 		if sub != "" {
 			r.Header.Set("Authorization", bearer(t, sub, role))
 		}
-		return s.do(r).Result()
+		return s.do(r)
 	}
-	resp := warm("thing", "root", auth.RoleAdmin)
-	if body := decodeBody(t, resp.Body); resp.StatusCode != 200 || body["id"] != "thing" || resp.Header.Get("Etag") != `"4"` {
-		t.Errorf("warm: %d %v", resp.StatusCode, body)
+	w := warm("thing", "root", auth.RoleAdmin)
+	if body := decodeBody(t, w.Body); w.Code != 200 || body["id"] != "thing" || w.Header().Get("Etag") != `"4"` {
+		t.Errorf("warm: %d %v", w.Code, body)
 	}
-	wantProblem(t, warm("nope", "root", auth.RoleAdmin), 404, "item_not_found")
-	wantProblem(t, warm("NOPE", "root", auth.RoleAdmin), 400, "id_invalid")
-	wantProblem(t, warm("thing", "alice", auth.RoleBuyer), 403, "forbidden")
-	wantProblem(t, warm("thing", "", ""), 401, "auth_missing")
+	wantProblem(t, warm("nope", "root", auth.RoleAdmin).Result(), 404, "item_not_found")
+	wantProblem(t, warm("NOPE", "root", auth.RoleAdmin).Result(), 400, "id_invalid")
+	wantProblem(t, warm("thing", "alice", auth.RoleBuyer).Result(), 403, "forbidden")
+	wantProblem(t, warm("thing", "", "").Result(), 401, "auth_missing")
 }

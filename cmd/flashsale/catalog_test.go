@@ -205,7 +205,9 @@ func TestCommand_ItemWarm(t *testing.T) {
 	if b := c.settle(running, c.buyMany(running, "alice", "k", 2, untilCommitted...)); b.Status != 201 {
 		t.Fatalf("buy: %s", b.verdict())
 	}
-	saleOf := func(item string) string { return strings.TrimSuffix(inventory.QueuePrefix(0), "q:orders:") + "sale:" + item }
+	saleOf := func(item string) string {
+		return strings.TrimSuffix(inventory.QueuePrefix(0), "q:orders:") + "sale:" + item
+	}
 	was, err := s.rdb.HGet(t.Context(), saleOf(running), "fence").Result()
 	if err != nil {
 		t.Fatal(err)
