@@ -850,3 +850,24 @@ func TestParseDefences(t *testing.T) {
 		}
 	}
 }
+
+// TestCatalog_Allocations: what is in memory is given out without making anything:
+// every purchase and every page goes this way.
+func TestCatalog_Allocations(t *testing.T) {
+	s := newShop(Item{ID: "a", StockLeft: 3})
+	c, err := New(s, s, Config{Life: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close(t.Context())
+	wantItem(t, c, "a", 3)
+	ctx := t.Context()
+	for name, read := range map[string]func() error{
+		"Item": func() error { _, err := c.Item(ctx, "a"); return err },
+		"View": func() error { _, err := c.View(ctx, "a"); return err },
+	} {
+		if n := testing.AllocsPerRun(1000, func() { err = read() }); n > 0.1 || err != nil {
+			t.Errorf("%s: %v allocations, %v", name, n, err)
+		}
+	}
+}

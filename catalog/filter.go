@@ -24,6 +24,7 @@ type filter struct {
 	building   bool
 	meanwhile  []creation // of which it was told while it is being built
 	builtAt    time.Time
+	took       time.Duration // of the last build
 
 	now generation
 }
@@ -52,8 +53,10 @@ const (
 	minRoom = 10_000
 	// idPage is how many ids are read at a time.
 	idPage = 10_000
-	// buildPause is the time between two builds, however they come to be wanted.
+	// buildPause is the least time between two builds, however they come to be
+	// wanted; it is buildShare times as long as a build takes, if that is more.
 	buildPause = 250 * time.Millisecond
+	buildShare = 10
 )
 
 // refuses reports whether an id is surely none.
@@ -62,7 +65,7 @@ func (c *Catalog) refuses(ctx context.Context, id string) bool {
 	f.mu.RLock()
 	built, holds, complete := f.bits != nil, f.bits != nil && f.bits.TestString(id), f.generation
 	f.mu.RUnlock()
-	if !built || holds || complete == "" {
+	if !built || holds {
 		return false
 	}
 	now, ok := c.generationNow(ctx)
@@ -167,7 +170,7 @@ func cutGeneration(g string) (word string, count int64, ok bool) {
 func (c *Catalog) rebuildFilter() {
 	f := &c.filter
 	f.mu.Lock()
-	wanted := !f.building && time.Since(f.builtAt) >= buildPause && c.begin()
+	wanted := !f.building && time.Since(f.builtAt) >= max(buildPause, buildShare*f.took) && c.begin()
 	if wanted {
 		f.building, f.meanwhile = true, nil
 	}
@@ -207,10 +210,11 @@ func (c *Catalog) buildFilter(ctx context.Context) (err error) {
 	f := &c.filter
 	var ids []string
 	var generation string
+	began := time.Now()
 	defer func() {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		f.building, f.builtAt = false, time.Now()
+		f.building, f.builtAt, f.took = false, time.Now(), time.Since(began)
 		if err == nil {
 			f.fill(ids, generation)
 		}

@@ -126,6 +126,30 @@ func TestFilter_GenerationLost(t *testing.T) {
 	})
 }
 
+// TestFilter_BuiltAlone: a filter that was built while Redis was away is of use once
+// Redis is back.
+func TestFilter_BuiltAlone(t *testing.T) {
+	t.Parallel()
+	rdb, proxy := away(t)
+	cfg := patient()
+	cfg.RedisTimeout = time.Second
+	c := newProcess(t, newShop(), rdb, cfg)
+	proxy.Refuse(true)
+	proxy.Sever()
+	if err := c.buildFilterNow(testContext(t)); err != nil || !c.filter.built() {
+		t.Fatalf("built: %v, %v", c.filter.built(), err)
+	}
+	wantUnknown(t, c, newID(t))
+	if n := c.Stats().Refused; n != 0 {
+		t.Errorf("%d ids were refused by a filter of which nobody knows whether it is complete", n)
+	}
+	proxy.Refuse(false)
+	await(t, "the filter to refuse", func() bool {
+		wantUnknown(t, c, newID(t))
+		return c.Stats().Refused > 0
+	})
+}
+
 // TestFilter_WhileBuilt: what is created while the ids are being read is in the
 // filter that they make.
 func TestFilter_WhileBuilt(t *testing.T) {

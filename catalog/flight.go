@@ -172,8 +172,8 @@ func (c *Catalog) remember(v *View) *View {
 	if !ok {
 		r = &record{id: id}
 		r.stock.left.Store(-1)
-	} else if old := r.view.Load(); old.Item.Version > v.Item.Version && !old.changed {
-		return old // another look was quicker and has seen more
+	} else if old := r.view.Load(); old.Item.Version > v.Item.Version && !v.LoadedAt.After(old.LoadedAt) && !old.changed {
+		return old // another look began later, was quicker, and has seen more
 	}
 	// The database counts what is committed; the live number is younger, whatever its age.
 	if left := r.stock.left.Load(); left >= 0 {

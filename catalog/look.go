@@ -35,11 +35,7 @@ func (c *Catalog) look(ctx context.Context, key flightKey, least int64) (answer,
 	l, err := c.cfg.Locks.Acquire(ctx, c.far.keys.lock(key.id), lock.WithWaitLimit(c.cfg.Wait))
 	switch {
 	case err == nil:
-		defer func() {
-			if err := l.Release(ctx); err != nil {
-				c.cfg.OnError(fmt.Errorf("let go of the loading of item %s: %w", key.id, err))
-			}
-		}()
+		defer c.letGo(ctx, l, key.id)
 		if a, ok := c.lookFar(ctx, key, least); ok {
 			return a, nil
 		}
@@ -49,6 +45,21 @@ func (c *Catalog) look(ctx context.Context, key flightKey, least int64) (answer,
 		return answer{}, context.Cause(ctx)
 	}
 	return c.ask(ctx, key.id)
+}
+
+// letGo releases a lock in the background: the item is there, and its readers need
+// not wait for that.
+func (c *Catalog) letGo(ctx context.Context, l *lock.Lock, id string) {
+	if !c.begin() {
+		return // the locks are released with their manager
+	}
+	ctx = context.WithoutCancel(ctx)
+	go func() {
+		defer c.work.Done()
+		if err := l.Release(ctx); err != nil {
+			c.cfg.OnError(fmt.Errorf("let go of the loading of item %s: %w", id, err))
+		}
+	}()
 }
 
 // lookFar looks into Redis; ok says that it knows the item well enough.

@@ -15,7 +15,8 @@ func (e *edge) listItems(q *call) error {
 	if err != nil {
 		return err
 	}
-	return q.writePage(e.listPage(v, q.start), age{v.Stale, v.LoadedAt})
+	now := e.Now() // the item may have been waited for
+	return q.writePage(e.listPage(v, now), now, age{v.Stale, v.LoadedAt})
 }
 
 // getItem answers GET /v1/items/{item}.
@@ -28,7 +29,8 @@ func (e *edge) getItem(q *call) error {
 	if err != nil {
 		return err
 	}
-	return q.writePage(itemPage(v, q.start), age{v.Stale, v.LoadedAt})
+	now := e.Now()
+	return q.writePage(itemPage(v, now), now, age{v.Stale, v.LoadedAt})
 }
 
 // readItemID returns the id in the path of a request that takes JSON.

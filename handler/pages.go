@@ -119,11 +119,11 @@ type age struct {
 }
 
 // writePage writes a page, or that the client has it already.
-func (q *call) writePage(p *page, a age) error {
+func (q *call) writePage(p *page, now time.Time, a age) error {
 	in, h := q.c.Request.Header, q.c.Writer.Header()
 	h["Cache-Control"], h["Vary"], h["Etag"] = headerPublic, headerVary, p.tag
 	if a.stale {
-		h["Age"] = []string{strconv.FormatInt(int64(max(0, q.start.Sub(a.loadedAt)/time.Second)), 10)}
+		h["Age"] = []string{strconv.FormatInt(int64(max(0, now.Sub(a.loadedAt)/time.Second)), 10)}
 		h["Warning"] = headerIsStale
 	}
 	if known := in["If-None-Match"]; len(known) > 0 && anyTagMatches(known, p.tag[0]) {
@@ -133,9 +133,9 @@ func (q *call) writePage(p *page, a age) error {
 	}
 	if len(p.head) >= packedFrom && acceptsGzip(in["Accept-Encoding"]) {
 		h["Content-Encoding"] = headerGzip
-		q.out = p.appendPacked(q.out[:0], q.start)
+		q.out = p.appendPacked(q.out[:0], now)
 	} else {
-		q.out = p.append(q.out[:0], q.start)
+		q.out = p.append(q.out[:0], now)
 	}
 	if len(q.out) >= packedFrom {
 		// The server finds out the length of short answers by itself.
