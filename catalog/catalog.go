@@ -29,6 +29,7 @@ type Catalog struct {
 	warm    warmth
 	counts  counts
 	slots   chan struct{} // of questions to the source, where each reader asks
+	untold  chan news     // what the other processes could not be told yet
 
 	// heard counts the subscriptions. What was loaded before the present one may
 	// have changed without a word.
@@ -56,6 +57,7 @@ func New(source Source, stock Stock, cfg Config) (*Catalog, error) {
 	c := &Catalog{
 		cfg: cfg, source: source, stock: stock,
 		slots: make(chan struct{}, cfg.LoadLimit), flights: make(map[flightKey]*flight),
+		untold: make(chan news, maxUntold),
 	}
 	c.loads = gather{limit: cfg.LoadLimit, ask: c.askSource}
 	c.warm.done = make(map[string]int64)

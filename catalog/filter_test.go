@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -244,7 +245,6 @@ func TestRedisAway(t *testing.T) {
 	})
 
 	proxy.Refuse(false)
-	// With the new subscription it is clear that something may have been missed.
 	await(t, "what was said in vain", func() bool {
 		v, err := b.View(testContext(t), "new")
 		return err == nil && v.Item.ID == "new"
@@ -254,6 +254,51 @@ func TestRedisAway(t *testing.T) {
 		wantUnknown(t, b, newID(t))
 		return b.Stats().Refused > before
 	})
+}
+
+// TestRedisAway_Maker: what a process could not tell while only it was cut off from
+// Redis, it tells as soon as it can: the others have no way to know.
+func TestRedisAway_Maker(t *testing.T) {
+	t.Parallel()
+	server := redistest.Real(t)
+	proxy := redistest.NewProxy(t, server.Addr())
+	cutOff := redis.NewClient(redistest.Options(proxy.Addr()))
+	rdb := redis.NewClient(redistest.Options(server.Addr()))
+	t.Cleanup(func() {
+		if err := errors.Join(cutOff.Close(), rdb.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	for _, off := range []Defence{0, Bloom} { // with the latter a negative entry is what hides the item
+		s := newShop(Item{ID: "old", PriceMinor: 1, Version: 1})
+		cfg := patient()
+		cfg.RedisTimeout, cfg.Off = time.Second, off
+		a, b := runs(t, newProcess(t, s, cutOff, cfg)), runs(t, newProcess(t, s, rdb, cfg))
+		id := newID(t)
+		await(t, "the id to be refused from memory", func() bool {
+			wantUnknown(t, b, id)
+			return b.Stats().Refused+b.Stats().Negative > 0
+		})
+		wantItem(t, b, "old", 0)
+		proxy.Refuse(true)
+		proxy.Sever()
+		s.set(func(s *shop) {
+			s.items[id] = Item{ID: id, Version: 1}
+			s.items["old"] = Item{ID: "old", PriceMinor: 2, Version: 2}
+		})
+		a.Created(testContext(t), id)
+		a.Changed(testContext(t), "old", 2)
+		wantUnknown(t, b, id)
+		proxy.Refuse(false)
+		await(t, "the new item", func() bool { _, err := b.View(testContext(t), id); return err == nil })
+		await(t, "the new price", func() bool {
+			i, err := b.Item(testContext(t), "old")
+			return err == nil && i.PriceMinor == 2
+		})
+		if err := rdb.FlushAll(testContext(t)).Err(); err != nil { // a server of this test alone
+			t.Fatal(err)
+		}
+	}
 }
 
 // TestRedisHangs: a Redis that does not answer costs who comes first a time-out, and

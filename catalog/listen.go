@@ -80,6 +80,7 @@ func (c *Catalog) listenOnce(ctx context.Context) (confirmed bool, err error) {
 func (c *Catalog) heardNothing() {
 	c.heard.Add(1)
 	c.unknown.InvalidateAll()
+	c.filter.doubt()
 }
 
 // hear does what a message says: "created <generation> <id>", "changed <version>
@@ -91,8 +92,7 @@ func (c *Catalog) hear(message string) {
 		return
 	}
 	switch what {
-	case "created":
-		c.forget(id, 1)
+	case "created": // that it may be remembered as none, a message before has said
 		c.filter.add(creation{detail, id})
 	case "changed":
 		version, err := strconv.ParseInt(detail, 10, 64)
