@@ -123,13 +123,6 @@ func (c *Catalog) askGeneration(done chan struct{}) {
 	close(done)
 }
 
-// doubt makes the filter refuse nothing until it is built again.
-func (f *filter) doubt() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.generation = ""
-}
-
 // add puts an id into the filter. With a generation it is the creation that made
 // that generation; the filter is then as complete as it was before.
 func (f *filter) add(n creation) {

@@ -76,11 +76,12 @@ func (c *Catalog) listenOnce(ctx context.Context) (confirmed bool, err error) {
 }
 
 // heardNothing follows a new subscription: what was said before it, nobody here
-// has heard. Items are shown and renewed; ids that were none are looked for again.
+// has heard. Items are shown and renewed; ids that were none are looked for again,
+// and all ids are read anew, should a creator have died with what he could not tell.
 func (c *Catalog) heardNothing() {
 	c.heard.Add(1)
 	c.unknown.InvalidateAll()
-	c.filter.doubt()
+	c.rebuildFilter()
 }
 
 // hear does what a message says: "created <generation> <id>", "changed <version>

@@ -24,32 +24,35 @@ func (m *meter) reads(ctx context.Context) error {
 	if err := m.createItem(ctx, item, stock, 0); err != nil {
 		return err
 	}
-	var ratios []float64
+	var ratios, costs []float64
 	for range m.o.reads {
-		empty, err := m.readPhase(ctx, "read empty", m.world.empty.addr, item)
+		empty, emptyCost, err := m.readPhase(ctx, "read empty", m.world.empty.addr, item)
 		if err != nil {
 			return err
 		}
-		pages, err := m.readPhase(ctx, "read item", m.world.api.addr, item)
+		pages, cost, err := m.readPhase(ctx, "read item", m.world.api.addr, item)
 		if err != nil {
 			return err
 		}
-		ratios = append(ratios, pages/empty)
+		ratios, costs = append(ratios, pages/empty), append(costs, cost/emptyCost)
 	}
+	fmt.Fprintf(m.out, "processor time of a page, in those of the empty handler: %.2f\n", median(costs))
 	printBar(m.out, "reads/empty", median(ratios), readsBar)
 	return printDefences(ctx, m.out, m.world.redis.addr)
 }
 
-func (m *meter) readPhase(ctx context.Context, name, addr, item string) (float64, error) {
+// readPhase reads pages from one server. It returns how many a second, and the
+// processor time of each in microseconds.
+func (m *meter) readPhase(ctx context.Context, name, addr, item string) (rate, cost float64, err error) {
 	before := m.world.api.cpu() + m.world.empty.cpu()
 	n, took, err := readFor(ctx, addr, item, m.o)
 	if err != nil {
-		return 0, fmt.Errorf("%s: %w", name, err)
+		return 0, 0, fmt.Errorf("%s: %w", name, err)
 	}
 	used := m.world.api.cpu() + m.world.empty.cpu() - before
-	rate := float64(n) / took.Seconds()
-	fmt.Fprintf(m.out, "%-13s %8.0f/s  cpu per request: %.1fus\n", name, rate, float64(used.Microseconds())/float64(max(n, 1)))
-	return rate, nil
+	rate, cost = float64(n)/took.Seconds(), float64(used.Microseconds())/float64(max(n, 1))
+	fmt.Fprintf(m.out, "%-13s %8.0f/s  cpu per request: %.1fus\n", name, rate, cost)
+	return rate, cost, nil
 }
 
 // readFor reads an item's page over every connection for the length of a phase, and
