@@ -859,7 +859,11 @@ func TestCatalog_Allocations(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer c.Close(t.Context())
+	defer func() {
+		if err := c.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	}()
 	wantItem(t, c, "a", 3)
 	ctx := t.Context()
 	for name, read := range map[string]func() error{
