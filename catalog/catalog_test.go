@@ -261,7 +261,8 @@ func TestCatalog_Item_Life(t *testing.T) {
 		synctest.Wait()
 		select {
 		case p := <-bought:
-			t.Errorf("somebody bought at %d by an item that is a second old", p)
+			close(gate)
+			t.Fatalf("somebody bought at %d by an item that is a second old", p)
 		default:
 		}
 		close(gate)

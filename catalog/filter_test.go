@@ -134,7 +134,8 @@ func TestFilter_BuiltAlone(t *testing.T) {
 	rdb, proxy := away(t)
 	cfg := patient()
 	cfg.RedisTimeout = time.Second
-	c := newProcess(t, newShop(), rdb, cfg)
+	s := newShop()
+	c := newProcess(t, s, rdb, cfg)
 	proxy.Refuse(true)
 	proxy.Sever()
 	if err := c.buildFilterNow(testContext(t)); err != nil || !c.filter.built() {
@@ -144,7 +145,10 @@ func TestFilter_BuiltAlone(t *testing.T) {
 	if n := c.Stats().Refused; n != 0 {
 		t.Errorf("%d ids were refused by a filter of which nobody knows whether it is complete", n)
 	}
+	s.set(func(s *shop) { s.items["new"] = Item{ID: "new", Version: 1} })
 	proxy.Refuse(false)
+	await(t, "Redis to be asked again", func() bool { _, ok := c.generationNow(testContext(t)); return ok })
+	wantItem(t, c, "new", 0) // the filter does not hold it, and does not know that it should
 	await(t, "the filter to refuse", func() bool {
 		wantUnknown(t, c, newID(t))
 		return c.Stats().Refused > 0
