@@ -11,6 +11,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"flashsale/lock"
 )
 
 var errTest = errors.New("the database is away")
@@ -29,6 +31,7 @@ type shop struct {
 
 	byID, lists, stocks int
 	asked               int // ids asked for, over all questions
+	idsErr              error
 }
 
 func newShop(items ...Item) *shop {
@@ -96,6 +99,21 @@ func (s *shop) ItemsByID(ctx context.Context, ids []string) ([]Item, error) {
 	return s.read(ctx, ids)
 }
 
+func (s *shop) ItemIDs(_ context.Context, after string, limit int) ([]string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.idsErr != nil {
+		return nil, s.idsErr
+	}
+	var ids []string
+	for _, id := range slices.Sorted(maps.Keys(s.items)) {
+		if id > after && len(ids) < limit {
+			ids = append(ids, id)
+		}
+	}
+	return ids, nil
+}
+
 func (s *shop) Left(ctx context.Context, items []string) ([]int64, error) {
 	s.mu.Lock()
 	s.stocks++
@@ -133,9 +151,10 @@ func inBubble(t *testing.T, s *shop, cfg Config, f func(t *testing.T, c *Catalog
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer c.cache.StopAllGoroutines()
 		f(t, c)
-		synctest.Wait()
+		if err := c.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
 	})
 }
 
@@ -144,16 +163,32 @@ func pass(d time.Duration) { <-time.After(d) }
 
 func wantItem(t *testing.T, c *Catalog, id string, left int64) {
 	t.Helper()
-	i, err := c.Item(t.Context(), id)
-	if err != nil || i.ID != id || i.StockLeft != left {
-		t.Errorf("item %s: %d left, %v, want %d", id, i.StockLeft, err, left)
+	v, err := c.View(t.Context(), id)
+	if err != nil || v.Item.ID != id || v.Item.StockLeft != left {
+		t.Errorf("item %s: %+v, %v, want %d left", id, v, err, left)
 	}
 }
 
 func wantUnknown(t *testing.T, c *Catalog, id string) {
 	t.Helper()
-	if i, err := c.Item(t.Context(), id); !errors.Is(err, ErrItemNotFound) {
-		t.Errorf("item %s: %+v, %v, want ErrItemNotFound", id, i, err)
+	if v, err := c.View(t.Context(), id); !errors.Is(err, ErrItemNotFound) {
+		t.Errorf("item %s: %+v, %v, want ErrItemNotFound", id, v, err)
+	}
+}
+
+func wantList(t *testing.T, c *Catalog, want string) {
+	t.Helper()
+	v, err := c.List(t.Context())
+	if err != nil {
+		t.Errorf("items: %v", err)
+		return
+	}
+	var got []string
+	for _, i := range v.Items {
+		got = append(got, fmt.Sprint(i.ID, i.StockLeft))
+	}
+	if strings.Join(got, " ") != want {
+		t.Errorf("items %v, want %s", got, want)
 	}
 }
 
@@ -164,49 +199,122 @@ func wantCalls(t *testing.T, s *shop, byID, lists int) {
 	}
 }
 
-func TestCatalog_Item_CachedForLife(t *testing.T) {
+// TestCatalog_View_RenewedBehind: an item that is shown is loaded anew behind the
+// back of its readers, who are never made to wait for it.
+func TestCatalog_View_RenewedBehind(t *testing.T) {
 	t.Parallel()
-	s := newShop(Item{ID: "a", StockLeft: 5})
-	inBubble(t, s, Config{Life: time.Second}, func(t *testing.T, c *Catalog) {
+	s := newShop(Item{ID: "a", StockLeft: 5, Version: 1})
+	inBubble(t, s, Config{Fresh: 10 * time.Second, LoadTimeout: time.Minute}, func(t *testing.T, c *Catalog) {
 		for range 100 {
 			wantItem(t, c, "a", 5)
 		}
 		wantCalls(t, s, 1, 0)
-		s.set(func(s *shop) { s.live["a"] = 3 })
-		pass(999 * time.Millisecond)
+		s.set(func(s *shop) { s.items["a"] = Item{ID: "a", StockLeft: 4, Version: 2} })
+		pass(7900 * time.Millisecond) // jitter takes a fifth at most
 		wantItem(t, c, "a", 5)
+		synctest.Wait()
 		wantCalls(t, s, 1, 0)
-		// Reading does not lengthen the life.
-		pass(2 * time.Millisecond)
-		wantItem(t, c, "a", 3)
-		wantItem(t, c, "a", 3)
+
+		pass(2200 * time.Millisecond)
+		gate := s.holdBack()
+		for range 100 {
+			wantItem(t, c, "a", 5)
+		}
+		synctest.Wait()
 		wantCalls(t, s, 2, 0)
+		s.set(func(s *shop) { s.pause = nil })
+		close(gate)
+		synctest.Wait()
+		wantItem(t, c, "a", 4)
+		if n := c.Stats(); n.Stale != 100 || n.Memory != 201 {
+			t.Errorf("counts %+v, want 100 stale of 201 answers from memory", n)
+		}
 	})
 }
 
-func TestCatalog_Item_NegativeExpires(t *testing.T) {
+// TestCatalog_Item_Life: nobody buys by an item older than Life; while it is bought
+// by, it is loaded ahead and no buyer waits.
+func TestCatalog_Item_Life(t *testing.T) {
+	t.Parallel()
+	s := newShop(Item{ID: "a", PriceMinor: 10, Version: 1})
+	inBubble(t, s, Config{Life: time.Second, LoadTimeout: time.Minute, Wait: time.Minute}, func(t *testing.T, c *Catalog) {
+		price := func() int64 {
+			i, err := c.Item(t.Context(), "a")
+			if err != nil {
+				t.Error(err)
+			}
+			return i.PriceMinor
+		}
+		price()
+		wantCalls(t, s, 1, 0)
+		s.set(func(s *shop) { s.items["a"] = Item{ID: "a", PriceMinor: 20, Version: 2} })
+		pass(999 * time.Millisecond)
+		gate := s.holdBack()
+		if p := price(); p != 10 {
+			t.Errorf("price %d, want the one in memory", p)
+		}
+		synctest.Wait()
+		wantCalls(t, s, 2, 0)
+		pass(time.Millisecond)
+		bought := make(chan int64)
+		go func() { bought <- price() }()
+		synctest.Wait()
+		select {
+		case p := <-bought:
+			close(gate)
+			t.Fatalf("somebody bought at %d by an item that is a second old", p)
+		default:
+		}
+		close(gate)
+		if p := <-bought; p != 20 {
+			t.Errorf("price %d, want the new one", p)
+		}
+	})
+}
+
+func TestCatalog_Negative(t *testing.T) {
 	t.Parallel()
 	s := newShop()
-	inBubble(t, s, Config{Life: time.Second}, func(t *testing.T, c *Catalog) {
+	inBubble(t, s, Config{Negative: time.Minute}, func(t *testing.T, c *Catalog) {
 		for range 100 {
 			wantUnknown(t, c, "a")
+			if _, err := c.Item(t.Context(), "a"); !errors.Is(err, ErrItemNotFound) {
+				t.Errorf("buy: %v, want ErrItemNotFound", err)
+			}
 		}
 		wantCalls(t, s, 1, 0)
-		s.set(func(s *shop) { s.items["a"] = Item{ID: "a", StockLeft: 1} })
-		pass(99 * time.Millisecond)
+		s.set(func(s *shop) { s.items["a"] = Item{ID: "a", StockLeft: 1, Version: 1} })
+		pass(47 * time.Second)
 		wantUnknown(t, c, "a")
-		pass(2 * time.Millisecond)
+		pass(14 * time.Second)
 		wantItem(t, c, "a", 1)
 		wantCalls(t, s, 2, 0)
 	})
 }
 
-// TestCatalog_Item_UnknownCrowd: a crowd that asks for ids that do not exist
-// costs a few questions, and an item that does exist is found among them.
-func TestCatalog_Item_UnknownCrowd(t *testing.T) {
+// TestCatalog_Created_EndsNegative: creation ends what is remembered of an id.
+func TestCatalog_Created_EndsNegative(t *testing.T) {
+	t.Parallel()
+	s := newShop()
+	inBubble(t, s, Config{}, func(t *testing.T, c *Catalog) {
+		wantUnknown(t, c, "a")
+		wantUnknown(t, c, "b")
+		s.set(func(s *shop) {
+			s.items["a"] = Item{ID: "a", StockLeft: 1, Version: 1}
+			s.items["b"] = Item{ID: "b", StockLeft: 1, Version: 1}
+		})
+		c.Created(t.Context(), "a")
+		wantItem(t, c, "a", 1)
+		wantUnknown(t, c, "b")
+	})
+}
+
+// TestCatalog_UnknownCrowd: a crowd that asks for ids that do not exist costs a
+// few questions, and an item that does exist is found among them.
+func TestCatalog_UnknownCrowd(t *testing.T) {
 	t.Parallel()
 	s := newShop(Item{ID: "real", StockLeft: 2})
-	inBubble(t, s, Config{LoadTimeout: time.Hour}, func(t *testing.T, c *Catalog) {
+	inBubble(t, s, Config{LoadTimeout: time.Hour, Wait: time.Hour, LoadLimit: 2}, func(t *testing.T, c *Catalog) {
 		gate := s.holdBack()
 		const crowd = 1000
 		var wg sync.WaitGroup
@@ -214,11 +322,11 @@ func TestCatalog_Item_UnknownCrowd(t *testing.T) {
 			wg.Go(func() { wantUnknown(t, c, fmt.Sprintf("ghost-%d", i)) })
 		}
 		wg.Go(func() { wantItem(t, c, "real", 2) })
-		synctest.Wait() // all wait for the first question
+		synctest.Wait() // all wait for the first questions
 		s.set(func(s *shop) { s.pause = nil })
 		close(gate)
 		wg.Wait()
-		if b, _ := s.counts(); b > 10 {
+		if b, _ := s.counts(); b > 5 {
 			t.Errorf("%d ids cost %d questions", crowd, b)
 		}
 		if s.asked != crowd+1 {
@@ -232,104 +340,141 @@ func TestCatalog_Item_UnknownCrowd(t *testing.T) {
 	})
 }
 
-// TestCatalog_Item_OneQuestion: those who ask for one id at once share a question.
-func TestCatalog_Item_OneQuestion(t *testing.T) {
+// TestCatalog_OneQuestion: those who ask for one id at once share a question.
+func TestCatalog_OneQuestion(t *testing.T) {
 	t.Parallel()
 	s := newShop(Item{ID: "a", StockLeft: 2})
-	inBubble(t, s, Config{LoadTimeout: time.Hour}, func(t *testing.T, c *Catalog) {
+	inBubble(t, s, Config{LoadTimeout: time.Hour, Wait: time.Hour}, func(t *testing.T, c *Catalog) {
 		gate := s.holdBack()
 		var wg sync.WaitGroup
 		for range 500 {
 			wg.Go(func() { wantItem(t, c, "a", 2) })
-			wg.Go(func() {
-				items, err := c.Items(t.Context())
-				if err != nil || len(items) != 1 {
-					t.Errorf("items %v, %v", items, err)
-				}
-			})
+			wg.Go(func() { wantList(t, c, "a2") })
 		}
 		synctest.Wait()
 		close(gate)
 		wg.Wait()
-		// One question may be under way when the next gathers.
-		if b, l := s.counts(); b > 2 || l != 1 {
-			t.Errorf("500 readers cost %d questions by id and %d for all", b, l)
-		}
+		wantCalls(t, s, 1, 1)
 	})
 }
 
-func TestCatalog_Items_CachedForLife(t *testing.T) {
+// TestCatalog_LoadLimit: the source is asked for no more than LoadLimit things at a
+// time, with and without the defence that gathers the readers.
+func TestCatalog_LoadLimit(t *testing.T) {
+	t.Parallel()
+	for name, off := range map[string]Defence{"gathered": 0, "each alone": Breakdown} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newShop()
+			inBubble(t, s, Config{LoadTimeout: time.Hour, Wait: time.Hour, LoadLimit: 3, Off: off}, func(t *testing.T, c *Catalog) {
+				gate := s.holdBack()
+				var wg sync.WaitGroup
+				for i := range 100 {
+					wg.Go(func() { wantUnknown(t, c, fmt.Sprintf("ghost-%d", i)) })
+				}
+				synctest.Wait()
+				wantCalls(t, s, 3, 0)
+				close(gate)
+				wg.Wait()
+			})
+		})
+	}
+}
+
+func TestCatalog_List(t *testing.T) {
 	t.Parallel()
 	s := newShop(Item{ID: "b", StockLeft: 5}, Item{ID: "a", StockLeft: 7})
 	s.live["a"] = 4
-	inBubble(t, s, Config{Life: time.Second}, func(t *testing.T, c *Catalog) {
-		want := func(want string) {
-			t.Helper()
-			items, err := c.Items(t.Context())
-			var got []string
-			for _, i := range items {
-				got = append(got, fmt.Sprint(i.ID, i.StockLeft))
-			}
-			if err != nil || strings.Join(got, " ") != want {
-				t.Errorf("items %v, %v, want %s", got, err, want)
-			}
-		}
+	inBubble(t, s, Config{Fresh: 10 * time.Second}, func(t *testing.T, c *Catalog) {
 		for range 50 {
-			want("a4 b5")
+			wantList(t, c, "a4 b5")
 		}
-		s.set(func(s *shop) { s.live["b"] = 0 })
-		pass(999 * time.Millisecond)
-		want("a4 b5")
 		wantCalls(t, s, 0, 1)
-		pass(2 * time.Millisecond)
-		want("a4 b0")
+		s.set(func(s *shop) { s.live["b"] = 0 })
+		pass(time.Second)
+		wantList(t, c, "a4 b0") // the stock is a second old at most, whatever the age of the rest
+		wantCalls(t, s, 0, 1)
+		s.set(func(s *shop) { s.items["c"] = Item{ID: "c", StockLeft: 1} })
+		pass(9 * time.Second)
+		gate := s.holdBack()
+		wantList(t, c, "a4 b0") // as it was, while it is read anew
+		close(gate)
+		synctest.Wait()
+		wantList(t, c, "a4 b0 c1")
+		wantCalls(t, s, 0, 2)
+		// What the list has read, nobody asks for again.
+		wantItem(t, c, "c", 1)
 		wantCalls(t, s, 0, 2)
 	})
 }
 
-func TestCatalog_Forget(t *testing.T) {
+func TestCatalog_Changed(t *testing.T) {
 	t.Parallel()
-	s := newShop(Item{ID: "a", StockLeft: 5})
+	s := newShop(Item{ID: "a", StockLeft: 5, Version: 1})
 	inBubble(t, s, Config{Life: time.Hour}, func(t *testing.T, c *Catalog) {
 		wantItem(t, c, "a", 5)
 		wantUnknown(t, c, "b")
-		if items, err := c.Items(t.Context()); err != nil || len(items) != 1 {
-			t.Fatalf("items %v, %v", items, err)
-		}
+		wantList(t, c, "a5")
 		s.set(func(s *shop) {
-			s.items["a"] = Item{ID: "a", StockLeft: 50}
-			s.items["b"] = Item{ID: "b", StockLeft: 60}
+			s.items["a"] = Item{ID: "a", StockLeft: 50, Version: 2}
+			s.items["b"] = Item{ID: "b", StockLeft: 60, Version: 1}
 		})
-		c.Forget("b")
+		c.Created(t.Context(), "b")
 		wantItem(t, c, "a", 5) // another's memory stays
 		wantItem(t, c, "b", 60)
-		if items, err := c.Items(t.Context()); err != nil || len(items) != 2 {
-			t.Errorf("items %v, %v, want both", items, err)
-		}
-		c.Forget("a")
+		wantList(t, c, "a50 b60")
+		c.Changed(t.Context(), "a", 2)
 		wantItem(t, c, "a", 50)
-		c.Forget("never heard of")
+		if i, err := c.Item(t.Context(), "a"); err != nil || i.Version != 2 {
+			t.Errorf("bought by %+v, %v, want version 2", i, err)
+		}
+		c.Changed(t.Context(), "never-heard-of", 2)
 	})
 }
 
-// TestCatalog_Forget_DuringLook: what was read before the change must not be
+// TestCatalog_Changed_Once: the process that made a change, and has seen it, does
+// not load the item again for the message that it sends to all.
+func TestCatalog_Changed_Once(t *testing.T) {
+	t.Parallel()
+	s := newShop(Item{ID: "a", StockLeft: 5, Version: 2})
+	inBubble(t, s, Config{Life: time.Hour}, func(t *testing.T, c *Catalog) {
+		wantItem(t, c, "a", 5)
+		c.hear("changed 2 a")
+		wantItem(t, c, "a", 5)
+		wantCalls(t, s, 1, 0)
+		c.hear("changed 3 a")
+		wantItem(t, c, "a", 5)
+		wantCalls(t, s, 2, 0)
+		for _, nonsense := range []string{"", "changed", "changed x a", "changed 9", "what 1 a", "changed 9 A", "created"} {
+			c.hear(nonsense)
+		}
+		wantItem(t, c, "a", 5)
+		wantCalls(t, s, 2, 0)
+	})
+}
+
+// TestCatalog_Created_DuringLook: what was read before the change must not be
 // remembered after it.
-func TestCatalog_Forget_DuringLook(t *testing.T) {
+func TestCatalog_Created_DuringLook(t *testing.T) {
 	t.Parallel()
 	for name, look := range map[string]func(t *testing.T, c *Catalog) (known bool){
 		"Item": func(t *testing.T, c *Catalog) bool {
 			_, err := c.Item(t.Context(), "new")
 			return err == nil
 		},
-		"Items": func(t *testing.T, c *Catalog) bool {
-			items, err := c.Items(t.Context())
-			return err == nil && len(items) == 1
+		"View": func(t *testing.T, c *Catalog) bool {
+			_, err := c.View(t.Context(), "new")
+			return err == nil
+		},
+		"List": func(t *testing.T, c *Catalog) bool {
+			v, err := c.List(t.Context())
+			return err == nil && len(v.Items) == 1
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newShop()
-			inBubble(t, s, Config{Life: time.Hour, LoadTimeout: time.Hour}, func(t *testing.T, c *Catalog) {
+			inBubble(t, s, Config{Life: time.Hour, LoadTimeout: time.Hour, Wait: time.Hour}, func(t *testing.T, c *Catalog) {
 				gate := s.holdBack()
 				done := make(chan struct{})
 				go func() {
@@ -338,21 +483,25 @@ func TestCatalog_Forget_DuringLook(t *testing.T) {
 				}()
 				synctest.Wait() // the question is on its way, its answer settled
 				s.set(func(s *shop) {
-					s.items["new"] = Item{ID: "new", StockLeft: 1}
+					s.items["new"] = Item{ID: "new", StockLeft: 1, Version: 1}
 					s.pause = nil
 				})
-				c.Forget("new")
+				c.Created(t.Context(), "new")
+				if !look(t, c) {
+					t.Error("an item created during a look is unknown to who asks after its creation")
+				}
 				close(gate)
 				<-done
 				if !look(t, c) {
-					t.Error("an item created during a look is unknown after Forget")
+					t.Error("an item created during a look is unknown after the look")
 				}
 			})
 		})
 	}
 }
 
-// TestCatalog_Stock: the live number is shown where there is one.
+// TestCatalog_Stock: the live number is shown where there is one, at most a second
+// old, and asked for once for all readers.
 func TestCatalog_Stock(t *testing.T) {
 	t.Parallel()
 	s := newShop(Item{ID: "live", StockLeft: 9}, Item{ID: "out", StockLeft: 9}, Item{ID: "cold", StockLeft: 9})
@@ -361,11 +510,35 @@ func TestCatalog_Stock(t *testing.T) {
 		wantItem(t, c, "live", 4)
 		wantItem(t, c, "out", 0)
 		wantItem(t, c, "cold", 9)
-		stocks := s.stocks
-		wantUnknown(t, c, "none")
-		if s.stocks != stocks {
-			t.Error("the stock was asked about no item")
+		if s.stocks != 3 {
+			t.Errorf("the stock was asked for %d times, want 3", s.stocks)
 		}
+		wantUnknown(t, c, "none")
+		for range 100 {
+			wantItem(t, c, "live", 4)
+		}
+		if s.stocks != 3 {
+			t.Errorf("the stock was asked for %d times, want no more than 3", s.stocks)
+		}
+		s.set(func(s *shop) { s.live["live"], s.live["cold"] = 3, 8 })
+		pass(stockMax)
+		var readers sync.WaitGroup
+		for range 100 {
+			readers.Go(func() { wantItem(t, c, "live", 3) })
+			readers.Go(func() { wantItem(t, c, "cold", 8) })
+		}
+		readers.Wait()
+		if s.stocks > 5 {
+			t.Errorf("200 readers of two items asked for the stock %d times", s.stocks-3)
+		}
+		s.set(func(s *shop) { s.live["live"] = 2 })
+		pass(stockSoon)
+		wantItem(t, c, "live", 3) // as it was, while it is asked for anew
+		synctest.Wait()
+		wantItem(t, c, "live", 2)
+		s.set(func(s *shop) { s.live["live"] = 1 })
+		c.StockChanged("live")
+		wantItem(t, c, "live", 1)
 	})
 }
 
@@ -374,109 +547,169 @@ func TestCatalog_StockAway(t *testing.T) {
 	s := newShop(Item{ID: "a", StockLeft: 9})
 	s.live["a"], s.stockErr = 4, errTest
 	var heard []error
-	inBubble(t, s, Config{Life: time.Second, OnError: func(err error) { heard = append(heard, err) }}, func(t *testing.T, c *Catalog) {
-		wantItem(t, c, "a", 9)
-		if items, err := c.Items(t.Context()); err != nil || items[0].StockLeft != 9 {
-			t.Errorf("items %v, %v", items, err)
+	inBubble(t, s, Config{OnError: func(err error) { heard = append(heard, err) }}, func(t *testing.T, c *Catalog) {
+		for range 10 {
+			wantItem(t, c, "a", 9)
+			wantList(t, c, "a9")
 		}
-		if len(heard) != 2 || !errors.Is(heard[0], errTest) {
-			t.Errorf("heard %v, want the stock's error twice", heard)
+		if len(heard) != 1 || !errors.Is(heard[0], errTest) {
+			t.Errorf("heard %v, want the stock's error once", heard)
 		}
 		s.set(func(s *shop) { s.stockErr = nil })
-		pass(time.Second + time.Millisecond)
+		pass(stockPause + time.Millisecond)
 		wantItem(t, c, "a", 4)
+		s.set(func(s *shop) { s.stockErr = errTest })
+		pass(time.Minute)
+		wantItem(t, c, "a", 4) // the last that was known, and not the database's
 	})
 }
 
-// TestCatalog_StockHangs: a Redis that does not answer costs the look's time
-// and not the look, however many ids were asked for together.
+// TestCatalog_StockHangs: a Redis that does not answer costs a reader StockTimeout
+// once, and then nothing.
 func TestCatalog_StockHangs(t *testing.T) {
 	t.Parallel()
-	for _, n := range []int{1, loadChunk + 100} {
-		t.Run(fmt.Sprint(n), func(t *testing.T) {
-			t.Parallel()
-			s := newShop()
-			for i := range n {
-				id := fmt.Sprintf("i%d", i)
-				s.items[id] = Item{ID: id, StockLeft: 9}
-			}
-			s.stockHangs = true
-			inBubble(t, s, Config{LoadTimeout: time.Second, OnError: func(error) {}}, func(t *testing.T, c *Catalog) {
-				gate := s.holdBack()
-				var wg sync.WaitGroup
-				failed := 0
-				var mu sync.Mutex
-				wg.Go(func() { wantUnknown(t, c, "first") })
-				synctest.Wait() // the others gather behind it, in one look
-				for i := range n {
-					wg.Go(func() {
-						item, err := c.Item(t.Context(), fmt.Sprintf("i%d", i))
-						if err != nil || item.StockLeft != 9 {
-							mu.Lock()
-							failed++
-							mu.Unlock()
-						}
-					})
-				}
-				synctest.Wait()
-				s.set(func(s *shop) { s.pause = nil })
-				close(gate)
-				wg.Wait()
-				if failed > 0 {
-					t.Errorf("%d of %d items were not answered with the database's number", failed, n)
-				}
-			})
-		})
-	}
+	s := newShop(Item{ID: "a", StockLeft: 9}, Item{ID: "b", StockLeft: 9})
+	s.stockHangs = true
+	inBubble(t, s, Config{StockTimeout: 200 * time.Millisecond}, func(t *testing.T, c *Catalog) {
+		start := time.Now()
+		var readers sync.WaitGroup
+		for range 50 {
+			readers.Go(func() { wantItem(t, c, "a", 9) })
+		}
+		readers.Wait()
+		wantItem(t, c, "a", 9)
+		wantItem(t, c, "b", 9)
+		if d := time.Since(start); d != 200*time.Millisecond {
+			t.Errorf("the readers took %v, want one time-out", d)
+		}
+	})
 }
 
+// TestCatalog_SourceAway: without a memory there is nothing to show, and an error is
+// not remembered.
 func TestCatalog_SourceAway(t *testing.T) {
 	t.Parallel()
 	s := newShop(Item{ID: "a", StockLeft: 9})
 	s.err = errTest
-	inBubble(t, s, Config{Life: time.Hour}, func(t *testing.T, c *Catalog) {
+	inBubble(t, s, Config{}, func(t *testing.T, c *Catalog) {
 		for range 3 {
-			if _, err := c.Item(t.Context(), "a"); !errors.Is(err, errTest) {
+			if _, err := c.View(t.Context(), "a"); !errors.Is(err, errTest) {
 				t.Errorf("item: %v, want the source's error", err)
 			}
-			if _, err := c.Items(t.Context()); !errors.Is(err, errTest) {
+			if _, err := c.List(t.Context()); !errors.Is(err, errTest) {
 				t.Errorf("items: %v, want the source's error", err)
 			}
 		}
-		wantCalls(t, s, 3, 3) // an error is not remembered
+		wantCalls(t, s, 3, 3)
 		s.set(func(s *shop) { s.err = nil })
 		wantItem(t, c, "a", 9)
-		if items, err := c.Items(t.Context()); err != nil || len(items) != 1 {
-			t.Errorf("items %v, %v", items, err)
+		wantList(t, c, "a9")
+	})
+}
+
+// TestCatalog_SourceAway_KeepsMemory: what is remembered outlasts the source, is
+// marked as what it is, and is not bought by.
+func TestCatalog_SourceAway_KeepsMemory(t *testing.T) {
+	t.Parallel()
+	s := newShop(Item{ID: "a", StockLeft: 9, Version: 1})
+	inBubble(t, s, Config{Life: time.Second, Fresh: 5 * time.Second, Keep: time.Hour}, func(t *testing.T, c *Catalog) {
+		wantStale := func(want bool) {
+			t.Helper()
+			v, err1 := c.View(t.Context(), "a")
+			l, err2 := c.List(t.Context())
+			if err := errors.Join(err1, err2); err != nil {
+				t.Fatal(err)
+			}
+			if v.Stale != want || l.Stale != want {
+				t.Errorf("item stale: %v, list stale: %v, want %v", v.Stale, l.Stale, want)
+			}
+			if age := time.Since(v.LoadedAt); want && age < 4*time.Second {
+				t.Errorf("the item says it is %v old", age)
+			}
+		}
+		wantStale(false)
+		s.set(func(s *shop) { s.err = errTest })
+		pass(5 * time.Second)
+		lookBoth(t, c) // who looks first finds out for the others
+		wantStale(true)
+		if _, err := c.Item(t.Context(), "a"); !errors.Is(err, errTest) {
+			t.Errorf("buy: %v, want the source's error", err)
+		}
+		byID, lists := s.counts()
+		for range 100 {
+			wantStale(true)
+			synctest.Wait()
+		}
+		wantCalls(t, s, byID, lists) // it is left alone for a while
+		// A change that cannot be read is no reason to show nothing.
+		c.Changed(t.Context(), "a", 2)
+		wantStale(true)
+		s.set(func(s *shop) { s.err, s.items["a"] = nil, Item{ID: "a", StockLeft: 8, Version: 2} })
+		pass(retryPause)
+		lookBoth(t, c)
+		wantStale(false)
+		wantItem(t, c, "a", 8)
+		if _, err := c.Item(t.Context(), "a"); err != nil {
+			t.Errorf("buy: %v", err)
 		}
 	})
 }
 
-// TestCatalog_SourceAway_KeepsMemory: what is remembered outlasts the source.
-func TestCatalog_SourceAway_KeepsMemory(t *testing.T) {
+// lookBoth reads what is to be renewed, and returns when that is over.
+func lookBoth(t *testing.T, c *Catalog) {
+	t.Helper()
+	_, err1 := c.View(t.Context(), "a")
+	_, err2 := c.List(t.Context())
+	if err := errors.Join(err1, err2); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Wait()
+}
+
+// TestCatalog_Wait: a reader that has nothing to be shown waits for Wait, and a
+// slow source goes on for the next.
+func TestCatalog_Wait(t *testing.T) {
 	t.Parallel()
-	s := newShop(Item{ID: "a", StockLeft: 9})
-	inBubble(t, s, Config{Life: time.Second}, func(t *testing.T, c *Catalog) {
-		wantItem(t, c, "a", 9)
-		s.set(func(s *shop) { s.err = errTest })
-		wantItem(t, c, "a", 9)
-		if _, err := c.Item(t.Context(), "b"); !errors.Is(err, errTest) {
-			t.Errorf("item: %v, want the source's error", err)
+	s := newShop(Item{ID: "a", StockLeft: 3})
+	inBubble(t, s, Config{Wait: 2 * time.Second, LoadTimeout: 5 * time.Second}, func(t *testing.T, c *Catalog) {
+		gate := s.holdBack()
+		start := time.Now()
+		var readers sync.WaitGroup
+		for range 10 {
+			readers.Go(func() {
+				if _, err := c.View(t.Context(), "a"); !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("item: %v, want the deadline's error", err)
+				}
+			})
 		}
-		wantItem(t, c, "a", 9)
+		readers.Go(func() {
+			if _, err := c.List(t.Context()); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("items: %v, want the deadline's error", err)
+			}
+		})
+		readers.Wait()
+		if d := time.Since(start); d != 2*time.Second {
+			t.Errorf("the readers waited for %v, want Wait", d)
+		}
+		pass(time.Second)
+		close(gate)
+		synctest.Wait()
+		wantItem(t, c, "a", 3)
+		wantList(t, c, "a3")
+		wantCalls(t, s, 1, 1)
 	})
 }
 
 func TestCatalog_LoadTimeout(t *testing.T) {
 	t.Parallel()
 	s := newShop(Item{ID: "a"})
-	inBubble(t, s, Config{LoadTimeout: 2 * time.Second}, func(t *testing.T, c *Catalog) {
+	inBubble(t, s, Config{LoadTimeout: 2 * time.Second, Wait: time.Hour}, func(t *testing.T, c *Catalog) {
 		s.holdBack() // for ever
 		start := time.Now()
-		if _, err := c.Item(t.Context(), "a"); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := c.View(t.Context(), "a"); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("item: %v, want the deadline's error", err)
 		}
-		if _, err := c.Items(t.Context()); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := c.List(t.Context()); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("items: %v, want the deadline's error", err)
 		}
 		if d := time.Since(start); d != 4*time.Second {
@@ -490,17 +723,17 @@ func TestCatalog_LoadTimeout(t *testing.T) {
 func TestCatalog_ContextEnds(t *testing.T) {
 	t.Parallel()
 	s := newShop(Item{ID: "a", StockLeft: 9})
-	inBubble(t, s, Config{LoadTimeout: time.Hour, Life: time.Hour}, func(t *testing.T, c *Catalog) {
+	inBubble(t, s, Config{LoadTimeout: time.Hour, Wait: time.Hour}, func(t *testing.T, c *Catalog) {
 		gate := s.holdBack()
 		ctx, cancel := context.WithCancelCause(t.Context())
 		var wg sync.WaitGroup
 		wg.Go(func() {
-			if _, err := c.Item(ctx, "a"); !errors.Is(err, errTest) {
+			if _, err := c.View(ctx, "a"); !errors.Is(err, errTest) {
 				t.Errorf("item: %v, want the context's cause", err)
 			}
 		})
 		wg.Go(func() {
-			if _, err := c.Items(ctx); !errors.Is(err, errTest) {
+			if _, err := c.List(ctx); !errors.Is(err, errTest) {
 				t.Errorf("items: %v, want the context's cause", err)
 			}
 		})
@@ -510,36 +743,136 @@ func TestCatalog_ContextEnds(t *testing.T) {
 		close(gate)
 		synctest.Wait()
 		wantItem(t, c, "a", 9)
-		if items, err := c.Items(t.Context()); err != nil || len(items) != 1 {
-			t.Errorf("items %v, %v", items, err)
-		}
+		wantList(t, c, "a9")
 		wantCalls(t, s, 1, 1)
 	})
 }
 
-// TestCatalog_Bounded: memory is bounded by MaxItems, whatever is asked for.
+// TestCatalog_Bounded: memory is bounded by MaxItems, whatever is asked for, and
+// invented ids push out no item.
 func TestCatalog_Bounded(t *testing.T) {
 	t.Parallel()
-	s := newShop()
-	inBubble(t, s, Config{MaxItems: 50, Life: time.Hour}, func(t *testing.T, c *Catalog) {
+	s := newShop(Item{ID: "a", StockLeft: 1})
+	inBubble(t, s, Config{MaxItems: 50, Fresh: time.Hour}, func(t *testing.T, c *Catalog) {
+		wantItem(t, c, "a", 1)
 		for i := range 2000 {
 			wantUnknown(t, c, fmt.Sprintf("ghost-%d", i))
 		}
-		c.cache.CleanUp()
-		if n := c.cache.EstimatedSize(); n > 50 {
+		c.unknown.CleanUp()
+		if n := c.unknown.EstimatedSize(); n > 50 {
 			t.Errorf("%d ids are remembered, want at most 50", n)
 		}
+		byID, lists := s.counts()
+		wantItem(t, c, "a", 1)
+		wantCalls(t, s, byID, lists)
 	})
+}
+
+// TestCatalog_Avalanche: items that were loaded in one moment are to be loaded anew
+// at different times, unless that defence is off.
+func TestCatalog_Avalanche(t *testing.T) {
+	t.Parallel()
+	for name, off := range map[string]Defence{"on": 0, "off": Avalanche} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const items = 1000
+			s := newShop()
+			for i := range items {
+				id := fmt.Sprintf("i%d", i)
+				s.items[id] = Item{ID: id}
+			}
+			inBubble(t, s, Config{Fresh: 10 * time.Second, Keep: 100 * time.Second, Off: off}, func(t *testing.T, c *Catalog) {
+				start := time.Now()
+				var readers sync.WaitGroup
+				for i := range items {
+					readers.Go(func() { wantItem(t, c, fmt.Sprintf("i%d", i), 0) })
+				}
+				readers.Wait()
+				if d := time.Since(start); d != 0 {
+					t.Fatalf("loading took %v on a clock that stands still", d)
+				}
+				var fresh, keep [10]int // by tenth of the last fifth
+				for i := range items {
+					e, ok := c.known.GetEntry(fmt.Sprintf("i%d", i))
+					if !ok {
+						t.Fatal("not in memory")
+					}
+					fresh[tenth(e.Value.view.Load().freshUntil.Sub(start), c.cfg.Fresh)]++
+					keep[tenth(e.ExpiresAt().Sub(start), c.cfg.Keep)]++
+				}
+				for tenth := range 10 {
+					// Of 1000 in ten parts, less than 50 in one is not to be seen in a lifetime.
+					if off == 0 && (fresh[tenth] < 50 || keep[tenth] < 50) {
+						t.Fatalf("not spread: renewals by tenth %v, expiries %v", fresh, keep)
+					}
+				}
+				if off != 0 && (fresh[9] != items || keep[9] != items) {
+					t.Errorf("without the defence, renewals by tenth %v, expiries %v, want all in the last", fresh, keep)
+				}
+			})
+		})
+	}
+}
+
+// tenth tells in which tenth of the last fifth of a life a time is.
+func tenth(d, life time.Duration) int {
+	from := life - life/5
+	return min(9, int(10*(d-from)/(life/5)))
 }
 
 func TestNew_Errors(t *testing.T) {
 	t.Parallel()
 	for name, cfg := range map[string]Config{
 		"life": {Life: -1}, "items": {MaxItems: -1}, "time-out": {LoadTimeout: -1},
+		"stock time-out": {StockTimeout: -1}, "limit": {LoadLimit: -1}, "wait": {Wait: -1},
+		"negative": {Negative: maxNegative + 1}, "fresh below life": {Life: time.Minute, Fresh: time.Second},
+		"keep below fresh": {Fresh: time.Minute, Keep: time.Second}, "locks alone": {Locks: &lock.Manager{}},
 	} {
-		if c, err := New(newShop(), newShop(), cfg); err == nil {
-			c.cache.StopAllGoroutines()
-			t.Errorf("a negative %s: no error", name)
+		if _, err := New(newShop(), newShop(), cfg); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}
+
+func TestParseDefences(t *testing.T) {
+	t.Parallel()
+	for _, q := range []struct {
+		names []string
+		want  Defence
+		ok    bool
+	}{
+		{nil, 0, true},
+		{[]string{"avalanche", "breakdown"}, Avalanche | Breakdown, true},
+		{[]string{"penetration"}, Bloom | Negatives, true},
+		{[]string{"bloom", "moat"}, 0, false},
+	} {
+		if got, err := ParseDefences(q.names); got != q.want || (err == nil) != q.ok {
+			t.Errorf("%v: %b, %v, want %b", q.names, got, err, q.want)
+		}
+	}
+}
+
+// TestCatalog_Allocations: what is in memory is given out without making anything:
+// every purchase and every page goes this way.
+func TestCatalog_Allocations(t *testing.T) {
+	s := newShop(Item{ID: "a", StockLeft: 3})
+	c, err := New(s, s, Config{Life: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := c.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	}()
+	wantItem(t, c, "a", 3)
+	ctx := t.Context()
+	for name, read := range map[string]func() error{
+		"Item": func() error { _, err := c.Item(ctx, "a"); return err },
+		"View": func() error { _, err := c.View(ctx, "a"); return err },
+	} {
+		if n := testing.AllocsPerRun(1000, func() { err = read() }); n > 0.1 || err != nil {
+			t.Errorf("%s: %v allocations, %v", name, n, err)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 // Package catalog answers what is on sale: the items as buyers and engineers
-// read them, cached in the process so that a crowd reloading an item page does
-// not reach the database.
+// read them. They come from the process's memory, else from Redis, else from
+// the database, so that a crowd that reloads an item's page, or asks for items
+// that there are none of, does not reach the database. docs/catalog.md says how.
 package catalog
 
 import (

@@ -3,7 +3,7 @@ package catalog
 import (
 	"testing"
 
-	"go.uber.org/goleak"
+	"flashsale/internal/redistest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { redistest.Main(m) }

@@ -28,6 +28,17 @@ func appendOrder(b []byte, o *order.Order) []byte {
 
 // appendItem appends an item as the contract spells it, in its state at now.
 func appendItem(b []byte, i *catalog.Item, now time.Time) []byte {
+	return appendServerTime(appendItemHead(b, i, now), now)
+}
+
+// appendServerTime appends the end of an item.
+func appendServerTime(b []byte, now time.Time) []byte {
+	return append(appendTimeField(b, `,"server_time":`, now), '}')
+}
+
+// appendItemHead appends an item up to its server_time, which alone changes from
+// one moment to the next.
+func appendItemHead(b []byte, i *catalog.Item, now time.Time) []byte {
 	b = appendTextField(b, `{"id":`, i.ID)
 	b = appendTextField(b, `,"name":`, i.Name)
 	b = appendTextField(b, `,"description":`, i.Description)
@@ -44,9 +55,7 @@ func appendItem(b []byte, i *catalog.Item, now time.Time) []byte {
 	}
 	b = appendIntField(b, `,"payment_window_seconds":`, int64(i.PaymentWindow/time.Second))
 	b = appendTextField(b, `,"state":`, string(i.State(now)))
-	b = appendIntField(b, `,"version":`, i.Version)
-	b = appendTimeField(b, `,"server_time":`, now)
-	return append(b, '}')
+	return appendIntField(b, `,"version":`, i.Version)
 }
 
 // appendLedger appends the conservation equation.

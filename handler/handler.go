@@ -40,10 +40,14 @@ type Orders interface {
 
 // Items answers what is on sale, from memory where it can.
 type Items interface {
-	// Item returns one item, or catalog.ErrItemNotFound.
+	// Item returns one item to buy by, or catalog.ErrItemNotFound.
 	Item(ctx context.Context, id string) (catalog.Item, error)
-	// Items returns all items.
-	Items(ctx context.Context) ([]catalog.Item, error)
+	// View returns one item to show, or catalog.ErrItemNotFound.
+	View(ctx context.Context, id string) (*catalog.View, error)
+	// List returns all items to show.
+	List(ctx context.Context) (*catalog.ListView, error)
+	// Warm loads an item and its sale into memory and Redis, everywhere.
+	Warm(ctx context.Context, id string) (*catalog.View, error)
 }
 
 // Sales is what an admin does to a sale.
@@ -242,6 +246,7 @@ type edge struct {
 	metrics    *metrics
 	inFlight   atomic.Int64
 	readiness  readiness
+	listing    sync.Mutex // held by who encodes the list of items for all
 	calls      sync.Pool
 }
 
@@ -302,6 +307,7 @@ func (e *edge) routes() (http.Handler, error) {
 	e.post(r, "/v1/admin/items/:item/resume", admin, e.control(catalog.ControlOpen))
 	e.post(r, "/v1/admin/items/:item/close", admin, e.control(catalog.ControlClosed))
 	e.get(r, "/v1/admin/items/:item/ledger", admin, e.ledger)
+	e.post(r, "/v1/admin/items/:item/warm", admin, e.warmItem)
 	if e.Tasks != nil {
 		e.taskRoutes(r, admin)
 	}

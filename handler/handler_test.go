@@ -112,12 +112,24 @@ func (f fakeItems) Item(_ context.Context, id string) (catalog.Item, error) {
 	return item, nil
 }
 
-func (f fakeItems) Items(context.Context) ([]catalog.Item, error) {
+func (f fakeItems) View(ctx context.Context, id string) (*catalog.View, error) {
+	item, err := f.Item(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	return &catalog.View{Item: item}, nil
+}
+
+func (f fakeItems) List(context.Context) (*catalog.ListView, error) {
 	var all []catalog.Item
 	for _, item := range f {
 		all = append(all, item)
 	}
-	return all, nil
+	return &catalog.ListView{Items: all}, nil
+}
+
+func (f fakeItems) Warm(ctx context.Context, id string) (*catalog.View, error) {
+	return f.View(ctx, id)
 }
 
 func someItem() catalog.Item {

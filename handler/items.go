@@ -11,41 +11,35 @@ func (e *edge) listItems(q *call) error {
 	if err := checkAccept(q.c.Request.Header); err != nil {
 		return err
 	}
-	items, err := e.Items.Items(q.ctx())
+	v, err := e.Items.List(q.ctx())
 	if err != nil {
 		return err
 	}
-	now := e.Now()
-	b := append(q.out[:0], `{"items":[`...)
-	for i := range items {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = appendItem(b, &items[i], now)
-	}
-	q.out = append(b, `]}`...)
-	return q.json(200)
+	now := e.Now() // the item may have been waited for
+	return q.writePage(e.listPage(v, now), now, age{v.Stale, v.LoadedAt})
 }
 
 // getItem answers GET /v1/items/{item}.
 func (e *edge) getItem(q *call) error {
-	item, err := e.readItem(q)
+	id, err := readItemID(q)
 	if err != nil {
 		return err
 	}
-	return e.writeItem(q, 200, &item)
+	v, err := e.Items.View(q.ctx(), id)
+	if err != nil {
+		return err
+	}
+	now := e.Now()
+	return q.writePage(itemPage(v, now), now, age{v.Stale, v.LoadedAt})
 }
 
-// readItem returns the item that the path names.
-func (e *edge) readItem(q *call) (catalog.Item, error) {
+// readItemID returns the id in the path of a request that takes JSON.
+func readItemID(q *call) (string, error) {
 	id := q.c.Param("item")
 	if !validItemID(id) {
-		return catalog.Item{}, problemItemID
+		return "", problemItemID
 	}
-	if err := checkAccept(q.c.Request.Header); err != nil {
-		return catalog.Item{}, err
-	}
-	return e.Items.Item(q.ctx(), id)
+	return id, checkAccept(q.c.Request.Header)
 }
 
 // writeItem writes one item.
@@ -55,8 +49,8 @@ func (e *edge) writeItem(q *call, status int, item *catalog.Item) error {
 }
 
 // writeItemTagged writes one item with its version as the tag that a change
-// has to match. Buyers get no tag: stock and state vary under one version, so
-// it is no validator for a cache.
+// has to match. Buyers get another, weak one: stock and state vary under one
+// version.
 func (e *edge) writeItemTagged(q *call, status int, item *catalog.Item) error {
 	h := q.c.Writer.Header()
 	h["Etag"] = []string{`"` + strconv.FormatInt(item.Version, 10) + `"`}

@@ -148,11 +148,17 @@ func (s *Service) alter(ctx context.Context, id string, live inventory.Change, e
 	// them. What counts is the look within the transaction.
 	if _, err = e.on(row); err == nil {
 		err = s.Stock.Change(ctx, id, live, func(ctx context.Context) (int64, error) {
+			next := row.Version + 1
 			row, err = s.Store.changeItem(ctx, id, e)
+			switch {
+			case err == nil:
+				s.Items.Changed(ctx, id, row.Version)
+			case errors.Is(err, ErrDatabase) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded):
+				// The outcome is open: then the database is to be asked anew.
+				s.Items.Changed(ctx, id, next)
+			}
 			return row.Version, err
 		})
-		// Also when the outcome is open: then the database is to be asked anew.
-		s.Items.Forget(id)
 	}
 	if err != nil && !errors.Is(err, errSame) {
 		return catalog.Item{}, fmt.Errorf("change item %s: %w", id, err)

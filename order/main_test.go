@@ -270,6 +270,7 @@ func newSite(t *testing.T, rdb *redis.Client, volatile bool, n NewItem) *site {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { s.end(s.items.Close) })
 	s.service = NewService(Config{
 		Store: s.store, Stock: s.stock, Items: s.items, Tasks: []Tasks{s.queue}, Waiters: s.waiters,
 		Returns: NewReturns(s.store, rdb, 1, s.heard), Volatile: volatile, OnError: s.heard,

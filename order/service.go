@@ -34,7 +34,9 @@ type Counter interface {
 // Items is what placing an order needs of the catalogue.
 type Items interface {
 	Item(ctx context.Context, id string) (catalog.Item, error)
-	Forget(id string)
+	// Created and Changed tell every process what is committed.
+	Created(ctx context.Context, id string)
+	Changed(ctx context.Context, id string, version int64)
 }
 
 // Tasks is what reading an order needs of a task queue.
@@ -317,10 +319,12 @@ func (s *Service) List(ctx context.Context, f Filter) ([]Order, bool, error) {
 // CreateItem opens a sale. Errors: ErrItemExists.
 func (s *Service) CreateItem(ctx context.Context, n NewItem) (catalog.Item, error) {
 	item, err := s.Store.InsertItem(ctx, n)
+	// Also when it failed: the outcome may be open, and who created the item in
+	// vain, because it exists, may be repeating what was not told to everyone.
+	s.Items.Created(ctx, n.ID)
 	if err != nil {
 		return catalog.Item{}, err
 	}
-	s.Items.Forget(n.ID)
 	// The row decides; a sale that could not be loaded now is loaded by its
 	// first buyer.
 	if err := s.Stock.Open(ctx, n.ID); err != nil {

@@ -356,6 +356,18 @@ func (s *Store) ItemsByID(ctx context.Context, ids []string) ([]catalog.Item, er
 	return itemsOf(rows), nil
 }
 
+// ItemIDs reads at most limit ids of items that come after the one given, in order.
+func (s *Store) ItemIDs(ctx context.Context, after string, limit int) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	var ids []string
+	err := s.read.WithContext(ctx).Model(&itemRow{}).Where("id > ?", after).Order("id").Limit(limit).Pluck("id", &ids).Error
+	if err != nil {
+		return nil, wrap("read ids of items", err)
+	}
+	return ids, nil
+}
+
 func itemsOf(rows []itemRow) []catalog.Item {
 	items := make([]catalog.Item, len(rows))
 	for i := range rows {

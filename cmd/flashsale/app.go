@@ -355,7 +355,7 @@ func (a *app) addAPI(ctx context.Context) error {
 		Partitions: s.Partitions, OnError: a.reporter("inventory"), OnBatch: a.batchMetrics(),
 		OnChange: func(item string) {
 			if c := known.Load(); c != nil {
-				c.Forget(item)
+				c.StockChanged(item)
 			}
 		},
 	})
@@ -364,7 +364,7 @@ func (a *app) addAPI(ctx context.Context) error {
 	}
 	sales.Partition = stock.Partition
 	a.life.add(part{name: "inventory", stop: stock.Close})
-	items, err := catalog.New(a.store, stock, catalog.Config{OnError: a.reporter("catalog")})
+	items, err := a.addCatalog(stock)
 	if err != nil {
 		return err
 	}
@@ -412,7 +412,7 @@ func (a *app) addHTTP(ctx context.Context, items *catalog.Catalog, reconciler *o
 	feed := order.NewFeed(order.FeedConfig{Store: a.store, Redis: a.rdb, Orders: a.service, OnError: a.reporter("order events")})
 	c := handler.Config{
 		Orders: a.service, Items: items, Sales: a.service, Changes: a.service, Trail: a.service, Feed: feed, Buyers: a.service,
-		Webhooks: webhooks, Verifier: verifier, Ready: a.checks(),
+		Webhooks: webhooks, Verifier: verifier, Ready: append(a.checks(), catalogCheck(items)),
 		RateBuyer: s.RateBuyer, RateAddress: s.RateAddress, TrustedProxies: s.TrustedProxies,
 		Tasks: backlog, Reconciler: reconciler, CursorKey: a.cursorKey(), Log: a.log, Registerer: a.registry,
 	}

@@ -108,7 +108,7 @@ func newItem() *cobra.Command {
 		newItemChange(&server, &token), newItemRestock(&server, &token),
 		newItemControl(&server, &token, "pause", "Halt a sale until it is resumed"),
 		newItemControl(&server, &token, "resume", "Go on with a paused sale"),
-		newItemControl(&server, &token, "close", "End a sale for good; orders stay as they are"))
+		newItemControl(&server, &token, "close", "End a sale for good; orders stay as they are"), newItemWarm(&server, &token))
 	c.PersistentFlags().StringVar(&server, "server", "", "URL of the API (default http:// and --addr)")
 	c.PersistentFlags().StringVar(&token, "token", "", "admin token (default: signed with the configured key)")
 	return c

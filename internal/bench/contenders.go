@@ -54,6 +54,14 @@ func serveEmpty(ctx context.Context, addr string) error {
 	})
 }
 
+// emptyItem is what the yardstick of reading gives out: as many bytes as the
+// service's page of an item of the benchmark, ready made.
+var emptyItem = []byte(`{"id":"reads-0","name":"reads-0","description":"","price_minor":4900,"currency":"EUR","stock_total":100000000,` +
+	`"stock_left":100000000,"per_user_limit":1,"opens_at":"2026-01-01T00:00:00.000Z","closes_at":null,` +
+	`"payment_window_seconds":0,"state":"open","version":1,"server_time":"2026-01-01T00:00:00.000Z"}`)
+
+func readEmpty(c *gin.Context) { c.Data(http.StatusOK, "application/json", emptyItem) }
+
 // The pauses between tries of the polling lock: the millisecond that a first
 // version sleeps, the 5 ms that a tuned one does, and the 50 to 250 ms at random
 // that a client library in wide use has as its default. The last gains from
@@ -129,6 +137,7 @@ func serve(ctx context.Context, addr string, h gin.HandlerFunc) error {
 	gin.SetMode(gin.ReleaseMode)
 	r := gin.New()
 	r.POST("/v1/items/:item/orders", h)
+	r.GET("/v1/items/:item", readEmpty)
 	r.GET("/readyz", func(c *gin.Context) { c.Status(http.StatusOK) })
 	// The same server as the service's, with the same limits on time and size:
 	// what is compared is the handlers.

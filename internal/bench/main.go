@@ -52,12 +52,13 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	f.IntVar(&o.expiry, "expiry", 0, "orders, unpaid, of which to measure how late they lapse; 0: leave it out")
 	f.IntVar(&o.visible, "visible", 0, "times to measure how soon a unit that came back is sold by another process; 0: leave it out")
 	f.DurationVar(&o.spread, "spread", time.Minute, "time over which the orders of -expiry fall due")
+	f.IntVar(&o.reads, "reads", 0, "rounds of reading an item's page against an empty handler, and the table of the cache's defences; 0: leave it out")
 	f.BoolVar(&o.skipPolling, "skip-polling", false, "leave out the polling lock")
 	if err := f.Parse(args); err != nil {
 		return err
 	}
-	if o.visible < 0 {
-		return errors.New("need -visible of 0 or more")
+	if o.visible < 0 || o.reads < 0 {
+		return errors.New("need -visible and -reads of 0 or more")
 	}
 	if o.expiry < 0 || o.expiry > buyers || o.spread < time.Second {
 		return fmt.Errorf("need -expiry from 0 to %d, over a second or more", buyers)
@@ -78,6 +79,7 @@ type options struct {
 	skipPolling bool
 	expiry      int
 	visible     int
+	reads       int
 	spread      time.Duration
 }
 

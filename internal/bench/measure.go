@@ -50,6 +50,11 @@ func measure(ctx context.Context, o options, out io.Writer) (err error) {
 	if o.rounds > 0 {
 		m.printRatios()
 	}
+	if o.reads > 0 {
+		if err := m.reads(ctx); err != nil {
+			return fmt.Errorf("reads: %w", err)
+		}
+	}
 	if o.visible > 0 {
 		if err := m.visible(ctx); err != nil {
 			return fmt.Errorf("visible: %w", err)

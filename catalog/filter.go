@@ -1,0 +1,274 @@
+package catalog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/bits-and-blooms/bloom/v3"
+)
+
+// filter is the set of all ids, as a bloom filter. What it does not hold is no
+// item, if it is complete: if no item was created since it was built of which it
+// was not told. Redis counts the creations, so that it can know.
+type filter struct {
+	mu         sync.RWMutex
+	bits       *bloom.BloomFilter // nil: not built yet
+	generation string             // of the creations that it holds for sure; "": not known
+	room       int                // ids that it has room for
+	ids        int
+	building   bool
+	meanwhile  []creation // of which it was told while it is being built
+	builtAt    time.Time
+	took       time.Duration // of the last build
+
+	now generation
+}
+
+// generation is the count of creations as it was read last. Readers share a look
+// for generationLife; they refuse by one that is generationTrust old while
+// Redis does not answer, and by none that is older.
+type generation struct {
+	mu     sync.Mutex
+	value  string
+	asOf   time.Time
+	asking chan struct{} // closed when the look under way is over
+}
+
+const (
+	generationLife  = 50 * time.Millisecond
+	generationTrust = time.Second
+)
+
+type creation struct{ generation, id string }
+
+const (
+	// falsePositives is the share of invented ids that pass the filter.
+	falsePositives = 0.001
+	// minRoom is for how many ids a filter is made at least.
+	minRoom = 10_000
+	// idPage is how many ids are read at a time.
+	idPage = 10_000
+	// buildPause is the least time between two builds, however they come to be
+	// wanted; it is buildShare times as long as a build takes, if that is more.
+	buildPause = 250 * time.Millisecond
+	buildShare = 10
+)
+
+// refuses reports whether an id is surely none.
+func (c *Catalog) refuses(ctx context.Context, id string) bool {
+	f := &c.filter
+	f.mu.RLock()
+	built, holds, complete := f.bits != nil, f.bits != nil && f.bits.TestString(id), f.generation
+	f.mu.RUnlock()
+	if !built || holds {
+		return false
+	}
+	now, ok := c.generationNow(ctx)
+	if !ok {
+		return false
+	}
+	if !covers(complete, now) {
+		// Items were created of which nothing was heard here.
+		c.rebuildFilter()
+		return false
+	}
+	return true
+}
+
+// generationNow reads the count of creations; !ok says that it is not known.
+func (c *Catalog) generationNow(ctx context.Context) (value string, ok bool) {
+	if c.far == nil {
+		return "", false
+	}
+	g := &c.filter.now
+	g.mu.Lock()
+	if !g.asOf.IsZero() && time.Since(g.asOf) < generationLife {
+		defer g.mu.Unlock()
+		return g.value, true
+	}
+	if g.asking == nil && !c.far.isAway() && c.begin() {
+		g.asking = make(chan struct{})
+		go c.askGeneration(g.asking)
+	}
+	asking := g.asking
+	g.mu.Unlock()
+	if asking != nil {
+		select {
+		case <-asking:
+		case <-ctx.Done():
+			return "", false
+		}
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.value, !g.asOf.IsZero() && time.Since(g.asOf) < generationTrust
+}
+
+func (c *Catalog) askGeneration(done chan struct{}) {
+	defer c.work.Done()
+	askedAt := time.Now()
+	value, err := c.far.announce(c.life, "")
+	g := &c.filter.now
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.asking = nil
+	if err == nil {
+		g.value, g.asOf = value, askedAt
+	}
+	close(done)
+}
+
+// add puts an id into the filter. With a generation it is the creation that made
+// that generation; the filter is then as complete as it was before.
+func (f *filter) add(n creation) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.building {
+		f.meanwhile = append(f.meanwhile, n)
+	}
+	if f.bits != nil {
+		f.addLocked(n)
+	}
+}
+
+func (f *filter) addLocked(n creation) {
+	if !f.bits.TestOrAddString(n.id) {
+		f.ids++
+	}
+	if follows(n.generation, f.generation) {
+		f.generation = n.generation
+	}
+}
+
+// follows reports whether a generation is the very next after another.
+func follows(next, before string) bool {
+	word, count, ok := cutGeneration(before)
+	nextWord, nextCount, nextOK := cutGeneration(next)
+	return ok && nextOK && word == nextWord && nextCount == count+1
+}
+
+// covers reports whether who knows all ids up to one generation knows those up to
+// another. What a message has told may be ahead of what was read.
+func covers(complete, now string) bool {
+	word, count, ok := cutGeneration(complete)
+	nowWord, nowCount, nowOK := cutGeneration(now)
+	return ok && nowOK && word == nowWord && count >= nowCount
+}
+
+func cutGeneration(g string) (word string, count int64, ok bool) {
+	word, digits, ok := strings.Cut(g, ":")
+	count, err := strconv.ParseInt(digits, 10, 64)
+	return word, count, ok && err == nil
+}
+
+// rebuildFilter builds the filter anew in the background, unless that was just done.
+func (c *Catalog) rebuildFilter() {
+	f := &c.filter
+	f.mu.Lock()
+	wanted := !f.building && time.Since(f.builtAt) >= max(buildPause, buildShare*f.took) && c.begin()
+	if wanted {
+		f.building, f.meanwhile = true, nil
+	}
+	f.mu.Unlock()
+	if wanted {
+		go func() {
+			defer c.work.Done()
+			if err := c.buildFilter(c.life); err != nil {
+				c.cfg.OnError(err)
+			}
+		}()
+	}
+}
+
+// errBuilding says that the filter is being built already.
+var errBuilding = errors.New("catalog: the set of ids is being built")
+
+// buildFilterNow builds the filter and returns when it is built.
+func (c *Catalog) buildFilterNow(ctx context.Context) error {
+	f := &c.filter
+	f.mu.Lock()
+	building := f.building
+	f.building = true
+	if !building {
+		f.meanwhile = nil
+	}
+	f.mu.Unlock()
+	if building {
+		return errBuilding
+	}
+	return c.buildFilter(ctx)
+}
+
+// buildFilter reads all ids. The count of creations is read before them: who
+// raises it has committed his item, so the ids hold all that were counted.
+func (c *Catalog) buildFilter(ctx context.Context) (err error) {
+	f := &c.filter
+	var ids []string
+	var generation string
+	began := time.Now()
+	defer func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.building, f.builtAt, f.took = false, time.Now(), time.Since(began)
+		if err == nil {
+			f.fill(ids, generation)
+		}
+		f.meanwhile = nil
+	}()
+	if c.far != nil && !c.far.isAway() {
+		// Without it the filter is built and not trusted; it is built again later.
+		if generation, err = c.far.announce(ctx, ""); err != nil {
+			c.cfg.OnError(err)
+			generation = ""
+		}
+	}
+	for after := ""; ; {
+		page, err := c.idsAfter(ctx, after)
+		if err != nil {
+			return fmt.Errorf("catalog: build the set of ids: %w", err)
+		}
+		ids = append(ids, page...)
+		if len(page) < idPage {
+			return nil
+		}
+		after = page[len(page)-1]
+	}
+}
+
+func (c *Catalog) idsAfter(ctx context.Context, after string) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.LoadTimeout)
+	defer cancel()
+	c.counts.questions.Add(1)
+	return c.source.ItemIDs(ctx, after, idPage)
+}
+
+// fill takes over what was read, and what was heard while it was read.
+func (f *filter) fill(ids []string, generation string) {
+	f.room = max(minRoom, 2*len(ids))
+	f.bits = bloom.NewWithEstimates(uint(f.room), falsePositives)
+	f.generation, f.ids = generation, 0
+	for _, id := range ids {
+		f.addLocked(creation{id: id})
+	}
+	for _, n := range f.meanwhile {
+		f.addLocked(n)
+	}
+}
+
+// full reports whether the filter is to be made larger.
+func (f *filter) full() bool {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	return f.bits != nil && f.ids > f.room
+}
+
+func (f *filter) built() bool {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	return f.bits != nil
+}

@@ -1,0 +1,341 @@
+package catalog
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/redistest"
+)
+
+// TestPenetration: of 100,000 invented ids hardly one reaches the database, and no
+// real item is refused, one that is created meanwhile included.
+func TestPenetration(t *testing.T) {
+	t.Parallel()
+	for name, engine := range map[string]func(t *testing.T) redis.UniversalClient{
+		"embedded": func(t *testing.T) redis.UniversalClient { return redistest.Embedded(t) },
+		"redis": func(t *testing.T) redis.UniversalClient {
+			// Of its own: others that create items would make its filter incomplete.
+			rdb := redis.NewClient(redistest.Options(redistest.Real(t).Addr()))
+			t.Cleanup(func() {
+				if err := rdb.Close(); err != nil {
+					t.Error(err)
+				}
+			})
+			return rdb
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			rdb := engine(t)
+			const items, ghosts = 1000, 100_000
+			s := newShop()
+			var known []string
+			for i := range items {
+				known = append(known, fmt.Sprintf("real-%d", i))
+				s.items[known[i]] = Item{ID: known[i], Version: 1}
+			}
+			a, b := runs(t, newProcess(t, s, rdb, patient())), runs(t, newProcess(t, s, rdb, patient()))
+			a.known.InvalidateAll() // or the list would have told it of every item
+			before := s.asked
+			for i := range ghosts {
+				wantUnknown(t, a, fmt.Sprintf("ghost-%x", rand.Uint64()))
+				if i%(ghosts/items) == 0 {
+					n := i / (ghosts / items)
+					wantItem(t, a, known[n], 0)
+					id := fmt.Sprintf("new-%d", n)
+					s.set(func(s *shop) { s.items[id] = Item{ID: id, Version: 1} })
+					b.Created(testContext(t), id)
+					wantItem(t, b, id, 0)
+				}
+			}
+			for i := range items {
+				id := fmt.Sprintf("new-%d", i)
+				await(t, "a new item", func() bool {
+					v, err := a.View(testContext(t), id)
+					return err == nil && v.Item.ID == id
+				})
+			}
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if reached := s.asked - before - 2*items; reached > ghosts/100 {
+				t.Errorf("%d of %d invented ids reached the database", reached, ghosts)
+			}
+			if n := a.Stats(); n.Refused < ghosts*99/100 {
+				t.Errorf("the filter refused %d ids", n.Refused)
+			}
+		})
+	}
+}
+
+// TestFilter_MissedCreation: a process that did not hear of a creation does not
+// refuse the item, and its filter is complete again soon.
+func TestFilter_MissedCreation(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		s := newShop()
+		a, deaf := newProcess(t, s, rdb, patient()), newProcess(t, s, rdb, patient())
+		if err := deaf.buildFilterNow(testContext(t)); err != nil {
+			t.Fatal(err)
+		}
+		await(t, "the filter to refuse", func() bool {
+			wantUnknown(t, deaf, newID(t))
+			return deaf.Stats().Refused > 0
+		})
+		id := newID(t)
+		s.set(func(s *shop) { s.items[id] = Item{ID: id, Version: 1} })
+		a.Created(testContext(t), id)
+		await(t, "the new item", func() bool {
+			_, err := deaf.View(testContext(t), id)
+			return err == nil
+		})
+		refused := deaf.Stats().Refused
+		await(t, "the filter to refuse again", func() bool {
+			wantUnknown(t, deaf, newID(t))
+			return deaf.Stats().Refused > refused
+		})
+	})
+}
+
+// TestFilter_GenerationLost: when Redis has lost its data, a count that is begun anew
+// is not taken for the one before.
+func TestFilter_GenerationLost(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Embedded(t)
+	s := newShop()
+	a, deaf := newProcess(t, s, rdb, patient()), newProcess(t, s, rdb, patient())
+	a.Created(testContext(t), "first")
+	if err := deaf.buildFilterNow(testContext(t)); err != nil {
+		t.Fatal(err)
+	}
+	if err := rdb.FlushAll(testContext(t)).Err(); err != nil { // a server of this test alone
+		t.Fatal(err)
+	}
+	s.set(func(s *shop) { s.items["second"] = Item{ID: "second", Version: 1} })
+	a.Created(testContext(t), "second")
+	if got, err := rdb.HGet(testContext(t), generationKey, "count").Result(); err != nil || got != "1" {
+		t.Fatalf("the count is %q, %v, want the same as before the loss", got, err)
+	}
+	await(t, "the new item", func() bool {
+		_, err := deaf.View(testContext(t), "second")
+		return err == nil
+	})
+}
+
+// TestFilter_BuiltAlone: a filter that was built while Redis was away is of use once
+// Redis is back.
+func TestFilter_BuiltAlone(t *testing.T) {
+	t.Parallel()
+	rdb, proxy := away(t)
+	cfg := patient()
+	cfg.RedisTimeout = time.Second
+	s := newShop()
+	c := newProcess(t, s, rdb, cfg)
+	proxy.Refuse(true)
+	proxy.Sever()
+	if err := c.buildFilterNow(testContext(t)); err != nil || !c.filter.built() {
+		t.Fatalf("built: %v, %v", c.filter.built(), err)
+	}
+	wantUnknown(t, c, newID(t))
+	if n := c.Stats().Refused; n != 0 {
+		t.Errorf("%d ids were refused by a filter of which nobody knows whether it is complete", n)
+	}
+	s.set(func(s *shop) { s.items["new"] = Item{ID: "new", Version: 1} })
+	proxy.Refuse(false)
+	await(t, "Redis to be asked again", func() bool { _, ok := c.generationNow(testContext(t)); return ok })
+	wantItem(t, c, "new", 0) // the filter does not hold it, and does not know that it should
+	await(t, "the filter to refuse", func() bool {
+		wantUnknown(t, c, newID(t))
+		return c.Stats().Refused > 0
+	})
+}
+
+// TestFilter_WhileBuilt: what is created while the ids are being read is in the
+// filter that they make.
+func TestFilter_WhileBuilt(t *testing.T) {
+	t.Parallel()
+	f := &filter{building: true}
+	f.add(creation{"w:8", "during"})
+	f.fill([]string{"before"}, "w:7")
+	if f.generation != "w:8" || !f.bits.TestString("before") || !f.bits.TestString("during") {
+		t.Errorf("generation %q, want w:8 and both ids", f.generation)
+	}
+	f.building = false
+	f.add(creation{"w:10", "after a gap"})
+	if f.generation != "w:8" || !f.bits.TestString("after a gap") {
+		t.Errorf("generation %q after a gap, want w:8", f.generation)
+	}
+	f.add(creation{"v:9", "of another count"})
+	f.add(creation{"", "of this process"})
+	if f.generation != "w:8" {
+		t.Errorf("generation %q, want w:8", f.generation)
+	}
+	for i := range minRoom {
+		f.add(creation{id: fmt.Sprint(i)})
+	}
+	if !f.full() {
+		t.Error("the filter holds more than it has room for, and does not say so")
+	}
+}
+
+func TestFollows(t *testing.T) {
+	t.Parallel()
+	for _, q := range []struct {
+		next, before string
+		want         bool
+	}{
+		{"a:2", "a:1", true}, {"a:3", "a:1", false}, {"a:1", "a:1", false}, {"a:1", "a:2", false},
+		{"b:2", "a:1", false}, {"", "", false}, {"a:1", "", false}, {"a:x", "a:1", false}, {"a2", "a1", false},
+	} {
+		if got := follows(q.next, q.before); got != q.want {
+			t.Errorf("%q after %q: %v", q.next, q.before, got)
+		}
+	}
+}
+
+func TestCovers(t *testing.T) {
+	t.Parallel()
+	for _, q := range []struct {
+		complete, now string
+		want          bool
+	}{{"a:2", "a:2", true}, {"a:3", "a:2", true}, {"a:1", "a:2", false}, {"b:2", "a:2", false}, {"", "", false}} {
+		if got := covers(q.complete, q.now); got != q.want {
+			t.Errorf("%q covers %q: %v", q.complete, q.now, got)
+		}
+	}
+}
+
+// away is a Redis behind a proxy that can go away.
+func away(t *testing.T) (redis.UniversalClient, *redistest.Proxy) {
+	t.Helper()
+	proxy := redistest.NewProxy(t, redistest.Real(t).Addr())
+	rdb := redis.NewClient(redistest.Options(proxy.Addr()))
+	t.Cleanup(func() {
+		if err := rdb.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return rdb, proxy
+}
+
+// TestRedisAway: while Redis is away items come from memory and from the database,
+// nothing new is refused, and afterwards all is as before.
+func TestRedisAway(t *testing.T) {
+	t.Parallel()
+	rdb, proxy := away(t)
+	s := newShop(Item{ID: "known", Version: 1})
+	cfg := patient()
+	cfg.RedisTimeout = time.Second
+	a, b := runs(t, newProcess(t, s, rdb, cfg)), runs(t, newProcess(t, s, rdb, cfg))
+	wantItem(t, a, "known", 0)
+	wantItem(t, b, "known", 0)
+	wantUnknown(t, b, "new")
+
+	proxy.Refuse(true)
+	proxy.Sever()
+	wantItem(t, b, "known", 0)
+	s.set(func(s *shop) { s.items["new"] = Item{ID: "new", Version: 1} })
+	a.Created(testContext(t), "new") // it cannot tell anybody
+	wantItem(t, a, "new", 0)
+	s.set(func(s *shop) { s.items["other"] = Item{ID: "other", Version: 1} })
+	await(t, "the filter not to be trusted", func() bool {
+		v, err := b.View(testContext(t), "other")
+		return err == nil && v.Item.ID == "other"
+	})
+
+	proxy.Refuse(false)
+	await(t, "what was said in vain", func() bool {
+		v, err := b.View(testContext(t), "new")
+		return err == nil && v.Item.ID == "new"
+	})
+	await(t, "the filter to refuse", func() bool {
+		before := b.Stats().Refused
+		wantUnknown(t, b, newID(t))
+		return b.Stats().Refused > before
+	})
+}
+
+// TestRedisAway_Maker: what a process could not tell while only it was cut off from
+// Redis, it tells as soon as it can: the others have no way to know.
+func TestRedisAway_Maker(t *testing.T) {
+	t.Parallel()
+	server := redistest.Real(t)
+	proxy := redistest.NewProxy(t, server.Addr())
+	cutOff := redis.NewClient(redistest.Options(proxy.Addr()))
+	rdb := redis.NewClient(redistest.Options(server.Addr()))
+	t.Cleanup(func() {
+		if err := errors.Join(cutOff.Close(), rdb.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	for _, off := range []Defence{0, Bloom} { // with the latter a negative entry is what hides the item
+		s := newShop(Item{ID: "old", PriceMinor: 1, Version: 1})
+		cfg := patient()
+		cfg.RedisTimeout, cfg.Off = time.Second, off
+		a, b := runs(t, newProcess(t, s, cutOff, cfg)), runs(t, newProcess(t, s, rdb, cfg))
+		id := newID(t)
+		await(t, "the id to be refused from memory", func() bool {
+			wantUnknown(t, b, id)
+			return b.Stats().Refused+b.Stats().Negative > 0
+		})
+		wantItem(t, b, "old", 0)
+		proxy.Refuse(true)
+		proxy.Sever()
+		s.set(func(s *shop) {
+			s.items[id] = Item{ID: id, Version: 1}
+			s.items["old"] = Item{ID: "old", PriceMinor: 2, Version: 2}
+		})
+		a.Created(testContext(t), id)
+		a.Changed(testContext(t), "old", 2)
+		wantUnknown(t, b, id)
+		proxy.Refuse(false)
+		await(t, "the new item", func() bool { _, err := b.View(testContext(t), id); return err == nil })
+		await(t, "the new price", func() bool {
+			i, err := b.Item(testContext(t), "old")
+			return err == nil && i.PriceMinor == 2
+		})
+		if err := rdb.FlushAll(testContext(t)).Err(); err != nil { // a server of this test alone
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestRedisHangs: a Redis that does not answer costs who comes first a time-out, and
+// who comes after him none.
+func TestRedisHangs(t *testing.T) {
+	t.Parallel()
+	rdb, proxy := away(t)
+	s := newShop()
+	for i := range 100 {
+		id := fmt.Sprintf("i%d", i)
+		s.items[id] = Item{ID: id, Version: 1}
+	}
+	cfg := patient()
+	cfg.RedisTimeout = 500 * time.Millisecond
+	c := newProcess(t, s, rdb, cfg)
+	proxy.Blackhole(true)
+	start := time.Now()
+	for i := range 100 {
+		wantItem(t, c, fmt.Sprintf("i%d", i), 0)
+	}
+	// One look in a hundred waits, or a few: not a hundred, which would be 50 s.
+	if d := time.Since(start); d > 25*time.Second {
+		t.Errorf("100 items took %v", d)
+	}
+}
+
+// TestKeys: an item's keys are in the slot of its partition, as its sale is.
+func TestKeys(t *testing.T) {
+	t.Parallel()
+	k := keys{func(string) int { return 3 }}
+	for _, key := range []string{k.item("a"), k.lock("a")} {
+		if !strings.HasPrefix(key, "fs:{p3}:item") || !strings.HasSuffix(key, ":a") {
+			t.Errorf("key %q", key)
+		}
+	}
+}

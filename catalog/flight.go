@@ -1,0 +1,194 @@
+package catalog
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// kind says what an item is loaded for, and so how old it may be.
+type kind int
+
+const (
+	toShow  kind = iota // nobody has it: whatever Redis remembers will do
+	toRenew             // it is shown meanwhile: Redis may have a younger one
+	toBuy               // somebody buys by it
+)
+
+// oldest is the greatest age of what is taken from Redis. It is less than the
+// time after which the item would be renewed, or each process would take it over
+// just before and load it itself just after.
+func (c *Catalog) oldest(k kind) time.Duration {
+	switch k {
+	case toBuy:
+		return c.cfg.Life / 2
+	case toRenew:
+		return c.cfg.Fresh / 2
+	default:
+		return c.cfg.Keep
+	}
+}
+
+type flightKey struct {
+	id   string
+	kind kind
+}
+
+// flight is one look for an item on behalf of all who want it meanwhile.
+type flight struct {
+	key  flightKey
+	done chan struct{}
+	view *View
+	err  error
+	// behind is whose renewal this is; nil where readers wait for it.
+	behind *record
+	// The fields below are guarded by the catalogue's mutex.
+	least int64 // the version that the item has at least
+	void  bool  // the item has changed since the look began
+}
+
+// fetch loads an item that is not to be had from memory, once for all who ask.
+func (c *Catalog) fetch(ctx context.Context, id string, k kind) (*View, error) {
+	if err := c.refused(ctx, id); err != nil {
+		return nil, err
+	}
+	if !c.on(Breakdown) {
+		return c.fetchAlone(ctx, id, k)
+	}
+	f := c.join(id, k, nil)
+	timer := time.NewTimer(c.cfg.Wait)
+	defer timer.Stop()
+	select {
+	case <-f.done:
+		return f.view, f.err
+	case <-timer.C:
+		return nil, fmt.Errorf("catalog: item %s: not loaded within %v: %w", id, c.cfg.Wait, context.DeadlineExceeded)
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// refused refuses ids that are none without a look at the source.
+func (c *Catalog) refused(ctx context.Context, id string) error {
+	if c.on(Negatives) {
+		if _, known := c.unknown.GetIfPresent(id); known {
+			c.counts.negative.Add(1)
+			return ErrItemNotFound
+		}
+	}
+	if c.on(Bloom) && c.refuses(ctx, id) {
+		c.counts.refused.Add(1)
+		return ErrItemNotFound
+	}
+	return nil
+}
+
+// join returns the look under way, or begins one.
+func (c *Catalog) join(id string, k kind, behind *record) *flight {
+	key := flightKey{id, k}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	f := c.flights[key]
+	if f != nil {
+		if behind != nil {
+			behind.renewing.Store(false) // others wait for the same already
+		}
+		return f
+	}
+	f = &flight{key: key, done: make(chan struct{}), behind: behind}
+	if r, ok := c.known.GetIfPresent(id); ok {
+		// Redis might give back what is known to be old, after a failover.
+		f.least = r.view.Load().least
+	}
+	if !c.beginLocked() {
+		f.err = errClosed
+		close(f.done)
+		return f
+	}
+	c.flights[key] = f
+	go c.fly(f)
+	return f
+}
+
+func (c *Catalog) fly(f *flight) {
+	defer c.work.Done()
+	ctx, cancel := context.WithTimeout(c.life, c.cfg.Wait+c.cfg.LoadTimeout)
+	defer cancel()
+	a, err := c.look(ctx, f.key, f.least)
+	c.land(f, a, err)
+}
+
+// land remembers what a look has found, unless the item has changed meanwhile,
+// and tells those who wait.
+func (c *Catalog) land(f *flight, a answer, err error) {
+	c.mu.Lock()
+	if c.flights[f.key] == f {
+		delete(c.flights, f.key)
+	}
+	switch {
+	case err != nil:
+		f.err = err
+	case !a.exists:
+		f.err = ErrItemNotFound
+		if !f.void {
+			c.rememberNone(f.key.id)
+		}
+	default:
+		f.view = c.newView(a.item, a.loadedAt)
+		if !f.void {
+			f.view = c.remember(f.view)
+		}
+	}
+	c.mu.Unlock()
+	if f.behind != nil {
+		if err != nil {
+			c.cfg.OnError(fmt.Errorf("load item %s: %w", f.key.id, err))
+			c.renewalFailed(f, err)
+		}
+		f.behind.renewing.Store(false)
+	}
+	close(f.done)
+}
+
+// renewalFailed lets the item be shown as it is, and says so once its time is over.
+func (c *Catalog) renewalFailed(f *flight, err error) {
+	if isBusy(err) {
+		// Another process is loading it and takes its time: nothing has failed yet.
+		f.behind.retryAt.Store(time.Now().Add(retryPause).UnixNano())
+		return
+	}
+	if v := f.behind.view.Load(); v.changed || !time.Now().Before(v.freshUntil) {
+		c.outdated(f.behind)
+		return
+	}
+	f.behind.retryAt.Store(time.Now().Add(retryPause).UnixNano())
+}
+
+// remember puts a view in memory, and returns the one that is there then. The
+// caller holds the mutex.
+func (c *Catalog) remember(v *View) *View {
+	id := v.Item.ID
+	r, ok := c.known.GetIfPresent(id)
+	if !ok {
+		r = &record{id: id}
+		r.stock.left.Store(-1)
+	} else if old := r.view.Load(); old.Item.Version > v.Item.Version && !v.LoadedAt.After(old.LoadedAt) && !old.changed {
+		return old // another look began later, was quicker, and has seen more
+	}
+	// The database counts what is committed; the live number is younger, whatever its age.
+	if left := r.stock.left.Load(); left >= 0 {
+		v.Item.StockLeft = left
+	}
+	r.view.Store(v)
+	r.retryAt.Store(0)
+	c.known.Set(id, r)
+	c.unknown.Invalidate(id)
+	return v
+}
+
+func (c *Catalog) rememberNone(id string) {
+	c.known.Invalidate(id)
+	if c.on(Negatives) {
+		c.unknown.Set(id, struct{}{})
+	}
+}

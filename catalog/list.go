@@ -1,0 +1,263 @@
+package catalog
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// ListView is all items, by id, as they are shown. It never changes; another
+// takes its place.
+type ListView struct {
+	Items []Item
+	// LoadedAt is when the database was asked for them.
+	LoadedAt time.Time
+	// Stale says that they should have been loaded anew and could not be.
+	Stale bool
+	Memo
+
+	freshUntil time.Time
+	heard      uint64
+	changed    bool
+}
+
+// list is the list of all items in memory. It is read from the database by each
+// process for itself, a few times a minute: in Redis it would be as large as all
+// items, and be thrown away with each change of one.
+type list struct {
+	view      atomic.Pointer[ListView]
+	retryAt   atomic.Int64 // Unix nanoseconds
+	stockAsOf atomic.Int64 // Unix nanoseconds
+
+	mu      sync.Mutex
+	loading *listLook
+	asking  chan struct{}    // closed when the stock that is being asked for has come
+	left    map[string]int64 // the live stock as it was read last
+}
+
+// listLook is one look at the database for all who want the list.
+type listLook struct {
+	done chan struct{}
+	view *ListView
+	err  error
+	void bool // an item has changed since the look began
+}
+
+// List reads all items. Their stock is at most a second old where Redis answers;
+// a list that is to be loaded anew is shown as it was meanwhile, unless an item
+// is known to have changed. Errors: those of the source, the end of ctx, and
+// context.DeadlineExceeded when the wait took too long.
+func (c *Catalog) List(ctx context.Context) (*ListView, error) {
+	now := time.Now()
+	v := c.list.view.Load()
+	switch {
+	case v != nil && !v.changed && now.Before(v.freshUntil) && v.heard == c.heard.Load():
+	case v != nil && !v.changed && c.on(Breakdown):
+		c.counts.stale.Add(1)
+		if now.UnixNano() >= c.list.retryAt.Load() {
+			c.joinList()
+		}
+	default:
+		if err := c.awaitList(ctx); err != nil {
+			if v == nil {
+				return nil, err
+			}
+			c.listOutdated()
+		}
+	}
+	c.withStocks(ctx, now)
+	return c.list.view.Load(), nil
+}
+
+func (c *Catalog) awaitList(ctx context.Context) error {
+	l := c.joinList()
+	timer := time.NewTimer(c.cfg.Wait)
+	defer timer.Stop()
+	select {
+	case <-l.done:
+		return l.err
+	case <-timer.C:
+		return fmt.Errorf("catalog: items: not loaded within %v: %w", c.cfg.Wait, context.DeadlineExceeded)
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (c *Catalog) joinList() *listLook {
+	c.list.mu.Lock()
+	defer c.list.mu.Unlock()
+	if c.list.loading == nil {
+		l := &listLook{done: make(chan struct{})}
+		if !c.begin() {
+			l.err = errClosed
+			close(l.done)
+			return l
+		}
+		c.list.loading = l
+		go c.loadList(l)
+	}
+	return c.list.loading
+}
+
+func (c *Catalog) loadList(l *listLook) {
+	defer c.work.Done()
+	ctx, cancel := context.WithTimeout(c.life, c.cfg.LoadTimeout)
+	defer cancel()
+	heard, askedAt := c.heard.Load(), time.Now()
+	c.counts.questions.Add(1)
+	items, err := c.source.Items(ctx)
+	c.list.mu.Lock()
+	if c.list.loading == l {
+		c.list.loading = nil
+	}
+	switch {
+	case err != nil:
+		l.err = err
+	default:
+		c.showList(l, &ListView{
+			Items: items, LoadedAt: askedAt, freshUntil: askedAt.Add(c.spread(c.cfg.Fresh)), heard: heard, changed: l.void,
+		})
+	}
+	c.list.mu.Unlock()
+	if err != nil {
+		c.cfg.OnError(fmt.Errorf("load items: %w", err))
+		if v := c.list.view.Load(); v != nil && !v.changed {
+			c.listOutdated()
+		}
+	}
+	close(l.done)
+}
+
+// showList takes a list over, with the live numbers that are known. One that was
+// overtaken by a change is shown to those who have waited for it, and to nobody
+// after them.
+func (c *Catalog) showList(l *listLook, v *ListView) {
+	for i := range v.Items {
+		if left, ok := c.list.left[v.Items[i].ID]; ok {
+			v.Items[i].StockLeft = left
+		}
+	}
+	l.view = v
+	c.list.stockAsOf.Store(0)
+	c.list.view.Store(v)
+	c.list.retryAt.Store(0)
+	if !l.void {
+		c.learn(v)
+	}
+}
+
+// learn takes items that memory has not, or has older, from a list: when a process
+// starts, one question then answers for all items.
+func (c *Catalog) learn(list *ListView) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i := range list.Items {
+		item := &list.Items[i]
+		if r, ok := c.known.GetIfPresent(item.ID); ok {
+			if v := r.view.Load(); v.changed || v.Item.Version > item.Version || !v.LoadedAt.Before(list.LoadedAt) {
+				continue
+			}
+		} else if len(list.Items) > c.cfg.MaxItems {
+			continue // they would push each other out
+		}
+		v := c.newView(*item, list.LoadedAt)
+		v.heard = list.heard
+		c.remember(v)
+	}
+}
+
+// listOutdated lets the list be shown as it was, since it cannot be loaded.
+func (c *Catalog) listOutdated() {
+	c.list.retryAt.Store(time.Now().Add(retryPause).UnixNano())
+	c.list.mu.Lock()
+	defer c.list.mu.Unlock()
+	if v := c.list.view.Load(); v != nil {
+		c.list.view.Store(&ListView{Items: v.Items, LoadedAt: v.LoadedAt, Stale: true, heard: v.heard})
+	}
+}
+
+// forgetList makes the next reader wait for a list that was read after now.
+func (c *Catalog) forgetList() {
+	c.list.mu.Lock()
+	defer c.list.mu.Unlock()
+	if c.list.loading != nil {
+		c.list.loading.void = true
+		c.list.loading = nil // a later reader must not join it
+	}
+	if v := c.list.view.Load(); v != nil && !v.changed {
+		c.list.view.Store(&ListView{Items: v.Items, LoadedAt: v.LoadedAt, Stale: v.Stale, heard: v.heard, changed: true})
+	}
+}
+
+// withStocks puts the live stock in the list, as withStock does for an item.
+func (c *Catalog) withStocks(ctx context.Context, now time.Time) {
+	age := time.Duration(now.UnixNano() - c.list.stockAsOf.Load())
+	if age < stockSoon || now.UnixNano() < c.stocks.quiet.Load() {
+		return
+	}
+	c.list.mu.Lock()
+	done := c.list.asking
+	if done == nil {
+		if !c.begin() {
+			c.list.mu.Unlock()
+			return
+		}
+		done = make(chan struct{})
+		c.list.asking = done
+		go c.askListStock(done)
+	}
+	c.list.mu.Unlock()
+	if age < stockMax {
+		return
+	}
+	select {
+	case <-done:
+	case <-ctx.Done(): // the caller finds out by itself
+	}
+}
+
+func (c *Catalog) askListStock(done chan struct{}) {
+	defer c.work.Done()
+	defer close(done)
+	items := c.list.view.Load().Items
+	ids := make([]string, len(items))
+	for i := range items {
+		ids[i] = items[i].ID
+	}
+	askedAt := time.Now()
+	left, err := c.left(ids)
+	c.list.mu.Lock()
+	defer c.list.mu.Unlock()
+	c.list.asking = nil
+	if err != nil {
+		return
+	}
+	c.list.stockAsOf.Store(askedAt.UnixNano())
+	if c.list.left == nil {
+		c.list.left = make(map[string]int64, len(ids))
+	}
+	for i, id := range ids {
+		if left[i] >= 0 {
+			c.list.left[id] = left[i]
+		}
+	}
+	v := c.list.view.Load() // which may be another by now
+	var shown []Item
+	for i := range v.Items {
+		n, ok := c.list.left[v.Items[i].ID]
+		if !ok || n == v.Items[i].StockLeft {
+			continue
+		}
+		if shown == nil {
+			shown = append([]Item(nil), v.Items...)
+		}
+		shown[i].StockLeft = n
+	}
+	if shown != nil {
+		c.list.view.Store(&ListView{
+			Items: shown, LoadedAt: v.LoadedAt, Stale: v.Stale, freshUntil: v.freshUntil, heard: v.heard, changed: v.changed,
+		})
+	}
+}

@@ -1,0 +1,443 @@
+package catalog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/redistest"
+	"flashsale/lock"
+)
+
+// limit bounds what must happen; it is long because it only delays a failure.
+const limit = 2 * time.Minute
+
+func testContext(t testing.TB) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// await polls a condition that no signal announces.
+func await(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	end := time.After(limit)
+	for !ok() {
+		select {
+		case <-tick.C:
+		case <-end:
+			t.Fatalf("waited in vain for: %s", what)
+		}
+	}
+}
+
+// patient is a configuration under which nothing that a test waits for happens by
+// the passing of time, however slow the machine is.
+func patient() Config {
+	return Config{
+		Life: 10 * time.Minute, Fresh: 10 * time.Minute, Keep: time.Hour, Negative: maxNegative,
+		Wait: limit, LoadTimeout: limit, RedisTimeout: limit, StockTimeout: limit,
+	}
+}
+
+// lockTTL is long enough for a holder that is alive, and short enough to wait for.
+const lockTTL = 3 * time.Second
+
+// newProcess makes a catalogue with a client and locks of its own, as another
+// process has them.
+func newProcess(t *testing.T, s *shop, rdb redis.UniversalClient, cfg Config) *Catalog {
+	t.Helper()
+	own := redistest.Second(t, rdb)
+	locks, err := lock.New(own, lock.Config{TTL: lockTTL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Redis, cfg.Locks = own, locks
+	c, err := New(s, s, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), limit)
+		defer cancel()
+		if err := errors.Join(c.Close(ctx), locks.Close(ctx)); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	return c
+}
+
+// runs runs a process, and returns once it hears and has its filter.
+func runs(t *testing.T, c *Catalog) *Catalog {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	var all sync.WaitGroup
+	all.Go(func() {
+		if err := c.Run(ctx); err != nil {
+			t.Errorf("run: %v", err)
+		}
+	})
+	t.Cleanup(func() {
+		cancel()
+		all.Wait()
+	})
+	await(t, "the process to be ready", func() bool { return c.heard.Load() > 0 && c.Ready(ctx) == nil })
+	return c
+}
+
+// expire makes an item one that is to be loaded anew, in every process and in Redis.
+func expire(t *testing.T, rdb redis.UniversalClient, id string, all ...*Catalog) {
+	t.Helper()
+	for _, c := range all {
+		r, ok := c.known.GetIfPresent(id)
+		if !ok {
+			t.Fatal("not in memory")
+		}
+		r.swap(func(v *View) bool {
+			v.freshUntil = time.Now()
+			return true
+		})
+	}
+	ago := -(30 * time.Minute).Milliseconds()
+	if err := rdb.HIncrBy(testContext(t), all[0].far.keys.item(id), "at", ago).Err(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// crowd reads an item on each process, each reader at once, and counts what they saw.
+func crowd(t *testing.T, id string, readers int, all ...*Catalog) map[int64]int {
+	t.Helper()
+	ctx := testContext(t)
+	var mu sync.Mutex
+	versions := map[int64]int{}
+	var wg sync.WaitGroup
+	for i := range readers {
+		wg.Go(func() {
+			v, err := all[i%len(all)].View(ctx, id)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				t.Errorf("reader %d: %v", i, err)
+				return
+			}
+			versions[v.Item.Version]++
+		})
+	}
+	wg.Wait()
+	return versions
+}
+
+// newID is an id that no other test uses.
+func newID(t *testing.T) string {
+	t.Helper()
+	return "item-" + fmt.Sprintf("%x", time.Now().UnixNano()) + fmt.Sprint(ids.Add(1))
+}
+
+var ids atomic.Int64
+
+// TestBreakdown: of 10,000 readers of one item on 4 processes, none but one asks the
+// database: neither when nobody has the item, nor when it is to be loaded anew.
+func TestBreakdown(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		const readers = 10_000
+		id := newID(t)
+		s := newShop(Item{ID: id, Version: 1})
+		var all []*Catalog
+		for range 4 {
+			all = append(all, newProcess(t, s, rdb, patient()))
+		}
+		if seen := crowd(t, id, readers, all...); seen[1] != readers {
+			t.Errorf("seen by version: %v, want the first by all", seen)
+		}
+		wantCalls(t, s, 1, 0)
+
+		// The database is slow; until it answers, all are shown what there is.
+		gate := s.holdBack()
+		s.set(func(s *shop) { s.items[id] = Item{ID: id, Version: 2} })
+		expire(t, rdb, id, all...)
+		if seen := crowd(t, id, readers, all...); seen[1] != readers {
+			t.Errorf("seen by version: %v, want the one before by all", seen)
+		}
+		await(t, "the one question", func() bool { byID, _ := s.counts(); return byID == 2 })
+		close(gate)
+		for i, c := range all {
+			await(t, fmt.Sprintf("process %d to have the next version", i), func() bool {
+				v, err := c.View(testContext(t), id)
+				return err == nil && v.Item.Version == 2
+			})
+		}
+		wantCalls(t, s, 2, 0)
+	})
+}
+
+// TestBreakdown_Off: the same without the defence, to see that it is the defence.
+func TestBreakdown_Off(t *testing.T) {
+	t.Parallel()
+	id := newID(t)
+	s := newShop(Item{ID: id, Version: 1})
+	cfg := patient()
+	cfg.Off, cfg.LoadLimit = Breakdown, 1000
+	c := newProcess(t, s, redistest.Embedded(t), cfg)
+	gate := s.holdBack()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		crowd(t, id, 500, c)
+	}()
+	await(t, "each reader's question", func() bool { byID, _ := s.counts(); return byID == 500 })
+	close(gate)
+	<-done
+}
+
+// TestLoaderDies: a process that dies while it loads for all holds the others up for
+// the life of its lock, and no longer.
+func TestLoaderDies(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		id := newID(t)
+		s := newShop(Item{ID: id, Version: 1})
+		a, b := newProcess(t, s, rdb, patient()), newProcess(t, s, rdb, patient())
+		dead, err := lock.New(redistest.Second(t, rdb), lock.Config{TTL: lockTTL})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := dead.Acquire(testContext(t), a.far.keys.lock(id), lock.WithoutWatchdog()); err != nil {
+			t.Fatal(err)
+		}
+		if seen := crowd(t, id, 100, a, b); seen[1] != 100 {
+			t.Errorf("seen by version: %v", seen)
+		}
+		wantCalls(t, s, 1, 0)
+		if err := dead.Close(testContext(t)); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+}
+
+// TestLoaderSlow: a process that waits for another to load an item asks the database
+// itself in the end.
+func TestLoaderSlow(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Embedded(t)
+	id := newID(t)
+	s := newShop(Item{ID: id, Version: 1})
+	cfg := patient()
+	cfg.Wait = time.Second
+	c := newProcess(t, s, rdb, cfg)
+	other := newProcess(t, s, rdb, patient())
+	l, err := other.cfg.Locks.Acquire(testContext(t), c.far.keys.lock(id))
+	if err != nil {
+		t.Fatal(err)
+	}
+	await(t, "an answer beside the lock", func() bool {
+		_, err := c.View(testContext(t), id)
+		return err == nil
+	})
+	wantCalls(t, s, 1, 0)
+	// Who is shown something meanwhile does not go beside it.
+	expire(t, rdb, id, c)
+	r, _ := c.known.GetIfPresent(id)
+	for range 100 {
+		if v, err := c.View(testContext(t), id); err != nil || v.Stale {
+			t.Fatalf("%+v, %v, want the item as it was", v, err)
+		}
+	}
+	await(t, "the renewal to give up", func() bool { return !r.renewing.Load() && r.retryAt.Load() > 0 })
+	wantCalls(t, s, 1, 0)
+	if err := l.Release(testContext(t)); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestRedis_SecondProcess: what one process has loaded, the next takes from Redis.
+func TestRedis_SecondProcess(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		at := time.UnixMilli(1_900_000_000_123).UTC()
+		want := Item{
+			ID: newID(t), Name: "Näme", Description: "<d>\n", PriceMinor: 1, Currency: "EUR", StockInitial: 2, StockTotal: 3,
+			StockLeft: 4, PerUserLimit: 5, OpensAt: at, ClosesAt: at.Add(time.Hour), PaymentWindow: time.Minute,
+			Control: ControlPaused, Version: 7,
+		}
+		s := newShop(want)
+		a, b := newProcess(t, s, rdb, patient()), newProcess(t, s, rdb, patient())
+		wantItem(t, a, want.ID, 4)
+		if got, err := b.Item(testContext(t), want.ID); err != nil || got != want {
+			t.Errorf("%+v, %v, want %+v", got, err, want)
+		}
+		ghost := newID(t)
+		wantUnknown(t, a, ghost)
+		wantUnknown(t, b, ghost)
+		wantCalls(t, s, 2, 0)
+		for _, key := range []string{a.far.keys.item(want.ID), a.far.keys.item(ghost)} {
+			if ttl, err := rdb.PTTL(testContext(t), key).Result(); err != nil || ttl <= 0 || ttl > time.Hour {
+				t.Errorf("%s lives %v, %v", key, ttl, err)
+			}
+		}
+	})
+}
+
+// TestChanged: a change on one process is seen on the other, and what was read
+// before the change is remembered nowhere.
+func TestChanged(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		id := newID(t)
+		s := newShop(Item{ID: id, Version: 1})
+		a, b := runs(t, newProcess(t, s, rdb, patient())), runs(t, newProcess(t, s, rdb, patient()))
+		version := func(c *Catalog) int64 {
+			v, err1 := c.View(testContext(t), id)
+			i, err2 := c.Item(testContext(t), id)
+			l, err3 := c.List(testContext(t))
+			if err := errors.Join(err1, err2, err3); err != nil {
+				t.Fatal(err)
+			}
+			return min(v.Item.Version, i.Version, l.Items[0].Version)
+		}
+		for n := int64(2); n < 30; n++ {
+			if was := version(b); was != n-1 {
+				t.Fatalf("version %d before the change to %d", was, n)
+			}
+			s.set(func(s *shop) { s.items[id] = Item{ID: id, Version: n} })
+			a.Changed(testContext(t), id, n)
+			if v := version(a); v != n {
+				t.Errorf("the process that made version %d shows %d", n, v)
+			}
+			await(t, "the other process to see the change", func() bool { return version(b) == n })
+		}
+	})
+}
+
+// TestChanged_SlowLoader: a loader that has read before the change writes nothing
+// back into Redis after it.
+func TestChanged_SlowLoader(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		for _, known := range []bool{false, true} {
+			id := newID(t)
+			s := newShop(Item{ID: id, Version: 4})
+			slow, other := newProcess(t, s, rdb, patient()), newProcess(t, s, rdb, patient())
+			if known {
+				wantItem(t, other, id, 0)
+				expire(t, rdb, id, other)
+			}
+			gate := s.holdBack()
+			done := make(chan struct{})
+			asked, _ := s.counts()
+			go func() {
+				defer close(done)
+				if _, err := slow.fetch(testContext(t), id, toRenew); err != nil {
+					t.Error(err)
+				}
+			}()
+			await(t, "the loader to ask", func() bool { n, _ := s.counts(); return n > asked })
+			s.set(func(s *shop) { s.items[id], s.pause = Item{ID: id, Version: 5}, nil })
+			other.Changed(testContext(t), id, 5)
+			close(gate)
+			<-done
+			if e, found, err := other.far.read(testContext(t), id); err != nil || found {
+				t.Errorf("Redis has %+v, %v, %v, want nothing but the version", e, found, err)
+			}
+			if i, err := other.Item(testContext(t), id); err != nil || i.Version != 5 {
+				t.Errorf("%+v, %v, want version 5", i, err)
+			}
+			if e, found, err := other.far.read(testContext(t), id); err != nil || !found || e.item.Version != 5 {
+				t.Errorf("Redis has %+v, %v, %v, want version 5", e, found, err)
+			}
+		}
+	})
+}
+
+// TestCreated: an item that was asked for before it was created is there for every
+// process as soon as it is.
+func TestCreated(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		s := newShop()
+		a, b := runs(t, newProcess(t, s, rdb, patient())), runs(t, newProcess(t, s, rdb, patient()))
+		for range 20 {
+			id := newID(t)
+			for _, c := range []*Catalog{a, b} {
+				wantUnknown(t, c, id)
+				if _, err := c.List(testContext(t)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			s.set(func(s *shop) { s.items[id] = Item{ID: id, Version: 1} })
+			a.Created(testContext(t), id)
+			for _, c := range []*Catalog{a, b} {
+				await(t, "the new item", func() bool {
+					v, err := c.View(testContext(t), id)
+					return err == nil && v.Item.ID == id
+				})
+				await(t, "the new item in the list", func() bool {
+					l, err := c.List(testContext(t))
+					return err == nil && len(l.Items) == len(s.items)
+				})
+			}
+		}
+	})
+}
+
+// TestWarm: what one process makes warm is warm in the others, and its sale is
+// loaded; what opens soon becomes warm by itself.
+func TestWarm(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		now := time.Now()
+		soon, later, over := newID(t), newID(t), newID(t)
+		s := newShop(
+			Item{ID: soon, Version: 1, Control: ControlOpen, OpensAt: now.Add(time.Minute)},
+			Item{ID: later, Version: 1, Control: ControlOpen, OpensAt: now.Add(time.Hour)},
+			Item{ID: over, Version: 1, Control: ControlClosed, OpensAt: now.Add(-time.Hour)},
+		)
+		var mu sync.Mutex
+		opened := map[string]int{}
+		cfg := patient()
+		cfg.OpenSale = func(_ context.Context, item string) error {
+			mu.Lock()
+			defer mu.Unlock()
+			opened[item]++
+			return nil
+		}
+		count := func(item string) int {
+			mu.Lock()
+			defer mu.Unlock()
+			return opened[item]
+		}
+		inRedis := func(id string) bool {
+			n, err := rdb.Exists(testContext(t), keys{func(string) int { return 0 }}.item(id)).Result()
+			return err == nil && n == 1
+		}
+		a := newProcess(t, s, rdb, cfg)
+		if err := a.Ready(testContext(t)); err == nil {
+			t.Error("ready before anything is loaded")
+		}
+		runs(t, a)
+		if count(soon) != 1 || count(later) != 0 || count(over) != 0 || !inRedis(soon) || inRedis(later) || inRedis(over) {
+			t.Errorf("opened %v, in Redis: soon %v, later %v, over %v", opened, inRedis(soon), inRedis(later), inRedis(over))
+		}
+		b := runs(t, newProcess(t, s, rdb, cfg))
+		b.known.InvalidateAll()
+		if v, err := a.Warm(testContext(t), later); err != nil || v.Item.ID != later {
+			t.Errorf("warm: %+v, %v", v, err)
+		}
+		if count(later) != 1 || !inRedis(later) {
+			t.Errorf("the sale was opened %d times, item in Redis: %v", count(later), inRedis(later))
+		}
+		await(t, "the other process to have it", func() bool { _, ok := b.known.GetIfPresent(later); return ok })
+		if _, err := a.Warm(testContext(t), "no-such-item"); !errors.Is(err, ErrItemNotFound) {
+			t.Errorf("warm: %v, want ErrItemNotFound", err)
+		}
+	})
+}

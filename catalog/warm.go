@@ -1,0 +1,166 @@
+package catalog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+const (
+	// warmAhead is how long before its opening an item is made warm.
+	warmAhead = 2 * time.Minute
+	// warmEvery is how often items are looked for that open soon.
+	warmEvery = 20 * time.Second
+	// warmRetry is the pause after a look that failed.
+	warmRetry = 500 * time.Millisecond
+	// warmParallel is how many items are made warm at a time.
+	warmParallel = 8
+	// filterEvery is how often the set of ids is built anew, should everything
+	// have failed that tells of a new one.
+	filterEvery = time.Minute
+)
+
+// warmth remembers what was made warm.
+type warmth struct {
+	mu    sync.Mutex
+	done  map[string]int64 // by item, its version
+	ready atomic.Bool
+}
+
+// errCold says that the catalogue is not ready yet.
+var errCold = errors.New("catalog: items are not loaded yet")
+
+// Ready returns nil once the set of ids is built and what is on sale, or will be
+// soon, is in memory. From then on it stays ready: it serves what it has.
+func (c *Catalog) Ready(context.Context) error {
+	if !c.warm.ready.Load() {
+		return errCold
+	}
+	return nil
+}
+
+// Run hears of what other processes change, and keeps the set of ids and the
+// items that open soon at hand, until ctx ends.
+func (c *Catalog) Run(ctx context.Context) error {
+	var all sync.WaitGroup
+	if c.far != nil {
+		all.Go(func() { c.listen(ctx) })
+		all.Go(func() { c.keepTelling(ctx) })
+	}
+	all.Go(func() { c.keepFilter(ctx) })
+	all.Go(func() { c.keepWarm(ctx) })
+	all.Wait()
+	return nil
+}
+
+func (c *Catalog) keepFilter(ctx context.Context) {
+	for {
+		wait := c.spread(filterEvery)
+		if err := c.buildFilterNow(ctx); err != nil && !errors.Is(err, errBuilding) {
+			if ctx.Err() != nil {
+				return
+			}
+			c.cfg.OnError(err)
+			wait = warmRetry
+		}
+		for end := time.Now().Add(wait); time.Now().Before(end); {
+			if !pause(ctx, min(warmRetry, time.Until(end))) {
+				return
+			}
+			if c.filter.full() || !c.filter.built() {
+				break
+			}
+		}
+	}
+}
+
+func (c *Catalog) keepWarm(ctx context.Context) {
+	for {
+		wait := c.spread(warmEvery)
+		switch err := c.warmSoon(ctx); {
+		case ctx.Err() != nil:
+			return
+		case err != nil:
+			c.cfg.OnError(err)
+			wait = warmRetry
+		case !c.filter.built():
+			wait = warmRetry / 10
+		default:
+			c.warm.ready.Store(true)
+		}
+		if !pause(ctx, wait) {
+			return
+		}
+	}
+}
+
+// warmSoon makes warm what is on sale and what opens soon. A sale that cannot be
+// loaded now is loaded by its first buyer, and is no reason not to be ready.
+func (c *Catalog) warmSoon(ctx context.Context) error {
+	list, err := c.List(ctx)
+	if err != nil {
+		return err
+	}
+	now := time.Now()
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(warmParallel)
+	for i := range list.Items {
+		item := &list.Items[i]
+		if item.State(now.Add(warmAhead)) == StateClosed || item.State(now) == StateClosed ||
+			now.Add(warmAhead).Before(item.OpensAt) || c.isWarm(item) {
+			continue
+		}
+		g.Go(func() error {
+			if _, ok := c.known.GetIfPresent(item.ID); ok && !list.Stale {
+				c.leave(ctx, item.ID, answer{item: *item, exists: true, loadedAt: list.LoadedAt})
+			} else if _, err := c.fetch(ctx, item.ID, toRenew); err != nil && !errors.Is(err, ErrItemNotFound) {
+				return fmt.Errorf("warm item %s: %w", item.ID, err)
+			}
+			if err := c.cfg.OpenSale(ctx, item.ID); err != nil {
+				c.cfg.OnError(fmt.Errorf("warm item %s: %w", item.ID, err))
+				return nil
+			}
+			c.isWarmNow(item)
+			return nil
+		})
+	}
+	return g.Wait()
+}
+
+func (c *Catalog) isWarm(i *Item) bool {
+	c.warm.mu.Lock()
+	defer c.warm.mu.Unlock()
+	version, ok := c.warm.done[i.ID]
+	return ok && version == i.Version
+}
+
+func (c *Catalog) isWarmNow(i *Item) {
+	c.warm.mu.Lock()
+	defer c.warm.mu.Unlock()
+	if len(c.warm.done) >= c.cfg.MaxItems {
+		clear(c.warm.done)
+	}
+	c.warm.done[i.ID] = i.Version
+}
+
+// Warm loads an item and its sale into every layer, and makes the other processes
+// load it too. Errors: as Item, and what loading the sale returns.
+func (c *Catalog) Warm(ctx context.Context, id string) (*View, error) {
+	if _, err := c.fetch(ctx, id, toRenew); err != nil {
+		return nil, err
+	}
+	if err := c.cfg.OpenSale(ctx, id); err != nil {
+		return nil, fmt.Errorf("warm item %s: %w", id, err)
+	}
+	if c.far != nil {
+		if err := c.far.rdb.Publish(ctx, itemsChannel, "warm - "+id).Err(); err != nil {
+			c.cfg.OnError(fmt.Errorf("warm item %s elsewhere: %w", id, err))
+		}
+	}
+	return c.View(ctx, id)
+}

@@ -1,0 +1,76 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"flashsale/catalog"
+	"flashsale/handler"
+	"flashsale/inventory"
+	"flashsale/lock"
+)
+
+// itemLockTTL is how long the loading of an item waits for a process that died
+// in the middle of it.
+const itemLockTTL = time.Second
+
+// addCatalog makes the catalogue, with the sales of the items that it makes warm.
+func (a *app) addCatalog(stock *inventory.Inventory) (*catalog.Catalog, error) {
+	// Apart from the locks of the sales, whose figures tell how a sale goes.
+	locks, err := lock.New(a.rdb, lock.Config{TTL: itemLockTTL, ClaimTTL: lockClaimTTL, Liveness: lockLiveness, Metadata: processName()})
+	if err != nil {
+		return nil, err
+	}
+	a.life.add(part{name: "locks of the catalogue", stop: locks.Close})
+	items, err := catalog.New(a.store, stock, catalog.Config{
+		Redis: a.rdb, Locks: locks, Partition: stock.Partition, Off: a.settings.CacheOff,
+		OpenSale: func(ctx context.Context, item string) error { return openSale(ctx, stock, item) },
+		OnError:  a.reporter("catalog"),
+	})
+	if err != nil {
+		return nil, err
+	}
+	a.catalogMetrics(items)
+	a.life.add(part{name: "catalogue", run: items.Run, stop: items.Close})
+	return items, nil
+}
+
+// openSale loads a sale that is not loaded, and leaves one alone that is.
+func openSale(ctx context.Context, stock *inventory.Inventory, item string) error {
+	left, err := stock.Left(ctx, []string{item})
+	if err != nil || left[0] >= 0 {
+		return err
+	}
+	// Under the lock it is looked for again, and loaded if it is still missing.
+	return stock.Frozen(ctx, item, func(context.Context, int64) error { return nil })
+}
+
+// catalogMetrics registers the catalogue's figures. No item becomes a label.
+func (a *app) catalogMetrics(items *catalog.Catalog) {
+	for _, m := range []struct {
+		name, help, label, value string
+		read                     func(catalog.Stats) int64
+	}{
+		{"flashsale_catalog_answers_total", "Items and ids answered, by the layer that knew.", "layer", "memory", func(s catalog.Stats) int64 { return s.Memory }},
+		{"flashsale_catalog_answers_total", "Items and ids answered, by the layer that knew.", "layer", "redis", func(s catalog.Stats) int64 { return s.Redis }},
+		{"flashsale_catalog_answers_total", "Items and ids answered, by the layer that knew.", "layer", "database", func(s catalog.Stats) int64 { return s.Database }},
+		{"flashsale_catalog_refused_total", "Ids of no item that did not reach the database.", "by", "filter", func(s catalog.Stats) int64 { return s.Refused }},
+		{"flashsale_catalog_refused_total", "Ids of no item that did not reach the database.", "by", "negative_entry", func(s catalog.Stats) int64 { return s.Negative }},
+		{"flashsale_catalog_stale_total", "Items shown as they were while they were loaded anew.", "", "", func(s catalog.Stats) int64 { return s.Stale }},
+		{"flashsale_catalog_questions_total", "Questions of the catalogue to the database.", "", "", func(s catalog.Stats) int64 { return s.Questions }},
+		{"flashsale_catalog_changes_total", "Items forgotten because they were changed.", "", "", func(s catalog.Stats) int64 { return s.Changed }},
+	} {
+		opts := prometheus.CounterOpts{Name: m.name, Help: m.help}
+		if m.label != "" {
+			opts.ConstLabels = prometheus.Labels{m.label: m.value}
+		}
+		a.registry.MustRegister(prometheus.NewCounterFunc(opts, func() float64 { return float64(m.read(items.Stats())) }))
+	}
+}
+
+// catalogCheck makes readiness wait for the items.
+func catalogCheck(items *catalog.Catalog) handler.Check {
+	return handler.Check{Name: "catalog", Probe: items.Ready}
+}

@@ -1,0 +1,213 @@
+package handler
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/binary"
+	"hash/crc32"
+	"hash/fnv"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"flashsale/catalog"
+)
+
+// The headers of pages that anybody may see. A cache may give one out for a
+// second, for two more while it asks for another, and for a minute where the
+// service fails: what a page says decides nothing, the purchase does.
+var (
+	headerPublic  = []string{"public, max-age=1, stale-while-revalidate=2, stale-if-error=60"}
+	headerVary    = []string{"Accept-Encoding"}
+	headerGzip    = []string{"gzip"}
+	headerIsStale = []string{`110 - "Response is Stale"`}
+)
+
+// packedFrom is the length, in bytes, from which a page is worth compressing: a
+// shorter one fits into one packet as it is.
+const packedFrom = 1200
+
+// listLife is how old server_time may be in the list, where it is in the middle of
+// what was encoded once for many readers.
+const listLife = 250 * time.Millisecond
+
+// page is the encoding of what many read. It is made once for all of them, but for
+// the time in it.
+type page struct {
+	head  []byte    // what does not depend on the second
+	timed bool      // server_time and the end of the object follow the head
+	until time.Time // when the head is another; zero: never
+	tag   []string  // the ETag: the same for the same content, whatever its time
+
+	packing sync.Once
+	packed  []byte // the head compressed, so that more can follow
+	sum     uint32 // its CRC
+}
+
+// itemPage is the page of an item at this time.
+func itemPage(v *catalog.View, now time.Time) *page {
+	p, ok := v.Made().(*page)
+	if !ok || !p.good(now) {
+		p = &page{head: appendItemHead(nil, &v.Item, now), timed: true, until: nextState(&v.Item, now)}
+		p.tag = tagOf(p.head)
+		v.Keep(p)
+	}
+	return p
+}
+
+// listPage is the page of all items. One reader makes it for all.
+func (e *edge) listPage(v *catalog.ListView, now time.Time) *page {
+	if p, ok := v.Made().(*page); ok && p.good(now) {
+		return p
+	}
+	e.listing.Lock()
+	defer e.listing.Unlock()
+	if p, ok := v.Made().(*page); ok && p.good(now) {
+		return p
+	}
+	p := &page{until: now.Add(listLife)}
+	b := append([]byte(nil), `{"items":[`...)
+	content := fnv.New64a()
+	for i := range v.Items {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		from := len(b)
+		b = appendItemHead(b, &v.Items[i], now)
+		_, _ = content.Write(b[from:]) // a hash's Write never fails
+		b = appendServerTime(b, now)
+		if next := nextState(&v.Items[i], now); !next.IsZero() && next.Before(p.until) {
+			p.until = next
+		}
+	}
+	p.head = append(b, `]}`...)
+	p.tag = weakTag(content.Sum64())
+	v.Keep(p)
+	return p
+}
+
+func (p *page) good(now time.Time) bool { return p.until.IsZero() || now.Before(p.until) }
+
+// nextState is when the item's state changes by the clock; zero: never.
+func nextState(i *catalog.Item, now time.Time) time.Time {
+	switch {
+	case now.Before(i.OpensAt):
+		return i.OpensAt
+	case now.Before(i.ClosesAt):
+		return i.ClosesAt
+	default:
+		return time.Time{}
+	}
+}
+
+func tagOf(content []byte) []string {
+	h := fnv.New64a()
+	_, _ = h.Write(content) // a hash's Write never fails
+	return weakTag(h.Sum64())
+}
+
+func weakTag(sum uint64) []string {
+	return []string{`W/"` + strconv.FormatUint(sum, 36) + `"`}
+}
+
+// age is how old a page's content is, where that is to be said.
+type age struct {
+	stale    bool
+	loadedAt time.Time
+}
+
+// writePage writes a page, or that the client has it already.
+func (q *call) writePage(p *page, now time.Time, a age) error {
+	in, h := q.c.Request.Header, q.c.Writer.Header()
+	h["Cache-Control"], h["Vary"], h["Etag"] = headerPublic, headerVary, p.tag
+	if a.stale {
+		h["Age"] = []string{strconv.FormatInt(int64(max(0, now.Sub(a.loadedAt)/time.Second)), 10)}
+		h["Warning"] = headerIsStale
+	}
+	if known := in["If-None-Match"]; len(known) > 0 && anyTagMatches(known, p.tag[0]) {
+		q.c.Status(http.StatusNotModified)
+		q.c.Writer.WriteHeaderNow()
+		return nil
+	}
+	if len(p.head) >= packedFrom && acceptsGzip(in["Accept-Encoding"]) {
+		h["Content-Encoding"] = headerGzip
+		q.out = p.appendPacked(q.out[:0], now)
+	} else {
+		q.out = p.append(q.out[:0], now)
+	}
+	if len(q.out) >= packedFrom {
+		// The server finds out the length of short answers by itself.
+		h["Content-Length"] = []string{strconv.Itoa(len(q.out))}
+	}
+	return q.json(http.StatusOK)
+}
+
+func (p *page) append(b []byte, now time.Time) []byte {
+	b = append(b, p.head...)
+	if p.timed {
+		b = appendServerTime(b, now)
+	}
+	return b
+}
+
+// appendPacked appends the page compressed. The head was compressed once, up to
+// the end of a byte; the time follows it in a block that is stored as it is.
+func (p *page) appendPacked(b []byte, now time.Time) []byte {
+	p.packing.Do(p.pack)
+	b = append(b, p.packed...)
+	sum, size := p.sum, len(p.head)
+	var tail [64]byte
+	end := tail[:0]
+	if p.timed {
+		end = appendServerTime(end, now)
+		sum, size = crc32.Update(sum, crc32.IEEETable, end), size+len(end)
+	}
+	b = append(b, 1) // the last block, stored
+	b = binary.LittleEndian.AppendUint16(b, uint16(len(end)))
+	b = binary.LittleEndian.AppendUint16(b, ^uint16(len(end)))
+	b = append(b, end...)
+	b = binary.LittleEndian.AppendUint32(b, sum)
+	return binary.LittleEndian.AppendUint32(b, uint32(size))
+}
+
+func (p *page) pack() {
+	var to bytes.Buffer
+	w := gzip.NewWriter(&to)
+	_, _ = w.Write(p.head) //nolint:errcheck // a buffer takes everything
+	_ = w.Flush()          //nolint:errcheck // the same
+	p.packed, p.sum = to.Bytes(), crc32.ChecksumIEEE(p.head)
+}
+
+// anyTagMatches reports whether an If-None-Match header names the tag, by the weak
+// comparison: what differs is the time alone.
+func anyTagMatches(values []string, tag string) bool {
+	tag = strings.TrimPrefix(tag, "W/")
+	for _, value := range values {
+		for one := range strings.SplitSeq(value, ",") {
+			one = strings.TrimSpace(one)
+			if one == "*" || strings.TrimPrefix(one, "W/") == tag {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// acceptsGzip reads an Accept-Encoding header. What it does not name is not sent.
+func acceptsGzip(values []string) bool {
+	takes, named := false, false
+	for _, value := range values {
+		for one := range strings.SplitSeq(value, ",") {
+			coding, params, _ := strings.Cut(one, ";")
+			switch strings.ToLower(strings.TrimSpace(coding)) {
+			case "gzip", "x-gzip":
+				takes, named = !weightZero(params), true
+			case "*":
+				takes = named && takes || !named && !weightZero(params)
+			}
+		}
+	}
+	return takes
+}

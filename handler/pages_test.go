@@ -1,0 +1,259 @@
+package handler
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"flashsale/catalog"
+	"flashsale/handler/auth"
+)
+
+// shownItems shows what a test puts there.
+type shownItems struct {
+	fakeItems
+	view *catalog.View
+	list *catalog.ListView
+}
+
+func (s *shownItems) View(context.Context, string) (*catalog.View, error) { return s.view, nil }
+func (s *shownItems) List(context.Context) (*catalog.ListView, error)     { return s.list, nil }
+
+// openPages makes a shop with items of a test's own, and a clock that it moves.
+func openPages(t *testing.T, s *shownItems) (*shop, *time.Time) {
+	t.Helper()
+	now := someTime
+	return open(t, func(c *Config) {
+		c.Items, c.Now = s, func() time.Time { return now }
+	}), &now
+}
+
+func getPage(s *shop, path string, headers ...string) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(http.MethodGet, path, http.NoBody)
+	for i := 0; i < len(headers); i += 2 {
+		r.Header.Add(headers[i], headers[i+1])
+	}
+	return s.do(r)
+}
+
+func wantHeader(t *testing.T, w *httptest.ResponseRecorder, name, want string) {
+	t.Helper()
+	if got := strings.Join(w.Header().Values(name), "|"); got != want {
+		t.Errorf("%s is %q, want %q", name, got, want)
+	}
+}
+
+// TestPages_Cache: what a cache is told about a page, and that it need not fetch
+// again what it has.
+func TestPages_Cache(t *testing.T) {
+	t.Parallel()
+	item := someItem()
+	shown := &shownItems{view: &catalog.View{Item: item}, list: &catalog.ListView{Items: []catalog.Item{item}}}
+	s, now := openPages(t, shown)
+	for _, path := range []string{"/v1/items/thing", "/v1/items"} {
+		first := getPage(s, path)
+		tag := first.Header().Get("Etag")
+		wantHeader(t, first, "Cache-Control", "public, max-age=1, stale-while-revalidate=2, stale-if-error=60")
+		wantHeader(t, first, "Vary", "Accept-Encoding")
+		wantHeader(t, first, "Age", "")
+		wantHeader(t, first, "Warning", "")
+		if !strings.HasPrefix(tag, `W/"`) {
+			t.Fatalf("%s: ETag %q, want a weak one", path, tag)
+		}
+		for _, known := range []string{tag, strings.TrimPrefix(tag, "W/"), `"x", ` + tag, "*"} {
+			w := getPage(s, path, "If-None-Match", known)
+			if w.Code != 304 || w.Body.Len() != 0 {
+				t.Errorf("%s: If-None-Match %s: %d %s", path, known, w.Code, w.Body)
+			}
+			wantHeader(t, w, "Etag", tag)
+			wantHeader(t, w, "Content-Type", "")
+		}
+		if w := getPage(s, path, "If-None-Match", `"x"`, "If-None-Match", `W/"y"`); w.Code != 200 {
+			t.Errorf("%s: another tag: %d", path, w.Code)
+		}
+		*now = now.Add(time.Second)
+		later := getPage(s, path)
+		wantHeader(t, later, "Etag", tag) // the time is no content
+		if later.Body.String() == first.Body.String() || !strings.Contains(later.Body.String(), `"server_time":"2030-01-02T03:04:0`) {
+			t.Errorf("%s: a second later: %s", path, later.Body)
+		}
+	}
+	before := getPage(s, "/v1/items/thing").Header().Get("Etag")
+	list := getPage(s, "/v1/items").Header().Get("Etag")
+	item.StockLeft--
+	shown.view, shown.list = &catalog.View{Item: item}, &catalog.ListView{Items: []catalog.Item{item}}
+	if getPage(s, "/v1/items/thing").Header().Get("Etag") == before || getPage(s, "/v1/items").Header().Get("Etag") == list {
+		t.Error("the tag is the same with another stock")
+	}
+}
+
+// TestPages_ServerTime: the time in a page is that of its answer, and in the list
+// hardly older, however often what is around it is given out again.
+func TestPages_ServerTime(t *testing.T) {
+	t.Parallel()
+	shown := &shownItems{view: &catalog.View{Item: someItem()}, list: &catalog.ListView{Items: []catalog.Item{someItem()}}}
+	s, now := openPages(t, shown)
+	for range 100 {
+		*now = now.Add(100 * time.Millisecond)
+		for path, oldest := range map[string]time.Duration{"/v1/items/thing": time.Millisecond, "/v1/items": listLife} {
+			var got struct {
+				ServerTime time.Time `json:"server_time"`
+				Items      []struct {
+					ServerTime time.Time `json:"server_time"`
+				}
+			}
+			if err := json.Unmarshal(getPage(s, path).Body.Bytes(), &got); err != nil {
+				t.Fatal(err)
+			}
+			if len(got.Items) > 0 {
+				got.ServerTime = got.Items[0].ServerTime
+			}
+			if age := now.Sub(got.ServerTime); age < 0 || age >= oldest {
+				t.Fatalf("%s: server_time is %v old", path, age)
+			}
+		}
+	}
+}
+
+// TestPages_StateByTheClock: a sale opens and closes at its time, in the page too.
+func TestPages_StateByTheClock(t *testing.T) {
+	t.Parallel()
+	item := someItem()
+	item.OpensAt, item.ClosesAt = someTime.Add(100*time.Millisecond), someTime.Add(300*time.Millisecond)
+	shown := &shownItems{view: &catalog.View{Item: item}, list: &catalog.ListView{Items: []catalog.Item{item}}}
+	s, now := openPages(t, shown)
+	tags := map[string]string{}
+	for _, q := range []struct {
+		after time.Duration
+		state string
+	}{
+		{0, "scheduled"}, {99 * time.Millisecond, "scheduled"}, {100 * time.Millisecond, "open"},
+		{299 * time.Millisecond, "open"}, {300 * time.Millisecond, "closed"}, {10 * time.Second, "closed"},
+	} {
+		*now = someTime.Add(q.after)
+		for _, path := range []string{"/v1/items/thing", "/v1/items"} {
+			w := getPage(s, path)
+			if !strings.Contains(w.Body.String(), `"state":"`+q.state+`"`) {
+				t.Errorf("%s after %v: %s, want %s", path, q.after, w.Body, q.state)
+			}
+			tag := w.Header().Get("Etag")
+			if was := tags[path+q.state]; was != "" && was != tag {
+				t.Errorf("%s after %v: another tag in the same state", path, q.after)
+			}
+			tags[path+q.state] = tag
+		}
+	}
+	if tags["/v1/itemsopen"] == tags["/v1/itemsclosed"] {
+		t.Error("the same tag in another state")
+	}
+}
+
+// TestPages_Gzip: a long page is sent compressed to who takes that, and says the same.
+func TestPages_Gzip(t *testing.T) {
+	t.Parallel()
+	long := someItem()
+	long.Description = strings.Repeat("A thing that nobody needs, at a price that everybody pays. ", 50)
+	var many []catalog.Item
+	for i := range 100 {
+		many = append(many, someItem())
+		many[i].ID = fmt.Sprintf("thing-%d", i)
+	}
+	shown := &shownItems{view: &catalog.View{Item: long}, list: &catalog.ListView{Items: many}}
+	s, now := openPages(t, shown)
+	for _, path := range []string{"/v1/items/thing", "/v1/items"} {
+		for range 3 {
+			*now = now.Add(time.Second)
+			plain := getPage(s, path)
+			wantHeader(t, plain, "Content-Encoding", "")
+			packed := getPage(s, path, "Accept-Encoding", "br, gzip")
+			wantHeader(t, packed, "Content-Encoding", "gzip")
+			wantHeader(t, packed, "Etag", plain.Header().Get("Etag"))
+			if packed.Body.Len() > plain.Body.Len()/2 {
+				t.Errorf("%s: %d bytes packed, %d plain", path, packed.Body.Len(), plain.Body.Len())
+			}
+			r, err := gzip.NewReader(packed.Body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			text, err := io.ReadAll(r) // it checks sum and length
+			if err != nil || !bytes.Equal(text, plain.Body.Bytes()) {
+				t.Errorf("%s: %v, unpacked %q\nwant %q", path, err, text, plain.Body)
+			}
+		}
+	}
+	shown.view = &catalog.View{Item: someItem()}
+	wantHeader(t, getPage(s, "/v1/items/thing", "Accept-Encoding", "gzip"), "Content-Encoding", "") // not worth it
+}
+
+func TestAcceptsGzip(t *testing.T) {
+	t.Parallel()
+	for header, want := range map[string]bool{
+		"": false, "gzip": true, "GZIP": true, "x-gzip": true, "br": false, "br, gzip;q=0.5": true, "gzip;q=0": false,
+		"*": true, "*;q=0": false, "gzip;q=0, *": false, "*, gzip;q=0": false, "identity": false, "*;q=0, gzip": true, "gzip, *;q=0": true,
+	} {
+		if got := acceptsGzip([]string{header}); got != want {
+			t.Errorf("%q: %v, want %v", header, got, want)
+		}
+	}
+}
+
+// TestPages_Stale: what is shown because the database is away says so, and how old it is.
+func TestPages_Stale(t *testing.T) {
+	t.Parallel()
+	loaded := someTime.Add(-90500 * time.Millisecond)
+	shown := &shownItems{
+		view: &catalog.View{Item: someItem(), LoadedAt: loaded, Stale: true},
+		list: &catalog.ListView{Items: []catalog.Item{someItem()}, LoadedAt: loaded, Stale: true},
+	}
+	s, _ := openPages(t, shown)
+	for _, path := range []string{"/v1/items/thing", "/v1/items"} {
+		w := getPage(s, path)
+		if w.Code != 200 {
+			t.Errorf("%s: %d %s", path, w.Code, w.Body)
+		}
+		wantHeader(t, w, "Age", "90")
+		wantHeader(t, w, "Warning", `110 - "Response is Stale"`)
+	}
+}
+
+// TestPages_Allocations: an item's page is made once, and given out without making
+// anything but headers of the answer.
+func TestPages_Allocations(t *testing.T) {
+	v := &catalog.View{Item: someItem()}
+	p := itemPage(v, someTime)
+	if itemPage(v, someTime.Add(time.Hour)) != p {
+		t.Error("the page was made again")
+	}
+	buf := make([]byte, 0, 4096)
+	if n := testing.AllocsPerRun(100, func() { buf = itemPage(v, someTime).append(buf[:0], someTime) }); n != 0 {
+		t.Errorf("%v allocations for a page that is there", n)
+	}
+}
+
+func TestWarmItem(t *testing.T) {
+	t.Parallel()
+	s := open(t)
+	warm := func(id, sub string, role auth.Role) *httptest.ResponseRecorder {
+		r := httptest.NewRequest(http.MethodPost, "/v1/admin/items/"+id+"/warm", http.NoBody)
+		if sub != "" {
+			r.Header.Set("Authorization", bearer(t, sub, role))
+		}
+		return s.do(r)
+	}
+	w := warm("thing", "root", auth.RoleAdmin)
+	if body := decodeBody(t, w.Body); w.Code != 200 || body["id"] != "thing" || w.Header().Get("Etag") != `"4"` {
+		t.Errorf("warm: %d %v", w.Code, body)
+	}
+	wantProblem(t, warm("nope", "root", auth.RoleAdmin).Result(), 404, "item_not_found")
+	wantProblem(t, warm("NOPE", "root", auth.RoleAdmin).Result(), 400, "id_invalid")
+	wantProblem(t, warm("thing", "alice", auth.RoleBuyer).Result(), 403, "forbidden")
+	wantProblem(t, warm("thing", "", "").Result(), 401, "auth_missing")
+}

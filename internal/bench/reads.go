@@ -1,0 +1,109 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"flashsale/internal/wire"
+)
+
+// readsBar is how many pages the service gives out for each that an empty handler
+// gives out.
+const readsBar = 0.85
+
+// reads measures how many times a second an item's page is read, in turns with an
+// empty handler that writes as many bytes, and then what each defence of the cache
+// is worth in questions to the database.
+func (m *meter) reads(ctx context.Context) error {
+	const item = "reads-0"
+	if err := m.createItem(ctx, item, stock, 0); err != nil {
+		return err
+	}
+	var ratios, costs []float64
+	for range m.o.reads {
+		empty, emptyCost, err := m.readPhase(ctx, "read empty", m.world.empty.addr, item)
+		if err != nil {
+			return err
+		}
+		pages, cost, err := m.readPhase(ctx, "read item", m.world.api.addr, item)
+		if err != nil {
+			return err
+		}
+		ratios, costs = append(ratios, pages/empty), append(costs, cost/emptyCost)
+	}
+	fmt.Fprintf(m.out, "processor time of a page, in those of the empty handler: %.2f\n", median(costs))
+	printBar(m.out, "reads/empty", median(ratios), readsBar)
+	return printDefences(ctx, m.out, m.world.redis.addr)
+}
+
+// readPhase reads pages from one server. It returns how many a second, and the
+// processor time of each in microseconds.
+func (m *meter) readPhase(ctx context.Context, name, addr, item string) (rate, cost float64, err error) {
+	before := m.world.api.cpu() + m.world.empty.cpu()
+	n, took, err := readFor(ctx, addr, item, m.o)
+	if err != nil {
+		return 0, 0, fmt.Errorf("%s: %w", name, err)
+	}
+	used := m.world.api.cpu() + m.world.empty.cpu() - before
+	rate, cost = float64(n)/took.Seconds(), float64(used.Microseconds())/float64(max(n, 1))
+	fmt.Fprintf(m.out, "%-13s %8.0f/s  cpu per request: %.1fus\n", name, rate, cost)
+	return rate, cost, nil
+}
+
+// readFor reads an item's page over every connection for the length of a phase, and
+// checks each answer.
+func readFor(ctx context.Context, addr, item string, o options) (n int64, took time.Duration, err error) {
+	target, err := wire.ParseTarget("http://" + addr)
+	if err != nil {
+		return 0, 0, err
+	}
+	var q wire.Request
+	request, err := q.Start(http.MethodGet, target, "/v1/items/"+item).NoBody()
+	if err != nil {
+		return 0, 0, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, o.phase)
+	defer cancel()
+	var all sync.WaitGroup
+	var answers atomic.Int64
+	failed := make(chan error, o.connections)
+	start := time.Now()
+	for range o.connections {
+		all.Go(func() {
+			if err := readOver(ctx, target, request, item, &answers); err != nil {
+				failed <- err
+			}
+		})
+	}
+	all.Wait()
+	took = time.Since(start)
+	select {
+	case err = <-failed:
+	default:
+	}
+	return answers.Load(), took, err
+}
+
+func readOver(ctx context.Context, t wire.Target, request []byte, item string, answers *atomic.Int64) error {
+	conn, err := wire.Dial(context.WithoutCancel(ctx), t)
+	if err != nil {
+		return err
+	}
+	defer conn.Close() //nolint:errcheck // every request on it has been answered
+	for ctx.Err() == nil {
+		res, err := conn.Do(request)
+		if err != nil {
+			return err
+		}
+		if res.Status != http.StatusOK || !strings.Contains(string(res.Body), item) {
+			return fmt.Errorf("answer %d %s", res.Status, res.Body)
+		}
+		answers.Add(1)
+	}
+	return nil
+}
