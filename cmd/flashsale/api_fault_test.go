@@ -109,7 +109,7 @@ func TestAPI_KilledInBurst(t *testing.T) {
 }
 
 // tries is how often a test is done again whose fault did not strike where it should.
-const tries = 4
+const tries = 8
 
 // lockLife is how long the lock of an item outlives a silent holder.
 const lockLife = time.Second
