@@ -150,25 +150,31 @@ func (b *Backlog) Retry(ctx context.Context, id string) (name string, err error)
 // ErrDatabase, inventory.ErrUnavailable.
 func (b *Backlog) Discard(ctx context.Context, id string) (name string, err error) {
 	return b.find(ctx, id, func(q *queue.Queue, info *queue.TaskInfo) error {
-		if err := b.reject(ctx, info); err != nil {
+		rejected, err := b.reject(ctx, info)
+		if err != nil {
 			return err
 		}
-		return q.Discard(ctx, id)
+		err = q.Discard(ctx, id)
+		if rejected && errors.Is(err, queue.ErrTaskNotFound) {
+			return nil // it was retried at the same time: the task finds its order rejected, and ends
+		}
+		return err
 	})
 }
 
-// reject ends the order of a dead purchase that has made no row.
-func (b *Backlog) reject(ctx context.Context, info *queue.TaskInfo) error {
+// reject ends the order of a dead purchase that has made no row, and reports
+// whether it did.
+func (b *Backlog) reject(ctx context.Context, info *queue.TaskInfo) (bool, error) {
 	if info.Type != purchaseType {
-		return nil // the sweeper expires what is due; nothing else hangs on a letter
+		return false, nil // the sweeper expires what is due; nothing else hangs on a letter
 	}
 	t, err := parseTask(info.ID, info.Payload)
 	if errors.Is(err, errTaskMalformed) || t.Quantity <= 0 {
-		return nil // it names no order that anybody could ask for
+		return false, nil // it names no order that anybody could ask for
 	}
 	buried, err := b.store.bury(ctx, []task{t})
 	if err != nil || buried == 0 {
-		return err
+		return false, err
 	}
 	b.Bell.ring(ctx, t.ID)
 	// What cannot be given back now is noted, and the sweeper's to do.
@@ -176,7 +182,7 @@ func (b *Backlog) reject(ctx context.Context, info *queue.TaskInfo) error {
 		orderID: t.ID, itemID: t.ItemID, userID: t.UserID, idempotencyKey: t.IdempotencyKey,
 		quantity: t.Quantity, createdAt: b.store.now().UnixMilli(),
 	}})
-	return nil
+	return true, nil
 }
 
 // find calls do with the queue that has the dead letter.

@@ -1,6 +1,7 @@
 package order
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -99,6 +100,46 @@ func TestBacklog_Discard_Database(t *testing.T) {
 		if o := s.mustGet(dead.ID); o.Status != StatusQueued {
 			t.Errorf("order %+v", o)
 		}
+	})
+}
+
+// meanwhile is a Releaser that lets something happen before units come back.
+type meanwhile struct {
+	Releaser
+	happens func()
+}
+
+func (m meanwhile) Release(ctx context.Context, item string, orders []inventory.Released) ([]inventory.ReleaseStatus, error) {
+	m.happens()
+	return m.Releaser.Release(ctx, item, orders)
+}
+
+// TestBacklog_Discard_Retried: a letter that is discarded by one and retried by
+// another is discarded, once its order is rejected, and both are told what they did.
+func TestBacklog_Discard_Retried(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 3, 3))
+		b := s.backlog()
+		dead := s.mustPlace(s.purchase("u", "k", 3, 0)).Order
+		s.bury("x")
+		b.returns.stock = meanwhile{b.returns.stock, func() {
+			if _, err := b.Retry(testContext(t), dead.ID); err != nil {
+				t.Errorf("retry: %v", err)
+			}
+		}}
+		if name, err := b.Discard(testContext(t), dead.ID); err != nil || name != "first" {
+			t.Errorf("discard: %q, %v", name, err)
+		}
+		s.work()
+		s.drained()
+		if o := s.mustGet(dead.ID); o.Status != StatusRejected {
+			t.Errorf("order %+v", o)
+		}
+		if l := s.ledger(); l != (Ledger{Initial: 3, Left: 3}) {
+			t.Errorf("ledger %+v", l)
+		}
+		auditStore(t, s.store)
 	})
 }
 
