@@ -142,8 +142,12 @@ func (c *Client) Send(ctx context.Context, m *Message) Result {
 		return Result{Err: cause(err)}
 	}
 	out := Result{Status: res.StatusCode, RetryAfter: retryAfter(res.Header, at)}
-	// The answer's status has come; that its body breaks off changes nothing.
-	_, _ = io.CopyN(io.Discard, res.Body, maxAnswer) //nolint:errcheck // see above
+	// What follows a change of protocols is the bare connection, to which ctx means
+	// nothing: a server that stays silent there would be read from for ever.
+	if res.StatusCode != http.StatusSwitchingProtocols {
+		// The answer's status has come; that its body breaks off changes nothing.
+		_, _ = io.CopyN(io.Discard, res.Body, maxAnswer) //nolint:errcheck // see above
+	}
 	res.Body.Close()
 	return out
 }

@@ -232,6 +232,44 @@ func TestClient_Send_Err(t *testing.T) {
 	}
 }
 
+// TestClient_Send_Upgrade: a server that makes another protocol of the connection
+// and then says nothing holds nobody, and does not keep the connection.
+func TestClient_Send_Upgrade(t *testing.T) {
+	t.Parallel()
+	closed := make(chan error, 1)
+	s := serveOn(t, "127.0.0.1", func(w http.ResponseWriter, _ *http.Request) {
+		conn, _, err := w.(http.Hijacker).Hijack()
+		if err != nil {
+			closed <- err
+			return
+		}
+		defer conn.Close()
+		_, err = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: silence\r\n\r\n")
+		if err == nil {
+			err = conn.SetReadDeadline(time.Now().Add(patience))
+		}
+		if err == nil {
+			_, err = conn.Read(make([]byte, 1))
+		}
+		closed <- err
+	})
+	s.Start()
+	c := newClient(t, Config{Policy: Policy{Allow: prefixes("127.0.0.1/32")}, Timeout: 3 * patience})
+	ended := make(chan Result, 1)
+	go func() { ended <- c.Send(t.Context(), message(s.URL)) }()
+	select {
+	case res := <-ended:
+		if res.Status != http.StatusSwitchingProtocols || res.Delivered() || res.Err != nil {
+			t.Errorf("result %+v", res)
+		}
+	case <-time.After(patience):
+		t.Fatal("no end")
+	}
+	if err := <-closed; !errors.Is(err, io.EOF) {
+		t.Errorf("the connection ended with %v", err)
+	}
+}
+
 func TestRetryAfter(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
