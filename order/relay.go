@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -19,7 +20,8 @@ const (
 	// relayLook is how often it goes through all that is pending, for what Redis
 	// may have lost.
 	relayLook = 30 * time.Second
-	// relayPage is how many deliveries are enqueued in one step.
+	// relayPage is how many deliveries are looked at, and enqueued if they are due,
+	// in one step.
 	relayPage = 512
 	// relayBuried is how many tasks that the queue has given up are taken at a time.
 	relayBuried = 256
@@ -70,13 +72,19 @@ func (r *Relay) Run(ctx context.Context) {
 	defer r.onLook(OutboxState{})
 	var at deliveryPlace
 	var look time.Time
+	more := false
 	for ctx.Err() == nil {
 		if now := time.Now(); !now.Before(look) {
-			// All that is pending, from the start: what has a task is refused.
-			at, look = deliveryPlace{}, now.Add(r.every)
+			look = now.Add(r.every)
 			r.attempt(ctx, r.keep)
+			// All that is pending, from the start: what has a task is refused. Where
+			// there is so much of it that this takes longer than until the next look,
+			// it is gone through to its end first, or that would never be reached.
+			if !more {
+				at = deliveryPlace{}
+			}
 		}
-		more := false
+		more = false
 		r.attempt(ctx, func(ctx context.Context) (err error) {
 			at, more, err = r.pass(ctx, at)
 			return err
@@ -112,8 +120,8 @@ type deliveryPlace struct {
 	EndpointID string
 }
 
-// pass enqueues the next page behind a place. It returns how far it came, and
-// whether more may follow.
+// pass looks at the next page behind a place, and enqueues what is due of it. It
+// returns how far it came, and whether more may follow.
 func (r *Relay) pass(ctx context.Context, at deliveryPlace) (deliveryPlace, bool, error) {
 	// What is due only after the next look need not be in the queue before it.
 	now := r.store.now()
@@ -121,6 +129,9 @@ func (r *Relay) pass(ctx context.Context, at deliveryPlace) (deliveryPlace, bool
 	if err != nil || len(page) == 0 {
 		return at, false, err
 	}
+	last := page[len(page)-1].place()
+	more := len(page) == relayPage
+	page = slices.DeleteFunc(page, func(p pendingDelivery) bool { return !p.Due })
 	tasks := make([]queue.Task, len(page))
 	for i := range page {
 		tasks[i] = page[i].task(now)
@@ -133,9 +144,9 @@ func (r *Relay) pass(ctx context.Context, at deliveryPlace) (deliveryPlace, bool
 		if status[i] == queue.StatusFull {
 			return at, false, errDeliveriesFull
 		}
-		at = deliveryPlace{page[i].EventSeq, page[i].EndpointID}
+		at = page[i].place()
 	}
-	return at, len(page) == relayPage, nil
+	return last, more, nil
 }
 
 var errDeliveriesFull = errors.New("order: the queue of deliveries is full; they wait in the database")
@@ -146,7 +157,10 @@ type pendingDelivery struct {
 	EndpointID string
 	EventID    string
 	NextAt     int64
+	Due        bool // by the time asked for; never for a deleted endpoint
 }
+
+func (p *pendingDelivery) place() deliveryPlace { return deliveryPlace{p.EventSeq, p.EndpointID} }
 
 // task is the delivery's task. What is due has no time in it, which Redis would
 // compare with a clock of its own.
@@ -158,12 +172,14 @@ func (p *pendingDelivery) task(now time.Time) queue.Task {
 	return t
 }
 
-// pending reads a page of the deliveries that are owed and due by then.
+// pending reads a page of the deliveries that are owed, and which are due by then.
+// Those that are not count, too: there may be a million of them, of an endpoint
+// that is down, and who skips them in the database does so again each time.
 func (s *Store) pending(ctx context.Context, after deliveryPlace, by time.Time) ([]pendingDelivery, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	var page []pendingDelivery
-	err := s.read.WithContext(ctx).Raw(selectPending, after.EventSeq, after.EndpointID, by.UnixMilli(), relayPage).Scan(&page).Error
+	err := s.read.WithContext(ctx).Raw(selectPending, by.UnixMilli(), after.EventSeq, after.EndpointID, relayPage).Scan(&page).Error
 	if err != nil {
 		return nil, wrap("look for deliveries", err)
 	}
@@ -172,10 +188,10 @@ func (s *Store) pending(ctx context.Context, after deliveryPlace, by time.Time) 
 
 // The condition on the state is written out, since that is how the database
 // knows the index that serves it.
-const selectPending = `SELECT d.event_seq, d.endpoint_id, v.id AS event_id, d.next_at
+const selectPending = `SELECT d.event_seq, d.endpoint_id, v.id AS event_id, d.next_at,
+		d.next_at <= ? AND d.endpoint_id NOT IN (SELECT id FROM webhook_endpoints WHERE deleted_at > 0) AS due
 	FROM webhook_deliveries d JOIN webhook_events v ON v.seq = d.event_seq
-	WHERE d.state = 'pending' AND (d.event_seq, d.endpoint_id) > (?, ?) AND d.next_at <= ?
-		AND d.endpoint_id NOT IN (SELECT id FROM webhook_endpoints WHERE deleted_at > 0)
+	WHERE d.state = 'pending' AND (d.event_seq, d.endpoint_id) > (?, ?)
 	ORDER BY d.event_seq, d.endpoint_id LIMIT ?`
 
 // keep does what can wait: the queue's dead letters, the old events, the figures.

@@ -167,6 +167,47 @@ func TestRelay_Pages(t *testing.T) {
 	})
 }
 
+// TestRelay_NotDue: what an endpoint that is down is owed later is passed over, so
+// that it is not gone through again with every order that is told of.
+func TestRelay_NotDue(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		p := newPost(t, rdb, DelivererConfig{}, queue.Config{})
+		e, _ := addHook(t, p.store, "https://a.example")
+		events := p.tell("n", relayPage+5)
+		later := p.store.now().Add(time.Hour).UnixMilli()
+		if err := p.store.write.Exec("UPDATE webhook_deliveries SET next_at = ?", later).Error; err != nil {
+			t.Fatal(err)
+		}
+		at, more, err := p.relay.pass(testContext(t), deliveryPlace{})
+		if want := (deliveryPlace{events[relayPage-1].Seq, e.ID}); err != nil || !more || at != want {
+			t.Fatalf("came to %+v, %v, %v, want %+v", at, more, err, want)
+		}
+		due := p.tell("m", 1)[0]
+		at, more, err = p.relay.pass(testContext(t), at)
+		if want := (deliveryPlace{due.Seq, e.ID}); err != nil || more || at != want {
+			t.Errorf("came to %+v, %v, %v, want %+v", at, more, err, want)
+		}
+		if st := statsOf(t, p.queue); st.Ready != 1 || st.Delayed != 0 {
+			t.Errorf("queue %+v, want what is due", st)
+		}
+	})
+}
+
+// TestRelay_LongLook: where to go through all that is pending takes longer than
+// until the next look, the end of it is reached all the same.
+func TestRelay_LongLook(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		p := newPost(t, rdb, DelivererConfig{}, queue.Config{})
+		addHook(t, p.store, "https://a.example")
+		p.tell("n", 2*relayPage+5)
+		p.relay.every = time.Nanosecond
+		p.startRelay()
+		await(t, "all to be in the queue", func() bool { return statsOf(t, p.queue).Ready == 2*relayPage+5 })
+	})
+}
+
 // TestRelay_bury: what the queue has given up, because it killed its workers, is
 // a dead letter of the database's, and can be asked for again.
 func TestRelay_bury(t *testing.T) {
