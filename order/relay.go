@@ -235,37 +235,59 @@ func (r *Relay) bury(ctx context.Context) error {
 // deleted endpoints, in pages.
 func (s *Store) purge(ctx context.Context, before time.Time) error {
 	for range purgePages {
-		var gone int64
-		err := s.changing(ctx, "forget webhook events", func(tx *gorm.DB, _ int64) error {
-			var seqs []int64
-			if err := tx.Raw(selectPurge, before.UnixMilli(), before.UnixMilli(), purgePage).Scan(&seqs).Error; err != nil || len(seqs) == 0 {
-				return err
-			}
-			err := tx.Exec(`DELETE FROM webhook_deliveries WHERE endpoint_id IN (SELECT id FROM webhook_endpoints)
-				AND event_seq IN ?`, seqs).Error
-			if err != nil {
-				return err
-			}
-			res := tx.Exec("DELETE FROM webhook_events WHERE seq IN ?", seqs)
-			gone = res.RowsAffected
-			return res.Error
-		})
+		seqs, err := s.outdated(ctx, before)
 		if err != nil {
 			return err
 		}
-		if gone < purgePage || ctx.Err() != nil {
+		if len(seqs) > 0 {
+			if err := s.forget(ctx, seqs); err != nil {
+				return err
+			}
+		}
+		if len(seqs) < purgePage || ctx.Err() != nil {
 			break
 		}
 	}
 	return s.purgeEndpoints(ctx)
 }
 
-// selectPurge goes by number and not by time, for which there is no index: the
-// first events are the oldest.
-const selectPurge = `SELECT seq FROM webhook_events v WHERE at < ?
+// outdated looks for a page of the events to forget. It passes over all that are
+// old and still owed, which may be many: no orders must wait for that.
+func (s *Store) outdated(ctx context.Context, before time.Time) (seqs []int64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	err = s.read.WithContext(ctx).Raw(selectPurge, before.UnixMilli(), before.UnixMilli(), purgePage).Scan(&seqs).Error
+	if err != nil {
+		return nil, wrap("look for old webhook events", err)
+	}
+	return seqs, nil
+}
+
+// forget deletes those of the events that were not asked for anew meanwhile.
+func (s *Store) forget(ctx context.Context, seqs []int64) error {
+	return s.changing(ctx, "forget webhook events", func(tx *gorm.DB, _ int64) error {
+		var free []int64
+		if err := tx.Raw(selectForget, seqs).Scan(&free).Error; err != nil || len(free) == 0 {
+			return err
+		}
+		err := tx.Exec(`DELETE FROM webhook_deliveries WHERE endpoint_id IN (SELECT id FROM webhook_endpoints)
+			AND event_seq IN ?`, free).Error
+		if err != nil {
+			return err
+		}
+		return tx.Exec("DELETE FROM webhook_events WHERE seq IN ?", free).Error
+	})
+}
+
+const (
+	owedTo = `EXISTS (SELECT 1 FROM webhook_deliveries d WHERE d.state = 'pending' AND d.event_seq = v.seq)`
+	// selectPurge goes by number and not by time, for which there is no index: the
+	// first events are the oldest.
+	selectPurge = `SELECT seq FROM webhook_events v WHERE at < ?
 		AND seq < COALESCE((SELECT MIN(seq) FROM webhook_events WHERE at >= ?), 9223372036854775807)
-		AND NOT EXISTS (SELECT 1 FROM webhook_deliveries d WHERE d.state = 'pending' AND d.event_seq = v.seq)
-	ORDER BY seq LIMIT ?`
+		AND NOT ` + owedTo + ` ORDER BY seq LIMIT ?`
+	selectForget = `SELECT seq FROM webhook_events v WHERE seq IN ? AND NOT ` + owedTo
+)
 
 // purgeEndpoints takes the rest of deleted endpoints away.
 func (s *Store) purgeEndpoints(ctx context.Context) error {

@@ -312,6 +312,44 @@ func TestStore_purge(t *testing.T) {
 	})
 }
 
+// TestStore_purge_Readers: to look for what can be forgotten keeps no order
+// waiting, and what was asked for anew since that look is kept.
+func TestStore_purge_Readers(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		p := newPost(t, rdb, DelivererConfig{}, queue.Config{})
+		c := setClock(p.store)
+		e, _ := addHook(t, p.store, "https://a.example")
+		events := p.tell("n", 2)
+		c.Add((EventRetention + time.Minute).Milliseconds())
+		before := p.store.now().Add(-EventRetention)
+		order := p.store.write.Begin() // one that is being written
+		err := p.store.purge(testContext(t), before)
+		if err := errors.Join(order.Error, order.Rollback().Error); err != nil {
+			t.Fatal(err)
+		}
+		if err != nil {
+			t.Errorf("with nothing to forget: %v", err)
+		}
+		if err := p.store.write.Exec("UPDATE webhook_deliveries SET state = 'dead'").Error; err != nil {
+			t.Fatal(err)
+		}
+		seqs, err := p.store.outdated(testContext(t), before)
+		if err != nil || len(seqs) != 2 {
+			t.Fatalf("to forget: %v, %v", seqs, err)
+		}
+		if err := p.admin.Redeliver(testContext(t), e.ID, events[1].ID, By{}); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.store.forget(testContext(t), seqs); err != nil {
+			t.Fatal(err)
+		}
+		if left := allTold(t, p.store); len(left) != 1 || left[0].ID != events[1].ID || left[0].Owed != 1 {
+			t.Errorf("left: %+v", left)
+		}
+	})
+}
+
 func TestLanes(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1_000_000, 0)
