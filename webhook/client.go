@@ -88,6 +88,10 @@ func newHTTP(cfg Config, secure bool) *http.Client {
 			DialContext: dialer.DialContext, TLSClientConfig: cfg.TLS, TLSHandshakeTimeout: cfg.Timeout,
 			ForceAttemptHTTP2: true, DisableCompression: true, MaxResponseHeaderBytes: maxAnswerHeader,
 			IdleConnTimeout: idleTimeout, MaxIdleConnsPerHost: idlePerHost,
+			// All tries share one connection of HTTP/2, and one that times out does not
+			// close it: what the network has forgotten would be sent on for minutes. So
+			// it is asked whether it lives, and closed in about the time of one try.
+			HTTP2: &http.HTTP2Config{SendPingTimeout: cfg.Timeout * 2 / 3, PingTimeout: cfg.Timeout / 3},
 		},
 		// A receiver that has moved is to be told to us, and not by whoever answers.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
