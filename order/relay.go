@@ -232,7 +232,8 @@ func (r *Relay) bury(ctx context.Context) error {
 }
 
 // purge forgets the events from before a time that nobody is owed any more, and
-// deleted endpoints, in pages.
+// deleted endpoints, in pages. Dead letters of a later try are kept: some endpoints
+// have their events put off for longer than that, and somebody must see the end.
 func (s *Store) purge(ctx context.Context, before time.Time) error {
 	for range purgePages {
 		seqs, err := s.outdated(ctx, before)
@@ -240,7 +241,7 @@ func (s *Store) purge(ctx context.Context, before time.Time) error {
 			return err
 		}
 		if len(seqs) > 0 {
-			if err := s.forget(ctx, seqs); err != nil {
+			if err := s.forget(ctx, seqs, before); err != nil {
 				return err
 			}
 		}
@@ -256,7 +257,8 @@ func (s *Store) purge(ctx context.Context, before time.Time) error {
 func (s *Store) outdated(ctx context.Context, before time.Time) (seqs []int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	err = s.read.WithContext(ctx).Raw(selectPurge, before.UnixMilli(), before.UnixMilli(), purgePage).Scan(&seqs).Error
+	by := before.UnixMilli()
+	err = s.read.WithContext(ctx).Raw(selectPurge, by, by, by, purgePage).Scan(&seqs).Error
 	if err != nil {
 		return nil, wrap("look for old webhook events", err)
 	}
@@ -264,10 +266,10 @@ func (s *Store) outdated(ctx context.Context, before time.Time) (seqs []int64, e
 }
 
 // forget deletes those of the events that were not asked for anew meanwhile.
-func (s *Store) forget(ctx context.Context, seqs []int64) error {
+func (s *Store) forget(ctx context.Context, seqs []int64, before time.Time) error {
 	return s.changing(ctx, "forget webhook events", func(tx *gorm.DB, _ int64) error {
 		var free []int64
-		if err := tx.Raw(selectForget, seqs).Scan(&free).Error; err != nil || len(free) == 0 {
+		if err := tx.Raw(selectForget, before.UnixMilli(), seqs).Scan(&free).Error; err != nil || len(free) == 0 {
 			return err
 		}
 		err := tx.Exec(`DELETE FROM webhook_deliveries WHERE endpoint_id IN (SELECT id FROM webhook_endpoints)
@@ -280,13 +282,17 @@ func (s *Store) forget(ctx context.Context, seqs []int64) error {
 }
 
 const (
-	owedTo = `EXISTS (SELECT 1 FROM webhook_deliveries d WHERE d.state = 'pending' AND d.event_seq = v.seq)`
+	// unwanted are the events with no delivery that is pending, or dead since that time. The
+	// endpoints are named because the primary key begins with them.
+	unwanted = `NOT EXISTS (SELECT 1 FROM webhook_deliveries d WHERE d.state = 'pending' AND d.event_seq = v.seq)
+		AND NOT EXISTS (SELECT 1 FROM webhook_deliveries d WHERE d.endpoint_id IN (SELECT id FROM webhook_endpoints)
+			AND d.event_seq = v.seq AND d.state = 'dead' AND d.last_at >= ?)`
 	// selectPurge goes by number and not by time, for which there is no index: the
 	// first events are the oldest.
 	selectPurge = `SELECT seq FROM webhook_events v WHERE at < ?
 		AND seq < COALESCE((SELECT MIN(seq) FROM webhook_events WHERE at >= ?), 9223372036854775807)
-		AND NOT ` + owedTo + ` ORDER BY seq LIMIT ?`
-	selectForget = `SELECT seq FROM webhook_events v WHERE seq IN ? AND NOT ` + owedTo
+		AND ` + unwanted + ` ORDER BY seq LIMIT ?`
+	selectForget = `SELECT seq FROM webhook_events v WHERE ` + unwanted + ` AND seq IN ?`
 )
 
 // purgeEndpoints takes the rest of deleted endpoints away.

@@ -312,6 +312,41 @@ func TestStore_purge(t *testing.T) {
 	})
 }
 
+// TestStore_purge_Dead: a dead letter whose last try was a week after its event, or
+// later, is there for another week: nobody could have asked for it before.
+func TestStore_purge_Dead(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		p := newPost(t, rdb, DelivererConfig{}, queue.Config{})
+		c := setClock(p.store)
+		e, _ := addHook(t, p.store, "https://a.example")
+		events := p.tell("n", 2)
+		c.Add((EventRetention + time.Hour).Milliseconds())
+		for i, state := range []DeliveryState{DeliveryDead, DeliveryDelivered} {
+			j, err := p.store.job(testContext(t), events[i].ID, e.ID)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := p.store.record(testContext(t), []tried{{job: &j, state: state, attempts: 10}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, kept := range [][]DeliveryState{{DeliveryDead}, nil} {
+			if err := p.relay.keep(testContext(t)); err != nil {
+				t.Fatal(err)
+			}
+			var got []DeliveryState
+			for _, d := range p.list(e.ID) {
+				got = append(got, d.State)
+			}
+			if !slices.Equal(got, kept) {
+				t.Errorf("kept %v, want %v", got, kept)
+			}
+			c.Add(EventRetention.Milliseconds() + 1)
+		}
+	})
+}
+
 // TestStore_purge_Readers: to look for what can be forgotten keeps no order
 // waiting, and what was asked for anew since that look is kept.
 func TestStore_purge_Readers(t *testing.T) {
@@ -341,7 +376,7 @@ func TestStore_purge_Readers(t *testing.T) {
 		if err := p.admin.Redeliver(testContext(t), e.ID, events[1].ID, By{}); err != nil {
 			t.Fatal(err)
 		}
-		if err := p.store.forget(testContext(t), seqs); err != nil {
+		if err := p.store.forget(testContext(t), seqs, before); err != nil {
 			t.Fatal(err)
 		}
 		if left := allTold(t, p.store); len(left) != 1 || left[0].ID != events[1].ID || left[0].Owed != 1 {
