@@ -102,6 +102,7 @@ type deliveryJob struct {
 	seq                 int64
 	state               DeliveryState
 	attempts            int
+	nextAt              time.Time
 	body                []byte
 	url                 string
 	enabled             bool
@@ -118,15 +119,16 @@ func (s *Store) job(ctx context.Context, eventID, endpointID string) (deliveryJo
 	}
 	j := deliveryJob{eventID: eventID, endpointID: endpointID}
 	var secret, old string
-	var oldUntil int64
+	var nextAt, oldUntil int64
 	err = db.QueryRowContext(ctx, selectJob, eventID, endpointID).
-		Scan(&j.seq, &j.state, &j.attempts, &j.body, &j.url, &j.enabled, &secret, &old, &oldUntil)
+		Scan(&j.seq, &j.state, &j.attempts, &nextAt, &j.body, &j.url, &j.enabled, &secret, &old, &oldUntil)
 	if errors.Is(err, sql.ErrNoRows) {
 		return deliveryJob{}, ErrDeliveryNotFound
 	}
 	if err != nil {
 		return deliveryJob{}, wrap("read delivery of "+eventID, err)
 	}
+	j.nextAt = fromMillis(nextAt)
 	j.secrets = append(j.secrets, secret)
 	if old != "" && s.now().UnixMilli() < oldUntil {
 		j.secrets = append(j.secrets, old)
@@ -134,7 +136,7 @@ func (s *Store) job(ctx context.Context, eventID, endpointID string) (deliveryJo
 	return j, nil
 }
 
-const selectJob = `SELECT d.event_seq, d.state, d.attempts, v.body, e.url, e.enabled, e.secret, e.old_secret, e.old_secret_until
+const selectJob = `SELECT d.event_seq, d.state, d.attempts, d.next_at, v.body, e.url, e.enabled, e.secret, e.old_secret, e.old_secret_until
 	FROM webhook_events v
 	JOIN webhook_deliveries d ON d.endpoint_id = ?2 AND d.event_seq = v.seq
 	JOIN webhook_endpoints e ON e.id = d.endpoint_id AND e.deleted_at = 0
