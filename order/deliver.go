@@ -33,6 +33,8 @@ const DeliveryAttempts = 50
 const (
 	// maxRetryAfter bounds what a receiver can ask for.
 	maxRetryAfter = 24 * time.Hour
+	// longestPause is above what there can be between two tries.
+	longestPause = 30 * time.Hour
 	// maxDeliveryError is how much of a failure's reason is kept, in bytes.
 	maxDeliveryError = 300
 	// unreadPause is when a delivery that the database could not give comes back.
@@ -146,6 +148,9 @@ func (d *Deliverer) deliver(ctx context.Context, l queue.Leased) error {
 	case job.state != DeliveryPending:
 		return nil // another task of it was quicker
 	}
+	if wait := job.early(d.Store.now()); wait > 0 {
+		return queue.Snooze(wait)
+	}
 	var t tried
 	if job.enabled {
 		res := d.Sender.Send(ctx, &webhook.Message{ID: eventID, URL: job.url, Secrets: job.secrets, Body: job.body})
@@ -170,6 +175,16 @@ func (d *Deliverer) deliver(ctx context.Context, l queue.Leased) error {
 		return queue.RetryIn(t.next, errors.New(t.reason))
 	}
 	return nil
+}
+
+// early is how long before its time a delivery has come: who has tried it died
+// before the queue was told when the next try is due. More than any pause is the
+// word of a clock that was wrong, and means nothing.
+func (j *deliveryJob) early(now time.Time) time.Duration {
+	if wait := j.nextAt.Sub(now); j.attempts > 0 && wait <= longestPause {
+		return wait
+	}
+	return 0
 }
 
 // judge says what follows from an answer, or from none.

@@ -442,6 +442,74 @@ func TestDeliverer_Gone(t *testing.T) {
 	})
 }
 
+// TestDeliverer_Gone_Moved: that the old server is gone by now is no word of the
+// one that the endpoint has moved to while a try was under way.
+func TestDeliverer_Gone_Moved(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		p := newPost(t, rdb, DelivererConfig{}, queue.Config{})
+		moved := make(chan struct{})
+		before := newReceiver(t, func(w http.ResponseWriter, q *http.Request, _ int) {
+			select {
+			case <-moved:
+			case <-q.Context().Done():
+			}
+			w.WriteHeader(http.StatusGone)
+		})
+		after := newReceiver(t, nil)
+		e, _ := addHook(t, p.store, before.URL)
+		p.startRelay()
+		p.startWorker()
+		event := p.tell("n", 1)[0]
+		await(t, "a try at the old server", func() bool { return len(before.parcels()) == 1 })
+		if _, err := p.admin.ChangeEndpoint(testContext(t), e.ID, EndpointChange{URL: &after.URL}, By{}); err != nil {
+			t.Fatal(err)
+		}
+		close(moved)
+		p.awaitStates(e.ID, map[DeliveryState]int{DeliveryDelivered: 1})
+		if got := after.ids(); got[event.ID] != 1 {
+			t.Errorf("the new server got %v", got)
+		}
+		if got, err := p.store.endpoint(testContext(t), e.ID); err != nil || !got.Enabled {
+			t.Errorf("endpoint %+v, %v", got, err)
+		}
+	})
+}
+
+// TestDeliverer_Early: when a worker dies between writing a failed try down and
+// telling the queue, the next try does not come before its time.
+func TestDeliverer_Early(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		p := newPost(t, rdb, DelivererConfig{}, queue.Config{})
+		r := newReceiver(t, nil)
+		e, _ := addHook(t, p.store, r.URL)
+		events := p.tell("n", 2)
+		if _, _, err := p.relay.pass(testContext(t), deliveryPlace{}); err != nil {
+			t.Fatal(err)
+		}
+		// The second was written by a clock that was years ahead.
+		for i, next := range []time.Duration{3 * time.Second, 20_000 * time.Hour} {
+			j, err := p.store.job(testContext(t), events[i].ID, e.ID)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := p.store.record(testContext(t), []tried{{job: &j, state: DeliveryPending, attempts: 1, next: next}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		due := p.list(e.ID)[1].NextAt
+		p.startWorker()
+		p.awaitStates(e.ID, map[DeliveryState]int{DeliveryDelivered: 2})
+		for _, got := range r.parcels() {
+			if got.ID == events[0].ID && got.At.Before(due) {
+				t.Errorf("tried at %v, due at %v", got.At, due)
+			}
+		}
+		p.settledQueue()
+	})
+}
+
 // TestDeliverer_RetryAfter: who says when to come back is not asked before.
 func TestDeliverer_RetryAfter(t *testing.T) {
 	t.Parallel()

@@ -102,6 +102,7 @@ type deliveryJob struct {
 	seq                 int64
 	state               DeliveryState
 	attempts            int
+	nextAt              time.Time
 	body                []byte
 	url                 string
 	enabled             bool
@@ -118,15 +119,16 @@ func (s *Store) job(ctx context.Context, eventID, endpointID string) (deliveryJo
 	}
 	j := deliveryJob{eventID: eventID, endpointID: endpointID}
 	var secret, old string
-	var oldUntil int64
+	var nextAt, oldUntil int64
 	err = db.QueryRowContext(ctx, selectJob, eventID, endpointID).
-		Scan(&j.seq, &j.state, &j.attempts, &j.body, &j.url, &j.enabled, &secret, &old, &oldUntil)
+		Scan(&j.seq, &j.state, &j.attempts, &nextAt, &j.body, &j.url, &j.enabled, &secret, &old, &oldUntil)
 	if errors.Is(err, sql.ErrNoRows) {
 		return deliveryJob{}, ErrDeliveryNotFound
 	}
 	if err != nil {
 		return deliveryJob{}, wrap("read delivery of "+eventID, err)
 	}
+	j.nextAt = fromMillis(nextAt)
 	j.secrets = append(j.secrets, secret)
 	if old != "" && s.now().UnixMilli() < oldUntil {
 		j.secrets = append(j.secrets, old)
@@ -134,7 +136,7 @@ func (s *Store) job(ctx context.Context, eventID, endpointID string) (deliveryJo
 	return j, nil
 }
 
-const selectJob = `SELECT d.event_seq, d.state, d.attempts, v.body, e.url, e.enabled, e.secret, e.old_secret, e.old_secret_until
+const selectJob = `SELECT d.event_seq, d.state, d.attempts, d.next_at, v.body, e.url, e.enabled, e.secret, e.old_secret, e.old_secret_until
 	FROM webhook_events v
 	JOIN webhook_deliveries d ON d.endpoint_id = ?2 AND d.event_seq = v.seq
 	JOIN webhook_endpoints e ON e.id = d.endpoint_id AND e.deleted_at = 0
@@ -157,7 +159,16 @@ func (s *Store) record(ctx context.Context, tries []tried) error {
 	return s.changing(ctx, fmt.Sprintf("record %d deliveries", len(tries)), func(tx *gorm.DB, now int64) error {
 		c := tx.Statement.ConnPool
 		for i := range tries {
-			v := &tries[i]
+			v := tries[i]
+			if v.gone {
+				moved, err := disableGone(tx, now, v.job)
+				if err != nil {
+					return err
+				}
+				if moved { // then the relay offers it again, for where the endpoint is now
+					v.state = DeliveryPending
+				}
+			}
 			delivered := int64(0)
 			if v.state == DeliveryDelivered {
 				delivered = now
@@ -166,11 +177,6 @@ func (s *Store) record(ctx context.Context, tries []tried) error {
 				v.status, v.reason, delivered, v.job.endpointID, v.job.seq, v.job.attempts)
 			if err != nil {
 				return fmt.Errorf("delivery of %s: %w", v.job.eventID, err)
-			}
-			if v.gone {
-				if err := disableGone(tx, now, v.job.endpointID); err != nil {
-					return err
-				}
 			}
 		}
 		return nil
@@ -181,21 +187,22 @@ const updateDelivery = `UPDATE webhook_deliveries SET state = ?1, attempts = ?2,
 		last_status = ?5, last_error = ?6, delivered_at = ?7
 	WHERE endpoint_id = ?8 AND event_seq = ?9 AND state = 'pending' AND (attempts = ?10 OR ?1 = 'delivered')`
 
-// disableGone disables an endpoint whose server has said that it is gone.
-func disableGone(tx *gorm.DB, now int64, id string) error {
-	before, err := endpointOf(tx, id)
+// disableGone disables an endpoint whose server has said that it is gone, unless
+// the endpoint has moved to another URL since: that was its old server's word.
+func disableGone(tx *gorm.DB, now int64, j *deliveryJob) (moved bool, err error) {
+	before, err := endpointOf(tx, j.endpointID)
 	if errors.Is(err, ErrEndpointNotFound) || err == nil && !before.Enabled {
-		return nil
+		return false, nil
 	}
-	if err != nil {
-		return err
+	if err != nil || before.URL != j.url {
+		return true, err
 	}
 	row := before
 	row.Enabled, row.DisabledReason, row.UpdatedAt = false, disabledGone, now
 	if err := tx.Save(&row).Error; err != nil {
-		return err
+		return false, err
 	}
-	return auditEndpoint(tx, now, By{Actor: "flashsale"}, "webhook.disable", &before, &row)
+	return false, auditEndpoint(tx, now, By{Actor: "flashsale"}, "webhook.disable", &before, &row)
 }
 
 // renew makes a delivery pending from its start, whatever became of it. Errors:

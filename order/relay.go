@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -19,7 +20,8 @@ const (
 	// relayLook is how often it goes through all that is pending, for what Redis
 	// may have lost.
 	relayLook = 30 * time.Second
-	// relayPage is how many deliveries are enqueued in one step.
+	// relayPage is how many deliveries are looked at, and enqueued if they are due,
+	// in one step.
 	relayPage = 512
 	// relayBuried is how many tasks that the queue has given up are taken at a time.
 	relayBuried = 256
@@ -70,13 +72,19 @@ func (r *Relay) Run(ctx context.Context) {
 	defer r.onLook(OutboxState{})
 	var at deliveryPlace
 	var look time.Time
+	more := false
 	for ctx.Err() == nil {
 		if now := time.Now(); !now.Before(look) {
-			// All that is pending, from the start: what has a task is refused.
-			at, look = deliveryPlace{}, now.Add(r.every)
+			look = now.Add(r.every)
 			r.attempt(ctx, r.keep)
+			// All that is pending, from the start: what has a task is refused. Where
+			// there is so much of it that this takes longer than until the next look,
+			// it is gone through to its end first, or that would never be reached.
+			if !more {
+				at = deliveryPlace{}
+			}
 		}
-		more := false
+		more = false
 		r.attempt(ctx, func(ctx context.Context) (err error) {
 			at, more, err = r.pass(ctx, at)
 			return err
@@ -112,8 +120,8 @@ type deliveryPlace struct {
 	EndpointID string
 }
 
-// pass enqueues the next page behind a place. It returns how far it came, and
-// whether more may follow.
+// pass looks at the next page behind a place, and enqueues what is due of it. It
+// returns how far it came, and whether more may follow.
 func (r *Relay) pass(ctx context.Context, at deliveryPlace) (deliveryPlace, bool, error) {
 	// What is due only after the next look need not be in the queue before it.
 	now := r.store.now()
@@ -121,6 +129,9 @@ func (r *Relay) pass(ctx context.Context, at deliveryPlace) (deliveryPlace, bool
 	if err != nil || len(page) == 0 {
 		return at, false, err
 	}
+	last := page[len(page)-1].place()
+	more := len(page) == relayPage
+	page = slices.DeleteFunc(page, func(p pendingDelivery) bool { return !p.Due })
 	tasks := make([]queue.Task, len(page))
 	for i := range page {
 		tasks[i] = page[i].task(now)
@@ -133,9 +144,9 @@ func (r *Relay) pass(ctx context.Context, at deliveryPlace) (deliveryPlace, bool
 		if status[i] == queue.StatusFull {
 			return at, false, errDeliveriesFull
 		}
-		at = deliveryPlace{page[i].EventSeq, page[i].EndpointID}
+		at = page[i].place()
 	}
-	return at, len(page) == relayPage, nil
+	return last, more, nil
 }
 
 var errDeliveriesFull = errors.New("order: the queue of deliveries is full; they wait in the database")
@@ -146,7 +157,10 @@ type pendingDelivery struct {
 	EndpointID string
 	EventID    string
 	NextAt     int64
+	Due        bool // by the time asked for; never for a deleted endpoint
 }
+
+func (p *pendingDelivery) place() deliveryPlace { return deliveryPlace{p.EventSeq, p.EndpointID} }
 
 // task is the delivery's task. What is due has no time in it, which Redis would
 // compare with a clock of its own.
@@ -158,12 +172,14 @@ func (p *pendingDelivery) task(now time.Time) queue.Task {
 	return t
 }
 
-// pending reads a page of the deliveries that are owed and due by then.
+// pending reads a page of the deliveries that are owed, and which are due by then.
+// Those that are not count, too: there may be a million of them, of an endpoint
+// that is down, and who skips them in the database does so again each time.
 func (s *Store) pending(ctx context.Context, after deliveryPlace, by time.Time) ([]pendingDelivery, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	var page []pendingDelivery
-	err := s.read.WithContext(ctx).Raw(selectPending, after.EventSeq, after.EndpointID, by.UnixMilli(), relayPage).Scan(&page).Error
+	err := s.read.WithContext(ctx).Raw(selectPending, by.UnixMilli(), after.EventSeq, after.EndpointID, relayPage).Scan(&page).Error
 	if err != nil {
 		return nil, wrap("look for deliveries", err)
 	}
@@ -172,10 +188,10 @@ func (s *Store) pending(ctx context.Context, after deliveryPlace, by time.Time) 
 
 // The condition on the state is written out, since that is how the database
 // knows the index that serves it.
-const selectPending = `SELECT d.event_seq, d.endpoint_id, v.id AS event_id, d.next_at
+const selectPending = `SELECT d.event_seq, d.endpoint_id, v.id AS event_id, d.next_at,
+		d.next_at <= ? AND d.endpoint_id NOT IN (SELECT id FROM webhook_endpoints WHERE deleted_at > 0) AS due
 	FROM webhook_deliveries d JOIN webhook_events v ON v.seq = d.event_seq
-	WHERE d.state = 'pending' AND (d.event_seq, d.endpoint_id) > (?, ?) AND d.next_at <= ?
-		AND d.endpoint_id NOT IN (SELECT id FROM webhook_endpoints WHERE deleted_at > 0)
+	WHERE d.state = 'pending' AND (d.event_seq, d.endpoint_id) > (?, ?)
 	ORDER BY d.event_seq, d.endpoint_id LIMIT ?`
 
 // keep does what can wait: the queue's dead letters, the old events, the figures.
@@ -216,40 +232,68 @@ func (r *Relay) bury(ctx context.Context) error {
 }
 
 // purge forgets the events from before a time that nobody is owed any more, and
-// deleted endpoints, in pages.
+// deleted endpoints, in pages. Dead letters of a later try are kept: some endpoints
+// have their events put off for longer than that, and somebody must see the end.
 func (s *Store) purge(ctx context.Context, before time.Time) error {
 	for range purgePages {
-		var gone int64
-		err := s.changing(ctx, "forget webhook events", func(tx *gorm.DB, _ int64) error {
-			var seqs []int64
-			if err := tx.Raw(selectPurge, before.UnixMilli(), before.UnixMilli(), purgePage).Scan(&seqs).Error; err != nil || len(seqs) == 0 {
-				return err
-			}
-			err := tx.Exec(`DELETE FROM webhook_deliveries WHERE endpoint_id IN (SELECT id FROM webhook_endpoints)
-				AND event_seq IN ?`, seqs).Error
-			if err != nil {
-				return err
-			}
-			res := tx.Exec("DELETE FROM webhook_events WHERE seq IN ?", seqs)
-			gone = res.RowsAffected
-			return res.Error
-		})
+		seqs, err := s.outdated(ctx, before)
 		if err != nil {
 			return err
 		}
-		if gone < purgePage || ctx.Err() != nil {
+		if len(seqs) > 0 {
+			if err := s.forget(ctx, seqs, before); err != nil {
+				return err
+			}
+		}
+		if len(seqs) < purgePage || ctx.Err() != nil {
 			break
 		}
 	}
 	return s.purgeEndpoints(ctx)
 }
 
-// selectPurge goes by number and not by time, for which there is no index: the
-// first events are the oldest.
-const selectPurge = `SELECT seq FROM webhook_events v WHERE at < ?
+// outdated looks for a page of the events to forget. It passes over all that are
+// old and still owed, which may be many: no orders must wait for that.
+func (s *Store) outdated(ctx context.Context, before time.Time) (seqs []int64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	by := before.UnixMilli()
+	err = s.read.WithContext(ctx).Raw(selectPurge, by, by, by, purgePage).Scan(&seqs).Error
+	if err != nil {
+		return nil, wrap("look for old webhook events", err)
+	}
+	return seqs, nil
+}
+
+// forget deletes those of the events that were not asked for anew meanwhile.
+func (s *Store) forget(ctx context.Context, seqs []int64, before time.Time) error {
+	return s.changing(ctx, "forget webhook events", func(tx *gorm.DB, _ int64) error {
+		var free []int64
+		if err := tx.Raw(selectForget, before.UnixMilli(), seqs).Scan(&free).Error; err != nil || len(free) == 0 {
+			return err
+		}
+		err := tx.Exec(`DELETE FROM webhook_deliveries WHERE endpoint_id IN (SELECT id FROM webhook_endpoints)
+			AND event_seq IN ?`, free).Error
+		if err != nil {
+			return err
+		}
+		return tx.Exec("DELETE FROM webhook_events WHERE seq IN ?", free).Error
+	})
+}
+
+const (
+	// unwanted are the events with no delivery that is pending, or dead since that time. The
+	// endpoints are named because the primary key begins with them.
+	unwanted = `NOT EXISTS (SELECT 1 FROM webhook_deliveries d WHERE d.state = 'pending' AND d.event_seq = v.seq)
+		AND NOT EXISTS (SELECT 1 FROM webhook_deliveries d WHERE d.endpoint_id IN (SELECT id FROM webhook_endpoints)
+			AND d.event_seq = v.seq AND d.state = 'dead' AND d.last_at >= ?)`
+	// selectPurge goes by number and not by time, for which there is no index: the
+	// first events are the oldest.
+	selectPurge = `SELECT seq FROM webhook_events v WHERE at < ?
 		AND seq < COALESCE((SELECT MIN(seq) FROM webhook_events WHERE at >= ?), 9223372036854775807)
-		AND NOT EXISTS (SELECT 1 FROM webhook_deliveries d WHERE d.state = 'pending' AND d.event_seq = v.seq)
-	ORDER BY seq LIMIT ?`
+		AND ` + unwanted + ` ORDER BY seq LIMIT ?`
+	selectForget = `SELECT seq FROM webhook_events v WHERE ` + unwanted + ` AND seq IN ?`
+)
 
 // purgeEndpoints takes the rest of deleted endpoints away.
 func (s *Store) purgeEndpoints(ctx context.Context) error {

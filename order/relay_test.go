@@ -167,6 +167,47 @@ func TestRelay_Pages(t *testing.T) {
 	})
 }
 
+// TestRelay_NotDue: what an endpoint that is down is owed later is passed over, so
+// that it is not gone through again with every order that is told of.
+func TestRelay_NotDue(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		p := newPost(t, rdb, DelivererConfig{}, queue.Config{})
+		e, _ := addHook(t, p.store, "https://a.example")
+		events := p.tell("n", relayPage+5)
+		later := p.store.now().Add(time.Hour).UnixMilli()
+		if err := p.store.write.Exec("UPDATE webhook_deliveries SET next_at = ?", later).Error; err != nil {
+			t.Fatal(err)
+		}
+		at, more, err := p.relay.pass(testContext(t), deliveryPlace{})
+		if want := (deliveryPlace{events[relayPage-1].Seq, e.ID}); err != nil || !more || at != want {
+			t.Fatalf("came to %+v, %v, %v, want %+v", at, more, err, want)
+		}
+		due := p.tell("m", 1)[0]
+		at, more, err = p.relay.pass(testContext(t), at)
+		if want := (deliveryPlace{due.Seq, e.ID}); err != nil || more || at != want {
+			t.Errorf("came to %+v, %v, %v, want %+v", at, more, err, want)
+		}
+		if st := statsOf(t, p.queue); st.Ready != 1 || st.Delayed != 0 {
+			t.Errorf("queue %+v, want what is due", st)
+		}
+	})
+}
+
+// TestRelay_LongLook: where to go through all that is pending takes longer than
+// until the next look, the end of it is reached all the same.
+func TestRelay_LongLook(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		p := newPost(t, rdb, DelivererConfig{}, queue.Config{})
+		addHook(t, p.store, "https://a.example")
+		p.tell("n", 2*relayPage+5)
+		p.relay.every = time.Nanosecond
+		p.startRelay()
+		await(t, "all to be in the queue", func() bool { return statsOf(t, p.queue).Ready == 2*relayPage+5 })
+	})
+}
+
 // TestRelay_bury: what the queue has given up, because it killed its workers, is
 // a dead letter of the database's, and can be asked for again.
 func TestRelay_bury(t *testing.T) {
@@ -267,6 +308,79 @@ func TestStore_purge(t *testing.T) {
 		}
 		if empty, err := newStore(t).outboxState(testContext(t)); err != nil || empty != (OutboxState{}) {
 			t.Errorf("an empty outbox: %+v, %v", empty, err)
+		}
+	})
+}
+
+// TestStore_purge_Dead: a dead letter whose last try was a week after its event, or
+// later, is there for another week: nobody could have asked for it before.
+func TestStore_purge_Dead(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		p := newPost(t, rdb, DelivererConfig{}, queue.Config{})
+		c := setClock(p.store)
+		e, _ := addHook(t, p.store, "https://a.example")
+		events := p.tell("n", 2)
+		c.Add((EventRetention + time.Hour).Milliseconds())
+		for i, state := range []DeliveryState{DeliveryDead, DeliveryDelivered} {
+			j, err := p.store.job(testContext(t), events[i].ID, e.ID)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := p.store.record(testContext(t), []tried{{job: &j, state: state, attempts: 10}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, kept := range [][]DeliveryState{{DeliveryDead}, nil} {
+			if err := p.relay.keep(testContext(t)); err != nil {
+				t.Fatal(err)
+			}
+			var got []DeliveryState
+			for _, d := range p.list(e.ID) {
+				got = append(got, d.State)
+			}
+			if !slices.Equal(got, kept) {
+				t.Errorf("kept %v, want %v", got, kept)
+			}
+			c.Add(EventRetention.Milliseconds() + 1)
+		}
+	})
+}
+
+// TestStore_purge_Readers: to look for what can be forgotten keeps no order
+// waiting, and what was asked for anew since that look is kept.
+func TestStore_purge_Readers(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		p := newPost(t, rdb, DelivererConfig{}, queue.Config{})
+		c := setClock(p.store)
+		e, _ := addHook(t, p.store, "https://a.example")
+		events := p.tell("n", 2)
+		c.Add((EventRetention + time.Minute).Milliseconds())
+		before := p.store.now().Add(-EventRetention)
+		order := p.store.write.Begin() // one that is being written
+		err := p.store.purge(testContext(t), before)
+		if err := errors.Join(order.Error, order.Rollback().Error); err != nil {
+			t.Fatal(err)
+		}
+		if err != nil {
+			t.Errorf("with nothing to forget: %v", err)
+		}
+		if err := p.store.write.Exec("UPDATE webhook_deliveries SET state = 'dead'").Error; err != nil {
+			t.Fatal(err)
+		}
+		seqs, err := p.store.outdated(testContext(t), before)
+		if err != nil || len(seqs) != 2 {
+			t.Fatalf("to forget: %v, %v", seqs, err)
+		}
+		if err := p.admin.Redeliver(testContext(t), e.ID, events[1].ID, By{}); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.store.forget(testContext(t), seqs, before); err != nil {
+			t.Fatal(err)
+		}
+		if left := allTold(t, p.store); len(left) != 1 || left[0].ID != events[1].ID || left[0].Owed != 1 {
+			t.Errorf("left: %+v", left)
 		}
 	})
 }

@@ -88,6 +88,10 @@ func newHTTP(cfg Config, secure bool) *http.Client {
 			DialContext: dialer.DialContext, TLSClientConfig: cfg.TLS, TLSHandshakeTimeout: cfg.Timeout,
 			ForceAttemptHTTP2: true, DisableCompression: true, MaxResponseHeaderBytes: maxAnswerHeader,
 			IdleConnTimeout: idleTimeout, MaxIdleConnsPerHost: idlePerHost,
+			// All tries share one connection of HTTP/2, and one that times out does not
+			// close it: what the network has forgotten would be sent on for minutes. So
+			// it is asked whether it lives, and closed in about the time of one try.
+			HTTP2: &http.HTTP2Config{SendPingTimeout: cfg.Timeout * 2 / 3, PingTimeout: cfg.Timeout / 3},
 		},
 		// A receiver that has moved is to be told to us, and not by whoever answers.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
@@ -142,8 +146,12 @@ func (c *Client) Send(ctx context.Context, m *Message) Result {
 		return Result{Err: cause(err)}
 	}
 	out := Result{Status: res.StatusCode, RetryAfter: retryAfter(res.Header, at)}
-	// The answer's status has come; that its body breaks off changes nothing.
-	_, _ = io.CopyN(io.Discard, res.Body, maxAnswer) //nolint:errcheck // see above
+	// What follows a change of protocols is the bare connection, to which ctx means
+	// nothing: a server that stays silent there would be read from for ever.
+	if res.StatusCode != http.StatusSwitchingProtocols {
+		// The answer's status has come; that its body breaks off changes nothing.
+		_, _ = io.CopyN(io.Discard, res.Body, maxAnswer) //nolint:errcheck // see above
+	}
 	res.Body.Close()
 	return out
 }

@@ -232,6 +232,164 @@ func TestClient_Send_Err(t *testing.T) {
 	}
 }
 
+// TestClient_Send_Upgrade: a server that makes another protocol of the connection
+// and then says nothing holds nobody, and does not keep the connection.
+func TestClient_Send_Upgrade(t *testing.T) {
+	t.Parallel()
+	closed := make(chan error, 1)
+	s := serveOn(t, "127.0.0.1", func(w http.ResponseWriter, _ *http.Request) {
+		conn, _, err := w.(http.Hijacker).Hijack()
+		if err != nil {
+			closed <- err
+			return
+		}
+		defer conn.Close()
+		_, err = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: silence\r\n\r\n")
+		if err == nil {
+			err = conn.SetReadDeadline(time.Now().Add(patience))
+		}
+		if err == nil {
+			_, err = conn.Read(make([]byte, 1))
+		}
+		closed <- err
+	})
+	s.Start()
+	c := newClient(t, Config{Policy: Policy{Allow: prefixes("127.0.0.1/32")}, Timeout: 3 * patience})
+	ended := make(chan Result, 1)
+	go func() { ended <- c.Send(t.Context(), message(s.URL)) }()
+	select {
+	case res := <-ended:
+		if res.Status != http.StatusSwitchingProtocols || res.Delivered() || res.Err != nil {
+			t.Errorf("result %+v", res)
+		}
+	case <-time.After(patience):
+		t.Fatal("no end")
+	}
+	if err := <-closed; !errors.Is(err, io.EOF) {
+		t.Errorf("the connection ended with %v", err)
+	}
+}
+
+// line passes bytes on to a server until it is cut: then what was connected stays
+// connected, and nothing comes through any more.
+type line struct {
+	net.Listener
+	made atomic.Int64 // connections
+
+	mu  sync.Mutex
+	cut chan struct{}
+}
+
+func newLine(t *testing.T, to string) *line {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &line{Listener: l, cut: make(chan struct{})}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			from, err := l.Accept()
+			if err != nil {
+				return
+			}
+			closeLater(t, from)
+			server, err := net.Dial("tcp", to)
+			if err != nil {
+				return
+			}
+			closeLater(t, server)
+			n.made.Add(1)
+			cut := n.now()
+			go pass(server, from, cut)
+			go pass(from, server, cut)
+		}
+	}()
+	t.Cleanup(func() { <-ended })
+	closeLater(t, l)
+	return n
+}
+
+func closeLater(t *testing.T, c io.Closer) {
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func (n *line) now() chan struct{} {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.cut
+}
+
+// fail cuts what is connected; what connects later is as good as new.
+func (n *line) fail() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	close(n.cut)
+	n.cut = make(chan struct{})
+}
+
+func pass(to io.Writer, from io.Reader, cut <-chan struct{}) {
+	buf := make([]byte, 4096)
+	for {
+		k, err := from.Read(buf)
+		if err != nil {
+			return
+		}
+		select {
+		case <-cut:
+			continue // swallowed, until the end of the connection
+		default:
+		}
+		if _, err := to.Write(buf[:k]); err != nil {
+			return
+		}
+	}
+}
+
+// TestClient_Send_DeadConnection: a connection of HTTP/2 from which nothing comes
+// any more is given up, although there is always something to send on it.
+func TestClient_Send_DeadConnection(t *testing.T) {
+	t.Parallel()
+	s := serveOn(t, "127.0.0.1", func(_ http.ResponseWriter, r *http.Request) {
+		if r.ProtoMajor != 2 {
+			t.Errorf("spoken: %s", r.Proto)
+		}
+	})
+	s.EnableHTTP2 = true
+	s.StartTLS()
+	roots := x509.NewCertPool()
+	roots.AddCert(s.Certificate())
+	between := newLine(t, s.Listener.Addr().String())
+	c := newClient(t, Config{
+		Policy: Policy{Allow: prefixes("127.0.0.1/32")}, TLS: &tls.Config{RootCAs: roots}, Timeout: 3 * time.Second,
+	})
+	m := message("https://" + between.Addr().String())
+	for range 2 {
+		if res := c.Send(t.Context(), m); !res.Delivered() {
+			t.Fatalf("result %+v", res)
+		}
+	}
+	if n := between.made.Load(); n != 1 {
+		t.Fatalf("%d connections", n)
+	}
+	between.fail()
+	for end := time.Now().Add(patience); ; {
+		res := c.Send(t.Context(), m)
+		if res.Delivered() {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("still over the dead connection: %+v", res)
+		}
+	}
+}
+
 func TestRetryAfter(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
