@@ -710,6 +710,13 @@ func TestDeliverer_Rotate(t *testing.T) {
 		if got := good(old, next, last); !slices.Equal(got, []bool{false, false, true}) {
 			t.Errorf("a day later: %v", got)
 		}
+		if err := p.relay.keep(testContext(t)); err != nil {
+			t.Fatal(err)
+		}
+		var kept string
+		if err := p.store.read.Raw("SELECT secret || ' ' || old_secret FROM webhook_endpoints").Scan(&kept).Error; err != nil || kept != last+" " {
+			t.Errorf("a day later the secrets %q are kept, want %q alone; %v", kept, last, err)
+		}
 		var texts []string
 		if err := p.store.read.Raw("SELECT before || after || actor || request_id FROM audit").Scan(&texts).Error; err != nil || len(texts) < 6 {
 			t.Fatalf("audit %q, %v", texts, err)

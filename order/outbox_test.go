@@ -368,6 +368,7 @@ func TestOutbox_Plans(t *testing.T) {
 	for query, want := range map[string]string{
 		selectPending: "webhook_deliveries_pending",
 		selectJob:     "sqlite_autoindex_webhook_events_1",
+		eraseEvents:   "webhook_events_order",
 		`SELECT MIN(event_seq) FROM webhook_deliveries WHERE state = 'pending'`: "webhook_deliveries_pending",
 	} {
 		db, err := s.read.DB()

@@ -197,7 +197,7 @@ const selectPending = `SELECT d.event_seq, d.endpoint_id, v.id AS event_id, d.ne
 // keep does what can wait: the queue's dead letters, the old events, the figures.
 func (r *Relay) keep(ctx context.Context) error {
 	err := r.bury(ctx)
-	err = errors.Join(err, r.store.purge(ctx, r.store.now().Add(-EventRetention)))
+	err = errors.Join(err, r.store.purge(ctx, r.store.now().Add(-EventRetention)), r.store.forgetSecrets(ctx))
 	state, serr := r.store.outboxState(ctx)
 	if serr == nil {
 		r.onLook(state)
@@ -294,6 +294,23 @@ const (
 		AND ` + unwanted + ` ORDER BY seq LIMIT ?`
 	selectForget = `SELECT seq FROM webhook_events v WHERE ` + unwanted + ` AND seq IN ?`
 )
+
+// forgetSecrets takes the secrets away that sign no more.
+func (s *Store) forgetSecrets(ctx context.Context) error {
+	const over = "old_secret <> '' AND old_secret_until <= ?"
+	var n int64
+	// Most times there is none, and the orders' writer is left alone.
+	err := s.read.WithContext(ctx).Raw("SELECT COUNT(*) FROM webhook_endpoints WHERE "+over, s.now().UnixMilli()).Scan(&n).Error
+	if err != nil {
+		return wrap("look for old secrets", err)
+	}
+	if n == 0 {
+		return nil
+	}
+	return s.changing(ctx, "forget old secrets", func(tx *gorm.DB, now int64) error {
+		return tx.Exec("UPDATE webhook_endpoints SET old_secret = '', old_secret_until = 0 WHERE "+over, now).Error
+	})
+}
 
 // purgeEndpoints takes the rest of deleted endpoints away.
 func (s *Store) purgeEndpoints(ctx context.Context) error {

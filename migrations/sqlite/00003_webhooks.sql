@@ -32,6 +32,9 @@ CREATE TABLE webhook_events (
     at       INTEGER NOT NULL
 );
 
+-- What is told of an order, for who has its buyer erased.
+CREATE INDEX webhook_events_order ON webhook_events (order_id);
+
 -- Each event for each endpoint that it is owed to.
 CREATE TABLE webhook_deliveries (
     endpoint_id  TEXT    NOT NULL,
