@@ -47,10 +47,11 @@ build: ## Build bin/flashsale
 run: build ## Build and start the service with embedded engines
 	./bin/flashsale $(ARGS)
 
-# CI=true turns a missing engine from a skipped test into a failed one.
+# CI=true turns a missing engine from a skipped test into a failed one. One package
+# after the other (-p 1): each starts servers and keeps all processors busy by itself.
 .PHONY: test
 test: deps ## Run every test on every engine, with the race detector, in random order
-	CI=true $(GO) test -race -shuffle=on -timeout $(TEST_TIMEOUT) $(ARGS) ./...
+	CI=true $(GO) test -race -shuffle=on -p 1 -timeout $(TEST_TIMEOUT) $(ARGS) ./...
 	cd bench && $(GO) test -race -shuffle=on -timeout $(TEST_TIMEOUT) ./...
 
 .PHONY: test-short

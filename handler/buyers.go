@@ -178,6 +178,9 @@ func (e *edge) eraseBuyer(q *call) error {
 	if !auth.ValidSubject(user) {
 		return problemUserID
 	}
+	if _, err := q.query(); err != nil {
+		return err
+	}
 	h := q.c.Request.Header
 	if err := checkContent(h); err != nil {
 		return err

@@ -24,6 +24,9 @@ func (e *edge) changing(q *call) (id string, m order.Match, stated bool, err err
 	if !validItemID(id) {
 		return "", nil, false, problemItemID
 	}
+	if _, err := q.query(); err != nil {
+		return "", nil, false, err
+	}
 	h := q.c.Request.Header
 	if err := checkAccept(h); err != nil {
 		return "", nil, false, err

@@ -35,6 +35,10 @@ func (v *Inventory) Rebuild(ctx context.Context, item string, check, change func
 		if err := v.loadStep(ctx, l, item, "forget"); err != nil {
 			return fmt.Errorf("%w: %w", ErrUnavailable, err)
 		}
+		// As in Change: after a stall others have the lock, and have loaded the sale.
+		if !time.Now().Before(l.ValidUntil()) {
+			return fmt.Errorf("rebuild item %s: %w: %w", item, ErrUnavailable, lock.ErrLost)
+		}
 		if err := change(ctx); err != nil {
 			return err
 		}

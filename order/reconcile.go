@@ -9,6 +9,7 @@ import (
 
 	"flashsale/catalog"
 	"flashsale/inventory"
+	"flashsale/queue"
 )
 
 // Examiner is what a reconciliation needs of the inventory.
@@ -30,6 +31,7 @@ type Records interface {
 type QueuedOrders interface {
 	Tasks
 	Known(ctx context.Context, ids []string) ([]bool, error)
+	Stats(ctx context.Context) (queue.Stats, error)
 }
 
 // ReconcilerConfig configures a Reconciler. All but OnRepair are required.
@@ -52,14 +54,20 @@ type Reconciler struct {
 	// turn lets one reconciliation that was asked for run at a time, beside the
 	// background's: each occupies a reading connection.
 	turn chan struct{}
+	// busy is from how many tasks in an item's queue on the background puts off
+	// what it would have to read them for.
+	busy int
 }
+
+// busyTasks is Reconciler's busy: a tenth of a second's reading, about.
+const busyTasks = 20_000
 
 // NewReconciler returns a Reconciler.
 func NewReconciler(cfg ReconcilerConfig) *Reconciler {
 	if cfg.OnRepair == nil {
 		cfg.OnRepair = func(string, Drift) {}
 	}
-	return &Reconciler{cfg, make(chan struct{}, 1)}
+	return &Reconciler{ReconcilerConfig: cfg, turn: make(chan struct{}, 1), busy: busyTasks}
 }
 
 // Repair is what a reconciliation may change.
@@ -83,6 +91,8 @@ type ReconcileOptions struct {
 	// Actor and RequestID stand in the record of what was repaired in the database.
 	Actor     string
 	RequestID string
+	// patient puts off what keeps an item from selling while much is queued.
+	patient bool
 }
 
 const (
@@ -187,14 +197,34 @@ func (e *examination) run(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	if e.options.Deep {
+	if e.options.Deep && !e.options.patient {
 		return e.deep(ctx)
 	}
 	enough, err := e.quick(ctx)
-	if err != nil || enough {
+	if err != nil || enough && !e.options.Deep {
 		return err
 	}
+	if e.report.Partial, err = e.putOff(ctx); err != nil || e.report.Partial {
+		return err
+	}
+	if e.options.Deep {
+		return e.deep(ctx)
+	}
 	return e.careful(ctx, newSuspects())
+}
+
+// putOff reports whether a closer look has to wait for a quieter time. Under the
+// item's lock all that is queued has to be read, for a small sum that is under way
+// in any burst; a later round looks again.
+func (e *examination) putOff(ctx context.Context) (bool, error) {
+	if !e.options.patient {
+		return false, nil
+	}
+	st, err := e.tasksOf(e.report.ItemID).Stats(ctx)
+	if err != nil {
+		return false, fmt.Errorf("%w: %w", inventory.ErrUnavailable, err)
+	}
+	return st.Ready+st.Leased >= e.busy, nil
 }
 
 // mendDatabase repairs what the database says differently of its own orders.

@@ -64,8 +64,8 @@ type ItemReport struct {
 	// LateReturns is how many closed orders have waited for minutes to give their
 	// units back; the sweeper sees to them.
 	LateReturns int64
-	// Partial says that a deep look gave up, for too much was moving: what it has
-	// not seen may be wrong.
+	// Partial says that a deep look gave up, for too much was moving, or that the
+	// background put a closer one off: what was not seen may be wrong.
 	Partial bool
 	// Err says why the item could not be examined.
 	Err error

@@ -33,7 +33,7 @@ func (r *Reconciler) Run(ctx context.Context, every time.Duration, heard func(Re
 
 // round is one round; it brings doubts up to date.
 func (r *Reconciler) round(ctx context.Context, deep bool, doubts map[string]doubt) (ReconcileReport, error) {
-	report, err := r.reconcile(ctx, ReconcileOptions{Deep: deep}, func(item string) (bool, Repair) {
+	report, err := r.reconcile(ctx, ReconcileOptions{Deep: deep, patient: true}, func(item string) (bool, Repair) {
 		d, doubted := doubts[item]
 		if doubted && !d.tried {
 			return deep || d.deep, RepairSales
@@ -48,7 +48,7 @@ func (r *Reconciler) round(ctx context.Context, deep bool, doubts map[string]dou
 	for i := range report.Items {
 		item := &report.Items[i]
 		was, doubted := before[item.ItemID]
-		if item.Err != nil {
+		if item.Err != nil || item.Partial && !anyOfSale(item.Drifts) {
 			if doubted {
 				doubts[item.ItemID] = was
 			}

@@ -658,6 +658,62 @@ func (b stubborn) Examine(ctx context.Context, item string, look func(context.Co
 	})
 }
 
+// watched counts the looks under an item's lock.
+type watched struct {
+	Examiner
+	looks *int
+}
+
+func (w watched) Examine(ctx context.Context, item string, look func(ctx context.Context, x *inventory.Examined) (bool, error)) error {
+	*w.looks++
+	return w.Examiner.Examine(ctx, item, look)
+}
+
+// TestReconciler_Run_Busy: while much is queued the background takes no lock, and
+// forgets no doubt; who asks for a look gets one, and so does the background later.
+func TestReconciler_Run_Busy(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 10, 5))
+		r := s.reconciler()
+		looks := 0
+		r.Stock, r.busy = watched{s.stock, &looks}, 3
+		doubts := map[string]doubt{}
+		round := func(deep bool, want int, kind string) {
+			t.Helper()
+			looks = 0
+			report, err := r.round(testContext(t), deep, doubts)
+			if err != nil || len(report.Items) != 1 {
+				t.Fatalf("round: %+v, %v", report, err)
+			}
+			item := report.Items[0]
+			if item.Err != nil || kinds(item.Drifts) != kind || item.Partial != (want == 0) || (looks > 0) != (want > 0) {
+				t.Errorf("round: %d looks, %+v; want %d and %q", looks, item, want, kind)
+			}
+		}
+		s.hset("sale", "left", 8)
+		round(false, 1, "left")
+		for i := range 3 {
+			s.mustPlace(s.purchase("u", fmt.Sprint(i), 1, 0))
+		}
+		round(false, 0, "")
+		round(true, 0, "")
+		if len(doubts) != 1 {
+			t.Errorf("doubts %v after rounds that saw nothing", doubts)
+		}
+		looks = 0
+		if report, err := r.Reconcile(testContext(t), ReconcileOptions{}); err != nil || looks == 0 || kinds(report.Items[0].Drifts) != "left" {
+			t.Errorf("asked for: %d looks, %+v, %v", looks, report, err)
+		}
+		s.work()
+		s.drained()
+		round(false, 1, "left") // the second time that it is seen, and mended
+		if l := s.clean("at the end", RepairNothing); l != (Ledger{Initial: 10, Left: 7, Sold: 3}) {
+			t.Errorf("ledger %+v", l)
+		}
+	})
+}
+
 // TestReconciler_Run_Once: the background has a sale built anew once, if that does
 // not help; and not at all while it would be built from a wrong count.
 func TestReconciler_Run_Once(t *testing.T) {
