@@ -229,6 +229,7 @@ func TestEraseBuyer_BadRequests(t *testing.T) {
 			t.Errorf("%s: param = %v", body, got["param"])
 		}
 	}
+	wantProblem(t, s.post(t, "/v1/admin/buyers/alice/erase?reason=asked", "root", auth.RoleAdmin, "{}").Result(), 400, "unknown_parameter")
 	wantProblem(t, s.post(t, "/v1/admin/buyers/a%20b/erase", "root", auth.RoleAdmin, "{}").Result(), 400, "id_invalid")
 	wantProblem(t, s.post(t, path, "alice", auth.RoleBuyer, "{}").Result(), 403, "forbidden")
 	// One that stopped half-way has no Idempotency-Key to be repeated with.

@@ -236,6 +236,7 @@ func TestChangeItem_BadRequests(t *testing.T) {
 		{thingPath, "alice", auth.RoleBuyer, []string{"If-Match", "*"}, 403, "forbidden"},
 		{thingPath, "psp", auth.RoleService, []string{"If-Match", "*"}, 403, "forbidden"},
 		{"/v1/admin/items/THING", "root", auth.RoleAdmin, []string{"If-Match", "*"}, 400, "id_invalid"},
+		{thingPath + "?version=3", "root", auth.RoleAdmin, []string{"If-Match", "*"}, 400, "unknown_parameter"},
 		{thingPath, "root", auth.RoleAdmin, []string{"If-Match", "*", "Content-Type", "text/plain"}, 415, "content_type"},
 		{thingPath, "root", auth.RoleAdmin, []string{"If-Match", "*", "Accept", "text/html"}, 406, "not_acceptable"},
 	} {
@@ -318,6 +319,7 @@ func TestControlItem(t *testing.T) {
 		wantProblem(t, s.send(t, "POST", path, "root", auth.RoleAdmin, ``, "If-Match", "4").Result(), 400, "if_match_invalid")
 		wantProblem(t, s.send(t, "POST", path, "alice", auth.RoleBuyer, ``).Result(), 403, "forbidden")
 		wantProblem(t, s.send(t, "POST", "/v1/admin/items/X/"+word, "root", auth.RoleAdmin, ``).Result(), 400, "id_invalid")
+		wantProblem(t, s.send(t, "POST", thingPath+"/"+word+"?until=noon", "root", auth.RoleAdmin, ``).Result(), 400, "unknown_parameter")
 		wantProblem(t, s.get(t, path, "root", auth.RoleAdmin).Result(), 405, "method_not_allowed")
 		if got := s.changes.calls(); got != n {
 			t.Errorf("%s: bad requests led to %d changes", word, got-n)
@@ -384,6 +386,7 @@ func TestRestock(t *testing.T) {
 	wantProblem(t, s.send(t, "POST", path, "root", auth.RoleAdmin, good, "Idempotency-Key", "k", "If-Match", "x").Result(), 400, "if_match_invalid")
 	wantProblem(t, s.send(t, "POST", path, "alice", auth.RoleBuyer, good, "Idempotency-Key", "k").Result(), 403, "forbidden")
 	wantProblem(t, s.send(t, "POST", "/v1/admin/items/X/restock", "root", auth.RoleAdmin, good, "Idempotency-Key", "k").Result(), 400, "id_invalid")
+	wantProblem(t, s.send(t, "POST", thingPath+"/restock?quantity=2", "root", auth.RoleAdmin, good, "Idempotency-Key", "k").Result(), 400, "unknown_parameter")
 	if got := s.changes.calls(); got != n {
 		t.Errorf("bad requests led to %d restocks", got-n)
 	}
