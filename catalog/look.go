@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"flashsale/internal/faultpoint"
 	"flashsale/lock"
 )
 
@@ -39,6 +40,7 @@ func (c *Catalog) look(ctx context.Context, key flightKey, least int64) (answer,
 		if a, ok := c.lookFar(ctx, key, least); ok {
 			return a, nil
 		}
+		faultpoint.Reach("catalog.loading")
 	case errors.Is(err, lock.ErrWaitTimeout) && key.kind == toRenew:
 		return answer{}, errBusy // nobody waits for it
 	case ctx.Err() != nil:
