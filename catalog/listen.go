@@ -79,8 +79,10 @@ func (c *Catalog) listenOnce(ctx context.Context) (confirmed bool, err error) {
 // has heard. Items are shown and renewed; ids that were none are looked for again,
 // and all ids are read anew, should a creator have died with what he could not tell.
 func (c *Catalog) heardNothing() {
+	c.mu.Lock() // a look that began before remembers no id as none after this
 	c.heard.Add(1)
 	c.unknown.InvalidateAll()
+	c.mu.Unlock()
 	c.rebuildFilter()
 }
 
