@@ -80,9 +80,14 @@ func (c *Catalog) listenOnce(ctx context.Context) (confirmed bool, err error) {
 // and all ids are read anew, should a creator have died with what he could not tell.
 func (c *Catalog) heardNothing() {
 	c.mu.Lock() // a look that began before remembers no id as none after this
-	c.heard.Add(1)
+	before := c.heard.Add(1) - 1
 	c.unknown.InvalidateAll()
 	c.mu.Unlock()
+	if before > 0 {
+		// What ended the one before may be a restart or a failover of Redis, which
+		// may have forgotten the latest creations and counts the next ones like them.
+		c.filter.doubt()
+	}
 	c.rebuildFilter()
 }
 

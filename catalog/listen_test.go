@@ -4,6 +4,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"flashsale/internal/redistest"
 )
 
 // TestListen_DuringLook: what was read before a new subscription may have changed
@@ -37,5 +39,31 @@ func TestListen_DuringLook(t *testing.T) {
 		wantItem(t, c, "old", 5) // as it was, while it is loaded anew
 		synctest.Wait()
 		wantItem(t, c, "old", 4)
+	})
+}
+
+// TestFilter_CountGoneBack: a Redis that has forgotten the latest creations counts
+// from where it stands now. Who has heard of those it forgot, and missed one that
+// came after, must not take the same count for the same ids.
+func TestFilter_CountGoneBack(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Embedded(t)
+	s := newShop()
+	a, b := newProcess(t, s, rdb, patient()), newProcess(t, s, rdb, patient())
+	b.heardNothing()
+	for range 2 {
+		a.Created(testContext(t), "first")
+	}
+	await(t, "the ids to be read", func() bool { return b.buildFilterNow(testContext(t)) == nil })
+	if err := rdb.HIncrBy(testContext(t), generationKey, "count", -1).Err(); err != nil {
+		t.Fatal(err)
+	}
+	s.set(func(s *shop) { s.items["second"] = Item{ID: "second", Version: 1} })
+	a.Created(testContext(t), "second") // while b's subscription is down
+	b.heardNothing()
+	wantItem(t, b, "second", 0)
+	await(t, "the filter to refuse", func() bool {
+		wantUnknown(t, b, newID(t))
+		return b.Stats().Refused > 0
 	})
 }
