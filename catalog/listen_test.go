@@ -67,3 +67,25 @@ func TestFilter_CountGoneBack(t *testing.T) {
 		return b.Stats().Refused > 0
 	})
 }
+
+// TestNone_GoneBack: a Redis that has forgotten an item's creation, and not that it
+// was none before, does not hide it from a process that has it.
+func TestNone_GoneBack(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Embedded(t)
+	id := newID(t)
+	s := newShop(Item{ID: id, Version: 1})
+	c := newProcess(t, s, rdb, patient())
+	wantItem(t, c, id, 0)
+	key := c.far.keys.item(id)
+	if err := rdb.Del(testContext(t), key).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.far.write(testContext(t), id, answer{loadedAt: time.Now()}, maxNegative); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.fetch(testContext(t), id, toRenew); err != nil {
+		t.Errorf("%v, want the item", err)
+	}
+	wantItem(t, c, id, 0)
+}

@@ -75,7 +75,8 @@ func (c *Catalog) lookFar(ctx context.Context, key flightKey, least int64) (a an
 	case !found:
 		return answer{}, false
 	case e.version == 0:
-		ok = c.on(Negatives) && e.age <= c.cfg.Negative
+		// What is known to exist is none only to a Redis that has forgotten it.
+		ok = least == 0 && c.on(Negatives) && e.age <= c.cfg.Negative
 	default:
 		ok = e.age <= c.oldest(key.kind) && e.version >= least
 	}
