@@ -1,0 +1,66 @@
+package catalog
+
+import (
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestList_ManyChanges: items that change one after the other, while a crowd reads
+// the list, do not each begin another look at a database that is slow.
+func TestList_ManyChanges(t *testing.T) {
+	t.Parallel()
+	s := newShop(Item{ID: "a", StockLeft: 1, Version: 1})
+	inBubble(t, s, Config{LoadTimeout: time.Hour, Wait: time.Hour}, func(t *testing.T, c *Catalog) {
+		wantList(t, c, "a1")
+		gate := s.holdBack()
+		var readers sync.WaitGroup
+		for n := int64(2); n < 50; n++ {
+			pass(time.Millisecond)
+			s.set(func(s *shop) { s.items["a"] = Item{ID: "a", StockLeft: n, Version: n} })
+			c.Changed(t.Context(), "a", n)
+			readers.Go(func() {
+				v, err := c.List(t.Context())
+				if err != nil || v.Items[0].Version < n {
+					t.Errorf("%+v, %v, want version %d or later", v, err, n)
+				}
+			})
+			synctest.Wait()
+		}
+		wantCalls(t, s, 0, 1+maxListLooks)
+		close(gate)
+		readers.Wait()
+		wantList(t, c, "a49")
+		if _, lists := s.counts(); lists > 1+2*maxListLooks {
+			t.Errorf("48 changes cost %d looks", lists-1)
+		}
+	})
+}
+
+// TestList_Overtaken: a look that began before a change and ends after the look that
+// has seen it does not take the list back to what it was.
+func TestList_Overtaken(t *testing.T) {
+	t.Parallel()
+	s := newShop(Item{ID: "a", StockLeft: 1, Version: 1})
+	inBubble(t, s, Config{LoadTimeout: time.Hour, Wait: time.Hour}, func(t *testing.T, c *Catalog) {
+		gate := s.holdBack()
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			if _, err := c.List(t.Context()); err != nil { // it may say either
+				t.Error(err)
+			}
+		}()
+		synctest.Wait()
+		pass(time.Millisecond)
+		s.set(func(s *shop) { s.items["a"], s.pause = Item{ID: "a", StockLeft: 2, Version: 2}, nil })
+		c.Changed(t.Context(), "a", 2)
+		wantList(t, c, "a2")
+		close(gate)
+		<-done
+		s.set(func(s *shop) { s.err = errTest })
+		wantList(t, c, "a2")
+		wantCalls(t, s, 0, 2)
+	})
+}
