@@ -130,6 +130,8 @@ func (c *Catalog) View(ctx context.Context, id string) (*View, error) {
 			switch {
 			case err == nil:
 				return c.loaded(ctx, v), nil
+			case ctx.Err() != nil:
+				return nil, err // who leaves has found out nothing of the item
 			case !c.instead(id, r, err):
 				return nil, err
 			}

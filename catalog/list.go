@@ -67,7 +67,7 @@ func (c *Catalog) List(ctx context.Context) (*ListView, error) {
 		}
 	default:
 		if err := c.awaitList(ctx); err != nil {
-			if v == nil {
+			if v == nil || ctx.Err() != nil { // who leaves has found out nothing of the items
 				return nil, err
 			}
 			c.listOutdated()

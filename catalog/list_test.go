@@ -1,6 +1,8 @@
 package catalog
 
 import (
+	"context"
+	"errors"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -62,5 +64,47 @@ func TestList_Overtaken(t *testing.T) {
 		s.set(func(s *shop) { s.err = errTest })
 		wantList(t, c, "a2")
 		wantCalls(t, s, 0, 2)
+	})
+}
+
+// TestReaderLeaves: who leaves while a changed item is being loaded does not make
+// the others see it as it was.
+func TestReaderLeaves(t *testing.T) {
+	t.Parallel()
+	s := newShop(Item{ID: "a", StockLeft: 1, Version: 1})
+	inBubble(t, s, Config{LoadTimeout: time.Hour, Wait: time.Hour}, func(t *testing.T, c *Catalog) {
+		wantItem(t, c, "a", 1)
+		wantList(t, c, "a1")
+		gate := s.holdBack()
+		c.Changed(t.Context(), "a", 2)
+		gone, leave := context.WithCancel(t.Context())
+		var leaving sync.WaitGroup
+		leaving.Go(func() {
+			if _, err := c.View(gone, "a"); !errors.Is(err, context.Canceled) {
+				t.Errorf("item: %v, want the reader's own end", err)
+			}
+		})
+		leaving.Go(func() {
+			if _, err := c.List(gone); !errors.Is(err, context.Canceled) {
+				t.Errorf("items: %v, want the reader's own end", err)
+			}
+		})
+		synctest.Wait()
+		leave()
+		leaving.Wait()
+		var staying sync.WaitGroup
+		staying.Go(func() {
+			if v, err := c.View(t.Context(), "a"); err != nil || v.Stale {
+				t.Errorf("%+v, %v, want the item as it is", v, err)
+			}
+		})
+		staying.Go(func() {
+			if v, err := c.List(t.Context()); err != nil || v.Stale {
+				t.Errorf("%+v, %v, want the items as they are", v, err)
+			}
+		})
+		synctest.Wait()
+		close(gate)
+		staying.Wait()
 	})
 }
