@@ -173,6 +173,9 @@ func (c *Catalog) instead(id string, r *record, err error) bool {
 func (c *Catalog) outdated(r *record) {
 	r.retryAt.Store(time.Now().Add(retryPause).UnixNano())
 	r.swap(func(v *View) bool {
+		if !v.changed && time.Now().Before(v.freshUntil) {
+			return false // another look has found it meanwhile
+		}
 		was := v.Stale && !v.changed
 		// Nobody buys by it: it may be the price before the change.
 		v.Stale, v.changed, v.strictUntil, v.freshUntil = true, false, time.Time{}, time.Time{}

@@ -193,7 +193,8 @@ func (c *Catalog) listOutdated() {
 	c.list.retryAt.Store(time.Now().Add(retryPause).UnixNano())
 	c.list.mu.Lock()
 	defer c.list.mu.Unlock()
-	if v := c.list.view.Load(); v != nil {
+	// Otherwise another look has found it meanwhile.
+	if v := c.list.view.Load(); v != nil && (v.changed || !time.Now().Before(v.freshUntil)) {
 		c.list.view.Store(&ListView{Items: v.Items, LoadedAt: v.LoadedAt, Stale: true, heard: v.heard})
 	}
 }

@@ -108,3 +108,39 @@ func TestReaderLeaves(t *testing.T) {
 		staying.Wait()
 	})
 }
+
+// TestLateFailure: a look that was overtaken by a change and fails says nothing of
+// what a later look has found.
+func TestLateFailure(t *testing.T) {
+	t.Parallel()
+	s := newShop(Item{ID: "a", StockLeft: 1, Version: 1})
+	inBubble(t, s, Config{LoadTimeout: time.Hour, Wait: time.Hour}, func(t *testing.T, c *Catalog) {
+		wantItem(t, c, "a", 1)
+		wantList(t, c, "a1")
+		c.Changed(t.Context(), "a", 2)
+		gate := s.holdBack()
+		s.set(func(s *shop) { s.err = errTest })
+		var early sync.WaitGroup
+		early.Go(func() { wantItem(t, c, "a", 3) })
+		early.Go(func() { wantList(t, c, "a3") })
+		synctest.Wait()
+		s.set(func(s *shop) {
+			s.items["a"] = Item{ID: "a", StockLeft: 3, Version: 3}
+			s.pause, s.err = nil, nil
+		})
+		c.Changed(t.Context(), "a", 3)
+		wantItem(t, c, "a", 3)
+		wantList(t, c, "a3")
+		close(gate)
+		early.Wait()
+		v, err1 := c.View(t.Context(), "a")
+		l, err2 := c.List(t.Context())
+		if err := errors.Join(err1, err2); err != nil || v.Stale || l.Stale {
+			t.Errorf("item stale: %v, list stale: %v, %v, want neither", v.Stale, l.Stale, err)
+		}
+		if _, err := c.Item(t.Context(), "a"); err != nil {
+			t.Error(err)
+		}
+		wantCalls(t, s, 3, 3)
+	})
+}
