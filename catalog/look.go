@@ -32,7 +32,13 @@ func (c *Catalog) look(ctx context.Context, key flightKey, least int64) (answer,
 	if c.cfg.Locks == nil || c.far.isAway() {
 		return c.ask(ctx, key.id)
 	}
-	l, err := c.cfg.Locks.Acquire(ctx, c.far.keys.lock(key.id), lock.WithWaitLimit(c.cfg.Wait))
+	wait := c.cfg.Wait
+	if key.kind == toBuy {
+		// What the holder has asked for would be too old to buy by after that. Buyers
+		// on several processes would wait for one slow question after the other.
+		wait = min(wait, max(c.oldest(toBuy), time.Millisecond))
+	}
+	l, err := c.cfg.Locks.Acquire(ctx, c.far.keys.lock(key.id), lock.WithWaitLimit(wait))
 	switch {
 	case err == nil:
 		defer c.letGo(ctx, l, key.id)
