@@ -130,6 +130,8 @@ func (c *Catalog) View(ctx context.Context, id string) (*View, error) {
 			switch {
 			case err == nil:
 				return c.loaded(ctx, v), nil
+			case ctx.Err() != nil:
+				return nil, err // who leaves has found out nothing of the item
 			case !c.instead(id, r, err):
 				return nil, err
 			}
@@ -171,6 +173,9 @@ func (c *Catalog) instead(id string, r *record, err error) bool {
 func (c *Catalog) outdated(r *record) {
 	r.retryAt.Store(time.Now().Add(retryPause).UnixNano())
 	r.swap(func(v *View) bool {
+		if !v.changed && time.Now().Before(v.freshUntil) {
+			return false // another look has found it meanwhile
+		}
 		was := v.Stale && !v.changed
 		// Nobody buys by it: it may be the price before the change.
 		v.Stale, v.changed, v.strictUntil, v.freshUntil = true, false, time.Time{}, time.Time{}

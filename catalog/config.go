@@ -71,7 +71,8 @@ type Config struct {
 	Wait time.Duration
 	// RedisTimeout bounds one look at Redis. Default 250 ms.
 	RedisTimeout time.Duration
-	// StockTimeout bounds one look at the stock. Default 250 ms.
+	// StockTimeout bounds one question for the stock, of at most 1,000 items; Wait
+	// bounds those for the stock of a list. Default 250 ms.
 	StockTimeout time.Duration
 
 	// OpenSale loads an item's sale unless it is loaded, for an item that is to be

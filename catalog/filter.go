@@ -22,6 +22,7 @@ type filter struct {
 	room       int                // ids that it has room for
 	ids        int
 	building   bool
+	doubted    bool       // Redis may count anew since the build under way began
 	meanwhile  []creation // of which it was told while it is being built
 	builtAt    time.Time
 	took       time.Duration // of the last build
@@ -145,6 +146,14 @@ func (f *filter) addLocked(n creation) {
 	}
 }
 
+// doubt makes the filter refuse nothing until it is built again. Its count may be
+// one that Redis has forgotten, and has given to other creations since.
+func (f *filter) doubt() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.generation, f.doubted = "", true
+}
+
 // follows reports whether a generation is the very next after another.
 func follows(next, before string) bool {
 	word, count, ok := cutGeneration(before)
@@ -172,7 +181,7 @@ func (c *Catalog) rebuildFilter() {
 	f.mu.Lock()
 	wanted := !f.building && time.Since(f.builtAt) >= max(buildPause, buildShare*f.took) && c.begin()
 	if wanted {
-		f.building, f.meanwhile = true, nil
+		f.building, f.doubted, f.meanwhile = true, false, nil
 	}
 	f.mu.Unlock()
 	if wanted {
@@ -195,7 +204,7 @@ func (c *Catalog) buildFilterNow(ctx context.Context) error {
 	building := f.building
 	f.building = true
 	if !building {
-		f.meanwhile = nil
+		f.doubted, f.meanwhile = false, nil
 	}
 	f.mu.Unlock()
 	if building {
@@ -215,6 +224,9 @@ func (c *Catalog) buildFilter(ctx context.Context) (err error) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		f.building, f.builtAt, f.took = false, time.Now(), time.Since(began)
+		if f.doubted {
+			generation = ""
+		}
 		if err == nil {
 			f.fill(ids, generation)
 		}

@@ -38,8 +38,11 @@ type flightKey struct {
 type flight struct {
 	key  flightKey
 	done chan struct{}
-	view *View
-	err  error
+	// heard is the count of subscriptions as the look began: what was said before
+	// the next one may be missing from what it finds.
+	heard uint64
+	view  *View
+	err   error
 	// behind is whose renewal this is; nil where readers wait for it.
 	behind *record
 	// The fields below are guarded by the catalogue's mutex.
@@ -95,7 +98,7 @@ func (c *Catalog) join(id string, k kind, behind *record) *flight {
 		}
 		return f
 	}
-	f = &flight{key: key, done: make(chan struct{}), behind: behind}
+	f = &flight{key: key, done: make(chan struct{}), heard: c.heard.Load(), behind: behind}
 	if r, ok := c.known.GetIfPresent(id); ok {
 		// Redis might give back what is known to be old, after a failover.
 		f.least = r.view.Load().least
@@ -130,11 +133,12 @@ func (c *Catalog) land(f *flight, a answer, err error) {
 		f.err = err
 	case !a.exists:
 		f.err = ErrItemNotFound
-		if !f.void {
+		if !f.void && f.heard == c.heard.Load() {
 			c.rememberNone(f.key.id)
 		}
 	default:
 		f.view = c.newView(a.item, a.loadedAt)
+		f.view.heard = f.heard
 		if !f.void {
 			f.view = c.remember(f.view)
 		}

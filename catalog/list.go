@@ -32,17 +32,23 @@ type list struct {
 	stockAsOf atomic.Int64 // Unix nanoseconds
 
 	mu      sync.Mutex
-	loading *listLook
+	loading *listLook        // which a reader joins; it waits where too many are under way
+	looks   int              // under way
 	asking  chan struct{}    // closed when the stock that is being asked for has come
 	left    map[string]int64 // the live stock as it was read last
 }
 
+// maxListLooks bounds the looks under way: each change makes the one before it
+// void, and a row of changes must not send all items through the database for each.
+// It is more than one, so that one that hangs does not hold up what is newer.
+const maxListLooks = 2
+
 // listLook is one look at the database for all who want the list.
 type listLook struct {
-	done chan struct{}
-	view *ListView
-	err  error
-	void bool // an item has changed since the look began
+	done  chan struct{}
+	err   error
+	begun bool
+	void  bool // an item has changed since the look began
 }
 
 // List reads all items. Their stock is at most a second old where Redis answers;
@@ -61,7 +67,7 @@ func (c *Catalog) List(ctx context.Context) (*ListView, error) {
 		}
 	default:
 		if err := c.awaitList(ctx); err != nil {
-			if v == nil {
+			if v == nil || ctx.Err() != nil { // who leaves has found out nothing of the items
 				return nil, err
 			}
 			c.listOutdated()
@@ -96,9 +102,19 @@ func (c *Catalog) joinList() *listLook {
 			return l
 		}
 		c.list.loading = l
-		go c.loadList(l)
+		c.beginListLook()
 	}
 	return c.list.loading
+}
+
+// beginListLook begins the look that readers wait for, if there may be one more. The
+// caller holds the list's mutex.
+func (c *Catalog) beginListLook() {
+	if l := c.list.loading; l != nil && !l.begun && c.list.looks < maxListLooks {
+		l.begun = true
+		c.list.looks++
+		go c.loadList(l)
+	}
 }
 
 func (c *Catalog) loadList(l *listLook) {
@@ -112,6 +128,8 @@ func (c *Catalog) loadList(l *listLook) {
 	if c.list.loading == l {
 		c.list.loading = nil
 	}
+	c.list.looks--
+	c.beginListLook()
 	switch {
 	case err != nil:
 		l.err = err
@@ -132,14 +150,16 @@ func (c *Catalog) loadList(l *listLook) {
 
 // showList takes a list over, with the live numbers that are known. One that was
 // overtaken by a change is shown to those who have waited for it, and to nobody
-// after them.
+// after them; if a later look was quicker, they are shown what that has found.
 func (c *Catalog) showList(l *listLook, v *ListView) {
+	if now := c.list.view.Load(); l.void && now != nil && !now.LoadedAt.Before(v.LoadedAt) {
+		return
+	}
 	for i := range v.Items {
 		if left, ok := c.list.left[v.Items[i].ID]; ok {
 			v.Items[i].StockLeft = left
 		}
 	}
-	l.view = v
 	c.list.stockAsOf.Store(0)
 	c.list.view.Store(v)
 	c.list.retryAt.Store(0)
@@ -173,7 +193,8 @@ func (c *Catalog) listOutdated() {
 	c.list.retryAt.Store(time.Now().Add(retryPause).UnixNano())
 	c.list.mu.Lock()
 	defer c.list.mu.Unlock()
-	if v := c.list.view.Load(); v != nil {
+	// Otherwise another look has found it meanwhile.
+	if v := c.list.view.Load(); v != nil && (v.changed || !time.Now().Before(v.freshUntil)) {
 		c.list.view.Store(&ListView{Items: v.Items, LoadedAt: v.LoadedAt, Stale: true, heard: v.heard})
 	}
 }
@@ -182,7 +203,7 @@ func (c *Catalog) listOutdated() {
 func (c *Catalog) forgetList() {
 	c.list.mu.Lock()
 	defer c.list.mu.Unlock()
-	if c.list.loading != nil {
+	if c.list.loading != nil && c.list.loading.begun {
 		c.list.loading.void = true
 		c.list.loading = nil // a later reader must not join it
 	}

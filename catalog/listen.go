@@ -79,8 +79,15 @@ func (c *Catalog) listenOnce(ctx context.Context) (confirmed bool, err error) {
 // has heard. Items are shown and renewed; ids that were none are looked for again,
 // and all ids are read anew, should a creator have died with what he could not tell.
 func (c *Catalog) heardNothing() {
-	c.heard.Add(1)
+	c.mu.Lock() // a look that began before remembers no id as none after this
+	before := c.heard.Add(1) - 1
 	c.unknown.InvalidateAll()
+	c.mu.Unlock()
+	if before > 0 {
+		// What ended the one before may be a restart or a failover of Redis, which
+		// may have forgotten the latest creations and counts the next ones like them.
+		c.filter.doubt()
+	}
 	c.rebuildFilter()
 }
 

@@ -33,7 +33,13 @@ func (c *Catalog) look(ctx context.Context, key flightKey, least int64) (answer,
 	if c.cfg.Locks == nil || c.far.isAway() {
 		return c.ask(ctx, key.id)
 	}
-	l, err := c.cfg.Locks.Acquire(ctx, c.far.keys.lock(key.id), lock.WithWaitLimit(c.cfg.Wait))
+	wait := c.cfg.Wait
+	if key.kind == toBuy {
+		// What the holder has asked for would be too old to buy by after that. Buyers
+		// on several processes would wait for one slow question after the other.
+		wait = min(wait, max(c.oldest(toBuy), time.Millisecond))
+	}
+	l, err := c.cfg.Locks.Acquire(ctx, c.far.keys.lock(key.id), lock.WithWaitLimit(wait))
 	switch {
 	case err == nil:
 		defer c.letGo(ctx, l, key.id)
@@ -77,7 +83,8 @@ func (c *Catalog) lookFar(ctx context.Context, key flightKey, least int64) (a an
 	case !found:
 		return answer{}, false
 	case e.version == 0:
-		ok = c.on(Negatives) && e.age <= c.cfg.Negative
+		// What is known to exist is none only to a Redis that has forgotten it.
+		ok = least == 0 && c.on(Negatives) && e.age <= c.cfg.Negative
 	default:
 		ok = e.age <= c.oldest(key.kind) && e.version >= least
 	}

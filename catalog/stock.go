@@ -134,13 +134,12 @@ func (c *Catalog) askRound(q *round) {
 
 // left reads the live stock of items, in order, with -1 for what is not loaded.
 func (c *Catalog) left(ids []string) ([]int64, error) {
-	// The stock may hang, and must not take the readers' time with it.
-	ctx, cancel := context.WithTimeout(c.life, c.cfg.StockTimeout)
+	ctx, cancel := context.WithTimeout(c.life, c.cfg.Wait)
 	defer cancel()
 	all := make([]int64, 0, len(ids))
 	for rest := ids; len(rest) > 0; {
 		n := min(len(rest), stockChunk)
-		left, err := c.stock.Left(ctx, rest[:n])
+		left, err := c.someLeft(ctx, rest[:n])
 		if err != nil {
 			c.stocks.quiet.Store(time.Now().Add(stockPause).UnixNano())
 			c.cfg.OnError(fmt.Errorf("catalog: %w", err))
@@ -150,6 +149,15 @@ func (c *Catalog) left(ids []string) ([]int64, error) {
 		rest = rest[n:]
 	}
 	return all, nil
+}
+
+// someLeft asks one question. Each has a limit of its own, or the stock of many items,
+// which takes several, would count as one that does not answer.
+func (c *Catalog) someLeft(ctx context.Context, ids []string) ([]int64, error) {
+	// The stock may hang, and must not take the readers' time with it.
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.StockTimeout)
+	defer cancel()
+	return c.stock.Left(ctx, ids)
 }
 
 // setLeft shows a new number; what is not loaded keeps the last one.

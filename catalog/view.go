@@ -18,7 +18,7 @@ type View struct {
 	strictUntil time.Time // until then it is good to buy by
 	renewAt     time.Time // from then on it is renewed ahead while it is bought by
 	freshUntil  time.Time // until then it is shown without another look
-	heard       uint64    // the subscription's count when it was loaded
+	heard       uint64    // the count of subscriptions when its look began
 	changed     bool      // it is known to be old, and shown only when nothing else is to be had
 	least       int64     // the version that it is known to have had; what is older is not taken from Redis
 }

@@ -8,6 +8,7 @@ import (
 
 // listItems answers GET /v1/items.
 func (e *edge) listItems(q *call) error {
+	noStoreYet(q)
 	if err := checkAccept(q.c.Request.Header); err != nil {
 		return err
 	}
@@ -21,6 +22,7 @@ func (e *edge) listItems(q *call) error {
 
 // getItem answers GET /v1/items/{item}.
 func (e *edge) getItem(q *call) error {
+	noStoreYet(q)
 	id, err := readItemID(q)
 	if err != nil {
 		return err
@@ -32,6 +34,11 @@ func (e *edge) getItem(q *call) error {
 	now := e.Now()
 	return q.writePage(itemPage(v, now), now, age{v.Stale, v.LoadedAt})
 }
+
+// noStoreYet keeps a refusal out of the caches, until the page takes its place: a
+// cache may keep a 404 for as long as it likes, and would hide an item that is
+// created meanwhile.
+func noStoreYet(q *call) { q.c.Writer.Header()["Cache-Control"] = headerNoStore }
 
 // readItemID returns the id in the path of a request that takes JSON.
 func readItemID(q *call) (string, error) {

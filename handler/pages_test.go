@@ -95,6 +95,24 @@ func TestPages_Cache(t *testing.T) {
 	}
 }
 
+// TestPages_Refused: no cache keeps that an item is none, or cannot be read.
+func TestPages_Refused(t *testing.T) {
+	t.Parallel()
+	s := open(t)
+	for path, status := range map[string]int{"/v1/items/nope": 404, "/v1/items/NOPE": 400} {
+		w := getPage(s, path)
+		if w.Code != status {
+			t.Errorf("%s: %d %s", path, w.Code, w.Body)
+		}
+		wantHeader(t, w, "Cache-Control", "no-store")
+	}
+	w := getPage(s, "/v1/items", "Accept", "text/html")
+	if w.Code != 406 {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+	wantHeader(t, w, "Cache-Control", "no-store")
+}
+
 // TestPages_ServerTime: the time in a page is that of its answer, and in the list
 // hardly older, however often what is around it is given out again.
 func TestPages_ServerTime(t *testing.T) {

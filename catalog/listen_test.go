@@ -1,0 +1,91 @@
+package catalog
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"flashsale/internal/redistest"
+)
+
+// TestListen_DuringLook: what was read before a new subscription may have changed
+// without a word, also when it comes in after it.
+func TestListen_DuringLook(t *testing.T) {
+	t.Parallel()
+	s := newShop(Item{ID: "old", StockLeft: 5, Version: 1})
+	inBubble(t, s, Config{LoadTimeout: time.Hour, Wait: time.Hour}, func(t *testing.T, c *Catalog) {
+		gate := s.holdBack()
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			wantItem(t, c, "old", 5)
+		}()
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			wantUnknown(t, c, "new")
+		}()
+		synctest.Wait() // the questions are on their way, their answers settled
+		s.set(func(s *shop) {
+			s.items["old"] = Item{ID: "old", StockLeft: 4, Version: 2}
+			s.items["new"] = Item{ID: "new", StockLeft: 1, Version: 1}
+			s.pause = nil
+		})
+		c.heardNothing() // the messages of both went by before it
+		close(gate)
+		<-done
+		<-ended
+		wantItem(t, c, "new", 1)
+		wantItem(t, c, "old", 5) // as it was, while it is loaded anew
+		synctest.Wait()
+		wantItem(t, c, "old", 4)
+	})
+}
+
+// TestFilter_CountGoneBack: a Redis that has forgotten the latest creations counts
+// from where it stands now. Who has heard of those it forgot, and missed one that
+// came after, must not take the same count for the same ids.
+func TestFilter_CountGoneBack(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Embedded(t)
+	s := newShop()
+	a, b := newProcess(t, s, rdb, patient()), newProcess(t, s, rdb, patient())
+	b.heardNothing()
+	for range 2 {
+		a.Created(testContext(t), "first")
+	}
+	await(t, "the ids to be read", func() bool { return b.buildFilterNow(testContext(t)) == nil })
+	if err := rdb.HIncrBy(testContext(t), generationKey, "count", -1).Err(); err != nil {
+		t.Fatal(err)
+	}
+	s.set(func(s *shop) { s.items["second"] = Item{ID: "second", Version: 1} })
+	a.Created(testContext(t), "second") // while b's subscription is down
+	b.heardNothing()
+	wantItem(t, b, "second", 0)
+	await(t, "the filter to refuse", func() bool {
+		wantUnknown(t, b, newID(t))
+		return b.Stats().Refused > 0
+	})
+}
+
+// TestNone_GoneBack: a Redis that has forgotten an item's creation, and not that it
+// was none before, does not hide it from a process that has it.
+func TestNone_GoneBack(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Embedded(t)
+	id := newID(t)
+	s := newShop(Item{ID: id, Version: 1})
+	c := newProcess(t, s, rdb, patient())
+	wantItem(t, c, id, 0)
+	key := c.far.keys.item(id)
+	if err := rdb.Del(testContext(t), key).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.far.write(testContext(t), id, answer{loadedAt: time.Now()}, maxNegative); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.fetch(testContext(t), id, toRenew); err != nil {
+		t.Errorf("%v, want the item", err)
+	}
+	wantItem(t, c, id, 0)
+}

@@ -1,0 +1,31 @@
+package catalog
+
+import (
+	"testing"
+	"time"
+
+	"flashsale/internal/redistest"
+)
+
+// TestLook_ToBuy: a buyer does not wait for another process's question longer than its
+// answer would be good to buy by.
+func TestLook_ToBuy(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Embedded(t)
+	id := newID(t)
+	s := newShop(Item{ID: id, Version: 1})
+	cfg := patient()
+	cfg.Life, cfg.Wait = time.Second, 20*time.Second
+	c, other := newProcess(t, s, rdb, cfg), newProcess(t, s, rdb, patient())
+	l, err := other.cfg.Locks.Acquire(testContext(t), c.far.keys.lock(id))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if i, err := c.Item(testContext(t), id); err != nil || i.Version != 1 {
+		t.Errorf("%+v, %v, want the item", i, err)
+	}
+	wantCalls(t, s, 1, 0)
+	if err := l.Release(testContext(t)); err != nil {
+		t.Error(err)
+	}
+}
