@@ -48,8 +48,8 @@ type Catalog struct {
 // errClosed says that the process is ending.
 var errClosed = errors.New("catalog: closed")
 
-// New returns a Catalog; Close ends it.
-func New(source Source, stock Stock, cfg Config) (*Catalog, error) {
+// New returns a Catalog; Close ends it, and the end of ctx does not.
+func New(ctx context.Context, source Source, stock Stock, cfg Config) (*Catalog, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
 		return nil, err
@@ -83,8 +83,8 @@ func New(source Source, stock Stock, cfg Config) (*Catalog, error) {
 	if err != nil {
 		return nil, fmt.Errorf("catalog: %w", err)
 	}
-	//nolint:forbidigo // looks outlive the readers that caused them; a reader's values must not leak into them
-	c.life, c.stop = context.WithCancel(context.Background())
+	// Looks outlive the readers that caused them, so theirs is a context of their own.
+	c.life, c.stop = context.WithCancel(context.WithoutCancel(ctx))
 	return c, nil
 }
 

@@ -147,7 +147,7 @@ func (s *shop) counts() (byID, lists int) {
 func inBubble(t *testing.T, s *shop, cfg Config, f func(t *testing.T, c *Catalog)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		c, err := New(s, s, cfg)
+		c, err := New(t.Context(), s, s, cfg)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -828,7 +828,7 @@ func TestNew_Errors(t *testing.T) {
 		"negative": {Negative: maxNegative + 1}, "fresh below life": {Life: time.Minute, Fresh: time.Second},
 		"keep below fresh": {Fresh: time.Minute, Keep: time.Second}, "locks alone": {Locks: &lock.Manager{}},
 	} {
-		if _, err := New(newShop(), newShop(), cfg); err == nil {
+		if _, err := New(t.Context(), newShop(), newShop(), cfg); err == nil {
 			t.Errorf("%s: no error", name)
 		}
 	}
@@ -856,7 +856,7 @@ func TestParseDefences(t *testing.T) {
 // every purchase and every page goes this way.
 func TestCatalog_Allocations(t *testing.T) {
 	s := newShop(Item{ID: "a", StockLeft: 3})
-	c, err := New(s, s, Config{Life: time.Hour})
+	c, err := New(t.Context(), s, s, Config{Life: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}

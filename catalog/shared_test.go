@@ -62,7 +62,7 @@ func newProcess(t *testing.T, s *shop, rdb redis.UniversalClient, cfg Config) *C
 		t.Fatal(err)
 	}
 	cfg.Redis, cfg.Locks = own, locks
-	c, err := New(s, s, cfg)
+	c, err := New(t.Context(), s, s, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

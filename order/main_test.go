@@ -266,7 +266,7 @@ func newSite(t *testing.T, rdb *redis.Client, volatile bool, n NewItem) *site {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.end(s.stock.Close) })
-	s.items, err = catalog.New(s.store, s.stock, catalog.Config{OnError: s.heard, LoadTimeout: limit})
+	s.items, err = catalog.New(testContext(t), s.store, s.stock, catalog.Config{OnError: s.heard, LoadTimeout: limit})
 	if err != nil {
 		t.Fatal(err)
 	}

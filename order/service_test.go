@@ -590,7 +590,7 @@ func TestService_CreateItem_StockAway(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	var heard []error
-	items, err := catalog.New(s, noStock{}, catalog.Config{})
+	items, err := catalog.New(testContext(t), s, noStock{}, catalog.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

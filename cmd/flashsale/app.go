@@ -364,7 +364,7 @@ func (a *app) addAPI(ctx context.Context) error {
 	}
 	sales.Partition = stock.Partition
 	a.life.add(part{name: "inventory", stop: stock.Close})
-	items, err := a.addCatalog(stock)
+	items, err := a.addCatalog(ctx, stock)
 	if err != nil {
 		return err
 	}

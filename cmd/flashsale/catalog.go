@@ -17,14 +17,14 @@ import (
 const itemLockTTL = time.Second
 
 // addCatalog makes the catalogue, with the sales of the items that it makes warm.
-func (a *app) addCatalog(stock *inventory.Inventory) (*catalog.Catalog, error) {
+func (a *app) addCatalog(ctx context.Context, stock *inventory.Inventory) (*catalog.Catalog, error) {
 	// Apart from the locks of the sales, whose figures tell how a sale goes.
 	locks, err := lock.New(a.rdb, lock.Config{TTL: itemLockTTL, ClaimTTL: lockClaimTTL, Liveness: lockLiveness, Metadata: processName()})
 	if err != nil {
 		return nil, err
 	}
 	a.life.add(part{name: "locks of the catalogue", stop: locks.Close})
-	items, err := catalog.New(a.store, stock, catalog.Config{
+	items, err := catalog.New(ctx, a.store, stock, catalog.Config{
 		Redis: a.rdb, Locks: locks, Partition: stock.Partition, Off: a.settings.CacheOff,
 		OpenSale: func(ctx context.Context, item string) error { return openSale(ctx, stock, item) },
 		OnError:  a.reporter("catalog"),

@@ -146,7 +146,7 @@ func newStand(ctx context.Context, addr string, n, items int, cfg catalog.Config
 		}
 		closers = append(closers, func() error { return locks.Close(context.WithoutCancel(ctx)) })
 		cfg.Redis, cfg.Locks = rdb, locks
-		c, err := catalog.New(s.source, s.source, cfg)
+		c, err := catalog.New(ctx, s.source, s.source, cfg)
 		if err != nil {
 			return s, err
 		}
