@@ -2,29 +2,22 @@ package catalog
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
-)
 
-// signOfLife is how long the subscription may be silent before it is asked for a
-// sign of life; when none comes within as long again, it is made anew.
-const signOfLife = 500 * time.Millisecond
+	"flashsale/internal/subscription"
+)
 
 // The pauses between tries to subscribe.
 const (
 	listenPauseMin = 10 * time.Millisecond
 	listenPauseMax = time.Second
 )
-
-// errSilent says that the subscription gave no sign of life.
-var errSilent = errors.New("subscription is silent")
 
 // listen hears of created and changed items until ctx ends.
 func (c *Catalog) listen(ctx context.Context) {
@@ -44,27 +37,7 @@ func (c *Catalog) listen(ctx context.Context) {
 }
 
 func (c *Catalog) listenOnce(ctx context.Context) (confirmed bool, err error) {
-	sub := c.far.rdb.Subscribe(ctx, itemsChannel)
-	// Closing is what ends a blocked receive.
-	closeSub := func() { _ = sub.Close() } //nolint:errcheck // the connection may be gone already; nobody is left to tell
-	defer closeSub()
-	defer context.AfterFunc(ctx, closeSub)()
-	for asked := false; ; {
-		msg, err := sub.ReceiveTimeout(ctx, signOfLife)
-		var netErr net.Error
-		switch {
-		case errors.As(err, &netErr) && netErr.Timeout() && asked:
-			return confirmed, errSilent
-		case errors.As(err, &netErr) && netErr.Timeout():
-			asked = true
-			if err := sub.Ping(ctx); err != nil {
-				return confirmed, err
-			}
-		case err != nil:
-			return confirmed, err
-		default:
-			asked = false
-		}
+	err = subscription.Hear(ctx, c.far.rdb, func(msg any) {
 		switch m := msg.(type) {
 		case *redis.Subscription:
 			confirmed = true
@@ -72,7 +45,8 @@ func (c *Catalog) listenOnce(ctx context.Context) (confirmed bool, err error) {
 		case *redis.Message:
 			c.hear(m.Payload)
 		}
-	}
+	}, itemsChannel)
+	return confirmed, err
 }
 
 // heardNothing follows a new subscription: what was said before it, nobody here

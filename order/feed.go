@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/subscription"
 )
 
 // Why an order cannot be followed.
@@ -274,7 +276,7 @@ func (f *Feed) work(ctx context.Context) {
 // listen hears which orders changed until ctx ends.
 func (f *Feed) listen(ctx context.Context) {
 	for ctx.Err() == nil {
-		err := hear(ctx, f.cfg.Redis, changedChannel, f.hear)
+		err := subscription.Hear(ctx, f.cfg.Redis, f.hear, changedChannel)
 		if ctx.Err() != nil {
 			return
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"flashsale/internal/subscription"
 	"flashsale/inventory"
 )
 
@@ -122,7 +123,7 @@ func (w *Waiters) Listen(ctx context.Context, rdb redis.UniversalClient, store *
 // listenOnce subscribes and settles what it hears until the connection fails.
 func (w *Waiters) listenOnce(ctx context.Context, rdb redis.UniversalClient, store *Store, onError func(error)) error {
 	caughtUp := true
-	return hear(ctx, rdb, channelOf(w.origin), func(msg any) {
+	return subscription.Hear(ctx, rdb, func(msg any) {
 		switch m := msg.(type) {
 		case *redis.Subscription:
 			caughtUp = false
@@ -138,7 +139,7 @@ func (w *Waiters) listenOnce(ctx context.Context, rdb redis.UniversalClient, sto
 				caughtUp = true
 			}
 		}
-	})
+	}, channelOf(w.origin))
 }
 
 // catchUp settles the orders whose message was published to nobody.

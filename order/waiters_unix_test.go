@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"flashsale/internal/redistest"
+	"flashsale/internal/subscription"
 )
 
 // TestWaiters_Listen_Silent: a link that dies without a word is noticed by its
@@ -48,8 +49,8 @@ func TestWaiters_Listen_Silent(t *testing.T) {
 	}
 	select {
 	case err := <-heard:
-		if !errors.Is(err, errSilent) {
-			t.Errorf("heard %v, want errSilent", err)
+		if !errors.Is(err, subscription.ErrSilent) {
+			t.Errorf("heard %v, want ErrSilent", err)
 		}
 	case <-time.After(30 * time.Second):
 		t.Error("the silence was not noticed")
