@@ -46,6 +46,11 @@ type Config struct {
 	// again, on any process. It must be quick and must not block. What was said
 	// while the connection to Redis was lost, it does not hear. Default: nothing.
 	OnChange func(item string)
+	// OnLoss is called when a sale is found gone or older than this process has
+	// seen it, before it is loaded anew: Redis may have lost more than this sale.
+	// It returns once that was looked into, and may be called by several at once.
+	// Default: nothing.
+	OnLoss func(ctx context.Context)
 	// OnError hears of what was tried again or given up. Default: nothing.
 	OnError func(error)
 	// OnBatch hears of every script sent: its size and duration. Default: nothing.
@@ -89,6 +94,9 @@ func (c Config) withDefaults() (Config, error) {
 	if c.OnChange == nil {
 		c.OnChange = func(string) {}
 	}
+	if c.OnLoss == nil {
+		c.OnLoss = func(context.Context) {}
+	}
 	if c.OnError == nil {
 		c.OnError = func(error) {}
 	}
@@ -118,6 +126,10 @@ type Sale struct {
 	ClosesAt     time.Time // zero: no end
 	Control      string    // "open", "paused" or "closed"
 	Version      int64
+	// Sequence is the highest that the database knows of this sale: each script
+	// that takes or returns units counts it up by one, and payloads carry it. It
+	// comes from a build; a Source's own may be lower than what was handed out.
+	Sequence int64
 }
 
 // Holding is one order as the sale must remember it.
@@ -143,6 +155,7 @@ type Inventory struct {
 
 	mu      sync.RWMutex
 	sellers map[string]*seller
+	floors  map[string]int64 // by item: the highest sequence its last seller was told; see seller.floor
 	closed  bool
 	running sync.WaitGroup
 	// background is what lives until stop, and not until the sellers are done.
@@ -168,7 +181,7 @@ func New(ctx context.Context, rdb redis.UniversalClient, locks *lock.Manager, qu
 	}
 	v := &Inventory{
 		cfg: cfg, keys: keys{cfg.Partitions}, rdb: rdb, locks: locks, queues: queues, source: source,
-		sellers: make(map[string]*seller),
+		sellers: make(map[string]*seller), floors: make(map[string]int64),
 	}
 	if err := CheckPartitions(ctx, rdb, cfg.Partitions); err != nil {
 		return nil, err
@@ -349,88 +362,6 @@ func within(ctx context.Context, l *lock.Lock) (held context.Context, end func()
 		stop()
 		cancel(nil)
 	}
-}
-
-// Open loads a new item's sale, so that its first buyer need not wait. Whatever
-// Redis holds under the item's name is older than the item, and is dropped.
-func (v *Inventory) Open(ctx context.Context, item string) error {
-	ctx, cancel := context.WithTimeout(ctx, frozenLimit)
-	defer cancel()
-	return v.holding(ctx, item, func(ctx context.Context, l *lock.Lock) error {
-		return v.load(ctx, l, item)
-	})
-}
-
-// loadPage is how many orders one load script carries.
-const loadPage = 200
-
-// loadTries bounds the builds of a sale that is dropped while it is built: once for
-// each batch of which the database refuses an order meanwhile.
-const loadTries = 100
-
-// errDropped says that a sale was dropped while it was built: the database has
-// changed, maybe after the build had read it.
-var errDropped = errors.New("inventory: sale dropped while it was loaded")
-
-// load builds the item's sale from its source. The caller holds the lock l.
-func (v *Inventory) load(ctx context.Context, l *lock.Lock, item string) (err error) {
-	for range loadTries {
-		if err = v.build(ctx, l, item); !errors.Is(err, errDropped) {
-			break
-		}
-	}
-	return err
-}
-
-// build is one try of load.
-func (v *Inventory) build(ctx context.Context, l *lock.Lock, item string) error {
-	epoch, err := v.source.Epoch(ctx)
-	if err != nil {
-		return err
-	}
-	v.epoch.Store(epoch)
-	if err := v.loadStep(ctx, l, item, "begin"); err != nil {
-		return err
-	}
-	args := make([]any, 0, loadPage*5)
-	sale, err := v.source.Sale(ctx, item, func(h Holding) error {
-		counts := "0"
-		if h.Counts {
-			counts = "1"
-		}
-		args = append(args, h.Buyer, h.IdempotencyKey, h.Quantity, h.OrderID, counts)
-		if len(args) < cap(args) {
-			return nil
-		}
-		err := v.loadStep(ctx, l, item, "orders", args...)
-		args = args[:0]
-		return err
-	})
-	if err == nil && len(args) > 0 {
-		err = v.loadStep(ctx, l, item, "orders", args...)
-	}
-	if err != nil {
-		return fmt.Errorf("load sale of %s: %w", item, err)
-	}
-	return v.loadStep(ctx, l, item, "open", epoch, sale.Left, sale.PerUserLimit,
-		sale.OpensAt.UnixMilli(), closesMS(sale.ClosesAt), sale.Control, sale.Version)
-}
-
-func (v *Inventory) loadStep(ctx context.Context, l *lock.Lock, item, step string, more ...any) error {
-	lockKey, waitersKey := v.locks.GuardKeys(v.keys.lock(item))
-	keys := []string{lockKey, waitersKey, v.keys.sale(item), v.keys.idempotency(item), v.keys.buyers(item)}
-	args := append([]any{l.GuardValue(), l.Fence(), step}, more...)
-	answer, err := loadScript.Run(ctx, v.rdb, keys, args...).Int()
-	if err != nil {
-		return fmt.Errorf("load sale of %s: %s: %w", item, step, err)
-	}
-	switch answer {
-	case 0:
-		return fmt.Errorf("load sale of %s: %w", item, lock.ErrLost)
-	case 2:
-		return fmt.Errorf("load sale of %s: %w", item, errDropped)
-	}
-	return nil
 }
 
 // Close stops taking requests, sends what is pending, and lets go of the

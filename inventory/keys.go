@@ -21,6 +21,9 @@ func (k keys) partition(item string) int {
 	return int(h.Sum32() % uint32(k.partitions))
 }
 
+// PartitionOf tells in which of that number of partitions an item lives.
+func PartitionOf(item string, partitions int) int { return keys{partitions}.partition(item) }
+
 // tag opens every key of a partition.
 func tag(partition int) string { return "fs:{p" + strconv.Itoa(partition) + "}:" }
 
@@ -37,6 +40,9 @@ func stockChannel(partition int) string { return tag(partition) + "stock" }
 
 // partitionsKey records how many partitions the keys were laid out for.
 const partitionsKey = "fs:{p0}:partitions"
+
+// epochKey says which build of all state a partition's data is of.
+func epochKey(partition int) string { return tag(partition) + "epoch" }
 
 // Distrust drops the sale of items of which the database has refused what Redis
 // let through: their next purchase loads them anew, from the database. It is for

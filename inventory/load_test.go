@@ -142,7 +142,7 @@ func TestInventory_Load_Pages(t *testing.T) {
 		for _, orders := range []int{0, 1, loadPage - 1, loadPage, loadPage + 1, 2*loadPage + 7} {
 			t.Run(fmt.Sprint(orders), func(t *testing.T) {
 				t.Parallel()
-				s := newShop(t, rdb, open(1000, 2), 0)
+				s := newShop(t, rdb, open(10_000, 2), 0)
 				for i := range orders {
 					s.source.past[s.item] = append(s.source.past[s.item], Holding{
 						Buyer: fmt.Sprintf("u%d", i), IdempotencyKey: "k", OrderID: fmt.Sprintf("o%d", i), Quantity: 2, Counts: true,
@@ -153,7 +153,7 @@ func TestInventory_Load_Pages(t *testing.T) {
 					t.Fatal(err)
 				}
 				st := s.state(t)
-				if len(st.idempotency) != orders || len(st.buyers) != orders || st.left(t) != int64(1000-2*orders) {
+				if len(st.idempotency) != orders || len(st.buyers) != orders || st.left(t) != int64(10_000-2*orders) {
 					t.Fatalf("%d keys, %d buyers, %d left after loading %d orders of 2", len(st.idempotency), len(st.buyers), st.left(t), orders)
 				}
 				for i := range orders {
@@ -591,14 +591,14 @@ func TestInventory_Partitions(t *testing.T) {
 }
 
 func FuzzParsePurchaseReply(f *testing.F) {
-	f.Add("ok", int64(1), "AR", int64(5), "1.2", int64(3), int64(4), int64(5), "order", 9)
-	f.Add("lost", int64(0), "", int64(0), "", int64(0), int64(0), int64(0), "", 2)
-	f.Fuzz(func(t *testing.T, status string, waiting int64, verdicts string, left int64, version string, now, opens, closes int64, id string, n int) {
-		full := []any{status, waiting, verdicts, left, version, now, opens, closes, id}
+	f.Add("ok", int64(1), "AR", int64(5), "1.2", int64(3), int64(4), int64(5), int64(6), "order", 10)
+	f.Add("lost", int64(0), "", int64(0), "", int64(0), int64(0), int64(0), int64(0), "", 2)
+	f.Fuzz(func(t *testing.T, status string, waiting int64, verdicts string, left int64, version string, now, opens, closes, sequence int64, id string, n int) {
+		full := []any{status, waiting, verdicts, left, version, now, opens, closes, sequence, id}
 		// A reply cut short, and with its values in the wrong places.
 		for _, list := range [][]any{full[:min(max(n, 0), len(full))], {id, full}, append(slices.Clone(full[1:]), full[0]), {nil, nil}} {
 			r, err := parsePurchaseReply(list)
-			if err == nil && r.status == "ok" && len(list) < 8 {
+			if err == nil && r.status == "ok" && len(list) < 9 {
 				t.Errorf("%v was taken for a whole reply", list)
 			}
 		}
@@ -609,7 +609,7 @@ func FuzzParsePurchaseReply(f *testing.F) {
 		if r.status != status || r.waiting != waiting {
 			t.Errorf("got %+v", r)
 		}
-		if status == "ok" && (r.verdicts != verdicts || r.left != left || r.version != version || r.nowMS != now || r.opensMS != opens || r.closesMS != closes || len(r.replayed) != 1) {
+		if status == "ok" && (r.verdicts != verdicts || r.left != left || r.version != version || r.nowMS != now || r.opensMS != opens || r.closesMS != closes || r.sequence != sequence || len(r.replayed) != 1) {
 			t.Errorf("got %+v", r)
 		}
 		if _, err := parsePurchaseReply(id); err == nil {

@@ -94,7 +94,7 @@ func TestInventory_TwoProcesses(t *testing.T) {
 func sendAs(t *testing.T, v *Inventory, s *shop, value string, fence int64, requests ...*Request) purchaseReply {
 	t.Helper()
 	keys := newSeller(v, s.item).keys
-	args := []any{value, fence, v.epoch.Load(), s.queue.MaxLength(), len(requests)}
+	args := []any{value, fence, v.epoch.Load(), s.queue.MaxLength(), 0, len(requests)}
 	for _, r := range requests {
 		args = append(args, r.Buyer, r.IdempotencyKey, r.Quantity, r.OrderID, r.Payload)
 	}
@@ -234,6 +234,11 @@ func TestInventory_Purchase_LockNotToBeHad(t *testing.T) {
 		v := s.inventoryOn(t, rdb, newLocks(t, rdb, lockConfig), Config{Patience: 150 * time.Millisecond})
 		other, err := newLocks(t, rdb, lockConfig).Acquire(testContext(t), v.keys.lock(s.item))
 		if err != nil {
+			t.Fatal(err)
+		}
+		// Who holds the lock of an item without a sale is loading it, most likely.
+		mustRefuse(t, v, s.request("u", "k", 1), ErrRebuilding)
+		if err := v.load(testContext(t), other, s.item); err != nil {
 			t.Fatal(err)
 		}
 		mustRefuse(t, v, s.request("u", "k", 1), ErrOverloaded)

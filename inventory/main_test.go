@@ -140,7 +140,8 @@ func payload(r *Request) []byte {
 }
 
 func parseSold(id string, payload []byte) sold {
-	f := strings.SplitN(string(payload), " ", 4)
+	text, _, _ := strings.Cut(string(payload), "\t") // the purchase script's stamp is behind it
+	f := strings.SplitN(text, " ", 4)
 	n, err := strconv.ParseInt(f[2], 10, 64)
 	if err != nil {
 		panic(err)

@@ -274,7 +274,7 @@ func modelRelease(ctx context.Context, t *rapid.T, s *shop, m *model, sent []*Re
 			empty = m.left == 0
 		}
 	}
-	got, err := Release(ctx, s.rdb, 1, 1, s.item, orders)
+	got, _, err := Release(ctx, s.rdb, 1, 1, s.item, orders)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,8 @@ package inventory
 import (
 	"context"
 	"fmt"
+	"strconv"
+	"strings"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -73,13 +75,16 @@ const releasePage = 100
 // of the present build of all state in Redis, as Source.Epoch has it; it is for
 // processes that have no Inventory too.
 //
+// sequence is the sale's after it, 0 where it is not loaded: a sale that is found
+// with a lower one later has lost these releases; see [Source].
+//
 // After an error the statuses of the orders that were answered before it stand,
 // and the others are ReleaseUnknown. Errors: [ErrQuantity]; Redis away.
-func Release(ctx context.Context, rdb redis.UniversalClient, partitions int, epoch int64, item string, orders []Released) ([]ReleaseStatus, error) {
-	status := make([]ReleaseStatus, len(orders))
+func Release(ctx context.Context, rdb redis.UniversalClient, partitions int, epoch int64, item string, orders []Released) (status []ReleaseStatus, sequence int64, err error) {
+	status = make([]ReleaseStatus, len(orders))
 	for i := range orders {
 		if orders[i].Quantity < 1 {
-			return status, fmt.Errorf("inventory: release order %s: %w", orders[i].OrderID, ErrQuantity)
+			return status, 0, fmt.Errorf("inventory: release order %s: %w", orders[i].OrderID, ErrQuantity)
 		}
 	}
 	k := keys{partitions}
@@ -92,16 +97,19 @@ func Release(ctx context.Context, rdb redis.UniversalClient, partitions int, epo
 			o := &page[i]
 			args = append(args, o.Buyer, o.IdempotencyKey, o.OrderID, o.Quantity)
 		}
-		letters, err := releaseScript.Run(ctx, rdb, scriptKeys, args...).Text()
-		if err == nil && len(letters) != len(page) {
-			err = fmt.Errorf("the script answered %q for %d orders", letters, len(page))
+		answer, err := releaseScript.Run(ctx, rdb, scriptKeys, args...).Text()
+		number, letters, _ := strings.Cut(answer, " ")
+		at, nerr := strconv.ParseInt(number, 10, 64)
+		if err == nil && (nerr != nil || len(letters) != len(page)) {
+			err = fmt.Errorf("the script answered %q for %d orders", answer, len(page))
 		}
 		if err != nil {
-			return status, fmt.Errorf("inventory: release orders of %s: %w", item, err)
+			return status, sequence, fmt.Errorf("inventory: release orders of %s: %w", item, err)
 		}
 		for i := range page {
 			status[from+i] = ReleaseStatus(letters[i])
 		}
+		sequence = at
 	}
-	return status, nil
+	return status, sequence, nil
 }

@@ -25,7 +25,7 @@ func released(requests ...*Request) []Released {
 // give releases orders and notes for the audit which ones are back.
 func (s *shop) give(t testing.TB, requests ...*Request) []ReleaseStatus {
 	t.Helper()
-	status, err := Release(testContext(t), s.rdb, 1, s.source.epochNow(), s.item, released(requests...))
+	status, _, err := Release(testContext(t), s.rdb, 1, s.source.epochNow(), s.item, released(requests...))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,7 +99,7 @@ func TestRelease_Once(t *testing.T) {
 			}
 			wg.Go(func() {
 				<-start
-				status, err := Release(ctx, rdb, 1, 1, s.item, mine)
+				status, _, err := Release(ctx, rdb, 1, 1, s.item, mine)
 				if err != nil {
 					t.Error(err)
 				}
@@ -325,7 +325,7 @@ func TestRelease_DuringLoad(t *testing.T) {
 				ctx := testContext(t)
 				var got places
 				release := func() ReleaseStatus {
-					status, err := Release(ctx, rdb, 1, 1, s.item, released(r))
+					status, _, err := Release(ctx, rdb, 1, 1, s.item, released(r))
 					if err != nil {
 						t.Error(err)
 						return ReleaseUnknown
@@ -397,7 +397,7 @@ func TestRelease_LoadsAllTheTime(t *testing.T) {
 			releases.Go(func() {
 				s.cancel(r.OrderID)
 				for settled := false; !settled && ctx.Err() == nil; {
-					status, err := Release(ctx, rdb, 1, 1, s.item, released(r))
+					status, _, err := Release(ctx, rdb, 1, 1, s.item, released(r))
 					if err != nil {
 						t.Error(err)
 						return
@@ -500,7 +500,7 @@ func TestRelease_WrongTypes(t *testing.T) {
 					t.Fatal(err)
 				}
 				before := contents(t, s)
-				status, err := Release(ctx, rdb, 1, 1, s.item, released(r))
+				status, _, err := Release(ctx, rdb, 1, 1, s.item, released(r))
 				var refused redis.Error
 				if !errors.As(err, &refused) || status[0] != ReleaseUnknown {
 					t.Errorf("released with %v, %v; want the script's error", status, err)
@@ -555,7 +555,7 @@ func TestRelease_Errors(t *testing.T) {
 		for _, n := range []int64{0, -1} {
 			bad := released(r, r)
 			bad[1].Quantity = n
-			status, err := Release(testContext(t), rdb, 1, 1, s.item, bad)
+			status, _, err := Release(testContext(t), rdb, 1, 1, s.item, bad)
 			if !errors.Is(err, ErrQuantity) {
 				t.Errorf("quantity %d: %v, want ErrQuantity", n, err)
 			}
@@ -587,7 +587,7 @@ func TestRelease_ReplyLost(t *testing.T) {
 			t.Fatal(err)
 		}
 		p := newProxy(t, direct.Options().Addr, runsOf(releaseScript, 1, func(int) cutAt { return cutAfter }))
-		status, err := Release(testContext(t), p.client(t), 1, 1, s.item, released(requests...))
+		status, _, err := Release(testContext(t), p.client(t), 1, 1, s.item, released(requests...))
 		if err == nil || p.count() != 1 {
 			t.Errorf("%v after %d cuts, want an error after one", err, p.count())
 		}

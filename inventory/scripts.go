@@ -23,6 +23,8 @@ var (
 	suspendLua string
 	//go:embed lua/adjust.lua
 	adjustLua string
+	//go:embed lua/state.lua
+	stateLua string
 )
 
 // The scripts are composed: the lock's guard and the queue's enqueue run inside
@@ -32,6 +34,7 @@ var (
 	loadScript     = redis.NewScript(lock.GuardLua + "\n" + loadLua)
 	releaseScript  = redis.NewScript(versionLua + "\n" + releaseLua)
 	suspendScript  = redis.NewScript(lock.GuardLua + "\n" + suspendLua)
+	stateScript    = redis.NewScript(stateLua)
 	adjustScript   = redis.NewScript(versionLua + "\n" + adjustLua)
 )
 
@@ -45,6 +48,7 @@ type purchaseReply struct {
 	nowMS    int64
 	opensMS  int64
 	closesMS int64 // 0: no end
+	sequence int64 // of the sale
 	replayed []any // order ids, in the order of the verdicts R
 }
 
@@ -63,19 +67,20 @@ func parsePurchaseReply(v any) (purchaseReply, error) {
 	if r.status != "ok" {
 		return r, nil
 	}
-	if len(list) < 8 {
+	if len(list) < 9 {
 		return r, fmt.Errorf("inventory: purchase script answered %d values", len(list))
 	}
-	var oks [6]bool
+	var oks [7]bool
 	r.verdicts, oks[0] = list[2].(string)
 	r.left, oks[1] = list[3].(int64)
 	r.version, oks[2] = list[4].(string)
 	r.nowMS, oks[3] = list[5].(int64)
 	r.opensMS, oks[4] = list[6].(int64)
 	r.closesMS, oks[5] = list[7].(int64)
-	if oks != [6]bool{true, true, true, true, true, true} {
-		return r, fmt.Errorf("inventory: purchase script answered %v", list[2:8])
+	r.sequence, oks[6] = list[8].(int64)
+	if oks != [7]bool{true, true, true, true, true, true, true} {
+		return r, fmt.Errorf("inventory: purchase script answered %v", list[2:9])
 	}
-	r.replayed = list[8:]
+	r.replayed = list[9:]
 	return r, nil
 }

@@ -101,6 +101,7 @@ func (v *Inventory) seller(item string) (*seller, error) {
 		return s, nil
 	}
 	s = newSeller(v, item)
+	s.floor.Store(v.floors[item])
 	v.sellers[item] = s
 	v.running.Add(1)
 	go s.run()
@@ -126,6 +127,9 @@ type seller struct {
 	drops atomic.Int64
 	// marking says that a mark is being made, so that only one is.
 	marking atomic.Bool
+	// floor is the highest sequence of the sale that a script has told this process
+	// of. Redis with a lower one has come back with older data.
+	floor atomic.Int64
 
 	// The rest belongs to the run goroutine.
 	lockKey string
@@ -271,6 +275,9 @@ func (s *seller) done(idle bool) bool {
 	}
 	s.retired = true
 	delete(s.v.sellers, s.item)
+	if floor := s.floor.Load(); floor > 0 {
+		s.v.floors[s.item] = floor
+	}
 	return true
 }
 
@@ -370,6 +377,9 @@ func (s *seller) dropStale(batch []*Request) []*Request {
 func (s *seller) try(ctx context.Context, batch []*Request) error {
 	if err := s.hold(ctx); err != nil {
 		if errors.Is(err, lock.ErrWaitTimeout) {
+			if s.v.beingLoaded(s.item) {
+				return fmt.Errorf("%w: by another process: %w", ErrRebuilding, err)
+			}
 			return fmt.Errorf("%w: the item's lock was not to be had: %w", ErrOverloaded, err)
 		}
 		return err
@@ -384,7 +394,12 @@ func (s *seller) try(ctx context.Context, batch []*Request) error {
 	case "lost", "fenced":
 		s.letGo()
 		return fmt.Errorf("purchase refused (%s): %w", reply.status, lock.ErrLost)
-	case "missing", "epoch":
+	case "epoch":
+		if s.v.refresh(ctx) {
+			return errAgain
+		}
+		return s.loadAndWait(ctx)
+	case "missing", "rewound":
 		return s.loadAndWait(ctx)
 	default:
 		return fmt.Errorf("purchase script answered status %q", reply.status)
@@ -392,6 +407,7 @@ func (s *seller) try(ctx context.Context, batch []*Request) error {
 	if err := s.deliver(batch, &reply); err != nil {
 		return fmt.Errorf("%w: %w", errUnknown, err)
 	}
+	s.floor.Store(max(s.floor.Load(), reply.sequence))
 	s.noteSoldOut(&reply, drops)
 	if reply.waiting > 0 && time.Since(s.since) >= s.v.cfg.Slice {
 		s.letGo()
@@ -427,6 +443,10 @@ func (s *seller) loadAndWait(ctx context.Context) error {
 		go func() {
 			defer close(l.done)
 			defer stop()
+			if s.floor.Load() > 0 {
+				// This process has sold from a sale that is gone, or older than that.
+				s.v.cfg.OnLoss(loadCtx)
+			}
 			l.err = s.v.load(loadCtx, held, s.item)
 		}()
 		s.loading = l
@@ -457,7 +477,7 @@ func (s *seller) endLoading() {
 
 func (s *seller) send(ctx context.Context, batch []*Request) (purchaseReply, error) {
 	q := s.v.queues[s.v.keys.partition(s.item)]
-	args := append(s.args[:0], s.held.GuardValue(), s.held.Fence(), s.v.epoch.Load(), q.MaxLength(), len(batch))
+	args := append(s.args[:0], s.held.GuardValue(), s.held.Fence(), s.v.epoch.Load(), q.MaxLength(), s.floor.Load(), len(batch))
 	for _, r := range batch {
 		// By pointer: a string put into an interface is copied to the heap.
 		args = append(args, &r.Buyer, &r.IdempotencyKey, &r.Quantity, &r.OrderID, &r.Payload)

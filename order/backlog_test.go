@@ -109,7 +109,7 @@ type meanwhile struct {
 	happens func()
 }
 
-func (m meanwhile) Release(ctx context.Context, item string, orders []inventory.Released) ([]inventory.ReleaseStatus, error) {
+func (m meanwhile) Release(ctx context.Context, item string, orders []inventory.Released) ([]inventory.ReleaseStatus, int64, error) {
 	m.happens()
 	return m.Releaser.Release(ctx, item, orders)
 }

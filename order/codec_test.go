@@ -44,12 +44,16 @@ func TestParseTask_Errors(t *testing.T) {
 	}
 	fields := strings.Split(good, "\t")
 	bad := []string{"", "1", "\t\t\t\t\t\t\t\t", "{}", strings.Join(fields[:8], "\t")}
-	for i, value := range map[int]string{0: "2", 3: "one", 4: "1.5", 6: ""} {
+	for i, value := range map[int]string{0: "3", 3: "one", 4: "1.5", 6: ""} {
 		f := slices.Clone(fields)
 		f[i] = value
 		bad = append(bad, strings.Join(f, "\t"))
 	}
 	bad = append(bad, strings.Replace(good, "\t1\t", "\t9223372036854775808\t", 1))
+	for _, stamp := range []string{"\t", "\t1", "\t1.", "\t.1", "\t1.2.3", "\t1.2\t", "\tx.1"} {
+		bad = append(bad, good+stamp)
+	}
+	bad = append(bad, "1"+strings.TrimPrefix(good, taskVersion)+"\t1.2") // older ones had no stamp
 	for _, payload := range bad {
 		if got, err := parseTask("id", []byte(payload)); !errors.Is(err, errTaskMalformed) {
 			t.Errorf("%q became %+v, %v, want errTaskMalformed", payload, got, err)
@@ -82,6 +86,7 @@ func TestLinger(t *testing.T) {
 func FuzzParseTask(f *testing.F) {
 	f.Add([]byte("1\titem\tuser\t1\t100\tEUR\t1790000000000\torigin\tkey"))
 	f.Add([]byte("1\t\t\t\t\t\t\t\t"))
+	f.Add([]byte("2\titem\tuser\t1\t100\tEUR\t1790000000000\torigin\tkey\t1790000000.1048577"))
 	f.Add([]byte("2\titem"))
 	f.Add([]byte(nil))
 	f.Fuzz(func(t *testing.T, payload []byte) {
@@ -97,7 +102,11 @@ func FuzzParseTask(f *testing.F) {
 			t.Fatalf("%q: awaited %v, and its origin is %q", payload, waited, got.Origin)
 		}
 		// What is understood means the same when it is written again.
-		again, err := parseTask("id", appendTask(nil, &got))
+		written := appendTask(nil, &got)
+		if got.Epoch != 0 || got.Sequence != 0 { // which the purchase script adds
+			written = fmt.Appendf(written, "\t%d.%d", got.Epoch, got.Sequence)
+		}
+		again, err := parseTask("id", written)
 		if err != nil || again != got {
 			t.Fatalf("%q became %+v, and that %+v, %v", payload, got, again, err)
 		}

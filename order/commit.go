@@ -52,14 +52,14 @@ type soldKey struct{ item, user string }
 
 func (s *Store) commitWhole(ctx context.Context, tasks []task) ([]outcome, error) {
 	out := make([]outcome, len(tasks))
-	units := make(map[string]int64, 4)
+	units := make(map[string]sum, 4)
 	held := make(map[soldKey]int64, len(tasks))
 	for i := range tasks {
 		t := &tasks[i]
 		if t.Quantity <= 0 {
 			return nil, errUneven
 		}
-		units[t.ItemID] += t.Quantity
+		units[t.ItemID] = units[t.ItemID].plus(t)
 		held[soldKey{t.ItemID, t.UserID}] += t.Quantity
 	}
 	now := s.now().UnixMilli()
@@ -119,15 +119,23 @@ func confirmed(now int64, t terms) outcome {
 	return o
 }
 
+// sum is what a batch takes of one item.
+type sum struct {
+	units    int64
+	sequence int64 // the highest of its tasks
+}
+
+func (s sum) plus(t *task) sum { return sum{s.units + t.Quantity, max(s.sequence, t.Sequence)} }
+
 // sell counts n units as sold, if the total allows it (P1).
-func sell(ctx context.Context, c conn, item string, n int64) (terms, error) {
+func sell(ctx context.Context, c conn, item string, n sum) (terms, error) {
 	var t terms
-	err := c.QueryRowContext(ctx, sellUnits, n, item).Scan(&t.PerUserLimit, &t.PaymentWindowSeconds, &t.Total, &t.SoldOut)
+	err := c.QueryRowContext(ctx, sellUnits, n.units, item, n.sequence).Scan(&t.PerUserLimit, &t.PaymentWindowSeconds, &t.Total, &t.SoldOut)
 	if errors.Is(err, sql.ErrNoRows) {
 		return terms{}, errUneven
 	}
 	if err != nil {
-		return terms{}, fmt.Errorf("sell %d of %s: %w", n, item, err)
+		return terms{}, fmt.Errorf("sell %d of %s: %w", n.units, item, err)
 	}
 	return t, nil
 }
@@ -240,7 +248,7 @@ func claim(ctx context.Context, tx *gorm.DB, t *task) (terms, error) {
 		return terms{}, refused(reasonDuplicate)
 	}
 	c := tx.Statement.ConnPool
-	got, err := sell(ctx, c, t.ItemID, t.Quantity)
+	got, err := sell(ctx, c, t.ItemID, sum{}.plus(t))
 	if errors.Is(err, errUneven) {
 		var known int64
 		if err := tx.Model(&itemRow{}).Where("id = ?", t.ItemID).Count(&known).Error; err != nil {

@@ -37,6 +37,7 @@ type Fulfiller struct {
 	bell    *Bell
 	// partitions is how many the items are spread over.
 	partitions int
+	queued     []Membership // one per partition; nil: see vouch
 	// committed hears of every committed batch's size.
 	committed func(orders int)
 }
@@ -109,12 +110,15 @@ func (f *Fulfiller) fulfil(ctx context.Context, tasks []task, say func(i int, er
 	case err == nil:
 		faultpoint.Reach("order.committed")
 		f.committed(len(tasks))
+		missed := f.vouch(ctx, tasks)
 		untrusted := f.distrust(ctx, tasks, out)
 		f.tell(ctx, tasks, out)
 		for i := range tasks {
 			switch o := &out[i]; {
 			case o.status == StatusRejected && untrusted != nil:
 				say(i, untrusted)
+			case missed[tasks[i].ID] != nil:
+				say(i, missed[tasks[i].ID])
 			case o.status == StatusConfirmed && o.expiresAt > 0:
 				say(i, queue.Then(expiryTask(&tasks[i], o.expiresAt)))
 			}
@@ -227,6 +231,7 @@ func Linger(d time.Duration) func([]queue.Leased) time.Duration {
 func (f *Fulfiller) Work(ctx context.Context, orders, expiries []*queue.Queue, cfg queue.RunConfig) error {
 	sources := make([]queue.Source, 0, len(orders)+len(expiries))
 	for _, q := range orders {
+		f.queued = append(f.queued, q)
 		sources = append(sources, queue.Source{Queue: q, Handler: f.Handle, Weight: 4})
 	}
 	for _, q := range expiries {

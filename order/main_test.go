@@ -252,6 +252,14 @@ func newQueue(t testing.TB, rdb redis.UniversalClient, cfg queue.Config) *queue.
 // item of the given stock on sale.
 func newSite(t *testing.T, rdb *redis.Client, volatile bool, n NewItem) *site {
 	t.Helper()
+	s := newSiteWith(t, rdb, n, inventory.Config{})
+	s.service.Volatile = volatile
+	return s
+}
+
+// newSiteWith is newSite with an inventory of the test's own settings.
+func newSiteWith(t *testing.T, rdb *redis.Client, n NewItem, cfg inventory.Config) *site {
+	t.Helper()
 	s := &site{t: t, rdb: rdb, store: newStore(t), waiters: NewWaiters(), item: "item-" + randomName(t)}
 	s.queue = newQueue(t, rdb, queue.Config{})
 	locks, err := lock.New(rdb, lock.Config{TTL: 2 * time.Minute, ClaimTTL: time.Minute, Liveness: time.Minute})
@@ -260,8 +268,8 @@ func newSite(t *testing.T, rdb *redis.Client, volatile bool, n NewItem) *site {
 	}
 	t.Cleanup(func() { s.end(locks.Close) })
 	sales := &Sales{Store: s.store, Tasks: []Tasks{s.queue}, Partition: func(string) int { return 0 }}
-	s.stock, err = inventory.New(testContext(t), rdb, locks, []*queue.Queue{s.queue}, sales,
-		inventory.Config{Patience: 20 * time.Second, OnError: s.heard})
+	cfg.Patience, cfg.OnError = 20*time.Second, s.heard
+	s.stock, err = inventory.New(testContext(t), rdb, locks, []*queue.Queue{s.queue}, sales, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -273,7 +281,7 @@ func newSite(t *testing.T, rdb *redis.Client, volatile bool, n NewItem) *site {
 	t.Cleanup(func() { s.end(s.items.Close) })
 	s.service = NewService(Config{
 		Store: s.store, Stock: s.stock, Items: s.items, Tasks: []Tasks{s.queue}, Waiters: s.waiters,
-		Returns: NewReturns(s.store, rdb, 1, s.heard), Volatile: volatile, OnError: s.heard,
+		Returns: NewReturns(s.store, rdb, 1, s.heard), OnError: s.heard,
 	})
 	s.fulfiller = NewFulfiller(s.store, rdb, s.waiters, s.heard)
 	n.ID = s.item

@@ -19,8 +19,9 @@ const giveTimeout = 2 * time.Second
 // Releaser gives units back to the live sales.
 type Releaser interface {
 	// Release gives back the units of an item's orders, each order's once,
-	// however often it is called; see inventory.Release.
-	Release(ctx context.Context, item string, orders []inventory.Released) ([]inventory.ReleaseStatus, error)
+	// however often it is called, and says how far the sale has come; see
+	// inventory.Release.
+	Release(ctx context.Context, item string, orders []inventory.Released) (status []inventory.ReleaseStatus, sequence int64, err error)
 	// Distrust drops an item's sale; its next purchase loads it from the database.
 	Distrust(ctx context.Context, item string) error
 	// Unload does so too, and spares a load under way.
@@ -50,10 +51,10 @@ type liveStock struct {
 	partitions int
 }
 
-func (l liveStock) Release(ctx context.Context, item string, orders []inventory.Released) ([]inventory.ReleaseStatus, error) {
+func (l liveStock) Release(ctx context.Context, item string, orders []inventory.Released) ([]inventory.ReleaseStatus, int64, error) {
 	epoch, err := l.store.Epoch(ctx)
 	if err != nil {
-		return make([]inventory.ReleaseStatus, len(orders)), err
+		return make([]inventory.ReleaseStatus, len(orders)), 0, err
 	}
 	return inventory.Release(ctx, l.rdb, l.partitions, epoch, item, orders)
 }
@@ -83,8 +84,10 @@ func (r *Returns) give(ctx context.Context, owed []returned) (waiting []returned
 	}
 	failed = make(map[string]error)
 	var back []string
+	reached := make(map[string]int64, len(byItem)) // by item: its sale's sequence
 	for item, list := range byItem {
-		status, err := r.ask(ctx, item, list)
+		status, sequence, err := r.ask(ctx, item, list)
+		reached[item] = sequence
 		if err != nil {
 			r.onError(fmt.Errorf("give back %d orders: %w", len(list), err))
 		}
@@ -100,7 +103,7 @@ func (r *Returns) give(ctx context.Context, owed []returned) (waiting []returned
 		}
 	}
 	faultpoint.Reach("order.released")
-	if err := r.store.forgetReturns(ctx, back); err != nil {
+	if err := r.store.forgetReturns(ctx, back, reached); err != nil {
 		r.onError(err) // another round finds them back already
 	}
 	return waiting, failed
@@ -115,13 +118,13 @@ var errNotGiven = errors.New("order: units not given back")
 func settles(s inventory.ReleaseStatus) bool { return s.Settled() || s == inventory.ReleaseForeign }
 
 // ask tells the sale of one item. The statuses that come with an error stand.
-func (r *Returns) ask(ctx context.Context, item string, list []returned) ([]inventory.ReleaseStatus, error) {
+func (r *Returns) ask(ctx context.Context, item string, list []returned) ([]inventory.ReleaseStatus, int64, error) {
 	orders := make([]inventory.Released, len(list))
 	for i := range list {
 		o := &list[i]
 		orders[i] = inventory.Released{Buyer: o.userID, IdempotencyKey: o.idempotencyKey, OrderID: o.orderID, Quantity: o.quantity}
 	}
-	status, err := r.stock.Release(ctx, item, orders)
+	status, sequence, err := r.stock.Release(ctx, item, orders)
 	for i := range status {
 		if status[i] != inventory.ReleaseForeign {
 			continue
@@ -132,7 +135,7 @@ func (r *Returns) ask(ctx context.Context, item string, list []returned) ([]inve
 			status[i] = inventory.ReleaseUnknown
 		}
 	}
-	return status, err
+	return status, sequence, err
 }
 
 // giveAll gives back what is noted of an item, and says which orders that were.
@@ -149,7 +152,7 @@ func (r *Returns) giveAll(ctx context.Context, item string) (map[string]bool, er
 	if len(owed) == 0 {
 		return nil, nil
 	}
-	if _, err := r.ask(ctx, item, owed); err != nil {
+	if _, _, err := r.ask(ctx, item, owed); err != nil {
 		return nil, fmt.Errorf("give back orders of %s: %w: %w", item, inventory.ErrUnavailable, err)
 	}
 	given := make(map[string]bool, len(owed))
@@ -159,12 +162,19 @@ func (r *Returns) giveAll(ctx context.Context, item string) (map[string]bool, er
 	return given, nil
 }
 
-// forgetReturns deletes the notes of orders whose units are back.
-func (s *Store) forgetReturns(ctx context.Context, ids []string) error {
+// forgetReturns deletes the notes of orders whose units are back, and notes how
+// far the sales had come with that: one that is found to have come less far has
+// lost them.
+func (s *Store) forgetReturns(ctx context.Context, ids []string, reached map[string]int64) error {
 	if len(ids) == 0 {
 		return nil
 	}
 	return s.transition(ctx, fmt.Sprintf("forget %d returns", len(ids)), func(ctx context.Context, c conn, _ int64) error {
+		for item, sequence := range reached {
+			if _, err := c.ExecContext(ctx, noteSequence, sequence, item); err != nil {
+				return err
+			}
+		}
 		_, err := c.ExecContext(ctx, deleteReturns, jsonList(ids...))
 		return err
 	})

@@ -65,8 +65,9 @@ var addToBuyers = newRowsStatement(buyerColumns,
 	`ON CONFLICT (item_id, user_id) DO UPDATE SET quantity = quantity + excluded.quantity
 	WHERE quantity + excluded.quantity <= (SELECT per_user_limit FROM items WHERE items.id = excluded.item_id)`)
 
-// sellUnits counts units as sold where the item's total allows it.
-const sellUnits = `UPDATE items SET sold = sold + ?1 WHERE id = ?2 AND sold + ?1 <= total
+// sellUnits counts units as sold where the item's total allows it, and notes how
+// far the sale has come.
+const sellUnits = `UPDATE items SET sold = sold + ?1, sequence = MAX(sequence, ?3) WHERE id = ?2 AND sold + ?1 <= total
 	RETURNING per_user_limit, payment_window_seconds, total, sold = total`
 
 // commitTexts are the statements of a commit.
@@ -76,7 +77,8 @@ var commitTexts = slices.Concat([]string{sellUnits}, insertConfirmed.text[:], ad
 const (
 	orderFields = `id, item_id, user_id, quantity, unit_price_minor, currency, status, reason, idempotency_key,
 	created_at, confirmed_at, expires_at, paid_at, closed_at, payment_reference`
-	selectOrder = `SELECT ` + orderFields + ` FROM orders WHERE id = ?1`
+	holdingsOfItem = `SELECT id, user_id, idempotency_key, quantity, status FROM orders WHERE item_id = ?1 ORDER BY id`
+	selectOrder    = `SELECT ` + orderFields + ` FROM orders WHERE id = ?1`
 
 	selectPayment = `SELECT order_id, amount_minor, currency, outcome FROM payments WHERE reference = ?1`
 	insertPayment = `INSERT INTO payments (reference, order_id, amount_minor, currency, outcome, received_at)
@@ -103,6 +105,7 @@ const (
 	returnsOfItem = `SELECT order_id, item_id, user_id, idempotency_key, quantity, created_at FROM releases
 	WHERE item_id = ?1`
 	deleteReturns = `DELETE FROM releases WHERE order_id IN (SELECT value FROM json_each(?1))`
+	noteSequence  = `UPDATE items SET sequence = MAX(sequence, ?1) WHERE id = ?2`
 )
 
 const returnColumns = 6
@@ -114,5 +117,5 @@ var insertReturns = newRowsStatement(returnColumns,
 // lifeTexts are the statements of the transitions of committed orders.
 var lifeTexts = slices.Concat([]string{
 	selectOrder, selectPayment, insertPayment, payUnpaid, cancelConfirmed, expireDue, selectExpiries,
-	unsellUnits, takeFromBuyer, returnsOfOrders, deleteReturns, insertAudit,
+	unsellUnits, takeFromBuyer, returnsOfOrders, deleteReturns, noteSequence, insertAudit,
 }, insertReturns.text[:], outboxTexts)

@@ -43,15 +43,16 @@ func (s *Sales) Sale(ctx context.Context, item string, each func(inventory.Holdi
 		if err != nil {
 			return err
 		}
-		if err := eachOrder(tx, item, func(r *orderRow) error {
-			delete(pending, r.ID)
-			return each(r.holding())
+		if err := eachOrder(ctx, tx, item, func(h inventory.Holding) error {
+			delete(pending, h.OrderID)
+			return each(h)
 		}); err != nil {
 			return err
 		}
-		left := row.Total - row.Sold
+		left, sequence := row.Total-row.Sold, row.Sequence
 		for _, t := range pending {
 			left -= t.Quantity
+			sequence = max(sequence, t.Sequence)
 			h := inventory.Holding{Buyer: t.UserID, IdempotencyKey: t.IdempotencyKey, OrderID: t.ID, Quantity: t.Quantity, Counts: true}
 			if err := each(h); err != nil {
 				return err
@@ -60,18 +61,11 @@ func (s *Sales) Sale(ctx context.Context, item string, each func(inventory.Holdi
 		sale = inventory.Sale{
 			Left: max(left, 0), PerUserLimit: row.PerUserLimit,
 			OpensAt: fromMillis(row.OpensAt), ClosesAt: fromMillis(row.ClosesAt),
-			Control: row.Control, Version: row.Version,
+			Control: row.Control, Version: row.Version, Sequence: sequence,
 		}
 		return nil
 	})
 	return sale, err
-}
-
-func (r *orderRow) holding() inventory.Holding {
-	return inventory.Holding{
-		Buyer: r.UserID, IdempotencyKey: r.IdempotencyKey, OrderID: r.ID, Quantity: r.Quantity,
-		Counts: Status(r.Status).holds(),
-	}
 }
 
 // holds reports whether an order's units are taken from the stock.
@@ -115,25 +109,30 @@ func readItem(tx *gorm.DB, id string) (itemRow, error) {
 	return rows[0], nil
 }
 
-// eachOrder calls fn for every order of an item, oldest first.
-func eachOrder(tx *gorm.DB, item string, fn func(*orderRow) error) error {
-	after := ""
-	for {
-		var rows []orderRow
-		err := tx.Where("item_id = ? AND id > ?", item, after).Order("id").Limit(salePage).Find(&rows).Error
-		if err != nil {
+// eachOrder calls fn for every order of an item, oldest first, with what a sale
+// must remember of it. It reads them one after the other, as the database finds
+// them: a sale of a million orders is loaded while buyers wait.
+func eachOrder(ctx context.Context, tx *gorm.DB, item string, fn func(inventory.Holding) error) (err error) {
+	rows, err := tx.Statement.ConnPool.QueryContext(ctx, holdingsOfItem, item)
+	if err != nil {
+		return wrap("read orders of "+item, err)
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	for rows.Next() {
+		var h inventory.Holding
+		var status string
+		if err := rows.Scan(&h.OrderID, &h.Buyer, &h.IdempotencyKey, &h.Quantity, &status); err != nil {
 			return wrap("read orders of "+item, err)
 		}
-		for i := range rows {
-			if err := fn(&rows[i]); err != nil {
-				return err
-			}
+		h.Counts = Status(status).holds()
+		if err := fn(h); err != nil {
+			return err
 		}
-		if len(rows) < salePage {
-			return nil
-		}
-		after = rows[len(rows)-1].ID
 	}
+	if err := rows.Err(); err != nil {
+		return wrap("read orders of "+item, err)
+	}
+	return nil
 }
 
 // Ledger reads the conservation equation of an item from Redis and the

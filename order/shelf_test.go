@@ -22,7 +22,7 @@ type shelf struct {
 
 func newShelf() *shelf { return &shelf{units: map[string]int64{}, calls: map[string]int{}} }
 
-func (s *shelf) Release(_ context.Context, item string, orders []inventory.Released) ([]inventory.ReleaseStatus, error) {
+func (s *shelf) Release(_ context.Context, item string, orders []inventory.Released) ([]inventory.ReleaseStatus, int64, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	status := make([]inventory.ReleaseStatus, len(orders))
@@ -39,7 +39,7 @@ func (s *shelf) Release(_ context.Context, item string, orders []inventory.Relea
 			status[i] = inventory.ReleaseDone
 		}
 	}
-	return status, s.err
+	return status, 0, s.err
 }
 
 func (s *shelf) Distrust(_ context.Context, item string) error {

@@ -195,27 +195,6 @@ func partitionsOf(db *gorm.DB) (int, error) {
 	return n, nil
 }
 
-// RaiseEpoch declares all state in Redis void, and returns the new epoch.
-// Scripts that still carry the old one are refused from the first item that is
-// loaded under the new one.
-func (s *Store) RaiseEpoch(ctx context.Context) (int64, error) {
-	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
-	defer cancel()
-	var epoch int64
-	err := s.write.WithContext(ctx).Transaction(func(tx *gorm.DB) error {
-		err := tx.Exec("UPDATE meta SET value = CAST(value AS INTEGER) + 1 WHERE key = 'epoch'").Error
-		if err != nil {
-			return err
-		}
-		epoch, err = epochOf(tx)
-		return err
-	})
-	if err != nil {
-		return 0, wrap("raise epoch", err)
-	}
-	return epoch, nil
-}
-
 // itemRow is a row of the table items.
 type itemRow struct {
 	ID                   string `gorm:"primaryKey"`
@@ -232,6 +211,7 @@ type itemRow struct {
 	PaymentWindowSeconds int64
 	Control              string
 	Version              int64
+	Sequence             int64 // see inventory.Sale
 	CreatedAt            int64 `gorm:"autoCreateTime:false"`
 	UpdatedAt            int64 `gorm:"autoUpdateTime:false"`
 }

@@ -171,13 +171,23 @@ func TestStore_Epoch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i := range int64(3) {
-		raised, err := s.RaiseEpoch(testContext(t))
-		if err != nil || raised != first+1+i {
-			t.Errorf("raised to %d, %v, want %d", raised, err, first+1+i)
+	epoch := first
+	for _, c := range []struct {
+		what              string
+		from, least, want int64
+	}{
+		{"seen as it is", first, 0, first + 1},
+		{"seen before another raised it", first, 0, first + 1},
+		{"seen as it will be", first + 2, 0, first + 1},
+		{"below that of Redis", first + 1, first + 100, first + 101},
+		{"above that of Redis", first + 101, first + 50, first + 102},
+	} {
+		raised, err := s.raiseEpoch(testContext(t), c.from, c.least)
+		if err != nil || raised != c.want {
+			t.Errorf("%s: raised to %d, %v, want %d", c.what, raised, err, c.want)
 		}
-		if got, err := s.Epoch(testContext(t)); err != nil || got != raised {
-			t.Errorf("epoch %d, %v, want %d", got, err, raised)
+		if epoch, err = s.Epoch(testContext(t)); err != nil || epoch != raised {
+			t.Errorf("%s: epoch %d, %v, want %d", c.what, epoch, err, raised)
 		}
 	}
 	if err := s.write.Exec("UPDATE meta SET value = 'many' WHERE key = 'epoch'").Error; err != nil {

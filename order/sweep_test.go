@@ -43,7 +43,7 @@ func TestSweeper_Crash(t *testing.T) {
 		closed[id] = owed // and here the process dies
 	}
 	// This one had given the units back, and died before it forgot them.
-	if _, err := f.returns.ask(testContext(t), "item", closed["released"]); err != nil {
+	if _, _, err := f.returns.ask(testContext(t), "item", closed["released"]); err != nil {
 		t.Fatal(err)
 	}
 	c.Add(sweepGrace.Milliseconds() - 1)

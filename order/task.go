@@ -21,13 +21,20 @@ type task struct {
 	CreatedAt      int64 // Unix milliseconds
 	Origin         string
 	IdempotencyKey string
+	// Epoch and Sequence say when Redis accepted it: under which build of all
+	// state, and by which of the sale's scripts. 0 until it has.
+	Epoch, Sequence int64
 }
 
 // taskVersion opens every payload, so that a later form can be told apart
 // while both are in the queue.
-const taskVersion = "1"
+const taskVersion = "2"
 
-// taskFields is the number of fields of a payload of taskVersion.
+// unstamped is the version of payloads from before the purchase script put its
+// stamp behind them.
+const unstamped = "1"
+
+// taskFields is the number of fields of a payload but for the script's stamp.
 const taskFields = 9
 
 var errTaskMalformed = errors.New("order: malformed task payload")
@@ -72,11 +79,20 @@ func parseTask(id string, payload []byte) (task, error) {
 		}
 		f[n], rest = field, after
 	}
-	if n != taskFields-1 || f[0] != taskVersion {
+	if n != taskFields-1 || f[0] != taskVersion && f[0] != unstamped {
 		return task{}, fmt.Errorf("%w: version %q, %d fields", errTaskMalformed, f[0], n+1)
 	}
-	t := task{ID: id, ItemID: f[1], UserID: f[2], Currency: f[5], Origin: f[7], IdempotencyKey: rest}
+	key, stamp, stamped := strings.Cut(rest, "\t")
+	if stamped && f[0] == unstamped {
+		return task{}, fmt.Errorf("%w: version %q has a stamp", errTaskMalformed, f[0])
+	}
+	t := task{ID: id, ItemID: f[1], UserID: f[2], Currency: f[5], Origin: f[7], IdempotencyKey: key}
 	var err error
+	if stamped {
+		if t.Epoch, t.Sequence, err = parseStamp(stamp); err != nil {
+			return task{}, err
+		}
+	}
 	if t.Quantity, err = strconv.ParseInt(f[3], 10, 64); err != nil {
 		return task{}, fmt.Errorf("%w: quantity: %w", errTaskMalformed, err)
 	}
@@ -87,6 +103,18 @@ func parseTask(id string, payload []byte) (task, error) {
 		return task{}, fmt.Errorf("%w: created at: %w", errTaskMalformed, err)
 	}
 	return t, nil
+}
+
+// parseStamp reads what the purchase script has put behind a payload.
+func parseStamp(stamp string) (epoch, sequence int64, err error) {
+	first, second, _ := strings.Cut(stamp, ".")
+	if epoch, err = strconv.ParseInt(first, 10, 64); err != nil {
+		return 0, 0, fmt.Errorf("%w: epoch: %w", errTaskMalformed, err)
+	}
+	if sequence, err = strconv.ParseInt(second, 10, 64); err != nil {
+		return 0, 0, fmt.Errorf("%w: sequence: %w", errTaskMalformed, err)
+	}
+	return epoch, sequence, nil
 }
 
 // originField is the place of the origin among a payload's fields.

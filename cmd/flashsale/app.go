@@ -190,12 +190,7 @@ func (a *app) openDatabase(ctx context.Context, r role) error {
 			return err
 		}
 		a.log.Debug().Int("applied", n).Msg("database migrated")
-		if a.settings.Redis != embeddedRedis {
-			return nil
-		}
-		// Whatever an engine of an earlier start held is gone with it.
-		_, err = store.RaiseEpoch(ctx)
-		return err
+		return nil
 	}
 	err = m.Check(ctx)
 	if errors.Is(err, migrations.ErrPending) {
@@ -351,11 +346,19 @@ func (a *app) addAPI(ctx context.Context) error {
 	}})
 	sales := &order.Sales{Store: a.store, Tasks: a.tasks()}
 	var known atomic.Pointer[catalog.Catalog] // it asks the stock, so it is made after it
+	var recovery atomic.Pointer[order.Recovery]
 	stock, err := inventory.New(ctx, a.rdb, locks, a.queues, sales, inventory.Config{
 		Partitions: s.Partitions, OnError: a.reporter("inventory"), OnBatch: a.batchMetrics(),
 		OnChange: func(item string) {
 			if c := known.Load(); c != nil {
 				c.StockChanged(item)
+			}
+		},
+		OnLoss: func(ctx context.Context) {
+			if r := recovery.Load(); r != nil {
+				if err := r.Check(ctx); err != nil {
+					report(fmt.Errorf("check Redis for lost data: %w", err))
+				}
 			}
 		},
 	})
@@ -364,6 +367,11 @@ func (a *app) addAPI(ctx context.Context) error {
 	}
 	sales.Partition = stock.Partition
 	a.life.add(part{name: "inventory", stop: stock.Close})
+	r, err := a.addRecovery(ctx, stock, locks)
+	if err != nil {
+		return err
+	}
+	recovery.Store(r)
 	items, err := a.addCatalog(ctx, stock)
 	if err != nil {
 		return err

@@ -5,7 +5,7 @@
 --   'forget'  forgets the sale and what was bought in it
 --   'begin'   does so too, and begins to build it anew
 --   'orders'  then per order: buyer, idempotency key, quantity, order id, 1 if its units count (0: refused or given back)
---   'open'    then: epoch, left, limit, opens_ms, closes_ms, control, version
+--   'open'    then: epoch, left, limit, opens_ms, closes_ms, control, version, sequence
 --
 -- Returns 1, 0 when the lock is not held by this value, or 2 when the sale was dropped since its 'begin'.
 --
@@ -41,7 +41,7 @@ elseif step == 'open' then
     return 2
   end
   redis.call('HSET', KEYS[3], 'epoch', ARGV[4], 'fence', ARGV[2], 'left', ARGV[5], 'limit', ARGV[6],
-    'opens_ms', ARGV[7], 'closes_ms', ARGV[8], 'control', ARGV[9], 'version', ARGV[10] .. '.' .. ARGV[2] .. '.0')
+    'opens_ms', ARGV[7], 'closes_ms', ARGV[8], 'control', ARGV[9], 'version', ARGV[10] .. '.' .. ARGV[2] .. '.0', 'sequence', ARGV[11])
   redis.call('HDEL', KEYS[3], 'building')
 else
   return redis.error_reply('ERR unknown step')

@@ -2,15 +2,19 @@
 --
 -- KEYS 1 lock, 2 lock's waiters, 3 sale (hash), 4 idempotency (hash), 5 buyers (hash),
 --      6.. the task queue's keys (EnqueueKeys)
--- ARGV 1 lock value, 2 fencing token, 3 epoch, 4 task queue's bound, 5 number of purchases n,
+-- ARGV 1 lock value, 2 fencing token, 3 epoch, 4 task queue's bound, 5 the highest sequence of the sale
+--      that the caller has been told, 6 number of purchases n,
 --      then per purchase: buyer, idempotency key, quantity, order id, task payload
 --
--- Returns { status, waiting, verdicts, left, version, now_ms, opens_ms, closes_ms, replayed order ids ... }.
+-- Returns { status, waiting, verdicts, left, version, now_ms, opens_ms, closes_ms, sequence, replayed order ids ... }.
 --   status    'ok', or why nothing at all was looked at: 'lost' (the lock is not held by this value),
 --             'fenced' (a later holder has been here), 'missing' (the sale is not loaded, or not whole, or
 --             a change of it was begun and not ended, see suspend.lua), 'epoch' (the sale was loaded under
---             another epoch); then only `waiting` follows
+--             another epoch), 'rewound' (the sale is older than what the caller has seen of it: Redis has
+--             come back with old data); then only `waiting` follows
 --   waiting   how many wait for the lock
+--   sequence  counts the scripts that took or returned units; each payload gets a tab, the epoch, a dot
+--             and the sequence behind it, so that the database knows how far Redis must have come
 --   verdicts  one character per purchase, in order:
 --             A accepted (also when this very order was accepted by an earlier run of this script),
 --             R replay of an earlier order, whose id is the next of the replayed ids,
@@ -26,7 +30,7 @@
 -- least the highest the sale has seen.
 
 local per = 5      -- arguments per purchase
-local first = 5    -- arguments before the first purchase
+local first = 6    -- arguments before the first purchase
 local chunk = 100  -- bounds unpack; the embedded engine's Lua stack is small
 
 local waiting = lock_guard(KEYS[1], KEYS[2], ARGV[1])
@@ -34,7 +38,7 @@ if waiting < 0 then
   return {'lost', 0}
 end
 
-local sale = redis.call('HMGET', KEYS[3], 'epoch', 'fence', 'left', 'limit', 'opens_ms', 'closes_ms', 'control', 'version', 'changing')
+local sale = redis.call('HMGET', KEYS[3], 'epoch', 'fence', 'left', 'limit', 'opens_ms', 'closes_ms', 'control', 'version', 'changing', 'sequence')
 for _, field in ipairs({1, 3, 4, 5, 6, 8}) do
   if not sale[field] then  -- not loaded, or damaged, which a load mends
     return {'missing', waiting}
@@ -48,6 +52,10 @@ if sale[1] ~= ARGV[3] then
 end
 if (tonumber(sale[2] or '0') or 0) > tonumber(ARGV[2]) then
   return {'fenced', waiting}
+end
+local sequence = tonumber(sale[10] or '0') or 0
+if sequence < tonumber(ARGV[5]) then
+  return {'rewound', waiting}
 end
 
 local left, limit = tonumber(sale[3]), tonumber(sale[4])
@@ -65,7 +73,7 @@ elseif sale[7] == 'paused' then
   shut = 'P'
 end
 
-local n = tonumber(ARGV[5])
+local n = tonumber(ARGV[6])
 local fields, buyers = {}, {}
 for i = 1, n do
   local a = first + (i - 1) * per
@@ -87,6 +95,7 @@ local room = queue_room(5, tonumber(ARGV[4]))
 local verdicts, replayed = {}, {}
 local ids, payloads, taken = {}, {}, 0
 local new_orders, touched = {}, {}
+local stamp = string.format('\t%s.%d', ARGV[3], sequence + 1)
 for i = 1, n do
   local a = first + (i - 1) * per
   local buyer, field, quantity, id = buyers[i], fields[i], ARGV[a + 3], ARGV[a + 4]
@@ -123,7 +132,7 @@ for i = 1, n do
     known[field] = order
     taken = taken + 1
     ids[taken] = id
-    payloads[taken] = ARGV[a + 5]
+    payloads[taken] = ARGV[a + 5] .. stamp
     new_orders[2 * taken - 1] = field
     new_orders[2 * taken] = order
   end
@@ -131,7 +140,8 @@ for i = 1, n do
 end
 
 if taken > 0 then
-  redis.call('HSET', KEYS[3], 'left', string.format('%d', left), 'fence', ARGV[2])
+  sequence = sequence + 1
+  redis.call('HSET', KEYS[3], 'left', string.format('%d', left), 'fence', ARGV[2], 'sequence', string.format('%d', sequence))
   for from = 1, 2 * taken, 2 * chunk do
     redis.call('HSET', KEYS[4], unpack(new_orders, from, math.min(from + 2 * chunk - 1, 2 * taken)))
   end
@@ -150,8 +160,8 @@ if taken > 0 then
   queue_add(5, now_us, taken, ids, payloads)
 end
 
-local reply = {'ok', waiting, table.concat(verdicts), left, sale[8], now_ms, opens_ms, closes_ms}
+local reply = {'ok', waiting, table.concat(verdicts), left, sale[8], now_ms, opens_ms, closes_ms, sequence}
 for i = 1, #replayed do
-  reply[8 + i] = replayed[i]
+  reply[9 + i] = replayed[i]
 end
 return reply

@@ -4,7 +4,7 @@
 -- ARGV 1 epoch, 2 channel that tells of stock, 3 item, 4 number of orders n (100 at the most),
 --      then per order: buyer, idempotency key, order id, quantity
 --
--- Returns a string with one letter per order, in order:
+-- Returns the sale's sequence (0 where it is not loaded), a space, and one letter per order, in order:
 --   K given back, D given back before, or loaded as given back,
 --   M not known here: the sale is missing, not whole, or of another epoch, or the order's key is missing;
 --     nothing was done, and a build of the sale from the database counts the order rightly or knows it later,
@@ -19,11 +19,12 @@
 -- grow, and a message, so that every process forgets at once that the item was sold out.
 
 local n = tonumber(ARGV[4])
-local sale = redis.call('HMGET', KEYS[1], 'epoch', 'left', 'version')
+local sale = redis.call('HMGET', KEYS[1], 'epoch', 'left', 'version', 'sequence')
 if not sale[2] or not sale[3] or sale[1] ~= ARGV[1] then
-  return string.rep('M', n)
+  return '0 ' .. string.rep('M', n)
 end
 local was, version = tonumber(sale[2]), sale_version(sale[3])
+local sequence = tonumber(sale[4] or '0') or 0
 if not was or not version then
   return redis.error_reply('ERR the sale is damaged')
 end
@@ -68,7 +69,7 @@ for i = 1, n do
   end
 end
 if #marks == 0 then
-  return table.concat(verdicts)
+  return string.format('%d ', sequence) .. table.concat(verdicts)
 end
 
 redis.call('HSET', KEYS[2], unpack(marks))
@@ -79,9 +80,10 @@ for buyer in pairs(touched) do
     redis.call('HDEL', KEYS[3], buyer)
   end
 end
-redis.call('HSET', KEYS[1], 'left', string.format('%d', left))
+sequence = sequence + 1
+redis.call('HSET', KEYS[1], 'left', string.format('%d', left), 'sequence', string.format('%d', sequence))
 if was <= 0 and left > 0 then
   redis.call('HSET', KEYS[1], 'version', version)
   redis.call('PUBLISH', ARGV[2], ARGV[3])
 end
-return table.concat(verdicts)
+return string.format('%d ', sequence) .. table.concat(verdicts)

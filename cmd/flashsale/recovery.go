@@ -1,0 +1,57 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"flashsale/inventory"
+	"flashsale/lock"
+	"flashsale/order"
+)
+
+// recoveryKey names the lock by which one process at a time looks after lost data.
+const recoveryKey = "fs:{p0}:recovery"
+
+// recoverEvery is how often Redis is compared with the database. A process that
+// meets a sale which is gone or older than it knew looks at once.
+const recoverEvery = time.Second
+
+// addRecovery compares Redis with the database before anything is sold, and every
+// second from then on.
+func (a *app) addRecovery(ctx context.Context, stock *inventory.Inventory, locks *lock.Manager) (*order.Recovery, error) {
+	recovered := prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "flashsale_recoveries_total", Help: "Times that this process found Redis's data lost or rewound, and built the sales anew.",
+	})
+	took := prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name: "flashsale_recovery_seconds", Help: "Time to load all sales after a loss.",
+		Buckets: prometheus.ExponentialBuckets(0.01, 2, 12),
+	})
+	a.registry.MustRegister(recovered, took)
+	expiries := make([]order.Adder, len(a.expires))
+	for i, q := range a.expires {
+		expiries[i] = q
+	}
+	r := order.NewRecovery(order.RecoveryConfig{
+		Store: a.store, Stock: stock, Locks: locks, Resource: recoveryKey, Expiries: expiries,
+		OnLoss: func(what string) {
+			a.log.Warn().Str("room", "recovery").Msg(what + ": the sales are built anew from the database")
+		},
+		OnRecovered: func(r order.Recovered) {
+			recovered.Inc()
+			took.Observe(r.Took.Seconds())
+			a.log.Info().Str("room", "recovery").Int64("epoch", r.Epoch).Int("sales", r.Sales).Int("expiries", r.Expiries).
+				Dur("took", r.Took).Msg("sales are built anew")
+		},
+		OnError: a.reporter("recovery"),
+	})
+	if err := r.Check(ctx); err != nil {
+		return nil, err
+	}
+	a.life.add(part{name: "recovery", run: func(ctx context.Context) error {
+		r.Run(ctx, recoverEvery)
+		return nil
+	}})
+	return r, nil
+}

@@ -1,0 +1,11 @@
+-- Reads how a partition's Redis stands: what to compare with the database, to see whether it has lost or
+-- rewound data.
+--
+-- KEYS 1 the partition's epoch (string)
+--
+-- Returns { epoch or '', run id of the server or '' }. It is a script so that the run id is that of the server
+-- which serves the partition, on a cluster too; one that does not tell it, or forbids the question, has none.
+
+local info = redis.pcall('INFO', 'server')
+local run = type(info) == 'string' and string.match(info, 'run_id:(%w+)') or ''
+return {redis.call('GET', KEYS[1]) or '', run}

@@ -1,0 +1,164 @@
+package inventory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/lock"
+)
+
+// State is how the Redis of one partition stands.
+type State struct {
+	// Epoch is the build of all state that the data belongs to; 0 when it does not
+	// say, which is when Redis is new or has lost its data.
+	Epoch int64
+	// RunID names this run of the server; '' when it does not tell.
+	RunID string
+}
+
+// States reads how the Redis of each partition stands. Errors: [ErrUnavailable].
+func (v *Inventory) States(ctx context.Context) ([]State, error) {
+	states := make([]State, v.cfg.Partitions)
+	for p := range states {
+		found, err := stateScript.Run(ctx, v.rdb, []string{epochKey(p)}).StringSlice()
+		if err != nil || len(found) != 2 {
+			return nil, fmt.Errorf("read state of partition %d: %w: %w", p, ErrUnavailable, err)
+		}
+		states[p].RunID = found[1]
+		// What is no number says nothing either.
+		if n, err := strconv.ParseInt(found[0], 10, 64); err == nil {
+			states[p].Epoch = n
+		}
+	}
+	return states, nil
+}
+
+// Mark is how far a sale in Redis has come.
+type Mark struct {
+	// Loaded says that there is a sale under the epoch asked for, whole and not
+	// being changed; without it the rest is 0.
+	Loaded   bool
+	Sequence int64 // see [Sale]
+	Version  int64 // the item's
+}
+
+// Marks reads how far the sales of these items have come, in their order.
+// Errors: [ErrUnavailable].
+func (v *Inventory) Marks(ctx context.Context, epoch int64, items []string) ([]Mark, error) {
+	cmds := make([]*redis.SliceCmd, len(items))
+	_, err := v.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for i, item := range items {
+			cmds[i] = p.HMGet(ctx, v.keys.sale(item), "epoch", "left", "changing", "sequence", "version")
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read marks of %d sales: %w: %w", len(items), ErrUnavailable, err)
+	}
+	marks := make([]Mark, len(items))
+	for i, c := range cmds {
+		found := c.Val()
+		if len(found) != 5 || found[1] == nil || found[2] != nil || found[0] != strconv.FormatInt(epoch, 10) {
+			continue
+		}
+		sequence, _ := found[3].(string)
+		version, _ := found[4].(string)
+		version, _, _ = strings.Cut(version, ".")
+		m := &marks[i]
+		var err1, err2 error
+		m.Sequence, err1 = strconv.ParseInt(sequence, 10, 64)
+		m.Version, err2 = strconv.ParseInt(version, 10, 64)
+		m.Loaded = err1 == nil && err2 == nil // a damaged sale is for the reconciliation
+	}
+	return marks, nil
+}
+
+// voidScript drops a sale that is not of an epoch, or is being built, maybe under another.
+const voidScript = `if redis.call('HGET', KEYS[1], 'epoch') ~= ARGV[1] then redis.call('DEL', KEYS[1]) end return 1`
+
+// Void drops the sales of these items that are not of this epoch, so that nothing
+// is sold by them. It may be called at any time. Errors: [ErrUnavailable].
+func (v *Inventory) Void(ctx context.Context, epoch int64, items []string) error {
+	_, err := v.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for _, item := range items {
+			p.Eval(ctx, voidScript, []string{v.keys.sale(item)}, epoch)
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("drop sales: %w: %w", ErrUnavailable, err)
+	}
+	return nil
+}
+
+// Declare says that the data in Redis is of this epoch. Sales of another must
+// have been dropped before, and this process sells under it from now on.
+// Errors: [ErrUnavailable].
+func (v *Inventory) Declare(ctx context.Context, epoch int64) error {
+	v.Adopt(epoch)
+	for p := range v.cfg.Partitions {
+		if err := v.rdb.Set(ctx, epochKey(p), epoch, 0).Err(); err != nil {
+			return fmt.Errorf("declare epoch %d: %w: %w", epoch, ErrUnavailable, err)
+		}
+	}
+	return nil
+}
+
+// Adopt makes this process sell under an epoch that another has declared.
+func (v *Inventory) Adopt(epoch int64) { v.epoch.Store(epoch) }
+
+// Reload loads an item's sale unless it is loaded under the present epoch. While
+// it does, purchases of the item answer ErrRebuilding once their patience is
+// spent. Errors: [ErrUnavailable], [ErrRebuilding] when the load failed.
+func (v *Inventory) Reload(ctx context.Context, item string) error {
+	v.refresh(ctx)
+	return v.holding(ctx, item, func(held context.Context, l *lock.Lock) error {
+		_, err := v.loadedLeft(held, item)
+		if errors.Is(err, redis.Nil) {
+			err = v.load(held, l, item)
+		}
+		if err != nil {
+			return fmt.Errorf("%w: %w", ErrRebuilding, err)
+		}
+		return nil
+	})
+}
+
+// refresh asks for the present epoch, and reports whether it is another than the
+// one this process sold under.
+func (v *Inventory) refresh(ctx context.Context) (changed bool) {
+	epoch, err := v.source.Epoch(ctx)
+	if err != nil {
+		v.cfg.OnError(fmt.Errorf("ask for the epoch: %w", err))
+		return false
+	}
+	return v.epoch.Swap(epoch) != epoch
+}
+
+// floor is the highest sequence of an item's sale that this process was told of.
+func (v *Inventory) floor(item string) int64 {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	if s := v.sellers[item]; s != nil {
+		return s.floor.Load()
+	}
+	return v.floors[item]
+}
+
+// beingLoadedLimit bounds the look at a sale whose lock was not to be had.
+const beingLoadedLimit = 200 * time.Millisecond
+
+// beingLoaded reports whether an item has no sale, so that who holds its lock is
+// loading it, most likely.
+func (v *Inventory) beingLoaded(item string) bool {
+	ctx, cancel := context.WithTimeout(v.life, beingLoadedLimit)
+	defer cancel()
+	_, err := v.loadedLeft(ctx, item)
+	return errors.Is(err, redis.Nil)
+}

@@ -1,0 +1,92 @@
+package order
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"flashsale/inventory"
+)
+
+// Membership says which tasks a queue holds.
+type Membership interface {
+	Known(ctx context.Context, ids []string) ([]bool, error)
+}
+
+// vouch looks after committed orders that were accepted under an earlier epoch.
+// Redis has lost data since, and the sales were built anew from the database and
+// the queue. An order that is still a task was in the queue then, and was counted;
+// one that is none was in this worker's hands alone, and the sale may have been
+// built before its commit. Such a sale is dropped, so that its next purchase loads
+// it: it would sell the units a second time, and the database refuse them.
+//
+// It returns an error for each order that could not be looked after, which must
+// come again. The epoch is read after the commit: a build under a later one reads
+// the database later still.
+func (f *Fulfiller) vouch(ctx context.Context, tasks []task) map[string]error {
+	var late []*task
+	epoch := int64(0)
+	for i := range tasks {
+		t := &tasks[i]
+		if t.Epoch == 0 {
+			continue // from before there were stamps
+		}
+		if epoch == 0 {
+			var err error
+			if epoch, err = f.store.Epoch(context.WithoutCancel(ctx)); err != nil {
+				f.onError(err)
+				epoch = -1 // then all are looked after
+			}
+		}
+		if t.Epoch != epoch {
+			late = append(late, t)
+		}
+	}
+	if len(late) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tellTimeout)
+	defer cancel()
+	err := f.dropUncounted(ctx, late)
+	if err == nil {
+		return nil
+	}
+	f.onError(err)
+	failed := make(map[string]error, len(late))
+	for _, t := range late {
+		failed[t.ID] = err
+	}
+	return failed
+}
+
+// dropUncounted drops the sales that may not have counted some of these orders.
+func (f *Fulfiller) dropUncounted(ctx context.Context, late []*task) error {
+	byPartition := make(map[int][]*task)
+	for _, t := range late {
+		p := inventory.PartitionOf(t.ItemID, f.partitions)
+		byPartition[p] = append(byPartition[p], t)
+	}
+	var items []string
+	for p, list := range byPartition {
+		known := make([]bool, len(list))
+		if p < len(f.queued) {
+			ids := make([]string, len(list))
+			for i, t := range list {
+				ids[i] = t.ID
+			}
+			var err error
+			if known, err = f.queued[p].Known(ctx, ids); err != nil {
+				return fmt.Errorf("look after orders of an earlier epoch: %w", err)
+			}
+		}
+		for i, t := range list {
+			if !known[i] && !slices.Contains(items, t.ItemID) {
+				items = append(items, t.ItemID)
+			}
+		}
+	}
+	if len(items) == 0 {
+		return nil
+	}
+	return inventory.Distrust(ctx, f.rdb, f.partitions, items)
+}

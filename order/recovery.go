@@ -1,0 +1,393 @@
+package order
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"flashsale/catalog"
+	"flashsale/inventory"
+	"flashsale/lock"
+	"flashsale/queue"
+)
+
+// Sellable is what a recovery needs of the inventory.
+type Sellable interface {
+	States(ctx context.Context) ([]inventory.State, error)
+	Marks(ctx context.Context, epoch int64, items []string) ([]inventory.Mark, error)
+	Voider
+	Reload(ctx context.Context, item string) error
+}
+
+// Voider declares what Redis holds void.
+type Voider interface {
+	Void(ctx context.Context, epoch int64, items []string) error
+	Declare(ctx context.Context, epoch int64) error
+	Adopt(epoch int64)
+}
+
+// Doer runs a function while a lock is held.
+type Doer interface {
+	Do(ctx context.Context, resource string, fn func(ctx context.Context, l *lock.Lock) error, opts ...lock.Option) error
+}
+
+// Adder adds tasks to a queue.
+type Adder interface {
+	Enqueue(ctx context.Context, tasks ...queue.Task) ([]queue.EnqueueStatus, error)
+}
+
+// RecoveryConfig configures a Recovery. All but the functions are required.
+type RecoveryConfig struct {
+	Store *Store
+	Stock Sellable
+	// Locks let one process recover at a time, by the lock Resource.
+	Locks    Doer
+	Resource string
+	// Expiries are the queues of orders that lapse, one per partition.
+	Expiries []Adder
+	// OnLoss hears what was found, before anything is done about it.
+	OnLoss func(what string)
+	// OnRecovered hears of every recovery of this process: how many sales it
+	// loaded, how many orders will lapse again in time, and how long all took.
+	OnRecovered func(r Recovered)
+	OnError     func(error)
+}
+
+// Recovered is what a recovery did.
+type Recovered struct {
+	Epoch int64
+	Sales int
+	// Expiries are the orders whose task to lapse was missing.
+	Expiries int
+	Took     time.Duration
+}
+
+// Recovery notices that Redis has lost data or has come back with older data,
+// and builds what is sold from anew: out of the database and of what survives in
+// the queues. Any number of processes may run one; they do it once.
+//
+// What tells: an epoch that is missing or is not the database's; a sale that has
+// come less far than the database has seen it; another run of the server is the
+// occasion to compare all sales. Redis's data is at all times what it was at some
+// earlier instant, so a sale that has come as far as the database's rows has lost
+// none of their orders. What Redis lost of orders that are not rows is lost, with
+// the units taken for them, and nothing is wrong with the sale.
+type Recovery struct {
+	RecoveryConfig
+
+	// one lets one check run at a time, and those who come meanwhile share the next.
+	one sync.Mutex
+	// full counts the checks of all sales that have begun.
+	full atomic.Int64
+	// reload says that the sales are to be loaded, and under which epoch.
+	reload chan int64
+
+	// The rest belongs to who holds one.
+	last  error    // of the last full check
+	runs  []string // of the servers, by partition, as last seen
+	after string   // the last item of the page before
+}
+
+// NewRecovery returns a Recovery.
+func NewRecovery(cfg RecoveryConfig) *Recovery {
+	if cfg.OnLoss == nil {
+		cfg.OnLoss = func(string) {}
+	}
+	if cfg.OnRecovered == nil {
+		cfg.OnRecovered = func(Recovered) {}
+	}
+	if cfg.OnError == nil {
+		cfg.OnError = func(error) {}
+	}
+	return &Recovery{RecoveryConfig: cfg, reload: make(chan int64, 1)}
+}
+
+// markPage is how many sales are compared at a time.
+const markPage = 500
+
+// checkLimit bounds one check, the wait for another process's included.
+const checkLimit = 10 * time.Second
+
+// Run checks after every interval, and loads the sales after a loss, until ctx ends.
+func (r *Recovery) Run(ctx context.Context, every time.Duration) {
+	var loads sync.WaitGroup
+	defer loads.Wait()
+	// Apart from the checks: a large sale takes longer than Redis may take to lose
+	// its data once more.
+	loads.Go(func() {
+		for {
+			select {
+			case epoch := <-r.reload:
+				r.rebuild(ctx, epoch)
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		if err := r.check(ctx, false); err != nil && ctx.Err() == nil {
+			r.OnError(fmt.Errorf("check Redis for lost data: %w", err))
+		}
+	}
+}
+
+// Check compares all of Redis with the database, and declares what it holds void
+// if it has lost anything. After nil, no sale is left that is older than the
+// database's rows were when it was called; the sales that are missing then are
+// loaded by Run, or by their next purchase.
+func (r *Recovery) Check(ctx context.Context) error { return r.check(ctx, true) }
+
+func (r *Recovery) check(ctx context.Context, all bool) error {
+	ctx, cancel := context.WithTimeout(ctx, checkLimit)
+	defer cancel()
+	before := r.full.Load()
+	r.one.Lock()
+	defer r.one.Unlock()
+	if !all {
+		return r.checkOnce(ctx, false)
+	}
+	// Who waited shares what another has found since: it began after both came.
+	if r.full.Load() > before {
+		return r.last
+	}
+	r.full.Add(1)
+	r.last = r.checkOnce(ctx, true)
+	return r.last
+}
+
+// checkOnce is one check. The caller holds one.
+func (r *Recovery) checkOnce(ctx context.Context, all bool) error {
+	loss, err := r.look(ctx, all)
+	if err != nil || loss.what == "" {
+		return err
+	}
+	return r.Locks.Do(ctx, r.Resource, func(ctx context.Context, _ *lock.Lock) error {
+		// Another process may have been quicker.
+		loss, err := r.look(ctx, true)
+		if err != nil || loss.what == "" {
+			return err
+		}
+		return r.void(ctx, loss)
+	})
+}
+
+// loss is what a look has found.
+type loss struct {
+	what  string // empty: nothing
+	epoch int64  // the database's
+	// raise says that the database's epoch is that of data which may be in Redis;
+	// otherwise it has been raised before, and only Redis does not know.
+	raise bool
+	least int64 // the epoch that Redis knows, if it is the higher one
+}
+
+// look compares Redis with the database: the epochs, and the marks of a page of
+// sales, or of all of them. The database is always read first, so that what it
+// knows is in a Redis that is whole.
+func (r *Recovery) look(ctx context.Context, all bool) (loss, error) {
+	epoch, err := r.Store.Epoch(ctx)
+	if err != nil {
+		return loss{}, err
+	}
+	states, err := r.Stock.States(ctx)
+	if err != nil {
+		return loss{}, err
+	}
+	found := loss{epoch: epoch}
+	runs := make([]string, len(states))
+	for p, s := range states {
+		runs[p] = s.RunID
+		all = all || len(r.runs) <= p || r.runs[p] != s.RunID
+		switch {
+		case s.Epoch == 0:
+			found.what, found.raise = fmt.Sprintf("partition %d has lost its data, or is new", p), true
+		case s.Epoch > epoch:
+			found.what, found.raise = fmt.Sprintf("partition %d is of epoch %d, the database of %d", p, s.Epoch, epoch), true
+			found.least = max(found.least, s.Epoch)
+		case s.Epoch < epoch && found.what == "":
+			found.what = fmt.Sprintf("partition %d is of epoch %d, the database of %d", p, s.Epoch, epoch)
+		}
+	}
+	if found.what != "" {
+		return found, nil
+	}
+	behind, err := r.behind(ctx, epoch, all)
+	if err != nil {
+		return loss{}, err
+	}
+	if behind != "" {
+		found.what, found.raise = behind, true
+		return found, nil
+	}
+	r.runs = runs
+	r.Stock.Adopt(epoch)
+	return loss{}, nil
+}
+
+// behind looks for a sale that has come less far than the database says.
+func (r *Recovery) behind(ctx context.Context, epoch int64, all bool) (string, error) {
+	after := r.after
+	if all {
+		after = ""
+	}
+	for {
+		rows, err := r.Store.reached(ctx, after, markPage)
+		if err != nil {
+			return "", err
+		}
+		items := make([]string, len(rows))
+		for i := range rows {
+			items[i] = rows[i].ID
+		}
+		marks, err := r.Stock.Marks(ctx, epoch, items)
+		if err != nil {
+			return "", err
+		}
+		for i, m := range marks {
+			switch row := &rows[i]; {
+			case !m.Loaded:
+			case m.Sequence < row.Sequence:
+				return fmt.Sprintf("the sale of %s stands at %d, the database at %d", row.ID, m.Sequence, row.Sequence), nil
+			case m.Version < row.Version:
+				return fmt.Sprintf("the sale of %s is of version %d, the item of %d", row.ID, m.Version, row.Version), nil
+			}
+		}
+		if len(rows) < markPage {
+			r.after = ""
+			return "", nil
+		}
+		after = rows[len(rows)-1].ID
+		if !all {
+			r.after = after
+			return "", nil
+		}
+	}
+}
+
+// void raises the epoch in the database first: from then on a sale of an earlier
+// one is void to who loads or releases, whatever becomes of this process. Then
+// Redis is told, and only when no sale of an earlier epoch is left does it say
+// that its data is of the new one: who dies before that leaves the work to the next.
+func (r *Recovery) void(ctx context.Context, found loss) error {
+	r.OnLoss(found.what)
+	epoch := found.epoch
+	if found.raise {
+		var err error
+		if epoch, err = r.Store.raiseEpoch(ctx, found.epoch, found.least); err != nil {
+			return err
+		}
+	}
+	// Before the sales are dropped: what this process loads from here on is new.
+	r.Stock.Adopt(epoch)
+	after := ""
+	for {
+		ids, err := r.Store.ItemIDs(ctx, after, markPage)
+		if err != nil {
+			return err
+		}
+		if err := r.Stock.Void(ctx, epoch, ids); err != nil {
+			return err
+		}
+		if len(ids) < markPage {
+			break
+		}
+		after = ids[len(ids)-1]
+	}
+	if err := r.Stock.Declare(ctx, epoch); err != nil {
+		return err
+	}
+	select { // one order to load all is enough
+	case <-r.reload:
+	default:
+	}
+	r.reload <- epoch
+	return nil
+}
+
+// reloadsAtOnce is how many sales are loaded at a time.
+const reloadsAtOnce = 2
+
+// reloadLimit bounds the load of one sale.
+const reloadLimit = time.Minute
+
+// rebuild loads the sales that have not ended, and notes again which orders are to
+// lapse. What fails is left to the next purchase, and to the sweeper.
+func (r *Recovery) rebuild(ctx context.Context, epoch int64) {
+	begun := time.Now()
+	done := Recovered{Epoch: epoch}
+	items, err := r.Store.onSale(ctx)
+	if err != nil {
+		r.OnError(fmt.Errorf("load sales after a loss: %w", err))
+	}
+	var loaded atomic.Int64
+	var group errgroup.Group
+	group.SetLimit(reloadsAtOnce)
+	for _, id := range items {
+		group.Go(func() error {
+			ctx, cancel := context.WithTimeout(ctx, reloadLimit)
+			defer cancel()
+			err := r.Stock.Reload(ctx, id)
+			if err == nil {
+				loaded.Add(1)
+			} else if !errors.Is(err, catalog.ErrItemNotFound) {
+				r.OnError(fmt.Errorf("load sale of %s after a loss: %w", id, err))
+			}
+			return nil
+		})
+	}
+	_ = group.Wait() // its functions return none
+	done.Sales = int(loaded.Load())
+	done.Took = time.Since(begun)
+	if done.Expiries, err = r.expiries(ctx); err != nil {
+		r.OnError(fmt.Errorf("note orders to lapse after a loss: %w", err))
+	}
+	r.OnRecovered(done)
+}
+
+// expiries adds the tasks of orders to lapse that are missing. One that is there
+// is a duplicate, by its id.
+func (r *Recovery) expiries(ctx context.Context) (added int, err error) {
+	var last expiring
+	for {
+		rows, err := r.Store.expiring(ctx, last, markPage)
+		if err != nil {
+			return added, err
+		}
+		byPartition := make([][]queue.Task, len(r.Expiries))
+		for i := range rows {
+			row := &rows[i]
+			p := inventory.PartitionOf(row.ItemID, len(r.Expiries))
+			byPartition[p] = append(byPartition[p], expiryTask(&task{ID: row.ID, ItemID: row.ItemID}, row.ExpiresAt))
+		}
+		for p, tasks := range byPartition {
+			if len(tasks) == 0 {
+				continue
+			}
+			status, err := r.Expiries[p].Enqueue(ctx, tasks...)
+			if err != nil {
+				return added, err
+			}
+			for _, s := range status {
+				if s == queue.StatusOK {
+					added++
+				}
+			}
+		}
+		if len(rows) < markPage {
+			return added, nil
+		}
+		last = rows[len(rows)-1]
+	}
+}

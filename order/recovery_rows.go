@@ -1,0 +1,85 @@
+package order
+
+import (
+	"context"
+
+	"gorm.io/gorm"
+)
+
+// progress is how far an item's sale has come, as the database knows.
+type progress struct {
+	ID       string
+	Sequence int64
+	Version  int64
+}
+
+// reached reads a page of items by id.
+func (s *Store) reached(ctx context.Context, after string, limit int) ([]progress, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	var rows []progress
+	err := s.read.WithContext(ctx).Model(&itemRow{}).Select("id", "sequence", "version").
+		Where("id > ?", after).Order("id").Limit(limit).Find(&rows).Error
+	if err != nil {
+		return nil, wrap("read how far sales have come", err)
+	}
+	return rows, nil
+}
+
+// onSale reads the ids of the items that are sold now or later, those that are
+// sold now first.
+func (s *Store) onSale(ctx context.Context) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	now := s.now().UnixMilli()
+	var ids []string
+	err := s.read.WithContext(ctx).Model(&itemRow{}).
+		Where("control <> 'closed' AND (closes_at = 0 OR closes_at > ?)", now).
+		Order("opens_at, id").Pluck("id", &ids).Error
+	if err != nil {
+		return nil, wrap("read items on sale", err)
+	}
+	return ids, nil
+}
+
+// expiring is an order that lapses unless it is paid.
+type expiring struct {
+	ID        string
+	ItemID    string
+	ExpiresAt int64
+}
+
+// expiring reads a page of the orders that lapse, by when, from after the last.
+func (s *Store) expiring(ctx context.Context, last expiring, limit int) ([]expiring, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	var rows []expiring
+	err := s.read.WithContext(ctx).Model(&orderRow{}).Select("id", "item_id", "expires_at").
+		Where("status = 'confirmed' AND expires_at > 0 AND (expires_at, id) > (?, ?)", last.ExpiresAt, last.ID).
+		Order("expires_at, id").Limit(limit).Find(&rows).Error
+	if err != nil {
+		return nil, wrap("read orders that lapse", err)
+	}
+	return rows, nil
+}
+
+// raiseEpoch raises the epoch from what it was seen at, above least too, and
+// returns what it is then: of several who have seen the same loss, one raises it.
+func (s *Store) raiseEpoch(ctx context.Context, from, least int64) (int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	var epoch int64
+	err := s.write.WithContext(ctx).Transaction(func(tx *gorm.DB) error {
+		err := tx.Exec(`UPDATE meta SET value = CAST(MAX(CAST(value AS INTEGER), ?) + 1 AS TEXT)
+			WHERE key = 'epoch' AND CAST(value AS INTEGER) = ?`, least, from).Error
+		if err != nil {
+			return err
+		}
+		epoch, err = epochOf(tx)
+		return err
+	})
+	if err != nil {
+		return 0, wrap("raise epoch", err)
+	}
+	return epoch, nil
+}

@@ -1,0 +1,562 @@
+package order
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/redistest"
+	"flashsale/inventory"
+	"flashsale/lock"
+	"flashsale/queue"
+)
+
+// alone runs fn on an engine of each kind that no other test shares: a recovery
+// looks at all that Redis holds.
+func alone(t *testing.T, fn func(t *testing.T, rdb *redis.Client)) {
+	t.Helper()
+	for name, start := range map[string]func() *redis.Client{
+		"embedded": func() *redis.Client { return redistest.Embedded(t) },
+		"redis": func() *redis.Client {
+			rdb := redis.NewClient(redistest.Options(redistest.Real(t).Addr()))
+			t.Cleanup(func() {
+				if err := rdb.Close(); err != nil {
+					t.Errorf("close: %v", err)
+				}
+			})
+			return rdb
+		},
+	} {
+		t.Run(name, func(t *testing.T) { fn(t, start()) })
+	}
+}
+
+// recovery makes one for a site, as a process of its own would.
+func (s *site) recovery() *Recovery {
+	s.t.Helper()
+	locks, err := lock.New(s.rdb, lock.Config{TTL: 2 * time.Minute, ClaimTTL: time.Minute, Liveness: time.Minute})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { s.end(locks.Close) })
+	return NewRecovery(RecoveryConfig{
+		Store: s.store, Stock: s.stock, Locks: locks, Resource: "fs:{p0}:recovery",
+		Expiries: []Adder{s.queue}, OnError: s.heard,
+	})
+}
+
+// settled makes a check that finds nothing, after what others may find.
+func (s *site) settled(r *Recovery) {
+	s.t.Helper()
+	if err := r.Check(testContext(s.t)); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// picture is all that a Redis holds, but for what lapses by itself.
+type picture map[string]any
+
+func takePicture(t testing.TB, rdb *redis.Client) picture {
+	t.Helper()
+	ctx := testContext(t)
+	keys, err := rdb.Keys(ctx, "*").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := picture{}
+	for _, key := range keys {
+		if ttl, err := rdb.PTTL(ctx, key).Result(); err != nil || ttl > 0 {
+			if err != nil {
+				t.Fatal(err)
+			}
+			continue // locks: by the time the old data is back they have lapsed
+		}
+		kind, err := rdb.Type(ctx, key).Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch kind {
+		case "string":
+			p[key], err = rdb.Get(ctx, key).Result()
+		case "hash":
+			p[key], err = rdb.HGetAll(ctx, key).Result()
+		case "zset":
+			p[key], err = rdb.ZRangeWithScores(ctx, key, 0, -1).Result()
+		case "list":
+			p[key], err = rdb.LRange(ctx, key, 0, -1).Result()
+		case "none": // it lapsed in between
+		default:
+			t.Fatalf("%s is a %s", key, kind)
+		}
+		if err != nil && !errors.Is(err, redis.Nil) {
+			t.Fatal(err)
+		}
+	}
+	return p
+}
+
+// rewind brings Redis back to what it held, as a replica that lags behind and
+// becomes the master does.
+func rewind(t testing.TB, rdb *redis.Client, p picture) {
+	t.Helper()
+	ctx := testContext(t)
+	_, err := rdb.TxPipelined(ctx, func(tx redis.Pipeliner) error {
+		tx.FlushAll(ctx)
+		for key, v := range p {
+			switch v := v.(type) {
+			case string:
+				tx.Set(ctx, key, v, 0)
+			case map[string]string:
+				tx.HSet(ctx, key, v)
+			case []redis.Z:
+				tx.ZAdd(ctx, key, v...)
+			case []string:
+				tx.RPush(ctx, key, v)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// epochs reads what Redis and the database say of themselves.
+func (s *site) epochs() (inRedis, inDatabase int64) {
+	s.t.Helper()
+	states, err := s.stock.States(testContext(s.t))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	inDatabase, err = s.store.Epoch(testContext(s.t))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return states[0].Epoch, inDatabase
+}
+
+// sellOut buys until nothing is left and returns what was accepted.
+func (s *site) sellOut(prefix string, wait time.Duration) (ids []string) {
+	s.t.Helper()
+	for i := 0; ; i++ {
+		placed, err := s.service.Place(testContext(s.t), s.purchase(fmt.Sprintf("%s%d", prefix, i), "k", 1, wait))
+		if errors.Is(err, inventory.ErrSoldOut) {
+			return ids
+		}
+		if err != nil {
+			s.t.Fatalf("purchase %d: %v", i, err)
+		}
+		ids = append(ids, placed.Order.ID)
+	}
+}
+
+// TestRecovery_Lost: all of Redis is gone. What is committed stays sold and under
+// its keys, and exactly the rest is sold on.
+func TestRecovery_Lost(t *testing.T) {
+	t.Parallel()
+	alone(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 50, 1))
+		stop := s.work()
+		r := s.recovery()
+		s.settled(r)
+		if in, db := s.epochs(); in != db {
+			t.Fatalf("after the first check Redis is of epoch %d, the database of %d", in, db)
+		}
+		_, before := s.epochs()
+		var first []Placed
+		for i := range 20 {
+			first = append(first, s.mustPlace(s.purchase(fmt.Sprintf("u%d", i), "k", 1, long)))
+		}
+		if _, now := s.epochs(); now != before {
+			t.Fatalf("the epoch rose from %d to %d though nothing was lost", before, now)
+		}
+		stop()
+		if err := rdb.FlushAll(testContext(t)).Err(); err != nil {
+			t.Fatal(err)
+		}
+		s.settled(r)
+		in, now := s.epochs()
+		if in != now || now <= before {
+			t.Errorf("epochs %d in Redis, %d in the database, after %d", in, now, before)
+		}
+		s.work()
+		for i, p := range first {
+			again := s.mustPlace(s.purchase(fmt.Sprintf("u%d", i), "k", 1, long))
+			if !again.Replayed || again.Order.ID != p.Order.ID {
+				t.Errorf("the repeat of purchase %d got %+v, want order %s", i, again, p.Order.ID)
+			}
+		}
+		if ids := s.sellOut("v", long); len(ids) != 30 {
+			t.Errorf("%d units sold after the loss, want 30", len(ids))
+		}
+		s.drained()
+		if l := s.ledger(); l.Sold != 50 || l.Left != 0 || l.Held != 0 {
+			t.Errorf("ledger %+v", l)
+		}
+		auditStore(t, s.store)
+	})
+}
+
+// TestRecovery_Rewound: Redis comes back as it was some orders ago. That is seen
+// from the rows, by a process that has never sold, and nothing is sold twice.
+func TestRecovery_Rewound(t *testing.T) {
+	t.Parallel()
+	alone(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 50, 1))
+		s.work()
+		s.settled(s.recovery())
+		for i := range 10 {
+			s.mustPlace(s.purchase(fmt.Sprintf("u%d", i), "k", 1, long))
+		}
+		s.drained()
+		old := takePicture(t, rdb)
+		late := s.mustPlace(s.purchase("late", "k", 1, long))
+		s.drained()
+		_, before := s.epochs()
+		rewind(t, rdb, old)
+		fresh := s.recovery() // it has seen nothing
+		s.settled(fresh)
+		if _, now := s.epochs(); now <= before {
+			t.Fatalf("the epoch is still %d: the loss was not seen", now)
+		}
+		if again := s.mustPlace(s.purchase("late", "k", 1, long)); again.Order.ID != late.Order.ID || !again.Replayed {
+			t.Errorf("the repeat got %+v, want order %s", again, late.Order.ID)
+		}
+		if ids := s.sellOut("v", long); len(ids) != 39 {
+			t.Errorf("%d units sold after the loss, want 39", len(ids))
+		}
+		s.drained()
+		if l := s.ledger(); l.Sold != 50 || l.Left != 0 {
+			t.Errorf("ledger %+v", l)
+		}
+		for id, row := range allRows(t, s.store) {
+			if row.Status != string(StatusConfirmed) {
+				t.Errorf("order %s was accepted, and is %s (%s)", id, row.Status, row.Reason)
+			}
+		}
+		_, now := s.epochs()
+		s.settled(fresh)
+		if _, again := s.epochs(); again != now {
+			t.Errorf("the epoch rose from %d to %d though nothing was lost", now, again)
+		}
+	})
+}
+
+// TestRecovery_Rewound_Unseen: orders that are no rows yet were taken back with
+// their units. The process that sold them refuses to sell on what it knows to be
+// older, and asks; the others would not have noticed, and need not have.
+func TestRecovery_Rewound_Unseen(t *testing.T) {
+	t.Parallel()
+	alone(t, func(t *testing.T, rdb *redis.Client) {
+		var asked atomic.Int64
+		s := newSiteWith(t, rdb, newItem("", 50, 1), inventory.Config{OnLoss: func(context.Context) { asked.Add(1) }})
+		s.settled(s.recovery())
+		s.mustPlace(s.purchase("a", "k", 1, 0))
+		old := takePicture(t, rdb)
+		lost := s.mustPlace(s.purchase("b", "k", 1, 0))
+		rewind(t, rdb, old)
+		if n := asked.Load(); n != 0 {
+			t.Fatalf("asked %d times before the loss", n)
+		}
+		again := s.mustPlace(s.purchase("b", "k", 1, 0))
+		if again.Replayed || again.Order.ID == lost.Order.ID {
+			t.Errorf("the order that Redis lost is answered again: %+v", again)
+		}
+		if asked.Load() == 0 {
+			t.Error("the process sold on without asking")
+		}
+		s.work()
+		s.drained()
+		if l := s.ledger(); l.Sold != 2 || l.Left != 48 {
+			t.Errorf("ledger %+v", l)
+		}
+	})
+}
+
+// TestRecovery_Rewound_Release: units that came back are taken again by an older
+// Redis; the database knows how far the sale had come.
+func TestRecovery_Rewound_Release(t *testing.T) {
+	t.Parallel()
+	alone(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 5, 1))
+		s.work()
+		r := s.recovery()
+		s.settled(r)
+		ids := s.sellOut("u", long)
+		s.drained()
+		old := takePicture(t, rdb)
+		if _, err := s.service.Cancel(testContext(t), ids[0], Canceller{Admin: true}); err != nil {
+			t.Fatal(err)
+		}
+		if l := s.ledger(); l.Left != 1 {
+			t.Fatalf("ledger after the cancel: %+v", l)
+		}
+		rewind(t, rdb, old)
+		s.settled(s.recovery())
+		if more := s.sellOut("v", long); len(more) != 1 {
+			t.Errorf("%d units sold after the cancel, want 1", len(more))
+		}
+		s.drained()
+		if l := s.ledger(); l.Sold != 5 || l.Left != 0 {
+			t.Errorf("ledger %+v", l)
+		}
+	})
+}
+
+// TestRecovery_Lost_InHands: Redis is lost while a worker holds orders that are
+// nowhere else. They are committed after the sales were built anew; the sale must
+// count them all the same.
+func TestRecovery_Lost_InHands(t *testing.T) {
+	t.Parallel()
+	alone(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 20, 1))
+		r := s.recovery()
+		s.settled(r)
+		for i := range 5 {
+			s.mustPlace(s.purchase(fmt.Sprintf("u%d", i), "k", 1, 0))
+		}
+		f, err := s.queue.Dequeue(testContext(t), 5)
+		if err != nil || len(f.Tasks) != 5 {
+			t.Fatalf("dequeue: %+v, %v", f, err)
+		}
+		if err := rdb.FlushAll(testContext(t)).Err(); err != nil {
+			t.Fatal(err)
+		}
+		s.settled(r)
+		if err := s.stock.Reload(testContext(t), s.item); err != nil {
+			t.Fatal(err)
+		}
+		survivor := s.mustPlace(s.purchase("w", "k", 1, 0)) // queued under the new epoch
+		s.fulfiller.queued = []Membership{s.queue}
+		for i, err := range s.fulfiller.Handle(testContext(t), f.Tasks) {
+			if err != nil {
+				t.Errorf("order %d: %v", i, err)
+			}
+		}
+		if ids := s.sellOut("v", 0); len(ids) != 14 {
+			t.Errorf("%d units sold after the loss, want 14", len(ids))
+		}
+		s.work()
+		s.drained()
+		if got := s.mustGet(survivor.Order.ID); got.Status != StatusConfirmed {
+			t.Errorf("order %+v", got)
+		}
+		for id, row := range allRows(t, s.store) {
+			if row.Status != string(StatusConfirmed) {
+				t.Errorf("order %s was accepted, and is %s (%s)", id, row.Status, row.Reason)
+			}
+		}
+		if l := s.ledger(); l.Sold != 20 || l.Left != 0 {
+			t.Errorf("ledger %+v", l)
+		}
+	})
+}
+
+// loadCounter counts how often a sale is loaded.
+type loadCounter struct {
+	Sellable
+	loads atomic.Int64
+}
+
+func (c *loadCounter) Reload(ctx context.Context, item string) error {
+	c.loads.Add(1)
+	return c.Sellable.Reload(ctx, item)
+}
+
+// TestRecovery_Together: many see the same loss at once, and the epoch is raised
+// once; each order of an earlier epoch that survived in the queue is counted.
+func TestRecovery_Together(t *testing.T) {
+	t.Parallel()
+	alone(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 20, 1))
+		s.settled(s.recovery())
+		for i := range 8 {
+			s.mustPlace(s.purchase(fmt.Sprintf("u%d", i), "k", 1, 0))
+		}
+		_, before := s.epochs()
+		// The queue survives: what is lost is what says of which epoch the data is.
+		if err := rdb.Del(testContext(t), "fs:{p0}:epoch").Err(); err != nil {
+			t.Fatal(err)
+		}
+		var all sync.WaitGroup
+		for range 6 {
+			r := s.recovery()
+			all.Go(func() {
+				if err := r.Check(testContext(t)); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+		if in, now := s.epochs(); now != before+1 || in != now {
+			t.Errorf("epochs %d in Redis, %d in the database, want %d", in, now, before+1)
+		}
+		stop := s.work() // it commits orders of the epoch before, which are counted
+		if ids := s.sellOut("v", 0); len(ids) != 12 {
+			t.Errorf("%d units sold after the loss, want 12", len(ids))
+		}
+		s.drained()
+		stop()
+		if l := s.ledger(); l.Sold != 20 || l.Left != 0 {
+			t.Errorf("ledger %+v", l)
+		}
+	})
+}
+
+// stopping is an inventory whose process dies at a step of the recovery.
+type stopping struct {
+	Sellable
+	at string
+}
+
+func (s stopping) Void(ctx context.Context, epoch int64, items []string) error {
+	if s.at == "void" {
+		return errTest
+	}
+	return s.Sellable.Void(ctx, epoch, items)
+}
+
+func (s stopping) Declare(ctx context.Context, epoch int64) error {
+	if s.at == "declare" {
+		return errTest
+	}
+	return s.Sellable.Declare(ctx, epoch)
+}
+
+// TestRecovery_Dies: whoever recovers may die between any two steps; the next one
+// finishes it, and does not raise the epoch again for nothing.
+func TestRecovery_Dies(t *testing.T) {
+	t.Parallel()
+	alone(t, func(t *testing.T, rdb *redis.Client) {
+		for _, at := range []string{"void", "declare"} {
+			s := newSite(t, rdb, false, newItem("", 20, 1))
+			s.work()
+			r := s.recovery()
+			s.settled(r)
+			for i := range 6 {
+				s.mustPlace(s.purchase(fmt.Sprintf("u%d", i), "k", 1, long))
+			}
+			old := takePicture(t, rdb)
+			s.mustPlace(s.purchase("late", "k", 1, long))
+			_, before := s.epochs()
+			rewind(t, rdb, old)
+			dying := s.recovery()
+			dying.Stock = stopping{s.stock, at}
+			if err := dying.Check(testContext(t)); !errors.Is(err, errTest) {
+				t.Fatalf("%s: the check ended with %v", at, err)
+			}
+			if in, now := s.epochs(); now != before+1 || in != before {
+				t.Errorf("%s: epochs %d in Redis, %d in the database after the death, want %d and %d", at, in, now, before, before+1)
+			}
+			s.settled(r)
+			if in, now := s.epochs(); now != before+1 || in != now {
+				t.Errorf("%s: epochs %d in Redis, %d in the database, want %d", at, in, now, before+1)
+			}
+			if ids := s.sellOut("v", long); len(ids) != 13 {
+				t.Errorf("%s: %d units sold after the loss, want 13", at, len(ids))
+			}
+			auditStore(t, s.store)
+		}
+	})
+}
+
+// TestRecovery_Run: the loss is noticed without anybody asking, the sales on sale
+// are loaded again, and unpaid orders lapse as they would have.
+func TestRecovery_Run(t *testing.T) {
+	t.Parallel()
+	alone(t, func(t *testing.T, rdb *redis.Client) {
+		n := newItem("", 20, 1)
+		n.PaymentWindow = time.Hour
+		s := newSite(t, rdb, false, n)
+		closed := newItem("closed-"+randomName(t), 5, 1)
+		if _, err := s.service.CreateItem(testContext(t), closed); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.store.write.Exec("UPDATE items SET control = 'closed' WHERE id = ?", closed.ID).Error; err != nil {
+			t.Fatal(err)
+		}
+		stop := s.work()
+		r := s.recovery()
+		s.settled(r)
+		count := &loadCounter{Sellable: s.stock}
+		r.Stock = count
+		var lost, done sync.Map
+		r.OnLoss = func(what string) { lost.Store(what, true) }
+		recovered := make(chan Recovered, 8)
+		r.OnRecovered = func(r Recovered) { done.Store(r.Epoch, r); recovered <- r }
+		ctx, cancel := context.WithCancel(testContext(t))
+		var running sync.WaitGroup
+		running.Go(func() { r.Run(ctx, 20*time.Millisecond) })
+		defer running.Wait()
+		defer cancel()
+		<-recovered // the first check has begun with nothing
+		for i := range 3 {
+			s.mustPlace(s.purchase(fmt.Sprintf("u%d", i), "k", 1, long))
+		}
+		await(t, "the tasks of orders to lapse", func() bool { return delayed(t, s.queue) == 3 })
+		stop() // a worker that acknowledges late would add one by itself
+		before := count.loads.Load()
+		if err := rdb.FlushAll(testContext(t)).Err(); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case got := <-recovered:
+			if got.Sales != 1 || got.Expiries != 3 {
+				t.Errorf("recovered %+v, want 1 sale and 3 expiries", got)
+			}
+		case <-time.After(limit):
+			t.Fatal("the loss was not noticed")
+		}
+		if n := count.loads.Load() - before; n != 1 {
+			t.Errorf("%d sales were loaded, want that of the open item alone", n)
+		}
+		if n := delayed(t, s.queue); n != 3 {
+			t.Errorf("%d orders will lapse, want 3", n)
+		}
+		left, err := s.stock.Left(testContext(t), []string{s.item, closed.ID})
+		if err != nil || left[0] != 17 || left[1] != -1 {
+			t.Errorf("left %v, %v, want 17 and none", left, err)
+		}
+	})
+}
+
+func delayed(t testing.TB, q *queue.Queue) int {
+	t.Helper()
+	st, err := q.Stats(testContext(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return st.Delayed
+}
+
+// TestRecovery_OlderDatabase: a database from a backup meets a Redis that has gone
+// on since. Redis is what must give way.
+func TestRecovery_OlderDatabase(t *testing.T) {
+	t.Parallel()
+	alone(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 20, 1))
+		s.work()
+		s.settled(s.recovery())
+		s.mustPlace(s.purchase("a", "k", 1, long))
+		s.drained()
+		in, _ := s.epochs()
+		ahead := in + 7
+		if err := rdb.Set(testContext(t), "fs:{p0}:epoch", ahead, 0).Err(); err != nil {
+			t.Fatal(err)
+		}
+		r := s.recovery()
+		s.settled(r)
+		if in, now := s.epochs(); in != now || now <= ahead {
+			t.Errorf("epochs %d in Redis, %d in the database, want more than %d", in, now, ahead)
+		}
+		if ids := s.sellOut("v", long); len(ids) != 19 {
+			t.Errorf("%d units sold, want 19", len(ids))
+		}
+	})
+}
