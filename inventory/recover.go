@@ -110,8 +110,16 @@ func (v *Inventory) Declare(ctx context.Context, epoch int64) error {
 	return nil
 }
 
-// Adopt makes this process sell under an epoch that another has declared.
-func (v *Inventory) Adopt(epoch int64) { v.epoch.Store(epoch) }
+// Adopt makes this process sell under an epoch that another has declared, unless
+// it knows of a later one.
+func (v *Inventory) Adopt(epoch int64) {
+	for {
+		was := v.epoch.Load()
+		if epoch <= was || v.epoch.CompareAndSwap(was, epoch) {
+			return
+		}
+	}
+}
 
 // Reload loads an item's sale unless it is loaded under the present epoch. While
 // it does, purchases of the item answer ErrRebuilding once their patience is

@@ -2,7 +2,6 @@ package order
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -10,7 +9,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"flashsale/catalog"
 	"flashsale/inventory"
 	"flashsale/lock"
 	"flashsale/queue"
@@ -86,6 +84,7 @@ type Recovery struct {
 	full atomic.Int64
 	// reload says that the sales are to be loaded, and under which epoch.
 	reload chan int64
+	nudged chan struct{}
 
 	// The rest belongs to who holds one.
 	last  error    // of the last full check
@@ -104,7 +103,7 @@ func NewRecovery(cfg RecoveryConfig) *Recovery {
 	if cfg.OnError == nil {
 		cfg.OnError = func(error) {}
 	}
-	return &Recovery{RecoveryConfig: cfg, reload: make(chan int64, 1)}
+	return &Recovery{RecoveryConfig: cfg, reload: make(chan int64, 1), nudged: make(chan struct{}, 1)}
 }
 
 // markPage is how many sales are compared at a time.
@@ -113,7 +112,21 @@ const markPage = 500
 // checkLimit bounds one check, the wait for another process's included.
 const checkLimit = 10 * time.Second
 
-// Run checks after every interval, and loads the sales after a loss, until ctx ends.
+// Nudge makes Run check soon: a connection to Redis is new, and may lead to
+// another server, or to the same one after a restart. It does not wait.
+func (r *Recovery) Nudge() {
+	select {
+	case r.nudged <- struct{}{}:
+	default:
+	}
+}
+
+// nudgePause lets connections that are opened together be one occasion to check,
+// those of the check itself among them.
+const nudgePause = 50 * time.Millisecond
+
+// Run checks after every interval and every nudge, and loads the sales after a
+// loss, until ctx ends.
 func (r *Recovery) Run(ctx context.Context, every time.Duration) {
 	var loads sync.WaitGroup
 	defer loads.Wait()
@@ -134,12 +147,25 @@ func (r *Recovery) Run(ctx context.Context, every time.Duration) {
 	for {
 		select {
 		case <-tick.C:
+		case <-r.nudged:
+			if !pause(ctx, nudgePause) {
+				return
+			}
+			r.unnudge()
 		case <-ctx.Done():
 			return
 		}
 		if err := r.check(ctx, false); err != nil && ctx.Err() == nil {
 			r.OnError(fmt.Errorf("check Redis for lost data: %w", err))
 		}
+	}
+}
+
+// unnudge forgets the nudges up to now, which the check that follows is for.
+func (r *Recovery) unnudge() {
+	select {
+	case <-r.nudged:
+	default:
 	}
 }
 
@@ -339,15 +365,16 @@ func (r *Recovery) rebuild(ctx context.Context, epoch int64) {
 			ctx, cancel := context.WithTimeout(ctx, reloadLimit)
 			defer cancel()
 			err := r.Stock.Reload(ctx, id)
-			if err == nil {
-				loaded.Add(1)
-			} else if !errors.Is(err, catalog.ErrItemNotFound) {
-				r.OnError(fmt.Errorf("load sale of %s after a loss: %w", id, err))
+			if err != nil {
+				return fmt.Errorf("load sale of %s after a loss: %w", id, err)
 			}
+			loaded.Add(1)
 			return nil
 		})
 	}
-	_ = group.Wait() // its functions return none
+	if err := group.Wait(); err != nil { // the first, which stands for the others
+		r.OnError(err)
+	}
 	done.Sales = int(loaded.Load())
 	done.Took = time.Since(begun)
 	if done.Expiries, err = r.expiries(ctx); err != nil {

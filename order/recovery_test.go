@@ -560,3 +560,31 @@ func TestRecovery_OlderDatabase(t *testing.T) {
 		}
 	})
 }
+
+// TestRecovery_Nudge: a new connection is an occasion to look, long before the
+// next turn.
+func TestRecovery_Nudge(t *testing.T) {
+	t.Parallel()
+	alone(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 20, 1))
+		r := s.recovery()
+		ctx, cancel := context.WithCancel(testContext(t))
+		var running sync.WaitGroup
+		running.Go(func() { r.Run(ctx, time.Hour) })
+		defer running.Wait()
+		defer cancel()
+		for range 2 {
+			if err := rdb.FlushAll(testContext(t)).Err(); err != nil {
+				t.Fatal(err)
+			}
+			_, before := s.epochs()
+			for range 10 {
+				r.Nudge()
+			}
+			await(t, "the loss to be noticed", func() bool {
+				in, db := s.epochs()
+				return in == db && db > before
+			})
+		}
+	})
+}

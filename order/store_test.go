@@ -171,7 +171,6 @@ func TestStore_Epoch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	epoch := first
 	for _, c := range []struct {
 		what              string
 		from, least, want int64
@@ -186,7 +185,7 @@ func TestStore_Epoch(t *testing.T) {
 		if err != nil || raised != c.want {
 			t.Errorf("%s: raised to %d, %v, want %d", c.what, raised, err, c.want)
 		}
-		if epoch, err = s.Epoch(testContext(t)); err != nil || epoch != raised {
+		if epoch, err := s.Epoch(testContext(t)); err != nil || epoch != raised {
 			t.Errorf("%s: epoch %d, %v, want %d", c.what, epoch, err, raised)
 		}
 	}

@@ -62,6 +62,8 @@ type app struct {
 	drain   drain
 	dev     []byte         // development mode's key; nil outside it
 	service *order.Service // nil in a process without an API
+	// recovery is there once the process sells.
+	recovery atomic.Pointer[order.Recovery]
 }
 
 // role is which halves of the service a process is.
@@ -202,7 +204,7 @@ func (a *app) openDatabase(ctx context.Context, r role) error {
 func (a *app) openEngine(ctx context.Context) error {
 	s := a.settings
 	redis.SetLogger(redisLogger{a.log})
-	rdb, closers, err := openRedis(s.Redis)
+	rdb, closers, err := openRedis(s.Redis, a.connected)
 	if err != nil {
 		return err
 	}
@@ -346,7 +348,6 @@ func (a *app) addAPI(ctx context.Context) error {
 	}})
 	sales := &order.Sales{Store: a.store, Tasks: a.tasks()}
 	var known atomic.Pointer[catalog.Catalog] // it asks the stock, so it is made after it
-	var recovery atomic.Pointer[order.Recovery]
 	stock, err := inventory.New(ctx, a.rdb, locks, a.queues, sales, inventory.Config{
 		Partitions: s.Partitions, OnError: a.reporter("inventory"), OnBatch: a.batchMetrics(),
 		OnChange: func(item string) {
@@ -355,7 +356,7 @@ func (a *app) addAPI(ctx context.Context) error {
 			}
 		},
 		OnLoss: func(ctx context.Context) {
-			if r := recovery.Load(); r != nil {
+			if r := a.recovery.Load(); r != nil {
 				if err := r.Check(ctx); err != nil {
 					report(fmt.Errorf("check Redis for lost data: %w", err))
 				}
@@ -367,11 +368,9 @@ func (a *app) addAPI(ctx context.Context) error {
 	}
 	sales.Partition = stock.Partition
 	a.life.add(part{name: "inventory", stop: stock.Close})
-	r, err := a.addRecovery(ctx, stock, locks)
-	if err != nil {
+	if err := a.addRecovery(ctx, stock, locks); err != nil {
 		return err
 	}
-	recovery.Store(r)
 	items, err := a.addCatalog(ctx, stock)
 	if err != nil {
 		return err

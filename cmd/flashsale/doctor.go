@@ -238,7 +238,7 @@ func (d *doctor) redis(ctx context.Context, partitions int) {
 		return
 	}
 	redis.SetLogger(redisLogger{zerolog.Nop()}) // the findings say it better
-	rdb, closers, err := openRedis(s.Redis)
+	rdb, closers, err := openRedis(s.Redis, func() {})
 	if err != nil {
 		d.failed("redis", err)
 		return

@@ -18,9 +18,9 @@ const recoveryKey = "fs:{p0}:recovery"
 // meets a sale which is gone or older than it knew looks at once.
 const recoverEvery = time.Second
 
-// addRecovery compares Redis with the database before anything is sold, and every
-// second from then on.
-func (a *app) addRecovery(ctx context.Context, stock *inventory.Inventory, locks *lock.Manager) (*order.Recovery, error) {
+// addRecovery compares Redis with the database before anything is sold, and from
+// then on every second and after every new connection.
+func (a *app) addRecovery(ctx context.Context, stock *inventory.Inventory, locks *lock.Manager) error {
 	recovered := prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "flashsale_recoveries_total", Help: "Times that this process found Redis's data lost or rewound, and built the sales anew.",
 	})
@@ -47,11 +47,19 @@ func (a *app) addRecovery(ctx context.Context, stock *inventory.Inventory, locks
 		OnError: a.reporter("recovery"),
 	})
 	if err := r.Check(ctx); err != nil {
-		return nil, err
+		return err
 	}
+	a.recovery.Store(r)
 	a.life.add(part{name: "recovery", run: func(ctx context.Context) error {
 		r.Run(ctx, recoverEvery)
 		return nil
 	}})
-	return r, nil
+	return nil
+}
+
+// connected hears of every new connection to Redis.
+func (a *app) connected() {
+	if r := a.recovery.Load(); r != nil {
+		r.Nudge()
+	}
 }

@@ -22,15 +22,16 @@ const (
 )
 
 // openRedis connects to the engine the setting names. It starts the embedded
-// one. The closers are in the order in which to call them.
-func openRedis(setting string) (rdb redis.UniversalClient, closers []func() error, err error) {
+// one. connected hears of every new connection; it must be quick. The closers are in
+// the order in which to call them.
+func openRedis(setting string, connected func()) (rdb redis.UniversalClient, closers []func() error, err error) {
 	switch {
 	case setting == embeddedRedis:
 		s, err := embedded.Start()
 		if err != nil {
 			return nil, nil, err
 		}
-		c := redis.NewClient(tune(&redis.Options{Addr: s.Addr()}))
+		c := redis.NewClient(tune(&redis.Options{Addr: s.Addr()}, connected))
 		return c, []func() error{c.Close, func() error { s.Close(); return nil }}, nil
 	case strings.HasPrefix(setting, "cluster+"):
 		o, err := redis.ParseClusterURL(strings.TrimPrefix(setting, "cluster+"))
@@ -43,7 +44,7 @@ func openRedis(setting string) (rdb redis.UniversalClient, closers []func() erro
 		// redirects it could not follow a slot; every script bears a repeat.
 		o.MaxRetries, o.ContextTimeoutEnabled = -1, true
 		o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolSize = redisDial, redisRead, redisWrite, redisPool
-		o.DialerRetries = 1
+		o.DialerRetries, o.OnConnect = 1, onConnect(connected)
 		c := redis.NewClusterClient(o)
 		return c, []func() error{c.Close}, nil
 	default:
@@ -51,18 +52,25 @@ func openRedis(setting string) (rdb redis.UniversalClient, closers []func() erro
 		if err != nil {
 			return nil, nil, badSetting("redis", setting, "it cannot be read as a URL", "write redis://host:port/0, with % codes in the password where it holds any of /#%@")
 		}
-		c := redis.NewClient(tune(o))
+		c := redis.NewClient(tune(o, connected))
 		return c, []func() error{c.Close}, nil
 	}
 }
 
 // tune sets what every client needs. DialerRetries counts the tries of one
 // dial: with the usual five, a Redis that is away is noticed half a second late.
-func tune(o *redis.Options) *redis.Options {
+func tune(o *redis.Options, connected func()) *redis.Options {
 	o.MaxRetries, o.ContextTimeoutEnabled = -1, true
 	o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolSize = redisDial, redisRead, redisWrite, redisPool
-	o.DialerRetries = 1
+	o.DialerRetries, o.OnConnect = 1, onConnect(connected)
 	return o
+}
+
+func onConnect(connected func()) func(context.Context, *redis.Conn) error {
+	return func(context.Context, *redis.Conn) error {
+		connected()
+		return nil
+	}
 }
 
 // advice is what an operator should change about an engine.

@@ -53,8 +53,13 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	f.IntVar(&o.visible, "visible", 0, "times to measure how soon a unit that came back is sold by another process; 0: leave it out")
 	f.DurationVar(&o.spread, "spread", time.Minute, "time over which the orders of -expiry fall due")
 	f.IntVar(&o.reads, "reads", 0, "rounds of reading an item's page against an empty handler, and the table of the cache's defences; 0: leave it out")
+	recovery := f.String("recovery", "", "orders of a sale, as in 10000,1000000, of which to measure how soon it is open after Redis lost everything; empty: leave it out")
 	f.BoolVar(&o.skipPolling, "skip-polling", false, "leave out the polling lock")
 	if err := f.Parse(args); err != nil {
+		return err
+	}
+	var err error
+	if o.recovery, err = parseSizes(*recovery); err != nil {
 		return err
 	}
 	if o.visible < 0 || o.reads < 0 {
@@ -80,6 +85,7 @@ type options struct {
 	expiry      int
 	visible     int
 	reads       int
+	recovery    []int
 	spread      time.Duration
 }
 
