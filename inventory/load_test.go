@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -710,6 +711,69 @@ func TestUnload(t *testing.T) {
 		mustBuy(t, v, s.request("x", "k", 1))
 		if st := s.audit(t); st.left(t) != 7 {
 			t.Errorf("left is %d, want 7", st.left(t))
+		}
+	})
+}
+
+// TestInventory_Sequence: each script that takes or returns units counts the sale
+// up, payloads carry the count, and a build begins above all that may have been
+// handed out.
+func TestInventory_Sequence(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		sale := open(10, 5)
+		sale.Sequence = 7 * sequenceBlock
+		s := newShop(t, rdb, sale, 0)
+		asked := 0
+		v := s.inventory(t, Config{OnLoss: func(context.Context) { asked++ }})
+		sequence := func() int64 {
+			t.Helper()
+			n, err := strconv.ParseInt(s.state(t).sale["sequence"], 10, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return n
+		}
+		r := s.request("a", "k", 1)
+		mustBuy(t, v, r)
+		first := sequence()
+		if first != 8*sequenceBlock+1 || asked != 0 {
+			t.Fatalf("sequence %d after the first purchase, asked %d times", first, asked)
+		}
+		body, err := rdb.HGet(testContext(t), s.queue.EnqueueKeys()[3], r.OrderID).Result()
+		if want := fmt.Sprintf("%s\t1.%d", r.Payload, first); err != nil || body != want {
+			t.Errorf("payload %q, %v, want %q", body, err, want)
+		}
+		mustBuy(t, v, r) // a repeat takes nothing
+		if got := sequence(); got != first {
+			t.Errorf("sequence %d after a repeat, want %d", got, first)
+		}
+		_, reached, err := Release(testContext(t), rdb, 1, 1, s.item, released(r))
+		if err != nil || reached != first+1 || sequence() != reached {
+			t.Errorf("release: sequence %d, %v, and the sale stands at %d, want %d", reached, err, sequence(), first+1)
+		}
+		mustBuy(t, v, s.request("b", "k", 1))
+		second := sequence()
+		if second != first+2 {
+			t.Errorf("sequence %d, want %d", second, first+2)
+		}
+		// Redis comes back with an older sale.
+		if err := rdb.HSet(testContext(t), v.keys.sale(s.item), "sequence", second-1).Err(); err != nil {
+			t.Fatal(err)
+		}
+		s.source.set(func(s *stored) {
+			for item, sale := range s.sales {
+				sale.Sequence = 0 // and the database has no row of it
+				s.sales[item] = sale
+			}
+		})
+		mustBuy(t, v, s.request("c", "k", 1))
+		if got := sequence(); got != second+sequenceBlock+1 || asked != 1 {
+			t.Errorf("sequence %d after the loss, want %d; asked %d times, want once", got, second+sequenceBlock+1, asked)
+		}
+		mustBuy(t, v, s.request("d", "k", 1))
+		if asked != 1 {
+			t.Errorf("asked %d times", asked)
 		}
 	})
 }
