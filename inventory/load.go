@@ -22,7 +22,7 @@ func (v *Inventory) Open(ctx context.Context, item string) error {
 
 // loadPage is how many orders one load script carries. Redis is busy for about a
 // millisecond with that many.
-const loadPage = 500
+const loadPage = 1000
 
 // loadAhead is how many pages may be read before the one that is being written.
 const loadAhead = 4

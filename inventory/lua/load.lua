@@ -28,12 +28,43 @@ if step == 'forget' or step == 'begin' then
     redis.call('HSET', KEYS[3], 'building', ARGV[1])
   end
 elseif step == 'orders' then
-  for a = 4, #ARGV, 5 do
-    local buyer, key, quantity, id, counts = ARGV[a], ARGV[a + 1], ARGV[a + 2], ARGV[a + 3], ARGV[a + 4]
-    -- The first writer of a field wins, so that a page sent twice counts once.
-    local order = quantity .. ':' .. id .. (counts == '1' and '' or ':r')
-    if redis.call('HSETNX', KEYS[4], buyer .. ' ' .. key, order) == 1 and counts == '1' then
-      redis.call('HINCRBY', KEYS[5], buyer, quantity)
+  -- Some at a time, with four calls for all of them: a large sale is loaded while buyers wait. No more,
+  -- for the embedded engine's Lua stack is small.
+  local chunk = 100 * 5
+  for from = 4, #ARGV, chunk do
+    local to = math.min(from + chunk - 1, #ARGV)
+    local fields, buyers = {}, {}
+    for a = from, to, 5 do
+      buyers[#buyers + 1] = ARGV[a]
+      fields[#fields + 1] = ARGV[a] .. ' ' .. ARGV[a + 1]
+    end
+    local known = redis.call('HMGET', KEYS[4], unpack(fields))
+    local held = redis.call('HMGET', KEYS[5], unpack(buyers))
+    local orders, counts, seen = {}, {}, {}
+    for i, field in ipairs(fields) do
+      local a = from + (i - 1) * 5
+      -- The first writer of a field wins, so that a page sent twice counts once.
+      if not known[i] and not seen[field] then
+        seen[field] = true
+        orders[#orders + 1] = field
+        if ARGV[a + 4] == '1' then
+          orders[#orders + 1] = ARGV[a + 2] .. ':' .. ARGV[a + 3]
+          counts[buyers[i]] = (counts[buyers[i]] or tonumber(held[i] or '0')) + tonumber(ARGV[a + 2])
+        else
+          orders[#orders + 1] = ARGV[a + 2] .. ':' .. ARGV[a + 3] .. ':r'
+        end
+      end
+    end
+    if #orders > 0 then
+      redis.call('HSET', KEYS[4], unpack(orders))
+    end
+    local units = {}
+    for buyer, n in pairs(counts) do
+      units[#units + 1] = buyer
+      units[#units + 1] = string.format('%d', n)
+    end
+    if #units > 0 then
+      redis.call('HSET', KEYS[5], unpack(units))
     end
   end
 elseif step == 'open' then
