@@ -23,7 +23,8 @@ if lock_guard(KEYS[1], KEYS[2], ARGV[1]) < 0 then
 end
 local step = ARGV[3]
 if step == 'forget' or step == 'begin' then
-  redis.call('DEL', KEYS[3], KEYS[4], KEYS[5])
+  -- A large sale's hashes are freed beside the selling of others.
+  redis.call('UNLINK', KEYS[3], KEYS[4], KEYS[5])
   if step == 'begin' then
     redis.call('HSET', KEYS[3], 'building', ARGV[1])
   end
