@@ -204,7 +204,7 @@ func (a *app) openDatabase(ctx context.Context, r role) error {
 func (a *app) openEngine(ctx context.Context) error {
 	s := a.settings
 	redis.SetLogger(redisLogger{a.log})
-	rdb, closers, err := openRedis(s.Redis, a.connected)
+	rdb, closers, err := openRedis(s.Redis, a.breakers(), a.connected)
 	if err != nil {
 		return err
 	}
