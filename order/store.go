@@ -3,8 +3,11 @@ package order
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -424,8 +427,10 @@ func (s *Store) List(ctx context.Context, f Filter) ([]Order, bool, error) {
 func transient(err error) bool {
 	var se sqlite3.Error
 	if !errors.As(err, &se) {
+		var network net.Error
 		return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) ||
-			errors.Is(err, sql.ErrConnDone) || errors.Is(err, sql.ErrTxDone)
+			errors.Is(err, sql.ErrConnDone) || errors.Is(err, sql.ErrTxDone) || errors.Is(err, driver.ErrBadConn) ||
+			errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &network)
 	}
 	switch se.Code {
 	case sqlite3.ErrBusy, sqlite3.ErrLocked, sqlite3.ErrFull, sqlite3.ErrIoErr, sqlite3.ErrReadonly,
