@@ -18,8 +18,8 @@ import (
 	"gorm.io/gorm"
 	"gorm.io/gorm/logger"
 
-	"flashsale/inventory"
 	"flashsale/internal/redistest"
+	"flashsale/inventory"
 	"flashsale/queue"
 )
 
