@@ -140,6 +140,8 @@ func (s *Store) DB() (*sql.DB, error) { return s.write.DB() }
 
 // Ping asks the database for an answer that only a migrated one can give.
 func (s *Store) Ping(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
 	var epoch []string
 	if err := s.read.WithContext(ctx).Raw("SELECT value FROM meta WHERE key = 'epoch'").Scan(&epoch).Error; err != nil {
 		return wrap("ping database", err)
@@ -149,6 +151,8 @@ func (s *Store) Ping(ctx context.Context) error {
 
 // Epoch is the number of the present build of the state kept in Redis.
 func (s *Store) Epoch(ctx context.Context) (int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
 	return epochOf(s.read.WithContext(ctx))
 }
 
@@ -443,6 +447,8 @@ func transient(err error) bool {
 
 // settled reads what became of those of the orders that are committed.
 func (s *Store) settled(ctx context.Context, ids []string) ([]notice, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
 	var rows []orderRow
 	if err := s.read.WithContext(ctx).Where("id IN ?", ids).Find(&rows).Error; err != nil {
 		return nil, wrap("read orders", err)
