@@ -20,6 +20,8 @@ type endpoint func(q *call) error
 type access struct {
 	// roles that may; none: anybody, and no token is looked at.
 	roles []auth.Role
+	// gated: only while there is room, which is asked before the token.
+	gated bool
 }
 
 // call is one request on its way. Calls are reused: nothing may keep one, or
@@ -32,6 +34,8 @@ type call struct {
 	start time.Time
 	in    []byte // the request's body
 	out   []byte // the answer's body
+	// counted: it is one of those in flight.
+	counted bool
 }
 
 // maxKept is the largest buffer, in bytes, that is kept for the next request.
@@ -88,6 +92,11 @@ func (e *edge) admit(q *call, who access) error {
 			return err
 		}
 	}
+	if who.gated {
+		if err := e.gate(q); err != nil {
+			return err
+		}
+	}
 	if len(who.roles) == 0 {
 		return nil
 	}
@@ -115,6 +124,7 @@ func (e *edge) limit(q *call) error {
 
 // finish observes the answer, and answers for an endpoint that panicked.
 func (e *edge) finish(q *call, m *routeMetrics) {
+	e.ungate(q)
 	if p := recover(); p != nil {
 		if err, ok := p.(error); ok && errors.Is(err, http.ErrAbortHandler) {
 			panic(p) // the server's own way to cut a connection

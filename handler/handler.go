@@ -134,6 +134,9 @@ type Config struct {
 	// MaxInFlight bounds the purchases that are being answered at one time;
 	// one more gets 503. Default 50,000; negative: no bound.
 	MaxInFlight int64
+	// Admission refuses purchases for which the orders that wait leave no room.
+	// Default nil: none is refused for that before the purchase script does.
+	Admission Admission
 	// DefaultWait is how long a purchase waits for its commit when the client
 	// states no preference. Default 2 s; negative: not at all.
 	DefaultWait time.Duration
@@ -291,7 +294,7 @@ func (e *edge) routes() (http.Handler, error) {
 	e.get(r, "/readyz", anyone, e.ready)
 	e.get(r, "/v1/items", anyone, e.listItems)
 	e.get(r, "/v1/items/:item", anyone, e.getItem)
-	e.post(r, "/v1/items/:item/orders", buyer, e.purchase)
+	e.post(r, "/v1/items/:item/orders", access{roles: buyer.roles, gated: true}, e.purchase)
 	e.get(r, "/v1/orders", readers, e.listOrders)
 	e.get(r, "/v1/orders/:order", everybody, e.getOrder)
 	if e.Feed != nil {

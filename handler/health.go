@@ -35,7 +35,8 @@ func (e *edge) ready(q *call) error {
 		q.out = append(q.out[:0], `{"status":"ok"}`...)
 		return q.json(200)
 	}
-	own := *problemNotReady
+	own := *problemNotReady.one()
+	rest := own.head[1:]
 	own.head = append([]byte(nil), `{"failing":[`...)
 	for i, name := range failing {
 		if i > 0 {
@@ -43,7 +44,7 @@ func (e *edge) ready(q *call) error {
 		}
 		own.head = appendString(own.head, name)
 	}
-	own.head = append(append(own.head, `],`...), problemNotReady.head[1:]...)
+	own.head = append(append(own.head, `],`...), rest...)
 	return &own
 }
 

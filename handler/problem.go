@@ -2,6 +2,7 @@ package handler
 
 import (
 	"errors"
+	"math/rand/v2"
 	"net/http"
 	"strconv"
 )
@@ -24,6 +25,8 @@ type problem struct {
 	// retryAfter is in seconds; 0: none.
 	retryAfter int64
 	headers    []headerField
+	// spread are the same with other times to come back; nil: all get the one.
+	spread []*problem
 
 	// head is the body up to the request id, made once for a problem that
 	// does not vary.
@@ -47,7 +50,7 @@ func newProblem(status int, code, title, detail string) *problem {
 // with returns a copy that speaks of one parameter.
 func (p *problem) with(param, detail string) *problem {
 	own := *p
-	own.param, own.detail = param, detail
+	own.param, own.detail, own.spread = param, detail, nil
 	own.head = own.appendHead(nil)
 	return &own
 }
@@ -55,16 +58,35 @@ func (p *problem) with(param, detail string) *problem {
 // retry returns a copy that asks to come back after the given seconds.
 func (p *problem) retry(seconds int64) *problem {
 	own := *p
-	own.retryAfter = max(1, seconds)
+	own.retryAfter, own.spread = max(1, seconds), nil
 	own.headers = append(own.headers[:len(own.headers):len(own.headers)],
 		headerField{"Retry-After", []string{strconv.FormatInt(own.retryAfter, 10)}})
 	own.head = own.appendHead(nil)
 	return &own
 }
 
+// among is retry for a crowd: each client is given a time of its own, from the given
+// seconds to twice as many.
+func (p *problem) among(seconds int64) *problem {
+	own := p.retry(seconds)
+	for more := range seconds + 1 {
+		own.spread = append(own.spread, p.retry(seconds+more))
+	}
+	return own
+}
+
+// one is the problem for one client.
+func (p *problem) one() *problem {
+	if len(p.spread) == 0 {
+		return p
+	}
+	return p.spread[rand.N(len(p.spread))]
+}
+
 // header returns a copy that sets one more header.
 func (p *problem) header(name, value string) *problem {
 	own := *p
+	own.spread = nil
 	own.headers = append(own.headers[:len(own.headers):len(own.headers)], headerField{name, []string{value}})
 	return &own
 }
@@ -124,5 +146,5 @@ func (e *edge) refuse(q *call, err error) {
 	if p.status == http.StatusServiceUnavailable {
 		e.refusals.Warn().Str("request_id", q.requestID()).Err(err).Msg("request refused")
 	}
-	e.write(q, p)
+	e.write(q, p.one())
 }

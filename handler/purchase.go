@@ -1,6 +1,8 @@
 package handler
 
 import (
+	"errors"
+	"fmt"
 	"strconv"
 
 	"flashsale/inventory"
@@ -47,29 +49,21 @@ func (e *edge) purchase(q *call) error {
 		return problemQuantity.with("quantity",
 			"quantity must be at least 1 and at most "+strconv.FormatInt(what.PerUserLimit, 10)+", the item's per_user_limit.")
 	}
-	prefer := readPrefer(h, e.DefaultWait, e.MaxWait)
-	placed, err := e.place(q, order.Purchase{
+	prefer := e.unhurried(item, readPrefer(h, e.DefaultWait, e.MaxWait))
+	placed, err := e.Orders.Place(q.ctx(), order.Purchase{
 		ItemID:         item,
 		UserID:         q.who.Subject,
 		IdempotencyKey: key,
 		Quantity:       quantity,
 		Wait:           prefer.wait,
 	})
+	if e.Admission != nil && errors.Is(err, inventory.ErrOverloaded) {
+		return fmt.Errorf("%w: %w", overloadedFor(e.Admission.Wait(item)), err)
+	}
 	if err != nil {
 		return err
 	}
 	return q.answerPlaced(&placed, prefer)
-}
-
-// place hands the purchase on unless too many are on their way.
-func (e *edge) place(q *call, p order.Purchase) (order.Placed, error) {
-	if e.MaxInFlight > 0 {
-		defer e.inFlight.Add(-1)
-		if e.inFlight.Add(1) > e.MaxInFlight {
-			return order.Placed{}, inventory.ErrOverloaded
-		}
-	}
-	return e.Orders.Place(q.ctx(), p)
 }
 
 // validItemID is catalog.ValidID by hand: an expression would cost the

@@ -98,11 +98,11 @@ var (
 	problemFieldFixed = newProblem(422, "field_fixed", "Field cannot change",
 		"A field of the body is fixed when the item is created.")
 	problemNotChanged = newProblem(503, "unavailable", "Change not made",
-		"The change could not be made for sure. Repeat it: a restock with the same Idempotency-Key, any other after a look at the item.").retry(1)
+		"The change could not be made for sure. Repeat it: a restock with the same Idempotency-Key, any other after a look at the item.").among(1)
 	problemNotErased = newProblem(503, "unavailable", "Erasure not finished",
-		"The erasure stopped half-way. Repeat it: it goes on where it stopped.").retry(1)
+		"The erasure stopped half-way. Repeat it: it goes on where it stopped.").among(1)
 	problemNotReady = newProblem(503, "unavailable", "Not ready",
-		"Parts that the service needs do not work.").retry(1)
+		"Parts that the service needs do not work.").among(1)
 )
 
 // unauthorized makes a 401, which must say how to authenticate.
@@ -124,8 +124,12 @@ var (
 	problemNotOpen = newProblem(409, "sale_not_open", "Sale not open",
 		"The sale has not opened yet; Retry-After says when it does.")
 	problemUnavailable = newProblem(503, "unavailable", "Unavailable",
-		"The sale cannot be reached. Repeat with the same Idempotency-Key: you get one order at most.").retry(1)
+		"The sale cannot be reached. Repeat with the same Idempotency-Key: you get one order at most.").among(1)
 )
+
+// problemOverloaded is a purchase's refusal for want of room; see overloadedFor.
+var problemOverloaded = newProblem(503, "overloaded", "Overloaded",
+	"Too many purchases are waiting; try again with the same Idempotency-Key.")
 
 // inFlightRetry is when orders that are in flight may have been committed, in seconds.
 const inFlightRetry = 5
@@ -148,15 +152,14 @@ var errorTable = []struct {
 		"The sale of this item is paused; try again later.")},
 	{inventory.ErrKeyReused, newProblem(422, "idempotency_key_reused", "Idempotency key reused",
 		"").with("Idempotency-Key", "The key was used for another purchase; use a new one, or repeat the first purchase unchanged.")},
-	{inventory.ErrOverloaded, newProblem(503, "overloaded", "Overloaded",
-		"Too many purchases are waiting; try again with the same Idempotency-Key.").retry(1)},
+	{inventory.ErrOverloaded, problemOverloaded.among(1)},
 	{inventory.ErrRebuilding, newProblem(503, "rebuilding", "Rebuilding",
-		"The sale's state is being restored; try again with the same Idempotency-Key.").retry(1)},
+		"The sale's state is being restored; try again with the same Idempotency-Key.").among(1)},
 	{inventory.ErrUnavailable, problemUnavailable},
 	{order.ErrDatabase, problemUnavailable},
 	{order.ErrFeedClosed, problemUnavailable},
 	{order.ErrTooManyStreams, newProblem(503, "overloaded", "Overloaded",
-		"Too many streams are open; come again later, or read the order at intervals.").retry(streamRetry)},
+		"Too many streams are open; come again later, or read the order at intervals.").among(streamRetry)},
 	{order.ErrTooManyOwnStreams, newProblem(429, "rate_limited", "Too many streams",
 		"You have too many streams open; close one first.").retry(streamRetry)},
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"flashsale/internal/breaker"
 	"flashsale/internal/faultpoint"
 	"flashsale/lock"
 )
@@ -333,6 +334,9 @@ func (s *seller) sell(batch []*Request) {
 			answer(batch, err)
 			return
 		}
+		if errors.Is(err, breaker.ErrOpen) && !unknown {
+			break // nothing of this batch was ever sent, and nothing would be
+		}
 		if errors.Is(err, errAgain) && ctx.Err() == nil {
 			continue
 		}
@@ -491,7 +495,8 @@ func (s *seller) send(ctx context.Context, batch []*Request) (purchaseReply, err
 	s.v.cfg.OnBatch(len(batch), time.Since(start))
 	var refused redis.Error
 	switch {
-	case errors.As(err, &refused): // Redis's own word: the script did not run, or failed before its first write
+	case errors.As(err, &refused), // Redis's own word: the script did not run, or failed before its first write
+		errors.Is(err, breaker.ErrOpen): // it was not sent
 		return purchaseReply{}, fmt.Errorf("purchase script: %w", err)
 	case err != nil:
 		return purchaseReply{}, fmt.Errorf("purchase script: %w: %w", errUnknown, err)

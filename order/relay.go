@@ -300,7 +300,9 @@ func (s *Store) forgetSecrets(ctx context.Context) error {
 	const over = "old_secret <> '' AND old_secret_until <= ?"
 	var n int64
 	// Most times there is none, and the orders' writer is left alone.
-	err := s.read.WithContext(ctx).Raw("SELECT COUNT(*) FROM webhook_endpoints WHERE "+over, s.now().UnixMilli()).Scan(&n).Error
+	look, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	err := s.read.WithContext(look).Raw("SELECT COUNT(*) FROM webhook_endpoints WHERE "+over, s.now().UnixMilli()).Scan(&n).Error
 	if err != nil {
 		return wrap("look for old secrets", err)
 	}
@@ -315,7 +317,9 @@ func (s *Store) forgetSecrets(ctx context.Context) error {
 // purgeEndpoints takes the rest of deleted endpoints away.
 func (s *Store) purgeEndpoints(ctx context.Context) error {
 	var ids []string
-	if err := s.read.WithContext(ctx).Raw("SELECT id FROM webhook_endpoints WHERE deleted_at > 0").Scan(&ids).Error; err != nil {
+	look, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	if err := s.read.WithContext(look).Raw("SELECT id FROM webhook_endpoints WHERE deleted_at > 0").Scan(&ids).Error; err != nil {
 		return wrap("look for deleted endpoints", err)
 	}
 	for _, id := range ids {

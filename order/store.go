@@ -3,8 +3,11 @@ package order
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -137,6 +140,8 @@ func (s *Store) DB() (*sql.DB, error) { return s.write.DB() }
 
 // Ping asks the database for an answer that only a migrated one can give.
 func (s *Store) Ping(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
 	var epoch []string
 	if err := s.read.WithContext(ctx).Raw("SELECT value FROM meta WHERE key = 'epoch'").Scan(&epoch).Error; err != nil {
 		return wrap("ping database", err)
@@ -146,6 +151,8 @@ func (s *Store) Ping(ctx context.Context) error {
 
 // Epoch is the number of the present build of the state kept in Redis.
 func (s *Store) Epoch(ctx context.Context) (int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
 	return epochOf(s.read.WithContext(ctx))
 }
 
@@ -424,8 +431,10 @@ func (s *Store) List(ctx context.Context, f Filter) ([]Order, bool, error) {
 func transient(err error) bool {
 	var se sqlite3.Error
 	if !errors.As(err, &se) {
+		var network net.Error
 		return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) ||
-			errors.Is(err, sql.ErrConnDone) || errors.Is(err, sql.ErrTxDone)
+			errors.Is(err, sql.ErrConnDone) || errors.Is(err, sql.ErrTxDone) || errors.Is(err, driver.ErrBadConn) ||
+			errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &network)
 	}
 	switch se.Code {
 	case sqlite3.ErrBusy, sqlite3.ErrLocked, sqlite3.ErrFull, sqlite3.ErrIoErr, sqlite3.ErrReadonly,
@@ -438,6 +447,8 @@ func transient(err error) bool {
 
 // settled reads what became of those of the orders that are committed.
 func (s *Store) settled(ctx context.Context, ids []string) ([]notice, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
 	var rows []orderRow
 	if err := s.read.WithContext(ctx).Where("id IN ?", ids).Find(&rows).Error; err != nil {
 		return nil, wrap("read orders", err)

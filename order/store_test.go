@@ -3,9 +3,11 @@ package order
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -217,6 +219,7 @@ func TestTransient(t *testing.T) {
 		{code(sqlite3.ErrIoErr), true},
 		{code(sqlite3.ErrReadonly), true},
 		{code(sqlite3.ErrCantOpen), true},
+		{code(sqlite3.ErrNomem), true},
 		{code(sqlite3.ErrInterrupt), true},
 		{code(sqlite3.ErrConstraint), false},
 		{code(sqlite3.ErrMismatch), false},
@@ -227,7 +230,11 @@ func TestTransient(t *testing.T) {
 		{sql.ErrConnDone, true},
 		{sql.ErrTxDone, true},
 		{errUneven, false},
-		{io.EOF, false},
+		{sql.ErrNoRows, false},
+		// A connection that broke says nothing of the rows.
+		{io.EOF, true},
+		{driver.ErrBadConn, true},
+		{&net.OpError{Op: "read", Err: errors.New("reset")}, true},
 	} {
 		if got := transient(c.err); got != c.want {
 			t.Errorf("%v: transient %v, want %v", c.err, got, c.want)

@@ -21,6 +21,7 @@ var (
 	rejectScript   = script("reject")
 	getScript      = script("get")
 	statsScript    = script("stats")
+	loadScript     = script("load")
 	retryScript    = script("retry")
 	discardScript  = script("discard")
 	wakeScript     = script("wake")

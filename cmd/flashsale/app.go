@@ -204,7 +204,7 @@ func (a *app) openDatabase(ctx context.Context, r role) error {
 func (a *app) openEngine(ctx context.Context) error {
 	s := a.settings
 	redis.SetLogger(redisLogger{a.log})
-	rdb, closers, err := openRedis(s.Redis, a.connected)
+	rdb, closers, err := openRedis(s.Redis, a.breakers(), a.connected)
 	if err != nil {
 		return err
 	}
@@ -421,7 +421,7 @@ func (a *app) addHTTP(ctx context.Context, items *catalog.Catalog, reconciler *o
 		Orders: a.service, Items: items, Sales: a.service, Changes: a.service, Trail: a.service, Feed: feed, Buyers: a.service,
 		Webhooks: webhooks, Verifier: verifier, Ready: append(a.checks(), catalogCheck(items)),
 		RateBuyer: s.RateBuyer, RateAddress: s.RateAddress, TrustedProxies: s.TrustedProxies,
-		Tasks: backlog, Reconciler: reconciler, CursorKey: a.cursorKey(), Log: a.log, Registerer: a.registry,
+		Admission: a.admission(), MaxInFlight: int64(s.InFlight), Tasks: backlog, Reconciler: reconciler, CursorKey: a.cursorKey(), Log: a.log, Registerer: a.registry,
 	}
 	if a.dev != nil {
 		c.DevTokens = func(sub, role string, ttl time.Duration) (string, error) {

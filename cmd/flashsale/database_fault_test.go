@@ -5,10 +5,12 @@ package main_test
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
 	"flashsale/handler/auth"
+	"flashsale/internal/redistest"
 )
 
 // TestDatabase_Locked lets a stranger hold the database's write lock while
@@ -101,4 +103,38 @@ func TestDatabase_LockedForLong(t *testing.T) {
 			t.Errorf("%d rows, want 20", len(rows))
 		}
 	})
+}
+
+// TestDatabase_LockedQueueFull lets the queue fill up while the database cannot be
+// written: what has no room is refused for certain, and once the lock is gone all
+// that was accepted is confirmed and there is room again.
+func TestDatabase_LockedQueueFull(t *testing.T) {
+	needProcesses(t)
+	s := newShopOn(t, redistest.Real(t))
+	const room = 10
+	s.worker("--queue-limit", strconv.Itoa(room))
+	c := dial(t, s.api(append(noLimit, "--queue-limit", strconv.Itoa(room))...))
+	item := s.newItem(c, 100, 1)
+	unlock := s.lockDatabase()
+	got := crowd(40, func(i int) purchase { return c.buy(item, fmt.Sprintf("u%d", i), "k", "Prefer", "respond-async") })
+	only(t, got, "202", "503 overloaded")
+	if n := len(accepted(got)); n != room {
+		t.Errorf("%d orders were accepted, want %d", n, room)
+	}
+	for _, p := range got {
+		if p.Status == 503 && !waits(p.answer) {
+			t.Errorf("a 503 without a time to come back: %s", p.Body)
+		}
+	}
+	if l := s.ledger(c, item); l.Held != room || l.Left != 100-room {
+		t.Errorf("while the queue is full: %+v", l)
+	}
+	unlock()
+	for i, p := range got {
+		got[i] = c.settle(item, p)
+	}
+	only(t, got, "201", "202")
+	if rows := s.audit(c, item, 1, got); len(rows) != 40 {
+		t.Errorf("%d rows, want 40", len(rows))
+	}
 }

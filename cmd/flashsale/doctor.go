@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"flashsale/handler/auth"
+	"flashsale/internal/breaker"
 	"flashsale/inventory"
 	"flashsale/migrations"
 	"flashsale/order"
@@ -238,7 +239,7 @@ func (d *doctor) redis(ctx context.Context, partitions int) {
 		return
 	}
 	redis.SetLogger(redisLogger{zerolog.Nop()}) // the findings say it better
-	rdb, closers, err := openRedis(s.Redis, func() {})
+	rdb, closers, err := openRedis(s.Redis, breaker.New(breaker.Config{}), func() {})
 	if err != nil {
 		d.failed("redis", err)
 		return

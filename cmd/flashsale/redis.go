@@ -9,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/rs/zerolog"
 
+	"flashsale/internal/breaker"
 	"flashsale/internal/embedded"
 )
 
@@ -19,12 +20,15 @@ const (
 	redisRead  = time.Second
 	redisWrite = time.Second
 	redisPool  = 64
+	// redisTurn bounds the wait for a connection of the pool. Longer than an
+	// exchange: what holds up the connections of a full pool is over by then.
+	redisTurn = 1500 * time.Millisecond
 )
 
-// openRedis connects to the engine the setting names. It starts the embedded
-// one. connected hears of every new connection; it must be quick. The closers are in
-// the order in which to call them.
-func openRedis(setting string, connected func()) (rdb redis.UniversalClient, closers []func() error, err error) {
+// openRedis connects to the engine the setting names, behind the breakers. It
+// starts the embedded one. connected hears of every new connection; it must be
+// quick. The closers are in the order in which to call them.
+func openRedis(setting string, guard *breaker.Breakers, connected func()) (rdb redis.UniversalClient, closers []func() error, err error) {
 	switch {
 	case setting == embeddedRedis:
 		s, err := embedded.Start()
@@ -32,6 +36,7 @@ func openRedis(setting string, connected func()) (rdb redis.UniversalClient, clo
 			return nil, nil, err
 		}
 		c := redis.NewClient(tune(&redis.Options{Addr: s.Addr()}, connected))
+		guard.Guard(c)
 		return c, []func() error{c.Close, func() error { s.Close(); return nil }}, nil
 	case strings.HasPrefix(setting, "cluster+"):
 		o, err := redis.ParseClusterURL(strings.TrimPrefix(setting, "cluster+"))
@@ -44,8 +49,9 @@ func openRedis(setting string, connected func()) (rdb redis.UniversalClient, clo
 		// redirects it could not follow a slot; every script bears a repeat.
 		o.MaxRetries, o.ContextTimeoutEnabled = -1, true
 		o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolSize = redisDial, redisRead, redisWrite, redisPool
-		o.DialerRetries, o.OnConnect = 1, onConnect(connected)
+		o.PoolTimeout, o.DialerRetries, o.OnConnect = redisTurn, 1, onConnect(connected)
 		c := redis.NewClusterClient(o)
+		guard.GuardCluster(c)
 		return c, []func() error{c.Close}, nil
 	default:
 		o, err := redis.ParseURL(setting)
@@ -53,6 +59,7 @@ func openRedis(setting string, connected func()) (rdb redis.UniversalClient, clo
 			return nil, nil, badSetting("redis", setting, "it cannot be read as a URL", "write redis://host:port/0, with % codes in the password where it holds any of /#%@")
 		}
 		c := redis.NewClient(tune(o, connected))
+		guard.Guard(c)
 		return c, []func() error{c.Close}, nil
 	}
 }
@@ -62,7 +69,7 @@ func openRedis(setting string, connected func()) (rdb redis.UniversalClient, clo
 func tune(o *redis.Options, connected func()) *redis.Options {
 	o.MaxRetries, o.ContextTimeoutEnabled = -1, true
 	o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolSize = redisDial, redisRead, redisWrite, redisPool
-	o.DialerRetries, o.OnConnect = 1, onConnect(connected)
+	o.PoolTimeout, o.DialerRetries, o.OnConnect = redisTurn, 1, onConnect(connected)
 	return o
 }
 

@@ -147,6 +147,8 @@ var badSettings = []bad{
 	{"log-format", "xml"},
 	{"demo", "perhaps"},
 	{"queue-limit", "0"}, {"queue-limit", "-5"}, {"queue-limit", "lots"},
+	{"queue-age", "0"}, {"queue-age", "-1s"}, {"queue-age", "2h"}, {"queue-age", "old"},
+	{"in-flight", "0"}, {"in-flight", "-1"}, {"in-flight", "many"},
 	{"lease", "10"}, {"lease", "10ms"}, {"lease", "2h"}, {"lease", "-1s"},
 	{"batch", "0"}, {"batch", "513"}, {"batch", "x"},
 	{"linger", "-1ms"}, {"linger", "2s"},

@@ -54,6 +54,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	f.DurationVar(&o.spread, "spread", time.Minute, "time over which the orders of -expiry fall due")
 	f.IntVar(&o.reads, "reads", 0, "rounds of reading an item's page against an empty handler, and the table of the cache's defences; 0: leave it out")
 	recovery := f.String("recovery", "", "orders of a sale, as in 10000,1000000, of which to measure how soon it is open after Redis lost everything; empty: leave it out")
+	f.BoolVar(&o.overload, "overload", false, "measure, last, what several times the top rate leaves of the throughput")
 	f.BoolVar(&o.skipPolling, "skip-polling", false, "leave out the polling lock")
 	if err := f.Parse(args); err != nil {
 		return err
@@ -82,6 +83,7 @@ type options struct {
 	profile     string
 	commands    bool
 	skipPolling bool
+	overload    bool
 	expiry      int
 	visible     int
 	reads       int

@@ -66,7 +66,12 @@ func measure(ctx context.Context, o options, out io.Writer) (err error) {
 		}
 	}
 	if o.expiry > 0 {
-		return m.expiries(ctx)
+		if err := m.expiries(ctx); err != nil {
+			return err
+		}
+	}
+	if o.overload {
+		return m.overload(ctx)
 	}
 	return nil
 }

@@ -1,0 +1,26 @@
+package main
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"flashsale/order"
+)
+
+// admission makes what keeps purchases out for which the orders that wait leave no
+// room, and has it look at the queues.
+func (a *app) admission() *order.Pressure {
+	loaders := make([]order.Loader, len(a.queues))
+	for i, q := range a.queues {
+		loaders[i] = q
+	}
+	p := order.NewPressure(order.PressureConfig{
+		Queues: loaders, Partition: a.service.Stock.Partition, MaxAge: a.settings.QueueAge,
+		Volatile: a.service.Volatile, OnError: a.reporter("admission"),
+	})
+	a.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "flashsale_admission_shut_queues",
+		Help: "Queues of orders, by partition, that are so full that purchases are refused before they are looked at.",
+	}, func() float64 { return float64(p.Shut()) }))
+	a.life.add(part{name: "admission", run: p.Run})
+	return p
+}

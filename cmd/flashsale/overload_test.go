@@ -1,0 +1,69 @@
+//go:build unix
+
+package main_test
+
+import (
+	"fmt"
+	"strconv"
+	"testing"
+
+	"flashsale/internal/redistest"
+)
+
+// TestOverload_Age keeps the database from taking orders until the oldest of them is
+// late: then no purchase waits for its commit, and all are taken as long as there is
+// room. Once the database is back, purchases wait again.
+func TestOverload_Age(t *testing.T) {
+	needProcesses(t)
+	s := newShopOn(t, redistest.Real(t))
+	s.worker()
+	c := dial(t, s.api(append(noLimit, "--queue-age", "1s")...))
+	item := s.newItem(c, 1000, 1)
+	unlock := s.lockDatabase()
+	// The worker holds as many as it can take; the others wait in the queue.
+	got := crowd(600, func(i int) purchase { return c.buy(item, fmt.Sprintf("u%d", i), "k", "Prefer", "respond-async") })
+	only(t, got, "202")
+	next := 0
+	eventually(t, "purchases do not wait", soon, func() (bool, any) {
+		next++
+		p := c.buy(item, fmt.Sprintf("w%d", next), "k", "Prefer", "wait=10")
+		got = append(got, p)
+		return p.Status == 202 && p.Header["Preference-Applied"] == "", p.verdict()
+	})
+	unlock()
+	eventually(t, "purchases wait again", soon, func() (bool, any) {
+		next++
+		p := c.buy(item, fmt.Sprintf("w%d", next), "k", untilCommitted...)
+		got = append(got, p)
+		return p.Status == 201, p.verdict()
+	})
+	for i, p := range got {
+		got[i] = c.settle(item, p)
+	}
+	only(t, got, "201", "202")
+	s.audit(c, item, 1, got)
+}
+
+// TestOverload_Full fills the queue while nothing drains it: purchases are refused at
+// the door, with a time to come back that tells of the standstill, and let in by
+// themselves when there is room.
+func TestOverload_Full(t *testing.T) {
+	needProcesses(t)
+	s := newShopOn(t, redistest.Real(t))
+	const room = 50
+	c := dial(t, s.api(append(noLimit, "--queue-limit", strconv.Itoa(room))...)) // and no worker
+	item := s.newItem(c, 1000, 1)
+	got := crowd(room, func(i int) purchase { return c.buy(item, fmt.Sprintf("u%d", i), "k", "Prefer", "respond-async") })
+	only(t, got, "202")
+	eventually(t, "the door is shut", soon, func() (bool, any) {
+		p := c.buy(item, "late", "k", "Prefer", "respond-async")
+		after, err := strconv.Atoi(p.Header["Retry-After"])
+		return err == nil && after >= 10 && p.verdict() == "503 overloaded" && waits(p.answer), p.Body
+	})
+	s.worker("--queue-limit", strconv.Itoa(room))
+	late := c.settle(item, c.buy(item, "late", "k", "Prefer", "respond-async"))
+	only(t, []purchase{late}, "201", "202")
+	if rows := s.audit(c, item, 1, append(got, late)); len(rows) != room+1 {
+		t.Errorf("%d rows, want %d", len(rows), room+1)
+	}
+}

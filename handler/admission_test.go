@@ -1,0 +1,128 @@
+package handler
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+	"testing"
+	"time"
+
+	"flashsale/inventory"
+	"flashsale/order"
+)
+
+// door is an Admission in the test's hand.
+type door struct {
+	wait       time.Duration
+	shut, late bool
+}
+
+func (d *door) Admit(string) (time.Duration, bool) { return d.wait, !d.shut }
+func (d *door) Late(string) bool                   { return d.late }
+func (d *door) Wait(string) time.Duration          { return d.wait }
+
+// TestAdmission_Shut refuses purchases before anything else is looked at, and all
+// other routes go on.
+func TestAdmission_Shut(t *testing.T) {
+	t.Parallel()
+	s := open(t, func(c *Config) { c.Admission = &door{wait: 3 * time.Second, shut: true}; c.RateBuyer = 1 })
+	s.orders.place = func(context.Context, order.Purchase) (order.Placed, error) {
+		t.Error("a purchase got through")
+		return order.Placed{}, errTest
+	}
+	seen := map[string]bool{}
+	for i := range 200 {
+		r := purchaseRequest(t, `{"quantity":1}`)
+		switch i {
+		case 0:
+			r.Header.Del("Authorization")
+		case 1:
+			r = purchaseRequest(t, `{"quantity":`)
+		}
+		resp := s.do(r).Result()
+		wantProblem(t, resp, 503, "overloaded")
+		n, err := strconv.Atoi(resp.Header.Get("Retry-After"))
+		if err != nil || n < 3 || n > 6 {
+			t.Fatalf("Retry-After = %q, want 3 to 6", resp.Header.Get("Retry-After"))
+		}
+		seen[resp.Header.Get("Retry-After")] = true
+	}
+	if len(seen) < 2 {
+		t.Errorf("all were told to come back after %v seconds", seen)
+	}
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "/v1/items", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if w := s.do(r); w.Code != 200 {
+		t.Errorf("the list of items: %d", w.Code)
+	}
+}
+
+// TestAdmission_InFlight counts whoever was let in out again, however it ended.
+func TestAdmission_InFlight(t *testing.T) {
+	t.Parallel()
+	s := open(t, func(c *Config) { c.MaxInFlight = 1; c.RateBuyer = -1 })
+	for i := range 20 {
+		r := purchaseRequest(t, `{"quantity":1}`)
+		want := 201
+		switch i % 3 {
+		case 1:
+			r.Header.Del("Authorization")
+			want = 401
+		case 2:
+			s.orders.place = func(context.Context, order.Purchase) (order.Placed, error) { panic("as a test") }
+			want = 500
+		}
+		if w := s.do(r); w.Code != want {
+			t.Fatalf("request %d: %d, want %d: %s", i, w.Code, want, w.Body)
+		}
+		s.orders.place = nil
+	}
+}
+
+// TestAdmission_Late answers at once who would wait for a commit that comes late.
+func TestAdmission_Late(t *testing.T) {
+	t.Parallel()
+	d := &door{late: true}
+	s := open(t, func(c *Config) { c.Admission = d })
+	var waited time.Duration
+	s.orders.place = func(_ context.Context, p order.Purchase) (order.Placed, error) {
+		waited = p.Wait
+		return order.Placed{Order: someOrder(p)}, nil
+	}
+	for _, late := range []bool{true, false} {
+		d.late = late
+		r := purchaseRequest(t, `{"quantity":1}`)
+		r.Header.Set("Prefer", "wait=3")
+		if w := s.do(r); w.Code != 202 || (waited == 0) != late || (w.Header().Get("Preference-Applied") == "") != late {
+			t.Errorf("late %v: %d after a wait of %v, Preference-Applied %q", late, w.Code, waited, w.Header().Get("Preference-Applied"))
+		}
+	}
+}
+
+// TestAdmission_Full tells who found the queue full when there will be room.
+func TestAdmission_Full(t *testing.T) {
+	t.Parallel()
+	s := open(t, func(c *Config) { c.Admission = &door{wait: 7*time.Second + 1} })
+	s.orders.place = func(context.Context, order.Purchase) (order.Placed, error) {
+		return order.Placed{}, inventory.ErrOverloaded
+	}
+	resp := s.do(purchaseRequest(t, `{"quantity":1}`)).Result()
+	wantProblem(t, resp, 503, "overloaded")
+	if n, err := strconv.Atoi(resp.Header.Get("Retry-After")); err != nil || n < 8 || n > 16 {
+		t.Errorf("Retry-After = %q, want 8 to 16", resp.Header.Get("Retry-After"))
+	}
+}
+
+// BenchmarkRefused is what a purchase costs for which there is no room.
+func BenchmarkRefused(b *testing.B) {
+	s := open(b, func(c *Config) { c.Admission = &door{wait: time.Second, shut: true} })
+	r := purchaseRequest(b, `{"quantity":1}`)
+	b.ReportAllocs()
+	for b.Loop() {
+		if w := s.do(r); w.Code != 503 {
+			b.Fatal(w.Code)
+		}
+	}
+}

@@ -1,0 +1,403 @@
+package breaker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/redistest"
+)
+
+func TestMain(m *testing.M) { redistest.Main(m) }
+
+// patience bounds what must happen; it is long because it only delays a failure.
+const patience = 2 * time.Minute
+
+// eventually asks until something holds.
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for end := time.After(patience); !ok(); {
+		select {
+		case <-tick.C:
+		case <-end:
+			t.Fatalf("waited in vain for: %s", what)
+		}
+	}
+}
+
+// guarded returns a client behind a breaker and a proxy, and a client without either.
+func guarded(t testing.TB, cfg Config, set func(*redis.Options)) (*redis.Client, *Breakers, *redistest.Proxy, *redis.Client) {
+	t.Helper()
+	direct := redistest.Redis(t)
+	proxy := redistest.NewProxy(t, direct.Options().Addr)
+	o := redistest.Options(proxy.Addr())
+	o.DialTimeout, o.ReadTimeout, o.WriteTimeout = time.Second, time.Second, time.Second
+	o.DialerRetries = 1
+	if set != nil {
+		set(o)
+	}
+	rdb := redis.NewClient(o)
+	t.Cleanup(func() {
+		if err := rdb.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	s := New(cfg)
+	s.Guard(rdb)
+	if err := rdb.Ping(t.Context()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	return rdb, s, proxy, direct
+}
+
+// outages are the ways to lose a server: at once, or without a word.
+var outages = []struct {
+	name       string
+	begin, end func(*redistest.Proxy)
+}{
+	{"cut", func(p *redistest.Proxy) { p.Refuse(true); p.Sever() }, func(p *redistest.Proxy) { p.Refuse(false) }},
+	{"half-open", func(p *redistest.Proxy) { p.Blackhole(true) }, func(p *redistest.Proxy) { p.Blackhole(false) }},
+	// What was in flight is lost, so that each connection of the pool is dead.
+	{"half-open for good", func(p *redistest.Proxy) { p.Blackhole(true) }, func(p *redistest.Proxy) { p.Sever(); p.Blackhole(false) }},
+}
+
+// TestBreakers_Outage loses the server: the breaker opens, refuses without sending,
+// and closes by itself when the server is back.
+func TestBreakers_Outage(t *testing.T) {
+	for _, o := range outages {
+		t.Run(o.name, func(t *testing.T) {
+			t.Parallel()
+			rdb, s, proxy, direct := guarded(t, Config{}, nil)
+			key := redistest.Prefix(t) + "n"
+			for range 2 { // it works again and again
+				if err := rdb.Incr(t.Context(), key).Err(); err != nil {
+					t.Fatal(err)
+				}
+				o.begin(proxy)
+				eventually(t, "the breaker opens", func() bool {
+					return errors.Is(rdb.Get(t.Context(), key).Err(), ErrOpen)
+				})
+				if s.Open() != 1 {
+					t.Errorf("%d breakers are open, want 1", s.Open())
+				}
+				before := s.Refused()
+				cmds, err := rdb.Pipelined(t.Context(), func(p redis.Pipeliner) error {
+					p.Incr(t.Context(), key)
+					p.Incr(t.Context(), key)
+					return nil
+				})
+				if !errors.Is(err, ErrOpen) || !errors.Is(cmds[1].Err(), ErrOpen) {
+					t.Errorf("a pipeline while Redis is away: %v, its second call %v", err, cmds[1].Err())
+				}
+				_, err = rdb.TxPipelined(t.Context(), func(p redis.Pipeliner) error { return p.Incr(t.Context(), key).Err() })
+				if !errors.Is(err, ErrOpen) {
+					t.Errorf("a transaction while Redis is away: %v", err)
+				}
+				if got := s.Refused() - before; got != 2 {
+					t.Errorf("%d calls counted as refused, want 2", got)
+				}
+				o.end(proxy)
+				eventually(t, "the breaker closes", func() bool { return rdb.Ping(t.Context()).Err() == nil })
+				if s.Open() != 0 {
+					t.Errorf("%d breakers are open, want none", s.Open())
+				}
+			}
+			if n, err := direct.Get(t.Context(), key).Int(); n != 2 || err != nil {
+				t.Errorf("the server has counted %d (%v), want 2: what was refused was sent", n, err)
+			}
+		})
+	}
+}
+
+// TestBreakers_Restart replaces the server behind a pool of idle connections that
+// are all dead: none of them may be taken for the server's state.
+func TestBreakers_Restart(t *testing.T) {
+	server := redistest.Real(t)
+	o := redistest.Options(server.Addr())
+	o.DialerRetries = 1
+	rdb := redis.NewClient(o)
+	defer rdb.Close()
+	s := New(Config{})
+	s.Guard(rdb)
+	var all sync.WaitGroup
+	for range 40 {
+		all.Go(func() { rdb.Ping(t.Context()) })
+	}
+	all.Wait()
+	if err := server.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the breaker opens", func() bool { return errors.Is(rdb.Ping(t.Context()).Err(), ErrOpen) })
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the breaker closes", func() bool { return rdb.Ping(t.Context()).Err() == nil })
+}
+
+// TestBreakers_NotTripped makes many calls that fail and say nothing of the server.
+func TestBreakers_NotTripped(t *testing.T) {
+	t.Parallel()
+	rdb, s, proxy, _ := guarded(t, Config{Failures: 1, Span: 1}, nil)
+	key := redistest.Prefix(t)
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	rdb.Set(t.Context(), key+"text", "a", time.Minute)
+	for _, c := range []struct {
+		name string
+		do   func() error
+	}{
+		{"no such key", func() error { return rdb.Get(t.Context(), key+"none").Err() }},
+		{"wrong type", func() error { return rdb.LPush(t.Context(), key+"text", "b").Err() }},
+		{"an error of a script", func() error {
+			return rdb.Eval(t.Context(), "return redis.error_reply('LOADING Redis is loading the dataset in memory')", []string{key}).Err()
+		}},
+		{"nothing came for who waits", func() error { return rdb.BLPop(t.Context(), time.Second, key+"list").Err() }},
+		{"the caller is gone", func() error { return rdb.Get(gone, key).Err() }},
+		{"the caller is in a hurry", func() error {
+			proxy.SetLatency(0, 100*time.Millisecond)
+			defer proxy.SetLatency(0, 0)
+			brief, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+			defer cancel()
+			return rdb.Get(brief, key).Err()
+		}},
+		{"who waits has a deadline", func() error {
+			brief, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			return rdb.BLPop(brief, 2*time.Second, key+"list").Err()
+		}},
+	} {
+		if c.do() == nil {
+			t.Errorf("%s: no error", c.name)
+		}
+		if err := rdb.Ping(t.Context()).Err(); err != nil || s.Refused() != 0 {
+			t.Errorf("after %q: %v, %d calls refused", c.name, err, s.Refused())
+		}
+	}
+}
+
+// TestBreakers_Pool has every connection waiting: that no other call finds one says
+// nothing of the server.
+func TestBreakers_Pool(t *testing.T) {
+	t.Parallel()
+	rdb, s, _, direct := guarded(t, Config{Failures: 1, Span: 1}, func(o *redis.Options) {
+		o.PoolSize, o.PoolTimeout = 1, 20*time.Millisecond
+	})
+	key := redistest.Prefix(t) + "list"
+	waiting := make(chan error, 1)
+	go func() { waiting <- rdb.BLPop(t.Context(), time.Minute, key).Err() }()
+	eventually(t, "the pool is empty", func() bool { return errors.Is(rdb.Ping(t.Context()).Err(), redis.ErrPoolTimeout) })
+	for range 5 {
+		if err := rdb.Ping(t.Context()).Err(); !errors.Is(err, redis.ErrPoolTimeout) {
+			t.Errorf("a call that finds no connection: %v", err)
+		}
+	}
+	direct.LPush(t.Context(), key, "x")
+	if err := <-waiting; err != nil {
+		t.Errorf("who waited: %v", err)
+	}
+	if s.Open() != 0 || s.Refused() != 0 {
+		t.Errorf("%d breakers are open, %d calls refused", s.Open(), s.Refused())
+	}
+}
+
+// TestBreakers_Reset cuts all connections at once, and new ones work: that is one
+// event, however many calls it hit.
+func TestBreakers_Reset(t *testing.T) {
+	t.Parallel()
+	rdb, s, proxy, _ := guarded(t, Config{Span: patience}, nil)
+	list := redistest.Prefix(t) + "list"
+	var all sync.WaitGroup
+	for range 20 {
+		all.Go(func() {
+			if err := rdb.BLPop(t.Context(), time.Minute, list).Err(); err == nil {
+				t.Error("a call that was cut off says that all went well")
+			}
+		})
+	}
+	eventually(t, "all wait", func() bool { return proxy.Connections() >= 20 })
+	proxy.Sever()
+	all.Wait()
+	if err := rdb.Ping(t.Context()).Err(); err != nil || s.Open() != 0 {
+		t.Errorf("after the reset: %v, %d breakers are open", err, s.Open())
+	}
+}
+
+// TestBreakers_Subscription listens through an outage: the breaker neither hinders
+// the reconnection nor takes silence for an outage.
+func TestBreakers_Subscription(t *testing.T) {
+	t.Parallel()
+	rdb, s, proxy, direct := guarded(t, Config{}, nil)
+	channel := redistest.Prefix(t) + "channel"
+	sub := rdb.Subscribe(t.Context(), channel)
+	defer sub.Close()
+	if _, err := sub.Receive(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for range 5 { // silence
+		if _, err := sub.ReceiveTimeout(t.Context(), 20*time.Millisecond); err == nil {
+			t.Fatal("a message that nobody sent")
+		}
+	}
+	if s.Open() != 0 {
+		t.Error("the breaker is open because a subscription was silent")
+	}
+	proxy.Refuse(true)
+	proxy.Sever()
+	eventually(t, "the breaker opens", func() bool { return errors.Is(rdb.Ping(t.Context()).Err(), ErrOpen) })
+	proxy.Refuse(false)
+	heard := make(chan string, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var listening sync.WaitGroup
+	defer listening.Wait()
+	listening.Go(func() {
+		for ctx.Err() == nil {
+			if msg, err := sub.ReceiveMessage(ctx); err == nil {
+				heard <- msg.Payload
+				return
+			}
+		}
+	})
+	eventually(t, "a message arrives again", func() bool {
+		direct.Publish(t.Context(), channel, "hello")
+		select {
+		case <-heard:
+			return true
+		default:
+			return false
+		}
+	})
+}
+
+// TestBreakers_Cluster stops one node: its breaker opens, and the keys of the others
+// are served.
+func TestBreakers_Cluster(t *testing.T) {
+	servers := redistest.OwnCluster(t)
+	o := redistest.ClusterOptions(servers.Addrs()...)
+	// Theirs hides from the client what it would repeat, and so from the breaker.
+	o.Dialer = nil
+	o.DialTimeout, o.ReadTimeout, o.WriteTimeout = time.Second, time.Second, time.Second
+	rdb := redis.NewClusterClient(o)
+	defer rdb.Close()
+	s := New(Config{})
+	s.GuardCluster(rdb)
+	ctx := t.Context()
+	away := servers.Addrs()[0]
+	var there, here string // a key of the node that stops, and one of another
+	for i := 0; there == "" || here == ""; i++ {
+		key := fmt.Sprintf("key%d", i)
+		node, err := rdb.MasterForKey(ctx, key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if node.Options().Addr == away {
+			there = key
+		} else {
+			here = key
+		}
+		if err := rdb.Set(ctx, key, "x", 0).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := servers.Nodes()[0].Pause(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the breaker of the node opens", func() bool { return errors.Is(rdb.Get(ctx, there).Err(), ErrOpen) })
+	if s.Open() != 1 {
+		t.Errorf("%d breakers are open, want 1", s.Open())
+	}
+	// Without its third of the slots the cluster refuses by itself after a while;
+	// what its nodes answer is no outage.
+	for range 20 {
+		if err := rdb.Get(ctx, here).Err(); errors.Is(err, ErrOpen) {
+			t.Errorf("a key of another node: %v", err)
+		}
+	}
+	if err := servers.Nodes()[0].Continue(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the node serves again", func() bool { return rdb.Get(ctx, there).Err() == nil })
+	if s.Open() != 0 {
+		t.Errorf("%d breakers are open, want none", s.Open())
+	}
+}
+
+// TestWitness repeats a call whose first try was sent, as a cluster's client does:
+// that the second was refused must not make it one that was not sent.
+func TestWitness(t *testing.T) {
+	t.Parallel()
+	for _, sent := range []bool{false, true} {
+		tries := func(ctx context.Context) error {
+			if sent {
+				noteSent(ctx)
+			}
+			return ErrOpen
+		}
+		cmd := redis.NewStatusCmd(t.Context(), "ping")
+		err := witness{}.ProcessHook(func(ctx context.Context, _ redis.Cmder) error { return tries(ctx) })(t.Context(), cmd)
+		if errors.Is(err, ErrOpen) == sent {
+			t.Errorf("a call, sent %v: %v", sent, err)
+		}
+		cmds := []redis.Cmder{redis.NewStatusCmd(t.Context(), "ping")}
+		err = witness{}.ProcessPipelineHook(func(ctx context.Context, cmds []redis.Cmder) error {
+			cmds[0].SetErr(tries(ctx))
+			return cmds[0].Err()
+		})(t.Context(), cmds)
+		if errors.Is(err, ErrOpen) == sent || errors.Is(cmds[0].Err(), ErrOpen) == sent {
+			t.Errorf("a pipeline, sent %v: %v, its call %v", sent, err, cmds[0].Err())
+		}
+	}
+}
+
+// BenchmarkPing is what the breaker costs a call that goes through.
+func BenchmarkPing(b *testing.B) {
+	for _, with := range []bool{false, true} {
+		b.Run(fmt.Sprintf("guarded=%v", with), func(b *testing.B) {
+			rdb := redis.NewClient(redistest.Options(redistest.Redis(b).Options().Addr))
+			defer rdb.Close()
+			if with {
+				New(Config{}).Guard(rdb)
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				if err := rdb.Ping(b.Context()).Err(); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkGuard is the same without the network.
+func BenchmarkGuard(b *testing.B) {
+	n := newNode(New(Config{}), &redis.Options{})
+	call := n.ProcessHook(func(context.Context, redis.Cmder) error { return nil })
+	cmd := redis.NewStatusCmd(b.Context(), "evalsha")
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := call(b.Context(), cmd); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkRefused is what a call costs while Redis is away.
+func BenchmarkRefused(b *testing.B) {
+	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, DialerRetries: 1})
+	defer rdb.Close()
+	New(Config{}).Guard(rdb)
+	eventually(b, "the breaker opens", func() bool { return errors.Is(rdb.Ping(b.Context()).Err(), ErrOpen) })
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := rdb.Ping(b.Context()).Err(); !errors.Is(err, ErrOpen) {
+			b.Fatal(err)
+		}
+	}
+}

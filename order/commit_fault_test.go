@@ -1,0 +1,326 @@
+package order
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/mattn/go-sqlite3"
+	"gorm.io/driver/sqlite"
+	"gorm.io/gorm"
+	"gorm.io/gorm/logger"
+
+	"flashsale/internal/redistest"
+	"flashsale/inventory"
+	"flashsale/queue"
+)
+
+// commitFaults makes COMMIT fail, with the transaction committed or not: the one
+// that sent it cannot tell which.
+type commitFaults struct {
+	dsn string
+
+	mu    sync.Mutex
+	plan  []commitFault // of the next commits; none: they go through
+	stuck int           // how many struck
+}
+
+type commitFault struct {
+	committed bool
+	err       error
+}
+
+func (f *commitFaults) next() (commitFault, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.plan) == 0 {
+		return commitFault{}, false
+	}
+	one := f.plan[0]
+	f.plan = f.plan[1:]
+	f.stuck++
+	return one, true
+}
+
+// strike lets the next commits fail.
+func (f *commitFaults) strike(plan ...commitFault) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.plan, f.stuck = plan, 0
+}
+
+func (f *commitFaults) struck(t testing.TB, want int) {
+	t.Helper()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.stuck != want || len(f.plan) != 0 {
+		t.Errorf("%d commits failed and %d were to, want %d", f.stuck, len(f.plan), want)
+	}
+}
+
+// Connect makes the faults a driver.Connector.
+func (f *commitFaults) Connect(context.Context) (driver.Conn, error) {
+	c, err := (&sqlite3.SQLiteDriver{}).Open(f.dsn)
+	if err != nil {
+		return nil, err
+	}
+	return faultyConn{c.(*sqlite3.SQLiteConn), f}, nil
+}
+
+func (f *commitFaults) Driver() driver.Driver { return &sqlite3.SQLiteDriver{} }
+
+type faultyConn struct {
+	*sqlite3.SQLiteConn
+	faults *commitFaults
+}
+
+func (c faultyConn) BeginTx(ctx context.Context, o driver.TxOptions) (driver.Tx, error) {
+	tx, err := c.SQLiteConn.BeginTx(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	return faultyTx{tx, c.faults}, nil
+}
+
+type faultyTx struct {
+	driver.Tx
+	faults *commitFaults
+}
+
+func (tx faultyTx) Commit() error {
+	f, strikes := tx.faults.next()
+	switch {
+	case !strikes:
+		return tx.Tx.Commit()
+	case f.committed:
+		return errors.Join(f.err, tx.Tx.Commit())
+	}
+	return errors.Join(f.err, tx.Tx.Rollback())
+}
+
+// breakCommits gives a store a writing connection whose commits fail as told.
+func breakCommits(t *testing.T, s *Store) *commitFaults {
+	t.Helper()
+	f := &commitFaults{dsn: "file:" + escapePath(s.path(t)) + "?_txlock=immediate&_synchronous=FULL&_journal_mode=WAL&_busy_timeout=" + lockWait}
+	pool := sql.OpenDB(f)
+	pool.SetMaxOpenConns(1)
+	db, err := gorm.Open(sqlite.New(sqlite.Config{Conn: pool}), &gorm.Config{
+		PrepareStmt: true, SkipDefaultTransaction: true, TranslateError: true, Logger: logger.Discard,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(s.hot.close(), closeDB(s.write)); err != nil {
+		t.Fatal(err)
+	}
+	s.write = db
+	return f
+}
+
+// ambiguous are the ways in which a COMMIT leaves its outcome open: SQLite's own
+// words, and those of a connection that is gone.
+func ambiguous(t *testing.T, fn func(t *testing.T, fault commitFault)) {
+	for _, committed := range []bool{false, true} {
+		for _, e := range []struct {
+			name string
+			err  error
+		}{
+			{"ioerr", sqlite3.Error{Code: sqlite3.ErrIoErr}},
+			{"full", sqlite3.Error{Code: sqlite3.ErrFull}},
+			{"busy", sqlite3.Error{Code: sqlite3.ErrBusy}},
+			{"bad connection", driver.ErrBadConn},
+			{"cut", io.ErrUnexpectedEOF},
+		} {
+			t.Run(fmt.Sprintf("committed=%v %s", committed, e.name), func(t *testing.T) {
+				t.Parallel()
+				fn(t, commitFault{committed, e.err})
+			})
+		}
+	}
+}
+
+// hearing has a webhook listen, so that every event is written, and returns how
+// many there are.
+func hearing(t *testing.T, s *Store) func() int {
+	t.Helper()
+	var all []string
+	for _, kind := range EventTypes {
+		all = append(all, string(kind))
+	}
+	err := s.write.Exec(`INSERT INTO webhook_endpoints (id, url, events, secret, created_at, updated_at)
+		VALUES ('we_1', 'http://127.0.0.1:1/', ?, 's', 1, 1)`, strings.Join(all, " ")).Error
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func() int {
+		var n int
+		if err := s.read.Raw("SELECT count(*) FROM webhook_events").Scan(&n).Error; err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+}
+
+// TestFulfiller_CommitUnknown commits batches whose COMMIT fails, once and again:
+// each order becomes one row, with its event, and its task is done.
+func TestFulfiller_CommitUnknown(t *testing.T) {
+	t.Parallel()
+	ambiguous(t, func(t *testing.T, fault commitFault) {
+		s := newStore(t)
+		faults := breakCommits(t, s)
+		events := hearing(t, s)
+		mustInsert(t, s, newItem("item", 25, 1))
+		f := NewFulfiller(s, redistest.Embedded(t), nil, func(error) {})
+		leased := func(tasks []task) []queue.Leased {
+			out := make([]queue.Leased, len(tasks))
+			for i := range tasks {
+				out[i] = queue.Leased{ID: tasks[i].ID, Payload: []byte(tasks[i].payload())}
+			}
+			return out
+		}
+		done := func(batch []task, strikes int) {
+			t.Helper()
+			faults.strike(slices.Repeat([]commitFault{fault}, strikes)...)
+			for i, err := range f.Handle(testContext(t), leased(batch)) {
+				if err != nil {
+					t.Errorf("task %d of a batch whose commit failed %d times: %v", i, strikes, err)
+				}
+			}
+			faults.struck(t, strikes)
+		}
+		first := distinct("a", "item", 10)
+		done(first, 1)
+		// Half is there already, so that these are taken one by one; more come than
+		// there are units.
+		second := append(slices.Clone(first[:5]), distinct("b", "item", 20)...)
+		done(second, 3)
+		rows := allRows(t, s)
+		status := map[string]int{}
+		for _, r := range rows {
+			status[r.Status+" "+r.Reason]++
+		}
+		if len(rows) != 30 || status["confirmed "] != 25 || status["rejected sold_out"] != 5 {
+			t.Errorf("%d rows: %v, want 25 confirmed and 5 sold out", len(rows), status)
+		}
+		// One for each order, and one for the last unit.
+		if n := events(); n != 31 {
+			t.Errorf("%d events, want 31", n)
+		}
+		auditStore(t, s)
+	})
+}
+
+// TestStore_LifeUnknown ends orders by transactions whose COMMIT fails. Who repeats
+// gets what there is, and nothing happens twice.
+func TestStore_LifeUnknown(t *testing.T) {
+	t.Parallel()
+	ambiguous(t, func(t *testing.T, fault commitFault) {
+		s := newStore(t)
+		faults := breakCommits(t, s)
+		events := hearing(t, s)
+		now := setClock(s)
+		mustInsert(t, s, asking("item", 10, 2, time.Minute))
+		mustCommit(t, s, distinct("o", "item", 3)...)
+		paid, cancelled, expired := "o0000", "o0001", "o0002"
+		ctx := testContext(t)
+
+		faults.strike(fault)
+		if _, err := s.pay(ctx, paid, money("psp-1", 1)); !errors.Is(err, ErrDatabase) {
+			t.Errorf("a payment of unknown outcome: %v, want %v", err, ErrDatabase)
+		}
+		faults.struck(t, 1)
+		if o, err := s.pay(ctx, paid, money("psp-1", 1)); err != nil || o.Status != StatusPaid {
+			t.Errorf("the payment again: %s, %v", o.Status, err)
+		}
+		if got := payments(t, s); len(got) != 1 || got["psp-1"] != paid+" "+paymentPaid {
+			t.Errorf("payments are %v", got)
+		}
+
+		faults.strike(fault)
+		if _, _, err := s.cancel(ctx, cancelled, Canceller{Admin: true}); !errors.Is(err, ErrDatabase) {
+			t.Errorf("a cancellation of unknown outcome: %v, want %v", err, ErrDatabase)
+		}
+		faults.struck(t, 1)
+		if o, owed, err := s.cancel(ctx, cancelled, Canceller{Admin: true}); err != nil || o.Status != StatusCancelled || len(owed) != 1 {
+			t.Errorf("the cancellation again: %s, %d orders to give back, %v", o.Status, len(owed), err)
+		}
+
+		now.Add(2 * time.Minute.Milliseconds())
+		faults.strike(fault, fault)
+		f := NewFulfiller(s, redistest.Embedded(t), nil, func(error) {})
+		err := f.persist(ctx, func() error {
+			stand, owed, err := s.expire(ctx, []string{expired})
+			if err == nil && (stand[expired].status != StatusExpired || len(owed) != 1) {
+				t.Errorf("the expiry: %v, %d orders to give back", stand, len(owed))
+			}
+			return err
+		})
+		if err != nil {
+			t.Errorf("an expiry of unknown outcome: %v", err)
+		}
+		faults.struck(t, 2)
+		if owed := owedOf(t, s); !slices.Equal(owed, []string{cancelled, expired}) {
+			t.Errorf("the units of %v are to be given back", owed)
+		}
+		if n := events(); n != 6 {
+			t.Errorf("%d events, want one for each of 3 orders and of 3 ends", n)
+		}
+		auditStore(t, s)
+	})
+}
+
+// TestService_ChangeUnknown creates and restocks an item by transactions whose
+// COMMIT fails: a repeat settles it, and Redis and database count alike.
+func TestService_ChangeUnknown(t *testing.T) {
+	t.Parallel()
+	ambiguous(t, func(t *testing.T, fault commitFault) {
+		rdb := redistest.Embedded(t)
+		s := newSite(t, rdb, false, newItem("", 10, 1))
+		faults := breakCommits(t, s.store)
+		ctx := testContext(t)
+
+		faults.strike(fault)
+		if _, err := s.service.CreateItem(ctx, newItem("other", 5, 1)); !errors.Is(err, ErrDatabase) {
+			t.Errorf("an item of unknown outcome: %v, want %v", err, ErrDatabase)
+		}
+		faults.struck(t, 1)
+		_, err := s.service.CreateItem(ctx, newItem("other", 5, 1))
+		if fault.committed && !errors.Is(err, ErrItemExists) || !fault.committed && err != nil {
+			t.Errorf("the item again: %v", err)
+		}
+		if got := itemOf(t, s.store, "other"); got.Total != 5 || len(trail(t, s.store, "other")) != 1 {
+			t.Errorf("the item has %d units, and %d entries in the audit", got.Total, len(trail(t, s.store, "other")))
+		}
+
+		s.mustPlace(s.purchase("u", "k", 1, 0))
+		r := Restock{Quantity: 7, Reason: "test", IdempotencyKey: "k"}
+		faults.strike(fault)
+		// It looks for its key itself, and finds the restock if that was made.
+		_, replayed, err := s.service.Restock(ctx, s.item, r, root)
+		if replayed != fault.committed || (err == nil) != fault.committed || errors.Is(err, inventory.ErrUnchanged) {
+			t.Errorf("a restock of unknown outcome: replayed %v, %v", replayed, err)
+		}
+		faults.struck(t, 1)
+		if _, replayed, err := s.restock(7, "k"); err != nil || replayed != fault.committed {
+			t.Errorf("the restock again: replayed %v, %v", replayed, err)
+		}
+		if n := stockLedger(t, s.store, s.item); n != 1 {
+			t.Errorf("%d restocks are recorded, want 1", n)
+		}
+		s.work()
+		s.drained()
+		s.mustPlace(s.purchase("v", "k", 1, limit))
+		if l := s.ledger(); l.Left != 15 || l.Restocked != 7 || !l.Balanced() {
+			t.Errorf("the ledger: %+v", l)
+		}
+		auditStore(t, s.store)
+	})
+}

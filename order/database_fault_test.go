@@ -1,0 +1,175 @@
+package order
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/mattn/go-sqlite3"
+
+	"flashsale/internal/redistest"
+	"flashsale/queue"
+)
+
+// databaseFaults keep a database from writing, each by SQLite's own refusal. begin
+// returns what ends it.
+var databaseFaults = []struct {
+	name  string
+	code  sqlite3.ErrNo
+	begin func(t *testing.T, s *Store) (end func())
+}{
+	{"full", sqlite3.ErrFull, func(t *testing.T, s *Store) func() {
+		var pages int
+		if err := s.write.Raw("PRAGMA page_count").Scan(&pages).Error; err != nil {
+			t.Fatal(err)
+		}
+		pragma(t, s, fmt.Sprintf("max_page_count = %d", pages))
+		return func() { pragma(t, s, "max_page_count = 1000000000") }
+	}},
+	{"readonly", sqlite3.ErrReadonly, func(t *testing.T, s *Store) func() {
+		pragma(t, s, "query_only = 1")
+		return func() { pragma(t, s, "query_only = 0") }
+	}},
+	{"busy", sqlite3.ErrBusy, func(t *testing.T, s *Store) func() {
+		pragma(t, s, "busy_timeout = 1") // so that the refusal comes soon
+		db, err := sql.Open("sqlite3", "file:"+escapePath(s.path(t)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := db.Conn(testContext(t))
+		if err == nil {
+			_, err = c.ExecContext(testContext(t), "BEGIN EXCLUSIVE")
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return func() {
+			_, err := c.ExecContext(context.Background(), "ROLLBACK")
+			if err := errors.Join(err, c.Close(), db.Close()); err != nil {
+				t.Error(err)
+			}
+		}
+	}},
+}
+
+func pragma(t *testing.T, s *Store, text string) {
+	t.Helper()
+	if err := s.write.Exec("PRAGMA " + text).Error; err != nil {
+		t.Fatal(err)
+	}
+}
+
+// intact asks SQLite whether the file is whole.
+func intact(t *testing.T, s *Store) {
+	t.Helper()
+	var says string
+	if err := s.read.Raw("PRAGMA integrity_check").Scan(&says).Error; err != nil || says != "ok" {
+		t.Errorf("the database's integrity: %q, %v", says, err)
+	}
+}
+
+// TestStore_transient has the database refuse to write, for each of its reasons: it
+// says so as its own state, and keeps nothing by halves.
+func TestStore_transient(t *testing.T) {
+	t.Parallel()
+	for _, f := range databaseFaults {
+		t.Run(f.name, func(t *testing.T) {
+			t.Parallel()
+			s := newStore(t)
+			mustInsert(t, s, newItem("item", 100_000, 1))
+			mustCommit(t, s, bought("first", "item", "u", "k", 1))
+			end := f.begin(t, s)
+			var err error
+			for i := 0; err == nil && i < 100; i++ { // what fits into a page that there is, fits
+				_, err = s.commit(testContext(t), distinct(fmt.Sprintf("%d-", i), "item", 100))
+			}
+			var se sqlite3.Error
+			if !errors.As(err, &se) || se.Code != f.code || !transient(err) {
+				t.Errorf("commit: %v, transient %v; want code %d, transient", err, transient(err), f.code)
+			}
+			if _, err := s.InsertItem(testContext(t), newItem("other", 1, 1)); f.code != sqlite3.ErrFull && !errors.Is(err, ErrDatabase) {
+				t.Errorf("a new item: %v, want %v", err, ErrDatabase)
+			}
+			if _, err := s.Order(testContext(t), "first"); err != nil {
+				t.Errorf("reading meanwhile: %v", err)
+			}
+			end()
+			mustCommit(t, s, distinct("after", "item", 300)...)
+			auditStore(t, s)
+			intact(t, s)
+		})
+	}
+}
+
+// TestFulfiller_DatabaseFault keeps the database from writing while orders come in:
+// they are accepted, the worker keeps what it holds and takes no more, and goes on
+// by itself.
+func TestFulfiller_DatabaseFault(t *testing.T) {
+	t.Parallel()
+	for _, f := range databaseFaults {
+		t.Run(f.name, func(t *testing.T) {
+			t.Parallel()
+			s := newSite(t, redistest.Redis(t), false, newItem("", 100_000, 1))
+			s.mustPlace(s.purchase("first", "k", 1, 0))
+			s.work()
+			s.drained()
+			end := f.begin(t, s.store)
+			placed := 1
+			buy := func() { // more than the pages that there are can hold
+				for range 50 {
+					p := s.mustPlace(s.purchase(fmt.Sprintf("u%d", placed), "k", 1, 0))
+					if p.Committed {
+						t.Errorf("order %s is committed", p.Order.ID)
+					}
+					placed++
+				}
+			}
+			stats := func() queue.Stats {
+				st, err := s.queue.Stats(testContext(t))
+				if err != nil {
+					t.Fatal(err)
+				}
+				return st
+			}
+			refused := func() int {
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				n := 0
+				for _, err := range s.errors {
+					if transient(err) {
+						n++
+					}
+				}
+				return n
+			}
+			await(t, "the database refuses", func() bool {
+				if refused() == 0 && placed < 20_000 {
+					buy()
+				}
+				return refused() > 0
+			})
+			seen := refused()
+			buy()
+			await(t, "it is tried again", func() bool { return refused() > seen+2 })
+			if st := stats(); st.Leased == 0 || st.Dead != 0 {
+				t.Errorf("meanwhile %d tasks are leased and %d dead", st.Leased, st.Dead)
+			}
+			end()
+			s.drained()
+			if rows := allRows(t, s.store); len(rows) != placed {
+				t.Errorf("%d rows, want %d", len(rows), placed)
+			}
+			if st := stats(); st.Dead != 0 || st.Failed != 0 {
+				t.Errorf("%d dead letters, %d failed attempts", st.Dead, st.Failed)
+			}
+			if p := s.mustPlace(s.purchase("last", "k", 1, time.Minute)); !p.Committed {
+				t.Error("an order after the fault is not committed")
+			}
+			auditStore(t, s.store)
+			intact(t, s.store)
+		})
+	}
+}

@@ -1,0 +1,220 @@
+package order
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"flashsale/queue"
+)
+
+// Loader is what Pressure needs of a task queue.
+type Loader interface {
+	Load(ctx context.Context) (queue.Load, error)
+	MaxLength() int
+}
+
+// PressureConfig configures a Pressure. Queues and Partition are required.
+type PressureConfig struct {
+	Queues    []Loader // of orders, one per partition
+	Partition func(item string) int
+	// MaxAge is how long the oldest order may wait for its commit before nobody is
+	// let wait for one any more. Default 5 s.
+	MaxAge time.Duration
+	// Volatile says that only the commit is an answer; see Config.Volatile.
+	Volatile bool
+	// Every is the time between looks at a queue. Default 100 ms.
+	Every time.Duration
+	// OnError hears of looks that failed. Default: nothing.
+	OnError func(error)
+}
+
+// Pressure knows how the queues of orders stand, so that a purchase which cannot be
+// taken is refused before it has cost anything. It looks at them a few times a
+// second, while there are purchases; what it says is at most that old. The purchase
+// script has the last word on whether there is room.
+type Pressure struct {
+	cfg PressureConfig
+	of  []gauge
+}
+
+// gauge is what is known of one queue.
+type gauge struct {
+	asked atomic.Bool
+	state atomic.Pointer[pressed] // nil: nothing, or nothing bad
+
+	// The rest belongs to Run.
+	last  queue.Load
+	at    time.Time
+	pace  float64 // orders done per second, smoothed; negative: not known yet
+	shut  bool
+	still int // looks that came and went without a purchase
+}
+
+// pressed is a queue at one moment.
+type pressed struct {
+	shut bool          // nothing may come
+	late bool          // no commit is to be waited for
+	wait time.Duration // in which what is there will be done
+}
+
+const (
+	// paceWeight is that of the latest look in the pace.
+	paceWeight = 0.2
+	// paceless is the estimate while nothing is done at all: for an operator to act,
+	// or a database to come back.
+	paceless = 10 * time.Second
+	// longestWait bounds the estimate. Further ahead nobody knows.
+	longestWait = time.Minute
+	// shutLooks is how many looks a full queue has to last for the door to be shut. A
+	// shorter one could run empty before the next look opens it.
+	shutLooks = 5
+	// stillLooks is after how many looks without a purchase no more is looked.
+	stillLooks = 20
+)
+
+// NewPressure returns a Pressure that knows nothing yet. Run makes it look.
+func NewPressure(cfg PressureConfig) *Pressure {
+	if cfg.MaxAge == 0 {
+		cfg.MaxAge = 5 * time.Second
+	}
+	if cfg.Every == 0 {
+		cfg.Every = 100 * time.Millisecond
+	}
+	if cfg.OnError == nil {
+		cfg.OnError = func(error) {}
+	}
+	p := &Pressure{cfg: cfg, of: make([]gauge, len(cfg.Queues))}
+	for i := range p.of {
+		p.of[i].pace, p.of[i].still = -1, stillLooks
+	}
+	return p
+}
+
+// Admit reports whether a purchase of the item may come in, and if not, when the
+// orders before it will be done.
+func (p *Pressure) Admit(item string) (wait time.Duration, ok bool) {
+	s := p.look(item)
+	if s == nil || !s.shut && (!s.late || !p.cfg.Volatile) {
+		return 0, true
+	}
+	return s.wait, false
+}
+
+// Late reports whether the item's orders are committed so late that a purchase
+// should not wait for it.
+func (p *Pressure) Late(item string) bool {
+	s := p.look(item)
+	return s != nil && s.late
+}
+
+// Wait estimates when the orders that wait now will be done; 0 where nothing is
+// known.
+func (p *Pressure) Wait(item string) time.Duration {
+	if s := p.look(item); s != nil {
+		return s.wait
+	}
+	return 0
+}
+
+// Shut is how many queues let nobody in at present.
+func (p *Pressure) Shut() int {
+	n := 0
+	for i := range p.of {
+		if s := p.of[i].state.Load(); s != nil && s.shut {
+			n++
+		}
+	}
+	return n
+}
+
+func (p *Pressure) look(item string) *pressed {
+	g := &p.of[p.cfg.Partition(item)]
+	if !g.asked.Load() {
+		g.asked.Store(true)
+	}
+	return g.state.Load()
+}
+
+// Run looks at the queues until ctx ends.
+func (p *Pressure) Run(ctx context.Context) error {
+	tick := time.NewTicker(p.cfg.Every)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+			p.lookAll(ctx)
+		}
+	}
+}
+
+func (p *Pressure) lookAll(ctx context.Context) {
+	for i := range p.of {
+		g := &p.of[i]
+		if g.asked.Swap(false) {
+			g.still = 0
+		} else if g.still++; g.still >= stillLooks {
+			g.forget()
+			continue
+		}
+		// A Redis that does not answer is a matter of its own; nobody is kept out for it.
+		brief, cancel := context.WithTimeout(ctx, max(p.cfg.Every, time.Second))
+		now, err := p.cfg.Queues[i].Load(brief)
+		cancel()
+		if err != nil {
+			g.forget()
+			if !errors.Is(err, context.Canceled) {
+				p.cfg.OnError(fmt.Errorf("look at the queue of orders: %w", err))
+			}
+			continue
+		}
+		g.note(&p.cfg, now, p.cfg.Queues[i].MaxLength(), time.Now())
+	}
+}
+
+// forget makes the next look the first.
+func (g *gauge) forget() {
+	g.state.Store(nil)
+	g.at, g.pace, g.shut = time.Time{}, -1, false
+}
+
+// note takes a look in.
+func (g *gauge) note(cfg *PressureConfig, now queue.Load, room int, at time.Time) {
+	if took := at.Sub(g.at).Seconds(); !g.at.IsZero() && took > 0 && now.Minute == g.last.Minute && now.Done >= g.last.Done {
+		pace := float64(now.Done-g.last.Done) / took
+		if g.pace >= 0 {
+			pace = paceWeight*pace + (1-paceWeight)*g.pace
+		}
+		g.pace = pace
+	}
+	g.last, g.at = now, at
+	s := &pressed{late: now.OldestReady > cfg.MaxAge, wait: g.estimate(now.Length)}
+	switch {
+	case s.wait < shutLooks*cfg.Every:
+		g.shut = false
+	case g.shut:
+		g.shut = now.Length > room-room/10
+	default:
+		g.shut = now.Length >= room
+	}
+	s.shut = g.shut
+	g.state.Store(s)
+}
+
+// estimate is how long the queue takes for so many orders.
+func (g *gauge) estimate(orders int) time.Duration {
+	switch seconds := float64(orders) / g.pace; {
+	case orders == 0:
+		return 0
+	case g.pace < 0: // not known
+		return time.Second
+	case seconds > longestWait.Seconds() && g.pace < 1:
+		return paceless
+	default:
+		return time.Duration(min(seconds, longestWait.Seconds()) * float64(time.Second))
+	}
+}

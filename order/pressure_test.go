@@ -1,0 +1,130 @@
+package order
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/redistest"
+	"flashsale/queue"
+)
+
+// looks feeds a gauge the looks that a pace of so many orders per second would
+// have brought, each a tenth of a second after the one before.
+type looks struct {
+	gauge
+	cfg  PressureConfig
+	now  time.Time
+	load queue.Load
+	room int
+}
+
+func newLooks(room int) *looks {
+	l := &looks{cfg: NewPressure(PressureConfig{}).cfg, now: time.Unix(1_000_000, 0), room: room}
+	l.pace = -1
+	return l
+}
+
+func (l *looks) see(n, length, perSecond int, oldest time.Duration) *pressed {
+	for range n {
+		l.now = l.now.Add(l.cfg.Every)
+		l.load.Done += int64(perSecond) / int64(time.Second/l.cfg.Every)
+		l.load.Length, l.load.OldestReady = length, oldest
+		l.note(&l.cfg, l.load, l.room, l.now)
+	}
+	return l.state.Load()
+}
+
+func TestPressure_Estimate(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name      string
+		room      int
+		length    int
+		perSecond int
+		oldest    time.Duration
+		shut      bool
+		late      bool
+		from, to  time.Duration
+	}{
+		{"at rest", 1000, 0, 0, 0, false, false, 0, 0},
+		{"busy", 10_000, 2000, 1000, 2 * time.Second, false, false, 1900 * time.Millisecond, 2100 * time.Millisecond},
+		{"late", 10_000, 6000, 1000, 6 * time.Second, false, true, 5900 * time.Millisecond, 6100 * time.Millisecond},
+		{"full", 5000, 5000, 1000, 5 * time.Second, true, false, 4900 * time.Millisecond, 5100 * time.Millisecond},
+		{"full for an instant", 10, 10, 1000, 0, false, false, 0, 20 * time.Millisecond},
+		{"full and stopped", 10, 10, 0, time.Minute, true, true, paceless, paceless},
+		{"endless", 2_000_000, 1_000_000, 1000, time.Hour, false, true, longestWait, longestWait},
+	} {
+		got := newLooks(c.room).see(50, c.length, c.perSecond, c.oldest)
+		if got.shut != c.shut || got.late != c.late || got.wait < c.from || got.wait > c.to {
+			t.Errorf("%s: shut %v, late %v, %v to wait", c.name, got.shut, got.late, got.wait)
+		}
+	}
+}
+
+// TestPressure_Reopens has a full queue drain: the door opens when a tenth is free,
+// well before the workers run out.
+func TestPressure_Reopens(t *testing.T) {
+	t.Parallel()
+	l := newLooks(5000)
+	for _, c := range []struct {
+		length int
+		shut   bool
+	}{{4999, false}, {5000, true}, {4999, true}, {4501, true}, {4500, false}, {4999, false}, {5000, true}} {
+		if got := l.see(1, c.length, 1000, time.Second); got.shut != c.shut {
+			t.Errorf("at %d of 5000: shut %v", c.length, got.shut)
+		}
+	}
+	l.load.Minute++ // the count starts anew
+	l.load.Done = 0
+	if got := l.see(1, 5000, 1000, time.Second); !got.shut || got.wait < 4*time.Second {
+		t.Errorf("in another minute: %+v", got)
+	}
+}
+
+// TestPressure looks at a real queue: what it says follows the queue, while there
+// are purchases to say it to.
+func TestPressure(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		q := newQueue(t, rdb, queue.Config{MaxLength: 20})
+		p := NewPressure(PressureConfig{
+			Queues: []Loader{q}, Partition: func(string) int { return 0 }, MaxAge: 300 * time.Millisecond, Every: 10 * time.Millisecond,
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- p.Run(ctx) }()
+		defer func() {
+			cancel()
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		}()
+		if _, ok := p.Admit("item"); !ok || p.Late("item") {
+			t.Error("an empty queue lets nobody in")
+		}
+		var tasks []queue.Task
+		for _, x := range distinct("o", "item", 20) {
+			tasks = append(tasks, queue.Task{ID: x.ID, Payload: []byte(x.payload())})
+		}
+		if _, err := q.Enqueue(testContext(t), tasks...); err != nil {
+			t.Fatal(err)
+		}
+		await(t, "the door shuts", func() bool { _, ok := p.Admit("item"); return !ok })
+		await(t, "the orders are late", func() bool { return p.Late("item") })
+		if wait := p.Wait("item"); wait < time.Second {
+			t.Errorf("%v to wait for orders that nobody works on", wait)
+		}
+		got, err := q.Dequeue(testContext(t), 20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		await(t, "nothing is ready that could be late", func() bool { return !p.Late("item") })
+		if _, err := q.Ack(testContext(t), got.Tasks...); err != nil {
+			t.Fatal(err)
+		}
+		await(t, "the door opens", func() bool { _, ok := p.Admit("item"); return ok })
+	})
+}

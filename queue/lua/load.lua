@@ -1,0 +1,18 @@
+-- Tells how much waits, for how long, and how much was done: what decides whether more may come.
+--
+-- KEYS  1 ready, 2 delayed, 3 leased, 4 body, 5 meta, 6 clock, 7 wake, 8 dead, 9 unique, 10 unique_until, 11 paused,
+--       12 done, 13 counts, 14 rate
+-- Returns strings: tasks that count for the maximum length, age of the ready task at the head in microseconds, the
+--       present minute since 1970, tasks acknowledged in it
+-- Atomic so that the figures belong to one moment. Cheap, because it is asked many times a second.
+
+local now_us, age = queue_now(), 0
+local head = redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')
+if head[1] then
+  local _, priority = queue_parse(redis.call('HGET', KEYS[5], head[1]))
+  age = math.max(0, now_us - (tonumber(head[2]) + priority * queue_age_us))
+end
+local minute = string.format('%d', math.floor(now_us / 60000000))
+return {
+  string.format('%d', redis.call('ZCARD', KEYS[1]) + redis.call('ZCARD', KEYS[2]) + redis.call('ZCARD', KEYS[3])),
+  string.format('%d', age), minute, redis.call('HGET', KEYS[13], 'm' .. minute) or '0'}
