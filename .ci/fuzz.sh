@@ -33,7 +33,7 @@ for ((i = 0; i < ${#targets[@]}; i += 2)); do
     cat "$log"
     exit 1
   fi
-  last=$(grep -o 'elapsed: .*' "$log" | tail -n 1) || {
+  last=$(grep -o 'elapsed: .*execs: [0-9]*' "$log" | tail -n 1) || {
     cat "$log"
     echo "$package has no target $target" >&2
     exit 1

@@ -25,8 +25,8 @@ type persistent struct {
 
 	mu       sync.Mutex
 	accepted []purchase // all answers that named an order, repeats included
-	answers  int // that decided something
-	cut      int // purchases whose outcome a buyer did not learn
+	answers  int        // that decided something
+	cut      int        // purchases whose outcome a buyer did not learn
 	moved    chan struct{}
 }
 

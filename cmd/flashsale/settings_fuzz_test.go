@@ -47,6 +47,8 @@ func FuzzSettings(f *testing.F) {
 	f.Add([]byte("jwt-secret: short"), at("jwt-secret"), "a secret that nobody may read 123", at("jwks"), "")
 	f.Add([]byte("rate-buyer: .nan\n"), at("partitions"), "0x10", at("partitions"), "0x10")
 	f.Add([]byte("data-dir: {a: b}\ndb: [sqlite:x]\n"), at("data-dir"), "", at("demo"), "false")
+	f.Add([]byte("data-dir: 2020-01-01\n"), at("data-dir"), "", at("demo"), "false")
+	f.Add([]byte("data-dir:\n"), at("data-dir"), "", at("data-dir"), "")
 	f.Add([]byte("unknown: 1\n"), at("cache-off"), "bloom,avalanche", at("redis"), "cluster+redis://h:1?addr=h:2")
 	f.Add([]byte("- a\n- b\n"), at("webhook-allow"), ",", at("webhook-allow"), "10.0.0.0/8,\"")
 	f.Add([]byte("linger: 1\nlease: 1e3\n"), at("drain"), "-1s", at("queue-limit"), "-0")
@@ -72,6 +74,7 @@ func FuzzSettings(f *testing.F) {
 			return
 		}
 		checkBounds(t, s)
+		checkFromFile(t, s, file)
 		if s.origins[asFlag] != "flag" {
 			t.Fatalf("--%s was given, and its value is from %s", asFlag, s.origins[asFlag])
 		}
@@ -118,6 +121,28 @@ func checkBounds(t *testing.T, s *Settings) {
 	} {
 		if !ok {
 			t.Fatalf("%s out of bounds: %+v", what, s)
+		}
+	}
+}
+
+// listSettings are those that a file may give as a list.
+var listSettings = []string{"trusted-proxies", "webhook-allow", "cache-off"}
+
+// checkFromFile wants no table, list or date of the file to be taken for a text.
+func checkFromFile(t *testing.T, s *Settings, file []byte) {
+	t.Helper()
+	values, err := yaml.Parser().Unmarshal(file)
+	if err != nil {
+		t.Fatalf("accepted a file that is not YAML: %v", err)
+	}
+	for name, value := range values {
+		if !strings.HasPrefix(s.origins[name], "file ") || slices.Contains(listSettings, name) {
+			continue
+		}
+		switch value.(type) {
+		case string, bool, int, int64, uint64, float64, nil:
+		default:
+			t.Fatalf("%s: %v (%T) is taken for %q", name, value, value, s.values[name])
 		}
 	}
 }
