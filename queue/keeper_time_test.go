@@ -139,7 +139,7 @@ func (k *keeping) after(d time.Duration) {
 
 // phases are when a lease begins between two looks of the keeper's, which come
 // every sixth of a lease.
-var phases = []time.Duration{0, time.Nanosecond, timedLease / 12, timedLease/6 - time.Nanosecond}
+var phases = []time.Duration{0, time.Nanosecond, timedLease / 12, timedLease/6 - time.Nanosecond, timedLease / 4}
 
 // TestKeeper_Time_Extends: a lease is extended when less than two thirds of it
 // are left and no later than at half, however long its handler takes; and not
