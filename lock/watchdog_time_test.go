@@ -185,7 +185,11 @@ func TestWatchdog_Time_Taken(t *testing.T) {
 		if err := rdb.Del(t.Context(), mustKeys(t, name)[keyLock]).Err(); err != nil {
 			t.Fatal(err)
 		}
-		<-l.Context().Done()
+		select {
+		case <-l.Context().Done():
+		case <-time.After(ttl):
+			t.Fatal("the lock is another's for a whole TTL, and its holder does not hear of it")
+		}
 		calls := r.calls()
 		if ended := time.Since(r.began); len(calls) != 1 || ended != calls[0] {
 			t.Errorf("renewed at %v, ended after %s", calls, ended)
