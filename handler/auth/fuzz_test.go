@@ -34,9 +34,15 @@ func checkToken(t *testing.T, v *auth.Verifier, token string) (accepted bool) {
 		return false
 	}
 	claims := jwt.MapClaims{}
-	if _, err := jwt.ParseWithClaims(token, claims, func(*jwt.Token) (any, error) { return secret, nil },
+	_, err = jwt.ParseWithClaims(token, claims, func(*jwt.Token) (any, error) { return secret, nil },
 		jwt.WithValidMethods([]string{"HS256"}), jwt.WithTimeFunc(func() time.Time { return now }),
-		jwt.WithAudience(auth.Audience), jwt.WithExpirationRequired()); err != nil {
+		jwt.WithAudience(auth.Audience), jwt.WithExpirationRequired())
+	// It cuts the fraction off a date, and takes one beyond its reach for the past.
+	exp, isNumber := claims["exp"].(float64)
+	if errors.Is(err, jwt.ErrTokenExpired) && isNumber && exp > float64(now.Unix()) {
+		err = nil
+	}
+	if err != nil {
 		t.Fatalf("accepted %q, which the library refuses: %v", token, err)
 	}
 	if claims["sub"] != id.Subject || claims["role"] != string(id.Role) {
