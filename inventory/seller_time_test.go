@@ -51,7 +51,7 @@ func (w *wayOut) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 			return next(ctx, cmd)
 		}
 		argv := args[3+keys:]
-		size, ok := argv[4].(int)
+		size, ok := argv[5].(int)
 		if !ok {
 			return next(ctx, cmd)
 		}
@@ -148,7 +148,7 @@ func inOwnTime(t *testing.T, cfg Config, sale Sale, test func(t *testing.T, st *
 		}
 		st.v = &Inventory{
 			cfg: cfg, keys: keys{1}, rdb: rdb, locks: newLocks(t, rdb, polling), queues: []*queue.Queue{st.queue},
-			source: st.source, sellers: make(map[string]*seller),
+			source: st.source, sellers: make(map[string]*seller), floors: make(map[string]int64),
 		}
 		st.v.epoch.Store(1)
 		st.v.life, st.v.stop = context.WithCancel(t.Context())

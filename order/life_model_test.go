@@ -230,7 +230,7 @@ func (m *lives) give(t *rapid.T, owed []returned) {
 		m.back(owed)
 	case "dies between":
 		for _, r := range owed {
-			if _, err := m.f.returns.ask(testContext(m.tb), r.itemID, []returned{r}); err != nil && !m.away {
+			if _, _, err := m.f.returns.ask(testContext(m.tb), r.itemID, []returned{r}); err != nil && !m.away {
 				t.Fatal(err)
 			}
 		}
