@@ -37,7 +37,7 @@ TEST_TIMEOUT ?= 15m
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
-	@echo '  ARGS="..." is passed on to run, test, test-short, bench, loadtest and accept.'
+	@echo '  ARGS="..." is passed on to run, test, test-short, fuzz, bench, loadtest and accept.'
 
 .PHONY: build
 build: ## Build bin/flashsale
@@ -59,6 +59,10 @@ test: deps ## Run every test on every engine, with the race detector, in random 
 .PHONY: test-short
 test-short: ## Run the quick tests on the engines that are installed
 	$(GO) test -short -shuffle=on -timeout $(TEST_TIMEOUT) $(ARGS) ./...
+
+.PHONY: fuzz
+fuzz: ## Fuzz what reads text from outside, each target for FUZZTIME (30s)
+	GO="$(GO)" .ci/fuzz.sh $(ARGS)
 
 .PHONY: lint
 lint: $(GOLANGCI_LINT) ## Run the linters of .golangci.yml, and check the format and the scripts

@@ -93,13 +93,13 @@ func parseTask(id string, payload []byte) (task, error) {
 			return task{}, err
 		}
 	}
-	if t.Quantity, err = strconv.ParseInt(f[3], 10, 64); err != nil {
+	if t.Quantity, err = parseWhole(f[3]); err != nil {
 		return task{}, fmt.Errorf("%w: quantity: %w", errTaskMalformed, err)
 	}
-	if t.UnitPriceMinor, err = strconv.ParseInt(f[4], 10, 64); err != nil {
+	if t.UnitPriceMinor, err = parseWhole(f[4]); err != nil {
 		return task{}, fmt.Errorf("%w: unit price: %w", errTaskMalformed, err)
 	}
-	if t.CreatedAt, err = strconv.ParseInt(f[6], 10, 64); err != nil {
+	if t.CreatedAt, err = parseWhole(f[6]); err != nil {
 		return task{}, fmt.Errorf("%w: created at: %w", errTaskMalformed, err)
 	}
 	return t, nil
@@ -108,13 +108,29 @@ func parseTask(id string, payload []byte) (task, error) {
 // parseStamp reads what the purchase script has put behind a payload.
 func parseStamp(stamp string) (epoch, sequence int64, err error) {
 	first, second, _ := strings.Cut(stamp, ".")
-	if epoch, err = strconv.ParseInt(first, 10, 64); err != nil {
+	if epoch, err = parseWhole(first); err != nil {
 		return 0, 0, fmt.Errorf("%w: epoch: %w", errTaskMalformed, err)
 	}
-	if sequence, err = strconv.ParseInt(second, 10, 64); err != nil {
+	if sequence, err = parseWhole(second); err != nil {
 		return 0, 0, fmt.Errorf("%w: sequence: %w", errTaskMalformed, err)
 	}
 	return epoch, sequence, nil
+}
+
+// errSpelling says that a number is not written as a payload's numbers are.
+var errSpelling = errors.New("sign or zeros that it is not written with")
+
+// parseWhole reads a number in the one spelling that appendTask and the purchase
+// script give it.
+func parseWhole(text string) (int64, error) {
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		return 0, err
+	}
+	if digits := strings.TrimPrefix(text, "-"); text[0] == '+' || digits[0] == '0' && text != "0" {
+		return 0, fmt.Errorf("%q: %w", text, errSpelling)
+	}
+	return n, nil
 }
 
 // originField is the place of the origin among a payload's fields.

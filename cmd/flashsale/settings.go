@@ -191,7 +191,13 @@ func isSetting(name string) bool {
 
 // fill takes each value from where it was found, in its type.
 func (s *Settings) fill(k *koanf.Koanf) error {
-	text := func(name string, to *string) { *to = k.String(name) }
+	var errs []error
+	text := func(name string, to *string) {
+		if !single(k.Get(name)) {
+			errs = append(errs, badSetting(name, k.String(name), "it is more than one text", "write one text, in quotes where it looks like something else"))
+		}
+		*to = k.String(name)
+	}
 	text("addr", &s.Addr)
 	text("ops-addr", &s.OpsAddr)
 	text("redis", &s.Redis)
@@ -205,7 +211,6 @@ func (s *Settings) fill(k *koanf.Koanf) error {
 	if s.DB == "" {
 		s.DB = "sqlite:" + filepath.Join(s.DataDir, "flashsale.db")
 	}
-	var errs []error
 	parse := func(name, kind string, fn func(string) error) {
 		if err := fn(k.String(name)); err != nil {
 			errs = append(errs, badSetting(name, k.String(name), "it is not "+kind, "write "+kind))
@@ -265,6 +270,17 @@ func (s *Settings) fill(k *koanf.Koanf) error {
 	return errors.Join(errs...)
 }
 
+// single reports whether a file's value is one that a text can be made of as it
+// was written: not a list, a table, or a date, which YAML reads without quotes.
+func single(v any) bool {
+	switch v.(type) {
+	case string, bool, int, int64, uint64, float64, nil:
+		return true
+	default:
+		return false
+	}
+}
+
 // list reads a list of texts, or one text with commas.
 func list(v any) ([]string, error) {
 	switch v := v.(type) {
@@ -306,6 +322,7 @@ func (s *Settings) validate() error {
 	check(s.OpsAddr == "" || validAddr(s.OpsAddr), "ops-addr", "it is not host:port", "write for example 127.0.0.1:9090, or nothing")
 	check(validRedis(s.Redis), "redis", "it is no engine this program knows", "write embedded, redis://host:port/0, rediss://host:port/0 or cluster+redis://host:port")
 	check(strings.HasPrefix(s.DB, "sqlite:") && len(s.DB) > len("sqlite:"), "db", "it is no database this program knows", "write sqlite:PATH")
+	check(s.DataDir != "", "data-dir", "it is empty", "name a folder, for example flashsale-data")
 	check(s.JWTSecret == "" || len(s.JWTSecret) >= auth.MinSecret, "jwt-secret", fmt.Sprintf("it has %d bytes", len(s.JWTSecret)), "use 32 or more, for example from openssl rand -hex 32")
 	check(s.JWTSecret == "" || s.JWKS == "", "jwks", "there is a jwt-secret too", "set one of the two")
 	check(s.Partitions >= 1 && s.Partitions <= 1024, "partitions", "it is out of range", "use 1 to 1024")

@@ -199,6 +199,7 @@ func TestSettings_Bad(t *testing.T) {
 	}
 	for text, names := range map[string]string{
 		"addr: [": "config", "- addr": "config", "adr: 127.0.0.1:1\n": "adr", "addr: {a: b}\n": "addr", "batch: [1]\n": "batch",
+		"data-dir: {a: b}\n": "data-dir", "data-dir: [a, b]\n": "data-dir", "data-dir: 2020-01-01\n": "data-dir", "data-dir:\n": "data-dir",
 	} {
 		file := writeFile(t, "bad.yaml", text)
 		r := process.Run(t, process.Spec{Command: "config", Args: []string{"--config", file}})

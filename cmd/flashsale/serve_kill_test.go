@@ -1,0 +1,273 @@
+//go:build unix
+
+package main_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"flashsale/handler/auth"
+	"flashsale/internal/process"
+)
+
+// persistent is a crowd on one item of a process that dies again and again. Each
+// buyer repeats the purchase with its key until it is decided, and all answers
+// are kept.
+type persistent struct {
+	t    *testing.T
+	c    *client
+	item string
+	done chan []purchase // what each buyer was told last
+
+	mu       sync.Mutex
+	accepted []purchase // all answers that named an order, repeats included
+	answers  int        // that decided something
+	cut      int        // purchases whose outcome a buyer did not learn
+	moved    chan struct{}
+}
+
+// gather starts the crowd; at most width of them buy at once.
+func gather(t *testing.T, c *client, item string, buyers, width int) *persistent {
+	p := &persistent{t: t, c: c, item: item, done: make(chan []purchase, 1), moved: make(chan struct{}, 1)}
+	go func() {
+		p.done <- stream(buyers, width, func(i int) purchase {
+			got := purchase{user: fmt.Sprintf("u%d", i), key: "k", err: errDial{}}
+			// One settle's patience is for one restart, and a buyer may live through all.
+			for n := 0; n < 6 && (got.err != nil || got.Status == 503); n++ {
+				got = c.settle(item, c.buy(item, got.user, got.key), p.note)
+			}
+			return got
+		})
+	}()
+	return p
+}
+
+func (p *persistent) note(got purchase) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case got.err != nil:
+		p.cut++
+		return
+	case got.Status == 503:
+		return // the process starts, and has decided nothing
+	}
+	p.answers++
+	if got.accepted() {
+		p.accepted = append(p.accepted, got)
+	}
+	select {
+	case p.moved <- struct{}{}:
+	default:
+	}
+}
+
+// further waits until so many more answers have come, and is false when the
+// crowd has all of its answers before that.
+func (p *persistent) further(n int) bool {
+	p.t.Helper()
+	p.mu.Lock()
+	goal := p.answers + n
+	p.mu.Unlock()
+	limit := time.After(2 * time.Minute)
+	for {
+		p.mu.Lock()
+		there := p.answers >= goal
+		p.mu.Unlock()
+		if there {
+			return true
+		}
+		select {
+		case <-p.moved:
+		case last := <-p.done:
+			p.done <- last
+			return false
+		case <-limit:
+			p.t.Fatalf("no %d answers within two minutes", n)
+		}
+	}
+}
+
+// judge waits for the end of the crowd, and proves that no answer was taken
+// back: whoever heard 201 has that one order, in the database and on every
+// repeat; all that could be sold is sold, and nothing beyond it.
+func (p *persistent) judge(s *shop, stock int) {
+	p.t.Helper()
+	var last []purchase
+	select {
+	case last = <-p.done:
+	case <-time.After(2 * time.Minute):
+		p.t.Fatal("the buyers were not decided within two minutes")
+	}
+	only(p.t, last, "201", "409 sold_out")
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.cut == 0 {
+		p.t.Error("no purchase was cut off: the process died when nobody bought")
+	}
+	orders := make(map[string]string)
+	for _, a := range p.accepted {
+		if a.Status != 201 {
+			p.t.Errorf("%s was answered %d on an engine that keeps nothing", a.user, a.Status)
+		}
+		if first, told := orders[a.user]; told && first != a.Order.ID {
+			p.t.Errorf("%s has order %s, and the same key got %s", a.user, first, a.Order.ID)
+		}
+		orders[a.user] = a.Order.ID
+	}
+	for _, l := range last {
+		if id, told := orders[l.user]; told && l.Order.ID != id {
+			p.t.Errorf("%s has order %s, and was told %s at last", l.user, id, l.verdict())
+		}
+	}
+	if rows := s.audit(p.c, p.item, 1, p.accepted); len(rows) != stock {
+		p.t.Errorf("%d rows, want %d", len(rows), stock)
+	}
+	if left := s.ledger(p.c, p.item).Left; left != 0 {
+		p.t.Errorf("%d left unsold", left)
+	}
+}
+
+// TestServe_KilledAtRandom ends the all-in-one process six times within one
+// burst, each time at a moment that the seed decides: after some answers, and
+// somewhere in the millisecond or two behind them.
+func TestServe_KilledAtRandom(t *testing.T) {
+	needProcesses(t)
+	const buyers, stock, kills = 2000, 1500, 6
+	for _, seed := range []uint64{1, 2, 3} {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			draw := rand.New(rand.NewPCG(seed, 0))
+			s := newShop(t)
+			p := s.serve(noLimit...)
+			c := dial(t, p)
+			crowd := gather(t, c, s.newItem(c, stock, 1), buyers, 24)
+			for range kills {
+				if !crowd.further(1 + draw.IntN(150)) {
+					t.Fatal("the burst was over before the last kill")
+				}
+				<-lasting(t, time.Duration(draw.IntN(2000))*time.Microsecond)
+				p.Kill()
+				// It may die again before it is seen to be ready.
+				again := p.Spec()
+				again.NoWait = true
+				p = process.Start(t, again)
+			}
+			crowd.judge(s, stock)
+		})
+	}
+}
+
+// TestServe_KilledAtEachPoint ends the process within one burst at each named
+// place of a purchase, in an order and at a passing that the seed decides.
+func TestServe_KilledAtEachPoint(t *testing.T) {
+	needProcesses(t)
+	const buyers, stock = 240, 160
+	for _, seed := range []uint64{1, 2} {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			draw := rand.New(rand.NewPCG(seed, 0))
+			// Each batch passes each of them once, and the buyers come in some
+			// dozens: a higher number might not be reached.
+			places := []string{"inventory.send", "inventory.sent", "order.committed", "inventory.sent", "order.committed"}
+			draw.Shuffle(len(places), func(i, j int) { places[i], places[j] = places[j], places[i] })
+			s := newShop(t)
+			p := s.serve(noLimit...)
+			c := dial(t, p)
+			item := s.newItem(c, stock, 1)
+			var crowd *persistent
+			for i, place := range places {
+				p.Kill()
+				doomed := s.faultySpec(fmt.Sprintf("%s:%d", place, 1+draw.IntN(2)), "serve", append([]string{"--demo=false"}, noLimit...))
+				// With the crowd at the door it may die before it is seen to be ready.
+				doomed.Addr, doomed.NoWait = p.Spec().Addr, true
+				p = process.Start(t, doomed)
+				if i == 0 {
+					crowd = gather(t, c, item, buyers, 8)
+				}
+				struck(t, p)
+			}
+			spec := s.spec("serve", append([]string{"--demo=false"}, noLimit...))
+			spec.Addr = p.Spec().Addr
+			process.Start(t, spec)
+			crowd.judge(s, stock)
+		})
+	}
+}
+
+// TestServe_KilledInReturn ends the process while a cancelled order's unit is on
+// its way back: the order stays cancelled, and the unit is sold once more, not twice.
+func TestServe_KilledInReturn(t *testing.T) {
+	needProcesses(t)
+	for _, place := range []string{"order.closed", "order.released"} {
+		t.Run(place, func(t *testing.T) {
+			const stock = 12
+			s := newShop(t)
+			doomed := s.faulty(place, "serve", append([]string{"--demo=false"}, noLimit...)...)
+			c := dial(t, doomed)
+			item := s.newItem(c, stock, 1)
+			first := stream(stock, 8, func(i int) purchase {
+				return c.settle(item, c.buy(item, fmt.Sprintf("u%d", i), "k", untilCommitted...))
+			})
+			only(t, first, "201")
+			gone := first[0]
+			if a, err := c.do("POST", "/v1/orders/"+gone.Order.ID+"/cancel", c.token(gone.user, auth.RoleBuyer), ""); err == nil {
+				t.Fatalf("the process lived to answer %s", a.verdict())
+			}
+			struck(t, doomed)
+			c = dial(t, s.serve(noLimit...))
+			if a := c.send(gone.Order.ID, "cancel", gone.user, auth.RoleBuyer, ""); a.Status != 200 || a.Order.Status != "cancelled" {
+				t.Errorf("the repeat of the cancellation: %s %s", a.verdict(), a.Order.Status)
+			}
+			comesBack(t, c, item, "late")
+			if n := soldOutTo(t, item, "later", 40, c); n != 0 {
+				t.Errorf("%d units more than there are", n)
+			}
+			if l := s.ledger(c, item); l.Sold != stock || l.Left != 0 {
+				t.Errorf("the ledger says %+v", l)
+			}
+			held := slices.DeleteFunc(s.rows(item), func(r orderRow) bool { return r.Status != "confirmed" })
+			if len(held) != stock {
+				t.Errorf("%d confirmed orders, want %d", len(held), stock)
+			}
+		})
+	}
+}
+
+// TestServe_KilledInRestock ends the process within a restock, before and after
+// its commit and behind the change of the sale: repeated with its key it has
+// happened once, and every unit is sold.
+func TestServe_KilledInRestock(t *testing.T) {
+	needProcesses(t)
+	for _, place := range []string{"inventory.suspended", "inventory.changed", "inventory.adjusted"} {
+		t.Run(place, func(t *testing.T) {
+			const stock, more = 10, 7
+			s := newShop(t)
+			doomed := s.faulty(place, "serve", append([]string{"--demo=false"}, noLimit...)...)
+			c := dial(t, doomed)
+			item := s.newItem(c, stock, 1)
+			if n := soldOutTo(t, item, "early", 20, c); n != stock {
+				t.Fatalf("%d of %d were sold", n, stock)
+			}
+			if a, err := c.ask("POST", "/v1/admin/items/"+item+"/restock", restockBody(more), "Idempotency-Key", "once"); err == nil {
+				t.Fatalf("the process lived to answer %s", a.verdict())
+			}
+			struck(t, doomed)
+			c = dial(t, s.serve(noLimit...))
+			if a := c.restock(item, "once", more); a.Status != 200 {
+				t.Fatalf("the repeat of the restock: %s", a.verdict())
+			}
+			if n := soldOutTo(t, item, "late", 40, c); n != more {
+				t.Errorf("%d of the new units were sold, want %d", n, more)
+			}
+			if total, restocks := s.stockLedger(item); total != stock+more || restocks != 1 {
+				t.Errorf("the total is %d after %d restocks", total, restocks)
+			}
+			if l := s.ledger(c, item); l.Sold != stock+more || l.Left != 0 {
+				t.Errorf("the ledger says %+v", l)
+			}
+		})
+	}
+}

@@ -1,0 +1,201 @@
+package handler
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"math"
+	"net/http"
+	"regexp"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"flashsale/handler/auth"
+	"flashsale/order"
+)
+
+// referencePurchase reads a purchase's body with the standard library and the
+// contract's rules, in the fewest words: one object, one member, a whole number.
+func referencePurchase(body []byte) (quantity int64, ok bool) {
+	// The library mends both in silence; a body that has to be mended is none.
+	if !utf8.Valid(body) || !json.Valid(body) {
+		return 0, false
+	}
+	d := json.NewDecoder(bytes.NewReader(body))
+	d.UseNumber()
+	var tokens []json.Token
+	for {
+		token, err := d.Token()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return 0, false
+		}
+		tokens = append(tokens, token)
+	}
+	// An object, its one member's name and value, and its end.
+	if len(tokens) != 4 || tokens[0] != json.Delim('{') || tokens[1] != "quantity" {
+		return 0, false
+	}
+	number, isNumber := tokens[2].(json.Number)
+	if !isNumber || strings.ContainsAny(number.String(), ".eE") {
+		return 0, false
+	}
+	n, err := number.Int64()
+	switch {
+	case err == nil:
+		return n, true
+	case strings.HasPrefix(number.String(), "-"):
+		return math.MinInt64, true
+	default:
+		return math.MaxInt64, true
+	}
+}
+
+// FuzzDecodePurchase: a body is accepted exactly if the reference accepts it,
+// and means the same; the quick path agrees with the strict one; and each
+// refusal is one of the contract's, with the field where there is one.
+func FuzzDecodePurchase(f *testing.F) {
+	for _, body := range []string{
+		`{"quantity":1}`, `{"quantity": 12}`, `{"quantity":1}}`, `{"quantity":01}`, `{"quantity":1,"quantity":1}`,
+		`{"quantity":99999999999999999999}`, `{"quantity":1.0}`, `{"quantity":" 1"}`, `{"qu\u0061ntity":5}`, `{"Quantity":1}`, "",
+	} {
+		f.Add([]byte(body))
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		strict, strictErr := strictPurchase(body)
+		got, err := decodePurchase(body)
+		if got != strict || (err == nil) != (strictErr == nil) {
+			t.Fatalf("%q: got %d, %v; the strict path says %d, %v", body, got, err, strict, strictErr)
+		}
+		want, accepted := referencePurchase(body)
+		if accepted != (err == nil) || accepted && want != got {
+			t.Fatalf("%q: got %d, %v; the reference says %d, accepted %t", body, got, err, want, accepted)
+		}
+		if err == nil {
+			return
+		}
+		p := lookUp(err)
+		if p == nil || p.status != http.StatusBadRequest {
+			t.Fatalf("%q: %v has no answer of status 400", body, err)
+		}
+		switch p.code {
+		case "body_missing":
+			if len(bytes.TrimLeft(body, " \t\r\n")) != 0 {
+				t.Fatalf("%q: %s", body, p.code)
+			}
+		case "json_invalid", "json_trailing", "json_duplicate_key":
+		case "field_missing", "field_type":
+			if p.param != "quantity" {
+				t.Fatalf("%q: %s names the field %q", body, p.code, p.param)
+			}
+		case "unknown_field":
+			if !json.Valid(append(append([]byte(nil), p.head...), `x"}`...)) {
+				t.Fatalf("%q: the answer is not JSON: %s", body, p.head)
+			}
+		default:
+			t.Fatalf("%q: the answer has the code %s", body, p.code)
+		}
+	})
+}
+
+// visible is what an idempotency key may be.
+var visible = regexp.MustCompile(`^[!-~]{1,255}$`)
+
+// FuzzIdempotencyKey sends a purchase with any header, once or twice: a key
+// comes through byte by byte or is refused by its name, and what is refused
+// reaches nobody.
+func FuzzIdempotencyKey(f *testing.F) {
+	for _, key := range []string{
+		"k", "", " ", "a b", "k\t", "ключ", "\x7f", "k\x00", strings.Repeat("k", 255), strings.Repeat("k", 256), strings.Repeat("k", 17<<10),
+	} {
+		f.Add(key, false)
+		f.Add(key, true)
+	}
+	s := open(f)
+	token := bearer(f, "alice", auth.RoleBuyer)
+	f.Fuzz(func(t *testing.T, key string, twice bool) {
+		s.orders.mu.Lock()
+		s.orders.placed = nil
+		s.orders.mu.Unlock()
+		r := purchaseRequest(t, `{"quantity":1}`)
+		r.Header.Set("Authorization", token)
+		r.Header["Idempotency-Key"] = []string{key}
+		if twice {
+			r.Header["Idempotency-Key"] = []string{key, key}
+		}
+		w := s.do(r)
+		placed := s.orders.purchases()
+		good := visible.MatchString(key) && !twice
+		switch {
+		case good && (w.Code != 201 || len(placed) != 1 || placed[0].IdempotencyKey != key):
+			t.Fatalf("%q: %d, and %+v reached the orders", key, w.Code, placed)
+		case !good && len(placed) != 0:
+			t.Fatalf("%q, twice %t: refused with %d, and %+v reached the orders", key, twice, w.Code, placed)
+		case good:
+		case headersTooLarge(r.Header):
+			wantProblem(t, w.Result(), 431, "header_too_large")
+		case twice:
+			if body := wantProblem(t, w.Result(), 400, "header_duplicate"); body["param"] != "Idempotency-Key" {
+				t.Fatalf("%q twice: the answer names %v", key, body["param"])
+			}
+		default:
+			if body := wantProblem(t, w.Result(), 400, "idempotency_key_invalid"); body["param"] != "Idempotency-Key" {
+				t.Fatalf("%q: the answer names %v", key, body["param"])
+			}
+		}
+	})
+}
+
+// FuzzCursor: a cursor leads back to the order it was made after and has one
+// spelling; altered in any bit, or shown to another list, it is refused; and no
+// text is a cursor that the service did not make.
+func FuzzCursor(f *testing.F) {
+	e := &edge{Config: Config{CursorKey: []byte("a key of the tests")}}
+	raw, ok := packID(someOrderID)
+	if !ok {
+		f.Fatal("the id cannot be packed")
+	}
+	f.Add("", raw, "alice", "thing", "paid", uint16(0))
+	f.Add(e.makeCursor(order.Filter{}, someOrderID), raw, "", "", "", uint16(343))
+	f.Add(strings.Repeat("A", 43), make([]byte, 16), "alice", "", "queued", uint16(9))
+	f.Fuzz(func(t *testing.T, text string, raw []byte, user, item, status string, bit uint16) {
+		if len(raw) != 16 || strings.Contains(user+item+status, "\x00") {
+			return
+		}
+		list := order.Filter{UserID: user, ItemID: item, Status: order.Status(status)}
+		if before, ok := e.readCursor(list, text); ok && e.makeCursor(list, before) != text {
+			t.Fatalf("%q is taken for the cursor after %s", text, before)
+		}
+		id := unpackID(raw)
+		made := e.makeCursor(list, id)
+		if before, ok := e.readCursor(list, made); !ok || before != id {
+			t.Fatalf("the cursor %q after %s leads to %q, %t", made, id, before, ok)
+		}
+		altered := []byte(made)
+		n := int(bit) % (8 * len(altered))
+		altered[n/8] ^= 1 << (n % 8)
+		if before, ok := e.readCursor(list, string(altered)); ok {
+			t.Fatalf("the cursor %q, altered to %q, leads to %s", made, altered, before)
+		}
+		for _, other := range []order.Filter{
+			{UserID: user + "x", ItemID: item, Status: order.Status(status)},
+			{UserID: user, ItemID: item + "x", Status: order.Status(status)},
+			{UserID: user, ItemID: item, Status: order.Status(status + "x")},
+		} {
+			if _, ok := e.readCursor(other, made); ok {
+				t.Fatalf("the cursor of %+v is taken for the list %+v", list, other)
+			}
+		}
+		if user != "" {
+			// The borders between the filters count: their characters may not move.
+			shifted := order.Filter{UserID: user[:len(user)-1], ItemID: user[len(user)-1:] + item, Status: order.Status(status)}
+			if _, ok := e.readCursor(shifted, made); ok {
+				t.Fatalf("the cursor of %+v is taken for the list %+v", list, shifted)
+			}
+		}
+	})
+}

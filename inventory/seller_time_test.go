@@ -1,0 +1,464 @@
+package inventory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/redistest"
+	"flashsale/lock"
+	"flashsale/queue"
+)
+
+// sending is one run of the purchase script as the seller asked for it.
+type sending struct {
+	at    time.Duration // since the test began
+	size  int           // purchases in it
+	guard string        // the lock's value
+}
+
+// wayOut is a go-redis hook between a seller and Redis. It notes each purchase
+// script, and lets the test delay it, keep it from being sent or lose its answer.
+type wayOut struct {
+	mu     sync.Mutex
+	began  time.Time
+	sent   []sending
+	before func(ctx context.Context, call int) error // an error: it is not sent
+	after  func(ctx context.Context, call int) error // an error: its answer is lost
+}
+
+func (w *wayOut) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (w *wayOut) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (w *wayOut) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		args := cmd.Args()
+		if cmd.Name() != "evalsha" || args[1] != purchaseScript.Hash() {
+			return next(ctx, cmd)
+		}
+		keys, ok := args[2].(int)
+		if !ok {
+			return next(ctx, cmd)
+		}
+		argv := args[3+keys:]
+		size, ok := argv[5].(int)
+		if !ok {
+			return next(ctx, cmd)
+		}
+		w.mu.Lock()
+		w.sent = append(w.sent, sending{time.Since(w.began), size, fmt.Sprint(argv[0])})
+		call := len(w.sent)
+		before, after := w.before, w.after
+		w.mu.Unlock()
+		var err error
+		if before != nil {
+			err = before(ctx, call)
+		}
+		if err == nil {
+			if err = next(ctx, cmd); err == nil && after != nil {
+				err = after(ctx, call)
+			}
+		}
+		if err != nil {
+			cmd.SetErr(err)
+		}
+		return err
+	}
+}
+
+func (w *wayOut) set(before, after func(ctx context.Context, call int) error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.before, w.after = before, after
+}
+
+func (w *wayOut) sendings() []sending {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.sent)
+}
+
+func sizes(list []sending) []int {
+	out := make([]int, len(list))
+	for i := range list {
+		out[i] = list[i].size
+	}
+	return out
+}
+
+// takes makes each script take so long.
+func takes(d time.Duration) func(context.Context, int) error {
+	return func(context.Context, int) error {
+		<-time.After(d)
+		return nil
+	}
+}
+
+// told is what became of one request.
+type told struct {
+	outcome Outcome
+	at      time.Duration
+	times   int
+}
+
+// stage is a seller at work on a real engine, but with a clock of its own, which
+// stands still while the engine works: what takes time is what the test says.
+type stage struct {
+	*wayOut
+	*shop
+	v     *Inventory
+	locks *lock.Manager
+
+	answers sync.Mutex
+}
+
+// inOwnTime runs a test on a stage. The locks poll, and nobody listens for stock
+// that returns, because a connection that listens would stop the stage's clock.
+func inOwnTime(t *testing.T, cfg Config, sale Sale, test func(t *testing.T, st *stage)) {
+	t.Helper()
+	engine := redistest.Embedded(t)
+	if err := purchaseScript.Load(t.Context(), engine).Err(); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		rdb := redis.NewClient(redistest.Options(engine.Options().Addr))
+		t.Cleanup(func() {
+			if err := rdb.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		w := &wayOut{began: time.Now()}
+		rdb.AddHook(w)
+		polling := lockConfig
+		polling.Poll = time.Millisecond
+		st := &stage{wayOut: w, shop: newShop(t, rdb, sale, 0), locks: newLocks(t, rdb, polling)}
+		cfg, err := cfg.withDefaults()
+		if err != nil {
+			t.Fatal(err)
+		}
+		st.v = &Inventory{
+			cfg: cfg, keys: keys{1}, rdb: rdb, locks: newLocks(t, rdb, polling), queues: []*queue.Queue{st.queue},
+			source: st.source, sellers: make(map[string]*seller), floors: make(map[string]int64),
+		}
+		st.v.epoch.Store(1)
+		st.v.life, st.v.stop = context.WithCancel(t.Context())
+		t.Cleanup(func() {
+			if err := st.v.Close(context.WithoutCancel(t.Context())); err != nil {
+				t.Error(err)
+			}
+		})
+		if err := st.v.Open(testContext(t), st.item); err != nil {
+			t.Fatal(err)
+		}
+		st.began = time.Now()
+		test(t, st)
+	})
+}
+
+// submit sends a request and returns where its answer will be.
+func (st *stage) submit(t *testing.T, buyer string) *told {
+	t.Helper()
+	a := new(told)
+	r := st.request(buyer, "k", 1)
+	r.Done = func(o Outcome) {
+		st.answers.Lock()
+		defer st.answers.Unlock()
+		a.outcome, a.at = o, time.Since(st.began)
+		a.times++
+	}
+	if err := st.v.Submit(r); err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// after lets time go by until so long after the test began, and everything that
+// was to happen by then.
+func (st *stage) after(d time.Duration) {
+	<-time.After(d - time.Since(st.began))
+	synctest.Wait()
+}
+
+// want checks that a request was answered once, so, and at that time.
+func (st *stage) want(t *testing.T, what string, a *told, err error, at time.Duration) {
+	t.Helper()
+	st.answers.Lock()
+	defer st.answers.Unlock()
+	if a.times != 1 || !errors.Is(a.outcome.Err, err) || (a.outcome.Err == nil) != (err == nil) || a.at != at {
+		t.Errorf("%s: answered %d times, %+v at %s; want once, %v at %s", what, a.times, a.outcome, a.at, err, at)
+	}
+}
+
+const ms = time.Millisecond
+
+// TestSeller_Time_Idle: an idle seller sends a request at once, and leaves the
+// lock to others when it has had nothing to do for a slice.
+func TestSeller_Time_Idle(t *testing.T) {
+	t.Parallel()
+	inOwnTime(t, Config{Slice: 5 * ms}, open(10, 1), func(t *testing.T, st *stage) {
+		st.after(time.Second)
+		a := st.submit(t, "a")
+		synctest.Wait()
+		st.want(t, "a lone request", a, nil, time.Second)
+		st.after(time.Second + 5*ms - 1)
+		key := st.v.keys.lock(st.item)
+		if l, err := st.locks.TryAcquire(t.Context(), key); !errors.Is(err, lock.ErrTaken) {
+			t.Fatalf("within the slice the lock is to be had: %v, %v", l, err)
+		}
+		st.after(time.Second + 5*ms)
+		l, err := st.locks.TryAcquire(t.Context(), key)
+		if err != nil {
+			t.Fatalf("after the slice: %v", err)
+		}
+		if err := l.Release(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestSeller_Time_Batches: what comes while a script is on its way goes out
+// together when that is back, no more at a time than a batch takes.
+func TestSeller_Time_Batches(t *testing.T) {
+	t.Parallel()
+	inOwnTime(t, Config{MaxBatch: 100}, open(1000, 1), func(t *testing.T, st *stage) {
+		st.set(nil, takes(10*ms))
+		first := st.submit(t, "first")
+		st.after(1 * ms)
+		var later []*told
+		for i := range 250 {
+			later = append(later, st.submit(t, fmt.Sprint("u", i)))
+		}
+		st.after(100 * ms)
+		st.want(t, "the first", first, nil, 10*ms)
+		for i, a := range later {
+			st.want(t, fmt.Sprint("request ", i), a, nil, time.Duration(20+10*(i/100))*ms)
+		}
+		if got := sizes(st.sendings()); !slices.Equal(got, []int{1, 100, 100, 50}) {
+			t.Errorf("batches of %v", got)
+		}
+		st.audit(t)
+	})
+}
+
+// TestSeller_Time_Slice: a busy seller keeps the lock for as long as nobody else
+// wants it, and hands it on when somebody waits and its slice is spent, not before.
+func TestSeller_Time_Slice(t *testing.T) {
+	t.Parallel()
+	const slice, script, until = 20 * ms, 2 * ms, 200 * ms
+	inOwnTime(t, Config{Slice: slice}, open(1000, 1), func(t *testing.T, st *stage) {
+		st.set(nil, takes(script))
+		var answers []*told
+		var got time.Duration
+		other := make(chan struct{})
+		for at := time.Duration(0); at < until; at += ms {
+			st.after(at)
+			answers = append(answers, st.submit(t, fmt.Sprint("u", at)))
+			if at != until/2 {
+				continue
+			}
+			go func() {
+				defer close(other)
+				l, err := st.locks.Acquire(t.Context(), st.v.keys.lock(st.item))
+				if err != nil {
+					t.Errorf("acquire: %v", err)
+					return
+				}
+				got = time.Since(st.began)
+				<-time.After(10 * ms)
+				if err := l.Release(t.Context()); err != nil {
+					t.Error(err)
+				}
+			}()
+		}
+		st.after(2 * until)
+		<-other
+		for i, a := range answers {
+			if a.times != 1 || a.outcome != (Outcome{}) {
+				t.Errorf("request %d was answered %d times, %+v", i, a.times, a.outcome)
+			}
+		}
+		// Its slice is long over when the other comes, so the script that is on its
+		// way is the last; the other asks every one and a half milliseconds at the most.
+		if wait := got - until/2; wait < 0 || wait > 2*script+2*ms {
+			t.Errorf("the other waited for %s", wait)
+		}
+		guards := map[string]time.Duration{}
+		for _, s := range st.sendings() {
+			if _, known := guards[s.guard]; !known {
+				guards[s.guard] = s.at
+			}
+			if s.at > got && s.at < got+10*ms {
+				t.Errorf("a script was sent at %s, and the other had the lock from %s on", s.at, got)
+			}
+		}
+		if len(guards) != 2 {
+			t.Errorf("the seller held the lock %d times, want twice: %v", len(guards), guards)
+		}
+		st.audit(t)
+	})
+}
+
+// TestSeller_Time_SliceNotSpent: with somebody waiting from the beginning, the
+// lock is kept for a slice all the same.
+func TestSeller_Time_SliceNotSpent(t *testing.T) {
+	t.Parallel()
+	const slice, script = 20 * ms, 3 * ms
+	inOwnTime(t, Config{Slice: slice}, open(1000, 1), func(t *testing.T, st *stage) {
+		st.set(nil, takes(script))
+		st.submit(t, "first")
+		synctest.Wait()
+		var got time.Duration
+		other := make(chan struct{})
+		go func() {
+			defer close(other)
+			l, err := st.locks.Acquire(t.Context(), st.v.keys.lock(st.item))
+			if err != nil {
+				t.Errorf("acquire: %v", err)
+				return
+			}
+			got = time.Since(st.began)
+			if err := l.Release(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}()
+		for at := ms; at < 2*slice; at += ms {
+			st.after(at)
+			st.submit(t, fmt.Sprint("u", at))
+		}
+		<-other
+		if got < slice || got > slice+script+2*ms {
+			t.Errorf("the other had the lock after %s, want the slice of %s and the script under way", got, slice)
+		}
+		st.after(time.Second)
+		st.audit(t)
+	})
+}
+
+// TestSeller_Time_Stale: a request whose patience is spent while it waits for
+// others' scripts is refused, and was never sent.
+func TestSeller_Time_Stale(t *testing.T) {
+	t.Parallel()
+	inOwnTime(t, Config{MaxBatch: 1, Patience: 100 * ms}, open(10, 1), func(t *testing.T, st *stage) {
+		st.set(nil, takes(90*ms))
+		a, b, c := st.submit(t, "a"), st.submit(t, "b"), st.submit(t, "c")
+		st.after(time.Second)
+		st.want(t, "the first", a, nil, 90*ms)
+		st.want(t, "the second", b, nil, 180*ms)
+		st.want(t, "the third", c, ErrOverloaded, 180*ms)
+		if n := len(st.sendings()); n != 2 {
+			t.Errorf("%d scripts were sent, want two", n)
+		}
+		st.audit(t)
+	})
+}
+
+// TestSeller_Time_Resends: a batch whose outcome is unknown is sent again, with
+// pauses that double, until an answer comes; it has its effect once, and each
+// request is answered once.
+func TestSeller_Time_Resends(t *testing.T) {
+	t.Parallel()
+	const lost = 8
+	inOwnTime(t, Config{Patience: time.Minute}, open(10, 1), func(t *testing.T, st *stage) {
+		st.set(nil, func(_ context.Context, call int) error {
+			if call <= lost {
+				return io.ErrUnexpectedEOF
+			}
+			return nil
+		})
+		a := st.submit(t, "a")
+		st.after(30 * time.Second)
+		sent := st.sendings()
+		if len(sent) != lost+1 {
+			t.Fatalf("sent %d times, want %d", len(sent), lost+1)
+		}
+		for i, most := 1, resendMin; i < len(sent); i, most = i+1, min(2*most, resendMax) {
+			if pause := sent[i].at - sent[i-1].at; pause < most/2 || pause >= most {
+				t.Errorf("sent again after %s, want %s to %s", pause, most/2, most)
+			}
+		}
+		st.want(t, "the request", a, nil, sent[lost].at)
+		if n := len(st.audit(t).queue); n != 1 {
+			t.Errorf("%d orders, want one", n)
+		}
+	})
+}
+
+// TestSeller_Time_Down: while Redis is away a request is answered when its
+// patience is spent, and those behind it at once after one try; the first that
+// comes through is served as ever.
+func TestSeller_Time_Down(t *testing.T) {
+	t.Parallel()
+	const patience = 1500 * ms
+	inOwnTime(t, Config{Patience: patience}, open(10, 1), func(t *testing.T, st *stage) {
+		away := errors.New("connection refused")
+		st.set(func(context.Context, int) error { return away }, nil)
+		a := st.submit(t, "a")
+		st.after(time.Second)
+		b := st.submit(t, "b")
+		st.after(patience)
+		st.want(t, "the first", a, ErrUnavailable, patience)
+		st.want(t, "one that came meanwhile", b, ErrUnavailable, patience)
+		sent := st.sendings()
+		if n := len(sent); sent[n-1].at != patience || sent[n-2].at >= patience {
+			t.Errorf("the last were sent at %s and %s", sent[n-2].at, sent[n-1].at)
+		}
+		st.after(5 * time.Second)
+		c := st.submit(t, "c")
+		synctest.Wait()
+		st.want(t, "one that comes later", c, ErrUnavailable, 5*time.Second)
+		if n := len(st.sendings()) - len(sent); n != 1 {
+			t.Errorf("tried %d times for it, want once", n)
+		}
+		st.set(nil, nil)
+		st.after(6 * time.Second)
+		d := st.submit(t, "d")
+		synctest.Wait()
+		st.want(t, "one that comes with Redis back", d, nil, 6*time.Second)
+		if n := len(st.audit(t).queue); n != 1 {
+			t.Errorf("%d orders, want one", n)
+		}
+	})
+}
+
+// TestSeller_Time_UnknownStays: once a sending may have taken effect, no refusal
+// that only says "not now" is the answer: here the sale has to be loaded anew and
+// the database is away for a while. The order was accepted, and that is said.
+func TestSeller_Time_UnknownStays(t *testing.T) {
+	t.Parallel()
+	inOwnTime(t, Config{Patience: time.Minute}, open(10, 1), func(t *testing.T, st *stage) {
+		away := errors.New("the database is away")
+		st.set(nil, func(ctx context.Context, call int) error {
+			if call > 1 {
+				return nil
+			}
+			st.source.set(func(s *stored) { s.err = away })
+			if err := Distrust(ctx, st.rdb, 1, []string{st.item}); err != nil {
+				return err
+			}
+			return io.ErrUnexpectedEOF
+		})
+		a := st.submit(t, "a")
+		st.after(10 * time.Second)
+		if a.times != 0 {
+			t.Fatalf("answered %+v at %s, and the order is in the queue", a.outcome, a.at)
+		}
+		st.source.set(func(s *stored) { s.err = nil })
+		st.after(11 * time.Second)
+		if a.times != 1 || a.outcome != (Outcome{}) {
+			t.Errorf("answered %d times, %+v", a.times, a.outcome)
+		}
+		if n := len(st.audit(t).queue); n != 1 {
+			t.Errorf("%d orders, want one", n)
+		}
+	})
+}

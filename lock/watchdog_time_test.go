@@ -1,0 +1,201 @@
+package lock
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/redistest"
+)
+
+// askings notes when the watchdog asks, and does to each of its calls what the
+// test says.
+type askings struct {
+	mu    sync.Mutex
+	began time.Time
+	asked []time.Duration // since began
+	// before runs before the call with this number, counted from 1; an error
+	// of it is the call's, and the call is not made.
+	before func(ctx context.Context, call int) error
+}
+
+// hook is for failing.set.
+func (r *askings) hook(ctx context.Context, cmds []redis.Cmder) error {
+	if !runs(cmds[0], extendScript) {
+		return nil
+	}
+	r.mu.Lock()
+	r.asked = append(r.asked, time.Since(r.began))
+	call := len(r.asked)
+	r.mu.Unlock()
+	if r.before == nil {
+		return nil
+	}
+	return r.before(ctx, call)
+}
+
+func (r *askings) calls() []time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.asked)
+}
+
+// watched runs a test on a lock that is taken when its time begins.
+func watched(t *testing.T, ttl time.Duration, before func(ctx context.Context, call int) error, test func(t *testing.T, l *Lock, r *askings)) {
+	t.Helper()
+	inOwnTime(t, redistest.Embedded(t), Config{TTL: ttl, CallTimeout: ttl}, func(t *testing.T, m *Manager, f *failing) {
+		l := mustAcquire(t, m, resource(t))
+		r := &askings{began: time.Now(), before: before}
+		f.set(r.hook)
+		test(t, l, r)
+	})
+}
+
+// after lets time go by until so long after the test began, and everything that
+// was to happen by then.
+func (r *askings) after(d time.Duration) {
+	pass(d - time.Since(r.began))
+	synctest.Wait()
+}
+
+// Given a lock that is held for long, then it is renewed each time a third of its
+// TTL has gone by, and not more often.
+func TestWatchdog_Time_Thirds(t *testing.T) {
+	t.Parallel()
+	for _, ttl := range []time.Duration{time.Second, 10 * time.Second, time.Minute} {
+		watched(t, ttl, nil, func(t *testing.T, l *Lock, r *askings) {
+			r.after(10 * ttl)
+			calls := r.calls()
+			last := time.Duration(0)
+			for _, at := range calls {
+				if since := at - last; since < ttl/3-ttl/20 || since > ttl/3+time.Millisecond {
+					t.Errorf("TTL %s: renewed after %s, want a third", ttl, since)
+				}
+				last = at
+			}
+			if len(calls) < 29 || context.Cause(l.Context()) != nil || !l.ValidUntil().After(time.Now().Add(ttl/2)) {
+				t.Errorf("TTL %s: %d renewals in ten, valid for %s, cause %v", ttl, len(calls), time.Until(l.ValidUntil()), context.Cause(l.Context()))
+			}
+			mustRelease(t, l)
+			r.after(20 * ttl)
+			if n := len(r.calls()) - len(calls); n != 0 {
+				t.Errorf("TTL %s: %d renewals of a lock that is released", ttl, n)
+			}
+		})
+	}
+}
+
+// Given a renewal whose answer takes a quarter of the TTL, then the lock is valid
+// from when the call was sent; and given one that takes longer than a third, then
+// it is given up and another is sent, in time to save the lock.
+func TestWatchdog_Time_SlowRenewal(t *testing.T) {
+	t.Parallel()
+	const ttl = 12 * time.Second
+	slow := func(ctx context.Context, call int) error {
+		switch call {
+		case 1:
+			pass(ttl / 4)
+		case 2:
+			return hang(ctx, nil)
+		}
+		return nil
+	}
+	watched(t, ttl, slow, func(t *testing.T, l *Lock, r *askings) {
+		r.after(ttl/3 + ttl/4)
+		calls := r.calls()
+		if len(calls) != 1 || !l.ValidUntil().Equal(r.began.Add(calls[0]+validity(ttl))) {
+			t.Fatalf("renewed at %v, valid until %s", calls, l.ValidUntil().Sub(r.began))
+		}
+		r.after(3 * ttl)
+		if calls = r.calls(); context.Cause(l.Context()) != nil || len(calls) < 3 {
+			t.Fatalf("renewed at %v, cause %v", calls, context.Cause(l.Context()))
+		}
+		// The one that hangs is cut after a third of the TTL, and tried again a
+		// twentieth later.
+		if again := calls[2] - calls[1]; again < ttl/3 || again > ttl/3+ttl/20+time.Millisecond {
+			t.Errorf("tried again after %s, want a third of %s and a twentieth", again, ttl)
+		}
+		mustRelease(t, l)
+	})
+}
+
+// Given renewals that are refused, then they are tried again every twentieth of
+// the TTL, and the lock ends at its deadline with the cause that its time was
+// over, and not that somebody took it; with the last try heard, it lives.
+func TestWatchdog_Time_Refused(t *testing.T) {
+	t.Parallel()
+	const ttl = 12 * time.Second
+	var tries int
+	watched(t, ttl, func(ctx context.Context, _ int) error { return refuse(ctx, nil) }, func(t *testing.T, l *Lock, r *askings) {
+		until := l.ValidUntil()
+		r.after(until.Sub(r.began) - time.Nanosecond)
+		if context.Cause(l.Context()) != nil {
+			t.Fatalf("a nanosecond early: %v", context.Cause(l.Context()))
+		}
+		calls := r.calls()
+		tries = len(calls)
+		for i := 1; i < len(calls); i++ {
+			if pause := calls[i] - calls[i-1]; pause < ttl/20 || pause > ttl/20+time.Millisecond {
+				t.Errorf("tried again after %s, want a twentieth of %s", pause, ttl)
+			}
+		}
+		if tries < 10 {
+			t.Errorf("%d tries: %v", tries, calls)
+		}
+		r.after(until.Sub(r.began))
+		if cause := context.Cause(l.Context()); !errors.Is(cause, ErrLost) || errors.Is(cause, ErrNotHeld) {
+			t.Errorf("at the deadline the cause is %v, want ErrLost and nothing of another holder", cause)
+		}
+		r.after(3 * ttl)
+		if n := len(r.calls()); n != tries {
+			t.Errorf("%d tries after the loss", n-tries)
+		}
+	})
+	watched(t, ttl, func(ctx context.Context, call int) error {
+		if call < tries {
+			return refuse(ctx, nil)
+		}
+		return nil
+	}, func(t *testing.T, l *Lock, r *askings) {
+		r.after(2 * ttl)
+		if context.Cause(l.Context()) != nil {
+			t.Errorf("the last of %d tries was heard, and the lock is lost: %v", tries, context.Cause(l.Context()))
+		}
+		mustRelease(t, l)
+	})
+}
+
+// Given a lock that another has taken by force, when it is renewed, then it ends
+// at that renewal, and its cause says so.
+func TestWatchdog_Time_Taken(t *testing.T) {
+	t.Parallel()
+	const ttl = 12 * time.Second
+	rdb := redistest.Embedded(t)
+	inOwnTime(t, rdb, Config{TTL: ttl}, func(t *testing.T, m *Manager, f *failing) {
+		name := resource(t)
+		l := mustAcquire(t, m, name)
+		r := &askings{began: time.Now()}
+		f.set(r.hook)
+		if err := rdb.Del(t.Context(), mustKeys(t, name)[keyLock]).Err(); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-l.Context().Done():
+		case <-time.After(ttl):
+			t.Fatal("the lock is another's for a whole TTL, and its holder does not hear of it")
+		}
+		calls := r.calls()
+		if ended := time.Since(r.began); len(calls) != 1 || ended != calls[0] {
+			t.Errorf("renewed at %v, ended after %s", calls, ended)
+		}
+		if cause := context.Cause(l.Context()); !errors.Is(cause, ErrLost) || !errors.Is(cause, ErrNotHeld) {
+			t.Errorf("the cause is %v, want ErrLost and ErrNotHeld", cause)
+		}
+	})
+}

@@ -1,0 +1,417 @@
+package order
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"flashsale/queue"
+)
+
+// lifeOrder is an order as the model has it.
+type lifeOrder struct {
+	task
+	status Status
+	reason string
+	lapses int64 // Unix milliseconds; 0: never
+	noted  int64 // when its units were noted to be given back; 0: they are not
+}
+
+// lives is the Go model of what becomes of orders, in the words of the tables
+// of docs/order-life.md, beside the store that it is held against.
+type lives struct {
+	tb    testing.TB
+	store *Store
+	f     *Fulfiller
+	shelf *shelf
+	clock *clock
+
+	total, limit, window int64
+	tasks                []task // all that were ever queued
+	orders               map[string]*lifeOrder
+	keys                 map[string]bool
+	money                map[string]string  // outcome by reference, as payments reads it
+	paid                 map[string]Payment // by reference
+	away                 bool               // nobody takes units back at present
+}
+
+func (m *lives) now() int64 { return m.clock.Load() }
+
+// held sums what orders hold, of one buyer or of all.
+func (m *lives) held(user string) (n int64) {
+	for _, o := range m.orders {
+		if o.status.holds() && (user == "" || user == o.UserID) {
+			n += o.Quantity
+		}
+	}
+	return n
+}
+
+// newLives empties the store and puts one item into it.
+func newLives(t *testing.T, rt *rapid.T, s *Store, c *clock) *lives {
+	for _, table := range []string{"orders", "buyers", "payments", "releases", "stock_changes", "items"} {
+		if err := s.write.Exec("DELETE FROM " + table).Error; err != nil {
+			rt.Fatal(err)
+		}
+	}
+	m := &lives{
+		tb: t, store: s, clock: c, orders: map[string]*lifeOrder{}, keys: map[string]bool{},
+		money: map[string]string{}, paid: map[string]Payment{},
+		total: rapid.Int64Range(0, 30).Draw(rt, "stock"), limit: rapid.Int64Range(1, 6).Draw(rt, "limit"),
+		window: rapid.SampledFrom([]int64{0, 10_000, 10_000, 60_000}).Draw(rt, "window"),
+	}
+	m.f, m.shelf = onShelf(t, s)
+	mustInsert(t, s, asking("item", m.total, m.limit, time.Duration(m.window)*time.Millisecond))
+	return m
+}
+
+// queue accepts a purchase. Redis is none here, so that also those come through
+// which the database must refuse.
+func (m *lives) queue(t *rapid.T) {
+	for range rapid.IntRange(1, 4).Draw(t, "purchases") {
+		m.tasks = append(m.tasks, bought(fmt.Sprintf("o%03d", len(m.tasks)), "item",
+			fmt.Sprintf("u%d", rapid.IntRange(0, 5).Draw(t, "user")), fmt.Sprintf("k%d", rapid.IntRange(0, 3).Draw(t, "key")),
+			rapid.Int64Range(1, 3).Draw(t, "quantity")))
+	}
+}
+
+func (m *lives) draw(t *rapid.T, n int) []task {
+	if len(m.tasks) == 0 {
+		t.Skip("nothing was bought")
+	}
+	return rapid.SliceOfN(rapid.SampledFrom(m.tasks), 1, n).Draw(t, "orders")
+}
+
+// commit has a worker commit tasks, among them some that were delivered before.
+func (m *lives) commit(t *rapid.T) {
+	tasks := m.draw(t, 8)
+	want := make([]string, len(tasks))
+	for i := range tasks {
+		want[i] = m.committed(&tasks[i])
+	}
+	out, err := m.store.commit(testContext(m.tb), tasks)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := verdicts(out); !slices.Equal(got, want) {
+		t.Fatalf("committed as %q, want %q, of %+v", got, want, tasks)
+	}
+}
+
+func (o *lifeOrder) verdict() string {
+	if o.reason == "" {
+		return string(o.status)
+	}
+	return string(o.status) + " " + o.reason
+}
+
+func (m *lives) committed(t *task) string {
+	if o, ok := m.orders[t.ID]; ok {
+		return o.verdict()
+	}
+	o := &lifeOrder{task: *t, status: StatusRejected}
+	switch key := t.UserID + " " + t.IdempotencyKey; {
+	case m.keys[key]:
+		o.reason = reasonDuplicate
+	case m.held("")+t.Quantity > m.total:
+		o.reason = reasonSoldOut
+	case m.held(t.UserID)+t.Quantity > m.limit:
+		o.reason = reasonUserLimit
+	default:
+		o.status = StatusConfirmed
+		if m.window > 0 {
+			o.lapses = m.now() + m.window
+		}
+	}
+	m.orders[t.ID] = o
+	m.keys[t.UserID+" "+t.IdempotencyKey] = true
+	return o.verdict()
+}
+
+// bury rejects orders that no worker could commit; those with a row stay.
+func (m *lives) bury(t *rapid.T) {
+	tasks := m.draw(t, 2)
+	want := 0
+	for i := range tasks {
+		if m.orders[tasks[i].ID] != nil {
+			continue
+		}
+		want++
+		m.keys[tasks[i].UserID+" "+tasks[i].IdempotencyKey] = true
+		m.orders[tasks[i].ID] = &lifeOrder{task: tasks[i], status: StatusRejected, reason: reasonFailed, noted: m.now()}
+	}
+	if n, err := m.store.bury(testContext(m.tb), tasks); err != nil || n != want {
+		t.Fatalf("buried %d, %v, want %d", n, err, want)
+	}
+}
+
+// pay sends a payment, often one that was sent before, often not what is due.
+func (m *lives) pay(t *rapid.T) {
+	tk := m.draw(t, 1)[0]
+	p := money(fmt.Sprintf("psp%d", rapid.IntRange(0, 9).Draw(t, "reference")), tk.Quantity)
+	if rapid.IntRange(0, 4).Draw(t, "another amount") == 0 {
+		p.AmountMinor++
+	}
+	o := m.orders[tk.ID]
+	want := m.payment(tk.ID, o, p)
+	got, err := m.store.pay(testContext(m.tb), tk.ID, p)
+	if !errors.Is(err, want) || (err == nil) != (want == nil) {
+		t.Fatalf("payment %+v of %+v: %v, want %v", p, o, err, want)
+	}
+	answered := want == nil || errors.Is(want, ErrOrderExpired) || errors.Is(want, ErrOrderFinal) || errors.Is(want, ErrAmountMismatch)
+	if answered && (got.ID != tk.ID || got.Status != o.status) {
+		t.Fatalf("payment %+v: answered with %+v, want %s", p, got, o.status)
+	}
+}
+
+func (m *lives) payment(id string, o *lifeOrder, p Payment) error {
+	if known, ok := m.paid[p.Reference]; ok {
+		for outcome, err := range paymentErrors {
+			if m.money[p.Reference] == id+" "+outcome && known == p {
+				return err
+			}
+		}
+		return ErrReferenceReused
+	}
+	outcome := paymentLate
+	switch {
+	case o == nil:
+		return ErrNotFound
+	case o.status == StatusPaid:
+		outcome = paymentDuplicate
+	case o.status == StatusConfirmed && (o.lapses == 0 || m.now() < o.lapses):
+		if p.AmountMinor != 1999*o.Quantity {
+			return ErrAmountMismatch
+		}
+		outcome, o.status = paymentPaid, StatusPaid
+	}
+	m.paid[p.Reference], m.money[p.Reference] = p, id+" "+outcome
+	return paymentErrors[outcome]
+}
+
+// cancel is a buyer's, an admin's or a stranger's wish, and what became of the
+// units then: they came back, they did and it was not noted, or the process died.
+func (m *lives) cancel(t *rapid.T) {
+	tk := m.draw(t, 1)[0]
+	by := rapid.SampledFrom([]Canceller{{UserID: tk.UserID}, {UserID: "root", Admin: true}, {UserID: "stranger"}, {}}).Draw(t, "by")
+	o := m.orders[tk.ID]
+	var want error
+	switch {
+	case o == nil, !by.Admin && by.UserID != o.UserID:
+		want = ErrNotFound
+	case o.status == StatusConfirmed:
+		o.status, o.noted, o.reason = StatusCancelled, m.now(), reasonBuyer
+		if by.Admin {
+			o.reason = reasonAdmin
+		}
+	case o.status != StatusCancelled:
+		want = ErrOrderFinal
+	}
+	got, owed, err := m.store.cancel(testContext(m.tb), tk.ID, by)
+	if !errors.Is(err, want) || (err == nil) != (want == nil) {
+		t.Fatalf("cancel %+v by %+v: %v, want %v", o, by, err, want)
+	}
+	if err == nil && (got.Status != StatusCancelled || (len(owed) == 1) != (o.noted != 0)) {
+		t.Fatalf("cancelled as %+v, owed %+v, and the model has %+v", got, owed, o)
+	}
+	m.give(t, owed)
+}
+
+// give is what a process does with units that are owed, as far as it gets.
+func (m *lives) give(t *rapid.T, owed []returned) {
+	switch rapid.SampledFrom([]string{"given", "given", "dies before", "dies between"}).Draw(t, "units") {
+	case "given":
+		m.f.returns.give(testContext(m.tb), owed)
+		m.back(owed)
+	case "dies between":
+		for _, r := range owed {
+			if _, _, err := m.f.returns.ask(testContext(m.tb), r.itemID, []returned{r}); err != nil && !m.away {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// back forgets the notes of units that came back.
+func (m *lives) back(owed []returned) {
+	for _, r := range owed {
+		if !m.away {
+			m.orders[r.orderID].noted = 0
+		}
+	}
+}
+
+// lapse is the model's expiry of one order, if its time has come by then.
+func (m *lives) lapse(o *lifeOrder, by int64) bool {
+	if o.status != StatusConfirmed || o.lapses == 0 || by < o.lapses {
+		return false
+	}
+	o.status, o.reason, o.noted = StatusExpired, reasonUnpaid, m.now()
+	return true
+}
+
+// expire delivers expiry tasks, early, late and again.
+func (m *lives) expire(t *rapid.T) {
+	var ids []string
+	for _, tk := range m.draw(t, 6) {
+		ids = append(ids, tk.ID)
+		if o := m.orders[tk.ID]; o != nil {
+			m.lapse(o, m.now())
+		}
+	}
+	if rapid.Bool().Draw(t, "by a worker that lives") {
+		m.handled(t, ids, m.f.Handle(testContext(m.tb), expiries(ids...)))
+		for _, id := range ids {
+			if o := m.orders[id]; o != nil && !m.away {
+				o.noted = 0 // closed before by others too
+			}
+		}
+		return
+	}
+	_, owed, err := m.store.expire(testContext(m.tb), ids)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.give(t, owed)
+}
+
+// handled wants a task to come again if it was too early, and if its units could
+// not be given back.
+func (m *lives) handled(t *rapid.T, ids []string, got []error) {
+	for i, id := range ids {
+		var want error
+		switch o := m.orders[id]; {
+		case o == nil:
+		case o.status == StatusConfirmed && o.lapses > 0:
+			want = queue.Snooze(time.Duration(o.lapses-m.now()) * time.Millisecond)
+		case m.away && o.noted != 0:
+			want = errNotGiven
+		}
+		if (got[i] == nil) != (want == nil) || want != nil && !errors.Is(got[i], want) && got[i].Error() != want.Error() {
+			t.Fatalf("expiry of %s: %v, want %v", id, got[i], want)
+		}
+	}
+}
+
+// sweep finishes what has been left for long enough.
+func (m *lives) sweep(t *rapid.T) {
+	want, before := Swept{}, m.now()-sweepGrace.Milliseconds()
+	for _, id := range slices.Sorted(maps.Keys(m.orders)) {
+		o := m.orders[id]
+		fresh := m.lapse(o, before)
+		if fresh && !m.away {
+			o.noted = 0
+		}
+		switch {
+		case fresh && !m.away:
+			want.Expired++
+		case o.noted == 0 || o.noted > before:
+		case m.away:
+			want.Waiting++
+		default:
+			o.noted = 0
+			want.Returned++
+		}
+	}
+	got, err := NewSweeper(m.f).Sweep(testContext(m.tb))
+	if got != want || err != nil && !m.away {
+		t.Fatalf("swept %+v, %v, want %+v", got, err, want)
+	}
+}
+
+// pass lets time go by: to the instant of somebody's lapse, a millisecond before
+// it, or some seconds.
+func (m *lives) pass(t *rapid.T) {
+	by := rapid.Int64Range(1, 5000).Draw(t, "ms")
+	var next int64
+	for _, o := range m.orders {
+		if o.status == StatusConfirmed && o.lapses > m.now() && (next == 0 || o.lapses < next) {
+			next = o.lapses
+		}
+	}
+	if next > 0 {
+		by = rapid.SampledFrom([]int64{by, next - m.now(), max(next-m.now()-1, 0)}).Draw(t, "to")
+	}
+	m.clock.Add(by)
+}
+
+// redis goes away and comes back.
+func (m *lives) redis(t *rapid.T) {
+	if m.away = !m.away; m.away {
+		m.shelf.set(0, errTest)
+	} else {
+		m.shelf.set(0, nil)
+	}
+}
+
+// check holds the tables against the model, and adds up.
+func (m *lives) check(t *rapid.T) {
+	rows := allRows(m.tb, m.store)
+	if len(rows) != len(m.orders) {
+		t.Fatalf("%d rows, want %d", len(rows), len(m.orders))
+	}
+	var noted []string
+	left, owed := m.total, int64(0)
+	for id, o := range m.orders {
+		r := rows[id]
+		if r.Status != string(o.status) || r.Reason != o.reason || r.ExpiresAt != o.lapses || (r.PaidAt != 0) != (o.status == StatusPaid) {
+			t.Fatalf("the row of %s is %+v, want %+v", id, r, o)
+		}
+		back := m.shelf.units[id]
+		closed := o.status == StatusCancelled || o.status == StatusExpired || o.reason == reasonFailed
+		if back != 0 && (!closed || back != o.Quantity) || back == 0 && closed && o.noted == 0 {
+			t.Fatalf("%d units of %+v came back", back, o)
+		}
+		if o.noted != 0 {
+			noted = append(noted, id)
+		}
+		if r.ConfirmedAt == 0 {
+			continue // the database never counted it
+		}
+		// As a sale counts: what was taken, less what came back. Without Redis at
+		// the door this may fall below zero.
+		left += back - r.Quantity
+		if back == 0 && o.noted != 0 {
+			owed += r.Quantity
+		}
+	}
+	if sold := itemOf(m.tb, m.store, "item").Sold; left+owed+sold != m.total {
+		t.Fatalf("%d left, %d on their way back and %d held or sold of %d", left, owed, sold, m.total)
+	}
+	slices.Sort(noted)
+	if got := owedOf(m.tb, m.store); !slices.Equal(got, noted) {
+		t.Fatalf("to be given back are %v, want %v", got, noted)
+	}
+	if got := payments(m.tb, m.store); !maps.Equal(got, m.money) {
+		t.Fatalf("payments %v, want %v", got, m.money)
+	}
+	auditStore(m.tb, m.store)
+	if m.tb.Failed() {
+		t.Fatal("the tables do not add up")
+	}
+}
+
+// TestStore_Life_Model drives orders through everything that may befall them, on
+// a clock that stands where it matters, with callbacks repeated and processes
+// that die between two steps, and after each step compares every table.
+func TestStore_Life_Model(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	// What is written here need not survive a power cut.
+	if err := s.write.Exec("PRAGMA synchronous = OFF").Error; err != nil {
+		t.Fatal(err)
+	}
+	c := setClock(s)
+	rapid.Check(t, func(rt *rapid.T) {
+		m := newLives(t, rt, s, c)
+		rt.Repeat(map[string]func(*rapid.T){
+			"queue": m.queue, "commit": m.commit, "commit more": m.commit, "bury": m.bury, "pay": m.pay, "pay more": m.pay,
+			"cancel": m.cancel, "expire": m.expire, "sweep": m.sweep, "time": m.pass, "redis": m.redis, "": m.check,
+		})
+	})
+}

@@ -1,0 +1,297 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// line stands in the place of a connection: it notes when leases are to be
+// extended, and answers as the test says. Nothing leaves the process, so that a
+// test's clock is its own.
+type line struct {
+	mu    sync.Mutex
+	asked []time.Duration // since the test began, in order
+	tasks [][]string      // the ids of each
+	began time.Time
+	// answer gives the statuses of n tasks, one letter each.
+	answer func(ctx context.Context, call, n int) (string, error)
+}
+
+func (l *line) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (l *line) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (l *line) ProcessHook(redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		args := cmd.Args()
+		keys, ok := args[2].(int)
+		if !ok || args[1] != extendScript.Hash() {
+			err := fmt.Errorf("unexpected command %v", cmd)
+			cmd.SetErr(err)
+			return err
+		}
+		var ids []string
+		for i := 3 + keys + 1; i < len(args); i += 2 {
+			ids = append(ids, fmt.Sprint(args[i]))
+		}
+		l.mu.Lock()
+		l.asked = append(l.asked, time.Since(l.began))
+		l.tasks = append(l.tasks, ids)
+		call := len(l.asked)
+		l.mu.Unlock()
+		text, err := l.answer(ctx, call, len(ids))
+		if c, ok := cmd.(*redis.Cmd); ok && err == nil {
+			c.SetVal(text)
+		}
+		cmd.SetErr(err)
+		return err
+	}
+}
+
+func (l *line) calls() []time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.asked)
+}
+
+// all is the answer that every lease is extended.
+func all(_ context.Context, _, n int) (string, error) { return strings.Repeat("K", n), nil }
+
+// timedLease is divided by six and by ten without a rest.
+const timedLease = 6 * time.Second
+
+// keeping is a keeper at work, in a bubble of its own time.
+type keeping struct {
+	*line
+	t      *testing.T
+	keeper *keeper
+	source *source
+	errs   []error // what OnError heard
+}
+
+func keep(t *testing.T, answer func(ctx context.Context, call, n int) (string, error), test func(t *testing.T, k *keeping)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		l := &line{began: time.Now(), answer: answer}
+		rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, ContextTimeoutEnabled: true})
+		rdb.AddHook(l)
+		q, err := New(rdb, Config{Prefix: "t:{time}:", Lease: timedLease})
+		if err != nil {
+			t.Fatal(err)
+		}
+		k := &keeping{line: l, t: t}
+		r := &runner{cfg: RunConfig{OnError: func(err error) {
+			k.mu.Lock()
+			defer k.mu.Unlock()
+			k.errs = append(k.errs, err)
+		}}}
+		r.work, r.cut = context.WithCancelCause(t.Context())
+		k.source = &source{Source: Source{Queue: q, Weight: 1}, r: r, place: newPlace()}
+		k.source.keeper = newKeeper(k.source)
+		k.keeper = k.source.keeper
+		var loop sync.WaitGroup
+		loop.Go(k.keeper.loop)
+		defer func() {
+			k.keeper.close()
+			loop.Wait()
+			r.cut(nil)
+			if err := rdb.Close(); err != nil {
+				t.Error(err)
+			}
+		}()
+		test(t, k)
+	})
+}
+
+func (k *keeping) told() []error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.Clone(k.errs)
+}
+
+// begins hands n tasks that were just leased to a handler.
+func (k *keeping) begins(name string, n int) *batch {
+	h := newHaul(k.source, leases(name, 0, n, time.Now().Add(timedLease)))
+	k.keeper.add(h)
+	b := &batch{source: k.source, parts: []part{{h, 0, n}}}
+	b.begin(k.source.r.work)
+	return b
+}
+
+func (k *keeping) until(b *batch) time.Duration { return b.parts[0].haul.until().Sub(k.began) }
+
+// after lets time go by until so long after the test began, and everything that
+// was to happen by then.
+func (k *keeping) after(d time.Duration) {
+	<-time.After(d - time.Since(k.began))
+	synctest.Wait()
+}
+
+// phases are when a lease begins between two looks of the keeper's, which come
+// every sixth of a lease.
+var phases = []time.Duration{0, time.Nanosecond, timedLease / 12, timedLease/6 - time.Nanosecond, timedLease / 4}
+
+// TestKeeper_Time_Extends: a lease is extended when less than two thirds of it
+// are left and no later than at half, however long its handler takes; and not
+// any more once it is settled.
+func TestKeeper_Time_Extends(t *testing.T) {
+	t.Parallel()
+	for _, phase := range phases {
+		keep(t, all, func(t *testing.T, k *keeping) {
+			k.after(phase)
+			b := k.begins("a", 3)
+			k.after(phase + 10*timedLease)
+			calls := k.calls()
+			last := phase
+			for _, at := range calls {
+				if since := at - last; since < timedLease/3 || since > timedLease/2 {
+					t.Errorf("extended %s after the lease began, want a third to a half of %s", since, timedLease)
+				}
+				last = at
+			}
+			if k.until(b) < 10*timedLease+timedLease/2 || context.Cause(b.ctx) != nil || len(k.told()) != 0 {
+				t.Errorf("after ten leases: until %s, cause %v, told of %v", k.until(b), context.Cause(b.ctx), k.told())
+			}
+			b.end()
+			k.after(20 * timedLease)
+			if n := len(k.calls()) - len(calls); n != 0 {
+				t.Errorf("%d extensions of what is settled", n)
+			}
+		})
+	}
+}
+
+// TestKeeper_Time_SlowAnswer: an extension counts from when it was sent, not from
+// when its answer came; one that hangs is given up with the lease.
+func TestKeeper_Time_SlowAnswer(t *testing.T) {
+	t.Parallel()
+	const way = timedLease / 4
+	slow := func(ctx context.Context, call, n int) (string, error) {
+		if call > 2 {
+			<-ctx.Done()
+			return "", ctx.Err()
+		}
+		<-time.After(way)
+		return all(ctx, call, n)
+	}
+	keep(t, slow, func(t *testing.T, k *keeping) {
+		b := k.begins("a", 1)
+		k.after(timedLease/2 + way)
+		calls := k.calls()
+		if len(calls) != 1 || k.until(b) != calls[0]+timedLease {
+			t.Fatalf("extended at %v, and the lease runs until %s", calls, k.until(b))
+		}
+		<-b.ctx.Done()
+		synctest.Wait()
+		calls = k.calls()
+		if ended := time.Since(k.began); len(calls) != 3 || ended != calls[1]+timedLease || !errors.Is(context.Cause(b.ctx), ErrLeaseLost) {
+			t.Errorf("extended at %v, ended after %s, cause %v", calls, ended, context.Cause(b.ctx))
+		}
+	})
+}
+
+// TestKeeper_Time_Refused: while extensions fail they are tried again every tenth
+// of the lease; the handler's context ends when the lease does, within a
+// millisecond and with the cause; after that nobody asks for it.
+func TestKeeper_Time_Refused(t *testing.T) {
+	t.Parallel()
+	failed := errors.New("no way to Redis")
+	for _, phase := range phases {
+		keep(t, func(context.Context, int, int) (string, error) { return "", failed }, func(t *testing.T, k *keeping) {
+			k.after(phase)
+			b := k.begins("a", 2)
+			k.after(phase + timedLease - time.Nanosecond)
+			if context.Cause(b.ctx) != nil {
+				t.Fatalf("a nanosecond early: %v", context.Cause(b.ctx))
+			}
+			calls := k.calls()
+			for i := 1; i < len(calls); i++ {
+				if pause := calls[i] - calls[i-1]; pause > timedLease/10 {
+					t.Errorf("tried again after %s, want a tenth of %s", pause, timedLease)
+				}
+			}
+			if told := k.told(); len(calls) < 4 || len(told) != len(calls) {
+				t.Errorf("tried at %v, and told of %v", calls, told)
+			}
+			k.after(phase + timedLease + time.Millisecond) // as fine as the keeper looks
+			if !errors.Is(context.Cause(b.ctx), ErrLeaseLost) {
+				t.Fatalf("at the end of the lease: %v", context.Cause(b.ctx))
+			}
+			if told := k.told(); !errors.Is(told[len(told)-1], ErrLeaseLost) {
+				t.Errorf("told of %v, want the loss at last", told)
+			}
+			k.after(phase + 3*timedLease)
+			if n := len(k.calls()) - len(calls); n != 0 {
+				t.Errorf("%d tries after the loss", n)
+			}
+		})
+	}
+}
+
+// TestKeeper_Time_Recovers: an extension that comes through at the last try saves
+// the lease.
+func TestKeeper_Time_Recovers(t *testing.T) {
+	t.Parallel()
+	failed := errors.New("no way to Redis")
+	const tries = 4 // one more comes before the end
+	keep(t, func(ctx context.Context, call, n int) (string, error) {
+		if call <= tries {
+			return "", failed
+		}
+		return all(ctx, call, n)
+	}, func(t *testing.T, k *keeping) {
+		b := k.begins("a", 1)
+		k.after(2 * timedLease)
+		if calls := k.calls(); len(calls) <= tries || calls[tries] >= timedLease || context.Cause(b.ctx) != nil {
+			t.Errorf("tried at %v, cause %v", calls, context.Cause(b.ctx))
+		}
+		b.end()
+	})
+}
+
+// TestKeeper_Time_Lost: a lease that is another's ends its handler's context at
+// once, and no other's; what is left of its haul goes on.
+func TestKeeper_Time_Lost(t *testing.T) {
+	t.Parallel()
+	keep(t, func(_ context.Context, call, n int) (string, error) {
+		text := strings.Repeat("K", n)
+		if call == 1 {
+			text = "S" + text[1:] // of the task that was leased first
+		}
+		return text, nil
+	}, func(t *testing.T, k *keeping) {
+		// One haul in two handlers' hands: the first task is lost.
+		h := newHaul(k.source, leases("a", 0, 4, time.Now().Add(timedLease)))
+		k.keeper.add(h)
+		first, second := &batch{source: k.source, parts: []part{{h, 0, 2}}}, &batch{source: k.source, parts: []part{{h, 2, 4}}}
+		first.begin(k.source.r.work)
+		second.begin(k.source.r.work)
+		<-first.ctx.Done()
+		synctest.Wait()
+		calls := k.calls()
+		if cause := context.Cause(first.ctx); len(calls) != 1 || time.Since(k.began) != calls[0] || !errors.Is(cause, ErrLeaseLost) {
+			t.Errorf("extended at %v, ended after %s, cause %v", calls, time.Since(k.began), cause)
+		}
+		k.after(4 * timedLease)
+		if context.Cause(second.ctx) != nil {
+			t.Errorf("the other handler was ended: %v", context.Cause(second.ctx))
+		}
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		for i, ids := range k.tasks[1:] {
+			if !slices.Equal(ids, []string{"a1", "a2", "a3"}) {
+				t.Errorf("extension %d is of %v; a0 is another's", i+2, ids)
+			}
+		}
+	})
+}
