@@ -8,8 +8,8 @@ import (
 
 // The names of the findings.
 const (
-	// LostConfirmed: a client saw the order committed, and it is not there at the
-	// end, or ends queued or rejected.
+	// LostConfirmed: a client saw the order committed, and it ends queued or
+	// rejected, or is not there at the end; or saw it rejected, and it is not there.
 	LostConfirmed = "lost_confirmed"
 	// LostAccepted: an order was acknowledged by 202 and is neither a row nor a
 	// dead letter.
@@ -108,7 +108,7 @@ type told struct {
 	row    *Order
 	// A seen is the first call of the history that saw the order so far, and
 	// the time from which every later call must see it so.
-	named, committed, final seen
+	named, kept, committed, final seen // kept: in the database, refused or not
 }
 
 type seen struct {
@@ -180,6 +180,9 @@ func (j *judge) add(c *Call) {
 	if c.Order != "" && c.Status >= 200 && c.Status < 300 {
 		t := j.tell(c)
 		t.named.note(c)
+		if rank(c.State) >= rankCommitted {
+			t.kept.note(c)
+		}
 		if committed(c.State) {
 			t.committed.note(c)
 		}

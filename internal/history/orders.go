@@ -131,8 +131,8 @@ func (j *judge) orders() {
 			j.counts.Confirmed++
 		}
 		switch c := t.committed.call; {
-		case t.row == nil && c != nil:
-			j.find(LostConfirmed, 1, "%s: it is not there", say(c))
+		case t.row == nil && t.kept.call != nil:
+			j.find(LostConfirmed, 1, "%s: it is not there", say(t.kept.call))
 		case t.row == nil && j.dead[t.id]:
 			j.counts.Dead++
 		case t.row == nil && j.final.AcceptedMayBeLost:
@@ -200,8 +200,8 @@ func (j *judge) vanished(c *Call, t *told) {
 		return
 	}
 	switch {
-	case t.committed.before(c):
-		j.find(Vanished, 1, "%s, after %s", say(c), say(t.committed.call))
+	case t.kept.before(c):
+		j.find(Vanished, 1, "%s, after %s", say(c), say(t.kept.call))
 	case t.named.before(c) && !j.final.AcceptedMayBeLost:
 		j.find(Vanished, 1, "%s, after %s", say(c), say(t.named.call))
 	}

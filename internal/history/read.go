@@ -69,7 +69,8 @@ func parse(line []byte) (Call, error) {
 	if d.More() {
 		return c, errors.New("something follows the call")
 	}
-	return c, c.valid()
+	err := c.valid()
+	return c, err
 }
 
 // valid refuses calls that cannot be judged.
