@@ -48,6 +48,7 @@ func Linearizable(calls []Call, final *Final, timeout time.Duration) error {
 		switch porcupine.CheckOperationsTimeout(model, ops, left) {
 		case porcupine.Illegal:
 			return fmt.Errorf("%w: item %s, %d operations", ErrNotLinearizable, item.ID, len(ops))
+		case porcupine.Ok:
 		case porcupine.Unknown:
 			return fmt.Errorf("%w: item %s, %d operations", ErrUndecided, item.ID, len(ops))
 		}
