@@ -77,14 +77,16 @@ func forgetKeys(s *stage) {
 // dropReplies loses what Redis answers to the API after it has carried it out.
 func dropReplies(s *stage) {
 	proxy := redistest.NewProxy(s.t, s.server.Addr())
+	// So that at any time some script is on its way.
+	proxy.SetLatency(5*time.Millisecond, 5*time.Millisecond)
 	s.open(1, proxy.Addr())
 	s.worker()
-	for range 6 {
-		s.crowd(s.fresh(stock/8), func() {
-			s.answered(stock / 16)
+	for range 4 {
+		s.crowd(s.fresh(stock/5), func() {
+			s.answered(3)
 			before := s.hget("sale:"+item, "left")
 			proxy.DropReplies(true)
-			// Not if the crowd is served by then, or another reply was dropped first.
+			// Not if all are served by then, or it was another reply that was dropped.
 			if s.within(time.Second, func() bool { return s.hget("sale:"+item, "left") < before }) {
 				s.struck()
 			}
