@@ -172,6 +172,19 @@ var cases = []struct {
 		r.of("a").Quantity = 1
 	}, Duplicated},
 
+	{"an id stands in the rows of two buyers", func(r *run) {
+		r.call("erin", 2, 9) // without an answer
+		other := Order{ID: "a", User: "erin", Item: "lamp", Quantity: 1, Key: "k", Status: Cancelled}
+		r.final.Orders = slices.Insert(r.final.Orders, 0, other)
+	}, Duplicated},
+
+	{"two orders of one key stand, where one may be lost", func(r *run) {
+		r.more(1)
+		r.call("alice", 90, 95).answers(202, "a2", Queued)
+		r.row("a2", "alice", Confirmed)
+		r.settle()
+		r.final.AcceptedMayBeLost = true
+	}, Duplicated + " " + AnswersDiffer},
 	{"a repeat got another order", func(r *run) {
 		r.call("alice", 90, 95).answers(202, "a2", Queued)
 		o := r.row("a2", "alice", Rejected)
@@ -274,7 +287,7 @@ var cases = []struct {
 
 	{"Redis has more left than the orders leave", func(r *run) { r.lamp().Left++ }, RedisLeft},
 	{"Redis has less left than the orders leave", func(r *run) { r.lamp().Left-- }, RedisLeft},
-	{"Redis has no sale", func(r *run) { r.lamp().Loaded, r.lamp().Left = false, 0 }, ""},
+	{"Redis has no sale", func(r *run) { r.lamp().Loaded, r.lamp().Left = false, 7 }, ""},
 
 	{"a fence fell", func(r *run) {
 		r.final.Fences = append(r.final.Fences, FenceSample{20 * ms, "lamp", SourceLock, 8})
@@ -288,6 +301,9 @@ var cases = []struct {
 	}, ""},
 	{"a fence fell within an instant below the one before", func(r *run) {
 		r.final.Fences = append(r.final.Fences, FenceSample{9 * ms, "lamp", SourceLock, 3})
+	}, FenceFell},
+	{"a fence fell below the highest of an instant", func(r *run) {
+		r.final.Fences = append(r.final.Fences, FenceSample{9 * ms, "lamp", SourceLock, 12}, FenceSample{20 * ms, "lamp", SourceLock, 10})
 	}, FenceFell},
 	{"another item's fence is lower", func(r *run) {
 		r.final.Fences = append(r.final.Fences, FenceSample{20 * ms, "vase", SourceLock, 1})
@@ -327,6 +343,25 @@ var cases = []struct {
 		r.call("frank", 2, 3).refuses(409, "sold_out")
 		r.call("erin", 2, 3).refuses(409, "sold_out")
 		r.row("e", "erin", Rejected).Reason = "sold_out"
+	}, ""},
+	{"sold out by what the database refused, where Redis had forgotten something", func(r *run) {
+		r.call("frank", 2, 3).refuses(409, "sold_out")
+		r.call("erin", 2, 3).refuses(409, "sold_out")
+		r.row("e", "erin", Rejected).Reason = "sold_out"
+		r.final.AcceptedMayBeLost = true
+	}, ""},
+	{"sold out before the database refused anything", func(r *run) {
+		r.call("frank", 2, 3).refuses(409, "sold_out")
+		r.call("erin", 50, 51).refuses(409, "sold_out")
+		r.row("e", "erin", Rejected).Reason = "sold_out"
+	}, SoldOutEarly},
+	{"sold out again after a restock", func(r *run) {
+		r.restock(76, 77, 2).Status = 200
+		r.call("erin", 80, 81).answers(201, "e", Confirmed)
+		r.row("e", "erin", Confirmed)
+		r.call("frank", 82, 83).refuses(409, "sold_out")
+		r.lamp().Restocked = 2
+		r.settle()
 	}, ""},
 	{"sold out by a repeat that Redis had forgotten", func(r *run) {
 		r.lamp().Initial = 4
@@ -387,6 +422,17 @@ func (r *run) restock(from, to, units int64) *Call {
 	c := r.call("", from, to)
 	c.Op, c.Quantity, c.Key = Restock, units, "delivery"
 	return c
+}
+
+// TestCheck_EveryFence: each token below the highest so far counts, also when it
+// is higher than the one right before it.
+func TestCheck_EveryFence(t *testing.T) {
+	t.Parallel()
+	r := good()
+	r.final.Fences = append(r.final.Fences, FenceSample{20 * ms, "lamp", SourceLock, 7}, FenceSample{30 * ms, "lamp", SourceLock, 8})
+	if v := Check(r.calls, &r.final); len(v.Findings) != 1 || v.Findings[0].Count != 2 {
+		t.Errorf("two tokens fell: %s %+v", v.Line(), v.Findings)
+	}
 }
 
 func TestCheck(t *testing.T) {

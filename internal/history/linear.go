@@ -137,7 +137,7 @@ func (s *sale) apply(step *saleStep) *sale {
 	case Pause, Resume, Close:
 		return s.with(func(n *sale) { n.control = step.op })
 	case opEnd:
-		same := s.left == step.left && len(s.taken) == len(step.orders)
+		same := s.left == step.left
 		for _, b := range step.orders {
 			_, there := s.taken[b]
 			same = same && there

@@ -89,9 +89,20 @@ var linearCases = []struct {
 		r.row("e", "erin", Confirmed)
 		r.settle()
 	}, false},
+	{"a row was made by nobody, and Redis does not know it", func(r *run) {
+		r.more(1)
+		r.call("erin", 100, 110).refuses(429, "rate_limited")
+		r.row("e", "erin", Confirmed)
+	}, false},
 	{"sold again before it was given back", func(r *run) { cancelled(r, 90, 95, 80, 85) }, false},
 	{"sold again once it was given back", func(r *run) { cancelled(r, 90, 95, 100, 105) }, true},
 	{"sold again while it is given back", func(r *run) { cancelled(r, 90, 95, 92, 94) }, true},
+	{"the limit is free again once it was given back", func(r *run) {
+		r.lamp().Limit = 1
+		cancelled(r, 90, 95, 100, 105)
+		r.calls[len(r.calls)-1].User, r.calls[len(r.calls)-1].Key = "alice", "k2"
+		r.of("f").User, r.of("f").Key = "alice", "k2"
+	}, true},
 	{"the database refused it, and its unit came back", func(r *run) {
 		r.more(1)
 		r.call("erin", 100, 110).refuses(409, "sold_out")

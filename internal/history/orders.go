@@ -79,18 +79,17 @@ func askedKey(o *Order) string {
 // unknown outcome: that one may have made it.
 func (j *judge) keys() {
 	for _, w := range j.wishes {
-		same, standing := 0, 0
+		var same *Order
 		for _, o := range w.rows {
-			if o.Key == w.key {
-				same++
+			if o.Key == w.key { // and is not one that was kept apart
+				if same != nil {
+					j.find(Duplicated, 1, "%s, and %s", sayRow(same), sayRow(o))
+				}
+				same = o
 			}
 			if o.Status != Rejected {
-				standing++
 				j.madeBy(w, o)
 			}
-		}
-		if same > 1 || standing > 1 {
-			j.find(Duplicated, 1, "%s, and %s", sayRow(w.rows[0]), sayRow(w.rows[1]))
 		}
 		if len(w.acks) > 1 && !j.mayDiffer(w) {
 			j.find(AnswersDiffer, 1, "key %s of %s, item %s, was answered with order %s by client %d and with order %s by client %d",
