@@ -28,11 +28,12 @@ type Item struct {
 	// changed during the run.
 	Limit int64 `json:"per_user_limit"`
 	// Exhausted tells that the buyers wanted more than the stock, asked until
-	// they had a definite answer, and could have bought all of it (it was
-	// neither closed nor paused at the end): every unit must be sold.
+	// they had a definite answer, and could have bought all of it (nothing was
+	// given back or restocked after the last of them, and the sale was open):
+	// every unit must be sold.
 	Exhausted bool `json:"demand_exceeded_stock,omitempty"`
 	// Loaded tells that Redis has the sale. Left, Epoch and Fence are its
-	// fields then, and Redis is not compared otherwise.
+	// fields then (Fence 0: not looked at), and Redis is not compared otherwise.
 	Loaded bool   `json:"loaded"`
 	Left   int64  `json:"left"`
 	Epoch  string `json:"epoch,omitempty"`
@@ -71,11 +72,19 @@ type Ledger struct {
 type FenceSample struct {
 	At   int64  `json:"at_ns"` // as Call.Start, when the answer was there
 	Item string `json:"item"`
-	// Source tells where the token stood, for example "lock" or "sale". Tokens
-	// are compared within a source.
+	// Source tells where the token stood, SourceLock or SourceSale. Tokens are
+	// compared within a source.
 	Source string `json:"source,omitempty"`
 	Fence  int64  `json:"fence"`
 }
+
+// The sources of a FenceSample.
+const (
+	// SourceLock is the last token that the item's lock has given out.
+	SourceLock = "lock"
+	// SourceSale is the highest token that has written to the item's sale.
+	SourceSale = "sale"
+)
 
 // LedgerSample is the answer to one look at the ledger during the run.
 type LedgerSample struct {

@@ -79,5 +79,8 @@ func (c *Call) Known() bool { return c.Status >= 200 && c.Status < 500 }
 
 // Accepted reports whether the answer acknowledges an order.
 func (c *Call) Accepted() bool {
-	return c.Op == Buy && (c.Status == 201 || c.Status == 202 || c.Status == 200)
+	return c.Op == Buy && (c.Status == 201 || c.Status == 202)
 }
+
+// Refused reports whether the answer says for good that the call took nothing.
+func (c *Call) Refused() bool { return c.Status >= 400 && c.Known() }

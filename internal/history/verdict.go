@@ -34,6 +34,13 @@ type Counts struct {
 	// LostAccepted is the number of orders answered 202 that are missing where
 	// they may be: see Final.AcceptedMayBeLost.
 	LostAccepted int64 `json:"lost_accepted"`
+	// Forgotten is the number of refusals of acknowledged purchases, where those
+	// may be forgotten.
+	Forgotten int64 `json:"forgotten"`
+	// Dead is the number of accepted orders that are dead letters and no rows.
+	Dead int64 `json:"dead"`
+	// Internal is the number of calls that were answered 500.
+	Internal int64 `json:"internal"`
 }
 
 // Has reports whether the verdict has a finding of that name.
@@ -54,11 +61,20 @@ func (v *Verdict) Line() string {
 		b.Reset()
 		b.WriteString("FAIL")
 		for i := range v.Findings {
-			fmt.Fprintf(&b, " %s=%d", v.Findings[i].Name, v.Findings[i].Count)
+			fmt.Fprintf(&b, " %s:%d", v.Findings[i].Name, v.Findings[i].Count)
 		}
+		b.WriteString(" |")
 	}
 	c := &v.Counts
-	fmt.Fprintf(&b, " calls=%d accepted=%d confirmed=%d rows=%d rejected=%d unknown=%d replays=%d sold_out=%d lost_accepted=%d",
-		c.Calls, c.Accepted, c.Confirmed, c.Rows, c.Rejected, c.Unknown, c.Replays, c.SoldOut, c.LostAccepted)
+	for _, n := range []struct {
+		name  string
+		count int64
+	}{
+		{"calls", c.Calls}, {"accepted", c.Accepted}, {"confirmed", c.Confirmed}, {"rows", c.Rows},
+		{"rejected", c.Rejected}, {"unknown", c.Unknown}, {"replays", c.Replays}, {"sold_out", c.SoldOut},
+		{"lost_accepted", c.LostAccepted}, {"forgotten", c.Forgotten}, {"dead", c.Dead}, {"internal", c.Internal},
+	} {
+		fmt.Fprintf(&b, " %s=%d", n.name, n.count)
+	}
 	return b.String()
 }

@@ -1,0 +1,230 @@
+package history
+
+import (
+	"slices"
+	"strings"
+)
+
+// answers looks at each answer by itself: whether it says what the contract
+// lets it say.
+func (j *judge) answers() {
+	for i := range j.calls {
+		c := &j.calls[i]
+		if c.Status == 500 {
+			j.counts.Internal++
+		}
+		if c.Op != Buy || c.Status < 200 || c.Status >= 400 {
+			continue
+		}
+		switch {
+		case !c.Accepted():
+			j.find(Malformed, 1, "%s: it is no answer to a purchase", say(c))
+		case c.Order == "":
+			j.find(Malformed, 1, "%s: it names no order", say(c))
+		case c.Status == 201 && rank(c.State) < rankCommitted:
+			j.find(Malformed, 1, "%s: 201 is an answer for committed orders", say(c))
+		case c.Status == 202 && c.State != Queued:
+			j.find(Malformed, 1, "%s: 202 is the answer for queued orders", say(c))
+		}
+	}
+}
+
+// rows looks at each row by itself, and finds whose it is.
+func (j *judge) rows() {
+	known := make(map[string]bool, len(j.final.Orders))
+	for i := range j.final.Orders {
+		o := &j.final.Orders[i]
+		switch {
+		case o.Status == Rejected && o.Reason == "":
+			j.find(Unexplained, 1, "%s", sayRow(o))
+		case o.Status == Rejected, committed(o.Status):
+		default:
+			j.find(Malformed, 1, "%s: no such state of a row", sayRow(o))
+		}
+		switch {
+		case o.Holds():
+			j.counts.Rows++
+		case o.Status == Rejected:
+			j.counts.Rejected++
+		}
+		if known[o.ID] {
+			j.find(Duplicated, 1, "%s: its id stands twice", sayRow(o))
+		}
+		known[o.ID] = true
+		if t := j.byOrder[o.ID]; t != nil {
+			t.row = o
+		}
+		w := j.byKey[wishKey{o.User, o.Item, askedKey(o)}]
+		if w == nil || j.items[o.Item] == nil {
+			j.find(Invented, 1, "%s: nobody asked for it", sayRow(o))
+			continue
+		}
+		w.rows = append(w.rows, o)
+	}
+}
+
+// askedKey is the key that the purchase had. An order that was refused because
+// its key had made another is kept apart by its id.
+func askedKey(o *Order) string {
+	if o.Status != Rejected {
+		return o.Key
+	}
+	return strings.TrimSuffix(o.Key, " "+o.ID)
+}
+
+// keys holds that there is one order for each key, with one content, and none
+// for a key that was refused.
+//
+// It cannot see that a refused call made an order whose key also has a call of
+// unknown outcome: that one may have made it.
+func (j *judge) keys() {
+	for _, w := range j.wishes {
+		same, standing := 0, 0
+		for _, o := range w.rows {
+			if o.Key == w.key {
+				same++
+			}
+			if o.Status != Rejected {
+				standing++
+				j.madeBy(w, o)
+			}
+		}
+		if same > 1 || standing > 1 {
+			j.find(Duplicated, 1, "%s, and %s", sayRow(w.rows[0]), sayRow(w.rows[1]))
+		}
+		if len(w.acks) > 1 && !j.mayDiffer(w) {
+			j.find(AnswersDiffer, 1, "key %s of %s, item %s, was answered with order %s by client %d and with order %s by client %d",
+				w.key, w.user, w.item, w.acks[0].id, w.acks[0].bought.Client, w.acks[1].id, w.acks[1].bought.Client)
+		}
+	}
+}
+
+// madeBy holds that some call can have made a row.
+func (j *judge) madeBy(w *wish, o *Order) {
+	switch {
+	case len(w.asked) == 0:
+		j.find(Contradicted, 1, "%s: each of the %d calls with its key was refused, the first: %s", sayRow(o), w.calls, say(w.first))
+	case !slices.Contains(w.asked, o.Quantity):
+		j.find(Content, 1, "%s: the calls that can have made it asked for %d", sayRow(o), w.asked)
+	}
+}
+
+// mayDiffer reports whether two orders of one key are explained: the one was
+// lost with Redis's data, or was refused because Redis had forgotten the other.
+func (j *judge) mayDiffer(w *wish) bool {
+	if !j.final.AcceptedMayBeLost {
+		return false
+	}
+	standing := 0
+	for _, t := range w.acks {
+		if t.committed.call != nil || t.row != nil && t.row.Status != Rejected {
+			standing++
+		}
+	}
+	return standing <= 1
+}
+
+// orders holds that every order that a client was told of is there.
+func (j *judge) orders() {
+	for _, t := range j.told {
+		if t.committed.call != nil {
+			j.counts.Confirmed++
+		}
+		switch c := t.committed.call; {
+		case t.row == nil && c != nil:
+			j.find(LostConfirmed, 1, "%s: it is not there", say(c))
+		case t.row == nil && j.dead[t.id]:
+			j.counts.Dead++
+		case t.row == nil && j.final.AcceptedMayBeLost:
+			j.counts.LostAccepted++
+		case t.row == nil:
+			j.find(LostAccepted, 1, "%s: it is not there", say(t.first))
+		case c != nil && !committed(t.row.Status):
+			j.find(LostConfirmed, 1, "%s: it ended as %s", say(c), sayRow(t.row))
+		}
+	}
+}
+
+// later holds each call against what was known when it began, and against the
+// end: an order that was told of is found from then on, never goes back in its
+// life, and is not refused to who repeats its purchase.
+func (j *judge) later() {
+	for i := range j.calls {
+		c := &j.calls[i]
+		if c.Op == Buy && c.Refused() {
+			j.forgotten(c)
+		}
+		t := j.byOrder[c.Order]
+		if t == nil || c.Order == "" {
+			continue
+		}
+		if c.Refused() {
+			j.vanished(c, t)
+		}
+		if c.Status < 200 || c.Status >= 300 {
+			continue
+		}
+		at := rank(c.State)
+		if at == rankQueued && t.committed.before(c) {
+			j.find(Backwards, 1, "%s, after %s", say(c), say(t.committed.call))
+		} else if at != rankNone && at < rankFinal && t.final.before(c) {
+			j.find(Backwards, 1, "%s, after %s", say(c), say(t.final.call))
+		}
+		if t.row == nil {
+			continue
+		}
+		if at == rankFinal && c.State != t.row.Status {
+			j.find(Changed, 1, "%s: it ended as %s", say(c), sayRow(t.row))
+		}
+		if !describes(c, t.row) {
+			j.find(Content, 1, "%s, but it is %s", say(c), sayRow(t.row))
+		}
+	}
+}
+
+// describes reports whether a row is what a call that was answered with it was about.
+func describes(c *Call, o *Order) bool {
+	if c.User != "" && c.User != o.User || c.Item != "" && c.Item != o.Item {
+		return false
+	}
+	return c.Op != Buy || c.Quantity == o.Quantity && c.Key == askedKey(o)
+}
+
+// vanished finds orders that a client was told of, and that are not found by
+// who may see them.
+func (j *judge) vanished(c *Call, t *told) {
+	if c.Code != "order_not_found" {
+		return
+	}
+	if c.User != "" && (t.bought == nil || t.bought.User != c.User) {
+		return
+	}
+	switch {
+	case t.committed.before(c):
+		j.find(Vanished, 1, "%s, after %s", say(c), say(t.committed.call))
+	case t.named.before(c) && !j.final.AcceptedMayBeLost:
+		j.find(Vanished, 1, "%s, after %s", say(c), say(t.named.call))
+	}
+}
+
+// forgotten finds refusals of what had been acknowledged before. An order that
+// the database refuses in the end may be refused to who repeats it.
+func (j *judge) forgotten(c *Call) {
+	w := j.byKey[wishKey{c.User, c.Item, c.Key}]
+	if len(w.acks) == 0 || w.ackEnd >= c.Start || w.acks[0].bought.Quantity != c.Quantity {
+		return
+	}
+	switch c.Code {
+	case "sold_out", "user_limit", "sale_closed", "sale_paused", "sale_not_open", "idempotency_key_reused":
+	default:
+		return // refused before anybody looked at the key
+	}
+	if slices.ContainsFunc(w.rows, func(o *Order) bool { return o.Status == Rejected }) {
+		return
+	}
+	if j.final.AcceptedMayBeLost {
+		j.counts.Forgotten++
+		return
+	}
+	j.find(Forgotten, 1, "%s, after %s", say(c), say(w.acks[0].bought))
+}
