@@ -3,6 +3,7 @@ package handler
 import (
 	"strconv"
 
+	"flashsale/internal/faultpoint"
 	"flashsale/inventory"
 	"flashsale/order"
 )
@@ -104,5 +105,6 @@ func (q *call) answerPlaced(p *order.Placed, prefer preference) error {
 		h["Preference-Applied"] = applied
 	}
 	q.out = appendOrder(q.out[:0], &p.Order)
+	faultpoint.Reach("handler.answer")
 	return q.json(status)
 }
