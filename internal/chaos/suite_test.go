@@ -153,7 +153,8 @@ func (r *run) judge(ctx context.Context, o *outcome, path string, final *history
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	o.Checker = check(calls, final)
+	verdict := history.Check(calls, final)
+	o.Checker = &verdict
 	if r.fault.Expect != nil {
 		r.fault.Expect(ctx, r)
 	}
@@ -183,9 +184,4 @@ func (r *run) judge(ctx context.Context, o *outcome, path string, final *history
 		o.Verdict = passed
 		r.t.Logf("%s", o.Checker.Line())
 	}
-}
-
-// check has the history compared with the end.
-func check(calls []history.Call, final *history.Final) *history.Verdict {
-	return &history.Verdict{Passed: true, Counts: history.Counts{Calls: int64(len(calls))}}
 }
