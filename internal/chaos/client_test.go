@@ -9,6 +9,8 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"io"
+	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
@@ -191,4 +193,21 @@ func (c *caller) token(sub, role string) string {
 	text += "." + part(mac.Sum(nil))
 	c.tokens[role+" "+strings.Clone(sub)] = text
 	return text
+}
+
+// fetch reads a page of a process, such as its metrics.
+func fetch(ctx context.Context, page string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerLimit)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, "GET", page, nil)
+	if err != nil {
+		return "", err
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return "", err
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	return string(text), err
 }

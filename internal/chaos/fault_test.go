@@ -39,8 +39,9 @@ type fault struct {
 	// Points are the named places of which a run strikes at one, drawn from the
 	// seed, or, with -full, at all in an order drawn from it.
 	Points []string
-	// Lasts is about how long the strike takes: the new purchases that are meant
-	// for its time are spread over it. Zero: 4 s.
+	// Lasts is about how long the strike takes, at each of the points if there are
+	// any: the new purchases that are meant for its time are spread over it.
+	// Zero: 4 s.
 	Lasts time.Duration
 	// Shuts says that nothing can be accepted during the strike, which is
 	// therefore not void for that.

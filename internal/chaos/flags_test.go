@@ -3,6 +3,7 @@
 package chaos
 
 import (
+	"context"
 	"flag"
 	"fmt"
 	"math/rand/v2"
@@ -10,6 +11,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"flashsale/internal/process"
 	"flashsale/internal/redistest"
@@ -48,11 +51,18 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, "chaos:", err)
 		os.Exit(code)
 	}
+	redis.SetLogger(silent{})
 	code = m.Run()
 	redistest.Shutdown()
 	process.Shutdown()
 	os.Exit(code)
 }
+
+// silent keeps the Redis client from telling on every line what the faults do.
+type silent struct{}
+
+// Printf drops a line.
+func (silent) Printf(context.Context, string, ...any) {}
 
 // prepare checks the flags and sets what they leave open.
 func prepare() (code int, err error) {

@@ -152,5 +152,15 @@ func (p *plan) until(share float64) int {
 	return len(p.intents)
 }
 
+// order is an order of n things, the same for the same plan.
+func (p *plan) order(n int) []int {
+	out := make([]int, n)
+	for i := range out {
+		out[i] = i
+	}
+	slices.SortStableFunc(out, func(a, b int) int { return p.Numbers[a] - p.Numbers[b] })
+	return out
+}
+
 // text is the plan as it is written beside the results.
 func (p *plan) text() ([]byte, error) { return json.MarshalIndent(p, "", " ") }

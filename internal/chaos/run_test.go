@@ -252,7 +252,8 @@ func (r *run) phases(ctx context.Context) {
 	r.eventually(ctx, "the baseline's purchases", func() bool { return l.next.Load() >= int64(p.Baseline) })
 	r.answers(ctx, buyersAtOnce)
 
-	l.open(p.Strike, r.fault.Lasts/time.Duration(p.Strike-p.Baseline))
+	blows := time.Duration(max(1, len(p.Points)))
+	l.open(p.Strike, blows*r.fault.Lasts/time.Duration(p.Strike-p.Baseline))
 	r.fault.Strike(ctx, r)
 	if r.t.Failed() {
 		return

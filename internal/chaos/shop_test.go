@@ -4,7 +4,6 @@ package chaos
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -174,13 +173,24 @@ func (s *shop) underway(ctx context.Context) (int64, error) {
 	return sum, nil
 }
 
-// counted reads one of the queue's counts.
-func (s *shop) counted(ctx context.Context, name string) int64 {
-	n, err := s.rdb.HGet(ctx, ordersKey("counts"), name).Int64()
-	if err != nil && !errors.Is(err, redis.Nil) {
-		return 0 // Redis may be away; who asks looks again
+// counts reads how many orders the queue has seen acknowledged, and how many
+// attempts have failed: leases that ran out are among them.
+func (s *shop) counts(ctx context.Context) (processed, failed int64) {
+	all, err := s.rdb.HGetAll(ctx, ordersKey("counts")).Result()
+	if err != nil {
+		return 0, 0 // Redis may be away; who asks looks again
 	}
-	return n
+	for field, value := range all {
+		n, err := strconv.ParseInt(value, 10, 64)
+		switch {
+		case err != nil:
+		case field == "failed":
+			failed = n
+		case field == "processed" || strings.HasPrefix(field, "m"): // a minute's
+			processed += n
+		}
+	}
+	return processed, failed
 }
 
 // fence reads the fencing token that stands in the sale, and the last one that

@@ -78,9 +78,3 @@ func (s *store) items(ctx context.Context) ([]history.Item, error) {
 	}
 	return all, rows.Err()
 }
-
-// count counts the orders in the database.
-func (s *store) count(ctx context.Context) (n int64, err error) {
-	err = s.db.QueryRowContext(ctx, "SELECT COUNT(*) FROM orders").Scan(&n)
-	return n, err
-}

@@ -128,7 +128,7 @@ func (r *run) live(ctx context.Context) *history.Final {
 	stop()
 	<-looked
 	if r.fault.Redelivers {
-		r.tally.Redelivered = r.shop.counted(ctx, "failed")
+		_, r.tally.Redelivered = r.shop.counts(ctx)
 	}
 	for _, w := range r.watches {
 		longest := int64(0)

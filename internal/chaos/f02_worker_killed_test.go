@@ -1,0 +1,71 @@
+//go:build chaos && unix
+
+package chaos
+
+import (
+	"context"
+	"fmt"
+)
+
+func init() {
+	register(fault{
+		ID: "F2", Name: "worker killed", Small: true, ProxyWorker: true, Redelivers: true,
+		Points: []string{"order.leased", "order.committing", "order.committed", acknowledging},
+		Strike: killWorkers,
+	})
+}
+
+// acknowledging stands for the moment at which Redis has carried out an
+// acknowledgement whose reply the worker has not received.
+const acknowledging = "acknowledging"
+
+// killWorkers kills the worker anywhere, and its successors at named places.
+// The next one finds what was leased to it once the lease has run out.
+func killWorkers(ctx context.Context, r *run) {
+	m := r.shop.workers[0]
+	r.answers(ctx, r.plan.Moments[0])
+	m.Kill()
+	r.struck("worker killed")
+	r.over()
+	// One that holds nothing shows nothing, so a place at which it surely holds
+	// leases is among them in any case.
+	points := r.plan.Points
+	if points[0] == acknowledging && len(points) == 1 {
+		points = append(points, "order.committed")
+	}
+	for i, point := range points {
+		nth := 1 + r.plan.Numbers[i]%5
+		if point == acknowledging {
+			r.killInAcknowledge(ctx, m, nth)
+		} else {
+			m.again(fmt.Sprintf("%s:%d", point, nth))
+			if err := m.ended(ctx); err != nil {
+				r.t.Fatalf("the worker at %s: %v", point, err)
+			}
+		}
+		r.struck("worker killed at " + point)
+		r.over()
+	}
+	m.again("")
+	r.eventually(ctx, "the orders of the dead worker are delivered again", func() bool {
+		_, failed := r.shop.counts(ctx)
+		return failed > 0
+	})
+}
+
+// killInAcknowledge stops a worker behind its commit, takes it the replies of
+// Redis, lets it acknowledge, and kills it before it has heard of that.
+func (r *run) killInAcknowledge(ctx context.Context, m *member, nth int) {
+	r.t.Helper()
+	m.again(fmt.Sprintf("order.committed:%d:stop", nth))
+	r.eventually(ctx, "the worker stops behind its commit", m.Stopped)
+	before, _ := r.shop.counts(ctx)
+	r.shop.toWorker.DropReplies(true)
+	m.Continue()
+	r.eventually(ctx, "the acknowledgement is carried out", func() bool {
+		now, _ := r.shop.counts(ctx)
+		return now > before
+	})
+	m.Kill()
+	r.shop.toWorker.DropReplies(false)
+}

@@ -1,0 +1,43 @@
+//go:build chaos && unix
+
+package chaos
+
+import (
+	"context"
+)
+
+func init() {
+	register(fault{
+		ID: "F3", Name: "Redis killed, log synced always", Small: true, Shuts: true,
+		Strike: func(ctx context.Context, r *run) {
+			for blow := range 2 {
+				r.answers(ctx, r.plan.Moments[blow])
+				r.redisAway(ctx, nil)
+				r.recovered(ctx)
+			}
+		},
+	})
+}
+
+// refused is how often the service must have said that it is unavailable before
+// Redis comes back.
+const refused = 20
+
+// redisAway kills Redis, waits until that is felt, does what is to be done to
+// it meanwhile, and starts it again.
+func (r *run) redisAway(ctx context.Context, meanwhile func()) {
+	r.t.Helper()
+	before := r.count(503, "unavailable")
+	if err := r.shop.redis.Kill(); err != nil {
+		r.t.Fatalf("kill Redis: %v", err)
+	}
+	r.struck("Redis killed")
+	r.eventually(ctx, "the service says that it is unavailable", func() bool { return r.count(503, "unavailable") >= before+refused })
+	if meanwhile != nil {
+		meanwhile()
+	}
+	if err := r.shop.redis.Start(); err != nil {
+		r.t.Fatalf("start Redis: %v", err)
+	}
+	r.over()
+}
