@@ -5,6 +5,7 @@ package chaos
 import (
 	"context"
 	"fmt"
+	"time"
 )
 
 func init() {
@@ -53,19 +54,23 @@ func killWorkers(ctx context.Context, r *run) {
 	})
 }
 
-// killInAcknowledge stops a worker behind its commit, takes it the replies of
+// replyDelay is how long the replies of Redis travel to a worker that is to be
+// killed before it has one. It is below the worker's own patience with Redis.
+const replyDelay = 700 * time.Millisecond
+
+// killInAcknowledge stops a worker behind its commit, delays the replies of
 // Redis, lets it acknowledge, and kills it before it has heard of that.
 func (r *run) killInAcknowledge(ctx context.Context, m *member, nth int) {
 	r.t.Helper()
 	m.again(fmt.Sprintf("order.committed:%d:stop", nth))
 	r.eventually(ctx, "the worker stops behind its commit", m.Stopped)
 	before, _ := r.shop.counts(ctx)
-	r.shop.toWorker.DropReplies(true)
+	r.shop.toWorker.SetLatency(0, replyDelay)
 	m.Continue()
 	r.eventually(ctx, "the acknowledgement is carried out", func() bool {
 		now, _ := r.shop.counts(ctx)
 		return now > before
 	})
 	m.Kill()
-	r.shop.toWorker.DropReplies(false)
+	r.shop.toWorker.SetLatency(0, 0)
 }
