@@ -15,8 +15,11 @@ func init() {
 	register(fault{
 		ID: "F4", Name: "Redis killed, its log's tail lost", Shuts: true, MayLoseAccepted: true,
 		Strike: func(ctx context.Context, r *run) {
-			for blow := range 2 {
+			for blow := range 3 {
 				r.answers(ctx, r.plan.Moments[blow])
+				if blow%2 == 0 {
+					r.pileUp(ctx)
+				}
 				folder := r.shop.dataOfRedis(ctx)
 				r.redisAway(ctx, func() {
 					lost, of, err := cutTail(folder, int64(1+r.plan.Numbers[blow]%4096))

@@ -17,6 +17,9 @@ func init() {
 			}
 			for i, blow := range blows {
 				r.answers(ctx, r.plan.Moments[i])
+				if i == r.plan.Numbers[1]%2 {
+					r.pileUp(ctx)
+				}
 				blow(ctx, r)
 				r.recovered(ctx)
 			}
@@ -31,6 +34,7 @@ func flushAll(ctx context.Context, r *run) {
 		r.t.Fatalf("empty Redis: %v", err)
 	}
 	r.struck("Redis emptied by FLUSHALL")
+	r.goOn()
 	r.over()
 }
 

@@ -97,12 +97,8 @@ func (l *load) buyer(ctx context.Context, client int) {
 	defer twin.close()
 	var memory []*intent
 	for n := 0; ; n++ {
-		select {
-		case <-ctx.Done():
+		if ctx.Err() != nil || l.stopped() {
 			return
-		case <-l.quit:
-			return
-		default:
 		}
 		in, over := l.take()
 		switch {
@@ -159,7 +155,7 @@ func (l *load) settle(ctx context.Context, c *caller, client int, in *intent) hi
 		// Who was not answered well tries another process, as behind a balancer.
 		c.buy(ctx, l.r.now, (client+try)%len(c.targets), &h)
 		l.r.saw(&h)
-		if definite(&h) || ctx.Err() != nil {
+		if definite(&h) || ctx.Err() != nil || l.stopped() {
 			return h
 		}
 		if time.Now().After(until) {
@@ -167,6 +163,16 @@ func (l *load) settle(ctx context.Context, c *caller, client int, in *intent) hi
 			return h
 		}
 		l.wait(ctx, askAgain)
+	}
+}
+
+// stopped says that the crowd is to end.
+func (l *load) stopped() bool {
+	select {
+	case <-l.quit:
+		return true
+	default:
+		return false
 	}
 }
 

@@ -252,8 +252,8 @@ func (r *run) phases(ctx context.Context) {
 	r.eventually(ctx, "the baseline's purchases", func() bool { return l.next.Load() >= int64(p.Baseline) })
 	r.answers(ctx, buyersAtOnce)
 
-	blows := time.Duration(max(1, len(p.Points)))
-	l.open(p.Strike, blows*r.fault.Lasts/time.Duration(p.Strike-p.Baseline))
+	lasts := r.fault.Lasts.Seconds() * float64(max(1, len(p.Points)))
+	l.open(p.Strike, time.Duration(lasts/float64(p.Strike-p.Baseline)*1e9))
 	r.fault.Strike(ctx, r)
 	if r.t.Failed() {
 		return
