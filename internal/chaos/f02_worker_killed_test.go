@@ -5,6 +5,7 @@ package chaos
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -12,8 +13,17 @@ func init() {
 	register(fault{
 		ID: "F2", Name: "worker killed", Small: true, ProxyWorker: true, Redelivers: true,
 		Points: []string{"order.leased", "order.committing", "order.committed", acknowledging},
+		Draw:   behindCommit,
 		Strike: killWorkers,
 	})
+}
+
+// behindCommit has a run strike behind the commit in any case: only there is an
+// order that has a row delivered again.
+func behindCommit(p *plan) {
+	if !slices.Contains(p.Points, "order.committed") {
+		p.Points = append(p.Points, "order.committed")
+	}
 }
 
 // acknowledging stands for the moment at which Redis has carried out an
@@ -28,13 +38,7 @@ func killWorkers(ctx context.Context, r *run) {
 	m.Kill()
 	r.struck("worker killed")
 	r.over()
-	// One that holds nothing shows nothing, so a place at which it surely holds
-	// leases is among them in any case.
-	points := r.plan.Points
-	if points[0] == acknowledging && len(points) == 1 {
-		points = append(points, "order.committed")
-	}
-	for i, point := range points {
+	for i, point := range r.plan.Points {
 		nth := 1 + r.plan.Numbers[i]%5
 		if point == acknowledging {
 			r.killInAcknowledge(ctx, m, nth)

@@ -12,6 +12,7 @@ func init() {
 	register(fault{
 		ID: "F9", Name: "worker stopped for three leases", Workers: 2, Redelivers: true, Lasts: 8 * time.Second,
 		Points: []string{"order.leased", "order.committing", "order.committed"},
+		Draw:   behindCommit,
 		Strike: stopWorkers,
 	})
 }
