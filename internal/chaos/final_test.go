@@ -174,3 +174,15 @@ func (r *run) finalItem(ctx context.Context, c *caller, item *history.Item) erro
 
 // wholeRun bounds one run of one fault.
 const wholeRun = 8 * time.Minute
+
+// nothingBuried expects that no order has become a dead letter: these faults
+// break no task.
+func nothingBuried(ctx context.Context, r *run) {
+	n, err := r.shop.rdb.ZCard(ctx, ordersKey("dead")).Result()
+	if err != nil {
+		r.failf("count dead letters: %v", err)
+	}
+	if n > 0 {
+		r.failf("%d dead letters", n)
+	}
+}
