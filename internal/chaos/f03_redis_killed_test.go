@@ -65,6 +65,7 @@ func (r *run) redisAway(ctx context.Context, meanwhile func()) {
 	r.goOn()
 	r.eventually(ctx, "the service says that it is unavailable", func() bool { return r.count(503, "unavailable") >= before+refused })
 	if meanwhile != nil {
+		r.rewound.Add(1)
 		meanwhile()
 	}
 	if err := r.shop.redis.Start(); err != nil {

@@ -178,11 +178,12 @@ const wholeRun = 8 * time.Minute
 // nothingBuried expects that no order has become a dead letter: these faults
 // break no task.
 func nothingBuried(ctx context.Context, r *run) {
-	n, err := r.shop.rdb.ZCard(ctx, ordersKey("dead")).Result()
+	ids, err := r.shop.rdb.ZRange(ctx, ordersKey("dead"), 0, -1).Result()
 	if err != nil {
-		r.failf("count dead letters: %v", err)
+		r.failf("read dead letters: %v", err)
 	}
-	if n > 0 {
-		r.failf("%d dead letters", n)
+	for _, id := range ids {
+		meta, err := r.shop.rdb.HGet(ctx, ordersKey("meta"), id).Result()
+		r.failf("dead letter %s: %q %v", id, meta, err)
 	}
 }

@@ -37,6 +37,7 @@ type run struct {
 
 	answered atomic.Int64 // calls that were answered, whatever the answer
 	gaveUp   atomic.Int64 // purchases whose outcome their buyer never learned
+	rewound  atomic.Int64 // how often Redis has come back with data that may be older
 
 	mu       sync.Mutex
 	tally    tally
