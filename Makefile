@@ -37,7 +37,7 @@ TEST_TIMEOUT ?= 15m
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
-	@echo '  ARGS="..." is passed on to run, test, test-short, fuzz, bench, loadtest and accept.'
+	@echo '  ARGS="..." is passed on to run, test, test-short, fuzz, bench, chaos, loadtest and accept.'
 
 .PHONY: build
 build: ## Build bin/flashsale
@@ -85,6 +85,22 @@ bench-lock: deps ## Compare the lock with other libraries (ARGS: options of benc
 .PHONY: bench-queue
 bench-queue: deps ## Compare the queue with asynq (ARGS: options of bench/queue)
 	cd bench && $(GO) run ./queue $(ARGS)
+
+# One fault after the other: each has the machine to itself. SEED repeats a schedule.
+CHAOS = CI=true $(GO) test -tags chaos -count=1 -timeout 60m -v -run '^Test(Plan_.*|Faults)$$$(if $(FAULT),/^($(FAULT))$$)' ./internal/chaos \
+	-args $(if $(SEED),-seed=$(SEED)) $(ARGS)
+
+.PHONY: chaos
+chaos: deps ## Run the fault suite, each fault once (SEED=n repeats a run, FAULT='F1|F8' chooses)
+	$(CHAOS)
+
+.PHONY: chaos-ci
+chaos-ci: deps ## Run the small set of the fault suite
+	$(CHAOS) -small
+
+.PHONY: chaos-full
+chaos-full: deps ## Run the fault suite at every named point, in several rounds
+	$(CHAOS) -full -rounds=5
 
 .PHONY: loadtest
 loadtest: ## Start the service, send a burst, check the result (ARGS: options of loadtest)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 
+	"flashsale/internal/faultpoint"
 	"flashsale/inventory"
 	"flashsale/order"
 )
@@ -98,5 +99,6 @@ func (q *call) answerPlaced(p *order.Placed, prefer preference) error {
 		h["Preference-Applied"] = applied
 	}
 	q.out = appendOrder(q.out[:0], &p.Order)
+	faultpoint.Reach("handler.answer")
 	return q.json(status)
 }

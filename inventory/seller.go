@@ -299,10 +299,12 @@ func (s *seller) hold(ctx context.Context) error {
 		return nil
 	}
 	s.letGo()
+	faultpoint.Reach("inventory.locking")
 	l, err := s.v.locks.Acquire(ctx, s.lockKey)
 	if err != nil {
 		return err
 	}
+	faultpoint.Reach("inventory.locked")
 	s.held, s.since = l, time.Now()
 	return nil
 }

@@ -7,6 +7,8 @@ import (
 	"fmt"
 
 	"gorm.io/gorm"
+
+	"flashsale/internal/faultpoint"
 )
 
 // outcome is what became of a task in the database.
@@ -94,6 +96,7 @@ func (s *Store) commitWhole(ctx context.Context, tasks []task) ([]outcome, error
 			return err
 		}
 		box.tasks(tasks, out, of)
+		faultpoint.Reach("order.committing")
 		return box.write(ctx, c)
 	})
 	if err != nil {

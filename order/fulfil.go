@@ -67,6 +67,7 @@ func (f *Fulfiller) OnCommit(fn func(orders int)) { f.committed = fn }
 // that the worker stops claiming; a task that breaks the transaction is found by
 // halving and fails alone.
 func (f *Fulfiller) Handle(ctx context.Context, leased []queue.Leased) []error {
+	faultpoint.Reach("order.leased")
 	errs := make([]error, len(leased))
 	tasks := make([]task, 0, len(leased))
 	index := make([]int, 0, len(leased))

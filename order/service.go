@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"flashsale/catalog"
+	"flashsale/internal/faultpoint"
 	"flashsale/inventory"
 	"flashsale/queue"
 )
@@ -205,6 +206,7 @@ func (s *Service) submit(ctx context.Context, t *task, wait time.Duration) (Plac
 			return Placed{}, "", context.Cause(ctx)
 		}
 	}
+	faultpoint.Reach("order.waiting")
 	placed, replay, err := a.wait(ctx, t, wait)
 	if !errors.Is(err, errWaitSpent) {
 		return placed, replay, err

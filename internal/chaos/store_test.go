@@ -1,0 +1,80 @@
+//go:build chaos && unix
+
+package chaos
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"path/filepath"
+	"testing"
+
+	_ "github.com/mattn/go-sqlite3" // the driver sqlite3
+
+	"flashsale/internal/history"
+)
+
+// store is the database as the suite looks at it from outside: it only reads.
+type store struct {
+	url string // the service's setting
+	db  *sql.DB
+	// path is the database's file; empty where it is none.
+	path string
+}
+
+// databases make an empty database by the name of -db.
+var databases = map[string]func(t *testing.T, folder string) *store{"sqlite": openSQLite}
+
+func openSQLite(t *testing.T, folder string) *store {
+	t.Helper()
+	s := &store{path: filepath.Join(folder, "shop.db")}
+	s.url = "sqlite:" + s.path
+	db, err := sql.Open("sqlite3", "file:"+s.path+"?_busy_timeout=10000&_query_only=true")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := db.Close(); err != nil {
+			t.Errorf("close database: %v", err)
+		}
+	})
+	s.db = db
+	return s
+}
+
+// orders reads all rows of the table orders.
+func (s *store) orders(ctx context.Context) ([]history.Order, error) {
+	rows, err := s.db.QueryContext(ctx, "SELECT id, user_id, item_id, quantity, idempotency_key, status, reason FROM orders ORDER BY id")
+	if err != nil {
+		return nil, fmt.Errorf("read orders: %w", err)
+	}
+	defer rows.Close()
+	var all []history.Order
+	for rows.Next() {
+		var o history.Order
+		if err := rows.Scan(&o.ID, &o.User, &o.Item, &o.Quantity, &o.Key, &o.Status, &o.Reason); err != nil {
+			return nil, fmt.Errorf("read orders: %w", err)
+		}
+		all = append(all, o)
+	}
+	return all, rows.Err()
+}
+
+// items reads what the database says of the items.
+func (s *store) items(ctx context.Context) ([]history.Item, error) {
+	rows, err := s.db.QueryContext(ctx, `SELECT i.id, i.initial, i.per_user_limit, COALESCE(SUM(c.quantity), 0)
+		FROM items i LEFT JOIN stock_changes c ON c.item_id = i.id GROUP BY i.id, i.initial, i.per_user_limit ORDER BY i.id`)
+	if err != nil {
+		return nil, fmt.Errorf("read items: %w", err)
+	}
+	defer rows.Close()
+	var all []history.Item
+	for rows.Next() {
+		var i history.Item
+		if err := rows.Scan(&i.ID, &i.Initial, &i.Limit, &i.Restocked); err != nil {
+			return nil, fmt.Errorf("read items: %w", err)
+		}
+		all = append(all, i)
+	}
+	return all, rows.Err()
+}
