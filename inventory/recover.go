@@ -20,6 +20,8 @@ type State struct {
 	Epoch int64
 	// RunID names this run of the server; '' when it does not tell.
 	RunID string
+	// Uptime is how long the server has run; negative when it does not tell.
+	Uptime time.Duration
 }
 
 // States reads how the Redis of each partition stands. Errors: [ErrUnavailable].
@@ -27,7 +29,7 @@ func (v *Inventory) States(ctx context.Context) ([]State, error) {
 	states := make([]State, v.cfg.Partitions)
 	for p := range states {
 		found, err := stateScript.Run(ctx, v.rdb, []string{epochKey(p)}).StringSlice()
-		if err != nil || len(found) != 2 {
+		if err != nil || len(found) != 3 {
 			return nil, fmt.Errorf("read state of partition %d: %w: %w", p, ErrUnavailable, err)
 		}
 		states[p].RunID = found[1]
@@ -35,8 +37,38 @@ func (v *Inventory) States(ctx context.Context) ([]State, error) {
 		if n, err := strconv.ParseInt(found[0], 10, 64); err == nil {
 			states[p].Epoch = n
 		}
+		states[p].Uptime = -1
+		if n, err := strconv.ParseInt(found[2], 10, 64); err == nil && n >= 0 {
+			states[p].Uptime = time.Duration(n) * time.Second
+		}
 	}
 	return states, nil
+}
+
+// RewriteLogs lets every server that writes a log write it anew from its memory.
+// Redis 7.0 truncates a log whose end was cut inside a script's effects at the last
+// whole command, and goes on writing behind a transaction that is open; the next
+// start would carry out half of that script. A server that does not know the
+// command, or is doing it, is left alone. Errors: [ErrUnavailable].
+func (v *Inventory) RewriteLogs(ctx context.Context) error {
+	rewrite := func(ctx context.Context, c redis.Cmdable) error {
+		err := c.BgRewriteAOF(ctx).Err()
+		if refused := redis.Error(nil); errors.As(err, &refused) {
+			return nil
+		}
+		return err
+	}
+	var err error
+	switch rdb := v.rdb.(type) {
+	case *redis.ClusterClient:
+		err = rdb.ForEachMaster(ctx, func(ctx context.Context, c *redis.Client) error { return rewrite(ctx, c) })
+	default:
+		err = rewrite(ctx, rdb)
+	}
+	if err != nil {
+		return fmt.Errorf("rewrite Redis's log: %w: %w", ErrUnavailable, err)
+	}
+	return nil
 }
 
 // Mark is how far a sale in Redis has come.

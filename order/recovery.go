@@ -19,7 +19,13 @@ type Sellable interface {
 	States(ctx context.Context) ([]inventory.State, error)
 	Marks(ctx context.Context, epoch int64, items []string) ([]inventory.Mark, error)
 	Voider
+	Loader
+}
+
+// Loader makes Redis whole again.
+type Loader interface {
 	Reload(ctx context.Context, item string) error
+	RewriteLogs(ctx context.Context) error
 }
 
 // Voider declares what Redis holds void.
@@ -257,9 +263,29 @@ func (r *Recovery) look(ctx context.Context, all bool) (loss, error) {
 		found.what, found.raise = behind, true
 		return found, nil
 	}
+	if restarted(r.runs, states) {
+		if err := r.Stock.RewriteLogs(ctx); err != nil {
+			return loss{}, err
+		}
+	}
 	r.runs = runs
 	r.Stock.Adopt(epoch)
 	return loss{}, nil
+}
+
+// freshly is up to what age a server that a process meets for the first time may
+// have been restarted for the reason that the process was.
+const freshly = time.Minute
+
+// restarted reports whether a server has another run than before, or began its
+// run shortly before this process did.
+func restarted(before []string, now []inventory.State) bool {
+	for p, s := range now {
+		if len(before) > p && before[p] != s.RunID || len(before) == 0 && s.Uptime >= 0 && s.Uptime < freshly {
+			return true
+		}
+	}
+	return false
 }
 
 // behind looks for a sale that has come less far than the database says.

@@ -606,3 +606,88 @@ func TestRecovery_Nudge(t *testing.T) {
 		}
 	})
 }
+
+// TestService_Place_HalfKept: Redis has kept a key and lost its order. The first
+// repeat does not get it for the asking; the next one buys.
+func TestService_Place_HalfKept(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 3, 1))
+		lost := s.mustPlace(s.purchase("u", "k", 1, 0))
+		f, err := s.queue.Dequeue(testContext(t), 1)
+		if err != nil || len(f.Tasks) != 1 {
+			t.Fatalf("dequeue: %+v, %v", f, err)
+		}
+		if _, err := s.queue.Ack(testContext(t), f.Tasks[0]); err != nil {
+			t.Fatal(err)
+		}
+		if p, err := s.service.Place(testContext(t), s.purchase("u", "k", 1, 0)); !errors.Is(err, inventory.ErrUnavailable) {
+			t.Fatalf("the repeat of a lost order got %+v, %v", p, err)
+		}
+		again := s.mustPlace(s.purchase("u", "k", 1, 0))
+		if again.Replayed || again.Order.ID == lost.Order.ID {
+			t.Errorf("the second repeat got %+v", again)
+		}
+		s.work()
+		s.drained()
+		if l := s.ledger(); l.Sold != 1 || l.Left != 2 {
+			t.Errorf("ledger %+v", l)
+		}
+	})
+}
+
+// rewriting is an inventory whose servers' runs a test makes up.
+type rewriting struct {
+	Sellable
+	run      string
+	up       time.Duration
+	rewrites int
+}
+
+func (r *rewriting) States(ctx context.Context) ([]inventory.State, error) {
+	states, err := r.Sellable.States(ctx)
+	for p := range states {
+		states[p].RunID, states[p].Uptime = r.run, r.up
+	}
+	return states, err
+}
+
+func (r *rewriting) RewriteLogs(ctx context.Context) error {
+	r.rewrites++
+	return r.Sellable.RewriteLogs(ctx)
+}
+
+// TestRecovery_RewritesLogs: a server that was restarted writes its log anew, once.
+func TestRecovery_RewritesLogs(t *testing.T) {
+	t.Parallel()
+	alone(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 3, 1))
+		r := s.recovery()
+		server := &rewriting{Sellable: s.stock}
+		r.Stock = server
+		for _, step := range []struct {
+			run  string
+			up   time.Duration
+			want int
+		}{
+			{"a", time.Hour, 0}, {"a", time.Hour, 0}, {"b", time.Hour, 1}, {"b", 0, 1}, {"c", 0, 2},
+		} {
+			server.run, server.up = step.run, step.up
+			s.settled(r)
+			s.settled(r) // the first may have declared an epoch and no more
+			if server.rewrites != step.want {
+				t.Errorf("run %s, up %v: %d rewrites, want %d", step.run, step.up, server.rewrites, step.want)
+			}
+		}
+		// A process that begins with its server cannot know the run before.
+		for up, want := range map[time.Duration]int{time.Second: 1, time.Hour: 0, -1: 0} {
+			r := s.recovery()
+			server := &rewriting{Sellable: s.stock, run: "a", up: up}
+			r.Stock = server
+			s.settled(r)
+			if server.rewrites != want {
+				t.Errorf("first look, up %v: %d rewrites, want %d", up, server.rewrites, want)
+			}
+		}
+	})
+}

@@ -124,7 +124,7 @@ func (s *Service) Place(ctx context.Context, p Purchase) (Placed, error) {
 		return Placed{}, err
 	}
 	if replay != "" {
-		placed, err = s.replay(ctx, replay, p.Wait)
+		placed, err = s.replay(ctx, p.ItemID, replay, p.Wait)
 	}
 	switch {
 	case err != nil:
@@ -263,11 +263,17 @@ const (
 )
 
 // replay answers with the earlier order as it stands, waiting for its commit
-// as long as the first request would have.
-func (s *Service) replay(ctx context.Context, id string, wait time.Duration) (Placed, error) {
+// as long as the first request would have. A key whose order is nowhere stands for
+// something that Redis has lost half of, and every repeat would hear so; the
+// sale is dropped, and knows the next time only keys of orders that there are.
+// One in the hands of a worker alone is found by its key when both are committed.
+func (s *Service) replay(ctx context.Context, item, id string, wait time.Duration) (Placed, error) {
 	end := time.Now().Add(wait)
 	for d := replayPollMin; ; d = min(2*d, replayPollMax) {
 		o, err := s.Get(ctx, id)
+		if errors.Is(err, ErrNotFound) {
+			err = errors.Join(err, s.Returns.stock.Distrust(ctx, item))
+		}
 		if err != nil {
 			return Placed{}, fmt.Errorf("%w: replay of order %s: %w", inventory.ErrUnavailable, id, err)
 		}

@@ -3,9 +3,11 @@
 --
 -- KEYS 1 the partition's epoch (string)
 --
--- Returns { epoch or '', run id of the server or '' }. It is a script so that the run id is that of the server
--- which serves the partition, on a cluster too; one that does not tell it, or forbids the question, has none.
+-- Returns { epoch or '', run id of the server or '', seconds since its start or -1 }. It is a script so that the
+-- answer is that of the server which serves the partition, on a cluster too; one that does not tell, or forbids
+-- the question, has no run id.
 
 local info = redis.pcall('INFO', 'server')
 local run = type(info) == 'string' and string.match(info, 'run_id:(%w+)') or ''
-return {redis.call('GET', KEYS[1]) or '', run}
+local up = type(info) == 'string' and string.match(info, 'uptime_in_seconds:(%d+)') or '-1'
+return {redis.call('GET', KEYS[1]) or '', run, up}
