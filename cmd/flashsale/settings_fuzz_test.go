@@ -52,6 +52,15 @@ func FuzzSettings(f *testing.F) {
 	f.Add([]byte("unknown: 1\n"), at("cache-off"), "bloom,avalanche", at("redis"), "cluster+redis://h:1?addr=h:2")
 	f.Add([]byte("- a\n- b\n"), at("webhook-allow"), ",", at("webhook-allow"), "10.0.0.0/8,\"")
 	f.Add([]byte("linger: 1\nlease: 1e3\n"), at("drain"), "-1s", at("queue-limit"), "-0")
+	for _, beyond := range []string{ // a little beyond each bound
+		"batch=0", "batch=513", "partitions=0", "partitions=1025", "queue-limit=0", "webhook-workers=0", "webhook-workers=1025",
+		"lease=999ms", "lease=61m", "linger=-1ms", "linger=1001ms", "drain=0s", "drain=601s", "reconcile-every=999ms",
+		"rate-buyer=0", "rate-buyer=Inf", "rate-address=-1", "db=sqlite:", "redis=http://h:1", "jwt-secret=1234567890123456789012345678901",
+	} {
+		name, value, _ := strings.Cut(beyond, "=")
+		f.Add([]byte(nil), at(name), value, at("demo"), "false")
+		f.Add([]byte(name+": "+value+"\n"), at("addr"), "", at("demo"), "false")
+	}
 	path := filepath.Join(f.TempDir(), "settings.yaml")
 	f.Fuzz(func(t *testing.T, file []byte, variable uint8, value string, flag uint8, given string) {
 		if strings.Contains(value, "\x00") {
