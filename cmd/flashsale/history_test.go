@@ -125,7 +125,7 @@ func (w *witness) sell(s *shop, seed uint64) []history.Call {
 	for i := range shoppers {
 		all.Go(func() { w.shopper(i, seed) })
 	}
-	all.Go(func() { w.operator(shoppers) })
+	all.Go(func() { w.operator(shoppers + 1) }) // at the last API process
 	all.Wait()
 	if err := w.rec.Close(); err != nil {
 		w.t.Fatal(err)

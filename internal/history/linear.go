@@ -236,7 +236,10 @@ func copied[K comparable, V any](m map[K]V) map[K]V {
 // saleOperations are the steps of one item, with the times between which each
 // happened.
 func saleOperations(item *Item, calls []Call, final *Final) []porcupine.Operation {
-	h := &saleHistory{item: item, orders: make(map[buyer]string), began: make(map[buyer]int64), cancelled: make(map[string]int64), rejected: make(map[buyer]bool)}
+	h := &saleHistory{
+		item: item, orders: make(map[buyer]string), began: make(map[buyer]int64), cancelled: make(map[string]int64),
+		rejected: make(map[buyer]bool), told: make(map[buyer]int64), made: make(map[buyer]bool),
+	}
 	h.read(calls, final)
 	for i := range calls {
 		h.add(&calls[i])
@@ -268,6 +271,10 @@ type saleHistory struct {
 	cancelled map[string]int64
 	// rejected are the keys whose order the database refused.
 	rejected map[buyer]bool
+	// told is when the first acknowledgement of a key had arrived; made are the
+	// keys of which a call was told that it made the order.
+	told map[buyer]int64
+	made map[buyer]bool
 }
 
 // read finds out what the keys ended with. An acknowledgement counts too, for
@@ -285,9 +292,13 @@ func (h *saleHistory) read(calls []Call, final *Final) {
 			if at, ok := h.began[b]; !ok || c.Start < at {
 				h.began[b] = c.Start
 			}
-			if c.Accepted() && h.orders[b] == "" {
-				h.orders[b] = c.Order
+			if !c.Accepted() {
+				continue
 			}
+			if at, ok := h.told[b]; !ok || c.End < at {
+				h.told[b], h.orders[b] = c.End, c.Order
+			}
+			h.made[b] = h.made[b] || !c.Replayed
 		case c.Op == Cancel && !c.Refused():
 			if at, ok := h.cancelled[c.Order]; !ok || c.Start < at {
 				h.cancelled[c.Order] = c.Start
@@ -312,7 +323,7 @@ func (h *saleHistory) add(c *Call) {
 	switch c.Op {
 	case Buy:
 		step.order = h.orders[step.buyer]
-		if !c.Known() && step.order == "" {
+		if !c.Known() && !h.mayHaveMade(c) {
 			return
 		}
 		if c.Refused() && h.rejected[step.buyer] {
@@ -328,6 +339,14 @@ func (h *saleHistory) add(c *Call) {
 		end = math.MaxInt64
 	}
 	h.put(c.Client, c.Start, end, step)
+}
+
+// mayHaveMade reports whether a purchase of unknown outcome can be the one that
+// made its key's order: nobody else was told so, and nobody knew of it before.
+func (h *saleHistory) mayHaveMade(c *Call) bool {
+	b := buyer{c.User, c.Key}
+	told, ok := h.told[b]
+	return h.orders[b] != "" && !h.made[b] && (!ok || c.Start <= told)
 }
 
 // returns puts among the operations that the units of closed orders came back.
