@@ -84,6 +84,25 @@ func TestPressure_Reopens(t *testing.T) {
 	}
 }
 
+// TestPressure_Volatile refuses, where only a commit is an answer, who would wait for
+// one that comes late; elsewhere such a purchase is taken.
+func TestPressure_Volatile(t *testing.T) {
+	t.Parallel()
+	for _, volatile := range []bool{false, true} {
+		p := NewPressure(PressureConfig{Queues: make([]Loader, 1), Partition: func(string) int { return 0 }, Volatile: volatile})
+		for _, late := range []bool{false, true} {
+			p.of[0].state.Store(&pressed{late: late, wait: 7 * time.Second})
+			wait, ok := p.Admit("item")
+			if ok != (!late || !volatile) || !ok && wait != 7*time.Second {
+				t.Errorf("volatile %v, late %v: admitted %v, %v to wait", volatile, late, ok, wait)
+			}
+			if p.Late("item") != late {
+				t.Errorf("volatile %v: late is %v, want %v", volatile, p.Late("item"), late)
+			}
+		}
+	}
+}
+
 // TestPressure looks at a real queue: what it says follows the queue, while there
 // are purchases to say it to.
 func TestPressure(t *testing.T) {

@@ -104,7 +104,9 @@ func TestBreakers_Outage(t *testing.T) {
 					t.Errorf("%d calls counted as refused, want 2", got)
 				}
 				o.end(proxy)
+				back := time.Now()
 				eventually(t, "the breaker closes", func() bool { return rdb.Ping(t.Context()).Err() == nil })
+				t.Logf("closed %v after the end of the outage", time.Since(back).Round(time.Millisecond))
 				if s.Open() != 0 {
 					t.Errorf("%d breakers are open, want none", s.Open())
 				}
