@@ -6,6 +6,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -41,6 +42,11 @@ type Proxy struct {
 	// changed is closed and replaced when a setting changes.
 	changed chan struct{}
 	closed  bool
+	cuts    []replyCut
+	// The line is booked up to these times by what crosses it; see turn.
+	busyToServer, busyToClient time.Time
+
+	strikes atomic.Int64
 }
 
 // faults are what a proxy does to its connections.
@@ -49,6 +55,7 @@ type faults struct {
 	dropReplies        bool
 	blackhole          bool
 	refuse             bool
+	line
 }
 
 // NewProxy starts a proxy in front of target, a host:port. It ends with the
@@ -101,6 +108,7 @@ func (p *Proxy) Sever() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for c := range p.conns {
+		p.strikes.Add(1)
 		c.cut()
 	}
 	// They count as gone from now on, and not once their goroutines noticed.
@@ -118,7 +126,12 @@ func (p *Proxy) Connections() int {
 func (p *Proxy) set(change func(*faults)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	narrow := p.bytesPerSecond
 	change(&p.faults)
+	if p.bytesPerSecond != narrow {
+		// What had booked another line, or none, does not keep this one busy.
+		p.busyToServer, p.busyToClient = time.Time{}, time.Time{}
+	}
 	close(p.changed)
 	p.changed = make(chan struct{})
 }
@@ -168,6 +181,7 @@ func (p *Proxy) admit(c *proxied) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.refuse || p.closed {
+		p.strikes.Add(1)
 		return false
 	}
 	p.conns[c] = struct{}{}
@@ -294,16 +308,12 @@ func (c *proxied) hold(ahead chan<- chunk, piece chunk) bool {
 	}
 }
 
-func (f faults) delay(toServer bool) time.Duration {
-	if toServer {
-		return f.toServer
-	}
-	return f.toClient
-}
-
 // deliver hands the chunks over when they are due.
 func (c *proxied) deliver(ahead <-chan chunk, to *net.TCPConn, toServer bool) {
 	for piece := range ahead {
+		if time.Until(piece.due) > 0 {
+			c.proxy.strikes.Add(1)
+		}
 		if !c.wait(piece.due) || !c.passable() {
 			return
 		}
@@ -316,9 +326,9 @@ func (c *proxied) deliver(ahead <-chan chunk, to *net.TCPConn, toServer bool) {
 		case piece.end != nil:
 			c.cut() // a reset ends both directions
 		case f.dropReplies && !toServer:
+			c.proxy.strikes.Add(1)
 		default:
-			if _, err := to.Write(piece.data); err != nil {
-				c.cut()
+			if !c.put(to, piece.data, toServer) {
 				return
 			}
 		}
@@ -349,6 +359,7 @@ func (c *proxied) passable() bool {
 		if !f.blackhole {
 			return true
 		}
+		c.proxy.strikes.Add(1)
 		select {
 		case <-changed:
 		case <-c.done:
