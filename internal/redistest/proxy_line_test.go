@@ -97,10 +97,11 @@ func TestProxy_SetBandwidth_Off(t *testing.T) {
 	t.Parallel()
 	p, client, server := link(t)
 	p.SetBandwidth(1)
-	send(t, client, "question")
+	question := strings.Repeat("?", 500) // beyond all patience
+	send(t, client, question)
 	receivesNothing(t, server)
 	p.SetBandwidth(0)
-	receives(t, server, "question")
+	receives(t, server, question)
 	p.SetBandwidth(1_000_000)
 	send(t, server, "answer")
 	receives(t, client, "answer")
