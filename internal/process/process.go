@@ -75,6 +75,9 @@ type Spec struct {
 	ReadyWithin time.Duration
 	// StopWithin bounds the wait of Stop after SIGTERM; zero: 20 s.
 	StopWithin time.Duration
+	// Files is how many files the process may have open at once, sockets
+	// included; zero: as many as the test binary.
+	Files int
 }
 
 // fill sets what the caller left open.
@@ -125,6 +128,16 @@ func (s *Spec) args() []string {
 		args = append(args, "--addr", s.Addr)
 	}
 	return append(args, s.Args...)
+}
+
+// command is the process to be. Its limit is set by a shell that then becomes
+// the process: it keeps the pid, and there is no moment without the limit.
+func (s *Spec) command() *exec.Cmd {
+	if s.Files == 0 {
+		return exec.Command(s.Binary, s.args()...)
+	}
+	script := fmt.Sprintf(`ulimit -n %d && exec "$0" "$@"`, s.Files)
+	return exec.Command("sh", append([]string{"-c", script, s.Binary}, s.args()...)...)
 }
 
 // environ is the environment without the service's own settings, which a
@@ -194,7 +207,7 @@ func (p *P) start() error {
 	if err != nil {
 		return err
 	}
-	p.cmd = exec.Command(p.spec.Binary, p.spec.args()...)
+	p.cmd = p.spec.command()
 	p.cmd.Dir = p.spec.Dir
 	p.cmd.Env = environ(p.spec.Env)
 	p.cmd.Stdout, p.cmd.Stderr = out, out

@@ -236,6 +236,46 @@ func TestTryStart_ErrNoProgram(t *testing.T) {
 	}
 }
 
+// The limit holds from the start, for the process itself and not for a parent
+// of it.
+func TestStart_Files(t *testing.T) {
+	t.Parallel()
+	spec := fake(t, "--ready-after", "2")
+	spec.Files = 64
+	p := Start(t, spec)
+	body, err := get(t, p.URL()+"/readyz", 10*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := fmt.Sprintln("ok", p.Pid()); body != want {
+		t.Errorf("body %q, want %q", body, want)
+	}
+	limits, err := os.ReadFile(fmt.Sprintf("/proc/%d/limits", p.Pid()))
+	if err != nil {
+		t.Skip("the limits of a process cannot be read here: ", err)
+	}
+	for line := range strings.Lines(string(limits)) {
+		if f := strings.Fields(line); strings.HasPrefix(line, "Max open files") && (f[3] != "64" || f[4] != "64") {
+			t.Errorf("%s", line)
+		}
+	}
+	// More connections than it has files: those beyond wait, and it lives.
+	for range 80 {
+		c, err := net.Dial("tcp", strings.TrimPrefix(p.URL(), "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := c.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	if code := p.Stop(); code != 0 {
+		t.Errorf("exit code %d after SIGTERM", code)
+	}
+}
+
 func TestP_WaitReady(t *testing.T) {
 	t.Parallel()
 	spec := fake(t, "--ready-after", "3")
