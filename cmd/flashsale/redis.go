@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -48,8 +49,9 @@ func openRedis(setting string, guard *breaker.Breakers, connected func()) (rdb r
 		// repeats after a network error, counting it as a redirect, and without
 		// redirects it could not follow a slot; every script bears a repeat.
 		o.MaxRetries, o.ContextTimeoutEnabled = -1, true
-		o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolSize = redisDial, redisRead, redisWrite, redisPool
-		o.PoolTimeout, o.DialerRetries, o.OnConnect = redisTurn, 1, onConnect(connected)
+		o.DialTimeout, o.ReadTimeout, o.WriteTimeout = redisDial, redisRead, redisWrite
+		o.PoolSize, o.PoolTimeout = cmp.Or(o.PoolSize, redisPool), redisTurn
+		o.DialerRetries, o.OnConnect = 1, onConnect(connected)
 		c := redis.NewClusterClient(o)
 		guard.GuardCluster(c)
 		return c, []func() error{c.Close}, nil
@@ -64,12 +66,14 @@ func openRedis(setting string, guard *breaker.Breakers, connected func()) (rdb r
 	}
 }
 
-// tune sets what every client needs. DialerRetries counts the tries of one
+// tune sets what every client needs. The size of the pool is the URL's
+// (pool_size) where it names one. DialerRetries counts the tries of one
 // dial: with the usual five, a Redis that is away is noticed half a second late.
 func tune(o *redis.Options, connected func()) *redis.Options {
 	o.MaxRetries, o.ContextTimeoutEnabled = -1, true
-	o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolSize = redisDial, redisRead, redisWrite, redisPool
-	o.PoolTimeout, o.DialerRetries, o.OnConnect = redisTurn, 1, onConnect(connected)
+	o.DialTimeout, o.ReadTimeout, o.WriteTimeout = redisDial, redisRead, redisWrite
+	o.PoolSize, o.PoolTimeout = cmp.Or(o.PoolSize, redisPool), redisTurn
+	o.DialerRetries, o.OnConnect = 1, onConnect(connected)
 	return o
 }
 
