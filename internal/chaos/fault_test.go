@@ -26,6 +26,8 @@ type fault struct {
 	APIArgs, WorkerArgs []string
 	// RedisArgs are appended to redis-server's command line.
 	RedisArgs []string
+	// Redis returns more of the same for each run; nil: nothing.
+	Redis func(t *testing.T) []string
 	// ProxyAPI and ProxyWorker put a proxy between Redis and these processes.
 	ProxyAPI, ProxyWorker bool
 	// Folder returns where the database lives; nil: a temporary folder.
@@ -46,6 +48,13 @@ type fault struct {
 	// Shuts says that nothing can be accepted during the strike, which is
 	// therefore not void for that.
 	Shuts bool
+	// Balanced has the buyers call as through a load balancer, which asks the
+	// API processes whether they are ready, opens a connection for each call, and
+	// goes elsewhere where nobody listens.
+	Balanced bool
+	// Stays says that units may be left at the end, because of what was done to
+	// the sales: nobody asks for them, and the checker does not.
+	Stays bool
 	// MayLoseAccepted says that Redis itself loses what it had acknowledged.
 	MayLoseAccepted bool
 	// Redelivers says that orders have to be seen to be delivered again; a run

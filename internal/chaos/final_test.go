@@ -35,6 +35,9 @@ func (r *run) drain(ctx context.Context) {
 			if l == nil {
 				return // the checker says what is wrong
 			}
+			if r.fault.Stays {
+				continue
+			}
 			left += l.Left
 			r.buyOut(ctx, c, item, round, l.Left)
 		}
@@ -146,7 +149,7 @@ func (r *run) final(ctx context.Context) (*history.Final, error) {
 
 // finalItem adds what Redis and the service say of an item.
 func (r *run) finalItem(ctx context.Context, c *caller, item *history.Item) error {
-	item.Exhausted = r.gaveUp.Load() == 0
+	item.Exhausted = r.gaveUp.Load() == 0 && !r.fault.Stays
 	sale, err := r.shop.rdb.HMGet(ctx, saleKey(item.ID), "left", "epoch", "fence").Result()
 	if err != nil && !errors.Is(err, redis.Nil) {
 		return fmt.Errorf("read sale of %s: %w", item.ID, err)

@@ -107,6 +107,14 @@ func newPlan(f *fault, seed uint64, full bool) *plan {
 	return p
 }
 
+// shuffle orders names by chance, the same for the same seed.
+func (p *plan) shuffle(names []string) {
+	for i := len(names) - 1; i > 0; i-- {
+		j := p.Numbers[len(p.Numbers)-1-i] % (i + 1)
+		names[i], names[j] = names[j], names[i]
+	}
+}
+
 // drawIntents draws the purchases: item by item, and then mixed.
 func (p *plan) drawIntents() {
 	var body, tail []intent

@@ -40,6 +40,7 @@ type run struct {
 	rewound  atomic.Int64 // how often Redis has come back with data that may be older
 
 	mu       sync.Mutex
+	spans    []*span // of which the calls are measured
 	tally    tally
 	began    int64          // when the first blow fell; 0: none yet
 	watches  []*watch       // one for each end of harm
@@ -93,6 +94,9 @@ func (r *run) saw(h *history.Call) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.tally.Calls++
+	for _, s := range r.spans {
+		s.saw(h)
+	}
 	if h.Status == 0 {
 		r.codes["0"]++
 	} else {

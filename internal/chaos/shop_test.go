@@ -5,6 +5,7 @@ package chaos
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -47,7 +48,12 @@ type member struct {
 // openShop starts everything.
 func openShop(t *testing.T, f *fault) *shop {
 	t.Helper()
-	s := &shop{t: t, fault: f, dir: t.TempDir(), redis: redistest.Real(t, f.RedisArgs...)}
+	s := &shop{t: t, fault: f, dir: t.TempDir()}
+	redisArgs := slices.Clone(f.RedisArgs)
+	if f.Redis != nil {
+		redisArgs = append(redisArgs, f.Redis(t)...)
+	}
+	s.redis = redistest.Real(t, redisArgs...)
 	folder := s.dir
 	if f.Folder != nil {
 		folder = f.Folder(t)
