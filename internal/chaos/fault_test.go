@@ -93,7 +93,9 @@ func register(f fault) {
 	}
 	faults = append(faults, &f)
 	slices.SortFunc(faults, func(a, b *fault) int {
-		if d := len(a.ID) - len(b.ID); d != 0 {
+		// "F2" before "F12a" before "F12b".
+		number := func(id string) int { return len(strings.TrimRight(id, "abc")) }
+		if d := number(a.ID) - number(b.ID); d != 0 {
 			return d
 		}
 		return strings.Compare(a.ID, b.ID)

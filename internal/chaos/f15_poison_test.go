@@ -1,0 +1,80 @@
+//go:build chaos && unix
+
+package chaos
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"flashsale/queue"
+)
+
+func init() {
+	var poison []string
+	register(fault{
+		ID: "F15", Name: "poison tasks", Lasts: 6 * time.Second,
+		Strike: func(ctx context.Context, r *run) { poison = enqueuePoison(ctx, r) },
+		Expect: func(ctx context.Context, r *run) { expectDead(ctx, r, poison) },
+	})
+}
+
+// poisonShare is the number of poison tasks in parts of the purchases.
+const poisonShare = 0.01
+
+// enqueuePoison puts tasks among the orders that can never become any: half of
+// them cannot be read, and half can, but break the transaction of every batch
+// they are in. It returns their ids.
+func enqueuePoison(ctx context.Context, r *run) []string {
+	q, err := queue.New(r.shop.rdb, queue.Config{Prefix: ordersKey("")})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.measure("poisoned")
+	n := max(10, int(poisonShare*float64(r.plan.Purchases)))
+	tick := time.NewTicker(5 * time.Second / time.Duration(n))
+	defer tick.Stop()
+	ids := make([]string, n)
+	for i := range ids {
+		ids[i] = fmt.Sprintf("poison-%d", i)
+		task := queue.Task{ID: ids[i], Payload: []byte("garbage")}
+		if i%2 == 1 {
+			// An order of nothing, which the table refuses. Few attempts, or the
+			// run would have to wait for all of them.
+			task.MaxAttempts = 2
+			task.Payload = []byte(strings.Join([]string{"1", r.plan.Items[i%itemsOnSale].ID, "poisoner", "0", "990", "EUR", "0", "", ids[i]}, "\t"))
+		}
+		status, err := q.Enqueue(ctx, task)
+		if err != nil || status[0] != queue.StatusOK {
+			r.t.Fatalf("enqueue %s: %v, %v", ids[i], status, err)
+		}
+		r.struck(ids[i])
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return ids
+		}
+	}
+	r.over()
+	return ids
+}
+
+// expectDead compares the dead letters with the poison.
+func expectDead(ctx context.Context, r *run, poison []string) {
+	dead, err := r.shop.rdb.ZRange(ctx, ordersKey("dead"), 0, -1).Result()
+	if err != nil {
+		r.failf("read dead letters: %v", err)
+	}
+	for _, id := range poison {
+		if !slices.Contains(dead, id) {
+			r.failf("%s is no dead letter", id)
+		}
+	}
+	if len(dead) != len(poison) {
+		r.failf("%d dead letters, of which %d are poison", len(dead), len(poison))
+	}
+	r.notef("%d poison tasks, %d dead letters", len(poison), len(dead))
+	expectNoError(ctx, r)
+}
