@@ -33,6 +33,7 @@ type caller struct {
 	conns   []*wire.Conn
 	request wire.Request
 	tokens  map[string]string
+	balance *balancer // nil: calls go where they are told to
 }
 
 func newCaller(urls []string) (*caller, error) {
@@ -65,24 +66,45 @@ type answer struct {
 	retryAfter int64
 }
 
+// connect sees to it that there is a connection to the given process, or to the
+// one that the balancer chooses, and returns which.
+func (c *caller) connect(ctx context.Context, api int) (int, error) {
+	if c.balance != nil {
+		return c.balance.connect(ctx, c, api)
+	}
+	if c.conns[api] == nil {
+		return api, c.dial(ctx, api)
+	}
+	return api, nil
+}
+
+func (c *caller) dial(ctx context.Context, api int) error {
+	ctx, cancel := context.WithTimeout(ctx, answerLimit)
+	defer cancel()
+	conn, err := wire.Dial(ctx, c.targets[api])
+	if err != nil {
+		return err
+	}
+	conn.Timeout = answerLimit
+	c.conns[api] = conn
+	return nil
+}
+
 // do sends one request to the given process. After an error the outcome is
 // unknown, or nothing was sent because nobody listened.
 func (c *caller) do(ctx context.Context, api int, method, path, token, body string, headers ...string) (answer, error) {
-	if c.conns[api] == nil {
-		ctx, cancel := context.WithTimeout(ctx, answerLimit)
-		conn, err := wire.Dial(ctx, c.targets[api])
-		cancel()
-		if err != nil {
-			return answer{}, err
-		}
-		conn.Timeout = answerLimit
-		c.conns[api] = conn
+	api, err := c.connect(ctx, api)
+	if err != nil {
+		return answer{}, err
 	}
 	conn := c.conns[api]
 	q := &c.request
 	q.Start(method, c.targets[api], path).Header("Authorization", "Bearer "+token)
 	for i := 0; i+1 < len(headers); i += 2 {
 		q.Header(headers[i], headers[i+1])
+	}
+	if c.balance != nil {
+		q.Header("Connection", "close")
 	}
 	end := q.NoBody
 	if method != "GET" {

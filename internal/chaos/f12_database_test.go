@@ -198,6 +198,12 @@ func (s *store) file(t *testing.T) string {
 	return s.path
 }
 
+// count counts the orders in the database.
+func (s *store) count(ctx context.Context) (n int64, err error) {
+	err = s.db.QueryRowContext(ctx, "SELECT COUNT(*) FROM orders").Scan(&n)
+	return n, err
+}
+
 // stranger is a connection to the database that may write, for as long as the
 // test lasts.
 func (s *store) stranger(ctx context.Context, t *testing.T) *sql.Conn {

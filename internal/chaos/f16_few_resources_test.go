@@ -15,7 +15,7 @@ import (
 
 func init() {
 	register(fault{
-		ID: "F16a", Name: "256 descriptors", Lasts: 8 * time.Second,
+		ID: "F16a", Name: "256 descriptors", Lasts: 8 * time.Second, ProxyAPI: true,
 		Tune: func(spec *process.Spec) {
 			if spec.Command == "api" {
 				spec.Files = fewFiles
@@ -44,13 +44,16 @@ const (
 	// fewFor is how long there is want of either: longer than a server waits for
 	// the rest of a request.
 	fewFor = 6 * time.Second
+	// severEvery is the pause between two cuts of all connections to Redis.
+	severEvery = 500 * time.Millisecond
 	// takers is how many idle clients come to each API process: more than it has
 	// descriptors.
 	takers = 300
 )
 
 // takeDescriptors has clients take every descriptor that the API processes have,
-// and take those anew that become free.
+// and take those anew that become free. With the connections to Redis cut, the
+// processes need some themselves.
 func takeDescriptors(ctx context.Context, r *run) {
 	crowds := make([]*slowclient.Crowd, len(r.shop.apis))
 	s := r.measure("no descriptors")
@@ -62,7 +65,11 @@ func takeDescriptors(ctx context.Context, r *run) {
 		r.eventually(ctx, "an API process has no descriptor left", func() bool { return openFiles(m.P) >= fewFiles-2 })
 	}
 	r.struck("descriptors taken")
-	r.lasts(ctx, fewFor)
+	until := time.Now().Add(fewFor)
+	for time.Now().Before(until) && ctx.Err() == nil {
+		r.shop.toAPI.Sever()
+		r.lasts(ctx, severEvery)
+	}
 	for _, c := range crowds {
 		c.Stop()
 	}

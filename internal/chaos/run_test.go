@@ -34,6 +34,8 @@ type run struct {
 	shop  *shop
 	load  *load
 	rec   *history.Recorder
+	// balance stands between the buyers and the API processes; nil: nothing.
+	balance *balancer
 
 	answered atomic.Int64 // calls that were answered, whatever the answer
 	gaveUp   atomic.Int64 // purchases whose outcome their buyer never learned
@@ -85,7 +87,13 @@ type watch struct {
 func (r *run) now() int64 { return r.rec.Now() }
 
 // caller returns a client of the shop's API processes.
-func (r *run) caller() (*caller, error) { return newCaller(r.shop.urls()) }
+func (r *run) caller() (*caller, error) {
+	c, err := newCaller(r.shop.urls())
+	if err == nil {
+		c.balance = r.balance
+	}
+	return c, err
+}
 
 // saw takes a call into the history and the counts.
 func (r *run) saw(h *history.Call) {

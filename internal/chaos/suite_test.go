@@ -96,6 +96,9 @@ func (f *fault) once(t *testing.T, seed uint64, round int) (verdict string) {
 	ctx, cancel := context.WithTimeout(t.Context(), wholeRun)
 	defer cancel()
 	r.shop = openShop(t, f)
+	if f.Balanced {
+		r.balance = newBalancer(t, r.shop.urls())
+	}
 	r.createItems(ctx)
 	o.SetUp = time.Since(began).Seconds()
 	final := r.live(ctx)

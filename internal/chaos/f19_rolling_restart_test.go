@@ -1,0 +1,68 @@
+//go:build chaos && unix
+
+package chaos
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+func init() {
+	register(fault{
+		ID: "F19", Name: "rolling restart", Small: true, APIs: 2, Workers: 2, Balanced: true, Lasts: 12 * time.Second,
+		Strike: restartAll, Expect: expectNoneCutOff,
+	})
+}
+
+// restartRounds is how often each process is replaced; with -full more often.
+const restartRounds = 2
+
+// restartAll replaces the processes one after the other while buyers come: each
+// is asked to end, and its successor is ready before the next one is asked.
+func restartAll(ctx context.Context, r *run) {
+	r.measure("rolling restart") // up to the end: nobody is to notice
+	rounds := restartRounds
+	if options.full {
+		rounds *= 3
+	}
+	for range rounds {
+		for i := range max(len(r.shop.apis), len(r.shop.workers)) {
+			if i < len(r.shop.apis) {
+				r.restart(ctx, fmt.Sprintf("API %d", i), r.shop.apis[i])
+			}
+			if i < len(r.shop.workers) {
+				r.restart(ctx, fmt.Sprintf("worker %d", i), r.shop.workers[i])
+			}
+		}
+	}
+	r.over()
+	r.recovered(ctx)
+}
+
+// restart asks a process to end, by SIGTERM, and starts its successor.
+func (r *run) restart(ctx context.Context, name string, m *member) {
+	r.t.Helper()
+	r.answers(ctx, r.plan.Moments[int(r.tally.Strikes)%blows])
+	r.struck(name + " is asked to end")
+	began := time.Now()
+	if code := m.Stop(); code != 0 {
+		r.failf("%s: exit code %d after SIGTERM", name, code)
+	}
+	ended := time.Now()
+	m.again("")
+	if err := m.WaitReady(); err != nil {
+		r.t.Fatalf("successor of %s: %v", name, err)
+	}
+	r.notef("%s: %.2f s to end, %.2f s to be ready", name, ended.Sub(began).Seconds(), time.Since(ended).Seconds())
+}
+
+// expectNoneCutOff fails the run where a purchase that was let in was not
+// answered for good.
+func expectNoneCutOff(_ context.Context, r *run) {
+	for _, s := range r.spans {
+		r.report(s)
+		r.untroubled(s)
+	}
+	r.notef("%d calls went to another process, because nobody listened", r.balance.elsewhere.Load())
+}
