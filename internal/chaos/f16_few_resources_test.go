@@ -21,7 +21,7 @@ func init() {
 				spec.Files = fewFiles
 			}
 		},
-		Strike: takeDescriptors, Expect: expectBounds,
+		Strike: takeDescriptors, Expect: expectRefusals,
 	})
 	register(fault{
 		ID: "F16b", Name: "Redis pool of 4", Lasts: 8 * time.Second, ProxyAPI: true,

@@ -51,6 +51,7 @@ type run struct {
 	notes    []string       // what is worth reading in the table
 	codes    map[string]int // answers by status and code
 	fences   []history.FenceSample
+	ledgers  []history.LedgerSample // of faults that look at them while they strike
 }
 
 // tally counts what happened, by the phase of the run.

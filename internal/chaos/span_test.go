@@ -22,6 +22,8 @@ type span struct {
 	refused  int // 503
 	blunt    int // 503 or 429 without a time to come back
 	others   map[int]int
+	// each sees every order that is made, under the run's mutex; nil: nothing.
+	each func(h *history.Call)
 }
 
 // measure begins a span.
@@ -49,6 +51,9 @@ func (s *span) saw(h *history.Call) {
 	case h.Accepted() && !h.Replayed:
 		s.accepted++
 		s.definite++
+		if s.each != nil {
+			s.each(h)
+		}
 	case definite(h):
 		s.definite++
 	case h.Status == 0:
