@@ -11,16 +11,17 @@ import (
 	"time"
 
 	"flashsale/internal/disktest"
+	"flashsale/internal/history"
 )
 
 func init() {
 	register(fault{
-		ID: "F12a", Name: "database locked", Lasts: lockHeld + 2*time.Second,
+		ID: "F12a", Name: "database locked", DB: "sqlite", Lasts: lockHeld + 2*time.Second,
 		Strike: lockDatabase, Expect: expectDatabase,
 	})
 	var disk *disktest.Disk
 	register(fault{
-		ID: "F12b", Name: "database disk full", Lasts: 6 * time.Second,
+		ID: "F12b", Name: "database disk full", DB: "sqlite", Lasts: 6 * time.Second,
 		Folder: func(t *testing.T) string {
 			disk = disktest.New(t, databaseDisk)
 			return disk.Path()
@@ -32,7 +33,7 @@ func init() {
 		},
 	})
 	register(fault{
-		ID: "F12c", Name: "database read-only", Lasts: 6 * time.Second,
+		ID: "F12c", Name: "database read-only", DB: "sqlite", Lasts: 6 * time.Second,
 		Strike: denyDatabase,
 		Expect: func(ctx context.Context, r *run) {
 			r.heardFrom("disk I/O error", "readonly")
@@ -56,8 +57,7 @@ func lockDatabase(ctx context.Context, r *run) {
 	if _, err := conn.ExecContext(ctx, "BEGIN EXCLUSIVE"); err != nil {
 		r.t.Fatalf("lock database: %v", err)
 	}
-	s := r.broken(ctx, "database locked")
-	r.lasts(ctx, lockHeld)
+	s := r.broken(ctx, "database locked", lockHeld)
 	if _, err := conn.ExecContext(ctx, "ROLLBACK"); err != nil {
 		r.t.Fatalf("unlock database: %v", err)
 	}
@@ -73,28 +73,76 @@ func fillDatabaseDisk(ctx context.Context, r *run, disk *disktest.Disk) {
 		r.t.Fatalf("empty the database's log: %v", err)
 	}
 	disk.Fill()
-	s := r.broken(ctx, "database disk full")
-	r.lasts(ctx, brokenFor)
+	s := r.broken(ctx, "database disk full", brokenFor)
 	disk.Free()
 	r.mended(ctx, s)
 }
 
 // denyDatabase makes the database's files refuse writes, and then take them again.
 func denyDatabase(ctx context.Context, r *run) {
-	path := r.shop.store.file(r.t)
+	path := r.shop.store.path
 	allow := disktest.Deny(r.t, path, path+"-wal")
-	s := r.broken(ctx, "database read-only")
-	r.lasts(ctx, brokenFor)
+	s := r.broken(ctx, "database read-only", brokenFor)
 	allow()
 	r.mended(ctx, s)
 }
 
-// broken notes that the database takes no writes from here.
-func (r *run) broken(ctx context.Context, how string) *span {
+// broken notes that the database takes no writes from here, and uses the time to
+// try the routes that write or read it.
+func (r *run) broken(ctx context.Context, how string, lasts time.Duration) *span {
 	r.t.Helper()
 	r.struck(how)
 	s := r.measure(how)
+	ctx, cancel := context.WithTimeout(ctx, lasts)
+	defer cancel()
+	r.tryRoutes(context.WithoutCancel(ctx), how)
+	<-ctx.Done()
 	return s
+}
+
+// tryRoutes calls routes that need the database: each is served, or says 503 and
+// when to come back.
+func (r *run) tryRoutes(ctx context.Context, how string) {
+	r.t.Helper()
+	c, err := r.caller()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer c.close()
+	item := r.plan.Items[0].ID
+	var order, user string
+	if err := r.shop.store.db.QueryRowContext(ctx, "SELECT id, user_id FROM orders WHERE item_id = ? LIMIT 1", item).Scan(&order, &user); err != nil {
+		r.t.Fatalf("read an order: %v", err)
+	}
+	for _, q := range []struct {
+		h                  history.Call
+		method, path, role string
+		body               string
+		headers            []string
+	}{
+		{history.Call{Op: history.Get, User: user, Order: order}, "GET", "/v1/orders/" + order, "buyer", "", nil},
+		{history.Call{Op: history.Get, User: user}, "GET", "/v1/orders", "buyer", "", nil},
+		{history.Call{Op: history.Get}, "GET", "/v1/admin/items/" + item, "admin", "", nil},
+		{history.Call{Op: history.Get}, "GET", "/v1/admin/items/" + item + "/ledger", "admin", "", nil},
+		{history.Call{Op: history.Cancel, User: user, Order: order}, "POST", "/v1/orders/" + order + "/cancel", "buyer", "", nil},
+		{
+			history.Call{Op: history.Restock, Quantity: 1, Key: "meanwhile"}, "POST", "/v1/admin/items/" + item + "/restock", "admin",
+			`{"quantity":1,"reason":"meanwhile"}`, []string{"Idempotency-Key", "meanwhile"},
+		},
+	} {
+		q.h.Client, q.h.Item = stormClients, item
+		kept := q.h.Order != "" || q.h.Op == history.Restock // the others are about no order
+		a := c.call(ctx, r.now, 0, &q.h, q.method, q.path, q.role, q.body, q.headers...)
+		if kept {
+			r.saw(&q.h)
+		}
+		switch {
+		case a.status == 200:
+		case a.status == 503 && a.retryAfter >= 1:
+		default:
+			r.failf("%s: %s %s: %d %s %s, Retry-After %d", how, q.method, q.path, a.status, q.h.Code, q.h.Err, a.retryAfter)
+		}
+	}
 }
 
 // mended notes that it takes them again, and waits until the service does.
@@ -189,15 +237,6 @@ func texts(ctx context.Context, conn *sql.Conn, statement string) (string, error
 	return strings.Join(all, "; "), rows.Err()
 }
 
-// file is the database's file. Where the database is none the test is skipped.
-func (s *store) file(t *testing.T) string {
-	t.Helper()
-	if s.path == "" {
-		t.Skip("skipped: this fault is one of a database in a file")
-	}
-	return s.path
-}
-
 // count counts the orders in the database.
 func (s *store) count(ctx context.Context) (n int64, err error) {
 	err = s.db.QueryRowContext(ctx, "SELECT COUNT(*) FROM orders").Scan(&n)
@@ -208,7 +247,7 @@ func (s *store) count(ctx context.Context) (n int64, err error) {
 // test lasts.
 func (s *store) stranger(ctx context.Context, t *testing.T) *sql.Conn {
 	t.Helper()
-	db, err := sql.Open("sqlite3", "file:"+s.file(t)+"?_busy_timeout=10000")
+	db, err := sql.Open("sqlite3", "file:"+s.path+"?_busy_timeout=10000")
 	if err != nil {
 		t.Fatal(err)
 	}

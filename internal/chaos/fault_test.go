@@ -30,6 +30,8 @@ type fault struct {
 	Redis func(t *testing.T) []string
 	// ProxyAPI and ProxyWorker put a proxy between Redis and these processes.
 	ProxyAPI, ProxyWorker bool
+	// DB names the database, by -db, that alone can be harmed so; empty: any.
+	DB string
 	// Folder returns where the database lives; nil: a temporary folder.
 	Folder func(t *testing.T) string
 	// Tune changes what a process is started with; nil: nothing.

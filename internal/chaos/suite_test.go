@@ -32,7 +32,7 @@ func TestFaults(t *testing.T) {
 	binary(t) // here, so that it is not counted as a part of the first fault
 	// Not parallel: each fault has the machine to itself, as far as it goes.
 	for _, f := range faults {
-		if options.small && !f.Small {
+		if options.small && !f.Small || f.DB != "" && f.DB != options.db {
 			continue
 		}
 		t.Run(f.ID, func(t *testing.T) {
