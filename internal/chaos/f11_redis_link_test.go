@@ -17,7 +17,7 @@ func init() {
 		ID: "F11", Name: "Redis link disturbed", Small: true, ProxyAPI: true, ProxyWorker: true,
 		Lasts:  20 * time.Second,
 		Strike: func(ctx context.Context, r *run) { spans = disturbLinks(ctx, r) },
-		Expect: func(_ context.Context, r *run) { expectBounded(r, spans) },
+		Expect: func(ctx context.Context, r *run) { expectBounded(ctx, r, spans) },
 	})
 }
 
@@ -131,7 +131,8 @@ func (r *run) disturb(ctx context.Context, d disturbance, links []*redistest.Pro
 }
 
 // expectBounded looks at what the buyers heard while a link was bad.
-func expectBounded(r *run, spans []*span) {
+func expectBounded(ctx context.Context, r *run, spans []*span) {
+	nothingBuried(ctx, r)
 	unknown := 0
 	for _, s := range spans {
 		r.report(s)

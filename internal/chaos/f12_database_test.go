@@ -185,6 +185,7 @@ func (r *run) heardFrom(words ...string) {
 // expectDatabase looks at the answers of the time in which the database took no
 // writes, and at the database itself.
 func expectDatabase(ctx context.Context, r *run) {
+	nothingBuried(ctx, r)
 	for _, s := range r.spans {
 		r.report(s)
 		r.politely(s)

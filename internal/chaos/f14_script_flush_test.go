@@ -41,7 +41,8 @@ func flushScripts(ctx context.Context, r *run) {
 }
 
 // expectNoError fails the run where a buyer had to repeat a purchase.
-func expectNoError(_ context.Context, r *run) {
+func expectNoError(ctx context.Context, r *run) {
+	nothingBuried(ctx, r)
 	for _, s := range r.spans {
 		r.report(s)
 		r.untroubled(s)

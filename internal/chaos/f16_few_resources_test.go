@@ -108,7 +108,8 @@ func slowFewConnections(ctx context.Context, r *run) {
 
 // expectBounds looks at what the buyers heard while something was scarce: an
 // order, a refusal, or 503 with a time to come back, within bounds.
-func expectBounds(_ context.Context, r *run) {
+func expectBounds(ctx context.Context, r *run) {
+	nothingBuried(ctx, r)
 	for _, s := range r.spans {
 		r.report(s)
 		r.politely(s)

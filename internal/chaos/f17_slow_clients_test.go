@@ -61,10 +61,9 @@ func bringSlowClients(ctx context.Context, r *run) {
 }
 
 // expectHealthy compares the two spans.
-func expectHealthy(_ context.Context, r *run) {
+func expectHealthy(ctx context.Context, r *run) {
+	expectNoError(ctx, r)
 	for _, s := range r.spans {
-		r.report(s)
-		r.untroubled(s)
 		if s.accepted == 0 {
 			r.voidf("%s: nothing was accepted", s.name)
 		}

@@ -59,10 +59,7 @@ func (r *run) restart(ctx context.Context, name string, m *member) {
 
 // expectNoneCutOff fails the run where a purchase that was let in was not
 // answered for good.
-func expectNoneCutOff(_ context.Context, r *run) {
-	for _, s := range r.spans {
-		r.report(s)
-		r.untroubled(s)
-	}
+func expectNoneCutOff(ctx context.Context, r *run) {
+	expectNoError(ctx, r)
 	r.notef("%d calls went to another process, because nobody listened", r.balance.elsewhere.Load())
 }

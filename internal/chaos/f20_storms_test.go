@@ -269,6 +269,7 @@ func (s *storm) cancel(ctx context.Context, c *caller, client int, order history
 // expect looks whether the storm was one.
 func (s *storm) expect(ctx context.Context) {
 	r := s.r
+	nothingBuried(ctx, r)
 	for _, span := range r.spans {
 		r.report(span)
 		r.politely(span)
