@@ -83,18 +83,16 @@ func (s *storm) strike(ctx context.Context) {
 	raging, calm := context.WithTimeout(ctx, stormLasts)
 	defer calm()
 	var all sync.WaitGroup
-	client := stormClients
-	for _, part := range []func(raging, ctx context.Context, c *caller, client int){s.restock, s.pause, s.look} {
-		client++
-		all.Go(func() { s.run(raging, ctx, client, part) })
-	}
+	parts := []func(raging, ctx context.Context, c *caller, client int){s.restock, s.pause, s.look}
 	for range hands {
-		client++
-		all.Go(func() { s.run(raging, ctx, client, s.handle) })
+		parts = append(parts, s.handle)
+	}
+	for i, part := range parts {
+		all.Go(func() { s.run(raging, ctx, stormClients+i, part) })
 	}
 	all.Wait()
 	last := r.plan.Items[itemsOnSale-1].ID
-	s.run(raging, ctx, client, func(_, ctx context.Context, c *caller, client int) {
+	s.run(raging, ctx, stormClients, func(_, ctx context.Context, c *caller, client int) {
 		s.change(ctx, c, client, history.Close, last)
 	})
 	r.end(span)
