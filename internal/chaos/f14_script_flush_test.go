@@ -23,6 +23,7 @@ const (
 // flushScripts makes Redis forget every script it was taught, over and over.
 func flushScripts(ctx context.Context, r *run) {
 	r.measure("scripts flushed") // up to the end: nobody is to notice
+	before := r.redisInfo(ctx, "errorstats", "errorstat_NOSCRIPT")
 	tick := time.NewTicker(flushEvery)
 	defer tick.Stop()
 	for range flushes {
@@ -38,6 +39,11 @@ func flushScripts(ctx context.Context, r *run) {
 	}
 	r.over()
 	r.recovered(ctx)
+	after := r.redisInfo(ctx, "errorstats", "errorstat_NOSCRIPT")
+	r.notef("Redis did not know a script: %s before, %s after", before, after)
+	if before == after {
+		r.voidf("no process called a script that was flushed")
+	}
 }
 
 // expectNoError fails the run where a buyer had to repeat a purchase.
