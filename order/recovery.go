@@ -19,11 +19,11 @@ type Sellable interface {
 	States(ctx context.Context) ([]inventory.State, error)
 	Marks(ctx context.Context, epoch int64, items []string) ([]inventory.Mark, error)
 	Voider
-	Loader
+	Restorer
 }
 
-// Loader makes Redis whole again.
-type Loader interface {
+// Restorer makes Redis whole again.
+type Restorer interface {
 	Reload(ctx context.Context, item string) error
 	RewriteLogs(ctx context.Context) error
 }

@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/breaker"
 )
 
 // The URL may name the size of the pool, as operators know it of other programs;
@@ -16,7 +18,7 @@ func TestOpenRedis_PoolSize(t *testing.T) {
 		"cluster+redis://127.0.0.1:1":                      redisPool,
 		"cluster+redis://127.0.0.1:1?pool_size=4":          4,
 	} {
-		rdb, closers, err := openRedis(url, func() {})
+		rdb, closers, err := openRedis(url, breaker.New(breaker.Config{}), func() {})
 		if err != nil {
 			t.Fatalf("%s: %v", url, err)
 		}

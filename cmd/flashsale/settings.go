@@ -191,22 +191,7 @@ func isSetting(name string) bool {
 
 // fill takes each value from where it was found, in its type.
 func (s *Settings) fill(k *koanf.Koanf) error {
-	var errs []error
-	text := func(name string, to *string) {
-		if !single(k.Get(name)) {
-			errs = append(errs, badSetting(name, k.String(name), "it is more than one text", "write one text, in quotes where it looks like something else"))
-		}
-		*to = k.String(name)
-	}
-	text("addr", &s.Addr)
-	text("ops-addr", &s.OpsAddr)
-	text("redis", &s.Redis)
-	text("db", &s.DB)
-	text("data-dir", &s.DataDir)
-	text("jwt-secret", &s.JWTSecret)
-	text("jwks", &s.JWKS)
-	text("log-level", &s.LogLevel)
-	text("log-format", &s.LogFormat)
+	errs := s.fillTexts(k)
 	s.Config = s.path
 	if s.DB == "" {
 		s.DB = "sqlite:" + filepath.Join(s.DataDir, "flashsale.db")
@@ -268,6 +253,20 @@ func (s *Settings) fill(k *koanf.Koanf) error {
 	s.values["webhook-allow"] = strings.Join(s.WebhookAllow, ",")
 	s.values["cache-off"] = strings.Join(off, ",")
 	return errors.Join(errs...)
+}
+
+// fillTexts takes the values that are texts.
+func (s *Settings) fillTexts(k *koanf.Koanf) (errs []error) {
+	for name, to := range map[string]*string{
+		"addr": &s.Addr, "ops-addr": &s.OpsAddr, "redis": &s.Redis, "db": &s.DB, "data-dir": &s.DataDir,
+		"jwt-secret": &s.JWTSecret, "jwks": &s.JWKS, "log-level": &s.LogLevel, "log-format": &s.LogFormat,
+	} {
+		if !single(k.Get(name)) {
+			errs = append(errs, badSetting(name, k.String(name), "it is more than one text", "write one text, in quotes where it looks like something else"))
+		}
+		*to = k.String(name)
+	}
+	return errs
 }
 
 // single reports whether a file's value is one that a text can be made of as it

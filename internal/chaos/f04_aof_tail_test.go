@@ -29,25 +29,9 @@ func init() {
 					}
 					r.notef("cut %d of %d bytes", lost, of)
 				})
-				r.rewriteLog(ctx)
 				r.recovered(ctx)
 			}
 		},
-	})
-}
-
-// rewriteLog has Redis write its log anew. Redis 7.0 needs that after a cut: where
-// the log ends inside a script's MULTI, it goes on behind the last whole command,
-// and at its next start carries out the first half of the script that was lost.
-func (r *run) rewriteLog(ctx context.Context) {
-	r.t.Helper()
-	if err := r.shop.rdb.BgRewriteAOF(ctx).Err(); err != nil {
-		r.t.Fatalf("rewrite the log: %v", err)
-	}
-	r.eventually(ctx, "the log is rewritten", func() bool {
-		info, err := r.shop.rdb.Info(ctx, "persistence").Result()
-		return err == nil && strings.Contains(info, "aof_rewrite_in_progress:0") &&
-			strings.Contains(info, "aof_rewrite_scheduled:0") && strings.Contains(info, "aof_last_bgrewrite_status:ok")
 	})
 }
 
