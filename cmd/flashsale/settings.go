@@ -257,14 +257,17 @@ func (s *Settings) fill(k *koanf.Koanf) error {
 
 // fillTexts takes the values that are texts.
 func (s *Settings) fillTexts(k *koanf.Koanf) (errs []error) {
-	for name, to := range map[string]*string{
-		"addr": &s.Addr, "ops-addr": &s.OpsAddr, "redis": &s.Redis, "db": &s.DB, "data-dir": &s.DataDir,
-		"jwt-secret": &s.JWTSecret, "jwks": &s.JWKS, "log-level": &s.LogLevel, "log-format": &s.LogFormat,
+	for _, t := range []struct {
+		name string
+		to   *string
+	}{
+		{"addr", &s.Addr}, {"ops-addr", &s.OpsAddr}, {"redis", &s.Redis}, {"db", &s.DB}, {"data-dir", &s.DataDir},
+		{"jwt-secret", &s.JWTSecret}, {"jwks", &s.JWKS}, {"log-level", &s.LogLevel}, {"log-format", &s.LogFormat},
 	} {
-		if !single(k.Get(name)) {
-			errs = append(errs, badSetting(name, k.String(name), "it is more than one text", "write one text, in quotes where it looks like something else"))
+		if !single(k.Get(t.name)) {
+			errs = append(errs, badSetting(t.name, k.String(t.name), "it is more than one text", "write one text, in quotes where it looks like something else"))
 		}
-		*to = k.String(name)
+		*t.to = k.String(t.name)
 	}
 	return errs
 }
