@@ -57,7 +57,15 @@ var databaseFaults = []struct {
 
 func pragma(t *testing.T, s *Store, text string) {
 	t.Helper()
-	if err := s.write.Exec("PRAGMA " + text).Error; err != nil {
+	// Many a pragma answers with a row. A prepared statement whose row nobody takes
+	// stays under way, and keeps an interrupt from ever being over.
+	rows, err := s.write.Raw("PRAGMA " + text).Rows()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for rows.Next() {
+	}
+	if err := errors.Join(rows.Err(), rows.Close()); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -102,6 +110,44 @@ func TestStore_transient(t *testing.T) {
 			intact(t, s)
 		})
 	}
+}
+
+// TestStore_beginsWithinDeadline has another process keep the database's lock for
+// longer than a change has time: the change ends while the lock is still held, also
+// when the connection would wait for it.
+func TestStore_beginsWithinDeadline(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	mustInsert(t, s, newItem("item", 10, 1))
+	for _, f := range databaseFaults {
+		if f.name != "busy" {
+			continue
+		}
+		end := f.begin(t, s)
+		pragma(t, s, "busy_timeout = 600000")
+		done := make(chan error, 1)
+		go func() {
+			ctx, cancel := context.WithTimeout(testContext(t), 50*time.Millisecond)
+			defer cancel()
+			done <- s.transact(ctx, lifeTexts, func(conn) error { return nil })
+		}()
+		select {
+		case err := <-done:
+			if err == nil || !transient(err) && !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("a change without the lock: %v", err)
+			}
+			end()
+		case <-time.After(time.Minute):
+			t.Error("the change waits for the lock beyond its deadline")
+			end()
+			<-done
+		}
+	}
+	var wait int
+	if err := s.write.Raw("PRAGMA busy_timeout").Scan(&wait).Error; err != nil || wait != lockWait {
+		t.Errorf("afterwards the connection waits for %d ms, %v; want %d", wait, err, lockWait)
+	}
+	mustCommit(t, s, bought("after", "item", "u", "k", 1))
 }
 
 // TestFulfiller_DatabaseFault keeps the database from writing while orders come in:

@@ -243,7 +243,7 @@ func (s *Store) cutLog(ctx context.Context) (err error) {
 	}
 	defer func() {
 		// Whatever became of the rest: it is the one connection of all writers.
-		_, rerr := c.ExecContext(context.WithoutCancel(ctx), "PRAGMA busy_timeout = "+lockWait)
+		_, rerr := c.ExecContext(context.WithoutCancel(ctx), fmt.Sprintf("PRAGMA busy_timeout = %d", lockWait))
 		err = errors.Join(err, rerr, c.Close())
 	}()
 	for _, pragma := range []string{"busy_timeout = 100", "wal_checkpoint(TRUNCATE)"} {

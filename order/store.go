@@ -13,7 +13,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/mattn/go-sqlite3"
@@ -33,7 +32,7 @@ var ErrDatabaseURL = errors.New("order: database must be sqlite:PATH")
 const readers = 4
 
 // lockWait is how long a connection waits for another process's lock, in milliseconds.
-const lockWait = "5000"
+const lockWait = 5000
 
 // writeTimeout bounds a single write and its wait for the writing connection,
 // for which it competes with the batches of orders.
@@ -81,7 +80,7 @@ func OpenStore(setting string) (*Store, error) {
 
 func openSQLite(path string, params url.Values, conns int) (*gorm.DB, error) {
 	params.Set("_journal_mode", "WAL")
-	params.Set("_busy_timeout", lockWait)
+	params.Set("_busy_timeout", strconv.Itoa(lockWait))
 	// database/sql gives a connection to one goroutine at a time, so SQLite's own
 	// mutex, taken for every value bound, guards nothing.
 	params.Set("_mutex", "no")
@@ -104,20 +103,6 @@ func openSQLite(path string, params url.Values, conns int) (*gorm.DB, error) {
 	pool.SetMaxIdleConns(conns)
 	return db, nil
 }
-
-// driverName is the SQLite driver with the settings that its connection string
-// has no word for.
-const driverName = "sqlite3-flashsale"
-
-// registerDriver registers it, once in a process. An INSERT of many rows that a
-// constraint may end keeps a journal of its own; in a file, that journal was a
-// tenth of the time of a commit, and it is never needed after the statement.
-var registerDriver = sync.OnceFunc(func() {
-	sql.Register(driverName, &sqlite3.SQLiteDriver{ConnectHook: func(c *sqlite3.SQLiteConn) error {
-		_, err := c.Exec("PRAGMA temp_store = MEMORY", nil)
-		return err
-	}})
-})
 
 // escapePath keeps a path with '?', '#' or '%' from being read as part of a URI.
 func escapePath(path string) string {
