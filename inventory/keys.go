@@ -44,6 +44,9 @@ const partitionsKey = "fs:{p0}:partitions"
 // epochKey says which build of all state a partition's data is of.
 func epochKey(partition int) string { return tag(partition) + "epoch" }
 
+// builtKey says under which epoch all sales were loaded after a loss.
+func builtKey(partition int) string { return tag(partition) + "built" }
+
 // Distrust drops the sale of items of which the database has refused what Redis
 // let through: their next purchase loads them anew, from the database. It is for
 // a process that works on orders and has no Inventory. Nothing is sold by a sale

@@ -22,14 +22,16 @@ type State struct {
 	RunID string
 	// Uptime is how long the server has run; negative when it does not tell.
 	Uptime time.Duration
+	// Built is the last epoch under which somebody has loaded all sales to the end.
+	Built int64
 }
 
 // States reads how the Redis of each partition stands. Errors: [ErrUnavailable].
 func (v *Inventory) States(ctx context.Context) ([]State, error) {
 	states := make([]State, v.cfg.Partitions)
 	for p := range states {
-		found, err := stateScript.Run(ctx, v.rdb, []string{epochKey(p)}).StringSlice()
-		if err != nil || len(found) != 3 {
+		found, err := stateScript.Run(ctx, v.rdb, []string{epochKey(p), builtKey(p)}).StringSlice()
+		if err != nil || len(found) != 4 {
 			return nil, fmt.Errorf("read state of partition %d: %w: %w", p, ErrUnavailable, err)
 		}
 		states[p].RunID = found[1]
@@ -40,6 +42,9 @@ func (v *Inventory) States(ctx context.Context) ([]State, error) {
 		states[p].Uptime = -1
 		if n, err := strconv.ParseInt(found[2], 10, 64); err == nil && n >= 0 {
 			states[p].Uptime = time.Duration(n) * time.Second
+		}
+		if n, err := strconv.ParseInt(found[3], 10, 64); err == nil {
+			states[p].Built = n
 		}
 	}
 	return states, nil
@@ -137,6 +142,17 @@ func (v *Inventory) Declare(ctx context.Context, epoch int64) error {
 	for p := range v.cfg.Partitions {
 		if err := v.rdb.Set(ctx, epochKey(p), epoch, 0).Err(); err != nil {
 			return fmt.Errorf("declare epoch %d: %w: %w", epoch, ErrUnavailable, err)
+		}
+	}
+	return nil
+}
+
+// Built says that the sales of this epoch were loaded, as far as they can be.
+// Errors: [ErrUnavailable].
+func (v *Inventory) Built(ctx context.Context, epoch int64) error {
+	for p := range v.cfg.Partitions {
+		if err := v.rdb.Set(ctx, builtKey(p), epoch, 0).Err(); err != nil {
+			return fmt.Errorf("note that the sales of epoch %d are loaded: %w: %w", epoch, ErrUnavailable, err)
 		}
 	}
 	return nil

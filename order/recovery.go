@@ -25,6 +25,7 @@ type Sellable interface {
 // Restorer makes Redis whole again.
 type Restorer interface {
 	Reload(ctx context.Context, item string) error
+	Built(ctx context.Context, epoch int64) error
 	RewriteLogs(ctx context.Context) error
 }
 
@@ -49,7 +50,8 @@ type Adder interface {
 type RecoveryConfig struct {
 	Store *Store
 	Stock Sellable
-	// Locks let one process recover at a time, by the lock Resource.
+	// Locks let one process recover at a time, by the lock Resource, and one load
+	// the sales afterwards, by the lock Resource-load.
 	Locks    Doer
 	Resource string
 	// Expiries are the queues of orders that lapse, one per partition.
@@ -142,7 +144,7 @@ func (r *Recovery) Run(ctx context.Context, every time.Duration) {
 		for {
 			select {
 			case epoch := <-r.reload:
-				r.rebuild(ctx, epoch)
+				r.rebuildAlone(ctx, epoch)
 			case <-ctx.Done():
 				return
 			}
@@ -270,6 +272,9 @@ func (r *Recovery) look(ctx context.Context, all bool) (loss, error) {
 	}
 	r.runs = runs
 	r.Stock.Adopt(epoch)
+	if unbuilt(states, epoch) { // who was to load the sales may have died
+		r.order(epoch)
+	}
 	return loss{}, nil
 }
 
@@ -360,12 +365,52 @@ func (r *Recovery) void(ctx context.Context, found loss) error {
 	if err := r.Stock.Declare(ctx, epoch); err != nil {
 		return err
 	}
-	select { // one order to load all is enough
+	r.order(epoch)
+	return nil
+}
+
+// order lets Run load the sales. One order to load all is enough. The caller
+// holds one.
+func (r *Recovery) order(epoch int64) {
+	select {
 	case <-r.reload:
 	default:
 	}
 	r.reload <- epoch
-	return nil
+}
+
+// unbuilt reports whether nobody has loaded the sales of this epoch to the end.
+func unbuilt(states []inventory.State, epoch int64) bool {
+	for _, s := range states {
+		if s.Built != epoch {
+			return true
+		}
+	}
+	return false
+}
+
+// loadLease is for how long a process that has died keeps others from loading the
+// sales in its place. A shorter one could end while the load keeps this process
+// from extending it.
+const loadLease = 5 * time.Second
+
+// rebuildAlone loads the sales unless another process has done it by the time that
+// it is this one's turn. Who waits here takes over from a process that dies.
+func (r *Recovery) rebuildAlone(ctx context.Context, epoch int64) {
+	err := r.Locks.Do(ctx, r.Resource+"-load", func(held context.Context, _ *lock.Lock) error {
+		states, err := r.Stock.States(held)
+		if err != nil || !unbuilt(states, epoch) || states[0].Epoch != epoch { // another loss is another load
+			return err
+		}
+		r.rebuild(held, epoch)
+		if held.Err() != nil {
+			return context.Cause(held) // the rest is for who notices next
+		}
+		return r.Stock.Built(held, epoch)
+	}, lock.WithTTL(loadLease))
+	if err != nil && ctx.Err() == nil {
+		r.OnError(fmt.Errorf("load sales after a loss: %w", err))
+	}
 }
 
 // reloadsAtOnce is how many sales are loaded at a time.

@@ -544,6 +544,54 @@ func TestRecovery_Run(t *testing.T) {
 	})
 }
 
+// TestRecovery_DiesLoading: whoever has declared the new epoch dies before the
+// sales are loaded. Another process, which finds nothing lost, loads them and
+// notes which orders are to lapse; once that is done nobody does it again.
+func TestRecovery_DiesLoading(t *testing.T) {
+	t.Parallel()
+	alone(t, func(t *testing.T, rdb *redis.Client) {
+		n := newItem("", 20, 1)
+		n.PaymentWindow = time.Hour
+		s := newSite(t, rdb, false, n)
+		stop := s.work()
+		s.settled(s.recovery())
+		for i := range 3 {
+			s.mustPlace(s.purchase(fmt.Sprintf("u%d", i), "k", 1, long))
+		}
+		await(t, "the tasks of orders to lapse", func() bool { return delayed(t, s.queue) == 3 })
+		stop()
+		if err := rdb.FlushAll(testContext(t)).Err(); err != nil {
+			t.Fatal(err)
+		}
+		s.settled(s.recovery()) // it never runs, so it loads nothing
+		r := s.recovery()
+		recovered := make(chan Recovered, 8)
+		r.OnLoss = func(what string) { t.Errorf("nothing was lost again, but: %s", what) }
+		r.OnRecovered = func(r Recovered) { recovered <- r }
+		ctx, cancel := context.WithCancel(testContext(t))
+		var running sync.WaitGroup
+		running.Go(func() { r.Run(ctx, 20*time.Millisecond) })
+		defer running.Wait()
+		defer cancel()
+		select {
+		case got := <-recovered:
+			if got.Sales != 1 || got.Expiries != 3 {
+				t.Errorf("recovered %+v, want 1 sale and 3 expiries", got)
+			}
+		case <-time.After(limit):
+			t.Fatal("nobody has loaded the sales in the dead process's place")
+		}
+		if n := delayed(t, s.queue); n != 3 {
+			t.Errorf("%d orders will lapse, want 3", n)
+		}
+		await(t, "the sales to be noted as loaded", func() bool {
+			third := s.recovery()
+			s.settled(third)
+			return len(third.reload) == 0
+		})
+	})
+}
+
 func delayed(t testing.TB, q *queue.Queue) int {
 	t.Helper()
 	st, err := q.Stats(testContext(t))
