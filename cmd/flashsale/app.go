@@ -213,6 +213,9 @@ func (a *app) openEngine(ctx context.Context) error {
 		a.life.closing("redis", closers[i])
 	}
 	if err := rdb.Ping(ctx).Err(); err != nil {
+		if redis.IsLoadingError(err) {
+			return failedSetting("redis", s.Redis, "it is still reading its data ("+err.Error()+")", "start again once it has")
+		}
 		return failedSetting("redis", s.Redis, "no answer ("+err.Error()+")", "start it, or correct the address")
 	}
 	have, err := a.store.CheckPartitions(ctx, s.Partitions)

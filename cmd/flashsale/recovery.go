@@ -36,6 +36,11 @@ func (a *app) addRecovery(ctx context.Context, stock *inventory.Inventory, locks
 	r := order.NewRecovery(order.RecoveryConfig{
 		Store: a.store, Stock: stock, Locks: locks, Resource: recoveryKey, Expiries: expiries,
 		OnLoss: func(what string) {
+			if a.settings.Redis == embeddedRedis {
+				// It begins with nothing at each start: that is no loss to be told of.
+				a.log.Info().Str("room", "recovery").Msg("the embedded Redis holds none of the sales: they are built from the database")
+				return
+			}
 			a.log.Warn().Str("room", "recovery").Msg(what + ": the sales are built anew from the database")
 		},
 		OnRecovered: func(r order.Recovered) {

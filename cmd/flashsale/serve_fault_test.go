@@ -4,6 +4,7 @@ package main_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"flashsale/internal/process"
@@ -38,6 +39,9 @@ func TestServe_Killed(t *testing.T) {
 			case f.Status == 201 && told[i] != f.Order.ID:
 				t.Errorf("%s has order %s, and the same key got %s", f.user, told[i], f.Order.ID)
 			}
+		}
+		if strings.Contains(p.Log(), "lost its data") {
+			t.Errorf("a start of the embedded engine is told of as a loss:\n%s", p.Log())
 		}
 		if cut == 0 {
 			t.Fatal("the process was killed after the burst; nothing was cut off")

@@ -4,10 +4,12 @@ package main_test
 
 import (
 	"errors"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"flashsale/internal/process"
@@ -270,6 +272,44 @@ func TestStart_Refused(t *testing.T) {
 	for _, addr := range []string{"0.0.0.0:" + port, ":" + port, "[::]:" + port} {
 		refused(t, process.Spec{Command: "serve", Args: with("--addr", addr)}, "FLASHSALE_JWT_SECRET")
 	}
+}
+
+// TestStart_Loading starts while Redis reads its data, as after a restart of both:
+// nobody is told that it was not started.
+func TestStart_Loading(t *testing.T) {
+	needProcesses(t)
+	s := newRedisShop(t)
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		for {
+			conn, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			serving.Go(func() {
+				defer conn.Close()
+				for b := make([]byte, 4096); ; {
+					n, err := conn.Read(b)
+					if err != nil {
+						return
+					}
+					// Each command of a pipeline begins with its number of words.
+					loading := "-LOADING Redis is loading the dataset in memory\r\n"
+					if _, err := io.WriteString(conn, strings.Repeat(loading, strings.Count(string(b[:n]), "*"))); err != nil {
+						return
+					}
+				}
+			})
+		}
+	})
+	defer serving.Wait()
+	defer ln.Close()
+	failed(t, process.Spec{Command: "worker", Args: []string{"--data-dir", s.dir, "--db", "sqlite:" + s.dbPath, "--redis", "redis://" + ln.Addr().String() + "/0"}},
+		"redis", "reading its data", "start again once it has")
 }
 
 // TestStart_Partitions starts processes that disagree about the layout of Redis.
