@@ -22,7 +22,7 @@ const recoverEvery = time.Second
 // then on every second and after every new connection.
 func (a *app) addRecovery(ctx context.Context, stock *inventory.Inventory, locks *lock.Manager) error {
 	recovered := prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "flashsale_recoveries_total", Help: "Times that this process found Redis's data lost or rewound, and built the sales anew.",
+		Name: "flashsale_recoveries_total", Help: "Times that this process built the sales anew, because Redis had lost or rewound its data, or was new.",
 	})
 	took := prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name: "flashsale_recovery_seconds", Help: "Time to load all sales after a loss.",
