@@ -48,9 +48,10 @@ type Config struct {
 	OnChange func(item string)
 	// OnLoss is called when a sale is found gone or older than this process has
 	// seen it, before it is loaded anew: Redis may have lost more than this sale.
-	// It returns once that was looked into, and may be called by several at once.
-	// Default: nothing.
-	OnLoss func(ctx context.Context)
+	// rewound is the epoch of a sale that is older, which proves it; 0 for one that
+	// is gone. It returns once that was looked into, and may be called by several
+	// at once. Default: nothing.
+	OnLoss func(ctx context.Context, rewound int64)
 	// OnError hears of what was tried again or given up. Default: nothing.
 	OnError func(error)
 	// OnBatch hears of every script sent: its size and duration. Default: nothing.
@@ -95,7 +96,7 @@ func (c Config) withDefaults() (Config, error) {
 		c.OnChange = func(string) {}
 	}
 	if c.OnLoss == nil {
-		c.OnLoss = func(context.Context) {}
+		c.OnLoss = func(context.Context, int64) {}
 	}
 	if c.OnError == nil {
 		c.OnError = func(error) {}

@@ -725,7 +725,7 @@ func TestInventory_Sequence(t *testing.T) {
 		sale.Sequence = 7 * sequenceBlock
 		s := newShop(t, rdb, sale, 0)
 		asked := 0
-		v := s.inventory(t, Config{OnLoss: func(context.Context) { asked++ }})
+		v := s.inventory(t, Config{OnLoss: func(context.Context, int64) { asked++ }})
 		sequence := func() int64 {
 			t.Helper()
 			n, err := strconv.ParseInt(s.state(t).sale["sequence"], 10, 64)

@@ -139,6 +139,7 @@ type seller struct {
 	since   time.Time // when the present slice began
 	down    bool      // the batch before this one found Redis away
 	loading *loading  // nil unless the sale is being loaded
+	epoch   int64     // under which the last script was sent
 	args    []any
 	spare   []*Request
 }
@@ -404,9 +405,11 @@ func (s *seller) try(ctx context.Context, batch []*Request) error {
 		if s.v.refresh(ctx) {
 			return errAgain
 		}
-		return s.loadAndWait(ctx)
-	case "missing", "rewound":
-		return s.loadAndWait(ctx)
+		return s.loadAndWait(ctx, 0)
+	case "missing":
+		return s.loadAndWait(ctx, 0)
+	case "rewound":
+		return s.loadAndWait(ctx, s.epoch)
 	default:
 		return fmt.Errorf("purchase script answered status %q", reply.status)
 	}
@@ -439,8 +442,9 @@ func (l *loading) ended() bool {
 
 // loadAndWait loads the sale beside the selling, for as long as it takes: the
 // requests that wait for it are answered when their patience is spent, and the
-// next ones join the same load. It ends early only with the lock.
-func (s *seller) loadAndWait(ctx context.Context) error {
+// next ones join the same load. It ends early only with the lock. rewound is as in
+// Config.OnLoss.
+func (s *seller) loadAndWait(ctx context.Context, rewound int64) error {
 	if s.loading == nil {
 		loadCtx, cancel := context.WithCancel(s.v.life)
 		l := &loading{cancel: cancel, done: make(chan struct{})}
@@ -451,7 +455,7 @@ func (s *seller) loadAndWait(ctx context.Context) error {
 			defer stop()
 			if s.floor.Load() > 0 {
 				// This process has sold from a sale that is gone, or older than that.
-				s.v.cfg.OnLoss(loadCtx)
+				s.v.cfg.OnLoss(loadCtx, rewound)
 			}
 			l.err = s.v.load(loadCtx, held, s.item)
 		}()
@@ -483,7 +487,8 @@ func (s *seller) endLoading() {
 
 func (s *seller) send(ctx context.Context, batch []*Request) (purchaseReply, error) {
 	q := s.v.queues[s.v.keys.partition(s.item)]
-	args := append(s.args[:0], s.held.GuardValue(), s.held.Fence(), s.v.epoch.Load(), q.MaxLength(), s.floor.Load(), len(batch))
+	s.epoch = s.v.epoch.Load()
+	args := append(s.args[:0], s.held.GuardValue(), s.held.Fence(), s.epoch, q.MaxLength(), s.floor.Load(), len(batch))
 	for _, r := range batch {
 		// By pointer: a string put into an interface is copied to the heap.
 		args = append(args, &r.Buyer, &r.IdempotencyKey, &r.Quantity, &r.OrderID, &r.Payload)

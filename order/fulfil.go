@@ -230,6 +230,7 @@ func Linger(d time.Duration) func([]queue.Leased) time.Duration {
 // there is too much of both, the orders that somebody may be waiting for come
 // first, four to one.
 func (f *Fulfiller) Work(ctx context.Context, orders, expiries []*queue.Queue, cfg queue.RunConfig) error {
+	cfg.OnMissing = f.missing
 	sources := make([]queue.Source, 0, len(orders)+len(expiries))
 	for _, q := range orders {
 		f.queued = append(f.queued, q)

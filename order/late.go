@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"flashsale/inventory"
+	"flashsale/queue"
 )
 
 // Membership says which tasks a queue holds.
@@ -89,4 +90,41 @@ func (f *Fulfiller) dropUncounted(ctx context.Context, late []*task) error {
 		return nil
 	}
 	return inventory.Distrust(ctx, f.rdb, f.partitions, items)
+}
+
+// missing looks after orders that are committed, and were in no queue any more when
+// their tasks were to be acknowledged. If Redis has lost them, and nobody has
+// noticed, the sale sells their units a second time under the epoch that it had:
+// what is left of an order that is in a worker's hands alone when older data comes
+// back is only this. It is dropped, so that its next purchase loads it. Orders
+// of an earlier epoch were vouched for, or the sale was built after their commit.
+func (f *Fulfiller) missing(ctx context.Context, leased []queue.Leased) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tellTimeout)
+	defer cancel()
+	epoch, err := f.store.Epoch(ctx)
+	if err != nil {
+		f.onError(err)
+		epoch = -1
+	}
+	var items []string
+	for i := range leased {
+		if leased[i].Type != purchaseType {
+			continue
+		}
+		t, err := parseTask(leased[i].ID, leased[i].Payload)
+		if err != nil || t.Epoch == 0 || epoch > 0 && t.Epoch != epoch || slices.Contains(items, t.ItemID) {
+			continue
+		}
+		items = append(items, t.ItemID)
+	}
+	for wait := commitRetryMin; len(items) > 0; wait = min(2*wait, commitRetryMax) {
+		err := inventory.Distrust(ctx, f.rdb, f.partitions, items)
+		if err == nil {
+			return
+		}
+		f.onError(fmt.Errorf("look after orders that are in no queue: %w", err))
+		if !pause(ctx, wait) {
+			return
+		}
+	}
 }

@@ -87,7 +87,8 @@ type Recovery struct {
 	RecoveryConfig
 
 	// one lets one check run at a time, and those who come meanwhile share the next.
-	one sync.Mutex
+	// A channel, so that who has no more time need not wait for it.
+	one chan struct{}
 	// full counts the checks of all sales that have begun.
 	full atomic.Int64
 	// reload says that the sales are to be loaded, and under which epoch.
@@ -111,7 +112,7 @@ func NewRecovery(cfg RecoveryConfig) *Recovery {
 	if cfg.OnError == nil {
 		cfg.OnError = func(error) {}
 	}
-	return &Recovery{RecoveryConfig: cfg, reload: make(chan int64, 1), nudged: make(chan struct{}, 1)}
+	return &Recovery{RecoveryConfig: cfg, one: make(chan struct{}, 1), reload: make(chan int64, 1), nudged: make(chan struct{}, 1)}
 }
 
 // markPage is how many sales are compared at a time.
@@ -183,33 +184,66 @@ func (r *Recovery) unnudge() {
 // loaded by Run, or by their next purchase.
 func (r *Recovery) Check(ctx context.Context) error { return r.check(ctx, true) }
 
+// Lost is Check for who has found a sale gone, or seen one of the epoch rewound,
+// unless that is 0, stand at less than its scripts had told before. The latter is
+// proof of older data, also where no row is missing from it: a worker may hold
+// orders that are in no queue any more, and only under another epoch does it look
+// after them.
+func (r *Recovery) Lost(ctx context.Context, rewound int64) error {
+	if rewound == 0 {
+		return r.Check(ctx)
+	}
+	ctx, cancel := context.WithTimeout(ctx, checkLimit)
+	defer cancel()
+	if err := r.begin(ctx); err != nil {
+		return err
+	}
+	defer r.end()
+	return r.checkOnce(ctx, true, rewound)
+}
+
+// begin waits until no other check runs, or ctx ends; end lets the next one run.
+func (r *Recovery) begin(ctx context.Context) error {
+	select {
+	case r.one <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("wait for another check: %w", context.Cause(ctx))
+	}
+}
+
+func (r *Recovery) end() { <-r.one }
+
 func (r *Recovery) check(ctx context.Context, all bool) error {
 	ctx, cancel := context.WithTimeout(ctx, checkLimit)
 	defer cancel()
 	before := r.full.Load()
-	r.one.Lock()
-	defer r.one.Unlock()
+	if err := r.begin(ctx); err != nil {
+		return err
+	}
+	defer r.end()
 	if !all {
-		return r.checkOnce(ctx, false)
+		return r.checkOnce(ctx, false, 0)
 	}
 	// Who waited shares what another has found since: it began after both came.
 	if r.full.Load() > before {
 		return r.last
 	}
 	r.full.Add(1)
-	r.last = r.checkOnce(ctx, true)
+	r.last = r.checkOnce(ctx, true, 0)
 	return r.last
 }
 
-// checkOnce is one check. The caller holds one.
-func (r *Recovery) checkOnce(ctx context.Context, all bool) error {
-	loss, err := r.look(ctx, all)
+// checkOnce is one check. The data of the epoch rewound, if there is one, is known
+// to be older than it was. The caller holds one.
+func (r *Recovery) checkOnce(ctx context.Context, all bool, rewound int64) error {
+	loss, err := r.look(ctx, all, rewound)
 	if err != nil || loss.what == "" {
 		return err
 	}
 	return r.Locks.Do(ctx, r.Resource, func(ctx context.Context, _ *lock.Lock) error {
 		// Another process may have been quicker.
-		loss, err := r.look(ctx, true)
+		loss, err := r.look(ctx, true, rewound)
 		if err != nil || loss.what == "" {
 			return err
 		}
@@ -221,16 +255,13 @@ func (r *Recovery) checkOnce(ctx context.Context, all bool) error {
 type loss struct {
 	what  string // empty: nothing
 	epoch int64  // the database's
-	// raise says that the database's epoch is that of data which may be in Redis;
-	// otherwise it has been raised before, and only Redis does not know.
-	raise bool
-	least int64 // the epoch that Redis knows, if it is the higher one
+	least int64  // the epoch that Redis knows, if it is the higher one
 }
 
 // look compares Redis with the database: the epochs, and the marks of a page of
 // sales, or of all of them. The database is always read first, so that what it
 // knows is in a Redis that is whole.
-func (r *Recovery) look(ctx context.Context, all bool) (loss, error) {
+func (r *Recovery) look(ctx context.Context, all bool, rewound int64) (loss, error) {
 	epoch, err := r.Store.Epoch(ctx)
 	if err != nil {
 		return loss{}, err
@@ -246,13 +277,16 @@ func (r *Recovery) look(ctx context.Context, all bool) (loss, error) {
 		all = all || len(r.runs) <= p || r.runs[p] != s.RunID
 		switch {
 		case s.Epoch == 0:
-			found.what, found.raise = fmt.Sprintf("partition %d has lost its data, or is new", p), true
+			found.what = fmt.Sprintf("partition %d has lost its data, or is new", p)
 		case s.Epoch > epoch:
-			found.what, found.raise = fmt.Sprintf("partition %d is of epoch %d, the database of %d", p, s.Epoch, epoch), true
+			found.what = fmt.Sprintf("partition %d is of epoch %d, the database of %d", p, s.Epoch, epoch)
 			found.least = max(found.least, s.Epoch)
 		case s.Epoch < epoch && found.what == "":
 			found.what = fmt.Sprintf("partition %d is of epoch %d, the database of %d", p, s.Epoch, epoch)
 		}
+	}
+	if rewound == epoch && found.what == "" {
+		found.what = fmt.Sprintf("a sale of epoch %d is older than a process has seen it", epoch)
 	}
 	if found.what != "" {
 		return found, nil
@@ -262,7 +296,7 @@ func (r *Recovery) look(ctx context.Context, all bool) (loss, error) {
 		return loss{}, err
 	}
 	if behind != "" {
-		found.what, found.raise = behind, true
+		found.what = behind
 		return found, nil
 	}
 	if restarted(r.runs, states) {
@@ -337,14 +371,15 @@ func (r *Recovery) behind(ctx context.Context, epoch int64, all bool) (string, e
 // one is void to who loads or releases, whatever becomes of this process. Then
 // Redis is told, and only when no sale of an earlier epoch is left does it say
 // that its data is of the new one: who dies before that leaves the work to the next.
+//
+// It is raised also when Redis knows a lower one. Somebody may have raised it and
+// died, or Redis was of the database's epoch already and has come back once more
+// as it was before: then workers may hold orders of just this epoch.
 func (r *Recovery) void(ctx context.Context, found loss) error {
 	r.OnLoss(found.what)
-	epoch := found.epoch
-	if found.raise {
-		var err error
-		if epoch, err = r.Store.raiseEpoch(ctx, found.epoch, found.least); err != nil {
-			return err
-		}
+	epoch, err := r.Store.raiseEpoch(ctx, found.epoch, found.least)
+	if err != nil {
+		return err
 	}
 	// Before the sales are dropped: what this process loads from here on is new.
 	r.Stock.Adopt(epoch)

@@ -61,6 +61,12 @@ type RunConfig struct {
 	// OnError is told of failures of Redis, panics and lost leases. It is called
 	// from several goroutines and must not block. Default: nobody is told.
 	OnError func(error)
+	// OnMissing is told of tasks whose handler has done its work, and of which Redis
+	// knew nothing any more when they were to be acknowledged: it has lost them, or
+	// another worker has done them after a lease had ended, or an acknowledgement
+	// went through though its answer did not come. What follows such a task was not
+	// added. Acknowledging goes on when it returns; ctx does not end. Default: nobody is told.
+	OnMissing func(ctx context.Context, tasks []Leased)
 	// aheadLimit is how long a task that was fetched ahead waits for a worker before
 	// it is handed back; only tests set it.
 	aheadLimit time.Duration

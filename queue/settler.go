@@ -118,7 +118,13 @@ func (t *settler) loop() {
 func (t *settler) settle(until time.Time, o results) {
 	q, stale := t.s.Queue, 0
 	told := inChunks(o.done, chunkTasks, func(chunk []Leased) bool {
-		return t.tell(until, &stale, func(ctx context.Context) ([]AckStatus, error) { return q.Ack(ctx, chunk...) })
+		return t.tell(until, &stale, func(ctx context.Context) ([]AckStatus, error) {
+			status, err := q.Ack(ctx, chunk...)
+			if err == nil {
+				t.missed(status, func(i int) Leased { return chunk[i] })
+			}
+			return status, err
+		})
 	})
 	told = told && inChunks(o.then, settleThen, func(chunk []Completion) bool {
 		return t.tell(until, &stale, func(ctx context.Context) ([]AckStatus, error) {
@@ -126,6 +132,7 @@ func (t *settler) settle(until time.Time, o results) {
 			if err != nil {
 				return nil, err
 			}
+			t.missed(status, func(i int) Leased { return chunk[i].Task })
 			for i, s := range status {
 				if s == NoRoom {
 					o.back = append(o.back, Rejection{Task: chunk[i].Task, Delay: -1, Uncounted: true, Reason: "no room for the tasks that follow"})
@@ -149,6 +156,20 @@ func (t *settler) settle(until time.Time, o results) {
 	if stale > 0 {
 		t.s.r.cfg.OnError(fmt.Errorf("settle tasks: %w: %d of them", ErrLeaseLost, stale))
 	}
+}
+
+// missed tells of the tasks that were gone when they were acknowledged.
+func (t *settler) missed(status []AckStatus, task func(i int) Leased) {
+	if t.s.r.cfg.OnMissing == nil || count(status, Missing) == 0 {
+		return
+	}
+	var gone []Leased
+	for i, s := range status {
+		if s == Missing {
+			gone = append(gone, task(i))
+		}
+	}
+	t.s.r.cfg.OnMissing(context.WithoutCancel(t.s.r.work), gone)
 }
 
 // inChunks calls f for one part of items after the other as long as it says true.

@@ -358,9 +358,9 @@ func (a *app) addAPI(ctx context.Context) error {
 				c.StockChanged(item)
 			}
 		},
-		OnLoss: func(ctx context.Context) {
+		OnLoss: func(ctx context.Context, rewound int64) {
 			if r := a.recovery.Load(); r != nil {
-				if err := r.Check(ctx); err != nil {
+				if err := r.Lost(ctx, rewound); err != nil {
 					report(fmt.Errorf("check Redis for lost data: %w", err))
 				}
 			}

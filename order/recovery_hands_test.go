@@ -1,0 +1,222 @@
+package order
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/inventory"
+	"flashsale/lock"
+	"flashsale/queue"
+)
+
+// allConfirmed sells what is left, works on all of it, and wants every accepted
+// order to have got its unit of the stock.
+func (s *site) allConfirmed(stock int64) {
+	s.t.Helper()
+	s.sellOut("rest", 0)
+	s.work()
+	s.drained()
+	for id, row := range allRows(s.t, s.store) {
+		if row.Status != string(StatusConfirmed) {
+			s.t.Errorf("order %s was accepted, and is %s (%s)", id, row.Status, row.Reason)
+		}
+	}
+	if l := s.ledger(); l.Sold != stock || l.Left != 0 {
+		s.t.Errorf("ledger %+v", l)
+	}
+	auditStore(s.t, s.store)
+}
+
+// TestRecovery_Rewound_InHands: Redis comes back without an order that a worker
+// holds, and that is no row yet. No row says so, but the process that sold it
+// knows; the sale that it builds must not sell the unit again.
+func TestRecovery_Rewound_InHands(t *testing.T) {
+	t.Parallel()
+	alone(t, func(t *testing.T, rdb *redis.Client) {
+		var r atomic.Pointer[Recovery]
+		s := newSiteWith(t, rdb, newItem("", 10, 1), inventory.Config{OnLoss: func(ctx context.Context, rewound int64) {
+			if err := r.Load().Lost(ctx, rewound); err != nil {
+				t.Error(err)
+			}
+		}})
+		r.Store(s.recovery())
+		s.settled(r.Load())
+		s.mustPlace(s.purchase("a", "k", 1, 0))
+		old := takePicture(t, rdb)
+		for i := range 3 {
+			s.mustPlace(s.purchase(fmt.Sprintf("held%d", i), "k", 1, 0))
+		}
+		f, err := s.queue.Dequeue(testContext(t), 10)
+		if err != nil || len(f.Tasks) != 4 {
+			t.Fatalf("dequeue: %+v, %v", f, err)
+		}
+		rewind(t, rdb, old)
+		s.mustPlace(s.purchase("b", "k", 1, 0))
+		s.fulfiller.queued = []Membership{s.queue}
+		for i, err := range s.fulfiller.Handle(testContext(t), f.Tasks) {
+			if err != nil {
+				t.Errorf("order %d: %v", i, err)
+			}
+		}
+		s.allConfirmed(10)
+	})
+}
+
+// TestRecovery_Rewound_Twice: the same old copy takes Redis's place a second time,
+// of the epoch before the recovery. What a worker took under the new epoch is
+// nowhere in it.
+func TestRecovery_Rewound_Twice(t *testing.T) {
+	t.Parallel()
+	alone(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 10, 1))
+		r := s.recovery()
+		s.settled(r)
+		if err := s.stock.Reload(testContext(t), s.item); err != nil {
+			t.Fatal(err)
+		}
+		old := takePicture(t, rdb)
+		first := s.work()
+		s.mustPlace(s.purchase("a", "k", 1, long))
+		first()
+		rewind(t, rdb, old)
+		s.settled(r)
+		for i := range 3 {
+			s.mustPlace(s.purchase(fmt.Sprintf("held%d", i), "k", 1, 0))
+		}
+		f, err := s.queue.Dequeue(testContext(t), 10)
+		if err != nil || len(f.Tasks) != 3 {
+			t.Fatalf("dequeue: %+v, %v", f, err)
+		}
+		rewind(t, rdb, old)
+		s.settled(s.recovery()) // whoever sees it first
+		if err := s.stock.Reload(testContext(t), s.item); err != nil {
+			t.Fatal(err)
+		}
+		s.fulfiller.queued = []Membership{s.queue}
+		for i, err := range s.fulfiller.Handle(testContext(t), f.Tasks) {
+			if err != nil {
+				t.Errorf("order %d: %v", i, err)
+			}
+		}
+		s.allConfirmed(10)
+	})
+}
+
+// restarted puts an inventory in the place of the site's that has been told of nothing.
+func (s *site) restarted() {
+	s.t.Helper()
+	locks, err := lock.New(s.rdb, lock.Config{TTL: 2 * time.Minute, ClaimTTL: time.Minute, Liveness: time.Minute})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { s.end(locks.Close) })
+	before := s.stock
+	s.t.Cleanup(func() { s.end(before.Close) })
+	sales := &Sales{Store: s.store, Tasks: []Tasks{s.queue}, Partition: func(string) int { return 0 }}
+	s.stock, err = inventory.New(testContext(s.t), s.rdb, locks, []*queue.Queue{s.queue}, sales,
+		inventory.Config{Patience: 20 * time.Second, OnError: s.heard})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.service.Stock = s.stock // newSiteWith ends what the site has then
+}
+
+// TestRecovery_Rewound_Unnoticed: Redis comes back without an order that a worker
+// holds, and who sells on then knows of nothing: it is another process than the
+// one that sold it, or the sale is gone as if it had been dropped. The worker
+// notices when the order's task is gone.
+func TestRecovery_Rewound_Unnoticed(t *testing.T) {
+	t.Parallel()
+	for _, dropped := range []bool{false, true} {
+		alone(t, func(t *testing.T, rdb *redis.Client) {
+			s := newSite(t, rdb, false, newItem("", 10, 1))
+			s.settled(s.recovery())
+			if dropped {
+				if err := inventory.Distrust(testContext(t), rdb, 1, []string{s.item}); err != nil {
+					t.Fatal(err)
+				}
+			} else if err := s.stock.Reload(testContext(t), s.item); err != nil {
+				t.Fatal(err)
+			}
+			old := takePicture(t, rdb)
+			for i := range 3 {
+				s.mustPlace(s.purchase(fmt.Sprintf("held%d", i), "k", 1, 0))
+			}
+			// The worker has the orders, and is held up in front of its commit.
+			tx := s.store.write.Begin()
+			if err := tx.Exec("UPDATE meta SET value = value WHERE key = 'epoch'").Error; err != nil {
+				t.Fatal(err)
+			}
+			stop := s.work()
+			await(t, "the worker to take the orders", func() bool {
+				st, err := s.queue.Stats(testContext(t))
+				if err != nil {
+					t.Fatal(err)
+				}
+				return st.Leased == 3 && st.Ready == 0
+			})
+			rewind(t, rdb, old)
+			s.restarted()
+			s.mustPlace(s.purchase("b", "k", 1, 0))
+			if err := tx.Rollback().Error; err != nil {
+				t.Fatal(err)
+			}
+			await(t, "the orders to be rows", func() bool { return len(allRows(t, s.store)) >= 3 })
+			stop() // it has acknowledged by then
+			s.allConfirmed(10)
+		})
+	}
+}
+
+// holdingUp is an inventory whose Redis does not answer until the test lets it.
+type holdingUp struct {
+	Sellable
+	reached chan struct{}
+	release chan struct{}
+}
+
+func (h *holdingUp) States(ctx context.Context) ([]inventory.State, error) {
+	select {
+	case h.reached <- struct{}{}:
+	default:
+	}
+	<-h.release
+	return h.Sellable.States(ctx)
+}
+
+// TestRecovery_Check_Leaves: who waits for another's check need not wait for its
+// end; a seller that has lost its lock does not.
+func TestRecovery_Check_Leaves(t *testing.T) {
+	t.Parallel()
+	alone(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 10, 1))
+		r := s.recovery()
+		slow := &holdingUp{s.stock, make(chan struct{}, 1), make(chan struct{})}
+		r.Stock = slow
+		first := make(chan error, 1)
+		go func() { first <- r.Check(context.Background()) }()
+		<-slow.reached
+		ctx, cancel := context.WithCancel(testContext(t))
+		second := make(chan error, 1)
+		go func() { second <- r.Check(ctx) }()
+		cancel()
+		select {
+		case err := <-second:
+			if !errors.Is(err, context.Canceled) {
+				t.Errorf("who left got %v", err)
+			}
+		case <-time.After(limit):
+			t.Error("who left is still waiting")
+		}
+		close(slow.release)
+		if err := <-first; err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -1,0 +1,164 @@
+package order
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/redistest"
+	"flashsale/inventory"
+)
+
+// instant is all that a Redis holds, read in one step while others write.
+type instant [][2]string
+
+func takeInstant(t testing.TB, rdb *redis.Client) (all instant) {
+	t.Helper()
+	list, err := rdb.Eval(testContext(t), `local all = {}
+		for _, key in ipairs(redis.call('KEYS', '*')) do
+			if redis.call('PTTL', key) == -1 then
+				all[#all + 1] = key
+				all[#all + 1] = redis.call('DUMP', key)
+			end
+		end
+		return all`, nil).StringSlice()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i < len(list); i += 2 {
+		all = append(all, [2]string{list[i], list[i+1]})
+	}
+	return all
+}
+
+// back brings Redis back to an instant, in one step, too.
+func (all instant) back(t testing.TB, rdb *redis.Client) {
+	t.Helper()
+	ctx := testContext(t)
+	_, err := rdb.TxPipelined(ctx, func(tx redis.Pipeliner) error {
+		tx.FlushAll(ctx)
+		for _, kv := range all {
+			tx.Restore(ctx, kv[0], 0, kv[1])
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestRecovery_Stress: Redis comes back as it was again and again, among buyers,
+// workers, cancellations and new stock. What was answered as committed stays, and
+// once things are quiet no unit is sold twice, and none is left out.
+func TestRecovery_Stress(t *testing.T) {
+	t.Parallel()
+	rdb := redis.NewClient(redistest.Options(redistest.Real(t).Addr()))
+	t.Cleanup(func() {
+		if err := rdb.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	var r atomic.Pointer[Recovery]
+	s := newSiteWith(t, rdb, newItem("", 500, 2), inventory.Config{OnLoss: func(ctx context.Context, rewound int64) {
+		if err := r.Load().Lost(ctx, rewound); err != nil && ctx.Err() == nil {
+			t.Logf("check: %v", err)
+		}
+	}})
+	r.Store(s.recovery())
+	s.settled(r.Load())
+	ctx, cancel := context.WithCancel(testContext(t))
+	var running, buyers sync.WaitGroup
+	running.Go(func() { r.Load().Run(ctx, 20*time.Millisecond) })
+	defer running.Wait()
+	defer cancel()
+	stop := s.work()
+
+	var committed sync.Map // order id -> true
+	var done, seen atomic.Int64
+	for b := range 6 {
+		buyers.Go(func() {
+			for i := range 150 {
+				wait := time.Duration(rand.IntN(2)) * 3 * time.Second
+				p := s.purchase(fmt.Sprintf("u%d", rand.IntN(600)), fmt.Sprintf("k%d-%d", b, i), 1, wait)
+				placed, err := s.service.Place(testContext(t), p)
+				switch {
+				case err == nil && placed.Committed:
+					committed.Store(placed.Order.ID, true)
+					seen.Add(1)
+					if rand.IntN(3) == 0 {
+						if _, err := s.service.Cancel(testContext(t), placed.Order.ID, Canceller{Admin: true}); err != nil {
+							t.Logf("cancel: %v", err)
+						}
+					}
+				case err == nil, errors.Is(err, inventory.ErrSoldOut), errors.Is(err, inventory.ErrOverloaded), errors.Is(err, inventory.ErrUserLimit),
+					errors.Is(err, inventory.ErrUnavailable), errors.Is(err, inventory.ErrRebuilding):
+				default:
+					t.Errorf("buy: %v", err)
+				}
+				pause(ctx, time.Duration(rand.IntN(4))*time.Millisecond)
+			}
+			done.Add(1)
+		})
+	}
+	rewinds := 0
+	for done.Load() < 6 {
+		then := takeInstant(t, rdb)
+		for range 1 + rand.IntN(2) { // the same old copy, twice in a row at times
+			pause(ctx, time.Duration(rand.IntN(60))*time.Millisecond)
+			if rewinds == 60 { // the buyers are to come to an end
+				break
+			}
+			then.back(t, rdb)
+			r.Load().Nudge()
+			rewinds++
+		}
+		if rewinds < 20 {
+			if _, _, err := s.restock(1, fmt.Sprintf("more%d", rewinds)); err != nil {
+				t.Logf("restock: %v", err)
+			}
+		}
+		pause(ctx, time.Duration(rand.IntN(100))*time.Millisecond)
+	}
+	buyers.Wait()
+	// And once more, with nobody there to meet it but the check.
+	s.settled(r.Load())
+	s.mustRestock(10, "last")
+	then := takeInstant(t, rdb)
+	for i := range 3 {
+		s.mustPlace(s.purchase(fmt.Sprintf("last%d", i), "k", 1, long))
+	}
+	s.drained()
+	then.back(t, rdb)
+	s.settled(r.Load())
+	s.drained()
+	stop()
+	t.Logf("%d rewinds, %d orders committed", rewinds, seen.Load())
+	rows := allRows(t, s.store)
+	committed.Range(func(id, _ any) bool {
+		row, ok := rows[id.(string)]
+		if !ok || row.Status == string(StatusRejected) {
+			t.Errorf("order %v was committed, and is %+v", id, row)
+		}
+		return true
+	})
+	auditStore(t, s.store)
+	l := s.ledger()
+	if l.Initial+l.Restocked != l.Left+l.Held+l.Sold {
+		t.Errorf("ledger %+v", l)
+	}
+	// Nothing is left out: whoever comes now gets the rest, to the last unit.
+	s.work()
+	s.sellOut("rest", 0)
+	s.drained()
+	auditStore(t, s.store)
+	if l := s.ledger(); l.Left != 0 || l.Sold+l.Held != l.Initial+l.Restocked {
+		t.Errorf("ledger %+v after the rest was sold", l)
+	}
+}
