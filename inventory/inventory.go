@@ -52,6 +52,10 @@ type Config struct {
 	// is gone. It returns once that was looked into, and may be called by several
 	// at once. Default: nothing.
 	OnLoss func(ctx context.Context, rewound int64)
+	// OnRestart is called before the first script on a server that does not know it:
+	// one that was started since somebody last sold from it, or another one, maybe
+	// with older data. After its error nothing is sold. Default: nothing.
+	OnRestart func(ctx context.Context) error
 	// OnError hears of what was tried again or given up. Default: nothing.
 	OnError func(error)
 	// OnBatch hears of every script sent: its size and duration. Default: nothing.
@@ -97,6 +101,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.OnLoss == nil {
 		c.OnLoss = func(context.Context, int64) {}
+	}
+	if c.OnRestart == nil {
+		c.OnRestart = func(context.Context) error { return nil }
 	}
 	if c.OnError == nil {
 		c.OnError = func(error) {}

@@ -496,7 +496,15 @@ func (s *seller) send(ctx context.Context, batch []*Request) (purchaseReply, err
 	s.args = args
 	faultpoint.Reach("inventory.send")
 	start := time.Now()
-	res, err := purchaseScript.Run(ctx, s.v.rdb, s.keys, args...).Result()
+	res, err := purchaseScript.EvalSha(ctx, s.v.rdb, s.keys, args...).Result()
+	if redis.HasErrorPrefix(err, "NOSCRIPT") {
+		// Scripts are in no log and on no replica. So that the server knows this one
+		// says that somebody has compared this very run of it with the database.
+		if err := s.v.cfg.OnRestart(ctx); err != nil {
+			return purchaseReply{}, fmt.Errorf("%w: the server was restarted: %w", ErrRebuilding, err)
+		}
+		res, err = purchaseScript.Eval(ctx, s.v.rdb, s.keys, args...).Result()
+	}
 	faultpoint.Reach("inventory.sent")
 	clear(args)
 	s.v.cfg.OnBatch(len(batch), time.Since(start))

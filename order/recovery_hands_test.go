@@ -109,7 +109,7 @@ func TestRecovery_Rewound_Twice(t *testing.T) {
 }
 
 // restarted puts an inventory in the place of the site's that has been told of nothing.
-func (s *site) restarted() {
+func (s *site) restarted(onRestart func(context.Context) error) {
 	s.t.Helper()
 	locks, err := lock.New(s.rdb, lock.Config{TTL: 2 * time.Minute, ClaimTTL: time.Minute, Liveness: time.Minute})
 	if err != nil {
@@ -120,7 +120,7 @@ func (s *site) restarted() {
 	s.t.Cleanup(func() { s.end(before.Close) })
 	sales := &Sales{Store: s.store, Tasks: []Tasks{s.queue}, Partition: func(string) int { return 0 }}
 	s.stock, err = inventory.New(testContext(s.t), s.rdb, locks, []*queue.Queue{s.queue}, sales,
-		inventory.Config{Patience: 20 * time.Second, OnError: s.heard})
+		inventory.Config{Patience: 20 * time.Second, OnError: s.heard, OnRestart: onRestart})
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -162,7 +162,7 @@ func TestRecovery_Rewound_Unnoticed(t *testing.T) {
 				return st.Leased == 3 && st.Ready == 0
 			})
 			rewind(t, rdb, old)
-			s.restarted()
+			s.restarted(nil)
 			s.mustPlace(s.purchase("b", "k", 1, 0))
 			if err := tx.Rollback().Error; err != nil {
 				t.Fatal(err)
@@ -218,5 +218,63 @@ func TestRecovery_Check_Leaves(t *testing.T) {
 		if err := <-first; err != nil {
 			t.Error(err)
 		}
+	})
+}
+
+// TestRecovery_Rewound_SoldOn: Redis is started again without orders that are rows.
+// A process that knew nothing of them would sell on until the sale has come as far
+// as the rows say, and nobody could tell any more; so it compares the two before
+// its first script.
+func TestRecovery_Rewound_SoldOn(t *testing.T) {
+	t.Parallel()
+	alone(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 10, 1))
+		s.settled(s.recovery())
+		stop := s.work()
+		s.mustPlace(s.purchase("a", "k", 1, long))
+		s.drained()
+		old := takePicture(t, rdb)
+		s.mustPlace(s.purchase("lost0", "k", 1, long))
+		s.mustPlace(s.purchase("lost1", "k", 1, long))
+		s.drained()
+		stop()
+		rewind(t, rdb, old)
+		if err := rdb.ScriptFlush(testContext(t)).Err(); err != nil { // no start keeps them
+			t.Fatal(err)
+		}
+		r := s.recovery()
+		s.restarted(func(ctx context.Context) error { // a process that has been told nothing
+			r.Stock = s.stock
+			return r.Check(ctx)
+		})
+		s.mustPlace(s.purchase("b", "k", 1, 0))
+		s.mustPlace(s.purchase("c", "k", 1, 0))
+		s.settled(s.recovery())
+		s.allConfirmed(10)
+	})
+}
+
+// TestRecovery_Restart_NotCompared: while it cannot be told whether a server that
+// was started has its data, nothing is sold from it.
+func TestRecovery_Restart_NotCompared(t *testing.T) {
+	t.Parallel()
+	alone(t, func(t *testing.T, rdb *redis.Client) {
+		fail := true
+		s := newSiteWith(t, rdb, newItem("", 10, 1), inventory.Config{OnRestart: func(context.Context) error {
+			if fail {
+				return errTest
+			}
+			return nil
+		}})
+		for range 2 {
+			_, err := s.service.Place(testContext(t), s.purchase("a", "k", 1, 0))
+			if !errors.Is(err, inventory.ErrRebuilding) {
+				t.Fatalf("before the comparison: %v, want ErrRebuilding", err)
+			}
+		}
+		fail = false
+		s.mustPlace(s.purchase("a", "k", 1, 0))
+		fail = true // once is enough
+		s.mustPlace(s.purchase("b", "k", 1, 0))
 	})
 }

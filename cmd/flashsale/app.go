@@ -358,6 +358,12 @@ func (a *app) addAPI(ctx context.Context) error {
 				c.StockChanged(item)
 			}
 		},
+		OnRestart: func(ctx context.Context) error {
+			if r := a.recovery.Load(); r != nil {
+				return r.Check(ctx)
+			}
+			return nil
+		},
 		OnLoss: func(ctx context.Context, rewound int64) {
 			if r := a.recovery.Load(); r != nil {
 				if err := r.Lost(ctx, rewound); err != nil {
