@@ -36,9 +36,15 @@ func gather(t *testing.T, c *client, item string, buyers, width int) *persistent
 	go func() {
 		p.done <- stream(buyers, width, func(i int) purchase {
 			got := purchase{user: fmt.Sprintf("u%d", i), key: "k", err: errDial{}}
+			// Who would not wait for the commit waits all the same, on an engine that
+			// keeps nothing.
+			var headers []string
+			if i%3 == 0 {
+				headers = []string{"Prefer", "respond-async"}
+			}
 			// One settle's patience is for one restart, and a buyer may live through all.
 			for n := 0; n < 6 && (got.err != nil || got.Status == 503); n++ {
-				got = c.settle(item, c.buy(item, got.user, got.key), p.note)
+				got = c.settle(item, c.buy(item, got.user, got.key, headers...), p.note)
 			}
 			return got
 		})
