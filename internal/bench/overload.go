@@ -3,9 +3,11 @@ package main
 import (
 	"bytes"
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"net/http"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"sync"
@@ -23,18 +25,31 @@ const (
 	// overloadWarm is how long the overload lasts before it is measured: the queue
 	// fills up in it, and what it takes in beyond what is committed is none of ours.
 	overloadWarm = 3 * time.Second
+	// hinderHolds and hinderRests are for how long the database is held, and free.
+	hinderHolds, hinderRests = 6 * time.Millisecond, 3 * time.Millisecond
 	// overloadConnections bounds the requests under way. Those that are due and find
 	// none count from when they were due.
 	overloadConnections = 2000
 )
 
 // overload measures whether an overload leaves the service its throughput. The
-// worker is throttled, one order a transaction, so that the database is what there
-// is too little of, and not the processors, which the load shares. The top rate is
-// what is committed in a closed loop; then several times that is offered, in an
-// open one, over a queue with room for a second's orders.
-func (m *meter) overload(ctx context.Context) error {
+// worker is throttled, one order a transaction on a database that others write to
+// most of the time, so that the database is what there is too little of, and not
+// the processors, which the load shares. The top rate is what is committed in a
+// closed loop; then several times that is offered, in an open one, over a queue with
+// room for a second's orders.
+func (m *meter) overload(ctx context.Context) (err error) {
 	w := m.world
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	hindered := make(chan error, 1)
+	defer func() {
+		cancel()
+		if herr := <-hindered; !errors.Is(herr, context.Canceled) {
+			err = errors.Join(err, herr)
+		}
+	}()
+	go func() { hindered <- m.hinder(ctx) }()
 	if err := errors.Join(w.worker.stop(), w.api.stop()); err != nil {
 		return err
 	}
@@ -68,6 +83,25 @@ func (m *meter) overload(ctx context.Context) error {
 	printBar(m.out, "overload_good/top", good/top, overloadBar)
 	printCeiling(m.out, "overload_admitted_p99_s", quantile(seen.admitted, 99).Seconds(), 3)
 	return nil
+}
+
+// hinder holds the database for writing, most of the time, until ctx ends.
+func (m *meter) hinder(ctx context.Context) (err error) {
+	db, err := sql.Open("sqlite3", "file:"+filepath.Join(m.world.dir, "bench.db")+"?_busy_timeout=60000&_txlock=immediate")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	for {
+		tx, err := db.BeginTx(context.WithoutCancel(ctx), nil)
+		if err != nil {
+			return err
+		}
+		err = pause(ctx, hinderHolds)
+		if err := errors.Join(err, tx.Rollback(), pause(ctx, hinderRests)); err != nil {
+			return err
+		}
+	}
 }
 
 func quantile(sorted []time.Duration, percent int) time.Duration {
