@@ -20,6 +20,8 @@ const (
 	Changed = "changed"
 	// Backwards: a client saw a state after a later one had been seen.
 	Backwards = "backwards"
+	// Unasked: an order ends paid or cancelled, and nobody asked for that.
+	Unasked = "unasked"
 	// Unexplained: an order is rejected and does not say why.
 	Unexplained = "unexplained"
 	// Invented: a row matches no purchase.
@@ -141,6 +143,7 @@ type judge struct {
 	byOrder  map[string]*told
 	items    map[string]*Item
 	dead     map[string]bool
+	ended    map[ending]bool  // the ends that some call asked for
 	smallest map[string]int64 // by item: the fewest units one purchase asked for
 	largest  int64            // the most units one purchase asked for
 	held     map[string]*share
@@ -148,11 +151,14 @@ type judge struct {
 	restocks []*change // nil until they were looked for
 }
 
+// ending is an end that an order may have, by its buyer's or the shop's will.
+type ending struct{ order, state string }
+
 func newJudge(calls []Call, final *Final) *judge {
 	j := &judge{
 		calls: calls, final: final, found: make(map[string]*Finding),
 		byKey: make(map[wishKey]*wish, len(calls)), byOrder: make(map[string]*told, len(final.Orders)),
-		items: make(map[string]*Item, len(final.Items)), dead: make(map[string]bool, len(final.Dead)),
+		items: make(map[string]*Item, len(final.Items)), dead: make(map[string]bool, len(final.Dead)), ended: make(map[ending]bool),
 		smallest: make(map[string]int64, len(final.Items)),
 	}
 	for i := range final.Items {
@@ -173,8 +179,13 @@ func (j *judge) add(c *Call) {
 	if !c.Known() {
 		j.counts.Unknown++
 	}
-	if c.Op == Buy {
+	switch c.Op {
+	case Buy:
 		j.addBuy(c)
+	case Pay:
+		j.ended[ending{c.Order, Paid}] = true
+	case Cancel:
+		j.ended[ending{c.Order, Cancelled}] = true
 	}
 	// The path of a refused call names an order too, of which nobody has told.
 	if c.Order != "" && c.Status >= 200 && c.Status < 300 {

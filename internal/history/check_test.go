@@ -45,8 +45,25 @@ var cases = []struct {
 	}, LostConfirmed},
 	{"an order answered 201 as refused was refused", func(r *run) { erin(r, 201, Rejected); reject(r, "e", "failed") }, ""},
 	{"an order seen refused is missing", func(r *run) { erin(r, 201, Rejected); r.lose("e"); r.final.AcceptedMayBeLost = true }, LostConfirmed},
-	{"an order answered 201 was paid", func(r *run) { erin(r, 201, Confirmed).Status = Paid }, ""},
-	{"an order answered 201 was cancelled", func(r *run) { erin(r, 201, Confirmed).Status = Cancelled; r.settle() }, ""},
+	{"an order answered 201 was paid", func(r *run) {
+		erin(r, 201, Confirmed).Status = Paid
+		r.call("", 120, 121).about(Pay, "", "e") // without an answer
+	}, ""},
+	{"an order answered 201 was cancelled", func(r *run) {
+		erin(r, 201, Confirmed).Status = Cancelled
+		r.settle()
+		r.call("", 120, 121).about(Cancel, "erin", "e").answers(200, "e", Cancelled)
+	}, ""},
+	{"an order answered 201 was paid by nobody", func(r *run) { erin(r, 201, Confirmed).Status = Paid }, Unasked},
+	{"an order answered 201 was cancelled by nobody", func(r *run) {
+		erin(r, 201, Confirmed).Status = Cancelled
+		r.settle()
+	}, Unasked},
+	{"an order answered 201 was paid and is cancelled", func(r *run) {
+		erin(r, 201, Confirmed).Status = Cancelled
+		r.settle()
+		r.call("", 120, 121).about(Pay, "", "e")
+	}, Unasked},
 	{"an order answered 201 expired", func(r *run) { erin(r, 201, Confirmed).Status = Expired; r.settle() }, ""},
 	{"a row is queued", func(r *run) {
 		r.call("erin", 100, 110).Status = 503
@@ -124,7 +141,7 @@ var cases = []struct {
 	}, Contradicted},
 	{"a row of a refused call that was cancelled", func(r *run) {
 		r.call("erin", 100, 110).refuses(409, "user_limit")
-		r.row("e", "erin", Cancelled)
+		r.row("e", "erin", Expired)
 	}, Contradicted},
 	{"a refused row of a refused call", func(r *run) {
 		r.call("erin", 100, 110).refuses(409, "sold_out")
@@ -133,7 +150,7 @@ var cases = []struct {
 	{"a row of a refused call that has another without an answer", func(r *run) {
 		r.call("erin", 90, 95)
 		r.call("erin", 100, 110).refuses(409, "user_limit")
-		r.row("e", "erin", Cancelled)
+		r.row("e", "erin", Expired)
 	}, ""},
 
 	{"an acknowledged purchase is refused", func(r *run) { r.call("alice", 90, 95).refuses(409, "sold_out") }, Forgotten},
@@ -160,7 +177,7 @@ var cases = []struct {
 		r.row("a2", "alice", Confirmed)
 		r.settle()
 	}, Duplicated},
-	{"two rows of one key, one cancelled", func(r *run) { r.row("a2", "alice", Cancelled) }, Duplicated},
+	{"two rows of one key, one expired", func(r *run) { r.row("a2", "alice", Expired) }, Duplicated},
 	{"two rows of one key, one refused under the same key", func(r *run) { r.row("a2", "alice", Rejected).Reason = "sold_out" }, Duplicated},
 	{"a second order of a key was refused for it", func(r *run) {
 		o := r.row("a2", "alice", Rejected)
@@ -168,13 +185,13 @@ var cases = []struct {
 	}, ""},
 	{"a row stands twice", func(r *run) {
 		r.final.Orders = append(r.final.Orders, *r.of("a"))
-		r.of("a").Status = Cancelled
+		r.of("a").Status = Expired
 		r.of("a").Quantity = 1
 	}, Duplicated},
 
 	{"an id stands in the rows of two buyers", func(r *run) {
 		r.call("erin", 2, 9) // without an answer
-		other := Order{ID: "a", User: "erin", Item: "lamp", Quantity: 1, Key: "k", Status: Cancelled}
+		other := Order{ID: "a", User: "erin", Item: "lamp", Quantity: 1, Key: "k", Status: Expired}
 		r.final.Orders = slices.Insert(r.final.Orders, 0, other)
 	}, Duplicated},
 
@@ -210,7 +227,7 @@ var cases = []struct {
 	}, Content},
 	{"a row is for another quantity than its call without an answer", func(r *run) {
 		r.call("erin", 100, 110)
-		r.row("e", "erin", Cancelled).Quantity = 2
+		r.row("e", "erin", Expired).Quantity = 2
 	}, Content},
 	{"an order was acknowledged for two keys", func(r *run) { r.call("frank", 90, 95).answers(201, "a", Confirmed) }, Content},
 	{"an order was shown to a stranger", func(r *run) {

@@ -37,6 +37,8 @@ func (j *judge) rows() {
 		switch {
 		case o.Status == Rejected && o.Reason == "":
 			j.find(Unexplained, 1, "%s", sayRow(o))
+		case (o.Status == Paid || o.Status == Cancelled) && !j.ended[ending{o.ID, o.Status}]:
+			j.find(Unasked, 1, "%s", sayRow(o))
 		case o.Status == Rejected, committed(o.Status):
 		default:
 			j.find(Malformed, 1, "%s: no such state of a row", sayRow(o))
