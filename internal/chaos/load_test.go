@@ -19,6 +19,9 @@ const (
 	// idleLook is how often a buyer who may not begin anything new looks again,
 	// and repeats an old purchase meanwhile.
 	idleLook = 50 * time.Millisecond
+	// idleRepeats is after how many of these looks a buyer with nothing left to
+	// repeat repeats the last purchase.
+	idleRepeats = 4
 	// kept bounds the purchases that a buyer remembers, to repeat them.
 	kept = 32
 )
@@ -96,6 +99,8 @@ func (l *load) buyer(ctx context.Context, client int) {
 	}
 	defer twin.close()
 	var memory []*intent
+	var last *intent
+	idle := 0
 	for n := 0; ; n++ {
 		if ctx.Err() != nil || l.stopped() {
 			return
@@ -106,6 +111,11 @@ func (l *load) buyer(ctx context.Context, client int) {
 			return
 		case in == nil && len(memory) == 0:
 			l.wait(ctx, idleLook)
+			// Now and then the last purchase once more, so that a strike which waits for
+			// answers does not wait for ever.
+			if idle++; last != nil && idle%idleRepeats == 0 {
+				l.settle(ctx, me, client, last)
+			}
 			continue
 		case in == nil: // what is to be repeated fills the time
 			in, memory = memory[0], memory[1:]
@@ -117,6 +127,7 @@ func (l *load) buyer(ctx context.Context, client int) {
 		}
 		l.wait(ctx, l.pace.turn())
 		l.first(ctx, me, twin, client, in)
+		last = in
 		if in.repeat {
 			memory = append(memory, in)
 		}
