@@ -81,7 +81,9 @@ func (c *Crowd) Refused() int64 { return c.refused.Load() }
 func (c *Crowd) come(ctx context.Context, addr, head string) {
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
 	if err != nil {
-		c.refused.Add(1)
+		if ctx.Err() == nil { // else it was stopped on its way
+			c.refused.Add(1)
+		}
 		pause(ctx)
 		return
 	}
