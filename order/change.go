@@ -167,7 +167,7 @@ func (s *Service) alter(ctx context.Context, id string, live inventory.Change, e
 }
 
 // showTimeout bounds the look at what is left of an item that is shown.
-const showTimeout = 250 * time.Millisecond
+var showTimeout = 250 * time.Millisecond
 
 // show is an item with its live stock, or with what the database counts where
 // Redis does not answer.

@@ -576,6 +576,7 @@ func TestDeliverer_judge(t *testing.T) {
 func TestDeliverer_OneIsDead(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		const events = 16 // twice the workers
 		p := newPost(t, rdb, DelivererConfig{Workers: 8}, queue.Config{})
 		over := make(chan struct{})
 		release := sync.OnceFunc(func() { close(over) })
@@ -589,19 +590,19 @@ func TestDeliverer_OneIsDead(t *testing.T) {
 		alive := newReceiver(t, nil)
 		a, _ := addHook(t, p.store, dead.URL)
 		b, _ := addHook(t, p.store, alive.URL)
-		p.tell("n", 40)
+		p.tell("n", events)
 		p.startRelay()
 		p.startWorker()
 		await(t, "the dead one to be tried", func() bool { return under.Load() > 0 })
-		p.awaitStates(b.ID, map[DeliveryState]int{DeliveryDelivered: 40})
-		if n := p.states(a.ID)[DeliveryPending]; n != 40 || len(alive.ids()) != 40 {
+		p.awaitStates(b.ID, map[DeliveryState]int{DeliveryDelivered: events})
+		if n := p.states(a.ID)[DeliveryPending]; n != events || len(alive.ids()) != events {
 			t.Errorf("%d pending for the dead one, %d events for the other", n, len(alive.ids()))
 		}
 		if most.Load() > 2 {
 			t.Errorf("%d deliveries to the dead one at once, want a quarter of the workers", most.Load())
 		}
 		release()
-		p.awaitStates(a.ID, map[DeliveryState]int{DeliveryDelivered: 40})
+		p.awaitStates(a.ID, map[DeliveryState]int{DeliveryDelivered: events})
 	})
 }
 

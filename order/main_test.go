@@ -32,6 +32,11 @@ func TestMain(m *testing.M) {
 	if err := flag.Set("rapid.checks", strconv.Itoa(longtest.Scale(25, 200))); err != nil {
 		panic(err)
 	}
+	// What one of these cuts off comes later, or is refused; that is tested where
+	// the database or Redis is away, which takes no time to notice.
+	for _, timeout := range []*time.Duration{&readTimeout, &writeTimeout, &showTimeout, &giveTimeout, &tellTimeout} {
+		*timeout = limit
+	}
 	redistest.Main(m,
 		// gorm's cache of statements runs a goroutine that closing does not end,
 		// and the catalogue's cache one that lives as long as the process.

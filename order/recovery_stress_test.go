@@ -60,18 +60,18 @@ func (all instant) back(t testing.TB, rdb *redis.Client) {
 // once things are quiet no unit is sold twice, and none is left out.
 func TestRecovery_Stress(t *testing.T) {
 	t.Parallel()
-	testRecoveryStress(t, 50, 20)
+	testRecoveryStress(t, 200, 50, 20)
 }
 
 func TestRecovery_Stress_Long(t *testing.T) {
 	longtest.Only(t)
 	t.Parallel()
-	testRecoveryStress(t, 150, 60)
+	testRecoveryStress(t, 500, 150, 60)
 }
 
-// testRecoveryStress has each buyer buy a number of times, and Redis come back as
-// it was so often at most.
-func testRecoveryStress(t *testing.T, purchases, most int) {
+// testRecoveryStress has each buyer buy a number of times, and rewinds Redis at most
+// so often.
+func testRecoveryStress(t *testing.T, stock int64, purchases, most int) {
 	rdb := redis.NewClient(redistest.Options(redistest.Real(t).Addr()))
 	t.Cleanup(func() {
 		if err := rdb.Close(); err != nil {
@@ -79,7 +79,7 @@ func testRecoveryStress(t *testing.T, purchases, most int) {
 		}
 	})
 	var r atomic.Pointer[Recovery]
-	s := newSiteWith(t, rdb, newItem("", 500, 2), inventory.Config{OnLoss: func(ctx context.Context, rewound int64) {
+	s := newSiteWith(t, rdb, newItem("", stock, 2), inventory.Config{OnLoss: func(ctx context.Context, rewound int64) {
 		if err := r.Load().Lost(ctx, rewound); err != nil && ctx.Err() == nil {
 			t.Logf("check: %v", err)
 		}
@@ -98,7 +98,7 @@ func testRecoveryStress(t *testing.T, purchases, most int) {
 	for b := range 6 {
 		buyers.Go(func() {
 			for i := range purchases {
-				wait := time.Duration(rand.IntN(2)) * 3 * time.Second
+				wait := time.Duration(rand.IntN(2)) * time.Second
 				p := s.purchase(fmt.Sprintf("u%d", rand.IntN(600)), fmt.Sprintf("k%d-%d", b, i), 1, wait)
 				placed, err := s.service.Place(testContext(t), p)
 				switch {

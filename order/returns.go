@@ -14,7 +14,7 @@ import (
 
 // giveTimeout bounds the giving back of one batch of orders: what is not done
 // by then stays noted and is tried again.
-const giveTimeout = 2 * time.Second
+var giveTimeout = 2 * time.Second
 
 // Releaser gives units back to the live sales.
 type Releaser interface {

@@ -66,7 +66,10 @@ type Config struct {
 }
 
 // Service places and reads orders.
-type Service struct{ Config }
+type Service struct {
+	Config
+	volatileWait time.Duration
+}
 
 // NewService returns a Service.
 func NewService(cfg Config) *Service {
@@ -74,7 +77,7 @@ func NewService(cfg Config) *Service {
 		cfg.OnError = func(error) {}
 	}
 	enableRandPool()
-	return &Service{cfg}
+	return &Service{cfg, volatileWait}
 }
 
 // enableRandPool makes ids take their randomness from a pool read ahead: a
@@ -109,7 +112,7 @@ func (s *Service) Place(ctx context.Context, p Purchase) (Placed, error) {
 		return Placed{}, err
 	}
 	if s.Volatile {
-		p.Wait = max(p.Wait, volatileWait)
+		p.Wait = max(p.Wait, s.volatileWait)
 	}
 	t := task{
 		ItemID: p.ItemID, UserID: p.UserID, Quantity: p.Quantity,

@@ -337,13 +337,12 @@ func TestService_Place_Volatile(t *testing.T) {
 	auditStore(t, s.store)
 }
 
-// TestService_Place_VolatileWaitRunsOut waits as long as a real request would.
+// TestService_Place_VolatileWaitRunsOut: an order that nobody commits is refused
+// once the wait for its commit is over, though it asked for no wait.
 func TestService_Place_VolatileWaitRunsOut(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("skipped: it waits for volatileWait")
-	}
 	s := newSite(t, redistest.Embedded(t), true, newItem("", 10, 10))
+	s.service.volatileWait = 500 * time.Millisecond
 	var wg sync.WaitGroup
 	for range 2 { // one of them is a replay
 		wg.Go(func() {
