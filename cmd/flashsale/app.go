@@ -54,11 +54,12 @@ type app struct {
 
 	rdb     redis.UniversalClient
 	store   *order.Store
-	queues  []*queue.Queue // of orders, by partition
-	expires []*queue.Queue // of orders that lapse, by partition
-	hooks   *queue.Queue   // of webhook deliveries
-	waiters *order.Waiters // nil in a process without an API
-	leaders *lock.Manager  // of what one process does for all; see lead
+	queues  []*queue.Queue    // of orders, by partition
+	expires []*queue.Queue    // of orders that lapse, by partition
+	hooks   *queue.Queue      // of webhook deliveries
+	waiters *order.Waiters    // nil in a process without an API
+	writes  *order.WriteProbe // nil in a process without an API
+	leaders *lock.Manager     // of what one process does for all; see lead
 	drain   drain
 	dev     []byte         // development mode's key; nil outside it
 	service *order.Service // nil in a process without an API
@@ -172,9 +173,9 @@ func (a *app) build(ctx context.Context, r role) error {
 }
 
 func (a *app) openDatabase(ctx context.Context, r role) error {
-	store, err := order.OpenStore(a.settings.DB)
+	store, err := order.OpenStore(ctx, a.settings.DB)
 	if err != nil {
-		return failedSetting("db", a.settings.DB, err.Error(), "name a file in a folder this process may write to")
+		return failedSetting("db", a.settings.DB, err.Error(), databaseFix(err))
 	}
 	a.store = store
 	a.life.closing("database", store.Close)
@@ -419,6 +420,9 @@ func (a *app) addHTTP(ctx context.Context, items *catalog.Catalog, reconciler *o
 	if err != nil {
 		return err
 	}
+	if err := a.addWriteProbe(); err != nil {
+		return err
+	}
 	webhooks, err := a.webhookAdmin()
 	if err != nil {
 		return err
@@ -472,7 +476,7 @@ func (a *app) checks() []handler.Check {
 	return []handler.Check{
 		{Name: "draining", Probe: func(context.Context) error { return a.drain.check() }},
 		{Name: "redis", Probe: func(ctx context.Context) error { return a.rdb.Ping(ctx).Err() }},
-		{Name: "database", Probe: a.store.Ping},
+		{Name: "database", Probe: a.writes.Check},
 	}
 }
 
