@@ -143,22 +143,22 @@ func TestPressure_Lull(t *testing.T) {
 			t.Errorf("an empty queue: %v", err)
 		}
 		q.orders.Store(3)
-		time.Sleep(time.Second)
+		pause(ctx, time.Second)
 		if err := admit(); err != nil {
 			t.Errorf("orders of a second: %v", err)
 		}
-		time.Sleep(time.Minute)
+		pause(ctx, time.Minute)
 		if err := admit(); !errors.Is(err, inventory.ErrOverloaded) {
 			t.Errorf("after a minute without a commit: %v, want %v", err, inventory.ErrOverloaded)
 		}
 		q.orders.Store(0)
-		time.Sleep(time.Minute)
+		pause(ctx, time.Minute)
 		if err := admit(); err != nil {
 			t.Errorf("once all is committed: %v", err)
 		}
-		time.Sleep(3 * time.Second)
+		pause(ctx, 3 * time.Second)
 		before := q.looks.Load()
-		time.Sleep(time.Minute)
+		pause(ctx, time.Minute)
 		if n := q.looks.Load() - before; n != 0 {
 			t.Errorf("%d looks at an empty queue that nobody asks for", n)
 		}

@@ -94,8 +94,11 @@ func (p *WriteProbe) Run(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 		}
-		if p.asked.Swap(false) || p.refusal.Load() != nil {
-			_ = p.Check(ctx) // Failing reports it
+		if !p.asked.Swap(false) && p.refusal.Load() == nil {
+			continue
+		}
+		if err := p.Check(ctx); err != nil && ctx.Err() != nil {
+			return nil //nolint:nilerr // the look was ended; what it finds otherwise, Failing returns
 		}
 	}
 }

@@ -186,7 +186,7 @@ func TestWriteProbe_Crowded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer db.Close() //nolint:errcheck // the test is over
+	defer db.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	var crowd sync.WaitGroup
 	commits := make(chan struct{})
