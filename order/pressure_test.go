@@ -156,7 +156,7 @@ func TestPressure_Lull(t *testing.T) {
 		if err := admit(); err != nil {
 			t.Errorf("once all is committed: %v", err)
 		}
-		pause(ctx, 3 * time.Second)
+		pause(ctx, 3*time.Second)
 		before := q.looks.Load()
 		pause(ctx, time.Minute)
 		if n := q.looks.Load() - before; n != 0 {

@@ -98,7 +98,7 @@ func (p *WriteProbe) Run(ctx context.Context) error {
 			continue
 		}
 		if err := p.Check(ctx); err != nil && ctx.Err() != nil {
-			return nil //nolint:nilerr // the look was ended; what it finds otherwise, Failing returns
+			return nil // what a look finds otherwise, Failing returns
 		}
 	}
 }
