@@ -19,7 +19,7 @@ var (
 	problemMethod = newProblem(405, "method_not_allowed", "Method not allowed",
 		"The path exists but not with this method; the Allow header lists those it has.")
 	problemHeaderTooLarge = newProblem(431, "header_too_large", "Header too large",
-		"The request's headers exceed 16 KiB; send fewer or shorter ones.").header("Connection", "close")
+		"The request line or the headers exceed 16 KiB; send a shorter path and query, or fewer and shorter headers.").header("Connection", "close")
 	problemInternal = newProblem(500, "internal", "Internal error",
 		"Something failed on our side. Quote the request id when you report it.")
 	problemTimeout = newProblem(408, "request_timeout", "Request timed out",
