@@ -91,7 +91,7 @@ var (
 		"A query parameter is malformed.")
 	problemUnknownParameter = newProblem(400, "unknown_parameter", "Unknown parameter",
 		"The route does not take this query parameter.")
-	problemMatchMissing = newProblem(428, "precondition_required", "Precondition required",
+	problemMatchMissing = newProblem(428, "version_required", "Version required",
 		"").with("If-Match", "Send If-Match with the ETag of GET /v1/admin/items/{item}, so that nobody's change is overwritten unseen; or * to change whatever is there.")
 	problemMatchInvalid = newProblem(400, "if_match_invalid", "Invalid If-Match",
 		"").with("If-Match", `If-Match is *, or entity tags such as "4" with commas between them.`)
@@ -181,7 +181,7 @@ var errorTable = []struct {
 		"Another task has taken the dead letter's place; discard the letter.")},
 	{order.ErrOrdersInFlight, newProblem(409, "orders_in_flight", "Orders in flight",
 		"The buyer has orders in the queue. Try again once they are committed; dead letters have to be retried or discarded first.").retry(inFlightRetry)},
-	{order.ErrVersion, newProblem(412, "precondition_failed", "Item has changed",
+	{order.ErrVersion, newProblem(412, "version_conflict", "Item has changed",
 		"").with("If-Match", "The item has another version by now; read it again and decide anew.")},
 	{order.ErrWindow, problemWindow.with("closes_at", "closes_at must be after opens_at, also after the change.")},
 	{order.ErrItemClosed, newProblem(409, "sale_closed", "Sale closed",
