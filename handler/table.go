@@ -216,7 +216,7 @@ var errorTable = []struct {
 	{auth.ErrNotYetValid, invalidToken("token_not_yet_valid", "Token not yet valid",
 		"The token is not valid yet; check the clock of its issuer.")},
 	{auth.ErrClaims, invalidToken("token_claims", "Invalid claims",
-		"The token needs sub, role (buyer, admin or service), aud and a numeric exp.")},
+		"The token needs sub, role (buyer, admin or service), aud and exp; exp, nbf and iat are seconds since 1970, at most in the year 9999.")},
 	{auth.ErrAudience, invalidToken("token_audience", "Wrong audience",
 		"The token's aud does not contain flashsale.")},
 
