@@ -400,18 +400,23 @@ func (a *app) addAPI(ctx context.Context) error {
 
 func (a *app) verifier(ctx context.Context) (*auth.Verifier, error) {
 	s := a.settings
+	c := auth.Config{Leeway: s.TokenLeeway}
+	if c.Leeway == 0 {
+		c.Leeway = -1 // none: there, 0 is the default
+	}
 	switch {
 	case s.JWTSecret != "":
-		return auth.NewVerifier(auth.Config{Secret: []byte(s.JWTSecret)})
+		c.Secret = []byte(s.JWTSecret)
 	case s.JWKS != "":
 		keys, err := auth.OpenKeys(context.WithoutCancel(ctx), auth.KeysConfig{Source: s.JWKS, OnError: a.reporter("auth")})
 		if err != nil {
 			return nil, failedSetting("jwks", s.JWKS, err.Error(), "name a readable JWK set")
 		}
-		return auth.NewVerifier(auth.Config{Keys: keys})
+		c.Keys = keys
 	default:
-		return auth.NewVerifier(auth.Config{Secret: a.dev})
+		c.Secret = a.dev
 	}
+	return auth.NewVerifier(c)
 }
 
 func (a *app) addHTTP(ctx context.Context, items *catalog.Catalog, reconciler *order.Reconciler) error {
