@@ -57,19 +57,12 @@ func TestHiddenRune(t *testing.T) {
 func TestItem_HiddenText(t *testing.T) {
 	t.Parallel()
 	s := open(t)
-	send := func(method, path, body string) *httptest.ResponseRecorder {
-		r := httptest.NewRequest(method, path, strings.NewReader(body))
-		r.Header.Set("Authorization", bearer(t, "root", auth.RoleAdmin))
-		r.Header.Set("Content-Type", "application/json")
-		r.Header.Set("If-Match", "*")
-		return s.do(r)
-	}
 	create := func(name, description string) *httptest.ResponseRecorder {
-		return send("POST", "/v1/admin/items", fmt.Sprintf(
+		return s.send(t, "POST", "/v1/admin/items", "root", auth.RoleAdmin, fmt.Sprintf(
 			`{"id":"new","name":%s,"description":%s,"price_minor":1,"currency":"EUR","stock":1}`, quoted(name), quoted(description)))
 	}
 	change := func(field, value string) *httptest.ResponseRecorder {
-		return send("PATCH", thingPath, fmt.Sprintf(`{%q:%s}`, field, quoted(value)))
+		return s.send(t, "PATCH", thingPath, "root", auth.RoleAdmin, fmt.Sprintf(`{%q:%s}`, field, quoted(value)), "If-Match", "*")
 	}
 	for _, r := range []rune{0x202e, 0x200b, 0x2066, 0x200f, 0xfeff, 0x2028, 0x200d, 0x3164} {
 		text := "cheap" + string(r) + "txt"
