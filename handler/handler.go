@@ -292,6 +292,7 @@ func (e *edge) routes() (http.Handler, error) {
 
 	e.get(r, "/healthz", anyone, e.health)
 	e.get(r, "/readyz", anyone, e.ready)
+	e.get(r, "/docs", anyone, e.showDocs)
 	e.get(r, "/v1/items", anyone, e.listItems)
 	e.get(r, "/v1/items/:item", anyone, e.getItem)
 	e.post(r, "/v1/items/:item/orders", access{roles: buyer.roles, gated: true, keyed: true}, e.purchase)

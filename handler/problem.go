@@ -43,8 +43,17 @@ type headerField struct {
 
 func (p *problem) Error() string { return "handler: " + p.code }
 
-// newProblem makes a problem of the table.
+// problemStatus are the codes that there are, with their statuses. It is complete
+// once the package is initialised, and never changed after that.
+var problemStatus = make(map[string]int)
+
+// newProblem makes a problem of the table. It is called only while the package is
+// initialised; each code has one status, and a section in docs/problems.md.
 func newProblem(status int, code, title, detail string) *problem {
+	if known, ok := problemStatus[code]; ok && known != status {
+		panic("handler: the code " + code + " has two statuses")
+	}
+	problemStatus[code] = status
 	p := &problem{status: status, code: code, title: title, detail: detail}
 	p.head = p.appendHead(nil)
 	return p

@@ -41,6 +41,8 @@ var (
 		"The answer is application/json; let the Accept header allow it.")
 	problemEventsNotAcceptable = newProblem(406, "not_acceptable", "Not acceptable",
 		"").with("Accept", "The answer is text/event-stream; let the Accept header allow it.")
+	problemDocsNotAcceptable = newProblem(406, "not_acceptable", "Not acceptable",
+		"").with("Accept", "The response is text/html; let the Accept header allow it.")
 	problemLastEventID = newProblem(400, "last_event_id_invalid", "Invalid last event id",
 		"").with("Last-Event-ID", "Send the id of the last event that you received, or leave the header out.")
 	problemContentType = newProblem(415, "content_type", "Unsupported content type",
