@@ -287,7 +287,7 @@ func TestClient_Send_Err_Text(t *testing.T) {
 		"unknown name":   {"https://shop.example/hush", "webhook: host name not found", Config{Resolver: newDNS(t, "").resolver()}},
 		"mute resolver":  {"https://shop.example/hush", "webhook: host name lookup timed out", Config{Resolver: failing(os.ErrDeadlineExceeded)}},
 		"no resolver":    {"https://shop.example/hush", "webhook: host name lookup failed", Config{Resolver: failing(errors.New("no route to 10.0.0.2:53"))}},
-		"inner address":  {"https://shop.example/hush", "webhook: the host's address is not on the public Internet, nor in webhook-allow", Config{Resolver: names.resolver()}},
+		"inner address":  {"https://shop.example/hush", "webhook: address not allowed: neither on the public Internet nor in webhook-allow", Config{Resolver: names.resolver()}},
 		"refused":        {gone.URL + "/hush", "webhook: connection refused", Config{Policy: local}},
 		"reset":          {s.URL + "/reset/hush", "webhook: connection reset", Config{Policy: local}},
 		"closed":         {s.URL + "/hush", "webhook: connection closed without an answer", Config{Policy: local}},

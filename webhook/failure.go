@@ -32,7 +32,7 @@ var plainReasons = []struct {
 	err    error
 	reason string
 }{
-	{ErrAddress, "the host's address is not on the public Internet, nor in webhook-allow"},
+	{ErrAddress, "address not allowed: neither on the public Internet nor in webhook-allow"},
 	{context.Canceled, "the attempt was cancelled"},
 	{http.ErrSchemeMismatch, "the server does not speak TLS"},
 	{syscall.ECONNREFUSED, "connection refused"},
