@@ -67,11 +67,7 @@ func (e *edge) serve(route string, who access, do endpoint) gin.HandlerFunc {
 		q.c, q.start = c, e.Now()
 		defer e.finish(q, m)
 		q.id = e.requestIDs.of(c.Request)
-		h := c.Writer.Header()
-		h["X-Request-Id"] = q.id
-		if mustClose(c.Request) {
-			h["Connection"] = headerClose
-		}
+		c.Writer.Header()["X-Request-Id"] = q.id
 		if err := e.admit(q, who); err != nil {
 			e.refuse(q, err)
 			return

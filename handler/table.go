@@ -19,7 +19,7 @@ var (
 	problemMethod = newProblem(405, "method_not_allowed", "Method not allowed",
 		"The path exists but not with this method; the Allow header lists those it has.")
 	problemHeaderTooLarge = newProblem(431, "header_too_large", "Header too large",
-		"The request's headers exceed 16 KiB; send fewer or shorter ones.").header("Connection", "close")
+		"The request line or the headers exceed 16 KiB; send a shorter path and query, or fewer and shorter headers.").header("Connection", "close")
 	problemInternal = newProblem(500, "internal", "Internal error",
 		"Something failed on our side. Quote the request id when you report it.")
 	problemTimeout = newProblem(408, "request_timeout", "Request timed out",
@@ -91,7 +91,7 @@ var (
 		"A query parameter is malformed.")
 	problemUnknownParameter = newProblem(400, "unknown_parameter", "Unknown parameter",
 		"The route does not take this query parameter.")
-	problemMatchMissing = newProblem(428, "precondition_required", "Precondition required",
+	problemMatchMissing = newProblem(428, "version_required", "Version required",
 		"").with("If-Match", "Send If-Match with the ETag of GET /v1/admin/items/{item}, so that nobody's change is overwritten unseen; or * to change whatever is there.")
 	problemMatchInvalid = newProblem(400, "if_match_invalid", "Invalid If-Match",
 		"").with("If-Match", `If-Match is *, or entity tags such as "4" with commas between them.`)
@@ -181,7 +181,7 @@ var errorTable = []struct {
 		"Another task has taken the dead letter's place; discard the letter.")},
 	{order.ErrOrdersInFlight, newProblem(409, "orders_in_flight", "Orders in flight",
 		"The buyer has orders in the queue. Try again once they are committed; dead letters have to be retried or discarded first.").retry(inFlightRetry)},
-	{order.ErrVersion, newProblem(412, "precondition_failed", "Item has changed",
+	{order.ErrVersion, newProblem(412, "version_conflict", "Item has changed",
 		"").with("If-Match", "The item has another version by now; read it again and decide anew.")},
 	{order.ErrWindow, problemWindow.with("closes_at", "closes_at must be after opens_at, also after the change.")},
 	{order.ErrItemClosed, newProblem(409, "sale_closed", "Sale closed",
@@ -216,7 +216,7 @@ var errorTable = []struct {
 	{auth.ErrNotYetValid, invalidToken("token_not_yet_valid", "Token not yet valid",
 		"The token is not valid yet; check the clock of its issuer.")},
 	{auth.ErrClaims, invalidToken("token_claims", "Invalid claims",
-		"The token needs sub, role (buyer, admin or service), aud and a numeric exp.")},
+		"The token needs sub, role (buyer, admin or service), aud and exp; exp, nbf and iat are seconds since 1970, at most in the year 9999.")},
 	{auth.ErrAudience, invalidToken("token_audience", "Wrong audience",
 		"The token's aud does not contain flashsale.")},
 

@@ -58,8 +58,13 @@ func await(t testing.TB, what string, ok func() bool) {
 // newStore returns a store on a migrated database file of the test's own.
 func newStore(t testing.TB) *Store {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "shop.db")
-	s, err := OpenStore("sqlite:" + path)
+	return newStoreAt(t, filepath.Join(t.TempDir(), "shop.db"))
+}
+
+// newStoreAt returns a store on a migrated database at path.
+func newStoreAt(t testing.TB, path string) *Store {
+	t.Helper()
+	s, err := OpenStore(testContext(t), "sqlite:"+path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,16 +85,6 @@ func newStore(t testing.TB) *Store {
 		t.Fatal(err)
 	}
 	return s
-}
-
-// path is the file of a store.
-func (s *Store) path(t testing.TB) string {
-	t.Helper()
-	var path string
-	if err := s.read.Raw("SELECT file FROM pragma_database_list WHERE name = 'main'").Scan(&path).Error; err != nil || path == "" {
-		t.Fatalf("path of the database: %q, %v", path, err)
-	}
-	return path
 }
 
 // newItem describes an item on sale.

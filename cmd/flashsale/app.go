@@ -56,11 +56,12 @@ type app struct {
 	rdb     redis.UniversalClient
 	clock   *inventory.Clock
 	store   *order.Store
-	queues  []*queue.Queue // of orders, by partition
-	expires []*queue.Queue // of orders that lapse, by partition
-	hooks   *queue.Queue   // of webhook deliveries
-	waiters *order.Waiters // nil in a process without an API
-	leaders *lock.Manager  // of what one process does for all; see lead
+	queues  []*queue.Queue    // of orders, by partition
+	expires []*queue.Queue    // of orders that lapse, by partition
+	hooks   *queue.Queue      // of webhook deliveries
+	waiters *order.Waiters    // nil in a process without an API
+	writes  *order.WriteProbe // nil in a process without an API
+	leaders *lock.Manager     // of what one process does for all; see lead
 	drain   drain
 	dev     []byte         // development mode's key; nil outside it
 	service *order.Service // nil in a process without an API
@@ -174,9 +175,9 @@ func (a *app) build(ctx context.Context, r role) error {
 }
 
 func (a *app) openDatabase(ctx context.Context, r role) error {
-	store, err := order.OpenStore(a.settings.DB)
+	store, err := order.OpenStore(ctx, a.settings.DB)
 	if err != nil {
-		return failedSetting("db", a.settings.DB, err.Error(), "name a file in a folder this process may write to")
+		return failedSetting("db", a.settings.DB, err.Error(), databaseFix(err))
 	}
 	a.store = store
 	a.life.closing("database", store.Close)
@@ -402,24 +403,32 @@ func (a *app) addAPI(ctx context.Context) error {
 
 func (a *app) verifier(ctx context.Context) (*auth.Verifier, error) {
 	s := a.settings
+	c := auth.Config{Leeway: s.TokenLeeway}
+	if c.Leeway == 0 {
+		c.Leeway = -1 // none: there, 0 is the default
+	}
 	switch {
 	case s.JWTSecret != "":
-		return auth.NewVerifier(auth.Config{Secret: []byte(s.JWTSecret)})
+		c.Secret = []byte(s.JWTSecret)
 	case s.JWKS != "":
 		keys, err := auth.OpenKeys(context.WithoutCancel(ctx), auth.KeysConfig{Source: s.JWKS, OnError: a.reporter("auth")})
 		if err != nil {
 			return nil, failedSetting("jwks", s.JWKS, err.Error(), "name a readable JWK set")
 		}
-		return auth.NewVerifier(auth.Config{Keys: keys})
+		c.Keys = keys
 	default:
-		return auth.NewVerifier(auth.Config{Secret: a.dev})
+		c.Secret = a.dev
 	}
+	return auth.NewVerifier(c)
 }
 
 func (a *app) addHTTP(ctx context.Context, items *catalog.Catalog, reconciler *order.Reconciler) error {
 	s := a.settings
 	verifier, err := a.verifier(ctx)
 	if err != nil {
+		return err
+	}
+	if err := a.addWriteProbe(); err != nil {
 		return err
 	}
 	webhooks, err := a.webhookAdmin()
@@ -475,7 +484,7 @@ func (a *app) checks() []handler.Check {
 	return []handler.Check{
 		{Name: "draining", Probe: func(context.Context) error { return a.drain.check() }},
 		{Name: "redis", Probe: func(ctx context.Context) error { return a.rdb.Ping(ctx).Err() }},
-		{Name: "database", Probe: a.store.Ping},
+		{Name: "database", Probe: a.writes.Check},
 	}
 }
 

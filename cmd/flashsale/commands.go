@@ -91,9 +91,9 @@ func migration(fn func(c *cobra.Command, m *migrations.Migrator) error) func(*co
 		if err != nil {
 			return err
 		}
-		store, err := order.OpenStore(s.DB)
+		store, err := order.OpenStore(c.Context(), s.DB)
 		if err != nil {
-			return failedSetting("db", s.DB, err.Error(), "name a file in a folder this process may write to")
+			return failedSetting("db", s.DB, err.Error(), databaseFix(err))
 		}
 		defer func() { err = errors.Join(err, store.Close()) }()
 		db, err := store.DB()

@@ -179,9 +179,9 @@ func (d *doctor) database(ctx context.Context) (partitions int) {
 		d.warn("database", "there is none at "+path+" yet", migrate)
 		return 0
 	}
-	store, err := order.OpenStore(s.DB)
+	store, err := order.OpenStore(ctx, s.DB)
 	if err != nil {
-		d.failed("database", err)
+		d.fix("database", err.Error(), databaseFix(err))
 		return 0
 	}
 	defer func() {
@@ -217,6 +217,18 @@ func (d *doctor) database(ctx context.Context) (partitions int) {
 			fmt.Sprintf("set --partitions %d", c.Partitions))
 	}
 	return c.Partitions
+}
+
+// databaseFix is what to do about a database that could not be opened.
+func databaseFix(err error) string {
+	switch {
+	case errors.Is(err, order.ErrNotWritable):
+		return fmt.Sprintf("let the user of this process (uid %d) write the file, the -wal and -shm files beside it, and its folder; the file system must not be mounted read-only", os.Getuid())
+	case errors.Is(err, order.ErrDatabaseURL):
+		return "write sqlite: and a path, for example sqlite:/var/lib/flashsale/shop.db"
+	default:
+		return "name a SQLite database, or a new file in a folder that exists or can be created"
+	}
 }
 
 func checkSchema(ctx context.Context, store *order.Store) error {

@@ -38,6 +38,7 @@ type Settings struct {
 	DataDir        string
 	JWTSecret      string
 	JWKS           string
+	TokenLeeway    time.Duration
 	Partitions     int
 	RateBuyer      float64
 	RateAddress    float64
@@ -75,6 +76,7 @@ func defineFlags(f *pflag.FlagSet) {
 	f.String("data-dir", "flashsale-data", "folder of what the service keeps itself")
 	f.String("jwt-secret", "", "HS256 key of the tokens, 32 bytes or more (better in the environment than as a flag)")
 	f.String("jwks", "", "file or URL of the tokens' public keys, instead of a secret")
+	f.Duration("token-leeway", 30*time.Second, "how long after its exp, and before its nbf and iat, a token is accepted, because clocks differ; 0: not at all")
 	f.Int("partitions", 1, "hash tags the items are spread over in Redis; fixed once there is data")
 	f.Float64("rate-buyer", 20, "requests a second per buyer, in bursts of twice as many; negative: no limit")
 	f.Float64("rate-address", 0, "requests a second per client address; 0: no limit")
@@ -223,6 +225,7 @@ func (s *Settings) fill(k *koanf.Koanf) error {
 	integer("webhook-workers", &s.WebhookWorkers)
 	number("rate-buyer", &s.RateBuyer)
 	number("rate-address", &s.RateAddress)
+	duration("token-leeway", &s.TokenLeeway)
 	duration("lease", &s.Lease)
 	duration("linger", &s.Linger)
 	duration("drain", &s.Drain)
@@ -327,6 +330,7 @@ func (s *Settings) validate() error {
 	check(s.DataDir != "", "data-dir", "it is empty", "name a folder, for example flashsale-data")
 	check(s.JWTSecret == "" || len(s.JWTSecret) >= auth.MinSecret, "jwt-secret", fmt.Sprintf("it has %d bytes", len(s.JWTSecret)), "use 32 or more, for example from openssl rand -hex 32")
 	check(s.JWTSecret == "" || s.JWKS == "", "jwks", "there is a jwt-secret too", "set one of the two")
+	check(s.TokenLeeway >= 0 && s.TokenLeeway <= auth.MaxLeeway, "token-leeway", "it is out of range", "use 0 to 5m")
 	check(s.Partitions >= 1 && s.Partitions <= 1024, "partitions", "it is out of range", "use 1 to 1024")
 	check(s.RateAddress >= 0, "rate-address", "it is negative", "use 0 for no limit, or more")
 	check(s.RateBuyer != 0, "rate-buyer", "it would refuse everyone", "use more than 0, or -1 for no limit")
