@@ -175,6 +175,11 @@ func (a *app) build(ctx context.Context, r role) error {
 }
 
 func (a *app) openDatabase(ctx context.Context, r role) error {
+	if r.command != "serve" { // which creates it
+		if err := needDatabase(a.settings); err != nil {
+			return err
+		}
+	}
 	store, err := order.OpenStore(ctx, a.settings.DB)
 	if err != nil {
 		return failedSetting("db", a.settings.DB, err.Error(), databaseFix(err))
