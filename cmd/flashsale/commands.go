@@ -32,9 +32,7 @@ func newRoot() *cobra.Command {
 		SilenceUsage:  true,
 		RunE:          runRole(role{command: "serve", api: true, worker: true}),
 	}
-	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
-		return usageError{fmt.Errorf("%w; see %s --help", err, c.CommandPath())}
-	})
+	root.SetFlagErrorFunc(flagError)
 	defineFlags(root.PersistentFlags())
 	root.AddCommand(
 		&cobra.Command{

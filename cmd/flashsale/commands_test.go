@@ -4,6 +4,7 @@ package main_test
 
 import (
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -332,4 +333,24 @@ func grep(text, word string) string {
 		}
 	}
 	return out.String()
+}
+
+// TestOpsAddr_Warning: who can reach the metrics and the profiles is said at start
+// where that is more than this machine.
+func TestOpsAddr_Warning(t *testing.T) {
+	needProcesses(t)
+	const warning = "/metrics and /debug/pprof are served without authentication on "
+	for host, public := range map[string]bool{"127.0.0.1": false, "localhost": false, "0.0.0.0": true, "": true, "[::]": true} {
+		s := newShop(t)
+		_, port, err := net.SplitHostPort(process.FreeAddr(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		spec := s.spec("serve", []string{"--demo=false"})
+		spec.OpsAddr = host + ":" + port
+		log := process.Start(t, spec).Log()
+		if strings.Contains(log, warning) != public || public && !strings.Contains(log, "--ops-addr") || strings.Count(log, warning) > 1 {
+			t.Errorf("--ops-addr %s:\n%s", spec.OpsAddr, log)
+		}
+	}
 }
