@@ -340,7 +340,11 @@ func shiftTime(t *testing.T, target string, by time.Duration) string {
 	}
 	var all sync.WaitGroup
 	t.Cleanup(all.Wait)
-	t.Cleanup(func() { ln.Close() })
+	t.Cleanup(func() {
+		if err := ln.Close(); err != nil {
+			t.Errorf("close the proxy: %v", err)
+		}
+	})
 	all.Go(func() {
 		for {
 			client, err := ln.Accept()
@@ -350,8 +354,10 @@ func shiftTime(t *testing.T, target string, by time.Duration) string {
 			server, err := net.Dial("tcp", target)
 			if err != nil {
 				t.Errorf("dial %s: %v", target, err)
-				client.Close()
-				continue
+				if err := client.Close(); err != nil {
+					t.Errorf("close a connection of the proxy: %v", err)
+				}
+				return
 			}
 			// A connection of the client's pool has one call under way.
 			var asked atomic.Bool
