@@ -33,7 +33,7 @@ func (e *edge) createItem(q *call) error {
 	if err := q.readBody(maxAdminBody); err != nil {
 		return err
 	}
-	n, err := readNewItem(q.in, e.Now())
+	n, err := readNewItem(q.in, e.ItemNow)
 	if err != nil {
 		return err
 	}
@@ -46,8 +46,9 @@ func (e *edge) createItem(q *call) error {
 	return e.writeItemTagged(q, 201, &item)
 }
 
-// readNewItem reads and checks the body of a new item.
-func readNewItem(body []byte, now time.Time) (order.NewItem, error) {
+// readNewItem reads and checks the body of a new item. now is the time by which
+// an item's sale opens.
+func readNewItem(body []byte, now func(item string) time.Time) (order.NewItem, error) {
 	f := newFields(body)
 	n := order.NewItem{
 		ID:           f.text("id", true),
@@ -77,7 +78,7 @@ func readNewItem(body []byte, now time.Time) (order.NewItem, error) {
 	}
 	from := n.OpensAt
 	if from.IsZero() {
-		from = now
+		from = now(n.ID)
 	}
 	if !n.ClosesAt.IsZero() && !n.ClosesAt.After(from) {
 		return n, problemWindow.with("closes_at", "closes_at must be after opens_at, which is now unless stated.")

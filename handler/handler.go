@@ -171,6 +171,9 @@ type Config struct {
 	Registerer prometheus.Registerer
 	// Now is the clock. Default time.Now.
 	Now func() time.Time
+	// ItemNow is the time by which an item's sale opens and closes: that of its
+	// purchases. Default: Now.
+	ItemNow func(item string) time.Time
 }
 
 // withDefaults fills in the defaults and checks the rest.
@@ -232,6 +235,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.Now == nil {
 		c.Now = time.Now
+	}
+	if c.ItemNow == nil {
+		c.ItemNow = func(string) time.Time { return c.Now() }
 	}
 	return c, nil
 }

@@ -59,8 +59,10 @@ type Store struct {
 	write *gorm.DB
 	read  *gorm.DB
 	hot   prepared
-	now   func() time.Time
-	told  chan struct{} // events were committed; see announce
+	now   func() time.Time // see SetClock
+	told  chan struct{}    // events were committed; see announce
+
+	itemNow func(item string) time.Time // nil: now; see SetClock
 }
 
 // OpenStore opens the database that a setting such as "sqlite:shop.db" names,
@@ -333,7 +335,7 @@ func (s *Store) InsertItem(ctx context.Context, n NewItem) (catalog.Item, error)
 	now := s.now()
 	opens := n.OpensAt
 	if opens.IsZero() {
-		opens = now
+		opens = s.defaultOpening(n.ID)
 	}
 	row := itemRow{
 		ID: n.ID, Name: n.Name, Description: n.Description, PriceMinor: n.PriceMinor, Currency: n.Currency,

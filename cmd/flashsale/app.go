@@ -51,8 +51,10 @@ type app struct {
 	out      io.Writer
 	life     lifecycle
 	registry *prometheus.Registry
+	now      func() time.Time // this host's clock
 
 	rdb     redis.UniversalClient
+	clock   *inventory.Clock
 	store   *order.Store
 	queues  []*queue.Queue    // of orders, by partition
 	expires []*queue.Queue    // of orders that lapse, by partition
@@ -75,7 +77,7 @@ type role struct {
 
 // runApp builds the process, runs it until ctx ends, and drains it.
 func runApp(ctx context.Context, s *Settings, r role, out io.Writer) error {
-	a := &app{settings: s, log: newLogger(s), out: out, registry: prometheus.NewRegistry()}
+	a := &app{settings: s, log: newLogger(s), out: out, registry: prometheus.NewRegistry(), now: time.Now}
 	// Half of the time is the requests', half the worker's.
 	a.life.drain = s.Drain / 2
 	if err := a.build(ctx, r); err != nil {
@@ -173,6 +175,11 @@ func (a *app) build(ctx context.Context, r role) error {
 }
 
 func (a *app) openDatabase(ctx context.Context, r role) error {
+	if r.command != "serve" { // which creates it
+		if err := needDatabase(a.settings); err != nil {
+			return err
+		}
+	}
 	store, err := order.OpenStore(ctx, a.settings.DB)
 	if err != nil {
 		return failedSetting("db", a.settings.DB, err.Error(), databaseFix(err))
@@ -219,6 +226,7 @@ func (a *app) openEngine(ctx context.Context) error {
 		}
 		return failedSetting("redis", s.Redis, "no answer ("+err.Error()+")", "start it, or correct the address")
 	}
+	a.addClock(ctx)
 	have, err := a.store.CheckPartitions(ctx, s.Partitions)
 	if err != nil {
 		return err
@@ -439,7 +447,7 @@ func (a *app) addHTTP(ctx context.Context, items *catalog.Catalog, reconciler *o
 		Orders: a.service, Items: items, Sales: a.service, Changes: a.service, Trail: a.service, Feed: feed, Buyers: a.service,
 		Webhooks: webhooks, Verifier: verifier, Ready: append(a.checks(), catalogCheck(items)),
 		RateBuyer: s.RateBuyer, RateAddress: s.RateAddress, TrustedProxies: s.TrustedProxies,
-		Admission: a.admission(), MaxInFlight: int64(s.InFlight), Tasks: backlog, Reconciler: reconciler, CursorKey: a.cursorKey(), Log: a.log, Registerer: a.registry,
+		Admission: a.admission(), MaxInFlight: int64(s.InFlight), Tasks: backlog, Reconciler: reconciler, CursorKey: a.cursorKey(), Now: a.now, ItemNow: a.clock.ItemNow, Log: a.log, Registerer: a.registry,
 	}
 	if a.dev != nil {
 		c.DevTokens = func(sub, role string, ttl time.Duration) (string, error) {
@@ -499,6 +507,10 @@ func (a *app) addOps(ctx context.Context) error {
 	// It stops without ado: a scrape or a profile cut off at the end is no loss.
 	a.life.add(part{name: "ops", run: serving(srv, l, func() {}), stop: func(context.Context) error { return srv.Close() }})
 	fmt.Fprintf(a.out, "metrics   http://%s/metrics\n", l.Addr())
+	if at, ok := l.Addr().(*net.TCPAddr); !ok || !at.IP.IsLoopback() {
+		a.log.Warn().Msgf("/metrics and /debug/pprof are served without authentication on %s, which is reachable from other machines: "+
+			"restrict access to it with a firewall or network policy, or set --ops-addr to a loopback address", l.Addr())
+	}
 	return nil
 }
 

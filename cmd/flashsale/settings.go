@@ -19,10 +19,12 @@ import (
 	"github.com/knadh/koanf/providers/env/v2"
 	"github.com/knadh/koanf/providers/posflag"
 	"github.com/knadh/koanf/v2"
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"flashsale/catalog"
 	"flashsale/handler/auth"
+	"flashsale/internal/flagvalue"
 )
 
 // envPrefix opens the name of every environment variable that is a setting.
@@ -185,10 +187,28 @@ func loadSettings(flags *pflag.FlagSet) (*Settings, error) {
 }
 
 // isSetting tells the settings from the flags of single commands.
-func isSetting(name string) bool {
+func isSetting(name string) bool { return settingFlag(name) != nil }
+
+// settingFlag is the definition of a setting; nil where there is none of that name.
+func settingFlag(name string) *pflag.Flag {
 	f := pflag.NewFlagSet("", pflag.ContinueOnError)
 	defineFlags(f)
-	return f.Lookup(name) != nil
+	return f.Lookup(name)
+}
+
+// flagError is the refusal of a command line that cannot be read. A value that has
+// the wrong form is explained in the same words wherever it comes from.
+func flagError(c *cobra.Command, err error) error {
+	var invalid *pflag.InvalidValueError
+	if !errors.As(err, &invalid) {
+		return usageError{fmt.Errorf("%w; see %s --help", err, c.CommandPath())}
+	}
+	name, value := invalid.GetFlag().Name, invalid.GetValue()
+	cause, fix := flagvalue.Explain(invalid.GetFlag(), value, err)
+	if isSetting(name) {
+		return badSetting(name, value, cause, fix)
+	}
+	return usageError{fmt.Errorf("--%s %q: %s; %s", name, value, cause, fix)}
 }
 
 // fill takes each value from where it was found, in its type.
@@ -198,16 +218,17 @@ func (s *Settings) fill(k *koanf.Koanf) error {
 	if s.DB == "" {
 		s.DB = "sqlite:" + filepath.Join(s.DataDir, "flashsale.db")
 	}
-	parse := func(name, kind string, fn func(string) error) {
+	parse := func(name string, fn func(string) error) {
 		if err := fn(k.String(name)); err != nil {
-			errs = append(errs, badSetting(name, k.String(name), "it is not "+kind, "write "+kind))
+			cause, fix := flagvalue.Explain(settingFlag(name), k.String(name), err)
+			errs = append(errs, badSetting(name, k.String(name), cause, fix))
 		}
 	}
 	integer := func(name string, to *int) {
-		parse(name, "a whole number", func(v string) (err error) { *to, err = strconv.Atoi(v); return err })
+		parse(name, func(v string) (err error) { *to, err = strconv.Atoi(v); return err })
 	}
 	number := func(name string, to *float64) {
-		parse(name, "a number", func(v string) (err error) {
+		parse(name, func(v string) (err error) {
 			if *to, err = strconv.ParseFloat(v, 64); err == nil && (math.IsNaN(*to) || math.IsInf(*to, 0)) {
 				err = strconv.ErrRange
 			}
@@ -215,7 +236,7 @@ func (s *Settings) fill(k *koanf.Koanf) error {
 		})
 	}
 	duration := func(name string, to *time.Duration) {
-		parse(name, "a duration such as 500ms or 10s", func(v string) (err error) { *to, err = time.ParseDuration(v); return err })
+		parse(name, func(v string) (err error) { *to, err = time.ParseDuration(v); return err })
 	}
 	integer("partitions", &s.Partitions)
 	integer("queue-limit", &s.QueueLimit)
@@ -230,7 +251,7 @@ func (s *Settings) fill(k *koanf.Koanf) error {
 	duration("linger", &s.Linger)
 	duration("drain", &s.Drain)
 	duration("reconcile-every", &s.ReconcileEvery)
-	parse("demo", "true or false", func(v string) (err error) { s.Demo, err = strconv.ParseBool(v); return err })
+	parse("demo", func(v string) (err error) { s.Demo, err = strconv.ParseBool(v); return err })
 	networks := func(name string, to *[]string) {
 		v, err := list(k.Get(name))
 		if err != nil {
@@ -303,13 +324,13 @@ func list(v any) ([]string, error) {
 		for i := range v {
 			text, ok := v[i].(string)
 			if !ok {
-				return nil, fmt.Errorf("its entry %v is no text", v[i])
+				return nil, fmt.Errorf("its entry %v is not text", v[i])
 			}
 			out[i] = text
 		}
 		return out, nil
 	default:
-		return nil, errors.New("it is no list")
+		return nil, errors.New("it is not a list")
 	}
 }
 
