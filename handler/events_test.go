@@ -546,7 +546,7 @@ func TestOrderEvents_Framing(t *testing.T) {
 	}{{"HTTP/1.1", true}, {"HTTP/1.0", false}} {
 		t.Run(tt.proto, func(t *testing.T) {
 			t.Parallel()
-			s, feed := streaming(t, orderIn(order.StatusQueued))
+			s, feed := streaming(t, orderIn(order.StatusQueued), func(c *Config) { c.Heartbeat = time.Hour })
 			w := dial(t, serve(t, s))
 			w.send(t, "GET "+eventsPath+" "+tt.proto+"\r\nHost: x\r\nAuthorization: "+bearer(t, "alice", auth.RoleBuyer)+"\r\n\r\n")
 			res, err := http.ReadResponse(w.in, nil)
