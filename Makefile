@@ -87,7 +87,7 @@ bench-queue: deps ## Compare the queue with asynq (ARGS: options of bench/queue)
 	cd bench && $(GO) run ./queue $(ARGS)
 
 # One fault after the other: each has the machine to itself. SEED repeats a schedule.
-CHAOS = CI=true $(GO) test -tags chaos -count=1 -timeout 60m -v -run '^Test(Plan_.*|Faults)$$$(if $(FAULT),/^($(FAULT))$$)' ./internal/chaos \
+CHAOS = CI=true $(GO) test -tags chaos -count=1 -timeout 60m -v -run '^Test((Plan|Judge)_.*|Faults)$$$(if $(FAULT),/^($(FAULT))$$)' ./internal/chaos \
 	-args $(if $(SEED),-seed=$(SEED)) $(ARGS)
 
 .PHONY: chaos

@@ -34,7 +34,7 @@ func (e *edge) listItems(q *call) error {
 		return err
 	}
 	now := e.Now() // the item may have been waited for
-	return q.writePage(e.listPage(v, placeAfter(v, after), limit, now), now, age{v.Stale, v.LoadedAt})
+	return q.writePage(e.listPage(v, placeAfter(v, after), limit, now), now, age{v.Stale, now.Sub(v.LoadedAt)})
 }
 
 // placeAfter is the place in the list of the first item behind an id, which need
@@ -54,8 +54,8 @@ func (e *edge) getItem(q *call) error {
 	if err != nil {
 		return err
 	}
-	now := e.Now()
-	return q.writePage(itemPage(v, now), now, age{v.Stale, v.LoadedAt})
+	now := e.ItemNow(id)
+	return q.writePage(itemPage(v, now), now, age{v.Stale, e.Now().Sub(v.LoadedAt)})
 }
 
 // noStoreYet keeps a refusal out of the caches, until the page takes its place: a
@@ -74,7 +74,7 @@ func readItemID(q *call) (string, error) {
 
 // writeItem writes one item.
 func (e *edge) writeItem(q *call, status int, item *catalog.Item) error {
-	q.out = appendItem(q.out[:0], item, e.Now())
+	q.out = appendItem(q.out[:0], item, e.ItemNow(item.ID))
 	return q.json(status)
 }
 

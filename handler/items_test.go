@@ -145,7 +145,7 @@ func TestListItems_Kept(t *testing.T) {
 	t.Parallel()
 	const n = 250
 	v := &catalog.ListView{Items: manyItems(n)}
-	e := &edge{Config: Config{CursorKey: []byte("a key of the tests")}}
+	e := &edge{Config: Config{CursorKey: []byte("a key of the tests"), ItemNow: func(string) time.Time { return someTime }}}
 	for range 2 {
 		for from := range n + 1 {
 			for limit := 1; limit <= maxPage; limit++ {

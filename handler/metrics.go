@@ -58,7 +58,7 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 	for _, r := range streamRefusals {
 		m.refused.WithLabelValues(r.reason)
 	}
-	for _, code := range problemCodes() {
+	for code := range problemStatus {
 		m.byCode[code] = m.problems.WithLabelValues(code)
 	}
 	if r == nil {
@@ -70,25 +70,6 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 		}
 	}
 	return m, nil
-}
-
-// problemCodes lists the codes that there are.
-func problemCodes() []string {
-	codes := []string{
-		problemNoRoute.code, problemMethod.code, problemHeaderTooLarge.code, problemInternal.code,
-		problemTimeout.code, problemBodyCut.code, problemHeaderDuplicate.code, problemAuthMissing.code,
-		problemForbidden.code, problemRateLimited.code, problemNotAcceptable.code, problemContentType.code,
-		problemContentEncoding.code, problemBodyTooLarge.code, problemBodyMissing.code, problemUnknownField.code,
-		problemFieldMissing.code, problemFieldType.code, problemFieldRange.code, problemWindow.code,
-		problemQuantity.code, problemID.code, problemKeyMissing.code, problemKeyInvalid.code,
-		problemLimit.code, problemCursor.code, problemParameter.code, problemUnknownParameter.code,
-		problemLastEventID.code,
-		problemNotOpen.code, problemMatchMissing.code, problemMatchInvalid.code, problemFieldFixed.code,
-	}
-	for _, row := range errorTable {
-		codes = append(codes, row.answer.code)
-	}
-	return codes
 }
 
 func (m *metrics) problem(code string) {

@@ -40,22 +40,25 @@ const listItemSize = 400
 // page is the encoding of what many read. It is made once for all of them, but for
 // the time in it.
 type page struct {
-	kept  bool      // for other readers; one that is not is not worth compressing
-	head  []byte    // what does not depend on the second
-	timed bool      // server_time and the end of the object follow the head
-	until time.Time // when the head is another; zero: never
-	tag   []string  // the ETag: the same for the same content, whatever its time
+	kept  bool   // for other readers; one that is not is not worth compressing
+	head  []byte // what does not depend on the second
+	timed bool   // server_time and the end of the object follow the head
+	// The head holds in [from, until); a zero time is no bound. A clock that is set
+	// back makes it wrong too.
+	from, until time.Time
+	tag         []string // the ETag: the same for the same content, whatever its time
 
 	packing sync.Once
 	packed  []byte // the head compressed, so that more can follow
 	sum     uint32 // its CRC
 }
 
-// itemPage is the page of an item at this time.
+// itemPage is the page of an item at this time by the clock of its sale.
 func itemPage(v *catalog.View, now time.Time) *page {
 	p, ok := v.Made().(*page)
 	if !ok || !p.good(now) {
-		p = &page{kept: true, head: appendItemHead(nil, &v.Item, now), timed: true, until: nextState(&v.Item, now)}
+		p = &page{kept: true, head: appendItemHead(nil, &v.Item, now), timed: true}
+		p.from, p.until = stateSpan(&v.Item, now)
 		p.tag = tagOf(p.head)
 		v.Keep(p)
 	}
@@ -77,7 +80,8 @@ func newListPages(items int) listPages {
 }
 
 // listPage is the page of at most limit items from a place on. Where it is kept,
-// one reader makes it for all.
+// one reader makes it for all. now is the host's time; each item's state is by the
+// clock of its own sale.
 func (e *edge) listPage(v *catalog.ListView, from, limit int, now time.Time) *page {
 	if limit != defaultPage && limit != maxPage || from%limit != 0 {
 		return e.newListPage(v, from, limit, now)
@@ -114,12 +118,12 @@ func (e *edge) newListPage(v *catalog.ListView, from, limit int, now time.Time) 
 		if i > 0 {
 			b = append(b, ',')
 		}
-		start := len(b)
-		b = appendItemHead(b, &items[i], now)
+		start, at := len(b), e.ItemNow(items[i].ID)
+		b = appendItemHead(b, &items[i], at)
 		_, _ = content.Write(b[start:]) // a hash's Write never fails
-		b = appendServerTime(b, now)
-		if next := nextState(&items[i], now); !next.IsZero() && next.Before(p.until) {
-			p.until = next
+		b = appendServerTime(b, at)
+		if _, until := stateSpan(&items[i], at); !until.IsZero() && until.Sub(at) < p.until.Sub(now) {
+			p.until = now.Add(until.Sub(at))
 		}
 	}
 	next := ""
@@ -134,17 +138,22 @@ func (e *edge) newListPage(v *catalog.ListView, from, limit int, now time.Time) 
 	return p
 }
 
-func (p *page) good(now time.Time) bool { return p.until.IsZero() || now.Before(p.until) }
+func (p *page) good(now time.Time) bool {
+	return !now.Before(p.from) && (p.until.IsZero() || now.Before(p.until))
+}
 
-// nextState is when the item's state changes by the clock; zero: never.
-func nextState(i *catalog.Item, now time.Time) time.Time {
+// stateSpan is the time around now in which the clock does not change the item's
+// state; a zero time is no bound.
+func stateSpan(i *catalog.Item, now time.Time) (from, until time.Time) {
 	switch {
 	case now.Before(i.OpensAt):
-		return i.OpensAt
+		return time.Time{}, i.OpensAt
 	case now.Before(i.ClosesAt):
-		return i.ClosesAt
+		return i.OpensAt, i.ClosesAt
+	case i.ClosesAt.IsZero():
+		return i.OpensAt, time.Time{}
 	default:
-		return time.Time{}
+		return i.ClosesAt, time.Time{}
 	}
 }
 
@@ -160,8 +169,8 @@ func weakTag(sum uint64) []string {
 
 // age is how old a page's content is, where that is to be said.
 type age struct {
-	stale    bool
-	loadedAt time.Time
+	stale bool
+	old   time.Duration
 }
 
 // writePage writes a page, or that the client has it already.
@@ -169,7 +178,7 @@ func (q *call) writePage(p *page, now time.Time, a age) error {
 	in, h := q.c.Request.Header, q.c.Writer.Header()
 	h["Cache-Control"], h["Vary"], h["Etag"] = headerPublic, headerVary, p.tag
 	if a.stale {
-		h["Age"] = []string{strconv.FormatInt(int64(max(0, now.Sub(a.loadedAt)/time.Second)), 10)}
+		h["Age"] = []string{strconv.FormatInt(int64(max(0, a.old/time.Second)), 10)}
 		h["Warning"] = headerIsStale
 	}
 	if known := in["If-None-Match"]; len(known) > 0 && anyTagMatches(known, p.tag[0]) {

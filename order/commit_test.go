@@ -12,6 +12,8 @@ import (
 
 	"gorm.io/gorm"
 	"pgregory.net/rapid"
+
+	"flashsale/internal/longtest"
 )
 
 func mustCommit(t testing.TB, s *Store, tasks ...task) []outcome {
@@ -362,6 +364,16 @@ func (m *tables) commit(t *task) string {
 // tables with the model.
 func TestStore_commit_Model(t *testing.T) {
 	t.Parallel()
+	testCommitModel(t)
+}
+
+func TestStore_commit_Model_Long(t *testing.T) {
+	longtest.Only(t)
+	t.Parallel()
+	testCommitModel(t)
+}
+
+func testCommitModel(t *testing.T) {
 	s := newStore(t)
 	ids := 0
 	rapid.Check(t, func(rt *rapid.T) {

@@ -212,7 +212,7 @@ func (p *post) list(endpoint string) []Delivery {
 
 func (p *post) awaitStates(endpoint string, want map[DeliveryState]int) {
 	p.t.Helper()
-	await(p.t, fmt.Sprint("deliveries to be ", want), func() bool {
+	awaitEvery(p.t, 30*time.Millisecond, fmt.Sprint("deliveries to be ", want), func() bool {
 		got := p.states(endpoint)
 		return fmt.Sprint(got) == fmt.Sprint(want)
 	})

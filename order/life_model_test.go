@@ -10,6 +10,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"flashsale/internal/longtest"
 	"flashsale/queue"
 )
 
@@ -401,6 +402,16 @@ func (m *lives) check(t *rapid.T) {
 // that die between two steps, and after each step compares every table.
 func TestStore_Life_Model(t *testing.T) {
 	t.Parallel()
+	testLifeModel(t)
+}
+
+func TestStore_Life_Model_Long(t *testing.T) {
+	longtest.Only(t)
+	t.Parallel()
+	testLifeModel(t)
+}
+
+func testLifeModel(t *testing.T) {
 	s := newStore(t)
 	// What is written here need not survive a power cut.
 	if err := s.write.Exec("PRAGMA synchronous = OFF").Error; err != nil {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"flashsale/internal/longtest"
 	"flashsale/internal/redistest"
 	"flashsale/inventory"
 )
@@ -73,14 +74,24 @@ func owedOf(t testing.TB, s *Store) []string {
 // orders lapse: the clock stands now before it, now on it.
 func TestStore_PayOrExpire(t *testing.T) {
 	t.Parallel()
-	const orders = 10_000
+	testPayOrExpire(t, 1000)
+}
+
+func TestStore_PayOrExpire_Long(t *testing.T) {
+	longtest.Only(t)
+	t.Parallel()
+	testPayOrExpire(t, 10_000)
+}
+
+// testPayOrExpire does so with a number of orders, a multiple of 1,000.
+func testPayOrExpire(t *testing.T, orders int) {
 	s := newStore(t)
 	// What is written here need not survive a power cut.
 	if err := s.write.Exec("PRAGMA synchronous = OFF").Error; err != nil {
 		t.Fatal(err)
 	}
 	c := setClock(s)
-	mustInsert(t, s, asking("item", orders, 1, time.Minute))
+	mustInsert(t, s, asking("item", int64(orders), 1, time.Minute))
 	tasks := distinct("n", "item", orders)
 	ids := make([]string, orders)
 	for from := 0; from < orders; from += 500 {

@@ -3,8 +3,11 @@ package order
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
+	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -14,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"flashsale/catalog"
+	"flashsale/internal/longtest"
 	"flashsale/internal/redistest"
 	"flashsale/inventory"
 	"flashsale/lock"
@@ -23,6 +27,11 @@ import (
 
 // TestMain also checks that services, workers and listeners leave no goroutine behind.
 func TestMain(m *testing.M) {
+	// The models are driven over the database, where a check takes a part of a
+	// second. Each run draws other checks; -rapid.checks on the command line wins.
+	if err := flag.Set("rapid.checks", strconv.Itoa(longtest.Scale(25, 200))); err != nil {
+		panic(err)
+	}
 	redistest.Main(m,
 		// gorm's cache of statements runs a goroutine that closing does not end,
 		// and the catalogue's cache one that lives as long as the process.
@@ -43,7 +52,13 @@ func testContext(t testing.TB) context.Context {
 // await polls a condition that no signal announces.
 func await(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	tick := time.NewTicker(2 * time.Millisecond)
+	awaitEvery(t, 5*time.Millisecond, what, ok)
+}
+
+// awaitEvery is await for a condition that takes a part of a processor to check.
+func awaitEvery(t testing.TB, pause time.Duration, what string, ok func() bool) {
+	t.Helper()
+	tick := time.NewTicker(pause)
 	defer tick.Stop()
 	end := time.After(limit)
 	for !ok() {
@@ -55,11 +70,60 @@ func await(t testing.TB, what string, ok func() bool) {
 	}
 }
 
+// migrated is the file of an empty, migrated database. Migrating is most of the
+// work of a small test under the race detector, so it is done once.
+var migrated = sync.OnceValues(func() ([]byte, error) {
+	dir, err := os.MkdirTemp("", "order-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir) //nolint:errcheck // what is left is a temporary file
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	path := filepath.Join(dir, "empty.db")
+	s, err := OpenStore(ctx, "sqlite:"+path)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.migrate(ctx); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	if err := s.Close(); err != nil { // the log becomes a part of the file
+		return nil, err
+	}
+	return os.ReadFile(path)
+})
+
+func (s *Store) migrate(ctx context.Context) error {
+	db, err := s.DB()
+	if err != nil {
+		return err
+	}
+	m, err := migrations.New(db, "sqlite")
+	if err != nil {
+		return err
+	}
+	_, err = m.Up(ctx)
+	return err
+}
+
 // newStore returns a store on a migrated database file of the test's own.
 func newStore(t testing.TB) *Store {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "shop.db")
-	s, err := OpenStore("sqlite:" + path)
+	return newStoreAt(t, filepath.Join(t.TempDir(), "shop.db"))
+}
+
+// newStoreAt returns a store on a migrated database at path.
+func newStoreAt(t testing.TB, path string) *Store {
+	t.Helper()
+	empty, err := migrated()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, empty, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s, err := OpenStore(testContext(t), "sqlite:"+path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,28 +132,7 @@ func newStore(t testing.TB) *Store {
 			t.Errorf("close store: %v", err)
 		}
 	})
-	db, err := s.DB()
-	if err != nil {
-		t.Fatal(err)
-	}
-	m, err := migrations.New(db, "sqlite")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := m.Up(testContext(t)); err != nil {
-		t.Fatal(err)
-	}
 	return s
-}
-
-// path is the file of a store.
-func (s *Store) path(t testing.TB) string {
-	t.Helper()
-	var path string
-	if err := s.read.Raw("SELECT file FROM pragma_database_list WHERE name = 'main'").Scan(&path).Error; err != nil || path == "" {
-		t.Fatalf("path of the database: %q, %v", path, err)
-	}
-	return path
 }
 
 // newItem describes an item on sale.

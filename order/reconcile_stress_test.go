@@ -13,6 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"flashsale/internal/longtest"
 	"flashsale/internal/redistest"
 	"flashsale/inventory"
 )
@@ -23,8 +24,19 @@ import (
 // accounted for.
 func TestReconciler_Stress(t *testing.T) {
 	t.Parallel()
+	testReconcilerStress(t, 15)
+}
+
+func TestReconciler_Stress_Long(t *testing.T) {
+	longtest.Only(t)
+	t.Parallel()
+	testReconcilerStress(t, 60)
+}
+
+// testReconcilerStress has each buyer buy a number of times.
+func testReconcilerStress(t *testing.T, rounds int) {
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		const stock, buyers, rounds, seed = 40, 8, 60, 7
+		const stock, buyers, seed = 40, 8, 7
 		s := newSite(t, rdb, false, asking("", stock, 8, time.Second))
 		s.work()
 		done := make(chan struct{})
@@ -121,7 +133,7 @@ func TestReconciler_Stress(t *testing.T) {
 func TestReconciler_Pages(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		const committed, queued = 2*salePage + 10, salePage + 10
+		const committed, queued = salePage + 10, salePage + 10
 		s := newSite(t, rdb, false, newItem("", 10_000, 1))
 		mustCommit(t, s.store, distinct("c", s.item, committed)...)
 		mustEnqueue(t, s.queue, leased(distinct("q", s.item, queued)...))

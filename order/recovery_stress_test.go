@@ -12,6 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"flashsale/internal/longtest"
 	"flashsale/internal/redistest"
 	"flashsale/inventory"
 )
@@ -59,6 +60,18 @@ func (all instant) back(t testing.TB, rdb *redis.Client) {
 // once things are quiet no unit is sold twice, and none is left out.
 func TestRecovery_Stress(t *testing.T) {
 	t.Parallel()
+	testRecoveryStress(t, 50, 20)
+}
+
+func TestRecovery_Stress_Long(t *testing.T) {
+	longtest.Only(t)
+	t.Parallel()
+	testRecoveryStress(t, 150, 60)
+}
+
+// testRecoveryStress has each buyer buy a number of times, and Redis come back as
+// it was so often at most.
+func testRecoveryStress(t *testing.T, purchases, most int) {
 	rdb := redis.NewClient(redistest.Options(redistest.Real(t).Addr()))
 	t.Cleanup(func() {
 		if err := rdb.Close(); err != nil {
@@ -84,7 +97,7 @@ func TestRecovery_Stress(t *testing.T) {
 	var done, seen atomic.Int64
 	for b := range 6 {
 		buyers.Go(func() {
-			for i := range 150 {
+			for i := range purchases {
 				wait := time.Duration(rand.IntN(2)) * 3 * time.Second
 				p := s.purchase(fmt.Sprintf("u%d", rand.IntN(600)), fmt.Sprintf("k%d-%d", b, i), 1, wait)
 				placed, err := s.service.Place(testContext(t), p)
@@ -112,14 +125,14 @@ func TestRecovery_Stress(t *testing.T) {
 		then := takeInstant(t, rdb)
 		for range 1 + rand.IntN(2) { // the same old copy, twice in a row at times
 			pause(ctx, time.Duration(rand.IntN(60))*time.Millisecond)
-			if rewinds == 60 { // the buyers are to come to an end
+			if rewinds == most { // the buyers are to come to an end
 				break
 			}
 			then.back(t, rdb)
 			r.Load().Nudge()
 			rewinds++
 		}
-		if rewinds < 20 {
+		if rewinds < most/3 {
 			if _, _, err := s.restock(1, fmt.Sprintf("more%d", rewinds)); err != nil {
 				t.Logf("restock: %v", err)
 			}

@@ -50,20 +50,24 @@ func bringSlowClients(ctx context.Context, r *run) {
 	beside := r.measure("beside slow clients")
 	r.lasts(ctx, healthyFor)
 	r.end(beside)
+	// On a busy machine the server's limits take effect late.
+	r.eventually(ctx, "the server ends slow clients of both kinds", func() bool {
+		return headers.Ended() > 0 && bodies.Ended() > 0
+	})
 	headers.Stop()
 	bodies.Stop()
 	r.over()
 	r.notef("the server ended %d slow headers and %d trickled bodies", headers.Ended(), bodies.Ended())
-	if headers.Ended() == 0 || bodies.Ended() == 0 {
-		r.failf("the server lets a slow client be for longer than %v", healthyFor)
-	}
 	r.recovered(ctx)
 }
 
 // expectHealthy compares the two spans.
 func expectHealthy(ctx context.Context, r *run) {
-	expectNoError(ctx, r)
+	nothingBuried(ctx, r)
+	lost := r.metric(ctx, r.shop.apis[0], "flashsale_redis_breaker_refused_total") > 0
 	for _, s := range r.spans {
+		r.report(s)
+		r.blame(s, lost && !options.times)
 		if s.accepted == 0 {
 			r.voidf("%s: nothing was accepted", s.name)
 		}
@@ -76,5 +80,21 @@ func expectHealthy(ctx context.Context, r *run) {
 	r.notef("p99 beside slow clients / alone = %.2f", ratio)
 	if ratio >= slowdown && options.times {
 		r.failf("p99 is %.2f times what it is alone, the bar is %d", ratio, slowdown)
+	}
+}
+
+// blame fails the run if a healthy purchase had no definite answer. It excuses 503
+// if the API process lost Redis during the run: on a busy machine Redis can miss
+// its callers' time-outs, and the slow clients, which never reach Redis, are not
+// the cause.
+func (r *run) blame(s *span, redisLost bool) {
+	if !redisLost {
+		r.untroubled(s)
+		return
+	}
+	r.notef("%s: the service lost Redis, so its 503 do not count", s.name)
+	if n := len(s.took) - s.definite - s.refused; n > 0 {
+		r.failf("%s: of %d purchases %d were neither answered for good nor refused: %d unanswered, others %v",
+			s.name, len(s.took), n, s.unknown, s.others)
 	}
 }
