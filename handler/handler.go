@@ -255,7 +255,7 @@ type edge struct {
 	metrics    *metrics
 	inFlight   atomic.Int64
 	readiness  readiness
-	listing    sync.Mutex // held by who encodes the list of items for all
+	listing    sync.Mutex // held while a page of the item list is encoded for all
 	calls      sync.Pool
 }
 

@@ -442,7 +442,9 @@ func (a *app) addHTTP(ctx context.Context, items *catalog.Catalog, reconciler *o
 	}
 	backlog := order.NewBacklog(a.store, a.service.Returns, a.namedQueues()...)
 	backlog.Bell = a.service.Bell
-	feed := order.NewFeed(order.FeedConfig{Store: a.store, Redis: a.rdb, Orders: a.service, OnError: a.reporter("order events")})
+	feed := order.NewFeed(order.FeedConfig{
+		Store: a.store, Redis: a.rdb, Orders: a.service, MaxStreams: a.maxStreams(), OnError: a.reporter("order events"),
+	})
 	c := handler.Config{
 		Orders: a.service, Items: items, Sales: a.service, Changes: a.service, Trail: a.service, Feed: feed, Buyers: a.service,
 		Webhooks: webhooks, Verifier: verifier, Ready: append(a.checks(), catalogCheck(items)),
@@ -462,11 +464,35 @@ func (a *app) addHTTP(ctx context.Context, items *catalog.Catalog, reconciler *o
 	if err != nil {
 		return failedSetting("addr", s.Addr, err.Error(), "choose a free address")
 	}
+	// The server does not wait for streams, whose connections it has given away. Their
+	// last bytes are waited for after it has drained, so that both share the time.
+	a.life.add(part{name: "order streams", stop: feed.Wait})
 	a.life.add(a.drain.part("api", handler.StrictListener(l), a.server(h)))
-	// It is stopped before the API drains, which would wait for the streams.
+	// It is stopped first, so that clients of streams reconnect to another process.
 	a.life.add(part{name: "order events", run: feed.Run, stop: feed.Close})
 	fmt.Fprintf(a.out, "api       http://%s/v1/items\n", l.Addr())
 	return nil
+}
+
+// streamFiles is how many of the files that a process may have open can be event
+// streams. The rest stays for purchases: a stream holds its file for minutes.
+func streamFiles(files uint64) uint64 { return max(1, files/2) }
+
+// maxStreams bounds the event streams of this process, and registers the bound as
+// a metric.
+func (a *app) maxStreams() int {
+	n := a.settings.MaxStreams
+	if files, known := fileLimit(); known && uint64(n) > streamFiles(files) {
+		n = int(streamFiles(files))
+		a.log.Warn().Int("max_streams", n).Int("setting", a.settings.MaxStreams).Uint64("open_files", files).
+			Msg("max-streams lowered to half of the open-file limit; raise the limit (ulimit -n, LimitNOFILE)")
+	}
+	limit := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "flashsale_event_streams_limit", Help: "Event streams that this process may have open.",
+	})
+	limit.Set(float64(n))
+	a.registry.MustRegister(limit)
+	return n
 }
 
 // cursorKey authenticates the cursors of lists. All API processes of a shop

@@ -202,6 +202,31 @@ func TestCommand_Item(t *testing.T) {
 	}
 }
 
+// TestCommand_ItemList lists more items than one page has, each once.
+func TestCommand_ItemList(t *testing.T) {
+	needProcesses(t)
+	s := newShop(t)
+	p := s.serve(noLimit...)
+	c := dial(t, p)
+	const n = 201
+	id := func(i int) string { return fmt.Sprintf("drop-%03d", i) }
+	stream(n, 8, func(i int) struct{} {
+		if a := c.admin("POST", "/v1/admin/items", map[string]any{
+			"id": id(i), "name": "Thing", "price_minor": 990, "currency": "EUR", "stock": 10,
+		}); a.Status != 201 {
+			t.Errorf("create: %d %s", a.Status, a.Body)
+		}
+		return struct{}{}
+	})
+	r := s.run("item", "list", "--server", p.URL())
+	wantCode(t, 0, r)
+	for i := range n {
+		if got := strings.Count(r.Output, id(i)); got != 1 {
+			t.Errorf("%s is listed %d times", id(i), got)
+		}
+	}
+}
+
 // TestCommand_Token signs tokens, with the configured key and with that of
 // development mode, and the service takes them.
 func TestCommand_Token(t *testing.T) {

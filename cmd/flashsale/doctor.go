@@ -158,13 +158,17 @@ func (d *doctor) devKey() {
 
 // process looks at what the system grants a process.
 func (d *doctor) process() {
-	if n, known := fileLimit(); known {
-		if n < doctorFiles {
-			d.warn("system", fmt.Sprintf("a process may have %d files open, one for each connection", n),
-				"raise the limit (ulimit -n, LimitNOFILE) above the connections you expect")
-		} else {
-			d.ok("system", "a process may have %d files open", n)
-		}
+	n, known := fileLimit()
+	switch {
+	case !known:
+	case n < doctorFiles:
+		d.warn("system", fmt.Sprintf("a process may have %d files open, one for each connection", n),
+			"raise the limit (ulimit -n, LimitNOFILE) above the connections you expect")
+	case uint64(d.settings.MaxStreams) > streamFiles(n):
+		d.warn("system", fmt.Sprintf("max-streams is %d, but a process may have %d files open, and event streams take half of them at most", d.settings.MaxStreams, n),
+			"raise the limit (ulimit -n, LimitNOFILE), or lower max-streams")
+	default:
+		d.ok("system", "a process may have %d files open", n)
 	}
 }
 

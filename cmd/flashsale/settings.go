@@ -51,6 +51,7 @@ type Settings struct {
 	QueueLimit     int
 	QueueAge       time.Duration
 	InFlight       int
+	MaxStreams     int
 	Lease          time.Duration
 	Batch          int
 	Linger         time.Duration
@@ -89,6 +90,7 @@ func defineFlags(f *pflag.FlagSet) {
 	f.Int("queue-limit", 1_000_000, "orders that may wait for the database, per partition; beyond it purchases get 503")
 	f.Duration("queue-age", 5*time.Second, "how long orders may wait for the database before no purchase waits for its own: it gets 202 at once, on the embedded engine 503")
 	f.Int("in-flight", 50_000, "purchases that a process answers at a time; one more gets 503")
+	f.Int("max-streams", 10_000, "event streams that a process keeps open, at most half of its open-file limit; one more gets 503")
 	f.Duration("lease", 5*time.Second, "how long a worker may be silent before its orders go to another")
 	f.Int("batch", 256, "orders a worker commits in one transaction, at most")
 	f.Duration("linger", 5*time.Millisecond, "how long a worker gathers orders for whose commit nobody waits; 0: not at all")
@@ -241,6 +243,7 @@ func (s *Settings) fill(k *koanf.Koanf) error {
 	integer("partitions", &s.Partitions)
 	integer("queue-limit", &s.QueueLimit)
 	integer("in-flight", &s.InFlight)
+	integer("max-streams", &s.MaxStreams)
 	duration("queue-age", &s.QueueAge)
 	integer("batch", &s.Batch)
 	integer("webhook-workers", &s.WebhookWorkers)
@@ -358,6 +361,7 @@ func (s *Settings) validate() error {
 	check(s.QueueLimit >= 1, "queue-limit", "it is out of range", "use 1 or more")
 	check(s.QueueAge >= 100*time.Millisecond && s.QueueAge <= time.Hour, "queue-age", "it is out of range", "use 100ms to 1h")
 	check(s.InFlight >= 1, "in-flight", "it is out of range", "use 1 or more")
+	check(s.MaxStreams >= 1 && s.MaxStreams <= 1_000_000, "max-streams", "it is out of range", "use 1 to 1000000")
 	check(s.Batch >= 1 && s.Batch <= 512, "batch", "it is out of range", "use 1 to 512")
 	check(s.Lease >= time.Second && s.Lease <= time.Hour, "lease", "it is out of range", "use 1s to 1h")
 	check(s.Linger >= 0 && s.Linger <= time.Second, "linger", "it is out of range", "use 0 to 1s")

@@ -181,6 +181,7 @@ var badSettings = []bad{
 	{"queue-limit", "0"}, {"queue-limit", "-5"}, {"queue-limit", "lots"},
 	{"queue-age", "0"}, {"queue-age", "-1s"}, {"queue-age", "2h"}, {"queue-age", "old"},
 	{"in-flight", "0"}, {"in-flight", "-1"}, {"in-flight", "many"},
+	{"max-streams", "0"}, {"max-streams", "-1"}, {"max-streams", "1000001"}, {"max-streams", "1e4"},
 	{"lease", "10"}, {"lease", "10ms"}, {"lease", "2h"}, {"lease", "-1s"},
 	{"batch", "0"}, {"batch", "513"}, {"batch", "x"},
 	{"linger", "-1ms"}, {"linger", "2s"},
