@@ -148,7 +148,7 @@ func TestListItems_Kept(t *testing.T) {
 	e := &edge{Config: Config{CursorKey: []byte("a key of the tests"), ItemNow: func(string) time.Time { return someTime }}}
 	for range 2 {
 		for from := range n + 1 {
-			for limit := 1; limit <= maxPage; limit++ {
+			for _, limit := range []int{1, 10, defaultPage - 1, defaultPage, defaultPage + 1, 50, maxPage - 1, maxPage} {
 				p := e.listPage(v, from, limit, someTime)
 				again := e.listPage(v, from, limit, someTime.Add(listLife/2))
 				if aligned := (limit == defaultPage || limit == maxPage) && from%limit == 0; aligned != (p == again) || aligned != p.kept {
