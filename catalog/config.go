@@ -75,6 +75,8 @@ type Config struct {
 	// bounds those for the stock of a list. Default 250 ms.
 	StockTimeout time.Duration
 
+	// Now is the time by which an item's sale opens and closes. Default: the host's.
+	Now func(item string) time.Time
 	// OpenSale loads an item's sale unless it is loaded, for an item that is to be
 	// warm. Default: nothing.
 	OpenSale func(ctx context.Context, item string) error
@@ -136,6 +138,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.Partition == nil {
 		c.Partition = func(string) int { return 0 }
+	}
+	if c.Now == nil {
+		c.Now = func(string) time.Time { return time.Now() }
 	}
 	if c.OpenSale == nil {
 		c.OpenSale = func(context.Context, string) error { return nil }

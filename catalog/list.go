@@ -25,7 +25,9 @@ type ListView struct {
 
 // list is the list of all items in memory. It is read from the database by each
 // process for itself, a few times a minute: in Redis it would be as large as all
-// items, and be thrown away with each change of one.
+// items, and be thrown away with each change of one. Its size and the cost of a look
+// grow with the number of items; a look takes Config.LoadTimeout at most, and the
+// questions for the stock of all Config.Wait.
 type list struct {
 	view      atomic.Pointer[ListView]
 	retryAt   atomic.Int64 // Unix nanoseconds

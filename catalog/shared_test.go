@@ -441,3 +441,32 @@ func TestWarm(t *testing.T) {
 		}
 	})
 }
+
+// TestWarm_Clock: what opens soon is judged by the clock of the sale, not by the host's.
+func TestWarm_Clock(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Redis(t)
+	now := time.Now()
+	soon, later := newID(t), newID(t)
+	const ahead = time.Hour
+	s := newShop(
+		Item{ID: soon, Version: 1, Control: ControlOpen, OpensAt: now.Add(ahead + time.Minute)},
+		Item{ID: later, Version: 1, Control: ControlOpen, OpensAt: now.Add(ahead + time.Hour)},
+	)
+	var mu sync.Mutex
+	var opened []string
+	cfg := patient()
+	cfg.Now = func(string) time.Time { return time.Now().Add(ahead) }
+	cfg.OpenSale = func(_ context.Context, item string) error {
+		mu.Lock()
+		defer mu.Unlock()
+		opened = append(opened, item)
+		return nil
+	}
+	runs(t, newProcess(t, s, rdb, cfg))
+	mu.Lock()
+	defer mu.Unlock()
+	if len(opened) != 1 || opened[0] != soon {
+		t.Errorf("opened %v, want %s", opened, soon)
+	}
+}

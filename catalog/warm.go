@@ -106,11 +106,11 @@ func (c *Catalog) warmSoon(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	now := time.Now()
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(warmParallel)
 	for i := range list.Items {
 		item := &list.Items[i]
+		now := c.cfg.Now(item.ID)
 		if item.State(now.Add(warmAhead)) == StateClosed || item.State(now) == StateClosed ||
 			now.Add(warmAhead).Before(item.OpensAt) || c.isWarm(item) {
 			continue

@@ -3,7 +3,6 @@ package handler
 import (
 	"strconv"
 	"time"
-	"unicode/utf8"
 
 	"flashsale/order"
 )
@@ -34,7 +33,7 @@ func (e *edge) createItem(q *call) error {
 	if err := q.readBody(maxAdminBody); err != nil {
 		return err
 	}
-	n, err := readNewItem(q.in, e.Now())
+	n, err := readNewItem(q.in, e.ItemNow)
 	if err != nil {
 		return err
 	}
@@ -47,8 +46,9 @@ func (e *edge) createItem(q *call) error {
 	return e.writeItemTagged(q, 201, &item)
 }
 
-// readNewItem reads and checks the body of a new item.
-func readNewItem(body []byte, now time.Time) (order.NewItem, error) {
+// readNewItem reads and checks the body of a new item. now is the time by which
+// an item's sale opens.
+func readNewItem(body []byte, now func(item string) time.Time) (order.NewItem, error) {
 	f := newFields(body)
 	n := order.NewItem{
 		ID:           f.text("id", true),
@@ -78,7 +78,7 @@ func readNewItem(body []byte, now time.Time) (order.NewItem, error) {
 	}
 	from := n.OpensAt
 	if from.IsZero() {
-		from = now
+		from = now(n.ID)
 	}
 	if !n.ClosesAt.IsZero() && !n.ClosesAt.After(from) {
 		return n, problemWindow.with("closes_at", "closes_at must be after opens_at, which is now unless stated.")
@@ -107,11 +107,13 @@ func checkNewItem(n *order.NewItem, window int64) error {
 
 // checkTexts checks what buyers read of an item; nil is not stated.
 func checkTexts(name, description *string) error {
-	if name != nil && (!printable(*name, maxName, false) || *name == "") {
-		return problemFieldRange.with("name", "name has 1 to 200 characters, none of them a control character.")
+	if name != nil {
+		if err := checkText("name", *name, 1, maxName, false); err != nil {
+			return err
+		}
 	}
-	if description != nil && !printable(*description, maxDescription, true) {
-		return problemFieldRange.with("description", "description has at most 4,000 characters, and no control characters but line breaks and tabs.")
+	if description != nil {
+		return checkText("description", *description, 0, maxDescription, true)
 	}
 	return nil
 }
@@ -131,24 +133,6 @@ func checkRanges(all ...ranged) error {
 		}
 	}
 	return nil
-}
-
-// printable reports whether text has at most limit characters, none of which a
-// terminal, a log or a database would take amiss.
-func printable(text string, limit int, lines bool) bool {
-	if utf8.RuneCountInString(text) > limit {
-		return false
-	}
-	for _, r := range text {
-		if r == '\n' || r == '\r' || r == '\t' {
-			if !lines {
-				return false
-			}
-		} else if r < ' ' || r >= 0x7f && r < 0xa0 {
-			return false
-		}
-	}
-	return true
 }
 
 // readInstant reads an optional RFC 3339 time, cut to milliseconds.

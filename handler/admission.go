@@ -1,15 +1,19 @@
 package handler
 
 import (
+	"errors"
 	"math/rand/v2"
 	"time"
+
+	"flashsale/inventory"
 )
 
 // Admission knows whether the orders that wait leave room for more.
 type Admission interface {
-	// Admit reports whether a purchase of the item may come in, and if not, when it
-	// is worth trying again. It must cost next to nothing.
-	Admit(item string) (wait time.Duration, ok bool)
+	// Admit returns nil when a purchase of the item may come in. With
+	// inventory.ErrOverloaded it returns when it is worth trying again. It must cost
+	// next to nothing.
+	Admit(item string) (wait time.Duration, err error)
 	// Late reports that the item's orders are committed so late that a purchase
 	// should not wait for it.
 	Late(item string) bool
@@ -28,8 +32,11 @@ func (e *edge) gate(q *call) error {
 		}
 	}
 	if e.Admission != nil {
-		if wait, ok := e.Admission.Admit(q.c.Param("item")); !ok {
+		switch wait, err := e.Admission.Admit(q.c.Param("item")); {
+		case errors.Is(err, inventory.ErrOverloaded):
 			return overloadedFor(wait)
+		case err != nil:
+			return err
 		}
 	}
 	return nil

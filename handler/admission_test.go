@@ -2,6 +2,7 @@ package handler
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"strconv"
 	"testing"
@@ -15,11 +16,17 @@ import (
 type door struct {
 	wait       time.Duration
 	shut, late bool
+	err        error
 }
 
-func (d *door) Admit(string) (time.Duration, bool) { return d.wait, !d.shut }
-func (d *door) Late(string) bool                   { return d.late }
-func (d *door) Wait(string) time.Duration          { return d.wait }
+func (d *door) Admit(string) (time.Duration, error) {
+	if d.shut {
+		return d.wait, inventory.ErrOverloaded
+	}
+	return d.wait, d.err
+}
+func (d *door) Late(string) bool          { return d.late }
+func (d *door) Wait(string) time.Duration { return d.wait }
 
 // TestAdmission_Shut refuses purchases before anything else is looked at, and all
 // other routes go on.
@@ -56,6 +63,21 @@ func TestAdmission_Shut(t *testing.T) {
 	}
 	if w := s.do(r); w.Code != 200 {
 		t.Errorf("the list of items: %d", w.Code)
+	}
+}
+
+// TestAdmission_Database refuses purchases with 503 while the database takes no writes.
+func TestAdmission_Database(t *testing.T) {
+	t.Parallel()
+	s := open(t, func(c *Config) { c.Admission = &door{err: fmt.Errorf("%w: disk full", order.ErrDatabase)} })
+	s.orders.place = func(context.Context, order.Purchase) (order.Placed, error) {
+		t.Error("a purchase got through")
+		return order.Placed{}, errTest
+	}
+	resp := s.do(purchaseRequest(t, `{"quantity":1}`)).Result()
+	wantProblem(t, resp, 503, "unavailable")
+	if resp.Header.Get("Retry-After") == "" {
+		t.Error("no Retry-After")
 	}
 }
 

@@ -219,8 +219,8 @@ func readEraseReason(body []byte, user string) (string, error) {
 	if err := f.done(); err != nil {
 		return "", err
 	}
-	if !printable(reason, maxEraseReason, false) || reason == "" {
-		return "", problemFieldRange.with("reason", "reason has 1 to 500 characters, none of them a control character.")
+	if err := checkText("reason", reason, 1, maxEraseReason, false); err != nil {
+		return "", err
 	}
 	if names(reason, user) {
 		return "", problemFieldRange.with("reason", "reason is kept, so it must not name the buyer.")

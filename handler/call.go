@@ -22,6 +22,8 @@ type access struct {
 	roles []auth.Role
 	// gated: only while there is room, which is asked before the token.
 	gated bool
+	// keyed: it requires an Idempotency-Key, so a repeat is safe.
+	keyed bool
 }
 
 // call is one request on its way. Calls are reused: nothing may keep one, or
@@ -36,6 +38,7 @@ type call struct {
 	out   []byte // the answer's body
 	// counted: it is one of those in flight.
 	counted bool
+	keyed   bool // the route requires an Idempotency-Key
 }
 
 // maxKept is the largest buffer, in bytes, that is kept for the next request.
@@ -64,14 +67,10 @@ func (e *edge) serve(route string, who access, do endpoint) gin.HandlerFunc {
 	m := e.metrics.route(route)
 	return func(c *gin.Context) {
 		q := e.calls.Get().(*call)
-		q.c, q.start = c, e.Now()
+		q.c, q.start, q.keyed = c, e.Now(), who.keyed
 		defer e.finish(q, m)
 		q.id = e.requestIDs.of(c.Request)
-		h := c.Writer.Header()
-		h["X-Request-Id"] = q.id
-		if mustClose(c.Request) {
-			h["Connection"] = headerClose
-		}
+		c.Writer.Header()["X-Request-Id"] = q.id
 		if err := e.admit(q, who); err != nil {
 			e.refuse(q, err)
 			return

@@ -207,8 +207,5 @@ func readRestock(body []byte) (order.Restock, error) {
 		return r, problemFieldRange.with("quantity",
 			"quantity is how many units come, up to 1,000,000,000; a negative number takes back unsold ones, and 0 changes nothing.")
 	}
-	if !printable(r.Reason, maxReason, false) || r.Reason == "" {
-		return r, problemFieldRange.with("reason", "reason has 1 to 200 characters, none of them a control character.")
-	}
-	return r, nil
+	return r, checkText("reason", r.Reason, 1, maxReason, false)
 }

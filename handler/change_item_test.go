@@ -232,7 +232,7 @@ func TestChangeItem_BadRequests(t *testing.T) {
 		status    int
 		code      string
 	}{
-		{thingPath, "root", auth.RoleAdmin, nil, 428, "precondition_required"},
+		{thingPath, "root", auth.RoleAdmin, nil, 428, "version_required"},
 		{thingPath, "alice", auth.RoleBuyer, []string{"If-Match", "*"}, 403, "forbidden"},
 		{thingPath, "psp", auth.RoleService, []string{"If-Match", "*"}, 403, "forbidden"},
 		{"/v1/admin/items/THING", "root", auth.RoleAdmin, []string{"If-Match", "*"}, 400, "id_invalid"},
@@ -262,7 +262,7 @@ func TestChanges_Refusals(t *testing.T) {
 		code   string
 		param  any
 	}{
-		order.ErrVersion:            {412, "precondition_failed", "If-Match"},
+		order.ErrVersion:            {412, "version_conflict", "If-Match"},
 		order.ErrWindow:             {422, "window_invalid", "closes_at"},
 		order.ErrItemClosed:         {409, "sale_closed", nil},
 		order.ErrStockRange:         {422, "field_range", "quantity"},

@@ -47,6 +47,36 @@ func (e *edge) sealCursor(f order.Filter, id []byte) []byte {
 	return mac.Sum(nil)[:sealLength]
 }
 
+// An item's cursor is base64url of a seal and the item's id. The name in the seal
+// tells it from those of other lists.
+
+// maxItemCursor is the length of the cursor after an item with the longest id.
+var maxItemCursor = cursorText.EncodedLen(sealLength + maxItemID)
+
+// makeItemCursor returns the cursor that goes on after the item with this id.
+func (e *edge) makeItemCursor(last string) string {
+	return cursorText.EncodeToString(append(e.sealItemCursor(last), last...))
+}
+
+// readItemCursor returns the item's id in a cursor.
+func (e *edge) readItemCursor(cursor string) (after string, ok bool) {
+	if len(cursor) > maxItemCursor {
+		return "", false
+	}
+	raw, err := cursorText.DecodeString(cursor)
+	if err != nil || len(raw) <= sealLength || len(cursor) != cursorText.EncodedLen(len(raw)) {
+		return "", false
+	}
+	after = string(raw[sealLength:])
+	return after, hmac.Equal(raw[:sealLength], e.sealItemCursor(after))
+}
+
+func (e *edge) sealItemCursor(id string) []byte {
+	mac := hmac.New(sha256.New, e.CursorKey)
+	mac.Write([]byte("items\x00" + id))
+	return mac.Sum(nil)[:sealLength:sealLength]
+}
+
 // packID turns a UUID's text into its 16 bytes.
 func packID(id string) ([]byte, bool) {
 	if !validOrderID(id) {

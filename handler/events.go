@@ -1,12 +1,15 @@
 package handler
 
 import (
-	"context"
 	"errors"
 	"math/rand/v2"
+	"net"
 	"net/http"
+	"os"
+	"runtime/debug"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"flashsale/handler/auth"
@@ -16,10 +19,10 @@ import (
 // Feed follows orders as they change.
 type Feed interface {
 	// Follow begins to follow an order. buyer is whose stream it is, empty for the
-	// shop's own. next waits for a change and returns the order as it stands, which
-	// may be as it stood before; its errors end the stream. stop has to be called.
-	// Errors: those of order.Feed.Follow.
-	Follow(id, buyer string) (next func(ctx context.Context) (order.Order, error), stop func(), err error)
+	// shop's own. wake is called when look has something to return. look returns the
+	// order as it stands if that is news, else nil; its errors end the stream. stop
+	// has to be called. Errors: those of order.Feed.Follow.
+	Follow(id, buyer string, wake func()) (look func() (*order.Order, error), stop func(), err error)
 }
 
 // The pause after which a client comes back when its stream has ended. It is
@@ -55,11 +58,17 @@ func (e *edge) orderEvents(q *call) error {
 		buyer = q.who.Subject
 	}
 	// Followed first and read then, so that no change falls between the two.
-	next, stop, err := e.Feed.Follow(id, buyer)
-	if err != nil {
+	s := &eventStream{e: e}
+	if s.look, s.stop, err = e.Feed.Follow(id, buyer, s.wake); err != nil {
+		e.metrics.streamRefused(err)
 		return err
 	}
-	defer stop()
+	detached := false
+	defer func() {
+		if !detached {
+			s.stop()
+		}
+	}()
 	o, err := e.Orders.Get(q.ctx(), id)
 	if err != nil {
 		return err
@@ -68,27 +77,18 @@ func (e *edge) orderEvents(q *call) error {
 		return order.ErrNotFound
 	}
 	if !resumes {
-		seen = o.Place() - 1 // who is new is told how it stands, not how it came to that
+		seen = o.Place() - 1 // a new client gets the present state, not the ones before it
 	}
-	// What is not there yet nobody has seen.
-	seen = min(seen, o.Place())
+	// No client has seen an event that does not exist yet.
+	s.seen = min(seen, o.Place())
 	q.c.Writer.Header()["Cache-Control"] = headerNoStore
-	if o.Settled() && seen == o.Place() {
-		// That ends it: a client that is told 204 does not come again.
+	if o.Settled() && s.seen == o.Place() {
+		// A browser's EventSource does not reconnect after 204.
 		q.c.Writer.WriteHeader(http.StatusNoContent)
 		q.c.Writer.WriteHeaderNow()
 		return nil
 	}
-	s := e.newStream(q, seen)
-	if q.c.Request.Method == http.MethodHead {
-		q.c.Writer.WriteHeaderNow()
-		return nil
-	}
-	e.metrics.streams.Inc()
-	defer e.metrics.streams.Dec()
-	ctx, cancel := context.WithTimeout(q.ctx(), e.streamLife(q))
-	defer cancel()
-	s.run(ctx, &o, next)
+	detached = s.begin(q, &o)
 	return nil
 }
 
@@ -123,85 +123,238 @@ func checkAcceptEvents(h http.Header) error {
 	return problemEventsNotAcceptable
 }
 
-// eventStream writes the events of one order.
+// eventStream writes the events of one order. It begins as an ordinary answer.
+// Then it takes the connection over from the HTTP server, and waits for changes
+// and for the client's departure in one read, on a goroutine of its own. The
+// request, the server's buffers and the handler's stack are free by then, so that
+// thousands of streams cost little.
 type eventStream struct {
 	e    *edge
-	q    *call
-	raw  *http.ResponseController
+	look func() (*order.Order, error)
+	stop func()
 	seen int // the number of the last event that was written
+
+	chunked bool // HTTP/1.1; for an older client the stream ends with the connection
+	input   int  // bytes that the client has sent
+
+	mu   sync.Mutex
+	news bool     // there is something to look at
+	conn net.Conn // nil until it has been taken over
 }
 
-// newStream sets the headers of a stream.
-func (e *edge) newStream(q *call, seen int) *eventStream {
+// begin writes the headers and the events that the client has not seen, and runs
+// the stream in the background if more are to be expected. It reports whether it
+// does, and then the stream calls its own stop.
+func (s *eventStream) begin(q *call, o *order.Order) (detached bool) {
 	h := q.c.Writer.Header()
 	h["Content-Type"] = contentEvents
 	h["X-Accel-Buffering"] = []string{"no"} // a proxy that gathers would hold events back
-	var w http.ResponseWriter = q.c.Writer
-	if wrapped, ok := w.(interface{ Unwrap() http.ResponseWriter }); ok {
-		w = wrapped.Unwrap() // whose flush says what went wrong
+	if !o.Settled() {
+		h["Connection"] = headerClose // the server reads no further request from it
 	}
-	return &eventStream{e: e, q: q, raw: http.NewResponseController(w), seen: seen}
-}
-
-// run writes what is new of the order, and then each change, until none is to be
-// expected, the client is gone or too slow, or ctx ends.
-func (s *eventStream) run(ctx context.Context, o *order.Order, next func(ctx context.Context) (order.Order, error)) {
+	if q.c.Request.Method == http.MethodHead {
+		q.c.Writer.WriteHeaderNow()
+		return false
+	}
 	pause := reconnectMin + rand.N(reconnectMax-reconnectMin)
-	s.q.out = appendIntField(s.q.out[:0], "retry: ", pause.Milliseconds())
-	s.q.out = append(s.q.out, "\n\n"...)
-	for now := *o; ; {
-		s.append(&now)
-		if len(s.q.out) > 0 && s.flush() != nil || now.Settled() {
-			return
-		}
-		var err error
-		if now, err = s.wait(ctx, next); err != nil {
-			return
-		}
+	b := appendIntField(q.out[:0], "retry: ", pause.Milliseconds())
+	q.out = s.append(append(b, "\n\n"...), o)
+	raw := http.NewResponseController(unwrapped(q.c.Writer)) // whose flush reports errors
+	if err := s.flush(q, raw); err != nil || o.Settled() {
+		return false
 	}
+	conn, _, err := raw.Hijack()
+	if err != nil {
+		s.e.Log.Error().Str("request_id", q.requestID()).Err(err).Msg("take over the connection of an event stream")
+		return false
+	}
+	if strict, ok := conn.(*strictConn); ok {
+		conn = strict.TCPConn // nothing of HTTP follows, and it refers to the server's buffer
+	}
+	s.mu.Lock()
+	s.conn = conn
+	s.mu.Unlock()
+	s.chunked = q.c.Request.ProtoAtLeast(1, 1)
+	s.e.metrics.streams.Inc()
+	go s.run(time.Now().Add(s.e.streamLife(q)))
+	return true
 }
 
-// append adds the events that were not written yet.
-func (s *eventStream) append(o *order.Order) {
-	for _, event := range o.EventsAfter(s.seen) {
-		b := appendIntField(s.q.out, "id: ", int64(event.Number))
-		b = append(b, "\nevent: order\ndata: "...)
-		b = appendOrder(b, &event.Order) // which has no line breaks
-		s.q.out = append(b, "\n\n"...)
-		s.seen = event.Number
-		s.e.metrics.events.Inc()
+// unwrapped is the server's own writer behind Gin's.
+func unwrapped(w http.ResponseWriter) http.ResponseWriter {
+	if wrapped, ok := w.(interface{ Unwrap() http.ResponseWriter }); ok {
+		return wrapped.Unwrap()
 	}
+	return w
 }
 
-// wait waits for a change, and gives signs of life meanwhile: by them proxies
-// leave the connection open, and a client that is gone is noticed.
-func (s *eventStream) wait(ctx context.Context, next func(ctx context.Context) (order.Order, error)) (order.Order, error) {
-	for {
-		beat, cancel := context.WithTimeout(ctx, s.e.Heartbeat)
-		o, err := next(beat)
-		cancel()
-		if err == nil || ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) {
-			return o, err
-		}
-		s.q.out = append(s.q.out[:0], ": \n\n"...)
-		if err := s.flush(); err != nil {
-			return order.Order{}, err
-		}
-	}
-}
-
-// flush sends what was appended. The limit replaces the server's own, which is
-// for whole answers.
-func (s *eventStream) flush() error {
+// flush sends q.out through the server. The limit replaces the server's own,
+// which is for whole answers.
+func (s *eventStream) flush(q *call, raw *http.ResponseController) error {
 	// The connection's limits are of the real clock.
-	err := s.raw.SetWriteDeadline(time.Now().Add(s.e.StreamStall))
+	err := raw.SetWriteDeadline(time.Now().Add(s.e.StreamStall))
 	if err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return err
 	}
-	_, err = s.q.c.Writer.Write(s.q.out)
-	s.q.out = s.q.out[:0]
+	if _, err := q.c.Writer.Write(q.out); err != nil {
+		return err
+	}
+	return raw.Flush()
+}
+
+// append appends the events that were not written yet.
+func (s *eventStream) append(b []byte, o *order.Order) []byte {
+	for _, event := range o.EventsAfter(s.seen) {
+		b = appendIntField(b, "id: ", int64(event.Number))
+		b = append(b, "\nevent: order\ndata: "...)
+		b = appendOrder(b, &event.Order) // which has no line breaks
+		b = append(b, "\n\n"...)
+		s.seen = event.Number
+		s.e.metrics.events.Inc()
+	}
+	return b
+}
+
+// run writes each change until none is to be expected, the client is gone or too
+// slow, the feed ends the stream, or its time is up. Its frames are small, since
+// its stack is most of what a waiting stream costs.
+func (s *eventStream) run(end time.Time) {
+	defer s.close()
+	for {
+		until := time.Now().Add(s.e.Heartbeat)
+		if end.Before(until) {
+			until = end
+		}
+		err := s.await(until)
+		switch {
+		case err == nil:
+			if !s.advance() {
+				return
+			}
+		case !errors.Is(err, os.ErrDeadlineExceeded):
+			return // the client is gone
+		case !time.Now().Before(end):
+			s.finish()
+			return
+		default:
+			// Because of heartbeats proxies leave the connection open, and a client
+			// that has vanished is noticed.
+			if s.send(heartbeat) != nil {
+				return
+			}
+		}
+	}
+}
+
+var errStreamInput = errors.New("handler: client sends on an event stream")
+
+// await waits until there may be news, and returns nil then; or until the client
+// is gone, or for as long as it may: os.ErrDeadlineExceeded. News wake it by the
+// deadline of the read.
+func (s *eventStream) await(until time.Time) error {
+	s.mu.Lock()
+	if s.news {
+		s.news = false
+		s.mu.Unlock()
+		return nil
+	}
+	err := s.conn.SetReadDeadline(until)
+	s.mu.Unlock()
 	if err != nil {
 		return err
 	}
-	return s.raw.Flush()
+	var b [64]byte
+	n, err := s.conn.Read(b[:])
+	if s.input += n; s.input > maxStreamInput {
+		return errStreamInput
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.news {
+		s.news = false
+		return nil
+	}
+	return err
+}
+
+// wake ends the wait for news. It may be called before the connection was taken
+// over, and then there is no wait.
+func (s *eventStream) wake() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.news = true
+	if s.conn != nil {
+		// An error means that the stream has ended.
+		_ = s.conn.SetReadDeadline(time.Unix(1, 0)) //nolint:errcheck // see above
+	}
+}
+
+// advance writes what is new. It reports whether more is to be expected.
+func (s *eventStream) advance() bool {
+	for {
+		o, err := s.look()
+		switch {
+		case err != nil:
+			s.finish()
+			return false
+		case o == nil:
+			return true
+		}
+		if b := s.append(nil, o); len(b) > 0 && s.send(b) != nil {
+			return false
+		}
+		if o.Settled() {
+			s.finish()
+			return false
+		}
+	}
+}
+
+// finish tells the client that the stream has ended, and was not cut.
+func (s *eventStream) finish() {
+	if s.chunked {
+		// An error means that the client is gone.
+		_ = s.write(lastChunk) //nolint:errcheck // see above
+	}
+}
+
+// close releases what the stream holds. Its place in the feed comes last: a
+// process that stops waits for it.
+func (s *eventStream) close() {
+	if p := recover(); p != nil {
+		s.e.Log.Error().Interface("panic", p).Bytes("stack", debug.Stack()).Msg("event stream panicked")
+	}
+	_ = s.conn.Close() //nolint:errcheck // everything was written, or the client is gone
+	s.e.metrics.streams.Dec()
+	s.stop()
+}
+
+// maxStreamInput bounds what a client may send after its request, in bytes. It has
+// no reason to send anything.
+const maxStreamInput = 4 << 10
+
+var (
+	// heartbeat is a comment, which clients ignore.
+	heartbeat = []byte(": \n\n")
+	// lastChunk ends a chunked body.
+	lastChunk = []byte("0\r\n\r\n")
+)
+
+// send sends a piece of the body.
+func (s *eventStream) send(b []byte) error {
+	if !s.chunked {
+		return s.write(b)
+	}
+	chunk := strconv.AppendInt(make([]byte, 0, len(b)+16), int64(len(b)), 16)
+	chunk = append(append(append(chunk, "\r\n"...), b...), "\r\n"...)
+	return s.write(chunk)
+}
+
+// write writes to the connection, for at most as long as a client may stall.
+func (s *eventStream) write(b []byte) error {
+	if err := s.conn.SetWriteDeadline(time.Now().Add(s.e.StreamStall)); err != nil {
+		return err
+	}
+	_, err := s.conn.Write(b)
+	return err
 }

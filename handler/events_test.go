@@ -2,12 +2,12 @@ package handler
 
 import (
 	"bufio"
-	"context"
 	"errors"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
 	"regexp"
 	"strings"
 	"sync"
@@ -25,37 +25,73 @@ import (
 
 const eventsPath = "/v1/orders/" + someOrderID + "/events"
 
-// fakeFeed hands on what the test sends.
+// fakeFeed hands on what the test sends, to every stream from the first change on.
 type fakeFeed struct {
-	changes chan order.Order // closed: the feed is closed
-	err     error            // of Follow
-	open    atomic.Int64
+	err  error // of Follow
+	open atomic.Int64
+
 	mu      sync.Mutex
 	buyers  []string
+	changes []order.Order
+	closed  bool
+	broken  bool // look panics
+	wakes   map[int]func()
+	nextID  int
 }
 
-func newFakeFeed() *fakeFeed { return &fakeFeed{changes: make(chan order.Order, 8)} }
+func newFakeFeed() *fakeFeed { return &fakeFeed{wakes: make(map[int]func())} }
 
-func (f *fakeFeed) Follow(id, buyer string) (func(context.Context) (order.Order, error), func(), error) {
+func (f *fakeFeed) Follow(_, buyer string, wake func()) (func() (*order.Order, error), func(), error) {
 	f.mu.Lock()
+	defer f.mu.Unlock()
 	f.buyers = append(f.buyers, buyer)
-	f.mu.Unlock()
 	if f.err != nil {
 		return nil, nil, f.err
 	}
 	f.open.Add(1)
-	next := func(ctx context.Context) (order.Order, error) {
-		select {
-		case o, ok := <-f.changes:
-			if !ok {
-				return order.Order{}, order.ErrFeedClosed
-			}
-			return o, nil
-		case <-ctx.Done():
-			return order.Order{}, context.Cause(ctx)
+	id, at := f.nextID, 0
+	f.nextID++
+	f.wakes[id] = wake
+	wake()
+	look := func() (*order.Order, error) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if f.broken {
+			panic("broken")
 		}
+		if at < len(f.changes) {
+			o := f.changes[at]
+			at++
+			return &o, nil
+		}
+		if f.closed {
+			return nil, order.ErrFeedClosed
+		}
+		return nil, nil
 	}
-	return next, func() { f.open.Add(-1) }, nil
+	stop := func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		delete(f.wakes, id)
+		f.open.Add(-1)
+	}
+	return look, stop, nil
+}
+
+// send tells all streams of a change.
+func (f *fakeFeed) send(o order.Order) {
+	f.set(func() { f.changes = append(f.changes, o) })
+}
+
+func (f *fakeFeed) close() { f.set(func() { f.closed = true }) }
+
+func (f *fakeFeed) set(fn func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	fn()
+	for _, wake := range f.wakes {
+		wake()
+	}
 }
 
 // The states of an order that asks for payment.
@@ -92,7 +128,20 @@ func streaming(tb testing.TB, o order.Order, change ...func(*Config)) (*shop, *f
 	return s, feed
 }
 
-// events asks for the stream as alice.
+// recorder records an answer, and what is written to its connection after that
+// has been taken over.
+type recorder struct {
+	*httptest.ResponseRecorder
+	client net.Conn // nil: it was not taken over
+}
+
+func (r *recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	server, client := net.Pipe()
+	r.client = client
+	return server, bufio.NewReadWriter(bufio.NewReader(server), bufio.NewWriter(server)), nil
+}
+
+// events asks for the stream as alice, and reads it to its end.
 func (s *shop) events(tb testing.TB, headers ...string) *httptest.ResponseRecorder {
 	tb.Helper()
 	r := httptest.NewRequest(http.MethodGet, eventsPath, http.NoBody)
@@ -100,7 +149,24 @@ func (s *shop) events(tb testing.TB, headers ...string) *httptest.ResponseRecord
 	for i := 0; i+1 < len(headers); i += 2 {
 		r.Header.Add(headers[i], headers[i+1])
 	}
-	return s.do(r)
+	return s.stream(tb, r)
+}
+
+// stream sends a request and reads its answer to the end.
+func (s *shop) stream(tb testing.TB, r *http.Request) *httptest.ResponseRecorder {
+	tb.Helper()
+	w := &recorder{ResponseRecorder: httptest.NewRecorder()}
+	s.ServeHTTP(w, r)
+	if w.client != nil {
+		defer w.client.Close()
+		if err := w.client.SetDeadline(time.Now().Add(2 * time.Minute)); err != nil {
+			tb.Fatal(err)
+		}
+		if _, err := io.Copy(w.Body, httputil.NewChunkedReader(w.client)); err != nil {
+			tb.Fatalf("read the stream after %q: %v", w.Body, err)
+		}
+	}
+	return w.ResponseRecorder
 }
 
 var retryLine = regexp.MustCompile(`\Aretry: (\d+)\n\n`)
@@ -154,7 +220,7 @@ func TestOrderEvents(t *testing.T) {
 			registry := prometheus.NewRegistry()
 			s, feed := streaming(t, tt.now, func(c *Config) { c.Registerer = registry })
 			for _, o := range tt.changes {
-				feed.changes <- o
+				feed.send(o)
 			}
 			var headers []string
 			if tt.last != "" {
@@ -168,9 +234,7 @@ func TestOrderEvents(t *testing.T) {
 			} else if got := wantStream(t, w); got != tt.want {
 				t.Errorf("got\n%s\nwant\n%s", got, tt.want)
 			}
-			if n := feed.open.Load(); n != 0 {
-				t.Errorf("%d streams left", n)
-			}
+			eventually(t, "the stream to leave", func() bool { return feed.open.Load() == 0 })
 			want := strings.Count(tt.want, "id: ")
 			if got := sum(t, registry, "flashsale_event_streams"); got != 0 {
 				t.Errorf("%v streams counted at the end", got)
@@ -195,6 +259,24 @@ func sum(tb testing.TB, g prometheus.Gatherer, name string) float64 {
 		}
 	}
 	tb.Fatalf("no metric %s", name)
+	return 0
+}
+
+// refused reads the count of streams refused for a reason.
+func refused(tb testing.TB, g prometheus.Gatherer, reason string) float64 {
+	tb.Helper()
+	all, err := g.Gather()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	for _, f := range all {
+		for _, m := range f.GetMetric() {
+			if l := m.GetLabel(); f.GetName() == "flashsale_event_streams_refused_total" && l[0].GetValue() == reason {
+				return m.GetCounter().GetValue()
+			}
+		}
+	}
+	tb.Fatalf("no count of streams refused for %s", reason)
 	return 0
 }
 
@@ -239,7 +321,8 @@ func TestOrderEvents_Who(t *testing.T) {
 
 func TestOrderEvents_BadRequests(t *testing.T) {
 	t.Parallel()
-	s, feed := streaming(t, orderIn(order.StatusPaid))
+	registry := prometheus.NewRegistry()
+	s, feed := streaming(t, orderIn(order.StatusPaid), func(c *Config) { c.Registerer = registry })
 	for _, tt := range []struct {
 		headers []string
 		status  int
@@ -270,13 +353,21 @@ func TestOrderEvents_BadRequests(t *testing.T) {
 	for err, want := range map[error]struct {
 		status int
 		code   string
+		reason string
 	}{
-		order.ErrTooManyStreams:    {503, "overloaded"},
-		order.ErrTooManyOwnStreams: {429, "rate_limited"},
-		order.ErrFeedClosed:        {503, "unavailable"},
+		order.ErrTooManyStreams:    {503, "overloaded", "process_limit"},
+		order.ErrTooManyOwnStreams: {429, "rate_limited", "buyer_limit"},
+		order.ErrFeedClosed:        {503, "unavailable", "stopping"},
 	} {
 		feed.err = err
-		wantProblem(t, s.events(t).Result(), want.status, want.code)
+		w := s.events(t)
+		wantProblem(t, w.Result(), want.status, want.code)
+		if w.Header().Get("Retry-After") == "" {
+			t.Errorf("%v: no Retry-After", err)
+		}
+		if got := refused(t, registry, want.reason); got != 1 {
+			t.Errorf("%v: %v streams counted as refused, want 1", err, got)
+		}
 	}
 }
 
@@ -302,7 +393,7 @@ func TestOrderEvents_Ends(t *testing.T) {
 	t.Run("the feed closes", func(t *testing.T) {
 		t.Parallel()
 		s, feed := streaming(t, orderIn(order.StatusQueued))
-		close(feed.changes)
+		feed.close()
 		if got := wantStream(t, s.events(t)); got != one {
 			t.Errorf("got\n%s", got)
 		}
@@ -324,8 +415,7 @@ func TestOrderEvents_Ends(t *testing.T) {
 		}
 		r := httptest.NewRequest(http.MethodGet, eventsPath, http.NoBody)
 		r.Header.Set("Authorization", "Bearer "+token)
-		w := s.do(r)
-		if got := wantStream(t, w); got != one {
+		if got := wantStream(t, s.stream(t, r)); got != one {
 			t.Errorf("got\n%s", got)
 		}
 	})
@@ -393,7 +483,7 @@ func TestOrderEvents_Heartbeat(t *testing.T) {
 	for time.Since(start) < 2*limit {
 		w.until(t, ": ")
 	}
-	feed.changes <- orderIn(order.StatusPaid)
+	feed.send(orderIn(order.StatusPaid))
 	w.until(t, `data: {"id":"`+someOrderID+`","item_id":"thing","user_id":"alice","quantity":1,"unit_price_minor":990,"currency":"EUR","status":"paid"`)
 	w.until(t, "0\r\n") // the last chunk: the server has ended it
 }
@@ -439,9 +529,75 @@ func TestOrderEvents_Slow(t *testing.T) {
 	w.until(t, "data: ")
 	big := orderIn(order.StatusConfirmed)
 	big.Reason = strings.Repeat("x", 32<<20) // more than the kernel holds back
-	feed.changes <- big
+	feed.send(big)
 	eventually(t, "the stream to end", func() bool { return feed.open.Load() == 0 })
 	if _, err := io.Copy(io.Discard, w.in); err != nil && !errors.Is(err, net.ErrClosed) && !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("the connection: %v", err)
+	}
+}
+
+// TestOrderEvents_Framing: a stream closes its connection at its end and says so
+// at its beginning; an old client, which knows no chunks, gets none.
+func TestOrderEvents_Framing(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		proto   string
+		chunked bool
+	}{{"HTTP/1.1", true}, {"HTTP/1.0", false}} {
+		t.Run(tt.proto, func(t *testing.T) {
+			t.Parallel()
+			s, feed := streaming(t, orderIn(order.StatusQueued), func(c *Config) { c.Heartbeat = time.Hour })
+			w := dial(t, serve(t, s))
+			w.send(t, "GET "+eventsPath+" "+tt.proto+"\r\nHost: x\r\nAuthorization: "+bearer(t, "alice", auth.RoleBuyer)+"\r\n\r\n")
+			res, err := http.ReadResponse(w.in, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := len(res.TransferEncoding) > 0; !res.Close || got != tt.chunked {
+				t.Errorf("closes: %v, chunked: %v, want true and %v", res.Close, got, tt.chunked)
+			}
+			feed.send(orderIn(order.StatusPaid))
+			body, err := io.ReadAll(res.Body)
+			res.Body.Close()
+			_, events, _ := strings.Cut(string(body), "\n\n")
+			want := eventText("1", "queued", orderIn(order.StatusQueued)) +
+				eventText("2", "confirmed", orderIn(order.StatusConfirmed)) + eventText("3", "paid", orderIn(order.StatusPaid))
+			if err != nil || events != want {
+				t.Errorf("%v, got\n%s\nwant\n%s", err, events, want)
+			}
+		})
+	}
+}
+
+// TestOrderEvents_ClientSends: a client that sends a little on its stream keeps it;
+// one that sends without end loses it.
+func TestOrderEvents_ClientSends(t *testing.T) {
+	t.Parallel()
+	s, feed := streaming(t, orderIn(order.StatusQueued), func(c *Config) { c.Heartbeat = time.Hour })
+	w := dial(t, serve(t, s))
+	w.ask(t)
+	w.until(t, "data: ")
+	w.send(t, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+	feed.send(orderIn(order.StatusConfirmed))
+	w.until(t, "id: 2")
+	for line := []byte(strings.Repeat("x", 1024)); ; {
+		if _, err := w.Write(line); err != nil {
+			break // the connection was closed with bytes unread
+		}
+	}
+	eventually(t, "the stream to end", func() bool { return feed.open.Load() == 0 })
+}
+
+// TestOrderEvents_Panic: a stream that panics takes nothing with it.
+func TestOrderEvents_Panic(t *testing.T) {
+	t.Parallel()
+	s, feed := streaming(t, orderIn(order.StatusQueued))
+	w := dial(t, serve(t, s))
+	w.ask(t)
+	w.until(t, "data: ")
+	feed.set(func() { feed.broken = true })
+	eventually(t, "the stream to end", func() bool { return feed.open.Load() == 0 })
+	if _, err := io.ReadAll(w.in); err != nil {
 		t.Errorf("the connection: %v", err)
 	}
 }
@@ -475,7 +631,7 @@ func TestOrderEvents_Crowd(t *testing.T) { //nolint:paralleltest // it counts go
 			}
 		}
 		eventually(t, "the streams of those who left to end", func() bool { return feed.open.Load() == n/2 })
-		close(feed.changes)
+		feed.close()
 		eventually(t, "the rest to end", func() bool { return feed.open.Load() == 0 })
 	})
 	goleak.VerifyNone(t, before)

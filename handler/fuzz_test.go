@@ -204,5 +204,38 @@ func FuzzCursor(f *testing.F) {
 				t.Fatalf("the cursor of %+v is taken for the list %+v", list, shifted)
 			}
 		}
+		fuzzItemCursor(t, e, text, item, made, int(bit))
 	})
+}
+
+// fuzzItemCursor holds a cursor of the items to the same.
+func fuzzItemCursor(t *testing.T, e *edge, text, item, ofOrders string, bit int) {
+	t.Helper()
+	if after, ok := e.readItemCursor(text); ok && e.makeItemCursor(after) != text {
+		t.Fatalf("%q is taken for the cursor after %s", text, after)
+	}
+	if after, ok := e.readItemCursor(ofOrders); ok {
+		t.Fatalf("the cursor %q of orders leads to the item %q", ofOrders, after)
+	}
+	if item == "" || len(item) > maxItemID {
+		return
+	}
+	made := e.makeItemCursor(item)
+	if after, ok := e.readItemCursor(made); !ok || after != item {
+		t.Fatalf("the cursor %q after %q leads to %q, %t", made, item, after, ok)
+	}
+	if before, ok := e.readCursor(order.Filter{}, made); ok {
+		t.Fatalf("the cursor %q of items leads to the order %s", made, before)
+	}
+	altered := []byte(made)
+	n := bit % (8 * len(altered))
+	altered[n/8] ^= 1 << (n % 8)
+	if after, ok := e.readItemCursor(string(altered)); ok {
+		t.Fatalf("the cursor %q, altered to %q, leads to %q", made, altered, after)
+	}
+	for _, between := range []string{"\n", "\r", "=", " "} {
+		if _, ok := e.readItemCursor(made[:n/8] + between + made[n/8:]); ok {
+			t.Fatalf("%q with %q in it is a cursor", made, between)
+		}
+	}
 }

@@ -171,6 +171,9 @@ type Config struct {
 	Registerer prometheus.Registerer
 	// Now is the clock. Default time.Now.
 	Now func() time.Time
+	// ItemNow is the time by which an item's sale opens and closes: that of its
+	// purchases. Default: Now.
+	ItemNow func(item string) time.Time
 }
 
 // withDefaults fills in the defaults and checks the rest.
@@ -233,6 +236,9 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
+	if c.ItemNow == nil {
+		c.ItemNow = func(string) time.Time { return c.Now() }
+	}
 	return c, nil
 }
 
@@ -249,7 +255,7 @@ type edge struct {
 	metrics    *metrics
 	inFlight   atomic.Int64
 	readiness  readiness
-	listing    sync.Mutex // held by who encodes the list of items for all
+	listing    sync.Mutex // held while a page of the item list is encoded for all
 	calls      sync.Pool
 }
 
@@ -292,9 +298,10 @@ func (e *edge) routes() (http.Handler, error) {
 
 	e.get(r, "/healthz", anyone, e.health)
 	e.get(r, "/readyz", anyone, e.ready)
+	e.get(r, "/docs", anyone, e.showDocs)
 	e.get(r, "/v1/items", anyone, e.listItems)
 	e.get(r, "/v1/items/:item", anyone, e.getItem)
-	e.post(r, "/v1/items/:item/orders", access{roles: buyer.roles, gated: true}, e.purchase)
+	e.post(r, "/v1/items/:item/orders", access{roles: buyer.roles, gated: true, keyed: true}, e.purchase)
 	e.get(r, "/v1/orders", readers, e.listOrders)
 	e.get(r, "/v1/orders/:order", everybody, e.getOrder)
 	if e.Feed != nil {
@@ -305,7 +312,7 @@ func (e *edge) routes() (http.Handler, error) {
 	e.post(r, "/v1/admin/items", admin, e.createItem)
 	e.get(r, "/v1/admin/items/:item", admin, e.adminItem)
 	e.patch(r, "/v1/admin/items/:item", admin, e.changeItem)
-	e.post(r, "/v1/admin/items/:item/restock", admin, e.restock)
+	e.post(r, "/v1/admin/items/:item/restock", access{roles: admin.roles, keyed: true}, e.restock)
 	e.post(r, "/v1/admin/items/:item/pause", admin, e.control(catalog.ControlPaused))
 	e.post(r, "/v1/admin/items/:item/resume", admin, e.control(catalog.ControlOpen))
 	e.post(r, "/v1/admin/items/:item/close", admin, e.control(catalog.ControlClosed))

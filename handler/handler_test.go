@@ -182,7 +182,7 @@ type shop struct {
 func open(tb testing.TB, change ...func(*Config)) *shop {
 	tb.Helper()
 	now := func() time.Time { return someTime }
-	verifier, err := auth.NewVerifier(auth.Config{Secret: testSecret, Now: now})
+	verifier, err := auth.NewVerifier(auth.Config{Secret: testSecret, Leeway: -1, Now: now})
 	if err != nil {
 		tb.Fatal(err)
 	}

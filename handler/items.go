@@ -1,23 +1,46 @@
 package handler
 
 import (
+	"sort"
 	"strconv"
 
 	"flashsale/catalog"
 )
 
-// listItems answers GET /v1/items.
+// listItems answers GET /v1/items: a page of the items, by id.
 func (e *edge) listItems(q *call) error {
 	noStoreYet(q)
 	if err := checkAccept(q.c.Request.Header); err != nil {
 		return err
+	}
+	values, err := q.query("limit", "cursor")
+	if err != nil {
+		return err
+	}
+	limit, after := defaultPage, ""
+	if values.Has("limit") {
+		if limit, err = readLimit(values.Get("limit")); err != nil {
+			return err
+		}
+	}
+	if values.Has("cursor") {
+		var ok bool
+		if after, ok = e.readItemCursor(values.Get("cursor")); !ok {
+			return problemCursor
+		}
 	}
 	v, err := e.Items.List(q.ctx())
 	if err != nil {
 		return err
 	}
 	now := e.Now() // the item may have been waited for
-	return q.writePage(e.listPage(v, now), now, age{v.Stale, v.LoadedAt})
+	return q.writePage(e.listPage(v, placeAfter(v, after), limit, now), now, age{v.Stale, now.Sub(v.LoadedAt)})
+}
+
+// placeAfter is the place in the list of the first item behind an id, which need
+// not be there any more.
+func placeAfter(v *catalog.ListView, id string) int {
+	return sort.Search(len(v.Items), func(i int) bool { return v.Items[i].ID > id })
 }
 
 // getItem answers GET /v1/items/{item}.
@@ -31,8 +54,8 @@ func (e *edge) getItem(q *call) error {
 	if err != nil {
 		return err
 	}
-	now := e.Now()
-	return q.writePage(itemPage(v, now), now, age{v.Stale, v.LoadedAt})
+	now := e.ItemNow(id)
+	return q.writePage(itemPage(v, now), now, age{v.Stale, e.Now().Sub(v.LoadedAt)})
 }
 
 // noStoreYet keeps a refusal out of the caches, until the page takes its place: a
@@ -51,7 +74,7 @@ func readItemID(q *call) (string, error) {
 
 // writeItem writes one item.
 func (e *edge) writeItem(q *call, status int, item *catalog.Item) error {
-	q.out = appendItem(q.out[:0], item, e.Now())
+	q.out = appendItem(q.out[:0], item, e.ItemNow(item.ID))
 	return q.json(status)
 }
 

@@ -1,10 +1,13 @@
 package handler
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"flashsale/order"
 )
 
 // metrics counts what the edge answers. Its labels are the route, the class of
@@ -15,6 +18,7 @@ type metrics struct {
 	duration *prometheus.HistogramVec
 	problems *prometheus.CounterVec
 	streams  prometheus.Gauge
+	refused  *prometheus.CounterVec // streams, by reason
 	events   prometheus.Counter
 	// byCode is filled before the first request and only read afterwards.
 	byCode map[string]prometheus.Counter
@@ -40,44 +44,32 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 			Help: "Refusals, by the code in their body.",
 		}, []string{"code"}),
 		streams: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "flashsale_event_streams", Help: "Streams of an order's events that are open.",
+			Name: "flashsale_event_streams", Help: "Open event streams of orders.",
 		}),
+		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "flashsale_event_streams_refused_total",
+			Help: "Event streams refused: too many of the process, too many of one buyer, or the process is stopping.",
+		}, []string{"reason"}),
 		events: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "flashsale_events_sent_total", Help: "Events of orders that were sent.",
+			Name: "flashsale_events_sent_total", Help: "Events sent on event streams.",
 		}),
 		byCode: make(map[string]prometheus.Counter),
 	}
-	for _, code := range problemCodes() {
+	for _, r := range streamRefusals {
+		m.refused.WithLabelValues(r.reason)
+	}
+	for code := range problemStatus {
 		m.byCode[code] = m.problems.WithLabelValues(code)
 	}
 	if r == nil {
 		return m, nil
 	}
-	for _, c := range []prometheus.Collector{m.requests, m.duration, m.problems, m.streams, m.events} {
+	for _, c := range []prometheus.Collector{m.requests, m.duration, m.problems, m.streams, m.refused, m.events} {
 		if err := r.Register(c); err != nil {
 			return nil, fmt.Errorf("handler: register metrics: %w", err)
 		}
 	}
 	return m, nil
-}
-
-// problemCodes lists the codes that there are.
-func problemCodes() []string {
-	codes := []string{
-		problemNoRoute.code, problemMethod.code, problemHeaderTooLarge.code, problemInternal.code,
-		problemTimeout.code, problemBodyCut.code, problemHeaderDuplicate.code, problemAuthMissing.code,
-		problemForbidden.code, problemRateLimited.code, problemNotAcceptable.code, problemContentType.code,
-		problemContentEncoding.code, problemBodyTooLarge.code, problemBodyMissing.code, problemUnknownField.code,
-		problemFieldMissing.code, problemFieldType.code, problemFieldRange.code, problemWindow.code,
-		problemQuantity.code, problemID.code, problemKeyMissing.code, problemKeyInvalid.code,
-		problemLimit.code, problemCursor.code, problemParameter.code, problemUnknownParameter.code,
-		problemLastEventID.code,
-		problemNotOpen.code, problemMatchMissing.code, problemMatchInvalid.code, problemFieldFixed.code,
-	}
-	for _, row := range errorTable {
-		codes = append(codes, row.answer.code)
-	}
-	return codes
 }
 
 func (m *metrics) problem(code string) {
@@ -86,6 +78,24 @@ func (m *metrics) problem(code string) {
 		return
 	}
 	m.problems.WithLabelValues(code).Inc()
+}
+
+// streamRefusals are the reasons why no stream begins.
+var streamRefusals = []struct {
+	err    error
+	reason string
+}{
+	{order.ErrTooManyStreams, "process_limit"},
+	{order.ErrTooManyOwnStreams, "buyer_limit"},
+	{order.ErrFeedClosed, "stopping"},
+}
+
+func (m *metrics) streamRefused(err error) {
+	for _, r := range streamRefusals {
+		if errors.Is(err, r.err) {
+			m.refused.WithLabelValues(r.reason).Inc()
+		}
+	}
 }
 
 // routeMetrics are the metrics of one route, looked up once.

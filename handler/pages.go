@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"flashsale/catalog"
@@ -33,72 +34,126 @@ const packedFrom = 1200
 // what was encoded once for many readers.
 const listLife = 250 * time.Millisecond
 
+// listItemSize is about how long an item's encoding is without its texts, in bytes.
+const listItemSize = 400
+
 // page is the encoding of what many read. It is made once for all of them, but for
 // the time in it.
 type page struct {
-	head  []byte    // what does not depend on the second
-	timed bool      // server_time and the end of the object follow the head
-	until time.Time // when the head is another; zero: never
-	tag   []string  // the ETag: the same for the same content, whatever its time
+	kept  bool   // for other readers; one that is not is not worth compressing
+	head  []byte // what does not depend on the second
+	timed bool   // server_time and the end of the object follow the head
+	// The head holds in [from, until); a zero time is no bound. A clock that is set
+	// back makes it wrong too.
+	from, until time.Time
+	tag         []string // the ETag: the same for the same content, whatever its time
 
 	packing sync.Once
 	packed  []byte // the head compressed, so that more can follow
 	sum     uint32 // its CRC
 }
 
-// itemPage is the page of an item at this time.
+// itemPage is the page of an item at this time by the clock of its sale.
 func itemPage(v *catalog.View, now time.Time) *page {
 	p, ok := v.Made().(*page)
 	if !ok || !p.good(now) {
-		p = &page{head: appendItemHead(nil, &v.Item, now), timed: true, until: nextState(&v.Item, now)}
+		p = &page{kept: true, head: appendItemHead(nil, &v.Item, now), timed: true}
+		p.from, p.until = stateSpan(&v.Item, now)
 		p.tag = tagOf(p.head)
 		v.Keep(p)
 	}
 	return p
 }
 
-// listPage is the page of all items. One reader makes it for all.
-func (e *edge) listPage(v *catalog.ListView, now time.Time) *page {
-	if p, ok := v.Made().(*page); ok && p.good(now) {
-		return p
+// listPages are the encoded pages of one list that are kept for other readers, by
+// their length: the usual one and the longest. Each begins at a multiple of its
+// length, as it does for readers who follow the cursors from the beginning. So an
+// item is encoded twice at the most, whatever limits and cursors are asked for.
+type listPages map[int][]atomic.Pointer[page]
+
+func newListPages(items int) listPages {
+	kept := listPages{}
+	for _, length := range []int{defaultPage, maxPage} {
+		kept[length] = make([]atomic.Pointer[page], items/length+1) // an empty page may follow the last item
+	}
+	return kept
+}
+
+// listPage is the page of at most limit items from a place on. Where it is kept,
+// one reader makes it for all. now is the host's time; each item's state is by the
+// clock of its own sale.
+func (e *edge) listPage(v *catalog.ListView, from, limit int, now time.Time) *page {
+	if limit != defaultPage && limit != maxPage || from%limit != 0 {
+		return e.newListPage(v, from, limit, now)
+	}
+	if kept, ok := v.Made().(listPages); ok {
+		if p := kept[limit][from/limit].Load(); p != nil && p.good(now) {
+			return p
+		}
 	}
 	e.listing.Lock()
 	defer e.listing.Unlock()
-	if p, ok := v.Made().(*page); ok && p.good(now) {
+	kept, ok := v.Made().(listPages)
+	if !ok {
+		kept = newListPages(len(v.Items))
+		v.Keep(kept)
+	}
+	at := &kept[limit][from/limit]
+	if p := at.Load(); p != nil && p.good(now) {
 		return p
 	}
-	p := &page{until: now.Add(listLife)}
-	b := append([]byte(nil), `{"items":[`...)
-	content := fnv.New64a()
-	for i := range v.Items {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		from := len(b)
-		b = appendItemHead(b, &v.Items[i], now)
-		_, _ = content.Write(b[from:]) // a hash's Write never fails
-		b = appendServerTime(b, now)
-		if next := nextState(&v.Items[i], now); !next.IsZero() && next.Before(p.until) {
-			p.until = next
-		}
-	}
-	p.head = append(b, `]}`...)
-	p.tag = weakTag(content.Sum64())
-	v.Keep(p)
+	p := e.newListPage(v, from, limit, now)
+	p.kept = true
+	at.Store(p)
 	return p
 }
 
-func (p *page) good(now time.Time) bool { return p.until.IsZero() || now.Before(p.until) }
+// newListPage encodes a page of the list.
+func (e *edge) newListPage(v *catalog.ListView, from, limit int, now time.Time) *page {
+	items := v.Items[from:min(from+limit, len(v.Items))]
+	p := &page{until: now.Add(listLife)}
+	b := append(make([]byte, 0, 64+len(items)*listItemSize), `{"items":[`...)
+	content := fnv.New64a()
+	for i := range items {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		start, at := len(b), e.ItemNow(items[i].ID)
+		b = appendItemHead(b, &items[i], at)
+		_, _ = content.Write(b[start:]) // a hash's Write never fails
+		b = appendServerTime(b, at)
+		if _, until := stateSpan(&items[i], at); !until.IsZero() && until.Sub(at) < p.until.Sub(now) {
+			p.until = now.Add(until.Sub(at))
+		}
+	}
+	next := ""
+	if from+len(items) < len(v.Items) {
+		next = e.makeItemCursor(items[len(items)-1].ID)
+	}
+	start := len(b)
+	b = appendTextField(append(b, ']'), `,"next_cursor":`, next)
+	_, _ = content.Write(b[start:])
+	p.head = append(b, '}')
+	p.tag = weakTag(content.Sum64())
+	return p
+}
 
-// nextState is when the item's state changes by the clock; zero: never.
-func nextState(i *catalog.Item, now time.Time) time.Time {
+func (p *page) good(now time.Time) bool {
+	return !now.Before(p.from) && (p.until.IsZero() || now.Before(p.until))
+}
+
+// stateSpan is the time around now in which the clock does not change the item's
+// state; a zero time is no bound.
+func stateSpan(i *catalog.Item, now time.Time) (from, until time.Time) {
 	switch {
 	case now.Before(i.OpensAt):
-		return i.OpensAt
+		return time.Time{}, i.OpensAt
 	case now.Before(i.ClosesAt):
-		return i.ClosesAt
+		return i.OpensAt, i.ClosesAt
+	case i.ClosesAt.IsZero():
+		return i.OpensAt, time.Time{}
 	default:
-		return time.Time{}
+		return i.ClosesAt, time.Time{}
 	}
 }
 
@@ -114,8 +169,8 @@ func weakTag(sum uint64) []string {
 
 // age is how old a page's content is, where that is to be said.
 type age struct {
-	stale    bool
-	loadedAt time.Time
+	stale bool
+	old   time.Duration
 }
 
 // writePage writes a page, or that the client has it already.
@@ -123,7 +178,7 @@ func (q *call) writePage(p *page, now time.Time, a age) error {
 	in, h := q.c.Request.Header, q.c.Writer.Header()
 	h["Cache-Control"], h["Vary"], h["Etag"] = headerPublic, headerVary, p.tag
 	if a.stale {
-		h["Age"] = []string{strconv.FormatInt(int64(max(0, now.Sub(a.loadedAt)/time.Second)), 10)}
+		h["Age"] = []string{strconv.FormatInt(int64(max(0, a.old/time.Second)), 10)}
 		h["Warning"] = headerIsStale
 	}
 	if known := in["If-None-Match"]; len(known) > 0 && anyTagMatches(known, p.tag[0]) {
@@ -131,7 +186,7 @@ func (q *call) writePage(p *page, now time.Time, a age) error {
 		q.c.Writer.WriteHeaderNow()
 		return nil
 	}
-	if len(p.head) >= packedFrom && acceptsGzip(in["Accept-Encoding"]) {
+	if p.kept && len(p.head) >= packedFrom && acceptsGzip(in["Accept-Encoding"]) {
 		h["Content-Encoding"] = headerGzip
 		q.out = p.appendPacked(q.out[:0], now)
 	} else {
@@ -172,11 +227,16 @@ func (p *page) appendPacked(b []byte, now time.Time) []byte {
 	return binary.LittleEndian.AppendUint32(b, uint32(size))
 }
 
+// packers are writers for pack; each is most of a megabyte.
+var packers = sync.Pool{New: func() any { return gzip.NewWriter(nil) }}
+
 func (p *page) pack() {
 	var to bytes.Buffer
-	w := gzip.NewWriter(&to)
+	w := packers.Get().(*gzip.Writer)
+	w.Reset(&to)
 	_, _ = w.Write(p.head) //nolint:errcheck // a buffer takes everything
 	_ = w.Flush()          //nolint:errcheck // the same
+	packers.Put(w)
 	p.packed, p.sum = to.Bytes(), crc32.ChecksumIEEE(p.head)
 }
 

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -171,6 +172,64 @@ func TestPages_StateByTheClock(t *testing.T) {
 	}
 	if tags["/v1/itemsopen"] == tags["/v1/itemsclosed"] {
 		t.Error("the same tag in another state")
+	}
+}
+
+// TestPages_SaleClock: an item's state, server_time and tag are by the clock of its
+// sale, also when that is set, and the age of a page by the host's.
+func TestPages_SaleClock(t *testing.T) {
+	t.Parallel()
+	thing, other := someItem(), someItem()
+	thing.OpensAt, thing.ClosesAt = someTime.Add(5*time.Minute), someTime.Add(10*time.Minute)
+	other.ID = "other"
+	shown := &shownItems{
+		view: &catalog.View{Item: thing, Stale: true, LoadedAt: someTime.Add(-7 * time.Second)},
+		list: &catalog.ListView{Items: []catalog.Item{other, thing}},
+	}
+	now, sale := someTime, someTime
+	s := open(t, func(c *Config) {
+		c.Items, c.Now = shown, func() time.Time { return now }
+		c.ItemNow = func(item string) time.Time {
+			if item == "other" {
+				return now
+			}
+			return sale
+		}
+	})
+	tags := map[string]string{} // by path and state
+	for _, q := range []struct {
+		at    time.Duration
+		state string
+	}{
+		{0, "scheduled"}, {5 * time.Minute, "open"}, {10 * time.Minute, "closed"},
+		{9 * time.Minute, "open"}, {-time.Minute, "scheduled"}, {time.Hour, "closed"}, {4 * time.Minute, "scheduled"},
+	} {
+		now, sale = now.Add(listLife), someTime.Add(q.at) // the list notices within its life that a clock was set
+		want := string(appendTimeField([]byte(`"state":"`+q.state+`","version":4`), `,"server_time":`, sale))
+		others := string(appendTimeField([]byte(`"state":"open","version":4`), `,"server_time":`, now))
+		for _, path := range []string{"/v1/items/thing", "/v1/items"} {
+			w := getPage(s, path)
+			if !strings.Contains(w.Body.String(), want) || path == "/v1/items" && !strings.Contains(w.Body.String(), others) {
+				t.Fatalf("%s after %v: %s, want %s and %s", path, q.at, w.Body, want, others)
+			}
+			tag := w.Header().Get("Etag")
+			for state, had := range tags {
+				if on, was, _ := strings.Cut(state, " "); on == path && (was == q.state) != (had == tag) {
+					t.Errorf("%s: tag %s when %s, and %s when %s", path, tag, q.state, had, was)
+				}
+			}
+			tags[path+" "+q.state] = tag
+		}
+		wantHeader(t, getPage(s, "/v1/items/thing"), "Age", strconv.Itoa(int(now.Sub(shown.view.LoadedAt)/time.Second)))
+	}
+	// Within the life of the list, at the millisecond.
+	for state, at := range map[string]time.Duration{"open": 5 * time.Minute, "closed": 10 * time.Minute} {
+		now, sale = now.Add(listLife), someTime.Add(at-listLife/2)
+		getPage(s, "/v1/items")
+		now, sale = now.Add(listLife/2), someTime.Add(at)
+		if w := getPage(s, "/v1/items"); !strings.Contains(w.Body.String(), `"state":"`+state+`","version":4,"server_time":"2030-01-02T03:`+sale.Format("04:05.000")) {
+			t.Errorf("the list at the instant it is %s: %s", state, w.Body)
+		}
 	}
 }
 

@@ -27,6 +27,9 @@ type problem struct {
 	headers    []headerField
 	// spread are the same with other times to come back; nil: all get the one.
 	spread []*problem
+	// forRead and forChange stand in for it where the route knows no Idempotency-Key:
+	// nil where it says nothing of the key.
+	forRead, forChange *problem
 
 	// head is the body up to the request id, made once for a problem that
 	// does not vary.
@@ -40,8 +43,17 @@ type headerField struct {
 
 func (p *problem) Error() string { return "handler: " + p.code }
 
-// newProblem makes a problem of the table.
+// problemStatus are the codes that there are, with their statuses. It is complete
+// once the package is initialised, and never changed after that.
+var problemStatus = make(map[string]int)
+
+// newProblem makes a problem of the table. It is called only while the package is
+// initialised; each code has one status, and a section in docs/problems.md.
 func newProblem(status int, code, title, detail string) *problem {
+	if known, ok := problemStatus[code]; ok && known != status {
+		panic("handler: the code " + code + " has two statuses")
+	}
+	problemStatus[code] = status
 	p := &problem{status: status, code: code, title: title, detail: detail}
 	p.head = p.appendHead(nil)
 	return p
@@ -81,6 +93,36 @@ func (p *problem) one() *problem {
 		return p
 	}
 	return p.spread[rand.N(len(p.spread))]
+}
+
+// unkeyed returns a copy with other details for routes that know no Idempotency-Key:
+// one for reading requests, one for those that change something.
+func (p *problem) unkeyed(read, change string) *problem {
+	own := *p
+	own.forRead, own.forChange = p.worded(read), p.worded(change)
+	return &own
+}
+
+// worded returns a copy with another detail.
+func (p *problem) worded(detail string) *problem {
+	own := p.with(p.param, detail)
+	for _, later := range p.spread {
+		own.spread = append(own.spread, later.worded(detail))
+	}
+	return own
+}
+
+// unlessKeyed is the problem for a request with the method, to a route that
+// requires an Idempotency-Key or knows none.
+func (p *problem) unlessKeyed(keyed bool, method string) *problem {
+	switch {
+	case keyed || p.forRead == nil:
+		return p
+	case method == http.MethodGet || method == http.MethodHead:
+		return p.forRead
+	default:
+		return p.forChange
+	}
 }
 
 // header returns a copy that sets one more header.
@@ -146,5 +188,5 @@ func (e *edge) refuse(q *call, err error) {
 	if p.status == http.StatusServiceUnavailable {
 		e.refusals.Warn().Str("request_id", q.requestID()).Err(err).Msg("request refused")
 	}
-	e.write(q, p.one())
+	e.write(q, p.unlessKeyed(q.keyed, q.c.Request.Method).one())
 }

@@ -67,10 +67,13 @@ func (e *edge) purchase(q *call) error {
 	return q.answerPlaced(&placed, prefer)
 }
 
+// maxItemID is the length of the longest item id.
+const maxItemID = 64
+
 // validItemID is catalog.ValidID by hand: an expression would cost the
 // purchase route as much as all its other checks of syntax together.
 func validItemID(id string) bool {
-	if len(id) == 0 || len(id) > 64 || id[0] == '-' {
+	if len(id) == 0 || len(id) > maxItemID || id[0] == '-' {
 		return false
 	}
 	for i := range len(id) {

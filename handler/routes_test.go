@@ -63,7 +63,7 @@ func TestItems(t *testing.T) {
 	if w := s.get(t, "/v1/items/thing", "", ""); w.Code != 200 || w.Body.String() != thing {
 		t.Errorf("item: %d %s", w.Code, w.Body)
 	}
-	if w := s.get(t, "/v1/items", "", ""); w.Code != 200 || w.Body.String() != `{"items":[`+thing+`]}` {
+	if w := s.get(t, "/v1/items", "", ""); w.Code != 200 || w.Body.String() != `{"items":[`+thing+`],"next_cursor":""}` {
 		t.Errorf("items: %d %s", w.Code, w.Body)
 	}
 	wantProblem(t, s.get(t, "/v1/items/nope", "", "").Result(), 404, "item_not_found")

@@ -29,13 +29,18 @@ const (
 // StrictListener, and set ErrorLog (see ServerLog) to learn what it complains of.
 func NewServer(h http.Handler) *http.Server {
 	return &http.Server{
-		Handler:           h,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if mustClose(r) {
+				w.Header()["Connection"] = headerClose
+			}
+			h.ServeHTTP(w, r)
+		}),
 		ReadHeaderTimeout: readTimeout,
 		ReadTimeout:       readTimeout,
 		WriteTimeout:      writeTimeout,
 		IdleTimeout:       idleTimeout,
-		// The routes refuse headers above 16 KiB in the words of the contract.
-		// The server's own limit is for the absurd: it answers in plain text.
+		// The routes refuse headers above 16 KiB, and a strictConn refuses longer
+		// request lines. The server's own limit is for heads that do not end.
 		MaxHeaderBytes: 256 << 10,
 		// `OPTIONS *` gets no answer of the server's own either.
 		DisableGeneralOptionsHandler: true,
@@ -46,6 +51,11 @@ func NewServer(h http.Handler) *http.Server {
 				return context.WithValue(ctx, strictConnKey{}, strict)
 			}
 			return ctx
+		},
+		ConnState: func(c net.Conn, state http.ConnState) {
+			if strict, ok := c.(*strictConn); ok {
+				strict.enter(state)
+			}
 		},
 	}
 }
@@ -64,12 +74,15 @@ func (w logWriter) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// mustClose reports whether the connection has to end with this answer because
-// another reader on the way might have seen the request end elsewhere. Chunked
-// bodies are legal, but one that came with a Content-Length as well looks the
-// same by now, and a client of this service has no reason to send either.
+// mustClose reports whether the connection has to end with this answer, because
+// the server may have seen the request end elsewhere than another reader on the
+// way did. Neither case costs a client of this service more than a connection:
+//   - HTTP/1.0 has no chunks. The server drops a Transfer-Encoding there, and
+//     would answer the body as the next request.
+//   - Chunked bodies are legal, but one that came with a Content-Length as well
+//     looks the same by now.
 func mustClose(r *http.Request) bool {
-	if len(r.TransferEncoding) > 0 {
+	if !r.ProtoAtLeast(1, 1) || len(r.TransferEncoding) > 0 {
 		return true
 	}
 	strict, ok := r.Context().Value(strictConnKey{}).(*strictConn)

@@ -2,7 +2,9 @@ package handler
 
 import (
 	"bytes"
+	"io"
 	"strconv"
+	"time"
 )
 
 // Refusals of requests so malformed that the server never hands them on.
@@ -37,7 +39,26 @@ func (c *strictConn) Write(b []byte) (int, error) {
 	if _, err := c.TCPConn.Write(append([]byte(head), body...)); err != nil {
 		return 0, err
 	}
+	c.linger()
 	return len(b), nil
+}
+
+// The bounds of linger.
+const (
+	lingerTime  = 500 * time.Millisecond
+	lingerBytes = 256 << 10
+)
+
+// linger ends the connection's sending side and reads on for a little. The server
+// closes it after a refusal, and bytes that nobody has read would then reset the
+// connection of a client that is still sending and has not seen the answer.
+func (c *strictConn) linger() {
+	if c.CloseWrite() != nil || c.SetReadDeadline(time.Now().Add(lingerTime)) != nil {
+		return // the client is gone
+	}
+	if _, err := io.CopyN(io.Discard, c.TCPConn, lingerBytes); err != nil {
+		return // the client has seen the answer, or takes too long
+	}
 }
 
 // refusal returns the problem that stands for a plain refusal, or nil when b
@@ -62,7 +83,10 @@ func (c *strictConn) refusal(b []byte) *problem {
 	case "505":
 		return problemVersion
 	case "400":
-		if badKeyLine(c.recent) {
+		switch {
+		case c.longLine:
+			return problemHeaderTooLarge
+		case badKeyLine(c.recent):
 			return problemKeyInvalid
 		}
 		return problemMalformed

@@ -9,6 +9,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"regexp"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -280,6 +282,167 @@ func TestServer_OneAnswer(t *testing.T) {
 			}
 		})
 	}
+}
+
+// HTTP/1.0 has no chunks, so the server ignores a Transfer-Encoding there, and what
+// follows the headers is not what the client takes it for. None of it may be
+// answered as a request: there is one answer, and the connection ends.
+func TestServer_HTTP10(t *testing.T) {
+	t.Parallel()
+	const keep, chunks = "Connection: keep-alive\r\n", "Transfer-Encoding: chunked\r\n"
+	for name, tc := range map[string]struct {
+		method, headers string
+		body            string // the announced one; what must not be answered follows it
+		status          int
+	}{
+		"GET":                         {"GET", "", "", 200},
+		"GET, keep-alive":             {"GET", keep, "", 200},
+		"GET, chunks":                 {"GET", chunks, "", 200},
+		"GET, chunks, keep-alive":     {"GET", keep + chunks, "", 200},
+		"GET, chunks, Keep-Alive":     {"GET", "connection:Keep-Alive\r\ntransfer-encoding:cHuNkEd\r\n", "", 200},
+		"GET, end of chunks":          {"GET", keep + chunks, "0\r\n\r\n", 200},
+		"GET, list of encodings":      {"GET", keep + "Transfer-Encoding: identity, chunked\r\n", "", 200},
+		"GET, two encodings":          {"GET", keep + "Transfer-Encoding: identity\r\n" + chunks, "", 200},
+		"GET, folded encoding":        {"GET", keep + "Transfer-Encoding:\r\n chunked\r\n", "", 200},
+		"GET, unknown encoding":       {"GET", keep + "Transfer-Encoding: xchunked\r\n", "", 200},
+		"GET, space before the colon": {"GET", keep + "Transfer-Encoding : chunked\r\n", "", 400},
+		"GET, length and chunks":      {"GET", keep + "Content-Length: 4\r\n" + chunks, "{}\r\n", 200},
+		"HEAD, chunks":                {"HEAD", keep + chunks, "", 200},
+		"PUT, chunks":                 {"PUT", keep + chunks, "", 405},
+		"POST":                        {"POST", keep, "", 400},
+		"POST, chunks":                {"POST", keep + chunks, "", 400},
+		"POST, length":                {"POST", keep + withLength(wireBody), wireBody, 201},
+		"POST, length and chunks":     {"POST", keep + withLength(wireBody) + chunks, wireBody, 201},
+		"POST, chunks and length":     {"POST", chunks + keep + withLength(wireBody), wireBody, 201},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := open(t)
+			path := purchasePath
+			if tc.method == "GET" || tc.method == "HEAD" {
+				path = "/healthz"
+			}
+			w := dial(t, serve(t, s))
+			w.send(t, tc.method+" "+path+" HTTP/1.0\r\nHost: shop\r\nAuthorization: "+bearer(t, "alice", auth.RoleBuyer)+
+				"\r\nContent-Type: application/json\r\nIdempotency-Key: k\r\n"+tc.headers+"\r\n"+
+				tc.body+rawPurchase(t, withLength(wireBody), wireBody))
+			wantOneAnswer(t, w, tc.status)
+			want := 0
+			if tc.status == 201 {
+				want = 1
+			}
+			if got := len(s.orders.purchases()); got != want {
+				t.Errorf("%d purchases, want %d", got, want)
+			}
+		})
+	}
+}
+
+var statusLine = regexp.MustCompile(`HTTP/\d\.\d (\d{3})`)
+
+// wantOneAnswer reads to the end of the connection, and wants one answer there.
+func wantOneAnswer(t *testing.T, w *wire, status int) {
+	t.Helper()
+	got, err := io.ReadAll(w.in)
+	if err != nil {
+		t.Fatalf("%v, after %q", err, got)
+	}
+	if lines := statusLine.FindAllSubmatch(got, -1); len(lines) != 1 || string(lines[0][1]) != strconv.Itoa(status) {
+		t.Errorf("want one answer, %d; got %q", status, got)
+	}
+	if !bytes.Contains(got, []byte("Connection: close\r\n")) {
+		t.Errorf("the answer does not announce the end of the connection: %q", got)
+	}
+}
+
+// A request line above 16 KiB is refused as soon as it is, also when its end never
+// comes, and also on a connection that was used before.
+func TestServer_LongRequestLine(t *testing.T) {
+	t.Parallel()
+	long := "GET /v1/items/" + strings.Repeat("a", maxRequestLine)
+	const end = " HTTP/1.1\r\nHost: shop\r\n\r\n"
+	for name, request := range map[string]string{
+		"unfinished":             long,
+		"finished":               long + end,
+		"in the query":           "GET /v1/items?cursor=" + strings.Repeat("a", maxRequestLine) + end,
+		"in the method":          strings.Repeat("G", maxRequestLine+1) + " /" + end,
+		"followed by another":    long + end + smuggled,
+		"200 KB, unfinished":     "GET /" + strings.Repeat("a", 200<<10),
+		"16 KiB and 1, finished": long[:maxRequestLine+1-len(" HTTP/1.1\r")] + end,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for _, used := range []bool{false, true} {
+				// Nothing but the line's length can end the wait: the server's own limit
+				// is longer than the test's.
+				w := dial(t, serveWithin(t, open(t), time.Minute))
+				if used {
+					w.send(t, rawPurchase(t, withLength(wireBody), wireBody))
+					if resp := w.answer(t); resp.StatusCode != 201 {
+						t.Fatalf("status = %d", resp.StatusCode)
+					}
+				}
+				w.send(t, request)
+				resp := w.answer(t)
+				wantProblem(t, resp, 431, "header_too_large")
+				if !resp.Close {
+					t.Error("the answer does not announce the end of the connection")
+				}
+				// And not with a reset, although not all was read.
+				if rest, err := io.ReadAll(w.in); err != nil || len(rest) > 0 {
+					t.Errorf("the connection ends with %v, after %q", err, rest)
+				}
+			}
+		})
+	}
+	t.Run("16 KiB", func(t *testing.T) {
+		t.Parallel()
+		w := dial(t, serve(t, open(t)))
+		for range 2 {
+			w.send(t, long[:maxRequestLine-len(" HTTP/1.1\r")]+end)
+			wantProblem(t, w.answer(t), 400, "id_invalid")
+			// A body is no request line, however long.
+			long := wireBody + strings.Repeat(" ", 40<<10)
+			w.send(t, rawPurchase(t, withLength(long), long))
+			wantProblem(t, w.answer(t), 413, "body_too_large")
+		}
+	})
+}
+
+// Other spellings of chunks: they are understood as chunks, or refused.
+func TestServer_TransferEncoding(t *testing.T) {
+	t.Parallel()
+	for header, status := range map[string]int{
+		"Transfer-Encoding: chunked":                               201,
+		"transfer-encoding:CHUNKED":                                201,
+		"Transfer-Encoding:\t chunked \t":                          201,
+		"Transfer-Encoding:\r\n chunked":                           201,
+		"Transfer-Encoding: chunked, chunked":                      501,
+		"Transfer-Encoding: identity, chunked":                     501,
+		"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked": 501,
+		"Transfer-Encoding: \"chunked\"":                           501,
+		"Transfer-Encoding: chunked;q=1":                           501,
+		"Transfer-Encoding: chun ked":                              501,
+		"Transfer-Encoding:":                                       501,
+		"Transfer-Encoding: \x0bchunked":                           400,
+		"Transfer-Encoding: chunked\x00":                           400,
+		"Transfer-Encoding : chunked":                              400,
+		"Transfer-Encoding\t: chunked":                             400,
+		"Transfer\rEncoding: chunked":                              400,
+	} {
+		t.Run(header, func(t *testing.T) {
+			t.Parallel()
+			w := dial(t, serve(t, open(t)))
+			w.send(t, rawPurchase(t, header+"\r\n", chunked(wireBody))+smuggled)
+			wantOneAnswer(t, w, status)
+		})
+	}
+	t.Run("preface of HTTP/2", func(t *testing.T) {
+		t.Parallel()
+		w := dial(t, serve(t, open(t)))
+		w.send(t, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"+smuggled)
+		wantOneAnswer(t, w, 404)
+	})
 }
 
 // A line break can reach a header's value only split over two lines, and then

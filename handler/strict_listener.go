@@ -2,7 +2,9 @@ package handler
 
 import (
 	"bytes"
+	"errors"
 	"net"
+	"net/http"
 	"strconv"
 	"sync/atomic"
 )
@@ -15,8 +17,9 @@ type strictConnKey struct{}
 // It watches the connections it accepts for lines that end in a bare line
 // feed. The server takes those for line ends, a proxy in front may not, and
 // the two would then disagree where a request ends. Such a connection is
-// closed after the answer. And it turns the server's own refusals, which are
-// plain text, into the contract's form.
+// closed after the answer. It refuses a request line above 16 KiB while it is
+// being sent: the server would wait for its end. And it turns the server's own
+// refusals, which are plain text, into the contract's form.
 func StrictListener(l net.Listener) net.Listener {
 	return &strictListener{Listener: l, requestIDs: newRequestIDs()}
 }
@@ -50,18 +53,59 @@ type strictConn struct {
 	// is one reader at a time.
 	recent   []byte
 	lastByte byte
+	// line is how much of a request line was read, in bytes; it is afterRequestLine
+	// from the line's end to the next request.
+	line     int
+	longLine bool // the connection ends for a request line above the limit
 }
+
+const (
+	// maxRequestLine bounds the method, path and query of a request, in bytes.
+	maxRequestLine   = 16 << 10
+	afterRequestLine = -1
+)
+
+var errRequestLine = errors.New("handler: request line too long")
 
 // Read reads, and looks at the line ends.
 func (c *strictConn) Read(b []byte) (int, error) {
 	n, err := c.TCPConn.Read(b)
 	if n > 0 {
+		if c.line != afterRequestLine && c.readLine(b[:n]) > maxRequestLine {
+			c.longLine = true
+			return 0, errRequestLine // the server answers 400, which refusal replaces
+		}
 		if bareLineFeed(c.lastByte, b[:n]) {
 			c.bare.Store(true)
 		}
 		c.recent, c.lastByte = b[:n], b[n-1]
 	}
 	return n, err
+}
+
+// readLine counts what was read of a request line, and returns the length of the
+// line so far.
+func (c *strictConn) readLine(got []byte) int {
+	end := bytes.IndexByte(got, '\n')
+	if end < 0 {
+		c.line += len(got)
+		return c.line
+	}
+	length := c.line + end
+	c.line = afterRequestLine
+	return length
+}
+
+// enter follows the server from request to request. The server calls it between
+// its reads, and never during one.
+func (c *strictConn) enter(state http.ConnState) {
+	switch state {
+	case http.StateIdle: // what is read next begins a request
+		c.line = 0
+	case http.StateActive: // the headers are complete; a body may follow
+		c.line = afterRequestLine
+	default:
+	}
 }
 
 func (c *strictConn) suspect() bool { return c.bare.Load() }

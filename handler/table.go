@@ -19,7 +19,7 @@ var (
 	problemMethod = newProblem(405, "method_not_allowed", "Method not allowed",
 		"The path exists but not with this method; the Allow header lists those it has.")
 	problemHeaderTooLarge = newProblem(431, "header_too_large", "Header too large",
-		"The request's headers exceed 16 KiB; send fewer or shorter ones.").header("Connection", "close")
+		"The request line or the headers exceed 16 KiB; send a shorter path and query, or fewer and shorter headers.").header("Connection", "close")
 	problemInternal = newProblem(500, "internal", "Internal error",
 		"Something failed on our side. Quote the request id when you report it.")
 	problemTimeout = newProblem(408, "request_timeout", "Request timed out",
@@ -41,6 +41,8 @@ var (
 		"The answer is application/json; let the Accept header allow it.")
 	problemEventsNotAcceptable = newProblem(406, "not_acceptable", "Not acceptable",
 		"").with("Accept", "The answer is text/event-stream; let the Accept header allow it.")
+	problemDocsNotAcceptable = newProblem(406, "not_acceptable", "Not acceptable",
+		"").with("Accept", "The response is text/html; let the Accept header allow it.")
 	problemLastEventID = newProblem(400, "last_event_id_invalid", "Invalid last event id",
 		"").with("Last-Event-ID", "Send the id of the last event that you received, or leave the header out.")
 	problemContentType = newProblem(415, "content_type", "Unsupported content type",
@@ -91,14 +93,15 @@ var (
 		"A query parameter is malformed.")
 	problemUnknownParameter = newProblem(400, "unknown_parameter", "Unknown parameter",
 		"The route does not take this query parameter.")
-	problemMatchMissing = newProblem(428, "precondition_required", "Precondition required",
+	problemMatchMissing = newProblem(428, "version_required", "Version required",
 		"").with("If-Match", "Send If-Match with the ETag of GET /v1/admin/items/{item}, so that nobody's change is overwritten unseen; or * to change whatever is there.")
 	problemMatchInvalid = newProblem(400, "if_match_invalid", "Invalid If-Match",
 		"").with("If-Match", `If-Match is *, or entity tags such as "4" with commas between them.`)
 	problemFieldFixed = newProblem(422, "field_fixed", "Field cannot change",
 		"A field of the body is fixed when the item is created.")
 	problemNotChanged = newProblem(503, "unavailable", "Change not made",
-		"The change could not be made for sure. Repeat it: a restock with the same Idempotency-Key, any other after a look at the item.").among(1)
+		"The change may not have been applied. Retry with the same Idempotency-Key; it is applied at most once.").among(1).
+		unkeyed(detailRead, "The change may not have been applied. Read the item before you retry.")
 	problemNotErased = newProblem(503, "unavailable", "Erasure not finished",
 		"The erasure stopped half-way. Repeat it: it goes on where it stopped.").among(1)
 	problemNotReady = newProblem(503, "unavailable", "Not ready",
@@ -119,17 +122,24 @@ func invalidToken(code, title, detail string) *problem {
 	return unauthorized(code, title, detail, "invalid_token")
 }
 
+// What a 503 says to requests without an Idempotency-Key.
+const (
+	detailRead   = "Temporarily unavailable. Retry after the seconds in Retry-After."
+	detailChange = "Temporarily unavailable. The request may not have been applied; read the current state before you retry."
+)
+
 // The refusals that stand behind an error which carries more than its name.
 var (
 	problemNotOpen = newProblem(409, "sale_not_open", "Sale not open",
 		"The sale has not opened yet; Retry-After says when it does.")
 	problemUnavailable = newProblem(503, "unavailable", "Unavailable",
-		"The sale cannot be reached. Repeat with the same Idempotency-Key: you get one order at most.").among(1)
+		"Temporarily unavailable. Retry with the same Idempotency-Key; at most one order is created.").among(1).
+		unkeyed(detailRead, detailChange)
 )
 
 // problemOverloaded is a purchase's refusal for want of room; see overloadedFor.
 var problemOverloaded = newProblem(503, "overloaded", "Overloaded",
-	"Too many purchases are waiting; try again with the same Idempotency-Key.")
+	"Too many purchases are waiting. Retry with the same Idempotency-Key.")
 
 // inFlightRetry is when orders that are in flight may have been committed, in seconds.
 const inFlightRetry = 5
@@ -152,9 +162,13 @@ var errorTable = []struct {
 		"The sale of this item is paused; try again later.")},
 	{inventory.ErrKeyReused, newProblem(422, "idempotency_key_reused", "Idempotency key reused",
 		"").with("Idempotency-Key", "The key was used for another purchase; use a new one, or repeat the first purchase unchanged.")},
-	{inventory.ErrOverloaded, problemOverloaded.among(1)},
+	{inventory.ErrOverloaded, problemOverloaded.among(1).
+		unkeyed("Too many orders are waiting. Retry after the seconds in Retry-After.",
+			"Too many orders are waiting. The request may not have been applied; read the current state before you retry.")},
 	{inventory.ErrRebuilding, newProblem(503, "rebuilding", "Rebuilding",
-		"The sale's state is being restored; try again with the same Idempotency-Key.").among(1)},
+		"The sale's state is being restored. Retry with the same Idempotency-Key; at most one order is created.").among(1).
+		unkeyed("The sale's state is being restored. Retry after the seconds in Retry-After.",
+			"The sale's state is being restored. The request may not have been applied; read the current state before you retry.")},
 	{inventory.ErrUnavailable, problemUnavailable},
 	{order.ErrDatabase, problemUnavailable},
 	{order.ErrFeedClosed, problemUnavailable},
@@ -181,7 +195,7 @@ var errorTable = []struct {
 		"Another task has taken the dead letter's place; discard the letter.")},
 	{order.ErrOrdersInFlight, newProblem(409, "orders_in_flight", "Orders in flight",
 		"The buyer has orders in the queue. Try again once they are committed; dead letters have to be retried or discarded first.").retry(inFlightRetry)},
-	{order.ErrVersion, newProblem(412, "precondition_failed", "Item has changed",
+	{order.ErrVersion, newProblem(412, "version_conflict", "Item has changed",
 		"").with("If-Match", "The item has another version by now; read it again and decide anew.")},
 	{order.ErrWindow, problemWindow.with("closes_at", "closes_at must be after opens_at, also after the change.")},
 	{order.ErrItemClosed, newProblem(409, "sale_closed", "Sale closed",
@@ -216,7 +230,7 @@ var errorTable = []struct {
 	{auth.ErrNotYetValid, invalidToken("token_not_yet_valid", "Token not yet valid",
 		"The token is not valid yet; check the clock of its issuer.")},
 	{auth.ErrClaims, invalidToken("token_claims", "Invalid claims",
-		"The token needs sub, role (buyer, admin or service), aud and a numeric exp.")},
+		"The token needs sub, role (buyer, admin or service), aud and exp; exp, nbf and iat are seconds since 1970, at most in the year 9999.")},
 	{auth.ErrAudience, invalidToken("token_audience", "Wrong audience",
 		"The token's aud does not contain flashsale.")},
 

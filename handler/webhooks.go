@@ -159,10 +159,7 @@ func knownEvents() string {
 }
 
 func checkWebhookDescription(text string) error {
-	if !printable(text, maxName, false) {
-		return problemFieldRange.with("description", "description has at most 200 characters, none of them a control character.")
-	}
-	return nil
+	return checkText("description", text, 0, maxName, false)
 }
 
 // webhookRefusal names the field of a URL that nothing may be sent to.

@@ -14,13 +14,17 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"flashsale/internal/longtest"
 	"flashsale/internal/redistest"
 	"flashsale/lock"
 	"flashsale/queue"
 )
 
 // TestMain also checks that sellers, marks and their locks leave no goroutine behind.
-func TestMain(m *testing.M) { redistest.Main(m) }
+func TestMain(m *testing.M) {
+	longtest.Checks(20)
+	redistest.Main(m)
+}
 
 // limit bounds what must happen; it is long because it only delays a failure.
 const limit = 30 * time.Second

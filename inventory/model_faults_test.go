@@ -16,6 +16,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"pgregory.net/rapid"
 
+	"flashsale/internal/longtest"
 	"flashsale/internal/redistest"
 	"flashsale/queue"
 )
@@ -196,6 +197,16 @@ type faults struct {
 // database and the queue must account for every unit.
 func TestPurchase_FaultsModel(t *testing.T) {
 	t.Parallel()
+	testFaultsModel(t)
+}
+
+func TestPurchase_FaultsModel_Long(t *testing.T) {
+	longtest.Only(t)
+	t.Parallel()
+	testFaultsModel(t)
+}
+
+func testFaultsModel(t *testing.T) {
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		locks := newLocks(t, rdb, lockConfig)
 		// Known beforehand, so that each run is one call that the hook sees.

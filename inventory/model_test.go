@@ -15,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"pgregory.net/rapid"
 
+	"flashsale/internal/longtest"
 	"flashsale/internal/redistest"
 	"flashsale/lock"
 )
@@ -183,6 +184,16 @@ func modelSale(t *rapid.T) (*model, Sale) {
 // every outcome and all that is stored with the model.
 func TestPurchaseScript_Model(t *testing.T) {
 	t.Parallel()
+	testScriptModel(t)
+}
+
+func TestPurchaseScript_Model_Long(t *testing.T) {
+	longtest.Only(t)
+	t.Parallel()
+	testScriptModel(t)
+}
+
+func testScriptModel(t *testing.T) {
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		locks := newLocks(t, rdb, lockConfig)
 		rapid.Check(t, func(rt *rapid.T) {
@@ -337,6 +348,16 @@ func modelBatch(ctx context.Context, t *rapid.T, s *shop, m *model, sel *seller,
 // through two processes. Who wins is open; what must hold of the sum is not.
 func TestInventory_Purchase_Property(t *testing.T) {
 	t.Parallel()
+	testPurchaseProperty(t)
+}
+
+func TestInventory_Purchase_Property_Long(t *testing.T) {
+	longtest.Only(t)
+	t.Parallel()
+	testPurchaseProperty(t)
+}
+
+func testPurchaseProperty(t *testing.T) {
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		locks := []*lock.Manager{newLocks(t, rdb, lockConfig), newLocks(t, rdb, lockConfig)}
 		rapid.Check(t, func(rt *rapid.T) {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"flashsale/internal/flagvalue"
 	"flashsale/internal/wire"
 )
 
@@ -115,7 +116,8 @@ func explain(err error) error {
 	var invalid *pflag.InvalidValueError
 	if errors.As(err, &invalid) {
 		f := invalid.GetFlag()
-		return &usageError{f.Name, invalid.GetValue(), "not a " + f.Value.Type() + "; for example --" + f.Name + " " + f.DefValue}
+		cause, fix := flagvalue.Explain(f, invalid.GetValue(), err)
+		return &usageError{f.Name, invalid.GetValue(), cause + "; " + fix}
 	}
 	var missing *pflag.ValueRequiredError
 	if errors.As(err, &missing) {

@@ -24,7 +24,10 @@ func TestRun_WrongUsage(t *testing.T) {
 		want []string // the option, the value, the mend
 	}{
 		{[]string{"--buyers", "0"}, []string{"--buyers", `"0"`, "1 to"}},
-		{[]string{"--buyers", "many"}, []string{"--buyers", `"many"`, "int"}},
+		{[]string{"--buyers", "many"}, []string{"--buyers", `"many"`, "not a whole number", "example 20000"}},
+		{[]string{"--profile", "steady", "--rate", "fast"}, []string{"--rate", `"fast"`, "not a number", "example 2000"}},
+		{[]string{"--seed", "-1"}, []string{"--seed", `"-1"`, "0 or more"}},
+		{[]string{"--async=maybe"}, []string{"--async", `"maybe"`, "true or false"}},
 		{[]string{"--stock", "-1"}, []string{"--stock", `"-1"`, "1 to"}},
 		{[]string{"--report", "/nonexistent/report.html"}, []string{"--report", "/nonexistent/report.html", "folder"}},
 		{[]string{"--limit", "0"}, []string{"--limit", `"0"`, "1 to"}},
@@ -38,7 +41,7 @@ func TestRun_WrongUsage(t *testing.T) {
 		{[]string{"--greedy", "-0.1"}, []string{"--greedy", `"-0.1"`, "fraction"}},
 		{[]string{"--connections", "0"}, []string{"--connections", `"0"`, "1 to"}},
 		{[]string{"--timeout", "0s"}, []string{"--timeout", `"0s"`, "100ms"}},
-		{[]string{"--timeout", "5"}, []string{"--timeout", `"5"`, "duration"}},
+		{[]string{"--timeout", "5"}, []string{"--timeout", `"5"`, "no unit", "example 1m"}},
 		{[]string{"--seed"}, []string{"--seed", "needs a value"}},
 		{[]string{"--bogus"}, []string{"--bogus", "--help"}},
 		{[]string{"burst"}, []string{`"burst"`, "--help"}},

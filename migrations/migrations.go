@@ -72,13 +72,11 @@ func (m *Migrator) Down(ctx context.Context) (bool, error) {
 
 // Check returns ErrPending unless every migration is applied. It writes nothing.
 func (m *Migrator) Check(ctx context.Context) error {
-	// Asking goose first would create its table of versions.
-	var tables int
-	err := m.db.QueryRowContext(ctx, "SELECT COUNT(*) FROM sqlite_master WHERE type = 'table' AND name = ?", goose.DefaultTablename).Scan(&tables)
+	begun, err := m.begun(ctx)
 	if err != nil {
-		return fmt.Errorf("migrate status: %w", err)
+		return err
 	}
-	if tables == 0 {
+	if !begun {
 		return ErrPending
 	}
 	pending, err := m.p.HasPending(ctx)
@@ -91,8 +89,31 @@ func (m *Migrator) Check(ctx context.Context) error {
 	return nil
 }
 
-// Status lists every migration this program knows, oldest first.
+// begun reports whether goose's table of versions exists. Asking goose for the
+// state of the migrations would create it.
+func (m *Migrator) begun(ctx context.Context) (bool, error) {
+	var tables int
+	err := m.db.QueryRowContext(ctx, "SELECT COUNT(*) FROM sqlite_master WHERE type = 'table' AND name = ?", goose.DefaultTablename).Scan(&tables)
+	if err != nil {
+		return false, fmt.Errorf("migrate status: %w", err)
+	}
+	return tables > 0, nil
+}
+
+// Status lists every migration this program knows, oldest first. It writes nothing.
 func (m *Migrator) Status(ctx context.Context) ([]Step, error) {
+	begun, err := m.begun(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if !begun {
+		sources := m.p.ListSources()
+		steps := make([]Step, 0, len(sources))
+		for _, s := range sources {
+			steps = append(steps, Step{Version: s.Version, Name: s.Path})
+		}
+		return steps, nil
+	}
 	list, err := m.p.Status(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("migrate status: %w", err)

@@ -102,6 +102,10 @@ func TestMigrator_UpDownUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantStatus(t, m, false)
+	var made int
+	if err := db.QueryRowContext(testContext(t), "SELECT COUNT(*) FROM sqlite_master").Scan(&made); err != nil || made != 0 {
+		t.Errorf("the status made %d tables, %v", made, err)
+	}
 	n, err := m.Up(testContext(t))
 	if err != nil || n != len(steps) {
 		t.Fatalf("up applied %d, %v, want %d", n, err, len(steps))

@@ -110,7 +110,7 @@ func (tx faultyTx) Commit() error {
 // breakCommits gives a store a writing connection whose commits fail as told.
 func breakCommits(t *testing.T, s *Store) *commitFaults {
 	t.Helper()
-	f := &commitFaults{dsn: "file:" + escapePath(s.path(t)) + "?_txlock=immediate&_synchronous=FULL&_journal_mode=WAL&_busy_timeout=" + strconv.Itoa(lockWait)}
+	f := &commitFaults{dsn: "file:" + escapePath(s.file) + "?_txlock=immediate&_synchronous=FULL&_journal_mode=WAL&_busy_timeout=" + strconv.Itoa(lockWait)}
 	pool := sql.OpenDB(f)
 	pool.SetMaxOpenConns(1)
 	db, err := gorm.Open(sqlite.New(sqlite.Config{Conn: pool}), &gorm.Config{

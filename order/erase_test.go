@@ -58,7 +58,7 @@ func (s *site) traces(name string) []string {
 			found = append(found, "table "+table)
 		}
 	}
-	path := s.store.path(s.t)
+	path := s.store.file
 	for _, file := range []string{path, path + "-wal"} {
 		raw, err := os.ReadFile(file)
 		if err != nil && !errors.Is(err, os.ErrNotExist) {

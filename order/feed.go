@@ -64,6 +64,8 @@ type Feed struct {
 	owned    map[string]int      // streams by buyer
 	streams  int
 	closed   bool
+	// empty is closed when the feed is closed and its last stream has left.
+	empty chan struct{}
 }
 
 // tracked is an order that streams of this process follow.
@@ -78,13 +80,12 @@ type tracked struct {
 	absent  int
 }
 
-// stream is one reader. It keeps the newest state alone, so that a reader who is
+// stream is one reader. It keeps the newest state only, so that a reader that is
 // slow costs nothing: the events between are derived from it.
 type stream struct {
-	news  chan struct{} // a token when there is something to read
-	order Order
-	fresh bool
-	err   error // why it has ended
+	wake func()
+	news *Order // nil: nothing new; shared with other streams, and never changed
+	err  error  // why it has ended
 }
 
 // NewFeed returns a Feed, which works while Run does.
@@ -104,20 +105,23 @@ func NewFeed(cfg FeedConfig) *Feed {
 	return &Feed{
 		cfg: cfg, wanted: make(chan struct{}, 1), rung: make(chan struct{}, 1), absentAfter: absentAfter,
 		followed: make(map[string]*tracked), told: make(map[string]struct{}), owned: make(map[string]int),
+		empty: make(chan struct{}),
 	}
 }
 
 // Follow begins to follow an order, which need not exist. buyer is whose stream
 // it is; empty: one of the shop's own, which are not counted by owner.
 //
-// next waits for the order to change and returns it as it stands; of several
-// changes it may return the last alone, and it may return what is known already.
-// Follow first and read the order then, and nothing is missed. next's errors:
-// ErrFeedClosed, ErrNotFound when the order was nowhere to be found for a while,
-// and the cause of ctx's end. stop ends the stream and has to be called.
+// wake is called when there is something to look at; it must not block, nor call
+// the feed. look returns the order as it stands if that is news, else nil; of
+// several changes it may return only the last, and it may return what is known
+// already. The order is shared and must not be changed. Follow first and read the
+// order then, and nothing is missed. look's errors, after which nothing more comes:
+// ErrFeedClosed, and ErrNotFound when the order was nowhere to be found for a
+// while. stop ends the stream and has to be called.
 //
 // Errors: ErrTooManyStreams, ErrTooManyOwnStreams, ErrFeedClosed.
-func (f *Feed) Follow(id, buyer string) (next func(ctx context.Context) (Order, error), stop func(), err error) {
+func (f *Feed) Follow(id, buyer string, wake func()) (look func() (*Order, error), stop func(), err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	switch {
@@ -135,7 +139,7 @@ func (f *Feed) Follow(id, buyer string) (next func(ctx context.Context) (Order, 
 	}
 	// A newcomer has seen nothing, so whatever is there is news.
 	e.known = StatusQueued
-	s := &stream{news: make(chan struct{}, 1)}
+	s := &stream{wake: wake}
 	e.streams[s] = struct{}{}
 	f.streams++
 	if buyer != "" {
@@ -146,13 +150,16 @@ func (f *Feed) Follow(id, buyer string) (next func(ctx context.Context) (Order, 
 	}
 	var once sync.Once
 	stop = func() { once.Do(func() { f.leave(e, s, buyer) }) }
-	return func(ctx context.Context) (Order, error) { return f.next(ctx, s) }, stop, nil
+	return func() (*Order, error) { return f.newsOf(s) }, stop, nil
 }
 
 func (f *Feed) leave(e *tracked, s *stream, buyer string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.streams--
+	if f.closed && f.streams == 0 {
+		close(f.empty)
+	}
 	if buyer != "" {
 		if f.owned[buyer]--; f.owned[buyer] == 0 {
 			delete(f.owned, buyer)
@@ -165,24 +172,14 @@ func (f *Feed) leave(e *tracked, s *stream, buyer string) {
 	}
 }
 
-func (f *Feed) next(ctx context.Context, s *stream) (Order, error) {
-	for {
-		f.mu.Lock()
-		o, fresh, err := s.order, s.fresh, s.err
-		s.fresh = false
-		f.mu.Unlock()
-		switch {
-		case fresh:
-			return o, nil
-		case err != nil:
-			return Order{}, err
-		}
-		select {
-		case <-s.news:
-		case <-ctx.Done():
-			return Order{}, context.Cause(ctx)
-		}
+func (f *Feed) newsOf(s *stream) (*Order, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if o := s.news; o != nil {
+		s.news = nil
+		return o, nil
 	}
+	return nil, s.err
 }
 
 // signal leaves a token, unless one lies there.
@@ -201,7 +198,8 @@ func (f *Feed) Streams() int {
 }
 
 // Close ends all streams and lets none begin any more, so that their clients go
-// to another process before this one stops to answer. It does not end Run.
+// to another process before this one stops to answer. It does not end Run, and
+// does not wait for the streams; Wait does.
 func (f *Feed) Close(context.Context) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -212,11 +210,25 @@ func (f *Feed) Close(context.Context) error {
 	return nil
 }
 
+// Wait waits, after Close, until the streams have left: until their clients have
+// been sent the end. Errors: the end of ctx.
+func (f *Feed) Wait(ctx context.Context) error {
+	if f.Streams() == 0 {
+		return nil
+	}
+	select {
+	case <-f.empty:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("order: %d event streams have not ended: %w", f.Streams(), context.Cause(ctx))
+	}
+}
+
 // end ends the streams of an order. The caller holds the feed's mutex.
 func (e *tracked) end(err error) {
 	for s := range e.streams {
 		s.err = err
-		signal(s.news)
+		s.wake()
 	}
 }
 
@@ -229,9 +241,10 @@ func (f *Feed) deliver(o *Order) {
 		return
 	}
 	e.known, e.missing, e.absent = o.Status, time.Time{}, 0
+	news := *o // which may be one of a page of orders
 	for s := range e.streams {
-		s.order, s.fresh = *o, true
-		signal(s.news)
+		s.news = &news
+		s.wake()
 	}
 }
 

@@ -50,19 +50,37 @@ func newFeed(t *testing.T, cfg FeedConfig, change ...func(*Feed)) *Feed {
 // reader follows one order as the edge does.
 type reader struct {
 	t    *testing.T
-	next func(context.Context) (Order, error)
+	look func() (*Order, error)
+	news chan struct{} // a token when there is something to look at
 	seen int
 	stop func()
 }
 
 func (f *Feed) mustFollow(t *testing.T, id, buyer string) *reader {
 	t.Helper()
-	next, stop, err := f.Follow(id, buyer)
-	if err != nil {
+	r := &reader{t: t, news: make(chan struct{}, 1)}
+	var err error
+	if r.look, r.stop, err = f.Follow(id, buyer, func() { signal(r.news) }); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(stop)
-	return &reader{t: t, next: next, stop: stop}
+	t.Cleanup(r.stop)
+	return r
+}
+
+// next waits for news.
+func (r *reader) next(ctx context.Context) (Order, error) {
+	for {
+		if o, err := r.look(); err != nil {
+			return Order{}, err
+		} else if o != nil {
+			return *o, nil
+		}
+		select {
+		case <-r.news:
+		case <-ctx.Done():
+			return Order{}, context.Cause(ctx)
+		}
+	}
 }
 
 // upTo reads until the order stands so, and returns the states that were new.
@@ -232,11 +250,11 @@ func TestFeed_Follow_Err(t *testing.T) {
 	f := NewFeed(FeedConfig{MaxStreams: 3, MaxOwnStreams: 2})
 	one := f.mustFollow(t, "o1", "u")
 	f.mustFollow(t, "o1", "u")
-	if _, _, err := f.Follow("o2", "u"); !errors.Is(err, ErrTooManyOwnStreams) {
+	if _, _, err := f.Follow("o2", "u", nil); !errors.Is(err, ErrTooManyOwnStreams) {
 		t.Errorf("a third of one buyer: %v", err)
 	}
 	shops := f.mustFollow(t, "o1", "")
-	if _, _, err := f.Follow("o2", "v"); !errors.Is(err, ErrTooManyStreams) {
+	if _, _, err := f.Follow("o2", "v", nil); !errors.Is(err, ErrTooManyStreams) {
 		t.Errorf("a fourth: %v", err)
 	}
 	one.stop()
@@ -245,7 +263,7 @@ func TestFeed_Follow_Err(t *testing.T) {
 	if err := f.Close(testContext(t)); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := f.Follow("o2", "v"); !errors.Is(err, ErrFeedClosed) {
+	if _, _, err := f.Follow("o2", "v", nil); !errors.Is(err, ErrFeedClosed) {
 		t.Errorf("after the end: %v", err)
 	}
 }
@@ -268,6 +286,31 @@ func TestFeed_Close(t *testing.T) {
 		if _, err := r.next(testContext(t)); !errors.Is(err, ErrFeedClosed) {
 			t.Errorf("%v, want ErrFeedClosed", err)
 		}
+	}
+}
+
+// TestFeed_Wait: a process that stops waits for its streams, and no longer than it may.
+func TestFeed_Wait(t *testing.T) {
+	t.Parallel()
+	f := NewFeed(FeedConfig{})
+	if err := f.Wait(testContext(t)); err != nil {
+		t.Errorf("without streams: %v", err)
+	}
+	a, b := f.mustFollow(t, "o1", "u"), f.mustFollow(t, "o1", "v")
+	if err := f.Close(testContext(t)); err != nil {
+		t.Fatal(err)
+	}
+	a.stop()
+	over, cancel := context.WithCancel(testContext(t))
+	cancel()
+	if err := f.Wait(over); !errors.Is(err, context.Canceled) {
+		t.Errorf("with a stream left: %v, want the end of the context", err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- f.Wait(testContext(t)) }()
+	b.stop()
+	if err := <-ended; err != nil {
+		t.Errorf("after the last has left: %v", err)
 	}
 }
 

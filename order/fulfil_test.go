@@ -170,7 +170,7 @@ func busyTimeout(t *testing.T, s *Store, d time.Duration) {
 // process would, until release is called.
 func occupy(t *testing.T, s *Store) (release func()) {
 	t.Helper()
-	db, err := sql.Open("sqlite3", "file:"+s.path(t))
+	db, err := sql.Open("sqlite3", "file:"+s.file)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -83,12 +83,14 @@ var migrated = sync.OnceValues(func() ([]byte, error) {
 		return nil, err
 	}
 	defer os.RemoveAll(dir) //nolint:errcheck // what is left is a temporary file
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
 	path := filepath.Join(dir, "empty.db")
-	s, err := OpenStore("sqlite:" + path)
+	s, err := OpenStore(ctx, "sqlite:"+path)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.migrate(); err != nil {
+	if err := s.migrate(ctx); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	if err := s.Close(); err != nil { // the log becomes a part of the file
@@ -97,7 +99,7 @@ var migrated = sync.OnceValues(func() ([]byte, error) {
 	return os.ReadFile(path)
 })
 
-func (s *Store) migrate() error {
+func (s *Store) migrate(ctx context.Context) error {
 	db, err := s.DB()
 	if err != nil {
 		return err
@@ -106,8 +108,6 @@ func (s *Store) migrate() error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
-	defer cancel()
 	_, err = m.Up(ctx)
 	return err
 }
@@ -115,15 +115,20 @@ func (s *Store) migrate() error {
 // newStore returns a store on a migrated database file of the test's own.
 func newStore(t testing.TB) *Store {
 	t.Helper()
+	return newStoreAt(t, filepath.Join(t.TempDir(), "shop.db"))
+}
+
+// newStoreAt returns a store on a migrated database at path.
+func newStoreAt(t testing.TB, path string) *Store {
+	t.Helper()
 	empty, err := migrated()
 	if err != nil {
 		t.Fatal(err)
 	}
-	path := filepath.Join(t.TempDir(), "shop.db")
 	if err := os.WriteFile(path, empty, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s, err := OpenStore("sqlite:" + path)
+	s, err := OpenStore(testContext(t), "sqlite:"+path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,16 +138,6 @@ func newStore(t testing.TB) *Store {
 		}
 	})
 	return s
-}
-
-// path is the file of a store.
-func (s *Store) path(t testing.TB) string {
-	t.Helper()
-	var path string
-	if err := s.read.Raw("SELECT file FROM pragma_database_list WHERE name = 'main'").Scan(&path).Error; err != nil || path == "" {
-		t.Fatalf("path of the database: %q, %v", path, err)
-	}
-	return path
 }
 
 // newItem describes an item on sale.

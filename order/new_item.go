@@ -18,7 +18,7 @@ type NewItem struct {
 	Currency      string
 	Stock         int64
 	PerUserLimit  int64
-	OpensAt       time.Time // zero: now
+	OpensAt       time.Time // zero: now; a second ago, to be exact, so that it is on sale at once
 	ClosesAt      time.Time // zero: no end
 	PaymentWindow time.Duration
 	By            By // who asks for it

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"flashsale/inventory"
 	"flashsale/queue"
 )
 
@@ -20,11 +21,14 @@ type Loader interface {
 type PressureConfig struct {
 	Queues    []Loader // of orders, one per partition
 	Partition func(item string) int
-	// MaxAge is how long the oldest order may wait for its commit before nobody is
-	// let wait for one any more. Default 5 s.
+	// MaxAge is the queue age above which a purchase does not wait for its commit any
+	// more: the oldest order waits for longer, or there are orders and none was
+	// committed for longer. Default 5 s.
 	MaxAge time.Duration
 	// Volatile says that only the commit is an answer; see Config.Volatile.
 	Volatile bool
+	// Database reports what keeps the database from taking writes. Default nil: not asked.
+	Database interface{ Failing() error }
 	// Every is the time between looks at a queue. Default 100 ms.
 	Every time.Duration
 	// OnError hears of looks that failed. Default: nothing.
@@ -48,7 +52,8 @@ type gauge struct {
 	// The rest belongs to Run.
 	last  queue.Load
 	at    time.Time
-	pace  float64 // orders done per second, smoothed; negative: not known yet
+	moved time.Time // when an order was done last, or none was there
+	pace  float64   // orders done per second, smoothed; negative: not known yet
 	shut  bool
 	still int // looks that came and went without a purchase
 }
@@ -71,8 +76,10 @@ const (
 	// shutLooks is how many looks a full queue has to last for the door to be shut. A
 	// shorter one could run empty before the next look opens it.
 	shutLooks = 5
-	// stillLooks is after how many looks without a purchase no more is looked.
+	// stillLooks is after how many looks without a purchase an empty queue is not
+	// looked at any more, and one with orders in it at only every slowLook-th tick.
 	stillLooks = 20
+	slowLook   = 10
 )
 
 // NewPressure returns a Pressure that knows nothing yet. Run makes it look.
@@ -93,14 +100,21 @@ func NewPressure(cfg PressureConfig) *Pressure {
 	return p
 }
 
-// Admit reports whether a purchase of the item may come in, and if not, when the
-// orders before it will be done.
-func (p *Pressure) Admit(item string) (wait time.Duration, ok bool) {
+// Admit returns nil when a purchase of the item may come in.
+// Errors: inventory.ErrOverloaded, with the time in which the orders before it will be
+// done; ErrDatabase when no order can be committed until an operator acts. A database
+// that is only busy keeps no purchase out.
+func (p *Pressure) Admit(item string) (wait time.Duration, err error) {
+	if p.cfg.Database != nil {
+		if err := p.cfg.Database.Failing(); err != nil && !errors.Is(err, ErrBusy) {
+			return 0, err
+		}
+	}
 	s := p.look(item)
 	if s == nil || !s.shut && (!s.late || !p.cfg.Volatile) {
-		return 0, true
+		return 0, nil
 	}
-	return s.wait, false
+	return s.wait, inventory.ErrOverloaded
 }
 
 // Late reports whether the item's orders are committed so late that a purchase
@@ -158,8 +172,15 @@ func (p *Pressure) lookAll(ctx context.Context) {
 		if g.asked.Swap(false) {
 			g.still = 0
 		} else if g.still++; g.still >= stillLooks {
-			g.forget()
-			continue
+			// What is known of orders that wait is kept: the next purchase would
+			// otherwise be let in to wait behind them.
+			if g.last.Length == g.last.Delayed {
+				g.forget()
+				continue
+			}
+			if g.still%slowLook != 0 {
+				continue
+			}
 		}
 		// A Redis that does not answer is a matter of its own; nobody is kept out for it.
 		brief, cancel := context.WithTimeout(ctx, max(p.cfg.Every, time.Second))
@@ -179,7 +200,7 @@ func (p *Pressure) lookAll(ctx context.Context) {
 // forget makes the next look the first.
 func (g *gauge) forget() {
 	g.state.Store(nil)
-	g.at, g.pace, g.shut = time.Time{}, -1, false
+	g.last, g.at, g.pace, g.shut = queue.Load{}, time.Time{}, -1, false
 }
 
 // note takes a look in.
@@ -191,8 +212,13 @@ func (g *gauge) note(cfg *PressureConfig, now queue.Load, room int, at time.Time
 		}
 		g.pace = pace
 	}
+	same := now.Minute == g.last.Minute
+	if g.at.IsZero() || now.Length == now.Delayed || same && now.Done != g.last.Done || !same && now.Done > 0 {
+		g.moved = at
+	}
 	g.last, g.at = now, at
-	s := &pressed{late: now.OldestReady > cfg.MaxAge, wait: g.estimate(now.Length)}
+	late := max(now.OldestReady, at.Sub(g.moved)) > cfg.MaxAge
+	s := &pressed{late: late, wait: g.estimate(now.Length)}
 	switch {
 	case s.wait < shutLooks*cfg.Every:
 		g.shut = false

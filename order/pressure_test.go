@@ -2,12 +2,16 @@ package order
 
 import (
 	"context"
+	"errors"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"flashsale/internal/redistest"
+	"flashsale/inventory"
 	"flashsale/queue"
 )
 
@@ -55,9 +59,10 @@ func TestPressure_Estimate(t *testing.T) {
 		{"full", 5000, 5000, 1000, 5 * time.Second, true, false, 4900 * time.Millisecond, 5100 * time.Millisecond},
 		{"full for an instant", 10, 10, 1000, 0, false, false, 0, 20 * time.Millisecond},
 		{"full and stopped", 10, 10, 0, time.Minute, true, true, paceless, paceless},
+		{"stopped with all in the workers' hands", 10_000, 10, 0, 0, false, true, paceless, paceless},
 		{"endless", 2_000_000, 1_000_000, 1000, time.Hour, false, true, longestWait, longestWait},
 	} {
-		got := newLooks(c.room).see(50, c.length, c.perSecond, c.oldest)
+		got := newLooks(c.room).see(60, c.length, c.perSecond, c.oldest)
 		if got.shut != c.shut || got.late != c.late || got.wait < c.from || got.wait > c.to {
 			t.Errorf("%s: shut %v, late %v, %v to wait", c.name, got.shut, got.late, got.wait)
 		}
@@ -92,15 +97,76 @@ func TestPressure_Volatile(t *testing.T) {
 		p := NewPressure(PressureConfig{Queues: make([]Loader, 1), Partition: func(string) int { return 0 }, Volatile: volatile})
 		for _, late := range []bool{false, true} {
 			p.of[0].state.Store(&pressed{late: late, wait: 7 * time.Second})
-			wait, ok := p.Admit("item")
-			if ok != (!late || !volatile) || !ok && wait != 7*time.Second {
-				t.Errorf("volatile %v, late %v: admitted %v, %v to wait", volatile, late, ok, wait)
+			wait, err := p.Admit("item")
+			if !late || !volatile {
+				if err != nil {
+					t.Errorf("volatile %v, late %v: %v", volatile, late, err)
+				}
+			} else if !errors.Is(err, inventory.ErrOverloaded) || wait != 7*time.Second {
+				t.Errorf("volatile %v, late %v: %v, %v to wait", volatile, late, err, wait)
 			}
 			if p.Late("item") != late {
 				t.Errorf("volatile %v: late is %v, want %v", volatile, p.Late("item"), late)
 			}
 		}
 	}
+}
+
+// stalled is a queue whose orders are all in the hands of workers that cannot commit.
+type stalled struct {
+	orders atomic.Int64
+	looks  atomic.Int64
+}
+
+func (s *stalled) Load(context.Context) (queue.Load, error) {
+	s.looks.Add(1)
+	return queue.Load{Length: int(s.orders.Load())}, nil
+}
+func (*stalled) MaxLength() int { return 1000 }
+
+// TestPressure_Lull has buyers return after a while in which no order was committed:
+// the first of them is refused, and is not let in to wait behind the others. An empty
+// queue that nobody asks for is not looked at.
+func TestPressure_Lull(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		q := new(stalled)
+		p := NewPressure(PressureConfig{Queues: []Loader{q}, Partition: func(string) int { return 0 }, Volatile: true})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- p.Run(ctx) }()
+		admit := func() error {
+			_, err := p.Admit("item")
+			return err
+		}
+		if err := admit(); err != nil {
+			t.Errorf("an empty queue: %v", err)
+		}
+		q.orders.Store(3)
+		pause(ctx, time.Second)
+		if err := admit(); err != nil {
+			t.Errorf("orders of a second: %v", err)
+		}
+		pause(ctx, time.Minute)
+		if err := admit(); !errors.Is(err, inventory.ErrOverloaded) {
+			t.Errorf("after a minute without a commit: %v, want %v", err, inventory.ErrOverloaded)
+		}
+		q.orders.Store(0)
+		pause(ctx, time.Minute)
+		if err := admit(); err != nil {
+			t.Errorf("once all is committed: %v", err)
+		}
+		pause(ctx, 3*time.Second)
+		before := q.looks.Load()
+		pause(ctx, time.Minute)
+		if n := q.looks.Load() - before; n != 0 {
+			t.Errorf("%d looks at an empty queue that nobody asks for", n)
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // TestPressure looks at a real queue: what it says follows the queue, while there
@@ -121,7 +187,7 @@ func TestPressure(t *testing.T) {
 				t.Error(err)
 			}
 		}()
-		if _, ok := p.Admit("item"); !ok || p.Late("item") {
+		if _, err := p.Admit("item"); err != nil || p.Late("item") {
 			t.Error("an empty queue lets nobody in")
 		}
 		var tasks []queue.Task
@@ -131,7 +197,7 @@ func TestPressure(t *testing.T) {
 		if _, err := q.Enqueue(testContext(t), tasks...); err != nil {
 			t.Fatal(err)
 		}
-		await(t, "the door shuts", func() bool { _, ok := p.Admit("item"); return !ok })
+		await(t, "the door shuts", func() bool { _, err := p.Admit("item"); return errors.Is(err, inventory.ErrOverloaded) })
 		await(t, "the orders are late", func() bool { return p.Late("item") })
 		if wait := p.Wait("item"); wait < time.Second {
 			t.Errorf("%v to wait for orders that nobody works on", wait)
@@ -140,10 +206,10 @@ func TestPressure(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		await(t, "nothing is ready that could be late", func() bool { return !p.Late("item") })
 		if _, err := q.Ack(testContext(t), got.Tasks...); err != nil {
 			t.Fatal(err)
 		}
-		await(t, "the door opens", func() bool { _, ok := p.Admit("item"); return ok })
+		await(t, "the orders are done", func() bool { return !p.Late("item") })
+		await(t, "the door opens", func() bool { _, err := p.Admit("item"); return err == nil })
 	})
 }

@@ -117,7 +117,7 @@ func (s *Service) Place(ctx context.Context, p Purchase) (Placed, error) {
 	t := task{
 		ItemID: p.ItemID, UserID: p.UserID, Quantity: p.Quantity,
 		UnitPriceMinor: item.PriceMinor, Currency: item.Currency,
-		CreatedAt: time.Now().UnixMilli(), IdempotencyKey: p.IdempotencyKey,
+		CreatedAt: s.Store.now().UnixMilli(), IdempotencyKey: p.IdempotencyKey,
 	}
 	if p.Wait > 0 {
 		t.Origin = s.Waiters.origin

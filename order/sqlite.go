@@ -25,7 +25,8 @@ var registerDriver = sync.OnceFunc(func() {
 	}}})
 })
 
-// sqliteDriver opens connections whose transactions begin within their deadline.
+// sqliteDriver opens connections whose transactions begin within their deadline,
+// and which are closed after an error that outlives its cause.
 type sqliteDriver struct{ *sqlite3.SQLiteDriver }
 
 func (d sqliteDriver) Open(name string) (driver.Conn, error) {
@@ -33,15 +34,45 @@ func (d sqliteDriver) Open(name string) (driver.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return sqliteConn{c.(*sqlite3.SQLiteConn)}, nil
+	return &sqliteConn{SQLiteConn: c.(*sqlite3.SQLiteConn)}, nil
 }
 
-type sqliteConn struct{ *sqlite3.SQLiteConn }
+type sqliteConn struct {
+	*sqlite3.SQLiteConn
+	// unusable makes database/sql close the connection and open another one. A
+	// connection belongs to one goroutine at a time, so it needs no lock.
+	unusable bool
+}
+
+// IsValid reports whether the connection may serve another caller. A connection
+// that was opened while its file refused writes stays read-only for its whole
+// life, also after the permissions were repaired.
+func (c *sqliteConn) IsValid() bool { return !c.unusable }
+
+// note looks at an error of a transaction.
+func (c *sqliteConn) note(err error) {
+	var se sqlite3.Error
+	if !errors.As(err, &se) {
+		return
+	}
+	switch se.Code {
+	case sqlite3.ErrReadonly, sqlite3.ErrCantOpen, sqlite3.ErrIoErr, sqlite3.ErrCorrupt, sqlite3.ErrNotADB:
+		c.unusable = true
+	}
+}
 
 // BeginTx waits for another process's lock no longer than ctx lasts. SQLite's own
-// wait is not to be interrupted: who had waited for the connection before would
-// wait its whole time once more.
-func (c sqliteConn) BeginTx(ctx context.Context, opts driver.TxOptions) (tx driver.Tx, err error) {
+// wait cannot be interrupted, and it would come on top of the wait for the connection.
+func (c *sqliteConn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
+	tx, err := c.begin(ctx, opts)
+	if err != nil {
+		c.note(err)
+		return nil, err
+	}
+	return sqliteTx{tx, c}, nil
+}
+
+func (c *sqliteConn) begin(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
 	deadline, ok := ctx.Deadline()
 	left := time.Until(deadline).Milliseconds()
 	if !ok || left >= lockWait {
@@ -50,7 +81,7 @@ func (c sqliteConn) BeginTx(ctx context.Context, opts driver.TxOptions) (tx driv
 	if err := c.wait(max(left, 0)); err != nil {
 		return nil, err
 	}
-	tx, err = c.SQLiteConn.BeginTx(ctx, opts)
+	tx, err := c.SQLiteConn.BeginTx(ctx, opts)
 	if werr := c.wait(lockWait); werr != nil {
 		err = errors.Join(err, werr)
 		if tx != nil {
@@ -62,9 +93,29 @@ func (c sqliteConn) BeginTx(ctx context.Context, opts driver.TxOptions) (tx driv
 }
 
 // wait sets for how long the connection waits for another process's lock.
-func (c sqliteConn) wait(ms int64) error {
+func (c *sqliteConn) wait(ms int64) error {
 	if _, err := c.Exec(fmt.Sprintf("PRAGMA busy_timeout = %d", ms), nil); err != nil {
 		return fmt.Errorf("set busy timeout: %w", err)
 	}
 	return nil
+}
+
+// sqliteTx reports to its connection how it ended.
+type sqliteTx struct {
+	driver.Tx
+	c *sqliteConn
+}
+
+// Commit commits.
+func (t sqliteTx) Commit() error {
+	err := t.Tx.Commit()
+	t.c.note(err)
+	return err
+}
+
+// Rollback rolls back.
+func (t sqliteTx) Rollback() error {
+	err := t.Tx.Rollback()
+	t.c.note(err)
+	return err
 }

@@ -7,12 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/url"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/mattn/go-sqlite3"
@@ -27,12 +29,19 @@ import (
 // ErrDatabaseURL says that a database setting could not be understood.
 var ErrDatabaseURL = errors.New("order: database must be sqlite:PATH")
 
+// ErrNotWritable says that the database's file or folder refuses writes: its
+// permissions deny them, or its file system is read-only.
+var ErrNotWritable = errors.New("order: database is not writable")
+
 // readers bounds the connections that read. SQLite in WAL mode lets them run
 // beside the one writer.
 const readers = 4
 
 // lockWait is how long a connection waits for another process's lock, in milliseconds.
 const lockWait = 5000
+
+// openWait is how long opening a database waits for another process's lock.
+const openWait = 100 * time.Millisecond
 
 // writeTimeout bounds a single write and its wait for the writing connection,
 // for which it competes with the batches of orders. This and the other limits of
@@ -47,36 +56,95 @@ var readTimeout = 3 * time.Second
 // at a time, so the store has one writing connection and lets the rest read:
 // writers queue in the process instead of failing as busy in the database.
 type Store struct {
+	file  string // the database's path
 	write *gorm.DB
 	read  *gorm.DB
 	hot   prepared
-	now   func() time.Time
-	told  chan struct{} // events were committed; see announce
+	now   func() time.Time // see SetClock
+	told  chan struct{}    // events were committed; see announce
+
+	itemNow func(item string) time.Time // nil: now; see SetClock
 }
 
 // OpenStore opens the database that a setting such as "sqlite:shop.db" names,
-// creating the file's folder. It does not touch the schema.
-func OpenStore(setting string) (*Store, error) {
+// creating the file and its folder. Only its owner can read a file created here.
+// It does not touch the schema.
+// Errors: ErrDatabaseURL, ErrNotWritable, and those of SQLite.
+func OpenStore(ctx context.Context, setting string) (*Store, error) {
 	path, ok := strings.CutPrefix(setting, "sqlite:")
 	if !ok || path == "" {
 		return nil, fmt.Errorf("%w, not %q", ErrDatabaseURL, setting)
 	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
-		return nil, fmt.Errorf("create the database's folder: %w", err)
+	if err := createFile(path); err != nil {
+		return nil, err
 	}
-	// BEGIN IMMEDIATE takes the write lock first, so that a transaction never
-	// fails half-way for having read before it wrote.
-	// What is deleted or overwritten is zeroed, so that nothing that was erased of a
-	// buyer is left in the file. A sale only adds, and has hardly anything to zero.
-	write, err := openSQLite(path, url.Values{"_txlock": {"immediate"}, "_synchronous": {"FULL"}, "_secure_delete": {"on"}}, 1)
+	write, err := openSQLite(path, writeParams(), 1)
 	if err != nil {
 		return nil, err
+	}
+	if err := tryWrite(ctx, write); err != nil {
+		return nil, errors.Join(fmt.Errorf("database %s: %w", path, err), closeDB(write))
 	}
 	read, err := openSQLite(path, url.Values{"_query_only": {"true"}}, readers)
 	if err != nil {
 		return nil, errors.Join(err, closeDB(write))
 	}
-	return &Store{write: write, read: read, hot: prepared{stmts: make(map[string]*sql.Stmt)}, now: time.Now, told: make(chan struct{}, 1)}, nil
+	return &Store{
+		file: path, write: write, read: read, hot: prepared{stmts: make(map[string]*sql.Stmt)},
+		now: time.Now, told: make(chan struct{}, 1),
+	}, nil
+}
+
+// createFile makes sure that the file exists and can be opened for writing. SQLite
+// opens a file that refuses writes for reading instead, and reports nothing. It gives
+// the files beside the database the permissions of the database.
+func createFile(path string) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
+		return fmt.Errorf("create the database's folder: %w", notWritable(err))
+	}
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return fmt.Errorf("open database: %w", notWritable(err))
+	}
+	return f.Close()
+}
+
+// notWritable marks an error of the operating system or of SQLite that means
+// ErrNotWritable.
+func notWritable(err error) error {
+	var se sqlite3.Error
+	sqlite := errors.As(err, &se) && (se.Code == sqlite3.ErrReadonly || se.Code == sqlite3.ErrCantOpen)
+	if sqlite || errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS) {
+		return fmt.Errorf("%w: %w", ErrNotWritable, err)
+	}
+	return err
+}
+
+// writeParams are the parameters of connections that write. BEGIN IMMEDIATE takes the
+// write lock first, so that a transaction never fails half-way for having read before
+// it wrote. What is deleted or overwritten is zeroed, so that nothing that was erased of
+// a buyer is left in the file; a sale only adds, and has hardly anything to zero.
+func writeParams() url.Values {
+	return url.Values{"_txlock": {"immediate"}, "_synchronous": {"FULL"}, "_secure_delete": {"on"}}
+}
+
+// tryWrite begins a transaction and rolls it back. It finds a folder or a file beside
+// the database that refuses writes. That another process holds the lock is no error.
+func tryWrite(ctx context.Context, db *gorm.DB) error {
+	ctx, cancel := context.WithTimeout(ctx, openWait)
+	defer cancel()
+	pool, err := db.DB()
+	if err != nil {
+		return err
+	}
+	tx, err := pool.BeginTx(ctx, nil)
+	if err == nil {
+		return tx.Rollback()
+	}
+	if err = notWritable(err); transient(err) && !errors.Is(err, ErrNotWritable) {
+		return nil // it is busy or full at present, and may be used once it is not
+	}
+	return err
 }
 
 func openSQLite(path string, params url.Values, conns int) (*gorm.DB, error) {
@@ -94,7 +162,7 @@ func openSQLite(path string, params url.Values, conns int) (*gorm.DB, error) {
 		Logger:                 logger.Discard,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("open database %s: %w", path, err)
+		return nil, fmt.Errorf("open database %s: %w", path, notWritable(err))
 	}
 	pool, err := db.DB()
 	if err != nil {
@@ -123,17 +191,6 @@ func (s *Store) Close() error { return errors.Join(s.hot.close(), closeDB(s.writ
 
 // DB is the writing connection, for the migrations.
 func (s *Store) DB() (*sql.DB, error) { return s.write.DB() }
-
-// Ping asks the database for an answer that only a migrated one can give.
-func (s *Store) Ping(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, readTimeout)
-	defer cancel()
-	var epoch []string
-	if err := s.read.WithContext(ctx).Raw("SELECT value FROM meta WHERE key = 'epoch'").Scan(&epoch).Error; err != nil {
-		return wrap("ping database", err)
-	}
-	return nil
-}
 
 // Epoch is the number of the present build of the state kept in Redis.
 func (s *Store) Epoch(ctx context.Context) (int64, error) {
@@ -279,7 +336,7 @@ func (s *Store) InsertItem(ctx context.Context, n NewItem) (catalog.Item, error)
 	now := s.now()
 	opens := n.OpensAt
 	if opens.IsZero() {
-		opens = now
+		opens = s.defaultOpening(n.ID)
 	}
 	row := itemRow{
 		ID: n.ID, Name: n.Name, Description: n.Description, PriceMinor: n.PriceMinor, Currency: n.Currency,

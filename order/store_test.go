@@ -22,26 +22,17 @@ import (
 func TestOpenStore(t *testing.T) {
 	t.Parallel()
 	for _, setting := range []string{"", "sqlite:", "shop.db", "postgres://host/db", "SQLITE:x"} {
-		if s, err := OpenStore(setting); !errors.Is(err, ErrDatabaseURL) {
+		if s, err := OpenStore(testContext(t), setting); !errors.Is(err, ErrDatabaseURL) {
 			t.Errorf("%q: %v, %v, want ErrDatabaseURL", setting, s, err)
 		}
 	}
 	// A path is a path, whatever a URI would make of it.
 	for _, name := range []string{"plain.db", "a?mode=memory", "b#c", "d%20e", "with space & more;x=y"} {
 		path := filepath.Join(t.TempDir(), "new", "folder", name)
-		s, err := OpenStore("sqlite:" + path)
+		s, err := OpenStore(testContext(t), "sqlite:"+path)
 		if err != nil {
 			t.Errorf("%q: %v", name, err)
 			continue
-		}
-		if err := s.Ping(testContext(t)); err == nil {
-			t.Errorf("%q: a database without tables answers as if it had them", name)
-		}
-		if err := s.write.Exec("CREATE TABLE meta (key, value)").Error; err != nil {
-			t.Errorf("%q: %v", name, err)
-		}
-		if err := s.Ping(testContext(t)); err != nil {
-			t.Errorf("%q: ping: %v", name, err)
 		}
 		if _, err := os.Stat(path); err != nil {
 			t.Errorf("%q: %v", name, err)
@@ -49,15 +40,12 @@ func TestOpenStore(t *testing.T) {
 		if err := s.Close(); err != nil {
 			t.Errorf("%q: close: %v", name, err)
 		}
-		if err := s.Ping(testContext(t)); err == nil {
-			t.Errorf("%q: ping of a closed store: no error", name)
-		}
 	}
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := OpenStore("sqlite:" + filepath.Join(file, "shop.db")); err == nil {
+	if _, err := OpenStore(testContext(t), "sqlite:"+filepath.Join(file, "shop.db")); err == nil {
 		t.Error("a folder that is a file: no error")
 	}
 }

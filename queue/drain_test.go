@@ -15,6 +15,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"flashsale/internal/longtest"
 	"flashsale/internal/redistest"
 	"flashsale/queue"
 )
@@ -185,11 +186,18 @@ func TestDrain_NoGoroutines(t *testing.T) {
 // TestDrain_Cycles: Runs that start and stop under load lose nothing and do nothing twice.
 func TestDrain_Cycles(t *testing.T) {
 	t.Parallel()
+	testCycles(t, 30)
+}
+
+func TestDrain_Cycles_Long(t *testing.T) {
+	longtest.Only(t)
+	t.Parallel()
+	testCycles(t, 400)
+}
+
+func testCycles(t *testing.T, cycles int) {
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		cycles, per := 200, 20
-		if testing.Short() {
-			cycles = 20
-		}
+		const per = 20
 		prefix := redistest.Prefix(t)
 		cfg := queue.Config{Prefix: prefix, Lease: 10 * time.Minute, MaxAttempts: 1}
 		admin, q := newQueue(t, rdb, cfg), process(t, rdb, cfg)

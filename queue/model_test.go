@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"pgregory.net/rapid"
 
+	"flashsale/internal/longtest"
 	"flashsale/internal/redistest"
 	"flashsale/queue"
 )
@@ -41,6 +42,16 @@ type model struct {
 // TestQueue_Model drives all operations against the model.
 func TestQueue_Model(t *testing.T) {
 	t.Parallel()
+	testModel(t)
+}
+
+func TestQueue_Model_Long(t *testing.T) {
+	longtest.Only(t)
+	t.Parallel()
+	testModel(t)
+}
+
+func testModel(t *testing.T) {
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		rapid.Check(t, func(rt *rapid.T) {
 			m := &model{

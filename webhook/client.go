@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"net/url"
 	"strconv"
 	"syscall"
 	"time"
@@ -112,7 +111,8 @@ type Result struct {
 	Status int // of the answer; 0: there was none
 	// RetryAfter is what the answer asks for; 0: nothing.
 	RetryAfter time.Duration
-	// Err says why there was no answer. It holds neither the URL nor a secret.
+	// Err says why there was no answer. Its text holds neither the URL, nor a secret,
+	// nor an address; what it wraps may.
 	Err error
 }
 
@@ -143,7 +143,7 @@ func (c *Client) Send(ctx context.Context, m *Message) Result {
 	}
 	res, err := by.Do(r)
 	if err != nil {
-		return Result{Err: cause(err)}
+		return Result{Err: failed(err)}
 	}
 	out := Result{Status: res.StatusCode, RetryAfter: retryAfter(res.Header, at)}
 	// What follows a change of protocols is the bare connection, to which ctx means
@@ -154,16 +154,6 @@ func (c *Client) Send(ctx context.Context, m *Message) Result {
 	}
 	res.Body.Close()
 	return out
-}
-
-// cause is an error of HTTP without the URL, whose path may be a secret of the
-// receiver's.
-func cause(err error) error {
-	var wrapped *url.Error
-	if errors.As(err, &wrapped) {
-		err = wrapped.Err
-	}
-	return fmt.Errorf("webhook: send: %w", err)
 }
 
 // retryAfter reads the header of that name: seconds, or a date.

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -232,6 +233,94 @@ func TestClient_Send_Err(t *testing.T) {
 	}
 }
 
+// TestClient_Send_Err_Text: admins read the text of an error, which names no address,
+// no resolver and no path. Each failure is a real one.
+func TestClient_Send_Err_Text(t *testing.T) {
+	t.Parallel()
+	s := serveOn(t, "127.0.0.1", func(w http.ResponseWriter, r *http.Request) {
+		conn, _, err := w.(http.Hijacker).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer conn.Close()
+		switch r.URL.Path {
+		case "/reset/hush":
+			if err := conn.(*net.TCPConn).SetLinger(0); err != nil {
+				t.Error(err)
+			}
+		case "/nonsense/hush":
+			if _, err := io.WriteString(conn, "SSH-2.0-server at 10.9.8.7:22\r\n\r\n"); err != nil {
+				t.Error(err)
+			}
+		case "/silent/hush":
+			if _, err := conn.Read(make([]byte, 1)); err != nil && !errors.Is(err, io.EOF) {
+				t.Error(err)
+			}
+		}
+	})
+	s.Start()
+	secure := serveOn(t, "127.0.0.1", func(http.ResponseWriter, *http.Request) {})
+	secure.StartTLS()
+	old := serveOn(t, "127.0.0.1", func(http.ResponseWriter, *http.Request) {})
+	old.TLS = &tls.Config{MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11}
+	old.StartTLS()
+	roots := x509.NewCertPool()
+	roots.AddCert(secure.Certificate())
+	gone := serveOn(t, "127.0.0.1", func(http.ResponseWriter, *http.Request) {})
+	gone.Start()
+	gone.Close()
+
+	// A resolver that fails: it says who was asked for what.
+	failing := func(err error) *net.Resolver {
+		return &net.Resolver{PreferGo: true, Dial: func(_ context.Context, network, _ string) (net.Conn, error) {
+			return nil, &net.OpError{Op: "dial", Net: network, Addr: s.Listener.Addr(), Err: err}
+		}}
+	}
+	names := newDNS(t, "127.0.0.1")
+	port := func(s *httptest.Server) string { return s.URL[strings.LastIndexByte(s.URL, ':'):] }
+	local := Policy{Allow: prefixes("127.0.0.1/32")}
+	for name, q := range map[string]struct {
+		url, want string
+		cfg       Config
+	}{
+		"unknown name":   {"https://shop.example/hush", "webhook: host name not found", Config{Resolver: newDNS(t, "").resolver()}},
+		"mute resolver":  {"https://shop.example/hush", "webhook: host name lookup timed out", Config{Resolver: failing(os.ErrDeadlineExceeded)}},
+		"no resolver":    {"https://shop.example/hush", "webhook: host name lookup failed", Config{Resolver: failing(errors.New("no route to 10.0.0.2:53"))}},
+		"inner address":  {"https://shop.example/hush", "webhook: address not allowed: neither on the public Internet nor in webhook-allow", Config{Resolver: names.resolver()}},
+		"refused":        {gone.URL + "/hush", "webhook: connection refused", Config{Policy: local}},
+		"reset":          {s.URL + "/reset/hush", "webhook: connection reset", Config{Policy: local}},
+		"closed":         {s.URL + "/hush", "webhook: connection closed without an answer", Config{Policy: local}},
+		"no HTTP":        {s.URL + "/nonsense/hush", "webhook: connection failed, or the answer is not valid HTTP", Config{Policy: local}},
+		"silent":         {s.URL + "/silent/hush", "webhook: timed out", Config{Policy: local}},
+		"no TLS":         {"https" + strings.TrimPrefix(s.URL, "http") + "/hush", "webhook: the server does not speak TLS", Config{Policy: local}},
+		"unknown issuer": {secure.URL + "/hush", "webhook: the server's certificate is not trusted", Config{Policy: local}},
+		"another name": {"https://shop.invalid" + port(secure) + "/hush", "webhook: the server's certificate is for another host name",
+			Config{Policy: local, Resolver: names.resolver(), TLS: &tls.Config{RootCAs: roots}}},
+		"expired": {secure.URL + "/hush", "webhook: the server's certificate has expired or is not valid yet",
+			Config{Policy: local, TLS: &tls.Config{RootCAs: roots, Time: func() time.Time { return time.Unix(1<<40, 0) }}}},
+		"TLS 1.1": {old.URL + "/hush", "webhook: TLS handshake failed: tls: protocol version not supported", Config{Policy: local}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			q.cfg.Timeout = time.Second
+			for range 3 { // a busy machine may be slower than the limit
+				res := newClient(t, q.cfg).Send(t.Context(), message(q.url))
+				if res.Err == nil || res.Status != 0 {
+					t.Fatalf("result %+v", res)
+				}
+				if got := res.Err.Error(); got == q.want {
+					return
+				} else if !strings.Contains(got, "timed out") {
+					t.Fatalf("got %q, want %q", got, q.want)
+				}
+				q.cfg.Timeout *= 8
+			}
+			t.Errorf("timed out, want %q", q.want)
+		})
+	}
+}
+
 // TestClient_Send_Upgrade: a server that makes another protocol of the connection
 // and then says nothing holds nobody, and does not keep the connection.
 func TestClient_Send_Upgrade(t *testing.T) {
@@ -403,7 +492,7 @@ func TestRetryAfter(t *testing.T) {
 	}
 }
 
-// dns is a name server that says the same address of every name.
+// dns is a name server that says the same address of every name, or that there is none.
 type dns struct {
 	conn net.PacketConn
 	at   atomic.Value
@@ -416,7 +505,9 @@ func newDNS(t *testing.T, address string) *dns {
 		t.Fatal(err)
 	}
 	d := &dns{conn: conn}
-	d.say(address)
+	if address != "" {
+		d.say(address)
+	}
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -458,8 +549,8 @@ func (d *dns) serve() {
 			continue
 		}
 		answer := append([]byte{q[0], q[1], 0x81, 0x80, 0, 1, 0, 0, 0, 0, 0, 0}, q[12:end]...)
-		if q[end-3] == 1 {
-			a := d.at.Load().(netip.Addr).As4()
+		if at, known := d.at.Load().(netip.Addr); known && q[end-3] == 1 {
+			a := at.As4()
 			answer[7] = 1
 			answer = append(answer, 0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 0, 0, 4)
 			answer = append(answer, a[:]...)

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"flashsale/order"
@@ -15,7 +17,7 @@ func (a *app) admission() *order.Pressure {
 	}
 	p := order.NewPressure(order.PressureConfig{
 		Queues: loaders, Partition: a.service.Stock.Partition, MaxAge: a.settings.QueueAge,
-		Volatile: a.service.Volatile, OnError: a.reporter("admission"),
+		Volatile: a.service.Volatile, Database: a.writes, OnError: a.reporter("admission"),
 	})
 	a.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "flashsale_admission_shut_queues",
@@ -23,4 +25,23 @@ func (a *app) admission() *order.Pressure {
 	}, func() float64 { return float64(p.Shut()) }))
 	a.life.add(part{name: "admission", run: p.Run})
 	return p
+}
+
+// addWriteProbe adds the check whether the database takes writes, for readiness and
+// for admission.
+func (a *app) addWriteProbe() error {
+	log := a.log.With().Str("component", "database").Logger()
+	p, err := order.NewWriteProbe(a.store, func(err error) {
+		if err != nil {
+			log.Error().Err(err).Msg("database takes no writes")
+		} else {
+			log.Info().Msg("database takes writes again")
+		}
+	})
+	if err != nil {
+		return err
+	}
+	a.writes = p
+	a.life.add(part{name: "write probe", run: p.Run, stop: func(context.Context) error { return p.Close() }})
+	return nil
 }

@@ -51,14 +51,17 @@ type app struct {
 	out      io.Writer
 	life     lifecycle
 	registry *prometheus.Registry
+	now      func() time.Time // this host's clock
 
 	rdb     redis.UniversalClient
+	clock   *inventory.Clock
 	store   *order.Store
-	queues  []*queue.Queue // of orders, by partition
-	expires []*queue.Queue // of orders that lapse, by partition
-	hooks   *queue.Queue   // of webhook deliveries
-	waiters *order.Waiters // nil in a process without an API
-	leaders *lock.Manager  // of what one process does for all; see lead
+	queues  []*queue.Queue    // of orders, by partition
+	expires []*queue.Queue    // of orders that lapse, by partition
+	hooks   *queue.Queue      // of webhook deliveries
+	waiters *order.Waiters    // nil in a process without an API
+	writes  *order.WriteProbe // nil in a process without an API
+	leaders *lock.Manager     // of what one process does for all; see lead
 	drain   drain
 	dev     []byte         // development mode's key; nil outside it
 	service *order.Service // nil in a process without an API
@@ -74,7 +77,7 @@ type role struct {
 
 // runApp builds the process, runs it until ctx ends, and drains it.
 func runApp(ctx context.Context, s *Settings, r role, out io.Writer) error {
-	a := &app{settings: s, log: newLogger(s), out: out, registry: prometheus.NewRegistry()}
+	a := &app{settings: s, log: newLogger(s), out: out, registry: prometheus.NewRegistry(), now: time.Now}
 	// Half of the time is the requests', half the worker's.
 	a.life.drain = s.Drain / 2
 	if err := a.build(ctx, r); err != nil {
@@ -172,9 +175,14 @@ func (a *app) build(ctx context.Context, r role) error {
 }
 
 func (a *app) openDatabase(ctx context.Context, r role) error {
-	store, err := order.OpenStore(a.settings.DB)
+	if r.command != "serve" { // which creates it
+		if err := needDatabase(a.settings); err != nil {
+			return err
+		}
+	}
+	store, err := order.OpenStore(ctx, a.settings.DB)
 	if err != nil {
-		return failedSetting("db", a.settings.DB, err.Error(), "name a file in a folder this process may write to")
+		return failedSetting("db", a.settings.DB, err.Error(), databaseFix(err))
 	}
 	a.store = store
 	a.life.closing("database", store.Close)
@@ -218,6 +226,7 @@ func (a *app) openEngine(ctx context.Context) error {
 		}
 		return failedSetting("redis", s.Redis, "no answer ("+err.Error()+")", "start it, or correct the address")
 	}
+	a.addClock(ctx)
 	have, err := a.store.CheckPartitions(ctx, s.Partitions)
 	if err != nil {
 		return err
@@ -399,18 +408,23 @@ func (a *app) addAPI(ctx context.Context) error {
 
 func (a *app) verifier(ctx context.Context) (*auth.Verifier, error) {
 	s := a.settings
+	c := auth.Config{Leeway: s.TokenLeeway}
+	if c.Leeway == 0 {
+		c.Leeway = -1 // none: there, 0 is the default
+	}
 	switch {
 	case s.JWTSecret != "":
-		return auth.NewVerifier(auth.Config{Secret: []byte(s.JWTSecret)})
+		c.Secret = []byte(s.JWTSecret)
 	case s.JWKS != "":
 		keys, err := auth.OpenKeys(context.WithoutCancel(ctx), auth.KeysConfig{Source: s.JWKS, OnError: a.reporter("auth")})
 		if err != nil {
 			return nil, failedSetting("jwks", s.JWKS, err.Error(), "name a readable JWK set")
 		}
-		return auth.NewVerifier(auth.Config{Keys: keys})
+		c.Keys = keys
 	default:
-		return auth.NewVerifier(auth.Config{Secret: a.dev})
+		c.Secret = a.dev
 	}
+	return auth.NewVerifier(c)
 }
 
 func (a *app) addHTTP(ctx context.Context, items *catalog.Catalog, reconciler *order.Reconciler) error {
@@ -419,18 +433,23 @@ func (a *app) addHTTP(ctx context.Context, items *catalog.Catalog, reconciler *o
 	if err != nil {
 		return err
 	}
+	if err := a.addWriteProbe(); err != nil {
+		return err
+	}
 	webhooks, err := a.webhookAdmin()
 	if err != nil {
 		return err
 	}
 	backlog := order.NewBacklog(a.store, a.service.Returns, a.namedQueues()...)
 	backlog.Bell = a.service.Bell
-	feed := order.NewFeed(order.FeedConfig{Store: a.store, Redis: a.rdb, Orders: a.service, OnError: a.reporter("order events")})
+	feed := order.NewFeed(order.FeedConfig{
+		Store: a.store, Redis: a.rdb, Orders: a.service, MaxStreams: a.maxStreams(), OnError: a.reporter("order events"),
+	})
 	c := handler.Config{
 		Orders: a.service, Items: items, Sales: a.service, Changes: a.service, Trail: a.service, Feed: feed, Buyers: a.service,
 		Webhooks: webhooks, Verifier: verifier, Ready: append(a.checks(), catalogCheck(items)),
 		RateBuyer: s.RateBuyer, RateAddress: s.RateAddress, TrustedProxies: s.TrustedProxies,
-		Admission: a.admission(), MaxInFlight: int64(s.InFlight), Tasks: backlog, Reconciler: reconciler, CursorKey: a.cursorKey(), Log: a.log, Registerer: a.registry,
+		Admission: a.admission(), MaxInFlight: int64(s.InFlight), Tasks: backlog, Reconciler: reconciler, CursorKey: a.cursorKey(), Now: a.now, ItemNow: a.clock.ItemNow, Log: a.log, Registerer: a.registry,
 	}
 	if a.dev != nil {
 		c.DevTokens = func(sub, role string, ttl time.Duration) (string, error) {
@@ -445,11 +464,35 @@ func (a *app) addHTTP(ctx context.Context, items *catalog.Catalog, reconciler *o
 	if err != nil {
 		return failedSetting("addr", s.Addr, err.Error(), "choose a free address")
 	}
+	// The server does not wait for streams, whose connections it has given away. Their
+	// last bytes are waited for after it has drained, so that both share the time.
+	a.life.add(part{name: "order streams", stop: feed.Wait})
 	a.life.add(a.drain.part("api", handler.StrictListener(l), a.server(h)))
-	// It is stopped before the API drains, which would wait for the streams.
+	// It is stopped first, so that clients of streams reconnect to another process.
 	a.life.add(part{name: "order events", run: feed.Run, stop: feed.Close})
 	fmt.Fprintf(a.out, "api       http://%s/v1/items\n", l.Addr())
 	return nil
+}
+
+// streamFiles is how many of the files that a process may have open can be event
+// streams. The rest stays for purchases: a stream holds its file for minutes.
+func streamFiles(files uint64) uint64 { return max(1, files/2) }
+
+// maxStreams bounds the event streams of this process, and registers the bound as
+// a metric.
+func (a *app) maxStreams() int {
+	n := a.settings.MaxStreams
+	if files, known := fileLimit(); known && uint64(n) > streamFiles(files) {
+		n = int(streamFiles(files))
+		a.log.Warn().Int("max_streams", n).Int("setting", a.settings.MaxStreams).Uint64("open_files", files).
+			Msg("max-streams lowered to half of the open-file limit; raise the limit (ulimit -n, LimitNOFILE)")
+	}
+	limit := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "flashsale_event_streams_limit", Help: "Event streams that this process may have open.",
+	})
+	limit.Set(float64(n))
+	a.registry.MustRegister(limit)
+	return n
 }
 
 // cursorKey authenticates the cursors of lists. All API processes of a shop
@@ -472,7 +515,7 @@ func (a *app) checks() []handler.Check {
 	return []handler.Check{
 		{Name: "draining", Probe: func(context.Context) error { return a.drain.check() }},
 		{Name: "redis", Probe: func(ctx context.Context) error { return a.rdb.Ping(ctx).Err() }},
-		{Name: "database", Probe: a.store.Ping},
+		{Name: "database", Probe: a.writes.Check},
 	}
 }
 
@@ -490,6 +533,10 @@ func (a *app) addOps(ctx context.Context) error {
 	// It stops without ado: a scrape or a profile cut off at the end is no loss.
 	a.life.add(part{name: "ops", run: serving(srv, l, func() {}), stop: func(context.Context) error { return srv.Close() }})
 	fmt.Fprintf(a.out, "metrics   http://%s/metrics\n", l.Addr())
+	if at, ok := l.Addr().(*net.TCPAddr); !ok || !at.IP.IsLoopback() {
+		a.log.Warn().Msgf("/metrics and /debug/pprof are served without authentication on %s, which is reachable from other machines: "+
+			"restrict access to it with a firewall or network policy, or set --ops-addr to a loopback address", l.Addr())
+	}
 	return nil
 }
 

@@ -3,9 +3,12 @@
 package main_test
 
 import (
+	"bufio"
 	"fmt"
 	"io"
 	"net"
+	"net/http"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -119,6 +122,7 @@ func TestBadRequests(t *testing.T) {
 		for _, raw := range ambiguous(path, buyer) {
 			rawAnswer(t, c, raw)
 		}
+		longLine(t, c)
 		if l := s.ledger(c, item); l.Left != 3 || l.Held != 0 || l.Sold != 0 {
 			t.Errorf("something was taken: %+v", l)
 		}
@@ -138,7 +142,10 @@ func ambiguous(path, token string) []string {
 	head := "POST " + path + " HTTP/1.1\r\nHost: shop\r\nAuthorization: Bearer " + token +
 		"\r\nContent-Type: application/json\r\nIdempotency-Key: smuggled\r\n"
 	body := `{"quantity":0}` // refused in any case, so that a 400 and a 422 take the same: nothing
+	good := head + "Content-Length: 14\r\n\r\n" + `{"quantity":1}`
 	return []string{
+		"GET " + path + " HTTP/1.0\r\nConnection: keep-alive\r\nTransfer-Encoding: chunked\r\n\r\n" + good,
+		"PUT " + path + " HTTP/1.0\r\nConnection: keep-alive\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n{}" + good,
 		head + "Content-Length: 14\r\nTransfer-Encoding: chunked\r\n\r\ne\r\n" + body + "\r\n0\r\n\r\n",
 		head + "Content-Length: 14\r\nContent-Length: 15\r\n\r\n" + body + " ",
 		head + "Content-Length : 14\r\n\r\n" + body,
@@ -166,7 +173,43 @@ func rawAnswer(t *testing.T, c *client, raw string) {
 	if err != nil && len(got) == 0 {
 		return // closed without a word, which is clean too
 	}
-	if n := strings.Count(string(got), "HTTP/1.1 "); n != 1 || strings.HasPrefix(string(got), "HTTP/1.1 2") {
-		t.Errorf("%q\ngot %d answers: %q", raw, n, got)
+	if lines := statusLine.FindAllSubmatch(got, -1); len(lines) != 1 || lines[0][1][0] == '2' {
+		t.Errorf("%q\ngot %d answers: %q", raw, len(lines), got)
+	}
+}
+
+var statusLine = regexp.MustCompile(`HTTP/1\.\d (\d{3})`)
+
+// longLine sends a request line that does not end, on a connection that was used
+// before. It is refused once it is too long.
+func longLine(t *testing.T, c *client) {
+	t.Helper()
+	conn, err := net.Dial("tcp", c.target.Addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(answerLimit)); err != nil {
+		t.Fatal(err)
+	}
+	in := bufio.NewReader(conn)
+	for _, q := range []struct{ raw, want string }{
+		{"GET /healthz HTTP/1.1\r\nHost: shop\r\n\r\n", "200"},
+		{"GET /v1/items/" + strings.Repeat("a", 16<<10), "431"},
+	} {
+		if _, err := io.WriteString(conn, q.raw); err != nil {
+			t.Fatal(err)
+		}
+		resp, err := http.ReadResponse(in, nil)
+		if err != nil {
+			t.Fatalf("no answer to %.40q: %v", q.raw, err)
+		}
+		if _, err := io.Copy(io.Discard, resp.Body); err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if got := resp.Status[:3]; got != q.want {
+			t.Errorf("%.40q: %s, want %s", q.raw, got, q.want)
+		}
 	}
 }

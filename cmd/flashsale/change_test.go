@@ -154,7 +154,7 @@ func TestChange_Versions(t *testing.T) {
 			switch a := clients[i%2].insist("PATCH", path, body, "If-Match", tag); a.verdict() {
 			case "200":
 				made.Add(1)
-			case "412 precondition_failed":
+			case "412 version_conflict":
 				lost.Add(1)
 			default:
 				t.Errorf("change: %s", a.verdict())

@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -29,9 +32,7 @@ func newRoot() *cobra.Command {
 		SilenceUsage:  true,
 		RunE:          runRole(role{command: "serve", api: true, worker: true}),
 	}
-	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
-		return usageError{fmt.Errorf("%w; see %s --help", err, c.CommandPath())}
-	})
+	root.SetFlagErrorFunc(flagError)
 	defineFlags(root.PersistentFlags())
 	root.AddCommand(
 		&cobra.Command{
@@ -84,16 +85,31 @@ func runRole(r role) func(*cobra.Command, []string) error {
 	}
 }
 
-// migration runs fn with the database's migrator.
-func migration(fn func(c *cobra.Command, m *migrations.Migrator) error) func(*cobra.Command, []string) error {
+// needDatabase refuses a database that does not exist, for everything but what
+// creates it: a mistyped path would leave an empty database behind.
+func needDatabase(s *Settings) error {
+	if _, err := os.Stat(strings.TrimPrefix(s.DB, "sqlite:")); errors.Is(err, fs.ErrNotExist) {
+		return failedSetting("db", s.DB, "the database does not exist", "run flashsale migrate up to create it, or correct the path")
+	}
+	return nil
+}
+
+// migration runs fn with the migrator of a database that exists, or that may be
+// created.
+func migration(create bool, fn func(c *cobra.Command, m *migrations.Migrator) error) func(*cobra.Command, []string) error {
 	return func(c *cobra.Command, _ []string) (err error) {
 		s, err := loadSettings(c.Flags())
 		if err != nil {
 			return err
 		}
-		store, err := order.OpenStore(s.DB)
+		if !create {
+			if err := needDatabase(s); err != nil {
+				return err
+			}
+		}
+		store, err := order.OpenStore(c.Context(), s.DB)
 		if err != nil {
-			return failedSetting("db", s.DB, err.Error(), "name a file in a folder this process may write to")
+			return failedSetting("db", s.DB, err.Error(), databaseFix(err))
 		}
 		defer func() { err = errors.Join(err, store.Close()) }()
 		db, err := store.DB()
@@ -110,7 +126,7 @@ func migration(fn func(c *cobra.Command, m *migrations.Migrator) error) func(*co
 
 func newMigrate() *cobra.Command {
 	up := &cobra.Command{Use: "up", Short: "Apply every pending migration", Args: noArgs,
-		RunE: migration(func(c *cobra.Command, m *migrations.Migrator) error {
+		RunE: migration(true, func(c *cobra.Command, m *migrations.Migrator) error {
 			n, err := m.Up(c.Context())
 			if err != nil {
 				return err
@@ -119,26 +135,29 @@ func newMigrate() *cobra.Command {
 			return err
 		})}
 	var yes bool
+	undo := migration(false, func(c *cobra.Command, m *migrations.Migrator) error {
+		undone, err := m.Down(c.Context())
+		if err != nil {
+			return err
+		}
+		text := "undone 1"
+		if !undone {
+			text = "nothing to undo"
+		}
+		_, err = fmt.Fprintln(c.OutOrStdout(), text)
+		return err
+	})
 	down := &cobra.Command{Use: "down", Short: "Undo the newest migration, and drop the data it holds", Args: noArgs,
-		RunE: migration(func(c *cobra.Command, m *migrations.Migrator) error {
+		RunE: func(c *cobra.Command, args []string) error {
 			if !yes {
 				return usageError{errors.New("migrate down drops the newest migration's tables with all that is in them, orders included; " +
 					"stop every process, keep a copy of the database, and say --yes")}
 			}
-			undone, err := m.Down(c.Context())
-			if err != nil {
-				return err
-			}
-			text := "undone 1"
-			if !undone {
-				text = "nothing to undo"
-			}
-			_, err = fmt.Fprintln(c.OutOrStdout(), text)
-			return err
-		})}
+			return undo(c, args)
+		}}
 	down.Flags().BoolVar(&yes, "yes", false, "drop the data")
-	status := &cobra.Command{Use: "status", Short: "List the migrations; exit 1 when one is pending", Args: noArgs,
-		RunE: migration(func(c *cobra.Command, m *migrations.Migrator) error {
+	status := &cobra.Command{Use: "status", Short: "List the migrations; exit 1 when one is pending or there is no database", Args: noArgs,
+		RunE: migration(false, func(c *cobra.Command, m *migrations.Migrator) error {
 			steps, err := m.Status(c.Context())
 			if err != nil {
 				return err
@@ -160,7 +179,7 @@ func newMigrate() *cobra.Command {
 }
 
 // signingKey is the key tokens can be made with: the configured secret, or
-// development mode's.
+// development mode's. It makes none: only the service knows where its key belongs.
 func signingKey(s *Settings) ([]byte, error) {
 	switch {
 	case s.JWTSecret != "":
@@ -168,7 +187,12 @@ func signingKey(s *Settings) ([]byte, error) {
 	case s.JWKS != "":
 		return nil, badSetting("jwks", s.JWKS, "public keys cannot sign", "sign the token where the private key is")
 	default:
-		return devKey(s.DataDir)
+		key, err := readDevKey(s.DataDir)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil, failedSetting("jwt-secret", "", "no key is set, and there is no development key in "+s.DataDir,
+				"set the key of the service, or name its folder with --data-dir; flashsale serve makes a development key when it first starts")
+		}
+		return key, err
 	}
 }
 

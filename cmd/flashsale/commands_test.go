@@ -4,6 +4,7 @@ package main_test
 
 import (
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -99,6 +100,10 @@ func TestCommand_WrongUsage(t *testing.T) {
 func TestCommand_Migrate(t *testing.T) {
 	needProcesses(t)
 	s := newShop(t)
+	wantCode(t, 1, s.run("migrate", "status"), "does not exist", s.dbPath, "flashsale migrate up")
+	if err := os.WriteFile(s.dbPath, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	wantCode(t, 1, s.run("migrate", "status"), "pending", "not migrated")
 	wantCode(t, 0, s.run("migrate", "up"), "applied ")
 	status := s.run("migrate", "status")
@@ -120,6 +125,45 @@ func TestCommand_Migrate(t *testing.T) {
 
 // TestCommand_Item manages items through the API, with a token of its own
 // making and with one that is given.
+// TestCommand_CreatesNothing: commands that only look, and processes that need a
+// database, leave no file behind where there is none.
+func TestCommand_CreatesNothing(t *testing.T) {
+	needProcesses(t)
+	key := []string{"FLASHSALE_JWT_SECRET=" + secret}
+	closed := process.FreeAddr(t)
+	redis := "redis://" + closed + "/0"
+	for _, q := range []struct {
+		args []string
+		env  []string
+		code int
+		word string
+	}{
+		{[]string{"migrate", "status"}, key, 1, "does not exist"},
+		{[]string{"migrate", "down", "--yes"}, key, 1, "does not exist"},
+		{[]string{"migrate", "down"}, key, 2, "--yes"},
+		{[]string{"api", "--redis", redis}, key, 1, "does not exist"},
+		{[]string{"worker", "--redis", redis}, key, 1, "does not exist"},
+		{[]string{"doctor"}, nil, 0, "embedded"},
+		{[]string{"config"}, nil, 0, "data-dir"},
+		{[]string{"item", "list", "--addr", closed}, nil, 1, closed},
+		{[]string{"item", "pause", "drop-1", "--addr", closed}, nil, 1, "FLASHSALE_JWT_SECRET"},
+		{[]string{"queue", "stats", "--addr", closed}, nil, 1, "FLASHSALE_JWT_SECRET"},
+		{[]string{"queue", "dead", "--addr", closed}, nil, 1, "FLASHSALE_JWT_SECRET"},
+		{[]string{"reconcile", "--addr", closed}, nil, 1, "FLASHSALE_JWT_SECRET"},
+		{[]string{"token", "--sub", "alice"}, nil, 1, "FLASHSALE_JWT_SECRET"},
+	} {
+		dir := t.TempDir()
+		data := filepath.Join(dir, "data")
+		for _, where := range [][]string{{"--data-dir", data}, {"--data-dir", data, "--db", "sqlite:" + filepath.Join(dir, "deep", "shop.db")}} {
+			r := process.Run(t, process.Spec{Args: append(q.args, where...), Env: q.env})
+			wantCode(t, q.code, r, q.word)
+			if left, err := filepath.Glob(filepath.Join(dir, "*")); err != nil || len(left) > 0 {
+				t.Errorf("%v left %v, %v", q.args, left, err)
+			}
+		}
+	}
+}
+
 func TestCommand_Item(t *testing.T) {
 	needProcesses(t)
 	s := newShop(t)
@@ -155,6 +199,31 @@ func TestCommand_Item(t *testing.T) {
 	}
 	if r := s.run("item", "list", "--server", p.URL()); strings.Contains(r.Output, "drop-3") {
 		t.Errorf("a refused item is there:\n%s", r.Output)
+	}
+}
+
+// TestCommand_ItemList lists more items than one page has, each once.
+func TestCommand_ItemList(t *testing.T) {
+	needProcesses(t)
+	s := newShop(t)
+	p := s.serve(noLimit...)
+	c := dial(t, p)
+	const n = 201
+	id := func(i int) string { return fmt.Sprintf("drop-%03d", i) }
+	stream(n, 8, func(i int) struct{} {
+		if a := c.admin("POST", "/v1/admin/items", map[string]any{
+			"id": id(i), "name": "Thing", "price_minor": 990, "currency": "EUR", "stock": 10,
+		}); a.Status != 201 {
+			t.Errorf("create: %d %s", a.Status, a.Body)
+		}
+		return struct{}{}
+	})
+	r := s.run("item", "list", "--server", p.URL())
+	wantCode(t, 0, r)
+	for i := range n {
+		if got := strings.Count(r.Output, id(i)); got != 1 {
+			t.Errorf("%s is listed %d times", id(i), got)
+		}
 	}
 }
 
@@ -289,4 +358,24 @@ func grep(text, word string) string {
 		}
 	}
 	return out.String()
+}
+
+// TestOpsAddr_Warning: who can reach the metrics and the profiles is said at start
+// where that is more than this machine.
+func TestOpsAddr_Warning(t *testing.T) {
+	needProcesses(t)
+	const warning = "/metrics and /debug/pprof are served without authentication on "
+	for host, public := range map[string]bool{"127.0.0.1": false, "localhost": false, "0.0.0.0": true, "": true, "[::]": true} {
+		s := newShop(t)
+		_, port, err := net.SplitHostPort(process.FreeAddr(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		spec := s.spec("serve", []string{"--demo=false"})
+		spec.OpsAddr = host + ":" + port
+		log := process.Start(t, spec).Log()
+		if strings.Contains(log, warning) != public || public && !strings.Contains(log, "--ops-addr") || strings.Count(log, warning) > 1 {
+			t.Errorf("--ops-addr %s:\n%s", spec.OpsAddr, log)
+		}
+	}
 }

@@ -49,9 +49,7 @@ func TestDatabase_Locked(t *testing.T) {
 		if r := c.get("/v1/orders", "before"); r.Status != 200 {
 			t.Errorf("the list of orders: %s", r.verdict())
 		}
-		if r := c.get("/readyz", "before"); r.Status != 200 && r.Status != 503 {
-			t.Errorf("/readyz: %s", r.verdict())
-		}
+		s.unready(c, "database")
 		<-held
 		unlock()
 		if s.server == nil {
@@ -68,6 +66,31 @@ func TestDatabase_Locked(t *testing.T) {
 			t.Errorf("%d rows, want 21", len(rows))
 		}
 	})
+}
+
+// TestDatabase_LockedLull has the embedded engine's database locked, and buyers who
+// return after a while in which nobody bought: the first of them is refused at once,
+// instead of waiting in vain behind an order that is older than --queue-age.
+func TestDatabase_LockedLull(t *testing.T) {
+	needProcesses(t)
+	s := newShop(t)
+	c := dial(t, s.serve(append(noLimit, "--queue-age", "300ms")...))
+	item := s.newItem(c, 30, 1)
+	unlock := s.lockDatabase()
+	first := make(chan purchase, 1)
+	go func() { first <- c.buy(item, "first", "k") }()
+	eventually(t, "the first order waits", soon, func() (bool, any) {
+		l := s.ledger(c, item)
+		return l.Held == 1, l
+	})
+	<-lasting(t, 3*time.Second) // the lull; the queue is looked at for two seconds without buyers
+	only(t, []purchase{c.buy(item, "second", "k", "Prefer", "wait=1")}, "503 overloaded")
+	unlock()
+	got := []purchase{<-first}
+	only(t, got, "201")
+	got = append(got, c.settle(item, c.buy(item, "third", "k")))
+	only(t, got, "201")
+	s.audit(c, item, 1, got)
 }
 
 // TestDatabase_LockedForLong holds the lock for longer than a statement waits

@@ -28,8 +28,7 @@ import (
 // The bounds of the doctor's patience and of what it calls healthy.
 const (
 	doctorTimeout  = 30 * time.Second
-	doctorSkew     = 500 * time.Millisecond // between this machine's clock and that of Redis
-	doctorSlow     = 5 * time.Millisecond   // for one exchange with Redis, the median of doctorPings
+	doctorSlow     = 5 * time.Millisecond // for one exchange with Redis, the median of doctorPings
 	doctorPings    = 21
 	doctorFiles    = 10_000  // open files a process may have, one for each connection
 	doctorDisk     = 1 << 30 // free bytes beside the database
@@ -55,6 +54,7 @@ type finding struct {
 // nothing, and may be run beside the service.
 type doctor struct {
 	settings *Settings
+	now      func() time.Time // this machine's clock
 	found    []finding
 }
 
@@ -89,7 +89,7 @@ func newDoctor() *cobra.Command {
 			}
 			ctx, cancel := context.WithTimeout(c.Context(), doctorTimeout)
 			defer cancel()
-			d := &doctor{settings: s}
+			d := &doctor{settings: s, now: time.Now}
 			d.keys(ctx)
 			d.process()
 			recorded := d.database(ctx)
@@ -158,13 +158,17 @@ func (d *doctor) devKey() {
 
 // process looks at what the system grants a process.
 func (d *doctor) process() {
-	if n, known := fileLimit(); known {
-		if n < doctorFiles {
-			d.warn("system", fmt.Sprintf("a process may have %d files open, one for each connection", n),
-				"raise the limit (ulimit -n, LimitNOFILE) above the connections you expect")
-		} else {
-			d.ok("system", "a process may have %d files open", n)
-		}
+	n, known := fileLimit()
+	switch {
+	case !known:
+	case n < doctorFiles:
+		d.warn("system", fmt.Sprintf("a process may have %d files open, one for each connection", n),
+			"raise the limit (ulimit -n, LimitNOFILE) above the connections you expect")
+	case uint64(d.settings.MaxStreams) > streamFiles(n):
+		d.warn("system", fmt.Sprintf("max-streams is %d, but a process may have %d files open, and event streams take half of them at most", d.settings.MaxStreams, n),
+			"raise the limit (ulimit -n, LimitNOFILE), or lower max-streams")
+	default:
+		d.ok("system", "a process may have %d files open", n)
 	}
 }
 
@@ -179,9 +183,9 @@ func (d *doctor) database(ctx context.Context) (partitions int) {
 		d.warn("database", "there is none at "+path+" yet", migrate)
 		return 0
 	}
-	store, err := order.OpenStore(s.DB)
+	store, err := order.OpenStore(ctx, s.DB)
 	if err != nil {
-		d.failed("database", err)
+		d.fix("database", err.Error(), databaseFix(err))
 		return 0
 	}
 	defer func() {
@@ -217,6 +221,18 @@ func (d *doctor) database(ctx context.Context) (partitions int) {
 			fmt.Sprintf("set --partitions %d", c.Partitions))
 	}
 	return c.Partitions
+}
+
+// databaseFix is what to do about a database that could not be opened.
+func databaseFix(err error) string {
+	switch {
+	case errors.Is(err, order.ErrNotWritable):
+		return fmt.Sprintf("let the user of this process (uid %d) write the file, the -wal and -shm files beside it, and its folder; the file system must not be mounted read-only", os.Getuid())
+	case errors.Is(err, order.ErrDatabaseURL):
+		return "write sqlite: and a path, for example sqlite:/var/lib/flashsale/shop.db"
+	default:
+		return "name a SQLite database, or a new file in a folder that exists or can be created"
+	}
 }
 
 func checkSchema(ctx context.Context, store *order.Store) error {
@@ -269,6 +285,7 @@ func (d *doctor) redis(ctx context.Context, partitions int) {
 	if partitions == 0 {
 		partitions = s.Partitions
 	}
+	d.clock(ctx, rdb, partitions)
 	d.contents(ctx, rdb, partitions)
 }
 
@@ -297,23 +314,16 @@ func (d *doctor) server(ctx context.Context, rdb redis.UniversalClient) {
 	}
 }
 
-// pace looks at how fast Redis answers, and at its clock, by which sales open
-// and tasks fall due.
+// pace looks at how fast Redis answers.
 func (d *doctor) pace(ctx context.Context, rdb redis.UniversalClient) {
 	took := make([]time.Duration, doctorPings)
-	var skew time.Duration
-	best := time.Duration(1 << 62)
 	for i := range took {
 		began := time.Now()
-		there, err := rdb.Time(ctx).Result()
-		if err != nil {
+		if err := rdb.Ping(ctx).Err(); err != nil {
 			d.fix("redis", "it stopped answering: "+err.Error(), "see its log")
 			return
 		}
 		took[i] = time.Since(began)
-		if took[i] < best { // the quickest exchange leaves the least in doubt
-			best, skew = took[i], there.Sub(began.Add(took[i]/2))
-		}
 	}
 	slices.Sort(took)
 	if median := took[doctorPings/2]; median > doctorSlow {
@@ -322,11 +332,21 @@ func (d *doctor) pace(ctx context.Context, rdb redis.UniversalClient) {
 	} else {
 		d.ok("redis", "an exchange takes %v (median of %d)", median.Round(10*time.Microsecond), doctorPings)
 	}
-	if skew.Abs() > doctorSkew+best {
-		d.fix("clock", fmt.Sprintf("this machine's clock and that of Redis differ by %v", skew.Abs().Round(time.Millisecond)),
-			"synchronise both (NTP): one says when a sale opens, the other when a payment is late")
+}
+
+// clock compares this machine's clock with that of every Redis server that keeps
+// a partition, as the service does.
+func (d *doctor) clock(ctx context.Context, rdb redis.UniversalClient, partitions int) {
+	clock := inventory.NewClock(rdb, partitions, d.now)
+	if err := clock.Measure(ctx); err != nil {
+		d.warn("clock", "it cannot be compared with the Redis clock: "+err.Error(), "allow TIME for this user")
+		return
+	}
+	offset := clock.Offset()
+	if offset.Abs() > maxClockSkew {
+		d.fix("clock", fmt.Sprintf("the Redis clock minus this machine's is %v: %s", offset.Round(time.Millisecond), clockEffect), clockFix)
 	} else {
-		d.ok("clock", "this machine's clock and that of Redis agree within %v", (skew.Abs() + best/2).Round(time.Microsecond))
+		d.ok("clock", "the Redis clock minus this machine's is %v", offset.Round(time.Microsecond))
 	}
 }
 

@@ -53,7 +53,13 @@ func (d *drain) check() error {
 func (d *drain) part(name string, l net.Listener, srv *http.Server) part {
 	d.owed = make(map[net.Conn]struct{})
 	d.accepted = make(chan struct{})
-	srv.ConnState = d.watch
+	strict := srv.ConnState // of the connections' own rules
+	srv.ConnState = func(c net.Conn, state http.ConnState) {
+		if strict != nil {
+			strict(c, state)
+		}
+		d.watch(c, state)
+	}
 	before := srv.ConnContext
 	srv.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
 		if before != nil {

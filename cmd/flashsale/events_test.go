@@ -189,3 +189,59 @@ func TestEvents_Drain(t *testing.T) {
 		})
 	}
 }
+
+// TestEvents_Bound: a process opens as many streams as --max-streams says, refuses
+// the next with Retry-After, counts that, and takes another when one has ended.
+func TestEvents_Bound(t *testing.T) {
+	needProcesses(t)
+	s := newShop(t)
+	p := s.serve("--max-streams", "2")
+	c := dial(t, p)
+	item := s.newHeldItem(c, 10, 3600)
+	bought := c.settle(item, c.buy(item, "alice", "k", untilCommitted...))
+	if bought.Status != 201 {
+		t.Fatalf("buy: %s", bought.verdict())
+	}
+	first := c.follow(bought.Order.ID, "alice")
+	for _, f := range []*follower{first, c.follow(bought.Order.ID, "alice")} {
+		if status := f.connect(p); status != 200 {
+			t.Fatalf("status %d", status)
+		}
+		f.want("2", "confirmed")
+	}
+	path := "/v1/orders/" + bought.Order.ID + "/events"
+	a := c.get(path, "alice")
+	if a.Status != 503 || a.Problem.Code != "overloaded" || a.Problem.RetryAfter == 0 {
+		t.Errorf("a stream too many: %s, retry after %d, want 503 overloaded", a.verdict(), a.Problem.RetryAfter)
+	}
+	for line, want := range map[string]float64{
+		"flashsale_event_streams": 2, "flashsale_event_streams_limit": 2,
+		`flashsale_event_streams_refused_total{reason="process_limit"}`: 1,
+	} {
+		if got := counted(t, p, line); got != want {
+			t.Errorf("%s is %v, want %v", line, got, want)
+		}
+	}
+	first.body.Close()
+	eventually(t, "a place for another stream", soon, func() (bool, any) {
+		f := c.follow(bought.Order.ID, "alice")
+		status := f.connect(p)
+		return status == 200, status
+	})
+}
+
+// TestEvents_OpenFiles: streams take at most half of the files that a process may
+// have open, so that connections for purchases are left.
+func TestEvents_OpenFiles(t *testing.T) {
+	needProcesses(t)
+	s := newShop(t)
+	spec := s.spec("serve", []string{"--demo=false"})
+	spec.Files = 300
+	p := process.Start(t, spec)
+	if got := counted(t, p, "flashsale_event_streams_limit"); got != 150 {
+		t.Errorf("%v streams, want 150", got)
+	}
+	if !strings.Contains(p.Log(), `"max_streams":150`) {
+		t.Errorf("the log does not say so:\n%s", p.Log())
+	}
+}

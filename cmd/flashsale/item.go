@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/url"
 	"os/user"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -206,14 +207,35 @@ func newItemList(server, token *string) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			var list struct {
-				Items []itemView `json:"items"`
-			}
-			if err := r.call(c.Context(), http.MethodGet, "/v1/items", nil, &list); err != nil {
+			items, err := r.items(c.Context())
+			if err != nil {
 				return err
 			}
-			return printItems(c.OutOrStdout(), list.Items)
+			return printItems(c.OutOrStdout(), items)
 		},
+	}
+}
+
+// itemsPage is the length of the pages in which items are read, the longest there is.
+const itemsPage = 100
+
+// items reads all items, page by page.
+func (r *remote) items(ctx context.Context) ([]itemView, error) {
+	var all []itemView
+	query := url.Values{"limit": {strconv.Itoa(itemsPage)}}
+	for {
+		var page struct {
+			Items []itemView `json:"items"`
+			Next  string     `json:"next_cursor"`
+		}
+		if err := r.call(ctx, http.MethodGet, "/v1/items?"+query.Encode(), nil, &page); err != nil {
+			return nil, err
+		}
+		all = append(all, page.Items...)
+		if page.Next == "" || len(page.Items) == 0 {
+			return all, nil
+		}
+		query.Set("cursor", page.Next)
 	}
 }
 

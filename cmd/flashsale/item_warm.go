@@ -47,14 +47,12 @@ func newItemWarm(server, token *string) *cobra.Command {
 
 // unclosed lists the items that can still be sold.
 func unclosed(c *cobra.Command, r *remote) ([]string, error) {
-	var list struct {
-		Items []itemView `json:"items"`
-	}
-	if err := r.call(c.Context(), http.MethodGet, "/v1/items", nil, &list); err != nil {
+	items, err := r.items(c.Context())
+	if err != nil {
 		return nil, err
 	}
 	var ids []string
-	for _, i := range list.Items {
+	for _, i := range items {
 		if i.State != "closed" {
 			ids = append(ids, i.ID)
 		}

@@ -5,6 +5,7 @@
 package main_test
 
 import (
+	"flag"
 	"os"
 	"testing"
 	"time"
@@ -13,7 +14,15 @@ import (
 	"flashsale/internal/redistest"
 )
 
+// parallel is how many tests run at once unless -parallel is given: they mostly wait
+// for processes that wait for each other.
+const parallel = "6"
+
 func TestMain(m *testing.M) {
+	// The flags on the command line are parsed later, and override this one.
+	if err := flag.Set("test.parallel", parallel); err != nil {
+		panic(err)
+	}
 	code := m.Run()
 	redistest.Shutdown()
 	process.Shutdown()

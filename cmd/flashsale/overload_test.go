@@ -26,7 +26,7 @@ func TestOverload_Age(t *testing.T) {
 	next := 0
 	eventually(t, "purchases do not wait", soon, func() (bool, any) {
 		next++
-		p := c.buy(item, fmt.Sprintf("w%d", next), "k", "Prefer", "wait=10")
+		p := c.buy(item, fmt.Sprintf("w%d", next), "k", "Prefer", "wait=1")
 		got = append(got, p)
 		return p.Status == 202 && p.Header["Preference-Applied"] == "", p.verdict()
 	})

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"flashsale/handler/auth"
+	"flashsale/internal/longtest"
 	"flashsale/internal/process"
 )
 
@@ -143,8 +144,19 @@ func (p *persistent) judge(s *shop, stock int) {
 // somewhere in the millisecond or two behind them.
 func TestServe_KilledAtRandom(t *testing.T) {
 	needProcesses(t)
+	testKilledAtRandom(t, 1)
+}
+
+func TestServe_KilledAtRandom_Long(t *testing.T) {
+	longtest.Only(t)
+	needProcesses(t)
+	testKilledAtRandom(t, 2, 3)
+}
+
+func testKilledAtRandom(t *testing.T, seeds ...uint64) {
+	t.Helper()
 	const buyers, stock, kills = 2000, 1500, 6
-	for _, seed := range []uint64{1, 2, 3} {
+	for _, seed := range seeds {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			draw := rand.New(rand.NewPCG(seed, 0))
 			s := newShop(t)

@@ -19,10 +19,12 @@ import (
 	"github.com/knadh/koanf/providers/env/v2"
 	"github.com/knadh/koanf/providers/posflag"
 	"github.com/knadh/koanf/v2"
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"flashsale/catalog"
 	"flashsale/handler/auth"
+	"flashsale/internal/flagvalue"
 )
 
 // envPrefix opens the name of every environment variable that is a setting.
@@ -38,6 +40,7 @@ type Settings struct {
 	DataDir        string
 	JWTSecret      string
 	JWKS           string
+	TokenLeeway    time.Duration
 	Partitions     int
 	RateBuyer      float64
 	RateAddress    float64
@@ -48,6 +51,7 @@ type Settings struct {
 	QueueLimit     int
 	QueueAge       time.Duration
 	InFlight       int
+	MaxStreams     int
 	Lease          time.Duration
 	Batch          int
 	Linger         time.Duration
@@ -75,6 +79,7 @@ func defineFlags(f *pflag.FlagSet) {
 	f.String("data-dir", "flashsale-data", "folder of what the service keeps itself")
 	f.String("jwt-secret", "", "HS256 key of the tokens, 32 bytes or more (better in the environment than as a flag)")
 	f.String("jwks", "", "file or URL of the tokens' public keys, instead of a secret")
+	f.Duration("token-leeway", 30*time.Second, "how long after its exp, and before its nbf and iat, a token is accepted, because clocks differ; 0: not at all")
 	f.Int("partitions", 1, "hash tags the items are spread over in Redis; fixed once there is data")
 	f.Float64("rate-buyer", 20, "requests a second per buyer, in bursts of twice as many; negative: no limit")
 	f.Float64("rate-address", 0, "requests a second per client address; 0: no limit")
@@ -85,6 +90,7 @@ func defineFlags(f *pflag.FlagSet) {
 	f.Int("queue-limit", 1_000_000, "orders that may wait for the database, per partition; beyond it purchases get 503")
 	f.Duration("queue-age", 5*time.Second, "how long orders may wait for the database before no purchase waits for its own: it gets 202 at once, on the embedded engine 503")
 	f.Int("in-flight", 50_000, "purchases that a process answers at a time; one more gets 503")
+	f.Int("max-streams", 10_000, "event streams that a process keeps open, at most half of its open-file limit; one more gets 503")
 	f.Duration("lease", 5*time.Second, "how long a worker may be silent before its orders go to another")
 	f.Int("batch", 256, "orders a worker commits in one transaction, at most")
 	f.Duration("linger", 5*time.Millisecond, "how long a worker gathers orders for whose commit nobody waits; 0: not at all")
@@ -183,10 +189,28 @@ func loadSettings(flags *pflag.FlagSet) (*Settings, error) {
 }
 
 // isSetting tells the settings from the flags of single commands.
-func isSetting(name string) bool {
+func isSetting(name string) bool { return settingFlag(name) != nil }
+
+// settingFlag is the definition of a setting; nil where there is none of that name.
+func settingFlag(name string) *pflag.Flag {
 	f := pflag.NewFlagSet("", pflag.ContinueOnError)
 	defineFlags(f)
-	return f.Lookup(name) != nil
+	return f.Lookup(name)
+}
+
+// flagError is the refusal of a command line that cannot be read. A value that has
+// the wrong form is explained in the same words wherever it comes from.
+func flagError(c *cobra.Command, err error) error {
+	var invalid *pflag.InvalidValueError
+	if !errors.As(err, &invalid) {
+		return usageError{fmt.Errorf("%w; see %s --help", err, c.CommandPath())}
+	}
+	name, value := invalid.GetFlag().Name, invalid.GetValue()
+	cause, fix := flagvalue.Explain(invalid.GetFlag(), value, err)
+	if isSetting(name) {
+		return badSetting(name, value, cause, fix)
+	}
+	return usageError{fmt.Errorf("--%s %q: %s; %s", name, value, cause, fix)}
 }
 
 // fill takes each value from where it was found, in its type.
@@ -196,16 +220,17 @@ func (s *Settings) fill(k *koanf.Koanf) error {
 	if s.DB == "" {
 		s.DB = "sqlite:" + filepath.Join(s.DataDir, "flashsale.db")
 	}
-	parse := func(name, kind string, fn func(string) error) {
+	parse := func(name string, fn func(string) error) {
 		if err := fn(k.String(name)); err != nil {
-			errs = append(errs, badSetting(name, k.String(name), "it is not "+kind, "write "+kind))
+			cause, fix := flagvalue.Explain(settingFlag(name), k.String(name), err)
+			errs = append(errs, badSetting(name, k.String(name), cause, fix))
 		}
 	}
 	integer := func(name string, to *int) {
-		parse(name, "a whole number", func(v string) (err error) { *to, err = strconv.Atoi(v); return err })
+		parse(name, func(v string) (err error) { *to, err = strconv.Atoi(v); return err })
 	}
 	number := func(name string, to *float64) {
-		parse(name, "a number", func(v string) (err error) {
+		parse(name, func(v string) (err error) {
 			if *to, err = strconv.ParseFloat(v, 64); err == nil && (math.IsNaN(*to) || math.IsInf(*to, 0)) {
 				err = strconv.ErrRange
 			}
@@ -213,21 +238,23 @@ func (s *Settings) fill(k *koanf.Koanf) error {
 		})
 	}
 	duration := func(name string, to *time.Duration) {
-		parse(name, "a duration such as 500ms or 10s", func(v string) (err error) { *to, err = time.ParseDuration(v); return err })
+		parse(name, func(v string) (err error) { *to, err = time.ParseDuration(v); return err })
 	}
 	integer("partitions", &s.Partitions)
 	integer("queue-limit", &s.QueueLimit)
 	integer("in-flight", &s.InFlight)
+	integer("max-streams", &s.MaxStreams)
 	duration("queue-age", &s.QueueAge)
 	integer("batch", &s.Batch)
 	integer("webhook-workers", &s.WebhookWorkers)
 	number("rate-buyer", &s.RateBuyer)
 	number("rate-address", &s.RateAddress)
+	duration("token-leeway", &s.TokenLeeway)
 	duration("lease", &s.Lease)
 	duration("linger", &s.Linger)
 	duration("drain", &s.Drain)
 	duration("reconcile-every", &s.ReconcileEvery)
-	parse("demo", "true or false", func(v string) (err error) { s.Demo, err = strconv.ParseBool(v); return err })
+	parse("demo", func(v string) (err error) { s.Demo, err = strconv.ParseBool(v); return err })
 	networks := func(name string, to *[]string) {
 		v, err := list(k.Get(name))
 		if err != nil {
@@ -300,13 +327,13 @@ func list(v any) ([]string, error) {
 		for i := range v {
 			text, ok := v[i].(string)
 			if !ok {
-				return nil, fmt.Errorf("its entry %v is no text", v[i])
+				return nil, fmt.Errorf("its entry %v is not text", v[i])
 			}
 			out[i] = text
 		}
 		return out, nil
 	default:
-		return nil, errors.New("it is no list")
+		return nil, errors.New("it is not a list")
 	}
 }
 
@@ -327,12 +354,14 @@ func (s *Settings) validate() error {
 	check(s.DataDir != "", "data-dir", "it is empty", "name a folder, for example flashsale-data")
 	check(s.JWTSecret == "" || len(s.JWTSecret) >= auth.MinSecret, "jwt-secret", fmt.Sprintf("it has %d bytes", len(s.JWTSecret)), "use 32 or more, for example from openssl rand -hex 32")
 	check(s.JWTSecret == "" || s.JWKS == "", "jwks", "there is a jwt-secret too", "set one of the two")
+	check(s.TokenLeeway >= 0 && s.TokenLeeway <= auth.MaxLeeway, "token-leeway", "it is out of range", "use 0 to 5m")
 	check(s.Partitions >= 1 && s.Partitions <= 1024, "partitions", "it is out of range", "use 1 to 1024")
 	check(s.RateAddress >= 0, "rate-address", "it is negative", "use 0 for no limit, or more")
 	check(s.RateBuyer != 0, "rate-buyer", "it would refuse everyone", "use more than 0, or -1 for no limit")
 	check(s.QueueLimit >= 1, "queue-limit", "it is out of range", "use 1 or more")
 	check(s.QueueAge >= 100*time.Millisecond && s.QueueAge <= time.Hour, "queue-age", "it is out of range", "use 100ms to 1h")
 	check(s.InFlight >= 1, "in-flight", "it is out of range", "use 1 or more")
+	check(s.MaxStreams >= 1 && s.MaxStreams <= 1_000_000, "max-streams", "it is out of range", "use 1 to 1000000")
 	check(s.Batch >= 1 && s.Batch <= 512, "batch", "it is out of range", "use 1 to 512")
 	check(s.Lease >= time.Second && s.Lease <= time.Hour, "lease", "it is out of range", "use 1s to 1h")
 	check(s.Linger >= 0 && s.Linger <= time.Second, "linger", "it is out of range", "use 0 to 1s")

@@ -11,7 +11,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
+	"flashsale/handler/auth"
 	"flashsale/internal/process"
 )
 
@@ -79,7 +81,8 @@ func TestSettings_Precedence(t *testing.T) {
 		{"nothing", nil, nil, map[string]want{
 			"addr": {"127.0.0.1:8080", "default"}, "ops-addr": {"127.0.0.1:9090", "default"}, "redis": {"embedded", "default"},
 			"db": {"sqlite:flashsale-data/flashsale.db", "default"}, "data-dir": {"flashsale-data", "default"},
-			"rate-buyer": {"20", "default"}, "rate-address": {"0", "default"}, "batch": {"256", "default"},
+			"token-leeway": {"30s", "default"},
+			"rate-buyer":   {"20", "default"}, "rate-address": {"0", "default"}, "batch": {"256", "default"},
 			"lease": {"5s", "default"}, "demo": {"true", "default"}, "jwt-secret": {`""`, "default"}, "trusted-proxies": {`""`, "default"},
 		}},
 		{"the database follows the data directory", []string{"--data-dir", "elsewhere"}, nil, map[string]want{
@@ -92,6 +95,32 @@ func TestSettings_Precedence(t *testing.T) {
 				if values[name] != w.value || origins[name] != w.origin {
 					t.Errorf("%s is %s from %s; want %s from %s", name, values[name], origins[name], w.value, w.origin)
 				}
+			}
+		})
+	}
+}
+
+// TestSettings_TokenLeeway starts an API that takes tokens as they say, and one that
+// takes them for five minutes more.
+func TestSettings_TokenLeeway(t *testing.T) {
+	needProcesses(t)
+	for _, q := range []struct {
+		leeway  string
+		expired time.Duration // how long ago
+		want    string
+	}{
+		{"0", 10 * time.Second, "401 token_expired"},
+		{"5m", time.Minute, "200"},
+	} {
+		t.Run(q.leeway, func(t *testing.T) {
+			t.Parallel()
+			c := dial(t, newShop(t).serve("--token-leeway", q.leeway))
+			token, err := auth.SignToken([]byte(secret), "alice", auth.RoleBuyer, time.Second, time.Now().Add(-q.expired-time.Second))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if a, err := c.do("GET", "/v1/orders", token, ""); err != nil || a.verdict() != q.want {
+				t.Errorf("a token that expired %s ago: %s, error %v; want %s", q.expired, a.verdict(), err, q.want)
 			}
 		})
 	}
@@ -141,6 +170,7 @@ var badSettings = []bad{
 	{"redis", "127.0.0.1:6379"}, {"redis", "mysql://127.0.0.1:1"}, {"redis", "redis://"},
 	{"db", "shop.db"}, {"db", "sqlite:"}, {"db", "mysql://127.0.0.1:1/shop"},
 	{"jwt-secret", "short"},
+	{"token-leeway", "-1s"}, {"token-leeway", "5m1s"}, {"token-leeway", "30"},
 	{"partitions", "0"}, {"partitions", "-1"}, {"partitions", "1025"}, {"partitions", "1.5"}, {"partitions", "many"},
 	{"rate-buyer", "0"}, {"rate-buyer", "fast"}, {"rate-buyer", "NaN"}, {"rate-buyer", "Inf"},
 	{"rate-address", "-1"}, {"rate-address", "fast"}, {"rate-address", "NaN"}, {"rate-address", "Inf"},
@@ -151,6 +181,7 @@ var badSettings = []bad{
 	{"queue-limit", "0"}, {"queue-limit", "-5"}, {"queue-limit", "lots"},
 	{"queue-age", "0"}, {"queue-age", "-1s"}, {"queue-age", "2h"}, {"queue-age", "old"},
 	{"in-flight", "0"}, {"in-flight", "-1"}, {"in-flight", "many"},
+	{"max-streams", "0"}, {"max-streams", "-1"}, {"max-streams", "1000001"}, {"max-streams", "1e4"},
 	{"lease", "10"}, {"lease", "10ms"}, {"lease", "2h"}, {"lease", "-1s"},
 	{"batch", "0"}, {"batch", "513"}, {"batch", "x"},
 	{"linger", "-1ms"}, {"linger", "2s"},

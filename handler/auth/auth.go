@@ -37,11 +37,15 @@ const MinSecret = 32
 // MaxToken is the greatest length of a token that is looked at, in bytes.
 const MaxToken = 8 << 10
 
+// MaxLeeway is the greatest leeway of a Verifier.
+const MaxLeeway = 5 * time.Minute
+
 // Identity is who a verified token speaks for.
 type Identity struct {
 	Subject string // matches ValidSubject
 	Role    Role
-	// Expires is when the token ends; what outlives one request has to end by then.
+	// Expires is when the token ends, the leeway included; what outlives one request
+	// has to end by then.
 	Expires time.Time
 }
 

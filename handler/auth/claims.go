@@ -1,27 +1,26 @@
 package auth
 
 import (
-	"math"
 	"strconv"
 	"time"
 
 	"flashsale/handler/strictjson"
 )
 
-// latest is the last second (in the year 2242) that an expiry is computed with,
-// so that it fits into nanoseconds since 1970.
-const latest = math.MaxInt32 * 4
+// maxDate is the last second of the year 9999, in seconds since 1970. A date beyond
+// it is a mistake of the issuer, or somebody's way to a token that never ends.
+const maxDate = 253_402_300_799
 
 // readClaims reads the claims of a token whose signature is good.
-func readClaims(document []byte, now time.Time) (Identity, error) {
+func readClaims(document []byte, now time.Time, leeway time.Duration) (Identity, error) {
 	var (
 		c                   Identity
-		expires, notBefore  float64
+		expires             float64
+		begins              float64 // the later of nbf and iat
 		hasExpiry, wrong    bool
 		audience, ours      bool
 		subject, role       []byte
 		hasSubject, hasRole bool
-		hasNotBefore        bool
 	)
 	r := strictjson.Read(document)
 	for r.Next() {
@@ -33,15 +32,14 @@ func readClaims(document []byte, now time.Time) (Identity, error) {
 			role, hasRole = v.Text(), true
 		case "exp":
 			expires, hasExpiry = readDate(v, &wrong), true
-		case "nbf":
-			notBefore, hasNotBefore = readDate(v, &wrong), true
-		case "iat":
-			readDate(v, &wrong) // nothing hangs on it but its type
+		case "nbf", "iat":
+			begins = max(begins, readDate(v, &wrong))
 		case "aud":
 			audience = true
 			ours = readAudience(v, &wrong)
 		}
 	}
+	at, slack := float64(now.UnixNano())/1e9, leeway.Seconds()
 	switch {
 	case r.Err() != nil:
 		// Claims that are not one clean JSON object were signed by somebody
@@ -49,9 +47,9 @@ func readClaims(document []byte, now time.Time) (Identity, error) {
 		return Identity{}, ErrClaims
 	case wrong, !hasExpiry, !hasSubject, !hasRole:
 		return Identity{}, ErrClaims
-	case float64(now.UnixNano())/1e9 >= expires:
+	case at >= expires+slack:
 		return Identity{}, ErrExpired
-	case hasNotBefore && float64(now.UnixNano())/1e9 < notBefore:
+	case at < begins-slack:
 		return Identity{}, ErrNotYetValid
 	case !audience, !ours:
 		return Identity{}, ErrAudience
@@ -70,25 +68,28 @@ func readClaims(document []byte, now time.Time) (Identity, error) {
 	if !ValidSubject(c.Subject) {
 		return Identity{}, ErrClaims
 	}
-	c.Expires = time.UnixMilli(int64(min(expires, latest) * 1000))
+	c.Expires = time.UnixMilli(int64(expires * 1000)).Add(leeway)
 	return c, nil
 }
 
-// readDate reads a NumericDate: seconds since 1970, with or without a fraction.
+// readDate reads a NumericDate: seconds since 1970, with or without a fraction, up
+// to maxDate.
 func readDate(v strictjson.Value, wrong *bool) float64 {
+	var date float64
 	switch v.Kind() {
 	case strictjson.Integer:
-		return float64(v.Int())
+		date = float64(v.Int())
 	case strictjson.Fraction:
 		f, err := strconv.ParseFloat(string(v.Raw()), 64)
-		if err != nil {
-			*wrong = true
-		}
-		return f
+		*wrong = *wrong || err != nil
+		date = f
 	default:
 		*wrong = true
-		return 0
 	}
+	if date < 0 || date > maxDate {
+		*wrong = true
+	}
+	return date
 }
 
 // readAudience reports whether the audience, one or a list, contains ours.

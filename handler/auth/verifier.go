@@ -29,6 +29,10 @@ type Config struct {
 	// expiry. It bounds how long a withdrawn key goes on being trusted.
 	// Default one minute.
 	CacheFor time.Duration
+	// Leeway is by how much the clocks of issuers may differ from ours: a token is
+	// taken this long after its exp, and before its nbf and iat. Default 30 s, at
+	// most MaxLeeway; negative: none.
+	Leeway time.Duration
 	// Now is the clock. Default time.Now.
 	Now func() time.Time
 }
@@ -39,8 +43,12 @@ type Verifier struct {
 	headers  headerCache
 	verified *tokenCache // nil: none
 	cacheFor time.Duration
+	leeway   time.Duration
 	now      func() time.Time
 }
+
+// defaultLeeway is that of a Config which states none.
+const defaultLeeway = 30 * time.Second
 
 // NewVerifier returns a Verifier for one secret or one set of public keys.
 func NewVerifier(c Config) (*Verifier, error) {
@@ -60,6 +68,14 @@ func NewVerifier(c Config) (*Verifier, error) {
 	}
 	if v.cacheFor == 0 {
 		v.cacheFor = time.Minute
+	}
+	switch {
+	case c.Leeway > MaxLeeway:
+		return nil, fmt.Errorf("auth: Leeway %s is above %s", c.Leeway, MaxLeeway)
+	case c.Leeway == 0:
+		v.leeway = defaultLeeway
+	case c.Leeway > 0:
+		v.leeway = c.Leeway
 	}
 	if v.now == nil {
 		v.now = time.Now
@@ -137,7 +153,7 @@ func (v *Verifier) check(token string, now time.Time) (Identity, error) {
 	if err != nil {
 		return Identity{}, err
 	}
-	return readClaims(document, now)
+	return readClaims(document, now, v.leeway)
 }
 
 // segments decodes base64url strictly: bits beyond the last byte must be zero,

@@ -104,7 +104,21 @@ func TestVerifier_Verify(t *testing.T) {
 		"good":                   {plain, nil},
 		"audiences":              {good(map[string]any{"aud": []string{"shop", "flashsale"}}), nil},
 		"expiry with fraction":   {good(map[string]any{"exp": float64(unix) + 0.5}), nil},
-		"expiry far away":        {good(map[string]any{"exp": 1e15}), nil},
+		"expiry in 9999":         {good(map[string]any{"exp": 253402300799}), nil},
+		"expiry in 10000":        {good(map[string]any{"exp": 253402300800}), auth.ErrClaims},
+		"expiry 1e15":            {good(map[string]any{"exp": 1e15}), auth.ErrClaims},
+		"expiry 1e300":           {hs256(goodHeader, strings.Replace(goodClaims(t, map[string]any{"exp": 77}), ":77", ":1e300", 1)), auth.ErrClaims},
+		"expiry -1e300":          {hs256(goodHeader, strings.Replace(goodClaims(t, map[string]any{"exp": 77}), ":77", ":-1e300", 1)), auth.ErrClaims},
+		"expiry before 1970":     {good(map[string]any{"exp": -1}), auth.ErrClaims},
+		"expiry -0.5":            {good(map[string]any{"exp": -0.5}), auth.ErrClaims},
+		"expiry of 20 digits":    {hs256(goodHeader, strings.Replace(goodClaims(t, map[string]any{"exp": 77}), ":77", ":99999999999999999999", 1)), auth.ErrClaims},
+		"nbf 1e300":              {hs256(goodHeader, strings.Replace(goodClaims(t, map[string]any{"nbf": 77}), ":77", ":1e300", 1)), auth.ErrClaims},
+		"nbf before 1970":        {good(map[string]any{"nbf": -1}), auth.ErrClaims},
+		"iat 1e300":              {hs256(goodHeader, strings.Replace(goodClaims(t, map[string]any{"iat": 77}), ":77", ":1e300", 1)), auth.ErrClaims},
+		"iat before 1970":        {good(map[string]any{"iat": -1}), auth.ErrClaims},
+		"iat with fraction":      {good(map[string]any{"iat": float64(unix) - 0.5}), nil},
+		"iat is now":             {good(map[string]any{"iat": unix}), nil},
+		"iat in the future":      {good(map[string]any{"iat": unix + 1}), auth.ErrNotYetValid},
 		"nbf is now":             {good(map[string]any{"nbf": unix}), nil},
 		"unknown claims":         {good(map[string]any{"scope": []any{"a", map[string]any{"b": 1}}, "iat": unix}), nil},
 		"no typ":                 {hs256(`{"alg":"HS256"}`, goodClaims(t, nil)), nil},
@@ -138,7 +152,7 @@ func TestVerifier_Verify(t *testing.T) {
 		"short signature":        {parts[0] + "." + parts[1] + "." + parts[2][:8], auth.ErrSignature},
 		"expired":                {good(map[string]any{"exp": unix - 1}), auth.ErrExpired},
 		"expires now":            {good(map[string]any{"exp": unix}), auth.ErrExpired},
-		"expired long ago":       {good(map[string]any{"exp": -1e15}), auth.ErrExpired},
+		"expired long ago":       {good(map[string]any{"exp": 0}), auth.ErrExpired},
 		"nbf in the future":      {good(map[string]any{"nbf": unix + 1}), auth.ErrNotYetValid},
 		"nbf a string":           {good(map[string]any{"nbf": "0"}), auth.ErrClaims},
 		"no exp":                 {good(map[string]any{"exp": nil}), auth.ErrClaims},
@@ -177,7 +191,7 @@ func TestVerifier_Verify(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			v := newVerifier(t, auth.Config{Secret: secret})
+			v := newVerifier(t, auth.Config{Secret: secret, Leeway: -1})
 			// The second time, whatever is cached must not change the verdict.
 			for range 2 {
 				id, err := v.Verify(tc.token)
@@ -190,10 +204,56 @@ func TestVerifier_Verify(t *testing.T) {
 			}
 		})
 	}
-	id, err := newVerifier(t, auth.Config{Secret: secret}).Verify(plain)
+	id, err := newVerifier(t, auth.Config{Secret: secret, Leeway: -1}).Verify(plain)
 	want := auth.Identity{Subject: "alice", Role: auth.RoleBuyer, Expires: id.Expires}
 	if err != nil || id != want || !id.Expires.Equal(now.Add(time.Hour)) {
 		t.Errorf("got %+v, %v; want %+v", id, err, want)
+	}
+}
+
+// Clocks differ: each time in a token is good for the leeway beyond what it says.
+func TestVerifier_Verify_leeway(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		leeway time.Duration
+		want   time.Duration
+	}{
+		"default":  {0, 30 * time.Second},
+		"none":     {-1, 0},
+		"a second": {time.Second, time.Second},
+		"longest":  {auth.MaxLeeway, auth.MaxLeeway},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			v := newVerifier(t, auth.Config{Secret: secret, Leeway: tc.leeway})
+			early, late := now.Add(-tc.want), now.Add(tc.want)
+			for _, c := range []struct {
+				claim string
+				at    time.Time
+				want  error
+			}{
+				{"exp", early, auth.ErrExpired},
+				{"exp", early.Add(time.Second), nil},
+				{"nbf", late, nil},
+				{"nbf", late.Add(time.Second), auth.ErrNotYetValid},
+				{"iat", late, nil},
+				{"iat", late.Add(time.Second), auth.ErrNotYetValid},
+			} {
+				token := hs256(goodHeader, goodClaims(t, map[string]any{c.claim: c.at.Unix()}))
+				for range 2 { // also from the cache
+					id, err := v.Verify(token)
+					if !errors.Is(err, c.want) {
+						t.Errorf("%s %s from now: %v, want %v", c.claim, c.at.Sub(now), err, c.want)
+					}
+					if c.claim == "exp" && err == nil && !id.Expires.Equal(c.at.Add(tc.want)) {
+						t.Errorf("the token expires %s from now, and is said to end %s from now", c.at.Sub(now), id.Expires.Sub(now))
+					}
+				}
+			}
+		})
+	}
+	if _, err := auth.NewVerifier(auth.Config{Secret: secret, Leeway: auth.MaxLeeway + 1}); err == nil {
+		t.Error("a leeway above the longest: no error")
 	}
 }
 
@@ -205,19 +265,19 @@ func TestVerifier_Verify_cached(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	v := newVerifier(t, auth.Config{Secret: secret, Now: c.Now, CacheFor: time.Hour})
+	v := newVerifier(t, auth.Config{Secret: secret, Now: c.Now, CacheFor: time.Hour, Leeway: 5 * time.Second})
 	for range 3 {
 		if _, err := v.Verify(token); err != nil {
 			t.Fatal(err)
 		}
 	}
-	c.advance(89 * time.Second)
+	c.advance(94 * time.Second)
 	if _, err := v.Verify(token); err != nil {
-		t.Errorf("one second before the expiry: %v", err)
+		t.Errorf("one second before the end of the leeway: %v", err)
 	}
 	c.advance(time.Second)
 	if _, err := v.Verify(token); !errors.Is(err, auth.ErrExpired) {
-		t.Errorf("at the expiry: %v, want ErrExpired", err)
+		t.Errorf("at the end of the leeway: %v, want ErrExpired", err)
 	}
 }
 

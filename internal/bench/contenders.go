@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/gin-gonic/gin"
@@ -59,6 +60,12 @@ func serveEmpty(ctx context.Context, addr string) error {
 var emptyItem = []byte(`{"id":"reads-0","name":"reads-0","description":"","price_minor":4900,"currency":"EUR","stock_total":100000000,` +
 	`"stock_left":100000000,"per_user_limit":1,"opens_at":"2026-01-01T00:00:00.000Z","closes_at":null,` +
 	`"payment_window_seconds":0,"state":"open","version":1,"server_time":"2026-01-01T00:00:00.000Z"}`)
+
+// listedItems is how many items a page of the list has.
+const listedItems = 20
+
+// emptyList is the same of the list's first page.
+var emptyList = []byte(`{"items":[` + strings.TrimSuffix(strings.Repeat(string(emptyItem)+",", listedItems), ",") + `],"next_cursor":"` + strings.Repeat("c", 31) + `"}`)
 
 func readEmpty(c *gin.Context) { c.Data(http.StatusOK, "application/json", emptyItem) }
 
@@ -138,6 +145,7 @@ func serve(ctx context.Context, addr string, h gin.HandlerFunc) error {
 	r := gin.New()
 	r.POST("/v1/items/:item/orders", h)
 	r.GET("/v1/items/:item", readEmpty)
+	r.GET("/v1/items", func(c *gin.Context) { c.Data(http.StatusOK, "application/json", emptyList) })
 	r.GET("/readyz", func(c *gin.Context) { c.Status(http.StatusOK) })
 	// The same server as the service's, with the same limits on time and size:
 	// what is compared is the handlers.

@@ -60,6 +60,11 @@ func measure(ctx context.Context, o options, out io.Writer) (err error) {
 			return fmt.Errorf("visible: %w", err)
 		}
 	}
+	if o.streams > 0 {
+		if err := m.streams(ctx); err != nil {
+			return fmt.Errorf("streams: %w", err)
+		}
+	}
 	if len(o.recovery) > 0 {
 		if err := m.recoveries(ctx); err != nil {
 			return fmt.Errorf("recovery: %w", err)

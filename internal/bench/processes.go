@@ -116,9 +116,10 @@ func startWorld(ctx context.Context, o options) (w *world, err error) {
 }
 
 // another starts one more API process, which limits no buyer's rate.
-func (w *world) another(ctx context.Context) (*process, error) {
+func (w *world) another(ctx context.Context, settings ...string) (*process, error) {
 	addr, ops := freeAddr(ctx), freeAddr(ctx)
-	p, err := w.start(ctx, "api-2", w.binary, addr, ops, append([]string{"api", "--addr", addr, "--ops-addr", ops, "--rate-buyer", "-1"}, w.common...)...)
+	settings = append(settings, "--addr", addr, "--ops-addr", ops, "--rate-buyer", "-1")
+	p, err := w.start(ctx, "api-2", w.binary, addr, ops, append(append([]string{"api"}, settings...), w.common...)...)
 	if err != nil {
 		return nil, err
 	}

@@ -1,10 +1,10 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"net/http"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,40 +12,48 @@ import (
 	"flashsale/internal/wire"
 )
 
+// someItem stands in every page of items.
+var someItem = []byte(`,"stock_left":`)
+
 // readsBar is how many pages the service gives out for each that an empty handler
 // gives out.
 const readsBar = 0.85
 
-// reads measures how many times a second an item's page is read, in turns with an
-// empty handler that writes as many bytes, and then what each defence of the cache
-// is worth in questions to the database.
+// reads measures how many times a second an item's page is read, and the first page
+// of the list, in turns with an empty handler that writes as many bytes, and then
+// what each defence of the cache is worth in questions to the database.
 func (m *meter) reads(ctx context.Context) error {
-	const item = "reads-0"
-	if err := m.createItem(ctx, item, stock, 0); err != nil {
-		return err
-	}
-	var ratios, costs []float64
-	for range m.o.reads {
-		empty, emptyCost, err := m.readPhase(ctx, "read empty", m.world.empty.addr, item)
-		if err != nil {
+	for i := range 2*listedItems + 1 {
+		if err := m.createItem(ctx, fmt.Sprintf("reads-%d", i), stock, 0); err != nil {
 			return err
 		}
-		pages, cost, err := m.readPhase(ctx, "read item", m.world.api.addr, item)
-		if err != nil {
-			return err
-		}
-		ratios, costs = append(ratios, pages/empty), append(costs, cost/emptyCost)
 	}
-	fmt.Fprintf(m.out, "processor time of a page, in those of the empty handler: %.2f\n", median(costs))
-	printBar(m.out, "reads/empty", median(ratios), readsBar)
+	for _, what := range []struct{ name, path, bar string }{
+		{"item", "/v1/items/reads-0", "reads/empty"}, {"list", "/v1/items", "list_reads/empty"},
+	} {
+		var ratios, costs []float64
+		for range m.o.reads {
+			empty, emptyCost, err := m.readPhase(ctx, "read empty", m.world.empty.addr, what.path)
+			if err != nil {
+				return err
+			}
+			pages, cost, err := m.readPhase(ctx, "read "+what.name, m.world.api.addr, what.path)
+			if err != nil {
+				return err
+			}
+			ratios, costs = append(ratios, pages/empty), append(costs, cost/emptyCost)
+		}
+		fmt.Fprintf(m.out, "processor time of the %s's page, in those of the empty handler: %.2f\n", what.name, median(costs))
+		printBar(m.out, what.bar, median(ratios), readsBar)
+	}
 	return printDefences(ctx, m.out, m.world.redis.addr)
 }
 
 // readPhase reads pages from one server. It returns how many a second, and the
 // processor time of each in microseconds.
-func (m *meter) readPhase(ctx context.Context, name, addr, item string) (rate, cost float64, err error) {
+func (m *meter) readPhase(ctx context.Context, name, addr, path string) (rate, cost float64, err error) {
 	before := m.world.api.cpu() + m.world.empty.cpu()
-	n, took, err := readFor(ctx, addr, item, m.o)
+	n, took, err := readFor(ctx, addr, path, m.o)
 	if err != nil {
 		return 0, 0, fmt.Errorf("%s: %w", name, err)
 	}
@@ -55,15 +63,15 @@ func (m *meter) readPhase(ctx context.Context, name, addr, item string) (rate, c
 	return rate, cost, nil
 }
 
-// readFor reads an item's page over every connection for the length of a phase, and
+// readFor reads a page over every connection for the length of a phase, and
 // checks each answer.
-func readFor(ctx context.Context, addr, item string, o options) (n int64, took time.Duration, err error) {
+func readFor(ctx context.Context, addr, path string, o options) (n int64, took time.Duration, err error) {
 	target, err := wire.ParseTarget("http://" + addr)
 	if err != nil {
 		return 0, 0, err
 	}
 	var q wire.Request
-	request, err := q.Start(http.MethodGet, target, "/v1/items/"+item).NoBody()
+	request, err := q.Start(http.MethodGet, target, path).NoBody()
 	if err != nil {
 		return 0, 0, err
 	}
@@ -75,7 +83,7 @@ func readFor(ctx context.Context, addr, item string, o options) (n int64, took t
 	start := time.Now()
 	for range o.connections {
 		all.Go(func() {
-			if err := readOver(ctx, target, request, item, &answers); err != nil {
+			if err := readOver(ctx, target, request, &answers); err != nil {
 				failed <- err
 			}
 		})
@@ -89,7 +97,7 @@ func readFor(ctx context.Context, addr, item string, o options) (n int64, took t
 	return answers.Load(), took, err
 }
 
-func readOver(ctx context.Context, t wire.Target, request []byte, item string, answers *atomic.Int64) error {
+func readOver(ctx context.Context, t wire.Target, request []byte, answers *atomic.Int64) error {
 	conn, err := wire.Dial(context.WithoutCancel(ctx), t)
 	if err != nil {
 		return err
@@ -100,7 +108,7 @@ func readOver(ctx context.Context, t wire.Target, request []byte, item string, a
 		if err != nil {
 			return err
 		}
-		if res.Status != http.StatusOK || !strings.Contains(string(res.Body), item) {
+		if res.Status != http.StatusOK || !bytes.Contains(res.Body, someItem) {
 			return fmt.Errorf("answer %d %s", res.Status, res.Body)
 		}
 		answers.Add(1)

@@ -6,6 +6,8 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"io"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -96,8 +98,43 @@ func (r *run) broken(ctx context.Context, how string, lasts time.Duration) *span
 	ctx, cancel := context.WithTimeout(ctx, lasts)
 	defer cancel()
 	r.tryRoutes(context.WithoutCancel(ctx), how)
+	r.unready(ctx, how)
 	<-ctx.Done()
 	return s
+}
+
+// unready waits until every API process says that it is not ready, and why.
+func (r *run) unready(ctx context.Context, how string) {
+	r.t.Helper()
+	client := &http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	for _, url := range r.shop.urls() {
+		var said string
+		err := r.await(ctx, patience, func() bool {
+			said = readiness(ctx, client, url)
+			return strings.HasPrefix(said, "503 ") && strings.Contains(said, `"database"`)
+		})
+		if err != nil {
+			r.failf("%s: %s/readyz does not name the database: %s", how, url, said)
+		}
+	}
+}
+
+// readiness is the status and the body of /readyz.
+func readiness(ctx context.Context, client *http.Client, url string) string {
+	q, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/readyz", http.NoBody)
+	if err != nil {
+		return err.Error()
+	}
+	resp, err := client.Do(q)
+	if err != nil {
+		return err.Error()
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return err.Error()
+	}
+	return fmt.Sprint(resp.StatusCode, " ", string(body))
 }
 
 // tryRoutes calls routes that need the database: each is served, or says 503 and

@@ -16,7 +16,10 @@ import (
 // the whole of the test binary. So one thread starts it, waits for it, and does
 // nothing else meanwhile.
 func Start(cmd *exec.Cmd, exited func(error)) error {
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = new(syscall.SysProcAttr)
+	}
+	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
 	started := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()

@@ -81,6 +81,20 @@ func unavailable(t testing.TB, what string, err error, said string) {
 // Path is the folder the disk is mounted on.
 func (d *Disk) Path() string { return d.path }
 
+// Remount makes the disk read-only or writable. It cannot be made read-only while a
+// file on it is open for writing.
+func (d *Disk) Remount(readOnly bool) {
+	d.t.Helper()
+	how := "remount,rw"
+	if readOnly {
+		how = "remount,ro"
+	}
+	out, err := exec.Command("mount", "-o", how, d.path).CombinedOutput()
+	if err != nil {
+		d.t.Fatalf("disktest: %s %s: %v: %s", how, d.path, err, strings.TrimSpace(string(out)))
+	}
+}
+
 // ballast is the file that fills a disk.
 func (d *Disk) ballast() string { return filepath.Join(d.path, "ballast") }
 

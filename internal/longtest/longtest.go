@@ -19,12 +19,14 @@
 //	func TestQueue_Model(t *testing.T)      { testModel(t, 20) }
 //	func TestQueue_Model_Long(t *testing.T) { longtest.Only(t); testModel(t, 2000) }
 //
-// [Scale] is for a size that is set in one place only, such as a table of sizes
+// [Checks] does the same for the number of cases that rapid draws. [Scale] is for a size that is set in one place only, such as a table of sizes
 // or a check that a library runs.
 package longtest
 
 import (
+	"flag"
 	"os"
+	"strconv"
 	"testing"
 )
 
@@ -49,4 +51,19 @@ func Scale(short, long int) int {
 		return long
 	}
 	return short
+}
+
+// rapidChecks is how many cases rapid draws for a property unless told otherwise.
+const rapidChecks = 100
+
+// Checks limits the cases that rapid draws for each property to short, and to
+// rapid's own default if the long tests are to run. A TestMain calls it before
+// the flags are parsed, so -rapid.checks on the command line overrides it. It is
+// for packages whose properties talk to a server; the others can afford the
+// default.
+func Checks(short int) {
+	// The flag is registered by every test binary that imports rapid.
+	if err := flag.Set("rapid.checks", strconv.Itoa(Scale(short, rapidChecks))); err != nil {
+		panic(err)
+	}
 }

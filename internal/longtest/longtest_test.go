@@ -1,7 +1,10 @@
 package longtest_test
 
 import (
+	"flag"
 	"testing"
+
+	_ "pgregory.net/rapid" // registers the flag that Checks sets
 
 	"flashsale/internal/longtest"
 )
@@ -31,5 +34,22 @@ func TestScale(t *testing.T) {
 	t.Setenv(longtest.Variable, "1")
 	if got := longtest.Scale(3, 300); got != 300 {
 		t.Errorf("scale with the variable: %d, want 300", got)
+	}
+}
+
+func TestChecks(t *testing.T) {
+	f := flag.Lookup("rapid.checks")
+	before := f.Value.String()
+	t.Cleanup(func() {
+		if err := f.Value.Set(before); err != nil {
+			t.Error(err)
+		}
+	})
+	for value, want := range map[string]string{"": "7", "1": f.DefValue} {
+		t.Setenv(longtest.Variable, value)
+		longtest.Checks(7)
+		if got := f.Value.String(); got != want {
+			t.Errorf("%s=%q: %s checks, want %s", longtest.Variable, value, got, want)
+		}
 	}
 }

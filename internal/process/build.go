@@ -86,6 +86,10 @@ func reserve(key string) (*program, error) {
 		if err != nil {
 			return nil, fmt.Errorf("process: %w", err)
 		}
+		// A process may run as another user; see Spec.UID.
+		if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // it holds programs and nothing else
+			return nil, fmt.Errorf("process: %w", err)
+		}
 		programs.dir, programs.built = dir, map[string]*program{}
 	}
 	p := programs.built[key]

@@ -75,6 +75,9 @@ type Spec struct {
 	ReadyWithin time.Duration
 	// StopWithin bounds the wait of Stop after SIGTERM; zero: 20 s.
 	StopWithin time.Duration
+	// UID is the user, and the group, that the process runs as, which needs root; zero:
+	// those of the test binary. Its folder has to be readable to that user.
+	UID uint32
 	// Files is how many files the process may have open at once, sockets
 	// included; zero: as many as the test binary.
 	Files int
@@ -130,12 +133,21 @@ func (s *Spec) args() []string {
 	return append(args, s.Args...)
 }
 
-// command is the process to be. Its limit is set by a shell that then becomes
-// the process: it keeps the pid, and there is no moment without the limit.
+// command is the process to be.
 func (s *Spec) command() *exec.Cmd {
-	if s.Files == 0 {
-		return exec.Command(s.Binary, s.args()...)
+	cmd := exec.Command(s.Binary, s.args()...)
+	if s.Files != 0 {
+		cmd = s.limited()
 	}
+	if s.UID != 0 {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: s.UID, Gid: s.UID}}
+	}
+	return cmd
+}
+
+// limited is the process with its limit of open files. A shell sets it and then becomes
+// the process: it keeps the pid, and there is no moment without the limit.
+func (s *Spec) limited() *exec.Cmd {
 	script := fmt.Sprintf(`ulimit -n %d && exec "$0" "$@"`, s.Files)
 	return exec.Command("sh", append([]string{"-c", script, s.Binary}, s.args()...)...)
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"os/exec"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -23,8 +24,8 @@ const runWithin = 60 * time.Second
 
 // Run runs a command that ends by itself, for example
 // Spec{Command: "migrate", Args: []string{"up", "--db", db}}, and returns its
-// exit code and output. It passes no addresses, and uses Binary, Command, Args,
-// Env and Dir alone. The test fails when the command cannot be started or does
+// exit code and output. It passes no addresses, and uses only Binary, Command, Args,
+// Env, Dir and UID. The test fails when the command cannot be started or does
 // not end within a minute, but not for its exit code.
 func Run(t testing.TB, spec Spec) Result {
 	t.Helper()
@@ -42,6 +43,9 @@ func Run(t testing.TB, spec Spec) Result {
 	}
 	cmd := exec.CommandContext(ctx, spec.Binary, append(args, spec.Args...)...)
 	cmd.Dir, cmd.Env = spec.Dir, environ(spec.Env)
+	if spec.UID != 0 {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: spec.UID, Gid: spec.UID}}
+	}
 	// A grandchild that keeps the output open must not keep the test waiting.
 	cmd.WaitDelay = time.Second
 	out, err := cmd.CombinedOutput()

@@ -2,8 +2,8 @@
 --
 -- KEYS  1 ready, 2 delayed, 3 leased, 4 body, 5 meta, 6 clock, 7 wake, 8 dead, 9 unique, 10 unique_until, 11 paused,
 --       12 done, 13 counts, 14 rate
--- Returns strings: tasks that count for the maximum length, age of the ready task at the head in microseconds, the
---       present minute since 1970, tasks acknowledged in it
+-- Returns strings: tasks that count for the maximum length, those of them that are delayed, age of the ready task at
+--       the head in microseconds, the present minute since 1970, tasks acknowledged in it
 -- Atomic so that the figures belong to one moment. Cheap, because it is asked many times a second.
 
 local now_us, age = queue_now(), 0
@@ -13,6 +13,7 @@ if head[1] then
   age = math.max(0, now_us - (tonumber(head[2]) + priority * queue_age_us))
 end
 local minute = string.format('%d', math.floor(now_us / 60000000))
+local delayed = redis.call('ZCARD', KEYS[2])
 return {
-  string.format('%d', redis.call('ZCARD', KEYS[1]) + redis.call('ZCARD', KEYS[2]) + redis.call('ZCARD', KEYS[3])),
-  string.format('%d', age), minute, redis.call('HGET', KEYS[13], 'm' .. minute) or '0'}
+  string.format('%d', redis.call('ZCARD', KEYS[1]) + delayed + redis.call('ZCARD', KEYS[3])),
+  string.format('%d', delayed), string.format('%d', age), minute, redis.call('HGET', KEYS[13], 'm' .. minute) or '0'}

@@ -1,0 +1,47 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"flashsale/inventory"
+)
+
+// maxClockSkew is by how much the clocks of this host and of Redis may differ
+// before the operator is told to synchronize them.
+const maxClockSkew = time.Second
+
+// clockEffect says what a difference of the clocks leads to. Sales, expiries and
+// payments are safe from it: they go by Redis's clock on every host.
+const clockEffect = "sales and payment deadlines follow the Redis clock, but token expiry, order ids and webhook timestamps follow this host's"
+
+// clockFix is what to do about it.
+const clockFix = "synchronize both with NTP"
+
+// addClock makes the one clock by which pages, purchases and the database tell the
+// time: that of Redis, as it is measured here now and then every few seconds. The
+// embedded engine's clock is this host's.
+func (a *app) addClock(ctx context.Context) {
+	a.clock = inventory.NewClock(a.rdb, a.settings.Partitions, a.now)
+	a.store.SetClock(a.clock)
+	a.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "flashsale_clock_offset_seconds",
+		Help: "Redis server clock minus this host's clock, in seconds; the largest difference on a cluster.",
+	}, func() float64 { return a.clock.Offset().Seconds() }))
+	if a.settings.Redis == embeddedRedis {
+		return
+	}
+	report := a.reporter("clock")
+	if err := a.clock.Measure(ctx); err != nil {
+		report(err)
+	}
+	if d := a.clock.Offset(); d.Abs() > maxClockSkew {
+		a.log.Warn().Int64("offset_ms", d.Milliseconds()).Msg("this host's clock differs from the Redis clock: " + clockEffect + "; " + clockFix)
+	}
+	a.life.add(part{name: "clock", run: func(ctx context.Context) error {
+		a.clock.Run(ctx, report)
+		return nil
+	}})
+}

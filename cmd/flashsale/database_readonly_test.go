@@ -1,0 +1,155 @@
+//go:build unix
+
+package main_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"flashsale/internal/disktest"
+	"flashsale/internal/process"
+	"flashsale/internal/redistest"
+)
+
+// nobody is a user who owns no file.
+const nobody = 65534
+
+// otherUser makes a test that switches users fail in CI without root, and skip elsewhere.
+func otherUser(t *testing.T) {
+	t.Helper()
+	switch {
+	case os.Geteuid() == 0:
+	case os.Getenv("CI") == "true":
+		t.Fatal("this test runs processes as another user, which needs root")
+	default:
+		t.Skip("skipped: running processes as another user needs root")
+	}
+}
+
+// refusesToStart starts a process that has to end before it is ready, and to name the
+// setting, the value, the cause and the fix.
+func refusesToStart(t *testing.T, spec process.Spec, says ...string) {
+	t.Helper()
+	p, err := process.TryStart(t, spec)
+	if !errors.Is(err, process.ErrExited) {
+		t.Fatalf("%s: %v, want %v", spec.Command, err, process.ErrExited)
+	}
+	if code, err := p.Wait(t.Context()); err != nil || code != 1 {
+		t.Errorf("%s: exit code %d, %v, want 1", spec.Command, code, err)
+	}
+	for _, want := range says {
+		if !strings.Contains(p.Log(), want) {
+			t.Errorf("%s does not say %q:\n%s", spec.Command, want, p.Log())
+		}
+	}
+}
+
+// TestDatabase_OtherUser migrates a database as root, and runs the service as a user
+// who may not write it.
+func TestDatabase_OtherUser(t *testing.T) {
+	needProcesses(t)
+	otherUser(t)
+	s := newRedisShop(t)
+	// The folder above it belongs to the test binary, and to its user alone.
+	if err := errors.Join(os.Chmod(filepath.Dir(s.dir), 0o755), os.Chown(s.dir, nobody, nobody)); err != nil { //nolint:gosec // it holds nothing
+		t.Fatal(err)
+	}
+	as := func(command string, args ...string) process.Spec {
+		spec := s.spec(command, args)
+		spec.UID = nobody
+		return spec
+	}
+	cause := []string{"setting db (FLASHSALE_DB)", s.dbPath, "permission denied", "let the user of this process (uid 65534) write the file"}
+	for _, mode := range []os.FileMode{0o444, 0o600} {
+		if err := os.Chmod(s.dbPath, mode); err != nil {
+			t.Fatal(err)
+		}
+		for _, command := range []string{"serve", "api", "worker"} {
+			refusesToStart(t, as(command), cause...)
+		}
+		doctor := process.Run(t, as("", append([]string{"doctor"}, s.settings()...)...))
+		if doctor.Code != 1 || !strings.Contains(doctor.Output, "permission denied") {
+			t.Errorf("mode %v: doctor: exit code %d\n%s", mode, doctor.Code, doctor.Output)
+		}
+	}
+	if err := os.Chown(s.dbPath, nobody, nobody); err != nil {
+		t.Fatal(err)
+	}
+	process.Start(t, as("worker"))
+	c := dial(t, process.Start(t, as("api")))
+	item := s.newItem(c, 1, 1)
+	bought := c.buy(item, "u", "k", untilCommitted...)
+	only(t, []purchase{bought}, "201")
+	for _, suffix := range []string{"", "-wal", "-shm"} {
+		info, err := os.Stat(s.dbPath + suffix)
+		if err != nil || info.Mode().Perm() != 0o600 {
+			t.Errorf("%s: %v, %v, want mode 0600", s.dbPath+suffix, info.Mode(), err)
+		}
+	}
+}
+
+// TestDatabase_ReadOnlyMount starts the service on a disk that is mounted read-only, and
+// again once the disk is writable.
+func TestDatabase_ReadOnlyMount(t *testing.T) {
+	needProcesses(t)
+	disk := disktest.New(t, 32<<20)
+	s := newShopOn(t, redistest.Real(t, "--appendfsync", "everysec"))
+	s.dbPath = filepath.Join(disk.Path(), "shop.db")
+	if r := s.run("migrate", "up"); r.Code != 0 {
+		t.Fatalf("migrate up: exit code %d\n%s", r.Code, r.Output)
+	}
+	disk.Remount(true)
+	for _, command := range []string{"api", "worker"} {
+		refusesToStart(t, s.spec(command, nil), "setting db (FLASHSALE_DB)", s.dbPath, "read-only file system", "let the user of this process")
+	}
+	disk.Remount(false)
+	s.worker()
+	c := dial(t, s.api())
+	item := s.newItem(c, 1, 1)
+	only(t, []purchase{c.buy(item, "u", "k", untilCommitted...)}, "201")
+}
+
+// TestDatabase_TurnsReadOnly has the database's files refuse writes while the service
+// runs: purchases get 503, readiness names the database, and both are over without a
+// restart. No order that was accepted meanwhile is lost.
+func TestDatabase_TurnsReadOnly(t *testing.T) {
+	needProcesses(t)
+	engines(t, noLimit, func(t *testing.T, s *shop, c *client) {
+		item := s.newItem(c, 1000, 1)
+		all := []purchase{c.buy(item, "before", "k", untilCommitted...)}
+		only(t, all, "201")
+		allow := disktest.Deny(t, s.dbPath, s.dbPath+"-wal")
+		eventually(t, "purchases are refused", soon, func() (bool, any) {
+			p := c.buy(item, fmt.Sprintf("u%d", len(all)), "k", "Prefer", "respond-async")
+			all = append(all, p)
+			only(t, []purchase{p}, "202", "503 unavailable")
+			return p.Status == 503 && waits(p.answer), p.Body
+		})
+		s.unready(c, "database")
+		allow()
+		eventually(t, "the service is ready", soon, func() (bool, any) {
+			r := c.get("/readyz", "u")
+			return r.Status == 200, r.Body
+		})
+		for i, p := range all {
+			all[i] = c.settle(item, p)
+		}
+		only(t, all, "201", "202")
+		if rows := s.audit(c, item, 1, all); len(rows) != len(all) {
+			t.Errorf("%d rows, want %d", len(rows), len(all))
+		}
+	})
+}
+
+// unready waits until readiness is refused for the part.
+func (s *shop) unready(c *client, part string) {
+	s.t.Helper()
+	eventually(s.t, "readiness names the "+part, soon, func() (bool, any) {
+		r := c.get("/readyz", "u")
+		return r.Status == 503 && strings.Contains(r.Body, `"failing":["`+part+`"]`), r.Body
+	})
+}

@@ -1,0 +1,179 @@
+package handler
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"flashsale/docs"
+)
+
+// Each code that the service can send has a section with its status, and each
+// section has a code.
+func TestDocs_Codes(t *testing.T) {
+	t.Parallel()
+	documented := make(map[string]int)
+	for _, section := range strings.Split(docs.Problems, "\n## ")[1:] {
+		code, text, _ := strings.Cut(section, "\n\n")
+		status, err := strconv.Atoi(strings.SplitN(text, ".", 2)[0])
+		if err != nil || len(strings.Fields(text)) < 6 {
+			t.Errorf("the section %s does not begin with a status and say what it means: %q", code, text)
+		}
+		if documented[code] != 0 {
+			t.Errorf("%s has two sections", code)
+		}
+		documented[code] = status
+	}
+	written := writtenCodes(t)
+	for code, status := range problemStatus {
+		if documented[code] != status {
+			t.Errorf("%s is sent with %d; docs/problems.md says %d (0: nothing)", code, status, documented[code])
+		}
+		if !written[code] {
+			t.Errorf("%s is registered and not in the source", code)
+		}
+	}
+	for code := range documented {
+		if problemStatus[code] == 0 {
+			t.Errorf("docs/problems.md has a section %s, which is no code", code)
+		}
+	}
+	for code := range written {
+		if problemStatus[code] == 0 {
+			t.Errorf("%s is in the source and not registered", code)
+		}
+	}
+}
+
+// writtenCodes are the codes in the source of this package, as the makers of
+// problems are given them. They are given nothing else, and only while the package
+// is initialised: a code of a request would be in no list.
+func writtenCodes(t *testing.T) map[string]bool {
+	t.Helper()
+	place := map[string]int{"newProblem": 1, "unauthorized": 0, "invalidToken": 0}
+	codes := make(map[string]bool)
+	files, err := fs.Glob(os.DirFS("."), "*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	set := token.NewFileSet()
+	for _, name := range files {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		file, err := parser.ParseFile(set, name, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, decl := range file.Decls {
+			f, inFunction := decl.(*ast.FuncDecl)
+			if inFunction && (f.Name.Name == "unauthorized" || f.Name.Name == "invalidToken" || f.Name.Name == "newProblem") {
+				continue // they pass on what they are given
+			}
+			ast.Inspect(decl, func(n ast.Node) bool {
+				if made, ok := n.(*ast.CompositeLit); ok {
+					if id, ok := made.Type.(*ast.Ident); ok && id.Name == "problem" {
+						t.Errorf("%s: a problem that newProblem has not made", set.Position(n.Pos()))
+					}
+				}
+				call, ok := n.(*ast.CallExpr)
+				if !ok {
+					return true
+				}
+				id, ok := call.Fun.(*ast.Ident)
+				if !ok {
+					return true
+				}
+				at, makes := place[id.Name]
+				if !makes {
+					return true
+				}
+				literal, ok := call.Args[at].(*ast.BasicLit)
+				if !ok || inFunction {
+					t.Errorf("%s: the code is no literal, or the problem is made after the start", set.Position(n.Pos()))
+					return true
+				}
+				code, err := strconv.Unquote(literal.Value)
+				if err != nil {
+					t.Fatal(err)
+				}
+				codes[code] = true
+				return true
+			})
+		}
+	}
+	return codes
+}
+
+// The type of a problem leads to an anchor of a page that is there.
+func TestDocs(t *testing.T) {
+	t.Parallel()
+	s := open(t)
+	refusal := decodeBody(t, s.get(t, "/v1/orders", "", "").Body)
+	kind, ok := refusal["type"].(string)
+	path, anchor, cut := strings.Cut(kind, "#")
+	if !ok || !cut {
+		t.Fatalf("type: %v", refusal["type"])
+	}
+	w := s.get(t, path, "", "")
+	page := w.Body.String()
+	if w.Code != 200 || anchor != "auth_missing" || !strings.Contains(page, `<h2 id="auth_missing">`) {
+		t.Fatalf("%s: %d %s", kind, w.Code, page)
+	}
+	for code := range problemStatus {
+		if n := strings.Count(page, `id="`+code+`"`); n != 1 {
+			t.Errorf("%s has %d anchors", code, n)
+		}
+	}
+	for name, want := range map[string]string{
+		"Content-Type": "text/html; charset=utf-8", "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer",
+		"Content-Security-Policy": docsPolicy, "Content-Length": strconv.Itoa(len(page)), "Cache-Control": "public, max-age=300",
+	} {
+		if got := w.Header().Get(name); got != want {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+	}
+	if !strings.HasPrefix(docsPolicy, "default-src 'none'") || regexp.MustCompile(`(?i)<script|<style|<link|<img|src=|href=|style=`).MatchString(page) {
+		t.Error("the page loads something, or may")
+	}
+	if strings.Contains(page, "`") || strings.Contains(page, "\n#") {
+		t.Error("Markdown is left in the page")
+	}
+
+	do := func(method, accept string) *httptest.ResponseRecorder {
+		r := httptest.NewRequest(method, "/docs", http.NoBody)
+		if accept != "" {
+			r.Header.Set("Accept", accept)
+		}
+		return s.do(r)
+	}
+	if w := do("HEAD", ""); w.Code != 200 || w.Header().Get("Content-Length") != strconv.Itoa(len(page)) {
+		t.Errorf("HEAD: %d, %v", w.Code, w.Header())
+	}
+	if w := do("GET", "text/html,application/xhtml+xml,*/*;q=0.8"); w.Code != 200 {
+		t.Errorf("a browser's Accept: %d", w.Code)
+	}
+	wantProblem(t, do("GET", "image/png").Result(), 406, "not_acceptable")
+	w = do("POST", "")
+	wantProblem(t, w.Result(), 405, "method_not_allowed")
+	if got := w.Header().Get("Allow"); got != "GET, HEAD" {
+		t.Errorf("Allow: %q", got)
+	}
+}
+
+func TestRenderDocs(t *testing.T) {
+	t.Parallel()
+	got := string(renderDocs("# A & B\n\n## a_b\n\nOne <b> `x < y`\ntwo.\n"))
+	_, body, _ := strings.Cut(got, "</title>\n")
+	if want := "<h1>A &amp; B</h1>\n<h2 id=\"a_b\">a_b</h2>\n<p>One &lt;b&gt; <code>x &lt; y</code>\ntwo.</p>\n"; body != want {
+		t.Errorf("got %q, want %q", body, want)
+	}
+}

@@ -1,0 +1,203 @@
+package handler
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"flashsale/catalog"
+	"flashsale/handler/auth"
+	"flashsale/order"
+)
+
+// manyItems are n items, by id.
+func manyItems(n int) []catalog.Item {
+	items := make([]catalog.Item, n)
+	for i := range items {
+		items[i] = someItem()
+		items[i].ID = fmt.Sprintf("thing-%05d", 2*i)
+	}
+	return items
+}
+
+// itemPage is a page as a client reads it.
+type listedPage struct {
+	Items []struct{ ID string }
+	Next  string `json:"next_cursor"`
+}
+
+func readList(t *testing.T, w *httptest.ResponseRecorder) (p listedPage) {
+	t.Helper()
+	if w.Code != 200 {
+		t.Fatalf("%d %s", w.Code, w.Body)
+	}
+	if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// TestListItems_Pages: whoever follows the cursors gets each item once, by id, and
+// no page is longer than was asked for.
+func TestListItems_Pages(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		items int
+		query string
+		limit int
+		pages int
+	}{
+		{0, "", 20, 1}, {1, "", 20, 1}, {20, "", 20, 1}, {21, "", 20, 2}, {250, "", 20, 13}, {200, "", 20, 10},
+		{250, "limit=100", 100, 3}, {200, "limit=100", 100, 2}, {250, "limit=7", 7, 36}, {3, "limit=1", 1, 3},
+	} {
+		t.Run(fmt.Sprintf("%d items, %s", tt.items, tt.query), func(t *testing.T) {
+			t.Parallel()
+			all := manyItems(tt.items)
+			s, _ := openPages(t, &shownItems{list: &catalog.ListView{Items: all}})
+			got, query, pages := []string{}, tt.query, 0
+			for {
+				p := readList(t, getPage(s, "/v1/items?"+query))
+				if pages++; len(p.Items) > tt.limit || pages > tt.pages {
+					t.Fatalf("page %d has %d items", pages, len(p.Items))
+				}
+				for _, i := range p.Items {
+					got = append(got, i.ID)
+				}
+				if p.Next == "" {
+					break
+				}
+				query = tt.query + "&cursor=" + p.Next
+			}
+			want := []string{}
+			for i := range all {
+				want = append(want, all[i].ID)
+			}
+			if pages != tt.pages || !slices.Equal(got, want) {
+				t.Errorf("%d pages with %d items, want %d with %d", pages, len(got), tt.pages, len(want))
+			}
+		})
+	}
+}
+
+// TestListItems_Bounded: the answer does not grow with the number of items.
+func TestListItems_Bounded(t *testing.T) {
+	t.Parallel()
+	s, _ := openPages(t, &shownItems{list: &catalog.ListView{Items: manyItems(3000)}})
+	few, _ := openPages(t, &shownItems{list: &catalog.ListView{Items: manyItems(defaultPage + 1)}})
+	if n, want := getPage(s, "/v1/items").Body.Len(), getPage(few, "/v1/items").Body.Len(); n != want {
+		t.Errorf("the page of 3000 items has %d bytes, that of %d has %d", n, defaultPage+1, want)
+	}
+}
+
+// TestListItems_ItemCreated: a cursor goes on behind its item, wherever that is by
+// then.
+func TestListItems_ItemCreated(t *testing.T) {
+	t.Parallel()
+	shown := &shownItems{list: &catalog.ListView{Items: manyItems(50)}}
+	s, _ := openPages(t, shown)
+	first := readList(t, getPage(s, "/v1/items"))
+	more := manyItems(50)
+	early, late := someItem(), someItem()
+	early.ID, late.ID = "thing-00001", "thing-00041"
+	shown.list = &catalog.ListView{Items: slices.Insert(slices.Insert(more, 21, late), 1, early)}
+	second := readList(t, getPage(s, "/v1/items?cursor="+first.Next))
+	if len(second.Items) != defaultPage || second.Items[0].ID != "thing-00040" || second.Items[1].ID != "thing-00041" {
+		t.Errorf("the second page begins %+v", second.Items[:2])
+	}
+	shown.list = &catalog.ListView{}
+	if p := readList(t, getPage(s, "/v1/items?cursor="+first.Next)); len(p.Items) != 0 || p.Next != "" {
+		t.Errorf("after the last: %+v", p)
+	}
+}
+
+func TestListItems_BadRequests(t *testing.T) {
+	t.Parallel()
+	s, _ := openPages(t, &shownItems{list: &catalog.ListView{Items: manyItems(50)}})
+	cursor := readList(t, getPage(s, "/v1/items")).Next
+	s.orders.list = func(order.Filter) ([]order.Order, bool, error) {
+		return []order.Order{{ID: someOrderID}}, true, nil
+	}
+	ofOrders, ok := decodeBody(t, s.get(t, "/v1/orders", "alice", auth.RoleBuyer).Body)["next_cursor"].(string)
+	if !ok || ofOrders == "" {
+		t.Fatal("no cursor of orders")
+	}
+	for query, want := range map[string]string{
+		"limit=0": "limit_range", "limit=101": "limit_range", "limit=-1": "limit_range", "limit=": "limit_range", "limit=x": "limit_range",
+		"cursor=": "cursor_invalid", "cursor=thing-00002": "cursor_invalid", "cursor=" + cursor + "A": "cursor_invalid",
+		"cursor=" + cursor[1:]: "cursor_invalid", "cursor=" + ofOrders: "cursor_invalid",
+		"cursor=" + cursor + "%0A": "cursor_invalid", "cursor=" + strings.Repeat("A", 4096): "cursor_invalid",
+		"limit=1&limit=2": "parameter_invalid", "limit=%zz": "parameter_invalid",
+		"state=open": "unknown_parameter", "Limit=1": "unknown_parameter",
+	} {
+		w := getPage(s, "/v1/items?"+query)
+		wantProblem(t, w.Result(), 400, want)
+		wantHeader(t, w, "Cache-Control", "no-store")
+	}
+}
+
+// TestListItems_Kept: the pages that many ask for are encoded once; whatever limits
+// and cursors are asked for, what is kept does not grow beyond the list.
+func TestListItems_Kept(t *testing.T) {
+	t.Parallel()
+	const n = 250
+	v := &catalog.ListView{Items: manyItems(n)}
+	e := &edge{Config: Config{CursorKey: []byte("a key of the tests"), ItemNow: func(string) time.Time { return someTime }}}
+	for range 2 {
+		for from := range n + 1 {
+			for _, limit := range []int{1, 10, defaultPage - 1, defaultPage, defaultPage + 1, 50, maxPage - 1, maxPage} {
+				p := e.listPage(v, from, limit, someTime)
+				again := e.listPage(v, from, limit, someTime.Add(listLife/2))
+				if aligned := (limit == defaultPage || limit == maxPage) && from%limit == 0; aligned != (p == again) || aligned != p.kept {
+					t.Fatalf("%d items from %d: kept %v", limit, from, p == again)
+				}
+			}
+		}
+	}
+	kept, ok := v.Made().(listPages)
+	if !ok {
+		t.Fatal("nothing is kept")
+	}
+	items := 0
+	for length, pages := range kept {
+		for i := range pages {
+			p := pages[i].Load()
+			if p == nil {
+				continue
+			}
+			items += strings.Count(string(p.head), `"server_time"`)
+			if later := e.listPage(v, i*length, length, someTime.Add(listLife)); later == p {
+				t.Errorf("page %d of %d items is kept beyond its time", i, length)
+			}
+		}
+	}
+	if items != 2*n {
+		t.Errorf("%d items are encoded in what is kept, want %d", items, 2*n)
+	}
+}
+
+// TestListItems_NotKept: a page that is made for one reader has its tag, its time
+// and its headers like any other, and is not compressed.
+func TestListItems_NotKept(t *testing.T) {
+	t.Parallel()
+	s, now := openPages(t, &shownItems{list: &catalog.ListView{Items: manyItems(50)}})
+	const path = "/v1/items?limit=33"
+	first := getPage(s, path, "Accept-Encoding", "gzip")
+	wantHeader(t, first, "Content-Encoding", "")
+	wantHeader(t, first, "Vary", "Accept-Encoding")
+	wantHeader(t, first, "Cache-Control", "public, max-age=1, stale-while-revalidate=2, stale-if-error=60")
+	tag := first.Header().Get("Etag")
+	if w := getPage(s, path, "If-None-Match", tag); w.Code != 304 || w.Body.Len() != 0 {
+		t.Errorf("with its own tag: %d %s", w.Code, w.Body)
+	}
+	if other := getPage(s, "/v1/items?limit=34").Header().Get("Etag"); tag == "" || other == tag {
+		t.Errorf("pages of two lengths have the tags %q and %q", tag, other)
+	}
+	*now = now.Add(time.Second)
+	if w := getPage(s, path); w.Header().Get("Etag") != tag || w.Body.String() == first.Body.String() {
+		t.Error("a second later: another tag, or the same time")
+	}
+}

@@ -1,0 +1,161 @@
+package inventory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+const (
+	// clockEvery is the pause between measurements.
+	clockEvery = 5 * time.Second
+	// clockSamples is how many times a measurement asks each server.
+	clockSamples = 5
+	// clockTimeout bounds one measurement of all servers.
+	clockTimeout = 2 * time.Second
+	// clockDrift is how far two clocks may part per unit of time; NTP slews a clock by at most this.
+	clockDrift = 500e-6
+)
+
+// Clock tells the time by which the purchase script opens and closes sales: that
+// of the Redis server that keeps the item. It adds a measured offset to the host's
+// clock, so telling the time costs no call to Redis. Until the first measurement
+// the offset is 0. A Clock is safe for concurrent use.
+type Clock struct {
+	rdb     redis.UniversalClient
+	keys    keys
+	host    func() time.Time
+	offsets []atomic.Int64 // by partition: Redis minus host, nanoseconds
+
+	mu    sync.Mutex // held while measuring
+	known map[string]reading
+}
+
+// reading is one server's offset as it was measured.
+type reading struct {
+	offset time.Duration
+	// doubt bounds the offset's error: half of the exchange that measured it.
+	doubt time.Duration
+	at    time.Time // by the host's clock
+}
+
+// NewClock returns a Clock for that number of partitions. host is this machine's
+// clock. Measure or Run finds the offsets.
+func NewClock(rdb redis.UniversalClient, partitions int, host func() time.Time) *Clock {
+	return &Clock{rdb: rdb, keys: keys{partitions}, host: host, offsets: make([]atomic.Int64, partitions)}
+}
+
+// Now is the time of partition 0's server. It is the time of everything that
+// belongs to no single item; on a single server it is the time of all items.
+func (c *Clock) Now() time.Time { return c.at(0) }
+
+// ItemNow is the time by which the item's sale opens and closes.
+func (c *Clock) ItemNow(item string) time.Time { return c.at(c.keys.partition(item)) }
+
+func (c *Clock) at(partition int) time.Time {
+	return c.host().Add(time.Duration(c.offsets[partition].Load()))
+}
+
+// Offset is by how much Redis's clock is ahead of the host's; negative when it is
+// behind. Of several servers it is the one that differs most.
+func (c *Clock) Offset() time.Duration {
+	var most time.Duration
+	for i := range c.offsets {
+		if d := time.Duration(c.offsets[i].Load()); d.Abs() > most.Abs() {
+			most = d
+		}
+	}
+	return most
+}
+
+// Run measures every few seconds until ctx ends. onError gets what failed; the
+// offset then stays as it was.
+func (c *Clock) Run(ctx context.Context, onError func(error)) {
+	for pause(ctx, clockEvery) {
+		if err := c.Measure(ctx); err != nil && ctx.Err() == nil {
+			onError(err)
+		}
+	}
+}
+
+// Measure measures every server once, within two seconds. A server that does not
+// answer keeps its offset. Errors: those of Redis.
+func (c *Clock) Measure(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, clockTimeout)
+	defer cancel()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var errs []error
+	// Servers that no longer keep a partition are forgotten.
+	measured := make(map[string]reading)
+	for p := range c.offsets {
+		server, name, err := c.server(ctx, p)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("find the server of partition %d: %w", p, err))
+			continue
+		}
+		r, done := measured[name]
+		if !done {
+			was, known := c.known[name]
+			if r, err = c.ask(ctx, server); err != nil {
+				errs = append(errs, fmt.Errorf("read the clock of Redis: %w", err))
+				r = was
+			} else if known && !r.replaces(was) {
+				r = was
+			}
+			measured[name] = r
+		}
+		if r.at.IsZero() {
+			continue // it has never answered
+		}
+		c.offsets[p].Store(int64(r.offset))
+	}
+	c.known = measured
+	return errors.Join(errs...)
+}
+
+// server is the one that runs a partition's scripts, and what tells it from others.
+func (c *Clock) server(ctx context.Context, partition int) (*redis.Client, string, error) {
+	switch rdb := c.rdb.(type) {
+	case *redis.ClusterClient:
+		node, err := rdb.MasterForKey(ctx, epochKey(partition))
+		if err != nil {
+			return nil, "", err
+		}
+		return node, node.Options().Addr, nil
+	case *redis.Client:
+		return rdb, "", nil
+	default:
+		return nil, "", fmt.Errorf("a client of type %T has no single clock", rdb)
+	}
+}
+
+// ask asks a server for its time. The quickest exchange leaves the least in doubt:
+// the server read its clock at some instant of it.
+func (c *Clock) ask(ctx context.Context, server *redis.Client) (best reading, err error) {
+	for i := range clockSamples {
+		sent := c.host()
+		there, err := server.Time(ctx).Result()
+		if err != nil {
+			return reading{}, err
+		}
+		half := c.host().Sub(sent) / 2
+		if i == 0 || half < best.doubt {
+			best = reading{offset: there.Sub(sent.Add(half)), doubt: half, at: sent}
+		}
+	}
+	return best, nil
+}
+
+// replaces reports whether a reading is better than an earlier one. On a busy
+// machine an exchange takes long and says little; the earlier reading then stays,
+// unless the two contradict each other: a clock was set.
+func (r reading) replaces(was reading) bool {
+	grown := was.doubt + time.Duration(float64(r.at.Sub(was.at).Abs())*clockDrift)
+	return r.doubt <= grown || (r.offset-was.offset).Abs() > r.doubt+grown
+}

@@ -1,0 +1,31 @@
+package order
+
+import "time"
+
+// Clock is the time by which sales open and close.
+type Clock interface {
+	// Now is the time of what belongs to no single item.
+	Now() time.Time
+	// ItemNow is the time by which the item's sale opens and closes.
+	ItemNow(item string) time.Time
+}
+
+// SetClock makes the store write and compare times by this clock instead of the
+// host's, so that all processes agree on when an order expires and whether a
+// payment is late. Call it before the store is used.
+func (s *Store) SetClock(c Clock) { s.now, s.itemNow = c.Now, c.ItemNow }
+
+// openMargin is how long before the present an item opens for which no opening was
+// stated. It must be on sale at once although the present is known only as well as
+// Redis's clock was measured: to within half of an exchange, which takes about a
+// second at most.
+const openMargin = time.Second
+
+// defaultOpening is when an item opens that is created without an opening.
+func (s *Store) defaultOpening(item string) time.Time {
+	now := s.now()
+	if s.itemNow != nil {
+		now = s.itemNow(item)
+	}
+	return now.Add(-openMargin)
+}

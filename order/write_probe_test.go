@@ -1,0 +1,217 @@
+//go:build unix
+
+package order
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/mattn/go-sqlite3"
+
+	"flashsale/internal/disktest"
+)
+
+// changes records what a probe reports.
+type changes struct {
+	mu  sync.Mutex
+	all []error
+}
+
+func (c *changes) add(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.all = append(c.all, err)
+}
+
+func (c *changes) list() []error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return append([]error(nil), c.all...)
+}
+
+func newProbe(t *testing.T, s *Store) (*WriteProbe, *changes) {
+	t.Helper()
+	c := new(changes)
+	p, err := NewWriteProbe(s, c.add)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Close(); err != nil {
+			t.Errorf("close probe: %v", err)
+		}
+	})
+	return p, c
+}
+
+// now looks, whenever the last look was.
+func (p *WriteProbe) now(t *testing.T) error {
+	t.Helper()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.look(testContext(t))
+}
+
+// written is the time that the last write of a probe carries; empty before the first.
+func written(t *testing.T, s *Store) string {
+	t.Helper()
+	var values []string
+	if err := s.read.Raw("SELECT value FROM meta WHERE key = 'write_probe'").Scan(&values).Error; err != nil {
+		t.Fatal(err)
+	}
+	if len(values) == 0 {
+		return ""
+	}
+	return values[0]
+}
+
+// TestWriteProbe has the database refuse writes, for each reason: the probe finds it,
+// and finds out when it is over.
+func TestWriteProbe(t *testing.T) {
+	t.Parallel()
+	for _, f := range databaseFaults {
+		if f.name == "full" {
+			continue // it is a limit of the store's own connection
+		}
+		t.Run(f.name, func(t *testing.T) {
+			t.Parallel()
+			s := newStore(t)
+			p, heard := newProbe(t, s)
+			if err := p.Failing(); err != nil {
+				t.Errorf("before the first look: %v", err)
+			}
+			if err := p.Check(testContext(t)); err != nil {
+				t.Errorf("a database that takes writes: %v", err)
+			}
+			end := f.begin(t, s)
+			for range 2 { // the second look is by a connection of its own
+				err := p.now(t)
+				var se sqlite3.Error
+				if !errors.Is(err, ErrDatabase) || errors.Is(err, ErrBusy) != (f.name == "busy") || f.name != "busy" && !errors.As(err, &se) {
+					t.Errorf("while it refuses: %v", err)
+				}
+				if got := p.Failing(); !errors.Is(got, err) {
+					t.Errorf("failing with %v, want %v", got, err)
+				}
+			}
+			end()
+			if err := p.now(t); err != nil {
+				t.Errorf("once it takes writes: %v", err)
+			}
+			if err := p.Failing(); err != nil {
+				t.Errorf("failing with %v once it takes writes", err)
+			}
+			if got := heard.list(); len(got) != 2 || got[0] == nil || got[1] != nil {
+				t.Errorf("reported %v, want one failure and its end", got)
+			}
+		})
+	}
+}
+
+// TestWriteProbe_Full fills the disk that the database is on.
+func TestWriteProbe_Full(t *testing.T) {
+	t.Parallel()
+	disk := disktest.New(t, 4<<20)
+	s := newStoreAt(t, filepath.Join(disk.Path(), "shop.db"))
+	p, _ := newProbe(t, s)
+	pragma(t, s, "wal_checkpoint(TRUNCATE)") // a log that is there would be written over
+	disk.Fill()
+	if err := p.now(t); !errors.Is(err, ErrDatabase) || errors.Is(err, ErrBusy) {
+		t.Errorf("on a full disk: %v", err)
+	}
+	disk.Free()
+	if err := p.now(t); err != nil {
+		t.Errorf("once there is room: %v", err)
+	}
+}
+
+// TestWriteProbe_OthersCommit: where another connection is seen to commit, there is
+// no need for a write.
+func TestWriteProbe_OthersCommit(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	p, _ := newProbe(t, s)
+	if err := p.now(t); err != nil {
+		t.Fatal(err)
+	}
+	first := written(t, s)
+	if first == "" {
+		t.Fatal("the first look has not written")
+	}
+	mustInsert(t, s, newItem("item", 10, 1))
+	s.now = func() time.Time { return time.UnixMilli(1) } // a write would show
+	if err := p.now(t); err != nil || written(t, s) != first {
+		t.Errorf("after a commit of another: %v, wrote %q after %q", err, written(t, s), first)
+	}
+	if err := p.now(t); err != nil || written(t, s) != "1" {
+		t.Errorf("after no commit of another: %v, wrote %q, want %q", err, written(t, s), "1")
+	}
+}
+
+// TestWriteProbe_Run looks while somebody asks or writes fail, and not otherwise.
+func TestWriteProbe_Run(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	p, heard := newProbe(t, s)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- p.Run(ctx) }()
+	for _, f := range databaseFaults {
+		if f.name != "readonly" {
+			continue
+		}
+		end := f.begin(t, s)
+		await(t, "it is found", func() bool { return p.Failing() != nil })
+		end()
+		await(t, "its end is reported", func() bool { return len(heard.list()) == 2 })
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestWriteProbe_Crowded looks while another connection commits without a pause: that
+// this write has to wait is no failure.
+func TestWriteProbe_Crowded(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	p, _ := newProbe(t, s)
+	db, err := sql.Open("sqlite3", "file:"+s.file+"?_txlock=immediate&_busy_timeout=60000")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	var crowd sync.WaitGroup
+	commits := make(chan struct{})
+	crowd.Go(func() {
+		for ctx.Err() == nil {
+			_, err := db.ExecContext(context.WithoutCancel(ctx), "INSERT INTO meta (key, value) VALUES ('other', '1') ON CONFLICT (key) DO UPDATE SET value = value + 1")
+			if err != nil {
+				t.Errorf("commit: %v", err)
+				return
+			}
+			select {
+			case commits <- struct{}{}:
+			default:
+			}
+		}
+	})
+	for range 20 {
+		<-commits
+		p.mu.Lock()
+		p.looked = time.Time{} // the last look is too long ago to trust
+		p.mu.Unlock()
+		if err := p.now(t); err != nil {
+			t.Errorf("while another commits: %v", err)
+		}
+	}
+	cancel()
+	crowd.Wait()
+}
