@@ -37,7 +37,7 @@ TEST_TIMEOUT ?= 15m
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
-	@echo '  ARGS="..." is passed on to run, test, test-short, fuzz, bench, chaos, loadtest and accept.'
+	@echo '  ARGS="..." is passed on to run, test, test-long, test-short, fuzz, bench, chaos, loadtest and accept.'
 
 .PHONY: build
 build: ## Build bin/flashsale
@@ -47,14 +47,24 @@ build: ## Build bin/flashsale
 run: build ## Build and start the service with embedded engines
 	./bin/flashsale $(ARGS)
 
-# CI=true turns a missing engine from a skipped test into a failed one. One package
-# after the other (-p 1): each starts servers and keeps all processors busy by itself.
+# CI=true turns a missing engine from a skipped test into a failed one. Vetting is the
+# linter's. Without the race detector: its build of everything, SQLite included, would
+# double the time, and test-long runs the same tests with it.
+TEST = CI=true $(GO) test -vet=off -shuffle=on -timeout $(TEST_TIMEOUT)
+
 .PHONY: test
-test: deps ## Run every test on every engine, with the race detector, in random order
-	@# With -p 1 the compiler works on one package at a time, too; so it comes first.
-	$(GO) build -race ./...
-	CI=true $(GO) test -race -shuffle=on -p 1 -timeout $(TEST_TIMEOUT) $(ARGS) ./...
-	cd bench && $(GO) test -race -shuffle=on -timeout $(TEST_TIMEOUT) ./...
+test: deps ## Run every test but the long ones, on every engine, in random order
+	$(TEST) $(ARGS) ./...
+
+# Everything once more, with the race detector and the long tests: a superset of test.
+.PHONY: test-long
+test-long: deps ## Run every test, the long ones too, with the race detector
+	FLASHSALE_TEST_LONG=1 $(TEST) -race $(ARGS) ./...
+	cd bench && $(TEST) -race ./...
+
+.PHONY: test-stress
+test-stress: deps ## Run each package's tests COUNT times (20) beside 8 busy processes (PKG chooses)
+	GO="$(GO)" .ci/stress.sh $(PKG)
 
 .PHONY: test-short
 test-short: ## Run the quick tests on the engines that are installed
