@@ -20,7 +20,7 @@ import (
 // of arrival, each by a direct handover: no TTL or interval ends in this test.
 func TestManager_Acquire_FIFO(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		const waiters = 8
 		ctx, name := testContext(t), resource(t)
 		var handed atomic.Int64
@@ -68,7 +68,7 @@ func TestManager_Acquire_FIFO(t *testing.T) {
 // time at first, and soon for its whole TTL.
 func TestManager_Acquire_Claim(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		ctx, name := testContext(t), resource(t)
 		m, k := newManager(t, rdb, slow), mustKeys(t, name)
 		first := mustAcquire(t, m, name)
@@ -127,7 +127,7 @@ func TestManager_claim_LateNews(t *testing.T) {
 // the first try and the subscription, so no message will come.
 func TestManager_Acquire_ReleasedBeforeSubscription(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		ctx, name := testContext(t), resource(t)
 		waiter := redistest.Second(t, rdb)
 		m, other := newManager(t, rdb, slow), newManager(t, waiter, slow)
@@ -154,7 +154,7 @@ func TestManager_Acquire_ReleasedBeforeSubscription(t *testing.T) {
 
 func TestManager_Acquire_ContextEnds(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		name := resource(t)
 		m := newManager(t, rdb, slow)
 		l := mustAcquire(t, m, name)
@@ -212,7 +212,7 @@ func TestManager_Acquire_EndsDuringCall(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+			redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 				name := resource(t)
 				late := redistest.Second(t, rdb)
 				cfg := slow
@@ -272,7 +272,7 @@ func TestManager_Acquire_EndsDuringCall(t *testing.T) {
 // cuts the call off, and runs the script after the clean-up.
 func TestManager_Acquire_ScriptAfterCleanUp(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		name := resource(t)
 		late := redistest.Second(t, rdb)
 		cfg := slow
@@ -395,7 +395,7 @@ func TestManager_Acquire_DeadWaiters_Cluster(t *testing.T) {
 // handed to it keeps it for the claim's time only.
 func TestManager_Acquire_DeadAfterHandover(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		ctx, name := testContext(t), resource(t)
 		cfg := slow
 		cfg.ClaimTTL = 100 * time.Millisecond
@@ -416,7 +416,7 @@ func TestManager_Acquire_DeadAfterHandover(t *testing.T) {
 // the lock passes it on.
 func TestManager_giveBack_HandedOver(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		ctx, name := testContext(t), resource(t)
 		m, k := newManager(t, rdb, slow), mustKeys(t, name)
 		l := mustAcquire(t, m, name)
@@ -436,7 +436,7 @@ func TestManager_giveBack_HandedOver(t *testing.T) {
 // newcomer does not take it but passes it on to who was first.
 func TestManager_Acquire_LapsedWithWaiters(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		ctx, name := testContext(t), resource(t)
 		m, other := newManager(t, rdb, slow), newManager(t, rdb, slow)
 		k := mustKeys(t, name)
@@ -464,7 +464,7 @@ func TestManager_Acquire_LapsedWithWaiters(t *testing.T) {
 // place to the next, and one that shows itself keeps it.
 func TestManager_Acquire_Silence(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		ctx, name := testContext(t), resource(t)
 		cfg := slow
 		cfg.Liveness = 20 * time.Millisecond
@@ -559,7 +559,7 @@ func TestManager_deliver(t *testing.T) {
 // but its sign of life, once for each liveness interval.
 func TestManager_Acquire_OneCallPerInterval(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		const calls = 6
 		ctx, name := testContext(t), resource(t)
 		l := mustAcquire(t, newManager(t, rdb, slow), name)
