@@ -162,7 +162,7 @@ func (v *Inventory) Change(ctx context.Context, item string, c Change, commit fu
 		version, err := commit(ctx)
 		faultpoint.Reach("inventory.changed")
 		// From here on the change is not given up half-way for a caller that left.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), afterCommit)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), v.cfg.settleLimit)
 		defer cancel()
 		switch {
 		case errors.Is(err, ErrUnchanged):

@@ -60,6 +60,8 @@ type Config struct {
 	OnError func(error)
 	// OnBatch hears of every script sent: its size and duration. Default: nothing.
 	OnBatch func(purchases int, took time.Duration)
+	// lookLimit and settleLimit are frozenLimit and afterCommit; only tests set them.
+	lookLimit, settleLimit time.Duration
 }
 
 func (c Config) withDefaults() (Config, error) {
@@ -88,6 +90,8 @@ func (c Config) withDefaults() (Config, error) {
 		{"Slice", &c.Slice, 5 * time.Millisecond},
 		{"Patience", &c.Patience, 1500 * time.Millisecond},
 		{"MarkLife", &c.MarkLife, time.Second},
+		{"lookLimit", &c.lookLimit, frozenLimit},
+		{"settleLimit", &c.settleLimit, afterCommit},
 	} {
 		if *f.v == 0 {
 			*f.v = f.def
@@ -289,7 +293,7 @@ func (v *Inventory) Frozen(ctx context.Context, item string, fn func(ctx context
 // limit of its own: a sale too large for a look's could be looked at, paused or
 // restocked only after a purchase had loaded it.
 func (v *Inventory) frozen(ctx context.Context, item string, fn func(ctx context.Context, l *lock.Lock, left int64) error) error {
-	brief, cancel := context.WithTimeout(ctx, frozenLimit)
+	brief, cancel := context.WithTimeout(ctx, v.cfg.lookLimit)
 	defer cancel()
 	return v.holding(brief, item, func(held context.Context, l *lock.Lock) error {
 		left, err := v.loadedLeft(held, item)
@@ -297,7 +301,7 @@ func (v *Inventory) frozen(ctx context.Context, item string, fn func(ctx context
 			if err := v.loadWithin(ctx, l, item); err != nil {
 				return err
 			}
-			after, cancel := context.WithTimeout(ctx, frozenLimit)
+			after, cancel := context.WithTimeout(ctx, v.cfg.lookLimit)
 			defer cancel()
 			var end func()
 			held, end = within(after, l)

@@ -3,6 +3,7 @@ package inventory
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"maps"
 	"slices"
@@ -22,6 +23,10 @@ import (
 
 // TestMain also checks that sellers, marks and their locks leave no goroutine behind.
 func TestMain(m *testing.M) {
+	// Most of the tests wait most of the time. The command line overrides this.
+	if err := flag.Set("test.parallel", "16"); err != nil {
+		panic(err)
+	}
 	longtest.Checks(20)
 	redistest.Main(m)
 }
@@ -215,6 +220,12 @@ func (s *shop) inventoryOn(t testing.TB, rdb redis.UniversalClient, locks *lock.
 	if cfg.Patience == 0 {
 		cfg.Patience = patient
 	}
+	if cfg.lookLimit == 0 {
+		cfg.lookLimit = patient
+	}
+	if cfg.settleLimit == 0 {
+		cfg.settleLimit = patient
+	}
 	v, err := New(testContext(t), rdb, locks, []*queue.Queue{s.queue}, s.source, cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -259,7 +270,8 @@ func buy(t testing.TB, v *Inventory, r *Request) Outcome {
 // it, by an inventory whose patience is short because its test spends it: on a
 // busy machine that says nothing, and the request is as good as before.
 func hurried(v *Inventory, err error) bool {
-	return v.cfg.Patience < patient && (errors.Is(err, ErrOverloaded) || errors.Is(err, ErrUnavailable))
+	return v.cfg.Patience < patient && (errors.Is(err, ErrOverloaded) || errors.Is(err, ErrUnavailable) ||
+		errors.Is(err, ErrRebuilding) && errors.Is(err, context.DeadlineExceeded))
 }
 
 // decided is buy, repeated until the outcome is one of want or is not that

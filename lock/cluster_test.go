@@ -16,6 +16,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"flashsale/internal/longtest"
 	"flashsale/internal/redistest"
 )
 
@@ -181,13 +182,24 @@ func awaitRenewals(t *testing.T, n int, locks ...*Lock) {
 // but the fencing tokens, no waiter, and no loop.
 func TestManager_ManyShortLocks(t *testing.T) {
 	t.Parallel()
+	testManyShortLocks(t, 60)
+}
+
+func TestManager_ManyShortLocks_Long(t *testing.T) {
+	longtest.Only(t)
+	t.Parallel()
+	testManyShortLocks(t, 625)
+}
+
+// testManyShortLocks has each of 16 workers take so many locks.
+func testManyShortLocks(t *testing.T, each int) {
 	for engine, client := range map[string]func(testing.TB) redis.UniversalClient{
 		"redis":   func(t testing.TB) redis.UniversalClient { return redistest.Redis(t) },
 		"cluster": func(t testing.TB) redis.UniversalClient { return redistest.Cluster(t) },
 	} {
 		t.Run(engine, func(t *testing.T) {
 			t.Parallel()
-			const workers, each, resources = 16, 625, 64
+			const workers, resources = 16, 64
 			ctx, rdb := testContext(t), client(t)
 			id := strings.Trim(redistest.Prefix(t), "t:{}")
 			m := newManager(t, rdb, steady)
@@ -269,7 +281,7 @@ func allKeys(t *testing.T, rdb redis.UniversalClient, pattern string) []string {
 // manager is closed, no key is left and everybody knows why.
 func TestManager_Close_ManyHeld(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		const held, waiters, queues = 100, 20, 4
 		ctx := testContext(t)
 		m := newManager(t, rdb, slow)
@@ -314,6 +326,15 @@ func TestManager_ClusterFaults(t *testing.T) {
 	t.Run("ScriptFlush", func(t *testing.T) { flushScriptsUnderLoad(t, rdb) })
 	t.Run("SlotMoves", func(t *testing.T) { moveSlotUnderLoad(t, servers) })
 	t.Run("SlotMovesSlowly", func(t *testing.T) { moveSlotSlowly(t, servers) })
+}
+
+// TestManager_ClusterMasterGone_Long waits until the cluster has given a master up,
+// which takes it several times its own time-outs.
+func TestManager_ClusterMasterGone_Long(t *testing.T) {
+	longtest.Only(t)
+	t.Parallel()
+	servers := redistest.OwnCluster(t)
+	rdb := servers.Client(t)
 	// Without a replica nobody takes over for a master that fails; the others
 	// are to serve on.
 	err := rdb.ForEachMaster(t.Context(), func(ctx context.Context, c *redis.Client) error {

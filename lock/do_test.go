@@ -16,7 +16,7 @@ type specValueKey struct{}
 
 func TestManager_Do(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		m, other := newManager(t, rdb, slow), newManager(t, rdb, slow)
 		failure := errors.New("sold out")
 		clean := func(t *testing.T, name string) {

@@ -56,7 +56,7 @@ func TestManager_Acquire_ErrLost_LateAnswer(t *testing.T) {
 // served first, and nothing is handed to an entry that nobody waits under.
 func TestManager_Acquire_MarkLost(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		ctx, name := testContext(t), resource(t)
 		holder, m1, m2 := newManager(t, rdb, slow), newManager(t, rdb, slow), newManager(t, rdb, slow)
 		k := mustKeys(t, name)
@@ -90,7 +90,7 @@ func TestManager_Acquire_MarkLost(t *testing.T) {
 // does not list the queue for that; Inspect does.
 func TestLock_Held_WithoutQueue(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		const waiters = 5
 		ctx, name := testContext(t), resource(t)
 		own := redistest.Second(t, rdb)
@@ -143,7 +143,7 @@ func TestNew_ErrInvalid_PollExceedsLiveness(t *testing.T) {
 // the lock by force, then it has ended with the reason when that returns.
 func TestManager_ForceRelease_OwnProcess(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		ctx := testContext(t)
 		m := newManager(t, rdb, slow)
 		for _, opts := range [][]Option{nil, {WithoutWatchdog()}} {
@@ -172,7 +172,7 @@ func TestManager_ForceRelease_OwnProcess(t *testing.T) {
 // renewed once, then it hears of a forced release at once.
 func TestManager_ForceRelease_AfterRenewal(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		ctx, name := testContext(t), resource(t)
 		m, forcer := newManager(t, rdb, slow), newManager(t, redistest.Second(t, rdb), slow)
 		l := mustAcquire(t, m, name)
@@ -229,7 +229,7 @@ func TestManager_claim_ShortUnwatched(t *testing.T) {
 // that is queued does ask for one, and is heard.
 func TestManager_try_Echo(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		ctx, name := testContext(t), resource(t)
 		m := newManager(t, rdb, slow)
 		m.confirmed() // as if subscribed: nobody listens whose tests would disturb
@@ -386,7 +386,7 @@ func outstanding(t *testing.T, m *Manager, i int) int {
 //
 //nolint:paralleltest // see above
 func TestQuorum_Chase_Goroutines(t *testing.T) {
-	const waiters, tries = 10, 300
+	const waiters, tries = 5, 100
 	nodes := embeddedNodes(t)
 	ctx, cancel := context.WithCancel(testContext(t))
 	defer cancel()

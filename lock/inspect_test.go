@@ -38,7 +38,7 @@ func specListen(t *testing.T, m *Manager) {
 
 func TestManager_Inspect(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		ctx := testContext(t)
 		m, reader := newManager(t, rdb, slow), newManager(t, rdb, slow)
 
@@ -159,7 +159,7 @@ func TestManager_Inspect(t *testing.T) {
 
 func TestManager_Held(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		m := newManager(t, rdb, slow)
 		base := resource(t)
 		held := func() (names []string) {
@@ -210,7 +210,7 @@ func TestManager_Held(t *testing.T) {
 func TestManager_ForceRelease(t *testing.T) {
 	t.Parallel()
 	const reason = "host a was switched off: ticket 7"
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		ctx := testContext(t)
 		m, admin := newManager(t, rdb, slow), newManager(t, rdb, slow)
 		specListen(t, m)
@@ -353,7 +353,7 @@ func TestManager_ForceRelease(t *testing.T) {
 
 func TestManager_ReleaseAll(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		ctx := testContext(t)
 		flaky := redistest.Second(t, rdb)
 		cut := errors.New("connection reset")

@@ -15,7 +15,7 @@ import (
 
 func TestManager_TryAcquire(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		ctx, name := testContext(t), resource(t)
 		m, other := newManager(t, rdb, slow), newManager(t, rdb, slow)
 
@@ -54,8 +54,8 @@ func TestManager_TryAcquire(t *testing.T) {
 // together, and the fence rises in the order of holding.
 func TestManager_Acquire_MutualExclusion(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
-		const managers, goroutines, rounds = 4, 4, 12
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		const managers, goroutines, rounds = 4, 3, 6
 		ctx, name := testContext(t), resource(t)
 		var inside, overlaps atomic.Int64
 		var fences []int64 // guarded by the lock under test; the race detector looks on
@@ -101,7 +101,7 @@ func TestManager_Acquire_MutualExclusion(t *testing.T) {
 // TestManager_Acquire_ReplyLost: the script ran, its answer did not arrive.
 func TestManager_Acquire_ReplyLost(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		ctx, name := testContext(t), resource(t)
 		flaky := redistest.Second(t, rdb)
 		m := newManager(t, flaky, slow)
@@ -136,7 +136,7 @@ func TestManager_Acquire_ReplyLost(t *testing.T) {
 
 func TestLock_Fence(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		ctx, name := testContext(t), resource(t)
 		m, k := newManager(t, rdb, slow), mustKeys(t, name)
 		var last int64
@@ -191,7 +191,7 @@ func TestLock_Fence(t *testing.T) {
 
 func TestLock_Release(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		name := resource(t)
 		m := newManager(t, rdb, slow)
 
@@ -256,7 +256,7 @@ func TestLock_Release(t *testing.T) {
 // repeated, and one whose reply was lost counts as done.
 func TestLock_Release_Unreachable(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		name := resource(t)
 		flaky := redistest.Second(t, rdb)
 		m := newManager(t, flaky, slow)
@@ -296,7 +296,7 @@ func TestLock_Release_Unreachable(t *testing.T) {
 
 func TestLock_Extend(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		ctx, name := testContext(t), resource(t)
 		m, k := newManager(t, rdb, slow), mustKeys(t, name)
 		l := mustAcquire(t, m, name)
@@ -336,14 +336,14 @@ func TestLock_Extend(t *testing.T) {
 // TestManager_LeavesNothing: many short locks leave no key and no loop.
 func TestManager_LeavesNothing(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		ctx := testContext(t)
 		names := []string{resource(t), resource(t)}
 		m := newManager(t, rdb, steady)
 		var wg sync.WaitGroup
 		for i := range 4 {
 			wg.Go(func() {
-				for range 200 {
+				for range 40 {
 					l, err := m.Acquire(ctx, names[i%len(names)])
 					if err == nil {
 						err = l.Release(ctx)
@@ -377,7 +377,7 @@ func awaitIdle(t *testing.T, m *Manager) {
 
 func TestManager_ScriptFlush(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		ctx, name := testContext(t), resource(t)
 		flush := func() {
 			t.Helper()
@@ -411,7 +411,7 @@ func TestManager_ScriptFlush(t *testing.T) {
 
 func TestManager_ForeignKey(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		ctx := testContext(t)
 		m := newManager(t, rdb, slow)
 		for _, tc := range []struct {
@@ -458,7 +458,7 @@ func TestManager_ForeignKey(t *testing.T) {
 
 func TestManager_Close(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		ctx := testContext(t)
 		m := newManager(t, rdb, slow)
 		// Given 20 locks held and two waiters, when the manager is closed twice at once,

@@ -50,7 +50,7 @@ func guarded(t *testing.T, rdb redis.UniversalClient, l *Lock) int {
 
 func TestGuardLua(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		ctx, name := testContext(t), resource(t)
 		m, k := newManager(t, rdb, slow), mustKeys(t, name)
 		l := mustAcquire(t, m, name)
@@ -102,7 +102,7 @@ func TestLock_LostToStranger(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+			redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 				ctx, name := testContext(t), resource(t)
 				var losses atomic.Int64
 				cfg := slow
@@ -169,7 +169,7 @@ func TestLock_RedisGone(t *testing.T) {
 // TestLock_Renewed: locks are held for longer than their TTL.
 func TestLock_Renewed(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		ctx := testContext(t)
 		m := newManager(t, rdb, Config{TTL: 4500 * time.Millisecond})
 		var locks []*Lock
@@ -192,7 +192,7 @@ func TestLock_Renewed(t *testing.T) {
 // holder is not cut off at once.
 func TestManager_Acquire_Repair(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		ctx, name := testContext(t), resource(t)
 		var repairs atomic.Int64
 		cfg := slow
@@ -235,7 +235,7 @@ func TestManager_Acquire_Repair(t *testing.T) {
 // was made persistent, at its next renewal.
 func TestManager_Acquire_PersistentOwn(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		ctx, name := testContext(t), resource(t)
 		m, k := newManager(t, rdb, slow), mustKeys(t, name)
 		l := mustAcquire(t, m, name)

@@ -51,7 +51,7 @@ func specErr(t *testing.T, done <-chan error) error {
 
 func TestManager_AcquireAll(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		ctx := testContext(t)
 		m, other := newManager(t, rdb, slow), newManager(t, rdb, slow)
 
@@ -260,7 +260,7 @@ func TestManager_AcquireAll(t *testing.T) {
 // the same resources in all orders get them in turn, and never block each other.
 func TestManager_AcquireAll_OppositeOrders(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		const goroutines, rounds = 6, 6
 		ctx, names := testContext(t), specNames(t, 4)
 		// A deadlock would last for longer than the test.

@@ -86,7 +86,7 @@ func (s *specLog) tells(t *testing.T, name, what string, want []string, step fun
 
 func TestObserver(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		ctx, name := testContext(t), resource(t)
 		k := mustKeys(t, name)
 		var log specLog

@@ -73,7 +73,7 @@ func specTTL(t *testing.T, rdb redis.UniversalClient, name string) time.Duration
 
 func TestWithTTL(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		ctx, name := testContext(t), resource(t)
 		cfg := slow
 		cfg.ClaimTTL = 2 * time.Second
@@ -113,7 +113,7 @@ func TestWithTTL(t *testing.T) {
 
 func TestWithWaitLimit(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		name := resource(t)
 		m := newManager(t, rdb, slow)
 		const limit = 20 * time.Millisecond
@@ -165,7 +165,7 @@ func TestWithWaitLimit(t *testing.T) {
 
 func TestWithUnfair(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		ctx := testContext(t)
 		m, other := newManager(t, rdb, slow), newManager(t, rdb, slow)
 
@@ -220,7 +220,7 @@ func TestWithUnfair(t *testing.T) {
 
 func TestWithoutWatchdog(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		ctx := testContext(t)
 		counted, renewals := specCalls(t, rdb, extendScript)
 		m := newManager(t, counted, slow)
@@ -289,7 +289,7 @@ func TestWithoutWatchdog(t *testing.T) {
 
 func TestWithMaxHold(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		ctx := testContext(t)
 		m := newManager(t, rdb, slow)
 
@@ -356,7 +356,7 @@ func TestWithMaxHold(t *testing.T) {
 
 func TestWithReentry(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		counted, calls := specCalls(t, rdb, nil)
 		m, other := newManager(t, counted, slow), newManager(t, rdb, slow)
 		enter := func(t *testing.T, ctx context.Context, name string) *Lock {
@@ -524,7 +524,7 @@ func TestWithReentry(t *testing.T) {
 
 func TestWithMetadata(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		ctx := testContext(t)
 		cfg := slow
 		cfg.Metadata = "the manager's"

@@ -17,6 +17,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"flashsale/internal/longtest"
 	"flashsale/internal/redistest"
 )
 
@@ -108,7 +109,7 @@ func writeFenced(t *testing.T, rdb redis.UniversalClient, l *Lock) int {
 	return n
 }
 
-// TestManager_Acquire_FIFOProcesses: given 64 waiters in four processes, when
+// TestManager_Acquire_FIFOProcesses: given 16 waiters in four processes, when
 // the lock is released, they get it in the order in which they came; and given
 // that one process is killed while it has every fourth place of a queue, the
 // others' waiters are served in their order, each once.
@@ -118,59 +119,66 @@ func TestManager_Acquire_FIFOProcesses(t *testing.T) {
 		return
 	}
 	t.Parallel()
-	for engine, client := range map[string]func(testing.TB) redis.UniversalClient{
-		"redis":   func(t testing.TB) redis.UniversalClient { return redistest.Redis(t) },
-		"cluster": func(t testing.TB) redis.UniversalClient { return redistest.Cluster(t) },
-	} {
-		t.Run(engine, func(t *testing.T) {
-			t.Parallel()
-			rdb, name := client(t), resource(t)
-			m := newManager(t, rdb, processConfig(rdb))
-			var children []*redistest.Child
-			for range 4 {
-				children = append(children, startProcess(t, "TestManager_Acquire_FIFOProcesses", rdb, name))
-			}
-			served := make(chan string, 256)
-			for _, c := range children {
-				go func() {
-					for line := range c.Lines() {
-						served <- line
-					}
-				}()
-			}
-			l := mustAcquire(t, m, name)
-			last := l.Fence()
-			order := joinInTurn(t, rdb, children, name, 0, 64)
-			mustRelease(t, l)
-			last = awaitServed(t, served, order, last)
+	testFIFOProcesses(t, redistest.Redis(t))
+}
 
-			l = mustAcquire(t, m, name)
-			order = joinInTurn(t, rdb, children, name, 64, 32)
-			if err := children[1].Kill(); err != nil {
-				t.Fatal(err)
-			}
-			awaitDeaf(t, rdb, name, order[1])
-			order = slices.DeleteFunc(order, func(number string) bool {
-				n, err := strconv.Atoi(number)
-				return err != nil || n%4 == 1
-			})
-			mustRelease(t, l)
-			awaitServed(t, served, order, last)
+// On a cluster a dead waiter is only passed over after its sign of life is due.
+func TestManager_Acquire_FIFOProcesses_Long(t *testing.T) {
+	if redistest.IsChild() {
+		queueUp(t)
+		return
+	}
+	longtest.Only(t)
+	t.Parallel()
+	testFIFOProcesses(t, redistest.Cluster(t))
+}
 
-			// By the order in which Redis saw them write, too, and nobody twice.
-			got := rdb.LRange(t.Context(), name+":entries", 0, -1).Val()
-			if want := 64 + len(order); len(got) != want || !slices.Equal(got[64:], order) {
-				t.Errorf("%d writes, want %d; the last by %v, want %v", len(got), want, got[min(64, len(got)):], order)
+func testFIFOProcesses(t *testing.T, rdb redis.UniversalClient) {
+	name := resource(t)
+	m := newManager(t, rdb, processConfig(rdb))
+	var children []*redistest.Child
+	for range 4 {
+		children = append(children, startProcess(t, t.Name(), rdb, name))
+	}
+	served := make(chan string, 256)
+	for _, c := range children {
+		go func() {
+			for line := range c.Lines() {
+				served <- line
 			}
-			for i, c := range children {
-				if i == 1 {
-					continue
-				}
-				if err := errors.Join(c.Stdin().Close(), c.Wait()); err != nil {
-					t.Error(err)
-				}
-			}
-		})
+		}()
+	}
+	l := mustAcquire(t, m, name)
+	last := l.Fence()
+	order := joinInTurn(t, rdb, children, name, 0, 16)
+	mustRelease(t, l)
+	last = awaitServed(t, served, order, last)
+
+	l = mustAcquire(t, m, name)
+	order = joinInTurn(t, rdb, children, name, 16, 8)
+	if err := children[1].Kill(); err != nil {
+		t.Fatal(err)
+	}
+	awaitDeaf(t, rdb, name, order[1])
+	order = slices.DeleteFunc(order, func(number string) bool {
+		n, err := strconv.Atoi(number)
+		return err != nil || n%4 == 1
+	})
+	mustRelease(t, l)
+	awaitServed(t, served, order, last)
+
+	// By the order in which Redis saw them write, too, and nobody twice.
+	got := rdb.LRange(t.Context(), name+":entries", 0, -1).Val()
+	if want := 16 + len(order); len(got) != want || !slices.Equal(got[16:], order) {
+		t.Errorf("%d writes, want %d; the last by %v, want %v", len(got), want, got[min(16, len(got)):], order)
+	}
+	for i, c := range children {
+		if i == 1 {
+			continue
+		}
+		if err := errors.Join(c.Stdin().Close(), c.Wait()); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
@@ -377,7 +385,7 @@ func TestLock_HolderKilled(t *testing.T) {
 		return
 	}
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		ctx, name := testContext(t), resource(t)
 		c := startProcess(t, "TestLock_HolderKilled", rdb, name)
 		fence, err := strconv.ParseInt(said(t, c), 10, 64)

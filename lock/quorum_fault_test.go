@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"flashsale/internal/longtest"
 	"flashsale/internal/redistest"
 )
 
@@ -324,52 +325,58 @@ func TestQuorum_ShortTTLMinorityHangs(t *testing.T) {
 // taken or not had, then what they granted too late is given back.
 func TestQuorum_LateNodes(t *testing.T) {
 	t.Parallel()
+	testLateNodes(t, 2)
+}
+
+// With a majority that is late, twice as many time-outs pass one after the other.
+func TestQuorum_LateNodes_Long(t *testing.T) {
+	longtest.Only(t)
+	t.Parallel()
+	testLateNodes(t, 3)
+}
+
+func testLateNodes(t *testing.T, late int) {
 	const latency = 800 * time.Millisecond
-	for name, late := range map[string]int{"Minority": 2, "Majority": 3} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			nodes := embeddedNodes(t)
-			ctx, name := testContext(t), resource(t)
-			var clients []redis.UniversalClient
-			for i, rdb := range nodes {
-				// Who gives up after the first half of an exchange sends no script in full.
-				for _, script := range []*redis.Script{acquireScript, releaseScript, keepScript} {
-					if err := script.Load(ctx, rdb).Err(); err != nil {
-						t.Fatal(err)
-					}
-				}
-				if i >= late {
-					clients = append(clients, quorumClient(t, rdb.Options().Addr, nil))
-					continue
-				}
-				proxy := redistest.NewProxy(t, rdb.Options().Addr)
-				c := quorumClient(t, proxy.Addr(), nil)
-				// With a connection that is up the script is on its way at once.
-				if err := c.Ping(ctx).Err(); err != nil {
-					t.Fatal(err)
-				}
-				proxy.SetLatency(latency, latency)
-				clients = append(clients, c)
+	nodes := embeddedNodes(t)
+	ctx, name := testContext(t), resource(t)
+	var clients []redis.UniversalClient
+	for i, rdb := range nodes {
+		// Who gives up after the first half of an exchange sends no script in full.
+		for _, script := range []*redis.Script{acquireScript, releaseScript, keepScript} {
+			if err := script.Load(ctx, rdb).Err(); err != nil {
+				t.Fatal(err)
 			}
-			m := newQuorum(t, clients, Config{TTL: 10 * time.Minute, NodeTimeout: 1500 * time.Millisecond, CallTimeout: 6 * time.Second})
-			l, err := m.TryAcquire(ctx, name)
-			if late < 3 && err != nil || late == 3 && !errors.Is(err, ErrNoQuorum) {
-				t.Fatalf("%d late: err = %v", late, err)
-			}
-			if l != nil {
-				mustRelease(t, l)
-			}
-			// The late nodes take it, as their fencing tokens show, and are freed.
-			for _, rdb := range nodes {
-				eventually(t, "the node ran the script", func() bool {
-					return rdb.Exists(ctx, mustKeys(t, name)[keyFence]).Val() == 1
-				})
-			}
-			nodes.awaitFree(t, name)
-			closeQuorum(t, m)
-			nodes.awaitFree(t, name)
+		}
+		if i >= late {
+			clients = append(clients, quorumClient(t, rdb.Options().Addr, nil))
+			continue
+		}
+		proxy := redistest.NewProxy(t, rdb.Options().Addr)
+		c := quorumClient(t, proxy.Addr(), nil)
+		// With a connection that is up the script is on its way at once.
+		if err := c.Ping(ctx).Err(); err != nil {
+			t.Fatal(err)
+		}
+		proxy.SetLatency(latency, latency)
+		clients = append(clients, c)
+	}
+	m := newQuorum(t, clients, Config{TTL: 10 * time.Minute, NodeTimeout: 1500 * time.Millisecond, CallTimeout: 6 * time.Second})
+	l, err := m.TryAcquire(ctx, name)
+	if late < 3 && err != nil || late == 3 && !errors.Is(err, ErrNoQuorum) {
+		t.Fatalf("%d late: err = %v", late, err)
+	}
+	if l != nil {
+		mustRelease(t, l)
+	}
+	// The late nodes take it, as their fencing tokens show, and are freed.
+	for _, rdb := range nodes {
+		eventually(t, "the node ran the script", func() bool {
+			return rdb.Exists(ctx, mustKeys(t, name)[keyFence]).Val() == 1
 		})
 	}
+	nodes.awaitFree(t, name)
+	closeQuorum(t, m)
+	nodes.awaitFree(t, name)
 }
 
 // nodeHook is a go-redis hook that runs before the commands of one client; it

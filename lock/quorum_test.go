@@ -14,6 +14,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"flashsale/internal/longtest"
 	"flashsale/internal/redistest"
 )
 
@@ -197,31 +198,26 @@ func quorumFence(t *testing.T, rdb *redis.Client, name string) int64 {
 // five redis-servers.
 func TestQuorum(t *testing.T) {
 	t.Parallel()
-	for engine, with := range map[string]struct {
-		start      func(*testing.T) quorumNodes
-		contention func(*testing.T, quorumNodes)
-	}{
-		// An embedded node takes long for a script, and those that wait ask often.
-		"embedded": {embeddedNodes, quorumContention(4, 40)},
-		"redis":    {func(t *testing.T) quorumNodes { _, nodes := realNodes(t); return nodes }, quorumContention(8, 100)},
+	_, nodes := realNodes(t) // a quorum of nodes within one process would outvote nothing
+	for name, test := range map[string]func(*testing.T, quorumNodes){
+		"Acquire": quorumAcquire, "Emptied": quorumEmptied, "EmptiedMajority": quorumEmptiedMajority,
+		"Strangers": quorumStrangers, "ForeignType": quorumForeignType, "Fence": quorumFences, "LateGrants": quorumLateGrants, "Guard": quorumGuard,
+		"Contention": quorumContention(4, 20), "SplitVotes": quorumSplitVotes, "TTL": quorumTTL, "WaitLimit": quorumWaitLimit,
+		"MaxHold": quorumMaxHold, "Reentry": quorumReentry, "Inspect": quorumInspect, "ForceRelease": quorumForceRelease,
+		"ReleaseAll": quorumReleaseAll, "Close": quorumClose, "AcquireAll": quorumAcquireAll,
 	} {
-		t.Run(engine, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			nodes := with.start(t)
-			for name, test := range map[string]func(*testing.T, quorumNodes){
-				"Acquire": quorumAcquire, "Emptied": quorumEmptied, "EmptiedMajority": quorumEmptiedMajority,
-				"Strangers": quorumStrangers, "ForeignType": quorumForeignType, "Fence": quorumFences, "LateGrants": quorumLateGrants, "Guard": quorumGuard,
-				"Contention": with.contention, "SplitVotes": quorumSplitVotes, "TTL": quorumTTL, "WaitLimit": quorumWaitLimit,
-				"MaxHold": quorumMaxHold, "Reentry": quorumReentry, "Inspect": quorumInspect, "ForceRelease": quorumForceRelease,
-				"ReleaseAll": quorumReleaseAll, "Close": quorumClose, "AcquireAll": quorumAcquireAll,
-			} {
-				t.Run(name, func(t *testing.T) {
-					t.Parallel()
-					test(t, nodes)
-				})
-			}
+			test(t, nodes)
 		})
 	}
+}
+
+func TestQuorum_Contention_Long(t *testing.T) {
+	longtest.Only(t)
+	t.Parallel()
+	_, nodes := realNodes(t)
+	quorumContention(8, 100)(t, nodes)
 }
 
 // Given five free nodes, when the lock is taken, then all of them hold it,

@@ -243,7 +243,7 @@ func TestLock_RenewalsRefused(t *testing.T) {
 func TestManager_Acquire_ShortAfterHandover(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		const rounds = 60
+		const rounds = 30
 		ctx, name := testContext(t), resource(t)
 		w := newWitness()
 		// A renewal is due for each time that a lock is held for so long, as it may

@@ -287,7 +287,7 @@ end}
 // it anew: nobody believes to hold what is not there.
 func TestLock_LapsesDuringScript(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		ctx := testContext(t)
 		m := newManager(t, rdb, slow)
 		n, ok := m.store.(*node)

@@ -53,7 +53,7 @@ func (b *blockOn) handled() []queue.Leased {
 // back in order, uncounted, and another process handles it.
 func TestAhead_HandedBack(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		prefix := redistest.Prefix(t)
 		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
 		quick := numbered(200)
@@ -90,7 +90,7 @@ func TestAhead_HandedBack(t *testing.T) {
 // TestAhead_None: a negative Ahead fetches nothing that has no worker.
 func TestAhead_None(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		prefix := redistest.Prefix(t)
 		q, admin := process(t, rdb, queue.Config{Prefix: prefix}), newQueue(t, rdb, queue.Config{Prefix: prefix})
 		enqueue(t, admin, numbered(60)...)
@@ -115,7 +115,7 @@ func TestAhead_None(t *testing.T) {
 // TestAhead_Default: while a handler takes long, nothing that comes is fetched for it.
 func TestAhead_Default(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		prefix := redistest.Prefix(t)
 		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
 		h := newBlockOn("slow")
@@ -138,7 +138,7 @@ func TestAhead_Default(t *testing.T) {
 // TestAhead_Extended: leases are extended also while a task waits for its worker.
 func TestAhead_Extended(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		prefix := redistest.Prefix(t)
 		q := newQueue(t, rdb, queue.Config{Prefix: prefix, Lease: time.Second})
 		admin := process(t, rdb, queue.Config{Prefix: prefix, Lease: time.Minute})
@@ -171,7 +171,7 @@ func TestAhead_Extended(t *testing.T) {
 // TestAhead_LeaseLost: a task that is another's by now is not handled.
 func TestAhead_LeaseLost(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		q := newQueue(t, rdb, queue.Config{Lease: 3 * time.Second})
 		enqueue(t, q, slices.Concat(numbered(5), []queue.Task{{ID: "slow"}, {ID: "a"}, {ID: "lost"}, {ID: "b"}})...)
 		h := newBlockOn("slow")

@@ -54,7 +54,7 @@ func TestQueue_Complete(t *testing.T) {
 // TestQueue_CompleteRefused: without the lease nothing follows.
 func TestQueue_CompleteRefused(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		prefix := redistest.Prefix(t)
 		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
 		enqueue(t, q, queue.Task{ID: "a"}, queue.Task{ID: "b"})
@@ -110,7 +110,7 @@ func TestQueue_CompleteLostReply(t *testing.T) {
 
 func TestQueue_CompleteNoRoom(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		prefix := redistest.Prefix(t)
 		q := newQueue(t, rdb, queue.Config{Prefix: prefix, MaxLength: 3})
 		enqueue(t, q, queue.Task{ID: "a"}, queue.Task{ID: "b"}, queue.Task{ID: "c"})
@@ -135,7 +135,7 @@ func TestQueue_CompleteNoRoom(t *testing.T) {
 // TestQueue_CompleteOverfull: where the bound was lowered, what ends without a successor needs no room.
 func TestQueue_CompleteOverfull(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		prefix := redistest.Prefix(t)
 		enqueue(t, newQueue(t, rdb, queue.Config{Prefix: prefix}), queue.Task{ID: "a"}, queue.Task{ID: "b"}, queue.Task{ID: "c"}, queue.Task{ID: "d"})
 		q := newQueue(t, rdb, queue.Config{Prefix: prefix, MaxLength: 1})
@@ -148,7 +148,7 @@ func TestQueue_CompleteOverfull(t *testing.T) {
 // TestQueue_CompleteDuplicates: what is there already counts as added, and stays as it is.
 func TestQueue_CompleteDuplicates(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		q := newQueue(t, rdb, queue.Config{})
 		enqueue(t, q, queue.Task{ID: "a"}, queue.Task{ID: "there", Payload: []byte("first"), Unique: "k"})
 		l := take(t, q, "a")[0]
@@ -165,7 +165,7 @@ func TestQueue_CompleteDuplicates(t *testing.T) {
 // TestQueue_CompleteMany: more than one script call, each task with its own successors.
 func TestQueue_CompleteMany(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		q := newQueue(t, rdb, queue.Config{})
 		enqueue(t, q, numbered(40)...)
 		var all []queue.Completion
@@ -205,7 +205,7 @@ func TestQueue_CompleteMany(t *testing.T) {
 // itself goes on with the others.
 func TestQueue_CompleteInHandler(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		const lease = time.Second
 		q := newQueue(t, rdb, queue.Config{Lease: lease})
 		enqueue(t, q, queue.Task{ID: "chain"}, queue.Task{ID: "long"})

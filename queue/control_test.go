@@ -112,7 +112,7 @@ func TestQueue_Pause(t *testing.T) {
 // no more, and go on at once when the pause ends, however long they would sleep.
 func TestQueue_PauseRuns(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		prefix := redistest.Prefix(t)
 		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
 		enqueue(t, q, numbered(6)...)
@@ -156,7 +156,7 @@ func TestQueue_PauseRuns(t *testing.T) {
 // TestQueue_ResumeWakes: the one wake-up there was went to a worker that found the pause.
 func TestQueue_ResumeWakes(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		prefix := redistest.Prefix(t)
 		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
 		pause(t, q)
@@ -258,7 +258,7 @@ func TestQueue_CancelMany(t *testing.T) {
 // TestQueue_CancelRunning: the handler of a cancelled task is told, and the task stays away.
 func TestQueue_CancelRunning(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		q := newQueue(t, rdb, queue.Config{Lease: 300 * time.Millisecond})
 		enqueue(t, q, queue.Task{ID: "a", Unique: "k"})
 		running, causes := make(chan struct{}), make(chan error, 1)

@@ -163,8 +163,8 @@ func TestRecent_Model(t *testing.T) {
 	})
 }
 
-// TestRecent_Long: what happened since 1970 is not walked through.
-func TestRecent_Long(t *testing.T) {
+// TestRecent_FarPast: what happened since 1970 is not walked through.
+func TestRecent_FarPast(t *testing.T) {
 	t.Parallel()
 	now := at("2300-01-01T00:00:30Z")
 	for _, s := range []schedule{cron.Every(time.Second), mustParse(t, "* * * * *"), Every(20 * time.Millisecond)} {

@@ -66,7 +66,7 @@ func eachFinish(t *testing.T, f func(t *testing.T, rdb redis.UniversalClient, fi
 	for name, finish := range finishes {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) { f(t, rdb, finish) })
+			redistest.Engines(t, func(t *testing.T, rdb *redis.Client) { f(t, rdb, finish) })
 		})
 	}
 }
@@ -147,7 +147,7 @@ func TestQueue_KeepDone(t *testing.T) {
 // TestQueue_DoneList: the latest come first.
 func TestQueue_DoneList(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		prefix := redistest.Prefix(t)
 		q := newQueue(t, rdb, queue.Config{Prefix: prefix, KeepDone: time.Hour})
 		enqueue(t, q, queue.Task{ID: "b"}, queue.Task{ID: "c"}, queue.Task{ID: "a"})
@@ -259,7 +259,7 @@ func TestQueue_DoneTooOld(t *testing.T) {
 // TestQueue_CompleteOwnID: a task that is followed by itself is not kept, but goes on.
 func TestQueue_CompleteOwnID(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		q := newQueue(t, rdb, queue.Config{KeepDone: time.Hour})
 		enqueue(t, q, queue.Task{ID: "a"})
 		wantComplete(t, q, queue.Done, take(t, q, "a")[0], queue.Task{ID: "b"}, queue.Task{ID: "a", Payload: []byte("2")})
@@ -277,7 +277,7 @@ func TestQueue_CompleteOwnID(t *testing.T) {
 // TestQueue_VerifyDone: done is a state like the others; a task whose state was lost is done again, not run again.
 func TestQueue_VerifyDone(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		prefix := redistest.Prefix(t)
 		ctx := testContext(t)
 		q := newQueue(t, rdb, queue.Config{Prefix: prefix, KeepDone: time.Hour})
@@ -304,7 +304,7 @@ func TestQueue_VerifyDone(t *testing.T) {
 // TestQueue_DoneWrongType: a key of another type fails before anything is changed.
 func TestQueue_DoneWrongType(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		prefix := redistest.Prefix(t)
 		ctx := testContext(t)
 		q := newQueue(t, rdb, queue.Config{Prefix: prefix, KeepDone: time.Hour})

@@ -24,7 +24,7 @@ import (
 // and what is running after the time to drain in front of them, all uncounted.
 func TestDrain_Order(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		q := newQueue(t, rdb, queue.Config{MaxAttempts: 1})
 		rest := numbered(700)
 		enqueue(t, q, slices.Concat(numbered(1400)[:400], []queue.Task{{ID: "slow"}}, rest)...)
@@ -60,7 +60,7 @@ func TestDrain_Order(t *testing.T) {
 // what waited already, and no handler begins.
 func TestDrain_FetchUnderWay(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		prefix := redistest.Prefix(t)
 		cfg := queue.Config{Prefix: prefix, MaxAttempts: 1}
 		admin := newQueue(t, rdb, cfg)
@@ -104,7 +104,7 @@ func TestDrain_FetchUnderWay(t *testing.T) {
 // TestDrain_Spent: a task that takes longer than the time to drain is back in the queue.
 func TestDrain_Spent(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		q := newQueue(t, rdb, queue.Config{MaxAttempts: 1})
 		enqueue(t, q, queue.Task{ID: "a"})
 		running := make(chan struct{})
@@ -146,7 +146,7 @@ func labelled(t testing.TB, label string) (n int, stacks string) {
 // TestDrain_NoGoroutines: when Run has returned nothing of it is left, in whatever state it was.
 func TestDrain_NoGoroutines(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		label := fmt.Sprintf("run-%d", rand.Uint64())
 		for i, tasks := range []int{0, 1, 2000} {
 			q, asleep := sleeper(t, rdb, queue.Config{})
@@ -196,7 +196,7 @@ func TestDrain_Cycles_Long(t *testing.T) {
 }
 
 func testCycles(t *testing.T, cycles int) {
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		const per = 20
 		prefix := redistest.Prefix(t)
 		cfg := queue.Config{Prefix: prefix, Lease: 10 * time.Minute, MaxAttempts: 1}

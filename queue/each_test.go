@@ -197,7 +197,7 @@ func TestEach_Goexit(t *testing.T) {
 // TestEach_Poison: one of a hundred panics; the others are done.
 func TestEach_Poison(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		for _, parallel := range []int{1, 8} {
 			q := newQueue(t, rdb, queue.Config{MaxAttempts: 2, BackoffBase: time.Millisecond, BackoffMax: time.Millisecond})
 			tasks := numbered(100)
@@ -233,7 +233,7 @@ func TestEach_Poison(t *testing.T) {
 // TestEach_TimeoutDead: the reason of the dead letter says that it was the timeout.
 func TestEach_TimeoutDead(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		q := newQueue(t, rdb, queue.Config{})
 		enqueue(t, q, queue.Task{ID: "slow", Timeout: 20 * time.Millisecond, MaxAttempts: 1}, queue.Task{ID: "fast", Timeout: time.Hour})
 		stop := start(t, q, queue.Each(4, func(ctx context.Context, task queue.Leased) error {

@@ -15,6 +15,12 @@ var (
 // MaxUnsettled is maxUnsettled.
 const MaxUnsettled = maxUnsettled
 
+// WithFetchPatience sets how long a fetch may keep the other sources waiting.
+func WithFetchPatience(c RunConfig, d time.Duration) RunConfig {
+	c.fetchPatience = d
+	return c
+}
+
 // WithAheadLimit sets how long what was fetched ahead waits before it is handed back.
 func WithAheadLimit(c RunConfig, d time.Duration) RunConfig {
 	c.aheadLimit = d

@@ -178,7 +178,7 @@ func sameContent(a, b map[string]string) bool {
 // its tasks before the lease ends, and then they come once, as the second attempt.
 func TestQueue_DequeueReplyLost(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		prefix := redistest.Prefix(t)
 		lost := queue.Config{Prefix: prefix, Lease: processLease}
 		client, p := proxied(t, rdb)

@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) {
 	// Most of the tests wait most of the time. The command line overrides this.
-	if err := flag.Set("test.parallel", "8"); err != nil {
+	if err := flag.Set("test.parallel", "24"); err != nil {
 		panic(err)
 	}
 	longtest.Checks(10)

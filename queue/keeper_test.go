@@ -15,7 +15,7 @@ import (
 // TestKeeper_Many: leases are extended however many there are.
 func TestKeeper_Many(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		const lease = 3 * time.Second
 		q := newQueue(t, rdb, queue.Config{Lease: lease})
 		enqueue(t, q, numbered(1200)...)
@@ -51,7 +51,7 @@ func TestKeeper_Many(t *testing.T) {
 // fail for longer end the handler before another can have the task.
 func TestKeeper_Refused(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		prefix := redistest.Prefix(t)
 		cfg := queue.Config{Prefix: prefix, Lease: time.Second}
 		admin := newQueue(t, rdb, cfg)

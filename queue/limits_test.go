@@ -107,7 +107,7 @@ func TestQueue_MaxLeased(t *testing.T) {
 // TestQueue_MaxLeasedExact: however many take and end leases at once, there are never more.
 func TestQueue_MaxLeasedExact(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		const bound, tasks = 5, 200
 		prefix := redistest.Prefix(t)
 		q := newQueue(t, rdb, queue.Config{Prefix: prefix, MaxLeased: bound, Lease: time.Hour})
@@ -183,7 +183,7 @@ func TestQueue_MaxLeasedFreed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+			redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 				cfg := queue.Config{Prefix: redistest.Prefix(t), MaxLeased: 2, Lease: time.Hour}
 				q := newQueue(t, rdb, cfg)
 				enqueue(t, q, queue.Task{ID: "a"}, queue.Task{ID: "b"}, queue.Task{ID: "c"})
@@ -213,7 +213,7 @@ func TestQueue_MaxLeasedFreed(t *testing.T) {
 // and says exactly when the next one follows.
 func TestQueue_RateBurst(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		for _, tt := range []struct {
 			rate  float64
 			burst int
@@ -278,7 +278,7 @@ func TestQueue_RateParts(t *testing.T) {
 // TestQueue_RateState: what the key holds cannot hold the queue up for longer than a burst takes.
 func TestQueue_RateState(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		prefix := redistest.Prefix(t)
 		ctx := testContext(t)
 		q := newQueue(t, rdb, queue.Config{Prefix: prefix, Rate: 0.01, Burst: 3})
@@ -330,7 +330,7 @@ func TestQueue_RateState(t *testing.T) {
 // an idle time of an hour all are done.
 func TestQueue_RateNeverEarly(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		const rate, burst, tasks = 125.0, 3, 30
 		cfg := queue.Config{Prefix: redistest.Prefix(t), Rate: rate, Burst: burst}
 		begin := serverTime(t, rdb)

@@ -110,7 +110,7 @@ func TestQueue_List(t *testing.T) {
 // TestQueue_ListMany: a page of more than a script takes at a time keeps each task with its own.
 func TestQueue_ListMany(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		q := newQueue(t, rdb, queue.Config{})
 		tasks := numbered(520)
 		for i := range tasks {

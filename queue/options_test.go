@@ -126,7 +126,7 @@ func TestQueue_OptionsLast(t *testing.T) {
 
 func TestQueue_OptionsOdd(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		q := newQueue(t, rdb, queue.Config{MaxAttempts: 3})
 		for i, odd := range oddities {
 			task := queue.Task{ID: fmt.Sprintf("%d%s", i, odd), Type: odd, Unique: odd, Payload: []byte(odd)}
@@ -154,7 +154,7 @@ func TestQueue_OptionsOdd(t *testing.T) {
 // TestQueue_MaxAttemptsOfTask: the task's bound is in place of the queue's, be it lower or higher.
 func TestQueue_MaxAttemptsOfTask(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		for name, tt := range map[string]struct{ ofQueue, ofTask, want int }{
 			"lower":  {5, 1, 1},
 			"higher": {1, 3, 3},

@@ -53,39 +53,24 @@ func ExampleQueue_Schedule() {
 	// Output: carts expire-carts early: false
 }
 
-// What a scheduling process is told by its parent.
-const (
-	addrsVar = "QUEUE_TEST_ADDRS" // of one Redis, or of the masters of a cluster
-	lockVar  = "QUEUE_TEST_LOCK"  // "yes": a lock chooses the leader
-)
+// lockVar tells a scheduling process whether a lock chooses the leader ("yes").
+const lockVar = "QUEUE_TEST_LOCK"
 
 // scheduler starts a process that runs the schedule "every" until its input ends.
-func scheduler(t *testing.T, rdb redis.UniversalClient, prefix string, locked bool) *redistest.Child {
+func scheduler(t *testing.T, rdb *redis.Client, prefix string, locked bool) *redistest.Child {
 	t.Helper()
-	var addrs []string
-	switch c := rdb.(type) {
-	case *redis.Client:
-		addrs = []string{c.Options().Addr}
-	case *redis.ClusterClient:
-		addrs = c.Options().Addrs
-	}
 	choice := "no"
 	if locked {
 		choice = "yes"
 	}
 	// The name of the test on top, which is what the further process runs.
 	name, _, _ := strings.Cut(t.Name(), "/")
-	return redistest.Reexec(t, name, addrsVar+"="+strings.Join(addrs, ","), prefixVar+"="+prefix, lockVar+"="+choice)
+	return redistest.Reexec(t, name, addrVar+"="+rdb.Options().Addr, prefixVar+"="+prefix, lockVar+"="+choice)
 }
 
 // runScheduler is what a scheduling process does. It says when it leads.
 func runScheduler(t *testing.T) {
-	var rdb redis.UniversalClient
-	if addrs := strings.Split(os.Getenv(addrsVar), ","); len(addrs) == 1 {
-		rdb = redis.NewClient(redistest.Options(addrs[0]))
-	} else {
-		rdb = redis.NewClusterClient(redistest.ClusterOptions(addrs...))
-	}
+	rdb := redis.NewClient(redistest.Options(os.Getenv(addrVar)))
 	defer rdb.Close()
 	prefix := os.Getenv(prefixVar)
 	cfg := queue.ScheduleConfig{Lead: func(ctx context.Context, lead func(context.Context) error) error {
@@ -158,22 +143,22 @@ func TestSchedule_LeaderKilled(t *testing.T) {
 		return
 	}
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		prefix := redistest.Prefix(t)
 		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
 		seen := diary{t: t, rdb: rdb}
 		start(t, q, seen.handle, queue.RunConfig{})
 		leader, other := leads(t, scheduler(t, rdb, prefix, true), scheduler(t, rdb, prefix, true))
-		for range 3 {
+		for range 2 {
 			n := seen.count()
-			waitFor(t, func() bool { return seen.count() >= n+20 })
+			waitFor(t, func() bool { return seen.count() >= n+10 })
 			if err := leader.Kill(); err != nil {
 				t.Fatal(err)
 			}
 			leader, other = leads(t, other, scheduler(t, rdb, prefix, true))
 		}
 		n := seen.count()
-		waitFor(t, func() bool { return seen.count() >= n+20 })
+		waitFor(t, func() bool { return seen.count() >= n+10 })
 		end(t, leader)
 		leads(t, other) // a lock that is given back is taken at once
 		end(t, other)
@@ -193,7 +178,7 @@ func TestSchedule_LeaderStopped(t *testing.T) {
 	for _, locked := range []bool{true, false} {
 		t.Run(fmt.Sprintf("lock=%v", locked), func(t *testing.T) {
 			t.Parallel()
-			redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+			redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 				prefix := redistest.Prefix(t)
 				q := newQueue(t, rdb, queue.Config{Prefix: prefix})
 				seen := diary{t: t, rdb: rdb}
@@ -201,7 +186,7 @@ func TestSchedule_LeaderStopped(t *testing.T) {
 				leader, other := leads(t, scheduler(t, rdb, prefix, locked), scheduler(t, rdb, prefix, locked))
 				for range 2 {
 					n := seen.count()
-					waitFor(t, func() bool { return seen.count() >= n+20 })
+					waitFor(t, func() bool { return seen.count() >= n+10 })
 					if err := leader.Pause(); err != nil {
 						t.Fatal(err)
 					}
@@ -209,7 +194,7 @@ func TestSchedule_LeaderStopped(t *testing.T) {
 						leads(t, other)
 					}
 					n = seen.count()
-					waitFor(t, func() bool { return seen.count() >= n+20 })
+					waitFor(t, func() bool { return seen.count() >= n+10 })
 					if err := leader.Continue(); err != nil {
 						t.Fatal(err)
 					}

@@ -232,7 +232,7 @@ func TestSchedule_Once(t *testing.T) {
 			stops = append(stops, often(t, other, queue.ScheduleConfig{OnError: func(err error) { t.Error(err) }},
 				plain("every", "", queue.MissedAll)))
 		}
-		waitFor(t, func() bool { return seen.count() >= 50 })
+		waitFor(t, func() bool { return seen.count() >= 25 })
 		for _, stop := range stops {
 			stop()
 		}
@@ -249,7 +249,7 @@ func TestSchedule_Once(t *testing.T) {
 // TestSchedule_TwoNames: periodic tasks of one queue have ticks of their own.
 func TestSchedule_TwoNames(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		q := newQueue(t, rdb, queue.Config{})
 		a, b := diary{t: t, rdb: rdb}, diary{t: t, rdb: rdb}
 		start(t, q, queue.Each(1, func(ctx context.Context, task queue.Leased) error {
@@ -304,7 +304,7 @@ func TestSchedule_Stalls(t *testing.T) {
 	for missed, name := range map[queue.Missed]string{queue.MissedLatest: "latest", queue.MissedAll: "all", queue.MissedSkip: "skip"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+			redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 				prefix := redistest.Prefix(t)
 				q := newQueue(t, rdb, queue.Config{Prefix: prefix})
 				seen := diary{t: t, rdb: rdb}
@@ -315,7 +315,7 @@ func TestSchedule_Stalls(t *testing.T) {
 				stalled := often(t, newQueue(t, second, queue.Config{Prefix: prefix}), queue.ScheduleConfig{}, plain("every", "", missed))
 				receive(t, "the stall", hold.held)
 				stop := often(t, q, queue.ScheduleConfig{}, plain("every", "", missed))
-				waitFor(t, func() bool { return seen.count() >= 20 })
+				waitFor(t, func() bool { return seen.count() >= 10 })
 				close(hold.release)
 				n := seen.count()
 				waitFor(t, func() bool { return seen.count() >= n+10 })
@@ -332,7 +332,7 @@ func TestSchedule_Stalls(t *testing.T) {
 // is out of date when it wakes up, and the policy decides anew.
 func TestSchedule_StallsAlone(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		for missed, name := range map[queue.Missed]string{queue.MissedLatest: "latest", queue.MissedSkip: "skip"} {
 			prefix := redistest.Prefix(t)
 			second := redistest.Second(t, rdb)
@@ -426,7 +426,7 @@ func TestSchedule_First(t *testing.T) {
 // TestSchedule_Missed: ten ticks passed while nobody led.
 func TestSchedule_Missed(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		last := serverTime(t, rdb).Truncate(time.Second).Add(-10*time.Hour - 30*time.Minute)
 		var all []string
 		for i := range 10 {
@@ -460,7 +460,7 @@ func TestSchedule_Missed(t *testing.T) {
 // TestSchedule_MissedBound: of very many missed ticks the latest 1000 are made up for.
 func TestSchedule_MissedBound(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		prefix := redistest.Prefix(t)
 		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
 		last := serverTime(t, rdb).Truncate(time.Second).Add(-1500*time.Hour - 30*time.Minute)
@@ -483,7 +483,7 @@ func TestSchedule_MissedBound(t *testing.T) {
 // and a task that is done long ago is not added again.
 func TestSchedule_Respecified(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		prefix := redistest.Prefix(t)
 		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
 		last := serverTime(t, rdb).UTC().Truncate(24 * time.Hour).Add(-48 * time.Hour)
@@ -521,7 +521,7 @@ func TestSchedule_Respecified(t *testing.T) {
 // TestSchedule_Restart: a scheduler that starts again and again adds each tick once and leaves none out.
 func TestSchedule_Restart(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		q := newQueue(t, rdb, queue.Config{})
 		seen := diary{t: t, rdb: rdb}
 		start(t, q, seen.handle, queue.RunConfig{})
@@ -571,7 +571,7 @@ func TestSchedule_RedisRestarts(t *testing.T) {
 // TestSchedule_Full: a full queue loses no tick; they come in order when there is room.
 func TestSchedule_Full(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		prefix := redistest.Prefix(t)
 		q := newQueue(t, rdb, queue.Config{Prefix: prefix, MaxLength: 2})
 		enqueue(t, q, queue.Task{ID: "a"}, queue.Task{ID: "b"})
@@ -642,7 +642,7 @@ func TestSchedule_FullOrder(t *testing.T) {
 // the same id or unique key, a tick is refused, told of, and done.
 func TestSchedule_Duplicate(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		prefix := redistest.Prefix(t)
 		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
 		last := serverTime(t, rdb).Truncate(time.Second).Add(-3*time.Hour - 30*time.Minute)
@@ -670,7 +670,7 @@ func TestSchedule_Duplicate(t *testing.T) {
 // neither the others nor its own later ticks, and is called again by the next to lead.
 func TestSchedule_Broken(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		prefix := redistest.Prefix(t)
 		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
 		last := serverTime(t, rdb).Truncate(time.Second).Add(-3*time.Hour - 30*time.Minute)
@@ -739,7 +739,7 @@ func TestSchedule_Broken(t *testing.T) {
 // when it fails, and one that ends with Schedule is not complained of.
 func TestSchedule_Lead(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		q := newQueue(t, rdb, queue.Config{})
 		refused := errors.New("somebody else leads")
 		var told complaints
@@ -848,7 +848,7 @@ func TestSchedule_ServerClock(t *testing.T) {
 // TestSchedule_Idle: a leader whose next tick is far away asks Redis now and then.
 func TestSchedule_Idle(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		second := redistest.Second(t, rdb)
 		var commands atomic.Int64
 		second.AddHook(tap{seen: func(name string) {
@@ -941,14 +941,14 @@ func TestSchedule_Config(t *testing.T) {
 // TestSchedule_Names: the longest name, many names, and odd ones.
 func TestSchedule_Names(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		prefix := redistest.Prefix(t)
 		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
 		entries := []queue.Periodic{plain(strings.Repeat("n", 200), "@every 1m", queue.MissedLatest)}
 		for _, name := range oddities {
 			entries = append(entries, plain(name, "@every 1m", queue.MissedLatest))
 		}
-		for i := range 300 {
+		for i := range 60 {
 			entries = append(entries, plain(fmt.Sprintf("many%d", i), "@every 1m", queue.MissedLatest))
 		}
 		// The last of them is known, and has missed a tick.

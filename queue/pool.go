@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// fetchPatience is how long a fetch may keep the other sources of a Run waiting.
-// One whose Redis does not answer goes on without its place.
-const fetchPatience = 500 * time.Millisecond
+// defaultFetchPatience is how long a fetch may keep the other sources of a Run
+// waiting. One whose Redis does not answer goes on without its place.
+const defaultFetchPatience = 500 * time.Millisecond
 
 // pool shares the workers of a Run among its sources. It decides who may fetch,
 // and how many, and holds what waits for a worker.
@@ -20,6 +20,7 @@ type pool struct {
 	window  time.Duration // RunConfig.Ahead
 	// limitAhead is how long a task waits for a worker before it is handed back.
 	limitAhead time.Duration
+	patience   time.Duration // RunConfig.fetchPatience
 	sources    []*source
 
 	mu       sync.Mutex
@@ -58,7 +59,11 @@ func newPlace() place { return place{grant: make(chan int, 1), loaded: true} }
 
 func newPool(cfg RunConfig) *pool {
 	setDefault(&cfg.aheadLimit, defaultAheadLimit)
-	p := &pool{batch: cfg.Batch, workers: cfg.Workers, strict: cfg.Strict, window: cfg.Ahead, limitAhead: cfg.aheadLimit}
+	setDefault(&cfg.fetchPatience, defaultFetchPatience)
+	p := &pool{
+		batch: cfg.Batch, workers: cfg.Workers, strict: cfg.Strict, window: cfg.Ahead,
+		limitAhead: cfg.aheadLimit, patience: cfg.fetchPatience,
+	}
 	p.work.L = &p.mu
 	return p
 }
@@ -116,7 +121,7 @@ func (p *pool) dispatch() {
 // limit lets the others go on when the fetch of a source takes too long.
 func (p *pool) limit(s *source) {
 	var timer *time.Timer
-	timer = time.AfterFunc(fetchPatience, func() {
+	timer = time.AfterFunc(p.patience, func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		if s.late == timer {

@@ -164,7 +164,7 @@ func TestPool_SlowFetch(t *testing.T) {
 			if granted(s[0]) != 4 || granted(s[1]) != 0 {
 				t.Fatal("the first was not let fetch alone")
 			}
-			<-time.After(fetchPatience - time.Nanosecond)
+			<-time.After(defaultFetchPatience - time.Nanosecond)
 			synctest.Wait()
 			if granted(s[1]) != 0 {
 				t.Fatal("the first had no time")
@@ -195,7 +195,7 @@ func TestPool_SlowFetch(t *testing.T) {
 				p.fetched(s[0], nil, false, false)
 				p.withdraw(s[1])
 			}
-			<-time.After(2 * fetchPatience)
+			<-time.After(2 * defaultFetchPatience)
 			synctest.Wait()
 			if p.reserved != 0 {
 				t.Fatalf("%d reserved, and nobody fetches", p.reserved)
@@ -216,7 +216,7 @@ func TestPool_QuickFetch(t *testing.T) {
 			if granted(s[0]) != 4 {
 				t.Fatal("no leave")
 			}
-			<-time.After(fetchPatience * 2 / 3)
+			<-time.After(defaultFetchPatience * 2 / 3)
 			synctest.Wait()
 			if p.reserved != 4 || !s[0].loaded {
 				t.Fatal("given up too early")
@@ -230,7 +230,7 @@ func TestPool_QuickFetch(t *testing.T) {
 		}
 		p.fetched(s[0], brought(s[0], "t", 0, 4), true, true)
 		p.ask(s[0])
-		<-time.After(2 * fetchPatience)
+		<-time.After(2 * defaultFetchPatience)
 		synctest.Wait()
 		p.free(1)
 		if granted(s[0]) != 4 {

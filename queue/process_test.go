@@ -190,7 +190,7 @@ func TestRun_ProcessKilled(t *testing.T) {
 		return
 	}
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		prefix := redistest.Prefix(t)
 		q := newQueue(t, rdb, queue.Config{Prefix: prefix, Lease: processLease})
 		tasks := numbered(64)
@@ -273,7 +273,7 @@ func TestRun_ProcessStopped(t *testing.T) {
 		return
 	}
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		prefix := redistest.Prefix(t)
 		// The one who takes over keeps its leases for as long as the test may take.
 		q := newQueue(t, rdb, queue.Config{Prefix: prefix, Lease: never})
@@ -361,7 +361,7 @@ func TestRun_ProcessTerminated(t *testing.T) {
 		return
 	}
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		for role, want := range map[string]string{
 			"heeds":   "<nil>",
 			"ignores": "queue: handler abandoned: 1 of them",
@@ -425,7 +425,7 @@ func TestQueue_PauseProcesses(t *testing.T) {
 		return
 	}
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		ctx := t.Context()
 		prefix := redistest.Prefix(t)
 		q := newQueue(t, rdb, queue.Config{Prefix: prefix, Lease: never})

@@ -70,6 +70,9 @@ type RunConfig struct {
 	// aheadLimit is how long a task that was fetched ahead waits for a worker before
 	// it is handed back; only tests set it.
 	aheadLimit time.Duration
+	// fetchPatience is how long a fetch may keep the other sources waiting; only
+	// tests set it.
+	fetchPatience time.Duration
 }
 
 const (

@@ -100,7 +100,7 @@ func TestRun_All(t *testing.T) {
 
 func TestRun_Verdicts(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		q := newQueue(t, rdb, queue.Config{BackoffBase: time.Hour, MaxAttempts: 2})
 		broken := errors.New("broken")
 		attempts := make(chan string, 100)
@@ -161,7 +161,7 @@ func TestRun_HandlerBroken(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+			redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 				q := newQueue(t, rdb, queue.Config{MaxAttempts: 1})
 				told := make(chan error, 1)
 				stop := start(t, q, tt.handler, queue.RunConfig{OnError: func(err error) { told <- err }})
@@ -225,7 +225,7 @@ func TestRun_DrainFinishes(t *testing.T) {
 
 func TestRun_DrainSpent(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		for _, obedient := range []bool{true, false} {
 			q := newQueue(t, rdb, queue.Config{MaxAttempts: 1})
 			enqueue(t, q, queue.Task{ID: "a"}, queue.Task{ID: "b"}, queue.Task{ID: "c"})
@@ -267,7 +267,7 @@ func TestRun_DrainSpent(t *testing.T) {
 
 func TestRun_Extends(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		const lease = 1500 * time.Millisecond
 		q := newQueue(t, rdb, queue.Config{Lease: lease})
 		enqueue(t, q, queue.Task{ID: "a"})
@@ -289,7 +289,7 @@ func TestRun_Extends(t *testing.T) {
 
 func TestRun_LeaseLost(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		q := newQueue(t, rdb, queue.Config{Lease: 300 * time.Millisecond})
 		enqueue(t, q, queue.Task{ID: "a"}, queue.Task{ID: "b"})
 		causes := make(chan error, 10)
@@ -350,7 +350,7 @@ func TestRun_RedisRestarts(t *testing.T) {
 // TestRun_WorkerDies: what a dead worker had leased runs again, each task once.
 func TestRun_WorkerDies(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		q := newQueue(t, rdb, queue.Config{Lease: time.Second})
 		enqueue(t, q, numbered(64)...)
 		if n := len(dequeue(t, q, 64).Tasks); n != 64 {

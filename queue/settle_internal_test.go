@@ -13,7 +13,7 @@ import (
 // TestLeased_Over: whoever ends a lease notes it, in all copies, and only then.
 func TestLeased_Over(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		t.Cleanup(cancel)
 		q, err := New(rdb, Config{Prefix: redistest.Prefix(t)})

@@ -33,7 +33,7 @@ func TestRun_SettledInHandler(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+			redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 				const lease = time.Second
 				q := newQueue(t, rdb, queue.Config{Lease: lease})
 				enqueue(t, q, queue.Task{ID: "settled"}, queue.Task{ID: "long"})

@@ -86,7 +86,7 @@ func TestSettler_RedisAway(t *testing.T) {
 // nothing is lost when they can.
 func TestSettler_Bounded(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		prefix := redistest.Prefix(t)
 		cfg := queue.Config{Prefix: prefix, Lease: 10 * time.Minute}
 		admin := newQueue(t, rdb, cfg)
@@ -135,7 +135,7 @@ func TestSettler_Bounded(t *testing.T) {
 // TestSettler_BoundedShutdown: with as much as that untold, Run ends all the same.
 func TestSettler_BoundedShutdown(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		prefix := redistest.Prefix(t)
 		cfg := queue.Config{Prefix: prefix, Lease: 10 * time.Minute}
 		admin := newQueue(t, rdb, cfg)
@@ -160,7 +160,7 @@ func TestSettler_BoundedShutdown(t *testing.T) {
 // TestSettler_Mixed: each task of a batch gets what was said of it.
 func TestSettler_Mixed(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		q := newQueue(t, rdb, queue.Config{BackoffBase: time.Hour})
 		kinds := []string{"done", "then", "discard", "snooze", "fail", "retry", "wrapped", "nothing"}
 		var tasks []queue.Task
@@ -220,7 +220,7 @@ func TestSettler_Mixed(t *testing.T) {
 // TestSettler_ThenNoRoom: where what follows has no room, the task is handled again, uncounted.
 func TestSettler_ThenNoRoom(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		q := newQueue(t, rdb, queue.Config{MaxLength: 2, MaxAttempts: 1, BackoffBase: time.Millisecond, BackoffMax: 20 * time.Millisecond})
 		enqueue(t, q, queue.Task{ID: "a"}, queue.Task{ID: "full"})
 		var tries atomic.Int32
@@ -257,7 +257,7 @@ func TestSettler_ThenNoRoom(t *testing.T) {
 // TestSettler_ThenInvalid: an invalid follow-up is a failure of the task, with its reason.
 func TestSettler_ThenInvalid(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		q := newQueue(t, rdb, queue.Config{MaxAttempts: 1})
 		enqueue(t, q, queue.Task{ID: "a"}, queue.Task{ID: "b"}, queue.Task{ID: "fine"})
 		stop := start(t, q, func(_ context.Context, tasks []queue.Leased) []error {
@@ -292,7 +292,7 @@ func TestSettler_Stale(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+			redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 				q := newQueue(t, rdb, queue.Config{})
 				enqueue(t, q, queue.Task{ID: "a"}, queue.Task{ID: "b"})
 				told := make(chan error, 10)
@@ -317,7 +317,7 @@ func TestSettler_Stale(t *testing.T) {
 // TestSettler_BackTwice: a lost reply to what was handed back is no lost lease.
 func TestSettler_BackTwice(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		prefix := redistest.Prefix(t)
 		admin := newQueue(t, rdb, queue.Config{Prefix: prefix})
 		load(t, admin)
@@ -349,7 +349,7 @@ func TestSettler_BackTwice(t *testing.T) {
 // time limit of their own: on a slow link one for all would never be enough.
 func TestSettler_ThenSlowly(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		prefix := redistest.Prefix(t)
 		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
 		load(t, q)
@@ -393,7 +393,7 @@ func TestSettler_ThenSlowly(t *testing.T) {
 // TestSettler_Order: what is handed back at once is in front, in order, however much it is.
 func TestSettler_Order(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		q := newQueue(t, rdb, queue.Config{})
 		var want []string
 		for i := range 1300 {

@@ -93,7 +93,7 @@ func withinMinute(t testing.TB, rdb redis.UniversalClient, f func(minute int64) 
 
 func TestQueue_StatsPerMinute(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		withinMinute(t, rdb, func(minute int64) error {
 			prefix := redistest.Prefix(t)
 			q := newQueue(t, rdb, queue.Config{Prefix: prefix})
@@ -150,7 +150,7 @@ func TestQueue_StatsPerMinute(t *testing.T) {
 // TestQueue_DoneNoMore: what is kept goes when nothing is to be kept any more.
 func TestQueue_DoneNoMore(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		prefix := redistest.Prefix(t)
 		kept := newQueue(t, rdb, queue.Config{Prefix: prefix, KeepDone: time.Hour})
 		enqueue(t, kept, queue.Task{ID: "a"}, queue.Task{ID: "b"})
@@ -203,7 +203,7 @@ func wantWaits(t testing.TB, q *queue.Queue, before queue.Waits, want map[int]in
 // time the test takes does not matter.
 func TestQueue_StatsWaits(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		q := newQueue(t, rdb, queue.Config{Lease: time.Hour, MaxLength: 1000})
 		var w queue.Waits
 		const half, three, thirty, long = 30 * time.Second, 3 * time.Minute, 30 * time.Minute, 3 * time.Hour
@@ -244,7 +244,7 @@ func TestQueue_StatsWaitsAgain(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+			redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 				prefix := redistest.Prefix(t)
 				q := newQueue(t, rdb, queue.Config{Prefix: prefix, Lease: time.Hour, MaxAttempts: 9})
 				enqueue(t, q, queue.Task{ID: "a", Type: "x,b1", Unique: "k", Priority: 1}, queue.Task{ID: "old"})
@@ -276,7 +276,7 @@ func TestQueue_StatsWaitsAgain(t *testing.T) {
 // TestQueue_StatsWaitsMark: what marks a task that came back goes with its state.
 func TestQueue_StatsWaitsMark(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		prefix := redistest.Prefix(t)
 		ctx := testContext(t)
 		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
@@ -316,7 +316,7 @@ func TestQueue_StatsWaitsMark(t *testing.T) {
 // and follow the order.
 func TestQueue_StatsWaitsSampled(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		const minutes, seconds, now = 3 * time.Minute, 30 * time.Second, 3 * time.Hour
 		q := newQueue(t, rdb, queue.Config{Lease: time.Hour})
 		for _, n := range []int{16, 17, 31, 33, 100, 101, 205, 512} {
@@ -361,7 +361,7 @@ func TestQueue_StatsWaitsSampled(t *testing.T) {
 // TestQueue_StatsBroken: wrong statistics stop no task.
 func TestQueue_StatsBroken(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		prefix := redistest.Prefix(t)
 		ctx := testContext(t)
 		q := newQueue(t, rdb, queue.Config{Prefix: prefix})

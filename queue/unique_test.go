@@ -77,7 +77,7 @@ func TestQueue_Unique(t *testing.T) {
 // TestQueue_UniqueInOneCall: tasks of one call count against each other.
 func TestQueue_UniqueInOneCall(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		q := newQueue(t, rdb, queue.Config{})
 		status, err := q.Enqueue(testContext(t), queue.Task{ID: "a", Unique: "k"}, queue.Task{ID: "b", Unique: "k"},
 			queue.Task{ID: "c", Unique: "l", Due: time.Now().Add(time.Hour)}, queue.Task{ID: "d", Unique: "l"}, queue.Task{ID: "e"})
@@ -91,7 +91,7 @@ func TestQueue_UniqueInOneCall(t *testing.T) {
 
 func TestQueue_UniqueDead(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		ctx := testContext(t)
 		die := func(t *testing.T, q *queue.Queue, task queue.Task) {
 			t.Helper()
@@ -134,7 +134,7 @@ func TestQueue_UniqueDead(t *testing.T) {
 // TestQueue_UniqueFreeOnDeath: each way to die frees the key, and a retry wants it back.
 func TestQueue_UniqueFreeOnDeath(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		for how, die := range map[string]func(q *queue.Queue, l queue.Leased){
 			"discarded": func(q *queue.Queue, l queue.Leased) { reject(t, q, queue.Rejection{Task: l, Dead: true}) },
 			"failed":    func(q *queue.Queue, l queue.Leased) { reject(t, q, queue.Rejection{Task: l}) },
@@ -185,7 +185,7 @@ func TestQueue_UniqueFreeOnDeath(t *testing.T) {
 // TestQueue_UniqueRetryTakes: a retried task has the key again.
 func TestQueue_UniqueRetryTakes(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		q := newQueue(t, rdb, queue.Config{})
 		enqueue(t, q, queue.Task{ID: "a", Unique: "k", UniqueFreeOnDeath: true})
 		reject(t, q, queue.Rejection{Task: take(t, q, "a")[0], Dead: true})
@@ -201,7 +201,7 @@ func TestQueue_UniqueRetryTakes(t *testing.T) {
 // TestQueue_UniqueFor: the window outlasts the task in every way, and a window ends by itself.
 func TestQueue_UniqueFor(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		prefix := redistest.Prefix(t)
 		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
 		second := queue.Task{ID: "b", Unique: "long"}
@@ -241,7 +241,7 @@ func TestQueue_UniqueFor(t *testing.T) {
 // belongs to its next owner until that one is done.
 func TestQueue_UniqueForLeftOver(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		q := newQueue(t, rdb, queue.Config{})
 		var tasks []queue.Task
 		for i := range 65 { // one more than a call sweeps
@@ -260,7 +260,7 @@ func TestQueue_UniqueForLeftOver(t *testing.T) {
 // TestQueue_UniqueForRetry: a window that is over keeps nobody from a retry.
 func TestQueue_UniqueForRetry(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		q := newQueue(t, rdb, queue.Config{})
 		enqueue(t, q, queue.Task{ID: "a", Unique: "k", UniqueFreeOnDeath: true})
 		reject(t, q, queue.Rejection{Task: take(t, q, "a")[0], Dead: true})
@@ -279,7 +279,7 @@ func TestQueue_UniqueForRetry(t *testing.T) {
 // TestQueue_UniqueForEver: the longest duration is a long window, and no mark without an end.
 func TestQueue_UniqueForEver(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		prefix := redistest.Prefix(t)
 		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
 		enqueue(t, q, queue.Task{ID: "a", Unique: "k", UniqueFor: math.MaxInt64, Timeout: math.MaxInt64})
@@ -298,7 +298,7 @@ func TestQueue_UniqueForEver(t *testing.T) {
 // TestQueue_UniqueRefusedLeavesNoMark: an id that is known, and a full queue, take no key.
 func TestQueue_UniqueRefusedLeavesNoMark(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		prefix := redistest.Prefix(t)
 		q := newQueue(t, rdb, queue.Config{Prefix: prefix, MaxLength: 1})
 		enqueue(t, q, queue.Task{ID: "a"})

@@ -66,7 +66,7 @@ func content(t testing.TB, rdb redis.UniversalClient, prefix string) map[string]
 // TestQueue_VerifyBusy: beside workers and producers it finds nothing, and mends nothing.
 func TestQueue_VerifyBusy(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		q := newQueue(t, rdb, queue.Config{BackoffBase: time.Millisecond, BackoffMax: 2 * time.Millisecond, MaxDead: 5, MaxAttempts: 3})
 		stop := start(t, q, func(_ context.Context, tasks []queue.Leased) []error {
 			errs := make([]error, len(tasks))
@@ -115,7 +115,7 @@ func TestQueue_VerifyBusy(t *testing.T) {
 // TestQueue_VerifyCounts: it looks at every task of every state.
 func TestQueue_VerifyCounts(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		q := newQueue(t, rdb, queue.Config{})
 		if r := verify(t, q, true); !r.Clean() || r.Tasks != 0 {
 			t.Fatalf("an empty queue: %+v", r)
@@ -212,7 +212,7 @@ func TestQueue_VerifyFinds(t *testing.T) {
 // TestQueue_VerifyWakes: what the repair makes ready is worked on at once.
 func TestQueue_VerifyWakes(t *testing.T) {
 	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		prefix := redistest.Prefix(t)
 		q := newQueue(t, rdb, queue.Config{Prefix: prefix, MaxDead: 1})
 		if err := rdb.HSet(testContext(t), prefix+"body", "a", "x").Err(); err != nil {

@@ -22,7 +22,7 @@ func TestWorker_Broken(t *testing.T) {
 	for name, end := range map[string]func(){"panic": explode, "goexit": runtime.Goexit} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+			redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 				q := newQueue(t, rdb, queue.Config{MaxAttempts: 1})
 				enqueue(t, q, numbered(12)...)
 				told := make(chan error, 100)
@@ -67,7 +67,7 @@ func TestWorker_Broken(t *testing.T) {
 // also where its tasks could not be handed back: their leases are not extended.
 func TestWorker_Abandoned(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		for _, told := range []bool{true, false} {
 			prefix := redistest.Prefix(t)
 			cfg := queue.Config{Prefix: prefix, Lease: 2 * time.Second}
@@ -109,7 +109,7 @@ func TestWorker_Abandoned(t *testing.T) {
 // TestWorker_OwnsTasks: a handler may reorder its tasks; what it says is of the order it leaves.
 func TestWorker_OwnsTasks(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		q := newQueue(t, rdb, queue.Config{Lease: time.Second, MaxAttempts: 1})
 		enqueue(t, q, numbered(20)...)
 		stop := start(t, q, func(_ context.Context, tasks []queue.Leased) []error {
@@ -141,7 +141,7 @@ func TestWorker_OwnsTasks(t *testing.T) {
 // TestWorker_Serial: a handler call is the only one of its worker.
 func TestWorker_Serial(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		q := newQueue(t, rdb, queue.Config{})
 		enqueue(t, q, numbered(300)...)
 		var one sync.Mutex

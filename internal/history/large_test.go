@@ -6,6 +6,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"flashsale/internal/longtest"
 )
 
 // large is a right history of n calls: a tenth are repeats.
@@ -42,14 +44,22 @@ func large(n int) *run {
 	return r
 }
 
-// TestCheck_Large judges a million calls, of which a part is written and read
-// back. It asserts no time; one that grew with the square of the calls would not end.
+// TestCheck_Large judges many calls, of which a part is written and read back. It
+// asserts no time; one that grew with the square of the calls would not end.
 func TestCheck_Large(t *testing.T) {
 	t.Parallel()
-	n := 1_000_000
-	if testing.Short() {
-		n /= 100
-	}
+	testLarge(t, 50_000)
+}
+
+// The size of a fault suite's whole run.
+func TestCheck_Large_Long(t *testing.T) {
+	longtest.Only(t)
+	t.Parallel()
+	testLarge(t, 1_000_000)
+}
+
+func testLarge(t *testing.T, n int) {
+	t.Helper()
 	r := large(n)
 	began := time.Now()
 	var text bytes.Buffer

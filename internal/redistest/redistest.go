@@ -43,6 +43,18 @@ func Engines(t *testing.T, fn func(t *testing.T, rdb *redis.Client)) {
 	})
 }
 
+// AnyEngine runs fn on one engine: the shared redis-server, or the embedded one
+// where none is installed (with CI=true the test fails instead). It is for what
+// the Go code decides and no script does, which is the same on every engine.
+func AnyEngine(t *testing.T, fn func(t *testing.T, rdb *redis.Client)) {
+	t.Helper()
+	if _, err := exec.LookPath("redis-server"); err != nil && os.Getenv("CI") != "true" {
+		fn(t, Embedded(t))
+		return
+	}
+	fn(t, Redis(t))
+}
+
 // Embedded starts an embedded engine for this test and returns a client of it.
 func Embedded(t testing.TB) *redis.Client {
 	t.Helper()
