@@ -1,26 +1,22 @@
 // Package longtest separates the tests that need minutes from those that run on
 // every change.
 //
-// `make test` runs without the variable and must end in a few minutes;
-// `make test-long` sets it and selects the long tests by their name:
-//
-//	FLASHSALE_TEST_LONG=1 go test -race -run '_Long($|/)' ./...
-//
-// A long test therefore ends its name in _Long and begins with [Only]:
+// `make test` runs without the variable and must end in a few minutes; `make test-long`
+// sets it and runs every test, with the race detector. A long test ends its name in
+// _Long, for readers of a report, and begins with [Only]:
 //
 //	func TestCheck_MillionCalls_Long(t *testing.T) {
 //		longtest.Only(t)
 //		...
 //	}
 //
-// A test that is also useful at a small size has two functions, because the
-// selection goes by name:
+// A test that is also useful at a small size has two functions:
 //
 //	func TestQueue_Model(t *testing.T)      { testModel(t, 20) }
 //	func TestQueue_Model_Long(t *testing.T) { longtest.Only(t); testModel(t, 2000) }
 //
-// [Checks] does the same for the number of cases that rapid draws. [Scale] is for a size that is set in one place only, such as a table of sizes
-// or a check that a library runs.
+// [Checks] does the same for the number of cases that rapid draws. [Scale] is for a
+// size that is set in one place only, such as a table of sizes.
 package longtest
 
 import (
