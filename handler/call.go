@@ -83,7 +83,7 @@ func (e *edge) serve(route string, who access, do endpoint) gin.HandlerFunc {
 
 // admit makes the checks that come before any route's own.
 func (e *edge) admit(q *call, who access) error {
-	if headersTooLarge(q.c.Request.Header) {
+	if headersTooLarge(q.c.Request) {
 		return problemHeaderTooLarge
 	}
 	if e.addresses != nil {

@@ -61,6 +61,8 @@ func (e *edge) orderEvents(q *call) error {
 	s := &eventStream{e: e}
 	if s.look, s.stop, err = e.Feed.Follow(id, buyer, s.wake); err != nil {
 		e.metrics.streamRefused(err)
+		// The descriptor is needed elsewhere, and the client waits before it retries.
+		q.c.Writer.Header()["Connection"] = headerClose
 		return err
 	}
 	detached := false

@@ -136,7 +136,7 @@ func FuzzIdempotencyKey(f *testing.F) {
 		case !good && len(placed) != 0:
 			t.Fatalf("%q, twice %t: refused with %d, and %+v reached the orders", key, twice, w.Code, placed)
 		case good:
-		case headersTooLarge(r.Header):
+		case headersTooLarge(r):
 			wantProblem(t, w.Result(), 431, "header_too_large")
 		case twice:
 			if body := wantProblem(t, w.Result(), 400, "header_duplicate"); body["param"] != "Idempotency-Key" {

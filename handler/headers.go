@@ -8,14 +8,14 @@ import (
 	"time"
 )
 
-// maxHeader bounds a request's headers, in bytes of names and values.
+// maxHeader bounds the headers of a request, in bytes as they are sent.
 const maxHeader = 16 << 10
 
-func headersTooLarge(h http.Header) bool {
-	size := 0
-	for name, values := range h {
+func headersTooLarge(r *http.Request) bool {
+	size := len(r.Host) // the server has taken it out of the others
+	for name, values := range r.Header {
 		for _, v := range values {
-			size += len(name) + len(v)
+			size += len(name) + len(": ") + len(v) + len("\r\n")
 		}
 	}
 	return size > maxHeader

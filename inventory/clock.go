@@ -23,14 +23,15 @@ const (
 )
 
 // Clock tells the time by which the purchase script opens and closes sales: that
-// of the Redis server that keeps the item. It adds a measured offset to the host's
-// clock, so telling the time costs no call to Redis. Until the first measurement
-// the offset is 0. A Clock is safe for concurrent use.
+// of the Redis server that keeps the item. It adds the time since its last measurement
+// to the time that Redis told then, so telling the time costs no call to Redis, and a
+// host clock that is set does not matter. Until the first measurement it is the host's
+// clock. A Clock is safe for concurrent use.
 type Clock struct {
 	rdb     redis.UniversalClient
 	keys    keys
 	host    func() time.Time
-	offsets []atomic.Int64 // by partition: Redis minus host, nanoseconds
+	servers []atomic.Pointer[reading] // by partition; nil: never measured
 
 	mu    sync.Mutex // held while measuring
 	known map[string]reading
@@ -47,7 +48,7 @@ type reading struct {
 // NewClock returns a Clock for that number of partitions. host is this machine's
 // clock. Measure or Run finds the offsets.
 func NewClock(rdb redis.UniversalClient, partitions int, host func() time.Time) *Clock {
-	return &Clock{rdb: rdb, keys: keys{partitions}, host: host, offsets: make([]atomic.Int64, partitions)}
+	return &Clock{rdb: rdb, keys: keys{partitions}, host: host, servers: make([]atomic.Pointer[reading], partitions)}
 }
 
 // Now is the time of partition 0's server. It is the time of everything that
@@ -58,16 +59,22 @@ func (c *Clock) Now() time.Time { return c.at(0) }
 func (c *Clock) ItemNow(item string) time.Time { return c.at(c.keys.partition(item)) }
 
 func (c *Clock) at(partition int) time.Time {
-	return c.host().Add(time.Duration(c.offsets[partition].Load()))
+	now := c.host()
+	r := c.servers[partition].Load()
+	if r == nil {
+		return now
+	}
+	// The difference is monotonic, as far as the host's clock is.
+	return r.at.Add(r.offset).Add(now.Sub(r.at)).Round(0)
 }
 
 // Offset is by how much Redis's clock is ahead of the host's; negative when it is
 // behind. Of several servers it is the one that differs most.
 func (c *Clock) Offset() time.Duration {
 	var most time.Duration
-	for i := range c.offsets {
-		if d := time.Duration(c.offsets[i].Load()); d.Abs() > most.Abs() {
-			most = d
+	for i := range c.servers {
+		if r := c.servers[i].Load(); r != nil && r.offset.Abs() > most.Abs() {
+			most = r.offset
 		}
 	}
 	return most
@@ -93,7 +100,7 @@ func (c *Clock) Measure(ctx context.Context) error {
 	var errs []error
 	// Servers that no longer keep a partition are forgotten.
 	measured := make(map[string]reading)
-	for p := range c.offsets {
+	for p := range c.servers {
 		server, name, err := c.server(ctx, p)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("find the server of partition %d: %w", p, err))
@@ -113,7 +120,7 @@ func (c *Clock) Measure(ctx context.Context) error {
 		if r.at.IsZero() {
 			continue // it has never answered
 		}
-		c.offsets[p].Store(int64(r.offset))
+		c.servers[p].Store(&r)
 	}
 	c.known = measured
 	return errors.Join(errs...)

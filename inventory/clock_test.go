@@ -25,9 +25,8 @@ func TestClock_FollowsRedis(t *testing.T) {
 			if c.Offset() != 0 {
 				t.Errorf("offset %v before the first measurement", c.Offset())
 			}
-			if err := c.Measure(testContext(t)); err != nil {
-				t.Fatal(err)
-			}
+			// On a busy machine a measurement may run into its own limit.
+			await(t, "a measurement", func() bool { return c.Measure(testContext(t)) == nil })
 			if (c.Offset() + skew).Abs() > time.Minute {
 				t.Errorf("skew %v: offset %v", skew, c.Offset())
 			}

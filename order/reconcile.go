@@ -117,8 +117,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, o ReconcileOptions) (Reconci
 
 // reconcile asks how for each item how to go about it.
 func (r *Reconciler) reconcile(ctx context.Context, o ReconcileOptions, how func(item string) (deep bool, repair Repair)) (ReconcileReport, error) {
-	start := r.Store.now()
-	report := ReconcileReport{StartedAt: start.UTC(), Deep: o.Deep, Repair: o.Repair, Balanced: true}
+	began := time.Now()
+	report := ReconcileReport{StartedAt: r.Store.now().UTC(), Deep: o.Deep, Repair: o.Repair, Balanced: true}
 	one := func(item string) error {
 		own := o
 		own.ItemID = item
@@ -136,7 +136,7 @@ func (r *Reconciler) reconcile(ctx context.Context, o ReconcileOptions, how func
 	} else {
 		err = r.eachItem(ctx, one)
 	}
-	report.Took = r.Store.now().Sub(start)
+	report.Took = time.Since(began)
 	return report, err
 }
 

@@ -3,52 +3,56 @@ package order
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/mattn/go-sqlite3"
 )
 
-// ErrBusy says that a write got no turn in time: another process holds the database's
-// lock, or the disk is slow. That may be over at any moment.
+// ErrBusy says that a write could not get the database's lock in time, or that the
+// disk is slow. That may be over at any moment.
 var ErrBusy = errors.New("order: database is busy")
 
 const (
-	// probeEvery is the time between two looks while somebody asks or writes fail.
+	// probeEvery is the time between two checks while callers ask or writes fail.
 	probeEvery = time.Second
-	// probeTimeout bounds one look. It is shorter than the time that readiness gives
-	// each of its checks.
-	probeTimeout = 800 * time.Millisecond
-	// probeTrust is how old the last look may be for a commit since then to show that
+	// probeWait is how long a check waits for another process's lock, in milliseconds.
+	probeWait = 600
+	// probeTrust is how old the last check may be for a commit since then to show that
 	// the database takes writes now.
 	probeTrust = 2 * probeEvery
+	// busyGrace is for how long no check may succeed before a busy database counts as
+	// one that takes no writes: a single commit may take longer than a check waits.
+	busyGrace = 3 * probeEvery
 )
 
-// WriteProbe finds out whether the database takes writes at present, in the way that
-// a commit would: by a write that is synced to its disk. It saves that write where
-// another process is seen to commit, and it makes none while nobody asks.
+// WriteProbe finds out whether the database takes writes, in the way that a commit
+// would: by a write that is synced to its disk. It makes no write of its own while
+// another connection is seen to commit, or while no caller asks.
 type WriteProbe struct {
 	store    *Store
 	db       *sql.DB
 	onChange func(err error)
 
 	asked   atomic.Bool
-	refusal atomic.Pointer[error] // what the last look found; nil: writes succeed
+	failing atomic.Pointer[error] // what Failing returns; nil: nothing
 
-	mu      sync.Mutex
-	looked  time.Time
-	err     error
-	conn    *sql.Conn // has its own view of what others commit; nil: to be opened
-	version int64     // the conn's data version at the last look
+	turn      chan struct{} // holds a token; who takes it may use what follows
+	checked   time.Time     // when the last check ended
+	busySince time.Time     // since when each check found the database busy; zero: the last did not
+	conn      *sql.Conn     // has its own view of what others commit; nil: to be opened
+	version   int64         // the conn's data version at the last check
+	closed    bool
 }
 
 // NewWriteProbe returns a probe of the store's database, with a connection of its own:
-// the store's may be held by a batch that cannot be committed. onChange is called when
-// writes begin to fail, with the cause, and with nil when they succeed again.
+// the store's may be held by a batch that cannot be committed. onChange is called with
+// the cause when writes begin to fail, when the cause changes from or to ErrBusy, and
+// with nil when they succeed again.
 func NewWriteProbe(s *Store, onChange func(err error)) (*WriteProbe, error) {
 	db, err := openSQLite(s.file, writeParams(), 1)
 	if err != nil {
@@ -58,33 +62,43 @@ func NewWriteProbe(s *Store, onChange func(err error)) (*WriteProbe, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &WriteProbe{store: s, db: pool, onChange: onChange}, nil
+	p := &WriteProbe{store: s, db: pool, onChange: onChange, turn: make(chan struct{}, 1)}
+	p.turn <- struct{}{}
+	return p, nil
 }
 
-// Failing returns what kept the last write from succeeding, and nil when it succeeded
-// or none was tried yet. It costs next to nothing, and has Run look again soon.
+// Failing returns what keeps writes from succeeding, and nil when they succeed or none
+// was tried yet. It costs next to nothing, and makes Run check again soon.
 func (p *WriteProbe) Failing() error {
 	if !p.asked.Load() {
 		p.asked.Store(true)
 	}
-	if err := p.refusal.Load(); err != nil {
+	if err := p.failing.Load(); err != nil {
 		return *err
 	}
 	return nil
 }
 
-// Check looks, unless another caller did so just now, and returns what kept the write
-// from succeeding. Errors: ErrDatabase, with ErrBusy or SQLite's own error.
+// Check checks, unless another caller did so just now, and returns what Failing does
+// then. A check that takes longer than ctx is a failure too. Errors: ErrDatabase, with
+// ErrBusy or SQLite's own error.
 func (p *WriteProbe) Check(ctx context.Context) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if time.Since(p.looked) < probeEvery/4 {
-		return p.err
+	select {
+	case <-p.turn:
+		defer func() { p.turn <- struct{}{} }()
+	case <-ctx.Done():
+		return fmt.Errorf("%w: %w: %w", ErrDatabase, ErrBusy, context.Cause(ctx))
 	}
-	return p.look(ctx)
+	if time.Since(p.checked) >= probeEvery/4 {
+		p.check(ctx)
+	}
+	if err := p.failing.Load(); err != nil {
+		return *err
+	}
+	return nil
 }
 
-// Run looks every second until ctx ends, while somebody asks or writes fail.
+// Run checks every second until ctx ends, while callers ask or writes fail.
 func (p *WriteProbe) Run(ctx context.Context) error {
 	tick := time.NewTicker(probeEvery)
 	defer tick.Stop()
@@ -94,51 +108,84 @@ func (p *WriteProbe) Run(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 		}
-		if !p.asked.Swap(false) && p.refusal.Load() == nil {
+		if !p.asked.Swap(false) && p.failing.Load() == nil {
 			continue
 		}
-		if err := p.Check(ctx); err != nil && ctx.Err() != nil {
-			return nil // what a look finds otherwise, Failing returns
+		select {
+		case <-p.turn:
+			p.check(ctx)
+			p.turn <- struct{}{}
+		case <-ctx.Done():
+			return nil
 		}
 	}
 }
 
-// Close closes the connection.
+// Close closes the connection. No check follows.
 func (p *WriteProbe) Close() error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return errors.Join(p.drop(), p.db.Close())
+	<-p.turn
+	defer func() { p.turn <- struct{}{} }()
+	p.closed = true
+	p.release()
+	return p.db.Close()
 }
 
-// look tries and notes the outcome. The caller holds the mutex.
-func (p *WriteProbe) look(ctx context.Context) error {
-	brief, cancel := context.WithTimeout(ctx, probeTimeout)
-	defer cancel()
-	err := p.try(brief)
+// check tries to write and notes the outcome. The caller has the turn.
+func (p *WriteProbe) check(ctx context.Context) {
+	if p.closed {
+		return
+	}
+	began := time.Now()
+	err := p.try(ctx)
 	if err != nil && ctx.Err() != nil {
-		return err // the caller left; that says nothing of the database
+		return // the caller left; that says nothing of the database
 	}
-	was := p.err
-	p.looked, p.err = time.Now(), err
+	last := p.checked
+	p.checked = time.Now()
+	switch {
+	case !errors.Is(err, ErrBusy):
+		p.busySince = time.Time{}
+	case p.busySince.IsZero() || began.Sub(last) > probeTrust: // the time between is unknown
+		p.busySince = began
+	}
+	if errors.Is(err, ErrBusy) && p.checked.Sub(p.busySince) < busyGrace && p.failing.Load() == nil {
+		p.asked.Store(true) // Run checks again
+		return
+	}
+	p.note(err)
+}
+
+// note makes an outcome known.
+func (p *WriteProbe) note(err error) {
+	was := p.failing.Load()
 	if err == nil {
-		p.refusal.Store(nil)
+		p.failing.Store(nil)
 	} else {
-		p.refusal.Store(&err)
+		p.failing.Store(&err)
 	}
-	if (was == nil) != (err == nil) {
+	if (was == nil) != (err == nil) || was != nil && errors.Is(*was, ErrBusy) != errors.Is(err, ErrBusy) {
 		p.onChange(err)
 	}
-	return err
 }
 
 // try returns nil when the database takes writes.
 func (p *WriteProbe) try(ctx context.Context) error {
-	recent := p.conn != nil && time.Since(p.looked) < probeTrust
+	recent := p.conn != nil && time.Since(p.checked) < probeTrust
 	committed, err := p.committed(ctx)
-	if err != nil || recent && committed {
-		return err
+	if err != nil {
+		return p.failed(err)
 	}
-	err = p.write(ctx)
+	if recent && committed {
+		return nil
+	}
+	// It waits for the lock for probeWait. What follows is not cut off: the outcome of a
+	// write that was cut off would be unknown.
+	_, err = p.conn.ExecContext(context.WithoutCancel(ctx), `INSERT INTO meta (key, value) VALUES ('write_probe', ?1)
+	ON CONFLICT (key) DO UPDATE SET value = excluded.value`, strconv.FormatInt(p.store.now().UnixMilli(), 10))
+	if err == nil {
+		return nil
+	}
+	err = p.failed(err)
 	if !errors.Is(err, ErrBusy) {
 		return err
 	}
@@ -154,55 +201,37 @@ func (p *WriteProbe) committed(ctx context.Context) (bool, error) {
 	if p.conn == nil {
 		conn, err := p.db.Conn(ctx)
 		if err != nil {
-			return false, fmt.Errorf("%w: open it: %w", ErrDatabase, err)
+			return false, err
 		}
 		p.conn = conn
+		if _, err := conn.ExecContext(ctx, fmt.Sprintf("PRAGMA busy_timeout = %d", probeWait)); err != nil {
+			return false, err
+		}
 	}
 	before := p.version
-	// Another process's lock does not hinder a read, so this is not what takes time.
 	err := p.conn.QueryRowContext(context.WithoutCancel(ctx), "PRAGMA data_version").Scan(&p.version)
-	if err != nil {
-		return false, errors.Join(fmt.Errorf("%w: read its version: %w", ErrDatabase, err), p.drop())
-	}
-	return p.version != before, nil
+	return p.version != before, err
 }
 
-// write makes one small change durable.
-func (p *WriteProbe) write(ctx context.Context) error {
-	err := p.change(ctx)
-	if err == nil {
-		return nil
-	}
+// failed classifies an error. After one that says more than that the database is busy,
+// the next check uses another connection: one that was opened while the file refused
+// writes stays read-only.
+func (p *WriteProbe) failed(err error) error {
 	var se sqlite3.Error
-	if errors.As(err, &se) && se.Code == sqlite3.ErrBusy || errors.Is(err, context.DeadlineExceeded) {
+	if errors.As(err, &se) && (se.Code == sqlite3.ErrBusy || se.Code == sqlite3.ErrLocked) {
 		return fmt.Errorf("%w: %w: %w", ErrDatabase, ErrBusy, err)
 	}
-	// The pool decides whether the connection can be used again.
-	return errors.Join(fmt.Errorf("%w: %w", ErrDatabase, err), p.drop())
+	p.release()
+	return fmt.Errorf("%w: %w", ErrDatabase, err)
 }
 
-func (p *WriteProbe) change(ctx context.Context) error {
-	tx, err := p.conn.BeginTx(ctx, nil)
-	if err != nil {
-		return err
-	}
-	_, err = tx.ExecContext(ctx, `INSERT INTO meta (key, value) VALUES ('write_probe', ?1)
-	ON CONFLICT (key) DO UPDATE SET value = excluded.value`, strconv.FormatInt(p.store.now().UnixMilli(), 10))
-	if err != nil {
-		return errors.Join(err, tx.Rollback())
-	}
-	return tx.Commit()
-}
-
-// drop gives the connection back to the pool.
-func (p *WriteProbe) drop() error {
+// release closes the connection.
+func (p *WriteProbe) release() {
 	if p.conn == nil {
-		return nil
+		return
 	}
-	err := p.conn.Close()
+	// The pool discards a connection that is reported as bad. Its own error says no more.
+	_ = p.conn.Raw(func(any) error { return driver.ErrBadConn }) //nolint:errcheck // see above
+	_ = p.conn.Close()                                           //nolint:errcheck // it has been closed by then
 	p.conn = nil
-	if errors.Is(err, sql.ErrConnDone) {
-		return nil // it was closed with the error that is being handled
-	}
-	return err
 }

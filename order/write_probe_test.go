@@ -6,6 +6,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -49,12 +50,44 @@ func newProbe(t *testing.T, s *Store) (*WriteProbe, *changes) {
 	return p, c
 }
 
-// now looks, whenever the last look was.
+// now checks, whenever the last check was.
 func (p *WriteProbe) now(t *testing.T) error {
 	t.Helper()
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.look(testContext(t))
+	<-p.turn
+	defer func() { p.turn <- struct{}{} }()
+	p.check(testContext(t))
+	return p.Failing()
+}
+
+// lockOut takes the database's write lock on a connection of its own.
+func lockOut(t *testing.T, s *Store) *sql.Conn {
+	t.Helper()
+	db, err := sql.Open("sqlite3", "file:"+s.file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := db.Conn(testContext(t))
+	if err == nil {
+		_, err = c.ExecContext(testContext(t), "BEGIN IMMEDIATE")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(c.Close(), db.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}
+
+func mustExec(t *testing.T, c *sql.Conn, statements ...string) {
+	t.Helper()
+	for _, text := range statements {
+		if _, err := c.ExecContext(testContext(t), text); err != nil {
+			t.Fatalf("%s: %v", text, err)
+		}
+	}
 }
 
 // written is the time that the last write of a probe carries; empty before the first.
@@ -83,13 +116,16 @@ func TestWriteProbe(t *testing.T) {
 			s := newStore(t)
 			p, heard := newProbe(t, s)
 			if err := p.Failing(); err != nil {
-				t.Errorf("before the first look: %v", err)
+				t.Errorf("before the first check: %v", err)
 			}
 			if err := p.Check(testContext(t)); err != nil {
 				t.Errorf("a database that takes writes: %v", err)
 			}
 			end := f.begin(t, s)
-			for range 2 { // the second look is by a connection of its own
+			if f.name == "busy" { // for long enough to tell it from a slow commit
+				await(t, "the lock is noticed", func() bool { return p.now(t) != nil })
+			}
+			for range 2 { // the second check is on another connection
 				err := p.now(t)
 				var se sqlite3.Error
 				if !errors.Is(err, ErrDatabase) || errors.Is(err, ErrBusy) != (f.name == "busy") || f.name != "busy" && !errors.As(err, &se) {
@@ -176,42 +212,64 @@ func TestWriteProbe_Run(t *testing.T) {
 	}
 }
 
-// TestWriteProbe_Crowded looks while another connection commits without a pause: that
-// this write has to wait is no failure.
-func TestWriteProbe_Crowded(t *testing.T) {
+// TestWriteProbe_SlowCommits checks while another connection holds the lock for longer
+// than a check waits. As long as that connection commits from time to time, the
+// database takes writes.
+func TestWriteProbe_SlowCommits(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
-	p, _ := newProbe(t, s)
-	db, err := sql.Open("sqlite3", "file:"+s.file+"?_txlock=immediate&_busy_timeout=60000")
+	p, heard := newProbe(t, s)
+	if err := p.now(t); err != nil {
+		t.Fatal(err)
+	}
+	other := lockOut(t, s)
+	for i := range 3 {
+		if err := p.now(t); err != nil {
+			t.Errorf("during commit %d: %v", i, err)
+		}
+		if p.busySince.IsZero() {
+			t.Fatal("the check got the lock")
+		}
+		p.busySince = time.Now().Add(-time.Hour) // as if it had lasted
+		mustExec(t, other, fmt.Sprintf("INSERT INTO meta (key, value) VALUES ('other', '%d') ON CONFLICT (key) DO UPDATE SET value = excluded.value", i),
+			"COMMIT", "BEGIN IMMEDIATE")
+		if err := p.now(t); err != nil {
+			t.Errorf("after commit %d: %v", i, err)
+		}
+	}
+	mustExec(t, other, "ROLLBACK")
+	if got := heard.list(); len(got) != 0 {
+		t.Errorf("reported %v", got)
+	}
+}
+
+// TestWriteProbe_Closed: a check that comes after the end reports nothing.
+func TestWriteProbe_Closed(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	heard := new(changes)
+	p, err := NewWriteProbe(s, heard.add)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer db.Close()
-	ctx, cancel := context.WithCancel(t.Context())
-	var crowd sync.WaitGroup
-	commits := make(chan struct{})
-	crowd.Go(func() {
-		for ctx.Err() == nil {
-			_, err := db.ExecContext(context.WithoutCancel(ctx), "INSERT INTO meta (key, value) VALUES ('other', '1') ON CONFLICT (key) DO UPDATE SET value = value + 1")
-			if err != nil {
-				t.Errorf("commit: %v", err)
-				return
-			}
-			select {
-			case commits <- struct{}{}:
-			default:
-			}
-		}
-	})
-	for range 20 {
-		<-commits
-		p.mu.Lock()
-		p.looked = time.Time{} // the last look is too long ago to trust
-		p.mu.Unlock()
-		if err := p.now(t); err != nil {
-			t.Errorf("while another commits: %v", err)
-		}
+	if err := p.Close(); err != nil {
+		t.Fatal(err)
 	}
+	if err := p.now(t); err != nil || len(heard.list()) != 0 {
+		t.Errorf("after the end: %v, reported %v", err, heard.list())
+	}
+}
+
+// TestWriteProbe_Hung: a check that hangs does not hold up other callers beyond their
+// time.
+func TestWriteProbe_Hung(t *testing.T) {
+	t.Parallel()
+	p, _ := newProbe(t, newStore(t))
+	<-p.turn // as a check does whose disk does not answer
+	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	crowd.Wait()
+	if err := p.Check(ctx); !errors.Is(err, ErrBusy) {
+		t.Errorf("meanwhile: %v, want %v", err, ErrBusy)
+	}
+	p.turn <- struct{}{}
 }

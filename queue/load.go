@@ -12,7 +12,8 @@ import (
 type Load struct {
 	// Length is how many tasks count for MaxLength: ready, delayed and leased.
 	Length int
-	// Delayed is how many of them are not due yet.
+	// Delayed is how many of them are in the delayed set: not due yet, or due and not
+	// promoted, which the next dequeue does.
 	Delayed int
 	// OldestReady is how long the task at the head has been waiting; 0 where none is.
 	OldestReady time.Duration

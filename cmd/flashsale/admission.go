@@ -1,7 +1,7 @@
 package main
 
 import (
-	"context"
+	"errors"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -32,16 +32,20 @@ func (a *app) admission() *order.Pressure {
 func (a *app) addWriteProbe() error {
 	log := a.log.With().Str("component", "database").Logger()
 	p, err := order.NewWriteProbe(a.store, func(err error) {
-		if err != nil {
-			log.Error().Err(err).Msg("database takes no writes")
-		} else {
-			log.Info().Msg("database takes writes again")
+		switch {
+		case errors.Is(err, order.ErrBusy):
+			log.Error().Err(err).Msg("database is busy: no write has succeeded for seconds")
+		case err != nil:
+			log.Error().Err(err).Msg("database refuses writes; purchases get 503")
+		default:
+			log.Info().Msg("database accepts writes again")
 		}
 	})
 	if err != nil {
 		return err
 	}
 	a.writes = p
-	a.life.add(part{name: "write probe", run: p.Run, stop: func(context.Context) error { return p.Close() }})
+	a.life.closing("write probe", p.Close)
+	a.life.add(part{name: "write probe", run: p.Run})
 	return nil
 }
