@@ -409,6 +409,45 @@ func TestServer_LongRequestLine(t *testing.T) {
 	})
 }
 
+// TestStrictConn_ReadAhead: the byte of the next request that the server reads
+// before the connection is idle counts as a part of the request line.
+func TestStrictConn_ReadAhead(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	for length, want := range map[int]error{maxRequestLine: nil, maxRequestLine + 1: errRequestLine} {
+		client, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close() //nolint:gocritic // there are two
+		accepted, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer accepted.Close() //nolint:gocritic // there are two
+		c := &strictConn{TCPConn: accepted.(*net.TCPConn)}
+		c.enter(http.StateActive)
+		if _, err := io.WriteString(client, strings.Repeat("a", length)+"\n"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Read(make([]byte, 1)); err != nil {
+			t.Fatal(err)
+		}
+		c.enter(http.StateIdle)
+		var got error
+		for rest, n := length, 0; rest > 0 && got == nil; rest -= n {
+			n, got = c.Read(make([]byte, 4<<10))
+		}
+		if !errors.Is(got, want) {
+			t.Errorf("a line of %d bytes: %v, want %v", length, got, want)
+		}
+	}
+}
+
 // Other spellings of chunks: they are understood as chunks, or refused.
 func TestServer_TransferEncoding(t *testing.T) {
 	t.Parallel()

@@ -55,7 +55,11 @@ type strictConn struct {
 	lastByte byte
 	// line is how much of a request line was read, in bytes; it is afterRequestLine
 	// from the line's end to the next request.
-	line     int
+	line int
+	// ahead is 1 after the server has read the first byte of the next request before
+	// the connection was idle: until a request is answered, the server waits for a
+	// single byte, to notice a client that leaves.
+	ahead    int
 	longLine bool // the connection ends for a request line above the limit
 }
 
@@ -71,6 +75,10 @@ var errRequestLine = errors.New("handler: request line too long")
 func (c *strictConn) Read(b []byte) (int, error) {
 	n, err := c.TCPConn.Read(b)
 	if n > 0 {
+		c.ahead = 0
+		if len(b) == 1 {
+			c.ahead = 1
+		}
 		if c.line != afterRequestLine && c.readLine(b[:n]) > maxRequestLine {
 			c.longLine = true
 			return 0, errRequestLine // the server answers 400, which refusal replaces
@@ -101,7 +109,7 @@ func (c *strictConn) readLine(got []byte) int {
 func (c *strictConn) enter(state http.ConnState) {
 	switch state {
 	case http.StateIdle: // what is read next begins a request
-		c.line = 0
+		c.line, c.ahead = c.ahead, 0
 	case http.StateActive: // the headers are complete; a body may follow
 		c.line = afterRequestLine
 	default:
