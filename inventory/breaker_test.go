@@ -13,12 +13,12 @@ import (
 )
 
 // breakable returns a client behind a proxy and a breaker that opens at the first
-// failure.
+// failure. A slow answer on a busy machine is none: calls have seconds.
 func breakable(t *testing.T) (*redis.Client, *breaker.Breakers, *redistest.Proxy) {
 	t.Helper()
 	proxy := redistest.NewProxy(t, redistest.Redis(t).Options().Addr)
 	o := redistest.Options(proxy.Addr())
-	o.ReadTimeout, o.DialerRetries = 300*time.Millisecond, 1
+	o.DialerRetries = 1
 	rdb := redis.NewClient(o)
 	t.Cleanup(func() {
 		if err := rdb.Close(); err != nil {
@@ -26,7 +26,7 @@ func breakable(t *testing.T) (*redis.Client, *breaker.Breakers, *redistest.Proxy
 		}
 	})
 	guard := breaker.New(breaker.Config{
-		Failures: 1, Span: 1, Patience: 100 * time.Millisecond, Pause: 50 * time.Millisecond, Probe: 300 * time.Millisecond,
+		Failures: 1, Span: 1, Patience: time.Second, Pause: 50 * time.Millisecond, Probe: 3 * time.Second,
 	})
 	guard.Guard(rdb)
 	return rdb, guard, proxy

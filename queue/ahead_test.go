@@ -140,7 +140,7 @@ func TestAhead_Extended(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		prefix := redistest.Prefix(t)
-		q := newQueue(t, rdb, queue.Config{Prefix: prefix, Lease: time.Second})
+		q := newQueue(t, rdb, queue.Config{Prefix: prefix, Lease: 3 * time.Second})
 		admin := process(t, rdb, queue.Config{Prefix: prefix, Lease: time.Minute})
 		enqueue(t, q, slices.Concat(numbered(5), []queue.Task{{ID: "slow"}, {ID: "a"}, {ID: "b"}})...)
 		h := newBlockOn("slow")
@@ -148,7 +148,7 @@ func TestAhead_Extended(t *testing.T) {
 		// nobody else gets them.
 		stop := start(t, q, h.handle, queue.WithAheadLimit(queue.RunConfig{
 			Batch: 1, Workers: 1, Ahead: farAhead, OnError: func(err error) { t.Error(err) },
-		}, 1500*time.Millisecond))
+		}, 4*time.Second))
 		receive(t, "the slow task", h.blocked)
 		waitFor(t, func() bool { return stats(t, q).Leased == 3 })
 		var got []queue.Leased

@@ -206,7 +206,7 @@ func TestQueue_CompleteMany(t *testing.T) {
 func TestQueue_CompleteInHandler(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
-		const lease = time.Second
+		const lease = 3 * time.Second
 		q := newQueue(t, rdb, queue.Config{Lease: lease})
 		enqueue(t, q, queue.Task{ID: "chain"}, queue.Task{ID: "long"})
 		ended := make(chan error, 2)

@@ -259,7 +259,7 @@ func TestQueue_CancelMany(t *testing.T) {
 func TestQueue_CancelRunning(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
-		q := newQueue(t, rdb, queue.Config{Lease: 300 * time.Millisecond})
+		q := newQueue(t, rdb, queue.Config{Lease: 3 * time.Second})
 		enqueue(t, q, queue.Task{ID: "a", Unique: "k"})
 		running, causes := make(chan struct{}), make(chan error, 1)
 		stop := start(t, q, func(ctx context.Context, tasks []queue.Leased) []error {

@@ -53,7 +53,7 @@ func TestKeeper_Refused(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		prefix := redistest.Prefix(t)
-		cfg := queue.Config{Prefix: prefix, Lease: time.Second}
+		cfg := queue.Config{Prefix: prefix, Lease: 3 * time.Second}
 		admin := newQueue(t, rdb, cfg)
 		load(t, admin)
 		extensions := refusal{hash: queue.ExtendHash}

@@ -104,12 +104,11 @@ func TestQueue_Priority(t *testing.T) {
 func TestQueue_PriorityAges(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		q := newQueue(t, rdb, queue.Config{})
-		now := redisTime(t, rdb)
-		enqueue(t, q, queue.Task{ID: "young", Due: now.Add(100 * time.Millisecond)},
-			queue.Task{ID: "old", Due: now.Add(50 * time.Millisecond)},
-			queue.Task{ID: "late high", Due: now.Add(100 * time.Millisecond), Priority: 9},
-			queue.Task{ID: "high", Priority: 9})
+		prefix := redistest.Prefix(t)
+		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
+		later := time.Now().Add(time.Hour)
+		enqueue(t, q, queue.Task{ID: "young", Due: later}, queue.Task{ID: "old", Due: later},
+			queue.Task{ID: "late high", Due: later, Priority: 9}, queue.Task{ID: "high", Priority: 9})
 		// Age the low task by moving its arrival, which is its score, ten minutes back.
 		ready := q.EnqueueKeys()[0]
 		enqueue(t, q, queue.Task{ID: "aged"})
@@ -117,7 +116,14 @@ func TestQueue_PriorityAges(t *testing.T) {
 			t.Fatal(err)
 		}
 		take(t, q, "aged", "high")
-		waitFor(t, func() bool { return redisTime(t, rdb).Sub(now) > 102*time.Millisecond }) // due is rounded up
+		// The delayed ones fall due, as if time had passed: they age from then on.
+		now := redisTime(t, rdb)
+		for id, ago := range map[string]time.Duration{"young": 50, "old": 100, "late high": 50} {
+			due := redis.Z{Score: float64(now.Add(-ago * time.Millisecond).UnixMilli()), Member: id}
+			if err := rdb.ZAdd(testContext(t), prefix+"delayed", due).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
 		take(t, q, "late high", "old", "young")
 	})
 }
@@ -238,14 +244,14 @@ func dequeueOnly(t testing.TB, q *queue.Queue, id string) bool {
 func waitFor(t testing.TB, cond func() bool) {
 	t.Helper()
 	ctx := testContext(t)
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
+	pause := 2 * time.Millisecond
 	for !cond() {
 		select {
 		case <-ctx.Done():
 			t.Fatal("did not happen in time")
-		case <-tick.C:
+		case <-time.After(pause):
 		}
+		pause = min(pause*3/2, 20*time.Millisecond) // most questions are scripts, and each costs a millisecond
 	}
 }
 
@@ -396,7 +402,8 @@ func TestQueue_Backoff(t *testing.T) {
 func TestQueue_MaxAttempts(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		q := newQueue(t, rdb, queue.Config{MaxAttempts: 3, Lease: 50 * time.Millisecond})
+		prefix := redistest.Prefix(t)
+		q := newQueue(t, rdb, queue.Config{Prefix: prefix, MaxAttempts: 3})
 		enqueue(t, q, queue.Task{ID: "a", Payload: []byte("pay")})
 		for range 2 {
 			reject(t, q, queue.Rejection{Task: take(t, q, "a")[0]})
@@ -411,9 +418,10 @@ func TestQueue_MaxAttempts(t *testing.T) {
 			t.Fatalf("dead letter: %+v", d)
 		}
 		// An attempt that ends with its lease counts as well.
-		enqueue(t, q, queue.Task{ID: "b"})
+		brief := newQueue(t, rdb, queue.Config{Prefix: prefix, MaxAttempts: 3, Lease: 50 * time.Millisecond})
+		enqueue(t, brief, queue.Task{ID: "b"})
 		for range 3 {
-			take(t, q, "b")
+			take(t, brief, "b")
 		}
 		waitFor(t, func() bool {
 			dequeue(t, q, 1)

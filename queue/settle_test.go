@@ -34,7 +34,7 @@ func TestRun_SettledInHandler(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
-				const lease = time.Second
+				const lease = 3 * time.Second
 				q := newQueue(t, rdb, queue.Config{Lease: lease})
 				enqueue(t, q, queue.Task{ID: "settled"}, queue.Task{ID: "long"})
 				ended := make(chan error, 2)

@@ -110,7 +110,7 @@ func TestWorker_Abandoned(t *testing.T) {
 func TestWorker_OwnsTasks(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
-		q := newQueue(t, rdb, queue.Config{Lease: time.Second, MaxAttempts: 1})
+		q := newQueue(t, rdb, queue.Config{Lease: 3 * time.Second, MaxAttempts: 1})
 		enqueue(t, q, numbered(20)...)
 		stop := start(t, q, func(_ context.Context, tasks []queue.Leased) []error {
 			began := redisTime(t, rdb)

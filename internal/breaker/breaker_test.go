@@ -3,6 +3,7 @@ package breaker
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"sync"
 	"testing"
@@ -13,7 +14,13 @@ import (
 	"flashsale/internal/redistest"
 )
 
-func TestMain(m *testing.M) { redistest.Main(m) }
+func TestMain(m *testing.M) {
+	// Most of the tests wait most of the time. The command line overrides this.
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
+	}
+	redistest.Main(m)
+}
 
 // patience bounds what must happen; it is long because it only delays a failure.
 const patience = 2 * time.Minute
@@ -71,6 +78,7 @@ var outages = []struct {
 // TestBreakers_Outage loses the server: the breaker opens, refuses without sending,
 // and closes by itself when the server is back.
 func TestBreakers_Outage(t *testing.T) {
+	t.Parallel()
 	for _, o := range outages {
 		t.Run(o.name, func(t *testing.T) {
 			t.Parallel()
@@ -121,6 +129,7 @@ func TestBreakers_Outage(t *testing.T) {
 // TestBreakers_Restart replaces the server behind a pool of idle connections that
 // are all dead: none of them may be taken for the server's state.
 func TestBreakers_Restart(t *testing.T) {
+	t.Parallel()
 	server := redistest.Real(t)
 	o := redistest.Options(server.Addr())
 	o.DialerRetries = 1
@@ -281,6 +290,7 @@ func TestBreakers_Subscription(t *testing.T) {
 // TestBreakers_Cluster stops one node: its breaker opens, and the keys of the others
 // are served.
 func TestBreakers_Cluster(t *testing.T) {
+	t.Parallel()
 	servers := redistest.OwnCluster(t)
 	o := redistest.ClusterOptions(servers.Addrs()...)
 	// Theirs hides from the client what it would repeat, and so from the breaker.

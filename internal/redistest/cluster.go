@@ -82,8 +82,8 @@ func (s *ClusterServers) Addrs() []string {
 // again.
 func (s *ClusterServers) Nodes() []*Server { return append([]*Server(nil), s.nodes...) }
 
-// Client returns a client of the cluster with ClusterOptions. It is closed when
-// the test ends.
+// Client returns a client of the cluster with ClusterOptions, and more time for a
+// reply. It is closed when the test ends.
 func (s *ClusterServers) Client(t testing.TB) *redis.ClusterClient {
 	t.Helper()
 	return clusterClient(t, s.Addrs())
@@ -112,7 +112,9 @@ func (s *ClusterServers) ProxiedClient(t testing.TB) (*redis.ClusterClient, []*P
 
 func clusterClient(t testing.TB, addrs []string) *redis.ClusterClient {
 	t.Helper()
-	rdb := redis.NewClusterClient(ClusterOptions(addrs...))
+	o := ClusterOptions(addrs...)
+	o.ReadTimeout, o.WriteTimeout = replyWithin, replyWithin
+	rdb := redis.NewClusterClient(o)
 	closeAtEnd(t, rdb)
 	return rdb
 }

@@ -2,11 +2,18 @@ package redistest
 
 import (
 	"context"
+	"flag"
 	"testing"
 	"time"
 )
 
-func TestMain(m *testing.M) { Main(m) }
+func TestMain(m *testing.M) {
+	// Most of the tests wait most of the time. The command line overrides this.
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
+	}
+	Main(m)
+}
 
 // patience bounds what must happen; long, because it only delays a failure.
 const patience = 30 * time.Second

@@ -136,9 +136,15 @@ func Options(addr string) *redis.Options {
 	}
 }
 
+// replyWithin bounds the wait for a reply of a server that no fault is made on,
+// which may be long on a busy machine. Options has what the service would have.
+const replyWithin = time.Minute
+
 func client(t testing.TB, addr string) *redis.Client {
 	t.Helper()
-	rdb := redis.NewClient(Options(addr))
+	o := Options(addr)
+	o.ReadTimeout, o.WriteTimeout = replyWithin, replyWithin
+	rdb := redis.NewClient(o)
 	closeAtEnd(t, rdb)
 	return rdb
 }

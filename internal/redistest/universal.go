@@ -27,7 +27,7 @@ func Universal(t *testing.T, fn func(t *testing.T, rdb redis.UniversalClient)) {
 
 // Second returns another client of the servers that rdb talks to, with
 // connections and hooks of its own: a second process, as it were. It has the
-// settings of Options or ClusterOptions, whatever rdb was made with, and is
+// settings of Options or ClusterOptions and more time for a reply, whatever rdb was made with, and is
 // closed when the test ends.
 func Second(t testing.TB, rdb redis.UniversalClient) redis.UniversalClient {
 	t.Helper()
