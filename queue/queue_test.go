@@ -118,8 +118,8 @@ func TestQueue_PriorityAges(t *testing.T) {
 		take(t, q, "aged", "high")
 		// The delayed ones fall due, as if time had passed: they age from then on.
 		now := redisTime(t, rdb)
-		for id, ago := range map[string]time.Duration{"young": 50, "old": 100, "late high": 50} {
-			due := redis.Z{Score: float64(now.Add(-ago * time.Millisecond).UnixMilli()), Member: id}
+		for id, ago := range map[string]int64{"young": 50, "old": 100, "late high": 50} {
+			due := redis.Z{Score: float64(now.UnixMilli() - ago), Member: id}
 			if err := rdb.ZAdd(testContext(t), prefix+"delayed", due).Err(); err != nil {
 				t.Fatal(err)
 			}
