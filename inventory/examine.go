@@ -65,7 +65,7 @@ func (v *Inventory) Examine(ctx context.Context, item string, look func(ctx cont
 	if err != nil {
 		return err
 	}
-	brief, cancel := context.WithTimeout(ctx, v.cfg.lookLimit)
+	brief, cancel := context.WithTimeout(ctx, v.cfg.LookLimit)
 	defer cancel()
 	return v.holding(brief, item, func(held context.Context, l *lock.Lock) error {
 		rebuild, err := look(held, &Examined{v, item, epoch, l.Fence()})

@@ -60,8 +60,12 @@ type Config struct {
 	OnError func(error)
 	// OnBatch hears of every script sent: its size and duration. Default: nothing.
 	OnBatch func(purchases int, took time.Duration)
-	// lookLimit and settleLimit are frozenLimit and afterCommit; only tests set them.
-	lookLimit, settleLimit time.Duration
+	// LookLimit bounds a look at a frozen item, the wait for its lock included:
+	// while it lasts, nothing of the item is sold. Default 2 s; tests on a busy
+	// machine take more.
+	LookLimit time.Duration
+	// settleLimit is afterCommit; only tests set it.
+	settleLimit time.Duration
 }
 
 func (c Config) withDefaults() (Config, error) {
@@ -90,7 +94,7 @@ func (c Config) withDefaults() (Config, error) {
 		{"Slice", &c.Slice, 5 * time.Millisecond},
 		{"Patience", &c.Patience, 1500 * time.Millisecond},
 		{"MarkLife", &c.MarkLife, time.Second},
-		{"lookLimit", &c.lookLimit, frozenLimit},
+		{"LookLimit", &c.LookLimit, frozenLimit},
 		{"settleLimit", &c.settleLimit, afterCommit},
 	} {
 		if *f.v == 0 {
@@ -263,8 +267,7 @@ func (v *Inventory) Left(ctx context.Context, items []string) ([]int64, error) {
 	return left, nil
 }
 
-// frozenLimit bounds a look at a frozen item, the wait for its lock included:
-// while it lasts, nothing of the item is sold.
+// frozenLimit is the default of Config.LookLimit.
 const frozenLimit = 2 * time.Second
 
 // rebuildLimit bounds the load of a sale that is not a buyer's: while it lasts,
@@ -293,7 +296,7 @@ func (v *Inventory) Frozen(ctx context.Context, item string, fn func(ctx context
 // limit of its own: a sale too large for a look's could be looked at, paused or
 // restocked only after a purchase had loaded it.
 func (v *Inventory) frozen(ctx context.Context, item string, fn func(ctx context.Context, l *lock.Lock, left int64) error) error {
-	brief, cancel := context.WithTimeout(ctx, v.cfg.lookLimit)
+	brief, cancel := context.WithTimeout(ctx, v.cfg.LookLimit)
 	defer cancel()
 	return v.holding(brief, item, func(held context.Context, l *lock.Lock) error {
 		left, err := v.loadedLeft(held, item)
@@ -301,7 +304,7 @@ func (v *Inventory) frozen(ctx context.Context, item string, fn func(ctx context
 			if err := v.loadWithin(ctx, l, item); err != nil {
 				return err
 			}
-			after, cancel := context.WithTimeout(ctx, v.cfg.lookLimit)
+			after, cancel := context.WithTimeout(ctx, v.cfg.LookLimit)
 			defer cancel()
 			var end func()
 			held, end = within(after, l)

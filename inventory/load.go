@@ -13,7 +13,7 @@ import (
 // Open loads a new item's sale, so that its first buyer need not wait. Whatever
 // Redis holds under the item's name is older than the item, and is dropped.
 func (v *Inventory) Open(ctx context.Context, item string) error {
-	ctx, cancel := context.WithTimeout(ctx, v.cfg.lookLimit)
+	ctx, cancel := context.WithTimeout(ctx, v.cfg.LookLimit)
 	defer cancel()
 	return v.holding(ctx, item, func(ctx context.Context, l *lock.Lock) error {
 		return v.load(ctx, l, item)

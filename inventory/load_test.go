@@ -432,7 +432,7 @@ func TestInventory_Frozen_LongLoad(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		s := newShop(t, rdb, open(10, 1), 0)
-		v := s.inventory(t, Config{lookLimit: frozenLimit})
+		v := s.inventory(t, Config{LookLimit: frozenLimit})
 		s.source.set(func(f *stored) {
 			f.before = func(ctx context.Context) error {
 				if !pause(ctx, frozenLimit+100*time.Millisecond) {

@@ -220,8 +220,8 @@ func (s *shop) inventoryOn(t testing.TB, rdb redis.UniversalClient, locks *lock.
 	if cfg.Patience == 0 {
 		cfg.Patience = patient
 	}
-	if cfg.lookLimit == 0 {
-		cfg.lookLimit = patient
+	if cfg.LookLimit == 0 {
+		cfg.LookLimit = patient
 	}
 	if cfg.settleLimit == 0 {
 		cfg.settleLimit = patient

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -29,7 +28,9 @@ import (
 func TestMain(m *testing.M) {
 	// The models are driven over the database, where a check takes a part of a
 	// second. Each run draws other checks; -rapid.checks on the command line wins.
-	if err := flag.Set("rapid.checks", strconv.Itoa(longtest.Scale(25, 200))); err != nil {
+	longtest.Checks(25)
+	// Most of the tests wait for a disk or for each other. The command line overrides this.
+	if err := flag.Set("test.parallel", "8"); err != nil {
 		panic(err)
 	}
 	// What one of these cuts off comes later, or is refused; that is tested where
@@ -316,7 +317,7 @@ func newSiteWith(t *testing.T, rdb *redis.Client, n NewItem, cfg inventory.Confi
 	}
 	t.Cleanup(func() { s.end(locks.Close) })
 	sales := &Sales{Store: s.store, Tasks: []Tasks{s.queue}, Partition: func(string) int { return 0 }}
-	cfg.Patience, cfg.OnError = 20*time.Second, s.heard
+	cfg.Patience, cfg.LookLimit, cfg.OnError = 20*time.Second, limit, s.heard
 	s.stock, err = inventory.New(testContext(t), rdb, locks, []*queue.Queue{s.queue}, sales, cfg)
 	if err != nil {
 		t.Fatal(err)
