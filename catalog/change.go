@@ -58,7 +58,7 @@ func (c *Catalog) tell(ctx context.Context, n news) {
 }
 
 func (c *Catalog) tryTell(ctx context.Context, n news) error {
-	ctx, cancel := context.WithTimeout(ctx, tellTimeout)
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.tellLimit)
 	defer cancel()
 	// First the entry that says it is none, then the count: who learns of the id
 	// asks Redis next.

@@ -83,6 +83,9 @@ type Config struct {
 	// OnError hears of what was answered from further below, or with less, than it
 	// should have been. Default: nothing.
 	OnError func(error)
+
+	// tellLimit is tellTimeout; only tests set it.
+	tellLimit time.Duration
 }
 
 // maxNegative bounds how long an id may be taken for none: should everything
@@ -105,6 +108,7 @@ func (c Config) withDefaults() (Config, error) {
 		{"Wait", &c.Wait, 2 * time.Second, nil},
 		{"RedisTimeout", &c.RedisTimeout, 250 * time.Millisecond, nil},
 		{"StockTimeout", &c.StockTimeout, 250 * time.Millisecond, nil},
+		{"tellLimit", &c.tellLimit, tellTimeout, nil},
 	} {
 		if *f.v == 0 {
 			*f.v = f.def

@@ -16,11 +16,8 @@ func TestLook_ToBuy(t *testing.T) {
 	s := newShop(Item{ID: id, Version: 1})
 	cfg := patient()
 	cfg.Life, cfg.Wait = time.Second, 20*time.Second
-	c, other := newProcess(t, s, rdb, cfg), newProcess(t, s, rdb, patient())
-	l, err := other.cfg.Locks.Acquire(testContext(t), c.far.keys.lock(id))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := newProcess(t, s, rdb, cfg)
+	l := held(t, rdb, c.far.keys.lock(id), steadyTTL)
 	if i, err := c.Item(testContext(t), id); err != nil || i.Version != 1 {
 		t.Errorf("%+v, %v, want the item", i, err)
 	}

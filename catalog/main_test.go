@@ -2,6 +2,8 @@ package catalog
 
 import (
 	"flag"
+	"runtime"
+	"strconv"
 	"testing"
 
 	"flashsale/internal/redistest"
@@ -9,7 +11,7 @@ import (
 
 func TestMain(m *testing.M) {
 	// Most of the tests wait most of the time. The command line overrides this.
-	if err := flag.Set("test.parallel", "16"); err != nil {
+	if err := flag.Set("test.parallel", strconv.Itoa(8*runtime.GOMAXPROCS(0))); err != nil {
 		panic(err)
 	}
 	redistest.Main(m)

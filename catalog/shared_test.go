@@ -45,19 +45,53 @@ func await(t testing.TB, what string, ok func() bool) {
 func patient() Config {
 	return Config{
 		Life: 10 * time.Minute, Fresh: 10 * time.Minute, Keep: time.Hour, Negative: maxNegative,
-		Wait: limit, LoadTimeout: limit, RedisTimeout: limit, StockTimeout: limit,
+		Wait: limit, LoadTimeout: limit, RedisTimeout: limit, StockTimeout: limit, tellLimit: limit,
 	}
 }
 
-// lockTTL is long enough for a holder that is alive, and short enough to wait for.
-const lockTTL = 3 * time.Second
+const (
+	// lockTTL is long enough for a holder that is alive on a busy machine.
+	lockTTL = 20 * time.Second
+	// lockCall is how long a call for a lock may take there.
+	lockCall = 10 * time.Second
+	// deadTTL is how long the lock of a process that died is waited for.
+	deadTTL = 3 * time.Second
+)
+
+// steadyTTL is longer than a test may take.
+const steadyTTL = 10 * time.Minute
+
+// held takes a lock as another process that does nothing with it.
+func held(t *testing.T, rdb redis.UniversalClient, name string, ttl time.Duration, opts ...lock.Option) *lock.Lock {
+	t.Helper()
+	locks, err := lock.New(redistest.Second(t, rdb), lock.Config{TTL: ttl, CallTimeout: limit})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), limit)
+		defer cancel()
+		if err := locks.Close(ctx); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	for {
+		l, err := locks.Acquire(testContext(t), name, opts...)
+		if err == nil {
+			return l
+		}
+		if !errors.Is(err, lock.ErrLost) { // it was granted, and the answer came after its end
+			t.Fatal(err)
+		}
+	}
+}
 
 // newProcess makes a catalogue with a client and locks of its own, as another
 // process has them.
 func newProcess(t *testing.T, s *shop, rdb redis.UniversalClient, cfg Config) *Catalog {
 	t.Helper()
 	own := redistest.Second(t, rdb)
-	locks, err := lock.New(own, lock.Config{TTL: lockTTL})
+	locks, err := lock.New(own, lock.Config{TTL: lockTTL, CallTimeout: lockCall})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -207,20 +241,11 @@ func TestLoaderDies(t *testing.T) {
 		id := newID(t)
 		s := newShop(Item{ID: id, Version: 1})
 		a, b := newProcess(t, s, rdb, patient()), newProcess(t, s, rdb, patient())
-		dead, err := lock.New(redistest.Second(t, rdb), lock.Config{TTL: lockTTL})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := dead.Acquire(testContext(t), a.far.keys.lock(id), lock.WithoutWatchdog()); err != nil {
-			t.Fatal(err)
-		}
+		held(t, rdb, a.far.keys.lock(id), deadTTL, lock.WithoutWatchdog())
 		if seen := crowd(t, id, 100, a, b); seen[1] != 100 {
 			t.Errorf("seen by version: %v", seen)
 		}
 		wantCalls(t, s, 1, 0)
-		if err := dead.Close(testContext(t)); err != nil {
-			t.Errorf("close: %v", err)
-		}
 	})
 }
 
@@ -234,11 +259,7 @@ func TestLoaderSlow(t *testing.T) {
 	cfg := patient()
 	cfg.Wait = time.Second
 	c := newProcess(t, s, rdb, cfg)
-	other := newProcess(t, s, rdb, patient())
-	l, err := other.cfg.Locks.Acquire(testContext(t), c.far.keys.lock(id))
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := held(t, rdb, c.far.keys.lock(id), steadyTTL)
 	await(t, "an answer beside the lock", func() bool {
 		_, err := c.View(testContext(t), id)
 		return err == nil

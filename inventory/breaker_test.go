@@ -65,7 +65,8 @@ func TestInventory_BreakerOpensOnUnknown(t *testing.T) {
 	t.Parallel()
 	rdb, guard, proxy := breakable(t)
 	s := newShop(t, rdb, open(10, 1), 0)
-	v := s.inventoryOn(t, rdb, newLocks(t, rdb, lockConfig), Config{})
+	// The lock is held while idle: a purchase that had to ask for it would not be sent.
+	v := s.inventoryOn(t, rdb, newLocks(t, rdb, lockConfig), Config{Slice: limit})
 	mustBuy(t, v, s.request("u", "k", 1))
 	proxy.DropReplies(true)
 	done := make(chan Outcome, 1)

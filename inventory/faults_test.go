@@ -277,7 +277,13 @@ func TestInventory_ScriptFlush(t *testing.T) {
 			t.Parallel()
 			rdb := engine(t)
 			s := newShop(t, rdb, open(150, 1), 0)
-			v := s.inventory(t, Config{MaxBatch: 4, OnError: func(err error) {
+			sent := make(chan struct{}, 1)
+			v := s.inventory(t, Config{MaxBatch: 4, OnBatch: func(int, time.Duration) {
+				select {
+				case sent <- struct{}{}:
+				default:
+				}
+			}, OnError: func(err error) {
 				// The flushes keep the server so busy that a sign of life may be late.
 				if !errors.Is(err, subscription.ErrSilent) {
 					t.Errorf("noticed: %v", err)
@@ -294,7 +300,7 @@ func TestInventory_ScriptFlush(t *testing.T) {
 					case <-stop:
 						flushes <- n
 						return
-					default:
+					case <-sent: // beside the next one
 					}
 					if err := rdb.ScriptFlush(context.WithoutCancel(t.Context())).Err(); err != nil {
 						t.Error(err)

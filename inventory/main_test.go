@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"maps"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,7 +25,7 @@ import (
 // TestMain also checks that sellers, marks and their locks leave no goroutine behind.
 func TestMain(m *testing.M) {
 	// Most of the tests wait most of the time. The command line overrides this.
-	if err := flag.Set("test.parallel", "16"); err != nil {
+	if err := flag.Set("test.parallel", strconv.Itoa(8*runtime.GOMAXPROCS(0))); err != nil {
 		panic(err)
 	}
 	longtest.Checks(20)
@@ -32,7 +33,7 @@ func TestMain(m *testing.M) {
 }
 
 // limit bounds what must happen; it is long because it only delays a failure.
-const limit = 30 * time.Second
+const limit = 2 * time.Minute
 
 func testContext(t testing.TB) context.Context {
 	t.Helper()
@@ -213,7 +214,7 @@ func (s *shop) inventory(t testing.TB, cfg Config) *Inventory {
 }
 
 // patient is a patience that only a failing test spends.
-const patient = 20 * time.Second
+const patient = time.Minute
 
 func (s *shop) inventoryOn(t testing.TB, rdb redis.UniversalClient, locks *lock.Manager, cfg Config) *Inventory {
 	t.Helper()

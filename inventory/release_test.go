@@ -448,6 +448,8 @@ func TestRelease_WhileSelling(t *testing.T) {
 						t.Errorf("outcome %+v", o)
 						return
 					}
+					// Asking from memory all the time, they would leave no time to those that sell.
+					pause(ctx, time.Millisecond)
 				}
 				mu.Lock()
 				defer mu.Unlock()

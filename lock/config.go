@@ -50,6 +50,9 @@ type Config struct {
 	Metadata string
 	// Observer is told what happens. The zero value hears nothing.
 	Observer Observer
+	// reasonLimit bounds the question why a lock was taken by force, at most a
+	// twentieth of TTL; only tests set it.
+	reasonLimit time.Duration
 }
 
 const minTTL = 10 * time.Millisecond
@@ -61,6 +64,7 @@ func (c Config) withDefaults() (Config, error) {
 	setDefault(&c.Liveness, time.Second)
 	setDefault(&c.Grace, c.TTL)
 	setDefault(&c.CallTimeout, 2*time.Second)
+	setDefault(&c.reasonLimit, 100*time.Millisecond)
 	if c.Prefix == "" {
 		c.Prefix = "lock:"
 	}

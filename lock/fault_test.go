@@ -296,7 +296,7 @@ func TestManager_Acquire_Blackhole(t *testing.T) {
 	ownEngines(t, func(t *testing.T, rdb *redis.Client) {
 		name := resource(t)
 		cfg := slow
-		cfg.CallTimeout = 2 * time.Second // after which a cancellation is noticed
+		cfg.CallTimeout = 6 * time.Second // after which a cancellation is noticed, and the clean-up is tried again
 		m, p, c := proxied(t, rdb, cfg)
 		replies := make(chan struct{}, 64)
 		c.AddHook(hook(func(next redis.ProcessHook) redis.ProcessHook {

@@ -6,6 +6,8 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"runtime"
+	"strconv"
 	"testing"
 	"time"
 
@@ -18,7 +20,7 @@ import (
 // have left no goroutine behind.
 func TestMain(m *testing.M) {
 	// Most of the tests wait most of the time. The command line overrides this.
-	if err := flag.Set("test.parallel", "16"); err != nil {
+	if err := flag.Set("test.parallel", strconv.Itoa(8*runtime.GOMAXPROCS(0))); err != nil {
 		panic(err)
 	}
 	redistest.Main(m)
@@ -29,7 +31,7 @@ const patience = 2 * time.Minute
 
 // slow are settings under which nothing happens by the passing of time within
 // a test's patience: what comes about came about by a message or a call.
-var slow = Config{TTL: 20 * time.Minute, ClaimTTL: 10 * time.Minute, Liveness: 5 * time.Minute, CallTimeout: patience}
+var slow = Config{TTL: 20 * time.Minute, ClaimTTL: 10 * time.Minute, Liveness: 5 * time.Minute, CallTimeout: patience, reasonLimit: patience}
 
 func testContext(t *testing.T) context.Context {
 	t.Helper()

@@ -294,12 +294,13 @@ func TestWithMaxHold(t *testing.T) {
 		m := newManager(t, rdb, slow)
 
 		t.Run("BeyondTTL", func(t *testing.T) {
+			t.Parallel()
 			// Given a maximum hold longer than the TTL, then the watchdog renews
 			// until it is over, and the key goes then.
 			name := resource(t)
-			const limit = 3500 * time.Millisecond
+			const limit = 6500 * time.Millisecond
 			started := time.Now()
-			l := specWith(t, m, name, WithTTL(3*time.Second), WithMaxHold(limit))
+			l := specWith(t, m, name, WithTTL(6*time.Second), WithMaxHold(limit))
 			specCause(t, l, ErrMaxHold)
 			if held := time.Since(started); held < limit {
 				t.Errorf("held for %s, want %s", held, limit)

@@ -199,7 +199,7 @@ func (m *Manager) endTaken(ctx context.Context, locks []*holding) {
 // whyTaken asks for the reasons, for a moment only: another may hold the locks
 // while the holders still work.
 func (m *Manager) whyTaken(ctx context.Context, locks []*holding) []string {
-	ctx, cancel := context.WithTimeout(ctx, min(locks[0].settings.ttl/20, 100*time.Millisecond))
+	ctx, cancel := context.WithTimeout(ctx, min(locks[0].settings.ttl/20, m.cfg.reasonLimit))
 	defer cancel()
 	return m.store.reasons(ctx, locks)
 }
