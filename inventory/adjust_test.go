@@ -571,7 +571,7 @@ func TestInventory_Change_WithoutRedis(t *testing.T) {
 	// Longer than the change insists, and short enough to await: it lapses after the restart.
 	cfg := lockConfig
 	cfg.TTL, cfg.ClaimTTL, cfg.Liveness, cfg.CallTimeout = 8*time.Second, 400*time.Millisecond, 300*time.Millisecond, time.Second
-	v := s.inventoryOn(t, rdb, newLocks(t, rdb, cfg), Config{lookLimit: frozenLimit, settleLimit: afterCommit})
+	v := s.inventoryOn(t, rdb, newLocks(t, rdb, cfg), Config{LookLimit: frozenLimit, settleLimit: afterCommit})
 	mustBuy(t, v, s.request("u", "k", 1))
 	if err := v.Change(testContext(t), s.item, Change{AddLeft: -4}, func(context.Context) (int64, error) {
 		s.stock(-4, 2)

@@ -61,8 +61,7 @@ type Config struct {
 	// OnBatch hears of every script sent: its size and duration. Default: nothing.
 	OnBatch func(purchases int, took time.Duration)
 	// LookLimit bounds a look at a frozen item, the wait for its lock included:
-	// while it lasts, nothing of the item is sold. Default 2 s; tests on a busy
-	// machine take more.
+	// while it lasts, nothing of the item is sold. Default 2 s.
 	LookLimit time.Duration
 	// settleLimit is afterCommit; only tests set it.
 	settleLimit time.Duration
