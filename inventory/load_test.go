@@ -277,6 +277,7 @@ func TestInventory_Load_Ends(t *testing.T) {
 					}
 				})
 				mustRefuse(t, v, s.request("u", "k", 1), ErrRebuilding)
+				await(t, "the load", func() bool { return len(begun) > 0 })
 				mustRefuse(t, v, s.request("w", "k", 1), ErrRebuilding)
 				if len(begun) != 1 || len(ended) != 0 {
 					t.Errorf("%d loads begun, %d ended: requests must join the load under way", len(begun), len(ended))
