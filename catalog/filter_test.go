@@ -64,7 +64,7 @@ func testPenetration(t *testing.T, items, ghosts int) {
 					s.set(func(s *shop) { s.items[id] = Item{ID: id, Version: 1} })
 					b.Created(testContext(t), id)
 					wantItem(t, b, id, 0)
-					// Until it has heard of it, its filter is incomplete and lets all ids pass.
+					// Until it is notified, its filter is incomplete and lets all ids pass.
 					await(t, "the filter to be complete", func() bool { return complete(t, a) })
 				}
 			}

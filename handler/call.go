@@ -39,6 +39,7 @@ type call struct {
 	// counted: it is one of those in flight.
 	counted bool
 	keyed   bool // the route requires an Idempotency-Key
+	gone    bool // the client has left, or closed its sending side
 }
 
 // maxKept is the largest buffer, in bytes, that is kept for the next request.
@@ -67,7 +68,7 @@ func (e *edge) serve(route string, who access, do endpoint) gin.HandlerFunc {
 	m := e.metrics.route(route)
 	return func(c *gin.Context) {
 		q := e.calls.Get().(*call)
-		q.c, q.start, q.keyed = c, e.Now(), who.keyed
+		q.c, q.start, q.keyed, q.gone = c, e.Now(), who.keyed, false
 		defer e.finish(q, m)
 		q.id = e.requestIDs.of(c.Request)
 		c.Writer.Header()["X-Request-Id"] = q.id
@@ -138,6 +139,9 @@ func (e *edge) finish(q *call, m *routeMetrics) {
 		return
 	}
 	status := q.c.Writer.Status()
+	if q.gone {
+		status = statusClientGone
+	}
 	took := e.Now().Sub(q.start)
 	m.observe(status, took)
 	if l := e.Log.Debug(); l != nil {

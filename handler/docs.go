@@ -13,7 +13,7 @@ import (
 // in which each code is an anchor.
 var docsPage = renderDocs(docs.Problems)
 
-// The page is text: it loads nothing, runs nothing, and stands in no frame.
+// The page is text: it loads nothing, runs nothing, and may not be framed.
 const docsPolicy = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
 // showDocs answers GET /docs.

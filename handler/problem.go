@@ -168,15 +168,21 @@ func (e *edge) write(q *call, p *problem) {
 	if _, err := q.c.Writer.Write(q.out); err != nil {
 		e.Log.Debug().Str("request_id", q.requestID()).Msg("client left before the answer")
 	}
-	e.metrics.problem(p.code)
+	if !q.gone {
+		e.metrics.problem(p.code)
+	}
 }
 
 // refuse turns an error into the answer that the table gives it.
 func (e *edge) refuse(q *call, err error) {
 	p := lookUp(err)
 	if p == nil && (errors.Is(err, errClientGone) || q.ctx().Err() != nil) {
-		// Writing would fail; the status is for the metrics only.
-		q.c.Status(statusClientGone)
+		// A client that has only closed its sending side still reads: it learns that the
+		// outcome is unknown. For the metrics it has left.
+		q.gone = true
+		if !q.c.Writer.Written() {
+			e.write(q, problemUnavailable.unlessKeyed(q.keyed, q.c.Request.Method).one())
+		}
 		e.Log.Debug().Str("request_id", q.requestID()).Err(err).Msg("client left before the answer")
 		return
 	}

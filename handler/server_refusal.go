@@ -50,7 +50,7 @@ const (
 )
 
 // linger ends the connection's sending side and reads on for a little. The server
-// closes it after a refusal, and bytes that nobody has read would then reset the
+// closes it after a refusal, and unread bytes would then reset the
 // connection of a client that is still sending and has not seen the answer.
 func (c *strictConn) linger() {
 	if c.CloseWrite() != nil || c.SetReadDeadline(time.Now().Add(lingerTime)) != nil {

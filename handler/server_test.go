@@ -357,6 +357,27 @@ func wantOneAnswer(t *testing.T, w *wire, status int) {
 
 // A request line above 16 KiB is refused as soon as it is, also when its end never
 // comes, and also on a connection that was used before.
+// TestServer_HalfClosed: a client that closes its sending side behind a purchase still
+// reads, and gets an answer of the contract.
+func TestServer_HalfClosed(t *testing.T) {
+	t.Parallel()
+	s := open(t)
+	s.orders.place = func(ctx context.Context, _ order.Purchase) (order.Placed, error) {
+		<-ctx.Done()
+		return order.Placed{}, ctx.Err()
+	}
+	w := dial(t, serve(t, s))
+	w.send(t, rawPurchase(t, withLength(wireBody), wireBody))
+	if err := w.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	resp := w.answer(t)
+	wantProblem(t, resp, 503, "unavailable")
+	if resp.Header.Get("Retry-After") == "" {
+		t.Error("no Retry-After")
+	}
+}
+
 func TestServer_LongRequestLine(t *testing.T) {
 	t.Parallel()
 	long := "GET /v1/items/" + strings.Repeat("a", maxRequestLine)

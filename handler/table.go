@@ -173,7 +173,7 @@ var errorTable = []struct {
 	{order.ErrDatabase, problemUnavailable},
 	{order.ErrFeedClosed, problemUnavailable},
 	{order.ErrTooManyStreams, newProblem(503, "overloaded", "Overloaded",
-		"Too many streams are open; come again later, or read the order at intervals.").among(streamRetry)},
+		"Too many streams are open; retry later or poll the order.").among(streamRetry)},
 	{order.ErrTooManyOwnStreams, newProblem(429, "rate_limited", "Too many streams",
 		"You have too many streams open; close one first.").retry(streamRetry)},
 

@@ -15,10 +15,9 @@ type Clock interface {
 // payment is late. Call it before the store is used.
 func (s *Store) SetClock(c Clock) { s.now, s.itemNow = c.Now, c.ItemNow }
 
-// openMargin is how long before the present an item opens for which no opening was
-// stated. It must be on sale at once although the present is known only as well as
-// Redis's clock was measured: to within half of an exchange, which takes about a
-// second at most.
+// openMargin puts the default opening of an item into the past. The item must be on
+// sale at once, and Redis's clock is known only to within half a round trip, which
+// takes about a second at most.
 const openMargin = time.Second
 
 // defaultOpening is when an item opens that is created without an opening.

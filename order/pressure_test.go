@@ -112,15 +112,33 @@ func TestPressure_Volatile(t *testing.T) {
 	}
 }
 
+// TestPressure_Minutes has every look fall into another minute of the queue's count: a
+// count above zero shows that orders are done.
+func TestPressure_Minutes(t *testing.T) {
+	t.Parallel()
+	for _, done := range []int64{1, 0} {
+		l := newLooks(1000)
+		for range 60 {
+			l.load.Minute++
+			l.load.Done = done
+			l.see(1, 10, 0, 0)
+		}
+		if got := l.state.Load(); got.late != (done == 0) {
+			t.Errorf("%d done in each minute: late %v", done, got.late)
+		}
+	}
+}
+
 // stalled is a queue whose orders are all in the hands of workers that cannot commit.
 type stalled struct {
-	orders atomic.Int64
-	looks  atomic.Int64
+	orders  atomic.Int64
+	delayed atomic.Int64 // of the orders
+	looks   atomic.Int64
 }
 
 func (s *stalled) Load(context.Context) (queue.Load, error) {
 	s.looks.Add(1)
-	return queue.Load{Length: int(s.orders.Load())}, nil
+	return queue.Load{Length: int(s.orders.Load()), Delayed: int(s.delayed.Load())}, nil
 }
 func (*stalled) MaxLength() int { return 1000 }
 
@@ -147,20 +165,25 @@ func TestPressure_Lull(t *testing.T) {
 		if err := admit(); err != nil {
 			t.Errorf("orders of a second: %v", err)
 		}
+		before := q.looks.Load()
 		pause(ctx, time.Minute)
+		if n := q.looks.Load() - before; n < 50 || n > 100 {
+			t.Errorf("%d looks in a minute without buyers at orders that wait, want about one a second", n)
+		}
 		if err := admit(); !errors.Is(err, inventory.ErrOverloaded) {
 			t.Errorf("after a minute without a commit: %v, want %v", err, inventory.ErrOverloaded)
 		}
-		q.orders.Store(0)
+		q.orders.Store(2)
+		q.delayed.Store(2) // they are retried later, which keeps no buyer out
 		pause(ctx, time.Minute)
 		if err := admit(); err != nil {
-			t.Errorf("once all is committed: %v", err)
+			t.Errorf("once only retries are left: %v", err)
 		}
 		pause(ctx, 3*time.Second)
-		before := q.looks.Load()
+		before = q.looks.Load()
 		pause(ctx, time.Minute)
 		if n := q.looks.Load() - before; n != 0 {
-			t.Errorf("%d looks at an empty queue that nobody asks for", n)
+			t.Errorf("%d looks without buyers at a queue in which no order waits", n)
 		}
 		cancel()
 		if err := <-ended; err != nil {

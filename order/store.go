@@ -96,8 +96,8 @@ func OpenStore(ctx context.Context, setting string) (*Store, error) {
 }
 
 // createFile makes sure that the file exists and can be opened for writing. SQLite
-// opens a file that refuses writes for reading instead, and reports nothing. It gives
-// the files beside the database the permissions of the database.
+// opens a file that refuses writes for reading instead, and reports nothing. SQLite
+// creates the files beside the database with the mode of the database.
 func createFile(path string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
 		return fmt.Errorf("create the database's folder: %w", notWritable(err))
@@ -142,7 +142,7 @@ func tryWrite(ctx context.Context, db *gorm.DB) error {
 		return tx.Rollback()
 	}
 	if err = notWritable(err); transient(err) && !errors.Is(err, ErrNotWritable) {
-		return nil // it is busy or full at present, and may be used once it is not
+		return nil // it is busy or full at present, and can be used when that is over
 	}
 	return err
 }

@@ -189,7 +189,7 @@ func TestWriteProbe_OthersCommit(t *testing.T) {
 	}
 }
 
-// TestWriteProbe_Run looks while somebody asks or writes fail, and not otherwise.
+// TestWriteProbe_Run checks in the background while callers ask or writes fail.
 func TestWriteProbe_Run(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)

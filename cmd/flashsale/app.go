@@ -57,7 +57,7 @@ type app struct {
 	clock   *inventory.Clock
 	store   *order.Store
 	queues  []*queue.Queue    // of orders, by partition
-	expires []*queue.Queue    // of orders that lapse, by partition
+	expires []*queue.Queue    // expiry of unpaid orders, by partition
 	hooks   *queue.Queue      // of webhook deliveries
 	waiters *order.Waiters    // nil in a process without an API
 	writes  *order.WriteProbe // nil in a process without an API

@@ -101,7 +101,7 @@ func (h *skewedHost) ask(method, path string, as auth.Role, body any, headers ..
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	token, err := auth.SignToken([]byte(skewSecret), "somebody", as, time.Hour, time.Now())
+	token, err := auth.SignToken([]byte(skewSecret), "user-1", as, time.Hour, time.Now())
 	if err != nil {
 		h.t.Fatal(err)
 	}

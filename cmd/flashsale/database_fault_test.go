@@ -69,7 +69,7 @@ func TestDatabase_Locked(t *testing.T) {
 }
 
 // TestDatabase_LockedLull has the embedded engine's database locked, and buyers who
-// return after a while in which nobody bought: the first of them is refused at once,
+// return after a pause without purchases: the first of them is refused at once,
 // instead of waiting in vain behind an order that is older than --queue-age.
 func TestDatabase_LockedLull(t *testing.T) {
 	needProcesses(t)

@@ -15,8 +15,8 @@ import (
 	"flashsale/internal/redistest"
 )
 
-// nobody is a user who owns no file.
-const nobody = 65534
+// unprivileged is the id of a user and a group that own no file.
+const unprivileged = 65534
 
 // otherUser makes a test that switches users fail in CI without root, and skip elsewhere.
 func otherUser(t *testing.T) {
@@ -55,15 +55,15 @@ func TestDatabase_OtherUser(t *testing.T) {
 	otherUser(t)
 	s := newRedisShop(t)
 	// The folder above it belongs to the test binary, and to its user alone.
-	if err := errors.Join(os.Chmod(filepath.Dir(s.dir), 0o755), os.Chown(s.dir, nobody, nobody)); err != nil { //nolint:gosec // it holds nothing
+	if err := errors.Join(os.Chmod(filepath.Dir(s.dir), 0o755), os.Chown(s.dir, unprivileged, unprivileged)); err != nil { //nolint:gosec // it holds nothing
 		t.Fatal(err)
 	}
 	as := func(command string, args ...string) process.Spec {
 		spec := s.spec(command, args)
-		spec.UID = nobody
+		spec.UID = unprivileged
 		return spec
 	}
-	cause := []string{"setting db (FLASHSALE_DB)", s.dbPath, "permission denied", "let the user of this process (uid 65534) write the file"}
+	cause := []string{"setting db (FLASHSALE_DB)", s.dbPath, "permission denied", "give the user of this process (uid 65534) write access to the file"}
 	for _, mode := range []os.FileMode{0o444, 0o600} {
 		if err := os.Chmod(s.dbPath, mode); err != nil {
 			t.Fatal(err)
@@ -76,7 +76,7 @@ func TestDatabase_OtherUser(t *testing.T) {
 			t.Errorf("mode %v: doctor: exit code %d\n%s", mode, doctor.Code, doctor.Output)
 		}
 	}
-	if err := os.Chown(s.dbPath, nobody, nobody); err != nil {
+	if err := os.Chown(s.dbPath, unprivileged, unprivileged); err != nil {
 		t.Fatal(err)
 	}
 	process.Start(t, as("worker"))
@@ -104,7 +104,7 @@ func TestDatabase_ReadOnlyMount(t *testing.T) {
 	}
 	disk.Remount(true)
 	for _, command := range []string{"api", "worker"} {
-		refusesToStart(t, s.spec(command, nil), "setting db (FLASHSALE_DB)", s.dbPath, "read-only file system", "let the user of this process")
+		refusesToStart(t, s.spec(command, nil), "setting db (FLASHSALE_DB)", s.dbPath, "read-only file system", "give the user of this process")
 	}
 	disk.Remount(false)
 	s.worker()

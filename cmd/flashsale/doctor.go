@@ -227,7 +227,7 @@ func (d *doctor) database(ctx context.Context) (partitions int) {
 func databaseFix(err error) string {
 	switch {
 	case errors.Is(err, order.ErrNotWritable):
-		return fmt.Sprintf("let the user of this process (uid %d) write the file, the -wal and -shm files beside it, and its folder; the file system must not be mounted read-only", os.Getuid())
+		return fmt.Sprintf("give the user of this process (uid %d) write access to the file, the -wal and -shm files beside it, and its folder; the file system must not be mounted read-only", os.Getuid())
 	case errors.Is(err, order.ErrDatabaseURL):
 		return "write sqlite: and a path, for example sqlite:/var/lib/flashsale/shop.db"
 	default:

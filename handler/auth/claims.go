@@ -8,7 +8,7 @@ import (
 )
 
 // maxDate is the last second of the year 9999, in seconds since 1970. A date beyond
-// it is a mistake of the issuer, or somebody's way to a token that never ends.
+// it is a mistake of the issuer, or an attempt at a token that never ends.
 const maxDate = 253_402_300_799
 
 // readClaims reads the claims of a token whose signature is good.

@@ -12,7 +12,7 @@ import (
 	"flashsale/internal/wire"
 )
 
-// someItem stands in every page of items.
+// someItem is part of every non-empty page of items.
 var someItem = []byte(`,"stock_left":`)
 
 // readsBar is how many pages the service gives out for each that an empty handler

@@ -11,8 +11,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// kinds are the types of flags whose values can be malformed. example stands in
-// for a default that shows nothing, such as 0.
+// kinds are the types of flags whose values can be malformed. example
+// replaces an uninformative default, such as 0.
 var kinds = map[string]struct{ cause, want, example string }{
 	"int":         {"it is not a whole number", "a whole number", "100"},
 	"int64":       {"it is not a whole number", "a whole number", "100"},
@@ -46,7 +46,7 @@ func example(f *pflag.Flag, other string) string {
 	case "", "0", "0s", "[]", "false":
 		return other
 	}
-	// A duration prints as 1h0m0s, which nobody writes.
+	// A duration prints as 1h0m0s, which users do not write.
 	text := f.DefValue
 	for _, zero := range []struct{ end, short string }{{"m0s", "m"}, {"h0m", "h"}} {
 		if head, ok := strings.CutSuffix(text, zero.end); ok {
