@@ -276,8 +276,11 @@ func TestInventory_Load_Ends(t *testing.T) {
 						return context.Cause(ctx)
 					}
 				})
-				mustRefuse(t, v, s.request("u", "k", 1), ErrRebuilding)
-				await(t, "the load", func() bool { return len(begun) > 0 })
+				// A request whose patience ends before it gets to the load begins none.
+				await(t, "the load", func() bool {
+					mustRefuse(t, v, s.request("u", "k", 1), ErrRebuilding)
+					return len(begun) > 0
+				})
 				mustRefuse(t, v, s.request("w", "k", 1), ErrRebuilding)
 				if len(begun) != 1 || len(ended) != 0 {
 					t.Errorf("%d loads begun, %d ended: requests must join the load under way", len(begun), len(ended))
