@@ -25,6 +25,9 @@ const (
 	actionItemResume  = "item.resume"
 	actionItemClose   = "item.close"
 	actionOrderCancel = "order.cancel"
+	actionOrderRefund = "order.refund"
+	// actionPaymentRefund marks an amount that paid nothing as refunded.
+	actionPaymentRefund = "payment.refund"
 )
 
 // AuditEntry is one change that was made, and by whom.

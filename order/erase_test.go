@@ -142,7 +142,7 @@ func TestService_EraseBuyer(t *testing.T) {
 				t.Errorf("order %+v", r)
 			}
 		}
-		if r := rows[paid.ID]; r.PaymentReference != "psp-9" || payments(t, s.store)["psp-9"] != paid.ID+" paid" {
+		if r := rows[paid.ID]; r.PaymentReference != "psp-9" || payments(t, s.store)["psp-9"] != paid.ID+" accepted" {
 			t.Errorf("the payment: %+v", r)
 		}
 		if r := rows[bobs.ID]; r.UserID != bob || r.IdempotencyKey != "b" {
@@ -577,7 +577,7 @@ func TestService_ExportBuyer(t *testing.T) {
 		want := []string{
 			"queued " + queued.ID + " kq",
 			fmt.Sprintf("holds %s %d", s.item, exportPage),
-			"payment psp-a of " + many[0].ID + ": 1999 EUR paid, true",
+			"payment psp-a of " + many[0].ID + ": 1999 EUR accepted, true",
 			"return " + many[1].ID + " k1 1, true",
 			"audit  " + many[1].ID + ` {"reason":"admin","status":"cancelled"}`, "audit alice  {}", "audit root " + many[2].ID + " ", `audit root  {"user_id":"alice"}`,
 		}

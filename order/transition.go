@@ -10,7 +10,8 @@ import (
 )
 
 // A confirmed order ends by exactly one of payOrder, cancelOrder and
-// expireOrders: each is one conditional UPDATE, and SQLite has one writer. Each
+// expireOrders, and a paid one may end once more by refundOrder: each is one
+// conditional UPDATE, and SQLite has one writer. Each
 // runs in one transaction with all that belongs to the change; what the shop's
 // servers are to be told of it is written in that same transaction.
 
@@ -31,71 +32,95 @@ func (s *Store) transition(ctx context.Context, operation string, fn func(ctx co
 	return nil
 }
 
-// The outcomes of a payment.
-const (
-	paymentPaid      = "paid"
-	paymentLate      = "late"      // to be refunded
-	paymentDuplicate = "duplicate" // to be refunded
-)
-
 // paymentErrors are the answers to payments that are recorded.
-var paymentErrors = map[string]error{paymentPaid: nil, paymentLate: ErrOrderExpired, paymentDuplicate: ErrOrderFinal}
+var paymentErrors = map[PaymentOutcome]error{
+	PaymentAccepted: nil, PaymentLate: ErrOrderExpired, PaymentDuplicate: ErrOrderFinal, PaymentMismatch: ErrAmountMismatch,
+}
+
+// receipt is the answer to a payment.
+type receipt struct {
+	order    Order
+	outcome  PaymentOutcome // as what the amount was received
+	recorded bool           // by this call; a repeat records nothing
+	refusal  error
+}
 
 // pay records a payment and pays its order if that can be. See Service.Pay.
 func (s *Store) pay(ctx context.Context, id string, p Payment) (Order, error) {
-	var o Order
-	var refusal error
+	var got receipt
 	err := s.telling(ctx, "pay order "+id, func(ctx context.Context, c conn, box *outbox) (err error) {
-		o, refusal, err = payOrder(ctx, c, id, p, box)
+		got, err = payOrder(ctx, c, id, p, box)
 		return err
 	})
 	if err != nil {
 		return Order{}, err
 	}
-	return o, refusal
+	if got.recorded {
+		s.onPayment(got.outcome)
+	}
+	return got.order, got.refusal
 }
 
-// payOrder is the transition to paid. The refusal is the caller's answer, and
-// goes with a transaction that is committed: late money is recorded.
-func payOrder(ctx context.Context, c conn, id string, p Payment, box *outbox) (o Order, refusal, err error) {
-	now := box.now
+// payOrder is the transition to paid. The receipt's refusal is the caller's answer,
+// and goes with a transaction that is committed: money that pays nothing is recorded.
+func payOrder(ctx context.Context, c conn, id string, p Payment, box *outbox) (receipt, error) {
 	var known Payment
-	var of, outcome string
-	err = c.QueryRowContext(ctx, selectPayment, p.Reference).Scan(&of, &known.AmountMinor, &known.Currency, &outcome)
+	var of string
+	var outcome PaymentOutcome
+	err := c.QueryRowContext(ctx, selectPayment, p.Reference).Scan(&of, &known.AmountMinor, &known.Currency, &outcome)
 	switch {
 	case err == nil:
 		known.Reference = p.Reference
 		if of != id || known != p {
-			return Order{}, ErrReferenceReused, nil
+			return receipt{refusal: ErrReferenceReused}, nil
 		}
-		o, err = readOrder(ctx, c, id)
-		return o, paymentErrors[outcome], err
+		o, err := readOrder(ctx, c, id)
+		return receipt{order: o, outcome: outcome, refusal: paymentErrors[outcome]}, err
 	case !errors.Is(err, sql.ErrNoRows):
-		return Order{}, nil, fmt.Errorf("look for payment: %w", err)
+		return receipt{}, fmt.Errorf("look for payment: %w", err)
 	}
-	paid, err := changed(c.ExecContext(ctx, payUnpaid, now, p.Reference, id, p.AmountMinor, p.Currency))
+	paid, err := changed(c.ExecContext(ctx, payUnpaid, box.now, p.Reference, id, p.AmountMinor, p.Currency))
 	if err != nil {
-		return Order{}, nil, err
+		return receipt{}, err
 	}
-	o, err = readOrder(ctx, c, id)
+	o, err := readOrder(ctx, c, id)
 	if err != nil {
-		return Order{}, nil, err
+		return receipt{}, err
 	}
-	outcome = paymentPaid
+	outcome = PaymentAccepted
+	if paid != 1 {
+		outcome = unaccepted(&o, p, box.now)
+		var n int
+		if err := c.QueryRowContext(ctx, countPayments, id).Scan(&n); err != nil {
+			return receipt{}, fmt.Errorf("count payments: %w", err)
+		}
+		if n >= maxPayments {
+			return receipt{order: o, refusal: ErrPaymentLimit}, nil
+		}
+	}
+	res, err := c.ExecContext(ctx, insertPayment, p.Reference, id, p.AmountMinor, p.Currency, outcome, box.now)
+	if err != nil {
+		return receipt{}, fmt.Errorf("record payment: %w", err)
+	}
+	payment, err := res.LastInsertId()
+	if err != nil {
+		return receipt{}, fmt.Errorf("record payment: %w", err)
+	}
+	box.payment(&o, payment, p, outcome)
+	return receipt{order: o, outcome: outcome, recorded: true, refusal: paymentErrors[outcome]}, nil
+}
+
+// unaccepted is the outcome of a payment that did not pay its order at now.
+func unaccepted(o *Order, p Payment, now int64) PaymentOutcome {
+	open := o.Status == StatusConfirmed && (o.ExpiresAt.IsZero() || o.ExpiresAt.UnixMilli() > now)
 	switch {
-	case paid == 1:
-	case o.Status == StatusPaid:
-		outcome = paymentDuplicate
-	case o.Status == StatusConfirmed && (o.ExpiresAt.IsZero() || o.ExpiresAt.UnixMilli() > now):
-		return o, ErrAmountMismatch, nil
+	case !open && o.Status != StatusPaid:
+		return PaymentLate
+	case p.AmountMinor != o.UnitPriceMinor*o.Quantity || p.Currency != o.Currency:
+		return PaymentMismatch
 	default:
-		outcome = paymentLate
+		return PaymentDuplicate
 	}
-	if _, err := c.ExecContext(ctx, insertPayment, p.Reference, id, p.AmountMinor, p.Currency, outcome, now); err != nil {
-		return Order{}, nil, fmt.Errorf("record payment: %w", err)
-	}
-	box.payment(&o, p, outcome)
-	return o, paymentErrors[outcome], nil
 }
 
 // returned are the units of one closed order, on their way back to the sale.
@@ -277,7 +302,7 @@ func scanOrder(row interface{ Scan(to ...any) error }) (Order, error) {
 	var r orderRow
 	err := row.Scan(&r.ID, &r.ItemID, &r.UserID, &r.Quantity, &r.UnitPriceMinor,
 		&r.Currency, &r.Status, &r.Reason, &r.IdempotencyKey, &r.CreatedAt, &r.ConfirmedAt, &r.ExpiresAt, &r.PaidAt,
-		&r.ClosedAt, &r.PaymentReference)
+		&r.ClosedAt, &r.PaymentReference, &r.Restocked)
 	return r.order(), err
 }
 
