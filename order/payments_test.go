@@ -185,16 +185,19 @@ func TestStore_OnPayment(t *testing.T) {
 	if _, _, err := s.cancel(testContext(t), "gone", Canceller{Admin: true}); err != nil {
 		t.Fatal(err)
 	}
-	pay := func(id, reference string, units int64) {
+	pay := func(id, reference string, units int64, want error) {
+		t.Helper()
 		for range 2 { // a repeat records nothing
-			_, _ = s.pay(testContext(t), id, money(reference, units)) // the answers are tested elsewhere
+			if _, err := s.pay(testContext(t), id, money(reference, units)); !errors.Is(err, want) {
+				t.Errorf("%s for %s: %v, want %v", reference, id, err, want)
+			}
 		}
 	}
-	pay("o", "r1", 2)
-	pay("o", "r2", 1)
-	pay("o", "r3", 1)
-	pay("gone", "r4", 1)
-	pay("gone", "r1", 1)
+	pay("o", "r1", 2, ErrAmountMismatch)
+	pay("o", "r2", 1, nil)
+	pay("o", "r3", 1, ErrOrderFinal)
+	pay("gone", "r4", 1, ErrOrderExpired)
+	pay("gone", "r1", 1, ErrReferenceReused)
 	for range 2 {
 		if _, _, err := s.refund(testContext(t), "o", Refund{By: root}); err != nil {
 			t.Fatal(err)
