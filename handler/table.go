@@ -199,7 +199,7 @@ var errorTable = []struct {
 	{order.ErrRefundDiffers, newProblem(409, "order_final", "Order is final",
 		"").with("restock", "The order was refunded before with the other value of restock, and that stays.")},
 	{order.ErrReferenceReused, newProblem(409, "payment_reference_reused", "Payment reference reused",
-		"").with("reference", "The reference belongs to a payment that is recorded for another order, amount or currency. Nothing was recorded; send each payment's own reference.")},
+		"").with("reference", "The reference belongs to a payment that is recorded for another order, or for another amount. Nothing was recorded; send each payment's own reference.")},
 	{order.ErrTaskNotFound, newProblem(404, "task_not_found", "No such dead letter",
 		"No dead letter has this id; GET /v1/admin/dead lists them.")},
 	{order.ErrTaskTwin, newProblem(409, "task_duplicate", "Task exists",

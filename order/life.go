@@ -24,8 +24,8 @@ var (
 	// ErrPaymentLimit says that an order has as many recorded payments as it can
 	// have. Nothing was changed or recorded.
 	ErrPaymentLimit = errors.New("order: too many payments")
-	// ErrReferenceReused says that a payment's reference was used before for
-	// another order, amount or currency. Nothing was changed.
+	// ErrReferenceReused says that a payment's reference is recorded for another
+	// order, or for another amount or currency that stands. Nothing was changed.
 	ErrReferenceReused = errors.New("order: payment reference reused")
 )
 
@@ -56,7 +56,8 @@ const (
 const commitWait = 2 * time.Second
 
 // Pay records a payment, and settles its order with it if the order can still
-// be paid. A repeat of the same payment gets the same answer.
+// be paid. A repeat of the same payment gets the same answer. One with another
+// amount corrects the first, if that was a mismatch and is not refunded.
 //
 // With ErrOrderExpired, ErrOrderFinal, ErrAmountMismatch and ErrPaymentLimit the
 // order is returned as it stands. Other errors: ErrNotFound, ErrReferenceReused,

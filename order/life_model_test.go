@@ -180,10 +180,12 @@ func (m *lives) pay(t *rapid.T) {
 }
 
 func (m *lives) payment(id string, o *lifeOrder, p Payment) error {
-	if known, ok := m.paid[p.Reference]; ok {
-		if known == p && strings.HasPrefix(m.money[p.Reference], id+" ") {
-			return paymentErrors[m.received[p.Reference]]
-		}
+	known, ok := m.paid[p.Reference]
+	switch {
+	case !ok:
+	case known == p && strings.HasPrefix(m.money[p.Reference], id+" "):
+		return paymentErrors[m.received[p.Reference]]
+	case m.money[p.Reference] != id+" mismatch": // which can be corrected
 		return ErrReferenceReused
 	}
 	if o == nil {

@@ -3,6 +3,7 @@ package order
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -172,6 +173,54 @@ func TestStore_pay_Limit(t *testing.T) {
 	}
 	if n := len(payments(t, s)); n != maxPayments+2 {
 		t.Errorf("%d payments recorded, want %d", n, maxPayments+2)
+	}
+}
+
+// TestStore_pay_Corrected: a wrong report of money can be corrected under its
+// reference, as long as nothing was decided about it.
+func TestStore_pay_Corrected(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	c := setClock(s)
+	mustInsert(t, s, asking("item", 10, 9, time.Minute))
+	for _, id := range []string{"o1", "o2", "o3", "o4"} {
+		mustCommit(t, s, bought(id, "item", "u", id, 1))
+	}
+	pay := func(id, reference string, amount int64, want error) {
+		t.Helper()
+		for range 2 {
+			if _, err := s.pay(testContext(t), id, Payment{reference, amount, "EUR"}); !errors.Is(err, want) {
+				t.Errorf("%s, %d for %s: %v, want %v", reference, amount, id, err, want)
+			}
+		}
+		auditStore(t, s)
+	}
+	for _, id := range []string{"o1", "o2", "o3", "o4"} {
+		pay(id, "r-"+id, 19, ErrAmountMismatch)
+	}
+	ids := paymentIDs(t, s)
+	pay("o2", "r-o1", 1999, ErrReferenceReused) // another order's
+	pay("o1", "r-o1", 20, ErrAmountMismatch)
+	c.Add(1)
+	pay("o1", "r-o1", 1999, nil)
+	pay("o1", "r-o1", 19, ErrReferenceReused)
+	pay("o1", "r-o1", 20, ErrReferenceReused)
+	pay("o2", "other", 1999, nil)
+	pay("o2", "r-o2", 1999, ErrOrderFinal)
+	if _, err := s.markRefunded(testContext(t), ids["r-o3"], root); err != nil {
+		t.Fatal(err)
+	}
+	pay("o3", "r-o3", 1999, ErrReferenceReused)
+	c.Add(time.Minute.Milliseconds())
+	pay("o4", "r-o4", 1999, ErrOrderExpired)
+	pay("o4", "r-o4", 19, ErrReferenceReused)
+	want := map[string]string{"r-o1": "o1 accepted", "r-o2": "o2 duplicate", "other": "o2 accepted", "r-o3": "o3 refunded", "r-o4": "o4 late"}
+	if got := payments(t, s); !maps.Equal(got, want) {
+		t.Errorf("payments %v, want %v", got, want)
+	}
+	list, err := s.payments(testContext(t), selectPaymentByID, ids["r-o1"])
+	if err != nil || len(list) != 1 || list[0].AmountMinor != 1999 || list[0].ReceivedAs != PaymentAccepted || list[0].ReceivedAt.UnixMilli() != c.Load()-time.Minute.Milliseconds() {
+		t.Errorf("the corrected payment is %+v, %v", list, err)
 	}
 }
 

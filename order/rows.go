@@ -84,10 +84,11 @@ const (
 	holdingsOfItem = `SELECT id, user_id, idempotency_key, quantity, ` + ordersHold + ` FROM orders WHERE item_id = ?1 ORDER BY id`
 	selectOrder    = `SELECT ` + orderFields + ` FROM orders WHERE id = ?1`
 
-	selectPayment = `SELECT order_id, amount_minor, currency, received_as FROM payments WHERE reference = ?1`
+	selectPayment = `SELECT id, order_id, amount_minor, currency, received_as, outcome FROM payments WHERE reference = ?1`
 	countPayments = `SELECT COUNT(*) FROM payments WHERE order_id = ?1`
 	insertPayment = `INSERT INTO payments (reference, order_id, amount_minor, currency, received_as, outcome, received_at)
 	VALUES (?1, ?2, ?3, ?4, ?5, ?5, ?6)`
+	correctPayment = `UPDATE payments SET amount_minor = ?1, currency = ?2, received_as = ?3, outcome = ?3, received_at = ?4 WHERE id = ?5`
 	// payUnpaid and expireDue meet at expires_at: from then on an order lapses,
 	// and up to then it can be paid.
 	payUnpaid = `UPDATE orders SET status = 'paid', paid_at = ?1, payment_reference = ?2
@@ -126,6 +127,6 @@ var insertReturns = newRowsStatement(returnColumns,
 
 // lifeTexts are the statements of the transitions of committed orders.
 var lifeTexts = slices.Concat([]string{
-	selectOrder, selectPayment, countPayments, insertPayment, payUnpaid, refundPaid, refundAccepted, cancelConfirmed, expireDue, selectExpiries,
+	selectOrder, selectPayment, countPayments, insertPayment, correctPayment, payUnpaid, refundPaid, refundAccepted, cancelConfirmed, expireDue, selectExpiries,
 	unsellUnits, takeFromBuyer, returnsOfOrders, deleteReturns, noteSequence, insertAudit,
 }, insertReturns.text[:], outboxTexts)

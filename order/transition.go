@@ -64,20 +64,16 @@ func (s *Store) pay(ctx context.Context, id string, p Payment) (Order, error) {
 // payOrder is the transition to paid. The receipt's refusal is the caller's answer,
 // and goes with a transaction that is committed: money that pays nothing is recorded.
 func payOrder(ctx context.Context, c conn, id string, p Payment, box *outbox) (receipt, error) {
-	var known Payment
-	var of string
-	var outcome PaymentOutcome
-	err := c.QueryRowContext(ctx, selectPayment, p.Reference).Scan(&of, &known.AmountMinor, &known.Currency, &outcome)
+	known, err := readReported(ctx, c, p.Reference)
 	switch {
-	case err == nil:
-		known.Reference = p.Reference
-		if of != id || known != p {
-			return receipt{refusal: ErrReferenceReused}, nil
-		}
+	case err != nil:
+		return receipt{}, err
+	case known.id == 0:
+	case known.orderID == id && known.Payment == p:
 		o, err := readOrder(ctx, c, id)
-		return receipt{order: o, outcome: outcome, refusal: paymentErrors[outcome]}, err
-	case !errors.Is(err, sql.ErrNoRows):
-		return receipt{}, fmt.Errorf("look for payment: %w", err)
+		return receipt{order: o, outcome: known.receivedAs, refusal: paymentErrors[known.receivedAs]}, err
+	case known.orderID != id || known.outcome != PaymentMismatch:
+		return receipt{refusal: ErrReferenceReused}, nil
 	}
 	paid, err := changed(c.ExecContext(ctx, payUnpaid, box.now, p.Reference, id, p.AmountMinor, p.Currency))
 	if err != nil {
@@ -87,27 +83,60 @@ func payOrder(ctx context.Context, c conn, id string, p Payment, box *outbox) (r
 	if err != nil {
 		return receipt{}, err
 	}
-	outcome = PaymentAccepted
+	got := receipt{order: o, outcome: PaymentAccepted, recorded: true}
 	if paid != 1 {
-		outcome = unaccepted(&o, p, box.now)
+		got.outcome = unaccepted(&o, p, box.now)
+	}
+	got.refusal = paymentErrors[got.outcome]
+	payment, err := recordPayment(ctx, c, known.id, id, p, got.outcome, box.now)
+	if errors.Is(err, ErrPaymentLimit) {
+		return receipt{order: o, refusal: ErrPaymentLimit}, nil
+	}
+	if err != nil {
+		return receipt{}, fmt.Errorf("record payment: %w", err)
+	}
+	box.payment(&o, payment, p, got.outcome)
+	return got, nil
+}
+
+// reported is what is recorded under a reference.
+type reported struct {
+	Payment
+	id                  int64 // 0: nothing
+	orderID             string
+	receivedAs, outcome PaymentOutcome
+}
+
+func readReported(ctx context.Context, c conn, reference string) (reported, error) {
+	r := reported{Payment: Payment{Reference: reference}}
+	err := c.QueryRowContext(ctx, selectPayment, reference).Scan(&r.id, &r.orderID, &r.AmountMinor, &r.Currency, &r.receivedAs, &r.outcome)
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return reported{}, fmt.Errorf("look for payment: %w", err)
+	}
+	return r, nil
+}
+
+// recordPayment writes a payment, in the place of the mismatch that it corrects if
+// known is not 0, and returns its id. Errors: ErrPaymentLimit.
+func recordPayment(ctx context.Context, c conn, known int64, order string, p Payment, outcome PaymentOutcome, now int64) (int64, error) {
+	if known != 0 {
+		_, err := c.ExecContext(ctx, correctPayment, p.AmountMinor, p.Currency, outcome, now, known)
+		return known, err
+	}
+	if outcome != PaymentAccepted { // there is at most one of those
 		var n int
-		if err := c.QueryRowContext(ctx, countPayments, id).Scan(&n); err != nil {
-			return receipt{}, fmt.Errorf("count payments: %w", err)
+		if err := c.QueryRowContext(ctx, countPayments, order).Scan(&n); err != nil {
+			return 0, err
 		}
 		if n >= maxPayments {
-			return receipt{order: o, refusal: ErrPaymentLimit}, nil
+			return 0, ErrPaymentLimit
 		}
 	}
-	res, err := c.ExecContext(ctx, insertPayment, p.Reference, id, p.AmountMinor, p.Currency, outcome, box.now)
+	res, err := c.ExecContext(ctx, insertPayment, p.Reference, order, p.AmountMinor, p.Currency, outcome, now)
 	if err != nil {
-		return receipt{}, fmt.Errorf("record payment: %w", err)
+		return 0, err
 	}
-	payment, err := res.LastInsertId()
-	if err != nil {
-		return receipt{}, fmt.Errorf("record payment: %w", err)
-	}
-	box.payment(&o, payment, p, outcome)
-	return receipt{order: o, outcome: outcome, recorded: true, refusal: paymentErrors[outcome]}, nil
+	return res.LastInsertId()
 }
 
 // unaccepted is the outcome of a payment that did not pay its order at now.
