@@ -433,7 +433,7 @@ func (a *app) addHTTP(ctx context.Context, items *catalog.Catalog, reconciler *o
 	if err != nil {
 		return err
 	}
-	a.addPaymentMetrics()
+	a.addPaymentMetrics(ctx)
 	if err := a.addWriteProbe(); err != nil {
 		return err
 	}

@@ -18,7 +18,8 @@ const (
 )
 
 // addPaymentMetrics registers the figures of received amounts.
-func (a *app) addPaymentMetrics() {
+func (a *app) addPaymentMetrics(ctx context.Context) {
+	ctx = context.WithoutCancel(ctx) // scrapes go on while the process drains
 	recorded := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "flashsale_payments_total",
 		Help: "Amounts recorded by this process: accepted, late, duplicate or mismatch; and amounts marked as refunded.",
@@ -33,7 +34,7 @@ func (a *app) addPaymentMetrics() {
 		Name: "flashsale_payments_to_refund",
 		Help: "Amounts in the database that paid nothing and are not marked as refunded, up to 10000; the same in every API process.",
 	}, func() float64 {
-		ctx, cancel := context.WithTimeout(context.Background(), watchTimeout)
+		ctx, cancel := context.WithTimeout(ctx, watchTimeout)
 		defer cancel()
 		n, err := a.store.PaymentsToRefund(ctx, watchedRefunds)
 		if err != nil {
