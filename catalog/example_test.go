@@ -126,6 +126,17 @@ func read(readers int, processes ...*catalog.Catalog) {
 	all.Wait()
 }
 
+// locked is a process that shares Redis and its locks with others.
+func locked(rdb *redis.Client, db *database) (c *catalog.Catalog, stop func()) {
+	locks, err := lock.New(rdb, lock.Config{TTL: time.Minute})
+	check(err)
+	c, stopCatalog := process(db, catalog.Config{Redis: rdb, Locks: locks})
+	return c, func() {
+		stopCatalog()
+		check(locks.Close(context.Background()))
+	}
+}
+
 // Two processes want an item that is in no cache. One of them takes the item's
 // distributed lock, asks the database and fills Redis; the other waits for the
 // lock and then finds the item in Redis.
@@ -133,17 +144,12 @@ func ExampleConfig_locks() {
 	rdb, disconnect := connect()
 	defer disconnect()
 	db := newDatabase()
-	var processes []*catalog.Catalog
-	for range 2 {
-		locks, err := lock.New(rdb, lock.Config{TTL: time.Minute})
-		check(err)
-		defer func() { check(locks.Close(context.Background())) }()
-		c, stop := process(db, catalog.Config{Redis: rdb, Locks: locks})
-		defer stop()
-		processes = append(processes, c)
-	}
+	first, stopFirst := locked(rdb, db)
+	defer stopFirst()
+	second, stopSecond := locked(rdb, db)
+	defer stopSecond()
 
-	read(100, processes...)
+	read(100, first, second)
 	fmt.Println("asked of the database:", db.count())
 	// Output:
 	// asked of the database: 1
