@@ -166,3 +166,51 @@ func TestDocs_Concepts(t *testing.T) {
 		}
 	}
 }
+
+var (
+	codeBlock    = regexp.MustCompile("(?ms)^```[a-z]*\n(.*?)^```")
+	shellComment = regexp.MustCompile(`\s+#.*$`)
+	inlineCode   = regexp.MustCompile("`((?:go|make|flashsale) [^`]+)`")
+)
+
+// commands are the lines of the page's code blocks without their comments, and the
+// commands within its text.
+func (p page) commands() []string {
+	var all []string
+	for _, block := range codeBlock.FindAllStringSubmatch(p.text, -1) {
+		for line := range strings.Lines(block[1]) {
+			if line = shellComment.ReplaceAllString(strings.TrimSpace(line), ""); line != "" {
+				all = append(all, line)
+			}
+		}
+	}
+	for _, m := range inlineCode.FindAllStringSubmatch(p.text, -1) {
+		all = append(all, m[1])
+	}
+	return all
+}
+
+// TestDocs_ReadmeZH: the Chinese README tells the reader to run nothing that
+// README.md does not, its links lead somewhere, and the two link to each other.
+func TestDocs_ReadmeZH(t *testing.T) {
+	t.Parallel()
+	english, chinese := readPage(t, "README.md"), readPage(t, "README.zh.md")
+	commands := chinese.commands()
+	if len(commands) < 15 {
+		t.Errorf("README.zh.md has %d commands, want at least 15", len(commands))
+	}
+	for _, c := range commands {
+		if !strings.Contains(english.text, c) {
+			t.Errorf("README.zh.md has a command that README.md does not have: %s", c)
+		}
+	}
+	for _, l := range chinese.links(chinese.text) {
+		checkLink(t, chinese, l)
+	}
+	linked := func(from page, to string) bool {
+		return slices.ContainsFunc(from.links(from.text), func(l pageLink) bool { return l.target == to })
+	}
+	if !linked(english, chinese.name) || !linked(chinese, english.name) {
+		t.Error("README.md and README.zh.md do not link to each other")
+	}
+}
