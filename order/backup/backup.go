@@ -89,30 +89,35 @@ func checkSource(path string) error {
 
 // checkDestination refuses a file that is in use for something else.
 func checkDestination(path, file string, force bool) error {
+	info, err := os.Lstat(file)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return fileFault(err, "name a file in a folder that exists and that this process may write to")
+	case !info.Mode().IsRegular():
+		return fileFault(errors.New("it exists and is not a regular file"), "choose another name")
+	case isDatabase(path, info):
+		return fileFault(errors.New("it is a file of the database itself"), "choose another name")
+	case !force:
+		return fileFault(errors.New("the file exists"), "choose another name, or replace it with --force")
+	}
 	for _, side := range []string{"-wal", "-journal"} {
 		if _, err := os.Lstat(file + side); err == nil {
 			// SQLite would take its contents for changes to the new file.
 			return fileFault(fmt.Errorf("%s exists and belongs to another database", file+side), "choose another name, or remove that file")
 		}
 	}
-	info, err := os.Lstat(file)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil
-	case err != nil:
-		return fileFault(err, "name a file in a folder that exists and that this process may write to")
-	case !info.Mode().IsRegular():
-		return fileFault(errors.New("it exists and is not a regular file"), "choose another name")
-	}
+	return nil
+}
+
+// isDatabase reports whether a file is the database or one of the files beside it.
+func isDatabase(path string, info fs.FileInfo) bool {
 	for _, suffix := range []string{"", "-wal", "-shm", "-journal"} {
 		if used, err := os.Stat(path + suffix); err == nil && os.SameFile(used, info) {
-			return fileFault(errors.New("it is a file of the database itself"), "choose another name")
+			return true
 		}
 	}
-	if !force {
-		return fileFault(errors.New("the file exists"), "choose another name, or replace it with --force")
-	}
-	return nil
+	return false
 }
 
 // snapshot copies the database as it is at one moment. Between steps of so many
@@ -120,7 +125,7 @@ func checkDestination(path, file string, force bool) error {
 func snapshot(ctx context.Context, path, to string, pages int, stepped func()) (err error) {
 	source, err := open(ctx, path, "mode=ro&_busy_timeout=5000")
 	if err != nil {
-		return databaseFault(err, "name a database that this process may read")
+		return sourceFault(err)
 	}
 	defer func() { err = errors.Join(err, source.Close()) }()
 	// The snapshot begins with the first read of the transaction.
@@ -171,8 +176,8 @@ func copyPages(ctx context.Context, from, into *sqlite3.SQLiteConn, pages int, s
 		}
 		done, err := b.Step(pages)
 		switch {
-		case damaged(err):
-			return databaseFault(fmt.Errorf("%w: %w", ErrDamaged, err), "restore an earlier backup")
+		case errors.Is(marked(err), ErrDamaged):
+			return sourceFault(marked(err))
 		case err != nil:
 			return fileFault(fmt.Errorf("copy the database: %w", err), "make room on the disk, or choose another folder")
 		case done:

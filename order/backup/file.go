@@ -68,7 +68,8 @@ type connection struct {
 	pool *sql.DB
 }
 
-// open opens one connection to a file with parameters of the driver.
+// open opens one connection to a file with parameters of the driver, and reads its
+// header. Errors: ErrDamaged, and those of SQLite.
 func open(ctx context.Context, path, params string) (*connection, error) {
 	escaped := strings.NewReplacer("%", "%25", "?", "%3f", "#", "%23").Replace(path)
 	pool, err := sql.Open("sqlite3", "file:"+escaped+"?"+params)
@@ -78,7 +79,7 @@ func open(ctx context.Context, path, params string) (*connection, error) {
 	pool.SetMaxOpenConns(1)
 	c, err := pool.Conn(ctx)
 	if err != nil {
-		return nil, errors.Join(err, pool.Close())
+		return nil, errors.Join(marked(err), pool.Close())
 	}
 	return &connection{Conn: c, pool: pool}, nil
 }
@@ -97,10 +98,13 @@ func (c *connection) raw(fn func(*sqlite3.SQLiteConn) error) error {
 	})
 }
 
-// damaged reports whether SQLite cannot read a file for what is in it.
-func damaged(err error) bool {
+// marked adds ErrDamaged to an error of SQLite that means it.
+func marked(err error) error {
 	var se sqlite3.Error
-	return errors.As(err, &se) && (se.Code == sqlite3.ErrCorrupt || se.Code == sqlite3.ErrNotADB)
+	if errors.As(err, &se) && (se.Code == sqlite3.ErrCorrupt || se.Code == sqlite3.ErrNotADB) {
+		return fmt.Errorf("%w: %w", ErrDamaged, err)
+	}
+	return err
 }
 
 // identify returns the schema version of a database of the service.
@@ -112,25 +116,24 @@ func identify(ctx context.Context, c *connection) (schema int64, err error) {
 		schema, err = migrations.Version(ctx, c)
 	}
 	switch {
-	case damaged(err):
-		return 0, fmt.Errorf("%w: %w", ErrDamaged, err)
 	case err != nil:
-		return 0, err
+		return 0, marked(err)
 	case schema == 0:
 		return 0, ErrForeign
 	}
 	return schema, nil
 }
 
-// inspect verifies a file that no other process uses, and describes it. It
-// creates no file beside it. A schema above newest is refused.
+// inspect verifies a file that no other process uses, and describes it. A schema
+// above newest is refused. It changes nothing, but needs a connection that could:
+// SQLite ignores CHECK constraints on one that is read-only.
 // Errors: ErrForeign, ErrNewer, ErrDamaged.
 func inspect(ctx context.Context, path string, newest int64) (s Summary, err error) {
 	info, err := os.Stat(path)
 	if err != nil {
 		return s, err
 	}
-	c, err := open(ctx, path, "mode=ro&immutable=1")
+	c, err := open(ctx, path, "mode=rw&_locking_mode=EXCLUSIVE&_query_only=true")
 	if err != nil {
 		return s, err
 	}
@@ -142,7 +145,7 @@ func inspect(ctx context.Context, path string, newest int64) (s Summary, err err
 	if newest != anySchema && s.Schema > newest {
 		return s, fmt.Errorf("%w: it is %d, and this program knows %d", ErrNewer, s.Schema, newest)
 	}
-	if err := quickCheck(ctx, c); err != nil {
+	if err := quickCheck(ctx, c, info.Size()); err != nil {
 		return s, err
 	}
 	if err := c.QueryRowContext(ctx, "SELECT COUNT(*) FROM orders").Scan(&s.Orders); err != nil {
@@ -161,16 +164,23 @@ func inspect(ctx context.Context, path string, newest int64) (s Summary, err err
 	return s, nil
 }
 
-// quickCheck has SQLite read every page. It returns ErrDamaged with the first
-// finding.
-func quickCheck(ctx context.Context, c *connection) error {
+// quickCheck has SQLite read every page of a file of so many bytes. It returns
+// ErrDamaged with the first finding.
+func quickCheck(ctx context.Context, c *connection, size int64) error {
+	var needs int64
+	err := c.QueryRowContext(ctx, "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size").Scan(&needs)
+	if err != nil {
+		return fmt.Errorf("check the database: %w", marked(err))
+	}
+	// SQLite reads the missing end of the last page as zeros.
+	if size < needs {
+		return fmt.Errorf("%w: it has %d bytes and should have %d", ErrDamaged, size, needs)
+	}
 	var finding string
-	err := c.QueryRowContext(ctx, "PRAGMA quick_check(1)").Scan(&finding)
+	err = c.QueryRowContext(ctx, "PRAGMA quick_check(1)").Scan(&finding)
 	switch {
-	case damaged(err):
-		return fmt.Errorf("%w: %w", ErrDamaged, err)
 	case err != nil:
-		return fmt.Errorf("check the database: %w", err)
+		return fmt.Errorf("check the database: %w", marked(err))
 	case finding != "ok":
 		return fmt.Errorf("%w: %s", ErrDamaged, strings.ReplaceAll(finding, "\n", " "))
 	}

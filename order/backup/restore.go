@@ -132,20 +132,19 @@ func (r *restoration) checkFiles() error {
 	return nil
 }
 
-// lock keeps other processes out of the old database until unlock. Every
-// connection in WAL mode holds a shared lock on the file, also an idle one, so this
-// fails while one is open. Exclusive locking has to be chosen before the first
-// read: a connection that has used the shared index of the log takes no lock on
-// the file that others would notice.
+// lock keeps other processes out of the old database until unlock. In WAL mode
+// every connection holds a shared lock on the file for as long as it is open, also
+// an idle one; the exclusive lock conflicts with it.
 func (r *restoration) lock(ctx context.Context) error {
 	if _, err := os.Stat(r.path); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	c, err := open(ctx, r.path, "mode=rw&_busy_timeout=1000")
+	c, err := open(ctx, r.path, "mode=rw&_locking_mode=EXCLUSIVE&_busy_timeout=1000")
 	if err != nil {
-		return databaseFault(err, "name a database that this process may write")
+		return r.lockFault(err)
 	}
-	for _, statement := range []string{"PRAGMA locking_mode = EXCLUSIVE", "BEGIN EXCLUSIVE", "COMMIT"} {
+	// A database in another journal mode has been locked for reading only.
+	for _, statement := range []string{"BEGIN EXCLUSIVE", "COMMIT"} {
 		if _, err := c.ExecContext(ctx, statement); err != nil {
 			return errors.Join(r.lockFault(err), c.Close())
 		}
@@ -157,8 +156,8 @@ func (r *restoration) lock(ctx context.Context) error {
 func (r *restoration) lockFault(err error) error {
 	var se sqlite3.Error
 	switch {
-	case damaged(err):
-		return databaseFault(fmt.Errorf("%w: %w", ErrDamaged, err),
+	case errors.Is(err, ErrDamaged):
+		return databaseFault(err,
 			fmt.Sprintf("stop every process that uses it, move %s and the files beside it that end in -wal, -shm and -journal elsewhere, and run this command again", r.path))
 	case errors.As(err, &se) && (se.Code == sqlite3.ErrBusy || se.Code == sqlite3.ErrLocked):
 		return databaseFault(ErrInUse, "stop every flashsale api, worker, serve and backup of this database, then run this command again; fuser "+r.path+" lists the processes")
@@ -310,7 +309,7 @@ func (r *restoration) detach(ctx context.Context) error {
 	var busy, pages, moved int
 	row := r.held.QueryRowContext(ctx, "PRAGMA wal_checkpoint(TRUNCATE)")
 	err := row.Scan(&busy, &pages, &moved)
-	if damaged(err) {
+	if err = marked(err); errors.Is(err, ErrDamaged) {
 		return r.lockFault(err)
 	}
 	if err != nil || busy != 0 {
