@@ -155,6 +155,8 @@ func TestCommand_CreatesNothing(t *testing.T) {
 		{[]string{"queue", "dead", "--addr", closed}, nil, 1, "FLASHSALE_JWT_SECRET"},
 		{[]string{"reconcile", "--addr", closed}, nil, 1, "FLASHSALE_JWT_SECRET"},
 		{[]string{"token", "--sub", "alice"}, nil, 1, "FLASHSALE_JWT_SECRET"},
+		{[]string{"backup", "copy.db"}, nil, 1, "does not exist"},
+		{[]string{"restore", "none.db"}, nil, 1, "none.db"},
 	} {
 		dir := t.TempDir()
 		data := filepath.Join(dir, "data")
