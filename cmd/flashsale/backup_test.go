@@ -209,4 +209,3 @@ func TestBackup_Killed(t *testing.T) {
 		t.Errorf("%d orders, want 5001", n)
 	}
 }
-

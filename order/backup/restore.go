@@ -86,9 +86,9 @@ type restoration struct {
 
 // resolve follows links, so that the database itself is replaced.
 func resolve(path string) (string, error) {
-	real, err := filepath.EvalSymlinks(path)
+	target, err := filepath.EvalSymlinks(path)
 	if !errors.Is(err, fs.ErrNotExist) {
-		return real, err
+		return target, err
 	}
 	if _, err := os.Lstat(path); err == nil {
 		return "", errors.New("it is a link to a file that does not exist")
