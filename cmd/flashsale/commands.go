@@ -48,6 +48,8 @@ func newRoot() *cobra.Command {
 			RunE: runRole(role{command: "worker", worker: true}),
 		},
 		newMigrate(), newItem(), newQueue(), newReconcile(), newToken(), newConfig(), newDoctor(),
+		newBackup(),
+		newRestore(),
 	)
 	return root
 }
