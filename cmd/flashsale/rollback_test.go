@@ -233,3 +233,70 @@ func TestRollback_FromDatabase(t *testing.T) {
 	}
 	r.sells(2)
 }
+
+// TestRollback_Mixed: what happened to a sale after the backup besides purchases is
+// recovered from Redis as well: units that came back, a restock, a change of terms. The
+// epoch has risen since the backup.
+func TestRollback_Mixed(t *testing.T) {
+	needProcesses(t)
+	s := newRedisShop(t)
+	w, p := s.worker(), s.api()
+	c := dial(t, p)
+	item := s.newHeldItem(c, 3, 600)
+	buy := func(user string) purchase {
+		t.Helper()
+		b := c.settle(item, c.buy(item, user, "k", untilCommitted...))
+		only(t, []purchase{b}, "201")
+		return b
+	}
+	paid, cancelled := buy("paid"), buy("cancelled")
+	backup := s.snapshot()
+	if err := s.rdb.FlushAll(t.Context()).Err(); err != nil { // the epoch rises
+		t.Fatal(err)
+	}
+	if a := c.send(paid.Order.ID, "payment", "psp", auth.RoleService, rightPayment); a.Status != 200 {
+		t.Fatalf("pay: %s", a.verdict())
+	}
+	eventually(t, "the order is cancelled", soon, func() (bool, any) {
+		a := c.send(cancelled.Order.ID, "cancel", "cancelled", auth.RoleBuyer, "")
+		return a.Status == 200, a.verdict()
+	})
+	lost := []purchase{buy("lost-1"), buy("lost-2")}
+	eventually(t, "the item is restocked", soon, func() (bool, any) {
+		a, err := c.do("POST", "/v1/admin/items/"+item+"/restock", c.token("root", auth.RoleAdmin), `{"quantity":2,"reason":"r"}`,
+			"Content-Type", "application/json", "Idempotency-Key", "more")
+		return err == nil && a.Status == 200, a.verdict()
+	})
+	lost = append(lost, buy("lost-3"))
+	p.Stop()
+	w.Stop()
+	s.putBack(backup)
+	s.worker()
+	p = s.unreadyAPI()
+	c = dial(t, p)
+	s.unready(c, "database")
+	list := filepath.Join(s.dir, "orders.jsonl")
+	wantCode(t, 0, s.run("recover", "--from", "redis", "--list", list), "5 (was 3)")
+	got := listed(t, list)
+	if len(got["recreated"]) != 3 || len(got["cancelled"]) != 1 || len(got) != 2 || got["cancelled"][0] != cancelled.Order.ID {
+		t.Errorf("listed %v, want 3 recreated and %s cancelled", got, cancelled.Order.ID)
+	}
+	eventually(t, "the service is ready", soon, func() (bool, any) {
+		a := c.get("/readyz", "u")
+		return a.Status == 200, a.Body
+	})
+	last := c.settle(item, c.buy(item, "last", "k", untilCommitted...))
+	only(t, []purchase{last, c.buy(item, "too-late", "k", untilCommitted...)}, "201", "409 sold_out")
+	for _, b := range lost {
+		if again := c.settle(item, c.buy(item, b.user, "k", untilCommitted...)); again.Order.ID != b.Order.ID || !again.replayed() {
+			t.Errorf("%s repeats: %s, order %s, want %s", b.user, again.verdict(), again.Order.ID, b.Order.ID)
+		}
+	}
+	if a := c.send(paid.Order.ID, "payment", "psp", auth.RoleService, rightPayment); a.Status != 200 {
+		t.Errorf("the provider repeats the payment: %s", a.verdict())
+	}
+	if l := s.ledger(c, item); l.Initial != 3 || l.Restocked != 2 || l.Left != 0 || l.Held != 4 || l.Sold != 1 {
+		t.Errorf("ledger %+v, want 3 + 2 = 0 + 4 + 1", l)
+	}
+	wantCode(t, 0, s.run("reconcile", "--server", p.URL()))
+}
