@@ -44,6 +44,10 @@ const (
 // writer; a second batch fetched meanwhile would wait for it instead of filling up.
 const sqliteWorkers = 1
 
+// serveLock ends the name of the file beside a database that one serve with the
+// embedded engine holds locked.
+const serveLock = ".serve.lock"
+
 // app is one process of the service: the rooms, introduced to each other.
 type app struct {
 	settings *Settings
@@ -108,7 +112,7 @@ func (a *app) build(ctx context.Context, r role) error {
 	if r.command == "serve" && s.Redis == embeddedRedis {
 		for _, l := range []struct{ path, setting, value string }{
 			{filepath.Join(s.DataDir, "serve.lock"), "data-dir", s.DataDir},
-			{strings.TrimPrefix(s.DB, "sqlite:") + ".serve.lock", "db", s.DB},
+			{strings.TrimPrefix(s.DB, "sqlite:") + serveLock, "db", s.DB},
 		} {
 			unlock, err := lockFile(l.path, l.setting, l.value)
 			if err != nil {
