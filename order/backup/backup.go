@@ -5,10 +5,10 @@
 // transaction. In WAL mode a reader blocks no writer, and its snapshot covers
 // what is still in the write-ahead log. Without the transaction SQLite would
 // start the copy again after each commit of another process, and never finish
-// during a sale. VACUUM INTO gives the same guarantees and a smaller file, but it
-// inserts every row into new tables, which costs several times the processor
-// time. The log cannot be reused while a snapshot is open, so the faster copy also
-// lets it grow less.
+// during a sale. VACUUM INTO gives the same guarantees and a file that was an
+// eighth smaller, but it inserts every row into new tables: with 500,000 orders it
+// took 1.6 times the processor time. The log cannot be reused while a snapshot is
+// open, so the faster copy also lets it grow less.
 package backup
 
 import (
