@@ -66,9 +66,11 @@ type app struct {
 	waiters *order.Waiters    // nil in a process without an API
 	writes  *order.WriteProbe // nil in a process without an API
 	leaders *lock.Manager     // of what one process does for all; see lead
-	drain   drain
-	dev     []byte         // development mode's key; nil outside it
-	service *order.Service // nil in a process without an API
+	// highWater compares the database with what Redis has seen of it.
+	highWater *order.HighWater
+	drain     drain
+	dev       []byte         // development mode's key; nil outside it
+	service   *order.Service // nil in a process without an API
 	// recovery is there once the process sells.
 	recovery atomic.Pointer[order.Recovery]
 }
@@ -144,6 +146,9 @@ func (a *app) build(ctx context.Context, r role) error {
 	}
 	a.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	if err := a.addOps(ctx); err != nil {
+		return err
+	}
+	if err := a.addHighWater(ctx); err != nil {
 		return err
 	}
 	if r.api {
@@ -366,6 +371,7 @@ func (a *app) addAPI(ctx context.Context) error {
 	var known atomic.Pointer[catalog.Catalog] // it asks the stock, so it is made after it
 	stock, err := inventory.New(ctx, a.rdb, locks, a.queues, sales, inventory.Config{
 		Partitions: s.Partitions, OnError: a.reporter("inventory"), OnBatch: a.batchMetrics(),
+		MayLoad: a.highWater.MayLoad,
 		OnChange: func(item string) {
 			if c := known.Load(); c != nil {
 				c.StockChanged(item)
@@ -519,7 +525,7 @@ func (a *app) checks() []handler.Check {
 	return []handler.Check{
 		{Name: "draining", Probe: func(context.Context) error { return a.drain.check() }},
 		{Name: "redis", Probe: func(ctx context.Context) error { return a.rdb.Ping(ctx).Err() }},
-		{Name: "database", Probe: a.writes.Check},
+		{Name: "database", Probe: func(ctx context.Context) error { return errors.Join(a.writes.Check(ctx), a.highWater.Err()) }},
 	}
 }
 

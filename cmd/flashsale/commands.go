@@ -48,8 +48,7 @@ func newRoot() *cobra.Command {
 			RunE: runRole(role{command: "worker", worker: true}),
 		},
 		newMigrate(), newItem(), newQueue(), newReconcile(), newToken(), newConfig(), newDoctor(),
-		newBackup(),
-		newRestore(),
+		newBackup(), newRestore(), newRecover(),
 	)
 	return root
 }
