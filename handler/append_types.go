@@ -1,6 +1,7 @@
 package handler
 
 import (
+	"strconv"
 	"time"
 
 	"flashsale/catalog"
@@ -23,7 +24,37 @@ func appendOrder(b []byte, o *order.Order) []byte {
 	b = appendTimeIfSet(b, `,"paid_at":`, o.PaidAt)
 	b = appendTimeIfSet(b, `,"closed_at":`, o.ClosedAt)
 	b = appendTextIfSet(b, `,"payment_reference":`, o.PaymentReference)
+	if o.Status == order.StatusRefunded {
+		b = strconv.AppendBool(append(b, `,"restocked":`...), o.Restocked)
+	}
 	return append(b, '}')
+}
+
+// appendPayment appends a received amount.
+func appendPayment(b []byte, p *order.PaymentRecord) []byte {
+	b = appendIntField(b, `{"id":`, p.ID)
+	b = appendTextField(b, `,"order_id":`, p.OrderID)
+	b = appendTextField(b, `,"item_id":`, p.ItemID)
+	b = appendTextField(b, `,"user_id":`, p.UserID)
+	b = appendTextField(b, `,"reference":`, p.Reference)
+	b = appendIntField(b, `,"amount_minor":`, p.AmountMinor)
+	b = appendTextField(b, `,"currency":`, p.Currency)
+	b = appendTextField(b, `,"outcome":`, string(p.Outcome))
+	b = appendTextField(b, `,"received_as":`, string(p.ReceivedAs))
+	b = appendTimeField(b, `,"received_at":`, p.ReceivedAt)
+	return append(appendTimeIfSet(b, `,"refunded_at":`, p.RefundedAt), '}')
+}
+
+// appendPayments appends received amounts as a list.
+func appendPayments(b []byte, payments []order.PaymentRecord) []byte {
+	b = append(b, '[')
+	for i := range payments {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = appendPayment(b, &payments[i])
+	}
+	return append(b, ']')
 }
 
 // appendItem appends an item as the contract spells it, in its state at now.

@@ -140,14 +140,7 @@ func (x *export) records() order.BuyerRecords {
 			})
 		},
 		Payments: func(p order.PaymentRecord) error {
-			return x.add("payments", func(b []byte) []byte {
-				b = appendTextField(b, `{"reference":`, p.Reference)
-				b = appendTextField(b, `,"order_id":`, p.OrderID)
-				b = appendIntField(b, `,"amount_minor":`, p.AmountMinor)
-				b = appendTextField(b, `,"currency":`, p.Currency)
-				b = appendTextField(b, `,"outcome":`, p.Outcome)
-				return append(appendTimeField(b, `,"received_at":`, p.ReceivedAt), '}')
-			})
+			return x.add("payments", func(b []byte) []byte { return appendPayment(b, &p) })
 		},
 		Returns: func(r order.ReturnRecord) error {
 			return x.add("returns", func(b []byte) []byte {

@@ -56,7 +56,8 @@ func TestExportBuyer(t *testing.T) {
 			queued.Status = order.StatusQueued
 			for _, err := range []error{
 				to.Orders(o), to.Orders(o), to.Queued(queued), to.Holdings("thing", 2), to.Holdings("other", 1),
-				to.Payments(order.PaymentRecord{Payment: order.Payment{Reference: "psp-1", AmountMinor: 990, Currency: "EUR"}, OrderID: "o1", Outcome: "paid", ReceivedAt: someTime}),
+				to.Payments(order.PaymentRecord{Payment: order.Payment{Reference: "psp-1", AmountMinor: 990, Currency: "EUR"}, ID: 3, OrderID: "o1", ItemID: "thing", UserID: "alice",
+					Outcome: order.PaymentRefunded, ReceivedAs: order.PaymentLate, ReceivedAt: someTime, RefundedAt: someTime.Add(time.Second)}),
 				to.Returns(order.ReturnRecord{OrderID: "o2", ItemID: "thing", IdempotencyKey: "k2", Quantity: 3, CreatedAt: someTime}),
 				to.Audit(order.AuditEntry{ID: 7, At: someTime, Actor: "root", Action: "x", OrderID: "o1", Before: `{"a":1}`, After: "no JSON", RequestID: "r"}),
 				to.Audit(order.AuditEntry{ID: 8, At: someTime, Actor: "alice", Action: "y", ItemID: "thing"}),
@@ -68,7 +69,8 @@ func TestExportBuyer(t *testing.T) {
 			return nil
 		}, head + `"orders":[` + exported("paid") + `,` + exported("paid") + `],"queued":[` + exported("queued") + `],` +
 			`"holdings":[{"item_id":"thing","quantity":2},{"item_id":"other","quantity":1}],` +
-			`"payments":[{"reference":"psp-1","order_id":"o1","amount_minor":990,"currency":"EUR","outcome":"paid","received_at":"2030-01-02T03:04:05.678Z"}],` +
+			`"payments":[{"id":3,"order_id":"o1","item_id":"thing","user_id":"alice","reference":"psp-1","amount_minor":990,"currency":"EUR",` +
+			`"outcome":"refunded","received_as":"late","received_at":"2030-01-02T03:04:05.678Z","refunded_at":"2030-01-02T03:04:06.678Z"}],` +
 			`"returns":[{"order_id":"o2","item_id":"thing","idempotency_key":"k2","quantity":3,"created_at":"2030-01-02T03:04:05.678Z"}],` +
 			`"audit":[{"id":7,"at":"2030-01-02T03:04:05.678Z","actor":"root","action":"x","order_id":"o1","before":{"a":1},"after":"no JSON","request_id":"r"},` +
 			`{"id":8,"at":"2030-01-02T03:04:05.678Z","actor":"alice","action":"y","item_id":"thing"}]}`},

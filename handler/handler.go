@@ -109,6 +109,10 @@ type Config struct {
 	// Reconciler answers POST /v1/admin/reconcile. Default nil: the route does not exist.
 	Reconciler Reconciler
 
+	// Money answers the admin's routes for payments and refunds. Default nil: the
+	// routes do not exist, and no order shows its payments.
+	Money Money
+
 	// Webhooks administrates webhooks. Default nil: the routes do not exist.
 	Webhooks Webhooks
 
@@ -328,6 +332,9 @@ func (e *edge) routes() (http.Handler, error) {
 	e.get(r, "/v1/admin/audit", admin, e.audit)
 	if e.Reconciler != nil {
 		e.post(r, "/v1/admin/reconcile", admin, e.reconcile)
+	}
+	if e.Money != nil {
+		e.moneyRoutes(r, admin)
 	}
 	if e.Webhooks != nil {
 		e.webhookRoutes(r, admin)

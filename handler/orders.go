@@ -28,8 +28,10 @@ func (e *edge) getOrder(q *call) error {
 	if q.who.Role == auth.RoleBuyer && o.UserID != q.who.Subject {
 		return order.ErrNotFound
 	}
+	if q.out, err = e.appendPaymentsOf(q, appendOrder(q.out[:0], &o), id); err != nil {
+		return err
+	}
 	q.c.Writer.Header()["Cache-Control"] = headerNoStore
-	q.out = appendOrder(q.out[:0], &o)
 	return q.json(200)
 }
 
@@ -158,11 +160,11 @@ func readAdminFilter(f *order.Filter, role auth.Role, name, value string) error 
 		f.ItemID = value
 	case "status":
 		switch s := order.Status(value); s {
-		case order.StatusQueued, order.StatusConfirmed, order.StatusPaid,
+		case order.StatusQueued, order.StatusConfirmed, order.StatusPaid, order.StatusRefunded,
 			order.StatusCancelled, order.StatusExpired, order.StatusRejected:
 			f.Status = s
 		default:
-			return problemParameter.with(name, "status is one of queued, confirmed, paid, cancelled, expired, rejected.")
+			return problemParameter.with(name, "status is one of queued, confirmed, paid, refunded, cancelled, expired, rejected.")
 		}
 	default:
 		return problemUnknownParameter.with(truncate(name, 64), "The list takes limit, cursor, user_id, item_id and status.")

@@ -1,8 +1,6 @@
 package handler
 
 import (
-	"errors"
-
 	"flashsale/handler/auth"
 	"flashsale/order"
 )
@@ -73,10 +71,7 @@ func (e *edge) payOrder(q *call) error {
 	}
 	o, err := e.Orders.Pay(q.ctx(), id, p)
 	if err != nil {
-		if errors.Is(err, order.ErrOrderExpired) {
-			e.Log.Warn().Str("order", id).Str("reference", p.Reference).Str("request_id", q.requestID()).
-				Msg("payment came too late and is to be refunded")
-		}
+		e.logUnaccepted(q, id, &p, err)
 		return err
 	}
 	return q.order(&o)

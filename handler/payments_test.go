@@ -37,6 +37,7 @@ func TestPayOrder(t *testing.T) {
 		order.ErrOrderFinal:      {409, "order_final"},
 		order.ErrAmountMismatch:  {409, "amount_mismatch"},
 		order.ErrReferenceReused: {409, "payment_reference_reused"},
+		order.ErrPaymentLimit:    {409, "payment_limit"},
 		order.ErrNotFound:        {404, "order_not_found"},
 		order.ErrDatabase:        {503, "unavailable"},
 		inventory.ErrUnavailable: {503, "unavailable"},

@@ -80,6 +80,7 @@ var (
 	problemWebhookID  = problemID.with("webhook", "A webhook's id is we_ and 32 hexadecimal digits in lower case.")
 	problemEventID    = problemID.with("event", "An event's id is msg_ and 32 hexadecimal digits in lower case.")
 	problemOrderID    = problemID.with("order", "An order id is a UUID in lower case.")
+	problemPaymentID  = problemID.with("payment", "A payment's id is a whole number, 1 or more.")
 	problemUserID     = problemID.with("user", "A buyer's id has 1 to 128 characters of A-Z a-z 0-9 . _ : @ -.")
 	problemKeyMissing = newProblem(400, "idempotency_key_missing", "Idempotency key missing",
 		"").with("Idempotency-Key", "Send an Idempotency-Key header: a new value for each purchase or restock, the same for a repeat.")
@@ -194,9 +195,19 @@ var errorTable = []struct {
 	{order.ErrOrderExpired, newProblem(409, "order_expired", "Order expired",
 		"The order could not be paid any more. The payment is recorded, and is to be refunded.")},
 	{order.ErrAmountMismatch, newProblem(409, "amount_mismatch", "Amount does not match",
-		"").with("amount_minor", "amount_minor and currency must be the order's unit price times its quantity, in its currency; nothing was recorded.")},
+		"").with("amount_minor", "amount_minor and currency must be the order's unit price times its quantity, in its currency. The payment is recorded, and is to be refunded.")},
+	{order.ErrPaymentLimit, newProblem(409, "payment_limit", "Too many payments",
+		"The order has 100 recorded payments, so this one was not recorded. Refund it.")},
+	{order.ErrPaymentNotFound, newProblem(404, "payment_not_found", "Payment not found",
+		"No payment has this id; GET /v1/admin/payments lists them.")},
+	{order.ErrPaymentAccepted, newProblem(409, "payment_accepted", "Payment has paid its order",
+		"This payment has paid its order; refund the order: POST /v1/admin/orders/{order}/refund.")},
+	{order.ErrNotPaid, newProblem(409, "order_not_paid", "Order is not paid",
+		"Only a paid order can be refunded. Cancel an unpaid one; refund amounts that paid nothing one by one.")},
+	{order.ErrRefundDiffers, newProblem(409, "order_final", "Order is final",
+		"").with("restock", "The order was refunded before with the other value of restock, and that stays.")},
 	{order.ErrReferenceReused, newProblem(409, "payment_reference_reused", "Payment reference reused",
-		"").with("reference", "The reference belongs to another payment; use the payment's own.")},
+		"").with("reference", "The reference belongs to a payment that is recorded for another order, or for another amount. Nothing was recorded; send each payment's own reference.")},
 	{order.ErrTaskNotFound, newProblem(404, "task_not_found", "No such dead letter",
 		"No dead letter has this id; GET /v1/admin/dead lists them.")},
 	{order.ErrTaskTwin, newProblem(409, "task_duplicate", "Task exists",

@@ -86,10 +86,12 @@ func wantStatus(t *testing.T, m *Migrator, applied bool) {
 	if err != nil || len(steps) == 0 {
 		t.Fatalf("status %v, %v", steps, err)
 	}
-	for i, s := range steps {
-		if s.Applied != applied || s.Version != int64(i+1) || s.Name == "" {
-			t.Errorf("step %+v, want version %d, applied %v", s, i+1, applied)
+	last := int64(0)
+	for _, s := range steps {
+		if s.Applied != applied || s.Version <= last || s.Name == "" {
+			t.Errorf("step %+v, want a version above %d, applied %v", s, last, applied)
 		}
+		last = s.Version
 	}
 }
 
@@ -327,4 +329,98 @@ func TestVersion(t *testing.T) {
 		}
 	}
 	want(0)
+}
+
+// TestMigrator_Payments: amounts that were recorded before they had ids keep their
+// meaning up and down, and orders can be refunded after the step and not before it.
+func TestMigrator_Payments(t *testing.T) {
+	t.Parallel()
+	db := openFile(t, filepath.Join(t.TempDir(), "shop.db"), "")
+	m := newMigrator(t, db)
+	ctx := testContext(t)
+	exec := func(query string) error {
+		_, err := db.ExecContext(ctx, query)
+		return err
+	}
+	must := func(query string) {
+		t.Helper()
+		if err := exec(query); err != nil {
+			t.Fatalf("%s: %v", query, err)
+		}
+	}
+	lines := func(query string) (out []string) {
+		t.Helper()
+		rows, err := db.QueryContext(ctx, query)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer rows.Close()
+		for rows.Next() {
+			var line string
+			if err := rows.Scan(&line); err != nil {
+				t.Fatal(err)
+			}
+			out = append(out, line)
+		}
+		if err := rows.Err(); err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	const order = `INSERT INTO orders (id, item_id, user_id, quantity, unit_price_minor, currency, status, idempotency_key, created_at, closed_at)
+		VALUES ('%', 'i', 'u', 1, 1, 'EUR', 'paid', '%', 1, 5)`
+	if _, err := m.Up(ctx); err != nil {
+		t.Fatal(err)
+	}
+	down := func() {
+		t.Helper()
+		for refundable := true; refundable; {
+			if done, err := m.Down(ctx); err != nil || !done {
+				t.Fatalf("down: %v, %v", done, err)
+			}
+			refundable = len(lines("SELECT name FROM pragma_table_info('orders') WHERE name = 'restocked'")) > 0
+		}
+	}
+	down()
+	for _, id := range []string{"a", "b", "c"} {
+		must(strings.ReplaceAll(order, "%", id))
+	}
+	if exec("UPDATE orders SET status = 'refunded'") == nil {
+		t.Error("the older schema knows refunds")
+	}
+	must(`INSERT INTO payments VALUES ('r3', 'a', 1, 'EUR', 'paid', 30), ('r1', 'b', 2, 'EUR', 'late', 10), ('r2', 'a', 3, 'EUR', 'duplicate', 20)`)
+	if _, err := m.Up(ctx); err != nil {
+		t.Fatal(err)
+	}
+	const recorded = `SELECT id || ' ' || reference || ' ' || order_id || ' ' || amount_minor || currency || ' ' || received_as || ' ' || outcome || ' ' || received_at || ' ' || refunded_at FROM payments ORDER BY id`
+	if got, want := lines(recorded), []string{"1 r1 b 2EUR late late 10 0", "2 r2 a 3EUR duplicate duplicate 20 0", "3 r3 a 1EUR accepted accepted 30 0"}; !slices.Equal(got, want) {
+		t.Errorf("payments %q, want %q", got, want)
+	}
+	must("UPDATE orders SET status = 'refunded', restocked = id = 'b' WHERE id IN ('a', 'b')")
+	must("UPDATE payments SET outcome = 'refunded', refunded_at = 40 WHERE id IN (2, 3)")
+	must("INSERT INTO payments (order_id, reference, amount_minor, currency, received_as, outcome, received_at) VALUES ('b', 'r4', 9, 'EUR', 'mismatch', 'mismatch', 50)")
+	for _, wrong := range []string{
+		"UPDATE orders SET status = 'lost'", "UPDATE payments SET outcome = 'late' WHERE id = 2", "UPDATE payments SET refunded_at = 1 WHERE id = 1",
+		"INSERT INTO payments (order_id, reference, amount_minor, currency, received_as, outcome, received_at) VALUES ('a', 'r5', 9, 'EUR', 'accepted', 'accepted', 50)",
+	} {
+		if exec(wrong) == nil {
+			t.Errorf("the schema allows %s", wrong)
+		}
+	}
+	if got := lines("PRAGMA integrity_check"); !slices.Equal(got, []string{"ok"}) {
+		t.Errorf("integrity: %q", got)
+	}
+	down()
+	if got, want := lines("SELECT reference || ' ' || outcome FROM payments ORDER BY 1"), []string{"r1 late", "r2 duplicate", "r3 paid", "r4 late"}; !slices.Equal(got, want) {
+		t.Errorf("payments %q, want %q", got, want)
+	}
+	if got, want := lines("SELECT id || ' ' || status || ' ' || closed_at FROM orders ORDER BY id"), []string{"a paid 0", "b cancelled 5", "c paid 5"}; !slices.Equal(got, want) {
+		t.Errorf("orders %q, want %q", got, want)
+	}
+	if exec("UPDATE orders SET status = 'refunded'") == nil {
+		t.Error("the older schema knows refunds after going down")
+	}
+	if got := lines("PRAGMA integrity_check"); !slices.Equal(got, []string{"ok"}) {
+		t.Errorf("integrity: %q", got)
+	}
 }

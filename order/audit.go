@@ -26,6 +26,9 @@ const (
 	actionItemClose   = "item.close"
 	actionItemRecover = "item.recover"
 	actionOrderCancel = "order.cancel"
+	actionOrderRefund = "order.refund"
+	// actionPaymentRefund marks an amount that paid nothing as refunded.
+	actionPaymentRefund = "payment.refund"
 )
 
 // AuditEntry is one change that was made, and by whom.

@@ -241,7 +241,7 @@ func TestStore_LifeUnknown(t *testing.T) {
 		if o, err := s.pay(ctx, paid, money("psp-1", 1)); err != nil || o.Status != StatusPaid {
 			t.Errorf("the payment again: %s, %v", o.Status, err)
 		}
-		if got := payments(t, s); len(got) != 1 || got["psp-1"] != paid+" "+paymentPaid {
+		if got := payments(t, s); len(got) != 1 || got["psp-1"] != paid+" accepted" {
 			t.Errorf("payments are %v", got)
 		}
 

@@ -149,7 +149,7 @@ const (
 		WHERE ` + auditNames
 	auditNames = `(actor = ?2 OR NOT ` + auditWords + ` AND (instr(before, ':"' || ?2 || '"') > 0 OR instr(after, ':"' || ?2 || '"') > 0))`
 	// auditWords are the entries that say nothing in anybody's own words.
-	auditWords  = `action IN ('` + actionOrderCancel + `', '` + actionItemPause + `', '` + actionItemResume + `', '` + actionItemClose + `')`
+	auditWords  = `action IN ('` + actionOrderCancel + `', '` + actionOrderRefund + `', '` + actionPaymentRefund + `', '` + actionItemPause + `', '` + actionItemResume + `', '` + actionItemClose + `')`
 	noteErasure = `INSERT INTO audit (at, actor, action, item_id, after, request_id) VALUES (?1, ?2, 'buyer.erase', ?3, ?4, ?5)`
 )
 

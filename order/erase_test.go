@@ -142,7 +142,7 @@ func TestService_EraseBuyer(t *testing.T) {
 				t.Errorf("order %+v", r)
 			}
 		}
-		if r := rows[paid.ID]; r.PaymentReference != "psp-9" || payments(t, s.store)["psp-9"] != paid.ID+" paid" {
+		if r := rows[paid.ID]; r.PaymentReference != "psp-9" || payments(t, s.store)["psp-9"] != paid.ID+" accepted" {
 			t.Errorf("the payment: %+v", r)
 		}
 		if r := rows[bobs.ID]; r.UserID != bob || r.IdempotencyKey != "b" {
@@ -326,9 +326,21 @@ func TestService_EraseBuyer_Audit(t *testing.T) {
 		if _, err := s.service.Cancel(testContext(t), o.ID, Canceller{Admin: true, UserID: "admin"}); err != nil {
 			t.Fatal(err)
 		}
+		// An order that is refunded, and money that is, of a buyer who stays.
+		refunded := s.mustPay("carol", "k", 1)
+		if _, err := s.service.Pay(testContext(t), refunded.ID, money("twice-"+s.item, 1)); !errors.Is(err, ErrOrderFinal) {
+			t.Fatal(err)
+		}
+		twice := paymentIDs(t, s.store)["twice-"+s.item]
+		if _, err := s.service.MarkRefunded(testContext(t), twice, admin); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.service.Refund(testContext(t), refunded.ID, Refund{Restock: true, By: admin}); err != nil {
+			t.Fatal(err)
+		}
 		s.mustControl(catalog.ControlPaused)
 		s.drained()
-		for _, user := range []string{"per_user_limit", "paused", "cancelled"} {
+		for _, user := range []string{"per_user_limit", "paused", "cancelled", "paid", "refunded", "duplicate"} {
 			if done := s.mustErase(user); done != (Erased{}) {
 				t.Errorf("of nobody called %s was erased %+v", user, done)
 			}
@@ -352,9 +364,11 @@ func TestService_EraseBuyer_Audit(t *testing.T) {
 			said[e.Action] = e.Before + " " + e.After
 		}
 		for action, want := range map[string]string{
-			actionItemChange:  `{"per_user_limit":9} {"per_user_limit":5}`,
-			actionOrderCancel: `{"status":"confirmed"} {"reason":"admin","status":"cancelled"}`,
-			actionItemPause:   `{"control":"open"} {"control":"paused"}`,
+			actionItemChange:    `{"per_user_limit":9} {"per_user_limit":5}`,
+			actionOrderCancel:   `{"status":"confirmed"} {"reason":"admin","status":"cancelled"}`,
+			actionOrderRefund:   `{"status":"paid"} {"restocked":true,"status":"refunded"}`,
+			actionPaymentRefund: fmt.Sprintf(`{"outcome":"duplicate","payment":%d} {"outcome":"refunded","payment":%d}`, twice, twice),
+			actionItemPause:     `{"control":"open"} {"control":"paused"}`,
 		} {
 			if said[action] != want {
 				t.Errorf("%s: %s, want %s", action, said[action], want)
@@ -523,6 +537,12 @@ func TestService_ExportBuyer(t *testing.T) {
 		if _, err := s.service.Pay(testContext(t), many[0].ID, money("psp-a", 1)); err != nil {
 			t.Fatal(err)
 		}
+		if _, err := s.service.Pay(testContext(t), many[0].ID, money("psp-c", 2)); !errors.Is(err, ErrAmountMismatch) {
+			t.Fatal(err)
+		}
+		if _, _, err := s.store.refund(testContext(t), many[0].ID, Refund{}); err != nil {
+			t.Fatal(err)
+		}
 		if _, err := s.service.Pay(testContext(t), "bobs-"+s.item, money("psp-b", 5)); err != nil {
 			t.Fatal(err)
 		}
@@ -555,7 +575,11 @@ func TestService_ExportBuyer(t *testing.T) {
 			Queued:   func(o Order) error { return note("queued %s %s", o.ID, o.IdempotencyKey) },
 			Holdings: func(item string, n int64) error { return note("holds %s %d", item, n) },
 			Payments: func(p PaymentRecord) error {
-				return note("payment %s of %s: %d %s %s, %v", p.Reference, p.OrderID, p.AmountMinor, p.Currency, p.Outcome, !p.ReceivedAt.IsZero())
+				if p.ID == 0 || p.ItemID != s.item || p.UserID != "alice" || p.ReceivedAt.IsZero() {
+					t.Errorf("payment %+v", p)
+				}
+				return note("payment %s of %s: %d %s %s, received as %s, refunded %v", p.Reference, p.OrderID, p.AmountMinor, p.Currency,
+					p.Outcome, p.ReceivedAs, !p.RefundedAt.IsZero())
 			},
 			Returns: func(r ReturnRecord) error {
 				return note("return %s %s %d, %v", r.OrderID, r.IdempotencyKey, r.Quantity, !r.CreatedAt.IsZero())
@@ -577,8 +601,10 @@ func TestService_ExportBuyer(t *testing.T) {
 		want := []string{
 			"queued " + queued.ID + " kq",
 			fmt.Sprintf("holds %s %d", s.item, exportPage),
-			"payment psp-a of " + many[0].ID + ": 1999 EUR paid, true",
+			"payment psp-a of " + many[0].ID + ": 1999 EUR refunded, received as accepted, refunded true",
+			"payment psp-c of " + many[0].ID + ": 3998 EUR mismatch, received as mismatch, refunded false",
 			"return " + many[1].ID + " k1 1, true",
+			"audit  " + many[0].ID + ` {"restocked":false,"status":"refunded"}`,
 			"audit  " + many[1].ID + ` {"reason":"admin","status":"cancelled"}`, "audit alice  {}", "audit root " + many[2].ID + " ", `audit root  {"user_id":"alice"}`,
 		}
 		if fmt.Sprint(got) != fmt.Sprint(want) {

@@ -16,13 +16,15 @@ type EventType string
 const (
 	EventConfirmed EventType = "order.confirmed"
 	EventPaid      EventType = "order.paid"
+	EventRefunded  EventType = "order.refunded"
 	EventCancelled EventType = "order.cancelled"
 	EventExpired   EventType = "order.expired"
 	EventRejected  EventType = "order.rejected"
 	// EventSoldOut says that the last unit of an item has an owner. It comes again
 	// when units came back, or were added, and the last one is sold again.
 	EventSoldOut EventType = "item.sold_out"
-	// EventLate says that money came which pays nothing and is to be refunded.
+	// EventLate says that money came which pays nothing and is to be refunded,
+	// whatever the reason.
 	EventLate EventType = "payment.late"
 	// EventTest is sent to one endpoint when an admin asks for it.
 	EventTest EventType = "webhook.test"
@@ -30,7 +32,7 @@ const (
 
 // EventTypes are the events that an endpoint may ask for.
 var EventTypes = []EventType{
-	EventConfirmed, EventPaid, EventCancelled, EventExpired, EventRejected, EventSoldOut, EventLate,
+	EventConfirmed, EventPaid, EventRefunded, EventCancelled, EventExpired, EventRejected, EventSoldOut, EventLate,
 }
 
 // event is one thing to tell.
@@ -78,16 +80,21 @@ type orderData struct {
 	PaidAt           stamp  `json:"paid_at,omitempty"`
 	ClosedAt         stamp  `json:"closed_at,omitempty"`
 	PaymentReference string `json:"payment_reference,omitempty"`
+	Restocked        *bool  `json:"restocked,omitempty"` // of a refunded order
 }
 
 // dataOf is an order as an event shows it.
 func dataOf(o *Order) orderData {
-	return orderData{
+	d := orderData{
 		ID: o.ID, ItemID: o.ItemID, UserID: o.UserID, Quantity: o.Quantity, UnitPriceMinor: o.UnitPriceMinor,
 		Currency: o.Currency, Status: o.Status, Reason: o.Reason,
 		CreatedAt: stamp(toMillis(o.CreatedAt)), ConfirmedAt: stamp(toMillis(o.ConfirmedAt)), ExpiresAt: stamp(toMillis(o.ExpiresAt)),
 		PaidAt: stamp(toMillis(o.PaidAt)), ClosedAt: stamp(toMillis(o.ClosedAt)), PaymentReference: o.PaymentReference,
 	}
+	if o.Status == StatusRefunded {
+		d.Restocked = &o.Restocked
+	}
+	return d
 }
 
 // dataOfTask is what a task's order has become.
@@ -101,13 +108,14 @@ func dataOfTask(t *task, o outcome) orderData {
 
 // paymentData is money that is to be refunded.
 type paymentData struct {
+	ID          int64  `json:"id"`
 	Reference   string `json:"reference"`
 	AmountMinor int64  `json:"amount_minor"`
 	Currency    string `json:"currency"`
-	// Outcome is "late", or "duplicate" where another payment has paid the order.
-	Outcome    string    `json:"outcome"`
-	ReceivedAt stamp     `json:"received_at"`
-	Order      orderData `json:"order"`
+	// Outcome is late, duplicate or mismatch.
+	Outcome    PaymentOutcome `json:"outcome"`
+	ReceivedAt stamp          `json:"received_at"`
+	Order      orderData      `json:"order"`
 }
 
 // soldOutData is an item of which nothing is left.

@@ -18,6 +18,7 @@ const (
 	placeQueued  = 1
 	placeDecided = 2 // confirmed or rejected
 	placeClosed  = 3 // paid, cancelled or expired
+	placeAfter   = 4 // refunded
 )
 
 // Place is the place of the order's state in its life, from 1. It only grows.
@@ -27,14 +28,16 @@ func (o *Order) Place() int {
 		return placeQueued
 	case StatusConfirmed, StatusRejected:
 		return placeDecided
+	case StatusRefunded:
+		return placeAfter
 	default:
 		return placeClosed
 	}
 }
 
 // Settled reports whether no further event is to be expected: the order is in a
-// final state, or confirmed where no payment is asked. One of the latter can still
-// be cancelled, which nobody needs to wait for.
+// final state, paid, or confirmed where no payment is asked. A paid order can still
+// be refunded and the last kind cancelled, but no client needs to wait for that.
 func (o *Order) Settled() bool {
 	switch o.Status {
 	case StatusQueued:
@@ -61,8 +64,13 @@ func (o *Order) at(place int) Order {
 	if place >= o.Place() {
 		return then
 	}
-	then.Status, then.Reason = StatusConfirmed, ""
-	then.PaidAt, then.ClosedAt, then.PaymentReference = time.Time{}, time.Time{}, ""
+	then.Reason, then.ClosedAt, then.Restocked = "", time.Time{}, false
+	if place == placeClosed { // only a paid order has a place after it
+		then.Status = StatusPaid
+		return then
+	}
+	then.Status = StatusConfirmed
+	then.PaidAt, then.PaymentReference = time.Time{}, ""
 	if place == placeQueued {
 		then.Status = StatusQueued
 		then.ConfirmedAt, then.ExpiresAt = time.Time{}, time.Time{}

@@ -15,6 +15,8 @@ func TestOrder_EventsAfter(t *testing.T) {
 	free.Status, free.ConfirmedAt = StatusConfirmed, at(2)
 	paid, cancelled, expired := confirmed, confirmed, confirmed
 	paid.Status, paid.PaidAt, paid.PaymentReference = StatusPaid, at(3), "psp-1"
+	refunded := paid
+	refunded.Status, refunded.ClosedAt, refunded.Restocked = StatusRefunded, at(4), true
 	cancelled.Status, cancelled.ClosedAt, cancelled.Reason = StatusCancelled, at(3), reasonBuyer
 	expired.Status, expired.ClosedAt, expired.Reason = StatusExpired, at(9), reasonUnpaid
 	rejected.Status, rejected.ClosedAt, rejected.Reason = StatusRejected, at(2), reasonSoldOut
@@ -28,6 +30,7 @@ func TestOrder_EventsAfter(t *testing.T) {
 		{"confirmed", confirmed, false, []Order{queued, confirmed}},
 		{"confirmed for good", free, true, []Order{queued, free}},
 		{"paid", paid, true, []Order{queued, confirmed, paid}},
+		{"refunded", refunded, true, []Order{queued, confirmed, paid, refunded}},
 		{"cancelled", cancelled, true, []Order{queued, confirmed, cancelled}},
 		{"expired", expired, true, []Order{queued, confirmed, expired}},
 		{"rejected", rejected, true, []Order{queued, rejected}},

@@ -28,14 +28,6 @@ type BuyerRecords struct {
 	Audit func(AuditEntry) error
 }
 
-// PaymentRecord is money that was told of for one of a buyer's orders.
-type PaymentRecord struct {
-	Payment
-	OrderID    string
-	Outcome    string // paid, late or duplicate
-	ReceivedAt time.Time
-}
-
 // ReturnRecord are the units of one closed order, on their way back to the sale.
 type ReturnRecord struct {
 	OrderID        string
@@ -53,8 +45,8 @@ const (
 	// The table is led by the item, so the buyer's items are named to it.
 	selectHoldings = `SELECT item_id, quantity FROM buyers
 		WHERE user_id = ?1 AND item_id IN (SELECT item_id FROM orders WHERE user_id = ?1) ORDER BY item_id`
-	selectPaymentsOfUser = `SELECT reference, order_id, amount_minor, currency, outcome, received_at FROM payments
-		WHERE order_id IN (SELECT id FROM orders WHERE user_id = ?1) ORDER BY received_at, reference`
+	selectPaymentsOfUser = `SELECT ` + paymentFields + ` FROM orders o CROSS JOIN payments p ON p.order_id = o.id
+		WHERE o.user_id = ?1 ORDER BY p.id`
 	selectReturnsOfUser = `SELECT order_id, item_id, user_id, idempotency_key, quantity, created_at FROM releases
 		WHERE user_id = ?1 ORDER BY order_id`
 	selectAuditOfUser = `SELECT id, at, actor, action, item_id, order_id, before, after, request_id FROM audit
@@ -186,10 +178,7 @@ func (s *Store) exportMoney(ctx context.Context, user string, to BuyerRecords) e
 	}
 	var payments []PaymentRecord
 	err = s.readRows(ctx, selectPaymentsOfUser, []any{user}, func(rows *sql.Rows) error {
-		var p PaymentRecord
-		var at int64
-		err := rows.Scan(&p.Reference, &p.OrderID, &p.AmountMinor, &p.Currency, &p.Outcome, &at)
-		p.ReceivedAt = fromMillis(at)
+		p, err := scanPayment(rows)
 		payments = append(payments, p)
 		return err
 	})

@@ -13,16 +13,19 @@ import (
 var (
 	// ErrOrderFinal says that the order has reached another final state, in which
 	// it stays. A payment refused so is recorded for refund: another reference has
-	// paid the order.
+	// paid the order already.
 	ErrOrderFinal = errors.New("order: in a final state")
 	// ErrOrderExpired says that a payment came when its order was expired, past
-	// its window, cancelled or rejected. The payment is recorded for refund.
+	// its window, cancelled, rejected or refunded. The payment is recorded for refund.
 	ErrOrderExpired = errors.New("order: expired")
 	// ErrAmountMismatch says that a payment's amount or currency is not what the
-	// order costs. Nothing was changed or recorded.
+	// order costs. The order is unchanged, and the payment is recorded for refund.
 	ErrAmountMismatch = errors.New("order: amount or currency is not the order's")
-	// ErrReferenceReused says that a payment's reference was used before for
-	// another order, amount or currency. Nothing was changed.
+	// ErrPaymentLimit says that an order has as many recorded payments as it can
+	// have. Nothing was changed or recorded.
+	ErrPaymentLimit = errors.New("order: too many payments")
+	// ErrReferenceReused says that a payment's reference is recorded for another
+	// order, or for another amount or currency that stands. Nothing was changed.
 	ErrReferenceReused = errors.New("order: payment reference reused")
 )
 
@@ -56,10 +59,11 @@ const (
 const commitWait = 2 * time.Second
 
 // Pay records a payment, and settles its order with it if the order can still
-// be paid. A repeat of the same payment gets the same answer.
+// be paid. A repeat of the same payment gets the same answer. One with another
+// amount corrects the first, if that was a mismatch and is not refunded.
 //
-// With ErrOrderExpired, ErrOrderFinal and ErrAmountMismatch the order is
-// returned as it stands. Other errors: ErrNotFound, ErrReferenceReused,
+// With ErrOrderExpired, ErrOrderFinal, ErrAmountMismatch and ErrPaymentLimit the
+// order is returned as it stands. Other errors: ErrNotFound, ErrReferenceReused,
 // ErrDatabase, and inventory.ErrUnavailable while the order is not committed yet.
 // After the last two a repeat settles the outcome.
 func (s *Service) Pay(ctx context.Context, id string, p Payment) (Order, error) {

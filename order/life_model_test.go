@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -20,7 +21,14 @@ type lifeOrder struct {
 	status Status
 	reason string
 	lapses int64 // Unix milliseconds; 0: never
-	noted  int64 // when its units were noted to be given back; 0: they are not
+	// restocked says of a refunded order that its units went back.
+	restocked bool
+	noted     int64 // when its units were noted to be given back; 0: they are not
+}
+
+// holds reports whether the order's units are taken from the stock.
+func (o *lifeOrder) holds() bool {
+	return o.status == StatusConfirmed || o.status == StatusPaid || o.status == StatusRefunded && !o.restocked
 }
 
 // lives is the Go model of what becomes of orders, in the words of the tables
@@ -38,7 +46,8 @@ type lives struct {
 	keys                 map[string]bool
 	money                map[string]string  // outcome by reference, as payments reads it
 	paid                 map[string]Payment // by reference
-	away                 bool               // nobody takes units back at present
+	received             map[string]PaymentOutcome
+	away                 bool // nobody takes units back at present
 }
 
 func (m *lives) now() int64 { return m.clock.Load() }
@@ -46,7 +55,7 @@ func (m *lives) now() int64 { return m.clock.Load() }
 // held sums what orders hold, of one buyer or of all.
 func (m *lives) held(user string) (n int64) {
 	for _, o := range m.orders {
-		if o.status.holds() && (user == "" || user == o.UserID) {
+		if o.holds() && (user == "" || user == o.UserID) {
 			n += o.Quantity
 		}
 	}
@@ -62,7 +71,7 @@ func newLives(t *testing.T, rt *rapid.T, s *Store, c *clock) *lives {
 	}
 	m := &lives{
 		tb: t, store: s, clock: c, orders: map[string]*lifeOrder{}, keys: map[string]bool{},
-		money: map[string]string{}, paid: map[string]Payment{},
+		money: map[string]string{}, paid: map[string]Payment{}, received: map[string]PaymentOutcome{},
 		total: rapid.Int64Range(0, 30).Draw(rt, "stock"), limit: rapid.Int64Range(1, 6).Draw(rt, "limit"),
 		window: rapid.SampledFrom([]int64{0, 10_000, 10_000, 60_000}).Draw(rt, "window"),
 	}
@@ -171,28 +180,88 @@ func (m *lives) pay(t *rapid.T) {
 }
 
 func (m *lives) payment(id string, o *lifeOrder, p Payment) error {
-	if known, ok := m.paid[p.Reference]; ok {
-		for outcome, err := range paymentErrors {
-			if m.money[p.Reference] == id+" "+outcome && known == p {
-				return err
-			}
-		}
+	known, ok := m.paid[p.Reference]
+	switch {
+	case !ok:
+	case known == p && strings.HasPrefix(m.money[p.Reference], id+" "):
+		return paymentErrors[m.received[p.Reference]]
+	case m.money[p.Reference] != id+" mismatch": // which can be corrected
 		return ErrReferenceReused
 	}
-	outcome := paymentLate
+	if o == nil {
+		return ErrNotFound
+	}
+	outcome := PaymentLate
+	inTime := o.status == StatusConfirmed && (o.lapses == 0 || m.now() < o.lapses)
+	switch {
+	case (inTime || o.status == StatusPaid) && p.AmountMinor != 1999*o.Quantity:
+		outcome = PaymentMismatch
+	case o.status == StatusPaid:
+		outcome = PaymentDuplicate
+	case inTime:
+		outcome, o.status = PaymentAccepted, StatusPaid
+	}
+	m.paid[p.Reference], m.received[p.Reference] = p, outcome
+	m.money[p.Reference] = id + " " + string(outcome)
+	return paymentErrors[outcome]
+}
+
+// refund is an admin's refund of an order, often a repeat, and what became of the
+// units then.
+func (m *lives) refund(t *rapid.T) {
+	tk := m.draw(t, 1)[0]
+	r := Refund{Restock: rapid.Bool().Draw(t, "restock"), By: By{Actor: "root"}}
+	o := m.orders[tk.ID]
+	var want error
 	switch {
 	case o == nil:
-		return ErrNotFound
+		want = ErrNotFound
 	case o.status == StatusPaid:
-		outcome = paymentDuplicate
-	case o.status == StatusConfirmed && (o.lapses == 0 || m.now() < o.lapses):
-		if p.AmountMinor != 1999*o.Quantity {
-			return ErrAmountMismatch
+		o.status, o.restocked = StatusRefunded, r.Restock
+		if r.Restock {
+			o.noted = m.now()
 		}
-		outcome, o.status = paymentPaid, StatusPaid
+		for reference, was := range m.money {
+			if was == tk.ID+" accepted" {
+				m.money[reference] = tk.ID + " refunded"
+			}
+		}
+	case o.status != StatusRefunded:
+		want = ErrNotPaid
+	case o.restocked != r.Restock:
+		want = ErrRefundDiffers
 	}
-	m.paid[p.Reference], m.money[p.Reference] = p, id+" "+outcome
-	return paymentErrors[outcome]
+	got, owed, err := m.store.refund(testContext(m.tb), tk.ID, r)
+	if !errors.Is(err, want) || (err == nil) != (want == nil) {
+		t.Fatalf("refund %+v of %+v: %v, want %v", r, o, err, want)
+	}
+	if err == nil && (got.Status != StatusRefunded || got.Restocked != r.Restock || (len(owed) == 1) != (o.noted != 0)) {
+		t.Fatalf("refunded as %+v, owed %+v, and the model has %+v", got, owed, o)
+	}
+	m.give(t, owed)
+}
+
+// mark marks amounts as refunded, those among them that cannot be.
+func (m *lives) mark(t *rapid.T) {
+	id := rapid.Int64Range(1, 12).Draw(t, "payment")
+	list, err := m.store.payments(testContext(m.tb), selectPaymentByID, id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := ErrPaymentNotFound
+	if len(list) == 1 {
+		switch was := m.money[list[0].Reference]; {
+		case strings.HasSuffix(was, " accepted"):
+			want = ErrPaymentAccepted
+		default:
+			want = nil
+			m.money[list[0].Reference] = list[0].OrderID + " refunded"
+		}
+	}
+	got, err := m.store.markRefunded(testContext(m.tb), id, By{Actor: "root"})
+	if !errors.Is(err, want) || (err == nil) != (want == nil) || err == nil && got.Outcome != PaymentRefunded {
+		t.Fatalf("payment %d marked: %+v, %v, want %v", id, got, err, want)
+	}
 }
 
 // cancel is a buyer's, an admin's or a stranger's wish, and what became of the
@@ -360,11 +429,12 @@ func (m *lives) check(t *rapid.T) {
 	left, owed := m.total, int64(0)
 	for id, o := range m.orders {
 		r := rows[id]
-		if r.Status != string(o.status) || r.Reason != o.reason || r.ExpiresAt != o.lapses || (r.PaidAt != 0) != (o.status == StatusPaid) {
+		if r.Status != string(o.status) || r.Reason != o.reason || r.ExpiresAt != o.lapses || r.Restocked != o.restocked ||
+			(r.PaidAt != 0) != (o.status == StatusPaid || o.status == StatusRefunded) {
 			t.Fatalf("the row of %s is %+v, want %+v", id, r, o)
 		}
 		back := m.shelf.units[id]
-		closed := o.status == StatusCancelled || o.status == StatusExpired || o.reason == reasonFailed
+		closed := o.status == StatusCancelled || o.status == StatusExpired || o.reason == reasonFailed || o.restocked
 		if back != 0 && (!closed || back != o.Quantity) || back == 0 && closed && o.noted == 0 {
 			t.Fatalf("%d units of %+v came back", back, o)
 		}
@@ -422,7 +492,7 @@ func testLifeModel(t *testing.T) {
 		m := newLives(t, rt, s, c)
 		rt.Repeat(map[string]func(*rapid.T){
 			"queue": m.queue, "commit": m.commit, "commit more": m.commit, "bury": m.bury, "pay": m.pay, "pay more": m.pay,
-			"cancel": m.cancel, "expire": m.expire, "sweep": m.sweep, "time": m.pass, "redis": m.redis, "": m.check,
+			"cancel": m.cancel, "refund": m.refund, "mark": m.mark, "expire": m.expire, "sweep": m.sweep, "time": m.pass, "redis": m.redis, "": m.check,
 		})
 	})
 }

@@ -225,7 +225,7 @@ func auditStore(t testing.TB, s *Store) {
 			t.Errorf("orders %s and %s share a buyer, item and key", id, other)
 		}
 		keys[k] = id
-		if !Status(r.Status).holds() {
+		if !r.holds() {
 			continue
 		}
 		sold[r.ItemID] += r.Quantity

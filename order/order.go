@@ -12,11 +12,12 @@ import (
 type Status string
 
 // The states of an order. Queued becomes confirmed or rejected; confirmed
-// becomes paid, cancelled or expired where a payment is asked.
+// becomes paid, cancelled or expired where a payment is asked; paid may become refunded.
 const (
 	StatusQueued    Status = "queued"
 	StatusConfirmed Status = "confirmed"
 	StatusPaid      Status = "paid"
+	StatusRefunded  Status = "refunded"
 	StatusCancelled Status = "cancelled"
 	StatusExpired   Status = "expired"
 	StatusRejected  Status = "rejected"
@@ -47,6 +48,9 @@ type Order struct {
 	PaidAt           time.Time
 	ClosedAt         time.Time
 	PaymentReference string
+	// Restocked says of a refunded order that its units went back into the stock.
+	// Otherwise they count as sold, and for the buyer's limit.
+	Restocked bool
 }
 
 // Purchase is a buyer's wish to buy.

@@ -82,13 +82,13 @@ func (b *outbox) soldOut(item string, t terms) {
 }
 
 // payment notes what a payment has led to.
-func (b *outbox) payment(o *Order, p Payment, outcome string) {
+func (b *outbox) payment(o *Order, id int64, p Payment, outcome PaymentOutcome) {
 	switch {
-	case outcome == paymentPaid:
+	case outcome == PaymentAccepted:
 		b.order(EventPaid, func() orderData { return dataOf(o) })
 	case b.wanted[EventLate]:
 		b.events = append(b.events, event{EventLate, o.ItemID, o.ID, paymentData{
-			p.Reference, p.AmountMinor, p.Currency, outcome, stamp(b.now), dataOf(o),
+			id, p.Reference, p.AmountMinor, p.Currency, outcome, stamp(b.now), dataOf(o),
 		}})
 	}
 }

@@ -115,6 +115,10 @@ var telltales = []telltale{
 	{"pay something else", func(ctx context.Context, s *Store, _ *clock) error {
 		_, err := s.pay(ctx, "n0001", money("psp-2", 5))
 		return ignore(err, ErrAmountMismatch)
+	}, []string{"payment.late n0001"}},
+	{"pay something else again", func(ctx context.Context, s *Store, _ *clock) error {
+		_, err := s.pay(ctx, "n0001", money("psp-2", 5))
+		return ignore(err, ErrAmountMismatch)
 	}, nil},
 	{"pay twice", func(ctx context.Context, s *Store, _ *clock) error {
 		_, err := s.pay(ctx, "n0000", money("psp-3", 1))
@@ -141,6 +145,14 @@ var telltales = []telltale{
 		_, err := s.pay(ctx, "n0002", money("psp-4", 1))
 		return ignore(err, ErrOrderExpired)
 	}, []string{"payment.late n0002"}},
+	{"refund", func(ctx context.Context, s *Store, _ *clock) error {
+		_, _, err := s.refund(ctx, "n0000", Refund{Restock: true})
+		return err
+	}, []string{"order.refunded n0000"}},
+	{"refund again", func(ctx context.Context, s *Store, _ *clock) error {
+		_, _, err := s.refund(ctx, "n0000", Refund{Restock: true})
+		return err
+	}, nil},
 }
 
 // ignore takes an error that belongs to the change.
@@ -257,15 +269,22 @@ func TestStore_Telling_Bodies(t *testing.T) {
 	if _, err := s.pay(testContext(t), "o1", money("psp-2", 3)); err == nil {
 		t.Fatal("a second payment was taken")
 	}
+	c.Add(1000)
+	if _, _, err := s.refund(testContext(t), "o1", Refund{}); err != nil {
+		t.Fatal(err)
+	}
 	const head = `"id":"o1","item_id":"item","user_id":"<u>","quantity":1,"unit_price_minor":1999,"currency":"EUR",`
 	const times = `"created_at":"2026-09-21T14:13:20.000Z","confirmed_at":"2030-01-02T03:04:05.060Z","expires_at":"2030-01-02T03:05:05.060Z"`
 	const paid = `{` + head + `"status":"paid",` + times + `,"paid_at":"2030-01-02T03:04:06.560Z","payment_reference":"psp-1"}`
+	const refunded = `{` + head + `"status":"refunded",` + times + `,"paid_at":"2030-01-02T03:04:06.560Z","closed_at":"2030-01-02T03:04:07.560Z",` +
+		`"payment_reference":"psp-1","restocked":false}`
 	want := map[string]string{
 		"order.confirmed": `{"type":"order.confirmed","timestamp":"2030-01-02T03:04:05.060Z","data":{` + head + `"status":"confirmed",` + times + `}}`,
 		"item.sold_out":   `{"type":"item.sold_out","timestamp":"2030-01-02T03:04:05.060Z","data":{"item_id":"item","stock_total":1}}`,
 		"order.paid":      `{"type":"order.paid","timestamp":"2030-01-02T03:04:06.560Z","data":` + paid + `}`,
-		"payment.late": `{"type":"payment.late","timestamp":"2030-01-02T03:04:06.560Z","data":{"reference":"psp-2","amount_minor":5997,` +
-			`"currency":"EUR","outcome":"duplicate","received_at":"2030-01-02T03:04:06.560Z","order":` + paid + `}}`,
+		"payment.late": `{"type":"payment.late","timestamp":"2030-01-02T03:04:06.560Z","data":{"id":2,"reference":"psp-2","amount_minor":5997,` +
+			`"currency":"EUR","outcome":"mismatch","received_at":"2030-01-02T03:04:06.560Z","order":` + paid + `}}`,
+		"order.refunded": `{"type":"order.refunded","timestamp":"2030-01-02T03:04:07.560Z","data":` + refunded + `}`,
 	}
 	events := allTold(t, s)
 	for _, e := range events {

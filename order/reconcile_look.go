@@ -158,10 +158,10 @@ func (l *looker) database(ctx context.Context, tx *gorm.DB, s *sight) (err error
 	s.pending = make(map[string]task, len(l.queued))
 	var closed []task
 	for id, t := range l.queued {
-		switch status, ok := committed[id]; {
+		switch holds, ok := committed[id]; {
 		case !ok:
 			s.pending[id] = t
-		case !status.holds():
+		case !holds:
 			closed = append(closed, t)
 		}
 	}
@@ -237,7 +237,7 @@ func ordersOf(ctx context.Context, c conn, item string, keys []inventory.EntryKe
 	out := make(map[inventory.EntryKey]orderRow, len(keys))
 	err = each(ctx, c, ordersOfKeys, []any{string(list), item}, func(rows *sql.Rows) error {
 		var r orderRow
-		err := rows.Scan(&r.ID, &r.UserID, &r.IdempotencyKey, &r.Quantity, &r.Status)
+		err := rows.Scan(&r.ID, &r.UserID, &r.IdempotencyKey, &r.Quantity, &r.Status, &r.Restocked)
 		out[inventory.EntryKey{Buyer: r.UserID, IdempotencyKey: r.IdempotencyKey}] = r
 		return err
 	})
@@ -368,7 +368,7 @@ func (s *sight) judge(key inventory.EntryKey, e *inventory.Entry, queued *task) 
 	switch {
 	case ok && queued != nil:
 		return e.Quantity, true // one of the two is going to be refused for its key
-	case ok && Status(row.Status).holds():
+	case ok && row.holds():
 		return row.Quantity, e.OrderID == row.ID && e.Quantity == row.Quantity && !e.Returned
 	case queued != nil:
 		return queued.Quantity, false

@@ -14,15 +14,15 @@ var errNotRepairable = errors.New("order: the orders hold more than the item's t
 // The statements of a repair. Each looks at the orders in its own transaction:
 // what was found before it may be old.
 const (
-	selectCounts = `SELECT sold, total, (SELECT COALESCE(SUM(quantity), 0) FROM orders WHERE item_id = ?1 AND status IN ('confirmed', 'paid')),
+	selectCounts = `SELECT sold, total, (SELECT COALESCE(SUM(quantity), 0) FROM orders WHERE item_id = ?1 AND ` + ordersHold + `),
 	(SELECT COALESCE(SUM(quantity), 0) FROM buyers WHERE item_id = ?1) FROM items WHERE id = ?1`
 	mendSold   = `UPDATE items SET sold = ?1 WHERE id = ?2 AND ?1 BETWEEN 0 AND total`
 	mendBuyers = `UPDATE buyers SET quantity = (SELECT COALESCE(SUM(o.quantity), 0) FROM orders o
-		WHERE o.user_id = buyers.user_id AND o.item_id = buyers.item_id AND o.status IN ('confirmed', 'paid'))
+		WHERE o.user_id = buyers.user_id AND o.item_id = buyers.item_id AND ` + ordersHold + `)
 	WHERE item_id = ?1 AND quantity <> (SELECT COALESCE(SUM(o.quantity), 0) FROM orders o
-		WHERE o.user_id = buyers.user_id AND o.item_id = buyers.item_id AND o.status IN ('confirmed', 'paid'))`
+		WHERE o.user_id = buyers.user_id AND o.item_id = buyers.item_id AND ` + ordersHold + `)`
 	addMissingBuyers = `INSERT INTO buyers (item_id, user_id, quantity)
-	SELECT o.item_id, o.user_id, SUM(o.quantity) FROM orders o WHERE o.item_id = ?1 AND o.status IN ('confirmed', 'paid')
+	SELECT o.item_id, o.user_id, SUM(o.quantity) FROM orders o WHERE o.item_id = ?1 AND ` + ordersHold + `
 		AND NOT EXISTS (SELECT 1 FROM buyers b WHERE b.item_id = o.item_id AND b.user_id = o.user_id)
 	GROUP BY o.item_id, o.user_id`
 	insertRepair = `INSERT INTO audit (at, actor, action, item_id, before, after, request_id) VALUES (?1, ?2, 'reconcile.repair', ?3, ?4, ?5, ?6)`

@@ -118,7 +118,7 @@ func (s *scanner) tasksPage(ctx context.Context, page []task) error {
 	for i := range page {
 		ids[i], keys[i] = page[i].ID, keyOf(&page[i])
 	}
-	committed, err := s.Store.statuses(ctx, ids)
+	committed, err := s.Store.holding(ctx, ids)
 	if err != nil {
 		return err
 	}
@@ -182,13 +182,13 @@ func (s *scanner) entries(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("%w: %w", inventory.ErrUnavailable, err)
 		}
-		stands, err := s.Store.statuses(ctx, ids)
+		stands, err := s.Store.holding(ctx, ids)
 		if err != nil {
 			return err
 		}
 		var strange []inventory.EntryKey
 		for i := range page {
-			if e := &page[i]; !known[i] && stands[e.OrderID].holds() == e.Returned || e.OrderID == "" {
+			if e := &page[i]; !known[i] && stands[e.OrderID] == e.Returned || e.OrderID == "" {
 				strange = append(strange, e.EntryKey)
 			}
 		}
@@ -208,7 +208,7 @@ func (s *scanner) orders(ctx context.Context) error {
 			return nil
 		}
 		after = page[len(page)-1].ID
-		page = slices.DeleteFunc(page, func(r orderRow) bool { return !Status(r.Status).holds() })
+		page = slices.DeleteFunc(page, func(r orderRow) bool { return !r.holds() })
 		if err := s.ordersPage(ctx, page); err != nil {
 			return err
 		}

@@ -37,9 +37,9 @@ type sums struct {
 const (
 	compareBuyers = `SELECT COALESCE(SUM(counted), 0), COALESCE(SUM(held), 0), COALESCE(SUM(counted <> held), 0), COALESCE(SUM(ABS(counted - held)), 0)
 	FROM (SELECT b.quantity AS counted, (SELECT COALESCE(SUM(o.quantity), 0) FROM orders o
-			WHERE o.user_id = b.user_id AND o.item_id = b.item_id AND o.status IN ('confirmed', 'paid')) AS held
+			WHERE o.user_id = b.user_id AND o.item_id = b.item_id AND ` + ordersHold + `) AS held
 		FROM buyers b WHERE b.item_id = ?1 LIMIT -1)`
-	countMissingBuyers = `SELECT COUNT(DISTINCT o.user_id) FROM orders o WHERE o.item_id = ?1 AND o.status IN ('confirmed', 'paid')
+	countMissingBuyers = `SELECT COUNT(DISTINCT o.user_id) FROM orders o WHERE o.item_id = ?1 AND ` + ordersHold + `
 		AND NOT EXISTS (SELECT 1 FROM buyers b WHERE b.item_id = o.item_id AND b.user_id = o.user_id)`
 	sumChanges   = `SELECT COALESCE(SUM(quantity), 0) FROM stock_changes WHERE item_id = ?1`
 	countReturns = `SELECT COUNT(*) FROM releases WHERE item_id = ?1 AND created_at <= ?2`
@@ -149,21 +149,21 @@ func (s *Store) itemIDs(ctx context.Context, after string, limit int) ([]string,
 	return ids, nil
 }
 
-// statuses reads how the orders with these ids stand; what has no row is left out.
-func (s *Store) statuses(ctx context.Context, ids []string) (map[string]Status, error) {
+// holding reads whether the orders with these ids hold their units; what has no row
+// is left out.
+func (s *Store) holding(ctx context.Context, ids []string) (map[string]bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	db, err := s.read.DB()
 	if err != nil {
 		return nil, err
 	}
-	out := make(map[string]Status, len(ids))
-	err = each(ctx, db, selectExpiries, []any{jsonList(ids...)}, func(rows *sql.Rows) error {
+	out := make(map[string]bool, len(ids))
+	err = each(ctx, db, selectHolding, []any{jsonList(ids...)}, func(rows *sql.Rows) error {
 		var id string
-		var status Status
-		var expiresAt int64
-		err := rows.Scan(&id, &status, &expiresAt)
-		out[id] = status
+		var holds bool
+		err := rows.Scan(&id, &holds)
+		out[id] = holds
 		return err
 	})
 	if err != nil {
@@ -173,12 +173,13 @@ func (s *Store) statuses(ctx context.Context, ids []string) (map[string]Status, 
 }
 
 const (
+	selectHolding = `SELECT id, ` + ordersHold + ` FROM orders WHERE id IN (SELECT value FROM json_each(?1))`
 	// unitsOfBuyers sums what each buyer of a JSON list holds of an item. The join
 	// is written so that the list leads, and each buyer is found by the index.
 	unitsOfBuyers = `SELECT o.user_id, SUM(o.quantity) FROM json_each(?1) j CROSS JOIN orders o
-	ON o.user_id = j.value AND o.item_id = ?2 AND o.status IN ('confirmed', 'paid') GROUP BY o.user_id`
+	ON o.user_id = j.value AND o.item_id = ?2 AND ` + ordersHold + ` GROUP BY o.user_id`
 	// ordersOfKeys finds the orders of a JSON list of [buyer, idempotency key].
-	ordersOfKeys = `SELECT o.id, o.user_id, o.idempotency_key, o.quantity, o.status FROM json_each(?1) j CROSS JOIN orders o
+	ordersOfKeys = `SELECT o.id, o.user_id, o.idempotency_key, o.quantity, o.status, o.restocked FROM json_each(?1) j CROSS JOIN orders o
 	ON o.user_id = json_extract(j.value, '$[0]') AND o.item_id = ?2 AND o.idempotency_key = json_extract(j.value, '$[1]')`
 )
 

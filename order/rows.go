@@ -74,16 +74,22 @@ const sellUnits = `UPDATE items SET sold = sold + ?1, sequence = MAX(sequence, ?
 // commitTexts are the statements of a commit.
 var commitTexts = slices.Concat([]string{sellUnits}, insertConfirmed.text[:], addToBuyers.text[:], outboxTexts)
 
+// ordersHold is the condition on rows of orders whose units are taken from the stock
+// and count for their buyer's limit.
+const ordersHold = `(status IN ('confirmed', 'paid') OR status = 'refunded' AND restocked = 0)`
+
 // The statements of what follows a commit. A list of ids is one value, in JSON.
 const (
 	orderFields = `id, item_id, user_id, quantity, unit_price_minor, currency, status, reason, idempotency_key,
-	created_at, confirmed_at, expires_at, paid_at, closed_at, payment_reference`
-	holdingsOfItem = `SELECT id, user_id, idempotency_key, quantity, status FROM orders WHERE item_id = ?1 ORDER BY id`
+	created_at, confirmed_at, expires_at, paid_at, closed_at, payment_reference, restocked`
+	holdingsOfItem = `SELECT id, user_id, idempotency_key, quantity, ` + ordersHold + ` FROM orders WHERE item_id = ?1 ORDER BY id`
 	selectOrder    = `SELECT ` + orderFields + ` FROM orders WHERE id = ?1`
 
-	selectPayment = `SELECT order_id, amount_minor, currency, outcome FROM payments WHERE reference = ?1`
-	insertPayment = `INSERT INTO payments (reference, order_id, amount_minor, currency, outcome, received_at)
-	VALUES (?1, ?2, ?3, ?4, ?5, ?6)`
+	selectPayment = `SELECT id, order_id, amount_minor, currency, received_as, outcome FROM payments WHERE reference = ?1`
+	countPayments = `SELECT COUNT(*) FROM payments WHERE order_id = ?1`
+	insertPayment = `INSERT INTO payments (reference, order_id, amount_minor, currency, received_as, outcome, received_at)
+	VALUES (?1, ?2, ?3, ?4, ?5, ?5, ?6)`
+	correctPayment = `UPDATE payments SET amount_minor = ?1, currency = ?2, received_as = ?3, outcome = ?3, received_at = ?4 WHERE id = ?5`
 	// payUnpaid and expireDue meet at expires_at: from then on an order lapses,
 	// and up to then it can be paid.
 	payUnpaid = `UPDATE orders SET status = 'paid', paid_at = ?1, payment_reference = ?2
@@ -97,6 +103,11 @@ const (
 	WHERE id IN (SELECT value FROM json_each(?2)) AND status = 'confirmed' AND expires_at > 0 AND expires_at <= ?1
 		AND item_id NOT IN (SELECT value FROM json_each(?3))
 	RETURNING id, item_id, user_id, idempotency_key, quantity, closed_at`
+	refundPaid = `UPDATE orders SET status = 'refunded', closed_at = ?1, restocked = ?2
+	WHERE id = ?3 AND status = 'paid'
+	RETURNING id, item_id, user_id, idempotency_key, quantity, closed_at`
+	refundAccepted = `UPDATE payments SET outcome = 'refunded', refunded_at = ?1 WHERE order_id = ?2 AND outcome = 'accepted'`
+	refundPayment  = `UPDATE payments SET outcome = 'refunded', refunded_at = ?1 WHERE id = ?2 AND ` + paymentsOwed
 	selectExpiries = `SELECT id, status, expires_at FROM orders WHERE id IN (SELECT value FROM json_each(?1))`
 
 	unsellUnits   = `UPDATE items SET sold = sold - ?1, revision = revision + 1 WHERE id = ?2 RETURNING revision`
@@ -118,6 +129,6 @@ var insertReturns = newRowsStatement(returnColumns,
 
 // lifeTexts are the statements of the transitions of committed orders.
 var lifeTexts = slices.Concat([]string{
-	selectOrder, selectPayment, insertPayment, payUnpaid, cancelConfirmed, expireDue, selectExpiries,
+	selectOrder, selectPayment, countPayments, insertPayment, correctPayment, payUnpaid, refundPaid, refundAccepted, cancelConfirmed, expireDue, selectExpiries,
 	unsellUnits, takeFromBuyer, returnsOfOrders, deleteReturns, noteSequence, insertAudit, bumpRevision,
 }, insertReturns.text[:], outboxTexts)

@@ -68,11 +68,6 @@ func (s *Sales) Sale(ctx context.Context, item string, each func(inventory.Holdi
 	return sale, err
 }
 
-// holds reports whether an order's units are taken from the stock.
-func (s Status) holds() bool {
-	return s == StatusQueued || s == StatusConfirmed || s == StatusPaid
-}
-
 // pendingTasks reads the item's orders that are in the queue, dead letters
 // included: their units stay taken until someone decides about them.
 func pendingTasks(ctx context.Context, q Tasks, item string) (map[string]task, error) {
@@ -120,11 +115,9 @@ func eachOrder(ctx context.Context, tx *gorm.DB, item string, fn func(inventory.
 	defer func() { err = errors.Join(err, rows.Close()) }()
 	for rows.Next() {
 		var h inventory.Holding
-		var status string
-		if err := rows.Scan(&h.OrderID, &h.Buyer, &h.IdempotencyKey, &h.Quantity, &status); err != nil {
+		if err := rows.Scan(&h.OrderID, &h.Buyer, &h.IdempotencyKey, &h.Quantity, &h.Counts); err != nil {
 			return wrap("read orders of "+item, err)
 		}
-		h.Counts = Status(status).holds()
 		if err := fn(h); err != nil {
 			return err
 		}
@@ -270,31 +263,29 @@ func ledgerOf(tx *gorm.DB, item string, left int64, pending map[string]task) (Le
 // awaited, and those that are sold.
 func unitsOf(tx *gorm.DB, item string) (held, sold int64, err error) {
 	var sums []struct {
-		Status string
 		Unpaid bool
 		Units  int64
 	}
-	err = tx.Model(&orderRow{}).Where("item_id = ?", item).
-		Select("status, expires_at > 0 AS unpaid, SUM(quantity) AS units").
-		Group("status, unpaid").Find(&sums).Error
+	err = tx.Model(&orderRow{}).Where("item_id = ? AND "+ordersHold, item).
+		Select("status = 'confirmed' AND expires_at > 0 AS unpaid, SUM(quantity) AS units").
+		Group("unpaid").Find(&sums).Error
 	if err != nil {
 		return 0, 0, wrap("sum orders of "+item, err)
 	}
 	for _, g := range sums {
-		switch {
-		case !Status(g.Status).holds():
-		case Status(g.Status) == StatusConfirmed && g.Unpaid:
+		if g.Unpaid {
 			held += g.Units
-		default:
+		} else {
 			sold += g.Units
 		}
 	}
 	return held, sold, nil
 }
 
-// committedOf reads how those of the queued orders stand that have a row already.
-func committedOf(tx *gorm.DB, item string, pending map[string]task) (map[string]Status, error) {
-	committed := make(map[string]Status)
+// committedOf reads of those of the queued orders that have a row already whether
+// they hold their units.
+func committedOf(tx *gorm.DB, item string, pending map[string]task) (map[string]bool, error) {
+	committed := make(map[string]bool)
 	ids := make([]string, 0, len(pending))
 	for id := range pending {
 		ids = append(ids, id)
@@ -302,11 +293,11 @@ func committedOf(tx *gorm.DB, item string, pending map[string]task) (map[string]
 	for from := 0; from < len(ids); from += salePage {
 		page := ids[from:min(from+salePage, len(ids))]
 		var rows []orderRow
-		if err := tx.Select("id", "status").Where("id IN ?", page).Find(&rows).Error; err != nil {
+		if err := tx.Select("id", "status", "restocked").Where("id IN ?", page).Find(&rows).Error; err != nil {
 			return nil, wrap("look for queued orders of "+item, err)
 		}
 		for i := range rows {
-			committed[rows[i].ID] = Status(rows[i].Status)
+			committed[rows[i].ID] = rows[i].holds()
 		}
 	}
 	return committed, nil

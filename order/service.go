@@ -134,7 +134,7 @@ func (s *Service) Place(ctx context.Context, p Purchase) (Placed, error) {
 		return Placed{}, err
 	case !placed.Committed && s.Volatile:
 		return Placed{}, inventory.ErrUnavailable
-	case placed.Order.Status == StatusPaid && placed.Order.PaidAt.IsZero():
+	case (placed.Order.Status == StatusPaid || placed.Order.Status == StatusRefunded) && placed.Order.PaidAt.IsZero():
 		// It was paid before the notice of its commit came, which knows nothing of that.
 		placed.Order, err = s.Store.Order(ctx, placed.Order.ID)
 		return placed, err

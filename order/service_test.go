@@ -455,9 +455,18 @@ func TestService_Place_RemoteWorker(t *testing.T) {
 }
 
 // TestService_Place_PaidMeanwhile: a notice of the commit that comes when the
-// order is paid already is answered with the order, and not with what it says.
+// order is paid already, or refunded, is answered with the order, and not with what it says.
 func TestService_Place_PaidMeanwhile(t *testing.T) {
 	t.Parallel()
+	for name, refund := range map[string]bool{"paid": false, "refunded": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testPaidMeanwhile(t, refund)
+		})
+	}
+}
+
+func testPaidMeanwhile(t *testing.T, refund bool) {
 	s := newSite(t, redistest.Embedded(t), false, asking("", 5, 5, time.Minute))
 	answer := make(chan Placed, 1)
 	go func() {
@@ -485,6 +494,11 @@ func TestService_Place_PaidMeanwhile(t *testing.T) {
 	paid, err := s.service.Pay(testContext(t), id, money("psp", 1))
 	if err != nil {
 		t.Fatal(err)
+	}
+	if refund {
+		if paid, err = s.service.Refund(testContext(t), id, Refund{By: root}); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if errs := s.fulfiller.Handle(testContext(t), f.Tasks); errs[0] != nil {
 		t.Errorf("redelivery of a paid order: %v", errs[0])

@@ -66,6 +66,8 @@ type Store struct {
 	highWater *HighWater // nil: revisions are recorded nowhere; see NewHighWater
 
 	itemNow func(item string) time.Time // nil: now; see SetClock
+
+	onPayment func(PaymentOutcome) // see OnPayment
 }
 
 // OpenStore opens the database that a setting such as "sqlite:shop.db" names,
@@ -93,7 +95,7 @@ func OpenStore(ctx context.Context, setting string) (*Store, error) {
 	}
 	return &Store{
 		file: path, write: write, read: read, hot: prepared{stmts: make(map[string]*sql.Stmt)},
-		now: time.Now, told: make(chan struct{}, 1),
+		now: time.Now, told: make(chan struct{}, 1), onPayment: func(PaymentOutcome) {},
 	}, nil
 }
 
@@ -301,6 +303,7 @@ type orderRow struct {
 	PaidAt           int64
 	ClosedAt         int64
 	PaymentReference string
+	Restocked        bool
 }
 
 // TableName tells gorm the table.
@@ -313,7 +316,20 @@ func (r *orderRow) order() Order {
 		Status: Status(r.Status), Reason: r.Reason, IdempotencyKey: r.IdempotencyKey,
 		CreatedAt: fromMillis(r.CreatedAt), ConfirmedAt: fromMillis(r.ConfirmedAt),
 		ExpiresAt: fromMillis(r.ExpiresAt), PaidAt: fromMillis(r.PaidAt), ClosedAt: fromMillis(r.ClosedAt),
-		PaymentReference: r.PaymentReference,
+		PaymentReference: r.PaymentReference, Restocked: r.Restocked,
+	}
+}
+
+// holds reports whether the order's units are taken from the stock; it is
+// ordersHold in Go.
+func (r *orderRow) holds() bool {
+	switch Status(r.Status) {
+	case StatusConfirmed, StatusPaid:
+		return true
+	case StatusRefunded:
+		return !r.Restocked
+	default:
+		return false
 	}
 }
 

@@ -12,7 +12,8 @@ import (
 )
 
 // A confirmed order ends by exactly one of payOrder, cancelOrder and
-// expireOrders: each is one conditional UPDATE, and SQLite has one writer. Each
+// expireOrders, and a paid one may end once more by refundOrder: each is one
+// conditional UPDATE, and SQLite has one writer. Each
 // runs in one transaction with all that belongs to the change; what the shop's
 // servers are to be told of it is written in that same transaction.
 
@@ -33,74 +34,127 @@ func (s *Store) transition(ctx context.Context, operation string, fn func(ctx co
 	return nil
 }
 
-// The outcomes of a payment.
-const (
-	paymentPaid      = "paid"
-	paymentLate      = "late"      // to be refunded
-	paymentDuplicate = "duplicate" // to be refunded
-)
-
 // paymentErrors are the answers to payments that are recorded.
-var paymentErrors = map[string]error{paymentPaid: nil, paymentLate: ErrOrderExpired, paymentDuplicate: ErrOrderFinal}
+var paymentErrors = map[PaymentOutcome]error{
+	PaymentAccepted: nil, PaymentLate: ErrOrderExpired, PaymentDuplicate: ErrOrderFinal, PaymentMismatch: ErrAmountMismatch,
+}
+
+// receipt is the answer to a payment.
+type receipt struct {
+	order    Order
+	outcome  PaymentOutcome // as what the amount was received
+	recorded bool           // by this call; a repeat records nothing
+	refusal  error
+}
 
 // pay records a payment and pays its order if that can be. See Service.Pay.
 func (s *Store) pay(ctx context.Context, id string, p Payment) (Order, error) {
-	var o Order
-	var refusal error
+	var got receipt
 	err := s.telling(ctx, "pay order "+id, func(ctx context.Context, c conn, box *outbox) (err error) {
-		o, refusal, err = payOrder(ctx, c, id, p, box)
+		got, err = payOrder(ctx, c, id, p, box)
 		return err
 	})
 	if err != nil {
 		return Order{}, err
 	}
-	return o, refusal
+	if got.recorded {
+		s.onPayment(got.outcome)
+	}
+	return got.order, got.refusal
 }
 
-// payOrder is the transition to paid. The refusal is the caller's answer, and
-// goes with a transaction that is committed: late money is recorded.
-func payOrder(ctx context.Context, c conn, id string, p Payment, box *outbox) (o Order, refusal, err error) {
-	now := box.now
-	var known Payment
-	var of, outcome string
-	err = c.QueryRowContext(ctx, selectPayment, p.Reference).Scan(&of, &known.AmountMinor, &known.Currency, &outcome)
+// payOrder is the transition to paid. The receipt's refusal is the caller's answer,
+// and goes with a transaction that is committed: money that pays nothing is recorded.
+func payOrder(ctx context.Context, c conn, id string, p Payment, box *outbox) (receipt, error) {
+	known, err := readReported(ctx, c, p.Reference)
 	switch {
-	case err == nil:
-		known.Reference = p.Reference
-		if of != id || known != p {
-			return Order{}, ErrReferenceReused, nil
-		}
-		o, err = readOrder(ctx, c, id)
-		return o, paymentErrors[outcome], err
-	case !errors.Is(err, sql.ErrNoRows):
-		return Order{}, nil, fmt.Errorf("look for payment: %w", err)
+	case err != nil:
+		return receipt{}, err
+	case known.id == 0:
+	case known.orderID == id && known.Payment == p:
+		o, err := readOrder(ctx, c, id)
+		return receipt{order: o, outcome: known.receivedAs, refusal: paymentErrors[known.receivedAs]}, err
+	case known.orderID != id || known.outcome != PaymentMismatch:
+		return receipt{refusal: ErrReferenceReused}, nil
 	}
-	paid, err := changed(c.ExecContext(ctx, payUnpaid, now, p.Reference, id, p.AmountMinor, p.Currency))
+	paid, err := changed(c.ExecContext(ctx, payUnpaid, box.now, p.Reference, id, p.AmountMinor, p.Currency))
 	if err != nil {
-		return Order{}, nil, err
+		return receipt{}, err
 	}
-	o, err = readOrder(ctx, c, id)
+	o, err := readOrder(ctx, c, id)
 	if err != nil {
-		return Order{}, nil, err
+		return receipt{}, err
 	}
-	outcome = paymentPaid
-	switch {
-	case paid == 1:
-	case o.Status == StatusPaid:
-		outcome = paymentDuplicate
-	case o.Status == StatusConfirmed && (o.ExpiresAt.IsZero() || o.ExpiresAt.UnixMilli() > now):
-		return o, ErrAmountMismatch, nil
-	default:
-		outcome = paymentLate
+	got := receipt{order: o, outcome: PaymentAccepted, recorded: true}
+	if paid != 1 {
+		got.outcome = unaccepted(&o, p, box.now)
 	}
-	if _, err := c.ExecContext(ctx, insertPayment, p.Reference, id, p.AmountMinor, p.Currency, outcome, now); err != nil {
-		return Order{}, nil, fmt.Errorf("record payment: %w", err)
+	got.refusal = paymentErrors[got.outcome]
+	payment, err := recordPayment(ctx, c, known.id, id, p, got.outcome, box.now)
+	if errors.Is(err, ErrPaymentLimit) {
+		return receipt{order: o, refusal: ErrPaymentLimit}, nil
+	}
+	if err != nil {
+		return receipt{}, fmt.Errorf("record payment: %w", err)
 	}
 	if err := box.touch(ctx, c, o.ItemID); err != nil {
-		return Order{}, nil, err
+		return receipt{}, err
 	}
-	box.payment(&o, p, outcome)
-	return o, paymentErrors[outcome], nil
+	box.payment(&o, payment, p, got.outcome)
+	return got, nil
+}
+
+// reported is what is recorded under a reference.
+type reported struct {
+	Payment
+	id                  int64 // 0: nothing
+	orderID             string
+	receivedAs, outcome PaymentOutcome
+}
+
+func readReported(ctx context.Context, c conn, reference string) (reported, error) {
+	r := reported{Payment: Payment{Reference: reference}}
+	err := c.QueryRowContext(ctx, selectPayment, reference).Scan(&r.id, &r.orderID, &r.AmountMinor, &r.Currency, &r.receivedAs, &r.outcome)
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return reported{}, fmt.Errorf("look for payment: %w", err)
+	}
+	return r, nil
+}
+
+// recordPayment writes a payment, in the place of the mismatch that it corrects if
+// known is not 0, and returns its id. Errors: ErrPaymentLimit.
+func recordPayment(ctx context.Context, c conn, known int64, order string, p Payment, outcome PaymentOutcome, now int64) (int64, error) {
+	if known != 0 {
+		_, err := c.ExecContext(ctx, correctPayment, p.AmountMinor, p.Currency, outcome, now, known)
+		return known, err
+	}
+	if outcome != PaymentAccepted { // there is at most one of those
+		var n int
+		if err := c.QueryRowContext(ctx, countPayments, order).Scan(&n); err != nil {
+			return 0, err
+		}
+		if n >= maxPayments {
+			return 0, ErrPaymentLimit
+		}
+	}
+	res, err := c.ExecContext(ctx, insertPayment, p.Reference, order, p.AmountMinor, p.Currency, outcome, now)
+	if err != nil {
+		return 0, err
+	}
+	return res.LastInsertId()
+}
+
+// unaccepted is the outcome of a payment that did not pay its order at now.
+func unaccepted(o *Order, p Payment, now int64) PaymentOutcome {
+	open := o.Status == StatusConfirmed && (o.ExpiresAt.IsZero() || o.ExpiresAt.UnixMilli() > now)
+	switch {
+	case !open && o.Status != StatusPaid:
+		return PaymentLate
+	case p.AmountMinor != o.UnitPriceMinor*o.Quantity || p.Currency != o.Currency:
+		return PaymentMismatch
+	default:
+		return PaymentDuplicate
+	}
 }
 
 // returned are the units of one closed order, on their way back to the sale.
@@ -291,7 +345,7 @@ func scanOrder(row interface{ Scan(to ...any) error }) (Order, error) {
 	var r orderRow
 	err := row.Scan(&r.ID, &r.ItemID, &r.UserID, &r.Quantity, &r.UnitPriceMinor,
 		&r.Currency, &r.Status, &r.Reason, &r.IdempotencyKey, &r.CreatedAt, &r.ConfirmedAt, &r.ExpiresAt, &r.PaidAt,
-		&r.ClosedAt, &r.PaymentReference)
+		&r.ClosedAt, &r.PaymentReference, &r.Restocked)
 	return r.order(), err
 }
 

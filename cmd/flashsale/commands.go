@@ -47,7 +47,7 @@ func newRoot() *cobra.Command {
 			Use: "worker", Short: "Run a worker alone; it needs a Redis and a migrated database", Args: noArgs,
 			RunE: runRole(role{command: "worker", worker: true}),
 		},
-		newMigrate(), newItem(), newQueue(), newReconcile(), newToken(), newConfig(), newDoctor(),
+		newMigrate(), newItem(), newOrder(), newPayment(), newQueue(), newReconcile(), newToken(), newConfig(), newDoctor(),
 		newBackup(), newRestore(), newRecover(),
 	)
 	return root

@@ -18,7 +18,7 @@ import (
 var commands = [][]string{
 	{}, {"serve"}, {"api"}, {"worker"}, {"migrate"}, {"migrate", "up"}, {"migrate", "down"}, {"migrate", "status"},
 	{"item"}, {"item", "create"}, {"item", "list"}, {"item", "change"}, {"item", "restock"}, {"item", "pause"},
-	{"item", "resume"}, {"item", "close"}, {"queue"}, {"queue", "stats"}, {"queue", "dead"}, {"queue", "retry"},
+	{"item", "resume"}, {"item", "close"}, {"order"}, {"order", "refund"}, {"payment"}, {"payment", "list"}, {"payment", "refunded"}, {"queue"}, {"queue", "stats"}, {"queue", "dead"}, {"queue", "retry"},
 	{"queue", "discard"}, {"queue", "verify"}, {"reconcile"}, {"token"}, {"config"}, {"doctor"}, {"completion"},
 	{"backup"}, {"restore"},
 }
@@ -152,6 +152,8 @@ func TestCommand_CreatesNothing(t *testing.T) {
 		{[]string{"item", "list", "--addr", closed}, nil, 1, closed},
 		{[]string{"item", "pause", "drop-1", "--addr", closed}, nil, 1, "FLASHSALE_JWT_SECRET"},
 		{[]string{"queue", "stats", "--addr", closed}, nil, 1, "FLASHSALE_JWT_SECRET"},
+		{[]string{"payment", "list", "--addr", closed}, nil, 1, "FLASHSALE_JWT_SECRET"},
+		{[]string{"order", "refund", "x", "--restock=true", "--addr", closed}, nil, 1, "FLASHSALE_JWT_SECRET"},
 		{[]string{"queue", "dead", "--addr", closed}, nil, 1, "FLASHSALE_JWT_SECRET"},
 		{[]string{"reconcile", "--addr", closed}, nil, 1, "FLASHSALE_JWT_SECRET"},
 		{[]string{"token", "--sub", "alice"}, nil, 1, "FLASHSALE_JWT_SECRET"},
@@ -177,9 +179,17 @@ func TestCommand_Item(t *testing.T) {
 	c := dial(t, p)
 	addr := strings.TrimPrefix(p.URL(), "http://")
 	create := func(id string, more ...string) process.Result {
-		return s.run(append([]string{"item", "create", "--id", id, "--name", "Drop 1", "--price-minor", "4900", "--stock", "7", "--limit", "2"}, more...)...)
+		return s.run(append([]string{"item", "create", "--id", id, "--name", "Drop 1", "--price-minor", "4900", "--stock", "7", "--limit", "2", "--payment-window", "none"}, more...)...)
 	}
 	wantCode(t, 0, create("drop-1", "--addr", addr), "drop-1", "open", "7", "4900 EUR")
+	unstated := s.run("item", "create", "--id", "drop-3", "--name", "Drop 3", "--stock", "7", "--server", p.URL())
+	wantCode(t, 2, unstated, "--payment-window", "15m", "none")
+	wantCode(t, 0, create("drop-9", "--server", p.URL(), "--payment-window", "90s"), "drop-9")
+	for id, want := range map[string]string{"drop-1": `"payment_window_seconds":0,`, "drop-9": `"payment_window_seconds":90,`} {
+		if a := c.admin("GET", "/v1/admin/items/"+id, nil); a.Status != 200 || !strings.Contains(a.Body, want) {
+			t.Errorf("%s: %s, want %s", id, a.Body, want)
+		}
+	}
 	token := c.token("root", auth.RoleAdmin)
 	wantCode(t, 0, create("drop-2", "--server", p.URL(), "--token", token, "--currency", "JPY", "--opens-at", "2100-01-01T00:00:00Z"), "drop-2", "scheduled", "JPY")
 	wantCode(t, 0, s.run("item", "list", "--server", p.URL()), "drop-1", "drop-2", "Drop 1")

@@ -14,7 +14,7 @@ import (
 )
 
 // parsed are the types of flags whose values can have the wrong form.
-var parsed = []string{"int", "int64", "uint64", "float64", "bool", "duration", "stringSlice"}
+var parsed = []string{"int", "int64", "uint64", "float64", "bool", "duration", "window", "stringSlice"}
 
 // wantExplained runs the program and wants a usage error without a word of Go's.
 func wantExplained(t *testing.T, name, value string, args []string) {
@@ -77,9 +77,12 @@ func TestFlags_Explained(t *testing.T) {
 		t.Errorf("%d flags were looked at: the test saw too few", seen)
 	}
 	for args, want := range map[string]string{
-		"config --rate-buyer abc": `setting rate-buyer (FLASHSALE_RATE_BUYER): value "abc": it is not a number; write a number, for example 20`,
-		"config --lease 5":        `setting lease (FLASHSALE_LEASE): value "5": it has no unit; write a number and a unit (ms, s, m or h), for example 5s`,
-		"item create --stock x":   `--stock "x": it is not a whole number; write a whole number, for example 100`,
+		"config --rate-buyer abc":            `setting rate-buyer (FLASHSALE_RATE_BUYER): value "abc": it is not a number; write a number, for example 20`,
+		"config --lease 5":                   `setting lease (FLASHSALE_LEASE): value "5": it has no unit; write a number and a unit (ms, s, m or h), for example 5s`,
+		"item create --payment-window 15":    `--payment-window "15": it has no unit; write a number and a unit (s, m or h), or none, for example 15m`,
+		"item create --payment-window 1.5s":  `--payment-window "1.5s": it is neither a time in whole seconds nor none; write a number and a unit (s, m or h), or none, for example 15m`,
+		"item change a --payment-window -5s": `--payment-window "-5s": it is neither a time in whole seconds nor none; write a number and a unit (s, m or h), or none, for example 15m`,
+		"item create --stock x":              `--stock "x": it is not a whole number; write a whole number, for example 100`,
 	} {
 		root := newRoot()
 		root.SetArgs(strings.Fields(args))

@@ -159,19 +159,23 @@ func newItemCreate(server, token *string) *cobra.Command {
 	var n struct {
 		id, name, description, currency, opens, closes string
 		price, stock, limit                            int64
-		window                                         time.Duration
+		window                                         paymentWindow
 	}
 	c := &cobra.Command{
 		Use: "create", Short: "Open a sale", Args: noArgs,
-		Example: "  flashsale item create --id drop-1 --name 'Drop 1' --price-minor 4900 --currency EUR --stock 500",
+		Example: "  flashsale item create --id drop-1 --name 'Drop 1' --price-minor 4900 --currency EUR --stock 500 --payment-window 15m",
 		RunE: func(c *cobra.Command, _ []string) error {
+			if !c.Flags().Changed("payment-window") {
+				return usageError{errors.New("item create needs --payment-window: the time to pay, for example 15m, or none. " +
+					"Without one an unpaid order holds its units until it is cancelled")}
+			}
 			r, err := dial(c, *server, *token, true)
 			if err != nil {
 				return err
 			}
 			body := map[string]any{
 				"id": n.id, "name": n.name, "description": n.description, "price_minor": n.price, "currency": n.currency,
-				"stock": n.stock, "per_user_limit": n.limit, "payment_window_seconds": int64(n.window / time.Second),
+				"stock": n.stock, "per_user_limit": n.limit, "payment_window_seconds": n.window.seconds(),
 			}
 			for field, at := range map[string]string{"opens_at": n.opens, "closes_at": n.closes} {
 				if at != "" {
@@ -195,7 +199,7 @@ func newItemCreate(server, token *string) *cobra.Command {
 	f.Int64Var(&n.limit, "limit", 1, "units per buyer")
 	f.StringVar(&n.opens, "opens-at", "", "RFC 3339 time; default now")
 	f.StringVar(&n.closes, "closes-at", "", "RFC 3339 time; default never")
-	f.DurationVar(&n.window, "payment-window", 0, "time to pay in whole seconds; 0: no payment is asked")
+	flagWindow(f, &n.window)
 	return c
 }
 

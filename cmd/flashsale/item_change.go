@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
@@ -88,7 +87,7 @@ func newItemChange(server, token *string) *cobra.Command {
 	var n struct {
 		name, description, opens, closes string
 		price, limit                     int64
-		window                           time.Duration
+		window                           paymentWindow
 	}
 	c := &cobra.Command{
 		Use: "change ID", Short: "Change an item while it is on sale", Args: oneItem,
@@ -104,7 +103,7 @@ func newItemChange(server, token *string) *cobra.Command {
 				"name": {"name", n.name}, "description": {"description", n.description},
 				"price-minor": {"price_minor", n.price}, "limit": {"per_user_limit", n.limit},
 				"opens-at": {"opens_at", n.opens}, "closes-at": {"closes_at", n.closes},
-				"payment-window": {"payment_window_seconds", int64(n.window / time.Second)},
+				"payment-window": {"payment_window_seconds", n.window.seconds()},
 			} {
 				if c.Flags().Changed(flag) {
 					body[field.name] = field.value
@@ -140,6 +139,6 @@ func newItemChange(server, token *string) *cobra.Command {
 	f.Int64Var(&n.limit, "limit", 0, "units per buyer; who has more keeps them")
 	f.StringVar(&n.opens, "opens-at", "", "RFC 3339 time")
 	f.StringVar(&n.closes, "closes-at", "", "RFC 3339 time, or "+noEnd)
-	f.DurationVar(&n.window, "payment-window", 0, "time to pay in whole seconds; 0: no payment is asked")
+	flagWindow(f, &n.window)
 	return c
 }

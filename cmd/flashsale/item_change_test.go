@@ -32,6 +32,10 @@ func TestCommand_ItemChange(t *testing.T) {
 	}
 	wantCode(t, 0, run("change", "--name", "New name", "--limit", "3", "--price-minor", "0", "--closes-at", "2100-01-01T00:00:00Z"), "New name", " 3 ", " 0 EUR")
 	wantCode(t, 0, run("change", "--closes-at", "never", "--description", "", "--payment-window", "90s"), "New name")
+	wantCode(t, 0, run("change", "--payment-window", "none"), "New name")
+	if a := c.admin("GET", "/v1/admin/items/"+item, nil); !strings.Contains(a.Body, `"payment_window_seconds":0,`) {
+		t.Errorf("the window is still there: %s", a.Body)
+	}
 	wantCode(t, 0, run("change", "--opens-at", "2099-01-01T00:00:00Z"), "scheduled")
 	wantCode(t, 1, run("change", "--closes-at", "2098-01-01T00:00:00Z"), "window_invalid", "closes_at")
 	wantCode(t, 0, run("change", "--opens-at", "2001-01-01T00:00:00Z"), "open")

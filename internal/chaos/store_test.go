@@ -73,7 +73,7 @@ func (s *store) sold(ctx context.Context) (map[string]int64, error) {
 
 // orders reads all rows of the table orders.
 func (s *store) orders(ctx context.Context) ([]history.Order, error) {
-	rows, err := s.db.QueryContext(ctx, "SELECT id, user_id, item_id, quantity, idempotency_key, status, reason FROM orders ORDER BY id")
+	rows, err := s.db.QueryContext(ctx, "SELECT id, user_id, item_id, quantity, idempotency_key, status, reason, restocked FROM orders ORDER BY id")
 	if err != nil {
 		return nil, fmt.Errorf("read orders: %w", err)
 	}
@@ -81,7 +81,7 @@ func (s *store) orders(ctx context.Context) ([]history.Order, error) {
 	var all []history.Order
 	for rows.Next() {
 		var o history.Order
-		if err := rows.Scan(&o.ID, &o.User, &o.Item, &o.Quantity, &o.Key, &o.Status, &o.Reason); err != nil {
+		if err := rows.Scan(&o.ID, &o.User, &o.Item, &o.Quantity, &o.Key, &o.Status, &o.Reason, &o.Restocked); err != nil {
 			return nil, fmt.Errorf("read orders: %w", err)
 		}
 		all = append(all, o)

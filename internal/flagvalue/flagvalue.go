@@ -20,6 +20,7 @@ var kinds = map[string]struct{ cause, want, example string }{
 	"float64":     {"it is not a number", "a number", "0.5"},
 	"bool":        {"it is neither true nor false", "true or false", "true"},
 	"duration":    {"it is not a duration", "a number and a unit (ms, s, m or h)", "10m"},
+	"window":      {"it is neither a time in whole seconds nor none", "a number and a unit (s, m or h), or none", "15m"},
 	"stringSlice": {"it is not a list with commas", "values with commas between them and without quotation marks", "a,b"},
 }
 
@@ -34,7 +35,7 @@ func Explain(f *pflag.Flag, value string, err error) (cause, fix string) {
 	if errors.Is(err, strconv.ErrRange) {
 		cause = "it is out of range"
 	}
-	if _, err := strconv.ParseFloat(value, 64); err == nil && f.Value.Type() == "duration" {
+	if _, err := strconv.ParseFloat(value, 64); err == nil && (f.Value.Type() == "duration" || f.Value.Type() == "window") {
 		cause = "it has no unit"
 	}
 	return cause, "write " + k.want + ", for example " + example(f, k.example)

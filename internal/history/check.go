@@ -20,7 +20,7 @@ const (
 	Changed = "changed"
 	// Backwards: a client saw a state after a later one had been seen.
 	Backwards = "backwards"
-	// Unasked: an order ends paid or cancelled, and nobody asked for that.
+	// Unasked: an order ends paid, cancelled or refunded, and nobody asked for that.
 	Unasked = "unasked"
 	// Unexplained: an order is rejected and does not say why.
 	Unexplained = "unexplained"
@@ -145,7 +145,7 @@ type told struct {
 	row    *Order
 	// A seen is the first call of the history that saw the order so far, and
 	// the time from which every later call must see it so.
-	named, kept, committed, final seen // kept: in the database, refused or not
+	named, kept, committed, final, refunded seen // kept: in the database, refused or not
 }
 
 type seen struct {
@@ -221,6 +221,8 @@ func (j *judge) add(c *Call) {
 		j.ended[ending{c.Order, Paid}] = true
 	case Cancel:
 		j.ended[ending{c.Order, Cancelled}] = true
+	case Refund:
+		j.ended[ending{c.Order, Refunded}] = true
 	}
 	// The path of a refused call names an order too, of which nobody has told.
 	if c.Order != "" && c.Status >= 200 && c.Status < 300 {
@@ -232,8 +234,11 @@ func (j *judge) add(c *Call) {
 		if committed(c.State) {
 			t.committed.note(c)
 		}
-		if rank(c.State) == rankFinal {
+		if rank(c.State) >= rankFinal {
 			t.final.note(c)
+		}
+		if rank(c.State) == rankRefunded {
+			t.refunded.note(c)
 		}
 	}
 }
@@ -300,12 +305,13 @@ const (
 	rankQueued
 	rankCommitted
 	rankFinal
+	rankRefunded // the one state behind a final one, which is Paid
 )
 
 // committed reports whether an order of that state is, or was, confirmed.
 func committed(state string) bool {
 	switch state {
-	case Confirmed, Paid, Cancelled, Expired:
+	case Confirmed, Paid, Refunded, Cancelled, Expired:
 		return true
 	default:
 		return false
@@ -321,6 +327,8 @@ func rank(state string) int {
 		return rankCommitted
 	case Paid, Cancelled, Expired, Rejected:
 		return rankFinal
+	case Refunded:
+		return rankRefunded
 	default:
 		return rankNone
 	}

@@ -103,6 +103,29 @@ var cases = []struct {
 		erin(r, 201, Confirmed).Status = Paid
 		r.call("", 120, 121).about(Pay, "", "e").answers(200, "e", Paid)
 	}, ""},
+	{"a payment was answered and the order was refunded", func(r *run) { refunded(r, "e", 122, 123, false) }, ""},
+	{"a payment was answered and the order was refunded with a restock", func(r *run) { refunded(r, "e", 122, 123, true) }, ""},
+	{"an order is refunded and nobody asked for that", func(r *run) {
+		refunded(r, "e", 122, 123, true)
+		r.calls[len(r.calls)-1].Op = Get
+	}, Unasked},
+	{"an order is refunded and nobody paid", func(r *run) {
+		refunded(r, "e", 122, 123, true)
+		r.calls[len(r.calls)-2].Op = Get
+	}, Unasked},
+	{"a refund was answered and the order is paid", func(r *run) {
+		refunded(r, "e", 122, 123, false)
+		r.of("e").Status = Paid
+	}, Changed},
+	{"a refunded order is paid again", func(r *run) {
+		refunded(r, "e", 122, 123, false)
+		r.call("", 124, 125).about(Get, "erin", "e").answers(200, "e", Paid)
+	}, Backwards},
+	{"a refunded order's units are on sale without a restock", func(r *run) {
+		refunded(r, "e", 122, 123, true)
+		r.of("e").Restocked = false
+		r.lamp().Loaded = false
+	}, LedgerWrong},
 	{"a committed order is queued again", func(r *run) {
 		erin(r, 201, Confirmed)
 		r.call("", 120, 121).about(Get, "erin", "e").answers(200, "e", Queued)
@@ -391,6 +414,15 @@ var cases = []struct {
 		r.final.Ledgers = nil
 		r.settle()
 	}, SoldOutEarly},
+}
+
+// refunded makes erin buy and the shop's backend pay, and then the shop refund.
+func refunded(r *run, order string, from, to int64, restocked bool) {
+	o := erin(r, 201, Confirmed)
+	o.Status, o.Restocked = Refunded, restocked
+	r.call("", 120, 121).about(Pay, "", order).answers(200, order, Paid)
+	r.call("", from, to).about(Refund, "", order).answers(200, order, Refunded)
+	r.settle()
 }
 
 // erin buys a fourth lamp, and has a row of it.

@@ -56,10 +56,14 @@ type Order struct {
 	Key      string `json:"idempotency_key"`
 	Status   string `json:"status"`
 	Reason   string `json:"reason,omitempty"`
+	// Restocked tells of a refunded order that its units were given back.
+	Restocked bool `json:"restocked,omitempty"`
 }
 
 // Holds reports whether the order holds its units.
-func (o *Order) Holds() bool { return o.Status == Confirmed || o.Status == Paid }
+func (o *Order) Holds() bool {
+	return o.Status == Confirmed || o.Status == Paid || o.Status == Refunded && !o.Restocked
+}
 
 // Ledger is an item's conservation equation as the service states it, in units.
 type Ledger struct {

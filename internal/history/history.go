@@ -15,6 +15,7 @@ const (
 	Buy     = "buy"
 	Pay     = "pay"
 	Cancel  = "cancel"
+	Refund  = "refund"
 	Get     = "get"
 	Restock = "restock"
 	Pause   = "pause"
@@ -27,6 +28,7 @@ const (
 	Queued    = "queued"
 	Confirmed = "confirmed"
 	Paid      = "paid"
+	Refunded  = "refunded"
 	Cancelled = "cancelled"
 	Expired   = "expired"
 	Rejected  = "rejected"
@@ -59,7 +61,7 @@ type Call struct {
 	// Code is the problem's code, of an answer that is one.
 	Code string `json:"code,omitempty"`
 	// Order is the id of the order that the answer names or, where the path
-	// names one (pay, cancel, get), of that.
+	// names one (pay, cancel, refund, get), of that.
 	Order string `json:"order,omitempty"`
 	// State is the order's status as answered.
 	State string `json:"state,omitempty"`

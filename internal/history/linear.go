@@ -34,8 +34,9 @@ var (
 //
 //   - sold_out is lawful ever after too few units were left once, since the service
 //     answers it from memory for a moment;
-//   - the units of an order that ended cancelled, expired or rejected come back at
-//     some time after its purchase began, or for a cancellation, after that began.
+//   - the units of an order that ended cancelled, expired, rejected or refunded with
+//     a restock come back at some time after its purchase began, or for a
+//     cancellation or a refund, after that began.
 func Linearizable(calls []Call, final *Final, timeout time.Duration) error {
 	began := time.Now()
 	for i := range final.Items {
@@ -237,7 +238,7 @@ func copied[K comparable, V any](m map[K]V) map[K]V {
 // happened.
 func saleOperations(item *Item, calls []Call, final *Final) []porcupine.Operation {
 	h := &saleHistory{
-		item: item, orders: make(map[buyer]string), began: make(map[buyer]int64), cancelled: make(map[string]int64),
+		item: item, orders: make(map[buyer]string), began: make(map[buyer]int64), closing: make(map[ending]int64),
 		rejected: make(map[buyer]bool), told: make(map[buyer]int64), made: make(map[buyer]bool),
 	}
 	h.read(calls, final)
@@ -267,8 +268,8 @@ type saleHistory struct {
 	// orders is the order that each key ended with, began its first purchase's start.
 	orders map[buyer]string
 	began  map[buyer]int64
-	// cancelled is when an order's first cancellation that may have worked began.
-	cancelled map[string]int64
+	// closing is when an order's first cancellation or refund that may have worked began.
+	closing map[ending]int64
 	// rejected are the keys whose order the database refused.
 	rejected map[buyer]bool
 	// told is when the first acknowledgement of a key had arrived; made are the
@@ -299,9 +300,13 @@ func (h *saleHistory) read(calls []Call, final *Final) {
 				h.told[b], h.orders[b] = c.End, c.Order
 			}
 			h.made[b] = h.made[b] || !c.Replayed
-		case c.Op == Cancel && !c.Refused():
-			if at, ok := h.cancelled[c.Order]; !ok || c.Start < at {
-				h.cancelled[c.Order] = c.Start
+		case (c.Op == Cancel || c.Op == Refund) && !c.Refused():
+			end := ending{c.Order, Cancelled}
+			if c.Op == Refund {
+				end.state = Refunded
+			}
+			if at, ok := h.closing[end]; !ok || c.Start < at {
+				h.closing[end] = c.Start
 			}
 		}
 	}
@@ -358,7 +363,7 @@ func (h *saleHistory) returns(final *Final) {
 			continue
 		}
 		at := h.began[b]
-		if from, ok := h.cancelled[o.ID]; ok && o.Status == Cancelled {
+		if from, ok := h.closing[ending{o.ID, o.Status}]; ok {
 			at = from
 		}
 		h.put(0, at, h.last+1, &saleStep{op: opRelease, buyer: b})

@@ -97,6 +97,9 @@ var linearCases = []struct {
 	{"sold again before it was given back", func(r *run) { cancelled(r, 90, 95, 80, 85) }, false},
 	{"sold again once it was given back", func(r *run) { cancelled(r, 90, 95, 100, 105) }, true},
 	{"sold again while it is given back", func(r *run) { cancelled(r, 90, 95, 92, 94) }, true},
+	{"sold again before its refund", func(r *run) { resold(r, 90, 95, 80, 85, true) }, false},
+	{"sold again after its refund", func(r *run) { resold(r, 90, 95, 100, 105, true) }, true},
+	{"sold again after a refund without a restock", func(r *run) { resold(r, 90, 95, 100, 105, false) }, false},
 	{"the limit is free again once it was given back", func(r *run) {
 		r.lamp().Limit = 1
 		cancelled(r, 90, 95, 100, 105)
@@ -118,6 +121,15 @@ var linearCases = []struct {
 	{"restocked units are sold before they are there", func(r *run) { restocked(r, 90, 95, 80, 85) }, false},
 	{"restocked units are sold", func(r *run) { restocked(r, 80, 85, 90, 95) }, true},
 	{"Redis has no sale", func(r *run) { r.lamp().Loaded, r.lamp().Left = false, 7 }, true},
+}
+
+// resold makes the shop refund alice's order, and frank buy its unit.
+func resold(r *run, from, to, boughtFrom, boughtTo int64, restocked bool) {
+	r.call("", from, to).about(Refund, "", "a").answers(200, "a", Refunded)
+	r.of("a").Status, r.of("a").Restocked = Refunded, restocked
+	r.call("frank", boughtFrom, boughtTo).answers(201, "f", Confirmed)
+	r.row("f", "frank", Confirmed)
+	r.settle()
 }
 
 // cancelled makes alice cancel her order, and frank buy its unit.

@@ -105,7 +105,7 @@ func (s *shop) begin() {
 	item := "item" + strconv.Itoa(rapid.IntRange(0, len(s.items)-1).Draw(s.rt, "item"))
 	c := Call{Client: len(s.calls) + len(s.open), User: user, Item: item, Start: s.now}
 	a := &attempt{}
-	switch op := rapid.IntRange(0, 9).Draw(s.rt, "op"); op {
+	switch op := rapid.IntRange(0, 10).Draw(s.rt, "op"); op {
 	case 0:
 		c.Op, c.User, c.Key, c.Quantity = Restock, "", "r"+strconv.Itoa(rapid.IntRange(0, 3).Draw(s.rt, "delivery")), 0
 		c.Quantity = int64(len(c.Key)) + int64(c.Key[1]-'0') - 3 // its key's: -1 to 2
@@ -113,7 +113,7 @@ func (s *shop) begin() {
 			c.Quantity = 3
 		}
 		a.apply = s.restock
-	case 1, 2:
+	case 1, 2, 10:
 		id, o := s.known()
 		if o == nil {
 			return
@@ -123,6 +123,11 @@ func (s *shop) begin() {
 		if op == 2 {
 			c.Op, c.User = Pay, ""
 			a.apply = func(a *attempt) { s.close(a, Paid) }
+		}
+		if op == 10 {
+			c.Op, c.User = Refund, ""
+			restock := rapid.Bool().Draw(s.rt, "restock")
+			a.apply = func(a *attempt) { s.refund(a, restock) }
 		}
 	case 3:
 		id, o := s.known()
@@ -262,7 +267,7 @@ func (s *shop) close(a *attempt, to string) {
 	switch {
 	case o == nil:
 		s.get(a)
-	case o.Status == Confirmed:
+	case o.Status == Confirmed && to != Refunded:
 		o.Status = to
 		if to == Cancelled {
 			s.giveBack(o)
@@ -274,6 +279,19 @@ func (s *shop) close(a *attempt, to string) {
 		id := a.call.Order
 		a.call.refuses(409, "order_final").Order = id
 	}
+}
+
+func (s *shop) refund(a *attempt, restock bool) {
+	o := s.orders[a.call.Order]
+	if o == nil || o.Status != Paid {
+		s.close(a, Refunded)
+		return
+	}
+	o.Status, o.Restocked = Refunded, restock
+	if restock {
+		s.giveBack(o)
+	}
+	a.call.answers(200, o.ID, Refunded)
 }
 
 func (s *shop) giveBack(o *Order) {

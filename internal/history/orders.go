@@ -39,6 +39,8 @@ func (j *judge) rows() {
 			j.find(Unexplained, 1, "%s", sayRow(o))
 		case (o.Status == Paid || o.Status == Cancelled) && !j.ended[ending{o.ID, o.Status}]:
 			j.find(Unasked, 1, "%s", sayRow(o))
+		case o.Status == Refunded && !(j.ended[ending{o.ID, Paid}] && j.ended[ending{o.ID, Refunded}]):
+			j.find(Unasked, 1, "%s", sayRow(o))
 		case o.Status == Rejected, committed(o.Status):
 		default:
 			j.find(Malformed, 1, "%s: no such state of a row", sayRow(o))
@@ -170,11 +172,13 @@ func (j *judge) later() {
 			j.find(Backwards, 1, "%s, after %s", say(c), say(t.committed.call))
 		} else if at != rankNone && at < rankFinal && t.final.before(c) {
 			j.find(Backwards, 1, "%s, after %s", say(c), say(t.final.call))
+		} else if at == rankFinal && t.refunded.before(c) {
+			j.find(Backwards, 1, "%s, after %s", say(c), say(t.refunded.call))
 		}
 		if t.row == nil {
 			continue
 		}
-		if at == rankFinal && c.State != t.row.Status {
+		if at >= rankFinal && c.State != t.row.Status && (c.State != Paid || t.row.Status != Refunded) {
 			j.find(Changed, 1, "%s: it ended as %s", say(c), sayRow(t.row))
 		}
 		if !describes(c, t.row) {

@@ -83,7 +83,7 @@ func (c *Call) valid() error {
 		if c.Quantity == 0 {
 			return fmt.Errorf("field quantity is missing from a call %q", c.Op)
 		}
-	case Pay, Cancel, Get, Pause, Resume, Close:
+	case Pay, Cancel, Refund, Get, Pause, Resume, Close:
 	default:
 		return fmt.Errorf("field op is %q, which is no operation", c.Op)
 	}

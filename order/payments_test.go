@@ -1,0 +1,314 @@
+package order
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// mixedPayments records amounts of every kind for the orders o0 to o3, and returns
+// their references, oldest first.
+func mixedPayments(t testing.TB, s *Store) []string {
+	t.Helper()
+	mustInsert(t, s, asking("item", 100, 50, time.Hour))
+	var references []string
+	for i := range 4 {
+		id := fmt.Sprint("o", i)
+		mustCommit(t, s, bought(id, "item", "u"+id, "k", 1))
+		for _, p := range []Payment{{"short-" + id, 1, "EUR"}, {"right-" + id, 1999, "EUR"}, {"twice-" + id, 1999, "EUR"}, {"other-" + id, 1999, "USD"}} {
+			if _, err := s.pay(testContext(t), id, p); (err == nil) != strings.HasPrefix(p.Reference, "right") {
+				t.Fatalf("%+v: %v", p, err)
+			}
+			references = append(references, p.Reference)
+		}
+	}
+	return references
+}
+
+// paymentIDs reads the ids of the payments by reference.
+func paymentIDs(t testing.TB, s *Store) map[string]int64 {
+	t.Helper()
+	list, err := s.payments(testContext(t), listPayments, int64(1)<<60, 1000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids := make(map[string]int64, len(list))
+	for _, p := range list {
+		ids[p.Reference] = p.ID
+	}
+	return ids
+}
+
+func TestService_Payments(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	c := setClock(s)
+	service := NewService(Config{Store: s})
+	references := mixedPayments(t, s)
+	slices.Reverse(references)
+	pick := func(prefixes ...string) (out []string) {
+		for _, r := range references {
+			if slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(r, p) }) {
+				out = append(out, r)
+			}
+		}
+		return out
+	}
+	id := paymentIDs(t, s)["twice-o1"]
+	if _, err := service.MarkRefunded(testContext(t), id, root); err != nil {
+		t.Fatal(err)
+	}
+	left := slices.DeleteFunc(pick("short", "twice", "other"), func(r string) bool { return r == "twice-o1" })
+	for _, tt := range []struct {
+		filter PaymentFilter
+		want   []string
+	}{
+		{PaymentFilter{}, references},
+		{PaymentFilter{Outcome: PaymentAccepted}, pick("right")},
+		{PaymentFilter{Outcome: PaymentMismatch}, pick("short", "other")},
+		{PaymentFilter{Outcome: PaymentDuplicate}, slices.DeleteFunc(pick("twice"), func(r string) bool { return r == "twice-o1" })},
+		{PaymentFilter{Outcome: PaymentRefunded}, []string{"twice-o1"}},
+		{PaymentFilter{Outcome: PaymentLate}, nil},
+		{PaymentFilter{NeedsRefund: true}, left},
+		{PaymentFilter{NeedsRefund: true, Outcome: PaymentMismatch}, pick("short", "other")},
+		{PaymentFilter{NeedsRefund: true, Outcome: PaymentAccepted}, nil},
+	} {
+		for _, limit := range []int{1, 3, 100} {
+			f := tt.filter
+			f.Limit = limit
+			var got []string
+			for more := true; more; {
+				var page []PaymentRecord
+				var err error
+				if page, more, err = service.Payments(testContext(t), f); err != nil || more && len(page) != limit {
+					t.Fatalf("%+v: %d payments, more %v, %v", f, len(page), more, err)
+				}
+				for _, p := range page {
+					got = append(got, p.Reference)
+					order := p.Reference[len(p.Reference)-2:]
+					if p.OrderID != order || p.ItemID != "item" || p.UserID != "u"+order || p.ReceivedAt.UnixMilli() != c.Load() ||
+						(p.ID == id) != (p.RefundedAt.UnixMilli() == c.Load()) || (p.ID == id) != (p.ReceivedAs != p.Outcome) {
+						t.Errorf("payment %+v", p)
+					}
+					f.Before = p.ID
+				}
+			}
+			if !slices.Equal(got, tt.want) {
+				t.Errorf("%+v: %v, want %v", f, got, tt.want)
+			}
+		}
+	}
+	list, err := service.OrderPayments(testContext(t), "o2")
+	if err != nil || len(list) != 4 || list[0].Reference != "short-o2" || list[3].Reference != "other-o2" {
+		t.Errorf("payments of an order: %+v, %v", list, err)
+	}
+	for limit, want := range map[int]int{5: 5, 100: len(left)} {
+		if n, err := s.PaymentsToRefund(testContext(t), limit); err != nil || n != want {
+			t.Errorf("to refund, up to %d: %d, %v, want %d", limit, n, err, want)
+		}
+	}
+}
+
+// TestService_Payments_Plans: no list of payments ever scans or sorts the table.
+func TestService_Payments_Plans(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	for query, want := range map[string]string{
+		listPayments:         "SEARCH p USING INTEGER PRIMARY KEY (rowid<?)",
+		listPaymentsBy:       "SEARCH p USING INDEX payments_outcome (outcome=? AND id<?)",
+		listPaymentsOwed:     "SEARCH p USING INDEX payments_refund (id<?)",
+		listPaymentsOwedBy:   "SEARCH p USING INDEX payments_refund (id<?)",
+		selectPaymentsOf:     "SEARCH p USING INDEX payments_order (order_id=?)",
+		selectPaymentsOfUser: "SEARCH p USING INDEX payments_order (order_id=?)",
+		selectPaymentByID:    "SEARCH p USING INTEGER PRIMARY KEY (rowid=?)",
+		selectPayment:        "SEARCH payments USING INDEX sqlite_autoindex_payments_1 (reference=?)",
+		countPayments:        "SEARCH payments USING COVERING INDEX payments_order (order_id=?)",
+		countPaymentsToWatch: "COVERING INDEX payments_refund",
+		refundAccepted:       "SEARCH payments USING INDEX payments_",
+	} {
+		var plan []struct{ Detail string }
+		args := make([]any, strings.Count(query, "?"))
+		if err := s.read.Raw("EXPLAIN QUERY PLAN "+query, args...).Scan(&plan).Error; err != nil {
+			t.Fatalf("%s: %v", query, err)
+		}
+		got := fmt.Sprint(plan)
+		if !strings.Contains(got, want) || strings.Contains(got, "SCAN p ") || strings.Contains(got, "TEMP") && query != selectPaymentsOfUser {
+			t.Errorf("plan of %s:\n%s", query, got)
+		}
+	}
+}
+
+// TestStore_pay_Limit: a backend that reports an order's money under ever new
+// references fills no disk, and an order can be paid whatever was recorded before.
+func TestStore_pay_Limit(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	mustInsert(t, s, asking("item", 10, 5, time.Hour))
+	mustCommit(t, s, bought("o", "item", "u", "k", 1), bought("other", "item", "u", "k2", 1))
+	wrong := func(i int) Payment { return Payment{fmt.Sprint("r", i), 1, "EUR"} }
+	for i := range maxPayments {
+		if _, err := s.pay(testContext(t), "o", wrong(i)); !errors.Is(err, ErrAmountMismatch) {
+			t.Fatalf("payment %d: %v, want ErrAmountMismatch", i, err)
+		}
+	}
+	if o, err := s.pay(testContext(t), "o", wrong(maxPayments)); !errors.Is(err, ErrPaymentLimit) || o.ID != "o" {
+		t.Errorf("beyond the limit: %+v, %v, want ErrPaymentLimit", o, err)
+	}
+	if _, err := s.pay(testContext(t), "o", wrong(3)); !errors.Is(err, ErrAmountMismatch) {
+		t.Errorf("a repeat at the limit: %v, want ErrAmountMismatch", err)
+	}
+	if _, err := s.pay(testContext(t), "other", wrong(maxPayments)); !errors.Is(err, ErrAmountMismatch) {
+		t.Errorf("another order's: %v, want ErrAmountMismatch", err)
+	}
+	if o, err := s.pay(testContext(t), "o", money("right", 1)); err != nil || o.Status != StatusPaid {
+		t.Errorf("the right amount: %+v, %v", o, err)
+	}
+	if _, err := s.pay(testContext(t), "o", money("again", 1)); !errors.Is(err, ErrPaymentLimit) {
+		t.Errorf("a duplicate beyond the limit: %v, want ErrPaymentLimit", err)
+	}
+	if n := len(payments(t, s)); n != maxPayments+2 {
+		t.Errorf("%d payments recorded, want %d", n, maxPayments+2)
+	}
+}
+
+// TestStore_pay_Corrected: a wrong report of money can be corrected under its
+// reference, as long as nothing was decided about it.
+func TestStore_pay_Corrected(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	c := setClock(s)
+	mustInsert(t, s, asking("item", 10, 9, time.Minute))
+	for _, id := range []string{"o1", "o2", "o3", "o4"} {
+		mustCommit(t, s, bought(id, "item", "u", id, 1))
+	}
+	pay := func(id, reference string, amount int64, want error) {
+		t.Helper()
+		for range 2 {
+			if _, err := s.pay(testContext(t), id, Payment{reference, amount, "EUR"}); !errors.Is(err, want) {
+				t.Errorf("%s, %d for %s: %v, want %v", reference, amount, id, err, want)
+			}
+		}
+		auditStore(t, s)
+	}
+	for _, id := range []string{"o1", "o2", "o3", "o4"} {
+		pay(id, "r-"+id, 19, ErrAmountMismatch)
+	}
+	ids := paymentIDs(t, s)
+	pay("o2", "r-o1", 1999, ErrReferenceReused) // another order's
+	pay("o1", "r-o1", 20, ErrAmountMismatch)
+	c.Add(1)
+	pay("o1", "r-o1", 1999, nil)
+	pay("o1", "r-o1", 19, ErrReferenceReused)
+	pay("o1", "r-o1", 20, ErrReferenceReused)
+	pay("o2", "other", 1999, nil)
+	pay("o2", "r-o2", 1999, ErrOrderFinal)
+	if _, err := s.markRefunded(testContext(t), ids["r-o3"], root); err != nil {
+		t.Fatal(err)
+	}
+	pay("o3", "r-o3", 1999, ErrReferenceReused)
+	c.Add(time.Minute.Milliseconds())
+	pay("o4", "r-o4", 1999, ErrOrderExpired)
+	pay("o4", "r-o4", 19, ErrReferenceReused)
+	want := map[string]string{"r-o1": "o1 accepted", "r-o2": "o2 duplicate", "other": "o2 accepted", "r-o3": "o3 refunded", "r-o4": "o4 late"}
+	if got := payments(t, s); !maps.Equal(got, want) {
+		t.Errorf("payments %v, want %v", got, want)
+	}
+	list, err := s.payments(testContext(t), selectPaymentByID, ids["r-o1"])
+	if err != nil || len(list) != 1 || list[0].AmountMinor != 1999 || list[0].ReceivedAs != PaymentAccepted || list[0].ReceivedAt.UnixMilli() != c.Load()-time.Minute.Milliseconds() {
+		t.Errorf("the corrected payment is %+v, %v", list, err)
+	}
+}
+
+func TestStore_OnPayment(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	var heard []PaymentOutcome
+	s.OnPayment(func(o PaymentOutcome) { heard = append(heard, o) })
+	mustInsert(t, s, asking("item", 10, 5, time.Hour))
+	mustCommit(t, s, bought("o", "item", "u", "k", 1), bought("gone", "item", "u", "k2", 1))
+	if _, _, err := s.cancel(testContext(t), "gone", Canceller{Admin: true}); err != nil {
+		t.Fatal(err)
+	}
+	pay := func(id, reference string, units int64, want error) {
+		t.Helper()
+		for range 2 { // a repeat records nothing
+			if _, err := s.pay(testContext(t), id, money(reference, units)); !errors.Is(err, want) {
+				t.Errorf("%s for %s: %v, want %v", reference, id, err, want)
+			}
+		}
+	}
+	pay("o", "r1", 2, ErrAmountMismatch)
+	pay("o", "r2", 1, nil)
+	pay("o", "r3", 1, ErrOrderFinal)
+	pay("gone", "r4", 1, ErrOrderExpired)
+	pay("gone", "r1", 1, ErrReferenceReused)
+	for range 2 {
+		if _, _, err := s.refund(testContext(t), "o", Refund{By: root}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.markRefunded(testContext(t), paymentIDs(t, s)["r4"], root); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := []PaymentOutcome{PaymentMismatch, PaymentAccepted, PaymentDuplicate, PaymentLate, PaymentRefunded, PaymentRefunded}
+	if !slices.Equal(heard, want) {
+		t.Errorf("heard %v, want %v", heard, want)
+	}
+}
+
+func TestService_MarkRefunded(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	c := setClock(s)
+	service := NewService(Config{Store: s})
+	mixedPayments(t, s)
+	ids := paymentIDs(t, s)
+	at := c.Load()
+	var wg sync.WaitGroup
+	for range 10 {
+		wg.Go(func() {
+			p, err := service.MarkRefunded(testContext(t), ids["short-o0"], root)
+			if err != nil || p.Outcome != PaymentRefunded || p.ReceivedAs != PaymentMismatch || p.RefundedAt.UnixMilli() != at || p.Reference != "short-o0" {
+				t.Errorf("marked %+v, %v", p, err)
+			}
+		})
+	}
+	wg.Wait()
+	c.Add(1000)
+	if p, err := service.MarkRefunded(testContext(t), ids["short-o0"], root); err != nil || p.RefundedAt.UnixMilli() != at {
+		t.Errorf("marked again later: %+v, %v", p, err)
+	}
+	// What was recorded as a mismatch is answered as one, refunded or not.
+	if _, err := s.pay(testContext(t), "o0", Payment{"short-o0", 1, "EUR"}); !errors.Is(err, ErrAmountMismatch) {
+		t.Errorf("a repeat of a refunded payment: %v, want ErrAmountMismatch", err)
+	}
+	if _, err := service.MarkRefunded(testContext(t), 999, root); !errors.Is(err, ErrPaymentNotFound) {
+		t.Errorf("no payment: %v, want ErrPaymentNotFound", err)
+	}
+	if p, err := service.MarkRefunded(testContext(t), ids["right-o0"], root); !errors.Is(err, ErrPaymentAccepted) || p.Outcome != PaymentAccepted {
+		t.Errorf("an accepted payment: %+v, %v, want ErrPaymentAccepted", p, err)
+	}
+	entries, _, err := s.audit(testContext(t), AuditFilter{OrderID: "o0", Limit: 100})
+	if err != nil || len(entries) != 1 {
+		t.Fatalf("audit %+v, %v, want 1 entry", entries, err)
+	}
+	id := ids["short-o0"]
+	want := AuditEntry{
+		ID: entries[0].ID, At: time.UnixMilli(at).UTC(), Actor: root.Actor, Action: "payment.refund", ItemID: "item", OrderID: "o0",
+		Before: fmt.Sprintf(`{"outcome":"mismatch","payment":%d}`, id), After: fmt.Sprintf(`{"outcome":"refunded","payment":%d}`, id),
+		RequestID: root.RequestID,
+	}
+	if entries[0] != want {
+		t.Errorf("audit %+v, want %+v", entries[0], want)
+	}
+	occupy(t, s)
+	busyTimeout(t, s, time.Millisecond)
+	if _, err := service.MarkRefunded(testContext(t), ids["short-o1"], root); !errors.Is(err, ErrDatabase) {
+		t.Errorf("with the database busy: %v, want ErrDatabase", err)
+	}
+}

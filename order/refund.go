@@ -1,0 +1,111 @@
+package order
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"flashsale/inventory"
+)
+
+var (
+	// ErrNotPaid says that an order cannot be refunded, because it is not paid.
+	ErrNotPaid = errors.New("order: not paid")
+	// ErrRefundDiffers says that an order was refunded before, and its units were
+	// treated otherwise than this refund asks for. Nothing was changed.
+	ErrRefundDiffers = errors.New("order: refunded otherwise")
+)
+
+// Refund says how a paid order is refunded, and for whom.
+type Refund struct {
+	// Restock returns the order's units to the stock, and takes them off the buyer's
+	// count. Otherwise they stay sold, and count for the buyer's limit.
+	Restock bool
+	By      By
+}
+
+// Refund records that a paid order's money went back to the buyer. It moves no
+// money. Restocked units can be bought again when it returns, unless Redis is away.
+// A repeat gets the same answer.
+//
+// With ErrNotPaid and ErrRefundDiffers the order is returned as it stands. Other
+// errors: ErrNotFound, inventory.ErrStopped, ErrDatabase, inventory.ErrUnavailable. After the last two a
+// repeat settles the outcome.
+func (s *Service) Refund(ctx context.Context, id string, r Refund) (Order, error) {
+	o, owed, err := s.Store.refund(ctx, id, r)
+	if errors.Is(err, ErrNotFound) {
+		// An order in the queue is not paid, and an unknown one is not found.
+		if o, err = s.Get(ctx, id); err == nil {
+			err = ErrNotPaid
+		}
+	}
+	if err != nil {
+		return o, err
+	}
+	_, failed := s.Returns.give(ctx, owed)
+	for _, err := range failed {
+		// The order is refunded all the same; the sweeper gives its units back.
+		s.OnError(fmt.Errorf("refund order %s: %w", id, err))
+	}
+	s.Bell.ring(ctx, id)
+	return o, nil
+}
+
+// refund refunds an order. It returns the order's units if they are still to be
+// given back, on a repeat too. See Service.Refund.
+func (s *Store) refund(ctx context.Context, id string, r Refund) (o Order, owed []returned, err error) {
+	refunded := false
+	err = s.telling(ctx, "refund order "+id, func(ctx context.Context, c conn, box *outbox) error {
+		if refunded, err = refundOrder(ctx, c, id, r, box); err != nil {
+			return err
+		}
+		if o, err = readOrder(ctx, c, id); err != nil {
+			return err
+		}
+		if refunded && s.highWater.IsStopped(o.ItemID) {
+			return inventory.ErrStopped // its units may be back in what the database has lost
+		}
+		owed, err = readReturns(ctx, c, returnsOfOrders, jsonList(id))
+		return err
+	})
+	switch {
+	case err != nil:
+		return Order{}, nil, err
+	case o.Status != StatusRefunded:
+		return o, nil, ErrNotPaid
+	case o.Restocked != r.Restock:
+		return o, nil, ErrRefundDiffers
+	case refunded:
+		s.onPayment(PaymentRefunded)
+	}
+	return o, owed, nil
+}
+
+// refundOrder is the transition to refunded; it changes nothing unless the order
+// is paid.
+func refundOrder(ctx context.Context, c conn, id string, r Refund, box *outbox) (refunded bool, err error) {
+	closed, err := readReturns(ctx, c, refundPaid, box.now, r.Restock, id)
+	if err != nil || len(closed) == 0 {
+		return false, err
+	}
+	if r.Restock {
+		if err := takeBack(ctx, c, closed, box); err != nil {
+			return false, err
+		}
+	}
+	if err := box.touch(ctx, c, closed[0].itemID); err != nil {
+		return false, err
+	}
+	if n, err := changed(c.ExecContext(ctx, refundAccepted, box.now, id)); err != nil || n != 1 {
+		return false, errors.Join(err, fmt.Errorf("%d accepted payments of a paid order, want 1", n))
+	}
+	err = writeAudit(ctx, c, &auditRow{
+		At: box.now, Actor: r.By.Actor, Action: actionOrderRefund, ItemID: closed[0].itemID, OrderID: id,
+		Before: factsJSON(map[string]any{"status": StatusPaid}),
+		After:  factsJSON(map[string]any{"status": StatusRefunded, "restocked": r.Restock}), RequestID: r.By.RequestID,
+	})
+	if err != nil {
+		return false, err
+	}
+	return true, box.closed(ctx, c, EventRefunded, closed)
+}
