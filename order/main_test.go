@@ -309,8 +309,13 @@ func newSite(t *testing.T, rdb *redis.Client, volatile bool, n NewItem) *site {
 // newSiteWith is newSite with an inventory of the test's own settings.
 func newSiteWith(t *testing.T, rdb *redis.Client, n NewItem, cfg inventory.Config) *site {
 	t.Helper()
-	s := &site{t: t, rdb: rdb, store: newStore(t), waiters: NewWaiters(), item: "item-" + randomName(t)}
-	s.queue = newQueue(t, rdb, queue.Config{})
+	return newSiteOn(t, newQueue(t, rdb, queue.Config{}), rdb, n, cfg)
+}
+
+// newSiteOn is newSiteWith with a queue of the test's own settings.
+func newSiteOn(t *testing.T, q *queue.Queue, rdb *redis.Client, n NewItem, cfg inventory.Config) *site {
+	t.Helper()
+	s := &site{t: t, rdb: rdb, queue: q, store: newStore(t), waiters: NewWaiters(), item: "item-" + randomName(t)}
 	locks, err := lock.New(rdb, lock.Config{TTL: 2 * time.Minute, ClaimTTL: time.Minute, Liveness: time.Minute})
 	if err != nil {
 		t.Fatal(err)
