@@ -40,7 +40,7 @@ func alone(t *testing.T, fn func(t *testing.T, rdb *redis.Client)) {
 // recovery makes one for a site, as a process of its own would.
 func (s *site) recovery() *Recovery {
 	s.t.Helper()
-	locks, err := lock.New(s.rdb, lock.Config{TTL: 2 * time.Minute, ClaimTTL: time.Minute, Liveness: time.Minute})
+	locks, err := lock.New(s.rdb, patientLocks)
 	if err != nil {
 		s.t.Fatal(err)
 	}
