@@ -56,6 +56,9 @@ type Config struct {
 	Returns *Returns
 	// Bell tells who follows orders of their changes. Default nil: nobody is told.
 	Bell *Bell
+	// Queued finds the queued orders of a buyer. Default nil: lists contain committed
+	// orders only.
+	Queued QueuedTasks
 	// Rebuilder is what EraseBuyer needs of the inventory; nothing else does.
 	Rebuilder Rebuilder
 	// Volatile says that Redis keeps nothing over a restart: then only the
@@ -320,11 +323,6 @@ func (s *Service) Get(ctx context.Context, id string) (Order, error) {
 	}
 	// It may have been committed between the two looks.
 	return s.Store.Order(ctx, id)
-}
-
-// List reads a page of committed orders, newest first, and whether more follow.
-func (s *Service) List(ctx context.Context, f Filter) ([]Order, bool, error) {
-	return s.Store.List(ctx, f)
 }
 
 // CreateItem opens a sale. Errors: ErrItemExists.
