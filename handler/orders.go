@@ -4,6 +4,7 @@ import (
 	"net/url"
 	"strconv"
 
+	"flashsale/catalog"
 	"flashsale/handler/auth"
 	"flashsale/order"
 )
@@ -158,7 +159,7 @@ func readAdminFilter(f *order.Filter, role auth.Role, name, value string) error 
 		}
 		f.UserID = value
 	case "item_id":
-		if !validItemID(value) {
+		if !catalog.ValidID(value) {
 			return problemItemID.with(name, problemItemID.detail)
 		}
 		f.ItemID = value

@@ -110,9 +110,12 @@ type attempt struct {
 // after inventory.ErrUnavailable or the end of ctx the outcome is unknown, and
 // a repeat with the same key settles it.
 func (s *Service) Place(ctx context.Context, p Purchase) (Placed, error) {
-	item, err := s.Items.Item(ctx, p.ItemID)
-	if err != nil {
-		return Placed{}, err
+	item := p.Item
+	if item.ID != p.ItemID {
+		var err error
+		if item, err = s.Items.Item(ctx, p.ItemID); err != nil {
+			return Placed{}, err
+		}
 	}
 	if s.Volatile {
 		p.Wait = max(p.Wait, s.volatileWait)
