@@ -271,3 +271,48 @@ func TestSweeper_TrimLogs(t *testing.T) {
 		}
 	})
 }
+
+// lateLook is a look at the queue before which something happens.
+type lateLook struct {
+	QueuedTasks
+	before, after func()
+}
+
+func (l lateLook) Tasks(ctx context.Context, buyer, before string, limit int, fn func(string, []byte) bool) (string, error) {
+	l.before()
+	defer l.after()
+	return l.QueuedTasks.Tasks(ctx, buyer, before, limit, fn)
+}
+
+// TestService_List_Meanwhile: an order that is committed just before or just after the look
+// at the queue is on the page, once.
+func TestService_List_Meanwhile(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 20, 9)).listing()
+		commit := func() {
+			f, err := s.queue.Dequeue(testContext(t), 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := s.fulfiller.Handle(testContext(t), f.Tasks)[0]; err != nil {
+				t.Fatal(err)
+			}
+			if _, err := s.queue.Ack(testContext(t), f.Tasks...); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var made []string
+		for i := range 3 {
+			made = append(made, s.mustPlace(s.purchase("alice", fmt.Sprint("k", i), 1, 0)).Order.ID)
+		}
+		s.service.Queued = lateLook{s.service.Queued, commit, commit}
+		got := s.listed(Filter{UserID: "alice", Limit: 20}, nil)
+		wantListed(t, "all", got, made, "")
+		for i, want := range []Status{StatusQueued, StatusConfirmed, StatusConfirmed} {
+			if i < len(got) && got[i].Status != want {
+				t.Errorf("order %d is %s, want %s", i, got[i].Status, want)
+			}
+		}
+	})
+}
