@@ -21,7 +21,7 @@ func (q *call) by() order.By { return order.By{Actor: q.who.Subject, RequestID: 
 // item's id and the versions that the change is meant for.
 func (e *edge) changing(q *call) (id string, m order.Match, stated bool, err error) {
 	id = q.c.Param("item")
-	if !validItemID(id) {
+	if !catalog.ValidID(id) {
 		return "", nil, false, problemItemID
 	}
 	if _, err := q.query(); err != nil {

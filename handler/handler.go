@@ -28,8 +28,9 @@ type Orders interface {
 	Place(ctx context.Context, p order.Purchase) (order.Placed, error)
 	// Get returns one order, or order.ErrNotFound. Who may see it is decided here.
 	Get(ctx context.Context, id string) (order.Order, error)
-	// List returns a page of orders, newest first, and whether more follow.
-	List(ctx context.Context, f order.Filter) (orders []order.Order, more bool, err error)
+	// List returns a page of orders, newest first, and the id below which the next
+	// page begins; empty: there is none.
+	List(ctx context.Context, f order.Filter) (orders []order.Order, next string, err error)
 	// Pay records a payment and settles the order with it. Errors: those of
 	// order.Service.Pay.
 	Pay(ctx context.Context, id string, p order.Payment) (order.Order, error)

@@ -90,6 +90,8 @@ func takePicture(t testing.TB, rdb *redis.Client) picture {
 			p[key], err = rdb.ZRangeWithScores(ctx, key, 0, -1).Result()
 		case "list":
 			p[key], err = rdb.LRange(ctx, key, 0, -1).Result()
+		case "stream":
+			p[key], err = rdb.XRange(ctx, key, "-", "+").Result()
 		case "none": // it lapsed in between
 		default:
 			t.Fatalf("%s is a %s", key, kind)
@@ -123,6 +125,10 @@ func rewind(t testing.TB, rdb *redis.Client, p picture) {
 			case []string:
 				if len(v) > 0 {
 					tx.RPush(ctx, key, v)
+				}
+			case []redis.XMessage:
+				for _, m := range v {
+					tx.XAdd(ctx, &redis.XAddArgs{Stream: key, ID: m.ID, Values: m.Values})
 				}
 			}
 		}

@@ -22,7 +22,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"flashsale/catalog"
 	"flashsale/handler/auth"
 	"flashsale/internal/flagvalue"
 )
@@ -59,7 +58,6 @@ type Settings struct {
 	ReconcileEvery time.Duration
 	WebhookAllow   []string
 	WebhookWorkers int
-	CacheOff       catalog.Defence
 	Config         string
 
 	path    string            // of the file of settings, if there is one
@@ -98,7 +96,6 @@ func defineFlags(f *pflag.FlagSet) {
 	f.Duration("reconcile-every", time.Minute, "how often one API process compares Redis and database, and mends a sale that differs twice; 0: never")
 	f.StringSlice("webhook-allow", nil, "addresses or networks that webhooks may be sent to although they are not public, without TLS too")
 	f.Int("webhook-workers", 32, "webhooks a worker sends at once, a quarter of them to one endpoint")
-	f.StringSlice("cache-off", nil, "defences of the item cache to do without, to measure them: "+strings.Join(catalog.DefenceNames(), ", "))
 	f.String("config", "", "YAML file with any of these settings, by these names")
 }
 
@@ -273,13 +270,6 @@ func (s *Settings) fill(k *koanf.Koanf) error {
 	}
 	networks("trusted-proxies", &s.TrustedProxies)
 	networks("webhook-allow", &s.WebhookAllow)
-	off, err := list(k.Get("cache-off"))
-	if err == nil {
-		s.CacheOff, err = catalog.ParseDefences(off)
-	}
-	if err != nil {
-		errs = append(errs, badSetting("cache-off", fmt.Sprint(k.Get("cache-off")), err.Error(), "write for example avalanche,bloom"))
-	}
 	for name := range s.origins {
 		s.values[name] = k.String(name)
 	}
@@ -287,7 +277,6 @@ func (s *Settings) fill(k *koanf.Koanf) error {
 	s.values["db"] = s.DB
 	s.values["trusted-proxies"] = strings.Join(s.TrustedProxies, ",")
 	s.values["webhook-allow"] = strings.Join(s.WebhookAllow, ",")
-	s.values["cache-off"] = strings.Join(off, ",")
 	return errors.Join(errs...)
 }
 

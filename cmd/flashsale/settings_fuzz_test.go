@@ -49,7 +49,7 @@ func FuzzSettings(f *testing.F) {
 	f.Add([]byte("data-dir: {a: b}\ndb: [sqlite:x]\n"), at("data-dir"), "", at("demo"), "false")
 	f.Add([]byte("data-dir: 2020-01-01\n"), at("data-dir"), "", at("demo"), "false")
 	f.Add([]byte("data-dir:\n"), at("data-dir"), "", at("data-dir"), "")
-	f.Add([]byte("unknown: 1\n"), at("cache-off"), "bloom,avalanche", at("redis"), "cluster+redis://h:1?addr=h:2")
+	f.Add([]byte("unknown: 1\n"), at("trusted-proxies"), "10.0.0.0/8,192.0.2.1", at("redis"), "cluster+redis://h:1?addr=h:2")
 	f.Add([]byte("- a\n- b\n"), at("webhook-allow"), ",", at("webhook-allow"), "10.0.0.0/8,\"")
 	f.Add([]byte("linger: 1\nlease: 1e3\n"), at("drain"), "-1s", at("queue-limit"), "-0")
 	for _, beyond := range []string{ // a little beyond each bound
@@ -135,7 +135,7 @@ func checkBounds(t *testing.T, s *Settings) {
 }
 
 // listSettings are those that a file may give as a list.
-var listSettings = []string{"trusted-proxies", "webhook-allow", "cache-off"}
+var listSettings = []string{"trusted-proxies", "webhook-allow"}
 
 // checkFromFile wants no table, list or date of the file to be taken for a text.
 func checkFromFile(t *testing.T, s *Settings, file []byte) {
