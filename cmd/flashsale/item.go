@@ -111,7 +111,7 @@ func newItem() *cobra.Command {
 		newItemControl(&server, &token, "resume", "Go on with a paused sale"),
 		newItemControl(&server, &token, "close", "End a sale for good; orders stay as they are"), newItemWarm(&server, &token))
 	c.PersistentFlags().StringVar(&server, "server", "", "URL of the API (default http:// and --addr)")
-	c.PersistentFlags().StringVar(&token, "token", "", "admin token (default: signed with the configured key)")
+	c.PersistentFlags().StringVar(&token, "token", "", "admin token (default: signed with the configured key, the admins' own if they have one)")
 	return c
 }
 
@@ -129,11 +129,11 @@ func dial(c *cobra.Command, server, token string, admin bool) (*remote, error) {
 		return nil, usageError{fmt.Errorf("--server %q: write a URL such as http://127.0.0.1:8080", server)}
 	}
 	if token == "" && admin {
-		key, err := signingKey(s)
+		key, terms, err := s.signer(auth.RoleAdmin)
 		if err != nil {
 			return nil, err
 		}
-		if token, err = auth.SignToken(key, operator(), auth.RoleAdmin, time.Minute, time.Now()); err != nil {
+		if token, err = s.sign(key, terms, operator(), auth.RoleAdmin, time.Minute); err != nil {
 			return nil, err
 		}
 	}
