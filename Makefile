@@ -39,9 +39,13 @@ help: ## List the targets
 	@echo
 	@echo '  ARGS="..." is passed on to run, test, test-long, test-short, fuzz, bench, chaos, loadtest and accept.'
 
+# The newest tag. Without one the program reports the version that Go derives from the
+# repository; see flashsale --version.
+VERSION ?= $(shell git describe --tags --dirty 2>/dev/null)
+
 .PHONY: build
-build: ## Build bin/flashsale
-	$(GO) build -trimpath -o bin/flashsale ./cmd/flashsale
+build: ## Build bin/flashsale (VERSION=v1.2.3 overrides the version it reports)
+	$(GO) build -trimpath -ldflags '$(if $(VERSION),-X main.version=$(VERSION))' -o bin/flashsale ./cmd/flashsale
 
 .PHONY: run
 run: build ## Build and start the service with embedded engines

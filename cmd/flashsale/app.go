@@ -139,7 +139,7 @@ func (a *app) build(ctx context.Context, r role) error {
 	if err := a.openEngine(ctx); err != nil {
 		return err
 	}
-	a.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	a.registry.MustRegister(thisBuild().metric(), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	if err := a.addOps(ctx); err != nil {
 		return err
 	}

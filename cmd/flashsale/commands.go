@@ -31,7 +31,9 @@ func newRoot() *cobra.Command {
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		RunE:          runRole(role{command: "serve", api: true, worker: true}),
+		Version:       thisBuild().String(),
 	}
+	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	root.SetFlagErrorFunc(flagError)
 	defineFlags(root.PersistentFlags())
 	root.AddCommand(
