@@ -193,7 +193,12 @@ func (s *Settings) openVerifier(ctx context.Context, dev []byte, onError func(er
 			return nil, err
 		}
 	}
-	return auth.NewVerifier(c)
+	v, err := auth.NewVerifier(c)
+	if errors.Is(err, auth.ErrNotSeparate) {
+		return nil, failedSetting("admin-jwks", s.Identity.adminJWKS, "it holds a key that jwks holds too, so whatever signs for buyers could sign for admins",
+			"give admins other keys, or set admin-issuer or admin-audience")
+	}
+	return v, err
 }
 
 // openKeys opens the key set that a setting names; nil where it names none.

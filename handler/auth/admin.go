@@ -22,8 +22,8 @@ type AdminConfig struct {
 	Service bool
 }
 
-// errNotSeparate says that an AdminConfig separates nothing.
-var errNotSeparate = errors.New("auth: admins need a key of their own, or another issuer or audience with a set of public keys")
+// ErrNotSeparate says that an AdminConfig separates nothing.
+var ErrNotSeparate = errors.New("auth: admins need a key of their own, or another issuer or audience with a set of public keys")
 
 // realm is one signer, and what its tokens must say.
 type realm struct {
@@ -60,10 +60,12 @@ func newSigners(c Config) (signers, error) {
 	switch {
 	case c.Admin.Secret == nil && c.Admin.Keys == nil:
 		if c.Keys == nil || terms == s.buyers.terms {
-			return signers{}, errNotSeparate
+			return signers{}, ErrNotSeparate
 		}
 	case c.Admin.Secret != nil && string(c.Admin.Secret) == string(c.Secret):
-		return signers{}, errNotSeparate
+		return signers{}, ErrNotSeparate
+	case c.Keys != nil && c.Admin.Keys != nil && terms == s.buyers.terms && c.Keys.shares(c.Admin.Keys):
+		return signers{}, ErrNotSeparate
 	default:
 		if own, err = newKey(c.Admin.Secret, c.Admin.Keys); err != nil {
 			return signers{}, err

@@ -144,6 +144,29 @@ func TestVerifier_Verify_adminKeySet(t *testing.T) {
 	}
 }
 
+// Two key sets with a key in common separate nothing, unless the issuers or audiences do.
+func TestNewVerifier_adminSharedKey(t *testing.T) {
+	buyers, admins := newIssuer(t), newIssuer(t)
+	open := func(keys map[string]crypto.PublicKey) *auth.Keys {
+		return openKeys(t, auth.KeysConfig{Source: writeKeys(t, keySet(t, keys, jwkset.UseSig))})
+	}
+	ours := open(map[string]crypto.PublicKey{"a": &buyers.rsa.PublicKey, "b": buyers.ed.Public()})
+	common := open(map[string]crypto.PublicKey{"x": &admins.ec.PublicKey, "y": buyers.ed.Public()})
+	apart := open(map[string]crypto.PublicKey{"a": &admins.rsa.PublicKey, "b": admins.ed.Public()})
+	for name, tc := range map[string]struct {
+		admin auth.AdminConfig
+		want  error
+	}{
+		"a key in common":                   {auth.AdminConfig{Keys: common}, auth.ErrNotSeparate},
+		"a key in common, another audience": {auth.AdminConfig{Keys: common, Audience: "back-office"}, nil},
+		"no key in common":                  {auth.AdminConfig{Keys: apart}, nil},
+	} {
+		if _, err := auth.NewVerifier(auth.Config{Keys: ours, Admin: &tc.admin}); !errors.Is(err, tc.want) {
+			t.Errorf("%s: got %v, want %v", name, err, tc.want)
+		}
+	}
+}
+
 // One identity provider signs for both, and issues the tokens of admins for another
 // audience.
 func TestVerifier_Verify_adminAudience(t *testing.T) {

@@ -81,6 +81,7 @@ func NewRoles(claim string, mappings []string) (*Roles, error) {
 }
 
 func (r *Roles) add(mapping string) error {
+	mapping = strings.TrimSpace(mapping) // lists are often written with a space after the comma
 	name, value, found := strings.Cut(mapping, "=")
 	role := Role(name)
 	switch {
