@@ -81,7 +81,7 @@ func newDoctor() *cobra.Command {
 		Use: "doctor", Short: "Check Redis, database, clock and keys, and say what to fix; exit 1 when something is", Args: noArgs,
 		Long: "doctor looks at what a process with these settings would stand on: its keys, its data\n" +
 			"directory, the database, Redis and the clock. It changes nothing, so it may be run beside the\n" +
-			"service. Lines with \"warn\" are worth a look; with one of \"fix\" the exit code is 1.",
+			"service. Lines with \"note\" or \"warn\" are worth a look; with one of \"fix\" the exit code is 1.",
 		RunE: func(c *cobra.Command, _ []string) error {
 			s, err := loadSettings(c.Flags())
 			if err != nil {
