@@ -7,8 +7,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// version is set by the linker (-X main.version=v1.2.3); empty: that of the module.
-var version string
+// version and revision are set by the linker (-X main.version=v1.2.3), as the Makefile
+// does; empty: what the go command has recorded.
+var version, revision string
 
 // unknown is shown for what a build does not record: go run records no revision.
 const unknown = "unknown"
@@ -24,29 +25,34 @@ func thisBuild() buildInfo {
 	if !ok {
 		info = &debug.BuildInfo{GoVersion: runtime.Version()}
 	}
-	return describeBuild(version, info)
+	return describeBuild(version, revision, info)
 }
 
-// describeBuild prefers the version that the linker set to the module's.
-func describeBuild(linked string, info *debug.BuildInfo) buildInfo {
-	b := buildInfo{version: linked, revision: unknown, goVersion: info.GoVersion}
+// describeBuild prefers what the linker set to what the go command recorded.
+func describeBuild(version, revision string, info *debug.BuildInfo) buildInfo {
+	b := buildInfo{version: version, goVersion: info.GoVersion}
 	if b.version == "" {
 		b.version = info.Main.Version
 	}
 	if b.version == "" {
 		b.version = unknown
 	}
-	modified := false
+	modified := ""
 	for _, s := range info.Settings {
-		switch s.Key {
-		case "vcs.revision":
+		switch {
+		case s.Key == "vcs.revision":
 			b.revision = s.Value
-		case "vcs.modified":
-			modified = s.Value == "true"
+		case s.Key == "vcs.modified" && s.Value == "true":
+			modified = "-modified"
 		}
 	}
-	if modified && b.revision != unknown {
-		b.revision += "-modified"
+	switch {
+	case revision != "":
+		b.revision = revision
+	case b.revision == "":
+		b.revision = unknown
+	default:
+		b.revision += modified
 	}
 	return b
 }
