@@ -51,6 +51,7 @@ func (e *edge) createItem(q *call) error {
 // an item's sale opens.
 func readNewItem(body []byte, now func(item string) time.Time) (order.NewItem, error) {
 	f := newFields(body)
+	f.near = nearCreate
 	n := order.NewItem{
 		ID:           f.text("id", true),
 		Name:         f.text("name", true),

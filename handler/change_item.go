@@ -92,6 +92,7 @@ var fixedFields = []struct{ name, why string }{
 // readItemChange reads and checks the body of a change.
 func readItemChange(body []byte) (order.ItemChange, error) {
 	f := newFields(body)
+	f.near = nearChange
 	c := order.ItemChange{
 		Name:         f.textIfStated("name"),
 		Description:  f.textIfStated("description"),

@@ -121,16 +121,17 @@ func (a *app) build(ctx context.Context, r role) error {
 			a.life.closing(l.setting, unlock)
 		}
 	}
-	if r.api && s.JWTSecret == "" && s.JWKS == "" {
-		if r.command != "serve" || !loopback(s.Addr) {
-			return badSetting("jwt-secret", "", "there is no key, and development mode is for flashsale serve on a loopback address",
-				"set FLASHSALE_JWT_SECRET or FLASHSALE_JWKS")
-		}
-		key, err := devKey(s.DataDir)
-		if err != nil {
+	if r.api {
+		if err := s.needKey(r.command); err != nil {
 			return err
 		}
-		a.dev = key
+		if s.JWTSecret == "" && s.JWKS == "" {
+			key, err := devKey(s.DataDir)
+			if err != nil {
+				return err
+			}
+			a.dev = key
+		}
 	}
 	if !r.api || !r.worker {
 		if s.Redis == embeddedRedis {
@@ -144,7 +145,7 @@ func (a *app) build(ctx context.Context, r role) error {
 	if err := a.openEngine(ctx); err != nil {
 		return err
 	}
-	a.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	a.registry.MustRegister(thisBuild().metric(), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	if err := a.addOps(ctx); err != nil {
 		return err
 	}
@@ -417,30 +418,9 @@ func (a *app) addAPI(ctx context.Context) error {
 	return a.addHTTP(ctx, items, reconciler)
 }
 
-func (a *app) verifier(ctx context.Context) (*auth.Verifier, error) {
-	s := a.settings
-	c := auth.Config{Leeway: s.TokenLeeway}
-	if c.Leeway == 0 {
-		c.Leeway = -1 // none: there, 0 is the default
-	}
-	switch {
-	case s.JWTSecret != "":
-		c.Secret = []byte(s.JWTSecret)
-	case s.JWKS != "":
-		keys, err := auth.OpenKeys(context.WithoutCancel(ctx), auth.KeysConfig{Source: s.JWKS, OnError: a.reporter("auth")})
-		if err != nil {
-			return nil, failedSetting("jwks", s.JWKS, err.Error(), "name a readable JWK set")
-		}
-		c.Keys = keys
-	default:
-		c.Secret = a.dev
-	}
-	return auth.NewVerifier(c)
-}
-
 func (a *app) addHTTP(ctx context.Context, items *catalog.Catalog, reconciler *order.Reconciler) error {
 	s := a.settings
-	verifier, err := a.verifier(ctx)
+	verifier, err := s.openVerifier(context.WithoutCancel(ctx), a.dev, a.reporter("auth"))
 	if err != nil {
 		return err
 	}
@@ -465,7 +445,7 @@ func (a *app) addHTTP(ctx context.Context, items *catalog.Catalog, reconciler *o
 	}
 	if a.dev != nil {
 		c.DevTokens = func(sub, role string, ttl time.Duration) (string, error) {
-			return auth.SignToken(a.dev, sub, auth.Role(role), ttl, time.Now())
+			return a.signDevelopment(sub, auth.Role(role), ttl)
 		}
 	}
 	h, err := handler.New(c)
@@ -558,10 +538,19 @@ const adminTokenLife = 24 * time.Hour
 // printDevelopment says that this is no setting for real money, and gives what
 // is needed to try the service out.
 func (a *app) printDevelopment() error {
-	token, err := auth.SignToken(a.dev, "admin", auth.RoleAdmin, adminTokenLife, time.Now())
+	token, err := a.signDevelopment("admin", auth.RoleAdmin, adminTokenLife)
 	if err != nil {
 		return err
 	}
 	_, err = fmt.Fprintf(a.out, "mode      development: POST /dev/tokens hands out tokens; set FLASHSALE_JWT_SECRET or FLASHSALE_JWKS to end that\nadmin     %s\n", token)
 	return err
+}
+
+// signDevelopment signs a token with development mode's key.
+func (a *app) signDevelopment(sub string, role auth.Role, ttl time.Duration) (string, error) {
+	terms, err := a.settings.terms()
+	if err != nil {
+		return "", err
+	}
+	return a.settings.sign(a.dev, terms, sub, role, ttl)
 }

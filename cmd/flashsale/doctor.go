@@ -17,7 +17,6 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
 
-	"flashsale/handler/auth"
 	"flashsale/internal/breaker"
 	"flashsale/inventory"
 	"flashsale/migrations"
@@ -38,6 +37,7 @@ const (
 // The levels of a finding.
 const (
 	levelOK   = "ok"
+	levelNote = "note" // nothing is wrong, but it could be better
 	levelWarn = "warn"
 	levelFix  = "fix"
 )
@@ -81,7 +81,7 @@ func newDoctor() *cobra.Command {
 		Use: "doctor", Short: "Check Redis, database, clock and keys, and say what to fix; exit 1 when something is", Args: noArgs,
 		Long: "doctor looks at what a process with these settings would stand on: its keys, its data\n" +
 			"directory, the database, Redis and the clock. It changes nothing, so it may be run beside the\n" +
-			"service. Lines with \"warn\" are worth a look; with one of \"fix\" the exit code is 1.",
+			"service. Lines with \"note\" or \"warn\" are worth a look; with one of \"fix\" the exit code is 1.",
 		RunE: func(c *cobra.Command, _ []string) error {
 			s, err := loadSettings(c.Flags())
 			if err != nil {
@@ -121,21 +121,33 @@ func (d *doctor) print(out io.Writer) error {
 // keys looks at what tokens are verified with.
 func (d *doctor) keys(ctx context.Context) {
 	s := d.settings
-	switch {
-	case s.JWTSecret != "":
-		d.ok("keys", "a secret of %d bytes verifies the tokens", len(s.JWTSecret))
-	case s.JWKS != "":
-		keys, err := auth.OpenKeys(ctx, auth.KeysConfig{Source: s.JWKS, OnError: func(error) {}})
-		if err == nil {
-			_, err = auth.NewVerifier(auth.Config{Keys: keys})
-		}
-		if err != nil {
-			d.fix("keys", fmt.Sprintf("the key set %s cannot be used: %v", redactURL(s.JWKS), err), "name a readable JWK set")
-			return
-		}
-		d.ok("keys", "the key set %s can be read", redactURL(s.JWKS))
-	default:
+	if s.JWTSecret == "" && s.JWKS == "" && !s.Identity.separate() {
 		d.devKey()
+		return
+	}
+	err := s.needKey("api")
+	if err == nil {
+		_, err = s.openVerifier(ctx, nil, func(error) {})
+	}
+	if err != nil {
+		d.failed("keys", err)
+		return
+	}
+	if s.JWTSecret != "" {
+		d.ok("keys", "a secret of %d bytes verifies the tokens", len(s.JWTSecret))
+	} else {
+		d.ok("keys", "the key set %s can be read", redactURL(s.JWKS))
+	}
+	switch i := &s.Identity; {
+	case i.adminSecret != "":
+		d.ok("keys", "a secret of %d bytes verifies the tokens of admins", len(i.adminSecret))
+	case i.adminJWKS != "":
+		d.ok("keys", "the key set %s of admins can be read", redactURL(i.adminJWKS))
+	case i.separate():
+		d.ok("keys", "admins need tokens of an issuer or an audience of their own")
+	default:
+		d.found = append(d.found, finding{levelNote, "keys", "buyers and admins share a key: whatever signs tokens for buyers can sign for admins",
+			"give admins a key of their own (FLASHSALE_ADMIN_JWT_SECRET or FLASHSALE_ADMIN_JWKS), see docs/identity.md"})
 	}
 }
 
