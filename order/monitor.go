@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"flashsale/inventory"
 	"flashsale/queue"
 )
 
@@ -235,4 +236,20 @@ func (m *Monitor) read(ctx context.Context) (*Look, error) {
 	var err error
 	l.Workers, err = m.cfg.Workers.List(ctx)
 	return l, err
+}
+
+// WorkerStatus is what operators are shown of the workers.
+type WorkerStatus struct {
+	Live      int       // processes with a recent heartbeat
+	LastFetch time.Time // of any worker, by Redis's clock; zero: never
+	Trouble   string    // what WorkerTrouble says; empty: nothing
+}
+
+// WorkerStatus asks Redis, which costs about as much as a ping. Errors: inventory.ErrUnavailable.
+func (m *Monitor) WorkerStatus(ctx context.Context) (WorkerStatus, error) {
+	w, err := m.cfg.Workers.List(ctx)
+	if err != nil {
+		return WorkerStatus{}, fmt.Errorf("%w: %w", inventory.ErrUnavailable, err)
+	}
+	return WorkerStatus{Live: len(w.Live), LastFetch: w.FetchedAt, Trouble: WorkerTrouble(w)}, nil
 }
