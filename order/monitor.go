@@ -30,7 +30,11 @@ const (
 	FetchStale = 15 * time.Second
 
 	monitorEvery = 5 * time.Second
-	// lookLimit bounds a look at all queues, and one process's turn to take it.
+	// monitorQueues is for how many queues monitorEvery is enough; with many
+	// partitions there are more, and they are looked at less often.
+	monitorQueues = 500
+	// lookLimit bounds a look at up to monitorQueues queues, and one process's turn to
+	// take it.
 	lookLimit = 3 * time.Second
 )
 
@@ -82,7 +86,8 @@ type MonitorConfig struct {
 	Workers *queue.Registry
 	Orders  []NamedQueue // the queues of accepted orders
 	Others  []NamedQueue // the other queues to show
-	// Every is the time between two looks. Default 5 s.
+	// Every is the time between two looks. Default 5 s, and as much again for each
+	// further 500 queues.
 	Every time.Duration
 	// OnAlarm is called when orders wait and no live worker fetches, at two looks in a
 	// row, and with nil when that has ended. Default: not called.
@@ -95,8 +100,9 @@ type MonitorConfig struct {
 // process at a time reads them and leaves the result in Redis for the others, so the
 // reading costs the same however many processes there are; each adds one GET per look.
 type Monitor struct {
-	cfg  MonitorConfig
-	last atomic.Pointer[looked]
+	cfg   MonitorConfig
+	limit time.Duration // of one look
+	last  atomic.Pointer[looked]
 
 	// The rest belongs to Run.
 	suspected, alarmed, failing bool
@@ -111,7 +117,7 @@ type looked struct {
 // NewMonitor returns a Monitor that knows nothing until Run has looked.
 func NewMonitor(cfg MonitorConfig) *Monitor {
 	if cfg.Every == 0 {
-		cfg.Every = monitorEvery
+		cfg.Every = monitorEvery * time.Duration(1+(len(cfg.Orders)+len(cfg.Others))/monitorQueues)
 	}
 	if cfg.OnAlarm == nil {
 		cfg.OnAlarm = func(*Alarm) {}
@@ -119,7 +125,7 @@ func NewMonitor(cfg MonitorConfig) *Monitor {
 	if cfg.OnError == nil {
 		cfg.OnError = func(error) {}
 	}
-	return &Monitor{cfg: cfg}
+	return &Monitor{cfg: cfg, limit: max(lookLimit, cfg.Every*3/5)}
 }
 
 // Last returns the last look, which must not be changed, and nil if there was none
@@ -148,7 +154,7 @@ func (m *Monitor) Run(ctx context.Context) error {
 
 // round looks once, and raises or ends the alarm.
 func (m *Monitor) round(ctx context.Context) {
-	brief, cancel := context.WithTimeout(ctx, lookLimit)
+	brief, cancel := context.WithTimeout(ctx, m.limit)
 	defer cancel()
 	l, err := m.look(brief)
 	if ctx.Err() != nil {
@@ -198,7 +204,7 @@ func (m *Monitor) look(ctx context.Context) (*Look, error) {
 	if !errors.Is(err, redis.Nil) {
 		return nil, err
 	}
-	mine, err := rdb.SetNX(ctx, backlogTurnKey, 1, lookLimit).Result()
+	mine, err := rdb.SetNX(ctx, backlogTurnKey, 1, m.limit).Result()
 	if err != nil || !mine {
 		return nil, err
 	}

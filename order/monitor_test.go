@@ -148,6 +148,7 @@ func (s *scripts) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 func TestMonitor_OneLookForAll(t *testing.T) {
 	t.Parallel()
 	w := watch(t)
+	w.cfg.Every = 0 // the default
 	put(t, w.orders, "a")
 	var ran scripts
 	w.rdb.AddHook(&ran)

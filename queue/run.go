@@ -135,9 +135,6 @@ func RunAll(ctx context.Context, sources []Source, cfg RunConfig) error {
 	if cfg.OnError == nil {
 		cfg.OnError = func(error) {}
 	}
-	if cfg.OnFetch == nil {
-		cfg.OnFetch = func(error) {}
-	}
 	return newRunner(ctx, sources, cfg).run(ctx)
 }
 

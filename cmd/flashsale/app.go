@@ -108,15 +108,8 @@ func newLogger(s *Settings) zerolog.Logger {
 func (a *app) build(ctx context.Context, r role) error {
 	s := a.settings
 	if r.command == "serve" && s.Redis == embeddedRedis {
-		for _, l := range []struct{ path, setting, value string }{
-			{filepath.Join(s.DataDir, "serve.lock"), "data-dir", s.DataDir},
-			{strings.TrimPrefix(s.DB, "sqlite:") + ".serve.lock", "db", s.DB},
-		} {
-			unlock, err := lockFile(l.path, l.setting, l.value)
-			if err != nil {
-				return err
-			}
-			a.life.closing(l.setting, unlock)
+		if err := a.lockFiles(); err != nil {
+			return err
 		}
 	}
 	if r.api && s.JWTSecret == "" && s.JWKS == "" {
@@ -167,7 +160,7 @@ func (a *app) build(ctx context.Context, r role) error {
 		}
 	}
 	if !r.api {
-		// It is stopped first; the API's own part says so where there is one.
+		// It is stopped first. Where there is an API, stopping that says so.
 		a.life.closing("readiness", func() error { a.drain.on.Store(true); return nil })
 	}
 	if r.command == "serve" && s.Demo {
@@ -184,6 +177,22 @@ func (a *app) build(ctx context.Context, r role) error {
 	fmt.Fprintf(a.out, "database  %s: a 201 is synced to its disk\nengine    %s\n", redactURL(s.DB), says)
 	for _, c := range change {
 		a.log.Warn().Msg(c.says + ": " + c.mend)
+	}
+	return nil
+}
+
+// lockFiles keeps other processes from serving the same data with an engine of their own.
+func (a *app) lockFiles() error {
+	s := a.settings
+	for _, l := range []struct{ path, setting, value string }{
+		{filepath.Join(s.DataDir, "serve.lock"), "data-dir", s.DataDir},
+		{strings.TrimPrefix(s.DB, "sqlite:") + ".serve.lock", "db", s.DB},
+	} {
+		unlock, err := lockFile(l.path, l.setting, l.value)
+		if err != nil {
+			return err
+		}
+		a.life.closing(l.setting, unlock)
 	}
 	return nil
 }

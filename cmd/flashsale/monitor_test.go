@@ -29,7 +29,7 @@ func shows(t *testing.T, p *process.P, lines ...string) {
 	for _, line := range lines {
 		eventually(t, p.Spec().Command+" shows "+line, soon, func() (bool, any) {
 			text := metricsOf(t, p)
-			return strings.Contains(text, "\n"+line+"\n"), grep(text, "flashsale_queue_")+grep(text, "flashsale_worker")
+			return strings.Contains(text, "\n"+line+"\n"), grep(text, "flashsale_queue_") + grep(text, "flashsale_worker")
 		})
 	}
 }
