@@ -124,8 +124,8 @@ func TestMetrics_Lazy(t *testing.T) {
 	}
 }
 
-// TestMetrics_LazyAllocations: once a counter has been used, finding it again
-// allocates nothing.
+// TestMetrics_LazyAllocations: once a counter has been used, it is not looked up again,
+// and using it allocates nothing.
 func TestMetrics_LazyAllocations(t *testing.T) {
 	m, err := newMetrics(nil)
 	if err != nil {
@@ -134,6 +134,9 @@ func TestMetrics_LazyAllocations(t *testing.T) {
 	r := m.route("/somewhere")
 	use := func() { r.observe(200, time.Millisecond); m.problem("sold_out") }
 	use()
+	again := func() prometheus.Counter { t.Error("a counter is looked up again"); return nil }
+	r.byClass[2].make, m.byCode["sold_out"].make = again, again
+	r.make = func() prometheus.Observer { t.Error("a histogram is looked up again"); return nil }
 	if n := testing.AllocsPerRun(100, use); n != 0 {
 		t.Errorf("%g allocations for a request that is counted", n)
 	}
