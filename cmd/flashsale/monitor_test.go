@@ -132,7 +132,7 @@ func TestWorkers_Missing(t *testing.T) {
 func TestWorker_Health(t *testing.T) {
 	needProcesses(t)
 	s := newRedisShop(t)
-	worker := s.worker("--drain", "8s")
+	worker := s.worker()
 	is := func(status int, body string) {
 		t.Helper()
 		eventually(t, fmt.Sprintf("readiness is %d %s", status, body), 2*soon, func() (bool, any) {
