@@ -44,6 +44,9 @@ func notChanged(err error) error { return reworded(err, problemNotChanged) }
 
 // reworded puts as in place of what the error table says of a part that is away.
 func reworded(err error, as *problem) error {
+	if errors.Is(err, inventory.ErrStopped) {
+		return err // definite: nothing was changed
+	}
 	for _, cause := range []error{inventory.ErrUnavailable, inventory.ErrRebuilding, order.ErrDatabase, context.DeadlineExceeded} {
 		if errors.Is(err, cause) {
 			return fmt.Errorf("%w: %w", as, err)

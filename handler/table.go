@@ -144,6 +144,10 @@ var problemOverloaded = newProblem(503, "overloaded", "Overloaded",
 // inFlightRetry is when orders that are in flight may have been committed, in seconds.
 const inFlightRetry = 5
 
+// stoppedRetry is when purchases of a stopped sale may try again, in seconds: an
+// operator has to decide about it.
+const stoppedRetry = 30
+
 // streamRetry is when who found no place for a stream may try again, in seconds.
 const streamRetry = 5
 
@@ -165,6 +169,10 @@ var errorTable = []struct {
 	{inventory.ErrOverloaded, problemOverloaded.among(1).
 		unkeyed("Too many orders are waiting. Retry after the seconds in Retry-After.",
 			"Too many orders are waiting. The request may not have been applied; read the current state before you retry.")},
+	{inventory.ErrStopped, newProblem(503, "sale_stopped", "Sale stopped",
+		"The sale is stopped for a check of its records. Retry later with the same Idempotency-Key; at most one order is created.").among(stoppedRetry).
+		unkeyed("The sale is stopped for a check of its records. Retry after the seconds in Retry-After.",
+			"The sale is stopped for a check of its records, and nothing was changed. Retry after the seconds in Retry-After.")},
 	{inventory.ErrRebuilding, newProblem(503, "rebuilding", "Rebuilding",
 		"The sale's state is being restored. Retry with the same Idempotency-Key; at most one order is created.").among(1).
 		unkeyed("The sale's state is being restored. Retry after the seconds in Retry-After.",

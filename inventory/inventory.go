@@ -56,6 +56,10 @@ type Config struct {
 	// one that was started since somebody last sold from it, or another one, maybe
 	// with older data. After its error nothing is sold. Default: nothing.
 	OnRestart func(ctx context.Context) error
+	// MayLoad is asked before a sale is loaded from the database, which makes Redis
+	// forget all that it knows of the sale. Its error refuses the load; it wraps
+	// ErrStopped when the database is older than Redis. Default: no error.
+	MayLoad func(ctx context.Context, item string) error
 	// OnError hears of what was tried again or given up. Default: nothing.
 	OnError func(error)
 	// OnBatch hears of every script sent: its size and duration. Default: nothing.
@@ -111,6 +115,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.OnRestart == nil {
 		c.OnRestart = func(context.Context) error { return nil }
+	}
+	if c.MayLoad == nil {
+		c.MayLoad = func(context.Context, string) error { return nil }
 	}
 	if c.OnError == nil {
 		c.OnError = func(error) {}
@@ -278,7 +285,7 @@ const rebuildLimit = 30 * time.Second
 // lock, and after two seconds at the latest. A sale that is not loaded is loaded
 // first, however long that takes, up to half a minute.
 // Errors: ErrUnavailable when Redis or the lock is not to be had or was lost,
-// ErrRebuilding when the sale is not loaded and cannot be, and fn's.
+// ErrRebuilding when the sale is not loaded and cannot be, ErrStopped, and fn's.
 func (v *Inventory) Frozen(ctx context.Context, item string, fn func(ctx context.Context, left int64) error) error {
 	return v.frozen(ctx, item, func(ctx context.Context, l *lock.Lock, left int64) error {
 		if err := fn(ctx, left); err != nil {
@@ -317,16 +324,13 @@ func (v *Inventory) frozen(ctx context.Context, item string, fn func(ctx context
 	})
 }
 
-// loadWithin loads a sale for others than its buyers. Errors: ErrRebuilding.
+// loadWithin loads a sale for others than its buyers. Errors: ErrRebuilding, ErrStopped.
 func (v *Inventory) loadWithin(ctx context.Context, l *lock.Lock, item string) error {
 	limited, cancel := context.WithTimeout(ctx, rebuildLimit)
 	defer cancel()
 	loading, end := within(limited, l)
 	defer end()
-	if err := v.load(loading, l, item); err != nil {
-		return fmt.Errorf("%w: %w", ErrRebuilding, err)
-	}
-	return nil
+	return loadError(v.load(loading, l, item))
 }
 
 // loadedLeft reads the units left of a sale that was loaded under the present

@@ -47,30 +47,45 @@ func epochKey(partition int) string { return tag(partition) + "epoch" }
 // builtKey says under which epoch all sales were loaded after a loss.
 func builtKey(partition int) string { return tag(partition) + "built" }
 
+// committedKey is a sorted set of the partition's items, scored by the highest
+// revision that the database has committed of each.
+func committedKey(partition int) string { return tag(partition) + "committed" }
+
+// lineageKey names the database whose revisions are in committedKey.
+func lineageKey(partition int) string { return tag(partition) + "lineage" }
+
+// dropScript drops a sale that is not stopped.
+const dropScript = `if redis.call('HGET', KEYS[1], 'changing') ~= ARGV[1] then redis.call('DEL', KEYS[1]) end return 1`
+
 // Distrust drops the sale of items of which the database has refused what Redis
 // let through: their next purchase loads them anew, from the database. It is for
 // a process that works on orders and has no Inventory. Nothing is sold by a sale
 // that is missing, so it may be dropped at any time; one that is being loaded is
-// loaded once more.
+// loaded once more. A stopped sale stays: see [Stop].
 func Distrust(ctx context.Context, rdb redis.UniversalClient, partitions int, items []string) error {
 	k := keys{partitions}
 	for _, item := range items {
-		if err := rdb.Del(ctx, k.sale(item)).Err(); err != nil {
+		if err := rdb.Eval(ctx, dropScript, []string{k.sale(item)}, stoppedMark).Err(); err != nil {
 			return fmt.Errorf("inventory: drop sale of %s: %w", item, err)
 		}
 	}
 	return nil
 }
 
+// unloadScript makes a sale that is not stopped incomplete.
+const unloadScript = `if redis.call('HGET', KEYS[1], 'changing') ~= ARGV[1] then redis.call('HDEL', KEYS[1], 'left') end return 1`
+
 // Unload makes an item's next purchase load its sale anew, as Distrust does, but
 // lets a load that is under way be: it is for what the database has said for so
 // long that such a load has read it.
 func Unload(ctx context.Context, rdb redis.UniversalClient, partitions int, item string) error {
-	if err := rdb.HDel(ctx, keys{partitions}.sale(item), "left").Err(); err != nil {
+	if err := rdb.Eval(ctx, unloadScript, []string{keys{partitions}.sale(item)}, stoppedMark).Err(); err != nil {
 		return fmt.Errorf("inventory: unload sale of %s: %w", item, err)
 	}
 	return nil
 }
+
+func (k keys) committed(item string) string { return committedKey(k.partition(item)) }
 
 func (k keys) lock(item string) string { return tag(k.partition(item)) + "lock:" + item }
 func (k keys) sale(item string) string { return tag(k.partition(item)) + "sale:" + item }

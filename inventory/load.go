@@ -40,6 +40,14 @@ const loadTries = 100
 // changed, maybe after the build had read it.
 var errDropped = errors.New("inventory: sale dropped while it was loaded")
 
+// loadError is what the failure of a load amounts to: ErrStopped, or ErrRebuilding.
+func loadError(err error) error {
+	if err == nil || errors.Is(err, ErrStopped) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", ErrRebuilding, err)
+}
+
 // load builds the item's sale from its source. The caller holds the lock l.
 func (v *Inventory) load(ctx context.Context, l *lock.Lock, item string) (err error) {
 	for range loadTries {
@@ -57,6 +65,10 @@ func (v *Inventory) build(ctx context.Context, l *lock.Lock, item string) error 
 		return err
 	}
 	v.epoch.Store(epoch)
+	// Before the first step, which forgets what Redis knows of the sale.
+	if err := v.cfg.MayLoad(ctx, item); err != nil {
+		return err
+	}
 	if err := v.loadStep(ctx, l, item, "begin"); err != nil {
 		return err
 	}

@@ -24,12 +24,15 @@ const rebuildWithin = 30 * time.Second
 //
 // Errors: [ErrUnavailable] when the lock or Redis is not to be had, or the lock
 // was lost: Redis may remember then what it was to forget, also after a change
-// that was made; and those of check and change.
+// that was made; [ErrStopped]; and those of check and change.
 func (v *Inventory) Rebuild(ctx context.Context, item string, check, change func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, rebuildWithin)
 	defer cancel()
 	return v.holding(ctx, item, func(ctx context.Context, l *lock.Lock) error {
 		if err := check(ctx); err != nil {
+			return err
+		}
+		if err := v.cfg.MayLoad(ctx, item); err != nil {
 			return err
 		}
 		if err := v.loadStep(ctx, l, item, "forget"); err != nil {

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"github.com/redis/go-redis/v9"
 )
 
 // EntryKey is under what a sale remembers an order.
@@ -36,7 +38,13 @@ const recordsPage = 500
 // EachEntry calls fn with every order that a sale remembers, some hundreds at a
 // time. Orders that come or go meanwhile may be missed, and one may be seen twice.
 func (v *Inventory) EachEntry(ctx context.Context, item string, fn func([]Entry) error) error {
-	return v.scan(ctx, v.keys.idempotency(item), func(pairs []string) error {
+	return EachEntry(ctx, v.rdb, v.cfg.Partitions, item, fn)
+}
+
+// EachEntry is [Inventory.EachEntry] for a process that has no Inventory. The sale
+// need not be loaded. Errors: [ErrUnavailable], and fn's.
+func EachEntry(ctx context.Context, rdb redis.UniversalClient, partitions int, item string, fn func([]Entry) error) error {
+	return scan(ctx, rdb, keys{partitions}.idempotency(item), func(pairs []string) error {
 		page := make([]Entry, 0, len(pairs)/2)
 		for i := 0; i+1 < len(pairs); i += 2 {
 			buyer, key, _ := strings.Cut(pairs[i], " ")
@@ -48,7 +56,7 @@ func (v *Inventory) EachEntry(ctx context.Context, item string, fn func([]Entry)
 
 // EachCount calls fn with every buyer's count of a sale, as EachEntry does.
 func (v *Inventory) EachCount(ctx context.Context, item string, fn func([]BuyerCount) error) error {
-	return v.scan(ctx, v.keys.buyers(item), func(pairs []string) error {
+	return scan(ctx, v.rdb, v.keys.buyers(item), func(pairs []string) error {
 		page := make([]BuyerCount, 0, len(pairs)/2)
 		for i := 0; i+1 < len(pairs); i += 2 {
 			page = append(page, BuyerCount{pairs[i], parseUnits(pairs[i+1])})
@@ -57,9 +65,9 @@ func (v *Inventory) EachCount(ctx context.Context, item string, fn func([]BuyerC
 	})
 }
 
-func (v *Inventory) scan(ctx context.Context, key string, fn func(pairs []string) error) error {
+func scan(ctx context.Context, rdb redis.UniversalClient, key string, fn func(pairs []string) error) error {
 	for cursor := uint64(0); ; {
-		pairs, next, err := v.rdb.HScan(ctx, key, cursor, "", recordsPage).Result()
+		pairs, next, err := rdb.HScan(ctx, key, cursor, "", recordsPage).Result()
 		if err != nil {
 			return fmt.Errorf("scan %s: %w: %w", key, ErrUnavailable, err)
 		}
@@ -80,19 +88,24 @@ func (v *Inventory) scan(ctx context.Context, key string, fn func(pairs []string
 
 // Entries reads what a sale remembers under these keys, in order.
 func (v *Inventory) Entries(ctx context.Context, item string, keys []EntryKey) ([]Entry, error) {
-	fields := make([]string, len(keys))
-	for i := range keys {
-		fields[i] = keys[i].field()
+	return Entries(ctx, v.rdb, v.cfg.Partitions, item, keys)
+}
+
+// Entries is [Inventory.Entries] for a process that has no Inventory.
+func Entries(ctx context.Context, rdb redis.UniversalClient, partitions int, item string, of []EntryKey) ([]Entry, error) {
+	names := make([]string, len(of))
+	for i := range of {
+		names[i] = of[i].field()
 	}
-	values, err := v.fields(ctx, v.keys.idempotency(item), fields)
+	values, err := fields(ctx, rdb, keys{partitions}.idempotency(item), names)
 	if err != nil {
 		return nil, err
 	}
-	out := make([]Entry, len(keys))
+	out := make([]Entry, len(of))
 	for i, value := range values {
-		out[i] = Entry{EntryKey: keys[i]}
+		out[i] = Entry{EntryKey: of[i]}
 		if text, there := value.(string); there {
-			out[i] = parseEntry(keys[i], text)
+			out[i] = parseEntry(of[i], text)
 		}
 	}
 	return out, nil
@@ -101,7 +114,7 @@ func (v *Inventory) Entries(ctx context.Context, item string, keys []EntryKey) (
 // Counts reads how many units a sale counts these buyers with, in order; 0 for
 // one whom it does not know.
 func (v *Inventory) Counts(ctx context.Context, item string, buyers []string) ([]int64, error) {
-	values, err := v.fields(ctx, v.keys.buyers(item), buyers)
+	values, err := fields(ctx, v.rdb, v.keys.buyers(item), buyers)
 	if err != nil {
 		return nil, err
 	}
@@ -114,10 +127,10 @@ func (v *Inventory) Counts(ctx context.Context, item string, buyers []string) ([
 	return out, nil
 }
 
-func (v *Inventory) fields(ctx context.Context, key string, fields []string) ([]any, error) {
-	out := make([]any, 0, len(fields))
-	for from := 0; from < len(fields); from += recordsPage {
-		values, err := v.rdb.HMGet(ctx, key, fields[from:min(from+recordsPage, len(fields))]...).Result()
+func fields(ctx context.Context, rdb redis.UniversalClient, key string, names []string) ([]any, error) {
+	out := make([]any, 0, len(names))
+	for from := 0; from < len(names); from += recordsPage {
+		values, err := rdb.HMGet(ctx, key, names[from:min(from+recordsPage, len(names))]...).Result()
 		if err != nil {
 			return nil, fmt.Errorf("read %s: %w: %w", key, ErrUnavailable, err)
 		}

@@ -116,15 +116,18 @@ func (v *Inventory) Marks(ctx context.Context, epoch int64, items []string) ([]M
 	return marks, nil
 }
 
-// voidScript drops a sale that is not of an epoch, or is being built, maybe under another.
-const voidScript = `if redis.call('HGET', KEYS[1], 'epoch') ~= ARGV[1] then redis.call('DEL', KEYS[1]) end return 1`
+// voidScript drops a sale that is not of an epoch, or is being built, maybe under
+// another, unless it is stopped.
+const voidScript = `local sale = redis.call('HMGET', KEYS[1], 'epoch', 'changing')
+if sale[1] ~= ARGV[1] and sale[2] ~= ARGV[2] then redis.call('DEL', KEYS[1]) end return 1`
 
 // Void drops the sales of these items that are not of this epoch, so that nothing
-// is sold by them. It may be called at any time. Errors: [ErrUnavailable].
+// is sold by them. A stopped sale stays, since it sells nothing: see [Stop]. Void may
+// be called at any time. Errors: [ErrUnavailable].
 func (v *Inventory) Void(ctx context.Context, epoch int64, items []string) error {
 	_, err := v.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for _, item := range items {
-			p.Eval(ctx, voidScript, []string{v.keys.sale(item)}, epoch)
+			p.Eval(ctx, voidScript, []string{v.keys.sale(item)}, epoch, stoppedMark)
 		}
 		return nil
 	})
@@ -171,7 +174,7 @@ func (v *Inventory) Adopt(epoch int64) {
 
 // Reload loads an item's sale unless it is loaded under the present epoch. While
 // it does, purchases of the item answer ErrRebuilding once their patience is
-// spent. Errors: [ErrUnavailable], [ErrRebuilding] when the load failed.
+// spent. Errors: [ErrUnavailable], [ErrStopped], [ErrRebuilding] when the load failed.
 func (v *Inventory) Reload(ctx context.Context, item string) error {
 	v.refresh(ctx)
 	return v.holding(ctx, item, func(held context.Context, l *lock.Lock) error {
@@ -179,10 +182,7 @@ func (v *Inventory) Reload(ctx context.Context, item string) error {
 		if errors.Is(err, redis.Nil) {
 			err = v.load(held, l, item)
 		}
-		if err != nil {
-			return fmt.Errorf("%w: %w", ErrRebuilding, err)
-		}
-		return nil
+		return loadError(err)
 	})
 }
 

@@ -138,6 +138,7 @@ type seller struct {
 	held    *lock.Lock
 	since   time.Time // when the present slice began
 	down    bool      // the batch before this one found Redis away
+	stopped time.Time // when a load was last refused with ErrStopped
 	loading *loading  // nil unless the sale is being loaded
 	epoch   int64     // under which the last script was sent
 	args    []any
@@ -323,6 +324,10 @@ func (s *seller) sell(batch []*Request) {
 	if len(batch) == 0 {
 		return
 	}
+	if time.Since(s.stopped) < stoppedLife {
+		answer(batch, ErrStopped)
+		return
+	}
 	ctx, cancel := context.WithTimeout(s.v.life, s.v.cfg.Patience)
 	defer cancel()
 	unknown := false // whether some sending of this batch may have taken effect
@@ -362,7 +367,7 @@ var errAgain = errors.New("inventory: sale loaded, send again")
 
 // definite reports whether an error of try is the answer, and not to be tried again.
 func definite(err error) bool {
-	return errors.Is(err, ErrOverloaded) || errors.Is(err, ErrRebuilding)
+	return errors.Is(err, ErrOverloaded) || errors.Is(err, ErrRebuilding) || errors.Is(err, ErrStopped)
 }
 
 // dropStale answers the requests whose patience was spent while they waited
@@ -379,6 +384,10 @@ func (s *seller) dropStale(batch []*Request) []*Request {
 	}
 	return fresh
 }
+
+// stoppedLife is how long purchases of a stopped sale are refused from memory. Each
+// look at the sale costs a read of the database.
+const stoppedLife = 250 * time.Millisecond
 
 // try sends the batch once. It returns nil when every request was answered.
 func (s *seller) try(ctx context.Context, batch []*Request) error {
@@ -453,6 +462,9 @@ func (s *seller) loadAndWait(ctx context.Context, rewound int64) error {
 		go func() {
 			defer close(l.done)
 			defer stop()
+			if l.err = s.v.cfg.MayLoad(loadCtx, s.item); l.err != nil {
+				return
+			}
 			if s.floor.Load() > 0 {
 				// This process has sold from a sale that is gone, or older than that.
 				s.v.cfg.OnLoss(loadCtx, rewound)
@@ -465,9 +477,13 @@ func (s *seller) loadAndWait(ctx context.Context, rewound int64) error {
 	case <-s.loading.done:
 		err := s.loading.err
 		s.endLoading()
+		if errors.Is(err, ErrStopped) {
+			s.stopped = time.Now()
+			return err
+		}
 		if err != nil {
 			s.v.cfg.OnError(err)
-			return fmt.Errorf("%w: %w", ErrRebuilding, err)
+			return loadError(err)
 		}
 		return errAgain
 	case <-ctx.Done():

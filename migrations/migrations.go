@@ -72,7 +72,7 @@ func (m *Migrator) Down(ctx context.Context) (bool, error) {
 
 // Check returns ErrPending unless every migration is applied. It writes nothing.
 func (m *Migrator) Check(ctx context.Context) error {
-	begun, err := m.begun(ctx)
+	begun, err := begun(ctx, m.db)
 	if err != nil {
 		return err
 	}
@@ -89,11 +89,48 @@ func (m *Migrator) Check(ctx context.Context) error {
 	return nil
 }
 
+// Querier is a database or a connection to one.
+type Querier interface {
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
+// Version is the number of the newest migration that was applied to a database,
+// by this program or by a newer one; 0: none. It writes nothing.
+func Version(ctx context.Context, db Querier) (int64, error) {
+	begun, err := begun(ctx, db)
+	if err != nil || !begun {
+		return 0, err
+	}
+	var version int64
+	err = db.QueryRowContext(ctx, "SELECT COALESCE(MAX(version_id), 0) FROM "+goose.DefaultTablename+" WHERE is_applied").Scan(&version)
+	if err != nil {
+		return 0, fmt.Errorf("migrate status: %w", err)
+	}
+	return version, nil
+}
+
+// Latest is the number of the newest migration of a dialect that this program knows.
+func Latest(dialect string) (int64, error) {
+	names, err := fs.Glob(files, dialect+"/*.sql")
+	if err != nil {
+		return 0, fmt.Errorf("migrations: %w", err)
+	}
+	var latest int64
+	for _, name := range names {
+		n, err := goose.NumericComponent(name)
+		if err != nil {
+			return 0, fmt.Errorf("migrations: %w", err)
+		}
+		latest = max(latest, n)
+	}
+	return latest, nil
+}
+
 // begun reports whether goose's table of versions exists. Asking goose for the
 // state of the migrations would create it.
-func (m *Migrator) begun(ctx context.Context) (bool, error) {
+func begun(ctx context.Context, db Querier) (bool, error) {
 	var tables int
-	err := m.db.QueryRowContext(ctx, "SELECT COUNT(*) FROM sqlite_master WHERE type = 'table' AND name = ?", goose.DefaultTablename).Scan(&tables)
+	err := db.QueryRowContext(ctx, "SELECT COUNT(*) FROM sqlite_master WHERE type = 'table' AND name = ?", goose.DefaultTablename).Scan(&tables)
 	if err != nil {
 		return false, fmt.Errorf("migrate status: %w", err)
 	}
@@ -102,7 +139,7 @@ func (m *Migrator) begun(ctx context.Context) (bool, error) {
 
 // Status lists every migration this program knows, oldest first. It writes nothing.
 func (m *Migrator) Status(ctx context.Context) ([]Step, error) {
-	begun, err := m.begun(ctx)
+	begun, err := begun(ctx, m.db)
 	if err != nil {
 		return nil, err
 	}

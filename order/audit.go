@@ -24,6 +24,7 @@ const (
 	actionItemPause   = "item.pause"
 	actionItemResume  = "item.resume"
 	actionItemClose   = "item.close"
+	actionItemRecover = "item.recover"
 	actionOrderCancel = "order.cancel"
 )
 

@@ -134,11 +134,15 @@ func (s *Store) buryOne(ctx context.Context, t *task) (buried int, err error) {
 			return err
 		}
 		box.task(t, out)
+		if err := box.touch(ctx, c, t.ItemID); err != nil {
+			return err
+		}
 		return box.write(ctx, c)
 	})
 	if err != nil {
 		return 0, wrap("reject dead order "+t.ID, err)
 	}
 	s.announce(box)
+	s.highWater.note(ctx)
 	return buried, nil
 }

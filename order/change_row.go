@@ -83,6 +83,8 @@ func (s *Store) changeItem(ctx context.Context, id string, e *edit) (itemRow, er
 	})
 	switch {
 	case err == nil:
+		s.highWater.commit(map[string]int64{id: row.Revision})
+		s.highWater.note(ctx)
 		return row, nil
 	case committing:
 		return itemRow{}, wrap("change item "+id, err)
@@ -106,6 +108,9 @@ func (s *Store) writeChange(ctx context.Context, tx *gorm.DB, e *edit, row, next
 	}
 	if res.RowsAffected != 1 {
 		return ErrVersion
+	}
+	if err := tx.Raw(bumpRevision, row.ID).Scan(&next.Revision).Error; err != nil {
+		return err
 	}
 	if e.also != nil {
 		if err := e.also(tx, next); err != nil {

@@ -96,6 +96,9 @@ func (s *Store) commitWhole(ctx context.Context, tasks []task) ([]outcome, error
 			return err
 		}
 		box.tasks(tasks, out, of)
+		for item := range of {
+			box.revisions[item] = of[item].Revision
+		}
 		faultpoint.Reach("order.committing")
 		return box.write(ctx, c)
 	})
@@ -111,7 +114,8 @@ type terms struct {
 	PerUserLimit         int64
 	PaymentWindowSeconds int64
 	Total                int64
-	SoldOut              bool // this sale took the last unit
+	SoldOut              bool  // this sale took the last unit
+	Revision             int64 // after this sale; see HighWater
 }
 
 func confirmed(now int64, t terms) outcome {
@@ -133,7 +137,7 @@ func (s sum) plus(t *task) sum { return sum{s.units + t.Quantity, max(s.sequence
 // sell counts n units as sold, if the total allows it (P1).
 func sell(ctx context.Context, c conn, item string, n sum) (terms, error) {
 	var t terms
-	err := c.QueryRowContext(ctx, sellUnits, n.units, item, n.sequence).Scan(&t.PerUserLimit, &t.PaymentWindowSeconds, &t.Total, &t.SoldOut)
+	err := c.QueryRowContext(ctx, sellUnits, n.units, item, n.sequence).Scan(&t.PerUserLimit, &t.PaymentWindowSeconds, &t.Total, &t.SoldOut, &t.Revision)
 	if errors.Is(err, sql.ErrNoRows) {
 		return terms{}, errUneven
 	}
@@ -169,6 +173,7 @@ func addHolders(ctx context.Context, c conn, held map[soldKey]int64, of map[stri
 // rejected order with its reason.
 func (s *Store) commitEach(ctx context.Context, tasks []task) ([]outcome, error) {
 	out := make([]outcome, len(tasks))
+	items := make(map[string]bool, 1)
 	now := s.now().UnixMilli()
 	var box *outbox
 	err := s.write.WithContext(ctx).Transaction(func(tx *gorm.DB) (err error) {
@@ -179,6 +184,13 @@ func (s *Store) commitEach(ctx context.Context, tasks []task) ([]outcome, error)
 		for i := range tasks {
 			if out[i], err = commitOne(ctx, tx, &tasks[i], box); err != nil {
 				return fmt.Errorf("order %s: %w", tasks[i].ID, err)
+			}
+			items[tasks[i].ItemID] = true
+		}
+		// Also of orders that were rows before: their commit may not be recorded yet.
+		for item := range items {
+			if err := box.touch(ctx, c, item); err != nil {
+				return err
 			}
 		}
 		return box.write(ctx, c)

@@ -194,13 +194,16 @@ func (f *Fulfiller) tell(ctx context.Context, tasks []task, out []outcome) {
 			messages[origin] = appendNotice(messages[origin], &n)
 		}
 	}
-	if len(messages) == 0 && len(changed) == 0 {
+	revisions := f.store.highWater.take()
+	if len(messages) == 0 && len(changed) == 0 && len(revisions) == 0 {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tellTimeout)
 	defer cancel()
 	var rung []*redis.IntCmd
 	_, err := f.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
+		// First: once an order is announced or its task is gone, the revision is recorded.
+		inventory.NoteRevisions(ctx, p, f.partitions, revisions)
 		for origin, m := range messages {
 			p.Publish(ctx, channelOf(origin), m)
 		}
@@ -209,7 +212,8 @@ func (f *Fulfiller) tell(ctx context.Context, tasks []task, out []outcome) {
 	})
 	f.bell.heard(rung)
 	if err != nil {
-		f.onError(fmt.Errorf("tell api processes of %d commits: %w", len(tasks), err))
+		f.store.highWater.commit(revisions)
+		f.onError(fmt.Errorf("notify api processes of %d commits: %w", len(tasks), err))
 	}
 }
 

@@ -46,6 +46,9 @@ const (
 	reasonBuyer  = "buyer"
 	reasonAdmin  = "admin"
 	reasonUnpaid = "unpaid"
+	// reasonRecovered is that of an order that was closed after the backup from which
+	// the database was restored; see Recoverer.
+	reasonRecovered = "recovered"
 )
 
 // commitWait is how long a payment or a cancellation waits for an order that is

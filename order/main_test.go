@@ -318,6 +318,7 @@ func newSiteWith(t *testing.T, rdb *redis.Client, n NewItem, cfg inventory.Confi
 	t.Cleanup(func() { s.end(locks.Close) })
 	sales := &Sales{Store: s.store, Tasks: []Tasks{s.queue}, Partition: func(string) int { return 0 }}
 	cfg.Patience, cfg.LookLimit, cfg.OnError = 20*time.Second, limit, s.heard
+	cfg.MayLoad = func(ctx context.Context, item string) error { return s.store.highWater.MayLoad(ctx, item) }
 	s.stock, err = inventory.New(testContext(t), rdb, locks, []*queue.Queue{s.queue}, sales, cfg)
 	if err != nil {
 		t.Fatal(err)

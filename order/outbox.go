@@ -3,6 +3,7 @@ package order
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -16,12 +17,14 @@ type outbox struct {
 	now    int64
 	wanted map[EventType]bool // nil: nobody listens
 	events []event
+	// revisions are those of the items that the transaction has changed; see HighWater.
+	revisions map[string]int64
 }
 
 // openOutbox looks up what the endpoints want to hear. Where there is none, that
 // look is all that a transaction pays.
 func openOutbox(ctx context.Context, c conn, now int64) (*outbox, error) {
-	box := &outbox{now: now}
+	box := &outbox{now: now, revisions: make(map[string]int64, 1)}
 	err := each(ctx, c, selectWanted, nil, func(rows *sql.Rows) error {
 		var events string
 		if err := rows.Scan(&events); err != nil {
@@ -144,10 +147,30 @@ func (b *outbox) writeEvents(ctx context.Context, c conn) (before int64, err err
 	return before, nil
 }
 
-// announce wakes who passes events on, once they are committed. It never waits:
-// one wake-up is enough for all that has happened.
+// touch increases the revision of an item of which something else was changed than
+// its units. An item that does not exist is left out.
+func (b *outbox) touch(ctx context.Context, c conn, item string) error {
+	var revision int64
+	err := c.QueryRowContext(ctx, bumpRevision, item).Scan(&revision)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("increase revision of item %s: %w", item, err)
+	}
+	b.revisions[item] = revision
+	return nil
+}
+
+// announce wakes the relay of events, once they are committed, and has the revisions
+// recorded by the next call of HighWater.note. It never waits: one wake-up is enough
+// for all that has happened.
 func (s *Store) announce(b *outbox) {
-	if b == nil || len(b.events) == 0 {
+	if b == nil {
+		return
+	}
+	s.highWater.commit(b.revisions)
+	if len(b.events) == 0 {
 		return
 	}
 	select {
@@ -170,6 +193,7 @@ func (s *Store) telling(ctx context.Context, operation string, fn func(ctx conte
 	})
 	if err == nil {
 		s.announce(box)
+		s.highWater.note(ctx)
 	}
 	return err
 }

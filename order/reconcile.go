@@ -41,6 +41,9 @@ type ReconcilerConfig struct {
 	Records Records
 	Tasks   []QueuedOrders // one per partition
 	Returns *Returns
+	// HighWater finds items of which the database is older than Redis. They are
+	// reported and not repaired. Default nil: none is.
+	HighWater *HighWater
 	// OnRepair hears of every difference that was repaired. Default: nothing.
 	OnRepair func(item string, d Drift)
 }
@@ -187,6 +190,9 @@ type examination struct {
 }
 
 func (e *examination) run(ctx context.Context) (err error) {
+	if behind, err := e.behind(ctx); err != nil || behind {
+		return err
+	}
 	if e.sums, err = e.Store.sums(ctx, e.report.ItemID); err != nil {
 		return err
 	}
@@ -211,6 +217,24 @@ func (e *examination) run(ctx context.Context) (err error) {
 		return e.deep(ctx)
 	}
 	return e.careful(ctx, newSuspects())
+}
+
+// behind reports whether the database is older than Redis, which is all there is to
+// report of the item then: neither place shows what the other should have.
+func (e *examination) behind(ctx context.Context) (bool, error) {
+	if e.HighWater == nil {
+		return false, nil
+	}
+	found, err := e.HighWater.compare(ctx, []string{e.report.ItemID})
+	if err != nil || len(found) == 0 {
+		return false, err
+	}
+	b := found[0]
+	e.report.Drifts = []Drift{{
+		Kind: DriftDatabaseOld, Expected: b.Redis, Found: b.Database, Count: 1,
+		Note: "not repaired: the database is older than Redis, as after the restore of a backup; decide with flashsale recover --from redis|database",
+	}}
+	return true, nil
 }
 
 // putOff reports whether a closer look has to wait for a quieter time. Under the

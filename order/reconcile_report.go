@@ -23,12 +23,15 @@ const (
 	DriftVersion DriftKind = "version"
 	// DriftHolds: the sale remembers an order or counts a buyer wrongly.
 	DriftHolds DriftKind = "holds"
+	// DriftDatabaseOld: the database is older than Redis, as after the restore of a
+	// backup. Expected and Found are revisions. Nothing of the item is repaired.
+	DriftDatabaseOld DriftKind = "database_old"
 	// DriftDamaged: the sale cannot be read, and nothing is sold.
 	DriftDamaged DriftKind = "damaged"
 )
 
 // DriftKinds are all kinds, in the order in which they are reported.
-var DriftKinds = []DriftKind{DriftTotal, DriftSold, DriftBuyers, DriftOversold, DriftDamaged, DriftLeft, DriftVersion, DriftHolds}
+var DriftKinds = []DriftKind{DriftDatabaseOld, DriftTotal, DriftSold, DriftBuyers, DriftOversold, DriftDamaged, DriftLeft, DriftVersion, DriftHolds}
 
 // ofSale reports whether a new build of the sale in Redis is the mend.
 func (k DriftKind) ofSale() bool {
@@ -39,7 +42,8 @@ func (k DriftKind) ofSale() bool {
 // What is under way between Redis and the database is none.
 type Drift struct {
 	Kind DriftKind
-	// Expected and Found are units; of DriftVersion they are versions of the item.
+	// Expected and Found are units; of DriftVersion they are versions of the item, and
+	// of DriftDatabaseOld revisions.
 	Expected, Found int64
 	// Units is how far off that is: of DriftBuyers and DriftHolds the sum over all
 	// that is wrong, which may be more than the difference of Expected and Found.

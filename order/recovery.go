@@ -2,6 +2,7 @@ package order
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -56,6 +57,9 @@ type RecoveryConfig struct {
 	Resource string
 	// Expiries are the queues of orders that lapse, one per partition.
 	Expiries []Adder
+	// HighWater is asked to stop sales of which the database is older than Redis
+	// before any sale is declared void. Default nil: none is stopped.
+	HighWater *HighWater
 	// OnLoss hears what was found, before anything is done about it.
 	OnLoss func(what string)
 	// OnRecovered hears of every recovery of this process: how many sales it
@@ -376,6 +380,11 @@ func (r *Recovery) behind(ctx context.Context, epoch int64, all bool) (string, e
 // died, or Redis was of the database's epoch already and has come back once more
 // as it was before: then workers may hold orders of just this epoch.
 func (r *Recovery) void(ctx context.Context, found loss) error {
+	if r.HighWater != nil {
+		if err := r.HighWater.Check(ctx); err != nil {
+			return err
+		}
+	}
 	r.OnLoss(found.what)
 	epoch, err := r.Store.raiseEpoch(ctx, found.epoch, found.least)
 	if err != nil {
@@ -471,6 +480,9 @@ func (r *Recovery) rebuild(ctx context.Context, epoch int64) {
 			ctx, cancel := context.WithTimeout(ctx, reloadLimit)
 			defer cancel()
 			err := r.Stock.Reload(ctx, id)
+			if errors.Is(err, inventory.ErrStopped) {
+				return nil // it waits for a decision, which HighWater reports
+			}
 			if err != nil {
 				return fmt.Errorf("load sale of %s after a loss: %w", id, err)
 			}

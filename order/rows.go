@@ -67,8 +67,9 @@ var addToBuyers = newRowsStatement(buyerColumns,
 
 // sellUnits counts units as sold where the item's total allows it, and notes how
 // far the sale has come.
-const sellUnits = `UPDATE items SET sold = sold + ?1, sequence = MAX(sequence, ?3) WHERE id = ?2 AND sold + ?1 <= total
-	RETURNING per_user_limit, payment_window_seconds, total, sold = total`
+const sellUnits = `UPDATE items SET sold = sold + ?1, sequence = MAX(sequence, ?3), revision = revision + 1
+	WHERE id = ?2 AND sold + ?1 <= total
+	RETURNING per_user_limit, payment_window_seconds, total, sold = total, revision`
 
 // commitTexts are the statements of a commit.
 var commitTexts = slices.Concat([]string{sellUnits}, insertConfirmed.text[:], addToBuyers.text[:], outboxTexts)
@@ -94,10 +95,11 @@ const (
 	RETURNING id, item_id, user_id, idempotency_key, quantity, closed_at`
 	expireDue = `UPDATE orders SET status = 'expired', reason = '` + reasonUnpaid + `', closed_at = ?1
 	WHERE id IN (SELECT value FROM json_each(?2)) AND status = 'confirmed' AND expires_at > 0 AND expires_at <= ?1
+		AND item_id NOT IN (SELECT value FROM json_each(?3))
 	RETURNING id, item_id, user_id, idempotency_key, quantity, closed_at`
 	selectExpiries = `SELECT id, status, expires_at FROM orders WHERE id IN (SELECT value FROM json_each(?1))`
 
-	unsellUnits   = `UPDATE items SET sold = sold - ?1 WHERE id = ?2`
+	unsellUnits   = `UPDATE items SET sold = sold - ?1, revision = revision + 1 WHERE id = ?2 RETURNING revision`
 	takeFromBuyer = `UPDATE buyers SET quantity = quantity - ?1 WHERE item_id = ?2 AND user_id = ?3 AND quantity >= ?1`
 
 	returnsOfOrders = `SELECT order_id, item_id, user_id, idempotency_key, quantity, created_at FROM releases
@@ -117,5 +119,5 @@ var insertReturns = newRowsStatement(returnColumns,
 // lifeTexts are the statements of the transitions of committed orders.
 var lifeTexts = slices.Concat([]string{
 	selectOrder, selectPayment, insertPayment, payUnpaid, cancelConfirmed, expireDue, selectExpiries,
-	unsellUnits, takeFromBuyer, returnsOfOrders, deleteReturns, noteSequence, insertAudit,
+	unsellUnits, takeFromBuyer, returnsOfOrders, deleteReturns, noteSequence, insertAudit, bumpRevision,
 }, insertReturns.text[:], outboxTexts)

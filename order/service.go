@@ -296,7 +296,8 @@ func (s *Service) replay(ctx context.Context, item, id string, wait time.Duratio
 }
 
 // Get reads an order: from the database, or from the queue while it waits
-// there. Errors: ErrNotFound.
+// there. Errors: ErrNotFound; inventory.ErrStopped in its place while the database is
+// known to have lost orders.
 func (s *Service) Get(ctx context.Context, id string) (Order, error) {
 	o, err := s.Store.Order(ctx, id)
 	if !errors.Is(err, ErrNotFound) {
@@ -319,7 +320,11 @@ func (s *Service) Get(ctx context.Context, id string) (Order, error) {
 		return t.queued(), nil
 	}
 	// It may have been committed between the two looks.
-	return s.Store.Order(ctx, id)
+	o, err = s.Store.Order(ctx, id)
+	if errors.Is(err, ErrNotFound) && s.Store.highWater.Any() {
+		err = fmt.Errorf("order %s may be one that the database has lost: %w", id, inventory.ErrStopped)
+	}
+	return o, err
 }
 
 // List reads a page of committed orders, newest first, and whether more follow.

@@ -63,6 +63,8 @@ type Store struct {
 	now   func() time.Time // see SetClock
 	told  chan struct{}    // events were committed; see announce
 
+	highWater *HighWater // nil: revisions are recorded nowhere; see NewHighWater
+
 	itemNow func(item string) time.Time // nil: now; see SetClock
 }
 
@@ -262,6 +264,7 @@ type itemRow struct {
 	Control              string
 	Version              int64
 	Sequence             int64 // see inventory.Sale
+	Revision             int64 // see HighWater
 	CreatedAt            int64 `gorm:"autoCreateTime:false"`
 	UpdatedAt            int64 `gorm:"autoUpdateTime:false"`
 }

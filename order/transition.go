@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"flashsale/inventory"
 )
 
 // A confirmed order ends by exactly one of payOrder, cancelOrder and
@@ -94,6 +96,9 @@ func payOrder(ctx context.Context, c conn, id string, p Payment, box *outbox) (o
 	if _, err := c.ExecContext(ctx, insertPayment, p.Reference, id, p.AmountMinor, p.Currency, outcome, now); err != nil {
 		return Order{}, nil, fmt.Errorf("record payment: %w", err)
 	}
+	if err := box.touch(ctx, c, o.ItemID); err != nil {
+		return Order{}, nil, err
+	}
 	box.payment(&o, p, outcome)
 	return o, paymentErrors[outcome], nil
 }
@@ -123,6 +128,9 @@ func (s *Store) cancel(ctx context.Context, id string, by Canceller) (o Order, o
 			return ErrNotFound
 		}
 		was := o.Status
+		if was == StatusConfirmed && s.highWater.IsStopped(o.ItemID) {
+			return inventory.ErrStopped // it may have been paid in what the database has lost
+		}
 		if err := cancelOrder(ctx, c, id, reason, box); err != nil {
 			return err
 		}
@@ -153,7 +161,7 @@ func cancelOrder(ctx context.Context, c conn, id, reason string, box *outbox) er
 	if err != nil {
 		return err
 	}
-	if err := takeBack(ctx, c, closed); err != nil {
+	if err := takeBack(ctx, c, closed, box); err != nil {
 		return err
 	}
 	return box.closed(ctx, c, EventCancelled, closed)
@@ -172,7 +180,7 @@ type expiry struct {
 func (s *Store) expire(ctx context.Context, ids []string) (stand map[string]expiry, owed []returned, err error) {
 	err = s.telling(ctx, fmt.Sprintf("expire %d orders", len(ids)), func(ctx context.Context, c conn, box *outbox) error {
 		list := jsonList(ids...)
-		if err := expireOrders(ctx, c, list, box); err != nil {
+		if err := expireOrders(ctx, c, list, s.highWater.stoppedList(), box); err != nil {
 			return err
 		}
 		if stand, err = readExpiries(ctx, c, list, box.now); err != nil {
@@ -187,14 +195,18 @@ func (s *Store) expire(ctx context.Context, ids []string) (stand map[string]expi
 	return stand, owed, nil
 }
 
+// stoppedExpiry is when the expiry of an order of a stopped sale is tried again.
+const stoppedExpiry = 5 * time.Second
+
 // expireOrders is the transition to expired, of those orders in a JSON list
-// that are confirmed and due. Never early: an order lapses at its expires_at.
-func expireOrders(ctx context.Context, c conn, list string, box *outbox) error {
-	closed, err := readReturns(ctx, c, expireDue, box.now, list)
+// that are confirmed and due. Never early: an order lapses at its expires_at. Orders
+// of stopped items, a JSON list too, do not expire.
+func expireOrders(ctx context.Context, c conn, list, stopped string, box *outbox) error {
+	closed, err := readReturns(ctx, c, expireDue, box.now, list, stopped)
 	if err != nil {
 		return err
 	}
-	if err := takeBack(ctx, c, closed); err != nil {
+	if err := takeBack(ctx, c, closed, box); err != nil {
 		return err
 	}
 	return box.closed(ctx, c, EventExpired, closed)
@@ -202,7 +214,7 @@ func expireOrders(ctx context.Context, c conn, list string, box *outbox) error {
 
 // takeBack uncounts the units of orders that were just closed, and notes them
 // to be given back to their sales.
-func takeBack(ctx context.Context, c conn, closed []returned) error {
+func takeBack(ctx context.Context, c conn, closed []returned, box *outbox) error {
 	units := make(map[string]int64, 1)
 	held := make(map[soldKey]int64, len(closed))
 	args := make([]any, 0, len(closed)*returnColumns)
@@ -213,9 +225,11 @@ func takeBack(ctx context.Context, c conn, closed []returned) error {
 		args = append(args, r.orderID, r.itemID, r.userID, r.idempotencyKey, r.quantity, r.createdAt)
 	}
 	for item, n := range units {
-		if k, err := changed(c.ExecContext(ctx, unsellUnits, n, item)); err != nil || k != 1 {
-			return errors.Join(err, fmt.Errorf("take back %d of item %s: %d rows", n, item, k))
+		var revision int64
+		if err := c.QueryRowContext(ctx, unsellUnits, n, item).Scan(&revision); err != nil {
+			return fmt.Errorf("take back %d of item %s: %w", n, item, err)
 		}
+		box.revisions[item] = revision
 	}
 	for h, n := range held {
 		if k, err := changed(c.ExecContext(ctx, takeFromBuyer, n, h.item, h.user)); err != nil || k != 1 {
@@ -307,8 +321,12 @@ func readExpiries(ctx context.Context, c conn, list string, now int64) (map[stri
 			return err
 		}
 		e := expiry{status: status}
-		if status == StatusConfirmed && expiresAt > now {
+		switch {
+		case status != StatusConfirmed || expiresAt == 0:
+		case expiresAt > now:
 			e.in = time.Duration(expiresAt-now) * time.Millisecond
+		default:
+			e.in = stoppedExpiry // its time has come, but the sale is stopped
 		}
 		stand[id] = e
 		return nil

@@ -44,6 +44,10 @@ const (
 // writer; a second batch fetched meanwhile would wait for it instead of filling up.
 const sqliteWorkers = 1
 
+// serveLock ends the name of the file beside a database that one serve with the
+// embedded engine holds locked.
+const serveLock = ".serve.lock"
+
 // app is one process of the service: the rooms, introduced to each other.
 type app struct {
 	settings *Settings
@@ -66,9 +70,11 @@ type app struct {
 	pulse   *pulse           // of this process's worker; nil without one
 	items   *catalog.Catalog // nil in a process without an API
 	leaders *lock.Manager    // of what one process does for all; see lead
-	drain   drain
-	dev     []byte         // development mode's key; nil outside it
-	service *order.Service // nil in a process without an API
+	// highWater compares the database with what Redis has seen of it.
+	highWater *order.HighWater
+	drain     drain
+	dev       []byte         // development mode's key; nil outside it
+	service   *order.Service // nil in a process without an API
 	// recovery is there once the process sells.
 	recovery atomic.Pointer[order.Recovery]
 }
@@ -145,6 +151,9 @@ func (a *app) build(ctx context.Context, r role) error {
 	if err := a.addWriteProbe(r); err != nil {
 		return err
 	}
+	if err := a.addHighWater(ctx); err != nil {
+		return err
+	}
 	if r.api {
 		a.waiters = order.NewWaiters()
 	}
@@ -186,7 +195,7 @@ func (a *app) lockFiles() error {
 	s := a.settings
 	for _, l := range []struct{ path, setting, value string }{
 		{filepath.Join(s.DataDir, "serve.lock"), "data-dir", s.DataDir},
-		{strings.TrimPrefix(s.DB, "sqlite:") + ".serve.lock", "db", s.DB},
+		{strings.TrimPrefix(s.DB, "sqlite:") + serveLock, "db", s.DB},
 	} {
 		unlock, err := lockFile(l.path, l.setting, l.value)
 		if err != nil {
@@ -393,6 +402,7 @@ func (a *app) addAPI(ctx context.Context) error {
 	var known atomic.Pointer[catalog.Catalog] // it asks the stock, so it is made after it
 	stock, err := inventory.New(ctx, a.rdb, locks, a.queues, sales, inventory.Config{
 		Partitions: s.Partitions, OnError: a.reporter("inventory"), OnBatch: a.batchMetrics(),
+		MayLoad: a.highWater.MayLoad,
 		OnChange: func(item string) {
 			if c := known.Load(); c != nil {
 				c.StockChanged(item)
@@ -544,7 +554,7 @@ func (a *app) checks() []handler.Check {
 	return []handler.Check{
 		{Name: "draining", Probe: func(context.Context) error { return a.drain.check() }},
 		{Name: "redis", Probe: func(ctx context.Context) error { return a.rdb.Ping(ctx).Err() }},
-		{Name: "database", Probe: a.canWrite},
+		{Name: "database", Probe: a.databaseReady},
 	}
 }
 

@@ -48,6 +48,7 @@ func newRoot() *cobra.Command {
 			RunE: runRole(role{command: "worker", worker: true}),
 		},
 		newMigrate(), newItem(), newQueue(), newReconcile(), newToken(), newConfig(), newDoctor(),
+		newBackup(), newRestore(), newRecover(),
 	)
 	return root
 }

@@ -20,6 +20,7 @@ var commands = [][]string{
 	{"item"}, {"item", "create"}, {"item", "list"}, {"item", "change"}, {"item", "restock"}, {"item", "pause"},
 	{"item", "resume"}, {"item", "close"}, {"queue"}, {"queue", "stats"}, {"queue", "dead"}, {"queue", "retry"},
 	{"queue", "discard"}, {"queue", "verify"}, {"reconcile"}, {"token"}, {"config"}, {"doctor"}, {"completion"},
+	{"backup"}, {"restore"},
 }
 
 // command runs a command in an empty place.
@@ -87,6 +88,9 @@ func TestCommand_WrongUsage(t *testing.T) {
 		{[]string{"token", "--sub", ""}, "sub"}, {[]string{"token", "--sub", "al ice"}, "sub"}, {[]string{"token", "--sub", "alice", "--role", "king"}, "role"},
 		{[]string{"token", "--sub", "alice", "--ttl", "-1h"}, "ttl"}, {[]string{"token", "--sub", "alice", "--ttl", "1ms"}, "ttl"},
 		{[]string{"token", "--sub", "alice", "--jwks", "keys.json"}, "jwks"},
+		{[]string{"backup"}, "FILE"}, {[]string{"backup", "a", "b"}, "FILE"}, {[]string{"restore"}, "FILE"}, {[]string{"restore", "a", "b"}, "FILE"},
+		{[]string{"backup", "a", "--db", "postgres://shop@127.0.0.1/shop"}, "pg_dump"},
+		{[]string{"restore", "a", "--db", "postgresql://shop@127.0.0.1/shop"}, "pg_restore"},
 	} {
 		r := command(t, q.args...)
 		wantCode(t, 2, r, q.word)
@@ -151,6 +155,8 @@ func TestCommand_CreatesNothing(t *testing.T) {
 		{[]string{"queue", "dead", "--addr", closed}, nil, 1, "FLASHSALE_JWT_SECRET"},
 		{[]string{"reconcile", "--addr", closed}, nil, 1, "FLASHSALE_JWT_SECRET"},
 		{[]string{"token", "--sub", "alice"}, nil, 1, "FLASHSALE_JWT_SECRET"},
+		{[]string{"backup", "copy.db"}, nil, 1, "does not exist"},
+		{[]string{"restore", "none.db"}, nil, 1, "none.db"},
 	} {
 		dir := t.TempDir()
 		data := filepath.Join(dir, "data")

@@ -372,6 +372,7 @@ func (d *doctor) contents(ctx context.Context, rdb redis.UniversalClient, partit
 	}
 	d.queue(ctx, rdb, "webhooks", order.DeliveryPrefix)
 	d.workers(ctx, rdb, waiting)
+	d.age(ctx, rdb, partitions)
 }
 
 // workers checks that a worker is live and fetches. Without one, orders that wait are
@@ -417,6 +418,36 @@ func noWorker(w queue.Workers) string {
 		return "no worker has ever registered"
 	default:
 		return "no worker has ever fetched"
+	}
+}
+
+// age compares the database with what Redis has seen of it.
+func (d *doctor) age(ctx context.Context, rdb redis.UniversalClient, partitions int) {
+	if _, err := os.Stat(strings.TrimPrefix(d.settings.DB, "sqlite:")); err != nil {
+		return // reported before
+	}
+	store, err := order.OpenStore(ctx, d.settings.DB)
+	if err != nil {
+		return // reported before
+	}
+	defer func() {
+		if err := store.Close(); err != nil {
+			d.failed("database", err)
+		}
+	}()
+	if checkSchema(ctx, store) != nil {
+		return // reported before
+	}
+	behind, err := order.FindBehind(ctx, store, rdb, partitions)
+	switch {
+	case err != nil:
+		d.failed("database", err)
+	case len(behind) > 0:
+		b := &behind[0]
+		d.fix("database", fmt.Sprintf("it is older than Redis, as after the restore of a backup: %d sales are stopped, the first is %s (revision %d in the database, %d in Redis)",
+			len(behind), b.ItemID, b.Database, b.Redis), "decide with flashsale recover --from redis or --from database; see docs/backup.md")
+	default:
+		d.ok("database", "it is not older than Redis")
 	}
 }
 

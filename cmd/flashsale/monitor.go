@@ -221,6 +221,11 @@ func (a *app) opsConfig(r role) handler.OpsConfig {
 	return c
 }
 
+// databaseReady checks whether the database takes writes and is not older than Redis.
+func (a *app) databaseReady(ctx context.Context) error {
+	return errors.Join(a.canWrite(ctx), a.highWater.Err())
+}
+
 // canWrite checks whether the database takes writes. A worker that commits has shown
 // it, and is not held up by a write of the check's own.
 func (a *app) canWrite(ctx context.Context) error {

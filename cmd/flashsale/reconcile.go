@@ -176,7 +176,7 @@ func (a *app) addReconciler(stock *inventory.Inventory, returns *order.Returns) 
 	}
 	m := a.reconcileMetrics()
 	r := order.NewReconciler(order.ReconcilerConfig{
-		Store: a.store, Stock: stock, Records: stock, Tasks: tasks, Returns: returns,
+		Store: a.store, Stock: stock, Records: stock, Tasks: tasks, Returns: returns, HighWater: a.highWater,
 		OnRepair: func(item string, d order.Drift) {
 			m.repairs.WithLabelValues(string(d.Kind)).Inc()
 			a.log.Warn().Str("item", item).Str("kind", string(d.Kind)).Int64("expected", d.Expected).Int64("found", d.Found).

@@ -34,7 +34,7 @@ func (a *app) addRecovery(ctx context.Context, stock *inventory.Inventory, locks
 		expiries[i] = q
 	}
 	r := order.NewRecovery(order.RecoveryConfig{
-		Store: a.store, Stock: stock, Locks: locks, Resource: recoveryKey, Expiries: expiries,
+		Store: a.store, Stock: stock, Locks: locks, Resource: recoveryKey, Expiries: expiries, HighWater: a.highWater,
 		OnLoss: func(what string) {
 			if a.settings.Redis == embeddedRedis {
 				// It begins with nothing at each start: that is no loss to be told of.

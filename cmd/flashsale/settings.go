@@ -132,6 +132,18 @@ func envName(setting string) string {
 
 // loadSettings merges the sources and validates the result.
 func loadSettings(flags *pflag.FlagSet) (*Settings, error) {
+	s, err := mergeSettings(flags)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.validate(); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// mergeSettings merges the sources.
+func mergeSettings(flags *pflag.FlagSet) (*Settings, error) {
 	k := koanf.New(".")
 	file, err := readFile(flags)
 	if err != nil {
@@ -180,9 +192,6 @@ func loadSettings(flags *pflag.FlagSet) (*Settings, error) {
 		s.origins[f.Name] = origin
 	})
 	if err := s.fill(k); err != nil {
-		return nil, err
-	}
-	if err := s.validate(); err != nil {
 		return nil, err
 	}
 	return s, nil

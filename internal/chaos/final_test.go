@@ -123,7 +123,7 @@ func (r *run) knock(ctx context.Context, c *caller, api int, item string) {
 
 // final reads the end of the run.
 func (r *run) final(ctx context.Context) (*history.Final, error) {
-	f := &history.Final{AcceptedMayBeLost: r.fault.MayLoseAccepted, Fences: r.fences, Ledgers: r.ledgers}
+	f := &history.Final{AcceptedMayBeLost: r.fault.MayLoseAccepted, Fences: r.fences, Ledgers: r.ledgers, Discarded: r.discarded}
 	var err error
 	if f.Orders, err = r.shop.store.orders(ctx); err != nil {
 		return nil, err

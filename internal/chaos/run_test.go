@@ -38,20 +38,23 @@ type run struct {
 	balance *balancer
 
 	answered atomic.Int64 // calls that were answered, whatever the answer
+	accepted atomic.Int64 // purchases that made an order, not repeats of them
 	gaveUp   atomic.Int64 // purchases whose outcome their buyer never learned
 	rewound  atomic.Int64 // how often Redis has come back with data that may be older
 
 	mu       sync.Mutex
 	spans    []*span // of which the calls are measured
 	tally    tally
-	began    int64          // when the first blow fell; 0: none yet
-	watches  []*watch       // one for each end of harm
-	failures []string       // what is wrong beyond the checker
-	voids    []string       // why the run shows nothing
-	notes    []string       // what is worth reading in the table
-	codes    map[string]int // answers by status and code
-	fences   []history.FenceSample
-	ledgers  []history.LedgerSample // of faults that look at them while they strike
+	began    int64    // when the first blow fell; 0: none yet
+	watches  []*watch // one for each end of harm
+	failures []string // what is wrong beyond the checker
+	voids    []string // why the run shows nothing
+	// discarded are orders that the operator has discarded.
+	discarded []string
+	notes     []string       // what is worth reading in the table
+	codes     map[string]int // answers by status and code
+	fences    []history.FenceSample
+	ledgers   []history.LedgerSample // of faults that look at them while they strike
 }
 
 // tally counts what happened, by the phase of the run.
@@ -118,6 +121,7 @@ func (r *run) saw(h *history.Call) {
 		r.tally.Unknown++
 	}
 	if h.Accepted() && !h.Replayed {
+		r.accepted.Add(1)
 		switch r.tally.phase {
 		case 0:
 			r.tally.Before++

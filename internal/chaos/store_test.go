@@ -29,17 +29,46 @@ func openSQLite(t *testing.T, folder string) *store {
 	t.Helper()
 	s := &store{path: filepath.Join(folder, "shop.db")}
 	s.url = "sqlite:" + s.path
+	s.reopen(t)
+	t.Cleanup(func() { s.close(t) })
+	return s
+}
+
+// reopen opens the database's file, after close.
+func (s *store) reopen(t *testing.T) {
+	t.Helper()
 	db, err := sql.Open("sqlite3", "file:"+s.path+"?_busy_timeout=10000&_query_only=true")
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := db.Close(); err != nil {
-			t.Errorf("close database: %v", err)
-		}
-	})
 	s.db = db
-	return s
+}
+
+// close closes the suite's connections to the database.
+func (s *store) close(t *testing.T) {
+	t.Helper()
+	if err := s.db.Close(); err != nil {
+		t.Errorf("close database: %v", err)
+	}
+}
+
+// sold reads how many units of each item the database counts as sold.
+func (s *store) sold(ctx context.Context) (map[string]int64, error) {
+	rows, err := s.db.QueryContext(ctx, "SELECT id, sold FROM items")
+	if err != nil {
+		return nil, fmt.Errorf("read items: %w", err)
+	}
+	defer rows.Close()
+	sold := make(map[string]int64)
+	for rows.Next() {
+		var id string
+		var n int64
+		if err := rows.Scan(&id, &n); err != nil {
+			return nil, fmt.Errorf("read items: %w", err)
+		}
+		sold[id] = n
+	}
+	return sold, rows.Err()
 }
 
 // orders reads all rows of the table orders.

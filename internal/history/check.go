@@ -59,6 +59,8 @@ const (
 	RedisLeft = "redis_left"
 	// FenceFell: a fencing token was lower than one seen before.
 	FenceFell = "fence"
+	// Revived: an order that was listed as discarded is a row.
+	Revived = "revived"
 	// SoldOutEarly: sold_out was answered before the stock could have run out.
 	SoldOutEarly = "sold_out_early"
 )
@@ -66,7 +68,8 @@ const (
 // Check judges a run. Its time is linear in the calls, rows and samples, but
 // for one sort of them by time. It reads what it is given and keeps nothing.
 func Check(calls []Call, final *Final) Verdict {
-	j := newJudge(calls, final)
+	j := newJudge(voided(calls, final.Discarded), final)
+	j.discarded()
 	j.answers()
 	j.rows()
 	j.keys()
@@ -78,6 +81,38 @@ func Check(calls []Call, final *Final) Verdict {
 	j.fences()
 	j.soldOut()
 	return j.verdict()
+}
+
+// voided are the calls without what they say of discarded orders: their outcome is
+// as unknown as that of calls without an answer.
+func voided(calls []Call, discarded []string) []Call {
+	if len(discarded) == 0 {
+		return calls
+	}
+	gone := make(map[string]bool, len(discarded))
+	for _, id := range discarded {
+		gone[id] = true
+	}
+	out := slices.Clone(calls)
+	for i := range out {
+		if c := &out[i]; gone[c.Order] {
+			c.Status, c.Code, c.Order, c.State, c.Replayed = 0, "", "", "", false
+		}
+	}
+	return out
+}
+
+// discarded holds that no discarded order is a row.
+func (j *judge) discarded() {
+	gone := make(map[string]bool, len(j.final.Discarded))
+	for _, id := range j.final.Discarded {
+		gone[id] = true
+	}
+	for i := range j.final.Orders {
+		if o := &j.final.Orders[i]; gone[o.ID] {
+			j.find(Revived, 1, "%s: it was discarded", sayRow(o))
+		}
+	}
 }
 
 // wishKey is what P4 promises one order for.

@@ -15,6 +15,10 @@ type Final struct {
 	// acknowledged. An order answered 202 that is missing is then counted, and
 	// no failure; one answered 201 always is a failure.
 	AcceptedMayBeLost bool `json:"accepted_may_be_lost,omitempty"`
+	// Discarded are the orders that an operator has discarded, as listed by
+	// `flashsale recover --from database`. What the clients were told of them is void,
+	// and none may be a row.
+	Discarded []string `json:"discarded,omitempty"`
 }
 
 // Item is one item as the database and Redis have it at the end.

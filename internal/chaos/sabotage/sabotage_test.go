@@ -82,6 +82,14 @@ var sabotages = []struct {
 		},
 		sell: deleteLock, found: []string{history.FenceFell},
 	},
+	{
+		name: "repairs a sale from a database that is older than Redis",
+		change: []alteration{{
+			file: "order/highwater.go",
+			from: "known && revision < marks[i]", to: "known && revision < marks[i] && false",
+		}},
+		sell: restoreBackup, found: []string{history.LostConfirmed},
+	},
 }
 
 // TestSabotage: each sabotage is found by what it breaks, and in the unaltered

@@ -79,9 +79,7 @@ func newStage(t *testing.T, binary string) *stage {
 	if s.rec, err = history.Create(s.path); err != nil {
 		t.Fatal(err)
 	}
-	if s.db, err = sql.Open("sqlite3", "file:"+s.dbPath()+"?_busy_timeout=10000"); err != nil {
-		t.Fatal(err)
-	}
+	s.openDB()
 	t.Cleanup(func() {
 		for _, conns := range s.idle {
 			for _, c := range conns {
@@ -95,6 +93,26 @@ func newStage(t *testing.T, binary string) *stage {
 		t.Fatalf("migrate up: exit code %d\n%s", r.Code, r.Output)
 	}
 	return s
+}
+
+func (s *stage) openDB() {
+	s.t.Helper()
+	var err error
+	if s.db, err = sql.Open("sqlite3", "file:"+s.dbPath()+"?_busy_timeout=10000"); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// command runs a command of the service that has to succeed.
+func (s *stage) command(args ...string) {
+	s.t.Helper()
+	r := process.Run(s.t, process.Spec{
+		Binary: s.binary, Command: args[0], Args: append(args[1:], s.settings("")...), Dir: s.dir,
+		Env: []string{"FLASHSALE_JWT_SECRET=" + secret},
+	})
+	if r.Code != 0 {
+		s.t.Fatalf("%s: exit code %d\n%s", strings.Join(args, " "), r.Code, r.Output)
+	}
 }
 
 func (s *stage) dbPath() string { return filepath.Join(s.dir, "shop.db") }
@@ -119,13 +137,22 @@ func (s *stage) worker() *process.P {
 	return s.start("worker", "", "--lease", "1s")
 }
 
-// open starts a number of API processes, which reach Redis at an address ("": its
-// own), and puts the item on sale.
-func (s *stage) open(apis int, redisAddr string) {
+// startAPI starts an API process, which reaches Redis at an address ("": its own). What
+// is wrong must stay so until the checker looks, so it reconciles only if args say so.
+// A process whose sales are stopped is not ready.
+func (s *stage) startAPI(redisAddr string, args ...string) *process.P {
+	s.t.Helper()
+	return process.Start(s.t, process.Spec{
+		Binary: s.binary, Command: "api", Dir: s.dir, ReadyPath: "/healthz", Env: []string{"FLASHSALE_JWT_SECRET=" + secret},
+		Args: append(s.settings(redisAddr), append([]string{"--rate-buyer", "-1", "--reconcile-every", "0"}, args...)...),
+	})
+}
+
+// open starts a number of API processes, and puts the item on sale.
+func (s *stage) open(apis int, redisAddr string, args ...string) {
 	s.t.Helper()
 	for range apis {
-		// What is wrong must stay so until the checker looks.
-		s.apis = append(s.apis, s.start("api", redisAddr, "--rate-buyer", "-1", "--reconcile-every", "0"))
+		s.apis = append(s.apis, s.startAPI(redisAddr, args...))
 	}
 	body := fmt.Sprintf(`{"id":%q,"name":"Lamp","price_minor":990,"currency":"EUR","stock":%d,"per_user_limit":%d}`, item, stock, perUser)
 	status, text, err := s.send(0, "POST", "/v1/admin/items", "root", "admin", body)

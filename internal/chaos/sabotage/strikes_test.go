@@ -3,10 +3,12 @@
 package sabotage
 
 import (
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
+	"flashsale/internal/process"
 	"flashsale/internal/redistest"
 )
 
@@ -113,4 +115,31 @@ func deleteLock(s *stage) {
 		}
 	})
 	s.lasts(100 * time.Millisecond) // of looks at the fence behind the last sale
+}
+
+// restoreBackup restores a backup from the middle of the sale, and decides that Redis
+// is right. The reconciliation runs meanwhile.
+func restoreBackup(s *stage) {
+	args := []string{"--reconcile-every", "1s"}
+	s.open(1, "", args...)
+	worker := s.worker()
+	s.crowd(s.fresh(stock / 4))
+	backup := filepath.Join(s.dir, "backup.db")
+	s.command("backup", backup)
+	s.crowd(s.fresh(stock / 4))
+	worker.Kill()
+	s.apis[0].Kill()
+	s.must(s.db.Close())
+	s.command("restore", backup)
+	s.openDB()
+	s.struck()
+	left := s.hget("sale:"+item, "left")
+	s.worker()
+	s.apis = []*process.P{s.startAPI("", args...)}
+	s.eventually("the sale is stopped, or repaired from the old database", func() bool {
+		changing, _ := s.rdb.HGet(s.ctx, s.key("sale:"+item), "changing").Result() //nolint:errcheck // it is missing at first
+		return changing == "stopped" || s.hget("sale:"+item, "left") > left
+	})
+	s.command("recover", "--from", "redis")
+	s.crowd(s.fresh(2 * stock))
 }

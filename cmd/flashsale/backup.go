@@ -1,0 +1,106 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"flashsale/order/backup"
+)
+
+func newBackup() *cobra.Command {
+	var force bool
+	c := &cobra.Command{
+		Use: "backup FILE", Short: "Copy the database to a file while the service runs", Args: oneFile,
+		Long: "backup copies the database that --db names to FILE: one consistent snapshot, including\n" +
+			"commits that are still in the write-ahead log. The service keeps selling meanwhile. FILE is\n" +
+			"verified and synced before it gets its name, and only its owner can read it (mode 0600).\n" +
+			"It contains buyers' data. It does not contain Redis, the settings or the keys.",
+		Example: "  flashsale backup /var/backups/flashsale/shop-$(date -u +%Y%m%dT%H%M%SZ).db",
+		RunE: func(c *cobra.Command, args []string) error {
+			s, path, err := sqliteFile(c, "copy a PostgreSQL database with pg_dump --format=custom")
+			if err != nil {
+				return err
+			}
+			began := time.Now()
+			made, err := backup.Take(c.Context(), path, args[0], force)
+			if err != nil {
+				return backupError(c, s, args[0], err)
+			}
+			return printReport(c.OutOrStdout(), append(summaryLines("backup", made), [2]string{"took", since(began)}))
+		},
+	}
+	c.Flags().BoolVar(&force, "force", false, "replace FILE if it exists")
+	return c
+}
+
+// oneFile makes sure that the command has its one argument.
+func oneFile(c *cobra.Command, args []string) error {
+	if len(args) != 1 || args[0] == "" {
+		return usageError{fmt.Errorf("%s needs one argument, FILE, and got %d; see %s --help", c.CommandPath(), len(args), c.CommandPath())}
+	}
+	return nil
+}
+
+// sqliteFile returns the settings and the path of the database. For PostgreSQL,
+// whose own tools do this job, it names the fix.
+func sqliteFile(c *cobra.Command, postgresFix string) (*Settings, string, error) {
+	s, err := mergeSettings(c.Flags())
+	if err != nil {
+		return nil, "", err
+	}
+	if strings.HasPrefix(s.DB, "postgres://") || strings.HasPrefix(s.DB, "postgresql://") {
+		return nil, "", badSetting("db", s.DB, c.CommandPath()+" works on SQLite files", postgresFix)
+	}
+	if err := s.validate(); err != nil {
+		return nil, "", err
+	}
+	return s, strings.TrimPrefix(s.DB, "sqlite:"), nil
+}
+
+// backupError says under which setting or argument the operator gave the file that
+// is the cause.
+func backupError(c *cobra.Command, s *Settings, file string, err error) error {
+	if c.Context().Err() != nil {
+		return errors.New("interrupted; nothing was changed")
+	}
+	var f *backup.Fault
+	switch {
+	case !errors.As(err, &f):
+		return err
+	case f.Database:
+		return failedSetting("db", s.DB, f.Cause.Error(), f.Fix)
+	default:
+		return fmt.Errorf("argument FILE: value %q: %w", file, err)
+	}
+}
+
+// summaryLines describe a database file, under the name of what was done with it.
+func summaryLines(done string, s backup.Summary) [][2]string {
+	newest := "none"
+	if !s.Newest.IsZero() {
+		newest = s.Newest.Format(time.RFC3339Nano)
+	}
+	return [][2]string{
+		{done, s.Path},
+		{"size", fmt.Sprintf("%d bytes", s.Bytes)},
+		{"schema", fmt.Sprint(s.Schema)},
+		{"orders", fmt.Sprint(s.Orders)},
+		{"newest order", newest},
+	}
+}
+
+func since(began time.Time) string { return time.Since(began).Round(time.Millisecond).String() }
+
+func printReport(out io.Writer, lines [][2]string) error {
+	w := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
+	for _, l := range lines {
+		fmt.Fprintf(w, "%s\t%s\n", l[0], l[1])
+	}
+	return w.Flush()
+}

@@ -1,0 +1,175 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"text/tabwriter"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/spf13/cobra"
+
+	"flashsale/internal/breaker"
+	"flashsale/inventory"
+	"flashsale/order"
+	"flashsale/queue"
+)
+
+func newRecover() *cobra.Command {
+	var from, item, list string
+	c := &cobra.Command{
+		Use: "recover --from redis|database", Short: "Decide about sales that are stopped because the database is older than Redis", Args: noArgs,
+		Long: "recover ends the stop of sales whose database is older than Redis, as after the restore of a backup.\n\n" +
+			"With --from redis, Redis is right: orders that only Redis knows are confirmed again in the database,\n" +
+			"and orders whose units Redis knows as returned are cancelled there. With --from database, the database\n" +
+			"is right: orders that only Redis knows are discarded, and their units can be sold again.\n\n" +
+			"Every order concerned is written to a file, one line of JSON each. Payments since the backup are lost\n" +
+			"in both cases; unpaid orders get their whole payment window again, so that the payment provider can\n" +
+			"repeat them. The service may run meanwhile.",
+		Example: "  flashsale recover --from redis\n  flashsale recover --from database --item drop-1",
+		RunE: func(c *cobra.Command, _ []string) error {
+			s, err := loadSettings(c.Flags())
+			if err != nil {
+				return err
+			}
+			decision := order.RecoverFrom(from)
+			switch {
+			case decision != order.RecoverFromRedis && decision != order.RecoverFromDatabase:
+				return usageError{fmt.Errorf("--from %q: use redis or database; see %s --help", from, c.CommandPath())}
+			case s.Redis == embeddedRedis:
+				return badSetting("redis", s.Redis, "the embedded engine keeps nothing over a restart, so no database is older than it",
+					"name the Redis of the service")
+			}
+			r := &recovery{settings: s, decision: decision, item: item, list: list, now: time.Now}
+			return r.run(c)
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&from, "from", "", "the side that is right: redis or database")
+	f.StringVar(&item, "item", "", "decide about this item only (default: every stopped one)")
+	f.StringVar(&list, "list", "", "file for the orders concerned (default: recovered-orders-TIME.jsonl in the data directory)")
+	return c
+}
+
+// recovery is one run of the command recover.
+type recovery struct {
+	settings *Settings
+	decision order.RecoverFrom
+	item     string
+	list     string
+	now      func() time.Time
+}
+
+func (r *recovery) run(c *cobra.Command) (err error) {
+	ctx, s := c.Context(), r.settings
+	if err := needDatabase(s); err != nil {
+		return err
+	}
+	store, err := order.OpenStore(ctx, s.DB)
+	if err != nil {
+		return failedSetting("db", s.DB, err.Error(), databaseFix(err))
+	}
+	defer func() { err = errors.Join(err, store.Close()) }()
+	if err := checkSchema(ctx, store); err != nil {
+		return err
+	}
+	rdb, closers, err := openRedis(s.Redis, breaker.New(breaker.Config{}), func() {})
+	if err != nil {
+		return err
+	}
+	defer func() {
+		for _, done := range closers {
+			err = errors.Join(err, done())
+		}
+	}()
+	if err := rdb.Ping(ctx).Err(); err != nil {
+		return failedSetting("redis", s.Redis, "no answer ("+err.Error()+")", "start it, or correct the address")
+	}
+	partitions, err := inventory.RecordedPartitions(ctx, rdb)
+	if err != nil {
+		return err
+	}
+	if partitions == 0 {
+		partitions = s.Partitions
+	}
+	return r.decide(c, store, rdb, partitions)
+}
+
+// decide finds the stopped items, and carries out the decision.
+func (r *recovery) decide(c *cobra.Command, store *order.Store, rdb redis.UniversalClient, partitions int) (err error) {
+	ctx := c.Context()
+	clock := inventory.NewClock(rdb, partitions, r.now)
+	if err := clock.Measure(ctx); err != nil {
+		return err
+	}
+	store.SetClock(clock)
+	h, err := order.NewHighWater(ctx, order.HighWaterConfig{Store: store, Redis: rdb, Partitions: partitions})
+	if err != nil {
+		return err
+	}
+	if err := h.Check(ctx); err != nil {
+		return err
+	}
+	stopped := h.Stopped()
+	if r.item != "" {
+		stopped = slices.DeleteFunc(stopped, func(b order.Behind) bool { return b.ItemID != r.item })
+	}
+	if len(stopped) == 0 {
+		_, err := fmt.Fprintln(c.OutOrStdout(), "nothing to decide: no sale is stopped")
+		return err
+	}
+	tasks := make([]order.Tasks, partitions)
+	for p := range tasks {
+		if tasks[p], err = queue.New(rdb, queue.Config{Prefix: inventory.QueuePrefix(p)}); err != nil {
+			return err
+		}
+	}
+	path := r.list
+	if path == "" {
+		path = filepath.Join(r.settings.DataDir, "recovered-orders-"+r.now().UTC().Format("20060102T150405.000Z")+".jsonl")
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
+		return usageError{fmt.Errorf("--list %s: %w; name a new file in a folder that this process may write to", path, err)}
+	}
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600) //nolint:gosec // the operator names it
+	if err != nil {
+		return usageError{fmt.Errorf("--list %s: %w; name a new file in a folder that this process may write to", path, err)}
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	buffer := bufio.NewWriter(file)
+	recoverer := order.NewRecoverer(order.RecovererConfig{
+		Store: store, Redis: rdb, Partitions: partitions, Tasks: tasks, HighWater: h, By: order.By{Actor: operator()},
+		List: buffer, Sync: func() error { return errors.Join(buffer.Flush(), file.Sync()) },
+	})
+	return r.report(ctx, c, recoverer, stopped, path)
+}
+
+// report carries out the decision, and prints what was done about each item.
+func (r *recovery) report(ctx context.Context, c *cobra.Command, recoverer *order.Recoverer, stopped []order.Behind, path string) error {
+	w := tabwriter.NewWriter(c.OutOrStdout(), 0, 4, 2, ' ', 0)
+	fmt.Fprintln(w, "ITEM\tRECREATED\tCANCELLED\tDISCARDED\tREOPENED\tUNREADABLE\tSTOCK TOTAL")
+	total, done := 0, 0
+	err := recoverer.Recover(ctx, r.decision, stopped, func(i order.RecoveredItem) {
+		stock := fmt.Sprint(i.TotalAfter)
+		if i.TotalBefore != i.TotalAfter {
+			stock = fmt.Sprintf("%d (was %d)", i.TotalAfter, i.TotalBefore)
+		}
+		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t%s\n", i.ItemID, i.Recreated, i.Cancelled, i.Discarded, i.Reopened, i.Unread, stock)
+		total += i.Recreated + i.Cancelled + i.Discarded + i.Reopened + i.Unread
+		done++
+	})
+	if ferr := w.Flush(); ferr != nil {
+		return errors.Join(err, ferr)
+	}
+	if err != nil {
+		return fmt.Errorf("%d of %d sales recovered, repeat the command for the rest: %w", done, len(stopped), err)
+	}
+	_, err = fmt.Fprintf(c.OutOrStdout(), "%d sales can be bought again. %d orders concerned are listed in %s\n"+
+		"Payments and changes of items since the backup may be lost: compare payments with the payment provider.\n", done, total, path)
+	return err
+}

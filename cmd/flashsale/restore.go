@@ -1,0 +1,79 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"flashsale/order/backup"
+)
+
+func newRestore() *cobra.Command {
+	return &cobra.Command{
+		Use: "restore FILE", Short: "Replace the database by a backup; the service must be stopped", Args: oneFile,
+		Long: "restore verifies FILE, a backup, and puts a copy of it in the place of the database that\n" +
+			"--db names. It refuses while any process has that database open. The old database is kept\n" +
+			"beside the new one as NAME.before-restore-TIME. If the command is killed, the old or the new\n" +
+			"database is in place, complete; run it again.",
+		Example: "  flashsale restore /var/backups/flashsale/shop-20260102T030405Z.db",
+		RunE: func(c *cobra.Command, args []string) (err error) {
+			s, path, err := sqliteFile(c, "restore a PostgreSQL database with pg_restore")
+			if err != nil {
+				return err
+			}
+			// A wrong name must not leave a lock's file behind.
+			if _, err := os.Stat(args[0]); err != nil {
+				return fmt.Errorf("argument FILE: value %q: %w; name a file that flashsale backup has written", args[0], err)
+			}
+			unlock, err := lockServe(s, path)
+			if err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, unlock()) }()
+			began := time.Now()
+			made, err := backup.Restore(c.Context(), args[0], path, began)
+			if err != nil {
+				return backupError(c, s, args[0], err)
+			}
+			lines := append([][2]string{{"from", args[0]}}, summaryLines("restored", made.Summary)...)
+			if made.Kept != "" {
+				lines = append(lines, [2]string{"old database", made.Kept})
+			}
+			lines = append(lines, [2]string{"took", since(began)})
+			for i, step := range nextSteps(made) {
+				lines = append(lines, [2]string{fmt.Sprintf("next %d", i+1), step})
+			}
+			return printReport(c.OutOrStdout(), lines)
+		},
+	}
+}
+
+// lockServe keeps flashsale serve from starting on the database, and another
+// restore from running. The lock's file belongs to the user of the service: one
+// that root owns would keep serve from starting afterwards.
+func lockServe(s *Settings, path string) (func() error, error) {
+	lock := path + serveLock
+	unlock, err := lockFile(lock, "db", s.DB)
+	if err != nil {
+		return nil, err
+	}
+	if err := backup.GiveToOwner(lock, path); err != nil {
+		return nil, errors.Join(fmt.Errorf("set the owner of %s (user id %d): %w", lock, os.Geteuid(), err), unlock())
+	}
+	return unlock, nil
+}
+
+// nextSteps are what the operator has to do after a restore.
+func nextSteps(r backup.Restored) []string {
+	var steps []string
+	if r.Schema < r.Latest {
+		steps = append(steps, fmt.Sprintf("flashsale migrate up: the schema is %d, this program needs %d", r.Schema, r.Latest))
+	}
+	return append(steps,
+		"start the service",
+		"sales whose database is older than Redis stay stopped until flashsale recover --from redis|database",
+		"payments and erasures since the backup are not in it: compare with the payment provider, repeat the erasures")
+}

@@ -1,0 +1,150 @@
+package inventory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// ErrStopped says that the database was found to be older than Redis has seen it,
+// so that the sale is stopped until an operator has decided which of the two is
+// right. Nothing was taken.
+var ErrStopped = errors.New("inventory: sale stopped: the database is older than Redis")
+
+// stoppedMark is the value of a sale's field "changing" while the sale is stopped.
+// Every script takes a sale with that field for one that has to be loaded, and no
+// load succeeds until the database has caught up.
+const stoppedMark = "stopped"
+
+// NoteRevisions adds to a pipeline what records in Redis that the database has
+// committed these revisions of items. A lower revision than the recorded one changes
+// nothing.
+func NoteRevisions(ctx context.Context, p redis.Pipeliner, partitions int, revisions map[string]int64) {
+	k := keys{partitions}
+	for item, revision := range revisions {
+		p.ZAddArgs(ctx, k.committed(item), redis.ZAddArgs{GT: true, Members: []redis.Z{{Score: float64(revision), Member: item}}})
+	}
+}
+
+// Revisions reads the highest committed revision of each item that is recorded in
+// Redis, in their order; 0 where none is. Errors: [ErrUnavailable].
+func Revisions(ctx context.Context, rdb redis.UniversalClient, partitions int, items []string) ([]int64, error) {
+	k := keys{partitions}
+	cmds := make([]*redis.FloatCmd, len(items))
+	_, err := rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for i, item := range items {
+			cmds[i] = p.ZScore(ctx, k.committed(item), item)
+		}
+		return nil
+	})
+	if err != nil && !errors.Is(err, redis.Nil) {
+		return nil, fmt.Errorf("read revisions of %d items: %w: %w", len(items), ErrUnavailable, err)
+	}
+	revisions := make([]int64, len(items))
+	for i, c := range cmds {
+		switch score, err := c.Result(); {
+		case err == nil:
+			revisions[i] = int64(score)
+		case !errors.Is(err, redis.Nil):
+			return nil, fmt.Errorf("read revision of %s: %w: %w", items[i], ErrUnavailable, err)
+		}
+	}
+	return revisions, nil
+}
+
+// adoptScript forgets the revisions of another database. One whose lineage is not
+// recorded is taken for this one: Redis may have lost it and kept on recording.
+const adoptScript = `local was = redis.call('GET', KEYS[1])
+if was and was ~= ARGV[1] then redis.call('DEL', KEYS[2]) end
+redis.call('SET', KEYS[1], ARGV[1])
+return 1`
+
+// AdoptLineage makes Redis record the revisions of the database of this lineage, and
+// forget those of another. Errors: [ErrUnavailable].
+func AdoptLineage(ctx context.Context, rdb redis.UniversalClient, partitions int, lineage string) error {
+	for p := range partitions {
+		if err := rdb.Eval(ctx, adoptScript, []string{lineageKey(p), committedKey(p)}, lineage).Err(); err != nil {
+			return fmt.Errorf("record the database's lineage: %w: %w", ErrUnavailable, err)
+		}
+	}
+	return nil
+}
+
+// Lineage reads the lineage that a partition's revisions belong to; empty where none
+// is recorded. Errors: [ErrUnavailable].
+func Lineage(ctx context.Context, rdb redis.UniversalClient, partition int) (string, error) {
+	lineage, err := rdb.Get(ctx, lineageKey(partition)).Result()
+	if err != nil && !errors.Is(err, redis.Nil) {
+		return "", fmt.Errorf("read the recorded lineage: %w: %w", ErrUnavailable, err)
+	}
+	return lineage, nil
+}
+
+// stopScript marks a sale as stopped, also one that is not loaded. The sale keeps its
+// values: they may be the last record of orders that the database has lost.
+const stopScript = `if redis.call('HGET', KEYS[1], 'changing') == ARGV[1] then return 0 end
+redis.call('HSET', KEYS[1], 'changing', ARGV[1])
+redis.call('PUBLISH', ARGV[2], ARGV[3])
+return 1`
+
+// Stop makes every process refuse purchases of these items with [ErrStopped], until
+// the sales are loaded again. Errors: [ErrUnavailable].
+func Stop(ctx context.Context, rdb redis.UniversalClient, partitions int, items []string) error {
+	k := keys{partitions}
+	_, err := rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for _, item := range items {
+			p.Eval(ctx, stopScript, []string{k.sale(item)}, stoppedMark, stockChannel(k.partition(item)), item)
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("stop %d sales: %w: %w", len(items), ErrUnavailable, err)
+	}
+	return nil
+}
+
+// resumeScript drops a stopped sale, so that its next purchase loads it.
+const resumeScript = `if redis.call('HGET', KEYS[1], 'changing') == ARGV[1] then redis.call('DEL', KEYS[1]) end return 1`
+
+// Resume drops a stopped sale, so that its next purchase loads it from the database.
+// Call it once the database has caught up. Errors: [ErrUnavailable].
+func Resume(ctx context.Context, rdb redis.UniversalClient, partitions int, item string) error {
+	if err := rdb.Eval(ctx, resumeScript, []string{keys{partitions}.sale(item)}, stoppedMark).Err(); err != nil {
+		return fmt.Errorf("resume sale of %s: %w: %w", item, ErrUnavailable, err)
+	}
+	return nil
+}
+
+// StoppedSale reads the values of a sale that is stopped, of whatever epoch it is.
+// whole is false when the sale's values are lost or cannot be read.
+// Errors: [ErrUnavailable].
+func StoppedSale(ctx context.Context, rdb redis.UniversalClient, partitions int, item string) (sale Sale, whole bool, err error) {
+	found, err := rdb.HMGet(ctx, keys{partitions}.sale(item), "left", "limit", "opens_ms", "closes_ms", "version", "sequence", "control").Result()
+	if err != nil {
+		return Sale{}, false, fmt.Errorf("read sale of %s: %w: %w", item, ErrUnavailable, err)
+	}
+	var n [6]int64
+	for i := range n {
+		text, there := found[i].(string)
+		if !there {
+			return Sale{}, false, nil
+		}
+		text, _, _ = strings.Cut(text, ".") // the version, which ends in its build
+		if n[i], err = strconv.ParseInt(text, 10, 64); err != nil {
+			return Sale{}, false, nil //nolint:nilerr // that it cannot be read is the answer
+		}
+	}
+	control, _ := found[6].(string)
+	sale = Sale{
+		Left: n[0], PerUserLimit: n[1], OpensAt: time.UnixMilli(n[2]).UTC(), Control: control, Version: n[4], Sequence: n[5],
+	}
+	if n[3] != 0 {
+		sale.ClosesAt = time.UnixMilli(n[3]).UTC()
+	}
+	return sale, true, nil
+}

@@ -1,0 +1,224 @@
+package backup
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/mattn/go-sqlite3"
+
+	"flashsale/migrations"
+)
+
+// What is wrong with a database file; compare with errors.Is.
+var (
+	// ErrForeign says that a database has none of the service's tables.
+	ErrForeign = errors.New("it is not a database of flashsale")
+	// ErrDamaged says that a file is not a SQLite database, is incomplete, or
+	// violates a constraint.
+	ErrDamaged = errors.New("the database is damaged")
+	// ErrNewer says that a schema is newer than this program.
+	ErrNewer = errors.New("its schema is newer than this program")
+	// ErrInUse says that another process has the database open.
+	ErrInUse = errors.New("another process has the database open")
+)
+
+// Fault is an error whose cause is one of the two files of a call.
+type Fault struct {
+	// Database says that the database is at fault; otherwise it is the backup file.
+	Database bool
+	Cause    error
+	Fix      string // what the operator can do
+}
+
+// Error names the cause and the fix, but not the file: the caller knows under
+// which setting or argument the operator gave it.
+func (f *Fault) Error() string { return f.Cause.Error() + "; " + f.Fix }
+
+// Unwrap is the cause.
+func (f *Fault) Unwrap() error { return f.Cause }
+
+func fileFault(cause error, fix string) error { return &Fault{Cause: cause, Fix: fix} }
+
+func databaseFault(cause error, fix string) error {
+	return &Fault{Database: true, Cause: cause, Fix: fix}
+}
+
+// Summary describes a database file.
+type Summary struct {
+	Path   string
+	Bytes  int64
+	Schema int64     // the number of the newest migration applied to it
+	Orders int64     // rows, whatever their status
+	Newest time.Time // when the newest order was created; zero: it has none
+}
+
+// anySchema makes inspect accept every schema of the service.
+const anySchema = 0
+
+// connection is one connection to a SQLite file.
+type connection struct {
+	*sql.Conn
+	pool *sql.DB
+}
+
+// open opens one connection to a file with parameters of the driver, and reads its
+// header. Errors: ErrDamaged, and those of SQLite.
+func open(ctx context.Context, path, params string) (*connection, error) {
+	escaped := strings.NewReplacer("%", "%25", "?", "%3f", "#", "%23").Replace(path)
+	pool, err := sql.Open("sqlite3", "file:"+escaped+"?"+params)
+	if err != nil {
+		return nil, err
+	}
+	pool.SetMaxOpenConns(1)
+	c, err := pool.Conn(ctx)
+	if err != nil {
+		return nil, errors.Join(marked(err), pool.Close())
+	}
+	return &connection{Conn: c, pool: pool}, nil
+}
+
+// Close closes the connection. An open transaction is rolled back.
+func (c *connection) Close() error { return errors.Join(c.Conn.Close(), c.pool.Close()) }
+
+// raw runs fn on the driver's connection.
+func (c *connection) raw(fn func(*sqlite3.SQLiteConn) error) error {
+	return c.Raw(func(driver any) error {
+		conn, ok := driver.(*sqlite3.SQLiteConn)
+		if !ok {
+			return fmt.Errorf("backup: unexpected driver connection %T", driver)
+		}
+		return fn(conn)
+	})
+}
+
+// marked adds ErrDamaged to an error of SQLite that means it.
+func marked(err error) error {
+	var se sqlite3.Error
+	if errors.As(err, &se) && (se.Code == sqlite3.ErrCorrupt || se.Code == sqlite3.ErrNotADB) {
+		return fmt.Errorf("%w: %w", ErrDamaged, err)
+	}
+	return err
+}
+
+// identify returns the schema version of a database of the service.
+// Errors: ErrForeign, ErrDamaged.
+func identify(ctx context.Context, c *connection) (schema int64, err error) {
+	var tables int
+	err = c.QueryRowContext(ctx, "SELECT COUNT(*) FROM sqlite_schema WHERE type = 'table' AND name IN ('meta', 'items', 'orders')").Scan(&tables)
+	if err == nil && tables == 3 {
+		schema, err = migrations.Version(ctx, c)
+	}
+	switch {
+	case err != nil:
+		return 0, marked(err)
+	case schema == 0:
+		return 0, ErrForeign
+	}
+	return schema, nil
+}
+
+// inspect verifies a file that no other process uses, and describes it. A schema
+// above newest is refused. It changes nothing, but needs a connection that could:
+// SQLite ignores CHECK constraints on one that is read-only.
+// Errors: ErrForeign, ErrNewer, ErrDamaged.
+func inspect(ctx context.Context, path string, newest int64) (s Summary, err error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return s, err
+	}
+	c, err := open(ctx, path, "mode=rw&_locking_mode=EXCLUSIVE&_query_only=true")
+	if err != nil {
+		return s, err
+	}
+	defer func() { err = errors.Join(err, c.Close()) }()
+	s = Summary{Path: path, Bytes: info.Size()}
+	if s.Schema, err = identify(ctx, c); err != nil {
+		return s, err
+	}
+	if newest != anySchema && s.Schema > newest {
+		return s, fmt.Errorf("%w: it is %d, and this program knows %d", ErrNewer, s.Schema, newest)
+	}
+	if err := quickCheck(ctx, c, info.Size()); err != nil {
+		return s, err
+	}
+	if err := c.QueryRowContext(ctx, "SELECT COUNT(*) FROM orders").Scan(&s.Orders); err != nil {
+		return s, fmt.Errorf("count orders: %w", err)
+	}
+	// Ids begin with the time of creation.
+	var created int64
+	err = c.QueryRowContext(ctx, "SELECT created_at FROM orders ORDER BY id DESC LIMIT 1").Scan(&created)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return s, nil
+	case err != nil:
+		return s, fmt.Errorf("read the newest order: %w", err)
+	}
+	s.Newest = time.UnixMilli(created).UTC()
+	return s, nil
+}
+
+// quickCheck has SQLite read every page of a file of so many bytes. It returns
+// ErrDamaged with the first finding.
+func quickCheck(ctx context.Context, c *connection, size int64) error {
+	var needs int64
+	err := c.QueryRowContext(ctx, "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size").Scan(&needs)
+	if err != nil {
+		return fmt.Errorf("check the database: %w", marked(err))
+	}
+	// SQLite reads the missing end of the last page as zeros.
+	if size < needs {
+		return fmt.Errorf("%w: it has %d bytes and should have %d", ErrDamaged, size, needs)
+	}
+	var finding string
+	err = c.QueryRowContext(ctx, "PRAGMA quick_check(1)").Scan(&finding)
+	switch {
+	case err != nil:
+		return fmt.Errorf("check the database: %w", marked(err))
+	case finding != "ok":
+		return fmt.Errorf("%w: %s", ErrDamaged, strings.ReplaceAll(finding, "\n", " "))
+	}
+	return nil
+}
+
+// temporary creates an empty file beside path that only its owner can read.
+func temporary(path, pattern string) (string, error) {
+	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+pattern)
+	if err != nil {
+		return "", err
+	}
+	return f.Name(), f.Close()
+}
+
+// removeIfThere removes a file that may have been renamed.
+func removeIfThere(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+func syncFile(path string) (err error) {
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	return f.Sync()
+}
+
+// syncFolder makes the names in a folder durable.
+func syncFolder(path string) (err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	return f.Sync()
+}

@@ -1,0 +1,330 @@
+package backup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/mattn/go-sqlite3"
+
+	"flashsale/internal/faultpoint"
+	"flashsale/migrations"
+)
+
+// The names of what restore leaves beside the database: copies of backups that
+// it did not finish, and the databases that it has replaced.
+const (
+	unfinished = ".restore-tmp-"
+	replaced   = ".before-restore-"
+)
+
+// copyChunk is how many bytes are copied between two checks for cancellation.
+const copyChunk = 4 << 20
+
+// Restored describes a database after a restore.
+type Restored struct {
+	Summary
+	Kept   string // the path of the database that was replaced; empty: there was none
+	Latest int64  // the newest migration that this program knows
+}
+
+// Restore replaces the database at path by file, or creates it. The file is
+// copied and verified first. It refuses while another process has the database
+// open, and keeps the old database beside the new one, under a name that contains
+// now. A crash at any moment leaves the old or the new database, complete.
+// Its folder has to exist. The caller makes sure that no other restore of the same
+// database runs.
+//
+// Errors: a *Fault when one of the two files is the cause; that of ctx.
+func Restore(ctx context.Context, file, path string, now time.Time) (_ Restored, err error) {
+	r := restoration{file: file}
+	if r.path, err = resolve(path); err != nil {
+		return Restored{}, databaseFault(err, "name a file in a folder that exists")
+	}
+	if err := r.checkFiles(); err != nil {
+		return Restored{}, err
+	}
+	if r.latest, err = migrations.Latest("sqlite"); err != nil {
+		return Restored{}, err
+	}
+	if err := r.lock(ctx); err != nil {
+		return Restored{}, err
+	}
+	defer func() { err = errors.Join(err, r.unlock()) }()
+	if err := r.clear(); err != nil {
+		return Restored{}, databaseFault(err, "check its folder")
+	}
+	if r.tmp, err = temporary(r.path, unfinished+"*"); err != nil {
+		return Restored{}, databaseFault(err, "run this command as the user that owns the database's folder")
+	}
+	defer func() { err = errors.Join(err, removeIfThere(r.tmp)) }()
+	made, err := r.stage(ctx)
+	if err != nil {
+		return Restored{}, err
+	}
+	if err := r.swap(ctx, now); err != nil {
+		return Restored{}, err
+	}
+	made.Path = path
+	return Restored{Summary: made, Kept: r.kept, Latest: r.latest}, nil
+}
+
+// restoration is one restore.
+type restoration struct {
+	file, path string
+	latest     int64
+	held       *connection // keeps other processes out; nil: there is no database yet
+	tmp        string      // the copy of the file
+	kept       string
+}
+
+// resolve follows links, so that the database itself is replaced.
+func resolve(path string) (string, error) {
+	target, err := filepath.EvalSymlinks(path)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return target, err
+	}
+	if _, err := os.Lstat(path); err == nil {
+		return "", errors.New("it is a link to a file that does not exist")
+	}
+	folder, err := filepath.EvalSymlinks(filepath.Dir(path))
+	return filepath.Join(folder, filepath.Base(path)), err
+}
+
+// checkFiles refuses files that cannot be meant.
+func (r *restoration) checkFiles() error {
+	info, err := os.Stat(r.file)
+	switch {
+	case err != nil:
+		return fileFault(err, "name a file that flashsale backup has written")
+	case !info.Mode().IsRegular():
+		return fileFault(errors.New("it is not a regular file"), "name a file that flashsale backup has written")
+	}
+	for _, side := range []string{"-wal", "-journal"} {
+		if s, err := os.Stat(r.file + side); err == nil && s.Size() > 0 {
+			return fileFault(fmt.Errorf("it is a database in use, or one left by a crash: %s holds changes to it", r.file+side),
+				"copy it with flashsale backup --db sqlite:"+r.file+", and restore that copy")
+		}
+	}
+	old, err := os.Stat(r.path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		// SQLite would take their contents for changes to the new file.
+		for _, side := range []string{"-wal", "-journal"} {
+			if _, err := os.Lstat(r.path + side); err == nil {
+				return databaseFault(fmt.Errorf("the database does not exist, but %s does and belongs to the one that was there", r.path+side),
+					"move that file elsewhere")
+			}
+		}
+	case err != nil:
+		return databaseFault(err, "name a database that this process may write")
+	case !old.Mode().IsRegular():
+		return databaseFault(errors.New("it is not a regular file"), "name a SQLite database")
+	case os.SameFile(old, info):
+		return fileFault(errors.New("it is the database itself"), "name a backup of it")
+	}
+	return nil
+}
+
+// lock keeps other processes out of the old database until unlock. In WAL mode
+// every connection holds a shared lock on the file for as long as it is open, also
+// an idle one; the exclusive lock conflicts with it.
+func (r *restoration) lock(ctx context.Context) error {
+	if _, err := os.Stat(r.path); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	c, err := open(ctx, r.path, "mode=rw&_locking_mode=EXCLUSIVE&_busy_timeout=1000")
+	if err != nil {
+		return r.lockFault(err)
+	}
+	// A database in another journal mode has been locked for reading only.
+	for _, statement := range []string{"BEGIN EXCLUSIVE", "COMMIT"} {
+		if _, err := c.ExecContext(ctx, statement); err != nil {
+			return errors.Join(r.lockFault(err), c.Close())
+		}
+	}
+	r.held = c
+	return nil
+}
+
+func (r *restoration) lockFault(err error) error {
+	var se sqlite3.Error
+	switch {
+	case errors.Is(err, ErrDamaged):
+		return databaseFault(err,
+			fmt.Sprintf("stop every process that uses it, move %s and the files beside it that end in -wal, -shm and -journal elsewhere, and run this command again", r.path))
+	case errors.As(err, &se) && (se.Code == sqlite3.ErrBusy || se.Code == sqlite3.ErrLocked):
+		return databaseFault(ErrInUse, "stop every flashsale api, worker, serve and backup of this database, then run this command again; fuser "+r.path+" lists the processes")
+	default:
+		return databaseFault(fmt.Errorf("lock the database: %w", err), "run this command as the user that owns the database, on a file system that is not mounted read-only")
+	}
+}
+
+func (r *restoration) unlock() error {
+	if r.held == nil {
+		return nil
+	}
+	// SQLite leaves the files beside the database alone when its file was replaced.
+	return r.held.Close()
+}
+
+// clear removes what a restore that was killed has left: unfinished copies, and
+// names under which it was about to keep the database that is still in use. To
+// open one file under two names would damage it.
+func (r *restoration) clear() error {
+	folder, name := filepath.Split(r.path)
+	entries, err := os.ReadDir(folder)
+	if err != nil {
+		return err
+	}
+	old, err := os.Stat(r.path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, e := range entries {
+		left := strings.HasPrefix(e.Name(), name+unfinished)
+		if old != nil && strings.HasPrefix(e.Name(), name+replaced) {
+			info, err := e.Info()
+			left = err == nil && os.SameFile(old, info)
+		}
+		if !left {
+			continue
+		}
+		if err := removeIfThere(filepath.Join(folder, e.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// stage copies the file into the database's folder and verifies the copy: what
+// was verified is then what is put in place.
+func (r *restoration) stage(ctx context.Context) (Summary, error) {
+	if err := r.copyFile(ctx); err != nil {
+		return Summary{}, err
+	}
+	made, err := inspect(ctx, r.tmp, r.latest)
+	switch {
+	case errors.Is(err, ErrNewer):
+		return Summary{}, fileFault(err, "use the release of flashsale that wrote the backup, or a later one")
+	case errors.Is(err, ErrForeign), errors.Is(err, ErrDamaged):
+		return Summary{}, fileFault(err, "use another backup")
+	}
+	return made, err
+}
+
+func (r *restoration) copyFile(ctx context.Context) (err error) {
+	from, err := os.Open(r.file)
+	if err != nil {
+		return fileFault(err, "name a file that this process may read")
+	}
+	defer func() { err = errors.Join(err, from.Close()) }()
+	to, err := os.OpenFile(r.tmp, os.O_WRONLY, 0)
+	if err != nil {
+		return databaseFault(err, "check its folder")
+	}
+	defer func() { err = errors.Join(err, to.Close()) }()
+	for {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		_, err := io.CopyN(to, from, copyChunk)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return databaseFault(fmt.Errorf("copy the backup: %w", err), "make room in its folder: the old database stays there beside the new one")
+		}
+		faultpoint.Reach("restore.copying")
+	}
+	if err := GiveToOwner(r.tmp, r.path); err != nil {
+		return databaseFault(err, "run this command as the user that owns the database")
+	}
+	if err := to.Sync(); err != nil {
+		return databaseFault(err, "check its disk")
+	}
+	return nil
+}
+
+// GiveToOwner gives a file to the owner of the database, or of its folder where
+// there is no database. Only root can; for another user there is nothing to do.
+func GiveToOwner(file, path string) error {
+	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		info, err = os.Stat(filepath.Dir(path))
+	}
+	if err != nil {
+		return err
+	}
+	uid, gid, known := owner(info)
+	if !known || os.Geteuid() != 0 {
+		return nil
+	}
+	return os.Chown(file, uid, gid)
+}
+
+// swap puts the verified copy in the place of the old database.
+func (r *restoration) swap(ctx context.Context, now time.Time) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	folder := filepath.Dir(r.path)
+	if r.held == nil {
+		if err := errors.Join(os.Rename(r.tmp, r.path), syncFolder(folder)); err != nil {
+			return databaseFault(err, "check its folder")
+		}
+		return nil
+	}
+	if err := r.detach(ctx); err != nil {
+		return err
+	}
+	faultpoint.Reach("restore.detached")
+	// A second name first, so that there is no moment without a database.
+	kept := r.path + replaced + now.UTC().Format("20060102T150405Z")
+	if err := os.Link(r.path, kept); err != nil {
+		return databaseFault(fmt.Errorf("keep the old database: %w", err), "the file system must support hard links; otherwise move the old database elsewhere by hand")
+	}
+	faultpoint.Reach("restore.linked")
+	if err := os.Rename(r.tmp, r.path); err != nil {
+		return databaseFault(errors.Join(err, os.Remove(kept)), "check its folder")
+	}
+	faultpoint.Reach("restore.renamed")
+	r.kept = kept
+	if err := syncFolder(folder); err != nil {
+		return databaseFault(err, "check its disk")
+	}
+	return nil
+}
+
+// detach makes the old database complete without the files beside it, and
+// removes those, which SQLite would take for the new database's. The lock on the
+// old one keeps every process from creating them again.
+func (r *restoration) detach(ctx context.Context) error {
+	var busy, pages, moved int
+	row := r.held.QueryRowContext(ctx, "PRAGMA wal_checkpoint(TRUNCATE)")
+	err := row.Scan(&busy, &pages, &moved)
+	if err = marked(err); errors.Is(err, ErrDamaged) {
+		return r.lockFault(err)
+	}
+	if err != nil || busy != 0 {
+		return databaseFault(errors.Join(errors.New("its write-ahead log could not be moved into the database"), err), "make room in its folder")
+	}
+	if info, err := os.Stat(r.path + "-wal"); err == nil && info.Size() > 0 {
+		return databaseFault(fmt.Errorf("its write-ahead log still has %d bytes after a checkpoint", info.Size()), "check its disk")
+	}
+	for _, side := range []string{"-wal", "-shm", "-journal"} {
+		if err := removeIfThere(r.path + side); err != nil {
+			return databaseFault(err, "check its folder")
+		}
+	}
+	if err := syncFolder(filepath.Dir(r.path)); err != nil {
+		return databaseFault(err, "check its disk")
+	}
+	return nil
+}

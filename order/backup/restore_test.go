@@ -1,0 +1,302 @@
+package backup
+
+import (
+	"database/sql"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/mattn/go-sqlite3"
+)
+
+// noon is when the tests restore.
+var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+
+// taken makes a shop with so many orders, and a backup of it outside its folder.
+func taken(t *testing.T, orders int) (s *shop, file string) {
+	t.Helper()
+	s = newShop(t, filepath.Join(t.TempDir(), "shop.db"))
+	if orders > 0 {
+		s.sell(orders)
+	}
+	file = filepath.Join(t.TempDir(), "copy.db")
+	if _, err := Take(t.Context(), s.path, file, false); err != nil {
+		t.Fatal(err)
+	}
+	return s, file
+}
+
+// crash leaves the database's files as a killed process does: the log is not empty.
+func (s *shop) crash() {
+	s.t.Helper()
+	left := map[string][]byte{}
+	for _, side := range []string{"", "-wal", "-shm"} {
+		b, err := os.ReadFile(s.path + side)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		left[s.path+side] = b
+	}
+	s.disconnect()
+	for path, b := range left {
+		if err := os.WriteFile(path, b, 0o600); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+}
+
+// TestRestore: the old database is kept complete, with what was in its log, and
+// nothing of that log reaches the new one.
+func TestRestore(t *testing.T) {
+	t.Parallel()
+	s, file := taken(t, 3)
+	s.sell(2)
+	s.crash()
+	r, err := Restore(t.Context(), file, s.path, noon)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kept := s.path + ".before-restore-20260102T120000Z"
+	if r.Path != s.path || r.Kept != kept || r.Orders != 3 || r.Schema != r.Latest || r.Latest == 0 {
+		t.Errorf("restored %+v", r)
+	}
+	wantNames(t, filepath.Dir(s.path), "shop.db", filepath.Base(kept))
+	if items, orders := sold(t, s.path); items != 3 || orders != 3 {
+		t.Errorf("restored: %d units sold, orders of %d, want 3", items, orders)
+	}
+	if items, orders := sold(t, kept); items != 5 || orders != 5 {
+		t.Errorf("kept: %d units sold, orders of %d, want 5", items, orders)
+	}
+	if contents(t, s.path) != contents(t, file) {
+		t.Error("the database differs from the backup")
+	}
+	if info, err := os.Stat(s.path); err != nil || info.Mode() != 0o600 {
+		t.Errorf("mode %v, error %v, want 0600", info.Mode(), err)
+	}
+	s.connect()
+	s.sell(1)
+}
+
+// TestRestore_Missing creates the database.
+func TestRestore_Missing(t *testing.T) {
+	t.Parallel()
+	_, file := taken(t, 1)
+	path := filepath.Join(t.TempDir(), "shop.db")
+	r, err := Restore(t.Context(), file, path, noon)
+	if err != nil || r.Kept != "" {
+		t.Fatalf("%+v, error %v", r, err)
+	}
+	wantNames(t, filepath.Dir(path), "shop.db")
+	if _, orders := sold(t, path); orders != 1 {
+		t.Errorf("orders of %d units, want 1", orders)
+	}
+}
+
+// TestRestore_Link replaces the file that a link names, and not the link.
+func TestRestore_Link(t *testing.T) {
+	t.Parallel()
+	s, file := taken(t, 1)
+	s.sell(1)
+	s.disconnect()
+	link := filepath.Join(t.TempDir(), "link.db")
+	if err := os.Symlink(s.path, link); err != nil {
+		t.Fatal(err)
+	}
+	r, err := Restore(t.Context(), file, link, noon)
+	if err != nil || filepath.Dir(r.Kept) != filepath.Dir(s.path) {
+		t.Fatalf("%+v, error %v", r, err)
+	}
+	if info, err := os.Lstat(link); err != nil || info.Mode().IsRegular() {
+		t.Errorf("the link became %v, error %v", info.Mode(), err)
+	}
+	if _, orders := sold(t, s.path); orders != 1 {
+		t.Errorf("orders of %d units, want 1", orders)
+	}
+}
+
+// TestRestore_InUse: an idle connection keeps the database from being replaced,
+// whatever its journal mode is.
+func TestRestore_InUse(t *testing.T) {
+	t.Parallel()
+	s, file := taken(t, 1)
+	before := contents(t, s.path)
+	_, err := Restore(t.Context(), file, s.path, noon)
+	wantFault(t, err, true, ErrInUse, "stop every")
+	if contents(t, s.path) != before {
+		t.Error("the database was changed")
+	}
+	s.sell(1) // it goes on
+	wantNames(t, filepath.Dir(s.path), "shop.db", "shop.db-shm", "shop.db-wal")
+}
+
+// TestRestoration_Lock: from the check to the exchange no other process gets at
+// the old database.
+func TestRestoration_Lock(t *testing.T) {
+	t.Parallel()
+	s, file := taken(t, 1)
+	s.disconnect()
+	r := &restoration{file: file, path: s.path}
+	if err := r.lock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	refused := func(when string) {
+		t.Helper()
+		db, err := sql.Open("sqlite3", "file:"+s.path+"?_busy_timeout=0&_journal_mode=WAL")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer db.Close()
+		var se sqlite3.Error
+		if err := db.PingContext(t.Context()); !errors.As(err, &se) || se.Code != sqlite3.ErrBusy {
+			t.Errorf("%s: another process gets %v, want %v", when, err, sqlite3.ErrBusy)
+		}
+	}
+	refused("locked")
+	if err := r.detach(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	refused("detached")
+	wantNames(t, filepath.Dir(s.path), "shop.db")
+
+	// A service that starts on the new file keeps its log when the lock on the old one ends.
+	if err := os.Rename(file, s.path); err != nil {
+		t.Fatal(err)
+	}
+	s.connect()
+	s.sell(1)
+	if err := r.unlock(); err != nil {
+		t.Fatal(err)
+	}
+	wantNames(t, filepath.Dir(s.path), "shop.db", "shop.db-shm", "shop.db-wal")
+	var orders int
+	if err := s.db.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM orders").Scan(&orders); err != nil || orders != 2 {
+		t.Errorf("%d orders, error %v, want 2", orders, err)
+	}
+}
+
+// TestRestore_File refuses files that are no backups, and leaves the database and
+// its folder as they were.
+func TestRestore_File(t *testing.T) {
+	t.Parallel()
+	s, good := taken(t, 500)
+	s.disconnect()
+	before, list := contents(t, s.path), names(t, filepath.Dir(s.path))
+	whole, err := os.ReadFile(good)
+	if err != nil {
+		t.Fatal(err)
+	}
+	edited := func(change func(path string)) string {
+		path := filepath.Join(t.TempDir(), "copy.db")
+		if err := os.WriteFile(path, whole, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		change(path)
+		return path
+	}
+	execute := func(query string) func(string) {
+		return func(path string) {
+			db, err := sql.Open("sqlite3", "file:"+path)
+			if err == nil {
+				_, err = db.ExecContext(t.Context(), query)
+			}
+			if err = errors.Join(err, db.Close()); err != nil {
+				t.Fatalf("%s: %v", query, err)
+			}
+		}
+	}
+	truncate := func(size int64) func(string) {
+		return func(path string) {
+			if err := os.Truncate(path, size); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for name, q := range map[string]struct {
+		file  string
+		cause error
+	}{
+		"truncated":             {edited(truncate(int64(len(whole)) / 2)), ErrDamaged},
+		"truncated by one byte": {edited(truncate(int64(len(whole)) - 1)), ErrDamaged},
+		"a piece of the header": {edited(truncate(50)), ErrDamaged},
+		"empty":                 {edited(truncate(0)), ErrForeign},
+		"overwritten":           {edited(func(path string) { damage(t, path) }), ErrDamaged},
+		"text": {edited(func(path string) {
+			if err := os.WriteFile(path, []byte(strings.Repeat("x", 10_000)), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}), ErrDamaged},
+		"newer":       {edited(execute("INSERT INTO goose_db_version (version_id, is_applied) VALUES (99999, 1)")), ErrNewer},
+		"foreign":     {edited(execute("DROP TABLE orders")), ErrForeign},
+		"no version":  {edited(execute("DROP TABLE goose_db_version")), ErrForeign},
+		"constraint":  {edited(execute("PRAGMA ignore_check_constraints = ON; UPDATE items SET sold = total + 1")), ErrDamaged},
+		"a log of it": {edited(func(path string) { _ = os.WriteFile(path+"-wal", []byte("x"), 0o600) }), nil}, //nolint:errcheck // the restore would succeed
+		"itself":      {s.path, nil},
+		"a folder":    {t.TempDir(), nil},
+		"missing":     {filepath.Join(t.TempDir(), "none.db"), os.ErrNotExist},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := Restore(t.Context(), q.file, s.path, noon)
+			wantFault(t, err, false, q.cause)
+			if contents(t, s.path) != before {
+				t.Error("the database was changed")
+			}
+			wantNames(t, filepath.Dir(s.path), list...)
+		})
+	}
+	missing := filepath.Join(t.TempDir(), "shop.db")
+	if _, err := Restore(t.Context(), edited(truncate(5000)), missing, noon); err == nil {
+		t.Error("a truncated file was restored")
+	}
+	wantNames(t, filepath.Dir(missing))
+}
+
+// TestRestore_Database refuses databases that it cannot replace safely.
+func TestRestore_Database(t *testing.T) {
+	t.Parallel()
+	_, file := taken(t, 1)
+	folder := t.TempDir()
+	at := func(name string) string { return filepath.Join(folder, name) }
+	for name, text := range map[string]string{"text.db": strings.Repeat("x", 10_000), "gone.db-wal": "log", "lost.db-journal": "log"} {
+		if err := os.WriteFile(at(name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink(at("nothing"), at("link.db")); err != nil {
+		t.Fatal(err)
+	}
+	before := names(t, folder)
+	for path, word := range map[string]string{
+		at("text.db"): "move " + at("text.db"), at("gone.db"): at("gone.db-wal"), at("lost.db"): at("lost.db-journal"),
+		at("link.db"): "a link to a file that does not exist", folder: "not a regular file",
+		filepath.Join(folder, "none", "shop.db"): "no such file",
+	} {
+		_, err := Restore(t.Context(), file, path, noon)
+		wantFault(t, err, true, nil, word)
+	}
+	wantNames(t, folder, before...)
+}
+
+// TestRestore_Leftovers removes what a killed restore has left, and keeps the
+// databases that earlier ones have replaced.
+func TestRestore_Leftovers(t *testing.T) {
+	t.Parallel()
+	s, file := taken(t, 1)
+	s.disconnect()
+	earlier, alias := s.path+replaced+"20250101T000000Z", s.path+replaced+"20260101T000000Z"
+	err := errors.Join(os.WriteFile(s.path+unfinished+"1", []byte("half"), 0o600), os.WriteFile(earlier, []byte("earlier"), 0o600), os.Link(s.path, alias))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Restore(t.Context(), file, s.path, noon); err != nil {
+		t.Fatal(err)
+	}
+	wantNames(t, filepath.Dir(s.path), "shop.db", filepath.Base(earlier), "shop.db"+replaced+"20260102T120000Z")
+
+	// Two in the same second: the first one's database is not overwritten.
+	_, err = Restore(t.Context(), file, s.path, noon)
+	wantFault(t, err, true, os.ErrExist)
+	wantNames(t, filepath.Dir(s.path), "shop.db", filepath.Base(earlier), "shop.db"+replaced+"20260102T120000Z")
+}

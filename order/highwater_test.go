@@ -1,0 +1,228 @@
+package order
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/inventory"
+)
+
+// highWater makes one for a site, as a process of its own would.
+func (s *site) highWater() *HighWater {
+	s.t.Helper()
+	h, err := NewHighWater(testContext(s.t), HighWaterConfig{Store: s.store, Redis: s.rdb, Partitions: 1, OnError: s.heard})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return h
+}
+
+// check compares all items, and returns the ids of those that are stopped.
+func (h *HighWater) mustCheck(t *testing.T) []Behind {
+	t.Helper()
+	if err := h.Check(testContext(t)); err != nil {
+		t.Fatal(err)
+	}
+	return h.Stopped()
+}
+
+// rollBack sets an item's revision, as the restore of a backup does.
+func (s *site) rollBack(revision int64) {
+	s.t.Helper()
+	if err := s.store.write.Exec("UPDATE items SET revision = ? WHERE id = ?", revision, s.item).Error; err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// TestHighWater_Behind: every change of an item's orders raises what Redis records, and
+// a database below that is found until it is not below any more.
+func TestHighWater_Behind(t *testing.T) {
+	alone(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 10, 5))
+		h := s.highWater()
+		s.work()
+		placed := s.mustPlace(s.purchase("u1", "k1", 1, limit))
+		mark := func() int64 {
+			t.Helper()
+			marks, err := inventory.Revisions(testContext(t), rdb, 1, []string{s.item})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if now := itemOf(t, s.store, s.item).Revision; marks[0] != now {
+				t.Errorf("Redis records revision %d, the database is at %d", marks[0], now)
+			}
+			return marks[0]
+		}
+		s.drained()
+		before := mark()
+		if before == 0 {
+			t.Fatal("the commit of an order is not recorded")
+		}
+		steps := []struct {
+			name string
+			do   func() error
+		}{
+			{"pay", func() error {
+				_, err := s.service.Pay(testContext(t), placed.Order.ID, Payment{"psp-1", 1999, "EUR"})
+				return err
+			}},
+			{"cancel", func() error {
+				other := s.mustPlace(s.purchase("u2", "k1", 1, limit))
+				_, err := s.service.Cancel(testContext(t), other.Order.ID, Canceller{Admin: true, UserID: "root"})
+				return err
+			}},
+			{"restock", func() error {
+				_, _, err := s.service.Restock(testContext(t), s.item, Restock{Quantity: 1, Reason: "r", IdempotencyKey: "r1"}, By{})
+				return err
+			}},
+		}
+		for _, step := range steps {
+			if err := step.do(); err != nil {
+				t.Fatalf("%s: %v", step.name, err)
+			}
+			if now := mark(); now <= before {
+				t.Errorf("%s: revision %d after %d", step.name, now, before)
+			} else {
+				before = now
+			}
+		}
+		if stopped := h.mustCheck(t); len(stopped) != 0 {
+			t.Fatalf("stopped %+v, and nothing was restored", stopped)
+		}
+		s.rollBack(before - 1)
+		stopped := h.mustCheck(t)
+		if len(stopped) != 1 || stopped[0] != (Behind{s.item, before - 1, before}) {
+			t.Fatalf("stopped %+v, want %s at %d of %d", stopped, s.item, before-1, before)
+		}
+		if _, err := s.service.Place(testContext(t), s.purchase("u3", "k1", 1, limit)); !errors.Is(err, inventory.ErrStopped) {
+			t.Errorf("a purchase of a stopped sale: %v, want %v", err, inventory.ErrStopped)
+		}
+		if err := h.MayLoad(testContext(t), s.item); !errors.Is(err, inventory.ErrStopped) {
+			t.Errorf("load: %v, want %v", err, inventory.ErrStopped)
+		}
+		s.rollBack(before)
+		if stopped := h.mustCheck(t); len(stopped) != 0 {
+			t.Errorf("stopped %+v although the database has caught up", stopped)
+		}
+	})
+}
+
+// TestHighWater_Busy: checks beside commits find nothing, whatever is on its way.
+func TestHighWater_Busy(t *testing.T) {
+	alone(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 1000, 1))
+		h := s.highWater()
+		s.work()
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			for i := range 200 {
+				if _, err := s.service.Place(testContext(t), s.purchase(fmt.Sprint("u", i), "k", 1, limit)); err != nil {
+					t.Errorf("place: %v", err)
+					return
+				}
+			}
+		}()
+		checks := 0
+		for ended := false; !ended || checks < 20; checks++ {
+			if stopped := h.mustCheck(t); len(stopped) != 0 {
+				t.Fatalf("stopped %+v, and nothing was restored", stopped)
+			}
+			select {
+			case <-done:
+				ended = true
+			default:
+			}
+		}
+	})
+}
+
+// TestHighWater_OtherDatabase: what Redis records of another database is no proof
+// against this one.
+func TestHighWater_OtherDatabase(t *testing.T) {
+	alone(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 10, 5))
+		s.highWater()
+		s.work()
+		s.mustPlace(s.purchase("u1", "k1", 1, limit))
+		s.drained()
+		other := newStore(t)
+		// The test's databases are copies of one file, and so of one lineage.
+		if err := other.write.Exec("UPDATE meta SET value = 'another' WHERE key = 'lineage'").Error; err != nil {
+			t.Fatal(err)
+		}
+		n := newItem(s.item, 10, 5)
+		mustInsert(t, other, n)
+		found, err := FindBehind(testContext(t), other, rdb, 1)
+		if err != nil || len(found) != 0 {
+			t.Errorf("doctor finds %+v, %v", found, err)
+		}
+		h, err := NewHighWater(testContext(t), HighWaterConfig{Store: other, Redis: rdb, Partitions: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if stopped := h.mustCheck(t); len(stopped) != 0 {
+			t.Errorf("stopped %+v for the revisions of another database", stopped)
+		}
+	})
+}
+
+// TestHighWater_RedisAway: what cannot be recorded at once is recorded later.
+func TestHighWater_RedisAway(t *testing.T) {
+	t.Parallel()
+	gone := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
+	t.Cleanup(func() {
+		if err := gone.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	failed := 0
+	h := &HighWater{
+		HighWaterConfig: HighWaterConfig{Redis: gone, Partitions: 1, OnError: func(error) { failed++ }},
+		pending:         make(map[string]int64),
+	}
+	h.commit(map[string]int64{"a": 7, "b": 2})
+	h.note(testContext(t))
+	h.commit(map[string]int64{"a": 6, "b": 3})
+	if got := h.take(); failed != 1 || got["a"] != 7 || got["b"] != 3 || len(got) != 2 {
+		t.Errorf("%d failures, still to be recorded %v, want a at 7 and b at 3", failed, got)
+	}
+}
+
+// TestHighWater_Expiry: an unpaid order of a stopped sale does not expire, since the
+// database may have lost its payment.
+func TestHighWater_Expiry(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	n := newItem("i", 10, 5)
+	n.PaymentWindow = time.Second
+	mustInsert(t, s, n)
+	ctx := testContext(t)
+	if _, err := s.commit(ctx, []task{bought("o1", "i", "u", "k", 1)}); err != nil {
+		t.Fatal(err)
+	}
+	s.now = func() time.Time { return time.Now().Add(time.Hour) }
+	h := &HighWater{HighWaterConfig: HighWaterConfig{Partitions: 1}, pending: make(map[string]int64)}
+	s.highWater = h
+	h.Redis = redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
+	h.OnError = func(error) {}
+	t.Cleanup(func() {
+		if err := h.Redis.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	h.stopped.Store(&map[string]Behind{"i": {"i", 1, 2}})
+	stand, owed, err := s.expire(ctx, []string{"o1"})
+	if err != nil || len(owed) != 0 || stand["o1"].status != StatusConfirmed || stand["o1"].in <= 0 {
+		t.Errorf("expiry of a stopped sale's order: %+v, %d returned, %v; want it confirmed, to be tried later", stand["o1"], len(owed), err)
+	}
+	h.stopped.Store(&map[string]Behind{})
+	stand, owed, err = s.expire(ctx, []string{"o1"})
+	if err != nil || len(owed) != 1 || stand["o1"].status != StatusExpired {
+		t.Errorf("expiry afterwards: %+v, %d returned, %v", stand["o1"], len(owed), err)
+	}
+}

@@ -1,0 +1,477 @@
+package order
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/inventory"
+)
+
+// RecoverFrom is an operator's decision which side is right about a stopped sale.
+type RecoverFrom string
+
+const (
+	// RecoverFromRedis recreates in the database the orders that only Redis knows.
+	RecoverFromRedis RecoverFrom = "redis"
+	// RecoverFromDatabase discards them.
+	RecoverFromDatabase RecoverFrom = "database"
+)
+
+// What a recovery did about an order.
+const (
+	recoverRecreated = "recreated" // only Redis knew it; it is confirmed again
+	recoverCancelled = "cancelled" // Redis knows that its units were returned; the database did not
+	recoverDiscarded = "discarded" // only Redis knew it; it is gone
+	recoverReopened  = "reopened"  // Redis knew that its units were returned; it holds them again
+	recoverUnread    = "unreadable"
+)
+
+// RecoveredOrder is an order about which the database and Redis differed. Its JSON is
+// one line of the list that a recovery writes.
+type RecoveredOrder struct {
+	ItemID         string    `json:"item_id"`
+	OrderID        string    `json:"order_id"`
+	UserID         string    `json:"user_id"`
+	IdempotencyKey string    `json:"idempotency_key"`
+	Quantity       int64     `json:"quantity"`
+	CreatedAt      time.Time `json:"created_at"` // from the order's id
+	Action         string    `json:"action"`     // recreated, cancelled, discarded, reopened or unreadable
+}
+
+// RecoveredItem is what a recovery did about one item.
+type RecoveredItem struct {
+	ItemID    string
+	Recreated int // orders confirmed again, or with From database: none
+	Cancelled int // orders closed, because Redis knows that their units were returned
+	Discarded int // orders that only Redis knew
+	Reopened  int // orders whose units Redis took for returned
+	Unread    int // records that cannot be read
+	// TotalBefore and TotalAfter are the item's total stock, which changes when the
+	// database has lost a restock.
+	TotalBefore, TotalAfter int64
+}
+
+// RecovererConfig configures a Recoverer. All fields are required.
+type RecovererConfig struct {
+	Store      *Store
+	Redis      redis.UniversalClient
+	Partitions int
+	Tasks      []Tasks // one per partition
+	HighWater  *HighWater
+	// List receives a line of JSON for every order about which the two differed. With
+	// RecoverFromDatabase it is the last record of the discarded orders.
+	List io.Writer
+	// Sync makes durable what was written to List. It is called before a decision
+	// takes effect.
+	Sync func() error
+	By   By
+}
+
+// Recoverer carries out the decision about stopped sales; see [HighWater]. It works
+// beside the service: a stopped sale sells nothing and is loaded by nobody, and workers
+// only add orders that are queued. Each step can be repeated; the last one ends the stop.
+type Recoverer struct{ RecovererConfig }
+
+// NewRecoverer returns a Recoverer.
+func NewRecoverer(cfg RecovererConfig) *Recoverer { return &Recoverer{cfg} }
+
+// recoverPage bounds the orders of one transaction.
+const recoverPage = 500
+
+// Recover carries out a decision about these items. With RecoverFromDatabase the epoch
+// is raised at the end. Errors: ErrDatabase, inventory.ErrUnavailable, and those of
+// List and Sync; a repeat goes on where it has stopped.
+func (r *Recoverer) Recover(ctx context.Context, from RecoverFrom, items []Behind, done func(RecoveredItem)) error {
+	queued, err := r.queued(ctx, items)
+	if err != nil {
+		return err
+	}
+	for _, b := range items {
+		x := &itemRecovery{Recoverer: r, behind: b, from: from, queued: queued[b.ItemID], report: RecoveredItem{ItemID: b.ItemID}}
+		if err := x.run(ctx); err != nil {
+			return fmt.Errorf("recover item %s: %w", b.ItemID, err)
+		}
+		done(x.report)
+	}
+	if from != RecoverFromDatabase || len(items) == 0 {
+		return nil
+	}
+	epoch, err := r.Store.Epoch(ctx)
+	if err != nil {
+		return err
+	}
+	_, err = r.Store.raiseEpoch(ctx, epoch, 0)
+	return err
+}
+
+// queued reads the quantities of the tasks of these items by order, in one scan of
+// each partition's queue. Their workers make rows of them.
+func (r *Recoverer) queued(ctx context.Context, items []Behind) (map[string]map[string]int64, error) {
+	queued := make(map[string]map[string]int64, len(items))
+	partitions := make(map[int]bool)
+	for _, b := range items {
+		queued[b.ItemID] = make(map[string]int64)
+		partitions[inventory.PartitionOf(b.ItemID, r.Partitions)] = true
+	}
+	for p := range partitions {
+		err := r.Tasks[p].Scan(ctx, func(id string, payload []byte) error {
+			if strings.HasPrefix(id, expiryPrefix) {
+				return nil
+			}
+			t, err := parseTask(id, payload)
+			if of := queued[t.ItemID]; err == nil && of != nil {
+				of[t.ID] = t.Quantity
+			}
+			return nil // a task that cannot be read is no order of these items
+		})
+		if err != nil {
+			return nil, fmt.Errorf("read queued orders: %w: %w", inventory.ErrUnavailable, err)
+		}
+	}
+	return queued, nil
+}
+
+// itemRecovery is the recovery of one item.
+type itemRecovery struct {
+	*Recoverer
+	behind Behind
+	from   RecoverFrom
+	queued map[string]int64 // quantities by order id
+	report RecoveredItem
+}
+
+func (x *itemRecovery) run(ctx context.Context) error {
+	row, err := x.Store.item(ctx, x.behind.ItemID)
+	if err != nil {
+		return err
+	}
+	x.report.TotalBefore = row.Total
+	if err := inventory.EachEntry(ctx, x.Redis, x.Partitions, row.ID, func(page []inventory.Entry) error {
+		return x.page(ctx, &row, page)
+	}); err != nil {
+		return err
+	}
+	if err := x.Sync(); err != nil {
+		return fmt.Errorf("write the list of orders: %w", err)
+	}
+	if err := x.extend(ctx, &row); err != nil {
+		return err
+	}
+	sale, whole, owed, err := x.redis(ctx)
+	if err != nil {
+		return err
+	}
+	if err := x.finish(ctx, sale, whole, owed); err != nil {
+		return err
+	}
+	return inventory.Resume(ctx, x.Redis, x.Partitions, row.ID)
+}
+
+// contradiction is an entry of Redis that the database contradicts.
+type contradiction struct {
+	entry  inventory.Entry
+	status Status // of the row; empty: there is none
+}
+
+// page compares a page of Redis's entries with the rows, and acts on what differs.
+func (x *itemRecovery) page(ctx context.Context, row *itemRow, entries []inventory.Entry) error {
+	ids := make([]string, 0, len(entries))
+	for i := range entries {
+		if entries[i].OrderID == "" {
+			if err := x.list(&x.report.Unread, recoverUnread, &entries[i]); err != nil {
+				return err
+			}
+			continue
+		}
+		ids = append(ids, entries[i].OrderID)
+	}
+	rows, err := x.Store.settled(ctx, ids)
+	if err != nil {
+		return err
+	}
+	statuses := make(map[string]Status, len(rows))
+	for i := range rows {
+		statuses[rows[i].id] = rows[i].status
+	}
+	var differ []contradiction
+	for i := range entries {
+		e := &entries[i]
+		status, known := statuses[e.OrderID]
+		_, queued := x.queued[e.OrderID]
+		switch {
+		case e.OrderID == "" || queued && !known:
+		case !known, e.Returned && status.holds():
+			differ = append(differ, contradiction{*e, status})
+		}
+	}
+	for i := range differ {
+		if err := x.record(&differ[i]); err != nil {
+			return err
+		}
+	}
+	if x.from == RecoverFromDatabase || len(differ) == 0 {
+		return nil
+	}
+	// What is listed is durable before it is done, so that a repeat lists the rest.
+	if err := x.Sync(); err != nil {
+		return fmt.Errorf("write the list of orders: %w", err)
+	}
+	return x.Store.transition(ctx, "recover orders of "+row.ID, func(ctx context.Context, c conn, now int64) error {
+		for i := range differ {
+			if err := recoverOrder(ctx, c, row, &differ[i], now); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// record lists a difference with what is done about it.
+func (x *itemRecovery) record(d *contradiction) error {
+	e := &d.entry
+	switch {
+	case x.from == RecoverFromRedis && e.Returned:
+		return x.list(&x.report.Cancelled, recoverCancelled, e)
+	case x.from == RecoverFromRedis:
+		return x.list(&x.report.Recreated, recoverRecreated, e)
+	case d.status == "" && e.Returned:
+		return nil // it held nothing, and nobody needs to know
+	case d.status == "":
+		return x.list(&x.report.Discarded, recoverDiscarded, e)
+	default:
+		return x.list(&x.report.Reopened, recoverReopened, e)
+	}
+}
+
+// list writes one line, and counts it.
+func (x *itemRecovery) list(count *int, action string, e *inventory.Entry) error {
+	*count++
+	line, err := json.Marshal(RecoveredOrder{
+		ItemID: x.behind.ItemID, OrderID: e.OrderID, UserID: e.Buyer, IdempotencyKey: e.IdempotencyKey, Quantity: e.Quantity,
+		CreatedAt: createdAt(e.OrderID), Action: action,
+	})
+	if err != nil {
+		return err
+	}
+	if _, err := x.List.Write(append(line, '\n')); err != nil {
+		return fmt.Errorf("write the list of orders: %w", err)
+	}
+	return nil
+}
+
+// createdAt is the time in an order's id, or the zero time.
+func createdAt(id string) time.Time {
+	u, err := uuid.Parse(id)
+	if err != nil || u.Version() != 7 {
+		return time.Time{}
+	}
+	seconds, nanos := u.Time().UnixTime()
+	return time.Unix(seconds, nanos).UTC().Truncate(time.Millisecond)
+}
+
+// recoverOrder makes the database agree with an entry of Redis. A repeat changes
+// nothing, and so does an order that a worker has committed meanwhile.
+func recoverOrder(ctx context.Context, c conn, row *itemRow, d *contradiction, now int64) error {
+	e := &d.entry
+	status, closedAt, reason, expiresAt := StatusConfirmed, int64(0), "", int64(0)
+	switch {
+	case e.Returned:
+		status, closedAt, reason = StatusCancelled, now, reasonRecovered
+	case row.PaymentWindowSeconds > 0:
+		expiresAt = now + row.PaymentWindowSeconds*1000
+	}
+	created := toMillis(createdAt(e.OrderID))
+	if created == 0 {
+		created = now
+	}
+	n, err := changed(c.ExecContext(ctx, recreateOrder, e.OrderID, row.ID, e.Buyer, e.Quantity, row.PriceMinor, row.Currency,
+		string(status), reason, e.IdempotencyKey, created, now, expiresAt, closedAt))
+	if err != nil {
+		return fmt.Errorf("recreate order %s: %w", e.OrderID, err)
+	}
+	units := e.Quantity
+	switch {
+	case n == 1 && !e.Returned:
+	case n == 0 && e.Returned:
+		if n, err = changed(c.ExecContext(ctx, closeRecovered, now, e.OrderID)); err != nil {
+			return fmt.Errorf("close order %s: %w", e.OrderID, err)
+		}
+		units = -e.Quantity
+		if n == 0 {
+			return nil
+		}
+	default:
+		return nil
+	}
+	if _, err := c.ExecContext(ctx, recountItem, units, row.ID); err != nil {
+		return fmt.Errorf("count order %s: %w", e.OrderID, err)
+	}
+	if _, err := c.ExecContext(ctx, recountBuyer, row.ID, e.Buyer, units); err != nil {
+		return fmt.Errorf("count buyer of order %s: %w", e.OrderID, err)
+	}
+	return nil
+}
+
+// The statements of a recovery. Each can be repeated.
+const (
+	recreateOrder = `INSERT INTO orders (id, item_id, user_id, quantity, unit_price_minor, currency, status, reason, idempotency_key,
+		created_at, confirmed_at, expires_at, closed_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13) ON CONFLICT DO NOTHING`
+	closeRecovered = `UPDATE orders SET status = 'cancelled', reason = '` + reasonRecovered + `', closed_at = ?1
+		WHERE id = ?2 AND status IN ('confirmed', 'paid')`
+	// The units were sold from a total that the database may have lost as well.
+	recountItem  = `UPDATE items SET sold = sold + ?1, total = MAX(total, sold + ?1) WHERE id = ?2`
+	recountBuyer = `INSERT INTO buyers (item_id, user_id, quantity) VALUES (?1, ?2, MAX(?3, 0))
+		ON CONFLICT (item_id, user_id) DO UPDATE SET quantity = MAX(quantity + ?3, 0)`
+	extendWindows = `UPDATE orders SET expires_at = MAX(expires_at, ?1) WHERE id IN (
+		SELECT id FROM orders WHERE item_id = ?2 AND id > ?3 ORDER BY id LIMIT ?4) AND status = 'confirmed' AND expires_at > 0`
+	lastOfPage   = `SELECT COALESCE(MAX(id), '') FROM (SELECT id FROM orders WHERE item_id = ?1 AND id > ?2 ORDER BY id LIMIT ?3)`
+	recoveredRow = `UPDATE items SET total = MAX(?1, sold), per_user_limit = ?2, opens_at = ?3, closes_at = ?4, control = ?5,
+		version = MAX(version, ?6) + 1, sequence = MAX(sequence, ?7), revision = MAX(revision, ?8) + 1, updated_at = ?9
+		WHERE id = ?10 RETURNING total, revision`
+	noteRecoveredStock = `INSERT INTO stock_changes (item_id, quantity, reason, actor, idempotency_key, total_after, at)
+		VALUES (?1, ?2, 'recovered from Redis', ?3, ?4, ?5, ?6)`
+)
+
+// extend gives the item's unpaid orders their whole payment window again: payments
+// since the backup are lost, and the payment provider has to repeat them before an
+// order may expire and its unit be sold to another buyer.
+func (x *itemRecovery) extend(ctx context.Context, row *itemRow) error {
+	if row.PaymentWindowSeconds == 0 {
+		return nil
+	}
+	for after := ""; ; {
+		var last string
+		err := x.Store.transition(ctx, "extend payment windows of "+row.ID, func(ctx context.Context, c conn, now int64) error {
+			if err := c.QueryRowContext(ctx, lastOfPage, row.ID, after, recoverPage).Scan(&last); err != nil {
+				return err
+			}
+			_, err := c.ExecContext(ctx, extendWindows, now+row.PaymentWindowSeconds*1000, row.ID, after, recoverPage)
+			return err
+		})
+		if err != nil || last == "" {
+			return err
+		}
+		after = last
+	}
+}
+
+// redis reads the sale in Redis, and the units of closed orders that it does not have
+// back yet. Such units come back without the item's lock, so it reads until none did
+// meanwhile.
+func (x *itemRecovery) redis(ctx context.Context) (sale inventory.Sale, whole bool, owed int64, err error) {
+	for range lookTries {
+		if sale, whole, err = inventory.StoppedSale(ctx, x.Redis, x.Partitions, x.behind.ItemID); err != nil {
+			return sale, false, 0, err
+		}
+		if owed, err = x.owed(ctx); err != nil {
+			return sale, false, 0, err
+		}
+		after, _, err := inventory.StoppedSale(ctx, x.Redis, x.Partitions, x.behind.ItemID)
+		if err != nil || after == sale {
+			return sale, whole, owed, err
+		}
+	}
+	return sale, false, 0, fmt.Errorf("units of %s keep coming back: %w", x.behind.ItemID, inventory.ErrUnavailable)
+}
+
+// owed counts the units of closed orders that Redis does not have back yet. The
+// database counts them neither as sold nor does Redis as left.
+func (x *itemRecovery) owed(ctx context.Context) (units int64, err error) {
+	db, err := x.Store.read.DB()
+	if err != nil {
+		return 0, err
+	}
+	list, err := readReturns(ctx, db, returnsOfItem, x.behind.ItemID)
+	if err != nil {
+		return 0, wrap("read releases of "+x.behind.ItemID, err)
+	}
+	keys := make([]inventory.EntryKey, len(list))
+	for i := range list {
+		keys[i] = inventory.EntryKey{Buyer: list[i].userID, IdempotencyKey: list[i].idempotencyKey}
+	}
+	entries, err := inventory.Entries(ctx, x.Redis, x.Partitions, x.behind.ItemID, keys)
+	if err != nil {
+		return 0, err
+	}
+	for i := range entries {
+		if entries[i].Known && !entries[i].Returned {
+			units += list[i].quantity
+		}
+	}
+	return units, nil
+}
+
+// finish declares the item's rows right: their revision rises above Redis's.
+func (x *itemRecovery) finish(ctx context.Context, sale inventory.Sale, whole bool, owed int64) error {
+	item := x.behind.ItemID
+	revisions := make(map[string]int64, 1)
+	err := x.Store.transition(ctx, "finish the recovery of "+item, func(ctx context.Context, c conn, now int64) error {
+		var row itemRow
+		err := c.QueryRowContext(ctx, "SELECT total, sold, per_user_limit, opens_at, closes_at, control, version FROM items WHERE id = ?1", item).
+			Scan(&row.Total, &row.Sold, &row.PerUserLimit, &row.OpensAt, &row.ClosesAt, &row.Control, &row.Version)
+		if err != nil {
+			return err
+		}
+		total := row.Total
+		if x.from == RecoverFromRedis && whole && sale.Version > row.Version {
+			// A restock or another change of the item is lost.
+			queued, err := x.uncommitted(ctx, c)
+			if err != nil {
+				return err
+			}
+			total = sale.Left + row.Sold + queued + owed
+			row.PerUserLimit, row.OpensAt, row.ClosesAt = sale.PerUserLimit, toMillis(sale.OpensAt), toMillis(sale.ClosesAt)
+			if sale.Control != "" {
+				row.Control = sale.Control
+			}
+		}
+		var revision int64
+		err = c.QueryRowContext(ctx, recoveredRow, total, row.PerUserLimit, row.OpensAt, row.ClosesAt, row.Control,
+			sale.Version, sale.Sequence, x.behind.Redis, now, item).Scan(&x.report.TotalAfter, &revision)
+		if err != nil {
+			return err
+		}
+		revisions[item] = revision
+		if n := x.report.TotalAfter - x.report.TotalBefore; n != 0 {
+			key := fmt.Sprintf("recover-%d", revision)
+			if _, err := c.ExecContext(ctx, noteRecoveredStock, item, n, x.By.Actor, key, x.report.TotalAfter, now); err != nil {
+				return err
+			}
+		}
+		return writeAudit(ctx, c, &auditRow{At: now, Actor: x.By.Actor, Action: actionItemRecover, ItemID: item, RequestID: x.By.RequestID,
+			After: factsJSON(map[string]any{
+				"from": string(x.from), "recreated": x.report.Recreated, "cancelled": x.report.Cancelled,
+				"discarded": x.report.Discarded, "reopened": x.report.Reopened, "stock_total": x.report.TotalAfter,
+			})})
+	})
+	if err != nil {
+		return err
+	}
+	x.HighWater.commit(revisions)
+	x.HighWater.note(ctx)
+	return nil
+}
+
+// uncommitted sums the units of queued orders that are no rows yet.
+func (x *itemRecovery) uncommitted(ctx context.Context, c conn) (units int64, err error) {
+	ids := make([]string, 0, len(x.queued))
+	for id, quantity := range x.queued {
+		ids = append(ids, id)
+		units += quantity
+	}
+	err = each(ctx, c, "SELECT id FROM orders WHERE id IN (SELECT value FROM json_each(?1))", []any{jsonList(ids...)}, func(rows *sql.Rows) error {
+		var id string
+		err := rows.Scan(&id)
+		units -= x.queued[id]
+		return err
+	})
+	return units, err
+}
