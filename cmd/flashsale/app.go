@@ -60,12 +60,16 @@ type app struct {
 	rdb     redis.UniversalClient
 	clock   *inventory.Clock
 	store   *order.Store
-	queues  []*queue.Queue    // of orders, by partition
-	expires []*queue.Queue    // expiry of unpaid orders, by partition
-	hooks   *queue.Queue      // of webhook deliveries
-	waiters *order.Waiters    // nil in a process without an API
-	writes  *order.WriteProbe // nil in a process without an API
-	leaders *lock.Manager     // of what one process does for all; see lead
+	queues  []*queue.Queue // of orders, by partition
+	expires []*queue.Queue // expiry of unpaid orders, by partition
+	hooks   *queue.Queue   // of webhook deliveries
+	waiters *order.Waiters // nil in a process without an API
+	writes  *order.WriteProbe
+	workers *queue.Registry  // the worker processes of all hosts
+	monitor *order.Monitor   // of queues and workers
+	pulse   *pulse           // of this process's worker; nil without one
+	items   *catalog.Catalog // nil in a process without an API
+	leaders *lock.Manager    // of what one process does for all; see lead
 	// highWater compares the database with what Redis has seen of it.
 	highWater *order.HighWater
 	drain     drain
@@ -110,15 +114,8 @@ func newLogger(s *Settings) zerolog.Logger {
 func (a *app) build(ctx context.Context, r role) error {
 	s := a.settings
 	if r.command == "serve" && s.Redis == embeddedRedis {
-		for _, l := range []struct{ path, setting, value string }{
-			{filepath.Join(s.DataDir, "serve.lock"), "data-dir", s.DataDir},
-			{strings.TrimPrefix(s.DB, "sqlite:") + serveLock, "db", s.DB},
-		} {
-			unlock, err := lockFile(l.path, l.setting, l.value)
-			if err != nil {
-				return err
-			}
-			a.life.closing(l.setting, unlock)
+		if err := a.lockFiles(); err != nil {
+			return err
 		}
 	}
 	if r.api {
@@ -146,7 +143,13 @@ func (a *app) build(ctx context.Context, r role) error {
 		return err
 	}
 	a.registry.MustRegister(thisBuild().metric(), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	if err := a.addOps(ctx); err != nil {
+	if err := a.addMonitor(); err != nil {
+		return err
+	}
+	if err := a.addOps(ctx, r); err != nil {
+		return err
+	}
+	if err := a.addWriteProbe(r); err != nil {
 		return err
 	}
 	if err := a.addHighWater(ctx); err != nil {
@@ -166,6 +169,10 @@ func (a *app) build(ctx context.Context, r role) error {
 			return err
 		}
 	}
+	if !r.api {
+		// It is stopped first. Where there is an API, stopping that says so.
+		a.life.closing("readiness", func() error { a.drain.on.Store(true); return nil })
+	}
 	if r.command == "serve" && s.Demo {
 		if err := a.openDemo(ctx); err != nil {
 			return err
@@ -180,6 +187,22 @@ func (a *app) build(ctx context.Context, r role) error {
 	fmt.Fprintf(a.out, "database  %s: a 201 is synced to its disk\nengine    %s\n", redactURL(s.DB), says)
 	for _, c := range change {
 		a.log.Warn().Msg(c.says + ": " + c.mend)
+	}
+	return nil
+}
+
+// lockFiles keeps other processes from serving the same data with an engine of their own.
+func (a *app) lockFiles() error {
+	s := a.settings
+	for _, l := range []struct{ path, setting, value string }{
+		{filepath.Join(s.DataDir, "serve.lock"), "data-dir", s.DataDir},
+		{strings.TrimPrefix(s.DB, "sqlite:") + serveLock, "db", s.DB},
+	} {
+		unlock, err := lockFile(l.path, l.setting, l.value)
+		if err != nil {
+			return err
+		}
+		a.life.closing(l.setting, unlock)
 	}
 	return nil
 }
@@ -290,12 +313,18 @@ func (a *app) reporter(room string) func(error) {
 	return func(err error) { log.Warn().Str("room", room).Err(err).Msg("trying again") }
 }
 
-// namedQueues are the task queues as operators know them.
-func (a *app) namedQueues() []order.NamedQueue {
-	var named []order.NamedQueue
+// orderQueues are the task queues of accepted orders, as operators know them.
+func (a *app) orderQueues() (named []order.NamedQueue) {
 	for i, q := range a.queues {
-		named = append(named, order.NamedQueue{Name: fmt.Sprintf("orders-%d", i), Queue: q},
-			order.NamedQueue{Name: fmt.Sprintf("expiries-%d", i), Queue: a.expires[i]})
+		named = append(named, order.NamedQueue{Name: fmt.Sprintf("orders-%d", i), Queue: q})
+	}
+	return named
+}
+
+// otherQueues are all other task queues.
+func (a *app) otherQueues() (named []order.NamedQueue) {
+	for i, q := range a.expires {
+		named = append(named, order.NamedQueue{Name: fmt.Sprintf("expiries-%d", i), Queue: q})
 	}
 	return append(named, order.NamedQueue{Name: "webhooks", Queue: a.hooks})
 }
@@ -318,7 +347,8 @@ func settleProcessors(r role) {
 }
 
 func (a *app) addWorker() error {
-	report := a.reporter("order")
+	a.addPulse()
+	report := a.pulse.failing(a.reporter("order"))
 	f := order.NewFulfiller(a.store, a.rdb, a.waiters, report)
 	committed := prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "flashsale_orders_committed_total", Help: "Orders that became rows, confirmed or rejected.",
@@ -332,12 +362,13 @@ func (a *app) addWorker() error {
 	f.OnCommit(func(n int) {
 		committed.Add(float64(n))
 		batches.Observe(float64(n))
+		a.pulse.commit()
 	})
 	s := a.settings
 	a.life.add(part{name: "worker", run: func(ctx context.Context) error {
 		return f.Work(ctx, a.queues, a.expires, queue.RunConfig{
 			Batch: s.Batch, Workers: sqliteWorkers, Drain: s.Drain / 2,
-			Linger: order.Linger(s.Linger), OnError: a.reporter("queue"),
+			Linger: order.Linger(s.Linger), OnError: a.pulse.failing(a.reporter("queue")), OnFetch: a.pulse.fetched,
 		})
 	}})
 	letters := make([]order.DeadLetters, len(a.queues))
@@ -406,6 +437,7 @@ func (a *app) addAPI(ctx context.Context) error {
 		return err
 	}
 	known.Store(items)
+	a.items = items
 	a.service = order.NewService(order.Config{
 		Store: a.store, Stock: stock, Items: items, Tasks: a.tasks(), Waiters: a.waiters,
 		Returns: order.NewReturns(a.store, a.rdb, s.Partitions, report), Bell: order.NewBell(a.rdb, report),
@@ -425,14 +457,11 @@ func (a *app) addHTTP(ctx context.Context, items *catalog.Catalog, reconciler *o
 		return err
 	}
 	a.addPaymentMetrics(ctx)
-	if err := a.addWriteProbe(); err != nil {
-		return err
-	}
 	webhooks, err := a.webhookAdmin()
 	if err != nil {
 		return err
 	}
-	backlog := order.NewBacklog(a.store, a.service.Returns, a.namedQueues()...)
+	backlog := order.NewBacklog(a.store, a.service.Returns, append(a.orderQueues(), a.otherQueues()...)...)
 	backlog.Bell = a.service.Bell
 	feed := order.NewFeed(order.FeedConfig{
 		Store: a.store, Redis: a.rdb, Orders: a.service, MaxStreams: a.maxStreams(), OnError: a.reporter("order events"),
@@ -441,7 +470,7 @@ func (a *app) addHTTP(ctx context.Context, items *catalog.Catalog, reconciler *o
 		Orders: a.service, Items: items, Sales: a.service, Changes: a.service, Trail: a.service, Feed: feed, Buyers: a.service, Money: a.service,
 		Webhooks: webhooks, Verifier: verifier, Ready: append(a.checks(), catalogCheck(items)),
 		RateBuyer: s.RateBuyer, RateAddress: s.RateAddress, TrustedProxies: s.TrustedProxies,
-		Admission: a.admission(), MaxInFlight: int64(s.InFlight), Tasks: backlog, Reconciler: reconciler, CursorKey: a.cursorKey(), Now: a.now, ItemNow: a.clock.ItemNow, Log: a.log, Registerer: a.registry,
+		Admission: a.admission(), MaxInFlight: int64(s.InFlight), Tasks: backlog, Workers: a.monitor, Reconciler: reconciler, CursorKey: a.cursorKey(), Now: a.now, ItemNow: a.clock.ItemNow, Log: a.log, Registerer: a.registry,
 	}
 	if a.dev != nil {
 		c.DevTokens = func(sub, role string, ttl time.Duration) (string, error) {
@@ -507,11 +536,11 @@ func (a *app) checks() []handler.Check {
 	return []handler.Check{
 		{Name: "draining", Probe: func(context.Context) error { return a.drain.check() }},
 		{Name: "redis", Probe: func(ctx context.Context) error { return a.rdb.Ping(ctx).Err() }},
-		{Name: "database", Probe: func(ctx context.Context) error { return errors.Join(a.writes.Check(ctx), a.highWater.Err()) }},
+		{Name: "database", Probe: a.databaseReady},
 	}
 }
 
-func (a *app) addOps(ctx context.Context) error {
+func (a *app) addOps(ctx context.Context, r role) error {
 	if a.settings.OpsAddr == "" {
 		return nil
 	}
@@ -520,7 +549,7 @@ func (a *app) addOps(ctx context.Context) error {
 		return failedSetting("ops-addr", a.settings.OpsAddr, err.Error(), "choose a free address, or none")
 	}
 	// A CPU profile streams for as long as was asked.
-	srv := a.server(handler.NewOps(a.registry))
+	srv := a.server(handler.NewOps(a.registry, a.opsConfig(r)))
 	srv.WriteTimeout = 2 * time.Minute
 	// It stops without ado: a scrape or a profile cut off at the end is no loss.
 	a.life.add(part{name: "ops", run: serving(srv, l, func() {}), stop: func(context.Context) error { return srv.Close() }})
