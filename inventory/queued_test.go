@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/uuid"
@@ -198,15 +199,33 @@ func TestQueuedIndex_WrongType(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
 		s := newShop(t, rdb, open(10, 1), 0)
-		v := s.inventory(t, Config{Patience: 1})
-		if err := rdb.Set(testContext(t), queuedLogKey(s.queue.Prefix()), "x", 0).Err(); err != nil {
+		refused := make(chan error, 1)
+		v := s.inventory(t, Config{OnError: func(err error) {
+			select {
+			case refused <- err:
+			default:
+			}
+		}})
+		key := queuedLogKey(s.queue.Prefix())
+		if err := rdb.Set(testContext(t), key, "x", 0).Err(); err != nil {
 			t.Fatal(err)
 		}
 		if err := v.Open(testContext(t), s.item); err != nil {
 			t.Fatal(err)
 		}
-		if o, err := v.Purchase(testContext(t), s.uuidRequest(t, "alice", "k", 1)); err != nil || o.Err == nil {
-			t.Errorf("purchase: %+v, %v", o, err)
+		done := make(chan Outcome, 1)
+		r := s.uuidRequest(t, "alice", "k", 1)
+		r.Done = func(o Outcome) { done <- o }
+		if err := v.Submit(r); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case err := <-refused:
+			if !strings.Contains(err.Error(), "WRONGTYPE") {
+				t.Errorf("refused for %v", err)
+			}
+		case <-testContext(t).Done():
+			t.Fatal("the purchase was not refused")
 		}
 		if left, err := v.Left(testContext(t), []string{s.item}); err != nil || left[0] != 10 {
 			t.Errorf("left %v, %v", left, err)
@@ -215,6 +234,13 @@ func TestQueuedIndex_WrongType(t *testing.T) {
 		if _, err := x.Tasks(testContext(t), "alice", "", 1, nil); !errors.Is(err, ErrUnavailable) {
 			t.Errorf("tasks: %v, want ErrUnavailable", err)
 		}
+		if err := rdb.Del(testContext(t), key).Err(); err != nil {
+			t.Fatal(err)
+		}
+		if o := <-done; o.Err != nil {
+			t.Errorf("the purchase, sent again: %v", o.Err)
+		}
+		wantQueued(t, "afterwards", "alice", []string{r.OrderID}, x)
 	})
 }
 
@@ -300,35 +326,34 @@ func TestTrimQueued(t *testing.T) {
 	})
 }
 
-// TestQueuedIndex_Drop: an index that is asked all the time keeps no more than about twice
-// what is in the log, also while the log is never empty.
+// TestQueuedIndex_Drop: an index forgets the beginning of a log that was removed, while the
+// last entry that it has read is still there.
 func TestQueuedIndex_Drop(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		s := newShop(t, rdb, open(10_000, 10_000), 0)
 		v := s.inventory(t, Config{})
 		x := NewQueuedIndex(rdb, s.queue)
-		var last []string
-		for i := range 6 * queuedSlack {
-			ids := s.accept(t, v, s.uuidRequest(t, "alice", fmt.Sprint("k", i), 1))
-			if i > 0 {
-				s.finish(t, 1)
-			}
-			last = ids
-			if err := TrimQueued(testContext(t), rdb, s.queue); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := x.Tasks(testContext(t), "bob", "", 1, nil); err != nil {
-				t.Fatal(err)
-			}
+		const pages = 6
+		var made []string
+		for i := range pages * trimPage {
+			made = append(made, s.accept(t, v, s.uuidRequest(t, "alice", fmt.Sprint("k", i), 1))...)
 		}
-		wantQueued(t, "at the end", "alice", last, x)
-		if n := len(x.logs[0].records); n > 2*queuedSlack {
-			t.Errorf("the index keeps %d records where 1 order is queued", n)
+		// One look: the next one is the first that finds enough to ask what was removed.
+		if _, err := x.Tasks(testContext(t), "bob", "", 1, nil); err != nil || len(x.logs[0].records) != len(made) {
+			t.Fatalf("the index has read %d records of %d, %v", len(x.logs[0].records), len(made), err)
 		}
-		if n := len(x.logs[0].of); n > 1 {
-			t.Errorf("the index keeps %d buyers", n)
+		s.finish(t, pages/2*trimPage)
+		if err := TrimQueued(testContext(t), rdb, s.queue); err != nil {
+			t.Fatal(err)
 		}
+		wantQueued(t, "after trimming", "alice", made[pages/2*trimPage:], x)
+		// Of the half that is queued, the first page was written again.
+		if n := len(x.logs[0].records); n != pages/2*trimPage {
+			t.Errorf("the index keeps %d records, want %d", n, pages/2*trimPage)
+		}
+		s.finish(t, pages/2*trimPage)
+		wantQueued(t, "when all is done", "alice", nil, x)
 	})
 }
 
