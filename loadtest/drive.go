@@ -99,7 +99,6 @@ func (d *driver) drive(ctx context.Context, connections int) (*result, error) {
 		wg.Go(func() { w.work(ctx) })
 	}
 	wg.Wait()
-	d.strikes.wait()
 	r := &result{
 		outcomes: d.outcomes, answers: make(map[answerKey]int64), elapsed: time.Since(d.sched.start),
 		retriedBusy: d.retriedBusy.Load(), retriedUnknown: d.retriedUnknown.Load(),
@@ -148,6 +147,9 @@ type worker struct {
 	conn   *wire.Conn
 	unhook func() bool // ends the watch that closes conn with the context
 	used   time.Time
+	// written is when the present attempt's request was written, if it was and there
+	// are victims.
+	written time.Time
 }
 
 func (w *worker) work(ctx context.Context) {
@@ -156,15 +158,15 @@ func (w *worker) work(ctx context.Context) {
 		if !ok {
 			return
 		}
-		w.d.strikes.sending(w.at)
 		sent := time.Now()
+		w.written = time.Time{}
 		a := w.send(ctx, t)
 		if ctx.Err() != nil {
 			return
 		}
 		end := time.Now()
 		w.counts[answerKey{a.status, a.code}]++
-		w.d.strikes.seen(w.at, &a, sent, end)
+		w.d.strikes.seen(&a, attempt{w.at, sent, w.written, end})
 		w.d.note(t, a, sent, end)
 		if a.status == 0 {
 			w.moveOn()
@@ -217,6 +219,12 @@ func (w *worker) dial(ctx context.Context) error {
 		return err
 	}
 	conn.Timeout = bound
+	if len(w.d.victims) > 0 {
+		conn.OnSent = func() {
+			w.written = time.Now()
+			w.d.strikes.sent(w.at)
+		}
+	}
 	w.conn, w.used = conn, time.Now()
 	// An interrupt ends the attempts under way at once.
 	w.unhook = context.AfterFunc(ctx, func() { closeQuietly(conn) })

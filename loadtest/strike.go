@@ -38,12 +38,13 @@ type strike struct {
 	// could find nothing in flight.
 	amid int64
 
-	sent     atomic.Int64 // since the strike was due
 	began    atomic.Int64 // when kill was called, in ns after the start; 0: not yet
 	ended    atomic.Int64 // when kill had returned, the same
 	inFlight atomic.Int64
 	later    atomic.Int64
-	// Valid after wait.
+
+	mu     sync.Mutex
+	sends  int64 // since the strike was due
 	before int64
 	err    error
 }
@@ -53,7 +54,6 @@ type strikes struct {
 	list  []*strike
 	start time.Time
 	live  *counters
-	going sync.WaitGroup
 }
 
 // newStrikes spreads the kills of the victims over the first half of a sale of so
@@ -76,21 +76,30 @@ func newStrikes(victims []victim, orders, connections, targets int) *strikes {
 // begin sets when the load starts, and where its progress is counted and shown.
 func (s *strikes) begin(start time.Time, live *counters) { s.start, s.live = start, live }
 
-// sending notes that a request is about to be sent, and carries out the strikes
-// that are due.
-func (s *strikes) sending(target int) {
+// sent notes that a request has been sent, whose answer is not read yet, and carries
+// out the strikes that are due.
+func (s *strikes) sent(target int) {
 	for _, k := range s.list {
-		if k.began.Load() != 0 || s.live.accepted.Load() < k.after || k.target != anyTarget && k.target != target {
-			continue
-		}
-		if k.sent.Add(1) == k.amid+1 {
-			k.began.Store(int64(time.Since(s.start)))
-			s.going.Go(func() { s.carryOut(k) })
+		if k.ended.Load() == 0 && s.live.accepted.Load() >= k.after {
+			s.due(k, target)
 		}
 	}
 }
 
-func (s *strikes) carryOut(k *strike) {
+// due carries out the strike if enough requests are on their way, in the instant
+// after one was sent: it cannot have been answered yet. Meanwhile no answer is read
+// and no more than one request sent on each connection, so that the sale goes on
+// after a kill that takes its time.
+func (s *strikes) due(k *strike, target int) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.ended.Load() != 0 || k.target != anyTarget && k.target != target {
+		return
+	}
+	if k.sends++; k.sends <= k.amid {
+		return
+	}
+	k.began.Store(int64(time.Since(s.start)))
 	k.before = s.live.accepted.Load()
 	k.err = k.kill()
 	k.ended.Store(int64(time.Since(s.start)))
@@ -99,18 +108,25 @@ func (s *strikes) carryOut(k *strike) {
 	}
 }
 
+// attempt says where and when a request was made: from when it was taken up over when
+// it was written, zero if it was not, to the end of its answer.
+type attempt struct {
+	target             int
+	sent, written, end time.Time
+}
+
 // seen notes the end of an attempt.
-func (s *strikes) seen(target int, a *answer, sent, end time.Time) {
+func (s *strikes) seen(a *answer, t attempt) {
 	for _, k := range s.list {
 		began, ended := time.Duration(k.began.Load()), time.Duration(k.ended.Load())
 		switch {
-		case began == 0, end.Sub(s.start) < began:
+		case began == 0, t.end.Sub(s.start) < began:
 			// It was over before the kill.
-		case sent.Sub(s.start) < began:
-			if k.target == anyTarget || k.target == target && a.status == 0 {
+		case !t.written.IsZero() && t.written.Sub(s.start) < began:
+			if k.target == anyTarget || k.target == t.target && a.status == 0 {
 				k.inFlight.Add(1)
 			}
-		case ended != 0 && sent.Sub(s.start) > ended:
+		case ended != 0 && t.sent.Sub(s.start) > ended:
 			if a.kind == kindAccepted {
 				k.later.Add(1)
 			}
@@ -118,11 +134,8 @@ func (s *strikes) seen(target int, a *answer, sent, end time.Time) {
 	}
 }
 
-// wait returns once no kill is under way.
-func (s *strikes) wait() { s.going.Wait() }
-
 // report returns what was seen of each kill, and why the run proves nothing, if so.
-// It is called after wait.
+// It is called once the load is over.
 func (s *strikes) report() (kills []kill, void finding) {
 	for _, k := range s.list {
 		if k.began.Load() == 0 {

@@ -31,21 +31,20 @@ func (l *timeline) accept(n int) {
 func (l *timeline) due(target, strike int) int {
 	for n := range 100 {
 		if l.list[strike].began.Load() != 0 {
-			l.wait()
 			return n
 		}
-		l.sending(target)
+		l.sent(target)
 	}
 	return -1
 }
 
-// attempt notes one that began and ended so long before or after a kill.
-func (l *timeline) attempt(strike, target int, a answer, sent, end time.Duration) {
+// attempt notes one that was written and ended so long before or after a kill.
+func (l *timeline) attempt(strike, target int, a answer, written, end time.Duration) {
 	at := l.start.Add(time.Duration(l.list[strike].began.Load()))
-	if sent > 0 {
+	if written > 0 {
 		at = l.start.Add(time.Duration(l.list[strike].ended.Load()))
 	}
-	l.seen(target, &a, at.Add(sent), at.Add(end))
+	l.seen(&a, attempt{target, at.Add(written), at.Add(written), at.Add(end)})
 }
 
 func TestStrikes_CarriedOutByProgress(t *testing.T) {
@@ -64,7 +63,7 @@ func TestStrikes_CarriedOutByProgress(t *testing.T) {
 		t.Errorf("killed the API with request %d to another", n)
 	}
 	if n := l.due(0, 0); n != 5 {
-		t.Errorf("killed with request %d to the API, want 5: the one after half of its 8 connections", n)
+		t.Errorf("killed with request %d to the API, want 5: one more than half of its 8 connections", n)
 	}
 	l.accept(10)
 	if n := l.due(1, 1); n != 9 {
@@ -82,26 +81,26 @@ func TestStrikes_Report(t *testing.T) {
 	t.Parallel()
 	ok, none := answer{kind: kindAccepted, status: 201}, answer{kind: kindUnknown, code: "connection_cut"}
 	const ms = time.Millisecond
-	type attempt struct {
-		target    int
-		a         answer
-		sent, end time.Duration
+	type try struct {
+		target       int
+		a            answer
+		written, end time.Duration
 	}
-	cut, later := attempt{0, none, -ms, ms}, attempt{1, ok, ms, 2 * ms}
+	cut, later := try{0, none, -ms, ms}, try{1, ok, ms, 2 * ms}
 	tests := []struct {
 		name   string
 		target int
 		kill   error
-		seen   []attempt
+		seen   []try
 		void   string // part of the reason, empty: none
 	}{
-		{"cut and served", 0, nil, []attempt{cut, later}, ""},
-		{"nothing cut", 0, nil, []attempt{{0, ok, -ms, ms}, {1, none, -ms, ms}, {0, none, ms, 2 * ms}, later}, "no request in flight"},
-		{"cut before", 0, nil, []attempt{{0, none, -2 * ms, -ms}, later}, "no request in flight"},
-		{"nothing served later", 0, nil, []attempt{cut, {1, ok, -ms, ms}, {1, answer{kind: kindRefused, status: 409}, ms, 2 * ms}}, "got an order"},
-		{"worker", anyTarget, nil, []attempt{{1, ok, -ms, ms}, later}, ""},
-		{"idle worker", anyTarget, nil, []attempt{{1, ok, -2 * ms, -ms}, later}, "no request in flight"},
-		{"gone already", 0, errors.New("api ended before"), []attempt{cut, later}, "ended before"},
+		{"cut and served", 0, nil, []try{cut, later}, ""},
+		{"nothing cut", 0, nil, []try{{0, ok, -ms, ms}, {1, none, -ms, ms}, {0, none, ms, 2 * ms}, later}, "no request in flight"},
+		{"cut before", 0, nil, []try{{0, none, -2 * ms, -ms}, later}, "no request in flight"},
+		{"nothing served later", 0, nil, []try{cut, {1, ok, -ms, ms}, {1, answer{kind: kindRefused, status: 409}, ms, 2 * ms}}, "got an order"},
+		{"worker", anyTarget, nil, []try{{1, ok, -ms, ms}, later}, ""},
+		{"idle worker", anyTarget, nil, []try{{1, ok, -2 * ms, -ms}, later}, "no request in flight"},
+		{"gone already", 0, errors.New("api ended before"), []try{cut, later}, "ended before"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -112,7 +111,7 @@ func TestStrikes_Report(t *testing.T) {
 				t.Fatal("never killed")
 			}
 			for _, a := range tt.seen {
-				l.attempt(0, a.target, a.a, a.sent, a.end)
+				l.attempt(0, a.target, a.a, a.written, a.end)
 			}
 			kills, void := l.report()
 			if got := strings.Join(void.examples, "; "); (tt.void == "") != (got == "") || !strings.Contains(got, tt.void) {
