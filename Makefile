@@ -39,9 +39,16 @@ help: ## List the targets
 	@echo
 	@echo '  ARGS="..." is passed on to run, test, test-long, test-short, fuzz, bench, chaos, loadtest and accept.'
 
+# The newest tag. Without one the program reports the version that Go derives from the
+# repository; see flashsale --version.
+VERSION ?= $(shell git describe --tags --dirty 2>/dev/null)
+# Set here as well, because the go command records none with -buildvcs=false or in a worktree.
+REVISION ?= $(shell git describe --always --dirty=-modified --abbrev=40 --exclude '*' 2>/dev/null)
+LDFLAGS = $(if $(VERSION),-X main.version=$(VERSION)) $(if $(REVISION),-X main.revision=$(REVISION))
+
 .PHONY: build
-build: ## Build bin/flashsale
-	$(GO) build -trimpath -o bin/flashsale ./cmd/flashsale
+build: ## Build bin/flashsale (VERSION=v1.2.3 overrides the version it reports)
+	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/flashsale ./cmd/flashsale
 
 .PHONY: run
 run: build ## Build and start the service with embedded engines

@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -48,6 +49,27 @@ func TestValidID(t *testing.T) {
 	} {
 		if got := ValidID(id); got != want {
 			t.Errorf("%q: %v, want %v", id, got, want)
+		}
+	}
+}
+
+// FuzzValidID: the check by hand agrees with the contract's expression.
+func FuzzValidID(f *testing.F) {
+	for _, id := range []string{"", "a", "-a", "a-", "A", "a_b", "ä", "a\n", strings.Repeat("x", 64), strings.Repeat("x", 65)} {
+		f.Add(id)
+	}
+	contract := regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,63}$`)
+	f.Fuzz(func(t *testing.T, id string) {
+		if got, want := ValidID(id), contract.MatchString(id); got != want {
+			t.Fatalf("%q: %t, want %t", id, got, want)
+		}
+	})
+}
+
+func BenchmarkValidID(b *testing.B) {
+	for b.Loop() {
+		if !ValidID("sneaker-2026-limited") {
+			b.Fatal("refused")
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"strconv"
 	"time"
 
+	"flashsale/catalog"
 	"flashsale/order"
 )
 
@@ -50,6 +51,7 @@ func (e *edge) createItem(q *call) error {
 // an item's sale opens.
 func readNewItem(body []byte, now func(item string) time.Time) (order.NewItem, error) {
 	f := newFields(body)
+	f.near = nearCreate
 	n := order.NewItem{
 		ID:           f.text("id", true),
 		Name:         f.text("name", true),
@@ -88,7 +90,7 @@ func readNewItem(body []byte, now func(item string) time.Time) (order.NewItem, e
 
 // checkNewItem checks the fields that stand alone.
 func checkNewItem(n *order.NewItem, window int64) error {
-	if !validItemID(n.ID) {
+	if !catalog.ValidID(n.ID) {
 		return problemItemID.with("id", problemItemID.detail)
 	}
 	if err := checkTexts(&n.Name, &n.Description); err != nil {
@@ -154,7 +156,7 @@ func (e *edge) adminItem(q *call) error {
 		return err
 	}
 	id := q.c.Param("item")
-	if !validItemID(id) {
+	if !catalog.ValidID(id) {
 		return problemItemID
 	}
 	if err := checkAccept(q.c.Request.Header); err != nil {
@@ -170,7 +172,7 @@ func (e *edge) adminItem(q *call) error {
 // ledger answers GET /v1/admin/items/{item}/ledger.
 func (e *edge) ledger(q *call) error {
 	id := q.c.Param("item")
-	if !validItemID(id) {
+	if !catalog.ValidID(id) {
 		return problemItemID
 	}
 	if err := checkAccept(q.c.Request.Header); err != nil {

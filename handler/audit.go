@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"net/url"
 
+	"flashsale/catalog"
 	"flashsale/order"
 )
 
@@ -63,7 +64,7 @@ func (e *edge) readAuditFilter(query string) (order.AuditFilter, error) {
 		case "cursor":
 			cursor, paged = value, true
 		case "item_id":
-			if !validItemID(value) {
+			if !catalog.ValidID(value) {
 				return f, problemItemID.with(name, problemItemID.detail)
 			}
 			f.ItemID = value

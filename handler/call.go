@@ -147,7 +147,7 @@ func (e *edge) finish(q *call, m *routeMetrics) {
 	if l := e.Log.Debug(); l != nil {
 		r := q.c.Request
 		l.Str("request_id", q.requestID()).Str("method", r.Method).Str("path", r.URL.Path).
-			Int("status", status).Dur("took", took).Str("sub", q.who.Subject).Msg("request")
+			Int("status", status).Dur("took_ms", took).Str("sub", q.who.Subject).Msg("request")
 	}
 	q.release()
 	e.calls.Put(q)

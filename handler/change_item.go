@@ -21,7 +21,7 @@ func (q *call) by() order.By { return order.By{Actor: q.who.Subject, RequestID: 
 // item's id and the versions that the change is meant for.
 func (e *edge) changing(q *call) (id string, m order.Match, stated bool, err error) {
 	id = q.c.Param("item")
-	if !validItemID(id) {
+	if !catalog.ValidID(id) {
 		return "", nil, false, problemItemID
 	}
 	if _, err := q.query(); err != nil {
@@ -92,6 +92,7 @@ var fixedFields = []struct{ name, why string }{
 // readItemChange reads and checks the body of a change.
 func readItemChange(body []byte) (order.ItemChange, error) {
 	f := newFields(body)
+	f.near = nearChange
 	c := order.ItemChange{
 		Name:         f.textIfStated("name"),
 		Description:  f.textIfStated("description"),

@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 
+	"flashsale/catalog"
 	"flashsale/order"
 )
 
@@ -51,7 +52,7 @@ func (e *edge) sealCursor(f order.Filter, id []byte) []byte {
 // tells it from those of other lists.
 
 // maxItemCursor is the length of the cursor after an item with the longest id.
-var maxItemCursor = cursorText.EncodedLen(sealLength + maxItemID)
+var maxItemCursor = cursorText.EncodedLen(sealLength + catalog.MaxIDLength)
 
 // makeItemCursor returns the cursor that goes on after the item with this id.
 func (e *edge) makeItemCursor(last string) string {

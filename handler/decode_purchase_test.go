@@ -26,8 +26,7 @@ func TestPlainPurchase(t *testing.T) {
 	}
 }
 
-// FuzzItemID: the check by hand agrees with the catalog's, and no id makes the
-// edge answer anything but a problem or an order.
+// FuzzItemID: no id makes the edge answer anything but a problem or an order.
 func FuzzItemID(f *testing.F) {
 	for _, id := range []string{"thing", "-thing", "Thing", "th ing", "..", "%00", "{a}", strings.Repeat("a", 65), "thing/x", "ｔhing"} {
 		f.Add(id)
@@ -35,9 +34,6 @@ func FuzzItemID(f *testing.F) {
 	s := open(f)
 	token := bearer(f, "alice", auth.RoleBuyer)
 	f.Fuzz(func(t *testing.T, id string) {
-		if validItemID(id) != catalog.ValidID(id) {
-			t.Fatalf("%q: %t here, %t in the catalog", id, validItemID(id), catalog.ValidID(id))
-		}
 		target := "/v1/items/" + url.PathEscape(id) + "/orders"
 		r := httptest.NewRequest("POST", target, strings.NewReader(`{"quantity":1}`))
 		r.Header.Set("Authorization", token)

@@ -8,7 +8,8 @@ import "flashsale/handler/strictjson"
 type fields struct {
 	values  map[string]strictjson.Value
 	known   map[string]bool
-	err     error // of the syntax
+	near    nearNames // of fields that the route does not take; nil: none
+	err     error     // of the syntax
 	badType *problem
 	missing *problem
 }
@@ -94,12 +95,8 @@ func (f *fields) done() error {
 	if f.err != nil {
 		return f.err
 	}
-	for name := range f.values {
-		if !f.known[name] {
-			var fault fieldFault
-			fault.unknown([]byte(name))
-			return fault.problem
-		}
+	if p := f.unknown(); p != nil {
+		return p
 	}
 	if f.badType != nil {
 		return f.badType
@@ -108,4 +105,25 @@ func (f *fields) done() error {
 		return f.missing
 	}
 	return nil
+}
+
+// unknown returns the refusal of a field that the route does not take, of several the
+// first in the alphabet; nil where there is none.
+func (f *fields) unknown() *problem {
+	first := ""
+	found := false
+	for name := range f.values {
+		if !f.known[name] && (!found || name < first) {
+			first, found = name, true
+		}
+	}
+	if !found {
+		return nil
+	}
+	var fault fieldFault
+	fault.unknown([]byte(first))
+	if hint := f.near.hint(first, f.known); hint != "" {
+		return fault.problem.with(fault.problem.param, "The route takes no field of this name. "+hint)
+	}
+	return fault.problem
 }

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"flashsale/catalog"
 	"flashsale/handler/auth"
 	"flashsale/order"
 )
@@ -217,7 +218,7 @@ func fuzzItemCursor(t *testing.T, e *edge, text, item, ofOrders string, bit int)
 	if after, ok := e.readItemCursor(ofOrders); ok {
 		t.Fatalf("the cursor %q of orders leads to the item %q", ofOrders, after)
 	}
-	if item == "" || len(item) > maxItemID {
+	if item == "" || len(item) > catalog.MaxIDLength {
 		return
 	}
 	made := e.makeItemCursor(item)

@@ -28,8 +28,9 @@ type Orders interface {
 	Place(ctx context.Context, p order.Purchase) (order.Placed, error)
 	// Get returns one order, or order.ErrNotFound. Who may see it is decided here.
 	Get(ctx context.Context, id string) (order.Order, error)
-	// List returns a page of orders, newest first, and whether more follow.
-	List(ctx context.Context, f order.Filter) (orders []order.Order, more bool, err error)
+	// List returns a page of orders, newest first, and the id below which the next
+	// page begins; empty: there is none.
+	List(ctx context.Context, f order.Filter) (orders []order.Order, next string, err error)
 	// Pay records a payment and settles the order with it. Errors: those of
 	// order.Service.Pay.
 	Pay(ctx context.Context, id string, p order.Payment) (order.Order, error)
@@ -84,14 +85,6 @@ type Verifier interface {
 	Verify(token string) (Identity, error)
 }
 
-// Check is one part that has to work for the service to be ready.
-type Check struct {
-	// Name is shown to anybody who asks; it names no host.
-	Name string
-	// Probe returns nil when the part works. Its error is logged, not shown.
-	Probe func(ctx context.Context) error
-}
-
 // Config is what the edge needs. Orders, Items, Sales, Changes, Trail and
 // Verifier are required; every other field works at its zero value.
 type Config struct {
@@ -118,6 +111,9 @@ type Config struct {
 
 	// Ready lists the parts that /readyz asks. Default none: always ready.
 	Ready []Check
+	// Workers is shown by /readyz, which stays 200 without any, and by
+	// GET /v1/admin/queue. Default nil: nothing is said about workers.
+	Workers Workers
 
 	// DevTokens signs tokens for POST /dev/tokens. Default nil: the route
 	// does not exist. Set it in development mode only.
@@ -274,6 +270,7 @@ func New(c Config) (http.Handler, error) {
 		refusals:   c.Log.Sample(&zerolog.BurstSampler{Burst: 10, Period: time.Second}),
 		requestIDs: newRequestIDs(),
 		calls:      sync.Pool{New: func() any { return newCall() }},
+		readiness:  readiness{parts: c.Ready, workers: c.Workers, now: c.Now, log: c.Log},
 	}
 	if c.RateBuyer > 0 {
 		e.buyers = newLimiter(c.RateBuyer, c.BurstBuyer)

@@ -27,7 +27,7 @@ type fakeOrders struct {
 	lists  []order.Filter
 	place  func(ctx context.Context, p order.Purchase) (order.Placed, error)
 	get    func(id string) (order.Order, error)
-	list   func(f order.Filter) ([]order.Order, bool, error)
+	list   func(f order.Filter) ([]order.Order, string, error)
 	pay    func(id string, p order.Payment) (order.Order, error)
 	cancel func(id string, by order.Canceller) (order.Order, error)
 }
@@ -63,12 +63,12 @@ func (f *fakeOrders) Get(_ context.Context, id string) (order.Order, error) {
 	return f.get(id)
 }
 
-func (f *fakeOrders) List(_ context.Context, filter order.Filter) ([]order.Order, bool, error) {
+func (f *fakeOrders) List(_ context.Context, filter order.Filter) ([]order.Order, string, error) {
 	f.mu.Lock()
 	f.lists = append(f.lists, filter)
 	f.mu.Unlock()
 	if f.list == nil {
-		return nil, false, nil
+		return nil, "", nil
 	}
 	return f.list(filter)
 }

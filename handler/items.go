@@ -66,7 +66,7 @@ func noStoreYet(q *call) { q.c.Writer.Header()["Cache-Control"] = headerNoStore 
 // readItemID returns the id in the path of a request that takes JSON.
 func readItemID(q *call) (string, error) {
 	id := q.c.Param("item")
-	if !validItemID(id) {
+	if !catalog.ValidID(id) {
 		return "", problemItemID
 	}
 	return id, checkAccept(q.c.Request.Header)

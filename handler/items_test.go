@@ -118,8 +118,8 @@ func TestListItems_BadRequests(t *testing.T) {
 	t.Parallel()
 	s, _ := openPages(t, &shownItems{list: &catalog.ListView{Items: manyItems(50)}})
 	cursor := readList(t, getPage(s, "/v1/items")).Next
-	s.orders.list = func(order.Filter) ([]order.Order, bool, error) {
-		return []order.Order{{ID: someOrderID}}, true, nil
+	s.orders.list = func(order.Filter) ([]order.Order, string, error) {
+		return []order.Order{{ID: someOrderID}}, someOrderID, nil
 	}
 	ofOrders, ok := decodeBody(t, s.get(t, "/v1/orders", "alice", auth.RoleBuyer).Body)["next_cursor"].(string)
 	if !ok || ofOrders == "" {

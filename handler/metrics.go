@@ -3,6 +3,7 @@ package handler
 import (
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -20,8 +21,25 @@ type metrics struct {
 	streams  prometheus.Gauge
 	refused  *prometheus.CounterVec // streams, by reason
 	events   prometheus.Counter
-	// byCode is filled before the first request and only read afterwards.
-	byCode map[string]prometheus.Counter
+	// byCode has an entry for each code, and is not changed after newMetrics.
+	byCode map[string]*lazyCounter
+}
+
+// lazyCounter is a counter whose series exists from its first use on: most routes and
+// codes never occur, and every series costs the operator's Prometheus memory.
+type lazyCounter struct {
+	made atomic.Pointer[prometheus.Counter]
+	make func() prometheus.Counter // returns the same counter each time
+}
+
+func (l *lazyCounter) inc() {
+	c := l.made.Load()
+	if c == nil {
+		one := l.make()
+		c = &one
+		l.made.Store(c)
+	}
+	(*c).Inc()
 }
 
 // statusClasses are the labels of statuses, by their first digit.
@@ -53,13 +71,13 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 		events: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "flashsale_events_sent_total", Help: "Events sent on event streams.",
 		}),
-		byCode: make(map[string]prometheus.Counter),
+		byCode: make(map[string]*lazyCounter, len(problemStatus)),
 	}
 	for _, r := range streamRefusals {
 		m.refused.WithLabelValues(r.reason)
 	}
 	for code := range problemStatus {
-		m.byCode[code] = m.problems.WithLabelValues(code)
+		m.byCode[code] = &lazyCounter{make: func() prometheus.Counter { return m.problems.WithLabelValues(code) }}
 	}
 	if r == nil {
 		return m, nil
@@ -74,7 +92,7 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 
 func (m *metrics) problem(code string) {
 	if c, known := m.byCode[code]; known {
-		c.Inc()
+		c.inc()
 		return
 	}
 	m.problems.WithLabelValues(code).Inc()
@@ -98,16 +116,17 @@ func (m *metrics) streamRefused(err error) {
 	}
 }
 
-// routeMetrics are the metrics of one route, looked up once.
+// routeMetrics are the metrics of one route, looked up at its first request.
 type routeMetrics struct {
-	byClass  [len(statusClasses)]prometheus.Counter
-	duration prometheus.Observer
+	byClass  [len(statusClasses)]lazyCounter
+	duration atomic.Pointer[prometheus.Observer]
+	make     func() prometheus.Observer // returns the same one each time
 }
 
 func (m *metrics) route(name string) *routeMetrics {
-	r := &routeMetrics{duration: m.duration.WithLabelValues(name)}
+	r := &routeMetrics{make: func() prometheus.Observer { return m.duration.WithLabelValues(name) }}
 	for i, class := range statusClasses {
-		r.byClass[i] = m.requests.WithLabelValues(name, class)
+		r.byClass[i].make = func() prometheus.Counter { return m.requests.WithLabelValues(name, class) }
 	}
 	return r
 }
@@ -117,6 +136,12 @@ func (r *routeMetrics) observe(status int, took time.Duration) {
 	if class < 1 || class >= len(r.byClass) {
 		class = 0
 	}
-	r.byClass[class].Inc()
-	r.duration.Observe(took.Seconds())
+	r.byClass[class].inc()
+	d := r.duration.Load()
+	if d == nil {
+		one := r.make()
+		d = &one
+		r.duration.Store(d)
+	}
+	(*d).Observe(took.Seconds())
 }

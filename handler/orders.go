@@ -4,6 +4,7 @@ import (
 	"net/url"
 	"strconv"
 
+	"flashsale/catalog"
 	"flashsale/handler/auth"
 	"flashsale/order"
 )
@@ -69,7 +70,7 @@ func (e *edge) listOrders(q *call) error {
 	if err != nil {
 		return err
 	}
-	orders, more, err := e.Orders.List(q.ctx(), f)
+	orders, after, err := e.Orders.List(q.ctx(), f)
 	if err != nil {
 		return err
 	}
@@ -81,8 +82,8 @@ func (e *edge) listOrders(q *call) error {
 		b = appendOrder(b, &orders[i])
 	}
 	next := ""
-	if more && len(orders) > 0 {
-		next = e.makeCursor(f, orders[len(orders)-1].ID)
+	if after != "" {
+		next = e.makeCursor(f, after)
 	}
 	b = appendTextField(append(b, ']'), `,"next_cursor":`, next)
 	q.out = append(b, '}')
@@ -124,6 +125,12 @@ func (e *edge) readFilter(q *call) (order.Filter, error) {
 	if q.who.Role == auth.RoleBuyer {
 		f.UserID = q.who.Subject
 	}
+	if f.Status == order.StatusQueued && f.UserID == "" {
+		// Queued orders are found by their buyer only. An empty list would look as if
+		// none were queued.
+		return f, problemParameter.with("status",
+			"status=queued also needs user_id. GET /v1/admin/queue shows how many orders are queued.")
+	}
 	if paged {
 		before, ok := e.readCursor(f, cursor)
 		if !ok {
@@ -154,7 +161,7 @@ func readAdminFilter(f *order.Filter, role auth.Role, name, value string) error 
 		}
 		f.UserID = value
 	case "item_id":
-		if !validItemID(value) {
+		if !catalog.ValidID(value) {
 			return problemItemID.with(name, problemItemID.detail)
 		}
 		f.ItemID = value

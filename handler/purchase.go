@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 
+	"flashsale/catalog"
 	"flashsale/internal/faultpoint"
 	"flashsale/inventory"
 	"flashsale/order"
@@ -19,7 +20,7 @@ func (e *edge) purchase(q *call) error {
 		return err
 	}
 	item := q.c.Param("item")
-	if !validItemID(item) {
+	if !catalog.ValidID(item) {
 		return problemItemID
 	}
 	if err := checkContent(h); err != nil {
@@ -53,6 +54,7 @@ func (e *edge) purchase(q *call) error {
 	prefer := e.unhurried(item, readPrefer(h, e.DefaultWait, e.MaxWait))
 	placed, err := e.Orders.Place(q.ctx(), order.Purchase{
 		ItemID:         item,
+		Item:           what,
 		UserID:         q.who.Subject,
 		IdempotencyKey: key,
 		Quantity:       quantity,
@@ -67,24 +69,6 @@ func (e *edge) purchase(q *call) error {
 	return q.answerPlaced(&placed, prefer)
 }
 
-// maxItemID is the length of the longest item id.
-const maxItemID = 64
-
-// validItemID is catalog.ValidID by hand: an expression would cost the
-// purchase route as much as all its other checks of syntax together.
-func validItemID(id string) bool {
-	if len(id) == 0 || len(id) > maxItemID || id[0] == '-' {
-		return false
-	}
-	for i := range len(id) {
-		c := id[i]
-		if (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-' {
-			return false
-		}
-	}
-	return true
-}
-
 // answerPlaced writes the order: 201 when it is in the database, 202 when it
 // is queued.
 func (q *call) answerPlaced(p *order.Placed, prefer preference) error {
@@ -94,8 +78,7 @@ func (q *call) answerPlaced(p *order.Placed, prefer preference) error {
 		h["Idempotent-Replayed"] = headerTrue
 	}
 	status := 202
-	switch {
-	case p.Committed:
+	if p.Committed {
 		status = 201
 	}
 	if applied := prefer.applied(status == 202); applied != nil {

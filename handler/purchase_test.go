@@ -37,7 +37,7 @@ func TestPurchase(t *testing.T) {
 		}
 	}
 	placed := s.orders.purchases()
-	wantPlaced := order.Purchase{ItemID: "thing", UserID: "alice", IdempotencyKey: "key-1", Quantity: 2, Wait: 2 * time.Second}
+	wantPlaced := order.Purchase{ItemID: "thing", Item: someItem(), UserID: "alice", IdempotencyKey: "key-1", Quantity: 2, Wait: 2 * time.Second}
 	if len(placed) != 1 || placed[0] != wantPlaced {
 		t.Errorf("placed %+v, want %+v once", placed, wantPlaced)
 	}

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"time"
 
+	"flashsale/catalog"
 	"flashsale/order"
 )
 
@@ -79,7 +80,7 @@ func (q *call) readReconcileOptions() (order.ReconcileOptions, error) {
 		}
 	}
 	if values.Has("item_id") {
-		if o.ItemID = values.Get("item_id"); !validItemID(o.ItemID) {
+		if o.ItemID = values.Get("item_id"); !catalog.ValidID(o.ItemID) {
 			return o, problemItemID.with("item_id", problemItemID.detail)
 		}
 	}

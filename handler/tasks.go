@@ -80,9 +80,25 @@ func (e *edge) queueDepths(q *call) error {
 		b = appendMillis(b, `,"wait_p99_ms":`, d.WaitP99)
 		b = append(strconv.AppendBool(append(b, `,"paused":`...), d.Paused), '}')
 	}
-	q.out = append(b, `]}`...)
+	b = append(b, ']')
+	if e.Workers != nil {
+		w, err := e.Workers.WorkerStatus(q.ctx())
+		if err != nil {
+			return err
+		}
+		b = appendWorkers(append(b, `,"workers":`...), &w)
+	}
+	q.out = append(b, '}')
 	q.c.Writer.Header()["Cache-Control"] = headerNoStore
 	return q.json(200)
+}
+
+func appendWorkers(b []byte, w *order.WorkerStatus) []byte {
+	b = appendIntField(b, `{"live":`, int64(w.Live))
+	if !w.LastFetch.IsZero() {
+		b = appendTimeField(b, `,"last_fetch_at":`, w.LastFetch)
+	}
+	return append(appendTextIfSet(b, `,"trouble":`, w.Trouble), '}')
 }
 
 func appendDepth(b []byte, d *order.QueueDepth) []byte {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -92,6 +93,24 @@ func TestTasks(t *testing.T) {
 			t.Errorf("%s %s: Cache-Control %q", q.method, q.path, got)
 		}
 	}
+}
+
+// TestTasks_Workers: the operator's page of the queues shows the workers.
+func TestTasks_Workers(t *testing.T) {
+	t.Parallel()
+	workers := &fakeWorkers{}
+	s := open(t, func(c *Config) { c.Tasks, c.Workers = &fakeTasks{}, workers })
+	for want, status := range map[string]order.WorkerStatus{
+		`,"workers":{"live":2,"last_fetch_at":"2030-01-02T03:04:05.678Z"}}`: {Live: 2, LastFetch: someTime},
+		`,"workers":{"live":0,"trouble":"none has ever registered"}}`:       {Trouble: "none has ever registered"},
+	} {
+		workers.status = status
+		if w := s.get(t, "/v1/admin/queue", "root", auth.RoleAdmin); w.Code != 200 || !strings.HasSuffix(w.Body.String(), "]"+want) {
+			t.Errorf("%d %s, want %s", w.Code, w.Body, want)
+		}
+	}
+	workers.err = inventory.ErrUnavailable
+	wantProblem(t, s.get(t, "/v1/admin/queue", "root", auth.RoleAdmin).Result(), 503, "unavailable")
 }
 
 func TestTasks_Err(t *testing.T) {

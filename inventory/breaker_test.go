@@ -41,7 +41,7 @@ func TestInventory_BreakerOpen(t *testing.T) {
 	// What the outage keeps from being released lapses.
 	locks := newLocks(t, rdb, lock.Config{TTL: time.Second})
 	v := s.inventoryOn(t, rdb, locks, Config{Patience: time.Hour})
-	mustBuy(t, v, s.request("u", "k", 1))
+	mustBuyAtLast(t, v, s.request("u", "k", 1))
 	proxy.Refuse(true)
 	proxy.Sever()
 	await(t, "the breaker opens", func() bool {
@@ -52,7 +52,7 @@ func TestInventory_BreakerOpen(t *testing.T) {
 	}
 	proxy.Refuse(false)
 	await(t, "the breaker closes", func() bool { return guard.Open() == 0 || rdb.Ping(t.Context()).Err() == nil })
-	mustBuy(t, v, s.request("v", "k", 1))
+	mustBuyAtLast(t, v, s.request("v", "k", 1))
 	if left := s.audit(t); left.left(t) != 8 {
 		t.Errorf("%d are left, want 8", left.left(t))
 	}

@@ -189,7 +189,7 @@ func TestInventory_Listen_LinkLost(t *testing.T) {
 				}})
 				awaitListening(t, s, v)
 				winner := sellOut(t, s, v, 1)[0]
-				for round := range 2 {
+				for shown, round := 0, 0; shown < 2; round++ {
 					marked(t, s, v)
 					cut(p, true)
 					wantStatus(t, s.give(t, winner), ReleaseDone)
@@ -198,8 +198,12 @@ func TestInventory_Listen_LinkLost(t *testing.T) {
 						defer mu.Unlock()
 						return last != nil
 					})
-					if !fromMemory(t, s, v) {
-						t.Fatal("the mark went without a message: the test shows nothing")
+					// On a busy machine a late confirmation of the link before may have
+					// dropped the mark; such a round shows nothing.
+					if fromMemory(t, s, v) {
+						shown++
+					} else if round == 10 {
+						t.Fatal("the mark went without a message each time")
 					}
 					cut(p, false)
 					await(t, "the mark to go with the new subscription", func() bool { return !fromMemory(t, s, v) })

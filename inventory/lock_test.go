@@ -94,7 +94,7 @@ func TestInventory_TwoProcesses(t *testing.T) {
 func sendAs(t *testing.T, v *Inventory, s *shop, value string, fence int64, requests ...*Request) purchaseReply {
 	t.Helper()
 	keys := newSeller(v, s.item).keys
-	args := []any{value, fence, v.epoch.Load(), s.queue.MaxLength(), 0, len(requests)}
+	args := []any{value, fence, v.epoch.Load(), s.queue.MaxLength(), 0, len(requests), appendQueuedRecords(nil, requests)}
 	for _, r := range requests {
 		args = append(args, r.Buyer, r.IdempotencyKey, r.Quantity, r.OrderID, r.Payload)
 	}
@@ -115,7 +115,7 @@ func sendAs(t *testing.T, v *Inventory, s *shop, value string, fence int64, requ
 func dead(t *testing.T, s *shop, ttl time.Duration) *lock.Lock {
 	t.Helper()
 	gone := redistest.Second(t, s.rdb)
-	locks := newLocks(t, gone, lock.Config{TTL: ttl, ClaimTTL: ttl, Liveness: 10 * time.Millisecond})
+	locks := newLocks(t, gone, lock.Config{TTL: ttl, ClaimTTL: ttl, Liveness: 10 * time.Millisecond, CallTimeout: limit})
 	l, err := locks.Acquire(testContext(t), keys{1}.lock(s.item))
 	for errors.Is(err, lock.ErrLost) && t.Context().Err() == nil {
 		l, err = locks.Acquire(testContext(t), keys{1}.lock(s.item))
@@ -259,9 +259,9 @@ func TestInventory_LockLost(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		s := newShop(t, rdb, open(10, 2), 0)
-		// A loss is noticed with the next renewal, well within a look's two seconds.
-		v := s.inventoryOn(t, rdb, newLocks(t, rdb, lock.Config{TTL: 2 * time.Second}), Config{})
-		mustBuy(t, v, s.request("u", "k", 1))
+		// A loss is noticed with the next renewal, after a third of the TTL.
+		v := s.inventoryOn(t, rdb, newLocks(t, rdb, lock.Config{TTL: 6 * time.Second, CallTimeout: limit}), Config{})
+		mustBuyAtLast(t, v, s.request("u", "k", 1))
 		// As a database's driver ends: without the cause.
 		lost := func(ctx context.Context) error {
 			if err := rdb.Set(ctx, v.keys.lock(s.item), "another:1:x", 0).Err(); err != nil {
@@ -296,6 +296,6 @@ func TestInventory_LockLost(t *testing.T) {
 		if !errors.Is(err, context.Canceled) || errors.Is(err, ErrUnavailable) {
 			t.Errorf("the caller left: %v", err)
 		}
-		mustBuy(t, v, s.request("u", "k2", 1))
+		mustBuyAtLast(t, v, s.request("u", "k2", 1))
 	})
 }

@@ -214,14 +214,17 @@ func testFaultsModel(t *testing.T) {
 			t.Fatal(err)
 		}
 		rapid.Check(t, func(rt *rapid.T) {
-			cut := redis.NewClient(redistest.Options(rdb.Options().Addr))
+			o := redistest.Options(rdb.Options().Addr)
+			// A slow answer is not one that the model knows to be lost.
+			o.ReadTimeout, o.WriteTimeout = limit, limit
+			cut := redis.NewClient(o)
 			defer func() {
 				if err := cut.Close(); err != nil {
 					t.Error(err)
 				}
 			}()
 			f := newFaults(t, rt, rdb, cut)
-			v, err := New(f.ctx, cut, locks, []*queue.Queue{f.s.queue}, f.world, Config{Patience: patient})
+			v, err := New(f.ctx, cut, locks, []*queue.Queue{f.s.queue}, f.world, Config{Patience: patient, LookLimit: patient, settleLimit: patient})
 			if err != nil {
 				rt.Fatal(err)
 			}

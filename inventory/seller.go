@@ -22,9 +22,11 @@ type Request struct {
 	ItemID         string
 	Buyer          string
 	IdempotencyKey string
-	Quantity       int64  // 1 or more
-	OrderID        string // fresh for every request, without a colon; repeats of this Request settle on it
-	Payload        string // the order's task
+	Quantity       int64 // 1 or more
+	// OrderID is fresh for every request, without a colon; repeats of this Request
+	// settle on it. QueuedIndex finds only orders whose id is a UUID in lower case.
+	OrderID string
+	Payload string // the order's task
 	// Done is called once with the outcome, from the goroutine that sells the
 	// item: it must be quick and must not block.
 	Done func(Outcome)
@@ -142,14 +144,16 @@ type seller struct {
 	loading *loading  // nil unless the sale is being loaded
 	epoch   int64     // under which the last script was sent
 	args    []any
+	records []byte // of the batch, for the log of queued orders
 	spare   []*Request
 }
 
 func newSeller(v *Inventory, item string) *seller {
 	s := &seller{v: v, item: item, wake: make(chan struct{}, 1), lockKey: v.keys.lock(item)}
 	lockKey, waitersKey := v.locks.GuardKeys(s.lockKey)
-	s.keys = append([]string{lockKey, waitersKey, v.keys.sale(item), v.keys.idempotency(item), v.keys.buyers(item)},
-		v.queues[v.keys.partition(item)].EnqueueKeys()...)
+	q := v.queues[v.keys.partition(item)]
+	s.keys = append([]string{lockKey, waitersKey, v.keys.sale(item), v.keys.idempotency(item), v.keys.buyers(item),
+		queuedLogKey(q.Prefix())}, q.EnqueueKeys()...)
 	return s
 }
 
@@ -504,7 +508,8 @@ func (s *seller) endLoading() {
 func (s *seller) send(ctx context.Context, batch []*Request) (purchaseReply, error) {
 	q := s.v.queues[s.v.keys.partition(s.item)]
 	s.epoch = s.v.epoch.Load()
-	args := append(s.args[:0], s.held.GuardValue(), s.held.Fence(), s.epoch, q.MaxLength(), s.floor.Load(), len(batch))
+	s.records = appendQueuedRecords(s.records[:0], batch)
+	args := append(s.args[:0], s.held.GuardValue(), s.held.Fence(), s.epoch, q.MaxLength(), s.floor.Load(), len(batch), s.records)
 	for _, r := range batch {
 		// By pointer: a string put into an interface is copied to the heap.
 		args = append(args, &r.Buyer, &r.IdempotencyKey, &r.Quantity, &r.OrderID, &r.Payload)

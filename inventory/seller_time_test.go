@@ -131,7 +131,12 @@ func inOwnTime(t *testing.T, cfg Config, sale Sale, test func(t *testing.T, st *
 		t.Fatal(err)
 	}
 	synctest.Test(t, func(t *testing.T) {
-		rdb := redis.NewClient(redistest.Options(engine.Options().Addr))
+		// A connection's deadlines are kept by the real clock, so the stage's short
+		// times must not become such deadlines.
+		o := redistest.Options(engine.Options().Addr)
+		o.ContextTimeoutEnabled = false
+		o.DialTimeout, o.ReadTimeout, o.WriteTimeout = limit, limit, limit
+		rdb := redis.NewClient(o)
 		t.Cleanup(func() {
 			if err := rdb.Close(); err != nil {
 				t.Error(err)

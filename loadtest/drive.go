@@ -51,13 +51,19 @@ type result struct {
 
 // driver sends a plan's requests.
 type driver struct {
-	plan    *plan
-	target  wire.Target
+	plan *plan
+	// targets are the service's addresses. The connections are spread over them,
+	// and one that fails is replaced by one to the next.
+	targets []wire.Target
 	tokens  []string // by buyer
 	async   bool
 	timeout time.Duration
 	live    *counters
+	// victims are killed while the crowd buys so many orders.
+	victims []victim
+	orders  int
 
+	strikes        *strikes
 	sched          *schedule
 	outcomes       []outcome
 	retriedBusy    atomic.Int64
@@ -73,7 +79,7 @@ func (d *driver) drive(ctx context.Context, connections int) (*result, error) {
 		workers[i] = &worker{
 			d: d, route: "/v1/items/" + d.plan.item + "/orders",
 			body:   fmt.Appendf(nil, `{"quantity":%d}`, d.plan.quantity),
-			counts: make(map[answerKey]int64),
+			counts: make(map[answerKey]int64), at: i % len(d.targets),
 		}
 	}
 	defer func() {
@@ -85,7 +91,9 @@ func (d *driver) drive(ctx context.Context, connections int) (*result, error) {
 		return nil, err
 	}
 	d.outcomes = make([]outcome, len(d.plan.shots))
+	d.strikes = newStrikes(d.victims, d.orders, len(workers), len(d.targets))
 	d.sched = newSchedule(time.Now(), d.plan.shots)
+	d.strikes.begin(d.sched.start, d.live)
 	var wg sync.WaitGroup
 	for _, w := range workers {
 		wg.Go(func() { w.work(ctx) })
@@ -135,9 +143,13 @@ type worker struct {
 	counts map[answerKey]int64
 
 	q      wire.Request
+	at     int // index of the target
 	conn   *wire.Conn
 	unhook func() bool // ends the watch that closes conn with the context
 	used   time.Time
+	// written is when the present attempt's request was written, if it was and there
+	// are victims.
+	written time.Time
 }
 
 func (w *worker) work(ctx context.Context) {
@@ -147,13 +159,25 @@ func (w *worker) work(ctx context.Context) {
 			return
 		}
 		sent := time.Now()
+		w.written = time.Time{}
 		a := w.send(ctx, t)
 		if ctx.Err() != nil {
 			return
 		}
+		end := time.Now()
 		w.counts[answerKey{a.status, a.code}]++
-		w.d.note(t, a, sent, time.Now())
+		w.d.strikes.seen(&a, attempt{w.at, sent, w.written, end})
+		w.d.note(t, a, sent, end)
+		if a.status == 0 {
+			w.moveOn()
+		}
 	}
+}
+
+// moveOn has the next attempt made at the next target.
+func (w *worker) moveOn() {
+	w.hangUp()
+	w.at = (w.at + 1) % len(w.d.targets)
 }
 
 // send makes one attempt.
@@ -165,7 +189,7 @@ func (w *worker) send(ctx context.Context, t ticket) answer {
 			return failed(err)
 		}
 	}
-	q := w.q.Start("POST", d.target, w.route).
+	q := w.q.Start("POST", d.targets[w.at], w.route).
 		Header("Authorization", d.tokens[buy.buyer]).
 		Header("Content-Type", "application/json").
 		Header("Idempotency-Key", buy.key)
@@ -190,11 +214,17 @@ func (w *worker) dial(ctx context.Context) error {
 	bound := min(answerTimeout, w.d.timeout)
 	dctx, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
-	conn, err := wire.Dial(dctx, w.d.target)
+	conn, err := wire.Dial(dctx, w.d.targets[w.at])
 	if err != nil {
 		return err
 	}
 	conn.Timeout = bound
+	if len(w.d.victims) > 0 {
+		conn.OnSent = func() {
+			w.written = time.Now()
+			w.d.strikes.sent(w.at)
+		}
+	}
 	w.conn, w.used = conn, time.Now()
 	// An interrupt ends the attempts under way at once.
 	w.unhook = context.AfterFunc(ctx, func() { closeQuietly(conn) })
@@ -254,7 +284,7 @@ func (d *driver) checkTokens() error {
 	var q wire.Request
 	var errs []error
 	for i, token := range d.tokens {
-		if _, err := q.Start("POST", d.target, "/").Header("Authorization", token).NoBody(); err != nil {
+		if _, err := q.Start("POST", d.targets[0], "/").Header("Authorization", token).NoBody(); err != nil {
 			errs = append(errs, fmt.Errorf("token of buyer %d: %w", i, err))
 			break
 		}

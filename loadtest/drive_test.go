@@ -23,7 +23,7 @@ func crowdAt(t *testing.T, h http.HandlerFunc, connections int, args ...string) 
 	}
 	o := options4test(t, args...)
 	p := newPlan(o, "r")
-	d := &driver{plan: p, target: target, tokens: make([]string, len(p.buyers)), timeout: o.Timeout, live: new(counters)}
+	d := &driver{plan: p, targets: []wire.Target{target}, tokens: make([]string, len(p.buyers)), timeout: o.Timeout, live: new(counters)}
 	r, err := d.drive(t.Context(), connections)
 	if err != nil {
 		t.Fatal(err)
@@ -125,7 +125,7 @@ func TestWorker_ReplacesAnIdleConnection(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := newPlan(options4test(t, "--buyers", "1"), "r")
-	w := &worker{d: &driver{plan: p, target: target, tokens: []string{"Bearer x"}, timeout: time.Minute}, route: "/"}
+	w := &worker{d: &driver{plan: p, targets: []wire.Target{target}, tokens: []string{"Bearer x"}, timeout: time.Minute}, route: "/"}
 	t.Cleanup(w.hangUp)
 	for i, step := range []struct {
 		idle time.Duration

@@ -49,6 +49,7 @@ type fake struct {
 	// dsn is the --db that reads the file.
 	dsn string
 	url string
+	mux *http.ServeMux
 
 	mu      sync.Mutex
 	item    struct{ ID string }
@@ -89,7 +90,7 @@ func (f *fake) serve(t testing.TB) *fake {
 	mux.HandleFunc("GET /v1/orders", f.admin(f.list))
 	mux.HandleFunc("POST /dev/tokens", f.token)
 	srv := httptest.NewServer(mux)
-	f.url = srv.URL
+	f.url, f.mux = srv.URL, mux
 	t.Cleanup(func() {
 		srv.Close()
 		f.workers.Wait()

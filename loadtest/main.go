@@ -6,9 +6,11 @@
 // whatever became of those before it, and its latency counts from that instant.
 // A service that falls behind cannot slow the crowd down and look fast.
 //
-// Alone it builds and starts the service itself, with a fresh data directory;
-// with --target it uses one that runs. It ends with a line that begins with
-// PASS or FAIL. Exit code 0: passed; 1: failed; 2: wrong usage.
+// Without options it builds and starts the service itself, as one process with a
+// fresh data directory. With --split it starts the service as it is deployed,
+// redis-server, two APIs and two workers, and kills an API and a worker while the
+// crowd buys. With --target it uses a service that runs. It ends with a line that
+// begins with PASS or FAIL. Exit code 0: passed; 1: failed; 2: wrong usage.
 package main
 
 import (

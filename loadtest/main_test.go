@@ -1,9 +1,12 @@
 package main
 
 import (
+	"os"
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"flashsale/internal/process"
 )
 
 // TestMain also checks that a burst, its progress and the service it starts
@@ -11,5 +14,8 @@ import (
 func TestMain(m *testing.M) {
 	// A server lingers for half a second over a connection whose request it did not
 	// read to the end, and does not wait for that when it is closed.
-	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("net/http.(*conn).closeWriteAndWait"))
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("net/http.(*conn).closeWriteAndWait"), goleak.Cleanup(func(code int) {
+		process.Shutdown()
+		os.Exit(code)
+	}))
 }

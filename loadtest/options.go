@@ -42,6 +42,8 @@ type options struct {
 	Async       bool
 	Seed        uint64
 
+	Split bool // start a deployment and kill parts of it
+
 	JSON    bool
 	Report  string
 	Redis   string
@@ -72,9 +74,10 @@ func flags(o *options) *pflag.FlagSet {
 	f.Float64Var(&o.Rate, "rate", 2_000, "requests per second of the ramp's end and of steady")
 	f.Float64Var(&o.Duplicates, "duplicates", 0, "fraction of buyers, 0 to 1, who send their request twice in parallel with the same key")
 	f.Float64Var(&o.Greedy, "greedy", 0, "fraction of buyers, 0 to 1, who send one purchase more than their limit allows, each with its own key")
-	f.IntVar(&o.Connections, "connections", 256, "connections, opened before the start")
+	f.IntVar(&o.Connections, "connections", 256, "connections, opened before the start; unless set, --split opens no more than a quarter of the orders that can be sold")
 	f.BoolVar(&o.Async, "async", false, "ask for 202 as soon as the order is queued (Prefer: respond-async)")
 	f.Uint64Var(&o.Seed, "seed", 1, "decides the buyers' order and who sends duplicates")
+	f.BoolVar(&o.Split, "split", false, "start a deployment instead of one process: redis-server, two APIs and two workers, of which one each is killed while the crowd buys")
 	f.StringVar(&o.Target, "target", "", "URL of a running service; without it the service is built and started here")
 	f.StringVar(&o.AdminToken, "admin-token", "", "admin's token for --target; without it one is signed or asked of /dev/tokens")
 	f.StringVar(&o.Secret, "jwt-secret", "", "key of the service at --target, to sign tokens here (better set as "+secretEnv+")")
@@ -107,8 +110,20 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	if f.Changed("rate") && o.Profile == profileBurst {
 		return o, &usageError{"rate", f.Lookup("rate").Value.String(), "a burst has no rate; add --profile steady or --profile ramp"}
 	}
+	if o.Split && !f.Changed("connections") {
+		// With more, what is left after the kills could be sold before them.
+		o.Connections = min(o.Connections, max(4, o.orders()/4))
+	}
 	err := o.check()
 	return o, err
+}
+
+// orders is how many orders can be sold at least, if all buyers are served.
+func (o *options) orders() int {
+	if o.Quantity < 1 {
+		return 0 // refused by check
+	}
+	return int(min(int64(o.Buyers), o.Stock/o.Quantity))
 }
 
 // explain gives pflag's errors the form of ours.
@@ -180,6 +195,12 @@ func (o *options) checkPlaces() error {
 	if o.Secret != "" && o.Target != "" && len(o.Secret) < 32 {
 		// The value is a secret; it is not repeated.
 		return &usageError{"jwt-secret", "…", "must have 32 bytes or more, like the service's " + secretEnv}
+	}
+	if o.Split && o.Target != "" {
+		return &usageError{"target", o.Target, "does not go with --split, which starts a service of its own"}
+	}
+	if o.Split && o.Redis != "" {
+		return &usageError{"redis", o.Redis, "does not go with --split, which starts a redis-server of its own"}
 	}
 	if o.Target == "" {
 		if o.AdminToken != "" {

@@ -51,6 +51,10 @@ func TestRun_WrongUsage(t *testing.T) {
 		{[]string{"--target", "http://h", "--redis", "embedded"}, []string{"--redis", `"embedded"`, "--target"}},
 		{[]string{"--target", "http://h", "--jwt-secret", "short"}, []string{"--jwt-secret", "32 bytes"}},
 		{[]string{"--admin-token", "t"}, []string{"--admin-token", "--target"}},
+		{[]string{"--split", "--target", "http://h"}, []string{"--target", `"http://h"`, "--split"}},
+		{[]string{"--split", "--redis", "embedded"}, []string{"--redis", `"embedded"`, "--split"}},
+		{[]string{"--split", "--admin-token", "t"}, []string{"--admin-token", "--target"}},
+		{[]string{"--split", "--quantity", "0"}, []string{"--quantity", `"0"`, "1 to"}},
 	}
 	for _, tt := range tests {
 		t.Run(strings.Join(tt.args, " "), func(t *testing.T) {
@@ -65,6 +69,22 @@ func TestRun_WrongUsage(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestParse_ConnectionsOfSplit(t *testing.T) {
+	t.Parallel()
+	for args, want := range map[string]int{
+		"--split":                                    250,
+		"--split --stock 100":                        25,
+		"--split --buyers 80 --stock 1000":           20,
+		"--split --stock 1":                          4,
+		"--split --stock 100 --connections 200":      200,
+		"--split --stock 100 --limit 5 --quantity 5": 5,
+	} {
+		if o := options4test(t, strings.Fields(args)...); o.Connections != want {
+			t.Errorf("%s: %d connections, want %d", args, o.Connections, want)
+		}
 	}
 }
 
@@ -92,7 +112,7 @@ func TestRun_Help(t *testing.T) {
 	if code := run(t.Context(), []string{"--help"}, &out, &errs); code != exitPassed || errs.Len() > 0 {
 		t.Errorf("exit %d, %s", code, errs.String())
 	}
-	for _, option := range strings.Fields("--buyers --stock --limit --rate --profile --duplicates --quantity --connections --async --seed --json --report --redis --db --target --admin-token --timeout") {
+	for _, option := range strings.Fields("--buyers --stock --limit --rate --profile --duplicates --quantity --connections --async --seed --json --report --redis --db --target --admin-token --timeout --split") {
 		if !strings.Contains(out.String(), option) {
 			t.Errorf("help lacks %s", option)
 		}

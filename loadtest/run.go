@@ -55,24 +55,39 @@ func perform(ctx context.Context, o *options, stderr io.Writer) (s *summary, err
 	say := func(format string, args ...any) {
 		fmt.Fprintf(stderr, format+"\n", args...)
 	}
-	place := place{url: o.Target, db: o.DB, secret: o.Secret}
-	if o.Target != "" {
-		return place.test(ctx, o, say, stderr)
-	}
-	svc, err := startService(ctx, o, say)
+	at, stop, err := prepare(ctx, o, say)
 	if err != nil {
 		return nil, err
 	}
-	s, err = place.of(svc).test(ctx, o, say, stderr)
-	if stopErr := svc.stop(); stopErr != nil {
+	s, err = at.test(ctx, o, say, stderr)
+	if stopErr := stop(); stopErr != nil {
 		// A service that cannot end properly has not passed, whatever it sold.
 		say("%v", stopErr)
 		if s != nil {
-			s.Verdict.Failures = append(s.Verdict.Failures, failure{"unclean_exit", 1, []string{stopErr.Error()}})
-			s.Pass, s.Line = false, s.Verdict.line()
+			s.fail("unclean_exit", finding{1, []string{stopErr.Error()}})
 		}
 	}
 	return s, err
+}
+
+// prepare starts what the options ask for. The caller stops it.
+func prepare(ctx context.Context, o *options, say func(string, ...any)) (at place, stop func() error, err error) {
+	switch {
+	case o.Target != "":
+		return place{urls: []string{o.Target}, db: o.DB, secret: o.Secret}, func() error { return nil }, nil
+	case o.Split:
+		d, err := startDeployment(ctx, o, say)
+		if err != nil {
+			return place{}, nil, err
+		}
+		return d.place(), d.stop, nil
+	default:
+		svc, err := startService(ctx, o, say)
+		if err != nil {
+			return place{}, nil, err
+		}
+		return svc.place(), svc.stop, nil
+	}
 }
 
 // publish writes the summary in the forms asked for.
@@ -92,18 +107,32 @@ func publish(s *summary, o *options, stdout, stderr io.Writer) error {
 
 // place is a running service.
 type place struct {
-	url, db, secret string
+	urls       []string // one or more; the crowd buys at all of them
+	db, secret string
+	victims    []victim // processes to kill under the load
 }
 
-func (place) of(s *service) place { return place{s.url, s.db, s.secret} }
+// targets parses the URLs.
+func (at place) targets() ([]wire.Target, error) {
+	targets := make([]wire.Target, len(at.urls))
+	for i, url := range at.urls {
+		var err error
+		if targets[i], err = wire.ParseTarget(url); err != nil {
+			return nil, err
+		}
+	}
+	return targets, nil
+}
 
 // test opens a sale at the service, sends the crowd, waits until the sale is
 // quiet, and judges.
 func (at place) test(ctx context.Context, o *options, say func(string, ...any), stderr io.Writer) (*summary, error) {
-	target, err := wire.ParseTarget(at.url)
+	targets, err := at.targets()
 	if err != nil {
 		return nil, err
 	}
+	// No victim is at the last URL.
+	target := targets[len(targets)-1]
 	mint := newMinter(at.secret, target, time.Now())
 	adminToken := o.AdminToken
 	if adminToken == "" {
@@ -125,7 +154,10 @@ func (at place) test(ctx context.Context, o *options, say func(string, ...any), 
 	if err != nil {
 		return nil, fmt.Errorf("buyers' tokens: %w", err)
 	}
-	d := &driver{plan: p, target: target, tokens: tokens, async: o.Async, timeout: o.Timeout, live: new(counters)}
+	d := &driver{
+		plan: p, targets: targets, tokens: tokens, async: o.Async, timeout: o.Timeout, live: new(counters),
+		victims: at.victims, orders: o.orders(),
+	}
 	if err := d.checkTokens(); err != nil {
 		return nil, err
 	}
@@ -153,8 +185,12 @@ func (at place) crowd(ctx context.Context, o *options, d *driver, src source, ad
 		return nil, fmt.Errorf("no verdict: check the orders: %w", err)
 	}
 	s := summarize(o, d.plan, r)
-	s.Load.Target = at.url
+	s.Load.Target = strings.Join(at.urls, ", ")
 	s.conclude(judge(seen, end.rows, end.ledger), end, src.name())
+	var void finding
+	if s.Kills, void = d.strikes.report(); void.count > 0 {
+		s.fail("void", void)
+	}
 	return s, nil
 }
 

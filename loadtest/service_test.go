@@ -17,8 +17,7 @@ func script(t *testing.T, text string) *service {
 	if err := os.WriteFile(bin, []byte("#!/bin/sh\n"+text+"\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	s := &service{dir: filepath.Join(t.TempDir(), "run"), secret: newSecret(), exited: make(chan struct{})}
-	s.log = filepath.Join(s.dir, "log")
+	s := newService(filepath.Join(t.TempDir(), "run"))
 	if err := os.Mkdir(s.dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +38,7 @@ func script(t *testing.T, text string) *service {
 func TestService_EarlyExitShowsItsLog(t *testing.T) {
 	t.Parallel()
 	s := script(t, `echo "setting --redis: cannot connect" >&2; exit 3`)
-	err := s.awaitReady(t.Context(), 30*time.Second)
+	err := s.awaitReady(t.Context(), s.url, "/readyz", 30*time.Second)
 	if !errors.Is(err, errEarly) || !strings.Contains(err.Error(), "cannot connect") || !strings.Contains(err.Error(), "exit status 3") {
 		t.Errorf("got %v", err)
 	}
@@ -48,7 +47,7 @@ func TestService_EarlyExitShowsItsLog(t *testing.T) {
 func TestService_NeverReady(t *testing.T) {
 	t.Parallel()
 	s := script(t, `echo "still thinking"; exec sleep 1000`)
-	err := s.awaitReady(t.Context(), 200*time.Millisecond)
+	err := s.awaitReady(t.Context(), s.url, "/readyz", 200*time.Millisecond)
 	if !errors.Is(err, errReady) {
 		t.Errorf("got %v", err)
 	}

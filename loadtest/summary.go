@@ -48,6 +48,8 @@ type summary struct {
 	// was seen as a row; null where that did not happen.
 	DrainMS *float64 `json:"drain_ms"`
 	Ledger  *ledger  `json:"ledger"`
+	// Kills are those of --split.
+	Kills []kill `json:"kills,omitempty"`
 
 	latency, accepted *hdrhistogram.Histogram // for the report's plot
 }
@@ -169,6 +171,12 @@ func (s *summary) conclude(v verdict, end *settled, checkedIn string) {
 	}
 }
 
+// fail adds a failure to the verdict.
+func (s *summary) fail(name string, f finding) {
+	s.Verdict.Failures = append(s.Verdict.Failures, failure{name, f.count, f.examples})
+	s.Pass, s.Line = false, s.Verdict.line()
+}
+
 // Name of the answer for people: "201", "409 sold_out", "no answer: timeout".
 func (a answerCount) Name() string {
 	if a.Status == 0 {
@@ -247,6 +255,9 @@ func (s *summary) facts() []string {
 		facts = append(facts, fmt.Sprintf("every acknowledged order was a row %.0f ms after the last answer", *s.DrainMS))
 	} else {
 		facts = append(facts, "not every acknowledged order became a row in the time allowed")
+	}
+	for i := range s.Kills {
+		facts = append(facts, s.Kills[i].sentence())
 	}
 	facts = append(facts, "checked in "+s.CheckedIn)
 	return append(facts, s.Notes...)

@@ -21,8 +21,8 @@ import (
 // linConfig are short times, so that within seconds locks are renewed, lapse
 // and are claimed often.
 var linConfig = Config{
-	TTL: 400 * time.Millisecond, ClaimTTL: 150 * time.Millisecond,
-	Liveness: 100 * time.Millisecond, CallTimeout: 250 * time.Millisecond,
+	TTL: 2 * time.Second, ClaimTTL: 750 * time.Millisecond,
+	Liveness: 250 * time.Millisecond, CallTimeout: time.Second,
 }
 
 const (

@@ -299,6 +299,38 @@ func TestMigrator_KeepsRows(t *testing.T) {
 	there()
 }
 
+// TestVersion follows the database down from the newest migration, and leaves one
+// that was never migrated as it is.
+func TestVersion(t *testing.T) {
+	t.Parallel()
+	db := openFile(t, filepath.Join(t.TempDir(), "shop.db"), "")
+	want := func(version int64) {
+		t.Helper()
+		if got, err := Version(testContext(t), db); err != nil || got != version {
+			t.Errorf("version %d, error %v, want %d", got, err, version)
+		}
+	}
+	want(0)
+	if got := schema(t, db); len(got) != 0 {
+		t.Errorf("asking for the version created %q", got)
+	}
+	m := newMigrator(t, db)
+	if _, err := m.Up(testContext(t)); err != nil {
+		t.Fatal(err)
+	}
+	latest, err := Latest("sqlite")
+	if err != nil || latest < 1 {
+		t.Fatalf("latest %d, error %v", latest, err)
+	}
+	for v := latest; v > 0; v-- {
+		want(v)
+		if _, err := m.Down(testContext(t)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want(0)
+}
+
 // TestMigrator_Payments: amounts that were recorded before they had ids keep their
 // meaning up and down, and orders can be refunded after the step and not before it.
 func TestMigrator_Payments(t *testing.T) {
@@ -391,36 +423,4 @@ func TestMigrator_Payments(t *testing.T) {
 	if got := lines("PRAGMA integrity_check"); !slices.Equal(got, []string{"ok"}) {
 		t.Errorf("integrity: %q", got)
 	}
-}
-
-// TestVersion follows the database down from the newest migration, and leaves one
-// that was never migrated as it is.
-func TestVersion(t *testing.T) {
-	t.Parallel()
-	db := openFile(t, filepath.Join(t.TempDir(), "shop.db"), "")
-	want := func(version int64) {
-		t.Helper()
-		if got, err := Version(testContext(t), db); err != nil || got != version {
-			t.Errorf("version %d, error %v, want %d", got, err, version)
-		}
-	}
-	want(0)
-	if got := schema(t, db); len(got) != 0 {
-		t.Errorf("asking for the version created %q", got)
-	}
-	m := newMigrator(t, db)
-	if _, err := m.Up(testContext(t)); err != nil {
-		t.Fatal(err)
-	}
-	latest, err := Latest("sqlite")
-	if err != nil || latest < 1 {
-		t.Fatalf("latest %d, error %v", latest, err)
-	}
-	for v := latest; v > 0; v-- {
-		want(v)
-		if _, err := m.Down(testContext(t)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want(0)
 }

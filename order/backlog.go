@@ -52,6 +52,7 @@ type QueueDepth struct {
 	Paused      bool
 	Processed   int64 // tasks done since the queue exists
 	Failed      int64 // attempts that failed
+	Died        int64 // tasks that became dead letters, also those retried or discarded since
 	// PerSecond is how many tasks were done per second, over the last full minute.
 	PerSecond float64
 	// WaitP50 and WaitP99 are how long half and 99 % of the tasks had waited at
@@ -63,17 +64,24 @@ type QueueDepth struct {
 func (b *Backlog) Depths(ctx context.Context) ([]QueueDepth, error) {
 	out := make([]QueueDepth, len(b.queues))
 	for i, q := range b.queues {
-		s, err := q.Queue.Stats(ctx)
-		if err != nil {
-			return nil, unreachable(q.Name, err)
-		}
-		out[i] = QueueDepth{
-			Name: q.Name, Ready: s.Ready, Delayed: s.Delayed, Leased: s.Leased, Dead: s.Dead,
-			OldestReady: s.OldestReady, Paused: s.Paused, Processed: s.Processed, Failed: s.Failed,
-			PerSecond: s.Throughput(1), WaitP50: s.Waits.Quantile(0.5), WaitP99: s.Waits.Quantile(0.99),
+		var err error
+		if out[i], err = q.depth(ctx); err != nil {
+			return nil, err
 		}
 	}
 	return out, nil
+}
+
+func (q NamedQueue) depth(ctx context.Context) (QueueDepth, error) {
+	s, err := q.Queue.Stats(ctx)
+	if err != nil {
+		return QueueDepth{}, unreachable(q.Name, err)
+	}
+	return QueueDepth{
+		Name: q.Name, Ready: s.Ready, Delayed: s.Delayed, Leased: s.Leased, Dead: s.Dead, Died: s.Died,
+		OldestReady: s.OldestReady, Paused: s.Paused, Processed: s.Processed, Failed: s.Failed,
+		PerSecond: s.Throughput(1), WaitP50: s.Waits.Quantile(0.5), WaitP99: s.Waits.Quantile(0.99),
+	}, nil
 }
 
 // unreachable is the error of a queue that Redis did not answer for.

@@ -17,6 +17,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
+	"flashsale/internal/longtest"
 	"flashsale/internal/redistest"
 	"flashsale/queue"
 	"flashsale/webhook"
@@ -576,7 +577,7 @@ func TestDeliverer_judge(t *testing.T) {
 func TestDeliverer_OneIsDead(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		const events = 16 // twice the workers
+		events := longtest.Scale(16, 40) // twice the workers, or five times
 		p := newPost(t, rdb, DelivererConfig{Workers: 8}, queue.Config{})
 		over := make(chan struct{})
 		release := sync.OnceFunc(func() { close(over) })

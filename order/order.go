@@ -6,6 +6,8 @@ package order
 import (
 	"errors"
 	"time"
+
+	"flashsale/catalog"
 )
 
 // Status is where an order stands in its life.
@@ -55,7 +57,10 @@ type Order struct {
 
 // Purchase is a buyer's wish to buy.
 type Purchase struct {
-	ItemID         string
+	ItemID string
+	// Item is the item as the caller has just read it from the catalogue. Zero: Place
+	// reads it.
+	Item           catalog.Item
 	UserID         string
 	IdempotencyKey string
 	Quantity       int64

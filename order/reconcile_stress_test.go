@@ -133,14 +133,15 @@ func testReconcilerStress(t *testing.T, rounds int) {
 func TestReconciler_Pages(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		const committed, queued = salePage + 10, salePage + 10
+		const queued = salePage + 10
+		committed := longtest.Scale(salePage, 2*salePage) + 10 // two pages, or three
 		s := newSite(t, rdb, false, newItem("", 10_000, 1))
 		mustCommit(t, s.store, distinct("c", s.item, committed)...)
 		mustEnqueue(t, s.queue, leased(distinct("q", s.item, queued)...))
 		if err := inventory.Distrust(testContext(t), rdb, 1, []string{s.item}); err != nil {
 			t.Fatal(err)
 		}
-		want := Ledger{Initial: 10_000, Left: 10_000 - committed - queued, Held: queued, Sold: committed}
+		want := Ledger{Initial: 10_000, Left: int64(10_000 - committed - queued), Held: queued, Sold: int64(committed)}
 		if l := s.ledger(); l != want { // which loads it
 			t.Fatalf("ledger %+v", l)
 		}

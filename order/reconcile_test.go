@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"flashsale/catalog"
+	"flashsale/internal/longtest"
 	"flashsale/internal/redistest"
 	"flashsale/inventory"
 	"flashsale/queue"
@@ -286,11 +287,21 @@ func TestReconciler_Moving(t *testing.T) {
 }
 
 // TestReconciler_Drifts injects each kind of difference by hand. It is found, and
-// named as what it is; a repair mends it and what it mended stays so.
+// named as what it is; a repair mends it and what it mended stays so. The engines
+// cannot tell these apart, so the short run uses only one of them.
 func TestReconciler_Drifts(t *testing.T) {
 	t.Parallel()
-	// The engines cannot tell these apart; TestReconciler_Pages and others look on both.
-	rdb := redistest.Redis(t)
+	testDrifts(t, redistest.Redis(t))
+}
+
+func TestReconciler_Drifts_Long(t *testing.T) {
+	longtest.Only(t)
+	t.Parallel()
+	testDrifts(t, redistest.Embedded(t))
+}
+
+func testDrifts(t *testing.T, rdb *redis.Client) {
+	t.Helper()
 	for _, q := range []struct {
 		name   string
 		inject func(s *site, orders []Order)

@@ -177,8 +177,8 @@ func (x *itemRecovery) run(ctx context.Context) error {
 
 // contradiction is an entry of Redis that the database contradicts.
 type contradiction struct {
-	entry  inventory.Entry
-	status Status // of the row; empty: there is none
+	entry inventory.Entry
+	row   bool // there is one
 }
 
 // page compares a page of Redis's entries with the rows, and acts on what differs.
@@ -193,23 +193,19 @@ func (x *itemRecovery) page(ctx context.Context, row *itemRow, entries []invento
 		}
 		ids = append(ids, entries[i].OrderID)
 	}
-	rows, err := x.Store.settled(ctx, ids)
+	holds, err := x.Store.holding(ctx, ids)
 	if err != nil {
 		return err
-	}
-	statuses := make(map[string]Status, len(rows))
-	for i := range rows {
-		statuses[rows[i].id] = rows[i].status
 	}
 	var differ []contradiction
 	for i := range entries {
 		e := &entries[i]
-		status, known := statuses[e.OrderID]
+		held, known := holds[e.OrderID]
 		_, queued := x.queued[e.OrderID]
 		switch {
 		case e.OrderID == "" || queued && !known:
-		case !known, e.Returned && (status == StatusConfirmed || status == StatusPaid):
-			differ = append(differ, contradiction{*e, status})
+		case !known, e.Returned && held:
+			differ = append(differ, contradiction{*e, known})
 		}
 	}
 	for i := range differ {
@@ -242,9 +238,9 @@ func (x *itemRecovery) record(d *contradiction) error {
 		return x.list(&x.report.Cancelled, recoverCancelled, e)
 	case x.from == RecoverFromRedis:
 		return x.list(&x.report.Recreated, recoverRecreated, e)
-	case d.status == "" && e.Returned:
+	case !d.row && e.Returned:
 		return nil // it held nothing, and nobody needs to know
-	case d.status == "":
+	case !d.row:
 		return x.list(&x.report.Discarded, recoverDiscarded, e)
 	default:
 		return x.list(&x.report.Reopened, recoverReopened, e)
@@ -311,6 +307,9 @@ func recoverOrder(ctx context.Context, c conn, row *itemRow, d *contradiction, n
 		if _, err := c.ExecContext(ctx, refundAccepted, now, e.OrderID); err != nil {
 			return fmt.Errorf("refund payment of order %s: %w", e.OrderID, err)
 		}
+		if _, err := c.ExecContext(ctx, refundAccepted, now, e.OrderID); err != nil {
+			return fmt.Errorf("refund payment of order %s: %w", e.OrderID, err)
+		}
 	default:
 		return nil
 	}
@@ -327,10 +326,9 @@ func recoverOrder(ctx context.Context, c conn, row *itemRow, d *contradiction, n
 const (
 	recreateOrder = `INSERT INTO orders (id, item_id, user_id, quantity, unit_price_minor, currency, status, reason, idempotency_key,
 		created_at, confirmed_at, expires_at, closed_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13) ON CONFLICT DO NOTHING`
-	// Only a refund with a restock gives back the units of a paid order.
-	closeRecovered = `UPDATE orders SET status = CASE status WHEN 'paid' THEN 'refunded' ELSE 'cancelled' END, restocked = status = 'paid',
-		reason = '` + reasonRecovered + `', closed_at = ?1
-		WHERE id = ?2 AND status IN ('confirmed', 'paid')`
+	// The units of a paid order come back only when it is refunded.
+	closeRecovered = `UPDATE orders SET status = CASE status WHEN 'confirmed' THEN 'cancelled' ELSE 'refunded' END,
+		restocked = status <> 'confirmed', reason = '` + reasonRecovered + `', closed_at = ?1 WHERE id = ?2 AND ` + ordersHold + ``
 	// The units were sold from a total that the database may have lost as well.
 	recountItem  = `UPDATE items SET sold = sold + ?1, total = MAX(total, sold + ?1) WHERE id = ?2`
 	recountBuyer = `INSERT INTO buyers (item_id, user_id, quantity) VALUES (?1, ?2, MAX(?3, 0))

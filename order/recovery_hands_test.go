@@ -111,7 +111,7 @@ func TestRecovery_Rewound_Twice(t *testing.T) {
 // restarted puts an inventory in the place of the site's that has been told of nothing.
 func (s *site) restarted(onRestart func(context.Context) error) {
 	s.t.Helper()
-	locks, err := lock.New(s.rdb, lock.Config{TTL: 2 * time.Minute, ClaimTTL: time.Minute, Liveness: time.Minute})
+	locks, err := lock.New(s.rdb, patientLocks)
 	if err != nil {
 		s.t.Fatal(err)
 	}

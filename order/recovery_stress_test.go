@@ -15,6 +15,7 @@ import (
 	"flashsale/internal/longtest"
 	"flashsale/internal/redistest"
 	"flashsale/inventory"
+	"flashsale/queue"
 )
 
 // instant is all that a Redis holds, read in one step while others write.
@@ -79,7 +80,9 @@ func testRecoveryStress(t *testing.T, stock int64, purchases, most int) {
 		}
 	})
 	var r atomic.Pointer[Recovery]
-	s := newSiteWith(t, rdb, newItem("", stock, 2), inventory.Config{OnLoss: func(ctx context.Context, rewound int64) {
+	// A task that was leased when Redis was copied comes back only after its lease.
+	q := newQueue(t, rdb, queue.Config{Lease: 2 * time.Second})
+	s := newSiteOn(t, q, rdb, newItem("", stock, 2), inventory.Config{OnLoss: func(ctx context.Context, rewound int64) {
 		if err := r.Load().Lost(ctx, rewound); err != nil && ctx.Err() == nil {
 			t.Logf("check: %v", err)
 		}

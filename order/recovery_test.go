@@ -40,7 +40,7 @@ func alone(t *testing.T, fn func(t *testing.T, rdb *redis.Client)) {
 // recovery makes one for a site, as a process of its own would.
 func (s *site) recovery() *Recovery {
 	s.t.Helper()
-	locks, err := lock.New(s.rdb, lock.Config{TTL: 2 * time.Minute, ClaimTTL: time.Minute, Liveness: time.Minute})
+	locks, err := lock.New(s.rdb, patientLocks)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -90,6 +90,8 @@ func takePicture(t testing.TB, rdb *redis.Client) picture {
 			p[key], err = rdb.ZRangeWithScores(ctx, key, 0, -1).Result()
 		case "list":
 			p[key], err = rdb.LRange(ctx, key, 0, -1).Result()
+		case "stream":
+			p[key], err = rdb.XRange(ctx, key, "-", "+").Result()
 		case "none": // it lapsed in between
 		default:
 			t.Fatalf("%s is a %s", key, kind)
@@ -123,6 +125,10 @@ func rewind(t testing.TB, rdb *redis.Client, p picture) {
 			case []string:
 				if len(v) > 0 {
 					tx.RPush(ctx, key, v)
+				}
+			case []redis.XMessage:
+				for _, m := range v {
+					tx.XAdd(ctx, &redis.XAddArgs{Stream: key, ID: m.ID, Values: m.Values})
 				}
 			}
 		}

@@ -129,7 +129,6 @@ var insertReturns = newRowsStatement(returnColumns,
 
 // lifeTexts are the statements of the transitions of committed orders.
 var lifeTexts = slices.Concat([]string{
-	selectOrder, selectPayment, countPayments, insertPayment, correctPayment, payUnpaid, refundPaid, refundAccepted, cancelConfirmed,
-	expireDue, selectExpiries,
+	selectOrder, selectPayment, countPayments, insertPayment, correctPayment, payUnpaid, refundPaid, refundAccepted, cancelConfirmed, expireDue, selectExpiries,
 	unsellUnits, takeFromBuyer, returnsOfOrders, deleteReturns, noteSequence, insertAudit, bumpRevision,
 }, insertReturns.text[:], outboxTexts)

@@ -244,7 +244,7 @@ func TestService_Rebuild_Refused(t *testing.T) {
 				}
 			},
 		}
-		locks, err := lock.New(rdb, lock.Config{TTL: 2 * time.Minute})
+		locks, err := lock.New(rdb, patientLocks)
 		if err != nil {
 			t.Fatal(err)
 		}

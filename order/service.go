@@ -56,6 +56,9 @@ type Config struct {
 	Returns *Returns
 	// Bell tells who follows orders of their changes. Default nil: nobody is told.
 	Bell *Bell
+	// Queued finds the queued orders of a buyer. Default nil: lists contain committed
+	// orders only.
+	Queued QueuedTasks
 	// Rebuilder is what EraseBuyer needs of the inventory; nothing else does.
 	Rebuilder Rebuilder
 	// Volatile says that Redis keeps nothing over a restart: then only the
@@ -107,9 +110,12 @@ type attempt struct {
 // after inventory.ErrUnavailable or the end of ctx the outcome is unknown, and
 // a repeat with the same key settles it.
 func (s *Service) Place(ctx context.Context, p Purchase) (Placed, error) {
-	item, err := s.Items.Item(ctx, p.ItemID)
-	if err != nil {
-		return Placed{}, err
+	item := p.Item
+	if item.ID != p.ItemID {
+		var err error
+		if item, err = s.Items.Item(ctx, p.ItemID); err != nil {
+			return Placed{}, err
+		}
 	}
 	if s.Volatile {
 		p.Wait = max(p.Wait, s.volatileWait)
@@ -325,11 +331,6 @@ func (s *Service) Get(ctx context.Context, id string) (Order, error) {
 		err = fmt.Errorf("order %s may be one that the database has lost: %w", id, inventory.ErrStopped)
 	}
 	return o, err
-}
-
-// List reads a page of committed orders, newest first, and whether more follow.
-func (s *Service) List(ctx context.Context, f Filter) ([]Order, bool, error) {
-	return s.Store.List(ctx, f)
 }
 
 // CreateItem opens a sale. Errors: ErrItemExists.

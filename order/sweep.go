@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"flashsale/inventory"
+	"flashsale/queue"
 )
 
 const (
@@ -26,11 +29,18 @@ const (
 type Sweeper struct {
 	f      *Fulfiller
 	queues []DeadLetters
+	logs   []*queue.Queue
 }
 
 // NewSweeper returns a Sweeper that works as f does, and looks for dead letters
 // in these queues of orders.
-func NewSweeper(f *Fulfiller, queues ...DeadLetters) *Sweeper { return &Sweeper{f, queues} }
+func NewSweeper(f *Fulfiller, queues ...DeadLetters) *Sweeper {
+	return &Sweeper{f: f, queues: queues}
+}
+
+// TrimLogs makes each sweep remove what has left these queues of orders from their logs;
+// see inventory.TrimQueued. Call it before the first sweep.
+func (s *Sweeper) TrimLogs(queues ...*queue.Queue) { s.logs = queues }
 
 // Swept is what a sweep did.
 type Swept struct {
@@ -50,6 +60,9 @@ func (s *Sweeper) Sweep(ctx context.Context) (Swept, error) {
 		errs = append(errs, s.buried(ctx, q, &done))
 	}
 	errs = append(errs, s.returns(ctx, &done))
+	for _, q := range s.logs {
+		errs = append(errs, inventory.TrimQueued(ctx, s.f.rdb, q))
+	}
 	return done, errors.Join(errs...)
 }
 

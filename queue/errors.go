@@ -26,4 +26,6 @@ var (
 	ErrDataLost = errors.New("queue: redis lost data")
 	// ErrReply: Redis answered a script with something it cannot have returned.
 	ErrReply = errors.New("queue: unexpected reply")
+	// ErrRegistryFull: a Registry lists as many live workers as it may.
+	ErrRegistryFull = errors.New("queue: too many workers")
 )

@@ -51,6 +51,9 @@ func (f *fetcher) turn(ctx context.Context) error {
 		return err
 	}
 	got, err := f.fetch(ctx, min(n, f.size))
+	if f.r.cfg.OnFetch != nil {
+		f.r.cfg.OnFetch(err)
+	}
 	if err != nil {
 		// On a slow link the answer to a large batch may never arrive in
 		// time, and each one lost costs its tasks a lease and an attempt.

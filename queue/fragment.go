@@ -29,6 +29,9 @@ func (q *Queue) EnqueueKeys() []string {
 	return append([]string(nil), q.keys.all[:enqueueKeys]...)
 }
 
+// Prefix is what the queue's keys begin with; see [Config].
+func (q *Queue) Prefix() string { return q.keys.prefix }
+
 // MaxLength is the bound on ready, delayed and leased tasks together, for
 // queue_room in [EnqueueLua].
 func (q *Queue) MaxLength() int { return q.cfg.MaxLength }

@@ -67,6 +67,11 @@ type RunConfig struct {
 	// went through though its answer did not come. What follows such a task was not
 	// added. Acknowledging goes on when it returns; ctx does not end. Default: nobody is told.
 	OnMissing func(ctx context.Context, tasks []Leased)
+	// OnFetch is called after each attempt to fetch tasks, with its error: nil when
+	// Redis answered, also if no task was ready. An idle worker fetches once in
+	// MaxIdle, so a long silence means that the handlers are busy or stuck. It is
+	// called from one goroutine per source and must not block. Default: not called.
+	OnFetch func(err error)
 	// aheadLimit is how long a task that was fetched ahead waits for a worker before
 	// it is handed back; only tests set it.
 	aheadLimit time.Duration

@@ -34,6 +34,10 @@ var (
 	completeScript = script("fragment_put", "fragment_done", "fragment_counts", "complete")
 	sinceScript    = script("since")
 	tickScript     = script("fragment_put", "tick")
+
+	// These two work on a Registry and not on a queue's keys.
+	workersBeatScript = script("workers_beat")
+	workersListScript = script("workers_list")
 )
 
 // script composes one script's text from the common fragments and the files

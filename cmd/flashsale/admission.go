@@ -29,14 +29,18 @@ func (a *app) admission() *order.Pressure {
 
 // addWriteProbe adds the check whether the database takes writes, for readiness and
 // for admission.
-func (a *app) addWriteProbe() error {
+func (a *app) addWriteProbe(r role) error {
+	effect := "accepted orders wait"
+	if r.api {
+		effect = "purchases get 503"
+	}
 	log := a.log.With().Str("component", "database").Logger()
 	p, err := order.NewWriteProbe(a.store, func(err error) {
 		switch {
 		case errors.Is(err, order.ErrBusy):
 			log.Error().Err(err).Msg("database is busy: no write has succeeded for seconds")
 		case err != nil:
-			log.Error().Err(err).Msg("database refuses writes; purchases get 503")
+			log.Error().Err(err).Msg("database refuses writes; " + effect)
 		default:
 			log.Info().Msg("database accepts writes again")
 		}

@@ -60,12 +60,16 @@ type app struct {
 	rdb     redis.UniversalClient
 	clock   *inventory.Clock
 	store   *order.Store
-	queues  []*queue.Queue    // of orders, by partition
-	expires []*queue.Queue    // expiry of unpaid orders, by partition
-	hooks   *queue.Queue      // of webhook deliveries
-	waiters *order.Waiters    // nil in a process without an API
-	writes  *order.WriteProbe // nil in a process without an API
-	leaders *lock.Manager     // of what one process does for all; see lead
+	queues  []*queue.Queue // of orders, by partition
+	expires []*queue.Queue // expiry of unpaid orders, by partition
+	hooks   *queue.Queue   // of webhook deliveries
+	waiters *order.Waiters // nil in a process without an API
+	writes  *order.WriteProbe
+	workers *queue.Registry  // the worker processes of all hosts
+	monitor *order.Monitor   // of queues and workers
+	pulse   *pulse           // of this process's worker; nil without one
+	items   *catalog.Catalog // nil in a process without an API
+	leaders *lock.Manager    // of what one process does for all; see lead
 	// highWater compares the database with what Redis has seen of it.
 	highWater *order.HighWater
 	drain     drain
@@ -110,27 +114,21 @@ func newLogger(s *Settings) zerolog.Logger {
 func (a *app) build(ctx context.Context, r role) error {
 	s := a.settings
 	if r.command == "serve" && s.Redis == embeddedRedis {
-		for _, l := range []struct{ path, setting, value string }{
-			{filepath.Join(s.DataDir, "serve.lock"), "data-dir", s.DataDir},
-			{strings.TrimPrefix(s.DB, "sqlite:") + serveLock, "db", s.DB},
-		} {
-			unlock, err := lockFile(l.path, l.setting, l.value)
+		if err := a.lockFiles(); err != nil {
+			return err
+		}
+	}
+	if r.api {
+		if err := s.needKey(r.command); err != nil {
+			return err
+		}
+		if s.JWTSecret == "" && s.JWKS == "" {
+			key, err := devKey(s.DataDir)
 			if err != nil {
 				return err
 			}
-			a.life.closing(l.setting, unlock)
+			a.dev = key
 		}
-	}
-	if r.api && s.JWTSecret == "" && s.JWKS == "" {
-		if r.command != "serve" || !loopback(s.Addr) {
-			return badSetting("jwt-secret", "", "there is no key, and development mode is for flashsale serve on a loopback address",
-				"set FLASHSALE_JWT_SECRET or FLASHSALE_JWKS")
-		}
-		key, err := devKey(s.DataDir)
-		if err != nil {
-			return err
-		}
-		a.dev = key
 	}
 	if !r.api || !r.worker {
 		if s.Redis == embeddedRedis {
@@ -144,8 +142,14 @@ func (a *app) build(ctx context.Context, r role) error {
 	if err := a.openEngine(ctx); err != nil {
 		return err
 	}
-	a.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	if err := a.addOps(ctx); err != nil {
+	a.registry.MustRegister(thisBuild().metric(), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	if err := a.addMonitor(); err != nil {
+		return err
+	}
+	if err := a.addOps(ctx, r); err != nil {
+		return err
+	}
+	if err := a.addWriteProbe(r); err != nil {
 		return err
 	}
 	if err := a.addHighWater(ctx); err != nil {
@@ -165,6 +169,10 @@ func (a *app) build(ctx context.Context, r role) error {
 			return err
 		}
 	}
+	if !r.api {
+		// It is stopped first. Where there is an API, stopping that says so.
+		a.life.closing("readiness", func() error { a.drain.on.Store(true); return nil })
+	}
 	if r.command == "serve" && s.Demo {
 		if err := a.openDemo(ctx); err != nil {
 			return err
@@ -179,6 +187,22 @@ func (a *app) build(ctx context.Context, r role) error {
 	fmt.Fprintf(a.out, "database  %s: a 201 is synced to its disk\nengine    %s\n", redactURL(s.DB), says)
 	for _, c := range change {
 		a.log.Warn().Msg(c.says + ": " + c.mend)
+	}
+	return nil
+}
+
+// lockFiles keeps other processes from serving the same data with an engine of their own.
+func (a *app) lockFiles() error {
+	s := a.settings
+	for _, l := range []struct{ path, setting, value string }{
+		{filepath.Join(s.DataDir, "serve.lock"), "data-dir", s.DataDir},
+		{strings.TrimPrefix(s.DB, "sqlite:") + serveLock, "db", s.DB},
+	} {
+		unlock, err := lockFile(l.path, l.setting, l.value)
+		if err != nil {
+			return err
+		}
+		a.life.closing(l.setting, unlock)
 	}
 	return nil
 }
@@ -289,12 +313,18 @@ func (a *app) reporter(room string) func(error) {
 	return func(err error) { log.Warn().Str("room", room).Err(err).Msg("trying again") }
 }
 
-// namedQueues are the task queues as operators know them.
-func (a *app) namedQueues() []order.NamedQueue {
-	var named []order.NamedQueue
+// orderQueues are the task queues of accepted orders, as operators know them.
+func (a *app) orderQueues() (named []order.NamedQueue) {
 	for i, q := range a.queues {
-		named = append(named, order.NamedQueue{Name: fmt.Sprintf("orders-%d", i), Queue: q},
-			order.NamedQueue{Name: fmt.Sprintf("expiries-%d", i), Queue: a.expires[i]})
+		named = append(named, order.NamedQueue{Name: fmt.Sprintf("orders-%d", i), Queue: q})
+	}
+	return named
+}
+
+// otherQueues are all other task queues.
+func (a *app) otherQueues() (named []order.NamedQueue) {
+	for i, q := range a.expires {
+		named = append(named, order.NamedQueue{Name: fmt.Sprintf("expiries-%d", i), Queue: q})
 	}
 	return append(named, order.NamedQueue{Name: "webhooks", Queue: a.hooks})
 }
@@ -317,7 +347,8 @@ func settleProcessors(r role) {
 }
 
 func (a *app) addWorker() error {
-	report := a.reporter("order")
+	a.addPulse()
+	report := a.pulse.failing(a.reporter("order"))
 	f := order.NewFulfiller(a.store, a.rdb, a.waiters, report)
 	committed := prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "flashsale_orders_committed_total", Help: "Orders that became rows, confirmed or rejected.",
@@ -331,12 +362,13 @@ func (a *app) addWorker() error {
 	f.OnCommit(func(n int) {
 		committed.Add(float64(n))
 		batches.Observe(float64(n))
+		a.pulse.commit()
 	})
 	s := a.settings
 	a.life.add(part{name: "worker", run: func(ctx context.Context) error {
 		return f.Work(ctx, a.queues, a.expires, queue.RunConfig{
 			Batch: s.Batch, Workers: sqliteWorkers, Drain: s.Drain / 2,
-			Linger: order.Linger(s.Linger), OnError: a.reporter("queue"),
+			Linger: order.Linger(s.Linger), OnError: a.pulse.failing(a.reporter("queue")), OnFetch: a.pulse.fetched,
 		})
 	}})
 	letters := make([]order.DeadLetters, len(a.queues))
@@ -347,6 +379,7 @@ func (a *app) addWorker() error {
 		return err
 	}
 	sweeper := order.NewSweeper(f, letters...)
+	sweeper.TrimLogs(a.queues...)
 	return a.lead("sweeper", func(ctx context.Context) { sweeper.Run(ctx, sweepEvery) })
 }
 
@@ -404,10 +437,11 @@ func (a *app) addAPI(ctx context.Context) error {
 		return err
 	}
 	known.Store(items)
+	a.items = items
 	a.service = order.NewService(order.Config{
 		Store: a.store, Stock: stock, Items: items, Tasks: a.tasks(), Waiters: a.waiters,
 		Returns: order.NewReturns(a.store, a.rdb, s.Partitions, report), Bell: order.NewBell(a.rdb, report),
-		Rebuilder: stock, Volatile: s.Redis == embeddedRedis, OnError: report,
+		Queued: inventory.NewQueuedIndex(a.rdb, a.queues...), Rebuilder: stock, Volatile: s.Redis == embeddedRedis, OnError: report,
 	})
 	reconciler, err := a.addReconciler(stock, a.service.Returns)
 	if err != nil {
@@ -416,42 +450,18 @@ func (a *app) addAPI(ctx context.Context) error {
 	return a.addHTTP(ctx, items, reconciler)
 }
 
-func (a *app) verifier(ctx context.Context) (*auth.Verifier, error) {
-	s := a.settings
-	c := auth.Config{Leeway: s.TokenLeeway}
-	if c.Leeway == 0 {
-		c.Leeway = -1 // none: there, 0 is the default
-	}
-	switch {
-	case s.JWTSecret != "":
-		c.Secret = []byte(s.JWTSecret)
-	case s.JWKS != "":
-		keys, err := auth.OpenKeys(context.WithoutCancel(ctx), auth.KeysConfig{Source: s.JWKS, OnError: a.reporter("auth")})
-		if err != nil {
-			return nil, failedSetting("jwks", s.JWKS, err.Error(), "name a readable JWK set")
-		}
-		c.Keys = keys
-	default:
-		c.Secret = a.dev
-	}
-	return auth.NewVerifier(c)
-}
-
 func (a *app) addHTTP(ctx context.Context, items *catalog.Catalog, reconciler *order.Reconciler) error {
 	s := a.settings
-	verifier, err := a.verifier(ctx)
+	verifier, err := s.openVerifier(context.WithoutCancel(ctx), a.dev, a.reporter("auth"))
 	if err != nil {
 		return err
 	}
 	a.addPaymentMetrics(ctx)
-	if err := a.addWriteProbe(); err != nil {
-		return err
-	}
 	webhooks, err := a.webhookAdmin()
 	if err != nil {
 		return err
 	}
-	backlog := order.NewBacklog(a.store, a.service.Returns, a.namedQueues()...)
+	backlog := order.NewBacklog(a.store, a.service.Returns, append(a.orderQueues(), a.otherQueues()...)...)
 	backlog.Bell = a.service.Bell
 	feed := order.NewFeed(order.FeedConfig{
 		Store: a.store, Redis: a.rdb, Orders: a.service, MaxStreams: a.maxStreams(), OnError: a.reporter("order events"),
@@ -460,11 +470,11 @@ func (a *app) addHTTP(ctx context.Context, items *catalog.Catalog, reconciler *o
 		Orders: a.service, Items: items, Sales: a.service, Changes: a.service, Trail: a.service, Feed: feed, Buyers: a.service, Money: a.service,
 		Webhooks: webhooks, Verifier: verifier, Ready: append(a.checks(), catalogCheck(items)),
 		RateBuyer: s.RateBuyer, RateAddress: s.RateAddress, TrustedProxies: s.TrustedProxies,
-		Admission: a.admission(), MaxInFlight: int64(s.InFlight), Tasks: backlog, Reconciler: reconciler, CursorKey: a.cursorKey(), Now: a.now, ItemNow: a.clock.ItemNow, Log: a.log, Registerer: a.registry,
+		Admission: a.admission(), MaxInFlight: int64(s.InFlight), Tasks: backlog, Workers: a.monitor, Reconciler: reconciler, CursorKey: a.cursorKey(), Now: a.now, ItemNow: a.clock.ItemNow, Log: a.log, Registerer: a.registry,
 	}
 	if a.dev != nil {
 		c.DevTokens = func(sub, role string, ttl time.Duration) (string, error) {
-			return auth.SignToken(a.dev, sub, auth.Role(role), ttl, time.Now())
+			return a.signDevelopment(sub, auth.Role(role), ttl)
 		}
 	}
 	h, err := handler.New(c)
@@ -526,11 +536,11 @@ func (a *app) checks() []handler.Check {
 	return []handler.Check{
 		{Name: "draining", Probe: func(context.Context) error { return a.drain.check() }},
 		{Name: "redis", Probe: func(ctx context.Context) error { return a.rdb.Ping(ctx).Err() }},
-		{Name: "database", Probe: func(ctx context.Context) error { return errors.Join(a.writes.Check(ctx), a.highWater.Err()) }},
+		{Name: "database", Probe: a.databaseReady},
 	}
 }
 
-func (a *app) addOps(ctx context.Context) error {
+func (a *app) addOps(ctx context.Context, r role) error {
 	if a.settings.OpsAddr == "" {
 		return nil
 	}
@@ -539,7 +549,7 @@ func (a *app) addOps(ctx context.Context) error {
 		return failedSetting("ops-addr", a.settings.OpsAddr, err.Error(), "choose a free address, or none")
 	}
 	// A CPU profile streams for as long as was asked.
-	srv := a.server(handler.NewOps(a.registry))
+	srv := a.server(handler.NewOps(a.registry, a.opsConfig(r)))
 	srv.WriteTimeout = 2 * time.Minute
 	// It stops without ado: a scrape or a profile cut off at the end is no loss.
 	a.life.add(part{name: "ops", run: serving(srv, l, func() {}), stop: func(context.Context) error { return srv.Close() }})
@@ -557,10 +567,19 @@ const adminTokenLife = 24 * time.Hour
 // printDevelopment says that this is no setting for real money, and gives what
 // is needed to try the service out.
 func (a *app) printDevelopment() error {
-	token, err := auth.SignToken(a.dev, "admin", auth.RoleAdmin, adminTokenLife, time.Now())
+	token, err := a.signDevelopment("admin", auth.RoleAdmin, adminTokenLife)
 	if err != nil {
 		return err
 	}
 	_, err = fmt.Fprintf(a.out, "mode      development: POST /dev/tokens hands out tokens; set FLASHSALE_JWT_SECRET or FLASHSALE_JWKS to end that\nadmin     %s\n", token)
 	return err
+}
+
+// signDevelopment signs a token with development mode's key.
+func (a *app) signDevelopment(sub string, role auth.Role, ttl time.Duration) (string, error) {
+	terms, err := a.settings.terms()
+	if err != nil {
+		return "", err
+	}
+	return a.settings.sign(a.dev, terms, sub, role, ttl)
 }

@@ -25,7 +25,7 @@ func (a *app) addCatalog(ctx context.Context, stock *inventory.Inventory) (*cata
 	}
 	a.life.add(part{name: "locks of the catalogue", stop: locks.Close})
 	items, err := catalog.New(ctx, a.store, stock, catalog.Config{
-		Redis: a.rdb, Locks: locks, Partition: stock.Partition, Off: a.settings.CacheOff, Now: a.clock.ItemNow,
+		Redis: a.rdb, Locks: locks, Partition: stock.Partition, Now: a.clock.ItemNow,
 		OpenSale: func(ctx context.Context, item string) error { return openSale(ctx, stock, item) },
 		OnError:  a.reporter("catalog"),
 	})

@@ -222,5 +222,4 @@ func TestCommand_ItemWarm(t *testing.T) {
 	}
 	wantCode(t, 0, s.run("item", "warm", "--server", p.URL()), running, lost)
 	wantCode(t, 1, s.run("item", "warm", "none", running, "--server", p.URL()), "item none", "item_not_found", running)
-	wantCode(t, 2, s.run("api", "--cache-off", "moat"), "cache-off", "avalanche, bloom")
 }

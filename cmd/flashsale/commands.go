@@ -31,7 +31,9 @@ func newRoot() *cobra.Command {
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		RunE:          runRole(role{command: "serve", api: true, worker: true}),
+		Version:       thisBuild().String(),
 	}
+	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	root.SetFlagErrorFunc(flagError)
 	defineFlags(root.PersistentFlags())
 	root.AddCommand(
@@ -179,24 +181,6 @@ func newMigrate() *cobra.Command {
 	return group("migrate", "Change the database's schema", up, down, status)
 }
 
-// signingKey is the key tokens can be made with: the configured secret, or
-// development mode's. It makes none: only the service knows where its key belongs.
-func signingKey(s *Settings) ([]byte, error) {
-	switch {
-	case s.JWTSecret != "":
-		return []byte(s.JWTSecret), nil
-	case s.JWKS != "":
-		return nil, badSetting("jwks", s.JWKS, "public keys cannot sign", "sign the token where the private key is")
-	default:
-		key, err := readDevKey(s.DataDir)
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil, failedSetting("jwt-secret", "", "no key is set, and there is no development key in "+s.DataDir,
-				"set the key of the service, or name its folder with --data-dir; flashsale serve makes a development key when it first starts")
-		}
-		return key, err
-	}
-}
-
 func newToken() *cobra.Command {
 	var sub, roleName string
 	var ttl time.Duration
@@ -216,11 +200,11 @@ func newToken() *cobra.Command {
 			case ttl < time.Second:
 				return usageError{fmt.Errorf("--ttl %v: use a second or more", ttl)}
 			}
-			key, err := signingKey(s)
+			key, terms, err := s.signer(auth.Role(roleName))
 			if err != nil {
 				return err
 			}
-			token, err := auth.SignToken(key, sub, auth.Role(roleName), ttl, time.Now())
+			token, err := s.sign(key, terms, sub, auth.Role(roleName), ttl)
 			if err != nil {
 				return err
 			}

@@ -17,7 +17,6 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
 
-	"flashsale/handler/auth"
 	"flashsale/internal/breaker"
 	"flashsale/inventory"
 	"flashsale/migrations"
@@ -38,6 +37,7 @@ const (
 // The levels of a finding.
 const (
 	levelOK   = "ok"
+	levelNote = "note" // nothing is wrong, but it could be better
 	levelWarn = "warn"
 	levelFix  = "fix"
 )
@@ -78,10 +78,10 @@ var errUnhealthy = errors.New("something is to be fixed")
 
 func newDoctor() *cobra.Command {
 	return &cobra.Command{
-		Use: "doctor", Short: "Check Redis, database, clock and keys, and say what to fix; exit 1 when something is", Args: noArgs,
+		Use: "doctor", Short: "Check Redis, database, clock, keys and workers, and say what to fix; exit 1 when something is", Args: noArgs,
 		Long: "doctor looks at what a process with these settings would stand on: its keys, its data\n" +
-			"directory, the database, Redis and the clock. It changes nothing, so it may be run beside the\n" +
-			"service. Lines with \"warn\" are worth a look; with one of \"fix\" the exit code is 1.",
+			"directory, the database, Redis, the clock and the workers. It changes nothing, so it may be run beside the\n" +
+			"service. Lines with \"note\" or \"warn\" are worth a look; with one of \"fix\" the exit code is 1.",
 		RunE: func(c *cobra.Command, _ []string) error {
 			s, err := loadSettings(c.Flags())
 			if err != nil {
@@ -121,21 +121,33 @@ func (d *doctor) print(out io.Writer) error {
 // keys looks at what tokens are verified with.
 func (d *doctor) keys(ctx context.Context) {
 	s := d.settings
-	switch {
-	case s.JWTSecret != "":
-		d.ok("keys", "a secret of %d bytes verifies the tokens", len(s.JWTSecret))
-	case s.JWKS != "":
-		keys, err := auth.OpenKeys(ctx, auth.KeysConfig{Source: s.JWKS, OnError: func(error) {}})
-		if err == nil {
-			_, err = auth.NewVerifier(auth.Config{Keys: keys})
-		}
-		if err != nil {
-			d.fix("keys", fmt.Sprintf("the key set %s cannot be used: %v", redactURL(s.JWKS), err), "name a readable JWK set")
-			return
-		}
-		d.ok("keys", "the key set %s can be read", redactURL(s.JWKS))
-	default:
+	if s.JWTSecret == "" && s.JWKS == "" && !s.Identity.separate() {
 		d.devKey()
+		return
+	}
+	err := s.needKey("api")
+	if err == nil {
+		_, err = s.openVerifier(ctx, nil, func(error) {})
+	}
+	if err != nil {
+		d.failed("keys", err)
+		return
+	}
+	if s.JWTSecret != "" {
+		d.ok("keys", "a secret of %d bytes verifies the tokens", len(s.JWTSecret))
+	} else {
+		d.ok("keys", "the key set %s can be read", redactURL(s.JWKS))
+	}
+	switch i := &s.Identity; {
+	case i.adminSecret != "":
+		d.ok("keys", "a secret of %d bytes verifies the tokens of admins", len(i.adminSecret))
+	case i.adminJWKS != "":
+		d.ok("keys", "the key set %s of admins can be read", redactURL(i.adminJWKS))
+	case i.separate():
+		d.ok("keys", "admins need tokens of an issuer or an audience of their own")
+	default:
+		d.found = append(d.found, finding{levelNote, "keys", "buyers and admins share a key: whatever signs tokens for buyers can sign for admins",
+			"give admins a key of their own (FLASHSALE_ADMIN_JWT_SECRET or FLASHSALE_ADMIN_JWKS), see docs/identity.md"})
 	}
 }
 
@@ -364,12 +376,61 @@ func (d *doctor) contents(ctx context.Context, rdb redis.UniversalClient, partit
 		d.ok("queue", "this Redis holds nothing of the service yet")
 		return
 	}
+	waiting := 0 // accepted orders that are not committed
 	for p := range partitions {
-		d.queue(ctx, rdb, fmt.Sprintf("orders-%d", p), inventory.QueuePrefix(p))
+		s := d.queue(ctx, rdb, fmt.Sprintf("orders-%d", p), inventory.QueuePrefix(p))
+		waiting += s.Ready + s.Delayed + s.Leased
 		d.queue(ctx, rdb, fmt.Sprintf("expiries-%d", p), inventory.ExpiryQueuePrefix(p))
 	}
 	d.queue(ctx, rdb, "webhooks", order.DeliveryPrefix)
+	d.workers(ctx, rdb, waiting)
 	d.age(ctx, rdb, partitions)
+}
+
+// workers checks that a worker is live and fetches. Without one, orders that wait are
+// a fault, and an idle service is worth a warning.
+func (d *doctor) workers(ctx context.Context, rdb redis.UniversalClient, waiting int) {
+	registry, err := queue.NewRegistry(rdb, queue.RegistryConfig{Key: order.WorkersKey})
+	if err != nil {
+		d.failed("workers", err)
+		return
+	}
+	w, err := registry.List(ctx)
+	if err != nil {
+		d.failed("workers", err)
+		return
+	}
+	says := noWorker(w)
+	switch {
+	case says == "":
+		last := "no fetch yet"
+		if !w.FetchedAt.IsZero() {
+			last = fmt.Sprintf("last fetch %v ago", w.Now.Sub(w.FetchedAt).Round(time.Second))
+		}
+		d.ok("workers", "%d live, %s", len(w.Live), last)
+	case waiting > 0:
+		mend := "start flashsale worker"
+		if len(w.Live) > 0 {
+			mend = fmt.Sprintf("read the log of the worker on %s, and see that the database can be written", w.Live[0].Host)
+		}
+		d.fix("workers", fmt.Sprintf("%d accepted orders wait, and %s", waiting, says), mend)
+	default:
+		d.warn("workers", says+"; no order waits", "start flashsale worker before the sale opens")
+	}
+}
+
+// noWorker says since when no worker has fetched; empty if one does.
+func noWorker(w queue.Workers) string {
+	switch {
+	case order.WorkerTrouble(w) == "":
+		return ""
+	case !w.FetchedAt.IsZero():
+		return "no worker has fetched since " + w.FetchedAt.Format(time.RFC3339)
+	case w.SeenAt.IsZero():
+		return "no worker has ever registered"
+	default:
+		return "no worker has ever fetched"
+	}
 }
 
 // age compares the database with what Redis has seen of it.
@@ -403,13 +464,14 @@ func (d *doctor) age(ctx context.Context, rdb redis.UniversalClient, partitions 
 }
 
 // queue looks at one task queue.
-func (d *doctor) queue(ctx context.Context, rdb redis.UniversalClient, name, prefix string) {
+func (d *doctor) queue(ctx context.Context, rdb redis.UniversalClient, name, prefix string) queue.Stats {
 	q, err := queue.New(rdb, queue.Config{Prefix: prefix})
 	if err != nil {
 		d.failed("queue", err)
-		return
+		return queue.Stats{}
 	}
-	switch s, err := q.Stats(ctx); {
+	s, err := q.Stats(ctx)
+	switch {
 	case err != nil:
 		d.failed("queue", err)
 	case s.Dead > 0:
@@ -421,4 +483,5 @@ func (d *doctor) queue(ctx context.Context, rdb redis.UniversalClient, name, pre
 	default:
 		d.ok("queue", "%s: %d ready, %d delayed, %d leased, no dead letters", name, s.Ready, s.Delayed, s.Leased)
 	}
+	return s
 }

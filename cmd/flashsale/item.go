@@ -111,14 +111,19 @@ func newItem() *cobra.Command {
 		newItemControl(&server, &token, "resume", "Go on with a paused sale"),
 		newItemControl(&server, &token, "close", "End a sale for good; orders stay as they are"), newItemWarm(&server, &token))
 	c.PersistentFlags().StringVar(&server, "server", "", "URL of the API (default http:// and --addr)")
-	c.PersistentFlags().StringVar(&token, "token", "", "admin token (default: signed with the configured key)")
+	addWait(c.PersistentFlags())
+	c.PersistentFlags().StringVar(&token, "token", "", "admin token (default: signed with the configured key, the admins' own if they have one)")
 	return c
 }
 
 // dial prepares a call: the server and token given, or those of a service that
-// runs with the same settings.
+// runs with the same settings. It waits for the API as long as --wait says.
 func dial(c *cobra.Command, server, token string, admin bool) (*remote, error) {
 	s, err := loadSettings(c.Flags())
+	if err != nil {
+		return nil, err
+	}
+	wait, err := waitFor(c)
 	if err != nil {
 		return nil, err
 	}
@@ -128,16 +133,22 @@ func dial(c *cobra.Command, server, token string, admin bool) (*remote, error) {
 	if u, err := url.Parse(server); err != nil || u.Host == "" {
 		return nil, usageError{fmt.Errorf("--server %q: write a URL such as http://127.0.0.1:8080", server)}
 	}
+	var key []byte
+	var terms auth.Terms
 	if token == "" && admin {
-		key, err := signingKey(s)
-		if err != nil {
-			return nil, err
-		}
-		if token, err = auth.SignToken(key, operator(), auth.RoleAdmin, time.Minute, time.Now()); err != nil {
+		if key, terms, err = s.signer(auth.RoleAdmin); err != nil {
 			return nil, err
 		}
 	}
-	return &remote{server: server, token: token, client: http.Client{Timeout: apiTimeout}}, nil
+	r := &remote{server: server, token: token, client: http.Client{Timeout: apiTimeout}}
+	if err := r.waitReady(c.Context(), wait); err != nil {
+		return nil, err
+	}
+	// Only now, because the token is short-lived.
+	if key != nil {
+		r.token, err = s.sign(key, terms, operator(), auth.RoleAdmin, time.Minute)
+	}
+	return r, err
 }
 
 // operator is who the audit names when a person at this machine changes something

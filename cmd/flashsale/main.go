@@ -9,6 +9,9 @@ import (
 	"os/signal"
 	"runtime/debug"
 	"syscall"
+	"time"
+
+	"github.com/rs/zerolog"
 )
 
 // Exit codes.
@@ -27,6 +30,8 @@ func main() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 	}
+	// Durations in the log are numbers of milliseconds; their fields end in _ms.
+	zerolog.DurationFieldUnit, zerolog.DurationFieldFormat = time.Millisecond, zerolog.DurationFormatFloat
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	// A second signal ends the process at once: the handler is taken away as
 	// soon as the first has been heard.

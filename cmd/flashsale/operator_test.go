@@ -128,7 +128,7 @@ func TestCommand_Doctor(t *testing.T) {
 	c := dial(t, p)
 	item := s.newItem(c, 1, 1)
 	only(t, []purchase{c.buy(item, "alice", "k", "Prefer", "respond-async")}, "202")
-	wantCode(t, 0, squeezed(s.run("doctor")), "orders-0: 1 ready")
+	wantCode(t, 1, squeezed(s.run("doctor")), "orders-0: 1 ready", "fix workers")
 	wantCode(t, 1, squeezed(s.run("doctor", "--partitions", "3")), "fix partitions", "--partitions 1")
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()

@@ -24,6 +24,7 @@ func newQueue() *cobra.Command {
 		newQueueFate(&server, &token, "discard", "Remove dead letters for good; an order that never was committed is rejected"),
 		newQueueVerify(&server, &token))
 	c.PersistentFlags().StringVar(&server, "server", "", "URL of the API (default http:// and --addr)")
+	addWait(c.PersistentFlags())
 	c.PersistentFlags().StringVar(&token, "token", "", "admin token (default: signed with the configured key)")
 	return c
 }

@@ -97,6 +97,7 @@ func newReconcile() *cobra.Command {
 	}
 	f := c.Flags()
 	f.StringVar(&server, "server", "", "URL of the API (default http:// and --addr)")
+	addWait(f)
 	f.StringVar(&token, "token", "", "admin token (default: signed with the configured key)")
 	f.StringVar(&item, "item", "", "compare this item alone")
 	f.BoolVar(&repair, "repair", false, "mend what differs")

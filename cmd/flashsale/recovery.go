@@ -47,7 +47,7 @@ func (a *app) addRecovery(ctx context.Context, stock *inventory.Inventory, locks
 			recovered.Inc()
 			took.Observe(r.Took.Seconds())
 			a.log.Info().Str("room", "recovery").Int64("epoch", r.Epoch).Int("sales", r.Sales).Int("expiries", r.Expiries).
-				Dur("took", r.Took).Msg("sales are built anew")
+				Dur("took_ms", r.Took).Msg("sales are rebuilt")
 		},
 		OnError: a.reporter("recovery"),
 	})

@@ -22,7 +22,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"flashsale/catalog"
 	"flashsale/handler/auth"
 	"flashsale/internal/flagvalue"
 )
@@ -40,6 +39,7 @@ type Settings struct {
 	DataDir        string
 	JWTSecret      string
 	JWKS           string
+	Identity       identity
 	TokenLeeway    time.Duration
 	Partitions     int
 	RateBuyer      float64
@@ -59,7 +59,6 @@ type Settings struct {
 	ReconcileEvery time.Duration
 	WebhookAllow   []string
 	WebhookWorkers int
-	CacheOff       catalog.Defence
 	Config         string
 
 	path    string            // of the file of settings, if there is one
@@ -79,6 +78,7 @@ func defineFlags(f *pflag.FlagSet) {
 	f.String("data-dir", "flashsale-data", "folder of what the service keeps itself")
 	f.String("jwt-secret", "", "HS256 key of the tokens, 32 bytes or more (better in the environment than as a flag)")
 	f.String("jwks", "", "file or URL of the tokens' public keys, instead of a secret")
+	defineIdentity(f)
 	f.Duration("token-leeway", 30*time.Second, "how long after its exp, and before its nbf and iat, a token is accepted, because clocks differ; 0: not at all")
 	f.Int("partitions", 1, "hash tags the items are spread over in Redis; fixed once there is data")
 	f.Float64("rate-buyer", 20, "requests a second per buyer, in bursts of twice as many; negative: no limit")
@@ -98,12 +98,11 @@ func defineFlags(f *pflag.FlagSet) {
 	f.Duration("reconcile-every", time.Minute, "how often one API process compares Redis and database, and mends a sale that differs twice; 0: never")
 	f.StringSlice("webhook-allow", nil, "addresses or networks that webhooks may be sent to although they are not public, without TLS too")
 	f.Int("webhook-workers", 32, "webhooks a worker sends at once, a quarter of them to one endpoint")
-	f.StringSlice("cache-off", nil, "defences of the item cache to do without, to measure them: "+strings.Join(catalog.DefenceNames(), ", "))
 	f.String("config", "", "YAML file with any of these settings, by these names")
 }
 
 // secretSettings are never printed.
-var secretSettings = map[string]bool{"jwt-secret": true}
+var secretSettings = map[string]bool{"jwt-secret": true, "admin-jwt-secret": true}
 
 // usageError is a mistake in how the program was called; its exit code is 2.
 type usageError struct{ error }
@@ -224,7 +223,7 @@ func flagError(c *cobra.Command, err error) error {
 
 // fill takes each value from where it was found, in its type.
 func (s *Settings) fill(k *koanf.Koanf) error {
-	errs := s.fillTexts(k)
+	errs := append(s.fillTexts(k), s.fillIdentity(k)...)
 	s.Config = s.path
 	if s.DB == "" {
 		s.DB = "sqlite:" + filepath.Join(s.DataDir, "flashsale.db")
@@ -273,33 +272,29 @@ func (s *Settings) fill(k *koanf.Koanf) error {
 	}
 	networks("trusted-proxies", &s.TrustedProxies)
 	networks("webhook-allow", &s.WebhookAllow)
-	off, err := list(k.Get("cache-off"))
-	if err == nil {
-		s.CacheOff, err = catalog.ParseDefences(off)
-	}
-	if err != nil {
-		errs = append(errs, badSetting("cache-off", fmt.Sprint(k.Get("cache-off")), err.Error(), "write for example avalanche,bloom"))
-	}
 	for name := range s.origins {
 		s.values[name] = k.String(name)
 	}
 	s.values["config"] = s.path
 	s.values["db"] = s.DB
 	s.values["trusted-proxies"] = strings.Join(s.TrustedProxies, ",")
+	s.values["role-map"] = strings.Join(s.Identity.roleMap, ",")
 	s.values["webhook-allow"] = strings.Join(s.WebhookAllow, ",")
-	s.values["cache-off"] = strings.Join(off, ",")
 	return errors.Join(errs...)
+}
+
+// textSetting is where the value of a setting that is a text goes.
+type textSetting struct {
+	name string
+	to   *string
 }
 
 // fillTexts takes the values that are texts.
 func (s *Settings) fillTexts(k *koanf.Koanf) (errs []error) {
-	for _, t := range []struct {
-		name string
-		to   *string
-	}{
+	for _, t := range append(s.identityTexts(), []textSetting{
 		{"addr", &s.Addr}, {"ops-addr", &s.OpsAddr}, {"redis", &s.Redis}, {"db", &s.DB}, {"data-dir", &s.DataDir},
 		{"jwt-secret", &s.JWTSecret}, {"jwks", &s.JWKS}, {"log-level", &s.LogLevel}, {"log-format", &s.LogFormat},
-	} {
+	}...) {
 		if !single(k.Get(t.name)) {
 			errs = append(errs, badSetting(t.name, k.String(t.name), "it is more than one text", "write one text, in quotes where it looks like something else"))
 		}
@@ -363,6 +358,7 @@ func (s *Settings) validate() error {
 	check(s.DataDir != "", "data-dir", "it is empty", "name a folder, for example flashsale-data")
 	check(s.JWTSecret == "" || len(s.JWTSecret) >= auth.MinSecret, "jwt-secret", fmt.Sprintf("it has %d bytes", len(s.JWTSecret)), "use 32 or more, for example from openssl rand -hex 32")
 	check(s.JWTSecret == "" || s.JWKS == "", "jwks", "there is a jwt-secret too", "set one of the two")
+	s.validateIdentity(check)
 	check(s.TokenLeeway >= 0 && s.TokenLeeway <= auth.MaxLeeway, "token-leeway", "it is out of range", "use 0 to 5m")
 	check(s.Partitions >= 1 && s.Partitions <= 1024, "partitions", "it is out of range", "use 1 to 1024")
 	check(s.RateAddress >= 0, "rate-address", "it is negative", "use 0 for no limit, or more")

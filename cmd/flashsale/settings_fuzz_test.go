@@ -49,8 +49,10 @@ func FuzzSettings(f *testing.F) {
 	f.Add([]byte("data-dir: {a: b}\ndb: [sqlite:x]\n"), at("data-dir"), "", at("demo"), "false")
 	f.Add([]byte("data-dir: 2020-01-01\n"), at("data-dir"), "", at("demo"), "false")
 	f.Add([]byte("data-dir:\n"), at("data-dir"), "", at("data-dir"), "")
-	f.Add([]byte("unknown: 1\n"), at("cache-off"), "bloom,avalanche", at("redis"), "cluster+redis://h:1?addr=h:2")
+	f.Add([]byte("unknown: 1\n"), at("trusted-proxies"), "10.0.0.0/8,192.0.2.1", at("redis"), "cluster+redis://h:1?addr=h:2")
 	f.Add([]byte("- a\n- b\n"), at("webhook-allow"), ",", at("webhook-allow"), "10.0.0.0/8,\"")
+	f.Add([]byte("role-map: [admin=shop-admins, buyer=*]\njwks: keys.json\nadmin-audience: a\n"), at("role-map"), "admin=x, buyer=y", at("role-claim"), `a\.b.c`)
+	f.Add([]byte("admin-jwt-secret: 1\n"), at("admin-jwt-secret"), "a secret that nobody may read 1234567", at("admin-issuer"), "x")
 	f.Add([]byte("linger: 1\nlease: 1e3\n"), at("drain"), "-1s", at("queue-limit"), "-0")
 	for _, beyond := range []string{ // a little beyond each bound
 		"batch=0", "batch=513", "partitions=0", "partitions=1025", "queue-limit=0", "webhook-workers=0", "webhook-workers=1025",
@@ -105,7 +107,7 @@ func checkRefusal(t *testing.T, err error, names []string, inEnv, value string) 
 		t.Fatalf("refused with %v, which names no setting", err)
 	}
 	// A shorter one may be part of any word.
-	if inEnv == "jwt-secret" && len(value) > 12 && strings.Contains(err.Error(), value) {
+	if secretSettings[inEnv] && len(value) > 12 && strings.Contains(err.Error(), value) {
 		t.Fatalf("the secret is told: %v", err)
 	}
 }
@@ -135,7 +137,7 @@ func checkBounds(t *testing.T, s *Settings) {
 }
 
 // listSettings are those that a file may give as a list.
-var listSettings = []string{"trusted-proxies", "webhook-allow", "cache-off"}
+var listSettings = []string{"trusted-proxies", "webhook-allow", "role-map"}
 
 // checkFromFile wants no table, list or date of the file to be taken for a text.
 func checkFromFile(t *testing.T, s *Settings, file []byte) {

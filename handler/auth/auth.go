@@ -9,6 +9,7 @@ package auth
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
@@ -28,7 +29,7 @@ const (
 // Valid reports whether the role is a known one.
 func (r Role) Valid() bool { return r == RoleBuyer || r == RoleAdmin || r == RoleService }
 
-// Audience is the value that a token's `aud` must contain.
+// Audience is the value that a token's `aud` must contain unless configured otherwise.
 const Audience = "flashsale"
 
 // MinSecret is the least length of an HS256 secret, in bytes.
@@ -59,10 +60,15 @@ var (
 	ErrNotYetValid = errors.New("auth: token not yet valid")
 	ErrClaims      = errors.New("auth: token claims invalid")
 	ErrAudience    = errors.New("auth: token for another audience")
+	ErrIssuer      = errors.New("auth: token of another issuer")
+	ErrRole        = errors.New("auth: token claims a role that its signer may not grant")
 )
 
 // ErrSecretTooShort says that an HS256 secret has fewer than MinSecret bytes.
 var ErrSecretTooShort = fmt.Errorf("auth: the secret has fewer than %d bytes", MinSecret)
+
+// ErrUnmapped says that no value of the claim makes a token of this role.
+var ErrUnmapped = errors.New("no value is mapped to the role")
 
 // ValidSubject reports whether sub can name somebody:
 // 1 to 128 characters of A-Z a-z 0-9 . _ : @ -.
@@ -82,8 +88,41 @@ func ValidSubject(sub string) bool {
 	return true
 }
 
-// SignToken makes an HS256 token for sub that is valid from now on for ttl.
+// Terms are what the tokens of a signer say besides their subject and times. The zero
+// value is any issuer, the audience Audience, and the role in the claim `role`.
+type Terms struct {
+	// Issuer is the exact value of `iss`. Empty: `iss` is not read.
+	Issuer string
+	// Audience is what `aud` must contain. Default Audience.
+	Audience string
+	// SubjectClaim is the outermost claim that names the buyer, admin or service; see
+	// ValidSubject and ValidSubjectClaim. Default `sub`.
+	SubjectClaim string
+	// Roles maps a claim to roles. Default: the claim `role` holds the role itself.
+	Roles *Roles
+}
+
+func (t Terms) withDefaults() Terms {
+	if t.Audience == "" {
+		t.Audience = Audience
+	}
+	if t.SubjectClaim == "" {
+		t.SubjectClaim = DefaultSubjectClaim
+	}
+	if t.Roles == nil {
+		t.Roles = contractRoles
+	}
+	return t
+}
+
+// SignToken makes an HS256 token for sub that is valid from now on for ttl, with the
+// claims of the default Terms.
 func SignToken(secret []byte, sub string, role Role, ttl time.Duration, now time.Time) (string, error) {
+	return Terms{}.Sign(secret, sub, role, ttl, now)
+}
+
+// Sign makes an HS256 token for sub that is valid from now on for ttl and meets the terms.
+func (t Terms) Sign(secret []byte, sub string, role Role, ttl time.Duration, now time.Time) (string, error) {
 	switch {
 	case len(secret) < MinSecret:
 		return "", ErrSecretTooShort
@@ -94,14 +133,22 @@ func SignToken(secret []byte, sub string, role Role, ttl time.Duration, now time
 	case ttl < time.Second:
 		return "", fmt.Errorf("auth: sign token: the lifetime %s is below one second", ttl)
 	}
-	token := jwt.NewWithClaims(jwt.SigningMethodHS256, jwt.MapClaims{
-		"sub":  sub,
-		"role": string(role),
-		"aud":  Audience,
-		"iat":  now.Unix(),
-		"exp":  now.Add(ttl).Unix(),
-	})
-	signed, err := token.SignedString(secret)
+	t = t.withDefaults()
+	claims := jwt.MapClaims{
+		"aud": t.Audience,
+		"iat": now.Unix(),
+		"exp": now.Add(ttl).Unix(),
+	}
+	if t.Issuer != "" {
+		claims["iss"] = t.Issuer
+	}
+	roles, err := t.Roles.claim(role)
+	if err != nil {
+		return "", err
+	}
+	maps.Copy(claims, roles)
+	claims[t.SubjectClaim] = sub
+	signed, err := jwt.NewWithClaims(jwt.SigningMethodHS256, claims).SignedString(secret)
 	if err != nil {
 		return "", fmt.Errorf("auth: sign token: %w", err)
 	}

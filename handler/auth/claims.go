@@ -11,33 +11,24 @@ import (
 // it is a mistake of the issuer, or an attempt at a token that never ends.
 const maxDate = 253_402_300_799
 
+// claims are those of a token that are read, before they are judged.
+type claims struct {
+	subject          []byte
+	role             Role
+	expires          float64
+	begins           float64 // the later of nbf and iat
+	hasExpiry, wrong bool
+	hasSubject       bool
+	audience, ours   bool
+	issued           bool // by the issuer of the terms, or by any where they name none
+}
+
 // readClaims reads the claims of a token whose signature is good.
-func readClaims(document []byte, now time.Time, leeway time.Duration) (Identity, error) {
-	var (
-		c                   Identity
-		expires             float64
-		begins              float64 // the later of nbf and iat
-		hasExpiry, wrong    bool
-		audience, ours      bool
-		subject, role       []byte
-		hasSubject, hasRole bool
-	)
+func readClaims(document []byte, terms Terms, now time.Time, leeway time.Duration) (Identity, error) {
+	c := claims{role: terms.Roles.fallback, issued: terms.Issuer == ""}
 	r := strictjson.Read(document)
 	for r.Next() {
-		v := r.Value()
-		switch string(r.Name()) {
-		case "sub":
-			subject, hasSubject = v.Text(), true
-		case "role":
-			role, hasRole = v.Text(), true
-		case "exp":
-			expires, hasExpiry = readDate(v, &wrong), true
-		case "nbf", "iat":
-			begins = max(begins, readDate(v, &wrong))
-		case "aud":
-			audience = true
-			ours = readAudience(v, &wrong)
-		}
+		c.read(r.Name(), r.Value(), terms)
 	}
 	at, slack := float64(now.UnixNano())/1e9, leeway.Seconds()
 	switch {
@@ -45,31 +36,50 @@ func readClaims(document []byte, now time.Time, leeway time.Duration) (Identity,
 		// Claims that are not one clean JSON object were signed by somebody
 		// who can be trusted and misunderstood alike.
 		return Identity{}, ErrClaims
-	case wrong, !hasExpiry, !hasSubject, !hasRole:
+	case c.wrong, !c.hasExpiry, !c.hasSubject:
 		return Identity{}, ErrClaims
-	case at >= expires+slack:
+	case at >= c.expires+slack:
 		return Identity{}, ErrExpired
-	case at < begins-slack:
+	case at < c.begins-slack:
 		return Identity{}, ErrNotYetValid
-	case !audience, !ours:
+	case !c.issued:
+		return Identity{}, ErrIssuer
+	case !c.audience, !c.ours:
 		return Identity{}, ErrAudience
-	}
-	switch string(role) {
-	case string(RoleBuyer):
-		c.Role = RoleBuyer
-	case string(RoleAdmin):
-		c.Role = RoleAdmin
-	case string(RoleService):
-		c.Role = RoleService
-	default:
+	case c.role == "":
 		return Identity{}, ErrClaims
 	}
-	c.Subject = string(subject)
-	if !ValidSubject(c.Subject) {
+	id := Identity{
+		Subject: string(c.subject), Role: c.role,
+		Expires: time.UnixMilli(int64(c.expires * 1000)).Add(leeway),
+	}
+	if !ValidSubject(id.Subject) {
 		return Identity{}, ErrClaims
 	}
-	c.Expires = time.UnixMilli(int64(expires * 1000)).Add(leeway)
-	return c, nil
+	return id, nil
+}
+
+// read takes one claim.
+func (c *claims) read(name []byte, v strictjson.Value, terms Terms) {
+	switch string(name) {
+	case terms.SubjectClaim:
+		c.subject, c.hasSubject = v.Text(), true
+	case "exp":
+		c.expires, c.hasExpiry = readDate(v, &c.wrong), true
+	case "nbf", "iat":
+		c.begins = max(c.begins, readDate(v, &c.wrong))
+	case "iss":
+		c.issued = c.issued || v.Kind() == strictjson.String && string(v.Text()) == terms.Issuer
+	case "aud":
+		c.audience = true
+		c.ours = readAudience(v, terms.Audience, &c.wrong)
+	case terms.Roles.path[0]:
+		role, ok := terms.Roles.read(v)
+		c.wrong = c.wrong || !ok
+		if role != "" {
+			c.role = role
+		}
+	}
 }
 
 // readDate reads a NumericDate: seconds since 1970, with or without a fraction, up
@@ -92,12 +102,12 @@ func readDate(v strictjson.Value, wrong *bool) float64 {
 	return date
 }
 
-// readAudience reports whether the audience, one or a list, contains ours.
-func readAudience(v strictjson.Value, wrong *bool) (ours bool) {
+// readAudience reports whether the audience, one or a list, contains want.
+func readAudience(v strictjson.Value, want string, wrong *bool) (ours bool) {
 	if v.Kind() == strictjson.String {
-		return string(v.Text()) == Audience
+		return string(v.Text()) == want
 	}
-	if !v.Strings(func(one []byte) { ours = ours || string(one) == Audience }) {
+	if !v.Strings(func(one []byte) { ours = ours || string(one) == want }) {
 		*wrong = true
 	}
 	return ours

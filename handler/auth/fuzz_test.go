@@ -15,7 +15,7 @@ import (
 // refusals are all that Verify may answer besides an identity.
 var refusals = []error{
 	auth.ErrMalformed, auth.ErrAlgorithm, auth.ErrKey, auth.ErrSignature,
-	auth.ErrExpired, auth.ErrNotYetValid, auth.ErrClaims, auth.ErrAudience,
+	auth.ErrExpired, auth.ErrNotYetValid, auth.ErrClaims, auth.ErrAudience, auth.ErrIssuer, auth.ErrRole,
 }
 
 // checkToken verifies a token, and holds what comes of it against the library:

@@ -167,6 +167,32 @@ func (k *Keys) usable() error {
 	return ErrNoKeys
 }
 
+// shares reports whether a key that can verify a token is in both sets now. A set that
+// cannot be read shares none: no token is verified with it either.
+func (k *Keys) shares(other *Keys) bool {
+	ours, err := (*k.storage.Load()).KeyReadAll(k.ctx)
+	if err != nil {
+		return false
+	}
+	theirs, err := (*other.storage.Load()).KeyReadAll(other.ctx)
+	if err != nil {
+		return false
+	}
+	for _, one := range ours {
+		public, method := publicKey(one)
+		if method == nil {
+			continue
+		}
+		own, ok := public.(interface{ Equal(crypto.PublicKey) bool })
+		for _, another := range theirs {
+			if key, method := publicKey(another); ok && method != nil && own.Equal(key) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // verify pins the algorithm by the key that the token names. Without a name
 // there must be no choice.
 func (k *Keys) verify(h header, signed string, signature []byte) error {

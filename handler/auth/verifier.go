@@ -2,7 +2,6 @@ package auth
 
 import (
 	"encoding/base64"
-	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -22,6 +21,10 @@ type Config struct {
 	Secret []byte
 	// Keys is the set of public keys; see OpenKeys.
 	Keys *Keys
+	// Terms are what the tokens must say.
+	Terms Terms
+	// Admin gives admins a signer of their own. nil: the key above signs for every role.
+	Admin *AdminConfig
 	// CacheSlots is the number of verified tokens that are remembered.
 	// Default 65,536; negative: none.
 	CacheSlots int
@@ -39,7 +42,7 @@ type Config struct {
 
 // Verifier verifies tokens. It is safe for concurrent use.
 type Verifier struct {
-	key      key
+	signers  signers
 	headers  headerCache
 	verified *tokenCache // nil: none
 	cacheFor time.Duration
@@ -50,19 +53,14 @@ type Verifier struct {
 // defaultLeeway is that of a Config which states none.
 const defaultLeeway = 30 * time.Second
 
-// NewVerifier returns a Verifier for one secret or one set of public keys.
+// NewVerifier returns a Verifier for one secret or one set of public keys, and for those
+// of admins if they have their own.
 func NewVerifier(c Config) (*Verifier, error) {
-	v := &Verifier{cacheFor: c.CacheFor, now: c.Now}
-	switch {
-	case c.Keys != nil && c.Secret != nil:
-		return nil, errors.New("auth: a secret and a key set are configured; the algorithm can be pinned by one only")
-	case c.Keys != nil:
-		v.key = c.Keys
-	case len(c.Secret) >= MinSecret:
-		v.key = newSecretKey(c.Secret)
-	default:
-		return nil, ErrSecretTooShort
+	own, err := newSigners(c)
+	if err != nil {
+		return nil, err
 	}
+	v := &Verifier{cacheFor: c.CacheFor, now: c.Now, signers: own}
 	if c.CacheFor < 0 {
 		return nil, fmt.Errorf("auth: CacheFor %s is negative", c.CacheFor)
 	}
@@ -90,8 +88,8 @@ func NewVerifier(c Config) (*Verifier, error) {
 }
 
 // Verify returns who the token speaks for. Its errors are ErrMalformed,
-// ErrAlgorithm, ErrKey, ErrSignature, ErrExpired, ErrNotYetValid, ErrClaims
-// and ErrAudience.
+// ErrAlgorithm, ErrKey, ErrSignature, ErrExpired, ErrNotYetValid, ErrClaims,
+// ErrIssuer, ErrAudience and ErrRole.
 func (v *Verifier) Verify(token string) (Identity, error) {
 	now := v.now()
 	var slot uint64
@@ -145,7 +143,8 @@ func (v *Verifier) check(token string, now time.Time) (Identity, error) {
 	if err != nil {
 		return Identity{}, err
 	}
-	if err := v.key.verify(h, token[:len(rawHeader)+1+len(rawClaims)], signature); err != nil {
+	own := v.signers.choose(rawClaims)
+	if err := v.signers.verify(own, h, token[:len(rawHeader)+1+len(rawClaims)], signature); err != nil {
 		return Identity{}, err
 	}
 	buf, document, err := decodeSegment(buf[:0], rawClaims)
@@ -153,7 +152,11 @@ func (v *Verifier) check(token string, now time.Time) (Identity, error) {
 	if err != nil {
 		return Identity{}, err
 	}
-	return readClaims(document, now, v.leeway)
+	id, err := readClaims(document, own.terms, now, v.leeway)
+	if err == nil && v.signers.of(id.Role) != own {
+		return Identity{}, ErrRole
+	}
+	return id, err
 }
 
 // segments decodes base64url strictly: bits beyond the last byte must be zero,

@@ -42,9 +42,10 @@ func (c *crowd) token(i int) []byte { return c.text[c.ends[i]:c.ends[i+1]] }
 
 // result is what one phase saw.
 type result struct {
-	codes map[int]int
-	took  time.Duration
-	first error // the first failed exchange
+	codes  map[int]int
+	shares []int // answers by address
+	took   time.Duration
+	first  error // the first failed exchange
 }
 
 func (r *result) rate(codes ...int) float64 {
@@ -55,12 +56,15 @@ func (r *result) rate(codes ...int) float64 {
 	return float64(n) / r.took.Seconds()
 }
 
-// drive sends purchases of item over all connections for d, each by another
-// buyer, and counts the answers.
-func drive(ctx context.Context, addr, item string, c *crowd, o options, async bool) (*result, error) {
-	target, err := wire.ParseTarget("http://" + addr)
-	if err != nil {
-		return nil, err
+// drive sends purchases of item for the length of a phase, each by another buyer,
+// over connections that are spread over the addresses, and counts the answers.
+func drive(ctx context.Context, addrs []string, item string, c *crowd, o options, async bool) (*result, error) {
+	targets := make([]wire.Target, len(addrs))
+	for i, addr := range addrs {
+		var err error
+		if targets[i], err = wire.ParseTarget("http://" + addr); err != nil {
+			return nil, err
+		}
 	}
 	var conns []*wire.Conn
 	defer func() {
@@ -68,28 +72,29 @@ func drive(ctx context.Context, addr, item string, c *crowd, o options, async bo
 			_ = c.Close() //nolint:errcheck // every request on it has been answered
 		}
 	}()
-	for range o.connections {
-		conn, err := wire.Dial(ctx, target)
+	for i := range o.connections {
+		conn, err := wire.Dial(ctx, targets[i%len(targets)])
 		if err != nil {
-			return nil, fmt.Errorf("dial %s: %w", addr, err)
+			return nil, fmt.Errorf("dial %s: %w", addrs[i%len(addrs)], err)
 		}
 		conns = append(conns, conn)
 	}
 	var next atomic.Int64
 	var stop atomic.Bool
-	res := &result{codes: make(map[int]int)}
+	res := &result{codes: make(map[int]int), shares: make([]int, len(addrs))}
 	var mu sync.Mutex
 	var all sync.WaitGroup
 	start := time.Now()
 	timer := time.AfterFunc(o.phase, func() { stop.Store(true) })
 	defer timer.Stop()
-	for _, conn := range conns {
+	for i, conn := range conns {
 		all.Go(func() {
-			codes, err := driveOne(ctx, conn, target, item, c, &next, &stop, async)
+			codes, err := driveOne(ctx, conn, targets[i%len(targets)], item, c, &next, &stop, async)
 			mu.Lock()
 			defer mu.Unlock()
 			for code, n := range codes {
 				res.codes[code] += n
+				res.shares[i%len(targets)] += n
 			}
 			if err != nil && res.first == nil {
 				res.first = err

@@ -54,6 +54,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	f.DurationVar(&o.spread, "spread", time.Minute, "time over which the orders of -expiry fall due")
 	f.IntVar(&o.streams, "streams", 0, "event streams of which to measure the memory that each costs; 0: leave it out")
 	f.IntVar(&o.reads, "reads", 0, "rounds of reading an item's page against an empty handler, and the table of the cache's defences; 0: leave it out")
+	f.IntVar(&o.hot, "hot", 0, "rounds of selling one hot item on 1, 2 and 4 API processes, with its lock and without; 0: leave it out")
 	recovery := f.String("recovery", "", "orders of a sale, as in 10000,1000000, of which to measure how soon it is open after Redis lost everything; empty: leave it out")
 	f.BoolVar(&o.overload, "overload", false, "measure, last, what several times the top rate leaves of the throughput")
 	f.BoolVar(&o.skipPolling, "skip-polling", false, "leave out the polling lock")
@@ -64,8 +65,8 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	if o.recovery, err = parseSizes(*recovery); err != nil {
 		return err
 	}
-	if o.visible < 0 || o.reads < 0 || o.streams < 0 {
-		return errors.New("need -visible, -reads and -streams of 0 or more")
+	if o.visible < 0 || o.reads < 0 || o.streams < 0 || o.hot < 0 {
+		return errors.New("need -visible, -reads, -streams and -hot of 0 or more")
 	}
 	if o.expiry < 0 || o.expiry > buyers || o.spread < time.Second {
 		return fmt.Errorf("need -expiry from 0 to %d, over a second or more", buyers)
@@ -88,6 +89,7 @@ type options struct {
 	expiry      int
 	visible     int
 	reads       int
+	hot         int
 	streams     int
 	recovery    []int
 	spread      time.Duration

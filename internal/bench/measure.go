@@ -55,6 +55,11 @@ func measure(ctx context.Context, o options, out io.Writer) (err error) {
 			return fmt.Errorf("reads: %w", err)
 		}
 	}
+	if o.hot > 0 {
+		if err := m.hot(ctx); err != nil {
+			return err
+		}
+	}
 	if o.visible > 0 {
 		if err := m.visible(ctx); err != nil {
 			return fmt.Errorf("visible: %w", err)
@@ -191,7 +196,7 @@ func (m *meter) phase(ctx context.Context, name, addr, item string, async bool, 
 	if err := m.rdb.ConfigResetStat(ctx).Err(); err != nil {
 		return 0, err
 	}
-	res, err := drive(ctx, addr, item, m.crowd, m.o, async)
+	res, err := drive(ctx, []string{addr}, item, m.crowd, m.o, async)
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", name, err)
 	}

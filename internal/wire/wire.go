@@ -82,6 +82,9 @@ type Conn struct {
 	// Timeout bounds each Do, from writing to the last byte of the answer.
 	// Zero: no bound.
 	Timeout time.Duration
+	// OnSent is called by Do once the request has been written, before its answer
+	// is read. Nil: nothing is called.
+	OnSent func()
 
 	nc     net.Conn
 	buf    []byte // bytes from the server; buf[r:w] is unread
@@ -156,6 +159,9 @@ func (c *Conn) roundTrip(req []byte) (*Response, error) {
 	}
 	if _, err := c.nc.Write(req); err != nil {
 		return nil, fmt.Errorf("wire: write: %w", err)
+	}
+	if c.OnSent != nil {
+		c.OnSent()
 	}
 	for range maxInterim {
 		if err := c.readHead(); err != nil {

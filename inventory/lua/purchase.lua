@@ -1,9 +1,9 @@
 -- Sells to a batch of buyers of one item.
 --
 -- KEYS 1 lock, 2 lock's waiters, 3 sale (hash), 4 idempotency (hash), 5 buyers (hash),
---      6.. the task queue's keys (EnqueueKeys)
+--      6 log of queued orders (stream), 7.. the task queue's keys (EnqueueKeys)
 -- ARGV 1 lock value, 2 fencing token, 3 epoch, 4 task queue's bound, 5 the highest sequence of the sale
---      that the caller has been told, 6 number of purchases n,
+--      that the caller has been told, 6 number of purchases n, 7 their records for the log, 24 bytes each,
 --      then per purchase: buyer, idempotency key, quantity, order id, task payload
 --
 -- Returns { status, waiting, verdicts, left, version, now_ms, opens_ms, closes_ms, sequence, replayed order ids ... }.
@@ -30,7 +30,8 @@
 -- least the highest the sale has seen.
 
 local per = 5      -- arguments per purchase
-local first = 6    -- arguments before the first purchase
+local first = 7    -- arguments before the first purchase
+local record = 24  -- bytes of a purchase in the log
 local chunk = 100  -- bounds unpack; the embedded engine's Lua stack is small
 
 local waiting = lock_guard(KEYS[1], KEYS[2], ARGV[1])
@@ -91,7 +92,8 @@ for from = 1, n, chunk do
   end
 end
 
-local room = queue_room(5, tonumber(ARGV[4]))
+local room = queue_room(6, tonumber(ARGV[4]))
+redis.call('XLEN', KEYS[6])  -- a key of another type must fail here, before the first write
 local verdicts, replayed = {}, {}
 local ids, payloads, taken = {}, {}, 0
 local new_orders, touched = {}, {}
@@ -157,7 +159,19 @@ if taken > 0 then
   if #counts > 0 then
     redis.call('HSET', KEYS[5], unpack(counts))
   end
-  queue_add(5, now_us, taken, ids, payloads)
+  -- One entry per batch: an entry per order would cost as much as a third of this script.
+  local records = ARGV[7]
+  if taken < n then
+    local accepted = {}
+    for i = 1, n do
+      if verdicts[i] == 'A' then
+        accepted[#accepted + 1] = string.sub(records, record * (i - 1) + 1, record * i)
+      end
+    end
+    records = table.concat(accepted)
+  end
+  redis.call('XADD', KEYS[6], '*', 'o', records)
+  queue_add(6, now_us, taken, ids, payloads)
 end
 
 local reply = {'ok', waiting, table.concat(verdicts), left, sale[8], now_ms, opens_ms, closes_ms, sequence}

@@ -1,0 +1,79 @@
+//go:build unix
+
+package main_test
+
+import (
+	"context"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"flashsale/internal/process"
+	"flashsale/internal/redistest"
+)
+
+// pasteWithin bounds the run of README's commands.
+const pasteWithin = 2 * time.Minute
+
+// TestReadme_RunningForReal pastes the commands of the README's section into a shell at
+// once, with other places for Redis, database and ports: the last one finds an API.
+func TestReadme_RunningForReal(t *testing.T) {
+	needProcesses(t)
+	page, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(page), "\n## Running it for real\n")
+	_, rest, _ = strings.Cut(rest, "\n```sh\n")
+	script, _, found := strings.Cut(rest, "```")
+	if !found {
+		t.Fatal("the README has no such section")
+	}
+	server := redistest.Real(t, "--appendfsync", "everysec")
+	dir := t.TempDir()
+	if err := os.Symlink(process.Build(t), filepath.Join(dir, "flashsale")); err != nil {
+		t.Fatal(err)
+	}
+	_, port, err := net.SplitHostPort(process.FreeAddr(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for from, to := range map[string]string{
+		"make build && export PATH=$PWD/bin:$PATH": "export PATH=" + dir + ":$PATH",
+		"127.0.0.1:6379":      server.Addr(),
+		"/var/lib/flashsale/": dir + "/new/",
+		"0.0.0.0:8080":        "127.0.0.1:" + port,
+		"127.0.0.1:9091":      process.FreeAddr(t),
+	} {
+		if strings.Count(script, from) != 1 {
+			t.Fatalf("the README's commands do not have %q once:\n%s", from, script)
+		}
+		script = strings.Replace(script, from, to, 1)
+	}
+	// What the shell has started in the background ends with it.
+	script += "\nstatus=$?\nkill $(jobs -p)\nwait\nexit $status\n"
+
+	ctx, cancel := context.WithTimeout(t.Context(), pasteWithin)
+	defer cancel()
+	sh := exec.CommandContext(ctx, "bash", "-c", script)
+	sh.Dir = dir
+	for _, variable := range os.Environ() {
+		if !strings.HasPrefix(variable, "FLASHSALE_") {
+			sh.Env = append(sh.Env, variable)
+		}
+	}
+	// The two ports that the commands leave at their default.
+	sh.Env = append(sh.Env, "FLASHSALE_ADDR=127.0.0.1:"+port, "FLASHSALE_OPS_ADDR="+process.FreeAddr(t))
+	sh.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	sh.Cancel = func() error { return syscall.Kill(-sh.Process.Pid, syscall.SIGKILL) }
+	sh.WaitDelay = soon
+	out, err := sh.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "drop-1") || !strings.Contains(string(out), "4900 EUR") {
+		t.Errorf("the README's commands: %v\n%s", err, out)
+	}
+}

@@ -1,0 +1,143 @@
+package handler
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"flashsale/order"
+)
+
+// fakeWorkers says what it is told to.
+type fakeWorkers struct {
+	status order.WorkerStatus
+	err    error
+}
+
+func (f *fakeWorkers) WorkerStatus(context.Context) (order.WorkerStatus, error) {
+	return f.status, f.err
+}
+
+// TestReady_Workers: missing workers are shown and leave the API ready; what cannot be
+// known about them is not shown.
+func TestReady_Workers(t *testing.T) {
+	t.Parallel()
+	const trouble = "none live since 2030-01-02T03:04:05Z"
+	workers := &fakeWorkers{status: order.WorkerStatus{Live: 1}}
+	now := someTime
+	var redis error
+	s := open(t, func(c *Config) {
+		c.Now = func() time.Time { return now }
+		c.Workers = workers
+		c.Ready = []Check{{"redis", func(context.Context) error { return redis }}}
+	})
+	look := func() *httptest.ResponseRecorder {
+		now = now.Add(readyFor)
+		return s.get(t, "/readyz", "", "")
+	}
+	if w := look(); w.Code != 200 || w.Body.String() != `{"status":"ok"}` {
+		t.Errorf("with a worker: %d %s", w.Code, w.Body)
+	}
+	workers.status = order.WorkerStatus{Trouble: trouble}
+	if w := look(); w.Code != 200 || w.Body.String() != `{"degraded":["workers"],"workers":"`+trouble+`","status":"ok"}` {
+		t.Errorf("without a worker: %d %s", w.Code, w.Body)
+	}
+	redis = errors.New("dial tcp 10.0.0.1: refused")
+	body := wantProblem(t, look().Result(), 503, "unavailable")
+	if body["workers"] != trouble || body["failing"] == nil {
+		t.Errorf("without Redis, and with an old answer about workers: %v", body)
+	}
+	redis, workers.err = nil, errors.New("dial tcp 10.0.0.1: refused")
+	if w := look(); w.Code != 200 || w.Body.String() != `{"status":"ok"}` {
+		t.Errorf("where nothing is known: %d %s", w.Code, w.Body)
+	}
+}
+
+// TestOps_Health: the operator's address says whether the process is ready and alive.
+func TestOps_Health(t *testing.T) {
+	t.Parallel()
+	var part, alive error
+	ask := func(path string) *httptest.ResponseRecorder {
+		ops := NewOps(prometheus.NewRegistry(), OpsConfig{ // a new one has looked at nothing yet
+			Ready:   []Check{{"worker", func(context.Context) error { return part }}},
+			Workers: &fakeWorkers{status: order.WorkerStatus{Trouble: "none live"}},
+			Alive:   func() error { return alive },
+		})
+		w := httptest.NewRecorder()
+		ops.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, http.NoBody))
+		if got := w.Header().Get("Content-Type"); got != "application/json" {
+			t.Errorf("%s: Content-Type %q", path, got)
+		}
+		return w
+	}
+	want := func(path string, status int, body string) {
+		t.Helper()
+		if w := ask(path); w.Code != status || w.Body.String() != body {
+			t.Errorf("%s: %d %s, want %d %s", path, w.Code, w.Body, status, body)
+		}
+	}
+	want("/readyz", 200, `{"degraded":["workers"],"workers":"none live","status":"ok"}`)
+	want("/healthz", 200, `{"status":"ok"}`)
+	part, alive = errors.New("no fetch for 10.0.0.1"), errors.New("stuck at 10.0.0.1")
+	want("/readyz", 503, `{"failing":["worker"],"degraded":["workers"],"workers":"none live","status":"unavailable"}`)
+	want("/healthz", 503, `{"status":"unavailable"}`)
+}
+
+// seriesOf counts the series of the edge's own metrics.
+func seriesOf(t *testing.T, g prometheus.Gatherer) map[string]int {
+	t.Helper()
+	families, err := g.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := make(map[string]int)
+	for _, f := range families {
+		n[f.GetName()] = len(f.GetMetric())
+	}
+	return n
+}
+
+// TestMetrics_Lazy: a series of a route or a code exists from its first use on.
+func TestMetrics_Lazy(t *testing.T) {
+	t.Parallel()
+	registry := prometheus.NewRegistry()
+	s := open(t, func(c *Config) { c.Registerer = registry })
+	const requests, durations, problems = "flashsale_http_requests_total", "flashsale_http_request_duration_seconds", "flashsale_http_problems_total"
+	for name, n := range seriesOf(t, registry) {
+		if strings.HasPrefix(name, "flashsale_http_") {
+			t.Errorf("before the first request: %d series of %s", n, name)
+		}
+	}
+	for range 3 {
+		s.do(purchaseRequest(t, `{"quantity":1}`))
+		s.do(purchaseRequest(t, `{"quantity":0}`))
+	}
+	got := seriesOf(t, registry)
+	if got[requests] != 2 || got[durations] != 1 || got[problems] != 1 {
+		t.Errorf("after two kinds of answers on one route: %v", got)
+	}
+}
+
+// TestMetrics_LazyAllocations: once a counter has been used, it is not looked up again,
+// and using it allocates nothing.
+func TestMetrics_LazyAllocations(t *testing.T) {
+	m, err := newMetrics(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := m.route("/somewhere")
+	use := func() { r.observe(200, time.Millisecond); m.problem("sold_out") }
+	use()
+	again := func() prometheus.Counter { t.Error("a counter is looked up again"); return nil }
+	r.byClass[2].make, m.byCode["sold_out"].make = again, again
+	r.make = func() prometheus.Observer { t.Error("a histogram is looked up again"); return nil }
+	if n := testing.AllocsPerRun(100, use); n != 0 {
+		t.Errorf("%g allocations for a request that is counted", n)
+	}
+}

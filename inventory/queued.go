@@ -1,0 +1,400 @@
+package inventory
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/queue"
+)
+
+// A queue's log of accepted orders is a stream: the purchase script adds one entry per
+// batch, with a record of each order that it accepted, in the same atomic step that adds
+// their tasks. An order that is in the queue is therefore in the log, or was added by a
+// version of this program that kept none. TrimQueued removes what is not in the queue any more.
+//
+// A record is the hash of the buyer's name and the order's id. The name itself is only in
+// the task, which is what decides whose order it is.
+const (
+	recordSize  = 24
+	recordField = "o"
+)
+
+// orderID is a UUID as a record has it; zero for an id that is none.
+type orderID [16]byte
+
+// buyerHash is FNV-1a of 64 bits. Every process has to compute the same.
+func buyerHash(buyer string) uint64 {
+	h := uint64(14695981039346656037)
+	for i := range len(buyer) {
+		h = (h ^ uint64(buyer[i])) * 1099511628211
+	}
+	return h
+}
+
+// appendQueuedRecords appends the records of a batch, in its order.
+func appendQueuedRecords(b []byte, batch []*Request) []byte {
+	for _, r := range batch {
+		b = appendQueuedRecord(b, buyerHash(r.Buyer), packOrderID(r.OrderID))
+	}
+	return b
+}
+
+func appendQueuedRecord(b []byte, buyer uint64, id orderID) []byte {
+	for shift := 56; shift >= 0; shift -= 8 {
+		b = append(b, byte(buyer>>shift))
+	}
+	return append(b, id[:]...)
+}
+
+// eachRecord calls fn for every record of an entry.
+func eachRecord(m *redis.XMessage, fn func(buyer uint64, id orderID)) {
+	text, ok := m.Values[recordField].(string)
+	for ; ok && len(text) >= recordSize; text = text[recordSize:] {
+		buyer := uint64(0)
+		for i := range 8 {
+			buyer = buyer<<8 | uint64(text[i])
+		}
+		if id := orderID([]byte(text[8:recordSize])); id != (orderID{}) {
+			fn(buyer, id)
+		}
+	}
+}
+
+func packOrderID(text string) (id orderID) {
+	if len(text) != 36 || text[8] != '-' || text[13] != '-' || text[18] != '-' || text[23] != '-' {
+		return orderID{}
+	}
+	var digits [32]byte
+	copy(digits[:], text[:8])
+	copy(digits[8:], text[9:13])
+	copy(digits[12:], text[14:18])
+	copy(digits[16:], text[19:23])
+	copy(digits[20:], text[24:])
+	if _, err := hex.Decode(id[:], digits[:]); err != nil {
+		return orderID{}
+	}
+	return id
+}
+
+func (id orderID) text() string {
+	h := hex.EncodeToString(id[:])
+	return h[:8] + "-" + h[8:12] + "-" + h[12:16] + "-" + h[16:20] + "-" + h[20:]
+}
+
+// QueuedIndex finds the queued orders of one buyer. It keeps the queues' logs in memory,
+// about 60 bytes per order in them, and reads on what was added whenever it is asked.
+// It is safe for concurrent use.
+type QueuedIndex struct{ logs []*queuedLog }
+
+// NewQueuedIndex returns an index of these queues of orders. It reads nothing yet.
+func NewQueuedIndex(rdb redis.UniversalClient, queues ...*queue.Queue) *QueuedIndex {
+	x := &QueuedIndex{}
+	for _, q := range queues {
+		x.logs = append(x.logs, &queuedLog{
+			rdb: rdb, queue: q, key: queuedLogKey(q.Prefix()), one: make(chan struct{}, 1), of: make(map[uint64]uint64),
+		})
+	}
+	return x
+}
+
+const (
+	// queuedLook bounds the orders that one call of Tasks looks at.
+	queuedLook = 512
+	// queuedLimit bounds one call of Tasks, a first look at a long log included. What
+	// was read before it ended is kept for the next call.
+	queuedLimit = 5 * time.Second
+)
+
+// Tasks calls fn with the id and payload of the queued tasks of a buyer whose ids are
+// lower than before (empty: of all), the highest first, until fn has accepted limit (1
+// or more) of them by returning true. Another buyer's task may be among them: the payload decides.
+//
+// It has found every task that was added before the call and is in the queue still, down
+// to the id it returns: below that there may be more, and a call with that id as before
+// goes on. An empty id says that there are none.
+// Errors: ErrUnavailable.
+func (x *QueuedIndex) Tasks(ctx context.Context, buyer, before string, limit int, fn func(id string, payload []byte) bool) (more string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, queuedLimit)
+	defer cancel()
+	hash := buyerHash(buyer)
+	var found []queuedOrder
+	for _, l := range x.logs {
+		if found, err = l.orders(ctx, found, hash, before); err != nil {
+			return "", fmt.Errorf("read log of queued orders: %w: %w", ErrUnavailable, err)
+		}
+	}
+	slices.SortFunc(found, func(a, b queuedOrder) int { return bytes.Compare(b.id[:], a.id[:]) })
+	for looked := 0; looked < len(found); {
+		if limit < 1 || looked >= queuedLook {
+			return found[looked-1].id.text(), nil
+		}
+		page := found[looked:min(looked+max(limit, 16), len(found), queuedLook)]
+		payloads, err := payloadsOf(ctx, page)
+		if err != nil {
+			return "", fmt.Errorf("read queued orders: %w: %w", ErrUnavailable, err)
+		}
+		for i := range page {
+			if limit < 1 {
+				return found[looked-1].id.text(), nil
+			}
+			looked++
+			if payloads[i] == nil {
+				page[i].log.forget(ctx, hash, page[i].id)
+			} else if fn(page[i].id.text(), payloads[i]) {
+				limit--
+			}
+		}
+	}
+	return "", nil
+}
+
+// queuedOrder is an order that was added to a queue.
+type queuedOrder struct {
+	id  orderID
+	log *queuedLog
+}
+
+// payloadsOf reads the orders' payloads, nil for one whose task has ended.
+func payloadsOf(ctx context.Context, orders []queuedOrder) ([][]byte, error) {
+	payloads := make([][]byte, len(orders))
+	byLog := make(map[*queuedLog][]int)
+	for i := range orders {
+		byLog[orders[i].log] = append(byLog[orders[i].log], i)
+	}
+	for l, places := range byLog {
+		ids := make([]string, len(places))
+		for k, i := range places {
+			ids[k] = orders[i].id.text()
+		}
+		list, err := l.queue.Payloads(ctx, ids)
+		if err != nil {
+			return nil, err
+		}
+		for k, i := range places {
+			payloads[i] = list[k]
+		}
+	}
+	return payloads, nil
+}
+
+// queuedLog is what was read of one queue's log.
+type queuedLog struct {
+	rdb   redis.UniversalClient
+	queue *queue.Queue
+	key   string
+
+	// one is held by who reads, or looks at what was read. A channel, so that a caller
+	// without more time need not wait for it.
+	one   chan struct{}
+	begun atomic.Int64 // reads
+
+	// The rest belongs to who holds one.
+	err     error // of the last read
+	last    string
+	entries []queuedEntry
+	kept    int // entries after the last look at the log's beginning
+	// records are those of the entries, in order; the first one's number is base.
+	records []queuedRecord
+	base    uint64
+	of      map[uint64]uint64 // by the buyer's hash: the number of the latest record
+}
+
+// queuedEntry is an entry of the log.
+type queuedEntry struct {
+	id  streamID
+	end uint64 // the number of the first record after it
+}
+
+// queuedRecord is one order in an entry.
+type queuedRecord struct {
+	buyer  uint64
+	id     orderID // zero: forgotten
+	before uint64  // the number of the buyer's record before this one; base 1, and 0 for none
+}
+
+// streamID is the id of an entry, to be compared.
+type streamID [2]uint64
+
+func parseStreamID(text string) (streamID, error) {
+	ms, seq, _ := strings.Cut(text, "-")
+	first, err1 := strconv.ParseUint(ms, 10, 64)
+	second, err2 := strconv.ParseUint(seq, 10, 64)
+	return streamID{first, second}, errors.Join(err1, err2)
+}
+
+func (a streamID) less(b streamID) bool { return a[0] < b[0] || a[0] == b[0] && a[1] < b[1] }
+
+const (
+	// queuedPage is how many entries are read at a time: of full batches, 300 kB.
+	queuedPage = 50
+	// queuedPages bounds the pages of one read.
+	queuedPages = 1 << 16
+	// queuedSlack is how many entries are kept before it is worth a look which of them
+	// have been removed from the log.
+	queuedSlack = 64
+)
+
+var errQueuedLog = errors.New("inventory: the log of queued orders has no end")
+
+// orders reads what was added to the log, and appends a buyer's orders with ids lower
+// than before, each once, in no order. Everything that was added before the call was read
+// then. Callers that meet share a read that began after all of them came.
+func (l *queuedLog) orders(ctx context.Context, found []queuedOrder, buyer uint64, before string) ([]queuedOrder, error) {
+	begun := l.begun.Load()
+	if err := l.begin(ctx); err != nil {
+		return nil, err
+	}
+	defer l.end()
+	if l.begun.Load() == begun || l.err != nil {
+		l.begun.Add(1)
+		if l.err = l.readOn(ctx); l.err != nil {
+			return nil, l.err
+		}
+	}
+	own := len(found)
+	end := packOrderID(before)
+	for number := l.of[buyer]; number > l.base; number = l.records[number-l.base-1].before {
+		id := l.records[number-l.base-1].id
+		if id == (orderID{}) || before != "" && bytes.Compare(id[:], end[:]) >= 0 {
+			continue
+		}
+		found = append(found, queuedOrder{id, l})
+	}
+	// TrimQueued may have written one again.
+	slices.SortFunc(found[own:], func(a, b queuedOrder) int { return bytes.Compare(a.id[:], b.id[:]) })
+	once := slices.CompactFunc(found[own:], func(a, b queuedOrder) bool { return a.id == b.id })
+	return found[:own+len(once)], nil
+}
+
+// forget forgets an order whose task has ended, and so cannot come back.
+func (l *queuedLog) forget(ctx context.Context, buyer uint64, id orderID) {
+	if l.begin(ctx) != nil {
+		return // it is met again
+	}
+	defer l.end()
+	for number := l.of[buyer]; number > l.base; number = l.records[number-l.base-1].before {
+		if r := &l.records[number-l.base-1]; r.id == id {
+			r.id = orderID{}
+		}
+	}
+}
+
+func (l *queuedLog) begin(ctx context.Context) error {
+	select {
+	case l.one <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (l *queuedLog) end() { <-l.one }
+
+// readOn reads on from the last entry that was read, and that entry once more: where it is
+// gone, everything up to it was removed from the log, or Redis has lost the log, and what
+// was read is void.
+func (l *queuedLog) readOn(ctx context.Context) error {
+	first, err := l.beginning(ctx)
+	if err != nil {
+		return err
+	}
+	for range queuedPages {
+		from := "-"
+		if l.last != "" {
+			from = l.last
+		}
+		page, err := l.rdb.XRangeN(ctx, l.key, from, "+", queuedPage+1).Result()
+		if err != nil {
+			return err
+		}
+		full := len(page) > queuedPage
+		if l.last != "" {
+			if len(page) == 0 || page[0].ID != l.last {
+				l.reset()
+				continue
+			}
+			page = page[1:]
+		}
+		for i := range page {
+			if err := l.add(&page[i]); err != nil {
+				return err
+			}
+		}
+		if !full {
+			l.drop(first)
+			return nil
+		}
+	}
+	return errQueuedLog
+}
+
+// beginning is the id of the log's first entry, where it is worth a look; else zero. It is
+// read before the log's end: what TrimQueued has removed by then and written again at the
+// end is read, and may be dropped.
+func (l *queuedLog) beginning(ctx context.Context) (streamID, error) {
+	if len(l.entries) < 2*l.kept+queuedSlack {
+		return streamID{}, nil
+	}
+	head, err := l.rdb.XRangeN(ctx, l.key, "-", "+", 1).Result()
+	if err != nil || len(head) == 0 { // none: the last entry is gone as well, which readOn sees
+		return streamID{}, err
+	}
+	return parseStreamID(head[0].ID)
+}
+
+// add takes over an entry.
+func (l *queuedLog) add(m *redis.XMessage) error {
+	at, err := parseStreamID(m.ID)
+	if err != nil {
+		return fmt.Errorf("entry %q: %w", m.ID, err)
+	}
+	eachRecord(m, func(buyer uint64, id orderID) {
+		number := l.base + uint64(len(l.records)) + 1
+		l.records = append(l.records, queuedRecord{buyer: buyer, id: id, before: l.of[buyer]})
+		l.of[buyer] = number
+	})
+	l.entries = append(l.entries, queuedEntry{at, l.base + uint64(len(l.records))})
+	l.last = m.ID
+	return nil
+}
+
+// drop forgets the entries before the first, unless that is zero.
+func (l *queuedLog) drop(first streamID) {
+	if first == (streamID{}) {
+		return
+	}
+	n := 0
+	for n < len(l.entries) && l.entries[n].id.less(first) {
+		n++
+	}
+	if n > 0 {
+		end := l.entries[n-1].end
+		gone := l.records[:end-l.base]
+		for i := range gone {
+			if l.of[gone[i].buyer] <= end { // the latest goes, too
+				delete(l.of, gone[i].buyer)
+			}
+		}
+		// Copied, so that the memory of what goes is freed.
+		l.records = slices.Clone(l.records[len(gone):])
+		l.entries = slices.Clone(l.entries[n:])
+		l.base = end
+	}
+	l.kept = len(l.entries)
+}
+
+func (l *queuedLog) reset() {
+	l.base += uint64(len(l.records))
+	l.last, l.entries, l.records, l.kept = "", nil, nil, 0
+	l.of = make(map[uint64]uint64)
+}

@@ -1,0 +1,127 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"flashsale/internal/process"
+)
+
+// redisServer returns the path of redis-server. Without one the test is skipped,
+// and with CI=true it fails.
+func redisServer(t *testing.T) string {
+	t.Helper()
+	server, err := exec.LookPath("redis-server")
+	switch {
+	case err == nil:
+		return server
+	case os.Getenv("CI") == "true":
+		t.Fatal(err)
+	default:
+		t.Skip("skipped: redis-server is not installed; `make deps` installs it")
+	}
+	return ""
+}
+
+// TestRun_Split is --split as its users run it, on a small scale.
+func TestRun_Split(t *testing.T) {
+	t.Parallel()
+	redisServer(t)
+	var out, errs bytes.Buffer
+	code := run(t.Context(), []string{"--split", "--buyers", "400", "--stock", "200", "--duplicates", "0.2", "--json"}, &out, &errs)
+	var s summary
+	if err := json.Unmarshal(out.Bytes(), &s); err != nil {
+		t.Fatalf("exit %d: %v\n%s\n%s", code, err, out.String(), errs.String())
+	}
+	want := "PASS accepted=200 persisted=200 oversold=0 lost=0 duplicated=0 over_limit=0 unsold=0"
+	if code != exitPassed || s.Line != want || lastLine(errs.String()) != want {
+		t.Errorf("exit %d\n%s\n%s", code, out.String(), errs.String())
+	}
+	if len(s.Kills) != 2 || s.Kills[0].Process != "api 1" || s.Kills[1].Process != "worker 1" || s.Load.Connections != 50 {
+		t.Errorf("kills %+v with %d connections", s.Kills, s.Load.Connections)
+	}
+}
+
+func TestRun_SplitWithoutRedis(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	var out, errs bytes.Buffer
+	code := run(t.Context(), []string{"--split"}, &out, &errs)
+	if code != exitFailed || out.Len() > 0 || !strings.Contains(errs.String(), "make deps") || !strings.Contains(errs.String(), "apt-get install redis-server") {
+		t.Errorf("exit %d\n%s\n%s", code, out.String(), errs.String())
+	}
+}
+
+func newDeployment(t *testing.T) *deployment {
+	t.Helper()
+	return &deployment{dir: t.TempDir(), bin: process.Build(t), secret: newSecret()}
+}
+
+// allEnded fails the test if a process of the deployment is left.
+func allEnded(t *testing.T, d *deployment) {
+	t.Helper()
+	for _, p := range append(append([]*program{d.redis}, d.apis...), d.workers...) {
+		select {
+		case <-p.exited:
+		default:
+			t.Errorf("%s is still running", p.name)
+		}
+	}
+}
+
+// What was started before something failed is ended.
+func TestDeployment_FailsToStart(t *testing.T) {
+	t.Parallel()
+	d := newDeployment(t)
+	err := d.start(t.Context(), options4test(t, "--split", "--db", "sqlite:/dev/null/shop.db"), redisServer(t))
+	if err == nil || !strings.Contains(err.Error(), "migrate the database") {
+		t.Errorf("got %v", err)
+	}
+	if d.redis == nil {
+		t.Fatal("Redis was not started")
+	}
+	if err := d.stop(); err != nil {
+		t.Error(err)
+	}
+	allEnded(t, d)
+}
+
+// An interrupt in the middle of the burst leaves nothing behind.
+func TestDeployment_Interrupted(t *testing.T) {
+	t.Parallel()
+	d := newDeployment(t)
+	// The crowd cannot be through before the interrupt.
+	o := options4test(t, "--split", "--profile", "steady", "--rate", "100")
+	if err := d.start(t.Context(), o, redisServer(t)); err != nil {
+		t.Fatal(errors.Join(err, d.stop()))
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	at := d.place()
+	kill := at.victims[0].kill
+	at.victims[0].kill = func() error {
+		cancel()
+		return kill()
+	}
+	at.victims[0].target = anyTarget
+	o.Stock = 20 // the kill comes early
+	if s, err := at.test(ctx, o, t.Logf, io.Discard); s != nil || !errors.Is(err, context.Canceled) {
+		t.Errorf("got %+v, %v", s, err)
+	}
+	if err := d.stop(); err != nil {
+		t.Error(err)
+	}
+	if !d.apis[0].killed || len(d.apis) != 2 || len(d.workers) != 2 {
+		t.Errorf("%d APIs and %d workers; the first API killed: %v", len(d.apis), len(d.workers), d.apis[0].killed)
+	}
+	allEnded(t, d)
+	if _, err := os.Stat(d.dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the directory is still there: %v", err)
+	}
+}

@@ -1,0 +1,165 @@
+package main
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// anyTarget is the target of a victim that the load does not speak to.
+const anyTarget = -1
+
+// victim is a process that the run kills while the crowd buys.
+type victim struct {
+	name   string
+	target int          // index of its URL, or anyTarget
+	kill   func() error // returns once the process does nothing any more
+}
+
+// kill is what the run saw of one kill.
+type kill struct {
+	Process string `json:"process"`
+	// AcceptedBefore counts the acknowledgements before the kill, AcceptedAfter those
+	// of requests that were sent after it.
+	AcceptedBefore int64 `json:"accepted_before"`
+	AcceptedAfter  int64 `json:"accepted_after"`
+	// InFlight counts the requests that the kill met: those that a killed API left
+	// without an answer, or those sent before the kill of a worker and answered after it.
+	InFlight int64 `json:"in_flight"`
+}
+
+// strike kills one victim once the sale has got so far.
+type strike struct {
+	victim
+	after int64 // acknowledgements before the kill, 1 or more
+	// amid is how many requests are sent to the victim between that and the kill. An
+	// acknowledgement comes with those of its whole batch, and a kill at that moment
+	// could find nothing in flight.
+	amid int64
+
+	began    atomic.Int64 // when kill was called, in ns after the start; 0: not yet
+	ended    atomic.Int64 // when kill had returned, the same
+	inFlight atomic.Int64
+	later    atomic.Int64
+
+	mu     sync.Mutex
+	sends  int64 // since the strike was due
+	before int64
+	err    error
+}
+
+// strikes are those of a run, if any.
+type strikes struct {
+	list  []*strike
+	start time.Time
+	live  *counters
+}
+
+// newStrikes spreads the kills of the victims over the first half of a sale of so
+// many orders: with two, at one and at two fifths of them. The connections are
+// spread evenly over the targets.
+func newStrikes(victims []victim, orders, connections, targets int) *strikes {
+	s := new(strikes)
+	for i, v := range victims {
+		reach := connections
+		if v.target != anyTarget {
+			reach /= targets
+		}
+		s.list = append(s.list, &strike{
+			victim: v, after: int64(max(1, orders*(i+1)/(2*len(victims)+1))), amid: int64(max(1, reach/2)),
+		})
+	}
+	return s
+}
+
+// begin sets when the load starts, and where its progress is counted and shown.
+func (s *strikes) begin(start time.Time, live *counters) { s.start, s.live = start, live }
+
+// sent notes that a request has been sent, whose answer is not read yet, and carries
+// out the strikes that are due.
+func (s *strikes) sent(target int) {
+	for _, k := range s.list {
+		if k.ended.Load() == 0 && s.live.accepted.Load() >= k.after {
+			s.due(k, target)
+		}
+	}
+}
+
+// due carries out the strike if enough requests are on their way, in the instant
+// after one was sent: it cannot have been answered yet. Meanwhile no answer is read
+// and no more than one request sent on each connection, so that the sale goes on
+// after a kill that takes its time.
+func (s *strikes) due(k *strike, target int) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.ended.Load() != 0 || k.target != anyTarget && k.target != target {
+		return
+	}
+	if k.sends++; k.sends <= k.amid {
+		return
+	}
+	k.began.Store(int64(time.Since(s.start)))
+	k.before = s.live.accepted.Load()
+	k.err = k.kill()
+	k.ended.Store(int64(time.Since(s.start)))
+	if k.err == nil {
+		s.live.enter("buying after the kill of " + k.name)
+	}
+}
+
+// attempt says where and when a request was made: from when it was taken up over when
+// it was written, zero if it was not, to the end of its answer.
+type attempt struct {
+	target             int
+	sent, written, end time.Time
+}
+
+// seen notes the end of an attempt.
+func (s *strikes) seen(a *answer, t attempt) {
+	for _, k := range s.list {
+		began, ended := time.Duration(k.began.Load()), time.Duration(k.ended.Load())
+		switch {
+		case began == 0, t.end.Sub(s.start) < began:
+			// It was over before the kill.
+		case !t.written.IsZero() && t.written.Sub(s.start) < began:
+			if k.target == anyTarget || k.target == t.target && a.status == 0 {
+				k.inFlight.Add(1)
+			}
+		case ended != 0 && t.sent.Sub(s.start) > ended:
+			if a.kind == kindAccepted {
+				k.later.Add(1)
+			}
+		}
+	}
+}
+
+// report returns what was seen of each kill, and why the run proves nothing, if so.
+// It is called once the load is over.
+func (s *strikes) report() (kills []kill, void finding) {
+	for _, k := range s.list {
+		if k.began.Load() == 0 {
+			void.add(1, "%s was never killed: that was to be once %d orders were acknowledged, and %d were", k.name, k.after, s.live.accepted.Load())
+			continue
+		}
+		if k.err != nil {
+			void.add(1, "%v", k.err)
+			continue
+		}
+		seen := kill{k.name, k.before, k.later.Load(), k.inFlight.Load()}
+		kills = append(kills, seen)
+		if seen.InFlight == 0 {
+			void.add(1, "the kill of %s met no request in flight", k.name)
+		}
+		if seen.AcceptedAfter == 0 {
+			void.add(1, "no request sent after %s was killed got an order; use a larger --stock or fewer --connections", k.name)
+		}
+	}
+	return kills, void
+}
+
+// sentence describes the kill in the summary.
+func (k *kill) sentence() string {
+	return fmt.Sprintf("killed %s after %d acknowledgements, with %d requests in flight; requests sent later got %d",
+		k.Process, k.AcceptedBefore, k.InFlight, k.AcceptedAfter)
+}

@@ -1,0 +1,96 @@
+package order
+
+import (
+	"context"
+	"slices"
+	"strings"
+)
+
+// QueuedTasks is what a list needs of the queues.
+type QueuedTasks interface {
+	// Tasks is inventory.QueuedIndex.Tasks.
+	Tasks(ctx context.Context, buyer, before string, limit int, fn func(id string, payload []byte) bool) (more string, err error)
+}
+
+// List reads a page of orders, newest first. A list of one buyer's orders contains the
+// queued ones, too; a list of all buyers' contains committed orders only. next is what
+// Filter.Before has to be for the next page; empty: there is none. A page may be shorter
+// than the limit although others follow.
+//
+// Over all pages an order is listed once, also when it is committed between two of them:
+// its id is its place, and each page reads the queue before the database.
+// Errors: ErrDatabase, inventory.ErrUnavailable.
+func (s *Service) List(ctx context.Context, f Filter) (orders []Order, next string, err error) {
+	var queued []Order
+	floor := ""
+	if s.Queued != nil && f.UserID != "" && (f.Status == "" || f.Status == StatusQueued) {
+		if queued, floor, err = s.queuedOrders(ctx, f); err != nil {
+			return nil, "", err
+		}
+	}
+	var rows []Order
+	more := false
+	if f.Status == StatusQueued {
+		queued, err = s.Store.withoutRow(ctx, queued)
+	} else {
+		rows, more, err = s.Store.List(ctx, f)
+	}
+	if err != nil {
+		return nil, "", err
+	}
+	orders = merge(rows, queued)
+	if floor != "" {
+		// Below it there may be queued orders that were not looked at.
+		orders = slices.DeleteFunc(orders, func(o Order) bool { return o.ID < floor })
+	}
+	switch {
+	case len(orders) > f.Limit:
+		orders = orders[:f.Limit]
+		next = orders[f.Limit-1].ID
+	case floor != "":
+		next = floor
+	case more:
+		next = orders[len(orders)-1].ID
+	}
+	return orders, next, nil
+}
+
+// queuedOrders reads the first queued orders that a filter selects, one more than fit on
+// the page, and down to where it has looked; see QueuedTasks.
+func (s *Service) queuedOrders(ctx context.Context, f Filter) (queued []Order, floor string, err error) {
+	floor, err = s.Queued.Tasks(ctx, f.UserID, f.Before, f.Limit+1, func(id string, payload []byte) bool {
+		t, err := parseTask(id, payload)
+		if err != nil || t.UserID != f.UserID || f.ItemID != "" && t.ItemID != f.ItemID {
+			return false
+		}
+		queued = append(queued, t.queued())
+		return true
+	})
+	return queued, floor, err
+}
+
+// merge returns the orders of both lists, newest first. One that has a row is listed as
+// the row has it.
+func merge(rows, queued []Order) []Order {
+	orders := append(slices.Clip(rows), queued...)
+	slices.SortStableFunc(orders, func(a, b Order) int { return strings.Compare(b.ID, a.ID) })
+	return slices.CompactFunc(orders, func(a, b Order) bool { return a.ID == b.ID })
+}
+
+// withoutRow are those of the orders that have made no row.
+func (s *Store) withoutRow(ctx context.Context, orders []Order) ([]Order, error) {
+	if len(orders) == 0 {
+		return nil, nil
+	}
+	ids := make([]string, len(orders))
+	for i := range orders {
+		ids[i] = orders[i].ID
+	}
+	found, err := s.settled(ctx, ids)
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(orders, func(o Order) bool {
+		return slices.ContainsFunc(found, func(n notice) bool { return n.id == o.ID })
+	}), nil
+}

@@ -1,0 +1,54 @@
+package order
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"flashsale/catalog"
+	"flashsale/inventory"
+)
+
+// countedItems is a catalogue that counts how often it is asked for an item.
+type countedItems struct {
+	Items
+	asked int
+}
+
+func (c *countedItems) Item(context.Context, string) (catalog.Item, error) {
+	c.asked++
+	return catalog.Item{}, catalog.ErrItemNotFound
+}
+
+// keptStock is a stock that keeps what it is asked to sell.
+type keptStock struct {
+	Stock
+	payload string
+}
+
+func (k *keptStock) Submit(r *inventory.Request) error {
+	k.payload = r.Payload
+	return inventory.ErrSoldOut
+}
+
+// TestService_Place_Item: an item that the caller has read is not looked up again, and
+// another item than the one to buy is not taken for it.
+func TestService_Place_Item(t *testing.T) {
+	t.Parallel()
+	items, stock := &countedItems{}, &keptStock{}
+	service := NewService(Config{Store: newStore(t), Stock: stock, Items: items, Waiters: NewWaiters()})
+	p := Purchase{
+		ItemID: "thing", Item: catalog.Item{ID: "thing", PriceMinor: 321, Currency: "EUR"},
+		UserID: "u", IdempotencyKey: "k", Quantity: 1, Wait: long,
+	}
+	if _, err := service.Place(testContext(t), p); !errors.Is(err, inventory.ErrSoldOut) || items.asked != 0 {
+		t.Errorf("with its item: %v, %d looks at the catalogue, want none", err, items.asked)
+	}
+	if sent, err := parseTask("o", []byte(stock.payload)); err != nil || sent.UnitPriceMinor != 321 || sent.Currency != "EUR" {
+		t.Errorf("sent %+v, %v", sent, err)
+	}
+	p.Item.ID = "other"
+	if _, err := service.Place(testContext(t), p); !errors.Is(err, catalog.ErrItemNotFound) || items.asked != 1 {
+		t.Errorf("with another item: %v, %d looks at the catalogue, want 1", err, items.asked)
+	}
+}

@@ -1,0 +1,263 @@
+package queue
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// RegistryConfig configures a Registry. The zero value of a field means its
+// default; anything out of bounds is an error of [NewRegistry].
+type RegistryConfig struct {
+	// Key is the hash that lists the workers. Required.
+	Key string
+	// Every is the time between two heartbeats of a worker. Default 5 s, at least 10 ms.
+	Every time.Duration
+	// Silence is how long after its last heartbeat a worker counts as live, at least
+	// Every. Each process of a service needs the same value. Default: three times Every.
+	Silence time.Duration
+	// Keep is how long the key outlives the last heartbeat of any worker, and with it
+	// what is known about past ones; at least Silence. Default 30 days.
+	Keep time.Duration
+}
+
+const (
+	defaultBeat     = 5 * time.Second
+	minBeat         = 10 * time.Millisecond
+	defaultRegistry = 30 * 24 * time.Hour
+	maxRegistry     = 365 * 24 * time.Hour
+	// maxWorkers bounds the entries of a registry.
+	maxWorkers = 1024
+	// beatLimit bounds one heartbeat.
+	beatLimit = 3 * time.Second
+)
+
+// Registry lists the processes that work on the queues of a service, so that an
+// operator sees whether any is alive. It lives in one hash, and all times in it are
+// those of the Redis server's clock. It is safe for concurrent use.
+type Registry struct {
+	rdb redis.UniversalClient
+	cfg RegistryConfig
+}
+
+// NewRegistry validates the configuration. It does not talk to Redis. Errors: ErrConfig.
+func NewRegistry(rdb redis.UniversalClient, cfg RegistryConfig) (*Registry, error) {
+	setDefault(&cfg.Every, defaultBeat)
+	setDefault(&cfg.Silence, 3*cfg.Every)
+	setDefault(&cfg.Keep, max(defaultRegistry, cfg.Silence))
+	switch {
+	case rdb == nil:
+		return nil, fmt.Errorf("%w: no redis client", ErrConfig)
+	case cfg.Key == "":
+		return nil, fmt.Errorf("%w: Key is empty", ErrConfig)
+	case cfg.Every < minBeat:
+		return nil, fmt.Errorf("%w: Every %v, want at least %v", ErrConfig, cfg.Every, minBeat)
+	case cfg.Silence < cfg.Every:
+		return nil, fmt.Errorf("%w: Silence %v, want at least Every (%v)", ErrConfig, cfg.Silence, cfg.Every)
+	case cfg.Keep < cfg.Silence || cfg.Keep > maxRegistry:
+		return nil, fmt.Errorf("%w: Keep %v, want Silence (%v) to %v", ErrConfig, cfg.Keep, cfg.Silence, maxRegistry)
+	}
+	return &Registry{rdb: rdb, cfg: cfg}, nil
+}
+
+// Worker is one live process of a Registry.
+type Worker struct {
+	ID        string // random, chosen at its start
+	Host      string
+	Version   string // empty if unknown
+	StartedAt time.Time
+	SeenAt    time.Time // its last heartbeat
+	FetchedAt time.Time // when it last fetched tasks, as of that heartbeat; zero: never
+}
+
+// Workers is what a Registry knows at one moment. Its times are UTC and those of
+// the Redis server's clock, to the millisecond.
+type Workers struct {
+	Now time.Time
+	// Live are the workers with a recent heartbeat, the oldest first.
+	Live []Worker
+	// SeenAt and FetchedAt are the last heartbeat and the last fetch of any worker,
+	// past ones included. Zero: none within RegistryConfig.Keep.
+	SeenAt, FetchedAt time.Time
+}
+
+// List returns the live workers. Errors: those of Redis.
+func (r *Registry) List(ctx context.Context) (Workers, error) {
+	reply, err := workersListScript.Run(ctx, r.rdb, []string{r.cfg.Key}).StringSlice()
+	if err == nil && len(reply)%2 != 1 {
+		err = fmt.Errorf("%w: %d fields", ErrReply, len(reply))
+	}
+	if err != nil {
+		return Workers{}, fmt.Errorf("list workers: %w", err)
+	}
+	w, err := parseWorkers(reply, r.cfg.Silence)
+	if err != nil {
+		return Workers{}, fmt.Errorf("list workers: %w", err)
+	}
+	return w, nil
+}
+
+func parseWorkers(reply []string, silence time.Duration) (w Workers, err error) {
+	if w.Now, err = parseMillis(reply[0]); err != nil {
+		return Workers{}, err
+	}
+	for fields := reply[1:]; len(fields) > 0; fields = fields[2:] {
+		switch id, value := fields[0], fields[1]; {
+		case id == ":seen":
+			w.SeenAt, err = parseMillis(value)
+		case id == ":fetched":
+			w.FetchedAt, err = parseMillis(value)
+		case strings.HasPrefix(id, ":"): // of a later version
+		default:
+			var one Worker
+			one, err = parseWorker(id, value)
+			if err == nil && w.Now.Sub(one.SeenAt) <= silence {
+				w.Live = append(w.Live, one)
+			}
+		}
+		if err != nil {
+			return Workers{}, err
+		}
+	}
+	slices.SortFunc(w.Live, func(a, b Worker) int {
+		return cmp.Or(a.StartedAt.Compare(b.StartedAt), cmp.Compare(a.ID, b.ID))
+	})
+	return w, nil
+}
+
+func parseWorker(id, value string) (Worker, error) {
+	fields := strings.Split(value, " ")
+	if len(fields) != 5 {
+		return Worker{}, fmt.Errorf("%w: worker %q", ErrReply, value)
+	}
+	one := Worker{ID: id, Host: fields[3], Version: fields[4]}
+	for i, to := range []*time.Time{&one.SeenAt, &one.StartedAt, &one.FetchedAt} {
+		var err error
+		if *to, err = parseMillis(fields[i]); err != nil {
+			return Worker{}, err
+		}
+	}
+	return one, nil
+}
+
+// parseMillis reads a time in ms since 1970; 0 is the zero time.
+func parseMillis(text string) (time.Time, error) {
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("%w: %w", ErrReply, err)
+	}
+	if n == 0 {
+		return time.Time{}, nil
+	}
+	return time.UnixMilli(n).UTC(), nil
+}
+
+// Registration is the entry of this process in a Registry.
+type Registration struct {
+	registry *Registry
+	id       string
+	host     string
+	version  string
+	started  time.Time
+	fetched  atomic.Pointer[time.Time] // nil: never
+	beat     atomic.Pointer[time.Time] // when Run last went round; nil: it has not begun
+}
+
+// Register makes the entry of a worker process that starts now; Run writes it. host
+// says where it runs, and version may be empty; spaces and control characters in
+// them become underscores, and what is longer than 100 bytes is cut off.
+func (r *Registry) Register(host, version string) *Registration {
+	return &Registration{registry: r, id: newToken(), host: oneWord(host), version: oneWord(version), started: time.Now()}
+}
+
+// oneWord makes a text fit an entry, whose fields are separated by spaces.
+func oneWord(text string) string {
+	const longest = 100
+	text = strings.Map(func(c rune) rune {
+		if c <= ' ' || c == 0x7f {
+			return '_'
+		}
+		return c
+	}, text)
+	return text[:min(len(text), longest)]
+}
+
+// Fetched notes that tasks were fetched just now, for the next heartbeat. Call it
+// from RunConfig.OnFetch.
+func (g *Registration) Fetched() {
+	now := time.Now()
+	g.fetched.Store(&now)
+}
+
+// SinceFetch is how long ago Fetched was called, and false if it never was.
+func (g *Registration) SinceFetch() (time.Duration, bool) { return since(&g.fetched) }
+
+// SinceBeat is how long ago Run last began a heartbeat, whether Redis answered or
+// not, and false before Run has begun. It says whether the loop of Run is alive.
+func (g *Registration) SinceBeat() (time.Duration, bool) { return since(&g.beat) }
+
+func since(at *atomic.Pointer[time.Time]) (time.Duration, bool) {
+	t := at.Load()
+	if t == nil {
+		return 0, false
+	}
+	return time.Since(*t), true
+}
+
+// Run sends a heartbeat at once and then at intervals until ctx ends; then it
+// removes the entry. onError hears of the first of several heartbeats in a row that
+// fail, and of a removal that fails: the entry then expires.
+func (g *Registration) Run(ctx context.Context, onError func(error)) {
+	tick := time.NewTicker(g.registry.cfg.Every)
+	defer tick.Stop()
+	failing := false
+	for {
+		now := time.Now()
+		g.beat.Store(&now)
+		err := g.send(ctx, false)
+		if err != nil && !failing && ctx.Err() == nil {
+			onError(err)
+		}
+		failing = err != nil
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			if err := g.send(ctx, true); err != nil {
+				onError(err)
+			}
+			return
+		}
+	}
+}
+
+// send sends a heartbeat, or the removal of the entry. It is not cut off by the end
+// of ctx: a heartbeat that arrives after the removal would bring the entry back.
+func (g *Registration) send(ctx context.Context, leaving bool) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), beatLimit)
+	defer cancel()
+	fetched, gone := int64(-1), "0"
+	if d, ok := g.SinceFetch(); ok {
+		fetched = d.Milliseconds()
+	}
+	if leaving {
+		gone = "1"
+	}
+	c := &g.registry.cfg
+	room, err := workersBeatScript.Run(ctx, g.registry.rdb, []string{c.Key},
+		g.id, time.Since(g.started).Milliseconds(), fetched, g.host, g.version,
+		c.Silence.Milliseconds(), c.Keep.Milliseconds(), maxWorkers, gone).Int()
+	if err == nil && room == 0 {
+		err = fmt.Errorf("%w: %d are listed", ErrRegistryFull, maxWorkers)
+	}
+	if err != nil {
+		return fmt.Errorf("send heartbeat of a worker: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,247 @@
+package queue_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/redistest"
+	"flashsale/queue"
+)
+
+func newRegistry(t testing.TB, rdb redis.UniversalClient, cfg queue.RegistryConfig) *queue.Registry {
+	t.Helper()
+	if cfg.Key == "" {
+		cfg.Key = redistest.Prefix(t) + "workers"
+	}
+	r, err := queue.NewRegistry(rdb, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func listed(t testing.TB, r *queue.Registry) queue.Workers {
+	t.Helper()
+	w, err := r.List(testContext(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// join runs a registration until leave is called, or the test ends.
+func join(t testing.TB, g *queue.Registration, onError func(error)) (leave func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { g.Run(ctx, onError) })
+	leave = func() { cancel(); running.Wait() }
+	t.Cleanup(leave)
+	return leave
+}
+
+// TestRegistry: a worker is listed while it runs, with what is known of it, and a
+// clean stop removes it at once; when it was there and had fetched stays known.
+func TestRegistry(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		key := redistest.Prefix(t) + "workers"
+		// Silence is longer than the test: only a clean stop removes an entry.
+		r := newRegistry(t, rdb, queue.RegistryConfig{Key: key, Every: 20 * time.Millisecond, Silence: time.Hour})
+		if w := listed(t, r); len(w.Live) != 0 || !w.SeenAt.IsZero() || !w.FetchedAt.IsZero() || w.Now.IsZero() {
+			t.Fatalf("an empty registry: %+v", w)
+		}
+		g := r.Register("host a\n"+strings.Repeat("x", 200), "v1.2")
+		leave := join(t, g, tell(t))
+		waitFor(t, func() bool { return len(listed(t, r).Live) == 1 })
+		one := listed(t, r).Live[0]
+		if !strings.HasPrefix(one.Host, "host_a_x") || len(one.Host) != 100 || one.Version != "v1.2" || one.ID == "" {
+			t.Errorf("listed as %+v", one)
+		}
+		if !one.FetchedAt.IsZero() || one.StartedAt.After(one.SeenAt) {
+			t.Errorf("times of a new worker: %+v", one)
+		}
+		if _, ever := g.SinceFetch(); ever {
+			t.Error("it has fetched")
+		}
+		g.Fetched()
+		waitFor(t, func() bool { return !listed(t, r).FetchedAt.IsZero() })
+		waitFor(t, func() bool { return listed(t, r).Live[0].SeenAt.After(one.SeenAt) })
+		other := join(t, r.Register("b", ""), tell(t))
+		waitFor(t, func() bool { return len(listed(t, r).Live) == 2 })
+		if w := listed(t, r); w.Live[0].ID != one.ID || w.Live[1].Host != "b" || w.Live[1].Version != "" {
+			t.Errorf("the oldest is first: %+v", w.Live)
+		}
+		leave()
+		w := listed(t, r)
+		if len(w.Live) != 1 || w.Live[0].Host != "b" {
+			t.Errorf("after a clean stop: %+v", w.Live)
+		}
+		other()
+		if w = listed(t, r); len(w.Live) != 0 || w.SeenAt.IsZero() || w.FetchedAt.IsZero() || w.SeenAt.Before(w.FetchedAt) {
+			t.Errorf("after all have left: %+v", w)
+		}
+		if ttl, err := rdb.PTTL(testContext(t), key).Result(); err != nil || ttl <= 0 {
+			t.Errorf("the key has no end: %v, %v", ttl, err)
+		}
+	})
+}
+
+// TestRegistry_Killed: a worker that dies without a word is live for as long as its
+// silence is allowed, by the server's clock, and its entry goes with the next
+// heartbeat of another. The server's clock is years off this host's.
+func TestRegistry_Killed(t *testing.T) {
+	t.Parallel()
+	server := miniredis.RunT(t)
+	rdb := redis.NewClient(redistest.Options(server.Addr()))
+	t.Cleanup(func() { closeClient(t, rdb) })
+	now := time.Date(2031, 5, 6, 7, 8, 9, 0, time.UTC)
+	server.SetTime(now)
+	key := redistest.Prefix(t) + "workers"
+	cfg := queue.RegistryConfig{Key: key, Every: time.Hour, Silence: time.Hour, Keep: 2 * time.Hour}
+	r := newRegistry(t, rdb, cfg)
+	g := r.Register("a", "")
+	g.Fetched()
+	join(t, g, tell(t)) // the next heartbeat is an hour away
+	waitFor(t, func() bool { return len(listed(t, r).Live) == 1 })
+	if w := listed(t, r); !w.Now.Equal(now) || !w.SeenAt.Equal(now) || now.Sub(w.FetchedAt) > limit || now.Sub(w.Live[0].StartedAt) > limit {
+		t.Fatalf("times are the server's: %+v", w)
+	}
+	server.SetTime(now.Add(time.Hour))
+	if w := listed(t, r); len(w.Live) != 1 {
+		t.Errorf("within its silence: %+v", w)
+	}
+	server.SetTime(now.Add(time.Hour + time.Millisecond))
+	if w := listed(t, r); len(w.Live) != 0 || !w.SeenAt.Equal(now) {
+		t.Errorf("after its silence: %+v", w)
+	}
+	leave := join(t, r.Register("b", ""), tell(t))
+	waitFor(t, func() bool { return len(listed(t, r).Live) == 1 })
+	if fields, err := rdb.HLen(testContext(t), key).Result(); err != nil || fields != 3 {
+		t.Errorf("%d fields, %v: want the other worker and two times", fields, err)
+	}
+	leave()
+	server.FastForward(2 * time.Hour)
+	if w := listed(t, r); !w.SeenAt.IsZero() || server.Exists(key) {
+		t.Errorf("what is known of past workers never ends: %+v", w)
+	}
+}
+
+// TestRegistry_Full: the registry is bounded, and says so; a worker that has left
+// makes room.
+func TestRegistry_Full(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Embedded(t)
+	key := redistest.Prefix(t) + "workers"
+	r := newRegistry(t, rdb, queue.RegistryConfig{Key: key, Every: 10 * time.Millisecond, Silence: time.Hour})
+	far := time.Now().Add(time.Hour).UnixMilli()
+	fields := make(map[string]string)
+	for i := range 1024 {
+		fields[fmt.Sprintf("w%d", i)] = fmt.Sprintf("%d %d 0 h v", far, far)
+	}
+	if err := rdb.HSet(testContext(t), key, fields).Err(); err != nil {
+		t.Fatal(err)
+	}
+	refused := make(chan error, 1)
+	var once sync.Once
+	join(t, r.Register("a", ""), func(err error) {
+		once.Do(func() { refused <- err })
+	})
+	if err := receive(t, "the refusal", refused); !errors.Is(err, queue.ErrRegistryFull) {
+		t.Errorf("got %v", err)
+	}
+	if err := rdb.HDel(testContext(t), key, "w7").Err(); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, func() bool {
+		for _, w := range listed(t, r).Live {
+			if w.Host == "a" {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// TestRegistry_RedisAway: heartbeats go on through an outage and tell of it once.
+func TestRegistry_RedisAway(t *testing.T) {
+	t.Parallel()
+	server := miniredis.RunT(t)
+	rdb := redis.NewClient(redistest.Options(server.Addr()))
+	t.Cleanup(func() { closeClient(t, rdb) })
+	r := newRegistry(t, rdb, queue.RegistryConfig{Every: 10 * time.Millisecond, Silence: time.Hour})
+	var mu sync.Mutex
+	var errs []error
+	g := r.Register("a", "")
+	join(t, g, func(err error) { mu.Lock(); errs = append(errs, err); mu.Unlock() })
+	waitFor(t, func() bool { return len(listed(t, r).Live) == 1 })
+	server.SetError("LOADING the test says so")
+	count := func() int { mu.Lock(); defer mu.Unlock(); return len(errs) }
+	waitFor(t, func() bool { return count() == 1 })
+	lastBeat := func() time.Time { d, _ := g.SinceBeat(); return time.Now().Add(-d) }
+	for range 5 { // heartbeats that fail; they are 10 ms apart
+		last := lastBeat()
+		waitFor(t, func() bool { return lastBeat().Sub(last) > 5*time.Millisecond })
+	}
+	server.SetError("")
+	seen := listed(t, r).SeenAt
+	waitFor(t, func() bool { return listed(t, r).SeenAt.After(seen) })
+	if n := count(); n != 1 {
+		t.Errorf("%d errors, want one of the whole outage: %v", n, errs)
+	}
+}
+
+func TestNewRegistry_ErrConfig(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Embedded(t)
+	for name, cfg := range map[string]queue.RegistryConfig{
+		"no key":      {},
+		"quick beats": {Key: "k", Every: time.Millisecond},
+		"impatient":   {Key: "k", Every: time.Second, Silence: time.Millisecond},
+		"short":       {Key: "k", Keep: time.Second},
+		"for ever":    {Key: "k", Keep: 10_000 * time.Hour},
+	} {
+		if _, err := queue.NewRegistry(rdb, cfg); !errors.Is(err, queue.ErrConfig) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := queue.NewRegistry(nil, queue.RegistryConfig{Key: "k"}); !errors.Is(err, queue.ErrConfig) {
+		t.Errorf("no client: %v", err)
+	}
+}
+
+// TestRun_OnFetch: each attempt to fetch is reported, with its error, by an idle
+// worker too.
+func TestRun_OnFetch(t *testing.T) {
+	t.Parallel()
+	server := miniredis.RunT(t)
+	rdb := redis.NewClient(redistest.Options(server.Addr()))
+	t.Cleanup(func() { closeClient(t, rdb) })
+	q := newQueue(t, rdb, queue.Config{})
+	fetched := make(chan error, 1000)
+	start(t, q, func(context.Context, []queue.Leased) []error { return nil }, queue.RunConfig{
+		MaxIdle: 10 * time.Millisecond, OnFetch: func(err error) {
+			select {
+			case fetched <- err:
+			default:
+			}
+		},
+	})
+	for range 3 {
+		if err := receive(t, "an idle worker fetches", fetched); err != nil {
+			t.Fatal(err)
+		}
+	}
+	server.SetError("LOADING the test says so")
+	waitFor(t, func() bool { return receive(t, "a fetch", fetched) != nil })
+	server.SetError("")
+	waitFor(t, func() bool { return receive(t, "a fetch", fetched) == nil })
+}
