@@ -142,17 +142,7 @@ func (a *app) build(ctx context.Context, r role) error {
 	if err := a.openEngine(ctx); err != nil {
 		return err
 	}
-	a.registry.MustRegister(thisBuild().metric(), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	if err := a.addMonitor(); err != nil {
-		return err
-	}
-	if err := a.addOps(ctx, r); err != nil {
-		return err
-	}
-	if err := a.addWriteProbe(r); err != nil {
-		return err
-	}
-	if err := a.addHighWater(ctx); err != nil {
+	if err := a.addChecks(ctx, r); err != nil {
 		return err
 	}
 	if r.api {
@@ -189,6 +179,22 @@ func (a *app) build(ctx context.Context, r role) error {
 		a.log.Warn().Msg(c.says + ": " + c.mend)
 	}
 	return nil
+}
+
+// addChecks adds what shows whether the service works, and compares the database with
+// Redis before anything else uses them.
+func (a *app) addChecks(ctx context.Context, r role) error {
+	a.registry.MustRegister(thisBuild().metric(), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	if err := a.addMonitor(); err != nil {
+		return err
+	}
+	if err := a.addOps(ctx, r); err != nil {
+		return err
+	}
+	if err := a.addWriteProbe(r); err != nil {
+		return err
+	}
+	return a.addHighWater(ctx)
 }
 
 // lockFiles keeps other processes from serving the same data with an engine of their own.
