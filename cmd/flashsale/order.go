@@ -13,6 +13,7 @@ func newOrder() *cobra.Command {
 	var server, token string
 	c := group("order", "Manage orders, through the API", newOrderRefund(&server, &token))
 	c.PersistentFlags().StringVar(&server, "server", "", "URL of the API (default http:// and --addr)")
+	addWait(c.PersistentFlags())
 	c.PersistentFlags().StringVar(&token, "token", "", "admin token (default: signed with the configured key)")
 	return c
 }

@@ -35,6 +35,7 @@ func newPayment() *cobra.Command {
 	c := group("payment", "Look at received amounts, and mark them as refunded, through the API",
 		newPaymentList(&server, &token), newPaymentRefunded(&server, &token))
 	c.PersistentFlags().StringVar(&server, "server", "", "URL of the API (default http:// and --addr)")
+	addWait(c.PersistentFlags())
 	c.PersistentFlags().StringVar(&token, "token", "", "admin token (default: signed with the configured key)")
 	return c
 }
