@@ -75,6 +75,22 @@ func TestHighWater_Behind(t *testing.T) {
 				_, err := s.service.Cancel(testContext(t), other.Order.ID, Canceller{Admin: true, UserID: "root"})
 				return err
 			}},
+			{"mismatch", func() error {
+				_, err := s.service.Pay(testContext(t), placed.Order.ID, Payment{"psp-2", 1, "EUR"})
+				return ignore(err, ErrAmountMismatch)
+			}},
+			{"mark a payment", func() error {
+				_, err := s.service.MarkRefunded(testContext(t), paymentIDs(t, s.store)["psp-2"], root)
+				return err
+			}},
+			{"refund", func() error {
+				_, err := s.service.Refund(testContext(t), placed.Order.ID, Refund{By: root})
+				return err
+			}},
+			{"refund with a restock", func() error {
+				_, err := s.service.Refund(testContext(t), s.mustPay("u4", "k1", 1).ID, Refund{Restock: true, By: root})
+				return err
+			}},
 			{"restock", func() error {
 				_, _, err := s.service.Restock(testContext(t), s.item, Restock{Quantity: 1, Reason: "r", IdempotencyKey: "r1"}, By{})
 				return err
@@ -93,6 +109,8 @@ func TestHighWater_Behind(t *testing.T) {
 		if stopped := h.mustCheck(t); len(stopped) != 0 {
 			t.Fatalf("stopped %+v, and nothing was restored", stopped)
 		}
+		paid := s.mustPay("u5", "k1", 1)
+		before = mark()
 		s.rollBack(before - 1)
 		stopped := h.mustCheck(t)
 		if len(stopped) != 1 || stopped[0] != (Behind{s.item, before - 1, before}) {
@@ -100,6 +118,9 @@ func TestHighWater_Behind(t *testing.T) {
 		}
 		if _, err := s.service.Place(testContext(t), s.purchase("u3", "k1", 1, limit)); !errors.Is(err, inventory.ErrStopped) {
 			t.Errorf("a purchase of a stopped sale: %v, want %v", err, inventory.ErrStopped)
+		}
+		if o, err := s.service.Refund(testContext(t), paid.ID, Refund{By: root}); !errors.Is(err, inventory.ErrStopped) {
+			t.Errorf("a refund in a stopped sale: %+v, %v, want %v", o, err, inventory.ErrStopped)
 		}
 		if err := h.MayLoad(testContext(t), s.item); !errors.Is(err, inventory.ErrStopped) {
 			t.Errorf("load: %v, want %v", err, inventory.ErrStopped)

@@ -178,8 +178,8 @@ func (s *Service) MarkRefunded(ctx context.Context, id int64, by By) (PaymentRec
 
 func (s *Store) markRefunded(ctx context.Context, id int64, by By) (p PaymentRecord, err error) {
 	marked := false
-	err = s.transition(ctx, fmt.Sprintf("refund payment %d", id), func(ctx context.Context, c conn, now int64) error {
-		n, err := changed(c.ExecContext(ctx, refundPayment, now, id))
+	err = s.telling(ctx, fmt.Sprintf("refund payment %d", id), func(ctx context.Context, c conn, box *outbox) error {
+		n, err := changed(c.ExecContext(ctx, refundPayment, box.now, id))
 		if err != nil {
 			return err
 		}
@@ -193,8 +193,11 @@ func (s *Store) markRefunded(ctx context.Context, id int64, by By) (p PaymentRec
 		if marked = n == 1; !marked {
 			return nil
 		}
+		if err := box.touch(ctx, c, p.ItemID); err != nil {
+			return err
+		}
 		return writeAudit(ctx, c, &auditRow{
-			At: now, Actor: by.Actor, Action: actionPaymentRefund, ItemID: p.ItemID, OrderID: p.OrderID,
+			At: box.now, Actor: by.Actor, Action: actionPaymentRefund, ItemID: p.ItemID, OrderID: p.OrderID,
 			Before:    factsJSON(map[string]any{"payment": id, "outcome": p.ReceivedAs}),
 			After:     factsJSON(map[string]any{"payment": id, "outcome": p.Outcome}),
 			RequestID: by.RequestID,
