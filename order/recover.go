@@ -307,9 +307,6 @@ func recoverOrder(ctx context.Context, c conn, row *itemRow, d *contradiction, n
 		if _, err := c.ExecContext(ctx, refundAccepted, now, e.OrderID); err != nil {
 			return fmt.Errorf("refund payment of order %s: %w", e.OrderID, err)
 		}
-		if _, err := c.ExecContext(ctx, refundAccepted, now, e.OrderID); err != nil {
-			return fmt.Errorf("refund payment of order %s: %w", e.OrderID, err)
-		}
 	default:
 		return nil
 	}

@@ -29,8 +29,9 @@ type Refund struct {
 // A repeat gets the same answer.
 //
 // With ErrNotPaid and ErrRefundDiffers the order is returned as it stands. Other
-// errors: ErrNotFound, inventory.ErrStopped, ErrDatabase, inventory.ErrUnavailable. After the last two a
-// repeat settles the outcome.
+// errors: ErrNotFound, ErrDatabase, inventory.ErrUnavailable, and inventory.ErrStopped
+// while the database may have lost an earlier refund. After ErrDatabase and
+// ErrUnavailable a repeat settles the outcome.
 func (s *Service) Refund(ctx context.Context, id string, r Refund) (Order, error) {
 	o, owed, err := s.Store.refund(ctx, id, r)
 	if errors.Is(err, ErrNotFound) {
@@ -56,14 +57,17 @@ func (s *Service) Refund(ctx context.Context, id string, r Refund) (Order, error
 func (s *Store) refund(ctx context.Context, id string, r Refund) (o Order, owed []returned, err error) {
 	refunded := false
 	err = s.telling(ctx, "refund order "+id, func(ctx context.Context, c conn, box *outbox) error {
+		if o, err = readOrder(ctx, c, id); err != nil {
+			return err
+		}
+		if o.Status == StatusPaid && s.highWater.IsStopped(o.ItemID) {
+			return inventory.ErrStopped // it may have been refunded in what the database has lost
+		}
 		if refunded, err = refundOrder(ctx, c, id, r, box); err != nil {
 			return err
 		}
 		if o, err = readOrder(ctx, c, id); err != nil {
 			return err
-		}
-		if refunded && s.highWater.IsStopped(o.ItemID) {
-			return inventory.ErrStopped // its units may be back in what the database has lost
 		}
 		owed, err = readReturns(ctx, c, returnsOfOrders, jsonList(id))
 		return err
@@ -89,11 +93,11 @@ func refundOrder(ctx context.Context, c conn, id string, r Refund, box *outbox) 
 		return false, err
 	}
 	if r.Restock {
-		if err := takeBack(ctx, c, closed, box); err != nil {
-			return false, err
-		}
+		err = takeBack(ctx, c, closed, box)
+	} else {
+		err = box.touch(ctx, c, closed[0].itemID)
 	}
-	if err := box.touch(ctx, c, closed[0].itemID); err != nil {
+	if err != nil {
 		return false, err
 	}
 	if n, err := changed(c.ExecContext(ctx, refundAccepted, box.now, id)); err != nil || n != 1 {
