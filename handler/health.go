@@ -25,6 +25,9 @@ type Check struct {
 	Name string
 	// Probe returns nil when the part works. Its error is logged, not shown.
 	Probe func(ctx context.Context) error
+	// Degrades says that the service is ready without the part, and what it lacks then.
+	// Default empty: it is not ready without it.
+	Degrades string
 }
 
 // Workers knows the processes that commit orders.
@@ -47,8 +50,9 @@ type readiness struct {
 
 // readyState is the outcome of a look.
 type readyState struct {
-	failing []string // the names of the parts that fail
-	workers string   // what is wrong with the workers, which does not make it unready
+	failing  []string // the names of the parts that fail
+	degraded []Check  // the parts that fail and do not make it unready
+	workers  string   // what is wrong with the workers, which does not make it unready
 }
 
 // append adds what there is to say to a JSON object, each field with a comma behind it.
@@ -63,8 +67,24 @@ func (s *readyState) append(b []byte) []byte {
 		}
 		b = append(b, `],`...)
 	}
+	degraded := s.degraded
 	if s.workers != "" {
-		b = append(appendTextField(b, `"degraded":["workers"],"workers":`, s.workers), ',')
+		degraded = append([]Check{{Name: "workers", Degrades: s.workers}}, degraded...)
+	}
+	for i := range degraded {
+		if i == 0 {
+			b = append(b, `"degraded":[`...)
+		} else {
+			b = append(b, ',')
+		}
+		b = appendString(b, degraded[i].Name)
+	}
+	if len(degraded) > 0 {
+		b = append(b, `],`...)
+	}
+	for i := range degraded {
+		b = append(appendString(b, degraded[i].Name), ':')
+		b = append(appendString(b, degraded[i].Degrades), ',')
 	}
 	return b
 }
@@ -113,7 +133,11 @@ func (r *readiness) look(ctx context.Context) readyState {
 		case <-ctx.Done():
 			err = ctx.Err() // a probe that ignores its context
 		}
-		if err != nil {
+		switch {
+		case err == nil:
+		case part.Degrades != "":
+			state.degraded = append(state.degraded, part)
+		default:
 			r.log.Warn().Str("part", part.Name).Err(err).Msg("not ready")
 			state.failing = append(state.failing, part.Name)
 		}

@@ -31,11 +31,11 @@ func TestReady_Workers(t *testing.T) {
 	const trouble = "none live since 2030-01-02T03:04:05Z"
 	workers := &fakeWorkers{status: order.WorkerStatus{Live: 1}}
 	now := someTime
-	var redis error
+	var redis, old error
 	s := open(t, func(c *Config) {
 		c.Now = func() time.Time { return now }
 		c.Workers = workers
-		c.Ready = []Check{{"redis", func(context.Context) error { return redis }}}
+		c.Ready = []Check{{Name: "redis", Probe: func(context.Context) error { return redis }}, {Name: "database", Probe: func(context.Context) error { return old }, Degrades: "older"}}
 	})
 	look := func() *httptest.ResponseRecorder {
 		now = now.Add(readyFor)
@@ -48,6 +48,11 @@ func TestReady_Workers(t *testing.T) {
 	if w := look(); w.Code != 200 || w.Body.String() != `{"degraded":["workers"],"workers":"`+trouble+`","status":"ok"}` {
 		t.Errorf("without a worker: %d %s", w.Code, w.Body)
 	}
+	old = errors.New("a detail for the log")
+	if w := look(); w.Code != 200 || w.Body.String() != `{"degraded":["workers","database"],"workers":"`+trouble+`","database":"older","status":"ok"}` {
+		t.Errorf("with a part that only degrades: %d %s", w.Code, w.Body)
+	}
+	old = nil
 	redis = errors.New("dial tcp 10.0.0.1: refused")
 	body := wantProblem(t, look().Result(), 503, "unavailable")
 	if body["workers"] != trouble || body["failing"] == nil {
@@ -65,7 +70,7 @@ func TestOps_Health(t *testing.T) {
 	var part, alive error
 	ask := func(path string) *httptest.ResponseRecorder {
 		ops := NewOps(prometheus.NewRegistry(), OpsConfig{ // a new one has looked at nothing yet
-			Ready:   []Check{{"worker", func(context.Context) error { return part }}},
+			Ready:   []Check{{Name: "worker", Probe: func(context.Context) error { return part }}},
 			Workers: &fakeWorkers{status: order.WorkerStatus{Trouble: "none live"}},
 			Alive:   func() error { return alive },
 		})

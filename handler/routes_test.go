@@ -434,8 +434,8 @@ func TestReady(t *testing.T) {
 	s := open(t, func(c *Config) {
 		c.Now = func() time.Time { return now }
 		c.Ready = []Check{
-			{"database", func(context.Context) error { return nil }},
-			{"redis", func(context.Context) error { return redis }},
+			{Name: "database", Probe: func(context.Context) error { return nil }},
+			{Name: "redis", Probe: func(context.Context) error { return redis }},
 		}
 	})
 	if w := s.get(t, "/healthz", "", ""); w.Code != 200 {

@@ -21,24 +21,24 @@ var ErrStopped = errors.New("inventory: sale stopped: the database is older than
 // load succeeds until the database has caught up.
 const stoppedMark = "stopped"
 
-// NoteRevisions adds to a pipeline what records in Redis that the database has
-// committed these revisions of items. A lower revision than the recorded one changes
-// nothing.
-func NoteRevisions(ctx context.Context, p redis.Pipeliner, partitions int, revisions map[string]int64) {
+// NoteRevisions adds to a pipeline what records in Redis that the database of a lineage
+// has committed these revisions of items. A lower revision than the recorded one changes
+// nothing. See [KeepRevisions].
+func NoteRevisions(ctx context.Context, p redis.Pipeliner, partitions int, lineage string, revisions map[string]int64) {
 	k := keys{partitions}
 	for item, revision := range revisions {
-		p.ZAddArgs(ctx, k.committed(item), redis.ZAddArgs{GT: true, Members: []redis.Z{{Score: float64(revision), Member: item}}})
+		p.ZAddArgs(ctx, k.committed(item, lineage), redis.ZAddArgs{GT: true, Members: []redis.Z{{Score: float64(revision), Member: item}}})
 	}
 }
 
 // Revisions reads the highest committed revision of each item that is recorded in
 // Redis, in their order; 0 where none is. Errors: [ErrUnavailable].
-func Revisions(ctx context.Context, rdb redis.UniversalClient, partitions int, items []string) ([]int64, error) {
+func Revisions(ctx context.Context, rdb redis.UniversalClient, partitions int, lineage string, items []string) ([]int64, error) {
 	k := keys{partitions}
 	cmds := make([]*redis.FloatCmd, len(items))
 	_, err := rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for i, item := range items {
-			cmds[i] = p.ZScore(ctx, k.committed(item), item)
+			cmds[i] = p.ZScore(ctx, k.committed(item, lineage), item)
 		}
 		return nil
 	})
@@ -57,32 +57,23 @@ func Revisions(ctx context.Context, rdb redis.UniversalClient, partitions int, i
 	return revisions, nil
 }
 
-// adoptScript forgets the revisions of another database. One whose lineage is not
-// recorded is taken for this one: Redis may have lost it and kept on recording.
-const adoptScript = `local was = redis.call('GET', KEYS[1])
-if was and was ~= ARGV[1] then redis.call('DEL', KEYS[2]) end
-redis.call('SET', KEYS[1], ARGV[1])
-return 1`
+// revisionsLife is how long revisions are kept after the last call of KeepRevisions: of
+// a database that no process uses any more they are of no use.
+const revisionsLife = 90 * 24 * time.Hour
 
-// AdoptLineage makes Redis record the revisions of the database of this lineage, and
-// forget those of another. Errors: [ErrUnavailable].
-func AdoptLineage(ctx context.Context, rdb redis.UniversalClient, partitions int, lineage string) error {
-	for p := range partitions {
-		if err := rdb.Eval(ctx, adoptScript, []string{lineageKey(p), committedKey(p)}, lineage).Err(); err != nil {
-			return fmt.Errorf("record the database's lineage: %w: %w", ErrUnavailable, err)
+// KeepRevisions lets the revisions of a lineage be kept for 90 days more. Each process
+// calls it at times. Errors: [ErrUnavailable].
+func KeepRevisions(ctx context.Context, rdb redis.UniversalClient, partitions int, lineage string) error {
+	_, err := rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for n := range partitions {
+			p.Expire(ctx, committedKey(n, lineage), revisionsLife)
 		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("keep revisions: %w: %w", ErrUnavailable, err)
 	}
 	return nil
-}
-
-// Lineage reads the lineage that a partition's revisions belong to; empty where none
-// is recorded. Errors: [ErrUnavailable].
-func Lineage(ctx context.Context, rdb redis.UniversalClient, partition int) (string, error) {
-	lineage, err := rdb.Get(ctx, lineageKey(partition)).Result()
-	if err != nil && !errors.Is(err, redis.Nil) {
-		return "", fmt.Errorf("read the recorded lineage: %w: %w", ErrUnavailable, err)
-	}
-	return lineage, nil
 }
 
 // stopScript marks a sale as stopped, also one that is not loaded. The sale keeps its
@@ -120,13 +111,20 @@ func Resume(ctx context.Context, rdb redis.UniversalClient, partitions int, item
 	return nil
 }
 
+// ErrIncomplete says that Redis forgot a sale's orders when a load began that never
+// ended, so that it is no record of them.
+var ErrIncomplete = errors.New("inventory: a load of the sale was interrupted")
+
 // StoppedSale reads the values of a sale that is stopped, of whatever epoch it is.
-// whole is false when the sale's values are lost or cannot be read.
-// Errors: [ErrUnavailable].
+// whole is false when the sale's values are lost or cannot be read; its orders are
+// kept apart from them. Errors: [ErrUnavailable], [ErrIncomplete].
 func StoppedSale(ctx context.Context, rdb redis.UniversalClient, partitions int, item string) (sale Sale, whole bool, err error) {
-	found, err := rdb.HMGet(ctx, keys{partitions}.sale(item), "left", "limit", "opens_ms", "closes_ms", "version", "sequence", "control").Result()
+	found, err := rdb.HMGet(ctx, keys{partitions}.sale(item), "left", "limit", "opens_ms", "closes_ms", "version", "sequence", "control", "building").Result()
 	if err != nil {
 		return Sale{}, false, fmt.Errorf("read sale of %s: %w: %w", item, ErrUnavailable, err)
+	}
+	if found[7] != nil {
+		return Sale{}, false, fmt.Errorf("item %s: %w", item, ErrIncomplete)
 	}
 	var n [6]int64
 	for i := range n {

@@ -53,11 +53,10 @@ func epochKey(partition int) string { return tag(partition) + "epoch" }
 func builtKey(partition int) string { return tag(partition) + "built" }
 
 // committedKey is a sorted set of the partition's items, scored by the highest
-// revision that the database has committed of each.
-func committedKey(partition int) string { return tag(partition) + "committed" }
-
-// lineageKey names the database whose revisions are in committedKey.
-func lineageKey(partition int) string { return tag(partition) + "lineage" }
+// revision that the database of a lineage has committed of each.
+func committedKey(partition int, lineage string) string {
+	return tag(partition) + "committed:" + lineage
+}
 
 // dropScript drops a sale that is not stopped.
 const dropScript = `if redis.call('HGET', KEYS[1], 'changing') ~= ARGV[1] then redis.call('DEL', KEYS[1]) end return 1`
@@ -90,7 +89,9 @@ func Unload(ctx context.Context, rdb redis.UniversalClient, partitions int, item
 	return nil
 }
 
-func (k keys) committed(item string) string { return committedKey(k.partition(item)) }
+func (k keys) committed(item, lineage string) string {
+	return committedKey(k.partition(item), lineage)
+}
 
 func (k keys) lock(item string) string { return tag(k.partition(item)) + "lock:" + item }
 func (k keys) sale(item string) string { return tag(k.partition(item)) + "sale:" + item }

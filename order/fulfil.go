@@ -83,6 +83,10 @@ func (f *Fulfiller) Handle(ctx context.Context, leased []queue.Leased) []error {
 				errs[i] = queue.Discard(err)
 				continue
 			}
+			if f.store.highWater.IsStopped(t.ItemID) {
+				errs[i] = queue.Snooze(stoppedPause())
+				continue
+			}
 			tasks = append(tasks, t)
 			index = append(index, i)
 		case expiryType:
@@ -203,7 +207,7 @@ func (f *Fulfiller) tell(ctx context.Context, tasks []task, out []outcome) {
 	var rung []*redis.IntCmd
 	_, err := f.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
 		// First: once an order is announced or its task is gone, the revision is recorded.
-		inventory.NoteRevisions(ctx, p, f.partitions, revisions)
+		f.store.highWater.add(ctx, p, revisions)
 		for origin, m := range messages {
 			p.Publish(ctx, channelOf(origin), m)
 		}

@@ -43,20 +43,30 @@ type HighWaterConfig struct {
 // what it had committed. Tasks that are queued or leased play no part in it: their
 // transactions have no revision yet.
 //
+// The item is then marked in the database too (items.behind), since what is committed
+// from then on raises its revision again. The mark stays until an operator has decided,
+// or a newer file has taken this one's place.
+//
 // The sales of such items are stopped. No process loads them from the database or
 // repairs them from it, and none of their orders is cancelled or expires: the
-// database does not know which units were sold and which orders were paid. [Recoverer]
+// database does not know which units were sold and which orders were paid. Queued
+// orders wait, for the database would refuse them by what it has lost. [Recoverer]
 // carries out the operator's decision.
 type HighWater struct {
 	HighWaterConfig
+	lineage string // of the database
 	stopped atomic.Pointer[map[string]Behind]
-	nudged  chan struct{}
+	// items is how many there were when all were last compared.
+	items  atomic.Int64
+	nudged chan struct{}
 
 	mu      sync.Mutex
 	pending map[string]int64 // committed revisions that are not recorded yet
 
-	checking sync.Mutex // held by a check
-	after    string     // the last item of the page before; guarded by checking
+	checking sync.Mutex // held by a check; guards the rest
+	after    string     // the last item of the page before
+	counted  int64      // items of the pages since the first one
+	kept     time.Time  // when KeepRevisions was last called
 }
 
 // NewHighWater returns a HighWater, and makes the store report to it what it commits.
@@ -70,20 +80,12 @@ func NewHighWater(ctx context.Context, cfg HighWaterConfig) (*HighWater, error) 
 	}
 	h := &HighWater{HighWaterConfig: cfg, nudged: make(chan struct{}, 1), pending: make(map[string]int64)}
 	h.stopped.Store(&map[string]Behind{})
-	if err := h.adopt(ctx); err != nil {
+	var err error
+	if h.lineage, err = cfg.Store.lineage(ctx); err != nil {
 		return nil, err
 	}
 	cfg.Store.highWater = h
 	return h, nil
-}
-
-// adopt makes Redis record the revisions of this database.
-func (h *HighWater) adopt(ctx context.Context) error {
-	lineage, err := h.Store.lineage(ctx)
-	if err != nil {
-		return err
-	}
-	return inventory.AdoptLineage(ctx, h.Redis, h.Partitions, lineage)
 }
 
 // commit remembers what a transaction has committed, until it is recorded.
@@ -114,6 +116,13 @@ func (h *HighWater) take() map[string]int64 {
 	return revisions
 }
 
+// add adds to a pipeline what records revisions.
+func (h *HighWater) add(ctx context.Context, p redis.Pipeliner, revisions map[string]int64) {
+	if len(revisions) > 0 {
+		inventory.NoteRevisions(ctx, p, h.Partitions, h.lineage, revisions)
+	}
+}
+
 // noteTimeout bounds the recording of revisions.
 const noteTimeout = time.Second
 
@@ -127,7 +136,7 @@ func (h *HighWater) note(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), noteTimeout)
 	defer cancel()
 	_, err := h.Redis.Pipelined(ctx, func(p redis.Pipeliner) error {
-		inventory.NoteRevisions(ctx, p, h.Partitions, revisions)
+		h.add(ctx, p, revisions)
 		return nil
 	})
 	if err != nil {
@@ -173,6 +182,11 @@ func (h *HighWater) stoppedList() string {
 
 // Any reports whether any item is stopped: then the database as a whole is older.
 func (h *HighWater) Any() bool { return h != nil && len(*h.stopped.Load()) > 0 }
+
+// All reports whether every item is stopped.
+func (h *HighWater) All() bool {
+	return h.Any() && int64(len(*h.stopped.Load())) >= h.items.Load()
+}
 
 // ErrDatabaseOld says that the database is older than Redis has seen it.
 var ErrDatabaseOld = errors.New("order: the database is older than Redis")
@@ -225,98 +239,106 @@ func (h *HighWater) Check(ctx context.Context) error { return h.check(ctx, true)
 func (h *HighWater) check(ctx context.Context, all bool) error {
 	h.checking.Lock()
 	defer h.checking.Unlock()
-	after := h.after
-	if all {
-		after = ""
+	if time.Since(h.kept) > keepEvery {
+		if err := inventory.KeepRevisions(ctx, h.Redis, h.Partitions, h.lineage); err != nil {
+			return err
+		}
+		h.kept = time.Now()
 	}
-	found := make(map[string]Behind)
-	var looked []string
+	if all {
+		h.after, h.counted = "", 0
+	}
+	// Those that are stopped are looked at each time: the stop ends with the decision.
+	looked := slices.Collect(maps.Keys(*h.stopped.Load()))
 	for {
-		ids, err := h.Store.ItemIDs(ctx, after, markPage)
+		ids, err := h.Store.ItemIDs(ctx, h.after, markPage)
 		if err != nil {
 			return err
 		}
 		looked = append(looked, ids...)
-		behind, err := h.compare(ctx, ids)
-		if err != nil {
-			return err
-		}
-		for _, b := range behind {
-			found[b.ItemID] = b
-		}
+		h.counted += int64(len(ids))
 		if len(ids) < markPage {
-			h.after = ""
+			h.items.Store(h.counted)
+			h.after, h.counted = "", 0
 			break
 		}
-		after = ids[len(ids)-1]
+		h.after = ids[len(ids)-1]
 		if !all {
-			h.after = after
 			break
 		}
 	}
-	return h.stop(ctx, looked, found, all)
+	var found []Behind
+	for page := range slices.Chunk(looked, markPage) {
+		behind, err := h.compare(ctx, page)
+		if err != nil {
+			return err
+		}
+		found = append(found, behind...)
+	}
+	return h.stop(ctx, found)
 }
 
-// compare reads the marks of items and then their revisions. Between the two the
-// database can only have come further.
+// keepEvery is how often KeepRevisions is called.
+const keepEvery = time.Hour
+
+// compare reads the marks of items and then their rows. Between the two the database
+// can only have come further.
 func (h *HighWater) compare(ctx context.Context, ids []string) ([]Behind, error) {
 	if len(ids) == 0 {
 		return nil, nil
 	}
-	marks, err := inventory.Revisions(ctx, h.Redis, h.Partitions, ids)
+	marks, err := inventory.Revisions(ctx, h.Redis, h.Partitions, h.lineage, ids)
 	if err != nil {
 		return nil, err
 	}
-	revisions, err := h.Store.revisions(ctx, ids)
+	rows, err := h.Store.revisions(ctx, ids)
 	if err != nil {
 		return nil, err
 	}
 	var behind []Behind
 	for i, id := range ids {
-		if revision, known := revisions[id]; known && revision < marks[i] {
-			behind = append(behind, Behind{id, revision, marks[i]})
+		if row, known := rows[id]; known && row.behindOf(marks[i]) {
+			behind = append(behind, Behind{id, row.Revision, max(marks[i], row.Behind)})
 		}
 	}
 	return behind, nil
 }
 
-// stop stops the sales that were found, and notes the present set of stopped items.
-// Items that were looked at and not found are stopped no more: their next purchase
-// loads the sale. The caller holds checking.
-func (h *HighWater) stop(ctx context.Context, looked []string, found map[string]Behind, all bool) error {
+// stop stops the sales that were found, here, in the database and in Redis. They are
+// all that are stopped: those that were before were looked at again. The next purchase
+// of one that is stopped no more loads the sale. The caller holds checking.
+func (h *HighWater) stop(ctx context.Context, found []Behind) error {
 	was := *h.stopped.Load()
 	next := make(map[string]Behind, len(found))
-	if !all {
-		maps.Copy(next, was)
-		for _, id := range looked {
-			delete(next, id)
-		}
+	changed := false
+	for _, b := range found {
+		next[b.ItemID] = b
+		_, known := was[b.ItemID]
+		changed = changed || !known
 	}
-	maps.Copy(next, found)
-	if len(found) > 0 {
-		if err := inventory.Stop(ctx, h.Redis, h.Partitions, slices.Collect(maps.Keys(found))); err != nil {
-			return err
-		}
-	}
-	if !maps.Equal(was, next) {
-		h.stopped.Store(&next)
+	changed = changed || len(next) != len(was)
+	// First here, which needs nothing that can fail.
+	h.stopped.Store(&next)
+	if changed {
 		h.OnChange(h.Stopped())
 	}
-	return nil
+	if len(found) == 0 {
+		return nil
+	}
+	if err := inventory.Stop(ctx, h.Redis, h.Partitions, slices.Collect(maps.Keys(next))); err != nil {
+		return err
+	}
+	return h.Store.markBehind(ctx, found)
 }
 
 // FindBehind compares all items and changes nothing: neither is a sale stopped, nor a
 // revision recorded. Errors: ErrDatabase, inventory.ErrUnavailable.
 func FindBehind(ctx context.Context, store *Store, rdb redis.UniversalClient, partitions int) ([]Behind, error) {
-	own, err := store.lineage(ctx)
+	lineage, err := store.lineage(ctx)
 	if err != nil {
 		return nil, err
 	}
-	recorded, err := inventory.Lineage(ctx, rdb, 0)
-	if err != nil || recorded != own {
-		return nil, err
-	}
-	h := &HighWater{HighWaterConfig: HighWaterConfig{Store: store, Redis: rdb, Partitions: partitions}}
+	h := &HighWater{HighWaterConfig: HighWaterConfig{Store: store, Redis: rdb, Partitions: partitions}, lineage: lineage}
 	var found []Behind
 	for after := ""; ; {
 		ids, err := store.ItemIDs(ctx, after, markPage)
@@ -368,24 +390,58 @@ func (s *Store) lineage(ctx context.Context) (string, error) {
 	return value, nil
 }
 
-// revisions reads the revisions of the items that exist.
-func (s *Store) revisions(ctx context.Context, ids []string) (map[string]int64, error) {
+// revisionRow is how far an item has come in the database.
+type revisionRow struct {
+	ID       string
+	Revision int64
+	Behind   int64 // the mark that it was found to be below; 0: none
+}
+
+// behindOf reports whether the database is older than a mark shows, or was found to be.
+func (r revisionRow) behindOf(mark int64) bool { return r.Behind > 0 || r.Revision < mark }
+
+// revisions reads how far those of the items have come that exist.
+func (s *Store) revisions(ctx context.Context, ids []string) (map[string]revisionRow, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	var rows []struct {
-		ID       string
-		Revision int64
-	}
-	err := s.read.WithContext(ctx).Raw("SELECT id, revision FROM items WHERE id IN (SELECT value FROM json_each(?))", jsonList(ids...)).Scan(&rows).Error
+	var rows []revisionRow
+	err := s.read.WithContext(ctx).Raw("SELECT id, revision, behind FROM items WHERE id IN (SELECT value FROM json_each(?))", jsonList(ids...)).Scan(&rows).Error
 	if err != nil {
 		return nil, wrap("read revisions", err)
 	}
-	revisions := make(map[string]int64, len(rows))
+	revisions := make(map[string]revisionRow, len(rows))
 	for _, r := range rows {
-		revisions[r.ID] = r.Revision
+		revisions[r.ID] = r
 	}
 	return revisions, nil
 }
+
+// markBehind marks items as behind, until a recovery takes the mark away.
+func (s *Store) markBehind(ctx context.Context, items []Behind) error {
+	ids := make([]string, len(items))
+	for i := range items {
+		ids[i] = items[i].ItemID
+	}
+	rows, err := s.revisions(ctx, ids)
+	if err != nil {
+		return err
+	}
+	items = slices.DeleteFunc(slices.Clone(items), func(b Behind) bool { return rows[b.ItemID].Behind >= b.Redis })
+	if len(items) == 0 {
+		return nil
+	}
+	return s.transition(ctx, fmt.Sprintf("mark %d items as behind", len(items)), func(ctx context.Context, c conn, _ int64) error {
+		for _, b := range items {
+			// Unless it was decided meanwhile, which has raised the revision above the mark.
+			if _, err := c.ExecContext(ctx, setBehind, b.Redis, b.ItemID); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+const setBehind = `UPDATE items SET behind = MAX(behind, ?1) WHERE id = ?2 AND (behind > 0 OR revision < ?1)`
 
 // bumpRevision increases an item's revision.
 const bumpRevision = `UPDATE items SET revision = revision + 1 WHERE id = ?1 RETURNING revision`

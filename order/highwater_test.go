@@ -48,7 +48,7 @@ func TestHighWater_Behind(t *testing.T) {
 		placed := s.mustPlace(s.purchase("u1", "k1", 1, limit))
 		mark := func() int64 {
 			t.Helper()
-			marks, err := inventory.Revisions(testContext(t), rdb, 1, []string{s.item})
+			marks, err := inventory.Revisions(testContext(t), rdb, 1, h.lineage, []string{s.item})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -125,9 +125,9 @@ func TestHighWater_Behind(t *testing.T) {
 		if err := h.MayLoad(testContext(t), s.item); !errors.Is(err, inventory.ErrStopped) {
 			t.Errorf("load: %v, want %v", err, inventory.ErrStopped)
 		}
-		s.rollBack(before)
-		if stopped := h.mustCheck(t); len(stopped) != 0 {
-			t.Errorf("stopped %+v although the database has caught up", stopped)
+		s.rollBack(before + 1)
+		if stopped := h.mustCheck(t); len(stopped) != 1 {
+			t.Errorf("stopped %+v after commits on the old database, want it to stay so", stopped)
 		}
 	})
 }

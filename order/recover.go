@@ -2,10 +2,12 @@ package order
 
 import (
 	"context"
-	"database/sql"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -32,6 +34,10 @@ const (
 	recoverDiscarded = "discarded" // only Redis knew it; it is gone
 	recoverReopened  = "reopened"  // Redis knew that its units were returned; it holds them again
 	recoverUnread    = "unreadable"
+
+	// recoverPayWithin is the time to pay that an unpaid order has after a recovery, if
+	// its item's payment window is shorter.
+	recoverPayWithin = 24 * time.Hour
 )
 
 // RecoveredOrder is an order about which the database and Redis differed. Its JSON is
@@ -75,9 +81,13 @@ type RecovererConfig struct {
 	By   By
 }
 
+// ErrDecided says that another recovery has decided about the item meanwhile.
+var ErrDecided = errors.New("order: another recovery has decided about the item")
+
 // Recoverer carries out the decision about stopped sales; see [HighWater]. It works
-// beside the service: a stopped sale sells nothing and is loaded by nobody, and workers
-// only add orders that are queued. Each step can be repeated; the last one ends the stop.
+// beside the service: a stopped sale sells nothing, is loaded by nobody, and its queued
+// orders wait. Each step can be repeated; the last one ends the stop, and every step
+// fails once it has ended.
 type Recoverer struct{ RecovererConfig }
 
 // NewRecoverer returns a Recoverer.
@@ -86,30 +96,44 @@ func NewRecoverer(cfg RecovererConfig) *Recoverer { return &Recoverer{cfg} }
 // recoverPage bounds the orders of one transaction.
 const recoverPage = 500
 
-// Recover carries out a decision about these items. With RecoverFromDatabase the epoch
-// is raised at the end. Errors: ErrDatabase, inventory.ErrUnavailable, and those of
-// List and Sync; a repeat goes on where it has stopped.
+// Recover carries out a decision about these items, and calls done for each. With
+// RecoverFromDatabase the epoch is raised first, so that no process goes on with what it
+// remembers of a sale; all sales are loaded again then. An item that cannot be recovered
+// does not keep it from the others.
+//
+// Errors: ErrDatabase, ErrDecided, inventory.ErrUnavailable, inventory.ErrIncomplete with
+// RecoverFromRedis, and those of List and Sync. A repeat goes on where it has stopped.
 func (r *Recoverer) Recover(ctx context.Context, from RecoverFrom, items []Behind, done func(RecoveredItem)) error {
+	// All of them have the mark by which a step knows that nobody has decided yet.
+	if err := r.Store.markBehind(ctx, items); err != nil {
+		return err
+	}
+	if from == RecoverFromDatabase && len(items) > 0 {
+		epoch, err := r.Store.Epoch(ctx)
+		if err != nil {
+			return err
+		}
+		if _, err := r.Store.raiseEpoch(ctx, epoch, 0); err != nil {
+			return err
+		}
+	}
 	queued, err := r.queued(ctx, items)
 	if err != nil {
 		return err
 	}
+	var errs []error
 	for _, b := range items {
 		x := &itemRecovery{Recoverer: r, behind: b, from: from, queued: queued[b.ItemID], report: RecoveredItem{ItemID: b.ItemID}}
 		if err := x.run(ctx); err != nil {
-			return fmt.Errorf("recover item %s: %w", b.ItemID, err)
+			errs = append(errs, fmt.Errorf("recover item %s: %w", b.ItemID, err))
+			if ctx.Err() != nil {
+				break
+			}
+			continue
 		}
 		done(x.report)
 	}
-	if from != RecoverFromDatabase || len(items) == 0 {
-		return nil
-	}
-	epoch, err := r.Store.Epoch(ctx)
-	if err != nil {
-		return err
-	}
-	_, err = r.Store.raiseEpoch(ctx, epoch, 0)
-	return err
+	return errors.Join(errs...)
 }
 
 // queued reads the quantities of the tasks of these items by order, in one scan of
@@ -149,6 +173,10 @@ type itemRecovery struct {
 }
 
 func (x *itemRecovery) run(ctx context.Context) error {
+	// Also before anything is changed: an incomplete record must not be taken for one.
+	if _, _, err := inventory.StoppedSale(ctx, x.Redis, x.Partitions, x.behind.ItemID); err != nil && x.from == RecoverFromRedis {
+		return err
+	}
 	row, err := x.Store.item(ctx, x.behind.ItemID)
 	if err != nil {
 		return err
@@ -201,6 +229,10 @@ func (x *itemRecovery) page(ctx context.Context, row *itemRow, entries []invento
 	for i := range entries {
 		e := &entries[i]
 		held, known := holds[e.OrderID]
+		if e.Returned {
+			// A dead letter of an order that was rejected: its units are back.
+			delete(x.queued, e.OrderID)
+		}
 		_, queued := x.queued[e.OrderID]
 		switch {
 		case e.OrderID == "" || queued && !known:
@@ -220,13 +252,27 @@ func (x *itemRecovery) page(ctx context.Context, row *itemRow, entries []invento
 	if err := x.Sync(); err != nil {
 		return fmt.Errorf("write the list of orders: %w", err)
 	}
-	return x.Store.transition(ctx, "recover orders of "+row.ID, func(ctx context.Context, c conn, now int64) error {
+	return x.step(ctx, "recover orders of "+row.ID, func(ctx context.Context, c conn, now int64) error {
 		for i := range differ {
 			if err := recoverOrder(ctx, c, row, &differ[i], now); err != nil {
 				return err
 			}
 		}
 		return nil
+	})
+}
+
+// step is a transaction of the recovery. Errors: ErrDecided.
+func (x *itemRecovery) step(ctx context.Context, operation string, fn func(ctx context.Context, c conn, now int64) error) error {
+	return x.Store.transition(ctx, operation, func(ctx context.Context, c conn, now int64) error {
+		var behind int64
+		if err := c.QueryRowContext(ctx, "SELECT behind FROM items WHERE id = ?1", x.behind.ItemID).Scan(&behind); err != nil {
+			return err
+		}
+		if behind == 0 {
+			return ErrDecided
+		}
+		return fn(ctx, c, now)
 	})
 }
 
@@ -304,8 +350,8 @@ func recoverOrder(ctx context.Context, c conn, row *itemRow, d *contradiction, n
 		if n == 0 {
 			return nil
 		}
-		if _, err := c.ExecContext(ctx, refundAccepted, now, e.OrderID); err != nil {
-			return fmt.Errorf("refund payment of order %s: %w", e.OrderID, err)
+		if _, err := c.ExecContext(ctx, payLate, e.OrderID); err != nil {
+			return fmt.Errorf("payment of order %s: %w", e.OrderID, err)
 		}
 	default:
 		return nil
@@ -323,9 +369,9 @@ func recoverOrder(ctx context.Context, c conn, row *itemRow, d *contradiction, n
 const (
 	recreateOrder = `INSERT INTO orders (id, item_id, user_id, quantity, unit_price_minor, currency, status, reason, idempotency_key,
 		created_at, confirmed_at, expires_at, closed_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13) ON CONFLICT DO NOTHING`
-	// The units of a paid order come back only when it is refunded.
-	closeRecovered = `UPDATE orders SET status = CASE status WHEN 'confirmed' THEN 'cancelled' ELSE 'refunded' END,
-		restocked = status <> 'confirmed', reason = '` + reasonRecovered + `', closed_at = ?1 WHERE id = ?2 AND ` + ordersHold + ``
+	closeRecovered = `UPDATE orders SET status = 'cancelled', reason = '` + reasonRecovered + `', closed_at = ?1 WHERE id = ?2 AND ` + ordersHold
+	// Whether the money of such an order went back is not known: it needs attention.
+	payLate = `UPDATE payments SET received_as = 'late', outcome = 'late' WHERE order_id = ?1 AND outcome = 'accepted'`
 	// The units were sold from a total that the database may have lost as well.
 	recountItem  = `UPDATE items SET sold = sold + ?1, total = MAX(total, sold + ?1) WHERE id = ?2`
 	recountBuyer = `INSERT INTO buyers (item_id, user_id, quantity) VALUES (?1, ?2, MAX(?3, 0))
@@ -334,26 +380,27 @@ const (
 		SELECT id FROM orders WHERE item_id = ?2 AND id > ?3 ORDER BY id LIMIT ?4) AND status = 'confirmed' AND expires_at > 0`
 	lastOfPage   = `SELECT COALESCE(MAX(id), '') FROM (SELECT id FROM orders WHERE item_id = ?1 AND id > ?2 ORDER BY id LIMIT ?3)`
 	recoveredRow = `UPDATE items SET total = MAX(?1, sold), per_user_limit = ?2, opens_at = ?3, closes_at = ?4, control = ?5,
-		version = MAX(version, ?6) + 1, sequence = MAX(sequence, ?7), revision = MAX(revision, ?8) + 1, updated_at = ?9
-		WHERE id = ?10 RETURNING total, revision`
+		version = MAX(version, ?6) + 1, sequence = MAX(sequence, ?7), revision = MAX(revision, ?8) + 1, behind = 0, updated_at = ?9
+		WHERE id = ?10 RETURNING total, revision, total - initial - (SELECT COALESCE(SUM(quantity), 0) FROM stock_changes WHERE item_id = ?10)`
 	noteRecoveredStock = `INSERT INTO stock_changes (item_id, quantity, reason, actor, idempotency_key, total_after, at)
 		VALUES (?1, ?2, 'recovered from Redis', ?3, ?4, ?5, ?6)`
 )
 
-// extend gives the item's unpaid orders their whole payment window again: payments
-// since the backup are lost, and the payment provider has to repeat them before an
-// order may expire and its unit be sold to another buyer.
+// extend gives the item's unpaid orders their payment window again, and a day at least:
+// payments since the backup are lost, and the payment provider has to repeat them before
+// an order may expire and its unit be sold to another buyer.
 func (x *itemRecovery) extend(ctx context.Context, row *itemRow) error {
 	if row.PaymentWindowSeconds == 0 {
 		return nil
 	}
+	within := max(row.PaymentWindowSeconds*1000, recoverPayWithin.Milliseconds())
 	for after := ""; ; {
 		var last string
-		err := x.Store.transition(ctx, "extend payment windows of "+row.ID, func(ctx context.Context, c conn, now int64) error {
+		err := x.step(ctx, "extend payment windows of "+row.ID, func(ctx context.Context, c conn, now int64) error {
 			if err := c.QueryRowContext(ctx, lastOfPage, row.ID, after, recoverPage).Scan(&last); err != nil {
 				return err
 			}
-			_, err := c.ExecContext(ctx, extendWindows, now+row.PaymentWindowSeconds*1000, row.ID, after, recoverPage)
+			_, err := c.ExecContext(ctx, extendWindows, now+within, row.ID, after, recoverPage)
 			return err
 		})
 		if err != nil || last == "" {
@@ -367,6 +414,13 @@ func (x *itemRecovery) extend(ctx context.Context, row *itemRow) error {
 // back yet. Such units come back without the item's lock, so it reads until none did
 // meanwhile.
 func (x *itemRecovery) redis(ctx context.Context) (sale inventory.Sale, whole bool, owed int64, err error) {
+	if x.from == RecoverFromDatabase {
+		sale, _, err = inventory.StoppedSale(ctx, x.Redis, x.Partitions, x.behind.ItemID)
+		if errors.Is(err, inventory.ErrIncomplete) {
+			err = nil // it is not asked what it knows
+		}
+		return sale, false, 0, err
+	}
 	for range lookTries {
 		if sale, whole, err = inventory.StoppedSale(ctx, x.Redis, x.Partitions, x.behind.ItemID); err != nil {
 			return sale, false, 0, err
@@ -412,8 +466,12 @@ func (x *itemRecovery) owed(ctx context.Context) (units int64, err error) {
 // finish declares the item's rows right: their revision rises above Redis's.
 func (x *itemRecovery) finish(ctx context.Context, sale inventory.Sale, whole bool, owed int64) error {
 	item := x.behind.ItemID
+	queued, err := x.uncommitted(ctx)
+	if err != nil {
+		return err
+	}
 	revisions := make(map[string]int64, 1)
-	err := x.Store.transition(ctx, "finish the recovery of "+item, func(ctx context.Context, c conn, now int64) error {
+	err = x.step(ctx, "finish the recovery of "+item, func(ctx context.Context, c conn, now int64) error {
 		var row itemRow
 		err := c.QueryRowContext(ctx, "SELECT total, sold, per_user_limit, opens_at, closes_at, control, version FROM items WHERE id = ?1", item).
 			Scan(&row.Total, &row.Sold, &row.PerUserLimit, &row.OpensAt, &row.ClosesAt, &row.Control, &row.Version)
@@ -423,26 +481,22 @@ func (x *itemRecovery) finish(ctx context.Context, sale inventory.Sale, whole bo
 		total := row.Total
 		if x.from == RecoverFromRedis && whole && sale.Version > row.Version {
 			// A restock or another change of the item is lost.
-			queued, err := x.uncommitted(ctx, c)
-			if err != nil {
-				return err
-			}
 			total = sale.Left + row.Sold + queued + owed
 			row.PerUserLimit, row.OpensAt, row.ClosesAt = sale.PerUserLimit, toMillis(sale.OpensAt), toMillis(sale.ClosesAt)
 			if sale.Control != "" {
 				row.Control = sale.Control
 			}
 		}
-		var revision int64
+		var revision, unexplained int64
 		err = c.QueryRowContext(ctx, recoveredRow, total, row.PerUserLimit, row.OpensAt, row.ClosesAt, row.Control,
-			sale.Version, sale.Sequence, x.behind.Redis, now, item).Scan(&x.report.TotalAfter, &revision)
+			sale.Version, sale.Sequence, x.behind.Redis, now, item).Scan(&x.report.TotalAfter, &revision, &unexplained)
 		if err != nil {
 			return err
 		}
 		revisions[item] = revision
-		if n := x.report.TotalAfter - x.report.TotalBefore; n != 0 {
+		if unexplained != 0 {
 			key := fmt.Sprintf("recover-%d", revision)
-			if _, err := c.ExecContext(ctx, noteRecoveredStock, item, n, x.By.Actor, key, x.report.TotalAfter, now); err != nil {
+			if _, err := c.ExecContext(ctx, noteRecoveredStock, item, unexplained, x.By.Actor, key, x.report.TotalAfter, now); err != nil {
 				return err
 			}
 		}
@@ -460,18 +514,19 @@ func (x *itemRecovery) finish(ctx context.Context, sale inventory.Sale, whole bo
 	return nil
 }
 
-// uncommitted sums the units of queued orders that are no rows yet.
-func (x *itemRecovery) uncommitted(ctx context.Context, c conn) (units int64, err error) {
-	ids := make([]string, 0, len(x.queued))
-	for id, quantity := range x.queued {
-		ids = append(ids, id)
-		units += quantity
+// uncommitted sums the units of queued orders that are no rows yet. They stay so: the
+// tasks of a stopped sale wait.
+func (x *itemRecovery) uncommitted(ctx context.Context) (units int64, err error) {
+	for ids := range slices.Chunk(slices.Collect(maps.Keys(x.queued)), recoverPage) {
+		rows, err := x.Store.holding(ctx, ids)
+		if err != nil {
+			return 0, err
+		}
+		for _, id := range ids {
+			if _, committed := rows[id]; !committed {
+				units += x.queued[id]
+			}
+		}
 	}
-	err = each(ctx, c, "SELECT id FROM orders WHERE id IN (SELECT value FROM json_each(?1))", []any{jsonList(ids...)}, func(rows *sql.Rows) error {
-		var id string
-		err := rows.Scan(&id)
-		units -= x.queued[id]
-		return err
-	})
-	return units, err
+	return units, nil
 }

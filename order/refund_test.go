@@ -234,9 +234,9 @@ func TestStore_refund(t *testing.T) {
 	auditStore(t, s)
 }
 
-// TestRecoverOrder_Refunded: after the restore of a backup Redis knows that a paid
-// order's units came back, which only a refund does.
-func TestRecoverOrder_Refunded(t *testing.T) {
+// TestRecoverOrder_Paid: after the restore of a backup Redis knows that a paid order's
+// units came back. Whether its money did is for a person to find out.
+func TestRecoverOrder_Paid(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	mustInsert(t, s, asking("item", 9, 9, time.Hour))
@@ -259,13 +259,13 @@ func TestRecoverOrder_Refunded(t *testing.T) {
 			t.Fatal(err)
 		}
 		rows := allRows(t, s)
-		if r := rows["paid"]; r.Status != string(StatusRefunded) || !r.Restocked || r.Reason != reasonRecovered || r.ClosedAt == 0 || r.PaidAt == 0 {
+		if r := rows["paid"]; r.Status != string(StatusCancelled) || r.Restocked || r.Reason != reasonRecovered || r.ClosedAt == 0 || r.PaidAt == 0 {
 			t.Errorf("the paid order is %+v", r)
 		}
 		if r := rows["open"]; r.Status != string(StatusCancelled) || r.Restocked || r.Reason != reasonRecovered {
 			t.Errorf("the unpaid order is %+v", r)
 		}
-		if got := payments(t, s)["psp"]; got != "paid refunded" {
+		if got := payments(t, s)["psp"]; got != "paid late" {
 			t.Errorf("the payment is %s", got)
 		}
 		auditStore(t, s)

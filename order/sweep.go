@@ -164,13 +164,13 @@ type overdue struct {
 }
 
 // overdue reads a page of the unpaid orders that lapsed by then, those after a
-// place, the oldest first. The conditions on status and expires_at are written
+// place, the oldest first, without those of stopped sales. The conditions on status and expires_at are written
 // out, since that is how the database knows the index that serves them.
 func (s *Store) overdue(ctx context.Context, before int64, after overdue) ([]overdue, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	var page []overdue
-	err := s.read.WithContext(ctx).Raw(selectOverdue, before, after.ExpiresAt, after.ID, sweepPage).Scan(&page).Error
+	err := s.read.WithContext(ctx).Raw(selectOverdue, before, after.ExpiresAt, after.ID, s.highWater.stoppedList(), sweepPage).Scan(&page).Error
 	if err != nil {
 		return nil, wrap("look for overdue orders", err)
 	}
@@ -179,6 +179,7 @@ func (s *Store) overdue(ctx context.Context, before int64, after overdue) ([]ove
 
 const selectOverdue = `SELECT id, expires_at FROM orders
 	WHERE status = 'confirmed' AND expires_at > 0 AND expires_at <= ? AND (expires_at, id) > (?, ?)
+		AND item_id NOT IN (SELECT value FROM json_each(?))
 	ORDER BY expires_at, id LIMIT ?`
 
 // returnsBefore reads a page of the units that were to be given back by then.

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"time"
 
 	"flashsale/inventory"
@@ -249,8 +250,15 @@ func (s *Store) expire(ctx context.Context, ids []string) (stand map[string]expi
 	return stand, owed, nil
 }
 
-// stoppedExpiry is when the expiry of an order of a stopped sale is tried again.
-const stoppedExpiry = 5 * time.Second
+// stoppedMin and stoppedMax bound the pause before a task of a stopped sale is tried
+// again. An operator has to decide first, so there is no hurry.
+const (
+	stoppedMin = 5 * time.Second
+	stoppedMax = 15 * time.Second
+)
+
+// stoppedPause is a pause between those, so that such tasks do not come back together.
+func stoppedPause() time.Duration { return stoppedMin + rand.N(stoppedMax-stoppedMin) }
 
 // expireOrders is the transition to expired, of those orders in a JSON list
 // that are confirmed and due. Never early: an order lapses at its expires_at. Orders
@@ -380,7 +388,7 @@ func readExpiries(ctx context.Context, c conn, list string, now int64) (map[stri
 		case expiresAt > now:
 			e.in = time.Duration(expiresAt-now) * time.Millisecond
 		default:
-			e.in = stoppedExpiry // its time has come, but the sale is stopped
+			e.in = stoppedPause() // its time has come, but the sale is stopped
 		}
 		stand[id] = e
 		return nil

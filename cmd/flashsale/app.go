@@ -543,6 +543,7 @@ func (a *app) checks() []handler.Check {
 		{Name: "draining", Probe: func(context.Context) error { return a.drain.check() }},
 		{Name: "redis", Probe: func(ctx context.Context) error { return a.rdb.Ping(ctx).Err() }},
 		{Name: "database", Probe: a.databaseReady},
+		{Name: "database", Probe: a.salesStopped, Degrades: "older than Redis as to some items, whose sales are stopped until flashsale recover"},
 	}
 }
 

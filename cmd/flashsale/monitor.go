@@ -203,9 +203,23 @@ func (a *app) opsConfig(r role) handler.OpsConfig {
 	return c
 }
 
-// databaseReady checks whether the database takes writes and is not older than Redis.
+// databaseReady checks whether the database takes writes, and whether anything can be
+// sold: not if it is older than Redis as to every item.
 func (a *app) databaseReady(ctx context.Context) error {
-	return errors.Join(a.canWrite(ctx), a.highWater.Err())
+	err := a.canWrite(ctx)
+	if a.highWater.All() {
+		err = errors.Join(err, a.highWater.Err())
+	}
+	return err
+}
+
+// salesStopped fails while the database is older than Redis as to some items. The other
+// sales go on, so the process stays ready.
+func (a *app) salesStopped(context.Context) error {
+	if a.highWater.All() {
+		return nil // databaseReady says so
+	}
+	return a.highWater.Err()
 }
 
 // canWrite checks whether the database takes writes. A worker that commits has shown

@@ -5,10 +5,19 @@
 -- one was restored from a backup.
 ALTER TABLE items ADD COLUMN revision INTEGER NOT NULL DEFAULT 0;
 
--- Names this database and every backup of it. Redis compares revisions of the same
--- lineage only: a new database that meets the Redis of another starts at 0.
-INSERT INTO meta (key, value) VALUES ('lineage', lower(hex(randomblob(8))));
+-- The revision that Redis knew when this database was found to be older; 0: it was not.
+-- It stays until an operator has decided, whatever is committed meanwhile. A newer
+-- file in this one's place does not have it.
+ALTER TABLE items ADD COLUMN behind INTEGER NOT NULL DEFAULT 0;
+CREATE INDEX items_behind ON items (id) WHERE behind > 0;
+
+-- Names this database and every backup of it, older ones than this column as well:
+-- the time at which the database was created. Redis records revisions by lineage.
+INSERT INTO meta (key, value) SELECT 'lineage', strftime('%s', tstamp) FROM goose_db_version WHERE version_id = 1
+ORDER BY id LIMIT 1;
 
 -- +goose Down
 DELETE FROM meta WHERE key = 'lineage';
+DROP INDEX items_behind;
+ALTER TABLE items DROP COLUMN behind;
 ALTER TABLE items DROP COLUMN revision;

@@ -1,0 +1,370 @@
+package order
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/redistest"
+	"flashsale/inventory"
+	"flashsale/queue"
+)
+
+// backup copies the site's database.
+func (s *site) backup() string {
+	s.t.Helper()
+	path := filepath.Join(s.t.TempDir(), "backup.db")
+	if err := s.store.write.Exec("VACUUM INTO ?", path).Error; err != nil {
+		s.t.Fatal(err)
+	}
+	return path
+}
+
+// restore makes the site's database what it was, and returns the HighWater of a process
+// that starts on it.
+func (s *site) restore(path string) *HighWater {
+	s.t.Helper()
+	run := func(text string, args ...any) {
+		s.t.Helper()
+		if err := s.store.write.Exec(text, args...).Error; err != nil {
+			s.t.Fatalf("%s: %v", text, err)
+		}
+	}
+	run("ATTACH ? AS backup", path)
+	for _, table := range []string{"items", "orders", "buyers", "payments", "releases", "stock_changes", "audit", "meta"} {
+		run("DELETE FROM main." + table)
+		run("INSERT INTO main." + table + " SELECT * FROM backup." + table)
+	}
+	run("DETACH backup")
+	return s.highWater()
+}
+
+// stops checks all items, and wants the site's to be stopped.
+func (s *site) stops(h *HighWater) []Behind {
+	s.t.Helper()
+	stopped := h.mustCheck(s.t)
+	if len(stopped) != 1 || stopped[0].ItemID != s.item {
+		s.t.Fatalf("stopped %+v, want %s", stopped, s.item)
+	}
+	return stopped
+}
+
+// recover decides about items; during is called when the list is made durable.
+func (s *site) recover(h *HighWater, from RecoverFrom, items []Behind, during func() error) (RecoveredItem, map[string]int, error) {
+	s.t.Helper()
+	var list bytes.Buffer
+	if during == nil {
+		during = func() error { return nil }
+	}
+	var done RecoveredItem
+	err := NewRecoverer(RecovererConfig{
+		Store: s.store, Redis: s.rdb, Partitions: 1, Tasks: []Tasks{s.queue}, HighWater: h, List: &list, Sync: during, By: By{Actor: "root"},
+	}).Recover(testContext(s.t), from, items, func(i RecoveredItem) { done = i })
+	actions := make(map[string]int)
+	for line := range strings.Lines(list.String()) {
+		var o RecoveredOrder
+		if err := json.Unmarshal([]byte(line), &o); err != nil {
+			s.t.Fatalf("%s: %v", line, err)
+		}
+		actions[o.Action]++
+	}
+	return done, actions, err
+}
+
+// buys places purchases of new buyers, and returns how many are confirmed.
+func (s *site) buys(users ...string) (confirmed int) {
+	s.t.Helper()
+	for _, user := range users {
+		p, err := s.service.Place(testContext(s.t), s.purchase(user, "k", 1, limit))
+		switch {
+		case err == nil && p.Order.Status == StatusConfirmed:
+			confirmed++
+		case err != nil && !errors.Is(err, inventory.ErrSoldOut):
+			s.t.Fatalf("%s buys: %v", user, err)
+		}
+	}
+	return confirmed
+}
+
+// resumes wants nothing to be stopped, and the database to agree with itself.
+func (s *site) resumes(h *HighWater) {
+	s.t.Helper()
+	if stopped := h.mustCheck(s.t); len(stopped) != 0 {
+		s.t.Fatalf("stopped %+v after the decision", stopped)
+	}
+	row := itemOf(s.t, s.store, s.item)
+	var changes int64
+	if err := s.store.write.Raw("SELECT COALESCE(SUM(quantity), 0) FROM stock_changes WHERE item_id = ?", s.item).Scan(&changes).Error; err != nil {
+		s.t.Fatal(err)
+	}
+	if row.Initial+changes != row.Total {
+		s.t.Errorf("initial %d + changes %d is not the total %d", row.Initial, changes, row.Total)
+	}
+	auditStore(s.t, s.store)
+}
+
+// TestHighWater_Sticks: nothing that is committed after the restore, and no loss in
+// Redis, ends the stop; a newer file in the database's place does.
+func TestHighWater_Sticks(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, redistest.Embedded(t), false, newItem("", 6, 1))
+	s.highWater()
+	stop := s.work()
+	first := s.mustPlace(s.purchase("u1", "k", 1, limit))
+	old := s.backup()
+	s.mustPlace(s.purchase("u2", "k", 1, limit))
+	s.drained()
+	stop()
+	queued := s.mustPlace(s.purchase("u3", "k", 1, 0))
+	newer := s.backup()
+	h := s.restore(old)
+	s.stops(h)
+	for _, reference := range []string{"psp-1", "psp-2", "psp-3"} {
+		// The first one pays; what matters is that each is committed.
+		if _, err := s.service.Pay(testContext(t), first.Order.ID, Payment{reference, 1999, "EUR"}); err != nil && !errors.Is(err, ErrOrderFinal) {
+			t.Fatal(err)
+		}
+	}
+	s.stops(h)
+	stop = s.work()
+	await(t, "the queued order to be put off", func() bool {
+		st, err := s.queue.Stats(testContext(t))
+		return err == nil && st.Ready+st.Leased == 0 && st.Delayed == 1
+	})
+	stop()
+	if _, err := s.store.Order(testContext(t), queued.Order.ID); !errors.Is(err, ErrNotFound) {
+		t.Errorf("the queued order of a stopped sale was committed (%v)", err)
+	}
+	s.stops(h)
+	if err := s.rdb.FlushAll(testContext(t)).Err(); err != nil {
+		t.Fatal(err)
+	}
+	s.stops(h)
+	if stopped := s.restore(newer).mustCheck(t); len(stopped) != 0 {
+		t.Errorf("stopped %+v with the newer database back", stopped)
+	}
+}
+
+// TestHighWater_OtherDatabaseMeanwhile: another database on the same Redis takes away
+// nothing of what is recorded of this one.
+func TestHighWater_OtherDatabaseMeanwhile(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, redistest.Embedded(t), false, newItem("", 3, 1))
+	s.highWater()
+	stop := s.work()
+	s.mustPlace(s.purchase("u1", "k", 1, limit))
+	old := s.backup()
+	s.mustPlace(s.purchase("u2", "k", 1, limit))
+	s.drained()
+	stop()
+	other := newStore(t)
+	if err := other.write.Exec("UPDATE meta SET value = 'another' WHERE key = 'lineage'").Error; err != nil {
+		t.Fatal(err)
+	}
+	h, err := NewHighWater(testContext(t), HighWaterConfig{Store: other, Redis: s.rdb, Partitions: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.mustCheck(t)
+	s.stops(s.restore(old))
+}
+
+// TestRecover_Twice: of two decisions about an item the second fails, and sells nothing.
+func TestRecover_Twice(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, redistest.Embedded(t), false, newItem("", 3, 1))
+	s.highWater()
+	stop := s.work()
+	s.mustPlace(s.purchase("u1", "k", 1, limit))
+	old := s.backup()
+	s.mustPlace(s.purchase("u2", "k", 1, limit))
+	s.mustPlace(s.purchase("u3", "k", 1, limit))
+	s.drained()
+	stop()
+	h := s.restore(old)
+	stopped := s.stops(h)
+	s.work()
+	decided := false
+	_, _, err := s.recover(h, RecoverFromRedis, stopped, func() error {
+		if decided {
+			return nil
+		}
+		decided = true
+		if _, _, err := s.recover(h, RecoverFromDatabase, stopped, nil); err != nil {
+			t.Errorf("the other decision: %v", err)
+		}
+		h.mustCheck(t)
+		if n := s.buys("x", "y"); n != 2 {
+			t.Errorf("%d units are sold after the other decision, want 2", n)
+		}
+		return nil
+	})
+	if !errors.Is(err, ErrDecided) {
+		t.Errorf("the overtaken decision: %v, want %v", err, ErrDecided)
+	}
+	if row := itemOf(t, s.store, s.item); row.Sold != 3 || row.Total != 3 {
+		t.Errorf("sold %d of %d, want 3 of 3", row.Sold, row.Total)
+	}
+	s.resumes(h)
+}
+
+// TestRecover_Interrupted: a recovery that is broken off is finished by the next, with
+// the units and the changes of the total counted once.
+func TestRecover_Interrupted(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, redistest.Embedded(t), false, newItem("", 2, 1))
+	s.highWater()
+	stop := s.work()
+	s.mustPlace(s.purchase("u1", "k", 1, limit))
+	old := s.backup()
+	if _, _, err := s.service.Restock(testContext(t), s.item, Restock{Quantity: 4, Reason: "r", IdempotencyKey: "r1"}, By{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, user := range []string{"u2", "u3", "u4"} {
+		s.mustPlace(s.purchase(user, "k", 1, limit))
+	}
+	s.drained()
+	stop()
+	queued := s.mustPlace(s.purchase("u5", "k", 1, 0))
+	h := s.restore(old)
+	broken := errors.New("the disk is full")
+	syncs := 0
+	_, _, err := s.recover(h, RecoverFromRedis, s.stops(h), func() error {
+		if syncs++; syncs == 2 { // behind the first page
+			return broken
+		}
+		return nil
+	})
+	if !errors.Is(err, broken) {
+		t.Fatalf("the first recovery: %v, want %v", err, broken)
+	}
+	if rows := allRows(t, s.store); len(rows) != 4 {
+		t.Fatalf("%d orders after the broken recovery, want 4", len(rows))
+	}
+	done, _, err := s.recover(h, RecoverFromRedis, s.stops(h), nil)
+	if err != nil || done.TotalAfter != 6 {
+		t.Fatalf("recovered %+v, %v, want a total of 6", done, err)
+	}
+	s.resumes(h)
+	s.work()
+	if n := s.buys("x", "y"); n != 1 {
+		t.Errorf("%d more units are sold, want 1 of 6", n)
+	}
+	await(t, "the queued order to be committed", func() bool {
+		o, err := s.store.Order(testContext(t), queued.Order.ID)
+		return err == nil && o.Status == StatusConfirmed
+	})
+	s.resumes(h)
+}
+
+// TestRecover_DeadLetter: the units of a dead letter whose order was rejected after the
+// backup are back, and count once.
+func TestRecover_DeadLetter(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, redistest.Embedded(t), false, newItem("", 3, 1))
+	s.highWater()
+	ctx := testContext(t)
+	s.mustPlace(s.purchase("u1", "k", 1, 0))
+	f, err := s.queue.Dequeue(ctx, 1)
+	if err != nil || len(f.Tasks) != 1 {
+		t.Fatal(f, err)
+	}
+	if _, err := s.queue.Reject(ctx, queue.Rejection{Task: f.Tasks[0], Dead: true}); err != nil {
+		t.Fatal(err)
+	}
+	old := s.backup()
+	clock := setClock(s.store)
+	sweeper := NewSweeper(s.fulfiller, s.queue)
+	for _, ms := range []int64{buriedAfter.Milliseconds() + 1000, sweepGrace.Milliseconds() + 1} {
+		clock.Add(ms)
+		if _, err := sweeper.Sweep(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, _, err := s.service.Restock(ctx, s.item, Restock{Quantity: 1, Reason: "r", IdempotencyKey: "r1"}, By{}); err != nil {
+		t.Fatal(err)
+	}
+	h := s.restore(old)
+	done, actions, err := s.recover(h, RecoverFromRedis, s.stops(h), nil)
+	if err != nil || done.TotalAfter != 4 || actions[recoverCancelled] != 1 {
+		t.Fatalf("recovered %+v, %v, %v, want a total of 4 and one order cancelled", done, actions, err)
+	}
+	s.resumes(h)
+	s.work()
+	if n := s.buys("v1", "v2", "v3", "v4", "v5", "v6"); n != 4 {
+		t.Errorf("%d units are sold, want 4", n)
+	}
+}
+
+// TestRecover_PaidMeanwhile: money for an order that was cancelled after the backup, and
+// that arrives during the stop, needs a refund afterwards.
+func TestRecover_PaidMeanwhile(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, redistest.Embedded(t), false, asking("", 2, 1, time.Minute))
+	s.highWater()
+	stop := s.work()
+	ctx := testContext(t)
+	cancelled, kept := s.mustPlace(s.purchase("u1", "k", 1, limit)), s.mustPlace(s.purchase("u2", "k", 1, limit))
+	old := s.backup()
+	if _, err := s.service.Cancel(ctx, cancelled.Order.ID, Canceller{UserID: "u1"}); err != nil {
+		t.Fatal(err)
+	}
+	s.mustPlace(s.purchase("u3", "k", 1, limit))
+	s.drained()
+	stop()
+	h := s.restore(old)
+	stopped := s.stops(h)
+	if _, err := s.service.Pay(ctx, cancelled.Order.ID, Payment{"psp-1", 1999, "EUR"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := s.recover(h, RecoverFromRedis, stopped, nil); err != nil {
+		t.Fatal(err)
+	}
+	s.resumes(h)
+	if o, err := s.store.Order(ctx, cancelled.Order.ID); err != nil || o.Status != StatusCancelled || o.Reason != reasonRecovered {
+		t.Errorf("the cancelled order is %s (%s), %v", o.Status, o.Reason, err)
+	}
+	var owed int64
+	if err := s.store.write.Raw("SELECT COUNT(*) FROM payments WHERE order_id = ? AND "+paymentsOwed, cancelled.Order.ID).Scan(&owed).Error; err != nil || owed != 1 {
+		t.Errorf("%d payments of the cancelled order need a refund, %v, want 1", owed, err)
+	}
+	o, err := s.store.Order(ctx, kept.Order.ID)
+	if err != nil || o.ExpiresAt.Before(time.Now().Add(recoverPayWithin-time.Hour)) {
+		t.Errorf("an unpaid order expires at %v, %v, want it to have a day", o.ExpiresAt, err)
+	}
+}
+
+// TestRecover_Incomplete: a record of which Redis has lost a part is no record.
+func TestRecover_Incomplete(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, redistest.Embedded(t), false, newItem("", 3, 1))
+	s.highWater()
+	stop := s.work()
+	old := s.backup()
+	s.mustPlace(s.purchase("u1", "k", 1, limit))
+	s.drained()
+	stop()
+	// As a load leaves it that is killed behind its first step.
+	ctx, key := testContext(t), "fs:{p0}:"
+	if _, err := s.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
+		p.Del(ctx, key+"sale:"+s.item, key+"idempotency:"+s.item, key+"buyers:"+s.item)
+		p.HSet(ctx, key+"sale:"+s.item, "building", "x")
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	h := s.restore(old)
+	if _, _, err := s.recover(h, RecoverFromRedis, s.stops(h), nil); !errors.Is(err, inventory.ErrIncomplete) {
+		t.Errorf("from Redis: %v, want %v", err, inventory.ErrIncomplete)
+	}
+	if _, _, err := s.recover(h, RecoverFromDatabase, s.stops(h), nil); err != nil {
+		t.Errorf("from the database: %v", err)
+	}
+	s.resumes(h)
+}
