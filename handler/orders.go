@@ -1,6 +1,7 @@
 package handler
 
 import (
+	"errors"
 	"net/url"
 	"strconv"
 
@@ -71,7 +72,8 @@ func (e *edge) listOrders(q *call) error {
 		return err
 	}
 	orders, after, err := e.Orders.List(q.ctx(), f)
-	if err != nil {
+	incomplete := errors.Is(err, order.ErrIncompleteList)
+	if err != nil && !incomplete {
 		return err
 	}
 	b := append(q.out[:0], `{"orders":[`...)
@@ -86,6 +88,9 @@ func (e *edge) listOrders(q *call) error {
 		next = e.makeCursor(f, after)
 	}
 	b = appendTextField(append(b, ']'), `,"next_cursor":`, next)
+	if incomplete {
+		b = append(b, `,"incomplete":true`...)
+	}
 	q.out = append(b, '}')
 	q.c.Writer.Header()["Cache-Control"] = headerNoStore
 	return q.json(200)

@@ -2,9 +2,15 @@ package order
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
+
+	"flashsale/inventory"
 )
+
+// ErrIncompleteList says that a list lacks the orders that are queued.
+var ErrIncompleteList = errors.New("order: queued orders cannot be read")
 
 // QueuedTasks is what a list needs of the queues.
 type QueuedTasks interface {
@@ -19,12 +25,21 @@ type QueuedTasks interface {
 //
 // Over all pages an order is listed once, also when it is committed between two of them:
 // its id is its place, and each page reads the queue before the database.
-// Errors: ErrDatabase, inventory.ErrUnavailable.
+//
+// With ErrIncompleteList the page is returned without queued orders, because Redis does
+// not answer. Other errors: ErrDatabase, and inventory.ErrUnavailable for a list of queued
+// orders only.
 func (s *Service) List(ctx context.Context, f Filter) (orders []Order, next string, err error) {
 	var queued []Order
+	var incomplete error
 	floor := ""
 	if s.Queued != nil && f.UserID != "" && (f.Status == "" || f.Status == StatusQueued) {
-		if queued, floor, err = s.queuedOrders(ctx, f); err != nil {
+		queued, floor, err = s.queuedOrders(ctx, f)
+		switch {
+		case errors.Is(err, inventory.ErrUnavailable) && f.Status == "":
+			incomplete = ErrIncompleteList
+			queued, floor = nil, ""
+		case err != nil:
 			return nil, "", err
 		}
 	}
@@ -52,7 +67,7 @@ func (s *Service) List(ctx context.Context, f Filter) (orders []Order, next stri
 	case more:
 		next = orders[len(orders)-1].ID
 	}
-	return orders, next, nil
+	return orders, next, incomplete
 }
 
 // queuedOrders reads the first queued orders that a filter selects, one more than fit on

@@ -230,13 +230,20 @@ func (e ended) Tasks(_ context.Context, _, before string, _ int, fn func(id stri
 	return "", nil
 }
 
-// TestService_List_Unavailable: without the queue, a buyer's list would lack orders, and is
-// refused; that of all buyers needs only the database.
+// TestService_List_Unavailable: without the queue, a buyer's list has the committed orders
+// and says that it lacks others; a list of queued orders is refused; that of all buyers
+// needs only the database.
 func TestService_List_Unavailable(t *testing.T) {
 	t.Parallel()
 	service := NewService(Config{Store: newStore(t), Queued: unreached{}})
-	if _, _, err := service.List(testContext(t), Filter{UserID: "alice", Limit: 20}); !errors.Is(err, errTest) {
-		t.Errorf("a buyer's list: %v, want the queue's error", err)
+	mustInsert(t, service.Store, newItem("item", 9, 9))
+	mustCommit(t, service.Store, bought("o1", "item", "alice", "k", 1))
+	orders, _, err := service.List(testContext(t), Filter{UserID: "alice", Limit: 20})
+	if !errors.Is(err, ErrIncompleteList) || len(orders) != 1 || orders[0].ID != "o1" {
+		t.Errorf("a buyer's list: %+v, %v, want the committed order and %v", orders, err, ErrIncompleteList)
+	}
+	if _, _, err := service.List(testContext(t), Filter{UserID: "alice", Status: StatusQueued, Limit: 20}); !errors.Is(err, inventory.ErrUnavailable) {
+		t.Errorf("a buyer's queued orders: %v, want %v", err, inventory.ErrUnavailable)
 	}
 	for _, f := range []Filter{{Limit: 20}, {UserID: "alice", Status: StatusPaid, Limit: 20}} {
 		if _, _, err := service.List(testContext(t), f); err != nil {
@@ -248,7 +255,7 @@ func TestService_List_Unavailable(t *testing.T) {
 type unreached struct{}
 
 func (unreached) Tasks(context.Context, string, string, int, func(string, []byte) bool) (string, error) {
-	return "", errTest
+	return "", inventory.ErrUnavailable
 }
 
 // TestSweeper_TrimLogs: a sweep removes from the log what has left the queue.

@@ -194,18 +194,21 @@ func TestRun_DrainFinishes(t *testing.T) {
 		q := newQueue(t, rdb, queue.Config{})
 		enqueue(t, q, queue.Task{ID: "a"}, queue.Task{ID: "b"})
 		running, finish := make(chan struct{}), make(chan struct{})
-		end := launch(t, q, func(ctx context.Context, _ []queue.Leased) []error {
-			close(running)
-			select {
-			case <-finish:
-			case <-ctx.Done():
-				t.Error("the context ended before the drain was over")
-			}
-			return nil
-		}, queue.RunConfig{Batch: 1, Workers: 1, Drain: time.Hour})
-		<-running
+		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
-		go func() { ended <- end() }()
+		go func() {
+			ended <- q.Run(ctx, func(ctx context.Context, _ []queue.Leased) []error {
+				close(running)
+				select {
+				case <-finish:
+				case <-ctx.Done():
+					t.Error("the context ended before the drain was over")
+				}
+				return nil
+			}, queue.RunConfig{Batch: 1, Workers: 1, Drain: time.Hour})
+		}()
+		<-running
+		cancel()
 		// The batch runs on although Run's context has ended; then it is acknowledged.
 		select {
 		case err := <-ended:

@@ -29,8 +29,8 @@ func newRecover() *cobra.Command {
 			"and orders whose units Redis knows as returned are cancelled there. With --from database, the database\n" +
 			"is right: orders that only Redis knows are discarded, and their units can be sold again.\n\n" +
 			"Every order concerned is written to a file, one line of JSON each. Payments since the backup are lost\n" +
-			"in both cases; unpaid orders get their whole payment window again, so that the payment provider can\n" +
-			"repeat them. The service may run meanwhile.",
+			"in both cases; unpaid orders get their payment window again, and a day at least, so that the payment provider\n" +
+			"can repeat them. The service may run meanwhile.",
 		Example: "  flashsale recover --from redis\n  flashsale recover --from database --item drop-1",
 		RunE: func(c *cobra.Command, _ []string) error {
 			s, err := loadSettings(c.Flags())
