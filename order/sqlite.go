@@ -6,6 +6,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -34,7 +35,35 @@ func (d sqliteDriver) Open(name string) (driver.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &sqliteConn{SQLiteConn: c.(*sqlite3.SQLiteConn)}, nil
+	conn := &sqliteConn{SQLiteConn: c.(*sqlite3.SQLiteConn)}
+	if strings.Contains(name, "_txlock=immediate") {
+		if err := conn.writable(); err != nil {
+			return nil, errors.Join(err, c.Close())
+		}
+	}
+	return conn, nil
+}
+
+// writable returns an error if SQLite has opened the file read-only, which it does
+// without a word when the file refuses writes. Transactions of such a connection begin
+// without an error, and each of their writes fails. It waits for no other process, and
+// changes nothing.
+func (c *sqliteConn) writable() error {
+	if err := c.wait(0); err != nil {
+		return err
+	}
+	_, err := c.Exec("BEGIN IMMEDIATE", nil)
+	if err == nil {
+		_, err = c.Exec("PRAGMA user_version = 0", nil)
+		if _, rerr := c.Exec("ROLLBACK", nil); rerr != nil {
+			return errors.Join(err, rerr)
+		}
+	}
+	var se sqlite3.Error
+	if errors.As(err, &se) && se.Code != sqlite3.ErrReadonly {
+		err = nil // another process has the lock, or the next transaction meets the same
+	}
+	return errors.Join(err, c.wait(lockWait))
 }
 
 type sqliteConn struct {
