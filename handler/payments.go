@@ -8,6 +8,10 @@ import (
 // maxReference is how long a payment's reference may be, in characters.
 const maxReference = 255
 
+// maxAmount bounds a payment in the currency's smallest unit. Larger numbers are a
+// mistake, and would be recorded as something else.
+const maxAmount = 1_000_000_000_000_000_000
+
 // cancelOrder answers POST /v1/orders/{order}/cancel. Another buyer's order is
 // answered like one that does not exist.
 func (e *edge) cancelOrder(q *call) error {
@@ -91,8 +95,8 @@ func readPayment(body []byte) (order.Payment, error) {
 	switch {
 	case !visibleASCII(p.Reference, maxReference):
 		return p, problemFieldRange.with("reference", "reference has 1 to 255 visible ASCII characters.")
-	case p.AmountMinor < 0:
-		return p, problemFieldRange.with("amount_minor", "amount_minor is the amount in the currency's smallest unit, 0 or more.")
+	case p.AmountMinor < 0 || p.AmountMinor > maxAmount:
+		return p, problemFieldRange.with("amount_minor", "amount_minor is the amount in the currency's smallest unit, from 0 to 1,000,000,000,000,000,000.")
 	case !knownCurrency(p.Currency):
 		return p, problemFieldRange.with("currency", "currency is an ISO 4217 code in upper case, such as EUR.")
 	}

@@ -67,6 +67,7 @@ func TestPayOrder_BadRequests(t *testing.T) {
 		`{"reference":"a","amount_minor":"1","currency":"EUR"}`:                                     {400, "field_type"},
 		`{"reference":"a","amount_minor":1.5,"currency":"EUR"}`:                                     {400, "field_type"},
 		`{"reference":"a","amount_minor":-1,"currency":"EUR"}`:                                      {422, "field_range"},
+		`{"reference":"a","amount_minor":9223372036854775808,"currency":"EUR"}`:                     {422, "field_range"},
 		`{"reference":"a","amount_minor":1,"currency":"eur"}`:                                       {422, "field_range"},
 		`{"reference":"","amount_minor":1,"currency":"EUR"}`:                                        {422, "field_range"},
 		`{"reference":"a b","amount_minor":1,"currency":"EUR"}`:                                     {422, "field_range"},

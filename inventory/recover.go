@@ -142,6 +142,10 @@ func (v *Inventory) Void(ctx context.Context, epoch int64, items []string) error
 // Errors: [ErrUnavailable].
 func (v *Inventory) Declare(ctx context.Context, epoch int64) error {
 	v.Adopt(epoch)
+	// It may have been lost with the rest, and doctor goes by it.
+	if err := CheckPartitions(ctx, v.rdb, v.cfg.Partitions); err != nil {
+		return fmt.Errorf("declare epoch %d: %w: %w", epoch, ErrUnavailable, err)
+	}
 	for p := range v.cfg.Partitions {
 		if err := v.rdb.Set(ctx, epochKey(p), epoch, 0).Err(); err != nil {
 			return fmt.Errorf("declare epoch %d: %w: %w", epoch, ErrUnavailable, err)
