@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/url"
 	"os/user"
+	"regexp"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -263,9 +264,10 @@ func printItems(out io.Writer, items []itemView) error {
 	return w.Flush()
 }
 
-// redactURL hides the password of a URL, also of one that cannot be read: that
-// is when it is printed.
+// redactURL hides the password of a URL, also of one that cannot be parsed, and values
+// of its query that may be secrets.
 func redactURL(v string) string {
+	v = secretQuery.ReplaceAllString(v, "${1}xxxxx")
 	scheme, rest, ok := strings.Cut(v, "://")
 	at := strings.LastIndexByte(rest, '@')
 	if !ok || at < 0 {
@@ -276,3 +278,6 @@ func redactURL(v string) string {
 	}
 	return scheme + "://xxxxx@" + rest[at+1:]
 }
+
+// secretQuery finds the values of parameters such as password, token or sig.
+var secretQuery = regexp.MustCompile(`(?i)([?&][^=&]*(?:pass|pwd|secret|token|sig|key|auth)[^=&]*=)[^&#]*`)
