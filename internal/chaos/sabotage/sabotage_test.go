@@ -86,7 +86,7 @@ var sabotages = []struct {
 		name: "repairs a sale from a database that is older than Redis",
 		change: []alteration{{
 			file: "order/highwater.go",
-			from: "known && revision < marks[i]", to: "known && revision < marks[i] && false",
+			from: "return r.Behind > 0 || r.Revision < mark", to: "return false && mark > 0",
 		}},
 		sell: restoreBackup, found: []string{history.LostConfirmed},
 	},
