@@ -238,7 +238,7 @@ func ExampleDefence_bloom() {
 	defer stop()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	ended := make(chan error)
-	go func() { ended <- c.Run(ctx) }() // builds the filter, and hears of new items
+	go func() { ended <- c.Run(ctx) }() // builds the filter and receives new items
 	for c.Ready(ctx) != nil && ctx.Err() == nil {
 		<-time.After(time.Millisecond)
 	}

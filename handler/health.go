@@ -173,7 +173,7 @@ type OpsConfig struct {
 	// shown. It must not ask other services: a restart of this process would not help
 	// them. Default nil: the process is alive if it answers.
 	Alive func() error
-	// Log hears of parts that are not ready. Default: nothing is logged.
+	// Log receives parts that are not ready. Default: nothing is logged.
 	Log zerolog.Logger
 }
 

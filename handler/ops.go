@@ -10,7 +10,7 @@ import (
 )
 
 // NewOps returns the routes of the operator's address: /metrics, /debug/pprof,
-// /healthz and /readyz. It authenticates nobody, so it belongs on an address that
+// /healthz and /readyz. It has no authentication, so it belongs on an address that
 // only operators reach.
 func NewOps(g prometheus.Gatherer, c OpsConfig) http.Handler {
 	mux := http.NewServeMux()

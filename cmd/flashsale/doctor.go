@@ -411,7 +411,7 @@ func (d *doctor) workers(ctx context.Context, rdb redis.UniversalClient, waiting
 	case waiting > 0:
 		mend := "start flashsale worker"
 		if len(w.Live) > 0 {
-			mend = fmt.Sprintf("read the log of the worker on %s, and see that the database can be written", w.Live[0].Host)
+			mend = fmt.Sprintf("read the log of the worker on %s, and check that the database is writable", w.Live[0].Host)
 		}
 		d.fix("workers", fmt.Sprintf("%d accepted orders wait, and %s", waiting, says), mend)
 	default:

@@ -41,7 +41,7 @@ func (a *app) addMonitor() error {
 	return nil
 }
 
-// backlogCollector exports the monitor's last look. It asks nobody, so a scrape
+// backlogCollector exports the monitor's last look. It makes no calls, so a scrape
 // neither waits for Redis nor burdens it; what is not known is left out.
 type backlogCollector struct {
 	monitor                                   *order.Monitor

@@ -20,7 +20,7 @@ import (
 // hotSizes are the numbers of API processes that sell the hot item.
 var hotSizes = []int{1, 2, 4}
 
-// withoutLock makes the item's lock exclude nobody: each process has one of its own,
+// withoutLock makes the item's lock exclude no process: each process has one of its own,
 // which it takes, holds, renews and shows to the script as before, and the script
 // does not compare fencing tokens. Everything else is the same work.
 var withoutLock = []overlay.Change{

@@ -20,7 +20,7 @@ const (
 	Changed = "changed"
 	// Backwards: a client saw a state after a later one had been seen.
 	Backwards = "backwards"
-	// Unasked: an order ends paid, cancelled or refunded, and nobody asked for that.
+	// Unasked: an order ends paid, cancelled or refunded, and no call asked for that.
 	Unasked = "unasked"
 	// Unexplained: an order is rejected and does not say why.
 	Unexplained = "unexplained"
