@@ -424,3 +424,46 @@ func TestMigrator_Payments(t *testing.T) {
 		t.Errorf("integrity: %q", got)
 	}
 }
+
+// TestMigrator_Lineage: a backup from before databases had a lineage gets the lineage of
+// the database that it was taken of, and another database gets another one.
+func TestMigrator_Lineage(t *testing.T) {
+	t.Parallel()
+	db := openFile(t, filepath.Join(t.TempDir(), "shop.db"), "")
+	m := newMigrator(t, db)
+	ctx := testContext(t)
+	up := func() (lineage string) {
+		t.Helper()
+		if _, err := m.Up(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if err := db.QueryRowContext(ctx, "SELECT value FROM meta WHERE key = 'lineage'").Scan(&lineage); err != nil || lineage == "" {
+			t.Fatalf("lineage %q, %v", lineage, err)
+		}
+		return lineage
+	}
+	down := func() {
+		t.Helper()
+		for version := int64(9); version >= 5; {
+			if _, err := m.Down(ctx); err != nil {
+				t.Fatal(err)
+			}
+			var err error
+			if version, err = Version(ctx, db); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	first := up()
+	down()
+	if again := up(); again != first {
+		t.Errorf("lineage %s after the step was made again, want %s", again, first)
+	}
+	down()
+	if _, err := db.ExecContext(ctx, "UPDATE goose_db_version SET tstamp = '2001-02-03 04:05:06' WHERE version_id = 1"); err != nil {
+		t.Fatal(err)
+	}
+	if other := up(); other == first {
+		t.Errorf("a database of another time has the same lineage %s", other)
+	}
+}
