@@ -3,12 +3,13 @@
 # else: beside BUSY (8) processes that never wait, in random order, every second time
 # with one processor. It shows the tests that assume a fast machine. Prints runs and
 # failures of each package, keeps the output of failed runs, and fails if there is one.
+# JOBS packages run at the same time; RACE=-race adds the race detector.
 #
-# usage: [COUNT=20] [BUSY=8] [TIMEOUT=10m] stress.sh [package]...
+# usage: [COUNT=20] [BUSY=8] [JOBS=1] [RACE=] [TIMEOUT=10m] stress.sh [package]...
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-go=${GO:-go} count=${COUNT:-20} busy=${BUSY:-8} timeout=${TIMEOUT:-10m}
+go=${GO:-go} count=${COUNT:-20} busy=${BUSY:-8} jobs=${JOBS:-1} race=${RACE:-} timeout=${TIMEOUT:-10m}
 results=.cache/stress
 rm -rf "$results"
 mkdir -p "$results"
@@ -24,7 +25,7 @@ binaries=()
 for dir in "${packages[@]}"; do
   name=${dir#"$PWD"/}
   binary=$PWD/$results/${name//\//_}.test
-  "$go" test -race -c -o "$binary" "$dir"
+  "$go" test ${race:+"$race"} -c -o "$binary" "$dir"
   binaries+=("$binary")
 done
 
@@ -35,9 +36,9 @@ for ((i = 0; i < busy; i++)); do
   pids+=($!)
 done
 
-failed=0
-for i in "${!packages[@]}"; do
-  dir=${packages[i]} binary=${binaries[i]} failures=0
+# stress DIR BINARY runs one package's tests and leaves the number of failed runs in a file.
+stress() {
+  local dir=$1 binary=$2 failures=0 run log processors
   for ((run = 1; run <= count; run++)); do
     log=${binary%.test}-$run.log
     processors=$((run % 2 == 0 ? 1 : $(nproc)))
@@ -49,9 +50,23 @@ for i in "${!packages[@]}"; do
     fi
   done
   printf '%-28s %d runs, %d failed\n' "${dir#"$PWD"/}" "$count" "$failures"
-  failed=$((failed + failures))
+  echo "$failures" >"${binary%.test}.failed"
+}
+
+running=()
+for i in "${!packages[@]}"; do
+  if ((${#running[@]} >= jobs)); then
+    wait -n -p ended "${running[@]}"
+    for j in "${!running[@]}"; do
+      if ((running[j] == ended)); then unset "running[j]"; fi
+    done
+  fi
+  stress "${packages[i]}" "${binaries[i]}" &
+  running+=($!)
 done
-if ((failed > 0)); then
+wait "${running[@]}"
+
+if grep -qv '^0$' "$results"/*.failed; then
   echo "the output of the failed runs is in $results" >&2
   exit 1
 fi
