@@ -25,10 +25,20 @@ type client struct {
 	target wire.Target
 
 	mu   sync.Mutex
-	idle []*wire.Conn
+	idle []idleConn
 
 	tokens sync.Map // by role and subject
 }
+
+// idleConn is a connection between two requests.
+type idleConn struct {
+	*wire.Conn
+	since time.Time
+}
+
+// maxIdle is how long a connection may be idle before it is not used any more. The
+// server closes it after two minutes, which a test can spend on building a program.
+const maxIdle = 30 * time.Second
 
 func dial(t *testing.T, p *process.P) *client {
 	t.Helper()
@@ -59,14 +69,15 @@ func (c *client) close() {
 	c.idle = nil
 }
 
+// take returns the connection that was used last, or nil.
 func (c *client) take() *wire.Conn {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	n := len(c.idle)
-	if n == 0 {
+	if n == 0 || time.Since(c.idle[n-1].since) > maxIdle {
 		return nil
 	}
-	conn := c.idle[n-1]
+	conn := c.idle[n-1].Conn
 	c.idle = c.idle[:n-1]
 	return conn
 }
@@ -161,7 +172,7 @@ func (c *client) do(method, path, token, body string, headers ...string) (answer
 		return a, conn.Close()
 	}
 	c.mu.Lock()
-	c.idle = append(c.idle, conn)
+	c.idle = append(c.idle, idleConn{conn, time.Now()})
 	c.mu.Unlock()
 	return a, err
 }

@@ -129,6 +129,11 @@ func (d *Disk) fill() (err error) {
 // Free gives back the room that Fill took.
 func (d *Disk) Free() {
 	d.t.Helper()
+	// Truncated first: a child process that another goroutine is starting has a copy of
+	// every open file until it executes its program, and keeps a removed file's blocks.
+	if err := os.Truncate(d.ballast(), 0); err != nil && !errors.Is(err, os.ErrNotExist) {
+		d.t.Errorf("disktest: free %s: %v", d.path, err)
+	}
 	if err := os.Remove(d.ballast()); err != nil && !errors.Is(err, os.ErrNotExist) {
 		d.t.Errorf("disktest: free %s: %v", d.path, err)
 	}
