@@ -318,8 +318,9 @@ func (p *pool) watch(quit <-chan struct{}) {
 }
 
 // overdue removes what waits of a source if the first of it has waited too long.
-// What came later would wait longer still, and handed back by itself it would
-// get in front of what is older.
+// What came later would wait longer still, and handed back later it would get in
+// front of what is older. For the same reason nothing is removed while a fetch is
+// under way; without room for tasks ahead it is the last one.
 func (p *pool) overdue(s *source) []*haul {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -327,6 +328,9 @@ func (p *pool) overdue(s *source) []*haul {
 		return nil
 	}
 	p.ahead = 0 // until a call shows that it may be more again
+	if s.reserved > 0 {
+		return nil
+	}
 	return p.drop(s)
 }
 

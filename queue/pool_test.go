@@ -748,3 +748,37 @@ func TestQueue_Pass_Limits(t *testing.T) {
 		}
 	})
 }
+
+// TestPool_OverdueAfterFetch: while a fetch is under way, older tasks that have waited
+// too long stay, so that both go back in the order in which they came.
+func TestPool_OverdueAfterFetch(t *testing.T) {
+	t.Parallel()
+	p, all := bench(t, RunConfig{Batch: 1, Workers: 1, Ahead: time.Hour}, 1)
+	s := all[0]
+	p.finished(&batch{}, time.Millisecond) // from now on tasks are fetched ahead
+	p.free(1)
+	p.ask(s)
+	if granted(s) == 0 {
+		t.Fatal("no fetch was granted")
+	}
+	p.free(-1) // its worker is busy with something else
+	old := brought(s, "old", 0, 3)
+	old.at = time.Now().Add(-time.Hour)
+	p.fetched(s, old, true, true)
+	p.ask(s)
+	if granted(s) == 0 {
+		t.Fatal("no second fetch was granted")
+	}
+	if got := p.overdue(s); got != nil {
+		t.Fatalf("%d fetches were handed back beside a fetch under way", len(got))
+	}
+	young := brought(s, "young", 0, 2)
+	p.fetched(s, young, true, true)
+	p.ask(s)
+	if n := granted(s); n != 0 {
+		t.Errorf("another fetch of %d tasks was granted", n)
+	}
+	if got := p.overdue(s); !slices.Equal(got, []*haul{old, young}) {
+		t.Errorf("handed back %d fetches, want both in their order", len(got))
+	}
+}
