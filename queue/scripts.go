@@ -32,8 +32,6 @@ var (
 	listScript     = script("list")
 	verifyScript   = script("verify")
 	completeScript = script("fragment_put", "fragment_done", "fragment_counts", "complete")
-	sinceScript    = script("since")
-	tickScript     = script("fragment_put", "tick")
 
 	// These two work on a Registry and not on a queue's keys.
 	workersBeatScript = script("workers_beat")
