@@ -60,7 +60,10 @@ func TestAhead_HandedBack(t *testing.T) {
 		rest := numbered(230)[:30]
 		enqueue(t, q, slices.Concat(quick, []queue.Task{{ID: "slow"}}, rest)...)
 		h := newBlockOn("slow")
-		stop := start(t, q, h.handle, queue.RunConfig{Batch: 1, Workers: 1, Ahead: farAhead, OnError: func(err error) { t.Error(err) }})
+		// They have to be seen before they are handed back, also on a busy machine.
+		stop := start(t, q, h.handle, queue.WithAheadLimit(queue.RunConfig{
+			Batch: 1, Workers: 1, Ahead: farAhead, OnError: func(err error) { t.Error(err) },
+		}, 5*time.Second))
 		receive(t, "the slow task", h.blocked)
 		waitFor(t, func() bool { return stats(t, q).Leased == 1+len(rest) })
 

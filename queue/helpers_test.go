@@ -24,6 +24,7 @@ func TestMain(m *testing.M) {
 		panic(err)
 	}
 	longtest.Checks(10)
+	queue.RaiseLimits()
 	redistest.Main(m)
 }
 

@@ -80,20 +80,24 @@ type RunConfig struct {
 	fetchPatience time.Duration
 }
 
+// fetchLimit bounds one command of Run. Commands that change leases are not cut
+// short when Run's context ends: a lost reply would cost the tasks a lease. A variable
+// for the tests, as recallLimit.
+var fetchLimit = 3 * time.Second
+
+// defaultAheadLimit is that of RunConfig; a variable for the same reason.
+var defaultAheadLimit = 500 * time.Millisecond
+
 const (
 	// cancelGrace is how long a handler gets to return after its context ended with ErrDraining.
 	cancelGrace = 250 * time.Millisecond
-	// fetchLimit bounds one command of Run. Commands that change leases are not cut
-	// short when Run's context ends: a lost reply would cost the tasks a lease.
-	fetchLimit = 3 * time.Second
 	// Redis is asked again after a failure within these bounds.
 	redisBackoffBase = 50 * time.Millisecond
 	redisBackoffMax  = time.Second
 	// maxLinger bounds what RunConfig.Linger may ask for.
-	maxLinger         = time.Second
-	defaultAheadLimit = 500 * time.Millisecond
-	defaultAhead      = 10 * time.Millisecond
-	maxWeight         = 1000
+	maxLinger    = time.Second
+	defaultAhead = 10 * time.Millisecond
+	maxWeight    = 1000
 )
 
 // Source is one of several queues that share the workers of RunAll.

@@ -275,7 +275,7 @@ func (c *client) buyMany(item, user, key string, quantity int64, headers ...stri
 var untilCommitted = []string{"Prefer", "wait=10"}
 
 // repeatWithin bounds how long a buyer repeats a purchase whose outcome is open.
-const repeatWithin = 20 * time.Second
+const repeatWithin = time.Minute
 
 // settle repeats a purchase with its key, as a client should, until it is
 // accepted or refused for good, and returns that answer. An answer 500 is none

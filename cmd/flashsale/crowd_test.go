@@ -17,7 +17,7 @@ func TestCrowd_TenUnits(t *testing.T) {
 	needProcesses(t)
 	engines(t, noLimit, func(t *testing.T, s *shop, c *client) {
 		item := s.newItem(c, 10, 1)
-		got := crowd(1000, func(i int) purchase { return c.buy(item, fmt.Sprintf("u%d", i), "k") })
+		got := crowd(1000, func(i int) purchase { return c.settle(item, c.buy(item, fmt.Sprintf("u%d", i), "k")) })
 		only(t, got, "201", "202", "409 sold_out")
 		winners := accepted(got)
 		if len(winners) != 10 {
@@ -40,7 +40,7 @@ func TestCrowd_OneBuyer(t *testing.T) {
 	needProcesses(t)
 	engines(t, noLimit, func(t *testing.T, s *shop, c *client) {
 		item := s.newItem(c, 10, 1)
-		got := crowd(1000, func(i int) purchase { return c.buy(item, "greedy", fmt.Sprintf("k%d", i)) })
+		got := crowd(1000, func(i int) purchase { return c.settle(item, c.buy(item, "greedy", fmt.Sprintf("k%d", i))) })
 		only(t, got, "201", "202", "409 user_limit")
 		if n := len(accepted(got)); n != 1 {
 			t.Fatalf("limit 1, one buyer, 1,000 requests at once: %d orders", n)
@@ -106,7 +106,10 @@ func TestTwoAPIs_Exact(t *testing.T) {
 	needProcesses(t)
 	s, a, b := twoAPIs(t)
 	item := s.newItem(a, 300, 1)
-	got := crowd(600, func(i int) purchase { return []*client{a, b}[i%2].buy(item, fmt.Sprintf("u%d", i), "k") })
+	got := crowd(600, func(i int) purchase {
+		c := []*client{a, b}[i%2]
+		return c.settle(item, c.buy(item, fmt.Sprintf("u%d", i), "k"))
+	})
 	only(t, got, "201", "202", "409 sold_out")
 	if n := len(accepted(got)); n != 300 {
 		t.Errorf("300 units: %d winners", n)

@@ -21,7 +21,9 @@ func TestOverload_Age(t *testing.T) {
 	item := s.newItem(c, 1000, 1)
 	unlock := s.lockDatabase()
 	// The worker holds as many as it can take; the others wait in the queue.
-	got := crowd(600, func(i int) purchase { return c.buy(item, fmt.Sprintf("u%d", i), "k", "Prefer", "respond-async") })
+	got := crowd(600, func(i int) purchase {
+		return c.settle(item, c.buy(item, fmt.Sprintf("u%d", i), "k", "Prefer", "respond-async"))
+	})
 	only(t, got, "202")
 	next := 0
 	eventually(t, "purchases do not wait", soon, func() (bool, any) {

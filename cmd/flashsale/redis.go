@@ -24,9 +24,12 @@ const (
 	// redisTurn bounds the wait for a connection of the pool. Longer than an
 	// exchange: what holds up the connections of a full pool is over by then.
 	redisTurn = 1500 * time.Millisecond
+	// embeddedLimit takes the place of redisDial, redisRead and redisWrite for the
+	// embedded engine.
+	embeddedLimit = 10 * time.Second
 )
 
-// openRedis connects to the engine the setting names, behind the breakers. It
+// openRedis connects to the engine the setting names, a server behind the breakers. It
 // starts the embedded one. connected hears of every new connection; it must be
 // quick. The closers are in the order in which to call them.
 func openRedis(setting string, guard *breaker.Breakers, connected func()) (rdb redis.UniversalClient, closers []func() error, err error) {
@@ -36,8 +39,11 @@ func openRedis(setting string, guard *breaker.Breakers, connected func()) (rdb r
 		if err != nil {
 			return nil, nil, err
 		}
-		c := redis.NewClient(tune(&redis.Options{Addr: s.Addr()}, connected))
-		guard.Guard(c)
+		// Without breakers and with long limits: an engine in the same process is never
+		// away, only slow when the process has too little of the processor.
+		o := tune(&redis.Options{Addr: s.Addr()}, connected)
+		o.DialTimeout, o.ReadTimeout, o.WriteTimeout = embeddedLimit, embeddedLimit, embeddedLimit
+		c := redis.NewClient(o)
 		return c, []func() error{c.Close, func() error { s.Close(); return nil }}, nil
 	case strings.HasPrefix(setting, "cluster+"):
 		o, err := redis.ParseClusterURL(strings.TrimPrefix(setting, "cluster+"))

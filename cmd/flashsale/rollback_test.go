@@ -286,7 +286,7 @@ func TestRollback_Mixed(t *testing.T) {
 		return a.Status == 200, a.Body
 	})
 	last := c.settle(item, c.buy(item, "last", "k", untilCommitted...))
-	only(t, []purchase{last, c.buy(item, "too-late", "k", untilCommitted...)}, "201", "409 sold_out")
+	only(t, []purchase{last, c.buy(item, "too-late", "k", untilCommitted...)}, "201", "202", "409 sold_out")
 	for _, b := range lost {
 		if again := c.settle(item, c.buy(item, b.user, "k", untilCommitted...)); again.Order.ID != b.Order.ID || !again.replayed() {
 			t.Errorf("%s repeats: %s, order %s, want %s", b.user, again.verdict(), again.Order.ID, b.Order.ID)

@@ -306,7 +306,11 @@ type ledger struct {
 
 func (s *shop) ledger(c *client, item string) ledger {
 	s.t.Helper()
-	a := c.admin("GET", "/v1/admin/items/"+item+"/ledger", nil)
+	var a answer
+	eventually(s.t, "the ledger", soon, func() (bool, any) {
+		a = c.admin("GET", "/v1/admin/items/"+item+"/ledger", nil)
+		return a.Status != 503, a.Body
+	})
 	if a.Status != 200 {
 		s.t.Fatalf("ledger: %d %s", a.Status, a.Body)
 	}
