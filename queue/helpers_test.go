@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 }
 
 // limit is how long a test waits for something that should happen at once.
-const limit = 2 * time.Minute
+const limit = 5 * time.Minute
 
 func testContext(t testing.TB) context.Context {
 	t.Helper()

@@ -30,6 +30,10 @@ const never = 10 * time.Minute
 // processLease is short enough to wait for and long enough for a busy machine.
 const processLease = 2 * time.Second
 
+// killedLease is that of tasks which their holder renews until it is killed: it must
+// not end before, although another process is being started meanwhile.
+const killedLease = 6 * time.Second
+
 // What a child process is told by its parent.
 const (
 	addrVar   = "QUEUE_TEST_ADDR"
@@ -192,7 +196,7 @@ func TestRun_ProcessKilled(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		prefix := redistest.Prefix(t)
-		q := newQueue(t, rdb, queue.Config{Prefix: prefix, Lease: processLease})
+		q := newQueue(t, rdb, queue.Config{Prefix: prefix, Lease: killedLease})
 		tasks := numbered(64)
 		enqueue(t, q, tasks...)
 		holder := startProcess(t, rdb, prefix, "holder")
@@ -236,14 +240,14 @@ func TestRun_ProcessKilled(t *testing.T) {
 			t.Errorf("%d runs and %d effects, want 96 and 64", len(all), effects)
 		}
 		wantClean(t, q)
-		t.Logf("the last ran again %v after the kill, with a lease of %v", last.Sub(killed), processLease)
+		t.Logf("the last ran again %v after the kill, with a lease of %v", last.Sub(killed), killedLease)
 	})
 }
 
 // holdOrInherit is the part of both processes: the holder has half of the effects
 // and then holds on to its tasks, the heir runs what comes.
 func holdOrInherit(t *testing.T) {
-	rdb, q := processQueue(t, queue.Config{Lease: processLease})
+	rdb, q := processQueue(t, queue.Config{Lease: killedLease})
 	prefix, role := os.Getenv(prefixVar), os.Getenv(roleVar)
 	err := q.Run(untilToldToEnd(t), func(ctx context.Context, tasks []queue.Leased) []error {
 		for i, task := range tasks {
