@@ -36,7 +36,7 @@ func measure(ctx context.Context, o options, out io.Writer) (err error) {
 	defer func() { err = errors.Join(err, w.close()) }()
 	rdb := redis.NewClient(&redis.Options{Addr: w.redis.addr})
 	defer rdb.Close() //nolint:errcheck // the server ends next
-	c, err := newCrowd()
+	c, err := newCrowd(buyers)
 	if err != nil {
 		return err
 	}
