@@ -47,24 +47,46 @@ func (b *bought) quantile(percent float64) float64 {
 	return float64(b.latency.ValueAtQuantile(percent)) / 1000
 }
 
-// newLatency records microseconds up to ten minutes with two significant digits.
-func newLatency() *hdrhistogram.Histogram { return hdrhistogram.New(1, 600_000_000, 2) }
+// newBought records microseconds up to ten minutes with two significant digits.
+func newBought() *bought {
+	return &bought{codes: make(map[int]int), latency: hdrhistogram.New(1, 600_000_000, 2)}
+}
+
+// tally counts answers as they come. The zero value is not ready: see newTally.
+type tally struct {
+	mu    sync.Mutex
+	b     *bought
+	began time.Time
+}
+
+func newTally() *tally { return &tally{b: newBought(), began: time.Now()} }
+
+func (t *tally) add(status int, took time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.b.codes[status]++
+	_ = t.b.latency.RecordValue(took.Microseconds()) //nolint:errcheck // no answer takes longer than the histogram's range
+}
+
+// take returns what was counted since the last take.
+func (t *tally) take() *bought {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	b, now := t.b, time.Now()
+	b.took = now.Sub(t.began)
+	t.b, t.began = newBought(), now
+	return b
+}
 
 // buy sends purchases for a time and returns what was answered. The first exchange
 // that fails ends it.
 func (c *crowd) buy(ctx context.Context, p purchases, d time.Duration) (*bought, error) {
 	ctx, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
-	b := &bought{codes: make(map[int]int), latency: newLatency()}
-	var mu sync.Mutex
-	began := time.Now()
-	next, err := c.send(ctx, p, func(status int, took time.Duration) {
-		mu.Lock()
-		defer mu.Unlock()
-		b.codes[status]++
-		_ = b.latency.RecordValue(took.Microseconds()) //nolint:errcheck // above the range: the client has given up by then
-	})
-	b.took, b.next = time.Since(began), next
+	t := newTally()
+	next, err := c.send(ctx, p, t.add)
+	b := t.take()
+	b.next = next
 	return b, err
 }
 

@@ -41,6 +41,9 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	if len(args) == 4 && args[0] == "polling" {
 		return servePolling(ctx, args[1], args[2], args[3])
 	}
+	if len(args) > 0 && args[0] == "soak" {
+		return soak(ctx, args[1:], out)
+	}
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
 	o := options{}
 	f.IntVar(&o.connections, "connections", 128, "keep-alive connections")

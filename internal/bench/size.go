@@ -107,11 +107,14 @@ func measureSizes(ctx context.Context, o options, out io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	s, err := newSizes(ctx, o, out, buyers)
+	s, err := newSizes(o, out, buyers)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.close()) }()
+	if err := s.build(ctx); err != nil {
+		return err
+	}
 	fmt.Fprintf(out, "size: scale %g, %d connections, %v a phase, appendfsync %s\n", o.size.scale, o.connections, o.phase, o.fsync)
 	var errs []error
 	for _, m := range chosen {
@@ -133,22 +136,28 @@ func measureSizes(ctx context.Context, o options, out io.Writer) (err error) {
 	return errors.Join(errs...)
 }
 
-// newSizes builds the service and signs tokens for so many buyers.
-func newSizes(ctx context.Context, o options, out io.Writer, crowdSize int) (s *sizes, err error) {
+// newSizes makes a folder and signs tokens for so many buyers.
+func newSizes(o options, out io.Writer, crowdSize int) (*sizes, error) {
+	c, err := newCrowd(crowdSize)
+	if err != nil {
+		return nil, err
+	}
 	dir, err := os.MkdirTemp("", "flashsale-size-")
 	if err != nil {
 		return nil, err
 	}
-	s = &sizes{o: o, out: out, dir: dir, binary: filepath.Join(dir, "flashsale")}
-	build := exec.CommandContext(ctx, "go", "build", "-o", s.binary, "flashsale/cmd/flashsale")
-	build.Stderr = os.Stderr
-	if err := build.Run(); err != nil {
-		return nil, errors.Join(fmt.Errorf("build the service: %w", err), s.close())
+	return &sizes{o: o, out: out, dir: dir, crowd: c}, nil
+}
+
+// build builds the service.
+func (s *sizes) build(ctx context.Context) error {
+	s.binary = filepath.Join(s.dir, "flashsale")
+	cmd := exec.CommandContext(ctx, "go", "build", "-o", s.binary, "flashsale/cmd/flashsale")
+	cmd.Stderr = os.Stderr
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("build the service: %w", err)
 	}
-	if s.crowd, err = newCrowd(crowdSize); err != nil {
-		return nil, errors.Join(err, s.close())
-	}
-	return s, nil
+	return nil
 }
 
 func (s *sizes) close() error { return os.RemoveAll(s.dir) }

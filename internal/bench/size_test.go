@@ -3,11 +3,21 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	service "flashsale/internal/process"
 )
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	service.Shutdown()
+	os.Exit(code)
+}
 
 func TestSizeOptions(t *testing.T) {
 	t.Parallel()
@@ -33,7 +43,10 @@ const shortPhase = 300 * time.Millisecond
 func needRedis(t *testing.T) {
 	t.Helper()
 	if _, err := exec.LookPath("redis-server"); err != nil {
-		t.Skip("no redis-server")
+		if os.Getenv("CI") == "true" {
+			t.Fatal("redis-server is not installed; make deps installs it")
+		}
+		t.Skip("redis-server is not installed; make deps installs it")
 	}
 }
 
@@ -42,10 +55,11 @@ func tiny(t *testing.T, out *bytes.Buffer) *sizes {
 	t.Helper()
 	needRedis(t)
 	o := options{connections: 4, phase: shortPhase, fsync: "no", size: sizeOptions{on: true, scale: 0.0001}}
-	s, err := newSizes(t.Context(), o, out, 50)
+	s, err := newSizes(o, out, 50)
 	if err != nil {
 		t.Fatal(err)
 	}
+	s.binary = service.Build(t)
 	t.Cleanup(func() {
 		if err := s.close(); err != nil {
 			t.Error(err)
@@ -115,4 +129,21 @@ func figure(t *testing.T, out, name string) float64 {
 	}
 	t.Errorf("no line BAR %s in\n%s", name, out)
 	return 0
+}
+
+func TestMeasureShop(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	s := tiny(t, &out)
+	if err := measureShop(t.Context(), s); err != nil {
+		t.Fatalf("%v\n%s", err, out.String())
+	}
+	for _, name := range []string{"shop_committed_rate", "shop_committed_p99", "shop_accepted_rate", "shop_accepted_p99", "shop_drained_rate"} {
+		if figure(t, out.String(), name) <= 0 {
+			t.Errorf("%s is not positive", name)
+		}
+	}
+	if left, err := filepath.Glob(filepath.Join(s.dir, "rig-*")); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
 }
