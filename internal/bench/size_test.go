@@ -100,6 +100,7 @@ func TestRig(t *testing.T) {
 	}
 	defer db.Close()
 	for query, want := range map[string]int{
+		"SELECT COUNT(*) FROM orders WHERE item_id = '" + endedID(h.ended-1) + "'":                                                    h.endedOrders,
 		"SELECT COUNT(*) FROM items WHERE closes_at > 0 AND closes_at < unixepoch() * 1000":                                           h.ended,
 		"SELECT COUNT(*) FROM orders WHERE item_id LIKE 'ended-%'":                                                                    h.ended * h.endedOrders,
 		"SELECT COUNT(*) FROM orders WHERE item_id LIKE 'live-%' AND idempotency_key LIKE 'past-%'":                                   h.live * h.liveOrders,
