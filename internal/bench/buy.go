@@ -118,7 +118,7 @@ func (c *crowd) send(ctx context.Context, p purchases, seen func(status int, too
 		all.Go(func() {
 			defer conn.Close() //nolint:errcheck // every request on it has been answered
 			var req bytes.Buffer
-			for ctx.Err() == nil {
+			for { // at least once, however long dialling took
 				i := next.Add(1) - 1
 				c.request(&req, target, &p, i)
 				began := time.Now()
@@ -128,6 +128,9 @@ func (c *crowd) send(ctx context.Context, p purchases, seen func(status int, too
 					return
 				}
 				seen(res.Status, time.Since(began))
+				if ctx.Err() != nil {
+					return
+				}
 			}
 		})
 	}

