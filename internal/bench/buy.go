@@ -20,6 +20,7 @@ import (
 type purchases struct {
 	addr        string
 	items       []string // bought in turn
+	run         int64    // purchases in a row of the same item; 0: one
 	connections int
 	async       bool  // Prefer: respond-async, which is answered 202
 	first       int64 // number of the first purchase
@@ -142,7 +143,7 @@ func (c *crowd) send(ctx context.Context, p purchases, seen func(status int, too
 func (c *crowd) request(req *bytes.Buffer, t wire.Target, p *purchases, i int64) {
 	req.Reset()
 	req.WriteString("POST /v1/items/")
-	req.WriteString(p.items[i%int64(len(p.items))])
+	req.WriteString(p.items[i/max(1, p.run)%int64(len(p.items))])
 	req.WriteString("/orders HTTP/1.1\r\nHost: ")
 	req.WriteString(t.Host)
 	req.WriteString("\r\nContent-Type: application/json\r\n")

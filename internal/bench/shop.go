@@ -18,6 +18,9 @@ const (
 	shopQueued                 = 1_000_000
 	// shopDrains is how often the drain rate is measured, each time over shopDrained orders.
 	shopDrains, shopDrained = 3, 100_000
+	// shopRun is how many orders of one sale follow each other in the backlog: a batch
+	// of the worker then has about as many sales as in the empty shop.
+	shopRun = 1_000
 	// shopRounds is how often the two shops take turns.
 	shopRounds = 6
 	// shopSettle is how long a shop is loaded before each phase counts.
@@ -47,7 +50,7 @@ type twoShops struct {
 //   - committed: rate and p99 of 201 answers. No backlog, because a purchase waits for
 //     its turn behind older orders: behind a million it would be answered 202.
 //   - accepted: rate and p99 of 202 answers without a worker, with 1 million orders of
-//     all open sales in the filled shop's queue, and only this load's own in the other.
+//     all open sales in the filled shop's queue, and only one turn's own in the other.
 //   - drained: orders a worker commits per second, from the start with the backlog
 //     and with only as many orders as are counted.
 func measureShop(ctx context.Context, s *sizes) (err error) {
@@ -137,7 +140,19 @@ func (t *twoShops) turn(ctx context.Context, r *rig, async bool, into *bought) e
 		return err
 	}
 	into.merge(seen)
+	if async && r == t.empty {
+		return r.clear(ctx)
+	}
 	return nil
+}
+
+// clear lets a worker empty the queue.
+func (r *rig) clear(ctx context.Context) error {
+	if err := r.work(ctx); err != nil {
+		return err
+	}
+	_, err := r.waitDrained(ctx)
+	return errors.Join(err, r.world.worker.stop())
 }
 
 // buy sells the item that both shops have.
@@ -151,7 +166,7 @@ func (t *twoShops) buy(ctx context.Context, r *rig, async bool, d time.Duration)
 }
 
 func (t *twoShops) load(r *rig, items []string, async bool) purchases {
-	return purchases{addr: r.world.api.addr, items: items, connections: t.s.o.connections, async: async, first: t.next}
+	return purchases{addr: r.world.api.addr, items: items, run: shopRun, connections: t.s.o.connections, async: async, first: t.next}
 }
 
 // backlog compares accepted purchases and the drain, with a backlog in the filled shop.
