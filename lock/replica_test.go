@@ -131,7 +131,7 @@ func TestManager_Replicas_Handover(t *testing.T) {
 	t.Parallel()
 	ctx, r, name := testContext(t), newReplicated(t), resource(t)
 	cfg := confirmedConfig()
-	cfg.Liveness, cfg.CallTimeout = 200*time.Millisecond, time.Second
+	cfg.Liveness, cfg.CallTimeout = time.Second, 4*time.Second
 	rdb := redistest.Second(t, r.master)
 	var unconfirmed atomic.Int64
 	rdb.AddHook(hook(func(next redis.ProcessHook) redis.ProcessHook {
