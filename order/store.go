@@ -455,14 +455,23 @@ func (s *Store) orderByKey(ctx context.Context, user, item, key string) (Order, 
 	return rows[0].order(), nil
 }
 
-// List reads a page of orders, newest first, and whether more follow.
-func (s *Store) List(ctx context.Context, f Filter) ([]Order, bool, error) {
+// List reads a page of orders, newest first. next is what Filter.Before has to be for the
+// next page; empty: there is none. A page may be shorter than the limit although others
+// follow.
+func (s *Store) List(ctx context.Context, f Filter) (orders []Order, next string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	q := s.read.WithContext(ctx).Order(clause.OrderByColumn{Column: clause.Column{Name: "id"}, Desc: true}).Limit(f.Limit + 1)
 	if f.UserID != "" {
-		q = q.Where("user_id = ?", f.UserID)
+		db, err := s.read.DB()
+		if err == nil {
+			orders, next, err = listOfBuyer(ctx, db, f)
+		}
+		if err != nil {
+			return nil, "", wrap("list a buyer's orders", err)
+		}
+		return orders, next, nil
 	}
+	q := s.read.WithContext(ctx).Order(clause.OrderByColumn{Column: clause.Column{Name: "id"}, Desc: true}).Limit(f.Limit + 1)
 	if f.ItemID != "" {
 		q = q.Where("item_id = ?", f.ItemID)
 	}
@@ -474,17 +483,14 @@ func (s *Store) List(ctx context.Context, f Filter) ([]Order, bool, error) {
 	}
 	var rows []orderRow
 	if err := q.Find(&rows).Error; err != nil {
-		return nil, false, wrap("list orders", err)
+		return nil, "", wrap("list orders", err)
 	}
-	more := len(rows) > f.Limit
-	if more {
-		rows = rows[:f.Limit]
-	}
-	orders := make([]Order, len(rows))
+	orders = make([]Order, len(rows))
 	for i := range rows {
 		orders[i] = rows[i].order()
 	}
-	return orders, more, nil
+	orders, next = cutPage(orders, f.Limit, "")
+	return orders, next, nil
 }
 
 // transient reports whether a database error says something of the database's
