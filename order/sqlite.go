@@ -16,14 +16,10 @@ import (
 // driverName is the SQLite driver with what its connection string has no word for.
 const driverName = "sqlite3-flashsale"
 
-const (
-	// logPages is the length of the log, in pages of 4 KiB, from which on a commit moves
-	// it into the database's file. Orders of a sale change the same pages again and again;
-	// the longer the log, the more often such a page is written once for many orders.
-	logPages = 8000
-	// logLimit is what a log that has grown beyond it is cut to, in bytes.
-	logLimit = 64 << 20
-)
+// logPages is the length of the log, in pages of 4 KiB, from which on a commit moves it
+// into the database's file. Orders of a sale change the same pages again and again: the
+// longer the log, the more orders there are for each time that such a page is written.
+const logPages = 8000
 
 // registerDriver registers it, once in a process. An INSERT of many rows that a
 // constraint may end keeps a journal of its own; in a file, that journal was a

@@ -60,6 +60,7 @@ type Store struct {
 	write *gorm.DB
 	read  *gorm.DB
 	hot   prepared
+	log   logGuard
 	now   func() time.Time // see SetClock
 	told  chan struct{}    // events were committed; see announce
 
@@ -94,7 +95,7 @@ func OpenStore(ctx context.Context, setting string) (*Store, error) {
 		return nil, errors.Join(err, closeDB(write))
 	}
 	return &Store{
-		file: path, write: write, read: read, hot: prepared{stmts: make(map[string]*sql.Stmt)},
+		file: path, write: write, read: read, hot: prepared{stmts: make(map[string]*sql.Stmt)}, log: logGuard{high: logHigh, step: logStep},
 		now: time.Now, told: make(chan struct{}, 1), onPayment: func(PaymentOutcome) {},
 	}, nil
 }

@@ -4,11 +4,10 @@
 -- only, so that its cost depends on the sale and not on the shop's history. The indexes
 -- carry the row's number, 4 to 8 bytes, instead of the 36 of the order's id.
 --
--- The table is copied in one transaction, in bounded memory: its indexes are dropped
--- first, so that the copy takes the space that they leave, and the copy is made in the
--- order of the ids. The log grows to about three times the table until the migration
--- has committed, and needs that much free space on the disk. One million orders take
--- about 20 s of processor time.
+-- The table is copied in one transaction, in the order of the ids. Its indexes are dropped
+-- first, so that the copy takes the space that they leave, and the new ones are filled
+-- with the copy: building them afterwards would sort all orders in memory. One million
+-- orders (344 MB) took 8 s of processor time, and the log grew to 543 MB until it was over.
 DROP INDEX orders_idempotency;
 DROP INDEX orders_item;
 DROP INDEX orders_due;
