@@ -47,6 +47,7 @@ func (s *Store) commit(ctx context.Context, tasks []task) ([]outcome, error) {
 	if errors.Is(err, errUneven) {
 		out, err = s.commitEach(ctx, tasks)
 	}
+	s.boundLog(ctx)
 	return out, err
 }
 

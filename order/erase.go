@@ -130,7 +130,7 @@ const rebuildOwed = "rebuild:"
 const (
 	// Every buyer that is counted or noted has an order, which leads here by its
 	// index. Items that are still owed a rebuild come along.
-	selectItemsOf = `SELECT i.id, COALESCE(m.value, '') FROM (SELECT item_id AS id FROM orders WHERE user_id = ?1
+	selectItemsOf = `SELECT i.id, COALESCE(m.value, '') FROM (SELECT item_id AS id FROM ` + buyersOrders + `
 		UNION SELECT substr(key, length('` + rebuildOwed + `') + 1) FROM meta WHERE key LIKE '` + rebuildOwed + `%') i
 		LEFT JOIN meta m ON m.key = '` + rebuildOwed + `' || i.id`
 	eraseOrders   = `UPDATE orders SET user_id = ?1, idempotency_key = id WHERE user_id = ?2 AND item_id = ?3`

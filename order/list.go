@@ -44,18 +44,17 @@ func (s *Service) List(ctx context.Context, f Filter) (orders []Order, next stri
 		}
 	}
 	var rows []Order
-	more := false
 	if f.Status == StatusQueued {
 		queued, err = s.Store.withoutRow(ctx, queued)
 	} else {
-		rows, more, err = s.Store.List(ctx, f)
+		rows, next, err = s.Store.List(ctx, f)
 	}
 	if err != nil {
 		return nil, "", err
 	}
 	orders = merge(rows, queued)
-	if floor != "" {
-		// Below it there may be queued orders that were not looked at.
+	if floor = max(floor, next); floor != "" {
+		// Below it there may be orders that were not looked at.
 		orders = slices.DeleteFunc(orders, func(o Order) bool { return o.ID < floor })
 	}
 	switch {
@@ -64,8 +63,6 @@ func (s *Service) List(ctx context.Context, f Filter) (orders []Order, next stri
 		next = orders[f.Limit-1].ID
 	case floor != "":
 		next = floor
-	case more:
-		next = orders[len(orders)-1].ID
 	}
 	return orders, next, incomplete
 }

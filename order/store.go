@@ -60,6 +60,7 @@ type Store struct {
 	write *gorm.DB
 	read  *gorm.DB
 	hot   prepared
+	log   logGuard
 	now   func() time.Time // see SetClock
 	told  chan struct{}    // events were committed; see announce
 
@@ -94,7 +95,7 @@ func OpenStore(ctx context.Context, setting string) (*Store, error) {
 		return nil, errors.Join(err, closeDB(write))
 	}
 	return &Store{
-		file: path, write: write, read: read, hot: prepared{stmts: make(map[string]*sql.Stmt)},
+		file: path, write: write, read: read, hot: prepared{stmts: make(map[string]*sql.Stmt)}, log: logGuard{high: logHigh, step: logStep},
 		now: time.Now, told: make(chan struct{}, 1), onPayment: func(PaymentOutcome) {},
 	}, nil
 }
@@ -455,14 +456,23 @@ func (s *Store) orderByKey(ctx context.Context, user, item, key string) (Order, 
 	return rows[0].order(), nil
 }
 
-// List reads a page of orders, newest first, and whether more follow.
-func (s *Store) List(ctx context.Context, f Filter) ([]Order, bool, error) {
+// List reads a page of orders, newest first. next is what Filter.Before has to be for the
+// next page; empty: there is none. A page may be shorter than the limit although others
+// follow.
+func (s *Store) List(ctx context.Context, f Filter) (orders []Order, next string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	q := s.read.WithContext(ctx).Order(clause.OrderByColumn{Column: clause.Column{Name: "id"}, Desc: true}).Limit(f.Limit + 1)
 	if f.UserID != "" {
-		q = q.Where("user_id = ?", f.UserID)
+		db, err := s.read.DB()
+		if err == nil {
+			orders, next, err = listOfBuyer(ctx, db, f)
+		}
+		if err != nil {
+			return nil, "", wrap("list a buyer's orders", err)
+		}
+		return orders, next, nil
 	}
+	q := s.read.WithContext(ctx).Order(clause.OrderByColumn{Column: clause.Column{Name: "id"}, Desc: true}).Limit(f.Limit + 1)
 	if f.ItemID != "" {
 		q = q.Where("item_id = ?", f.ItemID)
 	}
@@ -474,17 +484,14 @@ func (s *Store) List(ctx context.Context, f Filter) ([]Order, bool, error) {
 	}
 	var rows []orderRow
 	if err := q.Find(&rows).Error; err != nil {
-		return nil, false, wrap("list orders", err)
+		return nil, "", wrap("list orders", err)
 	}
-	more := len(rows) > f.Limit
-	if more {
-		rows = rows[:f.Limit]
-	}
-	orders := make([]Order, len(rows))
+	orders = make([]Order, len(rows))
 	for i := range rows {
 		orders[i] = rows[i].order()
 	}
-	return orders, more, nil
+	orders, next = cutPage(orders, f.Limit, "")
+	return orders, next, nil
 }
 
 // transient reports whether a database error says something of the database's

@@ -121,8 +121,8 @@ func TestStore_List(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if len(page) > f.Limit || more && len(page) != f.Limit {
-				t.Fatalf("a page of %d with more %v at limit %d", len(page), more, f.Limit)
+			if len(page) > f.Limit || more != "" && len(page) != f.Limit {
+				t.Fatalf("a page of %d with more %q at limit %d", len(page), more, f.Limit)
 			}
 			for _, o := range page {
 				if f.UserID != "" && o.UserID != f.UserID || f.ItemID != "" && o.ItemID != f.ItemID || f.Status != "" && o.Status != f.Status {
@@ -130,10 +130,10 @@ func TestStore_List(t *testing.T) {
 				}
 				out = append(out, o.ID)
 			}
-			if !more {
+			if more == "" {
 				return out
 			}
-			f.Before = out[len(out)-1]
+			f.Before = more
 		}
 	}
 	want := map[Filter]int{

@@ -1,0 +1,93 @@
+package order
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+)
+
+// TestStore_LogBound: reads that overlap without a pause do not let the log grow with
+// what is written.
+func TestStore_LogBound(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	mustInsert(t, s, newItem("item", 1_000_000, 1))
+	if err := s.write.Exec("PRAGMA wal_autocheckpoint = 50").Error; err != nil {
+		t.Fatal(err)
+	}
+	s.log.high, s.log.step = 256<<10, 64<<10
+	ctx, stop := context.WithCancel(testContext(t))
+	done := make(chan error, 1)
+	go func() { done <- readWithoutPause(ctx, s) }()
+	var written, longest int64
+	for n := range 60 {
+		before := logSize(t, s)
+		mustCommit(t, s, distinct(fmt.Sprintf("b%d-", n), "item", 200)...)
+		after := logSize(t, s)
+		if after > before {
+			written += after - before
+		}
+		longest = max(longest, after)
+	}
+	stop()
+	if err := <-done; err != nil && !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	// A busy machine may miss a few moments, never most of them.
+	if longest > 6<<20 {
+		t.Errorf("the log was %d KB long after at least %d KB were written", longest>>10, written>>10)
+	}
+}
+
+func logSize(t *testing.T, s *Store) int64 {
+	t.Helper()
+	info, err := os.Stat(s.file + "-wal")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info.Size()
+}
+
+// readWithoutPause keeps a read open until ctx ends: each begins before the one before it
+// ends.
+func readWithoutPause(ctx context.Context, s *Store) (err error) {
+	db, err := s.read.DB()
+	if err != nil {
+		return err
+	}
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	var last *sql.Tx
+	defer func() {
+		if last != nil {
+			if rerr := last.Rollback(); !errors.Is(rerr, sql.ErrTxDone) {
+				err = errors.Join(err, rerr)
+			}
+		}
+	}()
+	for {
+		tx, err := db.BeginTx(ctx, nil)
+		if err != nil {
+			return err
+		}
+		var n int
+		if err := tx.QueryRowContext(ctx, "SELECT COUNT(*) FROM items").Scan(&n); err != nil {
+			return errors.Join(err, tx.Rollback())
+		}
+		if last != nil {
+			if err := last.Rollback(); err != nil {
+				return errors.Join(err, tx.Rollback())
+			}
+		}
+		last = tx
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
