@@ -44,11 +44,10 @@ func (s *Service) List(ctx context.Context, f Filter) (orders []Order, next stri
 		}
 	}
 	var rows []Order
-	more := false
 	if f.Status == StatusQueued {
 		queued, err = s.Store.withoutRow(ctx, queued)
 	} else {
-		rows, more, err = s.Store.List(ctx, f)
+		rows, next, err = s.Store.List(ctx, f)
 	}
 	if err != nil {
 		return nil, "", err
@@ -64,8 +63,6 @@ func (s *Service) List(ctx context.Context, f Filter) (orders []Order, next stri
 		next = orders[f.Limit-1].ID
 	case floor != "":
 		next = floor
-	case more:
-		next = orders[len(orders)-1].ID
 	}
 	return orders, next, incomplete
 }
