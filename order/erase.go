@@ -181,6 +181,7 @@ func (s *Store) keysOf(ctx context.Context, user, item string) (keys []inventory
 func (s *Store) eraseFromItem(ctx context.Context, user, item, pseudonym string, e Erasure) (orders int, err error) {
 	committing := false
 	err = s.transition(ctx, "erase a buyer from item "+item, func(ctx context.Context, c conn, now int64) error {
+		committing = false
 		n, err := changed(c.ExecContext(ctx, eraseOrders, pseudonym, user, item))
 		if err != nil {
 			return err

@@ -79,13 +79,6 @@ const (
 		WHERE ` + endedStatus + ` AND status = ?3 AND id < ?1 ORDER BY id DESC LIMIT ?2`
 	listEndedOf = `SELECT ` + orderFields + ` FROM orders INDEXED BY orders_item_ended
 		WHERE ` + endedStatus + ` AND item_id = ?3 AND status = ?4 AND id < ?1 ORDER BY id DESC LIMIT ?2`
-	// A buyer's orders are few. The unary plus keeps the database from walking through
-	// everybody's orders in their order, and from starting at an item or a status.
-	listBuyers     = `SELECT ` + orderFields + ` FROM orders WHERE user_id = ?3 AND +id < ?1 ORDER BY +id DESC LIMIT ?2`
-	listBuyersIn   = `SELECT ` + orderFields + ` FROM orders WHERE user_id = ?3 AND +status = ?4 AND +id < ?1 ORDER BY +id DESC LIMIT ?2`
-	listBuyersOf   = `SELECT ` + orderFields + ` FROM orders WHERE user_id = ?3 AND item_id = ?4 AND +id < ?1 ORDER BY +id DESC LIMIT ?2`
-	listBuyersOfIn = `SELECT ` + orderFields + ` FROM orders WHERE user_id = ?3 AND item_id = ?4 AND +status = ?5 AND +id < ?1
-		ORDER BY +id DESC LIMIT ?2`
 	// Orders that are confirmed or paid have no index of their own, which every purchase
 	// would pay for. A page looks at the next listLook orders, or payments, and at no more.
 	listStanding   = `SELECT ` + orderFields + ` FROM orders WHERE +status = ?3 AND id < ?1 AND id >= ?4 ORDER BY id DESC LIMIT ?2`
@@ -100,15 +93,12 @@ const (
 		WHERE received_as = 'accepted' AND order_id < ?1 ORDER BY order_id DESC LIMIT 1 OFFSET ?2`
 )
 
-// afterAllIDs is behind every id of an order.
-const afterAllIDs = "~"
-
 // orderQuery is the query of a filter. Its page has one order more than fits, which
 // tells whether more follow.
 func (f Filter) orderQuery() orderQuery {
 	before := f.Before
 	if before == "" {
-		before = afterAllIDs
+		before = "~" // behind every id
 	}
 	page := []any{before, f.Limit + 1}
 	look := []any{before, listLook - 1}
@@ -117,14 +107,8 @@ func (f Filter) orderQuery() orderQuery {
 	}
 	status := string(f.Status)
 	switch {
-	case f.UserID != "" && f.ItemID != "" && status != "":
-		return with(listBuyersOfIn, f.UserID, f.ItemID, status)
-	case f.UserID != "" && f.ItemID != "":
-		return with(listBuyersOf, f.UserID, f.ItemID)
-	case f.UserID != "" && status != "":
-		return with(listBuyersIn, f.UserID, status)
 	case f.UserID != "":
-		return with(listBuyers, f.UserID)
+		return f.buyersQuery(page)
 	case status == "" && f.ItemID != "":
 		return with(listOrdersOf, f.ItemID)
 	case status == "":
