@@ -128,7 +128,7 @@ func newPseudonym() string {
 
 const (
 	// Every buyer that is counted or noted has an order.
-	selectItemsOf = `SELECT DISTINCT item_id FROM orders WHERE user_id = ?1`
+	selectItemsOf = `SELECT DISTINCT item_id FROM ` + buyersOrders
 	selectKeysOf  = `SELECT idempotency_key, id FROM orders WHERE user_id = ?1 AND item_id = ?2`
 	eraseOrders   = `UPDATE orders SET user_id = ?1, idempotency_key = id WHERE user_id = ?2 AND item_id = ?3`
 	eraseCount    = `UPDATE buyers SET user_id = ?1 WHERE user_id = ?2 AND item_id = ?3`

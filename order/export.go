@@ -41,16 +41,16 @@ type ReturnRecord struct {
 const exportPage = 500
 
 const (
-	selectOrdersOfUser = `SELECT ` + orderFields + ` FROM orders WHERE user_id = ?1 AND id > ?2 ORDER BY id LIMIT ?3`
+	selectOrdersOfUser = `SELECT ` + orderFields + ` FROM orders WHERE id IN (SELECT id FROM ` + buyersOrders + ` WHERE id > ?2 ORDER BY id LIMIT ?3) ORDER BY id`
 	// The table is led by the item, so the buyer's items are named to it.
 	selectHoldings = `SELECT item_id, quantity FROM buyers
-		WHERE user_id = ?1 AND item_id IN (SELECT item_id FROM orders WHERE user_id = ?1) ORDER BY item_id`
-	selectPaymentsOfUser = `SELECT ` + paymentFields + ` FROM orders o CROSS JOIN payments p ON p.order_id = o.id
-		WHERE o.user_id = ?1 ORDER BY p.id`
+		WHERE user_id = ?1 AND item_id IN (SELECT item_id FROM ` + buyersOrders + `) ORDER BY item_id`
+	selectPaymentsOfUser = `SELECT ` + paymentFields + ` FROM ` + buyersOrders + ` b CROSS JOIN orders o ON o.id = b.id
+		CROSS JOIN payments p ON p.order_id = o.id ORDER BY p.id`
 	selectReturnsOfUser = `SELECT order_id, item_id, user_id, idempotency_key, quantity, created_at FROM releases
 		WHERE user_id = ?1 ORDER BY order_id`
 	selectAuditOfUser = `SELECT id, at, actor, action, item_id, order_id, before, after, request_id FROM audit
-		WHERE ` + auditNames + ` OR order_id <> '' AND order_id IN (SELECT id FROM orders WHERE user_id = ?1) ORDER BY id`
+		WHERE ` + auditNames + ` OR order_id <> '' AND order_id IN (SELECT id FROM ` + buyersOrders + `) ORDER BY id`
 )
 
 // ExportBuyer reads everything that is held about a buyer. The queue is read

@@ -53,8 +53,8 @@ func (s *Service) List(ctx context.Context, f Filter) (orders []Order, next stri
 		return nil, "", err
 	}
 	orders = merge(rows, queued)
-	if floor != "" {
-		// Below it there may be queued orders that were not looked at.
+	if floor = max(floor, next); floor != "" {
+		// Below it there may be orders that were not looked at.
 		orders = slices.DeleteFunc(orders, func(o Order) bool { return o.ID < floor })
 	}
 	switch {

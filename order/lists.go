@@ -93,12 +93,12 @@ const (
 		WHERE received_as = 'accepted' AND order_id < ?1 ORDER BY order_id DESC LIMIT 1 OFFSET ?2`
 )
 
-// orderQuery is the query of a filter. Its page has one order more than fits, which
+// orderQuery is the query of a filter without a buyer. Its page has one order more than fits, which
 // tells whether more follow.
 func (f Filter) orderQuery() orderQuery {
 	before := f.Before
 	if before == "" {
-		before = "~" // behind every id
+		before = afterAllIDs
 	}
 	page := []any{before, f.Limit + 1}
 	look := []any{before, listLook - 1}
@@ -107,8 +107,6 @@ func (f Filter) orderQuery() orderQuery {
 	}
 	status := string(f.Status)
 	switch {
-	case f.UserID != "":
-		return f.buyersQuery(page)
 	case status == "" && f.ItemID != "":
 		return with(listOrdersOf, f.ItemID)
 	case status == "":
@@ -141,18 +139,21 @@ func (s Status) ended() bool {
 // next page; empty: there is none. A page may be shorter than the limit although others
 // follow. Errors: ErrTooManyLists, unless the list is one buyer's; ErrDatabase.
 func (s *Store) List(ctx context.Context, f Filter) (orders []Order, next string, err error) {
-	read := func(db *gorm.DB) (err error) {
-		orders, next, err = f.orderQuery().read(db, f.Limit)
-		return err
-	}
 	if f.UserID == "" {
-		err = s.lists.read(ctx, "list orders", read)
+		err = s.lists.read(ctx, "list orders", func(db *gorm.DB) (err error) {
+			orders, next, err = f.orderQuery().read(db, f.Limit)
+			return err
+		})
 		return orders, next, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	if err := read(s.read.WithContext(ctx)); err != nil {
-		return nil, "", wrap("list orders", err)
+	db, err := s.read.DB()
+	if err == nil {
+		orders, next, err = listOfBuyer(ctx, db, f)
+	}
+	if err != nil {
+		return nil, "", wrap("list a buyer's orders", err)
 	}
 	return orders, next, nil
 }

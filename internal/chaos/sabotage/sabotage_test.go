@@ -57,8 +57,8 @@ var sabotages = []struct {
 	{
 		name: "drops the unique key",
 		change: []alteration{{
-			file: "migrations/sqlite/00001_init.sql",
-			from: "CREATE UNIQUE INDEX orders_idempotency", to: "CREATE INDEX orders_idempotency",
+			file: "migrations/sqlite/00007_storage.sql",
+			from: "CREATE UNIQUE INDEX orders_idempotency ON orders (item_id", to: "CREATE INDEX orders_idempotency ON orders (item_id",
 		}},
 		sell: forgetKeys, found: []string{history.Duplicated},
 	},
