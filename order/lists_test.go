@@ -144,7 +144,7 @@ func TestStore_List_Sparse(t *testing.T) {
 			if f.ItemID != "" && pages == 0 && (len(page) != 0 || next == "") {
 				t.Errorf("the first page of %+v has %d orders and goes on at %q; want none, and to go on", f, len(page), next)
 			}
-			got = append(got, idsOfOrders(page)...)
+			got = append(got, idsListed(page)...)
 			f.Before = next
 			pages++
 		}
@@ -154,7 +154,7 @@ func TestStore_List_Sparse(t *testing.T) {
 	}
 }
 
-func idsOfOrders(orders []Order) (ids []string) {
+func idsListed(orders []Order) (ids []string) {
 	for i := range orders {
 		ids = append(ids, orders[i].ID)
 	}
