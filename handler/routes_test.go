@@ -154,6 +154,13 @@ func TestListOrders(t *testing.T) {
 	if got := s.orders.lastList(t); got != (order.Filter{UserID: "bob", Status: order.StatusQueued, Limit: defaultPage}) {
 		t.Errorf("an admin's list of a buyer's queued orders asks for %+v", got)
 	}
+	// Only so many lists are read at a time.
+	s.orders.list = func(order.Filter) ([]order.Order, string, error) { return nil, "", order.ErrTooManyLists }
+	full := s.get(t, "/v1/orders", "root", auth.RoleAdmin)
+	wantProblem(t, full.Result(), 503, "overloaded")
+	if full.Header().Get("Retry-After") == "" {
+		t.Error("no Retry-After while too many lists are read")
+	}
 	// A page may have no order on it and still not be the last.
 	s.orders.list = func(order.Filter) ([]order.Order, string, error) { return nil, someOrderID, nil }
 	if body := decodeBody(t, s.get(t, "/v1/orders", "alice", auth.RoleBuyer).Body); body["next_cursor"] == "" {

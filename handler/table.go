@@ -180,6 +180,8 @@ var errorTable = []struct {
 			"The sale's state is being restored. The request may not have been applied; read the current state before you retry.")},
 	{inventory.ErrUnavailable, problemUnavailable},
 	{order.ErrDatabase, problemUnavailable},
+	{order.ErrTooManyLists, newProblem(503, "overloaded", "Overloaded",
+		"Too many lists are being read. Retry after the seconds in Retry-After.").among(1)},
 	{order.ErrFeedClosed, problemUnavailable},
 	{order.ErrTooManyStreams, newProblem(503, "overloaded", "Overloaded",
 		"Too many streams are open; retry later or poll the order.").among(streamRetry)},

@@ -41,7 +41,7 @@ type WebhookSecrets interface {
 // WebhookDeliveries reads deliveries and asks for more. Errors: those of
 // order.Webhooks.
 type WebhookDeliveries interface {
-	Deliveries(ctx context.Context, f order.DeliveryFilter) (list []order.Delivery, more bool, err error)
+	Deliveries(ctx context.Context, f order.DeliveryFilter) (list []order.Delivery, next int64, err error)
 	TestEndpoint(ctx context.Context, id string, by order.By) (event string, err error)
 	Redeliver(ctx context.Context, endpoint, event string, by order.By) error
 }
@@ -334,7 +334,7 @@ func (e *edge) listDeliveries(q *call) error {
 	if err != nil {
 		return err
 	}
-	list, more, err := e.Webhooks.Deliveries(q.ctx(), f)
+	list, after, err := e.Webhooks.Deliveries(q.ctx(), f)
 	if err != nil {
 		return err
 	}
@@ -346,8 +346,8 @@ func (e *edge) listDeliveries(q *call) error {
 		b = appendDelivery(b, &list[i])
 	}
 	next := ""
-	if more && len(list) > 0 {
-		next = e.deliveryCursor(f, list[len(list)-1].Position)
+	if after > 0 {
+		next = e.deliveryCursor(f, after)
 	}
 	q.out = append(appendTextField(append(b, ']'), `,"next_cursor":`, next), '}')
 	q.c.Writer.Header()["Cache-Control"] = headerNoStore

@@ -71,15 +71,19 @@ func (f *fakeWebhooks) RotateSecret(_ context.Context, id string, by order.By) (
 	return e, "whsec_rotated", f.call("rotate "+id, by)
 }
 
-func (f *fakeWebhooks) Deliveries(_ context.Context, filter order.DeliveryFilter) ([]order.Delivery, bool, error) {
+func (f *fakeWebhooks) Deliveries(_ context.Context, filter order.DeliveryFilter) ([]order.Delivery, int64, error) {
 	f.filter = filter
+	next := int64(0)
+	if f.more {
+		next = 7
+	}
 	return []order.Delivery{
 		{
 			Position: 8, EventID: someEvent, Type: order.EventPaid, OrderID: someOrderID, ItemID: "thing", State: order.DeliveryPending,
 			Attempts: 2, CreatedAt: someTime, NextAt: someTime, LastAt: someTime, LastStatus: 500, LastError: "answered 500",
 		},
 		{Position: 7, EventID: someEvent, Type: order.EventTest, State: order.DeliveryDelivered, Attempts: 1, CreatedAt: someTime, DeliveredAt: someTime},
-	}, f.more, f.call("deliveries", order.By{})
+	}, next, f.call("deliveries", order.By{})
 }
 
 func (f *fakeWebhooks) TestEndpoint(_ context.Context, id string, by order.By) (string, error) {

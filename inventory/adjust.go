@@ -113,7 +113,7 @@ func refusedChange(item, letter string) error {
 func definiteChange(err error) bool {
 	var refused redis.Error
 	return err == nil || errors.Is(err, ErrStockBelowSold) || errors.Is(err, ErrNotLoaded) || errors.Is(err, ErrBehind) ||
-		errors.Is(err, lock.ErrLost) || errors.As(err, &refused)
+		errors.Is(err, lock.ErrLost) || errors.Is(err, ErrStopped) || errors.As(err, &refused)
 }
 
 // closesMS is a sale's end as the scripts know it: 0 for none.

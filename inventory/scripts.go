@@ -23,6 +23,8 @@ var (
 	suspendLua string
 	//go:embed lua/adjust.lua
 	adjustLua string
+	//go:embed lua/rename.lua
+	renameLua string
 	//go:embed lua/state.lua
 	stateLua string
 )
@@ -34,6 +36,7 @@ var (
 	loadScript     = redis.NewScript(lock.GuardLua + "\n" + loadLua)
 	releaseScript  = redis.NewScript(versionLua + "\n" + releaseLua)
 	suspendScript  = redis.NewScript(lock.GuardLua + "\n" + suspendLua)
+	renameScript   = redis.NewScript(lock.GuardLua + "\n" + versionLua + "\n" + renameLua)
 	stateScript    = redis.NewScript(stateLua)
 	adjustScript   = redis.NewScript(versionLua + "\n" + adjustLua)
 )

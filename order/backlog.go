@@ -180,7 +180,7 @@ func (b *Backlog) reject(ctx context.Context, info *queue.TaskInfo) (bool, error
 	if errors.Is(err, errTaskMalformed) || t.Quantity <= 0 {
 		return false, nil // it names no order that anybody could ask for
 	}
-	buried, err := b.store.bury(ctx, []task{t})
+	buried, _, err := b.store.bury(ctx, []task{t})
 	if err != nil || buried == 0 {
 		return false, err
 	}

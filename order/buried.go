@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"gorm.io/gorm"
@@ -17,60 +18,142 @@ const buriedAfter = 15 * time.Minute
 
 // DeadLetters is what the sweeper needs of a queue of orders.
 type DeadLetters interface {
-	List(ctx context.Context, state queue.State, offset, limit int) ([]queue.TaskInfo, error)
+	// DeadAfter is queue.Queue.DeadAfter.
+	DeadAfter(ctx context.Context, place queue.DeadPlace, by time.Time, limit int) ([]queue.TaskInfo, error)
 }
 
-// buriedPage is how many dead letters are looked at together.
-const buriedPage = 256
+const (
+	// buriedPage is how many dead letters are looked at together.
+	buriedPage = 256
+	// buriedPages bounds the pages of one sweep; the next one goes on.
+	buriedPages = 64
+	// buriedAgain is when a queue's letters are gone through from the start again, for
+	// those that a clock which was set back has put among the ones that were looked at.
+	buriedAgain = 24 * time.Hour
+)
+
+// graveyard is how far the sweeps have come among the dead letters of one queue.
+type graveyard struct {
+	letters DeadLetters
+	place   queue.DeadPlace
+	begun   time.Time // at the first letter
+	// failed are letters before the place whose orders could not be rejected, to be
+	// tried again: not many more than a page.
+	failed []queue.DeadPlace
+}
 
 // buried rejects the orders whose purchase is a dead letter for too long: the
 // buyer hears an end, and the units are sold to others. The letter stays, for
-// who looks into the cause; retried after that, it changes nothing.
-func (s *Sweeper) buried(ctx context.Context, q DeadLetters, done *Swept) error {
-	before := s.f.store.now().Add(-buriedAfter)
-	for offset := 0; ctx.Err() == nil; offset += buriedPage {
-		letters, err := q.List(ctx, queue.StateDead, offset, buriedPage)
+// who looks into the cause; retried after that, it changes nothing. Each letter is
+// looked at once: a sweep goes on where the one before it ended.
+func (s *Sweeper) buried(ctx context.Context, g *graveyard, done *Swept) error {
+	now := s.f.store.now()
+	if g.begun.IsZero() || now.Sub(g.begun) >= buriedAgain {
+		g.place, g.begun = queue.DeadPlace{}, now
+	}
+	before := now.Add(-buriedAfter)
+	err := s.buryFailed(ctx, g, done)
+	for range buriedPages {
+		if errors.Is(err, ErrDatabase) || len(g.failed) >= buriedPage || ctx.Err() != nil {
+			break
+		}
+		letters, lerr := g.letters.DeadAfter(ctx, g.place, before, buriedPage)
+		if lerr != nil {
+			return fmt.Errorf("look for dead orders: %w", lerr)
+		}
+		failed, berr := s.bury(ctx, letters, done)
+		err = errors.Join(err, berr)
+		if errors.Is(berr, ErrDatabase) {
+			break // the page is gone through again
+		}
+		g.failed = append(g.failed, failed...)
+		if n := len(letters); n > 0 {
+			g.place = placeOf(&letters[n-1])
+		}
+		if len(letters) < buriedPage {
+			break
+		}
+	}
+	return err
+}
+
+func placeOf(l *queue.TaskInfo) queue.DeadPlace { return queue.DeadPlace{At: l.At, ID: l.ID} }
+
+// buryFailed tries again what failed before, as far as it is a dead letter still.
+func (s *Sweeper) buryFailed(ctx context.Context, g *graveyard, done *Swept) error {
+	var again []queue.TaskInfo
+	for _, at := range g.failed {
+		// From the beginning of its millisecond on, to its end.
+		letters, err := g.letters.DeadAfter(ctx, queue.DeadPlace{At: at.At}, at.At, buriedPage)
 		if err != nil {
 			return fmt.Errorf("look for dead orders: %w", err)
 		}
-		var tasks []task
 		for i := range letters {
-			l := &letters[i]
-			if l.Type != purchaseType || l.At.After(before) {
-				continue
+			if letters[i].ID == at.ID {
+				again = append(again, letters[i])
 			}
-			// What cannot be read names no order that anybody could ask for.
-			if t, err := parseTask(l.ID, l.Payload); err == nil && t.Quantity > 0 {
-				tasks = append(tasks, t)
-			}
-		}
-		n, err := s.f.store.bury(ctx, tasks)
-		done.Buried += n
-		if n > 0 {
-			// Those that were buried before are told of again, which changes nothing.
-			s.f.bell.ring(ctx, idsOf(tasks)...)
-		}
-		if err != nil || len(letters) < buriedPage {
-			return err
 		}
 	}
-	return context.Cause(ctx)
+	failed, err := s.bury(ctx, again, done)
+	if !errors.Is(err, ErrDatabase) {
+		g.failed = failed
+	}
+	return err
+}
+
+// bury rejects the orders of dead letters, and tells of them. It returns the places of
+// those that could not be rejected.
+func (s *Sweeper) bury(ctx context.Context, letters []queue.TaskInfo, done *Swept) (failed []queue.DeadPlace, err error) {
+	var tasks []task
+	for i := range letters {
+		l := &letters[i]
+		if l.Type != purchaseType {
+			continue
+		}
+		// What cannot be read names no order that anybody could ask for.
+		if t, err := parseTask(l.ID, l.Payload); err == nil && t.Quantity > 0 {
+			tasks = append(tasks, t)
+		}
+	}
+	if len(tasks) == 0 {
+		return nil, nil
+	}
+	n, left, err := s.f.store.bury(ctx, tasks)
+	done.Buried += n
+	if n > 0 {
+		// Those that were buried before are told of again, which changes nothing.
+		s.f.bell.ring(ctx, idsOf(tasks)...)
+	}
+	for i := range letters {
+		if slices.ContainsFunc(left, func(t task) bool { return t.ID == letters[i].ID }) {
+			failed = append(failed, placeOf(&letters[i]))
+		}
+	}
+	return failed, err
 }
 
 // bury rejects those of the orders that have no row, and notes their units to
-// be given back. It returns how many those were.
-func (s *Store) bury(ctx context.Context, tasks []task) (buried int, err error) {
+// be given back. It returns how many those were, and which of them failed.
+func (s *Store) bury(ctx context.Context, tasks []task) (buried int, failed []task, err error) {
 	missing, err := s.missing(ctx, tasks)
 	if err != nil {
-		return 0, err
+		return 0, tasks, err
 	}
 	for i := range missing {
 		// One by one: what made a task a dead letter may break this, too.
 		n, berr := s.buryOne(ctx, &missing[i])
 		buried += n
-		err = errors.Join(err, berr)
+		if berr != nil {
+			failed = append(failed, missing[i])
+			if len(failed) <= maxSweepErrors || errors.Is(berr, ErrDatabase) {
+				err = errors.Join(err, berr)
+			}
+		}
+		if errors.Is(berr, ErrDatabase) {
+			return buried, append(failed, missing[i+1:]...), err
+		}
 	}
-	return buried, err
+	return buried, failed, err
 }
 
 func idsOf(tasks []task) []string {

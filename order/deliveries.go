@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"gorm.io/gorm"
@@ -50,25 +51,60 @@ type DeliveryFilter struct {
 	Limit      int           // 1 to 100
 }
 
-// deliveries reads a page, and whether more follow.
-func (s *Store) deliveries(ctx context.Context, f DeliveryFilter) ([]Delivery, bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, readTimeout)
-	defer cancel()
-	db := s.read.WithContext(ctx).Table("webhook_deliveries AS d").
-		Select(`d.event_seq AS position, v.id AS event_id, v.type, v.item_id, v.order_id, d.state, d.attempts,
-			v.at, d.next_at, d.last_at, d.last_status, d.last_error, d.delivered_at`).
-		Joins("JOIN webhook_events v ON v.seq = d.event_seq").Where("d.endpoint_id = ?", f.EndpointID)
-	if f.Before > 0 {
-		db = db.Where("d.event_seq < ?", f.Before)
+// deliveries reads a page. next is what DeliveryFilter.Before has to be for the next
+// page; 0: there is none. A page may be shorter than the limit although others follow.
+// Errors: ErrTooManyLists, ErrDatabase.
+func (s *Store) deliveries(ctx context.Context, f DeliveryFilter) (list []Delivery, next int64, err error) {
+	err = s.lists.read(ctx, "list webhook deliveries", func(db *gorm.DB) (err error) {
+		list, next, err = f.read(db)
+		return err
+	})
+	return list, next, err
+}
+
+const (
+	deliveryFields = `d.event_seq AS position, v.id AS event_id, v.type, v.item_id, v.order_id, d.state, d.attempts,
+		v.at, d.next_at, d.last_at, d.last_status, d.last_error, d.delivered_at`
+	listDeliveries = `SELECT ` + deliveryFields + ` FROM webhook_deliveries d CROSS JOIN webhook_events v ON v.seq = d.event_seq
+		WHERE d.endpoint_id = ?1 AND d.event_seq < ?2 ORDER BY d.event_seq DESC LIMIT ?3`
+	listDead = `SELECT ` + deliveryFields + ` FROM webhook_deliveries d INDEXED BY webhook_deliveries_dead
+		CROSS JOIN webhook_events v ON v.seq = d.event_seq
+		WHERE d.endpoint_id = ?1 AND d.event_seq < ?2 AND d.state = 'dead' ORDER BY d.event_seq DESC LIMIT ?3`
+	// What is pending or delivered has no index in this order. A page looks at the next
+	// listLook deliveries and at no more.
+	listDeliveriesIn = `SELECT ` + deliveryFields + ` FROM webhook_deliveries d NOT INDEXED
+		CROSS JOIN webhook_events v ON v.seq = d.event_seq
+		WHERE d.endpoint_id = ?1 AND d.event_seq < ?2 AND d.event_seq >= ?5 AND d.state = ?4 ORDER BY d.event_seq DESC LIMIT ?3`
+	floorOfDeliveries = `SELECT event_seq FROM webhook_deliveries NOT INDEXED
+		WHERE endpoint_id = ?1 AND event_seq < ?2 ORDER BY event_seq DESC LIMIT 1 OFFSET ?3`
+)
+
+// statement is the query of a page and its values; look says that floorOfDeliveries is
+// to be asked first where the page ends.
+func (f DeliveryFilter) statement() (query string, args []any, look bool) {
+	before := f.Before
+	if before == 0 {
+		before = math.MaxInt64
 	}
+	args = []any{f.EndpointID, before, f.Limit + 1}
 	switch f.State {
 	case "":
+		return listDeliveries, args, false
 	case DeliveryDead:
-		db = db.Where("d.state = 'dead'") // written out, so that the database knows the index that serves it
-	case DeliveryPending:
-		db = db.Where("d.state = 'pending'")
-	case DeliveryDelivered:
-		db = db.Where("d.state = 'delivered'")
+		return listDead, args, false
+	default:
+		return listDeliveriesIn, append(args, string(f.State)), true
+	}
+}
+
+// read is deliveries, on a connection.
+func (f DeliveryFilter) read(db *gorm.DB) (_ []Delivery, next int64, err error) {
+	query, args, look := f.statement()
+	if look {
+		if err := db.Raw(floorOfDeliveries, args[0], args[1], listLook-1).Scan(&next).Error; err != nil {
+			return nil, 0, err
+		}
+		args = append(args, next)
 	}
 	var rows []struct {
 		Position                                         int64
@@ -76,11 +112,13 @@ func (s *Store) deliveries(ctx context.Context, f DeliveryFilter) ([]Delivery, b
 		Attempts, LastStatus                             int
 		At, NextAt, LastAt, DeliveredAt                  int64
 	}
-	if err := db.Order("d.event_seq DESC").Limit(f.Limit + 1).Find(&rows).Error; err != nil {
-		return nil, false, wrap("list webhook deliveries", err)
+	if err := db.Raw(query, args...).Scan(&rows).Error; err != nil {
+		return nil, 0, err
 	}
-	more := len(rows) > f.Limit
-	rows = rows[:min(len(rows), f.Limit)]
+	if len(rows) > f.Limit {
+		rows = rows[:f.Limit]
+		next = rows[f.Limit-1].Position
+	}
 	list := make([]Delivery, len(rows))
 	for i := range rows {
 		r := &rows[i]
@@ -93,7 +131,7 @@ func (s *Store) deliveries(ctx context.Context, f DeliveryFilter) ([]Delivery, b
 			list[i].NextAt = fromMillis(r.NextAt)
 		}
 	}
-	return list, more, nil
+	return list, next, nil
 }
 
 // deliveryJob is one delivery as its worker needs it.

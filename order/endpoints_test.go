@@ -161,14 +161,14 @@ func TestWebhooks_Deliveries(t *testing.T) {
 		for _, size := range []int{1, 2, 3, 100} {
 			f := DeliveryFilter{EndpointID: e.ID, State: state, Limit: size}
 			var got []int64
-			for more := true; more; {
-				var page []Delivery
-				if page, more, err = w.Deliveries(testContext(t), f); err != nil || len(page) == 0 || len(page) > size {
+			for more := true; more; more = f.Before > 0 {
+				page, next, err := w.Deliveries(testContext(t), f)
+				if err != nil || len(page) == 0 || len(page) > size {
 					t.Fatalf("%+v: %d, %v", f, len(page), err)
 				}
+				f.Before = next
 				for _, d := range page {
 					got = append(got, d.Position)
-					f.Before = d.Position
 					if (d.Type == EventTest) != (d.EventID == test) || state != "" && d.State != state || d.NextAt.IsZero() == (d.State == DeliveryPending) {
 						t.Errorf("delivery %+v", d)
 					}

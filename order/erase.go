@@ -8,7 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
+	"slices"
 
 	"flashsale/inventory"
 )
@@ -18,10 +18,10 @@ import (
 // discarded.
 var ErrOrdersInFlight = errors.New("order: the buyer has orders in flight")
 
-// Rebuilder makes Redis forget what it remembers of an item's buyers.
-type Rebuilder interface {
-	// Rebuild is inventory.Inventory.Rebuild.
-	Rebuild(ctx context.Context, item string, check, change func(ctx context.Context) error) error
+// Renamer gives a buyer of an item another name in Redis, around a change of the database.
+type Renamer interface {
+	// Rename is inventory.Inventory.Rename.
+	Rename(ctx context.Context, item string, plan func(ctx context.Context) (inventory.Renaming, error), commit func(ctx context.Context) error) error
 }
 
 // Erasure is who wants a buyer's personal data erased, and why. It is kept, and
@@ -44,17 +44,17 @@ type Erased struct {
 // buyer chose. The orders stay, with their money and their payments' references.
 // The audit says who erased and why, under the pseudonym alone.
 //
-// It goes item by item, each in one transaction under the item's lock, with Redis
-// made to forget: see inventory.Rebuild. A repeat goes on where an error has
+// It goes item by item, each in one transaction under the item's lock, in Redis and in
+// the database together: see inventory.Rename. A repeat goes on where an error has
 // stopped it, under another pseudonym, and finds nothing when all is done. What
 // the buyer buys afterwards is a stranger's purchase.
 //
-// Errors: ErrOrdersInFlight, ErrDatabase, inventory.ErrUnavailable.
+// Errors: ErrOrdersInFlight, ErrDatabase, inventory.ErrUnavailable, inventory.ErrStopped.
 func (s *Service) EraseBuyer(ctx context.Context, user string, e Erasure) (Erased, error) {
-	for p := range s.Tasks {
-		if err := s.noneInFlight(ctx, p, user, ""); err != nil {
-			return Erased{}, err
-		}
+	// It also reads the log of queued orders, of which only the end is left to be read
+	// under the lock.
+	if err := s.noneInFlight(ctx, user, ""); err != nil {
+		return Erased{}, err
 	}
 	items, err := s.Store.itemsOf(ctx, user)
 	if err != nil {
@@ -64,25 +64,26 @@ func (s *Service) EraseBuyer(ctx context.Context, user string, e Erasure) (Erase
 	if e.Actor == user {
 		e.Actor = done.Pseudonym // who erases their own name must not leave it behind
 	}
-	for _, of := range items {
-		item := of.id
+	for _, item := range items {
 		if ctx.Err() != nil {
 			return Erased{}, context.Cause(ctx)
 		}
-		check := func(ctx context.Context) error {
-			return s.noneInFlight(ctx, s.Stock.Partition(item), user, item)
+		plan := func(ctx context.Context) (inventory.Renaming, error) {
+			r := inventory.Renaming{Buyer: user, NewBuyer: done.Pseudonym}
+			err := s.noneInFlight(ctx, user, item)
+			if err == nil {
+				r.Keys, err = s.Store.keysOf(ctx, user, item)
+			}
+			return r, err
 		}
-		change := func(ctx context.Context) error {
+		commit := func(ctx context.Context) error {
 			n, err := s.Store.eraseFromItem(ctx, user, item, done.Pseudonym, e)
 			done.Orders += n
 			return err
 		}
 		// An item that was begun is finished, whether or not the caller waits for it.
-		if err := s.Rebuilder.Rebuild(context.WithoutCancel(ctx), item, check, change); err != nil {
+		if err := s.Renamer.Rename(context.WithoutCancel(ctx), item, plan, commit); err != nil {
 			return Erased{}, fmt.Errorf("erase a buyer from item %s: %w", item, err)
-		}
-		if err := s.Store.rebuilt(ctx, of, done.Pseudonym); err != nil {
-			return Erased{}, err
 		}
 	}
 	rest, err := s.Store.eraseFromAudit(ctx, user, done.Pseudonym, e)
@@ -95,23 +96,26 @@ func (s *Service) EraseBuyer(ctx context.Context, user string, e Erasure) (Erase
 	return done, nil
 }
 
-// noneInFlight looks for the buyer's purchases in a partition's queue, of one
-// item or of all.
-func (s *Service) noneInFlight(ctx context.Context, partition int, user, item string) error {
-	err := s.Tasks[partition].Scan(ctx, func(id string, payload []byte) error {
-		if strings.HasPrefix(id, expiryPrefix) {
-			return nil
-		}
-		t, err := parseTask(id, payload)
-		if err == nil && t.UserID == user && (item == "" || t.ItemID == item) {
+// noneInFlight looks for the buyer's purchases in the queues, of one item or of all.
+func (s *Service) noneInFlight(ctx context.Context, user, item string) error {
+	for before, more := "", true; more; more = before != "" {
+		found := false
+		var err error
+		before, err = s.Queued.Tasks(ctx, user, before, 1, func(id string, payload []byte) bool {
+			t, err := parseTask(id, payload) // what cannot be read names nobody
+			if err == nil && t.UserID == user && (item == "" || t.ItemID == item) {
+				found = true
+			}
+			return found
+		})
+		switch {
+		case err != nil:
+			return fmt.Errorf("look for a buyer's queued orders: %w", err)
+		case found:
 			return ErrOrdersInFlight
 		}
-		return nil // what cannot be read names nobody
-	})
-	if err != nil && !errors.Is(err, ErrOrdersInFlight) {
-		return fmt.Errorf("look for a buyer's queued orders: %w: %w", inventory.ErrUnavailable, err)
 	}
-	return err
+	return nil
 }
 
 // newPseudonym is a name that no buyer has, and that could be a token's subject.
@@ -122,69 +126,65 @@ func newPseudonym() string {
 	return "erased-" + hex.EncodeToString(b[:])
 }
 
-// rebuildOwed opens the keys of meta that name an item from which a buyer was
-// erased in the database, but perhaps not yet in Redis. The value is the last such
-// buyer's pseudonym.
-const rebuildOwed = "rebuild:"
-
 const (
-	// Every buyer that is counted or noted has an order, which leads here by its
-	// index. Items that are still owed a rebuild come along.
-	selectItemsOf = `SELECT i.id, COALESCE(m.value, '') FROM (SELECT item_id AS id FROM ` + buyersOrders + `
-		UNION SELECT substr(key, length('` + rebuildOwed + `') + 1) FROM meta WHERE key LIKE '` + rebuildOwed + `%') i
-		LEFT JOIN meta m ON m.key = '` + rebuildOwed + `' || i.id`
+	// Every buyer that is counted or noted has an order.
+	selectItemsOf = `SELECT DISTINCT item_id FROM ` + buyersOrders
+	selectKeysOf  = `SELECT idempotency_key, id FROM orders WHERE user_id = ?1 AND item_id = ?2`
 	eraseOrders   = `UPDATE orders SET user_id = ?1, idempotency_key = id WHERE user_id = ?2 AND item_id = ?3`
 	eraseCount    = `UPDATE buyers SET user_id = ?1 WHERE user_id = ?2 AND item_id = ?3`
-	eraseReleases = `UPDATE releases SET user_id = ?1, idempotency_key = order_id WHERE user_id = ?2 AND item_id = ?3`
-	eraseEvents   = `UPDATE webhook_events SET body = replace(body, '"user_id":"' || ?2 || '"', '"user_id":"' || ?1 || '"')
+	eraseReleases = `UPDATE releases SET user_id = ?1, idempotency_key = order_id
+		WHERE user_id = ?2 AND order_id IN (SELECT id FROM orders WHERE user_id = ?1 AND item_id = ?3)`
+	eraseEvents = `UPDATE webhook_events SET body = replace(body, '"user_id":"' || ?2 || '"', '"user_id":"' || ?1 || '"')
 		WHERE order_id IN (SELECT id FROM orders WHERE user_id = ?1 AND item_id = ?3)`
-	oweRebuild    = `INSERT INTO meta (key, value) VALUES ('` + rebuildOwed + `' || ?1, ?2) ON CONFLICT (key) DO UPDATE SET value = excluded.value`
-	settleRebuild = `DELETE FROM meta WHERE key = '` + rebuildOwed + `' || ?1 AND value IN (?2, ?3)`
 	// A name in JSON is a value between quotes, and none needs an escape. A field of
 	// that name stays, and so does what is not a name but the service's own word: a
 	// buyer may be called "admin" or "control".
 	eraseAudit = `UPDATE audit SET actor = CASE WHEN actor = ?2 THEN ?1 ELSE actor END,
 		before = CASE WHEN ` + auditWords + ` THEN before ELSE replace(before, ':"' || ?2 || '"', ':"' || ?1 || '"') END,
 		after = CASE WHEN ` + auditWords + ` THEN after ELSE replace(after, ':"' || ?2 || '"', ':"' || ?1 || '"') END
-		WHERE ` + auditNames
-	auditNames = `(actor = ?2 OR NOT ` + auditWords + ` AND (instr(before, ':"' || ?2 || '"') > 0 OR instr(after, ':"' || ?2 || '"') > 0))`
+		WHERE id IN (SELECT value FROM json_each(?3)) AND ` + auditNames
+	// No index leads to a name within an entry, so all entries are looked at, beside the
+	// writing connection and some at a time.
+	selectNamed     = `SELECT id FROM audit WHERE id > ?1 AND id <= ?3 AND ` + auditNames
+	selectLastEntry = `SELECT COALESCE(MAX(id), 0) FROM audit`
+	auditNames      = `(actor = ?2 OR NOT ` + auditWords + ` AND (instr(before, ':"' || ?2 || '"') > 0 OR instr(after, ':"' || ?2 || '"') > 0))`
 	// auditWords are the entries that say nothing in anybody's own words.
 	auditWords  = `action IN ('` + actionOrderCancel + `', '` + actionOrderRefund + `', '` + actionPaymentRefund + `', '` + actionItemPause + `', '` + actionItemResume + `', '` + actionItemClose + `')`
 	noteErasure = `INSERT INTO audit (at, actor, action, item_id, after, request_id) VALUES (?1, ?2, 'buyer.erase', ?3, ?4, ?5)`
 )
 
-// erasedItem is an item that a buyer is to be erased from. owed is the pseudonym for
-// which it was to be rebuilt before that, or empty.
-type erasedItem struct{ id, owed string }
-
 // itemsOf are the items that a buyer is to be erased from.
-func (s *Store) itemsOf(ctx context.Context, user string) ([]erasedItem, error) {
-	ctx, cancel := context.WithTimeout(ctx, readTimeout)
-	defer cancel()
-	db, err := s.read.DB()
-	if err != nil {
-		return nil, err
-	}
-	var items []erasedItem
-	err = each(ctx, db, selectItemsOf, []any{user}, func(rows *sql.Rows) error {
-		var item erasedItem
-		err := rows.Scan(&item.id, &item.owed)
+func (s *Store) itemsOf(ctx context.Context, user string) (items []string, err error) {
+	err = s.readRows(ctx, selectItemsOf, []any{user}, func(rows *sql.Rows) error {
+		var item string
+		err := rows.Scan(&item)
 		items = append(items, item)
 		return err
 	})
-	if err != nil {
-		return nil, wrap("look for a buyer's items", err)
-	}
-	return items, nil
+	return items, err
+}
+
+// keysOf are the keys of a buyer's orders of an item, each with what takes its place.
+func (s *Store) keysOf(ctx context.Context, user, item string) (keys []inventory.RenamedKey, err error) {
+	err = s.readRows(ctx, selectKeysOf, []any{user, item}, func(rows *sql.Rows) error {
+		var k inventory.RenamedKey
+		err := rows.Scan(&k.Key, &k.NewKey)
+		keys = append(keys, k)
+		return err
+	})
+	return keys, err
 }
 
 // eraseFromItem is the database's part of an erasure from one item. It returns
-// how many orders bear the pseudonym now.
+// how many orders bear the pseudonym now. Every error that leaves no doubt that nothing
+// was changed wraps inventory.ErrUnchanged.
 func (s *Store) eraseFromItem(ctx context.Context, user, item, pseudonym string, e Erasure) (orders int, err error) {
+	committing := false
 	err = s.transition(ctx, "erase a buyer from item "+item, func(ctx context.Context, c conn, now int64) error {
+		committing = false
 		n, err := changed(c.ExecContext(ctx, eraseOrders, pseudonym, user, item))
-		if err != nil || n == 0 {
-			return err // an item that was still owed a rebuild
+		if err != nil {
+			return err
 		}
 		orders = int(n)
 		for _, statement := range []string{eraseCount, eraseReleases, eraseEvents} {
@@ -192,39 +192,70 @@ func (s *Store) eraseFromItem(ctx context.Context, user, item, pseudonym string,
 				return err
 			}
 		}
-		if _, err := c.ExecContext(ctx, oweRebuild, item, pseudonym); err != nil {
-			return err
-		}
-		return e.note(ctx, c, now, item, pseudonym, orders)
-	})
-	if err != nil {
-		return 0, err
-	}
-	return orders, nil
-}
-
-// rebuilt notes that Redis has forgotten, too. What another erasure has come to owe
-// since then stays: its part of Redis may have been loaded after this one's.
-func (s *Store) rebuilt(ctx context.Context, item erasedItem, pseudonym string) error {
-	return s.transition(ctx, "note the rebuild of item "+item.id, func(ctx context.Context, c conn, _ int64) error {
-		_, err := c.ExecContext(ctx, settleRebuild, item.id, pseudonym, item.owed)
+		err = e.note(ctx, c, now, item, pseudonym, orders)
+		committing = err == nil
 		return err
 	})
+	switch {
+	case err == nil:
+		return orders, nil
+	case committing:
+		return 0, err
+	default:
+		return 0, fmt.Errorf("%w: %w", inventory.ErrUnchanged, err)
+	}
 }
+
+const (
+	// auditLook is how many of the audit's entries are looked at in one query.
+	auditLook = 20_000
+	// auditPage is how many are changed in one transaction.
+	auditPage = 500
+)
 
 // eraseFromAudit puts the pseudonym into the audit's entries, and returns into how
 // many. Last of all it has the log of what was overwritten cut off.
 func (s *Store) eraseFromAudit(ctx context.Context, user, pseudonym string, e Erasure) (entries int64, err error) {
-	err = s.transition(ctx, "erase a buyer from the audit", func(ctx context.Context, c conn, now int64) error {
-		if entries, err = changed(c.ExecContext(ctx, eraseAudit, pseudonym, user)); err != nil || entries == 0 {
+	var last int64
+	err = s.readRows(ctx, selectLastEntry, nil, func(rows *sql.Rows) error { return rows.Scan(&last) })
+	for from := int64(0); err == nil && from < last; from += auditLook {
+		var named []int64
+		err = s.readRows(ctx, selectNamed, []any{from, user, from + auditLook}, func(rows *sql.Rows) error {
+			var id int64
+			err := rows.Scan(&id)
+			named = append(named, id)
 			return err
+		})
+		for page := range slices.Chunk(named, auditPage) {
+			if err != nil {
+				break
+			}
+			var n int64
+			n, err = s.eraseFromEntries(ctx, page, user, pseudonym, e, entries == 0)
+			entries += n
 		}
-		return e.note(ctx, c, now, "", pseudonym, 0)
-	})
+	}
 	if err != nil {
 		return 0, err
 	}
 	return entries, s.cutLog(ctx)
+}
+
+// eraseFromEntries is eraseFromAudit for some entries. The first of its transactions
+// notes the erasure.
+func (s *Store) eraseFromEntries(ctx context.Context, ids []int64, user, pseudonym string, e Erasure, first bool) (entries int64, err error) {
+	list, err := json.Marshal(ids)
+	if err != nil {
+		return 0, err
+	}
+	err = s.transition(ctx, "erase a buyer from the audit", func(ctx context.Context, c conn, now int64) error {
+		entries, err = changed(c.ExecContext(ctx, eraseAudit, pseudonym, user, string(list)))
+		if err != nil || entries == 0 || !first {
+			return err
+		}
+		return e.note(ctx, c, now, "", pseudonym, 0)
+	})
+	return entries, err
 }
 
 // cutLog moves what was written into the database's file, and empties the log,

@@ -25,7 +25,8 @@ var erasure = Erasure{Actor: "root", Reason: "asked for by letter 7", RequestID:
 
 // erasing gives the service what it erases with.
 func (s *site) erasing() *site {
-	s.service.Rebuilder = s.stock
+	s.service.Renamer = s.stock
+	s.service.Queued = inventory.NewQueuedIndex(s.rdb, s.queue)
 	s.service.Bell = NewBell(s.rdb, s.heard)
 	return s
 }
@@ -225,7 +226,7 @@ func TestService_EraseBuyer_InFlight(t *testing.T) {
 		refuse("dead")
 		// One that comes between the first look and the lock is found under the lock.
 		late := &Service{Config: s.service.Config}
-		late.Tasks = []Tasks{&blindOnce{Tasks: s.queue}}
+		late.Queued = &blindOnce{QueuedTasks: s.service.Queued}
 		if _, err := late.EraseBuyer(testContext(t), "alice", erasure); !errors.Is(err, ErrOrdersInFlight) {
 			t.Errorf("between the looks: %v", err)
 		}
@@ -238,25 +239,32 @@ func TestService_EraseBuyer_InFlight(t *testing.T) {
 			t.Errorf("erased: %+v", done)
 		}
 		s.ledger()
-		late.Tasks = []Tasks{failing{}}
+		late.Queued = unreadable{}
 		if _, err := late.EraseBuyer(testContext(t), "alice", erasure); !errors.Is(err, inventory.ErrUnavailable) {
 			t.Errorf("with the queue away: %v", err)
 		}
 	})
 }
 
-// blindOnce is a queue that seems empty at the first look.
+// blindOnce is a log of queued orders that seems empty at the first look.
 type blindOnce struct {
-	Tasks
+	QueuedTasks
 	looked bool
 }
 
-func (b *blindOnce) Scan(ctx context.Context, fn func(id string, payload []byte) error) error {
+func (b *blindOnce) Tasks(ctx context.Context, buyer, before string, limit int, fn func(id string, payload []byte) bool) (string, error) {
 	if !b.looked {
 		b.looked = true
-		return nil
+		return "", nil
 	}
-	return b.Tasks.Scan(ctx, fn)
+	return b.QueuedTasks.Tasks(ctx, buyer, before, limit, fn)
+}
+
+// unreadable is a log of queued orders that cannot be read.
+type unreadable struct{}
+
+func (unreadable) Tasks(context.Context, string, string, int, func(string, []byte) bool) (string, error) {
+	return "", inventory.ErrUnavailable
 }
 
 // TestService_EraseBuyer_Returns: units that were on their way back at the time
@@ -379,85 +387,129 @@ func TestService_EraseBuyer_Audit(t *testing.T) {
 	})
 }
 
-// brokenOff is a Rebuilder that dies before Redis has forgotten.
-type brokenOff struct{}
-
-func (brokenOff) Rebuild(ctx context.Context, _ string, check, change func(context.Context) error) error {
-	return errors.Join(check(ctx), change(ctx), errTest)
+// failsAt is a Renamer whose caller dies at a place: before the database is changed, or
+// after it was. after runs then.
+type failsAt struct {
+	*inventory.Inventory
+	committed bool
+	after     func()
 }
 
-// TestService_EraseBuyer_GoesOn: an erasure that was cut off is finished by its
-// repeat, also where only Redis remembers.
+func (f failsAt) Rename(ctx context.Context, item string, plan func(context.Context) (inventory.Renaming, error), commit func(context.Context) error) error {
+	err := f.Inventory.Rename(ctx, item, plan, func(ctx context.Context) error {
+		if f.committed {
+			if err := commit(ctx); err != nil {
+				return err
+			}
+		}
+		return errTest // leaves open what has become of the change, as a death does
+	})
+	f.after()
+	return err
+}
+
+// TestService_EraseBuyer_GoesOn: an erasure that was cut off, before or after the
+// database was changed, has lost nothing, and its repeat finishes it.
 func TestService_EraseBuyer_GoesOn(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		s := newSite(t, rdb, false, newItem("", 9, 9)).erasing()
-		s.work()
-		alice := "alice-" + s.item
-		s.mustPlace(s.purchase(alice, "k", 3, long))
-		s.drained()
-		s.service.Rebuilder = brokenOff{}
-		if _, err := s.service.EraseBuyer(testContext(t), alice, erasure); !errors.Is(err, errTest) {
-			t.Fatal(err)
-		}
-		if got := s.traces(alice); len(got) == 0 {
-			t.Fatal("nothing remembers the name")
-		}
-		s.service.Rebuilder = s.stock
-		s.mustErase(alice)
-		if got := s.traces(alice); len(got) > 0 {
-			t.Errorf("the name still stands in %v", got)
-		}
-		if items, err := s.store.itemsOf(testContext(t), alice); err != nil || len(items) > 0 {
-			t.Errorf("still to be rebuilt: %v, %v", items, err)
-		}
-		if l := s.ledger(); l != (Ledger{Initial: 9, Left: 6, Sold: 3}) {
-			t.Errorf("ledger %+v", l)
+		for _, committed := range []bool{false, true} {
+			for _, sold := range []bool{false, true} { // between the two tries
+				s := newSite(t, rdb, false, newItem("", 9, 3)).erasing()
+				stop := s.work()
+				alice := "alice-" + s.item
+				o := s.mustPlace(s.purchase(alice, "k", 3, long)).Order
+				s.drained()
+				s.service.Renamer = failsAt{s.stock, committed, func() {}}
+				if _, err := s.service.EraseBuyer(testContext(t), alice, erasure); !errors.Is(err, errTest) {
+					t.Fatal(err)
+				}
+				s.service.Renamer = s.stock
+				if got := s.traces(alice); len(got) == 0 {
+					t.Fatal("nothing remembers the name")
+				}
+				want := Ledger{Initial: 9, Left: 6, Sold: 3}
+				if sold {
+					// The sale is loaded as the database has it.
+					p, err := s.service.Place(testContext(t), s.purchase(alice, "k", 3, long))
+					switch {
+					case err != nil:
+						t.Error(err)
+					case committed:
+						want.Left, want.Sold = 3, 6
+						if p.Replayed {
+							t.Errorf("a stranger's purchase is taken for a repeat: %+v", p)
+						}
+					case !p.Replayed || p.Order.ID != o.ID:
+						t.Errorf("the repeat got %+v", p)
+					}
+					s.drained()
+				}
+				s.mustErase(alice)
+				if got := s.traces(alice); len(got) > 0 {
+					t.Errorf("committed %v, sold %v: the name still stands in %v", committed, sold, got)
+				}
+				if l := s.ledger(); l != want {
+					t.Errorf("committed %v, sold %v: ledger %+v, want %+v", committed, sold, l, want)
+				}
+				auditStore(t, s.store)
+				stop()
+			}
 		}
 	})
 }
 
-// interfering is a Rebuilder after which something else happens.
-type interfering struct {
-	Rebuilder
-	by func()
-}
-
-func (f interfering) Rebuild(ctx context.Context, item string, check, change func(context.Context) error) error {
-	err := f.Rebuilder.Rebuild(ctx, item, check, change)
-	f.by()
-	return err
-}
-
-// TestService_EraseBuyer_Two: an erasure that was cut off is finished by its repeat
-// also when another one of the same item ended just then.
-func TestService_EraseBuyer_Two(t *testing.T) {
+// TestService_EraseBuyer_NotLoaded: a sale that is not loaded stays so, and what Redis
+// still holds of it loses the name.
+func TestService_EraseBuyer_NotLoaded(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		s := newSite(t, rdb, false, newItem("", 9, 9)).erasing()
+		s := newSite(t, rdb, false, newItem("", 9, 3)).erasing()
 		s.work()
-		alice, bob := "alice-"+s.item, "bob-"+s.item
+		alice := "alice-" + s.item
 		s.mustPlace(s.purchase(alice, "k", 3, long))
-		s.mustPlace(s.purchase(bob, "k", 2, long))
 		s.drained()
-		other := &Service{Config: s.service.Config}
-		other.Rebuilder = brokenOff{}
-		s.service.Rebuilder = interfering{s.stock, func() {
-			if _, err := other.EraseBuyer(testContext(t), bob, erasure); !errors.Is(err, errTest) {
-				t.Error(err)
-			}
-		}}
-		s.mustErase(alice)
-		if got := s.traces(bob); len(got) == 0 {
-			t.Fatal("nothing remembers the name")
+		if err := inventory.Distrust(testContext(t), rdb, 1, []string{s.item}); err != nil {
+			t.Fatal(err)
 		}
-		s.service.Rebuilder = s.stock
-		s.mustErase(bob)
-		if got := s.traces(bob); len(got) > 0 {
-			t.Errorf("the name still stands in %v", got)
+		done := s.mustErase(alice)
+		if got := s.traces(alice); len(got) > 0 || done.Orders != 1 {
+			t.Errorf("erased %+v, the name still stands in %v", done, got)
 		}
-		if items, err := s.store.itemsOf(testContext(t), bob); err != nil || len(items) > 0 {
-			t.Errorf("still to be rebuilt: %v, %v", items, err)
+		if live, err := s.stock.Live(testContext(t), s.item); err != nil || live.Loaded {
+			t.Errorf("the sale is loaded: %+v, %v", live, err)
+		}
+		if _, err := s.service.Place(testContext(t), s.purchase(done.Pseudonym, "x", 1, long)); !errors.Is(err, inventory.ErrUserLimit) {
+			t.Errorf("the pseudonym holds nothing: %v", err)
+		}
+	})
+}
+
+// TestService_EraseBuyer_Busy: an erasure that the database has refused leaves the sale
+// as it was, loaded and under the old name.
+func TestService_EraseBuyer_Busy(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 9, 3)).erasing()
+		s.work()
+		o := s.mustPlace(s.purchase("alice", "k", 2, long)).Order
+		s.drained()
+		err := s.store.write.Exec(`CREATE TRIGGER refuse BEFORE INSERT ON audit WHEN new.action = 'buyer.erase'
+			BEGIN SELECT RAISE(ABORT, 'refused'); END`).Error
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.service.EraseBuyer(testContext(t), "alice", erasure); err == nil {
+			t.Fatal("erased although the database refused it")
+		}
+		if live, err := s.stock.Live(testContext(t), s.item); err != nil || !live.Loaded {
+			t.Errorf("the sale: %+v, %v", live, err)
+		}
+		if again := s.mustPlace(s.purchase("alice", "k", 2, long)); again.Order.ID != o.ID || !again.Replayed {
+			t.Errorf("the repeat: %+v", again)
+		}
+		if _, err := s.service.Place(testContext(t), s.purchase("alice", "k2", 2, long)); !errors.Is(err, inventory.ErrUserLimit) {
+			t.Errorf("above the limit: %v", err)
 		}
 	})
 }

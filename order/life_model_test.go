@@ -155,7 +155,7 @@ func (m *lives) bury(t *rapid.T) {
 		m.keys[tasks[i].UserID+" "+tasks[i].IdempotencyKey] = true
 		m.orders[tasks[i].ID] = &lifeOrder{task: tasks[i], status: StatusRejected, reason: reasonFailed, noted: m.now()}
 	}
-	if n, err := m.store.bury(testContext(m.tb), tasks); err != nil || n != want {
+	if n, _, err := m.store.bury(testContext(m.tb), tasks); err != nil || n != want {
 		t.Fatalf("buried %d, %v, want %d", n, err, want)
 	}
 }

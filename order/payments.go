@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"math"
 	"time"
+
+	"gorm.io/gorm"
 )
 
 // PaymentOutcome is what became of an amount that the shop's backend reported.
@@ -81,7 +83,6 @@ const (
 	listPayments         = selectPayments + `WHERE` + paymentsPage
 	listPaymentsBy       = selectPaymentsBy + `WHERE p.outcome = ?3 AND` + paymentsPage
 	listPaymentsOwed     = selectPaymentsOwed + `WHERE p.` + paymentsOwed + ` AND` + paymentsPage
-	listPaymentsOwedBy   = selectPaymentsOwed + `WHERE p.` + paymentsOwed + ` AND p.outcome = ?3 AND` + paymentsPage
 	selectPaymentsOf     = selectPayments + `WHERE p.order_id = ?1 ORDER BY p.id`
 	selectPaymentByID    = selectPayments + `WHERE p.id = ?1`
 	countPaymentsToWatch = `SELECT COUNT(*) FROM (SELECT 1 FROM payments INDEXED BY payments_refund WHERE ` + paymentsOwed + ` LIMIT ?1)`
@@ -95,9 +96,7 @@ func (f PaymentFilter) statement() (string, []any) {
 	}
 	args := []any{before, f.Limit + 1}
 	switch {
-	case f.NeedsRefund && f.Outcome != "":
-		return listPaymentsOwedBy, append(args, string(f.Outcome))
-	case f.NeedsRefund:
+	case f.NeedsRefund && f.Outcome == "":
 		return listPaymentsOwed, args
 	case f.Outcome != "":
 		return listPaymentsBy, append(args, string(f.Outcome))
@@ -117,8 +116,15 @@ func scanPayment(row interface{ Scan(to ...any) error }) (PaymentRecord, error) 
 
 // Payments reads a page of the recorded payments, newest first, and whether more follow.
 func (s *Service) Payments(ctx context.Context, f PaymentFilter) ([]PaymentRecord, bool, error) {
-	query, args := f.statement()
-	page, err := s.Store.payments(ctx, query, args...)
+	if f.NeedsRefund && (f.Outcome == PaymentAccepted || f.Outcome == PaymentRefunded) {
+		return nil, false, nil // such a payment needs none
+	}
+	var page []PaymentRecord
+	err := s.Store.lists.read(ctx, "list payments", func(db *gorm.DB) (err error) {
+		query, args := f.statement()
+		page, err = readPayments(db, query, args...)
+		return err
+	})
 	if err != nil {
 		return nil, false, err
 	}
@@ -134,18 +140,24 @@ func (s *Service) OrderPayments(ctx context.Context, id string) ([]PaymentRecord
 func (s *Store) payments(ctx context.Context, query string, args ...any) (list []PaymentRecord, err error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	db, err := s.read.DB()
-	if err == nil {
-		err = each(ctx, db, query, args, func(rows *sql.Rows) error {
-			p, err := scanPayment(rows)
-			list = append(list, p)
-			return err
-		})
-	}
+	list, err = readPayments(s.read.WithContext(ctx), query, args...)
 	if err != nil {
 		return nil, wrap("read payments", err)
 	}
 	return list, nil
+}
+
+func readPayments(db *gorm.DB, query string, args ...any) (list []PaymentRecord, err error) {
+	pool, err := db.DB()
+	if err != nil {
+		return nil, err
+	}
+	err = each(db.Statement.Context, pool, query, args, func(rows *sql.Rows) error {
+		p, err := scanPayment(rows)
+		list = append(list, p)
+		return err
+	})
+	return list, err
 }
 
 // OnPayment sets what hears of every amount that was recorded, and of every refund,

@@ -122,7 +122,6 @@ func TestService_Payments_Plans(t *testing.T) {
 		listPayments:         "SEARCH p USING INTEGER PRIMARY KEY (rowid<?)",
 		listPaymentsBy:       "SEARCH p USING INDEX payments_outcome (outcome=? AND id<?)",
 		listPaymentsOwed:     "SEARCH p USING INDEX payments_refund (id<?)",
-		listPaymentsOwedBy:   "SEARCH p USING INDEX payments_refund (id<?)",
 		selectPaymentsOf:     "SEARCH p USING INDEX payments_order (order_id=?)",
 		selectPaymentsOfUser: "SEARCH p USING INDEX payments_order (order_id=?)",
 		selectPaymentByID:    "SEARCH p USING INTEGER PRIMARY KEY (rowid=?)",

@@ -46,7 +46,7 @@ type Tasks interface {
 	Scan(ctx context.Context, fn func(id string, payload []byte) error) error
 }
 
-// Config configures a Service. All but Bell, Rebuilder and OnError are required.
+// Config configures a Service. All but Bell, Renamer and OnError are required.
 type Config struct {
 	Store   *Store
 	Stock   Stock
@@ -59,8 +59,8 @@ type Config struct {
 	// Queued finds the queued orders of a buyer. Default nil: lists contain committed
 	// orders only.
 	Queued QueuedTasks
-	// Rebuilder is what EraseBuyer needs of the inventory; nothing else does.
-	Rebuilder Rebuilder
+	// Renamer is what EraseBuyer needs of the inventory, beside Queued; nothing else does.
+	Renamer Renamer
 	// Volatile says that Redis keeps nothing over a restart: then only the
 	// commit is an answer, and a request waits for it whatever it asked for.
 	Volatile bool

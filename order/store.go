@@ -20,7 +20,6 @@ import (
 	"github.com/mattn/go-sqlite3"
 	"gorm.io/driver/sqlite"
 	"gorm.io/gorm"
-	"gorm.io/gorm/clause"
 	"gorm.io/gorm/logger"
 
 	"flashsale/catalog"
@@ -59,6 +58,7 @@ type Store struct {
 	file  string // the database's path
 	write *gorm.DB
 	read  *gorm.DB
+	lists *listPool
 	hot   prepared
 	log   logGuard
 	now   func() time.Time // see SetClock
@@ -94,8 +94,13 @@ func OpenStore(ctx context.Context, setting string) (*Store, error) {
 	if err != nil {
 		return nil, errors.Join(err, closeDB(write))
 	}
+	lists, err := openListPool(path)
+	if err != nil {
+		return nil, errors.Join(err, closeDB(write), closeDB(read))
+	}
 	return &Store{
-		file: path, write: write, read: read, hot: prepared{stmts: make(map[string]*sql.Stmt)}, log: logGuard{high: logHigh, step: logStep},
+		file: path, write: write, read: read, lists: lists, hot: prepared{stmts: make(map[string]*sql.Stmt)},
+		log: logGuard{high: logHigh, step: logStep},
 		now: time.Now, told: make(chan struct{}, 1), onPayment: func(PaymentOutcome) {},
 	}, nil
 }
@@ -192,7 +197,9 @@ func closeDB(db *gorm.DB) error {
 }
 
 // Close closes the connections.
-func (s *Store) Close() error { return errors.Join(s.hot.close(), closeDB(s.write), closeDB(s.read)) }
+func (s *Store) Close() error {
+	return errors.Join(s.hot.close(), closeDB(s.write), closeDB(s.read), closeDB(s.lists.db))
+}
 
 // DB is the writing connection, for the migrations.
 func (s *Store) DB() (*sql.DB, error) { return s.write.DB() }
@@ -454,44 +461,6 @@ func (s *Store) orderByKey(ctx context.Context, user, item, key string) (Order, 
 		return Order{}, ErrNotFound
 	}
 	return rows[0].order(), nil
-}
-
-// List reads a page of orders, newest first. next is what Filter.Before has to be for the
-// next page; empty: there is none. A page may be shorter than the limit although others
-// follow.
-func (s *Store) List(ctx context.Context, f Filter) (orders []Order, next string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, readTimeout)
-	defer cancel()
-	if f.UserID != "" {
-		db, err := s.read.DB()
-		if err == nil {
-			orders, next, err = listOfBuyer(ctx, db, f)
-		}
-		if err != nil {
-			return nil, "", wrap("list a buyer's orders", err)
-		}
-		return orders, next, nil
-	}
-	q := s.read.WithContext(ctx).Order(clause.OrderByColumn{Column: clause.Column{Name: "id"}, Desc: true}).Limit(f.Limit + 1)
-	if f.ItemID != "" {
-		q = q.Where("item_id = ?", f.ItemID)
-	}
-	if f.Status != "" {
-		q = q.Where("status = ?", string(f.Status))
-	}
-	if f.Before != "" {
-		q = q.Where("id < ?", f.Before)
-	}
-	var rows []orderRow
-	if err := q.Find(&rows).Error; err != nil {
-		return nil, "", wrap("list orders", err)
-	}
-	orders = make([]Order, len(rows))
-	for i := range rows {
-		orders[i] = rows[i].order()
-	}
-	orders, next = cutPage(orders, f.Limit, "")
-	return orders, next, nil
 }
 
 // transient reports whether a database error says something of the database's

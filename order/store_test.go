@@ -117,12 +117,12 @@ func TestStore_List(t *testing.T) {
 		t.Helper()
 		var out []string
 		for {
-			page, more, err := s.List(testContext(t), f)
+			page, next, err := s.List(testContext(t), f)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if len(page) > f.Limit || more != "" && len(page) != f.Limit {
-				t.Fatalf("a page of %d with more %q at limit %d", len(page), more, f.Limit)
+			if len(page) > f.Limit || next != "" && len(page) != f.Limit {
+				t.Fatalf("a page of %d with next %q at limit %d", len(page), next, f.Limit)
 			}
 			for _, o := range page {
 				if f.UserID != "" && o.UserID != f.UserID || f.ItemID != "" && o.ItemID != f.ItemID || f.Status != "" && o.Status != f.Status {
@@ -130,10 +130,10 @@ func TestStore_List(t *testing.T) {
 				}
 				out = append(out, o.ID)
 			}
-			if more == "" {
+			if next == "" {
 				return out
 			}
-			f.Before = more
+			f.Before = next
 		}
 	}
 	want := map[Filter]int{

@@ -27,15 +27,19 @@ const (
 // Redis was away, and rejects orders that no worker could commit. Any number of sweepers may run at once and beside the
 // workers; one is enough.
 type Sweeper struct {
-	f      *Fulfiller
-	queues []DeadLetters
-	logs   []*queue.Queue
+	f    *Fulfiller
+	dead []*graveyard
+	logs []*queue.Queue
 }
 
 // NewSweeper returns a Sweeper that works as f does, and looks for dead letters
 // in these queues of orders.
 func NewSweeper(f *Fulfiller, queues ...DeadLetters) *Sweeper {
-	return &Sweeper{f: f, queues: queues}
+	s := &Sweeper{f: f}
+	for _, q := range queues {
+		s.dead = append(s.dead, &graveyard{letters: q})
+	}
+	return s
 }
 
 // TrimLogs makes each sweep remove what has left these queues of orders from their logs;
@@ -56,8 +60,8 @@ type Swept struct {
 func (s *Sweeper) Sweep(ctx context.Context) (Swept, error) {
 	var done Swept
 	errs := []error{s.expiries(ctx, &done)}
-	for _, q := range s.queues {
-		errs = append(errs, s.buried(ctx, q, &done))
+	for _, g := range s.dead {
+		errs = append(errs, s.buried(ctx, g, &done))
 	}
 	errs = append(errs, s.returns(ctx, &done))
 	for _, q := range s.logs {

@@ -68,11 +68,13 @@ func (w *Webhooks) TestEndpoint(ctx context.Context, id string, by By) (string, 
 	return w.Store.addTest(ctx, id, by)
 }
 
-// Deliveries reads a page of what an endpoint was or is owed, the latest event
-// first, and whether more follow. Errors: ErrEndpointNotFound, ErrDatabase.
-func (w *Webhooks) Deliveries(ctx context.Context, f DeliveryFilter) ([]Delivery, bool, error) {
+// Deliveries reads a page of what an endpoint was or is owed, the latest event first.
+// next is DeliveryFilter.Before of the next page; 0: there is none. A page may be
+// shorter than the limit although others follow.
+// Errors: ErrEndpointNotFound, ErrTooManyLists, ErrDatabase.
+func (w *Webhooks) Deliveries(ctx context.Context, f DeliveryFilter) (list []Delivery, next int64, err error) {
 	if _, err := w.Store.endpoint(ctx, f.EndpointID); err != nil {
-		return nil, false, err
+		return nil, 0, err
 	}
 	return w.Store.deliveries(ctx, f)
 }

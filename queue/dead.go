@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 )
 
 // Dead lists dead letters, the latest first: up to limit (1 to 512) of them after
@@ -22,6 +23,34 @@ func (q *Queue) Dead(ctx context.Context, offset, limit int) ([]DeadTask, error)
 		}
 	}
 	return out, nil
+}
+
+// DeadPlace is the place of a dead letter among those of its queue, by its time of death.
+// The zero value is before all of them.
+type DeadPlace struct {
+	At time.Time
+	ID string
+}
+
+// DeadAfter lists up to limit (1 to 512) dead letters behind a place, the earliest first,
+// of those that died by a time. The next page begins behind the At and ID of the last one
+// listed. Letters that are removed meanwhile shift nothing; where the letter that is the place
+// was removed, others of its millisecond may be listed again. It costs no more than the
+// page, however many letters there are.
+// Errors: ErrConfig for values out of bounds, and those of Redis.
+func (q *Queue) DeadAfter(ctx context.Context, place DeadPlace, by time.Time, limit int) ([]TaskInfo, error) {
+	if limit < 1 || limit > chunkTasks {
+		return nil, fmt.Errorf("list dead tasks: %w: limit %d, want 1 to %d", ErrConfig, limit, chunkTasks)
+	}
+	at := int64(-1)
+	if place != (DeadPlace{}) {
+		at = place.At.UnixMilli()
+	}
+	reply, err := q.run(ctx, deadScript, at, place.ID, by.UnixMilli(), limit).StringSlice()
+	if err != nil {
+		return nil, fmt.Errorf("list dead tasks: %w", err)
+	}
+	return parseInfos(StateDead, reply)
 }
 
 // Retry makes a dead task ready again with its attempts forgotten.

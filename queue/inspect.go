@@ -44,6 +44,11 @@ func (q *Queue) List(ctx context.Context, state State, offset, limit int) ([]Tas
 	if err != nil {
 		return nil, fmt.Errorf("list %s tasks: %w", state, err)
 	}
+	return parseInfos(state, reply)
+}
+
+// parseInfos reads what list.lua returns.
+func parseInfos(state State, reply []string) ([]TaskInfo, error) {
 	const fields = 1 + infoFields
 	if len(reply)%fields != 0 {
 		return nil, fmt.Errorf("list %s tasks: %w: %d fields", state, ErrReply, len(reply))

@@ -144,3 +144,62 @@ func TestQueue_ListErrConfig(t *testing.T) {
 		}
 	}
 }
+
+// TestQueue_DeadAfter goes through the dead letters by time of death while some come and
+// go: each that stays is listed once, also of those that died in one millisecond.
+func TestQueue_DeadAfter(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		q := newQueue(t, rdb, queue.Config{})
+		deadKey := q.EnqueueKeys()[0][:len(q.EnqueueKeys()[0])-len("ready")] + "dead"
+		die := func(at int64, ids ...string) {
+			t.Helper()
+			for _, id := range ids {
+				enqueue(t, q, queue.Task{ID: id, Payload: []byte("of " + id)})
+				reject(t, q, queue.Rejection{Task: take(t, q, id)[0], Dead: true, Reason: "bad"})
+				if err := rdb.ZAddXX(testContext(t), deadKey, redis.Z{Score: float64(at), Member: id}).Err(); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		die(1000, "a1", "a2", "a3")
+		die(1001, "b1", "b2")
+		die(2000, "c1")
+		var place queue.DeadPlace
+		next := func(by int64, limit int, want ...string) {
+			t.Helper()
+			page, err := q.DeadAfter(testContext(t), place, time.UnixMilli(by), limit)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := infoNames(page); !slices.Equal(got, want) {
+				t.Errorf("behind %v: %v, want %v", place, got, want)
+			}
+			for _, info := range page {
+				if info.State != queue.StateDead || info.Reason != "bad" || string(info.Payload) != "of "+info.ID {
+					t.Errorf("letter %+v", info)
+				}
+				place = queue.DeadPlace{At: info.At, ID: info.ID}
+			}
+		}
+		next(999, 9)
+		next(1500, 2, "a1", "a2")
+		if err := q.Discard(testContext(t), "a1"); err != nil { // before the place
+			t.Fatal(err)
+		}
+		next(1500, 1, "a3")
+		if err := q.Retry(testContext(t), "a3"); err != nil { // the place itself
+			t.Fatal(err)
+		}
+		next(1500, 1, "a2") // once more: it died in the millisecond of the place
+		next(1500, 9, "b1", "b2")
+		next(1500, 9)
+		next(5000, 9, "c1")
+		next(5000, 9)
+		for _, limit := range []int{0, 513} {
+			if _, err := q.DeadAfter(testContext(t), place, time.Now(), limit); !errors.Is(err, queue.ErrConfig) {
+				t.Errorf("limit %d: %v", limit, err)
+			}
+		}
+	})
+}

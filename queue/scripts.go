@@ -29,7 +29,8 @@ var (
 	passScript     = script("pass")
 	pauseScript    = script("pause")
 	cancelScript   = script("cancel")
-	listScript     = script("list")
+	listScript     = script("fragment_list", "list")
+	deadScript     = script("fragment_list", "dead_after")
 	verifyScript   = script("verify")
 	completeScript = script("fragment_put", "fragment_done", "fragment_counts", "complete")
 

@@ -2,8 +2,7 @@
 --
 -- KEYS 1 lock, 2 lock's waiters, 3 sale (hash), 4 idempotency (hash), 5 buyers (hash)
 -- ARGV 1 lock value, 2 fencing token, 3 step:
---   'forget'  forgets the sale and what was bought in it
---   'begin'   does so too, and begins to build it anew
+--   'begin'   forgets the sale and what was bought in it, and begins to build it
 --   'orders'  then per order: buyer, idempotency key, quantity, order id, 1 if its units count (0: refused or given back)
 --   'open'    then: epoch, left, limit, opens_ms, closes_ms, control, version, sequence
 --
@@ -22,12 +21,10 @@ if lock_guard(KEYS[1], KEYS[2], ARGV[1]) < 0 then
   return 0
 end
 local step = ARGV[3]
-if step == 'forget' or step == 'begin' then
+if step == 'begin' then
   -- A large sale's hashes are freed beside the selling of others.
   redis.call('UNLINK', KEYS[3], KEYS[4], KEYS[5])
-  if step == 'begin' then
-    redis.call('HSET', KEYS[3], 'building', ARGV[1])
-  end
+  redis.call('HSET', KEYS[3], 'building', ARGV[1])
 elseif step == 'orders' then
   -- Some at a time, with four calls for all of them: a large sale is loaded while buyers wait. No more,
   -- for the embedded engine's Lua stack is small.

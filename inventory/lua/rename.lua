@@ -1,0 +1,73 @@
+-- Gives a buyer of one item, and the keys of the buyer's orders, other names.
+--
+-- KEYS 1 lock, 2 lock's waiters, 3 sale (hash), 4 idempotency (hash), 5 buyers (hash)
+-- ARGV 1 lock value, 2 epoch, 3 step, 4 channel that tells of stock, 5 item, 6 the buyer, 7 the new name,
+--      then per order: its key, the new key
+--   'begin'  renames, and marks the sale as being changed if it is loaded: nothing is sold until the mark is gone
+--   'end'    renames what is left, and lifts the mark
+--   'drop'   is for a caller that has lost the lock after the database was changed: another process may have
+--            loaded the old names before that. Renames them and drops the sale, so that a load under way begins again
+--
+-- Returns one letter: K done, S the sale is stopped and nothing was done ('begin' alone), L the lock is not held
+-- by this value ('drop' does not ask for it).
+--
+-- Atomic, because a buyer's keys and units must never be known under two names or none. A repeat changes
+-- nothing. The sale need not be loaded: what a sale that was dropped has left is renamed, and nothing is added.
+-- The set of accepted orders changes, so the version does, and every process drops its sold-out mark.
+
+local guard, step = ARGV[1], ARGV[3]
+if step ~= 'drop' and lock_guard(KEYS[1], KEYS[2], guard) < 0 then
+  return 'L'
+end
+local sale = redis.call('HMGET', KEYS[3], 'epoch', 'left', 'version', 'changing')
+local mark = sale[4] or ''
+if step == 'begin' and mark == 'stopped' then
+  return 'S'
+end
+local version
+if sale[3] then
+  version = sale_version(sale[3])
+end
+local loaded = sale[1] == ARGV[2] and sale[2] and version and (mark == '' or mark == guard)
+local from, to = ARGV[6], ARGV[7]
+local units = redis.call('HMGET', KEYS[5], from, to)
+
+local first, chunk = 8, 200  -- the embedded engine's Lua stack is small
+for page = first, #ARGV, chunk do
+  local old, new, values, gone = {}, {}, {}, {}
+  for a = page, math.min(page + chunk - 2, #ARGV - 1), 2 do
+    old[#old + 1] = from .. ' ' .. ARGV[a]
+    new[#new + 1] = to .. ' ' .. ARGV[a + 1]
+  end
+  local known = redis.call('HMGET', KEYS[4], unpack(old))
+  for i = 1, #old do
+    if known[i] then
+      values[#values + 1] = new[i]
+      values[#values + 1] = known[i]
+      gone[#gone + 1] = old[i]
+    end
+  end
+  if #gone > 0 then
+    redis.call('HSET', KEYS[4], unpack(values))
+    redis.call('HDEL', KEYS[4], unpack(gone))
+  end
+end
+if units[1] then
+  redis.call('HSET', KEYS[5], to, string.format('%d', tonumber(units[1]) + tonumber(units[2] or '0')))
+  redis.call('HDEL', KEYS[5], from)
+end
+
+if step == 'drop' then
+  if mark ~= 'stopped' then
+    redis.call('DEL', KEYS[3])
+  end
+elseif loaded then
+  redis.call('HSET', KEYS[3], 'version', version)
+  if step == 'begin' then
+    redis.call('HSET', KEYS[3], 'changing', guard)
+  else
+    redis.call('HDEL', KEYS[3], 'changing')
+  end
+end
+redis.call('PUBLISH', ARGV[4], ARGV[5])
+return 'K'

@@ -1,0 +1,155 @@
+package inventory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/redistest"
+)
+
+// renaming gives "old" the name "new", and the key of each of n orders another one.
+func renaming(n int) func(context.Context) (Renaming, error) {
+	r := Renaming{Buyer: "old", NewBuyer: "new"}
+	for i := range n {
+		r.Keys = append(r.Keys, RenamedKey{fmt.Sprint("k", i), fmt.Sprint("id", i)})
+	}
+	return func(context.Context) (Renaming, error) { return r, nil }
+}
+
+// TestInventory_Rename renames exactly one buyer's fields, in a few scripts and without
+// a load, and sells nothing meanwhile.
+func TestInventory_Rename(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		const orders = renamePage + 120 // two pages of one script, and two chunks within it
+		s := newShop(t, rdb, open(orders+10, orders), 0)
+		v := s.inventory(t, Config{})
+		for i := range orders {
+			mustBuy(t, v, s.request("old", fmt.Sprint("k", i), 1))
+		}
+		mustBuy(t, v, s.request("older", "k0", 2))
+		before, loads := s.state(t), s.source.loads
+		err := v.Rename(testContext(t), s.item, renaming(orders), func(ctx context.Context) error {
+			if mark := rdb.HGet(ctx, v.keys.sale(s.item), "changing").Val(); mark == "" {
+				t.Error("the sale is not marked while the database is changed")
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := maps.Clone(before.idempotency)
+		for i := range orders {
+			from, to := fmt.Sprint("old k", i), fmt.Sprint("new id", i)
+			want[to] = want[from]
+			delete(want, from)
+		}
+		after := s.state(t)
+		if !maps.Equal(after.idempotency, want) {
+			t.Errorf("%d keys, want %d", len(after.idempotency), len(want))
+		}
+		if !maps.Equal(after.buyers, map[string]string{"new": fmt.Sprint(orders), "older": "2"}) {
+			t.Errorf("buyers %v", after.buyers)
+		}
+		if after.sale["version"] == before.sale["version"] {
+			t.Error("the version is the same, so sold-out marks that know the old names stay")
+		}
+		delete(after.sale, "version")
+		delete(before.sale, "version")
+		if !maps.Equal(after.sale, before.sale) || s.source.loads != loads {
+			t.Errorf("sale %v, want %v; %d loads, want %d", after.sale, before.sale, s.source.loads, loads)
+		}
+		mustRefuse(t, v, s.request("new", "another", 1), ErrUserLimit)
+		mustBuy(t, v, s.request("old", "k0", 1)) // a stranger
+	})
+}
+
+// TestInventory_Rename_Fails: nothing is renamed that the plan or the database objects to,
+// and a sale whose fate is open is loaded by its next buyer.
+func TestInventory_Rename_Fails(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newShop(t, rdb, open(10, 3), 0)
+		v := s.inventory(t, Config{})
+		bought := s.request("old", "k0", 2)
+		mustBuy(t, v, bought)
+		before := s.state(t)
+		never := func(context.Context) error {
+			t.Error("changed the database")
+			return nil
+		}
+		refuse := func(context.Context) (Renaming, error) { return Renaming{}, errTest }
+		if err := v.Rename(testContext(t), s.item, refuse, never); !errors.Is(err, errTest) {
+			t.Errorf("the plan's error: %v", err)
+		}
+		if err := v.Rename(testContext(t), s.item, renaming(0), never); err != nil {
+			t.Errorf("without orders: %v", err)
+		}
+		same(t, before, s.state(t))
+		unchanged := func(context.Context) error { return fmt.Errorf("%w: %w", ErrUnchanged, errTest) }
+		if err := v.Rename(testContext(t), s.item, renaming(1), unchanged); !errors.Is(err, errTest) {
+			t.Errorf("the change's error: %v", err)
+		}
+		back := s.state(t)
+		back.sale["version"] = before.sale["version"]
+		same(t, before, back)
+
+		// The change has failed and may have been made.
+		loads := s.source.loads
+		open := func(context.Context) error { return errTest }
+		if err := v.Rename(testContext(t), s.item, renaming(1), open); !errors.Is(err, errTest) {
+			t.Errorf("the change's error: %v", err)
+		}
+		if o := decided(t, v, s.request("old", "k0", 2)); o.ReplayOf != bought.OrderID || s.source.loads != loads+1 {
+			t.Errorf("the repeat: %+v after %d loads", o, s.source.loads-loads)
+		}
+
+		if err := Stop(testContext(t), rdb, 1, []string{s.item}); err != nil {
+			t.Fatal(err)
+		}
+		stopped := s.state(t)
+		if err := v.Rename(testContext(t), s.item, renaming(1), never); !errors.Is(err, ErrStopped) {
+			t.Errorf("a stopped sale: %v", err)
+		}
+		same(t, stopped, s.state(t))
+	})
+}
+
+// TestInventory_Rename_LockLost: another process has loaded the old names before the
+// database was changed. They are gone, and the sale is loaded once more.
+func TestInventory_Rename_LockLost(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newShop(t, rdb, open(10, 3), 0)
+		v := s.inventory(t, Config{})
+		mustBuy(t, v, s.request("old", "k0", 2))
+		before := s.state(t)
+		err := v.Rename(testContext(t), s.item, renaming(1), func(ctx context.Context) error {
+			_, err := rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
+				p.Set(ctx, v.keys.lock(s.item), "another:1:x", 0)
+				p.Del(ctx, v.keys.sale(s.item), v.keys.idempotency(s.item), v.keys.buyers(s.item))
+				p.HSet(ctx, v.keys.sale(s.item), before.sale)
+				p.HSet(ctx, v.keys.idempotency(s.item), before.idempotency)
+				p.HSet(ctx, v.keys.buyers(s.item), before.buyers)
+				return nil
+			})
+			return err
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		st := s.state(t)
+		if strings.Contains(fmt.Sprint(st.idempotency, st.buyers), "old") || len(st.sale) > 0 {
+			t.Errorf("the state %+v", st)
+		}
+		if err := rdb.Del(testContext(t), v.keys.lock(s.item)).Err(); err != nil {
+			t.Fatal(err)
+		}
+	})
+}

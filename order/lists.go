@@ -1,0 +1,187 @@
+package order
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net/url"
+	"time"
+
+	"gorm.io/gorm"
+)
+
+// ErrTooManyLists says that as many lists are being read as may be. Try again in a second.
+var ErrTooManyLists = errors.New("order: too many lists are being read")
+
+const (
+	// maxLists is how many pages of long lists are read at the same time.
+	maxLists = 2
+	// listLook is how many rows a page looks at when no index leads to its own rows.
+	listLook = 5000
+)
+
+// listWait is how long a list waits for another one to end. See writeTimeout.
+var listWait = time.Second
+
+// listPool reads the lists that run through everybody's orders, payments and audit
+// entries. Its connections are its own, so that no list keeps a purchase or a buyer's
+// page waiting for one.
+type listPool struct {
+	db    *gorm.DB
+	turns chan struct{}
+}
+
+func openListPool(path string) (*listPool, error) {
+	db, err := openSQLite(path, url.Values{"_query_only": {"true"}}, maxLists)
+	if err != nil {
+		return nil, err
+	}
+	return &listPool{db: db, turns: make(chan struct{}, maxLists)}, nil
+}
+
+// read runs fn when it is its turn. Errors: ErrTooManyLists, ErrDatabase, and fn's.
+func (p *listPool) read(ctx context.Context, operation string, fn func(db *gorm.DB) error) error {
+	timer := time.NewTimer(listWait)
+	defer timer.Stop()
+	select {
+	case p.turns <- struct{}{}:
+		defer func() { <-p.turns }()
+	case <-timer.C:
+		return fmt.Errorf("%s: %w", operation, ErrTooManyLists)
+	case <-ctx.Done():
+		return wrap(operation, context.Cause(ctx))
+	}
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	if err := fn(p.db.WithContext(ctx)); err != nil {
+		return wrap(operation, err)
+	}
+	return nil
+}
+
+// orderQuery is how a page of orders is read: query with args selects its rows, newest
+// first. Where no index leads to them, floor with floorArgs selects the id that ends
+// what the page looks at; the page after it goes on there.
+type orderQuery struct {
+	query, floor    string
+	args, floorArgs []any
+}
+
+const (
+	// endedStatus is the condition of the indexes orders_ended and orders_item_ended,
+	// word for word.
+	endedStatus = `status IN ('rejected', 'cancelled', 'expired', 'refunded')`
+
+	listOrders   = `SELECT ` + orderFields + ` FROM orders WHERE id < ?1 ORDER BY id DESC LIMIT ?2`
+	listOrdersOf = `SELECT ` + orderFields + ` FROM orders WHERE item_id = ?3 AND id < ?1 ORDER BY id DESC LIMIT ?2`
+	listEnded    = `SELECT ` + orderFields + ` FROM orders INDEXED BY orders_ended
+		WHERE ` + endedStatus + ` AND status = ?3 AND id < ?1 ORDER BY id DESC LIMIT ?2`
+	listEndedOf = `SELECT ` + orderFields + ` FROM orders INDEXED BY orders_item_ended
+		WHERE ` + endedStatus + ` AND item_id = ?3 AND status = ?4 AND id < ?1 ORDER BY id DESC LIMIT ?2`
+	// Orders that are confirmed or paid have no index of their own, which every purchase
+	// would pay for. A page looks at the next listLook orders, or payments, and at no more.
+	listStanding   = `SELECT ` + orderFields + ` FROM orders WHERE +status = ?3 AND id < ?1 AND id >= ?4 ORDER BY id DESC LIMIT ?2`
+	listStandingOf = `SELECT ` + orderFields + ` FROM orders WHERE item_id = ?4 AND +status = ?3 AND id < ?1 AND id >= ?5
+		ORDER BY id DESC LIMIT ?2`
+	listPaid = `SELECT ` + orderFields + ` FROM (SELECT order_id FROM payments INDEXED BY payments_accepted
+		WHERE received_as = 'accepted' AND order_id < ?1 AND order_id >= ?3) CROSS JOIN orders ON id = order_id
+		WHERE status = 'paid' ORDER BY order_id DESC LIMIT ?2`
+	floorOfOrders   = `SELECT id FROM orders WHERE id < ?1 ORDER BY id DESC LIMIT 1 OFFSET ?2`
+	floorOfItem     = `SELECT id FROM orders WHERE item_id = ?3 AND id < ?1 ORDER BY id DESC LIMIT 1 OFFSET ?2`
+	floorOfPayments = `SELECT order_id FROM payments INDEXED BY payments_accepted
+		WHERE received_as = 'accepted' AND order_id < ?1 ORDER BY order_id DESC LIMIT 1 OFFSET ?2`
+)
+
+// orderQuery is the query of a filter without a buyer. Its page has one order more than fits, which
+// tells whether more follow.
+func (f Filter) orderQuery() orderQuery {
+	before := f.Before
+	if before == "" {
+		before = afterAllIDs
+	}
+	page := []any{before, f.Limit + 1}
+	look := []any{before, listLook - 1}
+	with := func(query string, more ...any) orderQuery {
+		return orderQuery{query: query, args: append(page, more...)}
+	}
+	status := string(f.Status)
+	switch {
+	case status == "" && f.ItemID != "":
+		return with(listOrdersOf, f.ItemID)
+	case status == "":
+		return with(listOrders)
+	case f.Status.ended() && f.ItemID != "":
+		return with(listEndedOf, f.ItemID, status)
+	case f.Status.ended():
+		return with(listEnded, status)
+	case f.ItemID != "":
+		return orderQuery{listStandingOf, floorOfItem, append(page, status, f.ItemID), append(look, f.ItemID)}
+	case f.Status == StatusPaid:
+		return orderQuery{listPaid, floorOfPayments, page, look}
+	default:
+		return orderQuery{listStanding, floorOfOrders, append(page, status), look}
+	}
+}
+
+// ended reports whether an order of this status has no units, or had its money
+// returned; it is endedStatus in Go.
+func (s Status) ended() bool {
+	switch s {
+	case StatusRejected, StatusCancelled, StatusExpired, StatusRefunded:
+		return true
+	default:
+		return false
+	}
+}
+
+// List reads a page of orders, newest first. next is what Filter.Before has to be for the
+// next page; empty: there is none. A page may be shorter than the limit although others
+// follow. Errors: ErrTooManyLists, unless the list is one buyer's; ErrDatabase.
+func (s *Store) List(ctx context.Context, f Filter) (orders []Order, next string, err error) {
+	if f.UserID == "" {
+		err = s.lists.read(ctx, "list orders", func(db *gorm.DB) (err error) {
+			orders, next, err = f.orderQuery().read(db, f.Limit)
+			return err
+		})
+		return orders, next, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	db, err := s.read.DB()
+	if err == nil {
+		orders, next, err = listOfBuyer(ctx, db, f)
+	}
+	if err != nil {
+		return nil, "", wrap("list a buyer's orders", err)
+	}
+	return orders, next, nil
+}
+
+func (q orderQuery) read(db *gorm.DB, limit int) (orders []Order, next string, err error) {
+	pool, err := db.DB()
+	if err != nil {
+		return nil, "", err
+	}
+	ctx, args := db.Statement.Context, q.args
+	floor := ""
+	if q.floor != "" {
+		if err := pool.QueryRowContext(ctx, q.floor, q.floorArgs...).Scan(&floor); err != nil && !errors.Is(err, sql.ErrNoRows) {
+			return nil, "", err
+		}
+		args = append(args, floor)
+	}
+	err = each(ctx, pool, q.query, args, func(rows *sql.Rows) error {
+		o, err := scanOrder(rows)
+		orders = append(orders, o)
+		return err
+	})
+	switch {
+	case err != nil:
+		return nil, "", err
+	case len(orders) > limit:
+		return orders[:limit], orders[limit-1].ID, nil
+	default:
+		return orders, floor, nil
+	}
+}

@@ -1,0 +1,194 @@
+package order
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"gorm.io/gorm"
+)
+
+// planOf is how the database carries a query out, a line per step.
+func planOf(t *testing.T, s *Store, query string, args []any) string {
+	t.Helper()
+	var steps []struct{ Detail string }
+	if err := s.read.Raw("EXPLAIN QUERY PLAN "+query, args...).Scan(&steps).Error; err != nil {
+		t.Fatalf("%s: %v", query, err)
+	}
+	lines := make([]string, len(steps))
+	for i := range steps {
+		lines[i] = steps[i].Detail
+	}
+	return strings.Join(lines, "\n")
+}
+
+// TestStore_Lists_Plans goes through every combination of filters that the lists of
+// all buyers' orders, of payments, deliveries and the audit accept: an index leads to each page.
+func TestStore_Lists_Plans(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	type search struct {
+		query string
+		args  []any
+		want  string
+	}
+	var all []search
+	for _, item := range []string{"", "i"} {
+		for _, status := range []Status{"", StatusConfirmed, StatusPaid, StatusRefunded, StatusCancelled, StatusExpired, StatusRejected} {
+			for _, before := range []string{"", "o"} {
+				q := Filter{ItemID: item, Status: status, Before: before, Limit: 20}.orderQuery()
+				want := "id<?)"
+				switch {
+				case item != "" && status.ended():
+					want = "(item_id=? AND status=? AND id<?)"
+				case status.ended():
+					want = "(status=? AND id<?)"
+				case item != "" && status != "":
+					want = "(item_id=? AND id>? AND id<?)"
+				case item != "":
+					want = "(item_id=? AND id<?)"
+				case status == StatusPaid:
+					want = "payments_accepted (order_id>? AND order_id<?)"
+				case status != "":
+					want = "(id>? AND id<?)"
+				}
+				args := q.args
+				if q.floor != "" {
+					args = append(args, "")
+					all = append(all, search{q.floor, q.floorArgs, "id<?)"})
+				}
+				all = append(all, search{q.query, args, want})
+			}
+		}
+	}
+	for _, outcome := range append([]PaymentOutcome{""}, PaymentOutcomes...) {
+		for _, owed := range []bool{false, true} {
+			query, args := PaymentFilter{Outcome: outcome, NeedsRefund: owed, Limit: 20}.statement()
+			want := "id<?)"
+			if outcome != "" {
+				want = "(outcome=? AND id<?)"
+			}
+			all = append(all, search{query, args, want})
+		}
+	}
+	for state, want := range map[DeliveryState]string{
+		"": "(endpoint_id=? AND event_seq<?)", DeliveryDead: "webhook_deliveries_dead (endpoint_id=? AND event_seq<?)",
+		DeliveryPending:   "(endpoint_id=? AND event_seq>? AND event_seq<?)",
+		DeliveryDelivered: "(endpoint_id=? AND event_seq>? AND event_seq<?)",
+	} {
+		query, args, look := DeliveryFilter{EndpointID: "e", State: state, Limit: 20}.statement()
+		if look {
+			all = append(all, search{floorOfDeliveries, []any{"e", 9, 9}, "(endpoint_id=? AND event_seq<?)"})
+			args = append(args, 0)
+		}
+		all = append(all, search{query, args, want})
+	}
+	for want, f := range map[string]AuditFilter{
+		"PRIMARY KEY (rowid<?)": {Before: 9}, "audit_item (item_id=? AND id<?)": {ItemID: "i", Before: 9},
+		"audit_order (order_id=? AND id<?)": {OrderID: "o", Before: 9}, "audit_order (order_id=?": {OrderID: "o", ItemID: "i"},
+	} {
+		f.Limit = 20
+		q := auditQuery(s.read.Session(&gorm.Session{DryRun: true}), f).Find(&[]auditRow{}).Statement
+		all = append(all, search{q.SQL.String(), q.Vars, want})
+	}
+	for _, q := range all {
+		plan := planOf(t, s, q.query, q.args)
+		if !strings.Contains(plan, q.want) || strings.Contains(plan, "SCAN") || strings.Contains(plan, "TEMP B-TREE") {
+			t.Errorf("plan of %s:\n%s\nwant %s", q.query, plan, q.want)
+		}
+	}
+}
+
+// TestStore_List_Sparse: a page looks at a bounded number of rows, although it finds
+// none, and the pages together find every order once.
+func TestStore_List_Sparse(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	mustInsert(t, s, newItem("item", 100, 100))
+	const many = 2*listLook + 10
+	err := s.write.Exec(`WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?)
+		INSERT INTO orders (id, item_id, user_id, quantity, unit_price_minor, currency, status, idempotency_key, created_at)
+		SELECT printf('o%06d', i), 'item', 'u' || i, 1, 1, 'EUR', 'confirmed', 'k', 1 FROM n`, many).Error
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{fmt.Sprintf("o%06d", listLook), "o000001"}
+	for _, id := range want {
+		if _, err := s.pay(testContext(t), id, Payment{"r-" + id, 1, "EUR"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, f := range []Filter{{ItemID: "item", Status: StatusPaid, Limit: 20}, {Status: StatusPaid, Limit: 20}} {
+		var got []string
+		pages := 0
+		for more := true; more; more = f.Before != "" {
+			page, next, err := s.List(testContext(t), f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if f.ItemID != "" && pages == 0 && (len(page) != 0 || next == "") {
+				t.Errorf("the first page of %+v has %d orders and goes on at %q; want none, and to go on", f, len(page), next)
+			}
+			got = append(got, idsListed(page)...)
+			f.Before = next
+			pages++
+		}
+		if !slices.Equal(got, want) || f.ItemID != "" && pages != 3 {
+			t.Errorf("%+v: %v on %d pages, want %v", f, got, pages, want)
+		}
+	}
+}
+
+func idsListed(orders []Order) (ids []string) {
+	for i := range orders {
+		ids = append(ids, orders[i].ID)
+	}
+	return ids
+}
+
+// TestStore_List_Bound: while as many lists are read as may be, another one is refused,
+// and a buyer's own list, an order and a payment are read.
+func TestStore_List_Bound(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	mustInsert(t, s, newItem("item", 10, 10))
+	mustCommit(t, s, bought("o1", "item", "u", "k", 1))
+	begun, release := make(chan struct{}), make(chan struct{})
+	var reading sync.WaitGroup
+	for range maxLists {
+		reading.Go(func() {
+			err := s.lists.read(testContext(t), "test", func(db *gorm.DB) error {
+				var n int // each holds a connection of its own
+				return db.Connection(func(tx *gorm.DB) error {
+					err := tx.Raw("SELECT COUNT(*) FROM orders").Scan(&n).Error
+					begun <- struct{}{}
+					<-release
+					return err
+				})
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	for range maxLists {
+		<-begun
+	}
+	if _, _, err := s.List(testContext(t), Filter{Limit: 1}); !errors.Is(err, ErrTooManyLists) {
+		t.Errorf("list of orders: %v, want ErrTooManyLists", err)
+	}
+	if own, _, err := s.List(testContext(t), Filter{UserID: "u", Limit: 1}); err != nil || len(own) != 1 {
+		t.Errorf("a buyer's list: %v, %v", own, err)
+	}
+	if _, err := s.Order(testContext(t), "o1"); err != nil {
+		t.Errorf("an order: %v", err)
+	}
+	close(release)
+	reading.Wait()
+	if page, _, err := s.List(testContext(t), Filter{Limit: 1}); err != nil || len(page) != 1 {
+		t.Errorf("afterwards: %v, %v", page, err)
+	}
+}

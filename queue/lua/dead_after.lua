@@ -1,0 +1,24 @@
+-- Lists dead letters behind a place, the earliest first.
+--
+-- KEYS  1 ready, 2 delayed, 3 leased, 4 body, 5 meta, 6 clock, 7 wake, 8 dead, 9 unique, 10 unique_until, 11 paused,
+--       12 done, 13 counts, 14 rate
+-- ARGV  1 time of death in ms and 2 id of the letter that ends the page before (-1 and '': from the start),
+--       3 the latest time of death to be listed, 4 how many to return, at least 1
+-- Returns what list.lua does
+-- Atomic so that each task comes with its own meta and body.
+--
+-- The place is the letter's, whose rank changes as others are removed. Where that letter itself is gone, those
+-- that died in the same millisecond are listed once more.
+
+local rank = redis.call('ZRANK', KEYS[8], ARGV[2])
+if rank and tonumber(redis.call('ZSCORE', KEYS[8], ARGV[2])) == tonumber(ARGV[1]) then
+  rank = rank + 1
+else
+  rank = redis.call('ZCOUNT', KEYS[8], '-inf', '(' .. ARGV[1])
+end
+local found = redis.call('ZRANGE', KEYS[8], rank, rank + tonumber(ARGV[4]) - 1, 'WITHSCORES')
+local listed = 0
+while listed < #found / 2 and tonumber(found[2 * listed + 2]) <= tonumber(ARGV[3]) do
+  listed = listed + 1
+end
+return queue_list(found, listed)
