@@ -102,7 +102,19 @@ func (w *world) free() int64 {
 	return left
 }
 
-func (w *world) Sale(ctx context.Context, _ string, each func(Holding) error) (Sale, error) {
+func (w *world) Queued(_ context.Context, items []string) (map[string]Queued, error) {
+	return map[string]Queued{items[0]: {}}, nil // all orders are in the database
+}
+
+func (w *world) Sales(ctx context.Context, items []string, _ map[string]Queued, each func(string, Holding) error, done func(string, Sale) error) error {
+	sale, err := w.sale(ctx, func(h Holding) error { return each(items[0], h) })
+	if err != nil {
+		return err
+	}
+	return done(items[0], sale)
+}
+
+func (w *world) sale(ctx context.Context, each func(Holding) error) (Sale, error) {
 	for i, field := range slices.Sorted(maps.Keys(w.orders)) {
 		o := w.orders[field]
 		if err := each(Holding{Buyer: o.buyer, IdempotencyKey: o.key, OrderID: o.id, Quantity: o.quantity, Counts: w.open(o)}); err != nil {

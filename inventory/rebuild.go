@@ -32,7 +32,7 @@ func (v *Inventory) Rebuild(ctx context.Context, item string, check, change func
 		if err := check(ctx); err != nil {
 			return err
 		}
-		if err := v.cfg.MayLoad(ctx, item); err != nil {
+		if err := v.mayLoad(ctx, item); err != nil {
 			return err
 		}
 		if err := v.loadStep(ctx, l, item, "forget"); err != nil {
