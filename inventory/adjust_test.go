@@ -395,8 +395,8 @@ func dies(t *testing.T, s *shop, v *Inventory, add int64, commit func(context.Co
 	}
 }
 
-// TestInventory_Change_LeftMarked: Frozen, and the next change, load a sale that
-// somebody left half-changed; nothing else touches it.
+// TestInventory_Change_LeftMarked: Frozen loads a sale that somebody left
+// half-changed, and so does the next purchase after a change; nothing else touches it.
 func TestInventory_Change_LeftMarked(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
@@ -425,6 +425,9 @@ func TestInventory_Change_LeftMarked(t *testing.T) {
 		s.audit(t)
 		dies(t, s, v, -1, func(context.Context) (int64, error) { return 0, errTest })
 		if err := v.Change(testContext(t), s.item, Change{AddLeft: 3}, s.commits(3, 3)); err != nil {
+			t.Fatal(err)
+		}
+		if err := v.Reload(testContext(t), s.item); err != nil {
 			t.Fatal(err)
 		}
 		if st := s.audit(t); st.left(t) != 7 {

@@ -367,8 +367,8 @@ func (v *Inventory) loadedLeft(ctx context.Context, item string) (int64, error) 
 
 // holding runs fn under the item's lock, on a context that ends with it. What fn
 // could not finish for that is ErrUnavailable: the caller has not left.
-func (v *Inventory) holding(ctx context.Context, item string, fn func(ctx context.Context, l *lock.Lock) error) error {
-	l, err := v.locks.Acquire(ctx, v.keys.lock(item))
+func (v *Inventory) holding(ctx context.Context, item string, fn func(ctx context.Context, l *lock.Lock) error, opts ...lock.Option) error {
+	l, err := v.locks.Acquire(ctx, v.keys.lock(item), opts...)
 	if err != nil {
 		return fmt.Errorf("hold item %s: %w: %w", item, ErrUnavailable, err)
 	}
