@@ -16,8 +16,8 @@ const (
 	shopEnded, shopEndedOrders = 10_000, 900
 	shopLive, shopLiveOrders   = 1_000, 1_000
 	shopQueued                 = 1_000_000
-	// shopDrained is how many orders the drain rate is measured over.
-	shopDrained = 100_000
+	// shopDrains is how often the drain rate is measured, each time over shopDrained orders.
+	shopDrains, shopDrained = 3, 100_000
 	// shopRounds is how often the two shops take turns.
 	shopRounds = 6
 	// shopSettle is how long a shop is loaded before each phase counts.
@@ -99,12 +99,8 @@ func (t *twoShops) compare(ctx context.Context, name string, async bool) error {
 	}
 	seen := map[*rig]*bought{t.empty: newBought(), t.filled: newBought()}
 	for round := range shopRounds {
-		pair := []*rig{t.empty, t.filled}
-		if round%2 == 1 { // neither is always the first
-			pair[0], pair[1] = pair[1], pair[0]
-		}
-		for i, r := range pair {
-			if err := t.turn(ctx, r, pair[1-i], async, seen[r]); err != nil {
+		for _, r := range t.inTurn(round) {
+			if err := t.turn(ctx, r, async, seen[r]); err != nil {
 				return fmt.Errorf("round %d: %w", round+1, err)
 			}
 		}
@@ -129,21 +125,29 @@ func (t *twoShops) compare(ctx context.Context, name string, async bool) error {
 }
 
 // turn measures one shop while the other is stopped.
-func (t *twoShops) turn(ctx context.Context, r, other *rig, async bool, into *bought) error {
-	if err := errors.Join(other.signal(syscall.SIGSTOP), r.signal(syscall.SIGCONT)); err != nil {
+func (t *twoShops) turn(ctx context.Context, r *rig, async bool, into *bought) error {
+	if err := t.only(r); err != nil {
 		return err
 	}
-	for _, d := range []time.Duration{min(shopSettle, t.s.o.phase), t.s.o.phase} {
-		b, err := t.s.crowd.buy(ctx, t.load(r, []string{liveID(0)}, async), d)
-		if err != nil {
-			return err
-		}
-		t.next = b.next
-		if d == t.s.o.phase {
-			into.merge(b)
-		}
+	if _, err := t.buy(ctx, r, async, min(shopSettle, t.s.o.phase)); err != nil {
+		return err
 	}
+	seen, err := t.buy(ctx, r, async, t.s.o.phase)
+	if err != nil {
+		return err
+	}
+	into.merge(seen)
 	return nil
+}
+
+// buy sells the item that both shops have.
+func (t *twoShops) buy(ctx context.Context, r *rig, async bool, d time.Duration) (*bought, error) {
+	b, err := t.s.crowd.buy(ctx, t.load(r, []string{liveID(0)}, async), d)
+	if err != nil {
+		return nil, err
+	}
+	t.next = b.next
+	return b, nil
 }
 
 func (t *twoShops) load(r *rig, items []string, async bool) purchases {
@@ -163,23 +167,52 @@ func (t *twoShops) backlog(ctx context.Context, live int) error {
 	if err := t.compare(ctx, "accepted", true); err != nil {
 		return fmt.Errorf("accepted: %w", err)
 	}
-	n := t.s.scaled(shopDrained)
-	if err := t.fill(ctx, t.empty, []string{liveID(0)}, n); err != nil {
-		return fmt.Errorf("fill the empty shop's queue: %w", err)
-	}
-	rates := make([]float64, 2)
-	for i, r := range []*rig{t.empty, t.filled} {
-		var err error
-		if rates[i], err = r.drain(ctx, n); err != nil {
-			return fmt.Errorf("drain: %w", err)
+	return t.drains(ctx, t.s.scaled(shopDrained))
+}
+
+// drains compares how fast a worker takes n orders from the queue. Both shops' workers
+// are stopped before and after.
+func (t *twoShops) drains(ctx context.Context, n int) error {
+	took := make(map[*rig]time.Duration)
+	for round := range shopDrains {
+		for _, r := range t.inTurn(round) {
+			if err := t.only(r); err != nil {
+				return err
+			}
+			if err := t.fill(ctx, r, []string{liveID(0)}, n); err != nil {
+				return fmt.Errorf("fill queue: %w", err)
+			}
+			d, err := r.drain(ctx, n)
+			if err != nil {
+				return fmt.Errorf("round %d: %w", round+1, err)
+			}
+			took[r] += d
+			if err := r.world.worker.stop(); err != nil {
+				return err
+			}
 		}
-		if err := r.world.worker.stop(); err != nil {
-			return err
-		}
 	}
-	t.s.say("drained: %.0f orders/s with a short queue, %.0f/s with the backlog", rates[0], rates[1])
-	t.s.atLeast("shop_drained_rate", rates[1]/rates[0], shopRate)
+	rate := func(r *rig) float64 { return float64(shopDrains*n) / took[r].Seconds() }
+	t.s.say("drained, %d times %d orders: %.0f/s of a short queue, %.0f/s of the backlog", shopDrains, n, rate(t.empty), rate(t.filled))
+	t.s.atLeast("shop_drained_rate", rate(t.filled)/rate(t.empty), shopRate)
 	return nil
+}
+
+// inTurn returns both shops in the order of a round: neither is always the first.
+func (t *twoShops) inTurn(round int) []*rig {
+	if round%2 == 1 {
+		return []*rig{t.filled, t.empty}
+	}
+	return []*rig{t.empty, t.filled}
+}
+
+// only continues one shop and stops the other.
+func (t *twoShops) only(r *rig) error {
+	other := t.empty
+	if r == other {
+		other = t.filled
+	}
+	return errors.Join(other.signal(syscall.SIGSTOP), r.signal(syscall.SIGCONT))
 }
 
 // fill buys until so many orders are queued.
@@ -207,28 +240,32 @@ func (t *twoShops) fill(ctx context.Context, r *rig, items []string, n int) erro
 	}
 }
 
-// drain starts a worker and returns how many orders a second leave the queue, over
-// the first n.
-func (r *rig) drain(ctx context.Context, n int) (float64, error) {
+// drain starts a worker and returns how long n orders take to leave the queue, from
+// the moment when the first ones have left it.
+func (r *rig) drain(ctx context.Context, n int) (time.Duration, error) {
 	before, err := r.queued(ctx)
 	if err != nil {
 		return 0, err
 	}
-	began := time.Now()
 	if err := r.work(ctx); err != nil {
 		return 0, err
 	}
+	limit := time.Now().Add(shopLimit)
+	var began time.Time
 	for {
 		queued, err := r.queued(ctx)
 		if err != nil {
 			return 0, err
 		}
-		took := time.Since(began)
-		if gone := before - queued; gone >= int64(n) {
-			return float64(gone) / took.Seconds(), nil
+		gone := before - queued
+		if gone > 0 && began.IsZero() {
+			began = time.Now()
 		}
-		if took > shopLimit {
-			return 0, fmt.Errorf("%d of %d orders drained after %v", before-queued, n, shopLimit)
+		if gone >= int64(n) {
+			return max(time.Since(began), time.Millisecond), nil // few orders may leave at once
+		}
+		if time.Now().After(limit) {
+			return 0, fmt.Errorf("%d of %d orders left the queue within %v", gone, n, shopLimit)
 		}
 		if err := pause(ctx, 5*time.Millisecond); err != nil {
 			return 0, err

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -140,8 +141,8 @@ func TestMeasureShop(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out.String())
 	}
 	for _, name := range []string{"shop_committed_rate", "shop_committed_p99", "shop_accepted_rate", "shop_accepted_p99", "shop_drained_rate"} {
-		if figure(t, out.String(), name) <= 0 {
-			t.Errorf("%s is not positive", name)
+		if v := figure(t, out.String(), name); !(v > 0) || math.IsInf(v, 0) {
+			t.Errorf("%s is %v, want a positive number", name, v)
 		}
 	}
 	if left, err := filepath.Glob(filepath.Join(s.dir, "rig-*")); err != nil || len(left) > 0 {
