@@ -164,7 +164,7 @@ func (v *Inventory) write(ctx context.Context, locks map[string]*lock.Lock, call
 		return
 	}
 	cmds := make([]*redis.Cmd, len(calls))
-	_, _ = v.rdb.Pipelined(ctx, func(p redis.Pipeliner) error { // each command has its own error
+	_, _ = v.rdb.Pipelined(ctx, func(p redis.Pipeliner) error { //nolint:errcheck // each command has its own error
 		for i, c := range calls {
 			keys, args := v.loadArgs(locks[c.item], c.item, c.step, c.args)
 			cmds[i] = loadScript.EvalSha(ctx, p, keys, args...)

@@ -5,11 +5,12 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"golang.org/x/sync/errgroup"
 
 	"flashsale/lock"
 )
@@ -57,17 +58,11 @@ func (v *Inventory) ReloadAll(ctx context.Context, items []Loadable) (loaded int
 		}
 	}
 	r.single(rest...)
-	var group errgroup.Group
-	group.SetLimit(pagesAtOnce)
-	for _, item := range r.singles {
-		group.Go(func() error {
-			ctx, cancel := context.WithTimeout(ctx, reloadLimit)
-			defer cancel()
-			r.ended(item, v.Reload(ctx, item))
-			return nil
-		})
-	}
-	_ = group.Wait() // r has the errors
+	forAll(r.singles, pagesAtOnce, func(item string) {
+		ctx, cancel := context.WithTimeout(ctx, reloadLimit)
+		defer cancel()
+		r.ended(item, v.Reload(ctx, item))
+	})
 	return r.loaded, r.err
 }
 
@@ -133,15 +128,7 @@ func (r *reload) round(ctx context.Context, items []Loadable) (rest []Loadable) 
 			rest = append(rest, it)
 		}
 	}
-	var group errgroup.Group
-	group.SetLimit(pagesAtOnce)
-	for _, page := range pagesOf(covered) {
-		group.Go(func() error {
-			r.page(ctx, claim, page, queued)
-			return nil
-		})
-	}
-	_ = group.Wait() // pages return no error
+	forAll(pagesOf(covered), pagesAtOnce, func(page []Loadable) { r.page(ctx, claim, page, queued) })
 	return rest
 }
 
@@ -172,7 +159,7 @@ func (r *reload) claim(ctx context.Context, claim string, items []Loadable) (cla
 	for from := 0; from < len(items); from += claimPage {
 		page := items[from:min(from+claimPage, len(items))]
 		cmds := make([]*redis.Cmd, len(page))
-		_, _ = r.v.rdb.Pipelined(ctx, func(p redis.Pipeliner) error { // each command has its own error
+		_, _ = r.v.rdb.Pipelined(ctx, func(p redis.Pipeliner) error { //nolint:errcheck // each command has its own error
 			for i, it := range page {
 				cmds[i] = claimScript.EvalSha(ctx, p, []string{r.v.keys.sale(it.Item)}, claim)
 			}
@@ -259,36 +246,38 @@ func (r *reload) page(ctx context.Context, claim string, page []Loadable, queued
 func (v *Inventory) tryLocks(ctx context.Context, items []string, refused map[string]error) map[string]*lock.Lock {
 	var mu sync.Mutex
 	locks := make(map[string]*lock.Lock, len(items))
-	var group errgroup.Group
-	group.SetLimit(locksAtOnce)
-	for _, item := range items {
+	forAll(items, locksAtOnce, func(item string) {
 		if refused[item] != nil {
-			continue
+			return
 		}
-		group.Go(func() error {
-			l, err := v.locks.TryAcquire(ctx, v.keys.lock(item))
-			if err == nil {
-				mu.Lock()
-				defer mu.Unlock()
-				locks[item] = l
-			}
-			return nil
-		})
-	}
-	_ = group.Wait() // what was not locked is loaded one by one, which reports errors
+		// What is not locked is loaded one by one, which reports errors.
+		if l, err := v.locks.TryAcquire(ctx, v.keys.lock(item)); err == nil {
+			mu.Lock()
+			defer mu.Unlock()
+			locks[item] = l
+		}
+	})
 	return locks
 }
 
 func (v *Inventory) release(ctx context.Context, locks map[string]*lock.Lock) {
-	var group errgroup.Group
-	group.SetLimit(locksAtOnce)
-	for item, l := range locks {
-		group.Go(func() error {
-			if err := l.Release(ctx); err != nil {
-				v.cfg.OnError(fmt.Errorf("let go of item %s: %w", item, err))
-			}
-			return nil
+	forAll(slices.Collect(maps.Keys(locks)), locksAtOnce, func(item string) {
+		if err := locks[item].Release(ctx); err != nil {
+			v.cfg.OnError(fmt.Errorf("release the lock of item %s: %w", item, err))
+		}
+	})
+}
+
+// forAll calls fn for every element, so many at once.
+func forAll[T any](list []T, atOnce int, fn func(T)) {
+	var all sync.WaitGroup
+	slots := make(chan struct{}, atOnce)
+	for _, x := range list {
+		slots <- struct{}{}
+		all.Go(func() {
+			defer func() { <-slots }()
+			fn(x)
 		})
 	}
-	_ = group.Wait() // reported above
+	all.Wait()
 }

@@ -40,7 +40,7 @@ func (w *heldScan) Scan(ctx context.Context, fn func(id string, payload []byte) 
 func TestSales_Queued_Shared(t *testing.T) {
 	t.Parallel()
 	q := &heldScan{Tasks: newQueue(t, redistest.Embedded(t), queue.Config{}), begun: make(chan struct{}), end: make(chan struct{})}
-	real, ok := q.Tasks.(*queue.Queue)
+	tasks, ok := q.Tasks.(*queue.Queue)
 	if !ok {
 		t.Fatal(q.Tasks)
 	}
@@ -55,12 +55,12 @@ func TestSales_Queued_Shared(t *testing.T) {
 			}
 		})
 	}
-	mustEnqueue(t, real, leased(bought("o0", "item-0", "u", "k", 1)))
+	mustEnqueue(t, tasks, leased(bought("o0", "item-0", "u", "k", 1)))
 	read(0)
 	<-q.begun
 	const n = 50
 	for i := 1; i <= n; i++ {
-		mustEnqueue(t, real, leased(bought(fmt.Sprint("o", i), fmt.Sprint("item-", i), "u", "k", 1)))
+		mustEnqueue(t, tasks, leased(bought(fmt.Sprint("o", i), fmt.Sprint("item-", i), "u", "k", 1)))
 		read(i)
 	}
 	shared := sales.shared.queues[0]
