@@ -15,6 +15,10 @@ import (
 	"flashsale/lock"
 )
 
+// claimPrefix opens the field "building" of a sale that a rebuild has claimed and
+// not begun to load. The script claim knows it too.
+const claimPrefix = "rebuild:"
+
 // Loadable is an item whose sale may have to be loaded.
 type Loadable struct {
 	Item string
@@ -100,7 +104,7 @@ func (r *reload) single(items ...Loadable) {
 // round claims sales, looks at the queues once, and loads the sales that this look
 // has covered. It returns the others.
 func (r *reload) round(ctx context.Context, items []Loadable) (rest []Loadable) {
-	claim := "rebuild:" + rand.Text()
+	claim := claimPrefix + rand.Text()
 	claimed, err := r.claim(ctx, claim, items)
 	if err != nil {
 		r.v.cfg.OnError(err)

@@ -263,6 +263,13 @@ func TestInventory_ReloadAll_Refused(t *testing.T) {
 		if got := rdb.HGet(testContext(t), v.keys.idempotency(missing), "u k").Val(); got != "1:order" {
 			t.Errorf("the orders of a sale that may not be loaded: %q", got)
 		}
+		// The claim that was made of it is no sign that those orders were forgotten.
+		if err := Stop(testContext(t), rdb, 1, []string{missing}); err != nil {
+			t.Fatal(err)
+		}
+		if _, whole, err := StoppedSale(testContext(t), rdb, 1, missing); whole || err != nil {
+			t.Errorf("the values of a sale that is missing: %v, %v, want none", whole, err)
+		}
 		if left := leftOf(t, v, items[:1]); left[0] != 10 {
 			t.Errorf("left %v, want 10", left)
 		}

@@ -50,7 +50,7 @@ const (
 
 // longReaders bounds the connections for other reads that may take long: exports,
 // reconciliation, checks of the file.
-const longReaders = 2
+const longReaders = 3
 
 // lockWait is how long a connection waits for another process's lock, in milliseconds.
 const lockWait = 5000
