@@ -607,6 +607,9 @@ func TestInventory_Change_WhileSelling(t *testing.T) {
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
 		s := newShop(t, rdb, open(30, 1), 0)
 		processes := []*Inventory{s.inventory(t, Config{Slice: time.Nanosecond}), s.inventory(t, Config{Slice: time.Nanosecond})}
+		if err := processes[0].Open(testContext(t), s.item); err != nil {
+			t.Fatal(err)
+		}
 		done := make(chan struct{})
 		for i, v := range processes {
 			go func() {
