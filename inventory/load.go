@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/errgroup"
@@ -31,6 +32,10 @@ const loadCalls = 100
 
 // loadAhead is how many pages may be read before the one that is being written.
 const loadAhead = 4
+
+// loadYield bounds the pause between the pages of a large sale. Otherwise it is as long
+// as the page took, so that loads take no more than half of Redis's time.
+const loadYield = 2 * time.Millisecond
 
 // sequenceBlock is how far a build's numbers begin above the highest that is known
 // of. What was handed out and is lost with Redis's data must not be handed out
@@ -125,10 +130,14 @@ func (v *Inventory) fill(ctx context.Context, epoch int64, locks map[string]*loc
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		for b := range batches {
+			sent := time.Now()
 			v.write(ctx, locks, b.orders, failed)
 			v.write(ctx, locks, b.opens, failed)
 			if len(failed) == len(items) {
 				return failed[items[0]] // nobody needs the rest
+			}
+			if len(b.opens) == 0 && !pause(ctx, min(time.Since(sent), loadYield)) { // more of a large sale follows
+				return context.Cause(ctx)
 			}
 		}
 		return nil
