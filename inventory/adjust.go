@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -131,72 +132,161 @@ func closesMS(t time.Time) int64 {
 // sold, for two seconds at the most, which bounds ctx.
 //
 // Before commit is called the sale is marked, and a marked sale sells nothing:
-// who finds the mark after its maker is gone loads the sale from the database,
+// whoever finds the mark after its maker is gone loads the sale from the database,
 // which knows whether the change was made. So is the sale when commit's error
 // leaves that open; an error that wraps [ErrUnchanged] lifts the mark instead.
 //
+// An item whose sale is not loaded, or is being loaded, is changed in the database
+// only, unless the change takes units back; see changeUnloaded.
+//
 // Errors, with nothing changed: [ErrStockBelowSold] when fewer units are left
 // than AddLeft takes back, whether they are committed or only queued; commit's,
-// if it wraps ErrUnchanged; [ErrUnavailable] and [ErrRebuilding] when the item is
-// not to be had. commit's other errors leave the outcome open. After commit has
-// succeeded there is no error. A repeat of a change that was made is known to the
-// database, and is best looked for before the call: the units it took back may
+// if it wraps ErrUnchanged; [ErrUnavailable], [ErrRebuilding] and [ErrStopped] when
+// the item cannot be changed now. commit's other errors leave the outcome open. After
+// commit has succeeded there is no error. A repeat of a change that was made is known
+// to the database, and is best looked for before the call: the units it took back may
 // be missing for a second time.
 func (v *Inventory) Change(ctx context.Context, item string, c Change, commit func(ctx context.Context) (version int64, err error)) error {
 	if err := c.validate(); err != nil {
 		return err
 	}
-	return v.frozen(ctx, item, func(ctx context.Context, l *lock.Lock, _ int64) error {
-		if err := insist(ctx, func() error { return v.suspend(ctx, l, item, c.AddLeft) }); err != nil {
-			if errors.Is(err, ErrStockBelowSold) {
-				return err
+	if c.AddLeft < 0 { // only a sale that is loaded knows how many units are left
+		return v.frozen(ctx, item, func(ctx context.Context, l *lock.Lock, _ int64) error {
+			return v.changeLoaded(ctx, l, item, &c, commit)
+		})
+	}
+	ctx, cancel := context.WithTimeout(ctx, v.cfg.LookLimit)
+	defer cancel()
+	for {
+		err := v.holding(ctx, item, func(ctx context.Context, l *lock.Lock) error {
+			_, err := v.loadedLeft(ctx, item)
+			if errors.Is(err, redis.Nil) && v.refresh(ctx) { // it was loaded under a later epoch, perhaps
+				_, err = v.loadedLeft(ctx, item)
 			}
-			return fmt.Errorf("%w: %w", ErrUnavailable, err)
-		}
-		faultpoint.Reach("inventory.suspended")
-		// After a stall that outlived the lock others have found the mark, and sell.
-		// The lock's context says so as well, but maybe a moment later than this.
-		if !time.Now().Before(l.ValidUntil()) {
-			return fmt.Errorf("change item %s: %w: %w", item, ErrUnavailable, lock.ErrLost)
-		}
-		version, err := commit(ctx)
-		faultpoint.Reach("inventory.changed")
-		// From here on the change is not given up half-way for a caller that left.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), v.cfg.settleLimit)
-		defer cancel()
-		switch {
-		case errors.Is(err, ErrUnchanged):
-			if err := adjust(ctx, v.rdb, v.keys, v.epoch.Load(), item, l.GuardValue(), &Change{}); err != nil {
-				v.cfg.OnError(err) // the mark stays, and the next buyer's load lifts it
+			switch {
+			case err == nil:
+				return v.changeLoaded(ctx, l, item, &c, commit)
+			case errors.Is(err, redis.Nil):
+				return v.changeUnloaded(ctx, item, &c, commit)
 			}
+			return fmt.Errorf("read stock of %s: %w: %w", item, ErrUnavailable, err)
+		}, lock.WithWaitLimit(changeWait))
+		if !errors.Is(err, lock.ErrWaitTimeout) || ctx.Err() != nil {
 			return err
-		case err != nil:
-			return err
-		case version < 1:
-			return fmt.Errorf("inventory: change of %s was committed as version %d, want 1 or more", item, version)
 		}
-		c.Version = version
-		v.settle(ctx, l, item, &c)
-		v.dropMark(item) // the message tells the others, and may not have come back yet
-		faultpoint.Reach("inventory.adjusted")
-		return nil
-	})
+		// Whoever has the lock may be loading the sale, which can take long.
+		loaded, lerr := v.hasSale(ctx, item)
+		if lerr != nil {
+			return fmt.Errorf("%w: %w", err, lerr)
+		}
+		if !loaded {
+			return v.changeUnloaded(ctx, item, &c, commit)
+		}
+	}
+}
+
+// changeWait is how long a change waits for the item's lock before it looks whether
+// the sale is being loaded.
+const changeWait = 250 * time.Millisecond
+
+// hasSale reports whether there is a sale of the present epoch, be it marked by a change.
+func (v *Inventory) hasSale(ctx context.Context, item string) (bool, error) {
+	v.refresh(ctx)
+	found, err := v.rdb.HMGet(ctx, v.keys.sale(item), "epoch", "left").Result()
+	if err != nil {
+		return false, err
+	}
+	return found[1] != nil && found[0] == strconv.FormatInt(v.epoch.Load(), 10), nil
+}
+
+// changeUnloaded changes an item whose sale is not loaded: in the database only. It
+// needs no lock. A load under way may have read the item before the commit. If it has
+// opened the sale, the change goes in by its version; otherwise the sale is dropped,
+// which such a load notices, and it reads the item again. So the sale has the change
+// when this returns, or is not open.
+func (v *Inventory) changeUnloaded(ctx context.Context, item string, c *Change, commit func(ctx context.Context) (version int64, err error)) error {
+	// A sale that must not be loaded is not to be changed either.
+	if err := v.mayLoad(ctx, item); err != nil {
+		return loadError(err)
+	}
+	version, err := commit(ctx)
+	faultpoint.Reach("inventory.changed")
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), v.cfg.settleLimit)
+	defer cancel()
+	switch {
+	case errors.Is(err, ErrUnchanged):
+		return err
+	case err != nil:
+		v.drop(ctx, item) // whoever loads it then asks the database what became of the change
+		return err
+	case version < 1:
+		return fmt.Errorf("inventory: change of %s was committed as version %d, want 1 or more", item, version)
+	}
+	c.Version = version
+	v.settle(ctx, item, "", c)
+	v.dropMark(item)
+	return nil
+}
+
+// changeLoaded changes an item and its sale, which is loaded. The caller holds the lock l.
+func (v *Inventory) changeLoaded(ctx context.Context, l *lock.Lock, item string, c *Change, commit func(ctx context.Context) (version int64, err error)) error {
+	if err := insist(ctx, func() error { return v.suspend(ctx, l, item, c.AddLeft) }); err != nil {
+		if errors.Is(err, ErrStockBelowSold) {
+			return err
+		}
+		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	faultpoint.Reach("inventory.suspended")
+	// After a stall that outlived the lock others have found the mark, and sell.
+	// The lock's context says so as well, but maybe a moment later than this.
+	if !time.Now().Before(l.ValidUntil()) {
+		return fmt.Errorf("change item %s: %w: %w", item, ErrUnavailable, lock.ErrLost)
+	}
+	version, err := commit(ctx)
+	faultpoint.Reach("inventory.changed")
+	// From here on the change is not given up half-way for a caller that left.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), v.cfg.settleLimit)
+	defer cancel()
+	switch {
+	case errors.Is(err, ErrUnchanged):
+		if err := adjust(ctx, v.rdb, v.keys, v.epoch.Load(), item, l.GuardValue(), &Change{}); err != nil {
+			v.cfg.OnError(err) // the mark stays, and the next buyer's load lifts it
+		}
+		return err
+	case err != nil:
+		return err
+	case version < 1:
+		return fmt.Errorf("inventory: change of %s was committed as version %d, want 1 or more", item, version)
+	}
+	c.Version = version
+	v.settle(ctx, item, l.GuardValue(), c)
+	v.dropMark(item) // the message tells the others, and may not have come back yet
+	faultpoint.Reach("inventory.adjusted")
+	return nil
 }
 
 // afterCommit bounds what follows a change's commit.
 const afterCommit = time.Second
 
-// settle brings a committed change into a sale that suspend has marked.
-func (v *Inventory) settle(ctx context.Context, l *lock.Lock, item string, c *Change) {
+// settle brings a committed change into a sale that suspend has marked with mark, or
+// that was not loaded, if mark is empty.
+func (v *Inventory) settle(ctx context.Context, item, mark string, c *Change) {
 	err := insist(ctx, func() error {
-		return adjust(ctx, v.rdb, v.keys, v.epoch.Load(), item, l.GuardValue(), c)
+		return adjust(ctx, v.rdb, v.keys, v.epoch.Load(), item, mark, c)
 	})
 	if err == nil {
 		return
 	}
-	v.cfg.OnError(err)
-	// The sale was loaded meanwhile, maybe before the commit, because the lock was
-	// lost; or Redis does not answer. Let the next buyer's load see to it.
+	if mark != "" || !errors.Is(err, ErrNotLoaded) {
+		v.cfg.OnError(err)
+	}
+	// The sale was loaded meanwhile, maybe before the commit; or it is being loaded;
+	// or Redis does not answer. The next load brings the change.
+	v.drop(ctx, item)
+}
+
+// drop drops the item's sale, once Redis lets it.
+func (v *Inventory) drop(ctx context.Context, item string) {
 	if err := insist(ctx, func() error { return v.distrust(ctx, item) }); err != nil {
 		v.cfg.OnError(err)
 		v.distrustLater(item)

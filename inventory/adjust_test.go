@@ -395,8 +395,8 @@ func dies(t *testing.T, s *shop, v *Inventory, add int64, commit func(context.Co
 	}
 }
 
-// TestInventory_Change_LeftMarked: Frozen, and the next change, load a sale that
-// somebody left half-changed; nothing else touches it.
+// TestInventory_Change_LeftMarked: Frozen loads a sale that somebody left
+// half-changed, and so does the next purchase after a change; nothing else touches it.
 func TestInventory_Change_LeftMarked(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
@@ -425,6 +425,9 @@ func TestInventory_Change_LeftMarked(t *testing.T) {
 		s.audit(t)
 		dies(t, s, v, -1, func(context.Context) (int64, error) { return 0, errTest })
 		if err := v.Change(testContext(t), s.item, Change{AddLeft: 3}, s.commits(3, 3)); err != nil {
+			t.Fatal(err)
+		}
+		if err := v.Reload(testContext(t), s.item); err != nil {
 			t.Fatal(err)
 		}
 		if st := s.audit(t); st.left(t) != 7 {
@@ -604,6 +607,9 @@ func TestInventory_Change_WhileSelling(t *testing.T) {
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
 		s := newShop(t, rdb, open(30, 1), 0)
 		processes := []*Inventory{s.inventory(t, Config{Slice: time.Nanosecond}), s.inventory(t, Config{Slice: time.Nanosecond})}
+		if err := processes[0].Open(testContext(t), s.item); err != nil {
+			t.Fatal(err)
+		}
 		done := make(chan struct{})
 		for i, v := range processes {
 			go func() {

@@ -20,8 +20,14 @@ type sale struct{ stock, perBuyer int64 }
 
 func (s sale) Epoch(context.Context) (int64, error) { return 1, nil }
 
-func (s sale) Sale(context.Context, string, func(inventory.Holding) error) (inventory.Sale, error) {
-	return inventory.Sale{Left: s.stock, PerUserLimit: s.perBuyer, Control: "open", OpensAt: time.Now().Add(-time.Hour)}, nil
+func (s sale) Queued(_ context.Context, items []string) (map[string]inventory.Queued, error) {
+	return map[string]inventory.Queued{items[0]: {}}, nil
+}
+
+func (s sale) Sales(_ context.Context, items []string, _ map[string]inventory.Queued,
+	_ func(string, inventory.Holding) error, done func(string, inventory.Sale) error,
+) error {
+	return done(items[0], inventory.Sale{Left: s.stock, PerUserLimit: s.perBuyer, Control: "open", OpensAt: time.Now().Add(-time.Hour)})
 }
 
 // processes are so many API processes that sell the same item on one Redis, and

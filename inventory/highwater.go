@@ -123,7 +123,8 @@ func StoppedSale(ctx context.Context, rdb redis.UniversalClient, partitions int,
 	if err != nil {
 		return Sale{}, false, fmt.Errorf("read sale of %s: %w: %w", item, ErrUnavailable, err)
 	}
-	if found[7] != nil {
+	// A claim has taken nothing away yet; see claim.lua.
+	if building, begun := found[7].(string); begun && !strings.HasPrefix(building, claimPrefix) {
 		return Sale{}, false, fmt.Errorf("item %s: %w", item, ErrIncomplete)
 	}
 	var n [6]int64

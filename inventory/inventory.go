@@ -56,10 +56,11 @@ type Config struct {
 	// one that was started since somebody last sold from it, or another one, maybe
 	// with older data. After its error nothing is sold. Default: nothing.
 	OnRestart func(ctx context.Context) error
-	// MayLoad is asked before a sale is loaded from the database, which makes Redis
-	// forget all that it knows of the sale. Its error refuses the load; it wraps
-	// ErrStopped when the database is older than Redis. Default: no error.
-	MayLoad func(ctx context.Context, item string) error
+	// MayLoad is asked before sales are loaded from the database, which makes Redis
+	// forget all that it knows of them. It returns an error for each item that must
+	// not be loaded, which wraps ErrStopped when the database is older than Redis; err
+	// refuses them all. Default: all may be loaded.
+	MayLoad func(ctx context.Context, items []string) (refused map[string]error, err error)
 	// OnError hears of what was tried again or given up. Default: nothing.
 	OnError func(error)
 	// OnBatch hears of every script sent: its size and duration. Default: nothing.
@@ -117,7 +118,7 @@ func (c Config) withDefaults() (Config, error) {
 		c.OnRestart = func(context.Context) error { return nil }
 	}
 	if c.MayLoad == nil {
-		c.MayLoad = func(context.Context, string) error { return nil }
+		c.MayLoad = func(context.Context, []string) (map[string]error, error) { return nil, nil }
 	}
 	if c.OnError == nil {
 		c.OnError = func(error) {}
@@ -128,16 +129,31 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
-// Source is the database's view of a sale, from which it is opened and, when
-// Redis has lost it, rebuilt.
+// Source is the view that the database and the task queues have of sales, from
+// which they are opened and, when Redis has lost them, rebuilt.
 type Source interface {
 	// Epoch is the number of the present build of all state in Redis.
 	Epoch(ctx context.Context) (int64, error)
-	// Sale reads an item and calls each for every order of it: those in the
-	// database and those still in the task queue. Left is what they leave.
-	// The caller holds the item's lock, so nothing is sold meanwhile.
-	// It returns an error when the item does not exist.
-	Sale(ctx context.Context, item string, each func(Holding) error) (Sale, error)
+	// Queued reads the orders of these items that are in the task queues, dead
+	// letters included. It reads each queue once, and only what was in it after the
+	// call began is sure to be found. The orders that it returns are bounded: an item
+	// that is missing from the answer was not looked at and needs another call. The
+	// first item is never missing.
+	Queued(ctx context.Context, items []string) (map[string]Queued, error)
+	// Sales reads items in one view of the database that is taken after the call. In
+	// the order of items it calls each for every order of an item, committed or
+	// queued, and then done with the item's sale. Left is what the orders leave.
+	// queued must be older than the call, and nothing may have been sold of an item
+	// between Queued and Sales: what left the queue meanwhile is a row, and counts once.
+	// It returns an error when an item does not exist.
+	Sales(ctx context.Context, items []string, queued map[string]Queued, each func(item string, h Holding) error, done func(item string, s Sale) error) error
+}
+
+// Queued are the orders of one item that are in the task queue.
+type Queued struct {
+	// Orders may name an order twice.
+	Orders   []Holding
+	Sequence int64 // the highest of them; see [Sale]
 }
 
 // Sale is the live state of an item on sale.
@@ -351,8 +367,8 @@ func (v *Inventory) loadedLeft(ctx context.Context, item string) (int64, error) 
 
 // holding runs fn under the item's lock, on a context that ends with it. What fn
 // could not finish for that is ErrUnavailable: the caller has not left.
-func (v *Inventory) holding(ctx context.Context, item string, fn func(ctx context.Context, l *lock.Lock) error) error {
-	l, err := v.locks.Acquire(ctx, v.keys.lock(item))
+func (v *Inventory) holding(ctx context.Context, item string, fn func(ctx context.Context, l *lock.Lock) error, opts ...lock.Option) error {
+	l, err := v.locks.Acquire(ctx, v.keys.lock(item), opts...)
 	if err != nil {
 		return fmt.Errorf("hold item %s: %w: %w", item, ErrUnavailable, err)
 	}

@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"time"
 
+	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/errgroup"
 
 	"flashsale/lock"
@@ -20,12 +23,19 @@ func (v *Inventory) Open(ctx context.Context, item string) error {
 	})
 }
 
-// loadPage is how many orders one load script carries. Redis is busy for about a
-// millisecond with that many.
-const loadPage = 1000
+// loadPage is how many orders are written at once. Redis is busy for about a
+// millisecond with that many, and serves others before the next page is sent.
+const loadPage = 500
+
+// loadCalls is how many small sales are written at once.
+const loadCalls = 100
 
 // loadAhead is how many pages may be read before the one that is being written.
 const loadAhead = 4
+
+// loadYield bounds the pause between the pages of a large sale. Otherwise it is as long
+// as the page took, so that loads take no more than half of Redis's time.
+const loadYield = 2 * time.Millisecond
 
 // sequenceBlock is how far a build's numbers begin above the highest that is known
 // of. What was handed out and is lost with Redis's data must not be handed out
@@ -66,20 +76,23 @@ func (v *Inventory) build(ctx context.Context, l *lock.Lock, item string) error 
 	}
 	v.epoch.Store(epoch)
 	// Before the first step, which forgets what Redis knows of the sale.
-	if err := v.cfg.MayLoad(ctx, item); err != nil {
+	if err := v.mayLoad(ctx, item); err != nil {
 		return err
 	}
 	if err := v.loadStep(ctx, l, item, "begin"); err != nil {
 		return err
 	}
-	sale, err := v.loadOrders(ctx, l, item)
+	// From here on the item is not sold, whoever holds its lock, so no order of it
+	// is added to the queue.
+	queued, err := v.source.Queued(ctx, []string{item})
 	if err != nil {
 		return fmt.Errorf("load sale of %s: %w", item, err)
 	}
-	err = v.loadStep(ctx, l, item, "open", epoch, sale.Left, sale.PerUserLimit,
-		sale.OpensAt.UnixMilli(), closesMS(sale.ClosesAt), sale.Control, sale.Version,
-		max(sale.Sequence, v.floor(item))+sequenceBlock)
+	failed, err := v.fill(ctx, epoch, map[string]*lock.Lock{item: l}, []string{item}, queued)
 	if err != nil {
+		return fmt.Errorf("load sale of %s: %w", item, err)
+	}
+	if err := failed[item]; err != nil {
 		return err
 	}
 	// All state may have been declared void while it was read.
@@ -89,57 +102,166 @@ func (v *Inventory) build(ctx context.Context, l *lock.Lock, item string) error 
 	return nil
 }
 
-// loadOrders writes the item's orders page by page. The next pages are read while
-// one is written: the database and Redis take about as long.
-func (v *Inventory) loadOrders(ctx context.Context, l *lock.Lock, item string) (Sale, error) {
-	pages := make(chan []any, loadAhead)
+// mayLoad asks Config.MayLoad for one item.
+func (v *Inventory) mayLoad(ctx context.Context, item string) error {
+	refused, err := v.cfg.MayLoad(ctx, []string{item})
+	if err != nil {
+		return err
+	}
+	return refused[item]
+}
+
+// loadCall is one step of a load of one item.
+type loadCall struct {
+	item, step string
+	args       []any
+}
+
+// loadBatch are pages of orders, and then the sales to open behind them.
+type loadBatch struct{ orders, opens []loadCall }
+
+// fill writes the sales of items whose load has begun, under their locks, and opens
+// each as soon as its orders are written. The next orders are read while others are
+// written: the database and Redis take about as long. What fails of one item only is
+// in failed; with err, the items that are not opened stay shut.
+func (v *Inventory) fill(ctx context.Context, epoch int64, locks map[string]*lock.Lock, items []string, queued map[string]Queued) (failed map[string]error, err error) {
+	batches := make(chan loadBatch, loadAhead)
+	failed = make(map[string]error)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
-		for page := range pages {
-			if err := v.loadStep(ctx, l, item, "orders", page...); err != nil {
-				return err
+		for b := range batches {
+			sent := time.Now()
+			v.write(ctx, locks, b.orders, failed)
+			v.write(ctx, locks, b.opens, failed)
+			if len(failed) == len(items) {
+				return failed[items[0]] // nobody needs the rest
+			}
+			if len(b.opens) == 0 && !pause(ctx, min(time.Since(sent), loadYield)) { // more of a large sale follows
+				return context.Cause(ctx)
 			}
 		}
 		return nil
 	})
-	var sale Sale
 	group.Go(func() error {
-		defer close(pages)
-		page := make([]any, 0, loadPage*5)
-		send := func() error {
+		defer close(batches)
+		p := &loadPages{v: v, epoch: epoch, send: func(b loadBatch) error {
 			select {
-			case pages <- page:
-				page = make([]any, 0, loadPage*5)
+			case batches <- b:
 				return nil
 			case <-ctx.Done():
 				return context.Cause(ctx)
 			}
+		}}
+		if err := v.source.Sales(ctx, items, queued, p.order, p.sale); err != nil {
+			return err
 		}
-		var err error
-		sale, err = v.source.Sale(ctx, item, func(h Holding) error {
-			counts := "0"
-			if h.Counts {
-				counts = "1"
-			}
-			page = append(page, h.Buyer, h.IdempotencyKey, h.Quantity, h.OrderID, counts)
-			if len(page) < cap(page) {
-				return nil
-			}
-			return send()
-		})
-		if err == nil && len(page) > 0 {
-			err = send()
-		}
-		return err
+		return p.flush()
 	})
-	return sale, group.Wait()
+	err = group.Wait()
+	return failed, err
+}
+
+// write sends load steps, of each item in order and no more once one has failed. A
+// step that opens a sale is only sent when the answers to its orders are known.
+func (v *Inventory) write(ctx context.Context, locks map[string]*lock.Lock, calls []loadCall, failed map[string]error) {
+	calls = slices.DeleteFunc(calls, func(c loadCall) bool { return failed[c.item] != nil })
+	if len(calls) == 1 {
+		c := calls[0]
+		if err := v.loadStep(ctx, locks[c.item], c.item, c.step, c.args...); err != nil {
+			failed[c.item] = err
+		}
+		return
+	}
+	cmds := make([]*redis.Cmd, len(calls))
+	_, _ = v.rdb.Pipelined(ctx, func(p redis.Pipeliner) error { //nolint:errcheck // each command has its own error
+		for i, c := range calls {
+			keys, args := v.loadArgs(locks[c.item], c.item, c.step, c.args)
+			cmds[i] = loadScript.EvalSha(ctx, p, keys, args...)
+		}
+		return nil
+	})
+	for i, c := range calls {
+		if failed[c.item] != nil {
+			continue
+		}
+		answer, err := cmds[i].Int()
+		if redis.HasErrorPrefix(err, "NOSCRIPT") {
+			err = v.loadStep(ctx, locks[c.item], c.item, c.step, c.args...)
+		} else {
+			err = loadRefused(c.item, c.step, answer, err)
+		}
+		if err != nil {
+			failed[c.item] = err
+		}
+	}
+}
+
+// loadPages cuts what a Source reads into batches of a bounded size.
+type loadPages struct {
+	v     *Inventory
+	epoch int64
+	send  func(loadBatch) error
+
+	batch  loadBatch
+	page   []any // orders of the present item
+	orders int   // in batch and page
+}
+
+func (p *loadPages) order(item string, h Holding) error {
+	counts := "0"
+	if h.Counts {
+		counts = "1"
+	}
+	p.page = append(p.page, h.Buyer, h.IdempotencyKey, h.Quantity, h.OrderID, counts)
+	if p.orders++; p.orders < loadPage {
+		return nil
+	}
+	p.cut(item)
+	return p.flush()
+}
+
+func (p *loadPages) cut(item string) {
+	if len(p.page) > 0 {
+		p.batch.orders = append(p.batch.orders, loadCall{item, "orders", p.page})
+		p.page = nil
+	}
+}
+
+func (p *loadPages) sale(item string, s Sale) error {
+	p.cut(item)
+	p.batch.opens = append(p.batch.opens, loadCall{item, "open", []any{
+		p.epoch, s.Left, s.PerUserLimit, s.OpensAt.UnixMilli(), closesMS(s.ClosesAt), s.Control, s.Version,
+		max(s.Sequence, p.v.floor(item)) + sequenceBlock,
+	}})
+	if len(p.batch.opens) < loadCalls {
+		return nil
+	}
+	return p.flush()
+}
+
+func (p *loadPages) flush() error {
+	b := p.batch
+	p.batch, p.orders = loadBatch{}, 0
+	if len(b.orders)+len(b.opens) == 0 {
+		return nil
+	}
+	return p.send(b)
+}
+
+func (v *Inventory) loadArgs(l *lock.Lock, item, step string, more []any) (keys []string, args []any) {
+	lockKey, waitersKey := v.locks.GuardKeys(v.keys.lock(item))
+	return []string{lockKey, waitersKey, v.keys.sale(item), v.keys.idempotency(item), v.keys.buyers(item)},
+		append([]any{l.GuardValue(), l.Fence(), step}, more...)
 }
 
 func (v *Inventory) loadStep(ctx context.Context, l *lock.Lock, item, step string, more ...any) error {
-	lockKey, waitersKey := v.locks.GuardKeys(v.keys.lock(item))
-	keys := []string{lockKey, waitersKey, v.keys.sale(item), v.keys.idempotency(item), v.keys.buyers(item)}
-	args := append([]any{l.GuardValue(), l.Fence(), step}, more...)
+	keys, args := v.loadArgs(l, item, step, more)
 	answer, err := loadScript.Run(ctx, v.rdb, keys, args...).Int()
+	return loadRefused(item, step, answer, err)
+}
+
+// loadRefused turns the load script's answer into an error.
+func loadRefused(item, step string, answer int, err error) error {
 	if err != nil {
 		return fmt.Errorf("load sale of %s: %s: %w", item, step, err)
 	}

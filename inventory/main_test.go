@@ -62,13 +62,15 @@ func await(t testing.TB, what string, ok func() bool) {
 type stored struct {
 	queue *queue.Queue
 
-	mu    sync.Mutex
-	epoch int64
-	sales map[string]Sale
-	past  map[string][]Holding // orders that are no longer in the queue
-	err   error
-	loads int
-	// before runs before Sale looks at anything, after when it has told all.
+	mu     sync.Mutex
+	epoch  int64
+	sales  map[string]Sale
+	past   map[string][]Holding // orders that are no longer in the queue
+	err    error
+	loads  int
+	scans  int // calls of Queued
+	covers int // how many items a call of Queued covers; 0: all
+	// before runs before a load looks at anything, after when it has told all.
 	before, after func(ctx context.Context) error
 }
 
@@ -80,19 +82,56 @@ func (s *stored) Epoch(context.Context) (int64, error) {
 
 var errNoItem = errors.New("no such item")
 
-func (s *stored) Sale(ctx context.Context, item string, each func(Holding) error) (Sale, error) {
+func (s *stored) Queued(ctx context.Context, items []string) (map[string]Queued, error) {
 	s.mu.Lock()
-	before, after := s.before, s.after
-	s.loads++
+	before := s.before
+	s.scans++
 	s.mu.Unlock()
 	if before != nil {
 		if err := before(ctx); err != nil {
-			return Sale{}, err
+			return nil, err
 		}
 	}
+	found := make(map[string]Queued, len(items))
+	for _, item := range items {
+		found[item] = Queued{}
+	}
+	err := s.queue.Scan(ctx, func(id string, payload []byte) error {
+		o := parseSold(id, payload)
+		q, asked := found[o.item]
+		if asked {
+			q.Orders = append(q.Orders, Holding{Buyer: o.buyer, IdempotencyKey: o.key, OrderID: id, Quantity: o.quantity, Counts: true})
+			found[o.item] = q
+		}
+		return nil
+	})
+	if s.covers > 0 {
+		for _, item := range items[min(s.covers, len(items)):] {
+			delete(found, item)
+		}
+	}
+	return found, err
+}
+
+func (s *stored) Sales(ctx context.Context, items []string, queued map[string]Queued, each func(string, Holding) error, done func(string, Sale) error) error {
+	for _, item := range items {
+		sale, err := s.sale(ctx, item, queued[item].Orders, func(h Holding) error { return each(item, h) })
+		if err != nil {
+			return err
+		}
+		if err := done(item, sale); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *stored) sale(ctx context.Context, item string, queued []Holding, each func(Holding) error) (Sale, error) {
 	s.mu.Lock()
+	after := s.after
+	s.loads++
 	sale, ok := s.sales[item]
-	past, err := slices.Clone(s.past[item]), s.err
+	orders, err := slices.Concat(s.past[item], queued), s.err
 	s.mu.Unlock()
 	if err != nil {
 		return Sale{}, err
@@ -100,25 +139,15 @@ func (s *stored) Sale(ctx context.Context, item string, each func(Holding) error
 	if !ok {
 		return Sale{}, errNoItem
 	}
-	add := func(h Holding) error {
+	for _, h := range orders {
 		if h.Counts {
 			sale.Left -= h.Quantity
 		}
-		return each(h)
-	}
-	for _, h := range past {
-		if err := add(h); err != nil {
+		if err := each(h); err != nil {
 			return Sale{}, err
 		}
 	}
-	err = s.queue.Scan(ctx, func(id string, payload []byte) error {
-		o := parseSold(id, payload)
-		if o.item != item {
-			return nil
-		}
-		return add(Holding{Buyer: o.buyer, IdempotencyKey: o.key, OrderID: id, Quantity: o.quantity, Counts: true})
-	})
-	if err == nil && after != nil {
+	if after != nil {
 		err = after(ctx)
 	}
 	sale.Left = max(sale.Left, 0)

@@ -53,7 +53,7 @@ func (v *Inventory) Rename(ctx context.Context, item string, plan func(ctx conte
 	ctx, cancel := context.WithTimeout(ctx, renameLimit)
 	defer cancel()
 	return v.holding(ctx, item, func(ctx context.Context, l *lock.Lock) error {
-		if err := v.cfg.MayLoad(ctx, item); err != nil {
+		if err := v.mayLoad(ctx, item); err != nil {
 			return err
 		}
 		r, err := plan(ctx)

@@ -15,6 +15,8 @@ var (
 	purchaseLua string
 	//go:embed lua/load.lua
 	loadLua string
+	//go:embed lua/claim.lua
+	claimLua string
 	//go:embed lua/fragment_version.lua
 	versionLua string
 	//go:embed lua/release.lua
@@ -34,6 +36,7 @@ var (
 var (
 	purchaseScript = redis.NewScript(lock.GuardLua + "\n" + queue.EnqueueLua + "\n" + purchaseLua)
 	loadScript     = redis.NewScript(lock.GuardLua + "\n" + loadLua)
+	claimScript    = redis.NewScript(claimLua)
 	releaseScript  = redis.NewScript(versionLua + "\n" + releaseLua)
 	suspendScript  = redis.NewScript(lock.GuardLua + "\n" + suspendLua)
 	renameScript   = redis.NewScript(lock.GuardLua + "\n" + versionLua + "\n" + renameLua)

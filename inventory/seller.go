@@ -466,7 +466,7 @@ func (s *seller) loadAndWait(ctx context.Context, rewound int64) error {
 		go func() {
 			defer close(l.done)
 			defer stop()
-			if l.err = s.v.cfg.MayLoad(loadCtx, s.item); l.err != nil {
+			if l.err = s.v.mayLoad(loadCtx, s.item); l.err != nil {
 				return
 			}
 			if s.floor.Load() > 0 {

@@ -357,26 +357,32 @@ func FindBehind(ctx context.Context, store *Store, rdb redis.UniversalClient, pa
 	}
 }
 
-// MayLoad returns inventory.ErrStopped if an item's sale must not be loaded from the
-// database, because the database is older than Redis. It asks both.
-func (h *HighWater) MayLoad(ctx context.Context, item string) error {
+// MayLoad returns inventory.ErrStopped for each of the items whose sale must not be
+// loaded from the database, because the database is older than Redis. It asks both.
+// Errors: ErrDatabase, inventory.ErrUnavailable.
+func (h *HighWater) MayLoad(ctx context.Context, items []string) (refused map[string]error, err error) {
 	if h == nil {
-		return nil
+		return nil, nil
 	}
-	behind, err := h.compare(ctx, []string{item})
+	behind, err := h.compare(ctx, items)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if len(behind) == 0 {
-		return nil
-	}
-	if !h.IsStopped(item) {
-		h.Nudge()
-		if err := inventory.Stop(ctx, h.Redis, h.Partitions, []string{item}); err != nil {
-			return err
+	var unstopped []string
+	refused = make(map[string]error, len(behind))
+	for _, b := range behind {
+		refused[b.ItemID] = fmt.Errorf("item %s: revision %d in the database, %d in Redis: %w", b.ItemID, b.Database, b.Redis, inventory.ErrStopped)
+		if !h.IsStopped(b.ItemID) {
+			unstopped = append(unstopped, b.ItemID)
 		}
 	}
-	return fmt.Errorf("item %s: revision %d in the database, %d in Redis: %w", item, behind[0].Database, behind[0].Redis, inventory.ErrStopped)
+	if len(unstopped) > 0 {
+		h.Nudge()
+		if err := inventory.Stop(ctx, h.Redis, h.Partitions, unstopped); err != nil {
+			return nil, err
+		}
+	}
+	return refused, nil
 }
 
 // lineage names this database and its backups.

@@ -122,8 +122,9 @@ func TestHighWater_Behind(t *testing.T) {
 		if o, err := s.service.Refund(testContext(t), paid.ID, Refund{By: root}); !errors.Is(err, inventory.ErrStopped) {
 			t.Errorf("a refund in a stopped sale: %+v, %v, want %v", o, err, inventory.ErrStopped)
 		}
-		if err := h.MayLoad(testContext(t), s.item); !errors.Is(err, inventory.ErrStopped) {
-			t.Errorf("load: %v, want %v", err, inventory.ErrStopped)
+		refused, err := h.MayLoad(testContext(t), []string{s.item, "none"})
+		if err != nil || len(refused) != 1 || !errors.Is(refused[s.item], inventory.ErrStopped) {
+			t.Errorf("load: %v, %v, want %v", refused, err, inventory.ErrStopped)
 		}
 		s.rollBack(before + 1)
 		if stopped := h.mustCheck(t); len(stopped) != 1 {

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"net/url"
 	"time"
 
 	"gorm.io/gorm"
@@ -32,13 +31,7 @@ type listPool struct {
 	turns chan struct{}
 }
 
-func openListPool(path string) (*listPool, error) {
-	db, err := openSQLite(path, url.Values{"_query_only": {"true"}}, maxLists)
-	if err != nil {
-		return nil, err
-	}
-	return &listPool{db: db, turns: make(chan struct{}, maxLists)}, nil
-}
+func newListPool() *listPool { return &listPool{turns: make(chan struct{}, maxLists)} }
 
 // read runs fn when it is its turn. Errors: ErrTooManyLists, ErrDatabase, and fn's.
 func (p *listPool) read(ctx context.Context, operation string, fn func(db *gorm.DB) error) error {

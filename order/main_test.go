@@ -327,7 +327,9 @@ func newSiteOn(t *testing.T, q *queue.Queue, rdb *redis.Client, n NewItem, cfg i
 	t.Cleanup(func() { s.end(locks.Close) })
 	sales := &Sales{Store: s.store, Tasks: []Tasks{s.queue}, Partition: func(string) int { return 0 }}
 	cfg.Patience, cfg.LookLimit, cfg.OnError = 20*time.Second, limit, s.heard
-	cfg.MayLoad = func(ctx context.Context, item string) error { return s.store.highWater.MayLoad(ctx, item) }
+	cfg.MayLoad = func(ctx context.Context, items []string) (map[string]error, error) {
+		return s.store.highWater.MayLoad(ctx, items)
+	}
 	s.stock, err = inventory.New(testContext(t), rdb, locks, []*queue.Queue{s.queue}, sales, cfg)
 	if err != nil {
 		t.Fatal(err)

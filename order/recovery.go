@@ -2,13 +2,10 @@ package order
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"golang.org/x/sync/errgroup"
 
 	"flashsale/inventory"
 	"flashsale/lock"
@@ -25,7 +22,7 @@ type Sellable interface {
 
 // Restorer makes Redis whole again.
 type Restorer interface {
-	Reload(ctx context.Context, item string) error
+	ReloadAll(ctx context.Context, items []inventory.Loadable) (loaded int, err error)
 	Built(ctx context.Context, epoch int64) error
 	RewriteLogs(ctx context.Context) error
 }
@@ -457,12 +454,6 @@ func (r *Recovery) rebuildAlone(ctx context.Context, epoch int64) {
 	}
 }
 
-// reloadsAtOnce is how many sales are loaded at a time.
-const reloadsAtOnce = 2
-
-// reloadLimit bounds the load of one sale.
-const reloadLimit = time.Minute
-
 // rebuild loads the sales that have not ended, and notes again which orders are to
 // lapse. What fails is left to the next purchase, and to the sweeper.
 func (r *Recovery) rebuild(ctx context.Context, epoch int64) {
@@ -472,28 +463,9 @@ func (r *Recovery) rebuild(ctx context.Context, epoch int64) {
 	if err != nil {
 		r.OnError(fmt.Errorf("load sales after a loss: %w", err))
 	}
-	var loaded atomic.Int64
-	var group errgroup.Group
-	group.SetLimit(reloadsAtOnce)
-	for _, id := range items {
-		group.Go(func() error {
-			ctx, cancel := context.WithTimeout(ctx, reloadLimit)
-			defer cancel()
-			err := r.Stock.Reload(ctx, id)
-			if errors.Is(err, inventory.ErrStopped) {
-				return nil // it waits for a decision, which HighWater reports
-			}
-			if err != nil {
-				return fmt.Errorf("load sale of %s after a loss: %w", id, err)
-			}
-			loaded.Add(1)
-			return nil
-		})
+	if done.Sales, err = r.Stock.ReloadAll(ctx, items); err != nil {
+		r.OnError(fmt.Errorf("load sales after a loss: %w", err))
 	}
-	if err := group.Wait(); err != nil { // the first, which stands for the others
-		r.OnError(err)
-	}
-	done.Sales = int(loaded.Load())
 	done.Took = time.Since(begun)
 	if done.Expiries, err = r.expiries(ctx); err != nil {
 		r.OnError(fmt.Errorf("note orders to lapse after a loss: %w", err))

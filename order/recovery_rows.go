@@ -4,6 +4,8 @@ import (
 	"context"
 
 	"gorm.io/gorm"
+
+	"flashsale/inventory"
 )
 
 // progress is how far an item's sale has come, as the database knows.
@@ -26,20 +28,19 @@ func (s *Store) reached(ctx context.Context, after string, limit int) ([]progres
 	return rows, nil
 }
 
-// onSale reads the ids of the items that are sold now or later, those that are
-// sold now first.
-func (s *Store) onSale(ctx context.Context) ([]string, error) {
+// onSale reads the items that are sold now or later, those that are sold now first.
+func (s *Store) onSale(ctx context.Context) ([]inventory.Loadable, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	now := s.now().UnixMilli()
-	var ids []string
-	err := s.read.WithContext(ctx).Model(&itemRow{}).
+	var items []inventory.Loadable
+	err := s.read.WithContext(ctx).Model(&itemRow{}).Select("id AS item", "sold AS orders").
 		Where("control <> 'closed' AND (closes_at = 0 OR closes_at > ?)", now).
-		Order("opens_at, id").Pluck("id", &ids).Error
+		Order("opens_at, id").Find(&items).Error
 	if err != nil {
 		return nil, wrap("read items on sale", err)
 	}
-	return ids, nil
+	return items, nil
 }
 
 // expiring is an order that lapses unless it is paid.

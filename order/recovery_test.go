@@ -376,9 +376,9 @@ type loadCounter struct {
 	loads atomic.Int64
 }
 
-func (c *loadCounter) Reload(ctx context.Context, item string) error {
-	c.loads.Add(1)
-	return c.Sellable.Reload(ctx, item)
+func (c *loadCounter) ReloadAll(ctx context.Context, items []inventory.Loadable) (int, error) {
+	c.loads.Add(int64(len(items)))
+	return c.Sellable.ReloadAll(ctx, items)
 }
 
 // TestRecovery_Together: many see the same loss at once, and the epoch is raised

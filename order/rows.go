@@ -82,8 +82,11 @@ const ordersHold = `(status IN ('confirmed', 'paid') OR status = 'refunded' AND 
 const (
 	orderFields = `id, item_id, user_id, quantity, unit_price_minor, currency, status, reason, idempotency_key,
 	created_at, confirmed_at, expires_at, paid_at, closed_at, payment_reference, restocked`
-	holdingsOfItem = `SELECT id, user_id, idempotency_key, quantity, ` + ordersHold + ` FROM orders WHERE item_id = ?1 ORDER BY id`
-	selectOrder    = `SELECT ` + orderFields + ` FROM orders WHERE id = ?1`
+	// holdingsOfItems reads the items one after the other. CROSS JOIN makes the list the
+	// outer loop; an ORDER BY would sort every order of a large sale before the first.
+	holdingsOfItems = `SELECT j.key, o.id, o.user_id, o.idempotency_key, o.quantity, ` + ordersHold + `
+		FROM json_each(?1) j CROSS JOIN orders o ON o.item_id = j.value`
+	selectOrder = `SELECT ` + orderFields + ` FROM orders WHERE id = ?1`
 
 	selectPayment = `SELECT id, order_id, amount_minor, currency, received_as, outcome FROM payments WHERE reference = ?1`
 	countPayments = `SELECT COUNT(*) FROM payments WHERE order_id = ?1`

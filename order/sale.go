@@ -21,6 +21,8 @@ type Sales struct {
 	Tasks []Tasks
 	// Partition tells in which partition an item lives.
 	Partition func(item string) int
+
+	shared sharedScans
 }
 
 // Epoch is the number of the present build of all state in Redis.
@@ -29,43 +31,85 @@ func (s *Sales) Epoch(ctx context.Context) (int64, error) { return s.Store.Epoch
 // salePage is how many orders are read at a time.
 const salePage = 1000
 
-// Sale reads an item and calls each for every order of it, committed or still
-// queued. The queue is read before the database: a task that a worker commits
-// in between is then seen twice, and skipped by its id, but never missed.
-func (s *Sales) Sale(ctx context.Context, item string, each func(inventory.Holding) error) (inventory.Sale, error) {
-	pending, err := pendingTasks(ctx, s.Tasks[s.Partition(item)], item)
-	if err != nil {
-		return inventory.Sale{}, err
-	}
-	var sale inventory.Sale
-	err = s.Store.snapshot(ctx, func(tx *gorm.DB) error {
-		row, err := readItem(tx, item)
+// Sales reads items and calls each for every order of theirs, committed or queued;
+// see inventory.Source. An order that a worker has committed since the queue was
+// read is in both, and counts once, by its id.
+func (s *Sales) Sales(ctx context.Context, items []string, queued map[string]inventory.Queued,
+	each func(item string, h inventory.Holding) error, done func(item string, sale inventory.Sale) error,
+) error {
+	return s.Store.loading(ctx, items, func(tx *gorm.DB) error {
+		rows, err := readItems(tx, items)
 		if err != nil {
 			return err
 		}
-		if err := eachOrder(ctx, tx, item, func(h inventory.Holding) error {
-			delete(pending, h.OrderID)
-			return each(h)
-		}); err != nil {
-			return err
-		}
-		left, sequence := row.Total-row.Sold, row.Sequence
-		for _, t := range pending {
-			left -= t.Quantity
-			sequence = max(sequence, t.Sequence)
-			h := inventory.Holding{Buyer: t.UserID, IdempotencyKey: t.IdempotencyKey, OrderID: t.ID, Quantity: t.Quantity, Counts: true}
-			if err := each(h); err != nil {
-				return err
+		next := 0 // the first item that is not done
+		var pending map[string]inventory.Holding
+		begin := func() {
+			if pending == nil && next < len(items) {
+				orders := queued[items[next]].Orders
+				pending = make(map[string]inventory.Holding, len(orders))
+				for i := range orders {
+					pending[orders[i].OrderID] = orders[i]
+				}
 			}
 		}
-		sale = inventory.Sale{
-			Left: max(left, 0), PerUserLimit: row.PerUserLimit,
-			OpensAt: fromMillis(row.OpensAt), ClosesAt: fromMillis(row.ClosesAt),
-			Control: row.Control, Version: row.Version, Sequence: sequence,
+		end := func() error {
+			begin()
+			item := items[next]
+			sale := saleOf(rows[item])
+			sale.Sequence = max(sale.Sequence, queued[item].Sequence)
+			for _, h := range pending {
+				sale.Left -= h.Quantity
+				if err := each(item, h); err != nil {
+					return err
+				}
+			}
+			sale.Left = max(sale.Left, 0)
+			next, pending = next+1, nil
+			return done(item, sale)
 		}
-		return nil
+		err = eachHolding(ctx, tx, items, func(i int, h inventory.Holding) error {
+			for next < i {
+				if err := end(); err != nil {
+					return err
+				}
+			}
+			begin()
+			delete(pending, h.OrderID)
+			return each(items[i], h)
+		})
+		for err == nil && next < len(items) {
+			err = end()
+		}
+		return err
 	})
-	return sale, err
+}
+
+// saleOf is an item's sale as its committed orders leave it.
+func saleOf(row *itemRow) inventory.Sale {
+	return inventory.Sale{
+		Left: row.Total - row.Sold, PerUserLimit: row.PerUserLimit,
+		OpensAt: fromMillis(row.OpensAt), ClosesAt: fromMillis(row.ClosesAt),
+		Control: row.Control, Version: row.Version, Sequence: row.Sequence,
+	}
+}
+
+// readItems reads the rows of items. Errors: catalog.ErrItemNotFound if one is missing.
+func readItems(tx *gorm.DB, ids []string) (map[string]*itemRow, error) {
+	var list []itemRow
+	if err := tx.Where("id IN (SELECT value FROM json_each(?))", jsonList(ids...)).Find(&list).Error; err != nil {
+		return nil, wrap("read items", err)
+	}
+	rows := make(map[string]*itemRow, len(list))
+	for i := range list {
+		rows[list[i].ID] = &list[i]
+	}
+	for _, id := range ids {
+		if rows[id] == nil {
+			return nil, fmt.Errorf("item %s: %w", id, catalog.ErrItemNotFound)
+		}
+	}
+	return rows, nil
 }
 
 // pendingTasks reads the item's orders that are in the queue, dead letters
@@ -88,9 +132,10 @@ func pendingTasks(ctx context.Context, q Tasks, item string) (map[string]task, e
 	return pending, nil
 }
 
-// snapshot runs fn on one consistent view of the database.
+// snapshot runs fn on one consistent view of the database. It is for what may take
+// long, and uses the connections for that.
 func (s *Store) snapshot(ctx context.Context, fn func(tx *gorm.DB) error) error {
-	return s.read.WithContext(ctx).Transaction(fn)
+	return s.long.WithContext(ctx).Transaction(fn)
 }
 
 func readItem(tx *gorm.DB, id string) (itemRow, error) {
@@ -104,26 +149,40 @@ func readItem(tx *gorm.DB, id string) (itemRow, error) {
 	return rows[0], nil
 }
 
-// eachOrder calls fn for every order of an item, oldest first, with what a sale
-// must remember of it. It reads them one after the other, as the database finds
-// them: a sale of a million orders is loaded while buyers wait.
-func eachOrder(ctx context.Context, tx *gorm.DB, item string, fn func(inventory.Holding) error) (err error) {
-	rows, err := tx.Statement.ConnPool.QueryContext(ctx, holdingsOfItem, item)
+// eachHolding calls fn for every order of items, with the number of its item and what
+// a sale must remember of it: item by item, of each the oldest first. It reads them
+// one after the other, as the database finds them: a sale of a million orders is
+// loaded while buyers wait.
+func eachHolding(ctx context.Context, tx *gorm.DB, items []string, fn func(i int, h inventory.Holding) error) error {
+	var i, last int
+	var h inventory.Holding
+	args := []any{jsonList(items...)}
+	return eachRow(ctx, tx.Statement.ConnPool, holdingsOfItems, args, func(rows *sql.Rows) error {
+		if err := rows.Scan(&i, &h.OrderID, &h.Buyer, &h.IdempotencyKey, &h.Quantity, &h.Counts); err != nil {
+			return wrap("read orders of items", err)
+		}
+		if i < last {
+			return fmt.Errorf("read orders of items: item %d after item %d", i, last)
+		}
+		last = i
+		return fn(i, h)
+	})
+}
+
+// eachRow calls fn for every row of a query.
+func eachRow(ctx context.Context, c gorm.ConnPool, query string, args []any, fn func(rows *sql.Rows) error) (err error) {
+	rows, err := c.QueryContext(ctx, query, args...)
 	if err != nil {
-		return wrap("read orders of "+item, err)
+		return wrap("read orders of items", err)
 	}
 	defer func() { err = errors.Join(err, rows.Close()) }()
 	for rows.Next() {
-		var h inventory.Holding
-		if err := rows.Scan(&h.OrderID, &h.Buyer, &h.IdempotencyKey, &h.Quantity, &h.Counts); err != nil {
-			return wrap("read orders of "+item, err)
-		}
-		if err := fn(h); err != nil {
+		if err := fn(rows); err != nil {
 			return err
 		}
 	}
 	if err := rows.Err(); err != nil {
-		return wrap("read orders of "+item, err)
+		return wrap("read orders of items", err)
 	}
 	return nil
 }
@@ -220,7 +279,7 @@ func (s *Service) left(ctx context.Context, item string) (int64, error) {
 // beginRead begins a transaction that sees the database as it is now, which is
 // as at its first read. The caller ends it with undo.
 func (s *Store) beginRead(ctx context.Context, item string) (*gorm.DB, error) {
-	tx := s.read.WithContext(ctx).Begin()
+	tx := s.long.WithContext(ctx).Begin()
 	if tx.Error != nil {
 		return nil, wrap("begin to read", tx.Error)
 	}

@@ -17,6 +17,18 @@ import (
 	"flashsale/queue"
 )
 
+// oneSale reads the sale of one item, and calls each for its orders.
+func oneSale(ctx context.Context, sales *Sales, item string, each func(inventory.Holding) error) (sale inventory.Sale, err error) {
+	queued, err := sales.Queued(ctx, []string{item})
+	if err != nil {
+		return sale, err
+	}
+	err = sales.Sales(ctx, []string{item}, queued,
+		func(_ string, h inventory.Holding) error { return each(h) },
+		func(_ string, s inventory.Sale) error { sale = s; return nil })
+	return sale, err
+}
+
 // TestSales_Sale: an order that is in the queue and in the database counts
 // once, and a dead letter still holds its units.
 func TestSales_Sale(t *testing.T) {
@@ -55,7 +67,7 @@ func TestSales_Sale(t *testing.T) {
 			return 1
 		}}
 		got := map[string]inventory.Holding{}
-		sale, err := sales.Sale(testContext(t), "item", func(h inventory.Holding) error {
+		sale, err := oneSale(testContext(t), sales, "item", func(h inventory.Holding) error {
 			if first, ok := got[h.OrderID]; ok {
 				t.Errorf("order %s is told twice: %+v, %+v", h.OrderID, first, h)
 			}
@@ -84,7 +96,7 @@ func TestSales_Sale(t *testing.T) {
 			if err := s.write.Exec("UPDATE orders SET status = ? WHERE id = 'gone'", status).Error; err != nil {
 				t.Fatal(err)
 			}
-			_, err := sales.Sale(testContext(t), "item", func(h inventory.Holding) error {
+			_, err := oneSale(testContext(t), sales, "item", func(h inventory.Holding) error {
 				if h.OrderID == "gone" && h.Counts != counts {
 					t.Errorf("a %s order counts: %v", status, h.Counts)
 				}
@@ -95,7 +107,7 @@ func TestSales_Sale(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if _, err := sales.Sale(testContext(t), "item", func(inventory.Holding) error { return errTest }); !errors.Is(err, errTest) {
+		if _, err := oneSale(testContext(t), sales, "item", func(inventory.Holding) error { return errTest }); !errors.Is(err, errTest) {
 			t.Errorf("a caller's error: %v", err)
 		}
 	})
@@ -106,11 +118,11 @@ func TestSales_Sale_Errors(t *testing.T) {
 	s := newStore(t)
 	q := newQueue(t, redistest.Embedded(t), queue.Config{})
 	sales := &Sales{Store: s, Tasks: []Tasks{q}, Partition: func(string) int { return 0 }}
-	if _, err := sales.Sale(testContext(t), "none", func(inventory.Holding) error { return nil }); !errors.Is(err, catalog.ErrItemNotFound) {
+	if _, err := oneSale(testContext(t), sales, "none", func(inventory.Holding) error { return nil }); !errors.Is(err, catalog.ErrItemNotFound) {
 		t.Errorf("sale of no item: %v, want ErrItemNotFound", err)
 	}
-	sales.Tasks[0] = failing{}
-	if _, err := sales.Sale(testContext(t), "none", func(inventory.Holding) error { return nil }); !errors.Is(err, errTest) {
+	sales = &Sales{Store: s, Tasks: []Tasks{failing{}}, Partition: sales.Partition}
+	if _, err := oneSale(testContext(t), sales, "none", func(inventory.Holding) error { return nil }); !errors.Is(err, errTest) {
 		t.Errorf("sale with the queue away: %v, want its error", err)
 	}
 }
@@ -127,7 +139,7 @@ func TestSales_Sale_Pages(t *testing.T) {
 		mustCommit(t, s, distinct(fmt.Sprintf("n%d-%d-", total, n), "item", n)...)
 		total += n
 		seen := map[string]bool{}
-		sale, err := sales.Sale(testContext(t), "item", func(h inventory.Holding) error {
+		sale, err := oneSale(testContext(t), sales, "item", func(h inventory.Holding) error {
 			seen[h.OrderID] = true
 			return nil
 		})
@@ -215,10 +227,13 @@ type interrupted struct {
 	by   func()
 }
 
-func (i *interrupted) Sale(ctx context.Context, item string, each func(inventory.Holding) error) (inventory.Sale, error) {
-	sale, err := i.Source.Sale(ctx, item, each)
-	i.once.Do(i.by)
-	return sale, err
+func (i *interrupted) Sales(ctx context.Context, items []string, queued map[string]inventory.Queued,
+	each func(string, inventory.Holding) error, done func(string, inventory.Sale) error,
+) error {
+	return i.Source.Sales(ctx, items, queued, each, func(item string, sale inventory.Sale) error {
+		i.once.Do(i.by)
+		return done(item, sale)
+	})
 }
 
 // TestService_Rebuild_Refused: the database refuses an order that a load under way

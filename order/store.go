@@ -36,6 +36,21 @@ var ErrNotWritable = errors.New("order: database is not writable")
 // beside the one writer.
 const readers = 4
 
+// loaders bounds the sales that are loaded concurrently, which have connections of
+// their own: a load reads every order of its sale, and buyers must not wait for it.
+const loaders = 4
+
+// largeLoads bounds those of them that read many orders, so that small sales need
+// not wait for large ones. largeLoad is from how many units sold a load is large.
+const (
+	largeLoads = 2
+	largeLoad  = 20_000
+)
+
+// longReaders bounds the connections for other reads that may take long: exports,
+// reconciliation, checks of the file.
+const longReaders = 3
+
 // lockWait is how long a connection waits for another process's lock, in milliseconds.
 const lockWait = 5000
 
@@ -58,6 +73,9 @@ type Store struct {
 	file  string // the database's path
 	write *gorm.DB
 	read  *gorm.DB
+	loads *gorm.DB      // see loaders
+	long  *gorm.DB      // see longReaders
+	large chan struct{} // has a place for each large load
 	lists *listPool
 	hot   prepared
 	log   logGuard
@@ -90,19 +108,20 @@ func OpenStore(ctx context.Context, setting string) (*Store, error) {
 	if err := tryWrite(ctx, write); err != nil {
 		return nil, errors.Join(fmt.Errorf("database %s: %w", path, err), closeDB(write))
 	}
-	read, err := openSQLite(path, url.Values{"_query_only": {"true"}}, readers)
-	if err != nil {
-		return nil, errors.Join(err, closeDB(write))
-	}
-	lists, err := openListPool(path)
-	if err != nil {
-		return nil, errors.Join(err, closeDB(write), closeDB(read))
-	}
-	return &Store{
-		file: path, write: write, read: read, lists: lists, hot: prepared{stmts: make(map[string]*sql.Stmt)},
-		log: logGuard{high: logHigh, step: logStep},
+	s := &Store{
+		file: path, write: write, large: make(chan struct{}, largeLoads), hot: prepared{stmts: make(map[string]*sql.Stmt)},
+		lists: newListPool(), log: logGuard{high: logHigh, step: logStep},
 		now: time.Now, told: make(chan struct{}, 1), onPayment: func(PaymentOutcome) {},
-	}, nil
+	}
+	for _, pool := range []struct {
+		db    **gorm.DB
+		conns int
+	}{{&s.read, readers}, {&s.loads, loaders}, {&s.long, longReaders}, {&s.lists.db, maxLists}} {
+		if *pool.db, err = openSQLite(path, url.Values{"_query_only": {"true"}}, pool.conns); err != nil {
+			return nil, errors.Join(err, s.Close())
+		}
+	}
+	return s, nil
 }
 
 // createFile makes sure that the file exists and can be opened for writing. SQLite
@@ -198,7 +217,42 @@ func closeDB(db *gorm.DB) error {
 
 // Close closes the connections.
 func (s *Store) Close() error {
-	return errors.Join(s.hot.close(), closeDB(s.write), closeDB(s.read), closeDB(s.lists.db))
+	err := s.hot.close()
+	for _, db := range []*gorm.DB{s.write, s.read, s.loads, s.long, s.lists.db} {
+		if db != nil {
+			err = errors.Join(err, closeDB(db))
+		}
+	}
+	return err
+}
+
+// loading runs fn on one view of the database, to load the sales of these items.
+func (s *Store) loading(ctx context.Context, items []string, fn func(tx *gorm.DB) error) error {
+	sold, err := s.soldOf(ctx, items)
+	if err != nil {
+		return err
+	}
+	if sold >= largeLoad {
+		select {
+		case s.large <- struct{}{}:
+			defer func() { <-s.large }()
+		case <-ctx.Done():
+			return fmt.Errorf("wait for other loads: %w", context.Cause(ctx))
+		}
+	}
+	return s.loads.WithContext(ctx).Transaction(fn)
+}
+
+// soldOf reads how many units of items are sold.
+func (s *Store) soldOf(ctx context.Context, items []string) (sold int64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	err = s.read.WithContext(ctx).Raw("SELECT COALESCE(SUM(sold), 0) FROM items WHERE id IN (SELECT value FROM json_each(?))",
+		jsonList(items...)).Scan(&sold).Error
+	if err != nil {
+		return 0, wrap("read units sold", err)
+	}
+	return sold, nil
 }
 
 // DB is the writing connection, for the migrations.

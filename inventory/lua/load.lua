@@ -3,10 +3,12 @@
 -- KEYS 1 lock, 2 lock's waiters, 3 sale (hash), 4 idempotency (hash), 5 buyers (hash)
 -- ARGV 1 lock value, 2 fencing token, 3 step:
 --   'begin'   forgets the sale and what was bought in it, and begins to build it
+--   'claimed' does as 'begin' if the sale still has this claim (see claim.lua), which follows
 --   'orders'  then per order: buyer, idempotency key, quantity, order id, 1 if its units count (0: refused or given back)
 --   'open'    then: epoch, left, limit, opens_ms, closes_ms, control, version, sequence
 --
--- Returns 1, 0 when the lock is not held by this value, or 2 when the sale was dropped since its 'begin'.
+-- Returns 1, 0 when the lock is not held by this value, or 2 when the sale was dropped since its claim or
+-- its 'begin'.
 --
 -- The sale's hash is written last: until then a purchase finds it missing and nothing is sold from
 -- half a picture. Its version ends in the builder's fencing token, so that what a process remembers
@@ -21,11 +23,20 @@ if lock_guard(KEYS[1], KEYS[2], ARGV[1]) < 0 then
   return 0
 end
 local step = ARGV[3]
+if step == 'claimed' then
+  if redis.call('HGET', KEYS[3], 'building') ~= ARGV[4] then
+    return 2
+  end
+  step = 'begin'
+end
 if step == 'begin' then
   -- A large sale's hashes are freed beside the selling of others.
   redis.call('UNLINK', KEYS[3], KEYS[4], KEYS[5])
   redis.call('HSET', KEYS[3], 'building', ARGV[1])
 elseif step == 'orders' then
+  if redis.call('HGET', KEYS[3], 'building') ~= ARGV[1] then
+    return 2
+  end
   -- Some at a time, with four calls for all of them: a large sale is loaded while buyers wait. No more,
   -- for the embedded engine's Lua stack is small.
   local chunk = 100 * 5

@@ -1,0 +1,287 @@
+package inventory
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/lock"
+)
+
+// claimPrefix opens the field "building" of a sale that a rebuild has claimed and
+// not begun to load. The script claim knows it too.
+const claimPrefix = "rebuild:"
+
+// Loadable is an item whose sale may have to be loaded.
+type Loadable struct {
+	Item string
+	// Orders is about how many orders it has.
+	Orders int64
+}
+
+const (
+	// pageItems and pageOrders bound the items that are loaded together. Their locks
+	// are held for as long as that takes.
+	pageItems, pageOrders = 100, 5000
+	// pagesAtOnce is how many pages are loaded concurrently.
+	pagesAtOnce = 4
+	// locksAtOnce is how many locks of a page are taken or released concurrently.
+	locksAtOnce = 8
+	// claimPage is how many sales are claimed with one call.
+	claimPage = 500
+	// reloadRounds bounds the looks at the queues in one ReloadAll. Each serves more
+	// queued orders than a queue holds by default.
+	reloadRounds = 100
+	// reloadLimit bounds the load of one page or one sale.
+	reloadLimit = time.Minute
+)
+
+// ReloadAll loads the sales of these items that are not loaded under the present
+// epoch, those with few orders first, and returns how many are loaded then. It reads
+// the task queues once for all of them, and once more for each memory's worth of
+// queued orders (see [Source]): it claims the sales before, so that nothing of
+// them is sold, and loads only those whose claim is still there. Sales that it could
+// not claim, that others load, or that are dropped meanwhile are loaded one by one.
+//
+// Sales that are stopped stay so, and are no error. err is the first that a load
+// failed with; the next purchase of such an item loads it.
+func (v *Inventory) ReloadAll(ctx context.Context, items []Loadable) (loaded int, err error) {
+	v.refresh(ctx)
+	r := &reload{v: v}
+	rest := items
+	for range reloadRounds {
+		if rest = r.round(ctx, rest); len(rest) == 0 {
+			break
+		}
+	}
+	r.single(rest...)
+	forAll(r.singles, pagesAtOnce, func(item string) {
+		ctx, cancel := context.WithTimeout(ctx, reloadLimit)
+		defer cancel()
+		r.ended(item, v.Reload(ctx, item))
+	})
+	return r.loaded, r.err
+}
+
+// reload is one call of ReloadAll.
+type reload struct {
+	v *Inventory
+
+	mu      sync.Mutex
+	singles []string // to be loaded one by one
+	loaded  int
+	err     error // the first
+}
+
+// ended counts what became of an item.
+func (r *reload) ended(item string, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case err == nil:
+		r.loaded++
+	case !errors.Is(err, ErrStopped) && r.err == nil: // a stopped sale waits for a decision
+		r.err = fmt.Errorf("load sale of %s: %w", item, err)
+	}
+}
+
+// single notes items to be loaded one by one.
+func (r *reload) single(items ...Loadable) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, it := range items {
+		r.singles = append(r.singles, it.Item)
+	}
+}
+
+// round claims sales, looks at the queues once, and loads the sales that this look
+// has covered. It returns the others.
+func (r *reload) round(ctx context.Context, items []Loadable) (rest []Loadable) {
+	claim := claimPrefix + rand.Text()
+	claimed, err := r.claim(ctx, claim, items)
+	if err != nil {
+		r.v.cfg.OnError(err)
+		r.single(items...)
+		return nil
+	}
+	if len(claimed) == 0 {
+		return nil
+	}
+	ids := make([]string, len(claimed))
+	for i := range claimed {
+		ids[i] = claimed[i].Item
+	}
+	queued, err := r.v.source.Queued(ctx, ids)
+	if err != nil {
+		r.v.cfg.OnError(fmt.Errorf("read queued orders for a rebuild: %w", err))
+		r.single(claimed...)
+		return nil
+	}
+	covered := claimed[:0]
+	for _, it := range claimed {
+		if _, ok := queued[it.Item]; ok {
+			covered = append(covered, it)
+		} else {
+			rest = append(rest, it)
+		}
+	}
+	forAll(pagesOf(covered), pagesAtOnce, func(page []Loadable) { r.page(ctx, claim, page, queued) })
+	return rest
+}
+
+// pagesOf cuts items into pages, those with few orders first.
+func pagesOf(items []Loadable) [][]Loadable {
+	var small, large [][]Loadable
+	var page []Loadable
+	orders := int64(0)
+	for _, it := range items {
+		if it.Orders >= pageOrders {
+			large = append(large, []Loadable{it})
+			continue
+		}
+		if len(page) == pageItems || orders+it.Orders > pageOrders {
+			small, page, orders = append(small, page), nil, 0
+		}
+		page, orders = append(page, it), orders+it.Orders
+	}
+	if len(page) > 0 {
+		small = append(small, page)
+	}
+	return append(small, large...)
+}
+
+// claim claims the sales that are missing and returns them. One that is not missing
+// is left to be looked at one by one.
+func (r *reload) claim(ctx context.Context, claim string, items []Loadable) (claimed []Loadable, err error) {
+	for from := 0; from < len(items); from += claimPage {
+		page := items[from:min(from+claimPage, len(items))]
+		cmds := make([]*redis.Cmd, len(page))
+		_, _ = r.v.rdb.Pipelined(ctx, func(p redis.Pipeliner) error { //nolint:errcheck // each command has its own error
+			for i, it := range page {
+				cmds[i] = claimScript.EvalSha(ctx, p, []string{r.v.keys.sale(it.Item)}, claim)
+			}
+			return nil
+		})
+		for i, it := range page {
+			n, err := cmds[i].Int()
+			if redis.HasErrorPrefix(err, "NOSCRIPT") {
+				n, err = claimScript.Run(ctx, r.v.rdb, []string{r.v.keys.sale(it.Item)}, claim).Int()
+			}
+			switch {
+			case err != nil:
+				return nil, fmt.Errorf("claim sale of %s: %w: %w", it.Item, ErrUnavailable, err)
+			case n == 1:
+				claimed = append(claimed, it)
+			default:
+				r.single(it)
+			}
+		}
+	}
+	return claimed, nil
+}
+
+// page loads a page of claimed sales.
+func (r *reload) page(ctx context.Context, claim string, page []Loadable, queued map[string]Queued) {
+	ctx, cancel := context.WithTimeout(ctx, reloadLimit)
+	defer cancel()
+	v := r.v
+	epoch, err := v.source.Epoch(ctx)
+	if err != nil {
+		r.single(page...)
+		return
+	}
+	ids := make([]string, len(page))
+	for i := range page {
+		ids[i] = page[i].Item
+	}
+	refused, err := v.cfg.MayLoad(ctx, ids)
+	if err != nil {
+		r.single(page...)
+		return
+	}
+	locks := v.tryLocks(ctx, ids, refused)
+	defer v.release(ctx, locks)
+	begins := make([]loadCall, 0, len(locks))
+	for _, id := range ids {
+		if locks[id] != nil {
+			begins = append(begins, loadCall{id, "claimed", []any{claim}})
+		}
+	}
+	failed := make(map[string]error)
+	v.write(ctx, locks, begins, failed)
+	begun := make([]string, 0, len(begins))
+	for _, id := range ids {
+		if locks[id] != nil && failed[id] == nil {
+			begun = append(begun, id)
+		}
+	}
+	if len(begun) > 0 {
+		failed, err = v.fill(ctx, epoch, locks, begun, queued)
+		// All state may have been declared void while it was read.
+		if now, eerr := v.source.Epoch(ctx); eerr != nil || now != epoch {
+			err = errors.Join(err, errDropped, eerr)
+		}
+	}
+	opened := make(map[string]bool, len(begun))
+	for _, id := range begun {
+		opened[id] = err == nil && failed[id] == nil
+	}
+	for _, it := range page {
+		switch {
+		case opened[it.Item]:
+			r.ended(it.Item, nil)
+		case refused[it.Item] != nil:
+			r.ended(it.Item, refused[it.Item])
+		default:
+			r.single(it)
+		}
+	}
+}
+
+// tryLocks takes the locks of those items that are not refused and whose lock is
+// free: a seller that has it loads the sale.
+func (v *Inventory) tryLocks(ctx context.Context, items []string, refused map[string]error) map[string]*lock.Lock {
+	var mu sync.Mutex
+	locks := make(map[string]*lock.Lock, len(items))
+	forAll(items, locksAtOnce, func(item string) {
+		if refused[item] != nil {
+			return
+		}
+		// What is not locked is loaded one by one, which reports errors.
+		if l, err := v.locks.TryAcquire(ctx, v.keys.lock(item)); err == nil {
+			mu.Lock()
+			defer mu.Unlock()
+			locks[item] = l
+		}
+	})
+	return locks
+}
+
+func (v *Inventory) release(ctx context.Context, locks map[string]*lock.Lock) {
+	forAll(slices.Collect(maps.Keys(locks)), locksAtOnce, func(item string) {
+		if err := locks[item].Release(ctx); err != nil {
+			v.cfg.OnError(fmt.Errorf("release the lock of item %s: %w", item, err))
+		}
+	})
+}
+
+// forAll calls fn for every element, so many at once.
+func forAll[T any](list []T, atOnce int, fn func(T)) {
+	var all sync.WaitGroup
+	slots := make(chan struct{}, atOnce)
+	for _, x := range list {
+		slots <- struct{}{}
+		all.Go(func() {
+			defer func() { <-slots }()
+			fn(x)
+		})
+	}
+	all.Wait()
+}

@@ -1,0 +1,92 @@
+package order
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"gorm.io/gorm"
+)
+
+// TestStore_Loading_Bounds: loads and long reads have connections of their own, so
+// what buyers read is answered while all of those are in use; and large loads leave
+// some of them to small ones.
+func TestStore_Loading_Bounds(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	mustInsert(t, s, newItem("large", 10*largeLoad, 1))
+	mustInsert(t, s, newItem("small", 10, 1))
+	if err := s.write.Exec("UPDATE items SET sold = ? WHERE id = 'large'", largeLoad).Error; err != nil {
+		t.Fatal(err)
+	}
+	mustCommit(t, s, bought("order", "small", "u", "k", 1))
+	ctx, cancel := context.WithCancel(testContext(t))
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer cancel()
+	began := make(chan string, 100)
+	load := func(item string) {
+		all.Go(func() {
+			err := s.loading(ctx, []string{item}, func(tx *gorm.DB) error {
+				if _, err := readItem(tx, item); err != nil {
+					return err
+				}
+				began <- item
+				<-ctx.Done()
+				return context.Cause(ctx)
+			})
+			if !errors.Is(err, context.Canceled) {
+				t.Errorf("load of %s: %v", item, err)
+			}
+		})
+	}
+	wait := func(want string) {
+		t.Helper()
+		select {
+		case got := <-began:
+			if got != want {
+				t.Fatalf("%s is loaded, want %s", got, want)
+			}
+		case <-time.After(limit):
+			t.Fatalf("%s is not loaded", want)
+		}
+	}
+	for range 6 {
+		load("large")
+	}
+	for range largeLoads {
+		wait("large")
+	}
+	for range loaders - largeLoads {
+		load("small")
+		wait("small")
+	}
+	for range longReaders {
+		all.Go(func() {
+			err := s.snapshot(ctx, func(tx *gorm.DB) error {
+				if _, err := readItem(tx, "small"); err != nil {
+					return err
+				}
+				began <- "snapshot"
+				<-ctx.Done()
+				return context.Cause(ctx)
+			})
+			if !errors.Is(err, context.Canceled) {
+				t.Errorf("snapshot: %v", err)
+			}
+		})
+		wait("snapshot")
+	}
+	for range 2 * readers {
+		if o, err := s.Order(testContext(t), "order"); err != nil || o.ID != "order" {
+			t.Fatalf("an order while sales are loaded: %+v, %v", o, err)
+		}
+	}
+	select {
+	case item := <-began:
+		t.Errorf("another load of %s began beside %d", item, loaders)
+	default:
+	}
+}

@@ -1,0 +1,144 @@
+package order
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+
+	"flashsale/internal/redistest"
+	"flashsale/queue"
+)
+
+// heldScan is a queue whose scans are counted, and each of which waits until it may end.
+type heldScan struct {
+	Tasks
+	mu    sync.Mutex
+	scans int
+	begun chan struct{}
+	end   chan struct{}
+}
+
+func (w *heldScan) Scan(ctx context.Context, fn func(id string, payload []byte) error) error {
+	w.mu.Lock()
+	w.scans++
+	w.mu.Unlock()
+	if w.begun != nil {
+		w.begun <- struct{}{}
+		select {
+		case <-w.end:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return w.Tasks.Scan(ctx, fn)
+}
+
+// TestSales_Queued_Shared: loads that begin while the queue is read share the next
+// reading. An order that is added while it is read is seen by all that came after it.
+func TestSales_Queued_Shared(t *testing.T) {
+	t.Parallel()
+	q := &heldScan{Tasks: newQueue(t, redistest.Embedded(t), queue.Config{}), begun: make(chan struct{}), end: make(chan struct{})}
+	tasks, ok := q.Tasks.(*queue.Queue)
+	if !ok {
+		t.Fatal(q.Tasks)
+	}
+	sales := &Sales{Store: newStore(t), Tasks: []Tasks{q}, Partition: func(string) int { return 0 }}
+	var all sync.WaitGroup
+	read := func(i int) {
+		all.Go(func() {
+			item := fmt.Sprint("item-", i)
+			found, err := sales.Queued(testContext(t), []string{item})
+			if err != nil || len(found[item].Orders) != 1 || found[item].Orders[0].OrderID != fmt.Sprint("o", i) {
+				t.Errorf("item %d: %+v, %v", i, found[item], err)
+			}
+		})
+	}
+	mustEnqueue(t, tasks, leased(bought("o0", "item-0", "u", "k", 1)))
+	read(0)
+	<-q.begun
+	const n = 50
+	for i := 1; i <= n; i++ {
+		mustEnqueue(t, tasks, leased(bought(fmt.Sprint("o", i), fmt.Sprint("item-", i), "u", "k", 1)))
+		read(i)
+	}
+	shared := sales.shared.queues[0]
+	await(t, "the others to wait for the next reading", func() bool {
+		shared.mu.Lock()
+		defer shared.mu.Unlock()
+		return shared.next != nil && len(shared.next.items) == n
+	})
+	q.end <- struct{}{}
+	<-q.begun
+	q.end <- struct{}{}
+	all.Wait()
+	if q.scans != 2 {
+		t.Errorf("the queue was read %d times for %d loads, want 2", q.scans, n+1)
+	}
+}
+
+// TestSales_Queued_CalledOff: whoever reads the queue for others may be called off;
+// another of them reads it then.
+func TestSales_Queued_CalledOff(t *testing.T) {
+	t.Parallel()
+	q := &heldScan{Tasks: newQueue(t, redistest.Embedded(t), queue.Config{}), begun: make(chan struct{}), end: make(chan struct{})}
+	sales := &Sales{Store: newStore(t), Tasks: []Tasks{q}, Partition: func(string) int { return 0 }}
+	first, cancel := context.WithCancel(testContext(t))
+	ended := make(chan error, 2)
+	go func() {
+		_, err := sales.Queued(first, []string{"a"})
+		ended <- err
+	}()
+	<-q.begun
+	for _, item := range []string{"b", "c"} {
+		go func() {
+			_, err := sales.Queued(testContext(t), []string{item})
+			ended <- err
+		}()
+	}
+	await(t, "the others to wait", func() bool {
+		shared := sales.shared.queues[0]
+		shared.mu.Lock()
+		defer shared.mu.Unlock()
+		return shared.next != nil && len(shared.next.items) == 2
+	})
+	cancel()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("the reader that was called off: %v", err)
+	}
+	<-q.begun
+	q.end <- struct{}{}
+	for range 2 {
+		if err := <-ended; err != nil {
+			t.Errorf("a reader that waited: %v", err)
+		}
+	}
+}
+
+// TestScanRound_Bounded: what one reading returns is bounded, and covers whole items
+// only; the first item is always covered, and is read again alone if it was not first.
+func TestScanRound_Bounded(t *testing.T) {
+	t.Parallel()
+	q := newQueue(t, redistest.Embedded(t), queue.Config{})
+	const items, each, keep = 5, 4, 10
+	names := make([]string, items)
+	for i := range names {
+		names[i] = fmt.Sprint("item-", i)
+		mustEnqueue(t, q, leased(distinct(fmt.Sprint("o", i, "-"), names[i], each)...))
+	}
+	s := &sharedScan{tasks: q, keep: keep, turn: make(chan struct{}, 1)}
+	found, err := s.read(testContext(t), names)
+	if err != nil || len(found) != keep/each || len(found[names[0]].Orders) != each || len(found[names[1]].Orders) != each {
+		t.Fatalf("%d items found, %v, want the first %d with %d orders each", len(found), err, keep/each, each)
+	}
+	s.keep = 1
+	if found, err = s.read(testContext(t), names[1:]); err != nil || len(found) != 1 || len(found[names[1]].Orders) != each {
+		t.Errorf("found %v, %v, want the first item alone, whole", found, err)
+	}
+	// A round that others were first in.
+	s.join(names[:2])
+	if found, err = s.read(testContext(t), names[2:3]); err != nil || len(found[names[2]].Orders) != each {
+		t.Errorf("found %v, %v, want %s", found, err, names[2])
+	}
+}
