@@ -171,13 +171,9 @@ func (v *reconciledView) state() string {
 // addReconciler makes the reconciler that the API asks, and lets one of all
 // processes run one in the background.
 func (a *app) addReconciler(stock *inventory.Inventory, returns *order.Returns) (*order.Reconciler, error) {
-	tasks := make([]order.QueuedOrders, len(a.queues))
-	for i, q := range a.queues {
-		tasks[i] = q
-	}
 	m := a.reconcileMetrics()
 	r := order.NewReconciler(order.ReconcilerConfig{
-		Store: a.store, Stock: stock, Records: stock, Tasks: tasks, Returns: returns, HighWater: a.highWater,
+		Store: a.store, Stock: stock, Records: stock, Tasks: a.tasks(), Returns: returns, HighWater: a.highWater,
 		OnRepair: func(item string, d order.Drift) {
 			m.repairs.WithLabelValues(string(d.Kind)).Inc()
 			a.log.Warn().Str("item", item).Str("kind", string(d.Kind)).Int64("expected", d.Expected).Int64("found", d.Found).
