@@ -286,7 +286,7 @@ func (x *inspector) weighQueue(ctx context.Context, q Tasks, items map[string]*i
 		return nil, err
 	}
 	for item, i := range items {
-		if i.deep != nil && i.err == nil {
+		if i.deep != nil {
 			i.err = x.check(ctx, i)
 		}
 		if i.err != nil {

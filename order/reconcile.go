@@ -78,6 +78,9 @@ type ReconcileOptions struct {
 // all of them.
 const itemsPage = 1024
 
+// itemLimit bounds how long the books or the records of one item are read.
+const itemLimit = 2 * time.Minute
+
 // Reconcile examines one item or all. An item that cannot be examined does not
 // keep it from the others; the report says so. Errors: catalog.ErrItemNotFound
 // for an item that is asked for, ErrDatabase when the items cannot be listed,
@@ -196,9 +199,14 @@ func (e *examination) checkBooks(ctx context.Context, o ReconcileOptions) error 
 // readBooks reads the books of an item to their end, and looks at the item again where
 // they are of another state; nil says that it changes too often.
 func (e *examination) readBooks(ctx context.Context) (*books, error) {
+	ctx, cancel := context.WithTimeout(ctx, itemLimit)
+	defer cancel()
 	for range booksTries {
 		var b books
 		moved, err := e.Store.readBooks(ctx, e.item, &b, allPages)
+		if errors.Is(err, context.DeadlineExceeded) && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			break
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -292,7 +300,7 @@ func (r *Reconciler) judge(ctx context.Context, page []*examination, most int) e
 		}
 		e.sale = e.drifts()
 		loaded := e.seen.live.Loaded && !e.seen.live.Damaged
-		e.partial = e.partial || loaded && (e.seen.moving || e.open() || e.deep != nil && (e.queued < 0 || e.deep.crowded))
+		e.partial = e.partial || loaded && (e.seen.moving || e.open() || e.deep != nil && (e.queued < 0 || e.deep.incomplete))
 	}
 	return nil
 }

@@ -28,8 +28,10 @@ type recordCheck struct {
 	wrong  map[inventory.EntryKey]bool // orders, and buyers with an empty key
 	queued map[string]int64            // units that each buyer has in the queue and in no row
 	page   []task                      // queued orders to be looked for
-	// crowded says that too many buyers have queued orders to compare what each holds.
+	// crowded is set when too many buyers have queued orders to compare what each holds.
 	crowded bool
+	// incomplete is set when not every record was compared.
+	incomplete bool
 }
 
 func newRecordCheck() *recordCheck {
@@ -42,7 +44,7 @@ func (r *recordCheck) size() int { return len(r.wrong) }
 func (r *recordCheck) queue(t *task) {
 	r.page = append(r.page, *t)
 	if _, known := r.queued[t.UserID]; !known && len(r.queued) >= queuedBuyersMax {
-		r.crowded = true
+		r.crowded, r.incomplete = true, true
 		return
 	}
 	r.queued[t.UserID] += t.Quantity
@@ -88,9 +90,15 @@ func (x *inspector) check(ctx context.Context, i *inspection) error {
 	if !i.seen.live.Loaded || i.seen.live.Damaged {
 		return nil
 	}
+	limited, cancel := context.WithTimeout(ctx, itemLimit)
+	defer cancel()
 	for _, step := range []func(context.Context, *inspection) error{x.checkQueued, x.checkEntries, x.checkOrders, x.checkCounts} {
-		err := step(ctx, i)
+		err := step(limited, i)
 		if errors.Is(err, errSeenEnough) {
+			return nil
+		}
+		if err != nil && limited.Err() != nil && ctx.Err() == nil {
+			i.deep.incomplete = true
 			return nil
 		}
 		if err != nil {
