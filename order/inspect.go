@@ -50,33 +50,32 @@ const (
 	freeLooks = 3
 	// heldLooks is how often it is then looked at under the lock.
 	heldLooks = 5
-	// owedMax is up to how many closed orders whose units are on their way back
-	// an item is judged with.
+	// owedMax is the number of pending releases above which an item is not judged.
 	owedMax = 256
-	// lateMax bounds the count of those that are late.
+	// lateMax bounds the count of late releases.
 	lateMax = 1000
 )
 
-// lookHold bounds how long a look keeps an item from selling, once it has the lock. It
-// takes one or two milliseconds. A variable for the tests, whose machine may be busy.
+// lookHold bounds how long a look blocks sales of an item once it has the lock. It
+// usually takes one or two milliseconds. It is a variable because test machines are busy.
 var lookHold = 20 * time.Millisecond
 
-// lateReturn is when units on their way back are worth telling: the sweeper has
-// tried to give them back many times by then.
+// lateReturn is the age from which an unreturned release is reported: the sweeper has
+// retried it many times by then.
 const lateReturn = 5 * time.Minute
 
 // sighting is what Redis and the database count of an item at one instant.
 type sighting struct {
 	live inventory.Live
 	row  itemRow
-	late int64 // orders whose units are late, lateMax at the most
-	// moving says that no such instant was found, since units come back all the time:
-	// the two sides are of two instants, and their difference shows no fault.
+	late int64 // late releases, lateMax at most
+	// moving is set when Redis changed during every look. The two sides are then of
+	// different instants, and their difference proves nothing.
 	moving bool
 }
 
-// same reports whether nothing has happened to the item between two sightings: each
-// purchase and return counts up the sale's sequence, each transaction the revision.
+// same reports whether nothing happened to the item between two sightings: each
+// purchase and release increases the sale's sequence, each transaction the revision.
 func (s *sighting) same(o *sighting) bool {
 	return !s.moving && !o.moving && s.live == o.live && s.row == o.row
 }
@@ -94,13 +93,13 @@ func (x *inspector) see(ctx context.Context, item string) (sighting, error) {
 	}
 	held, err := x.seeHeld(ctx, item, given, nil)
 	if err != nil {
-		return s, nil //nolint:nilerr // the lock is not to be had at present; what was seen without it stands
+		return s, nil //nolint:nilerr // without the lock the last look is reported, as moving
 	}
 	return held, nil
 }
 
-// seeHeld looks at an item while its lock is held. If rebuild says so of what was
-// seen, the sale is then built anew under the same lock.
+// seeHeld looks at an item while holding its lock. If rebuild returns true for what was
+// seen, the sale is then rebuilt under the same lock.
 func (x *inspector) seeHeld(ctx context.Context, item string, given map[string]bool, rebuild func(*sighting) bool) (s sighting, err error) {
 	err = x.stock.Examine(ctx, item, func(ctx context.Context, ex *inventory.Examined) (bool, error) {
 		ctx, cancel := context.WithTimeout(ctx, lookHold)
@@ -119,10 +118,10 @@ func (x *inspector) seeHeld(ctx context.Context, item string, given map[string]b
 	return s, err
 }
 
-// look is one look: Redis, a snapshot of the database, and Redis again, which has to
-// be as before. Units of closed orders that are on their way back are given back, and
-// the next look counts them; given are those up to now. One that the loaded sale does
-// not know was not counted by it either.
+// look reads Redis, a snapshot of the database, and Redis again, which must be
+// unchanged. It returns the units of pending releases, and the next look counts them;
+// given holds the orders released so far. An order that the loaded sale does not know
+// was not counted by it either.
 func (x *inspector) look(ctx context.Context, item string, live func(context.Context, string) (inventory.Live, error), given map[string]bool) (s sighting, err error) {
 	if s.live, err = live(ctx, item); err != nil {
 		return s, err
@@ -160,9 +159,8 @@ const (
 	owedOfItem = returnsOfItem + ` LIMIT ?2`
 )
 
-// counted reads an item's row, how many of its orders are late to give their units
-// back, and, if asked for, owedMax and one of the orders whose units are to come back,
-// all in one snapshot. Errors: catalog.ErrItemNotFound, ErrDatabase.
+// counted reads an item's row, the number of its late releases and, if withOwed, up to
+// owedMax+1 pending releases, all in one snapshot. Errors: catalog.ErrItemNotFound, ErrDatabase.
 func (s *Store) counted(ctx context.Context, item string, withOwed bool) (row itemRow, late int64, owed []returned, err error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
@@ -183,15 +181,15 @@ func (s *Store) counted(ctx context.Context, item string, withOwed bool) (row it
 	return row.counts(), late, owed, err
 }
 
-// inspection is what was found out of an item.
+// inspection is the state of one item's inspection.
 type inspection struct {
 	item string
 	seen sighting
-	// queued are the units of accepted orders that are not committed, and that the
-	// sale counts as taken; -1 where nobody has looked, or the item did not keep still.
+	// queued are the units of accepted orders that are not committed; -1 when the queue
+	// was not read, or the item changed meanwhile.
 	queued int64
-	// off is by how much the database's count of sold units is too low, as its books
-	// have shown. Transactions keep it as it is.
+	// off is how much too low the database's count of sold units is, according to its
+	// books. Transactions do not change it.
 	off  int64
 	deep *recordCheck // what a look at every record found; nil: nobody asked
 	err  error
@@ -203,7 +201,7 @@ func (x *inspector) inspect(ctx context.Context, item string) *inspection {
 	return i
 }
 
-// again looks once more, and reports whether nothing has happened since.
+// again looks once more, and reports whether nothing happened in between.
 func (x *inspector) again(ctx context.Context, i *inspection) bool {
 	seen, err := x.see(ctx, i.item)
 	same := err == nil && seen.same(&i.seen)
@@ -211,16 +209,16 @@ func (x *inspector) again(ctx context.Context, i *inspection) bool {
 	return same
 }
 
-// room is how many units of the total no committed order holds.
+// room is the number of units that no committed order holds.
 func (i *inspection) room() int64 { return i.seen.row.Total - i.seen.row.Sold - i.off }
 
-// open reports whether only the queue can tell if the item's counts agree: some of
-// its units are neither left nor committed.
+// open reports whether the queue must be read to judge the item: some units are neither
+// left nor committed.
 func (i *inspection) open() bool {
 	return i.queued < 0 && i.seen.live.Loaded && i.room() != i.seen.live.Left
 }
 
-// weighings is how often a queue is read for items that do not keep still, or differ.
+// weighings bounds the reads of a queue for items that change meanwhile, or differ.
 const weighings = 3
 
 // weigh reads the queues for what is queued of the items: once for all of them, and
@@ -372,10 +370,10 @@ func (x *inspector) addTasks(ctx context.Context, q Tasks, page []task, items ma
 	return nil
 }
 
-// stillCounted reports whether a sale counts the units of a closed order whose task is
-// in the queue as taken. The worker whose order the database refused drops the sale
-// before it gives up the task, so while somebody has the task its units are on their
-// way. Nobody works on a dead letter.
+// stillCounted reports whether the units of a closed order whose task is in the queue
+// are rightly taken. A worker whose order the database rejected drops the sale before
+// it acknowledges the task. Until then the units are taken, except for dead letters,
+// which no worker processes.
 func (x *inspector) stillCounted(ctx context.Context, q Tasks, t *task) (bool, error) {
 	entries, err := x.records.Entries(ctx, t.ItemID, []inventory.EntryKey{keyOf(t)})
 	if err != nil || entries[0].OrderID != t.ID || entries[0].Returned {
@@ -392,13 +390,13 @@ func keyOf(t *task) inventory.EntryKey {
 	return inventory.EntryKey{Buyer: t.UserID, IdempotencyKey: t.IdempotencyKey}
 }
 
-// drifts compares what was seen. Nothing in it is under way.
+// drifts returns the differences. Work in progress is none.
 func (i *inspection) drifts() []Drift {
 	s := &i.seen
 	if i.err != nil || s.moving {
 		return nil
 	}
-	// What the sale should have left, or at most, if nobody knows what is queued.
+	// What the sale should have left; an upper bound if the queue was not read.
 	want := i.room() - max(i.queued, 0)
 	var out []Drift
 	if i.queued >= 0 && want < 0 {
@@ -430,7 +428,7 @@ func (i *inspection) drifts() []Drift {
 	return out
 }
 
-// otherTerms names what a sale has otherwise than its item's row.
+// otherTerms names the terms in which a sale differs from its item's row.
 func otherTerms(row *itemRow, live *inventory.Live) []string {
 	var out []string
 	for _, f := range []struct {
@@ -450,9 +448,9 @@ func otherTerms(row *itemRow, live *inventory.Live) []string {
 	return out
 }
 
-// ledger is the conservation equation. What is left of a sale that is not loaded is
-// what its next load will find. While units move, what is neither left nor sold is
-// held: that the parts are the whole is then not checked.
+// ledger returns the conservation equation. Left of a sale that is not loaded is what
+// its next load will find. While the item is moving, held is the remainder, and the
+// equation is not checked.
 func (i *inspection) ledger() Ledger {
 	s := &i.seen
 	l := Ledger{Initial: s.row.Initial, Restocked: s.row.Total - s.row.Initial, Left: s.live.Left}

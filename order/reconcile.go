@@ -130,7 +130,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, o ReconcileOptions) (Reconci
 type examination struct {
 	*inspection
 	*Reconciler
-	old      bool    // the database is older than Redis, and nothing else is told
+	old      bool    // the database is older than Redis, and nothing else is reported
 	database []Drift // within the database
 	sale     []Drift
 	repair   Repair
@@ -159,8 +159,8 @@ func (r *Reconciler) examine(ctx context.Context, item string, o ReconcileOption
 	return e
 }
 
-// behind reports whether the database is older than Redis, which is all there is to
-// report of the item then: neither place shows what the other should have.
+// behind reports whether the database is older than Redis. Then nothing else is
+// reported of the item, because neither side shows what the other should have.
 func (e *examination) behind(ctx context.Context) (bool, error) {
 	if e.HighWater == nil {
 		return false, nil
@@ -196,8 +196,8 @@ func (e *examination) checkBooks(ctx context.Context, o ReconcileOptions) error 
 	return nil
 }
 
-// readBooks reads the books of an item to their end, and looks at the item again where
-// they are of another state; nil says that it changes too often.
+// readBooks reads all books of an item; nil means that it changed too often, or took
+// too long.
 func (e *examination) readBooks(ctx context.Context) (*books, error) {
 	ctx, cancel := context.WithTimeout(ctx, itemLimit)
 	defer cancel()
@@ -250,8 +250,8 @@ func (e *examination) mendBooks(ctx context.Context, b *books, o ReconcileOption
 	return e.err
 }
 
-// conclude weighs the items that only their queue can tell of, judges all, and has the
-// sales that differ built anew if they may be. most is as for weigh.
+// conclude reads the queues where that is needed, judges all items, and has the
+// sales that differ rebuilt where that is allowed. most is as for weigh.
 func (r *Reconciler) conclude(ctx context.Context, page []*examination, most int) error {
 	if err := r.judge(ctx, page, most); err != nil {
 		return err
@@ -305,8 +305,8 @@ func (r *Reconciler) judge(ctx context.Context, page []*examination, most int) e
 	return nil
 }
 
-// mayRebuild reports whether the database's own counts agree, for a sale is built from
-// them: from a wrong one the new sale would be wrong, too.
+// mayRebuild reports whether the database's own counts agree: a sale is built from
+// them, and would be wrong again.
 func (e *examination) mayRebuild(ctx context.Context) bool {
 	if e.deep == nil {
 		if b, err := e.readBooks(ctx); err != nil || b == nil {
@@ -326,8 +326,8 @@ func (e *examination) mayRebuild(ctx context.Context) bool {
 	return false
 }
 
-// rebuild has the sale built anew, if it still is as it was judged, or the counters
-// alone show under the lock that it is wrong.
+// rebuild has the sale rebuilt if it is unchanged since it was judged, or if under the
+// lock its counters alone show a fault.
 func (e *examination) rebuild(ctx context.Context) bool {
 	judged := e.seen
 	_, err := e.seeHeld(ctx, e.item, make(map[string]bool), func(now *sighting) bool {

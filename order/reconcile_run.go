@@ -13,16 +13,15 @@ import (
 const (
 	// booksBudget is how many pages of books a round of the background reads.
 	booksBudget = 12
-	// idleRounds is after how many rounds in which nothing has happened to an item on
-	// sale the background looks at it under its lock: a sale that refuses every holder
-	// of the lock looks idle.
+	// idleRounds is after how many idle rounds an item on sale is looked at under its
+	// lock: a sale whose fencing token refuses every lock holder looks idle.
 	idleRounds = 10
-	// overAfter is how long after the end of its sale the background forgets an item.
+	// overAfter is how long after the end of its sale an item is still inspected.
 	overAfter = 24 * time.Hour
 )
 
-// memory is what the rounds of one Run remember. It has one entry per item that is
-// on sale or ended lately.
+// memory is kept between the rounds of one Run. It has one entry per item that is on
+// sale or ended less than overAfter ago.
 type memory struct {
 	items map[string]*remembered
 	// walk are the books of the item that is being compared, and walked its id.
@@ -30,29 +29,27 @@ type memory struct {
 	walked string
 }
 
-// remembered is an item as the last round that looked at it has left it.
+// remembered is the result of the last round that looked at an item.
 type remembered struct {
-	round  int // the last one that met the item
 	row    itemRow
 	live   inventory.Live
 	report *ItemReport // nil: nothing differs
 	idle   int         // rounds since anything happened
 	differ int         // rounds in a row in which the sale differed
-	tried  bool        // a new build did not help; another would not, either
-	unsure bool        // it was not seen to its end
+	tried  bool        // a rebuild did not help, so there is no second one
+	unsure bool        // it could not be judged completely
 
 	booked   itemRow // as the item was when its books were compared
 	database []Drift // what they have shown
 	off      int64   // by how much the database's count of sold units is too low
 }
 
-// Run inspects the items after every interval, until ctx ends: those on sale, and
-// those whose sale has ended within a day. An item to which nothing has happened since
-// it was found to agree costs one read of the sale's counters, and none once its sale
-// has ended. What changed is looked at, and a sale that differs in two rounds is built
-// anew, once. The database's counts are compared with its orders a few pages each
-// round; what differs there is only told, since to repair that is a person's
-// decision. heard is called after every round.
+// Run inspects items after every interval, until ctx ends: those on sale, and those
+// whose sale ended within a day. An item that has not changed since it agreed costs a
+// share of a pipelined read of sales, and nothing once its sale has ended. A sale that
+// differs in two rounds is rebuilt, once. Each round compares a few pages of the
+// database's counts with its orders; differences there are only reported, because
+// repairing them is an operator's decision. heard is called after every round.
 func (r *Reconciler) Run(ctx context.Context, every time.Duration, heard func(ReconcileReport, error)) {
 	var b memory
 	for pause(ctx, every) {
@@ -111,7 +108,7 @@ func (r *Reconciler) roundPage(ctx context.Context, b *memory, rows []itemRow, r
 	}
 	lives, err := r.Stock.Lives(ctx, ask)
 	if err != nil {
-		lives = make([]inventory.Live, len(ask)) // each is then asked for by itself
+		lives = make([]inventory.Live, len(ask)) // then each item is read separately
 	}
 	var page []*examination
 	for n := range rows {
@@ -163,9 +160,9 @@ func (r *Reconciler) examineAgain(ctx context.Context, item string, m *remembere
 		return e
 	}
 	if row := e.seen.row.figures(); m.booked == row || m.booked.Revision != row.Revision {
-		e.database, e.off = m.database, m.off // else somebody has changed the counts alone
+		e.database, e.off = m.database, m.off // else the counts were edited by hand
 	}
-	// From a count that is wrong no sale is built, so that is no try.
+	// A sale is not rebuilt from a wrong count, so that is not an attempt.
 	if m.differ > 0 && !m.tried && e.off == 0 {
 		e.repair = RepairSales
 	}
@@ -186,7 +183,7 @@ func (b *memory) remember(e *examination, rep *ItemReport) {
 	}
 	m.unsure = e.err != nil || e.partial || e.old
 	if m.unsure && !anyOfSale(e.sale) {
-		return // it says nothing about a difference that was found before
+		return // an earlier difference may still exist
 	}
 	m.tried = m.tried || e.repair != RepairNothing && e.off == 0
 	left := false
@@ -239,7 +236,7 @@ func (r *Reconciler) walkBooks(ctx context.Context, b *memory) error {
 			}
 			left--
 			if moved {
-				break // the others first
+				break // continue with the other items
 			}
 		}
 		if b.walk.done() {
