@@ -13,6 +13,7 @@ import (
 	"flashsale/handler/auth"
 )
 
+//nolint:unused // for the size measurements
 const (
 	// inspectRounds is how many ledgers and reconciliations are measured.
 	inspectRounds = 50
@@ -123,7 +124,7 @@ func (m *meter) asAdmin(ctx context.Context, method, path string, to any) error 
 		return err
 	}
 	text, err := io.ReadAll(res.Body)
-	if err = errors.Join(err, res.Body.Close()); err != nil {
+	if err := errors.Join(err, res.Body.Close()); err != nil {
 		return err
 	}
 	if res.StatusCode != http.StatusOK {
