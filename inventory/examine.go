@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"flashsale/lock"
 )
 
@@ -82,36 +84,68 @@ func (v *Inventory) Examine(ctx context.Context, item string, look func(ctx cont
 	})
 }
 
+// Lives reads the sales of many items, in order, without keeping them from selling.
+func (v *Inventory) Lives(ctx context.Context, items []string) ([]Live, error) {
+	epoch, err := v.source.Epoch(ctx)
+	if err != nil {
+		return nil, err
+	}
+	cmds := make([]*redis.SliceCmd, len(items))
+	// An error of one command, as of a key of another type, is that item's alone.
+	_, err = v.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for i, item := range items {
+			cmds[i] = p.HMGet(ctx, v.keys.sale(item), liveFields...)
+		}
+		return nil
+	})
+	lives := make([]Live, len(items))
+	for i, c := range cmds {
+		if c.Err() == nil {
+			lives[i], _ = parseLive(c.Val(), epoch)
+			err = nil
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read %d sales: %w: %w", len(items), ErrUnavailable, err)
+	}
+	return lives, nil
+}
+
 // live reads a sale and the highest fencing token that it has seen.
 func (v *Inventory) live(ctx context.Context, item string, epoch int64) (Live, int64, error) {
-	found, err := v.rdb.HMGet(ctx, v.keys.sale(item),
-		"epoch", "left", "limit", "opens_ms", "closes_ms", "version", "fence", "control", "changing").Result()
+	found, err := v.rdb.HMGet(ctx, v.keys.sale(item), liveFields...).Result()
 	if err != nil {
 		return Live{}, 0, fmt.Errorf("read sale of %s: %w: %w", item, ErrUnavailable, err)
 	}
+	live, fence := parseLive(found, epoch)
+	return live, fence, nil
+}
+
+// liveFields are the fields of a sale's hash that parseLive reads.
+var liveFields = []string{"epoch", "left", "limit", "opens_ms", "closes_ms", "version", "fence", "control", "changing", "sequence"}
+
+// parseLive reads the values of liveFields, of a sale of this epoch, and the highest
+// fencing token that the sale has seen.
+func parseLive(found []any, epoch int64) (Live, int64) {
 	text := make([]string, len(found))
 	for i, f := range found {
 		s, there := f.(string)
 		// What the purchase script takes for a missing sale: it asks for a load.
 		if !there && i < 6 || there && i == 8 {
-			return Live{}, 0, nil
+			return Live{}, 0
 		}
 		text[i] = s
 	}
 	if text[0] != strconv.FormatInt(epoch, 10) {
-		return Live{}, 0, nil
+		return Live{}, 0
 	}
+	damaged := false
 	number := func(s string) int64 {
-		n, perr := strconv.ParseInt(s, 10, 64)
-		if perr != nil {
-			err = perr
-		}
+		n, err := strconv.ParseInt(s, 10, 64)
+		damaged = damaged || err != nil
 		return n
 	}
 	version, build, _ := strings.Cut(text[5], ".")
-	if build == "" {
-		return Live{Loaded: true, Damaged: true}, 0, nil
-	}
 	opens, closes := number(text[3]), number(text[4])
 	live := Live{Loaded: true, Sale: Sale{
 		Left: number(text[1]), PerUserLimit: number(text[2]), OpensAt: time.UnixMilli(opens).UTC(),
@@ -120,12 +154,16 @@ func (v *Inventory) live(ctx context.Context, item string, epoch int64) (Live, i
 	if closes != 0 {
 		live.ClosesAt = time.UnixMilli(closes).UTC()
 	}
-	fence, ferr := strconv.ParseInt(text[6], 10, 64)
-	if ferr != nil {
-		fence = 0 // as the purchase script reads it
+	if damaged || build == "" {
+		return Live{Loaded: true, Damaged: true}, 0
 	}
+	// What is no number here is 0 to the purchase script, too.
+	fence, err := strconv.ParseInt(text[6], 10, 64)
 	if err != nil {
-		return Live{Loaded: true, Damaged: true}, 0, nil //nolint:nilerr // that it cannot be read is what was to be found out
+		fence = 0
 	}
-	return live, fence, nil
+	if live.Sequence, err = strconv.ParseInt(text[9], 10, 64); err != nil {
+		live.Sequence = 0
+	}
+	return live, fence
 }

@@ -47,11 +47,16 @@ func TestInventory_Examine(t *testing.T) {
 			t.Errorf("before the rebuild: %+v", live)
 		}
 		want := Live{Loaded: true, Sale: sale}
+		want.Sequence = sale.Sequence + sequenceBlock
 		if live := mustExamine(t, v, s.item, false); live != want {
 			t.Errorf("rebuilt: %+v, want %+v", live, want)
 		}
 		mustBuy(t, v, s.request("u", "k", 2))
 		want.Left = 8
+		want.Sequence++
+		if lives, err := v.Lives(testContext(t), []string{"none-" + s.item, s.item}); err != nil || !slices.Equal(lives, []Live{{}, want}) {
+			t.Errorf("many: %+v, %v", lives, err)
+		}
 		if live, err := v.Live(testContext(t), s.item); err != nil || live != want {
 			t.Errorf("after a purchase: %+v, %v, want %+v", live, err, want)
 		}

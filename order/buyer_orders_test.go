@@ -196,7 +196,7 @@ func TestSchema_Plans(t *testing.T) {
 		"export holdings": {selectHoldings, 1, "INDEX orders_buyer (<expr>=? AND user_id=?)"},
 		"erasure":         {eraseOrders, 3, byKey + ")"},
 		"idempotency key": {`SELECT * FROM orders WHERE user_id = ? AND item_id = ? AND idempotency_key = ?`, 3, byKey + " AND idempotency_key=?)"},
-		"load of a sale":  {holdingsOfItem, 1, "INDEX orders_item (item_id=?)"},
+		"load of a sale":  {holdingsOfItems, 1, "INDEX orders_item (item_id=?)"},
 		"list of an item": {`SELECT * FROM orders WHERE item_id = ? AND id < ? ORDER BY id DESC LIMIT 10`, 2, "INDEX orders_item (item_id=? AND id<?)"},
 		"list of all":     {`SELECT * FROM orders WHERE id < ? ORDER BY id DESC LIMIT 10`, 1, "INDEX sqlite_autoindex_orders_1 (id<?)"},
 		"orders that expire": {`SELECT id FROM orders WHERE status = 'confirmed' AND expires_at > 0 AND (expires_at, id) > (?, ?) ORDER BY expires_at, id LIMIT 10`, 2,

@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 	}
 	// What one of these cuts off comes later, or is refused; that is tested where
 	// the database or Redis is away, which takes no time to notice.
-	for _, timeout := range []*time.Duration{&readTimeout, &writeTimeout, &showTimeout, &giveTimeout, &tellTimeout} {
+	for _, timeout := range []*time.Duration{&readTimeout, &writeTimeout, &showTimeout, &giveTimeout, &tellTimeout, &lookHold} {
 		*timeout = limit
 	}
 	redistest.Main(m,
@@ -221,6 +221,7 @@ func buyersOf(t testing.TB, s *Store, item string) map[string]int64 {
 func auditStore(t testing.TB, s *Store) {
 	t.Helper()
 	sold := map[string]int64{}
+	due := map[string]int64{}
 	held := map[string]map[string]int64{}
 	keys := map[string]string{}
 	for id, r := range allRows(t, s) {
@@ -233,6 +234,9 @@ func auditStore(t testing.TB, s *Store) {
 			continue
 		}
 		sold[r.ItemID] += r.Quantity
+		if r.Status == string(StatusConfirmed) && r.ExpiresAt > 0 {
+			due[r.ItemID] += r.Quantity
+		}
 		if held[r.ItemID] == nil {
 			held[r.ItemID] = map[string]int64{}
 		}
@@ -245,6 +249,9 @@ func auditStore(t testing.TB, s *Store) {
 	for _, it := range items {
 		if it.Sold != sold[it.ID] || it.Sold > it.Total {
 			t.Errorf("item %s: sold %d of %d, and its orders hold %d", it.ID, it.Sold, it.Total, sold[it.ID])
+		}
+		if it.Awaiting != due[it.ID] {
+			t.Errorf("item %s: %d await payment, and its orders say %d", it.ID, it.Awaiting, due[it.ID])
 		}
 		counts := buyersOf(t, s, it.ID)
 		for user, n := range held[it.ID] {
@@ -419,6 +426,14 @@ func (s *site) drained() {
 		}
 		return st.Ready+st.Leased == 0
 	})
+}
+
+// load loads the sale, if it is not loaded.
+func (s *site) load() {
+	s.t.Helper()
+	if err := s.stock.Frozen(testContext(s.t), s.item, func(context.Context, int64) error { return nil }); err != nil {
+		s.t.Fatal(err)
+	}
 }
 
 func (s *site) ledger() Ledger {

@@ -9,37 +9,14 @@ import (
 
 	"flashsale/catalog"
 	"flashsale/inventory"
-	"flashsale/queue"
 )
 
-// Examiner is what a reconciliation needs of the inventory.
-type Examiner interface {
-	Partition(item string) int
-	Live(ctx context.Context, item string) (inventory.Live, error)
-	Examine(ctx context.Context, item string, look func(ctx context.Context, x *inventory.Examined) (rebuild bool, err error)) error
-}
-
-// Records is what a sale remembers of its orders and buyers.
-type Records interface {
-	EachEntry(ctx context.Context, item string, fn func([]inventory.Entry) error) error
-	EachCount(ctx context.Context, item string, fn func([]inventory.BuyerCount) error) error
-	Entries(ctx context.Context, item string, keys []inventory.EntryKey) ([]inventory.Entry, error)
-	Counts(ctx context.Context, item string, buyers []string) ([]int64, error)
-}
-
-// QueuedOrders is what a reconciliation needs of a task queue of orders.
-type QueuedOrders interface {
-	Tasks
-	Known(ctx context.Context, ids []string) ([]bool, error)
-	Stats(ctx context.Context) (queue.Stats, error)
-}
-
-// ReconcilerConfig configures a Reconciler. All but OnRepair are required.
+// ReconcilerConfig configures a Reconciler. All but HighWater and OnRepair are required.
 type ReconcilerConfig struct {
 	Store   *Store
 	Stock   Examiner
 	Records Records
-	Tasks   []QueuedOrders // one per partition
+	Tasks   []Tasks // one per partition
 	Returns *Returns
 	// HighWater finds items of which the database is older than Redis. They are
 	// reported and not repaired. Default nil: none is.
@@ -48,17 +25,16 @@ type ReconcilerConfig struct {
 	OnRepair func(item string, d Drift)
 }
 
-// Reconciler compares what Redis, the queue and the database say of each item,
-// and mends what a fault has left behind. It never touches an order or a task:
-// what it changes are counts, which it makes anew from them. Any number of them
-// may be at work.
+// Reconciler inspects items, and repairs what a fault has left behind. It never
+// touches an order or a task: what it changes are counts, which it recomputes from
+// them. Any number of them may be at work.
 type Reconciler struct {
 	ReconcilerConfig
+	*inspector
 	// turn lets one reconciliation that was asked for run at a time, beside the
 	// background's: each occupies a reading connection.
 	turn chan struct{}
-	// busy is from how many tasks in an item's queue on the background puts off
-	// what it would have to read them for.
+	// busy is from how many tasks in a queue on the background does not read it.
 	busy int
 }
 
@@ -70,7 +46,8 @@ func NewReconciler(cfg ReconcilerConfig) *Reconciler {
 	if cfg.OnRepair == nil {
 		cfg.OnRepair = func(string, Drift) {}
 	}
-	return &Reconciler{ReconcilerConfig: cfg, turn: make(chan struct{}, 1), busy: busyTasks}
+	x := &inspector{store: cfg.Store, stock: cfg.Stock, records: cfg.Records, tasks: cfg.Tasks, returns: cfg.Returns}
+	return &Reconciler{ReconcilerConfig: cfg, inspector: x, turn: make(chan struct{}, 1), busy: busyTasks}
 }
 
 // Repair is what a reconciliation may change.
@@ -88,26 +65,26 @@ const (
 // ReconcileOptions say what to reconcile.
 type ReconcileOptions struct {
 	ItemID string // empty: every item
-	// Deep looks at every record of the sales as well, and not only at the sums.
+	// Deep compares the database's counts with its orders, and every record of the
+	// sales, as well: it reads all of both.
 	Deep   bool
 	Repair Repair
 	// Actor and RequestID stand in the record of what was repaired in the database.
 	Actor     string
 	RequestID string
-	// patient puts off what keeps an item from selling while much is queued.
-	patient bool
 }
 
-const (
-	itemsPage = 256
-	// itemLimit bounds what one item may take.
-	itemLimit = 2 * time.Minute
-)
+// itemsPage is how many items are looked at together: the queues are read once for
+// all of them.
+const itemsPage = 1024
+
+// itemLimit bounds how long the books or the records of one item are read.
+const itemLimit = 2 * time.Minute
 
 // Reconcile examines one item or all. An item that cannot be examined does not
 // keep it from the others; the report says so. Errors: catalog.ErrItemNotFound
 // for an item that is asked for, ErrDatabase when the items cannot be listed,
-// and the end of ctx before the first item.
+// inventory.ErrUnavailable when the queues cannot be read, and the end of ctx.
 func (r *Reconciler) Reconcile(ctx context.Context, o ReconcileOptions) (ReconcileReport, error) {
 	select {
 	case r.turn <- struct{}{}:
@@ -115,261 +92,278 @@ func (r *Reconciler) Reconcile(ctx context.Context, o ReconcileOptions) (Reconci
 	case <-ctx.Done():
 		return ReconcileReport{}, fmt.Errorf("wait for another reconciliation: %w", context.Cause(ctx))
 	}
-	return r.reconcile(ctx, o, func(string) (bool, Repair) { return o.Deep, o.Repair })
-}
-
-// reconcile asks how for each item how to go about it.
-func (r *Reconciler) reconcile(ctx context.Context, o ReconcileOptions, how func(item string) (deep bool, repair Repair)) (ReconcileReport, error) {
 	began := time.Now()
 	report := ReconcileReport{StartedAt: r.Store.now().UTC(), Deep: o.Deep, Repair: o.Repair, Balanced: true}
-	one := func(item string) error {
-		own := o
-		own.ItemID = item
-		own.Deep, own.Repair = how(item)
-		rep := r.item(ctx, own)
-		if errors.Is(rep.Err, catalog.ErrItemNotFound) {
-			return rep.Err
+	ids := []string{o.ItemID}
+	for after := ""; len(ids) > 0; {
+		if o.ItemID == "" {
+			var err error
+			if ids, err = r.Store.ItemIDs(ctx, after, itemsPage); err != nil || len(ids) == 0 {
+				return report, err
+			}
+			after = ids[len(ids)-1]
 		}
-		report.add(&rep)
-		return nil
-	}
-	var err error
-	if o.ItemID != "" {
-		err = one(o.ItemID)
-	} else {
-		err = r.eachItem(ctx, one)
-	}
-	report.Took = time.Since(began)
-	return report, err
-}
-
-// eachItem calls fn for every item. Items that come meanwhile may be missed.
-func (r *Reconciler) eachItem(ctx context.Context, fn func(item string) error) error {
-	after := ""
-	for {
-		ids, err := r.Store.itemIDs(ctx, after, itemsPage)
-		if err != nil {
-			return err
-		}
-		for _, id := range ids {
-			if err := fn(id); err != nil {
-				return err
+		page := make([]*examination, len(ids))
+		for n, id := range ids {
+			page[n] = r.examine(ctx, id, o, o.Deep)
+			if err := page[n].err; o.ItemID != "" && errors.Is(err, catalog.ErrItemNotFound) {
+				return report, err
 			}
 		}
-		if len(ids) < itemsPage {
-			return nil
+		if err := r.conclude(ctx, page, 0); err != nil {
+			return report, err
 		}
-		after = ids[len(ids)-1]
-	}
-}
-
-func (r *Reconciler) tasksOf(item string) QueuedOrders { return r.Tasks[r.Stock.Partition(item)] }
-
-// item examines one item.
-func (r *Reconciler) item(ctx context.Context, o ReconcileOptions) ItemReport {
-	ctx, cancel := context.WithTimeout(ctx, itemLimit)
-	defer cancel()
-	e := &examination{Reconciler: r, options: o, report: ItemReport{ItemID: o.ItemID}}
-	if err := e.run(ctx); err != nil {
-		e.report.Err = fmt.Errorf("reconcile item %s: %w", o.ItemID, err)
-	}
-	for _, d := range e.report.Drifts {
-		if d.Repaired {
-			r.OnRepair(o.ItemID, d)
+		for _, e := range page {
+			if !errors.Is(e.err, catalog.ErrItemNotFound) {
+				report.add(e.tell())
+			}
+		}
+		if o.ItemID != "" {
+			break
 		}
 	}
-	return e.report
+	report.Took = time.Since(began)
+	return report, nil
 }
 
 // examination is one item on its way through a reconciliation.
 type examination struct {
+	*inspection
 	*Reconciler
-	options ReconcileOptions
-	report  ItemReport
-	sums    sums
+	old      bool    // the database is older than Redis, and nothing else is reported
+	database []Drift // within the database
+	sale     []Drift
+	repair   Repair
+	partial  bool
 }
 
-func (e *examination) run(ctx context.Context) (err error) {
-	if behind, err := e.behind(ctx); err != nil || behind {
-		return err
+// examine looks at an item, under its lock as well if held says so, and at what the
+// database has of it if that is asked for.
+func (r *Reconciler) examine(ctx context.Context, item string, o ReconcileOptions, held bool) *examination {
+	e := &examination{inspection: &inspection{item: item, queued: -1}, Reconciler: r, repair: o.Repair}
+	if old, err := e.behind(ctx); err != nil || old {
+		e.old, e.err = old, err
+		return e
 	}
-	if e.sums, err = e.Store.sums(ctx, e.report.ItemID); err != nil {
-		return err
-	}
-	e.report.LateReturns = e.sums.late
-	e.report.Drifts = e.sums.drifts()
-	if e.options.Repair == RepairAll {
-		if err := e.mendDatabase(ctx); err != nil {
-			return err
+	e.inspection = r.inspect(ctx, item)
+	if held && e.err == nil && e.seen.live.Loaded {
+		// Only a holder of the lock can tell that the sale refuses it.
+		if seen, err := r.seeHeld(ctx, item, make(map[string]bool), nil); err == nil {
+			e.seen = seen
 		}
 	}
-	if e.options.Deep && !e.options.patient {
-		return e.deep(ctx)
+	if e.err == nil && o.Deep {
+		e.err = e.checkBooks(ctx, o)
+		e.deep = newRecordCheck()
 	}
-	enough, err := e.quick(ctx)
-	if err != nil || enough && !e.options.Deep {
-		return err
-	}
-	if e.report.Partial, err = e.putOff(ctx); err != nil || e.report.Partial {
-		return err
-	}
-	if e.options.Deep {
-		return e.deep(ctx)
-	}
-	return e.careful(ctx, newSuspects())
+	return e
 }
 
-// behind reports whether the database is older than Redis, which is all there is to
-// report of the item then: neither place shows what the other should have.
+// behind reports whether the database is older than Redis. Then nothing else is
+// reported of the item, because neither side shows what the other should have.
 func (e *examination) behind(ctx context.Context) (bool, error) {
 	if e.HighWater == nil {
 		return false, nil
 	}
-	found, err := e.HighWater.compare(ctx, []string{e.report.ItemID})
+	found, err := e.HighWater.compare(ctx, []string{e.item})
 	if err != nil || len(found) == 0 {
 		return false, err
 	}
 	b := found[0]
-	e.report.Drifts = []Drift{{
+	e.database = []Drift{{
 		Kind: DriftDatabaseOld, Expected: b.Redis, Found: b.Database, Count: 1,
 		Note: "not repaired: the database is older than Redis, as after the restore of a backup; decide with flashsale recover --from redis|database",
 	}}
 	return true, nil
 }
 
-// putOff reports whether a closer look has to wait for a quieter time. Under the
-// item's lock all that is queued has to be read, for a small sum that is under way
-// in any burst; a later round looks again.
-func (e *examination) putOff(ctx context.Context) (bool, error) {
-	if !e.options.patient {
-		return false, nil
-	}
-	st, err := e.tasksOf(e.report.ItemID).Stats(ctx)
-	if err != nil {
-		return false, fmt.Errorf("%w: %w", inventory.ErrUnavailable, err)
-	}
-	return st.Ready+st.Leased >= e.busy, nil
-}
+// booksTries is how often the books of an item that changes meanwhile are begun.
+const booksTries = 3
 
-// mendDatabase repairs what the database says differently of its own orders.
-func (e *examination) mendDatabase(ctx context.Context) error {
-	repairable := func(d *Drift) bool { return d.Kind == DriftSold || d.Kind == DriftBuyers }
-	wanted := false
-	for i := range e.report.Drifts {
-		wanted = wanted || repairable(&e.report.Drifts[i])
-	}
-	if !wanted {
-		return nil
-	}
-	mended := true
-	err := e.Store.mend(ctx, e.report.ItemID, e.options.Actor, e.options.RequestID)
-	if errors.Is(err, errNotRepairable) {
-		mended, err = false, nil
-	}
-	if err != nil {
+// allPages is how many pages of books are read without a limit: more than there are.
+const allPages = 1 << 40
+
+// checkBooks compares the database's counts with its orders, and repairs them if that
+// is asked for.
+func (e *examination) checkBooks(ctx context.Context, o ReconcileOptions) error {
+	b, err := e.readBooks(ctx)
+	if err != nil || b == nil {
 		return err
 	}
-	if e.sums, err = e.Store.sums(ctx, e.report.ItemID); err != nil {
-		return err
-	}
-	still := e.sums.drifts()
-	for i := range e.report.Drifts {
-		if d := &e.report.Drifts[i]; repairable(d) {
-			d.Repaired = mended && !has(still, d.Kind)
-			if !mended {
-				d.Note = "not repairable: the orders hold more than the item's total"
-			}
-		}
+	if o.Repair == RepairAll && (b.torn() || has(e.database, DriftBuyers)) {
+		return e.mendBooks(ctx, b, o)
 	}
 	return nil
 }
 
-// quick looks without keeping the item from selling, and reports whether that is
-// enough: mostly nothing is under way, and everything agrees. A fault that a
-// queued order happens to make up for is seen when that is committed, and by a deep look.
-func (e *examination) quick(ctx context.Context) (bool, error) {
-	live, err := e.Stock.Live(ctx, e.report.ItemID)
-	if err != nil {
-		return false, err
+// readBooks reads all books of an item; nil means that it changed too often, or took
+// too long.
+func (e *examination) readBooks(ctx context.Context) (*books, error) {
+	ctx, cancel := context.WithTimeout(ctx, itemLimit)
+	defer cancel()
+	for range booksTries {
+		var b books
+		moved, err := e.Store.readBooks(ctx, e.item, &b, allPages)
+		if errors.Is(err, context.DeadlineExceeded) && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		if moved {
+			continue
+		}
+		e.database = b.drifts()
+		e.off = b.held - b.row.Sold
+		return &b, nil
 	}
-	units := e.sums.held + e.sums.sold
-	e.report.Loaded = live.Loaded
-	if !live.Loaded {
-		e.report.Ledger = e.sums.ledger(&e.sums.row, e.sums.row.Total-units, units, 0)
-		return true, nil
-	}
-	e.report.Ledger = e.sums.ledger(&e.sums.row, live.Left, units, 0)
-	return !live.Damaged && e.report.Ledger.Balanced() && len(otherTerms(&e.sums.row, &live)) == 0, nil
+	e.partial = true
+	return nil, nil
 }
 
-// careful looks under the item's lock, adds what differs to the report, and has
-// the sale built anew if it may. Then it looks again.
-func (e *examination) careful(ctx context.Context, s *suspects) error {
-	// A sale is built from the item's count. Where that is wrong the new one would be, too.
-	rebuild := e.options.Repair != RepairNothing && !e.sums.torn()
-	found, err := e.look(ctx, s, rebuild)
-	if err != nil && !errors.Is(err, inventory.ErrRebuilding) {
+// mendBooks repairs the database's counts.
+func (e *examination) mendBooks(ctx context.Context, b *books, o ReconcileOptions) error {
+	found := e.database
+	err := e.Store.mend(ctx, e.item, b, o.Actor, o.RequestID)
+	note := ""
+	switch {
+	case errors.Is(err, errNotRepairable):
+		note = "not repairable: the orders hold more than the item's total"
+	case errors.Is(err, errMoved):
+		note = "not repaired: the item changes too often; pause the sale and repeat"
+	case err != nil:
+		return err
+	default:
+		if _, err := e.readBooks(ctx); err != nil {
+			return err
+		}
+		e.seen, e.err = e.see(ctx, e.item)
+	}
+	still := e.database
+	for n := range found {
+		if d := &found[n]; d.Kind == DriftSold || d.Kind == DriftBuyers {
+			d.Note = joinNotes(d.Note, note)
+			d.Repaired = err == nil && !has(still, d.Kind)
+		}
+	}
+	e.database = found
+	return e.err
+}
+
+// conclude reads the queues where that is needed, judges all items, and has the
+// sales that differ rebuilt where that is allowed. most is as for weigh.
+func (r *Reconciler) conclude(ctx context.Context, page []*examination, most int) error {
+	if err := r.judge(ctx, page, most); err != nil {
 		return err
 	}
-	if err == nil && rebuild && anyOfSale(found) {
-		var still []Drift
-		if still, err = e.look(ctx, s, false); err == nil {
-			for i := range found {
-				d := &found[i]
-				d.Repaired = d.Kind.ofSale() && !has(still, d.Kind)
-			}
-			found = append(found, slices.DeleteFunc(still, func(d Drift) bool { return has(found, d.Kind) })...)
+	var rebuilt []*examination
+	found := make(map[*examination][]Drift)
+	for _, e := range page {
+		if e.repair == RepairNothing || !anyOfSale(e.sale) {
+			continue
+		}
+		if e.mayRebuild(ctx) && e.rebuild(ctx) {
+			rebuilt = append(rebuilt, e)
+			found[e] = e.sale
+			e.queued = -1
 		}
 	}
-	if e.options.Repair != RepairNothing && !rebuild {
-		for i := range found {
-			if d := &found[i]; d.Kind.ofSale() {
-				d.Note = joinNotes(d.Note, "not repaired: the sale would be built from a database that contradicts itself")
-			}
-		}
+	if err := r.judge(ctx, rebuilt, most); err != nil {
+		return err
 	}
-	e.merge(found)
-	return err
+	for _, e := range rebuilt {
+		still := e.sale
+		e.sale = found[e]
+		for n := range e.sale {
+			d := &e.sale[n]
+			d.Repaired = e.err == nil && d.Kind.ofSale() && !has(still, d.Kind)
+		}
+		e.sale = append(e.sale, slices.DeleteFunc(still, func(d Drift) bool { return has(e.sale, d.Kind) })...)
+	}
+	return nil
 }
 
-// look is one look under the lock. With ErrRebuilding what it found stands.
-func (e *examination) look(ctx context.Context, s *suspects, rebuild bool) (found []Drift, err error) {
-	err = e.Stock.Examine(ctx, e.report.ItemID, func(ctx context.Context, x *inventory.Examined) (bool, error) {
-		seen, err := e.sight(ctx, x, &e.sums, s)
-		if err != nil {
-			return false, err
+// judge reads the queues where that is needed, and says what differs.
+func (r *Reconciler) judge(ctx context.Context, page []*examination, most int) error {
+	var open []*inspection
+	for _, e := range page {
+		if !e.old {
+			open = append(open, e.inspection)
 		}
-		found = seen.drifts()
-		e.report.Loaded = seen.live.Loaded
-		left := seen.live.Left
-		if !seen.live.Loaded || seen.live.Damaged {
-			left = seen.left()
+	}
+	if err := r.weigh(ctx, open, most); err != nil {
+		return err
+	}
+	for _, e := range page {
+		if e.old {
+			continue
 		}
-		e.report.Ledger = e.sums.ledger(&seen.row, left, seen.units, seen.taken())
-		return rebuild && anyOfSale(found), nil
+		e.sale = e.drifts()
+		loaded := e.seen.live.Loaded && !e.seen.live.Damaged
+		e.partial = e.partial || loaded && (e.seen.moving || e.open() || e.deep != nil && (e.queued < 0 || e.deep.incomplete))
+	}
+	return nil
+}
+
+// mayRebuild reports whether the database's own counts agree: a sale is built from
+// them, and would be wrong again.
+func (e *examination) mayRebuild(ctx context.Context) bool {
+	if e.deep == nil {
+		if b, err := e.readBooks(ctx); err != nil || b == nil {
+			e.err = err
+			return false
+		}
+	}
+	if e.off == 0 {
+		return true
+	}
+	e.sale = e.drifts()
+	for n := range e.sale {
+		if d := &e.sale[n]; d.Kind.ofSale() {
+			d.Note = joinNotes(d.Note, "not repaired: the sale would be built from a database that contradicts itself")
+		}
+	}
+	return false
+}
+
+// rebuild has the sale rebuilt if it is unchanged since it was judged, or if under the
+// lock its counters alone show a fault.
+func (e *examination) rebuild(ctx context.Context) bool {
+	judged := e.seen
+	_, err := e.seeHeld(ctx, e.item, make(map[string]bool), func(now *sighting) bool {
+		fresh := inspection{item: e.item, seen: *now, queued: -1, off: e.off}
+		return now.same(&judged) || now.live.Damaged || anyOfSale(fresh.drifts())
 	})
-	return found, err
+	if err != nil && !errors.Is(err, inventory.ErrRebuilding) {
+		e.err = err
+		return false
+	}
+	e.again(ctx, e.inspection)
+	return e.err == nil
+}
+
+// tell makes the item's report.
+func (e *examination) tell() *ItemReport {
+	rep := &ItemReport{ItemID: e.item, Err: e.err, Drifts: slices.Concat(e.database, e.sale), Partial: e.partial}
+	if rep.Err != nil {
+		rep.Err = fmt.Errorf("reconcile item %s: %w", e.item, e.err)
+	}
+	if !e.old && e.err == nil {
+		rep.Ledger, rep.Loaded, rep.LateReturns = e.ledger(), e.seen.live.Loaded, e.seen.late
+	}
+	for _, d := range rep.Drifts {
+		if d.Repaired {
+			e.OnRepair(e.item, d)
+		}
+	}
+	return rep
 }
 
 func joinNotes(a, b string) string {
-	if a == "" {
-		return b
+	if a == "" || b == "" {
+		return a + b
 	}
 	return a + "; " + b
-}
-
-// merge adds differences to the report, each kind once. One that is found again
-// after it was repaired was not.
-func (e *examination) merge(drifts []Drift) {
-	for _, d := range drifts {
-		i := slices.IndexFunc(e.report.Drifts, func(have Drift) bool { return have.Kind == d.Kind })
-		if i < 0 {
-			e.report.Drifts = append(e.report.Drifts, d)
-			continue
-		}
-		have := &e.report.Drifts[i]
-		have.Repaired = have.Repaired && d.Repaired
-	}
 }
 
 func anyOfSale(drifts []Drift) bool {

@@ -11,60 +11,48 @@ import (
 // its orders without breaking its conditions. Nothing was changed.
 var errNotRepairable = errors.New("order: the orders hold more than the item's total")
 
+// errMoved says that an item has changed since it was looked at.
+var errMoved = errors.New("order: the item has changed meanwhile")
+
+// mendPage is how many rows one transaction of a repair looks at.
+const mendPage = 500
+
 // The statements of a repair. Each looks at the orders in its own transaction:
 // what was found before it may be old.
 const (
-	selectCounts = `SELECT sold, total, (SELECT COALESCE(SUM(quantity), 0) FROM orders WHERE item_id = ?1 AND ` + ordersHold + `),
-	(SELECT COALESCE(SUM(quantity), 0) FROM buyers WHERE item_id = ?1) FROM items WHERE id = ?1`
-	mendSold   = `UPDATE items SET sold = ?1 WHERE id = ?2 AND ?1 BETWEEN 0 AND total`
-	mendBuyers = `UPDATE buyers SET quantity = (SELECT COALESCE(SUM(o.quantity), 0) FROM orders o
+	lastBuyerOfPage = `SELECT COALESCE(MAX(user_id), '') FROM (SELECT user_id FROM buyers WHERE item_id = ?1 AND user_id > ?2 ORDER BY user_id LIMIT ?3)`
+	mendBuyers      = `UPDATE buyers SET quantity = (SELECT COALESCE(SUM(o.quantity), 0) FROM orders o
 		WHERE o.user_id = buyers.user_id AND o.item_id = buyers.item_id AND ` + ordersHold + `)
-	WHERE item_id = ?1 AND quantity <> (SELECT COALESCE(SUM(o.quantity), 0) FROM orders o
+	WHERE item_id = ?1 AND user_id > ?2 AND user_id <= ?3 AND quantity <> (SELECT COALESCE(SUM(o.quantity), 0) FROM orders o
 		WHERE o.user_id = buyers.user_id AND o.item_id = buyers.item_id AND ` + ordersHold + `)`
 	addMissingBuyers = `INSERT INTO buyers (item_id, user_id, quantity)
-	SELECT o.item_id, o.user_id, SUM(o.quantity) FROM orders o WHERE o.item_id = ?1 AND ` + ordersHold + `
-		AND NOT EXISTS (SELECT 1 FROM buyers b WHERE b.item_id = o.item_id AND b.user_id = o.user_id)
-	GROUP BY o.item_id, o.user_id`
+	SELECT p.item_id, p.user_id, (SELECT SUM(o.quantity) FROM orders o WHERE o.user_id = p.user_id AND o.item_id = p.item_id AND ` + ordersHold + `)
+	FROM (SELECT DISTINCT item_id, user_id FROM orders WHERE item_id = ?1 AND id > ?2 AND id <= ?3 AND ` + ordersHold + `) p
+	WHERE NOT EXISTS (SELECT 1 FROM buyers b WHERE b.item_id = p.item_id AND b.user_id = p.user_id)`
+	mendSold = `UPDATE items SET sold = ?1, awaiting = ?2
+	WHERE id = ?3 AND revision = ?4 AND sold = ?5 AND awaiting = ?6 AND ?1 BETWEEN 0 AND total`
 	insertRepair = `INSERT INTO audit (at, actor, action, item_id, before, after, request_id) VALUES (?1, ?2, 'reconcile.repair', ?3, ?4, ?5, ?6)`
 )
 
-// counts is what the database counts of an item, as the audit remembers it.
-type counts struct {
-	Sold       int64 `json:"sold"`
-	BuyerUnits int64 `json:"buyer_units"`
-	// BuyersMended is how many rows of buyers a repair has changed.
+// repaired is what the audit remembers of one step of a repair.
+type repaired struct {
+	Sold     int64 `json:"sold"`
+	Awaiting int64 `json:"awaiting"`
+	// BuyersMended is how many rows of buyers the step has changed.
 	BuyersMended int64 `json:"buyers_mended,omitempty"`
 }
 
-// mend recomputes from the item's orders what the database counts of them, and
-// leaves a record. No order is touched. It does all of it or nothing.
-// Errors: errNotRepairable, ErrDatabase.
-func (s *Store) mend(ctx context.Context, item, actor, requestID string) error {
-	return s.transition(ctx, "repair item "+item, func(ctx context.Context, c conn, now int64) error {
-		var before counts
-		var total, held int64
-		if err := c.QueryRowContext(ctx, selectCounts, item).Scan(&before.Sold, &total, &held, &before.BuyerUnits); err != nil {
-			return err
-		}
-		n, err := changed(c.ExecContext(ctx, mendSold, held, item))
-		if err != nil {
-			return err
-		}
-		if n == 0 {
-			return fmt.Errorf("%w: %d of %d", errNotRepairable, held, total)
-		}
-		after := counts{Sold: held, BuyerUnits: held}
-		for _, text := range []string{mendBuyers, addMissingBuyers} {
-			n, err := changed(c.ExecContext(ctx, text, item))
-			if err != nil {
-				return err
-			}
-			after.BuyersMended += n
-		}
-		if before.Sold == held && after.BuyersMended == 0 {
-			return nil // another was quicker, or it has settled itself
-		}
-		was, err := json.Marshal(before)
+// mend recomputes from the item's orders what the database counts of them, and leaves
+// records. No order is touched. Each step is a short transaction that is right by
+// itself; a repair that was cut off is done by the next. b is what was found.
+// Errors: errNotRepairable, errMoved, ErrDatabase.
+func (s *Store) mend(ctx context.Context, item string, b *books, actor, requestID string) error {
+	if b.held > b.row.Total {
+		return fmt.Errorf("%w: %d of %d", errNotRepairable, b.held, b.row.Total)
+	}
+	found := repaired{Sold: b.row.Sold, Awaiting: b.row.Awaiting}
+	note := func(ctx context.Context, c conn, now int64, after repaired) error {
+		was, err := json.Marshal(found)
 		if err != nil {
 			return err
 		}
@@ -74,5 +62,43 @@ func (s *Store) mend(ctx context.Context, item, actor, requestID string) error {
 		}
 		_, err = c.ExecContext(ctx, insertRepair, now, actor, item, string(was), string(is), requestID)
 		return err
+	}
+	for _, p := range []struct{ page, change string }{{lastBuyerOfPage, mendBuyers}, {lastOfPage, addMissingBuyers}} {
+		for last, after := "", ""; ; after = last {
+			err := s.transition(ctx, "repair buyers of "+item, func(ctx context.Context, c conn, now int64) error {
+				if err := c.QueryRowContext(ctx, p.page, item, after, mendPage).Scan(&last); err != nil {
+					return err
+				}
+				n, err := changed(c.ExecContext(ctx, p.change, item, after, last))
+				if err != nil || n == 0 {
+					return err
+				}
+				step := found
+				step.BuyersMended = n
+				return note(ctx, c, now, step)
+			})
+			if err != nil {
+				return err
+			}
+			if last == "" {
+				break
+			}
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+		}
+	}
+	if !b.torn() {
+		return nil
+	}
+	return s.transition(ctx, "repair item "+item, func(ctx context.Context, c conn, now int64) error {
+		n, err := changed(c.ExecContext(ctx, mendSold, b.held, b.due, item, b.row.Revision, b.row.Sold, b.row.Awaiting))
+		if err != nil {
+			return err
+		}
+		if n == 0 {
+			return errMoved
+		}
+		return note(ctx, c, now, repaired{Sold: b.held, Awaiting: b.due})
 	})
 }

@@ -10,7 +10,8 @@ type DriftKind string
 const (
 	// DriftTotal: items.total is not the initial stock and the recorded changes.
 	DriftTotal DriftKind = "total"
-	// DriftSold: items.sold is not what the item's orders hold.
+	// DriftSold: items.sold is not what the item's orders hold, or items.awaiting not
+	// what of that awaits payment.
 	DriftSold DriftKind = "sold"
 	// DriftBuyers: rows of buyers are not what these buyers' orders hold.
 	DriftBuyers DriftKind = "buyers"
@@ -38,17 +39,18 @@ func (k DriftKind) ofSale() bool {
 	return k == DriftLeft || k == DriftVersion || k == DriftHolds || k == DriftDamaged
 }
 
-// Drift is one difference that a reconciliation has found and looked at twice.
-// What is under way between Redis and the database is none.
+// Drift is one difference that a reconciliation has found. What is under way between
+// Redis and the database is none.
 type Drift struct {
 	Kind DriftKind
 	// Expected and Found are units; of DriftVersion they are versions of the item, and
 	// of DriftDatabaseOld revisions.
 	Expected, Found int64
-	// Units is how far off that is: of DriftBuyers and DriftHolds the sum over all
-	// that is wrong, which may be more than the difference of Expected and Found.
+	// Units is how far off that is: of DriftBuyers the sum over all that is wrong,
+	// which may be more than the difference of Expected and Found. DriftHolds only
+	// counts records: Found, Units and Count are how many are wrong.
 	Units int64
-	// Count is how many rows or records are wrong; of DriftHolds at least so many.
+	// Count is how many rows or records are wrong, at least.
 	Count    int
 	Repaired bool
 	// Note says what more there is to know, such as why it was not repaired.
@@ -68,8 +70,8 @@ type ItemReport struct {
 	// LateReturns is how many closed orders have waited for minutes to give their
 	// units back; the sweeper sees to them.
 	LateReturns int64
-	// Partial says that a deep look gave up, for too much was moving, or that the
-	// background put a closer one off: what was not seen may be wrong.
+	// Partial says that not everything could be compared, since the item did not keep
+	// still, or too much is queued: what was not seen may be wrong.
 	Partial bool
 	// Err says why the item could not be examined.
 	Err error

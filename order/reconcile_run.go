@@ -2,28 +2,58 @@ package order
 
 import (
 	"context"
-	"maps"
+	"errors"
+	"slices"
 	"time"
+
+	"flashsale/catalog"
+	"flashsale/inventory"
 )
 
-// deepEvery is after how many rounds the background looks at every record.
-const deepEvery = 10
+const (
+	// booksBudget is how many pages of books a round of the background reads.
+	booksBudget = 12
+	// idleRounds is after how many idle rounds an item on sale is looked at under its
+	// lock: a sale whose fencing token refuses every lock holder looks idle.
+	idleRounds = 10
+	// overAfter is how long after the end of its sale an item is still inspected.
+	overAfter = 24 * time.Hour
+)
 
-// doubt is what the background remembers of an item whose sale differed in the
-// round before.
-type doubt struct {
-	deep  bool // only a deep look saw it
-	tried bool // a new build did not help; another would not, either
+// memory is kept between the rounds of one Run. It has one entry per item that is on
+// sale or ended less than overAfter ago.
+type memory struct {
+	items map[string]*remembered
+	// walk are the books of the item that is being compared, and walked its id.
+	walk   books
+	walked string
 }
 
-// Run reconciles all items after every interval, until ctx ends; every tenth
-// time, and again where something was found then, it looks at every record. A
-// sale that differs in two rounds is built anew. What differs within the database is only
-// told: to mend that is a person's decision. heard is called after every round.
+// remembered is the result of the last round that looked at an item.
+type remembered struct {
+	row    itemRow
+	live   inventory.Live
+	report *ItemReport // nil: nothing differs
+	idle   int         // rounds since anything happened
+	differ int         // rounds in a row in which the sale differed
+	tried  bool        // a rebuild did not help, so there is no second one
+	unsure bool        // it could not be judged completely
+
+	booked   itemRow // as the item was when its books were compared
+	database []Drift // what they have shown
+	off      int64   // by how much the database's count of sold units is too low
+}
+
+// Run inspects items after every interval, until ctx ends: those on sale, and those
+// whose sale ended within a day. An item that has not changed since it agreed costs a
+// share of a pipelined read of sales, and nothing once its sale has ended. A sale that
+// differs in two rounds is rebuilt, once. Each round compares a few pages of the
+// database's counts with its orders; differences there are only reported, because
+// repairing them is an operator's decision. heard is called after every round.
 func (r *Reconciler) Run(ctx context.Context, every time.Duration, heard func(ReconcileReport, error)) {
-	doubts := make(map[string]doubt)
-	for round := 1; pause(ctx, every); round++ {
-		report, err := r.round(ctx, round%deepEvery == 0, doubts)
+	var b memory
+	for pause(ctx, every) {
+		report, err := r.round(ctx, &b)
 		if ctx.Err() != nil {
 			return // it was cut off, and says nothing
 		}
@@ -31,37 +61,199 @@ func (r *Reconciler) Run(ctx context.Context, every time.Duration, heard func(Re
 	}
 }
 
-// round is one round; it brings doubts up to date.
-func (r *Reconciler) round(ctx context.Context, deep bool, doubts map[string]doubt) (ReconcileReport, error) {
-	report, err := r.reconcile(ctx, ReconcileOptions{Deep: deep, patient: true}, func(item string) (bool, Repair) {
-		d, doubted := doubts[item]
-		if doubted && !d.tried {
-			return deep || d.deep, RepairSales
-		}
-		return deep || d.deep, RepairNothing
-	})
-	if err != nil {
-		return report, err // half a round says nothing of the items behind it
+// round is one round.
+func (r *Reconciler) round(ctx context.Context, b *memory) (ReconcileReport, error) {
+	began := time.Now()
+	now := r.Store.now()
+	report := ReconcileReport{StartedAt: now.UTC(), Balanced: true}
+	if b.items == nil {
+		b.items = make(map[string]*remembered)
 	}
-	before := maps.Clone(doubts)
-	clear(doubts)
-	for i := range report.Items {
-		item := &report.Items[i]
-		was, doubted := before[item.ItemID]
-		if item.Err != nil || item.Partial && !anyOfSale(item.Drifts) {
-			if doubted {
-				doubts[item.ItemID] = was
+	met := make(map[string]bool)
+	after := ""
+	for {
+		rows, err := r.Store.itemRows(ctx, after, now.Add(-overAfter))
+		if err != nil {
+			return report, err // half a round says nothing of the items behind it
+		}
+		if len(rows) == 0 {
+			break
+		}
+		after = rows[len(rows)-1].ID
+		for n := range rows {
+			met[rows[n].ID] = true
+		}
+		if err := r.roundPage(ctx, b, rows, &report); err != nil {
+			return report, err
+		}
+	}
+	for item := range b.items {
+		if !met[item] {
+			delete(b.items, item)
+		}
+	}
+	err := r.walkBooks(ctx, b)
+	report.Took = time.Since(began)
+	return report, err
+}
+
+// roundPage is a round's look at a page of items.
+func (r *Reconciler) roundPage(ctx context.Context, b *memory, rows []itemRow, report *ReconcileReport) error {
+	now := r.Store.now().UnixMilli()
+	var ask []string
+	for n := range rows {
+		if row := &rows[n]; !b.items[row.ID].settled(row, now) {
+			ask = append(ask, row.ID)
+		}
+	}
+	lives, err := r.Stock.Lives(ctx, ask)
+	if err != nil {
+		lives = make([]inventory.Live, len(ask)) // then each item is read separately
+	}
+	var page []*examination
+	for n := range rows {
+		row := &rows[n]
+		m := b.items[row.ID]
+		asked := len(ask) > 0 && ask[0] == row.ID
+		same := m != nil && m.row == *row && (!asked || m.live == lives[0])
+		if asked {
+			ask, lives = ask[1:], lives[1:]
+		}
+		if same && !m.unsure && (m.differ == 0 || m.tried) {
+			m.idle++
+			if !m.live.Loaded || row.over(now) || m.idle%idleRounds != 0 {
+				report.recall(m)
+				continue
 			}
+		}
+		held := m != nil && (same && m.idle > 0 || m.live.Damaged)
+		page = append(page, r.examineAgain(ctx, row.ID, m, held))
+	}
+	if err := r.conclude(ctx, page, r.busy); err != nil {
+		return err
+	}
+	for _, e := range page {
+		if errors.Is(e.err, catalog.ErrItemNotFound) {
 			continue
 		}
-		// From a count that is wrong no sale is built, so that was no try.
-		tried := was.tried || doubted && !has(item.Drifts, DriftSold)
-		for _, d := range item.Drifts {
-			if d.Kind.ofSale() && !d.Repaired {
-				was.deep = was.deep || d.Kind == DriftHolds
-				doubts[item.ItemID] = doubt{deep: was.deep, tried: tried}
-			}
+		rep := e.tell()
+		b.remember(e, rep)
+		report.add(rep)
+	}
+	return nil
+}
+
+// settled reports whether an item whose sale is over was seen to its end as it is.
+func (m *remembered) settled(row *itemRow, now int64) bool {
+	return m != nil && row.over(now) && m.row == *row && !m.unsure && (m.differ == 0 || m.tried)
+}
+
+// over reports whether the item's sale has ended.
+func (r *itemRow) over(now int64) bool {
+	return r.Control == string(catalog.ControlClosed) || r.ClosesAt > 0 && r.ClosesAt <= now
+}
+
+// examineAgain looks at an item of which something may be known.
+func (r *Reconciler) examineAgain(ctx context.Context, item string, m *remembered, held bool) *examination {
+	e := r.examine(ctx, item, ReconcileOptions{}, held)
+	if m == nil || e.err != nil || e.old {
+		return e
+	}
+	if row := e.seen.row.figures(); m.booked == row || m.booked.Revision != row.Revision {
+		e.database, e.off = m.database, m.off // else the counts were edited by hand
+	}
+	// A sale is not rebuilt from a wrong count, so that is not an attempt.
+	if m.differ > 0 && !m.tried && e.off == 0 {
+		e.repair = RepairSales
+	}
+	return e
+}
+
+// remember keeps what a round has found.
+func (b *memory) remember(e *examination, rep *ItemReport) {
+	m := b.items[e.item]
+	if m == nil {
+		m = &remembered{}
+		b.items[e.item] = m
+	}
+	m.idle, m.report = 0, nil
+	m.row, m.live = e.seen.row, e.seen.live
+	if rep.notable() {
+		m.report = rep
+	}
+	m.unsure = e.err != nil || e.partial || e.old
+	if m.unsure && !anyOfSale(e.sale) {
+		return // an earlier difference may still exist
+	}
+	m.tried = m.tried || e.repair != RepairNothing && e.off == 0
+	left := false
+	for _, d := range e.sale {
+		left = left || d.Kind.ofSale() && !d.Repaired
+	}
+	if !left {
+		m.differ, m.tried = 0, false
+		return
+	}
+	m.differ++
+}
+
+// recall adds to a report what is known of an item that was not looked at.
+func (r *ReconcileReport) recall(m *remembered) {
+	if m.report == nil {
+		r.Examined++
+		return
+	}
+	rep := *m.report
+	rep.Drifts = nil
+	for _, d := range m.report.Drifts {
+		if !d.Repaired {
+			rep.Drifts = append(rep.Drifts, d)
 		}
 	}
-	return report, nil
+	r.add(&rep)
+}
+
+// walkBooks compares the books of the items that have changed since that was done,
+// each in its turn, up to booksBudget pages.
+func (r *Reconciler) walkBooks(ctx context.Context, b *memory) error {
+	var due []string
+	for item, m := range b.items {
+		if m.booked != m.row.figures() {
+			due = append(due, item)
+		}
+	}
+	slices.Sort(due)
+	at, _ := slices.BinarySearch(due, b.walked)
+	left := booksBudget
+	for _, item := range slices.Concat(due[at:], due[:at]) {
+		if item != b.walked {
+			b.walked, b.walk = item, books{}
+		}
+		for left > 0 && !b.walk.done() {
+			moved, err := r.Store.readBooks(ctx, item, &b.walk, 1)
+			if err != nil {
+				return err
+			}
+			left--
+			if moved {
+				break // continue with the other items
+			}
+		}
+		if b.walk.done() {
+			b.items[item].close(&b.walk)
+		} else if left <= 0 {
+			return nil
+		}
+	}
+	return nil
+}
+
+// close keeps what the books have shown.
+func (m *remembered) close(b *books) {
+	m.booked, m.off = b.row, b.held-b.row.Sold
+	before := m.database
+	m.database = b.drifts()
+	if !slices.Equal(before, m.database) {
+		m.unsure = true // so that the next round tells
+	}
 }

@@ -21,7 +21,7 @@ import (
 // reconciler makes one for the site.
 func (s *site) reconciler() *Reconciler {
 	return NewReconciler(ReconcilerConfig{
-		Store: s.store, Stock: s.stock, Records: s.stock, Tasks: []QueuedOrders{s.queue},
+		Store: s.store, Stock: s.stock, Records: s.stock, Tasks: []Tasks{s.queue},
 		Returns: s.service.Returns,
 	})
 }
@@ -200,29 +200,36 @@ func TestReconciler_Refused(t *testing.T) {
 			" VALUES (?, ?, 'u', 2, 1999, 'EUR', 'rejected', 'sold_out', 'k', 1, 1)", refused.ID, s.item)
 		state := s.redisState()
 		r := s.reconcile(RepairAll)
-		if len(r.Drifts) > 0 || r.Ledger != (Ledger{Initial: 10, Left: 8, Held: 2}) || s.redisState() != state {
+		want := Ledger{Initial: 10, Left: 8, Held: 2}
+		if len(r.Drifts) > 0 || r.Ledger != want || s.redisState() != state {
 			t.Errorf("while its task is leased: %+v", r)
+		}
+		if l := s.ledger(); l != want {
+			t.Errorf("ledger while its task is leased: %+v, want %+v", l, want)
 		}
 		if _, err := s.queue.Reject(testContext(t), queue.Rejection{Task: f.Tasks[0], Dead: true}); err != nil {
 			t.Fatal(err)
 		}
 		r = s.reconcile(RepairAll)
-		if kinds(r.Drifts) != "holds left" || !r.Mended() || r.Ledger != (Ledger{Initial: 10, Left: 10}) {
+		want = Ledger{Initial: 10, Left: 10}
+		if kinds(r.Drifts) != "holds left" || !r.Mended() || r.Ledger != want {
 			t.Errorf("when it is dead: %+v", r)
+		}
+		if l := s.ledger(); l != want {
+			t.Errorf("ledger when it is dead: %+v, want %+v", l, want)
 		}
 	})
 }
 
-// stepping are records that call step before each reading of entries, of which a
-// look makes one before and one after it takes the database's state.
+// stepping is a stock that calls step before each reading of a sale.
 type stepping struct {
-	Records
+	Examiner
 	step func()
 }
 
-func (r stepping) Entries(ctx context.Context, item string, keys []inventory.EntryKey) ([]inventory.Entry, error) {
-	r.step()
-	return r.Records.Entries(ctx, item, keys)
+func (p stepping) Live(ctx context.Context, item string) (inventory.Live, error) {
+	p.step()
+	return p.Examiner.Live(ctx, item)
 }
 
 // TestReconciler_Moving puts the steps of cancellations between those of a look:
@@ -256,32 +263,33 @@ func TestReconciler_Moving(t *testing.T) {
 		}
 		said := 0
 		r := s.reconciler()
-		r.Records = stepping{s.stock, func() {
-			if said < len(steps) {
-				steps[said]()
+		look := func(step func()) *inspection {
+			x := *r.inspector
+			x.stock = stepping{s.stock, step}
+			i := x.inspect(testContext(t), s.item)
+			if i.err != nil || len(i.drifts()) > 0 || !i.ledger().Balanced() {
+				t.Fatalf("after %d steps: %+v", said, i)
 			}
-			said++
-		}}
-		examination := &examination{Reconciler: r, options: ReconcileOptions{ItemID: s.item, Repair: RepairAll}, report: ItemReport{ItemID: s.item}}
-		var err error
-		if examination.sums, err = s.store.sums(testContext(t), s.item); err != nil {
-			t.Fatal(err)
+			return i
 		}
 		for said < len(steps) {
-			if err := examination.careful(testContext(t), newSuspects()); err != nil || len(examination.report.Drifts) > 0 {
-				t.Fatalf("after %d steps: %+v, %v", said, examination.report, err)
-			}
+			look(func() {
+				if said < len(steps) {
+					steps[said]()
+				}
+				said++
+			})
 		}
 		if l := s.clean("at the end", RepairNothing); l != (Ledger{Initial: 20, Left: 20}) {
 			t.Errorf("ledger at the end: %+v", l)
 		}
-		r.Records = stepping{s.stock, func() { // something always moves
-			if err := rdb.HIncrBy(testContext(t), s.saleKey("sale"), "left", 1).Err(); err != nil {
+		// What always moves without the lock is looked at under it.
+		if i := look(func() {
+			if err := rdb.HIncrBy(testContext(t), s.saleKey("sale"), "sequence", 1).Err(); err != nil {
 				t.Error(err)
 			}
-		}}
-		if err := examination.careful(testContext(t), newSuspects()); !errors.Is(err, inventory.ErrUnavailable) || len(examination.report.Drifts) > 0 {
-			t.Errorf("with units coming back for ever: %+v, %v", examination.report, err)
+		}); i.seen.moving {
+			t.Errorf("under the lock: %+v", i)
 		}
 	})
 }
@@ -314,9 +322,9 @@ func testDrifts(t *testing.T, rdb *redis.Client) {
 		{"left too high", func(s *site, _ []Order) { s.hset("sale", "left", 95) },
 			Drift{Kind: DriftLeft, Expected: 93, Found: 95, Units: 2, Count: 1}, "", false},
 		{"left unreadable", func(s *site, _ []Order) { s.hset("sale", "left", "many") },
-			Drift{Kind: DriftDamaged, Expected: 93, Units: 93, Count: 1}, "", false},
+			Drift{Kind: DriftDamaged, Expected: 94, Units: 94, Count: 1}, "", false},
 		{"fenced off", func(s *site, _ []Order) { s.hset("sale", "fence", "9000000000000000") },
-			Drift{Kind: DriftDamaged, Expected: 93, Units: 93, Count: 1}, "", false},
+			Drift{Kind: DriftDamaged, Expected: 94, Units: 94, Count: 1}, "", false},
 		{"a version behind", func(s *site, _ []Order) {
 			s.exec("UPDATE items SET version = 2, per_user_limit = 6 WHERE id = ?", s.item)
 		}, Drift{Kind: DriftVersion, Expected: 2, Found: 1, Count: 2}, "", false},
@@ -325,28 +333,28 @@ func testDrifts(t *testing.T, rdb *redis.Client) {
 		{"another end", func(s *site, _ []Order) { s.hset("sale", "closes_ms", 1) },
 			Drift{Kind: DriftVersion, Expected: 1, Found: 1, Count: 1}, "", false},
 		{"buyer counted too high", func(s *site, _ []Order) { s.hset("buyers", "a", 4) },
-			Drift{Kind: DriftHolds, Expected: 3, Found: 4, Units: 1, Count: 1}, "", false},
+			Drift{Kind: DriftHolds, Found: 1, Units: 1, Count: 1}, "", false},
 		{"buyer forgotten", func(s *site, _ []Order) { s.hdel("buyers", "a") },
-			Drift{Kind: DriftHolds, Expected: 3, Units: 3, Count: 1}, "", false},
+			Drift{Kind: DriftHolds, Found: 1, Units: 1, Count: 1}, "", false},
 		{"queued buyer forgotten", func(s *site, _ []Order) { s.hdel("buyers", "queued") },
-			Drift{Kind: DriftHolds, Expected: 1, Units: 1, Count: 1}, "", false},
+			Drift{Kind: DriftHolds, Found: 1, Units: 1, Count: 1}, "", false},
 		{"stranger counted", func(s *site, _ []Order) { s.hset("buyers", "stranger", 2) },
-			Drift{Kind: DriftHolds, Found: 2, Units: 2, Count: 1}, "", false},
+			Drift{Kind: DriftHolds, Found: 1, Units: 1, Count: 1}, "", false},
 		{"leaked hold", func(s *site, _ []Order) {
 			s.hset("idempotency", "ghost k", "2:"+someID)
 			s.hset("buyers", "ghost", 2)
 			s.hset("sale", "left", 91)
-		}, Drift{Kind: DriftHolds, Found: 4, Units: 4, Count: 2}, "left", false},
+		}, Drift{Kind: DriftHolds, Found: 2, Units: 2, Count: 2}, "left", false},
 		{"order forgotten", func(s *site, _ []Order) { s.hdel("idempotency", "a k") },
-			Drift{Kind: DriftHolds, Expected: 3, Units: 3, Count: 1}, "", false},
+			Drift{Kind: DriftHolds, Found: 1, Units: 1, Count: 1}, "", false},
 		{"queued order forgotten", func(s *site, _ []Order) { s.hdel("idempotency", "queued k") },
-			Drift{Kind: DriftHolds, Expected: 1, Units: 1, Count: 1}, "", false},
+			Drift{Kind: DriftHolds, Found: 1, Units: 1, Count: 1}, "", false},
 		{"standing order given back", func(s *site, o []Order) { s.hset("idempotency", "a k", "3:"+o[0].ID+":r") },
-			Drift{Kind: DriftHolds, Expected: 3, Units: 3, Count: 1}, "", false},
+			Drift{Kind: DriftHolds, Found: 1, Units: 1, Count: 1}, "", false},
 		{"closed order counted", func(s *site, o []Order) { s.hset("idempotency", "gone k", "4:"+o[2].ID) },
-			Drift{Kind: DriftHolds, Found: 4, Units: 4, Count: 1}, "", false},
+			Drift{Kind: DriftHolds, Found: 1, Units: 1, Count: 1}, "", false},
 		{"order unreadable", func(s *site, _ []Order) { s.hset("idempotency", "a k", "?") },
-			Drift{Kind: DriftHolds, Expected: 3, Units: 3, Count: 1}, "", false},
+			Drift{Kind: DriftHolds, Found: 1, Units: 1, Count: 1}, "", false},
 		{"sold too high", func(s *site, _ []Order) { s.exec("UPDATE items SET sold = sold + 5 WHERE id = ?", s.item) },
 			Drift{Kind: DriftSold, Expected: 6, Found: 11, Units: 5, Count: 1}, "", false},
 		{"sold too high, and the sale built from it", func(s *site, _ []Order) {
@@ -493,8 +501,8 @@ func TestReconciler_NotRepairable(t *testing.T) {
 		if r := s.reconcile(RepairAll); !r.Mended() || r.Ledger != (Ledger{Initial: 10, Sold: 10}) {
 			t.Errorf("repair of all: %+v", r)
 		}
-		if n := s.audits(); n != 1 {
-			t.Errorf("%d records of repairs, want 1", n)
+		if n := s.audits(); n != 2 {
+			t.Errorf("%d records of repairs, want one of the buyers and one of the item", n)
 		}
 		auditStore(t, s.store)
 	})
@@ -594,61 +602,80 @@ func TestReconciler_BrokenItem(t *testing.T) {
 	})
 }
 
-// TestReconciler_Run: the background mends a sale that differs in two rounds, and
+// round runs a round of the background.
+func (s *site) round(r *Reconciler, b *memory) ReconcileReport {
+	s.t.Helper()
+	report, err := r.round(testContext(s.t), b)
+	if err != nil || report.Examined != 1 || len(report.Items) > 1 {
+		s.t.Fatalf("round: %+v, %v", report, err)
+	}
+	return report
+}
+
+// TestReconciler_Run: the background repairs a sale that differs in two rounds, and
 // leaves the database to a person.
 func TestReconciler_Run(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		s := newSite(t, rdb, false, newItem("", 10, 5))
+		s.mustPlace(s.purchase("u", "k", 1, 0))
 		r := s.reconciler()
-		doubts := map[string]doubt{}
-		round := func(deep bool) ItemReport {
+		var b memory
+		round := func(name, kind string, balanced bool) {
 			t.Helper()
-			report, err := r.round(testContext(t), deep, doubts)
-			if err != nil || len(report.Items) != 1 {
-				t.Fatalf("round: %+v, %v", report, err)
+			report := s.round(r, &b)
+			found := ""
+			for _, item := range report.Items {
+				found += kinds(item.Drifts)
 			}
-			return report.Items[0]
+			if found != kind || report.Balanced != balanced {
+				t.Errorf("%s: %+v, want %q, balanced %v", name, report, kind, balanced)
+			}
 		}
-		for _, q := range []struct {
-			kind   DriftKind
-			deep   bool
-			inject func()
-		}{
-			{DriftLeft, false, func() { s.hset("sale", "left", 8) }},
-			{DriftHolds, true, func() { s.hset("buyers", "u", 2) }},
-		} {
-			q.inject()
-			if got := round(q.deep); kinds(got.Drifts) != string(q.kind) || got.Mended() {
-				t.Fatalf("first round: %+v, want %s and no repair", got, q.kind)
-			}
-			if got := round(false); kinds(got.Drifts) != string(q.kind) || !got.Mended() {
-				t.Errorf("second round: %+v, want %s repaired", got, q.kind)
-			}
-			if got := round(true); len(got.Drifts) > 0 || len(doubts) > 0 {
-				t.Errorf("third round: %+v, doubts %v", got, doubts)
-			}
+		round("fresh", "", true)
+		for _, left := range []int{8, 10} {
+			s.hset("sale", "left", left)
+			round("first", "left", false)
+			round("second", "left", true)
+			round("third", "", true)
 		}
 		s.exec("UPDATE items SET sold = 1 WHERE id = ?", s.item)
+		round("before the books are read", "left", false)
 		for range 3 {
-			if got := round(false); kinds(got.Drifts) != "sold" || got.Mended() {
-				t.Errorf("database: %+v, want it told and not repaired", got)
-			}
+			round("database", "sold", false)
 		}
 		s.exec("UPDATE items SET sold = 0 WHERE id = ?", s.item)
+		round("as it was", "", true)
 		ctx, cancel := context.WithCancel(testContext(t))
 		rounds := 0
 		r.Run(ctx, time.Millisecond, func(report ReconcileReport, err error) {
-			if rounds++; rounds == deepEvery {
+			if rounds++; rounds == 2*idleRounds {
 				cancel()
 			}
-			if err != nil || !report.Balanced || report.Deep != (rounds%deepEvery == 0) {
+			if err != nil || !report.Balanced {
 				t.Errorf("round %d: %+v, %v", rounds, report, err)
 			}
 		})
-		if rounds != deepEvery {
+		if rounds != 2*idleRounds {
 			t.Errorf("%d rounds", rounds)
 		}
+	})
+}
+
+// TestReconciler_Run_Fenced: a sale that refuses every holder of its lock looks idle.
+// The background finds it, and has it built anew.
+func TestReconciler_Run_Fenced(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 10, 5))
+		r := s.reconciler()
+		var b memory
+		s.round(r, &b)
+		s.hset("sale", "fence", "9000000000000000")
+		for range idleRounds + 2 {
+			s.round(r, &b)
+		}
+		s.mustPlace(s.purchase("u", "k", 1, 0))
 	})
 }
 
@@ -669,56 +696,42 @@ func (b stubborn) Examine(ctx context.Context, item string, look func(context.Co
 	})
 }
 
-// watched counts the looks under an item's lock.
-type watched struct {
-	Examiner
-	looks *int
-}
+// on makes the reconciler work on another stock.
+func (r *Reconciler) on(stock Examiner) { r.Stock, r.stock = stock, stock }
 
-func (w watched) Examine(ctx context.Context, item string, look func(ctx context.Context, x *inventory.Examined) (bool, error)) error {
-	*w.looks++
-	return w.Examiner.Examine(ctx, item, look)
-}
-
-// TestReconciler_Run_Busy: while much is queued the background takes no lock, and
-// forgets no doubt; who asks for a look gets one, and so does the background later.
+// TestReconciler_Run_Busy: a long queue is not read by the background, which says so
+// and forgets no difference; who asks for a look gets one, and so does the background later.
 func TestReconciler_Run_Busy(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		s := newSite(t, rdb, false, newItem("", 10, 5))
 		r := s.reconciler()
-		looks := 0
-		r.Stock, r.busy = watched{s.stock, &looks}, 3
-		doubts := map[string]doubt{}
-		round := func(deep bool, want int, kind string) {
+		r.busy = 2
+		var b memory
+		round := func(partial bool, kind string) {
 			t.Helper()
-			looks = 0
-			report, err := r.round(testContext(t), deep, doubts)
-			if err != nil || len(report.Items) != 1 {
-				t.Fatalf("round: %+v, %v", report, err)
-			}
-			item := report.Items[0]
-			if item.Err != nil || kinds(item.Drifts) != kind || item.Partial != (want == 0) || (looks > 0) != (want > 0) {
-				t.Errorf("round: %d looks, %+v; want %d and %q", looks, item, want, kind)
+			report := s.round(r, &b)
+			if len(report.Items) != 1 || kinds(report.Items[0].Drifts) != kind || report.Items[0].Partial != partial {
+				t.Errorf("round: %+v; want %q, partial %v", report, kind, partial)
 			}
 		}
 		s.hset("sale", "left", 8)
-		round(false, 1, "left")
+		round(false, "left")
 		for i := range 3 {
 			s.mustPlace(s.purchase("u", fmt.Sprint(i), 1, 0))
 		}
-		round(false, 0, "")
-		round(true, 0, "")
-		if len(doubts) != 1 {
-			t.Errorf("doubts %v after rounds that saw nothing", doubts)
+		round(true, "")
+		round(true, "")
+		if b.items[s.item].differ != 1 {
+			t.Errorf("%+v after rounds that saw nothing", b.items[s.item])
 		}
-		looks = 0
-		if report, err := r.Reconcile(testContext(t), ReconcileOptions{}); err != nil || looks == 0 || kinds(report.Items[0].Drifts) != "left" {
-			t.Errorf("asked for: %d looks, %+v, %v", looks, report, err)
+		report, err := r.Reconcile(testContext(t), ReconcileOptions{})
+		if err != nil || kinds(report.Items[0].Drifts) != "left" {
+			t.Errorf("asked for: %+v, %v", report, err)
 		}
 		s.work()
 		s.drained()
-		round(false, 1, "left") // the second time that it is seen, and mended
+		round(false, "left") // the second time that it is seen, and repaired
 		if l := s.clean("at the end", RepairNothing); l != (Ledger{Initial: 10, Left: 7, Sold: 3}) {
 			t.Errorf("ledger %+v", l)
 		}
@@ -733,15 +746,13 @@ func TestReconciler_Run_Once(t *testing.T) {
 		s := newSite(t, rdb, false, newItem("", 10, 5))
 		r := s.reconciler()
 		asked := 0
-		doubts := map[string]doubt{}
+		var b memory
 		rounds := func(n int, stubs bool, want int) {
 			t.Helper()
-			r.Stock = stubborn{s.stock, &asked, stubs}
+			r.on(stubborn{s.stock, &asked, stubs})
 			asked = 0
 			for range n {
-				if _, err := r.round(testContext(t), false, doubts); err != nil {
-					t.Fatal(err)
-				}
+				s.round(r, &b)
 			}
 			if asked != want {
 				t.Errorf("a new build was asked for %d times, want %d", asked, want)
@@ -752,10 +763,11 @@ func TestReconciler_Run_Once(t *testing.T) {
 		s.hset("sale", "left", 10)
 		rounds(2, true, 0)
 		s.exec("UPDATE items SET sold = 1 WHERE id = ?", s.item)
-		s.hset("sale", "left", 9)
+		rounds(2, false, 0)
+		s.hset("sale", "left", 7)
 		rounds(5, false, 0)
 		s.exec("UPDATE items SET sold = 0 WHERE id = ?", s.item)
-		rounds(3, false, 1)
+		rounds(4, false, 1)
 		if l := s.clean("at the end", RepairNothing); l != (Ledger{Initial: 10, Left: 10}) {
 			t.Errorf("ledger at the end: %+v", l)
 		}

@@ -410,6 +410,9 @@ func (x *itemRecovery) extend(ctx context.Context, row *itemRow) error {
 	}
 }
 
+// lookTries bounds the reads of a sale to which units come back all the time.
+const lookTries = 100
+
 // redis reads the sale in Redis, and the units of closed orders that it does not have
 // back yet. Such units come back without the item's lock, so it reads until none did
 // meanwhile.

@@ -138,30 +138,6 @@ func (r *Returns) ask(ctx context.Context, item string, list []returned) ([]inve
 	return status, sequence, err
 }
 
-// giveAll gives back what is noted of an item, and says which orders that were.
-// One that the loaded sale does not know was not counted by it either.
-func (r *Returns) giveAll(ctx context.Context, item string) (map[string]bool, error) {
-	db, err := r.store.read.DB()
-	if err != nil {
-		return nil, err
-	}
-	owed, err := readReturns(ctx, db, returnsOfItem, item)
-	if err != nil {
-		return nil, wrap("look at item "+item, err)
-	}
-	if len(owed) == 0 {
-		return nil, nil
-	}
-	if _, _, err := r.ask(ctx, item, owed); err != nil {
-		return nil, fmt.Errorf("give back orders of %s: %w: %w", item, inventory.ErrUnavailable, err)
-	}
-	given := make(map[string]bool, len(owed))
-	for i := range owed {
-		given[owed[i].orderID] = true
-	}
-	return given, nil
-}
-
 // forgetReturns deletes the notes of orders whose units are back, and notes how
 // far the sales had come with that: one that is found to have come less far has
 // lost them.

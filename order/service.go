@@ -21,15 +21,10 @@ import (
 type Stock interface {
 	Submit(r *inventory.Request) error
 	Open(ctx context.Context, item string) error
-	Partition(item string) int
-	Counter
-	Changer
-}
-
-// Counter is what the ledger needs of the inventory.
-type Counter interface {
-	Frozen(ctx context.Context, item string, fn func(ctx context.Context, left int64) error) error
 	Left(ctx context.Context, items []string) ([]int64, error)
+	Changer
+	Examiner
+	Records
 }
 
 // Items is what placing an order needs of the catalogue.
@@ -40,10 +35,12 @@ type Items interface {
 	Changed(ctx context.Context, id string, version int64)
 }
 
-// Tasks is what reading an order needs of a task queue.
+// Tasks is what reading orders needs of a task queue.
 type Tasks interface {
 	Get(ctx context.Context, id string) (queue.TaskInfo, error)
 	Scan(ctx context.Context, fn func(id string, payload []byte) error) error
+	Known(ctx context.Context, ids []string) ([]bool, error)
+	Stats(ctx context.Context) (queue.Stats, error)
 }
 
 // Config configures a Service. All but Bell, Renamer and OnError are required.

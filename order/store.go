@@ -329,6 +329,7 @@ type itemRow struct {
 	Version              int64
 	Sequence             int64 // see inventory.Sale
 	Revision             int64 // see HighWater
+	Awaiting             int64 // units of Sold that await payment
 	CreatedAt            int64 `gorm:"autoCreateTime:false"`
 	UpdatedAt            int64 `gorm:"autoUpdateTime:false"`
 }

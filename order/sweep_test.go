@@ -189,6 +189,7 @@ func TestSweeper_RedisLost(t *testing.T) {
 		c.Add(time.Hour.Milliseconds() - 1000)
 		sweeper := NewSweeper(s.fulfiller, s.queue)
 		mustSweep(t, sweeper, Swept{Waiting: 1}) // there is no sale that could tell
+		s.load()
 		if l := s.ledger(); l != (Ledger{Initial: 6, Left: 2, Held: 4}) {
 			t.Errorf("ledger after the loss: %+v", l)
 		}

@@ -434,7 +434,7 @@ func (s *stage) judge() history.Verdict {
 	} else if err := json.Unmarshal(text, &it.Ledger); err != nil {
 		s.t.Errorf("ledger: %s: %v", text, err)
 	}
-	// After the ledger, which loads a sale that was dropped.
+	// A sale that was dropped is not compared: its next purchase loads it.
 	it.Loaded = s.rdb.HExists(s.ctx, s.key("sale:"+item), "left").Val()
 	it.Left, it.Fence = s.hget("sale:"+item, "left"), s.hget("sale:"+item, "fence")
 	s.final.Items = []history.Item{it}

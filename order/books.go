@@ -1,0 +1,135 @@
+package order
+
+import (
+	"context"
+	"fmt"
+)
+
+// booksPage is how many orders or buyers one statement adds up: some milliseconds'
+// worth, so that no read keeps the database's log from being written back.
+const booksPage = 5000
+
+// books compares what the database counts of an item with its orders and the rows of
+// their buyers, in pages, none of which is a transaction with another. Every
+// transaction that touches the item counts up its revision, so pages between which that
+// did not change are of one state.
+type books struct {
+	row    itemRow // the figures of the item
+	change int64   // recorded changes of the total
+	phase  int     // 0: orders, 1: buyers, 2: done
+	after  string  // the last of the page before
+	begun  bool
+
+	held    int64 // units that orders hold
+	due     int64 // those of them that await payment
+	counted int64 // units that the rows of buyers add up to
+	known   int64 // units that the orders of buyers with a row hold
+	astray  int   // buyers whose row is wrong
+	off     int64 // units by which these are wrong, added up
+}
+
+const (
+	selectBooks = `SELECT initial, total, sold, awaiting, revision,
+	(SELECT COALESCE(SUM(quantity), 0) FROM stock_changes WHERE item_id = ?1)`
+	orderBooks = selectBooks + `, n, last, held, due FROM items,
+	(SELECT COUNT(*) AS n, COALESCE(MAX(id), '') AS last, COALESCE(SUM(quantity * holds), 0) AS held, COALESCE(SUM(quantity * due), 0) AS due
+	FROM (SELECT id, quantity, ` + ordersHold + ` AS holds, status = 'confirmed' AND expires_at > 0 AS due
+		FROM orders WHERE item_id = ?1 AND id > ?2 ORDER BY id LIMIT ?3))
+	WHERE items.id = ?1`
+	// LIMIT keeps each buyer's sum from being taken anew for each use of it.
+	buyerBooks = selectBooks + `, n, last, counted, held, astray, off FROM items,
+	(SELECT COUNT(*) AS n, COALESCE(MAX(user_id), '') AS last, COALESCE(SUM(counted), 0) AS counted, COALESCE(SUM(held), 0) AS held,
+		COALESCE(SUM(counted <> held), 0) AS astray, COALESCE(SUM(ABS(counted - held)), 0) AS off
+	FROM (SELECT b.user_id AS user_id, b.quantity AS counted, (SELECT COALESCE(SUM(o.quantity), 0) FROM orders o
+			WHERE o.user_id = b.user_id AND o.item_id = b.item_id AND ` + ordersHold + `) AS held
+		FROM buyers b WHERE b.item_id = ?1 AND b.user_id > ?2 ORDER BY b.user_id LIMIT ?3))
+	WHERE items.id = ?1`
+)
+
+// done reports whether everything was compared.
+func (b *books) done() bool { return b.phase == 2 }
+
+// readBooks goes through at most that many pages. It begins again, and says so, when
+// the item has changed meanwhile.
+func (s *Store) readBooks(ctx context.Context, item string, b *books, pages int) (moved bool, err error) {
+	for range pages {
+		if b.done() {
+			return false, nil
+		}
+		now, err := s.booksPage(ctx, item, b)
+		if err != nil {
+			return false, wrap("add up item "+item, err)
+		}
+		if now != b.row {
+			*b = books{}
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// booksPage adds one page, and returns the item's counts at the time.
+func (s *Store) booksPage(ctx context.Context, item string, b *books) (now itemRow, err error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	db, err := s.read.DB()
+	if err != nil {
+		return now, err
+	}
+	var change, held, due, counted, off int64
+	var n, astray int
+	to := []any{&now.Initial, &now.Total, &now.Sold, &now.Awaiting, &now.Revision, &change, &n, &b.after}
+	query := orderBooks
+	after := b.after
+	if b.phase == 0 {
+		to = append(to, &held, &due)
+	} else {
+		query = buyerBooks
+		to = append(to, &counted, &held, &astray, &off)
+	}
+	if err := db.QueryRowContext(ctx, query, item, after, booksPage).Scan(to...); err != nil {
+		return now, err
+	}
+	if !b.begun {
+		b.begun, b.row, b.change = true, now, change
+	}
+	if b.phase == 0 {
+		b.held, b.due = b.held+held, b.due+due
+	} else {
+		b.counted, b.known = b.counted+counted, b.known+held
+		b.astray, b.off = b.astray+astray, b.off+off
+	}
+	if n < booksPage {
+		b.phase, b.after = b.phase+1, ""
+	}
+	return now, nil
+}
+
+// torn reports whether the item's counts are not what its orders hold.
+func (b *books) torn() bool { return b.row.Sold != b.held || b.row.Awaiting != b.due }
+
+// drifts are the differences within the database.
+func (b *books) drifts() []Drift {
+	var out []Drift
+	if want := b.row.Initial + b.change; b.row.Total != want {
+		out = append(out, Drift{
+			Kind: DriftTotal, Expected: want, Found: b.row.Total, Units: distance(want, b.row.Total), Count: 1,
+			Note: "the total and its record contradict each other; which is right cannot be told, so neither is changed",
+		})
+	}
+	if b.torn() {
+		d := Drift{Kind: DriftSold, Expected: b.held, Found: b.row.Sold, Units: distance(b.held, b.row.Sold), Count: 1}
+		if b.row.Awaiting != b.due {
+			d.Note = fmt.Sprintf("%d units await payment, and the item counts %d", b.due, b.row.Awaiting)
+		}
+		out = append(out, d)
+	}
+	astray, off := b.astray, b.off
+	if missing := b.held - b.known; missing != 0 { // held by buyers without a row, one at least
+		astray, off = astray+1, off+distance(missing, 0)
+	}
+	if astray > 0 {
+		out = append(out, Drift{Kind: DriftBuyers, Expected: b.held, Found: b.counted, Units: off, Count: astray})
+	}
+	return out
+}

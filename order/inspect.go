@@ -1,0 +1,479 @@
+package order
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"gorm.io/gorm"
+
+	"flashsale/inventory"
+	"flashsale/queue"
+)
+
+// Examiner is what an inspection needs of the inventory.
+type Examiner interface {
+	Partition(item string) int
+	Live(ctx context.Context, item string) (inventory.Live, error)
+	Lives(ctx context.Context, items []string) ([]inventory.Live, error)
+	Examine(ctx context.Context, item string, look func(ctx context.Context, x *inventory.Examined) (rebuild bool, err error)) error
+}
+
+// Records is what a sale remembers of its orders and buyers.
+type Records interface {
+	EachEntry(ctx context.Context, item string, fn func([]inventory.Entry) error) error
+	EachCount(ctx context.Context, item string, fn func([]inventory.BuyerCount) error) error
+	Entries(ctx context.Context, item string, keys []inventory.EntryKey) ([]inventory.Entry, error)
+	Counts(ctx context.Context, item string, buyers []string) ([]int64, error)
+}
+
+// inspector reads what Redis and the database count of an item. The ledger and the
+// reconciliation judge by nothing else. Both sides keep counters, so a look costs the
+// same whatever the sale has sold; only what the counters leave open, the units of
+// accepted orders that are not committed, is looked for in the queue, without the
+// item's lock.
+type inspector struct {
+	store   *Store
+	stock   Examiner
+	records Records
+	tasks   []Tasks // one per partition
+	returns *Returns
+}
+
+func (x *inspector) tasksOf(item string) Tasks { return x.tasks[x.stock.Partition(item)] }
+
+const (
+	// freeLooks is how often an item is looked at without its lock.
+	freeLooks = 3
+	// heldLooks is how often it is then looked at under the lock.
+	heldLooks = 5
+	// owedMax is the number of pending releases above which an item is not judged.
+	owedMax = 256
+	// lateMax bounds the count of late releases.
+	lateMax = 1000
+)
+
+// lookHold bounds how long a look blocks sales of an item once it has the lock. It
+// usually takes one or two milliseconds. It is a variable because test machines are busy.
+var lookHold = 20 * time.Millisecond
+
+// lateReturn is the age from which an unreturned release is reported: the sweeper has
+// retried it many times by then.
+const lateReturn = 5 * time.Minute
+
+// sighting is what Redis and the database count of an item at one instant.
+type sighting struct {
+	live inventory.Live
+	row  itemRow
+	late int64 // late releases, lateMax at most
+	// moving is set when Redis changed during every look. The two sides are then of
+	// different instants, and their difference proves nothing.
+	moving bool
+}
+
+// same reports whether nothing happened to the item between two sightings: each
+// purchase and release increases the sale's sequence, each transaction the revision.
+func (s *sighting) same(o *sighting) bool {
+	return !s.moving && !o.moving && s.live == o.live && s.row == o.row
+}
+
+// see looks at an item, first without its lock. Errors: catalog.ErrItemNotFound,
+// ErrDatabase, inventory.ErrUnavailable.
+func (x *inspector) see(ctx context.Context, item string) (sighting, error) {
+	given := make(map[string]bool)
+	var s sighting
+	for range freeLooks {
+		var err error
+		if s, err = x.look(ctx, item, x.stock.Live, given); err != nil || !s.moving {
+			return s, err
+		}
+	}
+	held, err := x.seeHeld(ctx, item, given, nil)
+	if err != nil {
+		return s, nil //nolint:nilerr // without the lock the last look is reported, as moving
+	}
+	return held, nil
+}
+
+// seeHeld looks at an item while holding its lock. If rebuild returns true for what was
+// seen, the sale is then rebuilt under the same lock.
+func (x *inspector) seeHeld(ctx context.Context, item string, given map[string]bool, rebuild func(*sighting) bool) (s sighting, err error) {
+	err = x.stock.Examine(ctx, item, func(ctx context.Context, ex *inventory.Examined) (bool, error) {
+		ctx, cancel := context.WithTimeout(ctx, lookHold)
+		defer cancel()
+		live := func(ctx context.Context, _ string) (inventory.Live, error) { return ex.Live(ctx) }
+		for range heldLooks {
+			if s, err = x.look(ctx, item, live, given); err != nil {
+				return false, err
+			}
+			if !s.moving {
+				break
+			}
+		}
+		return rebuild != nil && rebuild(&s), nil
+	})
+	return s, err
+}
+
+// look reads Redis, a snapshot of the database, and Redis again, which must be
+// unchanged. It returns the units of pending releases, and the next look counts them;
+// given holds the orders released so far. An order that the loaded sale does not know
+// was not counted by it either.
+func (x *inspector) look(ctx context.Context, item string, live func(context.Context, string) (inventory.Live, error), given map[string]bool) (s sighting, err error) {
+	if s.live, err = live(ctx, item); err != nil {
+		return s, err
+	}
+	loaded := s.live.Loaded && !s.live.Damaged
+	var owed []returned
+	if s.row, s.late, owed, err = x.store.counted(ctx, item, loaded); err != nil || !loaded {
+		return s, err
+	}
+	after, err := live(ctx, item)
+	if err != nil {
+		return s, err
+	}
+	s.moving = s.live != after || len(owed) > owedMax
+	s.live = after
+	var missing []returned
+	for i := range owed {
+		if !given[owed[i].orderID] {
+			missing = append(missing, owed[i])
+			given[owed[i].orderID] = true
+		}
+	}
+	if len(missing) == 0 {
+		return s, nil
+	}
+	s.moving = true
+	if _, _, err := x.returns.ask(ctx, item, missing); err != nil {
+		return s, fmt.Errorf("give back orders of %s: %w: %w", item, inventory.ErrUnavailable, err)
+	}
+	return s, nil
+}
+
+const (
+	countLate  = `SELECT COUNT(*) FROM (SELECT created_at FROM releases WHERE item_id = ?1 LIMIT ?3) WHERE created_at <= ?2`
+	owedOfItem = returnsOfItem + ` LIMIT ?2`
+)
+
+// counted reads an item's row, the number of its late releases and, if withOwed, up to
+// owedMax+1 pending releases, all in one snapshot. Errors: catalog.ErrItemNotFound, ErrDatabase.
+func (s *Store) counted(ctx context.Context, item string, withOwed bool) (row itemRow, late int64, owed []returned, err error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	err = s.snapshot(ctx, func(tx *gorm.DB) (err error) {
+		if row, err = readItem(tx, item); err != nil {
+			return err
+		}
+		c := tx.Statement.ConnPool
+		before := s.now().Add(-lateReturn).UnixMilli()
+		if err := c.QueryRowContext(ctx, countLate, item, before, lateMax).Scan(&late); err != nil {
+			return wrap("count returns of "+item, err)
+		}
+		if withOwed {
+			owed, err = readReturns(ctx, c, owedOfItem, item, owedMax+1)
+		}
+		return err
+	})
+	return row.counts(), late, owed, err
+}
+
+// inspection is the state of one item's inspection.
+type inspection struct {
+	item string
+	seen sighting
+	// queued are the units of accepted orders that are not committed; -1 when the queue
+	// was not read, or the item changed meanwhile.
+	queued int64
+	// off is how much too low the database's count of sold units is, according to its
+	// books. Transactions do not change it.
+	off  int64
+	deep *recordCheck // what a look at every record found; nil: nobody asked
+	err  error
+}
+
+func (x *inspector) inspect(ctx context.Context, item string) *inspection {
+	i := &inspection{item: item, queued: -1}
+	i.seen, i.err = x.see(ctx, item)
+	return i
+}
+
+// again looks once more, and reports whether nothing happened in between.
+func (x *inspector) again(ctx context.Context, i *inspection) bool {
+	seen, err := x.see(ctx, i.item)
+	same := err == nil && seen.same(&i.seen)
+	i.seen, i.err = seen, err
+	return same
+}
+
+// room is the number of units that no committed order holds.
+func (i *inspection) room() int64 { return i.seen.row.Total - i.seen.row.Sold - i.off }
+
+// open reports whether the queue must be read to judge the item: some units are neither
+// left nor committed.
+func (i *inspection) open() bool {
+	return i.queued < 0 && i.seen.live.Loaded && i.room() != i.seen.live.Left
+}
+
+// weighings bounds the reads of a queue for items that change meanwhile, or differ.
+const weighings = 3
+
+// weigh reads the queues for what is queued of the items: once for all of them, and
+// once more for those that differ or have changed meanwhile. A queue with more tasks
+// than most is not read, unless that is 0.
+func (x *inspector) weigh(ctx context.Context, list []*inspection, most int) error {
+	list = slices.DeleteFunc(list, func(i *inspection) bool { return i.err != nil || i.seen.live.Damaged })
+	for range weighings {
+		byQueue := make(map[int]map[string]*inspection)
+		for _, i := range list {
+			p := x.stock.Partition(i.item)
+			if byQueue[p] == nil {
+				byQueue[p] = make(map[string]*inspection)
+			}
+			byQueue[p][i.item] = i
+		}
+		list = nil
+		for p, items := range byQueue {
+			again, err := x.weighQueue(ctx, x.tasks[p], items, most)
+			if err != nil {
+				return err
+			}
+			list = append(list, again...)
+		}
+		if len(list) == 0 {
+			break
+		}
+	}
+	return nil
+}
+
+// weighQueue reads one queue, and returns the items that it has to be read for again.
+func (x *inspector) weighQueue(ctx context.Context, q Tasks, items map[string]*inspection, most int) (again []*inspection, err error) {
+	st, err := q.Stats(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", inventory.ErrUnavailable, err)
+	}
+	n := st.Ready + st.Leased + st.Delayed + st.Dead
+	if most > 0 && n > most {
+		return nil, nil
+	}
+	for item, i := range items {
+		if n == 0 && i.deep == nil && !i.open() {
+			i.queued = 0
+			delete(items, item)
+		}
+	}
+	if len(items) == 0 {
+		return nil, nil
+	}
+	before := make(map[string]int64, len(items))
+	for item, i := range items {
+		before[item] = i.queued
+		i.queued = 0
+		if i.deep != nil {
+			i.deep = newRecordCheck()
+		}
+	}
+	if err := x.scan(ctx, q, items); err != nil {
+		for _, i := range items {
+			i.queued = -1
+		}
+		return nil, err
+	}
+	for item, i := range items {
+		if i.deep != nil {
+			i.err = x.check(ctx, i)
+		}
+		if i.err != nil {
+			continue
+		}
+		was := before[item]
+		if !x.again(ctx, i) {
+			i.queued = -1
+			if i.err == nil {
+				again = append(again, i)
+			}
+			continue
+		}
+		// Redis may list a task twice while its table grows or shrinks, so a
+		// difference counts only if it is found twice.
+		if was != i.queued && len(i.drifts()) > 0 {
+			again = append(again, i)
+		}
+	}
+	return again, nil
+}
+
+// scan adds up the units of the items' queued orders.
+func (x *inspector) scan(ctx context.Context, q Tasks, items map[string]*inspection) error {
+	page := make([]task, 0, salePage)
+	err := q.Scan(ctx, func(id string, payload []byte) error {
+		if strings.HasPrefix(id, expiryPrefix) {
+			return nil
+		}
+		t, err := parseTask(id, payload)
+		if err != nil || items[t.ItemID] == nil {
+			return nil //nolint:nilerr // a task that cannot be read holds nothing of any item
+		}
+		if page = append(page, t); len(page) < salePage {
+			return nil
+		}
+		err = x.addTasks(ctx, q, page, items)
+		page = page[:0]
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("read queued orders: %w: %w", inventory.ErrUnavailable, err)
+	}
+	return x.addTasks(ctx, q, page, items)
+}
+
+// addTasks adds a page of queued orders to their items. One that is committed holds its
+// units by its row.
+func (x *inspector) addTasks(ctx context.Context, q Tasks, page []task, items map[string]*inspection) error {
+	if len(page) == 0 {
+		return nil
+	}
+	holds, err := x.store.holding(ctx, idsOf(page))
+	if err != nil {
+		return err
+	}
+	for n := range page {
+		t := &page[n]
+		i := items[t.ItemID]
+		held, committed := holds[t.ID]
+		counts := !committed
+		if committed && !held {
+			if counts, err = x.stillCounted(ctx, q, t); err != nil {
+				return err
+			}
+		}
+		if !counts {
+			continue
+		}
+		i.queued += t.Quantity
+		if i.deep != nil {
+			i.deep.queue(t)
+		}
+	}
+	for _, i := range items {
+		if i.deep == nil || len(i.deep.page) == 0 {
+			continue
+		}
+		if err := x.checkTasks(ctx, i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// stillCounted reports whether the units of a closed order whose task is in the queue
+// are rightly taken. A worker whose order the database rejected drops the sale before
+// it acknowledges the task. Until then the units are taken, except for dead letters,
+// which no worker processes.
+func (x *inspector) stillCounted(ctx context.Context, q Tasks, t *task) (bool, error) {
+	entries, err := x.records.Entries(ctx, t.ItemID, []inventory.EntryKey{keyOf(t)})
+	if err != nil || entries[0].OrderID != t.ID || entries[0].Returned {
+		return false, err
+	}
+	info, err := q.Get(ctx, t.ID)
+	if err != nil && !errors.Is(err, queue.ErrTaskNotFound) {
+		return false, fmt.Errorf("%w: %w", inventory.ErrUnavailable, err)
+	}
+	return err == nil && info.State != queue.StateDead, nil
+}
+
+func keyOf(t *task) inventory.EntryKey {
+	return inventory.EntryKey{Buyer: t.UserID, IdempotencyKey: t.IdempotencyKey}
+}
+
+// drifts returns the differences. Work in progress is none.
+func (i *inspection) drifts() []Drift {
+	s := &i.seen
+	if i.err != nil || s.moving {
+		return nil
+	}
+	// What the sale should have left; an upper bound if the queue was not read.
+	want := i.room() - max(i.queued, 0)
+	var out []Drift
+	if i.queued >= 0 && want < 0 {
+		out = append(out, Drift{
+			Kind: DriftOversold, Expected: s.row.Total, Found: s.row.Total - want, Units: -want, Count: 1,
+			Note: "not repairable: the database confirms no order beyond the total, and rejects those that are queued",
+		})
+	}
+	want = max(want, 0)
+	switch {
+	case !s.live.Loaded:
+		return out
+	case s.live.Damaged:
+		return append(out, Drift{Kind: DriftDamaged, Expected: want, Units: want, Count: 1})
+	}
+	if left := s.live.Left; left > want || i.queued >= 0 && left != want {
+		out = append(out, Drift{Kind: DriftLeft, Expected: want, Found: left, Units: distance(want, left), Count: 1})
+	}
+	if terms := otherTerms(&s.row, &s.live); len(terms) > 0 {
+		out = append(out, Drift{
+			Kind: DriftVersion, Expected: s.row.Version, Found: s.live.Version, Count: len(terms),
+			Note: "differs in " + strings.Join(terms, ", "),
+		})
+	}
+	if i.deep != nil && i.queued >= 0 && i.deep.size() > 0 {
+		n := i.deep.size()
+		out = append(out, Drift{Kind: DriftHolds, Found: int64(n), Units: int64(n), Count: n})
+	}
+	return out
+}
+
+// otherTerms names the terms in which a sale differs from its item's row.
+func otherTerms(row *itemRow, live *inventory.Live) []string {
+	var out []string
+	for _, f := range []struct {
+		name string
+		same bool
+	}{
+		{"version", row.Version == live.Version},
+		{"per_user_limit", row.PerUserLimit == live.PerUserLimit},
+		{"opens_at", row.OpensAt == live.OpensAt.UnixMilli()},
+		{"closes_at", row.ClosesAt == toMillis(live.ClosesAt)},
+		{"control", row.Control == live.Control},
+	} {
+		if !f.same {
+			out = append(out, f.name)
+		}
+	}
+	return out
+}
+
+// ledger returns the conservation equation. Left of a sale that is not loaded is what
+// its next load will find. While the item is moving, held is the remainder, and the
+// equation is not checked.
+func (i *inspection) ledger() Ledger {
+	s := &i.seen
+	l := Ledger{Initial: s.row.Initial, Restocked: s.row.Total - s.row.Initial, Left: s.live.Left}
+	queued := i.queued
+	if !s.live.Loaded || s.live.Damaged {
+		queued = max(queued, 0)
+		l.Left = max(i.room()-queued, 0)
+	}
+	if queued < 0 {
+		queued = i.room() - l.Left
+		if !s.moving {
+			queued = max(queued, 0)
+		}
+	}
+	l.Held = s.row.Awaiting + queued
+	l.Sold = s.row.Sold + i.off - s.row.Awaiting
+	if l.Held < 0 {
+		l.Held, l.Sold = 0, l.Sold+l.Held
+	}
+	if l.Sold < 0 {
+		l.Held, l.Sold = l.Held+l.Sold, 0
+	}
+	return l
+}
+
+func distance(a, b int64) int64 { return max(a-b, b-a) }

@@ -1,0 +1,290 @@
+package order
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/redistest"
+	"flashsale/inventory"
+	"flashsale/queue"
+)
+
+func mustReadBooks(t *testing.T, s *Store, item string) *books {
+	t.Helper()
+	var b books
+	if moved, err := s.readBooks(testContext(t), item, &b, allPages); err != nil || moved || !b.done() {
+		t.Fatalf("books of %s: %+v, moved %v, %v", item, b, moved, err)
+	}
+	return &b
+}
+
+// tally is a stock that counts how it is asked.
+type tally struct {
+	Stock
+	live, lives, held int
+	holds             bool // the item's lock is held
+}
+
+func (c *tally) Live(ctx context.Context, item string) (inventory.Live, error) {
+	c.live++
+	return c.Stock.Live(ctx, item)
+}
+
+func (c *tally) Lives(ctx context.Context, items []string) ([]inventory.Live, error) {
+	c.lives += len(items)
+	return c.Stock.Lives(ctx, items)
+}
+
+func (c *tally) Examine(ctx context.Context, item string, look func(context.Context, *inventory.Examined) (bool, error)) error {
+	c.held++
+	return c.Stock.Examine(ctx, item, func(ctx context.Context, x *inventory.Examined) (bool, error) {
+		c.holds = true
+		defer func() { c.holds = false }()
+		return look(ctx, x)
+	})
+}
+
+// unheld is a queue that nobody may read while the stock's lock is held.
+type unheld struct {
+	*queue.Queue
+	stock *tally
+	scans int
+}
+
+func (u *unheld) Scan(ctx context.Context, fn func(string, []byte) error) error {
+	u.scans++
+	if u.stock.holds {
+		return errTest
+	}
+	return u.Queue.Scan(ctx, fn)
+}
+
+// TestInspection_Orders: no look at an item reads its orders, which may be any number:
+// the ledger and a reconciliation do without their table.
+func TestInspection_Orders(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, asking("", 50, 10, time.Hour))
+		s.work()
+		paid := s.mustPlace(s.purchase("a", "k", 3, long)).Order
+		if _, err := s.service.Pay(testContext(t), paid.ID, money(paid.ID, 3)); err != nil {
+			t.Fatal(err)
+		}
+		s.mustPlace(s.purchase("b", "k", 4, long))
+		closed := s.mustPlace(s.purchase("c", "k", 5, long)).Order
+		if _, err := s.service.Cancel(testContext(t), closed.ID, Canceller{UserID: "c"}); err != nil {
+			t.Fatal(err)
+		}
+		s.drained()
+		auditStore(t, s.store)
+		s.exec("ALTER TABLE orders RENAME TO hidden")
+		want := Ledger{Initial: 50, Left: 43, Held: 4, Sold: 3}
+		if l := s.ledger(); l != want {
+			t.Errorf("ledger %+v, want %+v", l, want)
+		}
+		report, err := s.reconciler().Reconcile(testContext(t), ReconcileOptions{})
+		if err != nil || !report.Balanced || len(report.Items) != 1 || report.Items[0].Ledger != want || report.Items[0].Partial {
+			t.Errorf("reconciliation %+v, %v", report, err)
+		}
+	})
+}
+
+// TestInspection_Queue: the queue is read without the item's lock, once for all items,
+// and a ledger does not read a long one.
+func TestInspection_Queue(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 100, 50))
+		items := []string{s.item}
+		for i := range 4 {
+			n := newItem(fmt.Sprintf("%s-%d", s.item, i), 10, 5)
+			if _, err := s.service.CreateItem(testContext(t), n); err != nil {
+				t.Fatal(err)
+			}
+			items = append(items, n.ID)
+		}
+		for _, item := range items {
+			s.mustPlace(Purchase{ItemID: item, UserID: "u", IdempotencyKey: "k", Quantity: 2})
+		}
+		stock := &tally{Stock: s.stock}
+		tasks := &unheld{Queue: s.queue, stock: stock}
+		r := s.reconciler()
+		r.on(stock)
+		r.tasks = []Tasks{tasks}
+		report, err := r.Reconcile(testContext(t), ReconcileOptions{Repair: RepairAll})
+		if err != nil || !report.Balanced || report.Examined != 5 || tasks.scans != 1 || stock.held != 0 {
+			t.Errorf("%d scans, %d locks: %+v, %v", tasks.scans, stock.held, report, err)
+		}
+		if report, err = r.Reconcile(testContext(t), ReconcileOptions{Deep: true, Repair: RepairAll}); err != nil || !report.Balanced {
+			t.Errorf("deep: %+v, %v", report, err)
+		}
+		s.service.Stock, s.service.Tasks, tasks.scans = stock, []Tasks{tasks}, 0
+		if l := s.ledger(); l != (Ledger{Initial: 100, Left: 98, Held: 2}) || tasks.scans != 1 {
+			t.Errorf("ledger %+v after %d scans", l, tasks.scans)
+		}
+		mustEnqueue(t, s.queue, leased(distinct("q", "other", ledgerTasks)...))
+		tasks.scans = 0
+		if l := s.ledger(); l != (Ledger{Initial: 100, Left: 98, Held: 2}) || tasks.scans != 0 {
+			t.Errorf("with a long queue: ledger %+v after %d scans", l, tasks.scans)
+		}
+		// Too much left is seen whatever is queued.
+		s.hset("sale", "left", 101)
+		if l := s.ledger(); l.Balanced() {
+			t.Errorf("with a long queue and too much left: %+v", l)
+		}
+	})
+}
+
+// TestInspection_Busy: an item to which something happens at every look is looked at
+// under its lock.
+func TestInspection_Busy(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 10, 5))
+		n := 0
+		buying := hooked{s.stock, func(*inventory.Live) {
+			if n++; n <= 2*freeLooks && n%2 == 1 {
+				s.mustPlace(s.purchase("u", fmt.Sprint(n), 1, 0))
+			}
+		}}
+		stock := &tally{Stock: buying}
+		s.service.Stock = stock
+		if l := s.ledger(); l != (Ledger{Initial: 10, Left: 7, Held: 3}) || stock.held != 1 {
+			t.Errorf("ledger %+v, %d locks", l, stock.held)
+		}
+	})
+}
+
+// TestReconciler_Run_Cost: a round costs what has changed. An item to which nothing has
+// happened is one of the sales that are read together, and one whose sale has ended is
+// not asked for at all.
+func TestReconciler_Run_Cost(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 100, 50))
+		s.work()
+		const more = 3
+		for i := range more {
+			n := newItem(fmt.Sprintf("%s-%d", s.item, i), 10, 5)
+			if _, err := s.service.CreateItem(testContext(t), n); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s.exec("UPDATE items SET control = 'closed' WHERE id = ?", s.item+"-0")
+		if err := rdb.HSet(testContext(t), "fs:{p0}:sale:"+s.item+"-0", "control", "closed").Err(); err != nil {
+			t.Fatal(err)
+		}
+		s.exec("UPDATE items SET closes_at = 1000, opens_at = 1 WHERE id = ?", s.item+"-1") // long over
+		stock := &tally{Stock: s.stock}
+		tasks := &unheld{Queue: s.queue, stock: stock}
+		r := s.reconciler()
+		r.on(stock)
+		r.tasks = []Tasks{tasks}
+		var b memory
+		round := func(name string, examined, lives, live int) {
+			t.Helper()
+			stock.live, stock.lives, stock.held, tasks.scans = 0, 0, 0, 0
+			report, err := r.round(testContext(t), &b)
+			if err != nil || !report.Balanced || report.Examined != examined {
+				t.Errorf("%s: %+v, %v", name, report, err)
+			}
+			if stock.lives != lives || stock.live != live || stock.held != 0 || tasks.scans != 0 {
+				t.Errorf("%s: %d sales read together, %d reads of one, %d locks, %d scans, want %d, %d and none",
+					name, stock.lives, stock.live, stock.held, tasks.scans, lives, live)
+			}
+		}
+		round("first", 3, 3, 6)
+		s.exec("ALTER TABLE orders RENAME TO hidden") // whose books are read
+		for range idleRounds - 3 {
+			round("nothing happened", 3, 2, 0)
+		}
+		s.exec("ALTER TABLE hidden RENAME TO orders")
+		s.mustPlace(s.purchase("u", "k", 1, long))
+		s.drained()
+		round("one was sold of", 3, 2, 2)
+	})
+}
+
+// TestReconciler_Run_Books: the background compares the database's counts with the
+// orders a few pages each round, and finds what is wrong behind the first.
+func TestReconciler_Run_Books(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		const orders = booksPage + 10
+		s := newSite(t, rdb, false, newItem("", 2*orders, 1))
+		mustCommit(t, s.store, distinct("c", s.item, orders)...)
+		s.exec("UPDATE orders SET quantity = 3 WHERE user_id = ?", fmt.Sprintf("cu%d", orders-1))
+		var b books
+		pages := 0
+		for ; !b.done(); pages++ {
+			if moved, err := s.store.readBooks(testContext(t), s.item, &b, 1); err != nil || moved {
+				t.Fatalf("moved %v, %v", moved, err)
+			}
+		}
+		if pages != 4 || kinds(b.drifts()) != "buyers sold" || b.held != orders+2 || b.astray != 1 {
+			t.Errorf("%d pages: %+v", pages, b)
+		}
+		// A change between two pages voids them.
+		b = books{}
+		for _, want := range []bool{false, true, false} {
+			moved, err := s.store.readBooks(testContext(t), s.item, &b, 1)
+			if err != nil || moved != want || moved == b.begun {
+				t.Errorf("moved %v: %+v, %v", moved, b, err)
+			}
+			if !moved {
+				s.exec("UPDATE items SET revision = revision + 1 WHERE id = ?", s.item)
+			}
+		}
+	})
+}
+
+// TestStore_Mend: a repair of many buyers goes in short steps, each with its record,
+// and one that was cut off is done by the next.
+func TestStore_Mend(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	const buyers = 2*mendPage + 10
+	mustInsert(t, s, newItem("item", 2*buyers, 1))
+	mustCommit(t, s, distinct("c", "item", buyers)...)
+	for _, spoil := range []string{"UPDATE buyers SET quantity = 7", "DELETE FROM buyers WHERE user_id LIKE 'cu%5'", "UPDATE items SET sold = 5, awaiting = 2"} {
+		if err := s.write.Exec(spoil).Error; err != nil {
+			t.Fatal(err)
+		}
+	}
+	b := mustReadBooks(t, s, "item")
+	if kinds(b.drifts()) != "buyers sold" {
+		t.Fatalf("%+v", b.drifts())
+	}
+	wrong := func() (n int64) {
+		t.Helper()
+		if err := s.read.Raw("SELECT COUNT(*) FROM buyers WHERE quantity <> 1").Scan(&n).Error; err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	all := wrong()
+	cut, cancel := context.WithCancel(testContext(t))
+	cancel()
+	if err := s.mend(cut, "item", b, "root", "r1"); !errors.Is(err, context.Canceled) {
+		t.Fatalf("cut off: %v", err)
+	}
+	if n := wrong(); n != all-mendPage {
+		t.Errorf("%d wrong after one step, want %d", n, all-mendPage)
+	}
+	if err := s.mend(testContext(t), "item", b, "root", "r1"); err != nil {
+		t.Fatal(err)
+	}
+	if b := mustReadBooks(t, s, "item"); len(b.drifts()) != 0 {
+		t.Errorf("after it: %+v", b.drifts())
+	}
+	auditStore(t, s)
+	// What was found is not what is there any more: nothing is changed.
+	if err := s.mend(testContext(t), "item", b, "root", "r1"); !errors.Is(err, errMoved) {
+		t.Errorf("again: %v, want errMoved", err)
+	}
+}
