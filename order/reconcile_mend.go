@@ -25,7 +25,6 @@ const (
 	SELECT o.item_id, o.user_id, SUM(o.quantity) FROM orders o WHERE o.item_id = ?1 AND ` + ordersHold + `
 		AND NOT EXISTS (SELECT 1 FROM buyers b WHERE b.item_id = o.item_id AND b.user_id = o.user_id)
 	GROUP BY o.item_id, o.user_id`
-	insertRepair = `INSERT INTO audit (at, actor, action, item_id, before, after, request_id) VALUES (?1, ?2, 'reconcile.repair', ?3, ?4, ?5, ?6)`
 )
 
 // counts is what the database counts of an item, as the audit remembers it.
@@ -72,7 +71,8 @@ func (s *Store) mend(ctx context.Context, item, actor, requestID string) error {
 		if err != nil {
 			return err
 		}
-		_, err = c.ExecContext(ctx, insertRepair, now, actor, item, string(was), string(is), requestID)
-		return err
+		return writeAudit(ctx, c, &auditRow{
+			At: now, Actor: actor, Action: actionReconcileRepair, ItemID: item, Before: string(was), After: string(is), RequestID: requestID,
+		})
 	})
 }

@@ -56,6 +56,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	f.IntVar(&o.reads, "reads", 0, "rounds of reading an item's page against an empty handler, and the table of the cache's defences; 0: leave it out")
 	f.IntVar(&o.hot, "hot", 0, "rounds of selling one hot item on 1, 2 and 4 API processes, with its lock and without; 0: leave it out")
 	recovery := f.String("recovery", "", "orders of a sale, as in 10000,1000000, of which to measure how soon it is open after Redis lost everything; empty: leave it out")
+	size := f.Bool("size", false, "measure what large sales and crowds of payers cost")
 	f.BoolVar(&o.overload, "overload", false, "measure, last, what several times the top rate leaves of the throughput")
 	f.BoolVar(&o.skipPolling, "skip-polling", false, "leave out the polling lock")
 	if err := f.Parse(args); err != nil {
@@ -73,6 +74,9 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	}
 	if o.connections < 1 || o.rounds < 0 || o.phase < 100*time.Millisecond {
 		return errors.New("need at least 1 connection, no fewer than 0 rounds and 100ms a phase")
+	}
+	if *size {
+		return measurePayers(ctx, out)
 	}
 	return measure(ctx, o, out)
 }
