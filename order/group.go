@@ -75,11 +75,29 @@ func (g *group) full(more bool) bool {
 	}
 }
 
-// run runs a member, and undoes it if it fails; what it fails with is the member's to
+// run runs members: one, or payments, which it tries together before it takes them one by
+// one. An error says that the transaction is lost, by the culprit if that is known.
+func (g *group) run(bunch []*write) (culprit *write, err error) {
+	if len(bunch) > 1 {
+		err := g.savepoint(g.ctx, func() error { return g.payAll(bunch) })
+		var lost *lostError
+		if err == nil || errors.As(err, &lost) {
+			return nil, err
+		}
+	}
+	for _, one := range bunch {
+		if err := g.runOne(one); err != nil {
+			return one, err
+		}
+	}
+	return nil, nil
+}
+
+// runOne runs a member, and undoes it if it fails; what it fails with is the member's to
 // know, after the commit. It returns an error if the transaction is lost by that.
-func (g *group) run(one *write) error {
+func (g *group) runOne(one *write) error {
 	began := time.Now()
-	err := g.savepoint(g.ctx, func() (err error) {
+	one.err = g.savepoint(g.ctx, func() (err error) {
 		defer func() {
 			if one.panicked = recover(); one.panicked != nil {
 				err = errPanicked
@@ -91,10 +109,9 @@ func (g *group) run(one *write) error {
 		g.took = time.Since(began)
 	}
 	var lost *lostError
-	if errors.As(err, &lost) {
-		return err
+	if errors.As(one.err, &lost) {
+		return one.err
 	}
-	one.err = err
 	return nil
 }
 

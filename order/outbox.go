@@ -208,13 +208,18 @@ func (s *Store) announce(b *outbox) {
 // telling is transition for changes that are told of. Its statements find their rows
 // by an index, and are few, so that they need no bound.
 func (s *Store) telling(ctx context.Context, operation string, fn func(ctx context.Context, c conn, box *outbox) error) error {
-	g, err := s.writer.change(ctx, 0, func(ctx context.Context, g *group) error {
+	return s.tell(ctx, operation, &write{fn: func(ctx context.Context, g *group) error {
 		return g.telling(ctx, func(box *outbox) error { return fn(ctx, g, box) })
-	})
+	}})
+}
+
+// tell makes a change, and returns once the revisions that it was committed with are
+// recorded: once for all changes of the same transaction.
+func (s *Store) tell(ctx context.Context, operation string, own *write) error {
+	g, err := s.writer.change(ctx, own)
 	if err != nil {
 		return wrap(operation, err)
 	}
-	// Once for all that were committed together: each waits until it is done.
 	g.noted.Do(func() { s.highWater.note(ctx) })
 	return nil
 }

@@ -102,6 +102,17 @@ const (
 		AND (?6 OR NOT EXISTS (SELECT 1 FROM payments WHERE reference = ?2))
 	RETURNING ` + orderFields
 
+	// payUnpaidOf and insertPaymentsOf are payUnpaid and insertPayment for a JSON list of
+	// payments, each a list of order, reference, amount and currency.
+	payUnpaidOf = `UPDATE orders SET status = 'paid', paid_at = ?1, payment_reference = p.value->>1 FROM json_each(?2) p
+	WHERE orders.id = p.value->>0 AND status = 'confirmed' AND (expires_at = 0 OR expires_at > ?1)
+		AND unit_price_minor * quantity = p.value->>2 AND currency = p.value->>3
+		AND NOT EXISTS (SELECT 1 FROM payments WHERE reference = p.value->>1)
+	RETURNING ` + orderFields
+	insertPaymentsOf = `INSERT INTO payments (reference, order_id, amount_minor, currency, received_as, outcome, received_at)
+	SELECT value->>1, value->>0, value->>2, value->>3, 'accepted', 'accepted', ?1 FROM json_each(?2) WHERE true
+	ON CONFLICT DO NOTHING`
+
 	cancelConfirmed = `UPDATE orders SET status = 'cancelled', reason = ?2, closed_at = ?1
 	WHERE id = ?3 AND status = 'confirmed'
 	RETURNING id, item_id, user_id, idempotency_key, quantity, closed_at`
@@ -137,7 +148,7 @@ var insertReturns = newRowsStatement(returnColumns,
 var hotTexts = slices.Concat([]string{
 	setSavepoint, undoSavepoint, releaseSavepoint,
 	sellUnits, selectOrder, selectKeyTaken, selectItemKnown, insertRejected,
-	selectPayment, countPayments, insertPayment, correctPayment, payUnpaid, refundPaid, refundAccepted, cancelConfirmed, expireDue, selectExpiries,
+	selectPayment, countPayments, insertPayment, correctPayment, payUnpaid, payUnpaidOf, insertPaymentsOf, refundPaid, refundAccepted, cancelConfirmed, expireDue, selectExpiries,
 	unsellUnits, takeFromBuyer, returnsOfOrders, deleteReturns, noteSequence, insertAudit, bumpRevision,
 	selectWanted, selectLastEvent, insertDeliveries,
 }, insertConfirmed.text[:], addToBuyers.text[:], insertReturns.text[:], insertEvents.text[:])

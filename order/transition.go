@@ -24,11 +24,11 @@ import (
 // when ctx ends, unless it has not begun by then; see writer.change. fn may run again
 // after a run whose changes were undone.
 func (s *Store) transition(ctx context.Context, operation string, fn func(ctx context.Context, c conn, now int64) error) error {
-	_, err := s.writer.change(ctx, writeTimeout, func(ctx context.Context, g *group) error {
+	_, err := s.writer.change(ctx, within(writeTimeout, func(ctx context.Context, g *group) error {
 		// Read once the change's turn has come: the wait for it must not make a
 		// payment older than it is, nor let an order lapse before its time.
 		return fn(ctx, g, s.now().UnixMilli())
-	})
+	}))
 	if err != nil {
 		return wrap(operation, err)
 	}
@@ -37,9 +37,9 @@ func (s *Store) transition(ctx context.Context, operation string, fn func(ctx co
 
 // changing is transition for the administration of items and webhooks, by gorm.
 func (s *Store) changing(ctx context.Context, operation string, fn func(tx *gorm.DB, now int64) error) error {
-	_, err := s.writer.change(ctx, writeTimeout, func(ctx context.Context, g *group) error {
+	_, err := s.writer.change(ctx, within(writeTimeout, func(ctx context.Context, g *group) error {
 		return fn(g.orm(ctx), s.now().UnixMilli())
-	})
+	}))
 	if err != nil {
 		return wrap(operation, err)
 	}
@@ -61,18 +61,23 @@ type receipt struct {
 
 // pay records a payment and pays its order if that can be. See Service.Pay.
 func (s *Store) pay(ctx context.Context, id string, p Payment) (Order, error) {
-	var got receipt
-	err := s.telling(ctx, "pay order "+id, func(ctx context.Context, c conn, box *outbox) (err error) {
-		got, err = payOrder(ctx, c, id, p, box)
-		return err
-	})
-	if err != nil {
+	own := &payment{orderID: id, Payment: p}
+	change := &write{fn: func(ctx context.Context, g *group) error {
+		return g.telling(ctx, func(box *outbox) (err error) {
+			own.got, err = payOrder(ctx, g, id, p, box)
+			return err
+		})
+	}}
+	if own.plain() {
+		change.pay = own
+	}
+	if err := s.tell(ctx, "pay order "+id, change); err != nil {
 		return Order{}, err
 	}
-	if got.recorded {
-		s.onPayment(got.outcome)
+	if own.got.recorded {
+		s.onPayment(own.got.outcome)
 	}
-	return got.order, got.refusal
+	return own.got.order, own.got.refusal
 }
 
 // payOrder is the transition to paid. The receipt's refusal is the caller's answer,

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -25,8 +26,8 @@ var (
 	groupTime = 4 * time.Millisecond
 	// groupShare is the part of a batch's own time that changes get in its transaction,
 	// and groupLeast what they get in any case.
-	groupShare = 0.5
-	groupLeast = time.Millisecond
+	groupShare = 0.25
+	groupLeast = 500 * time.Microsecond
 )
 
 // errClosed says that the store was closed before the write began.
@@ -57,9 +58,10 @@ type writer struct {
 type write struct {
 	ctx   context.Context // of its statements
 	fn    func(ctx context.Context, g *group) error
-	batch bool // of orders
-	begun bool // guarded by the writer's mutex
-	left  bool // its caller has gone before it began; guarded likewise
+	batch bool     // of orders
+	pay   *payment // that can be recorded together with others; nil: it is none
+	begun bool     // guarded by the writer's mutex
+	left  bool     // its caller has gone before it began; guarded likewise
 
 	// Set before done is closed.
 	err      error
@@ -80,21 +82,13 @@ func (w *writer) batch(ctx context.Context, fn func(ctx context.Context, g *grou
 	return err
 }
 
-// change runs fn. If ctx ends before fn has begun, fn never runs, and the error is that
-// of ctx. A change that has begun is finished: the outcome of a transaction that is cut
-// off is unknown. limit bounds its statements; 0: they need no bound. fn may run twice,
-// and what a run that failed has done is undone. The group is the one that fn was
-// committed in.
-func (w *writer) change(ctx context.Context, limit time.Duration, fn func(ctx context.Context, g *group) error) (*group, error) {
+// change runs own.fn. If ctx ends before it has begun, it never runs, and the error is
+// that of ctx. A change that has begun is finished: the outcome of a transaction that is
+// cut off is unknown. fn may run twice, and what a run that failed has done is undone. The
+// group is the one that the change was committed in.
+func (w *writer) change(ctx context.Context, own *write) (*group, error) {
 	// Statements whose context can end cost a goroutine each.
-	own := &write{ctx: context.WithoutCancel(ctx), fn: fn}
-	if limit > 0 {
-		own.fn = func(ctx context.Context, g *group) error {
-			ctx, cancel := context.WithTimeout(ctx, limit)
-			defer cancel()
-			return fn(ctx, g)
-		}
-	}
+	own.ctx = context.WithoutCancel(ctx)
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	return w.do(ctx, &w.changes, own)
@@ -172,25 +166,42 @@ func (w *writer) more() bool {
 	return false
 }
 
-// next takes what comes next into a transaction; nil: nothing. A transaction takes one
-// batch, as soon as there is one, and changes within their bounds.
-func (w *writer) next(g *group) *write {
+// within is a change whose statements are bounded in time.
+func within(limit time.Duration, fn func(ctx context.Context, g *group) error) *write {
+	return &write{fn: func(ctx context.Context, g *group) error {
+		ctx, cancel := context.WithTimeout(ctx, limit)
+		defer cancel()
+		return fn(ctx, g)
+	}}
+}
+
+// next takes what comes next into a transaction: a batch as soon as there is one, or
+// else a change, or several payments. Nothing: the transaction is to be committed.
+func (w *writer) next(g *group) []*write {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if !g.batch {
 		if one := pop(&w.batches); one != nil {
 			g.batch = true
-			return one
+			return []*write{one}
 		}
 	}
 	if g.full(len(w.batches) > 0) {
 		return nil
 	}
-	one := pop(&w.changes)
-	if one != nil {
-		g.changes++
+	var bunch []*write
+	for len(bunch) < min(payTogether, groupChanges-g.changes) {
+		one := pop(&w.changes)
+		if one == nil {
+			break
+		}
+		bunch = append(bunch, one)
+		if one.pay == nil || len(w.changes) == 0 || w.changes[0].pay == nil {
+			break
+		}
 	}
-	return one
+	g.changes += len(bunch)
+	return bunch
 }
 
 // pop takes the first write whose caller has not left. The caller holds the mutex.
@@ -213,12 +224,12 @@ func pop(queue *[]*write) *write {
 func (w *writer) each(rest []*write) {
 	for i, one := range rest {
 		took := false
-		_, err := w.transact(func(*group) *write {
+		_, err := w.transact(func(*group) []*write {
 			if took {
 				return nil
 			}
 			took = true
-			return one
+			return []*write{one}
 		})
 		if err == nil {
 			continue
@@ -269,20 +280,24 @@ func (w *writer) close() {
 // the transaction has failed before its commit, for a reason that may be one member's
 // own, it returns those that are to be run again. An error says that no transaction
 // could begin.
-func (w *writer) transact(next func(g *group) *write) (rest []*write, err error) {
+func (w *writer) transact(next func(g *group) []*write) (rest []*write, err error) {
 	g, err := w.store.begin(w.life)
 	if err != nil {
 		return nil, err
 	}
 	var members []*write
-	for one := next(g); one != nil; one = next(g) {
-		if err := g.run(one); err != nil {
-			// The members before it are to be run again, without it.
-			err = errors.Join(err, g.end(false))
-			one.answer(nil, err)
-			return members, nil
+	for bunch := next(g); len(bunch) > 0; bunch = next(g) {
+		members = append(members, bunch...)
+		culprit, err := g.run(bunch)
+		if err == nil {
+			continue
 		}
-		members = append(members, one)
+		err = errors.Join(err, g.end(false))
+		if culprit != nil {
+			culprit.answer(nil, err)
+			members = slices.DeleteFunc(members, func(one *write) bool { return one == culprit })
+		}
+		return members, nil
 	}
 	if err := g.write(); err != nil {
 		err = errors.Join(err, g.end(false))
