@@ -44,6 +44,7 @@ var errQueueFull = fmt.Errorf("order: too many changes wait for the database: %w
 // There is no timer, and no goroutine while nothing is waiting.
 type writer struct {
 	store *Store
+	limit int // of the changes that wait
 
 	mu      sync.Mutex
 	batches []*write      // of orders; there are as many as workers at the most
@@ -72,7 +73,7 @@ type write struct {
 
 func newWriter(s *Store) *writer {
 	life, stop := context.WithCancel(context.Background()) //nolint:forbidigo // it lives as long as the store
-	return &writer{store: s, life: life, stop: stop}
+	return &writer{store: s, limit: writeQueue, life: life, stop: stop}
 }
 
 // batch runs fn for a batch of orders, and waits for its commit whatever becomes of ctx.
@@ -123,7 +124,7 @@ func (w *writer) enqueue(ctx context.Context, queue *[]*write, own *write) error
 	switch {
 	case w.closed:
 		return errClosed
-	case len(*queue) >= writeQueue:
+	case len(*queue) >= w.limit:
 		return errQueueFull
 	}
 	*queue = append(*queue, own)
