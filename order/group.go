@@ -59,9 +59,8 @@ func (g *group) end(commit bool) error {
 	return errors.Join(err, g.conn.Close())
 }
 
-// full reports whether the group takes no more changes. more says that another batch of
-// orders is waiting.
-func (g *group) full(more bool) bool {
+// full reports whether the group takes no more changes.
+func (g *group) full() bool {
 	spent := time.Since(g.began)
 	switch {
 	case g.changes == 0:
@@ -71,7 +70,7 @@ func (g *group) full(more bool) bool {
 	case g.batch:
 		return spent-g.took >= max(groupLeast, time.Duration(groupShare*float64(g.took)))
 	default:
-		return more || spent >= groupTime
+		return spent >= groupTime
 	}
 }
 

@@ -31,7 +31,7 @@ func (p prepared) prepare(ctx context.Context, db *sql.DB) error {
 		if p[text] != nil {
 			continue
 		}
-		stmt, err := db.PrepareContext(ctx, text)
+		stmt, err := db.PrepareContext(ctx, text) //nolint:sqlclosecheck // close closes it
 		if err != nil {
 			return fmt.Errorf("prepare statement: %w", err)
 		}
@@ -70,14 +70,14 @@ func (t preparedTx) stmt(ctx context.Context, text string) *sql.Stmt {
 	if hot == nil {
 		return nil
 	}
-	stmt := t.tx.StmtContext(context.WithoutCancel(ctx), hot) //nolint:sqlclosecheck // the end of the transaction closes it
+	stmt := t.tx.StmtContext(context.WithoutCancel(ctx), hot)
 	t.bound[text] = stmt
 	return stmt
 }
 
 // ExecContext runs the statement; one that was not prepared is run as text.
 func (t preparedTx) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
-	if stmt := t.stmt(ctx, query); stmt != nil {
+	if stmt := t.stmt(ctx, query); stmt != nil { //nolint:sqlclosecheck // the end of the transaction closes it
 		return stmt.ExecContext(ctx, args...)
 	}
 	return t.tx.ExecContext(ctx, query, args...)
@@ -85,7 +85,7 @@ func (t preparedTx) ExecContext(ctx context.Context, query string, args ...any) 
 
 // QueryContext runs the query; one that was not prepared is run as text.
 func (t preparedTx) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
-	if stmt := t.stmt(ctx, query); stmt != nil {
+	if stmt := t.stmt(ctx, query); stmt != nil { //nolint:sqlclosecheck // the end of the transaction closes it
 		return stmt.QueryContext(ctx, args...)
 	}
 	return t.tx.QueryContext(ctx, query, args...)
@@ -93,7 +93,7 @@ func (t preparedTx) QueryContext(ctx context.Context, query string, args ...any)
 
 // QueryRowContext runs the query; one that was not prepared is run as text.
 func (t preparedTx) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
-	if stmt := t.stmt(ctx, query); stmt != nil {
+	if stmt := t.stmt(ctx, query); stmt != nil { //nolint:sqlclosecheck // the end of the transaction closes it
 		return stmt.QueryRowContext(ctx, args...)
 	}
 	return t.tx.QueryRowContext(ctx, query, args...)

@@ -187,7 +187,7 @@ func (w *writer) next(g *group) []*write {
 			return []*write{one}
 		}
 	}
-	if g.full(len(w.batches) > 0) {
+	if g.full() {
 		return nil
 	}
 	var bunch []*write

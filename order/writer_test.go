@@ -141,19 +141,17 @@ func TestWriter_Bounds(t *testing.T) {
 	now := time.Now()
 	for name, c := range map[string]struct {
 		g    *group
-		more bool
 		full bool
 	}{
-		"the first":           {&group{began: now.Add(-long)}, true, false},
-		"within its time":     {&group{began: now, changes: 1}, false, false},
-		"beyond its time":     {&group{began: now.Add(-long), changes: 1}, false, true},
-		"too many":            {&group{began: now, changes: groupChanges}, false, true},
-		"a batch comes":       {&group{began: now, changes: 1}, true, true},
-		"beside a batch":      {&group{began: now.Add(-long), took: long, batch: true, changes: 1}, true, false},
-		"beside a long batch": {&group{began: now.Add(-11 * long), took: 10 * long, batch: true, changes: 1}, true, false},
-		"more than its share": {&group{began: now.Add(-14 * long), took: 10 * long, batch: true, changes: 1}, true, true},
+		"the first":           {&group{began: now.Add(-long)}, false},
+		"within its time":     {&group{began: now, changes: 1}, false},
+		"beyond its time":     {&group{began: now.Add(-long), changes: 1}, true},
+		"too many":            {&group{began: now, changes: groupChanges}, true},
+		"beside a batch":      {&group{began: now.Add(-long), took: long, batch: true, changes: 1}, false},
+		"beside a long batch": {&group{began: now.Add(-11 * long), took: 10 * long, batch: true, changes: 1}, false},
+		"more than its share": {&group{began: now.Add(-14 * long), took: 10 * long, batch: true, changes: 1}, true},
 	} {
-		if full := c.g.full(c.more); full != c.full {
+		if full := c.g.full(); full != c.full {
 			t.Errorf("%s: full %v, want %v", name, full, c.full)
 		}
 	}
