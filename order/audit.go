@@ -28,7 +28,9 @@ const (
 	actionOrderCancel = "order.cancel"
 	actionOrderRefund = "order.refund"
 	// actionPaymentRefund marks an amount that paid nothing as refunded.
-	actionPaymentRefund = "payment.refund"
+	actionPaymentRefund   = "payment.refund"
+	actionBuyerErase      = "buyer.erase"
+	actionReconcileRepair = "reconcile.repair"
 )
 
 // AuditEntry is one change that was made, and by whom.

@@ -7,8 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"gorm.io/gorm"
-
 	"flashsale/queue"
 )
 
@@ -185,47 +183,27 @@ func (s *Store) missing(ctx context.Context, tasks []task) ([]task, error) {
 
 // buryOne is the transition from queued to rejected without a worker.
 func (s *Store) buryOne(ctx context.Context, t *task) (buried int, err error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
-	defer cancel()
-	var box *outbox
-	err = s.write.WithContext(ctx).Transaction(func(tx *gorm.DB) error {
-		now := s.now().UnixMilli()
-		c := tx.Statement.ConnPool
-		var same int64
-		if err := tx.Model(&orderRow{}).Where("id = ?", t.ID).Count(&same).Error; err != nil || same > 0 {
+	err = s.telling(ctx, "reject dead order "+t.ID, func(ctx context.Context, c conn, box *outbox) error {
+		buried = 0
+		_, err := readOrder(ctx, c, t.ID)
+		if !errors.Is(err, ErrNotFound) {
 			return err // it was retried meanwhile
 		}
-		err := tx.Model(&orderRow{}).
-			Where("user_id = ? AND item_id = ? AND idempotency_key = ?", t.UserID, t.ItemID, t.IdempotencyKey).
-			Count(&same).Error
+		out := outcome{status: StatusRejected, reason: reasonFailed, closedAt: box.now}
+		if err := insertRejection(ctx, c, t, out); err != nil { // its key may be taken: Redis had lost it
+			return err
+		}
+		_, err = insertReturns.exec(ctx, c, []any{t.ID, t.ItemID, t.UserID, t.IdempotencyKey, t.Quantity, box.now})
 		if err != nil {
 			return err
 		}
-		key := t.IdempotencyKey
-		if same > 0 {
-			key = keptApart(t) // Redis had lost the key
-		}
-		out := outcome{status: StatusRejected, reason: reasonFailed, closedAt: now}
-		if err := insertOrder(tx, t, out, key); err != nil {
-			return err
-		}
-		buried = 1
-		if _, err = insertReturns.exec(ctx, c, []any{t.ID, t.ItemID, t.UserID, t.IdempotencyKey, t.Quantity, now}); err != nil {
-			return err
-		}
-		if box, err = openOutbox(ctx, c, now); err != nil {
-			return err
-		}
 		box.task(t, out)
-		if err := box.touch(ctx, c, t.ItemID); err != nil {
-			return err
-		}
-		return box.write(ctx, c)
+		box.touch(t.ItemID)
+		buried = 1
+		return nil
 	})
 	if err != nil {
-		return 0, wrap("reject dead order "+t.ID, err)
+		return 0, err
 	}
-	s.announce(box)
-	s.highWater.note(ctx)
 	return buried, nil
 }

@@ -1,12 +1,11 @@
 package order
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
-
-	"gorm.io/gorm"
 )
 
 // idAt is an id as it is made at a time, in Unix milliseconds.
@@ -21,13 +20,12 @@ const periodMillis = 1 << 24
 // insertOrders adds confirmed orders without selling them.
 func insertOrders(t *testing.T, s *Store, tasks ...task) {
 	t.Helper()
-	err := s.write.WithContext(testContext(t)).Transaction(func(tx *gorm.DB) error {
-		for i := range tasks {
-			if err := insertOrder(tx, &tasks[i], confirmed(tasks[i].CreatedAt, terms{}), tasks[i].IdempotencyKey); err != nil {
-				return err
-			}
-		}
-		return nil
+	out := make([]outcome, len(tasks))
+	for i := range tasks {
+		out[i] = confirmed(tasks[i].CreatedAt, terms{})
+	}
+	err := s.transition(testContext(t), "insert orders", func(ctx context.Context, c conn, _ int64) error {
+		return insertTasks(ctx, c, tasks, out)
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -56,12 +56,12 @@ func (s *Store) item(ctx context.Context, id string) (itemRow, error) {
 // that leaves no doubt that nothing was changed wraps inventory.ErrUnchanged.
 // With errSame the row is returned as it is.
 //
-// It ends with ctx: the item is not sold meanwhile, and a transaction that ends
-// before its commit is known to have changed nothing.
+// If ctx ends before it has begun, nothing is changed: the item is not sold meanwhile.
 func (s *Store) changeItem(ctx context.Context, id string, e *edit) (itemRow, error) {
 	var row itemRow
 	committing := false
-	err := s.write.WithContext(ctx).Transaction(func(tx *gorm.DB) error {
+	err := s.changing(ctx, "change item "+id, func(tx *gorm.DB, _ int64) error {
+		committing = false
 		if e.look != nil {
 			if err := e.look(tx); err != nil {
 				return err
@@ -87,9 +87,9 @@ func (s *Store) changeItem(ctx context.Context, id string, e *edit) (itemRow, er
 		s.highWater.note(ctx)
 		return row, nil
 	case committing:
-		return itemRow{}, wrap("change item "+id, err)
+		return itemRow{}, err
 	}
-	return row, fmt.Errorf("%w: %w", inventory.ErrUnchanged, wrap("change item "+id, err))
+	return row, fmt.Errorf("%w: %w", inventory.ErrUnchanged, err)
 }
 
 // changeable are the columns that a change may write.

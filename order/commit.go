@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 
-	"gorm.io/gorm"
-
 	"flashsale/internal/faultpoint"
 )
 
@@ -37,23 +35,37 @@ var errUneven = errors.New("order: batch needs a closer look")
 
 // commit makes rows of the tasks in one transaction. It first assumes that all
 // are new and allowed, which costs a handful of statements whatever the number
-// of tasks, and lets the database's own conditions object.
+// of tasks, and lets the database's own conditions object. If they do, the tasks are
+// taken one by one, through the same statements.
 //
 // It is not cut off when ctx ends: a transaction ended in its middle has an
 // outcome that must be looked for. The database's busy timeout bounds it.
-func (s *Store) commit(ctx context.Context, tasks []task) ([]outcome, error) {
-	ctx = context.WithoutCancel(ctx)
-	out, err := s.commitWhole(ctx, tasks)
-	if errors.Is(err, errUneven) {
-		out, err = s.commitEach(ctx, tasks)
+func (s *Store) commit(ctx context.Context, tasks []task) (out []outcome, err error) {
+	err = s.writer.batch(ctx, func(ctx context.Context, g *group) error {
+		err := g.savepoint(ctx, func() error {
+			return g.telling(ctx, func(box *outbox) (err error) {
+				out, err = commitWhole(ctx, g, tasks, box)
+				return err
+			})
+		})
+		if errors.Is(err, errUneven) {
+			err = g.telling(ctx, func(box *outbox) (err error) {
+				out, err = commitEach(ctx, g, tasks, box)
+				return err
+			})
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("commit %d orders: %w", len(tasks), err)
 	}
-	s.boundLog(ctx)
-	return out, err
+	return out, nil
 }
 
 type soldKey struct{ item, user string }
 
-func (s *Store) commitWhole(ctx context.Context, tasks []task) ([]outcome, error) {
+// commitWhole commits all tasks or none. Errors: errUneven.
+func commitWhole(ctx context.Context, c conn, tasks []task, box *outbox) ([]outcome, error) {
 	out := make([]outcome, len(tasks))
 	units := make(map[string]sum, 4)
 	held := make(map[soldKey]int64, len(tasks))
@@ -65,49 +77,46 @@ func (s *Store) commitWhole(ctx context.Context, tasks []task) ([]outcome, error
 		units[t.ItemID] = units[t.ItemID].plus(t)
 		held[soldKey{t.ItemID, t.UserID}] += t.Quantity
 	}
-	now := s.now().UnixMilli()
-	var box *outbox
-	err := s.transact(ctx, commitTexts, func(c conn) (err error) {
-		of := make(map[string]terms, len(units))
-		for item, n := range units {
-			got, err := sell(ctx, c, item, n)
-			if err != nil {
-				return err
-			}
-			of[item] = got
-		}
-		if err := addHolders(ctx, c, held, of); err != nil {
-			return err
-		}
-		args := make([]any, 0, len(tasks)*orderColumns)
-		for i := range tasks {
-			t := &tasks[i]
-			out[i] = confirmed(now, of[t.ItemID])
-			args = append(args, t.ID, t.ItemID, t.UserID, t.Quantity, t.UnitPriceMinor, t.Currency,
-				t.IdempotencyKey, t.CreatedAt, now, out[i].expiresAt)
-		}
-		written, err := insertConfirmed.exec(ctx, c, args)
+	of := make(map[string]terms, len(units))
+	for item, n := range units {
+		got, err := sell(ctx, c, item, n)
 		if err != nil {
-			return fmt.Errorf("insert orders: %w", err)
+			return nil, err
 		}
-		if written != int64(len(tasks)) {
-			return errUneven
-		}
-		if box, err = openOutbox(ctx, c, now); err != nil {
-			return err
-		}
-		box.tasks(tasks, out, of)
-		for item := range of {
-			box.revisions[item] = of[item].Revision
-		}
-		faultpoint.Reach("order.committing")
-		return box.write(ctx, c)
-	})
-	if err != nil {
-		return nil, fmt.Errorf("commit %d orders: %w", len(tasks), err)
+		of[item] = got
+		box.revised(item, got.Revision)
 	}
-	s.announce(box)
+	if err := addHolders(ctx, c, held, of); err != nil {
+		return nil, err
+	}
+	for i := range tasks {
+		out[i] = confirmed(box.now, of[tasks[i].ItemID])
+	}
+	if err := insertTasks(ctx, c, tasks, out); err != nil {
+		return nil, err
+	}
+	box.tasks(tasks, out, of)
+	faultpoint.Reach("order.committing")
 	return out, nil
+}
+
+// insertTasks makes rows of confirmed orders. Errors: errUneven where one exists, by its
+// id or its key.
+func insertTasks(ctx context.Context, c conn, tasks []task, out []outcome) error {
+	args := make([]any, 0, len(tasks)*orderColumns)
+	for i := range tasks {
+		t := &tasks[i]
+		args = append(args, t.ID, t.ItemID, t.UserID, t.Quantity, t.UnitPriceMinor, t.Currency,
+			t.IdempotencyKey, t.CreatedAt, out[i].confirmedAt, out[i].expiresAt)
+	}
+	written, err := insertConfirmed.exec(ctx, c, args)
+	if err != nil {
+		return fmt.Errorf("insert orders: %w", err)
+	}
+	if written != int64(len(tasks)) {
+		return errUneven
+	}
+	return nil
 }
 
 // terms are what an item's row says to its orders.
@@ -169,77 +178,79 @@ func addHolders(ctx context.Context, c conn, held map[soldKey]int64, of map[stri
 	return nil
 }
 
-// commitEach takes the tasks one by one inside one transaction: what exists
-// already is reported as it stands, what a condition refuses becomes a
-// rejected order with its reason.
-func (s *Store) commitEach(ctx context.Context, tasks []task) ([]outcome, error) {
+// commitEach takes the tasks one by one: what exists already is reported as it stands,
+// what a condition refuses becomes a rejected order with its reason.
+func commitEach(ctx context.Context, g *group, tasks []task, box *outbox) ([]outcome, error) {
 	out := make([]outcome, len(tasks))
-	items := make(map[string]bool, 1)
-	now := s.now().UnixMilli()
-	var box *outbox
-	err := s.write.WithContext(ctx).Transaction(func(tx *gorm.DB) (err error) {
-		c := tx.Statement.ConnPool
-		if box, err = openOutbox(ctx, c, now); err != nil {
-			return err
-		}
-		for i := range tasks {
-			if out[i], err = commitOne(ctx, tx, &tasks[i], box); err != nil {
-				return fmt.Errorf("order %s: %w", tasks[i].ID, err)
-			}
-			items[tasks[i].ItemID] = true
+	for i := range tasks {
+		var err error
+		if out[i], err = commitOne(ctx, g, &tasks[i], box); err != nil {
+			return nil, fmt.Errorf("order %s: %w", tasks[i].ID, err)
 		}
 		// Also of orders that were rows before: their commit may not be recorded yet.
-		for item := range items {
-			if err := box.touch(ctx, c, item); err != nil {
-				return err
-			}
-		}
-		return box.write(ctx, c)
-	})
-	if err != nil {
-		return nil, fmt.Errorf("commit %d orders one by one: %w", len(tasks), err)
+		box.touch(tasks[i].ItemID)
 	}
-	s.announce(box)
 	return out, nil
 }
 
-func commitOne(ctx context.Context, tx *gorm.DB, t *task, box *outbox) (outcome, error) {
-	now := box.now
-	var rows []orderRow
-	if err := tx.WithContext(ctx).Where("id = ?", t.ID).Limit(1).Find(&rows).Error; err != nil {
+func commitOne(ctx context.Context, g *group, t *task, box *outbox) (outcome, error) {
+	o, err := readOrder(ctx, g, t.ID)
+	if err == nil { // a redelivery: it was committed before
+		return outcome{o.Status, o.Reason, toMillis(o.ConfirmedAt), toMillis(o.ExpiresAt), toMillis(o.ClosedAt)}, nil
+	}
+	if !errors.Is(err, ErrNotFound) {
 		return outcome{}, err
 	}
-	if len(rows) > 0 { // a redelivery: it was committed before
-		r := &rows[0]
-		return outcome{Status(r.Status), r.Reason, r.ConfirmedAt, r.ExpiresAt, r.ClosedAt}, nil
-	}
 	var got terms
+	var out outcome
 	var refusal refused
 	// A savepoint: what a refusal leaves half-done is undone, the rest stays.
-	err := tx.Transaction(func(sp *gorm.DB) error {
-		var err error
-		got, err = claim(ctx, sp, t)
-		if err != nil {
+	err = g.savepoint(ctx, func() (err error) {
+		if got, err = claim(ctx, g, t); err != nil {
 			return err
 		}
-		return insertOrder(sp, t, confirmed(now, got), t.IdempotencyKey)
+		out = confirmed(box.now, got)
+		return insertTasks(ctx, g, []task{*t}, []outcome{out})
 	})
 	switch {
 	case err == nil:
-		box.task(t, confirmed(now, got))
-		box.soldOut(t.ItemID, got)
-		return confirmed(now, got), nil
-	case errors.As(err, &refusal):
-		out := outcome{status: StatusRejected, reason: string(refusal), closedAt: now}
-		key := t.IdempotencyKey
-		if refusal == reasonDuplicate {
-			key = keptApart(t)
-		}
 		box.task(t, out)
-		return out, insertOrder(tx, t, out, key)
+		box.soldOut(t.ItemID, got)
+		box.revised(t.ItemID, got.Revision)
+		return out, nil
+	case errors.As(err, &refusal):
+		out = outcome{status: StatusRejected, reason: string(refusal), closedAt: box.now}
+		box.task(t, out)
+		return out, insertRejection(ctx, g, t, out)
 	default:
 		return outcome{}, err
 	}
+}
+
+// insertRejection makes the row of a rejected order.
+func insertRejection(ctx context.Context, c conn, t *task, o outcome) error {
+	key := t.IdempotencyKey
+	taken, err := keyTaken(ctx, c, t)
+	if err != nil {
+		return err
+	}
+	if taken {
+		key = keptApart(t)
+	}
+	_, err = c.ExecContext(ctx, insertRejected, t.ID, t.ItemID, t.UserID, t.Quantity, t.UnitPriceMinor, t.Currency,
+		o.reason, key, t.CreatedAt, o.closedAt)
+	if err != nil {
+		return fmt.Errorf("insert order: %w", err)
+	}
+	return nil
+}
+
+// keyTaken reports whether another order has the place of the order's key.
+func keyTaken(ctx context.Context, c conn, t *task) (taken bool, err error) {
+	if err := c.QueryRowContext(ctx, selectKeyTaken, t.UserID, t.ItemID, t.IdempotencyKey).Scan(&taken); err != nil {
+		return false, fmt.Errorf("look for key: %w", err)
+	}
+	return taken, nil
 }
 
 // keptApart is the key of the row of an order whose key's place is taken by
@@ -251,26 +262,22 @@ type refused string
 
 func (r refused) Error() string { return "order: refused: " + string(r) }
 
-// claim counts one order against the item's total and its buyer's limit.
-func claim(ctx context.Context, tx *gorm.DB, t *task) (terms, error) {
-	var same int64
-	err := tx.Model(&orderRow{}).
-		Where("user_id = ? AND item_id = ? AND idempotency_key = ?", t.UserID, t.ItemID, t.IdempotencyKey).
-		Count(&same).Error
+// claim counts one order against the item's total and its buyer's limit. Errors: refused.
+func claim(ctx context.Context, c conn, t *task) (terms, error) {
+	taken, err := keyTaken(ctx, c, t)
 	if err != nil {
 		return terms{}, err
 	}
-	if same > 0 {
+	if taken {
 		return terms{}, refused(reasonDuplicate)
 	}
-	c := tx.Statement.ConnPool
 	got, err := sell(ctx, c, t.ItemID, sum{}.plus(t))
 	if errors.Is(err, errUneven) {
-		var known int64
-		if err := tx.Model(&itemRow{}).Where("id = ?", t.ItemID).Count(&known).Error; err != nil {
-			return terms{}, err
+		var known bool
+		if err := c.QueryRowContext(ctx, selectItemKnown, t.ItemID).Scan(&known); err != nil {
+			return terms{}, fmt.Errorf("look for item: %w", err)
 		}
-		if known == 0 {
+		if !known {
 			return terms{}, refused(reasonNoItem)
 		}
 		return terms{}, refused(reasonSoldOut)
@@ -287,14 +294,4 @@ func claim(ctx context.Context, tx *gorm.DB, t *task) (terms, error) {
 		return terms{}, refused(reasonUserLimit)
 	}
 	return got, err
-}
-
-func insertOrder(tx *gorm.DB, t *task, o outcome, key string) error {
-	row := orderRow{
-		ID: t.ID, ItemID: t.ItemID, UserID: t.UserID, Quantity: t.Quantity,
-		UnitPriceMinor: t.UnitPriceMinor, Currency: t.Currency,
-		Status: string(o.status), Reason: o.reason, IdempotencyKey: key,
-		CreatedAt: t.CreatedAt, ConfirmedAt: o.confirmedAt, ExpiresAt: o.expiresAt, ClosedAt: o.closedAt,
-	}
-	return tx.Create(&row).Error
 }

@@ -122,6 +122,17 @@ func TestStore_commitWhole(t *testing.T) {
 	}
 }
 
+// commitWhole commits the tasks together or not at all.
+func (s *Store) commitWhole(ctx context.Context, tasks []task) (out []outcome, err error) {
+	err = s.writer.batch(ctx, func(ctx context.Context, g *group) error {
+		return g.telling(ctx, func(box *outbox) (err error) {
+			out, err = commitWhole(ctx, g, tasks, box)
+			return err
+		})
+	})
+	return out, err
+}
+
 func TestStore_commit_Redelivery(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)

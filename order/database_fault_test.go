@@ -174,11 +174,15 @@ func TestOpenStore_NotWritable(t *testing.T) {
 }
 
 // TestStore_beginsWithinDeadline has another process keep the database's lock for
-// longer than a change has time: the change ends while the lock is still held, also
+// longer than a transaction has time: it ends while the lock is still held, also
 // when the connection would wait for it.
 func TestStore_beginsWithinDeadline(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
+	pool, err := s.DB()
+	if err != nil {
+		t.Fatal(err)
+	}
 	mustInsert(t, s, newItem("item", 10, 1))
 	for _, f := range databaseFaults {
 		if f.name != "busy" {
@@ -190,16 +194,20 @@ func TestStore_beginsWithinDeadline(t *testing.T) {
 		go func() {
 			ctx, cancel := context.WithTimeout(testContext(t), 50*time.Millisecond)
 			defer cancel()
-			done <- s.transact(ctx, lifeTexts, func(conn) error { return nil })
+			tx, err := pool.BeginTx(ctx, nil)
+			if err == nil {
+				err = tx.Rollback()
+			}
+			done <- err
 		}()
 		select {
 		case err := <-done:
 			if err == nil || !transient(err) && !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("a change without the lock: %v", err)
+				t.Errorf("a transaction without the lock: %v", err)
 			}
 			end()
 		case <-time.After(time.Minute):
-			t.Error("the change waits for the lock beyond its deadline")
+			t.Error("the transaction waits for the lock beyond its deadline")
 			end()
 			if err := <-done; err != nil {
 				t.Log(err)

@@ -194,7 +194,8 @@ type tried struct {
 // record writes what tries have led to, all in one transaction. A delivery that
 // was asked for anew meanwhile keeps that, unless it is delivered by now.
 func (s *Store) record(ctx context.Context, tries []tried) error {
-	return s.changing(ctx, fmt.Sprintf("record %d deliveries", len(tries)), func(tx *gorm.DB, now int64) error {
+	// What was delivered is worth writing although ctx has ended.
+	return s.changing(context.WithoutCancel(ctx), fmt.Sprintf("record %d deliveries", len(tries)), func(tx *gorm.DB, now int64) error {
 		c := tx.Statement.ConnPool
 		for i := range tries {
 			v := tries[i]

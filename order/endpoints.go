@@ -196,17 +196,6 @@ func (s *Store) alterEndpoint(ctx context.Context, id, action string, by By, fn 
 	return row, err
 }
 
-// changing runs fn in a transaction of its own, at one instant.
-func (s *Store) changing(ctx context.Context, operation string, fn func(tx *gorm.DB, now int64) error) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
-	defer cancel()
-	err := s.write.WithContext(ctx).Transaction(func(tx *gorm.DB) error { return fn(tx, s.now().UnixMilli()) })
-	if err != nil {
-		return wrap(operation, err)
-	}
-	return nil
-}
-
 // apply changes a row as an admin wants it. Who enables an endpoint again has
 // seen to what disabled it.
 func (c *EndpointChange) apply(r *endpointRow, _ int64) {
@@ -247,8 +236,7 @@ func auditEndpoint(tx *gorm.DB, now int64, by By, action string, before, after *
 	if err != nil {
 		return err
 	}
-	return tx.Exec("INSERT INTO audit (at, actor, action, before, after, request_id) VALUES (?, ?, ?, ?, ?, ?)",
-		now, by.Actor, action, was, is, by.RequestID).Error
+	return auditWebhook(tx, &auditRow{At: now, Actor: by.Actor, Action: action, Before: was, After: is, RequestID: by.RequestID})
 }
 
 // auditText is an endpoint in an audit; empty for none.
@@ -277,6 +265,9 @@ func auditNote(tx *gorm.DB, now int64, by By, action, endpointID, eventID string
 	if err != nil {
 		return fmt.Errorf("audit of %s: %w", endpointID, err)
 	}
-	return tx.Exec("INSERT INTO audit (at, actor, action, after, request_id) VALUES (?, ?, ?, ?, ?)",
-		now, by.Actor, action, string(b), by.RequestID).Error
+	return auditWebhook(tx, &auditRow{At: now, Actor: by.Actor, Action: action, After: string(b), RequestID: by.RequestID})
+}
+
+func auditWebhook(tx *gorm.DB, r *auditRow) error {
+	return writeAudit(tx.Statement.Context, tx.Statement.ConnPool, r)
 }

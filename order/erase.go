@@ -149,8 +149,7 @@ const (
 	selectLastEntry = `SELECT COALESCE(MAX(id), 0) FROM audit`
 	auditNames      = `(actor = ?2 OR NOT ` + auditWords + ` AND (instr(before, ':"' || ?2 || '"') > 0 OR instr(after, ':"' || ?2 || '"') > 0))`
 	// auditWords are the entries that say nothing in anybody's own words.
-	auditWords  = `action IN ('` + actionOrderCancel + `', '` + actionOrderRefund + `', '` + actionPaymentRefund + `', '` + actionItemPause + `', '` + actionItemResume + `', '` + actionItemClose + `')`
-	noteErasure = `INSERT INTO audit (at, actor, action, item_id, after, request_id) VALUES (?1, ?2, 'buyer.erase', ?3, ?4, ?5)`
+	auditWords = `action IN ('` + actionOrderCancel + `', '` + actionOrderRefund + `', '` + actionPaymentRefund + `', '` + actionItemPause + `', '` + actionItemResume + `', '` + actionItemClose + `')`
 )
 
 // itemsOf are the items that a buyer is to be erased from.
@@ -295,6 +294,7 @@ func (e *Erasure) note(ctx context.Context, c conn, now int64, item, pseudonym s
 	if err != nil {
 		return err
 	}
-	_, err = c.ExecContext(ctx, noteErasure, now, e.Actor, item, string(after), e.RequestID)
-	return err
+	return writeAudit(ctx, c, &auditRow{
+		At: now, Actor: e.Actor, Action: actionBuyerErase, ItemID: item, After: string(after), RequestID: e.RequestID,
+	})
 }

@@ -35,6 +35,8 @@ func TestMain(m *testing.M) {
 	}
 	// What one of these cuts off comes later, or is refused; that is tested where
 	// the database or Redis is away, which takes no time to notice.
+	// Groups of changes are bounded by their number alone.
+	groupTime, groupLeast = limit, limit
 	for _, timeout := range []*time.Duration{&readTimeout, &writeTimeout, &showTimeout, &giveTimeout, &tellTimeout, &lookHold} {
 		*timeout = limit
 	}

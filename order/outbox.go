@@ -18,13 +18,14 @@ type outbox struct {
 	wanted map[EventType]bool // nil: nobody listens
 	events []event
 	// revisions are those of the items that the transaction has changed; see HighWater.
+	// 0: something else than the units was changed, and the revision is yet to rise.
 	revisions map[string]int64
 }
 
 // openOutbox looks up what the endpoints want to hear. Where there is none, that
 // look is all that a transaction pays.
 func openOutbox(ctx context.Context, c conn, now int64) (*outbox, error) {
-	box := &outbox{now: now, revisions: make(map[string]int64, 1)}
+	box := &outbox{now: now}
 	err := each(ctx, c, selectWanted, nil, func(rows *sql.Rows) error {
 		var events string
 		if err := rows.Scan(&events); err != nil {
@@ -147,18 +148,43 @@ func (b *outbox) writeEvents(ctx context.Context, c conn) (before int64, err err
 	return before, nil
 }
 
-// touch increases the revision of an item of which something else was changed than
-// its units. An item that does not exist is left out.
-func (b *outbox) touch(ctx context.Context, c conn, item string) error {
-	var revision int64
-	err := c.QueryRowContext(ctx, bumpRevision, item).Scan(&revision)
-	if errors.Is(err, sql.ErrNoRows) {
-		return nil
+// touch has the revision of an item raised of which something else was changed than
+// its units.
+func (b *outbox) touch(item string) { b.revised(item, 0) }
+
+// revised notes the revision of an item whose units were changed.
+func (b *outbox) revised(item string, revision int64) {
+	if b.revisions == nil {
+		b.revisions = make(map[string]int64, 1)
 	}
-	if err != nil {
-		return fmt.Errorf("increase revision of item %s: %w", item, err)
+	b.revisions[item] = max(b.revisions[item], revision)
+}
+
+// add takes over what another outbox of the same transaction holds.
+func (b *outbox) add(other *outbox) {
+	b.events = append(b.events, other.events...)
+	for item, revision := range other.revisions {
+		b.revised(item, revision)
 	}
-	b.revisions[item] = revision
+}
+
+// bump raises the revisions that are yet to rise, once for each item however many have
+// changed it. An item that does not exist is left out.
+func (b *outbox) bump(ctx context.Context, c conn) error {
+	for item, revision := range b.revisions {
+		if revision > 0 {
+			continue
+		}
+		err := c.QueryRowContext(ctx, bumpRevision, item).Scan(&revision)
+		switch {
+		case errors.Is(err, sql.ErrNoRows):
+			delete(b.revisions, item)
+		case err != nil:
+			return fmt.Errorf("raise revision of item %s: %w", item, err)
+		default:
+			b.revisions[item] = revision
+		}
+	}
 	return nil
 }
 
@@ -179,23 +205,23 @@ func (s *Store) announce(b *outbox) {
 	}
 }
 
-// telling is transition for changes that are told of.
+// telling is transition for changes that are told of. Its statements find their rows
+// by an index, and are few, so that they need no bound.
 func (s *Store) telling(ctx context.Context, operation string, fn func(ctx context.Context, c conn, box *outbox) error) error {
-	var box *outbox
-	err := s.transition(ctx, operation, func(ctx context.Context, c conn, now int64) (err error) {
-		if box, err = openOutbox(ctx, c, now); err != nil {
-			return err
-		}
-		if err := fn(ctx, c, box); err != nil {
-			return err
-		}
-		return box.write(ctx, c)
-	})
-	if err == nil {
-		s.announce(box)
-		s.highWater.note(ctx)
+	return s.tell(ctx, operation, &write{fn: func(ctx context.Context, g *group) error {
+		return g.telling(ctx, func(box *outbox) error { return fn(ctx, g, box) })
+	}})
+}
+
+// tell makes a change, and returns once the revisions that it was committed with are
+// recorded: once for all changes of the same transaction.
+func (s *Store) tell(ctx context.Context, operation string, own *write) error {
+	g, err := s.writer.change(ctx, own)
+	if err != nil {
+		return wrap(operation, err)
 	}
-	return err
+	g.noted.Do(func() { s.highWater.note(ctx) })
+	return nil
 }
 
 const eventColumns = 6
@@ -213,6 +239,3 @@ const (
 		ON e.enabled = 1 AND instr(' ' || e.events || ' ', ' ' || v.type || ' ') > 0
 	WHERE v.seq > ?1`
 )
-
-// outboxTexts are the statements that ride in other transactions.
-var outboxTexts = slices.Concat([]string{selectWanted, selectLastEvent, insertDeliveries}, insertEvents.text[:])

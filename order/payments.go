@@ -205,9 +205,7 @@ func (s *Store) markRefunded(ctx context.Context, id int64, by By) (p PaymentRec
 		if marked = n == 1; !marked {
 			return nil
 		}
-		if err := box.touch(ctx, c, p.ItemID); err != nil {
-			return err
-		}
+		box.touch(p.ItemID)
 		return writeAudit(ctx, c, &auditRow{
 			At: box.now, Actor: by.Actor, Action: actionPaymentRefund, ItemID: p.ItemID, OrderID: p.OrderID,
 			Before:    factsJSON(map[string]any{"payment": id, "outcome": p.ReceivedAs}),

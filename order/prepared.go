@@ -5,126 +5,96 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"sync"
 )
 
-// conn runs statements: a gorm transaction's connection, or a preparedTx.
+// conn runs statements: a transaction of the writer, or the reading connections.
 type conn interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
-// prepared keeps the statements of the commit, prepared on the one writing
+// prepared keeps the statements of the writer, prepared on the one writing
 // connection. A statement first prepared inside a transaction belongs to that
 // transaction and would be prepared again in each: that was a fifth of the
-// worker's time.
-type prepared struct {
-	mu    sync.Mutex
-	stmts map[string]*sql.Stmt
-}
+// worker's time. It belongs to the writer's goroutine.
+type prepared map[string]*sql.Stmt
 
 // prepare makes the statements that are missing. No transaction of this
-// process may be open meanwhile on a pool of one connection, so the caller
+// process may be open meanwhile on a pool of one connection, so the writer
 // prepares before it begins.
-func (p *prepared) prepare(ctx context.Context, db *sql.DB, texts []string) error {
-	for _, text := range texts {
-		if p.get(text) != nil {
+func (p prepared) prepare(ctx context.Context, db *sql.DB) error {
+	if len(p) == len(hotTexts) {
+		return nil
+	}
+	for _, text := range hotTexts {
+		if p[text] != nil {
 			continue
 		}
-		// Not under the mutex: it waits for the connection, and a transaction on
-		// the connection asks for statements.
-		stmt, err := db.PrepareContext(ctx, text)
+		stmt, err := db.PrepareContext(ctx, text) //nolint:sqlclosecheck // close closes it
 		if err != nil {
 			return fmt.Errorf("prepare statement: %w", err)
 		}
-		if err := p.put(text, stmt); err != nil {
-			return err
-		}
+		p[text] = stmt
 	}
 	return nil
-}
-
-// put keeps a statement, or closes it when another was quicker.
-func (p *prepared) put(text string, stmt *sql.Stmt) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.stmts[text] != nil {
-		return stmt.Close()
-	}
-	p.stmts[text] = stmt
-	return nil
-}
-
-func (p *prepared) get(text string) *sql.Stmt {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.stmts[text]
 }
 
 // close closes the statements.
-func (p *prepared) close() error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+func (p prepared) close() error {
 	var errs []error
-	for _, stmt := range p.stmts {
+	for _, stmt := range p {
 		errs = append(errs, stmt.Close())
 	}
-	clear(p.stmts)
+	clear(p)
 	return errors.Join(errs...)
 }
 
-// preparedTx is a transaction that runs prepared statements by their text.
+// in is a transaction that runs the prepared statements by their text.
+func (p prepared) in(tx *sql.Tx) preparedTx {
+	return preparedTx{tx, p, make(map[string]*sql.Stmt, 16)}
+}
+
 type preparedTx struct {
-	tx *sql.Tx
-	p  *prepared
+	tx    *sql.Tx
+	p     prepared
+	bound map[string]*sql.Stmt // those of p that the transaction has used
+}
+
+// stmt is the statement of a text in the transaction; nil: none is prepared.
+func (t preparedTx) stmt(ctx context.Context, text string) *sql.Stmt {
+	if stmt := t.bound[text]; stmt != nil {
+		return stmt
+	}
+	hot := t.p[text]
+	if hot == nil {
+		return nil
+	}
+	stmt := t.tx.StmtContext(context.WithoutCancel(ctx), hot)
+	t.bound[text] = stmt
+	return stmt
 }
 
 // ExecContext runs the statement; one that was not prepared is run as text.
 func (t preparedTx) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
-	if stmt := t.p.get(query); stmt != nil {
-		return t.tx.StmtContext(ctx, stmt).ExecContext(ctx, args...) //nolint:sqlclosecheck // the end of the transaction closes it
+	if stmt := t.stmt(ctx, query); stmt != nil { //nolint:sqlclosecheck // the end of the transaction closes it
+		return stmt.ExecContext(ctx, args...)
 	}
 	return t.tx.ExecContext(ctx, query, args...)
 }
 
 // QueryContext runs the query; one that was not prepared is run as text.
 func (t preparedTx) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
-	if stmt := t.p.get(query); stmt != nil {
-		return t.tx.StmtContext(ctx, stmt).QueryContext(ctx, args...) //nolint:sqlclosecheck // the end of the transaction closes it
+	if stmt := t.stmt(ctx, query); stmt != nil { //nolint:sqlclosecheck // the end of the transaction closes it
+		return stmt.QueryContext(ctx, args...)
 	}
 	return t.tx.QueryContext(ctx, query, args...)
 }
 
 // QueryRowContext runs the query; one that was not prepared is run as text.
 func (t preparedTx) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
-	if stmt := t.p.get(query); stmt != nil {
-		return t.tx.StmtContext(ctx, stmt).QueryRowContext(ctx, args...) //nolint:sqlclosecheck // the end of the transaction closes it
+	if stmt := t.stmt(ctx, query); stmt != nil { //nolint:sqlclosecheck // the end of the transaction closes it
+		return stmt.QueryRowContext(ctx, args...)
 	}
 	return t.tx.QueryRowContext(ctx, query, args...)
-}
-
-// transact runs fn in one transaction of prepared statements.
-func (s *Store) transact(ctx context.Context, texts []string, fn func(c conn) error) (err error) {
-	db, err := s.write.DB()
-	if err != nil {
-		return err
-	}
-	if err := s.hot.prepare(ctx, db, texts); err != nil {
-		return err
-	}
-	tx, err := db.BeginTx(ctx, nil)
-	if err != nil {
-		return fmt.Errorf("begin: %w", err)
-	}
-	if err := fn(preparedTx{tx, &s.hot}); err != nil {
-		if rerr := tx.Rollback(); rerr != nil {
-			err = errors.Join(err, fmt.Errorf("roll back: %w", rerr))
-		}
-		return err
-	}
-	if err := tx.Commit(); err != nil {
-		return fmt.Errorf("commit: %w", err)
-	}
-	return nil
 }

@@ -31,7 +31,6 @@ const (
 	WHERE NOT EXISTS (SELECT 1 FROM buyers b WHERE b.item_id = p.item_id AND b.user_id = p.user_id)`
 	mendSold = `UPDATE items SET sold = ?1, awaiting = ?2
 	WHERE id = ?3 AND revision = ?4 AND sold = ?5 AND awaiting = ?6 AND ?1 BETWEEN 0 AND total`
-	insertRepair = `INSERT INTO audit (at, actor, action, item_id, before, after, request_id) VALUES (?1, ?2, 'reconcile.repair', ?3, ?4, ?5, ?6)`
 )
 
 // repaired is what the audit remembers of one step of a repair.
@@ -60,8 +59,9 @@ func (s *Store) mend(ctx context.Context, item string, b *books, actor, requestI
 		if err != nil {
 			return err
 		}
-		_, err = c.ExecContext(ctx, insertRepair, now, actor, item, string(was), string(is), requestID)
-		return err
+		return writeAudit(ctx, c, &auditRow{
+			At: now, Actor: actor, Action: actionReconcileRepair, ItemID: item, Before: string(was), After: string(is), RequestID: requestID,
+		})
 	}
 	for _, p := range []struct{ page, change string }{{lastBuyerOfPage, mendBuyers}, {lastOfPage, addMissingBuyers}} {
 		for last, after := "", ""; ; after = last {

@@ -3,8 +3,6 @@ package order
 import (
 	"context"
 
-	"gorm.io/gorm"
-
 	"flashsale/inventory"
 )
 
@@ -67,20 +65,21 @@ func (s *Store) expiring(ctx context.Context, last expiring, limit int) ([]expir
 // raiseEpoch raises the epoch from what it was seen at, above least too, and
 // returns what it is then: of several who have seen the same loss, one raises it.
 func (s *Store) raiseEpoch(ctx context.Context, from, least int64) (int64, error) {
-	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
-	defer cancel()
 	var epoch int64
-	err := s.write.WithContext(ctx).Transaction(func(tx *gorm.DB) error {
-		err := tx.Exec(`UPDATE meta SET value = CAST(MAX(CAST(value AS INTEGER), ?) + 1 AS TEXT)
-			WHERE key = 'epoch' AND CAST(value AS INTEGER) = ?`, least, from).Error
-		if err != nil {
+	err := s.transition(ctx, "raise epoch", func(ctx context.Context, c conn, _ int64) error {
+		if _, err := c.ExecContext(ctx, raiseEpoch, least, from); err != nil {
 			return err
 		}
-		epoch, err = epochOf(tx)
-		return err
+		return c.QueryRowContext(ctx, selectEpoch).Scan(&epoch)
 	})
 	if err != nil {
-		return 0, wrap("raise epoch", err)
+		return 0, err
 	}
 	return epoch, nil
 }
+
+const (
+	raiseEpoch = `UPDATE meta SET value = CAST(MAX(CAST(value AS INTEGER), ?1) + 1 AS TEXT)
+	WHERE key = 'epoch' AND CAST(value AS INTEGER) = ?2`
+	selectEpoch = `SELECT value FROM meta WHERE key = 'epoch'`
+)

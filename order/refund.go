@@ -92,12 +92,9 @@ func refundOrder(ctx context.Context, c conn, id string, r Refund, box *outbox) 
 	if err != nil || len(closed) == 0 {
 		return false, err
 	}
-	if r.Restock {
-		err = takeBack(ctx, c, closed, box)
-	} else {
-		err = box.touch(ctx, c, closed[0].itemID)
-	}
-	if err != nil {
+	if !r.Restock {
+		box.touch(closed[0].itemID)
+	} else if err := takeBack(ctx, c, closed, box); err != nil {
 		return false, err
 	}
 	if n, err := changed(c.ExecContext(ctx, refundAccepted, box.now, id)); err != nil || n != 1 {

@@ -55,6 +55,13 @@ var insertConfirmed = newRowsStatement(orderColumns,
 	"(?, ?, ?, ?, ?, ?, 'confirmed', ?, ?, ?, ?)",
 	"ON CONFLICT DO NOTHING")
 
+const (
+	insertRejected = `INSERT INTO orders (id, item_id, user_id, quantity, unit_price_minor, currency, status, reason, idempotency_key, created_at, closed_at)
+	VALUES (?1, ?2, ?3, ?4, ?5, ?6, 'rejected', ?7, ?8, ?9, ?10)`
+	selectKeyTaken  = `SELECT EXISTS (SELECT 1 FROM orders WHERE user_id = ?1 AND item_id = ?2 AND idempotency_key = ?3)`
+	selectItemKnown = `SELECT EXISTS (SELECT 1 FROM items WHERE id = ?1)`
+)
+
 const buyerColumns = 3
 
 // addToBuyers skips a buyer whom the quantity would lift above the item's
@@ -70,9 +77,6 @@ var addToBuyers = newRowsStatement(buyerColumns,
 const sellUnits = `UPDATE items SET sold = sold + ?1, sequence = MAX(sequence, ?3), revision = revision + 1
 	WHERE id = ?2 AND sold + ?1 <= total
 	RETURNING per_user_limit, payment_window_seconds, total, sold = total, revision`
-
-// commitTexts are the statements of a commit.
-var commitTexts = slices.Concat([]string{sellUnits}, insertConfirmed.text[:], addToBuyers.text[:], outboxTexts)
 
 // ordersHold is the condition on rows of orders whose units are taken from the stock
 // and count for their buyer's limit.
@@ -97,7 +101,20 @@ const (
 	// and up to then it can be paid.
 	payUnpaid = `UPDATE orders SET status = 'paid', paid_at = ?1, payment_reference = ?2
 	WHERE id = ?3 AND status = 'confirmed' AND (expires_at = 0 OR expires_at > ?1)
-		AND unit_price_minor * quantity = ?4 AND currency = ?5`
+		AND unit_price_minor * quantity = ?4 AND currency = ?5
+		AND (?6 OR NOT EXISTS (SELECT 1 FROM payments WHERE reference = ?2))
+	RETURNING ` + orderFields
+
+	// payUnpaidOf and insertPaymentsOf are payUnpaid and insertPayment for a JSON list of
+	// payments, each a list of order, reference, amount and currency.
+	payUnpaidOf = `UPDATE orders SET status = 'paid', paid_at = ?1, payment_reference = p.value->>1 FROM json_each(?2) p
+	WHERE orders.id = p.value->>0 AND status = 'confirmed' AND (expires_at = 0 OR expires_at > ?1)
+		AND unit_price_minor * quantity = p.value->>2 AND currency = p.value->>3
+		AND NOT EXISTS (SELECT 1 FROM payments WHERE reference = p.value->>1)
+	RETURNING ` + orderFields
+	insertPaymentsOf = `INSERT INTO payments (reference, order_id, amount_minor, currency, received_as, outcome, received_at)
+	SELECT value->>1, value->>0, value->>2, value->>3, 'accepted', 'accepted', ?1 FROM json_each(?2) WHERE true
+	ON CONFLICT DO NOTHING`
 
 	cancelConfirmed = `UPDATE orders SET status = 'cancelled', reason = ?2, closed_at = ?1
 	WHERE id = ?3 AND status = 'confirmed'
@@ -130,8 +147,11 @@ var insertReturns = newRowsStatement(returnColumns,
 	"INSERT INTO releases (order_id, item_id, user_id, idempotency_key, quantity, created_at)",
 	"(?, ?, ?, ?, ?, ?)", "")
 
-// lifeTexts are the statements of the transitions of committed orders.
-var lifeTexts = slices.Concat([]string{
-	selectOrder, selectPayment, countPayments, insertPayment, correctPayment, payUnpaid, refundPaid, refundAccepted, cancelConfirmed, expireDue, selectExpiries,
+// hotTexts are the statements that the writer keeps prepared.
+var hotTexts = slices.Concat([]string{
+	setSavepoint, undoSavepoint, releaseSavepoint,
+	sellUnits, selectOrder, selectKeyTaken, selectItemKnown, insertRejected,
+	selectPayment, countPayments, insertPayment, correctPayment, payUnpaid, payUnpaidOf, insertPaymentsOf, refundPaid, refundAccepted, cancelConfirmed, expireDue, selectExpiries,
 	unsellUnits, takeFromBuyer, returnsOfOrders, deleteReturns, noteSequence, insertAudit, bumpRevision,
-}, insertReturns.text[:], outboxTexts)
+	selectWanted, selectLastEvent, insertDeliveries,
+}, insertConfirmed.text[:], addToBuyers.text[:], insertReturns.text[:], insertEvents.text[:])

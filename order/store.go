@@ -57,9 +57,9 @@ const lockWait = 5000
 // openWait is how long opening a database waits for another process's lock.
 const openWait = 100 * time.Millisecond
 
-// writeTimeout bounds a single write and its wait for the writing connection,
-// for which it competes with the batches of orders. This and the other limits of
-// single calls are variables for the tests, whose machine may be busy.
+// writeTimeout bounds the wait of a single write for its turn, and then the statements
+// of those that need a bound. This and the other limits of single calls are variables for
+// the tests, whose machine may be busy.
 var writeTimeout = 6 * time.Second
 
 // readTimeout bounds a single read: a long one must not keep the few reading
@@ -70,17 +70,18 @@ var readTimeout = 3 * time.Second
 // at a time, so the store has one writing connection and lets the rest read:
 // writers queue in the process instead of failing as busy in the database.
 type Store struct {
-	file  string // the database's path
-	write *gorm.DB
-	read  *gorm.DB
-	loads *gorm.DB      // see loaders
-	long  *gorm.DB      // see longReaders
-	large chan struct{} // has a place for each large load
-	lists *listPool
-	hot   prepared
-	log   logGuard
-	now   func() time.Time // see SetClock
-	told  chan struct{}    // events were committed; see announce
+	file   string   // the database's path
+	write  *gorm.DB // the writer's connection; migrations and tests use it, too
+	read   *gorm.DB
+	loads  *gorm.DB      // see loaders
+	long   *gorm.DB      // see longReaders
+	large  chan struct{} // has a place for each large load
+	lists  *listPool
+	hot    prepared
+	writer *writer
+	log    logGuard
+	now    func() time.Time // see SetClock
+	told   chan struct{}    // events were committed; see announce
 
 	highWater *HighWater // nil: revisions are recorded nowhere; see NewHighWater
 
@@ -109,7 +110,7 @@ func OpenStore(ctx context.Context, setting string) (*Store, error) {
 		return nil, errors.Join(fmt.Errorf("database %s: %w", path, err), closeDB(write))
 	}
 	s := &Store{
-		file: path, write: write, large: make(chan struct{}, largeLoads), hot: prepared{stmts: make(map[string]*sql.Stmt)},
+		file: path, write: write, large: make(chan struct{}, largeLoads), hot: make(prepared, len(hotTexts)),
 		lists: newListPool(), log: logGuard{high: logHigh, step: logStep},
 		now: time.Now, told: make(chan struct{}, 1), onPayment: func(PaymentOutcome) {},
 	}
@@ -121,6 +122,7 @@ func OpenStore(ctx context.Context, setting string) (*Store, error) {
 			return nil, errors.Join(err, s.Close())
 		}
 	}
+	s.writer = newWriter(s)
 	return s, nil
 }
 
@@ -215,8 +217,12 @@ func closeDB(db *gorm.DB) error {
 	return pool.Close()
 }
 
-// Close closes the connections.
+// Close refuses the writes that are waiting, finishes those that have begun, and closes
+// the connections.
 func (s *Store) Close() error {
+	if s.writer != nil {
+		s.writer.close()
+	}
 	err := s.hot.close()
 	for _, db := range []*gorm.DB{s.write, s.read, s.loads, s.long, s.lists.db} {
 		if db != nil {
@@ -280,19 +286,20 @@ func epochOf(db *gorm.DB) (int64, error) {
 // CheckPartitions records the number of partitions at the first start and
 // returns what is recorded. Redis records it too, and may lose it.
 func (s *Store) CheckPartitions(ctx context.Context, n int) (int, error) {
-	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
-	defer cancel()
 	// Reading first: a process must be able to start while another one holds the
 	// database for writing.
 	have, err := partitionsOf(s.read.WithContext(ctx))
 	if err != nil || have > 0 {
 		return have, err
 	}
-	err = s.write.WithContext(ctx).Exec("INSERT INTO meta (key, value) VALUES ('partitions', ?) ON CONFLICT DO NOTHING", strconv.Itoa(n)).Error
+	err = s.transition(ctx, "record partitions", func(ctx context.Context, c conn, _ int64) error {
+		_, err := c.ExecContext(ctx, "INSERT INTO meta (key, value) VALUES ('partitions', ?1) ON CONFLICT DO NOTHING", strconv.Itoa(n))
+		return err
+	})
 	if err != nil {
-		return 0, wrap("record partitions", err)
+		return 0, err
 	}
-	return partitionsOf(s.write.WithContext(ctx))
+	return partitionsOf(s.read.WithContext(ctx))
 }
 
 // partitionsOf reads the number of partitions; 0 where none is recorded.
@@ -413,8 +420,6 @@ func toMillis(t time.Time) int64 {
 
 // InsertItem adds an item. It returns ErrItemExists when the id is taken.
 func (s *Store) InsertItem(ctx context.Context, n NewItem) (catalog.Item, error) {
-	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
-	defer cancel()
 	now := s.now()
 	opens := n.OpensAt
 	if opens.IsZero() {
@@ -428,7 +433,7 @@ func (s *Store) InsertItem(ctx context.Context, n NewItem) (catalog.Item, error)
 		Control:              string(catalog.ControlOpen), Version: 1,
 		CreatedAt: toMillis(now), UpdatedAt: toMillis(now),
 	}
-	err := s.write.WithContext(ctx).Transaction(func(tx *gorm.DB) error {
+	err := s.changing(ctx, "insert item "+n.ID, func(tx *gorm.DB, _ int64) error {
 		if err := tx.Create(&row).Error; err != nil {
 			return err
 		}
@@ -441,7 +446,7 @@ func (s *Store) InsertItem(ctx context.Context, n NewItem) (catalog.Item, error)
 		return catalog.Item{}, ErrItemExists
 	}
 	if err != nil {
-		return catalog.Item{}, wrap("insert item "+n.ID, err)
+		return catalog.Item{}, err
 	}
 	return row.item(), nil
 }
@@ -525,7 +530,7 @@ func transient(err error) bool {
 	var se sqlite3.Error
 	if !errors.As(err, &se) {
 		var network net.Error
-		return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) ||
+		return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, errQueueFull) ||
 			errors.Is(err, sql.ErrConnDone) || errors.Is(err, sql.ErrTxDone) || errors.Is(err, driver.ErrBadConn) ||
 			errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &network)
 	}

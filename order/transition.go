@@ -9,6 +9,8 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"gorm.io/gorm"
+
 	"flashsale/inventory"
 )
 
@@ -18,17 +20,26 @@ import (
 // runs in one transaction with all that belongs to the change; what the shop's
 // servers are to be told of it is written in that same transaction.
 
-// transition runs fn in a transaction of its own, at one instant. It is not cut
-// off when ctx ends: a transaction ended in its middle has an outcome that must
-// be looked for.
+// transition runs fn as one change of the writer, at one instant. It is not cut off
+// when ctx ends, unless it has not begun by then; see writer.change. fn may run again
+// after a run whose changes were undone.
 func (s *Store) transition(ctx context.Context, operation string, fn func(ctx context.Context, c conn, now int64) error) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
-	defer cancel()
-	err := s.transact(ctx, lifeTexts, func(c conn) error {
-		// Read once the transaction is alone: the wait for it must not make a
+	_, err := s.writer.change(ctx, within(writeTimeout, func(ctx context.Context, g *group) error {
+		// Read once the change's turn has come: the wait for it must not make a
 		// payment older than it is, nor let an order lapse before its time.
-		return fn(ctx, c, s.now().UnixMilli())
-	})
+		return fn(ctx, g, s.now().UnixMilli())
+	}))
+	if err != nil {
+		return wrap(operation, err)
+	}
+	return nil
+}
+
+// changing is transition for the administration of items and webhooks, by gorm.
+func (s *Store) changing(ctx context.Context, operation string, fn func(tx *gorm.DB, now int64) error) error {
+	_, err := s.writer.change(ctx, within(writeTimeout, func(ctx context.Context, g *group) error {
+		return fn(g.orm(ctx), s.now().UnixMilli())
+	}))
 	if err != nil {
 		return wrap(operation, err)
 	}
@@ -50,59 +61,82 @@ type receipt struct {
 
 // pay records a payment and pays its order if that can be. See Service.Pay.
 func (s *Store) pay(ctx context.Context, id string, p Payment) (Order, error) {
-	var got receipt
-	err := s.telling(ctx, "pay order "+id, func(ctx context.Context, c conn, box *outbox) (err error) {
-		got, err = payOrder(ctx, c, id, p, box)
-		return err
-	})
-	if err != nil {
+	own := &payment{orderID: id, Payment: p}
+	change := &write{fn: func(ctx context.Context, g *group) error {
+		return g.telling(ctx, func(box *outbox) (err error) {
+			own.got, err = payOrder(ctx, g, id, p, box)
+			return err
+		})
+	}}
+	if own.plain() {
+		change.pay = own
+	}
+	if err := s.tell(ctx, "pay order "+id, change); err != nil {
 		return Order{}, err
 	}
-	if got.recorded {
-		s.onPayment(got.outcome)
+	if own.got.recorded {
+		s.onPayment(own.got.outcome)
 	}
-	return got.order, got.refusal
+	return own.got.order, own.got.refusal
 }
 
 // payOrder is the transition to paid. The receipt's refusal is the caller's answer,
 // and goes with a transaction that is committed: money that pays nothing is recorded.
 func payOrder(ctx context.Context, c conn, id string, p Payment, box *outbox) (receipt, error) {
-	known, err := readReported(ctx, c, p.Reference)
-	switch {
-	case err != nil:
-		return receipt{}, err
-	case known.id == 0:
-	case known.orderID == id && known.Payment == p:
-		o, err := readOrder(ctx, c, id)
-		return receipt{order: o, outcome: known.receivedAs, refusal: paymentErrors[known.receivedAs]}, err
-	case known.orderID != id || known.outcome != PaymentMismatch:
-		return receipt{refusal: ErrReferenceReused}, nil
-	}
-	paid, err := changed(c.ExecContext(ctx, payUnpaid, box.now, p.Reference, id, p.AmountMinor, p.Currency))
+	var known reported
+	// Most payments are new, and pay: then this is the only look at the order.
+	o, paid, err := settle(ctx, c, id, p, box.now, false)
 	if err != nil {
 		return receipt{}, err
 	}
-	o, err := readOrder(ctx, c, id)
-	if err != nil {
-		return receipt{}, err
+	if !paid {
+		if known, err = readReported(ctx, c, p.Reference); err != nil {
+			return receipt{}, err
+		}
+		switch {
+		case known.id == 0:
+		case known.orderID == id && known.Payment == p:
+			o, err := readOrder(ctx, c, id)
+			return receipt{order: o, outcome: known.receivedAs, refusal: paymentErrors[known.receivedAs]}, err
+		case known.orderID != id || known.outcome != PaymentMismatch:
+			return receipt{refusal: ErrReferenceReused}, nil
+		default:
+			if o, paid, err = settle(ctx, c, id, p, box.now, true); err != nil {
+				return receipt{}, err
+			}
+		}
 	}
 	got := receipt{order: o, outcome: PaymentAccepted, recorded: true}
-	if paid != 1 {
-		got.outcome = unaccepted(&o, p, box.now)
+	if !paid {
+		if got.order, err = readOrder(ctx, c, id); err != nil {
+			return receipt{}, err
+		}
+		got.outcome = unaccepted(&got.order, p, box.now)
 	}
 	got.refusal = paymentErrors[got.outcome]
 	payment, err := recordPayment(ctx, c, known.id, id, p, got.outcome, box.now)
 	if errors.Is(err, ErrPaymentLimit) {
-		return receipt{order: o, refusal: ErrPaymentLimit}, nil
+		return receipt{order: got.order, refusal: ErrPaymentLimit}, nil
 	}
 	if err != nil {
 		return receipt{}, fmt.Errorf("record payment: %w", err)
 	}
-	if err := box.touch(ctx, c, o.ItemID); err != nil {
-		return receipt{}, err
-	}
-	box.payment(&o, payment, p, got.outcome)
+	box.touch(got.order.ItemID)
+	box.payment(&got.order, payment, p, got.outcome)
 	return got, nil
+}
+
+// settle pays an order if this payment can do that, and returns the order then. The
+// payment's reference must be new, unless the payment corrects what was recorded under it.
+func settle(ctx context.Context, c conn, id string, p Payment, now int64, corrects bool) (o Order, paid bool, err error) {
+	o, err = scanOrder(c.QueryRowContext(ctx, payUnpaid, now, p.Reference, id, p.AmountMinor, p.Currency, corrects))
+	if errors.Is(err, sql.ErrNoRows) {
+		return Order{}, false, nil
+	}
+	if err != nil {
+		return Order{}, false, fmt.Errorf("pay: %w", err)
+	}
+	return o, true, nil
 }
 
 // reported is what is recorded under a reference.
@@ -291,7 +325,7 @@ func takeBack(ctx context.Context, c conn, closed []returned, box *outbox) error
 		if err := c.QueryRowContext(ctx, unsellUnits, n, item).Scan(&revision); err != nil {
 			return fmt.Errorf("take back %d of item %s: %w", n, item, err)
 		}
-		box.revisions[item] = revision
+		box.revised(item, revision)
 	}
 	for h, n := range held {
 		if k, err := changed(c.ExecContext(ctx, takeFromBuyer, n, h.item, h.user)); err != nil || k != 1 {

@@ -1,0 +1,89 @@
+package order
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strconv"
+)
+
+// payTogether is how many payments are recorded by one pair of statements at most.
+const payTogether = 32
+
+// payment is a payment on its way into the database.
+type payment struct {
+	Payment
+	orderID string
+	got     receipt // the answer
+}
+
+// plain reports whether the payment's texts stand in JSON as they are.
+func (p *payment) plain() bool { return plain(p.orderID) && plain(p.Reference) && plain(p.Currency) }
+
+func plain(text string) bool {
+	for i := range len(text) {
+		if c := text[i]; c < ' ' || c > '~' || c == '"' || c == '\\' {
+			return false
+		}
+	}
+	return true
+}
+
+// errNotAll says that not all of some payments are new, each pays an order of its own, and
+// may do so. They are then recorded one by one.
+var errNotAll = errors.New("order: payments need a closer look")
+
+// payAll records payments that all pay their orders, or none. Statements for one payment
+// cost three times as much. Errors: errNotAll.
+func (g *group) payAll(bunch []*write) error {
+	of := make(map[string]*payment, len(bunch))
+	list := []byte{'['}
+	for i, one := range bunch {
+		p := one.pay
+		of[p.orderID] = p
+		if i > 0 {
+			list = append(list, ',')
+		}
+		list = append(list, `["`...)
+		list = append(append(list, p.orderID...), `","`...)
+		list = append(append(list, p.Reference...), `",`...)
+		list = append(strconv.AppendInt(list, p.AmountMinor, 10), `,"`...)
+		list = append(append(list, p.Currency...), `"]`...)
+	}
+	if len(of) != len(bunch) {
+		return errNotAll // two for one order
+	}
+	values := string(append(list, ']'))
+	return g.telling(g.ctx, func(box *outbox) error { return recordAll(g.ctx, g, values, of, box) })
+}
+
+// recordAll is payAll for the values as JSON, and the payments by their orders.
+func recordAll(ctx context.Context, c conn, values string, of map[string]*payment, box *outbox) error {
+	paid := 0
+	err := each(ctx, c, payUnpaidOf, []any{box.now, values}, func(rows *sql.Rows) error {
+		o, err := scanOrder(rows)
+		if err != nil {
+			return err
+		}
+		paid++
+		of[o.ID].got = receipt{order: o, outcome: PaymentAccepted, recorded: true}
+		box.touch(o.ItemID)
+		box.payment(&o, 0, of[o.ID].Payment, PaymentAccepted)
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("pay %d orders: %w", len(of), err)
+	}
+	if paid != len(of) {
+		return errNotAll
+	}
+	recorded, err := changed(c.ExecContext(ctx, insertPaymentsOf, box.now, values))
+	if err != nil {
+		return fmt.Errorf("record %d payments: %w", len(of), err)
+	}
+	if recorded != int64(len(of)) {
+		return errNotAll
+	}
+	return nil
+}

@@ -1,0 +1,325 @@
+package order
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"flashsale/inventory"
+)
+
+const (
+	// writeQueue bounds the changes that wait for the writer. It is about a second's work.
+	writeQueue = 8192
+	// groupChanges is how many changes one transaction takes at most.
+	groupChanges = 256
+)
+
+// The bounds of the time for which one transaction takes changes in. One that has begun
+// is finished. Variables for the tests, whose machine may be busy.
+var (
+	// groupTime is the bound without a batch of orders.
+	groupTime = 4 * time.Millisecond
+	// groupShare is the part of a batch's own time that changes get in its transaction,
+	// and groupLeast what they get in any case.
+	groupShare = 0.35
+	groupLeast = 500 * time.Microsecond
+)
+
+// errClosed says that the store was closed before the write began.
+var errClosed = fmt.Errorf("order: the database is closed: %w", sql.ErrConnDone)
+
+// errQueueFull says that too many changes wait for the database. Nothing was changed.
+var errQueueFull = fmt.Errorf("order: too many changes wait for the database: %w", inventory.ErrOverloaded)
+
+// writer runs every write of a store, one transaction after the other. What is waiting
+// when a transaction begins goes into it together, so the disk is synced once for all of
+// it. A batch of orders goes before all changes, and the changes beside it are bounded in
+// time: a crowd of payers does not stop a sale.
+//
+// There is no timer, and no goroutine while nothing is waiting.
+type writer struct {
+	store *Store
+	limit int // of the changes that wait
+
+	mu      sync.Mutex
+	batches []*write      // of orders; there are as many as workers at the most
+	changes []*write      // of everything else
+	running chan struct{} // closed when the goroutine ends; nil: there is none
+	closed  bool
+	stop    context.CancelFunc // ends the wait for the connection
+	life    context.Context
+}
+
+// write is one unit of work, which a transaction takes in as a whole or not at all.
+type write struct {
+	ctx   context.Context // of its statements
+	fn    func(ctx context.Context, g *group) error
+	batch bool     // of orders
+	pay   *payment // that can be recorded together with others; nil: it is none
+	begun bool     // guarded by the writer's mutex
+	left  bool     // its caller has gone before it began; guarded likewise
+
+	// Set before done is closed.
+	err      error
+	panicked any
+	group    *group
+	done     chan struct{}
+}
+
+func newWriter(s *Store) *writer {
+	life, stop := context.WithCancel(context.Background()) //nolint:forbidigo // it lives as long as the store
+	return &writer{store: s, limit: writeQueue, life: life, stop: stop}
+}
+
+// batch runs fn for a batch of orders, and waits for its commit whatever becomes of ctx.
+func (w *writer) batch(ctx context.Context, fn func(ctx context.Context, g *group) error) error {
+	ctx = context.WithoutCancel(ctx)
+	_, err := w.do(ctx, &w.batches, &write{ctx: ctx, fn: fn, batch: true})
+	return err
+}
+
+// change runs own.fn. If ctx ends before it has begun, it never runs, and the error is
+// that of ctx. A change that has begun is finished: the outcome of a transaction that is
+// cut off is unknown. fn may run twice, and what a run that failed has done is undone. The
+// group is the one that the change was committed in.
+func (w *writer) change(ctx context.Context, own *write) (*group, error) {
+	// Statements whose context can end cost a goroutine each.
+	own.ctx = context.WithoutCancel(ctx)
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	return w.do(ctx, &w.changes, own)
+}
+
+// do queues a write and waits for it. Its fn runs on the writer's goroutine.
+func (w *writer) do(ctx context.Context, queue *[]*write, own *write) (*group, error) {
+	own.done = make(chan struct{})
+	if err := w.enqueue(ctx, queue, own); err != nil {
+		return nil, err
+	}
+	select {
+	case <-own.done:
+	case <-ctx.Done():
+		if w.withdraw(own) {
+			return nil, fmt.Errorf("wait for the database: %w", context.Cause(ctx))
+		}
+		<-own.done
+	}
+	if own.panicked != nil {
+		panic(own.panicked)
+	}
+	return own.group, own.err
+}
+
+func (w *writer) enqueue(ctx context.Context, queue *[]*write, own *write) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case w.closed:
+		return errClosed
+	case len(*queue) >= w.limit:
+		return errQueueFull
+	}
+	*queue = append(*queue, own)
+	if w.running == nil {
+		w.running = make(chan struct{})
+		go w.run(w.running)
+	}
+	return nil
+}
+
+// withdraw reports whether the write has not begun, and never will.
+func (w *writer) withdraw(own *write) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	own.left = !own.begun
+	return own.left
+}
+
+// run writes until nothing is waiting.
+func (w *writer) run(ended chan struct{}) {
+	defer close(ended)
+	for w.more() {
+		rest, err := w.transact(w.next)
+		if err != nil {
+			w.refuse(err)
+			continue
+		}
+		w.each(rest)
+	}
+}
+
+// more reports whether anything is waiting. If not, the goroutine must end.
+func (w *writer) more() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.batches)+len(w.changes) > 0 {
+		return true
+	}
+	w.running = nil
+	return false
+}
+
+// within is a change whose statements are bounded in time.
+func within(limit time.Duration, fn func(ctx context.Context, g *group) error) *write {
+	return &write{fn: func(ctx context.Context, g *group) error {
+		ctx, cancel := context.WithTimeout(ctx, limit)
+		defer cancel()
+		return fn(ctx, g)
+	}}
+}
+
+// next takes what comes next into a transaction: a batch as soon as there is one, or
+// else a change, or several payments. Nothing: the transaction is to be committed.
+func (w *writer) next(g *group) []*write {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !g.batch {
+		if one := pop(&w.batches); one != nil {
+			g.batch = true
+			return []*write{one}
+		}
+	}
+	if g.full() {
+		return nil
+	}
+	var bunch []*write
+	for len(bunch) < min(payTogether, groupChanges-g.changes) {
+		one := pop(&w.changes)
+		if one == nil {
+			break
+		}
+		bunch = append(bunch, one)
+		if one.pay == nil || len(w.changes) == 0 || w.changes[0].pay == nil {
+			break
+		}
+	}
+	g.changes += len(bunch)
+	return bunch
+}
+
+// pop takes the first write whose caller has not left. The caller holds the mutex.
+func pop(queue *[]*write) *write {
+	for len(*queue) > 0 {
+		one := (*queue)[0]
+		(*queue)[0] = nil
+		*queue = (*queue)[1:]
+		if !one.left {
+			one.begun = true
+			return one
+		}
+	}
+	*queue = nil
+	return nil
+}
+
+// each runs writes in transactions of their own, after a transaction that took them in
+// has failed as a whole: what one of them has broken must not fail the others.
+func (w *writer) each(rest []*write) {
+	for i, one := range rest {
+		took := false
+		_, err := w.transact(func(*group) []*write {
+			if took {
+				return nil
+			}
+			took = true
+			return []*write{one}
+		})
+		if err == nil {
+			continue
+		}
+		for _, one := range rest[i:] {
+			one.answer(nil, err)
+		}
+		return
+	}
+}
+
+// refuse answers all that is waiting with an error, while no transaction can begin.
+func (w *writer) refuse(err error) {
+	w.mu.Lock()
+	waiting := append(w.batches, w.changes...)
+	w.batches, w.changes = nil, nil
+	for _, one := range waiting {
+		one.begun = true
+	}
+	w.mu.Unlock()
+	for _, one := range waiting {
+		one.answer(nil, err)
+	}
+}
+
+func (own *write) answer(g *group, err error) {
+	if err != nil {
+		own.err = err
+	}
+	own.group = g
+	close(own.done)
+}
+
+// close refuses what is waiting and what comes, and waits for what has begun.
+func (w *writer) close() {
+	w.mu.Lock()
+	w.closed = true
+	running := w.running
+	w.mu.Unlock()
+	w.refuse(errClosed)
+	w.stop()
+	if running != nil {
+		<-running
+	}
+}
+
+// transact runs one transaction of the writes that next gives, and answers them. Where
+// the transaction has failed before its commit, for a reason that may be one member's
+// own, it returns those that are to be run again. An error says that no transaction
+// could begin.
+func (w *writer) transact(next func(g *group) []*write) (rest []*write, err error) {
+	g, err := w.store.begin(w.life)
+	if err != nil {
+		return nil, err
+	}
+	var members []*write
+	for bunch := next(g); len(bunch) > 0; bunch = next(g) {
+		members = append(members, bunch...)
+		culprit, err := g.run(bunch)
+		if err == nil {
+			continue
+		}
+		err = errors.Join(err, g.end(false))
+		if culprit != nil {
+			culprit.answer(nil, err)
+			members = slices.DeleteFunc(members, func(one *write) bool { return one == culprit })
+		}
+		return members, nil
+	}
+	if err := g.write(); err != nil {
+		err = errors.Join(err, g.end(false))
+		if len(members) > 1 {
+			return members, nil
+		}
+		return nil, answerAll(members, nil, err)
+	}
+	if err := g.end(true); err != nil {
+		return nil, answerAll(members, nil, fmt.Errorf("commit: %w", err))
+	}
+	w.store.announce(g.box)
+	answerAll(members, g, nil) //nolint:errcheck // it returns nil
+	w.store.boundLog(w.life)
+	return nil, nil
+}
+
+// answerAll answers writes, and returns nil.
+func answerAll(members []*write, g *group, err error) error {
+	for _, one := range members {
+		one.answer(g, err)
+	}
+	return nil
+}

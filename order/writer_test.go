@@ -1,0 +1,561 @@
+package order
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"gorm.io/gorm"
+
+	"flashsale/inventory"
+)
+
+// holdConnection keeps the writer from beginning until release is called.
+func holdConnection(t *testing.T, s *Store) (release func()) {
+	t.Helper()
+	held := s.write.Begin()
+	if held.Error != nil {
+		t.Fatal(held.Error)
+	}
+	release = sync.OnceFunc(func() {
+		if err := held.Rollback().Error; err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(release)
+	return release
+}
+
+// waiting is how many writes wait for the writer.
+func waiting(s *Store) (batches, changes int) {
+	s.writer.mu.Lock()
+	defer s.writer.mu.Unlock()
+	return len(s.writer.batches), len(s.writer.changes)
+}
+
+// calls are calls that wait for the writer, in the order in which they were made.
+type calls struct {
+	t     *testing.T
+	s     *Store
+	ended []chan error
+}
+
+// add makes a call, and returns once it waits.
+func (c *calls) add(call func() error) {
+	c.t.Helper()
+	batches, changes := waiting(c.s)
+	ended := make(chan error, 1)
+	go func() { ended <- call() }()
+	await(c.t, "a call to wait", func() bool { b, n := waiting(c.s); return b+n == batches+changes+1 })
+	c.ended = append(c.ended, ended)
+}
+
+// pay adds a payment of an order.
+func (c *calls) pay(id string, p Payment) {
+	c.t.Helper()
+	c.add(func() error { _, err := c.s.pay(testContext(c.t), id, p); return err })
+}
+
+// results waits for all calls.
+func (c *calls) results() []error {
+	errs := make([]error, len(c.ended))
+	for i := range c.ended {
+		errs[i] = <-c.ended[i]
+	}
+	return errs
+}
+
+// succeeded waits for all calls and reports those that failed.
+func (c *calls) succeeded() {
+	c.t.Helper()
+	for i, err := range c.results() {
+		if err != nil {
+			c.t.Errorf("call %d: %v", i, err)
+		}
+	}
+}
+
+// paidOrders is how many orders are paid.
+func paidOrders(t *testing.T, s *Store) (n int) {
+	t.Helper()
+	for _, r := range allRows(t, s) {
+		if r.Status == string(StatusPaid) {
+			n++
+		}
+	}
+	return n
+}
+
+// TestWriter_Crowd has 300 payments wait when a batch of orders comes. The batch is
+// served first, and all payments are committed by two transactions: each raises the
+// item's revision once.
+func TestWriter_Crowd(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	mustInsert(t, s, newItem("item", 1000, 1))
+	mustCommit(t, s, distinct("o", "item", 300)...)
+	before := itemOf(t, s, "item").Revision
+	release := holdConnection(t, s)
+	c := &calls{t: t, s: s}
+	for i := range 300 {
+		id := fmt.Sprintf("o%04d", i)
+		c.pay(id, money("psp-"+id, 1))
+	}
+	paid := -1
+	c.add(func() error {
+		return s.writer.batch(testContext(t), func(ctx context.Context, g *group) error {
+			if err := g.QueryRowContext(ctx, "SELECT COUNT(*) FROM payments").Scan(&paid); err != nil {
+				return err
+			}
+			return g.telling(ctx, func(box *outbox) error {
+				_, err := commitWhole(ctx, g, distinct("n", "item", 256), box)
+				return err
+			})
+		})
+	})
+	release()
+	c.succeeded()
+	if paid != 0 {
+		t.Errorf("%d payments were served before the batch", paid)
+	}
+	if n := paidOrders(t, s); n != 300 {
+		t.Errorf("%d orders are paid, want 300", n)
+	}
+	if raised := itemOf(t, s, "item").Revision - before; raised != 2 {
+		t.Errorf("the revision rose by %d, want one for each of 2 transactions", raised)
+	}
+	auditStore(t, s)
+}
+
+// TestWriter_Bounds: with a batch, changes have a part of its time; without, they have
+// their own; and one is taken in any case.
+func TestWriter_Bounds(t *testing.T) {
+	t.Parallel()
+	long := 2 * limit
+	now := time.Now()
+	for name, c := range map[string]struct {
+		g    *group
+		full bool
+	}{
+		"the first":           {&group{began: now.Add(-long)}, false},
+		"within its time":     {&group{began: now, changes: 1}, false},
+		"beyond its time":     {&group{began: now.Add(-long), changes: 1}, true},
+		"too many":            {&group{began: now, changes: groupChanges}, true},
+		"beside a batch":      {&group{began: now.Add(-long), took: long, batch: true, changes: 1}, false},
+		"beside a long batch": {&group{began: now.Add(-11 * long), took: 10 * long, batch: true, changes: 1}, false},
+		"more than its share": {&group{began: now.Add(-14 * long), took: 10 * long, batch: true, changes: 1}, true},
+	} {
+		if full := c.g.full(); full != c.full {
+			t.Errorf("%s: full %v, want %v", name, full, c.full)
+		}
+	}
+}
+
+// TestWriter_MemberFails has changes of one group fail, be refused and panic. The others
+// are committed with it, and nothing of those is left.
+func TestWriter_MemberFails(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	mustInsert(t, s, newItem("item", 1000, 1))
+	mustCommit(t, s, distinct("o", "item", 20)...)
+	err := s.write.Exec(`CREATE TRIGGER no BEFORE INSERT ON payments WHEN NEW.order_id = 'o0007'
+		BEGIN SELECT RAISE(ABORT, 'no'); END`).Error
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := itemOf(t, s, "item").Revision
+	release := holdConnection(t, s)
+	c := &calls{t: t, s: s}
+	for i := range 20 {
+		id := fmt.Sprintf("o%04d", i)
+		c.pay(id, money("psp-"+id, 1))
+	}
+	c.add(func() error {
+		_, _, err := s.cancel(testContext(t), "o0003", Canceller{UserID: "stranger"})
+		return err
+	})
+	c.add(func() (err error) {
+		defer func() { err = fmt.Errorf("panicked: %v", recover()) }()
+		return s.telling(testContext(t), "test", func(ctx context.Context, c conn, _ *outbox) error {
+			if _, err := c.ExecContext(ctx, "UPDATE items SET sold = 0"); err != nil {
+				t.Error(err)
+			}
+			panic("on purpose")
+		})
+	})
+	release()
+	for i, err := range c.results() {
+		switch {
+		case i == 7 && (err == nil || transient(err)), i == 20 && !errors.Is(err, ErrNotFound),
+			i == 21 && err.Error() != "panicked: on purpose", i < 20 && i != 7 && err != nil:
+			t.Errorf("call %d: %v", i, err)
+		}
+	}
+	rows := allRows(t, s)
+	if n := paidOrders(t, s); n != 19 || rows["o0007"].Status != string(StatusConfirmed) {
+		t.Errorf("%d orders are paid, and the one that failed is %s", n, rows["o0007"].Status)
+	}
+	if raised := itemOf(t, s, "item").Revision - before; raised != 1 {
+		t.Errorf("the revision rose by %d, want 1 for one transaction", raised)
+	}
+	auditStore(t, s)
+}
+
+// TestWriter_PaymentsTogether: payments that are recorded together are answered as if
+// they came one after the other.
+func TestWriter_PaymentsTogether(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	mustInsert(t, s, newItem("item", 1000, 1))
+	mustCommit(t, s, distinct("o", "item", 9)...)
+	wrong := money("psp-4", 2)
+	odd := money("psp \"5\"\x00\\", 1)
+	for _, p := range []struct {
+		id   string
+		p    Payment
+		want error
+	}{{"o0000", money("psp-0", 1), nil}} {
+		if _, err := s.pay(testContext(t), p.id, p.p); !errors.Is(err, p.want) {
+			t.Fatal(err)
+		}
+	}
+	list := []struct {
+		id   string
+		p    Payment
+		want error
+	}{
+		{"o0000", money("psp-0", 1), nil}, // a repeat
+		{"o0001", money("psp-1", 1), nil},
+		{"o0001", money("psp-1", 1), nil},
+		{"o0001", money("psp-2", 1), ErrOrderFinal},
+		{"o0003", money("psp-1", 1), ErrReferenceReused},
+		{"o0003", money("psp-3", 1), nil},
+		{"o0004", wrong, ErrAmountMismatch},
+		{"o0004", money("psp-4", 1), nil}, // corrects it
+		{"o0005", odd, nil},
+		{"none", money("psp-9", 1), ErrNotFound},
+		{"o0006", money("psp-6", 1), nil},
+		{"o0007", money("psp-6", 1), ErrReferenceReused},
+	}
+	release := holdConnection(t, s)
+	c := &calls{t: t, s: s}
+	for _, one := range list {
+		c.pay(one.id, one.p)
+	}
+	release()
+	for i, err := range c.results() {
+		if !errors.Is(err, list[i].want) || (err == nil) != (list[i].want == nil) {
+			t.Errorf("payment %d of %s: %v, want %v", i, list[i].id, err, list[i].want)
+		}
+	}
+	if got := payments(t, s); len(got) != 7 || got["psp-1"] != "o0001 accepted" || got["psp-2"] != "o0001 duplicate" ||
+		got["psp-4"] != "o0004 accepted" || got["psp-6"] != "o0006 accepted" || got[odd.Reference] != "o0005 accepted" {
+		t.Errorf("payments are %v", got)
+	}
+	auditStore(t, s)
+}
+
+// TestWriter_PaidTogether has payments of a group hear that they paid, each with its own order.
+func TestWriter_PaidTogether(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	events := hearing(t, s)
+	mustInsert(t, s, newItem("item", 1000, 1))
+	mustCommit(t, s, distinct("o", "item", 80)...)
+	release := holdConnection(t, s)
+	c := &calls{t: t, s: s}
+	for i := range 80 {
+		id := fmt.Sprintf("o%04d", i)
+		c.add(func() error {
+			o, err := s.pay(testContext(t), id, money("psp-"+id, 1))
+			if err == nil && (o.ID != id || o.Status != StatusPaid || o.PaymentReference != "psp-"+id || o.PaidAt.IsZero()) {
+				err = fmt.Errorf("the answer is %+v", o)
+			}
+			return err
+		})
+	}
+	release()
+	c.succeeded()
+	if n := events(); n != 160 {
+		t.Errorf("%d events, want one for each order and each payment", n)
+	}
+	if got := payments(t, s); len(got) != 80 || got["psp-o0079"] != "o0079 accepted" {
+		t.Errorf("%d payments", len(got))
+	}
+}
+
+// TestWriter_CommitFails has the commit of a group fail: all hear of it, and all can be
+// repeated, whether it was committed or not.
+func TestWriter_CommitFails(t *testing.T) {
+	t.Parallel()
+	for _, committed := range []bool{false, true} {
+		s := newStore(t)
+		faults := breakCommits(t, s)
+		mustInsert(t, s, newItem("item", 1000, 1))
+		mustCommit(t, s, distinct("o", "item", 10)...)
+		made := func() *calls {
+			release := holdConnection(t, s)
+			c := &calls{t: t, s: s}
+			for i := range 10 {
+				id := fmt.Sprintf("o%04d", i)
+				c.pay(id, money("psp-"+id, 1))
+			}
+			c.add(func() error { _, err := s.commit(testContext(t), distinct("n", "item", 5)); return err })
+			c.add(func() error { _, _, err := s.cancel(testContext(t), "o0001", Canceller{Admin: true}); return err })
+			release()
+			return c
+		}
+		faults.strike(commitFault{committed, io.ErrUnexpectedEOF})
+		for i, err := range made().results() {
+			if !errors.Is(err, io.ErrUnexpectedEOF) || !transient(err) {
+				t.Errorf("committed %v, call %d: %v", committed, i, err)
+			}
+		}
+		faults.struck(t, 1)
+		results := made().results()
+		for i, err := range results[:11] {
+			if err != nil {
+				t.Errorf("committed %v, call %d again: %v", committed, i, err)
+			}
+		}
+		if err := results[11]; !errors.Is(err, ErrOrderFinal) {
+			t.Errorf("committed %v, the cancellation of a paid order again: %v", committed, err)
+		}
+		if n := paidOrders(t, s); n != 10 || len(allRows(t, s)) != 15 {
+			t.Errorf("committed %v: %d orders are paid", committed, n)
+		}
+		auditStore(t, s)
+	}
+}
+
+// TestWriter_TransactionLost has one change of a group end the transaction. The others
+// are committed all the same.
+func TestWriter_TransactionLost(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	mustInsert(t, s, newItem("item", 1000, 1))
+	mustCommit(t, s, distinct("o", "item", 10)...)
+	release := holdConnection(t, s)
+	c := &calls{t: t, s: s}
+	for i := range 10 {
+		id := fmt.Sprintf("o%04d", i)
+		if i == 5 {
+			c.add(func() error {
+				return s.transition(testContext(t), "test", func(ctx context.Context, c conn, _ int64) error {
+					_, err := c.ExecContext(ctx, "ROLLBACK") // as SQLite does when the disk is full
+					return errors.Join(err, errTest)
+				})
+			})
+		}
+		c.pay(id, money("psp-"+id, 1))
+	}
+	c.add(func() error { _, err := s.commit(testContext(t), distinct("n", "item", 5)); return err })
+	release()
+	for i, err := range c.results() {
+		if i == 5 && !errors.Is(err, errTest) || i != 5 && err != nil {
+			t.Errorf("call %d: %v", i, err)
+		}
+	}
+	if n := paidOrders(t, s); n != 10 || len(allRows(t, s)) != 15 {
+		t.Errorf("%d orders are paid, %d rows", n, len(allRows(t, s)))
+	}
+	auditStore(t, s)
+}
+
+// TestWriter_ContextEnded: a change whose caller leaves before it has begun is dropped,
+// and one that has begun is finished.
+func TestWriter_ContextEnded(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	mustInsert(t, s, newItem("item", 10, 1))
+	release := holdConnection(t, s)
+	ctx, cancel := context.WithCancel(testContext(t))
+	defer cancel()
+	ran := false
+	c := &calls{t: t, s: s}
+	c.add(func() error {
+		return s.transition(ctx, "test", func(context.Context, conn, int64) error { ran = true; return nil })
+	})
+	cancel()
+	if err := <-c.ended[0]; !errors.Is(err, context.Canceled) {
+		t.Errorf("a change that was dropped: %v", err)
+	}
+	release()
+
+	ctx, cancel = context.WithCancel(testContext(t))
+	defer cancel()
+	err := s.transition(ctx, "test", func(ctx context.Context, c conn, _ int64) error {
+		cancel()
+		_, err := c.ExecContext(ctx, "UPDATE items SET name = 'finished'")
+		return err
+	})
+	if err != nil || ran {
+		t.Errorf("a change that had begun: %v; the dropped one ran: %v", err, ran)
+	}
+	if name := itemOf(t, s, "item").Name; name != "finished" {
+		t.Errorf("the item is called %q", name)
+	}
+	if err := s.transition(ctx, "test", func(context.Context, conn, int64) error { return errTest }); !errors.Is(err, context.Canceled) {
+		t.Errorf("a change on an ended context: %v", err)
+	}
+}
+
+// TestWriter_Full: the list of waiting changes is bounded, and batches are not refused.
+func TestWriter_Full(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	s.writer.limit = 3
+	mustInsert(t, s, newItem("item", 10, 1))
+	mustCommit(t, s, distinct("o", "item", 5)...)
+	release := holdConnection(t, s)
+	c := &calls{t: t, s: s}
+	for i := range 3 {
+		c.pay(fmt.Sprintf("o%04d", i), money(fmt.Sprintf("psp-%d", i), 1))
+	}
+	c.add(func() error { _, err := s.commit(testContext(t), distinct("n", "item", 2)); return err })
+	_, err := s.pay(testContext(t), "o0003", money("psp-3", 1))
+	if !errors.Is(err, inventory.ErrOverloaded) || !errors.Is(err, ErrDatabase) {
+		t.Errorf("a payment beyond the bound: %v", err)
+	}
+	release()
+	c.succeeded()
+	if _, err := s.pay(testContext(t), "o0003", money("psp-3", 1)); err != nil {
+		t.Errorf("once there is room: %v", err)
+	}
+}
+
+// TestStore_Close_Waiting: closing refuses what is waiting, and finishes what has begun.
+func TestStore_Close_Waiting(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	mustInsert(t, s, newItem("item", 10, 1))
+	mustCommit(t, s, distinct("o", "item", 5)...)
+	begun, finish := make(chan struct{}), make(chan struct{})
+	c := &calls{t: t, s: s}
+	first := make(chan error, 1)
+	go func() {
+		first <- s.transition(testContext(t), "test", func(ctx context.Context, c conn, _ int64) error {
+			close(begun)
+			<-finish
+			_, err := c.ExecContext(ctx, "UPDATE items SET name = 'finished'")
+			return err
+		})
+	}()
+	<-begun
+	c.pay("o0000", money("psp-0", 1))
+	c.add(func() error { _, err := s.commit(testContext(t), distinct("n", "item", 2)); return err })
+	closed := make(chan error, 1)
+	go func() { closed <- s.Close() }()
+	for i, err := range c.results() {
+		if !errors.Is(err, errClosed) || !transient(err) {
+			t.Errorf("call %d, which waited: %v", i, err)
+		}
+	}
+	if _, err := s.pay(testContext(t), "o0001", money("psp-1", 1)); !errors.Is(err, errClosed) {
+		t.Errorf("a payment after that: %v", err)
+	}
+	select {
+	case err := <-closed:
+		t.Errorf("closed while a change was under way: %v", err)
+	default:
+	}
+	close(finish)
+	if err := errors.Join(<-first, <-closed); err != nil {
+		t.Error(err)
+	}
+	again, err := OpenStore(testContext(t), "sqlite:"+s.file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := again.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if got := itemOf(t, again, "item"); got.Name != "finished" || paidOrders(t, again) != 0 {
+		t.Errorf("the item is called %q, and %d orders are paid", got.Name, paidOrders(t, again))
+	}
+}
+
+// TestStore_Close_Held: closing does not wait for a connection that is not given back.
+func TestStore_Close_Held(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	release := holdConnection(t, s)
+	c := &calls{t: t, s: s}
+	c.add(func() error { return s.changing(testContext(t), "test", func(*gorm.DB, int64) error { return nil }) })
+	s.writer.close()
+	if err := c.results()[0]; !errors.Is(err, errClosed) {
+		t.Errorf("a change that waited: %v", err)
+	}
+	release()
+}
+
+// TestWriter_TwoStores has two stores, as those of two processes, write to one file.
+func TestWriter_TwoStores(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "shop.db")
+	first := newStoreAt(t, path)
+	second, err := OpenStore(testContext(t), "sqlite:"+path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := second.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	mustInsert(t, first, newItem("item", 1000, 1))
+	mustCommit(t, first, distinct("o", "item", 40)...)
+	var all sync.WaitGroup
+	for k, s := range []*Store{first, second} {
+		for i := range 20 {
+			all.Go(func() {
+				id := fmt.Sprintf("o%04d", 20*k+i)
+				for {
+					_, err := s.pay(testContext(t), id, money("psp-"+id, 1))
+					if err == nil {
+						return
+					}
+					if !transient(err) {
+						t.Errorf("pay %s: %v", id, err)
+						return
+					}
+				}
+			})
+		}
+		all.Go(func() {
+			for i := range 5 {
+				mustCommitPatiently(t, s, distinct(fmt.Sprintf("n%d-%d-", k, i), "item", 10))
+			}
+		})
+	}
+	all.Wait()
+	if n := paidOrders(t, second); n != 40 || len(allRows(t, first)) != 140 {
+		t.Errorf("%d orders are paid, %d rows", n, len(allRows(t, first)))
+	}
+	auditStore(t, first)
+}
+
+// mustCommitPatiently commits while the other store may have the database's lock.
+func mustCommitPatiently(t *testing.T, s *Store, tasks []task) {
+	t.Helper()
+	for {
+		out, err := s.commit(testContext(t), tasks)
+		switch {
+		case err != nil && transient(err):
+			continue
+		case err != nil:
+			t.Error(err)
+		case slices.ContainsFunc(out, func(o outcome) bool { return o.status != StatusConfirmed }):
+			t.Errorf("outcomes %v", verdicts(out))
+		}
+		return
+	}
+}
