@@ -51,7 +51,11 @@ func New(db *sql.DB, dialect string) (*Migrator, error) {
 
 // Up applies every pending migration and returns how many it applied.
 func (m *Migrator) Up(ctx context.Context) (int, error) {
-	done, err := m.p.Up(ctx)
+	var done []*goose.MigrationResult
+	err := onDisk(ctx, m.db, func() (err error) {
+		done, err = m.p.Up(ctx)
+		return err
+	})
 	if err != nil {
 		return len(done), fmt.Errorf("migrate up: %w", err)
 	}
@@ -60,7 +64,10 @@ func (m *Migrator) Up(ctx context.Context) (int, error) {
 
 // Down undoes the newest migration. It reports false when there was none.
 func (m *Migrator) Down(ctx context.Context) (bool, error) {
-	_, err := m.p.Down(ctx)
+	err := onDisk(ctx, m.db, func() error {
+		_, err := m.p.Down(ctx)
+		return err
+	})
 	if errors.Is(err, goose.ErrNoNextVersion) {
 		return false, nil
 	}
@@ -68,6 +75,27 @@ func (m *Migrator) Down(ctx context.Context) (bool, error) {
 		return false, fmt.Errorf("migrate down: %w", err)
 	}
 	return true, nil
+}
+
+// onDisk runs fn with the connection's temporary storage on disk. A statement that may be
+// undone keeps the pages as they were: for one that rewrites a table, in memory, that is
+// as much as the table. A pool of more than one connection keeps SQLite's default, which
+// is the disk.
+func onDisk(ctx context.Context, db *sql.DB, fn func() error) (err error) {
+	const disk = 1
+	var before int
+	if err := db.QueryRowContext(ctx, "PRAGMA temp_store").Scan(&before); err != nil {
+		return err
+	}
+	set := func(ctx context.Context, value int) error {
+		_, err := db.ExecContext(ctx, fmt.Sprintf("PRAGMA temp_store = %d", value))
+		return err
+	}
+	if err := set(ctx, disk); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, set(context.WithoutCancel(ctx), before)) }()
+	return fn()
 }
 
 // Check returns ErrPending unless every migration is applied. It writes nothing.

@@ -1,6 +1,7 @@
 package migrations
 
 import (
+	"errors"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -90,4 +91,36 @@ func TestMigrator_Storage(t *testing.T) {
 		t.Fatal(err)
 	}
 	check("up again", want)
+}
+
+// TestOnDisk: a migration keeps nothing that grows with the database in memory, and leaves
+// the connection as it was.
+func TestOnDisk(t *testing.T) {
+	t.Parallel()
+	db := openFile(t, filepath.Join(t.TempDir(), "shop.db"), "")
+	db.SetMaxOpenConns(1)
+	ctx := testContext(t)
+	if _, err := db.ExecContext(ctx, "PRAGMA temp_store = MEMORY"); err != nil {
+		t.Fatal(err)
+	}
+	want := func(when string, value int) {
+		t.Helper()
+		var got int
+		if err := db.QueryRowContext(ctx, "PRAGMA temp_store").Scan(&got); err != nil || got != value {
+			t.Errorf("%s: temp_store %d, %v, want %d", when, got, err, value)
+		}
+	}
+	failed := errors.New("failed")
+	err := onDisk(ctx, db, func() error {
+		want("meanwhile", 1)
+		return failed
+	})
+	if !errors.Is(err, failed) {
+		t.Errorf("error %v", err)
+	}
+	want("afterwards", 2)
+	if _, err := newMigrator(t, db).Up(ctx); err != nil {
+		t.Fatal(err)
+	}
+	want("after up", 2)
 }

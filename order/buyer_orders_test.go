@@ -159,7 +159,7 @@ func plan(t *testing.T, s *Store, query string, params int) string {
 	if err != nil {
 		t.Fatalf("%s: %v", query, err)
 	}
-	defer rows.Close() //nolint:errcheck // its errors are Err's
+	defer rows.Close()
 	var lines []string
 	for rows.Next() {
 		var id, parent, unused int
