@@ -146,7 +146,10 @@ func (v *Inventory) Change(ctx context.Context, item string, c Change, commit fu
 	if err := c.validate(); err != nil {
 		return err
 	}
-	return v.frozen(ctx, item, func(ctx context.Context, l *lock.Lock, _ int64) error {
+	return v.frozen(ctx, item, func(ctx context.Context, l *lock.Lock, left int64) error {
+		if left == endedLeft {
+			return v.changeEnded(ctx, l, item, &c, commit)
+		}
 		if err := insist(ctx, func() error { return v.suspend(ctx, l, item, c.AddLeft) }); err != nil {
 			if errors.Is(err, ErrStockBelowSold) {
 				return err

@@ -2,6 +2,7 @@ package inventory
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -48,7 +49,7 @@ func (v *Inventory) Rebuild(ctx context.Context, item string, check, change func
 		if err := v.loadStep(ctx, l, item, "forget"); err != nil {
 			return fmt.Errorf("%w: %w", ErrUnavailable, err)
 		}
-		if err := v.load(ctx, l, item); err != nil {
+		if err := v.load(ctx, l, item); err != nil && !errors.Is(err, ErrEnded) {
 			v.cfg.OnError(fmt.Errorf("rebuild: %w", err))
 		}
 		return nil

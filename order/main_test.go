@@ -273,6 +273,7 @@ type site struct {
 	waiters   *Waiters
 	service   *Service
 	fulfiller *Fulfiller
+	archive   *watchedArchive
 	item      string
 
 	mu     sync.Mutex
@@ -327,6 +328,8 @@ func newSiteOn(t *testing.T, q *queue.Queue, rdb *redis.Client, n NewItem, cfg i
 	t.Cleanup(func() { s.end(locks.Close) })
 	sales := &Sales{Store: s.store, Tasks: []Tasks{s.queue}, Partition: func(string) int { return 0 }}
 	cfg.Patience, cfg.LookLimit, cfg.OnError = 20*time.Second, limit, s.heard
+	s.archive = &watchedArchive{Archive: NewEndedSales(s.store, inventory.NewQueuedIndex(rdb, q))}
+	cfg.Archive = s.archive
 	cfg.MayLoad = func(ctx context.Context, item string) error { return s.store.highWater.MayLoad(ctx, item) }
 	s.stock, err = inventory.New(testContext(t), rdb, locks, []*queue.Queue{s.queue}, sales, cfg)
 	if err != nil {

@@ -149,6 +149,38 @@ func (s *Service) Ledger(ctx context.Context, item string) (Ledger, error) {
 		l, err = ledgerOf(tx, item, left, pending)
 		return errors.Join(err, undo(tx))
 	})
+	if errors.Is(err, inventory.ErrEnded) {
+		return s.endedLedger(ctx, item)
+	}
+	return l, err
+}
+
+// endedLedger is the ledger of a sale that has ended and is not loaded: its units are
+// those of the database and of the queue.
+func (s *Service) endedLedger(ctx context.Context, item string) (l Ledger, err error) {
+	pending, err := pendingTasks(ctx, s.Tasks[s.Stock.Partition(item)], item)
+	if err != nil {
+		return Ledger{}, err
+	}
+	err = s.Store.snapshot(ctx, func(tx *gorm.DB) error {
+		row, err := readItem(tx, item)
+		if err != nil {
+			return err
+		}
+		if l, err = ledgerOf(tx, item, row.Total-row.Sold, pending); err != nil {
+			return err
+		}
+		committed, err := committedOf(tx, item, pending)
+		if err != nil {
+			return err
+		}
+		for id, t := range pending {
+			if _, ok := committed[id]; !ok {
+				l.Left -= t.Quantity
+			}
+		}
+		return nil
+	})
 	return l, err
 }
 
