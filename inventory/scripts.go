@@ -25,6 +25,8 @@ var (
 	adjustLua string
 	//go:embed lua/state.lua
 	stateLua string
+	//go:embed lua/free.lua
+	freeLua string
 )
 
 // The scripts are composed: the lock's guard and the queue's enqueue run inside
@@ -35,6 +37,7 @@ var (
 	releaseScript  = redis.NewScript(versionLua + "\n" + releaseLua)
 	suspendScript  = redis.NewScript(lock.GuardLua + "\n" + suspendLua)
 	stateScript    = redis.NewScript(stateLua)
+	freeScript     = redis.NewScript(freeLua)
 	adjustScript   = redis.NewScript(versionLua + "\n" + adjustLua)
 )
 

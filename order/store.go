@@ -267,6 +267,7 @@ type itemRow struct {
 	Version              int64
 	Sequence             int64 // see inventory.Sale
 	Revision             int64 // see HighWater
+	Freed                bool  // see Sweeper.FreeEnded
 	CreatedAt            int64 `gorm:"autoCreateTime:false"`
 	UpdatedAt            int64 `gorm:"autoUpdateTime:false"`
 }

@@ -386,6 +386,7 @@ func (a *app) addWorker() error {
 	}
 	sweeper := order.NewSweeper(f, letters...)
 	sweeper.TrimLogs(a.queues...)
+	sweeper.FreeEnded(s.KeepEnded)
 	return a.lead("sweeper", func(ctx context.Context) { sweeper.Run(ctx, sweepEvery) })
 }
 
