@@ -104,6 +104,11 @@ func TestEnded_FromDatabase(t *testing.T) {
 					t.Errorf("ledger in the end: %+v", l)
 				}
 				s.unloaded("the ledger")
+				s.service.Rebuilder = s.stock
+				if erased, err := s.service.EraseBuyer(testContext(t), "bob", Erasure{Actor: "admin"}); err != nil || erased.Orders != 1 {
+					t.Errorf("erasure: %+v, %v", erased, err)
+				}
+				s.unloaded("an erasure")
 				auditStore(t, s.store)
 			})
 		})
