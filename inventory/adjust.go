@@ -151,7 +151,10 @@ func (v *Inventory) Change(ctx context.Context, item string, c Change, commit fu
 		return err
 	}
 	if c.AddLeft < 0 { // only a sale that is loaded knows how many units are left
-		return v.frozen(ctx, item, func(ctx context.Context, l *lock.Lock, _ int64) error {
+		return v.frozen(ctx, item, func(ctx context.Context, l *lock.Lock, left int64) error {
+			if left == endedLeft {
+				return v.takeFromEnded(ctx, l, item, &c, commit)
+			}
 			return v.changeLoaded(ctx, l, item, &c, commit)
 		})
 	}
@@ -209,6 +212,10 @@ func (v *Inventory) changeUnloaded(ctx context.Context, item string, c *Change, 
 	if err := v.mayLoad(ctx, item); err != nil {
 		return loadError(err)
 	}
+	wasEnded, err := v.ended(ctx, item)
+	if err != nil {
+		return err
+	}
 	version, err := commit(ctx)
 	faultpoint.Reach("inventory.changed")
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), v.cfg.settleLimit)
@@ -225,6 +232,9 @@ func (v *Inventory) changeUnloaded(ctx context.Context, item string, c *Change, 
 	c.Version = version
 	v.settle(ctx, item, "", c)
 	v.dropMark(item)
+	if wasEnded {
+		v.reopen(ctx, item)
+	}
 	return nil
 }
 

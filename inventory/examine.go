@@ -2,6 +2,7 @@ package inventory
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -80,7 +81,10 @@ func (v *Inventory) Examine(ctx context.Context, item string, look func(ctx cont
 		if !rebuild {
 			return nil
 		}
-		return v.loadWithin(ctx, l, item)
+		if err := v.loadWithin(ctx, l, item); !errors.Is(err, ErrEnded) {
+			return err
+		}
+		return nil // the load has removed what look found
 	})
 }
 

@@ -61,6 +61,9 @@ type Config struct {
 	// not be loaded, which wraps ErrStopped when the database is older than Redis; err
 	// refuses them all. Default: all may be loaded.
 	MayLoad func(ctx context.Context, items []string) (refused map[string]error, err error)
+	// Archive answers for sales that have ended and are not loaded. Default nil: every
+	// sale is loaded when a request comes for it.
+	Archive Archive
 	// OnError hears of what was tried again or given up. Default: nothing.
 	OnError func(error)
 	// OnBatch hears of every script sent: its size and duration. Default: nothing.
@@ -301,9 +304,12 @@ const rebuildLimit = 30 * time.Second
 // lock, and after two seconds at the latest. A sale that is not loaded is loaded
 // first, however long that takes, up to half a minute.
 // Errors: ErrUnavailable when Redis or the lock is not to be had or was lost,
-// ErrRebuilding when the sale is not loaded and cannot be, ErrStopped, and fn's.
+// ErrRebuilding when the sale is not loaded and cannot be, ErrEnded, ErrStopped, and fn's.
 func (v *Inventory) Frozen(ctx context.Context, item string, fn func(ctx context.Context, left int64) error) error {
 	return v.frozen(ctx, item, func(ctx context.Context, l *lock.Lock, left int64) error {
+		if left == endedLeft {
+			return fmt.Errorf("item %s: %w", item, ErrEnded)
+		}
 		if err := fn(ctx, left); err != nil {
 			return err
 		}
@@ -314,7 +320,11 @@ func (v *Inventory) Frozen(ctx context.Context, item string, fn func(ctx context
 	})
 }
 
-// frozen runs fn under the item's lock, with a sale that is loaded. The load has a
+// endedLeft is what frozen tells of the units left of a sale that has ended and is
+// not loaded.
+const endedLeft = -1
+
+// frozen runs fn under the item's lock, with a sale that is loaded, unless it has ended. The load has a
 // limit of its own: a sale too large for a look's could be looked at, paused or
 // restocked only after a purchase had loaded it.
 func (v *Inventory) frozen(ctx context.Context, item string, fn func(ctx context.Context, l *lock.Lock, left int64) error) error {
@@ -323,7 +333,11 @@ func (v *Inventory) frozen(ctx context.Context, item string, fn func(ctx context
 	return v.holding(brief, item, func(held context.Context, l *lock.Lock) error {
 		left, err := v.loadedLeft(held, item)
 		if errors.Is(err, redis.Nil) {
-			if err := v.loadWithin(ctx, l, item); err != nil {
+			err = v.loadWithin(ctx, l, item)
+			if errors.Is(err, ErrEnded) {
+				return fn(held, l, endedLeft)
+			}
+			if err != nil {
 				return err
 			}
 			after, cancel := context.WithTimeout(ctx, v.cfg.LookLimit)
@@ -340,7 +354,7 @@ func (v *Inventory) frozen(ctx context.Context, item string, fn func(ctx context
 	})
 }
 
-// loadWithin loads a sale for others than its buyers. Errors: ErrRebuilding, ErrStopped.
+// loadWithin loads a sale for others than its buyers. Errors: ErrRebuilding, ErrEnded, ErrStopped.
 func (v *Inventory) loadWithin(ctx context.Context, l *lock.Lock, item string) error {
 	limited, cancel := context.WithTimeout(ctx, rebuildLimit)
 	defer cancel()

@@ -18,9 +18,13 @@ import (
 func (v *Inventory) Open(ctx context.Context, item string) error {
 	ctx, cancel := context.WithTimeout(ctx, v.cfg.LookLimit)
 	defer cancel()
-	return v.holding(ctx, item, func(ctx context.Context, l *lock.Lock) error {
+	err := v.holding(ctx, item, func(ctx context.Context, l *lock.Lock) error {
 		return v.load(ctx, l, item)
 	})
+	if errors.Is(err, ErrEnded) { // it was created with a window in the past
+		return nil
+	}
+	return err
 }
 
 // loadPage is how many orders are written at once. Redis is busy for about a
@@ -50,9 +54,9 @@ const loadTries = 100
 // changed, maybe after the build had read it.
 var errDropped = errors.New("inventory: sale dropped while it was loaded")
 
-// loadError is what the failure of a load amounts to: ErrStopped, or ErrRebuilding.
+// loadError is what the failure of a load amounts to: ErrStopped, ErrEnded, or ErrRebuilding.
 func loadError(err error) error {
-	if err == nil || errors.Is(err, ErrStopped) {
+	if err == nil || errors.Is(err, ErrStopped) || errors.Is(err, ErrEnded) {
 		return err
 	}
 	return fmt.Errorf("%w: %w", ErrRebuilding, err)
@@ -77,6 +81,9 @@ func (v *Inventory) build(ctx context.Context, l *lock.Lock, item string) error 
 	v.epoch.Store(epoch)
 	// Before the first step, which forgets what Redis knows of the sale.
 	if err := v.mayLoad(ctx, item); err != nil {
+		return err
+	}
+	if err := v.refuseEnded(ctx, l, item); err != nil {
 		return err
 	}
 	if err := v.loadStep(ctx, l, item, "begin"); err != nil {

@@ -250,17 +250,32 @@ var errQueuedLog = errors.New("inventory: the log of queued orders has no end")
 // than before, each once, in no order. Everything that was added before the call was read
 // then. Callers that meet share a read that began after all of them came.
 func (l *queuedLog) orders(ctx context.Context, found []queuedOrder, buyer uint64, before string) ([]queuedOrder, error) {
-	begun := l.begun.Load()
-	if err := l.begin(ctx); err != nil {
+	if err := l.current(ctx); err != nil {
 		return nil, err
 	}
 	defer l.end()
+	return l.collect(found, buyer, before), nil
+}
+
+// current reads what was added to the log. The caller then holds one, and ends that with
+// end.
+func (l *queuedLog) current(ctx context.Context) error {
+	begun := l.begun.Load()
+	if err := l.begin(ctx); err != nil {
+		return err
+	}
 	if l.begun.Load() == begun || l.err != nil {
 		l.begun.Add(1)
 		if l.err = l.readOn(ctx); l.err != nil {
-			return nil, l.err
+			l.end()
+			return l.err
 		}
 	}
+	return nil
+}
+
+// collect is orders for who holds one.
+func (l *queuedLog) collect(found []queuedOrder, buyer uint64, before string) []queuedOrder {
 	own := len(found)
 	end := packOrderID(before)
 	for number := l.of[buyer]; number > l.base; number = l.records[number-l.base-1].before {
@@ -273,7 +288,7 @@ func (l *queuedLog) orders(ctx context.Context, found []queuedOrder, buyer uint6
 	// TrimQueued may have written one again.
 	slices.SortFunc(found[own:], func(a, b queuedOrder) int { return bytes.Compare(a.id[:], b.id[:]) })
 	once := slices.CompactFunc(found[own:], func(a, b queuedOrder) bool { return a.id == b.id })
-	return found[:own+len(once)], nil
+	return found[:own+len(once)]
 }
 
 // forget forgets an order whose task has ended, and so cannot come back.

@@ -176,8 +176,8 @@ func (v *Inventory) Adopt(epoch int64) {
 	}
 }
 
-// Reload loads an item's sale unless it is loaded under the present epoch. While
-// it does, purchases of the item answer ErrRebuilding once their patience is
+// Reload loads an item's sale unless it is loaded under the present epoch, or has
+// ended. While it does, purchases of the item answer ErrRebuilding once their patience is
 // spent. Errors: [ErrUnavailable], [ErrStopped], [ErrRebuilding] when the load failed.
 func (v *Inventory) Reload(ctx context.Context, item string) error {
 	v.refresh(ctx)
@@ -185,6 +185,9 @@ func (v *Inventory) Reload(ctx context.Context, item string) error {
 		_, err := v.loadedLeft(held, item)
 		if errors.Is(err, redis.Nil) {
 			err = v.load(held, l, item)
+		}
+		if errors.Is(err, ErrEnded) {
+			return nil
 		}
 		return loadError(err)
 	})

@@ -29,8 +29,11 @@ const (
 	// ReleaseRepeated says that the units were back before: by an earlier call,
 	// or by a load that found the order released.
 	ReleaseRepeated ReleaseStatus = 'D'
-	// ReleaseNotLoaded says that the sale, or the order in it, is not there, and
-	// nothing was done. The next load may count the order or not, depending on
+	// ReleaseNotNeeded says that the sale is not loaded and is not being loaded. The
+	// next load reads the database, where the order is closed.
+	ReleaseNotNeeded ReleaseStatus = 'N'
+	// ReleaseNotLoaded says that the sale is being loaded, or that the order is not
+	// in it, and nothing was done. The load may count the order or not, depending on
 	// when it reads the database: send the order again after it.
 	ReleaseNotLoaded ReleaseStatus = 'M'
 	// ReleaseForeign says that the order's key stands for another order, or for
@@ -39,8 +42,11 @@ const (
 	ReleaseForeign ReleaseStatus = 'X'
 )
 
-// Settled says that the order's units are back, and nothing is left to do.
-func (s ReleaseStatus) Settled() bool { return s == ReleaseDone || s == ReleaseRepeated }
+// Settled says that nothing is left to do: the order's units are back, or every later
+// load finds them in the database.
+func (s ReleaseStatus) Settled() bool {
+	return s == ReleaseDone || s == ReleaseRepeated || s == ReleaseNotNeeded
+}
 
 // String names the status.
 func (s ReleaseStatus) String() string {
@@ -51,6 +57,8 @@ func (s ReleaseStatus) String() string {
 		return "done"
 	case ReleaseRepeated:
 		return "done before"
+	case ReleaseNotNeeded:
+		return "not needed"
 	case ReleaseNotLoaded:
 		return "not loaded"
 	case ReleaseForeign:
@@ -88,7 +96,7 @@ func Release(ctx context.Context, rdb redis.UniversalClient, partitions int, epo
 		}
 	}
 	k := keys{partitions}
-	scriptKeys := []string{k.sale(item), k.idempotency(item), k.buyers(item)}
+	scriptKeys := []string{k.sale(item), k.idempotency(item), k.buyers(item), epochKey(k.partition(item))}
 	for from := 0; from < len(orders); from += releasePage {
 		page := orders[from:min(from+releasePage, len(orders))]
 		args := make([]any, 0, 4+4*len(page))

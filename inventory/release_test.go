@@ -606,7 +606,7 @@ func TestReleaseStatus(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}
 	for st, settled := range map[ReleaseStatus]bool{
-		ReleaseUnknown: false, ReleaseDone: true, ReleaseRepeated: true, ReleaseNotLoaded: false, ReleaseForeign: false, 'z': false,
+		ReleaseUnknown: false, ReleaseDone: true, ReleaseRepeated: true, ReleaseNotNeeded: true, ReleaseNotLoaded: false, ReleaseForeign: false, 'z': false,
 	} {
 		if st.Settled() != settled {
 			t.Errorf("%v settled: %v", st, !settled)

@@ -29,6 +29,8 @@ var (
 	renameLua string
 	//go:embed lua/state.lua
 	stateLua string
+	//go:embed lua/free.lua
+	freeLua string
 )
 
 // The scripts are composed: the lock's guard and the queue's enqueue run inside
@@ -41,6 +43,7 @@ var (
 	suspendScript  = redis.NewScript(lock.GuardLua + "\n" + suspendLua)
 	renameScript   = redis.NewScript(lock.GuardLua + "\n" + versionLua + "\n" + renameLua)
 	stateScript    = redis.NewScript(stateLua)
+	freeScript     = redis.NewScript(freeLua)
 	adjustScript   = redis.NewScript(versionLua + "\n" + adjustLua)
 )
 

@@ -418,11 +418,11 @@ func (s *seller) try(ctx context.Context, batch []*Request) error {
 		if s.v.refresh(ctx) {
 			return errAgain
 		}
-		return s.loadAndWait(ctx, 0)
+		return s.loadOrAnswer(ctx, batch, 0, reply.waiting)
 	case "missing":
-		return s.loadAndWait(ctx, 0)
+		return s.loadOrAnswer(ctx, batch, 0, reply.waiting)
 	case "rewound":
-		return s.loadAndWait(ctx, s.epoch)
+		return s.loadOrAnswer(ctx, batch, s.epoch, reply.waiting)
 	default:
 		return fmt.Errorf("purchase script answered status %q", reply.status)
 	}
@@ -483,6 +483,9 @@ func (s *seller) loadAndWait(ctx context.Context, rewound int64) error {
 		s.endLoading()
 		if errors.Is(err, ErrStopped) {
 			s.stopped = time.Now()
+			return err
+		}
+		if errors.Is(err, ErrEnded) {
 			return err
 		}
 		if err != nil {

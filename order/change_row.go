@@ -95,13 +95,13 @@ func (s *Store) changeItem(ctx context.Context, id string, e *edit) (itemRow, er
 // changeable are the columns that a change may write.
 var changeable = []string{
 	"name", "description", "price_minor", "total", "per_user_limit", "opens_at", "closes_at",
-	"payment_window_seconds", "control", "version", "updated_at",
+	"payment_window_seconds", "control", "version", "updated_at", "freed",
 }
 
 // writeChange writes the row as it is next, and what goes with it.
 func (s *Store) writeChange(ctx context.Context, tx *gorm.DB, e *edit, row, next *itemRow) error {
 	now := s.now()
-	next.Version, next.UpdatedAt = row.Version+1, toMillis(now)
+	next.Version, next.UpdatedAt, next.Freed = row.Version+1, toMillis(now), false
 	res := tx.Model(&itemRow{}).Where("id = ? AND version = ?", row.ID, row.Version).Select(changeable).Updates(next)
 	if res.Error != nil {
 		return res.Error

@@ -22,9 +22,5 @@ const openMargin = time.Second
 
 // defaultOpening is when an item opens that is created without an opening.
 func (s *Store) defaultOpening(item string) time.Time {
-	now := s.now()
-	if s.itemNow != nil {
-		now = s.itemNow(item)
-	}
-	return now.Add(-openMargin)
+	return s.saleTime(item).Add(-openMargin)
 }

@@ -282,6 +282,7 @@ type site struct {
 	waiters   *Waiters
 	service   *Service
 	fulfiller *Fulfiller
+	archive   *watchedArchive
 	item      string
 
 	mu     sync.Mutex
@@ -336,6 +337,8 @@ func newSiteOn(t *testing.T, q *queue.Queue, rdb *redis.Client, n NewItem, cfg i
 	t.Cleanup(func() { s.end(locks.Close) })
 	sales := &Sales{Store: s.store, Tasks: []Tasks{s.queue}, Partition: func(string) int { return 0 }}
 	cfg.Patience, cfg.LookLimit, cfg.OnError = 20*time.Second, limit, s.heard
+	s.archive = &watchedArchive{Archive: NewEndedSales(s.store, inventory.NewQueuedIndex(rdb, q))}
+	cfg.Archive = s.archive
 	cfg.MayLoad = func(ctx context.Context, items []string) (map[string]error, error) {
 		return s.store.highWater.MayLoad(ctx, items)
 	}

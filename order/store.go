@@ -337,6 +337,7 @@ type itemRow struct {
 	Sequence             int64 // see inventory.Sale
 	Revision             int64 // see HighWater
 	Awaiting             int64 // units of Sold that await payment
+	Freed                bool  // see Sweeper.FreeEnded
 	CreatedAt            int64 `gorm:"autoCreateTime:false"`
 	UpdatedAt            int64 `gorm:"autoUpdateTime:false"`
 }

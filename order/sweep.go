@@ -24,12 +24,19 @@ const (
 
 // Sweeper finishes what was left undone: it expires orders whose task was lost
 // with Redis, gives back units that nobody gave back because a process died or
-// Redis was away, and rejects orders that no worker could commit. Any number of sweepers may run at once and beside the
-// workers; one is enough.
+// Redis was away, rejects orders that no worker could commit, and removes ended sales from
+// Redis. Any number of sweepers may run at once and beside the workers; one is enough. A
+// Sweeper itself is for one goroutine.
 type Sweeper struct {
 	f    *Fulfiller
 	dead []*graveyard
 	logs []*queue.Queue
+
+	freeEnded bool
+	keep      time.Duration // after the end of a sale
+	// The rest belongs to who sweeps: where the next sweep goes on.
+	freeAt    freeableItem
+	returnsAt string
 }
 
 // NewSweeper returns a Sweeper that works as f does, and looks for dead letters
@@ -51,7 +58,8 @@ type Swept struct {
 	Expired  int // orders that were overdue
 	Buried   int // orders that no worker could commit, and are rejected now
 	Returned int // closed orders whose units came back
-	Waiting  int // closed orders whose units are still to come back
+	Waiting  int // closed orders whose units are still to come back, as far as they were looked at
+	Freed    int // ended sales that were removed from Redis
 }
 
 // Sweep goes once through all that is overdue, in pages. What cannot be done
@@ -63,7 +71,7 @@ func (s *Sweeper) Sweep(ctx context.Context) (Swept, error) {
 	for _, g := range s.dead {
 		errs = append(errs, s.buried(ctx, g, &done))
 	}
-	errs = append(errs, s.returns(ctx, &done))
+	errs = append(errs, s.returns(ctx, &done), s.free(ctx, &done))
 	for _, q := range s.logs {
 		errs = append(errs, inventory.TrimQueued(ctx, s.f.rdb, q))
 	}
@@ -115,22 +123,36 @@ func (s *Sweeper) expiries(ctx context.Context, done *Swept) error {
 	return errors.Join(append(errs, context.Cause(ctx))...)
 }
 
+// idlePages is how many pages in a row a sweep looks at of which no unit could be given
+// back. The next sweep goes on behind them, so that many units that have to wait do not
+// make every sweep expensive.
+const idlePages = 4
+
 // returns gives back what is still noted.
 func (s *Sweeper) returns(ctx context.Context, done *Swept) error {
 	now := s.f.store.now()
 	before := now.Add(-sweepGrace).UnixMilli()
 	strange := now.Add(-strangeAfter).UnixMilli()
 	var errs []error
-	after := ""
-	for ctx.Err() == nil {
-		page, err := s.f.store.returnsBefore(ctx, before, after)
-		if err != nil || len(page) == 0 {
+	for idle := 0; idle < idlePages && ctx.Err() == nil; {
+		page, err := s.f.store.returnsBefore(ctx, before, s.returnsAt)
+		if err != nil {
 			return errors.Join(append(errs, err)...)
 		}
-		after = page[len(page)-1].orderID
+		if len(page) == 0 {
+			s.returnsAt = ""
+			return errors.Join(errs...)
+		}
+		s.returnsAt = page[len(page)-1].orderID
 		waiting, failed := s.f.returns.give(ctx, page)
-		done.Returned += len(page) - len(waiting) - len(failed)
-		done.Waiting += len(waiting) + len(failed)
+		left := len(waiting) + len(failed)
+		if left < len(page) {
+			idle = 0
+		} else {
+			idle++
+		}
+		done.Returned += len(page) - left
+		done.Waiting += left
 		for _, err := range failed {
 			if len(errs) < maxSweepErrors {
 				errs = append(errs, err)

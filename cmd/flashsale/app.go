@@ -386,6 +386,7 @@ func (a *app) addWorker() error {
 	}
 	sweeper := order.NewSweeper(f, letters...)
 	sweeper.TrimLogs(a.queues...)
+	sweeper.FreeEnded(s.KeepEnded)
 	return a.lead("sweeper", func(ctx context.Context) { sweeper.Run(ctx, sweepEvery) })
 }
 
@@ -407,10 +408,11 @@ func (a *app) addAPI(ctx context.Context) error {
 		return a.waiters.Listen(ctx, a.rdb, a.store, report)
 	}})
 	sales := &order.Sales{Store: a.store, Tasks: a.tasks()}
+	queued := inventory.NewQueuedIndex(a.rdb, a.queues...)
 	var known atomic.Pointer[catalog.Catalog] // it asks the stock, so it is made after it
 	stock, err := inventory.New(ctx, a.rdb, locks, a.queues, sales, inventory.Config{
 		Partitions: s.Partitions, OnError: a.reporter("inventory"), OnBatch: a.batchMetrics(),
-		MayLoad: a.highWater.MayLoad,
+		MayLoad: a.highWater.MayLoad, Archive: order.NewEndedSales(a.store, queued),
 		OnChange: func(item string) {
 			if c := known.Load(); c != nil {
 				c.StockChanged(item)
@@ -447,7 +449,7 @@ func (a *app) addAPI(ctx context.Context) error {
 	a.service = order.NewService(order.Config{
 		Store: a.store, Stock: stock, Items: items, Tasks: a.tasks(), Waiters: a.waiters,
 		Returns: order.NewReturns(a.store, a.rdb, s.Partitions, report), Bell: order.NewBell(a.rdb, report),
-		Queued: inventory.NewQueuedIndex(a.rdb, a.queues...), Renamer: stock, Volatile: s.Redis == embeddedRedis, OnError: report,
+		Queued: queued, Renamer: stock, Volatile: s.Redis == embeddedRedis, OnError: report,
 	})
 	reconciler, err := a.addReconciler(stock, a.service.Returns)
 	if err != nil {

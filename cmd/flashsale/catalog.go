@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -37,14 +38,19 @@ func (a *app) addCatalog(ctx context.Context, stock *inventory.Inventory) (*cata
 	return items, nil
 }
 
-// openSale loads a sale that is not loaded, and leaves one alone that is.
+// openSale loads a sale that is not loaded, unless it has ended, and leaves one alone
+// that is.
 func openSale(ctx context.Context, stock *inventory.Inventory, item string) error {
 	left, err := stock.Left(ctx, []string{item})
 	if err != nil || left[0] >= 0 {
 		return err
 	}
 	// Under the lock it is looked for again, and loaded if it is still missing.
-	return stock.Frozen(ctx, item, func(context.Context, int64) error { return nil })
+	err = stock.Frozen(ctx, item, func(context.Context, int64) error { return nil })
+	if errors.Is(err, inventory.ErrEnded) {
+		return nil
+	}
+	return err
 }
 
 // catalogMetrics registers the catalogue's figures. No item becomes a label.

@@ -57,6 +57,7 @@ type Settings struct {
 	Linger         time.Duration
 	Drain          time.Duration
 	ReconcileEvery time.Duration
+	KeepEnded      time.Duration
 	WebhookAllow   []string
 	WebhookWorkers int
 	Config         string
@@ -96,6 +97,7 @@ func defineFlags(f *pflag.FlagSet) {
 	f.Duration("linger", 5*time.Millisecond, "how long a worker gathers orders for whose commit nobody waits; 0: not at all")
 	f.Duration("drain", 20*time.Second, "how long a stopping process finishes what it holds: half for requests, half for orders")
 	f.Duration("reconcile-every", time.Minute, "how often one API process compares Redis and database, and mends a sale that differs twice; 0: never")
+	f.Duration("keep-ended", 24*time.Hour, "how long Redis keeps a sale after its end and the last payment window; then the database answers for it")
 	f.StringSlice("webhook-allow", nil, "addresses or networks that webhooks may be sent to although they are not public, without TLS too")
 	f.Int("webhook-workers", 32, "webhooks a worker sends at once, a quarter of them to one endpoint")
 	f.String("config", "", "YAML file with any of these settings, by these names")
@@ -262,6 +264,7 @@ func (s *Settings) fill(k *koanf.Koanf) error {
 	duration("linger", &s.Linger)
 	duration("drain", &s.Drain)
 	duration("reconcile-every", &s.ReconcileEvery)
+	duration("keep-ended", &s.KeepEnded)
 	parse("demo", func(v string) (err error) { s.Demo, err = strconv.ParseBool(v); return err })
 	networks := func(name string, to *[]string) {
 		v, err := list(k.Get(name))
@@ -372,6 +375,7 @@ func (s *Settings) validate() error {
 	check(s.Linger >= 0 && s.Linger <= time.Second, "linger", "it is out of range", "use 0 to 1s")
 	check(s.Drain > 0 && s.Drain <= 10*time.Minute, "drain", "it is out of range", "use more than 0, at most 10m")
 	check(s.ReconcileEvery == 0 || s.ReconcileEvery >= time.Second && s.ReconcileEvery <= 24*time.Hour, "reconcile-every", "it is out of range", "use 1s to 24h, or 0 for never")
+	check(s.KeepEnded >= time.Minute && s.KeepEnded <= 365*24*time.Hour, "keep-ended", "it is out of range", "use 1m to 8760h")
 	check(slices.Contains(logLevels, s.LogLevel), "log-level", "it is no level", "use trace, debug, info, warn, error or disabled")
 	check(s.LogFormat == "json" || s.LogFormat == "console", "log-format", "it is no format", "use json or console")
 	for _, p := range s.TrustedProxies {

@@ -190,6 +190,7 @@ var badSettings = []bad{
 	{"linger", "-1ms"}, {"linger", "2s"},
 	{"drain", "0"}, {"drain", "-1s"}, {"drain", "1h"},
 	{"reconcile-every", "-1s"}, {"reconcile-every", "10ms"}, {"reconcile-every", "48h"}, {"reconcile-every", "often"},
+	{"keep-ended", "0"}, {"keep-ended", "59s"}, {"keep-ended", "8761h"}, {"keep-ended", "always"},
 	{"webhook-allow", "nonsense"}, {"webhook-allow", "10.0.0.0/33"},
 	{"webhook-workers", "0"}, {"webhook-workers", "1025"}, {"webhook-workers", "many"},
 	{"config", "missing.yaml"},

@@ -2,7 +2,8 @@
 --
 -- KEYS 1 lock, 2 lock's waiters, 3 sale (hash), 4 idempotency (hash), 5 buyers (hash)
 -- ARGV 1 lock value, 2 fencing token, 3 step:
---   'begin'   forgets the sale and what was bought in it, and begins to build it
+--   'forget'  forgets the sale and what was bought in it
+--   'begin'   does so too, and begins to build it
 --   'claimed' does as 'begin' if the sale still has this claim (see claim.lua), which follows
 --   'orders'  then per order: buyer, idempotency key, quantity, order id, 1 if its units count (0: refused or given back)
 --   'open'    then: epoch, left, limit, opens_ms, closes_ms, control, version, sequence
@@ -29,10 +30,12 @@ if step == 'claimed' then
   end
   step = 'begin'
 end
-if step == 'begin' then
+if step == 'forget' or step == 'begin' then
   -- A large sale's hashes are freed beside the selling of others.
   redis.call('UNLINK', KEYS[3], KEYS[4], KEYS[5])
-  redis.call('HSET', KEYS[3], 'building', ARGV[1])
+  if step == 'begin' then
+    redis.call('HSET', KEYS[3], 'building', ARGV[1])
+  end
 elseif step == 'orders' then
   if redis.call('HGET', KEYS[3], 'building') ~= ARGV[1] then
     return 2

@@ -1,13 +1,16 @@
 -- Gives back the units of orders of one item that were cancelled, expired or refused.
 --
--- KEYS 1 sale (hash), 2 idempotency (hash), 3 buyers (hash)
+-- KEYS 1 sale (hash), 2 idempotency (hash), 3 buyers (hash), 4 the partition's epoch (string)
 -- ARGV 1 epoch, 2 channel that tells of stock, 3 item, 4 number of orders n (100 at the most),
 --      then per order: buyer, idempotency key, order id, quantity
 --
 -- Returns the sale's sequence (0 where it is not loaded), a space, and one letter per order, in order:
 --   K given back, D given back before, or loaded as given back,
---   M not known here: the sale is missing, not whole, or of another epoch, or the order's key is missing;
---     nothing was done, and a build of the sale from the database counts the order rightly or knows it later,
+--   N the sale is not loaded and no build of it is under way; nothing is left to do: each later build
+--     reads the database after this, and the order is closed there,
+--   M not known here: the sale is being built, being changed, stopped or of another epoch, or the order's
+--     key is missing, or the partition's data is of another epoch; nothing was done, and a build of the
+--     sale from the database counts the order rightly or knows it later,
 --   X the key stands for another order, or for another quantity; nothing was done
 --
 -- Atomic, because it is the order's mark under its idempotency key (":r") that keeps its units from
@@ -19,7 +22,11 @@
 -- grow, and a message, so that every process forgets at once that the item was sold out.
 
 local n = tonumber(ARGV[4])
-local sale = redis.call('HMGET', KEYS[1], 'epoch', 'left', 'version', 'sequence')
+local sale = redis.call('HMGET', KEYS[1], 'epoch', 'left', 'version', 'sequence', 'building', 'changing')
+if not sale[2] and not sale[5] and not sale[6] and redis.call('GET', KEYS[4]) == ARGV[1] then
+  -- A build that has read the database and is not at its end is void, too: its field is gone.
+  return '0 ' .. string.rep('N', n)
+end
 if not sale[2] or not sale[3] or sale[1] ~= ARGV[1] then
   return '0 ' .. string.rep('M', n)
 end

@@ -1,0 +1,32 @@
+-- Removes what Redis holds of a sale that has ended.
+--
+-- KEYS 1 sale (hash), 2 idempotency (hash), 3 buyers (hash), 4 the item's lock
+-- ARGV 1 the mark of a stopped sale
+--
+-- Returns 1 removed, 0 nothing was there, or -1 left alone: the sale has not ended by its own terms, it is
+-- stopped, or it is not whole and somebody holds the item's lock, who may be loading or changing it.
+--
+-- Atomic, because the end of the sale may be moved at any time: a sale that is open again must keep all of
+-- its keys, and one that has lost one of them must not sell. The keys are unlinked: to delete or to expire
+-- a hash of a million fields would keep the server from everything else for a part of a second.
+
+local sale = redis.call('HMGET', KEYS[1], 'left', 'building', 'changing', 'control', 'closes_ms')
+if sale[3] == ARGV[1] then
+  return -1
+end
+if sale[2] or sale[3] or not sale[1] then
+  -- Nothing is sold of it. A mark that its maker has left behind goes with it.
+  if redis.call('EXISTS', KEYS[4]) == 1 then
+    return -1
+  end
+elseif sale[4] ~= 'closed' then
+  local closes_ms = tonumber(sale[5] or '0') or 0
+  local time = redis.call('TIME')
+  if closes_ms <= 0 or tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000) < closes_ms then
+    return -1
+  end
+end
+if redis.call('UNLINK', KEYS[1], KEYS[2], KEYS[3]) > 0 then
+  return 1
+end
+return 0

@@ -1,0 +1,152 @@
+package order
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"flashsale/catalog"
+	"flashsale/inventory"
+)
+
+// BuyersTasks is what EndedSales needs of the queues.
+type BuyersTasks interface {
+	// OfBuyers is inventory.QueuedIndex.OfBuyers.
+	OfBuyers(ctx context.Context, item string, buyers []string, fn func(id string, payload []byte)) error
+}
+
+// EndedSales answers for sales that have ended and are not in Redis: from the queue
+// and from the database. It is inventory's Archive.
+type EndedSales struct {
+	store  *Store
+	queued BuyersTasks
+	// one lets one look read the database at a time: purchases and pages need the
+	// other connections. Looks are per batch, so those that wait grow and do not pile up.
+	one chan struct{}
+}
+
+// NewEndedSales returns an EndedSales.
+func NewEndedSales(store *Store, queued BuyersTasks) *EndedSales {
+	return &EndedSales{store: store, queued: queued, one: make(chan struct{}, 1)}
+}
+
+// begin waits until no other look runs, or ctx ends. end lets the next one run.
+func (e *EndedSales) begin(ctx context.Context) (end func(), err error) {
+	select {
+	case e.one <- struct{}{}:
+		return func() { <-e.one }, nil
+	case <-ctx.Done():
+		return nil, fmt.Errorf("wait to read an ended sale: %w", context.Cause(ctx))
+	}
+}
+
+// Ended reports whether an item's sale is closed or past its end.
+func (e *EndedSales) Ended(ctx context.Context, item string) (bool, error) {
+	end, err := e.begin(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer end()
+	return e.store.ended(ctx, item)
+}
+
+// Entries returns the orders of an item under these keys, in their order. The queue is
+// read before the database, so that an order on its way between the two is found. One
+// that the queue repeats under the key of another is a row's, as at its commit.
+func (e *EndedSales) Entries(ctx context.Context, item string, keys []inventory.EntryKey) ([]inventory.Entry, error) {
+	known := make(map[inventory.EntryKey]inventory.Entry)
+	buyers := make([]string, len(keys))
+	for i := range keys {
+		buyers[i] = keys[i].Buyer
+	}
+	err := e.queued.OfBuyers(ctx, item, buyers, func(id string, payload []byte) {
+		t, err := parseTask(id, payload)
+		if err != nil || t.ItemID != item {
+			return // a task that cannot be read is no order
+		}
+		key := inventory.EntryKey{Buyer: t.UserID, IdempotencyKey: t.IdempotencyKey}
+		if first, ok := known[key]; !ok || id < first.OrderID {
+			known[key] = inventory.Entry{EntryKey: key, Known: true, OrderID: id, Quantity: t.Quantity}
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	end, err := e.begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	if err := e.store.entries(ctx, item, keys, known); err != nil {
+		return nil, err
+	}
+	entries := make([]inventory.Entry, len(keys))
+	for i, key := range keys {
+		entries[i] = known[key]
+		entries[i].EntryKey = key
+	}
+	return entries, nil
+}
+
+// entriesByKey is written so that the list leads, and each of its keys is looked up in
+// the unique index.
+const entriesByKey = `SELECT o.user_id, o.idempotency_key, o.id, o.quantity FROM json_each(?2) k
+	CROSS JOIN orders o ON o.item_id = ?1 AND o.user_id = json_extract(k.value, '$[0]')
+		AND o.idempotency_key = json_extract(k.value, '$[1]')`
+
+// entries adds an item's orders under these keys to known.
+func (s *Store) entries(ctx context.Context, item string, keys []inventory.EntryKey, known map[inventory.EntryKey]inventory.Entry) error {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	db, err := s.read.DB()
+	if err != nil {
+		return err
+	}
+	pairs := make([][2]string, len(keys))
+	for i := range keys {
+		pairs[i] = [2]string{keys[i].Buyer, keys[i].IdempotencyKey}
+	}
+	list, err := json.Marshal(pairs)
+	if err != nil {
+		return fmt.Errorf("list keys: %w", err)
+	}
+	err = each(ctx, db, entriesByKey, []any{item, string(list)}, func(rows *sql.Rows) error {
+		found := inventory.Entry{Known: true}
+		if err := rows.Scan(&found.Buyer, &found.IdempotencyKey, &found.OrderID, &found.Quantity); err != nil {
+			return err
+		}
+		known[found.EntryKey] = found
+		return nil
+	})
+	if err != nil {
+		return wrap("look for orders of ended sale "+item, err)
+	}
+	return nil
+}
+
+// ended reports whether an item's sale is closed or past its end, by the clock that the
+// purchase script goes by. An item that does not exist has not ended.
+func (s *Store) ended(ctx context.Context, item string) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	var rows []itemRow
+	if err := s.read.WithContext(ctx).Select("control", "closes_at").Where("id = ?", item).Limit(1).Find(&rows).Error; err != nil {
+		return false, wrap("read item "+item, err)
+	}
+	return len(rows) > 0 && rows[0].ended(s.saleTime(item)), nil
+}
+
+// saleTime is the time by which an item's sale opens and closes.
+func (s *Store) saleTime(item string) time.Time {
+	if s.itemNow != nil {
+		return s.itemNow(item)
+	}
+	return s.now()
+}
+
+// ended reports whether the sale is over at that time.
+func (r *itemRow) ended(at time.Time) bool {
+	return r.Control == string(catalog.ControlClosed) || r.ClosesAt != 0 && r.ClosesAt <= at.UnixMilli()
+}

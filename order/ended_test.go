@@ -1,0 +1,255 @@
+package order
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/catalog"
+	"flashsale/internal/redistest"
+	"flashsale/inventory"
+)
+
+// watchedArchive counts the looks at ended sales. Each is one statement.
+type watchedArchive struct {
+	inventory.Archive
+	ended, entries atomic.Int64
+	gate           chan struct{} // if there is one, the first look waits for its end
+}
+
+func (w *watchedArchive) Ended(ctx context.Context, item string) (bool, error) {
+	if w.ended.Add(1) == 1 && w.gate != nil {
+		select {
+		case <-w.gate:
+		case <-ctx.Done():
+			return false, context.Cause(ctx)
+		}
+	}
+	return w.Archive.Ended(ctx, item)
+}
+
+func (w *watchedArchive) Entries(ctx context.Context, item string, keys []inventory.EntryKey) ([]inventory.Entry, error) {
+	w.entries.Add(1)
+	return w.Archive.Entries(ctx, item, keys)
+}
+
+// saleKeys are what Redis remembers of the site's sale.
+func (s *site) saleKeys() []string {
+	return []string{"fs:{p0}:sale:" + s.item, "fs:{p0}:idempotency:" + s.item, "fs:{p0}:buyers:" + s.item}
+}
+
+// unloaded fails the test if Redis holds anything of the sale.
+func (s *site) unloaded(after string) {
+	s.t.Helper()
+	if n, err := s.rdb.Exists(testContext(s.t), s.saleKeys()...).Result(); err != nil || n != 0 {
+		s.t.Errorf("after %s Redis holds %d keys of the sale, %v", after, n, err)
+	}
+}
+
+// endings are the ways in which a sale ends.
+var endings = map[string]func(s *site){
+	"Closed": func(s *site) {
+		s.t.Helper()
+		if _, err := s.service.ControlItem(testContext(s.t), s.item, ItemControl{To: catalog.ControlClosed}, By{Actor: "admin"}); err != nil {
+			s.t.Fatal(err)
+		}
+	},
+	"Past": func(s *site) {
+		s.t.Helper()
+		now := time.Now().UnixMilli()
+		if err := s.store.write.Exec("UPDATE items SET opens_at = ?, closes_at = ? WHERE id = ?", now-2000, now-1000, s.item).Error; err != nil {
+			s.t.Fatal(err)
+		}
+	},
+}
+
+// TestEnded_FromDatabase: a sale that has ended and is not loaded answers from the
+// database and the queue, and no request loads it.
+func TestEnded_FromDatabase(t *testing.T) {
+	t.Parallel()
+	for name, end := range endings {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+				s := newSite(t, rdb, false, newItem("", 10, 3))
+				stop := s.work()
+				committed := s.mustPlace(s.purchase("alice", "k1", 2, long)).Order
+				s.drained()
+				stop()
+				queued := s.mustPlace(s.purchase("bob", "k", 3, 0)).Order
+				end(s)
+				if err := rdb.Del(testContext(t), s.saleKeys()...).Err(); err != nil {
+					t.Fatal(err)
+				}
+				s.answersEnded(committed, queued)
+				s.changesEnded()
+				stop = s.work()
+				placed := s.mustPlace(s.purchase("bob", "k", 3, long))
+				if !placed.Replayed || !placed.Committed || placed.Order.ID != queued.ID {
+					t.Errorf("a repeat after the commit: %+v, want order %s", placed, queued.ID)
+				}
+				s.drained()
+				stop()
+				if _, err := s.service.Cancel(testContext(t), committed.ID, Canceller{UserID: "alice"}); err != nil {
+					t.Fatal(err)
+				}
+				s.unloaded("a cancellation")
+				if l := s.ledger(); l != (Ledger{Initial: 10, Restocked: 5, Left: 12, Sold: 3}) {
+					t.Errorf("ledger in the end: %+v", l)
+				}
+				s.unloaded("the ledger")
+				s.service.Renamer = s.stock
+				if erased, err := s.service.EraseBuyer(testContext(t), "bob", Erasure{Actor: "admin"}); err != nil || erased.Orders != 1 {
+					t.Errorf("erasure: %+v, %v", erased, err)
+				}
+				s.unloaded("an erasure")
+				auditStore(t, s.store)
+			})
+		})
+	}
+}
+
+// answersEnded makes the requests of buyers of an ended sale.
+func (s *site) answersEnded(committed, queued Order) {
+	s.t.Helper()
+	placed := s.mustPlace(s.purchase("alice", "k1", 2, long))
+	if !placed.Replayed || !placed.Committed || placed.Order.ID != committed.ID {
+		s.t.Errorf("a repeat: %+v, want order %s", placed, committed.ID)
+	}
+	placed = s.mustPlace(s.purchase("bob", "k", 3, 0))
+	if !placed.Replayed || placed.Committed || placed.Order.ID != queued.ID || placed.Order.Status != StatusQueued {
+		s.t.Errorf("a repeat of a queued order: %+v, want order %s", placed, queued.ID)
+	}
+	for want, p := range map[error][]Purchase{
+		inventory.ErrKeyReused: {s.purchase("alice", "k1", 1, 0), s.purchase("bob", "k", 1, 0)},
+		inventory.ErrClosed:    {s.purchase("alice", "k2", 1, 0), s.purchase("bob", "k1", 3, 0), s.purchase("carol", "k1", 2, 0)},
+	} {
+		for _, p := range p {
+			if _, err := s.service.Place(testContext(s.t), p); !errors.Is(err, want) {
+				s.t.Errorf("purchase of %s with key %s: %v, want %v", p.UserID, p.IdempotencyKey, err, want)
+			}
+		}
+	}
+	s.unloaded("purchases")
+}
+
+// changesEnded makes the requests of admins for an ended sale of 10 units, of which 2
+// are sold and 3 queued.
+func (s *site) changesEnded() {
+	s.t.Helper()
+	ctx := testContext(s.t)
+	if l := s.ledger(); l != (Ledger{Initial: 10, Left: 5, Held: 3, Sold: 2}) {
+		s.t.Errorf("ledger: %+v", l)
+	}
+	s.unloaded("the ledger")
+	name := "Another name"
+	if item, err := s.service.ChangeItem(ctx, s.item, ItemChange{Name: &name}, By{Actor: "admin"}); err != nil || item.Name != name {
+		s.t.Errorf("change: %+v, %v", item, err)
+	}
+	_, _, err := s.service.Restock(ctx, s.item, Restock{Quantity: -6, IdempotencyKey: "r0"}, By{Actor: "admin"})
+	if !errors.Is(err, inventory.ErrStockBelowSold) {
+		s.t.Errorf("take back more than is left: %v", err)
+	}
+	if item, _, err := s.service.Restock(ctx, s.item, Restock{Quantity: 5, IdempotencyKey: "r1"}, By{Actor: "admin"}); err != nil || item.StockTotal != 15 {
+		s.t.Errorf("restock: %+v, %v", item, err)
+	}
+	if err := s.stock.Reload(ctx, s.item); err != nil {
+		s.t.Errorf("reload: %v", err)
+	}
+	s.unloaded("changes")
+}
+
+// TestEnded_Reopened: a sale whose end is moved into the future is loaded by that
+// change, and sells what is left of it.
+func TestEnded_Reopened(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 5, 3))
+		s.work()
+		first := s.mustPlace(s.purchase("alice", "k1", 2, long)).Order
+		s.drained()
+		endings["Past"](s)
+		if err := rdb.Del(testContext(t), s.saleKeys()...).Err(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.service.Place(testContext(t), s.purchase("bob", "k", 1, 0)); !errors.Is(err, inventory.ErrClosed) {
+			t.Fatalf("before: %v", err)
+		}
+		later := time.Now().Add(time.Hour)
+		if _, err := s.service.ChangeItem(testContext(t), s.item, ItemChange{ClosesAt: &later}, By{Actor: "admin"}); err != nil {
+			t.Fatal(err)
+		}
+		await(t, "the sale to be loaded", func() bool {
+			left, err := s.stock.Left(testContext(t), []string{s.item})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return left[0] == 3
+		})
+		if placed := s.mustPlace(s.purchase("alice", "k1", 2, long)); placed.Order.ID != first.ID || !placed.Replayed {
+			t.Errorf("a repeat: %+v", placed)
+		}
+		if _, err := s.service.Place(testContext(t), s.purchase("alice", "k2", 2, 0)); !errors.Is(err, inventory.ErrUserLimit) {
+			t.Errorf("over the limit: %v", err)
+		}
+		if placed := s.mustPlace(s.purchase("bob", "k", 3, long)); placed.Replayed || !placed.Committed {
+			t.Errorf("a purchase: %+v", placed)
+		}
+		if _, err := s.service.Place(testContext(t), s.purchase("carol", "k", 1, 0)); !errors.Is(err, inventory.ErrSoldOut) {
+			t.Errorf("beyond the stock: %v", err)
+		}
+		auditStore(t, s.store)
+	})
+}
+
+// TestEnded_Crowd: a crowd that hammers an ended sale costs the database one look at the
+// item and one at the orders for each batch.
+func TestEnded_Crowd(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		const crowd, batch = 2000, 256 // the inventory's default
+		s := newSite(t, rdb, false, newItem("", 10, 3))
+		s.work()
+		known := s.mustPlace(s.purchase("u7", "k", 2, long)).Order
+		s.drained()
+		endings["Past"](s)
+		if err := rdb.Del(testContext(t), s.saleKeys()...).Err(); err != nil {
+			t.Fatal(err)
+		}
+		s.archive.ended.Store(0)
+		s.archive.gate = make(chan struct{})
+		outcomes := make(chan inventory.Outcome, crowd)
+		for i := range crowd {
+			r := &inventory.Request{
+				ItemID: s.item, Buyer: fmt.Sprintf("u%d", i), IdempotencyKey: "k", Quantity: 2,
+				OrderID: uuid.NewString(), Done: func(o inventory.Outcome) { outcomes <- o },
+			}
+			if err := s.stock.Submit(r); err != nil {
+				t.Fatal(err)
+			}
+		}
+		close(s.archive.gate)
+		replays := 0
+		for range crowd {
+			switch o := <-outcomes; {
+			case o.ReplayOf == known.ID && o.Err == nil:
+				replays++
+			case !errors.Is(o.Err, inventory.ErrClosed):
+				t.Fatalf("outcome %+v", o)
+			}
+		}
+		ended, entries := s.archive.ended.Load(), s.archive.entries.Load()
+		const most = crowd/batch + 2 // the first batch is what came before its look
+		if replays != 1 || ended > most || entries > most {
+			t.Errorf("%d replays; %d looks at the item and %d at the orders for %d requests, want at most %d", replays, ended, entries, crowd, most)
+		}
+		t.Logf("%d statements for %d requests", ended+entries, crowd)
+		s.unloaded("the crowd")
+	})
+}

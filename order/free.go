@@ -1,0 +1,127 @@
+package order
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"flashsale/inventory"
+)
+
+const (
+	// freePage is how many ended sales are removed from Redis together.
+	freePage = 256
+	// freePages bounds the pages of one sweep.
+	freePages = 16
+)
+
+// FreeEnded makes each sweep remove the sales from Redis whose end and payment window
+// have been over for that long. Call it before the first sweep.
+func (s *Sweeper) FreeEnded(keep time.Duration) { s.freeEnded, s.keep = true, keep }
+
+// free removes the ended sales that are due. An item is done once Redis was seen to hold
+// nothing of its sale: the page is asked a second time in the next sweep, so that a
+// failover in between cannot bring a sale back unnoticed. Sales that are left alone do
+// not hold up those behind them.
+func (s *Sweeper) free(ctx context.Context, done *Swept) error {
+	if !s.freeEnded {
+		return nil
+	}
+	before := s.f.store.now().Add(-s.keep).UnixMilli()
+	for range freePages {
+		page, err := s.f.store.freeable(ctx, before, s.freeAt)
+		if err != nil {
+			return err
+		}
+		if len(page) == 0 {
+			s.freeAt = freeableItem{}
+			return nil
+		}
+		ids := make([]string, len(page))
+		for i := range page {
+			ids[i] = page[i].id
+		}
+		status, err := inventory.Free(ctx, s.f.rdb, s.f.partitions, ids)
+		if err != nil {
+			return err
+		}
+		s.freeAt = page[len(page)-1]
+		var gone []freeableItem
+		for i := range page {
+			switch status[i] {
+			case inventory.FreeDone:
+				done.Freed++
+			case inventory.FreeNothing:
+				gone = append(gone, page[i])
+			case inventory.FreeKept:
+			}
+		}
+		if err := s.f.store.noteFreed(ctx, gone); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// freeableItem is an item whose sale has ended.
+type freeableItem struct {
+	id      string
+	version int64
+	over    int64 // Unix milliseconds: the end of the last payment window
+}
+
+// saleOver is when the last payment window of an item ends. It is written as in the index
+// that serves it.
+const saleOver = `(CASE control WHEN 'closed' THEN updated_at ELSE closes_at END + payment_window_seconds * 1000)`
+
+const (
+	selectFreeable = `SELECT id, version, ` + saleOver + ` FROM items
+	WHERE freed = 0 AND (control = 'closed' OR closes_at > 0)
+		AND ` + saleOver + ` BETWEEN ?1 AND ?2 AND (` + saleOver + ` > ?1 OR id > ?3)
+	ORDER BY ` + saleOver + `, id LIMIT ?4`
+	noteFreed = `UPDATE items SET freed = 1 FROM json_each(?1) k
+	WHERE items.id = json_extract(k.value, '$[0]') AND items.version = json_extract(k.value, '$[1]')`
+)
+
+// freeable reads a page of the sales that were over by then and are not known to be
+// removed from Redis, those after a place, the oldest first.
+func (s *Store) freeable(ctx context.Context, before int64, after freeableItem) (page []freeableItem, err error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	db, err := s.read.DB()
+	if err == nil {
+		err = each(ctx, db, selectFreeable, []any{after.over, before, after.id, freePage}, func(rows *sql.Rows) error {
+			var it freeableItem
+			err := rows.Scan(&it.id, &it.version, &it.over)
+			page = append(page, it)
+			return err
+		})
+	}
+	if err != nil {
+		return nil, wrap("look for ended sales", err)
+	}
+	return page, nil
+}
+
+// noteFreed notes that Redis holds nothing of these sales. One that was changed since it
+// was read is not noted.
+func (s *Store) noteFreed(ctx context.Context, gone []freeableItem) error {
+	if len(gone) == 0 {
+		return nil
+	}
+	pairs := make([][2]any, len(gone))
+	for i := range gone {
+		pairs[i] = [2]any{gone[i].id, gone[i].version}
+	}
+	list, err := json.Marshal(pairs)
+	if err != nil {
+		return errors.Join(errors.New("list ended sales"), err)
+	}
+	return s.transition(ctx, fmt.Sprintf("note %d removed sales", len(gone)), func(ctx context.Context, c conn, _ int64) error {
+		_, err := c.ExecContext(ctx, noteFreed, string(list))
+		return err
+	})
+}

@@ -1,0 +1,231 @@
+package order
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/catalog"
+	"flashsale/internal/redistest"
+	"flashsale/inventory"
+)
+
+// TestSweeper_FreeEnded: a sale that has ended leaves Redis once its end, its payment
+// window and the time to keep it are over, and its buyers get their orders nevertheless.
+func TestSweeper_FreeEnded(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		const window, keep = 10 * time.Minute, time.Hour
+		s := newSite(t, rdb, false, asking("", 10, 3, window))
+		s.fulfiller.SetPartitions(1)
+		stop := s.work()
+		bought := s.mustPlace(s.purchase("alice", "k", 2, long)).Order
+		s.drained()
+		stop()
+		if _, err := s.store.pay(testContext(t), bought.ID, money("m", 2)); err != nil {
+			t.Fatal(err)
+		}
+		endings["Closed"](s)
+		sweeper := NewSweeper(s.fulfiller)
+		sweeper.FreeEnded(keep)
+		c := setClock(s.store)
+		closed := itemOf(t, s.store, s.item).UpdatedAt
+		c.Store(closed + (window + keep).Milliseconds() - 1)
+		mustSweep(t, sweeper, Swept{})
+		if placed := s.mustPlace(s.purchase("alice", "k", 2, long)); placed.Order.ID != bought.ID {
+			t.Errorf("a repeat before: %+v", placed)
+		}
+		c.Add(1)
+		mustSweep(t, sweeper, Swept{Freed: 1})
+		s.unloaded("the end")
+		if itemOf(t, s.store, s.item).Freed {
+			t.Error("done before Redis was looked at once more")
+		}
+		await(t, "the item to be done once its lock is free", func() bool {
+			mustSweep(t, sweeper, Swept{})
+			return itemOf(t, s.store, s.item).Freed
+		})
+		if placed := s.mustPlace(s.purchase("alice", "k", 2, long)); placed.Order.ID != bought.ID || !placed.Replayed {
+			t.Errorf("a repeat afterwards: %+v", placed)
+		}
+		if _, err := s.service.Place(testContext(t), s.purchase("bob", "k", 1, 0)); !errors.Is(err, inventory.ErrClosed) {
+			t.Errorf("a purchase afterwards: %v", err)
+		}
+		s.unloaded("purchases")
+	})
+}
+
+// TestSweeper_FreeEnded_Changed: a change makes an item one that is looked at again, and
+// one whose end was moved keeps its sale.
+func TestSweeper_FreeEnded_Changed(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		ctx := testContext(t)
+		s := newSite(t, rdb, false, newItem("", 10, 3))
+		s.fulfiller.SetPartitions(1)
+		sweeper := NewSweeper(s.fulfiller)
+		sweeper.FreeEnded(time.Minute)
+		endings["Past"](s)
+		if err := rdb.Del(ctx, s.saleKeys()...).Err(); err != nil {
+			t.Fatal(err)
+		}
+		c := setClock(s.store)
+		c.Add(time.Hour.Milliseconds())
+		mustSweep(t, sweeper, Swept{})
+		if !itemOf(t, s.store, s.item).Freed {
+			t.Fatal("not done")
+		}
+		page, err := s.store.freeable(ctx, c.Load(), freeableItem{})
+		if err != nil || len(page) != 0 {
+			t.Fatalf("still to be removed: %v, %v", page, err)
+		}
+		later := time.UnixMilli(c.Load()).Add(time.Hour)
+		if _, err := s.service.ChangeItem(ctx, s.item, ItemChange{ClosesAt: &later}, By{Actor: "admin"}); err != nil {
+			t.Fatal(err)
+		}
+		await(t, "the sale to be loaded", func() bool {
+			left, err := s.stock.Left(ctx, []string{s.item})
+			return err == nil && left[0] == 10
+		})
+		mustSweep(t, sweeper, Swept{})
+		// What a sweeper has read before the change was made neither removes the sale nor
+		// notes it as removed.
+		stale := freeableItem{id: s.item, version: itemOf(t, s.store, s.item).Version - 1}
+		if status, err := inventory.Free(ctx, rdb, 1, []string{s.item}); err != nil || status[0] != inventory.FreeKept {
+			t.Errorf("free: %v, %v", status, err)
+		}
+		if err := s.store.noteFreed(ctx, []freeableItem{stale}); err != nil || itemOf(t, s.store, s.item).Freed {
+			t.Errorf("noted although it was changed, %v", err)
+		}
+	})
+}
+
+// TestSweeper_FreeEnded_Pages: many sales of the past are removed in pages, also behind
+// some that are left alone, and a sweep over them looks at none that is done.
+func TestSweeper_FreeEnded_Pages(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		const sales, kept = freePage + 20, 3
+		ctx := testContext(t)
+		s := newSite(t, rdb, false, newItem("", 10, 3))
+		s.fulfiller.SetPartitions(1)
+		for i := range sales {
+			n := newItem(fmt.Sprintf("%s-%03d", s.item, i), 1, 1)
+			mustInsert(t, s.store, n)
+			fields := []any{"epoch", 1, "left", 1, "control", "closed", "closes_ms", 0}
+			if i < kept {
+				fields = append(fields, "changing", "stopped")
+			}
+			if err := rdb.HSet(ctx, "fs:{p0}:sale:"+n.ID, fields...).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := s.store.write.Exec("UPDATE items SET control = ? WHERE id LIKE ?", catalog.ControlClosed, s.item+"-%").Error; err != nil {
+			t.Fatal(err)
+		}
+		c := setClock(s.store)
+		c.Add(time.Hour.Milliseconds())
+		sweeper := NewSweeper(s.fulfiller)
+		sweeper.FreeEnded(time.Minute)
+		mustSweep(t, sweeper, Swept{Freed: sales - kept})
+		mustSweep(t, sweeper, Swept{})
+		page, err := s.store.freeable(ctx, c.Load(), freeableItem{})
+		if err != nil || len(page) != kept {
+			t.Errorf("%d are still to be removed, %v; want %d", len(page), err, kept)
+		}
+	})
+}
+
+// TestFreeable_Plan: the sales to be removed are found by an index, whatever the number
+// of items.
+func TestFreeable_Plan(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	for query, args := range map[string][]any{
+		selectFreeable: {1, 2, "3", 4},
+		entriesByKey:   {"item", "[]"},
+	} {
+		var plan []struct{ Detail string }
+		if err := s.read.Raw("EXPLAIN QUERY PLAN "+query, args...).Scan(&plan).Error; err != nil {
+			t.Fatal(err)
+		}
+		text := fmt.Sprint(plan)
+		if !strings.Contains(text, "INDEX") || strings.Contains(text, "SCAN items") || strings.Contains(text, "SCAN o") || strings.Contains(text, "TEMP B-TREE") {
+			t.Errorf("plan %s of %s", text, query)
+		}
+		t.Log(text)
+	}
+}
+
+// TestSweeper_Returns_Ended: units of a sale that has ended and is not in Redis do not
+// wait: the database counts them already.
+func TestSweeper_Returns_Ended(t *testing.T) {
+	t.Parallel()
+	alone(t, func(t *testing.T, rdb *redis.Client) {
+		ctx := testContext(t)
+		s := newSite(t, rdb, false, newItem("", 10, 3))
+		epoch, err := s.store.Epoch(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.stock.Declare(ctx, epoch); err != nil {
+			t.Fatal(err)
+		}
+		stop := s.work()
+		bought := s.mustPlace(s.purchase("alice", "k", 2, long)).Order
+		s.drained()
+		stop()
+		endings["Past"](s)
+		// The process that has closed the order dies.
+		if _, _, err := s.store.cancel(ctx, bought.ID, Canceller{UserID: "alice"}); err != nil {
+			t.Fatal(err)
+		}
+		if err := rdb.Del(ctx, s.saleKeys()...).Err(); err != nil {
+			t.Fatal(err)
+		}
+		c := setClock(s.store)
+		c.Add(sweepGrace.Milliseconds())
+		mustSweep(t, NewSweeper(s.fulfiller), Swept{Returned: 1})
+		var waiting int64
+		if err := s.store.read.Raw("SELECT COUNT(*) FROM releases").Scan(&waiting).Error; err != nil || waiting != 0 {
+			t.Errorf("%d units still wait, %v", waiting, err)
+		}
+		s.unloaded("the sweep")
+		if l := s.ledger(); l != (Ledger{Initial: 10, Left: 10}) {
+			t.Errorf("ledger %+v", l)
+		}
+	})
+}
+
+// TestSweeper_Returns_Idle: units that have to wait cost a sweep a bounded number of
+// looks, however many there are, and all of them get their turn.
+func TestSweeper_Returns_Idle(t *testing.T) {
+	t.Parallel()
+	const orders = 2*idlePages*sweepPage + 5
+	s := newStore(t)
+	c := setClock(s)
+	f, shelf := onShelf(t, s)
+	mustInsert(t, s, newItem("item", 10, 1))
+	err := s.write.Exec(`WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?)
+		INSERT INTO releases (order_id, item_id, user_id, idempotency_key, quantity, created_at)
+		SELECT printf('o%06d', i), 'item', 'u', 'k' || i, 1, ? FROM n`, orders, c.Load()).Error
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Add(sweepGrace.Milliseconds())
+	shelf.set(inventory.ReleaseNotLoaded, nil)
+	sweeper := NewSweeper(f)
+	mustSweep(t, sweeper, Swept{Waiting: idlePages * sweepPage})
+	mustSweep(t, sweeper, Swept{Waiting: idlePages * sweepPage})
+	mustSweep(t, sweeper, Swept{Waiting: 5})
+	if len(shelf.calls) != orders {
+		t.Errorf("%d of %d orders had their turn", len(shelf.calls), orders)
+	}
+	shelf.set(inventory.ReleaseNotNeeded, nil)
+	mustSweep(t, sweeper, Swept{Returned: orders})
+	mustSweep(t, sweeper, Swept{})
+}
