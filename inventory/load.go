@@ -2,6 +2,7 @@ package inventory
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 
@@ -78,10 +79,11 @@ func (v *Inventory) build(ctx context.Context, l *lock.Lock, item string) error 
 	}
 	err = v.loadStep(ctx, l, item, "open", epoch, sale.Left, sale.PerUserLimit,
 		sale.OpensAt.UnixMilli(), closesMS(sale.ClosesAt), sale.Control, sale.Version,
-		max(sale.Sequence, v.floor(item))+sequenceBlock)
+		max(sale.Sequence, v.floor(item))+sequenceBlock, stockChannel(v.keys.partition(item)), item)
 	if err != nil {
 		return err
 	}
+	v.dropMark(item) // the message may not have come back yet
 	// All state may have been declared void while it was read.
 	if now, err := v.source.Epoch(ctx); err != nil || now != epoch {
 		return errors.Join(errDropped, err)
@@ -96,7 +98,7 @@ func (v *Inventory) loadOrders(ctx context.Context, l *lock.Lock, item string) (
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		for page := range pages {
-			if err := v.loadStep(ctx, l, item, "orders", page...); err != nil {
+			if err := v.loadStep(ctx, l, item, "orders", withKeyHashes(page)...); err != nil {
 				return err
 			}
 		}
@@ -135,9 +137,20 @@ func (v *Inventory) loadOrders(ctx context.Context, l *lock.Lock, item string) (
 	return sale, group.Wait()
 }
 
+// withKeyHashes puts the hashes of a page's keys in front of it.
+func withKeyHashes(page []any) []any {
+	hashes := make([]byte, 0, len(page)/5*keyHashSize)
+	for at := 0; at+1 < len(page); at += 5 {
+		buyer, _ := page[at].(string)
+		key, _ := page[at+1].(string)
+		hashes = binary.BigEndian.AppendUint32(hashes, keyHashOf(buyer, key))
+	}
+	return append([]any{hashes}, page...)
+}
+
 func (v *Inventory) loadStep(ctx context.Context, l *lock.Lock, item, step string, more ...any) error {
 	lockKey, waitersKey := v.locks.GuardKeys(v.keys.lock(item))
-	keys := []string{lockKey, waitersKey, v.keys.sale(item), v.keys.idempotency(item), v.keys.buyers(item)}
+	keys := []string{lockKey, waitersKey, v.keys.sale(item), v.keys.idempotency(item), v.keys.buyers(item), v.keys.accepted(item)}
 	args := append([]any{l.GuardValue(), l.Fence(), step}, more...)
 	answer, err := loadScript.Run(ctx, v.rdb, keys, args...).Int()
 	if err != nil {
