@@ -37,7 +37,7 @@ TEST_TIMEOUT ?= 15m
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
-	@echo '  ARGS="..." is passed on to run, test, test-long, test-short, fuzz, bench, chaos, loadtest and accept.'
+	@echo '  ARGS="..." is passed on to run, test, test-long, test-short, fuzz, bench, soak, chaos, loadtest and accept.'
 
 # The newest tag. Without one the program reports the version that Go derives from the
 # repository; see flashsale --version.
@@ -97,6 +97,10 @@ fmt: $(GOLANGCI_LINT) ## Format the Go files
 .PHONY: bench
 bench: deps ## Measure the speed ratios (ARGS: options of internal/bench)
 	$(GO) run ./internal/bench $(ARGS)
+
+.PHONY: soak
+soak: deps ## Sell one item at full load for minutes and print a row per minute (ARGS: -duration, -orders, ...)
+	$(GO) run ./internal/bench soak $(ARGS)
 
 .PHONY: bench-lock
 bench-lock: deps ## Compare the lock with other libraries (ARGS: options of bench/lock)

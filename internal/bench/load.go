@@ -24,10 +24,11 @@ type crowd struct {
 	ends []int
 }
 
-func newCrowd() (*crowd, error) {
-	c := &crowd{text: make([]byte, 0, buyers*240), ends: make([]int, 1, buyers+1)}
+// newCrowd signs tokens for n buyers, which are valid for two hours.
+func newCrowd(n int) (*crowd, error) {
+	c := &crowd{text: make([]byte, 0, n*240), ends: make([]int, 1, n+1)}
 	now := time.Now()
-	for i := range buyers {
+	for i := range n {
 		token, err := auth.SignToken([]byte(secret), "buyer-"+strconv.Itoa(1_000_000+i), auth.RoleBuyer, 2*time.Hour, now)
 		if err != nil {
 			return nil, err
@@ -37,6 +38,9 @@ func newCrowd() (*crowd, error) {
 	}
 	return c, nil
 }
+
+// size is the number of buyers.
+func (c *crowd) size() int { return len(c.ends) - 1 }
 
 func (c *crowd) token(i int) []byte { return c.text[c.ends[i]:c.ends[i+1]] }
 

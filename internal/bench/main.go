@@ -41,6 +41,9 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	if len(args) == 4 && args[0] == "polling" {
 		return servePolling(ctx, args[1], args[2], args[3])
 	}
+	if len(args) > 0 && args[0] == "soak" {
+		return soak(ctx, args[1:], out)
+	}
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
 	o := options{}
 	f.IntVar(&o.connections, "connections", 128, "keep-alive connections")
@@ -58,7 +61,11 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	recovery := f.String("recovery", "", "orders of a sale, as in 10000,1000000, of which to measure how soon it is open after Redis lost everything; empty: leave it out")
 	f.BoolVar(&o.overload, "overload", false, "measure, last, what several times the top rate leaves of the throughput")
 	f.BoolVar(&o.skipPolling, "skip-polling", false, "leave out the polling lock")
+	o.size.define(f)
 	if err := f.Parse(args); err != nil {
+		return err
+	}
+	if err := o.size.validate(o.rounds); err != nil {
 		return err
 	}
 	var err error
@@ -73,6 +80,9 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	}
 	if o.connections < 1 || o.rounds < 0 || o.phase < 100*time.Millisecond {
 		return errors.New("need at least 1 connection, no fewer than 0 rounds and 100ms a phase")
+	}
+	if o.size.on {
+		return measureSizes(ctx, o, out)
 	}
 	return measure(ctx, o, out)
 }
@@ -93,6 +103,7 @@ type options struct {
 	streams     int
 	recovery    []int
 	spread      time.Duration
+	size        sizeOptions
 }
 
 // median of the values; 0 when there are none.

@@ -36,7 +36,7 @@ func measure(ctx context.Context, o options, out io.Writer) (err error) {
 	defer func() { err = errors.Join(err, w.close()) }()
 	rdb := redis.NewClient(&redis.Options{Addr: w.redis.addr})
 	defer rdb.Close() //nolint:errcheck // the server ends next
-	c, err := newCrowd()
+	c, err := newCrowd(buyers)
 	if err != nil {
 		return err
 	}
@@ -241,18 +241,27 @@ func (m *meter) printCommands(ctx context.Context, requests int) error {
 	return nil
 }
 
+// queued is how many orders wait or are in the hands of a worker.
+func (m *meter) queued(ctx context.Context) (int64, error) {
+	var queued int64
+	prefix := inventory.QueuePrefix(0)
+	for _, set := range []string{"ready", "leased"} {
+		n, err := m.rdb.ZCard(ctx, prefix+set).Result()
+		if err != nil {
+			return 0, err
+		}
+		queued += n
+	}
+	return queued, nil
+}
+
 // waitDrained waits until no order is queued and returns how long it took.
 func (m *meter) waitDrained(ctx context.Context) (time.Duration, error) {
 	start := time.Now()
-	prefix := inventory.QueuePrefix(0)
 	for {
-		var queued int64
-		for _, set := range []string{"ready", "leased"} {
-			n, err := m.rdb.ZCard(ctx, prefix+set).Result()
-			if err != nil {
-				return 0, err
-			}
-			queued += n
+		queued, err := m.queued(ctx)
+		if err != nil {
+			return 0, err
 		}
 		took := time.Since(start)
 		if queued == 0 {

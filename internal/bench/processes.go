@@ -197,12 +197,25 @@ func (c *process) ready(ctx context.Context) error {
 	return fmt.Errorf("%s was not ready within 10 s", c.name)
 }
 
+// gone reports whether the process has ended.
+func (c *process) gone() bool {
+	select {
+	case <-c.ended:
+		return true
+	default:
+		return false
+	}
+}
+
 // stopWithin is how long a process may take to end after SIGTERM.
 const stopWithin = 20 * time.Second
 
 func (c *process) stop() error {
 	if c == nil {
 		return nil
+	}
+	if c.gone() {
+		return nil // its id may be another process's by now
 	}
 	p, err := os.FindProcess(c.pid)
 	if err != nil {

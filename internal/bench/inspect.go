@@ -1,0 +1,5 @@
+package main
+
+import "context"
+
+func measureInspect(context.Context, *sizes) error { return errUnmeasured }
