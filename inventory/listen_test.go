@@ -29,7 +29,7 @@ func fromMemory(t testing.TB, s *shop, v *Inventory) bool {
 }
 
 // marked brings every process to where it refuses from memory, and keeps it so:
-// a mark is also dropped by the confirmation of the first subscription.
+// a mark is also dropped by the message of the sale's load.
 func marked(t *testing.T, s *shop, processes ...*Inventory) {
 	t.Helper()
 	for _, v := range processes {
@@ -41,20 +41,24 @@ func marked(t *testing.T, s *shop, processes ...*Inventory) {
 	}
 }
 
-// awaitListening waits until the subscription is confirmed and carries
-// messages, on an item of its own, so that no mark is dropped by a late one.
+// awaitListening waits until the subscription carries messages, and everything that was
+// published before has arrived. It asks on items of its own, so that it drops no mark.
 func awaitListening(t testing.TB, s *shop, v *Inventory) {
 	t.Helper()
-	item := s.item + "-probe"
+	await(t, "the subscription", v.hears.Load)
+	serial.mu.Lock()
+	serial.n++
+	item := fmt.Sprintf("%s-probe-%d", s.item, serial.n)
+	serial.mu.Unlock()
 	probe, err := v.seller(item)
 	if err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the subscription", func() bool {
+	await(t, "a message", func() bool {
 		if err := s.rdb.Publish(testContext(t), stockChannel(0), item).Err(); err != nil {
 			t.Fatal(err)
 		}
-		return probe.drops.Load() > 1 // the confirmation is one, and a message comes after it
+		return probe.drops.Load() > 0
 	})
 }
 
@@ -230,6 +234,7 @@ func TestInventory_SoldOutMark_MessageMissed(t *testing.T) {
 		v, other := s.inventory(t, Config{MarkLife: forEver}), s.inventory(t, Config{MarkLife: forEver})
 		awaitListening(t, s, v)
 		winners := sellOut(t, s, v, 2)
+		marked(t, s, v)
 		giveSilently(t, s, winners[0])
 		next := s.request("next", "k", 1)
 		mustBuy(t, other, next)

@@ -55,13 +55,17 @@ func measureMarks(ctx context.Context, s *sizes) (err error) {
 		return fmt.Errorf("sell out: %w", err)
 	}
 	procs := []*process{r.world.api}
+	defer func() {
+		for _, p := range procs[1:] { // the first is the rig's
+			err = errors.Join(err, p.stop())
+		}
+	}()
 	for _, n := range []int{1, 4} {
 		for len(procs) < n {
 			p, err := r.world.another(ctx)
 			if err != nil {
 				return err
 			}
-			defer func() { err = errors.Join(err, p.stop()) }()
 			procs = append(procs, p)
 		}
 		if err := sale.compare(ctx, s, procs); err != nil {
@@ -104,31 +108,45 @@ func (r *returning) sellOut(ctx context.Context, s *sizes) (err error) {
 func (r *returning) compare(ctx context.Context, s *sizes, procs []*process) error {
 	var ratios, shares []float64
 	for range marksRounds {
-		quiet, _, err := r.phase(ctx, s, procs)
+		quiet, err := r.phase(ctx, s, procs)
 		if err != nil {
 			return err
 		}
 		stop := r.giveBack(ctx)
-		busy, share, err := r.phase(ctx, s, procs)
+		busy, err := r.phase(ctx, s, procs)
 		returned, failed := stop()
 		if err := errors.Join(err, failed); err != nil {
 			return err
 		}
-		s.say("%d processes: %.0f/s sold out while nothing returned, %.0f/s while %d units did; %.2f%% of Redis's time for marks",
-			len(procs), quiet, busy, returned, 100*share)
-		ratios, shares = append(ratios, busy/quiet), append(shares, share)
+		s.say("%d processes, quiet: %s", len(procs), quiet)
+		s.say("%d processes, %d units returned: %s", len(procs), returned, busy)
+		ratios, shares = append(ratios, busy.rate/quiet.rate), append(shares, busy.share)
 	}
 	s.atLeast(fmt.Sprintf("sold_out_returning/quiet_%d", len(procs)), median(ratios), marksRate)
 	s.atMost(fmt.Sprintf("redis_marks_share_%d", len(procs)), median(shares), marksShare)
 	return nil
 }
 
-// phase sends purchases to all processes for a time, and returns the rate of refusals and which
-// part of its time Redis spent on marks.
-func (r *returning) phase(ctx context.Context, s *sizes, procs []*process) (rate, share float64, err error) {
-	if err := r.redis.ConfigResetStat(ctx).Err(); err != nil {
-		return 0, 0, err
+// soldOutPhase is what one phase has shown.
+type soldOutPhase struct {
+	rate       float64 // refusals a second
+	share      float64 // part of its time that Redis spent on marks
+	asked      float64 // part of the purchases that went to Redis
+	api, redis float64 // processor time in us per purchase
+}
+
+func (p *soldOutPhase) String() string {
+	return fmt.Sprintf("%.0f/s, of which %.2f%% asked Redis; cpu per purchase: api %.1f us, redis %.1f us; %.2f%% of Redis's time for marks",
+		p.rate, 100*p.asked, p.api, p.redis, 100*p.share)
+}
+
+// phase sends purchases to all processes for a time.
+func (r *returning) phase(ctx context.Context, s *sizes, procs []*process) (*soldOutPhase, error) {
+	_, asked, err := batches(ctx, procs)
+	if err := errors.Join(err, r.redis.ConfigResetStat(ctx).Err()); err != nil {
+		return nil, err
 	}
+	api, redis := -used(procs...), -used(r.world.redis)
 	began := time.Now()
 	loads, errs := make([]*bought, len(procs)), make([]error, len(procs))
 	const apart = 1 << 40 // each process has keys of its own
@@ -142,17 +160,40 @@ func (r *returning) phase(ctx context.Context, s *sizes, procs []*process) (rate
 	}
 	all.Wait()
 	if err := errors.Join(errs...); err != nil {
-		return 0, 0, err
+		return nil, err
 	}
 	took := time.Since(began)
-	next := r.next
+	api, redis = api+used(procs...), redis+used(r.world.redis)
+	_, askedNow, err := batches(ctx, procs)
+	if err != nil {
+		return nil, err
+	}
+	phase := &soldOutPhase{}
+	next, sent := r.next, int64(0)
 	for i, b := range loads {
-		rate += b.rate(http.StatusConflict)
-		next = max(next, b.next-int64(i)*apart)
+		phase.rate += b.rate(http.StatusConflict)
+		end := b.next - int64(i)*apart
+		sent += end - r.next
+		next = max(next, end)
 	}
 	r.next = next
 	spent, err := r.spent(ctx)
-	return rate, spent.Seconds() / took.Seconds(), err
+	if err != nil {
+		return nil, err
+	}
+	phase.share = spent.Seconds() / took.Seconds()
+	phase.asked = (askedNow - asked) / float64(sent)
+	phase.api = float64(api.Microseconds()) / float64(sent)
+	phase.redis = float64(redis.Microseconds()) / float64(sent)
+	return phase, nil
+}
+
+// used is the processor time that processes have used so far.
+func used(procs ...*process) (sum time.Duration) {
+	for _, p := range procs {
+		sum += p.cpu()
+	}
+	return sum
 }
 
 // spent is the time that Redis has spent on the commands for marks since the statistics were reset.
