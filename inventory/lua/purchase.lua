@@ -107,7 +107,7 @@ end
 local room = queue_room(7, tonumber(ARGV[4]))
 redis.call('XLEN', KEYS[6])  -- a key of another type must fail here, before the first write
 local verdicts, replayed = {}, {}
-local ids, payloads, hashes, taken = {}, {}, {}, 0
+local ids, payloads, places, taken = {}, {}, {}, 0
 local new_orders, touched = {}, {}
 local stamp = string.format('\t%s.%d', ARGV[3], sequence + 1)
 for i = 1, n do
@@ -151,7 +151,7 @@ for i = 1, n do
     taken = taken + 1
     ids[taken] = id
     payloads[taken] = ARGV[a + 5] .. stamp
-    hashes[taken] = string.sub(ARGV[8], hash * (i - 1) + 1, hash * i)
+    places[taken] = i
     new_orders[2 * taken - 1] = field
     new_orders[2 * taken] = order
   end
@@ -160,7 +160,14 @@ end
 
 if taken > 0 then
   -- The first write, since it can fail: on a key of another type or a string of 512 MB.
-  redis.call('APPEND', KEYS[7], taken == n and ARGV[8] or table.concat(hashes))
+  local hashes = ARGV[8]
+  if taken < n then
+    for i = 1, taken do
+      places[i] = string.sub(hashes, hash * (places[i] - 1) + 1, hash * places[i])
+    end
+    hashes = table.concat(places)
+  end
+  redis.call('APPEND', KEYS[7], hashes)
   sequence = sequence + 1
   redis.call('HSET', KEYS[3], 'left', string.format('%d', left), 'fence', ARGV[2], 'sequence', string.format('%d', sequence))
   for from = 1, 2 * taken, 2 * chunk do
