@@ -25,6 +25,10 @@ func (c *Catalog) Changed(ctx context.Context, id string, version int64) {
 	c.tell(ctx, news{id: id, version: version})
 }
 
+// Outdated makes this process read an item again before it is shown or bought by, if what it
+// remembers is older than the version.
+func (c *Catalog) Outdated(id string, version int64) { c.forget(id, version) }
+
 // news is what the other processes are to be told.
 type news struct {
 	id      string

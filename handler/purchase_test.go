@@ -85,6 +85,7 @@ func TestPurchase_Refusals(t *testing.T) {
 	}{
 		"sold out":        {inventory.ErrSoldOut, 409, "sold_out", ""},
 		"limit":           {inventory.ErrUserLimit, 409, "user_limit", ""},
+		"quantity":        {&inventory.QuantityError{Limit: 2}, 422, "quantity_range", ""},
 		"closed":          {inventory.ErrClosed, 409, "sale_closed", ""},
 		"paused":          {inventory.ErrPaused, 409, "sale_paused", ""},
 		"not open":        {&inventory.NotOpenError{In: 1500 * time.Millisecond}, 409, "sale_not_open", "2"},
@@ -198,7 +199,7 @@ func TestPurchase_BadRequests(t *testing.T) {
 		"quantity 0":             {`{"quantity":0}`, nil, 422, "quantity_range", "quantity"},
 		"quantity -0":            {`{"quantity":-0}`, nil, 422, "quantity_range", "quantity"},
 		"quantity -1":            {`{"quantity":-1}`, nil, 422, "quantity_range", "quantity"},
-		"quantity limit + 1":     {`{"quantity":3}`, nil, 422, "quantity_range", "quantity"},
+		"quantity 1,000,001":     {`{"quantity":1000001}`, nil, 422, "quantity_range", "quantity"},
 		"quantity 2^31":          {`{"quantity":2147483648}`, nil, 422, "quantity_range", "quantity"},
 		"quantity 2^63":          {`{"quantity":9223372036854775808}`, nil, 422, "quantity_range", "quantity"},
 		"quantity 2^64":          {`{"quantity":18446744073709551616}`, nil, 422, "quantity_range", "quantity"},

@@ -3,6 +3,7 @@ package handler
 import (
 	"context"
 	"errors"
+	"strconv"
 	"time"
 
 	"flashsale/catalog"
@@ -286,6 +287,11 @@ func lookUp(err error) *problem {
 	var notOpen *inventory.NotOpenError
 	if errors.As(err, &notOpen) {
 		return problemNotOpen.retry(ceilSeconds(notOpen.In))
+	}
+	var quantity *inventory.QuantityError
+	if errors.As(err, &quantity) {
+		return problemQuantity.with("quantity",
+			"quantity must be at least 1 and at most "+strconv.FormatInt(quantity.Limit, 10)+", the item's per_user_limit.")
 	}
 	for i := range errorTable {
 		if errors.Is(err, errorTable[i].err) {

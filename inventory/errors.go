@@ -25,6 +25,26 @@ var (
 // ErrQuantity says that a request asks for less than one unit. Nothing was taken.
 var ErrQuantity = errors.New("inventory: quantity must be 1 or more")
 
+// QuantityError says that a request asks for more units than one buyer may hold.
+// Nothing was taken.
+type QuantityError struct {
+	Limit int64 // the item's present limit per buyer
+}
+
+func (e *QuantityError) Error() string {
+	return fmt.Sprintf("inventory: quantity is above the item's limit of %d", e.Limit)
+}
+
+// ItemVersionError says that a purchase was made by another version of the item than the sale
+// has: the caller's price or limit may be outdated. Nothing was taken.
+type ItemVersionError struct {
+	Version int64 // the sale's; 0: it cannot be read
+}
+
+func (e *ItemVersionError) Error() string {
+	return fmt.Sprintf("inventory: the sale has version %d of the item", e.Version)
+}
+
 // ErrUnavailable says that Redis could not be reached within the time allowed.
 // The outcome of a purchase is then unknown: a repeat with the same idempotency
 // key settles it.

@@ -29,7 +29,7 @@ func Free(ctx context.Context, rdb redis.UniversalClient, partitions int, items 
 	cmds := make([]*redis.Cmd, len(items))
 	_, err := rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for i, item := range items {
-			cmds[i] = freeScript.Eval(ctx, p, []string{k.sale(item), k.idempotency(item), k.buyers(item), k.lock(item)}, stoppedMark)
+			cmds[i] = freeScript.Eval(ctx, p, []string{k.sale(item), k.idempotency(item), k.buyers(item), k.lock(item), k.accepted(item)}, stoppedMark)
 		}
 		return nil
 	})

@@ -42,9 +42,9 @@ type Config struct {
 	// MarkLife bounds how long "sold out" is answered from memory without
 	// asking Redis again. Default 1 s.
 	MarkLife time.Duration
-	// OnChange hears of every item whose terms were changed, or that has stock
-	// again, on any process. It must be quick and must not block. What was said
-	// while the connection to Redis was lost, it does not hear. Default: nothing.
+	// OnChange is called for every item whose terms were changed, that has stock
+	// again, or whose sale was loaded, on any process. It must be quick and must not
+	// block. It misses what happens while the connection to Redis is lost. Default: nothing.
 	OnChange func(item string)
 	// OnLoss is called when a sale is found gone or older than this process has
 	// seen it, before it is loaded anew: Redis may have lost more than this sale.
@@ -193,6 +193,8 @@ type Inventory struct {
 	queues []*queue.Queue
 	source Source
 	epoch  atomic.Int64
+	// hears says that the subscription to returned stock is up.
+	hears atomic.Bool
 
 	mu      sync.RWMutex
 	sellers map[string]*seller

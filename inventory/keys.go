@@ -98,4 +98,5 @@ func (k keys) sale(item string) string { return tag(k.partition(item)) + "sale:"
 func (k keys) idempotency(item string) string {
 	return tag(k.partition(item)) + "idempotency:" + item
 }
-func (k keys) buyers(item string) string { return tag(k.partition(item)) + "buyers:" + item }
+func (k keys) accepted(item string) string { return tag(k.partition(item)) + "accepted:" + item }
+func (k keys) buyers(item string) string   { return tag(k.partition(item)) + "buyers:" + item }

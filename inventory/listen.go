@@ -39,12 +39,15 @@ func (v *Inventory) listenOnce(ctx context.Context) (confirmed bool, err error) 
 	for p := range channels {
 		channels[p] = stockChannel(p)
 	}
+	// While nothing is heard, marks are not used.
+	defer v.hears.Store(false)
 	err = subscription.Hear(ctx, v.rdb, func(msg any) {
 		switch m := msg.(type) {
 		case *redis.Subscription:
 			if m.Count == len(channels) {
 				confirmed = true
-				v.dropMarks() // what was said before, nobody here has heard
+				v.dropMarks() // messages before this one were missed
+				v.hears.Store(true)
 			}
 		case *redis.Message:
 			v.dropMark(m.Payload)

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
+	"strings"
 	"testing"
 	"time"
 
@@ -25,11 +25,11 @@ func fromMemory(t testing.TB, s *shop, v *Inventory) bool {
 	}
 	r := s.request("stranger of "+s.item, "k", 1)
 	r.since = time.Now()
-	return sel.soldOut(r)
+	return sel.refuse(r) != nil
 }
 
 // marked brings every process to where it refuses from memory, and keeps it so:
-// a mark is also dropped by the confirmation of the first subscription.
+// a mark is also dropped by the message of the sale's load.
 func marked(t *testing.T, s *shop, processes ...*Inventory) {
 	t.Helper()
 	for _, v := range processes {
@@ -41,20 +41,24 @@ func marked(t *testing.T, s *shop, processes ...*Inventory) {
 	}
 }
 
-// awaitListening waits until the subscription is confirmed and carries
-// messages, on an item of its own, so that no mark is dropped by a late one.
+// awaitListening waits until the subscription carries messages, and everything that was
+// published before has arrived. It asks on items of its own, so that it drops no mark.
 func awaitListening(t testing.TB, s *shop, v *Inventory) {
 	t.Helper()
-	item := s.item + "-probe"
+	await(t, "the subscription", v.hears.Load)
+	serial.mu.Lock()
+	serial.n++
+	item := fmt.Sprintf("%s-probe-%d", s.item, serial.n)
+	serial.mu.Unlock()
 	probe, err := v.seller(item)
 	if err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the subscription", func() bool {
+	await(t, "a message", func() bool {
 		if err := s.rdb.Publish(testContext(t), stockChannel(0), item).Err(); err != nil {
 			t.Fatal(err)
 		}
-		return probe.drops.Load() > 1 // the confirmation is one, and a message comes after it
+		return probe.drops.Load() > 0
 	})
 }
 
@@ -137,86 +141,133 @@ func listener(t *testing.T, s *shop, p *redistest.Proxy, cfg Config) *Inventory 
 	return s.inventoryOn(t, twoLinks{s.rdb, hears}, newLocks(t, s.rdb, lockConfig), cfg)
 }
 
-// TestInventory_Listen_MessageLost: without the message the unit can be bought
-// once the mark's life is over.
-func TestInventory_Listen_MessageLost(t *testing.T) {
+// TestInventory_Listen_Deaf: a process that cannot hear of returned stock answers nobody from
+// memory, so a unit that returns can be bought there at once.
+func TestInventory_Listen_Deaf(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		s := newShop(t, rdb, open(1, 1), 0)
 		p := redistest.NewProxy(t, rdb.Options().Addr)
 		p.Refuse(true) // no subscription ever stands
-		v := listener(t, s, p, Config{MarkLife: 200 * time.Millisecond})
-		winner := sellOut(t, s, v, 1)[0]
+		v := listener(t, s, p, Config{MarkLife: forEver})
+		winner := s.request("winner", "k", 1)
+		mustBuy(t, v, winner)
+		for i := range 5 {
+			mustRefuse(t, v, s.request(fmt.Sprintf("stranger%d", i), "k", 1), ErrSoldOut)
+		}
 		wantStatus(t, s.give(t, winner), ReleaseDone)
-		n := 0
-		await(t, "the unit to be sold", func() bool {
-			n++
-			o := buy(t, v, s.request(fmt.Sprintf("again%d", n), "k", 1))
-			return o.Err == nil
-		})
-		if sel, err := v.seller(s.item); err != nil || sel.drops.Load() != 0 {
-			t.Errorf("something was heard (%v); the test means to have no subscription", err)
+		mustBuy(t, v, s.request("next", "k", 1))
+		if v.hears.Load() {
+			t.Error("there is a subscription; the test means to have none")
 		}
 		s.audit(t)
 	})
 }
 
-// TestInventory_Listen_LinkLost: what was published while the link was down is
-// made good when it is up again, each time it was.
+// links are the ways in which a subscription is lost.
+var links = map[string]func(p *redistest.Proxy, down bool){
+	"Severed": func(p *redistest.Proxy, down bool) {
+		p.Refuse(down)
+		if down {
+			p.Sever()
+		}
+	},
+	// No error tells it: the link just carries nothing any more.
+	"Silent": func(p *redistest.Proxy, down bool) { p.Blackhole(down) },
+}
+
+// TestInventory_Listen_LinkLost: once the loss of the link is noticed, a repeat of an order that
+// another process accepted meanwhile gets that order, and marks are used again when the link
+// is up again, each time it was lost.
 func TestInventory_Listen_LinkLost(t *testing.T) {
 	t.Parallel()
-	for name, cut := range map[string]func(p *redistest.Proxy, down bool){
-		"Severed": func(p *redistest.Proxy, down bool) {
-			p.Refuse(down)
-			if down {
-				p.Sever()
-			}
-		},
-		// Nothing tells of it: the link just carries nothing any more.
-		"Silent": func(p *redistest.Proxy, down bool) { p.Blackhole(down) },
-	} {
+	for name, cut := range links {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 				s := newShop(t, rdb, open(1, 1), 0)
 				p := redistest.NewProxy(t, rdb.Options().Addr)
-				var mu sync.Mutex
-				var last error
-				v := listener(t, s, p, Config{MarkLife: forEver, OnError: func(err error) {
-					mu.Lock()
-					defer mu.Unlock()
-					last = err
+				lost := make(chan struct{}, 1)
+				v := listener(t, s, p, Config{MarkLife: forEver, OnError: func(error) {
+					select {
+					case lost <- struct{}{}:
+					default:
+					}
 				}})
+				other := s.inventory(t, Config{})
 				awaitListening(t, s, v)
 				winner := sellOut(t, s, v, 1)[0]
-				for shown, round := 0, 0; shown < 2; round++ {
+				for round := range 2 {
 					marked(t, s, v)
+					select {
+					case <-lost:
+					default:
+					}
 					cut(p, true)
 					wantStatus(t, s.give(t, winner), ReleaseDone)
-					await(t, "the loss to be noticed", func() bool {
-						mu.Lock()
-						defer mu.Unlock()
-						return last != nil
-					})
-					// On a busy machine a late confirmation of the link before may have
-					// dropped the mark; such a round shows nothing.
-					if fromMemory(t, s, v) {
-						shown++
-					} else if round == 10 {
-						t.Fatal("the mark went without a message each time")
+					winner = s.request(fmt.Sprintf("next%d", round), "k", 1)
+					await(t, "the other process to forget that nothing is left", func() bool { return !fromMemory(t, s, other) })
+					mustBuy(t, other, winner)
+					select {
+					case <-lost:
+					case <-time.After(limit):
+						t.Fatal("the loss was not noticed")
+					}
+					if o := buy(t, v, s.request(winner.Buyer, "k", 1)); o != (Outcome{ReplayOf: winner.OrderID}) {
+						t.Errorf("round %d: a repeat to the process that missed the message: %+v, want order %s", round, o, winner.OrderID)
 					}
 					cut(p, false)
-					await(t, "the mark to go with the new subscription", func() bool { return !fromMemory(t, s, v) })
-					winner = s.request(fmt.Sprintf("next%d", round), "k", 1)
-					mustBuy(t, v, winner)
-					mu.Lock()
-					last = nil
-					mu.Unlock()
 				}
+				marked(t, s, v)
 				s.audit(t)
 			})
 		})
 	}
+}
+
+// TestInventory_SoldOutMark_MessageMissed: a process whose link is up, and which has missed a
+// message all the same, learns from its next reply, whatever that is about, that the mark is old.
+func TestInventory_SoldOutMark_MessageMissed(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newShop(t, rdb, open(2, 1), 0)
+		v, other := s.inventory(t, Config{MarkLife: forEver}), s.inventory(t, Config{MarkLife: forEver})
+		awaitListening(t, s, v)
+		winners := sellOut(t, s, v, 2)
+		marked(t, s, v)
+		giveSilently(t, s, winners[0])
+		next := s.request("next", "k", 1)
+		mustBuy(t, other, next)
+		if !fromMemory(t, s, v) {
+			t.Fatal("the mark went without a message")
+		}
+		// The reply to a repeat says neither that something is left nor that it is sold out.
+		repeat := buy(t, v, s.request(winners[1].Buyer, "k", 1))
+		if repeat != (Outcome{ReplayOf: winners[1].OrderID}) {
+			t.Fatalf("repeat: %+v", repeat)
+		}
+		if o := buy(t, v, s.request(next.Buyer, "k", 1)); o != (Outcome{ReplayOf: next.OrderID}) {
+			t.Errorf("a repeat of an order that was accepted after the mark: %+v, want order %s", o, next.OrderID)
+		}
+		giveSilently(t, s, winners[1])
+		if repeat = buy(t, v, s.request(winners[1].Buyer, "k", 1)); repeat.ReplayOf == "" {
+			t.Fatalf("repeat: %+v", repeat)
+		}
+		mustBuy(t, v, s.request("last", "k", 1))
+		s.audit(t)
+	})
+}
+
+// giveSilently gives an order's unit back, with a message that no process hears.
+func giveSilently(t *testing.T, s *shop, o *Request) {
+	t.Helper()
+	k := keys{1}
+	answer, err := releaseScript.Run(testContext(t), s.rdb, []string{k.sale(s.item), k.idempotency(s.item), k.buyers(s.item)},
+		1, "nowhere", s.item, 1, o.Buyer, o.IdempotencyKey, o.OrderID, o.Quantity).Text()
+	if err != nil || !strings.HasSuffix(answer, " K") {
+		t.Fatalf("release: %q, %v", answer, err)
+	}
+	s.given[o.OrderID] = true
 }
 
 // TestInventory_Listen_Killed: Redis itself ends the subscriptions, twice.
@@ -303,30 +354,33 @@ func TestSeller_noteSoldOut_Dropped(t *testing.T) {
 	if old.drops != sel.drops.Load() {
 		t.Fatal("the mark is void from the start")
 	}
-	reply := &purchaseReply{status: "ok", verdicts: "S", version: old.version}
+	await(t, "the seller to rest", func() bool {
+		sel.mu.Lock()
+		defer sel.mu.Unlock()
+		return len(sel.pending) == 0
+	})
+	reply := &purchaseReply{status: "ok", verdicts: "S", version: s.state(t).sale["version"], accepted: 1, limit: 1}
 	before := sel.drops.Load()
 	v.dropMark(s.item)
 	if fromMemory(t, s, v) {
 		t.Fatal("the mark survived the message")
 	}
 	sel.noteSoldOut(reply, before)
-	if sel.mark.Load() != nil || sel.marking.Load() {
+	if sel.mark.Load() != nil {
 		t.Error("a script sent before the message made a mark")
 	}
-	// A mark whose set was read before the message may come after it.
+	// A mark that is stored as the message comes is void.
 	sel.mark.Store(old)
-	sel.noteSoldOut(reply, before)
 	if fromMemory(t, s, v) {
 		t.Error("a mark of before the message counts after it")
 	}
-	old.until.Store(1)
-	sel.noteSoldOut(reply, sel.drops.Load())
-	if old.until.Load() != 1 {
-		t.Error("a mark of before the message was renewed by a script sent after it")
+	sel.noteSoldOut(reply, before)
+	if sel.mark.Load() != nil {
+		t.Error("a script sent before the message has kept a mark")
 	}
-	await(t, "a new mark", func() bool { m := sel.mark.Load(); return m != nil && m != old })
-	if m := sel.mark.Load(); m.drops != sel.drops.Load() || m.version != old.version {
-		t.Errorf("the new mark is of drop %d, version %q", m.drops, m.version)
+	sel.noteSoldOut(reply, sel.drops.Load())
+	if m := sel.mark.Load(); m == nil || m.drops != sel.drops.Load() || !fromMemory(t, s, v) {
+		t.Error("a script sent after the message made no mark")
 	}
 }
 

@@ -2,6 +2,7 @@ package inventory
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -102,6 +103,7 @@ func (v *Inventory) build(ctx context.Context, l *lock.Lock, item string) error 
 	if err := failed[item]; err != nil {
 		return err
 	}
+	v.dropMark(item) // the message may not have come back yet
 	// All state may have been declared void while it was read.
 	if now, err := v.source.Epoch(ctx); err != nil || now != epoch {
 		return errors.Join(errDropped, err)
@@ -229,7 +231,7 @@ func (p *loadPages) order(item string, h Holding) error {
 
 func (p *loadPages) cut(item string) {
 	if len(p.page) > 0 {
-		p.batch.orders = append(p.batch.orders, loadCall{item, "orders", p.page})
+		p.batch.orders = append(p.batch.orders, loadCall{item, "orders", withKeyHashes(p.page)})
 		p.page = nil
 	}
 }
@@ -238,7 +240,7 @@ func (p *loadPages) sale(item string, s Sale) error {
 	p.cut(item)
 	p.batch.opens = append(p.batch.opens, loadCall{item, "open", []any{
 		p.epoch, s.Left, s.PerUserLimit, s.OpensAt.UnixMilli(), closesMS(s.ClosesAt), s.Control, s.Version,
-		max(s.Sequence, p.v.floor(item)) + sequenceBlock,
+		max(s.Sequence, p.v.floor(item)) + sequenceBlock, stockChannel(p.v.keys.partition(item)), item,
 	}})
 	if len(p.batch.opens) < loadCalls {
 		return nil
@@ -257,8 +259,19 @@ func (p *loadPages) flush() error {
 
 func (v *Inventory) loadArgs(l *lock.Lock, item, step string, more []any) (keys []string, args []any) {
 	lockKey, waitersKey := v.locks.GuardKeys(v.keys.lock(item))
-	return []string{lockKey, waitersKey, v.keys.sale(item), v.keys.idempotency(item), v.keys.buyers(item)},
+	return []string{lockKey, waitersKey, v.keys.sale(item), v.keys.idempotency(item), v.keys.buyers(item), v.keys.accepted(item)},
 		append([]any{l.GuardValue(), l.Fence(), step}, more...)
+}
+
+// withKeyHashes puts the hashes of a page's keys in front of it.
+func withKeyHashes(page []any) []any {
+	hashes := make([]byte, 0, len(page)/5*keyHashSize)
+	for at := 0; at+1 < len(page); at += 5 {
+		buyer, _ := page[at].(string)
+		key, _ := page[at+1].(string)
+		hashes = binary.BigEndian.AppendUint32(hashes, keyHashOf(buyer, key))
+	}
+	return append([]any{hashes}, page...)
 }
 
 func (v *Inventory) loadStep(ctx context.Context, l *lock.Lock, item, step string, more ...any) error {

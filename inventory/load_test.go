@@ -596,14 +596,14 @@ func TestInventory_Partitions(t *testing.T) {
 }
 
 func FuzzParsePurchaseReply(f *testing.F) {
-	f.Add("ok", int64(1), "AR", int64(5), "1.2", int64(3), int64(4), int64(5), int64(6), "order", 10)
+	f.Add("ok", int64(1), "AR", int64(5), "1.2", int64(3), int64(4), int64(5), int64(6), "order", 13)
 	f.Add("lost", int64(0), "", int64(0), "", int64(0), int64(0), int64(0), int64(0), "", 2)
 	f.Fuzz(func(t *testing.T, status string, waiting int64, verdicts string, left int64, version string, now, opens, closes, sequence int64, id string, n int) {
-		full := []any{status, waiting, verdicts, left, version, now, opens, closes, sequence, id}
+		full := []any{status, waiting, verdicts, left, version, now, opens, closes, sequence, int64(2), int64(-1), "keys", id}
 		// A reply cut short, and with its values in the wrong places.
 		for _, list := range [][]any{full[:min(max(n, 0), len(full))], {id, full}, append(slices.Clone(full[1:]), full[0]), {nil, nil}} {
 			r, err := parsePurchaseReply(list)
-			if err == nil && r.status == "ok" && len(list) < 9 {
+			if err == nil && r.status == "ok" && len(list) < 12 {
 				t.Errorf("%v was taken for a whole reply", list)
 			}
 		}
@@ -614,7 +614,7 @@ func FuzzParsePurchaseReply(f *testing.F) {
 		if r.status != status || r.waiting != waiting {
 			t.Errorf("got %+v", r)
 		}
-		if status == "ok" && (r.verdicts != verdicts || r.left != left || r.version != version || r.nowMS != now || r.opensMS != opens || r.closesMS != closes || r.sequence != sequence || len(r.replayed) != 1) {
+		if status == "ok" && (r.verdicts != verdicts || r.left != left || r.version != version || r.nowMS != now || r.opensMS != opens || r.closesMS != closes || r.sequence != sequence || r.limit != 2 || r.accepted != -1 || r.more != "keys" || len(r.replayed) != 1) {
 			t.Errorf("got %+v", r)
 		}
 		if _, err := parsePurchaseReply(id); err == nil {

@@ -94,7 +94,8 @@ func TestInventory_TwoProcesses(t *testing.T) {
 func sendAs(t *testing.T, v *Inventory, s *shop, value string, fence int64, requests ...*Request) purchaseReply {
 	t.Helper()
 	keys := newSeller(v, s.item).keys
-	args := []any{value, fence, v.epoch.Load(), s.queue.MaxLength(), 0, len(requests), appendQueuedRecords(nil, requests)}
+	args := []any{value, fence, v.epoch.Load(), s.queue.MaxLength(), 0, len(requests), appendQueuedRecords(nil, requests),
+		appendKeyHashes(nil, requests), 0, "", 0}
 	for _, r := range requests {
 		args = append(args, r.Buyer, r.IdempotencyKey, r.Quantity, r.OrderID, r.Payload)
 	}

@@ -47,6 +47,8 @@ func (m *model) purchase(r *Request) Outcome {
 		}
 	}
 	switch {
+	case r.Quantity > m.perUser:
+		return Outcome{Err: &QuantityError{Limit: m.perUser}}
 	case m.control == "closed" || m.closes < 0:
 		return Outcome{Err: ErrClosed}
 	case m.opens > 0:
@@ -119,6 +121,10 @@ func sameOutcome(got, want Outcome) bool {
 	var notOpen *NotOpenError
 	if errors.As(want.Err, &notOpen) {
 		return errors.As(got.Err, &notOpen) && got.ReplayOf == ""
+	}
+	var above, most *QuantityError
+	if errors.As(want.Err, &most) {
+		return errors.As(got.Err, &above) && *above == *most && got.ReplayOf == ""
 	}
 	return errors.Is(got.Err, want.Err) && (got.Err == nil) == (want.Err == nil) && got.ReplayOf == want.ReplayOf
 }
@@ -408,6 +414,7 @@ func explain(rt *rapid.T, t *testing.T, st *state, sale Sale, requests []*Reques
 	for i, r := range requests {
 		o, has := orders[r.Buyer+" "+r.IdempotencyKey]
 		var ok bool
+		var above *QuantityError
 		switch err := out[i].Err; {
 		case err == nil && out[i].ReplayOf == "":
 			ok = has && o.id == r.OrderID
@@ -415,6 +422,8 @@ func explain(rt *rapid.T, t *testing.T, st *state, sale Sale, requests []*Reques
 			ok = has && o.id == out[i].ReplayOf && o.id != r.OrderID && o.quantity == r.Quantity
 		case errors.Is(err, ErrKeyReused):
 			ok = has && o.quantity != r.Quantity
+		case errors.As(err, &above):
+			ok = r.Quantity > sale.PerUserLimit && above.Limit == sale.PerUserLimit
 		case errors.Is(err, ErrUserLimit):
 			ok = held[r.Buyer]+r.Quantity > sale.PerUserLimit
 		case errors.Is(err, ErrSoldOut):

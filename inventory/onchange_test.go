@@ -38,21 +38,21 @@ func TestInventory_OnChange(t *testing.T) {
 		awaitListening(t, s, b)
 		sellOut(t, s, a, 2)
 		marked(t, s, a, b)
-		if said("a")+said("b") != 0 {
-			t.Fatalf("heard %v of nothing", heard)
+		for _, process := range []string{"a", "b"} { // the load; nothing else has happened
+			await(t, process+" to hear of the load", func() bool { return said(process) == 1 })
 		}
 		if err := a.Change(testContext(t), s.item, Change{AddLeft: 1}, s.commits(1, 2)); err != nil {
 			t.Fatal(err)
 		}
 		mustBuy(t, a, s.request("new", "k", 1))
 		for _, process := range []string{"a", "b"} {
-			await(t, process+" to hear of the change", func() bool { return said(process) == 1 })
+			await(t, process+" to hear of the change", func() bool { return said(process) == 2 })
 		}
 		if err := a.Change(testContext(t), s.item, Change{PerUserLimit: ptr(int64(2))}, s.commits(0, 3)); err != nil {
 			t.Fatal(err)
 		}
 		for _, process := range []string{"a", "b"} {
-			await(t, process+" to hear of the limit", func() bool { return said(process) == 2 })
+			await(t, process+" to hear of the limit", func() bool { return said(process) == 3 })
 		}
 	})
 }
@@ -71,12 +71,20 @@ func TestInventory_Change_Deaf(t *testing.T) {
 		})
 		own := p.client(t)
 		v := s.inventoryOn(t, own, newLocks(t, rdb, lockConfig), Config{MarkLife: forEver})
-		sellOut(t, s, v, 2)
-		if !fromMemory(t, s, v) {
-			t.Fatal("the mark did not stay")
+		sel, err := v.seller(s.item)
+		if err != nil {
+			t.Fatal(err)
+		}
+		mustBuy(t, v, s.request("u", "k", 1))
+		mustBuy(t, v, s.request("w", "k", 1))
+		if sel.mark.Load() == nil {
+			t.Fatal("there is no mark")
 		}
 		if err := v.Change(testContext(t), s.item, Change{AddLeft: 1}, s.commits(1, 2)); err != nil {
 			t.Fatal(err)
+		}
+		if sel.mark.Load() != nil {
+			t.Error("the mark is still there")
 		}
 		mustBuy(t, v, s.request("new", "k", 1))
 	})

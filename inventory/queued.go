@@ -33,10 +33,13 @@ const (
 type orderID [16]byte
 
 // buyerHash is FNV-1a of 64 bits. Every process has to compute the same.
-func buyerHash(buyer string) uint64 {
-	h := uint64(14695981039346656037)
-	for i := range len(buyer) {
-		h = (h ^ uint64(buyer[i])) * 1099511628211
+func buyerHash(buyer string) uint64 { return fnv1a(fnvStart, buyer) }
+
+const fnvStart = uint64(14695981039346656037)
+
+func fnv1a(h uint64, text string) uint64 {
+	for i := range len(text) {
+		h = (h ^ uint64(text[i])) * 1099511628211
 	}
 	return h
 }

@@ -236,6 +236,7 @@ func (r *reload) page(ctx context.Context, claim string, page []Loadable, queued
 	for _, it := range page {
 		switch {
 		case opened[it.Item]:
+			v.dropMark(it.Item) // the message may not have come back yet
 			r.ended(it.Item, nil)
 		case refused[it.Item] != nil:
 			r.ended(it.Item, refused[it.Item])

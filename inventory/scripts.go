@@ -56,9 +56,12 @@ type purchaseReply struct {
 	version  string
 	nowMS    int64
 	opensMS  int64
-	closesMS int64 // 0: no end
-	sequence int64 // of the sale
-	replayed []any // order ids, in the order of the verdicts R
+	closesMS int64  // 0: no end
+	sequence int64  // of the sale
+	limit    int64  // units that one buyer may hold
+	accepted int64  // how many accepted keys the sale has; -1 unless nothing is left
+	more     string // accepted keys that the caller did not know
+	replayed []any  // order ids, in the order of the verdicts R
 }
 
 func parsePurchaseReply(v any) (purchaseReply, error) {
@@ -76,10 +79,10 @@ func parsePurchaseReply(v any) (purchaseReply, error) {
 	if r.status != "ok" {
 		return r, nil
 	}
-	if len(list) < 9 {
+	if len(list) < 12 {
 		return r, fmt.Errorf("inventory: purchase script answered %d values", len(list))
 	}
-	var oks [7]bool
+	var oks [10]bool
 	r.verdicts, oks[0] = list[2].(string)
 	r.left, oks[1] = list[3].(int64)
 	r.version, oks[2] = list[4].(string)
@@ -87,9 +90,12 @@ func parsePurchaseReply(v any) (purchaseReply, error) {
 	r.opensMS, oks[4] = list[6].(int64)
 	r.closesMS, oks[5] = list[7].(int64)
 	r.sequence, oks[6] = list[8].(int64)
-	if oks != [7]bool{true, true, true, true, true, true, true} {
-		return r, fmt.Errorf("inventory: purchase script answered %v", list[2:9])
+	r.limit, oks[7] = list[9].(int64)
+	r.accepted, oks[8] = list[10].(int64)
+	r.more, oks[9] = list[11].(string)
+	if oks != [10]bool{true, true, true, true, true, true, true, true, true, true} {
+		return r, fmt.Errorf("inventory: purchase script answered %T", list[2:12])
 	}
-	r.replayed = list[9:]
+	r.replayed = list[12:]
 	return r, nil
 }

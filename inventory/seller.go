@@ -27,6 +27,9 @@ type Request struct {
 	// settle on it. QueuedIndex finds only orders whose id is a UUID in lower case.
 	OrderID string
 	Payload string // the order's task
+	// ItemVersion is the version of the item that the payload was made by; the sale takes
+	// the purchase only if it has the same. 0: any.
+	ItemVersion int64
 	// Done is called once with the outcome, from the goroutine that sells the
 	// item: it must be quick and must not block.
 	Done func(Outcome)
@@ -46,8 +49,8 @@ type Outcome struct {
 
 // Submit hands a request to the goroutine that sells its item. A refusal that
 // needs no Redis is returned at once, and Done is then not called:
-// ErrSoldOut while the item is known to be sold out, ErrOverloaded when too
-// many requests wait, ErrQuantity for a quantity that would raise the stock.
+// ErrSoldOut or a QuantityError while the item is known to be sold out, ErrOverloaded
+// when too many requests wait, ErrQuantity for a quantity that would raise the stock.
 func (v *Inventory) Submit(r *Request) error {
 	if r.Quantity < 1 {
 		return ErrQuantity
@@ -58,8 +61,8 @@ func (v *Inventory) Submit(r *Request) error {
 		if err != nil {
 			return err
 		}
-		if s.soldOut(r) {
-			return ErrSoldOut
+		if err := s.refuse(r); err != nil {
+			return err
 		}
 		retry, err := s.add(r)
 		if !retry {
@@ -128,8 +131,6 @@ type seller struct {
 	mark atomic.Pointer[soldOutMark]
 	// drops counts how often what is known of the item became void.
 	drops atomic.Int64
-	// marking says that a mark is being made, so that only one is.
-	marking atomic.Bool
 	// floor is the highest sequence of the sale that a script has told this process
 	// of. Redis with a lower one has come back with older data.
 	floor atomic.Int64
@@ -145,7 +146,13 @@ type seller struct {
 	epoch   int64     // under which the last script was sent
 	args    []any
 	records []byte // of the batch, for the log of queued orders
+	hashes  []byte // of the batch's keys
 	spare   []*Request
+	// accepted is what is known of the sale's accepted keys; nil until nothing is left. The
+	// last script was asked for the keys of a build from a number on.
+	accepted   *keySet
+	askedBuild string
+	askedFrom  int64
 }
 
 func newSeller(v *Inventory, item string) *seller {
@@ -153,7 +160,7 @@ func newSeller(v *Inventory, item string) *seller {
 	lockKey, waitersKey := v.locks.GuardKeys(s.lockKey)
 	q := v.queues[v.keys.partition(item)]
 	s.keys = append([]string{lockKey, waitersKey, v.keys.sale(item), v.keys.idempotency(item), v.keys.buyers(item),
-		queuedLogKey(q.Prefix())}, q.EnqueueKeys()...)
+		queuedLogKey(q.Prefix()), v.keys.accepted(item)}, q.EnqueueKeys()...)
 	return s
 }
 
@@ -192,11 +199,17 @@ func (s *seller) retire() {
 	s.signal()
 }
 
-// take moves up to a batch of pending requests into s.spare.
+// take moves up to a batch of pending requests into s.spare. A batch has one version of
+// the item.
 func (s *seller) take() []*Request {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := min(len(s.pending), s.v.cfg.MaxBatch)
+	for i := 1; i < n; i++ {
+		if s.pending[i].ItemVersion != s.pending[0].ItemVersion {
+			n = i
+		}
+	}
 	batch := append(s.spare[:0], s.pending[:n]...)
 	rest := copy(s.pending, s.pending[n:])
 	clear(s.pending[rest:])
@@ -219,7 +232,11 @@ func (s *seller) run() {
 			continue
 		}
 		// Nothing to sell: keep the lock for the rest of a slice, for the next
-		// request is likely close, and then leave it to others.
+		// request is likely close, and then leave it to others. With a mark no next
+		// request needs it.
+		if s.loading == nil && s.mark.Load() != nil {
+			s.letGo()
+		}
 		wait := idleLife
 		if s.held != nil {
 			wait = s.v.cfg.Slice
@@ -426,12 +443,13 @@ func (s *seller) try(ctx context.Context, batch []*Request) error {
 	default:
 		return fmt.Errorf("purchase script answered status %q", reply.status)
 	}
+	// First, so that a client that repeats as soon as it is answered meets no older mark.
+	s.noteSoldOut(&reply, drops)
 	if err := s.deliver(batch, &reply); err != nil {
 		return fmt.Errorf("%w: %w", errUnknown, err)
 	}
 	s.floor.Store(max(s.floor.Load(), reply.sequence))
-	s.noteSoldOut(&reply, drops)
-	if reply.waiting > 0 && time.Since(s.since) >= s.v.cfg.Slice {
+	if reply.waiting > 0 && (reply.left <= 0 || time.Since(s.since) >= s.v.cfg.Slice) {
 		s.letGo()
 	}
 	return nil
@@ -512,7 +530,13 @@ func (s *seller) send(ctx context.Context, batch []*Request) (purchaseReply, err
 	q := s.v.queues[s.v.keys.partition(s.item)]
 	s.epoch = s.v.epoch.Load()
 	s.records = appendQueuedRecords(s.records[:0], batch)
-	args := append(s.args[:0], s.held.GuardValue(), s.held.Fence(), s.epoch, q.MaxLength(), s.floor.Load(), len(batch), s.records)
+	s.hashes = appendKeyHashes(s.hashes[:0], batch)
+	s.askedBuild, s.askedFrom = "", 0
+	if s.accepted != nil {
+		s.askedBuild, s.askedFrom = s.accepted.build, s.accepted.known
+	}
+	args := append(s.args[:0], s.held.GuardValue(), s.held.Fence(), s.epoch, q.MaxLength(), s.floor.Load(), len(batch), s.records,
+		s.hashes, batch[0].ItemVersion, s.askedBuild, s.askedFrom)
 	for _, r := range batch {
 		// By pointer: a string put into an interface is copied to the heap.
 		args = append(args, &r.Buyer, &r.IdempotencyKey, &r.Quantity, &r.OrderID, &r.Payload)
@@ -545,66 +569,6 @@ func (s *seller) send(ctx context.Context, batch []*Request) (purchaseReply, err
 		return reply, fmt.Errorf("%w: %w", errUnknown, err)
 	}
 	return reply, nil
-}
-
-// deliver answers each request by its verdict. Nothing is delivered unless the
-// whole reply can be read, so that a request is answered once.
-func (s *seller) deliver(batch []*Request, reply *purchaseReply) error {
-	if len(reply.verdicts) != len(batch) {
-		return fmt.Errorf("purchase script gave %d verdicts for %d requests", len(reply.verdicts), len(batch))
-	}
-	replays := 0
-	for i := range len(reply.verdicts) {
-		if reply.verdicts[i] == 'R' {
-			replays++
-		}
-	}
-	if replays != len(reply.replayed) {
-		return fmt.Errorf("purchase script gave %d orders for %d replays", len(reply.replayed), replays)
-	}
-	replays = 0
-	for i, r := range batch {
-		var o Outcome
-		switch reply.verdicts[i] {
-		case 'A':
-		case 'R':
-			id, ok := reply.replayed[replays].(string)
-			replays++
-			if !ok {
-				o.Err = ErrUnavailable
-				break
-			}
-			o.ReplayOf = id
-		case 'O':
-			o.Err = &NotOpenError{
-				OpensAt: time.UnixMilli(reply.opensMS).UTC(),
-				In:      time.Duration(reply.opensMS-reply.nowMS) * time.Millisecond,
-			}
-		default:
-			o.Err = refusal(reply.verdicts[i])
-		}
-		r.Done(o)
-	}
-	return nil
-}
-
-func refusal(verdict byte) error {
-	switch verdict {
-	case 'K':
-		return ErrKeyReused
-	case 'L':
-		return ErrUserLimit
-	case 'S':
-		return ErrSoldOut
-	case 'C':
-		return ErrClosed
-	case 'P':
-		return ErrPaused
-	case 'F':
-		return ErrOverloaded
-	default:
-		return fmt.Errorf("inventory: unknown verdict %q", verdict)
-	}
 }
 
 func answer(batch []*Request, err error) {

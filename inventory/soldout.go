@@ -1,47 +1,37 @@
 package inventory
 
 import (
-	"context"
-	"fmt"
+	"encoding/binary"
+	"math/bits"
 	"strings"
 	"sync/atomic"
 	"time"
-
-	"github.com/bits-and-blooms/bloom/v3"
 )
 
-// soldOutMark lets the process answer "sold out" from memory. A request that
-// repeats an accepted one must still get its order, so the mark carries the
-// set of the accepted (buyer, key) pairs, frozen since nothing was left: who is
-// surely not in it has nothing to repeat. A wrong "maybe" costs a look at Redis.
+// soldOutMark lets the process answer "sold out" from memory. A repeat of an accepted
+// request must still get its order, so the mark has the set of the accepted keys: a request
+// whose key is surely not in it repeats nothing. A wrong "maybe" costs a look at Redis.
+//
+// A mark is what one script has said: each reply replaces it or removes it. It is not used
+// while the process cannot hear of returned stock.
 type soldOutMark struct {
-	version  string // of the stock; another version voids the mark
-	drops    int64  // the seller's count of drops; another count voids the mark
-	accepted *bloom.BloomFilter
-	until    atomic.Int64 // Unix nanoseconds; renewed by each script that finds nothing left
+	drops    int64 // the seller's count of drops; another count voids the mark
+	limit    int64 // units that one buyer may hold
+	until    int64 // Unix nanoseconds
+	accepted *keySet
 }
 
-// falsePositives is the share of strangers that a mark sends to Redis.
-const falsePositives = 0.001
-
-// markTimeout bounds the reading of the accepted set.
-const markTimeout = 30 * time.Second
-
-// soldOut reports whether a request can be refused from memory.
-func (s *seller) soldOut(r *Request) bool {
+// refuse returns the refusal of a request that needs no Redis; nil when Redis has to be asked.
+func (s *seller) refuse(r *Request) error {
 	m := s.mark.Load()
-	if m == nil || m.drops != s.drops.Load() || r.since.UnixNano() >= m.until.Load() {
-		return false
+	switch {
+	case m == nil || m.drops != s.drops.Load() || !s.v.hears.Load() || r.since.UnixNano() >= m.until,
+		m.accepted.has(keyHash(r)):
+		return nil
+	case r.Quantity > m.limit:
+		return &QuantityError{Limit: m.limit}
 	}
-	var buf [384]byte // a buyer and a key at their longest
-	return !m.accepted.Test(appendField(buf[:0], r))
-}
-
-// appendField writes the request's field in the idempotency hash.
-func appendField(b []byte, r *Request) []byte {
-	b = append(b, r.Buyer...)
-	b = append(b, ' ')
-	return append(b, r.IdempotencyKey...)
+	return ErrSoldOut
 }
 
 // dropMark forgets that the item is sold out. What a script that is under way
@@ -51,69 +41,132 @@ func (s *seller) dropMark() {
 	s.mark.Store(nil)
 }
 
-// noteSoldOut keeps the mark true to what the script has just said: renewed
-// while an open sale has nothing left, gone when the sale is shut or has units.
-// drops is the count of drops before the script was sent.
+// noteSoldOut keeps the mark as the script has just said: there is one while an open sale has
+// nothing left and all its accepted keys are known. drops is the count of drops before
+// the script was sent.
 func (s *seller) noteSoldOut(r *purchaseReply, drops int64) {
-	switch {
-	case r.left > 0 || strings.ContainsAny(r.verdicts, "OCP"):
+	if r.accepted < 0 || !s.learn(r) || drops != s.drops.Load() {
 		s.mark.Store(nil)
-	case drops != s.drops.Load():
-		// Stock may have returned since; the next script tells.
-	case strings.ContainsRune(r.verdicts, 'S'):
-		life := s.v.cfg.MarkLife
-		if r.closesMS > 0 {
-			// After its end the sale is closed, and no longer sold out.
-			life = min(life, time.Duration(r.closesMS-r.nowMS)*time.Millisecond)
+		return
+	}
+	life := s.v.cfg.MarkLife
+	if r.closesMS > 0 {
+		// After its end the sale is closed, and no longer sold out.
+		life = min(life, time.Duration(r.closesMS-r.nowMS)*time.Millisecond)
+	}
+	s.mark.Store(&soldOutMark{drops: drops, limit: r.limit, until: time.Now().Add(life).UnixNano(), accepted: s.accepted})
+}
+
+// learn adds the accepted keys of a reply to those that are known, and reports whether they
+// are all of them. Otherwise the next scripts bring more.
+func (s *seller) learn(r *purchaseReply) bool {
+	build := buildOf(r.version)
+	from := int64(0) // which key is the reply's first, see purchase.lua
+	if build == s.askedBuild {
+		from = s.askedFrom
+	}
+	k := s.accepted
+	if k == nil || k.build != build || k.known > r.accepted || k.full(r.accepted) {
+		k = newKeySet(build, r.accepted)
+		s.accepted = k
+	}
+	if k.known == from {
+		k.add(r.more)
+	}
+	return k.known == r.accepted
+}
+
+// buildOf is the part of a sale's version that tells by which load it was built.
+func buildOf(version string) string {
+	_, build, _ := strings.Cut(version, ".")
+	build, _, _ = strings.Cut(build, ".")
+	return build
+}
+
+// keyHashSize is how many bytes a key takes among the accepted keys of a sale.
+const keyHashSize = 4
+
+// keyHash is the hash of a request's buyer and key by which Redis keeps it among the sale's
+// accepted keys. Every process has to compute the same.
+func keyHash(r *Request) uint32 { return keyHashOf(r.Buyer, r.IdempotencyKey) }
+
+func keyHashOf(buyer, key string) uint32 {
+	h := fnv1a(fnv1a(fnv1a(fnvStart, buyer), " "), key)
+	return uint32(h ^ h>>32) //nolint:gosec // folded on purpose
+}
+
+// appendKeyHashes appends the hashes of a batch, in its order.
+func appendKeyHashes(b []byte, batch []*Request) []byte {
+	for _, r := range batch {
+		b = binary.BigEndian.AppendUint32(b, keyHash(r))
+	}
+	return b
+}
+
+const (
+	// keySetShare is how many bits a new set has for each key, and keySetFull when it is
+	// replaced by a larger one: of strangers, 1 to 4 in 1,000 are taken for a member then.
+	keySetShare, keySetFull = 16, 11
+	// keySetProbes is how many bits a key sets.
+	keySetProbes = 8
+	// keySetMin and keySetMax bound the bits of a set: 2 KiB and 32 MiB. A set with more
+	// keys than the largest is meant for takes more strangers for members.
+	keySetMin, keySetMax = 1 << 14, 1 << 28
+)
+
+// keySet is a set of keys as a bloom filter: what it has not is surely not in it. One
+// goroutine adds; any number may ask meanwhile.
+type keySet struct {
+	build string // of the sale
+	known int64  // how many of the sale's accepted keys were added
+	bits  []atomic.Uint64
+	mask  uint32
+}
+
+func newKeySet(build string, n int64) *keySet {
+	size := uint64(keySetMin)
+	if n > keySetMin/keySetShare {
+		size = 1 << bits.Len64(uint64(min(n*keySetShare, keySetMax)-1)) //nolint:gosec // more than 0
+	}
+	return &keySet{build: build, bits: make([]atomic.Uint64, size/64), mask: uint32(size - 1)} //nolint:gosec // 2^28 at the most
+}
+
+// full reports whether n keys need a larger set.
+func (k *keySet) full(n int64) bool {
+	size := int64(k.mask) + 1
+	return size < keySetMax && n*keySetFull > size
+}
+
+// add adds keys as Redis has them, one behind the other.
+func (k *keySet) add(hashes string) {
+	for ; len(hashes) >= keyHashSize; hashes = hashes[keyHashSize:] {
+		at, step := probes(uint32(hashes[0])<<24 | uint32(hashes[1])<<16 | uint32(hashes[2])<<8 | uint32(hashes[3]))
+		for range keySetProbes {
+			k.bits[at&k.mask/64].Or(1 << (at & k.mask % 64))
+			at += step
 		}
-		s.markSoldOut(r.version, life, drops)
+		k.known++
 	}
 }
 
-// markSoldOut renews the mark, or makes one beside the selling. While one is
-// made, requests go to Redis as before.
-func (s *seller) markSoldOut(version string, life time.Duration, drops int64) {
-	if m := s.mark.Load(); m != nil && m.version == version && m.drops == drops {
-		m.until.Store(time.Now().Add(life).UnixNano())
-		return
-	}
-	if !s.marking.CompareAndSwap(false, true) {
-		return
-	}
-	go func() {
-		defer s.marking.Store(false)
-		ctx, cancel := context.WithTimeout(s.v.life, markTimeout)
-		defer cancel()
-		m, err := s.newMark(ctx, version)
-		if err != nil {
-			s.v.cfg.OnError(fmt.Errorf("mark %s sold out: %w", s.item, err))
-			return
+// has reports whether a key may be in the set.
+func (k *keySet) has(hash uint32) bool {
+	at, step := probes(hash)
+	for range keySetProbes {
+		if k.bits[at&k.mask/64].Load()&(1<<(at&k.mask%64)) == 0 {
+			return false
 		}
-		m.drops = drops
-		// The set was read after the version was; the mark counts only from
-		// the next script that finds the same version and still nothing left.
-		s.mark.Store(m)
-	}()
+		at += step
+	}
+	return true
 }
 
-func (s *seller) newMark(ctx context.Context, version string) (*soldOutMark, error) {
-	key := s.v.keys.idempotency(s.item)
-	n, err := s.v.rdb.HLen(ctx, key).Result()
-	if err != nil {
-		return nil, err
-	}
-	m := &soldOutMark{version: version, accepted: bloom.NewWithEstimates(uint(max(n, 100)), falsePositives)}
-	var cursor uint64
-	for {
-		fields, next, err := s.v.rdb.HScan(ctx, key, cursor, "", 1000).Result()
-		if err != nil {
-			return nil, err
-		}
-		for i := 0; i+1 < len(fields); i += 2 {
-			m.accepted.AddString(fields[i])
-		}
-		if cursor = next; cursor == 0 {
-			return m, nil
-		}
-	}
+// probes spreads a hash over 64 bits (the finaliser of SplitMix64): the first bit of a key,
+// and the distance between its bits, which is odd, so that all are different.
+func probes(hash uint32) (at, step uint32) {
+	z := uint64(hash) * 0x9e3779b97f4a7c15
+	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
+	z = (z ^ z>>27) * 0x94d049bb133111eb
+	z ^= z >> 31
+	return uint32(z), uint32(z>>32) | 1 //nolint:gosec // both halves
 }

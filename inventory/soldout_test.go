@@ -1,8 +1,12 @@
 package inventory
 
 import (
+	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -90,8 +94,8 @@ func TestInventory_SoldOutMark(t *testing.T) {
 	})
 }
 
-// TestInventory_SoldOutMark_WithoutRedis ends the server: who may be refused
-// from memory still is, who may have an order is not lied to.
+// TestInventory_SoldOutMark_WithoutRedis ends the server: a process that cannot hear of returned
+// stock says that it cannot sell, not that nothing is left.
 func TestInventory_SoldOutMark_WithoutRedis(t *testing.T) {
 	t.Parallel()
 	server := redistest.Real(t)
@@ -110,19 +114,11 @@ func TestInventory_SoldOutMark_WithoutRedis(t *testing.T) {
 	if err := server.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	refused := 0
-	for i := range 100 {
-		r := s.request(fmt.Sprintf("crowd%d", i), "k", 1)
-		r.Done = func(Outcome) {}
-		if err := v.Submit(r); errors.Is(err, ErrSoldOut) {
-			refused++
+	await(t, "the marks to be out of use", func() bool { return !fromMemory(t, s, v) })
+	for _, r := range []*Request{s.request("stranger", "k", 1), s.request(accepted[0].Buyer, "k", 1)} {
+		if o := buy(t, v, r); !errors.Is(o.Err, ErrUnavailable) && !errors.Is(o.Err, ErrOverloaded) {
+			t.Errorf("%s, without Redis: %+v", r.Buyer, o)
 		}
-	}
-	if refused < 90 {
-		t.Errorf("%d of 100 were refused from memory", refused)
-	}
-	if o := buy(t, v, s.request(accepted[0].Buyer, "k", 1)); !errors.Is(o.Err, ErrUnavailable) && !errors.Is(o.Err, ErrOverloaded) {
-		t.Errorf("an accepted buyer, without Redis: %+v", o)
 	}
 	if err := server.Start(); err != nil {
 		t.Fatal(err)
@@ -134,7 +130,7 @@ func TestInventory_SoldOutMark_WithoutRedis(t *testing.T) {
 	s.audit(t)
 }
 
-func TestSeller_soldOut_Expires(t *testing.T) {
+func TestSeller_refuse_Expires(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, redistest.Embedded(t), open(2, 1), 0)
 	v := s.inventory(t, Config{MarkLife: time.Hour})
@@ -143,7 +139,7 @@ func TestSeller_soldOut_Expires(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	until := time.Unix(0, sel.mark.Load().until.Load())
+	until := time.Unix(0, sel.mark.Load().until)
 	if d := time.Until(until); d <= 0 || d > time.Hour {
 		t.Errorf("the mark lives for %v, want up to MarkLife", d)
 	}
@@ -153,7 +149,7 @@ func TestSeller_soldOut_Expires(t *testing.T) {
 	}{{until.Add(-time.Nanosecond), true}, {until, false}, {until.Add(time.Second), false}} {
 		r := s.request("stranger", "k", 1)
 		r.since = c.since
-		if got := sel.soldOut(r); got != c.want {
+		if got := sel.refuse(r) != nil; got != c.want {
 			t.Errorf("%v after the mark's end: %v, want %v", c.since.Sub(until), got, c.want)
 		}
 	}
@@ -193,30 +189,6 @@ func TestInventory_SoldOutMark_StockReturns(t *testing.T) {
 		}
 		s.audit(t)
 	})
-}
-
-// TestSeller_soldOut_OtherVersion: a mark made of one build of the sale is not
-// renewed by a script that saw another.
-func TestSeller_soldOut_OtherVersion(t *testing.T) {
-	t.Parallel()
-	s := newShop(t, redistest.Embedded(t), open(2, 1), 0)
-	v := s.inventory(t, Config{MarkLife: time.Hour})
-	sellOut(t, s, v, 2)
-	sel, err := v.seller(s.item)
-	if err != nil {
-		t.Fatal(err)
-	}
-	first := sel.mark.Load()
-	first.until.Store(1) // it has lapsed
-	sel.markSoldOut("another version", time.Hour, sel.drops.Load())
-	if got := first.until.Load(); got != 1 {
-		t.Errorf("a mark of version %q was renewed until %d by another version", first.version, got)
-	}
-	await(t, "the new mark", func() bool { return sel.mark.Load() != first })
-	m := sel.mark.Load()
-	if m.version != "another version" || m.until.Load() != 0 {
-		t.Errorf("the new mark is of version %q until %d, want it void until a script confirms it", m.version, m.until.Load())
-	}
 }
 
 // TestInventory_SoldOutMark_Shut: an item that is sold out and shut says that it
@@ -302,4 +274,219 @@ func marksUntilClosed(t *testing.T, life time.Duration) bool {
 		return errors.Is(err, ErrClosed)
 	})
 	return fromMemory
+}
+
+// TestInventory_SoldOutMark_Returns: units return again and again, and are sold by several
+// processes. Each process reads each accepted key once, however often it makes a mark,
+// and every repeat gets its order from every process.
+func TestInventory_SoldOutMark_Returns(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, shared *redis.Client) {
+		const stock, rounds = 200, 20
+		s := newShop(t, shared, open(stock, 1), 0)
+		var processes []*Inventory
+		var read [2]keyReader
+		for i := range 2 {
+			rdb := redistest.Second(t, shared)
+			rdb.AddHook(&read[i])
+			v := s.inventoryOn(t, rdb, newLocks(t, rdb, lockConfig), Config{MarkLife: forEver})
+			awaitListening(t, s, v)
+			processes = append(processes, v)
+		}
+		orders := sellOut(t, s, processes[0], stock)
+		marked(t, s, processes...)
+		for i := range rounds {
+			wantStatus(t, s.give(t, orders[i]), ReleaseDone)
+			for _, v := range processes {
+				await(t, "the mark to go", func() bool { return !fromMemory(t, s, v) })
+			}
+			r := s.request(fmt.Sprintf("next%d", i), "k", 1)
+			mustBuy(t, processes[i%2], r)
+			orders = append(orders, r)
+			marked(t, s, processes...)
+			for _, v := range processes {
+				if o := buy(t, v, s.request(r.Buyer, "k", 1)); o != (Outcome{ReplayOf: r.OrderID}) {
+					t.Fatalf("round %d: repeat: %+v, want order %s", i, o, r.OrderID)
+				}
+			}
+		}
+		for _, r := range orders {
+			for i, v := range processes {
+				if o := buy(t, v, s.request(r.Buyer, "k", 1)); o != (Outcome{ReplayOf: r.OrderID}) {
+					t.Errorf("process %d: repeat by %s: %+v, want order %s", i, r.Buyer, o, r.OrderID)
+				}
+			}
+		}
+		for i := range read {
+			if n := read[i].keys.Load(); n != stock+rounds {
+				t.Errorf("process %d has read %d accepted keys, want each of %d once", i, n, stock+rounds)
+			}
+			if n := read[i].scans.Load(); n != 0 {
+				t.Errorf("process %d has scanned the sale %d times", i, n)
+			}
+		}
+		s.audit(t)
+	})
+}
+
+// keyReader counts the accepted keys that scripts hand over, and the scans of hashes.
+type keyReader struct{ keys, scans atomic.Int64 }
+
+func (k *keyReader) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (k *keyReader) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (k *keyReader) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		if cmd.Name() == "hscan" {
+			k.scans.Add(1)
+		}
+		if c, ok := cmd.(*redis.Cmd); ok && err == nil && len(c.Args()) > 1 && c.Args()[1] == purchaseScript.Hash() {
+			if r, err := parsePurchaseReply(c.Val()); err == nil {
+				k.keys.Add(int64(len(r.more) / keyHashSize))
+			}
+		}
+		return err
+	}
+}
+
+// TestInventory_SoldOutMark_Pages: a sale with more accepted keys than one reply carries is
+// marked once all are known, also one that was loaded.
+func TestInventory_SoldOutMark_Pages(t *testing.T) {
+	t.Parallel()
+	const orders = 40_000 // three pages
+	s := newShop(t, redis.NewClient(redistest.Options(redistest.Real(t).Addr())), open(orders, 1), 0)
+	past := make([]Holding, orders)
+	for i := range past {
+		past[i] = Holding{Buyer: fmt.Sprintf("winner%d", i), IdempotencyKey: "k", OrderID: fmt.Sprintf("past-%d", i), Quantity: 1, Counts: true}
+	}
+	s.source.set(func(src *stored) { src.past[s.item] = past })
+	v := s.inventory(t, Config{MarkLife: forEver})
+	awaitListening(t, s, v)
+	for i := range 2 {
+		mustRefuse(t, v, s.request(fmt.Sprintf("early%d", i), "k", 1), ErrSoldOut)
+		if fromMemory(t, s, v) {
+			t.Fatalf("a mark was made after %d of 3 pages", i+1)
+		}
+	}
+	mustRefuse(t, v, s.request("late", "k", 1), ErrSoldOut)
+	if !fromMemory(t, s, v) {
+		t.Fatal("no mark was made after the last page")
+	}
+	for i := 0; i < orders; i += 997 {
+		if o := buy(t, v, s.request(past[i].Buyer, "k", 1)); o != (Outcome{ReplayOf: past[i].OrderID}) {
+			t.Fatalf("repeat: %+v, want order %s", o, past[i].OrderID)
+		}
+	}
+}
+
+// TestInventory_SoldOutMark_Incomplete: where Redis does not have the keys of all accepted
+// orders, because a program that adds none has sold, nobody is refused from memory.
+func TestInventory_SoldOutMark_Incomplete(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newShop(t, rdb, open(3, 1), 0)
+		v := s.inventory(t, Config{MarkLife: forEver})
+		awaitListening(t, s, v)
+		first := s.request("first", "k", 1)
+		mustBuy(t, v, first)
+		if err := rdb.Del(testContext(t), keys{1}.accepted(s.item)).Err(); err != nil {
+			t.Fatal(err)
+		}
+		for i := range 2 {
+			mustBuy(t, v, s.request(fmt.Sprintf("next%d", i), "k", 1))
+		}
+		for i := range 3 {
+			mustRefuse(t, v, s.request(fmt.Sprintf("stranger%d", i), "k", 1), ErrSoldOut)
+			if fromMemory(t, s, v) {
+				t.Fatal("a mark was made without the first buyer's key")
+			}
+		}
+		if o := buy(t, v, s.request("first", "k", 1)); o != (Outcome{ReplayOf: first.OrderID}) {
+			t.Errorf("repeat: %+v", o)
+		}
+		s.audit(t)
+	})
+}
+
+// TestKeySet: what was added is in the set, of what was not at most 1 in 100 is, and
+// readers may ask while keys are added.
+func TestKeySet(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int64{0, 1, 1000, 1025, 100_000} {
+		k := newKeySet("1", n)
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			for i := range n {
+				_ = k.has(keyHashOf("stranger", fmt.Sprint(i)))
+			}
+		})
+		for i := range n {
+			k.add(string(binary.BigEndian.AppendUint32(nil, keyHashOf(fmt.Sprint("buyer", i), "k"))))
+		}
+		wg.Wait()
+		for i := range n {
+			if !k.has(keyHashOf(fmt.Sprint("buyer", i), "k")) {
+				t.Fatalf("of %d keys, key %d is not in the set", n, i)
+			}
+		}
+		wrong := 0
+		for i := range 10_000 {
+			if k.has(keyHashOf(fmt.Sprint("stranger", i), "k")) {
+				wrong++
+			}
+		}
+		if wrong > 100 {
+			t.Errorf("with %d keys, %d of 10,000 strangers are taken for members", n, wrong)
+		}
+		if k.known != n || k.full(n) {
+			t.Errorf("%d keys: %d known, full %v", n, k.known, k.full(n))
+		}
+	}
+	if !newKeySet("1", 1000).full(2000) || newKeySet("1", 1<<40).full(1<<41) {
+		t.Error("a set is full when its keys have doubled, unless it has the greatest size")
+	}
+}
+
+// TestInventory_Purchase_Limit: more than the limit in one order is refused as that whatever
+// else is wrong, with the limit as it is now, and a repeat of an order of before the limit
+// was lowered gets its order.
+func TestInventory_Purchase_Limit(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newShop(t, rdb, open(3, 5), 0)
+		v := s.inventory(t, Config{MarkLife: forEver})
+		awaitListening(t, s, v)
+		first := s.request("u", "k1", 3)
+		mustBuy(t, v, first)
+		lower := int64(2)
+		if err := Adjust(testContext(t), rdb, 1, 1, s.item, Change{Version: 2, PerUserLimit: &lower}); err != nil {
+			t.Fatal(err)
+		}
+		repeat := func() {
+			t.Helper()
+			if o := buy(t, v, s.request("u", "k1", 3)); o != (Outcome{ReplayOf: first.OrderID}) {
+				t.Errorf("repeat: %+v, want order %s", o, first.OrderID)
+			}
+			mustRefuse(t, v, s.request("u", "k1", 4), ErrKeyReused)
+			for _, buyer := range []string{"u", "w"} {
+				var above *QuantityError
+				if o := buy(t, v, s.request(buyer, "k2", 3)); !errors.As(o.Err, &above) || above.Limit != 2 {
+					t.Errorf("a new order by %s: %+v, want a QuantityError with limit 2", buyer, o)
+				}
+			}
+		}
+		repeat() // nothing is left
+		awaitMark(t, s, v)
+		repeat() // under the mark
+		wantStatus(t, s.give(t, first), ReleaseDone)
+		repeat()
+		control := "paused"
+		if err := Adjust(testContext(t), rdb, 1, 1, s.item, Change{Version: 3, Control: &control}); err != nil {
+			t.Fatal(err)
+		}
+		repeat()
+	})
 }

@@ -373,3 +373,132 @@ func TestService_ChangeItem_DatabaseAway(t *testing.T) {
 		}
 	})
 }
+
+// deaf is a service of another process, whose catalogue hears of no change: its subscription
+// was cut.
+func (s *site) deaf() *Service {
+	s.t.Helper()
+	items, err := catalog.New(testContext(s.t), s.store, s.stock, catalog.Config{OnError: s.heard, LoadTimeout: limit, Redis: s.rdb, Life: time.Hour})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { s.end(items.Close) })
+	cfg := s.service.Config
+	cfg.Items = items
+	return NewService(cfg)
+}
+
+// TestService_Place_OldPrice: a process that has missed a change of the price sells at the new one.
+func TestService_Place_OldPrice(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 20, 20))
+		s.work()
+		other := s.deaf()
+		first, err := other.Place(testContext(t), s.purchase("u", "k", 1, long))
+		if err != nil || first.Order.UnitPriceMinor != 1999 {
+			t.Fatalf("before the change: %+v, %v", first, err)
+		}
+		for price := int64(5); price < 8; price++ {
+			s.mustChange(ItemChange{PriceMinor: ptr(price)})
+			before, err := other.Items.Item(testContext(t), s.item)
+			if err != nil || before.PriceMinor == price {
+				t.Fatalf("the other process has heard of the price: %+v, %v", before, err)
+			}
+			key := fmt.Sprint("k", price)
+			placed, err := other.Place(testContext(t), s.purchase("u", key, 1, long))
+			if err != nil || placed.Order.UnitPriceMinor != price || placed.Replayed {
+				t.Errorf("price %d: %+v, %v", price, placed, err)
+			}
+			if got := s.mustGet(placed.Order.ID); got.UnitPriceMinor != price {
+				t.Errorf("price %d: the order is %+v", price, got)
+			}
+		}
+		again, err := other.Place(testContext(t), s.purchase("u", "k", 1, long))
+		if err != nil || again.Order.ID != first.Order.ID || !again.Replayed {
+			t.Errorf("repeat: %+v, %v, want order %s", again, err, first.Order.ID)
+		}
+		auditStore(t, s.store)
+	})
+}
+
+// TestService_Place_SaleBehind: a sale that has lost a change of its item is loaded again, and
+// then sells by it.
+func TestService_Place_SaleBehind(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 20, 20))
+		s.work()
+		first := s.mustPlace(s.purchase("u", "k", 1, long))
+		version, err := rdb.HGet(testContext(t), saleKey(s.item), "version").Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.mustChange(ItemChange{PriceMinor: ptr(int64(5)), PerUserLimit: ptr(int64(2))})
+		if err := rdb.HSet(testContext(t), saleKey(s.item), "version", version, "limit", 20).Err(); err != nil {
+			t.Fatal(err)
+		}
+		placed := s.mustPlace(s.purchase("u", "k2", 1, long))
+		if placed.Order.UnitPriceMinor != 5 {
+			t.Errorf("sold for %d, want 5", placed.Order.UnitPriceMinor)
+		}
+		s.refused(s.purchase("u", "k3", 1, long), inventory.ErrUserLimit)
+		if again := s.mustPlace(s.purchase("u", "k", 1, long)); again.Order.ID != first.Order.ID {
+			t.Errorf("repeat: %+v, want order %s", again, first.Order.ID)
+		}
+	})
+}
+
+// saleKey is the key of an item's sale in the one partition.
+func saleKey(item string) string { return "fs:{p0}:sale:" + item }
+
+// TestService_Place_LowerLimit: a repeat gets its order also when the limit is lower by now, on
+// the process that made the change and on one that has not heard of it. A new order of as many
+// is refused with the present limit.
+func TestService_Place_LowerLimit(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 20, 5))
+		s.work()
+		other := s.deaf()
+		first, err := other.Place(testContext(t), s.purchase("u", "k1", 3, long))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.mustChange(ItemChange{PerUserLimit: ptr(int64(2))})
+		for name, service := range map[string]*Service{"same": s.service, "other": other} {
+			again, err := service.Place(testContext(t), s.purchase("u", "k1", 3, long))
+			if err != nil || again.Order.ID != first.Order.ID || !again.Replayed || !again.Committed {
+				t.Errorf("%s process, repeat: %+v, %v, want order %s", name, again, err, first.Order.ID)
+			}
+			for _, user := range []string{"u", "w"} {
+				var above *inventory.QuantityError
+				if _, err := service.Place(testContext(t), s.purchase(user, "k2", 3, long)); !errors.As(err, &above) || above.Limit != 2 {
+					t.Errorf("%s process, a new order by %s: %v, want a QuantityError with 2", name, user, err)
+				}
+			}
+		}
+	})
+}
+
+// otherVersion is a sale that has another version of the item than anybody.
+type otherVersion struct {
+	Stock
+	asked int
+}
+
+func (o *otherVersion) Submit(*inventory.Request) error {
+	o.asked++
+	return &inventory.ItemVersionError{Version: 9}
+}
+
+// TestService_Place_NeverAgrees: the repeats for other terms end.
+func TestService_Place_NeverAgrees(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, redistest.Embedded(t), false, newItem("", 1, 1))
+	stock := &otherVersion{Stock: s.stock}
+	s.service.Stock = stock
+	if placed, err := s.service.Place(testContext(t), s.purchase("u", "k", 1, long)); !errors.Is(err, inventory.ErrUnavailable) || stock.asked != termsTries {
+		t.Errorf("%+v, %v after %d tries, want ErrUnavailable after %d", placed, err, stock.asked, termsTries)
+	}
+}

@@ -64,7 +64,8 @@ func openShop(ctx context.Context, stock int64) (s exampleShop, stop func()) {
 	check(err)
 	tasks := []order.Tasks{s.orders}
 	sales := &order.Sales{Store: store, Tasks: tasks, Partition: func(string) int { return 0 }}
-	sold, err := inventory.New(ctx, s.rdb, locks, []*queue.Queue{s.orders}, sales, inventory.Config{Patience: time.Minute})
+	// Without a sold-out mark every purchase asks Redis.
+	sold, err := inventory.New(ctx, s.rdb, locks, []*queue.Queue{s.orders}, sales, inventory.Config{Patience: time.Minute, MarkLife: time.Nanosecond})
 	check(err)
 	items, err := catalog.New(ctx, store, sold, catalog.Config{Wait: time.Minute, LoadTimeout: time.Minute})
 	check(err)

@@ -30,6 +30,8 @@ type Stock interface {
 // Items is what placing an order needs of the catalogue.
 type Items interface {
 	Item(ctx context.Context, id string) (catalog.Item, error)
+	// Outdated makes this process read an item again if what it has is older than the version.
+	Outdated(id string, version int64)
 	// Created and Changed tell every process what is committed.
 	Created(ctx context.Context, id string)
 	Changed(ctx context.Context, id string, version int64)
@@ -117,15 +119,7 @@ func (s *Service) Place(ctx context.Context, p Purchase) (Placed, error) {
 	if s.Volatile {
 		p.Wait = max(p.Wait, s.volatileWait)
 	}
-	t := task{
-		ItemID: p.ItemID, UserID: p.UserID, Quantity: p.Quantity,
-		UnitPriceMinor: item.PriceMinor, Currency: item.Currency,
-		CreatedAt: s.Store.now().UnixMilli(), IdempotencyKey: p.IdempotencyKey,
-	}
-	if p.Wait > 0 {
-		t.Origin = s.Waiters.origin
-	}
-	placed, replay, err := s.submit(ctx, &t, p.Wait)
+	placed, replay, err := s.submit(ctx, &p, &item)
 	if err != nil {
 		return Placed{}, err
 	}
@@ -182,9 +176,47 @@ func refusalOf(reason string) error {
 	}
 }
 
-// submit sends a task through the inventory and waits. It returns the id of
-// the earlier order when the request was a replay.
-func (s *Service) submit(ctx context.Context, t *task, wait time.Duration) (Placed, string, error) {
+// termsTries bounds how often a purchase is sent with terms that the sale does not have.
+const termsTries = 3
+
+// submit sends a purchase through the inventory and waits. Where the sale has another
+// version of the item, the item is read again, and the purchase is made by that. It returns
+// the id of the earlier order when the request was a replay.
+func (s *Service) submit(ctx context.Context, p *Purchase, item *catalog.Item) (Placed, string, error) {
+	for try := 1; ; try++ {
+		t := task{
+			ItemID: p.ItemID, UserID: p.UserID, Quantity: p.Quantity,
+			UnitPriceMinor: item.PriceMinor, Currency: item.Currency,
+			CreatedAt: s.Store.now().UnixMilli(), IdempotencyKey: p.IdempotencyKey,
+		}
+		if p.Wait > 0 {
+			t.Origin = s.Waiters.origin
+		}
+		placed, replay, err := s.send(ctx, &t, item.Version, p.Wait)
+		var other *inventory.ItemVersionError
+		if !errors.As(err, &other) {
+			return placed, replay, err
+		}
+		if try == termsTries {
+			return Placed{}, "", fmt.Errorf("%w: %w", inventory.ErrUnavailable, err)
+		}
+		if item.Version > other.Version {
+			// The sale has lost a change of the item, so it is loaded again. While a change
+			// is under way, nothing is sold, and so nothing is refused for its version.
+			if err := s.Returns.stock.Distrust(ctx, p.ItemID); err != nil {
+				return Placed{}, "", fmt.Errorf("%w: %w", inventory.ErrUnavailable, err)
+			}
+			continue
+		}
+		s.Items.Outdated(p.ItemID, other.Version)
+		if *item, err = s.Items.Item(ctx, p.ItemID); err != nil {
+			return Placed{}, "", fmt.Errorf("read item %s again: %w", p.ItemID, err)
+		}
+	}
+}
+
+// send sends a task that was made by a version of the item, as submit does.
+func (s *Service) send(ctx context.Context, t *task, version int64, wait time.Duration) (Placed, string, error) {
 	id, err := uuid.NewV7()
 	if err != nil {
 		return Placed{}, "", fmt.Errorf("make order id: %w", err)
@@ -193,7 +225,7 @@ func (s *Service) submit(ctx context.Context, t *task, wait time.Duration) (Plac
 	a := &attempt{ticket: ticket{settled: make(chan settlement, 3)}, waits: wait > 0}
 	a.request = inventory.Request{
 		ItemID: t.ItemID, Buyer: t.UserID, IdempotencyKey: t.IdempotencyKey, Quantity: t.Quantity,
-		OrderID: t.ID, Payload: t.payload(), Done: a.done,
+		OrderID: t.ID, Payload: t.payload(), ItemVersion: version, Done: a.done,
 	}
 	if a.waits {
 		s.Waiters.add(t.ID, &a.ticket)

@@ -67,12 +67,15 @@ func TestService_Place_Committed(t *testing.T) {
 		}{
 			{s.purchase("u", "k", 1, long), inventory.ErrKeyReused},
 			{s.purchase("u", "k2", 2, long), inventory.ErrUserLimit},
-			{s.purchase("v", "k", 9, long), inventory.ErrUserLimit},
 			{Purchase{ItemID: "none", UserID: "u", IdempotencyKey: "k", Quantity: 1, Wait: long}, catalog.ErrItemNotFound},
 		} {
 			if placed, err := s.service.Place(testContext(t), c.p); !errors.Is(err, c.want) || placed != (Placed{}) {
 				t.Errorf("%+v: %+v, %v, want %v", c.p, placed, err, c.want)
 			}
+		}
+		var above *inventory.QuantityError
+		if placed, err := s.service.Place(testContext(t), s.purchase("v", "k", 9, long)); !errors.As(err, &above) || above.Limit != 3 || placed != (Placed{}) {
+			t.Errorf("9 of at most 3: %+v, %v, want a QuantityError with 3", placed, err)
 		}
 		if ids := s.waiters.ids(); len(ids) != 0 {
 			t.Errorf("tickets %v are left", ids)

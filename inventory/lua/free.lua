@@ -1,6 +1,6 @@
 -- Removes what Redis holds of a sale that has ended.
 --
--- KEYS 1 sale (hash), 2 idempotency (hash), 3 buyers (hash), 4 the item's lock
+-- KEYS 1 sale (hash), 2 idempotency (hash), 3 buyers (hash), 4 the item's lock, 5 accepted keys (string)
 -- ARGV 1 the mark of a stopped sale
 --
 -- Returns 1 removed, 0 nothing was there, or -1 left alone: the sale has not ended by its own terms, it is
@@ -26,7 +26,7 @@ elseif sale[4] ~= 'closed' then
     return -1
   end
 end
-if redis.call('UNLINK', KEYS[1], KEYS[2], KEYS[3]) > 0 then
+if redis.call('UNLINK', KEYS[1], KEYS[2], KEYS[3], KEYS[5]) > 0 then
   return 1
 end
 return 0

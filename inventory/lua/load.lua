@@ -1,12 +1,14 @@
 -- Opens or rebuilds a sale from what the database says, page by page, under the item's lock.
 --
--- KEYS 1 lock, 2 lock's waiters, 3 sale (hash), 4 idempotency (hash), 5 buyers (hash)
+-- KEYS 1 lock, 2 lock's waiters, 3 sale (hash), 4 idempotency (hash), 5 buyers (hash), 6 accepted keys (string)
 -- ARGV 1 lock value, 2 fencing token, 3 step:
 --   'forget'  forgets the sale and what was bought in it
 --   'begin'   does so too, and begins to build it
 --   'claimed' does as 'begin' if the sale still has this claim (see claim.lua), which follows
---   'orders'  then per order: buyer, idempotency key, quantity, order id, 1 if its units count (0: refused or given back)
---   'open'    then: epoch, left, limit, opens_ms, closes_ms, control, version, sequence
+--   'orders'  then the hashes of the orders' keys, 4 bytes each, and per order: buyer, idempotency key,
+--             quantity, order id, 1 if its units count (0: refused or given back)
+--   'open'    then: epoch, left, limit, opens_ms, closes_ms, control, version, sequence, the channel that
+--             tells of stock, item; every process is told, since units may have returned
 --
 -- Returns 1, 0 when the lock is not held by this value, or 2 when the sale was dropped since its claim or
 -- its 'begin'.
@@ -32,7 +34,7 @@ if step == 'claimed' then
 end
 if step == 'forget' or step == 'begin' then
   -- A large sale's hashes are freed beside the selling of others.
-  redis.call('UNLINK', KEYS[3], KEYS[4], KEYS[5])
+  redis.call('UNLINK', KEYS[3], KEYS[4], KEYS[5], KEYS[6])
   if step == 'begin' then
     redis.call('HSET', KEYS[3], 'building', ARGV[1])
   end
@@ -43,7 +45,8 @@ elseif step == 'orders' then
   -- Some at a time, with four calls for all of them: a large sale is loaded while buyers wait. No more,
   -- for the embedded engine's Lua stack is small.
   local chunk = 100 * 5
-  for from = 4, #ARGV, chunk do
+  redis.call('APPEND', KEYS[6], ARGV[4])
+  for from = 5, #ARGV, chunk do
     local to = math.min(from + chunk - 1, #ARGV)
     local fields, buyers = {}, {}
     for a = from, to, 5 do
@@ -86,6 +89,7 @@ elseif step == 'open' then
   redis.call('HSET', KEYS[3], 'epoch', ARGV[4], 'fence', ARGV[2], 'left', ARGV[5], 'limit', ARGV[6],
     'opens_ms', ARGV[7], 'closes_ms', ARGV[8], 'control', ARGV[9], 'version', ARGV[10] .. '.' .. ARGV[2] .. '.0', 'sequence', ARGV[11])
   redis.call('HDEL', KEYS[3], 'building')
+  redis.call('PUBLISH', ARGV[12], ARGV[13])
 else
   return redis.error_reply('ERR unknown step')
 end

@@ -1,12 +1,15 @@
 -- Sells to a batch of buyers of one item.
 --
 -- KEYS 1 lock, 2 lock's waiters, 3 sale (hash), 4 idempotency (hash), 5 buyers (hash),
---      6 log of queued orders (stream), 7.. the task queue's keys (EnqueueKeys)
+--      6 log of queued orders (stream), 7 accepted keys (string), 8.. the task queue's keys (EnqueueKeys)
 -- ARGV 1 lock value, 2 fencing token, 3 epoch, 4 task queue's bound, 5 the highest sequence of the sale
 --      that the caller has been told, 6 number of purchases n, 7 their records for the log, 24 bytes each,
+--      8 the hashes of their keys, 4 bytes each, 9 the version of the item by which the caller made them (0: any),
+--      10 the build of the sale of which the caller knows accepted keys, 11 how many of them it knows,
 --      then per purchase: buyer, idempotency key, quantity, order id, task payload
 --
--- Returns { status, waiting, verdicts, left, version, now_ms, opens_ms, closes_ms, sequence, replayed order ids ... }.
+-- Returns { status, waiting, verdicts, left, version, now_ms, opens_ms, closes_ms, sequence, limit, accepted,
+--           more accepted keys, replayed order ids ... }.
 --   status    'ok', or why nothing at all was looked at: 'lost' (the lock is not held by this value),
 --             'fenced' (a later holder has been here), 'missing' (the sale is not loaded, or not whole, or
 --             a change of it was begun and not ended, see suspend.lua), 'epoch' (the sale was loaded under
@@ -18,8 +21,12 @@
 --   verdicts  one character per purchase, in order:
 --             A accepted (also when this very order was accepted by an earlier run of this script),
 --             R replay of an earlier order, whose id is the next of the replayed ids,
---             K key used before for another quantity, L over the buyer's limit, S not enough left,
---             O not open yet, C closed, P paused, F task queue full
+--             K key used before for another quantity, Q more than the limit in one order, L over the
+--             buyer's limit, S not enough left, O not open yet, C closed, P paused, F task queue full,
+--             V it would be accepted, but the item has another version than the caller knows
+--   accepted  how many keys of accepted orders the sale has, if it is open and nothing is left; else -1.
+--             The first of them that the caller does not know follow, 64 KiB at most; a caller that knows
+--             all of them knows which requests can be no repeats. Also -1 if some key was never added.
 --
 -- Atomic because it is one script; every check stands before the first write, since a script that
 -- fails half-way is not rolled back. A repeat of the same call changes nothing: an order's id under
@@ -30,8 +37,10 @@
 -- least the highest the sale has seen.
 
 local per = 5      -- arguments per purchase
-local first = 7    -- arguments before the first purchase
+local first = 11   -- arguments before the first purchase
 local record = 24  -- bytes of a purchase in the log
+local hash = 4     -- bytes of an accepted key
+local page = 65536 -- bytes of accepted keys in one reply
 local chunk = 100  -- bounds unpack; the embedded engine's Lua stack is small
 
 local waiting = lock_guard(KEYS[1], KEYS[2], ARGV[1])
@@ -74,6 +83,9 @@ elseif sale[7] == 'paused' then
   shut = 'P'
 end
 
+local item_version, build = string.match(sale[8], '^(%d+)%.(%d+)')
+local outdated = ARGV[9] ~= '0' and ARGV[9] ~= item_version
+
 local n = tonumber(ARGV[6])
 local fields, buyers = {}, {}
 for i = 1, n do
@@ -92,10 +104,10 @@ for from = 1, n, chunk do
   end
 end
 
-local room = queue_room(6, tonumber(ARGV[4]))
+local room = queue_room(7, tonumber(ARGV[4]))
 redis.call('XLEN', KEYS[6])  -- a key of another type must fail here, before the first write
 local verdicts, replayed = {}, {}
-local ids, payloads, taken = {}, {}, 0
+local ids, payloads, places, taken = {}, {}, {}, 0
 local new_orders, touched = {}, {}
 local stamp = string.format('\t%s.%d', ARGV[3], sequence + 1)
 for i = 1, n do
@@ -117,12 +129,16 @@ for i = 1, n do
       verdict = 'R'
       replayed[#replayed + 1] = stands
     end
+  elseif units > limit then
+    verdict = 'Q'
   elseif shut then
     verdict = shut
   elseif held[buyer] + units > limit then
     verdict = 'L'
   elseif units > left then
     verdict = 'S'
+  elseif outdated then
+    verdict = 'V'
   elseif taken >= room then
     verdict = 'F'
   else
@@ -135,6 +151,7 @@ for i = 1, n do
     taken = taken + 1
     ids[taken] = id
     payloads[taken] = ARGV[a + 5] .. stamp
+    places[taken] = i
     new_orders[2 * taken - 1] = field
     new_orders[2 * taken] = order
   end
@@ -142,6 +159,15 @@ for i = 1, n do
 end
 
 if taken > 0 then
+  -- The first write, since it can fail: on a key of another type or a string of 512 MB.
+  local hashes = ARGV[8]
+  if taken < n then
+    for i = 1, taken do
+      places[i] = string.sub(hashes, hash * (places[i] - 1) + 1, hash * places[i])
+    end
+    hashes = table.concat(places)
+  end
+  redis.call('APPEND', KEYS[7], hashes)
   sequence = sequence + 1
   redis.call('HSET', KEYS[3], 'left', string.format('%d', left), 'fence', ARGV[2], 'sequence', string.format('%d', sequence))
   for from = 1, 2 * taken, 2 * chunk do
@@ -171,11 +197,21 @@ if taken > 0 then
     records = table.concat(accepted)
   end
   redis.call('XADD', KEYS[6], '*', 'o', records)
-  queue_add(6, now_us, taken, ids, payloads)
+  queue_add(7, now_us, taken, ids, payloads)
 end
 
-local reply = {'ok', waiting, table.concat(verdicts), left, sale[8], now_ms, opens_ms, closes_ms, sequence}
+local accepted, more = -1, ''
+if left <= 0 and not shut then
+  accepted = redis.call('STRLEN', KEYS[7]) / hash
+  local from = ARGV[10] == build and tonumber(ARGV[11]) or 0
+  if accepted < redis.call('HLEN', KEYS[4]) then  -- loaded or sold by a version that adds no keys
+    accepted = -1
+  elseif from < accepted then
+    more = redis.call('GETRANGE', KEYS[7], string.format('%d', hash * from), string.format('%d', hash * from + page - 1))
+  end
+end
+local reply = {'ok', waiting, table.concat(verdicts), left, sale[8], now_ms, opens_ms, closes_ms, sequence, limit, accepted, more}
 for i = 1, #replayed do
-  reply[9 + i] = replayed[i]
+  reply[12 + i] = replayed[i]
 end
 return reply
