@@ -104,7 +104,7 @@ func TestEnded_FromDatabase(t *testing.T) {
 					t.Errorf("ledger in the end: %+v", l)
 				}
 				s.unloaded("the ledger")
-				s.service.Renamer = s.stock
+				s.service.Renamer, s.service.Queued = s.stock, inventory.NewQueuedIndex(rdb, s.queue)
 				if erased, err := s.service.EraseBuyer(testContext(t), "bob", Erasure{Actor: "admin"}); err != nil || erased.Orders != 1 {
 					t.Errorf("erasure: %+v, %v", erased, err)
 				}

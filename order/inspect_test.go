@@ -269,13 +269,14 @@ func TestStore_Mend(t *testing.T) {
 	}
 	all := wrong()
 	cut, cancel := context.WithCancel(testContext(t))
-	cancel()
+	s.now = func() time.Time { cancel(); return time.Now() } // the first step has begun
 	if err := s.mend(cut, "item", b, "root", "r1"); !errors.Is(err, context.Canceled) {
 		t.Fatalf("cut off: %v", err)
 	}
 	if n := wrong(); n != all-mendPage {
 		t.Errorf("%d wrong after one step, want %d", n, all-mendPage)
 	}
+	s.now = time.Now
 	if err := s.mend(testContext(t), "item", b, "root", "r1"); err != nil {
 		t.Fatal(err)
 	}
