@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"strings"
 
 	"gorm.io/gorm"
 
@@ -110,26 +109,6 @@ func readItems(tx *gorm.DB, ids []string) (map[string]*itemRow, error) {
 		}
 	}
 	return rows, nil
-}
-
-// pendingTasks reads the item's orders that are in the queue, dead letters
-// included: their units stay taken until someone decides about them.
-func pendingTasks(ctx context.Context, q Tasks, item string) (map[string]task, error) {
-	pending := make(map[string]task)
-	err := q.Scan(ctx, func(id string, payload []byte) error {
-		if strings.HasPrefix(id, expiryPrefix) {
-			return nil
-		}
-		t, err := parseTask(id, payload)
-		if err == nil && t.ItemID == item {
-			pending[id] = t
-		}
-		return nil // a task that cannot be read holds nothing of any item
-	})
-	if err != nil {
-		return nil, fmt.Errorf("read queued orders: %w: %w", inventory.ErrUnavailable, err)
-	}
-	return pending, nil
 }
 
 // snapshot runs fn on one consistent view of the database. It is for what may take
