@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 }
 
 // patience bounds what must happen; long, because it only delays a failure.
-const patience = 2 * time.Minute
+const patience = 5 * time.Minute
 
 // slow are settings under which nothing happens by the passing of time within
 // a test's patience: what comes about came about by a message or a call.

@@ -93,7 +93,8 @@ func testReconcilerStress(t *testing.T, rounds int) {
 							t.Errorf("%s, round %d: pay too little: %v", user, k, err)
 						}
 					default:
-						if _, err := s.service.Cancel(testContext(t), placed.Order.ID, Canceller{UserID: user}); err != nil && !errors.Is(err, ErrOrderFinal) {
+						if _, err := s.service.Cancel(testContext(t), placed.Order.ID, Canceller{UserID: user}); err != nil && !errors.Is(err, ErrOrderFinal) &&
+							!errors.Is(err, inventory.ErrUnavailable) { // a busy machine has not committed it in time, and it expires
 							t.Errorf("%s, round %d: %v", user, k, err)
 						}
 					}
