@@ -92,6 +92,10 @@ func waits(a answer) bool {
 // outage asks every route while Redis is away: it answers without it, or 503.
 func outage(t *testing.T, c *client, item string, known purchase) {
 	t.Helper()
+	eventually(t, "/readyz notices the outage", soon, func() (bool, any) { // an answer is repeated for a moment
+		a := c.get("/readyz", "u")
+		return a.Status == 503, a.Body
+	})
 	for _, q := range []struct {
 		role                     auth.Role
 		user, method, path, body string

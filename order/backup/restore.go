@@ -24,6 +24,9 @@ const (
 	replaced   = ".before-restore-"
 )
 
+// maxSameName bounds the databases that are replaced in one second.
+const maxSameName = 100
+
 // copyChunk is how many bytes are copied between two checks for cancellation.
 const copyChunk = 4 << 20
 
@@ -286,8 +289,14 @@ func (r *restoration) swap(ctx context.Context, now time.Time) error {
 	}
 	faultpoint.Reach("restore.detached")
 	// A second name first, so that there is no moment without a database.
-	kept := r.path + replaced + now.UTC().Format("20060102T150405Z")
-	if err := os.Link(r.path, kept); err != nil {
+	name := r.path + replaced + now.UTC().Format("20060102T150405Z")
+	kept := name
+	err := os.Link(r.path, kept)
+	for n := 2; errors.Is(err, fs.ErrExist) && n <= maxSameName; n++ { // another restore in the same second
+		kept = fmt.Sprintf("%s-%d", name, n)
+		err = os.Link(r.path, kept)
+	}
+	if err != nil {
 		return databaseFault(fmt.Errorf("keep the old database: %w", err), "the file system must support hard links; otherwise move the old database elsewhere by hand")
 	}
 	faultpoint.Reach("restore.linked")

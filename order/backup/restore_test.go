@@ -295,8 +295,10 @@ func TestRestore_Leftovers(t *testing.T) {
 	}
 	wantNames(t, filepath.Dir(s.path), "shop.db", filepath.Base(earlier), "shop.db"+replaced+"20260102T120000Z")
 
-	// Two in the same second: the first one's database is not overwritten.
-	_, err = Restore(t.Context(), file, s.path, noon)
-	wantFault(t, err, true, os.ErrExist)
-	wantNames(t, filepath.Dir(s.path), "shop.db", filepath.Base(earlier), "shop.db"+replaced+"20260102T120000Z")
+	// Two in the same second: both databases that were replaced are kept.
+	r, err := Restore(t.Context(), file, s.path, noon)
+	if second := s.path + replaced + "20260102T120000Z-2"; err != nil || r.Kept != second {
+		t.Fatalf("kept %s, %v, want %s", r.Kept, err, second)
+	}
+	wantNames(t, filepath.Dir(s.path), "shop.db", filepath.Base(earlier), "shop.db"+replaced+"20260102T120000Z", filepath.Base(r.Kept))
 }
