@@ -90,15 +90,18 @@ func (s *Store) mend(ctx context.Context, item string, b *books, actor, requestI
 			}
 		}
 	}
-	if !b.torn() && mended == 0 {
-		return nil
-	}
-	return s.repairing(ctx, "repair item "+item, func(ctx context.Context, c conn, box *outbox) error {
-		// By the revision the background knows that what it found may be over.
-		box.touch(item)
-		if !b.torn() {
+	if !b.torn() {
+		if mended == 0 {
 			return nil
 		}
+		// The item's counts are as before. By the revision the background knows that what
+		// it has found may be over.
+		return s.repairing(ctx, "note the repair of "+item, func(_ context.Context, _ conn, box *outbox) error {
+			box.touch(item)
+			return nil
+		})
+	}
+	return s.transition(ctx, "repair item "+item, func(ctx context.Context, c conn, now int64) error {
 		n, err := changed(c.ExecContext(ctx, mendSold, b.held, b.due, item, b.row.Revision, b.row.Sold, b.row.Awaiting))
 		if err != nil {
 			return err
@@ -106,7 +109,7 @@ func (s *Store) mend(ctx context.Context, item string, b *books, actor, requestI
 		if n == 0 {
 			return errMoved
 		}
-		return note(ctx, c, box.now, repaired{Sold: b.held, Awaiting: b.due})
+		return note(ctx, c, now, repaired{Sold: b.held, Awaiting: b.due})
 	})
 }
 

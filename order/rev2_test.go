@@ -3,6 +3,7 @@ package order
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -99,4 +100,31 @@ func TestStore_Books_Erased(t *testing.T) {
 	if drifts := b.drifts(); len(drifts) > 0 {
 		t.Errorf("%+v", drifts)
 	}
+}
+
+// TestRecover_Reopened: an item that had ended when the backup was made, and was opened
+// again, is removed from Redis at its next end.
+func TestRecover_Reopened(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 10, 5))
+		h := s.highWater()
+		s.work()
+		s.exec("UPDATE items SET opens_at = ?, closes_at = ?, freed = 1 WHERE id = ?", time.Now().Add(-2*time.Hour).UnixMilli(), time.Now().Add(-time.Hour).UnixMilli(), s.item)
+		backup := s.backup()
+		closes := time.Now().Add(time.Hour).Truncate(time.Millisecond)
+		if _, err := s.service.ChangeItem(testContext(t), s.item, ItemChange{ClosesAt: &closes}, By{Actor: "root"}); err != nil {
+			t.Fatal(err)
+		}
+		s.load()
+		s.buys("a", "b")
+		h.note(testContext(t))
+		h = s.restore(backup)
+		if _, _, err := s.recover(h, RecoverFromRedis, s.stops(h), nil); err != nil {
+			t.Fatal(err)
+		}
+		if row := itemOf(t, s.store, s.item); row.Freed || row.ClosesAt != closes.UnixMilli() {
+			t.Errorf("after it: freed %v, closes at %d, want %d", row.Freed, row.ClosesAt, closes.UnixMilli())
+		}
+	})
 }
