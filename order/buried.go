@@ -38,6 +38,9 @@ type graveyard struct {
 	// failed are letters before the place whose orders could not be rejected, to be
 	// tried again: not many more than a page.
 	failed []queue.DeadPlace
+	// stopped is set when letters of a stopped sale were passed over: once no sale is
+	// stopped, all are gone through again.
+	stopped bool
 }
 
 // buried rejects the orders whose purchase is a dead letter for too long: the
@@ -46,8 +49,8 @@ type graveyard struct {
 // looked at once: a sweep goes on where the one before it ended.
 func (s *Sweeper) buried(ctx context.Context, g *graveyard, done *Swept) error {
 	now := s.f.store.now()
-	if g.begun.IsZero() || now.Sub(g.begun) >= buriedAgain {
-		g.place, g.begun = queue.DeadPlace{}, now
+	if g.begun.IsZero() || now.Sub(g.begun) >= buriedAgain || g.stopped && !s.f.store.highWater.Any() {
+		g.place, g.begun, g.stopped = queue.DeadPlace{}, now, false
 	}
 	before := now.Add(-buriedAfter)
 	err := s.buryFailed(ctx, g, done)
@@ -59,7 +62,7 @@ func (s *Sweeper) buried(ctx context.Context, g *graveyard, done *Swept) error {
 		if lerr != nil {
 			return fmt.Errorf("look for dead orders: %w", lerr)
 		}
-		failed, berr := s.bury(ctx, letters, done)
+		failed, berr := s.bury(ctx, g, letters, done)
 		err = errors.Join(err, berr)
 		if errors.Is(berr, ErrDatabase) {
 			break // the page is gone through again
@@ -92,7 +95,7 @@ func (s *Sweeper) buryFailed(ctx context.Context, g *graveyard, done *Swept) err
 			}
 		}
 	}
-	failed, err := s.bury(ctx, again, done)
+	failed, err := s.bury(ctx, g, again, done)
 	if !errors.Is(err, ErrDatabase) {
 		g.failed = failed
 	}
@@ -100,8 +103,9 @@ func (s *Sweeper) buryFailed(ctx context.Context, g *graveyard, done *Swept) err
 }
 
 // bury rejects the orders of dead letters, and tells of them. It returns the places of
-// those that could not be rejected.
-func (s *Sweeper) bury(ctx context.Context, letters []queue.TaskInfo, done *Swept) (failed []queue.DeadPlace, err error) {
+// those that could not be rejected. Those of a stopped sale wait for the decision: their
+// orders may be committed in what the database has lost.
+func (s *Sweeper) bury(ctx context.Context, g *graveyard, letters []queue.TaskInfo, done *Swept) (failed []queue.DeadPlace, err error) {
 	var tasks []task
 	for i := range letters {
 		l := &letters[i]
@@ -110,6 +114,10 @@ func (s *Sweeper) bury(ctx context.Context, letters []queue.TaskInfo, done *Swep
 		}
 		// What cannot be read names no order that anybody could ask for.
 		if t, err := parseTask(l.ID, l.Payload); err == nil && t.Quantity > 0 {
+			if s.f.store.highWater.IsStopped(t.ItemID) {
+				g.stopped = true
+				continue
+			}
 			tasks = append(tasks, t)
 		}
 	}

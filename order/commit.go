@@ -48,7 +48,7 @@ func (s *Store) commit(ctx context.Context, tasks []task) (out []outcome, err er
 				return err
 			})
 		})
-		if errors.Is(err, errUneven) {
+		if errors.Is(err, errUneven) && !isLost(err) {
 			err = g.telling(ctx, func(box *outbox) (err error) {
 				out, err = commitEach(ctx, g, tasks, box)
 				return err
@@ -218,7 +218,7 @@ func commitOne(ctx context.Context, g *group, t *task, box *outbox) (outcome, er
 		box.soldOut(t.ItemID, got)
 		box.revised(t.ItemID, got.Revision)
 		return out, nil
-	case errors.As(err, &refusal):
+	case !isLost(err) && errors.As(err, &refusal):
 		out = outcome{status: StatusRejected, reason: string(refusal), closedAt: box.now}
 		box.task(t, out)
 		return out, insertRejection(ctx, g, t, out)

@@ -442,3 +442,29 @@ func testCommitModel(t *testing.T) {
 	})
 	auditStore(t, s)
 }
+
+// TestStore_Commit_Lost: where what a batch has half done cannot be undone, the batch is
+// not taken one by one on top of that.
+func TestStore_Commit_Lost(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	mustInsert(t, s, newItem("item", 10, 5))
+	first := bought("o1", "item", "u1", "k1", 1)
+	mustCommit(t, s, first)
+	db, err := s.write.DB()
+	if err != nil {
+		t.Fatal(err)
+	}
+	undo := s.hot[undoSavepoint]
+	if s.hot[undoSavepoint], err = db.PrepareContext(testContext(t), "ROLLBACK TO SAVEPOINT none"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = undo.Close() })
+	if _, err := s.commit(testContext(t), []task{first, bought("o2", "item", "u2", "k2", 1)}); err == nil {
+		t.Error("committed")
+	}
+	if row := itemOf(t, s, "item"); row.Sold != 1 || row.Revision != 1 {
+		t.Errorf("%d units are sold, revision %d; want 1 and 1", row.Sold, row.Revision)
+	}
+	auditStore(t, s)
+}

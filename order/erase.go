@@ -179,7 +179,7 @@ func (s *Store) keysOf(ctx context.Context, user, item string) (keys []inventory
 // was changed wraps inventory.ErrUnchanged.
 func (s *Store) eraseFromItem(ctx context.Context, user, item, pseudonym string, e Erasure) (orders int, err error) {
 	committing := false
-	err = s.transition(ctx, "erase a buyer from item "+item, func(ctx context.Context, c conn, now int64) error {
+	err = s.repairing(ctx, "erase a buyer from item "+item, func(ctx context.Context, c conn, box *outbox) error {
 		committing = false
 		n, err := changed(c.ExecContext(ctx, eraseOrders, pseudonym, user, item))
 		if err != nil {
@@ -191,7 +191,8 @@ func (s *Store) eraseFromItem(ctx context.Context, user, item, pseudonym string,
 				return err
 			}
 		}
-		err = e.note(ctx, c, now, item, pseudonym, orders)
+		box.touch(item) // rows of buyers have another place: whoever adds them up begins again
+		err = e.note(ctx, c, box.now, item, pseudonym, orders)
 		committing = err == nil
 		return err
 	})

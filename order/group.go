@@ -125,6 +125,12 @@ type lostError struct{ err error }
 func (e *lostError) Error() string { return "order: the transaction is lost: " + e.err.Error() }
 func (e *lostError) Unwrap() error { return e.err }
 
+// isLost reports whether an error is a lostError, whatever else it wraps.
+func isLost(err error) bool {
+	var lost *lostError
+	return errors.As(err, &lost)
+}
+
 const (
 	setSavepoint     = "SAVEPOINT member"
 	undoSavepoint    = "ROLLBACK TO SAVEPOINT member"

@@ -289,3 +289,35 @@ func TestStore_Mend(t *testing.T) {
 		t.Errorf("again: %v, want errMoved", err)
 	}
 }
+
+// TestStore_Books_Erased: a buyer who is erased between two pages of the books, and so
+// moves to the other side of what was read, is no difference.
+func TestStore_Books_Erased(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	const buyers = booksPage + 100
+	mustInsert(t, s, newItem("item", buyers, 1))
+	for n := 0; n < buyers; n += 1000 {
+		tasks := make([]task, 0, 1000)
+		for i := n; i < min(n+1000, buyers); i++ {
+			user := fmt.Sprintf("u%05d", i)
+			tasks = append(tasks, bought(user, "item", user, "k", 1))
+		}
+		mustCommit(t, s, tasks...)
+	}
+	var b books
+	if _, err := s.readBooks(testContext(t), "item", &b, 3); err != nil || b.phase != 1 || b.after == "" {
+		t.Fatalf("%+v, %v", b, err)
+	}
+	if _, err := s.eraseFromItem(testContext(t), fmt.Sprintf("u%05d", buyers-1), "item", newPseudonym(), Erasure{Actor: "a"}); err != nil {
+		t.Fatal(err)
+	}
+	for !b.done() {
+		if _, err := s.readBooks(testContext(t), "item", &b, 100); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if drifts := b.drifts(); len(drifts) > 0 {
+		t.Errorf("%+v", drifts)
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"sync/atomic"
+	"time"
 )
 
 // The write-ahead log is moved into the database's file every logPages, without waiting
@@ -15,6 +16,10 @@ const (
 	logHigh = 48 << 20
 	// logStep is how much the log grows until that is tried again.
 	logStep = 2 << 20
+	// logPatience is for how many times as long as a try has taken in vain there is no
+	// other one. A read that lasts, as a load of a large sale or a backup, would else make
+	// every few hundred orders wait.
+	logPatience = 20
 	// logLimit is what a log that has grown longer is cut to, in bytes.
 	logLimit = 64 << 20
 )
@@ -23,6 +28,8 @@ const (
 type logGuard struct {
 	high, step int64        // logHigh and logStep, but for tests
 	tried      atomic.Int64 // length at the last try; 0: it has been short since
+	patience   int          // logPatience, but for tests
+	after      time.Time    // no try before; belongs to the writer's goroutine
 }
 
 // boundLog is called after a commit of orders. A failure is not reported: the log is as
@@ -36,8 +43,14 @@ func (s *Store) boundLog(ctx context.Context) {
 	switch {
 	case size < g.high:
 		g.tried.Store(0)
+	case time.Now().Before(g.after):
 	case size < tried || size >= tried+g.step:
 		g.tried.Store(size)
+		began := time.Now()
 		_ = s.cutLog(ctx) //nolint:errcheck // see above
+		if info, err := os.Stat(s.file + "-wal"); err != nil || info.Size() >= g.high {
+			now := time.Now()
+			g.after = now.Add(time.Duration(g.patience) * now.Sub(began))
+		}
 	}
 }

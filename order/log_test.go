@@ -19,7 +19,7 @@ func TestStore_LogBound(t *testing.T) {
 	if err := s.write.Exec("PRAGMA wal_autocheckpoint = 50").Error; err != nil {
 		t.Fatal(err)
 	}
-	s.log.high, s.log.step = 256<<10, 64<<10
+	s.log.high, s.log.step, s.log.patience = 256<<10, 64<<10, 0
 	ctx, stop := context.WithCancel(testContext(t))
 	done := make(chan error, 1)
 	go func() { done <- readWithoutPause(ctx, s) }()
@@ -40,6 +40,36 @@ func TestStore_LogBound(t *testing.T) {
 	// A busy machine may miss a few moments, never most of them.
 	if longest > 6<<20 {
 		t.Errorf("the log was %d KB long after at least %d KB were written", longest>>10, written>>10)
+	}
+}
+
+// TestStore_LogBound_LongRead: a read that lasts makes few commits wait, not all of them.
+func TestStore_LogBound_LongRead(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	mustInsert(t, s, newItem("item", 1_000_000, 1))
+	db, err := s.loads.DB()
+	if err != nil {
+		t.Fatal(err)
+	}
+	tx, err := db.BeginTx(testContext(t), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var n int
+	if err := tx.QueryRowContext(testContext(t), "SELECT COUNT(*) FROM items").Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	s.log.high, s.log.step, s.log.patience = 64<<10, 1, 1_000_000
+	for n := range 20 {
+		mustCommit(t, s, distinct(fmt.Sprintf("b%d-", n), "item", 20)...)
+	}
+	mustCommit(t, s, bought("last", "item", "last", "k", 1)) // what follows the others is over
+	if tried, size := s.log.tried.Load(), logSize(t, s); tried > size/2 {
+		t.Errorf("the last try was at %d of %d bytes: commits go on waiting for the same read", tried, size)
+	}
+	if err := tx.Rollback(); err != nil {
+		t.Fatal(err)
 	}
 }
 

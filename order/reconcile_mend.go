@@ -63,23 +63,25 @@ func (s *Store) mend(ctx context.Context, item string, b *books, actor, requestI
 			At: now, Actor: actor, Action: actionReconcileRepair, ItemID: item, Before: string(was), After: string(is), RequestID: requestID,
 		})
 	}
+	mended := int64(0)
 	for _, p := range []struct{ page, change string }{{lastBuyerOfPage, mendBuyers}, {lastOfPage, addMissingBuyers}} {
 		for last, after := "", ""; ; after = last {
+			step := found
 			err := s.transition(ctx, "repair buyers of "+item, func(ctx context.Context, c conn, now int64) error {
 				if err := c.QueryRowContext(ctx, p.page, item, after, mendPage).Scan(&last); err != nil {
 					return err
 				}
-				n, err := changed(c.ExecContext(ctx, p.change, item, after, last))
-				if err != nil || n == 0 {
+				var err error
+				step.BuyersMended, err = changed(c.ExecContext(ctx, p.change, item, after, last))
+				if err != nil || step.BuyersMended == 0 {
 					return err
 				}
-				step := found
-				step.BuyersMended = n
 				return note(ctx, c, now, step)
 			})
 			if err != nil {
 				return err
 			}
+			mended += step.BuyersMended
 			if last == "" {
 				break
 			}
@@ -89,7 +91,15 @@ func (s *Store) mend(ctx context.Context, item string, b *books, actor, requestI
 		}
 	}
 	if !b.torn() {
-		return nil
+		if mended == 0 {
+			return nil
+		}
+		// The item's counts are as before. By the revision the background knows that what
+		// it has found may be over.
+		return s.repairing(ctx, "note the repair of "+item, func(_ context.Context, _ conn, box *outbox) error {
+			box.touch(item)
+			return nil
+		})
 	}
 	return s.transition(ctx, "repair item "+item, func(ctx context.Context, c conn, now int64) error {
 		n, err := changed(c.ExecContext(ctx, mendSold, b.held, b.due, item, b.row.Revision, b.row.Sold, b.row.Awaiting))
@@ -101,4 +111,11 @@ func (s *Store) mend(ctx context.Context, item string, b *books, actor, requestI
 		}
 		return note(ctx, c, now, repaired{Sold: b.held, Awaiting: b.due})
 	})
+}
+
+// repairing is telling for statements that are bounded in time.
+func (s *Store) repairing(ctx context.Context, operation string, fn func(ctx context.Context, c conn, box *outbox) error) error {
+	return s.tell(ctx, operation, within(writeTimeout, func(ctx context.Context, g *group) error {
+		return g.telling(ctx, func(box *outbox) error { return fn(ctx, g, box) })
+	}))
 }

@@ -223,7 +223,10 @@ func (r *Reconciler) walkBooks(ctx context.Context, b *memory) error {
 		}
 	}
 	slices.Sort(due)
-	at, _ := slices.BinarySearch(due, b.walked)
+	at, found := slices.BinarySearch(due, b.walked)
+	if found && !b.walk.begun {
+		at++ // it was compared, and has changed again: the others come first
+	}
 	left := booksBudget
 	for _, item := range slices.Concat(due[at:], due[:at]) {
 		if item != b.walked {
@@ -241,6 +244,7 @@ func (r *Reconciler) walkBooks(ctx context.Context, b *memory) error {
 		}
 		if b.walk.done() {
 			b.items[item].close(&b.walk)
+			b.walk = books{} // the item may change, and be the next one again
 		} else if left <= 0 {
 			return nil
 		}

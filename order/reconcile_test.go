@@ -773,3 +773,63 @@ func TestReconciler_Run_Once(t *testing.T) {
 		}
 	})
 }
+
+// TestReconciler_Run_BooksAgain: the background compares the books of an item again once
+// it has changed, also where no other item is compared in between.
+func TestReconciler_Run_BooksAgain(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		found := ""
+		s := newSite(t, rdb, false, newItem("", 10, 5))
+		s.work()
+		r := s.reconciler()
+		var b memory
+		for range 3 {
+			if report := s.round(r, &b); !report.Balanced {
+				t.Fatalf("fresh: %+v", report)
+			}
+		}
+		s.mustPlace(s.purchase("u", "k", 1, 0))
+		s.drained()
+		s.exec("UPDATE buyers SET quantity = 3 WHERE item_id = ?", s.item)
+		for range 5 {
+			report := s.round(r, &b)
+			for _, item := range report.Items {
+				found += kinds(item.Drifts)
+			}
+		}
+		if found == "" {
+			t.Errorf("the wrong row of a buyer was not found; booked %+v, row %+v", b.items[s.item].booked, b.items[s.item].row.figures())
+		}
+	})
+}
+
+// TestReconciler_Run_MendedBooks: what an operator had repaired is not reported again.
+func TestReconciler_Run_MendedBooks(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 10, 5))
+		s.work()
+		s.mustPlace(s.purchase("u", "k", 1, 0))
+		s.drained()
+		s.exec("UPDATE buyers SET quantity = 3 WHERE item_id = ?", s.item)
+		r := s.reconciler()
+		var b memory
+		found := ""
+		for range 3 {
+			for _, item := range s.round(r, &b).Items {
+				found += kinds(item.Drifts)
+			}
+		}
+		if found == "" {
+			t.Fatal("the wrong row of a buyer was not found")
+		}
+		s.reconcile(RepairAll)
+		s.clean("after the repair", RepairNothing)
+		for n := range 25 {
+			if report := s.round(r, &b); n > 2 && !report.Balanced {
+				t.Fatalf("round %d after the repair: %+v", n, report)
+			}
+		}
+	})
+}

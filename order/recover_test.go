@@ -369,3 +369,77 @@ func TestRecover_Incomplete(t *testing.T) {
 	}
 	s.resumes(h)
 }
+
+// TestRecover_Reopened: an item that had ended when the backup was made, and was opened
+// again, is removed from Redis at its next end.
+func TestRecover_Reopened(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 10, 5))
+		h := s.highWater()
+		s.work()
+		s.exec("UPDATE items SET opens_at = ?, closes_at = ?, freed = 1 WHERE id = ?", time.Now().Add(-2*time.Hour).UnixMilli(), time.Now().Add(-time.Hour).UnixMilli(), s.item)
+		backup := s.backup()
+		closes := time.Now().Add(time.Hour).Truncate(time.Millisecond)
+		if _, err := s.service.ChangeItem(testContext(t), s.item, ItemChange{ClosesAt: &closes}, By{Actor: "root"}); err != nil {
+			t.Fatal(err)
+		}
+		s.load()
+		s.buys("a", "b")
+		h.note(testContext(t))
+		h = s.restore(backup)
+		if _, _, err := s.recover(h, RecoverFromRedis, s.stops(h), nil); err != nil {
+			t.Fatal(err)
+		}
+		if row := itemOf(t, s.store, s.item); row.Freed || row.ClosesAt != closes.UnixMilli() {
+			t.Errorf("after it: freed %v, closes at %d, want %d", row.Freed, row.ClosesAt, closes.UnixMilli())
+		}
+	})
+}
+
+// TestSweeper_Buried_Stopped: a dead letter of a sale that is stopped may be of an order
+// that was committed, and that the database has lost. It waits for the decision.
+func TestSweeper_Buried_Stopped(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 3, 1))
+		h := s.highWater()
+		ctx := testContext(t)
+		old := s.backup()
+		p := s.mustPlace(s.purchase("u1", "k", 1, 0))
+		f, err := s.queue.Dequeue(ctx, 1)
+		if err != nil || len(f.Tasks) != 1 {
+			t.Fatal(f, err)
+		}
+		// It is committed, and what follows from that has failed until there were no tries left.
+		mustCommit(t, s.store, mustParse(t, f.Tasks[0].ID, f.Tasks[0].Payload))
+		h.note(ctx)
+		if _, err := s.queue.Reject(ctx, queue.Rejection{Task: f.Tasks[0], Dead: true}); err != nil {
+			t.Fatal(err)
+		}
+		h = s.restore(old)
+		stopped := s.stops(h)
+		clock := setClock(s.store)
+		sweeper := NewSweeper(s.fulfiller, s.queue)
+		sweep := func() {
+			t.Helper()
+			clock.Add(buriedAfter.Milliseconds() + 1000)
+			if _, err := sweeper.Sweep(ctx); err != nil {
+				t.Fatal(err)
+			}
+		}
+		sweep()
+		if rows := allRows(t, s.store); len(rows) != 0 {
+			t.Fatalf("the sweeper has decided about %+v", rows)
+		}
+		if _, _, err := s.recover(h, RecoverFromRedis, stopped, nil); err != nil {
+			t.Fatal(err)
+		}
+		s.resumes(h)
+		// The letter is still one of a purchase that nobody knows to be committed.
+		sweep()
+		if row := allRows(t, s.store)[p.Order.ID]; row.Status == "" {
+			t.Error("the letter was not looked at after the decision")
+		}
+	})
+}

@@ -111,7 +111,7 @@ func OpenStore(ctx context.Context, setting string) (*Store, error) {
 	}
 	s := &Store{
 		file: path, write: write, large: make(chan struct{}, largeLoads), hot: make(prepared, len(hotTexts)),
-		lists: newListPool(), log: logGuard{high: logHigh, step: logStep},
+		lists: newListPool(), log: logGuard{high: logHigh, step: logStep, patience: logPatience},
 		now: time.Now, told: make(chan struct{}, 1), onPayment: func(PaymentOutcome) {},
 	}
 	for _, pool := range []struct {
