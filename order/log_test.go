@@ -15,11 +15,11 @@ import (
 func TestStore_LogBound(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
+	s.log.high, s.log.step, s.log.patience = 256<<10, 64<<10, 0 // before the writer reads them
 	mustInsert(t, s, newItem("item", 1_000_000, 1))
 	if err := s.write.Exec("PRAGMA wal_autocheckpoint = 50").Error; err != nil {
 		t.Fatal(err)
 	}
-	s.log.high, s.log.step, s.log.patience = 256<<10, 64<<10, 0
 	ctx, stop := context.WithCancel(testContext(t))
 	done := make(chan error, 1)
 	go func() { done <- readWithoutPause(ctx, s) }()
@@ -47,6 +47,7 @@ func TestStore_LogBound(t *testing.T) {
 func TestStore_LogBound_LongRead(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
+	s.log.high, s.log.step, s.log.patience = 64<<10, 1, 1_000_000 // before the writer reads them
 	mustInsert(t, s, newItem("item", 1_000_000, 1))
 	db, err := s.loads.DB()
 	if err != nil {
@@ -60,7 +61,6 @@ func TestStore_LogBound_LongRead(t *testing.T) {
 	if err := tx.QueryRowContext(testContext(t), "SELECT COUNT(*) FROM items").Scan(&n); err != nil {
 		t.Fatal(err)
 	}
-	s.log.high, s.log.step, s.log.patience = 64<<10, 1, 1_000_000
 	for n := range 20 {
 		mustCommit(t, s, distinct(fmt.Sprintf("b%d-", n), "item", 20)...)
 	}
