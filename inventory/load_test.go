@@ -313,7 +313,7 @@ func TestInventory_Load_LockLost(t *testing.T) {
 			t.Errorf("load without the lock: %v, want lock.ErrLost", err)
 		}
 		for _, step := range [][]any{
-			{"begin"}, {"orders", "x", "k", 1, "o", "1"}, {"open", 1, 999, 1, 0, 0, "open", 1},
+			{"begin", 1}, {"orders", 1, "hash", "x", "k", 1, "o", "1"}, {"open", 1, 1, 999, 1, 0, 0, "open", 1},
 		} {
 			name, ok := step[0].(string)
 			if !ok {
