@@ -44,11 +44,6 @@ const loadAhead = 4
 // as the page took, so that loads take no more than half of Redis's time.
 const loadYield = 2 * time.Millisecond
 
-// sequenceBlock is how far a build's numbers begin above the highest that is known
-// of. What was handed out and is lost with Redis's data must not be handed out
-// again, and it is less than this: a build's scripts are counted, not its orders.
-const sequenceBlock = 1 << 20
-
 // loadTries bounds the builds of a sale that is dropped while it is built: once for
 // each batch of which the database refuses an order meanwhile.
 const loadTries = 100
@@ -247,7 +242,7 @@ func (p *loadPages) sale(item string, s Sale) error {
 	p.cut(item)
 	p.batch.opens = append(p.batch.opens, loadCall{item, "open", []any{
 		p.build, p.epoch, s.Left, s.PerUserLimit, s.OpensAt.UnixMilli(), closesMS(s.ClosesAt), s.Control, s.Version,
-		max(s.Sequence, p.v.floor(item)) + sequenceBlock, stockChannel(p.v.keys.partition(item)), item,
+		max(s.Sequence, p.v.floor(item)), stockChannel(p.v.keys.partition(item)), item,
 	}})
 	if len(p.batch.opens) < loadCalls {
 		return nil

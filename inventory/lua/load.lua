@@ -7,7 +7,7 @@
 --   'claimed' does as 'begin' if the sale still has this claim (see claim.lua), which follows
 --   'orders'  then the hashes of the orders' keys, 4 bytes each, and per order: buyer, idempotency key,
 --             quantity, order id, 1 if its units count (0: refused or given back)
---   'open'    then: epoch, left, limit, opens_ms, closes_ms, control, version, sequence, the channel that
+--   'open'    then: epoch, left, limit, opens_ms, closes_ms, control, version, the highest sequence known, the channel that
 --             tells of stock, item; every process is told, since units may have returned
 --
 -- Returns 1, 0 when the lock is not held by this value, or 2 when the sale was dropped since its claim or
@@ -87,8 +87,14 @@ elseif step == 'open' then
   if redis.call('HGET', KEYS[3], 'building') ~= ARGV[4] then
     return 2
   end
+  -- What was handed out and is lost must not be handed out again, and a sale must not seem older than one that
+  -- it follows, of which the builder may not know. A script takes more than a microsecond, so the clock is
+  -- above all that was handed out. Where it was set back, 2^20 more than is known is: builds are counted, not orders.
+  local time = redis.call('TIME')
+  local sequence, now_us = tonumber(ARGV[12]), tonumber(time[1]) * 1000000 + tonumber(time[2])
+  sequence = now_us > sequence and now_us or sequence + 1048576
   redis.call('HSET', KEYS[3], 'epoch', ARGV[5], 'fence', ARGV[2], 'left', ARGV[6], 'limit', ARGV[7],
-    'opens_ms', ARGV[8], 'closes_ms', ARGV[9], 'control', ARGV[10], 'version', ARGV[11] .. '.' .. ARGV[4] .. '.0', 'sequence', ARGV[12])
+    'opens_ms', ARGV[8], 'closes_ms', ARGV[9], 'control', ARGV[10], 'version', ARGV[11] .. '.' .. ARGV[4] .. '.0', 'sequence', string.format('%d', sequence))
   redis.call('HDEL', KEYS[3], 'building')
   redis.call('PUBLISH', ARGV[13], ARGV[14])
 else
