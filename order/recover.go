@@ -373,7 +373,7 @@ const (
 	// Whether the money of such an order went back is not known: it needs attention.
 	payLate = `UPDATE payments SET received_as = 'late', outcome = 'late' WHERE order_id = ?1 AND outcome = 'accepted'`
 	// The units were sold from a total that the database may have lost as well.
-	recountItem  = `UPDATE items SET sold = sold + ?1, total = MAX(total, sold + ?1) WHERE id = ?2`
+	recountItem = `UPDATE items SET sold = sold + ?1, total = MAX(total, sold + ?1) WHERE id = ?2`
 	// The row's buyer: Redis may know one who was erased after the backup by another name.
 	recountBuyer = `INSERT INTO buyers (item_id, user_id, quantity) SELECT ?1, user_id, MAX(?3, 0) FROM orders WHERE id = ?2
 		ON CONFLICT (item_id, user_id) DO UPDATE SET quantity = MAX(quantity + ?3, 0)`
