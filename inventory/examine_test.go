@@ -34,7 +34,7 @@ func TestInventory_Examine(t *testing.T) {
 		sale := open(10, 3)
 		sale.OpensAt = sale.OpensAt.Truncate(time.Millisecond).UTC()
 		sale.ClosesAt = sale.OpensAt.Add(48 * time.Hour)
-		sale.Version = 7
+		sale.Version, sale.Sequence = 7, 7<<50
 		s := newShop(t, rdb, sale, 0)
 		v := s.inventory(t, Config{})
 		if live := mustExamine(t, v, s.item, false); live != (Live{}) {

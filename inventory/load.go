@@ -5,7 +5,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -41,11 +43,6 @@ const loadAhead = 4
 // loadYield bounds the pause between the pages of a large sale. Otherwise it is as long
 // as the page took, so that loads take no more than half of Redis's time.
 const loadYield = 2 * time.Millisecond
-
-// sequenceBlock is how far a build's numbers begin above the highest that is known
-// of. What was handed out and is lost with Redis's data must not be handed out
-// again, and it is less than this: a build's scripts are counted, not its orders.
-const sequenceBlock = 1 << 20
 
 // loadTries bounds the builds of a sale that is dropped while it is built: once for
 // each batch of which the database refuses an order meanwhile.
@@ -87,7 +84,8 @@ func (v *Inventory) build(ctx context.Context, l *lock.Lock, item string) error 
 	if err := v.refuseEnded(ctx, l, item); err != nil {
 		return err
 	}
-	if err := v.loadStep(ctx, l, item, "begin"); err != nil {
+	number := newBuild()
+	if err := v.loadStep(ctx, l, item, "begin", number); err != nil {
 		return err
 	}
 	// From here on the item is not sold, whoever holds its lock, so no order of it
@@ -96,7 +94,7 @@ func (v *Inventory) build(ctx context.Context, l *lock.Lock, item string) error 
 	if err != nil {
 		return fmt.Errorf("load sale of %s: %w", item, err)
 	}
-	failed, err := v.fill(ctx, epoch, map[string]*lock.Lock{item: l}, []string{item}, queued)
+	failed, err := v.fill(ctx, epoch, number, map[string]*lock.Lock{item: l}, []string{item}, queued)
 	if err != nil {
 		return fmt.Errorf("load sale of %s: %w", item, err)
 	}
@@ -110,6 +108,9 @@ func (v *Inventory) build(ctx context.Context, l *lock.Lock, item string) error 
 	}
 	return nil
 }
+
+// newBuild is the number of a build of sales, which no other build has.
+func newBuild() string { return strconv.FormatUint(rand.Uint64(), 10) }
 
 // mayLoad asks Config.MayLoad for one item.
 func (v *Inventory) mayLoad(ctx context.Context, item string) error {
@@ -133,7 +134,7 @@ type loadBatch struct{ orders, opens []loadCall }
 // each as soon as its orders are written. The next orders are read while others are
 // written: the database and Redis take about as long. What fails of one item only is
 // in failed; with err, the items that are not opened stay shut.
-func (v *Inventory) fill(ctx context.Context, epoch int64, locks map[string]*lock.Lock, items []string, queued map[string]Queued) (failed map[string]error, err error) {
+func (v *Inventory) fill(ctx context.Context, epoch int64, build string, locks map[string]*lock.Lock, items []string, queued map[string]Queued) (failed map[string]error, err error) {
 	batches := make(chan loadBatch, loadAhead)
 	failed = make(map[string]error)
 	group, ctx := errgroup.WithContext(ctx)
@@ -153,7 +154,7 @@ func (v *Inventory) fill(ctx context.Context, epoch int64, locks map[string]*loc
 	})
 	group.Go(func() error {
 		defer close(batches)
-		p := &loadPages{v: v, epoch: epoch, send: func(b loadBatch) error {
+		p := &loadPages{v: v, epoch: epoch, build: build, send: func(b loadBatch) error {
 			select {
 			case batches <- b:
 				return nil
@@ -209,6 +210,7 @@ func (v *Inventory) write(ctx context.Context, locks map[string]*lock.Lock, call
 type loadPages struct {
 	v     *Inventory
 	epoch int64
+	build string
 	send  func(loadBatch) error
 
 	batch  loadBatch
@@ -231,7 +233,7 @@ func (p *loadPages) order(item string, h Holding) error {
 
 func (p *loadPages) cut(item string) {
 	if len(p.page) > 0 {
-		p.batch.orders = append(p.batch.orders, loadCall{item, "orders", withKeyHashes(p.page)})
+		p.batch.orders = append(p.batch.orders, loadCall{item, "orders", append([]any{p.build}, withKeyHashes(p.page)...)})
 		p.page = nil
 	}
 }
@@ -239,8 +241,8 @@ func (p *loadPages) cut(item string) {
 func (p *loadPages) sale(item string, s Sale) error {
 	p.cut(item)
 	p.batch.opens = append(p.batch.opens, loadCall{item, "open", []any{
-		p.epoch, s.Left, s.PerUserLimit, s.OpensAt.UnixMilli(), closesMS(s.ClosesAt), s.Control, s.Version,
-		max(s.Sequence, p.v.floor(item)) + sequenceBlock, stockChannel(p.v.keys.partition(item)), item,
+		p.build, p.epoch, s.Left, s.PerUserLimit, s.OpensAt.UnixMilli(), closesMS(s.ClosesAt), s.Control, s.Version,
+		max(s.Sequence, p.v.floor(item)), stockChannel(p.v.keys.partition(item)), item,
 	}})
 	if len(p.batch.opens) < loadCalls {
 		return nil

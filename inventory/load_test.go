@@ -313,7 +313,7 @@ func TestInventory_Load_LockLost(t *testing.T) {
 			t.Errorf("load without the lock: %v, want lock.ErrLost", err)
 		}
 		for _, step := range [][]any{
-			{"begin"}, {"orders", "x", "k", 1, "o", "1"}, {"open", 1, 999, 1, 0, 0, "open", 1},
+			{"begin", 1}, {"orders", 1, "hash", "x", "k", 1, "o", "1"}, {"open", 1, 1, 999, 1, 0, 0, "open", 1},
 		} {
 			name, ok := step[0].(string)
 			if !ok {
@@ -719,6 +719,10 @@ func TestUnload(t *testing.T) {
 	})
 }
 
+// sequenceBlock is how far a build's numbers begin above the highest known, if the clock
+// was set back.
+const sequenceBlock = 1 << 20
+
 // TestInventory_Sequence: each script that takes or returns units counts the sale
 // up, payloads carry the count, and a build begins above all that may have been
 // handed out.
@@ -726,7 +730,7 @@ func TestInventory_Sequence(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		sale := open(10, 5)
-		sale.Sequence = 7 * sequenceBlock
+		sale.Sequence = 7 << 50 // the server's clock was set back: it is behind that
 		s := newShop(t, rdb, sale, 0)
 		asked := 0
 		v := s.inventory(t, Config{OnLoss: func(context.Context, int64) { asked++ }})
@@ -741,7 +745,7 @@ func TestInventory_Sequence(t *testing.T) {
 		r := s.request("a", "k", 1)
 		mustBuy(t, v, r)
 		first := sequence()
-		if first != 8*sequenceBlock+1 || asked != 0 {
+		if first != 7<<50+sequenceBlock+1 || asked != 0 {
 			t.Fatalf("sequence %d after the first purchase, asked %d times", first, asked)
 		}
 		body, err := rdb.HGet(testContext(t), s.queue.EnqueueKeys()[3], r.OrderID).Result()

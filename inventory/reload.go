@@ -208,10 +208,10 @@ func (r *reload) page(ctx context.Context, claim string, page []Loadable, queued
 	}
 	locks := v.tryLocks(ctx, ids, refused)
 	defer v.release(ctx, locks)
-	begins := make([]loadCall, 0, len(locks))
+	build, begins := newBuild(), make([]loadCall, 0, len(locks))
 	for _, id := range ids {
 		if locks[id] != nil {
-			begins = append(begins, loadCall{id, "claimed", []any{claim}})
+			begins = append(begins, loadCall{id, "claimed", []any{build, claim}})
 		}
 	}
 	failed := make(map[string]error)
@@ -223,7 +223,7 @@ func (r *reload) page(ctx context.Context, claim string, page []Loadable, queued
 		}
 	}
 	if len(begun) > 0 {
-		failed, err = v.fill(ctx, epoch, locks, begun, queued)
+		failed, err = v.fill(ctx, epoch, build, locks, begun, queued)
 		// All state may have been declared void while it was read.
 		if now, eerr := v.source.Epoch(ctx); eerr != nil || now != epoch {
 			err = errors.Join(err, errDropped, eerr)

@@ -359,7 +359,7 @@ func recoverOrder(ctx context.Context, c conn, row *itemRow, d *contradiction, n
 	if _, err := c.ExecContext(ctx, recountItem, units, row.ID); err != nil {
 		return fmt.Errorf("count order %s: %w", e.OrderID, err)
 	}
-	if _, err := c.ExecContext(ctx, recountBuyer, row.ID, e.Buyer, units); err != nil {
+	if _, err := c.ExecContext(ctx, recountBuyer, row.ID, e.OrderID, units); err != nil {
 		return fmt.Errorf("count buyer of order %s: %w", e.OrderID, err)
 	}
 	return nil
@@ -373,8 +373,9 @@ const (
 	// Whether the money of such an order went back is not known: it needs attention.
 	payLate = `UPDATE payments SET received_as = 'late', outcome = 'late' WHERE order_id = ?1 AND outcome = 'accepted'`
 	// The units were sold from a total that the database may have lost as well.
-	recountItem  = `UPDATE items SET sold = sold + ?1, total = MAX(total, sold + ?1) WHERE id = ?2`
-	recountBuyer = `INSERT INTO buyers (item_id, user_id, quantity) VALUES (?1, ?2, MAX(?3, 0))
+	recountItem = `UPDATE items SET sold = sold + ?1, total = MAX(total, sold + ?1) WHERE id = ?2`
+	// The row's buyer: Redis may know one who was erased after the backup by another name.
+	recountBuyer = `INSERT INTO buyers (item_id, user_id, quantity) SELECT ?1, user_id, MAX(?3, 0) FROM orders WHERE id = ?2
 		ON CONFLICT (item_id, user_id) DO UPDATE SET quantity = MAX(quantity + ?3, 0)`
 	extendWindows = `UPDATE orders SET expires_at = MAX(expires_at, ?1) WHERE id IN (
 		SELECT id FROM orders WHERE item_id = ?2 AND id > ?3 ORDER BY id LIMIT ?4) AND status = 'confirmed' AND expires_at > 0`

@@ -341,6 +341,29 @@ func TestRecover_PaidMeanwhile(t *testing.T) {
 	}
 }
 
+// TestRecover_Erased: an order was cancelled and its buyer erased after the backup. Redis
+// knows the buyer by the pseudonym, and the row by the name; the units go off the row's buyer.
+func TestRecover_Erased(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, redistest.Embedded(t), false, asking("", 2, 1, time.Minute)).erasing()
+	s.highWater()
+	stop := s.work()
+	ctx := testContext(t)
+	cancelled := s.mustPlace(s.purchase("u1", "k", 1, limit))
+	s.drained()
+	old := s.backup()
+	if _, err := s.service.Cancel(ctx, cancelled.Order.ID, Canceller{UserID: "u1"}); err != nil {
+		t.Fatal(err)
+	}
+	s.mustErase("u1")
+	stop()
+	h := s.restore(old)
+	if _, _, err := s.recover(h, RecoverFromRedis, s.stops(h), nil); err != nil {
+		t.Fatal(err)
+	}
+	s.resumes(h)
+}
+
 // TestRecover_Incomplete: a record of which Redis has lost a part is no record.
 func TestRecover_Incomplete(t *testing.T) {
 	t.Parallel()

@@ -1,5 +1,5 @@
 -- Fragment for other scripts: sale_version(version, at) returns the next version of a sale, or nil when
--- `version` is none. A version is "<item's version>.<fence of the build>.<turn>"; the turn rises with
+-- `version` is none. A version is "<item's version>.<build>.<turn>"; the turn rises with
 -- everything that makes void what a process remembers of the sale, and `at`, if given, is the item's
 -- new version. The second value is the item's version as it was.
 local function sale_version(version, at)

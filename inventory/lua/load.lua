@@ -1,21 +1,22 @@
 -- Opens or rebuilds a sale from what the database says, page by page, under the item's lock.
 --
 -- KEYS 1 lock, 2 lock's waiters, 3 sale (hash), 4 idempotency (hash), 5 buyers (hash), 6 accepted keys (string)
--- ARGV 1 lock value, 2 fencing token, 3 step:
+-- ARGV 1 lock value, 2 fencing token, 3 step, and for all but the first one 4 the build: a number that no other has
 --   'forget'  forgets the sale and what was bought in it
 --   'begin'   does so too, and begins to build it
 --   'claimed' does as 'begin' if the sale still has this claim (see claim.lua), which follows
 --   'orders'  then the hashes of the orders' keys, 4 bytes each, and per order: buyer, idempotency key,
 --             quantity, order id, 1 if its units count (0: refused or given back)
---   'open'    then: epoch, left, limit, opens_ms, closes_ms, control, version, sequence, the channel that
+--   'open'    then: epoch, left, limit, opens_ms, closes_ms, control, version, the highest sequence known, the channel that
 --             tells of stock, item; every process is told, since units may have returned
 --
 -- Returns 1, 0 when the lock is not held by this value, or 2 when the sale was dropped since its claim or
 -- its 'begin'.
 --
 -- The sale's hash is written last: until then a purchase finds it missing and nothing is sold from
--- half a picture. Its version ends in the builder's fencing token, so that what a process remembers
--- of one build is void in the next, and in the count of its turns (see fragment_version.lua). An order
+-- half a picture. Its version ends in the build, so that what a process remembers of one build is void
+-- in the next, and in the count of its turns (see fragment_version.lua). The fencing token would not do:
+-- one holder of the lock may build the sale twice, and what it sent for the first build may arrive late. An order
 -- whose units do not count is remembered with ":r", as if they had been given back here. Each call is guarded: a builder that lost the lock changes nothing.
 --
 -- Who drops a sale, without the lock, says that the database is otherwise than it was. A build under way
@@ -27,7 +28,7 @@ if lock_guard(KEYS[1], KEYS[2], ARGV[1]) < 0 then
 end
 local step = ARGV[3]
 if step == 'claimed' then
-  if redis.call('HGET', KEYS[3], 'building') ~= ARGV[4] then
+  if redis.call('HGET', KEYS[3], 'building') ~= ARGV[5] then
     return 2
   end
   step = 'begin'
@@ -36,17 +37,17 @@ if step == 'forget' or step == 'begin' then
   -- A large sale's hashes are freed beside the selling of others.
   redis.call('UNLINK', KEYS[3], KEYS[4], KEYS[5], KEYS[6])
   if step == 'begin' then
-    redis.call('HSET', KEYS[3], 'building', ARGV[1])
+    redis.call('HSET', KEYS[3], 'building', ARGV[4])
   end
 elseif step == 'orders' then
-  if redis.call('HGET', KEYS[3], 'building') ~= ARGV[1] then
+  if redis.call('HGET', KEYS[3], 'building') ~= ARGV[4] then
     return 2
   end
   -- Some at a time, with four calls for all of them: a large sale is loaded while buyers wait. No more,
   -- for the embedded engine's Lua stack is small.
   local chunk = 100 * 5
-  redis.call('APPEND', KEYS[6], ARGV[4])
-  for from = 5, #ARGV, chunk do
+  redis.call('APPEND', KEYS[6], ARGV[5])
+  for from = 6, #ARGV, chunk do
     local to = math.min(from + chunk - 1, #ARGV)
     local fields, buyers = {}, {}
     for a = from, to, 5 do
@@ -83,13 +84,19 @@ elseif step == 'orders' then
     end
   end
 elseif step == 'open' then
-  if redis.call('HGET', KEYS[3], 'building') ~= ARGV[1] then
+  if redis.call('HGET', KEYS[3], 'building') ~= ARGV[4] then
     return 2
   end
-  redis.call('HSET', KEYS[3], 'epoch', ARGV[4], 'fence', ARGV[2], 'left', ARGV[5], 'limit', ARGV[6],
-    'opens_ms', ARGV[7], 'closes_ms', ARGV[8], 'control', ARGV[9], 'version', ARGV[10] .. '.' .. ARGV[2] .. '.0', 'sequence', ARGV[11])
+  -- What was handed out and is lost must not be handed out again, and a sale must not seem older than one that
+  -- it follows, of which the builder may not know. A script takes more than a microsecond, so the clock is
+  -- above all that was handed out. Where it was set back, 2^20 more than is known is: builds are counted, not orders.
+  local time = redis.call('TIME')
+  local sequence, now_us = tonumber(ARGV[12]), tonumber(time[1]) * 1000000 + tonumber(time[2])
+  sequence = now_us > sequence and now_us or sequence + 1048576
+  redis.call('HSET', KEYS[3], 'epoch', ARGV[5], 'fence', ARGV[2], 'left', ARGV[6], 'limit', ARGV[7],
+    'opens_ms', ARGV[8], 'closes_ms', ARGV[9], 'control', ARGV[10], 'version', ARGV[11] .. '.' .. ARGV[4] .. '.0', 'sequence', string.format('%d', sequence))
   redis.call('HDEL', KEYS[3], 'building')
-  redis.call('PUBLISH', ARGV[12], ARGV[13])
+  redis.call('PUBLISH', ARGV[13], ARGV[14])
 else
   return redis.error_reply('ERR unknown step')
 end
