@@ -456,10 +456,15 @@ func TestStore_Commit_Lost(t *testing.T) {
 		t.Fatal(err)
 	}
 	undo := s.hot[undoSavepoint]
-	if s.hot[undoSavepoint], err = db.PrepareContext(testContext(t), "ROLLBACK TO SAVEPOINT none"); err != nil {
+	t.Cleanup(func() {
+		if err := undo.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	s.hot[undoSavepoint], err = db.PrepareContext(testContext(t), "ROLLBACK TO SAVEPOINT none") //nolint:sqlclosecheck // the store closes it
+	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = undo.Close() })
 	if _, err := s.commit(testContext(t), []task{first, bought("o2", "item", "u2", "k2", 1)}); err == nil {
 		t.Error("committed")
 	}
