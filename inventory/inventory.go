@@ -322,7 +322,7 @@ func (v *Inventory) Frozen(ctx context.Context, item string, fn func(ctx context
 	})
 }
 
-// endedLeft is what frozen tells of the units left of a sale that has ended and is
+// endedLeft is what frozen passes on as the units left of a sale that has ended and is
 // not loaded.
 const endedLeft = -1
 

@@ -144,7 +144,7 @@ func (v *Inventory) fill(ctx context.Context, epoch int64, build string, locks m
 			v.write(ctx, locks, b.orders, failed)
 			v.write(ctx, locks, b.opens, failed)
 			if len(failed) == len(items) {
-				return failed[items[0]] // nobody needs the rest
+				return failed[items[0]] // the rest is not needed
 			}
 			if len(b.opens) == 0 && !pause(ctx, min(time.Since(sent), loadYield)) { // more of a large sale follows
 				return context.Cause(ctx)

@@ -42,7 +42,7 @@ type shop struct {
 	next    atomic.Int64 // the number of the next order
 
 	mu   sync.Mutex
-	open []string // committed orders that nobody has begun to pay
+	open []string // committed orders without a payment under way
 }
 
 // measurePayers measures how fast batches of orders are committed, alone and beside
