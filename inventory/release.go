@@ -117,7 +117,7 @@ func Release(ctx context.Context, rdb redis.UniversalClient, partitions int, epo
 		for i := range page {
 			status[from+i] = ReleaseStatus(letters[i])
 		}
-		sequence = at
+		sequence = max(sequence, at) // the sale may be dropped between two pages
 	}
 	return status, sequence, nil
 }

@@ -1,6 +1,7 @@
 package inventory
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -598,6 +599,62 @@ func TestRelease_ReplyLost(t *testing.T) {
 		wantStatus(t, s.give(t, requests...), append(want, slices.Repeat([]ReleaseStatus{ReleaseDone}, 20)...)...)
 		if st := s.state(t); st.left(t) != orders {
 			t.Errorf("left is %d, want %d", st.left(t), orders)
+		}
+	})
+}
+
+// dropAfter drops a sale once after a release script has run.
+type dropAfter struct {
+	drop func()
+	once *sync.Once
+}
+
+func (d dropAfter) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (d dropAfter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (d dropAfter) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		if args := cmd.Args(); err == nil && cmd.Name() == "evalsha" && args[1] == releaseScript.Hash() {
+			d.once.Do(d.drop)
+		}
+		return err
+	}
+}
+
+// TestRelease_DroppedBetweenPages: what the first script has returned is reported by its
+// sequence, although the sale is gone when the second one runs.
+func TestRelease_DroppedBetweenPages(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, direct *redis.Client) {
+		const orders = releasePage + 1
+		s := newShop(t, direct, open(orders, 1), 0)
+		var requests []*Request
+		for i := range orders {
+			r := s.request(fmt.Sprintf("u%d", i), "k", 1)
+			requests = append(requests, r)
+			s.source.past[s.item] = append(s.source.past[s.item], Holding{
+				Buyer: r.Buyer, IdempotencyKey: "k", OrderID: r.OrderID, Quantity: 1, Counts: true,
+			})
+		}
+		v := s.inventory(t, Config{})
+		if err := v.Open(testContext(t), s.item); err != nil {
+			t.Fatal(err)
+		}
+		if err := releaseScript.Load(testContext(t), direct).Err(); err != nil {
+			t.Fatal(err)
+		}
+		rdb := redistest.Second(t, direct)
+		rdb.AddHook(dropAfter{once: new(sync.Once), drop: func() {
+			if err := direct.Del(testContext(t), v.keys.sale(s.item)).Err(); err != nil {
+				t.Error(err)
+			}
+		}})
+		status, sequence, err := Release(testContext(t), rdb, 1, 1, s.item, released(requests...))
+		if err != nil || sequence == 0 || status[0] != ReleaseDone || status[releasePage] == ReleaseDone {
+			t.Errorf("sequence %d, %c and %c, %v", sequence, status[0], status[releasePage], err)
 		}
 	})
 }
