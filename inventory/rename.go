@@ -53,6 +53,7 @@ func (v *Inventory) Rename(ctx context.Context, item string, plan func(ctx conte
 	ctx, cancel := context.WithTimeout(ctx, renameLimit)
 	defer cancel()
 	return v.holding(ctx, item, func(ctx context.Context, l *lock.Lock) error {
+		v.refresh(ctx) // under a raised epoch the sale would seem not to be loaded, and go on selling
 		if err := v.mayLoad(ctx, item); err != nil {
 			return err
 		}

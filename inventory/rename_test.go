@@ -70,6 +70,30 @@ func TestInventory_Rename(t *testing.T) {
 	})
 }
 
+// TestInventory_Rename_OldEpoch: a process that has not heard of a raised epoch marks the
+// sale that another process has loaded under it.
+func TestInventory_Rename_OldEpoch(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newShop(t, rdb, open(10, 5), 0)
+		v, other := s.inventory(t, Config{}), s.inventory(t, Config{})
+		mustBuy(t, v, s.request("old", "k0", 1))
+		s.source.set(func(src *stored) { src.epoch++ })
+		if err := other.Open(testContext(t), s.item); err != nil {
+			t.Fatal(err)
+		}
+		err := v.Rename(testContext(t), s.item, renaming(1), func(ctx context.Context) error {
+			if mark := rdb.HGet(ctx, v.keys.sale(s.item), "changing").Val(); mark == "" {
+				t.Error("the sale is not marked while the database is changed")
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
 // TestInventory_Rename_Fails: nothing is renamed that the plan or the database objects to,
 // and a sale whose fate is open is loaded by its next buyer.
 func TestInventory_Rename_Fails(t *testing.T) {
