@@ -1,7 +1,9 @@
 package inventory
 
 import (
+	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -66,7 +68,7 @@ func TestRelease_NotNeeded(t *testing.T) {
 					t.Fatal(err)
 				}
 				if st := s.state(t); st.left(t) != 10 || len(st.buyers) != 0 {
-					t.Errorf("%d left, buyers hold %v; want 10 and nobody", st.left(t), st.buyers)
+					t.Errorf("%d left, buyers hold %v; want 10 and no buyers", st.left(t), st.buyers)
 				}
 				wantStatus(t, s.give(t, r), ReleaseRepeated)
 			})
@@ -133,7 +135,7 @@ func TestFree(t *testing.T) {
 				}
 				await(t, "the lock to be free", func() bool { return rdb.Exists(ctx, k.lock(s.item)).Val() == 0 })
 				if tc.locked {
-					if err := rdb.Set(ctx, k.lock(s.item), "somebody", time.Hour).Err(); err != nil {
+					if err := rdb.Set(ctx, k.lock(s.item), "another holder", time.Hour).Err(); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -146,7 +148,7 @@ func TestFree(t *testing.T) {
 					same(t, before, s.state(t))
 					return
 				}
-				n, err := rdb.Exists(ctx, k.sale(s.item), k.idempotency(s.item), k.buyers(s.item)).Result()
+				n, err := rdb.Exists(ctx, k.sale(s.item), k.idempotency(s.item), k.buyers(s.item), k.accepted(s.item)).Result()
 				if err != nil || n != 0 {
 					t.Errorf("%d keys are left, %v", n, err)
 				}
@@ -156,6 +158,27 @@ func TestFree(t *testing.T) {
 					}
 				}
 			})
+		}
+	})
+}
+
+// TestFree_WrongType: a sale that Redis cannot remove does not keep it from the others.
+func TestFree_WrongType(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		ctx, k := testContext(t), keys{1}
+		bad, good := newShop(t, rdb, open(1, 1), 0).item, newShop(t, rdb, open(1, 1), 0).item
+		for key, set := range map[string]func(key string) error{
+			k.sale(bad):  func(key string) error { return rdb.Set(ctx, key, "text", 0).Err() },
+			k.sale(good): func(key string) error { return rdb.HSet(ctx, key, "left", 1, "control", "closed").Err() },
+		} {
+			if err := set(key); err != nil {
+				t.Fatal(err)
+			}
+		}
+		status, err := Free(ctx, rdb, 1, []string{bad, good})
+		if !errors.Is(err, ErrUnavailable) || !slices.Equal(status, []FreeStatus{FreeKept, FreeDone}) {
+			t.Errorf("%v, %v", status, err)
 		}
 	})
 }

@@ -1,6 +1,7 @@
 package order
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -31,6 +32,7 @@ func (s *Sweeper) free(ctx context.Context, done *Swept) error {
 		return nil
 	}
 	before := s.f.store.now().Add(-s.keep).UnixMilli()
+	var kept error // of the first sale that Redis could not remove
 	for range freePages {
 		page, err := s.f.store.freeable(ctx, before, s.freeAt)
 		if err != nil {
@@ -38,16 +40,17 @@ func (s *Sweeper) free(ctx context.Context, done *Swept) error {
 		}
 		if len(page) == 0 {
 			s.freeAt = freeableItem{}
-			return nil
+			return kept
 		}
 		ids := make([]string, len(page))
 		for i := range page {
 			ids[i] = page[i].id
 		}
 		status, err := inventory.Free(ctx, s.f.rdb, s.f.partitions, ids)
-		if err != nil {
+		if status == nil {
 			return err
 		}
+		kept = cmp.Or(kept, err)
 		s.freeAt = page[len(page)-1]
 		var gone []freeableItem
 		for i := range page {
@@ -63,7 +66,7 @@ func (s *Sweeper) free(ctx context.Context, done *Swept) error {
 			return err
 		}
 	}
-	return nil
+	return kept
 }
 
 // freeableItem is an item whose sale has ended.
