@@ -395,7 +395,7 @@ func dies(t *testing.T, s *shop, v *Inventory, add int64, commit func(context.Co
 	}
 }
 
-// TestInventory_Change_LeftMarked: Frozen loads a sale that somebody left
+// TestInventory_Change_LeftMarked: Frozen loads a sale that a dead process left
 // half-changed, and so does the next purchase after a change; nothing else touches it.
 func TestInventory_Change_LeftMarked(t *testing.T) {
 	t.Parallel()

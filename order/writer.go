@@ -305,21 +305,21 @@ func (w *writer) transact(next func(g *group) []*write) (rest []*write, err erro
 		if len(members) > 1 {
 			return members, nil
 		}
-		return nil, answerAll(members, nil, err)
+		answerAll(members, nil, err)
+		return nil, nil
 	}
 	if err := g.end(true); err != nil {
-		return nil, answerAll(members, nil, fmt.Errorf("commit: %w", err))
+		answerAll(members, nil, fmt.Errorf("commit: %w", err))
+		return nil, nil
 	}
 	w.store.announce(g.box)
-	answerAll(members, g, nil) //nolint:errcheck // it returns nil
+	answerAll(members, g, nil)
 	w.store.boundLog(w.life)
 	return nil, nil
 }
 
-// answerAll answers writes, and returns nil.
-func answerAll(members []*write, g *group, err error) error {
+func answerAll(members []*write, g *group, err error) {
 	for _, one := range members {
 		one.answer(g, err)
 	}
-	return nil
 }
