@@ -445,6 +445,7 @@ func TestWarm(t *testing.T) {
 			t.Error("ready before anything is loaded")
 		}
 		runs(t, a)
+		await(t, "the sale to be opened", func() bool { return count(soon) == 1 })
 		if count(soon) != 1 || count(later) != 0 || count(over) != 0 || !inRedis(soon) || inRedis(later) || inRedis(over) {
 			t.Errorf("opened %v, in Redis: soon %v, later %v, over %v", opened, inRedis(soon), inRedis(later), inRedis(over))
 		}
@@ -485,9 +486,43 @@ func TestWarm_Clock(t *testing.T) {
 		return nil
 	}
 	runs(t, newProcess(t, s, rdb, cfg))
+	await(t, "a sale to be opened", func() bool { mu.Lock(); defer mu.Unlock(); return len(opened) > 0 })
 	mu.Lock()
 	defer mu.Unlock()
 	if len(opened) != 1 || opened[0] != soon {
 		t.Errorf("opened %v, want %s", opened, soon)
 	}
+}
+
+// TestWarm_LargeSale: a process is ready, and opens other sales, while a large sale is
+// being loaded.
+func TestWarm_LargeSale(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Redis(t)
+	now := time.Now()
+	large, small := newID(t), newID(t)
+	s := newShop(
+		Item{ID: large, Version: 1, Control: ControlOpen, OpensAt: now.Add(-time.Minute)},
+		Item{ID: small, Version: 1, Control: ControlOpen, OpensAt: now.Add(-time.Minute)},
+	)
+	loaded, opened := make(chan struct{}), make(chan struct{})
+	cfg := patient()
+	cfg.OpenSale = func(ctx context.Context, item string) error {
+		if item == small {
+			close(opened)
+			return nil
+		}
+		select {
+		case <-loaded:
+		case <-ctx.Done():
+		}
+		return ctx.Err()
+	}
+	runs(t, newProcess(t, s, rdb, cfg)) // waits until it is ready
+	select {
+	case <-opened:
+	case <-time.After(limit):
+		t.Error("the small sale waits for the large one")
+	}
+	close(loaded)
 }

@@ -35,8 +35,8 @@ type warmth struct {
 // errCold says that the catalogue is not ready yet.
 var errCold = errors.New("catalog: items are not loaded yet")
 
-// Ready returns nil once the set of ids is built and what is on sale, or will be
-// soon, is in memory. From then on it stays ready: it serves what it has.
+// Ready returns nil once the set of ids is built and the items that are on sale, or will
+// be soon, are in memory. It does not wait for their sales. From then on it stays ready.
 func (c *Catalog) Ready(context.Context) error {
 	if !c.warm.ready.Load() {
 		return errCold
@@ -82,7 +82,8 @@ func (c *Catalog) keepFilter(ctx context.Context) {
 func (c *Catalog) keepWarm(ctx context.Context) {
 	for {
 		wait := c.spread(warmEvery)
-		switch err := c.warmSoon(ctx); {
+		soon, err := c.warmSoon(ctx)
+		switch {
 		case ctx.Err() != nil:
 			return
 		case err != nil:
@@ -91,7 +92,9 @@ func (c *Catalog) keepWarm(ctx context.Context) {
 		case !c.filter.built():
 			wait = warmRetry / 10
 		default:
+			// A large sale takes long to load, and the others need not wait for it.
 			c.warm.ready.Store(true)
+			c.openSales(ctx, soon)
 		}
 		if !pause(ctx, wait) {
 			return
@@ -99,12 +102,12 @@ func (c *Catalog) keepWarm(ctx context.Context) {
 	}
 }
 
-// warmSoon makes warm what is on sale and what opens soon. A sale that cannot be
-// loaded now is loaded by its first buyer, and is no reason not to be ready.
-func (c *Catalog) warmSoon(ctx context.Context) error {
+// warmSoon brings into memory what is on sale and what opens soon, and returns those
+// items whose sale was not opened for their present version.
+func (c *Catalog) warmSoon(ctx context.Context) (soon []*Item, err error) {
 	list, err := c.List(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(warmParallel)
@@ -115,12 +118,26 @@ func (c *Catalog) warmSoon(ctx context.Context) error {
 			now.Add(warmAhead).Before(item.OpensAt) || c.isWarm(item) {
 			continue
 		}
+		soon = append(soon, item)
 		g.Go(func() error {
 			if _, ok := c.known.GetIfPresent(item.ID); ok && !list.Stale {
 				c.leave(ctx, item.ID, answer{item: *item, exists: true, loadedAt: list.LoadedAt})
 			} else if _, err := c.fetch(ctx, item.ID, toRenew); err != nil && !errors.Is(err, ErrItemNotFound) {
 				return fmt.Errorf("warm item %s: %w", item.ID, err)
 			}
+			return nil
+		})
+	}
+	return soon, g.Wait()
+}
+
+// openSales loads the sales of items that are not loaded. One that cannot be loaded now
+// is tried again in the next round, or loaded by its first buyer.
+func (c *Catalog) openSales(ctx context.Context, items []*Item) {
+	var g errgroup.Group
+	g.SetLimit(warmParallel)
+	for _, item := range items {
+		g.Go(func() error {
 			if err := c.cfg.OpenSale(ctx, item.ID); err != nil {
 				c.cfg.OnError(fmt.Errorf("warm item %s: %w", item.ID, err))
 				return nil
@@ -129,7 +146,7 @@ func (c *Catalog) warmSoon(ctx context.Context) error {
 			return nil
 		})
 	}
-	return g.Wait()
+	_ = g.Wait() //nolint:errcheck // failures are reported above
 }
 
 func (c *Catalog) isWarm(i *Item) bool {

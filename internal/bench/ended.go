@@ -32,11 +32,11 @@ func measureEnded(ctx context.Context, s *sizes) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.close()) }()
-	if err := r.serve(ctx); err != nil {
+	empty, err := r.usedMemory(ctx) // before the API, which loads the sales when it starts
+	if err != nil {
 		return err
 	}
-	empty, err := r.usedMemory(ctx)
-	if err != nil {
+	if err := r.serve(ctx); err != nil {
 		return err
 	}
 	if err := r.warm(ctx, liveIDs(endedSales), 4); err != nil {
@@ -128,7 +128,7 @@ func (r *rig) freed(ctx context.Context) (int64, error) {
 // endedKeys is how many keys of the sales are in Redis.
 func (r *rig) endedKeys(ctx context.Context) (n int64, err error) {
 	for _, item := range liveIDs(endedSales) {
-		there, err := r.redis.Exists(ctx, "fs:{p0}:sale:"+item, "fs:{p0}:idempotency:"+item, "fs:{p0}:buyers:"+item).Result()
+		there, err := r.redis.Exists(ctx, "fs:{p0}:sale:"+item, "fs:{p0}:idempotency:"+item, "fs:{p0}:buyers:"+item, "fs:{p0}:accepted:"+item).Result()
 		if err != nil {
 			return 0, err
 		}

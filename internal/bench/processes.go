@@ -179,22 +179,28 @@ func (w *world) start(ctx context.Context, name, binary, addr, ops string, args 
 }
 
 func (c *process) ready(ctx context.Context) error {
-	for range 500 {
+	var last string
+	for began := time.Now(); time.Since(began) < 10*time.Second; {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+c.addr+"/readyz", http.NoBody)
 		if err != nil {
 			return err
 		}
-		if res, err := http.DefaultClient.Do(req); err == nil {
-			err = res.Body.Close()
+		res, err := http.DefaultClient.Do(req)
+		if err == nil {
+			body, rerr := io.ReadAll(res.Body)
+			err = errors.Join(rerr, res.Body.Close())
 			if res.StatusCode == http.StatusOK {
 				return err
 			}
+			last = string(body)
+		} else {
+			last = err.Error()
 		}
 		if err := pause(ctx, 20*time.Millisecond); err != nil {
 			return err
 		}
 	}
-	return fmt.Errorf("%s was not ready within 10 s", c.name)
+	return fmt.Errorf("%s was not ready within 10 s: %s", c.name, last)
 }
 
 // gone reports whether the process has ended.
