@@ -400,7 +400,7 @@ func TestRecover_Reopened(t *testing.T) {
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		s := newSite(t, rdb, false, newItem("", 10, 5))
 		h := s.highWater()
-		s.work()
+		stop := s.work()
 		s.exec("UPDATE items SET opens_at = ?, closes_at = ?, freed = 1 WHERE id = ?", time.Now().Add(-2*time.Hour).UnixMilli(), time.Now().Add(-time.Hour).UnixMilli(), s.item)
 		backup := s.backup()
 		closes := time.Now().Add(time.Hour).Truncate(time.Millisecond)
@@ -409,6 +409,7 @@ func TestRecover_Reopened(t *testing.T) {
 		}
 		s.load()
 		s.buys("a", "b")
+		stop()
 		h.note(testContext(t))
 		h = s.restore(backup)
 		if _, _, err := s.recover(h, RecoverFromRedis, s.stops(h), nil); err != nil {
