@@ -151,7 +151,7 @@ func (v *Inventory) Change(ctx context.Context, item string, c Change, commit fu
 		return err
 	}
 	if c.AddLeft < 0 { // only a sale that is loaded knows how many units are left
-		return v.frozen(ctx, item, func(ctx context.Context, l *lock.Lock, left int64) error {
+		return v.holdingLoaded(ctx, item, func(ctx context.Context, l *lock.Lock, left int64) error {
 			if left == endedLeft {
 				return v.takeFromEnded(ctx, l, item, &c, commit)
 			}

@@ -395,7 +395,7 @@ func dies(t *testing.T, s *shop, v *Inventory, add int64, commit func(context.Co
 	}
 }
 
-// TestInventory_Change_LeftMarked: Frozen loads a sale that a dead process left
+// TestInventory_Change_LeftMarked: Reload loads a sale that a dead process left
 // half-changed, and so does the next purchase after a change; nothing else touches it.
 func TestInventory_Change_LeftMarked(t *testing.T) {
 	t.Parallel()
@@ -414,15 +414,12 @@ func TestInventory_Change_LeftMarked(t *testing.T) {
 			t.Errorf("adjust a marked sale: %v, want ErrNotLoaded", err)
 		}
 		same(t, before, s.state(t))
-		if err := v.Frozen(testContext(t), s.item, func(_ context.Context, left int64) error {
-			if left != 4 {
-				t.Errorf("left is %d, want 4", left)
-			}
-			return nil
-		}); err != nil {
+		if err := v.Reload(testContext(t), s.item); err != nil {
 			t.Fatal(err)
 		}
-		s.audit(t)
+		if st := s.audit(t); st.left(t) != 4 {
+			t.Errorf("left is %d, want 4", st.left(t))
+		}
 		dies(t, s, v, -1, func(context.Context) (int64, error) { return 0, errTest })
 		if err := v.Change(testContext(t), s.item, Change{AddLeft: 3}, s.commits(3, 3)); err != nil {
 			t.Fatal(err)
@@ -516,14 +513,14 @@ func TestInventory_Change_LoadedMeanwhile(t *testing.T) {
 				}); err != nil {
 					t.Errorf("change: %v", err)
 				}
-				err := v.Frozen(testContext(t), s.item, func(_ context.Context, left int64) error {
-					if left != max(c.want, 0) {
-						t.Errorf("left is %d, want %d", left, c.want)
+				if err := v.Reload(testContext(t), s.item); err != nil {
+					if c.want > 0 {
+						t.Error(err)
 					}
-					return nil
-				})
-				if err != nil && c.want > 0 {
-					t.Error(err)
+					return
+				}
+				if st := s.state(t); st.left(t) != max(c.want, 0) {
+					t.Errorf("left is %d, want %d", st.left(t), c.want)
 				}
 			})
 		}
@@ -577,7 +574,7 @@ func TestInventory_Change_WithoutRedis(t *testing.T) {
 	// Longer than the change insists, and short enough to await: it lapses after the restart.
 	cfg := lockConfig
 	cfg.TTL, cfg.ClaimTTL, cfg.Liveness, cfg.CallTimeout = 8*time.Second, 400*time.Millisecond, 300*time.Millisecond, time.Second
-	v := s.inventoryOn(t, rdb, newLocks(t, rdb, cfg), Config{LookLimit: frozenLimit, settleLimit: afterCommit})
+	v := s.inventoryOn(t, rdb, newLocks(t, rdb, cfg), Config{LookLimit: defaultLookLimit, settleLimit: afterCommit})
 	mustBuy(t, v, s.request("u", "k", 1))
 	if err := v.Change(testContext(t), s.item, Change{AddLeft: -4}, func(context.Context) (int64, error) {
 		s.stock(-4, 2)

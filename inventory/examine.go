@@ -54,7 +54,7 @@ func (x *Examined) Live(ctx context.Context) (Live, error) {
 }
 
 // Examine runs look while the item's lock is held, whether the sale is loaded or
-// not; unlike [Inventory.Frozen] it loads nothing by itself. The wait for the
+// not; it loads nothing. The wait for the
 // lock and look together are given two seconds. If look asks for it, the sale is
 // then built anew from its source, under the same lock: what look has seen
 // cannot have changed for the better by a purchase meanwhile. A rebuild that

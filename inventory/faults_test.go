@@ -250,8 +250,8 @@ func TestInventory_RedisAway(t *testing.T) {
 	if o := buy(t, v, s.request("u", "k", 1)); !errors.Is(o.Err, ErrUnavailable) && !errors.Is(o.Err, ErrOverloaded) {
 		t.Errorf("the accepted buyer's repeat: %+v", o)
 	}
-	if err := v.Frozen(testContext(t), s.item, func(context.Context, int64) error { return nil }); err == nil {
-		t.Error("Frozen without Redis: no error")
+	if err := v.Reload(testContext(t), s.item); err == nil {
+		t.Error("Reload without Redis: no error")
 	}
 	if _, err := v.Left(testContext(t), []string{s.item}); err == nil {
 		t.Error("Left without Redis: no error")

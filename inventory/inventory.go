@@ -68,8 +68,8 @@ type Config struct {
 	OnError func(error)
 	// OnBatch hears of every script sent: its size and duration. Default: nothing.
 	OnBatch func(purchases int, took time.Duration)
-	// LookLimit bounds a look at a frozen item, the wait for its lock included:
-	// while it lasts, nothing of the item is sold. Default 2 s.
+	// LookLimit bounds the time for which a look or a change holds an item's lock, the
+	// wait for it included. Nothing of the item is sold meanwhile. Default 2 s.
 	LookLimit time.Duration
 	// settleLimit is afterCommit; only tests set it.
 	settleLimit time.Duration
@@ -101,7 +101,7 @@ func (c Config) withDefaults() (Config, error) {
 		{"Slice", &c.Slice, 5 * time.Millisecond},
 		{"Patience", &c.Patience, 1500 * time.Millisecond},
 		{"MarkLife", &c.MarkLife, time.Second},
-		{"LookLimit", &c.LookLimit, frozenLimit},
+		{"LookLimit", &c.LookLimit, defaultLookLimit},
 		{"settleLimit", &c.settleLimit, afterCommit},
 	} {
 		if *f.v == 0 {
@@ -294,42 +294,21 @@ func (v *Inventory) Left(ctx context.Context, items []string) ([]int64, error) {
 	return left, nil
 }
 
-// frozenLimit is the default of Config.LookLimit.
-const frozenLimit = 2 * time.Second
+// defaultLookLimit is the default of Config.LookLimit.
+const defaultLookLimit = 2 * time.Second
 
 // rebuildLimit bounds the load of a sale that is not a buyer's: while it lasts,
 // nothing could be sold anyway.
 const rebuildLimit = 30 * time.Second
 
-// Frozen runs fn while the item's lock is held, with the units left: nothing
-// is sold of the item meanwhile, on any process. fn's context ends with the
-// lock, and after two seconds at the latest. A sale that is not loaded is loaded
-// first, however long that takes, up to half a minute.
-// Errors: ErrUnavailable when Redis or the lock is not to be had or was lost,
-// ErrRebuilding when the sale is not loaded and cannot be, ErrEnded, ErrStopped, and fn's.
-func (v *Inventory) Frozen(ctx context.Context, item string, fn func(ctx context.Context, left int64) error) error {
-	return v.frozen(ctx, item, func(ctx context.Context, l *lock.Lock, left int64) error {
-		if left == endedLeft {
-			return fmt.Errorf("item %s: %w", item, ErrEnded)
-		}
-		if err := fn(ctx, left); err != nil {
-			return err
-		}
-		if l.Context().Err() != nil {
-			return fmt.Errorf("item %s: %w: %w", item, ErrUnavailable, context.Cause(l.Context()))
-		}
-		return nil
-	})
-}
-
-// endedLeft is what frozen passes on as the units left of a sale that has ended and is
+// endedLeft is what holdingLoaded passes on as the units left of a sale that has ended and is
 // not loaded.
 const endedLeft = -1
 
-// frozen runs fn under the item's lock, with a sale that is loaded, unless it has ended. The load has a
-// limit of its own: a sale too large for a look's could be looked at, paused or
-// restocked only after a purchase had loaded it.
-func (v *Inventory) frozen(ctx context.Context, item string, fn func(ctx context.Context, l *lock.Lock, left int64) error) error {
+// holdingLoaded runs fn under the item's lock, with the units left. It loads a sale that
+// is not loaded, unless it has ended. The load has a limit of its own: otherwise a sale
+// that takes longer to load than LookLimit could not be changed before a purchase had loaded it.
+func (v *Inventory) holdingLoaded(ctx context.Context, item string, fn func(ctx context.Context, l *lock.Lock, left int64) error) error {
 	brief, cancel := context.WithTimeout(ctx, v.cfg.LookLimit)
 	defer cancel()
 	return v.holding(brief, item, func(held context.Context, l *lock.Lock) error {

@@ -378,17 +378,18 @@ func TestInventory_Left(t *testing.T) {
 	})
 }
 
-func TestInventory_Frozen(t *testing.T) {
+// TestInventory_Examine_StopsSales: nothing is sold while an item is examined.
+func TestInventory_Examine_StopsSales(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		s := newShop(t, rdb, open(10, 1), 0)
 		v, other := s.inventory(t, Config{}), s.inventory(t, Config{})
 		lockKey, waitersKey := v.locks.GuardKeys(v.keys.lock(s.item))
 		results := make(chan Outcome, 2)
-		err := v.Frozen(testContext(t), s.item, func(ctx context.Context, left int64) error {
-			if left != 10 {
-				t.Errorf("left is %d, want 10: the sale is loaded first", left)
-			}
+		if err := v.Open(testContext(t), s.item); err != nil {
+			t.Fatal(err)
+		}
+		err := v.Examine(testContext(t), s.item, func(ctx context.Context, _ *Examined) (bool, error) {
 			for i, inv := range []*Inventory{v, other} {
 				r := s.request(fmt.Sprintf("u%d", i), "k", 1)
 				r.Done = func(o Outcome) { results <- o }
@@ -402,57 +403,57 @@ func TestInventory_Frozen(t *testing.T) {
 			})
 			select {
 			case o := <-results:
-				t.Errorf("sold a frozen item: %+v", o)
+				t.Errorf("sold an item that is being examined: %+v", o)
 			default:
 			}
 			if st := s.state(t); st.left(t) != 10 {
-				t.Errorf("left moved to %d while frozen", st.left(t))
+				t.Errorf("left moved to %d meanwhile", st.left(t))
 			}
-			return errTest
+			return false, errTest
 		})
 		if !errors.Is(err, errTest) {
-			t.Errorf("Frozen: %v, want its function's error", err)
+			t.Errorf("Examine: %v, want its function's error", err)
 		}
 		for range 2 {
 			select {
 			case o := <-results:
 				if o != (Outcome{}) {
-					t.Errorf("after the freeze: %+v, want accepted", o)
+					t.Errorf("after it: %+v, want accepted", o)
 				}
 			case <-time.After(limit):
-				t.Fatalf("a frozen purchase was not answered; lock %s", lockKey)
+				t.Fatalf("a purchase was not answered; lock %s", lockKey)
 			}
 		}
-		if err := v.Frozen(testContext(t), "none-"+s.item, func(context.Context, int64) error { return nil }); !errors.Is(err, errNoItem) {
-			t.Errorf("Frozen of no item: %v, want the source's error", err)
+		if err := v.Reload(testContext(t), "none-"+s.item); !errors.Is(err, errNoItem) {
+			t.Errorf("Reload of no item: %v, want the source's error", err)
 		}
 		s.audit(t)
 	})
 }
 
-// TestInventory_Frozen_LongLoad: a sale that takes longer to load than a look may
-// last is loaded all the same, and the look has its own time after it.
-func TestInventory_Frozen_LongLoad(t *testing.T) {
+// TestInventory_Change_LongLoad: taking units back loads a sale that takes longer to
+// load than a change may last, and the change has its own time after it.
+func TestInventory_Change_LongLoad(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		s := newShop(t, rdb, open(10, 1), 0)
-		v := s.inventory(t, Config{LookLimit: frozenLimit})
+		v := s.inventory(t, Config{LookLimit: defaultLookLimit})
 		s.source.set(func(f *stored) {
 			f.before = func(ctx context.Context) error {
-				if !pause(ctx, frozenLimit+100*time.Millisecond) {
+				if !pause(ctx, defaultLookLimit+100*time.Millisecond) {
 					return context.Cause(ctx)
 				}
 				return nil
 			}
 		})
-		err := v.Frozen(testContext(t), s.item, func(ctx context.Context, left int64) error {
-			if end, ok := ctx.Deadline(); !ok || time.Until(end) > frozenLimit || left != 10 {
-				t.Errorf("%d left, and the look may last until %v", left, end)
+		err := v.Change(testContext(t), s.item, Change{AddLeft: -1}, func(ctx context.Context) (int64, error) {
+			if end, ok := ctx.Deadline(); !ok || time.Until(end) > defaultLookLimit {
+				t.Errorf("the change may last until %v", end)
 			}
-			return ctx.Err()
+			return 0, fmt.Errorf("%w: %w", ErrUnchanged, errTest)
 		})
-		if err != nil {
-			t.Errorf("Frozen: %v", err)
+		if !errors.Is(err, errTest) {
+			t.Errorf("change: %v, want its function's error", err)
 		}
 		s.source.set(func(f *stored) { f.before = nil })
 		s.audit(t)

@@ -282,17 +282,17 @@ func TestInventory_LockLost(t *testing.T) {
 			t.Errorf("change: %v", err)
 		}
 		again()
-		err = v.Frozen(testContext(t), s.item, func(ctx context.Context, _ int64) error { return lost(ctx) })
+		err = v.Examine(testContext(t), s.item, func(ctx context.Context, _ *Examined) (bool, error) { return false, lost(ctx) })
 		if !errors.Is(err, ErrUnavailable) || !errors.Is(err, lock.ErrLost) {
 			t.Errorf("look: %v", err)
 		}
 		again()
 		// A caller who leaves is told no such thing.
 		ctx, leave := context.WithCancel(testContext(t))
-		err = v.Frozen(ctx, s.item, func(ctx context.Context, _ int64) error {
+		err = v.Examine(ctx, s.item, func(ctx context.Context, _ *Examined) (bool, error) {
 			leave()
 			<-ctx.Done()
-			return ctx.Err()
+			return false, ctx.Err()
 		})
 		if !errors.Is(err, context.Canceled) || errors.Is(err, ErrUnavailable) {
 			t.Errorf("the caller left: %v", err)

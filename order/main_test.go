@@ -440,7 +440,7 @@ func (s *site) drained() {
 // load loads the sale, if it is not loaded.
 func (s *site) load() {
 	s.t.Helper()
-	if err := s.stock.Frozen(testContext(s.t), s.item, func(context.Context, int64) error { return nil }); err != nil {
+	if err := s.stock.Reload(testContext(s.t), s.item); err != nil {
 		s.t.Fatal(err)
 	}
 }

@@ -272,7 +272,7 @@ func TestService_Rebuild_Refused(t *testing.T) {
 		if err := inventory.Distrust(testContext(t), rdb, 1, []string{s.item}); err != nil {
 			t.Fatal(err)
 		}
-		if err := stock.Frozen(testContext(t), s.item, func(context.Context, int64) error { return nil }); err != nil {
+		if err := stock.Reload(testContext(t), s.item); err != nil {
 			t.Fatal(err)
 		}
 		if o := s.mustGet(refused.ID); o.Status != StatusRejected {

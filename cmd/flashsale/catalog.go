@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -38,6 +37,9 @@ func (a *app) addCatalog(ctx context.Context, stock *inventory.Inventory) (*cata
 	return items, nil
 }
 
+// openSaleLimit bounds the load of one sale before its first buyer comes.
+const openSaleLimit = 30 * time.Second
+
 // openSale loads a sale that is not loaded, unless it has ended, and leaves one alone
 // that is.
 func openSale(ctx context.Context, stock *inventory.Inventory, item string) error {
@@ -45,12 +47,9 @@ func openSale(ctx context.Context, stock *inventory.Inventory, item string) erro
 	if err != nil || left[0] >= 0 {
 		return err
 	}
-	// Under the lock it is looked for again, and loaded if it is still missing.
-	err = stock.Frozen(ctx, item, func(context.Context, int64) error { return nil })
-	if errors.Is(err, inventory.ErrEnded) {
-		return nil
-	}
-	return err
+	ctx, cancel := context.WithTimeout(ctx, openSaleLimit)
+	defer cancel()
+	return stock.Reload(ctx, item)
 }
 
 // catalogMetrics registers the catalogue's figures. No item becomes a label.
