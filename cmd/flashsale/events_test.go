@@ -218,9 +218,11 @@ func TestEvents_Bound(t *testing.T) {
 		"flashsale_event_streams": 2, "flashsale_event_streams_limit": 2,
 		`flashsale_event_streams_refused_total{reason="process_limit"}`: 1,
 	} {
-		if got := counted(t, p, line); got != want {
-			t.Errorf("%s is %v, want %v", line, got, want)
-		}
+		// A stream is counted just after its first events have been sent.
+		eventually(t, line, soon, func() (bool, any) {
+			got := counted(t, p, line)
+			return got == want, got
+		})
 	}
 	first.body.Close()
 	eventually(t, "a place for another stream", soon, func() (bool, any) {
