@@ -105,8 +105,8 @@ func TestManager_Acquire_ReplyLost(t *testing.T) {
 		ctx, name := testContext(t), resource(t)
 		flaky := redistest.Second(t, rdb)
 		m := newManager(t, flaky, slow)
-		// The first reply with the lock is lost. A script that Redis does not know, or that
-		// another test has made it forget, costs a call without a lock before it.
+		// The first reply with the lock is lost. A script that Redis does not know yet costs a
+		// call without a lock before it.
 		var first, calls atomic.Int64
 		flaky.AddHook(hook(func(next redis.ProcessHook) redis.ProcessHook {
 			return func(ctx context.Context, cmd redis.Cmder) error {
@@ -378,9 +378,12 @@ func awaitIdle(t *testing.T, m *Manager) {
 	})
 }
 
+// TestManager_ScriptFlush uses a server of its own: other tests count calls of scripts
+// that Redis knows.
 func TestManager_ScriptFlush(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	test := func(t *testing.T, rdb *redis.Client) {
+		t.Parallel()
 		ctx, name := testContext(t), resource(t)
 		flush := func() {
 			t.Helper()
@@ -409,7 +412,9 @@ func TestManager_ScriptFlush(t *testing.T) {
 		l = awaitLock(t, next)
 		flush()
 		mustRelease(t, l)
-	})
+	}
+	t.Run("embedded", func(t *testing.T) { test(t, redistest.Embedded(t)) })
+	t.Run("redis", func(t *testing.T) { test(t, clientOf(t, redistest.Real(t, "--appendonly", "no"))) })
 }
 
 func TestManager_ForeignKey(t *testing.T) {
