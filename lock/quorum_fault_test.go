@@ -224,8 +224,8 @@ func TestQuorum_MinorityHangs(t *testing.T) {
 			servers, nodes := realNodes(t)
 			m := nodes.longManager(t, quorumHours)
 			resume := pauseNodes(t, servers[3:])
-			ctx, name := testContext(t), resource(t)
-			l := mustAcquire(t, m, name)
+			ctx, res := testContext(t), resource(t)
+			l := mustAcquire(t, m, res)
 			done := make(chan error, 1)
 			go func() { done <- use(ctx, m, l) }()
 			select {
@@ -238,18 +238,24 @@ func TestQuorum_MinorityHangs(t *testing.T) {
 				resume()
 				t.Log("once they go on: ", <-done)
 			}
-			if err := l.Release(ctx); err != nil && !errors.Is(err, ErrNotHeld) {
+			// The time for ForceRelease may have ended when some nodes had released the lock.
+			// Then the answers of the nodes that hang decide whether it was held.
+			release, cancel := context.WithTimeout(ctx, patience/4)
+			defer cancel()
+			err := l.Release(release)
+			split := name == "ForceRelease" && release.Err() != nil
+			if err != nil && !errors.Is(err, ErrNotHeld) && !split {
 				t.Error(err)
 			}
-			nodes[:3].awaitFree(t, name)
+			nodes[:3].awaitFree(t, res)
 			resume()
 			for _, rdb := range nodes[3:] {
 				// It answers behind what was sent to it while it was stopped.
 				eventually(t, "the node answers", func() bool { return rdb.Ping(ctx).Err() == nil })
 			}
-			nodes.awaitFree(t, name)
+			nodes.awaitFree(t, res)
 			closeQuorum(t, m)
-			nodes.awaitFree(t, name)
+			nodes.awaitFree(t, res)
 		})
 	}
 }

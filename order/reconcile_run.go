@@ -36,7 +36,7 @@ type remembered struct {
 	report *ItemReport // nil: nothing differs
 	idle   int         // rounds since anything happened
 	differ int         // rounds in a row in which the sale differed
-	tried  bool        // a rebuild did not help, so there is no second one
+	tried  bool        // a rebuild that did not fail has not helped, so there is no second one
 	unsure bool        // it could not be judged completely
 
 	booked   itemRow // as the item was when its books were compared
@@ -185,7 +185,7 @@ func (b *memory) remember(e *examination, rep *ItemReport) {
 	if m.unsure && !anyOfSale(e.sale) {
 		return // an earlier difference may still exist
 	}
-	m.tried = m.tried || e.repair != RepairNothing && e.off == 0
+	m.tried = m.tried || e.err == nil && e.repair != RepairNothing && e.off == 0
 	left := false
 	for _, d := range e.sale {
 		left = left || d.Kind.ofSale() && !d.Repaired

@@ -774,6 +774,36 @@ func TestReconciler_Run_Once(t *testing.T) {
 	})
 }
 
+// TestReconciler_Run_RepairFails: a repair that fails is tried again in the next round.
+func TestReconciler_Run_RepairFails(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 10, 5))
+		r := s.reconciler()
+		var b memory
+		s.hset("sale", "left", 8)
+		s.round(r, &b)
+		r.on(failingExaminer{s.stock})
+		for range 2 {
+			if report := s.round(r, &b); report.Repaired != 0 {
+				t.Fatalf("repaired although it failed: %+v", report)
+			}
+		}
+		r.on(s.stock)
+		s.round(r, &b)
+		if l := s.clean("at the end", RepairNothing); l != (Ledger{Initial: 10, Left: 10}) {
+			t.Errorf("ledger at the end: %+v", l)
+		}
+	})
+}
+
+// failingExaminer is a stock whose locks cannot be acquired.
+type failingExaminer struct{ Examiner }
+
+func (failingExaminer) Examine(context.Context, string, func(context.Context, *inventory.Examined) (bool, error)) error {
+	return inventory.ErrUnavailable
+}
+
 // TestReconciler_Run_BooksAgain: the background compares the books of an item again once
 // it has changed, also where no other item is compared in between.
 func TestReconciler_Run_BooksAgain(t *testing.T) {
