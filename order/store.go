@@ -170,7 +170,10 @@ func tryWrite(ctx context.Context, db *gorm.DB) error {
 	}
 	tx, err := pool.BeginTx(ctx, nil)
 	if err == nil {
-		return tx.Rollback()
+		if err = tx.Rollback(); errors.Is(err, sql.ErrTxDone) {
+			err = nil // the time ended in between, and database/sql has rolled it back
+		}
+		return err
 	}
 	if err = notWritable(err); transient(err) && !errors.Is(err, ErrNotWritable) {
 		return nil // it is busy or full at present, and can be used when that is over
