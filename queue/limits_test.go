@@ -195,10 +195,10 @@ func TestQueue_MaxLeasedFreed(t *testing.T) {
 				}
 				other, asleep := sleeper(t, rdb, cfg)
 				started := make(chan string, 8)
-				start(t, other, queue.Each(1, func(_ context.Context, task queue.Leased) error {
+				startEach(t, other, func(_ context.Context, task queue.Leased) error {
 					started <- task.ID
 					return nil
-				}), queue.RunConfig{MaxIdle: time.Hour})
+				}, queue.RunConfig{MaxIdle: time.Hour})
 				receive(t, "the worker's sleep", asleep)
 				end(t, rdb, q, l)
 				for id := ""; id != "c"; {
@@ -336,10 +336,10 @@ func TestQueue_RateNeverEarly(t *testing.T) {
 		begin := serverTime(t, rdb)
 		started := make(chan time.Time, tasks)
 		for range 2 {
-			start(t, newQueue(t, redistest.Second(t, rdb), cfg), queue.Each(1, func(context.Context, queue.Leased) error {
+			startEach(t, newQueue(t, redistest.Second(t, rdb), cfg), func(context.Context, queue.Leased) error {
 				started <- serverTime(t, rdb)
 				return nil
-			}), queue.RunConfig{MaxIdle: time.Hour})
+			}, queue.RunConfig{MaxIdle: time.Hour})
 		}
 		enqueue(t, newQueue(t, rdb, cfg), numbered(tasks)...)
 		var times []time.Time
