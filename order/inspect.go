@@ -41,6 +41,7 @@ type inspector struct {
 	records Records
 	tasks   []Tasks // one per partition
 	returns *Returns
+	hold    time.Duration // lookHold
 }
 
 func (x *inspector) tasksOf(item string) Tasks { return x.tasks[x.stock.Partition(item)] }
@@ -59,6 +60,14 @@ const (
 // lookHold bounds how long a look blocks sales of an item once it has the lock. It
 // usually takes one or two milliseconds. It is a variable because test machines are busy.
 var lookHold = 20 * time.Millisecond
+
+const (
+	// holdTries is how often a look under the lock is tried: the process may not get a
+	// processor, or the disk be busy, for as long as lookHold.
+	holdTries = 8
+	// holdPause is between two tries. Sales go on meanwhile.
+	holdPause = 50 * time.Millisecond
+)
 
 // lateReturn is the age from which an unreturned release is reported: the sweeper has
 // retried it many times by then.
@@ -99,11 +108,23 @@ func (x *inspector) see(ctx context.Context, item string) (sighting, error) {
 }
 
 // seeHeld looks at an item while holding its lock. If rebuild returns true for what was
-// seen, the sale is then rebuilt under the same lock.
+// seen, the sale is then rebuilt under the same lock. A look that takes longer than
+// lookHold is tried again, with a pause in which the item can be sold.
 func (x *inspector) seeHeld(ctx context.Context, item string, given map[string]bool, rebuild func(*sighting) bool) (s sighting, err error) {
-	err = x.stock.Examine(ctx, item, func(ctx context.Context, ex *inventory.Examined) (bool, error) {
-		ctx, cancel := context.WithTimeout(ctx, lookHold)
+	for try := 1; ; try++ {
+		var cut bool
+		if s, cut, err = x.seeHeldOnce(ctx, item, given, rebuild); !cut || try == holdTries || !pause(ctx, holdPause) {
+			return s, err
+		}
+	}
+}
+
+// seeHeldOnce is one try; cut reports that lookHold ended it.
+func (x *inspector) seeHeldOnce(ctx context.Context, item string, given map[string]bool, rebuild func(*sighting) bool) (s sighting, cut bool, err error) {
+	err = x.stock.Examine(ctx, item, func(held context.Context, ex *inventory.Examined) (_ bool, err error) {
+		ctx, cancel := context.WithTimeout(held, x.hold)
 		defer cancel()
+		defer func() { cut = err != nil && ctx.Err() != nil && held.Err() == nil }()
 		live := func(ctx context.Context, _ string) (inventory.Live, error) { return ex.Live(ctx) }
 		for range heldLooks {
 			if s, err = x.look(ctx, item, live, given); err != nil {
@@ -115,7 +136,7 @@ func (x *inspector) seeHeld(ctx context.Context, item string, given map[string]b
 		}
 		return rebuild != nil && rebuild(&s), nil
 	})
-	return s, err
+	return s, cut, err
 }
 
 // look reads Redis, a snapshot of the database, and Redis again, which must be

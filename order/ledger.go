@@ -11,7 +11,7 @@ const ledgerTasks = 2000
 // inspector. It loads no sale. Errors: catalog.ErrItemNotFound, ErrDatabase,
 // inventory.ErrUnavailable.
 func (s *Service) Ledger(ctx context.Context, item string) (Ledger, error) {
-	x := &inspector{store: s.Store, stock: s.Stock, records: s.Stock, tasks: s.Tasks, returns: s.Returns}
+	x := &inspector{store: s.Store, stock: s.Stock, records: s.Stock, tasks: s.Tasks, returns: s.Returns, hold: lookHold}
 	i := x.inspect(ctx, item)
 	if i.open() || !i.seen.live.Loaded {
 		if err := x.weigh(ctx, []*inspection{i}, ledgerTasks); err != nil {

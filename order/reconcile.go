@@ -46,7 +46,7 @@ func NewReconciler(cfg ReconcilerConfig) *Reconciler {
 	if cfg.OnRepair == nil {
 		cfg.OnRepair = func(string, Drift) {}
 	}
-	x := &inspector{store: cfg.Store, stock: cfg.Stock, records: cfg.Records, tasks: cfg.Tasks, returns: cfg.Returns}
+	x := &inspector{store: cfg.Store, stock: cfg.Stock, records: cfg.Records, tasks: cfg.Tasks, returns: cfg.Returns, hold: lookHold}
 	return &Reconciler{ReconcilerConfig: cfg, inspector: x, turn: make(chan struct{}, 1), busy: busyTasks}
 }
 

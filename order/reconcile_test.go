@@ -797,6 +797,42 @@ func TestReconciler_Run_RepairFails(t *testing.T) {
 	})
 }
 
+// TestReconciler_LookCut: a look under the lock that was cut off is tried again.
+func TestReconciler_LookCut(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 10, 5))
+		r := s.reconciler()
+		held := 0
+		r.on(examinerFunc{s.stock, func() {
+			if held++; held == 3 {
+				r.hold = limit
+			}
+		}})
+		r.hold = 0
+		s.hset("sale", "left", 8)
+		report, err := r.Reconcile(testContext(t), ReconcileOptions{Repair: RepairSales})
+		if err != nil || len(report.Items) != 1 || report.Repaired != 1 {
+			t.Errorf("%+v, %v, want one repair", report, err)
+		}
+		if held != 3 {
+			t.Errorf("looked %d times under the lock, want 3", held)
+		}
+	})
+}
+
+// examinerFunc is a stock that calls before at each look under a lock, which it does not
+// hold yet.
+type examinerFunc struct {
+	Examiner
+	before func()
+}
+
+func (e examinerFunc) Examine(ctx context.Context, item string, look func(context.Context, *inventory.Examined) (bool, error)) error {
+	e.before()
+	return e.Examiner.Examine(ctx, item, look)
+}
+
 // failingExaminer is a stock whose locks cannot be acquired.
 type failingExaminer struct{ Examiner }
 

@@ -2,6 +2,7 @@ package order
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -242,15 +243,25 @@ func (r *Recovery) checkOnce(ctx context.Context, all bool, rewound int64) error
 	if err != nil || loss.what == "" {
 		return err
 	}
-	return r.Locks.Do(ctx, r.Resource, func(ctx context.Context, _ *lock.Lock) error {
-		// Another process may have been quicker.
-		loss, err := r.look(ctx, true, rewound)
-		if err != nil || loss.what == "" {
+	for {
+		err := r.Locks.Do(ctx, r.Resource, func(ctx context.Context, _ *lock.Lock) error {
+			// Another process may have been quicker.
+			loss, err := r.look(ctx, true, rewound)
+			if err != nil || loss.what == "" {
+				return err
+			}
+			return r.void(ctx, loss)
+		})
+		// A process that did not run for longer than the lock's TTL looks again: another
+		// one may have recovered meanwhile.
+		if !errors.Is(err, lock.ErrLost) || !pause(ctx, lostPause) {
 			return err
 		}
-		return r.void(ctx, loss)
-	})
+	}
 }
+
+// lostPause is between two tries of a check whose lock was lost.
+const lostPause = 50 * time.Millisecond
 
 // loss is what a look has found.
 type loss struct {

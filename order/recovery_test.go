@@ -215,6 +215,40 @@ func TestRecovery_Lost(t *testing.T) {
 	})
 }
 
+// TestRecovery_LockLost: a process that loses the lock in the middle of a check, because
+// it did not run for long, checks again.
+func TestRecovery_LockLost(t *testing.T) {
+	t.Parallel()
+	alone(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 50, 1))
+		r := s.recovery()
+		s.settled(r)
+		if err := rdb.FlushAll(testContext(t)).Err(); err != nil {
+			t.Fatal(err)
+		}
+		losing := &losingDoer{Doer: r.Locks, left: 2}
+		r.Locks = losing
+		s.settled(r)
+		if in, db := s.epochs(); in != db || losing.left != 0 {
+			t.Errorf("epoch %d in Redis, %d in the database, %d losses left", in, db, losing.left)
+		}
+	})
+}
+
+// losingDoer loses the lock at the first calls.
+type losingDoer struct {
+	Doer
+	left int
+}
+
+func (d *losingDoer) Do(ctx context.Context, resource string, fn func(context.Context, *lock.Lock) error, opts ...lock.Option) error {
+	if d.left == 0 {
+		return d.Doer.Do(ctx, resource, fn, opts...)
+	}
+	d.left--
+	return fmt.Errorf("do: %w", lock.ErrLost)
+}
+
 // TestRecovery_Rewound: Redis comes back as it was some orders ago. That is seen
 // from the rows, by a process that has never sold, and nothing is sold twice.
 func TestRecovery_Rewound(t *testing.T) {
