@@ -14,10 +14,6 @@ import (
 // ErrTaskNotFound says that no dead letter has that id.
 var ErrTaskNotFound = errors.New("order: no such dead letter")
 
-// ErrTaskTwin says that a dead letter cannot be retried, because another task
-// has taken its place.
-var ErrTaskTwin = errors.New("order: another task has taken the dead letter's place")
-
 // NamedQueue is a task queue under the name that operators read.
 type NamedQueue struct {
 	Name  string
@@ -146,7 +142,7 @@ func deadLetter(name string, d *queue.DeadTask) DeadLetter {
 }
 
 // Retry makes a dead letter an ordinary task again, with its attempts forgotten,
-// and returns the name of its queue. Errors: ErrTaskNotFound, ErrTaskTwin,
+// and returns the name of its queue. Errors: ErrTaskNotFound,
 // inventory.ErrOverloaded when the queue is full, inventory.ErrUnavailable.
 func (b *Backlog) Retry(ctx context.Context, id string) (name string, err error) {
 	return b.find(ctx, id, func(q *queue.Queue, _ *queue.TaskInfo) error { return q.Retry(ctx, id) })
@@ -208,8 +204,6 @@ func (b *Backlog) find(ctx context.Context, id string, do func(*queue.Queue, *qu
 			return q.Name, nil
 		case errors.Is(err, queue.ErrTaskNotFound): // another was quicker
 			return "", ErrTaskNotFound
-		case errors.Is(err, queue.ErrDuplicate):
-			return "", ErrTaskTwin
 		case errors.Is(err, queue.ErrFull):
 			return "", fmt.Errorf("queue %s: %w", q.Name, inventory.ErrOverloaded)
 		case errors.Is(err, ErrDatabase):

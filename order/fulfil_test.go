@@ -78,7 +78,7 @@ func statsOf(t *testing.T, q *queue.Queue) queue.Stats {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return queue.Stats{Ready: st.Ready, Delayed: st.Delayed, Leased: st.Leased, Dead: st.Dead, Done: st.Done, Paused: st.Paused}
+	return queue.Stats{Ready: st.Ready, Delayed: st.Delayed, Leased: st.Leased, Dead: st.Dead, Paused: st.Paused}
 }
 
 // TestFulfiller_Poison: a payload nobody can read becomes a dead letter at

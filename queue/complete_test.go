@@ -26,12 +26,12 @@ func TestQueue_Complete(t *testing.T) {
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
 		prefix := redistest.Prefix(t)
 		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
-		enqueue(t, q, queue.Task{ID: "a", Unique: "k"}, queue.Task{ID: "b"})
+		enqueue(t, q, queue.Task{ID: "a"}, queue.Task{ID: "b"})
 		l := take(t, q, "a", "b")
 		due := serverTime(t, rdb).Add(time.Second)
 		// The successor may take the key, and even the id, of what it follows.
 		wantComplete(t, q, queue.Done, l[0],
-			queue.Task{ID: "later", Due: due}, queue.Task{ID: "a", Unique: "k", Type: "second", Payload: []byte("2")},
+			queue.Task{ID: "later", Due: due}, queue.Task{ID: "a", Type: "second", Payload: []byte("2")},
 			queue.Task{ID: "last"}, queue.Task{ID: "urgent", Priority: 9})
 		wantStats(t, q, queue.Stats{Ready: 3, Delayed: 1, Leased: 1})
 		wantComplete(t, q, queue.Done, l[1])
@@ -47,7 +47,6 @@ func TestQueue_Complete(t *testing.T) {
 			wantComplete(t, q, queue.Done, got[i])
 		}
 		wantStats(t, q, queue.Stats{})
-		wantMarks(t, rdb, prefix, 0)
 	})
 }
 
@@ -63,7 +62,7 @@ func TestQueue_CompleteRefused(t *testing.T) {
 		expire(t, rdb, q, "a")
 		again := take(t, q, "a")[0]
 		before := content(t, rdb, prefix)
-		next := []queue.Task{{ID: "next", Unique: "k"}, {ID: "more", Due: time.Now().Add(time.Hour)}}
+		next := []queue.Task{{ID: "next"}, {ID: "more", Due: time.Now().Add(time.Hour)}}
 		status, err := q.Complete(testContext(t), queue.Completion{Task: l[0], Next: next}, queue.Completion{Task: l[1], Next: next},
 			queue.Completion{Task: queue.Leased{ID: "never", Token: l[0].Token}, Next: next})
 		wantStatus(t, status, err, queue.Stale, queue.Missing, queue.Missing)
@@ -116,7 +115,7 @@ func TestQueue_CompleteNoRoom(t *testing.T) {
 		enqueue(t, q, queue.Task{ID: "a"}, queue.Task{ID: "b"}, queue.Task{ID: "c"})
 		l := take(t, q, "a", "b", "c")
 		before := content(t, rdb, prefix)
-		wantComplete(t, q, queue.NoRoom, l[0], queue.Task{ID: "1", Unique: "k"}, queue.Task{ID: "2", Due: time.Now().Add(time.Hour)})
+		wantComplete(t, q, queue.NoRoom, l[0], queue.Task{ID: "1"}, queue.Task{ID: "2", Due: time.Now().Add(time.Hour)})
 		for name, dump := range content(t, rdb, prefix) {
 			if dump != before[name] {
 				t.Fatalf("without room %s changed", name)
@@ -150,15 +149,13 @@ func TestQueue_CompleteDuplicates(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		q := newQueue(t, rdb, queue.Config{})
-		enqueue(t, q, queue.Task{ID: "a"}, queue.Task{ID: "there", Payload: []byte("first"), Unique: "k"})
+		enqueue(t, q, queue.Task{ID: "a"}, queue.Task{ID: "there", Payload: []byte("first")})
 		l := take(t, q, "a")[0]
-		wantComplete(t, q, queue.Done, l, queue.Task{ID: "there", Payload: []byte("second")}, queue.Task{ID: "other", Unique: "k"},
-			queue.Task{ID: "new"}, queue.Task{ID: "new"})
+		wantComplete(t, q, queue.Done, l, queue.Task{ID: "there", Payload: []byte("second")}, queue.Task{ID: "new"}, queue.Task{ID: "new"})
 		wantStats(t, q, queue.Stats{Ready: 2})
 		if info := get(t, q, "there"); string(info.Payload) != "first" {
 			t.Fatalf("%+v", info)
 		}
-		wantGone(t, q, "other")
 	})
 }
 

@@ -23,7 +23,7 @@ func (q *Queue) Resume(ctx context.Context) error {
 	return nil
 }
 
-var cancelStates = map[byte]State{'r': StateReady, 'd': StateDelayed, 'l': StateLeased, 'x': StateDead, 'a': StateDone, 'M': ""}
+var cancelStates = map[byte]State{'r': StateReady, 'd': StateDelayed, 'l': StateLeased, 'x': StateDead, 'M': ""}
 
 // Cancel removes tasks for good, and says per task in which state it was; empty
 // for none. The handler of one that was leased finds out at the next extension

@@ -54,8 +54,7 @@ func (q *Queue) DeadAfter(ctx context.Context, place DeadPlace, by time.Time, li
 }
 
 // Retry makes a dead task ready again with its attempts forgotten.
-// Errors: ErrTaskNotFound when no dead task has that id, ErrFull, ErrDuplicate when
-// its unique key is another task's now, those of Redis.
+// Errors: ErrTaskNotFound when no dead task has that id, ErrFull, those of Redis.
 func (q *Queue) Retry(ctx context.Context, id string) error {
 	letter, err := q.run(ctx, retryScript, id, q.cfg.MaxLength).Text()
 	return outcome("retry", id, letter, err)
@@ -78,8 +77,6 @@ func outcome(op, id, letter string, err error) error {
 			err = ErrTaskNotFound
 		case "F":
 			err = ErrFull
-		case "U":
-			err = ErrDuplicate
 		default:
 			err = fmt.Errorf("%w: status %q", ErrReply, letter)
 		}
@@ -124,8 +121,7 @@ func (q *Queue) SearchDead(ctx context.Context, filter DeadFilter, limit int) ([
 }
 
 // RetryDead makes the dead letters that the filter chooses ready again, as Retry
-// does for one, and returns how many. Those that die meanwhile are left alone;
-// those whose unique key is another's stay dead letters.
+// does for one, and returns how many. Those that die meanwhile are left alone.
 // Errors: ErrFull when the queue has no room for more, those of Redis; what was
 // done before stays done.
 func (q *Queue) RetryDead(ctx context.Context, filter DeadFilter) (int, error) {
@@ -161,7 +157,7 @@ func (q *Queue) eachDead(ctx context.Context, filter DeadFilter, do func(context
 		switch err := do(ctx, id); {
 		case err == nil:
 			done++
-		case errors.Is(err, ErrTaskNotFound) || errors.Is(err, ErrDuplicate): // another was quicker
+		case errors.Is(err, ErrTaskNotFound): // another was quicker
 		default:
 			return done, err
 		}

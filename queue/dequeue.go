@@ -15,11 +15,9 @@ type Fetched struct {
 	// Tasks are leased to the caller, in the order in which they were to be taken. They may be none.
 	Tasks []Leased
 	// Next is how long it takes until the next delayed task or lease end falls
-	// due, or a limit that holds ready tasks back gives way; negative when that is
-	// not known. Zero means now.
+	// due; negative when there is none. Zero means now.
 	Next time.Duration
-	// More says that another Dequeue would find tasks now. It is false where a
-	// limit of the queue holds them back.
+	// More says that another Dequeue would find tasks now.
 	More bool
 
 	birth string // of the queue: random, and another one after Redis lost everything
@@ -28,9 +26,7 @@ type Fetched struct {
 
 // Dequeue takes up to n (1 to 512) ready tasks under a lease of Config.Lease. It
 // also promotes what fell due and reclaims expired leases, a bounded number per
-// call. Config.MaxLeased and Config.Rate may hold tasks back: a lease that ends
-// then wakes a worker, and Next says when the rate lets one through. A reply that
-// gets lost costs those tasks a lease and an attempt.
+// call. A reply that gets lost costs those tasks a lease and an attempt.
 // Errors: ErrConfig for n out of bounds, and those of Redis.
 func (q *Queue) Dequeue(ctx context.Context, n int) (Fetched, error) {
 	return q.dequeue(ctx, n, defaultIdle)
@@ -44,10 +40,8 @@ func (q *Queue) dequeue(ctx context.Context, n int, horizon time.Duration) (Fetc
 	}
 	token := newToken()
 	until := time.Now().Add(q.cfg.Lease)
-	args := append(make([]any, 0, 12), n, q.cfg.Lease.Milliseconds(), token, moveBound,
-		q.cfg.MaxAttempts, q.cfg.MaxDead, ceilMillis(horizon))
-	args = append(append(args, q.limits...), q.done...)
-	reply, err := q.run(ctx, dequeueScript, args...).StringSlice()
+	reply, err := q.run(ctx, dequeueScript, n, q.cfg.Lease.Milliseconds(), token, moveBound,
+		q.cfg.MaxAttempts, q.cfg.MaxDead, ceilMillis(horizon)).StringSlice()
 	if err != nil {
 		return Fetched{}, fmt.Errorf("dequeue: %w", err)
 	}

@@ -10,8 +10,6 @@ var (
 	ErrInvalidTask = errors.New("queue: invalid task")
 	// ErrTaskNotFound: no task of that id is in the queue, or not in the state the call works on.
 	ErrTaskNotFound = errors.New("queue: task not found")
-	// ErrDuplicate: the task's unique key is taken by another.
-	ErrDuplicate = errors.New("queue: duplicate")
 	// ErrFull: the queue holds MaxLength tasks.
 	ErrFull = errors.New("queue: full")
 	// ErrLeaseLost is the cause with which a handler's context ends when its lease ran out or went to another worker.

@@ -162,7 +162,7 @@ func wantGone(t testing.TB, q *queue.Queue, id string) {
 func stats(t testing.TB, q *queue.Queue) queue.Stats {
 	t.Helper()
 	s := counted(t, q)
-	return queue.Stats{Ready: s.Ready, Delayed: s.Delayed, Leased: s.Leased, Dead: s.Dead, Done: s.Done, Paused: s.Paused}
+	return queue.Stats{Ready: s.Ready, Delayed: s.Delayed, Leased: s.Leased, Dead: s.Dead, Paused: s.Paused}
 }
 
 func counted(t testing.TB, q *queue.Queue) queue.Stats {
@@ -201,6 +201,15 @@ func wantKeys(t testing.TB, rdb *redis.Client, prefix string, want ...string) {
 
 // redisTime is the server's clock.
 func redisTime(t testing.TB, rdb *redis.Client) time.Time {
+	t.Helper()
+	now, err := rdb.Time(testContext(t)).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return now
+}
+
+func serverTime(t testing.TB, rdb redis.UniversalClient) time.Time {
 	t.Helper()
 	now, err := rdb.Time(testContext(t)).Result()
 	if err != nil {

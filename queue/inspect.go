@@ -27,11 +27,11 @@ func (q *Queue) Get(ctx context.Context, id string) (TaskInfo, error) {
 }
 
 // stateKeys are the numbers of the states' keys in the scripts.
-var stateKeys = map[State]int{StateReady: 1, StateDelayed: 2, StateLeased: 3, StateDead: 8, StateDone: 12}
+var stateKeys = map[State]int{StateReady: 1, StateDelayed: 2, StateLeased: 3, StateDead: 8}
 
 // List returns up to limit (1 to 512) tasks of a state after skipping offset:
 // ready and delayed ones in the order in which they are to run, leased ones by
-// the end of their lease, dead and done ones the latest first. Tasks that come or go
+// the end of their lease, dead ones the latest first. Tasks that come or go
 // meanwhile shift the offsets. Errors: ErrConfig for values out of bounds, and
 // those of Redis.
 func (q *Queue) List(ctx context.Context, state State, offset, limit int) ([]TaskInfo, error) {
@@ -98,8 +98,8 @@ func parseInfo(id string, state State, reply []string) (TaskInfo, error) {
 // ageing is what one level of priority is worth; queue_age_us in the scripts.
 const ageing = time.Minute
 
-// Scan calls fn for every task that has a body, in any state, dead letters and
-// done tasks that are kept included. Tasks that come or go meanwhile may be missed, and one may be seen
+// Scan calls fn for every task that has a body, in any state, dead letters
+// included. Tasks that come or go meanwhile may be missed, and one may be seen
 // twice. It ends with the first error of fn. Errors: fn's, and those of Redis.
 func (q *Queue) Scan(ctx context.Context, fn func(id string, payload []byte) error) error {
 	var cursor uint64

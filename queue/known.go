@@ -6,7 +6,7 @@ import (
 )
 
 // Known says of each id whether a task of that id exists in any state, dead
-// letters and done tasks that are kept included. It reads many ids in one call,
+// letters included. It reads many ids in one call,
 // where [Queue.Get] would be one each. Errors: those of Redis.
 func (q *Queue) Known(ctx context.Context, ids []string) ([]bool, error) {
 	payloads, err := q.Payloads(ctx, ids)

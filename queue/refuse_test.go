@@ -13,40 +13,29 @@ import (
 	"flashsale/queue"
 )
 
-// TestQueue_ConflictsWriteNothing: given tasks in every state, a new task with the
-// id of one of them leaves no unique key taken, and one with the unique key of
-// one of them leaves no body; neither leaves anything at all.
+// TestQueue_ConflictsWriteNothing: a task with the id of another, in whatever state that is, leaves nothing.
 func TestQueue_ConflictsWriteNothing(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
 		prefix := redistest.Prefix(t)
 		q := newQueue(t, rdb, queue.Config{Prefix: prefix, Lease: never})
 		later := time.Now().Add(time.Hour)
-		enqueue(t, q, queue.Task{ID: "dead", Unique: "k dead"}, queue.Task{ID: "leased", Unique: "k leased"})
+		enqueue(t, q, queue.Task{ID: "dead"}, queue.Task{ID: "leased"})
 		l := take(t, q, "dead", "leased")
 		reject(t, q, queue.Rejection{Task: l[0], Dead: true})
-		enqueue(t, q, queue.Task{ID: "ready", Unique: "k ready"}, queue.Task{ID: "delayed", Unique: "k delayed", UniqueFor: time.Hour, Due: later})
+		enqueue(t, q, queue.Task{ID: "ready"}, queue.Task{ID: "delayed", Due: later})
 		before := content(t, rdb, prefix)
 		for _, state := range []string{"ready", "delayed", "leased", "dead"} {
-			for name, task := range map[string]queue.Task{
-				"id":         {ID: state, Unique: "free"},
-				"id, window": {ID: state, Unique: "free", UniqueFor: time.Hour, Due: later, Priority: 4},
-				"key":        {ID: "new", Payload: []byte("body"), Unique: "k " + state},
-				"key, later": {ID: "new", Payload: []byte("body"), Unique: "k " + state, UniqueFor: time.Hour, Due: later, Type: "t"},
-			} {
-				wantRefused(t, q, task)
+			for _, task := range []queue.Task{{ID: state}, {ID: state, Due: later, Priority: 4, Payload: []byte("x")}} {
+				status, err := q.Enqueue(testContext(t), task)
+				if err != nil || status[0] != queue.StatusDuplicate {
+					t.Fatalf("a second %s: %v, %v; want a duplicate", state, status, err)
+				}
 				if now := content(t, rdb, prefix); !sameContent(now, before) {
-					t.Fatalf("%s of a %s task: refused, and %v became %v", name, state, before, now)
+					t.Fatalf("a second %s task: refused, and %v became %v", state, before, now)
 				}
 			}
 		}
-		// The same where the tasks follow another: that is done, they leave nothing.
-		wantComplete(t, q, queue.Done, l[1], queue.Task{ID: "ready", Unique: "free"}, queue.Task{ID: "new", Unique: "k ready"})
-		wantMarks(t, rdb, prefix, 3)
-		wantGone(t, q, "new")
-		wantStats(t, q, queue.Stats{Ready: 1, Delayed: 1, Dead: 1})
-		enqueue(t, q, queue.Task{ID: "new", Unique: "free"})
-		wantClean(t, q)
 	})
 }
 
@@ -59,7 +48,7 @@ func TestQueue_FullWritesNothing(t *testing.T) {
 		prefix := redistest.Prefix(t)
 		q := newQueue(t, rdb, queue.Config{Prefix: prefix, MaxLength: 3, Lease: never})
 		later := time.Now().Add(time.Hour)
-		enqueue(t, q, queue.Task{ID: "dead", Unique: "k"}, queue.Task{ID: "leased"})
+		enqueue(t, q, queue.Task{ID: "dead"}, queue.Task{ID: "leased"})
 		l := take(t, q, "dead", "leased")
 		reject(t, q, queue.Rejection{Task: l[0], Dead: true})
 		enqueue(t, q, queue.Task{ID: "ready"}, queue.Task{ID: "delayed", Due: later})
@@ -68,7 +57,7 @@ func TestQueue_FullWritesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		many := []queue.Task{
-			{ID: "1", Unique: "a"}, {ID: "2", Unique: "b", UniqueFor: time.Hour}, {ID: "3", Due: later}, {ID: "4", Priority: 9},
+			{ID: "1"}, {ID: "2"}, {ID: "3", Due: later}, {ID: "4", Priority: 9},
 		}
 		before := content(t, rdb, prefix)
 		for name, refused := range map[string]func() bool{
@@ -108,7 +97,7 @@ func TestQueue_FullWritesNothing(t *testing.T) {
 			t.Fatalf("with room for one: %v, %v", status, err)
 		}
 		now := content(t, rdb, prefix)
-		for _, key := range []string{"delayed", "leased", "dead", "unique_until"} {
+		for _, key := range []string{"delayed", "leased", "dead"} {
 			if now[key] != before[key] && key != "leased" {
 				t.Errorf("with room for one %s went from %s to %s", key, before[key], now[key])
 			}
@@ -116,7 +105,6 @@ func TestQueue_FullWritesNothing(t *testing.T) {
 		if bodies, err := rdb.HKeys(testContext(t), prefix+"body").Result(); err != nil || len(bodies) != 4 {
 			t.Errorf("bodies %v, %v", bodies, err)
 		}
-		wantMarks(t, rdb, prefix, 2)
 		wantStats(t, q, queue.Stats{Ready: 2, Delayed: 1, Dead: 1})
 		wantClean(t, q)
 	})

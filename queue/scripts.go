@@ -15,8 +15,8 @@ var luaFiles embed.FS
 // and falls back to EVAL, so a SCRIPT FLUSH or a restart costs one round trip.
 var (
 	enqueueScript  = script("fragment_put", "enqueue")
-	dequeueScript  = script("fragment_done", "dequeue")
-	ackScript      = script("fragment_done", "fragment_counts", "ack")
+	dequeueScript  = script("dequeue")
+	ackScript      = script("fragment_counts", "ack")
 	extendScript   = script("extend")
 	rejectScript   = script("reject")
 	getScript      = script("get")
@@ -32,7 +32,7 @@ var (
 	listScript     = script("fragment_list", "list")
 	deadScript     = script("fragment_list", "dead_after")
 	verifyScript   = script("verify")
-	completeScript = script("fragment_put", "fragment_done", "fragment_counts", "complete")
+	completeScript = script("fragment_put", "fragment_counts", "complete")
 
 	// These two work on a Registry and not on a queue's keys.
 	workersBeatScript = script("workers_beat")

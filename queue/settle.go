@@ -27,16 +27,14 @@ type Rejection struct {
 	Reason string
 }
 
-// Ack removes tasks that are done, or keeps them for Config.KeepDone. Per task: Done, Stale or Missing; the latter
+// Ack removes tasks that are done. Per task: Done, Stale or Missing; the latter
 // two changed nothing. Repeating it after an unknown outcome is safe, and then
-// says Missing. What a handler of Run returns for a task
-// that it has acknowledged itself is not looked at.
+// says Missing. What a handler of Run returns for a task that it has acknowledged
+// itself is ignored.
 // Errors: those of Redis, with Unknown from the failing step on.
 func (q *Queue) Ack(ctx context.Context, tasks ...Leased) ([]AckStatus, error) {
 	status, err := settle("ack", tasks, func(chunk []Leased) *redis.Cmd {
-		args := append(make([]any, 0, 3+2*len(chunk)), q.cfg.limited())
-		args = append(args, q.done...)
-		return q.run(ctx, ackScript, leaseArgs(args, chunk)...)
+		return q.run(ctx, ackScript, leaseArgs(make([]any, 0, 2*len(chunk)), chunk)...)
 	})
 	for i, s := range status {
 		tasks[i].ended(s)
@@ -56,7 +54,7 @@ func (l *Leased) ended(s AckStatus) {
 type Completion struct {
 	Task Leased
 	// Next are added in the same step, at most 64 of them, to Config.Followers. One whose id is in the
-	// queue already, or whose unique key is taken, counts as added.
+	// queue already counts as added.
 	Next []Task
 }
 
@@ -78,7 +76,7 @@ func (q *Queue) Complete(ctx context.Context, completions ...Completion) ([]AckS
 	out := make([]AckStatus, 0, len(completions))
 	for from := 0; from < len(completions); from += few {
 		chunk := completions[from:min(from+few, len(completions))]
-		args := append([]any{q.followers.cfg.MaxLength, q.cfg.limited()}, q.done...)
+		args := []any{q.followers.cfg.MaxLength}
 		for _, c := range chunk {
 			args = append(args, c.Task.ID, c.Task.Token, len(c.Next))
 			for _, t := range c.Next {
@@ -126,7 +124,7 @@ func (q *Queue) Extend(ctx context.Context, tasks ...Leased) ([]AckStatus, error
 // has rejected itself is not looked at. Errors: as Ack.
 func (q *Queue) Reject(ctx context.Context, rejections ...Rejection) ([]AckStatus, error) {
 	status, err := settle("reject", rejections, func(chunk []Rejection) *redis.Cmd {
-		args := append(make([]any, 0, 3+5*len(chunk)), q.cfg.MaxAttempts, q.cfg.MaxDead, q.cfg.limited())
+		args := append(make([]any, 0, 2+5*len(chunk)), q.cfg.MaxAttempts, q.cfg.MaxDead)
 		for _, r := range chunk {
 			delay := r.Delay
 			if delay < 0 {

@@ -147,23 +147,6 @@ func TestQueue_StatsPerMinute(t *testing.T) {
 	})
 }
 
-// TestQueue_DoneNoMore: what is kept goes when nothing is to be kept any more.
-func TestQueue_DoneNoMore(t *testing.T) {
-	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		prefix := redistest.Prefix(t)
-		kept := newQueue(t, rdb, queue.Config{Prefix: prefix, KeepDone: time.Hour})
-		enqueue(t, kept, queue.Task{ID: "a"}, queue.Task{ID: "b"})
-		ack(t, kept, take(t, kept, "a")...)
-		wantStats(t, kept, queue.Stats{Ready: 1, Done: 1})
-		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
-		must(rdb.Del(testContext(t), prefix+"counts").Err()) // as if another minute had begun
-		ack(t, q, take(t, q, "b")...)
-		wantStats(t, q, queue.Stats{})
-		wantGone(t, q, "a")
-	})
-}
-
 // arrived moves the time since when a task has been ready.
 func arrived(t testing.TB, rdb redis.UniversalClient, q *queue.Queue, ago time.Duration, priority int, ids ...string) {
 	t.Helper()
@@ -247,7 +230,7 @@ func TestQueue_StatsWaitsAgain(t *testing.T) {
 			redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 				prefix := redistest.Prefix(t)
 				q := newQueue(t, rdb, queue.Config{Prefix: prefix, Lease: time.Hour, MaxAttempts: 9})
-				enqueue(t, q, queue.Task{ID: "a", Type: "x,b1", Unique: "k", Priority: 1}, queue.Task{ID: "old"})
+				enqueue(t, q, queue.Task{ID: "a", Type: "x,b1", Priority: 1}, queue.Task{ID: "old"})
 				arrived(t, rdb, q, 3*time.Hour, 1, "a")
 				arrived(t, rdb, q, 3*time.Hour, 0, "old")
 				l := take(t, q, "a")[0]
@@ -263,11 +246,11 @@ func TestQueue_StatsWaitsAgain(t *testing.T) {
 						t.Fatalf("meta %q, %v; want %q", meta, err, l.Token)
 					}
 				}
-				if want := fmt.Sprintf("%d,1,yx%%2Cb1,uk;L", l.Attempt); l.Token[:len(want)] != want || l.Type != "x,b1" {
+				if want := fmt.Sprintf("%d,1,yx%%2Cb1;L", l.Attempt); l.Token[:len(want)] != want || l.Type != "x,b1" {
 					t.Fatalf("%+v, want a token that begins with %s", l, want)
 				}
 				ack(t, q, l)
-				enqueue(t, q, queue.Task{ID: "c", Unique: "k"})
+				enqueue(t, q, queue.Task{ID: "c"})
 			})
 		})
 	}

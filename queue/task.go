@@ -8,8 +8,7 @@ import (
 // Task is what a producer adds.
 type Task struct {
 	// ID names the task. A second task of the same id is refused as long as the
-	// first is in the queue in any state, dead letters and done tasks that are kept
-	// (Config.KeepDone) included. 1 to 255 bytes,
+	// first is in the queue in any state, dead letters included. 1 to 255 bytes,
 	// any of them. Required.
 	ID string
 	// Payload is kept as it is and not looked into. Nil is stored as empty.
@@ -29,15 +28,6 @@ type Task struct {
 	// Timeout is how long one attempt may take where the handler runs task by task
 	// (see [Each]), in whole milliseconds; 0 for no limit.
 	Timeout time.Duration
-	// Unique is a key that only one task at a time may have, up to 255 bytes:
-	// another with the same one is refused with StatusDuplicate. It is taken until
-	// the task is done, or where UniqueFor is set for that time from now on,
-	// whatever becomes of the task.
-	Unique    string
-	UniqueFor time.Duration
-	// UniqueFreeOnDeath frees the key also when the task becomes a dead letter.
-	// Otherwise the dead letter keeps it until it is retried and done, or discarded.
-	UniqueFreeOnDeath bool
 }
 
 // Leased is a task taken by Dequeue, with the lease on it.
@@ -79,7 +69,7 @@ const (
 	StatusUnknown EnqueueStatus = iota
 	// StatusOK: the task was added.
 	StatusOK
-	// StatusDuplicate: a task of that id is in the queue already, or its unique key is taken; nothing was written.
+	// StatusDuplicate: a task of that id is in the queue already; nothing was written.
 	StatusDuplicate
 	// StatusFull: the queue holds MaxLength tasks; nothing was written.
 	StatusFull
@@ -121,8 +111,6 @@ const (
 	StateDelayed State = "delayed"
 	StateLeased  State = "leased"
 	StateDead    State = "dead"
-	// StateDone: acknowledged, and kept because Config.KeepDone says so.
-	StateDone State = "done"
 )
 
 // TaskInfo is one task as it stands.
@@ -134,8 +122,8 @@ type TaskInfo struct {
 	Options
 	// Attempt counts the deliveries so far.
 	Attempt int
-	// At is when a delayed task falls due, a lease ends, a dead task died or a
-	// done one was acknowledged (to the millisecond), and when a ready task arrived.
+	// At is when a delayed task falls due, a lease ends or a dead task died (to the
+	// millisecond), and when a ready task arrived.
 	At time.Time
 	// Reason is why the last attempt failed, or why the task is dead. It is empty while the task is leased.
 	Reason string

@@ -12,7 +12,7 @@ type Report struct {
 	// Tasks is how many ids were looked at; one that moved meanwhile may count twice.
 	Tasks int
 	// Lost are tasks that have a body or a record and are in no state. Repair
-	// makes them ready, or done where they were that, or drops the record that has no body.
+	// makes them ready, or drops the record that has no body.
 	Lost []string
 	// Doubled are tasks in several states. Repair keeps the one closest to running.
 	Doubled []string

@@ -1,53 +1,21 @@
 -- Takes up to n ready tasks under one lease, after reclaiming expired leases and promoting what is due.
 --
--- KEYS  1 ready, 2 delayed, 3 leased, 4 body, 5 meta, 6 clock, 7 wake, 8 dead, 9 unique, 10 unique_until, 11 paused,
---       12 done, 13 counts, 14 rate
+-- KEYS  those of fragment_common.lua
 -- ARGV  1 n, 2 lease in ms, 3 lease token, 4 bound of reclaims and of promotions, 5 max_attempts,
---       6 max_dead, 7 horizon in ms: what falls due sooner than this must have a worker that knows of it,
---       8 how many leases there may be (0: any number), 9 microseconds per task of the rate (0: no rate),
---       10 how many tasks an unused rate lets through at once, 11 ms for which done tasks are kept (0: not at
---       all), 12 how many of them
+--       6 max_dead, 7 horizon in ms: what falls due sooner than this must have a worker that knows of it
 -- A paused queue gives nothing, and moves nothing.
 --
--- Returns strings: "1" where more is to be had now, else "0"; ms until it is worth looking again: until the next
---       delayed task or lease end falls due, or a limit that holds ready tasks back gives way; "-1" where that
---       is not known; the queue's birth mark, "" where it could not be read; how many calls have taken tasks since
---       then; then per task: id, payload, "attempt,priority[,option]*"
--- Atomic because a task must leave one set and enter the other as one step, because a lease that expired
--- must be reclaimed by exactly one of those who look, and because a limit that is looked at in one step
--- and used up in another is none.
+-- Returns strings: "1" where another call would find tasks now, else "0"; ms until the next delayed task or lease end
+--       falls due, "-1" where there is none; the queue's birth mark, "" where it could not be read; how many calls
+--       have taken tasks since then; then per task: id, payload, "attempt,priority[,option]*"
+-- Atomic because a task must leave one set and enter the other as one step, and because a lease that expired
+-- must be reclaimed by exactly one worker.
 
 local n, bound = tonumber(ARGV[1]), tonumber(ARGV[4])
 local max_attempts, max_dead = tonumber(ARGV[5]), tonumber(ARGV[6])
 local now_us = queue_now()
 local now_ms = math.floor(now_us / 1000)
 local buried, given = 0, 0
-
--- What the limits leave: how many leases may still be given out, and how many tasks the rate lets through.
-local max_leased, interval, burst = tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10])
-local leases, slots = math.huge, math.huge
-
--- The rate is the generic cell rate algorithm in its virtual scheduling form (ITU-T I.371, annex A). Its state
--- is the theoretical arrival time: when all that was let through would have come, one every interval. It may
--- lie a burst ahead of now. More than that is a clock that stepped back or another rate than before.
-local ahead = 0
-if interval > 0 then
-  local arrival = tonumber(redis.call('GET', KEYS[14]) or '0') or 0
-  ahead = math.min(math.max(arrival - now_us, 0), math.ceil(burst * interval))
-  -- A hundredth of a microsecond makes up for what the floating point loses.
-  slots = math.floor((burst * interval - ahead + 0.01) / interval)
-end
-
-local function charge()
-  if interval == 0 or given == 0 then
-    return
-  end
-  -- Whole microseconds, rounded up: the rate is never exceeded. An arrival that lies in the past says nothing,
-  -- so the key may go a while after that.
-  ahead = ahead + math.ceil(given * interval)
-  local life = string.format('%d', math.ceil(ahead / 1000) + 1000)
-  redis.call('SET', KEYS[14], string.format('%d', now_us + ahead), 'PX', life)
-end
 
 local function bury(id, attempt, priority, reason, options)
   queue_bury(id, now_ms, attempt, priority, reason, options)
@@ -139,14 +107,7 @@ local function waited(j, meta)
 end
 
 local function take()
-  if max_leased > 0 then
-    leases = max_leased - redis.call('ZCARD', KEYS[3])
-  end
-  local room = math.min(n, leases, slots)
-  if room < 1 then
-    return
-  end
-  local ids = redis.call('ZRANGE', KEYS[1], 0, room - 1)
+  local ids = redis.call('ZRANGE', KEYS[1], 0, n - 1)
   if #ids == 0 then
     return
   end
@@ -209,9 +170,9 @@ end
 
 -- A mark that is another than before, or a number that went back, tells whoever looks that Redis lost data.
 local function mark()
-  local takes = given > 0 and queue_tally('takes', 1) or redis.pcall('HGET', KEYS[13], 'takes')
-  local birth = redis.pcall('HGET', KEYS[13], 'birth')
-  if birth == false and redis.pcall('HSET', KEYS[13], 'birth', ARGV[3]) == 1 then
+  local takes = given > 0 and queue_tally('takes', 1) or redis.pcall('HGET', KEYS[10], 'takes')
+  local birth = redis.pcall('HGET', KEYS[10], 'birth')
+  if birth == false and redis.pcall('HSET', KEYS[10], 'birth', ARGV[3]) == 1 then
     birth = ARGV[3]
   end
   if type(birth) == 'string' then
@@ -219,16 +180,12 @@ local function mark()
   end
 end
 
-if redis.call('EXISTS', KEYS[11]) == 1 then
+if redis.call('EXISTS', KEYS[9]) == 1 then
   return reply
-end
-if ARGV[11] ~= '0' then
-  queue_trim_done(now_ms, tonumber(ARGV[11]), tonumber(ARGV[12]), bound)
 end
 reclaim()
 promote()
 take()
-charge()
 if buried > 0 then
   queue_buried(buried, max_dead)
 end
@@ -238,21 +195,11 @@ local function left(due_ms)
   return due_ms and math.max(0, due_ms - now_ms)
 end
 
-local next_ms = left(queue_first(KEYS[3]))
-local more = redis.call('ZCARD', KEYS[1]) > 0
-if more and leases - given < 1 then
-  -- Whoever ends a lease wakes a worker. What falls due meanwhile only waits with the others.
-  more = next_ms == 0
-elseif more and slots - given < 1 then
-  more = false
-  next_ms = math.ceil((ahead - (burst - 1) * interval) / 1000)
-else
-  local due_ms = left(queue_first(KEYS[2]))
-  if due_ms and (not next_ms or due_ms < next_ms) then
-    next_ms = due_ms
-  end
-  more = more or next_ms == 0
+local next_ms, due_ms = left(queue_first(KEYS[3])), left(queue_first(KEYS[2]))
+if due_ms and (not next_ms or due_ms < next_ms) then
+  next_ms = due_ms
 end
+local more = next_ms == 0 or redis.call('ZCARD', KEYS[1]) > 0
 if next_ms then
   reply[2] = string.format('%d', next_ms)
 end

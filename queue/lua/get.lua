@@ -1,14 +1,13 @@
 -- Looks one task up.
 --
--- KEYS  1 ready, 2 delayed, 3 leased, 4 body, 5 meta, 6 clock, 7 wake, 8 dead, 9 unique, 10 unique_until, 11 paused,
---       12 done, 13 counts, 14 rate
+-- KEYS  those of fragment_common.lua
 -- ARGV  1 id
 -- Returns nothing where the task is in no state, else: state, score of that state, attempt, priority,
 --       tag and text of its meta, "1" and the payload, or "0" where the body is missing, options
 -- Atomic because a task that changes sets between two looks would seem to be in none.
 
 local id = ARGV[1]
-local states = {{1, 'ready'}, {2, 'delayed'}, {3, 'leased'}, {8, 'dead'}, {12, 'done'}}
+local states = {{1, 'ready'}, {2, 'delayed'}, {3, 'leased'}, {8, 'dead'}}
 for i = 1, #states do
   local score = redis.call('ZSCORE', KEYS[states[i][1]], id)
   if score then
