@@ -8,8 +8,6 @@ var (
 	ErrConfig = errors.New("queue: invalid configuration")
 	// ErrInvalidTask: a task has no id or too long a one, or a priority outside 0 to 9.
 	ErrInvalidTask = errors.New("queue: invalid task")
-	// ErrTaskNotFound: no task of that id is in the queue, or not in the state the call works on.
-	ErrTaskNotFound = errors.New("queue: task not found")
 	// ErrFull: the queue holds MaxLength tasks.
 	ErrFull = errors.New("queue: full")
 	// ErrLeaseLost is the cause with which a handler's context ends when its lease ran out or went to another worker.

@@ -143,7 +143,7 @@ func ExampleQueue_Complete() {
 	must(err)
 	fmt.Println(f.Tasks[0].ID)
 	// Output:
-	// [done]
+	// [ok]
 	// ship-1
 }
 

@@ -2,7 +2,6 @@ package queue_test
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"runtime"
@@ -144,17 +143,18 @@ func reject(t testing.TB, q *queue.Queue, r queue.Rejection) {
 
 func get(t testing.TB, q *queue.Queue, id string) queue.TaskInfo {
 	t.Helper()
-	info, err := q.Get(testContext(t), id)
-	if err != nil {
-		t.Fatal(err)
+	found, err := q.Get(testContext(t), id)
+	if err != nil || len(found) != 1 || found[0].State == "" {
+		t.Fatalf("get %s: %+v, %v", id, found, err)
 	}
-	return info
+	return found[0]
 }
 
 func wantGone(t testing.TB, q *queue.Queue, id string) {
 	t.Helper()
-	if info, err := q.Get(testContext(t), id); !errors.Is(err, queue.ErrTaskNotFound) {
-		t.Fatalf("task %s: %+v, %v; want ErrTaskNotFound", id, info, err)
+	found, err := q.Get(testContext(t), id)
+	if err != nil || len(found) != 1 || found[0].State != "" {
+		t.Fatalf("task %s: %+v, %v; want none", id, found, err)
 	}
 }
 
@@ -216,4 +216,16 @@ func serverTime(t testing.TB, rdb redis.UniversalClient) time.Time {
 		t.Fatal(err)
 	}
 	return now
+}
+
+func runNow(t testing.TB, q *queue.Queue, ids ...string) {
+	t.Helper()
+	status, err := q.RunNow(testContext(t), ids...)
+	wantStatus(t, status, err, slices.Repeat([]queue.Status{queue.StatusOK}, len(ids))...)
+}
+
+func deleteDead(t testing.TB, q *queue.Queue, ids ...string) {
+	t.Helper()
+	status, err := q.DeleteDead(testContext(t), ids...)
+	wantStatus(t, status, err, slices.Repeat([]queue.Status{queue.StatusOK}, len(ids))...)
 }

@@ -37,13 +37,9 @@ func list(t testing.TB, q *queue.Queue, state queue.State) []queue.TaskInfo {
 	return found
 }
 
-func dead(t testing.TB, q *queue.Queue) []queue.DeadTask {
+func dead(t testing.TB, q *queue.Queue) []queue.TaskInfo {
 	t.Helper()
-	found, err := q.Dead(testContext(t), 0, 512)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return found
+	return list(t, q, queue.StateDead)
 }
 
 // wantOptions checks one task in its state, by every way of looking at it.
@@ -57,12 +53,6 @@ func wantOptions(t testing.TB, q *queue.Queue, state queue.State, task queue.Tas
 	found := list(t, q, state)
 	if len(found) != 1 || found[0].ID != task.ID || found[0].Options != want || found[0].Priority != task.Priority {
 		t.Fatalf("List: %+v, want %+v", found, task)
-	}
-	if state != queue.StateDead {
-		return
-	}
-	if letters := dead(t, q); len(letters) != 1 || letters[0].Options != want {
-		t.Fatalf("Dead: %+v, want %+v", letters, task)
 	}
 }
 
@@ -108,9 +98,7 @@ func TestQueue_OptionsLast(t *testing.T) {
 			l = takeOptions(t, q, task, 4)
 			reject(t, q, queue.Rejection{Task: l, Dead: true, Reason: "enough"})
 			wantOptions(t, q, queue.StateDead, task)
-			if err := q.Retry(testContext(t), task.ID); err != nil {
-				t.Fatal(err)
-			}
+			runNow(t, q, task.ID)
 			wantOptions(t, q, queue.StateReady, task)
 			l = takeOptions(t, q, task, 1)
 			reject(t, q, queue.Rejection{Task: l, Uncounted: true})
@@ -134,9 +122,7 @@ func TestQueue_OptionsOdd(t *testing.T) {
 			l = takeOptions(t, q, task, 2)
 			reject(t, q, queue.Rejection{Task: l, Dead: true, Reason: odd})
 			wantOptions(t, q, queue.StateDead, task)
-			if err := q.Discard(testContext(t), task.ID); err != nil {
-				t.Fatal(err)
-			}
+			deleteDead(t, q, task.ID)
 		}
 	})
 }

@@ -139,7 +139,7 @@ func TestQueue_EnqueueDuplicate(t *testing.T) {
 		for _, id := range []string{"ready", "delayed", "leased", "dead"} {
 			status, err := q.Enqueue(testContext(t),
 				queue.Task{ID: id, Payload: []byte("second")}, queue.Task{ID: "new " + id}, queue.Task{ID: "new " + id})
-			want := []queue.EnqueueStatus{queue.StatusDuplicate, queue.StatusOK, queue.StatusDuplicate}
+			want := []queue.Status{queue.StatusDuplicate, queue.StatusOK, queue.StatusDuplicate}
 			if err != nil || !slices.Equal(status, want) {
 				t.Fatalf("%s: %v, %v; want %v", id, status, err, want)
 			}
@@ -159,8 +159,8 @@ func TestQueue_EnqueueFull(t *testing.T) {
 		a := take(t, q, "a")
 		status, err := q.Enqueue(testContext(t), queue.Task{ID: "b"}, queue.Task{ID: "c"},
 			queue.Task{ID: "d", Due: time.Now().Add(time.Hour)}, queue.Task{ID: "a"})
-		want := []queue.EnqueueStatus{queue.StatusOK, queue.StatusFull, queue.StatusFull, queue.StatusDuplicate}
-		if err != nil || !slices.Equal(status, want) {
+		want := []queue.Status{queue.StatusOK, queue.StatusFull, queue.StatusFull, queue.StatusDuplicate}
+		if !errors.Is(err, queue.ErrFull) || !slices.Equal(status, want) {
 			t.Fatalf("%v, %v; want %v", status, err, want)
 		}
 		wantGone(t, q, "c")
@@ -182,7 +182,7 @@ func TestQueue_EnqueueInvalid(t *testing.T) {
 		if !errors.Is(err, queue.ErrInvalidTask) {
 			t.Fatalf("%+v: %v; want ErrInvalidTask", task, err)
 		}
-		if !slices.Equal(status, make([]queue.EnqueueStatus, 2)) {
+		if !slices.Equal(status, make([]queue.Status, 2)) {
 			t.Fatalf("statuses %v", status)
 		}
 	}
@@ -420,12 +420,12 @@ func TestQueue_MaxAttempts(t *testing.T) {
 			reject(t, q, queue.Rejection{Task: take(t, q, "a")[0]})
 		}
 		reject(t, q, queue.Rejection{Task: take(t, q, "a")[0], Reason: strings.Repeat("x", 5000)})
-		dead, err := q.Dead(testContext(t), 0, 10)
+		dead, err := q.List(testContext(t), queue.StateDead, 0, 10)
 		if err != nil || len(dead) != 1 {
 			t.Fatalf("%v, %v", dead, err)
 		}
 		d := dead[0]
-		if d.ID != "a" || d.Attempt != 3 || string(d.Payload) != "pay" || len(d.Reason) != 4096 || d.DiedAt.IsZero() {
+		if d.ID != "a" || d.Attempt != 3 || string(d.Payload) != "pay" || len(d.Reason) != 4096 || d.At.IsZero() {
 			t.Fatalf("dead letter: %+v", d)
 		}
 		// An attempt that ends with its lease counts as well.

@@ -63,16 +63,15 @@ func TestQueue_FullWritesNothing(t *testing.T) {
 		for name, refused := range map[string]func() bool{
 			"enqueue": func() bool {
 				status, err := q.Enqueue(testContext(t), many...)
-				return err == nil && slices.Equal(status, slices.Repeat([]queue.EnqueueStatus{queue.StatusFull}, len(many)))
+				return errors.Is(err, queue.ErrFull) && slices.Equal(status, slices.Repeat([]queue.Status{queue.StatusFull}, len(many)))
 			},
 			"complete": func() bool {
 				status, err := q.Complete(testContext(t), queue.Completion{Task: l[1], Next: many})
 				return err == nil && slices.Equal(status, []queue.AckStatus{queue.NoRoom})
 			},
-			"retry": func() bool { return errors.Is(q.Retry(testContext(t), "dead"), queue.ErrFull) },
-			"retry all": func() bool {
-				n, err := q.RetryDead(testContext(t), queue.DeadFilter{})
-				return n == 0 && errors.Is(err, queue.ErrFull)
+			"run now": func() bool {
+				status, err := q.RunNow(testContext(t), "dead")
+				return errors.Is(err, queue.ErrFull) && slices.Equal(status, []queue.Status{queue.StatusFull})
 			},
 			"script": func() bool {
 				answer, err := sell.Run(testContext(t), rdb, append([]string{stock}, q.EnqueueKeys()...), q.MaxLength(), 1, "5", "payload").Text()
@@ -92,8 +91,8 @@ func TestQueue_FullWritesNothing(t *testing.T) {
 		// With room for one, the first is written whole and the others not at all.
 		ack(t, q, l[1])
 		status, err := q.Enqueue(testContext(t), many...)
-		want := []queue.EnqueueStatus{queue.StatusOK, queue.StatusFull, queue.StatusFull, queue.StatusFull}
-		if err != nil || !slices.Equal(status, want) {
+		want := []queue.Status{queue.StatusOK, queue.StatusFull, queue.StatusFull, queue.StatusFull}
+		if !errors.Is(err, queue.ErrFull) || !slices.Equal(status, want) {
 			t.Fatalf("with room for one: %v, %v", status, err)
 		}
 		now := content(t, rdb, prefix)
@@ -157,9 +156,7 @@ func TestQueue_BodyDeleted(t *testing.T) {
 				t.Errorf("repair %v: dead letters %v, want %v", repair, got, want)
 			}
 			// A retry does not bring the body back.
-			if err := q.Retry(testContext(t), "dead"); err != nil {
-				t.Fatal(err)
-			}
+			runNow(t, q, "dead")
 			if f := dequeue(t, q, 10); len(f.Tasks) != 0 {
 				t.Errorf("took %v", names(f.Tasks))
 			}

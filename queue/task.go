@@ -60,46 +60,28 @@ type hold struct {
 	settled atomic.Bool
 }
 
-// EnqueueStatus says what became of one task given to Enqueue.
-type EnqueueStatus uint8
+// Status says what became of one task given to a call.
+type Status uint8
 
-// The outcomes of Enqueue.
+// The outcomes. Only StatusOK changed anything.
 const (
-	// StatusUnknown is left where the call failed: the task may have been added. Repeat it.
-	StatusUnknown EnqueueStatus = iota
-	// StatusOK: the task was added.
+	// StatusUnknown is left where the call failed: it may have taken effect. Repeat it.
+	StatusUnknown Status = iota
+	// StatusOK: it was done.
 	StatusOK
-	// StatusDuplicate: a task of that id is in the queue already; nothing was written.
+	// StatusDuplicate: a task of that id is in the queue already. Enqueue only.
 	StatusDuplicate
-	// StatusFull: the queue holds MaxLength tasks; nothing was written.
+	// StatusFull: the queue has no room for the task, or for the tasks that were to follow it.
 	StatusFull
+	// StatusStale: the lease ended, and the task waits or belongs to another worker.
+	StatusStale
+	// StatusMissing: no such task, or not in the state the call works on: it is done, or never was.
+	StatusMissing
 )
 
 // String names the status in one word.
-func (s EnqueueStatus) String() string {
-	return [...]string{"unknown", "ok", "duplicate", "full"}[min(s, StatusFull)]
-}
-
-// AckStatus says what became of one task given to Ack, Reject or Extend.
-type AckStatus uint8
-
-// The outcomes of Ack, Reject and Extend.
-const (
-	// Unknown is left where the call failed: it may have taken effect. Repeat it.
-	Unknown AckStatus = iota
-	// Done: the lease was current and the change was made.
-	Done
-	// Stale: the lease ended, and the task waits or belongs to another; nothing changed.
-	Stale
-	// Missing: no lease of that task is known: it is done, or never was; nothing changed.
-	Missing
-	// NoRoom: the queue is too full for the tasks that were to follow; nothing changed. Complete only.
-	NoRoom
-)
-
-// String names the status in one word.
-func (s AckStatus) String() string {
-	return [...]string{"unknown", "done", "stale", "missing", "no room"}[min(s, NoRoom)]
+func (s Status) String() string {
+	return [...]string{"unknown", "ok", "duplicate", "full", "stale", "missing"}[min(s, StatusMissing)]
 }
 
 // State is where a task is.
@@ -127,14 +109,4 @@ type TaskInfo struct {
 	At time.Time
 	// Reason is why the last attempt failed, or why the task is dead. It is empty while the task is leased.
 	Reason string
-}
-
-// DeadTask is a dead letter.
-type DeadTask struct {
-	ID      string
-	Payload []byte // nil where the body is missing
-	Options
-	Attempt int
-	DiedAt  time.Time
-	Reason  string
 }
