@@ -102,10 +102,7 @@ func (d *Deliverer) Work(ctx context.Context, q *queue.Queue) error {
 		defer close(ended)
 		d.recorder.run(context.WithoutCancel(ctx))
 	}()
-	// A batch of one: the workers of a batch would wait for its slowest.
-	err := q.Run(ctx, queue.Each(1, d.deliver), queue.RunConfig{
-		Batch: 1, Workers: d.Workers, Drain: d.Drain, OnError: d.OnError,
-	})
+	err := q.RunEach(ctx, d.deliver, queue.RunConfig{Workers: d.Workers, Drain: d.Drain, OnError: d.OnError})
 	if !errors.Is(err, queue.ErrAbandoned) {
 		close(d.recorder.in) // after an abandoned handler nobody knows who still writes
 		<-ended

@@ -207,7 +207,7 @@ func TestQueue_CompleteInHandler(t *testing.T) {
 		q := newQueue(t, rdb, queue.Config{Lease: lease})
 		enqueue(t, q, queue.Task{ID: "chain"}, queue.Task{ID: "long"})
 		ended := make(chan error, 2)
-		start(t, q, queue.Each(1, func(ctx context.Context, task queue.Leased) error {
+		start(t, q, serially(func(ctx context.Context, task queue.Leased) error {
 			switch task.ID {
 			case "chain":
 				_, err := q.Complete(ctx, queue.Completion{Task: task, Next: []queue.Task{{ID: "next", Due: time.Now().Add(time.Hour)}}})

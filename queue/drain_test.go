@@ -108,7 +108,7 @@ func TestDrain_Spent(t *testing.T) {
 		q := newQueue(t, rdb, queue.Config{MaxAttempts: 1})
 		enqueue(t, q, queue.Task{ID: "a"})
 		running := make(chan struct{})
-		end := launch(t, q, queue.Each(1, func(ctx context.Context, _ queue.Leased) error {
+		end := launchEach(t, q, func(ctx context.Context, _ queue.Leased) error {
 			close(running)
 			select {
 			case <-ctx.Done():
@@ -116,7 +116,7 @@ func TestDrain_Spent(t *testing.T) {
 			case <-time.After(10 * limit):
 				return nil
 			}
-		}), queue.RunConfig{Drain: 20 * time.Millisecond})
+		}, queue.RunConfig{Drain: 20 * time.Millisecond})
 		receive(t, "the handler", running)
 		if err := end(); err != nil {
 			t.Fatal(err)

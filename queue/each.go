@@ -4,73 +4,67 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime/debug"
-	"sync"
+	"time"
 )
 
-// Handler works on one task and says how it went, as [BatchHandler] does for
-// many: nil, an error made by [Discard], [RetryIn] or [Snooze], or any other.
+// Handler works on one task and returns how it went, as [BatchHandler] does for
+// many: nil, an error made by [Discard], [RetryIn], [Snooze] or [Then], or any other.
+//
+// Each task has a context of its own. It ends with the cause [ErrLeaseLost] when
+// the task's lease is lost or the task is cancelled, with [ErrTimeout] after the
+// task's Timeout, and with [ErrDraining] when the time to drain is spent. A panic
+// fails the task, with the stack in the reason.
+//
+// What a handler returns after its Timeout counts: nil is done, an error is a
+// failed attempt with ErrTimeout in its reason. A handler that has still not
+// returned 250 ms later is abandoned: its attempt fails, OnError gets ErrTimeout
+// and ErrAbandoned, what it returns is ignored, and another task takes its place.
+// Its goroutine cannot be ended. So at most RunConfig.Workers abandoned handlers are
+// replaced; beyond that a place is free again only when one of them returns.
 type Handler func(ctx context.Context, task Leased) error
-
-// Middleware wraps a handler, to measure, log or limit what it does.
-type Middleware func(next Handler) Handler
 
 // ErrTimeout is the cause with which a task's context ends when its own Timeout is over.
 var ErrTimeout = errors.New("queue: task timed out")
 
-// errGoexit fails the task whose handler ended its goroutine.
-var errGoexit = errors.New("queue: handler ended its goroutine")
-
-// Each makes a BatchHandler that runs h on the tasks of a batch one by one, up
-// to parallel (at least 1) of them at once. A task's context ends with ErrTimeout
-// after its Timeout; what it returns then counts as a failed attempt. A panic
-// fails its own task only, with the stack in the reason. The first middleware
-// is the outermost.
-func Each(parallel int, h Handler, middleware ...Middleware) BatchHandler {
-	for i := len(middleware) - 1; i >= 0; i-- {
-		h = middleware[i](h)
-	}
-	return func(ctx context.Context, tasks []Leased) []error {
-		errs := make([]error, len(tasks))
-		if parallel <= 1 || len(tasks) == 1 {
-			for i := range tasks {
-				errs[i] = one(ctx, tasks[i], h)
-			}
-			return errs
-		}
-		var work sync.WaitGroup
-		room := make(chan struct{}, parallel)
-		for i := range tasks {
-			room <- struct{}{}
-			work.Go(func() {
-				defer func() { <-room }()
-				errs[i] = errGoexit // stays where the handler ends its goroutine
-				errs[i] = one(ctx, tasks[i], h)
-			})
-		}
-		work.Wait()
-		return errs
-	}
+// RunEach is [Queue.Run] for a handler of single tasks: RunConfig.Workers of them run
+// concurrently, and each is acknowledged as soon as it is finished. Several tasks
+// that finish about the same time share one acknowledgement, and several free
+// workers one fetch.
+func (q *Queue) RunEach(ctx context.Context, h Handler, cfg RunConfig) error {
+	return RunAll(ctx, []Source{{Queue: q, Each: h}}, cfg)
 }
 
-// one runs h on one task. What the queue interrupted before it began is handed back.
-func one(ctx context.Context, task Leased, h Handler) (err error) {
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
+// call runs the source's handler on a batch.
+func (r *runner) call(b *batch) []error {
+	if b.source.Each == nil {
+		return b.source.Handler(b.ctx, b.tasks)
 	}
-	defer func() {
-		if v := recover(); v != nil {
-			err = fmt.Errorf("panic: %v\n%s", v, debug.Stack())
-		}
-	}()
-	if task.Timeout <= 0 {
-		return h(ctx, task)
+	ctx, task := b.ctx, b.tasks[0]
+	if task.Timeout > 0 {
+		limited, cancel := context.WithTimeoutCause(ctx, task.Timeout, ErrTimeout)
+		defer cancel()
+		late := time.AfterFunc(task.Timeout+cancelGrace, func() { r.giveUp(b) })
+		defer late.Stop()
+		ctx = limited
 	}
-	limited, cancel := context.WithTimeoutCause(ctx, task.Timeout, ErrTimeout)
-	defer cancel()
-	err = h(limited, task)
-	if err != nil && errors.Is(context.Cause(limited), ErrTimeout) {
+	err := b.source.Each(ctx, task)
+	if err == nil {
+		return nil
+	}
+	if errors.Is(context.Cause(ctx), ErrTimeout) {
 		err = errors.Join(ErrTimeout, err)
 	}
-	return err
+	return []error{err}
+}
+
+// giveUp fails the task of a handler that did not return when its time was over,
+// and lets another worker take the handler's place.
+func (r *runner) giveUp(b *batch) {
+	given, replace := r.pool.giveUp(b)
+	if given {
+		r.cfg.OnError(fmt.Errorf("handle task %q: %w: %w", b.tasks[0].ID, ErrTimeout, ErrAbandoned))
+	}
+	if replace {
+		go r.worker()
+	}
 }

@@ -4,13 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -19,235 +17,321 @@ import (
 	"flashsale/queue"
 )
 
-func leasedTasks(n int) []queue.Leased {
-	tasks := make([]queue.Leased, n)
-	for i := range tasks {
-		tasks[i].ID = fmt.Sprint(i)
-	}
-	return tasks
+// startEach is start for a handler of single tasks.
+func startEach(t testing.TB, q *queue.Queue, h queue.Handler, cfg queue.RunConfig) (stop func()) {
+	t.Helper()
+	return stopping(t, launchEach(t, q, h, cfg))
 }
 
-// TestEach_Parallel: exactly so many at once as allowed and needed.
-func TestEach_Parallel(t *testing.T) {
-	t.Parallel()
-	for _, tt := range []struct{ parallel, tasks, want int }{
-		{3, 9, 3}, {1, 4, 1}, {0, 4, 1}, {-1, 4, 1}, {8, 3, 3}, {4, 1, 1}, {2, 0, 0},
-	} {
-		t.Run(fmt.Sprintf("%d of %d", tt.parallel, tt.tasks), func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				var active, handled atomic.Int32
-				release := make(chan struct{})
-				h := queue.Each(tt.parallel, func(_ context.Context, task queue.Leased) error {
-					active.Add(1)
-					<-release
-					active.Add(-1)
-					handled.Add(1)
-					return errors.New(task.ID)
-				})
-				result := make(chan []error, 1)
-				go func() { result <- h(t.Context(), leasedTasks(tt.tasks)) }()
-				for left := tt.tasks; left > 0; left-- {
-					synctest.Wait()
-					if n := int(active.Load()); n != min(tt.want, left) {
-						t.Errorf("%d at once with %d left, want %d", n, left, min(tt.want, left))
-					}
-					release <- struct{}{}
-				}
-				errs := <-result
-				if len(errs) != tt.tasks || int(handled.Load()) != tt.tasks {
-					t.Fatalf("%d errors, %d handled, want %d", len(errs), handled.Load(), tt.tasks)
-				}
-				for i, err := range errs {
-					if err.Error() != fmt.Sprint(i) {
-						t.Errorf("task %d has the error of %v", i, err)
-					}
-				}
-			})
-		})
-	}
+// launchEach is launch for a handler of single tasks.
+func launchEach(t testing.TB, q *queue.Queue, h queue.Handler, cfg queue.RunConfig) (end func() error) {
+	t.Helper()
+	return launched(func(ctx context.Context) error { return runEach(ctx, q, h, cfg) })
 }
 
-func TestEach_Middleware(t *testing.T) {
+func runEach(ctx context.Context, q *queue.Queue, h queue.Handler, cfg queue.RunConfig) error {
+	return q.RunEach(ctx, h, cfg)
+}
+
+// TestRunEach_Concurrency: as many tasks run concurrently as there are workers, each in its own call.
+func TestRunEach_Concurrency(t *testing.T) {
 	t.Parallel()
-	var order []string
-	note := func(name string) queue.Middleware {
-		return func(next queue.Handler) queue.Handler {
-			return func(ctx context.Context, task queue.Leased) error {
-				order = append(order, name+" in")
-				defer func() { order = append(order, name+" out") }()
-				return next(ctx, task)
+	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
+		const workers = 10
+		q := newQueue(t, rdb, queue.Config{})
+		enqueue(t, q, numbered(2*workers)...)
+		var active, most atomic.Int32
+		arrived, release := make(chan string, 2*workers), make(chan struct{})
+		stop := startEach(t, q, func(_ context.Context, task queue.Leased) error {
+			n := active.Add(1)
+			for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+			}
+			arrived <- task.ID
+			<-release
+			active.Add(-1)
+			return nil
+		}, queue.RunConfig{Workers: workers})
+		for range 2 {
+			for range workers {
+				receive(t, "a concurrent task", arrived)
+			}
+			for range workers {
+				release <- struct{}{}
 			}
 		}
-	}
-	refuse := func(next queue.Handler) queue.Handler {
-		return func(ctx context.Context, task queue.Leased) error {
-			if task.ID == "1" {
-				return errors.New("refused")
-			}
-			return next(ctx, task)
+		waitFor(t, func() bool { return stats(t, q) == queue.Stats{} })
+		stop()
+		if n := most.Load(); n != workers {
+			t.Errorf("%d tasks ran concurrently, want %d", n, workers)
 		}
-	}
-	h := queue.Each(1, func(context.Context, queue.Leased) error { order = append(order, "handler"); return nil },
-		note("outer"), refuse, note("inner"))
-	errs := h(t.Context(), leasedTasks(2))
-	want := []string{"outer in", "inner in", "handler", "inner out", "outer out", "outer in", "outer out"}
-	if !slices.Equal(order, want) {
-		t.Fatalf("%q, want %q", order, want)
-	}
-	if errs[0] != nil || errs[1] == nil || errs[1].Error() != "refused" {
-		t.Fatalf("%v", errs)
-	}
+	})
 }
 
-// TestEach_Timeout: each task has its own time, from its own beginning.
-func TestEach_Timeout(t *testing.T) {
+// TestRunEach_StopAcknowledges: tasks that finished before a stop are acknowledged,
+// whatever becomes of the others.
+func TestRunEach_StopAcknowledges(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		tasks := leasedTasks(4)
-		for i := range tasks[:3] {
-			tasks[i].Timeout = time.Hour
+	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
+		q := newQueue(t, rdb, queue.Config{MaxAttempts: 1})
+		tasks := numbered(13)
+		enqueue(t, q, tasks...)
+		var seen ledger
+		hanging, release := make(chan struct{}, len(tasks)), make(chan struct{})
+		defer close(release)
+		end := launchEach(t, q, func(_ context.Context, task queue.Leased) error {
+			seen.add([]queue.Leased{task})
+			if task.ID <= tasks[6].ID { // the names descend: the first six finish
+				hanging <- struct{}{}
+				<-release
+			}
+			return nil
+		}, queue.RunConfig{Workers: 2, Drain: 10 * time.Millisecond})
+		receive(t, "the first task that hangs", hanging)
+		if err := end(); !errors.Is(err, queue.ErrAbandoned) {
+			t.Fatalf("%v, want ErrAbandoned", err)
 		}
-		failed := errors.New("failed early")
-		errs := queue.Each(1, func(ctx context.Context, task queue.Leased) error {
-			began := time.Now()
-			switch task.ID {
-			case "2":
-				return failed
-			case "3":
+		for _, task := range tasks[:6] {
+			wantGone(t, q, task.ID)
+		}
+		wantStats(t, q, queue.Stats{Ready: 7})
+		for i, task := range dequeue(t, q, 7).Tasks {
+			if task.ID != tasks[6+i].ID || task.Attempt != 1 {
+				t.Errorf("number %d is %s at attempt %d, want %s at 1", i, task.ID, task.Attempt, tasks[6+i].ID)
+			}
+		}
+	})
+}
+
+// TestRunEach_StopStartsNothing: after the context of Run has ended no task starts;
+// those that were fetched go back in order, uncounted.
+func TestRunEach_StopStartsNothing(t *testing.T) {
+	t.Parallel()
+	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
+		q := newQueue(t, rdb, queue.Config{MaxAttempts: 1})
+		tasks := numbered(50)
+		enqueue(t, q, tasks...)
+		var seen ledger
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		ended := make(chan error, 1)
+		go func() {
+			ended <- runEach(ctx, q, func(_ context.Context, task queue.Leased) error {
+				seen.add([]queue.Leased{task})
+				if task.ID == tasks[10].ID {
+					cancel()
+				}
+				return nil
+			}, queue.RunConfig{Workers: 1, Ahead: farAhead})
+		}()
+		if err := receive(t, "the end", ended); err != nil {
+			t.Fatal(err)
+		}
+		if n := seen.distinct(); n != 11 {
+			t.Errorf("%d tasks ran, want the 11 up to the stop", n)
+		}
+		wantStats(t, q, queue.Stats{Ready: 39})
+		for i, task := range dequeue(t, q, 39).Tasks {
+			if task.ID != tasks[11+i].ID || task.Attempt != 1 {
+				t.Errorf("number %d is %s at attempt %d, want %s at 1", i, task.ID, task.Attempt, tasks[11+i].ID)
+			}
+		}
+	})
+}
+
+// TestRunEach_CancelOne: the loss of one task's lease ends the context of that task only.
+func TestRunEach_CancelOne(t *testing.T) {
+	t.Parallel()
+	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
+		const n = 8
+		q := newQueue(t, rdb, queue.Config{Lease: 3 * time.Second})
+		tasks := numbered(n)
+		enqueue(t, q, tasks...)
+		var seen ledger
+		running, cancelled, release := make(chan struct{}, n), make(chan error, n), make(chan struct{})
+		stop := startEach(t, q, func(ctx context.Context, task queue.Leased) error {
+			seen.add([]queue.Leased{task})
+			running <- struct{}{}
+			if task.ID == tasks[3].ID {
+				<-ctx.Done()
+				cancelled <- context.Cause(ctx)
+				return ctx.Err()
+			}
+			<-release
+			if ctx.Err() != nil {
+				t.Errorf("the context of %s ended: %v", task.ID, context.Cause(ctx))
+			}
+			return ctx.Err()
+		}, queue.RunConfig{Workers: n})
+		for range n {
+			receive(t, "a task", running)
+		}
+		if _, err := q.Cancel(testContext(t), tasks[3].ID); err != nil {
+			t.Fatal(err)
+		}
+		if err := receive(t, "the cancelled task's end", cancelled); !errors.Is(err, queue.ErrLeaseLost) {
+			t.Errorf("cause %v, want ErrLeaseLost", err)
+		}
+		close(release)
+		waitFor(t, func() bool { return stats(t, q) == queue.Stats{} })
+		stop()
+		for id, runs := range seen.runs {
+			if runs != 1 {
+				t.Errorf("%s ran %d times", id, runs)
+			}
+		}
+	})
+}
+
+// TestRunEach_Hanging: a handler that ignores the end of its task's time fails that
+// task, and neither keeps its worker nor the acknowledgements of others.
+func TestRunEach_Hanging(t *testing.T) {
+	t.Parallel()
+	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
+		q := newQueue(t, rdb, queue.Config{MaxAttempts: 1})
+		told := make(chan error, 100)
+		hangs := queue.Task{ID: "hangs", Timeout: 10 * time.Millisecond}
+		enqueue(t, q, append([]queue.Task{hangs}, numbered(99)...)...)
+		release, returned := make(chan struct{}), make(chan struct{})
+		stop := startEach(t, q, func(_ context.Context, task queue.Leased) error {
+			if task.ID == hangs.ID {
+				defer close(returned)
+				<-release
+			}
+			return nil
+		}, queue.RunConfig{Workers: 1, OnError: func(err error) { told <- err }})
+		waitFor(t, func() bool { return stats(t, q) == queue.Stats{Dead: 1} })
+		if info := get(t, q, hangs.ID); info.Attempt != 1 || !strings.Contains(info.Reason, queue.ErrTimeout.Error()) {
+			t.Errorf("the dead letter is %+v", info)
+		}
+		if err := receive(t, "the report", told); !errors.Is(err, queue.ErrAbandoned) || !strings.Contains(err.Error(), hangs.ID) {
+			t.Errorf("told %v, want ErrAbandoned with the task's id", err)
+		}
+		// What it says later is not looked at, and Run ends well once it has returned.
+		close(release)
+		receive(t, "the handler's end", returned)
+		stop()
+		wantStats(t, q, queue.Stats{Dead: 1})
+	})
+}
+
+// TestRunEach_HangingAtStop: Run says when a handler that was given up is still running.
+func TestRunEach_HangingAtStop(t *testing.T) {
+	t.Parallel()
+	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
+		q := newQueue(t, rdb, queue.Config{MaxAttempts: 1})
+		var hang []queue.Task
+		for i := range 3 {
+			hang = append(hang, queue.Task{ID: fmt.Sprintf("hangs %d", i), Timeout: time.Millisecond})
+		}
+		enqueue(t, q, hang...)
+		release := make(chan struct{})
+		defer close(release)
+		end := launchEach(t, q, func(context.Context, queue.Leased) error {
+			<-release
+			return nil
+		}, queue.RunConfig{Workers: 2, Drain: time.Millisecond})
+		waitFor(t, func() bool { return stats(t, q) == queue.Stats{Dead: 3} })
+		if err := end(); !errors.Is(err, queue.ErrAbandoned) || !strings.Contains(err.Error(), "3 of them") {
+			t.Fatalf("%v, want ErrAbandoned with 3 of them", err)
+		}
+		wantStats(t, q, queue.Stats{Dead: 3})
+	})
+}
+
+// TestRunEach_Timeout: a task's context ends after the task's own time; a task
+// without a Timeout has no deadline. The dead letter says both what ended it and
+// what its handler said.
+func TestRunEach_Timeout(t *testing.T) {
+	t.Parallel()
+	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
+		q := newQueue(t, rdb, queue.Config{MaxAttempts: 1})
+		enqueue(t, q, queue.Task{ID: "slow", Timeout: 20 * time.Millisecond},
+			queue.Task{ID: "done late", Timeout: time.Millisecond}, queue.Task{ID: "unlimited"})
+		stop := startEach(t, q, func(ctx context.Context, task queue.Leased) error {
+			if task.ID == "unlimited" {
 				if _, limited := ctx.Deadline(); limited {
 					t.Error("a task without a timeout has a deadline")
 				}
 				return nil
 			}
 			<-ctx.Done()
-			if took := time.Since(began); took != time.Hour || !errors.Is(context.Cause(ctx), queue.ErrTimeout) {
-				t.Errorf("task %s ended after %v with %v", task.ID, took, context.Cause(ctx))
+			if !errors.Is(context.Cause(ctx), queue.ErrTimeout) {
+				t.Errorf("%s ended with %v", task.ID, context.Cause(ctx))
+			}
+			if task.ID == "done late" {
+				return nil
 			}
 			return fmt.Errorf("query: %w", ctx.Err())
-		})(t.Context(), tasks)
-		for _, err := range errs[:2] {
-			if !errors.Is(err, queue.ErrTimeout) || !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("%v, want ErrTimeout and its own error", err)
-			}
-		}
-		if !errors.Is(errs[2], failed) || errors.Is(errs[2], queue.ErrTimeout) || errs[3] != nil {
-			t.Errorf("%v", errs[2:])
-		}
-	})
-}
-
-// TestEach_Interrupted: what had not begun when the context ended is not begun.
-func TestEach_Interrupted(t *testing.T) {
-	t.Parallel()
-	for _, parallel := range []int{1, 2} {
-		ctx, cancel := context.WithCancelCause(t.Context())
-		var began atomic.Int32
-		errs := queue.Each(parallel, func(ctx context.Context, _ queue.Leased) error {
-			if began.Add(1) == int32(parallel) {
-				cancel(queue.ErrLeaseLost)
-			}
-			<-ctx.Done()
-			return ctx.Err()
-		})(ctx, leasedTasks(9))
-		if n := int(began.Load()); n != parallel {
-			t.Fatalf("%d began, want %d", n, parallel)
-		}
-		lost := 0
-		for _, err := range errs {
-			if err == nil {
-				t.Fatalf("done without having begun: %v", errs)
-			}
-			if errors.Is(err, queue.ErrLeaseLost) {
-				lost++
-			}
-		}
-		if lost != 9-parallel {
-			t.Fatalf("%d say why they did not begin, want %d: %v", lost, 9-parallel, errs)
-		}
-	}
-}
-
-// TestEach_Goexit: a handler that ends its goroutine has not done its task, and stops no other.
-func TestEach_Goexit(t *testing.T) {
-	t.Parallel()
-	for _, parallel := range []int{2, 4} {
-		result := make(chan []error, 1)
-		go func() {
-			result <- queue.Each(parallel, func(_ context.Context, task queue.Leased) error {
-				if task.ID < "4" {
-					runtime.Goexit()
-				}
-				return nil
-			})(t.Context(), leasedTasks(8))
-		}()
-		select {
-		case errs := <-result:
-			for i, err := range errs {
-				if (err != nil) != (i < 4) {
-					t.Fatalf("parallel %d, task %d: %v", parallel, i, err)
-				}
-			}
-		case <-time.After(2 * time.Second):
-			t.Fatalf("parallel %d: the batch never ends", parallel)
-		}
-	}
-}
-
-// TestEach_Poison: one of a hundred panics; the others are done.
-func TestEach_Poison(t *testing.T) {
-	t.Parallel()
-	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
-		for _, parallel := range []int{1, 8} {
-			q := newQueue(t, rdb, queue.Config{MaxAttempts: 2, BackoffBase: time.Millisecond, BackoffMax: time.Millisecond})
-			tasks := numbered(100)
-			poison := tasks[42].ID
-			enqueue(t, q, tasks...)
-			var mu sync.Mutex
-			runs := make(map[string]int)
-			stop := start(t, q, queue.Each(parallel, func(_ context.Context, task queue.Leased) error {
-				mu.Lock()
-				runs[task.ID]++
-				mu.Unlock()
-				if task.ID == poison {
-					explode()
-				}
-				return nil
-			}), queue.RunConfig{})
-			waitFor(t, func() bool { return stats(t, q) == queue.Stats{Dead: 1} })
-			stop()
-			letter := dead(t, q)[0]
-			if letter.ID != poison || letter.Attempt != 2 || !strings.Contains(letter.Reason, "the order is odd") ||
-				!strings.Contains(letter.Reason, "queue_test.explode") {
-				t.Fatalf("dead letter %+v", letter)
-			}
-			for _, task := range tasks {
-				if want := map[bool]int{true: 2, false: 1}[task.ID == poison]; runs[task.ID] != want {
-					t.Fatalf("%s ran %d times, want %d", task.ID, runs[task.ID], want)
-				}
-			}
-		}
-	})
-}
-
-// TestEach_TimeoutDead: the reason of the dead letter says that it was the timeout.
-func TestEach_TimeoutDead(t *testing.T) {
-	t.Parallel()
-	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
-		q := newQueue(t, rdb, queue.Config{})
-		enqueue(t, q, queue.Task{ID: "slow", Timeout: 20 * time.Millisecond, MaxAttempts: 1}, queue.Task{ID: "fast", Timeout: time.Hour})
-		stop := start(t, q, queue.Each(4, func(ctx context.Context, task queue.Leased) error {
-			if task.ID == "fast" {
-				return nil
-			}
-			<-ctx.Done()
-			return ctx.Err()
-		}), queue.RunConfig{})
+		}, queue.RunConfig{Workers: 4})
 		waitFor(t, func() bool { return stats(t, q) == queue.Stats{Dead: 1} })
 		stop()
-		if letter := dead(t, q)[0]; letter.ID != "slow" || !strings.Contains(letter.Reason, queue.ErrTimeout.Error()) ||
-			!strings.Contains(letter.Reason, context.DeadlineExceeded.Error()) {
-			t.Fatalf("dead letter %+v", letter)
+		if info := get(t, q, "slow"); !strings.Contains(info.Reason, queue.ErrTimeout.Error()) ||
+			!strings.Contains(info.Reason, context.DeadlineExceeded.Error()) {
+			t.Fatalf("the dead letter is %+v", info)
+		}
+	})
+}
+
+// TestRunEach_Poison: one of a hundred panics; the others are done.
+func TestRunEach_Poison(t *testing.T) {
+	t.Parallel()
+	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
+		q := newQueue(t, rdb, queue.Config{MaxAttempts: 2, BackoffBase: time.Millisecond, BackoffMax: time.Millisecond})
+		tasks := numbered(100)
+		poison := tasks[42].ID
+		enqueue(t, q, tasks...)
+		var seen ledger
+		stop := startEach(t, q, func(_ context.Context, task queue.Leased) error {
+			seen.add([]queue.Leased{task})
+			if task.ID == poison {
+				explode()
+			}
+			return nil
+		}, queue.RunConfig{Workers: 8})
+		waitFor(t, func() bool { return stats(t, q) == queue.Stats{Dead: 1} })
+		stop()
+		if info := get(t, q, poison); info.Attempt != 2 || !strings.Contains(info.Reason, "the order is odd") ||
+			!strings.Contains(info.Reason, "queue_test.explode") {
+			t.Fatalf("dead letter %+v", info)
+		}
+		for _, task := range tasks {
+			if want := map[bool]int{true: 2, false: 1}[task.ID == poison]; seen.runs[task.ID] != want {
+				t.Fatalf("%s ran %d times, want %d", task.ID, seen.runs[task.ID], want)
+			}
+		}
+	})
+}
+
+// TestRunAll_EachAndBatch: a source of single tasks and one of batches share the workers.
+func TestRunAll_EachAndBatch(t *testing.T) {
+	t.Parallel()
+	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
+		single, batched := newQueue(t, rdb, queue.Config{}), newQueue(t, rdb, queue.Config{})
+		enqueue(t, single, numbered(40)...)
+		enqueue(t, batched, numbered(40)...)
+		var mu sync.Mutex
+		var sizes []int
+		var seen ledger
+		stop := startAll(t, queue.RunConfig{Batch: 8, Workers: 3},
+			queue.Source{Queue: single, Each: func(_ context.Context, task queue.Leased) error {
+				seen.add([]queue.Leased{task})
+				return nil
+			}},
+			queue.Source{Queue: batched, Handler: func(_ context.Context, tasks []queue.Leased) []error {
+				mu.Lock()
+				defer mu.Unlock()
+				sizes = append(sizes, len(tasks))
+				return nil
+			}})
+		waitFor(t, func() bool { return stats(t, single) == queue.Stats{} && stats(t, batched) == queue.Stats{} })
+		stop()
+		for id, runs := range seen.runs {
+			if runs != 1 {
+				t.Errorf("%s ran %d times", id, runs)
+			}
+		}
+		if most := slices.Max(sizes); seen.distinct() != 40 || most < 2 || most > 8 {
+			t.Errorf("%d single tasks ran, and batches of %v; want 40, and batches of up to 8", seen.distinct(), sizes)
 		}
 	})
 }

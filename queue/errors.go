@@ -14,7 +14,8 @@ var (
 	ErrLeaseLost = errors.New("queue: lease lost")
 	// ErrDraining is the cause with which a handler's context ends when the time to drain is spent.
 	ErrDraining = errors.New("queue: draining")
-	// ErrAbandoned: Run ended while a handler that ignores its context was still running. Its tasks were handed back.
+	// ErrAbandoned: a handler that ignores its context was still running when Run ended, and its tasks were handed
+	// back; or after its task's Timeout, and the attempt failed.
 	ErrAbandoned = errors.New("queue: handler abandoned")
 	// ErrDataLost: Redis forgot something of the queue, such as after a restart without
 	// its file, or a failover to a replica that lagged. Run tells OnError; tasks that

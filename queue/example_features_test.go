@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
@@ -147,34 +148,31 @@ func ExampleQueue_Complete() {
 	// ship-1
 }
 
-// A handler for single tasks, with something around it.
-func ExampleEach() {
+// Three concurrent tasks, each with its own context and acknowledgement.
+func ExampleQueue_RunEach() {
 	q, _, closeAll := exampleQueue()
 	defer closeAll()
 	ctx, stop := context.WithCancel(context.Background())
 
 	_, err := q.Enqueue(ctx, queue.Task{ID: "1"}, queue.Task{ID: "2", MaxAttempts: 1}, queue.Task{ID: "3"})
 	must(err)
-	logged := func(next queue.Handler) queue.Handler {
-		return func(ctx context.Context, t queue.Leased) error {
-			err := next(ctx, t)
-			fmt.Println(t.ID, err)
-			return err
+	var began atomic.Int32
+	must(q.RunEach(ctx, func(_ context.Context, t queue.Leased) error {
+		if began.Add(1) == 3 {
+			stop() // those that run may finish
 		}
-	}
-	must(q.Run(ctx, queue.Each(1, func(_ context.Context, t queue.Leased) error {
-		switch t.ID {
-		case "2":
+		if t.ID == "2" {
 			return errors.New("no such user")
-		case "3":
-			stop() // the example ends with its last task
 		}
 		return nil
-	}, logged), queue.RunConfig{}))
+	}, queue.RunConfig{Workers: 3}))
+	s, err := q.Stats(context.Background())
+	must(err)
+	found, err := q.Get(context.Background(), "2")
+	must(err)
+	fmt.Println(s.Ready, s.Leased, s.Dead, found[0].Reason)
 	// Output:
-	// 1 <nil>
-	// 2 no such user
-	// 3 <nil>
+	// 0 0 1 no such user
 }
 
 // Counts are kept over all processes, since the queue exists.

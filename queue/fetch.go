@@ -82,7 +82,7 @@ func (f *fetcher) turn(ctx context.Context) error {
 	default:
 	}
 	soon := true
-	if f.r.cfg.Linger != nil && len(got.Tasks) < f.r.cfg.Batch {
+	if f.r.cfg.Linger != nil && len(got.Tasks) < f.batch() {
 		d := min(f.r.cfg.Linger(got.Tasks), maxLinger)
 		f.nextFetch = time.Now().Add(d)
 		soon = d <= 0

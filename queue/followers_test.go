@@ -72,13 +72,13 @@ func TestQueue_Followers_Wake(t *testing.T) {
 		followed := make(chan string, 10)
 		// They would look by themselves only when the test is over.
 		idle := queue.RunConfig{Workers: 1, MaxIdle: time.Hour, OnError: func(err error) { t.Log(err) }}
-		start(t, f, queue.Each(1, func(_ context.Context, task queue.Leased) error {
+		startEach(t, f, func(_ context.Context, task queue.Leased) error {
 			followed <- task.ID
 			return nil
-		}), idle)
-		start(t, q, queue.Each(1, func(_ context.Context, task queue.Leased) error {
+		}, idle)
+		startEach(t, q, func(_ context.Context, task queue.Leased) error {
 			return queue.Then(queue.Task{ID: "after " + task.ID}, queue.Task{ID: "long after " + task.ID, Due: time.Now().Add(50 * time.Millisecond)})
-		}), idle)
+		}, idle)
 		for _, id := range []string{"a", "b"} {
 			enqueue(t, q, queue.Task{ID: id})
 			for _, want := range []string{"after " + id, "long after " + id} {

@@ -88,7 +88,9 @@ type batch struct {
 	cancel context.CancelCauseFunc
 	ended  atomic.Bool // by whoever settles it, once: its worker, or an abandoning Run
 
-	abandoned bool // the pool's
+	abandoned bool // by Run at its end; the pool's
+	givenUp   bool // because the task's time was over; the pool's
+	replaced  bool // another worker has taken the place of its worker, whose field this is
 }
 
 // begin makes the handler's context known to the keeper, and leaves out tasks

@@ -14,7 +14,6 @@ const defaultFetchPatience = 500 * time.Millisecond
 // pool shares the workers of a Run among its sources. It decides who may fetch,
 // and how many, and holds what waits for a worker.
 type pool struct {
-	batch   int
 	workers int
 	strict  bool
 	window  time.Duration // RunConfig.Ahead
@@ -22,14 +21,18 @@ type pool struct {
 	limitAhead time.Duration
 	patience   time.Duration // RunConfig.fetchPatience
 	sources    []*source
+	stop       <-chan struct{} // closed when Run is to end
+	gone       chan struct{}   // closed when no worker is left
 
 	mu       sync.Mutex
 	work     sync.Cond // there is some, or the pool is closed
 	closed   bool
+	serving  int           // workers, but for those that hang
+	hung     int           // that a handler was given up in, which still runs
 	idle     int           // workers that wait for work
 	waiting  int           // tasks that wait for workers
 	reserved int           // tasks that are being fetched
-	ahead    int           // how many may wait while all workers are busy
+	ahead    float64       // for how many handler calls tasks may wait while all workers are busy
 	took     time.Duration // a moving average of a handler call
 	turn     float64       // the highest pass at which a source was let fetch
 	running  []*batch      // in the order in which they began
@@ -61,8 +64,8 @@ func newPool(cfg RunConfig) *pool {
 	setDefault(&cfg.aheadLimit, defaultAheadLimit)
 	setDefault(&cfg.fetchPatience, defaultFetchPatience)
 	p := &pool{
-		batch: cfg.Batch, workers: cfg.Workers, strict: cfg.Strict, window: cfg.Ahead,
-		limitAhead: cfg.aheadLimit, patience: cfg.fetchPatience,
+		workers: cfg.Workers, serving: cfg.Workers, strict: cfg.Strict, window: cfg.Ahead,
+		limitAhead: cfg.aheadLimit, patience: cfg.fetchPatience, gone: make(chan struct{}),
 	}
 	p.work.L = &p.mu
 	return p
@@ -154,15 +157,23 @@ func (p *pool) room(of *source) int {
 	// gets less than a batch: what is fetched then would wait for its handler.
 	free := p.idle
 	for _, s := range p.sources {
-		free -= (s.waiting + p.batch - 1) / p.batch
+		free -= calls(s, s.waiting+s.reserved)
 	}
-	now := max(free, 0)*p.batch - p.reserved
+	now := max(free, 0) * of.batch()
 	wanted := now
-	if (of.more || p.contested(of)) && 2*(p.waiting+p.reserved) <= p.ahead {
+	if ahead := p.aheadOf(of); (of.more || p.contested(of)) && 2*(p.waiting+p.reserved) <= ahead {
 		// Half of the room for tasks ahead is free.
-		wanted = max(now, 0) + p.ahead - p.waiting - p.reserved
+		wanted = now + ahead - p.waiting - p.reserved
 	}
 	return min(wanted, chunkTasks, max(now, p.share(of)))
+}
+
+// calls is how many handler calls n tasks of a source take.
+func calls(s *source, n int) int { return (n + s.batch() - 1) / s.batch() }
+
+// aheadOf is how many tasks may wait while all workers are busy, if they are of that source.
+func (p *pool) aheadOf(s *source) int {
+	return int(min(chunkTasks, p.ahead*float64(s.batch())))
 }
 
 // contested says that another source has tasks too. It could fetch ahead so that
@@ -185,7 +196,7 @@ func (p *pool) share(of *source) int {
 			weights += s.Weight
 		}
 	}
-	return max(1, p.ahead*of.Weight/weights)
+	return max(1, p.aheadOf(of)*of.Weight/weights)
 }
 
 // next is the source whose turn it is, or nil.
@@ -225,15 +236,14 @@ func (p *pool) fetched(s *source, h *haul, more, soon bool) {
 		s.hauls = append(s.hauls, h)
 		s.waiting += n
 		p.waiting += n
-		for range min(p.idle, (n+p.batch-1)/p.batch) {
+		for range min(p.idle, calls(s, n)) {
 			p.work.Signal()
 		}
 	}
 	p.dispatch()
 }
 
-// take waits for the next batch, whose handler is to run on work; nil when the
-// pool is closed.
+// take waits for the next batch, whose handler is to run on work; nil when Run is to end.
 func (p *pool) take(work context.Context) *batch {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -245,7 +255,11 @@ func (p *pool) take(work context.Context) *batch {
 		p.work.Wait()
 	}
 	p.idle--
-	if p.closed {
+	if p.over() {
+		p.serving--
+		if p.serving+p.hung == 0 {
+			close(p.gone)
+		}
 		return nil
 	}
 	b := p.pop()
@@ -253,6 +267,17 @@ func (p *pool) take(work context.Context) *batch {
 	p.running = append(p.running, b)
 	p.dispatch() // it may be time to fetch ahead
 	return b
+}
+
+// over says that no handler call is to begin. The end of Run's context is seen here
+// at once, and closed comes a moment later.
+func (p *pool) over() bool {
+	select {
+	case <-p.stop:
+		return true
+	default:
+		return p.closed
+	}
 }
 
 // pop takes up to a batch of the tasks that wait, all of one source: the first
@@ -265,7 +290,7 @@ func (p *pool) pop() *batch {
 		}
 	}
 	b := &batch{source: from}
-	for room := p.batch; room > 0 && len(from.hauls) > 0; {
+	for room := from.batch(); room > 0 && len(from.hauls) > 0; {
 		h := from.hauls[0]
 		n := min(room, len(h.tasks)-h.taken)
 		b.parts = append(b.parts, part{h, h.taken, h.taken + n})
@@ -281,23 +306,56 @@ func (p *pool) pop() *batch {
 	return b
 }
 
-// finished says that a handler call is over and how long it took.
-func (p *pool) finished(b *batch, took time.Duration) {
+// finished says that a handler call is over and how long it took. It is true where
+// another worker has taken the place of the one that made the call.
+func (p *pool) finished(b *batch, took time.Duration) (replaced bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.running = slices.DeleteFunc(p.running, func(r *batch) bool { return r == b })
-	if p.closed {
-		p.work.Broadcast() // abandon may wait for it
+	if b.givenUp {
+		p.hung--
+		if p.serving == p.workers {
+			return true
+		}
+		p.serving++
+		return false
 	}
+	p.remove(b)
 	p.took += (took - p.took) / 8
 	if took > p.took {
 		p.took = took // one slow call is enough to be careful
 	}
-	p.ahead = 0
-	if p.window > 0 {
-		calls := float64(p.workers) * float64(p.window) / float64(max(p.took, time.Microsecond))
-		p.ahead = int(min(chunkTasks, calls*float64(p.batch)))
+	p.ahead = max(0, float64(p.workers)*float64(p.window)/float64(max(p.took, time.Microsecond)))
+	return false
+}
+
+// remove takes a batch from those that run.
+func (p *pool) remove(b *batch) {
+	p.running = slices.DeleteFunc(p.running, func(r *batch) bool { return r == b })
+	if p.closed {
+		p.work.Broadcast() // abandon may wait for it
 	}
+}
+
+// giveUp takes a task from a handler that did not return when its time was over,
+// and fails it. given is false where the handler has returned just now; replace
+// says that another worker is to begin.
+func (p *pool) giveUp(b *batch) (given, replace bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	o := sortOut(b.tasks, []error{ErrTimeout}, b.ctx.Err() != nil)
+	until, first := b.end()
+	if !first {
+		return false, false
+	}
+	b.source.settler.add(until, o)
+	p.remove(b)
+	b.givenUp = true
+	p.hung++
+	if p.hung > p.workers || p.over() {
+		p.serving--
+		return true, false
+	}
+	return true, true
 }
 
 // watch hands back what was fetched ahead and has waited too long, because the
@@ -356,8 +414,8 @@ func (p *pool) close() {
 	p.work.Broadcast()
 }
 
-// abandon takes the tasks of all handlers that still run from them, and says how
-// many those are.
+// abandon takes the tasks of all handlers that still run from them, and returns how
+// many handlers run, with those that were given up before.
 func (p *pool) abandon() (n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -374,5 +432,5 @@ func (p *pool) abandon() (n int) {
 	for slices.ContainsFunc(p.running, func(b *batch) bool { return !b.abandoned }) {
 		p.work.Wait()
 	}
-	return n
+	return n + p.hung
 }

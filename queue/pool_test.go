@@ -319,26 +319,26 @@ func TestPool_Ahead(t *testing.T) {
 		{10 * time.Millisecond, time.Second, 0},
 		{-1, time.Microsecond, 0},
 	} {
-		p, _ := bench(t, RunConfig{Batch: 4, Workers: 2, Ahead: tt.window}, 1)
+		p, s := bench(t, RunConfig{Batch: 4, Workers: 2, Ahead: tt.window}, 1)
 		for range 100 {
-			p.finished(nil, tt.took)
+			p.finished(&batch{}, tt.took)
 		}
-		if p.ahead != tt.want {
-			t.Errorf("%v of %v: %d ahead, want %d", tt.took, tt.window, p.ahead, tt.want)
+		if n := p.aheadOf(s[0]); n != tt.want {
+			t.Errorf("%v of %v: %d ahead, want %d", tt.took, tt.window, n, tt.want)
 		}
 	}
 	// One slow call is enough; many quick ones make up for it.
-	p, _ := bench(t, RunConfig{Batch: 1, Workers: 1, Ahead: 10 * time.Millisecond}, 1)
-	p.finished(nil, time.Microsecond)
-	p.finished(nil, 40*time.Millisecond)
-	if p.ahead != 0 {
-		t.Errorf("%d ahead after a slow call", p.ahead)
+	p, s := bench(t, RunConfig{Batch: 1, Workers: 1, Ahead: 10 * time.Millisecond}, 1)
+	p.finished(&batch{}, time.Microsecond)
+	p.finished(&batch{}, 40*time.Millisecond)
+	if n := p.aheadOf(s[0]); n != 0 {
+		t.Errorf("%d ahead after a slow call", n)
 	}
 	for range 200 {
-		p.finished(nil, time.Microsecond)
+		p.finished(&batch{}, time.Microsecond)
 	}
-	if p.ahead != chunkTasks {
-		t.Errorf("%d ahead after many quick calls", p.ahead)
+	if n := p.aheadOf(s[0]); n != chunkTasks {
+		t.Errorf("%d ahead after many quick calls", n)
 	}
 }
 
@@ -380,7 +380,7 @@ func TestPool_Overdue(t *testing.T) {
 			t.Fatalf("handed back %q, want a2 a3", got)
 		}
 		if p.ahead != 0 {
-			t.Fatalf("%d are still fetched ahead", p.ahead)
+			t.Fatalf("%v are still fetched ahead", p.ahead)
 		}
 		if got := reasons(s[1]); got != "b0" || p.waiting != 0 {
 			t.Fatalf("handed back %q, %d waiting, want b0", got, p.waiting)

@@ -30,9 +30,10 @@ type BatchHandler func(ctx context.Context, tasks []Leased) []error
 // RunConfig configures Run. The zero value of a field means its default;
 // anything out of bounds is an error of Run.
 type RunConfig struct {
-	// Batch is how many tasks one handler call gets at most, 1 to 512. Default 256.
+	// Batch is how many tasks one call of a BatchHandler gets at most, 1 to 512.
+	// Default 256. A Handler gets one.
 	Batch int
-	// Workers is how many handler calls run at once. Default 2.
+	// Workers is how many handler calls run concurrently. Default 2.
 	Workers int
 	// Ahead says how far tasks are fetched before a worker is free for them: what
 	// the workers will start within about this time, judged by how long handler
@@ -102,8 +103,10 @@ const (
 
 // Source is one of several queues that share the workers of RunAll.
 type Source struct {
-	Queue   *Queue
+	Queue *Queue
+	// Handler works on batches of tasks, and Each on single ones. One of them is set.
 	Handler BatchHandler
+	Each    Handler
 	// Weight is this queue's share of the tasks where several have some ready,
 	// 1 (default) to 1000.
 	Weight int
@@ -112,10 +115,13 @@ type Source struct {
 // Run works on the queue's tasks until ctx ends, through whatever happens to
 // Redis meanwhile, and then drains: it fetches no more, gives running handlers
 // RunConfig.Drain to finish, acknowledges what they did and hands the rest back
-// with the attempt uncounted.
+// with the attempt uncounted. No handler call begins once ctx has ended.
 //
 // It returns nil after that, ErrAbandoned when a handler was still running, and
 // ErrConfig, before doing anything, for settings out of bounds.
+//
+// A batch is settled as a whole, when its handler returns. For tasks that have
+// nothing to do with each other use [Queue.RunEach].
 func (q *Queue) Run(ctx context.Context, h BatchHandler, cfg RunConfig) error {
 	return RunAll(ctx, []Source{{Queue: q, Handler: h}}, cfg)
 }
@@ -164,8 +170,8 @@ func validateSources(sources []Source) error {
 		switch {
 		case s.Queue == nil:
 			return fmt.Errorf("%w: source %d has no queue", ErrConfig, i)
-		case s.Handler == nil:
-			return fmt.Errorf("%w: source %d has no handler", ErrConfig, i)
+		case (s.Handler == nil) == (s.Each == nil):
+			return fmt.Errorf("%w: source %d needs either Handler or Each", ErrConfig, i)
 		case s.Weight < 0 || s.Weight > maxWeight:
 			return fmt.Errorf("%w: source %d has weight %d, want 1 to %d, or 0 for 1", ErrConfig, i, s.Weight, maxWeight)
 		}
@@ -194,8 +200,17 @@ type source struct {
 	place   // the pool's
 }
 
+// batch is how many tasks one call of the handler gets at most.
+func (s *source) batch() int {
+	if s.Each != nil {
+		return 1
+	}
+	return s.r.cfg.Batch
+}
+
 func newRunner(ctx context.Context, sources []Source, cfg RunConfig) *runner {
 	r := &runner{cfg: cfg, pool: newPool(cfg)}
+	r.pool.stop = ctx.Done()
 	r.work, r.cut = context.WithCancelCause(context.WithoutCancel(ctx))
 	for _, from := range sources {
 		s := &source{Source: from, r: r}
@@ -217,9 +232,8 @@ func (r *runner) run(ctx context.Context) error {
 		keepers.Go(s.keeper.loop)
 		fetchers.Go(func() { s.fetchLoop(ctx) })
 	}
-	exited := make(chan struct{}, r.cfg.Workers)
 	for range r.cfg.Workers {
-		go r.worker(exited)
+		go r.worker()
 	}
 	quit := make(chan struct{})
 	fetchers.Go(func() { r.pool.watch(quit) })
@@ -229,7 +243,7 @@ func (r *runner) run(ctx context.Context) error {
 	defer timer.Stop()
 	close(quit)
 	r.pool.close()
-	abandoned := r.await(exited)
+	abandoned := r.await()
 	fetchers.Wait()
 	for _, s := range r.sources {
 		s.settler.close()
@@ -252,14 +266,14 @@ func (r *runner) run(ctx context.Context) error {
 // await waits for the workers. When the time to drain is spent it hands the
 // tasks of those that ignore their context back, and says how many those are:
 // whatever they still do, their tasks are other workers' now.
-func (r *runner) await(exited <-chan struct{}) (abandoned int) {
+func (r *runner) await() (abandoned int) {
 	over := r.work.Done()
 	grace := time.NewTimer(time.Hour)
 	grace.Stop()
-	for left := r.cfg.Workers; left > 0; {
+	for {
 		select {
-		case <-exited:
-			left--
+		case <-r.pool.gone:
+			return 0
 		case <-over:
 			over = nil
 			grace.Reset(cancelGrace)
@@ -267,7 +281,6 @@ func (r *runner) await(exited <-chan struct{}) (abandoned int) {
 			return r.pool.abandon()
 		}
 	}
-	return 0
 }
 
 // pause waits for d or until ctx ends.

@@ -20,15 +20,17 @@ import (
 // fails the test unless Run ends well.
 func start(t testing.TB, q *queue.Queue, h queue.BatchHandler, cfg queue.RunConfig) (stop func()) {
 	t.Helper()
-	end := launch(t, q, h, cfg)
-	var once sync.Once
-	stop = func() {
-		once.Do(func() {
-			if err := end(); err != nil {
-				t.Errorf("Run: %v", err)
-			}
-		})
-	}
+	return stopping(t, launch(t, q, h, cfg))
+}
+
+// stopping makes of the end of a Run one that fails the test unless it ends well.
+func stopping(t testing.TB, end func() error) (stop func()) {
+	t.Helper()
+	stop = sync.OnceFunc(func() {
+		if err := end(); err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
 	t.Cleanup(stop)
 	return stop
 }
@@ -36,9 +38,14 @@ func start(t testing.TB, q *queue.Queue, h queue.BatchHandler, cfg queue.RunConf
 // launch is start for a Run that may end with an error.
 func launch(t testing.TB, q *queue.Queue, h queue.BatchHandler, cfg queue.RunConfig) (end func() error) {
 	t.Helper()
+	return launched(func(ctx context.Context) error { return q.Run(ctx, h, cfg) })
+}
+
+// launched runs in the background until the function returned is called.
+func launched(run func(ctx context.Context) error) (end func() error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	result := make(chan error, 1)
-	go func() { result <- q.Run(ctx, h, cfg) }()
+	go func() { result <- run(ctx) }()
 	return func() error {
 		cancel()
 		select {
@@ -47,6 +54,17 @@ func launch(t testing.TB, q *queue.Queue, h queue.BatchHandler, cfg queue.RunCon
 		case <-time.After(limit):
 			return errors.New("did not end")
 		}
+	}
+}
+
+// serially handles a batch task by task.
+func serially(h queue.Handler) queue.BatchHandler {
+	return func(ctx context.Context, tasks []queue.Leased) []error {
+		errs := make([]error, len(tasks))
+		for i := range tasks {
+			errs[i] = h(ctx, tasks[i])
+		}
+		return errs
 	}
 }
 

@@ -20,22 +20,7 @@ import (
 // startAll is start for several queues.
 func startAll(t testing.TB, cfg queue.RunConfig, sources ...queue.Source) (stop func()) {
 	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	result := make(chan error, 1)
-	go func() { result <- queue.RunAll(ctx, sources, cfg) }()
-	stop = sync.OnceFunc(func() {
-		cancel()
-		select {
-		case err := <-result:
-			if err != nil {
-				t.Errorf("RunAll: %v", err)
-			}
-		case <-time.After(limit):
-			t.Error("RunAll did not end")
-		}
-	})
-	t.Cleanup(stop)
-	return stop
+	return stopping(t, launched(func(ctx context.Context) error { return queue.RunAll(ctx, sources, cfg) }))
 }
 
 // script is a hook that sees the scripts a client calls, by their hash.

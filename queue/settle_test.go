@@ -39,7 +39,7 @@ func TestRun_SettledInHandler(t *testing.T) {
 				enqueue(t, q, queue.Task{ID: "settled"}, queue.Task{ID: "long"})
 				ended := make(chan error, 2)
 				var lost atomic.Bool
-				stop := start(t, q, queue.Each(1, func(ctx context.Context, task queue.Leased) error {
+				stop := start(t, q, serially(func(ctx context.Context, task queue.Leased) error {
 					if task.ID == "settled" {
 						return end(ctx, q, task)
 					}

@@ -25,8 +25,8 @@ type Task struct {
 	// MaxAttempts is how many times the task is delivered before it is dead, in
 	// place of Config.MaxAttempts; 0 for that.
 	MaxAttempts int
-	// Timeout is how long one attempt may take where the handler runs task by task
-	// (see [Each]), in whole milliseconds; 0 for no limit.
+	// Timeout is how long one attempt may take in a handler of single tasks (see
+	// [Handler]), in whole milliseconds; 0 for no limit.
 	Timeout time.Duration
 }
 

@@ -1,28 +1,31 @@
 package queue
 
 import (
+	"errors"
 	"fmt"
 	"runtime/debug"
 	"time"
 )
 
-// worker handles batches until the pool is closed, and then tells exited.
-func (r *runner) worker(exited chan<- struct{}) {
-	over := false
+// errGoexit fails the tasks whose handler ended its goroutine.
+var errGoexit = errors.New("queue: handler ended its goroutine")
+
+// worker handles batches until the pool is closed, or another worker has its place.
+func (r *runner) worker() {
+	var b *batch
 	defer func() {
-		if over {
-			exited <- struct{}{}
-			return
+		if b != nil && !b.replaced {
+			go r.worker() // a handler ended its goroutine; nothing else does
 		}
-		go r.worker(exited) // a handler ended its goroutine; nothing else does
 	}()
 	for {
-		b := r.pool.take(r.work)
-		if b == nil {
-			over = true
+		if b = r.pool.take(r.work); b == nil {
 			return
 		}
 		r.handle(b)
+		if b.replaced {
+			return
+		}
 	}
 }
 
@@ -48,7 +51,7 @@ func (r *runner) handle(b *batch) {
 		r.cfg.OnError(fmt.Errorf("handle tasks: %w: %d of them", ErrLeaseLost, b.lost))
 	}
 	if len(b.tasks) > 0 {
-		errs = b.source.Handler(b.ctx, b.tasks)
+		errs = r.call(b)
 	}
 	failure = nil
 	if errs != nil && len(errs) != len(b.tasks) {
@@ -56,8 +59,8 @@ func (r *runner) handle(b *batch) {
 	}
 }
 
-// finish hands a batch that was handled to the settler, unless Run gave its
-// tasks back because the handler ignored the end of its context.
+// finish hands a batch that was handled to the settler, unless its tasks were
+// settled already because the handler ignored the end of its context.
 func (r *runner) finish(b *batch, errs []error, took time.Duration) {
 	// Before the end, which gives up all leases alike.
 	o := sortOut(b.tasks, errs, b.ctx.Err() != nil)
@@ -65,7 +68,7 @@ func (r *runner) finish(b *batch, errs []error, took time.Duration) {
 	if first {
 		b.source.settler.add(until, o)
 	}
-	r.pool.finished(b, took)
+	b.replaced = r.pool.finished(b, took)
 }
 
 // sortOut sorts tasks by what their handler said of them. Those that it has

@@ -63,7 +63,12 @@ func (o *ourClient) start(ctx context.Context, h handler) (func() error, error) 
 	cfg := o.run
 	cfg.OnError = wrong.add
 	life, cancel := context.WithCancel(ctx)
-	ended := crew.Run(1, func(int) error { return o.q.Run(life, adapt(h, &wrong), cfg) })
+	batched := adapt(h, &wrong)
+	work := func(int) error { return o.q.Run(life, batched, cfg) }
+	if cfg.Batch == 1 {
+		work = func(int) error { return o.q.RunEach(life, single(batched), cfg) }
+	}
+	ended := crew.Run(1, work)
 	return func() error {
 		cancel()
 		return errors.Join(crew.Finish(ended), wrong.err())
@@ -89,6 +94,16 @@ func adapt(h handler, wrong *complaints) queue.BatchHandler {
 			}
 		}
 		return errs
+	}
+}
+
+// single makes a handler of single tasks out of one of batches.
+func single(h queue.BatchHandler) queue.Handler {
+	return func(ctx context.Context, task queue.Leased) error {
+		if errs := h(ctx, []queue.Leased{task}); errs != nil {
+			return errs[0]
+		}
+		return nil
 	}
 }
 
