@@ -21,6 +21,9 @@ var (
 	// its file, or a failover to a replica that lagged. Run tells OnError; tasks that
 	// are gone have to be added again by whoever knows of them.
 	ErrDataLost = errors.New("queue: redis lost data")
+	// ErrTaskLost: tasks are in no state, such as after a command given by hand, and no
+	// worker would take them. Run reports them to OnError and makes them ready.
+	ErrTaskLost = errors.New("queue: tasks are in no state")
 	// ErrReply: Redis answered a script with something it cannot have returned.
 	ErrReply = errors.New("queue: unexpected reply")
 	// ErrRegistryFull: a Registry lists as many live workers as it may.

@@ -49,9 +49,10 @@ const (
 	minLease      = 50 * time.Millisecond
 	maxLease      = 24 * time.Hour
 	maxBackoff    = 30 * 24 * time.Hour
-	chunkTasks    = 512  // tasks per script call, which bounds how long one script runs
-	moveBound     = 256  // due tasks promoted, and expired leases reclaimed, per dequeue
-	maxReason     = 4096 // bytes of a failure's reason that are kept
+	chunkTasks    = 512     // tasks per script call, which bounds how long one script runs
+	moveBound     = 256     // due tasks promoted, and expired leases reclaimed, per dequeue
+	maxReason     = 4096    // bytes of a failure's reason that are kept
+	maxFetched    = 4 << 20 // bytes of payload that a dequeue takes, unless one task has more
 	defaultIdle   = 5 * time.Second
 	maxPriority   = 9
 	maxID         = 255 // bytes; dequeue.lua relies on it

@@ -2,17 +2,19 @@
 --
 -- KEYS  those of fragment_common.lua
 -- ARGV  1 n, 2 lease in ms, 3 lease token, 4 bound of reclaims and of promotions, 5 max_attempts,
---       6 max_dead, 7 horizon in ms: what falls due sooner than this must have a worker that knows of it
+--       6 max_dead, 7 horizon in ms: what falls due sooner than this must have a worker that knows of it,
+--       8 how many bytes of payload to take at most, though at least one task
 -- A paused queue gives nothing, and moves nothing.
 --
 -- Returns strings: "1" where another call would find tasks now, else "0"; ms until the next delayed task or lease end
 --       falls due, "-1" where there is none; the queue's birth mark, "" where it could not be read; how many calls
---       have taken tasks since then; then per task: id, payload, "attempt,priority[,option]*"
+--       have taken tasks since then; how many more payloads than tasks in a state there are, which is 0 unless a
+--       fault has left tasks in no state; then per task: id, payload, "attempt,priority[,option]*"
 -- Atomic because a task must leave one set and enter the other as one step, and because a lease that expired
 -- must be reclaimed by exactly one worker.
 
 local n, bound = tonumber(ARGV[1]), tonumber(ARGV[4])
-local max_attempts, max_dead = tonumber(ARGV[5]), tonumber(ARGV[6])
+local max_attempts, max_dead, max_bytes = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[8])
 local now_us = queue_now()
 local now_ms = math.floor(now_us / 1000)
 local buried, given = 0, 0
@@ -57,7 +59,7 @@ end
 
 -- A delayed task arrives when it falls due, however late it is promoted.
 local function promote()
-  local due = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now_ms, 'WITHSCORES', 'LIMIT', 0, bound)
+  local due = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', string.format('(%d', now_ms + 1), 'WITHSCORES', 'LIMIT', 0, bound)
   queue_each(#due / 2, function(from, to)
     local ids, ready, k = {}, {}, 0
     for i = from, to do
@@ -67,15 +69,17 @@ local function promote()
     local metas = redis.call('HMGET', KEYS[5], unpack(ids))
     for i = 1, k do
       local _, priority = queue_parse(metas[i])
-      local at = tonumber(due[2 * (from + i - 1)]) * 1000
-      ready[2 * i - 1], ready[2 * i] = string.format('%d', at - priority * queue_age_us), ids[i]
+      local at = tonumber(due[2 * (from + i - 1)])
+      local ms = math.floor(at)
+      at = ms * 1000 + math.floor((at - ms) * queue_places + 0.5) / queue_places * 1000
+      ready[2 * i - 1], ready[2 * i] = string.format('%.17g', at - priority * queue_age_us), ids[i]
     end
     redis.call('ZREM', KEYS[2], unpack(ids))
     redis.call('ZADD', KEYS[1], unpack(ready))
   end)
 end
 
-local reply, filled = {'0', '-1', '', '0'}, 4
+local reply, filled = {'0', '-1', '', '0', '0'}, 5
 
 -- How long tasks waited: of up to 16 all are looked at, of more 16 that are evenly spaced in their order, each
 -- standing for its neighbours. A bucket's number is that of its upper bound in ms; there is one more without.
@@ -106,8 +110,29 @@ local function waited(j, meta)
   waits[bucket] = (waits[bucket] or 0) + weights[j]
 end
 
+-- What to take: the first n tasks, or as many of them as have max_bytes of payload together, at least one. A payload
+-- that is not noted as big counts as the largest of those.
+local function fetchable()
+  local ids, metas, bytes = redis.call('ZRANGE', KEYS[1], 0, n - 1), {}, 0
+  for from = 1, #ids, queue_chunk do
+    local to = math.min(from + queue_chunk - 1, #ids)
+    local found = redis.call('HMGET', KEYS[5], unpack(ids, from, to))
+    for i = from, to do
+      metas[i] = found[i - from + 1]
+      bytes = bytes + (tonumber(metas[i] and string.match(metas[i], '^[^;]*,l(%d+)')) or queue_big)
+      if bytes > max_bytes and i > 1 then
+        for last = #ids, i, -1 do
+          ids[last] = nil
+        end
+        return ids, metas
+      end
+    end
+  end
+  return ids, metas
+end
+
 local function take()
-  local ids = redis.call('ZRANGE', KEYS[1], 0, n - 1)
+  local ids, metas = fetchable()
   if #ids == 0 then
     return
   end
@@ -124,10 +149,9 @@ local function take()
   local sampled = 1
   queue_each(#ids, function(from, to)
     local bodies = redis.call('HMGET', KEYS[4], unpack(ids, from, to))
-    local metas = redis.call('HMGET', KEYS[5], unpack(ids, from, to))
     local leased, fresh, k = {}, {}, 0
     for i = from, to do
-      local id, body, meta = ids[i], bodies[i - from + 1], metas[i - from + 1]
+      local id, body, meta = ids[i], bodies[i - from + 1], metas[i]
       if not body then
         local attempt, priority, _, _, options = queue_parse(meta)
         bury(id, attempt, priority, 'body missing', options)
@@ -152,8 +176,8 @@ local function take()
       redis.call('HSET', KEYS[5], unpack(fresh, 1, k))
     end
     while sampled <= #ranks and ranks[sampled] <= to do
-      local i = ranks[sampled] - from + 1
-      if bodies[i] then
+      local i = ranks[sampled]
+      if bodies[i - from + 1] then
         waited(sampled, metas[i])
       end
       sampled = sampled + 1
@@ -199,7 +223,10 @@ local next_ms, due_ms = left(queue_first(KEYS[3])), left(queue_first(KEYS[2]))
 if due_ms and (not next_ms or due_ms < next_ms) then
   next_ms = due_ms
 end
-local more = next_ms == 0 or redis.call('ZCARD', KEYS[1]) > 0
+local left_ready = redis.call('ZCARD', KEYS[1])
+local more = next_ms == 0 or left_ready > 0
+reply[5] = string.format('%d', redis.call('HLEN', KEYS[4]) - left_ready - redis.call('ZCARD', KEYS[2])
+  - redis.call('ZCARD', KEYS[3]) - redis.call('ZCARD', KEYS[8]))
 if next_ms then
   reply[2] = string.format('%d', next_ms)
 end

@@ -5,8 +5,8 @@
 -- A meta value is "attempt,priority[,option]*;" and then L<lease token>, R<reason of the last failure> or
 -- D<reason of death>. A task that never was leased and has priority 0 and no options has none. The tag in
 -- front of token and reason keeps a reason that looks like a token from ever passing for one. An option is
--- a letter and its value, free of "," and ";": y type, m maximum of attempts, t timeout in ms. While the
--- task is ready, b is since when in microseconds, where its score says something else because it came back to the front.
+-- a letter and its value, free of "," and ";": y type, m maximum of attempts, t timeout in ms, l size
+-- of a big payload in bytes. While the task is ready, b is since when in microseconds, where its score says something else because it came back to the front.
 
 -- queue_now() -> Redis TIME in microseconds
 local function queue_now()
@@ -61,10 +61,26 @@ local function queue_front(now_us, n)
   return score - n
 end
 
--- queue_first(key) -> the lowest score of a sorted set, or nil when it is empty
+-- queue_first(key) -> the lowest score of a sorted set in whole ms, or nil when it is empty
 local function queue_first(key)
   local head = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
-  return head[2] and tonumber(head[2]) or nil
+  return head[2] and math.floor(tonumber(head[2])) or nil
+end
+
+-- A delayed task's score is its due time in ms, and as a fraction its place among the first 4000 that are due in that
+-- millisecond, so that they become ready in the order they were added. Later ones share the last place. Microseconds
+-- since 1970 with that fraction are exact in a double until the year 2041.
+local queue_places = 4000
+
+-- queue_delay(due_ms, last) -> the score of a task that is added to those due then. last remembers places within a call.
+local function queue_delay(due_ms, last)
+  if not last[due_ms] then
+    local found = redis.call('ZREVRANGEBYSCORE', KEYS[2], string.format('(%d', due_ms + 1),
+      string.format('%d', due_ms), 'WITHSCORES', 'LIMIT', 0, 1)
+    last[due_ms] = found[2] and math.floor((tonumber(found[2]) - due_ms) * queue_places + 0.5) or -1
+  end
+  last[due_ms] = math.min(last[due_ms] + 1, queue_places - 1)
+  return string.format('%.17g', due_ms + last[due_ms] / queue_places)
 end
 
 -- queue_each(n, f) calls f(from, to) for 1..n in chunks that unpack can take

@@ -18,7 +18,7 @@ local function queue_put(first, n, max_length)
 
   local status, seen = {}, {}
   local ready, payloads, priorities, extras, r = {}, {}, {}, {}, 0
-  local later, bodies, metas, d = {}, {}, {}, 0
+  local later, bodies, metas, places, d = {}, {}, {}, {}, 0
   for i = 1, n do
     local id = ids[i]
     if known[i] or seen[id] then
@@ -34,9 +34,9 @@ local function queue_put(first, n, max_length)
         r = r + 1
         ready[r], payloads[r], priorities[r], extras[r] = id, arg(i, 2), priority, options
       else
-        later[2 * d + 1], later[2 * d + 2] = arg(i, 3), id
+        later[2 * d + 1], later[2 * d + 2] = queue_delay(due, places), id
         bodies[2 * d + 1], bodies[2 * d + 2] = id, arg(i, 2)
-        metas[2 * d + 1], metas[2 * d + 2] = id, queue_meta(0, priority, 'R', '', options)
+        metas[2 * d + 1], metas[2 * d + 2] = id, queue_meta(0, priority, 'R', '', queue_sized(options, arg(i, 2)))
         d = d + 1
       end
     end

@@ -12,7 +12,7 @@ local n = (#ARGV - 2) / 5
 local now_us = queue_now()
 local now_ms = math.floor(now_us / 1000)
 local ceil_ms = math.ceil(now_us / 1000)
-local status, failed, buried, ready = {}, 0, 0, 0
+local status, later, failed, buried, ready = {}, {}, 0, 0, 0
 
 -- What failed and wants no delay goes behind what arrived before now; what is handed back unworked
 -- goes to the front. The loop below runs backwards, so that the front keeps the order given.
@@ -54,7 +54,7 @@ for i = n, 1, -1 do
     else
       redis.call('HSET', KEYS[5], id, queue_meta(attempt, priority, 'R', reason, options))
       if delay > 0 then
-        redis.call('ZADD', KEYS[2], string.format('%d', ceil_ms + delay), id)
+        later[#later + 1] = {id, ceil_ms + delay}
       else
         redis.call('ZADD', KEYS[1], string.format('%d', place(i, mode == 'c', priority)), id)
         ready = ready + 1
@@ -63,6 +63,10 @@ for i = n, 1, -1 do
   end
 end
 
+local places = {}
+for i = #later, 1, -1 do -- in the order given
+  redis.call('ZADD', KEYS[2], queue_delay(later[i][2], places), later[i][1])
+end
 if failed > 0 then
   queue_tally('failed', failed)
 end
