@@ -57,7 +57,8 @@ type RunConfig struct {
 	// database transaction, which costs little more for more tasks. It is asked
 	// after a fetch that was short of Batch and found tasks; a worker that had
 	// nothing to do picks up the first task at once in any case. It must not keep
-	// the slice. More than a second counts as a second. Default: no lingering.
+	// the slice. More than a second counts as a second. Single tasks do not wait for
+	// others, so it is not asked for a source with Each. Default: no lingering.
 	Linger func(fetched []Leased) time.Duration
 	// OnError is told of failures of Redis, panics and lost leases. It is called
 	// from several goroutines and must not block. Default: nobody is told.

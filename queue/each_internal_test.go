@@ -1,0 +1,93 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestRunEach_HangingBound: as many handlers that hang are replaced as there are
+// workers. Beyond that a place is free again when one of them returns.
+func TestRunEach_HangingBound(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const workers, tasks = 2, 6
+		p, s := bench(t, RunConfig{Batch: 64, Workers: workers}, 1)
+		r := s[0].r
+		r.work = t.Context()
+		var began, told atomic.Int32
+		r.cfg.OnError = func(err error) {
+			told.Add(1)
+			if !errors.Is(err, ErrTimeout) || !errors.Is(err, ErrAbandoned) {
+				t.Errorf("told %v", err)
+			}
+		}
+		release := make(chan struct{})
+		s[0].Each = func(context.Context, Leased) error {
+			began.Add(1)
+			<-release
+			return errors.New("too late")
+		}
+		h := brought(s[0], "a", 0, tasks)
+		for i := range h.tasks {
+			h.tasks[i].Timeout = time.Second
+		}
+		p.fetched(s[0], h, false, false)
+		for range workers {
+			go r.worker()
+		}
+		want := func(when string, n, abandoned int32) {
+			t.Helper()
+			synctest.Wait()
+			if began.Load() != n || told.Load() != abandoned {
+				t.Fatalf("%s: %d began and %d were abandoned, want %d and %d", when, began.Load(), told.Load(), n, abandoned)
+			}
+			<-time.After(time.Second + cancelGrace)
+		}
+		want("at first", workers, 0)
+		want("after their time", 2*workers, workers)
+		want("with all of them hanging", 2*workers, 2*workers)
+		want("later", 2*workers, 2*workers)
+		release <- struct{}{}
+		want("when one has returned", 2*workers+1, 2*workers)
+		want("after the time of the next", 2*workers+1, 2*workers+1)
+		close(release)
+		synctest.Wait()
+		if began.Load() != tasks || p.hung != 0 || p.serving != workers {
+			t.Errorf("%d began, %d hang and %d workers are there, want %d, 0 and %d", began.Load(), p.hung, p.serving, tasks, workers)
+		}
+		p.close()
+		<-p.gone
+		back := s[0].settler.pending.back
+		for _, b := range back {
+			if late := strings.Contains(b.Reason, "too late"); b.Uncounted || late != (b.Task.ID == "a5") {
+				t.Errorf("%s is handed back because %q, uncounted %v", b.Task.ID, b.Reason, b.Uncounted)
+			}
+		}
+		if len(back) != tasks || len(s[0].keeper.hauls) != 0 {
+			t.Errorf("%d failed and %d fetches are kept, want %d and 0", len(back), len(s[0].keeper.hauls), tasks)
+		}
+	})
+}
+
+// TestPool_Each: all free workers get their single tasks with one fetch.
+func TestPool_Each(t *testing.T) {
+	t.Parallel()
+	p, s := bench(t, RunConfig{Batch: 64, Workers: 10}, 1)
+	s[0].Each = func(context.Context, Leased) error { return nil }
+	p.free(10)
+	p.ask(s[0])
+	if n := granted(s[0]); n != 10 {
+		t.Fatalf("leave for %d tasks, want 10", n)
+	}
+	p.fetched(s[0], brought(s[0], "a", 0, 10), true, true)
+	for range 10 {
+		if b := p.take(t.Context()); len(b.tasks) != 1 {
+			t.Fatalf("a call gets %d tasks", len(b.tasks))
+		}
+	}
+}
