@@ -24,6 +24,9 @@ var (
 	// ErrTaskLost: tasks are in no state, such as after a command given by hand, and no
 	// worker would take them. Run reports them to OnError and makes them ready.
 	ErrTaskLost = errors.New("queue: tasks are in no state")
+	// ErrDenied: Redis refuses the client's password, or its user may not run the
+	// queue's scripts and commands.
+	ErrDenied = errors.New("queue: redis denies access")
 	// ErrReply: Redis answered a script with something it cannot have returned.
 	ErrReply = errors.New("queue: unexpected reply")
 	// ErrRegistryFull: a Registry lists as many live workers as it may.

@@ -13,12 +13,16 @@ import (
 func (s *source) fetchLoop(ctx context.Context) {
 	defer func() { s.handBack(s.r.pool.clear(s), "handed back at shutdown") }()
 	f := fetcher{source: s, size: chunkTasks}
-	failures := 0
+	failures, answered := 0, false
 	for ctx.Err() == nil {
 		err := f.turn(ctx)
 		if err == nil {
-			failures = 0
+			failures, answered = 0, true
 			continue
+		}
+		if !answered && denied(err) {
+			s.r.deny(fmt.Errorf("%w: %w", ErrDenied, err))
+			return
 		}
 		if ctx.Err() != nil {
 			return

@@ -25,6 +25,7 @@ type Rejection struct {
 	Dead bool
 	// Reason is kept with the task, up to 4 KiB.
 	Reason string
+	cause  error // the failure that OnFailure gets
 }
 
 // Ack removes tasks that are done. Per task: StatusOK, StatusStale or StatusMissing.

@@ -117,6 +117,7 @@ func (t *settler) loop() {
 // leases have ended: then the tasks are redelivered anyway.
 func (t *settler) settle(until time.Time, o results) {
 	q, stale := t.s.Queue, 0
+	t.s.failed(o.back)
 	told := inChunks(o.done, chunkTasks, func(chunk []Leased) bool {
 		return t.tell(until, &stale, func(ctx context.Context) ([]AckStatus, error) {
 			status, err := q.Ack(ctx, chunk...)
