@@ -88,9 +88,9 @@ func TestQueue_Pause(t *testing.T) {
 		pause(t, q)
 		enqueue(t, q, queue.Task{ID: "new"}, queue.Task{ID: "later", Due: time.Now().Add(time.Hour)})
 		status, err := q.Extend(testContext(t), l...)
-		wantStatus(t, status, err, queue.Done, queue.Done, queue.Done)
+		wantStatus(t, status, err, queue.StatusOK, queue.StatusOK, queue.StatusOK)
 		status, err = q.Ack(testContext(t), l[0])
-		wantStatus(t, status, err, queue.Done)
+		wantStatus(t, status, err, queue.StatusOK)
 		reject(t, q, queue.Rejection{Task: l[1]})
 		expire(t, rdb, q, "expired")
 		f := dequeue(t, q, 10)
@@ -221,11 +221,11 @@ func TestQueue_Cancel(t *testing.T) {
 			}
 		}
 		status, err := q.Ack(testContext(t), l[0])
-		wantStatus(t, status, err, queue.Missing)
+		wantStatus(t, status, err, queue.StatusMissing)
 		status, err = q.Extend(testContext(t), l[0])
-		wantStatus(t, status, err, queue.Missing)
+		wantStatus(t, status, err, queue.StatusMissing)
 		status, err = q.Reject(testContext(t), queue.Rejection{Task: l[0]})
-		wantStatus(t, status, err, queue.Missing)
+		wantStatus(t, status, err, queue.StatusMissing)
 		enqueue(t, q, queue.Task{ID: "ready"}, queue.Task{ID: "leased"},
 			queue.Task{ID: "dead"}, queue.Task{ID: "delayed"})
 	})

@@ -94,9 +94,9 @@ func knowScripts(t *testing.T, q *queue.Queue) {
 	nobody := queue.Leased{ID: "nobody", Token: "nothing"}
 	dequeue(t, q, 1)
 	ack(t, q, nobody)
-	wantComplete(t, q, queue.Missing, nobody)
+	wantComplete(t, q, queue.StatusMissing, nobody)
 	status, err := q.Reject(testContext(t), queue.Rejection{Task: nobody})
-	wantStatus(t, status, err, queue.Missing)
+	wantStatus(t, status, err, queue.StatusMissing)
 }
 
 // TestQueue_RepliesLost: given that Redis does what a call asks and the reply is

@@ -116,7 +116,7 @@ func names(tasks []queue.Leased) []string {
 	return ids
 }
 
-func wantStatus(t testing.TB, got []queue.AckStatus, err error, want ...queue.AckStatus) {
+func wantStatus(t testing.TB, got []queue.Status, err error, want ...queue.Status) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
@@ -126,7 +126,7 @@ func wantStatus(t testing.TB, got []queue.AckStatus, err error, want ...queue.Ac
 	}
 }
 
-func ack(t testing.TB, q *queue.Queue, tasks ...queue.Leased) []queue.AckStatus {
+func ack(t testing.TB, q *queue.Queue, tasks ...queue.Leased) []queue.Status {
 	t.Helper()
 	status, err := q.Ack(testContext(t), tasks...)
 	if err != nil {
@@ -138,7 +138,7 @@ func ack(t testing.TB, q *queue.Queue, tasks ...queue.Leased) []queue.AckStatus 
 func reject(t testing.TB, q *queue.Queue, r queue.Rejection) {
 	t.Helper()
 	status, err := q.Reject(testContext(t), r)
-	wantStatus(t, status, err, queue.Done)
+	wantStatus(t, status, err, queue.StatusOK)
 }
 
 func get(t testing.TB, q *queue.Queue, id string) queue.TaskInfo {

@@ -161,15 +161,15 @@ func (m *model) complete(rt *rapid.T) {
 			next[i].Payload = []byte("of " + l.ID)
 		}
 	}
-	want := queue.Done
+	want := queue.StatusOK
 	if m.maxLength-len(m.ready)-len(m.leased)+1 < len(next) {
-		want = queue.NoRoom
+		want = queue.StatusFull
 	}
 	got, err := m.q.Complete(testContext(m.t), queue.Completion{Task: l, Next: next})
-	if err != nil || !slices.Equal(got, []queue.AckStatus{want}) {
+	if err != nil || !slices.Equal(got, []queue.Status{want}) {
 		rt.Fatalf("complete: %v, %v; want %v", got, err, want)
 	}
-	if want == queue.NoRoom {
+	if want == queue.StatusFull {
 		return
 	}
 	m.finish(l)
@@ -254,7 +254,7 @@ func (m *model) more() bool { return len(m.ready) > 0 && !m.paused }
 
 func (m *model) ack(rt *rapid.T) {
 	l := m.anyLease(rt)
-	m.settled(rt, "ack", func() ([]queue.AckStatus, error) { return m.q.Ack(testContext(m.t), l) })
+	m.settled(rt, "ack", func() ([]queue.Status, error) { return m.q.Ack(testContext(m.t), l) })
 	m.finish(l)
 }
 
@@ -263,7 +263,7 @@ func (m *model) reject(rt *rapid.T) {
 	r := queue.Rejection{
 		Task: l, Uncounted: rapid.Bool().Draw(rt, "uncounted"), Dead: rapid.IntRange(0, 3).Draw(rt, "dead") == 0,
 	}
-	m.settled(rt, "reject", func() ([]queue.AckStatus, error) { return m.q.Reject(testContext(m.t), r) })
+	m.settled(rt, "reject", func() ([]queue.Status, error) { return m.q.Reject(testContext(m.t), r) })
 	delete(m.leased, l.ID)
 	m.stale = append(m.stale, l)
 	if r.Dead || !r.Uncounted {
@@ -282,7 +282,7 @@ func (m *model) reject(rt *rapid.T) {
 
 func (m *model) extend(rt *rapid.T) {
 	l := m.anyLease(rt)
-	m.settled(rt, "extend", func() ([]queue.AckStatus, error) { return m.q.Extend(testContext(m.t), l) })
+	m.settled(rt, "extend", func() ([]queue.Status, error) { return m.q.Extend(testContext(m.t), l) })
 }
 
 // expire moves one lease's end to the past and has somebody dequeue.
@@ -312,12 +312,12 @@ func (m *model) late(rt *rapid.T) {
 	}
 	l := rapid.SampledFrom(m.stale).Draw(rt, "lease")
 	ctx := testContext(m.t)
-	for op, f := range map[string]func() ([]queue.AckStatus, error){
-		"ack":    func() ([]queue.AckStatus, error) { return m.q.Ack(ctx, l) },
-		"extend": func() ([]queue.AckStatus, error) { return m.q.Extend(ctx, l) },
-		"reject": func() ([]queue.AckStatus, error) { return m.q.Reject(ctx, queue.Rejection{Task: l}) },
+	for op, f := range map[string]func() ([]queue.Status, error){
+		"ack":    func() ([]queue.Status, error) { return m.q.Ack(ctx, l) },
+		"extend": func() ([]queue.Status, error) { return m.q.Extend(ctx, l) },
+		"reject": func() ([]queue.Status, error) { return m.q.Reject(ctx, queue.Rejection{Task: l}) },
 	} {
-		if got, err := f(); err != nil || len(got) != 1 || got[0] != queue.Stale && got[0] != queue.Missing {
+		if got, err := f(); err != nil || len(got) != 1 || got[0] != queue.StatusStale && got[0] != queue.StatusMissing {
 			rt.Fatalf("late %s: %v, %v", op, got, err)
 		}
 	}
@@ -377,8 +377,8 @@ func (m *model) check(rt *rapid.T) {
 	}
 }
 
-func (m *model) settled(rt *rapid.T, op string, f func() ([]queue.AckStatus, error)) {
-	if got, err := f(); err != nil || !slices.Equal(got, []queue.AckStatus{queue.Done}) {
+func (m *model) settled(rt *rapid.T, op string, f func() ([]queue.Status, error)) {
+	if got, err := f(); err != nil || !slices.Equal(got, []queue.Status{queue.StatusOK}) {
 		rt.Fatalf("%s: %v, %v", op, got, err)
 	}
 }

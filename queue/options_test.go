@@ -103,7 +103,7 @@ func TestQueue_OptionsLast(t *testing.T) {
 			l = takeOptions(t, q, task, 1)
 			reject(t, q, queue.Rejection{Task: l, Uncounted: true})
 			status, err := q.Ack(testContext(t), takeOptions(t, q, task, 1))
-			wantStatus(t, status, err, queue.Done)
+			wantStatus(t, status, err, queue.StatusOK)
 			wantStats(t, q, queue.Stats{})
 		}
 	})
@@ -181,7 +181,7 @@ func TestQueue_OptionsInvalid(t *testing.T) {
 			t.Errorf("%s: %v, %v; want ErrInvalidTask", name, status, err)
 		}
 		next := queue.Completion{Task: l, Next: []queue.Task{good, task}}
-		if status, err := q.Complete(testContext(t), next); !errors.Is(err, queue.ErrInvalidTask) || status[0] != queue.Unknown {
+		if status, err := q.Complete(testContext(t), next); !errors.Is(err, queue.ErrInvalidTask) || status[0] != queue.StatusUnknown {
 			t.Errorf("complete, %s: %v, %v; want ErrInvalidTask", name, status, err)
 		}
 		wantStats(t, q, queue.Stats{Leased: 1})

@@ -78,7 +78,7 @@ func TestQueue_Order(t *testing.T) {
 			t.Fatalf("last is %s", got[1000].ID)
 		}
 		for _, s := range ack(t, q, got...) {
-			if s != queue.Done {
+			if s != queue.StatusOK {
 				t.Fatalf("ack: %v", s)
 			}
 		}
@@ -213,16 +213,16 @@ func TestQueue_LeaseExpires(t *testing.T) {
 			t.Fatalf("redelivered twice: %v", names(f.Tasks))
 		}
 		status, err := q.Ack(testContext(t), first...)
-		wantStatus(t, status, err, queue.Stale, queue.Stale)
+		wantStatus(t, status, err, queue.StatusStale, queue.StatusStale)
 		status, err = q.Extend(testContext(t), first...)
-		wantStatus(t, status, err, queue.Stale, queue.Stale)
+		wantStatus(t, status, err, queue.StatusStale, queue.StatusStale)
 		status, err = q.Reject(testContext(t), queue.Rejection{Task: first[0], Dead: true})
-		wantStatus(t, status, err, queue.Stale)
+		wantStatus(t, status, err, queue.StatusStale)
 		if info := get(t, slow, "a"); info.State != queue.StateLeased || string(info.Payload) != "x" {
 			t.Fatalf("a stale lease changed the task: %+v", info)
 		}
 		status, err = slow.Ack(testContext(t), rest...)
-		wantStatus(t, status, err, queue.Done, queue.Done)
+		wantStatus(t, status, err, queue.StatusOK, queue.StatusOK)
 		wantStats(t, slow, queue.Stats{Leased: 1})
 	})
 }
@@ -269,7 +269,7 @@ func TestQueue_LeaseReclaimedNotRedelivered(t *testing.T) {
 			t.Fatalf("reclaimed task: %+v", info)
 		}
 		status, err := q.Ack(testContext(t), old...)
-		wantStatus(t, status, err, queue.Stale, queue.Stale)
+		wantStatus(t, status, err, queue.StatusStale, queue.StatusStale)
 		take(t, q, "b")
 	})
 }
@@ -281,11 +281,11 @@ func TestQueue_AckRepeated(t *testing.T) {
 		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
 		enqueue(t, q, numbered(300)...)
 		l := dequeue(t, q, 300).Tasks
-		if s := ack(t, q, l[:299]...); slices.Contains(s, queue.Missing) || slices.Contains(s, queue.Stale) {
+		if s := ack(t, q, l[:299]...); slices.Contains(s, queue.StatusMissing) || slices.Contains(s, queue.StatusStale) {
 			t.Fatal("first acknowledgement refused")
 		}
 		s := ack(t, q, l...)
-		if s[299] != queue.Done || slices.Contains(s[:299], queue.Done) {
+		if s[299] != queue.StatusOK || slices.Contains(s[:299], queue.StatusOK) {
 			t.Fatalf("repeated acknowledgement: last %v", s[299])
 		}
 		wantKeys(t, rdb, prefix, "clock", "wake")
@@ -301,7 +301,7 @@ func TestQueue_Extend(t *testing.T) {
 		before := get(t, q, "a").At
 		waitFor(t, func() bool {
 			status, err := q.Extend(testContext(t), l...)
-			wantStatus(t, status, err, queue.Done)
+			wantStatus(t, status, err, queue.StatusOK)
 			return get(t, q, "a").At.After(before)
 		})
 		if end := get(t, q, "a").At; l[0].LeaseUntil.After(end) {
@@ -309,7 +309,7 @@ func TestQueue_Extend(t *testing.T) {
 		}
 		ack(t, q, l...)
 		status, err := q.Extend(testContext(t), l...)
-		wantStatus(t, status, err, queue.Missing)
+		wantStatus(t, status, err, queue.StatusMissing)
 		wantStats(t, q, queue.Stats{})
 	})
 }
@@ -512,7 +512,7 @@ func TestQueue_MemoryFull(t *testing.T) {
 			break
 		}
 		status, err := q.Extend(ctx, f.Tasks[0])
-		wantStatus(t, status, err, queue.Done)
+		wantStatus(t, status, err, queue.StatusOK)
 		reject(t, q, queue.Rejection{Task: f.Tasks[0], Dead: true})
 		ack(t, q, f.Tasks[1:]...)
 		done += len(f.Tasks)

@@ -67,7 +67,7 @@ func TestQueue_FullWritesNothing(t *testing.T) {
 			},
 			"complete": func() bool {
 				status, err := q.Complete(testContext(t), queue.Completion{Task: l[1], Next: many})
-				return err == nil && slices.Equal(status, []queue.AckStatus{queue.NoRoom})
+				return err == nil && slices.Equal(status, []queue.Status{queue.StatusFull})
 			},
 			"run now": func() bool {
 				status, err := q.RunNow(testContext(t), "dead")
@@ -131,7 +131,7 @@ func TestQueue_BodyDeleted(t *testing.T) {
 			}
 			// Who works on such a task may finish it.
 			status, err := q.Ack(testContext(t), l[1])
-			wantStatus(t, status, err, queue.Done)
+			wantStatus(t, status, err, queue.StatusOK)
 			wantBodiless = slices.DeleteFunc(wantBodiless, func(id string) bool { return id == "worked on" })
 			if repair {
 				if r := verify(t, q, true); !slices.Equal(r.Bodiless, wantBodiless) {

@@ -34,8 +34,8 @@ func TestQueue_StatsTotals(t *testing.T) {
 		// Acknowledged: each once, however often it is said.
 		ack(t, q, l[0], l[1], l[0])
 		ack(t, q, l[0])
-		wantComplete(t, q, queue.Done, l[2], queue.Task{ID: "next"})
-		wantComplete(t, q, queue.Missing, l[2])
+		wantComplete(t, q, queue.StatusOK, l[2], queue.Task{ID: "next"})
+		wantComplete(t, q, queue.StatusMissing, l[2])
 		wantCounted(t, q, 3, 0, 0)
 
 		// Failed: what is handed back or snoozed has not.
@@ -54,7 +54,7 @@ func TestQueue_StatsTotals(t *testing.T) {
 		reject(t, q, queue.Rejection{Task: l[3], Delay: time.Hour})
 		wantCounted(t, q, 3, 1, 0)
 		status, err := q.Reject(ctx, queue.Rejection{Task: l[3]})
-		wantStatus(t, status, err, queue.Stale)
+		wantStatus(t, status, err, queue.StatusStale)
 		reject(t, q, queue.Rejection{Task: l[4], Dead: true})
 		wantCounted(t, q, 3, 2, 1)
 
@@ -131,7 +131,7 @@ func TestQueue_StatsPerMinute(t *testing.T) {
 			}
 			// The others of it do not.
 			must(rdb.HSet(ctx, prefix+"counts", field(1000), 1).Err())
-			wantComplete(t, q, queue.Done, l[1])
+			wantComplete(t, q, queue.StatusOK, l[1])
 			ack(t, q, l[2])
 			if got := fields(); len(got) != len(left)+1 {
 				return fmt.Errorf("minutes %v, want an old one to stay", got)
@@ -274,7 +274,7 @@ func TestQueue_StatsWaitsMark(t *testing.T) {
 		l := take(t, q, "lost", "bodiless", "later")
 		status, err := q.Reject(ctx, queue.Rejection{Task: l[0], Uncounted: true}, queue.Rejection{Task: l[1], Uncounted: true},
 			queue.Rejection{Task: l[2], Uncounted: true, Delay: time.Hour})
-		wantStatus(t, status, err, queue.Done, queue.Done, queue.Done)
+		wantStatus(t, status, err, queue.StatusOK, queue.StatusOK, queue.StatusOK)
 		if !marked("lost") || !marked("bodiless") || marked("later") {
 			t.Fatal("what is in front because it came back is to be marked, and nothing else")
 		}
@@ -360,7 +360,7 @@ func TestQueue_StatsBroken(t *testing.T) {
 			l := take(t, q, "a", "b", "c", "d")
 			ack(t, q, l[0])
 			reject(t, q, queue.Rejection{Task: l[1], Dead: true})
-			wantComplete(t, q, queue.Done, l[2])
+			wantComplete(t, q, queue.StatusOK, l[2])
 			expire(t, rdb, q, "d")
 			ack(t, q, take(t, q, "d")...)
 			if s, err := q.Stats(ctx); err == nil {

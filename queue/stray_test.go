@@ -145,7 +145,7 @@ func TestQueue_EqualDue(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
 		q := newQueue(t, rdb, queue.Config{Lease: never})
-		due := serverTime(t, rdb).Add(300 * time.Millisecond)
+		due := serverTime(t, rdb).Add(time.Hour)
 		tasks := numbered(600) // by name they are in the reverse order
 		var ids []string
 		for i := range tasks {
@@ -160,6 +160,11 @@ func TestQueue_EqualDue(t *testing.T) {
 				t.Fatalf("due at %v, want %v", info.At, want)
 			}
 		}
+		// An hour passes.
+		must(rdb.Eval(testContext(t), `for _, id in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do
+			redis.call('ZINCRBY', KEYS[1], -3600000, id)
+		end`, q.EnqueueKeys()[1:2]).Err())
+		waitFor(t, func() bool { return serverTime(t, rdb).After(due.Add(time.Millisecond - time.Hour)) })
 		l := take(t, q, ids[:300]...)
 		take(t, q, ids[300:]...)
 		var back []queue.Rejection

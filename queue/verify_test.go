@@ -199,7 +199,7 @@ func TestQueue_VerifyFinds(t *testing.T) {
 			t.Errorf("%d leased, %v", n, err)
 		}
 		status, err := q.Ack(ctx, l[:2]...)
-		wantStatus(t, status, err, queue.Stale, queue.Done)
+		wantStatus(t, status, err, queue.StatusStale, queue.StatusOK)
 	})
 }
 
