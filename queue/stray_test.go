@@ -163,7 +163,8 @@ func TestQueue_EqualDue(t *testing.T) {
 		// An hour passes.
 		must(rdb.Eval(testContext(t), `for _, id in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do
 			redis.call('ZINCRBY', KEYS[1], -3600000, id)
-		end`, q.EnqueueKeys()[1:2]).Err())
+		end
+		return 1`, q.EnqueueKeys()[1:2]).Err())
 		waitFor(t, func() bool { return serverTime(t, rdb).After(due.Add(time.Millisecond - time.Hour)) })
 		l := take(t, q, ids[:300]...)
 		take(t, q, ids[300:]...)
