@@ -99,11 +99,11 @@ func TestRun_Denied(t *testing.T) {
 		opt := redistest.Options(srv.Addr())
 		opt.Username, opt.Password = login[0], login[1]
 		rdb := redis.NewClient(opt)
-		defer closeClient(t, rdb)
 		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
 		ctx, cancel := context.WithTimeout(testContext(t), 3*time.Second)
 		err := q.Run(ctx, func(context.Context, []queue.Leased) []error { return nil }, queue.RunConfig{OnError: func(error) {}})
 		cancel()
+		closeClient(t, rdb)
 		if !errors.Is(err, queue.ErrDenied) {
 			t.Errorf("%q: Run ended with %v, want ErrDenied", login, err)
 		}
