@@ -213,8 +213,6 @@ var errorTable = []struct {
 		"").with("reference", "The reference belongs to a payment that is recorded for another order, or for another amount. Nothing was recorded; send each payment's own reference.")},
 	{order.ErrTaskNotFound, newProblem(404, "task_not_found", "No such dead letter",
 		"No dead letter has this id; GET /v1/admin/dead lists them.")},
-	{order.ErrTaskTwin, newProblem(409, "task_duplicate", "Task exists",
-		"Another task has taken the dead letter's place; discard the letter.")},
 	{order.ErrOrdersInFlight, newProblem(409, "orders_in_flight", "Orders in flight",
 		"The buyer has orders in the queue. Try again once they are committed; dead letters have to be retried or discarded first.").retry(inFlightRetry)},
 	{order.ErrVersion, newProblem(412, "version_conflict", "Item has changed",

@@ -27,7 +27,7 @@ type Tasks interface {
 // TaskFates decide about one dead letter. Each returns the name of its queue.
 type TaskFates interface {
 	// Retry makes it an ordinary task again. Errors: order.ErrTaskNotFound,
-	// order.ErrTaskTwin, inventory.ErrOverloaded.
+	// inventory.ErrOverloaded.
 	Retry(ctx context.Context, id string) (queue string, err error)
 	// Discard removes it for good, and rejects the order it would have made.
 	// Errors: order.ErrTaskNotFound.

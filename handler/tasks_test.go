@@ -164,7 +164,6 @@ func TestTasks_Err(t *testing.T) {
 		code   string
 	}{
 		order.ErrTaskNotFound:    {404, "task_not_found"},
-		order.ErrTaskTwin:        {409, "task_duplicate"},
 		inventory.ErrOverloaded:  {503, "overloaded"},
 		inventory.ErrUnavailable: {503, "unavailable"},
 		order.ErrDatabase:        {503, "unavailable"},

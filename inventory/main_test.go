@@ -487,7 +487,7 @@ func (s *shop) take(t testing.TB, n int) []sold {
 		t.Fatal(err)
 	}
 	for i, st := range status {
-		if st != queue.Done {
+		if st != queue.StatusOK {
 			t.Fatalf("acknowledge %s: %v", f.Tasks[i].ID, st)
 		}
 	}

@@ -140,7 +140,7 @@ func TestQueuedIndex(t *testing.T) {
 		wantQueued(t, "after the first is done", "alice", alice[1:], warm, fresh())
 		s.bury(t, 1)
 		wantQueued(t, "with a dead letter", "alice", alice[1:], warm, fresh())
-		if err := s.queue.Discard(testContext(t), alice[1]); err != nil {
+		if _, err := s.queue.DeleteDead(testContext(t), alice[1]); err != nil {
 			t.Fatal(err)
 		}
 		wantQueued(t, "after it was discarded", "alice", alice[2:], warm, fresh())
@@ -315,7 +315,7 @@ func TestTrimQueued(t *testing.T) {
 		}
 		s.finish(t, 1)
 		trim(1) // half of it
-		if err := s.queue.Discard(testContext(t), dead[0]); err != nil {
+		if _, err := s.queue.DeleteDead(testContext(t), dead[0]); err != nil {
 			t.Fatal(err)
 		}
 		trim(0)

@@ -14,10 +14,6 @@ import (
 // ErrTaskNotFound says that no dead letter has that id.
 var ErrTaskNotFound = errors.New("order: no such dead letter")
 
-// ErrTaskTwin says that a dead letter cannot be retried, because another task
-// has taken its place.
-var ErrTaskTwin = errors.New("order: another task has taken the dead letter's place")
-
 // NamedQueue is a task queue under the name that operators read.
 type NamedQueue struct {
 	Name  string
@@ -117,7 +113,7 @@ func (b *Backlog) Dead(ctx context.Context, at DeadPlace, limit int) (letters []
 		}
 		q := b.queues[at.Queue]
 		want := limit - len(letters)
-		page, err := q.Queue.Dead(ctx, at.Offset, want)
+		page, err := q.Queue.List(ctx, queue.StateDead, at.Offset, want)
 		if err != nil {
 			return nil, nil, unreachable(q.Name, err)
 		}
@@ -131,8 +127,8 @@ func (b *Backlog) Dead(ctx context.Context, at DeadPlace, limit int) (letters []
 	return letters, nil, nil
 }
 
-func deadLetter(name string, d *queue.DeadTask) DeadLetter {
-	l := DeadLetter{Queue: name, ID: d.ID, Type: d.Type, Attempts: d.Attempt, DiedAt: d.DiedAt, Reason: d.Reason}
+func deadLetter(name string, d *queue.TaskInfo) DeadLetter {
+	l := DeadLetter{Queue: name, ID: d.ID, Type: d.Type, Attempts: d.Attempt, DiedAt: d.At, Reason: d.Reason}
 	switch d.Type {
 	case purchaseType:
 		l.Type, l.OrderID = "purchase", d.ID
@@ -146,10 +142,13 @@ func deadLetter(name string, d *queue.DeadTask) DeadLetter {
 }
 
 // Retry makes a dead letter an ordinary task again, with its attempts forgotten,
-// and returns the name of its queue. Errors: ErrTaskNotFound, ErrTaskTwin,
+// and returns the name of its queue. Errors: ErrTaskNotFound,
 // inventory.ErrOverloaded when the queue is full, inventory.ErrUnavailable.
 func (b *Backlog) Retry(ctx context.Context, id string) (name string, err error) {
-	return b.find(ctx, id, func(q *queue.Queue, _ *queue.TaskInfo) error { return q.Retry(ctx, id) })
+	return b.find(ctx, id, func(q *queue.Queue, _ *queue.TaskInfo) (queue.Status, error) {
+		status, err := q.RunNow(ctx, id)
+		return first(status), err
+	})
 }
 
 // Discard removes a dead letter for good, and returns the name of its queue. An
@@ -157,16 +156,16 @@ func (b *Backlog) Retry(ctx context.Context, id string) (name string, err error)
 // buyer hears an end, and its units are sold to others. Errors: ErrTaskNotFound,
 // ErrDatabase, inventory.ErrUnavailable.
 func (b *Backlog) Discard(ctx context.Context, id string) (name string, err error) {
-	return b.find(ctx, id, func(q *queue.Queue, info *queue.TaskInfo) error {
+	return b.find(ctx, id, func(q *queue.Queue, info *queue.TaskInfo) (queue.Status, error) {
 		rejected, err := b.reject(ctx, info)
 		if err != nil {
-			return err
+			return queue.StatusUnknown, err
 		}
-		err = q.Discard(ctx, id)
-		if rejected && errors.Is(err, queue.ErrTaskNotFound) {
-			return nil // it was retried at the same time: the task finds its order rejected, and ends
+		status, err := q.DeleteDead(ctx, id)
+		if rejected && first(status) == queue.StatusMissing {
+			return queue.StatusOK, nil // it was retried at the same time: the task finds its order rejected, and ends
 		}
-		return err
+		return first(status), err
 	})
 }
 
@@ -194,22 +193,21 @@ func (b *Backlog) reject(ctx context.Context, info *queue.TaskInfo) (bool, error
 }
 
 // find calls do with the queue that has the dead letter.
-func (b *Backlog) find(ctx context.Context, id string, do func(*queue.Queue, *queue.TaskInfo) error) (string, error) {
+func (b *Backlog) find(ctx context.Context, id string, do func(*queue.Queue, *queue.TaskInfo) (queue.Status, error)) (string, error) {
 	for _, q := range b.queues {
-		info, err := q.Queue.Get(ctx, id)
-		if errors.Is(err, queue.ErrTaskNotFound) || err == nil && info.State != queue.StateDead {
-			continue
-		}
+		status := queue.StatusUnknown
+		found, err := q.Queue.Get(ctx, id)
 		if err == nil {
-			err = do(q.Queue, &info)
+			if found[0].State != queue.StateDead {
+				continue
+			}
+			status, err = do(q.Queue, &found[0])
 		}
 		switch {
+		case err == nil && status == queue.StatusMissing: // another was quicker
+			return "", ErrTaskNotFound
 		case err == nil:
 			return q.Name, nil
-		case errors.Is(err, queue.ErrTaskNotFound): // another was quicker
-			return "", ErrTaskNotFound
-		case errors.Is(err, queue.ErrDuplicate):
-			return "", ErrTaskTwin
 		case errors.Is(err, queue.ErrFull):
 			return "", fmt.Errorf("queue %s: %w", q.Name, inventory.ErrOverloaded)
 		case errors.Is(err, ErrDatabase):
@@ -218,6 +216,14 @@ func (b *Backlog) find(ctx context.Context, id string, do func(*queue.Queue, *qu
 		return "", unreachable(q.Name, err)
 	}
 	return "", ErrTaskNotFound
+}
+
+// first is the status of the only task; StatusUnknown where the call failed.
+func first(status []queue.Status) queue.Status {
+	if len(status) == 0 {
+		return queue.StatusUnknown
+	}
+	return status[0]
 }
 
 // QueueCheck is what a look at every task of one queue has found.

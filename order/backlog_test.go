@@ -22,7 +22,7 @@ func (s *site) bury(reason string) int {
 	}
 	for i := range f.Tasks {
 		status, err := s.queue.Reject(testContext(s.t), queue.Rejection{Task: f.Tasks[i], Dead: true, Reason: reason})
-		if err != nil || status[0] != queue.Done {
+		if err != nil || status[0] != queue.StatusOK {
 			s.t.Fatalf("reject: %v, %v", status, err)
 		}
 	}

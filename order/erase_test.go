@@ -230,7 +230,7 @@ func TestService_EraseBuyer_InFlight(t *testing.T) {
 		if _, err := late.EraseBuyer(testContext(t), "alice", erasure); !errors.Is(err, ErrOrdersInFlight) {
 			t.Errorf("between the looks: %v", err)
 		}
-		if err := s.queue.Retry(testContext(t), queued.ID); err != nil {
+		if _, err := s.queue.RunNow(testContext(t), queued.ID); err != nil {
 			t.Fatal(err)
 		}
 		s.work()

@@ -78,7 +78,7 @@ func statsOf(t *testing.T, q *queue.Queue) queue.Stats {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return queue.Stats{Ready: st.Ready, Delayed: st.Delayed, Leased: st.Leased, Dead: st.Dead, Done: st.Done, Paused: st.Paused}
+	return queue.Stats{Ready: st.Ready, Delayed: st.Delayed, Leased: st.Leased, Dead: st.Dead, Paused: st.Paused}
 }
 
 // TestFulfiller_Poison: a payload nobody can read becomes a dead letter at
@@ -107,7 +107,7 @@ func TestFulfiller_Poison(t *testing.T) {
 		if rows := allRows(t, s); len(rows) != 97 || committed.Load() != 97 {
 			t.Errorf("%d rows, %d reported as committed, want 97", len(rows), committed.Load())
 		}
-		dead, err := q.Dead(testContext(t), 0, 10)
+		dead, err := q.List(testContext(t), queue.StateDead, 0, 10)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -263,10 +263,11 @@ func TestFulfiller_Work_DatabaseBusyAtShutdown(t *testing.T) {
 		}
 		// None is lost, none is charged with an attempt.
 		for _, l := range tasks {
-			info, err := q.Get(testContext(t), l.ID)
+			found, err := q.Get(testContext(t), l.ID)
 			if err != nil {
 				t.Fatal(err)
 			}
+			info := found[0]
 			if info.State != queue.StateReady && info.State != queue.StateDelayed || info.Attempt != 0 {
 				t.Errorf("task %s is %s at attempt %d, want it back at attempt 0", l.ID, info.State, info.Attempt)
 			}

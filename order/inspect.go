@@ -2,7 +2,6 @@ package order
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -400,11 +399,11 @@ func (x *inspector) stillCounted(ctx context.Context, q Tasks, t *task) (bool, e
 	if err != nil || entries[0].OrderID != t.ID || entries[0].Returned {
 		return false, err
 	}
-	info, err := q.Get(ctx, t.ID)
-	if err != nil && !errors.Is(err, queue.ErrTaskNotFound) {
+	found, err := q.Get(ctx, t.ID)
+	if err != nil {
 		return false, fmt.Errorf("%w: %w", inventory.ErrUnavailable, err)
 	}
-	return err == nil && info.State != queue.StateDead, nil
+	return found[0].State != "" && found[0].State != queue.StateDead, nil
 }
 
 func keyOf(t *task) inventory.EntryKey {

@@ -11,7 +11,8 @@ import (
 
 // Membership says which tasks a queue holds.
 type Membership interface {
-	Known(ctx context.Context, ids []string) ([]bool, error)
+	// Get is queue.Queue.Get.
+	Get(ctx context.Context, ids ...string) ([]queue.TaskInfo, error)
 }
 
 // vouch looks after committed orders that were accepted under an earlier epoch.
@@ -69,19 +70,19 @@ func (f *Fulfiller) dropUncounted(ctx context.Context, late []*task) error {
 	}
 	var items []string
 	for p, list := range byPartition {
-		known := make([]bool, len(list))
+		known := make([]queue.TaskInfo, len(list))
 		if p < len(f.queued) {
 			ids := make([]string, len(list))
 			for i, t := range list {
 				ids[i] = t.ID
 			}
 			var err error
-			if known, err = f.queued[p].Known(ctx, ids); err != nil {
+			if known, err = f.queued[p].Get(ctx, ids...); err != nil {
 				return fmt.Errorf("look after orders of an earlier epoch: %w", err)
 			}
 		}
 		for i, t := range list {
-			if !known[i] && !slices.Contains(items, t.ItemID) {
+			if known[i].Payload == nil && !slices.Contains(items, t.ItemID) {
 				items = append(items, t.ItemID)
 			}
 		}

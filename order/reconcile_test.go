@@ -133,7 +133,7 @@ func TestReconciler_InFlight(t *testing.T) {
 		if after := s.redisState(); after != before {
 			t.Errorf("Redis was changed from\n%s to\n%s", before, after)
 		}
-		if err := s.queue.Retry(testContext(t), f.Tasks[0].ID); err != nil {
+		if _, err := s.queue.RunNow(testContext(t), f.Tasks[0].ID); err != nil {
 			t.Fatal(err)
 		}
 		for _, l := range f.Tasks[1:] { // their workers died

@@ -127,7 +127,7 @@ func (x *inspector) checkEntries(ctx context.Context, i *inspection) error {
 		for n := range page {
 			ids[n] = page[n].OrderID
 		}
-		queued, err := q.Known(ctx, ids)
+		queued, err := q.Get(ctx, ids...)
 		if err != nil {
 			return fmt.Errorf("%w: %w", inventory.ErrUnavailable, err)
 		}
@@ -142,8 +142,8 @@ func (x *inspector) checkEntries(ctx context.Context, i *inspection) error {
 			switch {
 			case wrong:
 			case !committed:
-				wrong = !queued[n] || e.Returned
-			case held == e.Returned && queued[n] && !held:
+				wrong = queued[n].Payload == nil || e.Returned
+			case held == e.Returned && queued[n].Payload != nil && !held:
 				t := task{ID: e.OrderID, ItemID: i.item, UserID: e.Buyer, IdempotencyKey: e.IdempotencyKey}
 				counts, err := x.stillCounted(ctx, q, &t)
 				if err != nil {

@@ -42,7 +42,7 @@ type Doer interface {
 
 // Adder adds tasks to a queue.
 type Adder interface {
-	Enqueue(ctx context.Context, tasks ...queue.Task) ([]queue.EnqueueStatus, error)
+	Enqueue(ctx context.Context, tasks ...queue.Task) ([]queue.Status, error)
 }
 
 // RecoveryConfig configures a Recovery. All but the functions are required.
@@ -488,6 +488,7 @@ func (r *Recovery) rebuild(ctx context.Context, epoch int64) {
 // is a duplicate, by its id.
 func (r *Recovery) expiries(ctx context.Context) (added int, err error) {
 	var last expiring
+	var full error
 	for {
 		rows, err := r.Store.expiring(ctx, last, markPage)
 		if err != nil {
@@ -504,7 +505,9 @@ func (r *Recovery) expiries(ctx context.Context) (added int, err error) {
 				continue
 			}
 			status, err := r.Expiries[p].Enqueue(ctx, tasks...)
-			if err != nil {
+			if errors.Is(err, queue.ErrFull) {
+				full = err // the sweeper expires these orders, later
+			} else if err != nil {
 				return added, err
 			}
 			for _, s := range status {
@@ -514,7 +517,7 @@ func (r *Recovery) expiries(ctx context.Context) (added int, err error) {
 			}
 		}
 		if len(rows) < markPage {
-			return added, nil
+			return added, full
 		}
 		last = rows[len(rows)-1]
 	}

@@ -35,7 +35,7 @@ const (
 
 // DeliveryTasks is what the relay needs of the queue of deliveries.
 type DeliveryTasks interface {
-	Enqueue(ctx context.Context, tasks ...queue.Task) ([]queue.EnqueueStatus, error)
+	Enqueue(ctx context.Context, tasks ...queue.Task) ([]queue.Status, error)
 	Cancel(ctx context.Context, ids ...string) ([]queue.State, error)
 	List(ctx context.Context, state queue.State, offset, limit int) ([]queue.TaskInfo, error)
 }
@@ -137,7 +137,7 @@ func (r *Relay) pass(ctx context.Context, at deliveryPlace) (deliveryPlace, bool
 		tasks[i] = page[i].task(now)
 	}
 	status, err := r.tasks.Enqueue(ctx, tasks...)
-	if err != nil {
+	if err != nil && !errors.Is(err, queue.ErrFull) {
 		return at, false, err
 	}
 	for i := range status {

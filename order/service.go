@@ -39,9 +39,8 @@ type Items interface {
 
 // Tasks is what reading orders needs of a task queue.
 type Tasks interface {
-	Get(ctx context.Context, id string) (queue.TaskInfo, error)
+	Get(ctx context.Context, ids ...string) ([]queue.TaskInfo, error)
 	Scan(ctx context.Context, fn func(id string, payload []byte) error) error
-	Known(ctx context.Context, ids []string) ([]bool, error)
 	Stats(ctx context.Context) (queue.Stats, error)
 }
 
@@ -339,14 +338,14 @@ func (s *Service) Get(ctx context.Context, id string) (Order, error) {
 		return o, err
 	}
 	for _, q := range s.Tasks {
-		info, err := q.Get(ctx, id)
-		if errors.Is(err, queue.ErrTaskNotFound) {
-			continue
-		}
+		found, err := q.Get(ctx, id)
 		if err != nil {
 			return Order{}, fmt.Errorf("look for order %s in the queue: %w: %w", id, inventory.ErrUnavailable, err)
 		}
-		t, err := parseTask(id, info.Payload)
+		if found[0].State == "" {
+			continue
+		}
+		t, err := parseTask(id, found[0].Payload)
 		if err != nil {
 			// What it said is gone from Redis; a dead letter tells the operator.
 			s.OnError(fmt.Errorf("read queued order %s: %w", id, err))

@@ -515,9 +515,9 @@ type between struct {
 	commit func()
 }
 
-func (b between) Get(context.Context, string) (queue.TaskInfo, error) {
+func (b between) Get(context.Context, ...string) ([]queue.TaskInfo, error) {
 	b.commit()
-	return queue.TaskInfo{}, queue.ErrTaskNotFound
+	return make([]queue.TaskInfo, 1), nil
 }
 
 func TestService_Get(t *testing.T) {
@@ -549,11 +549,10 @@ func TestService_Get(t *testing.T) {
 // failing is a queue and a stock that cannot be reached.
 type failing struct{ Stock }
 
-func (failing) Get(context.Context, string) (queue.TaskInfo, error) {
-	return queue.TaskInfo{}, errTest
+func (failing) Get(context.Context, ...string) ([]queue.TaskInfo, error) {
+	return nil, errTest
 }
 func (failing) Scan(context.Context, func(string, []byte) error) error { return errTest }
-func (failing) Known(context.Context, []string) ([]bool, error)        { return nil, errTest }
 func (failing) Stats(context.Context) (queue.Stats, error)             { return queue.Stats{}, errTest }
 func (failing) Open(context.Context, string) error                     { return errTest }
 func (failing) Submit(*inventory.Request) error                        { return inventory.ErrOverloaded }
@@ -649,8 +648,8 @@ type stuck struct {
 	seen func()
 }
 
-func (q stuck) Get(_ context.Context, id string) (queue.TaskInfo, error) {
+func (q stuck) Get(_ context.Context, ids ...string) ([]queue.TaskInfo, error) {
 	q.seen()
-	t := bought(id, "item", "u", "k", 1)
-	return queue.TaskInfo{ID: id, Payload: []byte(t.payload())}, nil
+	t := bought(ids[0], "item", "u", "k", 1)
+	return []queue.TaskInfo{{ID: ids[0], State: queue.StateReady, Payload: []byte(t.payload())}}, nil
 }

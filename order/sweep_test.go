@@ -264,7 +264,7 @@ func TestSweeper_Buried(t *testing.T) {
 			t.Errorf("the committed order became %+v", o)
 		}
 		// Retried after all, it stays what the buyer was told.
-		if err := s.queue.Retry(testContext(t), dead.ID); err != nil {
+		if _, err := s.queue.RunNow(testContext(t), dead.ID); err != nil {
 			t.Fatal(err)
 		}
 		s.work()

@@ -15,7 +15,7 @@ import (
 	"flashsale/queue"
 )
 
-func wantComplete(t testing.TB, q *queue.Queue, want queue.AckStatus, task queue.Leased, next ...queue.Task) {
+func wantComplete(t testing.TB, q *queue.Queue, want queue.Status, task queue.Leased, next ...queue.Task) {
 	t.Helper()
 	status, err := q.Complete(testContext(t), queue.Completion{Task: task, Next: next})
 	wantStatus(t, status, err, want)
@@ -26,15 +26,15 @@ func TestQueue_Complete(t *testing.T) {
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
 		prefix := redistest.Prefix(t)
 		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
-		enqueue(t, q, queue.Task{ID: "a", Unique: "k"}, queue.Task{ID: "b"})
+		enqueue(t, q, queue.Task{ID: "a"}, queue.Task{ID: "b"})
 		l := take(t, q, "a", "b")
 		due := serverTime(t, rdb).Add(time.Second)
 		// The successor may take the key, and even the id, of what it follows.
-		wantComplete(t, q, queue.Done, l[0],
-			queue.Task{ID: "later", Due: due}, queue.Task{ID: "a", Unique: "k", Type: "second", Payload: []byte("2")},
+		wantComplete(t, q, queue.StatusOK, l[0],
+			queue.Task{ID: "later", Due: due}, queue.Task{ID: "a", Type: "second", Payload: []byte("2")},
 			queue.Task{ID: "last"}, queue.Task{ID: "urgent", Priority: 9})
 		wantStats(t, q, queue.Stats{Ready: 3, Delayed: 1, Leased: 1})
-		wantComplete(t, q, queue.Done, l[1])
+		wantComplete(t, q, queue.StatusOK, l[1])
 		wantGone(t, q, "b")
 		got := take(t, q, "urgent", "a", "last", "later")
 		if now := serverTime(t, rdb); now.Before(due) {
@@ -44,10 +44,9 @@ func TestQueue_Complete(t *testing.T) {
 			t.Fatalf("successor %+v", got[1])
 		}
 		for i := range got {
-			wantComplete(t, q, queue.Done, got[i])
+			wantComplete(t, q, queue.StatusOK, got[i])
 		}
 		wantStats(t, q, queue.Stats{})
-		wantMarks(t, rdb, prefix, 0)
 	})
 }
 
@@ -63,10 +62,10 @@ func TestQueue_CompleteRefused(t *testing.T) {
 		expire(t, rdb, q, "a")
 		again := take(t, q, "a")[0]
 		before := content(t, rdb, prefix)
-		next := []queue.Task{{ID: "next", Unique: "k"}, {ID: "more", Due: time.Now().Add(time.Hour)}}
+		next := []queue.Task{{ID: "next"}, {ID: "more", Due: time.Now().Add(time.Hour)}}
 		status, err := q.Complete(testContext(t), queue.Completion{Task: l[0], Next: next}, queue.Completion{Task: l[1], Next: next},
 			queue.Completion{Task: queue.Leased{ID: "never", Token: l[0].Token}, Next: next})
-		wantStatus(t, status, err, queue.Stale, queue.Missing, queue.Missing)
+		wantStatus(t, status, err, queue.StatusStale, queue.StatusMissing, queue.StatusMissing)
 		for name, dump := range content(t, rdb, prefix) {
 			if dump != before[name] {
 				t.Fatalf("a refused completion changed %s", name)
@@ -74,7 +73,7 @@ func TestQueue_CompleteRefused(t *testing.T) {
 		}
 		// Each of a call stands for itself.
 		status, err = q.Complete(testContext(t), queue.Completion{Task: l[0], Next: next}, queue.Completion{Task: again, Next: next})
-		wantStatus(t, status, err, queue.Stale, queue.Done)
+		wantStatus(t, status, err, queue.StatusStale, queue.StatusOK)
 		wantStats(t, q, queue.Stats{Ready: 1, Delayed: 1})
 	})
 }
@@ -95,15 +94,15 @@ func TestQueue_CompleteLostReply(t *testing.T) {
 		done := queue.Completion{Task: take(t, q, "a")[0], Next: []queue.Task{{ID: "next"}}}
 		armed.Store(true)
 		status, err := q.Complete(testContext(t), done)
-		if !errors.Is(err, errLost) || !slices.Equal(status, []queue.AckStatus{queue.Unknown}) {
+		if !errors.Is(err, errLost) || !slices.Equal(status, []queue.Status{queue.StatusUnknown}) {
 			t.Fatalf("%v, %v; want a lost reply", status, err)
 		}
 		status, err = q.Complete(testContext(t), done)
-		wantStatus(t, status, err, queue.Missing)
+		wantStatus(t, status, err, queue.StatusMissing)
 		wantStats(t, q, queue.Stats{Ready: 1})
 		ack(t, q, take(t, q, "next")...)
 		status, err = q.Complete(testContext(t), done)
-		wantStatus(t, status, err, queue.Missing)
+		wantStatus(t, status, err, queue.StatusMissing)
 		wantStats(t, q, queue.Stats{})
 	})
 }
@@ -116,18 +115,18 @@ func TestQueue_CompleteNoRoom(t *testing.T) {
 		enqueue(t, q, queue.Task{ID: "a"}, queue.Task{ID: "b"}, queue.Task{ID: "c"})
 		l := take(t, q, "a", "b", "c")
 		before := content(t, rdb, prefix)
-		wantComplete(t, q, queue.NoRoom, l[0], queue.Task{ID: "1", Unique: "k"}, queue.Task{ID: "2", Due: time.Now().Add(time.Hour)})
+		wantComplete(t, q, queue.StatusFull, l[0], queue.Task{ID: "1"}, queue.Task{ID: "2", Due: time.Now().Add(time.Hour)})
 		for name, dump := range content(t, rdb, prefix) {
 			if dump != before[name] {
 				t.Fatalf("without room %s changed", name)
 			}
 		}
 		status, err := q.Extend(testContext(t), l[0])
-		wantStatus(t, status, err, queue.Done)
+		wantStatus(t, status, err, queue.StatusOK)
 		// The place of the task itself is room for one.
-		wantComplete(t, q, queue.Done, l[0], queue.Task{ID: "1"})
-		wantComplete(t, q, queue.Done, l[1])
-		wantComplete(t, q, queue.Done, l[2], queue.Task{ID: "2"}, queue.Task{ID: "3"})
+		wantComplete(t, q, queue.StatusOK, l[0], queue.Task{ID: "1"})
+		wantComplete(t, q, queue.StatusOK, l[1])
+		wantComplete(t, q, queue.StatusOK, l[2], queue.Task{ID: "2"}, queue.Task{ID: "3"})
 		take(t, q, "1", "2", "3")
 	})
 }
@@ -140,8 +139,8 @@ func TestQueue_CompleteOverfull(t *testing.T) {
 		enqueue(t, newQueue(t, rdb, queue.Config{Prefix: prefix}), queue.Task{ID: "a"}, queue.Task{ID: "b"}, queue.Task{ID: "c"}, queue.Task{ID: "d"})
 		q := newQueue(t, rdb, queue.Config{Prefix: prefix, MaxLength: 1})
 		l := take(t, q, "a", "b", "c", "d")
-		wantComplete(t, q, queue.Done, l[0])
-		wantComplete(t, q, queue.NoRoom, l[1], queue.Task{ID: "next"}, queue.Task{ID: "next 2"})
+		wantComplete(t, q, queue.StatusOK, l[0])
+		wantComplete(t, q, queue.StatusFull, l[1], queue.Task{ID: "next"}, queue.Task{ID: "next 2"})
 	})
 }
 
@@ -150,15 +149,13 @@ func TestQueue_CompleteDuplicates(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		q := newQueue(t, rdb, queue.Config{})
-		enqueue(t, q, queue.Task{ID: "a"}, queue.Task{ID: "there", Payload: []byte("first"), Unique: "k"})
+		enqueue(t, q, queue.Task{ID: "a"}, queue.Task{ID: "there", Payload: []byte("first")})
 		l := take(t, q, "a")[0]
-		wantComplete(t, q, queue.Done, l, queue.Task{ID: "there", Payload: []byte("second")}, queue.Task{ID: "other", Unique: "k"},
-			queue.Task{ID: "new"}, queue.Task{ID: "new"})
+		wantComplete(t, q, queue.StatusOK, l, queue.Task{ID: "there", Payload: []byte("second")}, queue.Task{ID: "new"}, queue.Task{ID: "new"})
 		wantStats(t, q, queue.Stats{Ready: 2})
 		if info := get(t, q, "there"); string(info.Payload) != "first" {
 			t.Fatalf("%+v", info)
 		}
-		wantGone(t, q, "other")
 	})
 }
 
@@ -180,7 +177,7 @@ func TestQueue_CompleteMany(t *testing.T) {
 			all[39].Next = append(all[39].Next, queue.Task{ID: fmt.Sprintf("39 %d", k)})
 		}
 		status, err := q.Complete(testContext(t), all...)
-		if err != nil || len(status) != 40 || slices.ContainsFunc(status, func(s queue.AckStatus) bool { return s != queue.Done }) {
+		if err != nil || len(status) != 40 || slices.ContainsFunc(status, func(s queue.Status) bool { return s != queue.StatusOK }) {
 			t.Fatalf("%v, %v", status, err)
 		}
 		var got, want []string
@@ -195,7 +192,7 @@ func TestQueue_CompleteMany(t *testing.T) {
 		}
 		wantStats(t, q, queue.Stats{Ready: len(want)})
 		one := queue.Completion{Task: take(t, q, want[0])[0], Next: make([]queue.Task, 65)}
-		if status, err := q.Complete(testContext(t), one); !errors.Is(err, queue.ErrInvalidTask) || status[0] != queue.Unknown {
+		if status, err := q.Complete(testContext(t), one); !errors.Is(err, queue.ErrInvalidTask) || status[0] != queue.StatusUnknown {
 			t.Fatalf("65 follow: %v, %v", status, err)
 		}
 	})

@@ -3,6 +3,9 @@ package queue
 import (
 	"context"
 	"fmt"
+	"slices"
+
+	"github.com/redis/go-redis/v9"
 )
 
 // Pause stops the taking of tasks, by all workers on all processes, from their
@@ -23,26 +26,78 @@ func (q *Queue) Resume(ctx context.Context) error {
 	return nil
 }
 
-var cancelStates = map[byte]State{'r': StateReady, 'd': StateDelayed, 'l': StateLeased, 'x': StateDead, 'a': StateDone, 'M': ""}
+var cancelStates = map[byte]State{'r': StateReady, 'd': StateDelayed, 'l': StateLeased, 'x': StateDead, 'M': ""}
 
-// Cancel removes tasks for good, and says per task in which state it was; empty
-// for none. The handler of one that was leased finds out at the next extension
+// Cancel removes tasks for good, and returns per task the state in which it was;
+// empty for none. The handler of a task that was leased notices at the next extension
 // of its lease, when its context ends with ErrLeaseLost; what it does until then
 // is done. Errors: those of Redis; the states from the failing step on are then
-// not known and missing.
+// unknown and missing.
 func (q *Queue) Cancel(ctx context.Context, ids ...string) ([]State, error) {
-	out := make([]State, 0, len(ids))
-	for from := 0; from < len(ids); from += chunkTasks {
-		chunk := ids[from:min(from+chunkTasks, len(ids))]
-		args := make([]any, len(chunk))
-		for i, id := range chunk {
-			args[i] = id
+	return byID(ctx, q, "cancel", cancelScript, "0", ids, cancelStates)
+}
+
+// DeleteDead removes dead letters for good, up to 512 in one step: StatusOK, or
+// StatusMissing for an id that is not a dead letter. Errors: those of Redis; the
+// statuses from the failing step on are then missing.
+func (q *Queue) DeleteDead(ctx context.Context, ids ...string) ([]Status, error) {
+	return byID(ctx, q, "delete", cancelScript, "1", ids, map[byte]Status{'x': StatusOK, 'M': StatusMissing})
+}
+
+// RunNow makes delayed tasks and dead letters ready, in the order given and up to
+// 512 in one step. A dead letter's attempts are forgotten. Per task: StatusOK,
+// StatusMissing for an id that is neither delayed nor dead, or StatusFull for a
+// dead letter the queue has no room for.
+// Errors: ErrFull with at least one StatusFull, and those of Redis; the statuses
+// from the failing step on are then missing.
+func (q *Queue) RunNow(ctx context.Context, ids ...string) ([]Status, error) {
+	status, err := byID(ctx, q, "run now", runNowScript, q.cfg.MaxLength, ids, map[byte]Status{'K': StatusOK, 'M': StatusMissing, 'F': StatusFull})
+	if err == nil {
+		err = refused("run now", status)
+	}
+	return status, err
+}
+
+// byID runs a script on tasks by their ids, a bounded number in each call.
+func byID[S any](ctx context.Context, q *Queue, op string, s *redis.Script, how any, ids []string, from map[byte]S) ([]S, error) {
+	out := make([]S, 0, len(ids))
+	for chunk := range slices.Chunk(ids, chunkTasks) {
+		args := append(make([]any, 0, 1+len(chunk)), how)
+		for _, id := range chunk {
+			args = append(args, id)
 		}
-		states, err := letters(q.run(ctx, cancelScript, args...), len(chunk), cancelStates)
+		answers, err := letters(q.run(ctx, s, args...), len(chunk), from)
 		if err != nil {
-			return out, fmt.Errorf("cancel %d tasks: %w", len(chunk), err)
+			return out, fmt.Errorf("%s %d tasks: %w", op, len(chunk), err)
 		}
-		out = append(out, states...)
+		out = append(out, answers...)
 	}
 	return out, nil
+}
+
+// Empty removes all ready, delayed or dead tasks, 512 in each step, and returns how
+// many it removed. Tasks added meanwhile may stay. [Queue.Cancel] removes leased tasks.
+// Errors: ErrConfig for another state, and those of Redis; what was removed stays removed.
+func (q *Queue) Empty(ctx context.Context, state State) (removed int, err error) {
+	key := stateKeys[state]
+	if key == 0 || state == StateLeased {
+		return 0, fmt.Errorf("empty queue: %w: state %q, want ready, delayed or dead", ErrConfig, state)
+	}
+	for bound := -1; bound != 0; bound-- {
+		reply, err := q.run(ctx, emptyScript, key, chunkTasks).Int64Slice()
+		if err == nil && len(reply) != 2 {
+			err = fmt.Errorf("%w: %d fields", ErrReply, len(reply))
+		}
+		if err != nil {
+			return removed, fmt.Errorf("empty queue: %w", err)
+		}
+		removed += int(reply[0])
+		if reply[1] == 0 {
+			break
+		}
+		if bound < 0 { // tasks that are added all the time do not keep this going
+			bound = 1 + (int(reply[1])+chunkTasks-1)/chunkTasks
+		}
+	}
+	return removed, nil
 }

@@ -88,9 +88,9 @@ func TestQueue_Pause(t *testing.T) {
 		pause(t, q)
 		enqueue(t, q, queue.Task{ID: "new"}, queue.Task{ID: "later", Due: time.Now().Add(time.Hour)})
 		status, err := q.Extend(testContext(t), l...)
-		wantStatus(t, status, err, queue.Done, queue.Done, queue.Done)
+		wantStatus(t, status, err, queue.StatusOK, queue.StatusOK, queue.StatusOK)
 		status, err = q.Ack(testContext(t), l[0])
-		wantStatus(t, status, err, queue.Done)
+		wantStatus(t, status, err, queue.StatusOK)
 		reject(t, q, queue.Rejection{Task: l[1]})
 		expire(t, rdb, q, "expired")
 		f := dequeue(t, q, 10)
@@ -204,32 +204,30 @@ func TestQueue_Cancel(t *testing.T) {
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
 		prefix := redistest.Prefix(t)
 		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
-		enqueue(t, q, queue.Task{ID: "leased", Unique: "l"}, queue.Task{ID: "dead", Unique: "x"})
+		enqueue(t, q, queue.Task{ID: "leased"}, queue.Task{ID: "dead"})
 		l := take(t, q, "leased", "dead")
 		reject(t, q, queue.Rejection{Task: l[1], Dead: true})
-		enqueue(t, q, queue.Task{ID: "ready", Unique: "r"}, queue.Task{ID: "delayed", Unique: "d", Due: time.Now().Add(time.Hour)},
-			queue.Task{ID: "window", Unique: "w", UniqueFor: time.Hour}, queue.Task{ID: "stays", Unique: "s"})
-		states, err := q.Cancel(testContext(t), "ready", "unknown", "delayed", "leased", "dead", "window", "ready")
-		want := []queue.State{queue.StateReady, "", queue.StateDelayed, queue.StateLeased, queue.StateDead, queue.StateReady, ""}
+		enqueue(t, q, queue.Task{ID: "ready"}, queue.Task{ID: "delayed", Due: time.Now().Add(time.Hour)},
+			queue.Task{ID: "stays", Type: "t"})
+		states, err := q.Cancel(testContext(t), "ready", "unknown", "delayed", "leased", "dead", "ready")
+		want := []queue.State{queue.StateReady, "", queue.StateDelayed, queue.StateLeased, queue.StateDead, ""}
 		if err != nil || !slices.Equal(states, want) {
 			t.Fatalf("%q, %v; want %q", states, err, want)
 		}
 		wantStats(t, q, queue.Stats{Ready: 1})
-		wantMarks(t, rdb, prefix, 2) // that of the one that stays, and the window
 		for _, hash := range q.EnqueueKeys()[3:5] {
 			if ids, err := rdb.HKeys(testContext(t), hash).Result(); err != nil || !slices.Equal(ids, []string{"stays"}) {
 				t.Fatalf("%s holds %q, %v", hash, ids, err)
 			}
 		}
 		status, err := q.Ack(testContext(t), l[0])
-		wantStatus(t, status, err, queue.Missing)
+		wantStatus(t, status, err, queue.StatusMissing)
 		status, err = q.Extend(testContext(t), l[0])
-		wantStatus(t, status, err, queue.Missing)
+		wantStatus(t, status, err, queue.StatusMissing)
 		status, err = q.Reject(testContext(t), queue.Rejection{Task: l[0]})
-		wantStatus(t, status, err, queue.Missing)
-		enqueue(t, q, queue.Task{ID: "ready", Unique: "r"}, queue.Task{ID: "leased", Unique: "l"},
-			queue.Task{ID: "dead", Unique: "x"}, queue.Task{ID: "delayed", Unique: "d"})
-		wantRefused(t, q, queue.Task{ID: "window", Unique: "w"})
+		wantStatus(t, status, err, queue.StatusMissing)
+		enqueue(t, q, queue.Task{ID: "ready"}, queue.Task{ID: "leased"},
+			queue.Task{ID: "dead"}, queue.Task{ID: "delayed"})
 	})
 }
 
@@ -260,7 +258,7 @@ func TestQueue_CancelRunning(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		q := newQueue(t, rdb, queue.Config{Lease: 3 * time.Second})
-		enqueue(t, q, queue.Task{ID: "a", Unique: "k"})
+		enqueue(t, q, queue.Task{ID: "a"})
 		running, causes := make(chan struct{}), make(chan error, 1)
 		stop := start(t, q, func(ctx context.Context, tasks []queue.Leased) []error {
 			if tasks[0].ID != "a" {
@@ -276,7 +274,7 @@ func TestQueue_CancelRunning(t *testing.T) {
 		if err != nil || !slices.Equal(states, []queue.State{queue.StateLeased}) {
 			t.Fatalf("%q, %v", states, err)
 		}
-		enqueue(t, q, queue.Task{ID: "b", Unique: "k"})
+		enqueue(t, q, queue.Task{ID: "b"})
 		if err := receive(t, "the end of its context", causes); !errors.Is(err, queue.ErrLeaseLost) {
 			t.Fatalf("cause %v, want ErrLeaseLost", err)
 		}

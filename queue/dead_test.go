@@ -3,6 +3,8 @@ package queue_test
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -20,72 +22,175 @@ func bury(t testing.TB, q *queue.Queue, ids ...string) {
 	}
 }
 
-func TestQueue_Dead(t *testing.T) {
+// TestQueue_DeadFates: dead letters are listed, run again and deleted, many in one call.
+func TestQueue_DeadFates(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		prefix := redistest.Prefix(t)
-		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		q := newQueue(t, rdb, queue.Config{})
 		ctx := testContext(t)
-		bury(t, q, "a", "b", "c")
-		seen := make(map[string]bool)
-		for offset := range 3 {
-			page, err := q.Dead(ctx, offset, 1)
-			if err != nil || len(page) != 1 {
-				t.Fatalf("%v, %v", page, err)
-			}
-			d := page[0]
+		bury(t, q, "a", "b", "c", "d")
+		for _, d := range list(t, q, queue.StateDead) {
 			if d.Reason != "reason of "+d.ID || string(d.Payload) != "body of "+d.ID || d.Attempt != 1 {
 				t.Fatalf("dead letter %+v", d)
 			}
-			seen[d.ID] = true
 		}
-		if len(seen) != 3 {
-			t.Fatalf("pages show %v", seen)
-		}
-		if page, err := q.Dead(ctx, 3, 10); err != nil || len(page) != 0 {
-			t.Fatalf("past the end: %v, %v", page, err)
-		}
-		if page, err := q.Dead(ctx, -1, 10); !errors.Is(err, queue.ErrConfig) {
-			t.Fatalf("negative offset: %v, %v", page, err)
-		}
-
-		if err := q.Retry(ctx, "b"); err != nil {
-			t.Fatal(err)
-		}
-		if l := take(t, q, "b")[0]; l.Attempt != 1 || string(l.Payload) != "body of b" {
-			t.Fatalf("retried: %+v", l)
-		} else {
+		enqueue(t, q, queue.Task{ID: "alive"})
+		status, err := q.RunNow(ctx, "d", "alive", "b", "never", "b")
+		wantStatus(t, status, err, queue.StatusOK, queue.StatusMissing, queue.StatusOK, queue.StatusMissing, queue.StatusMissing)
+		for i, l := range take(t, q, "alive", "d", "b") {
+			if l.Attempt != 1 || i > 0 && string(l.Payload) != "body of "+l.ID {
+				t.Fatalf("run again: %+v", l)
+			}
 			ack(t, q, l)
 		}
-		for _, id := range []string{"a", "c"} {
-			if err := q.Discard(ctx, id); err != nil {
-				t.Fatal(err)
-			}
-			wantGone(t, q, id)
-		}
-		wantKeys(t, rdb, prefix, "clock", "wake")
+		enqueue(t, q, queue.Task{ID: "alive"})
+		status, err = q.DeleteDead(ctx, "a", "alive", "c", "never")
+		wantStatus(t, status, err, queue.StatusOK, queue.StatusMissing, queue.StatusOK, queue.StatusMissing)
+		wantGone(t, q, "a")
+		wantStats(t, q, queue.Stats{Ready: 1})
+		wantClean(t, q)
 	})
 }
 
-func TestQueue_DeadNotFound(t *testing.T) {
+// TestQueue_DeadMany: a page of 512 dead letters is one script, whatever becomes of it.
+func TestQueue_DeadMany(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		q := newQueue(t, rdb, queue.Config{MaxLength: 1})
-		ctx := testContext(t)
-		bury(t, q, "dead")
-		enqueue(t, q, queue.Task{ID: "alive"})
-		for _, id := range []string{"alive", "never"} {
-			if err := q.Retry(ctx, id); !errors.Is(err, queue.ErrTaskNotFound) {
-				t.Fatalf("retry %s: %v", id, err)
+		prefix := redistest.Prefix(t)
+		q := newQueue(t, rdb, queue.Config{Prefix: prefix, Lease: never})
+		all := numbered(1024)
+		enqueue(t, q, all...)
+		ids := make([]string, len(all))
+		for from := 0; from < len(all); from += 512 {
+			back := make([]queue.Rejection, 512)
+			for i, l := range dequeue(t, q, 512).Tasks {
+				ids[from+i], back[i] = l.ID, queue.Rejection{Task: l, Dead: true}
 			}
-			if err := q.Discard(ctx, id); !errors.Is(err, queue.ErrTaskNotFound) {
-				t.Fatalf("discard %s: %v", id, err)
+			if _, err := q.Reject(testContext(t), back...); err != nil {
+				t.Fatal(err)
 			}
 		}
-		if err := q.Retry(ctx, "dead"); !errors.Is(err, queue.ErrFull) {
-			t.Fatalf("retry into a full queue: %v", err)
+		var calls atomic.Int64
+		other := redistest.Second(t, rdb)
+		other.AddHook(tap{seen: func(name string) {
+			if name == "evalsha" {
+				calls.Add(1)
+			}
+		}})
+		counting := newQueue(t, other, queue.Config{Prefix: prefix})
+		runNow(t, counting, ids[:512]...)
+		deleteDead(t, counting, ids[512:]...)
+		if n := calls.Load(); n != 2 {
+			t.Errorf("%d scripts for two pages", n)
 		}
-		wantStats(t, q, queue.Stats{Ready: 1, Dead: 1})
+		wantStats(t, q, queue.Stats{Ready: 512})
+		wantClean(t, q)
+		if first := dequeue(t, q, 3); !slices.Equal(names(first.Tasks), ids[:3]) {
+			t.Errorf("took %v, want the order given", names(first.Tasks))
+		}
+	})
+}
+
+// TestQueue_RunNowFull: a dead letter needs room, a delayed task has it.
+func TestQueue_RunNowFull(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		q := newQueue(t, rdb, queue.Config{MaxLength: 2})
+		bury(t, q, "dead 1", "dead 2")
+		enqueue(t, q, queue.Task{ID: "later", Due: time.Now().Add(time.Hour)})
+		status, err := q.RunNow(testContext(t), "dead 1", "dead 2", "later")
+		want := []queue.Status{queue.StatusOK, queue.StatusFull, queue.StatusOK}
+		if !errors.Is(err, queue.ErrFull) || !slices.Equal(status, want) {
+			t.Fatalf("%v, %v; want %v and ErrFull", status, err, want)
+		}
+		wantStats(t, q, queue.Stats{Ready: 2, Dead: 1})
+	})
+}
+
+// TestQueue_RunNowDelayed: a delayed task runs now, keeps its attempts, and wakes a worker.
+func TestQueue_RunNowDelayed(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		q := newQueue(t, rdb, queue.Config{})
+		enqueue(t, q, queue.Task{ID: "retried"}, queue.Task{ID: "low", Due: time.Now().Add(time.Hour), Type: "t"},
+			queue.Task{ID: "high", Due: time.Now().Add(2 * time.Hour), Priority: 9})
+		reject(t, q, queue.Rejection{Task: take(t, q, "retried")[0], Delay: time.Hour})
+		must(rdb.Del(testContext(t), q.EnqueueKeys()[6]).Err())
+		runNow(t, q, "low", "retried", "high")
+		if n, err := rdb.LLen(testContext(t), q.EnqueueKeys()[6]).Result(); err != nil || n != 1 {
+			t.Errorf("%d wake-ups, %v", n, err)
+		}
+		l := take(t, q, "high", "low", "retried")
+		if l[0].Priority != 9 || l[1].Type != "t" || l[1].Attempt != 1 || l[2].Attempt != 2 {
+			t.Errorf("%+v", l)
+		}
+		wantClean(t, q)
+	})
+}
+
+// TestQueue_Empty: one state loses all its tasks, more than one step holds, and no other task is touched.
+func TestQueue_Empty(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		q := newQueue(t, rdb, queue.Config{Lease: never})
+		bury(t, q, "x1", "x2")
+		enqueue(t, q, queue.Task{ID: "leased"})
+		take(t, q, "leased")
+		enqueue(t, q, numbered(1100)...)
+		enqueue(t, q, queue.Task{ID: "later", Due: time.Now().Add(time.Hour)})
+		left := queue.Stats{Ready: 1100, Delayed: 1, Leased: 1, Dead: 2}
+		for _, step := range []struct {
+			state queue.State
+			want  int
+			clear *int
+		}{{queue.StateReady, 1100, &left.Ready}, {queue.StateDead, 2, &left.Dead}, {queue.StateDelayed, 1, &left.Delayed}, {queue.StateReady, 0, &left.Ready}} {
+			n, err := q.Empty(testContext(t), step.state)
+			if err != nil || n != step.want {
+				t.Fatalf("%s: %d, %v; want %d", step.state, n, err, step.want)
+			}
+			*step.clear = 0
+			wantStats(t, q, left)
+			wantClean(t, q)
+		}
+		for _, state := range []queue.State{queue.StateLeased, "", "done"} {
+			if n, err := q.Empty(testContext(t), state); !errors.Is(err, queue.ErrConfig) || n != 0 {
+				t.Errorf("%q: %d, %v; want ErrConfig", state, n, err)
+			}
+		}
+	})
+}
+
+// TestQueue_GetMany: more ids than one call carries are answered in their order.
+func TestQueue_GetMany(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		q := newQueue(t, rdb, queue.Config{Lease: never})
+		tasks := numbered(1100)
+		enqueue(t, q, tasks...)
+		ids := make([]string, len(tasks), len(tasks)+1)
+		for i := range tasks {
+			ids[i] = tasks[i].ID
+		}
+		l := dequeue(t, q, 3).Tasks
+		reject(t, q, queue.Rejection{Task: l[0], Dead: true})
+		ack(t, q, l[1])
+		found, err := q.Get(testContext(t), append(ids, "none")...)
+		if err != nil || len(found) != len(ids)+1 {
+			t.Fatalf("%d answers, %v", len(found), err)
+		}
+		special := map[string]queue.State{l[0].ID: queue.StateDead, l[1].ID: "", l[2].ID: queue.StateLeased, "none": ""}
+		for i, info := range found {
+			want, there := special[info.ID]
+			if !there {
+				want = queue.StateReady
+			}
+			if i < len(ids) && (info.ID != ids[i] || want != "" && string(info.Payload) != string(tasks[i].Payload)) || info.State != want {
+				t.Fatalf("answer %d: %+v, want it %q", i, info, want)
+			}
+		}
+		if found, err := q.Get(testContext(t)); err != nil || len(found) != 0 {
+			t.Errorf("of no ids: %v, %v", found, err)
+		}
 	})
 }
 
@@ -128,9 +233,8 @@ func TestQueue_BodyMissing(t *testing.T) {
 				t.Fatalf("task without a body: %+v", info)
 			}
 		}
-		dead, err := q.Dead(testContext(t), 0, 10)
-		if err != nil || len(dead) != 2 || dead[0].Payload != nil {
-			t.Fatalf("%+v, %v", dead, err)
+		if dead := dead(t, q); len(dead) != 2 || dead[0].Payload != nil {
+			t.Fatalf("%+v", dead)
 		}
 	})
 }

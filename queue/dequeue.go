@@ -15,22 +15,22 @@ type Fetched struct {
 	// Tasks are leased to the caller, in the order in which they were to be taken. They may be none.
 	Tasks []Leased
 	// Next is how long it takes until the next delayed task or lease end falls
-	// due, or a limit that holds ready tasks back gives way; negative when that is
-	// not known. Zero means now.
+	// due; negative when there is none. Zero means now.
 	Next time.Duration
-	// More says that another Dequeue would find tasks now. It is false where a
-	// limit of the queue holds them back.
+	// More says that another Dequeue would find tasks now.
 	More bool
 
 	birth string // of the queue: random, and another one after Redis lost everything
 	takes int64  // how many calls have taken tasks since; never less unless Redis went back in time
+	// strays is how many more payloads than tasks there are. Above 0 a fault has left
+	// tasks in no state.
+	strays int64
 }
 
 // Dequeue takes up to n (1 to 512) ready tasks under a lease of Config.Lease. It
 // also promotes what fell due and reclaims expired leases, a bounded number per
-// call. Config.MaxLeased and Config.Rate may hold tasks back: a lease that ends
-// then wakes a worker, and Next says when the rate lets one through. A reply that
-// gets lost costs those tasks a lease and an attempt.
+// call. It takes fewer than n tasks where their payloads are more than 4 MiB together,
+// though at least one. A reply that gets lost costs those tasks a lease and an attempt.
 // Errors: ErrConfig for n out of bounds, and those of Redis.
 func (q *Queue) Dequeue(ctx context.Context, n int) (Fetched, error) {
 	return q.dequeue(ctx, n, defaultIdle)
@@ -44,10 +44,8 @@ func (q *Queue) dequeue(ctx context.Context, n int, horizon time.Duration) (Fetc
 	}
 	token := newToken()
 	until := time.Now().Add(q.cfg.Lease)
-	args := append(make([]any, 0, 12), n, q.cfg.Lease.Milliseconds(), token, moveBound,
-		q.cfg.MaxAttempts, q.cfg.MaxDead, ceilMillis(horizon))
-	args = append(append(args, q.limits...), q.done...)
-	reply, err := q.run(ctx, dequeueScript, args...).StringSlice()
+	reply, err := q.run(ctx, dequeueScript, n, q.cfg.Lease.Milliseconds(), token, moveBound,
+		q.cfg.MaxAttempts, q.cfg.MaxDead, ceilMillis(horizon), maxFetched).StringSlice()
 	if err != nil {
 		return Fetched{}, fmt.Errorf("dequeue: %w", err)
 	}
@@ -59,7 +57,7 @@ func (q *Queue) dequeue(ctx context.Context, n int, horizon time.Duration) (Fetc
 }
 
 // fetchedHead is how many fields come before the tasks.
-const fetchedHead = 4
+const fetchedHead = 5
 
 func parseFetched(reply []string, token string, until time.Time) (Fetched, error) {
 	if len(reply) < fetchedHead || (len(reply)-fetchedHead)%3 != 0 {
@@ -71,6 +69,9 @@ func parseFetched(reply []string, token string, until time.Time) (Fetched, error
 	}
 	f := Fetched{More: reply[0] == "1", Next: time.Duration(next) * time.Millisecond}
 	if f.takes, err = strconv.ParseInt(reply[3], 10, 64); err != nil {
+		return Fetched{}, fmt.Errorf("%w: %w", ErrReply, err)
+	}
+	if f.strays, err = strconv.ParseInt(reply[4], 10, 64); err != nil {
 		return Fetched{}, fmt.Errorf("%w: %w", ErrReply, err)
 	}
 	f.birth = reply[2]

@@ -6,23 +6,24 @@ import (
 	"time"
 )
 
-var enqueueStatus = map[byte]EnqueueStatus{'K': StatusOK, 'D': StatusDuplicate, 'F': StatusFull}
+var enqueueStatus = map[byte]Status{'K': StatusOK, 'D': StatusDuplicate, 'F': StatusFull}
 
 // Enqueue adds tasks in the order given and says per task what became of it. A
 // task is written whole or not at all. Calls of up to 512 tasks are one atomic
 // step; longer ones are several, in order.
 //
-// Errors: ErrInvalidTask, with nothing written; otherwise those of Redis, where
+// Errors: ErrInvalidTask, with nothing written; ErrFull when the queue had no room
+// for at least one task, which has StatusFull; otherwise those of Redis, where
 // the statuses from the failing step on are StatusUnknown. Repeating the call is
 // safe: what was added is then a duplicate, unless it was done meanwhile; then it
-// is added and handled again, which a handler that is idempotent by the id bears.
-func (q *Queue) Enqueue(ctx context.Context, tasks ...Task) ([]EnqueueStatus, error) {
+// is added and handled again, which an idempotent handler tolerates.
+func (q *Queue) Enqueue(ctx context.Context, tasks ...Task) ([]Status, error) {
 	for i := range tasks {
 		if err := tasks[i].validate(); err != nil {
-			return make([]EnqueueStatus, len(tasks)), fmt.Errorf("enqueue: %w", err)
+			return make([]Status, len(tasks)), fmt.Errorf("enqueue: %w", err)
 		}
 	}
-	out := make([]EnqueueStatus, 0, len(tasks))
+	out := make([]Status, 0, len(tasks))
 	for from := 0; from < len(tasks); from += chunkTasks {
 		chunk := tasks[from:min(from+chunkTasks, len(tasks))]
 		args := make([]any, 0, 1+5*len(chunk))
@@ -32,12 +33,26 @@ func (q *Queue) Enqueue(ctx context.Context, tasks ...Task) ([]EnqueueStatus, er
 		}
 		status, err := letters(q.run(ctx, enqueueScript, args...), len(chunk), enqueueStatus)
 		if err != nil {
-			unknown := make([]EnqueueStatus, len(tasks)-len(out))
+			unknown := make([]Status, len(tasks)-len(out))
 			return append(out, unknown...), fmt.Errorf("enqueue %d tasks: %w", len(chunk), err)
 		}
 		out = append(out, status...)
 	}
-	return out, nil
+	return out, refused("enqueue", out)
+}
+
+// refused is the error of a call whose tasks the queue had no room for; nil where it had.
+func refused(op string, status []Status) error {
+	n := 0
+	for _, s := range status {
+		if s == StatusFull {
+			n++
+		}
+	}
+	if n == 0 {
+		return nil
+	}
+	return fmt.Errorf("%s: %w: no room for %d of %d tasks", op, ErrFull, n, len(status))
 }
 
 // args appends what the scripts take of a task.

@@ -8,10 +8,6 @@ var (
 	ErrConfig = errors.New("queue: invalid configuration")
 	// ErrInvalidTask: a task has no id or too long a one, or a priority outside 0 to 9.
 	ErrInvalidTask = errors.New("queue: invalid task")
-	// ErrTaskNotFound: no task of that id is in the queue, or not in the state the call works on.
-	ErrTaskNotFound = errors.New("queue: task not found")
-	// ErrDuplicate: the task's unique key is taken by another.
-	ErrDuplicate = errors.New("queue: duplicate")
 	// ErrFull: the queue holds MaxLength tasks.
 	ErrFull = errors.New("queue: full")
 	// ErrLeaseLost is the cause with which a handler's context ends when its lease ran out or went to another worker.
@@ -25,6 +21,12 @@ var (
 	// its file, or a failover to a replica that lagged. Run tells OnError; tasks that
 	// are gone have to be added again by whoever knows of them.
 	ErrDataLost = errors.New("queue: redis lost data")
+	// ErrTaskLost: tasks are in no state, such as after a command given by hand, and no
+	// worker would take them. Run reports them to OnError and makes them ready.
+	ErrTaskLost = errors.New("queue: tasks are in no state")
+	// ErrDenied: Redis refuses the client's password, or its user may not run the
+	// queue's scripts and commands.
+	ErrDenied = errors.New("queue: redis denies access")
 	// ErrReply: Redis answered a script with something it cannot have returned.
 	ErrReply = errors.New("queue: unexpected reply")
 	// ErrRegistryFull: a Registry lists as many live workers as it may.

@@ -76,12 +76,12 @@ func ExampleQueue_Dequeue() {
 	fmt.Println("first worker:", late, "second worker:", current)
 	// Output:
 	// mail-1 attempt 2
-	// first worker: [stale] second worker: [done]
+	// first worker: [stale] second worker: [ok]
 }
 
 // A task that fails every time is retried with a growing delay, and becomes a
 // dead letter after its last attempt. It does not stop the tasks behind it.
-func ExampleQueue_Dead() {
+func ExampleQueue_List_dead() {
 	q, setClock, closeAll := clockedQueue(queue.Config{MaxAttempts: 2})
 	defer closeAll()
 	ctx := context.Background()
@@ -103,7 +103,7 @@ func ExampleQueue_Dead() {
 			must(err)
 		}
 	}
-	dead, err := q.Dead(ctx, 0, 10)
+	dead, err := q.List(ctx, queue.StateDead, 0, 10)
 	must(err)
 	for _, d := range dead {
 		fmt.Println("dead:", d.ID, "after attempt", d.Attempt, "-", d.Reason)

@@ -32,27 +32,6 @@ func must(err error) {
 	}
 }
 
-// A second reminder to the same customer is refused while the first is in the queue.
-func ExampleTask_unique() {
-	q, _, closeAll := exampleQueue()
-	defer closeAll()
-	ctx := context.Background()
-
-	status, err := q.Enqueue(ctx, queue.Task{ID: "1", Unique: "reminder:alice"}, queue.Task{ID: "2", Unique: "reminder:alice"})
-	must(err)
-	fmt.Println(status)
-	f, err := q.Dequeue(ctx, 1)
-	must(err)
-	_, err = q.Ack(ctx, f.Tasks...)
-	must(err)
-	status, err = q.Enqueue(ctx, queue.Task{ID: "3", Unique: "reminder:alice"})
-	must(err)
-	fmt.Println(status)
-	// Output:
-	// [ok duplicate]
-	// [ok]
-}
-
 // A task says what kind it is, how often it is tried, and how long a try may take.
 func ExampleTask_options() {
 	q, _, closeAll := exampleQueue()
@@ -165,7 +144,7 @@ func ExampleQueue_Complete() {
 	must(err)
 	fmt.Println(f.Tasks[0].ID)
 	// Output:
-	// [done]
+	// [ok]
 	// ship-1
 }
 
@@ -189,9 +168,32 @@ func ExampleQueue_RunEach() {
 	}, queue.RunConfig{Workers: 3}))
 	s, err := q.Stats(context.Background())
 	must(err)
-	info, err := q.Get(context.Background(), "2")
+	found, err := q.Get(context.Background(), "2")
 	must(err)
-	fmt.Println(s.Ready, s.Leased, s.Dead, info.Reason)
+	fmt.Println(s.Ready, s.Leased, s.Dead, found[0].Reason)
 	// Output:
 	// 0 0 1 no such user
+}
+
+// Counts are kept over all processes, since the queue exists.
+func ExampleQueue_Stats() {
+	q, _, closeAll := exampleQueue()
+	defer closeAll()
+	ctx := context.Background()
+
+	_, err := q.Enqueue(ctx, queue.Task{ID: "1"}, queue.Task{ID: "2"}, queue.Task{ID: "3"})
+	must(err)
+	f, err := q.Dequeue(ctx, 2)
+	must(err)
+	_, err = q.Ack(ctx, f.Tasks[0])
+	must(err)
+	_, err = q.Reject(ctx, queue.Rejection{Task: f.Tasks[1], Dead: true, Reason: "no such user"})
+	must(err)
+	s, err := q.Stats(ctx)
+	must(err)
+	fmt.Println("waiting:", s.Ready, "processed:", s.Processed, "failed:", s.Failed, "died:", s.Died)
+	fmt.Println("taken:", s.Waits.Total(), "within ten minutes:", s.Waits.Quantile(0.99) < 10*time.Minute)
+	// Output:
+	// waiting: 1 processed: 1 failed: 1 died: 1
+	// taken: 2 within ten minutes: true
 }

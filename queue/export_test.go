@@ -1,6 +1,9 @@
 package queue
 
-import "time"
+import (
+	"context"
+	"time"
+)
 
 // What the external tests of this package know of its inside.
 var (
@@ -30,4 +33,10 @@ func WithAheadLimit(c RunConfig, d time.Duration) RunConfig {
 // RaiseLimits lets commands take as long as a busy machine needs. Call it before any test.
 func RaiseLimits() {
 	recallLimit, fetchLimit, defaultAheadLimit = time.Minute, time.Minute, time.Minute
+}
+
+// SeekStrays checks for strays once, as a fetch that has counted one does, and returns how many reports there were.
+func SeekStrays(ctx context.Context, q *Queue) (reports int) {
+	(&strays{}).look(ctx, q, 1, func(error) { reports++ })
+	return reports
 }

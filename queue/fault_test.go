@@ -94,9 +94,9 @@ func knowScripts(t *testing.T, q *queue.Queue) {
 	nobody := queue.Leased{ID: "nobody", Token: "nothing"}
 	dequeue(t, q, 1)
 	ack(t, q, nobody)
-	wantComplete(t, q, queue.Missing, nobody)
+	wantComplete(t, q, queue.StatusMissing, nobody)
 	status, err := q.Reject(testContext(t), queue.Rejection{Task: nobody})
-	wantStatus(t, status, err, queue.Missing)
+	wantStatus(t, status, err, queue.StatusMissing)
 }
 
 // TestQueue_RepliesLost: given that Redis does what a call asks and the reply is
@@ -107,7 +107,7 @@ func TestQueue_RepliesLost(t *testing.T) {
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		prefix := redistest.Prefix(t)
 		direct := newQueue(t, rdb, queue.Config{Prefix: prefix, Lease: never})
-		enqueue(t, direct, queue.Task{ID: "ack", Unique: "k"}, queue.Task{ID: "fail"}, queue.Task{ID: "back"}, queue.Task{ID: "wait"},
+		enqueue(t, direct, queue.Task{ID: "ack"}, queue.Task{ID: "fail"}, queue.Task{ID: "back"}, queue.Task{ID: "wait"},
 			queue.Task{ID: "bury"}, queue.Task{ID: "complete"})
 		l := take(t, direct, "ack", "fail", "back", "wait", "bury", "complete")
 		client, p := proxied(t, rdb)
@@ -126,7 +126,7 @@ func TestQueue_RepliesLost(t *testing.T) {
 			want string
 		}{
 			{"enqueue", func(ctx context.Context) (string, error) {
-				status, err := q.Enqueue(ctx, queue.Task{ID: "now"}, queue.Task{ID: "later", Due: time.Now().Add(time.Hour)}, queue.Task{ID: "one", Unique: "u", Priority: 3})
+				status, err := q.Enqueue(ctx, queue.Task{ID: "now"}, queue.Task{ID: "later", Due: time.Now().Add(time.Hour)}, queue.Task{ID: "one", Priority: 3})
 				return fmt.Sprint(status), err
 			}, "[unknown unknown unknown]", "[duplicate duplicate duplicate]"},
 			{"ack", func(ctx context.Context) (string, error) {
@@ -138,7 +138,7 @@ func TestQueue_RepliesLost(t *testing.T) {
 			{"reject with a delay", rejection(queue.Rejection{Task: l[3], Delay: time.Hour}), "[unknown]", "[stale]"},
 			{"reject for good", rejection(queue.Rejection{Task: l[4], Dead: true}), "[unknown]", "[stale]"},
 			{"complete", func(ctx context.Context) (string, error) {
-				status, err := q.Complete(ctx, queue.Completion{Task: l[5], Next: []queue.Task{{ID: "next", Unique: "n"}}})
+				status, err := q.Complete(ctx, queue.Completion{Task: l[5], Next: []queue.Task{{ID: "next"}}})
 				return fmt.Sprint(status), err
 			}, "[unknown]", "[missing]"},
 		} {

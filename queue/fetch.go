@@ -13,12 +13,16 @@ import (
 func (s *source) fetchLoop(ctx context.Context) {
 	defer func() { s.handBack(s.r.pool.clear(s), "handed back at shutdown") }()
 	f := fetcher{source: s, size: chunkTasks}
-	failures := 0
+	failures, answered := 0, false
 	for ctx.Err() == nil {
 		err := f.turn(ctx)
 		if err == nil {
-			failures = 0
+			failures, answered = 0, true
 			continue
+		}
+		if !answered && denied(err) {
+			s.r.deny(fmt.Errorf("%w: %w", ErrDenied, err))
+			return
 		}
 		if ctx.Err() != nil {
 			return
@@ -36,6 +40,7 @@ type fetcher struct {
 	nextFetch time.Time // when lingering ends
 	birth     string    // of the queue, and how many calls had taken tasks,
 	takes     int64     // when it last looked
+	strays    strays
 	// woken: it was told that there may be something, and nobody else was.
 	woken bool
 }
@@ -63,6 +68,7 @@ func (f *fetcher) turn(ctx context.Context) error {
 	}
 	f.woken = false
 	f.compare(got)
+	f.seek(ctx, got.strays)
 	f.size = min(2*f.size, chunkTasks)
 	if len(got.Tasks) == 0 {
 		pool.fetched(f.source, nil, got.More, got.More)
@@ -143,6 +149,13 @@ func (f *fetcher) compare(got Fetched) {
 		f.r.cfg.OnError(fmt.Errorf("fetch tasks: %w: %d fetches are missing", ErrDataLost, f.takes-got.takes))
 	}
 	f.birth, f.takes = got.birth, got.takes
+}
+
+// seek looks for strays as part of a fetch.
+func (f *fetcher) seek(ctx context.Context, n int64) {
+	whole, cancel := context.WithTimeout(context.WithoutCancel(ctx), fetchLimit)
+	defer cancel()
+	f.strays.look(whole, f.Queue, n, f.r.cfg.OnError)
 }
 
 func (f *fetcher) fetch(ctx context.Context, n int) (Fetched, error) {

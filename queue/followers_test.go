@@ -28,13 +28,13 @@ func TestQueue_Followers(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
 		// The queue itself has no room for what follows, and the other has.
-		q, f, prefixes := pair(t, rdb, queue.Config{MaxLength: 2, KeepDone: time.Hour}, queue.Config{MaxLength: 3})
-		enqueue(t, q, queue.Task{ID: "a", Unique: "k"}, queue.Task{ID: "b"})
+		q, f, prefixes := pair(t, rdb, queue.Config{MaxLength: 2}, queue.Config{MaxLength: 3})
+		enqueue(t, q, queue.Task{ID: "a"}, queue.Task{ID: "b"})
 		l := take(t, q, "a", "b")
 		due := serverTime(t, rdb).Add(time.Hour)
-		// The id and the unique key are taken in one queue, and free in the other.
-		wantComplete(t, q, queue.Done, l[0], queue.Task{ID: "a", Unique: "k", Payload: []byte("2")}, queue.Task{ID: "later", Due: due})
-		wantStats(t, q, queue.Stats{Leased: 1, Done: 1})
+		// The id is taken in one queue, and free in the other.
+		wantComplete(t, q, queue.StatusOK, l[0], queue.Task{ID: "a", Payload: []byte("2")}, queue.Task{ID: "later", Due: due})
+		wantStats(t, q, queue.Stats{Leased: 1})
 		wantStats(t, f, queue.Stats{Ready: 1, Delayed: 1})
 		if info := get(t, f, "later"); !info.At.Equal(due.Add(time.Millisecond-1).Truncate(time.Millisecond)) || info.State != queue.StateDelayed {
 			t.Errorf("%+v, want it due at %v", info, due)
@@ -45,7 +45,7 @@ func TestQueue_Followers(t *testing.T) {
 		}
 		// Two are one too many for the other, where the task's own place is not.
 		before, there := content(t, rdb, prefixes[0]), content(t, rdb, prefixes[1])
-		wantComplete(t, q, queue.NoRoom, l[1], queue.Task{ID: "x"}, queue.Task{ID: "y", Due: due})
+		wantComplete(t, q, queue.StatusFull, l[1], queue.Task{ID: "x"}, queue.Task{ID: "y", Due: due})
 		for i, was := range []map[string]string{before, there} {
 			for name, dump := range content(t, rdb, prefixes[i]) {
 				if dump != was[name] {
@@ -54,11 +54,11 @@ func TestQueue_Followers(t *testing.T) {
 			}
 		}
 		// What is there already counts as added.
-		wantComplete(t, q, queue.Done, l[1], queue.Task{ID: "later"})
-		wantStats(t, q, queue.Stats{Done: 2})
+		wantComplete(t, q, queue.StatusOK, l[1], queue.Task{ID: "later"})
+		wantStats(t, q, queue.Stats{})
 		wantStats(t, f, queue.Stats{Delayed: 1, Leased: 1})
 		// A repeat adds nothing, whatever it says.
-		wantComplete(t, q, queue.Missing, l[1], queue.Task{ID: "more"})
+		wantComplete(t, q, queue.StatusMissing, l[1], queue.Task{ID: "more"})
 		wantStats(t, f, queue.Stats{Delayed: 1, Leased: 1})
 	})
 }

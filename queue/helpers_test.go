@@ -2,7 +2,6 @@ package queue_test
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"runtime"
@@ -117,7 +116,7 @@ func names(tasks []queue.Leased) []string {
 	return ids
 }
 
-func wantStatus(t testing.TB, got []queue.AckStatus, err error, want ...queue.AckStatus) {
+func wantStatus(t testing.TB, got []queue.Status, err error, want ...queue.Status) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
@@ -127,7 +126,7 @@ func wantStatus(t testing.TB, got []queue.AckStatus, err error, want ...queue.Ac
 	}
 }
 
-func ack(t testing.TB, q *queue.Queue, tasks ...queue.Leased) []queue.AckStatus {
+func ack(t testing.TB, q *queue.Queue, tasks ...queue.Leased) []queue.Status {
 	t.Helper()
 	status, err := q.Ack(testContext(t), tasks...)
 	if err != nil {
@@ -139,22 +138,23 @@ func ack(t testing.TB, q *queue.Queue, tasks ...queue.Leased) []queue.AckStatus 
 func reject(t testing.TB, q *queue.Queue, r queue.Rejection) {
 	t.Helper()
 	status, err := q.Reject(testContext(t), r)
-	wantStatus(t, status, err, queue.Done)
+	wantStatus(t, status, err, queue.StatusOK)
 }
 
 func get(t testing.TB, q *queue.Queue, id string) queue.TaskInfo {
 	t.Helper()
-	info, err := q.Get(testContext(t), id)
-	if err != nil {
-		t.Fatal(err)
+	found, err := q.Get(testContext(t), id)
+	if err != nil || len(found) != 1 || found[0].State == "" {
+		t.Fatalf("get %s: %+v, %v", id, found, err)
 	}
-	return info
+	return found[0]
 }
 
 func wantGone(t testing.TB, q *queue.Queue, id string) {
 	t.Helper()
-	if info, err := q.Get(testContext(t), id); !errors.Is(err, queue.ErrTaskNotFound) {
-		t.Fatalf("task %s: %+v, %v; want ErrTaskNotFound", id, info, err)
+	found, err := q.Get(testContext(t), id)
+	if err != nil || len(found) != 1 || found[0].State != "" {
+		t.Fatalf("task %s: %+v, %v; want none", id, found, err)
 	}
 }
 
@@ -162,7 +162,7 @@ func wantGone(t testing.TB, q *queue.Queue, id string) {
 func stats(t testing.TB, q *queue.Queue) queue.Stats {
 	t.Helper()
 	s := counted(t, q)
-	return queue.Stats{Ready: s.Ready, Delayed: s.Delayed, Leased: s.Leased, Dead: s.Dead, Done: s.Done, Paused: s.Paused}
+	return queue.Stats{Ready: s.Ready, Delayed: s.Delayed, Leased: s.Leased, Dead: s.Dead, Paused: s.Paused}
 }
 
 func counted(t testing.TB, q *queue.Queue) queue.Stats {
@@ -207,4 +207,25 @@ func redisTime(t testing.TB, rdb *redis.Client) time.Time {
 		t.Fatal(err)
 	}
 	return now
+}
+
+func serverTime(t testing.TB, rdb redis.UniversalClient) time.Time {
+	t.Helper()
+	now, err := rdb.Time(testContext(t)).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return now
+}
+
+func runNow(t testing.TB, q *queue.Queue, ids ...string) {
+	t.Helper()
+	status, err := q.RunNow(testContext(t), ids...)
+	wantStatus(t, status, err, slices.Repeat([]queue.Status{queue.StatusOK}, len(ids))...)
+}
+
+func deleteDead(t testing.TB, q *queue.Queue, ids ...string) {
+	t.Helper()
+	status, err := q.DeleteDead(testContext(t), ids...)
+	wantStatus(t, status, err, slices.Repeat([]queue.Status{queue.StatusOK}, len(ids))...)
 }

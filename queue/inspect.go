@@ -3,35 +3,48 @@ package queue
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 )
 
-// Get returns one task as it stands. Errors: ErrTaskNotFound, and those of Redis.
-func (q *Queue) Get(ctx context.Context, id string) (TaskInfo, error) {
-	reply, err := q.run(ctx, getScript, id).StringSlice()
-	if err != nil {
-		return TaskInfo{}, fmt.Errorf("get task %s: %w", id, err)
+// Get looks tasks up by their ids, up to 512 in one step. The answers are in the
+// order of the ids; the State is empty where no task has that id. A task that a fault has
+// left in no state still has a Payload, see [Queue.Verify]. Errors: those of Redis.
+func (q *Queue) Get(ctx context.Context, ids ...string) ([]TaskInfo, error) {
+	out := make([]TaskInfo, 0, len(ids))
+	for chunk := range slices.Chunk(ids, chunkTasks) {
+		args := make([]any, len(chunk))
+		for i, id := range chunk {
+			args[i] = id
+		}
+		reply, err := q.run(ctx, getScript, args...).StringSlice()
+		if err == nil && len(reply) != len(chunk)*(1+infoFields) {
+			err = fmt.Errorf("%w: %d fields", ErrReply, len(reply))
+		}
+		for i := 0; err == nil && i < len(chunk); i++ {
+			var info TaskInfo
+			fields := reply[i*(1+infoFields):][:1+infoFields]
+			if fields[0] == "" {
+				info = TaskInfo{ID: chunk[i], Payload: body(fields[6], fields[7])}
+			} else {
+				info, err = parseInfo(chunk[i], State(fields[0]), fields[1:])
+			}
+			out = append(out, info)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("get %d tasks: %w", len(chunk), err)
+		}
 	}
-	if len(reply) == 0 {
-		return TaskInfo{}, fmt.Errorf("get task %s: %w", id, ErrTaskNotFound)
-	}
-	if len(reply) != 1+infoFields {
-		return TaskInfo{}, fmt.Errorf("get task %s: %w: %d fields", id, ErrReply, len(reply))
-	}
-	info, err := parseInfo(id, State(reply[0]), reply[1:])
-	if err != nil {
-		return TaskInfo{}, fmt.Errorf("get task %s: %w", id, err)
-	}
-	return info, nil
+	return out, nil
 }
 
 // stateKeys are the numbers of the states' keys in the scripts.
-var stateKeys = map[State]int{StateReady: 1, StateDelayed: 2, StateLeased: 3, StateDead: 8, StateDone: 12}
+var stateKeys = map[State]int{StateReady: 1, StateDelayed: 2, StateLeased: 3, StateDead: 8}
 
 // List returns up to limit (1 to 512) tasks of a state after skipping offset:
 // ready and delayed ones in the order in which they are to run, leased ones by
-// the end of their lease, dead and done ones the latest first. Tasks that come or go
+// the end of their lease, dead ones the latest first. Tasks that come or go
 // meanwhile shift the offsets. Errors: ErrConfig for values out of bounds, and
 // those of Redis.
 func (q *Queue) List(ctx context.Context, state State, offset, limit int) ([]TaskInfo, error) {
@@ -45,6 +58,34 @@ func (q *Queue) List(ctx context.Context, state State, offset, limit int) ([]Tas
 		return nil, fmt.Errorf("list %s tasks: %w", state, err)
 	}
 	return parseInfos(state, reply)
+}
+
+// DeadPlace is the place of a dead letter among those of its queue, by its time of death.
+// The zero value is before all of them.
+type DeadPlace struct {
+	At time.Time
+	ID string
+}
+
+// DeadAfter lists up to limit (1 to 512) dead letters behind a place, the earliest first,
+// of those that died by a time. The next page begins behind the At and ID of the last one
+// listed. Letters that are removed meanwhile shift nothing; where the letter that is the place
+// was removed, others of its millisecond may be listed again. It costs no more than the
+// page, however many letters there are.
+// Errors: ErrConfig for values out of bounds, and those of Redis.
+func (q *Queue) DeadAfter(ctx context.Context, place DeadPlace, by time.Time, limit int) ([]TaskInfo, error) {
+	if limit < 1 || limit > chunkTasks {
+		return nil, fmt.Errorf("list dead tasks: %w: limit %d, want 1 to %d", ErrConfig, limit, chunkTasks)
+	}
+	at := int64(-1)
+	if place != (DeadPlace{}) {
+		at = place.At.UnixMilli()
+	}
+	reply, err := q.run(ctx, deadScript, at, place.ID, by.UnixMilli(), limit).StringSlice()
+	if err != nil {
+		return nil, fmt.Errorf("list dead tasks: %w", err)
+	}
+	return parseInfos(StateDead, reply)
 }
 
 // parseInfos reads what list.lua returns.
@@ -98,8 +139,8 @@ func parseInfo(id string, state State, reply []string) (TaskInfo, error) {
 // ageing is what one level of priority is worth; queue_age_us in the scripts.
 const ageing = time.Minute
 
-// Scan calls fn for every task that has a body, in any state, dead letters and
-// done tasks that are kept included. Tasks that come or go meanwhile may be missed, and one may be seen
+// Scan calls fn for every task that has a body, in any state, dead letters
+// included. Tasks that come or go meanwhile may be missed, and one may be seen
 // twice. It ends with the first error of fn. Errors: fn's, and those of Redis.
 func (q *Queue) Scan(ctx context.Context, fn func(id string, payload []byte) error) error {
 	var cursor uint64

@@ -134,7 +134,7 @@ func (k *keeper) extend(ctx context.Context) bool {
 	}
 	lost := make(map[string]bool)
 	for i, s := range status {
-		if s != Done {
+		if s != StatusOK {
 			lost[tasks[i].Token+tasks[i].ID] = true
 		}
 	}

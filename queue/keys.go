@@ -27,20 +27,16 @@ func newKeys(prefix string) (keys, error) {
 		wake:   prefix + "wake",
 	}
 	k.all = []string{
-		prefix + "ready",        // 1: sorted set, arrival in microseconds less the priority's worth
-		prefix + "delayed",      // 2: sorted set, due in ms
-		prefix + "leased",       // 3: sorted set, lease end in ms
-		k.body,                  // 4: hash, id -> payload
-		prefix + "meta",         // 5: hash, id -> attempt, priority, options, and the lease's token or the last reason
-		prefix + "clock",        // 6: string, the last arrival in microseconds
-		k.wake,                  // 7: list, at most one token
-		prefix + "dead",         // 8: sorted set, time of death in ms
-		prefix + "unique",       // 9: hash, unique key -> id and until when
-		prefix + "unique_until", // 10: sorted set of the unique keys that are taken for a time, until in ms
-		prefix + "paused",       // 11: there while nothing is to be taken
-		prefix + "done",         // 12: sorted set, time of completion in ms
-		prefix + "counts",       // 13: hash, what the statistics count; see statistics.go
-		prefix + "rate",         // 14: string, when the rate will have let through what it has, in microseconds
+		prefix + "ready",   // 1: sorted set, arrival in microseconds less the priority's worth
+		prefix + "delayed", // 2: sorted set, due in ms
+		prefix + "leased",  // 3: sorted set, lease end in ms
+		k.body,             // 4: hash, id -> payload
+		prefix + "meta",    // 5: hash, id -> attempt, priority, options, and the lease's token or the last reason
+		prefix + "clock",   // 6: string, the last arrival in microseconds
+		k.wake,             // 7: list, at most one token
+		prefix + "dead",    // 8: sorted set, time of death in ms
+		prefix + "paused",  // 9: there while nothing is to be taken
+		prefix + "counts",  // 10: hash, what the statistics count; see statistics.go
 	}
 	return k, nil
 }

@@ -184,13 +184,9 @@ func TestQueue_DeadAfter(t *testing.T) {
 		}
 		next(999, 9)
 		next(1500, 2, "a1", "a2")
-		if err := q.Discard(testContext(t), "a1"); err != nil { // before the place
-			t.Fatal(err)
-		}
+		deleteDead(t, q, "a1") // before the place
 		next(1500, 1, "a3")
-		if err := q.Retry(testContext(t), "a3"); err != nil { // the place itself
-			t.Fatal(err)
-		}
+		runNow(t, q, "a3")  // the place itself
 		next(1500, 1, "a2") // once more: it died in the millisecond of the place
 		next(1500, 9, "b1", "b2")
 		next(1500, 9)

@@ -256,7 +256,7 @@ func TestQueue_EightReclaim(t *testing.T) {
 		}
 		wantStats(t, q, queue.Stats{Leased: total})
 		for _, s := range ack(t, q, old...) {
-			if s != queue.Stale {
+			if s != queue.StatusStale {
 				t.Fatalf("the old lease acknowledges: %v", s)
 			}
 		}
@@ -264,7 +264,7 @@ func TestQueue_EightReclaim(t *testing.T) {
 			old = append(old, task)
 		}
 		for _, s := range ack(t, q, old[total:]...) {
-			if s != queue.Done {
+			if s != queue.StatusOK {
 				t.Fatalf("the new lease acknowledges: %v", s)
 			}
 		}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 	"pgregory.net/rapid"
@@ -22,15 +21,12 @@ type model struct {
 	q   *queue.Queue
 
 	maxLength, maxAttempts int
-	maxLeased, maxDone     int // 0: no bound, and nothing kept
 
 	ready   []string // in order
 	leased  map[string]queue.Leased
 	dead    map[string]bool
-	done    []string // kept, the oldest first
 	attempt map[string]int
 	task    map[string]queue.Task
-	unique  map[string]string // key -> id of its owner
 	paused  bool
 	prefix  string
 	stale   []queue.Leased // leases that must never work again
@@ -57,17 +53,9 @@ func testModel(t *testing.T) {
 			m := &model{
 				t: t, rdb: rdb, maxLength: 12, maxAttempts: 3,
 				leased: make(map[string]queue.Leased), dead: make(map[string]bool), attempt: make(map[string]int),
-				task: make(map[string]queue.Task), unique: make(map[string]string), prefix: redistest.Prefix(t),
+				task: make(map[string]queue.Task), prefix: redistest.Prefix(t),
 			}
-			m.maxLeased = rapid.IntRange(0, 4).Draw(rt, "max leased")
-			m.maxDone = rapid.IntRange(0, 3).Draw(rt, "max done")
-			cfg := queue.Config{
-				Prefix: m.prefix, MaxLength: m.maxLength, MaxAttempts: m.maxAttempts, MaxLeased: m.maxLeased, MaxDone: m.maxDone,
-			}
-			if m.maxDone > 0 {
-				cfg.KeepDone = time.Hour
-			}
-			m.q = newQueue(t, rdb, cfg)
+			m.q = newQueue(t, rdb, queue.Config{Prefix: m.prefix, MaxLength: m.maxLength, MaxAttempts: m.maxAttempts})
 			rt.Repeat(map[string]func(*rapid.T){
 				"":        m.check,
 				"enqueue": m.enqueue,
@@ -90,11 +78,14 @@ func testModel(t *testing.T) {
 
 func (m *model) enqueue(rt *rapid.T) {
 	tasks := m.draw(rt, rapid.IntRange(1, 5).Draw(rt, "n"))
-	var want []queue.EnqueueStatus
+	var want []queue.Status
 	for _, task := range tasks {
 		want = append(want, m.admit(task))
 	}
 	got, err := m.q.Enqueue(testContext(m.t), tasks...)
+	if errors.Is(err, queue.ErrFull) == slices.Contains(want, queue.StatusFull) {
+		err = nil
+	}
 	if err != nil || !slices.Equal(got, want) {
 		rt.Fatalf("enqueue %v: %v, %v; want %v", tasks, got, err, want)
 	}
@@ -106,10 +97,8 @@ func (m *model) draw(rt *rapid.T, n int) []queue.Task {
 	known := m.known()
 	for range n {
 		task := queue.Task{
-			Unique:      rapid.SampledFrom([]string{"", "", "", "k,1", "k;2", "k 3"}).Draw(rt, "unique"),
 			MaxAttempts: rapid.IntRange(0, 4).Draw(rt, "attempts"),
 		}
-		task.UniqueFreeOnDeath = task.Unique != "" && rapid.Bool().Draw(rt, "free")
 		if len(known) > 0 && rapid.IntRange(0, 3).Draw(rt, "old") == 0 {
 			task.ID, task.Payload = rapid.SampledFrom(known).Draw(rt, "id"), []byte("other")
 		} else {
@@ -123,18 +112,12 @@ func (m *model) draw(rt *rapid.T, n int) []queue.Task {
 }
 
 // admit adds a task to the model and says what becomes of it.
-func (m *model) admit(task queue.Task) queue.EnqueueStatus {
+func (m *model) admit(task queue.Task) queue.Status {
 	if _, known := m.attempt[task.ID]; known {
 		return queue.StatusDuplicate
 	}
 	if len(m.ready)+len(m.leased) >= m.maxLength {
 		return queue.StatusFull
-	}
-	if task.Unique != "" {
-		if _, taken := m.unique[task.Unique]; taken {
-			return queue.StatusDuplicate
-		}
-		m.unique[task.Unique] = task.ID
 	}
 	m.ready = append(m.ready, task.ID)
 	m.attempt[task.ID], m.task[task.ID] = 0, task
@@ -145,45 +128,18 @@ func (m *model) admit(task queue.Task) queue.EnqueueStatus {
 func (m *model) bury(id string) {
 	m.dead[id] = true
 	m.died++
-	if m.task[id].UniqueFreeOnDeath {
-		m.release(id)
-	}
 }
 
-func (m *model) release(id string) {
-	if key := m.task[id].Unique; key != "" && m.unique[key] == id {
-		delete(m.unique, key)
-	}
-}
-
-// finish ends a task that is acknowledged; again says that a task of its id follows it.
-func (m *model) finish(l queue.Leased, again bool) {
+// finish ends a task that is acknowledged.
+func (m *model) finish(l queue.Leased) {
 	m.processed++
 	delete(m.leased, l.ID)
 	m.stale = append(m.stale, l)
-	if m.maxDone == 0 || again {
-		m.forget(l.ID)
-		return
-	}
-	m.release(l.ID)
-	if m.done = append(m.done, l.ID); len(m.done) > m.maxDone {
-		m.forget(m.done[0])
-		m.done = m.done[1:]
-	}
-}
-
-// later waits for the server's next millisecond: done tasks are in order of time to the millisecond.
-func (m *model) later() {
-	if now := redisTime(m.t, m.rdb).UnixMilli(); len(m.done) > 0 {
-		for redisTime(m.t, m.rdb).UnixMilli() == now {
-			continue
-		}
-	}
+	m.forget(l.ID)
 }
 
 // forget removes a task that is in no state any more.
 func (m *model) forget(id string) {
-	m.release(id)
 	delete(m.attempt, id)
 	delete(m.task, id)
 }
@@ -205,26 +161,18 @@ func (m *model) complete(rt *rapid.T) {
 			next[i].Payload = []byte("of " + l.ID)
 		}
 	}
-	m.later()
-	want := queue.Done
+	want := queue.StatusOK
 	if m.maxLength-len(m.ready)-len(m.leased)+1 < len(next) {
-		want = queue.NoRoom
+		want = queue.StatusFull
 	}
 	got, err := m.q.Complete(testContext(m.t), queue.Completion{Task: l, Next: next})
-	if err != nil || !slices.Equal(got, []queue.AckStatus{want}) {
+	if err != nil || !slices.Equal(got, []queue.Status{want}) {
 		rt.Fatalf("complete: %v, %v; want %v", got, err, want)
 	}
-	if want == queue.NoRoom {
+	if want == queue.StatusFull {
 		return
 	}
-	before := m.done
-	m.finish(l, slices.ContainsFunc(next, func(t queue.Task) bool { return t.ID == l.ID }))
-	// What is kept too many goes after what follows was added: an id that is to follow still is a duplicate.
-	for _, id := range before {
-		if !slices.Contains(m.done, id) {
-			next = slices.DeleteFunc(next, func(t queue.Task) bool { return t.ID == id })
-		}
-	}
+	m.finish(l)
 	for _, task := range next {
 		if m.admit(task) == queue.StatusFull {
 			rt.Fatal("the model has no room")
@@ -244,15 +192,12 @@ func (m *model) cancel(rt *rapid.T) {
 		m.stale = append(m.stale, l)
 	} else if m.dead[id] {
 		want = queue.StateDead
-	} else if slices.Contains(m.done, id) {
-		want = queue.StateDone
 	}
 	got, err := m.q.Cancel(testContext(m.t), id, "unknown")
 	if err != nil || !slices.Equal(got, []queue.State{want, ""}) {
 		rt.Fatalf("cancel %s: %q, %v; want %q", id, got, err, want)
 	}
 	m.ready = slices.DeleteFunc(m.ready, func(other string) bool { return other == id })
-	m.done = slices.DeleteFunc(m.done, func(other string) bool { return other == id })
 	delete(m.leased, id)
 	delete(m.dead, id)
 	m.forget(id)
@@ -283,7 +228,7 @@ func (m *model) dequeue(rt *rapid.T) {
 		}
 	}
 	f, err := m.q.Dequeue(testContext(m.t), n)
-	want := m.ready[:min(n, len(m.ready), m.room())]
+	want := m.ready[:min(n, len(m.ready))]
 	if m.paused {
 		want = nil
 	}
@@ -293,8 +238,7 @@ func (m *model) dequeue(rt *rapid.T) {
 	m.ready = slices.Clone(m.ready[len(want):])
 	for _, l := range f.Tasks {
 		m.attempt[l.ID]++
-		if l.Attempt != m.attempt[l.ID] || string(l.Payload) != "of "+l.ID ||
-			l.Unique != m.task[l.ID].Unique || l.MaxAttempts != m.task[l.ID].MaxAttempts {
+		if l.Attempt != m.attempt[l.ID] || string(l.Payload) != "of "+l.ID || l.MaxAttempts != m.task[l.ID].MaxAttempts {
 			rt.Fatalf("%+v, want attempt %d", l, m.attempt[l.ID])
 		}
 		m.leased[l.ID] = l
@@ -305,22 +249,13 @@ func (m *model) dequeue(rt *rapid.T) {
 	}
 }
 
-// room is how many tasks may still be leased.
-func (m *model) room() int {
-	if m.maxLeased == 0 {
-		return m.maxLength
-	}
-	return max(0, m.maxLeased-len(m.leased))
-}
-
 // more says that somebody who looks finds a task.
-func (m *model) more() bool { return len(m.ready) > 0 && m.room() > 0 && !m.paused }
+func (m *model) more() bool { return len(m.ready) > 0 && !m.paused }
 
 func (m *model) ack(rt *rapid.T) {
 	l := m.anyLease(rt)
-	m.later()
-	m.settled(rt, "ack", func() ([]queue.AckStatus, error) { return m.q.Ack(testContext(m.t), l) })
-	m.finish(l, false)
+	m.settled(rt, "ack", func() ([]queue.Status, error) { return m.q.Ack(testContext(m.t), l) })
+	m.finish(l)
 }
 
 func (m *model) reject(rt *rapid.T) {
@@ -328,7 +263,7 @@ func (m *model) reject(rt *rapid.T) {
 	r := queue.Rejection{
 		Task: l, Uncounted: rapid.Bool().Draw(rt, "uncounted"), Dead: rapid.IntRange(0, 3).Draw(rt, "dead") == 0,
 	}
-	m.settled(rt, "reject", func() ([]queue.AckStatus, error) { return m.q.Reject(testContext(m.t), r) })
+	m.settled(rt, "reject", func() ([]queue.Status, error) { return m.q.Reject(testContext(m.t), r) })
 	delete(m.leased, l.ID)
 	m.stale = append(m.stale, l)
 	if r.Dead || !r.Uncounted {
@@ -347,7 +282,7 @@ func (m *model) reject(rt *rapid.T) {
 
 func (m *model) extend(rt *rapid.T) {
 	l := m.anyLease(rt)
-	m.settled(rt, "extend", func() ([]queue.AckStatus, error) { return m.q.Extend(testContext(m.t), l) })
+	m.settled(rt, "extend", func() ([]queue.Status, error) { return m.q.Extend(testContext(m.t), l) })
 }
 
 // expire moves one lease's end to the past and has somebody dequeue.
@@ -377,12 +312,12 @@ func (m *model) late(rt *rapid.T) {
 	}
 	l := rapid.SampledFrom(m.stale).Draw(rt, "lease")
 	ctx := testContext(m.t)
-	for op, f := range map[string]func() ([]queue.AckStatus, error){
-		"ack":    func() ([]queue.AckStatus, error) { return m.q.Ack(ctx, l) },
-		"extend": func() ([]queue.AckStatus, error) { return m.q.Extend(ctx, l) },
-		"reject": func() ([]queue.AckStatus, error) { return m.q.Reject(ctx, queue.Rejection{Task: l}) },
+	for op, f := range map[string]func() ([]queue.Status, error){
+		"ack":    func() ([]queue.Status, error) { return m.q.Ack(ctx, l) },
+		"extend": func() ([]queue.Status, error) { return m.q.Extend(ctx, l) },
+		"reject": func() ([]queue.Status, error) { return m.q.Reject(ctx, queue.Rejection{Task: l}) },
 	} {
-		if got, err := f(); err != nil || len(got) != 1 || got[0] != queue.Stale && got[0] != queue.Missing {
+		if got, err := f(); err != nil || len(got) != 1 || got[0] != queue.StatusStale && got[0] != queue.StatusMissing {
 			rt.Fatalf("late %s: %v, %v", op, got, err)
 		}
 	}
@@ -396,23 +331,10 @@ func (m *model) mend(rt *rapid.T) {
 	id := rapid.SampledFrom(sorted(m.dead)).Draw(rt, "id")
 	full := len(m.ready)+len(m.leased) >= m.maxLength
 	if full || rapid.Bool().Draw(rt, "discard") {
-		if err := m.q.Discard(testContext(m.t), id); err != nil {
-			rt.Fatal(err)
-		}
+		deleteDead(m.t, m.q, id)
 		m.forget(id)
 	} else {
-		if owner, taken := m.unique[m.task[id].Unique]; taken && owner != id {
-			if err := m.q.Retry(testContext(m.t), id); !errors.Is(err, queue.ErrDuplicate) {
-				rt.Fatalf("retry: %v, want ErrDuplicate", err)
-			}
-			return
-		}
-		if key := m.task[id].Unique; key != "" {
-			m.unique[key] = id
-		}
-		if err := m.q.Retry(testContext(m.t), id); err != nil {
-			rt.Fatal(err)
-		}
+		runNow(m.t, m.q, id)
 		m.ready = append(m.ready, id)
 		m.attempt[id] = 0
 	}
@@ -422,7 +344,7 @@ func (m *model) mend(rt *rapid.T) {
 // check compares the whole of Redis with the model.
 func (m *model) check(rt *rapid.T) {
 	ctx := testContext(m.t)
-	want := queue.Stats{Ready: len(m.ready), Leased: len(m.leased), Dead: len(m.dead), Done: len(m.done), Paused: m.paused}
+	want := queue.Stats{Ready: len(m.ready), Leased: len(m.leased), Dead: len(m.dead), Paused: m.paused}
 	if got := stats(m.t, m.q); got != want {
 		rt.Fatalf("stats %+v, want %+v", got, want)
 	}
@@ -434,17 +356,10 @@ func (m *model) check(rt *rapid.T) {
 	if err != nil || !slices.Equal(ready, m.ready) {
 		rt.Fatalf("ready %v, %v; want %v", ready, err, m.ready)
 	}
-	done, err := m.rdb.ZRange(ctx, m.prefix+"done", 0, -1).Result()
-	if err != nil || !slices.Equal(done, m.done) {
-		rt.Fatalf("done %v, %v; want %v", done, err, m.done)
-	}
 	bodies, err := m.rdb.HKeys(ctx, keys[3]).Result()
 	slices.Sort(bodies)
 	if err != nil || !slices.Equal(bodies, m.known()) {
 		rt.Fatalf("bodies %v, %v; want %v", bodies, err, m.known())
-	}
-	if keys, err := m.rdb.HKeys(ctx, m.prefix+"unique").Result(); err != nil || len(keys) != len(m.unique) {
-		rt.Fatalf("unique keys %v, %v; want %v", keys, err, m.unique)
 	}
 	metas, err := m.rdb.HKeys(ctx, keys[4]).Result()
 	if err != nil {
@@ -462,8 +377,8 @@ func (m *model) check(rt *rapid.T) {
 	}
 }
 
-func (m *model) settled(rt *rapid.T, op string, f func() ([]queue.AckStatus, error)) {
-	if got, err := f(); err != nil || !slices.Equal(got, []queue.AckStatus{queue.Done}) {
+func (m *model) settled(rt *rapid.T, op string, f func() ([]queue.Status, error)) {
+	if got, err := f(); err != nil || !slices.Equal(got, []queue.Status{queue.StatusOK}) {
 		rt.Fatalf("%s: %v, %v", op, got, err)
 	}
 }

@@ -9,15 +9,12 @@ import (
 	"time"
 )
 
-const (
-	maxType   = 64  // bytes of Task.Type
-	maxUnique = 255 // bytes of Task.Unique
-)
+const maxType = 64 // bytes of Task.Type
 
 // options is the part of a task's meta that says how it is to be treated; see
 // lua/fragment_common.lua. It is "" or begins with a comma.
 func (t *Task) options() string {
-	if t.Type == "" && t.MaxAttempts == 0 && t.Timeout == 0 && t.Unique == "" {
+	if t.Type == "" && t.MaxAttempts == 0 && t.Timeout == 0 {
 		return ""
 	}
 	var b strings.Builder
@@ -30,15 +27,6 @@ func (t *Task) options() string {
 	if t.Timeout > 0 {
 		b.WriteString(",t" + strconv.FormatInt(ceilMillis(t.Timeout), 10))
 	}
-	if t.Unique != "" {
-		b.WriteString(",u" + url.QueryEscape(t.Unique))
-		if t.UniqueFor > 0 {
-			b.WriteString(",w" + strconv.FormatInt(ceilMillis(t.UniqueFor), 10))
-		}
-		if t.UniqueFreeOnDeath {
-			b.WriteString(",f")
-		}
-	}
 	return b.String()
 }
 
@@ -47,7 +35,6 @@ type Options struct {
 	Type        string        // Task.Type
 	MaxAttempts int           // Task.MaxAttempts; 0 for the queue's
 	Timeout     time.Duration // Task.Timeout; 0 for none
-	Unique      string        // Task.Unique
 }
 
 // parseOptions reads what options wrote. What the scripts add for themselves, and
@@ -64,8 +51,6 @@ func parseOptions(text string) (o Options, err error) {
 		switch part[0] {
 		case 'y':
 			o.Type, err = url.QueryUnescape(value)
-		case 'u':
-			o.Unique, err = url.QueryUnescape(value)
 		case 'm':
 			o.MaxAttempts, err = strconv.Atoi(value)
 		case 't':
@@ -88,12 +73,6 @@ func (t *Task) validateOptions() error {
 		return fmt.Errorf("%w: task %q has MaxAttempts %d, want 0 to %d", ErrInvalidTask, t.ID, t.MaxAttempts, maxAttemptCap)
 	case t.Timeout < 0:
 		return fmt.Errorf("%w: task %q has a negative Timeout %v", ErrInvalidTask, t.ID, t.Timeout)
-	case len(t.Unique) > maxUnique:
-		return fmt.Errorf("%w: task %q has a unique key of %d bytes, want at most %d", ErrInvalidTask, t.ID, len(t.Unique), maxUnique)
-	case t.UniqueFor < 0:
-		return fmt.Errorf("%w: task %q has a negative UniqueFor %v", ErrInvalidTask, t.ID, t.UniqueFor)
-	case t.Unique == "" && (t.UniqueFor != 0 || t.UniqueFreeOnDeath):
-		return fmt.Errorf("%w: task %q has UniqueFor or UniqueFreeOnDeath without Unique", ErrInvalidTask, t.ID)
 	}
 	return nil
 }

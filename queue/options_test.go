@@ -37,19 +37,15 @@ func list(t testing.TB, q *queue.Queue, state queue.State) []queue.TaskInfo {
 	return found
 }
 
-func dead(t testing.TB, q *queue.Queue) []queue.DeadTask {
+func dead(t testing.TB, q *queue.Queue) []queue.TaskInfo {
 	t.Helper()
-	found, err := q.Dead(testContext(t), 0, 512)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return found
+	return list(t, q, queue.StateDead)
 }
 
 // wantOptions checks one task in its state, by every way of looking at it.
 func wantOptions(t testing.TB, q *queue.Queue, state queue.State, task queue.Task) {
 	t.Helper()
-	want := queue.Options{Type: task.Type, MaxAttempts: task.MaxAttempts, Timeout: task.Timeout, Unique: task.Unique}
+	want := queue.Options{Type: task.Type, MaxAttempts: task.MaxAttempts, Timeout: task.Timeout}
 	info := get(t, q, task.ID)
 	if info.State != state || info.Options != want || info.Priority != task.Priority || string(info.Payload) != string(task.Payload) {
 		t.Fatalf("Get: %+v, want %s and %+v", info, state, task)
@@ -58,18 +54,12 @@ func wantOptions(t testing.TB, q *queue.Queue, state queue.State, task queue.Tas
 	if len(found) != 1 || found[0].ID != task.ID || found[0].Options != want || found[0].Priority != task.Priority {
 		t.Fatalf("List: %+v, want %+v", found, task)
 	}
-	if state != queue.StateDead {
-		return
-	}
-	if letters := dead(t, q); len(letters) != 1 || letters[0].Options != want {
-		t.Fatalf("Dead: %+v, want %+v", letters, task)
-	}
 }
 
 func takeOptions(t testing.TB, q *queue.Queue, task queue.Task, attempt int) queue.Leased {
 	t.Helper()
 	l := take(t, q, task.ID)[0]
-	want := queue.Options{Type: task.Type, MaxAttempts: task.MaxAttempts, Timeout: task.Timeout, Unique: task.Unique}
+	want := queue.Options{Type: task.Type, MaxAttempts: task.MaxAttempts, Timeout: task.Timeout}
 	if l.Options != want || l.Attempt != attempt || l.Priority != task.Priority {
 		t.Fatalf("Dequeue: %+v, want attempt %d of %+v", l, attempt, task)
 	}
@@ -81,13 +71,10 @@ func TestQueue_OptionsLast(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
 		for name, task := range map[string]queue.Task{
-			"all":      {Type: "mail", MaxAttempts: 7, Timeout: 1500 * time.Millisecond, Unique: "to:1", Priority: 3},
+			"all":      {Type: "mail", MaxAttempts: 7, Timeout: 1500 * time.Millisecond, Priority: 3},
 			"type":     {Type: "mail"},
 			"attempts": {MaxAttempts: 9},
 			"timeout":  {Timeout: 3 * time.Millisecond},
-			"unique":   {Unique: "to:1"},
-			"window":   {Unique: "to:1", UniqueFor: time.Hour},
-			"death":    {Unique: "to:1", UniqueFreeOnDeath: true},
 			"none":     {},
 		} {
 			q := newQueue(t, rdb, queue.Config{})
@@ -111,14 +98,12 @@ func TestQueue_OptionsLast(t *testing.T) {
 			l = takeOptions(t, q, task, 4)
 			reject(t, q, queue.Rejection{Task: l, Dead: true, Reason: "enough"})
 			wantOptions(t, q, queue.StateDead, task)
-			if err := q.Retry(testContext(t), task.ID); err != nil {
-				t.Fatal(err)
-			}
+			runNow(t, q, task.ID)
 			wantOptions(t, q, queue.StateReady, task)
 			l = takeOptions(t, q, task, 1)
 			reject(t, q, queue.Rejection{Task: l, Uncounted: true})
 			status, err := q.Ack(testContext(t), takeOptions(t, q, task, 1))
-			wantStatus(t, status, err, queue.Done)
+			wantStatus(t, status, err, queue.StatusOK)
 			wantStats(t, q, queue.Stats{})
 		}
 	})
@@ -129,24 +114,15 @@ func TestQueue_OptionsOdd(t *testing.T) {
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		q := newQueue(t, rdb, queue.Config{MaxAttempts: 3})
 		for i, odd := range oddities {
-			task := queue.Task{ID: fmt.Sprintf("%d%s", i, odd), Type: odd, Unique: odd, Payload: []byte(odd)}
+			task := queue.Task{ID: fmt.Sprintf("%d%s", i, odd), Type: odd, Payload: []byte(odd)}
 			enqueue(t, q, task)
 			wantOptions(t, q, queue.StateReady, task)
 			l := takeOptions(t, q, task, 1)
-			wantRefused(t, q, queue.Task{ID: "second", Unique: odd})
 			reject(t, q, queue.Rejection{Task: l, Reason: "odd: " + strings.ToValidUTF8(odd, "?")})
 			l = takeOptions(t, q, task, 2)
 			reject(t, q, queue.Rejection{Task: l, Dead: true, Reason: odd})
 			wantOptions(t, q, queue.StateDead, task)
-			if err := q.Discard(testContext(t), task.ID); err != nil {
-				t.Fatal(err)
-			}
-			enqueue(t, q, queue.Task{ID: "second", Unique: odd})
-			ack(t, q, take(t, q, "second")...)
-		}
-		// Keys that look alike are apart.
-		for i, odd := range oddities {
-			enqueue(t, q, queue.Task{ID: fmt.Sprint(i), Unique: odd})
+			deleteDead(t, q, task.ID)
 		}
 	})
 }
@@ -198,18 +174,14 @@ func TestQueue_OptionsInvalid(t *testing.T) {
 		"attempts":          {MaxAttempts: 1_000_001},
 		"negative attempts": {MaxAttempts: -1},
 		"negative timeout":  {Timeout: -1},
-		"unique":            {Unique: strings.Repeat("u", 256)},
-		"negative window":   {Unique: "u", UniqueFor: -1},
-		"window alone":      {UniqueFor: time.Second},
-		"death alone":       {UniqueFreeOnDeath: true},
 	} {
 		task.ID = "bad"
-		good := queue.Task{ID: "good", Unique: "k"}
+		good := queue.Task{ID: "good"}
 		if status, err := q.Enqueue(testContext(t), good, task); !errors.Is(err, queue.ErrInvalidTask) || status[0] != queue.StatusUnknown {
 			t.Errorf("%s: %v, %v; want ErrInvalidTask", name, status, err)
 		}
 		next := queue.Completion{Task: l, Next: []queue.Task{good, task}}
-		if status, err := q.Complete(testContext(t), next); !errors.Is(err, queue.ErrInvalidTask) || status[0] != queue.Unknown {
+		if status, err := q.Complete(testContext(t), next); !errors.Is(err, queue.ErrInvalidTask) || status[0] != queue.StatusUnknown {
 			t.Errorf("complete, %s: %v, %v; want ErrInvalidTask", name, status, err)
 		}
 		wantStats(t, q, queue.Stats{Leased: 1})
@@ -217,7 +189,7 @@ func TestQueue_OptionsInvalid(t *testing.T) {
 	}
 	// The bounds themselves are allowed.
 	enqueue(t, q, queue.Task{
-		ID: "good", Type: strings.Repeat("\xff", 64), Unique: strings.Repeat("\x00", 255), MaxAttempts: 1_000_000, Timeout: 1, UniqueFor: 1,
+		ID: "good", Type: strings.Repeat("\xff", 64), MaxAttempts: 1_000_000, Timeout: 1,
 	})
 	if info := get(t, q, "good"); info.Timeout != time.Millisecond || info.MaxAttempts != 1_000_000 {
 		t.Fatalf("%+v, want a timeout rounded up to 1ms", info)

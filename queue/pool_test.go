@@ -709,46 +709,6 @@ func TestQueue_Pass(t *testing.T) {
 	})
 }
 
-// TestQueue_Pass_Limits: what a limit holds back wakes nobody, and the rate says when it gives way.
-func TestQueue_Pass_Limits(t *testing.T) {
-	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		ctx := t.Context()
-		for name, tt := range map[string]struct {
-			cfg      Config
-			from, to time.Duration
-		}{
-			"leases": {Config{MaxLeased: 1}, 30 * time.Second, time.Minute + time.Millisecond}, // until the lease ends
-			"rate":   {Config{Rate: 1.0 / 3600, Burst: 1}, 50 * time.Minute, time.Hour + time.Millisecond},
-		} {
-			tt.cfg.Prefix, tt.cfg.Lease = redistest.Prefix(t), time.Minute
-			q, err := New(rdb, tt.cfg)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err := q.Enqueue(ctx, Task{ID: "a"}, Task{ID: "b"}); err != nil {
-				t.Fatal(err)
-			}
-			if ready, next, err := q.pass(ctx); err != nil || !ready || next != 0 {
-				t.Fatalf("%s: %v, %v, %v before anything was taken; want a token", name, ready, next, err)
-			}
-			if f, err := q.Dequeue(ctx, 2); err != nil || len(f.Tasks) != 1 {
-				t.Fatalf("%s: took %+v, %v", name, f, err)
-			}
-			if err := rdb.Del(ctx, q.keys.wake).Err(); err != nil {
-				t.Fatal(err)
-			}
-			ready, next, err := q.pass(ctx)
-			if err != nil || ready || next < tt.from || next > tt.to {
-				t.Errorf("%s: %v, %v, %v; want no token and %v to %v", name, ready, next, err, tt.from, tt.to)
-			}
-			if n, err := rdb.Exists(ctx, q.keys.wake).Result(); err != nil || n != 0 {
-				t.Errorf("%s: a token is left, %v", name, err)
-			}
-		}
-	})
-}
-
 // TestPool_OverdueAfterFetch: while a fetch is under way, older tasks that have waited
 // too long stay, so that both go back in the order in which they came.
 func TestPool_OverdueAfterFetch(t *testing.T) {

@@ -314,7 +314,7 @@ func TestRun_ProcessStopped(t *testing.T) {
 			}
 		}
 		for _, s := range ack(t, q, taken...) {
-			if s != queue.Done {
+			if s != queue.StatusOK {
 				t.Errorf("the new owner's acknowledgement: %v", s)
 			}
 		}

@@ -165,7 +165,7 @@ func (p *producer) add(ctx context.Context, tasks []queue.Task, pause <-chan tim
 				p.maybe[tasks[i].ID] = true
 			}
 		}
-		if err != nil {
+		if err != nil && !errors.Is(err, queue.ErrFull) {
 			unknown = true
 			p.onError(err)
 			p.failures.Add(1)

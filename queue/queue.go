@@ -1,10 +1,9 @@
 // Package queue is a durable task queue on Redis sorted sets: delivery at least
 // once, leases instead of locks, and no polling.
 //
-// A task is in one of four sorted sets (ready, delayed, leased, dead), or in a
-// fifth where done tasks are kept; its payload is in a hash. Taking a task gives
-// it a lease; a worker that dies lets the lease run out and whoever dequeues next
-// takes the task over. Every change is one script, so a task is never in two
+// A task is in one of four sorted sets (ready, delayed, leased, dead); its payload
+// is in a hash. Taking a task gives it a lease. When a worker dies its leases run
+// out, and the next worker that dequeues takes the tasks over. Every change is one script, so a task is never in two
 // states or in none. Time is the Redis server's.
 //
 // Keys share one hash tag, so a queue lives in one slot of a cluster.
@@ -39,29 +38,6 @@ type Config struct {
 	MaxLength int
 	// MaxDead bounds the dead letters; the oldest go first, with their bodies. Default 10,000.
 	MaxDead int
-	// KeepDone is how long a task that was acknowledged can still be looked at, in
-	// the state StateDone, with payload and attempts; its id is refused as long as it
-	// is kept, and its unique key is free. Those that are too old go, a bounded number
-	// at a time, when workers look for tasks and when others are acknowledged. Each
-	// process of a queue needs the same value. Up to a year. Default 0: not at all.
-	KeepDone time.Duration
-	// MaxDone goes with KeepDone and bounds how many are kept; the oldest go first.
-	// They do not count for MaxLength. Default 10,000.
-	MaxDone int
-	// MaxLeased bounds how many tasks are leased at once, by all workers on all
-	// processes together; each process of a queue needs the same value. Default 0: no bound.
-	MaxLeased int
-	// Rate bounds how many tasks are taken per second, by all workers on all
-	// processes together, on average: a queue that was idle lets Burst of them
-	// through at once. 0.000001 to 100,000; each process of a queue needs the same
-	// value. A task that comes back and is taken again counts again, also where its
-	// attempt is uncounted, because its handler may have begun. Default 0: no bound.
-	//
-	// It is enforced by the generic cell rate algorithm (ITU-T I.371) on the Redis server's clock.
-	Rate float64
-	// Burst goes with Rate: 1 to 1,000,000, and what a month lets through at most.
-	// Default a second's worth, at least 1.
-	Burst int
 	// Followers is the queue to which the tasks that follow others are added, by
 	// Complete and by Then, in the same step: for what is due much later, so that it
 	// does not count for this queue's MaxLength. Its keys must have the same hash tag.
@@ -73,9 +49,10 @@ const (
 	minLease      = 50 * time.Millisecond
 	maxLease      = 24 * time.Hour
 	maxBackoff    = 30 * 24 * time.Hour
-	chunkTasks    = 512  // tasks per script call, which bounds how long one script runs
-	moveBound     = 256  // due tasks promoted, and expired leases reclaimed, per dequeue
-	maxReason     = 4096 // bytes of a failure's reason that are kept
+	chunkTasks    = 512     // tasks per script call, which bounds how long one script runs
+	moveBound     = 256     // due tasks promoted, and expired leases reclaimed, per dequeue
+	maxReason     = 4096    // bytes of a failure's reason that are kept
+	maxFetched    = 4 << 20 // bytes of payload that a dequeue takes, unless one task has more
 	defaultIdle   = 5 * time.Second
 	maxPriority   = 9
 	maxID         = 255 // bytes; dequeue.lua relies on it
@@ -89,8 +66,6 @@ type Queue struct {
 	cfg  Config
 	keys keys
 
-	limits, done []any // of the configuration, as the scripts take them
-
 	followers *Queue
 	both      []string // the keys of the queue and of its followers
 }
@@ -101,12 +76,6 @@ func New(rdb redis.UniversalClient, cfg Config) (*Queue, error) {
 	if rdb == nil {
 		return nil, fmt.Errorf("%w: no redis client", ErrConfig)
 	}
-	if err := cfg.validateLimits(); err != nil {
-		return nil, err
-	}
-	if err := cfg.validateDone(); err != nil {
-		return nil, err
-	}
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
 		return nil, err
@@ -115,7 +84,7 @@ func New(rdb redis.UniversalClient, cfg Config) (*Queue, error) {
 	if err != nil {
 		return nil, err
 	}
-	q := &Queue{rdb: rdb, cfg: cfg, keys: k, limits: cfg.limitArgs(), done: cfg.doneArgs()}
+	q := &Queue{rdb: rdb, cfg: cfg, keys: k}
 	q.followers = q
 	if f := cfg.Followers; f != nil {
 		if hashTag(f.keys.prefix) != hashTag(k.prefix) {
@@ -134,12 +103,6 @@ func (c Config) withDefaults() Config {
 	setDefault(&c.BackoffMax, max(time.Minute, c.BackoffBase))
 	setDefault(&c.MaxLength, 1_000_000)
 	setDefault(&c.MaxDead, 10_000)
-	if c.KeepDone > 0 {
-		setDefault(&c.MaxDone, defaultMaxDone)
-	}
-	if c.Rate > 0 {
-		setDefault(&c.Burst, defaultBurst(c.Rate))
-	}
 	return c
 }
 

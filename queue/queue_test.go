@@ -78,7 +78,7 @@ func TestQueue_Order(t *testing.T) {
 			t.Fatalf("last is %s", got[1000].ID)
 		}
 		for _, s := range ack(t, q, got...) {
-			if s != queue.Done {
+			if s != queue.StatusOK {
 				t.Fatalf("ack: %v", s)
 			}
 		}
@@ -139,7 +139,7 @@ func TestQueue_EnqueueDuplicate(t *testing.T) {
 		for _, id := range []string{"ready", "delayed", "leased", "dead"} {
 			status, err := q.Enqueue(testContext(t),
 				queue.Task{ID: id, Payload: []byte("second")}, queue.Task{ID: "new " + id}, queue.Task{ID: "new " + id})
-			want := []queue.EnqueueStatus{queue.StatusDuplicate, queue.StatusOK, queue.StatusDuplicate}
+			want := []queue.Status{queue.StatusDuplicate, queue.StatusOK, queue.StatusDuplicate}
 			if err != nil || !slices.Equal(status, want) {
 				t.Fatalf("%s: %v, %v; want %v", id, status, err, want)
 			}
@@ -159,8 +159,8 @@ func TestQueue_EnqueueFull(t *testing.T) {
 		a := take(t, q, "a")
 		status, err := q.Enqueue(testContext(t), queue.Task{ID: "b"}, queue.Task{ID: "c"},
 			queue.Task{ID: "d", Due: time.Now().Add(time.Hour)}, queue.Task{ID: "a"})
-		want := []queue.EnqueueStatus{queue.StatusOK, queue.StatusFull, queue.StatusFull, queue.StatusDuplicate}
-		if err != nil || !slices.Equal(status, want) {
+		want := []queue.Status{queue.StatusOK, queue.StatusFull, queue.StatusFull, queue.StatusDuplicate}
+		if !errors.Is(err, queue.ErrFull) || !slices.Equal(status, want) {
 			t.Fatalf("%v, %v; want %v", status, err, want)
 		}
 		wantGone(t, q, "c")
@@ -182,7 +182,7 @@ func TestQueue_EnqueueInvalid(t *testing.T) {
 		if !errors.Is(err, queue.ErrInvalidTask) {
 			t.Fatalf("%+v: %v; want ErrInvalidTask", task, err)
 		}
-		if !slices.Equal(status, make([]queue.EnqueueStatus, 2)) {
+		if !slices.Equal(status, make([]queue.Status, 2)) {
 			t.Fatalf("statuses %v", status)
 		}
 	}
@@ -213,16 +213,16 @@ func TestQueue_LeaseExpires(t *testing.T) {
 			t.Fatalf("redelivered twice: %v", names(f.Tasks))
 		}
 		status, err := q.Ack(testContext(t), first...)
-		wantStatus(t, status, err, queue.Stale, queue.Stale)
+		wantStatus(t, status, err, queue.StatusStale, queue.StatusStale)
 		status, err = q.Extend(testContext(t), first...)
-		wantStatus(t, status, err, queue.Stale, queue.Stale)
+		wantStatus(t, status, err, queue.StatusStale, queue.StatusStale)
 		status, err = q.Reject(testContext(t), queue.Rejection{Task: first[0], Dead: true})
-		wantStatus(t, status, err, queue.Stale)
+		wantStatus(t, status, err, queue.StatusStale)
 		if info := get(t, slow, "a"); info.State != queue.StateLeased || string(info.Payload) != "x" {
 			t.Fatalf("a stale lease changed the task: %+v", info)
 		}
 		status, err = slow.Ack(testContext(t), rest...)
-		wantStatus(t, status, err, queue.Done, queue.Done)
+		wantStatus(t, status, err, queue.StatusOK, queue.StatusOK)
 		wantStats(t, slow, queue.Stats{Leased: 1})
 	})
 }
@@ -269,7 +269,7 @@ func TestQueue_LeaseReclaimedNotRedelivered(t *testing.T) {
 			t.Fatalf("reclaimed task: %+v", info)
 		}
 		status, err := q.Ack(testContext(t), old...)
-		wantStatus(t, status, err, queue.Stale, queue.Stale)
+		wantStatus(t, status, err, queue.StatusStale, queue.StatusStale)
 		take(t, q, "b")
 	})
 }
@@ -281,11 +281,11 @@ func TestQueue_AckRepeated(t *testing.T) {
 		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
 		enqueue(t, q, numbered(300)...)
 		l := dequeue(t, q, 300).Tasks
-		if s := ack(t, q, l[:299]...); slices.Contains(s, queue.Missing) || slices.Contains(s, queue.Stale) {
+		if s := ack(t, q, l[:299]...); slices.Contains(s, queue.StatusMissing) || slices.Contains(s, queue.StatusStale) {
 			t.Fatal("first acknowledgement refused")
 		}
 		s := ack(t, q, l...)
-		if s[299] != queue.Done || slices.Contains(s[:299], queue.Done) {
+		if s[299] != queue.StatusOK || slices.Contains(s[:299], queue.StatusOK) {
 			t.Fatalf("repeated acknowledgement: last %v", s[299])
 		}
 		wantKeys(t, rdb, prefix, "clock", "wake")
@@ -301,7 +301,7 @@ func TestQueue_Extend(t *testing.T) {
 		before := get(t, q, "a").At
 		waitFor(t, func() bool {
 			status, err := q.Extend(testContext(t), l...)
-			wantStatus(t, status, err, queue.Done)
+			wantStatus(t, status, err, queue.StatusOK)
 			return get(t, q, "a").At.After(before)
 		})
 		if end := get(t, q, "a").At; l[0].LeaseUntil.After(end) {
@@ -309,7 +309,7 @@ func TestQueue_Extend(t *testing.T) {
 		}
 		ack(t, q, l...)
 		status, err := q.Extend(testContext(t), l...)
-		wantStatus(t, status, err, queue.Missing)
+		wantStatus(t, status, err, queue.StatusMissing)
 		wantStats(t, q, queue.Stats{})
 	})
 }
@@ -420,12 +420,12 @@ func TestQueue_MaxAttempts(t *testing.T) {
 			reject(t, q, queue.Rejection{Task: take(t, q, "a")[0]})
 		}
 		reject(t, q, queue.Rejection{Task: take(t, q, "a")[0], Reason: strings.Repeat("x", 5000)})
-		dead, err := q.Dead(testContext(t), 0, 10)
+		dead, err := q.List(testContext(t), queue.StateDead, 0, 10)
 		if err != nil || len(dead) != 1 {
 			t.Fatalf("%v, %v", dead, err)
 		}
 		d := dead[0]
-		if d.ID != "a" || d.Attempt != 3 || string(d.Payload) != "pay" || len(d.Reason) != 4096 || d.DiedAt.IsZero() {
+		if d.ID != "a" || d.Attempt != 3 || string(d.Payload) != "pay" || len(d.Reason) != 4096 || d.At.IsZero() {
 			t.Fatalf("dead letter: %+v", d)
 		}
 		// An attempt that ends with its lease counts as well.
@@ -512,7 +512,7 @@ func TestQueue_MemoryFull(t *testing.T) {
 			break
 		}
 		status, err := q.Extend(ctx, f.Tasks[0])
-		wantStatus(t, status, err, queue.Done)
+		wantStatus(t, status, err, queue.StatusOK)
 		reject(t, q, queue.Rejection{Task: f.Tasks[0], Dead: true})
 		ack(t, q, f.Tasks[1:]...)
 		done += len(f.Tasks)

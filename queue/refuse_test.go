@@ -13,40 +13,29 @@ import (
 	"flashsale/queue"
 )
 
-// TestQueue_ConflictsWriteNothing: given tasks in every state, a new task with the
-// id of one of them leaves no unique key taken, and one with the unique key of
-// one of them leaves no body; neither leaves anything at all.
+// TestQueue_ConflictsWriteNothing: a task with the id of another, in whatever state that is, leaves nothing.
 func TestQueue_ConflictsWriteNothing(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
 		prefix := redistest.Prefix(t)
 		q := newQueue(t, rdb, queue.Config{Prefix: prefix, Lease: never})
 		later := time.Now().Add(time.Hour)
-		enqueue(t, q, queue.Task{ID: "dead", Unique: "k dead"}, queue.Task{ID: "leased", Unique: "k leased"})
+		enqueue(t, q, queue.Task{ID: "dead"}, queue.Task{ID: "leased"})
 		l := take(t, q, "dead", "leased")
 		reject(t, q, queue.Rejection{Task: l[0], Dead: true})
-		enqueue(t, q, queue.Task{ID: "ready", Unique: "k ready"}, queue.Task{ID: "delayed", Unique: "k delayed", UniqueFor: time.Hour, Due: later})
+		enqueue(t, q, queue.Task{ID: "ready"}, queue.Task{ID: "delayed", Due: later})
 		before := content(t, rdb, prefix)
 		for _, state := range []string{"ready", "delayed", "leased", "dead"} {
-			for name, task := range map[string]queue.Task{
-				"id":         {ID: state, Unique: "free"},
-				"id, window": {ID: state, Unique: "free", UniqueFor: time.Hour, Due: later, Priority: 4},
-				"key":        {ID: "new", Payload: []byte("body"), Unique: "k " + state},
-				"key, later": {ID: "new", Payload: []byte("body"), Unique: "k " + state, UniqueFor: time.Hour, Due: later, Type: "t"},
-			} {
-				wantRefused(t, q, task)
+			for _, task := range []queue.Task{{ID: state}, {ID: state, Due: later, Priority: 4, Payload: []byte("x")}} {
+				status, err := q.Enqueue(testContext(t), task)
+				if err != nil || status[0] != queue.StatusDuplicate {
+					t.Fatalf("a second %s: %v, %v; want a duplicate", state, status, err)
+				}
 				if now := content(t, rdb, prefix); !sameContent(now, before) {
-					t.Fatalf("%s of a %s task: refused, and %v became %v", name, state, before, now)
+					t.Fatalf("a second %s task: refused, and %v became %v", state, before, now)
 				}
 			}
 		}
-		// The same where the tasks follow another: that is done, they leave nothing.
-		wantComplete(t, q, queue.Done, l[1], queue.Task{ID: "ready", Unique: "free"}, queue.Task{ID: "new", Unique: "k ready"})
-		wantMarks(t, rdb, prefix, 3)
-		wantGone(t, q, "new")
-		wantStats(t, q, queue.Stats{Ready: 1, Delayed: 1, Dead: 1})
-		enqueue(t, q, queue.Task{ID: "new", Unique: "free"})
-		wantClean(t, q)
 	})
 }
 
@@ -59,7 +48,7 @@ func TestQueue_FullWritesNothing(t *testing.T) {
 		prefix := redistest.Prefix(t)
 		q := newQueue(t, rdb, queue.Config{Prefix: prefix, MaxLength: 3, Lease: never})
 		later := time.Now().Add(time.Hour)
-		enqueue(t, q, queue.Task{ID: "dead", Unique: "k"}, queue.Task{ID: "leased"})
+		enqueue(t, q, queue.Task{ID: "dead"}, queue.Task{ID: "leased"})
 		l := take(t, q, "dead", "leased")
 		reject(t, q, queue.Rejection{Task: l[0], Dead: true})
 		enqueue(t, q, queue.Task{ID: "ready"}, queue.Task{ID: "delayed", Due: later})
@@ -68,22 +57,21 @@ func TestQueue_FullWritesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		many := []queue.Task{
-			{ID: "1", Unique: "a"}, {ID: "2", Unique: "b", UniqueFor: time.Hour}, {ID: "3", Due: later}, {ID: "4", Priority: 9},
+			{ID: "1"}, {ID: "2"}, {ID: "3", Due: later}, {ID: "4", Priority: 9},
 		}
 		before := content(t, rdb, prefix)
 		for name, refused := range map[string]func() bool{
 			"enqueue": func() bool {
 				status, err := q.Enqueue(testContext(t), many...)
-				return err == nil && slices.Equal(status, slices.Repeat([]queue.EnqueueStatus{queue.StatusFull}, len(many)))
+				return errors.Is(err, queue.ErrFull) && slices.Equal(status, slices.Repeat([]queue.Status{queue.StatusFull}, len(many)))
 			},
 			"complete": func() bool {
 				status, err := q.Complete(testContext(t), queue.Completion{Task: l[1], Next: many})
-				return err == nil && slices.Equal(status, []queue.AckStatus{queue.NoRoom})
+				return err == nil && slices.Equal(status, []queue.Status{queue.StatusFull})
 			},
-			"retry": func() bool { return errors.Is(q.Retry(testContext(t), "dead"), queue.ErrFull) },
-			"retry all": func() bool {
-				n, err := q.RetryDead(testContext(t), queue.DeadFilter{})
-				return n == 0 && errors.Is(err, queue.ErrFull)
+			"run now": func() bool {
+				status, err := q.RunNow(testContext(t), "dead")
+				return errors.Is(err, queue.ErrFull) && slices.Equal(status, []queue.Status{queue.StatusFull})
 			},
 			"script": func() bool {
 				answer, err := sell.Run(testContext(t), rdb, append([]string{stock}, q.EnqueueKeys()...), q.MaxLength(), 1, "5", "payload").Text()
@@ -103,12 +91,12 @@ func TestQueue_FullWritesNothing(t *testing.T) {
 		// With room for one, the first is written whole and the others not at all.
 		ack(t, q, l[1])
 		status, err := q.Enqueue(testContext(t), many...)
-		want := []queue.EnqueueStatus{queue.StatusOK, queue.StatusFull, queue.StatusFull, queue.StatusFull}
-		if err != nil || !slices.Equal(status, want) {
+		want := []queue.Status{queue.StatusOK, queue.StatusFull, queue.StatusFull, queue.StatusFull}
+		if !errors.Is(err, queue.ErrFull) || !slices.Equal(status, want) {
 			t.Fatalf("with room for one: %v, %v", status, err)
 		}
 		now := content(t, rdb, prefix)
-		for _, key := range []string{"delayed", "leased", "dead", "unique_until"} {
+		for _, key := range []string{"delayed", "leased", "dead"} {
 			if now[key] != before[key] && key != "leased" {
 				t.Errorf("with room for one %s went from %s to %s", key, before[key], now[key])
 			}
@@ -116,7 +104,6 @@ func TestQueue_FullWritesNothing(t *testing.T) {
 		if bodies, err := rdb.HKeys(testContext(t), prefix+"body").Result(); err != nil || len(bodies) != 4 {
 			t.Errorf("bodies %v, %v", bodies, err)
 		}
-		wantMarks(t, rdb, prefix, 2)
 		wantStats(t, q, queue.Stats{Ready: 2, Delayed: 1, Dead: 1})
 		wantClean(t, q)
 	})
@@ -144,7 +131,7 @@ func TestQueue_BodyDeleted(t *testing.T) {
 			}
 			// Who works on such a task may finish it.
 			status, err := q.Ack(testContext(t), l[1])
-			wantStatus(t, status, err, queue.Done)
+			wantStatus(t, status, err, queue.StatusOK)
 			wantBodiless = slices.DeleteFunc(wantBodiless, func(id string) bool { return id == "worked on" })
 			if repair {
 				if r := verify(t, q, true); !slices.Equal(r.Bodiless, wantBodiless) {
@@ -169,9 +156,7 @@ func TestQueue_BodyDeleted(t *testing.T) {
 				t.Errorf("repair %v: dead letters %v, want %v", repair, got, want)
 			}
 			// A retry does not bring the body back.
-			if err := q.Retry(testContext(t), "dead"); err != nil {
-				t.Fatal(err)
-			}
+			runNow(t, q, "dead")
 			if f := dequeue(t, q, 10); len(f.Tasks) != 0 {
 				t.Errorf("took %v", names(f.Tasks))
 			}

@@ -2,7 +2,9 @@ package queue
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"time"
 )
@@ -60,9 +62,16 @@ type RunConfig struct {
 	// the slice. More than a second counts as a second. Single tasks do not wait for
 	// others, so it is not asked for a source with Each. Default: no lingering.
 	Linger func(fetched []Leased) time.Duration
-	// OnError is told of failures of Redis, panics and lost leases. It is called
-	// from several goroutines and must not block. Default: nobody is told.
+	// OnError gets failures of Redis, panics, lost leases and what else goes wrong
+	// beside the handlers' errors. It is called from several goroutines and must not
+	// block. Default: the default logger of log/slog logs them.
 	OnError func(error)
+	// OnFailure is called for each attempt that failed, with the task, the handler's
+	// error, panic or ErrTimeout, and whether the task is a dead letter now. Attempts
+	// that do not count are not reported, nor those of a worker that died: the next
+	// one has a higher Attempt. It is called from one goroutine per source; the tasks'
+	// outcomes wait for it. Default: not called.
+	OnFailure func(task Leased, err error, dead bool)
 	// OnMissing is told of tasks whose handler has done its work, and of which Redis
 	// knew nothing any more when they were to be acknowledged: it has lost them, or
 	// another worker has done them after a lease had ended, or an acknowledgement
@@ -118,8 +127,9 @@ type Source struct {
 // RunConfig.Drain to finish, acknowledges what they did and hands the rest back
 // with the attempt uncounted. No handler call begins once ctx has ended.
 //
-// It returns nil after that, ErrAbandoned when a handler was still running, and
-// ErrConfig, before doing anything, for settings out of bounds.
+// It returns nil after that, ErrAbandoned when a handler was still running,
+// ErrConfig, before doing anything, for settings out of bounds, and ErrDenied when
+// Redis refuses the first fetch because of the client's password or permissions.
 //
 // A batch is settled as a whole, when its handler returns. For tasks that have
 // nothing to do with each other use [Queue.RunEach].
@@ -144,9 +154,17 @@ func RunAll(ctx context.Context, sources []Source, cfg RunConfig) error {
 		return err
 	}
 	if cfg.OnError == nil {
-		cfg.OnError = func(error) {}
+		cfg.OnError = func(err error) { slog.Error("task queue", "error", err) }
 	}
-	return newRunner(ctx, sources, cfg).run(ctx)
+	ctx, deny := context.WithCancelCause(ctx)
+	defer deny(nil)
+	r := newRunner(ctx, sources, cfg)
+	r.deny = deny
+	err := r.run(ctx)
+	if cause := context.Cause(ctx); errors.Is(cause, ErrDenied) {
+		return cause
+	}
+	return err
 }
 
 func (c RunConfig) validate() error {
@@ -190,6 +208,7 @@ type runner struct {
 	// work ends when the time to drain is spent; handlers run on it.
 	work context.Context
 	cut  context.CancelCauseFunc
+	deny context.CancelCauseFunc // ends Run with ErrDenied
 }
 
 // source is one queue of a Run.

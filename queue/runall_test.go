@@ -82,9 +82,9 @@ func load(t testing.TB, q *queue.Queue) {
 		t.Fatal(err)
 	}
 	ack(t, q, l[0])
-	wantComplete(t, q, queue.Done, l[1])
+	wantComplete(t, q, queue.StatusOK, l[1])
 	reject(t, q, queue.Rejection{Task: l[2], Dead: true})
-	if err := q.Discard(ctx, "load 3"); err != nil {
+	if _, err := q.DeleteDead(ctx, "load 3"); err != nil {
 		t.Fatal(err)
 	}
 }

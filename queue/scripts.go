@@ -15,15 +15,15 @@ var luaFiles embed.FS
 // and falls back to EVAL, so a SCRIPT FLUSH or a restart costs one round trip.
 var (
 	enqueueScript  = script("fragment_put", "enqueue")
-	dequeueScript  = script("fragment_done", "dequeue")
-	ackScript      = script("fragment_done", "fragment_counts", "ack")
+	dequeueScript  = script("dequeue")
+	ackScript      = script("fragment_counts", "ack")
 	extendScript   = script("extend")
 	rejectScript   = script("reject")
 	getScript      = script("get")
 	statsScript    = script("stats")
 	loadScript     = script("load")
-	retryScript    = script("retry")
-	discardScript  = script("discard")
+	runNowScript   = script("run_now")
+	emptyScript    = script("empty")
 	wakeScript     = script("wake")
 	recallScript   = script("recall")
 	passScript     = script("pass")
@@ -32,7 +32,7 @@ var (
 	listScript     = script("fragment_list", "list")
 	deadScript     = script("fragment_list", "dead_after")
 	verifyScript   = script("verify")
-	completeScript = script("fragment_put", "fragment_done", "fragment_counts", "complete")
+	completeScript = script("fragment_put", "fragment_counts", "complete")
 
 	// These two work on a Registry and not on a queue's keys.
 	workersBeatScript = script("workers_beat")

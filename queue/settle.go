@@ -10,7 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-var ackStatus = map[byte]AckStatus{'K': Done, 'S': Stale, 'M': Missing, 'F': NoRoom}
+var ackStatus = map[byte]Status{'K': StatusOK, 'S': StatusStale, 'M': StatusMissing, 'F': StatusFull}
 
 // Rejection gives one leased task back.
 type Rejection struct {
@@ -25,18 +25,16 @@ type Rejection struct {
 	Dead bool
 	// Reason is kept with the task, up to 4 KiB.
 	Reason string
+	cause  error // the failure that OnFailure gets
 }
 
-// Ack removes tasks that are done, or keeps them for Config.KeepDone. Per task: Done, Stale or Missing; the latter
-// two changed nothing. Repeating it after an unknown outcome is safe, and then
-// says Missing. What a handler of Run returns for a task
-// that it has acknowledged itself is not looked at.
+// Ack removes tasks that are done. Per task: StatusOK, StatusStale or StatusMissing.
+// Repeating it after an unknown outcome is safe, and then says StatusMissing. What a
+// handler of Run returns for a task that it has acknowledged itself is ignored.
 // Errors: those of Redis, with Unknown from the failing step on.
-func (q *Queue) Ack(ctx context.Context, tasks ...Leased) ([]AckStatus, error) {
+func (q *Queue) Ack(ctx context.Context, tasks ...Leased) ([]Status, error) {
 	status, err := settle("ack", tasks, func(chunk []Leased) *redis.Cmd {
-		args := append(make([]any, 0, 3+2*len(chunk)), q.cfg.limited())
-		args = append(args, q.done...)
-		return q.run(ctx, ackScript, leaseArgs(args, chunk)...)
+		return q.run(ctx, ackScript, leaseArgs(make([]any, 0, 2*len(chunk)), chunk)...)
 	})
 	for i, s := range status {
 		tasks[i].ended(s)
@@ -45,8 +43,8 @@ func (q *Queue) Ack(ctx context.Context, tasks ...Leased) ([]AckStatus, error) {
 }
 
 // ended notes that this process has ended the lease, where it has.
-func (l *Leased) ended(s AckStatus) {
-	if l.hold != nil && (s == Done || s == Missing) {
+func (l *Leased) ended(s Status) {
+	if l.hold != nil && (s == StatusOK || s == StatusMissing) {
 		l.hold.settled.Store(true)
 		l.hold.over.Store(true)
 	}
@@ -56,29 +54,29 @@ func (l *Leased) ended(s AckStatus) {
 type Completion struct {
 	Task Leased
 	// Next are added in the same step, at most 64 of them, to Config.Followers. One whose id is in the
-	// queue already, or whose unique key is taken, counts as added.
+	// queue already counts as added.
 	Next []Task
 }
 
 const maxNext = 64
 
 // Complete acknowledges tasks and adds those that follow, each task in one step
-// with its own: neither happens without the other. Per task: Done, Stale,
-// Missing or NoRoom; only Done changed anything. Repeating it after an unknown
-// outcome is safe, and then says Missing. What a handler of Run
+// with its own: neither happens without the other. Per task: StatusOK,
+// StatusStale, StatusMissing or StatusFull. Repeating it after an unknown
+// outcome is safe, and then says StatusMissing. What a handler of Run
 // returns for a task that it has completed itself is not looked at.
 // Errors: ErrInvalidTask, with nothing done; otherwise as Ack.
-func (q *Queue) Complete(ctx context.Context, completions ...Completion) ([]AckStatus, error) {
+func (q *Queue) Complete(ctx context.Context, completions ...Completion) ([]Status, error) {
 	for _, c := range completions {
 		if err := validateNext(c.Next); err != nil {
-			return make([]AckStatus, len(completions)), fmt.Errorf("complete task %q: %w", c.Task.ID, err)
+			return make([]Status, len(completions)), fmt.Errorf("complete task %q: %w", c.Task.ID, err)
 		}
 	}
 	const few = 16 // with what follows them, as much work as a chunk of others
-	out := make([]AckStatus, 0, len(completions))
+	out := make([]Status, 0, len(completions))
 	for from := 0; from < len(completions); from += few {
 		chunk := completions[from:min(from+few, len(completions))]
-		args := append([]any{q.followers.cfg.MaxLength, q.cfg.limited()}, q.done...)
+		args := []any{q.followers.cfg.MaxLength}
 		for _, c := range chunk {
 			args = append(args, c.Task.ID, c.Task.Token, len(c.Next))
 			for _, t := range c.Next {
@@ -87,7 +85,7 @@ func (q *Queue) Complete(ctx context.Context, completions ...Completion) ([]AckS
 		}
 		status, err := letters(completeScript.Run(ctx, q.rdb, q.both, args...), len(chunk), ackStatus)
 		if err != nil {
-			return append(out, make([]AckStatus, len(completions)-len(out))...), fmt.Errorf("complete %d tasks: %w", len(chunk), err)
+			return append(out, make([]Status, len(completions)-len(out))...), fmt.Errorf("complete %d tasks: %w", len(chunk), err)
 		}
 		for i, s := range status {
 			chunk[i].Task.ended(s)
@@ -110,10 +108,10 @@ func validateNext(next []Task) error {
 	return nil
 }
 
-// Extend makes the leases end a full Config.Lease from now. Per task: Done,
-// Stale or Missing. The LeaseUntil of the tasks given is not changed: add the
+// Extend makes the leases end a full Config.Lease from now. Per task: StatusOK,
+// StatusStale or StatusMissing. The LeaseUntil of the tasks given is not changed: add the
 // lease to the time before the call. Errors: as Ack.
-func (q *Queue) Extend(ctx context.Context, tasks ...Leased) ([]AckStatus, error) {
+func (q *Queue) Extend(ctx context.Context, tasks ...Leased) ([]Status, error) {
 	return settle("extend", tasks, func(chunk []Leased) *redis.Cmd {
 		args := append(make([]any, 0, 1+2*len(chunk)), q.cfg.Lease.Milliseconds())
 		return q.run(ctx, extendScript, leaseArgs(args, chunk)...)
@@ -122,11 +120,11 @@ func (q *Queue) Extend(ctx context.Context, tasks ...Leased) ([]AckStatus, error
 
 // Reject gives tasks back: to run again after a delay, at once, or never. A
 // counted rejection of a task at its last attempt makes it a dead letter. Per
-// task: Done, Stale or Missing. What a handler of Run returns for a task that it
+// task: StatusOK, StatusStale or StatusMissing. What a handler of Run returns for a task that it
 // has rejected itself is not looked at. Errors: as Ack.
-func (q *Queue) Reject(ctx context.Context, rejections ...Rejection) ([]AckStatus, error) {
+func (q *Queue) Reject(ctx context.Context, rejections ...Rejection) ([]Status, error) {
 	status, err := settle("reject", rejections, func(chunk []Rejection) *redis.Cmd {
-		args := append(make([]any, 0, 3+5*len(chunk)), q.cfg.MaxAttempts, q.cfg.MaxDead, q.cfg.limited())
+		args := append(make([]any, 0, 2+5*len(chunk)), q.cfg.MaxAttempts, q.cfg.MaxDead)
 		for _, r := range chunk {
 			delay := r.Delay
 			if delay < 0 {
@@ -154,13 +152,13 @@ func (r Rejection) mode() string {
 }
 
 // settle sends items in chunks and gathers their statuses.
-func settle[T any](op string, items []T, send func(chunk []T) *redis.Cmd) ([]AckStatus, error) {
-	out := make([]AckStatus, 0, len(items))
+func settle[T any](op string, items []T, send func(chunk []T) *redis.Cmd) ([]Status, error) {
+	out := make([]Status, 0, len(items))
 	for from := 0; from < len(items); from += chunkTasks {
 		chunk := items[from:min(from+chunkTasks, len(items))]
 		status, err := letters(send(chunk), len(chunk), ackStatus)
 		if err != nil {
-			unknown := make([]AckStatus, len(items)-len(out))
+			unknown := make([]Status, len(items)-len(out))
 			return append(out, unknown...), fmt.Errorf("%s %d tasks: %w", op, len(chunk), err)
 		}
 		out = append(out, status...)

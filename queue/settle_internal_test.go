@@ -21,36 +21,36 @@ func TestLeased_Over(t *testing.T) {
 			t.Fatal(err)
 		}
 		for name, tt := range map[string]struct {
-			end  func(l Leased) ([]AckStatus, error)
+			end  func(l Leased) ([]Status, error)
 			want bool
 		}{
-			"ack":      {func(l Leased) ([]AckStatus, error) { return q.Ack(ctx, l) }, true},
-			"complete": {func(l Leased) ([]AckStatus, error) { return q.Complete(ctx, Completion{Task: l}) }, true},
-			"reject": {func(l Leased) ([]AckStatus, error) {
+			"ack":      {func(l Leased) ([]Status, error) { return q.Ack(ctx, l) }, true},
+			"complete": {func(l Leased) ([]Status, error) { return q.Complete(ctx, Completion{Task: l}) }, true},
+			"reject": {func(l Leased) ([]Status, error) {
 				return q.Reject(ctx, Rejection{Task: l, Delay: time.Hour})
 			}, true},
-			"ack of a missing one": {func(l Leased) ([]AckStatus, error) {
+			"ack of a missing one": {func(l Leased) ([]Status, error) {
 				if _, err := q.Cancel(ctx, l.ID); err != nil {
 					return nil, err
 				}
 				return q.Ack(ctx, l)
 			}, true},
-			"reject of a missing one": {func(l Leased) ([]AckStatus, error) {
+			"reject of a missing one": {func(l Leased) ([]Status, error) {
 				if _, err := q.Cancel(ctx, l.ID); err != nil {
 					return nil, err
 				}
 				return q.Reject(ctx, Rejection{Task: l})
 			}, true},
-			"extend": {func(l Leased) ([]AckStatus, error) { return q.Extend(ctx, l) }, false},
-			"stale ack": {func(l Leased) ([]AckStatus, error) {
+			"extend": {func(l Leased) ([]Status, error) { return q.Extend(ctx, l) }, false},
+			"stale ack": {func(l Leased) ([]Status, error) {
 				l.Token += "x"
 				return q.Ack(ctx, l)
 			}, false},
-			"stale reject": {func(l Leased) ([]AckStatus, error) {
+			"stale reject": {func(l Leased) ([]Status, error) {
 				l.Token += "x"
 				return q.Reject(ctx, Rejection{Task: l})
 			}, false},
-			"failed ack": {func(l Leased) ([]AckStatus, error) {
+			"failed ack": {func(l Leased) ([]Status, error) {
 				ended, end := context.WithCancel(ctx)
 				end()
 				if _, err := q.Ack(ended, l); err == nil {

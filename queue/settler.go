@@ -117,8 +117,9 @@ func (t *settler) loop() {
 // leases have ended: then the tasks are redelivered anyway.
 func (t *settler) settle(until time.Time, o results) {
 	q, stale := t.s.Queue, 0
+	t.s.failed(o.back)
 	told := inChunks(o.done, chunkTasks, func(chunk []Leased) bool {
-		return t.tell(until, &stale, func(ctx context.Context) ([]AckStatus, error) {
+		return t.tell(until, &stale, func(ctx context.Context) ([]Status, error) {
 			status, err := q.Ack(ctx, chunk...)
 			if err == nil {
 				t.missed(status, func(i int) Leased { return chunk[i] })
@@ -127,14 +128,14 @@ func (t *settler) settle(until time.Time, o results) {
 		})
 	})
 	told = told && inChunks(o.then, settleThen, func(chunk []Completion) bool {
-		return t.tell(until, &stale, func(ctx context.Context) ([]AckStatus, error) {
+		return t.tell(until, &stale, func(ctx context.Context) ([]Status, error) {
 			status, err := q.Complete(ctx, chunk...)
 			if err != nil {
 				return nil, err
 			}
 			t.missed(status, func(i int) Leased { return chunk[i].Task })
 			for i, s := range status {
-				if s == NoRoom {
+				if s == StatusFull {
 					o.back = append(o.back, Rejection{Task: chunk[i].Task, Delay: -1, Uncounted: true, Reason: "no room for the tasks that follow"})
 				}
 			}
@@ -144,7 +145,7 @@ func (t *settler) settle(until time.Time, o results) {
 	// From the back: what is handed back goes to the front of the queue.
 	for to := len(o.back); told && to > 0; to -= chunkTasks {
 		tries := 0
-		told = t.tell(until, &stale, func(ctx context.Context) ([]AckStatus, error) {
+		told = t.tell(until, &stale, func(ctx context.Context) ([]Status, error) {
 			tries++
 			status, err := q.Reject(ctx, o.back[max(0, to-chunkTasks):to]...)
 			if tries > 1 {
@@ -159,13 +160,13 @@ func (t *settler) settle(until time.Time, o results) {
 }
 
 // missed tells of the tasks that were gone when they were acknowledged.
-func (t *settler) missed(status []AckStatus, task func(i int) Leased) {
-	if t.s.r.cfg.OnMissing == nil || count(status, Missing) == 0 {
+func (t *settler) missed(status []Status, task func(i int) Leased) {
+	if t.s.r.cfg.OnMissing == nil || count(status, StatusMissing) == 0 {
 		return
 	}
 	var gone []Leased
 	for i, s := range status {
-		if s == Missing {
+		if s == StatusMissing {
 			gone = append(gone, task(i))
 		}
 	}
@@ -183,11 +184,11 @@ func inChunks[T any](items []T, size int, f func(chunk []T) bool) bool {
 }
 
 // tell makes one call until it succeeds, and counts the leases it found stale. It is false when it gave up.
-func (t *settler) tell(until time.Time, stale *int, call func(context.Context) ([]AckStatus, error)) bool {
+func (t *settler) tell(until time.Time, stale *int, call func(context.Context) ([]Status, error)) bool {
 	return t.s.r.persist(until, func(ctx context.Context) error {
 		status, err := call(ctx)
 		if err == nil {
-			*stale += count(status, Stale)
+			*stale += count(status, StatusStale)
 		}
 		return err
 	})
@@ -211,7 +212,7 @@ func (r *runner) persist(until time.Time, f func(context.Context) error) bool {
 	}
 }
 
-func count(status []AckStatus, want AckStatus) int {
+func count(status []Status, want Status) int {
 	n := 0
 	for _, s := range status {
 		if s == want {

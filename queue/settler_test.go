@@ -245,8 +245,8 @@ func TestSettler_ThenNoRoom(t *testing.T) {
 			return errs
 		}, queue.RunConfig{Batch: 1, OnError: func(err error) { t.Error(err) }})
 		waitFor(t, func() bool {
-			_, err := q.Get(testContext(t), "b")
-			return err == nil && stats(t, q) == queue.Stats{Delayed: 2}
+			found, err := q.Get(testContext(t), "b")
+			return err == nil && found[0].State != "" && stats(t, q) == queue.Stats{Delayed: 2}
 		})
 		stop()
 		wantGone(t, q, "a")

@@ -14,8 +14,6 @@ import (
 // all processes; Redis loses them no sooner than it loses tasks.
 type Stats struct {
 	Ready, Delayed, Leased, Dead int
-	// Done are the acknowledged tasks that are kept; see Config.KeepDone.
-	Done int
 	// OldestReady is how long the task at the head of the ready set has been
 	// waiting; zero when none waits. With priorities in use another may be older.
 	OldestReady time.Duration
@@ -123,7 +121,7 @@ func (q *Queue) Stats(ctx context.Context) (Stats, error) {
 }
 
 func parseStats(reply []string) (s Stats, err error) {
-	const fixed = 8
+	const fixed = 7
 	if len(reply) < fixed || (len(reply)-fixed)%2 != 0 {
 		return Stats{}, fmt.Errorf("%w: %d fields", ErrReply, len(reply))
 	}
@@ -134,8 +132,8 @@ func parseStats(reply []string) (s Stats, err error) {
 		}
 	}
 	s = Stats{
-		Ready: int(n[0]), Delayed: int(n[1]), Leased: int(n[2]), Dead: int(n[3]), Done: int(n[4]),
-		OldestReady: time.Duration(n[5]) * time.Microsecond, Paused: n[6] == 1,
+		Ready: int(n[0]), Delayed: int(n[1]), Leased: int(n[2]), Dead: int(n[3]),
+		OldestReady: time.Duration(n[4]) * time.Microsecond, Paused: n[5] == 1,
 	}
 	for counts := reply[fixed:]; len(counts) > 0; counts = counts[2:] {
 		if counts[0] == "birth" { // no number; see dequeue.lua
@@ -145,7 +143,7 @@ func parseStats(reply []string) (s Stats, err error) {
 		if err != nil {
 			return Stats{}, fmt.Errorf("%w: count %q: %w", ErrReply, counts[0], err)
 		}
-		s.count(counts[0], value, n[7])
+		s.count(counts[0], value, n[6])
 	}
 	return s, nil
 }

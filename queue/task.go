@@ -8,8 +8,7 @@ import (
 // Task is what a producer adds.
 type Task struct {
 	// ID names the task. A second task of the same id is refused as long as the
-	// first is in the queue in any state, dead letters and done tasks that are kept
-	// (Config.KeepDone) included. 1 to 255 bytes,
+	// first is in the queue in any state, dead letters included. 1 to 255 bytes,
 	// any of them. Required.
 	ID string
 	// Payload is kept as it is and not looked into. Nil is stored as empty.
@@ -29,15 +28,6 @@ type Task struct {
 	// Timeout is how long one attempt may take in a handler of single tasks (see
 	// [Handler]), in whole milliseconds; 0 for no limit.
 	Timeout time.Duration
-	// Unique is a key that only one task at a time may have, up to 255 bytes:
-	// another with the same one is refused with StatusDuplicate. It is taken until
-	// the task is done, or where UniqueFor is set for that time from now on,
-	// whatever becomes of the task.
-	Unique    string
-	UniqueFor time.Duration
-	// UniqueFreeOnDeath frees the key also when the task becomes a dead letter.
-	// Otherwise the dead letter keeps it until it is retried and done, or discarded.
-	UniqueFreeOnDeath bool
 }
 
 // Leased is a task taken by Dequeue, with the lease on it.
@@ -70,46 +60,28 @@ type hold struct {
 	settled atomic.Bool
 }
 
-// EnqueueStatus says what became of one task given to Enqueue.
-type EnqueueStatus uint8
+// Status says what became of one task given to a call.
+type Status uint8
 
-// The outcomes of Enqueue.
+// The outcomes. Only StatusOK changed anything.
 const (
-	// StatusUnknown is left where the call failed: the task may have been added. Repeat it.
-	StatusUnknown EnqueueStatus = iota
-	// StatusOK: the task was added.
+	// StatusUnknown is left where the call failed: it may have taken effect. Repeat it.
+	StatusUnknown Status = iota
+	// StatusOK: it was done.
 	StatusOK
-	// StatusDuplicate: a task of that id is in the queue already, or its unique key is taken; nothing was written.
+	// StatusDuplicate: a task of that id is in the queue already. Enqueue only.
 	StatusDuplicate
-	// StatusFull: the queue holds MaxLength tasks; nothing was written.
+	// StatusFull: the queue has no room for the task, or for the tasks that were to follow it.
 	StatusFull
+	// StatusStale: the lease ended, and the task waits or belongs to another worker.
+	StatusStale
+	// StatusMissing: no such task, or not in the state the call works on: it is done, or never was.
+	StatusMissing
 )
 
 // String names the status in one word.
-func (s EnqueueStatus) String() string {
-	return [...]string{"unknown", "ok", "duplicate", "full"}[min(s, StatusFull)]
-}
-
-// AckStatus says what became of one task given to Ack, Reject or Extend.
-type AckStatus uint8
-
-// The outcomes of Ack, Reject and Extend.
-const (
-	// Unknown is left where the call failed: it may have taken effect. Repeat it.
-	Unknown AckStatus = iota
-	// Done: the lease was current and the change was made.
-	Done
-	// Stale: the lease ended, and the task waits or belongs to another; nothing changed.
-	Stale
-	// Missing: no lease of that task is known: it is done, or never was; nothing changed.
-	Missing
-	// NoRoom: the queue is too full for the tasks that were to follow; nothing changed. Complete only.
-	NoRoom
-)
-
-// String names the status in one word.
-func (s AckStatus) String() string {
-	return [...]string{"unknown", "done", "stale", "missing", "no room"}[min(s, NoRoom)]
+func (s Status) String() string {
+	return [...]string{"unknown", "ok", "duplicate", "full", "stale", "missing"}[min(s, StatusMissing)]
 }
 
 // State is where a task is.
@@ -121,8 +93,6 @@ const (
 	StateDelayed State = "delayed"
 	StateLeased  State = "leased"
 	StateDead    State = "dead"
-	// StateDone: acknowledged, and kept because Config.KeepDone says so.
-	StateDone State = "done"
 )
 
 // TaskInfo is one task as it stands.
@@ -134,19 +104,9 @@ type TaskInfo struct {
 	Options
 	// Attempt counts the deliveries so far.
 	Attempt int
-	// At is when a delayed task falls due, a lease ends, a dead task died or a
-	// done one was acknowledged (to the millisecond), and when a ready task arrived.
+	// At is when a delayed task falls due, a lease ends or a dead task died (to the
+	// millisecond), and when a ready task arrived.
 	At time.Time
 	// Reason is why the last attempt failed, or why the task is dead. It is empty while the task is leased.
 	Reason string
-}
-
-// DeadTask is a dead letter.
-type DeadTask struct {
-	ID      string
-	Payload []byte // nil where the body is missing
-	Options
-	Attempt int
-	DiedAt  time.Time
-	Reason  string
 }

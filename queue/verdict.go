@@ -77,7 +77,7 @@ func followUp(err error) ([]Task, bool) {
 // interrupted says that the queue had ended the handler's context: a failure is
 // then nobody's fault and does not count.
 func rejection(task Leased, err error, interrupted bool) Rejection {
-	r := Rejection{Task: task, Delay: -1, Reason: err.Error()}
+	r := Rejection{Task: task, Delay: -1, Reason: err.Error(), cause: err}
 	var v *verdict
 	switch {
 	case errors.As(err, &v):

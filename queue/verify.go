@@ -3,6 +3,7 @@ package queue
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -12,7 +13,7 @@ type Report struct {
 	// Tasks is how many ids were looked at; one that moved meanwhile may count twice.
 	Tasks int
 	// Lost are tasks that have a body or a record and are in no state. Repair
-	// makes them ready, or done where they were that, or drops the record that has no body.
+	// makes them ready, or drops the record that has no body.
 	Lost []string
 	// Doubled are tasks in several states. Repair keeps the one closest to running.
 	Doubled []string
@@ -24,25 +25,15 @@ type Report struct {
 func (r Report) Clean() bool { return len(r.Lost)+len(r.Doubled)+len(r.Bodiless) == 0 }
 
 // Verify looks at every task and checks that it is in exactly one state and has
-// what it needs; with repair it mends what it finds. It works in small atomic
-// steps, so it may run beside everything else. Such findings come from commands
-// given by hand, or a Redis that lost a key of the queue.
+// what it needs; with repair it repairs what it finds. It works in small atomic
+// steps, so it may run at any time. Such findings come from commands given by
+// hand, or a Redis that lost a key of the queue. Run does this automatically when it
+// finds that tasks are in no state.
 // Errors: those of Redis; the report then says what was found so far.
 func (q *Queue) Verify(ctx context.Context, repair bool) (Report, error) {
-	v := &verifier{q: q, repair: "0", found: make(map[string]bool)}
-	if repair {
-		v.repair = "1"
-	}
-	k := q.keys.all
-	for _, hash := range []string{k[3], k[4]} {
-		err := v.scan(ctx, func(cursor uint64) *redis.ScanCmd { return q.rdb.HScan(ctx, hash, cursor, "", chunkTasks) })
-		if err != nil {
-			return v.report, err
-		}
-	}
-	for _, key := range stateKeys {
-		err := v.scan(ctx, func(cursor uint64) *redis.ScanCmd { return q.rdb.ZScan(ctx, k[key-1], cursor, "", chunkTasks) })
-		if err != nil {
+	v := newVerifier(q, repair)
+	for !v.done() {
+		if err := v.page(ctx); err != nil {
 			return v.report, err
 		}
 	}
@@ -54,30 +45,58 @@ type verifier struct {
 	repair string
 	report Report
 	found  map[string]bool // reported already: an id is met in several keys
+	key    int             // of verifyKeys, and the cursor in it
+	cursor uint64
 }
 
-// scan checks the ids of one hash or sorted set, which come in pairs with their values.
-func (v *verifier) scan(ctx context.Context, page func(cursor uint64) *redis.ScanCmd) error {
-	for cursor := uint64(0); ; {
-		pairs, next, err := page(cursor).Result()
-		if err != nil {
-			return fmt.Errorf("verify queue: %w", err)
-		}
-		var ids []string
-		for i := 0; i < len(pairs); i += 2 {
-			ids = append(ids, pairs[i])
-		}
-		for len(ids) > 0 {
-			n := min(len(ids), chunkTasks)
-			if err := v.check(ctx, ids[:n]); err != nil {
-				return err
-			}
-			ids = ids[n:]
-		}
-		if cursor = next; cursor == 0 {
-			return nil
+func newVerifier(q *Queue, repair bool) *verifier {
+	v := &verifier{q: q, repair: "0", found: make(map[string]bool)}
+	if repair {
+		v.repair = "1"
+	}
+	return v
+}
+
+// verifyKeys are the numbers of the keys that a verifier goes through, records
+// first: they are small, and every task that was leased has one.
+var verifyKeys = []int{5, 4, 1, 2, 3, 8}
+
+// verifyBodies is how many payloads are read in a page. Redis sends them with their ids.
+const verifyBodies = 64
+
+// done says that all keys were gone through.
+func (v *verifier) done() bool { return v.key == len(verifyKeys) }
+
+// page checks the ids of the next page of a hash or sorted set. A small one is one page.
+func (v *verifier) page(ctx context.Context) error {
+	number := verifyKeys[v.key]
+	name := v.q.keys.all[number-1]
+	var page *redis.ScanCmd
+	switch number {
+	case 4:
+		page = v.q.rdb.HScan(ctx, name, v.cursor, "", verifyBodies)
+	case 5:
+		page = v.q.rdb.HScan(ctx, name, v.cursor, "", chunkTasks)
+	default:
+		page = v.q.rdb.ZScan(ctx, name, v.cursor, "", chunkTasks)
+	}
+	pairs, next, err := page.Result()
+	if err != nil {
+		return fmt.Errorf("verify queue: %w", err)
+	}
+	ids := make([]string, 0, len(pairs)/2)
+	for i := 0; i < len(pairs); i += 2 {
+		ids = append(ids, pairs[i])
+	}
+	for chunk := range slices.Chunk(ids, chunkTasks) {
+		if err := v.check(ctx, chunk); err != nil {
+			return err
 		}
 	}
+	if v.cursor = next; next == 0 {
+		v.key++
+	}
+	return nil
 }
 
 var verdicts = map[byte]byte{'k': 'k', 'o': 'o', 's': 's', 'b': 'b'}

@@ -46,11 +46,11 @@ func content(t testing.TB, rdb redis.UniversalClient, prefix string) map[string]
 		}
 		all[name] = fmt.Sprintf("%q", value) // maps are printed in order
 	}
-	for _, name := range []string{"ready", "delayed", "leased", "dead", "done", "unique_until"} {
+	for _, name := range []string{"ready", "delayed", "leased", "dead"} {
 		set, err := rdb.ZRangeWithScores(ctx, prefix+name, 0, -1).Result()
 		note(name, fmt.Sprint(set), err)
 	}
-	for _, name := range []string{"body", "meta", "unique"} {
+	for _, name := range []string{"body", "meta"} {
 		hash, err := rdb.HGetAll(ctx, prefix+name).Result()
 		note(name, hash, err)
 	}
@@ -87,11 +87,7 @@ func TestQueue_VerifyBusy(t *testing.T) {
 		adding.Store(true)
 		go func() {
 			defer adding.Store(false)
-			tasks := numbered(400)
-			for i := range tasks {
-				tasks[i].Unique = strconv.Itoa(i)
-			}
-			for chunk := range slices.Chunk(tasks, 20) {
+			for chunk := range slices.Chunk(numbered(400), 20) {
 				if _, err := q.Enqueue(testContext(t), chunk...); err != nil {
 					t.Error(err)
 				}
@@ -144,9 +140,9 @@ func TestQueue_VerifyFinds(t *testing.T) {
 		enqueue(t, q, queue.Task{ID: "leased bodiless"}, queue.Task{ID: "leased and ready"}, queue.Task{ID: "dead bodiless"})
 		l := take(t, q, "leased bodiless", "leased and ready", "dead bodiless")
 		reject(t, q, queue.Rejection{Task: l[2], Dead: true, Reason: "bad"})
-		enqueue(t, q, queue.Task{ID: "lost", Payload: []byte("body"), Type: "mail", Priority: 2, Unique: "k"},
-			queue.Task{ID: "ready bodiless", Unique: "b"}, queue.Task{ID: "ready and delayed"}, queue.Task{ID: "well"},
-			queue.Task{ID: "delayed bodiless", Due: time.Now().Add(time.Hour), UniqueFreeOnDeath: true, Unique: "free"},
+		enqueue(t, q, queue.Task{ID: "lost", Payload: []byte("body"), Type: "mail", Priority: 2},
+			queue.Task{ID: "ready bodiless"}, queue.Task{ID: "ready and delayed"}, queue.Task{ID: "well"},
+			queue.Task{ID: "delayed bodiless", Due: time.Now().Add(time.Hour)},
 			queue.Task{ID: "delayed and dead", Due: time.Now().Add(time.Hour)})
 		for _, err := range []error{
 			rdb.ZRem(ctx, ready, "lost").Err(),
@@ -196,16 +192,14 @@ func TestQueue_VerifyFinds(t *testing.T) {
 			}
 		}
 		wantGone(t, q, "record alone")
-		if info := get(t, q, "lost"); info.Type != "mail" || info.Unique != "k" {
+		if info := get(t, q, "lost"); info.Type != "mail" {
 			t.Errorf("repair lost the options: %+v", info)
 		}
-		wantRefused(t, q, queue.Task{ID: "1", Unique: "b"})
-		enqueue(t, q, queue.Task{ID: "2", Unique: "free"})
 		if n, err := rdb.ZCard(ctx, leased).Result(); err != nil || n != 1 {
 			t.Errorf("%d leased, %v", n, err)
 		}
 		status, err := q.Ack(ctx, l[:2]...)
-		wantStatus(t, status, err, queue.Stale, queue.Done)
+		wantStatus(t, status, err, queue.StatusStale, queue.StatusOK)
 	})
 }
 

@@ -99,7 +99,7 @@ func TestWorker_Abandoned(t *testing.T) {
 			}
 			close(release)
 			receive(t, "the handler's end", returned)
-			if status := ack(t, admin, got...); status[0] != queue.Done || status[1] != queue.Done {
+			if status := ack(t, admin, got...); status[0] != queue.StatusOK || status[1] != queue.StatusOK {
 				t.Errorf("told %v: the abandoned handler changed something: %v", told, status)
 			}
 		}

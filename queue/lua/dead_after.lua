@@ -1,7 +1,6 @@
 -- Lists dead letters behind a place, the earliest first.
 --
--- KEYS  1 ready, 2 delayed, 3 leased, 4 body, 5 meta, 6 clock, 7 wake, 8 dead, 9 unique, 10 unique_until, 11 paused,
---       12 done, 13 counts, 14 rate
+-- KEYS  those of fragment_common.lua
 -- ARGV  1 time of death in ms and 2 id of the letter that ends the page before (-1 and '': from the start),
 --       3 the latest time of death to be listed, 4 how many to return, at least 1
 -- Returns what list.lua does

@@ -1,53 +1,23 @@
 -- Takes up to n ready tasks under one lease, after reclaiming expired leases and promoting what is due.
 --
--- KEYS  1 ready, 2 delayed, 3 leased, 4 body, 5 meta, 6 clock, 7 wake, 8 dead, 9 unique, 10 unique_until, 11 paused,
---       12 done, 13 counts, 14 rate
+-- KEYS  those of fragment_common.lua
 -- ARGV  1 n, 2 lease in ms, 3 lease token, 4 bound of reclaims and of promotions, 5 max_attempts,
 --       6 max_dead, 7 horizon in ms: what falls due sooner than this must have a worker that knows of it,
---       8 how many leases there may be (0: any number), 9 microseconds per task of the rate (0: no rate),
---       10 how many tasks an unused rate lets through at once, 11 ms for which done tasks are kept (0: not at
---       all), 12 how many of them
+--       8 how many bytes of payload to take at most, though at least one task
 -- A paused queue gives nothing, and moves nothing.
 --
--- Returns strings: "1" where more is to be had now, else "0"; ms until it is worth looking again: until the next
---       delayed task or lease end falls due, or a limit that holds ready tasks back gives way; "-1" where that
---       is not known; the queue's birth mark, "" where it could not be read; how many calls have taken tasks since
---       then; then per task: id, payload, "attempt,priority[,option]*"
--- Atomic because a task must leave one set and enter the other as one step, because a lease that expired
--- must be reclaimed by exactly one of those who look, and because a limit that is looked at in one step
--- and used up in another is none.
+-- Returns strings: "1" where another call would find tasks now, else "0"; ms until the next delayed task or lease end
+--       falls due, "-1" where there is none; the queue's birth mark, "" where it could not be read; how many calls
+--       have taken tasks since then; how many more payloads than tasks in a state there are, which is 0 unless a
+--       fault has left tasks in no state; then per task: id, payload, "attempt,priority[,option]*"
+-- Atomic because a task must leave one set and enter the other as one step, and because a lease that expired
+-- must be reclaimed by exactly one worker.
 
 local n, bound = tonumber(ARGV[1]), tonumber(ARGV[4])
-local max_attempts, max_dead = tonumber(ARGV[5]), tonumber(ARGV[6])
+local max_attempts, max_dead, max_bytes = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[8])
 local now_us = queue_now()
 local now_ms = math.floor(now_us / 1000)
 local buried, given = 0, 0
-
--- What the limits leave: how many leases may still be given out, and how many tasks the rate lets through.
-local max_leased, interval, burst = tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10])
-local leases, slots = math.huge, math.huge
-
--- The rate is the generic cell rate algorithm in its virtual scheduling form (ITU-T I.371, annex A). Its state
--- is the theoretical arrival time: when all that was let through would have come, one every interval. It may
--- lie a burst ahead of now. More than that is a clock that stepped back or another rate than before.
-local ahead = 0
-if interval > 0 then
-  local arrival = tonumber(redis.call('GET', KEYS[14]) or '0') or 0
-  ahead = math.min(math.max(arrival - now_us, 0), math.ceil(burst * interval))
-  -- A hundredth of a microsecond makes up for what the floating point loses.
-  slots = math.floor((burst * interval - ahead + 0.01) / interval)
-end
-
-local function charge()
-  if interval == 0 or given == 0 then
-    return
-  end
-  -- Whole microseconds, rounded up: the rate is never exceeded. An arrival that lies in the past says nothing,
-  -- so the key may go a while after that.
-  ahead = ahead + math.ceil(given * interval)
-  local life = string.format('%d', math.ceil(ahead / 1000) + 1000)
-  redis.call('SET', KEYS[14], string.format('%d', now_us + ahead), 'PX', life)
-end
 
 local function bury(id, attempt, priority, reason, options)
   queue_bury(id, now_ms, attempt, priority, reason, options)
@@ -89,7 +59,7 @@ end
 
 -- A delayed task arrives when it falls due, however late it is promoted.
 local function promote()
-  local due = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now_ms, 'WITHSCORES', 'LIMIT', 0, bound)
+  local due = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', string.format('(%d', now_ms + 1), 'WITHSCORES', 'LIMIT', 0, bound)
   queue_each(#due / 2, function(from, to)
     local ids, ready, k = {}, {}, 0
     for i = from, to do
@@ -99,15 +69,17 @@ local function promote()
     local metas = redis.call('HMGET', KEYS[5], unpack(ids))
     for i = 1, k do
       local _, priority = queue_parse(metas[i])
-      local at = tonumber(due[2 * (from + i - 1)]) * 1000
-      ready[2 * i - 1], ready[2 * i] = string.format('%d', at - priority * queue_age_us), ids[i]
+      local at = tonumber(due[2 * (from + i - 1)])
+      local ms = math.floor(at)
+      at = ms * 1000 + math.floor((at - ms) * queue_places + 0.5) / queue_places * 1000
+      ready[2 * i - 1], ready[2 * i] = string.format('%.17g', at - priority * queue_age_us), ids[i]
     end
     redis.call('ZREM', KEYS[2], unpack(ids))
     redis.call('ZADD', KEYS[1], unpack(ready))
   end)
 end
 
-local reply, filled = {'0', '-1', '', '0'}, 4
+local reply, filled = {'0', '-1', '', '0', '0'}, 5
 
 -- How long tasks waited: of up to 16 all are looked at, of more 16 that are evenly spaced in their order, each
 -- standing for its neighbours. A bucket's number is that of its upper bound in ms; there is one more without.
@@ -138,15 +110,29 @@ local function waited(j, meta)
   waits[bucket] = (waits[bucket] or 0) + weights[j]
 end
 
+-- What to take: the first n tasks, or as many of them as have max_bytes of payload together, at least one. A payload
+-- that is not noted as big counts as the largest of those.
+local function fetchable()
+  local ids, metas, bytes = redis.call('ZRANGE', KEYS[1], 0, n - 1), {}, 0
+  for from = 1, #ids, queue_chunk do
+    local to = math.min(from + queue_chunk - 1, #ids)
+    local found = redis.call('HMGET', KEYS[5], unpack(ids, from, to))
+    for i = from, to do
+      metas[i] = found[i - from + 1]
+      bytes = bytes + (tonumber(metas[i] and string.match(metas[i], '^[^;]*,l(%d+)')) or queue_big)
+      if bytes > max_bytes and i > 1 then
+        for last = #ids, i, -1 do
+          ids[last] = nil
+        end
+        return ids, metas
+      end
+    end
+  end
+  return ids, metas
+end
+
 local function take()
-  if max_leased > 0 then
-    leases = max_leased - redis.call('ZCARD', KEYS[3])
-  end
-  local room = math.min(n, leases, slots)
-  if room < 1 then
-    return
-  end
-  local ids = redis.call('ZRANGE', KEYS[1], 0, room - 1)
+  local ids, metas = fetchable()
   if #ids == 0 then
     return
   end
@@ -163,10 +149,9 @@ local function take()
   local sampled = 1
   queue_each(#ids, function(from, to)
     local bodies = redis.call('HMGET', KEYS[4], unpack(ids, from, to))
-    local metas = redis.call('HMGET', KEYS[5], unpack(ids, from, to))
     local leased, fresh, k = {}, {}, 0
     for i = from, to do
-      local id, body, meta = ids[i], bodies[i - from + 1], metas[i - from + 1]
+      local id, body, meta = ids[i], bodies[i - from + 1], metas[i]
       if not body then
         local attempt, priority, _, _, options = queue_parse(meta)
         bury(id, attempt, priority, 'body missing', options)
@@ -191,8 +176,8 @@ local function take()
       redis.call('HSET', KEYS[5], unpack(fresh, 1, k))
     end
     while sampled <= #ranks and ranks[sampled] <= to do
-      local i = ranks[sampled] - from + 1
-      if bodies[i] then
+      local i = ranks[sampled]
+      if bodies[i - from + 1] then
         waited(sampled, metas[i])
       end
       sampled = sampled + 1
@@ -209,9 +194,9 @@ end
 
 -- A mark that is another than before, or a number that went back, tells whoever looks that Redis lost data.
 local function mark()
-  local takes = given > 0 and queue_tally('takes', 1) or redis.pcall('HGET', KEYS[13], 'takes')
-  local birth = redis.pcall('HGET', KEYS[13], 'birth')
-  if birth == false and redis.pcall('HSET', KEYS[13], 'birth', ARGV[3]) == 1 then
+  local takes = given > 0 and queue_tally('takes', 1) or redis.pcall('HGET', KEYS[10], 'takes')
+  local birth = redis.pcall('HGET', KEYS[10], 'birth')
+  if birth == false and redis.pcall('HSET', KEYS[10], 'birth', ARGV[3]) == 1 then
     birth = ARGV[3]
   end
   if type(birth) == 'string' then
@@ -219,16 +204,12 @@ local function mark()
   end
 end
 
-if redis.call('EXISTS', KEYS[11]) == 1 then
+if redis.call('EXISTS', KEYS[9]) == 1 then
   return reply
-end
-if ARGV[11] ~= '0' then
-  queue_trim_done(now_ms, tonumber(ARGV[11]), tonumber(ARGV[12]), bound)
 end
 reclaim()
 promote()
 take()
-charge()
 if buried > 0 then
   queue_buried(buried, max_dead)
 end
@@ -238,21 +219,14 @@ local function left(due_ms)
   return due_ms and math.max(0, due_ms - now_ms)
 end
 
-local next_ms = left(queue_first(KEYS[3]))
-local more = redis.call('ZCARD', KEYS[1]) > 0
-if more and leases - given < 1 then
-  -- Whoever ends a lease wakes a worker. What falls due meanwhile only waits with the others.
-  more = next_ms == 0
-elseif more and slots - given < 1 then
-  more = false
-  next_ms = math.ceil((ahead - (burst - 1) * interval) / 1000)
-else
-  local due_ms = left(queue_first(KEYS[2]))
-  if due_ms and (not next_ms or due_ms < next_ms) then
-    next_ms = due_ms
-  end
-  more = more or next_ms == 0
+local next_ms, due_ms = left(queue_first(KEYS[3])), left(queue_first(KEYS[2]))
+if due_ms and (not next_ms or due_ms < next_ms) then
+  next_ms = due_ms
 end
+local left_ready = redis.call('ZCARD', KEYS[1])
+local more = next_ms == 0 or left_ready > 0
+reply[5] = string.format('%d', redis.call('HLEN', KEYS[4]) - left_ready - redis.call('ZCARD', KEYS[2])
+  - redis.call('ZCARD', KEYS[3]) - redis.call('ZCARD', KEYS[8]))
 if next_ms then
   reply[2] = string.format('%d', next_ms)
 end

@@ -1,11 +1,9 @@
 -- Adds tasks: those that are due become ready, the others delayed.
 --
--- KEYS  1 ready, 2 delayed, 3 leased, 4 body, 5 meta, 6 clock, 7 wake, 8 dead, 9 unique, 10 unique_until, 11 paused,
---       12 done, 13 counts, 14 rate
+-- KEYS  those of fragment_common.lua
 -- ARGV  1 max_length; then per task: id, payload, due in ms since 1970 (0: now), priority, options (see
 --       fragment_common.lua)
--- Returns a string with one letter per task: K added, D duplicate (the id exists in any state, or the unique
---       key is taken), F full
+-- Returns a string with one letter per task: K added, D duplicate (the id exists in any state), F full
 -- Atomic because the room and the ids must not change between the look and the write; a task is
 -- either written whole or not at all.
 

@@ -1,7 +1,6 @@
 -- Extends leases: they end a full lease from now.
 --
--- KEYS  1 ready, 2 delayed, 3 leased, 4 body, 5 meta, 6 clock, 7 wake, 8 dead, 9 unique, 10 unique_until, 11 paused,
---       12 done, 13 counts, 14 rate
+-- KEYS  those of fragment_common.lua
 -- ARGV  1 lease in ms; then per task: id, lease token as the meta holds it
 -- Returns a string with one letter per task: K extended, S stale (another lease is current), M missing
 -- Atomic because a lease that was reclaimed a moment ago must not be extended.
@@ -26,7 +25,7 @@ queue_each(n, function(from, to)
       mine[k / 2 + 1] = ids[i]
       k = k + 2
     else
-      status[i] = queue_ended(meta)
+      status[i] = 'S'
     end
   end
   if k > 0 then

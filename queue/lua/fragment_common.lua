@@ -1,15 +1,12 @@
 -- Fragment: what this package's own scripts share. It follows fragment_enqueue.lua, and expects
--- KEYS 1 ready, 2 delayed, 3 leased, 4 body, 5 meta, 6 clock, 7 wake, 8 dead, 9 unique, 10 unique_until,
--- 11 paused (there while nothing is to be taken), 12 done, 13 counts, 14 rate.
+-- KEYS 1 ready, 2 delayed, 3 leased, 4 body, 5 meta, 6 clock, 7 wake, 8 dead, 9 paused (there while nothing is to be
+-- taken), 10 counts.
 --
--- A meta value is "attempt,priority[,option]*;" and then L<lease token>, R<reason of the last failure>,
--- D<reason of death> or A, for one that was acknowledged and is kept. A task that never was leased and has priority 0 and no options has none. The tag in
+-- A meta value is "attempt,priority[,option]*;" and then L<lease token>, R<reason of the last failure> or
+-- D<reason of death>. A task that never was leased and has priority 0 and no options has none. The tag in
 -- front of token and reason keeps a reason that looks like a token from ever passing for one. An option is
--- a letter and its value, free of "," and ";": y type, m maximum of attempts, t timeout in ms, u unique key,
--- w how long that is taken in ms (until the task is done without it), f free it when the task is dead. While the
--- task is ready, b is since when in microseconds, where its score says something else because it came back to the front.
---
--- The hash unique holds key -> "id;until", until being ms or 0; unique_until orders those that have one.
+-- a letter and its value, free of "," and ";": y type, m maximum of attempts, t timeout in ms, l size
+-- of a big payload in bytes. While the task is ready, b is since when in microseconds, where its score says something else because it came back to the front.
 
 -- queue_now() -> Redis TIME in microseconds
 local function queue_now()
@@ -45,37 +42,12 @@ end
 
 -- queue_tally(field, n) -> what the statistics count now. What is wrong with them must not stop a task.
 local function queue_tally(field, n)
-  return redis.pcall('HINCRBY', KEYS[13], field, n)
-end
-
--- queue_ended(meta) -> what to answer to whoever comes with a lease token that is not in this meta: M where the
--- task is done and only kept, as if it were gone, else S
-local function queue_ended(meta)
-  local _, _, tag = queue_parse(meta)
-  return tag == 'A' and 'M' or 'S'
+  return redis.pcall('HINCRBY', KEYS[10], field, n)
 end
 
 -- queue_max(options, default) -> after how many attempts the task is dead
 local function queue_max(options, default)
   return tonumber(string.match(options, ',m(%d+)') or default)
-end
-
--- queue_owner(key, now_ms) -> the "id;until" that holds a unique key at that time, or nil
-local function queue_owner(key, now_ms)
-  local value = redis.call('HGET', KEYS[9], key)
-  local ends = value and tonumber(string.match(value, ';(%d+)$') or '0')
-  if value and (ends == 0 or ends > now_ms) then
-    return value
-  end
-  return nil
-end
-
--- queue_free(id, options): gives up the unique key that the task holds until it is done
-local function queue_free(id, options)
-  local key = string.match(options, ',u([^,]+)')
-  if key and not string.find(options, ',w', 1, true) and redis.call('HGET', KEYS[9], key) == id .. ';0' then
-    redis.call('HDEL', KEYS[9], key)
-  end
 end
 
 -- queue_front(n) -> the first of n consecutive scores in front of every ready task. What was taken
@@ -89,17 +61,26 @@ local function queue_front(now_us, n)
   return score - n
 end
 
--- queue_first(key) -> the lowest score of a sorted set, or nil when it is empty
+-- queue_first(key) -> the lowest score of a sorted set in whole ms, or nil when it is empty
 local function queue_first(key)
   local head = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
-  return head[2] and tonumber(head[2]) or nil
+  return head[2] and math.floor(tonumber(head[2])) or nil
 end
 
--- queue_freed(): a lease ended. Where the number of leases is limited, workers sleep although tasks are ready.
-local function queue_freed()
-  if redis.call('ZCARD', KEYS[1]) > 0 then
-    queue_wake(0)
+-- A delayed task's score is its due time in ms, and as a fraction its place among the first 4000 that are due in that
+-- millisecond, so that they become ready in the order they were added. Later ones share the last place. Microseconds
+-- since 1970 with that fraction are exact in a double until the year 2041.
+local queue_places = 4000
+
+-- queue_delay(due_ms, last) -> the score of a task that is added to those due then. last remembers places within a call.
+local function queue_delay(due_ms, last)
+  if not last[due_ms] then
+    local found = redis.call('ZREVRANGEBYSCORE', KEYS[2], string.format('(%d', due_ms + 1),
+      string.format('%d', due_ms), 'WITHSCORES', 'LIMIT', 0, 1)
+    last[due_ms] = found[2] and math.floor((tonumber(found[2]) - due_ms) * queue_places + 0.5) or -1
   end
+  last[due_ms] = math.min(last[due_ms] + 1, queue_places - 1)
+  return string.format('%.17g', due_ms + last[due_ms] / queue_places)
 end
 
 -- queue_each(n, f) calls f(from, to) for 1..n in chunks that unpack can take
@@ -114,20 +95,12 @@ local function queue_bury(id, now_ms, attempt, priority, reason, options)
   options = select(2, queue_back(options))
   redis.call('ZADD', KEYS[8], string.format('%d', now_ms), id)
   redis.call('HSET', KEYS[5], id, queue_meta(attempt, priority, 'D', reason, options))
-  if string.find(options, ',f', 1, true) then
-    queue_free(id, options)
-  end
 end
 
--- queue_forget(ids, from, to): removes what is known of tasks that are in no set any more.
-local function queue_forget(ids, from, to)
-  local metas = redis.call('HMGET', KEYS[5], unpack(ids, from, to))
-  for i = from, to do
-    local _, _, _, _, options = queue_parse(metas[i - from + 1])
-    queue_free(ids[i], options)
-  end
-  redis.call('HDEL', KEYS[4], unpack(ids, from, to))
-  redis.call('HDEL', KEYS[5], unpack(ids, from, to))
+-- queue_forget(ids): removes what is known of tasks that are in no set any more.
+local function queue_forget(ids)
+  redis.call('HDEL', KEYS[4], unpack(ids))
+  redis.call('HDEL', KEYS[5], unpack(ids))
 end
 
 -- queue_buried(n, max_dead): counts n dead letters, and drops the oldest above the bound, with their bodies. A
@@ -138,7 +111,7 @@ local function queue_buried(n, max_dead)
   while excess > 0 do
     local ids = redis.call('ZRANGE', KEYS[8], 0, math.min(excess, queue_chunk) - 1)
     redis.call('ZREM', KEYS[8], unpack(ids))
-    queue_forget(ids, 1, #ids)
+    queue_forget(ids)
     excess = excess - #ids
   end
 end

@@ -27,6 +27,14 @@ local queue_chunk = 100
 local queue_pad = string.rep('-', 256)
 local queue_pad_from = 8
 
+-- A payload above this many bytes is noted in the task's options, so that a fetch bounds what it reads.
+local queue_big = 4096
+
+-- queue_sized(options, payload) -> the options, with the payload's size where it is big
+local function queue_sized(options, payload)
+  return #payload > queue_big and options .. ',l' .. #payload or options
+end
+
 local function queue_room(o, max_length)
   -- A key of another type at one of these names must fail here, before the composing script's first
   -- write, and not in queue_add after it.
@@ -81,7 +89,7 @@ local function queue_add(o, now_us, n, ids, payloads, priorities, options)
       local id = ids[i]
       local score = at + i
       local priority = priorities and priorities[i] or 0
-      local extra = options and options[i] or ''
+      local extra = queue_sized(options and options[i] or '', payloads[i])
       if priority > 0 or extra ~= '' then
         score = score - priority * queue_age_us
         metas[m + 1] = id

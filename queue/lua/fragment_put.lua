@@ -16,52 +16,15 @@ local function queue_put(first, n, max_length)
   local known = queue_known(0, n, ids)
   local head = queue_first(KEYS[2])
 
-  -- Unique keys whose time is over go, a few at each call.
-  local swept = false
-  local function sweep()
-    if swept then
-      return
-    end
-    swept = true
-    for _, key in ipairs(redis.call('ZRANGEBYSCORE', KEYS[10], '-inf', string.format('%d', now_ms), 'LIMIT', 0, 64)) do
-      redis.call('ZREM', KEYS[10], key)
-      if not queue_owner(key, now_ms) then
-        redis.call('HDEL', KEYS[9], key)
-      end
-    end
-  end
-
-  -- taken(id, options) -> whether another task has the unique key; otherwise it is this one's. It is the last
-  -- check of a task, so that one that is refused leaves no mark.
-  local function taken(id, options)
-    local key = string.match(options, ',u([^,]+)')
-    if not key then
-      return false
-    end
-    sweep()
-    if queue_owner(key, now_ms) then
-      return true
-    end
-    local life = string.match(options, ',w(%d+)')
-    local till = life and string.format('%d', math.ceil(now_ms) + tonumber(life)) or '0'
-    redis.call('HSET', KEYS[9], key, id .. ';' .. till)
-    if life then
-      redis.call('ZADD', KEYS[10], till, key)
-    end
-    return false
-  end
-
   local status, seen = {}, {}
   local ready, payloads, priorities, extras, r = {}, {}, {}, {}, 0
-  local later, bodies, metas, d = {}, {}, {}, 0
+  local later, bodies, metas, places, d = {}, {}, {}, {}, 0
   for i = 1, n do
     local id = ids[i]
     if known[i] or seen[id] then
       status[i] = 'D'
     elseif room < 1 then
       status[i] = 'F'
-    elseif taken(id, arg(i, 5)) then
-      status[i] = 'D'
     else
       status[i] = 'K'
       seen[id] = true
@@ -71,9 +34,9 @@ local function queue_put(first, n, max_length)
         r = r + 1
         ready[r], payloads[r], priorities[r], extras[r] = id, arg(i, 2), priority, options
       else
-        later[2 * d + 1], later[2 * d + 2] = arg(i, 3), id
+        later[2 * d + 1], later[2 * d + 2] = queue_delay(due, places), id
         bodies[2 * d + 1], bodies[2 * d + 2] = id, arg(i, 2)
-        metas[2 * d + 1], metas[2 * d + 2] = id, queue_meta(0, priority, 'R', '', options)
+        metas[2 * d + 1], metas[2 * d + 2] = id, queue_meta(0, priority, 'R', '', queue_sized(options, arg(i, 2)))
         d = d + 1
       end
     end

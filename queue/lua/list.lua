@@ -1,14 +1,13 @@
 -- Lists the tasks of one state: ready and delayed in the order in which they are to run, leased by the end
--- of the lease, dead and done ones the latest first.
+-- of the lease, dead ones the latest first.
 --
--- KEYS  1 ready, 2 delayed, 3 leased, 4 body, 5 meta, 6 clock, 7 wake, 8 dead, 9 unique, 10 unique_until, 11 paused,
---       12 done, 13 counts, 14 rate
+-- KEYS  those of fragment_common.lua
 -- ARGV  1 number of the state's key, 2 how many to skip, 3 how many to return, at least 1
 -- Returns strings, per task: id, score, attempt, priority, tag and text of its meta, "1" and the payload,
 --       or "0" where the body is missing, options
 -- Atomic so that each task comes with its own meta and body.
 
 local from, to = tonumber(ARGV[2]), tonumber(ARGV[2]) + tonumber(ARGV[3]) - 1
-local range = (ARGV[1] == '8' or ARGV[1] == '12') and 'ZREVRANGE' or 'ZRANGE'
+local range = ARGV[1] == '8' and 'ZREVRANGE' or 'ZRANGE'
 local found = redis.call(range, KEYS[tonumber(ARGV[1])], from, to, 'WITHSCORES')
 return queue_list(found, #found / 2)

@@ -1,7 +1,6 @@
 -- Tells how much waits, for how long, and how much was done: what decides whether more may come.
 --
--- KEYS  1 ready, 2 delayed, 3 leased, 4 body, 5 meta, 6 clock, 7 wake, 8 dead, 9 unique, 10 unique_until, 11 paused,
---       12 done, 13 counts, 14 rate
+-- KEYS  those of fragment_common.lua
 -- Returns strings: tasks that count for the maximum length, those of them that are delayed, age of the ready task at
 --       the head in microseconds, the present minute since 1970, tasks acknowledged in it
 -- Atomic so that the figures belong to one moment. Cheap, because it is asked many times a second.
@@ -16,4 +15,4 @@ local minute = string.format('%d', math.floor(now_us / 60000000))
 local delayed = redis.call('ZCARD', KEYS[2])
 return {
   string.format('%d', redis.call('ZCARD', KEYS[1]) + delayed + redis.call('ZCARD', KEYS[3])),
-  string.format('%d', delayed), string.format('%d', age), minute, redis.call('HGET', KEYS[13], 'm' .. minute) or '0'}
+  string.format('%d', delayed), string.format('%d', age), minute, redis.call('HGET', KEYS[10], 'm' .. minute) or '0'}

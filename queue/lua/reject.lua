@@ -1,20 +1,18 @@
 -- Gives leased tasks back: to run again after a delay, at once, or never.
 --
--- KEYS  1 ready, 2 delayed, 3 leased, 4 body, 5 meta, 6 clock, 7 wake, 8 dead, 9 unique, 10 unique_until, 11 paused,
---       12 done, 13 counts, 14 rate
--- ARGV  1 max_attempts, 2 max_dead, 3 "1" where the number of leases is limited; then per task: id, lease token
---       as the meta holds it, mode (c counted, u uncounted, d dead now), delay in ms, reason
+-- KEYS  those of fragment_common.lua
+-- ARGV  1 max_attempts, 2 max_dead; then per task: id, lease token as the meta holds it, mode (c counted, u uncounted, d dead now), delay in ms, reason
 -- Returns a string with one letter per task: K done, S stale (another lease is current), M missing
 -- Atomic because the token must still be the current one when the task changes sets.
 --
 -- The commands are per task here: failures are the rare case, and the batch is bounded by the caller.
 
 local max_attempts = tonumber(ARGV[1])
-local n = (#ARGV - 3) / 5
+local n = (#ARGV - 2) / 5
 local now_us = queue_now()
 local now_ms = math.floor(now_us / 1000)
 local ceil_ms = math.ceil(now_us / 1000)
-local status, freed, failed, buried, ready = {}, 0, 0, 0, 0
+local status, later, failed, buried, ready = {}, {}, 0, 0, 0
 
 -- What failed and wants no delay goes behind what arrived before now; what is handed back unworked
 -- goes to the front. The loop below runs backwards, so that the front keeps the order given.
@@ -31,16 +29,15 @@ end
 
 local head = queue_first(KEYS[2])
 for i = n, 1, -1 do
-  local at = 5 * i - 1
+  local at = 5 * i - 2
   local id, mode, delay, reason = ARGV[at], ARGV[at + 2], tonumber(ARGV[at + 3]), ARGV[at + 4]
   local meta = redis.call('HGET', KEYS[5], id)
   if not meta then
     status[i] = 'M'
   elseif meta ~= ARGV[at + 1] then
-    status[i] = queue_ended(meta)
+    status[i] = 'S'
   else
     status[i] = 'K'
-    freed = freed + 1
     local attempt, priority, _, _, options = queue_parse(meta)
     redis.call('ZREM', KEYS[3], id)
     if mode == 'u' then
@@ -57,7 +54,7 @@ for i = n, 1, -1 do
     else
       redis.call('HSET', KEYS[5], id, queue_meta(attempt, priority, 'R', reason, options))
       if delay > 0 then
-        redis.call('ZADD', KEYS[2], string.format('%d', ceil_ms + delay), id)
+        later[#later + 1] = {id, ceil_ms + delay}
       else
         redis.call('ZADD', KEYS[1], string.format('%d', place(i, mode == 'c', priority)), id)
         ready = ready + 1
@@ -66,6 +63,10 @@ for i = n, 1, -1 do
   end
 end
 
+local places = {}
+for i = #later, 1, -1 do -- in the order given
+  redis.call('ZADD', KEYS[2], queue_delay(later[i][2], places), later[i][1])
+end
 if failed > 0 then
   queue_tally('failed', failed)
 end
@@ -75,7 +76,5 @@ end
 local first = queue_first(KEYS[2])
 if ready > 0 or (first and (not head or first < head)) then
   queue_wake(0)
-elseif freed > 0 and ARGV[3] == '1' then
-  queue_freed()
 end
 return table.concat(status)

@@ -1,8 +1,7 @@
 -- Counts the tasks per state, and returns what was counted so far.
 --
--- KEYS  1 ready, 2 delayed, 3 leased, 4 body, 5 meta, 6 clock, 7 wake, 8 dead, 9 unique, 10 unique_until, 11 paused,
---       12 done, 13 counts, 14 rate
--- Returns strings: ready, delayed, leased, dead, done, age of the ready task at the head in microseconds, 1 if
+-- KEYS  those of fragment_common.lua
+-- Returns strings: ready, delayed, leased, dead, age of the ready task at the head in microseconds, 1 if
 --       paused, the present minute since 1970; then the fields of counts, each with its value
 -- Atomic so that the counts belong to one moment: no task is counted twice or not at all.
 
@@ -14,11 +13,11 @@ if head[1] then
 end
 local reply = {}
 for i, number in ipairs({redis.call('ZCARD', KEYS[1]), redis.call('ZCARD', KEYS[2]), redis.call('ZCARD', KEYS[3]),
-  redis.call('ZCARD', KEYS[8]), redis.call('ZCARD', KEYS[12]), age, redis.call('EXISTS', KEYS[11]),
+  redis.call('ZCARD', KEYS[8]), age, redis.call('EXISTS', KEYS[9]),
   math.floor(now_us / 60000000)}) do
   reply[i] = string.format('%d', number)
 end
-for _, text in ipairs(redis.call('HGETALL', KEYS[13])) do
+for _, text in ipairs(redis.call('HGETALL', KEYS[10])) do
   reply[#reply + 1] = text
 end
 return reply

@@ -1,14 +1,12 @@
 -- Checks that each of some ids is in exactly one state and has what it needs, and repairs it if asked.
 --
--- KEYS  1 ready, 2 delayed, 3 leased, 4 body, 5 meta, 6 clock, 7 wake, 8 dead, 9 unique, 10 unique_until, 11 paused,
---       12 done, 13 counts, 14 rate
+-- KEYS  those of fragment_common.lua
 -- ARGV  1 "1" to repair, 2 max_dead, then ids
 -- Returns a string with one letter per id: k well or gone, o a body or meta in no state, s in several states,
 --       b waiting or leased without a body
 -- Atomic because a task that moves while it is looked at would seem to be lost or doubled.
 --
--- Repair loses nothing: what is in no state becomes ready, or done where it was that, of several states the one closest to running
--- stays, and a task without a body becomes a dead letter with that reason.
+-- Repair loses nothing: what is in no state becomes ready, of several states the one closest to running stays, and a task without a body becomes a dead letter with that reason.
 
 local repair = ARGV[1] == '1'
 local now_us = queue_now()
@@ -18,14 +16,14 @@ local status, buried, readied = {}, 0, 0
 for i = 3, #ARGV do
   local id = ARGV[i]
   local states, letter = {}, 'k'
-  for _, s in ipairs({3, 1, 2, 8, 12}) do -- leased, ready, delayed, dead, done
+  for _, s in ipairs({3, 1, 2, 8}) do -- leased, ready, delayed, dead
     if redis.call('ZSCORE', KEYS[s], id) then
       states[#states + 1] = s
     end
   end
   local body = redis.call('HEXISTS', KEYS[4], id) == 1
   local meta = redis.call('HGET', KEYS[5], id)
-  local attempt, priority, tag, _, options = queue_parse(meta)
+  local attempt, priority, _, _, options = queue_parse(meta)
   if #states > 1 then
     letter = 's'
     if repair then
@@ -35,18 +33,16 @@ for i = 3, #ARGV do
     end
   elseif #states == 0 and (body or meta) then
     letter = 'o'
-    if repair and body and tag == 'A' then
-      redis.call('ZADD', KEYS[12], string.format('%d', now_ms), id)
-    elseif repair and body then
+    if repair and body then
       redis.call('ZADD', KEYS[1], string.format('%d', now_us - priority * queue_age_us), id)
       local _, plain = queue_back(options)
       redis.call('HSET', KEYS[5], id, queue_meta(attempt, priority, 'R', 'was in no state', plain))
       readied = readied + 1
     elseif repair then
-      queue_forget({id}, 1, 1)
+      queue_forget({id})
     end
   end
-  if #states > 0 and states[1] ~= 8 and states[1] ~= 12 and not body then
+  if #states > 0 and states[1] ~= 8 and not body then
     letter = 'b'
     if repair then
       redis.call('ZREM', KEYS[states[1]], id)
@@ -61,7 +57,5 @@ if buried > 0 then
 end
 if readied > 0 then
   queue_wake(0)
-elseif buried > 0 then
-  queue_freed() -- it may have been leased
 end
 return table.concat(status)

@@ -1,0 +1,221 @@
+package queue_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/redistest"
+	"flashsale/queue"
+)
+
+// TestRun_OnFailure: the hook gets each failed attempt once, with the handler's error
+// and whether it was the last one, and nothing that does not count.
+func TestRun_OnFailure(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		q := newQueue(t, rdb, queue.Config{MaxAttempts: 3, BackoffBase: time.Millisecond, BackoffMax: time.Millisecond})
+		enqueue(t, q, queue.Task{ID: "fails"}, queue.Task{ID: "once", MaxAttempts: 1}, queue.Task{ID: "bad"},
+			queue.Task{ID: "panics"}, queue.Task{ID: "slow", Timeout: time.Millisecond, MaxAttempts: 1}, queue.Task{ID: "early"}, queue.Task{ID: "fine"})
+		broken := errors.New("broken")
+		type call struct {
+			at   string
+			dead bool
+		}
+		calls := make(chan call, 100)
+		ctx, cancel := context.WithCancel(testContext(t))
+		defer cancel()
+		ended := make(chan error, 1)
+		go func() {
+			ended <- q.RunEach(ctx, func(ctx context.Context, task queue.Leased) error {
+				switch task.ID {
+				case "fails", "once":
+					return fmt.Errorf("handle: %w", broken)
+				case "bad":
+					return queue.Discard(broken)
+				case "panics":
+					if task.Attempt == 1 {
+						panic("of the handler")
+					}
+				case "slow":
+					<-ctx.Done()
+					return broken
+				case "early":
+					return queue.Snooze(time.Hour)
+				}
+				return nil
+			}, queue.RunConfig{OnError: func(error) {}, OnFailure: func(task queue.Leased, err error, dead bool) {
+				calls <- call{fmt.Sprint(task.ID, " ", task.Attempt, " ", errors.Is(err, broken), " ", errors.Is(err, queue.ErrTimeout)), dead}
+			}})
+		}()
+		want := []call{
+			{"bad 1 true false", true}, {"fails 1 true false", false}, {"fails 2 true false", false}, {"fails 3 true false", true},
+			{"once 1 true false", true}, {"panics 1 false false", false}, {"slow 1 true true", true},
+		}
+		waitFor(t, func() bool { return stats(t, q) == queue.Stats{Delayed: 1, Dead: 4} })
+		cancel()
+		if err := receive(t, "the end", ended); err != nil {
+			t.Fatal(err)
+		}
+		close(calls)
+		var got []call
+		for c := range calls {
+			got = append(got, c)
+		}
+		slices.SortFunc(got, func(a, b call) int { return slices.Compare([]byte(a.at), []byte(b.at)) })
+		if !slices.Equal(got, want) {
+			t.Errorf("reported %v, want %v", got, want)
+		}
+	})
+}
+
+// TestRun_Denied: a Run whose password is wrong, or whose user may not run the
+// scripts, ends with an error instead of trying for ever.
+func TestRun_Denied(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Real(t)
+	admin := redis.NewClient(redistest.Options(srv.Addr()))
+	defer closeClient(t, admin)
+	prefix := redistest.Prefix(t)
+	for name, rules := range map[string][]string{
+		"no scripts":  {"~*", "+@all", "-evalsha", "-eval"},
+		"no keys":     {"~other", "+@all"},
+		"no commands": {"~*", "+@all", "-zrangebyscore"},
+	} {
+		args := []any{"acl", "setuser", name[3:], "on", ">secret"}
+		for _, rule := range rules {
+			args = append(args, rule)
+		}
+		if err := admin.Do(testContext(t), args...).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, login := range [][2]string{{"scripts", "wrong"}, {"scripts", "secret"}, {"keys", "secret"}, {"commands", "secret"}} {
+		opt := redistest.Options(srv.Addr())
+		opt.Username, opt.Password = login[0], login[1]
+		rdb := redis.NewClient(opt)
+		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
+		ctx, cancel := context.WithTimeout(testContext(t), 3*time.Second)
+		err := q.Run(ctx, func(context.Context, []queue.Leased) []error { return nil }, queue.RunConfig{OnError: func(error) {}})
+		cancel()
+		closeClient(t, rdb)
+		if !errors.Is(err, queue.ErrDenied) {
+			t.Errorf("%q: Run ended with %v, want ErrDenied", login, err)
+		}
+	}
+}
+
+// leastRules are the permissions that README.md lists for a client of the queue.
+var leastRules = []any{
+	"resetchannels", "-@all",
+	"+auth", "+hello", "+ping", "+client",
+	"+eval", "+evalsha", "+blpop", "+del", "+hscan", "+zscan",
+	"+time", "+exists", "+get", "+set", "+setnx", "+strlen", "+pexpire", "+llen", "+rpush",
+	"+hget", "+hset", "+hdel", "+hlen", "+hmget", "+hexists", "+hgetall", "+hincrby",
+	"+zadd", "+zrem", "+zcard", "+zcount", "+zscore", "+zmscore", "+zrank", "+zrange", "+zrevrange",
+	"+zrangebyscore", "+zrevrangebyscore", "+zremrangebyrank",
+}
+
+// TestQueue_LeastPrivilege: a user with exactly the listed permissions can do everything,
+// and without any one of the data commands something fails.
+func TestQueue_LeastPrivilege(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Real(t)
+	admin := redis.NewClient(redistest.Options(srv.Addr()))
+	defer closeClient(t, admin)
+	prefix := redistest.Prefix(t)
+	rules := append([]any{"acl", "setuser", "worker", "on", ">secret", "~" + prefix + "*"}, leastRules...)
+	if err := admin.Do(testContext(t), rules...).Err(); err != nil {
+		t.Fatal(err)
+	}
+	opt := redistest.Options(srv.Addr())
+	opt.Username, opt.Password = "worker", "secret"
+	rdb := redis.NewClient(opt)
+	defer closeClient(t, rdb)
+	if err := everything(t, rdb, prefix); err != nil {
+		t.Fatalf("with the permissions listed: %v", err)
+	}
+	for _, rule := range leastRules[6:] {
+		name := rule.(string)[1:]
+		must(admin.Do(testContext(t), "acl", "setuser", "worker", "-"+name).Err())
+		err := everything(t, rdb, prefix)
+		// With the scripts cached nothing needs eval, and a task does not fail because it is not counted.
+		if err == nil && name != "eval" && name != "hincrby" {
+			t.Errorf("%s is listed, and nothing needs it", name)
+		}
+		must(admin.Do(testContext(t), "acl", "setuser", "worker", "+"+name).Err())
+		must(admin.FlushDB(testContext(t)).Err())
+	}
+}
+
+// everything uses all of the package once, and joins the errors.
+func everything(t *testing.T, rdb *redis.Client, prefix string) error {
+	t.Helper()
+	var failed error
+	note := func(err error) { failed = errors.Join(failed, err) }
+	q := newQueue(t, rdb, queue.Config{Prefix: prefix, Lease: never, MaxDead: 9})
+	ctx := testContext(t)
+	later := time.Now().Add(time.Hour)
+	add := func(tasks ...queue.Task) {
+		_, err := q.Enqueue(ctx, tasks...)
+		note(err)
+	}
+	add(numbered(20)...)
+	add(queue.Task{ID: "soon", Due: time.Now().Add(time.Millisecond), Type: "t"}, queue.Task{ID: "later", Due: later}, queue.Task{ID: "also later", Due: later})
+	f, err := q.Dequeue(ctx, 12)
+	note(err)
+	if len(f.Tasks) >= 6 {
+		_, err = q.Extend(ctx, f.Tasks...)
+		note(err)
+		_, err = q.Ack(ctx, f.Tasks[:2]...)
+		note(err)
+		_, err = q.Complete(ctx, queue.Completion{Task: f.Tasks[2], Next: []queue.Task{{ID: "next"}}})
+		note(err)
+		_, err = q.Reject(ctx, queue.Rejection{Task: f.Tasks[3], Dead: true}, queue.Rejection{Task: f.Tasks[4], Delay: time.Hour}, queue.Rejection{Task: f.Tasks[5]})
+		note(err)
+		_, err = q.RunNow(ctx, f.Tasks[3].ID, "later")
+		note(err)
+	}
+	note(q.Pause(ctx))
+	note(q.Resume(ctx))
+	for _, state := range []queue.State{queue.StateReady, queue.StateDead} {
+		_, err = q.List(ctx, state, 0, 10)
+		note(err)
+	}
+	_, err = q.DeadAfter(ctx, queue.DeadPlace{}, later, 10)
+	note(err)
+	_, err = q.Get(ctx, "later", "none")
+	note(err)
+	note(q.Scan(ctx, func(string, []byte) error { return nil }))
+	_, err = q.Stats(ctx)
+	note(err)
+	_, err = q.Load(ctx)
+	note(err)
+	_, err = q.Verify(ctx, true)
+	note(err)
+	_, err = q.Cancel(ctx, "later")
+	note(err)
+	_, err = q.DeleteDead(ctx, "none")
+	note(err)
+	_, err = q.Empty(ctx, queue.StateReady)
+	note(err)
+	ended, cancel := context.WithCancel(ctx)
+	note(q.Wait(ctx, time.Second)) // a token is there
+	time.AfterFunc(time.Millisecond, cancel)
+	if err := q.Wait(ended, time.Minute); !errors.Is(err, context.Canceled) { // recalled
+		note(err)
+	}
+	r, err := queue.NewRegistry(rdb, queue.RegistryConfig{Key: prefix + "workers"})
+	note(err)
+	_, err = r.List(ctx)
+	note(err)
+	over, stop := context.WithCancel(ctx)
+	stop()
+	r.Register("host", "v1").Run(over, note)
+	return failed
+}

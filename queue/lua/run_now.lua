@@ -1,0 +1,33 @@
+-- Makes delayed tasks and dead letters ready now. A dead letter's attempts are forgotten.
+--
+-- KEYS  those of fragment_common.lua
+-- ARGV  1 max_length, then ids
+-- Returns a string with one letter per id: K done, M neither delayed nor dead, F a dead letter, and the queue is full
+-- Atomic because the task leaves one set and enters the other as one step.
+
+local room, now_us = queue_room(0, tonumber(ARGV[1])), queue_now()
+local status, ready = {}, false
+for i = 2, #ARGV do
+  local id = ARGV[i]
+  local set = redis.call('ZSCORE', KEYS[2], id) and 2 or redis.call('ZSCORE', KEYS[8], id) and 8
+  if not set then
+    status[i - 1] = 'M'
+  elseif set == 8 and room < 1 then
+    status[i - 1] = 'F'
+  else
+    status[i - 1] = 'K'
+    ready = true
+    local _, priority, _, reason, options = queue_parse(redis.call('HGET', KEYS[5], id))
+    redis.call('ZREM', KEYS[set], id)
+    if set == 8 then
+      room = room - 1
+      redis.call('HSET', KEYS[5], id, queue_meta(0, priority, 'R', reason, options))
+    end
+    -- In the order given, behind what arrived before.
+    redis.call('ZADD', KEYS[1], string.format('%d', now_us - #ARGV + i - priority * queue_age_us), id)
+  end
+end
+if ready then
+  queue_wake(0)
+end
+return table.concat(status)

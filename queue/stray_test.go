@@ -1,0 +1,179 @@
+package queue_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/redistest"
+	"flashsale/queue"
+)
+
+// TestRun_FindsStrays: a task whose entry in leased, ready or delayed was lost is
+// reported and runs again, without a call of Verify.
+func TestRun_FindsStrays(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		for _, state := range []string{"leased", "ready", "delayed"} {
+			prefix := redistest.Prefix(t)
+			q := newQueue(t, rdb, queue.Config{Prefix: prefix, Lease: never})
+			enqueue(t, q, queue.Task{ID: "worked on"})
+			take(t, q, "worked on")
+			enqueue(t, q, queue.Task{ID: "waits", Payload: []byte("w")}, queue.Task{ID: "later", Due: time.Now().Add(24 * time.Hour)})
+			id := map[string]string{"leased": "worked on", "ready": "waits", "delayed": "later"}[state]
+			if n, err := rdb.ZRem(testContext(t), prefix+state, id).Result(); err != nil || n != 1 {
+				t.Fatalf("%d, %v", n, err)
+			}
+			failures, handled := make(chan error, 100), make(chan string, 10)
+			stop := start(t, q, func(_ context.Context, tasks []queue.Leased) []error {
+				for i := range tasks {
+					handled <- tasks[i].ID
+				}
+				return nil
+			}, queue.RunConfig{MaxIdle: 10 * time.Millisecond, OnError: func(err error) { failures <- err }})
+			for err := receive(t, "a report of "+id, failures); !strings.Contains(err.Error(), fmt.Sprintf("%q", id)); {
+				if !errors.Is(err, queue.ErrTaskLost) {
+					t.Errorf("%s: reported %v", state, err)
+				}
+				err = receive(t, "a report with the id "+id, failures)
+			}
+			for got := receive(t, id, handled); got != id; {
+				got = receive(t, id, handled)
+			}
+			stop()
+			wantClean(t, q)
+			if len(failures) > 0 {
+				t.Errorf("%s: still reported after that: %v", state, <-failures)
+			}
+		}
+	})
+}
+
+// TestRun_StraysBounded: the commands of a fetch do not depend on how many tasks the
+// queue holds, and while tasks are in no state a bounded number is checked at once.
+func TestRun_StraysBounded(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Real(t)
+	rdb := redis.NewClient(redistest.Options(srv.Addr()))
+	defer closeClient(t, rdb)
+	prefix := redistest.Prefix(t)
+	q := newQueue(t, rdb, queue.Config{Prefix: prefix, Lease: never})
+	later := numbered(20_000)
+	for i := range later {
+		later[i].Due = time.Now().Add(time.Hour)
+	}
+	fetch := func() (calls string) {
+		must(rdb.ConfigResetStat(testContext(t)).Err())
+		dequeue(t, q, 1)
+		info, err := rdb.InfoMap(testContext(t), "commandstats").Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{"hscan", "zscan", "zrange", "zcard", "hlen", "hmget", "zrangebyscore"} {
+			stat, _, _ := strings.Cut(info["Commandstats"]["cmdstat_"+name], ",")
+			calls += name + " " + stat + "; "
+		}
+		return calls
+	}
+	few := fetch()
+	enqueue(t, q, later...)
+	if many := fetch(); many != few {
+		t.Errorf("of 20,000 tasks: %s; of none: %s", many, few)
+	}
+	pages := 0
+	other := redis.NewClient(redistest.Options(srv.Addr()))
+	defer closeClient(t, other)
+	other.AddHook(tap{seen: func(name string) {
+		if strings.HasSuffix(name, "scan") {
+			pages++
+		}
+	}})
+	must(rdb.ZRem(testContext(t), prefix+"delayed", later[0].ID).Err())
+	if n := queue.SeekStrays(testContext(t), newQueue(t, other, queue.Config{Prefix: prefix})); pages > 16 || n == 0 {
+		t.Errorf("%d pages at once, %d reports", pages, n)
+	}
+}
+
+// TestDequeue_Bytes: a fetch takes as many tasks as have 4 MiB of payload together,
+// though at least one, whichever way they were added.
+func TestDequeue_Bytes(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		q := newQueue(t, rdb, queue.Config{Lease: never})
+		big := []byte(strings.Repeat("x", 1<<20))
+		for i := range 6 {
+			enqueue(t, q, queue.Task{ID: fmt.Sprintf("%d big", i), Payload: big}, queue.Task{ID: fmt.Sprintf("%d small", i), Payload: []byte("x")})
+		}
+		wantBatch := func(n int, more bool) []queue.Leased {
+			t.Helper()
+			f := dequeue(t, q, 512)
+			if len(f.Tasks) != n || f.More != more {
+				t.Fatalf("took %v, more %v; want %d, %v", names(f.Tasks), f.More, n, more)
+			}
+			return f.Tasks
+		}
+		first := wantBatch(6, true) // a fourth big one is too much
+		second := wantBatch(6, false)
+		// A task that comes back is as big as before.
+		for _, l := range append(first, second...) {
+			reject(t, q, queue.Rejection{Task: l, Reason: "again, ,l1"})
+		}
+		wantBatch(6, true)
+		wantBatch(6, false)
+		// One that is larger than the bound is taken alone.
+		huge := queue.Task{ID: "huge", Payload: []byte(strings.Repeat("x", 5<<20)), Due: serverTime(t, rdb).Add(time.Millisecond), Type: "t", Priority: 1}
+		enqueue(t, q, queue.Task{ID: "small", Payload: []byte("x")}, huge)
+		must(rdb.Set(testContext(t), "stock"+q.Prefix(), 9, 0).Err())
+		must(sell.Run(testContext(t), rdb, append([]string{"stock" + q.Prefix()}, q.EnqueueKeys()...), q.MaxLength(), 4, "s1", big, "s2", big, "s3", big, "s4", big).Err())
+		waitFor(t, func() bool { return serverTime(t, rdb).After(get(t, q, "huge").At) })
+		if l := wantBatch(1, true); len(l[0].Payload) != 5<<20 || l[0].Type != "t" {
+			t.Errorf("%s has %d bytes", l[0].ID, len(l[0].Payload))
+		}
+		wantBatch(4, true)
+	})
+}
+
+// TestQueue_EqualDue: delayed tasks that are due in the same millisecond are taken in
+// the order they were added, over several calls and more than are promoted at once,
+// and so are tasks that were given back for the same time.
+func TestQueue_EqualDue(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		q := newQueue(t, rdb, queue.Config{Lease: never})
+		due := serverTime(t, rdb).Add(time.Hour)
+		tasks := numbered(600) // by name they are in the reverse order
+		var ids []string
+		for i := range tasks {
+			tasks[i].Due = due
+			ids = append(ids, tasks[i].ID)
+		}
+		for from := 0; from < len(tasks); from += 7 {
+			enqueue(t, q, tasks[from:min(from+7, len(tasks))]...)
+		}
+		for _, info := range list(t, q, queue.StateDelayed) {
+			if want := due.Add(time.Millisecond - 1).Truncate(time.Millisecond); !info.At.Equal(want) {
+				t.Fatalf("due at %v, want %v", info.At, want)
+			}
+		}
+		// An hour passes.
+		must(rdb.Eval(testContext(t), `for _, id in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do
+			redis.call('ZINCRBY', KEYS[1], -3600000, id)
+		end
+		return 1`, q.EnqueueKeys()[1:2]).Err())
+		waitFor(t, func() bool { return serverTime(t, rdb).After(due.Add(time.Millisecond - time.Hour)) })
+		l := take(t, q, ids[:300]...)
+		take(t, q, ids[300:]...)
+		var back []queue.Rejection
+		for i := range 5 {
+			back = append(back, queue.Rejection{Task: l[i], Delay: 50 * time.Millisecond})
+		}
+		status, err := q.Reject(testContext(t), back...)
+		wantStatus(t, status, err, queue.StatusOK, queue.StatusOK, queue.StatusOK, queue.StatusOK, queue.StatusOK)
+		take(t, q, ids[:5]...)
+	})
+}
