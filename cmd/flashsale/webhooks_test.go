@@ -238,6 +238,11 @@ func TestWebhooks_RedisLost(t *testing.T) {
 	if err := s.rdb.FlushAll(t.Context()).Err(); err != nil {
 		t.Fatal(err)
 	}
+	// Earlier versions kept deliveries in a task queue, which nobody reads any more.
+	const old = "fs:{p0}:q:webhooks:"
+	if err := s.rdb.MSet(t.Context(), old+"ready", 1, old+"body", 1).Err(); err != nil {
+		t.Fatal(err)
+	}
 	in.mu.Lock()
 	in.status = 200
 	in.mu.Unlock()
@@ -245,6 +250,9 @@ func TestWebhooks_RedisLost(t *testing.T) {
 	eventually(t, "the event to come again", 2*soon, func() (bool, any) { return s.pendingHooks() == 0, w.Log() })
 	if ids := in.ids(); ids[0] != ids[len(ids)-1] {
 		t.Errorf("ids %q", ids)
+	}
+	if left, err := s.rdb.Keys(t.Context(), old+"*").Result(); err != nil || len(left) != 0 {
+		t.Errorf("keys of an earlier version: %q, %v", left, err)
 	}
 }
 
