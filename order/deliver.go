@@ -122,9 +122,7 @@ func (d *Deliverer) Run(ctx context.Context) {
 	defer cut()
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(d.Drain, cut) })()
 	for ctx.Err() == nil || len(d.busy) > 0 {
-		if ctx.Err() == nil {
-			d.report(ctx, d.fill(ctx, sending))
-		}
+		d.report(ctx, d.fill(ctx, sending)) // reads nothing once ctx has ended
 		d.wait(ctx)
 	}
 }
@@ -155,7 +153,8 @@ func (d *Deliverer) wait(ctx context.Context) {
 
 // fill begins what is due, as far as there is room. An endpoint that has the fewest
 // deliveries under way comes first, so that the slow ones cannot take all the room
-// however many they are; among equals, what has been due for longest.
+// however many they are. Among equals chance decides, or one with an old backlog would
+// always win.
 func (d *Deliverer) fill(ctx, sending context.Context) error {
 	room := d.Workers - len(d.busy)
 	if room == 0 {
@@ -176,6 +175,7 @@ func (d *Deliverer) fill(ctx, sending context.Context) error {
 		turns[page[i].EndpointID]++
 	}
 	page = slices.DeleteFunc(page, func(p dueDelivery) bool { return p.turn >= d.PerEndpoint })
+	rand.Shuffle(len(page), func(i, j int) { page[i], page[j] = page[j], page[i] })
 	slices.SortStableFunc(page, func(a, b dueDelivery) int { return cmp.Compare(a.turn, b.turn) })
 	for _, p := range page[:min(room, len(page))] {
 		j, err := d.Store.job(ctx, p.deliveryKey)

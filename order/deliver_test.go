@@ -561,7 +561,12 @@ func TestDeliverer_OneIsDead(t *testing.T) {
 	b, _ := addHook(t, p.store, alive.URL)
 	p.tell("m", events)
 	p.start()
-	await(t, "the dead one to be tried", func() bool { return under.Load() > 0 })
+	await(t, "the dead one to be tried", func() bool { return under.Load() == 2 })
+	// The clocks of two processes differ: these were due before those under way.
+	err := p.store.write.Exec("UPDATE webhook_deliveries SET next_at = 1 WHERE endpoint_id = ? AND event_seq > ?", a.ID, events).Error
+	if err != nil {
+		t.Fatal(err)
+	}
 	p.awaitStates(b.ID, map[DeliveryState]int{DeliveryDelivered: events})
 	if n := p.states(a.ID)[DeliveryPending]; n != 2*events || len(alive.ids()) != events {
 		t.Errorf("%d pending for the dead one, %d events for the other", n, len(alive.ids()))
@@ -581,7 +586,7 @@ func TestDeliverer_ManyAreDead(t *testing.T) {
 	over := make(chan struct{})
 	dead := newReceiver(t, blocking(over))
 	t.Cleanup(func() { close(over) })
-	for range 5 {
+	for range 4 { // each has two places
 		addHook(t, p.store, dead.URL)
 	}
 	p.tell("n", 10)
@@ -594,6 +599,24 @@ func TestDeliverer_ManyAreDead(t *testing.T) {
 	p.awaitStates(e.ID, map[DeliveryState]int{DeliveryDelivered: 10})
 	if n := len(dead.parcels()); n > 9 { // the last place may have become free
 		t.Errorf("%d requests to the dead ones", n)
+	}
+}
+
+// TestDeliverer_Backlog: where endpoints take turns, one that fails again and again does
+// not come first because its deliveries have been due for longer.
+func TestDeliverer_Backlog(t *testing.T) {
+	t.Parallel()
+	const backlog = 200
+	p := newPost(t, DelivererConfig{Workers: 1, Retries: []time.Duration{time.Hour}})
+	failing, alive := newReceiver(t, answering(500)), newReceiver(t, nil)
+	addHook(t, p.store, failing.URL)
+	p.tell("n", backlog)
+	e, _ := addHook(t, p.store, alive.URL)
+	p.tell("m", 1)
+	p.start()
+	p.awaitStates(e.ID, map[DeliveryState]int{DeliveryDelivered: 1})
+	if n := len(failing.parcels()); n >= backlog {
+		t.Errorf("%d requests to the one that fails, before the first to the other was recorded", n)
 	}
 }
 
@@ -642,6 +665,34 @@ func TestDeliverer_Two(t *testing.T) {
 	}
 	if n := len(r.ids()); n != 50 {
 		t.Errorf("%d events received", n)
+	}
+}
+
+// TestStore_record_Late: what a deliverer reports after another has tried the same does
+// not undo that, unless the event was delivered.
+func TestStore_record_Late(t *testing.T) {
+	t.Parallel()
+	p := newPost(t, DelivererConfig{})
+	e, _ := addHook(t, p.store, "https://a.example")
+	j, err := p.store.job(testContext(t), deliveryKey{e.ID, p.tell("n", 1)[0].Seq})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, step := range []struct {
+		result tried
+		want   DeliveryState
+	}{
+		{tried{state: DeliveryPending, attempts: 1, next: time.Hour}, DeliveryPending},
+		{tried{state: DeliveryDead, attempts: 1}, DeliveryPending},
+		{tried{state: DeliveryDelivered, attempts: 1}, DeliveryDelivered},
+	} {
+		step.result.job = &j
+		if err := p.store.record(testContext(t), []tried{step.result}); err != nil {
+			t.Fatal(err)
+		}
+		if d := p.list(e.ID)[0]; d.State != step.want {
+			t.Errorf("after result %d: %+v, want %s", i, d, step.want)
+		}
 	}
 }
 
