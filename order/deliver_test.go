@@ -720,26 +720,28 @@ func TestDeliverer_Panic(t *testing.T) {
 // under way.
 func TestDeliverer_Stop(t *testing.T) {
 	t.Parallel()
-	p := newPost(t, DelivererConfig{Workers: 1, Drain: limit})
+	p := newPost(t, DelivererConfig{Workers: 2, PerEndpoint: 2, Drain: limit})
 	over := make(chan struct{})
 	r := newReceiver(t, func(http.ResponseWriter, *http.Request, int) { <-over })
 	e, _ := addHook(t, p.store, r.URL)
-	p.tell("n", 3)
+	p.tell("n", 4)
 	ctx, cancel := context.WithCancel(testContext(t))
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
 		p.deliverer().Run(ctx)
 	}()
-	await(t, "the first try", func() bool { return len(r.parcels()) == 1 })
+	await(t, "the first tries", func() bool { return len(r.parcels()) == 2 })
 	cancel()
+	over <- struct{}{}
+	p.awaitStates(e.ID, map[DeliveryState]int{DeliveryDelivered: 1, DeliveryPending: 3})
 	close(over)
 	select {
 	case <-ended:
 	case <-time.After(limit):
 		t.Fatal("it did not stop")
 	}
-	if got := p.states(e.ID); got[DeliveryDelivered] != 1 || got[DeliveryPending] != 2 || len(r.parcels()) != 1 {
+	if got := p.states(e.ID); got[DeliveryDelivered] != 2 || got[DeliveryPending] != 2 || len(r.parcels()) != 2 {
 		t.Errorf("deliveries %v after %d requests", got, len(r.parcels()))
 	}
 }
