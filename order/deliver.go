@@ -1,22 +1,21 @@
 package order
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"runtime/debug"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"flashsale/internal/faultpoint"
-	"flashsale/queue"
 	"flashsale/webhook"
 )
-
-// DeliveryPrefix is the prefix of the queue of webhook deliveries, which has
-// nothing to do with the items' partitions.
-const DeliveryPrefix = "fs:{p0}:q:webhooks:"
 
 // deliveryRetries are the pauses behind the tries of a delivery, as the Standard
 // Webhooks scheme proposes them: three days in all, and then it is a dead letter.
@@ -25,20 +24,18 @@ var deliveryRetries = []time.Duration{
 	10 * time.Hour, 14 * time.Hour, 20 * time.Hour, 24 * time.Hour,
 }
 
-// DeliveryAttempts is how often a delivery's task is handled before the queue
-// gives it up: above the tries of a delivery, which the database counts, since
-// only what kills its workers gets there.
-const DeliveryAttempts = 50
-
 const (
+	// deliveryPoll is how often the deliverer looks for what has come due, and for what
+	// other processes have committed; the commits of its own process wake it.
+	deliveryPoll = time.Second
+	// tidyEvery is how often old events are deleted and the outbox is measured.
+	tidyEvery = 30 * time.Second
+	// recordBatch is how many results are written together.
+	recordBatch = 256
 	// maxRetryAfter bounds what a receiver can ask for.
 	maxRetryAfter = 24 * time.Hour
-	// longestPause is above what there can be between two tries.
-	longestPause = 30 * time.Hour
 	// maxDeliveryError is how much of a failure's reason is kept, in bytes.
 	maxDeliveryError = 300
-	// unreadPause is when a delivery that the database could not give comes back.
-	unreadPause = 2 * time.Second
 )
 
 // Sender sends a message once.
@@ -55,7 +52,7 @@ type DelivererConfig struct {
 	// PerEndpoint is how many of them go to one endpoint at most. Default a quarter
 	// of Workers, at least 1.
 	PerEndpoint int
-	// Drain is how long tries under way may take when it is to end. Default 10 s.
+	// Drain is how long tries under way may take when it is to end; 0: they are cut off.
 	Drain time.Duration
 	// Retries are the pauses behind each failed try but the last. Default those of
 	// the Standard Webhooks scheme, 75 hours in all. A fifth of each is at random.
@@ -64,14 +61,19 @@ type DelivererConfig struct {
 	OnError func(error)
 	// OnTry hears of each try: "delivered", "failed" (to be tried again) or "dead".
 	OnTry func(outcome string)
+	// OnLook hears now and then how full the outbox is, and a zero state at the end.
+	OnLook func(OutboxState)
 }
 
-// Deliverer sends the deliveries that the relay has put into the queue. Any
-// number of them may work on it; each has its own bounds.
+// Deliverer sends the deliveries that the database owes: a row says what is owed and
+// when the next try is due, and nothing else does. One of all processes delivers. A
+// second one beside it sends the same once more, and no result is lost by that.
 type Deliverer struct {
 	DelivererConfig
-	lanes    *lanes
-	recorder *recorder
+	poll time.Duration
+	// busy is what is under way, for the goroutine of Run alone; results is where it ends.
+	busy    map[deliveryKey]bool
+	results chan tried
 }
 
 // NewDeliverer returns a Deliverer.
@@ -91,98 +93,165 @@ func NewDeliverer(cfg DelivererConfig) *Deliverer {
 	if cfg.OnTry == nil {
 		cfg.OnTry = func(string) {}
 	}
-	return &Deliverer{DelivererConfig: cfg, lanes: newLanes(cfg.PerEndpoint)}
+	if cfg.OnLook == nil {
+		cfg.OnLook = func(OutboxState) {}
+	}
+	return &Deliverer{
+		DelivererConfig: cfg, poll: deliveryPoll,
+		busy: make(map[deliveryKey]bool, cfg.Workers), results: make(chan tried, cfg.Workers),
+	}
 }
 
-// Work delivers until ctx ends, and then finishes what is under way.
-func (d *Deliverer) Work(ctx context.Context, q *queue.Queue) error {
-	d.recorder = newRecorder(d.Store, d.OnError)
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		d.recorder.run(context.WithoutCancel(ctx))
-	}()
-	err := q.RunEach(ctx, d.deliver, queue.RunConfig{Workers: d.Workers, Drain: d.Drain, OnError: d.OnError})
-	if !errors.Is(err, queue.ErrAbandoned) {
-		close(d.recorder.in) // after an abandoned handler nobody knows who still writes
-		<-ended
-	}
-	return err
-}
-
-// deliveryType is the type of the tasks in the queue of deliveries.
-const deliveryType = "webhook"
-
-// deliveryID names the task of one delivery, so that a second one is refused.
-func deliveryID(eventID, endpointID string) string { return eventID + "." + endpointID }
-
-// deliveryTask is the task of one delivery; the database has all else of it.
-func deliveryTask(eventID, endpointID string) queue.Task {
-	return queue.Task{ID: deliveryID(eventID, endpointID), Type: deliveryType}
-}
-
-// deliver makes one try, and writes what it has led to before the queue hears of
-// it: who dies in between delivers again, under the same id.
-func (d *Deliverer) deliver(ctx context.Context, l queue.Leased) error {
-	eventID, endpointID, ok := strings.Cut(l.ID, ".")
-	if !ok {
-		return queue.Discard(fmt.Errorf("order: %q names no delivery", l.ID))
-	}
-	began := time.Now()
-	if wait := d.lanes.enter(endpointID, began); wait > 0 {
-		return queue.Snooze(wait)
-	}
-	defer func() { d.lanes.leave(endpointID, time.Since(began)) }()
-	job, err := d.Store.job(ctx, eventID, endpointID)
-	switch {
-	case errors.Is(err, ErrDeliveryNotFound):
-		return nil // its endpoint was deleted, or it was forgotten
-	case err != nil && ctx.Err() == nil:
-		d.OnError(err)
-		return queue.Snooze(unreadPause)
-	case err != nil:
-		return err
-	case job.state != DeliveryPending:
-		return nil // another task of it was quicker
-	}
-	if wait := job.early(d.Store.now()); wait > 0 {
-		return queue.Snooze(wait)
-	}
-	var t tried
-	if job.enabled {
-		res := d.Sender.Send(ctx, &webhook.Message{ID: eventID, URL: job.url, Secrets: job.secrets, Body: job.body})
-		faultpoint.Reach("webhook.sent")
-		if !res.Delivered() && ctx.Err() != nil {
-			return context.Cause(ctx) // cut off by us, which says nothing of the receiver
+// Run delivers until ctx ends. Then it begins nothing more, finishes what is under way,
+// and cuts off what takes longer than Drain. It must not run twice at once.
+func (d *Deliverer) Run(ctx context.Context) {
+	var tidying sync.WaitGroup
+	tidying.Go(func() {
+		defer d.OnLook(OutboxState{})
+		for more := true; more; more = pause(ctx, tidyEvery) {
+			err := d.Store.tidy(ctx)
+			state, serr := d.Store.outboxState(ctx)
+			if serr == nil {
+				d.OnLook(state)
+			}
+			d.report(ctx, errors.Join(err, serr))
 		}
-		t = d.judge(&job, res)
-	} else {
-		t = tried{job: &job, state: DeliveryDead, attempts: job.attempts, reason: "the endpoint is disabled"}
+	})
+	defer tidying.Wait()
+	sending, cut := context.WithCancel(context.WithoutCancel(ctx))
+	defer cut()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(d.Drain, cut) })()
+	for ctx.Err() == nil || len(d.busy) > 0 {
+		d.report(ctx, d.fill(ctx, sending)) // reads nothing once ctx has ended
+		d.wait(ctx)
 	}
-	if err := d.recorder.write(ctx, t); err != nil {
+}
+
+// report passes on what went wrong and is tried again.
+func (d *Deliverer) report(ctx context.Context, err error) {
+	if err != nil && ctx.Err() == nil {
+		d.OnError(fmt.Errorf("webhooks: %w", err))
+	}
+}
+
+// wait returns when there may be something to do. Results are recorded first.
+func (d *Deliverer) wait(ctx context.Context) {
+	timer := time.NewTimer(d.poll)
+	defer timer.Stop()
+	stop := ctx.Done()
+	if ctx.Err() != nil {
+		stop = nil // only what is under way is waited for
+	}
+	select {
+	case t := <-d.results:
+		d.finish(ctx, t)
+	case <-d.Store.told:
+	case <-timer.C:
+	case <-stop:
+	}
+}
+
+// fill begins what is due, as far as there is room. An endpoint that has the fewest
+// deliveries under way comes first, so that the slow ones cannot take all the room
+// however many they are. Among equals chance decides, or one with an old backlog would
+// always win.
+func (d *Deliverer) fill(ctx, sending context.Context) error {
+	room := d.Workers - len(d.busy)
+	if room == 0 {
+		return nil
+	}
+	page, err := d.Store.due(ctx, d.PerEndpoint)
+	if err != nil {
 		return err
 	}
-	switch t.state {
-	case DeliveryDelivered:
-		d.OnTry("delivered")
-	case DeliveryDead:
-		d.OnTry("dead")
-	case DeliveryPending:
-		d.OnTry("failed")
-		return queue.RetryIn(t.next, errors.New(t.reason))
+	turns := make(map[string]int) // by endpoint
+	for key := range d.busy {
+		turns[key.EndpointID]++
+	}
+	page = slices.DeleteFunc(page, func(p dueDelivery) bool { return d.busy[p.deliveryKey] })
+	slices.SortFunc(page, func(a, b dueDelivery) int { return cmp.Compare(a.NextAt, b.NextAt) })
+	for i := range page {
+		page[i].turn = turns[page[i].EndpointID]
+		turns[page[i].EndpointID]++
+	}
+	page = slices.DeleteFunc(page, func(p dueDelivery) bool { return p.turn >= d.PerEndpoint })
+	rand.Shuffle(len(page), func(i, j int) { page[i], page[j] = page[j], page[i] })
+	slices.SortStableFunc(page, func(a, b dueDelivery) int { return cmp.Compare(a.turn, b.turn) })
+	for _, p := range page[:min(room, len(page))] {
+		j, err := d.Store.job(ctx, p.deliveryKey)
+		if errors.Is(err, ErrDeliveryNotFound) {
+			continue // ended a moment ago
+		}
+		if err != nil {
+			return err
+		}
+		d.busy[p.deliveryKey] = true
+		go func() { d.results <- d.try(sending, &j) }()
 	}
 	return nil
 }
 
-// early is how long before its time a delivery has come: who has tried it died
-// before the queue was told when the next try is due. More than any pause is the
-// word of a clock that was wrong, and means nothing.
-func (j *deliveryJob) early(now time.Time) time.Duration {
-	if wait := j.nextAt.Sub(now); j.attempts > 0 && wait <= longestPause {
-		return wait
+// finish records a result, and those that are there by then, in one transaction: the
+// database syncs once for many, and orders wait for the one writing connection as rarely
+// as can be. Their places stay taken until that has succeeded, so that a process that
+// cannot write does not send the same again and again.
+func (d *Deliverer) finish(ctx context.Context, first tried) {
+	ended := []tried{first}
+	for len(ended) < recordBatch && len(d.results) > 0 {
+		ended = append(ended, <-d.results)
 	}
-	return 0
+	d.record(ctx, slices.DeleteFunc(slices.Clone(ended), func(t tried) bool { return t.state == "" }))
+	for i := range ended {
+		delete(d.busy, ended[i].job.deliveryKey)
+	}
 }
+
+// record writes results until that succeeds. Once ctx has ended it tries only once: what
+// is not recorded is sent again.
+func (d *Deliverer) record(ctx context.Context, tries []tried) {
+	if len(tries) == 0 {
+		return
+	}
+	for wait := commitRetryMin; ; wait = min(2*wait, commitRetryMax) {
+		err := d.Store.record(ctx, tries)
+		if err == nil {
+			break
+		}
+		d.OnError(fmt.Errorf("webhooks: %w", err))
+		if !pause(ctx, wait/2+rand.N(wait/2)) {
+			return
+		}
+	}
+	for i := range tries {
+		outcome := string(tries[i].state)
+		if tries[i].state == DeliveryPending {
+			outcome = "failed"
+		}
+		d.OnTry(outcome)
+	}
+}
+
+// try sends a delivery once. The result has no state if it was cut off by ourselves,
+// which says nothing of the receiver.
+func (d *Deliverer) try(ctx context.Context, j *deliveryJob) (t tried) {
+	defer func() {
+		if v := recover(); v != nil {
+			d.OnError(fmt.Errorf("webhooks: panic: %v\n%s", v, debug.Stack()))
+			t = d.judge(j, webhook.Result{Err: errSendPanicked})
+		}
+	}()
+	if !j.enabled {
+		return tried{job: j, state: DeliveryDead, attempts: j.attempts, reason: "the endpoint is disabled"}
+	}
+	res := d.Sender.Send(ctx, &webhook.Message{ID: j.eventID, URL: j.url, Secrets: j.secrets, Body: j.body})
+	faultpoint.Reach("webhook.sent")
+	if !res.Delivered() && ctx.Err() != nil {
+		return tried{job: j}
+	}
+	return d.judge(j, res)
+}
+
+var errSendPanicked = errors.New("webhook: internal error")
 
 // judge says what follows from an answer, or from none.
 func (d *Deliverer) judge(j *deliveryJob, res webhook.Result) tried {

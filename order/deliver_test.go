@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -14,12 +15,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
 	"flashsale/internal/longtest"
-	"flashsale/internal/redistest"
-	"flashsale/queue"
 	"flashsale/webhook"
 )
 
@@ -86,9 +84,8 @@ func answering(status ...int) func(http.ResponseWriter, *http.Request, int) {
 type post struct {
 	t     *testing.T
 	store *Store
-	queue *queue.Queue
-	relay *Relay
-	del   *Deliverer
+	cfg   DelivererConfig
+	poll  time.Duration
 	admin *Webhooks
 
 	mu    sync.Mutex
@@ -97,18 +94,10 @@ type post struct {
 }
 
 // newPost builds it without starting anything. Failed tries come again soon.
-func newPost(t *testing.T, rdb redis.UniversalClient, cfg DelivererConfig, qc queue.Config) *post {
+func newPost(t *testing.T, cfg DelivererConfig) *post {
 	t.Helper()
-	p := &post{t: t, store: newStore(t), tries: make(map[string]int)}
-	if qc.Lease == 0 {
-		qc.Lease = 3 * time.Second
-	}
-	qc.MaxAttempts = DeliveryAttempts
-	p.queue = newQueue(t, rdb, qc)
-	allow, err := webhook.ParseNetworks([]string{"127.0.0.1"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := &post{t: t, store: newStore(t), poll: 20 * time.Millisecond, tries: make(map[string]int)}
+	allow := mustNetworks(t, "127.0.0.1")
 	if cfg.Sender == nil {
 		client := webhook.NewClient(webhook.Config{Policy: webhook.Policy{Allow: allow}, Timeout: limit})
 		t.Cleanup(client.Close)
@@ -123,10 +112,8 @@ func newPost(t *testing.T, rdb redis.UniversalClient, cfg DelivererConfig, qc qu
 		defer p.mu.Unlock()
 		p.tries[outcome]++
 	}
-	p.del = NewDeliverer(cfg)
-	p.relay = NewRelay(p.store, p.queue, p.hear, func(OutboxState) {})
-	p.relay.every = 200 * time.Millisecond
-	p.admin = &Webhooks{Store: p.store, Tasks: p.queue, CheckURL: webhook.Policy{Allow: allow}.CheckURL}
+	p.cfg = cfg
+	p.admin = &Webhooks{Store: p.store, CheckURL: webhook.Policy{Allow: allow}.CheckURL}
 	mustInsert(t, p.store, newItem("item", 1_000_000, 1_000))
 	t.Cleanup(func() {
 		p.mu.Lock()
@@ -171,15 +158,15 @@ func background(t *testing.T, fn func(ctx context.Context)) (stop func()) {
 	return stop
 }
 
-func (p *post) startRelay() (stop func()) { return background(p.t, p.relay.Run) }
-
-func (p *post) startWorker() (stop func()) {
-	return background(p.t, func(ctx context.Context) {
-		if err := p.del.Work(ctx, p.queue); err != nil {
-			p.t.Errorf("deliverer: %v", err)
-		}
-	})
+// deliverer makes another process's deliverer.
+func (p *post) deliverer() *Deliverer {
+	d := NewDeliverer(p.cfg)
+	d.poll = p.poll
+	return d
 }
+
+// start delivers until the test ends, or until stop is called.
+func (p *post) start() (stop func()) { return background(p.t, p.deliverer().Run) }
 
 // tell commits n orders, and returns the events of that.
 func (p *post) tell(prefix string, n int) []toldEvent {
@@ -219,13 +206,22 @@ func (p *post) awaitStates(endpoint string, want map[DeliveryState]int) {
 	})
 }
 
-// settledQueue waits until no task is left.
-func (p *post) settledQueue() {
-	p.t.Helper()
-	await(p.t, "the queue of deliveries to be empty", func() bool {
-		st := statsOf(p.t, p.queue)
-		return st.Ready+st.Delayed+st.Leased+st.Dead == 0
-	})
+func mustNetworks(t testing.TB, texts ...string) []netip.Prefix {
+	t.Helper()
+	out, err := webhook.ParseNetworks(texts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// auditOf reads who has done what.
+func auditOf(t testing.TB, s *Store) (out []string) {
+	t.Helper()
+	if err := s.read.WithContext(testContext(t)).Raw("SELECT actor || ' ' || action FROM audit ORDER BY id").Scan(&out).Error; err != nil {
+		t.Fatal(err)
+	}
+	return out
 }
 
 func verify(t *testing.T, secret string, p parcel) error {
@@ -238,299 +234,263 @@ func verify(t *testing.T, secret string, p parcel) error {
 }
 
 // TestDeliverer: what is committed is sent to each endpoint that wants it, signed
-// with its own secret, as it stands in the outbox.
+// with its own secret, as it stands in the outbox. Commits of the own process wake the
+// deliverer.
 func TestDeliverer(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		p := newPost(t, rdb, DelivererConfig{}, queue.Config{})
-		one, other := newReceiver(t, nil), newReceiver(t, nil)
-		first, secret := addHook(t, p.store, one.URL+"/hook")
-		second, otherSecret := addHook(t, p.store, other.URL, EventPaid)
-		p.startRelay()
-		p.startWorker()
-		events := p.tell("n", 30)
-		if _, err := p.store.pay(testContext(t), "n0003", money("psp", 1)); err != nil {
-			t.Fatal(err)
+	p := newPost(t, DelivererConfig{})
+	p.poll = time.Hour
+	one, other := newReceiver(t, nil), newReceiver(t, nil)
+	first, secret := addHook(t, p.store, one.URL+"/hook")
+	second, otherSecret := addHook(t, p.store, other.URL, EventPaid)
+	p.start()
+	events := p.tell("n", 30)
+	if _, err := p.store.pay(testContext(t), "n0003", money("psp", 1)); err != nil {
+		t.Fatal(err)
+	}
+	p.awaitStates(first.ID, map[DeliveryState]int{DeliveryDelivered: 31})
+	p.awaitStates(second.ID, map[DeliveryState]int{DeliveryDelivered: 1})
+	bodies := make(map[string]string)
+	for _, e := range allTold(t, p.store) {
+		bodies[e.ID] = e.Body
+	}
+	for _, got := range one.parcels() {
+		if err := verify(t, secret, got); err != nil || got.Body != bodies[got.ID] {
+			t.Errorf("%s: %s: %v", got.ID, got.Body, err)
 		}
-		p.awaitStates(first.ID, map[DeliveryState]int{DeliveryDelivered: 31})
-		p.awaitStates(second.ID, map[DeliveryState]int{DeliveryDelivered: 1})
-		bodies := make(map[string]string)
-		for _, e := range allTold(t, p.store) {
-			bodies[e.ID] = e.Body
+		if verify(t, otherSecret, got) == nil {
+			t.Error("signed with another endpoint's secret")
 		}
-		for _, got := range one.parcels() {
-			if err := verify(t, secret, got); err != nil || got.Body != bodies[got.ID] {
-				t.Errorf("%s: %s: %v", got.ID, got.Body, err)
-			}
-			if verify(t, otherSecret, got) == nil {
-				t.Error("signed with another endpoint's secret")
-			}
-			delete(bodies, got.ID)
-		}
-		if len(bodies) != 0 || len(events) != 30 {
-			t.Errorf("not sent: %v", bodies)
-		}
-		if got := other.parcels(); len(got) != 1 || verify(t, otherSecret, got[0]) != nil || !strings.Contains(got[0].Body, "order.paid") {
-			t.Errorf("the other endpoint got %+v", got)
-		}
-		p.settledQueue()
-		d := p.list(first.ID)[0]
-		if d.Type != EventPaid || d.OrderID != "n0003" || d.Attempts != 1 || d.LastStatus != 204 || d.LastError != "" ||
-			d.DeliveredAt.IsZero() || !d.NextAt.IsZero() || d.LastAt.IsZero() || d.CreatedAt.IsZero() {
-			t.Errorf("delivery %+v", d)
-		}
-		if n := p.counted("delivered"); n != 32 {
-			t.Errorf("%d deliveries counted", n)
-		}
-	})
+		delete(bodies, got.ID)
+	}
+	if len(bodies) != 0 || len(events) != 30 {
+		t.Errorf("not sent: %v", bodies)
+	}
+	if got := other.parcels(); len(got) != 1 || verify(t, otherSecret, got[0]) != nil || !strings.Contains(got[0].Body, "order.paid") {
+		t.Errorf("the other endpoint got %+v", got)
+	}
+	d := p.list(first.ID)[0]
+	if d.Type != EventPaid || d.OrderID != "n0003" || d.Attempts != 1 || d.LastStatus != 204 || d.LastError != "" ||
+		d.DeliveredAt.IsZero() || !d.NextAt.IsZero() || d.LastAt.IsZero() || d.CreatedAt.IsZero() {
+		t.Errorf("delivery %+v", d)
+	}
+	if n := p.counted("delivered"); n != 32 {
+		t.Errorf("%d deliveries counted", n)
+	}
 }
 
 // TestDeliverer_Retries: whatever goes wrong, the same event comes again under
 // the same id, and signed for its time.
 func TestDeliverer_Retries(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		client := webhook.NewClient(webhook.Config{
-			Policy: webhook.Policy{Allow: mustNetworks(t, "127.0.0.1")}, Timeout: 2 * time.Second,
-		})
-		t.Cleanup(client.Close)
-		p := newPost(t, rdb, DelivererConfig{Sender: client}, queue.Config{})
-		r := newReceiver(t, func(w http.ResponseWriter, q *http.Request, nth int) {
-			switch nth {
-			case 1:
-				w.WriteHeader(http.StatusInternalServerError)
-			case 2:
-				panic(http.ErrAbortHandler) // the connection is reset
-			case 3:
-				<-q.Context().Done() // no answer, until the sender gives up
-			case 4:
-				w.Header().Set("Location", "http://127.0.0.1:1/")
-				w.WriteHeader(http.StatusFound)
-			default:
-				w.WriteHeader(http.StatusOK)
-			}
-		})
-		e, secret := addHook(t, p.store, r.URL)
-		p.startRelay()
-		p.startWorker()
-		event := p.tell("n", 1)[0]
-		p.awaitStates(e.ID, map[DeliveryState]int{DeliveryDelivered: 1})
-		got := r.parcels()
-		if len(got) != 5 {
-			t.Fatalf("%d tries", len(got))
-		}
-		for i := range got {
-			if got[i].ID != event.ID || got[i].Body != event.Body || verify(t, secret, got[i]) != nil {
-				t.Errorf("try %d: %+v", i, got[i])
-			}
-		}
-		if d := p.list(e.ID)[0]; d.Attempts != 5 || d.LastStatus != 200 || d.LastError != "" {
-			t.Errorf("delivery %+v", d)
-		}
-		p.settledQueue() // a try is counted once it is written down
-		if p.counted("failed") != 4 || p.counted("delivered") != 1 {
-			t.Errorf("tries %v", p.tries)
+	client := webhook.NewClient(webhook.Config{
+		Policy: webhook.Policy{Allow: mustNetworks(t, "127.0.0.1")}, Timeout: 2 * time.Second,
+	})
+	t.Cleanup(client.Close)
+	p := newPost(t, DelivererConfig{Sender: client})
+	r := newReceiver(t, func(w http.ResponseWriter, q *http.Request, nth int) {
+		switch nth {
+		case 1:
+			w.WriteHeader(http.StatusInternalServerError)
+		case 2:
+			panic(http.ErrAbortHandler) // the connection is reset
+		case 3:
+			<-q.Context().Done() // no answer, until the sender gives up
+		case 4:
+			w.Header().Set("Location", "http://127.0.0.1:1/")
+			w.WriteHeader(http.StatusFound)
+		default:
+			w.WriteHeader(http.StatusOK)
 		}
 	})
+	e, secret := addHook(t, p.store, r.URL)
+	p.start()
+	event := p.tell("n", 1)[0]
+	p.awaitStates(e.ID, map[DeliveryState]int{DeliveryDelivered: 1})
+	got := r.parcels()
+	if len(got) != 5 {
+		t.Fatalf("%d tries", len(got))
+	}
+	for i := range got {
+		if got[i].ID != event.ID || got[i].Body != event.Body || verify(t, secret, got[i]) != nil {
+			t.Errorf("try %d: %+v", i, got[i])
+		}
+	}
+	if d := p.list(e.ID)[0]; d.Attempts != 5 || d.LastStatus != 200 || d.LastError != "" {
+		t.Errorf("delivery %+v", d)
+	}
+	if p.counted("failed") != 4 || p.counted("delivered") != 1 {
+		t.Errorf("tries %v", p.tries)
+	}
 }
 
 // TestDeliverer_Redeliver: after the last try it is a dead letter, which comes
 // again when somebody asks for it; and so does what was delivered.
 func TestDeliverer_Redeliver(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		p := newPost(t, rdb, DelivererConfig{Retries: []time.Duration{time.Millisecond, time.Millisecond}}, queue.Config{})
-		r := newReceiver(t, answering(500, 404, 301, 503, 200))
-		e, _ := addHook(t, p.store, r.URL)
-		p.startRelay()
-		p.startWorker()
-		event := p.tell("n", 1)[0]
-		p.awaitStates(e.ID, map[DeliveryState]int{DeliveryDead: 1})
-		p.settledQueue()
-		d := p.list(e.ID)[0]
-		if d.Attempts != 3 || d.LastStatus != 301 || d.LastError != "answered 301 Moved Permanently" || !d.DeliveredAt.IsZero() {
-			t.Errorf("dead letter %+v", d)
-		}
-		// The next look leaves it dead: nothing below would tell otherwise.
-		if err := p.relay.keep(testContext(t)); err != nil {
-			t.Fatal(err)
-		}
-		if _, _, err := p.relay.pass(testContext(t), deliveryPlace{}); err != nil {
-			t.Fatal(err)
-		}
-		p.settledQueue()
-		by := By{"root", "r2"}
-		if err := p.admin.Redeliver(testContext(t), e.ID, event.ID, by); err != nil {
-			t.Fatal(err)
-		}
-		p.awaitStates(e.ID, map[DeliveryState]int{DeliveryDelivered: 1})
-		if d := p.list(e.ID)[0]; d.Attempts != 2 {
-			t.Errorf("redelivered %+v", d)
-		}
-		if err := p.admin.Redeliver(testContext(t), e.ID, event.ID, by); err != nil {
-			t.Fatal(err)
-		}
-		await(t, "another delivery", func() bool { return len(r.parcels()) == 6 })
-		p.awaitStates(e.ID, map[DeliveryState]int{DeliveryDelivered: 1})
-		if ids := r.ids(); ids[event.ID] != 6 {
-			t.Errorf("ids %v", ids)
-		}
-	})
+	p := newPost(t, DelivererConfig{Retries: []time.Duration{time.Millisecond, time.Millisecond}})
+	r := newReceiver(t, answering(500, 404, 301, 503, 200))
+	e, _ := addHook(t, p.store, r.URL)
+	p.start()
+	event := p.tell("n", 1)[0]
+	p.awaitStates(e.ID, map[DeliveryState]int{DeliveryDead: 1})
+	d := p.list(e.ID)[0]
+	if d.Attempts != 3 || d.LastStatus != 301 || d.LastError != "answered 301 Moved Permanently" || !d.DeliveredAt.IsZero() {
+		t.Errorf("dead letter %+v", d)
+	}
+	by := By{"root", "r2"}
+	if err := p.admin.Redeliver(testContext(t), e.ID, event.ID, by); err != nil {
+		t.Fatal(err)
+	}
+	p.awaitStates(e.ID, map[DeliveryState]int{DeliveryDelivered: 1})
+	if d := p.list(e.ID)[0]; d.Attempts != 2 {
+		t.Errorf("redelivered %+v", d)
+	}
+	if err := p.admin.Redeliver(testContext(t), e.ID, event.ID, by); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "another delivery", func() bool { return len(r.parcels()) == 6 })
+	p.awaitStates(e.ID, map[DeliveryState]int{DeliveryDelivered: 1})
+	if ids := r.ids(); ids[event.ID] != 6 {
+		t.Errorf("ids %v", ids)
+	}
 }
 
 // TestDeliverer_Redeliver_Waiting: asked for by hand, a delivery does not wait
 // for its next try in five hours.
 func TestDeliverer_Redeliver_Waiting(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		p := newPost(t, rdb, DelivererConfig{Retries: []time.Duration{5 * time.Hour}}, queue.Config{})
-		r := newReceiver(t, answering(500, 200))
-		e, _ := addHook(t, p.store, r.URL)
-		p.startRelay()
-		p.startWorker()
-		event := p.tell("n", 1)[0]
-		await(t, "the first try", func() bool { return p.counted("failed") == 1 && statsOf(t, p.queue).Delayed == 1 })
-		d := p.list(e.ID)[0]
-		if in := time.Until(d.NextAt); in < 4*time.Hour || in > 7*time.Hour || d.State != DeliveryPending || d.Attempts != 1 {
-			t.Errorf("waiting delivery %+v, next in %v", d, in)
-		}
-		if err := p.admin.Redeliver(testContext(t), e.ID, event.ID, By{}); err != nil {
-			t.Fatal(err)
-		}
-		p.awaitStates(e.ID, map[DeliveryState]int{DeliveryDelivered: 1})
-		p.settledQueue()
-	})
+	p := newPost(t, DelivererConfig{Retries: []time.Duration{5 * time.Hour}})
+	r := newReceiver(t, answering(500, 200))
+	e, _ := addHook(t, p.store, r.URL)
+	p.start()
+	event := p.tell("n", 1)[0]
+	await(t, "the first try", func() bool { return p.counted("failed") == 1 })
+	d := p.list(e.ID)[0]
+	if in := time.Until(d.NextAt); in < 4*time.Hour || in > 7*time.Hour || d.State != DeliveryPending || d.Attempts != 1 {
+		t.Errorf("waiting delivery %+v, next in %v", d, in)
+	}
+	if err := p.admin.Redeliver(testContext(t), e.ID, event.ID, By{}); err != nil {
+		t.Fatal(err)
+	}
+	p.awaitStates(e.ID, map[DeliveryState]int{DeliveryDelivered: 1})
 }
 
 // TestDeliverer_Gone: an endpoint that says it is gone is sent nothing more.
 func TestDeliverer_Gone(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		p := newPost(t, rdb, DelivererConfig{Workers: 1}, queue.Config{})
-		r := newReceiver(t, answering(410))
-		e, _ := addHook(t, p.store, r.URL)
-		p.tell("n", 5)
-		p.startRelay()
-		p.startWorker()
-		p.awaitStates(e.ID, map[DeliveryState]int{DeliveryDead: 5})
-		got, err := p.store.endpoint(testContext(t), e.ID)
-		if err != nil || got.Enabled || got.DisabledReason != "gone" {
-			t.Errorf("endpoint %+v, %v", got, err)
-		}
-		if n := len(r.parcels()); n != 1 {
-			t.Errorf("%d requests to one that is gone", n)
-		}
-		if events := p.tell("m", 2); len(events) != 0 {
-			t.Errorf("events for one that is gone: %+v", events)
-		}
-		dead := p.list(e.ID)[0]
-		if err := p.admin.Redeliver(testContext(t), e.ID, dead.EventID, By{}); err == nil || !strings.Contains(err.Error(), ErrEndpointDisabled.Error()) {
-			t.Errorf("redelivery to one that is gone: %v", err)
-		}
-		on := true
-		r.answer = nil
-		back, err := p.admin.ChangeEndpoint(testContext(t), e.ID, EndpointChange{Enabled: &on}, By{"root", "r9"})
-		if err != nil || !back.Enabled || back.DisabledReason != "" {
-			t.Fatalf("enabled again: %+v, %v", back, err)
-		}
-		if err := p.admin.Redeliver(testContext(t), e.ID, dead.EventID, By{}); err != nil {
-			t.Fatal(err)
-		}
-		p.awaitStates(e.ID, map[DeliveryState]int{DeliveryDead: 4, DeliveryDelivered: 1})
-		if a := auditOf(t, p.store); !slices.Contains(a, "flashsale webhook.disable") || !slices.Contains(a, "root webhook.change") {
-			t.Errorf("audit %v", a)
-		}
-	})
+	p := newPost(t, DelivererConfig{Workers: 1})
+	r := newReceiver(t, answering(410))
+	e, _ := addHook(t, p.store, r.URL)
+	p.tell("n", 5)
+	p.start()
+	p.awaitStates(e.ID, map[DeliveryState]int{DeliveryDead: 5})
+	got, err := p.store.endpoint(testContext(t), e.ID)
+	if err != nil || got.Enabled || got.DisabledReason != "gone" {
+		t.Errorf("endpoint %+v, %v", got, err)
+	}
+	if n := len(r.parcels()); n != 1 {
+		t.Errorf("%d requests to one that is gone", n)
+	}
+	if events := p.tell("m", 2); len(events) != 0 {
+		t.Errorf("events for one that is gone: %+v", events)
+	}
+	dead := p.list(e.ID)[0]
+	if err := p.admin.Redeliver(testContext(t), e.ID, dead.EventID, By{}); err == nil || !strings.Contains(err.Error(), ErrEndpointDisabled.Error()) {
+		t.Errorf("redelivery to one that is gone: %v", err)
+	}
+	on := true
+	r.answer = nil
+	back, err := p.admin.ChangeEndpoint(testContext(t), e.ID, EndpointChange{Enabled: &on}, By{"root", "r9"})
+	if err != nil || !back.Enabled || back.DisabledReason != "" {
+		t.Fatalf("enabled again: %+v, %v", back, err)
+	}
+	if err := p.admin.Redeliver(testContext(t), e.ID, dead.EventID, By{}); err != nil {
+		t.Fatal(err)
+	}
+	p.awaitStates(e.ID, map[DeliveryState]int{DeliveryDead: 4, DeliveryDelivered: 1})
+	if a := auditOf(t, p.store); !slices.Contains(a, "flashsale webhook.disable") || !slices.Contains(a, "root webhook.change") {
+		t.Errorf("audit %v", a)
+	}
 }
 
 // TestDeliverer_Gone_Moved: that the old server is gone by now is no word of the
 // one that the endpoint has moved to while a try was under way.
 func TestDeliverer_Gone_Moved(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		p := newPost(t, rdb, DelivererConfig{}, queue.Config{})
-		moved := make(chan struct{})
-		before := newReceiver(t, func(w http.ResponseWriter, q *http.Request, _ int) {
-			select {
-			case <-moved:
-			case <-q.Context().Done():
-			}
-			w.WriteHeader(http.StatusGone)
-		})
-		after := newReceiver(t, nil)
-		e, _ := addHook(t, p.store, before.URL)
-		p.startRelay()
-		p.startWorker()
-		event := p.tell("n", 1)[0]
-		await(t, "a try at the old server", func() bool { return len(before.parcels()) == 1 })
-		if _, err := p.admin.ChangeEndpoint(testContext(t), e.ID, EndpointChange{URL: &after.URL}, By{}); err != nil {
-			t.Fatal(err)
+	p := newPost(t, DelivererConfig{})
+	moved := make(chan struct{})
+	before := newReceiver(t, func(w http.ResponseWriter, q *http.Request, _ int) {
+		select {
+		case <-moved:
+		case <-q.Context().Done():
 		}
-		close(moved)
-		p.awaitStates(e.ID, map[DeliveryState]int{DeliveryDelivered: 1})
-		if got := after.ids(); got[event.ID] != 1 {
-			t.Errorf("the new server got %v", got)
-		}
-		if got, err := p.store.endpoint(testContext(t), e.ID); err != nil || !got.Enabled {
-			t.Errorf("endpoint %+v, %v", got, err)
-		}
+		w.WriteHeader(http.StatusGone)
 	})
+	after := newReceiver(t, nil)
+	e, _ := addHook(t, p.store, before.URL)
+	p.start()
+	event := p.tell("n", 1)[0]
+	await(t, "a try at the old server", func() bool { return len(before.parcels()) == 1 })
+	if _, err := p.admin.ChangeEndpoint(testContext(t), e.ID, EndpointChange{URL: &after.URL}, By{}); err != nil {
+		t.Fatal(err)
+	}
+	close(moved)
+	p.awaitStates(e.ID, map[DeliveryState]int{DeliveryDelivered: 1})
+	if got := after.ids(); got[event.ID] != 1 {
+		t.Errorf("the new server got %v", got)
+	}
+	if got, err := p.store.endpoint(testContext(t), e.ID); err != nil || !got.Enabled {
+		t.Errorf("endpoint %+v, %v", got, err)
+	}
 }
 
-// TestDeliverer_Early: when a worker dies between writing a failed try down and
-// telling the queue, the next try does not come before its time.
-func TestDeliverer_Early(t *testing.T) {
+// TestDeliverer_Restart: the row says how many tries there were and when the next is due,
+// whoever makes it. A due time that only a wrong clock can have written is corrected.
+func TestDeliverer_Restart(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		p := newPost(t, rdb, DelivererConfig{}, queue.Config{})
-		r := newReceiver(t, nil)
-		e, _ := addHook(t, p.store, r.URL)
-		events := p.tell("n", 2)
-		if _, _, err := p.relay.pass(testContext(t), deliveryPlace{}); err != nil {
-			t.Fatal(err)
+	p := newPost(t, DelivererConfig{Retries: []time.Duration{2 * time.Second}})
+	r := newReceiver(t, answering(500, 200))
+	e, _ := addHook(t, p.store, r.URL)
+	stop := p.start()
+	first := p.tell("n", 1)[0]
+	await(t, "the first try to fail", func() bool { return p.counted("failed") == 1 })
+	stop()
+	due := p.list(e.ID)[0].NextAt
+	second := p.tell("m", 1)[0]
+	err := p.store.write.Exec("UPDATE webhook_deliveries SET next_at = next_at + ? WHERE event_seq = ?", (20_000 * time.Hour).Milliseconds(), second.Seq).Error
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.start()
+	p.awaitStates(e.ID, map[DeliveryState]int{DeliveryDelivered: 2})
+	for i, got := range r.parcels() {
+		if i > 0 && got.ID == first.ID && got.At.Before(due) {
+			t.Errorf("tried again at %v, due at %v", got.At, due)
 		}
-		// The second was written by a clock that was years ahead.
-		for i, next := range []time.Duration{3 * time.Second, 20_000 * time.Hour} {
-			j, err := p.store.job(testContext(t), events[i].ID, e.ID)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := p.store.record(testContext(t), []tried{{job: &j, state: DeliveryPending, attempts: 1, next: next}}); err != nil {
-				t.Fatal(err)
-			}
-		}
-		due := p.list(e.ID)[1].NextAt
-		p.startWorker()
-		p.awaitStates(e.ID, map[DeliveryState]int{DeliveryDelivered: 2})
-		for _, got := range r.parcels() {
-			if got.ID == events[0].ID && got.At.Before(due) {
-				t.Errorf("tried at %v, due at %v", got.At, due)
-			}
-		}
-		p.settledQueue()
-	})
+	}
+	if d := p.list(e.ID)[1]; d.Attempts != 2 {
+		t.Errorf("the count of tries was lost: %+v", d)
+	}
 }
 
 // TestDeliverer_RetryAfter: who says when to come back is not asked before.
 func TestDeliverer_RetryAfter(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		p := newPost(t, rdb, DelivererConfig{}, queue.Config{})
-		r := newReceiver(t, func(w http.ResponseWriter, _ *http.Request, nth int) {
-			if nth == 1 {
-				w.Header().Set("Retry-After", "2")
-				w.WriteHeader(http.StatusTooManyRequests)
-			}
-		})
-		e, _ := addHook(t, p.store, r.URL)
-		p.startRelay()
-		p.startWorker()
-		p.tell("n", 1)
-		p.awaitStates(e.ID, map[DeliveryState]int{DeliveryDelivered: 1})
-		if got := r.parcels(); len(got) != 2 || got[1].At.Sub(got[0].At) < 2*time.Second {
-			t.Errorf("tries %+v", got)
+	p := newPost(t, DelivererConfig{})
+	r := newReceiver(t, func(w http.ResponseWriter, _ *http.Request, nth int) {
+		if nth == 1 {
+			w.Header().Set("Retry-After", "2")
+			w.WriteHeader(http.StatusTooManyRequests)
 		}
 	})
+	e, _ := addHook(t, p.store, r.URL)
+	p.start()
+	p.tell("n", 1)
+	p.awaitStates(e.ID, map[DeliveryState]int{DeliveryDelivered: 1})
+	if got := r.parcels(); len(got) != 2 || got[1].At.Sub(got[0].At) < 2*time.Second {
+		t.Errorf("tries %+v", got)
+	}
 }
 
 func TestDeliverer_judge(t *testing.T) {
@@ -572,167 +532,363 @@ func TestDeliverer_judge(t *testing.T) {
 	}
 }
 
+// blocking answers nothing until something comes from next, and then 500.
+func blocking(next <-chan struct{}) func(http.ResponseWriter, *http.Request, int) {
+	return func(w http.ResponseWriter, _ *http.Request, _ int) {
+		<-next
+		w.WriteHeader(http.StatusInternalServerError)
+	}
+}
+
 // TestDeliverer_OneIsDead: an endpoint that does not answer keeps none of the
-// others waiting, however much it is owed.
+// others waiting, although it is owed more, and for longer.
 func TestDeliverer_OneIsDead(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		events := longtest.Scale(16, 40) // twice the workers, or five times
-		p := newPost(t, rdb, DelivererConfig{Workers: 8}, queue.Config{})
-		over := make(chan struct{})
-		release := sync.OnceFunc(func() { close(over) })
-		var under, most atomic.Int64
-		dead := newReceiver(t, func(http.ResponseWriter, *http.Request, int) {
-			most.Store(max(most.Load(), under.Add(1)))
-			<-over
-			under.Add(-1)
-		})
-		t.Cleanup(release) // before the server waits for its handlers
-		alive := newReceiver(t, nil)
-		a, _ := addHook(t, p.store, dead.URL)
-		b, _ := addHook(t, p.store, alive.URL)
-		p.tell("n", events)
-		p.startRelay()
-		p.startWorker()
-		await(t, "the dead one to be tried", func() bool { return under.Load() > 0 })
-		p.awaitStates(b.ID, map[DeliveryState]int{DeliveryDelivered: events})
-		if n := p.states(a.ID)[DeliveryPending]; n != events || len(alive.ids()) != events {
-			t.Errorf("%d pending for the dead one, %d events for the other", n, len(alive.ids()))
-		}
-		if most.Load() > 2 {
-			t.Errorf("%d deliveries to the dead one at once, want a quarter of the workers", most.Load())
-		}
-		release()
-		p.awaitStates(a.ID, map[DeliveryState]int{DeliveryDelivered: events})
+	events := longtest.Scale(16, 40) // twice the workers, or five times
+	p := newPost(t, DelivererConfig{Workers: 8})
+	over := make(chan struct{})
+	release := sync.OnceFunc(func() { close(over) })
+	var under, most atomic.Int64
+	dead := newReceiver(t, func(http.ResponseWriter, *http.Request, int) {
+		most.Store(max(most.Load(), under.Add(1)))
+		<-over
+		under.Add(-1)
 	})
+	t.Cleanup(release) // before the server waits for its handlers
+	alive := newReceiver(t, nil)
+	a, _ := addHook(t, p.store, dead.URL)
+	p.tell("n", events)
+	b, _ := addHook(t, p.store, alive.URL)
+	p.tell("m", events)
+	p.start()
+	await(t, "the dead one to be tried", func() bool { return under.Load() == 2 })
+	// The clocks of two processes differ: these were due before those under way.
+	err := p.store.write.Exec("UPDATE webhook_deliveries SET next_at = 1 WHERE endpoint_id = ? AND event_seq > ?", a.ID, events).Error
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.awaitStates(b.ID, map[DeliveryState]int{DeliveryDelivered: events})
+	if n := p.states(a.ID)[DeliveryPending]; n != 2*events || len(alive.ids()) != events {
+		t.Errorf("%d pending for the dead one, %d events for the other", n, len(alive.ids()))
+	}
+	if most.Load() > 2 {
+		t.Errorf("%d deliveries to the dead one at once, want a quarter of the workers", most.Load())
+	}
+	release()
+	p.awaitStates(a.ID, map[DeliveryState]int{DeliveryDelivered: 2 * events})
+}
+
+// TestDeliverer_ManyAreDead: where the endpoints that do not answer have taken all the
+// room, the first place that is free goes to one that has none.
+func TestDeliverer_ManyAreDead(t *testing.T) {
+	t.Parallel()
+	p := newPost(t, DelivererConfig{Workers: 8, Retries: []time.Duration{time.Hour}})
+	over := make(chan struct{})
+	dead := newReceiver(t, blocking(over))
+	t.Cleanup(func() { close(over) })
+	for range 4 { // each has two places
+		addHook(t, p.store, dead.URL)
+	}
+	p.tell("n", 10)
+	p.start()
+	await(t, "all the room to be taken", func() bool { return len(dead.parcels()) == 8 })
+	alive := newReceiver(t, nil)
+	e, _ := addHook(t, p.store, alive.URL)
+	p.tell("m", 10)
+	over <- struct{}{}
+	p.awaitStates(e.ID, map[DeliveryState]int{DeliveryDelivered: 10})
+	if n := len(dead.parcels()); n > 9 { // the last place may have become free
+		t.Errorf("%d requests to the dead ones", n)
+	}
+}
+
+// TestDeliverer_Backlog: where endpoints take turns, one that fails again and again does
+// not come first because its deliveries have been due for longer.
+func TestDeliverer_Backlog(t *testing.T) {
+	t.Parallel()
+	const backlog = 200
+	p := newPost(t, DelivererConfig{Workers: 1, Retries: []time.Duration{time.Hour}})
+	failing, alive := newReceiver(t, answering(500)), newReceiver(t, nil)
+	addHook(t, p.store, failing.URL)
+	p.tell("n", backlog)
+	e, _ := addHook(t, p.store, alive.URL)
+	p.tell("m", 1)
+	p.start()
+	p.awaitStates(e.ID, map[DeliveryState]int{DeliveryDelivered: 1})
+	if n := len(failing.parcels()); n >= backlog {
+		t.Errorf("%d requests to the one that fails, before the first to the other was recorded", n)
+	}
+}
+
+// TestDeliverer_NotRecorded: while the database does not take a result, its delivery is
+// not sent again.
+func TestDeliverer_NotRecorded(t *testing.T) {
+	t.Parallel()
+	p := newPost(t, DelivererConfig{})
+	r := newReceiver(t, nil)
+	e, _ := addHook(t, p.store, r.URL)
+	err := p.store.write.Exec("CREATE TRIGGER refuse BEFORE UPDATE ON webhook_deliveries BEGIN SELECT RAISE(ABORT, 'refused by the test'); END").Error
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.tell("n", 1)
+	p.start()
+	await(t, "the result to be refused several times", func() bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return len(p.heard) >= 3
+	})
+	if err := p.store.write.Exec("DROP TRIGGER refuse").Error; err != nil {
+		t.Fatal(err)
+	}
+	p.awaitStates(e.ID, map[DeliveryState]int{DeliveryDelivered: 1})
+	if n := len(r.parcels()); n != 1 {
+		t.Errorf("sent %d times", n)
+	}
+}
+
+// TestDeliverer_Two: two processes that deliver at once, as may be for a moment when the
+// leader changes, record each delivery once.
+func TestDeliverer_Two(t *testing.T) {
+	t.Parallel()
+	p := newPost(t, DelivererConfig{})
+	r := newReceiver(t, nil)
+	e, _ := addHook(t, p.store, r.URL)
+	p.tell("n", 50)
+	p.start()
+	p.start()
+	p.awaitStates(e.ID, map[DeliveryState]int{DeliveryDelivered: 50})
+	for _, d := range p.list(e.ID) {
+		if d.Attempts != 1 {
+			t.Errorf("delivery %+v", d)
+		}
+	}
+	if n := len(r.ids()); n != 50 {
+		t.Errorf("%d events received", n)
+	}
+}
+
+// TestStore_record_Late: what a deliverer reports after another has tried the same does
+// not undo that, unless the event was delivered.
+func TestStore_record_Late(t *testing.T) {
+	t.Parallel()
+	p := newPost(t, DelivererConfig{})
+	e, _ := addHook(t, p.store, "https://a.example")
+	j, err := p.store.job(testContext(t), deliveryKey{e.ID, p.tell("n", 1)[0].Seq})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, step := range []struct {
+		result tried
+		want   DeliveryState
+	}{
+		{tried{state: DeliveryPending, attempts: 1, next: time.Hour}, DeliveryPending},
+		{tried{state: DeliveryDead, attempts: 1}, DeliveryPending},
+		{tried{state: DeliveryDelivered, attempts: 1}, DeliveryDelivered},
+	} {
+		step.result.job = &j
+		if err := p.store.record(testContext(t), []tried{step.result}); err != nil {
+			t.Fatal(err)
+		}
+		if d := p.list(e.ID)[0]; d.State != step.want {
+			t.Errorf("after result %d: %+v, want %s", i, d, step.want)
+		}
+	}
+}
+
+// senderFunc is a Sender.
+type senderFunc func(ctx context.Context, m *webhook.Message) webhook.Result
+
+func (f senderFunc) Send(ctx context.Context, m *webhook.Message) webhook.Result { return f(ctx, m) }
+
+// TestDeliverer_Panic: a delivery that makes its sender panic is a failed try.
+func TestDeliverer_Panic(t *testing.T) {
+	t.Parallel()
+	p := newPost(t, DelivererConfig{Sender: senderFunc(func(context.Context, *webhook.Message) webhook.Result {
+		panic("by the test")
+	}), Retries: []time.Duration{}})
+	e, _ := addHook(t, p.store, "https://a.example")
+	p.start()
+	p.tell("n", 1)
+	p.awaitStates(e.ID, map[DeliveryState]int{DeliveryDead: 1})
+	if d := p.list(e.ID)[0]; d.LastError != errSendPanicked.Error() {
+		t.Errorf("delivery %+v", d)
+	}
+}
+
+// TestDeliverer_Stop: who does not lead any more begins nothing, and finishes what is
+// under way.
+func TestDeliverer_Stop(t *testing.T) {
+	t.Parallel()
+	p := newPost(t, DelivererConfig{Workers: 2, PerEndpoint: 2, Drain: limit})
+	over := make(chan struct{})
+	r := newReceiver(t, func(http.ResponseWriter, *http.Request, int) { <-over })
+	e, _ := addHook(t, p.store, r.URL)
+	p.tell("n", 4)
+	ctx, cancel := context.WithCancel(testContext(t))
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		p.deliverer().Run(ctx)
+	}()
+	await(t, "the first tries", func() bool { return len(r.parcels()) == 2 })
+	cancel()
+	over <- struct{}{}
+	p.awaitStates(e.ID, map[DeliveryState]int{DeliveryDelivered: 1, DeliveryPending: 3})
+	close(over)
+	select {
+	case <-ended:
+	case <-time.After(limit):
+		t.Fatal("it did not stop")
+	}
+	if got := p.states(e.ID); got[DeliveryDelivered] != 2 || got[DeliveryPending] != 2 || len(r.parcels()) != 2 {
+		t.Errorf("deliveries %v after %d requests", got, len(r.parcels()))
+	}
 }
 
 // TestDeliverer_Interrupted: a try that is cut off by a stop counts for nothing,
 // and is made again by another worker.
 func TestDeliverer_Interrupted(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		p := newPost(t, rdb, DelivererConfig{Drain: time.Millisecond}, queue.Config{})
-		r := newReceiver(t, func(_ http.ResponseWriter, q *http.Request, nth int) {
-			if nth == 1 {
-				<-q.Context().Done()
-			}
-		})
-		e, _ := addHook(t, p.store, r.URL)
-		p.startRelay()
-		stop := p.startWorker()
-		p.tell("n", 1)
-		await(t, "the first try", func() bool { return len(r.parcels()) == 1 })
-		stop()
-		if d := p.list(e.ID)[0]; d.State != DeliveryPending || d.Attempts != 0 || d.LastError != "" {
-			t.Errorf("interrupted %+v", d)
-		}
-		p.startWorker()
-		p.awaitStates(e.ID, map[DeliveryState]int{DeliveryDelivered: 1})
-		if d := p.list(e.ID)[0]; d.Attempts != 1 {
-			t.Errorf("delivered %+v", d)
+	p := newPost(t, DelivererConfig{})
+	r := newReceiver(t, func(_ http.ResponseWriter, q *http.Request, nth int) {
+		if nth == 1 {
+			<-q.Context().Done()
 		}
 	})
+	e, _ := addHook(t, p.store, r.URL)
+	stop := p.start()
+	p.tell("n", 1)
+	await(t, "the first try", func() bool { return len(r.parcels()) == 1 })
+	stop()
+	if d := p.list(e.ID)[0]; d.State != DeliveryPending || d.Attempts != 0 || d.LastError != "" {
+		t.Errorf("interrupted %+v", d)
+	}
+	p.start()
+	p.awaitStates(e.ID, map[DeliveryState]int{DeliveryDelivered: 1})
+	if d := p.list(e.ID)[0]; d.Attempts != 1 {
+		t.Errorf("delivered %+v", d)
+	}
 }
 
 // TestDeliverer_Delete: a deleted endpoint is sent nothing more, and leaves
 // nothing behind.
 func TestDeliverer_Delete(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		p := newPost(t, rdb, DelivererConfig{}, queue.Config{})
-		r, kept := newReceiver(t, nil), newReceiver(t, nil)
-		e, _ := addHook(t, p.store, r.URL)
-		other, _ := addHook(t, p.store, kept.URL)
-		p.tell("n", 20)
-		if _, _, err := p.relay.pass(testContext(t), deliveryPlace{}); err != nil {
-			t.Fatal(err)
-		}
-		if st := statsOf(t, p.queue); st.Ready != 40 {
-			t.Fatalf("queue %+v", st)
-		}
-		if err := p.admin.DeleteEndpoint(testContext(t), e.ID, By{"root", "r"}); err != nil {
-			t.Fatal(err)
-		}
-		p.startWorker()
-		p.awaitStates(other.ID, map[DeliveryState]int{DeliveryDelivered: 20})
-		p.settledQueue()
-		if _, _, err := p.relay.pass(testContext(t), deliveryPlace{}); err != nil {
-			t.Fatal(err)
-		}
-		if err := p.relay.keep(testContext(t)); err != nil {
-			t.Fatal(err)
-		}
-		p.settledQueue()
-		var left int64
-		err := p.store.read.Raw(`SELECT (SELECT COUNT(*) FROM webhook_endpoints) + (SELECT COUNT(*) FROM webhook_deliveries)`).Scan(&left).Error
-		if err != nil || left != 21 || len(r.parcels()) != 0 {
-			t.Errorf("%d rows left, want one endpoint and its 20 deliveries; %d sent to the deleted one; %v", left, len(r.parcels()), err)
-		}
-	})
+	p := newPost(t, DelivererConfig{})
+	r, kept := newReceiver(t, nil), newReceiver(t, nil)
+	e, _ := addHook(t, p.store, r.URL)
+	other, _ := addHook(t, p.store, kept.URL)
+	p.tell("n", 20)
+	if err := p.admin.DeleteEndpoint(testContext(t), e.ID, By{"root", "r"}); err != nil {
+		t.Fatal(err)
+	}
+	p.start()
+	p.awaitStates(other.ID, map[DeliveryState]int{DeliveryDelivered: 20})
+	if err := p.store.tidy(testContext(t)); err != nil {
+		t.Fatal(err)
+	}
+	var left int64
+	err := p.store.read.Raw(`SELECT (SELECT COUNT(*) FROM webhook_endpoints) + (SELECT COUNT(*) FROM webhook_deliveries)`).Scan(&left).Error
+	if err != nil || left != 21 || len(r.parcels()) != 0 {
+		t.Errorf("%d rows left, want one endpoint and its 20 deliveries; %d sent to the deleted one; %v", left, len(r.parcels()), err)
+	}
 }
 
 // TestDeliverer_Rotate: for a day after a rotation either secret will do.
 func TestDeliverer_Rotate(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		p := newPost(t, rdb, DelivererConfig{}, queue.Config{})
-		c := setClock(p.store)
-		r := newReceiver(t, nil)
-		e, old := addHook(t, p.store, r.URL)
-		p.startRelay()
-		p.startWorker()
-		good := func(secrets ...string) (out []bool) {
-			t.Helper()
-			n := len(r.parcels())
-			if _, err := p.admin.TestEndpoint(testContext(t), e.ID, By{}); err != nil {
+	p := newPost(t, DelivererConfig{})
+	c := setClock(p.store)
+	r := newReceiver(t, nil)
+	e, old := addHook(t, p.store, r.URL)
+	p.start()
+	good := func(secrets ...string) (out []bool) {
+		t.Helper()
+		n := len(r.parcels())
+		if _, err := p.admin.TestEndpoint(testContext(t), e.ID, By{}); err != nil {
+			t.Fatal(err)
+		}
+		await(t, "the test event", func() bool { return len(r.parcels()) > n })
+		for _, s := range secrets {
+			out = append(out, verify(t, s, r.parcels()[n]) == nil)
+		}
+		return out
+	}
+	rotated, next, err := p.admin.RotateSecret(testContext(t), e.ID, By{"root", "r"})
+	if err != nil || next == old || !rotated.OldSecretUntil.Equal(time.UnixMilli(c.Load()).UTC().Add(24*time.Hour)) {
+		t.Fatalf("rotated %+v: %v", rotated, err)
+	}
+	if got := good(old, next); !slices.Equal(got, []bool{true, true}) {
+		t.Errorf("after the rotation: %v", got)
+	}
+	_, last, err := p.admin.RotateSecret(testContext(t), e.ID, By{"root", "r"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := good(old, next, last); !slices.Equal(got, []bool{false, true, true}) {
+		t.Errorf("after the second: %v", got)
+	}
+	c.Add(SecretOverlap.Milliseconds())
+	if got := good(old, next, last); !slices.Equal(got, []bool{false, false, true}) {
+		t.Errorf("a day later: %v", got)
+	}
+	if err := p.store.tidy(testContext(t)); err != nil {
+		t.Fatal(err)
+	}
+	var kept string
+	if err := p.store.read.Raw("SELECT secret || ' ' || old_secret FROM webhook_endpoints").Scan(&kept).Error; err != nil || kept != last+" " {
+		t.Errorf("a day later the secrets %q are kept, want %q alone; %v", kept, last, err)
+	}
+	var texts []string
+	if err := p.store.read.Raw("SELECT before || after || actor || request_id FROM audit").Scan(&texts).Error; err != nil || len(texts) < 6 {
+		t.Fatalf("audit %q, %v", texts, err)
+	}
+	listed, err := json.Marshal(rotated)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range append(texts, string(listed)) {
+		for _, secret := range []string{old, next, last, "whsec_"} {
+			if strings.Contains(text, secret) {
+				t.Errorf("a secret in %s", text)
+			}
+		}
+	}
+}
+
+// TestDeliverer_Wakes: what the own process commits wakes the deliverer, and so does a
+// redelivery.
+func TestDeliverer_Wakes(t *testing.T) {
+	t.Parallel()
+	p := newPost(t, DelivererConfig{})
+	e, _ := addHook(t, p.store, "https://a.example")
+	for i, wake := range []func(){
+		func() { p.tell("n", 1) },
+		func() {
+			mustCommit(t, p.store, bought("n0000", "item", "nu0", "k", 1), bought("x", "item", "x", "k", 1)) // one by one
+		},
+		func() {
+			if _, _, err := p.store.bury(testContext(t), []task{bought("b", "item", "b", "k", 1)}); err != nil {
 				t.Fatal(err)
 			}
-			await(t, "the test event", func() bool { return len(r.parcels()) > n })
-			for _, s := range secrets {
-				out = append(out, verify(t, s, r.parcels()[n]) == nil)
+		},
+		func() {
+			if _, err := p.store.pay(testContext(t), "x", money("psp", 1)); err != nil {
+				t.Fatal(err)
 			}
-			return out
-		}
-		rotated, next, err := p.admin.RotateSecret(testContext(t), e.ID, By{"root", "r"})
-		if err != nil || next == old || !rotated.OldSecretUntil.Equal(time.UnixMilli(c.Load()).UTC().Add(24*time.Hour)) {
-			t.Fatalf("rotated %+v: %v", rotated, err)
-		}
-		if got := good(old, next); !slices.Equal(got, []bool{true, true}) {
-			t.Errorf("after the rotation: %v", got)
-		}
-		_, last, err := p.admin.RotateSecret(testContext(t), e.ID, By{"root", "r"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := good(old, next, last); !slices.Equal(got, []bool{false, true, true}) {
-			t.Errorf("after the second: %v", got)
-		}
-		c.Add(SecretOverlap.Milliseconds())
-		if got := good(old, next, last); !slices.Equal(got, []bool{false, false, true}) {
-			t.Errorf("a day later: %v", got)
-		}
-		if err := p.relay.keep(testContext(t)); err != nil {
-			t.Fatal(err)
-		}
-		var kept string
-		if err := p.store.read.Raw("SELECT secret || ' ' || old_secret FROM webhook_endpoints").Scan(&kept).Error; err != nil || kept != last+" " {
-			t.Errorf("a day later the secrets %q are kept, want %q alone; %v", kept, last, err)
-		}
-		var texts []string
-		if err := p.store.read.Raw("SELECT before || after || actor || request_id FROM audit").Scan(&texts).Error; err != nil || len(texts) < 6 {
-			t.Fatalf("audit %q, %v", texts, err)
-		}
-		listed, err := json.Marshal(rotated)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, text := range append(texts, string(listed)) {
-			for _, secret := range []string{old, next, last, "whsec_"} {
-				if strings.Contains(text, secret) {
-					t.Errorf("a secret in %s", text)
-				}
+		},
+		func() {
+			if err := p.admin.Redeliver(testContext(t), e.ID, p.list(e.ID)[0].EventID, By{}); err != nil {
+				t.Fatal(err)
 			}
+		},
+	} {
+		wake()
+		select {
+		case <-p.store.told:
+		default:
+			t.Errorf("change %d woke nobody", i)
 		}
-	})
+	}
 }

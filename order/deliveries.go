@@ -134,39 +134,79 @@ func (f DeliveryFilter) read(db *gorm.DB) (_ []Delivery, next int64, err error) 
 	return list, next, nil
 }
 
-// deliveryJob is one delivery as its worker needs it.
-type deliveryJob struct {
-	eventID, endpointID string
-	seq                 int64
-	state               DeliveryState
-	attempts            int
-	nextAt              time.Time
-	body                []byte
-	url                 string
-	enabled             bool
-	secrets             []string
+// deliveryKey names a delivery.
+type deliveryKey struct {
+	EndpointID string
+	EventSeq   int64
 }
 
-// job reads a delivery. Errors: ErrDeliveryNotFound also for a deleted endpoint's.
-func (s *Store) job(ctx context.Context, eventID, endpointID string) (deliveryJob, error) {
+// dueDelivery is a delivery whose next try is due.
+type dueDelivery struct {
+	deliveryKey
+	NextAt int64
+	turn   int // how many deliveries of its endpoint come before it, those under way included
+}
+
+// due reads what is due, the first of each endpoint. An endpoint that owes a million
+// deliveries hides no other's, and takes no longer to pass over.
+func (s *Store) due(ctx context.Context, perEndpoint int) (page []dueDelivery, err error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	db, err := s.read.DB()
+	if err != nil {
+		return nil, err
+	}
+	err = each(ctx, db, selectDue, []any{s.now().UnixMilli(), perEndpoint}, func(rows *sql.Rows) error {
+		var p dueDelivery
+		err := rows.Scan(&p.EndpointID, &p.EventSeq, &p.NextAt)
+		page = append(page, p)
+		return err
+	})
+	if err != nil {
+		return nil, wrap("look for deliveries", err)
+	}
+	return page, nil
+}
+
+// The condition on the state is written out, since that is how the database knows the
+// index that serves it.
+const selectDue = `SELECT d.endpoint_id, d.event_seq, d.next_at
+	FROM webhook_endpoints e CROSS JOIN webhook_deliveries d ON d.endpoint_id = e.id AND d.event_seq IN (
+		SELECT event_seq FROM webhook_deliveries
+		WHERE endpoint_id = e.id AND state = 'pending' AND next_at <= ?1 ORDER BY next_at LIMIT ?2)
+	WHERE e.deleted_at = 0`
+
+// deliveryJob is one delivery that is pending, and all that sending it needs.
+type deliveryJob struct {
+	deliveryKey
+	eventID  string
+	attempts int
+	body     []byte
+	url      string
+	enabled  bool
+	secrets  []string
+}
+
+// job reads a delivery. Errors: ErrDeliveryNotFound also for a deleted endpoint's, and
+// for one that is not pending.
+func (s *Store) job(ctx context.Context, key deliveryKey) (deliveryJob, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	db, err := s.read.DB()
 	if err != nil {
 		return deliveryJob{}, err
 	}
-	j := deliveryJob{eventID: eventID, endpointID: endpointID}
+	j := deliveryJob{deliveryKey: key}
 	var secret, old string
-	var nextAt, oldUntil int64
-	err = db.QueryRowContext(ctx, selectJob, eventID, endpointID).
-		Scan(&j.seq, &j.state, &j.attempts, &nextAt, &j.body, &j.url, &j.enabled, &secret, &old, &oldUntil)
+	var oldUntil int64
+	err = db.QueryRowContext(ctx, selectJob, key.EndpointID, key.EventSeq).
+		Scan(&j.eventID, &j.attempts, &j.body, &j.url, &j.enabled, &secret, &old, &oldUntil)
 	if errors.Is(err, sql.ErrNoRows) {
 		return deliveryJob{}, ErrDeliveryNotFound
 	}
 	if err != nil {
-		return deliveryJob{}, wrap("read delivery of "+eventID, err)
+		return deliveryJob{}, wrap(fmt.Sprintf("read delivery of event %d", key.EventSeq), err)
 	}
-	j.nextAt = fromMillis(nextAt)
 	j.secrets = append(j.secrets, secret)
 	if old != "" && s.now().UnixMilli() < oldUntil {
 		j.secrets = append(j.secrets, old)
@@ -174,11 +214,11 @@ func (s *Store) job(ctx context.Context, eventID, endpointID string) (deliveryJo
 	return j, nil
 }
 
-const selectJob = `SELECT d.event_seq, d.state, d.attempts, d.next_at, v.body, e.url, e.enabled, e.secret, e.old_secret, e.old_secret_until
-	FROM webhook_events v
-	JOIN webhook_deliveries d ON d.endpoint_id = ?2 AND d.event_seq = v.seq
+const selectJob = `SELECT v.id, d.attempts, v.body, e.url, e.enabled, e.secret, e.old_secret, e.old_secret_until
+	FROM webhook_deliveries d NOT INDEXED
+	JOIN webhook_events v ON v.seq = d.event_seq
 	JOIN webhook_endpoints e ON e.id = d.endpoint_id AND e.deleted_at = 0
-	WHERE v.id = ?1`
+	WHERE d.endpoint_id = ?1 AND d.event_seq = ?2 AND d.state = 'pending'`
 
 // tried is what a try has led to.
 type tried struct {
@@ -204,7 +244,7 @@ func (s *Store) record(ctx context.Context, tries []tried) error {
 				if err != nil {
 					return err
 				}
-				if moved { // then the relay offers it again, for where the endpoint is now
+				if moved { // then it is due again, for where the endpoint is now
 					v.state = DeliveryPending
 				}
 			}
@@ -213,7 +253,7 @@ func (s *Store) record(ctx context.Context, tries []tried) error {
 				delivered = now
 			}
 			_, err := c.ExecContext(tx.Statement.Context, updateDelivery, string(v.state), v.attempts, now+v.next.Milliseconds(), now,
-				v.status, v.reason, delivered, v.job.endpointID, v.job.seq, v.job.attempts)
+				v.status, v.reason, delivered, v.job.EndpointID, v.job.EventSeq, v.job.attempts)
 			if err != nil {
 				return fmt.Errorf("delivery of %s: %w", v.job.eventID, err)
 			}
@@ -229,7 +269,7 @@ const updateDelivery = `UPDATE webhook_deliveries SET state = ?1, attempts = ?2,
 // disableGone disables an endpoint whose server has said that it is gone, unless
 // the endpoint has moved to another URL since: that was its old server's word.
 func disableGone(tx *gorm.DB, now int64, j *deliveryJob) (moved bool, err error) {
-	before, err := endpointOf(tx, j.endpointID)
+	before, err := endpointOf(tx, j.EndpointID)
 	if errors.Is(err, ErrEndpointNotFound) || err == nil && !before.Enabled {
 		return false, nil
 	}
@@ -247,6 +287,7 @@ func disableGone(tx *gorm.DB, now int64, j *deliveryJob) (moved bool, err error)
 // renew makes a delivery pending from its start, whatever became of it. Errors:
 // ErrEndpointNotFound, ErrEndpointDisabled, ErrDeliveryNotFound.
 func (s *Store) renew(ctx context.Context, endpointID, eventID string, by By) error {
+	defer s.wake()
 	return s.changing(ctx, "redeliver "+eventID, func(tx *gorm.DB, now int64) error {
 		row, err := endpointOf(tx, endpointID)
 		if err != nil {

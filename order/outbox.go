@@ -188,17 +188,21 @@ func (b *outbox) bump(ctx context.Context, c conn) error {
 	return nil
 }
 
-// announce wakes the relay of events, once they are committed, and has the revisions
-// recorded by the next call of HighWater.note. It never waits: one wake-up is enough
-// for all that has happened.
+// announce wakes the deliverer, once events are committed, and has the revisions
+// recorded by the next call of HighWater.note.
 func (s *Store) announce(b *outbox) {
 	if b == nil {
 		return
 	}
 	s.highWater.commit(b.revisions)
-	if len(b.events) == 0 {
-		return
+	if len(b.events) > 0 {
+		s.wake()
 	}
+}
+
+// wake wakes this process's deliverer, if it has one. It never waits: one wake-up is
+// enough for all that has happened.
+func (s *Store) wake() {
 	select {
 	case s.told <- struct{}{}:
 	default:

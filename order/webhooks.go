@@ -1,17 +1,10 @@
 package order
 
-import (
-	"context"
-	"fmt"
-	"time"
-
-	"flashsale/inventory"
-)
+import "context"
 
 // Webhooks is the administration of endpoints and their deliveries.
 type Webhooks struct {
 	Store *Store
-	Tasks DeliveryTasks
 	// CheckURL refuses a URL that nothing may be sent to, with a *webhook.URLError.
 	CheckURL func(text string) error
 }
@@ -79,27 +72,9 @@ func (w *Webhooks) Deliveries(ctx context.Context, f DeliveryFilter) (list []Del
 	return w.Store.deliveries(ctx, f)
 }
 
-// redeliverTimeout bounds the asking of the queue.
-const redeliverTimeout = 5 * time.Second
-
 // Redeliver delivers an event to an endpoint once more, from the first try on and
 // at once, whatever has become of it. Errors: ErrEndpointNotFound,
-// ErrEndpointDisabled, ErrDeliveryNotFound, ErrDatabase, and
-// inventory.ErrUnavailable, after which a repeat settles it.
+// ErrEndpointDisabled, ErrDeliveryNotFound, ErrDatabase.
 func (w *Webhooks) Redeliver(ctx context.Context, endpointID, eventID string, by By) error {
-	if err := w.Store.renew(ctx, endpointID, eventID, by); err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), redeliverTimeout)
-	defer cancel()
-	t := deliveryTask(eventID, endpointID)
-	// A task that waits for its next try would wait on, and refuse another.
-	_, err := w.Tasks.Cancel(ctx, t.ID)
-	if err == nil {
-		_, err = w.Tasks.Enqueue(ctx, t)
-	}
-	if err != nil {
-		return fmt.Errorf("redeliver %s: %w: %w", eventID, inventory.ErrUnavailable, err)
-	}
-	return nil
+	return w.Store.renew(ctx, endpointID, eventID, by)
 }

@@ -62,7 +62,6 @@ type app struct {
 	store   *order.Store
 	queues  []*queue.Queue // of orders, by partition
 	expires []*queue.Queue // expiry of unpaid orders, by partition
-	hooks   *queue.Queue   // of webhook deliveries
 	waiters *order.Waiters // nil in a process without an API
 	writes  *order.WriteProbe
 	workers *queue.Registry  // the worker processes of all hosts
@@ -309,7 +308,7 @@ func (a *app) openQueues() error {
 		}
 		a.queues, a.expires = append(a.queues, orders), append(a.expires, expiries)
 	}
-	return a.openDeliveries()
+	return nil
 }
 
 // reporter returns a function that logs errors of background work, a few a
@@ -332,7 +331,7 @@ func (a *app) otherQueues() (named []order.NamedQueue) {
 	for i, q := range a.expires {
 		named = append(named, order.NamedQueue{Name: fmt.Sprintf("expiries-%d", i), Queue: q})
 	}
-	return append(named, order.NamedQueue{Name: "webhooks", Queue: a.hooks})
+	return named
 }
 
 func (a *app) tasks() []order.Tasks {

@@ -382,7 +382,6 @@ func (d *doctor) contents(ctx context.Context, rdb redis.UniversalClient, partit
 		waiting += s.Ready + s.Delayed + s.Leased
 		d.queue(ctx, rdb, fmt.Sprintf("expiries-%d", p), inventory.ExpiryQueuePrefix(p))
 	}
-	d.queue(ctx, rdb, "webhooks", order.DeliveryPrefix)
 	d.workers(ctx, rdb, waiting)
 	d.age(ctx, rdb, partitions)
 }

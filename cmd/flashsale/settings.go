@@ -99,7 +99,7 @@ func defineFlags(f *pflag.FlagSet) {
 	f.Duration("reconcile-every", time.Minute, "how often one API process compares Redis and database, and mends a sale that differs twice; 0: never")
 	f.Duration("keep-ended", 24*time.Hour, "how long Redis keeps a sale after its end and the last payment window; then the database answers for it")
 	f.StringSlice("webhook-allow", nil, "addresses or networks that webhooks may be sent to although they are not public, without TLS too")
-	f.Int("webhook-workers", 32, "webhooks a worker sends at once, a quarter of them to one endpoint")
+	f.Int("webhook-workers", 32, "webhooks sent at once by the worker that delivers, a quarter of them to one endpoint")
 	f.String("config", "", "YAML file with any of these settings, by these names")
 }
 

@@ -3,13 +3,13 @@ package main
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"flashsale/handler"
 	"flashsale/order"
-	"flashsale/queue"
 	"flashsale/webhook"
 )
 
@@ -19,44 +19,49 @@ func (s *Settings) webhookPolicy() (webhook.Policy, error) {
 	return webhook.Policy{Allow: allow}, err
 }
 
-// openDeliveries makes the queue of webhook deliveries. What Redis loses of it the
-// relay puts there again: the database says what is owed.
-func (a *app) openDeliveries() (err error) {
-	a.hooks, err = queue.New(a.rdb, queue.Config{
-		Prefix: order.DeliveryPrefix, Lease: a.settings.Lease,
-		MaxLength: a.settings.QueueLimit, MaxAttempts: order.DeliveryAttempts,
-	})
-	return err
-}
-
 // webhookAdmin is what the API does about webhooks; it sends none.
 func (a *app) webhookAdmin() (handler.Webhooks, error) {
 	policy, err := a.settings.webhookPolicy()
 	if err != nil {
 		return nil, err
 	}
-	return &order.Webhooks{Store: a.store, Tasks: a.hooks, CheckURL: policy.CheckURL}, nil
+	return &order.Webhooks{Store: a.store, CheckURL: policy.CheckURL}, nil
 }
 
-// addWebhooks makes the process deliver webhooks, and offer to relay them.
+// addWebhooks makes the process offer to deliver webhooks: one of all processes does.
 func (a *app) addWebhooks() error {
 	policy, err := a.settings.webhookPolicy()
 	if err != nil {
 		return err
 	}
 	client := webhook.NewClient(webhook.Config{Policy: policy})
+	report := a.reporter("webhooks")
 	d := order.NewDeliverer(order.DelivererConfig{
 		Store: a.store, Sender: client, Workers: a.settings.WebhookWorkers,
 		// A try that is cut off is made again, so it must not keep the orders waiting.
 		Drain:   a.settings.Drain / 10,
-		OnError: a.reporter("webhooks"), OnTry: a.deliveryMetrics(),
+		OnError: report, OnTry: a.deliveryMetrics(), OnLook: a.outboxMetrics(),
 	})
-	a.life.add(part{name: "webhooks", run: func(ctx context.Context) error {
+	return a.lead("webhooks", func(ctx context.Context) {
 		defer client.Close()
-		return d.Work(ctx, a.hooks)
-	}})
-	relay := order.NewRelay(a.store, a.hooks, a.reporter("webhooks"), a.outboxMetrics())
-	return a.lead("webhooks", relay.Run)
+		if err := a.dropDeliveryQueue(ctx); err != nil {
+			report(err)
+		}
+		d.Run(ctx)
+	})
+}
+
+// dropDeliveryQueue deletes the task queue that earlier versions kept deliveries in: the
+// database says what is owed.
+func (a *app) dropDeliveryQueue(ctx context.Context) error {
+	var keys []string
+	for _, name := range strings.Fields("ready delayed leased body meta clock wake dead unique unique_until paused done counts rate") {
+		keys = append(keys, "fs:{p0}:q:webhooks:"+name)
+	}
+	if err := a.rdb.Unlink(ctx, keys...).Err(); err != nil {
+		return fmt.Errorf("delete the queue of an earlier version: %w", err)
+	}
+	return nil
 }
 
 // deliveryMetrics registers the figures of deliveries, and returns what counts
@@ -75,7 +80,7 @@ func (a *app) deliveryMetrics() func(outcome string) {
 }
 
 // outboxMetrics registers the figures of the outbox, and returns what sets them.
-// They are those of the process that relays, and 0 in the others.
+// They are those of the process that delivers, and 0 in the others.
 func (a *app) outboxMetrics() func(order.OutboxState) {
 	var mu sync.Mutex
 	var now order.OutboxState
@@ -86,10 +91,10 @@ func (a *app) outboxMetrics() func(order.OutboxState) {
 			return value(now)
 		}))
 	}
-	gauge("flashsale_webhook_outbox_events", "Events kept for webhooks, in the process that relays; 0 elsewhere.",
+	gauge("flashsale_webhook_outbox_events", "Events kept for webhooks, in the process that delivers; 0 elsewhere.",
 		func(s order.OutboxState) float64 { return float64(s.Events) })
 	gauge("flashsale_webhook_oldest_pending_seconds",
-		"Age of the oldest event that an endpoint is still owed, at the last look, in the process that relays; 0 elsewhere.",
+		"Age of the oldest event that an endpoint is still owed, at the last look, in the process that delivers; 0 elsewhere.",
 		func(s order.OutboxState) float64 { return s.OldestPending.Seconds() })
 	return func(s order.OutboxState) {
 		mu.Lock()

@@ -1,0 +1,183 @@
+package order
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"gorm.io/gorm"
+)
+
+const (
+	// EventRetention is how long an event is kept whose deliveries have ended.
+	EventRetention = 7 * 24 * time.Hour
+	// purgePage is how many events are forgotten in one transaction, and
+	// purgePages how many transactions in a row: orders wait for the same writer.
+	purgePage  = 500
+	purgePages = 20
+	// longestPause is more than there can be between two tries of a delivery.
+	longestPause = 30 * time.Hour
+)
+
+// OutboxState is how full the outbox is.
+type OutboxState struct {
+	// Events is how many are kept, counted by their first and last number.
+	Events int64
+	// OldestPending is the age of the oldest that an endpoint is still owed.
+	OldestPending time.Duration
+}
+
+// tidy does what can wait: it deletes old events and secrets, and corrects due times that
+// a wrong clock wrote. What fails is done by a later call.
+func (s *Store) tidy(ctx context.Context) error {
+	return errors.Join(s.purge(ctx, s.now().Add(-EventRetention)), s.forgetSecrets(ctx), s.hasten(ctx))
+}
+
+// purge forgets the events from before a time that nobody is owed any more, and
+// deleted endpoints, in pages. Dead letters of a later try are kept: some endpoints
+// have their events put off for longer than that, and somebody must see the end.
+func (s *Store) purge(ctx context.Context, before time.Time) error {
+	for range purgePages {
+		seqs, err := s.outdated(ctx, before)
+		if err != nil {
+			return err
+		}
+		if len(seqs) > 0 {
+			if err := s.forget(ctx, seqs, before); err != nil {
+				return err
+			}
+		}
+		if len(seqs) < purgePage || ctx.Err() != nil {
+			break
+		}
+	}
+	return s.purgeEndpoints(ctx)
+}
+
+// outdated looks for a page of the events to forget. It passes over all that are
+// old and still owed, which may be many: no orders must wait for that.
+func (s *Store) outdated(ctx context.Context, before time.Time) (seqs []int64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	by := before.UnixMilli()
+	err = s.read.WithContext(ctx).Raw(selectPurge, by, by, by, purgePage).Scan(&seqs).Error
+	if err != nil {
+		return nil, wrap("look for old webhook events", err)
+	}
+	return seqs, nil
+}
+
+// forget deletes those of the events that were not asked for anew meanwhile.
+func (s *Store) forget(ctx context.Context, seqs []int64, before time.Time) error {
+	return s.changing(ctx, "forget webhook events", func(tx *gorm.DB, _ int64) error {
+		var free []int64
+		if err := tx.Raw(selectForget, before.UnixMilli(), seqs).Scan(&free).Error; err != nil || len(free) == 0 {
+			return err
+		}
+		err := tx.Exec(`DELETE FROM webhook_deliveries WHERE endpoint_id IN (SELECT id FROM webhook_endpoints)
+			AND event_seq IN ?`, free).Error
+		if err != nil {
+			return err
+		}
+		return tx.Exec("DELETE FROM webhook_events WHERE seq IN ?", free).Error
+	})
+}
+
+const (
+	// unwanted are the events with no delivery that is pending, or dead since that time. The
+	// endpoints are named because the primary key begins with them.
+	unwanted = `NOT EXISTS (SELECT 1 FROM webhook_deliveries d WHERE d.state = 'pending' AND d.event_seq = v.seq)
+		AND NOT EXISTS (SELECT 1 FROM webhook_deliveries d WHERE d.endpoint_id IN (SELECT id FROM webhook_endpoints)
+			AND d.event_seq = v.seq AND d.state = 'dead' AND d.last_at >= ?)`
+	// selectPurge goes by number and not by time, for which there is no index: the
+	// first events are the oldest.
+	selectPurge = `SELECT seq FROM webhook_events v WHERE at < ?
+		AND seq < COALESCE((SELECT MIN(seq) FROM webhook_events WHERE at >= ?), 9223372036854775807)
+		AND ` + unwanted + ` ORDER BY seq LIMIT ?`
+	selectForget = `SELECT seq FROM webhook_events v WHERE ` + unwanted + ` AND seq IN ?`
+)
+
+// forgetSecrets deletes the secrets that do not sign any more.
+func (s *Store) forgetSecrets(ctx context.Context) error {
+	return s.amend(ctx, "forget old secrets", "webhook_endpoints", "old_secret = '', old_secret_until = 0",
+		"old_secret <> '' AND old_secret_until <= ?", s.now().UnixMilli())
+}
+
+// hasten makes due at once what is due later than any try can be: a clock that was
+// wrong wrote that, and it would wait for years.
+func (s *Store) hasten(ctx context.Context) error {
+	now := s.now()
+	return s.amend(ctx, "correct due times", "webhook_deliveries", fmt.Sprintf("next_at = %d", now.UnixMilli()),
+		whereFarOff, now.Add(longestPause).UnixMilli(), purgePage)
+}
+
+const whereFarOff = `(endpoint_id, event_seq) IN (SELECT endpoint_id, event_seq FROM webhook_deliveries
+	WHERE endpoint_id IN (SELECT id FROM webhook_endpoints) AND state = 'pending' AND next_at > ? LIMIT ?)`
+
+// amend updates the rows of a condition. Mostly there is none, and the orders' writer
+// is left alone.
+func (s *Store) amend(ctx context.Context, operation, table, set, where string, args ...any) error {
+	look, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	var found bool
+	err := s.read.WithContext(look).Raw("SELECT EXISTS (SELECT 1 FROM "+table+" WHERE "+where+")", args...).Scan(&found).Error
+	if err != nil {
+		return wrap(operation, err)
+	}
+	if !found {
+		return nil
+	}
+	return s.changing(ctx, operation, func(tx *gorm.DB, _ int64) error {
+		return tx.Exec("UPDATE "+table+" SET "+set+" WHERE "+where, args...).Error
+	})
+}
+
+// purgeEndpoints takes the rest of deleted endpoints away.
+func (s *Store) purgeEndpoints(ctx context.Context) error {
+	var ids []string
+	look, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	if err := s.read.WithContext(look).Raw("SELECT id FROM webhook_endpoints WHERE deleted_at > 0").Scan(&ids).Error; err != nil {
+		return wrap("look for deleted endpoints", err)
+	}
+	for _, id := range ids {
+		for range purgePages {
+			var gone int64
+			err := s.changing(ctx, "forget webhook endpoint "+id, func(tx *gorm.DB, _ int64) error {
+				res := tx.Exec(`DELETE FROM webhook_deliveries WHERE endpoint_id = ? AND event_seq IN
+					(SELECT event_seq FROM webhook_deliveries WHERE endpoint_id = ? LIMIT ?)`, id, id, purgePage)
+				if gone = res.RowsAffected; res.Error != nil || gone == purgePage {
+					return res.Error
+				}
+				return tx.Exec("DELETE FROM webhook_endpoints WHERE id = ? AND deleted_at > 0", id).Error
+			})
+			if err != nil {
+				return err
+			}
+			if gone < purgePage || ctx.Err() != nil {
+				break
+			}
+		}
+	}
+	return nil
+}
+
+// outboxState looks how full the outbox is.
+func (s *Store) outboxState(ctx context.Context) (OutboxState, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	var row struct{ Events, Oldest int64 }
+	err := s.read.WithContext(ctx).Raw(`SELECT
+		COALESCE((SELECT MAX(seq) FROM webhook_events) - (SELECT MIN(seq) FROM webhook_events) + 1, 0) AS events,
+		COALESCE((SELECT at FROM webhook_events WHERE seq =
+			(SELECT MIN(event_seq) FROM webhook_deliveries WHERE state = 'pending')), 0) AS oldest`).Scan(&row).Error
+	if err != nil {
+		return OutboxState{}, wrap("look at the outbox", err)
+	}
+	state := OutboxState{Events: row.Events}
+	if row.Oldest > 0 {
+		state.OldestPending = max(0, s.now().Sub(fromMillis(row.Oldest)))
+	}
+	return state, nil
+}
