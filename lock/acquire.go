@@ -16,7 +16,6 @@ type attempt struct {
 	token    string
 	member   string // entry in the queue; "" until it waits
 	started  time.Time
-	echo     bool      // the next call asks whether the subscription stands
 	told     chan news // one message at a time; see tell
 
 	sent  time.Time // before the last call that was answered
@@ -97,7 +96,9 @@ func (m *Manager) acquire(ctx context.Context, resource string, wait bool, opts 
 	case errors.Is(err, errEnded):
 		return nil, m.whyEnded(ctx, wait, nil)
 	case errors.Is(err, ErrTaken) && wait:
-		m.subscribe(ctx)
+		if m.subscribe(ctx); m.polls() {
+			a.token = m.newToken() // the token says whether its waiter polls
+		}
 		return m.await(ctx, a, true)
 	case !errors.Is(err, ErrTaken) && !errors.Is(err, ErrForeignKey):
 		m.giveBackTwice(ctx, a)
@@ -253,13 +254,9 @@ var errEnded = errors.New("lock: ended during the call")
 // After errEnded nothing is left to give back.
 func (m *Manager) try(ctx context.Context, a *attempt) (l *Lock, pause time.Duration, err error) {
 	sent := time.Now()
-	a.echo = a.told != nil && m.wake.wantsEcho(sent)
 	r, err := m.ask(ctx, a)
 	if err != nil {
 		return nil, m.pause(m.cfg.Liveness), err
-	}
-	if a.echo && !r.held { // a script that takes the lock sends no message
-		m.wake.echoed(sent)
 	}
 	a.sent, a.nowUS = sent, r.nowUS
 	if r.repaired {
@@ -288,7 +285,7 @@ var errLate = fmt.Errorf("%w: the answer that granted it took longer than its TT
 // pause is how long a waiter waits before it asks again: until it has to show
 // that it is alive, or, where it polls, the interval with its jitter.
 func (m *Manager) pause(alive time.Duration) time.Duration {
-	if poll := m.cfg.Poll; poll > 0 {
+	if poll := m.pollEvery(); poll > 0 {
 		return poll/2 + mathrand.N(poll)
 	}
 	return alive

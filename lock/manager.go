@@ -95,7 +95,12 @@ func checkClient(rdb redis.UniversalClient) error {
 }
 
 // newToken returns a name for one holding that no other holding has.
-func (m *Manager) newToken() string { return m.id + "." + rand.Text() }
+func (m *Manager) newToken() string {
+	if m.wake.mute.Load() {
+		return pollingMark + m.id + "." + rand.Text()
+	}
+	return m.id + "." + rand.Text()
+}
 
 // GuardKeys returns the keys a script passes to lock_guard (see [GuardLua]);
 // both belong into its KEYS. They are empty for a name no lock can have.

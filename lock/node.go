@@ -38,7 +38,7 @@ type scriptArgs struct {
 	rare         any // what only contended locks need
 	claim        any
 	reason       any
-	acquireFlags [2][2][2]any // by waits, unfair and echo
+	acquireFlags [2][2]any // by waits and unfair
 	releaseFlags [2]any       // by unfair
 }
 
@@ -73,7 +73,7 @@ func newScriptArgs(cfg Config, trustReceivers bool) scriptArgs {
 	}
 	for unfair, u := range []string{"", "u"} {
 		for waits, w := range []string{"", "w"} {
-			a.acquireFlags[waits][unfair] = [2]any{w + u + receivers, w + u + receivers + "e"}
+			a.acquireFlags[waits][unfair] = w + u + receivers
 		}
 		a.releaseFlags[unfair] = u + receivers
 	}
@@ -132,7 +132,7 @@ func on(conn *redis.Conn) runScript {
 func (n *node) runAcquire(ctx context.Context, run runScript, a *attempt) (r reply, err error) {
 	err = n.repeated(ctx, func() error {
 		cmd := run(ctx, acquireScript, a.keys.list(), a.token, a.settings.meta,
-			n.args.acquireFlags[index(a.member != "")][index(a.settings.unfair)][index(a.echo)], n.args.ms(a.settings.ttl), n.args.rare)
+			n.args.acquireFlags[index(a.member != "")][index(a.settings.unfair)], n.args.ms(a.settings.ttl), n.args.rare)
 		r, err = granted(cmd)
 		return err
 	})

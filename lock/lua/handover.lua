@@ -64,13 +64,15 @@ local function lock_split(member)
 end
 
 -- Chooses who gets the free lock: the first live waiter, dead ones being
--- dropped on the way, at most 64 looked at in one call. Whoever is chosen has
+-- dropped on the way, at most 64 looked at in one call. The chosen waiter has
 -- been sent `news` on the channel of its process, unless that process polls
 -- (its name begins with "~"). Where the number of receivers can be trusted (one
--- Redis, not a cluster) a waiter whose process listens no more is passed over
+-- Redis, not a cluster) a waiter whose process does not listen is passed over
 -- in favour of the next that does, so dead processes cost nothing; it keeps its
 -- place in case it is only reconnecting. `own` is chosen without news: its
--- owner reads the script's reply.
+-- owner reads the script's reply. A user without permission to publish hands
+-- the lock to no listener, who would not learn of it: the lock stays free for
+-- the first waiter that asks, which is `own` if there is one.
 local function lock_choose(waiters_key, seen_key, own, news, now_us, trust_receivers)
   local now_ms = math.floor(now_us / 1000)
   local index, deaf = 0, nil
@@ -84,7 +86,8 @@ local function lock_choose(waiters_key, seen_key, own, news, now_us, trust_recei
     else
       local manager, token = lock_split(member)
       if string.sub(manager, 1, 1) == '~' then return member end
-      local receivers = redis.call('PUBLISH', 'lock:wake:' .. manager, token .. ' ' .. news)
+      local receivers = redis.pcall('PUBLISH', 'lock:wake:' .. manager, token .. ' ' .. news)
+      if type(receivers) ~= 'number' then return own end
       if receivers > 0 or not trust_receivers then return member end
       deaf = deaf or member
       index = index + 1

@@ -38,10 +38,6 @@ if own then
   redis.call('PEXPIRE', KEYS[2], queue_ms)
   redis.call('PEXPIRE', KEYS[3], queue_ms)
   lock_mark(KEYS[4], stored)
-  if string.find(flags, 'e', 1, true) then
-    local manager = lock_split(own)
-    redis.call('PUBLISH', 'lock:wake:' .. manager, '.')
-  end
 end
 
 if value then
