@@ -388,9 +388,8 @@ func (v *Inventory) holding(ctx context.Context, item string, fn func(ctx contex
 	if err != nil {
 		return fmt.Errorf("hold item %s: %w: %w", item, ErrUnavailable, err)
 	}
-	held, end := within(ctx, l)
+	held := l.Context() // it ends with ctx as well
 	defer func() {
-		end()
 		if err := l.Release(ctx); err != nil {
 			v.cfg.OnError(fmt.Errorf("let go of item %s: %w", item, err))
 		}

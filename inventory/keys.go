@@ -99,7 +99,7 @@ func (k keys) lock(item string) string { return k.sale(item) }
 // lockKey is the key that exists while the item's lock is held: lock.Manager's
 // GuardKeys names the same.
 func (k keys) lockKey(item string) string { return k.lock(item) + ":lock" }
-func (k keys) sale(item string) string { return tag(k.partition(item)) + "sale:" + item }
+func (k keys) sale(item string) string    { return tag(k.partition(item)) + "sale:" + item }
 func (k keys) idempotency(item string) string {
 	return tag(k.partition(item)) + "idempotency:" + item
 }

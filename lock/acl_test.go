@@ -167,4 +167,3 @@ func TestREADME_Permissions(t *testing.T) {
 		}
 	}
 }
-

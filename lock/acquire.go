@@ -10,6 +10,7 @@ import (
 
 // attempt is one call of Acquire or TryAcquire.
 type attempt struct {
+	caller   context.Context // of the lock's context; that of the wait may be shorter
 	resource string
 	keys     keys
 	settings settings
@@ -71,19 +72,26 @@ func (m *Manager) acquire(ctx context.Context, resource string, wait bool, opts 
 	if ctx.Err() != nil {
 		return nil, m.whyEnded(ctx, wait, nil)
 	}
-	if l := m.reentered(ctx, &k, &set); l != nil {
-		return l, nil
+	if outer, ok := ctx.Value(heldKey{m, k[keyLock]}).(*Lock); ok {
+		if set.reentrant {
+			if l := outer.h.join(ctx, outer); l != nil {
+				return l, nil
+			}
+		} else if wait && outer.h.isHeld() {
+			return nil, ErrNested
+		}
 	}
 	if err := m.begin(); err != nil {
 		return nil, err
 	}
 	defer m.work.Done()
+	caller := ctx
 	if wait && set.waitLimit > 0 {
 		limited, cancel := context.WithTimeout(ctx, set.waitLimit)
 		defer cancel()
 		ctx = limited
 	}
-	a := &attempt{resource: resource, keys: k, settings: set, token: m.newToken(), started: time.Now()}
+	a := &attempt{caller: caller, resource: resource, keys: k, settings: set, token: m.newToken(), started: time.Now()}
 	// Before the subscription stands a handover could not be heard of, so the
 	// first try does not join the queue then.
 	if wait && (m.polls() || m.subscribed()) {
@@ -104,19 +112,6 @@ func (m *Manager) acquire(ctx context.Context, resource string, wait bool, opts 
 		m.giveBackTwice(ctx, a)
 	}
 	return nil, err
-}
-
-// reentered returns another handle on the lock that ctx stands under, if the
-// caller wants that and the lock is still held.
-func (m *Manager) reentered(ctx context.Context, k *keys, set *settings) *Lock {
-	if !set.reentrant {
-		return nil
-	}
-	outer, ok := ctx.Value(heldKey{m, k[keyLock]}).(*Lock)
-	if !ok {
-		return nil
-	}
-	return outer.h.join(ctx)
 }
 
 // await joins the queue and waits until the lock is ours or ctx ends. While it
@@ -306,11 +301,12 @@ const inlineLeft = 250 * time.Millisecond
 // that is still on its way would run after the clean-up, and what it took would
 // stay behind. With time enough the caller waits for the call, so that it
 // notices a cancellation when the answer is there, and returns at its deadline
-// even if Redis hangs. Short of time the call gets a goroutine to end on.
+// even if Redis hangs. Short of time, and where the client does not end a call
+// with its context, the call gets a goroutine to end on.
 func (m *Manager) ask(ctx context.Context, a *attempt) (reply, error) {
 	bound := time.Now().Add(m.cfg.CallTimeout)
 	deadline, bounded := ctx.Deadline()
-	if bounded && time.Until(deadline) < inlineLeft {
+	if !m.store.bounded() || bounded && time.Until(deadline) < inlineLeft {
 		return m.askBeside(ctx, a)
 	}
 	cut := bounded && deadline.Before(bound)
@@ -351,7 +347,7 @@ func (m *Manager) askBeside(ctx context.Context, a *attempt) (reply, error) {
 // finish turns the lock that Redis granted into a handle. The lock is renewed
 // no earlier than after settle, unless its deadline moves first.
 func (m *Manager) finish(ctx context.Context, a *attempt, fence int64, deadline time.Time, settle time.Duration) (*Lock, error) {
-	l, err := m.newLock(ctx, a, fence, deadline, settle)
+	l, err := m.newLock(a, fence, deadline, settle)
 	if err != nil {
 		m.giveBack(ctx, a, nil)
 		return nil, err

@@ -438,8 +438,13 @@ func specCancelledBeforeRelease(t *testing.T, p *specPlace) {
 		t.Fatal(err)
 	}
 	cancel()
-	if l.Context().Err() != nil {
-		t.Error("the lock ended with the context that acquired it")
+	// then the lock's context ends too, and the lock is held until its release;
+	specIs(t, context.Cause(l.Context()), context.Canceled)
+	if n := p.accepts(t, l); n < p.need() {
+		t.Errorf("the guard lets the holder write on %d nodes, want %d", n, p.need())
+	}
+	if err := l.Extend(testContext(t), time.Hour); err != nil {
+		t.Error(err)
 	}
 	// when it releases, then the key goes at once.
 	if err := l.Release(ctx); err != nil {
@@ -929,7 +934,7 @@ func specClose(t *testing.T, p *specPlace) {
 // TestErrors_Distinct: no two of the package's errors pass for each other.
 func TestErrors_Distinct(t *testing.T) {
 	t.Parallel()
-	all := []error{ErrTaken, ErrWaitTimeout, ErrLost, ErrMaxHold, ErrNotHeld, ErrForeignKey, ErrNoQuorum, ErrReleased, ErrClosed, ErrInvalid}
+	all := []error{ErrTaken, ErrWaitTimeout, ErrNested, ErrLost, ErrMaxHold, ErrNotHeld, ErrForeignKey, ErrNoQuorum, ErrReleased, ErrClosed, ErrInvalid}
 	for i, a := range all {
 		wrapped := opError("try", "x", fmt.Errorf("%w: why", a))
 		for j, b := range all {

@@ -164,9 +164,11 @@ func (m *Manager) releaseAll(ctx context.Context) error {
 }
 
 // Close releases all locks held, ends waiting acquires with ErrClosed, gives up
-// their places and stops the loops. It returns when all that is done, or with
-// the context's cause when ctx ends first, while the rest goes on. The error
-// joins those of the releases. A second call waits for the first.
+// their places and stops the loops. It returns when all that is done. When ctx
+// ends first, as it usually has after SIGTERM, Close still waits up to
+// Config.CallTimeout for the releases, which have a context of their own, and
+// then returns the context's cause. The error joins those of the releases. A
+// second call waits for the first.
 func (m *Manager) Close(ctx context.Context) error {
 	m.mu.Lock()
 	if !m.closed {
@@ -179,8 +181,15 @@ func (m *Manager) Close(ctx context.Context) error {
 	case <-m.gone:
 		return m.closeErr
 	case <-ctx.Done():
-		return fmt.Errorf("lock: close: %w", ended(ctx))
 	}
+	more, cancel := m.cleanUp(ctx)
+	defer cancel()
+	select {
+	case <-m.gone:
+		return m.closeErr
+	case <-more.Done():
+	}
+	return fmt.Errorf("lock: close: %w", ended(ctx))
 }
 
 func (m *Manager) shutDown(ctx context.Context) {

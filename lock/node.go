@@ -27,6 +27,7 @@ type node struct {
 	gather   *gatherer            // nil where every call goes out by itself
 	replicas int
 	timeout  time.Duration // of a WAIT for replicas
+	obedient bool          // see obeysContext
 	args     scriptArgs
 }
 
@@ -39,11 +40,11 @@ type scriptArgs struct {
 	claim        any
 	reason       any
 	acquireFlags [2][2]any // by waits and unfair
-	releaseFlags [2]any       // by unfair
+	releaseFlags [2]any    // by unfair
 }
 
 func newNode(rdb redis.UniversalClient, cfg Config) *node {
-	n := &node{rdb: rdb, replicas: cfg.Replicas, timeout: cfg.CallTimeout / 2}
+	n := &node{rdb: rdb, replicas: cfg.Replicas, timeout: cfg.CallTimeout / 2, obedient: obeysContext(rdb)}
 	switch c := rdb.(type) {
 	case *redis.ClusterClient:
 		// Its pipelines end with their slowest node.
@@ -96,6 +97,21 @@ func index(b bool) int {
 }
 
 func (n *node) queues() bool { return true }
+
+func (n *node) bounded() bool { return n.obedient }
+
+// obeysContext says whether the client ends a call with its context. By default
+// go-redis does not: a call then takes up to its own time-outs and retries.
+func obeysContext(rdb redis.UniversalClient) bool {
+	switch c := rdb.(type) {
+	case *redis.Client:
+		return c.Options().ContextTimeoutEnabled
+	case *redis.ClusterClient:
+		return c.Options().ContextTimeoutEnabled
+	default:
+		return false
+	}
+}
 
 func (n *node) acquire(ctx context.Context, a *attempt) (reply, error) {
 	if n.replicas == 0 {

@@ -59,8 +59,8 @@ func WithMaxHold(limit time.Duration) Option {
 // same resource and manager that is still held (see [Lock.Context]): at once,
 // without a call to Redis, with the same fencing token. The resource is
 // released when all its handles are. The other options are those of the first
-// acquire. Without it such an acquire waits for its own context's lock, as two
-// goroutines that share a context and exclude each other want it.
+// acquire. Without it such an Acquire fails with ErrNested, and a TryAcquire with
+// ErrTaken.
 func WithReentry() Option { return func(s *settings) { s.reentrant = true } }
 
 // WithMetadata stores a text of at most 512 bytes with the lock that

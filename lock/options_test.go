@@ -3,6 +3,7 @@ package lock
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -401,9 +402,10 @@ func TestWithReentry(t *testing.T) {
 				for n, i := range order {
 					_, err := other.TryAcquire(t.Context(), name)
 					specIs(t, err, ErrTaken)
+					// A handle's context ends with that of the handle it was taken through.
 					for _, rest := range order[n:] {
-						if handles[rest].Context().Err() != nil {
-							t.Errorf("%v: handle %d ended with that of another", order, rest)
+						if below := slices.Min(append(slices.Clone(order[:n]), rest)) < rest; (handles[rest].Context().Err() != nil) != below {
+							t.Errorf("%v after %d releases: the context of handle %d has ended: %v", order, n, rest, !below)
 						}
 					}
 					mustRelease(t, handles[i])
@@ -492,16 +494,18 @@ func TestWithReentry(t *testing.T) {
 			mustRelease(t, outer)
 		})
 		t.Run("WithoutOption", func(t *testing.T) {
-			// Given goroutines that share the lock's context and do not ask to
-			// enter again, then they exclude each other, and it.
+			// Given the lock's context, when it is acquired again without the option,
+			// then that fails at once and does not wait for itself.
 			name := resource(t)
 			outer := mustAcquire(t, m, name)
 			_, err := m.TryAcquire(outer.Context(), name)
 			specIs(t, err, ErrTaken)
-			ctx, cancel := context.WithTimeout(outer.Context(), patience)
-			defer cancel()
-			_, err = m.Acquire(ctx, name, WithWaitLimit(20*time.Millisecond))
-			specIs(t, err, ErrWaitTimeout)
+			_, err = m.Acquire(outer.Context(), name)
+			specIs(t, err, ErrNested)
+			_, err = m.AcquireAll(outer.Context(), []string{resource(t), name})
+			specIs(t, err, ErrNested)
+			err = m.Do(outer.Context(), name, func(context.Context, *Lock) error { t.Error("called"); return nil })
+			specIs(t, err, ErrNested)
 			mustRelease(t, outer)
 			awaitNoTrace(t, rdb, name)
 		})

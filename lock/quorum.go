@@ -88,7 +88,8 @@ func quorumConfig(cfg Config) (Config, error) {
 	return cfg, nil
 }
 
-func (q *quorum) queues() bool { return false }
+func (q *quorum) queues() bool  { return false }
+func (q *quorum) bounded() bool { return true } // each node's call runs on a goroutine of its own
 
 // acquire takes the lock on a majority, and then stores the greatest of their
 // fencing tokens on all of those before it counts: the majority of whoever is

@@ -13,6 +13,8 @@ import (
 type store interface {
 	// queues says whether waiters stand in a queue and are handed the lock.
 	queues() bool
+	// bounded says that a call ends with its context.
+	bounded() bool
 	// acquire takes the lock for a, keeps its place in the queue if it waits,
 	// or says that the lock is another's. It may repeat a call that got no
 	// answer, which with the same token changes nothing.

@@ -49,8 +49,8 @@ end
 
 -- Free although somebody waits: its holder died, or a handover was not
 -- claimed. Whoever comes by passes the lock on in the order of arrival.
-local next_member = lock_hand_over(own, stored, now_us, claim_ms, string.find(flags, 'r', 1, true))
-if next_member and next_member ~= own then return {0, tonumber(claim_ms), 0, now_us} end
+local next_member = lock_hand_over(own or '', stored, now_us, claim_ms, string.find(flags, 'r', 1, true))
+if next_member and next_member ~= (own or '') then return {0, tonumber(claim_ms), 0, now_us} end
 if not next_member and redis.call('ZCARD', KEYS[2]) > 0 then return {0, 0, 0, now_us} end
 if own then lock_leave(KEYS[2], KEYS[3], own) end
 local minted = lock_mint(stored, now_us)
