@@ -248,22 +248,21 @@ func (n *node) extend(ctx context.Context, h *holding, ttl time.Duration) extens
 	}
 	var e extension
 	e.err = n.repeated(ctx, func() error {
-		e = extended(n.run(ctx, extendScript, h.keys[:keyWaiters], h.value, n.args.ms(ttl)), nil)
+		e = extended(n.run(ctx, extendScript, h.keys[:keyWaiters], h.value, n.args.ms(ttl)))
 		return e.err
 	})
 	return e
 }
 
-// extended reads the answer of extend.lua and keep.lua. failure is why there is
-// none.
-func extended(cmd *redis.Cmd, failure error) extension {
+// extended reads the answer of extend.lua and keep.lua.
+func extended(cmd *redis.Cmd) extension {
 	v, err := cmd.Result()
 	if err != nil {
 		return extension{err: err}
 	}
 	said, ok := v.(int64)
 	if !ok {
-		return extension{err: errors.Join(fmt.Errorf("extend script: %T in its reply", v), failure)}
+		return extension{err: fmt.Errorf("extend script: %T in its reply", v)}
 	}
 	return extension{held: said == 1, absent: said == -1}
 }
@@ -346,34 +345,12 @@ func everyOne(n int) []int {
 	return all
 }
 
-// scriptCall is EvalSha or Eval of a script.
-type scriptCall func(*redis.Script, context.Context, redis.Scripter, []string, ...any) *redis.Cmd
-
-// pipelined extends the chosen locks in one round trip per node, and stores
-// what came of it in results, which it returns.
+// pipelined extends the chosen locks in one round trip, and stores what came of
+// it in results, which it returns.
 func (n *node) pipelined(ctx context.Context, pipe redis.Pipeliner, chosen []int, results []extension, call func(redis.Scripter, scriptCall, int) *redis.Cmd) []extension {
-	run := (*redis.Script).EvalSha
-	// A pipeline does not fall back from EVALSHA by itself, so there may be a
-	// second one.
-	for range 2 {
-		cmds := make([]*redis.Cmd, len(chosen))
-		for j, i := range chosen {
-			cmds[j] = call(pipe, run, i)
-		}
-		// The error of the pipeline is the first one of its commands, and each
-		// command's own is looked at; those without one were not sent.
-		_, err := pipe.Exec(ctx)
-		var missing []int
-		for j, i := range chosen {
-			results[i] = extended(cmds[j], err)
-			if redis.HasErrorPrefix(results[i].err, "NOSCRIPT") {
-				missing = append(missing, i)
-			}
-		}
-		if len(missing) == 0 {
-			break
-		}
-		chosen, run = missing, (*redis.Script).Eval
+	cmds := runTogether(ctx, pipe, len(chosen), func(pipe redis.Scripter, run scriptCall, j int) *redis.Cmd { return call(pipe, run, chosen[j]) })
+	for j, i := range chosen {
+		results[i] = extended(cmds[j])
 	}
 	return results
 }

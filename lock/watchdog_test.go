@@ -295,7 +295,7 @@ func TestLock_LapsesDuringScript(t *testing.T) {
 			t.Fatalf("%T is no node", m.store)
 		}
 		l := mustAcquire(t, m, resource(t))
-		e := extended(lapses(extendLua).Run(ctx, rdb, []string{l.h.keys[keyLock]}, l.GuardValue(), slow.TTL.Milliseconds()), nil)
+		e := extended(lapses(extendLua).Run(ctx, rdb, []string{l.h.keys[keyLock]}, l.GuardValue(), slow.TTL.Milliseconds()))
 		if e.err != nil || e.held {
 			t.Errorf("extend: %+v, want that the lock is not held", e)
 		}
