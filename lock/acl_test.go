@@ -2,6 +2,8 @@ package lock
 
 import (
 	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -164,6 +166,45 @@ func TestREADME_Permissions(t *testing.T) {
 	for _, want := range []string{aclCommands, aclChannels} {
 		if flat := strings.Join(strings.Fields(string(text)), " "); !strings.Contains(flat, want) {
 			t.Errorf("the README does not state %q", want)
+		}
+	}
+}
+
+// Each row of the README's conformance table names tests, and they exist.
+func TestREADME_Conformance(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob("*_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var tests strings.Builder
+	for _, name := range files {
+		code, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tests.Write(code)
+	}
+	_, table, _ := strings.Cut(string(text), "| tests |\n")
+	table, _, _ = strings.Cut(table, "\n\n")
+	rows := strings.Split(table, "\n")[1:]
+	if len(rows) < 20 {
+		t.Fatalf("%d rows in the table", len(rows))
+	}
+	name := regexp.MustCompile("`(Test\\w+)`")
+	for _, row := range rows {
+		named := name.FindAllStringSubmatch(row, -1)
+		if len(named) == 0 {
+			t.Errorf("no test is named: %s", row)
+		}
+		for _, n := range named {
+			if !strings.Contains(tests.String(), "func "+n[1]+"(") {
+				t.Errorf("%s does not exist", n[1])
+			}
 		}
 	}
 }

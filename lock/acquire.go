@@ -193,7 +193,7 @@ func (m *Manager) join(a *attempt) {
 // the script decides.
 func (m *Manager) claim(ctx context.Context, a *attempt, n news) (*Lock, error) {
 	// A handover from before the last answer is over: that answer was "taken".
-	if n.setUS <= a.nowUS || m.cfg.Replicas > 0 || ctx.Err() != nil {
+	if n.setUS <= a.nowUS || ctx.Err() != nil {
 		return nil, nil //nolint:nilerr // the script decides, and then looks at ctx itself
 	}
 	claimTTL := time.Duration(n.claimMS) * time.Millisecond
@@ -388,7 +388,7 @@ func (m *Manager) giveBackTwice(ctx context.Context, a *attempt) {
 func (m *Manager) withdraw(ctx context.Context, a *attempt) {
 	ctx, cancel := m.cleanUp(ctx)
 	defer cancel()
-	_, handed, err := m.store.release(ctx, &a.keys, a.token, a.member, a.settings.unfair)
+	_, handed, err := m.store.release(ctx, &a.keys, a.token, a.member)
 	if err == nil && handed {
 		m.cfg.Observer.handedOver(a.resource)
 	}

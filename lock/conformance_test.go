@@ -473,14 +473,29 @@ func specReleaseRepeated(t *testing.T, p *specPlace) {
 
 func specRenewed(t *testing.T, p *specPlace) {
 	ctx, name := testContext(t), resource(t)
-	m, other := p.manager(t, Config{TTL: 5 * time.Second}), p.manager(t, slow)
-	// Given a holder that works for longer than the TTL,
+	// A third of the TTL is waited for. The rest may pass without a turn on a
+	// processor.
+	m, other := p.manager(t, Config{TTL: 20 * time.Second, CallTimeout: patience}), p.manager(t, slow)
+	// Given a holder that works on, when a renewal is due,
 	l := mustAcquire(t, m, name)
 	first := l.ValidUntil()
-	eventually(t, "the first TTL is over", func() bool { return time.Now().After(first) })
-	// then nobody else gets the lock, and it can still be released.
+	eventually(t, "a renewal", func() bool { return l.Context().Err() != nil || l.ValidUntil().After(first) })
 	if l.Context().Err() != nil {
 		t.Fatal("lost: ", context.Cause(l.Context()))
+	}
+	// then its keys outlive the first TTL, nobody else gets the lock, and it can
+	// still be released.
+	longer := 0
+	p.each(t, name, func(ctx context.Context, rdb redis.UniversalClient, k *keys) error {
+		asked := time.Now()
+		left, err := rdb.PTTL(ctx, k[keyLock]).Result()
+		if asked.Add(left).After(first.Add(time.Second)) {
+			longer++
+		}
+		return err
+	})
+	if longer < p.need() {
+		t.Errorf("%d keys outlive the first TTL, want %d", longer, p.need())
 	}
 	_, err := other.TryAcquire(ctx, name)
 	specIs(t, err, ErrTaken)
@@ -493,7 +508,7 @@ func specRenewed(t *testing.T, p *specPlace) {
 func specHandedOverRenewed(t *testing.T, p *specPlace) {
 	ctx, name := testContext(t), resource(t)
 	cfg := slow
-	cfg.ClaimTTL = 5 * time.Second
+	cfg.ClaimTTL = patience
 	m := p.manager(t, cfg)
 	// Given a waiter that was handed the lock, for a moment at first,
 	l := mustAcquire(t, m, name)
@@ -519,7 +534,7 @@ func specDeadHolder(t *testing.T, p *specPlace) {
 	// Given a holder that died: nobody renews its lock, and one that waits,
 	set := m.defaults
 	set.ttl = 2 * time.Second
-	dead := &attempt{resource: name, keys: *mustKeys(t, name), settings: set, token: "GHOST.1"}
+	dead := &attempt{caller: t.Context(), resource: name, keys: *mustKeys(t, name), settings: set, token: "GHOST.1"}
 	r, err := m.store.acquire(ctx, dead)
 	if err != nil || !r.held {
 		t.Fatalf("%+v, %v", r, err)

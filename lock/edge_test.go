@@ -202,7 +202,7 @@ func TestManager_claim_ShortUnwatched(t *testing.T) {
 			name, set := resource(t), m.defaults
 			set.ttl, set.unwatched = ttl, true
 			handed := time.Now().Add(-age)
-			a := &attempt{resource: name, keys: *mustKeys(t, name), settings: set, token: m.newToken(), sent: handed, nowUS: 1_000_000}
+			a := &attempt{caller: t.Context(), resource: name, keys: *mustKeys(t, name), settings: set, token: m.newToken(), sent: handed, nowUS: 1_000_000}
 			l, err := m.claim(testContext(t), a, news{fence: 1, setUS: 1_000_001, claimMS: claim.Milliseconds()})
 			received := time.Now()
 			if err != nil {

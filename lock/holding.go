@@ -278,7 +278,7 @@ func (h *holding) release(ctx context.Context, l *Lock) error {
 	held := time.Since(h.since)
 	ctx, cancel := h.m.cleanUp(ctx)
 	defer cancel()
-	ok, handed, err := h.m.store.release(ctx, &h.keys, h.token, "", h.settings.unfair)
+	ok, handed, err := h.m.store.release(ctx, &h.keys, h.token, "")
 	h.m.unwatch(h)
 	if err != nil {
 		return err

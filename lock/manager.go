@@ -266,7 +266,7 @@ func (m *Manager) surrender(h *holding) {
 		ctx, cancel := m.cleanUp(m.life)
 		defer cancel()
 		// If it fails the TTL does the same later.
-		_, handed, err := m.store.release(ctx, &h.keys, h.token, "", h.settings.unfair)
+		_, handed, err := m.store.release(ctx, &h.keys, h.token, "")
 		if err == nil && handed {
 			m.cfg.Observer.handedOver(h.resource)
 		}

@@ -2,7 +2,6 @@ package lock
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -25,9 +24,7 @@ type node struct {
 	rdb      redis.UniversalClient
 	cluster  *redis.ClusterClient // nil unless rdb is one
 	gather   *gatherer            // nil where every call goes out by itself
-	replicas int
-	timeout  time.Duration // of a WAIT for replicas
-	obedient bool          // see obeysContext
+	obedient bool                 // see obeysContext
 	args     scriptArgs
 }
 
@@ -39,12 +36,12 @@ type scriptArgs struct {
 	rare         any // what only contended locks need
 	claim        any
 	reason       any
-	acquireFlags [2][2]any // by waits and unfair
-	releaseFlags [2]any    // by unfair
+	acquireFlags [2]any // by whether the caller waits
+	releaseFlags any
 }
 
 func newNode(rdb redis.UniversalClient, cfg Config) *node {
-	n := &node{rdb: rdb, replicas: cfg.Replicas, timeout: cfg.CallTimeout / 2, obedient: obeysContext(rdb)}
+	n := &node{rdb: rdb, obedient: obeysContext(rdb)}
 	switch c := rdb.(type) {
 	case *redis.ClusterClient:
 		// Its pipelines end with their slowest node.
@@ -72,12 +69,8 @@ func newScriptArgs(cfg Config, trustReceivers bool) scriptArgs {
 	if trustReceivers {
 		receivers = "r"
 	}
-	for unfair, u := range []string{"", "u"} {
-		for waits, w := range []string{"", "w"} {
-			a.acquireFlags[waits][unfair] = w + u + receivers
-		}
-		a.releaseFlags[unfair] = u + receivers
-	}
+	a.acquireFlags = [2]any{receivers, "w" + receivers}
+	a.releaseFlags = receivers
 	return a
 }
 
@@ -113,24 +106,6 @@ func obeysContext(rdb redis.UniversalClient) bool {
 	}
 }
 
-func (n *node) acquire(ctx context.Context, a *attempt) (reply, error) {
-	if n.replicas == 0 {
-		return n.runAcquire(ctx, n.run, a)
-	}
-	var r reply
-	err := n.onMaster(ctx, a.keys[keyLock], func(conn *redis.Conn) error {
-		var err error
-		if r, err = n.runAcquire(ctx, on(conn), a); err != nil || !r.held {
-			return err
-		}
-		return n.confirmed(ctx, conn)
-	})
-	return r, err
-}
-
-// runScript runs a script, falling back from EVALSHA to EVAL.
-type runScript func(ctx context.Context, script *redis.Script, keys []string, args ...any) *redis.Cmd
-
 func (n *node) run(ctx context.Context, script *redis.Script, keys []string, args ...any) *redis.Cmd {
 	if n.gather != nil {
 		return n.gather.run(ctx, script, keys, args...)
@@ -138,17 +113,10 @@ func (n *node) run(ctx context.Context, script *redis.Script, keys []string, arg
 	return script.Run(ctx, n.rdb, keys, args...)
 }
 
-// on runs scripts on one connection.
-func on(conn *redis.Conn) runScript {
-	return func(ctx context.Context, script *redis.Script, keys []string, args ...any) *redis.Cmd {
-		return script.Run(ctx, conn, keys, args...)
-	}
-}
-
-func (n *node) runAcquire(ctx context.Context, run runScript, a *attempt) (r reply, err error) {
+func (n *node) acquire(ctx context.Context, a *attempt) (r reply, err error) {
 	err = n.repeated(ctx, func() error {
-		cmd := run(ctx, acquireScript, a.keys.list(), a.token, a.settings.meta,
-			n.args.acquireFlags[index(a.member != "")][index(a.settings.unfair)], n.args.ms(a.settings.ttl), n.args.rare)
+		cmd := n.run(ctx, acquireScript, a.keys.list(), a.token, a.settings.meta,
+			n.args.acquireFlags[index(a.member != "")], n.args.ms(a.settings.ttl), n.args.rare)
 		r, err = granted(cmd)
 		return err
 	})
@@ -229,11 +197,11 @@ func wait(ctx context.Context, d time.Duration) bool {
 
 // release runs once more when the connection failed. Then it cannot be told
 // whether the first run released, so "not held" counts as released.
-func (n *node) release(ctx context.Context, k *keys, token, member string, unfair bool) (held, handed bool, err error) {
+func (n *node) release(ctx context.Context, k *keys, token, member string) (held, handed bool, err error) {
 	runs, result := 0, int64(0)
 	err = n.repeated(ctx, func() (err error) {
 		runs++
-		result, err = n.run(ctx, releaseScript, k.list(), token, member, n.args.releaseFlags[index(unfair)], n.args.claim).Int64()
+		result, err = n.run(ctx, releaseScript, k.list(), token, member, n.args.releaseFlags, n.args.claim).Int64()
 		return err
 	})
 	if err != nil {
@@ -243,9 +211,6 @@ func (n *node) release(ctx context.Context, k *keys, token, member string, unfai
 }
 
 func (n *node) extend(ctx context.Context, h *holding, ttl time.Duration) extension {
-	if n.replicas > 0 {
-		return n.extendAll(ctx, []*holding{h}, ttl)[0]
-	}
 	var e extension
 	e.err = n.repeated(ctx, func() error {
 		e = extended(n.run(ctx, extendScript, h.keys[:keyWaiters], h.value, n.args.ms(ttl)))
@@ -290,15 +255,15 @@ func (n *node) extendAll(ctx context.Context, locks []*holding, ttl time.Duratio
 		h := locks[i]
 		return run(extendScript, ctx, pipe, h.keys[:keyWaiters], h.value, n.args.ms(ttl))
 	}
-	if n.cluster == nil && n.replicas == 0 {
+	if n.cluster == nil {
 		return n.pipelined(ctx, n.rdb.Pipeline(), everyOne(len(locks)), results, call)
 	}
 	// Each master gets a call of its own, side by side: in one pipeline over all
 	// of them the client drops the answers of those that are well when the time
-	// for one that is down runs out. And each has its own replicas to confirm.
+	// for one that is down runs out.
 	groups := make(map[string][]int)
 	for i, h := range locks {
-		client, err := n.master(ctx, h.keys[keyLock])
+		client, err := n.cluster.MasterForKey(ctx, h.keys[keyLock])
 		if err != nil {
 			results[i] = extension{err: err}
 			continue
@@ -308,33 +273,10 @@ func (n *node) extendAll(ctx context.Context, locks []*holding, ttl time.Duratio
 	}
 	var all sync.WaitGroup
 	for _, group := range groups {
-		all.Go(func() { n.extendOnMaster(ctx, locks, group, results, call) })
+		all.Go(func() { n.pipelined(ctx, n.rdb.Pipeline(), group, results, call) })
 	}
 	all.Wait()
 	return results
-}
-
-var errNotSent = errors.New("lock: not sent")
-
-// extendOnMaster extends the chosen locks, which one master has, and waits for
-// its replicas if they have to confirm.
-func (n *node) extendOnMaster(ctx context.Context, locks []*holding, chosen []int, results []extension, call func(redis.Scripter, scriptCall, int) *redis.Cmd) {
-	if n.replicas == 0 {
-		n.pipelined(ctx, n.rdb.Pipeline(), chosen, results, call)
-		return
-	}
-	for _, i := range chosen {
-		results[i] = extension{err: errNotSent}
-	}
-	err := n.onMaster(ctx, locks[chosen[0]].keys[keyLock], func(conn *redis.Conn) error {
-		n.pipelined(ctx, conn.Pipeline(), chosen, results, call)
-		return n.confirmed(ctx, conn)
-	})
-	for _, i := range chosen {
-		if err != nil && results[i].held {
-			results[i] = extension{err: err}
-		}
-	}
 }
 
 func everyOne(n int) []int {
@@ -355,45 +297,8 @@ func (n *node) pipelined(ctx context.Context, pipe redis.Pipeliner, chosen []int
 	return results
 }
 
-// onMaster runs fn on one connection to the master that has the key, because
-// WAIT confirms what was written on its own connection.
-func (n *node) onMaster(ctx context.Context, key string, fn func(*redis.Conn) error) error {
-	client, err := n.master(ctx, key)
-	if err != nil {
-		return err
-	}
-	conn := client.Conn()
-	err = fn(conn)
-	if n.moving(err) {
-		n.cluster.ReloadState(ctx) // the next call finds the new master
-	}
-	return errors.Join(err, conn.Close())
-}
-
-func (n *node) master(ctx context.Context, key string) (*redis.Client, error) {
-	if n.cluster != nil {
-		return n.cluster.MasterForKey(ctx, key)
-	}
-	if client, ok := n.rdb.(*redis.Client); ok {
-		return client, nil
-	}
-	return nil, fmt.Errorf("%w client %T: it cannot wait for replicas", ErrInvalid, n.rdb)
-}
-
-// confirmed waits until enough replicas have what was written on conn.
-func (n *node) confirmed(ctx context.Context, conn *redis.Conn) error {
-	have, err := conn.Wait(ctx, n.replicas, n.timeout).Result()
-	if err != nil {
-		return fmt.Errorf("%w: wait for replicas: %w", ErrNoQuorum, err)
-	}
-	if have < int64(n.replicas) {
-		return fmt.Errorf("%w: %d of %d replicas confirmed it", ErrNoQuorum, have, n.replicas)
-	}
-	return nil
-}
-
 func (n *node) forceRelease(ctx context.Context, k *keys, reason string) (held bool, from string, handed bool, err error) {
-	vals, err := forceReleaseScript.Run(ctx, n.rdb, k[:], reason, n.args.releaseFlags[0], n.args.claim, n.args.reason).Slice()
+	vals, err := forceReleaseScript.Run(ctx, n.rdb, k[:], reason, n.args.releaseFlags, n.args.claim, n.args.reason).Slice()
 	if err != nil {
 		return false, "", false, err
 	}

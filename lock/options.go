@@ -17,7 +17,6 @@ type settings struct {
 	maxHold   time.Duration // 0: none
 	held      bool          // a maximum hold was given
 	meta      string        // ":<metadata>" or ""
-	unfair    bool
 	unwatched bool
 	reentrant bool
 }
@@ -36,12 +35,6 @@ func WithTTL(ttl time.Duration) Option { return func(s *settings) { s.ttl = ttl 
 func WithWaitLimit(limit time.Duration) Option {
 	return func(s *settings) { s.waitLimit, s.limited = limit, true }
 }
-
-// WithUnfair passes those that wait, when it finds the lock free; and when it
-// is released, the lock is not handed to who is first, who is only woken up to
-// try. A process that takes the same lock again and again is quicker that way,
-// and others may wait for long.
-func WithUnfair() Option { return func(s *settings) { s.unfair = true } }
 
 // WithoutWatchdog leaves the lock to end with its TTL, with the cause ErrLost,
 // unless the holder calls [Lock.Extend]. It suits work that must not hold the

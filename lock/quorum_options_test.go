@@ -329,7 +329,6 @@ func TestNewQuorum_Config(t *testing.T) {
 		{"NodeTimeout beyond a third of TTL", nodes, Config{TTL: 3 * time.Second, NodeTimeout: time.Second + 1}, false},
 		{"NodeTimeout of CallTimeout", nodes, Config{TTL: time.Minute, CallTimeout: time.Second, NodeTimeout: time.Second}, true},
 		{"NodeTimeout beyond CallTimeout", nodes, Config{TTL: time.Minute, CallTimeout: time.Second, NodeTimeout: time.Second + 1}, false},
-		{"Replicas", nodes, Config{Replicas: 1}, false},
 		{"least TTL", nodes, Config{TTL: 10 * time.Millisecond}, true},
 		{"TTL too short", nodes, Config{TTL: 9 * time.Millisecond}, false},
 		{"long TTL alone", nodes, Config{TTL: time.Minute}, true},

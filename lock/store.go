@@ -21,7 +21,7 @@ type store interface {
 	acquire(ctx context.Context, a *attempt) (reply, error)
 	// release gives up what a token has. member is its entry in the queue, ""
 	// if it can have none. held is false when the token did not hold the lock.
-	release(ctx context.Context, k *keys, token, member string, unfair bool) (held, handed bool, err error)
+	release(ctx context.Context, k *keys, token, member string) (held, handed bool, err error)
 	// extend makes a lock last at least ttl from now.
 	extend(ctx context.Context, h *holding, ttl time.Duration) extension
 	// extendAll is extend for many locks, with the answers in their order.

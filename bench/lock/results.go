@@ -57,6 +57,11 @@ func handoverP99(hold time.Duration) func(*result) float64 {
 	}
 }
 
+// longestWait is with the longer hold.
+func longestWait(r *result) float64 {
+	return stats.MedianOf(r.contended[time.Millisecond], func(c contended) float64 { return float64(c.longestWait) })
+}
+
 // longestToMean is a measure of fairness: 1 when everyone waits equally long.
 func (c contended) longestToMean() float64 {
 	return stats.Ratio(float64(c.longestWait), float64(c.meanWait))

@@ -24,7 +24,7 @@ if value and string.sub(value, 1, #mine) == mine then
   value = false
 end
 
-if not value and (not head[1] or string.find(flags, 'u', 1, true)) then
+if not value and not head[1] then
   local minted = lock_mint(stored, now_us)
   if own then lock_leave(KEYS[2], KEYS[3], own) end
   lock_set(KEYS[1], KEYS[2], KEYS[4], token, meta, minted, ttl_ms)
