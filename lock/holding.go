@@ -169,7 +169,7 @@ func (h *holding) end(cause error) {
 		h.deadline = now
 	}
 	for _, l := range h.handles {
-		l.cancel(cause)
+		l.end(cause)
 	}
 }
 
@@ -227,25 +227,17 @@ func (h *holding) extend(ctx context.Context, l *Lock, ttl time.Duration) error 
 func (h *holding) whyOver(l *Lock) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	switch {
-	case h.lostBy != nil && !l.over:
-		return h.lostBy
-	case l.over || h.state != stateHeld:
-		return ErrReleased
-	default:
-		return nil
-	}
+	return l.why
 }
 
-// endedBehind returns why the lock ended without a release of l.
+// endedBehind returns why the lock ended, unless l was released.
 func (h *holding) endedBehind(l *Lock) error {
 	h.mu.Lock()
-	over := l.over
-	h.mu.Unlock()
-	if over {
+	defer h.mu.Unlock()
+	if l.over {
 		return nil
 	}
-	return h.whyOver(l)
+	return l.why
 }
 
 // leaveBelow ends the handles that were taken by re-entering through l.
@@ -256,7 +248,7 @@ func (h *holding) leaveBelow(l *Lock) {
 		for outer := inner.parent; outer != nil; outer = outer.parent {
 			if outer == l {
 				inner.over = true
-				inner.cancel(ErrReleased)
+				inner.end(ErrReleased)
 				return true
 			}
 		}
@@ -314,7 +306,7 @@ func (h *holding) leave(l *Lock) (done bool, err error) {
 	}
 	if l != nil && !l.over {
 		l.over = true
-		l.cancel(ErrReleased)
+		l.end(ErrReleased)
 		if i := slices.Index(h.handles, l); i >= 0 {
 			h.handles = slices.Delete(h.handles, i, i+1)
 		}

@@ -27,6 +27,7 @@ type Lock struct {
 	cancel context.CancelCauseFunc
 	parent *Lock // the handle whose context acquired this one, if it is the same lock's
 	over   bool  // released; guarded by h.mu
+	why    error // the first reason why it ended; guarded by h.mu
 }
 
 // heldContext lets an acquire find the locks that its context stands under.
@@ -54,6 +55,14 @@ func (l *Lock) init(ctx context.Context, h *holding) {
 	l.h = h
 	l.ctx.l = l
 	l.ctx.Context, l.cancel = context.WithCancelCause(ctx)
+}
+
+// end ends the handle's context. The caller holds h.mu.
+func (l *Lock) end(why error) {
+	if l.why == nil {
+		l.why = why
+	}
+	l.cancel(why)
 }
 
 // Context ends when the lock does, with the cause ErrReleased, ErrLost or
