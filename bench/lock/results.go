@@ -57,9 +57,15 @@ func handoverP99(hold time.Duration) func(*result) float64 {
 	}
 }
 
-// longestWait is with the longer hold.
+// longestWait is with the longer hold. A goroutine that was never served waited
+// for the whole window.
 func longestWait(r *result) float64 {
-	return stats.MedianOf(r.contended[time.Millisecond], func(c contended) float64 { return float64(c.longestWait) })
+	return stats.MedianOf(r.contended[time.Millisecond], func(c contended) float64 {
+		if c.unserved > 0 {
+			return float64(max(c.longestWait, c.Elapsed))
+		}
+		return float64(c.longestWait)
+	})
 }
 
 // longestToMean is a measure of fairness: 1 when everyone waits equally long.
