@@ -330,39 +330,36 @@ const endedLeft = -1
 // limit of its own: a sale too large for a look's could be looked at, paused or
 // restocked only after a purchase had loaded it.
 func (v *Inventory) frozen(ctx context.Context, item string, fn func(ctx context.Context, l *lock.Lock, left int64) error) error {
-	brief, cancel := context.WithTimeout(ctx, v.cfg.LookLimit)
-	defer cancel()
-	return v.holding(brief, item, func(held context.Context, l *lock.Lock) error {
-		left, err := v.loadedLeft(held, item)
+	until := time.Now().Add(v.cfg.LookLimit) // for the wait and the look together
+	return v.holding(ctx, item, func(held context.Context, l *lock.Lock) error {
+		look, cancel := context.WithDeadline(held, until)
+		defer cancel()
+		left, err := v.loadedLeft(look, item)
 		if errors.Is(err, redis.Nil) {
-			err = v.loadWithin(ctx, l, item)
+			err = v.loadWithin(held, l, item)
 			if errors.Is(err, ErrEnded) {
-				return fn(held, l, endedLeft)
+				return fn(look, l, endedLeft)
 			}
 			if err != nil {
 				return err
 			}
-			after, cancel := context.WithTimeout(ctx, v.cfg.LookLimit)
+			after, cancel := context.WithTimeout(held, v.cfg.LookLimit)
 			defer cancel()
-			var end func()
-			held, end = within(after, l)
-			defer end()
-			left, err = v.loadedLeft(held, item)
+			look = after
+			left, err = v.loadedLeft(look, item)
 		}
 		if err != nil {
 			return fmt.Errorf("read stock of %s: %w: %w", item, ErrUnavailable, err)
 		}
-		return fn(held, l, left)
-	})
+		return fn(look, l, left)
+	}, lock.WithWaitLimit(v.cfg.LookLimit))
 }
 
-// loadWithin loads a sale for others than its buyers. Errors: ErrRebuilding, ErrEnded, ErrStopped.
+// loadWithin loads a sale for others than its buyers. ctx ends with the lock l. Errors: ErrRebuilding, ErrEnded, ErrStopped.
 func (v *Inventory) loadWithin(ctx context.Context, l *lock.Lock, item string) error {
 	limited, cancel := context.WithTimeout(ctx, rebuildLimit)
 	defer cancel()
-	loading, end := within(limited, l)
-	defer end()
-	return loadError(v.load(loading, l, item))
+	return loadError(v.load(limited, l, item))
 }
 
 // loadedLeft reads the units left of a sale that was loaded under the present
@@ -401,16 +398,6 @@ func (v *Inventory) holding(ctx context.Context, item string, fn func(ctx contex
 		}
 	}
 	return err
-}
-
-// within is ctx, ended with the lock's cause when the lock ends. end frees it.
-func within(ctx context.Context, l *lock.Lock) (held context.Context, end func()) {
-	held, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(l.Context(), func() { cancel(context.Cause(l.Context())) })
-	return held, func() {
-		stop()
-		cancel(nil)
-	}
 }
 
 // Close stops taking requests, sends what is pending, and lets go of the

@@ -302,7 +302,7 @@ func TestLock_LapsesDuringScript(t *testing.T) {
 		specIs(t, l.Release(ctx), ErrNotHeld)
 
 		l = mustAcquire(t, m, resource(t))
-		again := &attempt{caller: t.Context(), resource: l.Resource(), keys: l.h.keys, settings: l.h.settings, token: l.Token()}
+		again := &attempt{keys: l.h.keys, settings: l.h.settings, token: l.Token()}
 		r, err := granted(lapses(acquireLua+handoverLua+queueLua).Run(ctx, rdb, again.keys.list(), again.token, again.settings.meta,
 			n.args.acquireFlags[0], n.args.ms(again.settings.ttl), n.args.rare))
 		if err != nil || !r.held || r.fence <= l.Fence() {
