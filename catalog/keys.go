@@ -13,7 +13,7 @@ func tag(partition int) string { return "fs:{p" + strconv.Itoa(partition) + "}:"
 func (k keys) item(id string) string { return tag(k.partition(id)) + "item:" + id }
 
 // lock is held by the process that loads the item for all.
-func (k keys) lock(id string) string { return tag(k.partition(id)) + "item-lock:" + id }
+func (k keys) lock(id string) string { return k.item(id) }
 
 // generationKey counts the creations of items, so that a set of ids can tell
 // whether it is complete.

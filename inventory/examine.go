@@ -68,10 +68,11 @@ func (v *Inventory) Examine(ctx context.Context, item string, look func(ctx cont
 	if err != nil {
 		return err
 	}
-	brief, cancel := context.WithTimeout(ctx, v.cfg.LookLimit)
-	defer cancel()
-	return v.holding(brief, item, func(held context.Context, l *lock.Lock) error {
-		rebuild, err := look(held, &Examined{v, item, epoch, l.Fence()})
+	until := time.Now().Add(v.cfg.LookLimit) // for the wait and the look together
+	return v.holding(ctx, item, func(held context.Context, l *lock.Lock) error {
+		brief, cancel := context.WithDeadline(held, until)
+		defer cancel()
+		rebuild, err := look(brief, &Examined{v, item, epoch, l.Fence()})
 		if err != nil {
 			return err
 		}
@@ -81,11 +82,11 @@ func (v *Inventory) Examine(ctx context.Context, item string, look func(ctx cont
 		if !rebuild {
 			return nil
 		}
-		if err := v.loadWithin(ctx, l, item); !errors.Is(err, ErrEnded) {
+		if err := v.loadWithin(held, l, item); !errors.Is(err, ErrEnded) {
 			return err
 		}
 		return nil // the load has removed what look found
-	})
+	}, lock.WithWaitLimit(v.cfg.LookLimit))
 }
 
 // Lives reads the sales of many items, in order, without keeping them from selling.

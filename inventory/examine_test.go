@@ -135,7 +135,7 @@ func TestInventory_Examine_Errors(t *testing.T) {
 		// The lock is gone before the look is over: what it saw is void, and nothing is rebuilt.
 		before := s.state(t)
 		err := v.Examine(testContext(t), s.item, func(ctx context.Context, _ *Examined) (bool, error) {
-			if err := rdb.Del(ctx, v.keys.lock(s.item)).Err(); err != nil {
+			if err := rdb.Del(ctx, v.keys.lockKey(s.item)).Err(); err != nil {
 				t.Error(err)
 			}
 			return true, nil

@@ -32,7 +32,7 @@ func Free(ctx context.Context, rdb redis.UniversalClient, partitions int, items 
 	cmds := make([]*redis.Cmd, len(items))
 	_, _ = rdb.Pipelined(ctx, func(p redis.Pipeliner) error { //nolint:errcheck // each command has its own error
 		for i, item := range items {
-			cmds[i] = freeScript.Eval(ctx, p, []string{k.sale(item), k.idempotency(item), k.buyers(item), k.lock(item), k.accepted(item)}, stoppedMark)
+			cmds[i] = freeScript.Eval(ctx, p, []string{k.sale(item), k.idempotency(item), k.buyers(item), k.lockKey(item), k.accepted(item)}, stoppedMark)
 		}
 		return nil
 	})

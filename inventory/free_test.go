@@ -133,9 +133,9 @@ func TestFree(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				await(t, "the lock to be free", func() bool { return rdb.Exists(ctx, k.lock(s.item)).Val() == 0 })
+				await(t, "the lock to be free", func() bool { return rdb.Exists(ctx, k.lockKey(s.item)).Val() == 0 })
 				if tc.locked {
-					if err := rdb.Set(ctx, k.lock(s.item), "another holder", time.Hour).Err(); err != nil {
+					if err := rdb.Set(ctx, k.lockKey(s.item), "another holder", time.Hour).Err(); err != nil {
 						t.Fatal(err)
 					}
 				}

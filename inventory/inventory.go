@@ -309,39 +309,36 @@ const endedLeft = -1
 // is not loaded, unless it has ended. The load has a limit of its own: otherwise a sale
 // that takes longer to load than LookLimit could not be changed before a purchase had loaded it.
 func (v *Inventory) holdingLoaded(ctx context.Context, item string, fn func(ctx context.Context, l *lock.Lock, left int64) error) error {
-	brief, cancel := context.WithTimeout(ctx, v.cfg.LookLimit)
-	defer cancel()
-	return v.holding(brief, item, func(held context.Context, l *lock.Lock) error {
-		left, err := v.loadedLeft(held, item)
+	until := time.Now().Add(v.cfg.LookLimit) // for the wait and the look together
+	return v.holding(ctx, item, func(held context.Context, l *lock.Lock) error {
+		look, cancel := context.WithDeadline(held, until)
+		defer cancel()
+		left, err := v.loadedLeft(look, item)
 		if errors.Is(err, redis.Nil) {
-			err = v.loadWithin(ctx, l, item)
+			err = v.loadWithin(held, l, item)
 			if errors.Is(err, ErrEnded) {
-				return fn(held, l, endedLeft)
+				return fn(look, l, endedLeft)
 			}
 			if err != nil {
 				return err
 			}
-			after, cancel := context.WithTimeout(ctx, v.cfg.LookLimit)
+			after, cancel := context.WithTimeout(held, v.cfg.LookLimit)
 			defer cancel()
-			var end func()
-			held, end = within(after, l)
-			defer end()
-			left, err = v.loadedLeft(held, item)
+			look = after
+			left, err = v.loadedLeft(look, item)
 		}
 		if err != nil {
 			return fmt.Errorf("read stock of %s: %w: %w", item, ErrUnavailable, err)
 		}
-		return fn(held, l, left)
-	})
+		return fn(look, l, left)
+	}, lock.WithWaitLimit(v.cfg.LookLimit))
 }
 
-// loadWithin loads a sale for others than its buyers. Errors: ErrRebuilding, ErrEnded, ErrStopped.
+// loadWithin loads a sale for others than its buyers. ctx ends with the lock l. Errors: ErrRebuilding, ErrEnded, ErrStopped.
 func (v *Inventory) loadWithin(ctx context.Context, l *lock.Lock, item string) error {
 	limited, cancel := context.WithTimeout(ctx, rebuildLimit)
 	defer cancel()
-	loading, end := within(limited, l)
-	defer end()
-	return loadError(v.load(loading, l, item))
+	return loadError(v.load(limited, l, item))
 }
 
 // loadedLeft reads the units left of a sale that was loaded under the present
@@ -367,9 +364,8 @@ func (v *Inventory) holding(ctx context.Context, item string, fn func(ctx contex
 	if err != nil {
 		return fmt.Errorf("hold item %s: %w: %w", item, ErrUnavailable, err)
 	}
-	held, end := within(ctx, l)
+	held := l.Context() // it ends with ctx as well
 	defer func() {
-		end()
 		if err := l.Release(ctx); err != nil {
 			v.cfg.OnError(fmt.Errorf("let go of item %s: %w", item, err))
 		}
@@ -381,16 +377,6 @@ func (v *Inventory) holding(ctx context.Context, item string, fn func(ctx contex
 		}
 	}
 	return err
-}
-
-// within is ctx, ended with the lock's cause when the lock ends. end frees it.
-func within(ctx context.Context, l *lock.Lock) (held context.Context, end func()) {
-	held, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(l.Context(), func() { cancel(context.Cause(l.Context())) })
-	return held, func() {
-		stop()
-		cancel(nil)
-	}
 }
 
 // Close stops taking requests, sends what is pending, and lets go of the

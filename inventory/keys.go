@@ -93,8 +93,13 @@ func (k keys) committed(item, lineage string) string {
 	return committedKey(k.partition(item), lineage)
 }
 
-func (k keys) lock(item string) string { return tag(k.partition(item)) + "lock:" + item }
-func (k keys) sale(item string) string { return tag(k.partition(item)) + "sale:" + item }
+// lock names the item's lock, whose keys begin with the sale's: see lock/README.md.
+func (k keys) lock(item string) string { return k.sale(item) }
+
+// lockKey is the key that exists while the item's lock is held: lock.Manager's
+// GuardKeys names the same.
+func (k keys) lockKey(item string) string { return k.lock(item) + ":lock" }
+func (k keys) sale(item string) string    { return tag(k.partition(item)) + "sale:" + item }
 func (k keys) idempotency(item string) string {
 	return tag(k.partition(item)) + "idempotency:" + item
 }

@@ -265,14 +265,14 @@ func TestInventory_LockLost(t *testing.T) {
 		mustBuyAtLast(t, v, s.request("u", "k", 1))
 		// As a database's driver ends: without the cause.
 		lost := func(ctx context.Context) error {
-			if err := rdb.Set(ctx, v.keys.lock(s.item), "another:1:x", 0).Err(); err != nil {
+			if err := rdb.Set(ctx, v.keys.lockKey(s.item), "another:1:x", 0).Err(); err != nil {
 				t.Error(err)
 			}
 			<-ctx.Done()
 			return ctx.Err()
 		}
 		again := func() {
-			if err := rdb.Del(testContext(t), v.keys.lock(s.item)).Err(); err != nil {
+			if err := rdb.Del(testContext(t), v.keys.lockKey(s.item)).Err(); err != nil {
 				t.Error(err)
 			}
 		}

@@ -495,7 +495,7 @@ func (f *faults) flush(t *rapid.T) {
 
 // loseLock has the lock's key lapse under the seller, as after a stall.
 func (f *faults) loseLock(t *rapid.T) {
-	if err := f.s.rdb.Del(f.ctx, f.v.keys.lock(f.s.item)).Err(); err != nil {
+	if err := f.s.rdb.Del(f.ctx, f.v.keys.lockKey(f.s.item)).Err(); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -198,7 +198,7 @@ func TestInventory_ReloadAll_SoldMeanwhile(t *testing.T) {
 			// The other process lets go of its locks, so that nothing but the claim
 			// keeps the rebuild from its sales.
 			await(t, "the other's locks to be free", func() bool {
-				n, err := rdb.Exists(testContext(t), v.keys.lock(items[0].Item), v.keys.lock(items[1].Item)).Result()
+				n, err := rdb.Exists(testContext(t), v.keys.lockKey(items[0].Item), v.keys.lockKey(items[1].Item)).Result()
 				return err == nil && n == 0
 			})
 		})

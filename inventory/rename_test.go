@@ -156,7 +156,7 @@ func TestInventory_Rename_LockLost(t *testing.T) {
 		before := s.state(t)
 		err := v.Rename(testContext(t), s.item, renaming(1), func(ctx context.Context) error {
 			_, err := rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
-				p.Set(ctx, v.keys.lock(s.item), "another:1:x", 0)
+				p.Set(ctx, v.keys.lockKey(s.item), "another:1:x", 0)
 				p.Del(ctx, v.keys.sale(s.item), v.keys.idempotency(s.item), v.keys.buyers(s.item))
 				p.HSet(ctx, v.keys.sale(s.item), before.sale)
 				p.HSet(ctx, v.keys.idempotency(s.item), before.idempotency)
@@ -172,7 +172,7 @@ func TestInventory_Rename_LockLost(t *testing.T) {
 		if strings.Contains(fmt.Sprint(st.idempotency, st.buyers), "old") || len(st.sale) > 0 {
 			t.Errorf("the state %+v", st)
 		}
-		if err := rdb.Del(testContext(t), v.keys.lock(s.item)).Err(); err != nil {
+		if err := rdb.Del(testContext(t), v.keys.lockKey(s.item)).Err(); err != nil {
 			t.Fatal(err)
 		}
 	})

@@ -323,7 +323,9 @@ func (s *seller) hold(ctx context.Context) error {
 	}
 	s.letGo()
 	faultpoint.Reach("inventory.locking")
-	l, err := s.v.locks.Acquire(ctx, s.lockKey)
+	// ctx is that of one batch, and the lock is kept for those after it.
+	until, _ := ctx.Deadline() // a batch always has one
+	l, err := s.v.locks.Acquire(s.v.life, s.lockKey, lock.WithWaitLimit(max(time.Until(until), 1)))
 	if err != nil {
 		return err
 	}

@@ -10,13 +10,13 @@ import (
 
 // attempt is one call of Acquire or TryAcquire.
 type attempt struct {
+	caller   context.Context // of the lock's context; that of the wait may be shorter
 	resource string
 	keys     keys
 	settings settings
 	token    string
 	member   string // entry in the queue; "" until it waits
 	started  time.Time
-	echo     bool      // the next call asks whether the subscription stands
 	told     chan news // one message at a time; see tell
 
 	sent  time.Time // before the last call that was answered
@@ -72,19 +72,26 @@ func (m *Manager) acquire(ctx context.Context, resource string, wait bool, opts 
 	if ctx.Err() != nil {
 		return nil, m.whyEnded(ctx, wait, nil)
 	}
-	if l := m.reentered(ctx, &k, &set); l != nil {
-		return l, nil
+	if outer, ok := ctx.Value(heldKey{m, k[keyLock]}).(*Lock); ok {
+		if set.reentrant {
+			if l := outer.h.join(ctx, outer); l != nil {
+				return l, nil
+			}
+		} else if wait && outer.h.isHeld() {
+			return nil, ErrNested
+		}
 	}
 	if err := m.begin(); err != nil {
 		return nil, err
 	}
 	defer m.work.Done()
+	caller := ctx
 	if wait && set.waitLimit > 0 {
 		limited, cancel := context.WithTimeout(ctx, set.waitLimit)
 		defer cancel()
 		ctx = limited
 	}
-	a := &attempt{resource: resource, keys: k, settings: set, token: m.newToken(), started: time.Now()}
+	a := &attempt{caller: caller, resource: resource, keys: k, settings: set, token: m.newToken(), started: time.Now()}
 	// Before the subscription stands a handover could not be heard of, so the
 	// first try does not join the queue then.
 	if wait && (m.polls() || m.subscribed()) {
@@ -97,25 +104,14 @@ func (m *Manager) acquire(ctx context.Context, resource string, wait bool, opts 
 	case errors.Is(err, errEnded):
 		return nil, m.whyEnded(ctx, wait, nil)
 	case errors.Is(err, ErrTaken) && wait:
-		m.subscribe(ctx)
+		if m.subscribe(ctx); m.polls() {
+			a.token = m.newToken() // the token says whether its waiter polls
+		}
 		return m.await(ctx, a, true)
 	case !errors.Is(err, ErrTaken) && !errors.Is(err, ErrForeignKey):
 		m.giveBackTwice(ctx, a)
 	}
 	return nil, err
-}
-
-// reentered returns another handle on the lock that ctx stands under, if the
-// caller wants that and the lock is still held.
-func (m *Manager) reentered(ctx context.Context, k *keys, set *settings) *Lock {
-	if !set.reentrant {
-		return nil
-	}
-	outer, ok := ctx.Value(heldKey{m, k[keyLock]}).(*Lock)
-	if !ok {
-		return nil
-	}
-	return outer.h.join(ctx)
 }
 
 // await joins the queue and waits until the lock is ours or ctx ends. While it
@@ -197,7 +193,7 @@ func (m *Manager) join(a *attempt) {
 // the script decides.
 func (m *Manager) claim(ctx context.Context, a *attempt, n news) (*Lock, error) {
 	// A handover from before the last answer is over: that answer was "taken".
-	if n.setUS <= a.nowUS || m.cfg.Replicas > 0 || ctx.Err() != nil {
+	if n.setUS <= a.nowUS || ctx.Err() != nil {
 		return nil, nil //nolint:nilerr // the script decides, and then looks at ctx itself
 	}
 	claimTTL := time.Duration(n.claimMS) * time.Millisecond
@@ -253,13 +249,9 @@ var errEnded = errors.New("lock: ended during the call")
 // After errEnded nothing is left to give back.
 func (m *Manager) try(ctx context.Context, a *attempt) (l *Lock, pause time.Duration, err error) {
 	sent := time.Now()
-	a.echo = a.told != nil && m.wake.wantsEcho(sent)
 	r, err := m.ask(ctx, a)
 	if err != nil {
 		return nil, m.pause(m.cfg.Liveness), err
-	}
-	if a.echo && !r.held { // a script that takes the lock sends no message
-		m.wake.echoed(sent)
 	}
 	a.sent, a.nowUS = sent, r.nowUS
 	if r.repaired {
@@ -288,7 +280,7 @@ var errLate = fmt.Errorf("%w: the answer that granted it took longer than its TT
 // pause is how long a waiter waits before it asks again: until it has to show
 // that it is alive, or, where it polls, the interval with its jitter.
 func (m *Manager) pause(alive time.Duration) time.Duration {
-	if poll := m.cfg.Poll; poll > 0 {
+	if poll := m.pollEvery(); poll > 0 {
 		return poll/2 + mathrand.N(poll)
 	}
 	return alive
@@ -309,11 +301,12 @@ const inlineLeft = 250 * time.Millisecond
 // that is still on its way would run after the clean-up, and what it took would
 // stay behind. With time enough the caller waits for the call, so that it
 // notices a cancellation when the answer is there, and returns at its deadline
-// even if Redis hangs. Short of time the call gets a goroutine to end on.
+// even if Redis hangs. Short of time, and where the client does not end a call
+// with its context, the call gets a goroutine to end on.
 func (m *Manager) ask(ctx context.Context, a *attempt) (reply, error) {
 	bound := time.Now().Add(m.cfg.CallTimeout)
 	deadline, bounded := ctx.Deadline()
-	if bounded && time.Until(deadline) < inlineLeft {
+	if !m.store.bounded() || bounded && time.Until(deadline) < inlineLeft {
 		return m.askBeside(ctx, a)
 	}
 	cut := bounded && deadline.Before(bound)
@@ -354,7 +347,7 @@ func (m *Manager) askBeside(ctx context.Context, a *attempt) (reply, error) {
 // finish turns the lock that Redis granted into a handle. The lock is renewed
 // no earlier than after settle, unless its deadline moves first.
 func (m *Manager) finish(ctx context.Context, a *attempt, fence int64, deadline time.Time, settle time.Duration) (*Lock, error) {
-	l, err := m.newLock(ctx, a, fence, deadline, settle)
+	l, err := m.newLock(a, fence, deadline, settle)
 	if err != nil {
 		m.giveBack(ctx, a, nil)
 		return nil, err
@@ -395,7 +388,7 @@ func (m *Manager) giveBackTwice(ctx context.Context, a *attempt) {
 func (m *Manager) withdraw(ctx context.Context, a *attempt) {
 	ctx, cancel := m.cleanUp(ctx)
 	defer cancel()
-	_, handed, err := m.store.release(ctx, &a.keys, a.token, a.member, a.settings.unfair)
+	_, handed, err := m.store.release(ctx, &a.keys, a.token, a.member)
 	if err == nil && handed {
 		m.cfg.Observer.handedOver(a.resource)
 	}

@@ -233,7 +233,7 @@ func testManyShortLocks(t *testing.T, each int) {
 				t.Errorf("%d holdings, want %d", n, workers*each)
 			}
 			for _, key := range allKeys(t, rdb, "t:{"+id+"-*") {
-				if !strings.HasSuffix(key, "}:fence") {
+				if !strings.HasSuffix(key, "}:lock:fence") {
 					t.Errorf("%s is left", key)
 				}
 			}

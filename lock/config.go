@@ -35,11 +35,6 @@ type Config struct {
 	// CallTimeout bounds a call to Redis that must end although its caller has
 	// stopped waiting, such as a release; default 2 s.
 	CallTimeout time.Duration
-	// Replicas is how many replicas must have confirmed a lock, and a renewal,
-	// before it counts (WAIT), within half of CallTimeout; default 0. It makes
-	// the loss of a lock in a failover less likely, not impossible. Not with
-	// NewQuorum.
-	Replicas int
 	// NodeTimeout bounds the call to each node of a quorum; default a tenth of
 	// TTL or CallTimeout, whichever is less; at most CallTimeout and a third of
 	// TTL. Only with NewQuorum.
@@ -91,8 +86,6 @@ func (c *Config) check() error {
 		return fmt.Errorf("%w config: Poll is %s, it must be at least 1ms", ErrInvalid, c.Poll)
 	case c.Poll > c.ClaimTTL/3:
 		return fmt.Errorf("%w config: Poll %s exceeds a third of ClaimTTL %s", ErrInvalid, c.Poll, c.ClaimTTL)
-	case c.Replicas < 0:
-		return fmt.Errorf("%w config: Replicas is %d, it must not be negative", ErrInvalid, c.Replicas)
 	case len(c.Metadata) > maxMetadata:
 		return fmt.Errorf("%w config: Metadata has %d bytes, at most %d are kept", ErrInvalid, len(c.Metadata), maxMetadata)
 	}

@@ -438,8 +438,13 @@ func specCancelledBeforeRelease(t *testing.T, p *specPlace) {
 		t.Fatal(err)
 	}
 	cancel()
-	if l.Context().Err() != nil {
-		t.Error("the lock ended with the context that acquired it")
+	// then the lock's context ends too, and the lock is held until its release;
+	specIs(t, context.Cause(l.Context()), context.Canceled)
+	if n := p.accepts(t, l); n < p.need() {
+		t.Errorf("the guard lets the holder write on %d nodes, want %d", n, p.need())
+	}
+	if err := l.Extend(testContext(t), time.Hour); err != nil {
+		t.Error(err)
 	}
 	// when it releases, then the key goes at once.
 	if err := l.Release(ctx); err != nil {
@@ -468,14 +473,29 @@ func specReleaseRepeated(t *testing.T, p *specPlace) {
 
 func specRenewed(t *testing.T, p *specPlace) {
 	ctx, name := testContext(t), resource(t)
-	m, other := p.manager(t, Config{TTL: 5 * time.Second}), p.manager(t, slow)
-	// Given a holder that works for longer than the TTL,
+	// A third of the TTL is waited for. The rest may pass without a turn on a
+	// processor.
+	m, other := p.manager(t, Config{TTL: 20 * time.Second, CallTimeout: patience}), p.manager(t, slow)
+	// Given a holder that works on, when a renewal is due,
 	l := mustAcquire(t, m, name)
 	first := l.ValidUntil()
-	eventually(t, "the first TTL is over", func() bool { return time.Now().After(first) })
-	// then nobody else gets the lock, and it can still be released.
+	eventually(t, "a renewal", func() bool { return l.Context().Err() != nil || l.ValidUntil().After(first) })
 	if l.Context().Err() != nil {
 		t.Fatal("lost: ", context.Cause(l.Context()))
+	}
+	// then its keys outlive the first TTL, nobody else gets the lock, and it can
+	// still be released.
+	longer := 0
+	p.each(t, name, func(ctx context.Context, rdb redis.UniversalClient, k *keys) error {
+		asked := time.Now()
+		left, err := rdb.PTTL(ctx, k[keyLock]).Result()
+		if asked.Add(left).After(first.Add(time.Second)) {
+			longer++
+		}
+		return err
+	})
+	if longer < p.need() {
+		t.Errorf("%d keys outlive the first TTL, want %d", longer, p.need())
 	}
 	_, err := other.TryAcquire(ctx, name)
 	specIs(t, err, ErrTaken)
@@ -488,7 +508,7 @@ func specRenewed(t *testing.T, p *specPlace) {
 func specHandedOverRenewed(t *testing.T, p *specPlace) {
 	ctx, name := testContext(t), resource(t)
 	cfg := slow
-	cfg.ClaimTTL = 5 * time.Second
+	cfg.ClaimTTL = patience
 	m := p.manager(t, cfg)
 	// Given a waiter that was handed the lock, for a moment at first,
 	l := mustAcquire(t, m, name)
@@ -514,7 +534,7 @@ func specDeadHolder(t *testing.T, p *specPlace) {
 	// Given a holder that died: nobody renews its lock, and one that waits,
 	set := m.defaults
 	set.ttl = 2 * time.Second
-	dead := &attempt{resource: name, keys: *mustKeys(t, name), settings: set, token: "GHOST.1"}
+	dead := &attempt{caller: t.Context(), resource: name, keys: *mustKeys(t, name), settings: set, token: "GHOST.1"}
 	r, err := m.store.acquire(ctx, dead)
 	if err != nil || !r.held {
 		t.Fatalf("%+v, %v", r, err)
@@ -929,7 +949,7 @@ func specClose(t *testing.T, p *specPlace) {
 // TestErrors_Distinct: no two of the package's errors pass for each other.
 func TestErrors_Distinct(t *testing.T) {
 	t.Parallel()
-	all := []error{ErrTaken, ErrWaitTimeout, ErrLost, ErrMaxHold, ErrNotHeld, ErrForeignKey, ErrNoQuorum, ErrReleased, ErrClosed, ErrInvalid}
+	all := []error{ErrTaken, ErrWaitTimeout, ErrNested, ErrLost, ErrMaxHold, ErrNotHeld, ErrForeignKey, ErrNoQuorum, ErrReleased, ErrClosed, ErrInvalid}
 	for i, a := range all {
 		wrapped := opError("try", "x", fmt.Errorf("%w: why", a))
 		for j, b := range all {

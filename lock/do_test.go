@@ -141,8 +141,8 @@ func TestManager_Do(t *testing.T) {
 				cancel(why)
 				<-held.Done()
 				specIs(t, context.Cause(held), why)
-				if l.Context().Err() != nil {
-					t.Error("the lock ended with the caller's context")
+				if n := guarded(t, rdb, l); n != 0 {
+					t.Errorf("guard = %d, want the lock held until the function returns", n)
 				}
 				return held.Err()
 			})

@@ -68,7 +68,7 @@ func TestManager_Acquire_MarkLost(t *testing.T) {
 		if n, err := rdb.Del(ctx, k[keyFence], k[keyLock]).Result(); err != nil || n != 2 {
 			t.Fatalf("%d keys deleted, err = %v", n, err)
 		}
-		m2.confirmed() // as after a reconnection, it looks for itself
+		m2.everyoneAsks() // as after a reconnection, it looks for itself
 		select {
 		case r := <-second:
 			t.Fatalf("the second was served before the first: %v, %v", r.lock, r.err)
@@ -202,7 +202,7 @@ func TestManager_claim_ShortUnwatched(t *testing.T) {
 			name, set := resource(t), m.defaults
 			set.ttl, set.unwatched = ttl, true
 			handed := time.Now().Add(-age)
-			a := &attempt{resource: name, keys: *mustKeys(t, name), settings: set, token: m.newToken(), sent: handed, nowUS: 1_000_000}
+			a := &attempt{caller: t.Context(), resource: name, keys: *mustKeys(t, name), settings: set, token: m.newToken(), sent: handed, nowUS: 1_000_000}
 			l, err := m.claim(testContext(t), a, news{fence: 1, setUS: 1_000_001, claimMS: claim.Milliseconds()})
 			received := time.Now()
 			if err != nil {
@@ -222,54 +222,6 @@ func TestManager_claim_ShortUnwatched(t *testing.T) {
 			}
 		}
 	}
-}
-
-// Given a subscription that was silent for long, when a busy process takes free
-// locks, then it does not wait for a message that nobody sends; and a waiter
-// that is queued does ask for one, and is heard.
-func TestManager_try_Echo(t *testing.T) {
-	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		ctx, name := testContext(t), resource(t)
-		m := newManager(t, rdb, slow)
-		m.confirmed() // as if subscribed: nobody listens whose tests would disturb
-		m.wake.born = time.Now().Add(-time.Hour)
-		m.wake.heard.Store(int64(time.Hour - 2*hearEvery))
-		asked := m.wake.asked.Load()
-		for range 5 {
-			mustRelease(t, mustAcquire(t, m, resource(t)))
-		}
-		if m.wake.asked.Load() != asked || !m.wake.wantsEcho(time.Now()) {
-			t.Fatal("a lock that was free left the process waiting for a message")
-		}
-		if deaf, _ := m.wake.deaf(time.Now().Add(2 * hearWithin)); deaf {
-			t.Fatal("the process takes its subscription for dead")
-		}
-
-		l := mustAcquire(t, m, name)
-		sub := rdb.Subscribe(ctx, channelPrefix+m.id)
-		defer sub.Close()
-		if _, err := sub.Receive(ctx); err != nil {
-			t.Fatal(err)
-		}
-		next := acquireAsync(ctx, m, name)
-		awaitWaiters(t, rdb, name, 1)
-		msg, err := sub.ReceiveMessage(ctx)
-		if err != nil || msg.Payload != "." {
-			t.Fatalf("message %v, err = %v, want the echo", msg, err)
-		}
-		eventually(t, "the question is noted", func() bool { return m.wake.asked.Load() > m.wake.heard.Load() })
-		if deaf, _ := m.wake.deaf(time.Now().Add(2 * hearWithin)); !deaf || m.wake.wantsEcho(time.Now()) {
-			t.Error("a message that does not come is not missed, or is asked for twice")
-		}
-		mustRelease(t, l)
-		handed, err := sub.ReceiveMessage(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
-		m.deliver(handed.Payload)
-		mustRelease(t, awaitLock(t, next))
-	})
 }
 
 // Given a key of another type on one node of five, when the lock is held, then

@@ -41,7 +41,7 @@ func Example_setnxThenExpire() {
 
 	l, err := locks.Acquire(ctx, "invoice-42")
 	check(err)
-	fmt.Println("this lock expires in:", rdb.PTTL(ctx, "lock:{invoice-42}").Val())
+	fmt.Println("this lock expires in:", rdb.PTTL(ctx, "lock:{invoice-42}:lock").Val())
 	check(l.Release(ctx))
 	// Output:
 	// naive lock expires: false

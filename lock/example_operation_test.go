@@ -105,9 +105,9 @@ func ExampleConfig_grace() {
 	check(err)
 	defer func() { check(locks.Close(ctx)) }()
 
-	check(rdb.SetNX(ctx, "lock:{invoice-42}", "1", 0).Err())
+	check(rdb.SetNX(ctx, "lock:{invoice-42}:lock", "1", 0).Err())
 	_, err = locks.TryAcquire(ctx, "invoice-42")
-	fmt.Println(errors.Is(err, lock.ErrTaken), rdb.PTTL(ctx, "lock:{invoice-42}").Val())
+	fmt.Println(errors.Is(err, lock.ErrTaken), rdb.PTTL(ctx, "lock:{invoice-42}:lock").Val())
 
 	server.FastForward(30 * time.Second)
 	l, err := locks.TryAcquire(ctx, "invoice-42")
@@ -127,7 +127,7 @@ func ExampleManager_Acquire_foreignKey() {
 	check(err)
 	defer func() { check(locks.Close(ctx)) }()
 
-	check(rdb.RPush(ctx, "{jobs}", "a job").Err())
+	check(rdb.RPush(ctx, "{jobs}:lock", "a job").Err())
 	_, err = locks.Acquire(ctx, "{jobs}")
 	fmt.Println(errors.Is(err, lock.ErrForeignKey))
 	fmt.Println(err)

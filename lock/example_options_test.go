@@ -77,25 +77,6 @@ func ExampleWithReentry() {
 	// the same: true
 }
 
-// A process that takes one lock again and again, and whose tasks can wait for
-// each other in any order, is quicker without a line.
-func ExampleWithUnfair() {
-	ctx, locks, stop := open(lock.Config{})
-	defer stop()
-
-	for i := range 3 {
-		err := locks.Do(ctx, "counter", func(context.Context, *lock.Lock) error {
-			fmt.Println("step", i)
-			return nil
-		}, lock.WithUnfair())
-		check(err)
-	}
-	// Output:
-	// step 0
-	// step 1
-	// step 2
-}
-
 // Holders and waiters carry a text by which an inspector knows them.
 func ExampleWithMetadata() {
 	ctx, locks, stop := open(lock.Config{Metadata: "host a"})

@@ -2,58 +2,33 @@ package lock
 
 import (
 	"context"
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 )
 
-// gatherer sends scripts that are called at the same time together, in one
-// pipeline, because beside a Redis that is near the system calls cost most. A
-// call that finds nothing under way goes out by itself at once; those that come
-// while it is under way wait for it to return, and then go out together. A timer
-// is for those behind a call that hangs only.
+const (
+	// gatherFrom is how many calls go out as they come. Those beyond it share
+	// pipelines, because with that many the system calls cost most.
+	gatherFrom = 16
+	// gatherLimit is the most that one pipeline carries.
+	gatherLimit = 128
+	// gatherPatience is how long calls wait for the pipeline before theirs. It
+	// bounds what sharing adds where Redis is far or a connection hangs.
+	gatherPatience = 2 * time.Millisecond
+)
+
+// gatherer sends scripts that are called at the same time together, once more
+// than gatherFrom calls are under way.
 type gatherer struct {
 	rdb *redis.Client
 
-	mu     sync.Mutex
-	flight int       // number of the call or pipeline whose return is waited for
-	busy   bool      // it is under way
-	since  time.Time // when it was sent
-	near   nearness
-	queued []*scriptRun
-	timer  *time.Timer // calls overdue; set while somebody is queued
+	mu      sync.Mutex
+	calls   int // under way, the queued ones included
+	queued  []*scriptRun
+	senders int // goroutines that send what is queued, without those overdue
 }
-
-const (
-	// gatherLimit is the most that one pipeline carries.
-	gatherLimit = 128
-	// gatherBelow is how long the way to Redis and back may take for gathering
-	// to pay. Beyond it, waiting for another's answer would double the time.
-	gatherBelow = 2 * time.Millisecond
-	// gatherPatience is how long calls wait for one that does not return, as on
-	// a connection that hangs, before the next go out by themselves.
-	gatherPatience = 20 * time.Millisecond
-)
-
-// nearness estimates how long the way to Redis and back takes: the shortest
-// call of the last one to two seconds, because under load all others also tell
-// of the time they waited for a processor.
-type nearness struct {
-	since     time.Time
-	now, last time.Duration // the shortest of this second and of the one before
-}
-
-func (n *nearness) note(at time.Time, took time.Duration) {
-	if at.Sub(n.since) > time.Second {
-		n.since, n.last, n.now = at, n.now, took
-		return
-	}
-	n.now = min(n.now, took)
-}
-
-func (n *nearness) far() bool { return min(n.now, n.last) > gatherBelow }
 
 // scriptRun is one call of a script.
 type scriptRun struct {
@@ -61,198 +36,156 @@ type scriptRun struct {
 	script *redis.Script
 	keys   []string
 	args   []any
-	cmd    *redis.Cmd // its answer, once turn has told
-	// turn tells the caller once: nil that cmd is there, a batch to send that,
-	// its own call being one of it.
-	turn chan *pipeline
-	gone bool // its caller has stopped waiting; guarded by the gatherer's mu
+	cmd    *redis.Cmd    // its answer, once done is closed
+	done   chan struct{} // closed by the sender
 }
 
-// run runs a script like redis.Script's Run. A call that waits for its turn
-// when ctx ends was not sent; one that is under way then returns the context's
-// error, and may still run.
+// run runs a script like redis.Script's Run. When ctx ends while the call is
+// queued it is not sent; one that is under way returns the context's error, and
+// may still run.
 func (g *gatherer) run(ctx context.Context, script *redis.Script, keys []string, args ...any) *redis.Cmd {
-	now := time.Now()
 	g.mu.Lock()
-	if far := g.near.far(); far || !g.busy || now.Sub(g.since) > gatherPatience {
-		flight := 0 // one that nobody waits for
-		if !far {
-			flight = g.takeOff(now)
-		}
+	g.calls++
+	if g.calls <= gatherFrom {
 		g.mu.Unlock()
-		defer g.landed(flight, now)
+		defer g.ended()
 		return script.Run(ctx, g.rdb, keys, args...)
 	}
-	r := &scriptRun{ctx: ctx, script: script, keys: keys, args: args, turn: make(chan *pipeline, 1)}
+	r := &scriptRun{ctx: ctx, script: script, keys: keys, args: args, done: make(chan struct{})}
 	g.queued = append(g.queued, r)
-	if len(g.queued) == 1 {
-		g.watch(gatherPatience)
+	if g.senders == 0 {
+		g.startSender()
 	}
 	g.mu.Unlock()
+	defer g.ended()
 	select {
-	case batch := <-r.turn:
-		if batch != nil {
-			g.send(ctx, batch, r)
-		}
+	case <-r.done:
 		return r.cmd
 	case <-ctx.Done():
-		return g.leave(ctx, r)
+		cmd := redis.NewCmd(ctx)
+		cmd.SetErr(ctx.Err())
+		return cmd
 	}
 }
 
-// leave takes a call whose context has ended out of the queue. If it was asked
-// to lead meanwhile, another of its batch is.
-func (g *gatherer) leave(ctx context.Context, r *scriptRun) *redis.Cmd {
+func (g *gatherer) ended() {
 	g.mu.Lock()
-	defer g.mu.Unlock()
-	r.gone = true
-	g.queued = slices.DeleteFunc(g.queued, (*scriptRun).left)
-	select {
-	case batch := <-r.turn:
-		if batch == nil {
-			return r.cmd // the answer came this very moment
+	g.calls--
+	g.mu.Unlock()
+}
+
+// sending is a pipeline on its way. Guarded by the gatherer's mu.
+type sending struct{ back, replaced bool }
+
+// startSender starts a goroutine that sends until nothing is queued. The caller
+// holds mu.
+func (g *gatherer) startSender() {
+	g.senders++
+	go func() {
+		for batch := g.take(); len(batch) > 0; batch = g.take() {
+			var s sending
+			overdue := time.AfterFunc(gatherPatience, func() { g.replace(&s) })
+			g.send(batch)
+			overdue.Stop()
+			g.mu.Lock()
+			s.back = true
+			g.mu.Unlock()
+			if s.replaced {
+				return
+			}
 		}
-		batch.runs = slices.DeleteFunc(batch.runs, (*scriptRun).left)
-		switch {
-		case len(batch.runs) > 0:
-			leader(batch.runs).turn <- batch
-		case batch.flight == g.flight:
-			g.next()
-		}
-	default:
-	}
-	cmd := redis.NewCmd(ctx)
-	cmd.SetErr(ctx.Err())
-	return cmd
+	}()
 }
 
-func (r *scriptRun) left() bool { return r.gone }
-
-// takeOff makes the next flight the one that is waited for; one before it that
-// hangs is waited for no more. The caller holds mu.
-func (g *gatherer) takeOff(now time.Time) int {
-	g.flight++
-	g.busy, g.since = true, now
-	return g.flight
-}
-
-// landed is called when a call or pipeline has returned. If it is the one that
-// calls have gathered behind, they go out.
-func (g *gatherer) landed(flight int, sent time.Time) {
-	now := time.Now()
+// replace lets another sender take over from one whose pipeline is overdue.
+func (g *gatherer) replace(s *sending) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.near.note(now, now.Sub(sent))
-	if flight == g.flight {
-		g.next()
-	}
-}
-
-// pipeline is calls that go out together.
-type pipeline struct {
-	flight int
-	runs   []*scriptRun
-}
-
-// next has one of the queued send them, if there are any. The caller holds mu.
-func (g *gatherer) next() {
-	if len(g.queued) == 0 {
-		g.busy = false
+	if s.back {
 		return
 	}
-	flight := g.takeOff(time.Now())
-	n := min(len(g.queued), gatherLimit)
-	batch := slices.Clone(g.queued[:n])
-	g.queued = slices.Delete(g.queued, 0, n)
-	leader(batch).turn <- &pipeline{flight, batch}
-}
-
-// watch has overdue called after so long. The caller holds mu.
-func (g *gatherer) watch(after time.Duration) {
-	if g.timer == nil {
-		g.timer = time.AfterFunc(after, g.overdue)
-		return
-	}
-	g.timer.Reset(after)
-}
-
-// overdue sends the queued calls although those before them have not returned,
-// if they are out for too long.
-func (g *gatherer) overdue() {
-	now := time.Now()
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if len(g.queued) == 0 {
-		return
-	}
-	if left := g.since.Add(gatherPatience).Sub(now); left > 0 {
-		g.watch(left)
-		return
-	}
-	g.next()
+	s.replaced = true
+	g.senders--
 	if len(g.queued) > 0 {
-		g.watch(gatherPatience)
+		g.startSender()
 	}
 }
 
-// leader is the call that may wait longest: the pipeline is bounded by its context.
-func leader(batch []*scriptRun) *scriptRun {
-	best := batch[0]
-	until, bounded := best.ctx.Deadline()
+// take returns the calls that go out together; none ends the sender.
+func (g *gatherer) take() []*scriptRun {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var batch []*scriptRun
+	for len(batch) < gatherLimit && len(g.queued) > 0 {
+		r := g.queued[0]
+		g.queued = g.queued[1:]
+		if r.ctx.Err() == nil {
+			batch = append(batch, r)
+		}
+	}
+	if len(batch) == 0 {
+		g.queued = nil
+		g.senders--
+	}
+	return batch
+}
+
+// send runs the batch in one pipeline, for as long as the call that may take
+// longest: one caller's end must not fail the calls of the others.
+func (g *gatherer) send(batch []*scriptRun) {
+	ctx := context.WithoutCancel(batch[0].ctx)
+	until, bounded := batch[0].ctx.Deadline()
 	for _, r := range batch[1:] {
 		at, ok := r.ctx.Deadline()
-		if bounded && (!ok || at.After(until)) {
-			best, until, bounded = r, at, ok
+		if bounded = bounded && ok; at.After(until) {
+			until = at
 		}
 	}
-	return best
-}
-
-// send runs the batch in one pipeline, and a second one for scripts that Redis
-// does not know. own is the caller's call among them.
-func (g *gatherer) send(ctx context.Context, batch *pipeline, own *scriptRun) {
-	defer g.landed(batch.flight, time.Now())
-	// The others' calls must not fail because the one who sends them was cancelled.
-	deadline, bounded := ctx.Deadline()
-	ctx = context.WithoutCancel(ctx)
 	if bounded {
-		until, cancel := context.WithDeadline(ctx, deadline)
+		limited, cancel := context.WithDeadline(ctx, until)
 		defer cancel()
-		ctx = until
+		ctx = limited
 	}
-	unsent, run := batch.runs, (*redis.Script).EvalSha
-	for range 2 {
-		pipe := g.rdb.Pipeline()
-		for _, r := range unsent {
-			r.cmd = run(r.script, ctx, pipe, r.keys, r.args...)
-		}
-		_, err := pipe.Exec(ctx)
-		var missing []*scriptRun
-		for _, r := range unsent {
-			// A pipeline that could not be sent leaves some without an answer.
-			if err != nil && r.cmd.Err() == nil && r.cmd.Val() == nil {
-				r.cmd.SetErr(err)
-			}
-			if redis.HasErrorPrefix(r.cmd.Err(), "NOSCRIPT") {
-				missing = append(missing, r)
-				continue
-			}
-			r.answered(own)
-		}
-		unsent, run = missing, (*redis.Script).Eval
-		if len(missing) == 0 {
-			return
-		}
-	}
-	for _, r := range unsent {
-		r.answered(own)
+	cmds := runTogether(ctx, g.rdb.Pipeline(), len(batch), func(pipe redis.Scripter, run scriptCall, i int) *redis.Cmd {
+		r := batch[i]
+		return run(r.script, ctx, pipe, r.keys, r.args...)
+	})
+	for i, r := range batch {
+		r.cmd = cmds[i]
+		close(r.done)
 	}
 }
 
-// answered tells the caller that its answer is there, unless it is the one who
-// got it.
-func (r *scriptRun) answered(own *scriptRun) {
-	if r != own {
-		r.turn <- nil
+// scriptCall is EvalSha or Eval of a script.
+type scriptCall func(*redis.Script, context.Context, redis.Scripter, []string, ...any) *redis.Cmd
+
+// runTogether runs n scripts in one round trip, and in a second one those that
+// Redis does not know: a pipeline does not fall back from EVALSHA by itself.
+func runTogether(ctx context.Context, pipe redis.Pipeliner, n int, call func(redis.Scripter, scriptCall, int) *redis.Cmd) []*redis.Cmd {
+	cmds := make([]*redis.Cmd, n)
+	missing := make([]int, n)
+	for i := range missing {
+		missing[i] = i
 	}
+	for _, run := range []scriptCall{(*redis.Script).EvalSha, (*redis.Script).Eval} {
+		for _, i := range missing {
+			cmds[i] = call(pipe, run, i)
+		}
+		// The error is the first one of the commands. A command that was not sent
+		// has none of its own.
+		_, err := pipe.Exec(ctx)
+		var unknown []int
+		for _, i := range missing {
+			if err != nil && cmds[i].Err() == nil && cmds[i].Val() == nil {
+				cmds[i].SetErr(err)
+			}
+			if redis.HasErrorPrefix(cmds[i].Err(), "NOSCRIPT") {
+				unknown = append(unknown, i)
+			}
+		}
+		if missing = unknown; len(missing) == 0 {
+			break
+		}
+	}
+	return cmds
 }

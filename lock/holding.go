@@ -49,7 +49,7 @@ const (
 // newLock makes a holding that is valid until deadline and watches over it. If
 // the manager was closed meanwhile the error is ErrClosed, and the key is still
 // to be given back. settle is how long something else takes care of renewing.
-func (m *Manager) newLock(ctx context.Context, a *attempt, fence int64, deadline time.Time, settle time.Duration) (*Lock, error) {
+func (m *Manager) newLock(a *attempt, fence int64, deadline time.Time, settle time.Duration) (*Lock, error) {
 	// One piece of memory for what nearly every holding needs.
 	mem := new(struct {
 		h       holding
@@ -69,7 +69,7 @@ func (m *Manager) newLock(ctx context.Context, a *attempt, fence int64, deadline
 	if settle > 0 {
 		h.notBefore = h.since.Add(settle)
 	}
-	l.init(ctx, h)
+	l.init(a.caller, h)
 	mem.handles[0] = l
 	h.handles = mem.handles[:]
 	if err := m.watch(h); err != nil {
@@ -79,14 +79,15 @@ func (m *Manager) newLock(ctx context.Context, a *attempt, fence int64, deadline
 	return l, nil
 }
 
-// join makes another handle on a lock that is held; nil when it has ended.
-func (h *holding) join(ctx context.Context) *Lock {
+// join makes another handle on a lock whose handle outer is in ctx; nil when the
+// lock has ended.
+func (h *holding) join(ctx context.Context, outer *Lock) *Lock {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.state != stateHeld {
 		return nil
 	}
-	l := new(Lock)
+	l := &Lock{parent: outer}
 	l.init(ctx, h)
 	h.handles = append(h.handles, l)
 	return l
@@ -168,7 +169,7 @@ func (h *holding) end(cause error) {
 		h.deadline = now
 	}
 	for _, l := range h.handles {
-		l.cancel(cause)
+		l.end(cause)
 	}
 }
 
@@ -187,12 +188,12 @@ func (h *holding) prolong(deadline time.Time) bool {
 	return true
 }
 
-func (h *holding) extend(ctx, held context.Context, ttl time.Duration) error {
+func (h *holding) extend(ctx context.Context, l *Lock, ttl time.Duration) error {
 	if ttl < minTTL {
 		return fmt.Errorf("%w ttl %s, it must be at least %s", ErrInvalid, ttl, minTTL)
 	}
-	if held.Err() != nil {
-		return context.Cause(held)
+	if cause := h.whyOver(l); cause != nil {
+		return cause
 	}
 	if ctx.Err() != nil {
 		return ended(ctx)
@@ -216,9 +217,43 @@ func (h *holding) extend(ctx, held context.Context, ttl time.Duration) error {
 		h.lose(cause)
 		return cause
 	case !h.prolong(sent.Add(validity(ttl))):
-		return context.Cause(held)
+		return h.whyOver(l)
 	}
 	return nil
+}
+
+// whyOver returns why a handle is of no more use; nil while it is. That the
+// caller's context has ended is no reason.
+func (h *holding) whyOver(l *Lock) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return l.why
+}
+
+// endedBehind returns why the lock ended, unless l was released.
+func (h *holding) endedBehind(l *Lock) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if l.over {
+		return nil
+	}
+	return l.why
+}
+
+// leaveBelow ends the handles that were taken by re-entering through l.
+func (h *holding) leaveBelow(l *Lock) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.handles = slices.DeleteFunc(h.handles, func(inner *Lock) bool {
+		for outer := inner.parent; outer != nil; outer = outer.parent {
+			if outer == l {
+				inner.over = true
+				inner.end(ErrReleased)
+				return true
+			}
+		}
+		return false
+	})
 }
 
 // release gives up one handle, or all with a nil l, and with the last of them
@@ -235,7 +270,7 @@ func (h *holding) release(ctx context.Context, l *Lock) error {
 	held := time.Since(h.since)
 	ctx, cancel := h.m.cleanUp(ctx)
 	defer cancel()
-	ok, handed, err := h.m.store.release(ctx, &h.keys, h.token, "", h.settings.unfair)
+	ok, handed, err := h.m.store.release(ctx, &h.keys, h.token, "")
 	h.m.unwatch(h)
 	if err != nil {
 		return err
@@ -271,7 +306,7 @@ func (h *holding) leave(l *Lock) (done bool, err error) {
 	}
 	if l != nil && !l.over {
 		l.over = true
-		l.cancel(ErrReleased)
+		l.end(ErrReleased)
 		if i := slices.Index(h.handles, l); i >= 0 {
 			h.handles = slices.Delete(h.handles, i, i+1)
 		}

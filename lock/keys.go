@@ -25,15 +25,17 @@ const (
 	keyForced         // why the lock was last taken from its holder by force
 )
 
-// endings are the lengths of what follows the lock's own key in each name.
-var endings = [...]int{keyWaiters: len(":waiters"), keySeen: len(":seen"), keyFence: len(":fence"), keyForced: len(":forced")}
+// suffixes follow the resource's name. They are the lock's own, so that a lock
+// named like a data key touches no data, and only a key that ends with the first
+// one is given a TTL when it has none.
+var suffixes = keys{keyLock: ":lock", keyWaiters: ":lock:waiters", keySeen: ":lock:seen", keyFence: ":lock:fence", keyForced: ":lock:forced"}
 
 // list returns the keys as the acquire and release scripts take them.
 func (k *keys) list() []string { return k[:keyForced] }
 
-// keysOf names the keys of a resource. A resource that carries a hash tag is
-// the lock's key itself, so that its keys live beside the data they protect;
-// any other is put in a tag behind the prefix.
+// keysOf names the keys of a resource. Those of a resource that carries a hash
+// tag begin with its name, so that they live beside the data they protect; any
+// other name is put in a tag behind the prefix.
 func keysOf(prefix, resource string) (keys, error) {
 	base := resource
 	switch {
@@ -48,13 +50,15 @@ func keysOf(prefix, resource string) (keys, error) {
 	if !tagged(base) {
 		return keys{}, fmt.Errorf("%w resource %q: its keys would not share a hash slot", ErrInvalid, resource)
 	}
-	// One string for all names, because an acquire makes them anew each time.
-	all := base + ":waiters" + base + ":seen" + base + ":fence" + base + ":forced"
-	k := keys{keyLock: base}
-	for i, at := keyWaiters, 0; i <= keyForced; i++ {
-		end := at + len(base) + endings[i]
-		k[i] = all[at:end]
-		at = end
+	var k keys
+	// One string for all names, because each acquire makes them.
+	var all strings.Builder
+	for _, suffix := range suffixes {
+		all.WriteString(base)
+		all.WriteString(suffix)
+	}
+	for i, rest := 0, all.String(); i < len(k); i++ {
+		k[i], rest = rest[:len(base)+len(suffixes[i])], rest[len(base)+len(suffixes[i]):]
 	}
 	return k, nil
 }

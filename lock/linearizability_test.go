@@ -159,9 +159,6 @@ func (r *linRun) hold(ctx context.Context, worker int, c *linClient, rng *rand.R
 	if stalls {
 		opts = append(opts, WithTTL(linStall), WithoutWatchdog())
 	}
-	if rng.IntN(4) == 0 {
-		opts = append(opts, WithUnfair())
-	}
 	call := r.history.now()
 	l, err := c.m.Acquire(ctx, r.names[i], opts...)
 	if err != nil {

@@ -25,7 +25,9 @@ type Lock struct {
 	h      *holding
 	ctx    heldContext
 	cancel context.CancelCauseFunc
-	over   bool // released; guarded by h.mu
+	parent *Lock // the handle whose context acquired this one, if it is the same lock's
+	over   bool  // released; guarded by h.mu
+	why    error // the first reason why it ended; guarded by h.mu
 }
 
 // heldContext lets an acquire find the locks that its context stands under.
@@ -48,29 +50,27 @@ func (c *heldContext) Value(key any) any {
 	return c.Context.Value(key)
 }
 
-// init prepares a handle that lies in l already. The lock outlives the context
-// that bounded the wait for it.
+// init prepares a handle that lies in l already. ctx is the caller's context.
 func (l *Lock) init(ctx context.Context, h *holding) {
 	l.h = h
 	l.ctx.l = l
-	l.ctx.Context, l.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
+	l.ctx.Context, l.cancel = context.WithCancelCause(ctx)
+}
+
+// end ends the handle's context. The caller holds h.mu.
+func (l *Lock) end(why error) {
+	if l.why == nil {
+		l.why = why
+	}
+	l.cancel(why)
 }
 
 // Context ends when the lock does, with the cause ErrReleased, ErrLost or
-// ErrMaxHold. It carries the values of the context that acquired the lock, not
-// its end. An acquire on it can re-enter the lock (see [WithReentry]).
+// ErrMaxHold, and when the context that acquired the lock does, with its cause.
+// In the second case the lock is still held until Release. A context that is to
+// bound only the wait is [WithWaitLimit]. An acquire on Context can re-enter the
+// lock (see [WithReentry]).
 func (l *Lock) Context() context.Context { return &l.ctx }
-
-// within returns a context that ends with ctx, and also when the lock does,
-// with the lock's cause then. stop frees it.
-func (l *Lock) within(ctx context.Context) (held context.Context, stop func()) {
-	both, cancel := context.WithCancelCause(ctx)
-	unhook := context.AfterFunc(l.ctx.Context, func() { cancel(context.Cause(l.ctx.Context)) })
-	return &heldContext{both, l}, func() {
-		unhook()
-		cancel(nil)
-	}
-}
 
 // Resource returns the name that was locked.
 func (l *Lock) Resource() string { return l.h.resource }
@@ -114,7 +114,7 @@ func (l *Lock) Held(ctx context.Context) (bool, error) {
 // those with which the lock ended (ErrReleased, ErrLost, ErrMaxHold), and
 // ErrInvalid (a ttl below 10 ms); any other leaves the lock as it was.
 func (l *Lock) Extend(ctx context.Context, ttl time.Duration) error {
-	if err := l.h.extend(ctx, &l.ctx, ttl.Truncate(time.Millisecond)); err != nil {
+	if err := l.h.extend(ctx, l, ttl.Truncate(time.Millisecond)); err != nil {
 		return opError("extend", l.h.resource, err)
 	}
 	return nil
@@ -127,40 +127,41 @@ func (l *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 // that Redis could not be reached, the lock lapses with its TTL, and Release may
 // be repeated. After a success further calls return nil. A lock that was
 // re-entered stays held until all its handles are released; all but the last
-// end only their own context.
+// end only their own context. On a nil Lock the error is ErrNotHeld.
 func (l *Lock) Release(ctx context.Context) error {
+	if l == nil {
+		return opError("release", "", ErrNotHeld)
+	}
 	if err := l.h.release(ctx, l); err != nil {
 		return opError("release", l.h.resource, err)
 	}
 	return nil
 }
 
-// released says whether this handle was released.
-func (l *Lock) released() bool {
-	l.h.mu.Lock()
-	defer l.h.mu.Unlock()
-	return l.over
-}
-
-// Do runs fn while the lock is held. Its context ends with ctx and, with the
-// lock's cause, when the lock does; fn should then return soon. The lock is
-// released when fn returns or panics. The error joins that of fn, the reason
-// why the lock ended meanwhile (fn may then not have been alone), and that of
-// the release; without the lock it is Acquire's, and fn is not called.
+// Do runs fn while the lock is held. Its context is Lock.Context: it ends with
+// ctx and, with the lock's cause, when the lock does; fn should then return soon.
+// The lock is released when fn returns or panics; a panic also ends the handles
+// that fn took of it by re-entering. The error joins that of fn, the reason why
+// the lock ended meanwhile (fn may then not have been alone), and that of the
+// release; without the lock it is Acquire's, and fn is not called.
 func (m *Manager) Do(ctx context.Context, resource string, fn func(ctx context.Context, l *Lock) error, opts ...Option) (err error) {
 	l, err := m.Acquire(ctx, resource, opts...)
 	if err != nil {
 		return err
 	}
-	held, stop := l.within(ctx)
+	returned := false
 	defer func() {
-		stop()
-		// When fn released the lock itself that is its right; when anybody else
-		// did, or it was lost, fn was perhaps not alone.
-		if ended := context.Cause(&l.ctx); ended != nil && !l.released() {
+		if !returned {
+			l.h.leaveBelow(l)
+		}
+		// When fn released the lock itself that is its right. When it was lost or
+		// released by others, fn was perhaps not alone.
+		if ended := l.h.endedBehind(l); ended != nil {
 			err = errors.Join(err, fmt.Errorf("lock: do %q: %w", resource, trimmed{ended}))
 		}
 		err = errors.Join(err, l.Release(ctx))
 	}()
-	return fn(held, l)
+	err = fn(l.Context(), l)
+	returned = true
+	return err
 }

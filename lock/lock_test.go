@@ -206,8 +206,8 @@ func TestLock_Release(t *testing.T) {
 				t.Fatal(err)
 			}
 			cancel()
-			if l.Context().Err() != nil {
-				t.Fatal("the lock ended with the context that acquired it")
+			if cause := context.Cause(l.Context()); !errors.Is(cause, context.Canceled) {
+				t.Errorf("cause = %v, want that of the request", cause)
 			}
 			if err := l.Release(ctx); err != nil {
 				t.Fatal(err)
@@ -545,12 +545,12 @@ func TestNew_Config(t *testing.T) {
 func TestKeysOf(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct{ prefix, resource, lock string }{
-		{"lock:", "item", "lock:{item}"},
-		{"lock:", "fs:{p3}:lock:item", "fs:{p3}:lock:item"},
-		{"app:{x}:", "item", "app:{x}:item"},
-		{"app:{x}:", "fs:{p3}:item", "fs:{p3}:item"},
-		{"lock:", "a{}b", "lock:{a{}b}"},
-		{"lock:", "a}b", "lock:{a}b}"},
+		{"lock:", "item", "lock:{item}:lock"},
+		{"lock:", "fs:{p3}:sale:item", "fs:{p3}:sale:item:lock"},
+		{"app:{x}:", "item", "app:{x}:item:lock"},
+		{"app:{x}:", "fs:{p3}:item", "fs:{p3}:item:lock"},
+		{"lock:", "a{}b", "lock:{a{}b}:lock"},
+		{"lock:", "a}b", "lock:{a}b}:lock"},
 		{"lock:", "", ""},
 		{"lock:", "}", ""},
 	} {
@@ -561,8 +561,8 @@ func TestKeysOf(t *testing.T) {
 	}
 }
 
-// FuzzKeysOf: whatever the names, the keys of a resource share a hash tag, and
-// two resources without one share no lock.
+// FuzzKeysOf: whatever the names, the keys of a resource share a hash tag, no key
+// is the resource's name, and two resources without a tag share no lock.
 func FuzzKeysOf(f *testing.F) {
 	f.Add("lock:", "item", "other")
 	f.Add("a{", "x}{y}", "{}")
@@ -588,6 +588,9 @@ func FuzzKeysOf(f *testing.F) {
 		for _, key := range ka.list() {
 			if tag(key) == "" || tag(key) != tag(ka[keyLock]) {
 				t.Fatalf("%q: tag %q, want %q", key, tag(key), tag(ka[keyLock]))
+			}
+			if key == a || key == prefix+a {
+				t.Fatalf("%q is the key of the resource's data", key)
 			}
 		}
 		if kb, err := keysOf(prefix, b); err == nil && a != b && tag(a) == "" && tag(b) == "" && ka[keyLock] == kb[keyLock] {

@@ -79,7 +79,8 @@ func mustAcquire(t *testing.T, m *Manager, name string, opts ...Option) *Lock {
 	t.Helper()
 	ctx := testContext(t)
 	for {
-		l, err := m.Acquire(ctx, name, opts...)
+		// The lock's context is to last as long as the test.
+		l, err := m.Acquire(t.Context(), name, append([]Option{WithWaitLimit(patience)}, opts...)...)
 		if err == nil {
 			return l
 		}

@@ -95,7 +95,12 @@ func checkClient(rdb redis.UniversalClient) error {
 }
 
 // newToken returns a name for one holding that no other holding has.
-func (m *Manager) newToken() string { return m.id + "." + rand.Text() }
+func (m *Manager) newToken() string {
+	if m.wake.mute.Load() {
+		return pollingMark + m.id + "." + rand.Text()
+	}
+	return m.id + "." + rand.Text()
+}
 
 // GuardKeys returns the keys a script passes to lock_guard (see [GuardLua]);
 // both belong into its KEYS. They are empty for a name no lock can have.
@@ -159,9 +164,11 @@ func (m *Manager) releaseAll(ctx context.Context) error {
 }
 
 // Close releases all locks held, ends waiting acquires with ErrClosed, gives up
-// their places and stops the loops. It returns when all that is done, or with
-// the context's cause when ctx ends first, while the rest goes on. The error
-// joins those of the releases. A second call waits for the first.
+// their places and stops the loops. It returns when all that is done. When ctx
+// ends first, as it usually has after SIGTERM, Close still waits up to
+// Config.CallTimeout for the releases, which have a context of their own, and
+// then returns the context's cause. The error joins those of the releases. A
+// second call waits for the first.
 func (m *Manager) Close(ctx context.Context) error {
 	m.mu.Lock()
 	if !m.closed {
@@ -174,8 +181,15 @@ func (m *Manager) Close(ctx context.Context) error {
 	case <-m.gone:
 		return m.closeErr
 	case <-ctx.Done():
-		return fmt.Errorf("lock: close: %w", ended(ctx))
 	}
+	more, cancel := m.cleanUp(ctx)
+	defer cancel()
+	select {
+	case <-m.gone:
+		return m.closeErr
+	case <-more.Done():
+	}
+	return fmt.Errorf("lock: close: %w", ended(ctx))
 }
 
 func (m *Manager) shutDown(ctx context.Context) {
@@ -252,7 +266,7 @@ func (m *Manager) surrender(h *holding) {
 		ctx, cancel := m.cleanUp(m.life)
 		defer cancel()
 		// If it fails the TTL does the same later.
-		_, handed, err := m.store.release(ctx, &h.keys, h.token, "", h.settings.unfair)
+		_, handed, err := m.store.release(ctx, &h.keys, h.token, "")
 		if err == nil && handed {
 			m.cfg.Observer.handedOver(h.resource)
 		}

@@ -14,7 +14,6 @@ type MultiLock struct {
 	locks  []*Lock // in the order in which they were taken
 	ctx    context.Context
 	cancel context.CancelCauseFunc
-	unhook []func() bool
 }
 
 // AcquireAll waits for the locks of several resources and returns when all are
@@ -29,12 +28,14 @@ func (m *Manager) AcquireAll(ctx context.Context, resources []string, opts ...Op
 	if err != nil {
 		return nil, opError("acquire all", "", err)
 	}
-	if set.waitLimit > 0 {
-		limited, cancel := context.WithTimeout(ctx, set.waitLimit)
-		defer cancel()
-		ctx = limited
+	acquire := m.Acquire
+	if until := time.Now().Add(set.waitLimit); set.waitLimit > 0 {
+		acquire = func(ctx context.Context, resource string, opts ...Option) (*Lock, error) {
+			left := max(time.Until(until), 1) // what has run out fails as a wait
+			return m.Acquire(ctx, resource, append(slices.Clone(opts), WithWaitLimit(left))...)
+		}
 	}
-	return m.takeAll(ctx, resources, m.Acquire, opts)
+	return m.takeAll(ctx, resources, acquire, opts)
 }
 
 // TryAcquireAll takes the locks of several resources if all are free, and
@@ -51,28 +52,16 @@ func (m *Manager) takeAll(ctx context.Context, resources []string, one take, opt
 		return nil, opError("acquire all", "", err)
 	}
 	both := &MultiLock{}
-	var stops []func()
-	defer func() {
-		for _, stop := range stops {
-			stop()
-		}
-	}()
-	waitCtx := ctx
 	for _, resource := range ordered {
-		l, err := one(waitCtx, resource, opts...)
+		// The wait for the next one ends when one that is held already is lost.
+		l, err := one(ctx, resource, opts...)
 		if err != nil {
 			return nil, errors.Join(err, ignoreNotHeld(both.release(ctx)))
 		}
 		both.locks = append(both.locks, l)
-		// The wait for the next one ends when one that is held already is lost.
-		held, stop := l.within(waitCtx)
-		stops = append(stops, stop)
-		waitCtx = held
+		ctx = l.Context()
 	}
-	both.ctx, both.cancel = context.WithCancelCause(both.locks[len(both.locks)-1].Context())
-	for _, l := range both.locks {
-		both.unhook = append(both.unhook, context.AfterFunc(l.Context(), func() { both.cancel(context.Cause(l.Context())) }))
-	}
+	both.ctx, both.cancel = context.WithCancelCause(ctx)
 	return both, nil
 }
 
@@ -141,9 +130,6 @@ func (l *MultiLock) Extend(ctx context.Context, ttl time.Duration) error {
 // those that failed may be released again.
 func (l *MultiLock) Release(ctx context.Context) error {
 	l.cancel(ErrReleased)
-	for _, unhook := range l.unhook {
-		unhook()
-	}
 	return l.release(ctx)
 }
 

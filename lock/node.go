@@ -2,7 +2,6 @@ package lock
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -25,8 +24,7 @@ type node struct {
 	rdb      redis.UniversalClient
 	cluster  *redis.ClusterClient // nil unless rdb is one
 	gather   *gatherer            // nil where every call goes out by itself
-	replicas int
-	timeout  time.Duration // of a WAIT for replicas
+	obedient bool                 // see obeysContext
 	args     scriptArgs
 }
 
@@ -38,12 +36,12 @@ type scriptArgs struct {
 	rare         any // what only contended locks need
 	claim        any
 	reason       any
-	acquireFlags [2][2][2]any // by waits, unfair and echo
-	releaseFlags [2]any       // by unfair
+	acquireFlags [2]any // by whether the caller waits
+	releaseFlags any
 }
 
 func newNode(rdb redis.UniversalClient, cfg Config) *node {
-	n := &node{rdb: rdb, replicas: cfg.Replicas, timeout: cfg.CallTimeout / 2}
+	n := &node{rdb: rdb, obedient: obeysContext(rdb)}
 	switch c := rdb.(type) {
 	case *redis.ClusterClient:
 		// Its pipelines end with their slowest node.
@@ -71,12 +69,8 @@ func newScriptArgs(cfg Config, trustReceivers bool) scriptArgs {
 	if trustReceivers {
 		receivers = "r"
 	}
-	for unfair, u := range []string{"", "u"} {
-		for waits, w := range []string{"", "w"} {
-			a.acquireFlags[waits][unfair] = [2]any{w + u + receivers, w + u + receivers + "e"}
-		}
-		a.releaseFlags[unfair] = u + receivers
-	}
+	a.acquireFlags = [2]any{receivers, "w" + receivers}
+	a.releaseFlags = receivers
 	return a
 }
 
@@ -97,23 +91,20 @@ func index(b bool) int {
 
 func (n *node) queues() bool { return true }
 
-func (n *node) acquire(ctx context.Context, a *attempt) (reply, error) {
-	if n.replicas == 0 {
-		return n.runAcquire(ctx, n.run, a)
-	}
-	var r reply
-	err := n.onMaster(ctx, a.keys[keyLock], func(conn *redis.Conn) error {
-		var err error
-		if r, err = n.runAcquire(ctx, on(conn), a); err != nil || !r.held {
-			return err
-		}
-		return n.confirmed(ctx, conn)
-	})
-	return r, err
-}
+func (n *node) bounded() bool { return n.obedient }
 
-// runScript runs a script, falling back from EVALSHA to EVAL.
-type runScript func(ctx context.Context, script *redis.Script, keys []string, args ...any) *redis.Cmd
+// obeysContext says whether the client ends a call with its context. By default
+// go-redis does not: a call then takes up to its own time-outs and retries.
+func obeysContext(rdb redis.UniversalClient) bool {
+	switch c := rdb.(type) {
+	case *redis.Client:
+		return c.Options().ContextTimeoutEnabled
+	case *redis.ClusterClient:
+		return c.Options().ContextTimeoutEnabled
+	default:
+		return false
+	}
+}
 
 func (n *node) run(ctx context.Context, script *redis.Script, keys []string, args ...any) *redis.Cmd {
 	if n.gather != nil {
@@ -122,17 +113,10 @@ func (n *node) run(ctx context.Context, script *redis.Script, keys []string, arg
 	return script.Run(ctx, n.rdb, keys, args...)
 }
 
-// on runs scripts on one connection.
-func on(conn *redis.Conn) runScript {
-	return func(ctx context.Context, script *redis.Script, keys []string, args ...any) *redis.Cmd {
-		return script.Run(ctx, conn, keys, args...)
-	}
-}
-
-func (n *node) runAcquire(ctx context.Context, run runScript, a *attempt) (r reply, err error) {
+func (n *node) acquire(ctx context.Context, a *attempt) (r reply, err error) {
 	err = n.repeated(ctx, func() error {
-		cmd := run(ctx, acquireScript, a.keys.list(), a.token, a.settings.meta,
-			n.args.acquireFlags[index(a.member != "")][index(a.settings.unfair)][index(a.echo)], n.args.ms(a.settings.ttl), n.args.rare)
+		cmd := n.run(ctx, acquireScript, a.keys.list(), a.token, a.settings.meta,
+			n.args.acquireFlags[index(a.member != "")], n.args.ms(a.settings.ttl), n.args.rare)
 		r, err = granted(cmd)
 		return err
 	})
@@ -213,11 +197,11 @@ func wait(ctx context.Context, d time.Duration) bool {
 
 // release runs once more when the connection failed. Then it cannot be told
 // whether the first run released, so "not held" counts as released.
-func (n *node) release(ctx context.Context, k *keys, token, member string, unfair bool) (held, handed bool, err error) {
+func (n *node) release(ctx context.Context, k *keys, token, member string) (held, handed bool, err error) {
 	runs, result := 0, int64(0)
 	err = n.repeated(ctx, func() (err error) {
 		runs++
-		result, err = n.run(ctx, releaseScript, k.list(), token, member, n.args.releaseFlags[index(unfair)], n.args.claim).Int64()
+		result, err = n.run(ctx, releaseScript, k.list(), token, member, n.args.releaseFlags, n.args.claim).Int64()
 		return err
 	})
 	if err != nil {
@@ -227,27 +211,23 @@ func (n *node) release(ctx context.Context, k *keys, token, member string, unfai
 }
 
 func (n *node) extend(ctx context.Context, h *holding, ttl time.Duration) extension {
-	if n.replicas > 0 {
-		return n.extendAll(ctx, []*holding{h}, ttl)[0]
-	}
 	var e extension
 	e.err = n.repeated(ctx, func() error {
-		e = extended(n.run(ctx, extendScript, h.keys[:keyWaiters], h.value, n.args.ms(ttl)), nil)
+		e = extended(n.run(ctx, extendScript, h.keys[:keyWaiters], h.value, n.args.ms(ttl)))
 		return e.err
 	})
 	return e
 }
 
-// extended reads the answer of extend.lua and keep.lua. failure is why there is
-// none.
-func extended(cmd *redis.Cmd, failure error) extension {
+// extended reads the answer of extend.lua and keep.lua.
+func extended(cmd *redis.Cmd) extension {
 	v, err := cmd.Result()
 	if err != nil {
 		return extension{err: err}
 	}
 	said, ok := v.(int64)
 	if !ok {
-		return extension{err: errors.Join(fmt.Errorf("extend script: %T in its reply", v), failure)}
+		return extension{err: fmt.Errorf("extend script: %T in its reply", v)}
 	}
 	return extension{held: said == 1, absent: said == -1}
 }
@@ -275,15 +255,15 @@ func (n *node) extendAll(ctx context.Context, locks []*holding, ttl time.Duratio
 		h := locks[i]
 		return run(extendScript, ctx, pipe, h.keys[:keyWaiters], h.value, n.args.ms(ttl))
 	}
-	if n.cluster == nil && n.replicas == 0 {
+	if n.cluster == nil {
 		return n.pipelined(ctx, n.rdb.Pipeline(), everyOne(len(locks)), results, call)
 	}
 	// Each master gets a call of its own, side by side: in one pipeline over all
 	// of them the client drops the answers of those that are well when the time
-	// for one that is down runs out. And each has its own replicas to confirm.
+	// for one that is down runs out.
 	groups := make(map[string][]int)
 	for i, h := range locks {
-		client, err := n.master(ctx, h.keys[keyLock])
+		client, err := n.cluster.MasterForKey(ctx, h.keys[keyLock])
 		if err != nil {
 			results[i] = extension{err: err}
 			continue
@@ -293,33 +273,10 @@ func (n *node) extendAll(ctx context.Context, locks []*holding, ttl time.Duratio
 	}
 	var all sync.WaitGroup
 	for _, group := range groups {
-		all.Go(func() { n.extendOnMaster(ctx, locks, group, results, call) })
+		all.Go(func() { n.pipelined(ctx, n.rdb.Pipeline(), group, results, call) })
 	}
 	all.Wait()
 	return results
-}
-
-var errNotSent = errors.New("lock: not sent")
-
-// extendOnMaster extends the chosen locks, which one master has, and waits for
-// its replicas if they have to confirm.
-func (n *node) extendOnMaster(ctx context.Context, locks []*holding, chosen []int, results []extension, call func(redis.Scripter, scriptCall, int) *redis.Cmd) {
-	if n.replicas == 0 {
-		n.pipelined(ctx, n.rdb.Pipeline(), chosen, results, call)
-		return
-	}
-	for _, i := range chosen {
-		results[i] = extension{err: errNotSent}
-	}
-	err := n.onMaster(ctx, locks[chosen[0]].keys[keyLock], func(conn *redis.Conn) error {
-		n.pipelined(ctx, conn.Pipeline(), chosen, results, call)
-		return n.confirmed(ctx, conn)
-	})
-	for _, i := range chosen {
-		if err != nil && results[i].held {
-			results[i] = extension{err: err}
-		}
-	}
 }
 
 func everyOne(n int) []int {
@@ -330,77 +287,18 @@ func everyOne(n int) []int {
 	return all
 }
 
-// scriptCall is EvalSha or Eval of a script.
-type scriptCall func(*redis.Script, context.Context, redis.Scripter, []string, ...any) *redis.Cmd
-
-// pipelined extends the chosen locks in one round trip per node, and stores
-// what came of it in results, which it returns.
+// pipelined extends the chosen locks in one round trip, and stores what came of
+// it in results, which it returns.
 func (n *node) pipelined(ctx context.Context, pipe redis.Pipeliner, chosen []int, results []extension, call func(redis.Scripter, scriptCall, int) *redis.Cmd) []extension {
-	run := (*redis.Script).EvalSha
-	// A pipeline does not fall back from EVALSHA by itself, so there may be a
-	// second one.
-	for range 2 {
-		cmds := make([]*redis.Cmd, len(chosen))
-		for j, i := range chosen {
-			cmds[j] = call(pipe, run, i)
-		}
-		// The error of the pipeline is the first one of its commands, and each
-		// command's own is looked at; those without one were not sent.
-		_, err := pipe.Exec(ctx)
-		var missing []int
-		for j, i := range chosen {
-			results[i] = extended(cmds[j], err)
-			if redis.HasErrorPrefix(results[i].err, "NOSCRIPT") {
-				missing = append(missing, i)
-			}
-		}
-		if len(missing) == 0 {
-			break
-		}
-		chosen, run = missing, (*redis.Script).Eval
+	cmds := runTogether(ctx, pipe, len(chosen), func(pipe redis.Scripter, run scriptCall, j int) *redis.Cmd { return call(pipe, run, chosen[j]) })
+	for j, i := range chosen {
+		results[i] = extended(cmds[j])
 	}
 	return results
 }
 
-// onMaster runs fn on one connection to the master that has the key, because
-// WAIT confirms what was written on its own connection.
-func (n *node) onMaster(ctx context.Context, key string, fn func(*redis.Conn) error) error {
-	client, err := n.master(ctx, key)
-	if err != nil {
-		return err
-	}
-	conn := client.Conn()
-	err = fn(conn)
-	if n.moving(err) {
-		n.cluster.ReloadState(ctx) // the next call finds the new master
-	}
-	return errors.Join(err, conn.Close())
-}
-
-func (n *node) master(ctx context.Context, key string) (*redis.Client, error) {
-	if n.cluster != nil {
-		return n.cluster.MasterForKey(ctx, key)
-	}
-	if client, ok := n.rdb.(*redis.Client); ok {
-		return client, nil
-	}
-	return nil, fmt.Errorf("%w client %T: it cannot wait for replicas", ErrInvalid, n.rdb)
-}
-
-// confirmed waits until enough replicas have what was written on conn.
-func (n *node) confirmed(ctx context.Context, conn *redis.Conn) error {
-	have, err := conn.Wait(ctx, n.replicas, n.timeout).Result()
-	if err != nil {
-		return fmt.Errorf("%w: wait for replicas: %w", ErrNoQuorum, err)
-	}
-	if have < int64(n.replicas) {
-		return fmt.Errorf("%w: %d of %d replicas confirmed it", ErrNoQuorum, have, n.replicas)
-	}
-	return nil
-}
-
 func (n *node) forceRelease(ctx context.Context, k *keys, reason string) (held bool, from string, handed bool, err error) {
-	vals, err := forceReleaseScript.Run(ctx, n.rdb, k[:], reason, n.args.releaseFlags[0], n.args.claim, n.args.reason).Slice()
+	vals, err := forceReleaseScript.Run(ctx, n.rdb, k[:], reason, n.args.releaseFlags, n.args.claim, n.args.reason).Slice()
 	if err != nil {
 		return false, "", false, err
 	}

@@ -27,6 +27,10 @@ type Observer struct {
 	// It is called for those that came more than a third of the TTL late: with
 	// as much delay again the lock would have been lost.
 	ExtendedLate func(resource string, late time.Duration)
+	// CannotListen reports that the Redis user may not use the channels by which
+	// waiters are woken, so that waiters poll. It is called once, and again when
+	// the permission was granted and taken away meanwhile.
+	CannotListen func(err error)
 }
 
 func (o *Observer) acquired(resource string, waited time.Duration) {
@@ -68,5 +72,11 @@ func (o *Observer) repaired(resource string) {
 func (o *Observer) extendedLate(resource string, late time.Duration) {
 	if o.ExtendedLate != nil {
 		o.ExtendedLate(resource, late)
+	}
+}
+
+func (o *Observer) cannotListen(err error) {
+	if o.CannotListen != nil {
+		o.CannotListen(err)
 	}
 }

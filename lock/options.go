@@ -17,7 +17,6 @@ type settings struct {
 	maxHold   time.Duration // 0: none
 	held      bool          // a maximum hold was given
 	meta      string        // ":<metadata>" or ""
-	unfair    bool
 	unwatched bool
 	reentrant bool
 }
@@ -37,12 +36,6 @@ func WithWaitLimit(limit time.Duration) Option {
 	return func(s *settings) { s.waitLimit, s.limited = limit, true }
 }
 
-// WithUnfair passes those that wait, when it finds the lock free; and when it
-// is released, the lock is not handed to who is first, who is only woken up to
-// try. A process that takes the same lock again and again is quicker that way,
-// and others may wait for long.
-func WithUnfair() Option { return func(s *settings) { s.unfair = true } }
-
 // WithoutWatchdog leaves the lock to end with its TTL, with the cause ErrLost,
 // unless the holder calls [Lock.Extend]. It suits work that must not hold the
 // lock for longer, whatever happens.
@@ -59,8 +52,8 @@ func WithMaxHold(limit time.Duration) Option {
 // same resource and manager that is still held (see [Lock.Context]): at once,
 // without a call to Redis, with the same fencing token. The resource is
 // released when all its handles are. The other options are those of the first
-// acquire. Without it such an acquire waits for its own context's lock, as two
-// goroutines that share a context and exclude each other want it.
+// acquire. Without it such an Acquire fails with ErrNested, and a TryAcquire with
+// ErrTaken.
 func WithReentry() Option { return func(s *settings) { s.reentrant = true } }
 
 // WithMetadata stores a text of at most 512 bytes with the lock that

@@ -3,6 +3,7 @@ package lock
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -160,61 +161,6 @@ func TestWithWaitLimit(t *testing.T) {
 		}
 		mustRelease(t, l)
 		awaitNoTrace(t, rdb, name)
-	})
-}
-
-func TestWithUnfair(t *testing.T) {
-	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		ctx := testContext(t)
-		m, other := newManager(t, rdb, slow), newManager(t, rdb, slow)
-
-		t.Run("NotHandedOver", func(t *testing.T) {
-			// Given somebody first in line, when an unfair lock is released, then it
-			// is free; who is fair still does not pass, who is unfair does.
-			name := resource(t)
-			l := specWith(t, m, name, WithUnfair())
-			first := ghosts(t, m, name, 1)[0]
-			mustRelease(t, l)
-			if n := rdb.Exists(ctx, mustKeys(t, name)[keyLock]).Val(); n != 0 {
-				t.Error("the lock was handed over")
-			}
-			l, err := m.TryAcquire(ctx, name, WithUnfair())
-			if err != nil {
-				t.Fatal(err)
-			}
-			mustRelease(t, l)
-			_, err = m.TryAcquire(ctx, name)
-			specIs(t, err, ErrTaken)
-			if got := rdb.Get(ctx, mustKeys(t, name)[keyLock]).Val(); !strings.HasPrefix(got, first+":") {
-				t.Errorf("the key holds %q, want the value of who was first", got)
-			}
-		})
-		t.Run("FirstIsWoken", func(t *testing.T) {
-			// Given a waiter, when an unfair lock is released, then the waiter hears
-			// of it, with all intervals far longer than the test.
-			name := resource(t)
-			l := specWith(t, m, name, WithUnfair())
-			waiting := acquireAsync(ctx, other, name)
-			awaitWaiters(t, rdb, name, 1)
-			mustRelease(t, l)
-			next := awaitLock(t, waiting)
-			if next.Fence() <= l.Fence() {
-				t.Errorf("fence %d after %d", next.Fence(), l.Fence())
-			}
-			mustRelease(t, next)
-			awaitNoTrace(t, rdb, name)
-		})
-		t.Run("WaitsInLine", func(t *testing.T) {
-			// Given an unfair waiter behind a fair holder, then it is served as well.
-			name := resource(t)
-			l := mustAcquire(t, m, name)
-			waiting := specAsync(ctx, other, name, WithUnfair())
-			awaitWaiters(t, rdb, name, 1)
-			mustRelease(t, l)
-			mustRelease(t, awaitLock(t, waiting))
-			awaitNoTrace(t, rdb, name)
-		})
 	})
 }
 
@@ -401,9 +347,10 @@ func TestWithReentry(t *testing.T) {
 				for n, i := range order {
 					_, err := other.TryAcquire(t.Context(), name)
 					specIs(t, err, ErrTaken)
+					// A handle's context ends with that of the handle it was taken through.
 					for _, rest := range order[n:] {
-						if handles[rest].Context().Err() != nil {
-							t.Errorf("%v: handle %d ended with that of another", order, rest)
+						if below := slices.Min(append(slices.Clone(order[:n]), rest)) < rest; (handles[rest].Context().Err() != nil) != below {
+							t.Errorf("%v after %d releases: the context of handle %d has ended: %v", order, n, rest, !below)
 						}
 					}
 					mustRelease(t, handles[i])
@@ -492,16 +439,18 @@ func TestWithReentry(t *testing.T) {
 			mustRelease(t, outer)
 		})
 		t.Run("WithoutOption", func(t *testing.T) {
-			// Given goroutines that share the lock's context and do not ask to
-			// enter again, then they exclude each other, and it.
+			// Given the lock's context, when it is acquired again without the option,
+			// then that fails at once and does not wait for itself.
 			name := resource(t)
 			outer := mustAcquire(t, m, name)
 			_, err := m.TryAcquire(outer.Context(), name)
 			specIs(t, err, ErrTaken)
-			ctx, cancel := context.WithTimeout(outer.Context(), patience)
-			defer cancel()
-			_, err = m.Acquire(ctx, name, WithWaitLimit(20*time.Millisecond))
-			specIs(t, err, ErrWaitTimeout)
+			_, err = m.Acquire(outer.Context(), name)
+			specIs(t, err, ErrNested)
+			_, err = m.AcquireAll(outer.Context(), []string{resource(t), name})
+			specIs(t, err, ErrNested)
+			err = m.Do(outer.Context(), name, func(context.Context, *Lock) error { t.Error("called"); return nil })
+			specIs(t, err, ErrNested)
 			mustRelease(t, outer)
 			awaitNoTrace(t, rdb, name)
 		})
@@ -701,11 +650,9 @@ func TestNew_Invalid(t *testing.T) {
 		{"poll beyond", Config{ClaimTTL: 300 * time.Millisecond, Poll: 101 * time.Millisecond}, false},
 		{"metadata longest", Config{Metadata: strings.Repeat("x", maxMetadata)}, true},
 		{"metadata too long", Config{Metadata: strings.Repeat("x", maxMetadata+1)}, false},
-		{"replicas negative", Config{Replicas: -1}, false},
 		{"claim not in milliseconds", Config{ClaimTTL: 10*time.Millisecond + 1}, false},
 	}
 	check("one", one, append(both, table{
-		{"replicas", Config{Replicas: 2}, true},
 		{"node timeout", Config{NodeTimeout: time.Second}, false},
 	}...))
 	check("several", several, append(both, table{
@@ -716,7 +663,6 @@ func TestNew_Invalid(t *testing.T) {
 		{"node timeout a third of the ttl", Config{TTL: 3 * time.Second, NodeTimeout: time.Second}, true},
 		{"node timeout beyond", Config{TTL: 3 * time.Second, NodeTimeout: time.Second + 1}, false},
 		{"node timeout above the call's", Config{CallTimeout: 500 * time.Millisecond, NodeTimeout: time.Second}, false},
-		{"replicas", Config{Replicas: 1}, false},
 	}...))
 	if _, err := NewQuorum(nodes[:2], Config{}); !errors.Is(err, ErrInvalid) {
 		t.Errorf("two nodes: err = %v", err)

@@ -82,13 +82,12 @@ func quorumConfig(cfg Config) (Config, error) {
 		return cfg, fmt.Errorf("%w config: NodeTimeout is %s, it must be more than zero and at most CallTimeout %s", ErrInvalid, cfg.NodeTimeout, cfg.CallTimeout)
 	case cfg.NodeTimeout > cfg.TTL/3:
 		return cfg, fmt.Errorf("%w config: NodeTimeout %s exceeds a third of TTL %s", ErrInvalid, cfg.NodeTimeout, cfg.TTL)
-	case cfg.Replicas != 0:
-		return cfg, fmt.Errorf("%w config: Replicas is not for NewQuorum", ErrInvalid)
 	}
 	return cfg, nil
 }
 
-func (q *quorum) queues() bool { return false }
+func (q *quorum) queues() bool  { return false }
+func (q *quorum) bounded() bool { return true } // each node's call runs on a goroutine of its own
 
 // acquire takes the lock on a majority, and then stores the greatest of their
 // fencing tokens on all of those before it counts: the majority of whoever is
@@ -165,7 +164,7 @@ func neverSent(err error) bool {
 func (q *quorum) collect(ctx context.Context, h *holding, b *ballot) error {
 	b.open = len(q.nodes)
 	b.votes = poll(ctx, q, h.token, everyOne(len(q.nodes)), q.timeout, func(ctx context.Context, _ int, n *node) (reply, error) {
-		return n.runAcquire(ctx, n.run, &attempt{keys: h.keys, settings: h.settings, token: h.token})
+		return n.acquire(ctx, &attempt{keys: h.keys, settings: h.settings, token: h.token})
 	})
 	var failures []error
 	taken, foreign := 0, 0
@@ -274,7 +273,7 @@ func (q *quorum) abandon(ctx context.Context, h *holding, b *ballot) {
 
 // release gives up the lock on every node. It returns when it is certain that a
 // majority held it, or did not; the rest goes on.
-func (q *quorum) release(ctx context.Context, k *keys, token, _ string, _ bool) (held, handed bool, err error) {
+func (q *quorum) release(ctx context.Context, k *keys, token, _ string) (held, handed bool, err error) {
 	votes := q.releaseOn(ctx, everyOne(len(q.nodes)), k, token)
 	var failures []error
 	for yes, no := 0, 0; ; {
@@ -308,7 +307,7 @@ func (q *quorum) releaseOn(ctx context.Context, nodes []int, k *keys, token stri
 	kk := *k
 	// It must be done although ctx may end soon.
 	return poll(context.WithoutCancel(ctx), q, token, nodes, q.m.cfg.CallTimeout, func(ctx context.Context, i int, n *node) (bool, error) {
-		held, _, err := n.release(ctx, &kk, token, "", false)
+		held, _, err := n.release(ctx, &kk, token, "")
 		if err != nil {
 			q.chase(i, chased{kk, token, time.Now().Add(max(chaseFor, q.m.cfg.TTL))})
 		}

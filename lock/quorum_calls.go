@@ -153,7 +153,7 @@ func (q *quorum) chaseOn(i int) {
 				continue
 			}
 			ctx, cancel := context.WithTimeout(q.m.life, q.m.cfg.CallTimeout)
-			_, _, err := q.nodes[i].release(ctx, &c.keys, c.token, "", false)
+			_, _, err := q.nodes[i].release(ctx, &c.keys, c.token, "")
 			cancel()
 			if err != nil {
 				break // it is not back yet

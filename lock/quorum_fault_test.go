@@ -180,8 +180,12 @@ func TestQuorum_KilledWhileHeld(t *testing.T) {
 	if !l.ValidUntil().Before(limit) {
 		t.Errorf("valid for %s without a quorum, the TTL is %s", l.ValidUntil().Sub(gone), quorumBrisk.TTL)
 	}
-	for i, v := range nodes[:2].values(t, name) {
-		if v != l.GuardValue() {
+	values := nodes[:2].values(t, name)
+	// The keys live 1 % of the TTL longer than the context: a look that comes later
+	// on a busy machine tells nothing.
+	late := time.Now().After(l.ValidUntil().Add(quorumBrisk.TTL / 100))
+	for i, v := range values {
+		if v != l.GuardValue() && !late {
 			t.Errorf("node %d holds %q when the context ends, want %q", i, v, l.GuardValue())
 		}
 	}

@@ -25,8 +25,9 @@ const quorumSize = 5
 // and calls to nodes that answer never time out.
 var quorumSlow = Config{TTL: 20 * time.Minute, NodeTimeout: patience, CallTimeout: patience, Poll: 5 * time.Millisecond}
 
-// quorumBrisk are settings under which locks are renewed within two seconds.
-var quorumBrisk = Config{TTL: 4500 * time.Millisecond, NodeTimeout: 1500 * time.Millisecond, Poll: 5 * time.Millisecond}
+// quorumBrisk are settings under which locks are renewed within five seconds, and
+// outlast ten without a turn on a processor.
+var quorumBrisk = Config{TTL: 15 * time.Second, NodeTimeout: 5 * time.Second, CallTimeout: 10 * time.Second, Poll: 5 * time.Millisecond}
 
 // quorumNodes are clients of independent nodes.
 type quorumNodes []*redis.Client

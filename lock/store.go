@@ -13,13 +13,15 @@ import (
 type store interface {
 	// queues says whether waiters stand in a queue and are handed the lock.
 	queues() bool
+	// bounded says that a call ends with its context.
+	bounded() bool
 	// acquire takes the lock for a, keeps its place in the queue if it waits,
 	// or says that the lock is another's. It may repeat a call that got no
 	// answer, which with the same token changes nothing.
 	acquire(ctx context.Context, a *attempt) (reply, error)
 	// release gives up what a token has. member is its entry in the queue, ""
 	// if it can have none. held is false when the token did not hold the lock.
-	release(ctx context.Context, k *keys, token, member string, unfair bool) (held, handed bool, err error)
+	release(ctx context.Context, k *keys, token, member string) (held, handed bool, err error)
 	// extend makes a lock last at least ttl from now.
 	extend(ctx context.Context, h *holding, ttl time.Duration) extension
 	// extendAll is extend for many locks, with the answers in their order.

@@ -104,7 +104,7 @@ func TestManager_claim_LateNews(t *testing.T) {
 		{"before the last answer", time.Second, -time.Millisecond, false},
 		{"with the last answer", time.Second, 0, false},
 	} {
-		a := &attempt{resource: tc.name, keys: *mustKeys(t, resource(t)), settings: m.defaults, token: m.newToken(), sent: now.Add(-tc.sent), nowUS: 1e15}
+		a := &attempt{caller: t.Context(), resource: tc.name, keys: *mustKeys(t, resource(t)), settings: m.defaults, token: m.newToken(), sent: now.Add(-tc.sent), nowUS: 1e15}
 		n := news{fence: 7, setUS: 1e15 + tc.set.Microseconds(), claimMS: slow.ClaimTTL.Milliseconds()}
 		if err := rdb.Set(t.Context(), a.keys[0], a.token+":7", slow.ClaimTTL).Err(); err != nil {
 			t.Fatal(err)
@@ -331,7 +331,7 @@ func ghosts(t *testing.T, m *Manager, name string, n int) (tokens []string) {
 	t.Helper()
 	for range n {
 		token := "GHOST." + rand.Text()
-		r, err := m.store.acquire(t.Context(), &attempt{keys: *mustKeys(t, name), settings: m.defaults, token: token, member: token})
+		r, err := m.store.acquire(t.Context(), &attempt{caller: t.Context(), keys: *mustKeys(t, name), settings: m.defaults, token: token, member: token})
 		if err != nil || r.held {
 			t.Fatalf("%+v, %v; want a place in the queue", r, err)
 		}
@@ -442,7 +442,7 @@ func TestManager_giveBack_HandedOver(t *testing.T) {
 		}
 		next := acquireAsync(ctx, m, name)
 		awaitWaiters(t, rdb, name, 1)
-		m.giveBack(ctx, &attempt{keys: *k, token: leaving, member: leaving}, nil)
+		m.giveBack(ctx, &attempt{caller: t.Context(), keys: *k, token: leaving, member: leaving}, nil)
 		mustRelease(t, awaitLock(t, next))
 	})
 }
@@ -555,7 +555,7 @@ func TestManager_Acquire_RedisRestarts(t *testing.T) {
 func TestManager_deliver(t *testing.T) {
 	t.Parallel()
 	m := newManager(t, redistest.Embedded(t), slow)
-	a := &attempt{token: "T", told: make(chan news, 1)}
+	a := &attempt{caller: t.Context(), token: "T", told: make(chan news, 1)}
 	m.addWaiter(a)
 	for _, payload := range []string{"", "T", "T 1 2", "T 1 2 x", "T 1 2 3 4", "U 1 2 3"} {
 		m.deliver(payload)

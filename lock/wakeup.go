@@ -16,20 +16,17 @@ import (
 // wakeup is the state of the one subscription of a manager, over which a
 // release tells a waiter that the lock is its own.
 type wakeup struct {
-	rdb   redis.UniversalClient // nil where waiters poll
+	rdb   redis.UniversalClient // nil where waiters are configured to poll
 	start sync.Once
-	ready chan struct{} // closed when the subscription was confirmed first
+	ready chan struct{} // closed when Redis has first confirmed or refused the subscription
+	mute  atomic.Bool   // the Redis user may not use the channels, so waiters poll
 
 	mu      sync.Mutex
 	waiters map[string]*attempt // by token
-
-	born  time.Time
-	heard atomic.Int64 // when the subscription last showed that it stands, ns since born
-	asked atomic.Int64 // when a script last published to it for that purpose
 }
 
 func newWakeup(rdb redis.UniversalClient) wakeup {
-	return wakeup{rdb: rdb, born: time.Now(), ready: make(chan struct{}), waiters: make(map[string]*attempt)}
+	return wakeup{rdb: rdb, ready: make(chan struct{}), waiters: make(map[string]*attempt)}
 }
 
 // news is what a waiter is told. The zero value asks it to try again.
@@ -47,38 +44,28 @@ const (
 	hearWithin = time.Second
 	// redialMax is the longest pause before a subscription is tried again.
 	redialMax = time.Second
+	// refusedPause is the pause after Redis refused the subscription for want of
+	// a permission, which an operator may grant meanwhile.
+	refusedPause = 10 * time.Second
+	// mutePoll is how often waiters ask where the user may not use the channels.
+	mutePoll = 50 * time.Millisecond
 )
 
-// wantsEcho says whether a waiter's next call, which shows that it is alive,
-// should also test the subscription, so that waiting needs no other command. One
-// of them at a time does.
-func (w *wakeup) wantsEcho(now time.Time) bool {
-	heard, asked := w.heard.Load(), w.asked.Load()
-	return int64(now.Sub(w.born))-heard > int64(hearEvery) && asked <= heard
-}
-
-// echoed notes that a script, sent at that time, has published to us.
-func (w *wakeup) echoed(at time.Time) { w.asked.Store(int64(at.Sub(w.born))) }
-
-// deaf says that a test was not answered in time. ping says that the
-// subscription was silent for long and that no waiter is there to test it.
-func (w *wakeup) deaf(now time.Time) (deaf, ping bool) {
-	heard, asked := w.heard.Load(), w.asked.Load()
-	if asked > heard {
-		return int64(now.Sub(w.born))-asked > int64(hearWithin), false
-	}
-	w.mu.Lock()
-	waiters := len(w.waiters)
-	w.mu.Unlock()
-	return false, waiters == 0 && int64(now.Sub(w.born))-heard > int64(hearEvery)
-}
-
 // polls says that waiters ask for themselves.
-func (m *Manager) polls() bool { return m.wake.rdb == nil }
+func (m *Manager) polls() bool { return m.wake.rdb == nil || m.wake.mute.Load() }
+
+// pollEvery is how often waiters ask; 0 where they listen.
+func (m *Manager) pollEvery() time.Duration {
+	if m.cfg.Poll == 0 && m.wake.mute.Load() {
+		// A waiter that was handed the lock learns it by asking.
+		return max(time.Millisecond, min(mutePoll, m.cfg.ClaimTTL/4, m.cfg.Liveness/4))
+	}
+	return m.cfg.Poll
+}
 
 // subscribe starts the subscription if this is the first contended lock, and
-// waits until Redis has confirmed it. When that takes longer than a call may,
-// the waiter goes on without, at the pace of its signs of life.
+// waits until Redis has confirmed or refused it. When that takes longer than a
+// call may, the waiter goes on without, at the pace of its signs of life.
 func (m *Manager) subscribe(ctx context.Context) {
 	m.startListening()
 	timer := time.NewTimer(m.cfg.CallTimeout)
@@ -94,12 +81,12 @@ func (m *Manager) subscribe(ctx context.Context) {
 // startListening starts the subscription, once, if waiters listen. The caller is
 // counted itself, so Close cannot have got past it.
 func (m *Manager) startListening() {
-	if !m.polls() {
+	if m.wake.rdb != nil {
 		m.wake.start.Do(func() { m.work.Go(m.listen) })
 	}
 }
 
-// subscribed says whether the subscription was confirmed.
+// subscribed says whether the subscription was confirmed or refused.
 func (m *Manager) subscribed() bool {
 	select {
 	case <-m.wake.ready:
@@ -121,6 +108,9 @@ func (m *Manager) listen() {
 			continue
 		}
 		pause = min(max(2*pause, 10*time.Millisecond), redialMax)
+		if m.wake.mute.Load() {
+			pause = refusedPause
+		}
 		timer.Reset(pause)
 		select {
 		case <-timer.C:
@@ -139,39 +129,68 @@ func (m *Manager) listenOnce() (confirmed bool) {
 	defer closeSub()
 	unhook := context.AfterFunc(m.life, closeSub)
 	defer unhook()
+	heard := time.Now()
+	var tested time.Time
 	for {
 		msg, err := sub.ReceiveTimeout(m.life, hearWithin)
 		now := time.Now()
 		var netErr net.Error
 		switch {
 		case err == nil:
-			m.wake.heard.Store(int64(now.Sub(m.wake.born)))
+			heard = now
 		case errors.As(err, &netErr) && netErr.Timeout():
-			deaf, ping := m.wake.deaf(now)
-			if ping {
-				m.wake.echoed(now)
-				deaf = sub.Ping(m.life) != nil
-			}
-			if deaf {
-				return confirmed
+			switch {
+			case tested.After(heard):
+				return confirmed // the test was not answered
+			case now.Sub(heard) > hearEvery:
+				tested = now
+				if sub.Ping(m.life) != nil {
+					return confirmed
+				}
 			}
 			continue
 		default:
+			m.refused(err)
 			return confirmed
 		}
 		switch msg := msg.(type) {
 		case *redis.Subscription:
+			if m.refused(m.publishes()) {
+				return false
+			}
 			confirmed = true
-			m.confirmed()
+			m.wake.mute.Store(false)
+			m.everyoneAsks()
 		case *redis.Message:
 			m.deliver(msg.Payload)
 		}
 	}
 }
 
-// confirmed is called after each subscription. Whatever was published while
-// there was none is lost, so every waiter looks for itself.
-func (m *Manager) confirmed() {
+// publishes returns why this manager's Redis user may not publish. Other
+// processes most likely run as the same user, and then no message would come.
+func (m *Manager) publishes() error {
+	ctx, cancel := m.cleanUp(m.life)
+	defer cancel()
+	return m.wake.rdb.Publish(ctx, channelPrefix+m.id, ".").Err()
+}
+
+// refused makes the waiters poll if err says that the Redis user lacks a
+// permission, and reports that once.
+func (m *Manager) refused(err error) bool {
+	if !redis.HasErrorPrefix(err, "NOPERM") {
+		return false
+	}
+	if !m.wake.mute.Swap(true) {
+		m.cfg.Observer.cannotListen(err)
+	}
+	m.everyoneAsks()
+	return true
+}
+
+// everyoneAsks is called after each subscription, and after a refused one.
+// Messages published while there was none are lost, so every waiter asks.
+func (m *Manager) everyoneAsks() {
 	m.wake.mu.Lock()
 	defer m.wake.mu.Unlock()
 	if !m.subscribed() {

@@ -295,17 +295,16 @@ func TestLock_LapsesDuringScript(t *testing.T) {
 			t.Fatalf("%T is no node", m.store)
 		}
 		l := mustAcquire(t, m, resource(t))
-		e := extended(lapses(extendLua).Run(ctx, rdb, []string{l.h.keys[keyLock]}, l.GuardValue(), slow.TTL.Milliseconds()), nil)
+		e := extended(lapses(extendLua).Run(ctx, rdb, []string{l.h.keys[keyLock]}, l.GuardValue(), slow.TTL.Milliseconds()))
 		if e.err != nil || e.held {
 			t.Errorf("extend: %+v, want that the lock is not held", e)
 		}
 		specIs(t, l.Release(ctx), ErrNotHeld)
 
 		l = mustAcquire(t, m, resource(t))
-		again := &attempt{resource: l.Resource(), keys: l.h.keys, settings: l.h.settings, token: l.Token()}
-		r, err := n.runAcquire(ctx, func(ctx context.Context, _ *redis.Script, keys []string, args ...any) *redis.Cmd {
-			return lapses(acquireLua+handoverLua+queueLua).Run(ctx, rdb, keys, args...)
-		}, again)
+		again := &attempt{keys: l.h.keys, settings: l.h.settings, token: l.Token()}
+		r, err := granted(lapses(acquireLua+handoverLua+queueLua).Run(ctx, rdb, again.keys.list(), again.token, again.settings.meta,
+			n.args.acquireFlags[0], n.args.ms(again.settings.ttl), n.args.rare))
 		if err != nil || !r.held || r.fence <= l.Fence() {
 			t.Errorf("acquire: %+v, err = %v; want a fence after %d", r, err, l.Fence())
 		}

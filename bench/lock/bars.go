@@ -19,17 +19,24 @@ func (r *results) bars(out io.Writer) {
 	}
 	for _, n := range parallelism {
 		if others := r.others(speed(n)); len(others) > 0 {
-			bars.AtLeast(out, fmt.Sprintf("lock_uncontended_%d/fastest", n), speed(n)(got)/slices.Max(others), 1)
+			bars.AtLeast(out, fmt.Sprintf("lock_uncontended_%d/fastest", n), speed(n)(got)/slices.Max(others), 0.95)
 		}
 	}
 	for _, hold := range holds {
 		if others := r.others(handoverP99(hold)); len(others) > 0 {
 			name := fmt.Sprintf("lock_handover_p99_hold%d/best_other", hold.Milliseconds())
-			bars.AtMost(out, name, handoverP99(hold)(got)/slices.Min(others), 0.2)
+			limit := 1.0
+			if hold > 0 {
+				limit = 0.5
+			}
+			bars.AtMost(out, name, handoverP99(hold)(got)/slices.Min(others), limit)
 		}
+	}
+	if others := r.others(longestWait); len(others) > 0 {
+		bars.AtMost(out, "lock_longest_wait/best_other", longestWait(got)/slices.Min(others), 0.2)
 	}
 	bars.None(out, "lock_overlaps", got.overlaps)
 	bars.AtMost(out, "lock_longest_wait/mean", stats.MedianOf(got.contended[time.Millisecond], contended.longestToMean), 1.5)
 	bars.AtMost(out, "lock_commands_contended", got.commandsContended.perAcquisition(), 4)
-	bars.AtMost(out, "lock_commands_waiting/liveness", got.waiting.perWaiterSecond()*liveness.Seconds(), 1)
+	bars.AtMost(out, "lock_commands_waiting/liveness", got.waiting.perWaiterSecond()*liveness.Seconds(), 1.1)
 }

@@ -55,18 +55,21 @@ func TestResults_Bars(t *testing.T) {
 	}
 	r.of["ours"].contended[0] = []contended{{p99: 20}}
 	r.of["redislock"].contended[0] = []contended{{p99: 100}}
-	r.of["ours"].contended[time.Millisecond] = []contended{{meanWait: 100, longestWait: 151}}
+	r.of["ours"].contended[time.Millisecond] = []contended{{meanWait: 100, longestWait: 151, p99: 60}}
+	r.of["redislock"].contended[time.Millisecond] = []contended{{longestWait: 604, p99: 100}}
 	r.of["ours"].commandsContended = commands{sent: map[string]int{"evalsha": 9}, acquired: 3}
 	r.of["ours"].waiting = waiting{sent: map[string]int{"evalsha": 2 * waiters}, elapsed: 2 * time.Second}
 	r.of["ours"].overlaps = 1
 	var out bytes.Buffer
 	r.bars(&out)
-	want := `BAR lock_uncontended_8/fastest 0.900 1.00 missed
-BAR lock_handover_p99_hold0/best_other 0.200 0.20 met
+	want := `BAR lock_uncontended_8/fastest 0.900 0.95 missed
+BAR lock_handover_p99_hold0/best_other 0.200 1.00 met
+BAR lock_handover_p99_hold1/best_other 0.600 0.50 missed
+BAR lock_longest_wait/best_other 0.250 0.20 missed
 BAR lock_overlaps 1 0 missed
 BAR lock_longest_wait/mean 1.51 1.50 missed
 BAR lock_commands_contended 3.00 4.00 met
-BAR lock_commands_waiting/liveness 1.000 1.00 met
+BAR lock_commands_waiting/liveness 1.000 1.10 met
 `
 	if out.String() != want {
 		t.Errorf("got\n%swant\n%s", out.String(), want)

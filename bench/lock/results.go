@@ -57,6 +57,17 @@ func handoverP99(hold time.Duration) func(*result) float64 {
 	}
 }
 
+// longestWait is with the longer hold. A goroutine that was never served waited
+// for the whole window.
+func longestWait(r *result) float64 {
+	return stats.MedianOf(r.contended[time.Millisecond], func(c contended) float64 {
+		if c.unserved > 0 {
+			return float64(max(c.longestWait, c.Elapsed))
+		}
+		return float64(c.longestWait)
+	})
+}
+
 // longestToMean is a measure of fairness: 1 when everyone waits equally long.
 func (c contended) longestToMean() float64 {
 	return stats.Ratio(float64(c.longestWait), float64(c.meanWait))

@@ -38,7 +38,7 @@ func TestCatalog_LoaderKilled(t *testing.T) {
 		if p := <-cut; p.err == nil {
 			t.Fatalf("the process was killed, and answered %s", p.verdict())
 		}
-		held, err := s.rdb.Exists(t.Context(), "fs:{p0}:item-lock:"+item).Result()
+		held, err := s.rdb.Exists(t.Context(), "fs:{p0}:item:"+item+":lock").Result()
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -20,7 +20,7 @@ const leaderRetry = time.Second
 // is lost at the latest; what it does must bear that another has begun by then.
 func (a *app) lead(chore string, work func(ctx context.Context)) error {
 	if a.leaders == nil {
-		locks, err := lock.New(a.rdb, lock.Config{Metadata: processName()})
+		locks, err := lock.New(a.rdb, lock.Config{Metadata: processName(), Observer: lock.Observer{CannotListen: a.reporter("locks")}})
 		if err != nil {
 			return err
 		}

@@ -72,6 +72,7 @@ func (a *app) lockMetrics() lock.Observer {
 			lost(item)
 		},
 		ExtendedLate: func(item string, _ time.Duration) { late(item) },
+		CannotListen: a.reporter("locks"),
 	}
 }
 

@@ -241,7 +241,7 @@ func (s *shop) lapses() queue.Stats {
 // holder is what stands in the item's lock; empty when nobody holds it.
 func (s *shop) holder(item string) string {
 	s.t.Helper()
-	v, err := s.rdb.Get(s.t.Context(), strings.TrimSuffix(inventory.QueuePrefix(0), "q:orders:")+"lock:"+item).Result()
+	v, err := s.rdb.Get(s.t.Context(), strings.TrimSuffix(inventory.QueuePrefix(0), "q:orders:")+"sale:"+item+":lock").Result()
 	if err != nil && !errors.Is(err, redis.Nil) {
 		s.t.Fatalf("read lock: %v", err)
 	}

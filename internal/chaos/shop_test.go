@@ -162,7 +162,7 @@ func (s *shop) urls() []string {
 // The service's keys, as they are documented in docs/ARCHITECTURE.md.
 const partition = "fs:{p0}:"
 
-func lockKey(item string) string   { return partition + "lock:" + item }
+func lockKey(item string) string   { return partition + "sale:" + item + ":lock" }
 func saleKey(item string) string   { return partition + "sale:" + item }
 func ordersKey(part string) string { return partition + "q:orders:" + part }
 

@@ -7,12 +7,10 @@
 --       -> alive until, ms), 4 fence (last fencing token minted, and a "w"
 --       after it while somebody may wait)
 -- ARGV: 1 token "<manager>.<random>", 2 ":<metadata>" or "", 3 flags: "w" to
---       wait in the queue, "u" to pass those that wait, "r" where PUBLISH
---       counts every receiver, "e" to send the waiter's process a message that
---       tells it that its subscription stands, 4 TTL ms, 5 four numbers that
---       only the long way reads: ms a waiter counts as alive, claim ms, ms
---       granted to a key that was found without TTL, ms to keep an abandoned
---       queue
+--       wait in the queue, "r" where PUBLISH counts every receiver, 4 TTL ms,
+--       5 four numbers that only the long way reads: ms a waiter counts as
+--       alive, claim ms, ms granted to a key that was found without TTL, ms to
+--       keep an abandoned queue
 -- Returns fence as a string: held, and the fence is also the clock in us
 --         {1, fence, 0, now} held, now being the clock in microseconds
 --         {0, ms until the lock may lapse, 1 if it had no TTL, now} taken

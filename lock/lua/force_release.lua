@@ -24,7 +24,7 @@ if not lock_broken(redis.pcall('GET', KEYS[5])) then
   redis.call('SET', KEYS[5], token .. ' ' .. ARGV[1], 'PX', ARGV[4])
 end
 if manager ~= '' and string.sub(manager, 1, 1) ~= '~' then
-  redis.call('PUBLISH', 'lock:wake:' .. manager, '! ' .. token .. ' ' .. ARGV[1])
+  redis.pcall('PUBLISH', 'lock:wake:' .. manager, '! ' .. token .. ' ' .. ARGV[1])
 end
 
 local queue_broken = lock_broken(redis.pcall('ZCARD', KEYS[2])) or lock_broken(redis.pcall('HLEN', KEYS[3]))

@@ -64,19 +64,23 @@ local function lock_split(member)
 end
 
 -- Chooses who gets the free lock: the first live waiter, dead ones being
--- dropped on the way, at most 64 looked at in one call. Whoever is chosen has
--- been sent `news` on the channel of its process, unless that process polls
--- (its name begins with "~"). Where the number of receivers can be trusted (one
--- Redis, not a cluster) a waiter whose process listens no more is passed over
+-- dropped on the way, at most 1024 in one call. The chosen waiter has been sent
+-- `news` on the channel of its process, unless that process polls (its name
+-- begins with "~"). Where the number of receivers can be trusted (one
+-- Redis, not a cluster) a waiter whose process does not listen is passed over
 -- in favour of the next that does, so dead processes cost nothing; it keeps its
 -- place in case it is only reconnecting. `own` is chosen without news: its
--- owner reads the script's reply.
+-- owner reads the script's reply; it is '' for a caller that does not wait, and
+-- then chosen where no waiter is left that would get the message. A user
+-- without permission to publish hands the lock to no listener, who would not
+-- learn of it: the lock stays free for the first waiter that asks, which is
+-- `own` if there is one.
 local function lock_choose(waiters_key, seen_key, own, news, now_us, trust_receivers)
   local now_ms = math.floor(now_us / 1000)
   local index, deaf = 0, nil
-  for _ = 1, 64 do
+  for _ = 1, 1024 do
     local member = redis.call('ZRANGE', waiters_key, index, index)[1]
-    if not member then break end
+    if not member or index > 64 then return own == '' and own or deaf end
     if member == own then return member end
     local alive_until = redis.call('HGET', seen_key, member)
     if not alive_until or (tonumber(alive_until) or 0) < now_ms then
@@ -84,13 +88,14 @@ local function lock_choose(waiters_key, seen_key, own, news, now_us, trust_recei
     else
       local manager, token = lock_split(member)
       if string.sub(manager, 1, 1) == '~' then return member end
-      local receivers = redis.call('PUBLISH', 'lock:wake:' .. manager, token .. ' ' .. news)
+      local receivers = redis.pcall('PUBLISH', 'lock:wake:' .. manager, token .. ' ' .. news)
+      if type(receivers) ~= 'number' then return own ~= '' and own or nil end
       if receivers > 0 or not trust_receivers then return member end
       deaf = deaf or member
       index = index + 1
     end
   end
-  return deaf
+  return nil -- more dead ones than one call drops
 end
 
 -- Gives the free lock to the first live waiter for claim_ms. Returns that

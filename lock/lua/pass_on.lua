@@ -19,12 +19,6 @@ if queue_broken then
   redis.call('DEL', KEYS[1])
   return 1
 end
-if string.find(ARGV[3], 'u', 1, true) then
-  redis.call('DEL', KEYS[1])
-  -- Who is first is woken to try, and may find that a newcomer was quicker.
-  lock_choose(KEYS[2], KEYS[3], nil, '0 0 0', lock_now(), trust_receivers)
-  return 1
-end
 if lock_hand_over(nil, last, lock_now(), ARGV[4], trust_receivers) then return 2 end
 redis.call('DEL', KEYS[1])
 return 1

@@ -24,7 +24,7 @@ if value and string.sub(value, 1, #mine) == mine then
   value = false
 end
 
-if not value and (not head[1] or string.find(flags, 'u', 1, true)) then
+if not value and not head[1] then
   local minted = lock_mint(stored, now_us)
   if own then lock_leave(KEYS[2], KEYS[3], own) end
   lock_set(KEYS[1], KEYS[2], KEYS[4], token, meta, minted, ttl_ms)
@@ -38,10 +38,6 @@ if own then
   redis.call('PEXPIRE', KEYS[2], queue_ms)
   redis.call('PEXPIRE', KEYS[3], queue_ms)
   lock_mark(KEYS[4], stored)
-  if string.find(flags, 'e', 1, true) then
-    local manager = lock_split(own)
-    redis.call('PUBLISH', 'lock:wake:' .. manager, '.')
-  end
 end
 
 if value then
@@ -53,8 +49,8 @@ end
 
 -- Free although somebody waits: its holder died, or a handover was not
 -- claimed. Whoever comes by passes the lock on in the order of arrival.
-local next_member = lock_hand_over(own, stored, now_us, claim_ms, string.find(flags, 'r', 1, true))
-if next_member and next_member ~= own then return {0, tonumber(claim_ms), 0, now_us} end
+local next_member = lock_hand_over(own or '', stored, now_us, claim_ms, string.find(flags, 'r', 1, true))
+if next_member and next_member ~= (own or '') then return {0, tonumber(claim_ms), 0, now_us} end
 if not next_member and redis.call('ZCARD', KEYS[2]) > 0 then return {0, 0, 0, now_us} end
 if own then lock_leave(KEYS[2], KEYS[3], own) end
 local minted = lock_mint(stored, now_us)

@@ -3,8 +3,7 @@
 --
 -- KEYS: 1 lock, 2 waiters, 3 seen, 4 fence (see acquire.lua)
 -- ARGV: 1 token, 2 its waiter entry "<token>[:<metadata>]" if it may have a
---       place in the queue, or "", 3 flags: "u" to free the lock for whoever
---       is quickest, instead of handing it over, "r" where PUBLISH counts every
+--       place in the queue, or "", 3 "r" where PUBLISH counts every
 --       receiver, 4 claim ms
 -- Returns 0 the token did not hold the lock, 1 it did, 2 it did and a waiter was
 --         handed the lock

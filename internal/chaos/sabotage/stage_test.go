@@ -397,7 +397,7 @@ func (s *stage) watchFences() (stop func()) {
 		tick := time.NewTicker(lookEvery)
 		defer tick.Stop()
 		for {
-			lock, err := s.rdb.Get(ctx, s.key("lock:"+item)+":fence").Result()
+			lock, err := s.rdb.Get(ctx, s.key("sale:"+item)+":lock:fence").Result()
 			if n, bad := strconv.ParseInt(strings.TrimSuffix(lock, "w"), 10, 64); err == nil && bad == nil {
 				s.final.Fences = append(s.final.Fences, history.FenceSample{At: s.rec.Now(), Item: item, Source: history.SourceLock, Fence: n})
 			}

@@ -109,7 +109,7 @@ func deleteLock(s *stage) {
 	s.crowd(s.fresh(2*stock), func() {
 		for range 3 {
 			s.answered(stock / 4)
-			lock := s.key("lock:" + item)
+			lock := s.key("sale:"+item) + ":lock"
 			s.must(s.rdb.Del(s.ctx, lock, lock+":waiters", lock+":seen", lock+":fence").Err())
 			s.struck()
 		}

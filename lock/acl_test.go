@@ -1,0 +1,210 @@
+package lock
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/redistest"
+)
+
+// What a Redis user needs, as the README states it.
+const (
+	aclCommands = "+eval +evalsha +get +mget +set +del +exists +pttl +pexpire +time " +
+		"+zadd +zrem +zrange +zcard +hset +hget +hdel +hlen"
+	aclChannels = "&lock:wake:* +publish +subscribe +ping"
+)
+
+// aclUser makes a Redis user that may do no more than the rules say on keys
+// under prefix, and returns a client that logs in as it.
+func aclUser(t *testing.T, addr, user, prefix string, rules ...string) *redis.Client {
+	t.Helper()
+	admin := redis.NewClient(redistest.Options(addr))
+	defer admin.Close()
+	args := []any{"acl", "setuser", user, "reset", "on", ">secret", "~" + prefix + "*"}
+	for _, r := range rules {
+		for one := range strings.FieldsSeq(r) {
+			args = append(args, one)
+		}
+	}
+	if err := admin.Do(t.Context(), args...).Err(); err != nil {
+		t.Fatal(err)
+	}
+	o := redistest.Options(addr)
+	o.Username, o.Password = user, "secret"
+	rdb := redis.NewClient(o)
+	t.Cleanup(func() {
+		if err := rdb.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return rdb
+}
+
+// Given Redis users with the permissions that the README names and no other,
+// when a lock is released that others wait for, then the release succeeds and
+// the waiters get the lock in their order: by message where the channels are
+// allowed, otherwise by polling, which is reported. Nothing else could wake them
+// within the test, their signs of life being minutes apart.
+func TestManager_LeastPrivilege(t *testing.T) {
+	t.Parallel()
+	server := redistest.Real(t)
+	for _, tc := range []struct {
+		name, rules string
+		mute        bool
+	}{
+		{"Channels", aclCommands + " " + aclChannels, false},
+		{"NoChannels", aclCommands + " +publish +subscribe +ping", true},
+		{"NoSubscribe", aclCommands, true},
+		{"NoPublish", aclCommands + " &lock:wake:* +subscribe +ping", true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			ctx, prefix := testContext(t), redistest.Prefix(t)
+			rdb := aclUser(t, server.Addr(), "user-"+tc.name, prefix, tc.rules)
+			var reports atomic.Int64
+			cfg := slow
+			cfg.Observer.CannotListen = func(err error) {
+				if !redis.HasErrorPrefix(err, "NOPERM") {
+					t.Errorf("reported: %v", err)
+				}
+				reports.Add(1)
+			}
+			holder, m := newManager(t, rdb, cfg), newManager(t, rdb, cfg)
+			l := mustAcquire(t, holder, prefix+"item")
+			var waiting []<-chan result
+			for i := range 3 {
+				waiting = append(waiting, acquireAsync(ctx, m, prefix+"item"))
+				awaitWaiters(t, rdb, prefix+"item", int64(i+1))
+			}
+			last := l.Fence()
+			mustRelease(t, l)
+			for _, w := range waiting {
+				l := awaitLock(t, w)
+				if l.Fence() <= last {
+					t.Errorf("fence %d after %d", l.Fence(), last)
+				}
+				last = l.Fence()
+				renewNow(l)
+				mustRelease(t, l)
+			}
+			if want := map[bool]int64{true: 1}[tc.mute]; reports.Load() != want || m.wake.mute.Load() != tc.mute {
+				t.Errorf("%d reports, want %d; polls: %v", reports.Load(), want, m.wake.mute.Load())
+			}
+			if err := m.Close(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// Given a holder that may not publish and a waiter that listens, when the lock
+// is released, then the waiter gets it at its next sign of life.
+func TestLock_Release_PublishForbidden(t *testing.T) {
+	t.Parallel()
+	server := redistest.Real(t)
+	prefix := redistest.Prefix(t)
+	mute := aclUser(t, server.Addr(), "mute", prefix, aclCommands)
+	full := aclUser(t, server.Addr(), "full", prefix, aclCommands, aclChannels)
+	cfg := slow
+	cfg.Liveness = 200 * time.Millisecond
+	holder, m := newManager(t, mute, slow), newManager(t, full, cfg)
+	l := mustAcquire(t, holder, prefix+"item")
+	first := acquireAsync(testContext(t), m, prefix+"item")
+	awaitWaiters(t, full, prefix+"item", 1)
+	second := acquireAsync(testContext(t), m, prefix+"item")
+	awaitWaiters(t, full, prefix+"item", 2)
+	mustRelease(t, l)
+	for range 2 {
+		select {
+		case r := <-first:
+			first, l = nil, r.lock
+		case r := <-second:
+			second, l = nil, r.lock
+		case <-time.After(patience):
+			t.Fatal("no waiter was served")
+		}
+		if l == nil {
+			t.Fatal("a wait failed")
+		}
+		mustRelease(t, l)
+	}
+}
+
+// Given a permission that is granted later, when the manager subscribes again,
+// then its waiters listen.
+func TestManager_LeastPrivilege_GrantedLater(t *testing.T) {
+	t.Parallel()
+	server := redistest.Real(t)
+	prefix := redistest.Prefix(t)
+	rdb := aclUser(t, server.Addr(), "later", prefix, aclCommands)
+	m := newManager(t, rdb, slow)
+	if m.listenOnce() || !m.polls() || !strings.HasPrefix(m.newToken(), pollingMark) {
+		t.Fatal("a manager without permission listens")
+	}
+	aclUser(t, server.Addr(), "later", prefix, aclCommands, aclChannels)
+	m.startListening()
+	eventually(t, "the manager listens", func() bool { return !m.polls() })
+	if strings.HasPrefix(m.newToken(), pollingMark) {
+		t.Error("its waiters still say that they poll")
+	}
+}
+
+// The README states the permissions that the tests above use.
+func TestREADME_Permissions(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{aclCommands, aclChannels} {
+		if flat := strings.Join(strings.Fields(string(text)), " "); !strings.Contains(flat, want) {
+			t.Errorf("the README does not state %q", want)
+		}
+	}
+}
+
+// Each row of the README's conformance table names tests, and they exist.
+func TestREADME_Conformance(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob("*_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var tests strings.Builder
+	for _, name := range files {
+		code, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tests.Write(code)
+	}
+	_, table, _ := strings.Cut(string(text), "| tests |\n")
+	table, _, _ = strings.Cut(table, "\n\n")
+	rows := strings.Split(table, "\n")[1:]
+	if len(rows) < 20 {
+		t.Fatalf("%d rows in the table", len(rows))
+	}
+	name := regexp.MustCompile("`(Test\\w+)`")
+	for _, row := range rows {
+		named := name.FindAllStringSubmatch(row, -1)
+		if len(named) == 0 {
+			t.Errorf("no test is named: %s", row)
+		}
+		for _, n := range named {
+			if !strings.Contains(tests.String(), "func "+n[1]+"(") {
+				t.Errorf("%s does not exist", n[1])
+			}
+		}
+	}
+}

@@ -1,0 +1,51 @@
+package lock
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/redistest"
+)
+
+// Given a data key without TTL, and a lock with the same name, when the lock is
+// taken, waited for, looked at and released, then the data and its TTL stay as
+// they were, and so does data under names that begin with it.
+func TestManager_ResourceNamedLikeData(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		ctx, name := testContext(t), resource(t)
+		m := newManager(t, rdb, slow)
+		data := []string{name, name + ":waiters", name + ":seen", name + ":fence"}
+		for _, key := range data {
+			if err := rdb.Set(ctx, key, "42", 0).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var next <-chan result
+		err := m.Do(ctx, name, func(context.Context, *Lock) error {
+			if _, err := m.TryAcquire(ctx, name); !errors.Is(err, ErrTaken) {
+				t.Errorf("err = %v, want ErrTaken", err)
+			}
+			info, err := m.Inspect(ctx, name)
+			if !info.Held {
+				t.Errorf("the lock is not seen: %+v", info)
+			}
+			next = acquireAsync(testContext(t), m, name)
+			awaitWaiters(t, rdb, name, 1)
+			return err
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		mustRelease(t, awaitLock(t, next))
+		awaitNoTrace(t, rdb, name)
+		for _, key := range data {
+			if v, ttl := rdb.Get(ctx, key).Val(), rdb.PTTL(ctx, key).Val(); v != "42" || ttl != -1 {
+				t.Errorf("%s holds %q with a TTL of %s, want 42 without one", key, v, ttl)
+			}
+		}
+	})
+}

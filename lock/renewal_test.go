@@ -1,0 +1,97 @@
+package lock
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/redistest"
+)
+
+// renewals is a go-redis hook before the pipelines by which the watchdog renews.
+type renewals func(cmds []redis.Cmder) error
+
+func (r renewals) DialHook(next redis.DialHook) redis.DialHook          { return next }
+func (r renewals) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+func (r renewals) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		if !runs(cmds[0], extendScript) {
+			return next(ctx, cmds)
+		}
+		if err := r(cmds); err != nil {
+			for _, cmd := range cmds {
+				cmd.SetErr(err)
+			}
+			return err
+		}
+		return next(ctx, cmds)
+	}
+}
+
+// TestLock_RenewalsRefused: given a Redis that refuses renewals at once, as one
+// does that is read-only or out of memory, the watchdog tries again at times,
+// not in a loop, until the lock is lost.
+func TestLock_RenewalsRefused(t *testing.T) {
+	t.Parallel()
+	inOwnTime(t, redistest.Embedded(t), Config{TTL: time.Minute}, func(t *testing.T, m *Manager, f *failing) {
+		var refused atomic.Int64
+		f.set(seldom(t, func(_ context.Context, cmds []redis.Cmder) error {
+			if !runs(cmds[0], extendScript) {
+				return nil
+			}
+			refused.Add(1)
+			return errors.New("refused")
+		}))
+		ends(t, mustAcquire(t, m, resource(t)))
+		// It tries at a third of the TTL, and then after each twentieth.
+		if n := refused.Load(); n < 2 || n > 20 {
+			t.Errorf("%d renewals were tried within one TTL", n)
+		}
+	})
+}
+
+// TestManager_Acquire_ShortAfterHandover: locks that are handed over and held
+// for a moment cost no renewal, though they are held for the claim's time only.
+func TestManager_Acquire_ShortAfterHandover(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		const rounds = 30
+		ctx, name := testContext(t), resource(t)
+		w := newWitness()
+		// A renewal is due for each time that a lock is held for so long, as it may
+		// be on a busy machine.
+		var renewed, handed, due atomic.Int64
+		cfg := slow
+		cfg.ClaimTTL = patience
+		cfg.Observer.HandedOver = func(string) { handed.Add(1) }
+		cfg.Observer.Released = func(_ string, held time.Duration) { due.Add(int64(held / settleMax)) }
+		var working sync.WaitGroup
+		for range 2 {
+			c := redistest.Second(t, rdb)
+			c.AddHook(renewals(func(cmds []redis.Cmder) error {
+				renewed.Add(int64(len(cmds)))
+				return nil
+			}))
+			m := newManager(t, c, cfg)
+			for range 2 {
+				working.Go(func() {
+					for range rounds {
+						if err := holdAndWrite(ctx, t, w, m, c, name); err != nil {
+							t.Error(err)
+							return
+						}
+					}
+				})
+			}
+		}
+		working.Wait()
+		if handed.Load() < rounds || renewed.Load() > due.Load() {
+			t.Errorf("%d renewals for %d locks that were handed over, want %d at most", renewed.Load(), handed.Load(), due.Load())
+		}
+	})
+}
