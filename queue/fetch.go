@@ -68,10 +68,10 @@ func (f *fetcher) turn(ctx context.Context) error {
 	}
 	f.woken = false
 	f.compare(got)
-	f.seek(ctx, got.strays)
 	f.size = min(2*f.size, chunkTasks)
 	if len(got.Tasks) == 0 {
-		pool.fetched(f.source, nil, got.More, got.More)
+		pool.fetched(f.source, nil, got.More, got.More && got.strays <= 0)
+		f.seek(ctx, got.strays)
 		if got.More {
 			return nil
 		}
@@ -87,13 +87,14 @@ func (f *fetcher) turn(ctx context.Context) error {
 		return nil
 	default:
 	}
-	soon := true
+	soon := got.strays <= 0
 	if f.r.cfg.Linger != nil && len(got.Tasks) < f.batch() {
 		d := min(f.r.cfg.Linger(got.Tasks), maxLinger)
 		f.nextFetch = time.Now().Add(d)
-		soon = d <= 0
+		soon = soon && d <= 0
 	}
 	pool.fetched(f.source, h, got.More, soon)
+	f.seek(ctx, got.strays)
 	return nil
 }
 
@@ -151,7 +152,8 @@ func (f *fetcher) compare(got Fetched) {
 	f.birth, f.takes = got.birth, got.takes
 }
 
-// seek looks for strays as part of a fetch.
+// seek looks for strays after a fetch. What that brought is with the workers by
+// then, and other sources may fetch meanwhile.
 func (f *fetcher) seek(ctx context.Context, n int64) {
 	whole, cancel := context.WithTimeout(context.WithoutCancel(ctx), fetchLimit)
 	defer cancel()
@@ -167,6 +169,9 @@ func (f *fetcher) fetch(ctx context.Context, n int) (Fetched, error) {
 // wait sleeps until the queue has something.
 func (f *fetcher) wait(ctx context.Context, next time.Duration) error {
 	limit, due := f.r.cfg.MaxIdle, false
+	if f.strays.reported > 0 {
+		limit = min(limit, strayEvery) // the check is to go on
+	}
 	if next >= 0 && next < limit {
 		limit, due = next, true
 	}

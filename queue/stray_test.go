@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -175,5 +176,84 @@ func TestQueue_EqualDue(t *testing.T) {
 		status, err := q.Reject(testContext(t), back...)
 		wantStatus(t, status, err, queue.StatusOK, queue.StatusOK, queue.StatusOK, queue.StatusOK, queue.StatusOK)
 		take(t, q, ids[:5]...)
+	})
+}
+
+// TestRun_StraysLater: the tasks that a fetch brought do not wait for the check.
+func TestRun_StraysLater(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Real(t)
+	rdb := redis.NewClient(redistest.Options(srv.Addr()))
+	defer closeClient(t, rdb)
+	prefix := redistest.Prefix(t)
+	q := newQueue(t, rdb, queue.Config{Prefix: prefix, Lease: never})
+	enqueue(t, q, queue.Task{ID: "lost"}, queue.Task{ID: "waits"})
+	must(rdb.ZRem(testContext(t), prefix+"ready", "lost").Err())
+	began := make(chan struct{}, 2)
+	slow := redis.NewClient(redistest.Options(srv.Addr()))
+	defer closeClient(t, slow)
+	var once sync.Once
+	slow.AddHook(tap{seen: func(name string) {
+		if name != "hscan" {
+			return
+		}
+		once.Do(func() {
+			select {
+			case <-began:
+			case <-time.After(5 * time.Second):
+				t.Error("the handler began only after the check")
+			}
+		})
+	}})
+	stop := start(t, newQueue(t, slow, queue.Config{Prefix: prefix, Lease: never}), func(_ context.Context, tasks []queue.Leased) []error {
+		for range tasks {
+			began <- struct{}{}
+		}
+		return nil
+	}, queue.RunConfig{OnError: func(error) {}})
+	waitFor(t, func() bool { return stats(t, q) == queue.Stats{} })
+	stop()
+}
+
+// TestRun_StraysIdle: an idle worker goes on with the check, however long it may sleep.
+func TestRun_StraysIdle(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		prefix := redistest.Prefix(t)
+		q := newQueue(t, rdb, queue.Config{Prefix: prefix, Lease: never})
+		tasks := numbered(2_000) // more than are checked at once
+		for i := range tasks {
+			tasks[i].Due = time.Now().Add(time.Hour)
+		}
+		enqueue(t, q, tasks...)
+		var lost []string
+		for i := 0; i < len(tasks); i += 100 {
+			lost = append(lost, tasks[i].ID)
+		}
+		must(rdb.ZRem(testContext(t), prefix+"delayed", lost).Err())
+		must(rdb.Del(testContext(t), prefix+"meta").Err())
+		handled := make(chan string, 2*len(lost))
+		stop := start(t, q, func(_ context.Context, tasks []queue.Leased) []error {
+			for i := range tasks {
+				handled <- tasks[i].ID
+			}
+			return nil
+		}, queue.RunConfig{MaxIdle: never, OnError: func(error) {}})
+		for range lost {
+			receive(t, "a lost task", handled)
+		}
+		stop()
+	})
+}
+
+// TestDequeue_NoCount: tasks are taken although those in no state cannot be counted.
+func TestDequeue_NoCount(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		prefix := redistest.Prefix(t)
+		q := newQueue(t, rdb, queue.Config{Prefix: prefix, Lease: never})
+		enqueue(t, q, queue.Task{ID: "a"})
+		must(rdb.Set(testContext(t), prefix+"dead", "of another type", 0).Err())
+		take(t, q, "a")
 	})
 }

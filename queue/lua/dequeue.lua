@@ -225,8 +225,11 @@ if due_ms and (not next_ms or due_ms < next_ms) then
 end
 local left_ready = redis.call('ZCARD', KEYS[1])
 local more = next_ms == 0 or left_ready > 0
-reply[5] = string.format('%d', redis.call('HLEN', KEYS[4]) - left_ready - redis.call('ZCARD', KEYS[2])
-  - redis.call('ZCARD', KEYS[3]) - redis.call('ZCARD', KEYS[8]))
+local dead = redis.pcall('ZCARD', KEYS[8])
+if type(dead) == 'number' then -- a key of another type must not stop the tasks that were taken
+  reply[5] = string.format('%d', redis.call('HLEN', KEYS[4]) - left_ready - redis.call('ZCARD', KEYS[2])
+    - redis.call('ZCARD', KEYS[3]) - dead)
+end
 if next_ms then
   reply[2] = string.format('%d', next_ms)
 end
