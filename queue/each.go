@@ -43,7 +43,8 @@ func (r *runner) call(b *batch) []error {
 	if task.Timeout > 0 {
 		limited, cancel := context.WithTimeoutCause(ctx, task.Timeout, ErrTimeout)
 		defer cancel()
-		late := time.AfterFunc(task.Timeout+cancelGrace, func() { r.giveUp(b) })
+		end := max(task.Timeout, task.Timeout+cancelGrace) // the sum may be too large
+		late := time.AfterFunc(end, func() { r.giveUp(b) })
 		defer late.Stop()
 		ctx = limited
 	}

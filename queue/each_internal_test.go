@@ -3,6 +3,7 @@ package queue
 import (
 	"context"
 	"errors"
+	"math"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -90,4 +91,33 @@ func TestPool_Each(t *testing.T) {
 			t.Fatalf("a call gets %d tasks", len(b.tasks))
 		}
 	}
+}
+
+// TestRunEach_LongestTimeout: a handler with the longest Timeout there is has that
+// time, and is not abandoned at once because a sum is too large.
+func TestRunEach_LongestTimeout(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p, s := bench(t, RunConfig{Batch: 64, Workers: 1}, 1)
+		r := s[0].r
+		r.work = t.Context()
+		s[0].Each = func(context.Context, Leased) error {
+			<-time.After(time.Hour)
+			return nil
+		}
+		h := brought(s[0], "a", 0, 1)
+		var err error
+		given := Task{Timeout: math.MaxInt64}
+		if h.tasks[0].Options, err = parseOptions(given.options()); err != nil {
+			t.Fatal(err)
+		}
+		p.fetched(s[0], h, false, false)
+		go r.worker()
+		<-time.After(2 * time.Hour)
+		p.close()
+		<-p.gone
+		if o := s[0].settler.pending; len(o.done) != 1 || len(o.back) != 0 {
+			t.Errorf("%d done and %d failed, want 1 and 0", len(o.done), len(o.back))
+		}
+	})
 }
