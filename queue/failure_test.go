@@ -110,6 +110,35 @@ func TestRun_Denied(t *testing.T) {
 	}
 }
 
+// TestRunAll_Denied_Abandoned: the end of a Run for one queue's sake does not hide that
+// a handler of another one still runs.
+func TestRunAll_Denied_Abandoned(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Real(t)
+	rdb := redis.NewClient(redistest.Options(srv.Addr()))
+	defer closeClient(t, rdb)
+	q := newQueue(t, rdb, queue.Config{})
+	enqueue(t, q, queue.Task{ID: "hangs"})
+	opt := redistest.Options(srv.Addr())
+	opt.Username, opt.Password = "nobody", "wrong"
+	other := redis.NewClient(opt)
+	defer closeClient(t, other)
+	began, release := make(chan struct{}), make(chan struct{})
+	defer close(release)
+	other.AddHook(tap{seen: func(string) { <-began }})
+	err := queue.RunAll(testContext(t), []queue.Source{
+		{Queue: q, Each: func(context.Context, queue.Leased) error {
+			close(began)
+			<-release
+			return nil
+		}},
+		{Queue: newQueue(t, other, queue.Config{}), Each: func(context.Context, queue.Leased) error { return nil }},
+	}, queue.RunConfig{Drain: time.Millisecond, OnError: func(error) {}})
+	if !errors.Is(err, queue.ErrDenied) || !errors.Is(err, queue.ErrAbandoned) {
+		t.Errorf("RunAll ended with %v, want ErrDenied and ErrAbandoned", err)
+	}
+}
+
 // leastRules are the permissions that README.md lists for a client of the queue.
 var leastRules = []any{
 	"resetchannels", "-@all",

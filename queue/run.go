@@ -162,7 +162,7 @@ func RunAll(ctx context.Context, sources []Source, cfg RunConfig) error {
 	r.deny = deny
 	err := r.run(ctx)
 	if cause := context.Cause(ctx); errors.Is(cause, ErrDenied) {
-		return cause
+		return errors.Join(cause, err)
 	}
 	return err
 }
