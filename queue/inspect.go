@@ -19,18 +19,13 @@ func (q *Queue) Get(ctx context.Context, ids ...string) ([]TaskInfo, error) {
 			args[i] = id
 		}
 		reply, err := q.run(ctx, getScript, args...).StringSlice()
-		if err == nil && len(reply) != len(chunk)*(1+infoFields) {
-			err = fmt.Errorf("%w: %d fields", ErrReply, len(reply))
-		}
 		for i := 0; err == nil && i < len(chunk); i++ {
 			var info TaskInfo
-			fields := reply[i*(1+infoFields):][:1+infoFields]
-			if fields[0] == "" {
-				info = TaskInfo{ID: chunk[i], Payload: body(fields[6], fields[7])}
-			} else {
-				info, err = parseInfo(chunk[i], State(fields[0]), fields[1:])
-			}
+			info, reply, err = parseFound(chunk[i], reply)
 			out = append(out, info)
+		}
+		if err == nil && len(reply) > 0 {
+			err = fmt.Errorf("%w: %d fields too many", ErrReply, len(reply))
 		}
 		if err != nil {
 			return nil, fmt.Errorf("get %d tasks: %w", len(chunk), err)
@@ -103,6 +98,20 @@ func parseInfos(state State, reply []string) ([]TaskInfo, error) {
 		out = append(out, info)
 	}
 	return out, nil
+}
+
+// parseFound reads what get.lua returns of one task, and returns what follows.
+func parseFound(id string, reply []string) (TaskInfo, []string, error) {
+	const unknown, known = 3, 1 + infoFields
+	switch {
+	case len(reply) >= unknown && reply[0] == "":
+		return TaskInfo{ID: id, Payload: body(reply[1], reply[2])}, reply[unknown:], nil
+	case len(reply) >= known && reply[0] != "":
+		info, err := parseInfo(id, State(reply[0]), reply[1:known])
+		return info, reply[known:], err
+	default:
+		return TaskInfo{}, nil, fmt.Errorf("%w: %d fields", ErrReply, len(reply))
+	}
 }
 
 // infoFields is how many strings get.lua and list.lua return of one task.
