@@ -179,12 +179,12 @@ func payloadsOf(ctx context.Context, orders []queuedOrder) ([][]byte, error) {
 		for k, i := range places {
 			ids[k] = orders[i].id.text()
 		}
-		list, err := l.queue.Get(ctx, ids...)
+		found, err := l.queue.Payloads(ctx, ids...)
 		if err != nil {
 			return nil, err
 		}
 		for k, i := range places {
-			payloads[i] = list[k].Payload
+			payloads[i] = found[k]
 		}
 	}
 	return payloads, nil

@@ -55,14 +55,14 @@ func trimPageOf(ctx context.Context, rdb redis.UniversalClient, q *queue.Queue, 
 			buyers, ids, texts = append(buyers, buyer), append(ids, id), append(texts, id.text())
 		})
 	}
-	known, err := q.Get(ctx, texts...)
+	payloads, err := q.Payloads(ctx, texts...)
 	if err != nil {
 		return false, err
 	}
 	var again [][]byte
 	alive := 0
-	for i, k := range known {
-		if k.Payload == nil {
+	for i, payload := range payloads {
+		if payload == nil {
 			continue
 		}
 		if alive%trimEntry == 0 {

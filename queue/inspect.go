@@ -34,6 +34,26 @@ func (q *Queue) Get(ctx context.Context, ids ...string) ([]TaskInfo, error) {
 	return out, nil
 }
 
+// Payloads reads the payloads of tasks in any state, in the order of the ids; nil where no
+// task has that id. It costs Redis a tenth of [Queue.Get]. Errors: those of Redis.
+func (q *Queue) Payloads(ctx context.Context, ids ...string) ([][]byte, error) {
+	out := make([][]byte, 0, len(ids))
+	for chunk := range slices.Chunk(ids, chunkTasks) {
+		bodies, err := q.rdb.HMGet(ctx, q.keys.body, chunk...).Result()
+		if err != nil {
+			return nil, fmt.Errorf("read payloads of %d tasks: %w", len(chunk), err)
+		}
+		for _, body := range bodies {
+			if text, ok := body.(string); ok {
+				out = append(out, []byte(text)) // never nil
+			} else {
+				out = append(out, nil)
+			}
+		}
+	}
+	return out, nil
+}
+
 // stateKeys are the numbers of the states' keys in the scripts.
 var stateKeys = map[State]int{StateReady: 1, StateDelayed: 2, StateLeased: 3, StateDead: 8}
 
