@@ -1,6 +1,7 @@
 package lock
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -153,6 +154,42 @@ func TestManager_LeastPrivilege_GrantedLater(t *testing.T) {
 	eventually(t, "the manager listens", func() bool { return !m.polls() })
 	if strings.HasPrefix(m.newToken(), pollingMark) {
 		t.Error("its waiters still say that they poll")
+	}
+}
+
+// Given a waiter that joined the queue while its manager had no permission to
+// listen, when the permission is granted and the lock is released after that,
+// then the waiter gets it: it is sent no message, so it goes on asking. Its next
+// sign of life would be too late.
+func TestManager_LeastPrivilege_GrantedWhileWaiting(t *testing.T) {
+	t.Parallel()
+	server := redistest.Real(t)
+	prefix := redistest.Prefix(t)
+	full := aclUser(t, server.Addr(), "granter", prefix, aclCommands, aclChannels)
+	mute := aclUser(t, server.Addr(), "grantee", prefix, aclCommands)
+	holder, m := newManager(t, full, slow), newManager(t, mute, slow)
+	l := mustAcquire(t, holder, prefix+"item")
+	if m.listenOnce() || !m.polls() {
+		t.Fatal("a manager without permission listens")
+	}
+	ctx, cancel := context.WithCancel(testContext(t))
+	defer cancel()
+	waiting := acquireAsync(ctx, m, prefix+"item")
+	awaitWaiters(t, full, prefix+"item", 1)
+	aclUser(t, server.Addr(), "grantee", prefix, aclCommands, aclChannels)
+	// The manager would subscribe again by itself, after a longer pause.
+	go m.listenOnce()
+	eventually(t, "the manager listens", func() bool { return !m.polls() })
+	time.Sleep(4 * mutePoll) // the waiter has asked since
+	mustRelease(t, l)
+	select {
+	case r := <-waiting:
+		if r.err != nil {
+			t.Fatal(r.err)
+		}
+		mustRelease(t, r.lock)
+	case <-time.After(slow.Liveness / 2):
+		t.Error("the waiter has not got the lock")
 	}
 }
 

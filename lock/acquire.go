@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	mathrand "math/rand/v2"
+	"strings"
 	"time"
 )
 
@@ -174,7 +175,7 @@ func (m *Manager) join(a *attempt) {
 		return
 	}
 	a.member = a.token + a.settings.meta
-	if !m.polls() {
+	if !strings.HasPrefix(a.token, pollingMark) {
 		a.told = make(chan news, 1)
 		m.addWaiter(a)
 	}
@@ -188,9 +189,8 @@ func (m *Manager) join(a *attempt) {
 // watchdog renews the lock to its full TTL after a quarter of the claim's time,
 // 100 ms at the latest; a short holding is over by then, and costs no call.
 // Without the watchdog the renewal follows at once, beside the holder's first
-// work. When the news comes late, half of the claim's time being gone, or
-// replicas have to confirm the lock, or ctx has ended, claim returns nothing and
-// the script decides.
+// work. When the news comes late, half of the claim's time being gone, or ctx has
+// ended, claim returns nothing and the script decides.
 func (m *Manager) claim(ctx context.Context, a *attempt, n news) (*Lock, error) {
 	// A handover from before the last answer is over: that answer was "taken".
 	if n.setUS <= a.nowUS || ctx.Err() != nil {
@@ -251,7 +251,7 @@ func (m *Manager) try(ctx context.Context, a *attempt) (l *Lock, pause time.Dura
 	sent := time.Now()
 	r, err := m.ask(ctx, a)
 	if err != nil {
-		return nil, m.pause(m.cfg.Liveness), err
+		return nil, m.pause(a, m.cfg.Liveness), err
 	}
 	a.sent, a.nowUS = sent, r.nowUS
 	if r.repaired {
@@ -259,7 +259,7 @@ func (m *Manager) try(ctx context.Context, a *attempt) (l *Lock, pause time.Dura
 	}
 	if !r.held {
 		// A little later than the lapse, which Redis rounds to milliseconds.
-		return nil, m.pause(min(m.cfg.Liveness, r.lapse+2*time.Millisecond)), ErrTaken
+		return nil, m.pause(a, min(m.cfg.Liveness, r.lapse+2*time.Millisecond)), ErrTaken
 	}
 	if ctx.Err() != nil {
 		m.giveBack(ctx, a, nil)
@@ -268,7 +268,7 @@ func (m *Manager) try(ctx context.Context, a *attempt) (l *Lock, pause time.Dura
 	deadline := sent.Add(validity(a.settings.ttl))
 	if !time.Now().Before(deadline) {
 		// Another may have it already. Who waits asks again, and finds out.
-		return nil, m.pause(time.Millisecond), errLate
+		return nil, m.pause(a, time.Millisecond), errLate
 	}
 	l, err = m.finish(ctx, a, r.fence, deadline, 0)
 	return l, 0, err
@@ -279,8 +279,8 @@ var errLate = fmt.Errorf("%w: the answer that granted it took longer than its TT
 
 // pause is how long a waiter waits before it asks again: until it has to show
 // that it is alive, or, where it polls, the interval with its jitter.
-func (m *Manager) pause(alive time.Duration) time.Duration {
-	if poll := m.pollEvery(); poll > 0 {
+func (m *Manager) pause(a *attempt, alive time.Duration) time.Duration {
+	if poll := m.pollEvery(a); poll > 0 {
 		return poll/2 + mathrand.N(poll)
 	}
 	return alive

@@ -54,9 +54,10 @@ const (
 // polls says that waiters ask for themselves.
 func (m *Manager) polls() bool { return m.wake.rdb == nil || m.wake.mute.Load() }
 
-// pollEvery is how often waiters ask; 0 where they listen.
-func (m *Manager) pollEvery() time.Duration {
-	if m.cfg.Poll == 0 && m.wake.mute.Load() {
+// pollEvery is how often a waiter asks; 0 where it listens. One whose token says
+// that it polls is sent no message, also once its manager listens again.
+func (m *Manager) pollEvery(a *attempt) time.Duration {
+	if m.cfg.Poll == 0 && (m.wake.mute.Load() || strings.HasPrefix(a.token, pollingMark)) {
 		// A waiter that was handed the lock learns it by asking.
 		return max(time.Millisecond, min(mutePoll, m.cfg.ClaimTTL/4, m.cfg.Liveness/4))
 	}
