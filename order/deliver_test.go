@@ -696,6 +696,33 @@ func TestStore_record_Late(t *testing.T) {
 	}
 }
 
+// TestStore_record_AskedAnew: a delivery that is asked for anew during its first try is
+// due at once, whatever that try has led to.
+func TestStore_record_AskedAnew(t *testing.T) {
+	t.Parallel()
+	p := newPost(t, DelivererConfig{})
+	c := setClock(p.store)
+	e, _ := addHook(t, p.store, "https://a.example")
+	event := p.tell("n", 1)[0]
+	j, err := p.store.job(testContext(t), deliveryKey{e.ID, event.Seq})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Add(1000)
+	if err := p.admin.Redeliver(testContext(t), e.ID, p.list(e.ID)[0].EventID, By{}); err != nil {
+		t.Fatal(err)
+	}
+	asked := p.list(e.ID)[0]
+	for _, state := range []DeliveryState{DeliveryPending, DeliveryDead} {
+		if err := p.store.record(testContext(t), []tried{{job: &j, state: state, attempts: 1, next: time.Hour}}); err != nil {
+			t.Fatal(err)
+		}
+		if d := p.list(e.ID)[0]; d != asked {
+			t.Errorf("after a try that ended %s: %+v, want %+v", state, d, asked)
+		}
+	}
+}
+
 // senderFunc is a Sender.
 type senderFunc func(ctx context.Context, m *webhook.Message) webhook.Result
 

@@ -181,6 +181,7 @@ type deliveryJob struct {
 	deliveryKey
 	eventID  string
 	attempts int
+	nextAt   int64
 	body     []byte
 	url      string
 	enabled  bool
@@ -200,7 +201,7 @@ func (s *Store) job(ctx context.Context, key deliveryKey) (deliveryJob, error) {
 	var secret, old string
 	var oldUntil int64
 	err = db.QueryRowContext(ctx, selectJob, key.EndpointID, key.EventSeq).
-		Scan(&j.eventID, &j.attempts, &j.body, &j.url, &j.enabled, &secret, &old, &oldUntil)
+		Scan(&j.eventID, &j.attempts, &j.nextAt, &j.body, &j.url, &j.enabled, &secret, &old, &oldUntil)
 	if errors.Is(err, sql.ErrNoRows) {
 		return deliveryJob{}, ErrDeliveryNotFound
 	}
@@ -214,7 +215,7 @@ func (s *Store) job(ctx context.Context, key deliveryKey) (deliveryJob, error) {
 	return j, nil
 }
 
-const selectJob = `SELECT v.id, d.attempts, v.body, e.url, e.enabled, e.secret, e.old_secret, e.old_secret_until
+const selectJob = `SELECT v.id, d.attempts, d.next_at, v.body, e.url, e.enabled, e.secret, e.old_secret, e.old_secret_until
 	FROM webhook_deliveries d NOT INDEXED
 	JOIN webhook_events v ON v.seq = d.event_seq
 	JOIN webhook_endpoints e ON e.id = d.endpoint_id AND e.deleted_at = 0
@@ -253,7 +254,7 @@ func (s *Store) record(ctx context.Context, tries []tried) error {
 				delivered = now
 			}
 			_, err := c.ExecContext(tx.Statement.Context, updateDelivery, string(v.state), v.attempts, now+v.next.Milliseconds(), now,
-				v.status, v.reason, delivered, v.job.EndpointID, v.job.EventSeq, v.job.attempts)
+				v.status, v.reason, delivered, v.job.EndpointID, v.job.EventSeq, v.job.attempts, v.job.nextAt)
 			if err != nil {
 				return fmt.Errorf("delivery of %s: %w", v.job.eventID, err)
 			}
@@ -264,7 +265,7 @@ func (s *Store) record(ctx context.Context, tries []tried) error {
 
 const updateDelivery = `UPDATE webhook_deliveries SET state = ?1, attempts = ?2, next_at = ?3, last_at = ?4,
 		last_status = ?5, last_error = ?6, delivered_at = ?7
-	WHERE endpoint_id = ?8 AND event_seq = ?9 AND state = 'pending' AND (attempts = ?10 OR ?1 = 'delivered')`
+	WHERE endpoint_id = ?8 AND event_seq = ?9 AND state = 'pending' AND (attempts = ?10 AND next_at = ?11 OR ?1 = 'delivered')`
 
 // disableGone disables an endpoint whose server has said that it is gone, unless
 // the endpoint has moved to another URL since: that was its old server's word.
