@@ -188,8 +188,17 @@ func TestQueue_GetMany(t *testing.T) {
 				t.Fatalf("answer %d: %+v, want it %q", i, info, want)
 			}
 		}
-		if found, err := q.Get(testContext(t)); err != nil || len(found) != 0 {
-			t.Errorf("of no ids: %v, %v", found, err)
+		if none, err := q.Get(testContext(t)); err != nil || len(none) != 0 {
+			t.Errorf("of no ids: %v, %v", none, err)
+		}
+		payloads, err := q.Payloads(testContext(t), append(ids, "none")...)
+		if err != nil || len(payloads) != len(found) {
+			t.Fatalf("%d payloads, %v", len(payloads), err)
+		}
+		for i := range found {
+			if string(payloads[i]) != string(found[i].Payload) || (payloads[i] == nil) != (found[i].State == "") {
+				t.Fatalf("payload %d: %q, want %q", i, payloads[i], found[i].Payload)
+			}
 		}
 	})
 }
