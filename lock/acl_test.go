@@ -180,7 +180,11 @@ func TestManager_LeastPrivilege_GrantedWhileWaiting(t *testing.T) {
 	// The manager would subscribe again by itself, after a longer pause.
 	go m.listenOnce()
 	eventually(t, "the manager listens", func() bool { return !m.polls() })
-	time.Sleep(4 * mutePoll) // the waiter has asked since
+	select {
+	case r := <-waiting:
+		t.Fatalf("the waiter got a lock that is held: %+v", r)
+	case <-time.After(4 * mutePoll): // it has asked since
+	}
 	mustRelease(t, l)
 	select {
 	case r := <-waiting:
