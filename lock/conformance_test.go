@@ -483,7 +483,7 @@ func specRenewed(t *testing.T, p *specPlace) {
 	if l.Context().Err() != nil {
 		t.Fatal("lost: ", context.Cause(l.Context()))
 	}
-	// then its keys outlive the first TTL, nobody else gets the lock, and it can
+	// then its keys outlive the first TTL, no other holder gets the lock, and it can
 	// still be released.
 	longer := 0
 	p.each(t, name, func(ctx context.Context, rdb redis.UniversalClient, k *keys) error {

@@ -139,7 +139,7 @@ func TestManager_TryAcquire_DeadWaiters(t *testing.T) {
 		}{{"DoNotListen", 20, false}, {"DoNotListenMany", 100, false}, {"Silent", 100, true}} {
 			ctx, name := testContext(t), resource(t)
 			m, k := newManager(t, rdb, slow), mustKeys(t, name)
-			// The holder died as well, so nobody hands the lock over.
+			// The holder died as well, so the lock is not handed over.
 			if err := rdb.Set(ctx, k[keyLock], "a dead holder", time.Hour).Err(); err != nil {
 				t.Fatal(err)
 			}

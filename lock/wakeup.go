@@ -44,8 +44,8 @@ const (
 	hearWithin = time.Second
 	// redialMax is the longest pause before a subscription is tried again.
 	redialMax = time.Second
-	// refusedPause is the pause after Redis refused the subscription for want of
-	// a permission, which an operator may grant meanwhile.
+	// refusedPause is the pause after Redis refused the subscription because a
+	// permission is missing, which an operator may grant meanwhile.
 	refusedPause = 10 * time.Second
 	// mutePoll is how often waiters ask where the user may not use the channels.
 	mutePoll = 50 * time.Millisecond

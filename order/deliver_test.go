@@ -234,7 +234,7 @@ func verify(t *testing.T, secret string, p parcel) error {
 }
 
 // TestDeliverer: what is committed is sent to each endpoint that wants it, signed
-// with its own secret, as it stands in the outbox. Commits of the own process wake the
+// with its own secret, byte for byte as in the outbox. Commits of the same process wake the
 // deliverer.
 func TestDeliverer(t *testing.T) {
 	t.Parallel()
@@ -696,9 +696,9 @@ func TestStore_record_Late(t *testing.T) {
 	}
 }
 
-// TestStore_record_AskedAnew: a delivery that is asked for anew during its first try is
-// due at once, whatever that try has led to.
-func TestStore_record_AskedAnew(t *testing.T) {
+// TestStore_record_RedeliveredMeanwhile: a delivery that is requested again during its first try is
+// due at once, whatever the result of that try.
+func TestStore_record_RedeliveredMeanwhile(t *testing.T) {
 	t.Parallel()
 	p := newPost(t, DelivererConfig{})
 	c := setClock(p.store)
@@ -743,8 +743,8 @@ func TestDeliverer_Panic(t *testing.T) {
 	}
 }
 
-// TestDeliverer_Stop: who does not lead any more begins nothing, and finishes what is
-// under way.
+// TestDeliverer_Stop: a process that no longer leads starts no delivery, and finishes those in
+// progress.
 func TestDeliverer_Stop(t *testing.T) {
 	t.Parallel()
 	p := newPost(t, DelivererConfig{Workers: 2, PerEndpoint: 2, Drain: limit})
@@ -915,7 +915,7 @@ func TestDeliverer_Wakes(t *testing.T) {
 		select {
 		case <-p.store.told:
 		default:
-			t.Errorf("change %d woke nobody", i)
+			t.Errorf("change %d did not wake the deliverer", i)
 		}
 	}
 }

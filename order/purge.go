@@ -34,9 +34,9 @@ func (s *Store) tidy(ctx context.Context) error {
 	return errors.Join(s.purge(ctx, s.now().Add(-EventRetention)), s.forgetSecrets(ctx), s.hasten(ctx))
 }
 
-// purge forgets the events from before a time that nobody is owed any more, and
-// deleted endpoints, in pages. Dead letters of a later try are kept: some endpoints
-// have their events put off for longer than that, and somebody must see the end.
+// purge deletes, in pages, events from before a time whose deliveries have all ended, and
+// deleted endpoints. Dead letters of a later try are kept: retries of some endpoints last
+// longer than that, and an operator must be able to see how they ended.
 func (s *Store) purge(ctx context.Context, before time.Time) error {
 	for range purgePages {
 		seqs, err := s.outdated(ctx, before)
@@ -68,7 +68,7 @@ func (s *Store) outdated(ctx context.Context, before time.Time) (seqs []int64, e
 	return seqs, nil
 }
 
-// forget deletes those of the events that were not asked for anew meanwhile.
+// forget deletes those of the events for which no redelivery was requested meanwhile.
 func (s *Store) forget(ctx context.Context, seqs []int64, before time.Time) error {
 	return s.changing(ctx, "forget webhook events", func(tx *gorm.DB, _ int64) error {
 		var free []int64

@@ -76,7 +76,7 @@ func TestStore_purge(t *testing.T) {
 }
 
 // TestStore_purge_Dead: a dead letter whose last try was a week after its event, or
-// later, is there for another week: nobody could have asked for it before.
+// later, is kept for another week: it could not be redelivered before.
 func TestStore_purge_Dead(t *testing.T) {
 	t.Parallel()
 	p := newPost(t, DelivererConfig{})
@@ -108,8 +108,8 @@ func TestStore_purge_Dead(t *testing.T) {
 	}
 }
 
-// TestStore_purge_Readers: to look for what can be forgotten keeps no order
-// waiting, and what was asked for anew since that look is kept.
+// TestStore_purge_Readers: the search for old events keeps no order waiting, and
+// an event that was requested again since then is kept.
 func TestStore_purge_Readers(t *testing.T) {
 	t.Parallel()
 	p := newPost(t, DelivererConfig{})

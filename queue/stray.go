@@ -15,7 +15,7 @@ const (
 
 // strays looks for tasks that a fault has left in no state, which no worker would
 // ever take. Each fetch counts them without looking at any. Only while there are
-// some, tasks are checked, a bounded number at a time.
+// some, tasks are checked, in pages.
 type strays struct {
 	check    *verifier
 	next     time.Time

@@ -239,7 +239,7 @@ func TestWebhooks_RedisLost(t *testing.T) {
 	if err := s.rdb.FlushAll(t.Context()).Err(); err != nil {
 		t.Fatal(err)
 	}
-	// Earlier versions kept deliveries in a task queue, which nobody reads any more.
+	// Earlier versions kept deliveries in a task queue. No process reads it now.
 	const old = "fs:{p0}:q:webhooks:"
 	if err := s.rdb.MSet(t.Context(), old+"ready", 1, old+"body", 1).Err(); err != nil {
 		t.Fatal(err)
