@@ -100,6 +100,7 @@ type endsBehindLatency struct {
 	held     bool          // by another, so that the call only joins the queue
 	deadline time.Duration // 0: cancelled
 	there    bool          // cancelled once the script has run
+	late     int           // how often the reply arrived before it was cancelled
 }
 
 func (tc *endsBehindLatency) run(t *testing.T, rdb *redis.Client) {
@@ -146,7 +147,14 @@ func (tc *endsBehindLatency) run(t *testing.T, rdb *redis.Client) {
 	if tc.deadline == 0 {
 		cancel()
 	}
-	if r := await(t, done); !errors.Is(r.err, want) || errors.Is(r.err, ErrWaitTimeout) == tc.try {
+	r := await(t, done)
+	if tc.there && r.err == nil && tc.late < 10 { // this process did not run for as long as the latency
+		mustRelease(t, r.lock)
+		tc.late++
+		tc.run(t, rdb)
+		return
+	}
+	if !errors.Is(r.err, want) || errors.Is(r.err, ErrWaitTimeout) == tc.try {
 		t.Fatalf("%+v, want %v", r, want)
 	}
 	if other == nil {
