@@ -57,6 +57,10 @@ func (v *Inventory) listenOnce(ctx context.Context) (confirmed bool, err error) 
 	return confirmed, err
 }
 
+// Returned forgets that the item is sold out, in this process. Call it after [Release]:
+// the message that tells all processes may not have come back yet.
+func (v *Inventory) Returned(item string) { v.dropMark(item) }
+
 // dropMark forgets what is known of an item, if this process sells it.
 func (v *Inventory) dropMark(item string) {
 	v.mu.RLock()

@@ -76,7 +76,8 @@ const releasePage = 100
 // each order's once, however often and from wherever it is called, also around a
 // load of the sale. It says what became of each order, in their order. The
 // units count against their buyers' limits no more, and can be bought when it
-// returns; processes that remember the item as sold out are told.
+// returns. Processes that remember the item as sold out are told, which takes a moment;
+// the caller's own forgets it with [Inventory.Returned].
 //
 // Call it after the database has committed that the orders hold nothing, and
 // keep what is not [ReleaseStatus.Settled] to call it again. epoch is the number

@@ -73,7 +73,7 @@ func openShop(ctx context.Context, stock int64) (s exampleShop, stop func()) {
 	waiters := order.NewWaiters()
 	s.service = order.NewService(order.Config{
 		Store: store, Stock: sold, Items: items, Tasks: tasks, Waiters: waiters,
-		Returns: order.NewReturns(store, s.rdb, 1, ignore),
+		Returns: order.NewReturns(store, s.rdb, 1, sold.Returned, ignore),
 	})
 	_, err = s.service.CreateItem(ctx, order.NewItem{ID: "pen", Name: "Pen", PriceMinor: 100, Currency: "EUR", Stock: stock, PerUserLimit: 1})
 	check(err)

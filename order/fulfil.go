@@ -56,7 +56,7 @@ func NewFulfiller(store *Store, rdb redis.UniversalClient, local *Waiters, onErr
 // SetPartitions tells how many partitions the items are spread over. Default 1.
 func (f *Fulfiller) SetPartitions(n int) {
 	f.partitions = n
-	f.returns = NewReturns(f.store, f.rdb, n, f.onError)
+	f.returns = NewReturns(f.store, f.rdb, n, nil, f.onError)
 }
 
 // OnCommit sets a function that hears of every committed batch's size.

@@ -378,6 +378,30 @@ func TestService_Cancel(t *testing.T) {
 	})
 }
 
+// TestService_Cancel_SellsAgain: who cancels can buy again at once, also while the message
+// that stock came back has not reached the process that remembers the item as sold out.
+func TestService_Cancel_SellsAgain(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		busy, free := make(chan struct{}), make(chan struct{})
+		var first sync.Once
+		s := newSiteWith(t, rdb, asking("", 1, 1, time.Hour), inventory.Config{
+			MarkLife: time.Hour,
+			OnChange: func(string) { first.Do(func() { close(busy); <-free }) },
+		})
+		t.Cleanup(sync.OnceFunc(func() { close(free) }))
+		s.work()
+		o := s.mustPlace(s.purchase("u", "k1", 1, long)).Order
+		s.mustChange(ItemChange{PaymentWindow: ptr(time.Minute)})
+		<-busy // from here on the process hears nothing
+		s.refused(s.purchase("v", "k", 1, 0), inventory.ErrSoldOut)
+		if _, err := s.service.Cancel(testContext(t), o.ID, Canceller{UserID: "u"}); err != nil {
+			t.Fatal(err)
+		}
+		s.mustPlace(s.purchase("u", "k2", 1, 0))
+	})
+}
+
 // TestService_Cancel_Queued: an order on its way is cancelled once it is
 // committed, and one that stays on its way is not answered with a guess.
 func TestService_Cancel_Queued(t *testing.T) {
@@ -423,7 +447,7 @@ func TestService_Life_JustCommitted(t *testing.T) {
 	_, sh := onShelf(t, s)
 	arriving := func(id string) *Service {
 		commit := func() { mustCommit(t, s, bought(id, "item", "u", id, 1)) }
-		returns := NewReturns(s, nil, 1, func(err error) { t.Errorf("heard %v", err) })
+		returns := NewReturns(s, nil, 1, nil, func(err error) { t.Errorf("heard %v", err) })
 		returns.stock = sh
 		return NewService(Config{Store: s, Tasks: []Tasks{between{commit: commit}}, Returns: returns})
 	}

@@ -358,7 +358,7 @@ func newSiteOn(t *testing.T, q *queue.Queue, rdb *redis.Client, n NewItem, cfg i
 	t.Cleanup(func() { s.end(s.items.Close) })
 	s.service = NewService(Config{
 		Store: s.store, Stock: s.stock, Items: s.items, Tasks: []Tasks{s.queue}, Waiters: s.waiters,
-		Returns: NewReturns(s.store, rdb, 1, s.heard), OnError: s.heard,
+		Returns: NewReturns(s.store, rdb, 1, s.stock.Returned, s.heard), OnError: s.heard,
 	})
 	s.fulfiller = NewFulfiller(s.store, rdb, s.waiters, s.heard)
 	n.ID = s.item

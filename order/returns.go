@@ -33,15 +33,21 @@ type Releaser interface {
 // that a process may die in between: whoever finds the note gives them back, and
 // Redis knows by the order's id whether they are back already.
 type Returns struct {
-	store   *Store
-	stock   Releaser
-	onError func(error)
+	store    *Store
+	stock    Releaser
+	onReturn func(item string)
+	onError  func(error)
 }
 
 // NewReturns returns a Returns for items that are spread over that number of
-// partitions. onError hears of what was left for later.
-func NewReturns(store *Store, rdb redis.UniversalClient, partitions int, onError func(error)) *Returns {
-	return &Returns{store: store, stock: liveStock{store, rdb, partitions}, onError: onError}
+// partitions. onReturn is called after units of an item were given back; a process
+// that sells passes [inventory.Inventory.Returned], others nil. onError hears of what
+// was left for later.
+func NewReturns(store *Store, rdb redis.UniversalClient, partitions int, onReturn func(item string), onError func(error)) *Returns {
+	if onReturn == nil {
+		onReturn = func(string) {}
+	}
+	return &Returns{store: store, stock: liveStock{store, rdb, partitions}, onReturn: onReturn, onError: onError}
 }
 
 // liveStock is the inventory's side in Redis, for processes with no Inventory too.
@@ -125,6 +131,7 @@ func (r *Returns) ask(ctx context.Context, item string, list []returned) ([]inve
 		orders[i] = inventory.Released{Buyer: o.userID, IdempotencyKey: o.idempotencyKey, OrderID: o.orderID, Quantity: o.quantity}
 	}
 	status, sequence, err := r.stock.Release(ctx, item, orders)
+	r.onReturn(item)
 	for i := range status {
 		if status[i] != inventory.ReleaseForeign {
 			continue

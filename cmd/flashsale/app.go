@@ -447,7 +447,7 @@ func (a *app) addAPI(ctx context.Context) error {
 	a.items = items
 	a.service = order.NewService(order.Config{
 		Store: a.store, Stock: stock, Items: items, Tasks: a.tasks(), Waiters: a.waiters,
-		Returns: order.NewReturns(a.store, a.rdb, s.Partitions, report), Bell: order.NewBell(a.rdb, report),
+		Returns: order.NewReturns(a.store, a.rdb, s.Partitions, stock.Returned, report), Bell: order.NewBell(a.rdb, report),
 		Queued: queued, Renamer: stock, Volatile: s.Redis == embeddedRedis, OnError: report,
 	})
 	reconciler, err := a.addReconciler(stock, a.service.Returns)
