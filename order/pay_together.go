@@ -9,7 +9,7 @@ import (
 )
 
 // payTogether is how many payments are recorded by one pair of statements at most.
-const payTogether = 32
+const payTogether = 40
 
 // payment is a payment on its way into the database.
 type payment struct {

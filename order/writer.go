@@ -26,7 +26,7 @@ var (
 	groupTime = 4 * time.Millisecond
 	// groupShare is the part of a batch's own time that changes get in its transaction,
 	// and groupLeast what they get in any case.
-	groupShare = 0.35
+	groupShare = 0.15
 	groupLeast = 500 * time.Microsecond
 )
 
