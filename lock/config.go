@@ -41,7 +41,7 @@ type Config struct {
 	NodeTimeout time.Duration
 	// Metadata is a text of at most 512 bytes that Inspect shows of the locks
 	// and waiters of this manager, such as the host's name and the process id;
-	// default "". WithMetadata sets it for one lock.
+	// default "".
 	Metadata string
 	// Observer is told what happens. The zero value hears nothing.
 	Observer Observer

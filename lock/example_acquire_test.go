@@ -89,13 +89,13 @@ func ExampleManager_AcquireAll() {
 		fmt.Println(l.Resource())
 	}
 	// When one is taken, none is kept.
-	_, err = locks.TryAcquireAll(ctx, []string{"account-1", "account-7"})
-	fmt.Println(err)
+	_, err = locks.AcquireAll(ctx, []string{"account-1", "account-7"}, lock.WithWaitLimit(time.Millisecond))
+	fmt.Println(errors.Is(err, lock.ErrTaken), errors.Is(err, lock.ErrWaitTimeout))
 	check(both.Release(ctx))
 	// Output:
 	// account-7
 	// account-9
-	// lock: try "account-7": taken
+	// false true
 }
 
 // What went wrong is told apart with errors.Is.

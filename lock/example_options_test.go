@@ -78,11 +78,11 @@ func ExampleWithReentry() {
 }
 
 // Holders and waiters carry a text by which an inspector knows them.
-func ExampleWithMetadata() {
+func ExampleManager_Inspect() {
 	ctx, locks, stop := open(lock.Config{Metadata: "host a"})
 	defer stop()
 
-	l, err := locks.Acquire(ctx, "invoice-42", lock.WithMetadata("host a, request 4711"))
+	l, err := locks.Acquire(ctx, "invoice-42")
 	check(err)
 	info, err := locks.Inspect(ctx, "invoice-42")
 	check(err)
@@ -90,6 +90,6 @@ func ExampleWithMetadata() {
 	fmt.Println(info.Fence == l.Fence(), info.Remaining > 0, info.Waiters)
 	check(l.Release(ctx))
 	// Output:
-	// true host a, request 4711
+	// true host a
 	// true true 0
 }

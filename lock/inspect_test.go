@@ -53,10 +53,10 @@ func TestManager_Inspect(t *testing.T) {
 		t.Run("Queue", func(t *testing.T) {
 			// Given a holder and waiters who gave their names,
 			name := resource(t)
-			l := specWith(t, m, name, WithMetadata("the holder"))
+			l := specWith(t, m, name, withMetadata("the holder"))
 			var waiting []<-chan result
 			for i, who := range []string{"first", "second", ""} {
-				waiting = append(waiting, specAsync(ctx, m, name, WithMetadata(who)))
+				waiting = append(waiting, specAsync(ctx, m, name, withMetadata(who)))
 				awaitWaiters(t, rdb, name, int64(i+1))
 			}
 			key := mustKeys(t, name)
@@ -236,7 +236,7 @@ func TestManager_ForceRelease(t *testing.T) {
 			// Given a holder whose manager listens and renews once in minutes, when
 			// its lock is taken, then it hears of it at once.
 			name := resource(t)
-			l := specWith(t, m, name, WithMetadata("with : metadata"))
+			l := specWith(t, m, name, withMetadata("with : metadata"))
 			force(t, name, l.Token())
 			if n := guarded(t, rdb, l); n != -1 {
 				t.Errorf("guard = %d, want a refusal", n)

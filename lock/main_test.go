@@ -200,3 +200,7 @@ func runs(cmd redis.Cmder, script *redis.Script) bool {
 	args := cmd.Args()
 	return len(args) > 1 && (args[1] == script.Hash())
 }
+
+// withMetadata gives one lock or waiter a text of its own in place of
+// [Config.Metadata], for tests that tell them apart by it.
+func withMetadata(text string) Option { return func(s *settings) { s.meta = metaSuffix(text) } }

@@ -28,41 +28,27 @@ func (m *Manager) AcquireAll(ctx context.Context, resources []string, opts ...Op
 	if err != nil {
 		return nil, opError("acquire all", "", err)
 	}
-	acquire := m.Acquire
-	if until := time.Now().Add(set.waitLimit); set.waitLimit > 0 {
-		acquire = func(ctx context.Context, resource string, opts ...Option) (*Lock, error) {
-			left := max(time.Until(until), 1) // what has run out fails as a wait
-			return m.Acquire(ctx, resource, append(slices.Clone(opts), WithWaitLimit(left))...)
-		}
-	}
-	return m.takeAll(ctx, resources, acquire, opts)
-}
-
-// TryAcquireAll takes the locks of several resources if all are free, and
-// otherwise none. The errors are TryAcquire's.
-func (m *Manager) TryAcquireAll(ctx context.Context, resources []string, opts ...Option) (*MultiLock, error) {
-	return m.takeAll(ctx, resources, m.TryAcquire, opts)
-}
-
-type take func(ctx context.Context, resource string, opts ...Option) (*Lock, error)
-
-func (m *Manager) takeAll(ctx context.Context, resources []string, one take, opts []Option) (*MultiLock, error) {
 	ordered, err := m.inOrder(resources)
 	if err != nil {
 		return nil, opError("acquire all", "", err)
 	}
-	both := &MultiLock{}
+	until := time.Now().Add(set.waitLimit)
+	all, n := &MultiLock{}, len(opts)
 	for _, resource := range ordered {
-		// The wait for the next one ends when one that is held already is lost.
-		l, err := one(ctx, resource, opts...)
-		if err != nil {
-			return nil, errors.Join(err, ignoreNotHeld(both.release(ctx)))
+		if set.waitLimit > 0 {
+			left := max(time.Until(until), 1) // what has run out fails as a wait
+			opts = append(slices.Clone(opts[:n]), WithWaitLimit(left))
 		}
-		both.locks = append(both.locks, l)
+		// The wait for the next one ends when one that is held already is lost.
+		l, err := m.Acquire(ctx, resource, opts...)
+		if err != nil {
+			return nil, errors.Join(err, ignoreNotHeld(all.release(ctx)))
+		}
+		all.locks = append(all.locks, l)
 		ctx = l.Context()
 	}
-	both.ctx, both.cancel = context.WithCancelCause(ctx)
-	return both, nil
+	all.ctx, all.cancel = context.WithCancelCause(ctx)
+	return all, nil
 }
 
 // inOrder sorts the resources by their keys, each once.

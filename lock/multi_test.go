@@ -156,27 +156,6 @@ func TestManager_AcquireAll(t *testing.T) {
 			}
 			mustRelease(t, l)
 		})
-		t.Run("TryLeavesNothing", func(t *testing.T) {
-			names := specNames(t, 3)
-			for taken := range names {
-				l := mustAcquire(t, other, names[taken])
-				_, err := m.TryAcquireAll(ctx, names)
-				specIs(t, err, ErrTaken)
-				for i, name := range names {
-					if i != taken && traces(t, rdb, name) != 0 {
-						t.Errorf("%d taken: a trace of %d is left", taken, i)
-					}
-				}
-				mustRelease(t, l)
-			}
-			all, err := m.TryAcquireAll(ctx, names)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := all.Release(ctx); err != nil {
-				t.Error(err)
-			}
-		})
 		t.Run("LostWhileWaiting", func(t *testing.T) {
 			// Given a wait for the second, when the first is lost meanwhile, then the
 			// wait ends, and says why.
@@ -232,8 +211,6 @@ func TestManager_AcquireAll(t *testing.T) {
 			name := resource(t)
 			for _, names := range [][]string{nil, {}, {name, ""}} {
 				_, err := m.AcquireAll(ctx, names)
-				specIs(t, err, ErrInvalid)
-				_, err = m.TryAcquireAll(ctx, names)
 				specIs(t, err, ErrInvalid)
 			}
 			if n := traces(t, rdb, name); n != 0 {

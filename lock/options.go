@@ -56,10 +56,6 @@ func WithMaxHold(limit time.Duration) Option {
 // ErrTaken.
 func WithReentry() Option { return func(s *settings) { s.reentrant = true } }
 
-// WithMetadata stores a text of at most 512 bytes with the lock that
-// [Manager.Inspect] shows, in place of [Config.Metadata].
-func WithMetadata(text string) Option { return func(s *settings) { s.meta = metaSuffix(text) } }
-
 // metaSuffix is how metadata follows the token and fence of a lock, and the
 // token of a waiter.
 func metaSuffix(text string) string {
@@ -94,8 +90,6 @@ func (s *settings) check() error {
 		return fmt.Errorf("%w wait limit %s: it must be more than zero; TryAcquire does not wait", ErrInvalid, s.waitLimit)
 	case s.held && s.maxHold < minTTL:
 		return fmt.Errorf("%w maximum hold %s: it must be at least %s", ErrInvalid, s.maxHold, minTTL)
-	case len(s.meta) > maxMetadata+1:
-		return fmt.Errorf("%w metadata: %d bytes, at most %d are kept", ErrInvalid, len(s.meta)-1, maxMetadata)
 	}
 	return nil
 }

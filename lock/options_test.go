@@ -472,7 +472,7 @@ func TestWithReentry(t *testing.T) {
 	})
 }
 
-func TestWithMetadata(t *testing.T) {
+func TestConfig_Metadata(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		ctx := testContext(t)
@@ -482,8 +482,8 @@ func TestWithMetadata(t *testing.T) {
 		// Texts that might be taken for something else on the way.
 		for _, text := range []string{"host:a pid:1", ":", "1:2:3", "a.b", "äöü\x00\n{}", strings.Repeat("x", maxMetadata)} {
 			name := resource(t)
-			l := specWith(t, m, name, WithMetadata(text))
-			next := specAsync(ctx, m, name, WithMetadata("n"+text[1:]))
+			l := specWith(t, m, name, withMetadata(text))
+			next := specAsync(ctx, m, name, withMetadata("n"+text[1:]))
 			awaitWaiters(t, rdb, name, 1)
 			info, err := m.Inspect(ctx, name)
 			if err != nil {
@@ -514,7 +514,7 @@ func TestWithMetadata(t *testing.T) {
 			awaitNoTrace(t, rdb, name)
 		}
 		// The manager's is shown without the option, and hidden by an empty one.
-		for want, opts := range map[string][]Option{cfg.Metadata: nil, "": {WithMetadata("")}} {
+		for want, opts := range map[string][]Option{cfg.Metadata: nil, "": {withMetadata("")}} {
 			name := resource(t)
 			l := specWith(t, m, name, opts...)
 			if info, err := m.Inspect(ctx, name); err != nil || info.Holder.Metadata != want || info.Holder.Token != l.Token() {
@@ -571,7 +571,6 @@ func TestOptions_Invalid(t *testing.T) {
 	rdb, calls := specCalls(t, redistest.Embedded(t), nil)
 	m := newManager(t, rdb, slow)
 	ctx, name := testContext(t), resource(t)
-	long := strings.Repeat("x", maxMetadata+1)
 	for what, opts := range map[string][]Option{
 		"ttl zero":                {WithTTL(0)},
 		"ttl below the least":     {WithTTL(minTTL - time.Millisecond)},
@@ -581,14 +580,12 @@ func TestOptions_Invalid(t *testing.T) {
 		"wait limit negative":     {WithWaitLimit(-1)},
 		"maximum hold zero":       {WithMaxHold(0)},
 		"maximum hold too short":  {WithMaxHold(minTTL - 1)},
-		"metadata too long":       {WithMetadata(long)},
 		"the last one counts":     {WithTTL(time.Second), WithTTL(time.Millisecond)},
 	} {
 		for how, acquire := range map[string]func() error{
-			"Acquire":       func() error { _, err := m.Acquire(ctx, name, opts...); return err },
-			"TryAcquire":    func() error { _, err := m.TryAcquire(ctx, name, opts...); return err },
-			"AcquireAll":    func() error { _, err := m.AcquireAll(ctx, []string{name}, opts...); return err },
-			"TryAcquireAll": func() error { _, err := m.TryAcquireAll(ctx, []string{name}, opts...); return err },
+			"Acquire":    func() error { _, err := m.Acquire(ctx, name, opts...); return err },
+			"TryAcquire": func() error { _, err := m.TryAcquire(ctx, name, opts...); return err },
+			"AcquireAll": func() error { _, err := m.AcquireAll(ctx, []string{name}, opts...); return err },
 			"Do": func() error {
 				return m.Do(ctx, name, func(context.Context, *Lock) error { t.Error("fn was called"); return nil }, opts...)
 			},
@@ -602,7 +599,7 @@ func TestOptions_Invalid(t *testing.T) {
 		t.Errorf("%d commands were sent", n)
 	}
 	// The least that works, and an option that is none.
-	l, err := m.Acquire(testContext(t), name, WithTTL(minTTL), WithMaxHold(minTTL), WithWaitLimit(time.Minute), WithMetadata(long[1:]), nil)
+	l, err := m.Acquire(testContext(t), name, WithTTL(minTTL), WithMaxHold(minTTL), WithWaitLimit(time.Minute), nil)
 	if errors.Is(err, ErrLost) {
 		return // the answer took longer than these 10 ms
 	}

@@ -204,7 +204,7 @@ func queueUp(t *testing.T) {
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
 		number := lines.Text()
 		waiters.Go(func() {
-			l, err := m.Acquire(ctx, name, WithMetadata(number))
+			l, err := m.Acquire(ctx, name, withMetadata(number))
 			if err != nil {
 				t.Error(err)
 				return

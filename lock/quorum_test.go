@@ -268,7 +268,7 @@ func quorumEmptied(t *testing.T, nodes quorumNodes) {
 	for _, emptied := range []quorumNodes{nodes[:1], nodes[3:]} {
 		ctx, name := testContext(t), resource(t)
 		m := nodes.manager(t, quorumSlow)
-		l, err := m.Acquire(ctx, name, WithMetadata("of host:7"))
+		l, err := m.Acquire(ctx, name, withMetadata("of host:7"))
 		if err != nil {
 			t.Fatal(err)
 		}

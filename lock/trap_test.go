@@ -72,7 +72,7 @@ func TestManager_Acquire_Blackhole_DefaultOptions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, acquire := range []take{m.Acquire, m.TryAcquire} {
+	for _, acquire := range []func(context.Context, string, ...Option) (*Lock, error){m.Acquire, m.TryAcquire} {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		done := make(chan error, 1)
 		go func() {
