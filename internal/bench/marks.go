@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -78,7 +79,8 @@ func measureMarks(ctx context.Context, s *sizes) (err error) {
 // sellOut sells the whole sale. The orders that are cancelled later are bought first.
 func (r *returning) sellOut(ctx context.Context, s *sizes) (err error) {
 	units := s.scaled(marksOrders)
-	if err := r.createItem(ctx, r.item, int64(units), 3600); err != nil {
+	// One more than needed: a buyer at the limit gets user_limit, which Redis answers.
+	if err := r.createLimitedItem(ctx, r.item, int64(units), 3600, int64(units/buyers+2)); err != nil {
 		return err
 	}
 	spare := 2 * marksRounds * int(s.o.phase/marksEvery+10)
@@ -100,7 +102,29 @@ func (r *returning) sellOut(ctx context.Context, s *sizes) (err error) {
 			return fmt.Errorf("units are left after %v", marksSellLimit)
 		}
 	}
-	_, err = r.waitDrained(ctx)
+	if _, err := r.waitDrained(ctx); err != nil {
+		return err
+	}
+	return r.checkSoldOut(ctx)
+}
+
+// checkSoldOut fails unless nothing is left: a refusal may have other reasons.
+func (r *returning) checkSoldOut(ctx context.Context) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+r.world.api.addr+"/v1/items/"+r.item, http.NoBody)
+	if err != nil {
+		return err
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	var item struct {
+		Left *int64 `json:"stock_left"`
+	}
+	err = errors.Join(json.NewDecoder(res.Body).Decode(&item), res.Body.Close())
+	if err == nil && (item.Left == nil || *item.Left != 0) {
+		err = fmt.Errorf("units are left: %s", res.Status)
+	}
 	return err
 }
 

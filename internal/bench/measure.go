@@ -291,12 +291,17 @@ func (m *meter) profiles(ctx context.Context, phase string) (wait func() error) 
 }
 
 func (m *meter) createItem(ctx context.Context, id string, units, window int64) error {
+	return m.createLimitedItem(ctx, id, units, window, 1)
+}
+
+// createLimitedItem is createItem with another limit per buyer.
+func (m *meter) createLimitedItem(ctx context.Context, id string, units, window, limit int64) error {
 	token, err := auth.SignToken([]byte(secret), "bench", auth.RoleAdmin, time.Hour, time.Now())
 	if err != nil {
 		return err
 	}
 	body, err := json.Marshal(map[string]any{
-		"id": id, "name": id, "description": "", "price_minor": 4900, "currency": "EUR", "stock": units, "per_user_limit": 1,
+		"id": id, "name": id, "description": "", "price_minor": 4900, "currency": "EUR", "stock": units, "per_user_limit": limit,
 		"payment_window_seconds": window,
 	})
 	if err != nil {
