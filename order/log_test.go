@@ -10,6 +10,28 @@ import (
 	"time"
 )
 
+// TestStore_Checkpoint: the log is copied into the database's file beside the commits, and
+// begins at its start again.
+func TestStore_Checkpoint(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	s.log.pages = 100 // before the writer reads it
+	mustInsert(t, s, newItem("item", 1_000_000, 1))
+	var longest int64
+	for n := range 100 {
+		mustCommit(t, s, distinct(fmt.Sprintf("b%d-", n), "item", 50)...)
+		await(t, "the checkpoint to end", func() bool { return !s.log.copying.Load() })
+		longest = max(longest, logSize(t, s))
+	}
+	if longest > 2<<20 {
+		t.Errorf("the log is %d KB long, want it to begin at its start every 400 KB", longest>>10)
+	}
+	s.log.running.Wait()
+	if left, err := checkpointed(testContext(t), s.write, "NOOP"); err != nil || left > 2*s.log.pages {
+		t.Errorf("%d pages are not copied, %v", left, err)
+	}
+}
+
 // TestStore_LogBound: reads that overlap without a pause do not let the log grow with
 // what is written.
 func TestStore_LogBound(t *testing.T) {

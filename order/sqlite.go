@@ -16,17 +16,12 @@ import (
 // driverName is the SQLite driver with what its connection string has no word for.
 const driverName = "sqlite3-flashsale"
 
-// logPages is the length of the log, in pages of 4 KiB, from which on a commit moves it
-// into the database's file. Orders of a sale change the same pages again and again: the
-// longer the log, the more orders there are for each time that such a page is written.
-const logPages = 8000
-
 // registerDriver registers it, once in a process. An INSERT of many rows that a
 // constraint may end keeps a journal of its own; in a file, that journal was a
 // tenth of the time of a commit, and it is never needed after the statement.
 var registerDriver = sync.OnceFunc(func() {
 	sql.Register(driverName, sqliteDriver{&sqlite3.SQLiteDriver{ConnectHook: func(c *sqlite3.SQLiteConn) error {
-		_, err := c.Exec(fmt.Sprintf("PRAGMA temp_store = MEMORY; PRAGMA wal_autocheckpoint = %d; PRAGMA journal_size_limit = %d", logPages, logLimit), nil)
+		_, err := c.Exec(fmt.Sprintf("PRAGMA temp_store = MEMORY; PRAGMA wal_autocheckpoint = %d; PRAGMA journal_size_limit = %d", logPagesMax, logLimit), nil)
 		return err
 	}}})
 })

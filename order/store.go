@@ -111,13 +111,13 @@ func OpenStore(ctx context.Context, setting string) (*Store, error) {
 	}
 	s := &Store{
 		file: path, write: write, large: make(chan struct{}, largeLoads), hot: make(prepared, len(hotTexts)),
-		lists: newListPool(), log: logGuard{high: logHigh, step: logStep, patience: logPatience},
+		lists: newListPool(), log: logGuard{pages: logPages, high: logHigh, step: logStep, patience: logPatience},
 		now: time.Now, told: make(chan struct{}, 1), onPayment: func(PaymentOutcome) {},
 	}
 	for _, pool := range []struct {
 		db    **gorm.DB
 		conns int
-	}{{&s.read, readers}, {&s.loads, loaders}, {&s.long, longReaders}, {&s.lists.db, maxLists}} {
+	}{{&s.read, readers}, {&s.loads, loaders}, {&s.long, longReaders}, {&s.lists.db, maxLists}, {&s.log.copy, 1}} {
 		if *pool.db, err = openSQLite(path, url.Values{"_query_only": {"true"}}, pool.conns); err != nil {
 			return nil, errors.Join(err, s.Close())
 		}
@@ -226,8 +226,9 @@ func (s *Store) Close() error {
 	if s.writer != nil {
 		s.writer.close()
 	}
+	s.log.running.Wait()
 	err := s.hot.close()
-	for _, db := range []*gorm.DB{s.write, s.read, s.loads, s.long, s.lists.db} {
+	for _, db := range []*gorm.DB{s.write, s.read, s.loads, s.long, s.lists.db, s.log.copy} {
 		if db != nil {
 			err = errors.Join(err, closeDB(db))
 		}
