@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"golang.org/x/sync/singleflight"
 
 	"flashsale/lock"
 	"flashsale/queue"
@@ -203,6 +204,7 @@ type Inventory struct {
 	running sync.WaitGroup
 	// background is what lives until stop, and not until the sellers are done.
 	background sync.WaitGroup
+	warming    singleflight.Group // loads by Warm, by item
 	// stop ends what waits for Redis at shutdown; the sellers drain first.
 	life context.Context
 	stop context.CancelFunc

@@ -431,6 +431,45 @@ func TestInventory_Examine_StopsSales(t *testing.T) {
 	})
 }
 
+// TestInventory_Warm_LongLoad: who warms a large sale waits no longer than asked to. The load
+// goes on, and a second call joins it.
+func TestInventory_Warm_LongLoad(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newShop(t, rdb, open(10, 1), 0)
+		v := s.inventory(t, Config{})
+		reads, read := make(chan struct{}), make(chan struct{})
+		s.source.set(func(f *stored) {
+			f.before = hook(func() { reads <- struct{}{}; <-read })
+		})
+		ctx, cancel := context.WithCancelCause(testContext(t))
+		first := make(chan error, 1)
+		go func() { first <- v.Warm(ctx, s.item) }()
+		<-reads
+		cancel(errTest)
+		if err := <-first; !errors.Is(err, ErrRebuilding) || !errors.Is(err, errTest) {
+			t.Errorf("after its time: %v, want ErrRebuilding and the cause", err)
+		}
+		second := make(chan error, 1)
+		go func() { second <- v.Warm(testContext(t), s.item) }()
+		close(read)
+		if err := <-second; err != nil {
+			t.Errorf("a second call: %v", err)
+		}
+		if left, err := v.Left(testContext(t), []string{s.item}); err != nil || left[0] != 10 {
+			t.Errorf("%v left, %v, want 10", left, err)
+		}
+		if err := v.Warm(testContext(t), s.item); err != nil {
+			t.Errorf("a loaded sale: %v", err)
+		}
+		s.source.set(func(f *stored) { f.before = nil })
+		if n := s.source.loads; n != 1 {
+			t.Errorf("%d loads, want 1", n)
+		}
+		s.audit(t)
+	})
+}
+
 // TestInventory_Change_LongLoad: taking units back loads a sale that takes longer to
 // load than a change may last, and the change has its own time after it.
 func TestInventory_Change_LongLoad(t *testing.T) {

@@ -193,6 +193,27 @@ func (v *Inventory) Reload(ctx context.Context, item string) error {
 	})
 }
 
+// Warm loads an item's sale unless it is loaded, and waits for it. A load that takes longer
+// than ctx goes on without the caller, who gets ErrRebuilding; further calls join it.
+// Errors: those of Reload.
+func (v *Inventory) Warm(ctx context.Context, item string) error {
+	left, err := v.Left(ctx, []string{item})
+	if err != nil || left[0] >= 0 {
+		return err
+	}
+	loaded := v.warming.DoChan(item, func() (any, error) {
+		v.background.Add(1)
+		defer v.background.Done()
+		return nil, v.Reload(v.life, item)
+	})
+	select {
+	case r := <-loaded:
+		return r.Err
+	case <-ctx.Done():
+		return fmt.Errorf("%w: %w", ErrRebuilding, context.Cause(ctx))
+	}
+}
+
 // refresh asks for the present epoch, and reports whether it is another than the
 // one this process sold under.
 func (v *Inventory) refresh(ctx context.Context) (changed bool) {

@@ -39,9 +39,19 @@ const (
 	// reloadRounds bounds the looks at the queues in one ReloadAll. Each serves more
 	// queued orders than a queue holds by default.
 	reloadRounds = 100
-	// reloadLimit bounds the load of one page or one sale.
-	reloadLimit = time.Minute
+	// reloadLeast and reloadPerOrder bound the load of one page or one sale. A load
+	// needs about a tenth of that.
+	reloadLeast, reloadPerOrder = time.Minute, 100 * time.Microsecond
 )
+
+// reloadLimit bounds the load of sales with as many orders.
+func reloadLimit(sales ...Loadable) time.Duration {
+	limit := reloadLeast
+	for i := range sales {
+		limit += time.Duration(sales[i].Orders) * reloadPerOrder
+	}
+	return limit
+}
 
 // ReloadAll loads the sales of these items that are not loaded under the present
 // epoch, those with few orders first, and returns how many are loaded then. It reads
@@ -62,10 +72,10 @@ func (v *Inventory) ReloadAll(ctx context.Context, items []Loadable) (loaded int
 		}
 	}
 	r.single(rest...)
-	forAll(r.singles, pagesAtOnce, func(item string) {
-		ctx, cancel := context.WithTimeout(ctx, reloadLimit)
+	forAll(r.singles, pagesAtOnce, func(it Loadable) {
+		ctx, cancel := context.WithTimeout(ctx, reloadLimit(it))
 		defer cancel()
-		r.ended(item, v.Reload(ctx, item))
+		r.ended(it.Item, v.Reload(ctx, it.Item))
 	})
 	return r.loaded, r.err
 }
@@ -75,7 +85,7 @@ type reload struct {
 	v *Inventory
 
 	mu      sync.Mutex
-	singles []string // to be loaded one by one
+	singles []Loadable // to be loaded one by one
 	loaded  int
 	err     error // the first
 }
@@ -96,9 +106,7 @@ func (r *reload) ended(item string, err error) {
 func (r *reload) single(items ...Loadable) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, it := range items {
-		r.singles = append(r.singles, it.Item)
-	}
+	r.singles = append(r.singles, items...)
 }
 
 // round claims sales, looks at the queues once, and loads the sales that this look
@@ -189,7 +197,7 @@ func (r *reload) claim(ctx context.Context, claim string, items []Loadable) (cla
 
 // page loads a page of claimed sales.
 func (r *reload) page(ctx context.Context, claim string, page []Loadable, queued map[string]Queued) {
-	ctx, cancel := context.WithTimeout(ctx, reloadLimit)
+	ctx, cancel := context.WithTimeout(ctx, reloadLimit(page...))
 	defer cancel()
 	v := r.v
 	epoch, err := v.source.Epoch(ctx)

@@ -37,19 +37,15 @@ func (a *app) addCatalog(ctx context.Context, stock *inventory.Inventory) (*cata
 	return items, nil
 }
 
-// openSaleLimit bounds the load of one sale before its first buyer comes.
-const openSaleLimit = 30 * time.Second
+// openSaleWait bounds the wait for a sale's load before its opening. The load of a very
+// large sale takes longer and continues.
+const openSaleWait = 10 * time.Second
 
-// openSale loads a sale that is not loaded, unless it has ended, and leaves one alone
-// that is.
+// openSale loads a sale that is not loaded.
 func openSale(ctx context.Context, stock *inventory.Inventory, item string) error {
-	left, err := stock.Left(ctx, []string{item})
-	if err != nil || left[0] >= 0 {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, openSaleLimit)
+	ctx, cancel := context.WithTimeout(ctx, openSaleWait)
 	defer cancel()
-	return stock.Reload(ctx, item)
+	return stock.Warm(ctx, item)
 }
 
 // catalogMetrics registers the catalogue's figures. No item becomes a label.
