@@ -21,10 +21,10 @@ const (
 	exitUsage  = 2
 )
 
-// gcPercent lets the heap grow to five times what is live before it is
+// gcPercent lets the heap grow to four and a half times what is live before it is
 // collected. What is live is small and each request's garbage is not: at the
 // usual 100 the collector took a tenth of the processor time of a sale.
-const gcPercent = 400
+const gcPercent = 350
 
 func main() {
 	if os.Getenv("GOGC") == "" {
