@@ -111,7 +111,7 @@ bench-queue: deps ## Compare the queue with asynq (ARGS: options of bench/queue)
 	cd bench && $(GO) run ./queue $(ARGS)
 
 # One fault after the other: each has the machine to itself. SEED repeats a schedule.
-CHAOS = CI=true $(GO) test -tags chaos -count=1 -timeout 60m -v -run '^Test((Plan|Judge)_.*|Faults)$$$(if $(FAULT),/^($(FAULT))$$)' ./internal/chaos \
+CHAOS = CI=true $(GO) test -tags chaos -count=1 -timeout 60m -v -run '^Test((Plan|Judge)_.*|Faults)$$$(if $(FAULT),/^($(FAULT))$$)' ./internal/verify/chaos \
 	-args $(if $(SEED),-seed=$(SEED)) $(ARGS)
 
 .PHONY: chaos
@@ -126,7 +126,7 @@ chaos-ci: deps ## Run the small set of the fault suite
 # checker of histories must find.
 .PHONY: chaos-sabotage
 chaos-sabotage: deps ## Show that the fault suite's checker finds sabotaged builds
-	CI=true $(GO) test -tags chaos -count=1 -timeout 20m -v ./internal/chaos/sabotage
+	CI=true $(GO) test -tags chaos -count=1 -timeout 20m -v ./internal/verify/sabotage
 
 .PHONY: chaos-full
 chaos-full: deps ## Run the fault suite at every named point, in several rounds

@@ -10,8 +10,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/longtest"
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/longtest"
+	"flashsale/internal/testing/redistest"
 )
 
 // TestPenetration: of thousands of invented ids hardly one reaches the database, and
@@ -62,16 +63,16 @@ func testPenetration(t *testing.T, items, ghosts int) {
 					wantItem(t, a, known[n], 0)
 					id := fmt.Sprintf("new-%d", n)
 					s.set(func(s *shop) { s.items[id] = Item{ID: id, Version: 1} })
-					b.Created(testContext(t), id)
+					b.Created(await.Context(t), id)
 					wantItem(t, b, id, 0)
 					// Until it is notified, its filter is incomplete and lets all ids pass.
-					await(t, "the filter to be complete", func() bool { return complete(t, a) })
+					await.True(t, "the filter to be complete", func() bool { return complete(t, a) })
 				}
 			}
 			for i := range items {
 				id := fmt.Sprintf("new-%d", i)
-				await(t, "a new item", func() bool {
-					v, err := a.View(testContext(t), id)
+				await.True(t, "a new item", func() bool {
+					v, err := a.View(await.Context(t), id)
 					return err == nil && v.Item.ID == id
 				})
 			}
@@ -91,11 +92,11 @@ func testPenetration(t *testing.T, items, ghosts int) {
 // asks for an id, too, because that is when a process finds out that it missed one.
 func complete(t *testing.T, c *Catalog) bool {
 	t.Helper()
-	now, err := c.far.announce(testContext(t), "")
+	now, err := c.far.announce(await.Context(t), "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.refuses(testContext(t), newID(t))
+	c.refuses(await.Context(t), newID(t))
 	c.filter.mu.RLock()
 	defer c.filter.mu.RUnlock()
 	return covers(c.filter.generation, now)
@@ -108,22 +109,22 @@ func TestFilter_MissedCreation(t *testing.T) {
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
 		s := newShop()
 		a, deaf := newProcess(t, s, rdb, patient()), newProcess(t, s, rdb, patient())
-		if err := deaf.buildFilterNow(testContext(t)); err != nil {
+		if err := deaf.buildFilterNow(await.Context(t)); err != nil {
 			t.Fatal(err)
 		}
-		await(t, "the filter to refuse", func() bool {
+		await.True(t, "the filter to refuse", func() bool {
 			wantUnknown(t, deaf, newID(t))
 			return deaf.Stats().Refused > 0
 		})
 		id := newID(t)
 		s.set(func(s *shop) { s.items[id] = Item{ID: id, Version: 1} })
-		a.Created(testContext(t), id)
-		await(t, "the new item", func() bool {
-			_, err := deaf.View(testContext(t), id)
+		a.Created(await.Context(t), id)
+		await.True(t, "the new item", func() bool {
+			_, err := deaf.View(await.Context(t), id)
 			return err == nil
 		})
 		refused := deaf.Stats().Refused
-		await(t, "the filter to refuse again", func() bool {
+		await.True(t, "the filter to refuse again", func() bool {
 			wantUnknown(t, deaf, newID(t))
 			return deaf.Stats().Refused > refused
 		})
@@ -137,20 +138,20 @@ func TestFilter_GenerationLost(t *testing.T) {
 	rdb := redistest.Embedded(t)
 	s := newShop()
 	a, deaf := newProcess(t, s, rdb, patient()), newProcess(t, s, rdb, patient())
-	a.Created(testContext(t), "first")
-	if err := deaf.buildFilterNow(testContext(t)); err != nil {
+	a.Created(await.Context(t), "first")
+	if err := deaf.buildFilterNow(await.Context(t)); err != nil {
 		t.Fatal(err)
 	}
-	if err := rdb.FlushAll(testContext(t)).Err(); err != nil { // a server of this test alone
+	if err := rdb.FlushAll(await.Context(t)).Err(); err != nil { // a server of this test alone
 		t.Fatal(err)
 	}
 	s.set(func(s *shop) { s.items["second"] = Item{ID: "second", Version: 1} })
-	a.Created(testContext(t), "second")
-	if got, err := rdb.HGet(testContext(t), generationKey, "count").Result(); err != nil || got != "1" {
+	a.Created(await.Context(t), "second")
+	if got, err := rdb.HGet(await.Context(t), generationKey, "count").Result(); err != nil || got != "1" {
 		t.Fatalf("the count is %q, %v, want the same as before the loss", got, err)
 	}
-	await(t, "the new item", func() bool {
-		_, err := deaf.View(testContext(t), "second")
+	await.True(t, "the new item", func() bool {
+		_, err := deaf.View(await.Context(t), "second")
 		return err == nil
 	})
 }
@@ -166,7 +167,7 @@ func TestFilter_BuiltAlone(t *testing.T) {
 	c := newProcess(t, s, rdb, cfg)
 	proxy.Refuse(true)
 	proxy.Sever()
-	if err := c.buildFilterNow(testContext(t)); err != nil || !c.filter.built() {
+	if err := c.buildFilterNow(await.Context(t)); err != nil || !c.filter.built() {
 		t.Fatalf("built: %v, %v", c.filter.built(), err)
 	}
 	wantUnknown(t, c, newID(t))
@@ -175,9 +176,9 @@ func TestFilter_BuiltAlone(t *testing.T) {
 	}
 	s.set(func(s *shop) { s.items["new"] = Item{ID: "new", Version: 1} })
 	proxy.Refuse(false)
-	await(t, "Redis to be asked again", func() bool { _, ok := c.generationNow(testContext(t)); return ok })
+	await.True(t, "Redis to be asked again", func() bool { _, ok := c.generationNow(await.Context(t)); return ok })
 	wantItem(t, c, "new", 0) // the filter does not hold it, and does not know that it should
-	await(t, "the filter to refuse", func() bool {
+	await.True(t, "the filter to refuse", func() bool {
 		wantUnknown(t, c, newID(t))
 		return c.Stats().Refused > 0
 	})
@@ -268,20 +269,20 @@ func TestRedisAway(t *testing.T) {
 	proxy.Sever()
 	wantItem(t, b, "known", 0)
 	s.set(func(s *shop) { s.items["new"] = Item{ID: "new", Version: 1} })
-	a.Created(testContext(t), "new") // it cannot tell anybody
+	a.Created(await.Context(t), "new") // it cannot tell anybody
 	wantItem(t, a, "new", 0)
 	s.set(func(s *shop) { s.items["other"] = Item{ID: "other", Version: 1} })
-	await(t, "the filter not to be trusted", func() bool {
-		v, err := b.View(testContext(t), "other")
+	await.True(t, "the filter not to be trusted", func() bool {
+		v, err := b.View(await.Context(t), "other")
 		return err == nil && v.Item.ID == "other"
 	})
 
 	proxy.Refuse(false)
-	await(t, "what was said in vain", func() bool {
-		v, err := b.View(testContext(t), "new")
+	await.True(t, "what was said in vain", func() bool {
+		v, err := b.View(await.Context(t), "new")
 		return err == nil && v.Item.ID == "new"
 	})
-	await(t, "the filter to refuse", func() bool {
+	await.True(t, "the filter to refuse", func() bool {
 		before := b.Stats().Refused
 		wantUnknown(t, b, newID(t))
 		return b.Stats().Refused > before
@@ -307,7 +308,7 @@ func TestRedisAway_Maker(t *testing.T) {
 		cfg.RedisTimeout, cfg.Off = time.Second, off
 		a, b := runs(t, newProcess(t, s, cutOff, cfg)), runs(t, newProcess(t, s, rdb, cfg))
 		id := newID(t)
-		await(t, "the id to be refused from memory", func() bool {
+		await.True(t, "the id to be refused from memory", func() bool {
 			wantUnknown(t, b, id)
 			return b.Stats().Refused+b.Stats().Negative > 0
 		})
@@ -318,16 +319,16 @@ func TestRedisAway_Maker(t *testing.T) {
 			s.items[id] = Item{ID: id, Version: 1}
 			s.items["old"] = Item{ID: "old", PriceMinor: 2, Version: 2}
 		})
-		a.Created(testContext(t), id)
-		a.Changed(testContext(t), "old", 2)
+		a.Created(await.Context(t), id)
+		a.Changed(await.Context(t), "old", 2)
 		wantUnknown(t, b, id)
 		proxy.Refuse(false)
-		await(t, "the new item", func() bool { _, err := b.View(testContext(t), id); return err == nil })
-		await(t, "the new price", func() bool {
-			i, err := b.Item(testContext(t), "old")
+		await.True(t, "the new item", func() bool { _, err := b.View(await.Context(t), id); return err == nil })
+		await.True(t, "the new price", func() bool {
+			i, err := b.Item(await.Context(t), "old")
 			return err == nil && i.PriceMinor == 2
 		})
-		if err := rdb.FlushAll(testContext(t)).Err(); err != nil { // a server of this test alone
+		if err := rdb.FlushAll(await.Context(t)).Err(); err != nil { // a server of this test alone
 			t.Fatal(err)
 		}
 	}

@@ -5,7 +5,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 )
 
 // TestListen_DuringLook: what was read before a new subscription may have changed
@@ -52,17 +53,17 @@ func TestFilter_CountGoneBack(t *testing.T) {
 	a, b := newProcess(t, s, rdb, patient()), newProcess(t, s, rdb, patient())
 	b.heardNothing()
 	for range 2 {
-		a.Created(testContext(t), "first")
+		a.Created(await.Context(t), "first")
 	}
-	await(t, "the ids to be read", func() bool { return b.buildFilterNow(testContext(t)) == nil })
-	if err := rdb.HIncrBy(testContext(t), generationKey, "count", -1).Err(); err != nil {
+	await.True(t, "the ids to be read", func() bool { return b.buildFilterNow(await.Context(t)) == nil })
+	if err := rdb.HIncrBy(await.Context(t), generationKey, "count", -1).Err(); err != nil {
 		t.Fatal(err)
 	}
 	s.set(func(s *shop) { s.items["second"] = Item{ID: "second", Version: 1} })
-	a.Created(testContext(t), "second") // while b's subscription is down
+	a.Created(await.Context(t), "second") // while b's subscription is down
 	b.heardNothing()
 	wantItem(t, b, "second", 0)
-	await(t, "the filter to refuse", func() bool {
+	await.True(t, "the filter to refuse", func() bool {
 		wantUnknown(t, b, newID(t))
 		return b.Stats().Refused > 0
 	})
@@ -78,13 +79,13 @@ func TestNone_GoneBack(t *testing.T) {
 	c := newProcess(t, s, rdb, patient())
 	wantItem(t, c, id, 0)
 	key := c.far.keys.item(id)
-	if err := rdb.Del(testContext(t), key).Err(); err != nil {
+	if err := rdb.Del(await.Context(t), key).Err(); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.far.write(testContext(t), id, answer{loadedAt: time.Now()}, maxNegative); err != nil {
+	if err := c.far.write(await.Context(t), id, answer{loadedAt: time.Now()}, maxNegative); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.fetch(testContext(t), id, toRenew); err != nil {
+	if _, err := c.fetch(await.Context(t), id, toRenew); err != nil {
 		t.Errorf("%v, want the item", err)
 	}
 	wantItem(t, c, id, 0)

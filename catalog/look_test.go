@@ -4,7 +4,8 @@ import (
 	"testing"
 	"time"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 )
 
 // TestLook_ToBuy: a buyer does not wait for another process's question longer than its
@@ -18,11 +19,11 @@ func TestLook_ToBuy(t *testing.T) {
 	cfg.Life, cfg.Wait = time.Second, 20*time.Second
 	c := newProcess(t, s, rdb, cfg)
 	l := held(t, rdb, c.far.keys.lock(id), steadyTTL)
-	if i, err := c.Item(testContext(t), id); err != nil || i.Version != 1 {
+	if i, err := c.Item(await.Context(t), id); err != nil || i.Version != 1 {
 		t.Errorf("%+v, %v, want the item", i, err)
 	}
 	wantCalls(t, s, 1, 0)
-	if err := l.Release(testContext(t)); err != nil {
+	if err := l.Release(await.Context(t)); err != nil {
 		t.Error(err)
 	}
 }

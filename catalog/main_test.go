@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"testing"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/redistest"
 )
 
 func TestMain(m *testing.M) {

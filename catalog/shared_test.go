@@ -11,34 +11,13 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 	"flashsale/lock"
 )
 
 // limit bounds what must happen; it is long because it only delays a failure.
 const limit = 5 * time.Minute
-
-func testContext(t testing.TB) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), limit)
-	t.Cleanup(cancel)
-	return ctx
-}
-
-// await polls a condition that no signal announces.
-func await(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	end := time.After(limit)
-	for !ok() {
-		select {
-		case <-tick.C:
-		case <-end:
-			t.Fatalf("waited in vain for: %s", what)
-		}
-	}
-}
 
 // patient is a configuration under which nothing that a test waits for happens by
 // the passing of time, however slow the machine is.
@@ -76,7 +55,7 @@ func held(t *testing.T, rdb redis.UniversalClient, name string, ttl time.Duratio
 		}
 	})
 	for {
-		l, err := locks.Acquire(testContext(t), name, opts...)
+		l, err := locks.Acquire(await.Context(t), name, opts...)
 		if err == nil {
 			return l
 		}
@@ -124,7 +103,7 @@ func runs(t *testing.T, c *Catalog) *Catalog {
 		cancel()
 		all.Wait()
 	})
-	await(t, "the process to be ready", func() bool { return c.heard.Load() > 0 && c.Ready(ctx) == nil })
+	await.True(t, "the process to be ready", func() bool { return c.heard.Load() > 0 && c.Ready(ctx) == nil })
 	return c
 }
 
@@ -142,7 +121,7 @@ func expire(t *testing.T, rdb redis.UniversalClient, id string, all ...*Catalog)
 		})
 	}
 	ago := -(30 * time.Minute).Milliseconds()
-	if err := rdb.HIncrBy(testContext(t), all[0].far.keys.item(id), "at", ago).Err(); err != nil {
+	if err := rdb.HIncrBy(await.Context(t), all[0].far.keys.item(id), "at", ago).Err(); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -150,7 +129,7 @@ func expire(t *testing.T, rdb redis.UniversalClient, id string, all ...*Catalog)
 // crowd reads an item on each process, each reader at once, and counts what they saw.
 func crowd(t *testing.T, id string, readers int, all ...*Catalog) map[int64]int {
 	t.Helper()
-	ctx := testContext(t)
+	ctx := await.Context(t)
 	var mu sync.Mutex
 	versions := map[int64]int{}
 	var wg sync.WaitGroup
@@ -202,11 +181,11 @@ func TestBreakdown(t *testing.T) {
 		if seen := crowd(t, id, readers, all...); seen[1] != readers {
 			t.Errorf("seen by version: %v, want the one before by all", seen)
 		}
-		await(t, "the one question", func() bool { byID, _ := s.counts(); return byID == 2 })
+		await.True(t, "the one question", func() bool { byID, _ := s.counts(); return byID == 2 })
 		close(gate)
 		for i, c := range all {
-			await(t, fmt.Sprintf("process %d to have the next version", i), func() bool {
-				v, err := c.View(testContext(t), id)
+			await.True(t, fmt.Sprintf("process %d to have the next version", i), func() bool {
+				v, err := c.View(await.Context(t), id)
 				return err == nil && v.Item.Version == 2
 			})
 		}
@@ -228,7 +207,7 @@ func TestBreakdown_Off(t *testing.T) {
 		defer close(done)
 		crowd(t, id, 500, c)
 	}()
-	await(t, "each reader's question", func() bool { byID, _ := s.counts(); return byID == 500 })
+	await.True(t, "each reader's question", func() bool { byID, _ := s.counts(); return byID == 500 })
 	close(gate)
 	<-done
 }
@@ -260,8 +239,8 @@ func TestLoaderSlow(t *testing.T) {
 	cfg.Wait = time.Second
 	c := newProcess(t, s, rdb, cfg)
 	l := held(t, rdb, c.far.keys.lock(id), steadyTTL)
-	await(t, "an answer beside the lock", func() bool {
-		_, err := c.View(testContext(t), id)
+	await.True(t, "an answer beside the lock", func() bool {
+		_, err := c.View(await.Context(t), id)
 		return err == nil
 	})
 	wantCalls(t, s, 1, 0)
@@ -269,13 +248,13 @@ func TestLoaderSlow(t *testing.T) {
 	expire(t, rdb, id, c)
 	r, _ := c.known.GetIfPresent(id)
 	for range 100 {
-		if v, err := c.View(testContext(t), id); err != nil || v.Stale {
+		if v, err := c.View(await.Context(t), id); err != nil || v.Stale {
 			t.Fatalf("%+v, %v, want the item as it was", v, err)
 		}
 	}
-	await(t, "the renewal to give up", func() bool { return !r.renewing.Load() && r.retryAt.Load() > 0 })
+	await.True(t, "the renewal to give up", func() bool { return !r.renewing.Load() && r.retryAt.Load() > 0 })
 	wantCalls(t, s, 1, 0)
-	if err := l.Release(testContext(t)); err != nil {
+	if err := l.Release(await.Context(t)); err != nil {
 		t.Error(err)
 	}
 }
@@ -293,7 +272,7 @@ func TestRedis_SecondProcess(t *testing.T) {
 		s := newShop(want)
 		a, b := newProcess(t, s, rdb, patient()), newProcess(t, s, rdb, patient())
 		wantItem(t, a, want.ID, 4)
-		if got, err := b.Item(testContext(t), want.ID); err != nil || got != want {
+		if got, err := b.Item(await.Context(t), want.ID); err != nil || got != want {
 			t.Errorf("%+v, %v, want %+v", got, err, want)
 		}
 		ghost := newID(t)
@@ -301,7 +280,7 @@ func TestRedis_SecondProcess(t *testing.T) {
 		wantUnknown(t, b, ghost)
 		wantCalls(t, s, 2, 0)
 		for _, key := range []string{a.far.keys.item(want.ID), a.far.keys.item(ghost)} {
-			if ttl, err := rdb.PTTL(testContext(t), key).Result(); err != nil || ttl <= 0 || ttl > time.Hour {
+			if ttl, err := rdb.PTTL(await.Context(t), key).Result(); err != nil || ttl <= 0 || ttl > time.Hour {
 				t.Errorf("%s lives %v, %v", key, ttl, err)
 			}
 		}
@@ -317,9 +296,9 @@ func TestChanged(t *testing.T) {
 		s := newShop(Item{ID: id, Version: 1})
 		a, b := runs(t, newProcess(t, s, rdb, patient())), runs(t, newProcess(t, s, rdb, patient()))
 		version := func(c *Catalog) int64 {
-			v, err1 := c.View(testContext(t), id)
-			i, err2 := c.Item(testContext(t), id)
-			l, err3 := c.List(testContext(t))
+			v, err1 := c.View(await.Context(t), id)
+			i, err2 := c.Item(await.Context(t), id)
+			l, err3 := c.List(await.Context(t))
 			if err := errors.Join(err1, err2, err3); err != nil {
 				t.Fatal(err)
 			}
@@ -330,11 +309,11 @@ func TestChanged(t *testing.T) {
 				t.Fatalf("version %d before the change to %d", was, n)
 			}
 			s.set(func(s *shop) { s.items[id] = Item{ID: id, Version: n} })
-			a.Changed(testContext(t), id, n)
+			a.Changed(await.Context(t), id, n)
 			if v := version(a); v != n {
 				t.Errorf("the process that made version %d shows %d", n, v)
 			}
-			await(t, "the other process to see the change", func() bool { return version(b) == n })
+			await.True(t, "the other process to see the change", func() bool { return version(b) == n })
 		}
 	})
 }
@@ -357,22 +336,22 @@ func TestChanged_SlowLoader(t *testing.T) {
 			asked, _ := s.counts()
 			go func() {
 				defer close(done)
-				if _, err := slow.fetch(testContext(t), id, toRenew); err != nil {
+				if _, err := slow.fetch(await.Context(t), id, toRenew); err != nil {
 					t.Error(err)
 				}
 			}()
-			await(t, "the loader to ask", func() bool { n, _ := s.counts(); return n > asked })
+			await.True(t, "the loader to ask", func() bool { n, _ := s.counts(); return n > asked })
 			s.set(func(s *shop) { s.items[id], s.pause = Item{ID: id, Version: 5}, nil })
-			other.Changed(testContext(t), id, 5)
+			other.Changed(await.Context(t), id, 5)
 			close(gate)
 			<-done
-			if e, found, err := other.far.read(testContext(t), id); err != nil || found {
+			if e, found, err := other.far.read(await.Context(t), id); err != nil || found {
 				t.Errorf("Redis has %+v, %v, %v, want nothing but the version", e, found, err)
 			}
-			if i, err := other.Item(testContext(t), id); err != nil || i.Version != 5 {
+			if i, err := other.Item(await.Context(t), id); err != nil || i.Version != 5 {
 				t.Errorf("%+v, %v, want version 5", i, err)
 			}
-			if e, found, err := other.far.read(testContext(t), id); err != nil || !found || e.item.Version != 5 {
+			if e, found, err := other.far.read(await.Context(t), id); err != nil || !found || e.item.Version != 5 {
 				t.Errorf("Redis has %+v, %v, %v, want version 5", e, found, err)
 			}
 		}
@@ -390,19 +369,19 @@ func TestCreated(t *testing.T) {
 			id := newID(t)
 			for _, c := range []*Catalog{a, b} {
 				wantUnknown(t, c, id)
-				if _, err := c.List(testContext(t)); err != nil {
+				if _, err := c.List(await.Context(t)); err != nil {
 					t.Fatal(err)
 				}
 			}
 			s.set(func(s *shop) { s.items[id] = Item{ID: id, Version: 1} })
-			a.Created(testContext(t), id)
+			a.Created(await.Context(t), id)
 			for _, c := range []*Catalog{a, b} {
-				await(t, "the new item", func() bool {
-					v, err := c.View(testContext(t), id)
+				await.True(t, "the new item", func() bool {
+					v, err := c.View(await.Context(t), id)
 					return err == nil && v.Item.ID == id
 				})
-				await(t, "the new item in the list", func() bool {
-					l, err := c.List(testContext(t))
+				await.True(t, "the new item in the list", func() bool {
+					l, err := c.List(await.Context(t))
 					return err == nil && len(l.Items) == len(s.items)
 				})
 			}
@@ -437,28 +416,28 @@ func TestWarm(t *testing.T) {
 			return opened[item]
 		}
 		inRedis := func(id string) bool {
-			n, err := rdb.Exists(testContext(t), keys{func(string) int { return 0 }}.item(id)).Result()
+			n, err := rdb.Exists(await.Context(t), keys{func(string) int { return 0 }}.item(id)).Result()
 			return err == nil && n == 1
 		}
 		a := newProcess(t, s, rdb, cfg)
-		if err := a.Ready(testContext(t)); err == nil {
+		if err := a.Ready(await.Context(t)); err == nil {
 			t.Error("ready before anything is loaded")
 		}
 		runs(t, a)
-		await(t, "the sale to be opened", func() bool { return count(soon) == 1 })
+		await.True(t, "the sale to be opened", func() bool { return count(soon) == 1 })
 		if count(soon) != 1 || count(later) != 0 || count(over) != 0 || !inRedis(soon) || inRedis(later) || inRedis(over) {
 			t.Errorf("opened %v, in Redis: soon %v, later %v, over %v", opened, inRedis(soon), inRedis(later), inRedis(over))
 		}
 		b := runs(t, newProcess(t, s, rdb, cfg))
 		b.known.InvalidateAll()
-		if v, err := a.Warm(testContext(t), later); err != nil || v.Item.ID != later {
+		if v, err := a.Warm(await.Context(t), later); err != nil || v.Item.ID != later {
 			t.Errorf("warm: %+v, %v", v, err)
 		}
 		if count(later) != 1 || !inRedis(later) {
 			t.Errorf("the sale was opened %d times, item in Redis: %v", count(later), inRedis(later))
 		}
-		await(t, "the other process to have it", func() bool { _, ok := b.known.GetIfPresent(later); return ok })
-		if _, err := a.Warm(testContext(t), "no-such-item"); !errors.Is(err, ErrItemNotFound) {
+		await.True(t, "the other process to have it", func() bool { _, ok := b.known.GetIfPresent(later); return ok })
+		if _, err := a.Warm(await.Context(t), "no-such-item"); !errors.Is(err, ErrItemNotFound) {
 			t.Errorf("warm: %v, want ErrItemNotFound", err)
 		}
 	})
@@ -486,7 +465,7 @@ func TestWarm_Clock(t *testing.T) {
 		return nil
 	}
 	runs(t, newProcess(t, s, rdb, cfg))
-	await(t, "a sale to be opened", func() bool { mu.Lock(); defer mu.Unlock(); return len(opened) > 0 })
+	await.True(t, "a sale to be opened", func() bool { mu.Lock(); defer mu.Unlock(); return len(opened) > 0 })
 	mu.Lock()
 	defer mu.Unlock()
 	if len(opened) != 1 || opened[0] != soon {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"flashsale/handler/auth"
+	"flashsale/internal/testing/await"
 	"flashsale/order"
 )
 
@@ -43,7 +44,7 @@ func TestOrderEvents_Memory(t *testing.T) { //nolint:paralleltest // it measures
 		for _, fd := range open {
 			syscall.Close(fd) //nolint:errcheck // it has only been read
 		}
-		eventually(t, "the streams to end", func() bool { return feed.open.Load() == 0 })
+		await.True(t, "the streams to end", func() bool { return feed.open.Load() == 0 })
 	})
 	add(50) // what the first ones set up counts for none
 	before := inUse()

@@ -20,6 +20,7 @@ import (
 	"go.uber.org/goleak"
 
 	"flashsale/handler/auth"
+	"flashsale/internal/testing/await"
 	"flashsale/order"
 )
 
@@ -234,7 +235,7 @@ func TestOrderEvents(t *testing.T) {
 			} else if got := wantStream(t, w); got != tt.want {
 				t.Errorf("got\n%s\nwant\n%s", got, tt.want)
 			}
-			eventually(t, "the stream to leave", func() bool { return feed.open.Load() == 0 })
+			await.True(t, "the stream to leave", func() bool { return feed.open.Load() == 0 })
 			want := strings.Count(tt.want, "id: ")
 			if got := sum(t, registry, "flashsale_event_streams"); got != 0 {
 				t.Errorf("%v streams counted at the end", got)
@@ -488,21 +489,6 @@ func TestOrderEvents_Heartbeat(t *testing.T) {
 	w.until(t, "0\r\n") // the last chunk: the server has ended it
 }
 
-// eventually waits for a condition that no signal announces.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	end := time.After(2 * time.Minute)
-	for !ok() {
-		select {
-		case <-tick.C:
-		case <-end:
-			t.Fatalf("waited in vain for: %s", what)
-		}
-	}
-}
-
 // TestOrderEvents_ClientGone: a client that leaves takes its stream with it, long
 // before the next sign of life.
 func TestOrderEvents_ClientGone(t *testing.T) {
@@ -517,7 +503,7 @@ func TestOrderEvents_ClientGone(t *testing.T) {
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the stream to end", func() bool { return feed.open.Load() == 0 })
+	await.True(t, "the stream to end", func() bool { return feed.open.Load() == 0 })
 }
 
 // TestOrderEvents_Slow: a client that takes nothing is left, and blocks nobody.
@@ -530,7 +516,7 @@ func TestOrderEvents_Slow(t *testing.T) {
 	big := orderIn(order.StatusConfirmed)
 	big.Reason = strings.Repeat("x", 32<<20) // more than the kernel holds back
 	feed.send(big)
-	eventually(t, "the stream to end", func() bool { return feed.open.Load() == 0 })
+	await.True(t, "the stream to end", func() bool { return feed.open.Load() == 0 })
 	if _, err := io.Copy(io.Discard, w.in); err != nil && !errors.Is(err, net.ErrClosed) && !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("the connection: %v", err)
 	}
@@ -585,7 +571,7 @@ func TestOrderEvents_ClientSends(t *testing.T) {
 			break // the connection was closed with bytes unread
 		}
 	}
-	eventually(t, "the stream to end", func() bool { return feed.open.Load() == 0 })
+	await.True(t, "the stream to end", func() bool { return feed.open.Load() == 0 })
 }
 
 // TestOrderEvents_Panic: a stream that panics takes nothing with it.
@@ -596,7 +582,7 @@ func TestOrderEvents_Panic(t *testing.T) {
 	w.ask(t)
 	w.until(t, "data: ")
 	feed.set(func() { feed.broken = true })
-	eventually(t, "the stream to end", func() bool { return feed.open.Load() == 0 })
+	await.True(t, "the stream to end", func() bool { return feed.open.Load() == 0 })
 	if _, err := io.ReadAll(w.in); err != nil {
 		t.Errorf("the connection: %v", err)
 	}
@@ -630,9 +616,9 @@ func TestOrderEvents_Crowd(t *testing.T) { //nolint:paralleltest // it counts go
 				t.Fatal(err)
 			}
 		}
-		eventually(t, "the streams of those who left to end", func() bool { return feed.open.Load() == n/2 })
+		await.True(t, "the streams of those who left to end", func() bool { return feed.open.Load() == n/2 })
 		feed.close()
-		eventually(t, "the rest to end", func() bool { return feed.open.Load() == 0 })
+		await.True(t, "the rest to end", func() bool { return feed.open.Load() == 0 })
 	})
 	goleak.VerifyNone(t, before)
 }

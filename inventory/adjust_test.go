@@ -10,7 +10,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 	"flashsale/lock"
 )
 
@@ -19,7 +20,7 @@ func ptr[T any](v T) *T { return &v }
 // adjust brings a change into the sale, as a process without an Inventory does.
 func (s *shop) adjust(t testing.TB, c Change) error {
 	t.Helper()
-	return Adjust(testContext(t), s.rdb, 1, s.source.epochNow(), s.item, c)
+	return Adjust(await.Context(t), s.rdb, 1, s.source.epochNow(), s.item, c)
 }
 
 func (s *shop) mustAdjust(t testing.TB, c Change) {
@@ -110,7 +111,7 @@ func TestAdjust_Stock(t *testing.T) {
 		s.stock(5, 2)
 		s.mustAdjust(t, Change{Version: 2, AddLeft: 5})
 		for _, v := range []*Inventory{a, b} {
-			await(t, "the mark to go", func() bool { return !fromMemory(t, s, v) })
+			await.True(t, "the mark to go", func() bool { return !fromMemory(t, s, v) })
 		}
 		mustBuy(t, b, s.request("n1", "k", 1))
 		mustBuy(t, a, s.request("n2", "k", 1))
@@ -127,7 +128,7 @@ func TestAdjust_Stock(t *testing.T) {
 		s.stock(0, 4)
 		s.mustAdjust(t, Change{Version: 4, Control: ptr("paused")})
 		for _, v := range []*Inventory{a, b} {
-			await(t, "the mark to go", func() bool { return !fromMemory(t, s, v) })
+			await.True(t, "the mark to go", func() bool { return !fromMemory(t, s, v) })
 			mustRefuse(t, v, s.request("n4", "k", 1), ErrPaused)
 		}
 		s.audit(t)
@@ -147,14 +148,14 @@ func TestAdjust_Version(t *testing.T) {
 		if st := s.state(t); len(st.sale) != 0 {
 			t.Errorf("a change made a sale: %+v", st)
 		}
-		if err := v.Open(testContext(t), s.item); err != nil {
+		if err := v.Open(await.Context(t), s.item); err != nil {
 			t.Fatal(err)
 		}
 		before := s.state(t)
 		if err := s.adjust(t, three); !errors.Is(err, ErrBehind) {
 			t.Errorf("before the change before it: %v, want ErrBehind", err)
 		}
-		if err := Adjust(testContext(t), rdb, 1, 7, s.item, two); !errors.Is(err, ErrNotLoaded) {
+		if err := Adjust(await.Context(t), rdb, 1, 7, s.item, two); !errors.Is(err, ErrNotLoaded) {
 			t.Errorf("another epoch: %v, want ErrNotLoaded", err)
 		}
 		same(t, before, s.state(t))
@@ -176,7 +177,7 @@ func TestAdjust_Version(t *testing.T) {
 		}
 		// A load brings the changes that the database has.
 		s.stock(2, 3)
-		if err := v.Open(testContext(t), s.item); err != nil {
+		if err := v.Open(await.Context(t), s.item); err != nil {
 			t.Fatal(err)
 		}
 		after = s.state(t)
@@ -190,15 +191,15 @@ func TestAdjust_ReplyLost(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, direct *redis.Client) {
 		s := newShop(t, direct, open(3, 1), 0)
-		if err := s.inventory(t, Config{}).Open(testContext(t), s.item); err != nil {
+		if err := s.inventory(t, Config{}).Open(await.Context(t), s.item); err != nil {
 			t.Fatal(err)
 		}
-		if err := adjustScript.Load(testContext(t), direct).Err(); err != nil {
+		if err := adjustScript.Load(await.Context(t), direct).Err(); err != nil {
 			t.Fatal(err)
 		}
 		p := newProxy(t, direct.Options().Addr, runsOf(adjustScript, 1, func(int) cutAt { return cutAfter }))
 		c := Change{Version: 2, AddLeft: 4}
-		if err := Adjust(testContext(t), p.client(t), 1, 1, s.item, c); err == nil {
+		if err := Adjust(await.Context(t), p.client(t), 1, 1, s.item, c); err == nil {
 			t.Error("the reply was lost, and there is no error")
 		}
 		after := s.state(t)
@@ -218,10 +219,10 @@ func TestAdjust_WrongTypes(t *testing.T) {
 				t.Parallel()
 				s := newShop(t, rdb, open(3, 1), 0)
 				v := s.inventory(t, Config{})
-				if err := v.Open(testContext(t), s.item); err != nil {
+				if err := v.Open(await.Context(t), s.item); err != nil {
 					t.Fatal(err)
 				}
-				ctx, key := testContext(t), v.keys.sale(s.item)
+				ctx, key := await.Context(t), v.keys.sale(s.item)
 				var err error
 				if field == "" {
 					err = errors.Join(rdb.Del(ctx, key).Err(), rdb.Set(ctx, key, "x", 0).Err())
@@ -277,7 +278,7 @@ func TestInventory_Change(t *testing.T) {
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
 		s := newShop(t, rdb, open(3, 1), 0)
 		v, other := s.inventory(t, Config{MarkLife: forEver}), s.inventory(t, Config{MarkLife: forEver})
-		ctx := testContext(t)
+		ctx := await.Context(t)
 		change := func(c Change, commit func(context.Context) (int64, error), want error) {
 			t.Helper()
 			if err := v.Change(ctx, s.item, c, commit); !errors.Is(err, want) || (err == nil) != (want == nil) {
@@ -296,7 +297,7 @@ func TestInventory_Change(t *testing.T) {
 		marked(t, s, v, other)
 		change(Change{AddLeft: -1}, never, ErrStockBelowSold)
 		change(Change{AddLeft: 2}, s.commits(2, 3), nil)
-		await(t, "the mark to go", func() bool { return !fromMemory(t, s, other) })
+		await.True(t, "the mark to go", func() bool { return !fromMemory(t, s, other) })
 		mustBuy(t, other, s.request("n1", "k", 1))
 		before := s.state(t)
 		change(Change{AddLeft: -2}, never, ErrStockBelowSold)
@@ -347,11 +348,11 @@ func TestInventory_Change_Unknown(t *testing.T) {
 					}
 					switch by {
 					case "Error":
-						if err := v.Change(testContext(t), s.item, Change{AddLeft: c.add}, commit); !errors.Is(err, errTest) {
+						if err := v.Change(await.Context(t), s.item, Change{AddLeft: c.add}, commit); !errors.Is(err, errTest) {
 							t.Errorf("change: %v, want the commit's error", err)
 						}
 					case "NoVersion":
-						if err := v.Change(testContext(t), s.item, Change{AddLeft: c.add}, func(ctx context.Context) (int64, error) {
+						if err := v.Change(await.Context(t), s.item, Change{AddLeft: c.add}, func(ctx context.Context) (int64, error) {
 							version, err := commit(ctx)
 							if !errors.Is(err, errTest) {
 								t.Error(err)
@@ -379,18 +380,18 @@ func dies(t *testing.T, s *shop, v *Inventory, add int64, commit func(context.Co
 	t.Helper()
 	// A lock that is handed over is the giver's for a while; this one shall lapse soon.
 	lockKey, _ := v.locks.GuardKeys(v.keys.lock(s.item))
-	await(t, "the lock to be free", func() bool {
-		n, err := s.rdb.Exists(testContext(t), lockKey).Result()
+	await.True(t, "the lock to be free", func() bool {
+		n, err := s.rdb.Exists(await.Context(t), lockKey).Result()
 		return err == nil && n == 0
 	})
-	err := v.suspend(testContext(t), dead(t, s, 500*time.Millisecond), s.item, add)
+	err := v.suspend(await.Context(t), dead(t, s, 500*time.Millisecond), s.item, add)
 	for errors.Is(err, lock.ErrLost) && t.Context().Err() == nil { // a busy machine was too late
-		err = v.suspend(testContext(t), dead(t, s, 500*time.Millisecond), s.item, add)
+		err = v.suspend(await.Context(t), dead(t, s, 500*time.Millisecond), s.item, add)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := commit(testContext(t)); !errors.Is(err, errTest) {
+	if _, err := commit(await.Context(t)); !errors.Is(err, errTest) {
 		t.Fatal(err)
 	}
 }
@@ -414,17 +415,17 @@ func TestInventory_Change_LeftMarked(t *testing.T) {
 			t.Errorf("adjust a marked sale: %v, want ErrNotLoaded", err)
 		}
 		same(t, before, s.state(t))
-		if err := v.Reload(testContext(t), s.item); err != nil {
+		if err := v.Reload(await.Context(t), s.item); err != nil {
 			t.Fatal(err)
 		}
 		if st := s.audit(t); st.left(t) != 4 {
 			t.Errorf("left is %d, want 4", st.left(t))
 		}
 		dies(t, s, v, -1, func(context.Context) (int64, error) { return 0, errTest })
-		if err := v.Change(testContext(t), s.item, Change{AddLeft: 3}, s.commits(3, 3)); err != nil {
+		if err := v.Change(await.Context(t), s.item, Change{AddLeft: 3}, s.commits(3, 3)); err != nil {
 			t.Fatal(err)
 		}
-		if err := v.Reload(testContext(t), s.item); err != nil {
+		if err := v.Reload(await.Context(t), s.item); err != nil {
 			t.Fatal(err)
 		}
 		if st := s.audit(t); st.left(t) != 7 {
@@ -452,24 +453,24 @@ func TestInventory_Change_WithoutLock(t *testing.T) {
 		stalled := dead(t, s, 500*time.Millisecond)
 		mustBuy(t, v, s.request("u", "k", 1)) // once the lock has lapsed
 		before := s.state(t)
-		if err := v.suspend(testContext(t), stalled, s.item, 1); !errors.Is(err, lock.ErrLost) {
+		if err := v.suspend(await.Context(t), stalled, s.item, 1); !errors.Is(err, lock.ErrLost) {
 			t.Errorf("suspend without the lock: %v, want lock.ErrLost", err)
 		}
 		same(t, before, s.state(t))
 		// And a holder leaves another's mark alone: what that one did is not known.
-		l, err := v.locks.Acquire(testContext(t), v.keys.lock(s.item))
+		l, err := v.locks.Acquire(await.Context(t), v.keys.lock(s.item))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := rdb.HSet(testContext(t), v.keys.sale(s.item), "changing", "another:1").Err(); err != nil {
+		if err := rdb.HSet(await.Context(t), v.keys.sale(s.item), "changing", "another:1").Err(); err != nil {
 			t.Fatal(err)
 		}
 		before = s.state(t)
-		if err := v.suspend(testContext(t), l, s.item, 1); !errors.Is(err, ErrNotLoaded) {
+		if err := v.suspend(await.Context(t), l, s.item, 1); !errors.Is(err, ErrNotLoaded) {
 			t.Errorf("suspend a marked sale: %v, want ErrNotLoaded", err)
 		}
 		same(t, before, s.state(t))
-		if err := l.Release(testContext(t)); err != nil {
+		if err := l.Release(await.Context(t)); err != nil {
 			t.Error(err)
 		}
 	})
@@ -498,8 +499,8 @@ func TestInventory_Change_LoadedMeanwhile(t *testing.T) {
 				v := s.inventory(t, Config{OnError: func(err error) { heard <- err }})
 				other := s.inventory(t, Config{})
 				lockKey, _ := v.locks.GuardKeys(v.keys.lock(s.item))
-				if err := v.Change(testContext(t), s.item, Change{AddLeft: c.add}, func(context.Context) (int64, error) {
-					ctx := testContext(t)
+				if err := v.Change(await.Context(t), s.item, Change{AddLeft: c.add}, func(context.Context) (int64, error) {
+					ctx := await.Context(t)
 					if err := rdb.Del(ctx, lockKey).Err(); err != nil {
 						t.Error(err)
 					}
@@ -513,7 +514,7 @@ func TestInventory_Change_LoadedMeanwhile(t *testing.T) {
 				}); err != nil {
 					t.Errorf("change: %v", err)
 				}
-				if err := v.Reload(testContext(t), s.item); err != nil {
+				if err := v.Reload(await.Context(t), s.item); err != nil {
 					if c.want > 0 {
 						t.Error(err)
 					}
@@ -538,13 +539,13 @@ func TestInventory_Change_RepliesLost(t *testing.T) {
 					s := newShop(t, direct, open(10, 5), 0)
 					p := newProxy(t, direct.Options().Addr, runsOf(script, 2, func(int) cutAt { return how }))
 					v := s.inventoryOn(t, p.client(t), newLocks(t, direct, lockConfig), Config{})
-					if err := v.Open(testContext(t), s.item); err != nil {
+					if err := v.Open(await.Context(t), s.item); err != nil {
 						t.Fatal(err)
 					}
-					if err := script.Load(testContext(t), direct).Err(); err != nil {
+					if err := script.Load(await.Context(t), direct).Err(); err != nil {
 						t.Fatal(err)
 					}
-					if err := v.Change(testContext(t), s.item, Change{AddLeft: -4}, s.commits(-4, 2)); err != nil {
+					if err := v.Change(await.Context(t), s.item, Change{AddLeft: -4}, s.commits(-4, 2)); err != nil {
 						t.Errorf("change: %v", err)
 					}
 					if p.count() != 2 {
@@ -577,8 +578,8 @@ func TestInventory_Change_WithoutRedis(t *testing.T) {
 	v := s.inventoryOn(t, rdb, newLocks(t, rdb, cfg), Config{LookLimit: defaultLookLimit, settleLimit: afterCommit})
 	mustBuy(t, v, s.request("u", "k", 1))
 	killed := false
-	await(t, "a change to hold the lock", func() bool { // on a busy machine a lock with such times may be lost first
-		err := v.Change(testContext(t), s.item, Change{AddLeft: -4}, func(context.Context) (int64, error) {
+	await.True(t, "a change to hold the lock", func() bool { // on a busy machine a lock with such times may be lost first
+		err := v.Change(await.Context(t), s.item, Change{AddLeft: -4}, func(context.Context) (int64, error) {
 			s.stock(-4, 2)
 			killed = true
 			return 2, server.Kill()
@@ -588,7 +589,7 @@ func TestInventory_Change_WithoutRedis(t *testing.T) {
 		}
 		return killed
 	})
-	if err := v.Change(testContext(t), s.item, Change{AddLeft: 1}, func(context.Context) (int64, error) {
+	if err := v.Change(await.Context(t), s.item, Change{AddLeft: 1}, func(context.Context) (int64, error) {
 		t.Error("committed without a sale to hold")
 		return 0, errTest
 	}); !errors.Is(err, ErrUnavailable) {
@@ -597,13 +598,13 @@ func TestInventory_Change_WithoutRedis(t *testing.T) {
 	if err := server.Start(); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "a purchase", func() bool { return buy(t, v, s.request("w", "k", 1)).Err == nil })
+	await.True(t, "a purchase", func() bool { return buy(t, v, s.request("w", "k", 1)).Err == nil })
 	// The change has asked for the sale to be dropped, which may happen once more only now.
-	await(t, "4 left and no mark", func() bool {
+	await.True(t, "4 left and no mark", func() bool {
 		if err := buy(t, v, s.request("w", "k", 1)).Err; err != nil {
 			return false
 		}
-		sale := rdb.HGetAll(testContext(t), v.keys.sale(s.item)).Val()
+		sale := rdb.HGetAll(await.Context(t), v.keys.sale(s.item)).Val()
 		return sale["left"] == "4" && sale["changing"] == ""
 	})
 	s.audit(t)
@@ -616,7 +617,7 @@ func TestInventory_Change_WhileSelling(t *testing.T) {
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
 		s := newShop(t, rdb, open(30, 1), 0)
 		processes := []*Inventory{s.inventory(t, Config{Slice: time.Nanosecond}), s.inventory(t, Config{Slice: time.Nanosecond})}
-		if err := processes[0].Open(testContext(t), s.item); err != nil {
+		if err := processes[0].Open(await.Context(t), s.item); err != nil {
 			t.Fatal(err)
 		}
 		done := make(chan struct{})
@@ -625,7 +626,7 @@ func TestInventory_Change_WhileSelling(t *testing.T) {
 				defer func() { done <- struct{}{} }()
 				for n := range 60 {
 					r := s.request(fmt.Sprintf("p%d-%d", i, n), "k", 1)
-					o, err := v.Purchase(testContext(t), r)
+					o, err := v.Purchase(await.Context(t), r)
 					if err != nil || o.Err != nil && !errors.Is(o.Err, ErrSoldOut) {
 						t.Errorf("purchase: %+v, %v", o, err)
 					}
@@ -635,7 +636,7 @@ func TestInventory_Change_WhileSelling(t *testing.T) {
 				defer func() { done <- struct{}{} }()
 				for n := range 20 {
 					add := int64(3 - 4*(n%2)) // 3 more, 1 fewer
-					err := v.Change(testContext(t), s.item, Change{AddLeft: add}, func(context.Context) (version int64, err error) {
+					err := v.Change(await.Context(t), s.item, Change{AddLeft: add}, func(context.Context) (version int64, err error) {
 						s.source.set(func(src *stored) {
 							sale := src.sales[s.item]
 							sale.Left += add
@@ -677,8 +678,8 @@ func TestInventory_Change_SettledLater(t *testing.T) {
 		v := s.inventoryOn(t, away, newLocks(t, rdb, lockConfig), Config{settleLimit: 50 * time.Millisecond}) // it cannot succeed
 		other := s.inventory(t, Config{})
 		lockKey, _ := v.locks.GuardKeys(v.keys.lock(s.item))
-		if err := v.Change(testContext(t), s.item, Change{AddLeft: 5}, func(context.Context) (int64, error) {
-			if err := rdb.Del(testContext(t), lockKey).Err(); err != nil {
+		if err := v.Change(await.Context(t), s.item, Change{AddLeft: 5}, func(context.Context) (int64, error) {
+			if err := rdb.Del(await.Context(t), lockKey).Err(); err != nil {
 				t.Error(err)
 			}
 			mustBuy(t, other, s.request("u", "k", 2))
@@ -693,7 +694,7 @@ func TestInventory_Change_SettledLater(t *testing.T) {
 			t.Fatalf("left is %d, want 8: the sale was loaded before the commit", st.left(t))
 		}
 		p.Refuse(false)
-		await(t, "the sale to be dropped", func() bool { return len(s.state(t).sale) == 0 })
+		await.True(t, "the sale to be dropped", func() bool { return len(s.state(t).sale) == 0 })
 		mustBuy(t, other, s.request("w", "k", 1))
 		if st := s.audit(t); st.left(t) != 12 {
 			t.Errorf("left is %d, want 12", st.left(t))

@@ -8,7 +8,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"flashsale/internal/breaker"
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 	"flashsale/lock"
 )
 
@@ -44,14 +45,14 @@ func TestInventory_BreakerOpen(t *testing.T) {
 	mustBuyAtLast(t, v, s.request("u", "k", 1))
 	proxy.Refuse(true)
 	proxy.Sever()
-	await(t, "the breaker opens", func() bool {
+	await.True(t, "the breaker opens", func() bool {
 		return errors.Is(rdb.Ping(t.Context()).Err(), breaker.ErrOpen)
 	})
 	if o := buy(t, v, s.request("v", "k", 1)); !errors.Is(o.Err, ErrUnavailable) {
 		t.Errorf("a purchase while Redis is away: %+v, want %v", o, ErrUnavailable)
 	}
 	proxy.Refuse(false)
-	await(t, "the breaker closes", func() bool { return guard.Open() == 0 || rdb.Ping(t.Context()).Err() == nil })
+	await.True(t, "the breaker closes", func() bool { return guard.Open() == 0 || rdb.Ping(t.Context()).Err() == nil })
 	mustBuyAtLast(t, v, s.request("v", "k", 1))
 	if left := s.audit(t); left.left(t) != 8 {
 		t.Errorf("%d are left, want 8", left.left(t))
@@ -75,7 +76,7 @@ func TestInventory_BreakerOpensOnUnknown(t *testing.T) {
 	if err := v.Submit(r); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "tries of the batch are refused", func() bool { return guard.Refused() >= 3 })
+	await.True(t, "tries of the batch are refused", func() bool { return guard.Refused() >= 3 })
 	select {
 	case o := <-done:
 		t.Fatalf("while the outcome is unknown: %+v", o)

@@ -8,7 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/redistest"
 )
 
 // TestInventory_SoldOutMark_BuiltTwice: one holder of the lock builds the sale twice. The

@@ -7,7 +7,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 )
 
 // pauses returns a commit of the pause of the shop's item.
@@ -30,7 +31,7 @@ func TestInventory_Change_NotLoaded(t *testing.T) {
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		s := newShop(t, rdb, open(10, 1), 0)
 		v := s.inventory(t, Config{})
-		if err := v.Change(testContext(t), s.item, Change{AddLeft: 5, PerUserLimit: ptr(int64(3))}, func(context.Context) (int64, error) {
+		if err := v.Change(await.Context(t), s.item, Change{AddLeft: 5, PerUserLimit: ptr(int64(3))}, func(context.Context) (int64, error) {
 			s.stock(5, 2)
 			s.source.set(func(src *stored) {
 				sale := src.sales[s.item]
@@ -73,7 +74,7 @@ func TestInventory_Change_WhileLoading(t *testing.T) {
 		outcome := make(chan Outcome, 1)
 		go func() { outcome <- buy(t, other, s.request("u", "k", 1)) }()
 		<-read
-		if err := v.Change(testContext(t), s.item, Change{Control: ptr("paused")}, s.pauses(t)); err != nil {
+		if err := v.Change(await.Context(t), s.item, Change{Control: ptr("paused")}, s.pauses(t)); err != nil {
 			t.Fatal(err)
 		}
 		select {
@@ -82,7 +83,7 @@ func TestInventory_Change_WhileLoading(t *testing.T) {
 		default:
 		}
 		// What leaves everything as it is does not disturb the load.
-		if err := v.Change(testContext(t), s.item, Change{PerUserLimit: ptr(int64(1))}, func(context.Context) (int64, error) {
+		if err := v.Change(await.Context(t), s.item, Change{PerUserLimit: ptr(int64(1))}, func(context.Context) (int64, error) {
 			return 0, ErrUnchanged
 		}); !errors.Is(err, ErrUnchanged) {
 			t.Errorf("a change that was not made: %v", err)
@@ -108,13 +109,13 @@ func TestInventory_Change_LoadEnds(t *testing.T) {
 				t.Parallel()
 				s := newShop(t, rdb, open(10, 1), 0)
 				v, other := s.inventory(t, Config{}), s.inventory(t, Config{})
-				l, err := other.locks.Acquire(testContext(t), v.keys.lock(s.item))
+				l, err := other.locks.Acquire(await.Context(t), v.keys.lock(s.item))
 				if err != nil {
 					t.Fatal(err)
 				}
 				pauses := s.pauses(t)
-				err = v.Change(testContext(t), s.item, Change{Control: ptr("paused")}, func(ctx context.Context) (int64, error) {
-					if err := other.load(testContext(t), l, s.item); err != nil {
+				err = v.Change(await.Context(t), s.item, Change{Control: ptr("paused")}, func(ctx context.Context) (int64, error) {
+					if err := other.load(await.Context(t), l, s.item); err != nil {
 						t.Error(err)
 					}
 					version, err := pauses(ctx)
@@ -123,7 +124,7 @@ func TestInventory_Change_LoadEnds(t *testing.T) {
 				if !errors.Is(err, unknown) || (err == nil) != (unknown == nil) {
 					t.Errorf("change: %v, want %v", err, unknown)
 				}
-				if err := l.Release(testContext(t)); err != nil {
+				if err := l.Release(await.Context(t)); err != nil {
 					t.Error(err)
 				}
 				if st := s.state(t); unknown == nil && st.sale["control"] != "paused" || unknown != nil && len(st.sale) != 0 {
@@ -145,12 +146,12 @@ func TestInventory_Change_Stopped(t *testing.T) {
 		}})
 		for _, marked := range []bool{false, true} {
 			if marked {
-				if err := Stop(testContext(t), rdb, 1, []string{s.item}); err != nil {
+				if err := Stop(await.Context(t), rdb, 1, []string{s.item}); err != nil {
 					t.Fatal(err)
 				}
 			}
 			before := s.state(t)
-			err := v.Change(testContext(t), s.item, Change{Control: ptr("paused")}, func(context.Context) (int64, error) {
+			err := v.Change(await.Context(t), s.item, Change{Control: ptr("paused")}, func(context.Context) (int64, error) {
 				t.Error("it was committed")
 				return 2, nil
 			})

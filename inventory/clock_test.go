@@ -11,7 +11,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 )
 
 // TestClock_FollowsRedis: however wrong the host's clock is, the Clock tells the
@@ -26,7 +27,7 @@ func TestClock_FollowsRedis(t *testing.T) {
 				t.Errorf("offset %v before the first measurement", c.Offset())
 			}
 			// On a busy machine a measurement may run into its own limit.
-			await(t, "a measurement", func() bool { return c.Measure(testContext(t)) == nil })
+			await.True(t, "a measurement", func() bool { return c.Measure(await.Context(t)) == nil })
 			if (c.Offset() + skew).Abs() > time.Minute {
 				t.Errorf("skew %v: offset %v", skew, c.Offset())
 			}
@@ -50,7 +51,7 @@ func saleKeyOf(item string, partitions int) string { return keys{partitions}.sal
 // scriptTime is the time that a script on the key's server sees.
 func scriptTime(t *testing.T, rdb redis.UniversalClient, key string) time.Time {
 	t.Helper()
-	v, err := rdb.Eval(testContext(t), "return redis.call('TIME')", []string{key}).StringSlice()
+	v, err := rdb.Eval(await.Context(t), "return redis.call('TIME')", []string{key}).StringSlice()
 	if err != nil || len(v) != 2 {
 		t.Fatal(v, err)
 	}
@@ -113,12 +114,12 @@ func TestClock_Partitions(t *testing.T) {
 	defer rdb.Close()
 	const partitions = 24
 	c := NewClock(rdb, partitions, time.Now)
-	if err := c.Measure(testContext(t)); err != nil {
+	if err := c.Measure(await.Context(t)); err != nil {
 		t.Fatal(err)
 	}
 	found := 0
 	for p := range partitions {
-		node, err := rdb.MasterForKey(testContext(t), epochKey(p))
+		node, err := rdb.MasterForKey(await.Context(t), epochKey(p))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -197,7 +198,7 @@ func TestClock_Silent(t *testing.T) {
 	rdb.AddHook(toldTime{func() (time.Time, error) { return time.Time{}, errors.New("no answer") }})
 	at := time.Date(2030, 1, 2, 3, 4, 5, 6, time.UTC)
 	c := NewClock(rdb, 2, func() time.Time { return at })
-	if err := c.Measure(testContext(t)); err == nil {
+	if err := c.Measure(await.Context(t)); err == nil {
 		t.Error("measured nothing without an error")
 	}
 	if c.Offset() != 0 || !c.Now().Equal(at) || !c.ItemNow("x").Equal(at) {

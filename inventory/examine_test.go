@@ -11,14 +11,15 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 )
 
 // mustExamine looks at the shop's item and returns what the look saw.
 func mustExamine(t *testing.T, v *Inventory, item string, rebuild bool) Live {
 	t.Helper()
 	var live Live
-	err := v.Examine(testContext(t), item, func(ctx context.Context, x *Examined) (_ bool, err error) {
+	err := v.Examine(await.Context(t), item, func(ctx context.Context, x *Examined) (_ bool, err error) {
 		live, err = x.Live(ctx)
 		return rebuild, err
 	})
@@ -54,14 +55,14 @@ func TestInventory_Examine(t *testing.T) {
 		mustBuy(t, v, s.request("u", "k", 2))
 		want.Left = 8
 		want.Sequence++
-		if lives, err := v.Lives(testContext(t), []string{"none-" + s.item, s.item}); err != nil || !slices.Equal(lives, []Live{{}, want}) {
+		if lives, err := v.Lives(await.Context(t), []string{"none-" + s.item, s.item}); err != nil || !slices.Equal(lives, []Live{{}, want}) {
 			t.Errorf("many: %+v, %v", lives, err)
 		}
-		if live, err := v.Live(testContext(t), s.item); err != nil || live != want {
+		if live, err := v.Live(await.Context(t), s.item); err != nil || live != want {
 			t.Errorf("after a purchase: %+v, %v, want %+v", live, err, want)
 		}
 		before := s.state(t)
-		err := v.Examine(testContext(t), s.item, func(context.Context, *Examined) (bool, error) { return true, errTest })
+		err := v.Examine(await.Context(t), s.item, func(context.Context, *Examined) (bool, error) { return true, errTest })
 		if !errors.Is(err, errTest) {
 			t.Errorf("%v, want the look's error", err)
 		}
@@ -69,7 +70,7 @@ func TestInventory_Examine(t *testing.T) {
 		// What a rebuild mends: the stock, a count and a key that nobody has.
 		for kind, pair := range map[string][2]string{"sale": {"left", "3"}, "buyers": {"u", "3"}, "idempotency": {"w k", "1:ghost"}} {
 			key := tag(0) + kind + ":" + s.item
-			if err := rdb.HSet(testContext(t), key, pair[0], pair[1]).Err(); err != nil {
+			if err := rdb.HSet(await.Context(t), key, pair[0], pair[1]).Err(); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -91,8 +92,8 @@ func TestInventory_Examine_Locked(t *testing.T) {
 		_, waitersKey := v.locks.GuardKeys(v.keys.lock(s.item))
 		results := make(chan Outcome, 1)
 		waits := func() {
-			await(t, "the other process to wait for the lock", func() bool {
-				n, err := rdb.ZCard(testContext(t), waitersKey).Result()
+			await.True(t, "the other process to wait for the lock", func() bool {
+				n, err := rdb.ZCard(await.Context(t), waitersKey).Result()
 				return err == nil && n == 1
 			})
 			if len(results) > 0 {
@@ -100,7 +101,7 @@ func TestInventory_Examine_Locked(t *testing.T) {
 			}
 		}
 		s.source.set(func(f *stored) { f.before = hook(waits) })
-		err := v.Examine(testContext(t), s.item, func(context.Context, *Examined) (bool, error) {
+		err := v.Examine(await.Context(t), s.item, func(context.Context, *Examined) (bool, error) {
 			r := s.request("u", "k", 1)
 			r.Done = func(o Outcome) { results <- o }
 			if err := other.Submit(r); err != nil {
@@ -134,7 +135,7 @@ func TestInventory_Examine_Errors(t *testing.T) {
 		mustBuy(t, v, s.request("u", "k", 1))
 		// The lock is gone before the look is over: what it saw is void, and nothing is rebuilt.
 		before := s.state(t)
-		err := v.Examine(testContext(t), s.item, func(ctx context.Context, _ *Examined) (bool, error) {
+		err := v.Examine(await.Context(t), s.item, func(ctx context.Context, _ *Examined) (bool, error) {
 			if err := rdb.Del(ctx, v.keys.lockKey(s.item)).Err(); err != nil {
 				t.Error(err)
 			}
@@ -154,11 +155,11 @@ func TestInventory_Examine_Errors(t *testing.T) {
 				return nil
 			}
 		})
-		err = v.Examine(testContext(t), s.item, func(context.Context, *Examined) (bool, error) { return true, nil })
+		err = v.Examine(await.Context(t), s.item, func(context.Context, *Examined) (bool, error) { return true, nil })
 		if !errors.Is(err, ErrRebuilding) || !errors.Is(err, errTest) {
 			t.Errorf("a rebuild that fails: %v, want ErrRebuilding and its cause", err)
 		}
-		if live, err := v.Live(testContext(t), s.item); err != nil || live.Loaded {
+		if live, err := v.Live(await.Context(t), s.item); err != nil || live.Loaded {
 			t.Errorf("after it: %+v, %v", live, err)
 		}
 		s.source.set(func(*stored) { failing = false })
@@ -167,10 +168,10 @@ func TestInventory_Examine_Errors(t *testing.T) {
 			t.Errorf("left is %d, want 8", st.left(t))
 		}
 		s.source.set(func(f *stored) { f.err = errTest })
-		if _, err := v.Live(testContext(t), s.item); !errors.Is(err, errTest) {
+		if _, err := v.Live(await.Context(t), s.item); !errors.Is(err, errTest) {
 			t.Errorf("without the database: %v", err)
 		}
-		if err := v.Examine(testContext(t), s.item, nil); !errors.Is(err, errTest) {
+		if err := v.Examine(await.Context(t), s.item, nil); !errors.Is(err, errTest) {
 			t.Errorf("without the database: %v", err)
 		}
 		s.source.set(func(f *stored) { f.err = nil })
@@ -198,9 +199,9 @@ func TestInventory_Live_Damaged(t *testing.T) {
 			mustBuy(t, v, s.request("u", "k", 1))
 			var err error
 			if q.value == "" {
-				err = rdb.HDel(testContext(t), v.keys.sale(s.item), q.field).Err()
+				err = rdb.HDel(await.Context(t), v.keys.sale(s.item), q.field).Err()
 			} else {
-				err = rdb.HSet(testContext(t), v.keys.sale(s.item), q.field, q.value).Err()
+				err = rdb.HSet(await.Context(t), v.keys.sale(s.item), q.field, q.value).Err()
 			}
 			if err != nil {
 				t.Fatal(err)
@@ -235,12 +236,12 @@ func TestInventory_Records(t *testing.T) {
 		var counts []BuyerCount
 		page := 0
 		err := errors.Join(
-			v.EachEntry(testContext(t), s.item, func(p []Entry) error {
+			v.EachEntry(await.Context(t), s.item, func(p []Entry) error {
 				page = max(page, len(p))
 				entries = append(entries, p...)
 				return nil
 			}),
-			v.EachCount(testContext(t), s.item, func(p []BuyerCount) error {
+			v.EachCount(await.Context(t), s.item, func(p []BuyerCount) error {
 				page = max(page, len(p))
 				counts = append(counts, p...)
 				return nil
@@ -265,15 +266,15 @@ func TestInventory_Records(t *testing.T) {
 				t.Errorf("entry %+v, want %+v", e, want)
 			}
 		}
-		again, err := v.Entries(testContext(t), s.item, append(keys, EntryKey{"stranger", "k"}))
+		again, err := v.Entries(await.Context(t), s.item, append(keys, EntryKey{"stranger", "k"}))
 		if err != nil || !slices.Equal(again[:many], entries) || again[many] != (Entry{EntryKey: EntryKey{"stranger", "k"}}) {
 			t.Errorf("entries by key: %d, %v", len(again), err)
 		}
-		units, err := v.Counts(testContext(t), s.item, buyers)
+		units, err := v.Counts(await.Context(t), s.item, buyers)
 		if err != nil || len(units) != many || units[0] != 0 || units[1] != 2 || units[many-1] != 2 {
 			t.Errorf("counts by buyer: %v, %v", units, err)
 		}
-		if err := v.EachEntry(testContext(t), s.item, func([]Entry) error { return errTest }); !errors.Is(err, errTest) {
+		if err := v.EachEntry(await.Context(t), s.item, func([]Entry) error { return errTest }); !errors.Is(err, errTest) {
 			t.Errorf("%v, want the caller's error", err)
 		}
 	})

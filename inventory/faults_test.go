@@ -12,8 +12,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
 	"flashsale/internal/subscription"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 )
 
 // TestInventory_UnknownOutcome cuts the connection around the purchase script.
@@ -29,10 +30,10 @@ func TestInventory_UnknownOutcome(t *testing.T) {
 				rdb := p.client(t)
 				locks := newLocks(t, direct, lockConfig) // the lock's own calls are not the subject
 				v := s.inventoryOn(t, rdb, locks, Config{})
-				if err := v.Open(testContext(t), s.item); err != nil {
+				if err := v.Open(await.Context(t), s.item); err != nil {
 					t.Fatal(err)
 				}
-				if err := purchaseScript.Load(testContext(t), direct).Err(); err != nil {
+				if err := purchaseScript.Load(await.Context(t), direct).Err(); err != nil {
 					t.Fatal(err)
 				}
 				r := s.request("u", "k", 1)
@@ -106,7 +107,7 @@ func TestInventory_UnknownOutcome_ThenLockGone(t *testing.T) {
 				s := newShop(t, direct, open(10, 1), 0)
 				locks := newLocks(t, direct, lockConfig)
 				v := s.inventoryOn(t, rdb, locks, Config{Patience: 300 * time.Millisecond})
-				if err := v.Open(testContext(t), s.item); err != nil {
+				if err := v.Open(await.Context(t), s.item); err != nil {
 					t.Fatal(err)
 				}
 				var struck atomic.Bool
@@ -164,7 +165,7 @@ func TestInventory_RedisRestart(t *testing.T) {
 			return false
 		}
 	}
-	ctx := testContext(t)
+	ctx := await.Context(t)
 	var wg sync.WaitGroup
 	var next atomic.Int64
 	for range 30 {
@@ -202,13 +203,13 @@ func TestInventory_RedisRestart(t *testing.T) {
 			}
 		})
 	}
-	await(t, "sales before the fault", func() bool { return accepted.Load() > 50 })
+	await.True(t, "sales before the fault", func() bool { return accepted.Load() > 50 })
 	if err := server.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	atKill := accepted.Load()
 	close(away)
-	await(t, "the fault to be noticed", func() bool { return refused.Load() > 0 })
+	await.True(t, "the fault to be noticed", func() bool { return refused.Load() > 0 })
 	if err := server.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -250,10 +251,10 @@ func TestInventory_RedisAway(t *testing.T) {
 	if o := buy(t, v, s.request("u", "k", 1)); !errors.Is(o.Err, ErrUnavailable) && !errors.Is(o.Err, ErrOverloaded) {
 		t.Errorf("the accepted buyer's repeat: %+v", o)
 	}
-	if err := v.Reload(testContext(t), s.item); err == nil {
+	if err := v.Reload(await.Context(t), s.item); err == nil {
 		t.Error("Reload without Redis: no error")
 	}
-	if _, err := v.Left(testContext(t), []string{s.item}); err == nil {
+	if _, err := v.Left(await.Context(t), []string{s.item}); err == nil {
 		t.Error("Left without Redis: no error")
 	}
 }
@@ -329,7 +330,7 @@ func TestInventory_BrokenSale(t *testing.T) {
 			Patience: 100 * time.Millisecond, OnError: func(error) { seen.Add(1) },
 		})
 		mustBuy(t, v, s.request("u", "k", 1))
-		if err := rdb.HSet(testContext(t), keys{1}.sale(s.item), "left", "many").Err(); err != nil {
+		if err := rdb.HSet(await.Context(t), keys{1}.sale(s.item), "left", "many").Err(); err != nil {
 			t.Fatal(err)
 		}
 		before := s.state(t)

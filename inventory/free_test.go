@@ -10,7 +10,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 )
 
 // ownEngines runs fn on an engine of each kind that no other test shares.
@@ -33,7 +34,7 @@ func ownEngines(t *testing.T, fn func(t *testing.T, rdb *redis.Client)) {
 func TestRelease_NotNeeded(t *testing.T) {
 	t.Parallel()
 	ownEngines(t, func(t *testing.T, rdb *redis.Client) {
-		ctx, k := testContext(t), keys{1}
+		ctx, k := await.Context(t), keys{1}
 		if err := rdb.Set(ctx, epochKey(0), 1, 0).Err(); err != nil {
 			t.Fatal(err)
 		}
@@ -112,7 +113,7 @@ func TestFree(t *testing.T) {
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
-				ctx, sale := testContext(t), open(10, 2)
+				ctx, sale := await.Context(t), open(10, 2)
 				s := newShop(t, rdb, sale, 0)
 				v := s.inventory(t, Config{})
 				mustBuy(t, v, s.request("a", "k", 2))
@@ -133,7 +134,7 @@ func TestFree(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				await(t, "the lock to be free", func() bool { return rdb.Exists(ctx, k.lockKey(s.item)).Val() == 0 })
+				await.True(t, "the lock to be free", func() bool { return rdb.Exists(ctx, k.lockKey(s.item)).Val() == 0 })
 				if tc.locked {
 					if err := rdb.Set(ctx, k.lockKey(s.item), "another holder", time.Hour).Err(); err != nil {
 						t.Fatal(err)
@@ -166,7 +167,7 @@ func TestFree(t *testing.T) {
 func TestFree_WrongType(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
-		ctx, k := testContext(t), keys{1}
+		ctx, k := await.Context(t), keys{1}
 		bad, good := newShop(t, rdb, open(1, 1), 0).item, newShop(t, rdb, open(1, 1), 0).item
 		for key, set := range map[string]func(key string) error{
 			k.sale(bad):  func(key string) error { return rdb.Set(ctx, key, "text", 0).Err() },
@@ -193,7 +194,7 @@ func TestFree_Memory(t *testing.T) {
 			t.Errorf("close: %v", err)
 		}
 	})
-	ctx := testContext(t)
+	ctx := await.Context(t)
 	used := func() int64 {
 		t.Helper()
 		n, err := rdb.InfoMap(ctx, "memory").Result()
@@ -234,6 +235,6 @@ func TestFree_Memory(t *testing.T) {
 	}
 	// The server frees what was unlinked in a thread of its own.
 	// Its connections and scripts have come to use some as well.
-	await(t, "the memory to be freed", func() bool { return used()-before < (full-before)/4 })
+	await.True(t, "the memory to be freed", func() bool { return used()-before < (full-before)/4 })
 	t.Logf("%d bytes per order, %d of %d bytes are left", (full-before)/(sales*orders), used()-before, full-before)
 }

@@ -10,7 +10,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 )
 
 // forEver is a mark's life in tests in which only a message may end it.
@@ -45,7 +46,7 @@ func marked(t *testing.T, s *shop, processes ...*Inventory) {
 // published before has arrived. It asks on items of its own, so that it drops no mark.
 func awaitListening(t testing.TB, s *shop, v *Inventory) {
 	t.Helper()
-	await(t, "the subscription", v.hears.Load)
+	await.True(t, "the subscription", v.hears.Load)
 	serial.mu.Lock()
 	serial.n++
 	item := fmt.Sprintf("%s-probe-%d", s.item, serial.n)
@@ -54,8 +55,8 @@ func awaitListening(t testing.TB, s *shop, v *Inventory) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	await(t, "a message", func() bool {
-		if err := s.rdb.Publish(testContext(t), stockChannel(0), item).Err(); err != nil {
+	await.True(t, "a message", func() bool {
+		if err := s.rdb.Publish(await.Context(t), stockChannel(0), item).Err(); err != nil {
 			t.Fatal(err)
 		}
 		return probe.drops.Load() > 0
@@ -81,7 +82,7 @@ func TestInventory_Listen_Released(t *testing.T) {
 		for round, winner := range winners {
 			wantStatus(t, s.give(t, winner), ReleaseDone)
 			for i, v := range processes {
-				await(t, fmt.Sprintf("process %d to forget that nothing is left", i), func() bool { return !fromMemory(t, s, v) })
+				await.True(t, fmt.Sprintf("process %d to forget that nothing is left", i), func() bool { return !fromMemory(t, s, v) })
 			}
 			v := processes[1+round]
 			mustBuy(t, v, s.request(fmt.Sprintf("next%d", round), "k", 1))
@@ -112,7 +113,7 @@ func TestInventory_Listen_Others(t *testing.T) {
 		marked(t, s, v)
 		marked(t, &other, v)
 		wantStatus(t, s.give(t, winner), ReleaseDone)
-		await(t, "the item's mark to go", func() bool { return !fromMemory(t, s, v) })
+		await.True(t, "the item's mark to go", func() bool { return !fromMemory(t, s, v) })
 		if !fromMemory(t, &other, v) {
 			t.Error("another item's mark went too")
 		}
@@ -206,7 +207,7 @@ func TestInventory_Listen_LinkLost(t *testing.T) {
 					cut(p, true)
 					wantStatus(t, s.give(t, winner), ReleaseDone)
 					winner = s.request(fmt.Sprintf("next%d", round), "k", 1)
-					await(t, "the other process to forget that nothing is left", func() bool { return !fromMemory(t, s, other) })
+					await.True(t, "the other process to forget that nothing is left", func() bool { return !fromMemory(t, s, other) })
 					mustBuy(t, other, winner)
 					select {
 					case <-lost:
@@ -262,7 +263,7 @@ func TestInventory_SoldOutMark_MessageMissed(t *testing.T) {
 func giveSilently(t *testing.T, s *shop, o *Request) {
 	t.Helper()
 	k := keys{1}
-	answer, err := releaseScript.Run(testContext(t), s.rdb, []string{k.sale(s.item), k.idempotency(s.item), k.buyers(s.item)},
+	answer, err := releaseScript.Run(await.Context(t), s.rdb, []string{k.sale(s.item), k.idempotency(s.item), k.buyers(s.item)},
 		1, "nowhere", s.item, 1, o.Buyer, o.IdempotencyKey, o.OrderID, o.Quantity).Text()
 	if err != nil || !strings.HasSuffix(answer, " K") {
 		t.Fatalf("release: %q, %v", answer, err)
@@ -286,7 +287,7 @@ func TestInventory_Listen_Killed(t *testing.T) {
 	for round := range 2 {
 		marked(t, s, v)
 		// In one transaction, so that the message finds nobody.
-		ctx := testContext(t)
+		ctx := await.Context(t)
 		var killed *redis.IntCmd
 		if _, err := rdb.TxPipelined(ctx, func(tx redis.Pipeliner) error {
 			killed = tx.ClientKillByFilter(ctx, "TYPE", "pubsub")
@@ -301,7 +302,7 @@ func TestInventory_Listen_Killed(t *testing.T) {
 		if killed.Val() == 0 {
 			t.Fatal("no subscription was killed")
 		}
-		await(t, "the mark to go", func() bool { return !fromMemory(t, s, v) })
+		await.True(t, "the mark to go", func() bool { return !fromMemory(t, s, v) })
 		winner = s.request(fmt.Sprintf("next%d", round), "k", 1)
 		mustBuy(t, v, winner)
 	}
@@ -329,10 +330,10 @@ func TestInventory_Listen_Ends(t *testing.T) {
 			t.Fatal("the missing subscription was not reported")
 		}
 	}
-	if err := v.Close(testContext(t)); err != nil {
+	if err := v.Close(await.Context(t)); err != nil {
 		t.Error(err)
 	}
-	if err := v.Close(testContext(t)); err != nil {
+	if err := v.Close(await.Context(t)); err != nil {
 		t.Error(err)
 	}
 }
@@ -354,7 +355,7 @@ func TestSeller_noteSoldOut_Dropped(t *testing.T) {
 	if old.drops != sel.drops.Load() {
 		t.Fatal("the mark is void from the start")
 	}
-	await(t, "the seller to rest", func() bool {
+	await.True(t, "the seller to rest", func() bool {
 		sel.mu.Lock()
 		defer sel.mu.Unlock()
 		return len(sel.pending) == 0
@@ -391,7 +392,7 @@ func TestRelease_Version(t *testing.T) {
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
 		s := newShop(t, rdb, open(3, 3), 0)
 		v := s.inventory(t, Config{MarkLife: time.Nanosecond})
-		if err := v.Open(testContext(t), s.item); err != nil {
+		if err := v.Open(await.Context(t), s.item); err != nil {
 			t.Fatal(err)
 		}
 		seen := []string{s.state(t).sale["version"]}

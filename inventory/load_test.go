@@ -12,7 +12,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 	"flashsale/lock"
 	"flashsale/queue"
 )
@@ -28,11 +29,11 @@ func TestInventory_Load_SaleDamaged(t *testing.T) {
 				s := newShop(t, rdb, open(10, 2), 0)
 				v := s.inventory(t, Config{})
 				mustBuy(t, v, s.request("a", "k", 2))
-				if n, err := rdb.HDel(testContext(t), v.keys.sale(s.item), field).Result(); err != nil || n != 1 {
+				if n, err := rdb.HDel(await.Context(t), v.keys.sale(s.item), field).Result(); err != nil || n != 1 {
 					t.Fatalf("deleted %d fields, %v", n, err)
 				}
 				mustBuy(t, v, s.request("b", "k", 1))
-				left, err := v.Left(testContext(t), []string{s.item})
+				left, err := v.Left(await.Context(t), []string{s.item})
 				if err != nil || left[0] != 7 {
 					t.Errorf("left %v, %v, want 7", left, err)
 				}
@@ -58,7 +59,7 @@ func TestInventory_Load_SaleLost(t *testing.T) {
 				kept := s.request("a", "k", 2)
 				mustBuy(t, v, kept)
 				mustBuy(t, v, s.request("b", "k", 1))
-				if err := rdb.Del(testContext(t), lost(s.item)...).Err(); err != nil {
+				if err := rdb.Del(await.Context(t), lost(s.item)...).Err(); err != nil {
 					t.Fatal(err)
 				}
 				if o := buy(t, v, s.request("a", "k", 2)); o != (Outcome{ReplayOf: kept.OrderID}) {
@@ -130,7 +131,7 @@ func TestInventory_Load_UnderLoad(t *testing.T) {
 			t.Errorf("the sale was lost %d times, want a few", n)
 		}
 		wantTally(t, out, map[string]int{"accepted": 200, ErrSoldOut.Error(): 200})
-		if err := v.Open(testContext(t), s.item); err != nil {
+		if err := v.Open(await.Context(t), s.item); err != nil {
 			t.Fatal(err)
 		}
 		s.audit(t)
@@ -150,7 +151,7 @@ func TestInventory_Load_Pages(t *testing.T) {
 					})
 				}
 				v := s.inventory(t, Config{})
-				if err := v.Open(testContext(t), s.item); err != nil {
+				if err := v.Open(await.Context(t), s.item); err != nil {
 					t.Fatal(err)
 				}
 				st := s.state(t)
@@ -197,7 +198,7 @@ func TestInventory_Load_SourceFails(t *testing.T) {
 		v := s.inventory(t, Config{})
 		s.source.set(func(src *stored) { src.err = errTest })
 		mustRefuse(t, v, s.request("u", "k", 1), ErrRebuilding)
-		if err := v.Open(testContext(t), s.item); !errors.Is(err, errTest) {
+		if err := v.Open(await.Context(t), s.item); !errors.Is(err, errTest) {
 			t.Errorf("Warm: %v, want the source's error", err)
 		}
 		if st := s.state(t); len(st.sale) != 0 || len(st.queue) != 0 {
@@ -248,13 +249,13 @@ func TestInventory_Load_Ends(t *testing.T) {
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		for name, strike := range map[string]func(t *testing.T, s *shop, v *Inventory){
 			"Close": func(t *testing.T, _ *shop, v *Inventory) {
-				if err := v.Close(testContext(t)); err != nil {
+				if err := v.Close(await.Context(t)); err != nil {
 					t.Errorf("close: %v", err)
 				}
 			},
 			"LockTaken": func(t *testing.T, s *shop, v *Inventory) {
 				lockKey, _ := v.locks.GuardKeys(v.keys.lock(s.item))
-				if err := rdb.Set(testContext(t), lockKey, "stranger:1", 500*time.Millisecond).Err(); err != nil {
+				if err := rdb.Set(await.Context(t), lockKey, "stranger:1", 500*time.Millisecond).Err(); err != nil {
 					t.Error(err)
 				}
 			},
@@ -277,7 +278,7 @@ func TestInventory_Load_Ends(t *testing.T) {
 					}
 				})
 				// A request whose patience ends before it gets to the load begins none.
-				await(t, "the load", func() bool {
+				await.True(t, "the load", func() bool {
 					mustRefuse(t, v, s.request("u", "k", 1), ErrRebuilding)
 					return len(begun) > 0
 				})
@@ -309,7 +310,7 @@ func TestInventory_Load_LockLost(t *testing.T) {
 		stalled := dead(t, s, 500*time.Millisecond)
 		mustBuy(t, v, s.request("u", "k", 1))
 		before := s.state(t)
-		if err := v.load(testContext(t), stalled, s.item); !errors.Is(err, lock.ErrLost) {
+		if err := v.load(await.Context(t), stalled, s.item); !errors.Is(err, lock.ErrLost) {
 			t.Errorf("load without the lock: %v, want lock.ErrLost", err)
 		}
 		for _, step := range [][]any{
@@ -319,7 +320,7 @@ func TestInventory_Load_LockLost(t *testing.T) {
 			if !ok {
 				t.Fatal(step)
 			}
-			if err := v.loadStep(testContext(t), stalled, s.item, name, step[1:]...); !errors.Is(err, lock.ErrLost) {
+			if err := v.loadStep(await.Context(t), stalled, s.item, name, step[1:]...); !errors.Is(err, lock.ErrLost) {
 				t.Errorf("step %s without the lock: %v, want lock.ErrLost", name, err)
 			}
 		}
@@ -337,7 +338,7 @@ func TestInventory_Epoch(t *testing.T) {
 		mustBuy(t, a, first)
 		mustBuy(t, b, s.request("w", "1", 1))
 		// Redis falls back to a stale picture, and the database declares it void.
-		if err := rdb.HSet(testContext(t), keys{1}.sale(s.item), "left", 1000, "epoch", 0).Err(); err != nil {
+		if err := rdb.HSet(await.Context(t), keys{1}.sale(s.item), "left", 1000, "epoch", 0).Err(); err != nil {
 			t.Fatal(err)
 		}
 		s.source.set(func(src *stored) { src.epoch = 2 })
@@ -362,17 +363,17 @@ func TestInventory_Left(t *testing.T) {
 		s := newShop(t, rdb, open(10, 2), 0)
 		v := s.inventory(t, Config{})
 		mustBuy(t, v, s.request("u", "k", 2))
-		got, err := v.Left(testContext(t), []string{"none-" + s.item, s.item, "none2-" + s.item})
+		got, err := v.Left(await.Context(t), []string{"none-" + s.item, s.item, "none2-" + s.item})
 		if err != nil || !slices.Equal(got, []int64{-1, 8, -1}) {
 			t.Errorf("Left = %v, %v, want [-1 8 -1]", got, err)
 		}
-		if got, err := v.Left(testContext(t), nil); err != nil || len(got) != 0 {
+		if got, err := v.Left(await.Context(t), nil); err != nil || len(got) != 0 {
 			t.Errorf("Left of nothing = %v, %v", got, err)
 		}
-		if err := rdb.HSet(testContext(t), keys{1}.sale(s.item), "left", "many").Err(); err != nil {
+		if err := rdb.HSet(await.Context(t), keys{1}.sale(s.item), "left", "many").Err(); err != nil {
 			t.Fatal(err)
 		}
-		if got, err := v.Left(testContext(t), []string{s.item}); err == nil {
+		if got, err := v.Left(await.Context(t), []string{s.item}); err == nil {
 			t.Errorf("Left of a broken sale = %v, want an error", got)
 		}
 	})
@@ -386,10 +387,10 @@ func TestInventory_Examine_StopsSales(t *testing.T) {
 		v, other := s.inventory(t, Config{}), s.inventory(t, Config{})
 		lockKey, waitersKey := v.locks.GuardKeys(v.keys.lock(s.item))
 		results := make(chan Outcome, 2)
-		if err := v.Open(testContext(t), s.item); err != nil {
+		if err := v.Open(await.Context(t), s.item); err != nil {
 			t.Fatal(err)
 		}
-		err := v.Examine(testContext(t), s.item, func(ctx context.Context, _ *Examined) (bool, error) {
+		err := v.Examine(await.Context(t), s.item, func(ctx context.Context, _ *Examined) (bool, error) {
 			for i, inv := range []*Inventory{v, other} {
 				r := s.request(fmt.Sprintf("u%d", i), "k", 1)
 				r.Done = func(o Outcome) { results <- o }
@@ -397,7 +398,7 @@ func TestInventory_Examine_StopsSales(t *testing.T) {
 					t.Error(err)
 				}
 			}
-			await(t, "both processes to wait for the lock", func() bool {
+			await.True(t, "both processes to wait for the lock", func() bool {
 				n, err := rdb.ZCard(ctx, waitersKey).Result()
 				return err == nil && n == 2
 			})
@@ -424,7 +425,7 @@ func TestInventory_Examine_StopsSales(t *testing.T) {
 				t.Fatalf("a purchase was not answered; lock %s", lockKey)
 			}
 		}
-		if err := v.Reload(testContext(t), "none-"+s.item); !errors.Is(err, errNoItem) {
+		if err := v.Reload(await.Context(t), "none-"+s.item); !errors.Is(err, errNoItem) {
 			t.Errorf("Reload of no item: %v, want the source's error", err)
 		}
 		s.audit(t)
@@ -442,7 +443,7 @@ func TestInventory_Warm_LongLoad(t *testing.T) {
 		s.source.set(func(f *stored) {
 			f.before = hook(func() { reads <- struct{}{}; <-read })
 		})
-		ctx, cancel := context.WithCancelCause(testContext(t))
+		ctx, cancel := context.WithCancelCause(await.Context(t))
 		first := make(chan error, 1)
 		go func() { first <- v.Warm(ctx, s.item) }()
 		<-reads
@@ -451,15 +452,15 @@ func TestInventory_Warm_LongLoad(t *testing.T) {
 			t.Errorf("after its time: %v, want ErrRebuilding and the cause", err)
 		}
 		second := make(chan error, 1)
-		go func() { second <- v.Warm(testContext(t), s.item) }()
+		go func() { second <- v.Warm(await.Context(t), s.item) }()
 		close(read)
 		if err := <-second; err != nil {
 			t.Errorf("a second call: %v", err)
 		}
-		if left, err := v.Left(testContext(t), []string{s.item}); err != nil || left[0] != 10 {
+		if left, err := v.Left(await.Context(t), []string{s.item}); err != nil || left[0] != 10 {
 			t.Errorf("%v left, %v, want 10", left, err)
 		}
-		if err := v.Warm(testContext(t), s.item); err != nil {
+		if err := v.Warm(await.Context(t), s.item); err != nil {
 			t.Errorf("a loaded sale: %v", err)
 		}
 		s.source.set(func(f *stored) { f.before = nil })
@@ -485,7 +486,7 @@ func TestInventory_Change_LongLoad(t *testing.T) {
 				return nil
 			}
 		})
-		err := v.Change(testContext(t), s.item, Change{AddLeft: -1}, func(ctx context.Context) (int64, error) {
+		err := v.Change(await.Context(t), s.item, Change{AddLeft: -1}, func(ctx context.Context) (int64, error) {
 			if end, ok := ctx.Deadline(); !ok || time.Until(end) > defaultLookLimit {
 				t.Errorf("the change may last until %v", end)
 			}
@@ -519,9 +520,9 @@ func TestNew_Errors(t *testing.T) {
 			for i := range list {
 				list[i] = s.queue
 			}
-			v, err := New(testContext(t), rdb, locks, list, s.source, cfg)
+			v, err := New(await.Context(t), rdb, locks, list, s.source, cfg)
 			if err == nil {
-				err = v.Close(testContext(t))
+				err = v.Close(await.Context(t))
 			}
 			return err
 		}
@@ -543,7 +544,7 @@ func TestNew_Errors(t *testing.T) {
 				t.Errorf("%s: %v, want a refusal of the configuration", name, err)
 			}
 		}
-		if n, err := rdb.Exists(testContext(t), partitionsKey).Result(); err != nil || n != 0 {
+		if n, err := rdb.Exists(await.Context(t), partitionsKey).Result(); err != nil || n != 0 {
 			t.Errorf("a refused configuration recorded its partitions (%d, %v)", n, err)
 		}
 		if err := with(Config{Partitions: 4}, 4); err != nil {
@@ -604,7 +605,7 @@ func TestInventory_Partitions(t *testing.T) {
 		queues = append(queues, q)
 	}
 	locks := newLocks(t, rdb, lockConfig)
-	v, err := New(testContext(t), rdb, locks, queues, s.source, Config{Partitions: 3, Patience: patient})
+	v, err := New(await.Context(t), rdb, locks, queues, s.source, Config{Partitions: 3, Patience: patient})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -619,7 +620,7 @@ func TestInventory_Partitions(t *testing.T) {
 		mustBuy(t, v, r)
 	}
 	for p, q := range queues {
-		st, err := q.Stats(testContext(t))
+		st, err := q.Stats(await.Context(t))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -630,7 +631,7 @@ func TestInventory_Partitions(t *testing.T) {
 	if slices.Contains(want, 0) {
 		t.Errorf("items per partition: %v; the test wants each used", want)
 	}
-	if err := v.Close(testContext(t)); err != nil {
+	if err := v.Close(await.Context(t)); err != nil {
 		t.Error(err)
 	}
 }
@@ -714,15 +715,15 @@ func TestInventory_Load_Dropped(t *testing.T) {
 		if st := s.audit(t); st.left(t) != 9 {
 			t.Errorf("left is %d, want 9", st.left(t))
 		}
-		if left, err := rdb.HGet(testContext(t), v.keys.sale(s.item), "building").Result(); !errors.Is(err, redis.Nil) {
+		if left, err := rdb.HGet(await.Context(t), v.keys.sale(s.item), "building").Result(); !errors.Is(err, redis.Nil) {
 			t.Errorf("the sale is still being built: %q, %v", left, err)
 		}
 		drops = 1000
-		err := v.Examine(testContext(t), s.item, func(context.Context, *Examined) (bool, error) { return true, nil })
+		err := v.Examine(await.Context(t), s.item, func(context.Context, *Examined) (bool, error) { return true, nil })
 		if !errors.Is(err, ErrRebuilding) {
 			t.Errorf("dropped without end: %v", err)
 		}
-		if live, err := v.Live(testContext(t), s.item); err != nil || live.Loaded {
+		if live, err := v.Live(await.Context(t), s.item); err != nil || live.Loaded {
 			t.Errorf("after it: %+v, %v", live, err)
 		}
 		drops = 0
@@ -745,10 +746,10 @@ func TestUnload(t *testing.T) {
 			if s.source.loads != i+1 {
 				t.Errorf("%d loads, want %d", s.source.loads, i+1)
 			}
-			if err := Unload(testContext(t), rdb, 1, s.item); err != nil {
+			if err := Unload(await.Context(t), rdb, 1, s.item); err != nil {
 				t.Fatal(err)
 			}
-			if live, err := v.Live(testContext(t), s.item); err != nil || live.Loaded {
+			if live, err := v.Live(await.Context(t), s.item); err != nil || live.Loaded {
 				t.Errorf("unloaded: %+v, %v", live, err)
 			}
 		}
@@ -788,7 +789,7 @@ func TestInventory_Sequence(t *testing.T) {
 		if first != 7<<50+sequenceBlock+1 || asked != 0 {
 			t.Fatalf("sequence %d after the first purchase, asked %d times", first, asked)
 		}
-		body, err := rdb.HGet(testContext(t), s.queue.EnqueueKeys()[3], r.OrderID).Result()
+		body, err := rdb.HGet(await.Context(t), s.queue.EnqueueKeys()[3], r.OrderID).Result()
 		if want := fmt.Sprintf("%s\t1.%d", r.Payload, first); err != nil || body != want {
 			t.Errorf("payload %q, %v, want %q", body, err, want)
 		}
@@ -796,7 +797,7 @@ func TestInventory_Sequence(t *testing.T) {
 		if got := sequence(); got != first {
 			t.Errorf("sequence %d after a repeat, want %d", got, first)
 		}
-		_, reached, err := Release(testContext(t), rdb, 1, 1, s.item, released(r))
+		_, reached, err := Release(await.Context(t), rdb, 1, 1, s.item, released(r))
 		if err != nil || reached != first+1 || sequence() != reached {
 			t.Errorf("release: sequence %d, %v, and the sale stands at %d, want %d", reached, err, sequence(), first+1)
 		}
@@ -806,7 +807,7 @@ func TestInventory_Sequence(t *testing.T) {
 			t.Errorf("sequence %d, want %d", second, first+2)
 		}
 		// Redis comes back with an older sale.
-		if err := rdb.HSet(testContext(t), v.keys.sale(s.item), "sequence", second-1).Err(); err != nil {
+		if err := rdb.HSet(await.Context(t), v.keys.sale(s.item), "sequence", second-1).Err(); err != nil {
 			t.Fatal(err)
 		}
 		s.source.set(func(s *stored) {

@@ -11,7 +11,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 	"flashsale/lock"
 )
 
@@ -19,7 +20,7 @@ var errTest = errors.New("the test ended it")
 
 func withCause(t testing.TB) (context.Context, context.CancelCauseFunc) {
 	t.Helper()
-	ctx, cancel := context.WithCancelCause(testContext(t))
+	ctx, cancel := context.WithCancelCause(await.Context(t))
 	t.Cleanup(func() { cancel(nil) })
 	return ctx, cancel
 }
@@ -46,7 +47,7 @@ func TestInventory_TwoProcesses(t *testing.T) {
 			processes[i].v = s.inventoryOn(t, rdb, newLocks(t, rdb, cfg), Config{MaxBatch: 10, Slice: time.Nanosecond})
 			mustBuy(t, processes[i].v, s.request(fmt.Sprintf("first%d", i), "k", 1))
 		}
-		ctx := testContext(t)
+		ctx := await.Context(t)
 		var wg sync.WaitGroup
 		for i := range processes {
 			p := &processes[i]
@@ -99,7 +100,7 @@ func sendAs(t *testing.T, v *Inventory, s *shop, value string, fence int64, requ
 	for _, r := range requests {
 		args = append(args, r.Buyer, r.IdempotencyKey, r.Quantity, r.OrderID, r.Payload)
 	}
-	res, err := purchaseScript.Run(testContext(t), s.rdb, keys, args...).Result()
+	res, err := purchaseScript.Run(await.Context(t), s.rdb, keys, args...).Result()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,9 +118,9 @@ func dead(t *testing.T, s *shop, ttl time.Duration) *lock.Lock {
 	t.Helper()
 	gone := redistest.Second(t, s.rdb)
 	locks := newLocks(t, gone, lock.Config{TTL: ttl, ClaimTTL: ttl, Liveness: 10 * time.Millisecond, CallTimeout: limit})
-	l, err := locks.Acquire(testContext(t), keys{1}.lock(s.item))
+	l, err := locks.Acquire(await.Context(t), keys{1}.lock(s.item))
 	for errors.Is(err, lock.ErrLost) && t.Context().Err() == nil {
-		l, err = locks.Acquire(testContext(t), keys{1}.lock(s.item))
+		l, err = locks.Acquire(await.Context(t), keys{1}.lock(s.item))
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -154,13 +155,13 @@ func TestPurchaseScript_LostToNobody(t *testing.T) {
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		s := newShop(t, rdb, open(10, 5), 0)
 		v := s.inventory(t, Config{})
-		if err := v.Open(testContext(t), s.item); err != nil {
+		if err := v.Open(await.Context(t), s.item); err != nil {
 			t.Fatal(err)
 		}
 		stalled := dead(t, s, 200*time.Millisecond)
 		lockKey, _ := v.locks.GuardKeys(v.keys.lock(s.item))
-		await(t, "the lock to lapse", func() bool {
-			n, err := rdb.Exists(testContext(t), lockKey).Result()
+		await.True(t, "the lock to lapse", func() bool {
+			n, err := rdb.Exists(await.Context(t), lockKey).Result()
 			return err == nil && n == 0
 		})
 		before := s.state(t)
@@ -189,7 +190,7 @@ func TestPurchaseScript_Fenced(t *testing.T) {
 			want  string
 		}{{fence - 1, "fenced"}, {1, "fenced"}, {fence, "ok"}} {
 			value := fmt.Sprintf("forged:%d", c.fence)
-			if err := rdb.Set(testContext(t), lockKey, value, time.Minute).Err(); err != nil {
+			if err := rdb.Set(await.Context(t), lockKey, value, time.Minute).Err(); err != nil {
 				t.Fatal(err)
 			}
 			reply := sendAs(t, v, s, value, c.fence, s.request("a", "k", 1))
@@ -200,7 +201,7 @@ func TestPurchaseScript_Fenced(t *testing.T) {
 				same(t, before, s.state(t))
 			}
 		}
-		if err := rdb.Del(testContext(t), lockKey).Err(); err != nil {
+		if err := rdb.Del(await.Context(t), lockKey).Err(); err != nil {
 			t.Fatal(err)
 		}
 		s.audit(t)
@@ -216,11 +217,11 @@ func TestInventory_LockTaken(t *testing.T) {
 		v := s.inventory(t, Config{Slice: limit}) // holds the lock while idle
 		mustBuy(t, v, s.request("u", "1", 1))
 		lockKey, _ := v.locks.GuardKeys(v.keys.lock(s.item))
-		if err := rdb.Set(testContext(t), lockKey, "stranger:1", 100*time.Millisecond).Err(); err != nil {
+		if err := rdb.Set(await.Context(t), lockKey, "stranger:1", 100*time.Millisecond).Err(); err != nil {
 			t.Fatal(err)
 		}
 		mustBuy(t, v, s.request("u", "2", 1))
-		if err := rdb.Del(testContext(t), lockKey).Err(); err != nil {
+		if err := rdb.Del(await.Context(t), lockKey).Err(); err != nil {
 			t.Fatal(err)
 		}
 		mustBuy(t, v, s.request("u", "3", 1))
@@ -233,20 +234,20 @@ func TestInventory_Purchase_LockNotToBeHad(t *testing.T) {
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		s := newShop(t, rdb, open(10, 5), 0)
 		v := s.inventoryOn(t, rdb, newLocks(t, rdb, lockConfig), Config{Patience: 150 * time.Millisecond})
-		other, err := newLocks(t, rdb, lockConfig).Acquire(testContext(t), v.keys.lock(s.item))
+		other, err := newLocks(t, rdb, lockConfig).Acquire(await.Context(t), v.keys.lock(s.item))
 		if err != nil {
 			t.Fatal(err)
 		}
 		// Who holds the lock of an item without a sale is loading it, most likely.
 		mustRefuse(t, v, s.request("u", "k", 1), ErrRebuilding)
-		if err := v.load(testContext(t), other, s.item); err != nil {
+		if err := v.load(await.Context(t), other, s.item); err != nil {
 			t.Fatal(err)
 		}
 		mustRefuse(t, v, s.request("u", "k", 1), ErrOverloaded)
-		if err := other.Release(testContext(t)); err != nil {
+		if err := other.Release(await.Context(t)); err != nil {
 			t.Fatal(err)
 		}
-		await(t, "the lock to be free again", func() bool {
+		await.True(t, "the lock to be free again", func() bool {
 			o := buy(t, v, s.request("u", "k", 1))
 			return o.Err == nil
 		})
@@ -272,23 +273,23 @@ func TestInventory_LockLost(t *testing.T) {
 			return ctx.Err()
 		}
 		again := func() {
-			if err := rdb.Del(testContext(t), v.keys.lockKey(s.item)).Err(); err != nil {
+			if err := rdb.Del(await.Context(t), v.keys.lockKey(s.item)).Err(); err != nil {
 				t.Error(err)
 			}
 		}
 		change := func(ctx context.Context) (int64, error) { return 0, fmt.Errorf("%w: %w", ErrUnchanged, lost(ctx)) }
-		err := v.Change(testContext(t), s.item, Change{AddLeft: 1}, change)
+		err := v.Change(await.Context(t), s.item, Change{AddLeft: 1}, change)
 		if !errors.Is(err, ErrUnavailable) || !errors.Is(err, ErrUnchanged) || !errors.Is(err, lock.ErrLost) {
 			t.Errorf("change: %v", err)
 		}
 		again()
-		err = v.Examine(testContext(t), s.item, func(ctx context.Context, _ *Examined) (bool, error) { return false, lost(ctx) })
+		err = v.Examine(await.Context(t), s.item, func(ctx context.Context, _ *Examined) (bool, error) { return false, lost(ctx) })
 		if !errors.Is(err, ErrUnavailable) || !errors.Is(err, lock.ErrLost) {
 			t.Errorf("look: %v", err)
 		}
 		again()
 		// A caller who leaves is told no such thing.
-		ctx, leave := context.WithCancel(testContext(t))
+		ctx, leave := context.WithCancel(await.Context(t))
 		err = v.Examine(ctx, s.item, func(ctx context.Context, _ *Examined) (bool, error) {
 			leave()
 			<-ctx.Done()

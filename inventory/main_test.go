@@ -16,8 +16,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/longtest"
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/longtest"
+	"flashsale/internal/testing/redistest"
 	"flashsale/lock"
 	"flashsale/queue"
 )
@@ -34,28 +35,6 @@ func TestMain(m *testing.M) {
 
 // limit bounds what must happen; it is long because it only delays a failure.
 const limit = 5 * time.Minute
-
-func testContext(t testing.TB) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), limit)
-	t.Cleanup(cancel)
-	return ctx
-}
-
-// await polls a condition that no signal announces.
-func await(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	end := time.After(limit)
-	for !ok() {
-		select {
-		case <-tick.C:
-		case <-end:
-			t.Fatalf("waited in vain for: %s", what)
-		}
-	}
-}
 
 // stored is a Source whose truth is a sale's terms and the tasks in the queue:
 // what the database would say before any worker ran.
@@ -258,7 +237,7 @@ func (s *shop) inventoryOn(t testing.TB, rdb redis.UniversalClient, locks *lock.
 	if cfg.settleLimit == 0 {
 		cfg.settleLimit = patient
 	}
-	v, err := New(testContext(t), rdb, locks, []*queue.Queue{s.queue}, s.source, cfg)
+	v, err := New(await.Context(t), rdb, locks, []*queue.Queue{s.queue}, s.source, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -291,7 +270,7 @@ func (s *shop) request(buyer, key string, quantity int64) *Request {
 // buy purchases and waits for the outcome.
 func buy(t testing.TB, v *Inventory, r *Request) Outcome {
 	t.Helper()
-	o, err := v.Purchase(testContext(t), r)
+	o, err := v.Purchase(await.Context(t), r)
 	if err != nil {
 		t.Fatalf("purchase %s: %v", r.OrderID, err)
 	}
@@ -331,7 +310,7 @@ func mustBuy(t testing.TB, v *Inventory, r *Request) {
 // them: a busy machine may lose the lock meanwhile, and the purchase is repeated.
 func mustBuyAtLast(t testing.TB, v *Inventory, r *Request) {
 	t.Helper()
-	await(t, "a purchase while the lock is held", func() bool {
+	await.True(t, "a purchase while the lock is held", func() bool {
 		o := buy(t, v, r)
 		if o != (Outcome{}) && !errors.Is(o.Err, ErrRebuilding) && !errors.Is(o.Err, ErrOverloaded) && !errors.Is(o.Err, ErrUnavailable) {
 			t.Fatalf("purchase %s by %s: %+v, want accepted", r.OrderID, r.Buyer, o)
@@ -355,7 +334,7 @@ type state struct {
 
 func (s *shop) state(t testing.TB) state {
 	t.Helper()
-	ctx := testContext(t)
+	ctx := await.Context(t)
 	k := keys{1}
 	var st state
 	for _, h := range []struct {
@@ -470,7 +449,7 @@ func same(t testing.TB, before, after state) {
 // take removes n tasks from the queue, as a worker does, and returns them.
 func (s *shop) take(t testing.TB, n int) []sold {
 	t.Helper()
-	ctx := testContext(t)
+	ctx := await.Context(t)
 	f, err := s.queue.Dequeue(ctx, n)
 	if err != nil {
 		t.Fatal(err)

@@ -16,8 +16,9 @@ import (
 	"github.com/redis/go-redis/v9"
 	"pgregory.net/rapid"
 
-	"flashsale/internal/longtest"
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/longtest"
+	"flashsale/internal/testing/redistest"
 	"flashsale/queue"
 )
 
@@ -222,7 +223,7 @@ func testFaultsModel(t *testing.T) {
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		locks := newLocks(t, rdb, lockConfig)
 		// Known beforehand, so that each run is one call that the hook sees.
-		if err := purchaseScript.Load(testContext(t), rdb).Err(); err != nil {
+		if err := purchaseScript.Load(await.Context(t), rdb).Err(); err != nil {
 			t.Fatal(err)
 		}
 		rapid.Check(t, func(rt *rapid.T) {

@@ -15,8 +15,9 @@ import (
 	"github.com/redis/go-redis/v9"
 	"pgregory.net/rapid"
 
-	"flashsale/internal/longtest"
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/longtest"
+	"flashsale/internal/testing/redistest"
 	"flashsale/lock"
 )
 
@@ -206,7 +207,7 @@ func testScriptModel(t *testing.T) {
 			m, sale := modelSale(rt)
 			s := newShop(t, rdb, sale, m.room)
 			v := s.inventoryOn(t, rdb, locks, Config{})
-			ctx := testContext(t)
+			ctx := await.Context(t)
 			if err := v.Open(ctx, s.item); err != nil {
 				rt.Fatal(err)
 			}
@@ -381,7 +382,7 @@ func testPurchaseProperty(t *testing.T) {
 				)
 			}
 			out := make([]Outcome, n)
-			ctx := testContext(t)
+			ctx := await.Context(t)
 			var wg sync.WaitGroup
 			for i, r := range requests {
 				wg.Go(func() {

@@ -7,7 +7,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 )
 
 // TestInventory_OnChange: every process hears of a change.
@@ -39,20 +40,20 @@ func TestInventory_OnChange(t *testing.T) {
 		sellOut(t, s, a, 2)
 		marked(t, s, a, b)
 		for _, process := range []string{"a", "b"} { // the load; nothing else has happened
-			await(t, process+" to hear of the load", func() bool { return said(process) == 1 })
+			await.True(t, process+" to hear of the load", func() bool { return said(process) == 1 })
 		}
-		if err := a.Change(testContext(t), s.item, Change{AddLeft: 1}, s.commits(1, 2)); err != nil {
+		if err := a.Change(await.Context(t), s.item, Change{AddLeft: 1}, s.commits(1, 2)); err != nil {
 			t.Fatal(err)
 		}
 		mustBuy(t, a, s.request("new", "k", 1))
 		for _, process := range []string{"a", "b"} {
-			await(t, process+" to hear of the change", func() bool { return said(process) == 2 })
+			await.True(t, process+" to hear of the change", func() bool { return said(process) == 2 })
 		}
-		if err := a.Change(testContext(t), s.item, Change{PerUserLimit: ptr(int64(2))}, s.commits(0, 3)); err != nil {
+		if err := a.Change(await.Context(t), s.item, Change{PerUserLimit: ptr(int64(2))}, s.commits(0, 3)); err != nil {
 			t.Fatal(err)
 		}
 		for _, process := range []string{"a", "b"} {
-			await(t, process+" to hear of the limit", func() bool { return said(process) == 3 })
+			await.True(t, process+" to hear of the limit", func() bool { return said(process) == 3 })
 		}
 	})
 }
@@ -80,7 +81,7 @@ func TestInventory_Change_Deaf(t *testing.T) {
 		if sel.mark.Load() == nil {
 			t.Fatal("there is no mark")
 		}
-		if err := v.Change(testContext(t), s.item, Change{AddLeft: 1}, s.commits(1, 2)); err != nil {
+		if err := v.Change(await.Context(t), s.item, Change{AddLeft: 1}, s.commits(1, 2)); err != nil {
 			t.Fatal(err)
 		}
 		if sel.mark.Load() != nil {

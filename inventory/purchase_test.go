@@ -14,13 +14,14 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 )
 
 // outcomes runs the requests in parallel and returns what became of each.
 func outcomes(t *testing.T, v *Inventory, requests []*Request) []Outcome {
 	t.Helper()
-	ctx := testContext(t)
+	ctx := await.Context(t)
 	out := make([]Outcome, len(requests))
 	var wg sync.WaitGroup
 	start := make(chan struct{})
@@ -134,7 +135,7 @@ func TestInventory_Purchase(t *testing.T) {
 				batches.Add(1)
 				largest.Store(max(largest.Load(), int64(n))) // one seller, so one caller
 			}})
-			if err := v.Open(testContext(t), s.item); err != nil {
+			if err := v.Open(await.Context(t), s.item); err != nil {
 				t.Fatal(err)
 			}
 			// The first answer is held back, so that the others gather.
@@ -144,7 +145,7 @@ func TestInventory_Purchase(t *testing.T) {
 			if err := v.Submit(first); err != nil {
 				t.Fatal(err)
 			}
-			await(t, "the first batch", func() bool { return batches.Load() == 1 })
+			await.True(t, "the first batch", func() bool { return batches.Load() == 1 })
 			var wg sync.WaitGroup
 			for i := range 200 {
 				r := s.request(fmt.Sprintf("u%d", i), "k", 1)
@@ -230,7 +231,7 @@ func TestInventory_Purchase_Refusals(t *testing.T) {
 			t.Parallel()
 			opens := time.Now().Add(150 * time.Millisecond)
 			s, v := shop(t, func(sale *Sale) { sale.OpensAt = opens })
-			await(t, "the opening", func() bool {
+			await.True(t, "the opening", func() bool {
 				o := buy(t, v, s.request("u", "k", 1))
 				var notOpen *NotOpenError
 				if errors.As(o.Err, &notOpen) {
@@ -269,7 +270,7 @@ func TestInventory_Purchase_Refusals(t *testing.T) {
 			s, v := shop(t, func(*Sale) {})
 			r := s.request("u", "k", 1)
 			mustBuy(t, v, r)
-			if err := rdb.HSet(testContext(t), keys{1}.sale(s.item), "control", "paused").Err(); err != nil {
+			if err := rdb.HSet(await.Context(t), keys{1}.sale(s.item), "control", "paused").Err(); err != nil {
 				t.Fatal(err)
 			}
 			if o := buy(t, v, s.request("u", "k", 1)); o.ReplayOf != r.OrderID {
@@ -391,8 +392,8 @@ func TestInventory_Close_Drains(t *testing.T) {
 			}
 		}
 		closed := make(chan error, 1)
-		go func() { closed <- v.Close(testContext(t)) }()
-		await(t, "closing to begin", func() bool {
+		go func() { closed <- v.Close(await.Context(t)) }()
+		await.True(t, "closing to begin", func() bool {
 			v.mu.RLock()
 			defer v.mu.RUnlock()
 			return v.closed
@@ -421,10 +422,10 @@ func TestInventory_Close_Drains(t *testing.T) {
 			t.Errorf("%d orders, want 101", len(st.queue))
 		}
 		lockKey, _ := v.locks.GuardKeys(v.keys.lock(s.item))
-		if n, err := rdb.Exists(testContext(t), lockKey).Result(); err != nil || n != 0 {
+		if n, err := rdb.Exists(await.Context(t), lockKey).Result(); err != nil || n != 0 {
 			t.Errorf("the item's lock is still there after Close (%d, %v)", n, err)
 		}
-		if err := v.Close(testContext(t)); err != nil {
+		if err := v.Close(await.Context(t)); err != nil {
 			t.Errorf("second Close: %v", err)
 		}
 	})
@@ -543,7 +544,7 @@ func TestInventory_Purchase_ItemVersion(t *testing.T) {
 		}
 		first := by(1, "u", "k", 1)
 		mustBuy(t, v, first)
-		if err := Adjust(testContext(t), rdb, 1, 1, s.item, Change{Version: 2}); err != nil {
+		if err := Adjust(await.Context(t), rdb, 1, 1, s.item, Change{Version: 2}); err != nil {
 			t.Fatal(err)
 		}
 		before := s.state(t)
@@ -608,7 +609,7 @@ func TestInventory_Purchase_ItemVersionResent(t *testing.T) {
 			if err != nil || !armed.CompareAndSwap(true, false) {
 				return err
 			}
-			if err := Adjust(testContext(t), shared, 1, 1, s.item, Change{Version: 2}); err != nil {
+			if err := Adjust(await.Context(t), shared, 1, 1, s.item, Change{Version: 2}); err != nil {
 				t.Error(err)
 			}
 			return io.ErrUnexpectedEOF

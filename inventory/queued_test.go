@@ -11,7 +11,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 	"flashsale/queue"
 )
 
@@ -32,7 +33,7 @@ func (s *shop) accept(t testing.TB, v *Inventory, requests ...*Request) []string
 	t.Helper()
 	ids := make([]string, len(requests))
 	for i, r := range requests {
-		if o, err := v.Purchase(testContext(t), r); err != nil || o.Err != nil {
+		if o, err := v.Purchase(await.Context(t), r); err != nil || o.Err != nil {
 			t.Fatalf("purchase of %s: %v, %v", r.Buyer, o.Err, err)
 		}
 		ids[i] = r.OrderID
@@ -43,11 +44,11 @@ func (s *shop) accept(t testing.TB, v *Inventory, requests ...*Request) []string
 // finish ends so many tasks as a worker does.
 func (s *shop) finish(t testing.TB, n int) {
 	t.Helper()
-	f, err := s.queue.Dequeue(testContext(t), n)
+	f, err := s.queue.Dequeue(await.Context(t), n)
 	if err != nil || len(f.Tasks) != n {
 		t.Fatalf("%d tasks, %v, want %d", len(f.Tasks), err, n)
 	}
-	if _, err := s.queue.Ack(testContext(t), f.Tasks...); err != nil {
+	if _, err := s.queue.Ack(await.Context(t), f.Tasks...); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -55,12 +56,12 @@ func (s *shop) finish(t testing.TB, n int) {
 // bury makes so many tasks dead letters.
 func (s *shop) bury(t testing.TB, n int) {
 	t.Helper()
-	f, err := s.queue.Dequeue(testContext(t), n)
+	f, err := s.queue.Dequeue(await.Context(t), n)
 	if err != nil || len(f.Tasks) != n {
 		t.Fatalf("%d tasks, %v, want %d", len(f.Tasks), err, n)
 	}
 	for i := range f.Tasks {
-		if _, err := s.queue.Reject(testContext(t), queue.Rejection{Task: f.Tasks[i], Dead: true}); err != nil {
+		if _, err := s.queue.Reject(await.Context(t), queue.Rejection{Task: f.Tasks[i], Dead: true}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -71,7 +72,7 @@ func queuedOf(t testing.TB, x *QueuedIndex, buyer string, limit int) (ids []stri
 	t.Helper()
 	for before := ""; ; {
 		page := 0
-		more, err := x.Tasks(testContext(t), buyer, before, limit, func(id string, payload []byte) bool {
+		more, err := x.Tasks(await.Context(t), buyer, before, limit, func(id string, payload []byte) bool {
 			if got := parseSold(id, payload); got.buyer != buyer {
 				t.Errorf("order %s is %s's, not %s's", id, got.buyer, buyer)
 			}
@@ -130,7 +131,7 @@ func TestQueuedIndex(t *testing.T) {
 
 		// Refused purchases and repeats make no order.
 		for _, r := range []*Request{s.uuidRequest(t, "bob", "k2", 1), s.uuidRequest(t, "alice", "k1", 2), s.uuidRequest(t, "alice", "k4", 5)} {
-			if o, err := v.Purchase(testContext(t), r); err != nil || o.Err == nil && o.ReplayOf == "" {
+			if o, err := v.Purchase(await.Context(t), r); err != nil || o.Err == nil && o.ReplayOf == "" {
 				t.Fatalf("%s %s: %+v, %v", r.Buyer, r.IdempotencyKey, o, err)
 			}
 		}
@@ -140,7 +141,7 @@ func TestQueuedIndex(t *testing.T) {
 		wantQueued(t, "after the first is done", "alice", alice[1:], warm, fresh())
 		s.bury(t, 1)
 		wantQueued(t, "with a dead letter", "alice", alice[1:], warm, fresh())
-		if _, err := s.queue.DeleteDead(testContext(t), alice[1]); err != nil {
+		if _, err := s.queue.DeleteDead(await.Context(t), alice[1]); err != nil {
 			t.Fatal(err)
 		}
 		wantQueued(t, "after it was discarded", "alice", alice[2:], warm, fresh())
@@ -155,11 +156,11 @@ func TestQueuedIndex_Batch(t *testing.T) {
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
 		s := newShop(t, rdb, open(1000, 1), 0)
 		v := s.inventory(t, Config{})
-		l, err := v.locks.Acquire(testContext(t), v.keys.lock(s.item))
+		l, err := v.locks.Acquire(await.Context(t), v.keys.lock(s.item))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := v.load(testContext(t), l, s.item); err != nil {
+		if err := v.load(await.Context(t), l, s.item); err != nil {
 			t.Fatal(err)
 		}
 		var batch []*Request
@@ -178,7 +179,7 @@ func TestQueuedIndex_Batch(t *testing.T) {
 			wantQueued(t, "of a batch", batch[i].Buyer, []string{batch[i].OrderID}, x)
 		}
 		entries := func() int64 {
-			n, err := rdb.XLen(testContext(t), queuedLogKey(s.queue.Prefix())).Result()
+			n, err := rdb.XLen(await.Context(t), queuedLogKey(s.queue.Prefix())).Result()
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -207,10 +208,10 @@ func TestQueuedIndex_WrongType(t *testing.T) {
 			}
 		}})
 		key := queuedLogKey(s.queue.Prefix())
-		if err := rdb.Set(testContext(t), key, "x", 0).Err(); err != nil {
+		if err := rdb.Set(await.Context(t), key, "x", 0).Err(); err != nil {
 			t.Fatal(err)
 		}
-		if err := v.Open(testContext(t), s.item); err != nil {
+		if err := v.Open(await.Context(t), s.item); err != nil {
 			t.Fatal(err)
 		}
 		done := make(chan Outcome, 1)
@@ -224,17 +225,17 @@ func TestQueuedIndex_WrongType(t *testing.T) {
 			if !strings.Contains(err.Error(), "WRONGTYPE") {
 				t.Errorf("refused for %v", err)
 			}
-		case <-testContext(t).Done():
+		case <-await.Context(t).Done():
 			t.Fatal("the purchase was not refused")
 		}
-		if left, err := v.Left(testContext(t), []string{s.item}); err != nil || left[0] != 10 {
+		if left, err := v.Left(await.Context(t), []string{s.item}); err != nil || left[0] != 10 {
 			t.Errorf("left %v, %v", left, err)
 		}
 		x := NewQueuedIndex(rdb, s.queue)
-		if _, err := x.Tasks(testContext(t), "alice", "", 1, nil); !errors.Is(err, ErrUnavailable) {
+		if _, err := x.Tasks(await.Context(t), "alice", "", 1, nil); !errors.Is(err, ErrUnavailable) {
 			t.Errorf("tasks: %v, want ErrUnavailable", err)
 		}
-		if err := rdb.Del(testContext(t), key).Err(); err != nil {
+		if err := rdb.Del(await.Context(t), key).Err(); err != nil {
 			t.Fatal(err)
 		}
 		if o := <-done; o.Err != nil {
@@ -253,12 +254,12 @@ func TestQueuedIndex_Lost(t *testing.T) {
 		x := NewQueuedIndex(rdb, s.queue)
 		old := s.accept(t, v, s.uuidRequest(t, "alice", "k1", 1), s.uuidRequest(t, "alice", "k2", 1))
 		wantQueued(t, "before the loss", "alice", old, x)
-		if err := rdb.Del(testContext(t), append(s.queue.EnqueueKeys(), queuedLogKey(s.queue.Prefix()))...).Err(); err != nil {
+		if err := rdb.Del(await.Context(t), append(s.queue.EnqueueKeys(), queuedLogKey(s.queue.Prefix()))...).Err(); err != nil {
 			t.Fatal(err)
 		}
 		// What is in a log that begins anew has lower ids where the server's clock is behind.
 		next := s.uuidRequest(t, "alice", "k3", 1)
-		if err := rdb.XAdd(testContext(t), &redis.XAddArgs{
+		if err := rdb.XAdd(await.Context(t), &redis.XAddArgs{
 			Stream: queuedLogKey(s.queue.Prefix()), ID: "1-1", Values: []any{recordField, appendQueuedRecords(nil, []*Request{next})},
 		}).Err(); err != nil {
 			t.Fatal(err)
@@ -279,10 +280,10 @@ func TestTrimQueued(t *testing.T) {
 		key := queuedLogKey(s.queue.Prefix())
 		trim := func(want int64) {
 			t.Helper()
-			if err := TrimQueued(testContext(t), rdb, s.queue); err != nil {
+			if err := TrimQueued(await.Context(t), rdb, s.queue); err != nil {
 				t.Fatal(err)
 			}
-			if n, err := rdb.XLen(testContext(t), key).Result(); err != nil || n != want {
+			if n, err := rdb.XLen(await.Context(t), key).Result(); err != nil || n != want {
 				t.Errorf("%d entries after trimming, %v, want %d", n, err, want)
 			}
 		}
@@ -315,7 +316,7 @@ func TestTrimQueued(t *testing.T) {
 		}
 		s.finish(t, 1)
 		trim(1) // half of it
-		if _, err := s.queue.DeleteDead(testContext(t), dead[0]); err != nil {
+		if _, err := s.queue.DeleteDead(await.Context(t), dead[0]); err != nil {
 			t.Fatal(err)
 		}
 		trim(0)
@@ -340,11 +341,11 @@ func TestQueuedIndex_Drop(t *testing.T) {
 			made = append(made, s.accept(t, v, s.uuidRequest(t, "alice", fmt.Sprint("k", i), 1))...)
 		}
 		// One look: the next one is the first that finds enough to ask what was removed.
-		if _, err := x.Tasks(testContext(t), "bob", "", 1, nil); err != nil || len(x.logs[0].records) != len(made) {
+		if _, err := x.Tasks(await.Context(t), "bob", "", 1, nil); err != nil || len(x.logs[0].records) != len(made) {
 			t.Fatalf("the index has read %d records of %d, %v", len(x.logs[0].records), len(made), err)
 		}
 		s.finish(t, pages/2*trimPage)
-		if err := TrimQueued(testContext(t), rdb, s.queue); err != nil {
+		if err := TrimQueued(await.Context(t), rdb, s.queue); err != nil {
 			t.Fatal(err)
 		}
 		wantQueued(t, "after trimming", "alice", made[pages/2*trimPage:], x)
@@ -363,10 +364,10 @@ func TestQueuedIndex_Unavailable(t *testing.T) {
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		s := newShop(t, rdb, open(1, 1), 0)
 		x := NewQueuedIndex(rdb, s.queue)
-		if err := x.logs[0].begin(testContext(t)); err != nil {
+		if err := x.logs[0].begin(await.Context(t)); err != nil {
 			t.Fatal(err)
 		}
-		ctx, cancel := context.WithCancel(testContext(t))
+		ctx, cancel := context.WithCancel(await.Context(t))
 		cancel()
 		if _, err := x.Tasks(ctx, "alice", "", 1, nil); !errors.Is(err, ErrUnavailable) {
 			t.Errorf("tasks: %v, want ErrUnavailable", err)

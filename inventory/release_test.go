@@ -12,7 +12,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 )
 
 func released(requests ...*Request) []Released {
@@ -26,7 +27,7 @@ func released(requests ...*Request) []Released {
 // give releases orders and notes for the audit which ones are back.
 func (s *shop) give(t testing.TB, requests ...*Request) []ReleaseStatus {
 	t.Helper()
-	status, _, err := Release(testContext(t), s.rdb, 1, s.source.epochNow(), s.item, released(requests...))
+	status, _, err := Release(await.Context(t), s.rdb, 1, s.source.epochNow(), s.item, released(requests...))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +93,7 @@ func TestRelease_Once(t *testing.T) {
 		count := map[string]map[ReleaseStatus]int{}
 		var wg sync.WaitGroup
 		start := make(chan struct{})
-		ctx := testContext(t)
+		ctx := await.Context(t)
 		for c := range callers {
 			mine := released(requests...)
 			if c%2 == 0 {
@@ -192,28 +193,28 @@ func TestRelease_NotLoaded(t *testing.T) {
 		k := keys{1}
 		for name, strike := range map[string]func(t *testing.T, s *shop){
 			"SaleMissing": func(t *testing.T, s *shop) {
-				if err := Distrust(testContext(t), rdb, 1, []string{s.item}); err != nil {
+				if err := Distrust(await.Context(t), rdb, 1, []string{s.item}); err != nil {
 					t.Fatal(err)
 				}
 			},
 			"LeftMissing": func(t *testing.T, s *shop) {
-				if err := rdb.HDel(testContext(t), k.sale(s.item), "left").Err(); err != nil {
+				if err := rdb.HDel(await.Context(t), k.sale(s.item), "left").Err(); err != nil {
 					t.Fatal(err)
 				}
 			},
 			"VersionMissing": func(t *testing.T, s *shop) {
-				if err := rdb.HDel(testContext(t), k.sale(s.item), "version").Err(); err != nil {
+				if err := rdb.HDel(await.Context(t), k.sale(s.item), "version").Err(); err != nil {
 					t.Fatal(err)
 				}
 			},
 			"OtherEpoch": func(_ *testing.T, s *shop) { s.source.set(func(src *stored) { src.epoch = 2 }) },
 			"KeyMissing": func(t *testing.T, s *shop) {
-				if err := rdb.Del(testContext(t), k.idempotency(s.item)).Err(); err != nil {
+				if err := rdb.Del(await.Context(t), k.idempotency(s.item)).Err(); err != nil {
 					t.Fatal(err)
 				}
 			},
 			"EverythingMissing": func(t *testing.T, s *shop) {
-				if err := rdb.Del(testContext(t), k.sale(s.item), k.idempotency(s.item), k.buyers(s.item)).Err(); err != nil {
+				if err := rdb.Del(await.Context(t), k.sale(s.item), k.idempotency(s.item), k.buyers(s.item)).Err(); err != nil {
 					t.Fatal(err)
 				}
 			},
@@ -232,7 +233,7 @@ func TestRelease_NotLoaded(t *testing.T) {
 				wantStatus(t, s.give(t, before, after), ReleaseNotLoaded, ReleaseNotLoaded)
 				same(t, was, s.state(t))
 				// This load finds one order released; the other is released after it.
-				if err := v.Open(testContext(t), s.item); err != nil {
+				if err := v.Open(await.Context(t), s.item); err != nil {
 					t.Fatal(err)
 				}
 				if st := s.state(t); st.left(t) != 9 {
@@ -285,7 +286,7 @@ func TestRelease_Pages(t *testing.T) {
 					})
 				}
 				v := s.inventory(t, Config{})
-				if err := v.Open(testContext(t), s.item); err != nil {
+				if err := v.Open(await.Context(t), s.item); err != nil {
 					t.Fatal(err)
 				}
 				want := slices.Repeat([]ReleaseStatus{ReleaseDone}, n)
@@ -323,7 +324,7 @@ func TestRelease_DuringLoad(t *testing.T) {
 				r := s.request("winner", "k", 1)
 				mustBuy(t, v, r)
 				s.commit(t)
-				ctx := testContext(t)
+				ctx := await.Context(t)
 				var got places
 				release := func() ReleaseStatus {
 					status, _, err := Release(ctx, rdb, 1, 1, s.item, released(r))
@@ -377,7 +378,7 @@ func TestRelease_LoadsAllTheTime(t *testing.T) {
 			requests = append(requests, r)
 		}
 		s.commit(t)
-		ctx := testContext(t)
+		ctx := await.Context(t)
 		var loads, releases sync.WaitGroup
 		stop := make(chan struct{})
 		loads.Go(func() {
@@ -429,7 +430,7 @@ func TestRelease_WhileSelling(t *testing.T) {
 		const stock, buyers = 20, 200
 		s := newShop(t, rdb, open(stock, 1), 0)
 		v := s.inventory(t, Config{MaxBatch: 8, MarkLife: time.Hour})
-		ctx := testContext(t)
+		ctx := await.Context(t)
 		var mu sync.Mutex
 		back := 0
 		var wg sync.WaitGroup
@@ -492,7 +493,7 @@ func TestRelease_WrongTypes(t *testing.T) {
 				v := s.inventory(t, Config{})
 				r := s.request("u", "k", 1)
 				mustBuy(t, v, r)
-				ctx, key := testContext(t), c.key(s.item)
+				ctx, key := await.Context(t), c.key(s.item)
 				var err error
 				if c.field == "" {
 					err = errors.Join(rdb.Del(ctx, key).Err(), rdb.Set(ctx, key, "x", 0).Err())
@@ -519,7 +520,7 @@ func TestRelease_WrongTypes(t *testing.T) {
 // contents reads an item's keys, of whatever type.
 func contents(t testing.TB, s *shop) map[string]string {
 	t.Helper()
-	out, ctx, k := map[string]string{}, testContext(t), keys{1}
+	out, ctx, k := map[string]string{}, await.Context(t), keys{1}
 	for _, key := range []string{k.sale(s.item), k.idempotency(s.item), k.buyers(s.item)} {
 		kind, err := s.rdb.Type(ctx, key).Result()
 		if err != nil {
@@ -558,7 +559,7 @@ func TestRelease_Errors(t *testing.T) {
 		for _, n := range []int64{0, -1} {
 			bad := released(r, r)
 			bad[1].Quantity = n
-			status, _, err := Release(testContext(t), rdb, 1, 1, s.item, bad)
+			status, _, err := Release(await.Context(t), rdb, 1, 1, s.item, bad)
 			if !errors.Is(err, ErrQuantity) {
 				t.Errorf("quantity %d: %v, want ErrQuantity", n, err)
 			}
@@ -583,14 +584,14 @@ func TestRelease_ReplyLost(t *testing.T) {
 				Buyer: r.Buyer, IdempotencyKey: "k", OrderID: r.OrderID, Quantity: 1, Counts: true,
 			})
 		}
-		if err := s.inventory(t, Config{}).Open(testContext(t), s.item); err != nil {
+		if err := s.inventory(t, Config{}).Open(await.Context(t), s.item); err != nil {
 			t.Fatal(err)
 		}
-		if err := releaseScript.Load(testContext(t), direct).Err(); err != nil {
+		if err := releaseScript.Load(await.Context(t), direct).Err(); err != nil {
 			t.Fatal(err)
 		}
 		p := newProxy(t, direct.Options().Addr, runsOf(releaseScript, 1, func(int) cutAt { return cutAfter }))
-		status, _, err := Release(testContext(t), p.client(t), 1, 1, s.item, released(requests...))
+		status, _, err := Release(await.Context(t), p.client(t), 1, 1, s.item, released(requests...))
 		if err == nil || p.count() != 1 {
 			t.Errorf("%v after %d cuts, want an error after one", err, p.count())
 		}
@@ -640,19 +641,19 @@ func TestRelease_DroppedBetweenPages(t *testing.T) {
 			})
 		}
 		v := s.inventory(t, Config{})
-		if err := v.Open(testContext(t), s.item); err != nil {
+		if err := v.Open(await.Context(t), s.item); err != nil {
 			t.Fatal(err)
 		}
-		if err := releaseScript.Load(testContext(t), direct).Err(); err != nil {
+		if err := releaseScript.Load(await.Context(t), direct).Err(); err != nil {
 			t.Fatal(err)
 		}
 		rdb := redistest.Second(t, direct)
 		rdb.AddHook(dropAfter{once: new(sync.Once), drop: func() {
-			if err := direct.Del(testContext(t), v.keys.sale(s.item)).Err(); err != nil {
+			if err := direct.Del(await.Context(t), v.keys.sale(s.item)).Err(); err != nil {
 				t.Error(err)
 			}
 		}})
-		status, sequence, err := Release(testContext(t), rdb, 1, 1, s.item, released(requests...))
+		status, sequence, err := Release(await.Context(t), rdb, 1, 1, s.item, released(requests...))
 		if err != nil || sequence == 0 || status[0] != ReleaseDone || status[releasePage] == ReleaseDone {
 			t.Errorf("sequence %d, %c and %c, %v", sequence, status[0], status[releasePage], err)
 		}

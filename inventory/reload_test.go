@@ -12,7 +12,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 )
 
 // loadables adds items like the shop's to its source, and returns them all.
@@ -38,7 +39,7 @@ func leftOf(t testing.TB, v *Inventory, items []Loadable) []int64 {
 	for i := range items {
 		ids[i] = items[i].Item
 	}
-	left, err := v.Left(testContext(t), ids)
+	left, err := v.Left(await.Context(t), ids)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,7 +50,7 @@ func leftOf(t testing.TB, v *Inventory, items []Loadable) []int64 {
 func dropAll(t testing.TB, v *Inventory, items []Loadable) {
 	t.Helper()
 	for _, it := range items {
-		if err := v.rdb.Del(testContext(t), v.keys.sale(it.Item), v.keys.idempotency(it.Item), v.keys.buyers(it.Item)).Err(); err != nil {
+		if err := v.rdb.Del(await.Context(t), v.keys.sale(it.Item), v.keys.idempotency(it.Item), v.keys.buyers(it.Item)).Err(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -110,9 +111,9 @@ func TestInventory_ReloadAll(t *testing.T) {
 		}
 		kept := items[4]
 		dropAll(t, v, slices.DeleteFunc(slices.Clone(items), func(it Loadable) bool { return it == kept }))
-		version := rdb.HGet(testContext(t), v.keys.sale(kept.Item), "version").Val()
+		version := rdb.HGet(await.Context(t), v.keys.sale(kept.Item), "version").Val()
 		// Another process, as after a loss: its sellers have let go of their locks by then.
-		if err := v.Close(testContext(t)); err != nil {
+		if err := v.Close(await.Context(t)); err != nil {
 			t.Fatal(err)
 		}
 		trips := &scripts{}
@@ -125,7 +126,7 @@ func TestInventory_ReloadAll(t *testing.T) {
 		client.AddHook(trips)
 		w := s.inventoryOn(t, client, newLocks(t, client, lockConfig), Config{})
 		s.source.set(func(src *stored) { src.scans, src.loads = 0, 0 })
-		loaded, err := w.ReloadAll(testContext(t), items)
+		loaded, err := w.ReloadAll(await.Context(t), items)
 		if err != nil || loaded != n {
 			t.Fatalf("%d loaded, %v, want %d", loaded, err, n)
 		}
@@ -138,7 +139,7 @@ func TestInventory_ReloadAll(t *testing.T) {
 		if trips.trips > 3*(2+n/7)+2*loadCalls {
 			t.Errorf("%d round trips for %d sales", trips.trips, n)
 		}
-		if now := rdb.HGet(testContext(t), v.keys.sale(kept.Item), "version").Val(); now != version {
+		if now := rdb.HGet(await.Context(t), v.keys.sale(kept.Item), "version").Val(); now != version {
 			t.Errorf("the sale that was loaded has version %s, it had %s", now, version)
 		}
 		for i, left := range leftOf(t, w, items) {
@@ -165,7 +166,7 @@ func TestInventory_ReloadAll_Covered(t *testing.T) {
 		items := s.loadables(10)
 		v := s.inventory(t, Config{})
 		s.source.set(func(src *stored) { src.covers = 4 })
-		loaded, err := v.ReloadAll(testContext(t), items)
+		loaded, err := v.ReloadAll(await.Context(t), items)
 		if err != nil || loaded != len(items) || s.source.scans != 3 {
 			t.Errorf("%d loaded with %d looks at the queue, %v, want %d with 3", loaded, s.source.scans, err, len(items))
 		}
@@ -192,18 +193,18 @@ func TestInventory_ReloadAll_SoldMeanwhile(t *testing.T) {
 				bought[it.Item] = s.of(it.Item, "u", "k", 3)
 				mustBuy(t, other, bought[it.Item])
 			}
-			if err := Distrust(testContext(t), rdb, 1, []string{items[1].Item, items[2].Item}); err != nil {
+			if err := Distrust(await.Context(t), rdb, 1, []string{items[1].Item, items[2].Item}); err != nil {
 				t.Error(err)
 			}
 			// The other process lets go of its locks, so that nothing but the claim
 			// keeps the rebuild from its sales.
-			await(t, "the other's locks to be free", func() bool {
-				n, err := rdb.Exists(testContext(t), v.keys.lockKey(items[0].Item), v.keys.lockKey(items[1].Item)).Result()
+			await.True(t, "the other's locks to be free", func() bool {
+				n, err := rdb.Exists(await.Context(t), v.keys.lockKey(items[0].Item), v.keys.lockKey(items[1].Item)).Result()
 				return err == nil && n == 0
 			})
 		})
 		v.source = lookThen{s.source, meanwhile}
-		loaded, err := v.ReloadAll(testContext(t), items)
+		loaded, err := v.ReloadAll(await.Context(t), items)
 		if err != nil || loaded != len(items) {
 			t.Fatalf("%d loaded, %v, want %d", loaded, err, len(items))
 		}
@@ -247,27 +248,27 @@ func TestInventory_ReloadAll_Refused(t *testing.T) {
 			}
 			return refused, nil
 		}})
-		if err := rdb.HSet(testContext(t), v.keys.sale(stopped), "epoch", 1, "left", 3, "changing", stoppedMark).Err(); err != nil {
+		if err := rdb.HSet(await.Context(t), v.keys.sale(stopped), "epoch", 1, "left", 3, "changing", stoppedMark).Err(); err != nil {
 			t.Fatal(err)
 		}
-		if err := rdb.HSet(testContext(t), v.keys.idempotency(missing), "u k", "1:order").Err(); err != nil {
+		if err := rdb.HSet(await.Context(t), v.keys.idempotency(missing), "u k", "1:order").Err(); err != nil {
 			t.Fatal(err)
 		}
-		loaded, err := v.ReloadAll(testContext(t), append(items, Loadable{Item: "none-" + s.item}))
+		loaded, err := v.ReloadAll(await.Context(t), append(items, Loadable{Item: "none-" + s.item}))
 		if !errors.Is(err, errNoItem) || loaded != 1 {
 			t.Errorf("%d loaded, %v, want 1 and the error of the item that is none", loaded, err)
 		}
-		if got := rdb.HGetAll(testContext(t), v.keys.sale(stopped)).Val(); !maps.Equal(got, map[string]string{"epoch": "1", "left": "3", "changing": stoppedMark}) {
+		if got := rdb.HGetAll(await.Context(t), v.keys.sale(stopped)).Val(); !maps.Equal(got, map[string]string{"epoch": "1", "left": "3", "changing": stoppedMark}) {
 			t.Errorf("the stopped sale is %v", got)
 		}
-		if got := rdb.HGet(testContext(t), v.keys.idempotency(missing), "u k").Val(); got != "1:order" {
+		if got := rdb.HGet(await.Context(t), v.keys.idempotency(missing), "u k").Val(); got != "1:order" {
 			t.Errorf("the orders of a sale that may not be loaded: %q", got)
 		}
 		// The claim that was made of it is no sign that those orders were forgotten.
-		if err := Stop(testContext(t), rdb, 1, []string{missing}); err != nil {
+		if err := Stop(await.Context(t), rdb, 1, []string{missing}); err != nil {
 			t.Fatal(err)
 		}
-		if _, whole, err := StoppedSale(testContext(t), rdb, 1, missing); whole || err != nil {
+		if _, whole, err := StoppedSale(await.Context(t), rdb, 1, missing); whole || err != nil {
 			t.Errorf("the values of a sale that is missing: %v, %v, want none", whole, err)
 		}
 		if left := leftOf(t, v, items[:1]); left[0] != 10 {

@@ -10,7 +10,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 )
 
 // renaming gives "old" the name "new", and the key of each of n orders another one.
@@ -35,7 +36,7 @@ func TestInventory_Rename(t *testing.T) {
 		}
 		mustBuy(t, v, s.request("older", "k0", 2))
 		before, loads := s.state(t), s.source.loads
-		err := v.Rename(testContext(t), s.item, renaming(orders), func(ctx context.Context) error {
+		err := v.Rename(await.Context(t), s.item, renaming(orders), func(ctx context.Context) error {
 			if mark := rdb.HGet(ctx, v.keys.sale(s.item), "changing").Val(); mark == "" {
 				t.Error("the sale is not marked while the database is changed")
 			}
@@ -79,10 +80,10 @@ func TestInventory_Rename_OldEpoch(t *testing.T) {
 		v, other := s.inventory(t, Config{}), s.inventory(t, Config{})
 		mustBuy(t, v, s.request("old", "k0", 1))
 		s.source.set(func(src *stored) { src.epoch++ })
-		if err := other.Open(testContext(t), s.item); err != nil {
+		if err := other.Open(await.Context(t), s.item); err != nil {
 			t.Fatal(err)
 		}
-		err := v.Rename(testContext(t), s.item, renaming(1), func(ctx context.Context) error {
+		err := v.Rename(await.Context(t), s.item, renaming(1), func(ctx context.Context) error {
 			if mark := rdb.HGet(ctx, v.keys.sale(s.item), "changing").Val(); mark == "" {
 				t.Error("the sale is not marked while the database is changed")
 			}
@@ -109,15 +110,15 @@ func TestInventory_Rename_Fails(t *testing.T) {
 			return nil
 		}
 		refuse := func(context.Context) (Renaming, error) { return Renaming{}, errTest }
-		if err := v.Rename(testContext(t), s.item, refuse, never); !errors.Is(err, errTest) {
+		if err := v.Rename(await.Context(t), s.item, refuse, never); !errors.Is(err, errTest) {
 			t.Errorf("the plan's error: %v", err)
 		}
-		if err := v.Rename(testContext(t), s.item, renaming(0), never); err != nil {
+		if err := v.Rename(await.Context(t), s.item, renaming(0), never); err != nil {
 			t.Errorf("without orders: %v", err)
 		}
 		same(t, before, s.state(t))
 		unchanged := func(context.Context) error { return fmt.Errorf("%w: %w", ErrUnchanged, errTest) }
-		if err := v.Rename(testContext(t), s.item, renaming(1), unchanged); !errors.Is(err, errTest) {
+		if err := v.Rename(await.Context(t), s.item, renaming(1), unchanged); !errors.Is(err, errTest) {
 			t.Errorf("the change's error: %v", err)
 		}
 		back := s.state(t)
@@ -127,18 +128,18 @@ func TestInventory_Rename_Fails(t *testing.T) {
 		// The change has failed and may have been made.
 		loads := s.source.loads
 		open := func(context.Context) error { return errTest }
-		if err := v.Rename(testContext(t), s.item, renaming(1), open); !errors.Is(err, errTest) {
+		if err := v.Rename(await.Context(t), s.item, renaming(1), open); !errors.Is(err, errTest) {
 			t.Errorf("the change's error: %v", err)
 		}
 		if o := decided(t, v, s.request("old", "k0", 2)); o.ReplayOf != bought.OrderID || s.source.loads != loads+1 {
 			t.Errorf("the repeat: %+v after %d loads", o, s.source.loads-loads)
 		}
 
-		if err := Stop(testContext(t), rdb, 1, []string{s.item}); err != nil {
+		if err := Stop(await.Context(t), rdb, 1, []string{s.item}); err != nil {
 			t.Fatal(err)
 		}
 		stopped := s.state(t)
-		if err := v.Rename(testContext(t), s.item, renaming(1), never); !errors.Is(err, ErrStopped) {
+		if err := v.Rename(await.Context(t), s.item, renaming(1), never); !errors.Is(err, ErrStopped) {
 			t.Errorf("a stopped sale: %v", err)
 		}
 		same(t, stopped, s.state(t))
@@ -154,7 +155,7 @@ func TestInventory_Rename_LockLost(t *testing.T) {
 		v := s.inventory(t, Config{})
 		mustBuy(t, v, s.request("old", "k0", 2))
 		before := s.state(t)
-		err := v.Rename(testContext(t), s.item, renaming(1), func(ctx context.Context) error {
+		err := v.Rename(await.Context(t), s.item, renaming(1), func(ctx context.Context) error {
 			_, err := rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
 				p.Set(ctx, v.keys.lockKey(s.item), "another:1:x", 0)
 				p.Del(ctx, v.keys.sale(s.item), v.keys.idempotency(s.item), v.keys.buyers(s.item))
@@ -172,7 +173,7 @@ func TestInventory_Rename_LockLost(t *testing.T) {
 		if strings.Contains(fmt.Sprint(st.idempotency, st.buyers), "old") || len(st.sale) > 0 {
 			t.Errorf("the state %+v", st)
 		}
-		if err := rdb.Del(testContext(t), v.keys.lockKey(s.item)).Err(); err != nil {
+		if err := rdb.Del(await.Context(t), v.keys.lockKey(s.item)).Err(); err != nil {
 			t.Fatal(err)
 		}
 	})

@@ -8,7 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/redistest"
 )
 
 // TestInventory_Rewound_Builds: a sale that two processes have built in turn, of which nothing was

@@ -13,7 +13,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 	"flashsale/lock"
 	"flashsale/queue"
 )
@@ -162,7 +163,7 @@ func inOwnTime(t *testing.T, cfg Config, sale Sale, test func(t *testing.T, st *
 				t.Error(err)
 			}
 		})
-		if err := st.v.Open(testContext(t), st.item); err != nil {
+		if err := st.v.Open(await.Context(t), st.item); err != nil {
 			t.Fatal(err)
 		}
 		st.began = time.Now()

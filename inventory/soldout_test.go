@@ -12,7 +12,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 )
 
 // sellOut sells the shop's stock, a unit each, and returns the accepted
@@ -34,7 +35,7 @@ func sellOut(t *testing.T, s *shop, v *Inventory, stock int) []*Request {
 func awaitMark(t *testing.T, s *shop, v *Inventory) {
 	t.Helper()
 	n := 0
-	await(t, "sold out to be answered from memory", func() bool {
+	await.True(t, "sold out to be answered from memory", func() bool {
 		n++
 		done := make(chan Outcome, 1)
 		r := s.request(fmt.Sprintf("stranger%d", n), "k", 1)
@@ -114,7 +115,7 @@ func TestInventory_SoldOutMark_WithoutRedis(t *testing.T) {
 	if err := server.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the marks to be out of use", func() bool { return !fromMemory(t, s, v) })
+	await.True(t, "the marks to be out of use", func() bool { return !fromMemory(t, s, v) })
 	for _, r := range []*Request{s.request("stranger", "k", 1), s.request(accepted[0].Buyer, "k", 1)} {
 		if o := buy(t, v, r); !errors.Is(o.Err, ErrUnavailable) && !errors.Is(o.Err, ErrOverloaded) {
 			t.Errorf("%s, without Redis: %+v", r.Buyer, o)
@@ -123,7 +124,7 @@ func TestInventory_SoldOutMark_WithoutRedis(t *testing.T) {
 	if err := server.Start(); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the accepted buyer's order", func() bool {
+	await.True(t, "the accepted buyer's order", func() bool {
 		o := buy(t, v, s.request(accepted[0].Buyer, "k", 1))
 		return o == Outcome{ReplayOf: accepted[0].OrderID}
 	})
@@ -168,11 +169,11 @@ func TestInventory_SoldOutMark_StockReturns(t *testing.T) {
 			sale.Left++
 			src.sales[s.item] = sale
 		})
-		if err := rdb.Del(testContext(t), keys{1}.sale(s.item)).Err(); err != nil {
+		if err := rdb.Del(await.Context(t), keys{1}.sale(s.item)).Err(); err != nil {
 			t.Fatal(err)
 		}
 		n := 0
-		await(t, "the returned unit to be sold", func() bool {
+		await.True(t, "the returned unit to be sold", func() bool {
 			n++
 			o := buy(t, v, s.request(fmt.Sprintf("again%d", n), "k", 1))
 			if o.Err != nil && !errors.Is(o.Err, ErrSoldOut) {
@@ -259,7 +260,7 @@ func marksUntilClosed(t *testing.T, life time.Duration) bool {
 		t.Fatalf("outcome %+v", first)
 	}
 	n, fromMemory := 0, false
-	await(t, "the sale to be closed", func() bool {
+	await.True(t, "the sale to be closed", func() bool {
 		n++
 		done := make(chan Outcome, 1)
 		r := s.request(fmt.Sprintf("late%d", n), "k", 1)
@@ -298,7 +299,7 @@ func TestInventory_SoldOutMark_Returns(t *testing.T) {
 		for i := range rounds {
 			wantStatus(t, s.give(t, orders[i]), ReleaseDone)
 			for _, v := range processes {
-				await(t, "the mark to go", func() bool { return !fromMemory(t, s, v) })
+				await.True(t, "the mark to go", func() bool { return !fromMemory(t, s, v) })
 			}
 			r := s.request(fmt.Sprintf("next%d", i), "k", 1)
 			mustBuy(t, processes[i%2], r)
@@ -392,7 +393,7 @@ func TestInventory_SoldOutMark_Incomplete(t *testing.T) {
 		awaitListening(t, s, v)
 		first := s.request("first", "k", 1)
 		mustBuy(t, v, first)
-		if err := rdb.Del(testContext(t), keys{1}.accepted(s.item)).Err(); err != nil {
+		if err := rdb.Del(await.Context(t), keys{1}.accepted(s.item)).Err(); err != nil {
 			t.Fatal(err)
 		}
 		for i := range 2 {
@@ -462,7 +463,7 @@ func TestInventory_Purchase_Limit(t *testing.T) {
 		first := s.request("u", "k1", 3)
 		mustBuy(t, v, first)
 		lower := int64(2)
-		if err := Adjust(testContext(t), rdb, 1, 1, s.item, Change{Version: 2, PerUserLimit: &lower}); err != nil {
+		if err := Adjust(await.Context(t), rdb, 1, 1, s.item, Change{Version: 2, PerUserLimit: &lower}); err != nil {
 			t.Fatal(err)
 		}
 		repeat := func() {
@@ -484,7 +485,7 @@ func TestInventory_Purchase_Limit(t *testing.T) {
 		wantStatus(t, s.give(t, first), ReleaseDone)
 		repeat()
 		control := "paused"
-		if err := Adjust(testContext(t), rdb, 1, 1, s.item, Change{Version: 3, Control: &control}); err != nil {
+		if err := Adjust(await.Context(t), rdb, 1, 1, s.item, Change{Version: 3, Control: &control}); err != nil {
 			t.Fatal(err)
 		}
 		repeat()

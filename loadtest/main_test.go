@@ -6,7 +6,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"flashsale/internal/process"
+	"flashsale/internal/testing/process"
 )
 
 // TestMain also checks that a burst, its progress and the service it starts

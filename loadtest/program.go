@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"time"
 
-	"flashsale/internal/child"
+	"flashsale/internal/testing/child"
 	"flashsale/internal/wire"
 )
 

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"flashsale/internal/freeport"
+	"flashsale/internal/testing/freeport"
 )
 
 // against runs the load test in-process against the fake.

@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"flashsale/internal/freeport"
+	"flashsale/internal/testing/freeport"
 )
 
 var errModule = errors.New("loadtest: the flashsale module was not found; run this inside its tree, or use --target")

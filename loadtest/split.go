@@ -14,7 +14,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/freeport"
+	"flashsale/internal/testing/freeport"
 )
 
 var errNoRedis = errors.New("loadtest: --split needs redis-server, which is not in the PATH; " +

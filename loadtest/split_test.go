@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"flashsale/internal/process"
+	"flashsale/internal/testing/process"
 )
 
 // redisServer returns the path of redis-server. Without one the test is skipped,

@@ -12,7 +12,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 )
 
 // What a Redis user needs, as the README states it.
@@ -67,7 +68,7 @@ func TestManager_LeastPrivilege(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			ctx, prefix := testContext(t), redistest.Prefix(t)
+			ctx, prefix := await.Context(t), redistest.Prefix(t)
 			rdb := aclUser(t, server.Addr(), "user-"+tc.name, prefix, tc.rules)
 			var reports atomic.Int64
 			cfg := slow
@@ -117,9 +118,9 @@ func TestLock_Release_PublishForbidden(t *testing.T) {
 	cfg.Liveness = 200 * time.Millisecond
 	holder, m := newManager(t, mute, slow), newManager(t, full, cfg)
 	l := mustAcquire(t, holder, prefix+"item")
-	first := acquireAsync(testContext(t), m, prefix+"item")
+	first := acquireAsync(await.Context(t), m, prefix+"item")
 	awaitWaiters(t, full, prefix+"item", 1)
-	second := acquireAsync(testContext(t), m, prefix+"item")
+	second := acquireAsync(await.Context(t), m, prefix+"item")
 	awaitWaiters(t, full, prefix+"item", 2)
 	mustRelease(t, l)
 	for range 2 {
@@ -151,7 +152,7 @@ func TestManager_LeastPrivilege_GrantedLater(t *testing.T) {
 	}
 	aclUser(t, server.Addr(), "later", prefix, aclCommands, aclChannels)
 	m.startListening()
-	eventually(t, "the manager listens", func() bool { return !m.polls() })
+	await.True(t, "the manager listens", func() bool { return !m.polls() })
 	if strings.HasPrefix(m.newToken(), pollingMark) {
 		t.Error("its waiters still say that they poll")
 	}
@@ -172,14 +173,14 @@ func TestManager_LeastPrivilege_GrantedWhileWaiting(t *testing.T) {
 	if m.listenOnce() || !m.polls() {
 		t.Fatal("a manager without permission listens")
 	}
-	ctx, cancel := context.WithCancel(testContext(t))
+	ctx, cancel := context.WithCancel(await.Context(t))
 	defer cancel()
 	waiting := acquireAsync(ctx, m, prefix+"item")
 	awaitWaiters(t, full, prefix+"item", 1)
 	aclUser(t, server.Addr(), "grantee", prefix, aclCommands, aclChannels)
 	// The manager would subscribe again by itself, after a longer pause.
 	go m.listenOnce()
-	eventually(t, "the manager listens", func() bool { return !m.polls() })
+	await.True(t, "the manager listens", func() bool { return !m.polls() })
 	select {
 	case r := <-waiting:
 		t.Fatalf("the waiter got a lock that is held: %+v", r)

@@ -15,8 +15,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/longtest"
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/longtest"
+	"flashsale/internal/testing/redistest"
 )
 
 // witness looks at all holdings of several managers in this process.
@@ -116,7 +117,7 @@ func TestManager_ScriptFlushUnderLoad(t *testing.T) {
 func flushScriptsUnderLoad(t *testing.T, rdb redis.UniversalClient, rounds int) {
 	t.Helper()
 	const workers = 8
-	ctx, name := testContext(t), resource(t)
+	ctx, name := await.Context(t), resource(t)
 	managers := []*Manager{newManager(t, rdb, steady), newManager(t, redistest.Second(t, rdb), steady)}
 	taken := make(chan struct{}, workers*rounds)
 	var flushing, holding sync.WaitGroup
@@ -174,7 +175,7 @@ func awaitRenewals(t *testing.T, n int, locks ...*Lock) {
 			until[i] = l.ValidUntil()
 		}
 		for i, l := range locks {
-			eventually(t, "a renewal", func() bool { return l.ValidUntil().After(until[i]) || l.Context().Err() != nil })
+			await.True(t, "a renewal", func() bool { return l.ValidUntil().After(until[i]) || l.Context().Err() != nil })
 		}
 	}
 	for _, l := range locks {
@@ -206,7 +207,7 @@ func testManyShortLocks(t *testing.T, each int) {
 		t.Run(engine, func(t *testing.T) {
 			t.Parallel()
 			const workers, resources = 16, 64
-			ctx, rdb := testContext(t), client(t)
+			ctx, rdb := await.Context(t), client(t)
 			id := strings.Trim(redistest.Prefix(t), "t:{}")
 			m := newManager(t, rdb, steady)
 			w := newWitness()
@@ -289,7 +290,7 @@ func TestManager_Close_ManyHeld(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		const held, waiters, queues = 100, 20, 4
-		ctx := testContext(t)
+		ctx := await.Context(t)
 		m := newManager(t, rdb, slow)
 		var locks []*Lock
 		var names []string
@@ -316,7 +317,7 @@ func TestManager_Close_ManyHeld(t *testing.T) {
 			}
 		}
 		for _, w := range waiting {
-			if r := await(t, w); !errors.Is(r.err, ErrClosed) {
+			if r := awaitResult(t, w); !errors.Is(r.err, ErrClosed) {
 				t.Errorf("waiter: %+v, want ErrClosed", r)
 			}
 		}
@@ -354,7 +355,7 @@ func TestManager_ClusterMasterGone_Long(t *testing.T) {
 	if err := node.Continue(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the master is back", func() bool {
+	await.True(t, "the master is back", func() bool {
 		return rdb.ForEachMaster(t.Context(), func(ctx context.Context, c *redis.Client) error {
 			info, err := c.ClusterInfo(ctx).Result()
 			if err == nil && !strings.Contains(info, "cluster_slots_ok:16384") {
@@ -372,7 +373,7 @@ func TestManager_ClusterMasterGone_Long(t *testing.T) {
 func moveSlotUnderLoad(t *testing.T, servers *redistest.ClusterServers) {
 	t.Helper()
 	const workers, moves = 8, 9
-	ctx, prefix := testContext(t), redistest.Prefix(t)
+	ctx, prefix := await.Context(t), redistest.Prefix(t)
 	name := prefix + "item"
 	slot, err := servers.SlotOf(ctx, name)
 	if err != nil {
@@ -401,12 +402,12 @@ func moveSlotUnderLoad(t *testing.T, servers *redistest.ClusterServers) {
 	rdb := servers.Client(t)
 	for range moves {
 		n := w.count()
-		eventually(t, "they work", func() bool { return w.count() >= n+workers || t.Failed() })
+		await.True(t, "they work", func() bool { return w.count() >= n+workers || t.Failed() })
 		if err := servers.MoveSlot(ctx, slot, func() {
 			n, until := w.count(), time.Now().Add(100*time.Millisecond)
-			eventually(t, "they work, or wait", func() bool { return w.count() > n || time.Now().After(until) })
+			await.True(t, "they work, or wait", func() bool { return w.count() > n || time.Now().After(until) })
 			valid := long.ValidUntil()
-			eventually(t, "the lock is renewed", func() bool { renewNow(long); return long.ValidUntil().After(valid) })
+			await.True(t, "the lock is renewed", func() bool { renewNow(long); return long.ValidUntil().After(valid) })
 		}); err != nil {
 			t.Fatal(err)
 		}
@@ -429,7 +430,7 @@ func moveSlotUnderLoad(t *testing.T, servers *redistest.ClusterServers) {
 // which do not exist have to wait for the end of the move, and then succeed.
 func moveSlotSlowly(t *testing.T, servers *redistest.ClusterServers) {
 	t.Helper()
-	ctx, prefix := testContext(t), redistest.Prefix(t)
+	ctx, prefix := await.Context(t), redistest.Prefix(t)
 	rdb := servers.Client(t)
 	slot, err := servers.SlotOf(ctx, prefix)
 	if err != nil {
@@ -440,14 +441,14 @@ func moveSlotSlowly(t *testing.T, servers *redistest.ClusterServers) {
 	released := make(chan error, 1)
 	var acquired <-chan result
 	if err := servers.MoveSlot(ctx, slot, func() {
-		eventually(t, "the lock is renewed during the move, for longer than its TTL", func() bool {
+		await.True(t, "the lock is renewed during the move, for longer than its TTL", func() bool {
 			return long.Context().Err() != nil || time.Since(long.h.since) > 6*time.Second
 		})
 		n := redirects(t, rdb)
 		go func() { released <- short.Release(ctx) }()
 		acquired = acquireAsync(ctx, m, prefix+"new")
 		// More often than the client itself tries: four times each.
-		eventually(t, "they try again", func() bool { return redirects(t, rdb) >= n+12 })
+		await.True(t, "they try again", func() bool { return redirects(t, rdb) >= n+12 })
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -496,7 +497,7 @@ func redirects(t *testing.T, rdb *redis.ClusterClient) int {
 // to give up on the one that failed, as well as for one that does not.
 func loseMaster(t *testing.T, servers *redistest.ClusterServers, fail func() error) {
 	t.Helper()
-	ctx := testContext(t)
+	ctx := await.Context(t)
 	cfg := Config{TTL: 4500 * time.Millisecond, ClaimTTL: 4500 * time.Millisecond, CallTimeout: 1500 * time.Millisecond}
 	repeats := redis.NewClusterClient(&redis.ClusterOptions{Addrs: servers.Addrs(), ContextTimeoutEnabled: true})
 	defer repeats.Close()
@@ -527,7 +528,7 @@ func loseMaster(t *testing.T, servers *redistest.ClusterServers, fail func() err
 			t.Errorf("key holds %q, want %q", got, l.GuardValue())
 		}
 		next := acquireAsync(ctx, m, names[i+1])
-		eventually(t, "a waiter", func() bool {
+		await.True(t, "a waiter", func() bool {
 			return direct[i+1].ZCard(ctx, mustKeys(t, names[i+1])[keyWaiters]).Val() == 1
 		})
 		mustRelease(t, l)

@@ -13,7 +13,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 )
 
 // specPlace is where the conformance suite keeps its locks, and how its
@@ -83,7 +84,7 @@ func (p *specPlace) holders(t *testing.T, name, value string) (n int) {
 // they would not notice.
 func (p *specPlace) everywhere(t *testing.T, l *Lock) {
 	t.Helper()
-	eventually(t, "every node holds the lock", func() bool {
+	await.True(t, "every node holds the lock", func() bool {
 		return p.holders(t, l.Resource(), l.GuardValue()) == len(p.nodes)
 	})
 }
@@ -100,7 +101,7 @@ func (p *specPlace) inLine(t *testing.T, name string, n int64) {
 // clean waits until no holder or waiter has left anything.
 func (p *specPlace) clean(t *testing.T, names ...string) {
 	t.Helper()
-	eventually(t, "no trace of a holder or waiter", func() bool {
+	await.True(t, "no trace of a holder or waiter", func() bool {
 		var n int64
 		for _, rdb := range p.nodes {
 			n += traces(t, rdb, names...)
@@ -221,7 +222,7 @@ func TestConformance(t *testing.T) {
 }
 
 func specTryAcquire(t *testing.T, p *specPlace) {
-	ctx, name := testContext(t), resource(t)
+	ctx, name := await.Context(t), resource(t)
 	m, other := p.manager(t, slow), p.manager(t, slow)
 
 	// Given a free resource, when it is tried, then it is held as told,
@@ -273,7 +274,7 @@ func specTryAcquire(t *testing.T, p *specPlace) {
 }
 
 func specAcquireWaits(t *testing.T, p *specPlace) {
-	ctx, name := testContext(t), resource(t)
+	ctx, name := await.Context(t), resource(t)
 	m, other := p.manager(t, slow), p.manager(t, slow)
 	// Given a lock that is held, with others that wait in this process and another,
 	l := mustAcquire(t, m, name)
@@ -308,7 +309,7 @@ func specAcquireWaits(t *testing.T, p *specPlace) {
 
 func specMutualExclusion(t *testing.T, p *specPlace) {
 	const managers, goroutines, rounds = 3, 2, 5
-	ctx, name := testContext(t), resource(t)
+	ctx, name := await.Context(t), resource(t)
 	var inside, overlaps atomic.Int64
 	var fences []int64 // guarded by the lock under test; the race detector looks on
 	var all sync.WaitGroup
@@ -346,7 +347,7 @@ func specMutualExclusion(t *testing.T, p *specPlace) {
 
 func specOrder(t *testing.T, p *specPlace) {
 	const waiters = 6
-	ctx, name := testContext(t), resource(t)
+	ctx, name := await.Context(t), resource(t)
 	managers := []*Manager{p.manager(t, slow), p.manager(t, slow)}
 	// Given waiters of two processes that came one after the other,
 	l := mustAcquire(t, managers[0], name)
@@ -372,7 +373,7 @@ func specOrder(t *testing.T, p *specPlace) {
 }
 
 func specNobodyBarges(t *testing.T, p *specPlace) {
-	ctx, name := testContext(t), resource(t)
+	ctx, name := await.Context(t), resource(t)
 	m, other := p.manager(t, slow), p.manager(t, slow)
 	l := mustAcquire(t, m, name)
 	next := acquireAsync(ctx, other, name)
@@ -396,7 +397,7 @@ func specWaitEnds(t *testing.T, p *specPlace) {
 	waiting := acquireAsync(ctx, other, name)
 	p.inLine(t, name, 1)
 	cancel(why)
-	specIs(t, await(t, waiting).err, ErrWaitTimeout, context.Canceled, why)
+	specIs(t, awaitResult(t, waiting).err, ErrWaitTimeout, context.Canceled, why)
 
 	// When its deadline comes, likewise.
 	ctx, end := context.WithTimeout(t.Context(), 20*time.Millisecond)
@@ -417,7 +418,7 @@ func specWaitLimit(t *testing.T, p *specPlace) {
 	m, other := p.manager(t, slow), p.manager(t, slow)
 	l := mustAcquire(t, m, name)
 	// Given a context that goes on, when the limit is over, then so is the wait.
-	ctx := testContext(t)
+	ctx := await.Context(t)
 	_, err := other.Acquire(ctx, name, WithWaitLimit(30*time.Millisecond))
 	specIs(t, err, ErrWaitTimeout, context.DeadlineExceeded)
 	if ctx.Err() != nil {
@@ -443,7 +444,7 @@ func specCancelledBeforeRelease(t *testing.T, p *specPlace) {
 	if n := p.accepts(t, l); n < p.need() {
 		t.Errorf("the guard lets the holder write on %d nodes, want %d", n, p.need())
 	}
-	if err := l.Extend(testContext(t), time.Hour); err != nil {
+	if err := l.Extend(await.Context(t), time.Hour); err != nil {
 		t.Error(err)
 	}
 	// when it releases, then the key goes at once.
@@ -472,14 +473,14 @@ func specReleaseRepeated(t *testing.T, p *specPlace) {
 }
 
 func specRenewed(t *testing.T, p *specPlace) {
-	ctx, name := testContext(t), resource(t)
+	ctx, name := await.Context(t), resource(t)
 	// A third of the TTL is waited for. The rest may pass without a turn on a
 	// processor.
 	m, other := p.manager(t, Config{TTL: 20 * time.Second, CallTimeout: patience}), p.manager(t, slow)
 	// Given a holder that works on, when a renewal is due,
 	l := mustAcquire(t, m, name)
 	first := l.ValidUntil()
-	eventually(t, "a renewal", func() bool { return l.Context().Err() != nil || l.ValidUntil().After(first) })
+	await.True(t, "a renewal", func() bool { return l.Context().Err() != nil || l.ValidUntil().After(first) })
 	if l.Context().Err() != nil {
 		t.Fatal("lost: ", context.Cause(l.Context()))
 	}
@@ -506,7 +507,7 @@ func specRenewed(t *testing.T, p *specPlace) {
 }
 
 func specHandedOverRenewed(t *testing.T, p *specPlace) {
-	ctx, name := testContext(t), resource(t)
+	ctx, name := await.Context(t), resource(t)
 	cfg := slow
 	cfg.ClaimTTL = patience
 	m := p.manager(t, cfg)
@@ -517,7 +518,7 @@ func specHandedOverRenewed(t *testing.T, p *specPlace) {
 	mustRelease(t, l)
 	l = awaitLock(t, next)
 	// then it has its full TTL before that moment is over.
-	eventually(t, "the full TTL", func() bool {
+	await.True(t, "the full TTL", func() bool {
 		return l.Context().Err() != nil || time.Until(l.ValidUntil()) > 2*cfg.ClaimTTL
 	})
 	if l.Context().Err() != nil {
@@ -529,7 +530,7 @@ func specHandedOverRenewed(t *testing.T, p *specPlace) {
 }
 
 func specDeadHolder(t *testing.T, p *specPlace) {
-	ctx, name := testContext(t), resource(t)
+	ctx, name := await.Context(t), resource(t)
 	m := p.manager(t, slow)
 	// Given a holder that died: nobody renews its lock, and one that waits,
 	set := m.defaults
@@ -611,7 +612,7 @@ func specDataLost(t *testing.T, p *specPlace) {
 }
 
 func specExtend(t *testing.T, p *specPlace) {
-	ctx, name := testContext(t), resource(t)
+	ctx, name := await.Context(t), resource(t)
 	m := p.manager(t, slow)
 	l := mustAcquire(t, m, name)
 	// Given a lock, when it is extended to more than its TTL, and then to less,
@@ -656,7 +657,7 @@ func specWithoutWatchdog(t *testing.T, p *specPlace) {
 }
 
 func specMaxHold(t *testing.T, p *specPlace) {
-	ctx, name := testContext(t), resource(t)
+	ctx, name := await.Context(t), resource(t)
 	m, other := p.manager(t, slow), p.manager(t, slow)
 	// Given a holder that hangs while its lock is renewed,
 	l, err := m.Acquire(ctx, name, WithMaxHold(100*time.Millisecond))
@@ -677,7 +678,7 @@ func specMaxHold(t *testing.T, p *specPlace) {
 }
 
 func specReentry(t *testing.T, p *specPlace) {
-	ctx, name := testContext(t), resource(t)
+	ctx, name := await.Context(t), resource(t)
 	m, other := p.manager(t, slow), p.manager(t, slow)
 	// Given a lock that is entered again through its context,
 	outer := mustAcquire(t, m, name)
@@ -701,7 +702,7 @@ func specReentry(t *testing.T, p *specPlace) {
 }
 
 func specMetadata(t *testing.T, p *specPlace) {
-	ctx, name := testContext(t), resource(t)
+	ctx, name := await.Context(t), resource(t)
 	cfg := slow
 	cfg.Metadata = "host:a pid:1"
 	m, reader := p.manager(t, cfg), p.manager(t, slow)
@@ -725,7 +726,7 @@ func specMetadata(t *testing.T, p *specPlace) {
 	mustRelease(t, l)
 	// Of a free lock the last fence is known. A quorum may know of a greater one
 	// that a node minted in vain.
-	eventually(t, "the lock is seen free", func() bool {
+	await.True(t, "the lock is seen free", func() bool {
 		info, err = reader.Inspect(ctx, name)
 		return err == nil && !info.Held
 	})
@@ -736,7 +737,7 @@ func specMetadata(t *testing.T, p *specPlace) {
 }
 
 func specKeyWithoutTTL(t *testing.T, p *specPlace) {
-	ctx, name := testContext(t), resource(t)
+	ctx, name := await.Context(t), resource(t)
 	var repairs atomic.Int64
 	cfg := slow
 	cfg.Grace = 250 * time.Millisecond
@@ -766,7 +767,7 @@ func specKeyWithoutTTL(t *testing.T, p *specPlace) {
 }
 
 func specForeignKey(t *testing.T, p *specPlace) {
-	ctx, name := testContext(t), resource(t)
+	ctx, name := await.Context(t), resource(t)
 	m := p.manager(t, slow)
 	// Given a key of another type in the place of the lock's,
 	p.each(t, name, func(ctx context.Context, rdb redis.UniversalClient, k *keys) error {
@@ -788,7 +789,7 @@ func specForeignKey(t *testing.T, p *specPlace) {
 }
 
 func specDo(t *testing.T, p *specPlace) {
-	ctx, name := testContext(t), resource(t)
+	ctx, name := await.Context(t), resource(t)
 	m, other := p.manager(t, slow), p.manager(t, slow)
 	failure := errors.New("sold out")
 	// Given a function, then it runs while the lock is held, and its error comes back.
@@ -805,7 +806,7 @@ func specDo(t *testing.T, p *specPlace) {
 }
 
 func specForceRelease(t *testing.T, p *specPlace) {
-	ctx, name := testContext(t), resource(t)
+	ctx, name := await.Context(t), resource(t)
 	m, admin := p.manager(t, slow), p.manager(t, slow)
 	// Given a holder and a waiter,
 	l := mustAcquire(t, m, name)
@@ -858,7 +859,7 @@ func hearsReason(t *testing.T, m, admin *Manager) {
 }
 
 func specAcquireAll(t *testing.T, p *specPlace) {
-	ctx := testContext(t)
+	ctx := await.Context(t)
 	names := []string{resource(t), resource(t), resource(t)}
 	m, other := p.manager(t, slow), p.manager(t, slow)
 	// Given one of three resources taken, then none is had,
@@ -895,7 +896,7 @@ func specHold(t *testing.T, m *Manager, n int) (locks []*Lock, names []string) {
 }
 
 func specReleaseAll(t *testing.T, p *specPlace) {
-	ctx := testContext(t)
+	ctx := await.Context(t)
 	m := p.manager(t, slow)
 	locks, names := specHold(t, m, 10)
 	if n := len(m.Held()); n != len(locks) {
@@ -917,7 +918,7 @@ func specReleaseAll(t *testing.T, p *specPlace) {
 }
 
 func specClose(t *testing.T, p *specPlace) {
-	ctx := testContext(t)
+	ctx := await.Context(t)
 	m, other := p.manager(t, slow), p.manager(t, slow)
 	locks, names := specHold(t, m, 10)
 	others := resource(t)
@@ -936,7 +937,7 @@ func specClose(t *testing.T, p *specPlace) {
 		specCause(t, l, ErrReleased)
 	}
 	for _, w := range waiting {
-		specIs(t, await(t, w).err, ErrClosed)
+		specIs(t, awaitResult(t, w).err, ErrClosed)
 	}
 	mustRelease(t, l)
 	_, err := m.TryAcquire(ctx, names[0])

@@ -7,7 +7,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 )
 
 // Given a data key without TTL, and a lock with the same name, when the lock is
@@ -16,7 +17,7 @@ import (
 func TestManager_ResourceNamedLikeData(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		ctx, name := testContext(t), resource(t)
+		ctx, name := await.Context(t), resource(t)
 		m := newManager(t, rdb, slow)
 		data := []string{name, name + ":waiters", name + ":seen", name + ":fence"}
 		for _, key := range data {
@@ -33,7 +34,7 @@ func TestManager_ResourceNamedLikeData(t *testing.T) {
 			if !info.Held {
 				t.Errorf("the lock is not seen: %+v", info)
 			}
-			next = acquireAsync(testContext(t), m, name)
+			next = acquireAsync(await.Context(t), m, name)
 			awaitWaiters(t, rdb, name, 1)
 			return err
 		})

@@ -9,7 +9,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 )
 
 type specValueKey struct{}
@@ -31,7 +32,7 @@ func TestManager_Do(t *testing.T) {
 			// the whole outcome.
 			for _, want := range []error{nil, failure} {
 				name, calls := resource(t), 0
-				ctx := context.WithValue(testContext(t), specValueKey{}, "a trace")
+				ctx := context.WithValue(await.Context(t), specValueKey{}, "a trace")
 				var lock *Lock
 				var held context.Context
 				err := m.Do(ctx, name, func(c context.Context, l *Lock) error {
@@ -63,7 +64,7 @@ func TestManager_Do(t *testing.T) {
 						t.Errorf("recovered %v", r)
 					}
 				}()
-				err := m.Do(testContext(t), name, func(context.Context, *Lock) error { panic("boom") })
+				err := m.Do(await.Context(t), name, func(context.Context, *Lock) error { panic("boom") })
 				t.Errorf("do returned %v", err)
 			}()
 			clean(t, name)
@@ -72,7 +73,7 @@ func TestManager_Do(t *testing.T) {
 			// Given a function that works on while the lock is lost, then its context
 			// ends, and the error tells of both.
 			name := resource(t)
-			err := m.Do(testContext(t), name, func(ctx context.Context, l *Lock) error {
+			err := m.Do(await.Context(t), name, func(ctx context.Context, l *Lock) error {
 				if err := rdb.Del(ctx, mustKeys(t, name)[keyLock]).Err(); err != nil {
 					t.Error(err)
 				}
@@ -83,14 +84,14 @@ func TestManager_Do(t *testing.T) {
 			})
 			specIs(t, err, failure, ErrLost)
 			// One that succeeded may have been alone or not.
-			err = m.Do(testContext(t), name, func(ctx context.Context, _ *Lock) error {
+			err = m.Do(await.Context(t), name, func(ctx context.Context, _ *Lock) error {
 				return rdb.Del(ctx, mustKeys(t, name)[keyLock]).Err()
 			})
 			specIs(t, err, ErrNotHeld)
 		})
 		t.Run("MaxHold", func(t *testing.T) {
 			name := resource(t)
-			err := m.Do(testContext(t), name, func(ctx context.Context, _ *Lock) error {
+			err := m.Do(await.Context(t), name, func(ctx context.Context, _ *Lock) error {
 				<-ctx.Done()
 				return context.Cause(ctx)
 			}, WithMaxHold(50*time.Millisecond))
@@ -104,7 +105,7 @@ func TestManager_Do(t *testing.T) {
 			// Given a function that releases by itself, then that is no error, and what
 			// it is doing after it is its own affair.
 			name := resource(t)
-			err := m.Do(testContext(t), name, func(ctx context.Context, l *Lock) error {
+			err := m.Do(await.Context(t), name, func(ctx context.Context, l *Lock) error {
 				err := l.Release(ctx)
 				<-ctx.Done()
 				specIs(t, context.Cause(ctx), ErrReleased)
@@ -126,7 +127,7 @@ func TestManager_Do(t *testing.T) {
 			// manager, then the caller hears that it may not have been alone.
 			name := resource(t)
 			alone := newManager(t, rdb, slow)
-			err := alone.Do(testContext(t), name, func(context.Context, *Lock) error {
+			err := alone.Do(await.Context(t), name, func(context.Context, *Lock) error {
 				return alone.ReleaseAll(t.Context())
 			})
 			specIs(t, err, ErrReleased)
@@ -136,7 +137,7 @@ func TestManager_Do(t *testing.T) {
 			// Given a caller that leaves, then the function's context ends for that
 			// reason, and the lock is still released.
 			name, why := resource(t), errors.New("the buyer left")
-			ctx, cancel := context.WithCancelCause(testContext(t))
+			ctx, cancel := context.WithCancelCause(await.Context(t))
 			err := m.Do(ctx, name, func(held context.Context, l *Lock) error {
 				cancel(why)
 				<-held.Done()
@@ -152,7 +153,7 @@ func TestManager_Do(t *testing.T) {
 		t.Run("Nested", func(t *testing.T) {
 			// Given a function that needs the same lock again, through its context.
 			name := resource(t)
-			err := m.Do(testContext(t), name, func(ctx context.Context, outer *Lock) error {
+			err := m.Do(await.Context(t), name, func(ctx context.Context, outer *Lock) error {
 				err := m.Do(ctx, name, func(_ context.Context, inner *Lock) error {
 					if inner.Fence() != outer.Fence() {
 						t.Error("another holding")
@@ -177,7 +178,7 @@ func TestManager_Do(t *testing.T) {
 			cancel()
 			for want, try := range map[error]func() error{
 				ErrWaitTimeout: func() error {
-					return m.Do(testContext(t), name, func(context.Context, *Lock) error { t.Error("called"); return nil }, WithWaitLimit(20*time.Millisecond))
+					return m.Do(await.Context(t), name, func(context.Context, *Lock) error { t.Error("called"); return nil }, WithWaitLimit(20*time.Millisecond))
 				},
 				context.Canceled: func() error {
 					return m.Do(ended, name, func(context.Context, *Lock) error { t.Error("called"); return nil })

@@ -16,7 +16,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 )
 
 // Given a Redis whose answer takes longer than the TTL, when it grants the lock,
@@ -57,7 +58,7 @@ func TestManager_Acquire_ErrLost_LateAnswer(t *testing.T) {
 func TestManager_Acquire_MarkLost(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		ctx, name := testContext(t), resource(t)
+		ctx, name := await.Context(t), resource(t)
 		holder, m1, m2 := newManager(t, rdb, slow), newManager(t, rdb, slow), newManager(t, rdb, slow)
 		k := mustKeys(t, name)
 		mustAcquire(t, holder, name)
@@ -92,7 +93,7 @@ func TestLock_Held_WithoutQueue(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		const waiters = 5
-		ctx, name := testContext(t), resource(t)
+		ctx, name := await.Context(t), resource(t)
 		own := redistest.Second(t, rdb)
 		var values atomic.Int64
 		own.AddHook(specAround(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
@@ -144,7 +145,7 @@ func TestNew_ErrInvalid_PollExceedsLiveness(t *testing.T) {
 func TestManager_ForceRelease_OwnProcess(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		ctx := testContext(t)
+		ctx := await.Context(t)
 		m := newManager(t, rdb, slow)
 		for _, opts := range [][]Option{nil, {WithoutWatchdog()}} {
 			name := resource(t)
@@ -173,14 +174,14 @@ func TestManager_ForceRelease_OwnProcess(t *testing.T) {
 func TestManager_ForceRelease_AfterRenewal(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		ctx, name := testContext(t), resource(t)
+		ctx, name := await.Context(t), resource(t)
 		m, forcer := newManager(t, rdb, slow), newManager(t, redistest.Second(t, rdb), slow)
 		l := mustAcquire(t, m, name)
 		if m.subscribed() {
 			t.Error("a lock that was just taken made the manager listen")
 		}
 		m.renewTogether([]*holding{l.h}, slow.TTL)
-		eventually(t, "the manager listens", m.subscribed)
+		await.True(t, "the manager listens", m.subscribed)
 		if _, err := forcer.ForceRelease(ctx, name, "it hangs"); err != nil {
 			t.Fatal(err)
 		}
@@ -203,7 +204,7 @@ func TestManager_claim_ShortUnwatched(t *testing.T) {
 			set.ttl, set.unwatched = ttl, true
 			handed := time.Now().Add(-age)
 			a := &attempt{caller: t.Context(), resource: name, keys: *mustKeys(t, name), settings: set, token: m.newToken(), sent: handed, nowUS: 1_000_000}
-			l, err := m.claim(testContext(t), a, news{fence: 1, setUS: 1_000_001, claimMS: claim.Milliseconds()})
+			l, err := m.claim(await.Context(t), a, news{fence: 1, setUS: 1_000_001, claimMS: claim.Milliseconds()})
 			received := time.Now()
 			if err != nil {
 				t.Fatal(err)
@@ -229,7 +230,7 @@ func TestManager_claim_ShortUnwatched(t *testing.T) {
 func TestQuorum_ForeignMinority(t *testing.T) {
 	t.Parallel()
 	nodes := embeddedNodes(t)
-	ctx, name := testContext(t), resource(t)
+	ctx, name := await.Context(t), resource(t)
 	m, key := nodes.manager(t, quorumSlow), mustKeys(t, name)[keyLock]
 	foreign := func(i int) {
 		if err := nodes[i].RPush(ctx, key, "x").Err(); err != nil {
@@ -257,7 +258,7 @@ func TestQuorum_ForeignMinority(t *testing.T) {
 	foreign(2)
 	for range 5 {
 		// What a try before left on its way to a node may be found there, as taken.
-		eventually(t, "ErrForeignKey", func() bool {
+		await.True(t, "ErrForeignKey", func() bool {
 			_, err := m.TryAcquire(ctx, name)
 			if !errors.Is(err, ErrForeignKey) && !errors.Is(err, ErrTaken) {
 				t.Fatalf("try: err = %v, want ErrForeignKey", err)
@@ -281,7 +282,7 @@ func (nodes quorumNodes) failingNodes(t *testing.T) ([]redis.UniversalClient, *f
 func TestQuorum_Chase_NeverSent(t *testing.T) {
 	t.Parallel()
 	nodes := embeddedNodes(t)
-	ctx, name := testContext(t), resource(t)
+	ctx, name := await.Context(t), resource(t)
 	clients, f := nodes.failingNodes(t)
 	m := newQuorum(t, clients, quorumSlow)
 	var releases, tries atomic.Int64
@@ -311,13 +312,13 @@ func TestQuorum_Chase_NeverSent(t *testing.T) {
 			t.Fatalf("err = %v, want ErrTaken", err)
 		}
 	}
-	eventually(t, "the node was tried", func() bool { return tries.Load() >= 21 })
+	await.True(t, "the node was tried", func() bool { return tries.Load() >= 21 })
 	if n := outstanding(t, m, 4); n != 0 || releases.Load() != 0 {
 		t.Fatalf("%d releases sent and %d outstanding where no acquire was sent", releases.Load(), n)
 	}
 	// The lock's own release may follow a renewal, so it is asked for again.
 	mustRelease(t, l)
-	eventually(t, "the release is outstanding", func() bool { return outstanding(t, m, 4) == 1 })
+	await.True(t, "the release is outstanding", func() bool { return outstanding(t, m, 4) == 1 })
 }
 
 // outstanding is how many releases a node has not answered.
@@ -340,7 +341,7 @@ func outstanding(t *testing.T, m *Manager, i int) int {
 func TestQuorum_Chase_Goroutines(t *testing.T) {
 	const waiters, tries = 5, 100
 	nodes := embeddedNodes(t)
-	ctx, cancel := context.WithCancel(testContext(t))
+	ctx, cancel := context.WithCancel(await.Context(t))
 	defer cancel()
 	name := resource(t)
 	clients, f := nodes.failingNodes(t)
@@ -359,19 +360,19 @@ func TestQuorum_Chase_Goroutines(t *testing.T) {
 	for range waiters {
 		waiting = append(waiting, acquireAsync(ctx, m, name))
 	}
-	eventually(t, "many tries", func() bool { return tried.Load() > tries })
+	await.True(t, "many tries", func() bool { return tried.Load() > tries })
 	// A slow machine may have many rounds of calls under way, but they end; a
 	// goroutine for each release that failed would stay.
-	eventually(t, "two rounds of calls for each waiter", func() bool {
+	await.True(t, "two rounds of calls for each waiter", func() bool {
 		return inBackground(t) <= waiters*2*quorumSize+5
 	})
 	cancel()
 	for _, done := range waiting {
-		if r := await(t, done); !errors.Is(r.err, ErrWaitTimeout) {
+		if r := awaitResult(t, done); !errors.Is(r.err, ErrWaitTimeout) {
 			t.Errorf("err = %v, want ErrWaitTimeout", r.err)
 		}
 	}
-	eventually(t, "only the one that chases is left", func() bool { return inBackground(t) == 1 })
+	await.True(t, "only the one that chases is left", func() bool { return inBackground(t) == 1 })
 	f.set(func(context.Context, []redis.Cmder) error { return nil })
 	mustRelease(t, l)
 }
@@ -461,9 +462,9 @@ func TestQuorum_chase_Bounded(t *testing.T) {
 	if err := nodes[4].Set(t.Context(), k[keyLock], last+":1", time.Hour).Err(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "it is asked again", func() bool { return calls.Load() > 2 })
+	await.True(t, "it is asked again", func() bool { return calls.Load() > 2 })
 	away.Store(false)
-	eventually(t, "nothing is outstanding", func() bool { return outstanding(t, m, 4) == 0 })
+	await.True(t, "nothing is outstanding", func() bool { return outstanding(t, m, 4) == 0 })
 	if n := traces(t, nodes[4], name); n != 0 {
 		t.Errorf("%d keys are left where all was released", n)
 	}
@@ -503,7 +504,7 @@ func TestQuorum_Settle_LateGrant(t *testing.T) {
 	away.set(refuse)
 	clients[4].AddHook(specAround(away.hook))
 	m := newQuorum(t, clients, quorumSlow)
-	l, err := m.TryAcquire(testContext(t), name)
+	l, err := m.TryAcquire(await.Context(t), name)
 	if err != nil {
 		t.Fatal(err)
 	}

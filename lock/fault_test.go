@@ -11,7 +11,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 )
 
 // ownEngines runs fn on the embedded engine and on a redis-server of the test's
@@ -56,7 +57,7 @@ func proxied(t *testing.T, rdb *redis.Client, cfg Config) (*Manager, *redistest.
 	})
 	m := newManager(t, c, cfg)
 	// On a busy machine a call may take longer than the settings of a test allow.
-	eventually(t, "a lock is taken, extended and released", func() bool {
+	await.True(t, "a lock is taken, extended and released", func() bool {
 		l := mustAcquire(t, m, resource(t))
 		err := errors.Join(l.Extend(t.Context(), time.Hour), l.Release(t.Context()))
 		if err != nil {
@@ -142,12 +143,12 @@ func (tc *endsBehindLatency) run(t *testing.T, rdb *redis.Client) {
 	}()
 	<-sent
 	if tc.there {
-		eventually(t, "the script has run", ran)
+		await.True(t, "the script has run", ran)
 	}
 	if tc.deadline == 0 {
 		cancel()
 	}
-	r := await(t, done)
+	r := awaitResult(t, done)
 	if tc.there && r.err == nil && tc.late < 10 { // this process did not run for as long as the latency
 		mustRelease(t, r.lock)
 		tc.late++
@@ -158,7 +159,7 @@ func (tc *endsBehindLatency) run(t *testing.T, rdb *redis.Client) {
 		t.Fatalf("%+v, want %v", r, want)
 	}
 	if other == nil {
-		eventually(t, "the script has run", ran)
+		await.True(t, "the script has run", ran)
 	} else {
 		awaitWaiters(t, rdb, name, 0)
 		mustRelease(t, other)
@@ -180,7 +181,7 @@ func loseReply(t *testing.T, p *redistest.Proxy, ran func() bool, call func() er
 	p.DropReplies(true)
 	done := make(chan error, 1)
 	go func() { done <- call() }()
-	eventually(t, "Redis has run the script", ran)
+	await.True(t, "Redis has run the script", ran)
 	select {
 	case err := <-done:
 		t.Fatalf("it returned without a reply: %v", err)
@@ -205,7 +206,7 @@ func loseReply(t *testing.T, p *redistest.Proxy, ran func() bool, call func() er
 func TestLock_RepliesLost(t *testing.T) {
 	t.Parallel()
 	ownEngines(t, func(t *testing.T, rdb *redis.Client) {
-		ctx, name := testContext(t), resource(t)
+		ctx, name := await.Context(t), resource(t)
 		k := mustKeys(t, name)
 		cfg := slow
 		cfg.CallTimeout = patience
@@ -264,23 +265,23 @@ const stall = 10 * time.Second
 func TestLock_Blackhole(t *testing.T) {
 	t.Parallel()
 	ownEngines(t, func(t *testing.T, rdb *redis.Client) {
-		ctx, name := testContext(t), resource(t)
+		ctx, name := await.Context(t), resource(t)
 		key := mustKeys(t, name)[keyLock]
 		m, p, _ := proxied(t, rdb, Config{TTL: 3 * time.Second, CallTimeout: time.Second})
 		var l *Lock
 		var expires time.Time // at the earliest, as Redis says
 		// A busy machine may be so late that the lock ends before the link is cut.
-		eventually(t, "a renewed lock is cut off while Redis has it", func() bool {
+		await.True(t, "a renewed lock is cut off while Redis has it", func() bool {
 			p.Blackhole(false)
 			l = mustAcquire(t, m, name)
 			until := l.ValidUntil()
-			eventually(t, "a renewal", func() bool { return l.ValidUntil().After(until) || l.Context().Err() != nil })
+			await.True(t, "a renewal", func() bool { return l.ValidUntil().After(until) || l.Context().Err() != nil })
 			p.Blackhole(true)
 			asked := time.Now()
 			expires = asked.Add(rdb.PTTL(ctx, key).Val())
 			return l.Context().Err() == nil && expires.After(asked)
 		})
-		eventually(t, "the context ends", func() bool {
+		await.True(t, "the context ends", func() bool {
 			asked := time.Now()
 			if left := rdb.PTTL(ctx, key).Val(); left > 0 && asked.Add(left).After(expires) {
 				expires = asked.Add(left)
@@ -337,7 +338,7 @@ func TestManager_Acquire_Blackhole(t *testing.T) {
 		p.Blackhole(true)
 		for what, limit := range map[string]time.Duration{"inline": 2 * inlineLeft, "beside": inlineLeft / 2} {
 			ctx, stop := context.WithTimeout(t.Context(), limit)
-			if r := await(t, acquireAsync(ctx, m, name)); !errors.Is(r.err, ErrWaitTimeout) || !errors.Is(r.err, context.DeadlineExceeded) {
+			if r := awaitResult(t, acquireAsync(ctx, m, name)); !errors.Is(r.err, ErrWaitTimeout) || !errors.Is(r.err, context.DeadlineExceeded) {
 				t.Errorf("%s: %+v, want ErrWaitTimeout and DeadlineExceeded", what, r)
 			}
 			stop()
@@ -348,7 +349,7 @@ func TestManager_Acquire_Blackhole(t *testing.T) {
 			stop()
 		}
 		cancel()
-		if r := await(t, joined); !errors.Is(r.err, ErrWaitTimeout) || !errors.Is(r.err, context.Canceled) {
+		if r := awaitResult(t, joined); !errors.Is(r.err, ErrWaitTimeout) || !errors.Is(r.err, context.Canceled) {
 			t.Errorf("joined: %+v, want ErrWaitTimeout and Canceled", r)
 		}
 		p.Blackhole(false)
@@ -401,7 +402,7 @@ func TestManager_Acquire_HalfOpen(t *testing.T) {
 		h.heals.Store(true)
 		h.awaitSubscriptions(t, rdb, 2)
 		// No sign of life is due in this test, so only the message can do it.
-		next := acquireAsync(testContext(t), h.m, l.Resource())
+		next := acquireAsync(await.Context(t), h.m, l.Resource())
 		awaitWaiters(t, rdb, l.Resource(), 1)
 		mustRelease(t, l)
 		mustRelease(t, awaitLock(t, next))
@@ -439,7 +440,7 @@ func newHalfOpen(t *testing.T, rdb *redis.Client, liveness time.Duration) *halfO
 	h.m = newManager(t, twoLinks{redistest.Second(t, rdb), sub}, cfg)
 	name := resource(t)
 	h.held = mustAcquire(t, newManager(t, rdb, slow), name)
-	h.next = acquireAsync(testContext(t), h.m, name)
+	h.next = acquireAsync(await.Context(t), h.m, name)
 	awaitWaiters(t, rdb, name, 1)
 	h.awaitSubscriptions(t, rdb, 1)
 	if n := h.proxy.Connections(); n != 1 {
@@ -453,7 +454,7 @@ func newHalfOpen(t *testing.T, rdb *redis.Client, liveness time.Duration) *halfO
 func (h *halfOpen) awaitSubscriptions(t *testing.T, rdb *redis.Client, n int64) {
 	t.Helper()
 	channel := channelPrefix + h.m.id
-	eventually(t, "a subscription", func() bool { return rdb.PubSubNumSub(t.Context(), channel).Val()[channel] == n })
+	await.True(t, "a subscription", func() bool { return rdb.PubSubNumSub(t.Context(), channel).Val()[channel] == n })
 }
 
 // TestManager_Acquire_SubscriptionsKilled: given 16 waiters of two managers,
@@ -464,7 +465,7 @@ func TestManager_Acquire_SubscriptionsKilled(t *testing.T) {
 	const waiters = 16
 	server := redistest.Real(t, "--appendonly", "no") // the kill spares nobody
 	rdb := clientOf(t, server)
-	ctx, name := testContext(t), resource(t)
+	ctx, name := await.Context(t), resource(t)
 	managers := []*Manager{newManager(t, rdb, slow), newManager(t, redistest.Second(t, rdb), slow)}
 	var killed atomic.Int64
 	kill := func() {
@@ -513,7 +514,7 @@ func TestManager_FlushAll(t *testing.T) {
 	t.Parallel()
 	server := redistest.Real(t, "--appendonly", "no")
 	rdb := clientOf(t, server)
-	ctx, name := testContext(t), resource(t)
+	ctx, name := await.Context(t), resource(t)
 	w := newWitness()
 	working, stop := context.WithCancel(ctx)
 	var workers sync.WaitGroup
@@ -536,7 +537,7 @@ func TestManager_FlushAll(t *testing.T) {
 		}
 		last = l.Fence()
 		n := w.count()
-		eventually(t, "they work", func() bool { return w.count() >= n+10 })
+		await.True(t, "they work", func() bool { return w.count() >= n+10 })
 		if err := rdb.FlushAll(ctx).Err(); err != nil {
 			t.Fatal(err)
 		}
@@ -546,7 +547,7 @@ func TestManager_FlushAll(t *testing.T) {
 		renewNow(l)
 		ends(t, l)
 		n = w.count()
-		eventually(t, "they go on", func() bool { return w.count() >= n+10 })
+		await.True(t, "they go on", func() bool { return w.count() >= n+10 })
 	}
 	stop()
 	workers.Wait()

@@ -14,7 +14,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 )
 
 // flight is a call or a pipeline on its way. Nothing comes back before it lands.
@@ -326,7 +327,7 @@ func TestGatherer_send_Fails(t *testing.T) {
 func TestGatherer_send_NOSCRIPT(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		ctx, name := testContext(t), resource(t)
+		ctx, name := await.Context(t), resource(t)
 		g := &gatherer{rdb: rdb}
 		// Nobody has run these before.
 		count := redis.NewScript(`redis.call('INCR', KEYS[1]) return ARGV[1] -- ` + name)
@@ -420,7 +421,7 @@ func gathererOf(t *testing.T, m *Manager) *gatherer {
 // awaitGathered waits until so many calls wait for a flight.
 func awaitGathered(t *testing.T, g *gatherer, n int) {
 	t.Helper()
-	eventually(t, fmt.Sprintf("%d calls wait", n), func() bool {
+	await.True(t, fmt.Sprintf("%d calls wait", n), func() bool {
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		return len(g.queued) == n
@@ -452,7 +453,7 @@ func TestGatherer_run_Storm(t *testing.T) {
 			})
 		}
 		callers.Wait()
-		eventually(t, "the senders end", func() bool {
+		await.True(t, "the senders end", func() bool {
 			g.mu.Lock()
 			defer g.mu.Unlock()
 			return g.senders == 0

@@ -11,7 +11,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 )
 
 // specInfo inspects a lock, for a test that expects no error.
@@ -30,8 +31,8 @@ func specListen(t *testing.T, m *Manager) {
 	t.Helper()
 	name := resource(t)
 	l := mustAcquire(t, m, name)
-	next := acquireAsync(testContext(t), m, name)
-	eventually(t, "the subscription", m.subscribed)
+	next := acquireAsync(await.Context(t), m, name)
+	await.True(t, "the subscription", m.subscribed)
 	mustRelease(t, l)
 	mustRelease(t, awaitLock(t, next))
 }
@@ -39,7 +40,7 @@ func specListen(t *testing.T, m *Manager) {
 func TestManager_Inspect(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		ctx := testContext(t)
+		ctx := await.Context(t)
 		m, reader := newManager(t, rdb, slow), newManager(t, rdb, slow)
 
 		t.Run("Never", func(t *testing.T) {
@@ -213,7 +214,7 @@ func TestManager_ForceRelease(t *testing.T) {
 	t.Parallel()
 	const reason = "host a was switched off: ticket 7"
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		ctx := testContext(t)
+		ctx := await.Context(t)
 		m, admin := newManager(t, rdb, slow), newManager(t, rdb, slow)
 		specListen(t, m)
 		hears := func(t *testing.T, l *Lock) {
@@ -356,7 +357,7 @@ func TestManager_ForceRelease(t *testing.T) {
 func TestManager_ReleaseAll(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		ctx := testContext(t)
+		ctx := await.Context(t)
 		flaky := redistest.Second(t, rdb)
 		cut := errors.New("connection reset")
 		var fails atomic.Bool

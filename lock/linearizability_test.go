@@ -15,7 +15,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 )
 
 // linConfig are short times, so that within seconds locks are renewed, lapse
@@ -261,7 +262,7 @@ func (r *linRun) release(ctx context.Context, worker int, c *linClient, i int, l
 // makes the run void.
 func (r *linRun) await(fault, what string, cond func() bool) {
 	r.t.Helper()
-	eventually(r.t, fmt.Sprintf("%s: %s; the run is void", fault, what), cond)
+	await.True(r.t, fmt.Sprintf("%s: %s; the run is void", fault, what), cond)
 }
 
 // progress waits until every resource has been taken anew.

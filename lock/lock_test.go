@@ -10,13 +10,14 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 )
 
 func TestManager_TryAcquire(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		ctx, name := testContext(t), resource(t)
+		ctx, name := await.Context(t), resource(t)
 		m, other := newManager(t, rdb, slow), newManager(t, rdb, slow)
 
 		// Given a free resource, when it is tried, then it is held as told.
@@ -56,7 +57,7 @@ func TestManager_Acquire_MutualExclusion(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		const managers, goroutines, rounds = 4, 3, 6
-		ctx, name := testContext(t), resource(t)
+		ctx, name := await.Context(t), resource(t)
 		var inside, overlaps atomic.Int64
 		var fences []int64 // guarded by the lock under test; the race detector looks on
 		var wg sync.WaitGroup
@@ -102,7 +103,7 @@ func TestManager_Acquire_MutualExclusion(t *testing.T) {
 func TestManager_Acquire_ReplyLost(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		ctx, name := testContext(t), resource(t)
+		ctx, name := await.Context(t), resource(t)
 		flaky := redistest.Second(t, rdb)
 		m := newManager(t, flaky, slow)
 		// The first reply with the lock is lost. A script that Redis does not know yet costs a
@@ -140,7 +141,7 @@ func TestManager_Acquire_ReplyLost(t *testing.T) {
 func TestLock_Fence(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		ctx, name := testContext(t), resource(t)
+		ctx, name := await.Context(t), resource(t)
 		m, k := newManager(t, rdb, slow), mustKeys(t, name)
 		var last int64
 		rises := func(how string, l *Lock) {
@@ -300,7 +301,7 @@ func TestLock_Release_Unreachable(t *testing.T) {
 func TestLock_Extend(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		ctx, name := testContext(t), resource(t)
+		ctx, name := await.Context(t), resource(t)
 		m, k := newManager(t, rdb, slow), mustKeys(t, name)
 		l := mustAcquire(t, m, name)
 		if err := l.Extend(ctx, time.Hour); err != nil {
@@ -340,7 +341,7 @@ func TestLock_Extend(t *testing.T) {
 func TestManager_LeavesNothing(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		ctx := testContext(t)
+		ctx := await.Context(t)
 		names := []string{resource(t), resource(t)}
 		m := newManager(t, rdb, steady)
 		var wg sync.WaitGroup
@@ -371,7 +372,7 @@ func TestManager_LeavesNothing(t *testing.T) {
 func awaitIdle(t *testing.T, m *Manager) {
 	t.Helper()
 	m.kickDog() // by itself it looks within a third of the TTL
-	eventually(t, "the renewal loop ends", func() bool {
+	await.True(t, "the renewal loop ends", func() bool {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		return !m.dog.running && len(m.held) == 0
@@ -384,7 +385,7 @@ func TestManager_ScriptFlush(t *testing.T) {
 	t.Parallel()
 	test := func(t *testing.T, rdb *redis.Client) {
 		t.Parallel()
-		ctx, name := testContext(t), resource(t)
+		ctx, name := await.Context(t), resource(t)
 		flush := func() {
 			t.Helper()
 			if err := rdb.ScriptFlush(ctx).Err(); err != nil {
@@ -420,7 +421,7 @@ func TestManager_ScriptFlush(t *testing.T) {
 func TestManager_ForeignKey(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		ctx := testContext(t)
+		ctx := await.Context(t)
 		m := newManager(t, rdb, slow)
 		for _, tc := range []struct {
 			which string
@@ -467,7 +468,7 @@ func TestManager_ForeignKey(t *testing.T) {
 func TestManager_Close(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		ctx := testContext(t)
+		ctx := await.Context(t)
 		m := newManager(t, rdb, slow)
 		// Given 20 locks held and two waiters, when the manager is closed twice at once,
 		var locks []*Lock
@@ -497,7 +498,7 @@ func TestManager_Close(t *testing.T) {
 			}
 		}
 		for _, w := range waiting {
-			if r := await(t, w); !errors.Is(r.err, ErrClosed) {
+			if r := awaitResult(t, w); !errors.Is(r.err, ErrClosed) {
 				t.Errorf("waiter: %+v, want ErrClosed", r)
 			}
 		}

@@ -10,7 +10,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 )
 
 // ends waits until the lock's context ends, and wants the cause ErrLost.
@@ -51,7 +52,7 @@ func guarded(t *testing.T, rdb redis.UniversalClient, l *Lock) int {
 func TestGuardLua(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		ctx, name := testContext(t), resource(t)
+		ctx, name := await.Context(t), resource(t)
 		m, k := newManager(t, rdb, slow), mustKeys(t, name)
 		l := mustAcquire(t, m, name)
 		if n := guarded(t, rdb, l); n != 0 {
@@ -103,7 +104,7 @@ func TestLock_LostToStranger(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-				ctx, name := testContext(t), resource(t)
+				ctx, name := await.Context(t), resource(t)
 				var losses atomic.Int64
 				cfg := slow
 				cfg.Observer.Lost = func(string, error) { losses.Add(1) }
@@ -125,7 +126,7 @@ func TestLock_LostToStranger(t *testing.T) {
 				if after := rdb.Type(ctx, key).Val(); after != before {
 					t.Errorf("the stranger's key was %s and is %s", before, after)
 				}
-				eventually(t, "the loss is observed", func() bool { return losses.Load() == 1 })
+				await.True(t, "the loss is observed", func() bool { return losses.Load() == 1 })
 			})
 		})
 	}
@@ -148,7 +149,7 @@ func TestLock_RedisGone(t *testing.T) {
 			m := newManager(t, rdb, cfg)
 			l := mustAcquire(t, m, resource(t))
 			until := l.ValidUntil()
-			eventually(t, "a renewal", func() bool { return l.ValidUntil().After(until) })
+			await.True(t, "a renewal", func() bool { return l.ValidUntil().After(until) })
 			if err := fail(server); err != nil {
 				t.Fatal(err)
 			}
@@ -170,7 +171,7 @@ func TestLock_RedisGone(t *testing.T) {
 func TestLock_Renewed(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		ctx := testContext(t)
+		ctx := await.Context(t)
 		m := newManager(t, rdb, Config{TTL: 9 * time.Second})
 		var locks []*Lock
 		for range 10 {
@@ -193,7 +194,7 @@ func TestLock_Renewed(t *testing.T) {
 func TestManager_Acquire_Repair(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		ctx, name := testContext(t), resource(t)
+		ctx, name := await.Context(t), resource(t)
 		var repairs atomic.Int64
 		cfg := slow
 		cfg.Grace = 3 * time.Second
@@ -236,7 +237,7 @@ func TestManager_Acquire_Repair(t *testing.T) {
 func TestManager_Acquire_PersistentOwn(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		ctx, name := testContext(t), resource(t)
+		ctx, name := await.Context(t), resource(t)
 		m, k := newManager(t, rdb, slow), mustKeys(t, name)
 		l := mustAcquire(t, m, name)
 		if err := rdb.Persist(ctx, k[keyLock]).Err(); err != nil {

@@ -13,7 +13,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 )
 
 // TestMain also checks that all the managers, loops and clean-ups of the tests
@@ -32,13 +33,6 @@ const patience = 5 * time.Minute
 // slow are settings under which nothing happens by the passing of time within
 // a test's patience: what comes about came about by a message or a call.
 var slow = Config{TTL: 20 * time.Minute, ClaimTTL: 10 * time.Minute, Liveness: 5 * time.Minute, CallTimeout: patience, reasonLimit: patience}
-
-func testContext(t *testing.T) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	t.Cleanup(cancel)
-	return ctx
-}
 
 // newManager returns a manager that is closed when the test ends.
 func newManager(t *testing.T, rdb redis.UniversalClient, cfg Config) *Manager {
@@ -77,7 +71,7 @@ var steady = Config{TTL: patience, ClaimTTL: patience, CallTimeout: patience}
 // that a busy machine may be late with the answer: then it asks again.
 func mustAcquire(t *testing.T, m *Manager, name string, opts ...Option) *Lock {
 	t.Helper()
-	ctx := testContext(t)
+	ctx := await.Context(t)
 	for {
 		// The lock's context is to last as long as the test.
 		l, err := m.Acquire(t.Context(), name, append([]Option{WithWaitLimit(patience)}, opts...)...)
@@ -102,22 +96,6 @@ func mustRelease(t *testing.T, l *Lock) {
 	}
 }
 
-// eventually waits until a condition holds.
-func eventually(t *testing.T, what string, cond func() bool) {
-	t.Helper()
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	limit := time.NewTimer(patience)
-	defer limit.Stop()
-	for !cond() {
-		select {
-		case <-tick.C:
-		case <-limit.C:
-			t.Fatalf("did not happen: %s", what)
-		}
-	}
-}
-
 // result is the outcome of an Acquire that runs beside the test.
 type result struct {
 	lock *Lock
@@ -133,7 +111,7 @@ func acquireAsync(ctx context.Context, m *Manager, name string) <-chan result {
 	return done
 }
 
-func await(t *testing.T, done <-chan result) result {
+func awaitResult(t *testing.T, done <-chan result) result {
 	t.Helper()
 	select {
 	case r := <-done:
@@ -146,7 +124,7 @@ func await(t *testing.T, done <-chan result) result {
 
 func awaitLock(t *testing.T, done <-chan result) *Lock {
 	t.Helper()
-	r := await(t, done)
+	r := awaitResult(t, done)
 	if r.err != nil {
 		t.Fatal(r.err)
 	}
@@ -157,7 +135,7 @@ func awaitLock(t *testing.T, done <-chan result) *Lock {
 func awaitWaiters(t *testing.T, rdb redis.UniversalClient, name string, n int64) {
 	t.Helper()
 	k := mustKeys(t, name)
-	eventually(t, fmt.Sprintf("%d waiters", n), func() bool {
+	await.True(t, fmt.Sprintf("%d waiters", n), func() bool {
 		got, err := rdb.ZCard(t.Context(), k[keyWaiters]).Result()
 		if err != nil {
 			t.Fatal(err)
@@ -183,7 +161,7 @@ func traces(t *testing.T, rdb redis.UniversalClient, names ...string) int64 {
 
 func awaitNoTrace(t *testing.T, rdb redis.UniversalClient, name string) {
 	t.Helper()
-	eventually(t, "no trace of a holder or waiter", func() bool { return traces(t, rdb, name) == 0 })
+	await.True(t, "no trace of a holder or waiter", func() bool { return traces(t, rdb, name) == 0 })
 }
 
 // hook is a go-redis hook around single commands. Pipelines pass.

@@ -12,7 +12,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 )
 
 // specNames returns resources in the order of their keys.
@@ -52,7 +53,7 @@ func specErr(t *testing.T, done <-chan error) error {
 func TestManager_AcquireAll(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		ctx := testContext(t)
+		ctx := await.Context(t)
 		m, other := newManager(t, rdb, slow), newManager(t, rdb, slow)
 
 		t.Run("Handles", func(t *testing.T) {
@@ -239,7 +240,7 @@ func TestManager_AcquireAll_OppositeOrders(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		const goroutines, rounds = 6, 6
-		ctx, names := testContext(t), specNames(t, 4)
+		ctx, names := await.Context(t), specNames(t, 4)
 		// A deadlock would last for longer than the test.
 		managers := []*Manager{newManager(t, rdb, slow), newManager(t, rdb, slow)}
 		holders := make([]atomic.Int64, len(names))

@@ -12,7 +12,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 )
 
 // specLog records what an observer is told, "<event> <resource>" with what came
@@ -76,7 +77,7 @@ func (s *specLog) tells(t *testing.T, name, what string, want []string, step fun
 		}
 	}
 	slices.Sort(want)
-	eventually(t, what+": as many events", func() bool { return len(s.since(n)) >= len(want) })
+	await.True(t, what+": as many events", func() bool { return len(s.since(n)) >= len(want) })
 	got := s.since(n)
 	slices.Sort(got)
 	if !slices.Equal(got, want) {
@@ -87,7 +88,7 @@ func (s *specLog) tells(t *testing.T, name, what string, want []string, step fun
 func TestObserver(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		ctx, name := testContext(t), resource(t)
+		ctx, name := await.Context(t), resource(t)
 		k := mustKeys(t, name)
 		var log specLog
 		cfg := slow
@@ -113,7 +114,7 @@ func TestObserver(t *testing.T) {
 			vain := acquireAsync(waits, m, name)
 			awaitWaiters(t, rdb, name, 1)
 			cancel()
-			specIs(t, await(t, vain).err, ErrWaitTimeout)
+			specIs(t, awaitResult(t, vain).err, ErrWaitTimeout)
 			awaitWaiters(t, rdb, name, 0)
 		})
 		log.tells(t, name, "handed over", []string{"released", "handed over", "acquired", "waited: <nil>"}, func() {
@@ -179,7 +180,7 @@ func TestObserver(t *testing.T) {
 			if err := m.Close(ctx); err != nil {
 				t.Error(err)
 			}
-			specIs(t, await(t, next).err, ErrClosed)
+			specIs(t, awaitResult(t, next).err, ErrClosed)
 			mustRelease(t, l)
 		})
 		log.tells(t, name, "closed", nil, func() {

@@ -11,7 +11,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 )
 
 // specAround is a go-redis hook around every call, single or pipelined.
@@ -75,7 +76,7 @@ func specTTL(t *testing.T, rdb redis.UniversalClient, name string) time.Duration
 func TestWithTTL(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		ctx, name := testContext(t), resource(t)
+		ctx, name := await.Context(t), resource(t)
 		cfg := slow
 		cfg.ClaimTTL = 2 * time.Second
 		m := newManager(t, rdb, cfg)
@@ -93,7 +94,7 @@ func TestWithTTL(t *testing.T) {
 		awaitWaiters(t, rdb, name, 1)
 		mustRelease(t, l)
 		l = awaitLock(t, next)
-		eventually(t, "the waiter's TTL", func() bool {
+		await.True(t, "the waiter's TTL", func() bool {
 			return specTTL(t, rdb, name) > time.Hour && time.Until(l.ValidUntil()) > time.Hour
 		})
 		mustRelease(t, l)
@@ -103,7 +104,7 @@ func TestWithTTL(t *testing.T) {
 		l = specWith(t, m, name, WithTTL(short))
 		for range 2 {
 			until := l.ValidUntil()
-			eventually(t, "a renewal", func() bool { return l.ValidUntil().After(until) || l.Context().Err() != nil })
+			await.True(t, "a renewal", func() bool { return l.ValidUntil().After(until) || l.Context().Err() != nil })
 			if left := specTTL(t, rdb, name); left <= 0 || left > short {
 				t.Fatalf("the key lives for %s, want at most %s", left, short)
 			}
@@ -139,7 +140,7 @@ func TestWithWaitLimit(t *testing.T) {
 			t.Errorf("the limit of the wait ended the lock: %v", context.Cause(l.Context()))
 		}
 		// When the wait is longer, then the limit ends it and not the caller's context.
-		ctx := testContext(t)
+		ctx := await.Context(t)
 		_, err = m.Acquire(ctx, name, WithWaitLimit(limit))
 		specIs(t, err, ErrWaitTimeout, context.DeadlineExceeded)
 		if ctx.Err() != nil {
@@ -151,7 +152,7 @@ func TestWithWaitLimit(t *testing.T) {
 		waiting := specAsync(left, m, name, WithWaitLimit(patience))
 		awaitWaiters(t, rdb, name, 1)
 		leave(why)
-		err = await(t, waiting).err
+		err = awaitResult(t, waiting).err
 		specIs(t, err, ErrWaitTimeout, context.Canceled, why)
 		// TryAcquire does not wait whatever the limit.
 		_, err = m.TryAcquire(ctx, name, WithWaitLimit(patience))
@@ -167,7 +168,7 @@ func TestWithWaitLimit(t *testing.T) {
 func TestWithoutWatchdog(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		ctx := testContext(t)
+		ctx := await.Context(t)
 		counted, renewals := specCalls(t, rdb, extendScript)
 		m := newManager(t, counted, slow)
 
@@ -194,7 +195,7 @@ func TestWithoutWatchdog(t *testing.T) {
 			if err := l.Extend(ctx, time.Hour); err != nil {
 				t.Fatal(err)
 			}
-			eventually(t, "the first TTL is over", func() bool { return time.Now().After(first) })
+			await.True(t, "the first TTL is over", func() bool { return time.Now().After(first) })
 			if l.Context().Err() != nil || specTTL(t, rdb, name) < slow.TTL {
 				t.Errorf("it ended: %v", context.Cause(l.Context()))
 			}
@@ -210,7 +211,7 @@ func TestWithoutWatchdog(t *testing.T) {
 			awaitWaiters(t, rdb, name, 1)
 			mustRelease(t, l)
 			l = awaitLock(t, waiting)
-			eventually(t, "the full TTL", func() bool { return time.Until(l.ValidUntil()) > slow.ClaimTTL })
+			await.True(t, "the full TTL", func() bool { return time.Until(l.ValidUntil()) > slow.ClaimTTL })
 			if n := renewals.Load() - before; n > 1 {
 				t.Errorf("%d renewals, want 1", n)
 			}
@@ -236,7 +237,7 @@ func TestWithoutWatchdog(t *testing.T) {
 func TestWithMaxHold(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		ctx := testContext(t)
+		ctx := await.Context(t)
 		m := newManager(t, rdb, slow)
 
 		t.Run("BeyondTTL", func(t *testing.T) {
@@ -459,7 +460,7 @@ func TestWithReentry(t *testing.T) {
 			// the last release.
 			name := resource(t)
 			outer := mustAcquire(t, m, name)
-			waiting := acquireAsync(testContext(t), other, name)
+			waiting := acquireAsync(await.Context(t), other, name)
 			awaitWaiters(t, rdb, name, 1)
 			inner := enter(t, outer.Context(), name)
 			mustRelease(t, outer)
@@ -475,7 +476,7 @@ func TestWithReentry(t *testing.T) {
 func TestConfig_Metadata(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		ctx := testContext(t)
+		ctx := await.Context(t)
 		cfg := slow
 		cfg.Metadata = "the manager's"
 		m := newManager(t, rdb, cfg)
@@ -530,7 +531,7 @@ func TestConfig_Metadata(t *testing.T) {
 func TestConfig_Poll(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		ctx, name := testContext(t), resource(t)
+		ctx, name := await.Context(t), resource(t)
 		polling := slow
 		polling.Poll = 5 * time.Millisecond
 		polls, listens := newManager(t, rdb, polling), newManager(t, rdb, slow)
@@ -570,7 +571,7 @@ func TestOptions_Invalid(t *testing.T) {
 	t.Parallel()
 	rdb, calls := specCalls(t, redistest.Embedded(t), nil)
 	m := newManager(t, rdb, slow)
-	ctx, name := testContext(t), resource(t)
+	ctx, name := await.Context(t), resource(t)
 	for what, opts := range map[string][]Option{
 		"ttl zero":                {WithTTL(0)},
 		"ttl below the least":     {WithTTL(minTTL - time.Millisecond)},
@@ -599,7 +600,7 @@ func TestOptions_Invalid(t *testing.T) {
 		t.Errorf("%d commands were sent", n)
 	}
 	// The least that works, and an option that is none.
-	l, err := m.Acquire(testContext(t), name, WithTTL(minTTL), WithMaxHold(minTTL), WithWaitLimit(time.Minute), nil)
+	l, err := m.Acquire(await.Context(t), name, WithTTL(minTTL), WithMaxHold(minTTL), WithWaitLimit(time.Minute), nil)
 	if errors.Is(err, ErrLost) {
 		return // the answer took longer than these 10 ms
 	}

@@ -17,8 +17,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/longtest"
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/longtest"
+	"flashsale/internal/testing/redistest"
 )
 
 // What a child process is told by its parent.
@@ -286,7 +287,7 @@ func awaitDeaf(t *testing.T, rdb redis.UniversalClient, name, number string) {
 	for _, member := range rdb.ZRange(t.Context(), mustKeys(t, name)[keyWaiters], 0, -1).Val() {
 		if manager, _, _ := strings.Cut(member, "."); strings.HasSuffix(member, ":"+number) {
 			channel := channelPrefix + manager
-			eventually(t, "the killed process is gone", func() bool {
+			await.True(t, "the killed process is gone", func() bool {
 				return rdb.PubSubNumSub(t.Context(), channel).Val()[channel] == 0
 			})
 			return
@@ -306,7 +307,7 @@ func TestLock_HolderStopped(t *testing.T) {
 	}
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		ctx, name := testContext(t), resource(t)
+		ctx, name := await.Context(t), resource(t)
 		c := startProcess(t, "TestLock_HolderStopped", rdb, name)
 		data := func() [3]string {
 			return [3]string{rdb.Get(ctx, name+":data").Val(), rdb.Get(ctx, name+":row").Val(), rdb.Get(ctx, name+":rows").Val()}
@@ -315,7 +316,7 @@ func TestLock_HolderStopped(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "it writes", func() bool { return rdb.Get(ctx, name+":rows").Val() != "" })
+		await.True(t, "it writes", func() bool { return rdb.Get(ctx, name+":rows").Val() != "" })
 		if err := c.Pause(); err != nil {
 			t.Fatal(err)
 		}
@@ -386,7 +387,7 @@ func TestLock_HolderKilled(t *testing.T) {
 	}
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		ctx, name := testContext(t), resource(t)
+		ctx, name := await.Context(t), resource(t)
 		c := startProcess(t, "TestLock_HolderKilled", rdb, name)
 		fence, err := strconv.ParseInt(said(t, c), 10, 64)
 		if err != nil {
@@ -427,7 +428,7 @@ func TestManager_RedisKilledUnderLoad(t *testing.T) {
 	t.Parallel()
 	const workers, rounds = 8, 5
 	server := redistest.Real(t) // with its log written through at each command
-	ctx, names := testContext(t), []string{resource(t), resource(t)}
+	ctx, names := await.Context(t), []string{resource(t), resource(t)}
 	cfg := Config{TTL: 3 * time.Second, ClaimTTL: 3 * time.Second, Liveness: 300 * time.Millisecond, CallTimeout: 3 * time.Second}
 	w := newWitness()
 	var starts, failed atomic.Int64 // how often Redis was started; calls that failed meanwhile
@@ -454,12 +455,12 @@ func TestManager_RedisKilledUnderLoad(t *testing.T) {
 	}
 	for range 2 {
 		n := w.count()
-		eventually(t, "they work", func() bool { return w.count() >= n+3*workers })
+		await.True(t, "they work", func() bool { return w.count() >= n+3*workers })
 		if err := server.Kill(); err != nil {
 			t.Fatal(err)
 		}
 		before := failed.Load()
-		eventually(t, "a call fails", func() bool { return failed.Load() > before })
+		await.True(t, "a call fails", func() bool { return failed.Load() > before })
 		if err := server.Start(); err != nil {
 			t.Fatal(err)
 		}

@@ -10,8 +10,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/longtest"
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/longtest"
+	"flashsale/internal/testing/redistest"
 )
 
 func killNodes(t *testing.T, servers []*redistest.Server) {
@@ -59,7 +60,7 @@ func pauseNodes(t *testing.T, servers []*redistest.Server) (resume func()) {
 func TestQuorum_MinorityKilled(t *testing.T) {
 	t.Parallel()
 	servers, nodes := realNodes(t)
-	ctx, name := testContext(t), resource(t)
+	ctx, name := await.Context(t), resource(t)
 	m, other := nodes.manager(t, quorumSlow), nodes.manager(t, quorumSlow)
 	const ahead = int64(5e15)
 	if err := nodes[0].Set(ctx, mustKeys(t, name)[keyFence], ahead, time.Hour).Err(); err != nil {
@@ -101,7 +102,7 @@ func TestQuorum_MinorityKilled(t *testing.T) {
 func TestQuorum_MajorityKilled(t *testing.T) {
 	t.Parallel()
 	servers, nodes := realNodes(t)
-	ctx, name := testContext(t), resource(t)
+	ctx, name := await.Context(t), resource(t)
 	cfg := quorumSlow
 	cfg.NodeTimeout = 2 * time.Second // then what could not be given back is so soon
 	cfg.Poll = 25 * time.Millisecond
@@ -159,13 +160,13 @@ func TestQuorum_MajorityKilled(t *testing.T) {
 func TestQuorum_KilledWhileHeld(t *testing.T) {
 	t.Parallel()
 	servers, nodes := realNodes(t)
-	ctx, name := testContext(t), resource(t)
+	ctx, name := await.Context(t), resource(t)
 	m, other := nodes.manager(t, quorumBrisk), nodes.manager(t, quorumSlow)
 	l := mustAcquire(t, m, name)
 	nodes.awaitHeld(t, l)
 	killNodes(t, servers[3:])
 	end := time.Now().Add(quorumBrisk.TTL * 5 / 4)
-	eventually(t, "it is renewed beyond its TTL", func() bool { return l.ValidUntil().After(end) })
+	await.True(t, "it is renewed beyond its TTL", func() bool { return l.ValidUntil().After(end) })
 	if l.Context().Err() != nil {
 		t.Fatal("lost: ", context.Cause(l.Context()))
 	}
@@ -228,7 +229,7 @@ func TestQuorum_MinorityHangs(t *testing.T) {
 			servers, nodes := realNodes(t)
 			m := nodes.longManager(t, quorumHours)
 			resume := pauseNodes(t, servers[3:])
-			ctx, res := testContext(t), resource(t)
+			ctx, res := await.Context(t), resource(t)
 			l := mustAcquire(t, m, res)
 			done := make(chan error, 1)
 			go func() { done <- use(ctx, m, l) }()
@@ -255,7 +256,7 @@ func TestQuorum_MinorityHangs(t *testing.T) {
 			resume()
 			for _, rdb := range nodes[3:] {
 				// It answers behind what was sent to it while it was stopped.
-				eventually(t, "the node answers", func() bool { return rdb.Ping(ctx).Err() == nil })
+				await.True(t, "the node answers", func() bool { return rdb.Ping(ctx).Err() == nil })
 			}
 			nodes.awaitFree(t, res)
 			closeQuorum(t, m)
@@ -282,7 +283,7 @@ func (nodes quorumNodes) longManager(t *testing.T, cfg Config) *Manager {
 func TestQuorum_MajorityHangs(t *testing.T) {
 	t.Parallel()
 	servers, nodes := realNodes(t)
-	ctx, name := testContext(t), resource(t)
+	ctx, name := await.Context(t), resource(t)
 	cfg := Config{TTL: 3 * time.Second, NodeTimeout: time.Second, Poll: 5 * time.Millisecond}
 	m := nodes.manager(t, cfg)
 	mustRelease(t, mustAcquire(t, m, name)) // so that there are connections
@@ -297,7 +298,7 @@ func TestQuorum_MajorityHangs(t *testing.T) {
 	nodes[:2].awaitFree(t, name)
 	resume()
 	for _, rdb := range nodes[2:] {
-		eventually(t, "the node answers", func() bool { return rdb.Ping(ctx).Err() == nil })
+		await.True(t, "the node answers", func() bool { return rdb.Ping(ctx).Err() == nil })
 		if left := rdb.PTTL(ctx, mustKeys(t, name)[keyLock]).Val(); left > cfg.TTL {
 			t.Errorf("a key lives for %s, the TTL is %s", left, cfg.TTL)
 		}
@@ -321,7 +322,7 @@ func TestQuorum_ShortTTLMinorityHangs(t *testing.T) {
 	nodes.awaitHeld(t, l)
 	resume := pauseNodes(t, servers[:1])
 	end := time.Now().Add(ttl * 5 / 4)
-	eventually(t, "it is renewed or lost", func() bool { return l.Context().Err() != nil || l.ValidUntil().After(end) })
+	await.True(t, "it is renewed or lost", func() bool { return l.Context().Err() != nil || l.ValidUntil().After(end) })
 	if l.Context().Err() != nil {
 		t.Errorf("lost although four of five nodes answer: %v", context.Cause(l.Context()))
 	}
@@ -348,7 +349,7 @@ func TestQuorum_LateNodes_Long(t *testing.T) {
 func testLateNodes(t *testing.T, late int) {
 	const latency = 800 * time.Millisecond
 	nodes := embeddedNodes(t)
-	ctx, name := testContext(t), resource(t)
+	ctx, name := await.Context(t), resource(t)
 	var clients []redis.UniversalClient
 	for i, rdb := range nodes {
 		// Who gives up after the first half of an exchange sends no script in full.
@@ -372,7 +373,7 @@ func testLateNodes(t *testing.T, late int) {
 	}
 	m := newQuorum(t, clients, Config{TTL: 10 * time.Minute, NodeTimeout: 1500 * time.Millisecond, CallTimeout: 6 * time.Second})
 	var l *Lock
-	eventually(t, "a try ends as it must", func() bool {
+	await.True(t, "a try ends as it must", func() bool {
 		var err error
 		l, err = m.TryAcquire(ctx, name)
 		if late == 3 {
@@ -393,7 +394,7 @@ func testLateNodes(t *testing.T, late int) {
 	}
 	// The late nodes take it, as their fencing tokens show, and are freed.
 	for _, rdb := range nodes {
-		eventually(t, "the node ran the script", func() bool {
+		await.True(t, "the node ran the script", func() bool {
 			return rdb.Exists(ctx, mustKeys(t, name)[keyFence]).Val() == 1
 		})
 	}
@@ -427,7 +428,7 @@ func (h nodeHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 func TestQuorum_EndsDuringCall(t *testing.T) {
 	t.Parallel()
 	nodes := embeddedNodes(t)
-	ctx, name := testContext(t), resource(t)
+	ctx, name := await.Context(t), resource(t)
 	clients, held := nodes.clients(t), make(chan struct{})
 	for _, c := range clients {
 		c.AddHook(nodeHook(func(...redis.Cmder) { <-held }))
@@ -452,7 +453,7 @@ func TestQuorum_EndsDuringCall(t *testing.T) {
 func TestQuorum_ReleasedDuringRestore(t *testing.T) {
 	t.Parallel()
 	nodes := embeddedNodes(t)
-	ctx, name := testContext(t), resource(t)
+	ctx, name := await.Context(t), resource(t)
 	clients := nodes.clients(t)
 	restoring, released := make(chan struct{}), make(chan struct{})
 	letGo := sync.OnceFunc(func() { close(released) })
@@ -501,7 +502,7 @@ func TestQuorum_ReleasedDuringRestore(t *testing.T) {
 func TestQuorum_ReleasedDuringAcquire(t *testing.T) {
 	t.Parallel()
 	nodes := embeddedNodes(t)
-	ctx, name := testContext(t), resource(t)
+	ctx, name := await.Context(t), resource(t)
 	clients, released := nodes.clients(t), make(chan struct{})
 	letGo := sync.OnceFunc(func() { close(released) })
 	defer letGo()

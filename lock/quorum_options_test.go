@@ -9,7 +9,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 )
 
 // What the options and the manager's functions do on a quorum; TestQuorum runs
@@ -18,7 +19,7 @@ import (
 // Given WithTTL and no watchdog, when the TTL is over, then the lock is lost
 // and its keys are gone; Extend makes it last longer on every node.
 func quorumTTL(t *testing.T, nodes quorumNodes) {
-	ctx, name := testContext(t), resource(t)
+	ctx, name := await.Context(t), resource(t)
 	m, key := nodes.manager(t, quorumSlow), mustKeys(t, name)[keyLock]
 	l, err := m.Acquire(ctx, name, WithTTL(time.Minute), WithoutWatchdog())
 	if err != nil {
@@ -37,7 +38,7 @@ func quorumTTL(t *testing.T, nodes quorumNodes) {
 		t.Errorf("valid for %s after Extend by an hour", left)
 	}
 	for i, rdb := range nodes {
-		eventually(t, fmt.Sprintf("the key of node %d lives for an hour", i), func() bool { return rdb.PTTL(ctx, key).Val() > time.Minute })
+		await.True(t, fmt.Sprintf("the key of node %d lives for an hour", i), func() bool { return rdb.PTTL(ctx, key).Val() > time.Minute })
 	}
 	mustRelease(t, l)
 	nodes.awaitFree(t, name)
@@ -51,7 +52,7 @@ func quorumTTL(t *testing.T, nodes quorumNodes) {
 // Given a taken lock, when the wait limit ends, then the error says so and the
 // waiter has left nothing; the holder is undisturbed.
 func quorumWaitLimit(t *testing.T, nodes quorumNodes) {
-	ctx, name := testContext(t), resource(t)
+	ctx, name := await.Context(t), resource(t)
 	m, other := nodes.manager(t, quorumSlow), nodes.manager(t, quorumSlow)
 	l := mustAcquire(t, m, name)
 	nodes.awaitHeld(t, l)
@@ -62,7 +63,7 @@ func quorumWaitLimit(t *testing.T, nodes quorumNodes) {
 	cancelled, cancel := context.WithCancelCause(ctx)
 	waiter := acquireAsync(cancelled, other, name)
 	cancel(why)
-	if r := await(t, waiter); !errors.Is(r.err, ErrWaitTimeout) || !errors.Is(r.err, why) {
+	if r := awaitResult(t, waiter); !errors.Is(r.err, ErrWaitTimeout) || !errors.Is(r.err, why) {
 		t.Fatalf("err = %v, want ErrWaitTimeout and the cause", r.err)
 	}
 	nodes.awaitHeld(t, l)
@@ -74,7 +75,7 @@ func quorumWaitLimit(t *testing.T, nodes quorumNodes) {
 // Given a maximum hold, when it is over, then the lock ends and all nodes are
 // free for the next.
 func quorumMaxHold(t *testing.T, nodes quorumNodes) {
-	ctx, name := testContext(t), resource(t)
+	ctx, name := await.Context(t), resource(t)
 	m := nodes.manager(t, quorumSlow)
 	l, err := m.Acquire(ctx, name, WithMaxHold(50*time.Millisecond))
 	if err != nil {
@@ -133,7 +134,7 @@ func quorumReentry(t *testing.T, nodes quorumNodes) {
 // Given locks on all nodes, on some, and on too few, when they are inspected,
 // then the holder is named with its metadata and the number of its nodes.
 func quorumInspect(t *testing.T, nodes quorumNodes) {
-	ctx, name := testContext(t), resource(t)
+	ctx, name := await.Context(t), resource(t)
 	cfg := quorumSlow
 	cfg.Metadata = "host:7"
 	m := nodes.manager(t, cfg)
@@ -175,7 +176,7 @@ func quorumInspect(t *testing.T, nodes quorumNodes) {
 // reason with its next renewal.
 func quorumForceRelease(t *testing.T, nodes quorumNodes) {
 	const reason = "the host is on fire"
-	ctx, name := testContext(t), resource(t)
+	ctx, name := await.Context(t), resource(t)
 	m, other := nodes.manager(t, quorumSlow), nodes.manager(t, quorumSlow)
 	if _, err := other.ForceRelease(ctx, name, reason); !errors.Is(err, ErrNotHeld) {
 		t.Errorf("free: err = %v, want ErrNotHeld", err)
@@ -197,7 +198,7 @@ func quorumForceRelease(t *testing.T, nodes quorumNodes) {
 	if n := refused(); n <= quorumSize/2 {
 		t.Errorf("the guard refuses on %d nodes, want a majority at once", n)
 	}
-	eventually(t, "the guard refuses on every node", func() bool { return refused() == quorumSize })
+	await.True(t, "the guard refuses on every node", func() bool { return refused() == quorumSize })
 	renewNow(l)
 	ends(t, l)
 	hearsReason(t, m, other)
@@ -226,7 +227,7 @@ func takeMany(t *testing.T, m *Manager, n int) (locks []*Lock) {
 }
 
 func quorumReleaseAll(t *testing.T, nodes quorumNodes) {
-	ctx := testContext(t)
+	ctx := await.Context(t)
 	m := nodes.manager(t, quorumSlow)
 	locks := takeMany(t, m, 10)
 	if n := len(m.Held()); n != len(locks) {
@@ -247,7 +248,7 @@ func quorumReleaseAll(t *testing.T, nodes quorumNodes) {
 // Given 50 locks held and a waiter, when the manager is closed, then no node
 // has a key of them any more.
 func quorumClose(t *testing.T, nodes quorumNodes) {
-	ctx := testContext(t)
+	ctx := await.Context(t)
 	m, other := nodes.manager(t, quorumSlow), nodes.manager(t, quorumSlow)
 	locks := takeMany(t, m, 50)
 	foreign := mustAcquire(t, other, resource(t))
@@ -255,7 +256,7 @@ func quorumClose(t *testing.T, nodes quorumNodes) {
 	if err := m.Close(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if r := await(t, waiter); !errors.Is(r.err, ErrClosed) {
+	if r := awaitResult(t, waiter); !errors.Is(r.err, ErrClosed) {
 		t.Errorf("waiter: err = %v, want ErrClosed", r.err)
 	}
 	if _, err := m.TryAcquire(ctx, resource(t)); !errors.Is(err, ErrClosed) {
@@ -277,7 +278,7 @@ func quorumClose(t *testing.T, nodes quorumNodes) {
 // Given several resources, when they are taken together, then it is all of them
 // or none.
 func quorumAcquireAll(t *testing.T, nodes quorumNodes) {
-	ctx := testContext(t)
+	ctx := await.Context(t)
 	m, other := nodes.manager(t, quorumSlow), nodes.manager(t, quorumSlow)
 	names := []string{resource(t), resource(t), resource(t)}
 	all, err := m.AcquireAll(ctx, names)

@@ -14,8 +14,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/longtest"
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/longtest"
+	"flashsale/internal/testing/redistest"
 )
 
 // quorumSize is how many nodes the tests have; three are a majority.
@@ -129,7 +130,7 @@ func (nodes quorumNodes) values(t *testing.T, name string) []string {
 // awaitValue waits until the lock's key holds this on all of the nodes.
 func (nodes quorumNodes) awaitValue(t *testing.T, name, want string) {
 	t.Helper()
-	eventually(t, fmt.Sprintf("all nodes hold %q", want), func() bool {
+	await.True(t, fmt.Sprintf("all nodes hold %q", want), func() bool {
 		for _, v := range nodes.values(t, name) {
 			if v != want {
 				return false
@@ -142,7 +143,7 @@ func (nodes quorumNodes) awaitValue(t *testing.T, name, want string) {
 // awaitHeld waits until all of the nodes have granted the lock.
 func (nodes quorumNodes) awaitHeld(t *testing.T, l *Lock) {
 	t.Helper()
-	eventually(t, "all nodes hold the lock", func() bool {
+	await.True(t, "all nodes hold the lock", func() bool {
 		for _, v := range nodes.values(t, l.Resource()) {
 			if !strings.HasPrefix(v, l.Token()+":") {
 				return false
@@ -224,7 +225,7 @@ func TestQuorum_Contention_Long(t *testing.T) {
 // Given five free nodes, when the lock is taken, then all of them hold it,
 // others are excluded, and a release frees all of them.
 func quorumAcquire(t *testing.T, nodes quorumNodes) {
-	ctx, name := testContext(t), resource(t)
+	ctx, name := await.Context(t), resource(t)
 	m, other := nodes.manager(t, quorumSlow), nodes.manager(t, quorumSlow)
 	var last int64
 	for round := range 3 {
@@ -266,7 +267,7 @@ func quorumAcquire(t *testing.T, nodes quorumNodes) {
 // puts the same key back there, fencing token and metadata included.
 func quorumEmptied(t *testing.T, nodes quorumNodes) {
 	for _, emptied := range []quorumNodes{nodes[:1], nodes[3:]} {
-		ctx, name := testContext(t), resource(t)
+		ctx, name := await.Context(t), resource(t)
 		m := nodes.manager(t, quorumSlow)
 		l, err := m.Acquire(ctx, name, withMetadata("of host:7"))
 		if err != nil {
@@ -274,7 +275,7 @@ func quorumEmptied(t *testing.T, nodes quorumNodes) {
 		}
 		nodes.awaitValue(t, name, l.GuardValue())
 		emptied.forget(t, name)
-		eventually(t, "a renewal puts it back", func() bool {
+		await.True(t, "a renewal puts it back", func() bool {
 			renewNow(l)
 			return !slices.ContainsFunc(nodes.values(t, name), func(v string) bool { return v != l.GuardValue() })
 		})
@@ -300,7 +301,7 @@ func quorumEmptied(t *testing.T, nodes quorumNodes) {
 // Given a held lock, when a majority forgets it, then it is lost with the next
 // renewal and is not put back: another may hold it.
 func quorumEmptiedMajority(t *testing.T, nodes quorumNodes) {
-	ctx, name := testContext(t), resource(t)
+	ctx, name := await.Context(t), resource(t)
 	m := nodes.manager(t, quorumSlow)
 	l := mustAcquire(t, m, name)
 	nodes.awaitHeld(t, l)
@@ -325,7 +326,7 @@ func quorumEmptiedMajority(t *testing.T, nodes quorumNodes) {
 // then the lock is had without these nodes; on a majority it is taken, until
 // they go. The stranger's keys stay as they are.
 func quorumStrangers(t *testing.T, nodes quorumNodes) {
-	ctx := testContext(t)
+	ctx := await.Context(t)
 	m := nodes.manager(t, quorumSlow)
 	for n := range 3 {
 		name := resource(t)
@@ -358,7 +359,7 @@ func quorumStrangers(t *testing.T, nodes quorumNodes) {
 // Given keys of another type in the lock's place, when they are on one node,
 // then it does not count; on a majority the error says what is wrong.
 func quorumForeignType(t *testing.T, nodes quorumNodes) {
-	ctx, name := testContext(t), resource(t)
+	ctx, name := await.Context(t), resource(t)
 	m, key := nodes.manager(t, quorumSlow), mustKeys(t, name)[keyLock]
 	for i, rdb := range nodes[:3] {
 		if i == 1 {
@@ -391,7 +392,7 @@ func quorumForeignType(t *testing.T, nodes quorumNodes) {
 // lock is taken, then every node that granted it holds the greatest; and any
 // other majority, which shares but one node with the first, mints a greater.
 func quorumFences(t *testing.T, nodes quorumNodes) {
-	ctx, name := testContext(t), resource(t)
+	ctx, name := await.Context(t), resource(t)
 	m, k := nodes.manager(t, quorumSlow), mustKeys(t, name)
 	const ahead = int64(5e15) // some decades ahead of the clock, below 2^53
 	for i, fence := range []int64{ahead, 7, 1e15} {
@@ -434,7 +435,7 @@ func quorumFences(t *testing.T, nodes quorumNodes) {
 // also those that were not waited for hold its fencing token soon, and not first
 // with a renewal: the guard would refuse the holder there.
 func quorumLateGrants(t *testing.T, nodes quorumNodes) {
-	ctx, name := testContext(t), resource(t)
+	ctx, name := await.Context(t), resource(t)
 	m, k := nodes.manager(t, quorumSlow), mustKeys(t, name)
 	for i, rdb := range nodes {
 		if err := rdb.Set(ctx, k[keyFence], int64(4e15)+int64(i), time.Hour).Err(); err != nil {
@@ -483,7 +484,7 @@ func quorumGuard(t *testing.T, nodes quorumNodes) {
 // again, then no two hold it at a time, the fence rises, and nothing is left.
 func quorumContention(goroutines int, rounds int64) func(*testing.T, quorumNodes) {
 	return func(t *testing.T, nodes quorumNodes) {
-		ctx, name := testContext(t), resource(t)
+		ctx, name := await.Context(t), resource(t)
 		cfg := quorumSlow
 		cfg.Poll = 40 * time.Millisecond // less often than a try lasts, or the votes split for ever
 		managers := []*Manager{nodes.manager(t, cfg), nodes.manager(t, cfg)}
@@ -523,7 +524,7 @@ func quorumContention(goroutines int, rounds int64) func(*testing.T, quorumNodes
 // votes split, then they try again until each has had it.
 func quorumSplitVotes(t *testing.T, nodes quorumNodes) {
 	const contenders, rounds = 4, 4
-	ctx := testContext(t)
+	ctx := await.Context(t)
 	var managers []*Manager
 	for range contenders {
 		managers = append(managers, nodes.manager(t, quorumSlow))

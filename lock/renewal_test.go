@@ -10,7 +10,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 )
 
 // renewals is a go-redis hook before the pipelines by which the watchdog renews.
@@ -61,7 +62,7 @@ func TestManager_Acquire_ShortAfterHandover(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		const rounds = 30
-		ctx, name := testContext(t), resource(t)
+		ctx, name := await.Context(t), resource(t)
 		w := newWitness()
 		// A renewal is due for each time that a lock is held for so long, as it may
 		// be on a busy machine.

@@ -8,7 +8,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 )
 
 // Given locks held and a context that has ended, as after SIGTERM, when the
@@ -89,7 +90,7 @@ func TestManager_Acquire_Blackhole_DefaultOptions(t *testing.T) {
 	}
 	proxy.Sever()
 	proxy.Blackhole(false)
-	if err := m.Close(testContext(t)); err != nil {
+	if err := m.Close(await.Context(t)); err != nil {
 		t.Error(err)
 	}
 }
@@ -107,7 +108,7 @@ func TestManager_Do_PanicsInside(t *testing.T) {
 					t.Errorf("recovered %v", r)
 				}
 			}()
-			err := m.Do(testContext(t), name, func(ctx context.Context, _ *Lock) error {
+			err := m.Do(await.Context(t), name, func(ctx context.Context, _ *Lock) error {
 				one, err := m.Acquire(ctx, name, WithReentry())
 				if err != nil {
 					t.Error(err)
@@ -137,7 +138,7 @@ func TestManager_TryAcquire_DeadWaiters(t *testing.T) {
 			n      int
 			silent bool
 		}{{"DoNotListen", 20, false}, {"DoNotListenMany", 100, false}, {"Silent", 100, true}} {
-			ctx, name := testContext(t), resource(t)
+			ctx, name := await.Context(t), resource(t)
 			m, k := newManager(t, rdb, slow), mustKeys(t, name)
 			// The holder died as well, so the lock is not handed over.
 			if err := rdb.Set(ctx, k[keyLock], "a dead holder", time.Hour).Err(); err != nil {

@@ -13,7 +13,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 )
 
 // TestManager_Acquire_FIFO: waiters of two managers get the lock in the order
@@ -22,7 +23,7 @@ func TestManager_Acquire_FIFO(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		const waiters = 8
-		ctx, name := testContext(t), resource(t)
+		ctx, name := await.Context(t), resource(t)
 		var handed atomic.Int64
 		cfg := slow
 		cfg.Observer.HandedOver = func(string) { handed.Add(1) }
@@ -60,7 +61,7 @@ func TestManager_Acquire_FIFO(t *testing.T) {
 			}
 		}
 		awaitNoTrace(t, rdb, name)
-		eventually(t, "every release but the last hands over", func() bool { return handed.Load() == waiters })
+		await.True(t, "every release but the last hands over", func() bool { return handed.Load() == waiters })
 	})
 }
 
@@ -69,7 +70,7 @@ func TestManager_Acquire_FIFO(t *testing.T) {
 func TestManager_Acquire_Claim(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		ctx, name := testContext(t), resource(t)
+		ctx, name := await.Context(t), resource(t)
 		m, k := newManager(t, rdb, slow), mustKeys(t, name)
 		first := mustAcquire(t, m, name)
 		next := acquireAsync(ctx, m, name)
@@ -79,8 +80,8 @@ func TestManager_Acquire_Claim(t *testing.T) {
 		if got := rdb.Get(ctx, k[keyLock]).Val(); got != l.GuardValue() {
 			t.Fatalf("key holds %q, want %q", got, l.GuardValue())
 		}
-		eventually(t, "the key lives for the TTL", func() bool { return rdb.PTTL(ctx, k[keyLock]).Val() > slow.ClaimTTL })
-		eventually(t, "the deadline follows", func() bool { return time.Until(l.ValidUntil()) > slow.ClaimTTL })
+		await.True(t, "the key lives for the TTL", func() bool { return rdb.PTTL(ctx, k[keyLock]).Val() > slow.ClaimTTL })
+		await.True(t, "the deadline follows", func() bool { return time.Until(l.ValidUntil()) > slow.ClaimTTL })
 		mustRelease(t, l)
 	})
 }
@@ -128,7 +129,7 @@ func TestManager_claim_LateNews(t *testing.T) {
 func TestManager_Acquire_ReleasedBeforeSubscription(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		ctx, name := testContext(t), resource(t)
+		ctx, name := await.Context(t), resource(t)
 		waiter := redistest.Second(t, rdb)
 		m, other := newManager(t, rdb, slow), newManager(t, waiter, slow)
 		l := mustAcquire(t, m, name)
@@ -165,7 +166,7 @@ func TestManager_Acquire_ContextEnds(t *testing.T) {
 			waiting := acquireAsync(ctx, m, name)
 			awaitWaiters(t, rdb, name, 1)
 			cancel(why)
-			r := await(t, waiting)
+			r := awaitResult(t, waiting)
 			for _, want := range []error{ErrWaitTimeout, context.Canceled, why} {
 				if !errors.Is(r.err, want) {
 					t.Errorf("err = %v, want it to be %v", r.err, want)
@@ -261,7 +262,7 @@ func TestManager_Acquire_EndsDuringCall(t *testing.T) {
 				<-entered
 				if tc.atOnce {
 					cancel()
-					if r := await(t, done); !errors.Is(r.err, ErrWaitTimeout) {
+					if r := awaitResult(t, done); !errors.Is(r.err, ErrWaitTimeout) {
 						t.Fatalf("%+v, want ErrWaitTimeout", r)
 					}
 				}
@@ -271,7 +272,7 @@ func TestManager_Acquire_EndsDuringCall(t *testing.T) {
 					t.Fatal("the script did not take the lock")
 				}
 				if !tc.atOnce {
-					if r := await(t, done); !errors.Is(r.err, ErrWaitTimeout) || !errors.Is(r.err, context.Canceled) {
+					if r := awaitResult(t, done); !errors.Is(r.err, ErrWaitTimeout) || !errors.Is(r.err, context.Canceled) {
 						t.Fatalf("%+v, want ErrWaitTimeout and Canceled", r)
 					}
 				}
@@ -345,7 +346,7 @@ func ghosts(t *testing.T, m *Manager, name string, n int) (tokens []string) {
 func TestManager_Acquire_DeadWaiters(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		ctx, name := testContext(t), resource(t)
+		ctx, name := await.Context(t), resource(t)
 		m := newManager(t, rdb, slow)
 		l := mustAcquire(t, m, name)
 		ghosts(t, m, name, 20)
@@ -364,7 +365,7 @@ func TestManager_Acquire_DeadWaiters_Cluster(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
 		const dead = 20
-		ctx, name := testContext(t), resource(t)
+		ctx, name := await.Context(t), resource(t)
 		cfg := Config{TTL: patience, CallTimeout: patience, ClaimTTL: 500 * time.Millisecond, Liveness: 100 * time.Millisecond}
 		m := newManager(t, rdb, cfg)
 		m.store.(*node).args = newScriptArgs(m.cfg, false)
@@ -411,7 +412,7 @@ func TestManager_Acquire_DeadWaiters_Cluster(t *testing.T) {
 func TestManager_Acquire_DeadAfterHandover(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		ctx, name := testContext(t), resource(t)
+		ctx, name := await.Context(t), resource(t)
 		cfg := slow
 		cfg.ClaimTTL = 100 * time.Millisecond
 		m := newManager(t, rdb, cfg)
@@ -432,7 +433,7 @@ func TestManager_Acquire_DeadAfterHandover(t *testing.T) {
 func TestManager_giveBack_HandedOver(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		ctx, name := testContext(t), resource(t)
+		ctx, name := await.Context(t), resource(t)
 		m, k := newManager(t, rdb, slow), mustKeys(t, name)
 		l := mustAcquire(t, m, name)
 		leaving := ghosts(t, m, name, 1)[0]
@@ -452,7 +453,7 @@ func TestManager_giveBack_HandedOver(t *testing.T) {
 func TestManager_Acquire_LapsedWithWaiters(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		ctx, name := testContext(t), resource(t)
+		ctx, name := await.Context(t), resource(t)
 		m, other := newManager(t, rdb, slow), newManager(t, rdb, slow)
 		k := mustKeys(t, name)
 		if err := rdb.Set(ctx, k[keyLock], "a dead holder", time.Minute).Err(); err != nil {
@@ -480,7 +481,7 @@ func TestManager_Acquire_LapsedWithWaiters(t *testing.T) {
 func TestManager_Acquire_Silence(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		ctx, name := testContext(t), resource(t)
+		ctx, name := await.Context(t), resource(t)
 		cfg := slow
 		cfg.Liveness = 20 * time.Millisecond
 		m, k := newManager(t, rdb, cfg), mustKeys(t, name)
@@ -492,7 +493,7 @@ func TestManager_Acquire_Silence(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "the silent one's time is over", func() bool { return rdb.Time(ctx).Val().UnixMilli() > until })
+		await.True(t, "the silent one's time is over", func() bool { return rdb.Time(ctx).Val().UnixMilli() > until })
 		mustRelease(t, l)
 		l = awaitLock(t, next)
 		if n := rdb.Exists(ctx, k[keyWaiters], k[keySeen]).Val(); n != 0 {
@@ -509,7 +510,7 @@ func TestManager_Acquire_SubscriptionKilled(t *testing.T) {
 	server := redistest.Real(t)
 	rdb := redis.NewClient(redistest.Options(server.Addr()))
 	defer rdb.Close()
-	ctx, name := testContext(t), resource(t)
+	ctx, name := await.Context(t), resource(t)
 	holder, m := newManager(t, rdb, slow), newManager(t, rdb, slow)
 	for range 5 {
 		l := mustAcquire(t, holder, name)
@@ -529,7 +530,7 @@ func TestManager_Acquire_RedisRestarts(t *testing.T) {
 	server := redistest.Real(t)
 	rdb := redis.NewClient(redistest.Options(server.Addr()))
 	defer rdb.Close()
-	ctx, name := testContext(t), resource(t)
+	ctx, name := await.Context(t), resource(t)
 	cfg := Config{TTL: 5 * time.Second, ClaimTTL: 5 * time.Second, Liveness: 100 * time.Millisecond}
 	holder, m := newManager(t, rdb, cfg), newManager(t, rdb, cfg)
 	l := mustAcquire(t, holder, name)
@@ -576,7 +577,7 @@ func TestManager_Acquire_OneCallPerInterval(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		const calls = 6
-		ctx, name := testContext(t), resource(t)
+		ctx, name := await.Context(t), resource(t)
 		l := mustAcquire(t, newManager(t, rdb, slow), name)
 		cfg := slow
 		cfg.Liveness = 100 * time.Millisecond
@@ -599,7 +600,7 @@ func TestManager_Acquire_OneCallPerInterval(t *testing.T) {
 			}
 		}))
 		next := acquireAsync(ctx, m, name)
-		eventually(t, "the waiter has shown itself", func() bool {
+		await.True(t, "the waiter has shown itself", func() bool {
 			mu.Lock()
 			defer mu.Unlock()
 			return len(sent) >= calls

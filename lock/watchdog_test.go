@@ -12,7 +12,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 )
 
 // failing is a go-redis hook that a test breaks the way to Redis with.
@@ -288,7 +289,7 @@ end}
 func TestLock_LapsesDuringScript(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		ctx := testContext(t)
+		ctx := await.Context(t)
 		m := newManager(t, rdb, slow)
 		n, ok := m.store.(*node)
 		if !ok {

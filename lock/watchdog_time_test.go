@@ -11,7 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/redistest"
 )
 
 // askings notes when the watchdog asks, and does to each of its calls what the

@@ -2,7 +2,6 @@ package migrations
 
 import (
 	"bytes"
-	"context"
 	"database/sql"
 	"errors"
 	"os"
@@ -13,14 +12,9 @@ import (
 	"time"
 
 	_ "github.com/mattn/go-sqlite3" // the driver of the one dialect
-)
 
-func testContext(t *testing.T) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	t.Cleanup(cancel)
-	return ctx
-}
+	"flashsale/internal/testing/await"
+)
 
 func openFile(t *testing.T, path, params string) *sql.DB {
 	t.Helper()
@@ -48,7 +42,7 @@ func newMigrator(t *testing.T, db *sql.DB) *Migrator {
 // schema lists what the database holds, as the statements that made it.
 func schema(t *testing.T, db *sql.DB) []string {
 	t.Helper()
-	rows, err := db.QueryContext(testContext(t), "SELECT name || ': ' || COALESCE(sql, '') FROM sqlite_master ORDER BY name")
+	rows, err := db.QueryContext(await.Context(t), "SELECT name || ': ' || COALESCE(sql, '') FROM sqlite_master ORDER BY name")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +76,7 @@ func tables(t *testing.T, db *sql.DB) []string {
 
 func wantStatus(t *testing.T, m *Migrator, applied bool) {
 	t.Helper()
-	steps, err := m.Status(testContext(t))
+	steps, err := m.Status(await.Context(t))
 	if err != nil || len(steps) == 0 {
 		t.Fatalf("status %v, %v", steps, err)
 	}
@@ -99,16 +93,16 @@ func TestMigrator_UpDownUp(t *testing.T) {
 	t.Parallel()
 	db := openFile(t, filepath.Join(t.TempDir(), "shop.db"), "")
 	m := newMigrator(t, db)
-	steps, err := m.Status(testContext(t))
+	steps, err := m.Status(await.Context(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	wantStatus(t, m, false)
 	var made int
-	if err := db.QueryRowContext(testContext(t), "SELECT COUNT(*) FROM sqlite_master").Scan(&made); err != nil || made != 0 {
+	if err := db.QueryRowContext(await.Context(t), "SELECT COUNT(*) FROM sqlite_master").Scan(&made); err != nil || made != 0 {
 		t.Errorf("the status made %d tables, %v", made, err)
 	}
-	n, err := m.Up(testContext(t))
+	n, err := m.Up(await.Context(t))
 	if err != nil || n != len(steps) {
 		t.Fatalf("up applied %d, %v, want %d", n, err, len(steps))
 	}
@@ -117,11 +111,11 @@ func TestMigrator_UpDownUp(t *testing.T) {
 	if got := tables(t, db); !slices.Equal(got, []string{"audit", "buyers", "items", "meta", "orders", "payments", "releases", "stock_changes", "webhook_deliveries", "webhook_endpoints", "webhook_events"}) {
 		t.Errorf("tables %v", got)
 	}
-	if n, err := m.Up(testContext(t)); err != nil || n != 0 {
+	if n, err := m.Up(await.Context(t)); err != nil || n != 0 {
 		t.Errorf("a second up applied %d, %v", n, err)
 	}
 	for range steps {
-		if done, err := m.Down(testContext(t)); err != nil || !done {
+		if done, err := m.Down(await.Context(t)); err != nil || !done {
 			t.Fatalf("down: %v, %v", done, err)
 		}
 	}
@@ -129,10 +123,10 @@ func TestMigrator_UpDownUp(t *testing.T) {
 		t.Errorf("tables %v are left after going down", got)
 	}
 	wantStatus(t, m, false)
-	if done, err := m.Down(testContext(t)); err != nil || done {
+	if done, err := m.Down(await.Context(t)); err != nil || done {
 		t.Errorf("down with nothing to undo: %v, %v", done, err)
 	}
-	if n, err := m.Up(testContext(t)); err != nil || n != len(steps) {
+	if n, err := m.Up(await.Context(t)); err != nil || n != len(steps) {
 		t.Fatalf("up again applied %d, %v", n, err)
 	}
 	if again := schema(t, db); !slices.Equal(first, again) {
@@ -140,7 +134,7 @@ func TestMigrator_UpDownUp(t *testing.T) {
 	}
 	// Another database's epoch must not be met again by chance: it is a time.
 	var epoch int64
-	if err := db.QueryRowContext(testContext(t), "SELECT value FROM meta WHERE key = 'epoch'").Scan(&epoch); err != nil {
+	if err := db.QueryRowContext(await.Context(t), "SELECT value FROM meta WHERE key = 'epoch'").Scan(&epoch); err != nil {
 		t.Fatal(err)
 	}
 	if since := time.Since(time.Unix(epoch, 0)); since < -time.Second || since > time.Hour {
@@ -152,25 +146,25 @@ func TestMigrator_Check(t *testing.T) {
 	t.Parallel()
 	db := openFile(t, filepath.Join(t.TempDir(), "shop.db"), "")
 	m := newMigrator(t, db)
-	if err := m.Check(testContext(t)); !errors.Is(err, ErrPending) {
+	if err := m.Check(await.Context(t)); !errors.Is(err, ErrPending) {
 		t.Errorf("empty database: %v, want ErrPending", err)
 	}
-	if _, err := m.Up(testContext(t)); err != nil {
+	if _, err := m.Up(await.Context(t)); err != nil {
 		t.Fatal(err)
 	}
-	if err := m.Check(testContext(t)); err != nil {
+	if err := m.Check(await.Context(t)); err != nil {
 		t.Errorf("migrated database: %v", err)
 	}
-	if _, err := m.Down(testContext(t)); err != nil {
+	if _, err := m.Down(await.Context(t)); err != nil {
 		t.Fatal(err)
 	}
-	if err := m.Check(testContext(t)); !errors.Is(err, ErrPending) {
+	if err := m.Check(await.Context(t)); !errors.Is(err, ErrPending) {
 		t.Errorf("database a step behind: %v, want ErrPending", err)
 	}
 	if err := db.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := m.Check(testContext(t)); err == nil || errors.Is(err, ErrPending) {
+	if err := m.Check(await.Context(t)); err == nil || errors.Is(err, ErrPending) {
 		t.Errorf("closed database: %v, want its error", err)
 	}
 }
@@ -187,12 +181,12 @@ func TestMigrator_Check_WritesNothing(t *testing.T) {
 		},
 		"ForeignTables": func(t *testing.T, path string) {
 			db := openFile(t, path, "")
-			if _, err := db.ExecContext(testContext(t), "CREATE TABLE mine (x)"); err != nil {
+			if _, err := db.ExecContext(await.Context(t), "CREATE TABLE mine (x)"); err != nil {
 				t.Fatal(err)
 			}
 		},
 		"Migrated": func(t *testing.T, path string) {
-			if _, err := newMigrator(t, openFile(t, path, "")).Up(testContext(t)); err != nil {
+			if _, err := newMigrator(t, openFile(t, path, "")).Up(await.Context(t)); err != nil {
 				t.Fatal(err)
 			}
 		},
@@ -212,7 +206,7 @@ func TestMigrator_Check_WritesNothing(t *testing.T) {
 			}
 			for _, params := range []string{"", "?mode=ro"} {
 				db := openFile(t, path, params)
-				if err := newMigrator(t, db).Check(testContext(t)); !errors.Is(err, want) {
+				if err := newMigrator(t, db).Check(await.Context(t)); !errors.Is(err, want) {
 					t.Errorf("check with %q: %v, want %v", params, err, want)
 				}
 			}
@@ -235,11 +229,11 @@ func TestMigrator_Up_Fails(t *testing.T) {
 	t.Parallel()
 	db := openFile(t, filepath.Join(t.TempDir(), "shop.db"), "")
 	// Something of ours is there already, of unknown origin.
-	if _, err := db.ExecContext(testContext(t), "CREATE TABLE orders (x)"); err != nil {
+	if _, err := db.ExecContext(await.Context(t), "CREATE TABLE orders (x)"); err != nil {
 		t.Fatal(err)
 	}
 	m := newMigrator(t, db)
-	if n, err := m.Up(testContext(t)); err == nil || n != 0 {
+	if n, err := m.Up(await.Context(t)); err == nil || n != 0 {
 		t.Errorf("up onto a foreign table: %d, %v, want an error", n, err)
 	}
 	// A step is whole or not there.
@@ -247,7 +241,7 @@ func TestMigrator_Up_Fails(t *testing.T) {
 		t.Errorf("a failed step left the tables %v", got)
 	}
 	wantStatus(t, m, false)
-	if err := m.Check(testContext(t)); !errors.Is(err, ErrPending) {
+	if err := m.Check(await.Context(t)); !errors.Is(err, ErrPending) {
 		t.Errorf("check: %v, want ErrPending", err)
 	}
 }
@@ -267,16 +261,16 @@ func TestMigrator_KeepsRows(t *testing.T) {
 	t.Parallel()
 	db := openFile(t, filepath.Join(t.TempDir(), "shop.db"), "")
 	m := newMigrator(t, db)
-	steps, err := m.Up(testContext(t))
+	steps, err := m.Up(await.Context(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for range steps - 1 {
-		if done, err := m.Down(testContext(t)); err != nil || !done {
+		if done, err := m.Down(await.Context(t)); err != nil || !done {
 			t.Fatalf("down: %v, %v", done, err)
 		}
 	}
-	_, err = db.ExecContext(testContext(t), `INSERT INTO orders (id, item_id, user_id, quantity, unit_price_minor, currency,
+	_, err = db.ExecContext(await.Context(t), `INSERT INTO orders (id, item_id, user_id, quantity, unit_price_minor, currency,
 		status, idempotency_key, created_at, expires_at) VALUES ('o', 'i', 'u', 1, 1, 'EUR', 'confirmed', 'k', 1, 2)`)
 	if err != nil {
 		t.Fatal(err)
@@ -284,16 +278,16 @@ func TestMigrator_KeepsRows(t *testing.T) {
 	there := func() {
 		t.Helper()
 		var n int
-		err := db.QueryRowContext(testContext(t), "SELECT COUNT(*) FROM orders WHERE id = 'o' AND status = 'confirmed' AND expires_at = 2").Scan(&n)
+		err := db.QueryRowContext(await.Context(t), "SELECT COUNT(*) FROM orders WHERE id = 'o' AND status = 'confirmed' AND expires_at = 2").Scan(&n)
 		if err != nil || n != 1 {
 			t.Errorf("%d rows, %v", n, err)
 		}
 	}
-	if n, err := m.Up(testContext(t)); err != nil || n != steps-1 {
+	if n, err := m.Up(await.Context(t)); err != nil || n != steps-1 {
 		t.Fatalf("up applied %d, %v, want %d", n, err, steps-1)
 	}
 	there()
-	if done, err := m.Down(testContext(t)); err != nil || !done {
+	if done, err := m.Down(await.Context(t)); err != nil || !done {
 		t.Fatalf("down: %v, %v", done, err)
 	}
 	there()
@@ -306,7 +300,7 @@ func TestVersion(t *testing.T) {
 	db := openFile(t, filepath.Join(t.TempDir(), "shop.db"), "")
 	want := func(version int64) {
 		t.Helper()
-		if got, err := Version(testContext(t), db); err != nil || got != version {
+		if got, err := Version(await.Context(t), db); err != nil || got != version {
 			t.Errorf("version %d, error %v, want %d", got, err, version)
 		}
 	}
@@ -315,7 +309,7 @@ func TestVersion(t *testing.T) {
 		t.Errorf("asking for the version created %q", got)
 	}
 	m := newMigrator(t, db)
-	if _, err := m.Up(testContext(t)); err != nil {
+	if _, err := m.Up(await.Context(t)); err != nil {
 		t.Fatal(err)
 	}
 	latest, err := Latest("sqlite")
@@ -324,7 +318,7 @@ func TestVersion(t *testing.T) {
 	}
 	for v := latest; v > 0; v-- {
 		want(v)
-		if _, err := m.Down(testContext(t)); err != nil {
+		if _, err := m.Down(await.Context(t)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -337,7 +331,7 @@ func TestMigrator_Payments(t *testing.T) {
 	t.Parallel()
 	db := openFile(t, filepath.Join(t.TempDir(), "shop.db"), "")
 	m := newMigrator(t, db)
-	ctx := testContext(t)
+	ctx := await.Context(t)
 	exec := func(query string) error {
 		_, err := db.ExecContext(ctx, query)
 		return err
@@ -431,7 +425,7 @@ func TestMigrator_Lineage(t *testing.T) {
 	t.Parallel()
 	db := openFile(t, filepath.Join(t.TempDir(), "shop.db"), "")
 	m := newMigrator(t, db)
-	ctx := testContext(t)
+	ctx := await.Context(t)
 	up := func() (lineage string) {
 		t.Helper()
 		if _, err := m.Up(ctx); err != nil {

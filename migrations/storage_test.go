@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+
+	"flashsale/internal/testing/await"
 )
 
 // TestMigrator_Storage: every column of every order is the same after the step, and after
@@ -13,7 +15,7 @@ func TestMigrator_Storage(t *testing.T) {
 	t.Parallel()
 	db := openFile(t, filepath.Join(t.TempDir(), "shop.db"), "?_secure_delete=on")
 	m := newMigrator(t, db)
-	ctx := testContext(t)
+	ctx := await.Context(t)
 	exec := func(query string) error {
 		_, err := db.ExecContext(ctx, query)
 		return err
@@ -99,7 +101,7 @@ func TestOnDisk(t *testing.T) {
 	t.Parallel()
 	db := openFile(t, filepath.Join(t.TempDir(), "shop.db"), "")
 	db.SetMaxOpenConns(1)
-	ctx := testContext(t)
+	ctx := await.Context(t)
 	if _, err := db.ExecContext(ctx, "PRAGMA temp_store = MEMORY"); err != nil {
 		t.Fatal(err)
 	}

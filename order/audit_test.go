@@ -9,6 +9,7 @@ import (
 
 	"gorm.io/gorm"
 
+	"flashsale/internal/testing/await"
 	"flashsale/inventory"
 )
 
@@ -21,7 +22,7 @@ func TestStore_Audit_Pages(t *testing.T) {
 	rename := func(item string, n int) {
 		t.Helper()
 		c := ItemChange{Name: ptr(fmt.Sprint("Name ", n))}
-		if _, err := s.changeItem(testContext(t), item, &edit{action: actionItemChange, by: root, apply: c.apply}); err != nil {
+		if _, err := s.changeItem(await.Context(t), item, &edit{action: actionItemChange, by: root, apply: c.apply}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -32,7 +33,7 @@ func TestStore_Audit_Pages(t *testing.T) {
 	var seen []int64
 	f := AuditFilter{ItemID: "a", Limit: 3}
 	for page := 0; ; page++ {
-		entries, more, err := s.audit(testContext(t), f)
+		entries, more, err := s.audit(await.Context(t), f)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -51,7 +52,7 @@ func TestStore_Audit_Pages(t *testing.T) {
 	if len(seen) != 8 {
 		t.Errorf("%d entries, want 7 changes and the creation", len(seen))
 	}
-	all, more, err := s.audit(testContext(t), AuditFilter{Limit: 100})
+	all, more, err := s.audit(await.Context(t), AuditFilter{Limit: 100})
 	if err != nil || more || len(all) != 16+3 {
 		t.Errorf("%d entries in all, %v, %v", len(all), more, err)
 	}
@@ -75,11 +76,11 @@ func TestStore_Audit_Items(t *testing.T) {
 	n.By = root
 	n.OpensAt = time.Date(2030, 1, 2, 3, 4, 5, 6_000_000, time.UTC)
 	mustInsert(t, s, n)
-	if _, err := s.InsertItem(testContext(t), n); !errors.Is(err, ErrItemExists) {
+	if _, err := s.InsertItem(await.Context(t), n); !errors.Is(err, ErrItemExists) {
 		t.Fatal(err)
 	}
 	c := ItemChange{ClosesAt: ptr(n.OpensAt.Add(time.Hour)), PriceMinor: ptr(int64(1))}
-	if _, err := s.changeItem(testContext(t), "item", &edit{action: actionItemChange, by: By{Actor: "ann"}, apply: c.apply}); err != nil {
+	if _, err := s.changeItem(await.Context(t), "item", &edit{action: actionItemChange, by: By{Actor: "ann"}, apply: c.apply}); err != nil {
 		t.Fatal(err)
 	}
 	want := []string{
@@ -100,21 +101,21 @@ func TestStore_Audit_Cancel(t *testing.T) {
 	mustCommit(t, s, bought("o1", "item", "u", "1", 1), bought("o2", "item", "u", "2", 1), bought("o3", "item", "u", "3", 1))
 	admin := Canceller{UserID: "root", Admin: true, RequestID: "r-2"}
 	for range 2 {
-		if _, _, err := s.cancel(testContext(t), "o1", admin); err != nil {
+		if _, _, err := s.cancel(await.Context(t), "o1", admin); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, _, err := s.cancel(testContext(t), "o2", Canceller{UserID: "u", RequestID: "r-3"}); err != nil {
+	if _, _, err := s.cancel(await.Context(t), "o2", Canceller{UserID: "u", RequestID: "r-3"}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.pay(testContext(t), "o3", money("psp", 1)); err != nil {
+	if _, err := s.pay(await.Context(t), "o3", money("psp", 1)); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := s.cancel(testContext(t), "o3", admin); !errors.Is(err, ErrOrderFinal) {
+	if _, _, err := s.cancel(await.Context(t), "o3", admin); !errors.Is(err, ErrOrderFinal) {
 		t.Fatal(err)
 	}
 	for order, want := range map[string]int{"o1": 1, "o2": 0, "o3": 0} {
-		entries, _, err := s.audit(testContext(t), AuditFilter{OrderID: order, Limit: 100})
+		entries, _, err := s.audit(await.Context(t), AuditFilter{OrderID: order, Limit: 100})
 		if err != nil || len(entries) != want {
 			t.Errorf("%s: %+v, %v, want %d", order, entries, err, want)
 		}
@@ -128,7 +129,7 @@ func TestStore_Audit_Cancel(t *testing.T) {
 		t.Fatal(err)
 	}
 	mustCommit(t, s, bought("o4", "item", "u", "4", 1))
-	if _, _, err := s.cancel(testContext(t), "o4", admin); err == nil || errors.Is(err, inventory.ErrUnchanged) {
+	if _, _, err := s.cancel(await.Context(t), "o4", admin); err == nil || errors.Is(err, inventory.ErrUnchanged) {
 		t.Errorf("cancel without the audit: %v", err)
 	}
 	if r := allRows(t, s)["o4"]; r.Status != string(StatusConfirmed) {

@@ -8,7 +8,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 	"flashsale/inventory"
 	"flashsale/queue"
 )
@@ -16,12 +17,12 @@ import (
 // bury makes dead letters of the tasks that wait now, and returns how many.
 func (s *site) bury(reason string) int {
 	s.t.Helper()
-	f, err := s.queue.Dequeue(testContext(s.t), 100)
+	f, err := s.queue.Dequeue(await.Context(s.t), 100)
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	for i := range f.Tasks {
-		status, err := s.queue.Reject(testContext(s.t), queue.Rejection{Task: f.Tasks[i], Dead: true, Reason: reason})
+		status, err := s.queue.Reject(await.Context(s.t), queue.Rejection{Task: f.Tasks[i], Dead: true, Reason: reason})
 		if err != nil || status[0] != queue.StatusOK {
 			s.t.Fatalf("reject: %v, %v", status, err)
 		}
@@ -39,13 +40,13 @@ func TestBacklog_Discard(t *testing.T) {
 		s := newSite(t, rdb, false, newItem("", 3, 3))
 		b := s.backlog()
 		dead := s.mustPlace(s.purchase("u", "k", 3, 0)).Order
-		if _, err := b.Discard(testContext(t), dead.ID); !errors.Is(err, ErrTaskNotFound) {
+		if _, err := b.Discard(await.Context(t), dead.ID); !errors.Is(err, ErrTaskNotFound) {
 			t.Fatalf("discard of an order that waits: %v", err)
 		}
 		if n := s.bury("the disk is on fire"); n != 1 {
 			t.Fatalf("%d tasks", n)
 		}
-		letters, next, err := b.Dead(testContext(t), DeadPlace{}, 10)
+		letters, next, err := b.Dead(await.Context(t), DeadPlace{}, 10)
 		if err != nil || next != nil || len(letters) != 1 {
 			t.Fatalf("dead: %+v, %v, %v", letters, next, err)
 		}
@@ -58,7 +59,7 @@ func TestBacklog_Discard(t *testing.T) {
 		if l != want {
 			t.Errorf("letter %+v, want %+v", l, want)
 		}
-		if name, err := b.Discard(testContext(t), dead.ID); err != nil || name != "first" {
+		if name, err := b.Discard(await.Context(t), dead.ID); err != nil || name != "first" {
 			t.Fatalf("discard: %q, %v", name, err)
 		}
 		if o := s.mustGet(dead.ID); o.Status != StatusRejected || o.Reason != reasonFailed {
@@ -70,7 +71,7 @@ func TestBacklog_Discard(t *testing.T) {
 		// They are sold again at once.
 		s.mustPlace(s.purchase("v", "k", 3, 0))
 		for _, id := range []string{dead.ID, "nothing"} {
-			if _, err := b.Discard(testContext(t), id); !errors.Is(err, ErrTaskNotFound) {
+			if _, err := b.Discard(await.Context(t), id); !errors.Is(err, ErrTaskNotFound) {
 				t.Errorf("discard %s again: %v", id, err)
 			}
 		}
@@ -94,7 +95,7 @@ func TestBacklog_Discard_Database(t *testing.T) {
 		if err := s.store.write.Exec("CREATE TRIGGER no BEFORE INSERT ON orders BEGIN SELECT RAISE(ABORT, 'no'); END").Error; err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.backlog().Discard(testContext(t), dead.ID); err == nil || errors.Is(err, ErrTaskNotFound) {
+		if _, err := s.backlog().Discard(await.Context(t), dead.ID); err == nil || errors.Is(err, ErrTaskNotFound) {
 			t.Errorf("discard: %v", err)
 		}
 		if o := s.mustGet(dead.ID); o.Status != StatusQueued {
@@ -124,11 +125,11 @@ func TestBacklog_Discard_Retried(t *testing.T) {
 		dead := s.mustPlace(s.purchase("u", "k", 3, 0)).Order
 		s.bury("x")
 		b.returns.stock = meanwhile{b.returns.stock, func() {
-			if _, err := b.Retry(testContext(t), dead.ID); err != nil {
+			if _, err := b.Retry(await.Context(t), dead.ID); err != nil {
 				t.Errorf("retry: %v", err)
 			}
 		}}
-		if name, err := b.Discard(testContext(t), dead.ID); err != nil || name != "first" {
+		if name, err := b.Discard(await.Context(t), dead.ID); err != nil || name != "first" {
 			t.Errorf("discard: %q, %v", name, err)
 		}
 		s.work()
@@ -151,14 +152,14 @@ func TestBacklog_Retry(t *testing.T) {
 		o := s.mustPlace(s.purchase("u", "k", 1, 0)).Order
 		s.bury("x")
 		s.work()
-		if name, err := b.Retry(testContext(t), o.ID); err != nil || name != "first" {
+		if name, err := b.Retry(await.Context(t), o.ID); err != nil || name != "first" {
 			t.Fatalf("retry: %q, %v", name, err)
 		}
 		s.drained()
 		if o := s.mustGet(o.ID); o.Status != StatusConfirmed {
 			t.Errorf("order %+v", o)
 		}
-		if _, err := b.Retry(testContext(t), o.ID); !errors.Is(err, ErrTaskNotFound) {
+		if _, err := b.Retry(await.Context(t), o.ID); !errors.Is(err, ErrTaskNotFound) {
 			t.Errorf("retry of what is done: %v", err)
 		}
 	})
@@ -174,7 +175,7 @@ func TestBacklog_Dead_Pages(t *testing.T) {
 		b := NewBacklog(s.store, s.service.Returns, NamedQueue{"first", s.queue}, NamedQueue{"second", other})
 		for i := range 4 {
 			s.mustPlace(s.purchase("u", fmt.Sprint(i), 1, 0))
-			if _, err := other.Enqueue(testContext(t), queue.Task{ID: fmt.Sprintf("x:o%d", i), Type: expiryType, Payload: []byte("it")}); err != nil {
+			if _, err := other.Enqueue(await.Context(t), queue.Task{ID: fmt.Sprintf("x:o%d", i), Type: expiryType, Payload: []byte("it")}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -184,7 +185,7 @@ func TestBacklog_Dead_Pages(t *testing.T) {
 		for limit := 1; limit <= 9; limit++ {
 			seen := make(map[string]int)
 			for at, pages := (&DeadPlace{}), 0; at != nil && pages < 20; pages++ {
-				page, next, err := b.Dead(testContext(t), *at, limit)
+				page, next, err := b.Dead(await.Context(t), *at, limit)
 				if err != nil || len(page) > limit {
 					t.Fatalf("limit %d: %d letters, %v", limit, len(page), err)
 				}
@@ -197,7 +198,7 @@ func TestBacklog_Dead_Pages(t *testing.T) {
 				t.Errorf("limit %d: %v", limit, seen)
 			}
 		}
-		depths, err := b.Depths(testContext(t))
+		depths, err := b.Depths(await.Context(t))
 		if err != nil || len(depths) != 2 || depths[0].Name != "first" || depths[0].Dead != 4 || depths[1].Dead != 4 {
 			t.Errorf("depths %+v, %v", depths, err)
 		}
@@ -211,13 +212,13 @@ func TestBacklog_Verify(t *testing.T) {
 		b := s.backlog()
 		o := s.mustPlace(s.purchase("u", "k", 1, 0)).Order
 		// Somebody took the task out of its state by hand.
-		keys, err := rdb.Keys(testContext(t), "fs:{p0}:t*ready").Result()
+		keys, err := rdb.Keys(await.Context(t), "fs:{p0}:t*ready").Result()
 		if err != nil {
 			t.Fatal(err)
 		}
 		removed := int64(0)
 		for _, k := range keys {
-			n, err := rdb.ZRem(testContext(t), k, o.ID).Result()
+			n, err := rdb.ZRem(await.Context(t), k, o.ID).Result()
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -229,7 +230,7 @@ func TestBacklog_Verify(t *testing.T) {
 		for _, want := range []QueueCheck{
 			{Name: "first", Tasks: 2, Lost: 1}, {Name: "first", Tasks: 2, Lost: 1, Repaired: true}, {Name: "first", Tasks: 2},
 		} {
-			got, err := b.Verify(testContext(t), want.Repaired)
+			got, err := b.Verify(await.Context(t), want.Repaired)
 			if err != nil || len(got) != 1 {
 				t.Fatalf("verify: %v, %v", got, err)
 			}
@@ -258,11 +259,11 @@ func TestBacklog_Unavailable(t *testing.T) {
 		}
 	})
 	b := NewBacklog(nil, nil, NamedQueue{"first", newQueue(t, rdb, queue.Config{})})
-	_, err1 := b.Depths(testContext(t))
-	_, _, err2 := b.Dead(testContext(t), DeadPlace{}, 1)
-	_, err3 := b.Retry(testContext(t), "x")
-	_, err4 := b.Discard(testContext(t), "x")
-	_, err5 := b.Verify(testContext(t), true)
+	_, err1 := b.Depths(await.Context(t))
+	_, _, err2 := b.Dead(await.Context(t), DeadPlace{}, 1)
+	_, err3 := b.Retry(await.Context(t), "x")
+	_, err4 := b.Discard(await.Context(t), "x")
+	_, err5 := b.Verify(await.Context(t), true)
 	for i, err := range []error{err1, err2, err3, err4, err5} {
 		if !errors.Is(err, inventory.ErrUnavailable) {
 			t.Errorf("%d: %v", i, err)

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"flashsale/internal/testing/await"
 	"flashsale/queue"
 )
 
@@ -59,7 +60,7 @@ func TestSweeper_Buried_Once(t *testing.T) {
 	sweep := func(want int) error {
 		t.Helper()
 		var done Swept
-		err := sweeper.buried(testContext(t), sweeper.dead[0], &done)
+		err := sweeper.buried(await.Context(t), sweeper.dead[0], &done)
 		if done.Buried != want {
 			t.Errorf("%d orders rejected, want %d; %v", done.Buried, want, err)
 		}
@@ -113,7 +114,7 @@ func TestSweeper_Buried_Bound(t *testing.T) {
 	sweeper := NewSweeper(NewFulfiller(s, nil, nil, nil), q)
 	var done Swept
 	for _, want := range []int{buriedPage * buriedPages, len(q.letters), len(q.letters)} {
-		if err := sweeper.buried(testContext(t), sweeper.dead[0], &done); err != nil || q.read != want {
+		if err := sweeper.buried(await.Context(t), sweeper.dead[0], &done); err != nil || q.read != want {
 			t.Errorf("%d letters read, want %d, %v", q.read, want, err)
 		}
 	}
@@ -123,10 +124,10 @@ func TestSweeper_Buried_Bound(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := sweeper.buried(testContext(t), sweeper.dead[0], &done); err == nil || done.Buried != 0 {
+	if err := sweeper.buried(await.Context(t), sweeper.dead[0], &done); err == nil || done.Buried != 0 {
 		t.Errorf("%+v, %v with the database closed", done, err)
 	}
-	if err := sweeper.buried(testContext(t), sweeper.dead[0], &done); err == nil {
+	if err := sweeper.buried(await.Context(t), sweeper.dead[0], &done); err == nil {
 		t.Error("the letter was taken for buried")
 	}
 }

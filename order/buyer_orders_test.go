@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"flashsale/internal/testing/await"
 )
 
 // idAt is an id as it is made at a time, in Unix milliseconds.
@@ -24,7 +26,7 @@ func insertOrders(t *testing.T, s *Store, tasks ...task) {
 	for i := range tasks {
 		out[i] = confirmed(tasks[i].CreatedAt, terms{})
 	}
-	err := s.transition(testContext(t), "insert orders", func(ctx context.Context, c conn, _ int64) error {
+	err := s.transition(await.Context(t), "insert orders", func(ctx context.Context, c conn, _ int64) error {
 		return insertTasks(ctx, c, tasks, out)
 	})
 	if err != nil {
@@ -36,7 +38,7 @@ func insertOrders(t *testing.T, s *Store, tasks ...task) {
 func pagesOf(t *testing.T, s *Store, f Filter) (ids []string, pages int) {
 	t.Helper()
 	for {
-		page, next, err := s.List(testContext(t), f)
+		page, next, err := s.List(await.Context(t), f)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -113,7 +115,7 @@ func TestStore_List_Periods(t *testing.T) {
 	// The export and the erasure find the same orders.
 	var all []string
 	for after := ""; ; after = all[len(all)-1] {
-		page, err := s.ordersOf(testContext(t), "alice", after)
+		page, err := s.ordersOf(await.Context(t), "alice", after)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -126,7 +128,7 @@ func TestStore_List_Periods(t *testing.T) {
 	if !slices.Equal(all, want) {
 		t.Errorf("export: %v, want %v", all, want)
 	}
-	items, err := s.itemsOf(testContext(t), "alice")
+	items, err := s.itemsOf(await.Context(t), "alice")
 	if err != nil || len(items) != 2 {
 		t.Errorf("erasure: items %v, %v", items, err)
 	}
@@ -155,7 +157,7 @@ func plan(t *testing.T, s *Store, query string, params int) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rows, err := db.QueryContext(testContext(t), "EXPLAIN QUERY PLAN "+query, make([]any, params)...)
+	rows, err := db.QueryContext(await.Context(t), "EXPLAIN QUERY PLAN "+query, make([]any, params)...)
 	if err != nil {
 		t.Fatalf("%s: %v", query, err)
 	}

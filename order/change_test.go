@@ -12,7 +12,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"flashsale/catalog"
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 	"flashsale/inventory"
 )
 
@@ -22,7 +23,7 @@ func ptr[T any](v T) *T { return &v }
 func (s *site) change(c ItemChange) (catalog.Item, error) {
 	s.t.Helper()
 	return insisted(s.t, func() (catalog.Item, error) {
-		return s.service.ChangeItem(testContext(s.t), s.item, c, root)
+		return s.service.ChangeItem(await.Context(s.t), s.item, c, root)
 	})
 }
 
@@ -38,7 +39,7 @@ func (s *site) mustChange(c ItemChange) catalog.Item {
 func (s *site) control(to catalog.Control, m Match) (catalog.Item, error) {
 	s.t.Helper()
 	return insisted(s.t, func() (catalog.Item, error) {
-		return s.service.ControlItem(testContext(s.t), s.item, ItemControl{To: to, Match: m}, root)
+		return s.service.ControlItem(await.Context(s.t), s.item, ItemControl{To: to, Match: m}, root)
 	})
 }
 
@@ -54,7 +55,7 @@ func (s *site) mustControl(to catalog.Control) catalog.Item {
 // refused buys and wants to be refused.
 func (s *site) refused(p Purchase, want error) {
 	s.t.Helper()
-	if placed, err := s.service.Place(testContext(s.t), p); !errors.Is(err, want) {
+	if placed, err := s.service.Place(await.Context(s.t), p); !errors.Is(err, want) {
 		s.t.Errorf("%+v: %+v, %v, want %v", p, placed, err, want)
 	}
 }
@@ -73,7 +74,7 @@ func TestService_ChangeItem(t *testing.T) {
 		if item.Name != "Other" || item.Description != "Text" || item.PriceMinor != 5 || item.PaymentWindow != time.Minute || item.Version != 2 || item.StockLeft != 18 {
 			t.Errorf("changed to %+v", item)
 		}
-		if shown, err := s.items.Item(testContext(t), s.item); err != nil || shown != item {
+		if shown, err := s.items.Item(await.Context(t), s.item); err != nil || shown != item {
 			t.Errorf("shown is %+v, %v, and it was changed to %+v", shown, err, item)
 		}
 		second := s.mustPlace(s.purchase("v", "k", 1, long)).Order
@@ -100,7 +101,7 @@ func TestService_ChangeItem(t *testing.T) {
 			t.Errorf("opens at %v, want %v", item.OpensAt, later)
 		}
 		var early *inventory.NotOpenError
-		if _, err := s.service.Place(testContext(t), s.purchase("x", "k", 1, long)); !errors.As(err, &early) || !early.OpensAt.Equal(later) {
+		if _, err := s.service.Place(await.Context(t), s.purchase("x", "k", 1, long)); !errors.As(err, &early) || !early.OpensAt.Equal(later) {
 			t.Errorf("before the opening: %v", err)
 		}
 		past := time.Now().Add(-time.Hour)
@@ -125,7 +126,7 @@ func TestService_ChangeItem_Refusals(t *testing.T) {
 		n.OpensAt = time.Now().Add(-time.Hour).Truncate(time.Millisecond).UTC()
 		n.ClosesAt = n.OpensAt.Add(2 * time.Hour)
 		s := newSite(t, rdb, false, n)
-		before, sale := itemOf(t, s.store, s.item), rdb.HGetAll(testContext(t), "fs:{p0}:sale:"+s.item).Val()
+		before, sale := itemOf(t, s.store, s.item), rdb.HGetAll(await.Context(t), "fs:{p0}:sale:"+s.item).Val()
 		for _, c := range []struct {
 			c    ItemChange
 			want error
@@ -139,21 +140,21 @@ func TestService_ChangeItem_Refusals(t *testing.T) {
 			{ItemChange{OpensAt: &n.OpensAt, ClosesAt: &n.ClosesAt, PerUserLimit: ptr(int64(2)), Match: Match{1}}, nil},
 			{ItemChange{}, nil},
 		} {
-			item, err := s.service.ChangeItem(testContext(t), s.item, c.c, root)
+			item, err := s.service.ChangeItem(await.Context(t), s.item, c.c, root)
 			if !errors.Is(err, c.want) || err == nil && item.Version != 1 {
 				t.Errorf("%+v: %+v, %v, want %v", c.c, item, err, c.want)
 			}
 		}
-		if _, err := s.service.ChangeItem(testContext(t), "none", ItemChange{Name: ptr("a")}, root); !errors.Is(err, catalog.ErrItemNotFound) {
+		if _, err := s.service.ChangeItem(await.Context(t), "none", ItemChange{Name: ptr("a")}, root); !errors.Is(err, catalog.ErrItemNotFound) {
 			t.Errorf("change of no item: %v", err)
 		}
-		if _, err := s.service.ControlItem(testContext(t), s.item, ItemControl{To: "ajar"}, root); err == nil {
+		if _, err := s.service.ControlItem(await.Context(t), s.item, ItemControl{To: "ajar"}, root); err == nil {
 			t.Error("a control that there is not: no error")
 		}
 		if after := itemOf(t, s.store, s.item); after != before {
 			t.Errorf("changed %+v to %+v", before, after)
 		}
-		if after := rdb.HGetAll(testContext(t), "fs:{p0}:sale:"+s.item).Val(); fmt.Sprint(after) != fmt.Sprint(sale) || len(sale) == 0 {
+		if after := rdb.HGetAll(await.Context(t), "fs:{p0}:sale:"+s.item).Val(); fmt.Sprint(after) != fmt.Sprint(sale) || len(sale) == 0 {
 			t.Errorf("the sale was %v and is %v", sale, after)
 		}
 		if got := trail(t, s.store, s.item); len(got) != 1 || !strings.HasPrefix(got[0], "  item.create  -> {") {
@@ -219,7 +220,7 @@ func TestService_ChangeItem_LimitOfQueued(t *testing.T) {
 		}
 		fourth := bought("0fourth", s.item, "once", "x", 1) // above the old limit as well
 		fourth.CreatedAt = kept[0].Order.CreatedAt.UnixMilli()
-		out, err := s.store.commit(testContext(t), []task{strange, fourth})
+		out, err := s.store.commit(await.Context(t), []task{strange, fourth})
 		for i, o := range out {
 			if err != nil || o.status != StatusRejected || o.reason != reasonUserLimit {
 				t.Errorf("%d: above the limit and never accepted: %+v, %v", i, o, err)
@@ -312,7 +313,7 @@ func TestService_ControlItem_Burst(t *testing.T) {
 					default:
 					}
 					asked := gate.Load()
-					_, err := s.service.Place(testContext(t), s.purchase(fmt.Sprintf("u%d-%d", b, k), "k", 1, 0))
+					_, err := s.service.Place(await.Context(t), s.purchase(fmt.Sprintf("u%d-%d", b, k), "k", 1, 0))
 					switch {
 					case err == nil && asked%2 == 1 && gate.Load() == asked:
 						t.Errorf("accepted while paused (%d)", asked)
@@ -328,11 +329,11 @@ func TestService_ControlItem_Burst(t *testing.T) {
 		}
 		for range 5 {
 			n := bought.Load()
-			await(t, "sales", func() bool { return bought.Load() > n+20 })
+			await.True(t, "sales", func() bool { return bought.Load() > n+20 })
 			s.mustControl(catalog.ControlPaused)
 			gate.Add(1)
 			n = halted.Load()
-			await(t, "refusals", func() bool { return halted.Load() > n+20 })
+			await.True(t, "refusals", func() bool { return halted.Load() > n+20 })
 			gate.Add(1)
 			s.mustControl(catalog.ControlOpen)
 		}
@@ -354,14 +355,14 @@ func TestService_ChangeItem_DatabaseAway(t *testing.T) {
 		if err := s.store.write.Exec("CREATE TRIGGER full BEFORE UPDATE ON items BEGIN SELECT RAISE(ABORT, 'full'); END").Error; err != nil {
 			t.Fatal(err)
 		}
-		sale := rdb.HGetAll(testContext(t), "fs:{p0}:sale:"+s.item).Val()
-		if _, _, err := s.service.Restock(testContext(t), s.item, Restock{Quantity: 5, Reason: "test", IdempotencyKey: "k"}, root); !errors.Is(err, inventory.ErrUnchanged) {
+		sale := rdb.HGetAll(await.Context(t), "fs:{p0}:sale:"+s.item).Val()
+		if _, _, err := s.service.Restock(await.Context(t), s.item, Restock{Quantity: 5, Reason: "test", IdempotencyKey: "k"}, root); !errors.Is(err, inventory.ErrUnchanged) {
 			t.Errorf("restock: %v", err)
 		}
-		if _, err := s.service.ControlItem(testContext(t), s.item, ItemControl{To: catalog.ControlPaused}, root); !errors.Is(err, inventory.ErrUnchanged) {
+		if _, err := s.service.ControlItem(await.Context(t), s.item, ItemControl{To: catalog.ControlPaused}, root); !errors.Is(err, inventory.ErrUnchanged) {
 			t.Errorf("pause: %v", err)
 		}
-		if after := rdb.HGetAll(testContext(t), "fs:{p0}:sale:"+s.item).Val(); fmt.Sprint(after) != fmt.Sprint(sale) {
+		if after := rdb.HGetAll(await.Context(t), "fs:{p0}:sale:"+s.item).Val(); fmt.Sprint(after) != fmt.Sprint(sale) {
 			t.Errorf("the sale was %v and is %v", sale, after)
 		}
 		s.mustPlace(s.purchase("u", "k", 1, 0))
@@ -378,7 +379,7 @@ func TestService_ChangeItem_DatabaseAway(t *testing.T) {
 // was cut.
 func (s *site) deaf() *Service {
 	s.t.Helper()
-	items, err := catalog.New(testContext(s.t), s.store, s.stock, catalog.Config{OnError: s.heard, LoadTimeout: limit, Redis: s.rdb, Life: time.Hour})
+	items, err := catalog.New(await.Context(s.t), s.store, s.stock, catalog.Config{OnError: s.heard, LoadTimeout: limit, Redis: s.rdb, Life: time.Hour})
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -395,18 +396,18 @@ func TestService_Place_OldPrice(t *testing.T) {
 		s := newSite(t, rdb, false, newItem("", 20, 20))
 		s.work()
 		other := s.deaf()
-		first, err := other.Place(testContext(t), s.purchase("u", "k", 1, long))
+		first, err := other.Place(await.Context(t), s.purchase("u", "k", 1, long))
 		if err != nil || first.Order.UnitPriceMinor != 1999 {
 			t.Fatalf("before the change: %+v, %v", first, err)
 		}
 		for price := int64(5); price < 8; price++ {
 			s.mustChange(ItemChange{PriceMinor: ptr(price)})
-			before, err := other.Items.Item(testContext(t), s.item)
+			before, err := other.Items.Item(await.Context(t), s.item)
 			if err != nil || before.PriceMinor == price {
 				t.Fatalf("the other process has heard of the price: %+v, %v", before, err)
 			}
 			key := fmt.Sprint("k", price)
-			placed, err := other.Place(testContext(t), s.purchase("u", key, 1, long))
+			placed, err := other.Place(await.Context(t), s.purchase("u", key, 1, long))
 			if err != nil || placed.Order.UnitPriceMinor != price || placed.Replayed {
 				t.Errorf("price %d: %+v, %v", price, placed, err)
 			}
@@ -414,7 +415,7 @@ func TestService_Place_OldPrice(t *testing.T) {
 				t.Errorf("price %d: the order is %+v", price, got)
 			}
 		}
-		again, err := other.Place(testContext(t), s.purchase("u", "k", 1, long))
+		again, err := other.Place(await.Context(t), s.purchase("u", "k", 1, long))
 		if err != nil || again.Order.ID != first.Order.ID || !again.Replayed {
 			t.Errorf("repeat: %+v, %v, want order %s", again, err, first.Order.ID)
 		}
@@ -430,12 +431,12 @@ func TestService_Place_SaleBehind(t *testing.T) {
 		s := newSite(t, rdb, false, newItem("", 20, 20))
 		s.work()
 		first := s.mustPlace(s.purchase("u", "k", 1, long))
-		version, err := rdb.HGet(testContext(t), saleKey(s.item), "version").Result()
+		version, err := rdb.HGet(await.Context(t), saleKey(s.item), "version").Result()
 		if err != nil {
 			t.Fatal(err)
 		}
 		s.mustChange(ItemChange{PriceMinor: ptr(int64(5)), PerUserLimit: ptr(int64(2))})
-		if err := rdb.HSet(testContext(t), saleKey(s.item), "version", version, "limit", 20).Err(); err != nil {
+		if err := rdb.HSet(await.Context(t), saleKey(s.item), "version", version, "limit", 20).Err(); err != nil {
 			t.Fatal(err)
 		}
 		placed := s.mustPlace(s.purchase("u", "k2", 1, long))
@@ -461,19 +462,19 @@ func TestService_Place_LowerLimit(t *testing.T) {
 		s := newSite(t, rdb, false, newItem("", 20, 5))
 		s.work()
 		other := s.deaf()
-		first, err := other.Place(testContext(t), s.purchase("u", "k1", 3, long))
+		first, err := other.Place(await.Context(t), s.purchase("u", "k1", 3, long))
 		if err != nil {
 			t.Fatal(err)
 		}
 		s.mustChange(ItemChange{PerUserLimit: ptr(int64(2))})
 		for name, service := range map[string]*Service{"same": s.service, "other": other} {
-			again, err := service.Place(testContext(t), s.purchase("u", "k1", 3, long))
+			again, err := service.Place(await.Context(t), s.purchase("u", "k1", 3, long))
 			if err != nil || again.Order.ID != first.Order.ID || !again.Replayed || !again.Committed {
 				t.Errorf("%s process, repeat: %+v, %v, want order %s", name, again, err, first.Order.ID)
 			}
 			for _, user := range []string{"u", "w"} {
 				var above *inventory.QuantityError
-				if _, err := service.Place(testContext(t), s.purchase(user, "k2", 3, long)); !errors.As(err, &above) || above.Limit != 2 {
+				if _, err := service.Place(await.Context(t), s.purchase(user, "k2", 3, long)); !errors.As(err, &above) || above.Limit != 2 {
 					t.Errorf("%s process, a new order by %s: %v, want a QuantityError with 2", name, user, err)
 				}
 			}
@@ -498,7 +499,7 @@ func TestService_Place_NeverAgrees(t *testing.T) {
 	s := newSite(t, redistest.Embedded(t), false, newItem("", 1, 1))
 	stock := &otherVersion{Stock: s.stock}
 	s.service.Stock = stock
-	if placed, err := s.service.Place(testContext(t), s.purchase("u", "k", 1, long)); !errors.Is(err, inventory.ErrUnavailable) || stock.asked != termsTries {
+	if placed, err := s.service.Place(await.Context(t), s.purchase("u", "k", 1, long)); !errors.Is(err, inventory.ErrUnavailable) || stock.asked != termsTries {
 		t.Errorf("%+v, %v after %d tries, want ErrUnavailable after %d", placed, err, stock.asked, termsTries)
 	}
 }

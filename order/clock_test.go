@@ -4,7 +4,8 @@ import (
 	"testing"
 	"time"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 	"flashsale/inventory"
 )
 
@@ -21,7 +22,7 @@ func TestCreateItem_OnSaleAtOnce(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Redis(t)
 	measured := inventory.NewClock(rdb, 1, offClock(5*time.Minute).Now)
-	if err := measured.Measure(testContext(t)); err != nil {
+	if err := measured.Measure(await.Context(t)); err != nil {
 		t.Fatal(err)
 	}
 	for name, clock := range map[string]Clock{
@@ -33,13 +34,13 @@ func TestCreateItem_OnSaleAtOnce(t *testing.T) {
 			s.store.now = offClock(5 * time.Minute).Now // the host's
 			s.store.SetClock(clock)
 			n := newItem("at-once-"+randomName(t), 5, 1)
-			item, err := s.service.CreateItem(testContext(t), n)
+			item, err := s.service.CreateItem(await.Context(t), n)
 			if err != nil {
 				t.Fatal(err)
 			}
 			p := s.purchase("alice", "k", 1, 0)
 			p.ItemID = n.ID
-			if _, err := s.service.Place(testContext(t), p); err != nil {
+			if _, err := s.service.Place(await.Context(t), p); err != nil {
 				t.Errorf("buy: %v; it opens at %v, created at %v", err, item.OpensAt, time.Now())
 			}
 			if early := time.Since(item.OpensAt); early > time.Minute {

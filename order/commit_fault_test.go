@@ -19,7 +19,8 @@ import (
 	"gorm.io/gorm"
 	"gorm.io/gorm/logger"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 	"flashsale/inventory"
 	"flashsale/queue"
 )
@@ -190,7 +191,7 @@ func TestFulfiller_CommitUnknown(t *testing.T) {
 		done := func(batch []task, strikes int) {
 			t.Helper()
 			faults.strike(slices.Repeat([]commitFault{fault}, strikes)...)
-			for i, err := range f.Handle(testContext(t), leased(batch)) {
+			for i, err := range f.Handle(await.Context(t), leased(batch)) {
 				if err != nil {
 					t.Errorf("task %d of a batch whose commit failed %d times: %v", i, strikes, err)
 				}
@@ -231,7 +232,7 @@ func TestStore_LifeUnknown(t *testing.T) {
 		mustInsert(t, s, asking("item", 10, 2, time.Minute))
 		mustCommit(t, s, distinct("o", "item", 3)...)
 		paid, cancelled, expired := "o0000", "o0001", "o0002"
-		ctx := testContext(t)
+		ctx := await.Context(t)
 
 		faults.strike(fault)
 		if _, err := s.pay(ctx, paid, money("psp-1", 1)); !errors.Is(err, ErrDatabase) {
@@ -286,7 +287,7 @@ func TestService_ChangeUnknown(t *testing.T) {
 		rdb := redistest.Embedded(t)
 		s := newSite(t, rdb, false, newItem("", 10, 1))
 		faults := breakCommits(t, s.store)
-		ctx := testContext(t)
+		ctx := await.Context(t)
 
 		faults.strike(fault)
 		if _, err := s.service.CreateItem(ctx, newItem("other", 5, 1)); !errors.Is(err, ErrDatabase) {

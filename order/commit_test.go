@@ -13,12 +13,13 @@ import (
 	"gorm.io/gorm"
 	"pgregory.net/rapid"
 
-	"flashsale/internal/longtest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/longtest"
 )
 
 func mustCommit(t testing.TB, s *Store, tasks ...task) []outcome {
 	t.Helper()
-	out, err := s.commit(testContext(t), tasks)
+	out, err := s.commit(await.Context(t), tasks)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +63,7 @@ func TestStore_commit_Row(t *testing.T) {
 		if want := (outcome{status: StatusConfirmed, confirmedAt: ms, expiresAt: expires}); out[i] != want {
 			t.Errorf("outcome %d is %+v, want %+v", i, out[i], want)
 		}
-		got, err := s.Order(testContext(t), tasks[i].ID)
+		got, err := s.Order(await.Context(t), tasks[i].ID)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -105,7 +106,7 @@ func TestStore_commitWhole(t *testing.T) {
 			mustInsert(t, s, newItem("item", 40, 2))
 			mustCommit(t, s, old)
 			before := allRows(t, s)
-			out, err := s.commitWhole(testContext(t), c.tasks)
+			out, err := s.commitWhole(await.Context(t), c.tasks)
 			if errors.Is(err, errUneven) != c.uneven || (err != nil) != c.uneven {
 				t.Fatalf("commitWhole: %v, want uneven %v", err, c.uneven)
 			}
@@ -217,7 +218,7 @@ func TestStore_commit_ChunkSizes(t *testing.T) {
 	total := 0
 	for _, n := range []int{1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 20, 21, 63, 64, 65, 80, 85, 127, 128, 255, 256, 257, 320, 341, 511, 512, 513, 599, 600} {
 		tasks := distinct(fmt.Sprintf("b%d-", n), "item", n)
-		out, err := s.commitWhole(testContext(t), tasks)
+		out, err := s.commitWhole(await.Context(t), tasks)
 		if err != nil {
 			t.Fatalf("%d tasks: %v", n, err)
 		}
@@ -251,7 +252,7 @@ func TestRowsStatement_exec(t *testing.T) {
 		}
 		// A transaction for each would wait for the disk 600 times.
 		err := s.write.Transaction(func(tx *gorm.DB) error {
-			written, err := addToBuyers.exec(testContext(t), tx.Statement.ConnPool, args)
+			written, err := addToBuyers.exec(await.Context(t), tx.Statement.ConnPool, args)
 			if err == nil && written != int64(n) {
 				err = fmt.Errorf("%d rows are reported as %d", n, written)
 			}
@@ -409,7 +410,7 @@ func testCommitModel(t *testing.T) {
 				)
 				want[i] = m.commit(&tasks[i])
 			}
-			out, err := s.commit(testContext(t), tasks)
+			out, err := s.commit(await.Context(t), tasks)
 			if err != nil {
 				rt.Fatal(err)
 			}
@@ -461,11 +462,11 @@ func TestStore_Commit_Lost(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	s.hot[undoSavepoint], err = db.PrepareContext(testContext(t), "ROLLBACK TO SAVEPOINT none") //nolint:sqlclosecheck // the store closes it
+	s.hot[undoSavepoint], err = db.PrepareContext(await.Context(t), "ROLLBACK TO SAVEPOINT none") //nolint:sqlclosecheck // the store closes it
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.commit(testContext(t), []task{first, bought("o2", "item", "u2", "k2", 1)}); err == nil {
+	if _, err := s.commit(await.Context(t), []task{first, bought("o2", "item", "u2", "k2", 1)}); err == nil {
 		t.Error("committed")
 	}
 	if row := itemOf(t, s, "item"); row.Sold != 1 || row.Revision != 1 {

@@ -15,8 +15,9 @@ import (
 
 	"github.com/mattn/go-sqlite3"
 
-	"flashsale/internal/disktest"
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/disktest"
+	"flashsale/internal/testing/redistest"
 	"flashsale/queue"
 )
 
@@ -46,9 +47,9 @@ var databaseFaults = []struct {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c, err := db.Conn(testContext(t))
+		c, err := db.Conn(await.Context(t))
 		if err == nil {
-			_, err = c.ExecContext(testContext(t), "BEGIN EXCLUSIVE")
+			_, err = c.ExecContext(await.Context(t), "BEGIN EXCLUSIVE")
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -100,16 +101,16 @@ func TestStore_transient(t *testing.T) {
 			end := f.begin(t, s)
 			var err error
 			for i := 0; err == nil && i < 100; i++ { // what fits into a page that there is, fits
-				_, err = s.commit(testContext(t), distinct(fmt.Sprintf("%d-", i), "item", 100))
+				_, err = s.commit(await.Context(t), distinct(fmt.Sprintf("%d-", i), "item", 100))
 			}
 			var se sqlite3.Error
 			if !errors.As(err, &se) || !slices.Contains(f.codes, se.Code) || !transient(err) {
 				t.Errorf("commit: %v, transient %v; want one of the codes %v, transient", err, transient(err), f.codes)
 			}
-			if _, err := s.InsertItem(testContext(t), newItem("other", 1, 1)); f.name != "full" && !errors.Is(err, ErrDatabase) {
+			if _, err := s.InsertItem(await.Context(t), newItem("other", 1, 1)); f.name != "full" && !errors.Is(err, ErrDatabase) {
 				t.Errorf("a new item: %v, want %v", err, ErrDatabase)
 			}
-			if _, err := s.Order(testContext(t), "first"); err != nil {
+			if _, err := s.Order(await.Context(t), "first"); err != nil {
 				t.Errorf("reading meanwhile: %v", err)
 			}
 			end()
@@ -134,7 +135,7 @@ func TestStore_ReopensConnection(t *testing.T) {
 	// The pool closes its connection and opens another one at the next call.
 	pool.SetMaxIdleConns(0)
 	pool.SetMaxIdleConns(1)
-	_, err = s.commit(testContext(t), []task{bought("refused", "item", "u", "k", 1)})
+	_, err = s.commit(await.Context(t), []task{bought("refused", "item", "u", "k", 1)})
 	var se sqlite3.Error
 	if !errors.As(err, &se) || se.Code != sqlite3.ErrReadonly {
 		t.Errorf("a commit to a database that refuses writes: %v, want code %d", err, sqlite3.ErrReadonly)
@@ -154,7 +155,7 @@ func TestOpenStore_NotWritable(t *testing.T) {
 		t.Fatal(err)
 	}
 	open := func() error {
-		s, err := OpenStore(testContext(t), "sqlite:"+path)
+		s, err := OpenStore(await.Context(t), "sqlite:"+path)
 		if err == nil {
 			err = s.Close()
 		}
@@ -192,7 +193,7 @@ func TestStore_beginsWithinDeadline(t *testing.T) {
 		pragma(t, s, "busy_timeout = 600000")
 		done := make(chan error, 1)
 		go func() {
-			ctx, cancel := context.WithTimeout(testContext(t), 50*time.Millisecond)
+			ctx, cancel := context.WithTimeout(await.Context(t), 50*time.Millisecond)
 			defer cancel()
 			tx, err := pool.BeginTx(ctx, nil)
 			if err == nil {
@@ -245,7 +246,7 @@ func TestFulfiller_DatabaseFault(t *testing.T) {
 				}
 			}
 			stats := func() queue.Stats {
-				st, err := s.queue.Stats(testContext(t))
+				st, err := s.queue.Stats(await.Context(t))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -262,7 +263,7 @@ func TestFulfiller_DatabaseFault(t *testing.T) {
 				}
 				return n
 			}
-			await(t, "the database refuses", func() bool {
+			await.True(t, "the database refuses", func() bool {
 				if refused() == 0 && placed < 20_000 {
 					buy()
 				}
@@ -270,7 +271,7 @@ func TestFulfiller_DatabaseFault(t *testing.T) {
 			})
 			seen := refused()
 			buy()
-			await(t, "it is tried again", func() bool { return refused() > seen+2 })
+			await.True(t, "it is tried again", func() bool { return refused() > seen+2 })
 			if st := stats(); st.Leased == 0 || st.Dead != 0 {
 				t.Errorf("meanwhile %d tasks are leased and %d dead", st.Leased, st.Dead)
 			}

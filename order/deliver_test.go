@@ -17,7 +17,8 @@ import (
 
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
-	"flashsale/internal/longtest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/longtest"
 	"flashsale/webhook"
 )
 
@@ -191,7 +192,7 @@ func (p *post) states(endpoint string) map[DeliveryState]int {
 
 func (p *post) list(endpoint string) []Delivery {
 	p.t.Helper()
-	list, _, err := p.store.deliveries(testContext(p.t), DeliveryFilter{EndpointID: endpoint, Limit: 1000})
+	list, _, err := p.store.deliveries(await.Context(p.t), DeliveryFilter{EndpointID: endpoint, Limit: 1000})
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -200,7 +201,7 @@ func (p *post) list(endpoint string) []Delivery {
 
 func (p *post) awaitStates(endpoint string, want map[DeliveryState]int) {
 	p.t.Helper()
-	awaitEvery(p.t, 30*time.Millisecond, fmt.Sprint("deliveries to be ", want), func() bool {
+	await.Every(p.t, 30*time.Millisecond, fmt.Sprint("deliveries to be ", want), func() bool {
 		got := p.states(endpoint)
 		return fmt.Sprint(got) == fmt.Sprint(want)
 	})
@@ -218,7 +219,7 @@ func mustNetworks(t testing.TB, texts ...string) []netip.Prefix {
 // auditOf reads who has done what.
 func auditOf(t testing.TB, s *Store) (out []string) {
 	t.Helper()
-	if err := s.read.WithContext(testContext(t)).Raw("SELECT actor || ' ' || action FROM audit ORDER BY id").Scan(&out).Error; err != nil {
+	if err := s.read.WithContext(await.Context(t)).Raw("SELECT actor || ' ' || action FROM audit ORDER BY id").Scan(&out).Error; err != nil {
 		t.Fatal(err)
 	}
 	return out
@@ -245,7 +246,7 @@ func TestDeliverer(t *testing.T) {
 	second, otherSecret := addHook(t, p.store, other.URL, EventPaid)
 	p.start()
 	events := p.tell("n", 30)
-	if _, err := p.store.pay(testContext(t), "n0003", money("psp", 1)); err != nil {
+	if _, err := p.store.pay(await.Context(t), "n0003", money("psp", 1)); err != nil {
 		t.Fatal(err)
 	}
 	p.awaitStates(first.ID, map[DeliveryState]int{DeliveryDelivered: 31})
@@ -339,17 +340,17 @@ func TestDeliverer_Redeliver(t *testing.T) {
 		t.Errorf("dead letter %+v", d)
 	}
 	by := By{"root", "r2"}
-	if err := p.admin.Redeliver(testContext(t), e.ID, event.ID, by); err != nil {
+	if err := p.admin.Redeliver(await.Context(t), e.ID, event.ID, by); err != nil {
 		t.Fatal(err)
 	}
 	p.awaitStates(e.ID, map[DeliveryState]int{DeliveryDelivered: 1})
 	if d := p.list(e.ID)[0]; d.Attempts != 2 {
 		t.Errorf("redelivered %+v", d)
 	}
-	if err := p.admin.Redeliver(testContext(t), e.ID, event.ID, by); err != nil {
+	if err := p.admin.Redeliver(await.Context(t), e.ID, event.ID, by); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "another delivery", func() bool { return len(r.parcels()) == 6 })
+	await.True(t, "another delivery", func() bool { return len(r.parcels()) == 6 })
 	p.awaitStates(e.ID, map[DeliveryState]int{DeliveryDelivered: 1})
 	if ids := r.ids(); ids[event.ID] != 6 {
 		t.Errorf("ids %v", ids)
@@ -365,12 +366,12 @@ func TestDeliverer_Redeliver_Waiting(t *testing.T) {
 	e, _ := addHook(t, p.store, r.URL)
 	p.start()
 	event := p.tell("n", 1)[0]
-	await(t, "the first try", func() bool { return p.counted("failed") == 1 })
+	await.True(t, "the first try", func() bool { return p.counted("failed") == 1 })
 	d := p.list(e.ID)[0]
 	if in := time.Until(d.NextAt); in < 4*time.Hour || in > 7*time.Hour || d.State != DeliveryPending || d.Attempts != 1 {
 		t.Errorf("waiting delivery %+v, next in %v", d, in)
 	}
-	if err := p.admin.Redeliver(testContext(t), e.ID, event.ID, By{}); err != nil {
+	if err := p.admin.Redeliver(await.Context(t), e.ID, event.ID, By{}); err != nil {
 		t.Fatal(err)
 	}
 	p.awaitStates(e.ID, map[DeliveryState]int{DeliveryDelivered: 1})
@@ -385,7 +386,7 @@ func TestDeliverer_Gone(t *testing.T) {
 	p.tell("n", 5)
 	p.start()
 	p.awaitStates(e.ID, map[DeliveryState]int{DeliveryDead: 5})
-	got, err := p.store.endpoint(testContext(t), e.ID)
+	got, err := p.store.endpoint(await.Context(t), e.ID)
 	if err != nil || got.Enabled || got.DisabledReason != "gone" {
 		t.Errorf("endpoint %+v, %v", got, err)
 	}
@@ -396,16 +397,16 @@ func TestDeliverer_Gone(t *testing.T) {
 		t.Errorf("events for one that is gone: %+v", events)
 	}
 	dead := p.list(e.ID)[0]
-	if err := p.admin.Redeliver(testContext(t), e.ID, dead.EventID, By{}); err == nil || !strings.Contains(err.Error(), ErrEndpointDisabled.Error()) {
+	if err := p.admin.Redeliver(await.Context(t), e.ID, dead.EventID, By{}); err == nil || !strings.Contains(err.Error(), ErrEndpointDisabled.Error()) {
 		t.Errorf("redelivery to one that is gone: %v", err)
 	}
 	on := true
 	r.answer = nil
-	back, err := p.admin.ChangeEndpoint(testContext(t), e.ID, EndpointChange{Enabled: &on}, By{"root", "r9"})
+	back, err := p.admin.ChangeEndpoint(await.Context(t), e.ID, EndpointChange{Enabled: &on}, By{"root", "r9"})
 	if err != nil || !back.Enabled || back.DisabledReason != "" {
 		t.Fatalf("enabled again: %+v, %v", back, err)
 	}
-	if err := p.admin.Redeliver(testContext(t), e.ID, dead.EventID, By{}); err != nil {
+	if err := p.admin.Redeliver(await.Context(t), e.ID, dead.EventID, By{}); err != nil {
 		t.Fatal(err)
 	}
 	p.awaitStates(e.ID, map[DeliveryState]int{DeliveryDead: 4, DeliveryDelivered: 1})
@@ -431,8 +432,8 @@ func TestDeliverer_Gone_Moved(t *testing.T) {
 	e, _ := addHook(t, p.store, before.URL)
 	p.start()
 	event := p.tell("n", 1)[0]
-	await(t, "a try at the old server", func() bool { return len(before.parcels()) == 1 })
-	if _, err := p.admin.ChangeEndpoint(testContext(t), e.ID, EndpointChange{URL: &after.URL}, By{}); err != nil {
+	await.True(t, "a try at the old server", func() bool { return len(before.parcels()) == 1 })
+	if _, err := p.admin.ChangeEndpoint(await.Context(t), e.ID, EndpointChange{URL: &after.URL}, By{}); err != nil {
 		t.Fatal(err)
 	}
 	close(moved)
@@ -440,7 +441,7 @@ func TestDeliverer_Gone_Moved(t *testing.T) {
 	if got := after.ids(); got[event.ID] != 1 {
 		t.Errorf("the new server got %v", got)
 	}
-	if got, err := p.store.endpoint(testContext(t), e.ID); err != nil || !got.Enabled {
+	if got, err := p.store.endpoint(await.Context(t), e.ID); err != nil || !got.Enabled {
 		t.Errorf("endpoint %+v, %v", got, err)
 	}
 }
@@ -454,7 +455,7 @@ func TestDeliverer_Restart(t *testing.T) {
 	e, _ := addHook(t, p.store, r.URL)
 	stop := p.start()
 	first := p.tell("n", 1)[0]
-	await(t, "the first try to fail", func() bool { return p.counted("failed") == 1 })
+	await.True(t, "the first try to fail", func() bool { return p.counted("failed") == 1 })
 	stop()
 	due := p.list(e.ID)[0].NextAt
 	second := p.tell("m", 1)[0]
@@ -561,7 +562,7 @@ func TestDeliverer_OneIsDead(t *testing.T) {
 	b, _ := addHook(t, p.store, alive.URL)
 	p.tell("m", events)
 	p.start()
-	await(t, "the dead one to be tried", func() bool { return under.Load() == 2 })
+	await.True(t, "the dead one to be tried", func() bool { return under.Load() == 2 })
 	// The clocks of two processes differ: these were due before those under way.
 	err := p.store.write.Exec("UPDATE webhook_deliveries SET next_at = 1 WHERE endpoint_id = ? AND event_seq > ?", a.ID, events).Error
 	if err != nil {
@@ -591,7 +592,7 @@ func TestDeliverer_ManyAreDead(t *testing.T) {
 	}
 	p.tell("n", 10)
 	p.start()
-	await(t, "all the room to be taken", func() bool { return len(dead.parcels()) == 8 })
+	await.True(t, "all the room to be taken", func() bool { return len(dead.parcels()) == 8 })
 	alive := newReceiver(t, nil)
 	e, _ := addHook(t, p.store, alive.URL)
 	p.tell("m", 10)
@@ -633,7 +634,7 @@ func TestDeliverer_NotRecorded(t *testing.T) {
 	}
 	p.tell("n", 1)
 	p.start()
-	await(t, "the result to be refused several times", func() bool {
+	await.True(t, "the result to be refused several times", func() bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		return len(p.heard) >= 3
@@ -674,7 +675,7 @@ func TestStore_record_Late(t *testing.T) {
 	t.Parallel()
 	p := newPost(t, DelivererConfig{})
 	e, _ := addHook(t, p.store, "https://a.example")
-	j, err := p.store.job(testContext(t), deliveryKey{e.ID, p.tell("n", 1)[0].Seq})
+	j, err := p.store.job(await.Context(t), deliveryKey{e.ID, p.tell("n", 1)[0].Seq})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -687,7 +688,7 @@ func TestStore_record_Late(t *testing.T) {
 		{tried{state: DeliveryDelivered, attempts: 1}, DeliveryDelivered},
 	} {
 		step.result.job = &j
-		if err := p.store.record(testContext(t), []tried{step.result}); err != nil {
+		if err := p.store.record(await.Context(t), []tried{step.result}); err != nil {
 			t.Fatal(err)
 		}
 		if d := p.list(e.ID)[0]; d.State != step.want {
@@ -704,17 +705,17 @@ func TestStore_record_RedeliveredMeanwhile(t *testing.T) {
 	c := setClock(p.store)
 	e, _ := addHook(t, p.store, "https://a.example")
 	event := p.tell("n", 1)[0]
-	j, err := p.store.job(testContext(t), deliveryKey{e.ID, event.Seq})
+	j, err := p.store.job(await.Context(t), deliveryKey{e.ID, event.Seq})
 	if err != nil {
 		t.Fatal(err)
 	}
 	c.Add(1000)
-	if err := p.admin.Redeliver(testContext(t), e.ID, p.list(e.ID)[0].EventID, By{}); err != nil {
+	if err := p.admin.Redeliver(await.Context(t), e.ID, p.list(e.ID)[0].EventID, By{}); err != nil {
 		t.Fatal(err)
 	}
 	asked := p.list(e.ID)[0]
 	for _, state := range []DeliveryState{DeliveryPending, DeliveryDead} {
-		if err := p.store.record(testContext(t), []tried{{job: &j, state: state, attempts: 1, next: time.Hour}}); err != nil {
+		if err := p.store.record(await.Context(t), []tried{{job: &j, state: state, attempts: 1, next: time.Hour}}); err != nil {
 			t.Fatal(err)
 		}
 		if d := p.list(e.ID)[0]; d != asked {
@@ -752,13 +753,13 @@ func TestDeliverer_Stop(t *testing.T) {
 	r := newReceiver(t, func(http.ResponseWriter, *http.Request, int) { <-over })
 	e, _ := addHook(t, p.store, r.URL)
 	p.tell("n", 4)
-	ctx, cancel := context.WithCancel(testContext(t))
+	ctx, cancel := context.WithCancel(await.Context(t))
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
 		p.deliverer().Run(ctx)
 	}()
-	await(t, "the first tries", func() bool { return len(r.parcels()) == 2 })
+	await.True(t, "the first tries", func() bool { return len(r.parcels()) == 2 })
 	cancel()
 	over <- struct{}{}
 	p.awaitStates(e.ID, map[DeliveryState]int{DeliveryDelivered: 1, DeliveryPending: 3})
@@ -786,7 +787,7 @@ func TestDeliverer_Interrupted(t *testing.T) {
 	e, _ := addHook(t, p.store, r.URL)
 	stop := p.start()
 	p.tell("n", 1)
-	await(t, "the first try", func() bool { return len(r.parcels()) == 1 })
+	await.True(t, "the first try", func() bool { return len(r.parcels()) == 1 })
 	stop()
 	if d := p.list(e.ID)[0]; d.State != DeliveryPending || d.Attempts != 0 || d.LastError != "" {
 		t.Errorf("interrupted %+v", d)
@@ -807,12 +808,12 @@ func TestDeliverer_Delete(t *testing.T) {
 	e, _ := addHook(t, p.store, r.URL)
 	other, _ := addHook(t, p.store, kept.URL)
 	p.tell("n", 20)
-	if err := p.admin.DeleteEndpoint(testContext(t), e.ID, By{"root", "r"}); err != nil {
+	if err := p.admin.DeleteEndpoint(await.Context(t), e.ID, By{"root", "r"}); err != nil {
 		t.Fatal(err)
 	}
 	p.start()
 	p.awaitStates(other.ID, map[DeliveryState]int{DeliveryDelivered: 20})
-	if err := p.store.tidy(testContext(t)); err != nil {
+	if err := p.store.tidy(await.Context(t)); err != nil {
 		t.Fatal(err)
 	}
 	var left int64
@@ -833,23 +834,23 @@ func TestDeliverer_Rotate(t *testing.T) {
 	good := func(secrets ...string) (out []bool) {
 		t.Helper()
 		n := len(r.parcels())
-		if _, err := p.admin.TestEndpoint(testContext(t), e.ID, By{}); err != nil {
+		if _, err := p.admin.TestEndpoint(await.Context(t), e.ID, By{}); err != nil {
 			t.Fatal(err)
 		}
-		await(t, "the test event", func() bool { return len(r.parcels()) > n })
+		await.True(t, "the test event", func() bool { return len(r.parcels()) > n })
 		for _, s := range secrets {
 			out = append(out, verify(t, s, r.parcels()[n]) == nil)
 		}
 		return out
 	}
-	rotated, next, err := p.admin.RotateSecret(testContext(t), e.ID, By{"root", "r"})
+	rotated, next, err := p.admin.RotateSecret(await.Context(t), e.ID, By{"root", "r"})
 	if err != nil || next == old || !rotated.OldSecretUntil.Equal(time.UnixMilli(c.Load()).UTC().Add(24*time.Hour)) {
 		t.Fatalf("rotated %+v: %v", rotated, err)
 	}
 	if got := good(old, next); !slices.Equal(got, []bool{true, true}) {
 		t.Errorf("after the rotation: %v", got)
 	}
-	_, last, err := p.admin.RotateSecret(testContext(t), e.ID, By{"root", "r"})
+	_, last, err := p.admin.RotateSecret(await.Context(t), e.ID, By{"root", "r"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -860,7 +861,7 @@ func TestDeliverer_Rotate(t *testing.T) {
 	if got := good(old, next, last); !slices.Equal(got, []bool{false, false, true}) {
 		t.Errorf("a day later: %v", got)
 	}
-	if err := p.store.tidy(testContext(t)); err != nil {
+	if err := p.store.tidy(await.Context(t)); err != nil {
 		t.Fatal(err)
 	}
 	var kept string
@@ -896,17 +897,17 @@ func TestDeliverer_Wakes(t *testing.T) {
 			mustCommit(t, p.store, bought("n0000", "item", "nu0", "k", 1), bought("x", "item", "x", "k", 1)) // one by one
 		},
 		func() {
-			if _, _, err := p.store.bury(testContext(t), []task{bought("b", "item", "b", "k", 1)}); err != nil {
+			if _, _, err := p.store.bury(await.Context(t), []task{bought("b", "item", "b", "k", 1)}); err != nil {
 				t.Fatal(err)
 			}
 		},
 		func() {
-			if _, err := p.store.pay(testContext(t), "x", money("psp", 1)); err != nil {
+			if _, err := p.store.pay(await.Context(t), "x", money("psp", 1)); err != nil {
 				t.Fatal(err)
 			}
 		},
 		func() {
-			if err := p.admin.Redeliver(testContext(t), e.ID, p.list(e.ID)[0].EventID, By{}); err != nil {
+			if err := p.admin.Redeliver(await.Context(t), e.ID, p.list(e.ID)[0].EventID, By{}); err != nil {
 				t.Fatal(err)
 			}
 		},

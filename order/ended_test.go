@@ -12,7 +12,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"flashsale/catalog"
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 	"flashsale/inventory"
 )
 
@@ -47,7 +48,7 @@ func (s *site) saleKeys() []string {
 // unloaded fails the test if Redis holds anything of the sale.
 func (s *site) unloaded(after string) {
 	s.t.Helper()
-	if n, err := s.rdb.Exists(testContext(s.t), s.saleKeys()...).Result(); err != nil || n != 0 {
+	if n, err := s.rdb.Exists(await.Context(s.t), s.saleKeys()...).Result(); err != nil || n != 0 {
 		s.t.Errorf("after %s Redis holds %d keys of the sale, %v", after, n, err)
 	}
 }
@@ -56,7 +57,7 @@ func (s *site) unloaded(after string) {
 var endings = map[string]func(s *site){
 	"Closed": func(s *site) {
 		s.t.Helper()
-		if _, err := s.service.ControlItem(testContext(s.t), s.item, ItemControl{To: catalog.ControlClosed}, By{Actor: "admin"}); err != nil {
+		if _, err := s.service.ControlItem(await.Context(s.t), s.item, ItemControl{To: catalog.ControlClosed}, By{Actor: "admin"}); err != nil {
 			s.t.Fatal(err)
 		}
 	},
@@ -84,7 +85,7 @@ func TestEnded_FromDatabase(t *testing.T) {
 				stop()
 				queued := s.mustPlace(s.purchase("bob", "k", 3, 0)).Order
 				end(s)
-				if err := rdb.Del(testContext(t), s.saleKeys()...).Err(); err != nil {
+				if err := rdb.Del(await.Context(t), s.saleKeys()...).Err(); err != nil {
 					t.Fatal(err)
 				}
 				s.answersEnded(committed, queued)
@@ -96,7 +97,7 @@ func TestEnded_FromDatabase(t *testing.T) {
 				}
 				s.drained()
 				stop()
-				if _, err := s.service.Cancel(testContext(t), committed.ID, Canceller{UserID: "alice"}); err != nil {
+				if _, err := s.service.Cancel(await.Context(t), committed.ID, Canceller{UserID: "alice"}); err != nil {
 					t.Fatal(err)
 				}
 				s.unloaded("a cancellation")
@@ -105,7 +106,7 @@ func TestEnded_FromDatabase(t *testing.T) {
 				}
 				s.unloaded("the ledger")
 				s.service.Renamer, s.service.Queued = s.stock, inventory.NewQueuedIndex(rdb, s.queue)
-				if erased, err := s.service.EraseBuyer(testContext(t), "bob", Erasure{Actor: "admin"}); err != nil || erased.Orders != 1 {
+				if erased, err := s.service.EraseBuyer(await.Context(t), "bob", Erasure{Actor: "admin"}); err != nil || erased.Orders != 1 {
 					t.Errorf("erasure: %+v, %v", erased, err)
 				}
 				s.unloaded("an erasure")
@@ -131,7 +132,7 @@ func (s *site) answersEnded(committed, queued Order) {
 		inventory.ErrClosed:    {s.purchase("alice", "k2", 1, 0), s.purchase("bob", "k1", 3, 0), s.purchase("carol", "k1", 2, 0)},
 	} {
 		for _, p := range p {
-			if _, err := s.service.Place(testContext(s.t), p); !errors.Is(err, want) {
+			if _, err := s.service.Place(await.Context(s.t), p); !errors.Is(err, want) {
 				s.t.Errorf("purchase of %s with key %s: %v, want %v", p.UserID, p.IdempotencyKey, err, want)
 			}
 		}
@@ -143,7 +144,7 @@ func (s *site) answersEnded(committed, queued Order) {
 // are sold and 3 queued.
 func (s *site) changesEnded() {
 	s.t.Helper()
-	ctx := testContext(s.t)
+	ctx := await.Context(s.t)
 	if l := s.ledger(); l != (Ledger{Initial: 10, Left: 5, Held: 3, Sold: 2}) {
 		s.t.Errorf("ledger: %+v", l)
 	}
@@ -175,18 +176,18 @@ func TestEnded_Reopened(t *testing.T) {
 		first := s.mustPlace(s.purchase("alice", "k1", 2, long)).Order
 		s.drained()
 		endings["Past"](s)
-		if err := rdb.Del(testContext(t), s.saleKeys()...).Err(); err != nil {
+		if err := rdb.Del(await.Context(t), s.saleKeys()...).Err(); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.service.Place(testContext(t), s.purchase("bob", "k", 1, 0)); !errors.Is(err, inventory.ErrClosed) {
+		if _, err := s.service.Place(await.Context(t), s.purchase("bob", "k", 1, 0)); !errors.Is(err, inventory.ErrClosed) {
 			t.Fatalf("before: %v", err)
 		}
 		later := time.Now().Add(time.Hour)
-		if _, err := s.service.ChangeItem(testContext(t), s.item, ItemChange{ClosesAt: &later}, By{Actor: "admin"}); err != nil {
+		if _, err := s.service.ChangeItem(await.Context(t), s.item, ItemChange{ClosesAt: &later}, By{Actor: "admin"}); err != nil {
 			t.Fatal(err)
 		}
-		await(t, "the sale to be loaded", func() bool {
-			left, err := s.stock.Left(testContext(t), []string{s.item})
+		await.True(t, "the sale to be loaded", func() bool {
+			left, err := s.stock.Left(await.Context(t), []string{s.item})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -195,13 +196,13 @@ func TestEnded_Reopened(t *testing.T) {
 		if placed := s.mustPlace(s.purchase("alice", "k1", 2, long)); placed.Order.ID != first.ID || !placed.Replayed {
 			t.Errorf("a repeat: %+v", placed)
 		}
-		if _, err := s.service.Place(testContext(t), s.purchase("alice", "k2", 2, 0)); !errors.Is(err, inventory.ErrUserLimit) {
+		if _, err := s.service.Place(await.Context(t), s.purchase("alice", "k2", 2, 0)); !errors.Is(err, inventory.ErrUserLimit) {
 			t.Errorf("over the limit: %v", err)
 		}
 		if placed := s.mustPlace(s.purchase("bob", "k", 3, long)); placed.Replayed || !placed.Committed {
 			t.Errorf("a purchase: %+v", placed)
 		}
-		if _, err := s.service.Place(testContext(t), s.purchase("carol", "k", 1, 0)); !errors.Is(err, inventory.ErrSoldOut) {
+		if _, err := s.service.Place(await.Context(t), s.purchase("carol", "k", 1, 0)); !errors.Is(err, inventory.ErrSoldOut) {
 			t.Errorf("beyond the stock: %v", err)
 		}
 		auditStore(t, s.store)
@@ -219,7 +220,7 @@ func TestEnded_Crowd(t *testing.T) {
 		known := s.mustPlace(s.purchase("u7", "k", 2, long)).Order
 		s.drained()
 		endings["Past"](s)
-		if err := rdb.Del(testContext(t), s.saleKeys()...).Err(); err != nil {
+		if err := rdb.Del(await.Context(t), s.saleKeys()...).Err(); err != nil {
 			t.Fatal(err)
 		}
 		s.archive.ended.Store(0)

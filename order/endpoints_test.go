@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"flashsale/internal/testing/await"
 	"flashsale/webhook"
 )
 
@@ -16,7 +17,7 @@ func TestWebhooks_Administration(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	c := setClock(s)
-	ctx, by := testContext(t), By{"root", "r1"}
+	ctx, by := await.Context(t), By{"root", "r1"}
 	w := &Webhooks{Store: s, CheckURL: webhook.Policy{}.CheckURL}
 	made, secret, err := w.CreateEndpoint(ctx, NewEndpoint{
 		URL: "https://a.example/w", Description: "d", Events: []EventType{EventLate, EventPaid},
@@ -110,7 +111,7 @@ func TestWebhooks_Limit(t *testing.T) {
 	var all sync.WaitGroup
 	for range MaxEndpoints + extra {
 		all.Go(func() {
-			_, _, err := w.CreateEndpoint(testContext(t), NewEndpoint{URL: "https://a.example", Events: EventTypes}, By{})
+			_, _, err := w.CreateEndpoint(await.Context(t), NewEndpoint{URL: "https://a.example", Events: EventTypes}, By{})
 			switch {
 			case err == nil:
 				made.Add(1)
@@ -122,14 +123,14 @@ func TestWebhooks_Limit(t *testing.T) {
 		})
 	}
 	all.Wait()
-	list, err := w.Endpoints(testContext(t))
+	list, err := w.Endpoints(await.Context(t))
 	if err != nil || len(list) != MaxEndpoints || made.Load() != MaxEndpoints || refused.Load() != extra {
 		t.Errorf("%d endpoints, %d made, %d refused, %v", len(list), made.Load(), refused.Load(), err)
 	}
-	if err := w.DeleteEndpoint(testContext(t), list[0].ID, By{}); err != nil {
+	if err := w.DeleteEndpoint(await.Context(t), list[0].ID, By{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := w.CreateEndpoint(testContext(t), NewEndpoint{URL: "https://a.example", Events: EventTypes}, By{}); err != nil {
+	if _, _, err := w.CreateEndpoint(await.Context(t), NewEndpoint{URL: "https://a.example", Events: EventTypes}, By{}); err != nil {
 		t.Errorf("in the place of a deleted one: %v", err)
 	}
 }
@@ -143,7 +144,7 @@ func TestWebhooks_Deliveries(t *testing.T) {
 	e, _ := addHook(t, s, "https://a.example")
 	addHook(t, s, "https://b.example")
 	mustCommit(t, s, distinct("n", "item", 10)...)
-	test, err := w.TestEndpoint(testContext(t), e.ID, By{"root", "r"})
+	test, err := w.TestEndpoint(await.Context(t), e.ID, By{"root", "r"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -162,7 +163,7 @@ func TestWebhooks_Deliveries(t *testing.T) {
 			f := DeliveryFilter{EndpointID: e.ID, State: state, Limit: size}
 			var got []int64
 			for more := true; more; more = f.Before > 0 {
-				page, next, err := w.Deliveries(testContext(t), f)
+				page, next, err := w.Deliveries(await.Context(t), f)
 				if err != nil || len(page) == 0 || len(page) > size {
 					t.Fatalf("%+v: %d, %v", f, len(page), err)
 				}
@@ -179,7 +180,7 @@ func TestWebhooks_Deliveries(t *testing.T) {
 			}
 		}
 	}
-	if err := w.Redeliver(testContext(t), e.ID, "msg_none", By{}); !errors.Is(err, ErrDeliveryNotFound) {
+	if err := w.Redeliver(await.Context(t), e.ID, "msg_none", By{}); !errors.Is(err, ErrDeliveryNotFound) {
 		t.Errorf("redelivery of what never was: %v", err)
 	}
 }

@@ -15,7 +15,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"flashsale/catalog"
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 	"flashsale/inventory"
 	"flashsale/queue"
 )
@@ -33,7 +34,7 @@ func (s *site) erasing() *site {
 
 func (s *site) mustErase(user string) Erased {
 	s.t.Helper()
-	done, err := s.service.EraseBuyer(testContext(s.t), user, erasure)
+	done, err := s.service.EraseBuyer(await.Context(s.t), user, erasure)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -44,7 +45,7 @@ func (s *site) mustErase(user string) Erased {
 // byte by byte, and in any key or value of Redis.
 func (s *site) traces(name string) []string {
 	s.t.Helper()
-	ctx := testContext(s.t)
+	ctx := await.Context(s.t)
 	var found []string
 	var tables []string
 	if err := s.store.read.Raw("SELECT name FROM sqlite_master WHERE type = 'table'").Scan(&tables).Error; err != nil {
@@ -112,10 +113,10 @@ func TestService_EraseBuyer(t *testing.T) {
 		s.drained()
 		refused := bought("refused-"+s.item, s.item, alice, alice+"@mail-4", 9)
 		mustCommit(t, s.store, refused)
-		if _, err := s.service.Pay(testContext(t), paid.ID, money("psp-9", 1)); err != nil {
+		if _, err := s.service.Pay(await.Context(t), paid.ID, money("psp-9", 1)); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.service.Cancel(testContext(t), gone.ID, Canceller{UserID: alice}); err != nil {
+		if _, err := s.service.Cancel(await.Context(t), gone.ID, Canceller{UserID: alice}); err != nil {
 			t.Fatal(err)
 		}
 		for _, entry := range [][2]string{{alice, `{"a":1}`}, {"root", `{"user_id":"` + alice + `"}`}, {"root", `{"user_id":"` + bob + `"}`}} {
@@ -172,16 +173,16 @@ func TestService_EraseBuyer(t *testing.T) {
 			t.Errorf("once more: %+v", again)
 		}
 		// The limits hold, a repeat is one, and the pseudonym's order can end.
-		if _, err := s.service.Place(testContext(t), s.purchase(bob, "b2", 1, long)); !errors.Is(err, inventory.ErrUserLimit) {
+		if _, err := s.service.Place(await.Context(t), s.purchase(bob, "b2", 1, long)); !errors.Is(err, inventory.ErrUserLimit) {
 			t.Errorf("bob above his limit: %v", err)
 		}
 		if again := s.mustPlace(s.purchase(bob, "b", 4, long)); again.Order.ID != bobs.ID || !again.Replayed {
 			t.Errorf("bob repeats: %+v", again)
 		}
-		if _, err := s.service.Place(testContext(t), s.purchase(done.Pseudonym, "x", 2, long)); !errors.Is(err, inventory.ErrUserLimit) {
+		if _, err := s.service.Place(await.Context(t), s.purchase(done.Pseudonym, "x", 2, long)); !errors.Is(err, inventory.ErrUserLimit) {
 			t.Errorf("the pseudonym holds nothing: %v", err)
 		}
-		if _, err := s.service.Cancel(testContext(t), held.ID, Canceller{Admin: true}); err != nil {
+		if _, err := s.service.Cancel(await.Context(t), held.ID, Canceller{Admin: true}); err != nil {
 			t.Fatal(err)
 		}
 		if l := s.ledger(); l.Left != before.Left+2 || l.Held != before.Held-2 || len(owedOf(t, s.store)) != 0 {
@@ -207,7 +208,7 @@ func TestService_EraseBuyer_InFlight(t *testing.T) {
 		queued := s.mustPlace(s.purchase("alice", "k1", 1, 0)).Order
 		refuse := func(when string) {
 			t.Helper()
-			if _, err := s.service.EraseBuyer(testContext(t), "alice", erasure); !errors.Is(err, ErrOrdersInFlight) {
+			if _, err := s.service.EraseBuyer(await.Context(t), "alice", erasure); !errors.Is(err, ErrOrdersInFlight) {
 				t.Errorf("%s: %v", when, err)
 			}
 			if r := allRows(t, s.store)["done-"+s.item]; r.UserID != "alice" || r.IdempotencyKey != "k0" {
@@ -215,22 +216,22 @@ func TestService_EraseBuyer_InFlight(t *testing.T) {
 			}
 		}
 		refuse("ready")
-		f, err := s.queue.Dequeue(testContext(t), 1)
+		f, err := s.queue.Dequeue(await.Context(t), 1)
 		if err != nil || len(f.Tasks) != 1 {
 			t.Fatal(f, err)
 		}
 		refuse("leased")
-		if _, err := s.queue.Reject(testContext(t), queue.Rejection{Task: f.Tasks[0], Dead: true}); err != nil {
+		if _, err := s.queue.Reject(await.Context(t), queue.Rejection{Task: f.Tasks[0], Dead: true}); err != nil {
 			t.Fatal(err)
 		}
 		refuse("dead")
 		// One that comes between the first look and the lock is found under the lock.
 		late := &Service{Config: s.service.Config}
 		late.Queued = &blindOnce{QueuedTasks: s.service.Queued}
-		if _, err := late.EraseBuyer(testContext(t), "alice", erasure); !errors.Is(err, ErrOrdersInFlight) {
+		if _, err := late.EraseBuyer(await.Context(t), "alice", erasure); !errors.Is(err, ErrOrdersInFlight) {
 			t.Errorf("between the looks: %v", err)
 		}
-		if _, err := s.queue.RunNow(testContext(t), queued.ID); err != nil {
+		if _, err := s.queue.RunNow(await.Context(t), queued.ID); err != nil {
 			t.Fatal(err)
 		}
 		s.work()
@@ -240,7 +241,7 @@ func TestService_EraseBuyer_InFlight(t *testing.T) {
 		}
 		s.ledger()
 		late.Queued = unreadable{}
-		if _, err := late.EraseBuyer(testContext(t), "alice", erasure); !errors.Is(err, inventory.ErrUnavailable) {
+		if _, err := late.EraseBuyer(await.Context(t), "alice", erasure); !errors.Is(err, inventory.ErrUnavailable) {
 			t.Errorf("with the queue away: %v", err)
 		}
 	})
@@ -277,7 +278,7 @@ func TestService_EraseBuyer_Returns(t *testing.T) {
 		alice := "alice-" + s.item
 		o := s.mustPlace(s.purchase(alice, "k", 3, long)).Order
 		s.drained()
-		_, owed, err := s.store.cancel(testContext(t), o.ID, Canceller{UserID: alice})
+		_, owed, err := s.store.cancel(await.Context(t), o.ID, Canceller{UserID: alice})
 		if err != nil || len(owed) != 1 {
 			t.Fatal(owed, err)
 		}
@@ -293,7 +294,7 @@ func TestService_EraseBuyer_Returns(t *testing.T) {
 			t.Errorf("ledger %+v", l)
 		}
 		// A process that read the note before the erasure.
-		if waiting, failed := s.service.Returns.give(testContext(t), owed); len(waiting) != 1 || len(failed) != 0 {
+		if waiting, failed := s.service.Returns.give(await.Context(t), owed); len(waiting) != 1 || len(failed) != 0 {
 			t.Errorf("under the old name: waiting %v, failed %v", waiting, failed)
 		}
 		if l := s.ledger(); l != want {
@@ -302,13 +303,13 @@ func TestService_EraseBuyer_Returns(t *testing.T) {
 		// The buyer comes again, with the old key even, which then is another order's.
 		s.mustPlace(s.purchase(alice, "k", 2, long))
 		s.drained()
-		s.service.Returns.give(testContext(t), owed)
+		s.service.Returns.give(await.Context(t), owed)
 		want = Ledger{Initial: 9, Left: 7, Sold: 2}
 		if l := s.ledger(); l != want {
 			t.Errorf("ledger %+v", l)
 		}
 		setClock(s.store).Add(2 * sweepGrace.Milliseconds())
-		if _, err := NewSweeper(s.fulfiller, s.queue).Sweep(testContext(t)); err != nil {
+		if _, err := NewSweeper(s.fulfiller, s.queue).Sweep(await.Context(t)); err != nil {
 			t.Error(err)
 		}
 		if l := s.ledger(); l != want || len(owedOf(t, s.store)) != 0 {
@@ -329,23 +330,23 @@ func TestService_EraseBuyer_Audit(t *testing.T) {
 		s := newSite(t, rdb, false, newItem("", 9, 9)).erasing()
 		s.work()
 		admin := By{Actor: "admin"}
-		if _, err := s.service.ChangeItem(testContext(t), s.item, ItemChange{PerUserLimit: ptr[int64](5)}, admin); err != nil {
+		if _, err := s.service.ChangeItem(await.Context(t), s.item, ItemChange{PerUserLimit: ptr[int64](5)}, admin); err != nil {
 			t.Fatal(err)
 		}
 		o := s.mustPlace(s.purchase("admin", "k", 1, long)).Order
-		if _, err := s.service.Cancel(testContext(t), o.ID, Canceller{Admin: true, UserID: "admin"}); err != nil {
+		if _, err := s.service.Cancel(await.Context(t), o.ID, Canceller{Admin: true, UserID: "admin"}); err != nil {
 			t.Fatal(err)
 		}
 		// An order that is refunded, and money that is, of a buyer who stays.
 		refunded := s.mustPay("carol", "k", 1)
-		if _, err := s.service.Pay(testContext(t), refunded.ID, money("twice-"+s.item, 1)); !errors.Is(err, ErrOrderFinal) {
+		if _, err := s.service.Pay(await.Context(t), refunded.ID, money("twice-"+s.item, 1)); !errors.Is(err, ErrOrderFinal) {
 			t.Fatal(err)
 		}
 		twice := paymentIDs(t, s.store)["twice-"+s.item]
-		if _, err := s.service.MarkRefunded(testContext(t), twice, admin); err != nil {
+		if _, err := s.service.MarkRefunded(await.Context(t), twice, admin); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.service.Refund(testContext(t), refunded.ID, Refund{Restock: true, By: admin}); err != nil {
+		if _, err := s.service.Refund(await.Context(t), refunded.ID, Refund{Restock: true, By: admin}); err != nil {
 			t.Fatal(err)
 		}
 		s.mustControl(catalog.ControlPaused)
@@ -355,14 +356,14 @@ func TestService_EraseBuyer_Audit(t *testing.T) {
 				t.Errorf("of nobody called %s was erased %+v", user, done)
 			}
 		}
-		done, err := s.service.EraseBuyer(testContext(t), "admin", Erasure{Actor: "admin", Reason: "my own"})
+		done, err := s.service.EraseBuyer(await.Context(t), "admin", Erasure{Actor: "admin", Reason: "my own"})
 		if err != nil || done.Orders != 1 {
 			t.Fatalf("%+v, %v", done, err)
 		}
 		if again := s.mustErase("admin"); again != (Erased{}) {
 			t.Errorf("once more: %+v", again)
 		}
-		entries, _, err := s.service.Audit(testContext(t), AuditFilter{Limit: 100})
+		entries, _, err := s.service.Audit(await.Context(t), AuditFilter{Limit: 100})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -421,7 +422,7 @@ func TestService_EraseBuyer_GoesOn(t *testing.T) {
 				o := s.mustPlace(s.purchase(alice, "k", 3, long)).Order
 				s.drained()
 				s.service.Renamer = failsAt{s.stock, committed, func() {}}
-				if _, err := s.service.EraseBuyer(testContext(t), alice, erasure); !errors.Is(err, errTest) {
+				if _, err := s.service.EraseBuyer(await.Context(t), alice, erasure); !errors.Is(err, errTest) {
 					t.Fatal(err)
 				}
 				s.service.Renamer = s.stock
@@ -431,7 +432,7 @@ func TestService_EraseBuyer_GoesOn(t *testing.T) {
 				want := Ledger{Initial: 9, Left: 6, Sold: 3}
 				if sold {
 					// The sale is loaded as the database has it.
-					p, err := s.service.Place(testContext(t), s.purchase(alice, "k", 3, long))
+					p, err := s.service.Place(await.Context(t), s.purchase(alice, "k", 3, long))
 					switch {
 					case err != nil:
 						t.Error(err)
@@ -469,17 +470,17 @@ func TestService_EraseBuyer_NotLoaded(t *testing.T) {
 		alice := "alice-" + s.item
 		s.mustPlace(s.purchase(alice, "k", 3, long))
 		s.drained()
-		if err := inventory.Distrust(testContext(t), rdb, 1, []string{s.item}); err != nil {
+		if err := inventory.Distrust(await.Context(t), rdb, 1, []string{s.item}); err != nil {
 			t.Fatal(err)
 		}
 		done := s.mustErase(alice)
 		if got := s.traces(alice); len(got) > 0 || done.Orders != 1 {
 			t.Errorf("erased %+v, the name still stands in %v", done, got)
 		}
-		if live, err := s.stock.Live(testContext(t), s.item); err != nil || live.Loaded {
+		if live, err := s.stock.Live(await.Context(t), s.item); err != nil || live.Loaded {
 			t.Errorf("the sale is loaded: %+v, %v", live, err)
 		}
-		if _, err := s.service.Place(testContext(t), s.purchase(done.Pseudonym, "x", 1, long)); !errors.Is(err, inventory.ErrUserLimit) {
+		if _, err := s.service.Place(await.Context(t), s.purchase(done.Pseudonym, "x", 1, long)); !errors.Is(err, inventory.ErrUserLimit) {
 			t.Errorf("the pseudonym holds nothing: %v", err)
 		}
 	})
@@ -499,16 +500,16 @@ func TestService_EraseBuyer_Busy(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.service.EraseBuyer(testContext(t), "alice", erasure); err == nil {
+		if _, err := s.service.EraseBuyer(await.Context(t), "alice", erasure); err == nil {
 			t.Fatal("erased although the database refused it")
 		}
-		if live, err := s.stock.Live(testContext(t), s.item); err != nil || !live.Loaded {
+		if live, err := s.stock.Live(await.Context(t), s.item); err != nil || !live.Loaded {
 			t.Errorf("the sale: %+v, %v", live, err)
 		}
 		if again := s.mustPlace(s.purchase("alice", "k", 2, long)); again.Order.ID != o.ID || !again.Replayed {
 			t.Errorf("the repeat: %+v", again)
 		}
-		if _, err := s.service.Place(testContext(t), s.purchase("alice", "k2", 2, long)); !errors.Is(err, inventory.ErrUserLimit) {
+		if _, err := s.service.Place(await.Context(t), s.purchase("alice", "k2", 2, long)); !errors.Is(err, inventory.ErrUserLimit) {
 			t.Errorf("above the limit: %v", err)
 		}
 	})
@@ -528,16 +529,16 @@ func TestService_EraseBuyer_Selling(t *testing.T) {
 			user := fmt.Sprintf("u%d", b)
 			selling.Go(func() {
 				for k := range rounds {
-					p, err := s.service.Place(testContext(t), s.purchase(user, fmt.Sprintf("k%d", k), 1, long))
+					p, err := s.service.Place(await.Context(t), s.purchase(user, fmt.Sprintf("k%d", k), 1, long))
 					if err != nil {
 						t.Errorf("%s: %v", user, err)
 						return
 					}
 					if k%3 == 0 {
-						_, err = s.service.Cancel(testContext(t), p.Order.ID, Canceller{Admin: true})
+						_, err = s.service.Cancel(await.Context(t), p.Order.ID, Canceller{Admin: true})
 					}
 					if k%4 == 3 {
-						_, err = s.service.EraseBuyer(testContext(t), user, erasure)
+						_, err = s.service.EraseBuyer(await.Context(t), user, erasure)
 					}
 					if err != nil && !errors.Is(err, ErrOrdersInFlight) {
 						t.Errorf("%s: %v", user, err)
@@ -547,7 +548,7 @@ func TestService_EraseBuyer_Selling(t *testing.T) {
 		}
 		looking.Go(func() {
 			for !over.Load() {
-				l, err := s.service.Ledger(testContext(t), s.item)
+				l, err := s.service.Ledger(await.Context(t), s.item)
 				if err != nil || !l.Balanced() {
 					t.Errorf("ledger %+v, %v", l, err)
 				}
@@ -588,22 +589,22 @@ func TestService_ExportBuyer(t *testing.T) {
 		s.mustPlace(s.purchase("bob", "kq", 2, 0))
 		both := many[3] // committed, and not acknowledged
 		mustEnqueue(t, s.queue, leased(both))
-		if _, err := s.service.Pay(testContext(t), many[0].ID, money("psp-a", 1)); err != nil {
+		if _, err := s.service.Pay(await.Context(t), many[0].ID, money("psp-a", 1)); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.service.Pay(testContext(t), many[0].ID, money("psp-c", 2)); !errors.Is(err, ErrAmountMismatch) {
+		if _, err := s.service.Pay(await.Context(t), many[0].ID, money("psp-c", 2)); !errors.Is(err, ErrAmountMismatch) {
 			t.Fatal(err)
 		}
-		if _, _, err := s.store.refund(testContext(t), many[0].ID, Refund{}); err != nil {
+		if _, _, err := s.store.refund(await.Context(t), many[0].ID, Refund{}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.service.Pay(testContext(t), "bobs-"+s.item, money("psp-b", 5)); err != nil {
+		if _, err := s.service.Pay(await.Context(t), "bobs-"+s.item, money("psp-b", 5)); err != nil {
 			t.Fatal(err)
 		}
-		if _, _, err := s.store.cancel(testContext(t), many[1].ID, Canceller{Admin: true}); err != nil {
+		if _, _, err := s.store.cancel(await.Context(t), many[1].ID, Canceller{Admin: true}); err != nil {
 			t.Fatal(err)
 		}
-		if _, _, err := s.store.cancel(testContext(t), "bobs-"+s.item, Canceller{Admin: true}); !errors.Is(err, ErrOrderFinal) {
+		if _, _, err := s.store.cancel(await.Context(t), "bobs-"+s.item, Canceller{Admin: true}); !errors.Is(err, ErrOrderFinal) {
 			t.Fatal(err)
 		}
 		for _, e := range [][3]string{{"alice", "", "{}"}, {"root", many[2].ID, ""}, {"root", "", `{"user_id":"alice"}`}, {"root", "", `{"user_id":"bob"}`}, {"bob", "bobs", ""}} {
@@ -640,7 +641,7 @@ func TestService_ExportBuyer(t *testing.T) {
 			},
 			Audit: func(a AuditEntry) error { return note("audit %s %s %s", a.Actor, a.OrderID, a.After) },
 		}
-		if err := s.service.ExportBuyer(testContext(t), "alice", to); err != nil {
+		if err := s.service.ExportBuyer(await.Context(t), "alice", to); err != nil {
 			t.Fatal(err)
 		}
 		rows := allRows(t, s.store)
@@ -665,7 +666,7 @@ func TestService_ExportBuyer(t *testing.T) {
 			t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 		}
 		to.Orders = func(Order) error { return errTest }
-		if err := s.service.ExportBuyer(testContext(t), "alice", to); !errors.Is(err, errTest) {
+		if err := s.service.ExportBuyer(await.Context(t), "alice", to); !errors.Is(err, errTest) {
 			t.Errorf("a reader's error: %v", err)
 		}
 	})

@@ -11,7 +11,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 	"flashsale/inventory"
 	"flashsale/queue"
 )
@@ -40,12 +41,12 @@ func TestFulfiller_Expiry(t *testing.T) {
 		runWorker(t, s.fulfiller, s.queue, idle)
 		o := s.mustPlace(s.purchase("u", "k", 2, long)).Order
 		paid := s.mustPlace(s.purchase("v", "k", 1, long)).Order
-		if _, err := s.service.Pay(testContext(t), paid.ID, money("psp", 1)); err != nil {
+		if _, err := s.service.Pay(await.Context(t), paid.ID, money("psp", 1)); err != nil {
 			t.Fatal(err)
 		}
 		s.drained()
 		for _, id := range []string{o.ID, paid.ID} {
-			found, err := s.queue.Get(testContext(t), expiryPrefix+id)
+			found, err := s.queue.Get(await.Context(t), expiryPrefix+id)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -57,18 +58,18 @@ func TestFulfiller_Expiry(t *testing.T) {
 				t.Errorf("expiry of order %s: %+v", id, info)
 			}
 		}
-		await(t, "the order to lapse", func() bool { return s.mustGet(o.ID).Status == StatusExpired })
+		await.True(t, "the order to lapse", func() bool { return s.mustGet(o.ID).Status == StatusExpired })
 		if got := s.mustGet(o.ID); got.ClosedAt.Before(got.ExpiresAt) || got.Reason != reasonUnpaid || time.Now().Before(got.ExpiresAt) {
 			t.Errorf("lapsed order %+v", got)
 		}
 		if got := s.mustGet(paid.ID); got.Status != StatusPaid {
 			t.Errorf("paid order %+v", got)
 		}
-		await(t, "the units to be back", func() bool { return len(owedOf(t, s.store)) == 0 })
+		await.True(t, "the units to be back", func() bool { return len(owedOf(t, s.store)) == 0 })
 		// The paid order's task has ended, and what is bought later lapses too.
 		next := s.mustPlace(s.purchase("u", "k2", 2, long)).Order
-		await(t, "the next order to lapse", func() bool { return s.mustGet(next.ID).Status == StatusExpired })
-		await(t, "the queue to be empty", func() bool { return statsOf(t, s.queue) == (queue.Stats{}) })
+		await.True(t, "the next order to lapse", func() bool { return s.mustGet(next.ID).Status == StatusExpired })
+		await.True(t, "the queue to be empty", func() bool { return statsOf(t, s.queue) == (queue.Stats{}) })
 		if l := s.ledger(); l != (Ledger{Initial: 3, Left: 2, Sold: 1}) {
 			t.Errorf("ledger %+v", l)
 		}
@@ -91,10 +92,10 @@ func TestFulfiller_Handle_Expiries(t *testing.T) {
 		mustCommit(t, s, bought(id, "item", "u"+id, fmt.Sprint(i), 2))
 	}
 	mustCommit(t, s, bought("free", "free", "u", "k", 1))
-	if _, err := s.pay(testContext(t), "paid", money("psp", 2)); err != nil {
+	if _, err := s.pay(await.Context(t), "paid", money("psp", 2)); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := s.cancel(testContext(t), "cancelled", Canceller{Admin: true}); err != nil {
+	if _, _, err := s.cancel(await.Context(t), "cancelled", Canceller{Admin: true}); err != nil {
 		t.Fatal(err)
 	}
 	// An order whose buyer is not counted cannot be taken back.
@@ -108,7 +109,7 @@ func TestFulfiller_Handle_Expiries(t *testing.T) {
 	batch := expiries(ids...)
 	batch = append(batch, leased(bought("new", "item", "new", "k", 1), bought("zero", "item", "zero", "k", 0))...)
 	batch = append(batch, queue.Leased{ID: "y", Options: queue.Options{Type: "of tomorrow"}}, queue.Leased{ID: "garbage"})
-	errs := f.Handle(testContext(t), batch)
+	errs := f.Handle(await.Context(t), batch)
 	if len(errs) != len(batch) {
 		t.Fatalf("%d verdicts for %d tasks", len(errs), len(batch))
 	}
@@ -137,7 +138,7 @@ func TestFulfiller_Handle_Expiries(t *testing.T) {
 		"due1": StatusExpired, "due2": StatusExpired, "paid": StatusPaid, "cancelled": StatusCancelled,
 		"broken1": StatusConfirmed, "broken2": StatusConfirmed, "early": StatusConfirmed, "free": StatusConfirmed, "new": StatusConfirmed,
 	} {
-		if o, err := s.Order(testContext(t), id); err != nil || o.Status != want {
+		if o, err := s.Order(await.Context(t), id); err != nil || o.Status != want {
 			t.Errorf("order %s is %s, %v, want %s", id, o.Status, err, want)
 		}
 	}
@@ -148,7 +149,7 @@ func TestFulfiller_Handle_Expiries(t *testing.T) {
 	if err := s.write.Exec("UPDATE buyers SET quantity = 2 WHERE user_id LIKE 'ubroken%'").Error; err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(f.Handle(testContext(t), expiries("broken1", "broken2"))...); err != nil {
+	if err := errors.Join(f.Handle(await.Context(t), expiries("broken1", "broken2"))...); err != nil {
 		t.Errorf("mended orders: %v", err)
 	}
 	auditStore(t, s)
@@ -166,7 +167,7 @@ func TestFulfiller_expire_NotGiven(t *testing.T) {
 	c.Add(time.Minute.Milliseconds())
 	shelf.set(0, errTest)
 	for range 2 {
-		for i, err := range f.Handle(testContext(t), expiries("o1", "o2")) {
+		for i, err := range f.Handle(await.Context(t), expiries("o1", "o2")) {
 			if !errors.Is(err, errTest) {
 				t.Errorf("order %d with Redis away: %v", i, err)
 			}
@@ -174,7 +175,7 @@ func TestFulfiller_expire_NotGiven(t *testing.T) {
 	}
 	// What no sale knows yet is left to the sweeper; it is no failure.
 	shelf.set(inventory.ReleaseNotLoaded, nil)
-	if err := errors.Join(f.Handle(testContext(t), expiries("o1"))...); err != nil {
+	if err := errors.Join(f.Handle(await.Context(t), expiries("o1"))...); err != nil {
 		t.Errorf("with the sale not loaded: %v", err)
 	}
 	if owed := owedOf(t, s); !slices.Equal(owed, []string{"o1", "o2"}) {
@@ -183,18 +184,18 @@ func TestFulfiller_expire_NotGiven(t *testing.T) {
 	// A key that stands for another order: the sale is dropped, and if it cannot be, that is tried again.
 	shelf.set(inventory.ReleaseForeign, nil)
 	shelf.dropFail = errTest
-	if err := errors.Join(f.Handle(testContext(t), expiries("o1"))...); !errors.Is(err, errTest) || len(owedOf(t, s)) != 2 {
+	if err := errors.Join(f.Handle(await.Context(t), expiries("o1"))...); !errors.Is(err, errTest) || len(owedOf(t, s)) != 2 {
 		t.Errorf("with the sale not to be dropped: %v, %v", err, owedOf(t, s))
 	}
 	shelf.dropFail = nil
-	if err := errors.Join(f.Handle(testContext(t), expiries("o1"))...); err != nil {
+	if err := errors.Join(f.Handle(await.Context(t), expiries("o1"))...); err != nil {
 		t.Errorf("with another order's key: %v", err)
 	}
 	if owed := owedOf(t, s); !slices.Equal(owed, []string{"o2"}) || !slices.Equal(shelf.dropped, []string{"item", "item"}) {
 		t.Errorf("to be given back: %v, dropped %v", owed, shelf.dropped)
 	}
 	shelf.set(0, nil)
-	if err := errors.Join(f.Handle(testContext(t), expiries("o1", "o2"))...); err != nil || shelf.units["o2"] != 1 || len(owedOf(t, s)) != 0 {
+	if err := errors.Join(f.Handle(await.Context(t), expiries("o1", "o2"))...); err != nil || shelf.units["o2"] != 1 || len(owedOf(t, s)) != 0 {
 		t.Errorf("with Redis back: %v, %v", err, shelf.units)
 	}
 	auditStore(t, s)
@@ -231,8 +232,8 @@ func TestFulfiller_Expiry_Redelivered(t *testing.T) {
 		mustEnqueue(t, q, leased(bought("o1", "item", "u", "k", 1), bought("o2", "item", "v", "k", 1)))
 		deliver := func() []queue.Leased {
 			var got []queue.Leased
-			await(t, "the delivery", func() bool {
-				f, err := q.Dequeue(testContext(t), 2)
+			await.True(t, "the delivery", func() bool {
+				f, err := q.Dequeue(await.Context(t), 2)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -242,23 +243,23 @@ func TestFulfiller_Expiry_Redelivered(t *testing.T) {
 			return got
 		}
 		first := deliver()
-		if errs := f.Handle(testContext(t), first); !followed(errs[0]) || !followed(errs[1]) {
+		if errs := f.Handle(await.Context(t), first); !followed(errs[0]) || !followed(errs[1]) {
 			t.Fatalf("first delivery: %v", errs)
 		}
 		// The worker stalls, another does it all.
 		second := deliver()
-		errs := f.Handle(testContext(t), second)
+		errs := f.Handle(await.Context(t), second)
 		row := allRows(t, s)["o1"]
 		for i, l := range second {
 			if !followed(errs[i]) {
 				t.Fatalf("second delivery: %v", errs[i])
 			}
 			next := expiryTask(&task{ID: l.ID, ItemID: "item"}, row.ExpiresAt)
-			status, err := q.Complete(testContext(t), queue.Completion{Task: l, Next: []queue.Task{next}})
+			status, err := q.Complete(await.Context(t), queue.Completion{Task: l, Next: []queue.Task{next}})
 			if err != nil || status[0] != queue.StatusOK {
 				t.Fatalf("complete: %v, %v", status, err)
 			}
-			status, err = q.Complete(testContext(t), queue.Completion{Task: first[i], Next: []queue.Task{next}})
+			status, err = q.Complete(await.Context(t), queue.Completion{Task: first[i], Next: []queue.Task{next}})
 			if err != nil || status[0] == queue.StatusOK {
 				t.Errorf("the stalled worker's completion: %v, %v", status, err)
 			}
@@ -266,16 +267,16 @@ func TestFulfiller_Expiry_Redelivered(t *testing.T) {
 		if st := statsOf(t, q); st.Delayed != 2 || st.Ready+st.Leased+st.Dead != 0 {
 			t.Errorf("queue %+v, want one expiry per order", st)
 		}
-		if _, err := s.pay(testContext(t), "o1", money("psp", 1)); err != nil {
+		if _, err := s.pay(await.Context(t), "o1", money("psp", 1)); err != nil {
 			t.Fatal(err)
 		}
 		c.Add(time.Hour.Milliseconds())
-		if err := errors.Join(f.Handle(testContext(t), expiries("o1", "o2"))...); err != nil {
+		if err := errors.Join(f.Handle(await.Context(t), expiries("o1", "o2"))...); err != nil {
 			t.Fatal(err)
 		}
 		before := allRows(t, s)
 		// An old copy of Redis brings the purchases back.
-		if err := errors.Join(f.Handle(testContext(t), first)...); err != nil {
+		if err := errors.Join(f.Handle(await.Context(t), first)...); err != nil {
 			t.Errorf("delivered when all was over: %v", err)
 		}
 		after := allRows(t, s)
@@ -306,11 +307,11 @@ func TestFulfiller_Expiry_OneFails(t *testing.T) {
 		for i := range tasks {
 			due[i] = expiryTask(&tasks[i], time.Now().UnixMilli()-int64(len(tasks))+int64(i))
 		}
-		if _, err := q.Enqueue(testContext(t), due...); err != nil {
+		if _, err := q.Enqueue(await.Context(t), due...); err != nil {
 			t.Fatal(err)
 		}
 		runWorker(t, f, q, idle)
-		await(t, "all but one to be done with", func() bool { return statsOf(t, q) == (queue.Stats{Dead: 1}) })
+		await.True(t, "all but one to be done with", func() bool { return statsOf(t, q) == (queue.Stats{Dead: 1}) })
 		expired := 0
 		for _, r := range allRows(t, s) {
 			if Status(r.Status) == StatusExpired {
@@ -324,7 +325,7 @@ func TestFulfiller_Expiry_OneFails(t *testing.T) {
 		}
 		// The sweeper passes it, too, every time.
 		c.Add(sweepGrace.Milliseconds())
-		sweep, err := NewSweeper(f).Sweep(testContext(t))
+		sweep, err := NewSweeper(f).Sweep(await.Context(t))
 		if err == nil || sweep != (Swept{}) {
 			t.Errorf("sweep %+v, %v, want the one order's error", sweep, err)
 		}

@@ -12,7 +12,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 	"flashsale/inventory"
 	"flashsale/queue"
 )
@@ -88,7 +89,7 @@ func (r *reader) upTo(want Status) []Status {
 	r.t.Helper()
 	var states []Status
 	for {
-		o, err := r.next(testContext(r.t))
+		o, err := r.next(await.Context(r.t))
 		if err != nil {
 			r.t.Fatalf("waiting for %s after %v: %v", want, states, err)
 		}
@@ -137,10 +138,10 @@ func TestFeed_EveryTransition(t *testing.T) {
 				t.Errorf("%s, at first: %v", want, got)
 			}
 		}
-		if _, err := s.service.Pay(testContext(t), ids[StatusPaid], money("psp", 1)); err != nil {
+		if _, err := s.service.Pay(await.Context(t), ids[StatusPaid], money("psp", 1)); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.service.Cancel(testContext(t), ids[StatusCancelled], Canceller{Admin: true}); err != nil {
+		if _, err := s.service.Cancel(await.Context(t), ids[StatusCancelled], Canceller{Admin: true}); err != nil {
 			t.Fatal(err)
 		}
 		for want, last := range map[Status][]Status{
@@ -167,11 +168,11 @@ func TestFeed_Buried(t *testing.T) {
 		f := newFeed(t, FeedConfig{Store: s.store, Redis: rdb, Orders: s.service, Look: never})
 		f.subscribed(t, s.store)
 		dead := s.mustPlace(s.purchase("u", "k", 2, 0)).Order
-		got, err := s.queue.Dequeue(testContext(t), 1)
+		got, err := s.queue.Dequeue(await.Context(t), 1)
 		if err != nil || len(got.Tasks) != 1 {
 			t.Fatal(got, err)
 		}
-		if _, err := s.queue.Reject(testContext(t), queue.Rejection{Task: got.Tasks[0], Dead: true}); err != nil {
+		if _, err := s.queue.Reject(await.Context(t), queue.Rejection{Task: got.Tasks[0], Dead: true}); err != nil {
 			t.Fatal(err)
 		}
 		r := f.mustFollow(t, dead.ID, "u")
@@ -186,7 +187,7 @@ func TestFeed_Buried(t *testing.T) {
 		s.bury("the disk is on fire")
 		b := s.backlog()
 		b.Bell = NewBell(rdb, s.heard)
-		if _, err := b.Discard(testContext(t), dead.ID); err != nil {
+		if _, err := b.Discard(await.Context(t), dead.ID); err != nil {
 			t.Fatal(err)
 		}
 		if got := r.upTo(StatusRejected); !slices.Equal(got, []Status{StatusQueued, StatusRejected}) {
@@ -211,7 +212,7 @@ func TestFeed_MessageLost(t *testing.T) {
 	if got := r.upTo(StatusConfirmed); !slices.Equal(got, []Status{StatusQueued, StatusConfirmed}) {
 		t.Errorf("at first: %v", got)
 	}
-	if _, err := s.pay(testContext(t), "o1", money("psp", 1)); err != nil {
+	if _, err := s.pay(await.Context(t), "o1", money("psp", 1)); err != nil {
 		t.Fatal(err)
 	}
 	if got := r.upTo(StatusPaid); !slices.Equal(got, []Status{StatusPaid}) {
@@ -260,7 +261,7 @@ func TestFeed_Follow_Err(t *testing.T) {
 	one.stop()
 	f.mustFollow(t, "o2", "u").stop()
 	shops.stop()
-	if err := f.Close(testContext(t)); err != nil {
+	if err := f.Close(await.Context(t)); err != nil {
 		t.Fatal(err)
 	}
 	if _, _, err := f.Follow("o2", "v", nil); !errors.Is(err, ErrFeedClosed) {
@@ -275,15 +276,15 @@ func TestFeed_Close(t *testing.T) {
 	a, b := f.mustFollow(t, "o1", "u"), f.mustFollow(t, "o2", "u")
 	f.deliver(&Order{ID: "o1", Status: StatusPaid})
 	for range 2 {
-		if err := f.Close(testContext(t)); err != nil {
+		if err := f.Close(await.Context(t)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if o, err := a.next(testContext(t)); err != nil || o.Status != StatusPaid {
+	if o, err := a.next(await.Context(t)); err != nil || o.Status != StatusPaid {
 		t.Errorf("%+v, %v", o, err)
 	}
 	for _, r := range []*reader{a, b} {
-		if _, err := r.next(testContext(t)); !errors.Is(err, ErrFeedClosed) {
+		if _, err := r.next(await.Context(t)); !errors.Is(err, ErrFeedClosed) {
 			t.Errorf("%v, want ErrFeedClosed", err)
 		}
 	}
@@ -293,21 +294,21 @@ func TestFeed_Close(t *testing.T) {
 func TestFeed_Wait(t *testing.T) {
 	t.Parallel()
 	f := NewFeed(FeedConfig{})
-	if err := f.Wait(testContext(t)); err != nil {
+	if err := f.Wait(await.Context(t)); err != nil {
 		t.Errorf("without streams: %v", err)
 	}
 	a, b := f.mustFollow(t, "o1", "u"), f.mustFollow(t, "o1", "v")
-	if err := f.Close(testContext(t)); err != nil {
+	if err := f.Close(await.Context(t)); err != nil {
 		t.Fatal(err)
 	}
 	a.stop()
-	over, cancel := context.WithCancel(testContext(t))
+	over, cancel := context.WithCancel(await.Context(t))
 	cancel()
 	if err := f.Wait(over); !errors.Is(err, context.Canceled) {
 		t.Errorf("with a stream left: %v, want the end of the context", err)
 	}
 	ended := make(chan error, 1)
-	go func() { ended <- f.Wait(testContext(t)) }()
+	go func() { ended <- f.Wait(await.Context(t)) }()
 	b.stop()
 	if err := <-ended; err != nil {
 		t.Errorf("after the last has left: %v", err)
@@ -325,14 +326,14 @@ func TestFeed_Absent(t *testing.T) {
 		f := newFeed(t, FeedConfig{Store: s.store, Redis: rdb, Orders: asked, Look: 5 * time.Millisecond},
 			func(f *Feed) { f.absentAfter = 10 * time.Millisecond })
 		lost, waits := f.mustFollow(t, "lost", "u"), f.mustFollow(t, queued.ID, "u")
-		if _, err := lost.next(testContext(t)); !errors.Is(err, ErrNotFound) {
+		if _, err := lost.next(await.Context(t)); !errors.Is(err, ErrNotFound) {
 			t.Fatalf("%v, want ErrNotFound", err)
 		}
 		if n := asked.of("lost"); n < absentLooks {
 			t.Errorf("given up after %d looks", n)
 		}
 		before := asked.of(queued.ID)
-		await(t, "the queued order to be looked for again", func() bool { return asked.of(queued.ID) > before+2*absentLooks })
+		await.True(t, "the queued order to be looked for again", func() bool { return asked.of(queued.ID) > before+2*absentLooks })
 		s.work()
 		waits.upTo(StatusConfirmed)
 	})
@@ -352,8 +353,8 @@ func TestFeed_Seek_RedisAway(t *testing.T) {
 	for i := range 5 {
 		f.mustFollow(t, fmt.Sprintf("o%d", i), "u")
 	}
-	f.seek(testContext(t)) // notes since when they have no row
-	f.seek(testContext(t))
+	f.seek(await.Context(t)) // notes since when they have no row
+	f.seek(await.Context(t))
 	if asked != 1 || len(heard) != 1 || !errors.Is(heard[0], inventory.ErrUnavailable) {
 		t.Errorf("asked for %d orders, heard %v", asked, heard)
 	}
@@ -391,7 +392,7 @@ func TestFeed_ListensWhileWanted(t *testing.T) {
 	s := newStore(t)
 	f := newFeed(t, FeedConfig{Store: s, Redis: rdb, Orders: nowhere{}, Look: 10 * time.Millisecond})
 	listeners := func() int64 {
-		n, err := rdb.PubSubNumSub(testContext(t), changedChannel).Result()
+		n, err := rdb.PubSubNumSub(await.Context(t), changedChannel).Result()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -402,9 +403,9 @@ func TestFeed_ListensWhileWanted(t *testing.T) {
 	}
 	for range 3 {
 		r := f.mustFollow(t, "o1", "u")
-		await(t, "a subscription", func() bool { return listeners() == 1 })
+		await.True(t, "a subscription", func() bool { return listeners() == 1 })
 		r.stop()
-		await(t, "its end", func() bool { return listeners() == 0 })
+		await.True(t, "its end", func() bool { return listeners() == 0 })
 	}
 }
 
@@ -425,7 +426,7 @@ func TestFeed_Crowd(t *testing.T) {
 			defer r.stop()
 			for o := (Order{}); o.Status != StatusCancelled; {
 				var err error
-				if o, err = r.next(testContext(t)); err != nil {
+				if o, err = r.next(await.Context(t)); err != nil {
 					t.Errorf("order %s: %v", tasks[i].ID, err)
 					return
 				}
@@ -438,7 +439,7 @@ func TestFeed_Crowd(t *testing.T) {
 	if err := s.write.Exec("UPDATE orders SET status = 'cancelled'").Error; err != nil {
 		t.Fatal(err)
 	}
-	NewBell(rdb, func(err error) { t.Error(err) }).ring(testContext(t), idsOf(tasks)...)
+	NewBell(rdb, func(err error) { t.Error(err) }).ring(await.Context(t), idsOf(tasks)...)
 	all.Wait()
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -461,8 +462,8 @@ func TestBell(t *testing.T) {
 	out[7].status = StatusRejected
 	send := func() (messages int) {
 		var sent []*redis.IntCmd
-		_, err := rdb.Pipelined(testContext(t), func(p redis.Pipeliner) error {
-			sent = b.add(testContext(t), p, b.due(tasks, out))
+		_, err := rdb.Pipelined(await.Context(t), func(p redis.Pipeliner) error {
+			sent = b.add(await.Context(t), p, b.due(tasks, out))
 			return nil
 		})
 		if err != nil {
@@ -482,9 +483,9 @@ func TestBell(t *testing.T) {
 	if got := b.due(tasks, out); !slices.Equal(got, []string{tasks[7].ID}) {
 		t.Errorf("nobody listens, and told of %v", got)
 	}
-	sub := rdb.Subscribe(testContext(t), changedChannel)
+	sub := rdb.Subscribe(await.Context(t), changedChannel)
 	t.Cleanup(func() { sub.Close() }) //nolint:errcheck // the test is over
-	if _, err := sub.Receive(testContext(t)); err != nil {
+	if _, err := sub.Receive(await.Context(t)); err != nil {
 		t.Fatal(err)
 	}
 	if n := send(); n != 1 {
@@ -495,7 +496,7 @@ func TestBell(t *testing.T) {
 	}
 	var got []string
 	for range 4 {
-		m, err := sub.ReceiveMessage(testContext(t))
+		m, err := sub.ReceiveMessage(await.Context(t))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -505,7 +506,7 @@ func TestBell(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("heard of %d orders, want %d", len(got), len(want))
 	}
-	(*Bell)(nil).ring(testContext(t), "o1") // a process that tells nobody
+	(*Bell)(nil).ring(await.Context(t), "o1") // a process that tells nobody
 }
 
 // TestFulfiller_Handle_Rings: the commit of a batch is told of, whoever waits for it.
@@ -515,20 +516,20 @@ func TestFulfiller_Handle_Rings(t *testing.T) {
 		s := newStore(t)
 		mustInsert(t, s, newItem("item", 10, 1))
 		f := NewFulfiller(s, rdb, nil, func(err error) { t.Error(err) })
-		sub := rdb.Subscribe(testContext(t), changedChannel)
+		sub := rdb.Subscribe(await.Context(t), changedChannel)
 		t.Cleanup(func() { sub.Close() }) //nolint:errcheck // the test is over
-		if _, err := sub.Receive(testContext(t)); err != nil {
+		if _, err := sub.Receive(await.Context(t)); err != nil {
 			t.Fatal(err)
 		}
 		tasks := distinct(randomName(t), "item", 3)
-		for i, err := range f.Handle(testContext(t), leased(tasks...)) {
+		for i, err := range f.Handle(await.Context(t), leased(tasks...)) {
 			if err != nil {
 				t.Fatalf("task %d: %v", i, err)
 			}
 		}
 		want := strings.Join(idsOf(tasks), " ")
 		for { // others share the channel
-			m, err := sub.ReceiveMessage(testContext(t))
+			m, err := sub.ReceiveMessage(await.Context(t))
 			if err != nil {
 				t.Fatal(fmt.Errorf("no message of the batch: %w", err))
 			}

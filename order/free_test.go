@@ -10,7 +10,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"flashsale/catalog"
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 	"flashsale/inventory"
 )
 
@@ -26,7 +27,7 @@ func TestSweeper_FreeEnded(t *testing.T) {
 		bought := s.mustPlace(s.purchase("alice", "k", 2, long)).Order
 		s.drained()
 		stop()
-		if _, err := s.store.pay(testContext(t), bought.ID, money("m", 2)); err != nil {
+		if _, err := s.store.pay(await.Context(t), bought.ID, money("m", 2)); err != nil {
 			t.Fatal(err)
 		}
 		endings["Closed"](s)
@@ -45,14 +46,14 @@ func TestSweeper_FreeEnded(t *testing.T) {
 		if itemOf(t, s.store, s.item).Freed {
 			t.Error("done before Redis was looked at once more")
 		}
-		await(t, "the item to be done once its lock is free", func() bool {
+		await.True(t, "the item to be done once its lock is free", func() bool {
 			mustSweep(t, sweeper, Swept{})
 			return itemOf(t, s.store, s.item).Freed
 		})
 		if placed := s.mustPlace(s.purchase("alice", "k", 2, long)); placed.Order.ID != bought.ID || !placed.Replayed {
 			t.Errorf("a repeat afterwards: %+v", placed)
 		}
-		if _, err := s.service.Place(testContext(t), s.purchase("bob", "k", 1, 0)); !errors.Is(err, inventory.ErrClosed) {
+		if _, err := s.service.Place(await.Context(t), s.purchase("bob", "k", 1, 0)); !errors.Is(err, inventory.ErrClosed) {
 			t.Errorf("a purchase afterwards: %v", err)
 		}
 		s.unloaded("purchases")
@@ -64,7 +65,7 @@ func TestSweeper_FreeEnded(t *testing.T) {
 func TestSweeper_FreeEnded_Changed(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		ctx := testContext(t)
+		ctx := await.Context(t)
 		s := newSite(t, rdb, false, newItem("", 10, 3))
 		s.fulfiller.SetPartitions(1)
 		sweeper := NewSweeper(s.fulfiller)
@@ -87,7 +88,7 @@ func TestSweeper_FreeEnded_Changed(t *testing.T) {
 		if _, err := s.service.ChangeItem(ctx, s.item, ItemChange{ClosesAt: &later}, By{Actor: "admin"}); err != nil {
 			t.Fatal(err)
 		}
-		await(t, "the sale to be loaded", func() bool {
+		await.True(t, "the sale to be loaded", func() bool {
 			left, err := s.stock.Left(ctx, []string{s.item})
 			return err == nil && left[0] == 10
 		})
@@ -110,7 +111,7 @@ func TestSweeper_FreeEnded_Pages(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		const sales, kept = freePage + 20, 3
-		ctx := testContext(t)
+		ctx := await.Context(t)
 		s := newSite(t, rdb, false, newItem("", 10, 3))
 		s.fulfiller.SetPartitions(1)
 		for i := range sales {
@@ -166,7 +167,7 @@ func TestFreeable_Plan(t *testing.T) {
 func TestSweeper_Returns_Ended(t *testing.T) {
 	t.Parallel()
 	alone(t, func(t *testing.T, rdb *redis.Client) {
-		ctx := testContext(t)
+		ctx := await.Context(t)
 		s := newSite(t, rdb, false, newItem("", 10, 3))
 		epoch, err := s.store.Epoch(ctx)
 		if err != nil {

@@ -14,7 +14,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 	"flashsale/queue"
 )
 
@@ -33,7 +34,7 @@ func mustEnqueue(t *testing.T, q *queue.Queue, list []queue.Leased) {
 	for i, l := range list {
 		tasks[i] = queue.Task{ID: l.ID, Payload: l.Payload}
 	}
-	status, err := q.Enqueue(testContext(t), tasks...)
+	status, err := q.Enqueue(await.Context(t), tasks...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +75,7 @@ func runWorker(t *testing.T, f *Fulfiller, q *queue.Queue, cfg queue.RunConfig) 
 
 func statsOf(t *testing.T, q *queue.Queue) queue.Stats {
 	t.Helper()
-	st, err := q.Stats(testContext(t))
+	st, err := q.Stats(await.Context(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,14 +101,14 @@ func TestFulfiller_Poison(t *testing.T) {
 		f := NewFulfiller(s, rdb, nil, func(err error) { t.Errorf("heard %v", err) })
 		f.OnCommit(func(n int) { committed.Add(int64(n)) })
 		runWorker(t, f, q, queue.RunConfig{})
-		await(t, "the dead letters", func() bool {
+		await.True(t, "the dead letters", func() bool {
 			st := statsOf(t, q)
 			return st.Dead == 5 && st.Ready+st.Delayed+st.Leased == 0
 		})
 		if rows := allRows(t, s); len(rows) != 97 || committed.Load() != 97 {
 			t.Errorf("%d rows, %d reported as committed, want 97", len(rows), committed.Load())
 		}
-		dead, err := q.List(testContext(t), queue.StateDead, 0, 10)
+		dead, err := q.List(await.Context(t), queue.StateDead, 0, 10)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -142,7 +143,7 @@ func TestFulfiller_Handle_Halving(t *testing.T) {
 		}
 		// One unreadable payload in front shifts the tasks against the leases.
 		batch := append([]queue.Leased{{ID: "garbage", Payload: []byte("?")}}, leased(tasks...)...)
-		errs := f.Handle(testContext(t), batch)
+		errs := f.Handle(await.Context(t), batch)
 		if len(errs) != n+1 || !errors.Is(errs[0], errTaskMalformed) {
 			t.Fatalf("%d errors for %d tasks, the first %v", len(errs), n+1, errs[0])
 		}
@@ -175,7 +176,7 @@ func occupy(t *testing.T, s *Store) (release func()) {
 		t.Fatal(err)
 	}
 	db.SetMaxOpenConns(1)
-	if _, err := db.ExecContext(testContext(t), "BEGIN EXCLUSIVE"); err != nil {
+	if _, err := db.ExecContext(await.Context(t), "BEGIN EXCLUSIVE"); err != nil {
 		t.Fatal(err)
 	}
 	done := false
@@ -204,7 +205,7 @@ func TestFulfiller_Handle_DatabaseBusy(t *testing.T) {
 	heard := make(chan error, 100)
 	f := NewFulfiller(s, nil, nil, func(err error) { heard <- err })
 	result := make(chan []error, 1)
-	go func() { result <- f.Handle(testContext(t), leased(distinct("n", "item", 10)...)) }()
+	go func() { result <- f.Handle(await.Context(t), leased(distinct("n", "item", 10)...)) }()
 	for range 2 {
 		select {
 		case err := <-heard:
@@ -263,7 +264,7 @@ func TestFulfiller_Work_DatabaseBusyAtShutdown(t *testing.T) {
 		}
 		// None is lost, none is charged with an attempt.
 		for _, l := range tasks {
-			found, err := q.Get(testContext(t), l.ID)
+			found, err := q.Get(await.Context(t), l.ID)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -274,7 +275,7 @@ func TestFulfiller_Work_DatabaseBusyAtShutdown(t *testing.T) {
 		}
 		release()
 		runWorker(t, NewFulfiller(s, rdb, nil, func(err error) { t.Errorf("heard %v", err) }), q, queue.RunConfig{})
-		await(t, "the handed back tasks", func() bool { return len(allRows(t, s)) == 10 })
+		await.True(t, "the handed back tasks", func() bool { return len(allRows(t, s)) == 10 })
 		auditStore(t, s)
 	})
 }
@@ -310,10 +311,10 @@ func TestFulfiller_Handle_Notices(t *testing.T) {
 		local := NewWaiters()
 		f := NewFulfiller(s, rdb, local, func(err error) { t.Errorf("heard %v", err) })
 		origins := []string{local.Origin(), "a" + randomName(t), "b" + randomName(t), ""}
-		sub := rdb.Subscribe(testContext(t), channelOf(origins[1]), channelOf(origins[2]), channelOf(local.Origin()))
+		sub := rdb.Subscribe(await.Context(t), channelOf(origins[1]), channelOf(origins[2]), channelOf(local.Origin()))
 		defer sub.Close()
 		for range 3 {
-			if _, err := sub.Receive(testContext(t)); err != nil {
+			if _, err := sub.Receive(await.Context(t)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -325,20 +326,20 @@ func TestFulfiller_Handle_Notices(t *testing.T) {
 		local.add(tasks[0].ID, mine)
 		other := &ticket{settled: make(chan settlement, 1)}
 		local.add("not in the batch", other)
-		for i, err := range f.Handle(testContext(t), leased(tasks...)) {
+		for i, err := range f.Handle(await.Context(t), leased(tasks...)) {
 			if followed(err) != (i < 6) || i >= 6 && err != nil {
 				t.Errorf("task %d: %v, want an expiry to follow each confirmed order", i, err)
 			}
 		}
 		// A closing message on each channel shows that nothing else was sent.
 		for _, o := range origins[:3] {
-			if err := rdb.Publish(testContext(t), channelOf(o), "end").Err(); err != nil {
+			if err := rdb.Publish(await.Context(t), channelOf(o), "end").Err(); err != nil {
 				t.Fatal(err)
 			}
 		}
 		got := map[string][]string{}
 		for ended := 0; ended < 3; {
-			msg, err := sub.ReceiveMessage(testContext(t))
+			msg, err := sub.ReceiveMessage(await.Context(t))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -389,7 +390,7 @@ func TestFulfiller_Handle_RedisAway(t *testing.T) {
 	f := NewFulfiller(s, rdb, nil, func(err error) { heard <- err })
 	tasks := distinct("n", "item", 3)
 	tasks[1].Origin = "somewhere"
-	if err := errors.Join(f.Handle(testContext(t), leased(tasks...))...); err != nil {
+	if err := errors.Join(f.Handle(await.Context(t), leased(tasks...))...); err != nil {
 		t.Errorf("handled with %v", err)
 	}
 	if len(heard) != 1 {
@@ -409,12 +410,12 @@ func TestFulfiller_Handle_Distrust(t *testing.T) {
 	away := redis.NewClient(redistest.Options("127.0.0.1:1"))
 	defer away.Close()
 	tasks := leased(distinct("n", "item", 2)...)
-	errs := NewFulfiller(s, away, nil, func(error) {}).Handle(testContext(t), tasks)
+	errs := NewFulfiller(s, away, nil, func(error) {}).Handle(await.Context(t), tasks)
 	if errs[0] != nil || errs[1] == nil {
 		t.Errorf("with Redis away: %v, want the refused order to come again", errs)
 	}
 	f := NewFulfiller(s, redistest.Embedded(t), nil, func(err error) { t.Errorf("heard %v", err) })
-	if err := errors.Join(f.Handle(testContext(t), tasks[1:])...); err != nil {
+	if err := errors.Join(f.Handle(await.Context(t), tasks[1:])...); err != nil {
 		t.Errorf("with Redis back: %v", err)
 	}
 }
@@ -428,16 +429,16 @@ func TestFulfiller_Redelivery(t *testing.T) {
 		mustInsert(t, s, newItem("item", 100, 1))
 		q := newQueue(t, rdb, queue.Config{Lease: 100 * time.Millisecond})
 		mustEnqueue(t, q, leased(distinct("n", "item", 20)...))
-		first, err := q.Dequeue(testContext(t), 12)
+		first, err := q.Dequeue(await.Context(t), 12)
 		if err != nil {
 			t.Fatal(err)
 		}
 		f := NewFulfiller(s, rdb, nil, func(err error) { t.Errorf("heard %v", err) })
-		if err := errors.Join(f.Handle(testContext(t), first.Tasks)...); err != nil {
+		if err := errors.Join(f.Handle(await.Context(t), first.Tasks)...); err != nil {
 			t.Fatal(err)
 		}
 		runWorker(t, f, q, queue.RunConfig{}) // and the first worker never acknowledges
-		await(t, "all to be acknowledged", func() bool {
+		await.True(t, "all to be acknowledged", func() bool {
 			st := statsOf(t, q)
 			return st.Ready+st.Delayed+st.Leased == 0
 		})

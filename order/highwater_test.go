@@ -8,13 +8,14 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"flashsale/internal/testing/await"
 	"flashsale/inventory"
 )
 
 // highWater makes one for a site, as a process of its own would.
 func (s *site) highWater() *HighWater {
 	s.t.Helper()
-	h, err := NewHighWater(testContext(s.t), HighWaterConfig{Store: s.store, Redis: s.rdb, Partitions: 1, OnError: s.heard})
+	h, err := NewHighWater(await.Context(s.t), HighWaterConfig{Store: s.store, Redis: s.rdb, Partitions: 1, OnError: s.heard})
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -24,7 +25,7 @@ func (s *site) highWater() *HighWater {
 // check compares all items, and returns the ids of those that are stopped.
 func (h *HighWater) mustCheck(t *testing.T) []Behind {
 	t.Helper()
-	if err := h.Check(testContext(t)); err != nil {
+	if err := h.Check(await.Context(t)); err != nil {
 		t.Fatal(err)
 	}
 	return h.Stopped()
@@ -48,7 +49,7 @@ func TestHighWater_Behind(t *testing.T) {
 		placed := s.mustPlace(s.purchase("u1", "k1", 1, limit))
 		mark := func() int64 {
 			t.Helper()
-			marks, err := inventory.Revisions(testContext(t), rdb, 1, h.lineage, []string{s.item})
+			marks, err := inventory.Revisions(await.Context(t), rdb, 1, h.lineage, []string{s.item})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -67,32 +68,32 @@ func TestHighWater_Behind(t *testing.T) {
 			do   func() error
 		}{
 			{"pay", func() error {
-				_, err := s.service.Pay(testContext(t), placed.Order.ID, Payment{"psp-1", 1999, "EUR"})
+				_, err := s.service.Pay(await.Context(t), placed.Order.ID, Payment{"psp-1", 1999, "EUR"})
 				return err
 			}},
 			{"cancel", func() error {
 				other := s.mustPlace(s.purchase("u2", "k1", 1, limit))
-				_, err := s.service.Cancel(testContext(t), other.Order.ID, Canceller{Admin: true, UserID: "root"})
+				_, err := s.service.Cancel(await.Context(t), other.Order.ID, Canceller{Admin: true, UserID: "root"})
 				return err
 			}},
 			{"mismatch", func() error {
-				_, err := s.service.Pay(testContext(t), placed.Order.ID, Payment{"psp-2", 1, "EUR"})
+				_, err := s.service.Pay(await.Context(t), placed.Order.ID, Payment{"psp-2", 1, "EUR"})
 				return ignore(err, ErrAmountMismatch)
 			}},
 			{"mark a payment", func() error {
-				_, err := s.service.MarkRefunded(testContext(t), paymentIDs(t, s.store)["psp-2"], root)
+				_, err := s.service.MarkRefunded(await.Context(t), paymentIDs(t, s.store)["psp-2"], root)
 				return err
 			}},
 			{"refund", func() error {
-				_, err := s.service.Refund(testContext(t), placed.Order.ID, Refund{By: root})
+				_, err := s.service.Refund(await.Context(t), placed.Order.ID, Refund{By: root})
 				return err
 			}},
 			{"refund with a restock", func() error {
-				_, err := s.service.Refund(testContext(t), s.mustPay("u4", "k1", 1).ID, Refund{Restock: true, By: root})
+				_, err := s.service.Refund(await.Context(t), s.mustPay("u4", "k1", 1).ID, Refund{Restock: true, By: root})
 				return err
 			}},
 			{"restock", func() error {
-				_, _, err := s.service.Restock(testContext(t), s.item, Restock{Quantity: 1, Reason: "r", IdempotencyKey: "r1"}, By{})
+				_, _, err := s.service.Restock(await.Context(t), s.item, Restock{Quantity: 1, Reason: "r", IdempotencyKey: "r1"}, By{})
 				return err
 			}},
 		}
@@ -116,13 +117,13 @@ func TestHighWater_Behind(t *testing.T) {
 		if len(stopped) != 1 || stopped[0] != (Behind{s.item, before - 1, before}) {
 			t.Fatalf("stopped %+v, want %s at %d of %d", stopped, s.item, before-1, before)
 		}
-		if _, err := s.service.Place(testContext(t), s.purchase("u3", "k1", 1, limit)); !errors.Is(err, inventory.ErrStopped) {
+		if _, err := s.service.Place(await.Context(t), s.purchase("u3", "k1", 1, limit)); !errors.Is(err, inventory.ErrStopped) {
 			t.Errorf("a purchase of a stopped sale: %v, want %v", err, inventory.ErrStopped)
 		}
-		if o, err := s.service.Refund(testContext(t), paid.ID, Refund{By: root}); !errors.Is(err, inventory.ErrStopped) {
+		if o, err := s.service.Refund(await.Context(t), paid.ID, Refund{By: root}); !errors.Is(err, inventory.ErrStopped) {
 			t.Errorf("a refund in a stopped sale: %+v, %v, want %v", o, err, inventory.ErrStopped)
 		}
-		refused, err := h.MayLoad(testContext(t), []string{s.item, "none"})
+		refused, err := h.MayLoad(await.Context(t), []string{s.item, "none"})
 		if err != nil || len(refused) != 1 || !errors.Is(refused[s.item], inventory.ErrStopped) {
 			t.Errorf("load: %v, %v, want %v", refused, err, inventory.ErrStopped)
 		}
@@ -143,7 +144,7 @@ func TestHighWater_Busy(t *testing.T) {
 		go func() {
 			defer close(done)
 			for i := range 200 {
-				if _, err := s.service.Place(testContext(t), s.purchase(fmt.Sprint("u", i), "k", 1, limit)); err != nil {
+				if _, err := s.service.Place(await.Context(t), s.purchase(fmt.Sprint("u", i), "k", 1, limit)); err != nil {
 					t.Errorf("place: %v", err)
 					return
 				}
@@ -179,11 +180,11 @@ func TestHighWater_OtherDatabase(t *testing.T) {
 		}
 		n := newItem(s.item, 10, 5)
 		mustInsert(t, other, n)
-		found, err := FindBehind(testContext(t), other, rdb, 1)
+		found, err := FindBehind(await.Context(t), other, rdb, 1)
 		if err != nil || len(found) != 0 {
 			t.Errorf("doctor finds %+v, %v", found, err)
 		}
-		h, err := NewHighWater(testContext(t), HighWaterConfig{Store: other, Redis: rdb, Partitions: 1})
+		h, err := NewHighWater(await.Context(t), HighWaterConfig{Store: other, Redis: rdb, Partitions: 1})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -208,7 +209,7 @@ func TestHighWater_RedisAway(t *testing.T) {
 		pending:         make(map[string]int64),
 	}
 	h.commit(map[string]int64{"a": 7, "b": 2})
-	h.note(testContext(t))
+	h.note(await.Context(t))
 	h.commit(map[string]int64{"a": 6, "b": 3})
 	if got := h.take(); failed != 1 || got["a"] != 7 || got["b"] != 3 || len(got) != 2 {
 		t.Errorf("%d failures, still to be recorded %v, want a at 7 and b at 3", failed, got)
@@ -223,7 +224,7 @@ func TestHighWater_Expiry(t *testing.T) {
 	n := newItem("i", 10, 5)
 	n.PaymentWindow = time.Second
 	mustInsert(t, s, n)
-	ctx := testContext(t)
+	ctx := await.Context(t)
 	if _, err := s.commit(ctx, []task{bought("o1", "i", "u", "k", 1)}); err != nil {
 		t.Fatal(err)
 	}

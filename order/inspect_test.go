@@ -9,7 +9,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 	"flashsale/inventory"
 	"flashsale/queue"
 )
@@ -17,7 +18,7 @@ import (
 func mustReadBooks(t *testing.T, s *Store, item string) *books {
 	t.Helper()
 	var b books
-	if moved, err := s.readBooks(testContext(t), item, &b, allPages); err != nil || moved || !b.done() {
+	if moved, err := s.readBooks(await.Context(t), item, &b, allPages); err != nil || moved || !b.done() {
 		t.Fatalf("books of %s: %+v, moved %v, %v", item, b, moved, err)
 	}
 	return &b
@@ -72,12 +73,12 @@ func TestInspection_Orders(t *testing.T) {
 		s := newSite(t, rdb, false, asking("", 50, 10, time.Hour))
 		s.work()
 		paid := s.mustPlace(s.purchase("a", "k", 3, long)).Order
-		if _, err := s.service.Pay(testContext(t), paid.ID, money(paid.ID, 3)); err != nil {
+		if _, err := s.service.Pay(await.Context(t), paid.ID, money(paid.ID, 3)); err != nil {
 			t.Fatal(err)
 		}
 		s.mustPlace(s.purchase("b", "k", 4, long))
 		closed := s.mustPlace(s.purchase("c", "k", 5, long)).Order
-		if _, err := s.service.Cancel(testContext(t), closed.ID, Canceller{UserID: "c"}); err != nil {
+		if _, err := s.service.Cancel(await.Context(t), closed.ID, Canceller{UserID: "c"}); err != nil {
 			t.Fatal(err)
 		}
 		s.drained()
@@ -87,7 +88,7 @@ func TestInspection_Orders(t *testing.T) {
 		if l := s.ledger(); l != want {
 			t.Errorf("ledger %+v, want %+v", l, want)
 		}
-		report, err := s.reconciler().Reconcile(testContext(t), ReconcileOptions{})
+		report, err := s.reconciler().Reconcile(await.Context(t), ReconcileOptions{})
 		if err != nil || !report.Balanced || len(report.Items) != 1 || report.Items[0].Ledger != want || report.Items[0].Partial {
 			t.Errorf("reconciliation %+v, %v", report, err)
 		}
@@ -103,7 +104,7 @@ func TestInspection_Queue(t *testing.T) {
 		items := []string{s.item}
 		for i := range 4 {
 			n := newItem(fmt.Sprintf("%s-%d", s.item, i), 10, 5)
-			if _, err := s.service.CreateItem(testContext(t), n); err != nil {
+			if _, err := s.service.CreateItem(await.Context(t), n); err != nil {
 				t.Fatal(err)
 			}
 			items = append(items, n.ID)
@@ -116,11 +117,11 @@ func TestInspection_Queue(t *testing.T) {
 		r := s.reconciler()
 		r.on(stock)
 		r.tasks = []Tasks{tasks}
-		report, err := r.Reconcile(testContext(t), ReconcileOptions{Repair: RepairAll})
+		report, err := r.Reconcile(await.Context(t), ReconcileOptions{Repair: RepairAll})
 		if err != nil || !report.Balanced || report.Examined != 5 || tasks.scans != 1 || stock.held != 0 {
 			t.Errorf("%d scans, %d locks: %+v, %v", tasks.scans, stock.held, report, err)
 		}
-		if report, err = r.Reconcile(testContext(t), ReconcileOptions{Deep: true, Repair: RepairAll}); err != nil || !report.Balanced {
+		if report, err = r.Reconcile(await.Context(t), ReconcileOptions{Deep: true, Repair: RepairAll}); err != nil || !report.Balanced {
 			t.Errorf("deep: %+v, %v", report, err)
 		}
 		s.service.Stock, s.service.Tasks, tasks.scans = stock, []Tasks{tasks}, 0
@@ -171,12 +172,12 @@ func TestReconciler_Run_Cost(t *testing.T) {
 		const more = 3
 		for i := range more {
 			n := newItem(fmt.Sprintf("%s-%d", s.item, i), 10, 5)
-			if _, err := s.service.CreateItem(testContext(t), n); err != nil {
+			if _, err := s.service.CreateItem(await.Context(t), n); err != nil {
 				t.Fatal(err)
 			}
 		}
 		s.exec("UPDATE items SET control = 'closed' WHERE id = ?", s.item+"-0")
-		if err := rdb.HSet(testContext(t), "fs:{p0}:sale:"+s.item+"-0", "control", "closed").Err(); err != nil {
+		if err := rdb.HSet(await.Context(t), "fs:{p0}:sale:"+s.item+"-0", "control", "closed").Err(); err != nil {
 			t.Fatal(err)
 		}
 		s.exec("UPDATE items SET closes_at = 1000, opens_at = 1 WHERE id = ?", s.item+"-1") // long over
@@ -189,7 +190,7 @@ func TestReconciler_Run_Cost(t *testing.T) {
 		round := func(name string, examined, lives, live int) {
 			t.Helper()
 			stock.live, stock.lives, stock.held, tasks.scans = 0, 0, 0, 0
-			report, err := r.round(testContext(t), &b)
+			report, err := r.round(await.Context(t), &b)
 			if err != nil || !report.Balanced || report.Examined != examined {
 				t.Errorf("%s: %+v, %v", name, report, err)
 			}
@@ -222,7 +223,7 @@ func TestReconciler_Run_Books(t *testing.T) {
 		var b books
 		pages := 0
 		for ; !b.done(); pages++ {
-			if moved, err := s.store.readBooks(testContext(t), s.item, &b, 1); err != nil || moved {
+			if moved, err := s.store.readBooks(await.Context(t), s.item, &b, 1); err != nil || moved {
 				t.Fatalf("moved %v, %v", moved, err)
 			}
 		}
@@ -232,7 +233,7 @@ func TestReconciler_Run_Books(t *testing.T) {
 		// A change between two pages voids them.
 		b = books{}
 		for _, want := range []bool{false, true, false} {
-			moved, err := s.store.readBooks(testContext(t), s.item, &b, 1)
+			moved, err := s.store.readBooks(await.Context(t), s.item, &b, 1)
 			if err != nil || moved != want || moved == b.begun {
 				t.Errorf("moved %v: %+v, %v", moved, b, err)
 			}
@@ -268,7 +269,7 @@ func TestStore_Mend(t *testing.T) {
 		return n
 	}
 	all := wrong()
-	cut, cancel := context.WithCancel(testContext(t))
+	cut, cancel := context.WithCancel(await.Context(t))
 	s.now = func() time.Time { cancel(); return time.Now() } // the first step has begun
 	if err := s.mend(cut, "item", b, "root", "r1"); !errors.Is(err, context.Canceled) {
 		t.Fatalf("cut off: %v", err)
@@ -277,7 +278,7 @@ func TestStore_Mend(t *testing.T) {
 		t.Errorf("%d wrong after one step, want %d", n, all-mendPage)
 	}
 	s.now = time.Now
-	if err := s.mend(testContext(t), "item", b, "root", "r1"); err != nil {
+	if err := s.mend(await.Context(t), "item", b, "root", "r1"); err != nil {
 		t.Fatal(err)
 	}
 	if b := mustReadBooks(t, s, "item"); len(b.drifts()) != 0 {
@@ -285,7 +286,7 @@ func TestStore_Mend(t *testing.T) {
 	}
 	auditStore(t, s)
 	// What was found is not what is there any more: nothing is changed.
-	if err := s.mend(testContext(t), "item", b, "root", "r1"); !errors.Is(err, errMoved) {
+	if err := s.mend(await.Context(t), "item", b, "root", "r1"); !errors.Is(err, errMoved) {
 		t.Errorf("again: %v, want errMoved", err)
 	}
 }
@@ -306,14 +307,14 @@ func TestStore_Books_Erased(t *testing.T) {
 		mustCommit(t, s, tasks...)
 	}
 	var b books
-	if _, err := s.readBooks(testContext(t), "item", &b, 3); err != nil || b.phase != 1 || b.after == "" {
+	if _, err := s.readBooks(await.Context(t), "item", &b, 3); err != nil || b.phase != 1 || b.after == "" {
 		t.Fatalf("%+v, %v", b, err)
 	}
-	if _, err := s.eraseFromItem(testContext(t), fmt.Sprintf("u%05d", buyers-1), "item", newPseudonym(), Erasure{Actor: "a"}); err != nil {
+	if _, err := s.eraseFromItem(await.Context(t), fmt.Sprintf("u%05d", buyers-1), "item", newPseudonym(), Erasure{Actor: "a"}); err != nil {
 		t.Fatal(err)
 	}
 	for !b.done() {
-		if _, err := s.readBooks(testContext(t), "item", &b, 100); err != nil {
+		if _, err := s.readBooks(await.Context(t), "item", &b, 100); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -11,7 +11,8 @@ import (
 
 	"pgregory.net/rapid"
 
-	"flashsale/internal/longtest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/longtest"
 	"flashsale/queue"
 )
 
@@ -104,7 +105,7 @@ func (m *lives) commit(t *rapid.T) {
 	for i := range tasks {
 		want[i] = m.committed(&tasks[i])
 	}
-	out, err := m.store.commit(testContext(m.tb), tasks)
+	out, err := m.store.commit(await.Context(m.tb), tasks)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,7 +156,7 @@ func (m *lives) bury(t *rapid.T) {
 		m.keys[tasks[i].UserID+" "+tasks[i].IdempotencyKey] = true
 		m.orders[tasks[i].ID] = &lifeOrder{task: tasks[i], status: StatusRejected, reason: reasonFailed, noted: m.now()}
 	}
-	if n, _, err := m.store.bury(testContext(m.tb), tasks); err != nil || n != want {
+	if n, _, err := m.store.bury(await.Context(m.tb), tasks); err != nil || n != want {
 		t.Fatalf("buried %d, %v, want %d", n, err, want)
 	}
 }
@@ -169,7 +170,7 @@ func (m *lives) pay(t *rapid.T) {
 	}
 	o := m.orders[tk.ID]
 	want := m.payment(tk.ID, o, p)
-	got, err := m.store.pay(testContext(m.tb), tk.ID, p)
+	got, err := m.store.pay(await.Context(m.tb), tk.ID, p)
 	if !errors.Is(err, want) || (err == nil) != (want == nil) {
 		t.Fatalf("payment %+v of %+v: %v, want %v", p, o, err, want)
 	}
@@ -231,7 +232,7 @@ func (m *lives) refund(t *rapid.T) {
 	case o.restocked != r.Restock:
 		want = ErrRefundDiffers
 	}
-	got, owed, err := m.store.refund(testContext(m.tb), tk.ID, r)
+	got, owed, err := m.store.refund(await.Context(m.tb), tk.ID, r)
 	if !errors.Is(err, want) || (err == nil) != (want == nil) {
 		t.Fatalf("refund %+v of %+v: %v, want %v", r, o, err, want)
 	}
@@ -244,7 +245,7 @@ func (m *lives) refund(t *rapid.T) {
 // mark marks amounts as refunded, those among them that cannot be.
 func (m *lives) mark(t *rapid.T) {
 	id := rapid.Int64Range(1, 12).Draw(t, "payment")
-	list, err := m.store.payments(testContext(m.tb), selectPaymentByID, id)
+	list, err := m.store.payments(await.Context(m.tb), selectPaymentByID, id)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -258,7 +259,7 @@ func (m *lives) mark(t *rapid.T) {
 			m.money[list[0].Reference] = list[0].OrderID + " refunded"
 		}
 	}
-	got, err := m.store.markRefunded(testContext(m.tb), id, By{Actor: "root"})
+	got, err := m.store.markRefunded(await.Context(m.tb), id, By{Actor: "root"})
 	if !errors.Is(err, want) || (err == nil) != (want == nil) || err == nil && got.Outcome != PaymentRefunded {
 		t.Fatalf("payment %d marked: %+v, %v, want %v", id, got, err, want)
 	}
@@ -282,7 +283,7 @@ func (m *lives) cancel(t *rapid.T) {
 	case o.status != StatusCancelled:
 		want = ErrOrderFinal
 	}
-	got, owed, err := m.store.cancel(testContext(m.tb), tk.ID, by)
+	got, owed, err := m.store.cancel(await.Context(m.tb), tk.ID, by)
 	if !errors.Is(err, want) || (err == nil) != (want == nil) {
 		t.Fatalf("cancel %+v by %+v: %v, want %v", o, by, err, want)
 	}
@@ -296,11 +297,11 @@ func (m *lives) cancel(t *rapid.T) {
 func (m *lives) give(t *rapid.T, owed []returned) {
 	switch rapid.SampledFrom([]string{"given", "given", "dies before", "dies between"}).Draw(t, "units") {
 	case "given":
-		m.f.returns.give(testContext(m.tb), owed)
+		m.f.returns.give(await.Context(m.tb), owed)
 		m.back(owed)
 	case "dies between":
 		for _, r := range owed {
-			if _, _, err := m.f.returns.ask(testContext(m.tb), r.itemID, []returned{r}); err != nil && !m.away {
+			if _, _, err := m.f.returns.ask(await.Context(m.tb), r.itemID, []returned{r}); err != nil && !m.away {
 				t.Fatal(err)
 			}
 		}
@@ -335,7 +336,7 @@ func (m *lives) expire(t *rapid.T) {
 		}
 	}
 	if rapid.Bool().Draw(t, "by a worker that lives") {
-		m.handled(t, ids, m.f.Handle(testContext(m.tb), expiries(ids...)))
+		m.handled(t, ids, m.f.Handle(await.Context(m.tb), expiries(ids...)))
 		for _, id := range ids {
 			if o := m.orders[id]; o != nil && !m.away {
 				o.noted = 0 // closed before by others too
@@ -343,7 +344,7 @@ func (m *lives) expire(t *rapid.T) {
 		}
 		return
 	}
-	_, owed, err := m.store.expire(testContext(m.tb), ids)
+	_, owed, err := m.store.expire(await.Context(m.tb), ids)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -388,7 +389,7 @@ func (m *lives) sweep(t *rapid.T) {
 			want.Returned++
 		}
 	}
-	got, err := NewSweeper(m.f).Sweep(testContext(m.tb))
+	got, err := NewSweeper(m.f).Sweep(await.Context(m.tb))
 	if got != want || err != nil && !m.away {
 		t.Fatalf("swept %+v, %v, want %+v", got, err, want)
 	}

@@ -12,8 +12,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/longtest"
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/longtest"
+	"flashsale/internal/testing/redistest"
 	"flashsale/inventory"
 )
 
@@ -47,7 +48,7 @@ func payments(t testing.TB, s *Store) map[string]string {
 		Reference, OrderID, Outcome, ReceivedAs, Currency string
 		AmountMinor, ReceivedAt, RefundedAt               int64
 	}
-	if err := s.read.WithContext(testContext(t)).Raw("SELECT * FROM payments").Scan(&list).Error; err != nil {
+	if err := s.read.WithContext(await.Context(t)).Raw("SELECT * FROM payments").Scan(&list).Error; err != nil {
 		t.Fatal(err)
 	}
 	out := make(map[string]string, len(list))
@@ -64,7 +65,7 @@ func payments(t testing.TB, s *Store) map[string]string {
 func owedOf(t testing.TB, s *Store) []string {
 	t.Helper()
 	var ids []string
-	if err := s.read.WithContext(testContext(t)).Raw("SELECT order_id FROM releases ORDER BY order_id").Scan(&ids).Error; err != nil {
+	if err := s.read.WithContext(await.Context(t)).Raw("SELECT order_id FROM releases ORDER BY order_id").Scan(&ids).Error; err != nil {
 		t.Fatal(err)
 	}
 	return ids
@@ -168,25 +169,25 @@ func TestStore_expire_NeverEarly(t *testing.T) {
 	mustCommit(t, s, bought("o1", "item", "u", "k", 2), bought("o2", "free", "u", "k", 1))
 	ids := []string{"o1", "o2", "none"}
 	c.Add(time.Minute.Milliseconds() - 1)
-	stand, owed, err := s.expire(testContext(t), ids)
+	stand, owed, err := s.expire(await.Context(t), ids)
 	if err != nil || len(owed) != 0 || len(stand) != 2 || stand["o1"] != (expiry{StatusConfirmed, time.Millisecond}) || stand["o2"] != (expiry{StatusConfirmed, 0}) {
 		t.Errorf("a millisecond early: %+v, %+v, %v", stand, owed, err)
 	}
 	auditStore(t, s)
 	c.Add(1)
 	for range 2 {
-		stand, owed, err = s.expire(testContext(t), ids)
+		stand, owed, err = s.expire(await.Context(t), ids)
 		want := []returned{{"o1", "item", "u", "k", 2, c.Load()}}
 		if err != nil || !slices.Equal(owed, want) || stand["o1"].status != StatusExpired || stand["o2"].status != StatusConfirmed {
 			t.Errorf("on time: %+v, %+v, %v", stand, owed, err)
 		}
 	}
-	o, err := s.Order(testContext(t), "o1")
+	o, err := s.Order(await.Context(t), "o1")
 	if err != nil || o.Status != StatusExpired || o.Reason != reasonUnpaid || !o.ClosedAt.Equal(o.ExpiresAt) {
 		t.Errorf("order %+v, %v", o, err)
 	}
 	c.Add(time.Hour.Milliseconds())
-	if stand, _, err = s.expire(testContext(t), []string{"o2"}); err != nil || stand["o2"].status != StatusConfirmed {
+	if stand, _, err = s.expire(await.Context(t), []string{"o2"}); err != nil || stand["o2"].status != StatusConfirmed {
 		t.Errorf("an order that asks for no payment: %+v, %v", stand, err)
 	}
 	auditStore(t, s)
@@ -203,17 +204,17 @@ func TestStore_pay(t *testing.T) {
 	}
 	mustCommit(t, s, bought("free", "free", "u", "k", 2))
 	wantVerdicts(t, mustCommit(t, s, bought("refused", "item", "u", "k9", 99)), rejectedPrefix+reasonSoldOut)
-	if _, _, err := s.cancel(testContext(t), "gone", Canceller{UserID: "u"}); err != nil {
+	if _, _, err := s.cancel(await.Context(t), "gone", Canceller{UserID: "u"}); err != nil {
 		t.Fatal(err)
 	}
 	check := func(name, id string, p Payment, want Status, wantErr error) {
 		t.Helper()
 		before := payments(t, s)
-		o, err := s.pay(testContext(t), id, p)
+		o, err := s.pay(await.Context(t), id, p)
 		if !errors.Is(err, wantErr) || o.Status != want {
 			t.Errorf("%s: %+v, %v, want %s, %v", name, o, err, want, wantErr)
 		}
-		again, err := s.pay(testContext(t), id, p)
+		again, err := s.pay(await.Context(t), id, p)
 		if !errors.Is(err, wantErr) || again != o {
 			t.Errorf("%s, repeated: %+v, %v, want %+v, %v", name, again, err, o, wantErr)
 		}
@@ -230,18 +231,18 @@ func TestStore_pay(t *testing.T) {
 	check("other currency", "o", Payment{"m3", two, "USD"}, StatusConfirmed, ErrAmountMismatch)
 	c.Add(time.Minute.Milliseconds() - 1) // the last instant
 	check("right", "o", Payment{"r1", two, "EUR"}, StatusPaid, nil)
-	if o, err := s.Order(testContext(t), "o"); err != nil || o.PaidAt.UnixMilli() != c.Load() || o.PaymentReference != "r1" {
+	if o, err := s.Order(await.Context(t), "o"); err != nil || o.PaidAt.UnixMilli() != c.Load() || o.PaymentReference != "r1" {
 		t.Errorf("paid order %+v, %v", o, err)
 	}
 	check("without a window", "free", Payment{"r2", two, "EUR"}, StatusPaid, nil)
-	paid, err := s.Order(testContext(t), "o")
+	paid, err := s.Order(await.Context(t), "o")
 	if err != nil {
 		t.Fatal(err)
 	}
 	check("paid twice", "o", Payment{"r3", two, "EUR"}, StatusPaid, ErrOrderFinal)
 	check("paid, and too much came", "o", Payment{"m4", two + 1, "EUR"}, StatusPaid, ErrAmountMismatch)
 	check("paid, and another currency came", "o", Payment{"m5", two, "USD"}, StatusPaid, ErrAmountMismatch)
-	if o, err := s.Order(testContext(t), "o"); err != nil || o != paid {
+	if o, err := s.Order(await.Context(t), "o"); err != nil || o != paid {
 		t.Errorf("a second payment made %+v of %+v, %v", o, paid, err)
 	}
 	for _, p := range []Payment{{"r1", two, "EUR"}, {"r1", two - 1, "EUR"}, {"r1", two, "USD"}} {
@@ -249,7 +250,7 @@ func TestStore_pay(t *testing.T) {
 		if p == (Payment{"r1", two, "EUR"}) {
 			id = "other"
 		}
-		if _, err := s.pay(testContext(t), id, p); !errors.Is(err, ErrReferenceReused) {
+		if _, err := s.pay(await.Context(t), id, p); !errors.Is(err, ErrReferenceReused) {
 			t.Errorf("%+v for %s: %v, want ErrReferenceReused", p, id, err)
 		}
 	}
@@ -258,7 +259,7 @@ func TestStore_pay(t *testing.T) {
 	c.Add(1)
 	// The window is over, whether anybody has looked or not.
 	check("past its time", "passed", Payment{"r6", two, "EUR"}, StatusConfirmed, ErrOrderExpired)
-	if _, _, err := s.expire(testContext(t), []string{"over", "passed"}); err != nil {
+	if _, _, err := s.expire(await.Context(t), []string{"over", "passed"}); err != nil {
 		t.Fatal(err)
 	}
 	check("expired", "over", Payment{"r7", two - 5, "EUR"}, StatusExpired, ErrOrderExpired)
@@ -268,13 +269,13 @@ func TestStore_pay(t *testing.T) {
 		t.Errorf("payments %v, want %v", got, want)
 	}
 	for id, status := range map[string]Status{"gone": StatusCancelled, "refused": StatusRejected, "over": StatusExpired, "passed": StatusExpired} {
-		if o, err := s.Order(testContext(t), id); err != nil || o.Status != status || !o.PaidAt.IsZero() || o.PaymentReference != "" {
+		if o, err := s.Order(await.Context(t), id); err != nil || o.Status != status || !o.PaidAt.IsZero() || o.PaymentReference != "" {
 			t.Errorf("late money changed %+v, %v", o, err)
 		}
 	}
 	occupy(t, s)
 	busyTimeout(t, s, time.Millisecond)
-	if _, err := s.pay(testContext(t), "other", Payment{"r8", two, "EUR"}); !errors.Is(err, ErrDatabase) {
+	if _, err := s.pay(await.Context(t), "other", Payment{"r8", two, "EUR"}); !errors.Is(err, ErrDatabase) {
 		t.Errorf("with the database busy: %v, want ErrDatabase", err)
 	}
 }
@@ -293,7 +294,7 @@ func TestService_Pay_Copies(t *testing.T) {
 		var wg sync.WaitGroup
 		for range n {
 			wg.Go(func() {
-				o, err := service.Pay(testContext(t), id, money("psp "+id, 1))
+				o, err := service.Pay(await.Context(t), id, money("psp "+id, 1))
 				if !errors.Is(err, wantErr) || o.Status != want {
 					t.Errorf("paying %s: %+v, %v, want %s, %v", id, o, err, want, wantErr)
 				}
@@ -303,7 +304,7 @@ func TestService_Pay_Copies(t *testing.T) {
 	}
 	copies(9, "o1", StatusPaid, nil)
 	c.Add(time.Minute.Milliseconds())
-	if _, _, err := s.expire(testContext(t), []string{"o1", "o2"}); err != nil {
+	if _, _, err := s.expire(await.Context(t), []string{"o1", "o2"}); err != nil {
 		t.Fatal(err)
 	}
 	copies(1, "o1", StatusPaid, nil)
@@ -324,22 +325,22 @@ func TestService_Cancel(t *testing.T) {
 		s.work()
 		o := s.mustPlace(s.purchase("u", "k", 3, long)).Order
 		other := s.mustPlace(s.purchase("v", "k", 2, long)).Order
-		if _, err := s.service.Place(testContext(t), s.purchase("w", "k", 1, long)); !errors.Is(err, inventory.ErrSoldOut) {
+		if _, err := s.service.Place(await.Context(t), s.purchase("w", "k", 1, long)); !errors.Is(err, inventory.ErrSoldOut) {
 			t.Fatalf("beyond the stock: %v", err)
 		}
 		for _, by := range []Canceller{{UserID: "v"}, {}} {
-			if got, err := s.service.Cancel(testContext(t), o.ID, by); !errors.Is(err, ErrNotFound) || got != (Order{}) {
+			if got, err := s.service.Cancel(await.Context(t), o.ID, by); !errors.Is(err, ErrNotFound) || got != (Order{}) {
 				t.Errorf("cancelled by %+v: %+v, %v, want ErrNotFound", by, got, err)
 			}
 		}
-		if _, err := s.service.Cancel(testContext(t), "none", Canceller{Admin: true}); !errors.Is(err, ErrNotFound) {
+		if _, err := s.service.Cancel(await.Context(t), "none", Canceller{Admin: true}); !errors.Is(err, ErrNotFound) {
 			t.Errorf("no order: %v", err)
 		}
 		var wg sync.WaitGroup
 		var first atomic.Pointer[Order]
 		for range 100 {
 			wg.Go(func() {
-				got, err := s.service.Cancel(testContext(t), o.ID, Canceller{UserID: "u"})
+				got, err := s.service.Cancel(await.Context(t), o.ID, Canceller{UserID: "u"})
 				if err != nil || got.Status != StatusCancelled || got.Reason != reasonBuyer || got.ClosedAt.IsZero() {
 					t.Errorf("cancel: %+v, %v", got, err)
 				}
@@ -357,15 +358,15 @@ func TestService_Cancel(t *testing.T) {
 		}
 		// The buyer's limit is free again, and so are the units.
 		next := s.mustPlace(s.purchase("u", "k2", 3, long)).Order
-		if _, err := s.service.Pay(testContext(t), next.ID, money("psp", 3)); err != nil {
+		if _, err := s.service.Pay(await.Context(t), next.ID, money("psp", 3)); err != nil {
 			t.Fatal(err)
 		}
 		for _, by := range []Canceller{{UserID: "u"}, {Admin: true}} {
-			if got, err := s.service.Cancel(testContext(t), next.ID, by); !errors.Is(err, ErrOrderFinal) || got.Status != StatusPaid {
+			if got, err := s.service.Cancel(await.Context(t), next.ID, by); !errors.Is(err, ErrOrderFinal) || got.Status != StatusPaid {
 				t.Errorf("cancel of a paid order: %+v, %v, want ErrOrderFinal", got, err)
 			}
 		}
-		if got, err := s.service.Cancel(testContext(t), other.ID, Canceller{Admin: true}); err != nil || got.Reason != reasonAdmin {
+		if got, err := s.service.Cancel(await.Context(t), other.ID, Canceller{Admin: true}); err != nil || got.Reason != reasonAdmin {
 			t.Errorf("cancel by an admin: %+v, %v", got, err)
 		}
 		if l := s.ledger(); l != (Ledger{Initial: 5, Left: 2, Sold: 3}) {
@@ -395,7 +396,7 @@ func TestService_Cancel_SellsAgain(t *testing.T) {
 		s.mustChange(ItemChange{PaymentWindow: ptr(time.Minute)})
 		<-busy // from here on the process hears nothing
 		s.refused(s.purchase("v", "k", 1, 0), inventory.ErrSoldOut)
-		if _, err := s.service.Cancel(testContext(t), o.ID, Canceller{UserID: "u"}); err != nil {
+		if _, err := s.service.Cancel(await.Context(t), o.ID, Canceller{UserID: "u"}); err != nil {
 			t.Fatal(err)
 		}
 		s.mustPlace(s.purchase("u", "k2", 1, 0))
@@ -409,27 +410,27 @@ func TestService_Cancel_Queued(t *testing.T) {
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		s := newSite(t, rdb, false, newItem("", 5, 3))
 		o := s.mustPlace(s.purchase("u", "k", 3, 0)).Order
-		if _, err := s.service.Cancel(testContext(t), o.ID, Canceller{UserID: "v"}); !errors.Is(err, ErrNotFound) {
+		if _, err := s.service.Cancel(await.Context(t), o.ID, Canceller{UserID: "v"}); !errors.Is(err, ErrNotFound) {
 			t.Errorf("another's order: %v", err)
 		}
-		if _, err := s.service.Pay(testContext(t), o.ID, money("psp", 3)); !errors.Is(err, inventory.ErrUnavailable) {
+		if _, err := s.service.Pay(await.Context(t), o.ID, money("psp", 3)); !errors.Is(err, inventory.ErrUnavailable) {
 			t.Errorf("payment without a worker: %v, want ErrUnavailable", err)
 		}
-		if _, err := s.service.Cancel(testContext(t), o.ID, Canceller{UserID: "u"}); !errors.Is(err, inventory.ErrUnavailable) {
+		if _, err := s.service.Cancel(await.Context(t), o.ID, Canceller{UserID: "u"}); !errors.Is(err, inventory.ErrUnavailable) {
 			t.Errorf("cancel without a worker: %v, want ErrUnavailable", err)
 		}
 		if len(payments(t, s.store))+len(owedOf(t, s.store)) != 0 {
 			t.Error("something was recorded of an order that is not there yet")
 		}
 		s.work()
-		got, err := s.service.Cancel(testContext(t), o.ID, Canceller{UserID: "u"})
+		got, err := s.service.Cancel(await.Context(t), o.ID, Canceller{UserID: "u"})
 		if err != nil || got.Status != StatusCancelled {
 			t.Errorf("cancel with a worker: %+v, %v", got, err)
 		}
 		if l := s.ledger(); l != (Ledger{Initial: 5, Left: 5}) {
 			t.Errorf("ledger %+v", l)
 		}
-		ctx, cancel := context.WithCancelCause(testContext(t))
+		ctx, cancel := context.WithCancelCause(await.Context(t))
 		lost := NewService(Config{Store: s.store, Tasks: []Tasks{stuck{seen: func() { cancel(errTest) }}}})
 		if _, err := lost.Cancel(ctx, "o1", Canceller{UserID: "u"}); !errors.Is(err, errTest) {
 			t.Errorf("cancel by who has left: %v", err)
@@ -451,10 +452,10 @@ func TestService_Life_JustCommitted(t *testing.T) {
 		returns.stock = sh
 		return NewService(Config{Store: s, Tasks: []Tasks{between{commit: commit}}, Returns: returns})
 	}
-	if o, err := arriving("o1").Pay(testContext(t), "o1", money("psp", 1)); err != nil || o.Status != StatusPaid {
+	if o, err := arriving("o1").Pay(await.Context(t), "o1", money("psp", 1)); err != nil || o.Status != StatusPaid {
 		t.Errorf("pay: %+v, %v", o, err)
 	}
-	if o, err := arriving("o2").Cancel(testContext(t), "o2", Canceller{UserID: "u"}); err != nil || o.Status != StatusCancelled || sh.units["o2"] != 1 {
+	if o, err := arriving("o2").Cancel(await.Context(t), "o2", Canceller{UserID: "u"}); err != nil || o.Status != StatusCancelled || sh.units["o2"] != 1 {
 		t.Errorf("cancel: %+v, %v, came back %v", o, err, sh.units)
 	}
 	auditStore(t, s)
@@ -479,7 +480,7 @@ func TestService_Cancel_Burst(t *testing.T) {
 					return
 				default:
 				}
-				if l, err := s.service.Ledger(testContext(t), s.item); err != nil || !l.Balanced() || l.Left < 0 || l.Held < 0 {
+				if l, err := s.service.Ledger(await.Context(t), s.item); err != nil || !l.Balanced() || l.Left < 0 || l.Held < 0 {
 					t.Errorf("look %d: %+v, %v", n, l, err)
 					return
 				}
@@ -491,12 +492,12 @@ func TestService_Cancel_Burst(t *testing.T) {
 				user := fmt.Sprintf("u%d", b)
 				// On a busy machine a look may take as long as many rounds.
 				for k := 0; k < rounds || looks.Load() < 3 && !t.Failed(); k++ {
-					placed, err := s.service.Place(testContext(t), s.purchase(user, fmt.Sprint("k", k), 2, long))
+					placed, err := s.service.Place(await.Context(t), s.purchase(user, fmt.Sprint("k", k), 2, long))
 					if err != nil {
 						t.Errorf("%s, round %d: %v", user, k, err)
 						return
 					}
-					if _, err := s.service.Cancel(testContext(t), placed.Order.ID, Canceller{UserID: user}); err != nil {
+					if _, err := s.service.Cancel(await.Context(t), placed.Order.ID, Canceller{UserID: user}); err != nil {
 						t.Errorf("%s, round %d: %v", user, k, err)
 					}
 				}

@@ -9,7 +9,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 	"flashsale/inventory"
 	"flashsale/queue"
 )
@@ -25,7 +26,7 @@ func (s *site) listed(f Filter, between func()) []Order {
 	s.t.Helper()
 	var all []Order
 	for {
-		page, next, err := s.service.List(testContext(s.t), f)
+		page, next, err := s.service.List(await.Context(s.t), f)
 		if err != nil {
 			s.t.Fatal(err)
 		}
@@ -78,7 +79,7 @@ func TestService_List_Queued(t *testing.T) {
 		got := s.listed(alice, nil)
 		wantListed(t, "queued", got, made, StatusQueued)
 		for _, o := range got {
-			if shown, err := s.service.Get(testContext(t), o.ID); err != nil || shown != o {
+			if shown, err := s.service.Get(await.Context(t), o.ID); err != nil || shown != o {
 				t.Errorf("listed as %+v, shown as %+v, %v", o, shown, err)
 			}
 		}
@@ -123,11 +124,11 @@ func TestService_List_Committing(t *testing.T) {
 		}
 		// commit is a worker that ends its tasks, or dies after its commit.
 		commit := func(n int, ack bool) {
-			f, err := s.queue.Dequeue(testContext(t), n)
+			f, err := s.queue.Dequeue(await.Context(t), n)
 			if err != nil {
 				t.Fatal(err)
 			}
-			for i, err := range s.fulfiller.Handle(testContext(t), f.Tasks) {
+			for i, err := range s.fulfiller.Handle(await.Context(t), f.Tasks) {
 				if err != nil {
 					t.Fatalf("task %s: %v", f.Tasks[i].ID, err)
 				}
@@ -135,7 +136,7 @@ func TestService_List_Committing(t *testing.T) {
 			if !ack {
 				return
 			}
-			if _, err := s.queue.Ack(testContext(t), f.Tasks...); err != nil {
+			if _, err := s.queue.Ack(await.Context(t), f.Tasks...); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -147,7 +148,7 @@ func TestService_List_Committing(t *testing.T) {
 				commit(3, pages%2 == 0)
 				if pages%4 == 0 {
 					add(1) // newer than all that is listed
-					if err := inventory.TrimQueued(testContext(t), rdb, s.queue); err != nil {
+					if err := inventory.TrimQueued(await.Context(t), rdb, s.queue); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -174,11 +175,11 @@ func TestService_List_Dead(t *testing.T) {
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		s := newSite(t, rdb, false, newItem("", 20, 9)).listing()
 		id := s.mustPlace(s.purchase("alice", "k", 1, 0)).Order.ID
-		f, err := s.queue.Dequeue(testContext(t), 1)
+		f, err := s.queue.Dequeue(await.Context(t), 1)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.queue.Reject(testContext(t), queue.Rejection{Task: f.Tasks[0], Dead: true}); err != nil {
+		if _, err := s.queue.Reject(await.Context(t), queue.Rejection{Task: f.Tasks[0], Dead: true}); err != nil {
 			t.Fatal(err)
 		}
 		alice := Filter{UserID: "alice", Limit: 20}
@@ -187,14 +188,14 @@ func TestService_List_Dead(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if n, _, err := s.store.bury(testContext(t), []task{letter}); err != nil || n != 1 {
+		if n, _, err := s.store.bury(await.Context(t), []task{letter}); err != nil || n != 1 {
 			t.Fatalf("bury: %d, %v", n, err)
 		}
 		wantListed(t, "rejected, with its letter", s.listed(alice, nil), []string{id}, StatusRejected)
 		alice.Status = StatusQueued
 		wantListed(t, "queued", s.listed(alice, nil), nil, "")
 		backlog := NewBacklog(s.store, s.service.Returns, NamedQueue{"orders-0", s.queue})
-		if _, err := backlog.Discard(testContext(t), id); err != nil {
+		if _, err := backlog.Discard(await.Context(t), id); err != nil {
 			t.Fatal(err)
 		}
 		alice.Status = ""
@@ -238,15 +239,15 @@ func TestService_List_Unavailable(t *testing.T) {
 	service := NewService(Config{Store: newStore(t), Queued: unreached{}})
 	mustInsert(t, service.Store, newItem("item", 9, 9))
 	mustCommit(t, service.Store, bought("o1", "item", "alice", "k", 1))
-	orders, _, err := service.List(testContext(t), Filter{UserID: "alice", Limit: 20})
+	orders, _, err := service.List(await.Context(t), Filter{UserID: "alice", Limit: 20})
 	if !errors.Is(err, ErrIncompleteList) || len(orders) != 1 || orders[0].ID != "o1" {
 		t.Errorf("a buyer's list: %+v, %v, want the committed order and %v", orders, err, ErrIncompleteList)
 	}
-	if _, _, err := service.List(testContext(t), Filter{UserID: "alice", Status: StatusQueued, Limit: 20}); !errors.Is(err, inventory.ErrUnavailable) {
+	if _, _, err := service.List(await.Context(t), Filter{UserID: "alice", Status: StatusQueued, Limit: 20}); !errors.Is(err, inventory.ErrUnavailable) {
 		t.Errorf("a buyer's queued orders: %v, want %v", err, inventory.ErrUnavailable)
 	}
 	for _, f := range []Filter{{Limit: 20}, {UserID: "alice", Status: StatusPaid, Limit: 20}} {
-		if _, _, err := service.List(testContext(t), f); err != nil {
+		if _, _, err := service.List(await.Context(t), f); err != nil {
 			t.Errorf("%+v: %v", f, err)
 		}
 	}
@@ -267,13 +268,13 @@ func TestSweeper_TrimLogs(t *testing.T) {
 		s.mustPlace(s.purchase("alice", "k", 1, long))
 		s.drained()
 		key := s.queue.Prefix() + "accepted"
-		if n, err := rdb.XLen(testContext(t), key).Result(); err != nil || n != 1 {
+		if n, err := rdb.XLen(await.Context(t), key).Result(); err != nil || n != 1 {
 			t.Fatalf("%d entries, %v", n, err)
 		}
 		sweeper := NewSweeper(s.fulfiller, s.queue)
 		sweeper.TrimLogs(s.queue)
 		mustSweep(t, sweeper, Swept{})
-		if n, err := rdb.XLen(testContext(t), key).Result(); err != nil || n != 0 {
+		if n, err := rdb.XLen(await.Context(t), key).Result(); err != nil || n != 0 {
 			t.Errorf("%d entries after a sweep, %v", n, err)
 		}
 	})
@@ -298,14 +299,14 @@ func TestService_List_Meanwhile(t *testing.T) {
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		s := newSite(t, rdb, false, newItem("", 20, 9)).listing()
 		commit := func() {
-			f, err := s.queue.Dequeue(testContext(t), 1)
+			f, err := s.queue.Dequeue(await.Context(t), 1)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := s.fulfiller.Handle(testContext(t), f.Tasks)[0]; err != nil {
+			if err := s.fulfiller.Handle(await.Context(t), f.Tasks)[0]; err != nil {
 				t.Fatal(err)
 			}
-			if _, err := s.queue.Ack(testContext(t), f.Tasks...); err != nil {
+			if _, err := s.queue.Ack(await.Context(t), f.Tasks...); err != nil {
 				t.Fatal(err)
 			}
 		}

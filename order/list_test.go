@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"flashsale/internal/testing/await"
 )
 
 // TestStore_List_Stable pages through a buyer's orders while others are added and
@@ -35,7 +37,7 @@ func TestStore_List_Stable(t *testing.T) {
 		start := added
 		var got []string
 		for more := true; more; {
-			page, rest, err := s.List(testContext(t), f)
+			page, rest, err := s.List(await.Context(t), f)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -47,7 +49,7 @@ func TestStore_List_Stable(t *testing.T) {
 			// The last that was read, which the next page begins behind, and one that
 			// is still to come.
 			for _, id := range []string{f.Before, want[len(want)-1]} {
-				if _, _, err := s.cancel(testContext(t), id, Canceller{Admin: true}); err != nil {
+				if _, _, err := s.cancel(await.Context(t), id, Canceller{Admin: true}); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"gorm.io/gorm"
+
+	"flashsale/internal/testing/await"
 )
 
 // planOf is how the database carries a query out, a line per step.
@@ -117,7 +119,7 @@ func TestStore_List_Sparse(t *testing.T) {
 	}
 	want := []string{fmt.Sprintf("o%06d", listLook), "o000001"}
 	for _, id := range want {
-		if _, err := s.pay(testContext(t), id, Payment{"r-" + id, 1, "EUR"}); err != nil {
+		if _, err := s.pay(await.Context(t), id, Payment{"r-" + id, 1, "EUR"}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -125,7 +127,7 @@ func TestStore_List_Sparse(t *testing.T) {
 		var got []string
 		pages := 0
 		for more := true; more; more = f.Before != "" {
-			page, next, err := s.List(testContext(t), f)
+			page, next, err := s.List(await.Context(t), f)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -160,7 +162,7 @@ func TestStore_List_Bound(t *testing.T) {
 	var reading sync.WaitGroup
 	for range maxLists {
 		reading.Go(func() {
-			err := s.lists.read(testContext(t), "test", func(db *gorm.DB) error {
+			err := s.lists.read(await.Context(t), "test", func(db *gorm.DB) error {
 				var n int // each holds a connection of its own
 				return db.Connection(func(tx *gorm.DB) error {
 					err := tx.Raw("SELECT COUNT(*) FROM orders").Scan(&n).Error
@@ -177,18 +179,18 @@ func TestStore_List_Bound(t *testing.T) {
 	for range maxLists {
 		<-begun
 	}
-	if _, _, err := s.List(testContext(t), Filter{Limit: 1}); !errors.Is(err, ErrTooManyLists) {
+	if _, _, err := s.List(await.Context(t), Filter{Limit: 1}); !errors.Is(err, ErrTooManyLists) {
 		t.Errorf("list of orders: %v, want ErrTooManyLists", err)
 	}
-	if own, _, err := s.List(testContext(t), Filter{UserID: "u", Limit: 1}); err != nil || len(own) != 1 {
+	if own, _, err := s.List(await.Context(t), Filter{UserID: "u", Limit: 1}); err != nil || len(own) != 1 {
 		t.Errorf("a buyer's list: %v, %v", own, err)
 	}
-	if _, err := s.Order(testContext(t), "o1"); err != nil {
+	if _, err := s.Order(await.Context(t), "o1"); err != nil {
 		t.Errorf("an order: %v", err)
 	}
 	close(release)
 	reading.Wait()
-	if page, _, err := s.List(testContext(t), Filter{Limit: 1}); err != nil || len(page) != 1 {
+	if page, _, err := s.List(await.Context(t), Filter{Limit: 1}); err != nil || len(page) != 1 {
 		t.Errorf("afterwards: %v, %v", page, err)
 	}
 }

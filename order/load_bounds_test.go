@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"gorm.io/gorm"
+
+	"flashsale/internal/testing/await"
 )
 
 // TestStore_Loading_Bounds: loads and long reads have connections of their own, so
@@ -22,7 +24,7 @@ func TestStore_Loading_Bounds(t *testing.T) {
 		t.Fatal(err)
 	}
 	mustCommit(t, s, bought("order", "small", "u", "k", 1))
-	ctx, cancel := context.WithCancel(testContext(t))
+	ctx, cancel := context.WithCancel(await.Context(t))
 	var all sync.WaitGroup
 	defer all.Wait()
 	defer cancel()
@@ -80,7 +82,7 @@ func TestStore_Loading_Bounds(t *testing.T) {
 		wait("snapshot")
 	}
 	for range 2 * readers {
-		if o, err := s.Order(testContext(t), "order"); err != nil || o.ID != "order" {
+		if o, err := s.Order(await.Context(t), "order"); err != nil || o.ID != "order" {
 			t.Fatalf("an order while sales are loaded: %+v, %v", o, err)
 		}
 	}

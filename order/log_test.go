@@ -8,6 +8,8 @@ import (
 	"os"
 	"testing"
 	"time"
+
+	"flashsale/internal/testing/await"
 )
 
 // TestStore_Checkpoint: the log is copied into the database's file beside the commits, and
@@ -20,14 +22,14 @@ func TestStore_Checkpoint(t *testing.T) {
 	var longest int64
 	for n := range 100 {
 		mustCommit(t, s, distinct(fmt.Sprintf("b%d-", n), "item", 50)...)
-		await(t, "the checkpoint to end", func() bool { return !s.log.copying.Load() })
+		await.True(t, "the checkpoint to end", func() bool { return !s.log.copying.Load() })
 		longest = max(longest, logSize(t, s))
 	}
 	if longest > 2<<20 {
 		t.Errorf("the log is %d KB long, want it to begin at its start every 400 KB", longest>>10)
 	}
 	s.log.running.Wait()
-	if left, err := checkpointed(testContext(t), s.write, "NOOP"); err != nil || left > 2*s.log.pages {
+	if left, err := checkpointed(await.Context(t), s.write, "NOOP"); err != nil || left > 2*s.log.pages {
 		t.Errorf("%d pages are not copied, %v", left, err)
 	}
 }
@@ -42,7 +44,7 @@ func TestStore_LogBound(t *testing.T) {
 	if err := s.write.Exec("PRAGMA wal_autocheckpoint = 50").Error; err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithCancel(testContext(t))
+	ctx, stop := context.WithCancel(await.Context(t))
 	done := make(chan error, 1)
 	go func() { done <- readWithoutPause(ctx, s) }()
 	var written, longest int64
@@ -75,12 +77,12 @@ func TestStore_LogBound_LongRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tx, err := db.BeginTx(testContext(t), nil)
+	tx, err := db.BeginTx(await.Context(t), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var n int
-	if err := tx.QueryRowContext(testContext(t), "SELECT COUNT(*) FROM items").Scan(&n); err != nil {
+	if err := tx.QueryRowContext(await.Context(t), "SELECT COUNT(*) FROM items").Scan(&n); err != nil {
 		t.Fatal(err)
 	}
 	for n := range 20 {

@@ -16,9 +16,10 @@ import (
 	"go.uber.org/goleak"
 
 	"flashsale/catalog"
-	"flashsale/internal/longtest"
-	"flashsale/internal/redistest"
 	"flashsale/internal/subscription"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/longtest"
+	"flashsale/internal/testing/redistest"
 	"flashsale/inventory"
 	"flashsale/lock"
 	"flashsale/migrations"
@@ -51,37 +52,9 @@ func TestMain(m *testing.M) {
 // limit bounds what must happen; it is long because it only delays a failure.
 const limit = 5 * time.Minute
 
-func testContext(t testing.TB) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), limit)
-	t.Cleanup(cancel)
-	return ctx
-}
-
 // patientLocks lets nothing expire by the passing of time within a test, and gives
 // up no call because a busy machine is slow: that may leave a lock behind for as long.
 var patientLocks = lock.Config{TTL: 2 * time.Minute, ClaimTTL: time.Minute, Liveness: time.Minute, CallTimeout: 2 * time.Minute}
-
-// await polls a condition that no signal announces.
-func await(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	awaitEvery(t, 5*time.Millisecond, what, ok)
-}
-
-// awaitEvery is await for a condition that takes a part of a processor to check.
-func awaitEvery(t testing.TB, pause time.Duration, what string, ok func() bool) {
-	t.Helper()
-	tick := time.NewTicker(pause)
-	defer tick.Stop()
-	end := time.After(limit)
-	for !ok() {
-		select {
-		case <-tick.C:
-		case <-end:
-			t.Fatalf("waited in vain for: %s", what)
-		}
-	}
-}
 
 // migrated is the file of an empty, migrated database. Migrating is most of the
 // work of a small test under the race detector, so it is done once.
@@ -136,7 +109,7 @@ func newStoreAt(t testing.TB, path string) *Store {
 	if err := os.WriteFile(path, empty, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s, err := OpenStore(testContext(t), "sqlite:"+path)
+	s, err := OpenStore(await.Context(t), "sqlite:"+path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,7 +128,7 @@ func newItem(id string, stock, perUser int64) NewItem {
 
 func mustInsert(t testing.TB, s *Store, n NewItem) {
 	t.Helper()
-	if _, err := s.InsertItem(testContext(t), n); err != nil {
+	if _, err := s.InsertItem(await.Context(t), n); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -181,7 +154,7 @@ func distinct(prefix, item string, n int) []task {
 func allRows(t testing.TB, s *Store) map[string]orderRow {
 	t.Helper()
 	var list []orderRow
-	if err := s.read.WithContext(testContext(t)).Find(&list).Error; err != nil {
+	if err := s.read.WithContext(await.Context(t)).Find(&list).Error; err != nil {
 		t.Fatal(err)
 	}
 	rows := make(map[string]orderRow, len(list))
@@ -194,7 +167,7 @@ func allRows(t testing.TB, s *Store) map[string]orderRow {
 func itemOf(t testing.TB, s *Store, id string) itemRow {
 	t.Helper()
 	var row itemRow
-	if err := s.read.WithContext(testContext(t)).Where("id = ?", id).Take(&row).Error; err != nil {
+	if err := s.read.WithContext(await.Context(t)).Where("id = ?", id).Take(&row).Error; err != nil {
 		t.Fatal(err)
 	}
 	return row
@@ -207,7 +180,7 @@ func buyersOf(t testing.TB, s *Store, item string) map[string]int64 {
 		UserID   string
 		Quantity int64
 	}
-	err := s.read.WithContext(testContext(t)).Raw("SELECT user_id, quantity FROM buyers WHERE item_id = ?", item).Scan(&list).Error
+	err := s.read.WithContext(await.Context(t)).Raw("SELECT user_id, quantity FROM buyers WHERE item_id = ?", item).Scan(&list).Error
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -246,7 +219,7 @@ func auditStore(t testing.TB, s *Store) {
 		held[r.ItemID][r.UserID] += r.Quantity
 	}
 	var items []itemRow
-	if err := s.read.WithContext(testContext(t)).Find(&items).Error; err != nil {
+	if err := s.read.WithContext(await.Context(t)).Find(&items).Error; err != nil {
 		t.Fatal(err)
 	}
 	for _, it := range items {
@@ -346,12 +319,12 @@ func newSiteOn(t *testing.T, q *queue.Queue, rdb *redis.Client, n NewItem, cfg i
 	cfg.MayLoad = func(ctx context.Context, items []string) (map[string]error, error) {
 		return s.store.highWater.MayLoad(ctx, items)
 	}
-	s.stock, err = inventory.New(testContext(t), rdb, locks, []*queue.Queue{s.queue}, sales, cfg)
+	s.stock, err = inventory.New(await.Context(t), rdb, locks, []*queue.Queue{s.queue}, sales, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.end(s.stock.Close) })
-	s.items, err = catalog.New(testContext(t), s.store, s.stock, catalog.Config{OnError: s.heard, LoadTimeout: limit})
+	s.items, err = catalog.New(await.Context(t), s.store, s.stock, catalog.Config{OnError: s.heard, LoadTimeout: limit})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -362,7 +335,7 @@ func newSiteOn(t *testing.T, q *queue.Queue, rdb *redis.Client, n NewItem, cfg i
 	})
 	s.fulfiller = NewFulfiller(s.store, rdb, s.waiters, s.heard)
 	n.ID = s.item
-	if _, err := s.service.CreateItem(testContext(t), n); err != nil {
+	if _, err := s.service.CreateItem(await.Context(t), n); err != nil {
 		t.Fatal(err)
 	}
 	return s
@@ -408,7 +381,7 @@ func (s *site) purchase(user, key string, quantity int64, wait time.Duration) Pu
 
 func (s *site) mustPlace(p Purchase) Placed {
 	s.t.Helper()
-	placed, err := s.service.Place(testContext(s.t), p)
+	placed, err := s.service.Place(await.Context(s.t), p)
 	if err != nil {
 		s.t.Fatalf("place %+v: %v", p, err)
 	}
@@ -419,8 +392,8 @@ func (s *site) mustPlace(p Purchase) Placed {
 // are in it that wait for the time at which an order lapses.
 func (s *site) drained() {
 	s.t.Helper()
-	await(s.t, "the queue to drain", func() bool {
-		delayed, err := s.queue.List(testContext(s.t), queue.StateDelayed, 0, 512)
+	await.True(s.t, "the queue to drain", func() bool {
+		delayed, err := s.queue.List(await.Context(s.t), queue.StateDelayed, 0, 512)
 		if err != nil {
 			s.t.Fatal(err)
 		}
@@ -429,7 +402,7 @@ func (s *site) drained() {
 				return false
 			}
 		}
-		st, err := s.queue.Stats(testContext(s.t))
+		st, err := s.queue.Stats(await.Context(s.t))
 		if err != nil {
 			s.t.Fatal(err)
 		}
@@ -440,14 +413,14 @@ func (s *site) drained() {
 // load loads the sale, if it is not loaded.
 func (s *site) load() {
 	s.t.Helper()
-	if err := s.stock.Reload(testContext(s.t), s.item); err != nil {
+	if err := s.stock.Reload(await.Context(s.t), s.item); err != nil {
 		s.t.Fatal(err)
 	}
 }
 
 func (s *site) ledger() Ledger {
 	s.t.Helper()
-	l, err := s.service.Ledger(testContext(s.t), s.item)
+	l, err := s.service.Ledger(await.Context(s.t), s.item)
 	if err != nil {
 		s.t.Fatal(err)
 	}

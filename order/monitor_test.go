@@ -12,7 +12,8 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 	"flashsale/queue"
 )
 
@@ -63,7 +64,7 @@ func watch(t *testing.T) *monitored {
 func (w *monitored) round(t *testing.T, m *Monitor) {
 	t.Helper()
 	w.server.FastForward(time.Hour) // the look of before, and the turn, have ended
-	m.round(testContext(t))
+	m.round(await.Context(t))
 }
 
 // join registers a worker, and returns what makes it leave.
@@ -75,8 +76,8 @@ func (w *monitored) join(t *testing.T) (g *queue.Registration, leave func()) {
 	running.Go(func() { g.Run(ctx, func(err error) { t.Error(err) }) })
 	leave = func() { cancel(); running.Wait() }
 	t.Cleanup(leave)
-	await(t, "the worker is listed", func() bool {
-		l, err := w.registry.List(testContext(t))
+	await.True(t, "the worker is listed", func() bool {
+		l, err := w.registry.List(await.Context(t))
 		return err == nil && len(l.Live) == 1
 	})
 	return g, leave
@@ -85,7 +86,7 @@ func (w *monitored) join(t *testing.T) (g *queue.Registration, leave func()) {
 func put(t *testing.T, q *queue.Queue, ids ...string) {
 	t.Helper()
 	for _, id := range ids {
-		if _, err := q.Enqueue(testContext(t), queue.Task{ID: id}); err != nil {
+		if _, err := q.Enqueue(await.Context(t), queue.Task{ID: id}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -102,7 +103,7 @@ func TestMonitor_Look(t *testing.T) {
 	}
 	put(t, w.orders, "a", "b", "c", "d")
 	put(t, w.others, "e")
-	ctx := testContext(t)
+	ctx := await.Context(t)
 	f, err := w.orders.Dequeue(ctx, 2)
 	if err != nil || len(f.Tasks) != 2 {
 		t.Fatalf("%d tasks, %v", len(f.Tasks), err)
@@ -155,7 +156,7 @@ func TestMonitor_OneLookForAll(t *testing.T) {
 	monitors := make([]*Monitor, 20)
 	for i := range monitors {
 		monitors[i] = NewMonitor(w.cfg)
-		monitors[i].round(testContext(t))
+		monitors[i].round(await.Context(t))
 	}
 	const cost = 3 // two queues and the registry
 	if n := ran.n.Load(); n != cost {
@@ -169,16 +170,16 @@ func TestMonitor_OneLookForAll(t *testing.T) {
 	// A process has begun to look, and died.
 	w.server.FastForward(time.Hour)
 	put(t, w.orders, "b")
-	if err := w.rdb.Set(testContext(t), backlogTurnKey, 1, lookLimit).Err(); err != nil {
+	if err := w.rdb.Set(await.Context(t), backlogTurnKey, 1, lookLimit).Err(); err != nil {
 		t.Fatal(err)
 	}
 	m := monitors[0]
-	m.round(testContext(t))
+	m.round(await.Context(t))
 	if l := m.Last(); l == nil || l.Waiting != 1 {
 		t.Errorf("while another looks: %+v", l)
 	}
 	w.server.FastForward(lookLimit)
-	m.round(testContext(t))
+	m.round(await.Context(t))
 	if l := m.Last(); l == nil || l.Waiting != 2 {
 		t.Errorf("after its turn has ended: %+v", l)
 	}
@@ -233,9 +234,9 @@ func TestMonitor_Alarm(t *testing.T) {
 	if len(w.alarms) != 3 || w.alarms[2][:19] != "2 none live since 2" {
 		t.Fatalf("heard %q", w.alarms)
 	}
-	if f, err := w.orders.Dequeue(testContext(t), 2); err != nil || len(f.Tasks) != 2 {
+	if f, err := w.orders.Dequeue(await.Context(t), 2); err != nil || len(f.Tasks) != 2 {
 		t.Fatal(err)
-	} else if _, err := w.orders.Ack(testContext(t), f.Tasks...); err != nil {
+	} else if _, err := w.orders.Ack(await.Context(t), f.Tasks...); err != nil {
 		t.Fatal(err)
 	}
 	w.round(t, m)
@@ -260,15 +261,15 @@ func TestMonitor_RedisAway(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	await(t, "a look", func() bool { return m.Last() != nil })
+	await.True(t, "a look", func() bool { return m.Last() != nil })
 	w.server.SetError("LOADING the test says so")
-	await(t, "it is forgotten", func() bool { return m.Last() == nil })
-	await(t, "the error", func() bool { return w.errs.Load() > 0 })
+	await.True(t, "it is forgotten", func() bool { return m.Last() == nil })
+	await.True(t, "the error", func() bool { return w.errs.Load() > 0 })
 	if n := w.errs.Load(); n != 1 {
 		t.Errorf("%d errors of one outage", n)
 	}
 	w.server.SetError("")
-	await(t, "a look after the outage", func() bool {
+	await.True(t, "a look after the outage", func() bool {
 		w.server.FastForward(lookLimit) // miniredis expires nothing by itself
 		return m.Last() != nil
 	})

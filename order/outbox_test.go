@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"flashsale/internal/testing/await"
 )
 
 // addHook adds an endpoint that asks for these events; for all, if there are none.
@@ -18,7 +20,7 @@ func addHook(t testing.TB, s *Store, url string, events ...EventType) (Endpoint,
 	if events == nil {
 		events = EventTypes
 	}
-	e, secret, err := s.addEndpoint(testContext(t), NewEndpoint{URL: url, Events: events}, By{"root", "r1"})
+	e, secret, err := s.addEndpoint(await.Context(t), NewEndpoint{URL: url, Events: events}, By{"root", "r1"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,7 +40,7 @@ type toldEvent struct {
 func allTold(t testing.TB, s *Store) []toldEvent {
 	t.Helper()
 	var list []toldEvent
-	err := s.read.WithContext(testContext(t)).Raw(`SELECT v.*, (SELECT COUNT(*) FROM webhook_deliveries d WHERE d.event_seq = v.seq) AS owed
+	err := s.read.WithContext(await.Context(t)).Raw(`SELECT v.*, (SELECT COUNT(*) FROM webhook_deliveries d WHERE d.event_seq = v.seq) AS owed
 		FROM webhook_events v ORDER BY seq`).Scan(&list).Error
 	if err != nil {
 		t.Fatal(err)
@@ -69,7 +71,7 @@ func dump(t testing.TB, s *Store) string {
 	var all strings.Builder
 	for _, table := range []string{"items", "orders", "buyers", "payments", "releases", "webhook_events", "webhook_deliveries"} {
 		var rows []map[string]any
-		if err := s.read.WithContext(testContext(t)).Raw("SELECT * FROM " + table).Scan(&rows).Error; err != nil {
+		if err := s.read.WithContext(await.Context(t)).Raw("SELECT * FROM " + table).Scan(&rows).Error; err != nil {
 			t.Fatal(err)
 		}
 		fmt.Fprintf(&all, "%s %v\n", table, rows)
@@ -186,7 +188,7 @@ func TestStore_Telling(t *testing.T) {
 		before, at := dump(t, s), c.Load()
 		if step.want != nil {
 			refusing(true)
-			if err := step.do(testContext(t), s, c); err == nil || !strings.Contains(err.Error(), "refused by the test") {
+			if err := step.do(await.Context(t), s, c); err == nil || !strings.Contains(err.Error(), "refused by the test") {
 				t.Fatalf("%s, while events are refused: %v", step.name, err)
 			}
 			refusing(false)
@@ -195,7 +197,7 @@ func TestStore_Telling(t *testing.T) {
 				t.Errorf("%s: the change stayed without its event:\n%s\nwas\n%s", step.name, after, before)
 			}
 		}
-		if err := step.do(testContext(t), s, c); err != nil {
+		if err := step.do(await.Context(t), s, c); err != nil {
 			t.Fatalf("%s: %v", step.name, err)
 		}
 		if got := toldSince(t, s, last); !slices.Equal(got, step.want) {
@@ -219,13 +221,13 @@ func TestStore_Telling_Nobody(t *testing.T) {
 		"disabled": func(t *testing.T, s *Store) {
 			e, _ := addHook(t, s, "https://a.example")
 			off := false
-			if _, err := (&Webhooks{Store: s}).ChangeEndpoint(testContext(t), e.ID, EndpointChange{Enabled: &off}, By{}); err != nil {
+			if _, err := (&Webhooks{Store: s}).ChangeEndpoint(await.Context(t), e.ID, EndpointChange{Enabled: &off}, By{}); err != nil {
 				t.Fatal(err)
 			}
 		},
 		"deleted": func(t *testing.T, s *Store) {
 			e, _ := addHook(t, s, "https://a.example")
-			if err := (&Webhooks{Store: s}).DeleteEndpoint(testContext(t), e.ID, By{}); err != nil {
+			if err := (&Webhooks{Store: s}).DeleteEndpoint(await.Context(t), e.ID, By{}); err != nil {
 				t.Fatal(err)
 			}
 		},
@@ -237,7 +239,7 @@ func TestStore_Telling_Nobody(t *testing.T) {
 			mustInsert(t, s, asking("item", 100, 2, time.Minute))
 			who(t, s)
 			for _, step := range telltales {
-				if err := step.do(testContext(t), s, c); err != nil {
+				if err := step.do(await.Context(t), s, c); err != nil {
 					t.Fatalf("%s: %v", step.name, err)
 				}
 			}
@@ -263,14 +265,14 @@ func TestStore_Telling_Bodies(t *testing.T) {
 	addHook(t, s, "https://a.example")
 	mustCommit(t, s, bought("o1", "item", "<u>", "secret key", 1))
 	c.Add(1500)
-	if _, err := s.pay(testContext(t), "o1", money("psp-1", 1)); err != nil {
+	if _, err := s.pay(await.Context(t), "o1", money("psp-1", 1)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.pay(testContext(t), "o1", money("psp-2", 3)); err == nil {
+	if _, err := s.pay(await.Context(t), "o1", money("psp-2", 3)); err == nil {
 		t.Fatal("a second payment was taken")
 	}
 	c.Add(1000)
-	if _, _, err := s.refund(testContext(t), "o1", Refund{}); err != nil {
+	if _, _, err := s.refund(await.Context(t), "o1", Refund{}); err != nil {
 		t.Fatal(err)
 	}
 	const head = `"id":"o1","item_id":"item","user_id":"<u>","quantity":1,"unit_price_minor":1999,"currency":"EUR",`
@@ -340,7 +342,7 @@ func TestStore_Telling_SoldOut(t *testing.T) {
 	want("the last ones, and another item's", buy(first, next("other", 1), next("item", 1)), "item.sold_out item", "item.sold_out other")
 	want("more than there are", buy(next("item", 1)))
 	want("delivered again", buy(first))
-	if _, _, err := s.cancel(testContext(t), first.ID, Canceller{Admin: true}); err != nil {
+	if _, _, err := s.cancel(await.Context(t), first.ID, Canceller{Admin: true}); err != nil {
 		t.Fatal(err)
 	}
 	// One by one: the first is refused, and has not sold anything out.
@@ -360,13 +362,13 @@ func TestStore_Telling_Erased(t *testing.T) {
 	mustInsert(t, s, asking("item", 9, 2, time.Minute))
 	addHook(t, s, "https://a.example")
 	mustCommit(t, s, bought("o1", "item", "alice", "k", 1), bought("o2", "item", "alice2", "k", 1))
-	if _, err := s.pay(testContext(t), "o1", money("psp-1", 1)); err != nil {
+	if _, err := s.pay(await.Context(t), "o1", money("psp-1", 1)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.pay(testContext(t), "o1", money("psp-2", 1)); err == nil {
+	if _, err := s.pay(await.Context(t), "o1", money("psp-2", 1)); err == nil {
 		t.Fatal("a second payment was taken")
 	}
-	if n, err := s.eraseFromItem(testContext(t), "alice", "item", "erased-1", Erasure{Actor: "root"}); err != nil || n != 1 {
+	if n, err := s.eraseFromItem(await.Context(t), "alice", "item", "erased-1", Erasure{Actor: "root"}); err != nil || n != 1 {
 		t.Fatal(n, err)
 	}
 	for _, e := range allTold(t, s) {
@@ -397,7 +399,7 @@ func TestOutbox_Plans(t *testing.T) {
 		}
 		var text strings.Builder
 		args := make([]any, min(4, strings.Count(query, "?")))
-		err = each(testContext(t), db, "EXPLAIN QUERY PLAN "+query, args, func(rows *sql.Rows) error {
+		err = each(await.Context(t), db, "EXPLAIN QUERY PLAN "+query, args, func(rows *sql.Rows) error {
 			var id, parent, unused int
 			var detail string
 			err := rows.Scan(&id, &parent, &unused, &detail)

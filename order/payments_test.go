@@ -9,6 +9,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"flashsale/internal/testing/await"
 )
 
 // mixedPayments records amounts of every kind for the orders o0 to o3, and returns
@@ -21,7 +23,7 @@ func mixedPayments(t testing.TB, s *Store) []string {
 		id := fmt.Sprint("o", i)
 		mustCommit(t, s, bought(id, "item", "u"+id, "k", 1))
 		for _, p := range []Payment{{"short-" + id, 1, "EUR"}, {"right-" + id, 1999, "EUR"}, {"twice-" + id, 1999, "EUR"}, {"other-" + id, 1999, "USD"}} {
-			if _, err := s.pay(testContext(t), id, p); (err == nil) != strings.HasPrefix(p.Reference, "right") {
+			if _, err := s.pay(await.Context(t), id, p); (err == nil) != strings.HasPrefix(p.Reference, "right") {
 				t.Fatalf("%+v: %v", p, err)
 			}
 			references = append(references, p.Reference)
@@ -33,7 +35,7 @@ func mixedPayments(t testing.TB, s *Store) []string {
 // paymentIDs reads the ids of the payments by reference.
 func paymentIDs(t testing.TB, s *Store) map[string]int64 {
 	t.Helper()
-	list, err := s.payments(testContext(t), listPayments, int64(1)<<60, 1000)
+	list, err := s.payments(await.Context(t), listPayments, int64(1)<<60, 1000)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +62,7 @@ func TestService_Payments(t *testing.T) {
 		return out
 	}
 	id := paymentIDs(t, s)["twice-o1"]
-	if _, err := service.MarkRefunded(testContext(t), id, root); err != nil {
+	if _, err := service.MarkRefunded(await.Context(t), id, root); err != nil {
 		t.Fatal(err)
 	}
 	left := slices.DeleteFunc(pick("short", "twice", "other"), func(r string) bool { return r == "twice-o1" })
@@ -85,7 +87,7 @@ func TestService_Payments(t *testing.T) {
 			for more := true; more; {
 				var page []PaymentRecord
 				var err error
-				if page, more, err = service.Payments(testContext(t), f); err != nil || more && len(page) != limit {
+				if page, more, err = service.Payments(await.Context(t), f); err != nil || more && len(page) != limit {
 					t.Fatalf("%+v: %d payments, more %v, %v", f, len(page), more, err)
 				}
 				for _, p := range page {
@@ -103,12 +105,12 @@ func TestService_Payments(t *testing.T) {
 			}
 		}
 	}
-	list, err := service.OrderPayments(testContext(t), "o2")
+	list, err := service.OrderPayments(await.Context(t), "o2")
 	if err != nil || len(list) != 4 || list[0].Reference != "short-o2" || list[3].Reference != "other-o2" {
 		t.Errorf("payments of an order: %+v, %v", list, err)
 	}
 	for limit, want := range map[int]int{5: 5, 100: len(left)} {
-		if n, err := s.PaymentsToRefund(testContext(t), limit); err != nil || n != want {
+		if n, err := s.PaymentsToRefund(await.Context(t), limit); err != nil || n != want {
 			t.Errorf("to refund, up to %d: %d, %v, want %d", limit, n, err, want)
 		}
 	}
@@ -151,23 +153,23 @@ func TestStore_pay_Limit(t *testing.T) {
 	mustCommit(t, s, bought("o", "item", "u", "k", 1), bought("other", "item", "u", "k2", 1))
 	wrong := func(i int) Payment { return Payment{fmt.Sprint("r", i), 1, "EUR"} }
 	for i := range maxPayments {
-		if _, err := s.pay(testContext(t), "o", wrong(i)); !errors.Is(err, ErrAmountMismatch) {
+		if _, err := s.pay(await.Context(t), "o", wrong(i)); !errors.Is(err, ErrAmountMismatch) {
 			t.Fatalf("payment %d: %v, want ErrAmountMismatch", i, err)
 		}
 	}
-	if o, err := s.pay(testContext(t), "o", wrong(maxPayments)); !errors.Is(err, ErrPaymentLimit) || o.ID != "o" {
+	if o, err := s.pay(await.Context(t), "o", wrong(maxPayments)); !errors.Is(err, ErrPaymentLimit) || o.ID != "o" {
 		t.Errorf("beyond the limit: %+v, %v, want ErrPaymentLimit", o, err)
 	}
-	if _, err := s.pay(testContext(t), "o", wrong(3)); !errors.Is(err, ErrAmountMismatch) {
+	if _, err := s.pay(await.Context(t), "o", wrong(3)); !errors.Is(err, ErrAmountMismatch) {
 		t.Errorf("a repeat at the limit: %v, want ErrAmountMismatch", err)
 	}
-	if _, err := s.pay(testContext(t), "other", wrong(maxPayments)); !errors.Is(err, ErrAmountMismatch) {
+	if _, err := s.pay(await.Context(t), "other", wrong(maxPayments)); !errors.Is(err, ErrAmountMismatch) {
 		t.Errorf("another order's: %v, want ErrAmountMismatch", err)
 	}
-	if o, err := s.pay(testContext(t), "o", money("right", 1)); err != nil || o.Status != StatusPaid {
+	if o, err := s.pay(await.Context(t), "o", money("right", 1)); err != nil || o.Status != StatusPaid {
 		t.Errorf("the right amount: %+v, %v", o, err)
 	}
-	if _, err := s.pay(testContext(t), "o", money("again", 1)); !errors.Is(err, ErrPaymentLimit) {
+	if _, err := s.pay(await.Context(t), "o", money("again", 1)); !errors.Is(err, ErrPaymentLimit) {
 		t.Errorf("a duplicate beyond the limit: %v, want ErrPaymentLimit", err)
 	}
 	if n := len(payments(t, s)); n != maxPayments+2 {
@@ -188,7 +190,7 @@ func TestStore_pay_Corrected(t *testing.T) {
 	pay := func(id, reference string, amount int64, want error) {
 		t.Helper()
 		for range 2 {
-			if _, err := s.pay(testContext(t), id, Payment{reference, amount, "EUR"}); !errors.Is(err, want) {
+			if _, err := s.pay(await.Context(t), id, Payment{reference, amount, "EUR"}); !errors.Is(err, want) {
 				t.Errorf("%s, %d for %s: %v, want %v", reference, amount, id, err, want)
 			}
 		}
@@ -206,7 +208,7 @@ func TestStore_pay_Corrected(t *testing.T) {
 	pay("o1", "r-o1", 20, ErrReferenceReused)
 	pay("o2", "other", 1999, nil)
 	pay("o2", "r-o2", 1999, ErrOrderFinal)
-	if _, err := s.markRefunded(testContext(t), ids["r-o3"], root); err != nil {
+	if _, err := s.markRefunded(await.Context(t), ids["r-o3"], root); err != nil {
 		t.Fatal(err)
 	}
 	pay("o3", "r-o3", 1999, ErrReferenceReused)
@@ -217,7 +219,7 @@ func TestStore_pay_Corrected(t *testing.T) {
 	if got := payments(t, s); !maps.Equal(got, want) {
 		t.Errorf("payments %v, want %v", got, want)
 	}
-	list, err := s.payments(testContext(t), selectPaymentByID, ids["r-o1"])
+	list, err := s.payments(await.Context(t), selectPaymentByID, ids["r-o1"])
 	if err != nil || len(list) != 1 || list[0].AmountMinor != 1999 || list[0].ReceivedAs != PaymentAccepted || list[0].ReceivedAt.UnixMilli() != c.Load()-time.Minute.Milliseconds() {
 		t.Errorf("the corrected payment is %+v, %v", list, err)
 	}
@@ -230,13 +232,13 @@ func TestStore_OnPayment(t *testing.T) {
 	s.OnPayment(func(o PaymentOutcome) { heard = append(heard, o) })
 	mustInsert(t, s, asking("item", 10, 5, time.Hour))
 	mustCommit(t, s, bought("o", "item", "u", "k", 1), bought("gone", "item", "u", "k2", 1))
-	if _, _, err := s.cancel(testContext(t), "gone", Canceller{Admin: true}); err != nil {
+	if _, _, err := s.cancel(await.Context(t), "gone", Canceller{Admin: true}); err != nil {
 		t.Fatal(err)
 	}
 	pay := func(id, reference string, units int64, want error) {
 		t.Helper()
 		for range 2 { // a repeat records nothing
-			if _, err := s.pay(testContext(t), id, money(reference, units)); !errors.Is(err, want) {
+			if _, err := s.pay(await.Context(t), id, money(reference, units)); !errors.Is(err, want) {
 				t.Errorf("%s for %s: %v, want %v", reference, id, err, want)
 			}
 		}
@@ -247,10 +249,10 @@ func TestStore_OnPayment(t *testing.T) {
 	pay("gone", "r4", 1, ErrOrderExpired)
 	pay("gone", "r1", 1, ErrReferenceReused)
 	for range 2 {
-		if _, _, err := s.refund(testContext(t), "o", Refund{By: root}); err != nil {
+		if _, _, err := s.refund(await.Context(t), "o", Refund{By: root}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.markRefunded(testContext(t), paymentIDs(t, s)["r4"], root); err != nil {
+		if _, err := s.markRefunded(await.Context(t), paymentIDs(t, s)["r4"], root); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -271,7 +273,7 @@ func TestService_MarkRefunded(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 10 {
 		wg.Go(func() {
-			p, err := service.MarkRefunded(testContext(t), ids["short-o0"], root)
+			p, err := service.MarkRefunded(await.Context(t), ids["short-o0"], root)
 			if err != nil || p.Outcome != PaymentRefunded || p.ReceivedAs != PaymentMismatch || p.RefundedAt.UnixMilli() != at || p.Reference != "short-o0" {
 				t.Errorf("marked %+v, %v", p, err)
 			}
@@ -279,20 +281,20 @@ func TestService_MarkRefunded(t *testing.T) {
 	}
 	wg.Wait()
 	c.Add(1000)
-	if p, err := service.MarkRefunded(testContext(t), ids["short-o0"], root); err != nil || p.RefundedAt.UnixMilli() != at {
+	if p, err := service.MarkRefunded(await.Context(t), ids["short-o0"], root); err != nil || p.RefundedAt.UnixMilli() != at {
 		t.Errorf("marked again later: %+v, %v", p, err)
 	}
 	// What was recorded as a mismatch is answered as one, refunded or not.
-	if _, err := s.pay(testContext(t), "o0", Payment{"short-o0", 1, "EUR"}); !errors.Is(err, ErrAmountMismatch) {
+	if _, err := s.pay(await.Context(t), "o0", Payment{"short-o0", 1, "EUR"}); !errors.Is(err, ErrAmountMismatch) {
 		t.Errorf("a repeat of a refunded payment: %v, want ErrAmountMismatch", err)
 	}
-	if _, err := service.MarkRefunded(testContext(t), 999, root); !errors.Is(err, ErrPaymentNotFound) {
+	if _, err := service.MarkRefunded(await.Context(t), 999, root); !errors.Is(err, ErrPaymentNotFound) {
 		t.Errorf("no payment: %v, want ErrPaymentNotFound", err)
 	}
-	if p, err := service.MarkRefunded(testContext(t), ids["right-o0"], root); !errors.Is(err, ErrPaymentAccepted) || p.Outcome != PaymentAccepted {
+	if p, err := service.MarkRefunded(await.Context(t), ids["right-o0"], root); !errors.Is(err, ErrPaymentAccepted) || p.Outcome != PaymentAccepted {
 		t.Errorf("an accepted payment: %+v, %v, want ErrPaymentAccepted", p, err)
 	}
-	entries, _, err := s.audit(testContext(t), AuditFilter{OrderID: "o0", Limit: 100})
+	entries, _, err := s.audit(await.Context(t), AuditFilter{OrderID: "o0", Limit: 100})
 	if err != nil || len(entries) != 1 {
 		t.Fatalf("audit %+v, %v, want 1 entry", entries, err)
 	}
@@ -307,7 +309,7 @@ func TestService_MarkRefunded(t *testing.T) {
 	}
 	occupy(t, s)
 	busyTimeout(t, s, time.Millisecond)
-	if _, err := service.MarkRefunded(testContext(t), ids["short-o1"], root); !errors.Is(err, ErrDatabase) {
+	if _, err := service.MarkRefunded(await.Context(t), ids["short-o1"], root); !errors.Is(err, ErrDatabase) {
 		t.Errorf("with the database busy: %v, want ErrDatabase", err)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"flashsale/catalog"
+	"flashsale/internal/testing/await"
 	"flashsale/inventory"
 )
 
@@ -41,14 +42,14 @@ func TestService_Place_Item(t *testing.T) {
 		ItemID: "thing", Item: catalog.Item{ID: "thing", PriceMinor: 321, Currency: "EUR"},
 		UserID: "u", IdempotencyKey: "k", Quantity: 1, Wait: long,
 	}
-	if _, err := service.Place(testContext(t), p); !errors.Is(err, inventory.ErrSoldOut) || items.asked != 0 {
+	if _, err := service.Place(await.Context(t), p); !errors.Is(err, inventory.ErrSoldOut) || items.asked != 0 {
 		t.Errorf("with its item: %v, %d looks at the catalogue, want none", err, items.asked)
 	}
 	if sent, err := parseTask("o", []byte(stock.payload)); err != nil || sent.UnitPriceMinor != 321 || sent.Currency != "EUR" {
 		t.Errorf("sent %+v, %v", sent, err)
 	}
 	p.Item.ID = "other"
-	if _, err := service.Place(testContext(t), p); !errors.Is(err, catalog.ErrItemNotFound) || items.asked != 1 {
+	if _, err := service.Place(await.Context(t), p); !errors.Is(err, catalog.ErrItemNotFound) || items.asked != 1 {
 		t.Errorf("with another item: %v, %d looks at the catalogue, want 1", err, items.asked)
 	}
 }

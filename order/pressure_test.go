@@ -10,7 +10,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 	"flashsale/inventory"
 	"flashsale/queue"
 )
@@ -217,22 +218,22 @@ func TestPressure(t *testing.T) {
 		for _, x := range distinct("o", "item", 20) {
 			tasks = append(tasks, queue.Task{ID: x.ID, Payload: []byte(x.payload())})
 		}
-		if _, err := q.Enqueue(testContext(t), tasks...); err != nil {
+		if _, err := q.Enqueue(await.Context(t), tasks...); err != nil {
 			t.Fatal(err)
 		}
-		await(t, "the door shuts", func() bool { _, err := p.Admit("item"); return errors.Is(err, inventory.ErrOverloaded) })
-		await(t, "the orders are late", func() bool { return p.Late("item") })
+		await.True(t, "the door shuts", func() bool { _, err := p.Admit("item"); return errors.Is(err, inventory.ErrOverloaded) })
+		await.True(t, "the orders are late", func() bool { return p.Late("item") })
 		if wait := p.Wait("item"); wait < time.Second {
 			t.Errorf("%v to wait for orders that nobody works on", wait)
 		}
-		got, err := q.Dequeue(testContext(t), 20)
+		got, err := q.Dequeue(await.Context(t), 20)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := q.Ack(testContext(t), got.Tasks...); err != nil {
+		if _, err := q.Ack(await.Context(t), got.Tasks...); err != nil {
 			t.Fatal(err)
 		}
-		await(t, "the orders are done", func() bool { return !p.Late("item") })
-		await(t, "the door opens", func() bool { _, err := p.Admit("item"); return err == nil })
+		await.True(t, "the orders are done", func() bool { return !p.Late("item") })
+		await.True(t, "the door opens", func() bool { _, err := p.Admit("item"); return err == nil })
 	})
 }

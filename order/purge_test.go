@@ -5,6 +5,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"flashsale/internal/testing/await"
 )
 
 // TestStore_purge: an event is kept for a week, and as long as it is owed.
@@ -35,14 +37,14 @@ func TestStore_purge(t *testing.T) {
 		return seqs
 	}
 	c.Add((EventRetention - 24*time.Hour).Milliseconds())
-	if err := p.store.tidy(testContext(t)); err != nil {
+	if err := p.store.tidy(await.Context(t)); err != nil {
 		t.Fatal(err)
 	}
 	if got := kept(); len(got) != purgePage+8 {
 		t.Errorf("%d events after exactly a week", len(got))
 	}
 	c.Add(1)
-	if err := p.store.tidy(testContext(t)); err != nil {
+	if err := p.store.tidy(await.Context(t)); err != nil {
 		t.Fatal(err)
 	}
 	if got := kept(); !slices.Equal(got, []int64{old[2].Seq, fresh[0].Seq, fresh[1].Seq, fresh[2].Seq}) {
@@ -52,7 +54,7 @@ func TestStore_purge(t *testing.T) {
 	if err := p.store.read.Raw("SELECT COUNT(*) FROM webhook_deliveries").Scan(&deliveries).Error; err != nil || deliveries != 8 {
 		t.Errorf("%d deliveries are left, %v", deliveries, err)
 	}
-	state, err := p.store.outboxState(testContext(t))
+	state, err := p.store.outboxState(await.Context(t))
 	if err != nil || state.Events != fresh[2].Seq-old[2].Seq+1 || state.OldestPending != EventRetention+time.Millisecond {
 		t.Errorf("outbox %+v, %v", state, err)
 	}
@@ -61,7 +63,7 @@ func TestStore_purge(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.Add(EventRetention.Milliseconds())
-	if err := p.store.tidy(testContext(t)); err != nil {
+	if err := p.store.tidy(await.Context(t)); err != nil {
 		t.Fatal(err)
 	}
 	if got := kept(); len(got) != 0 {
@@ -70,7 +72,7 @@ func TestStore_purge(t *testing.T) {
 	if next := p.tell("o", 1)[0]; next.Seq <= fresh[2].Seq {
 		t.Errorf("number %d after %d", next.Seq, fresh[2].Seq)
 	}
-	if empty, err := newStore(t).outboxState(testContext(t)); err != nil || empty != (OutboxState{}) {
+	if empty, err := newStore(t).outboxState(await.Context(t)); err != nil || empty != (OutboxState{}) {
 		t.Errorf("an empty outbox: %+v, %v", empty, err)
 	}
 }
@@ -85,16 +87,16 @@ func TestStore_purge_Dead(t *testing.T) {
 	events := p.tell("n", 2)
 	c.Add((EventRetention + time.Hour).Milliseconds())
 	for i, state := range []DeliveryState{DeliveryDead, DeliveryDelivered} {
-		j, err := p.store.job(testContext(t), deliveryKey{e.ID, events[i].Seq})
+		j, err := p.store.job(await.Context(t), deliveryKey{e.ID, events[i].Seq})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := p.store.record(testContext(t), []tried{{job: &j, state: state, attempts: 10}}); err != nil {
+		if err := p.store.record(await.Context(t), []tried{{job: &j, state: state, attempts: 10}}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for _, kept := range [][]DeliveryState{{DeliveryDead}, nil} {
-		if err := p.store.tidy(testContext(t)); err != nil {
+		if err := p.store.tidy(await.Context(t)); err != nil {
 			t.Fatal(err)
 		}
 		var got []DeliveryState
@@ -119,7 +121,7 @@ func TestStore_purge_Readers(t *testing.T) {
 	c.Add((EventRetention + time.Minute).Milliseconds())
 	before := p.store.now().Add(-EventRetention)
 	order := p.store.write.Begin() // one that is being written
-	err := p.store.purge(testContext(t), before)
+	err := p.store.purge(await.Context(t), before)
 	if err := errors.Join(order.Error, order.Rollback().Error); err != nil {
 		t.Fatal(err)
 	}
@@ -129,14 +131,14 @@ func TestStore_purge_Readers(t *testing.T) {
 	if err := p.store.write.Exec("UPDATE webhook_deliveries SET state = 'dead'").Error; err != nil {
 		t.Fatal(err)
 	}
-	seqs, err := p.store.outdated(testContext(t), before)
+	seqs, err := p.store.outdated(await.Context(t), before)
 	if err != nil || len(seqs) != 2 {
 		t.Fatalf("to forget: %v, %v", seqs, err)
 	}
-	if err := p.admin.Redeliver(testContext(t), e.ID, events[1].ID, By{}); err != nil {
+	if err := p.admin.Redeliver(await.Context(t), e.ID, events[1].ID, By{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.store.forget(testContext(t), seqs, before); err != nil {
+	if err := p.store.forget(await.Context(t), seqs, before); err != nil {
 		t.Fatal(err)
 	}
 	if left := allTold(t, p.store); len(left) != 1 || left[0].ID != events[1].ID || left[0].Owed != 1 {

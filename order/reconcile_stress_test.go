@@ -12,8 +12,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/longtest"
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/longtest"
+	"flashsale/internal/testing/redistest"
 	"flashsale/inventory"
 )
 
@@ -51,7 +52,7 @@ func testReconcilerStress(t *testing.T, rounds int) {
 						return
 					default:
 					}
-					report, err := r.Reconcile(testContext(t), ReconcileOptions{Deep: n%2 == 0, Repair: RepairAll})
+					report, err := r.Reconcile(await.Context(t), ReconcileOptions{Deep: n%2 == 0, Repair: RepairAll})
 					if err != nil || len(report.Items) != 1 {
 						t.Errorf("look %d: %+v, %v", n, report, err)
 						return
@@ -77,7 +78,7 @@ func testReconcilerStress(t *testing.T, rounds int) {
 					if random.IntN(2) == 0 {
 						wait = 0
 					}
-					placed, err := s.service.Place(testContext(t), s.purchase(user, fmt.Sprint("k", k), 1+random.Int64N(2), wait))
+					placed, err := s.service.Place(await.Context(t), s.purchase(user, fmt.Sprint("k", k), 1+random.Int64N(2), wait))
 					if errors.Is(err, inventory.ErrSoldOut) || errors.Is(err, inventory.ErrUserLimit) {
 						continue
 					}
@@ -89,17 +90,17 @@ func testReconcilerStress(t *testing.T, rounds int) {
 					switch random.IntN(8) {
 					case 0: // left to lapse
 					case 1:
-						if _, err := s.service.Pay(testContext(t), placed.Order.ID, money(placed.Order.ID, 0)); !errors.Is(err, ErrAmountMismatch) && !errors.Is(err, ErrOrderExpired) {
+						if _, err := s.service.Pay(await.Context(t), placed.Order.ID, money(placed.Order.ID, 0)); !errors.Is(err, ErrAmountMismatch) && !errors.Is(err, ErrOrderExpired) {
 							t.Errorf("%s, round %d: pay too little: %v", user, k, err)
 						}
 					default:
-						if _, err := s.service.Cancel(testContext(t), placed.Order.ID, Canceller{UserID: user}); err != nil && !errors.Is(err, ErrOrderFinal) &&
+						if _, err := s.service.Cancel(await.Context(t), placed.Order.ID, Canceller{UserID: user}); err != nil && !errors.Is(err, ErrOrderFinal) &&
 							!errors.Is(err, inventory.ErrUnavailable) { // a busy machine has not committed it in time, and it expires
 							t.Errorf("%s, round %d: %v", user, k, err)
 						}
 					}
 					if random.IntN(20) == 0 {
-						if err := inventory.Distrust(testContext(t), rdb, 1, []string{s.item}); err != nil {
+						if err := inventory.Distrust(await.Context(t), rdb, 1, []string{s.item}); err != nil {
 							t.Error(err)
 						}
 					}
@@ -112,7 +113,7 @@ func testReconcilerStress(t *testing.T, rounds int) {
 		if looks.Load() < 4 || accepted.Load() < buyers {
 			t.Errorf("%d looks at %d orders: the test saw too little", looks.Load(), accepted.Load())
 		}
-		await(t, "every order to end", func() bool {
+		await.True(t, "every order to end", func() bool {
 			l := s.ledger()
 			return l.Left == stock && l.Held == 0
 		})
@@ -138,7 +139,7 @@ func TestReconciler_Pages(t *testing.T) {
 		s := newSite(t, rdb, false, newItem("", 10_000, 1))
 		mustCommit(t, s.store, distinct("c", s.item, committed)...)
 		mustEnqueue(t, s.queue, leased(distinct("q", s.item, queued)...))
-		if err := inventory.Distrust(testContext(t), rdb, 1, []string{s.item}); err != nil {
+		if err := inventory.Distrust(await.Context(t), rdb, 1, []string{s.item}); err != nil {
 			t.Fatal(err)
 		}
 		want := Ledger{Initial: 10_000, Left: int64(10_000 - committed - queued), Held: queued, Sold: int64(committed)}
@@ -161,7 +162,7 @@ func TestReconciler_Pages(t *testing.T) {
 			}
 		}
 		// All that was wrong at once: the count of it ends somewhere.
-		if err := rdb.Del(testContext(t), s.saleKey("buyers")).Err(); err != nil {
+		if err := rdb.Del(await.Context(t), s.saleKey("buyers")).Err(); err != nil {
 			t.Fatal(err)
 		}
 		r := s.reconcile(RepairAll)

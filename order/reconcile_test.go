@@ -12,8 +12,9 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"flashsale/catalog"
-	"flashsale/internal/longtest"
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/longtest"
+	"flashsale/internal/testing/redistest"
 	"flashsale/inventory"
 	"flashsale/queue"
 )
@@ -32,8 +33,8 @@ func (s *site) reconcile(repair Repair) ItemReport {
 	options := ReconcileOptions{ItemID: s.item, Deep: true, Repair: repair, Actor: "root", RequestID: "r1"}
 	var report ReconcileReport
 	var err error
-	await(s.t, "a look that is given its time", func() bool { // on a busy machine, two seconds may be too short
-		report, err = s.reconciler().Reconcile(testContext(s.t), options)
+	await.True(s.t, "a look that is given its time", func() bool { // on a busy machine, two seconds may be too short
+		report, err = s.reconciler().Reconcile(await.Context(s.t), options)
 		return err != nil || len(report.Items) != 1 || !errors.Is(report.Items[0].Err, inventory.ErrUnavailable)
 	})
 	if err != nil || len(report.Items) != 1 || report.Examined != 1 {
@@ -73,7 +74,7 @@ func (s *site) redisState() string {
 	s.t.Helper()
 	out := ""
 	for _, kind := range []string{"sale", "idempotency", "buyers"} {
-		all, err := s.rdb.HGetAll(testContext(s.t), s.saleKey(kind)).Result()
+		all, err := s.rdb.HGetAll(await.Context(s.t), s.saleKey(kind)).Result()
 		if err != nil {
 			s.t.Fatal(err)
 		}
@@ -84,21 +85,21 @@ func (s *site) redisState() string {
 
 func (s *site) exec(text string, args ...any) {
 	s.t.Helper()
-	if err := s.store.write.WithContext(testContext(s.t)).Exec(text, args...).Error; err != nil {
+	if err := s.store.write.WithContext(await.Context(s.t)).Exec(text, args...).Error; err != nil {
 		s.t.Fatal(err)
 	}
 }
 
 func (s *site) hset(kind string, values ...any) {
 	s.t.Helper()
-	if err := s.rdb.HSet(testContext(s.t), s.saleKey(kind), values...).Err(); err != nil {
+	if err := s.rdb.HSet(await.Context(s.t), s.saleKey(kind), values...).Err(); err != nil {
 		s.t.Fatal(err)
 	}
 }
 
 func (s *site) hdel(kind string, fields ...string) {
 	s.t.Helper()
-	if err := s.rdb.HDel(testContext(s.t), s.saleKey(kind), fields...).Err(); err != nil {
+	if err := s.rdb.HDel(await.Context(s.t), s.saleKey(kind), fields...).Err(); err != nil {
 		s.t.Fatal(err)
 	}
 }
@@ -114,11 +115,11 @@ func TestReconciler_InFlight(t *testing.T) {
 		for i := range orders {
 			s.mustPlace(s.purchase(fmt.Sprintf("u%d", i), "k", 1, 0))
 		}
-		f, err := s.queue.Dequeue(testContext(t), 20)
+		f, err := s.queue.Dequeue(await.Context(t), 20)
 		if err != nil || len(f.Tasks) != 20 {
 			t.Fatalf("dequeue: %d tasks, %v", len(f.Tasks), err)
 		}
-		if _, err := s.queue.Reject(testContext(t), queue.Rejection{Task: f.Tasks[0], Dead: true}); err != nil {
+		if _, err := s.queue.Reject(await.Context(t), queue.Rejection{Task: f.Tasks[0], Dead: true}); err != nil {
 			t.Fatal(err)
 		}
 		for _, l := range f.Tasks[10:] {
@@ -133,11 +134,11 @@ func TestReconciler_InFlight(t *testing.T) {
 		if after := s.redisState(); after != before {
 			t.Errorf("Redis was changed from\n%s to\n%s", before, after)
 		}
-		if _, err := s.queue.RunNow(testContext(t), f.Tasks[0].ID); err != nil {
+		if _, err := s.queue.RunNow(await.Context(t), f.Tasks[0].ID); err != nil {
 			t.Fatal(err)
 		}
 		for _, l := range f.Tasks[1:] { // their workers died
-			if _, err := s.queue.Reject(testContext(t), queue.Rejection{Task: l}); err != nil {
+			if _, err := s.queue.Reject(await.Context(t), queue.Rejection{Task: l}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -172,7 +173,7 @@ func TestReconciler_Returning(t *testing.T) {
 		s.work()
 		o := s.mustPlace(s.purchase("u", "k", 3, long)).Order
 		s.drained()
-		if _, _, err := s.store.cancel(testContext(t), o.ID, Canceller{UserID: "u"}); err != nil {
+		if _, _, err := s.store.cancel(await.Context(t), o.ID, Canceller{UserID: "u"}); err != nil {
 			t.Fatal(err)
 		}
 		c.Add(lateReturn.Milliseconds())
@@ -191,7 +192,7 @@ func TestReconciler_Refused(t *testing.T) {
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		s := newSite(t, rdb, false, newItem("", 10, 5))
 		s.mustPlace(s.purchase("u", "k", 2, 0))
-		f, err := s.queue.Dequeue(testContext(t), 1)
+		f, err := s.queue.Dequeue(await.Context(t), 1)
 		if err != nil || len(f.Tasks) != 1 {
 			t.Fatal(f, err)
 		}
@@ -207,7 +208,7 @@ func TestReconciler_Refused(t *testing.T) {
 		if l := s.ledger(); l != want {
 			t.Errorf("ledger while its task is leased: %+v, want %+v", l, want)
 		}
-		if _, err := s.queue.Reject(testContext(t), queue.Rejection{Task: f.Tasks[0], Dead: true}); err != nil {
+		if _, err := s.queue.Reject(await.Context(t), queue.Rejection{Task: f.Tasks[0], Dead: true}); err != nil {
 			t.Fatal(err)
 		}
 		r = s.reconcile(RepairAll)
@@ -246,7 +247,7 @@ func TestReconciler_Moving(t *testing.T) {
 		s.drained()
 		u := Canceller{UserID: "u"}
 		cancel := func(i int) []returned {
-			_, owed, err := s.store.cancel(testContext(t), ids[i], u)
+			_, owed, err := s.store.cancel(await.Context(t), ids[i], u)
 			if err != nil {
 				t.Error(err)
 			}
@@ -254,19 +255,19 @@ func TestReconciler_Moving(t *testing.T) {
 		}
 		var owed []returned
 		steps := []func(){
-			func() { s.service.Returns.give(testContext(t), cancel(0)) }, // before the first reading
-			func() { s.service.Returns.give(testContext(t), cancel(1)) }, // between the readings
-			func() { owed = cancel(2) },                                  // closed, and not given back
+			func() { s.service.Returns.give(await.Context(t), cancel(0)) }, // before the first reading
+			func() { s.service.Returns.give(await.Context(t), cancel(1)) }, // between the readings
+			func() { owed = cancel(2) },                                    // closed, and not given back
 			func() {},
 			func() { owed = append(owed, cancel(3)...) },
-			func() { s.service.Returns.give(testContext(t), owed) },
+			func() { s.service.Returns.give(await.Context(t), owed) },
 		}
 		said := 0
 		r := s.reconciler()
 		look := func(step func()) *inspection {
 			x := *r.inspector
 			x.stock = stepping{s.stock, step}
-			i := x.inspect(testContext(t), s.item)
+			i := x.inspect(await.Context(t), s.item)
 			if i.err != nil || len(i.drifts()) > 0 || !i.ledger().Balanced() {
 				t.Fatalf("after %d steps: %+v", said, i)
 			}
@@ -285,7 +286,7 @@ func TestReconciler_Moving(t *testing.T) {
 		}
 		// What always moves without the lock is looked at under it.
 		if i := look(func() {
-			if err := rdb.HIncrBy(testContext(t), s.saleKey("sale"), "sequence", 1).Err(); err != nil {
+			if err := rdb.HIncrBy(await.Context(t), s.saleKey("sale"), "sequence", 1).Err(); err != nil {
 				t.Error(err)
 			}
 		}); i.seen.moving {
@@ -381,7 +382,7 @@ func testDrifts(t *testing.T, rdb *redis.Client) {
 				s.mustPlace(s.purchase("b", "k", 3, long)).Order,
 				s.mustPlace(s.purchase("gone", "k", 4, long)).Order,
 			}
-			if _, err := s.service.Cancel(testContext(t), orders[2].ID, Canceller{Admin: true}); err != nil {
+			if _, err := s.service.Cancel(await.Context(t), orders[2].ID, Canceller{Admin: true}); err != nil {
 				t.Fatal(err)
 			}
 			s.drained()
@@ -450,7 +451,7 @@ func TestReconciler_LeakedHold(t *testing.T) {
 		s := newSite(t, rdb, false, newItem("", 5, 1))
 		s.mustPlace(s.purchase("other", "k", 1, 0))
 		s.hset("buyers", "u", 1)
-		if _, err := s.service.Place(testContext(t), s.purchase("u", "k", 1, 0)); !errors.Is(err, inventory.ErrUserLimit) {
+		if _, err := s.service.Place(await.Context(t), s.purchase("u", "k", 1, 0)); !errors.Is(err, inventory.ErrUserLimit) {
 			t.Fatalf("with a leaked hold: %v, want ErrUserLimit", err)
 		}
 		if r := s.reconcile(RepairSales); kinds(r.Drifts) != "holds" || !r.Mended() {
@@ -512,7 +513,7 @@ func TestReconciler_NotRepairable(t *testing.T) {
 func (s *site) audits() int {
 	s.t.Helper()
 	var list []struct{ Actor, Before, After, RequestID string }
-	err := s.store.read.WithContext(testContext(s.t)).
+	err := s.store.read.WithContext(await.Context(s.t)).
 		Raw("SELECT actor, before, after, request_id FROM audit WHERE action = 'reconcile.repair' AND item_id = ?", s.item).Scan(&list).Error
 	if err != nil {
 		s.t.Fatal(err)
@@ -536,7 +537,7 @@ func TestReconciler_NotLoaded(t *testing.T) {
 			"half there":    func() { s.hset("sale", "left", 1) },
 			"another epoch": func() { s.hset("sale", "epoch", 1, "limit", 1, "opens_ms", 1, "closes_ms", 0, "version", "1.1.0") },
 		} {
-			if err := rdb.Del(testContext(t), s.saleKey("sale")).Err(); err != nil {
+			if err := rdb.Del(await.Context(t), s.saleKey("sale")).Err(); err != nil {
 				t.Fatal(err)
 			}
 			lose()
@@ -553,7 +554,7 @@ func TestReconciler_NotLoaded(t *testing.T) {
 		if l := s.ledger(); l != (Ledger{Initial: 10, Left: 7, Held: 3}) {
 			t.Errorf("ledger %+v", l)
 		}
-		if _, err := s.reconciler().Reconcile(testContext(t), ReconcileOptions{ItemID: "none"}); !errors.Is(err, catalog.ErrItemNotFound) {
+		if _, err := s.reconciler().Reconcile(await.Context(t), ReconcileOptions{ItemID: "none"}); !errors.Is(err, catalog.ErrItemNotFound) {
 			t.Errorf("no item: %v, want ErrItemNotFound", err)
 		}
 	})
@@ -568,26 +569,26 @@ func TestReconciler_BrokenItem(t *testing.T) {
 		ids := []string{s.item}
 		for _, suffix := range []string{"-b", "-c"} {
 			n := newItem(s.item+suffix, 10, 5)
-			if _, err := s.service.CreateItem(testContext(t), n); err != nil {
+			if _, err := s.service.CreateItem(await.Context(t), n); err != nil {
 				t.Fatal(err)
 			}
 			ids = append(ids, n.ID)
 		}
 		broken := "fs:{p0}:sale:" + ids[1]
-		if err := rdb.Del(testContext(t), broken).Err(); err != nil {
+		if err := rdb.Del(await.Context(t), broken).Err(); err != nil {
 			t.Fatal(err)
 		}
-		if err := rdb.Set(testContext(t), broken, "no hash", 0).Err(); err != nil {
+		if err := rdb.Set(await.Context(t), broken, "no hash", 0).Err(); err != nil {
 			t.Fatal(err)
 		}
-		if err := rdb.HSet(testContext(t), "fs:{p0}:sale:"+ids[2], "left", 9).Err(); err != nil {
+		if err := rdb.HSet(await.Context(t), "fs:{p0}:sale:"+ids[2], "left", 9).Err(); err != nil {
 			t.Fatal(err)
 		}
 		var heard []string
 		r := s.reconciler()
 		r.OnRepair = func(item string, d Drift) { heard = append(heard, item+" "+string(d.Kind)) }
 		for _, deep := range []bool{true, false} {
-			report, err := r.Reconcile(testContext(t), ReconcileOptions{Deep: deep})
+			report, err := r.Reconcile(await.Context(t), ReconcileOptions{Deep: deep})
 			if err != nil || report.Examined != 3 || report.Failed != 1 || report.Differing != 1 || report.Balanced || len(report.Items) != 3 {
 				t.Fatalf("deep %v: %+v, %v", deep, report, err)
 			}
@@ -595,7 +596,7 @@ func TestReconciler_BrokenItem(t *testing.T) {
 				t.Errorf("deep %v: %+v", deep, report.Items)
 			}
 		}
-		report, err := r.Reconcile(testContext(t), ReconcileOptions{Repair: RepairAll})
+		report, err := r.Reconcile(await.Context(t), ReconcileOptions{Repair: RepairAll})
 		if err != nil || report.Repaired != 1 || report.Failed != 1 || !report.Items[2].Mended() || !slices.Equal(heard, []string{ids[2] + " left"}) {
 			t.Errorf("repair: %+v, %v; heard %v", report, err, heard)
 		}
@@ -605,7 +606,7 @@ func TestReconciler_BrokenItem(t *testing.T) {
 // round runs a round of the background.
 func (s *site) round(r *Reconciler, b *memory) ReconcileReport {
 	s.t.Helper()
-	report, err := r.round(testContext(s.t), b)
+	report, err := r.round(await.Context(s.t), b)
 	if err != nil || report.Examined != 1 || len(report.Items) > 1 {
 		s.t.Fatalf("round: %+v, %v", report, err)
 	}
@@ -646,7 +647,7 @@ func TestReconciler_Run(t *testing.T) {
 		}
 		s.exec("UPDATE items SET sold = 0 WHERE id = ?", s.item)
 		round("as it was", "", true)
-		ctx, cancel := context.WithCancel(testContext(t))
+		ctx, cancel := context.WithCancel(await.Context(t))
 		rounds := 0
 		r.Run(ctx, time.Millisecond, func(report ReconcileReport, err error) {
 			if rounds++; rounds == 2*idleRounds {
@@ -725,7 +726,7 @@ func TestReconciler_Run_Busy(t *testing.T) {
 		if b.items[s.item].differ != 1 {
 			t.Errorf("%+v after rounds that saw nothing", b.items[s.item])
 		}
-		report, err := r.Reconcile(testContext(t), ReconcileOptions{})
+		report, err := r.Reconcile(await.Context(t), ReconcileOptions{})
 		if err != nil || kinds(report.Items[0].Drifts) != "left" {
 			t.Errorf("asked for: %+v, %v", report, err)
 		}
@@ -811,7 +812,7 @@ func TestReconciler_LookCut(t *testing.T) {
 		}})
 		r.hold = 0
 		s.hset("sale", "left", 8)
-		report, err := r.Reconcile(testContext(t), ReconcileOptions{Repair: RepairSales})
+		report, err := r.Reconcile(await.Context(t), ReconcileOptions{Repair: RepairSales})
 		if err != nil || len(report.Items) != 1 || report.Repaired != 1 {
 			t.Errorf("%+v, %v, want one repair", report, err)
 		}

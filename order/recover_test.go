@@ -11,7 +11,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 	"flashsale/inventory"
 	"flashsale/queue"
 )
@@ -66,7 +67,7 @@ func (s *site) recover(h *HighWater, from RecoverFrom, items []Behind, during fu
 	var done RecoveredItem
 	err := NewRecoverer(RecovererConfig{
 		Store: s.store, Redis: s.rdb, Partitions: 1, Tasks: []Tasks{s.queue}, HighWater: h, List: &list, Sync: during, By: By{Actor: "root"},
-	}).Recover(testContext(s.t), from, items, func(i RecoveredItem) { done = i })
+	}).Recover(await.Context(s.t), from, items, func(i RecoveredItem) { done = i })
 	actions := make(map[string]int)
 	for line := range strings.Lines(list.String()) {
 		var o RecoveredOrder
@@ -82,7 +83,7 @@ func (s *site) recover(h *HighWater, from RecoverFrom, items []Behind, during fu
 func (s *site) buys(users ...string) (confirmed int) {
 	s.t.Helper()
 	for _, user := range users {
-		p, err := s.service.Place(testContext(s.t), s.purchase(user, "k", 1, limit))
+		p, err := s.service.Place(await.Context(s.t), s.purchase(user, "k", 1, limit))
 		switch {
 		case err == nil && p.Order.Status == StatusConfirmed:
 			confirmed++
@@ -128,22 +129,22 @@ func TestHighWater_Sticks(t *testing.T) {
 	s.stops(h)
 	for _, reference := range []string{"psp-1", "psp-2", "psp-3"} {
 		// The first one pays; what matters is that each is committed.
-		if _, err := s.service.Pay(testContext(t), first.Order.ID, Payment{reference, 1999, "EUR"}); err != nil && !errors.Is(err, ErrOrderFinal) {
+		if _, err := s.service.Pay(await.Context(t), first.Order.ID, Payment{reference, 1999, "EUR"}); err != nil && !errors.Is(err, ErrOrderFinal) {
 			t.Fatal(err)
 		}
 	}
 	s.stops(h)
 	stop = s.work()
-	await(t, "the queued order to be put off", func() bool {
-		st, err := s.queue.Stats(testContext(t))
+	await.True(t, "the queued order to be put off", func() bool {
+		st, err := s.queue.Stats(await.Context(t))
 		return err == nil && st.Ready+st.Leased == 0 && st.Delayed == 1
 	})
 	stop()
-	if _, err := s.store.Order(testContext(t), queued.Order.ID); !errors.Is(err, ErrNotFound) {
+	if _, err := s.store.Order(await.Context(t), queued.Order.ID); !errors.Is(err, ErrNotFound) {
 		t.Errorf("the queued order of a stopped sale was committed (%v)", err)
 	}
 	s.stops(h)
-	if err := s.rdb.FlushAll(testContext(t)).Err(); err != nil {
+	if err := s.rdb.FlushAll(await.Context(t)).Err(); err != nil {
 		t.Fatal(err)
 	}
 	s.stops(h)
@@ -168,7 +169,7 @@ func TestHighWater_OtherDatabaseMeanwhile(t *testing.T) {
 	if err := other.write.Exec("UPDATE meta SET value = 'another' WHERE key = 'lineage'").Error; err != nil {
 		t.Fatal(err)
 	}
-	h, err := NewHighWater(testContext(t), HighWaterConfig{Store: other, Redis: s.rdb, Partitions: 1})
+	h, err := NewHighWater(await.Context(t), HighWaterConfig{Store: other, Redis: s.rdb, Partitions: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -224,7 +225,7 @@ func TestRecover_Interrupted(t *testing.T) {
 	stop := s.work()
 	s.mustPlace(s.purchase("u1", "k", 1, limit))
 	old := s.backup()
-	if _, _, err := s.service.Restock(testContext(t), s.item, Restock{Quantity: 4, Reason: "r", IdempotencyKey: "r1"}, By{}); err != nil {
+	if _, _, err := s.service.Restock(await.Context(t), s.item, Restock{Quantity: 4, Reason: "r", IdempotencyKey: "r1"}, By{}); err != nil {
 		t.Fatal(err)
 	}
 	for _, user := range []string{"u2", "u3", "u4"} {
@@ -257,8 +258,8 @@ func TestRecover_Interrupted(t *testing.T) {
 	if n := s.buys("x", "y"); n != 1 {
 		t.Errorf("%d more units are sold, want 1 of 6", n)
 	}
-	await(t, "the queued order to be committed", func() bool {
-		o, err := s.store.Order(testContext(t), queued.Order.ID)
+	await.True(t, "the queued order to be committed", func() bool {
+		o, err := s.store.Order(await.Context(t), queued.Order.ID)
 		return err == nil && o.Status == StatusConfirmed
 	})
 	s.resumes(h)
@@ -270,7 +271,7 @@ func TestRecover_DeadLetter(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, redistest.Embedded(t), false, newItem("", 3, 1))
 	s.highWater()
-	ctx := testContext(t)
+	ctx := await.Context(t)
 	s.mustPlace(s.purchase("u1", "k", 1, 0))
 	f, err := s.queue.Dequeue(ctx, 1)
 	if err != nil || len(f.Tasks) != 1 {
@@ -310,7 +311,7 @@ func TestRecover_PaidMeanwhile(t *testing.T) {
 	s := newSite(t, redistest.Embedded(t), false, asking("", 2, 1, time.Minute))
 	s.highWater()
 	stop := s.work()
-	ctx := testContext(t)
+	ctx := await.Context(t)
 	cancelled, kept := s.mustPlace(s.purchase("u1", "k", 1, limit)), s.mustPlace(s.purchase("u2", "k", 1, limit))
 	old := s.backup()
 	if _, err := s.service.Cancel(ctx, cancelled.Order.ID, Canceller{UserID: "u1"}); err != nil {
@@ -348,7 +349,7 @@ func TestRecover_Erased(t *testing.T) {
 	s := newSite(t, redistest.Embedded(t), false, asking("", 2, 1, time.Minute)).erasing()
 	s.highWater()
 	stop := s.work()
-	ctx := testContext(t)
+	ctx := await.Context(t)
 	cancelled := s.mustPlace(s.purchase("u1", "k", 1, limit))
 	s.drained()
 	old := s.backup()
@@ -375,7 +376,7 @@ func TestRecover_Incomplete(t *testing.T) {
 	s.drained()
 	stop()
 	// As a load leaves it that is killed behind its first step.
-	ctx, key := testContext(t), "fs:{p0}:"
+	ctx, key := await.Context(t), "fs:{p0}:"
 	if _, err := s.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
 		p.Del(ctx, key+"sale:"+s.item, key+"idempotency:"+s.item, key+"buyers:"+s.item)
 		p.HSet(ctx, key+"sale:"+s.item, "building", "x")
@@ -404,13 +405,13 @@ func TestRecover_Reopened(t *testing.T) {
 		s.exec("UPDATE items SET opens_at = ?, closes_at = ?, freed = 1 WHERE id = ?", time.Now().Add(-2*time.Hour).UnixMilli(), time.Now().Add(-time.Hour).UnixMilli(), s.item)
 		backup := s.backup()
 		closes := time.Now().Add(time.Hour).Truncate(time.Millisecond)
-		if _, err := s.service.ChangeItem(testContext(t), s.item, ItemChange{ClosesAt: &closes}, By{Actor: "root"}); err != nil {
+		if _, err := s.service.ChangeItem(await.Context(t), s.item, ItemChange{ClosesAt: &closes}, By{Actor: "root"}); err != nil {
 			t.Fatal(err)
 		}
 		s.load()
 		s.buys("a", "b")
 		stop()
-		h.note(testContext(t))
+		h.note(await.Context(t))
 		h = s.restore(backup)
 		if _, _, err := s.recover(h, RecoverFromRedis, s.stops(h), nil); err != nil {
 			t.Fatal(err)
@@ -428,7 +429,7 @@ func TestSweeper_Buried_Stopped(t *testing.T) {
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		s := newSite(t, rdb, false, newItem("", 3, 1))
 		h := s.highWater()
-		ctx := testContext(t)
+		ctx := await.Context(t)
 		old := s.backup()
 		p := s.mustPlace(s.purchase("u1", "k", 1, 0))
 		f, err := s.queue.Dequeue(ctx, 1)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"flashsale/internal/testing/await"
 	"flashsale/inventory"
 	"flashsale/lock"
 	"flashsale/queue"
@@ -52,14 +53,14 @@ func TestRecovery_Rewound_InHands(t *testing.T) {
 		for i := range 3 {
 			s.mustPlace(s.purchase(fmt.Sprintf("held%d", i), "k", 1, 0))
 		}
-		f, err := s.queue.Dequeue(testContext(t), 10)
+		f, err := s.queue.Dequeue(await.Context(t), 10)
 		if err != nil || len(f.Tasks) != 4 {
 			t.Fatalf("dequeue: %+v, %v", f, err)
 		}
 		rewind(t, rdb, old)
 		s.mustPlace(s.purchase("b", "k", 1, 0))
 		s.fulfiller.queued = []Membership{s.queue}
-		for i, err := range s.fulfiller.Handle(testContext(t), f.Tasks) {
+		for i, err := range s.fulfiller.Handle(await.Context(t), f.Tasks) {
 			if err != nil {
 				t.Errorf("order %d: %v", i, err)
 			}
@@ -77,7 +78,7 @@ func TestRecovery_Rewound_Twice(t *testing.T) {
 		s := newSite(t, rdb, false, newItem("", 10, 1))
 		r := s.recovery()
 		s.settled(r)
-		if err := s.stock.Reload(testContext(t), s.item); err != nil {
+		if err := s.stock.Reload(await.Context(t), s.item); err != nil {
 			t.Fatal(err)
 		}
 		old := takePicture(t, rdb)
@@ -89,17 +90,17 @@ func TestRecovery_Rewound_Twice(t *testing.T) {
 		for i := range 3 {
 			s.mustPlace(s.purchase(fmt.Sprintf("held%d", i), "k", 1, 0))
 		}
-		f, err := s.queue.Dequeue(testContext(t), 10)
+		f, err := s.queue.Dequeue(await.Context(t), 10)
 		if err != nil || len(f.Tasks) != 3 {
 			t.Fatalf("dequeue: %+v, %v", f, err)
 		}
 		rewind(t, rdb, old)
 		s.settled(s.recovery()) // whoever sees it first
-		if err := s.stock.Reload(testContext(t), s.item); err != nil {
+		if err := s.stock.Reload(await.Context(t), s.item); err != nil {
 			t.Fatal(err)
 		}
 		s.fulfiller.queued = []Membership{s.queue}
-		for i, err := range s.fulfiller.Handle(testContext(t), f.Tasks) {
+		for i, err := range s.fulfiller.Handle(await.Context(t), f.Tasks) {
 			if err != nil {
 				t.Errorf("order %d: %v", i, err)
 			}
@@ -119,7 +120,7 @@ func (s *site) restarted(onRestart func(context.Context) error) {
 	before := s.stock
 	s.t.Cleanup(func() { s.end(before.Close) })
 	sales := &Sales{Store: s.store, Tasks: []Tasks{s.queue}, Partition: func(string) int { return 0 }}
-	s.stock, err = inventory.New(testContext(s.t), s.rdb, locks, []*queue.Queue{s.queue}, sales,
+	s.stock, err = inventory.New(await.Context(s.t), s.rdb, locks, []*queue.Queue{s.queue}, sales,
 		inventory.Config{Patience: 20 * time.Second, OnError: s.heard, OnRestart: onRestart})
 	if err != nil {
 		s.t.Fatal(err)
@@ -138,10 +139,10 @@ func TestRecovery_Rewound_Unnoticed(t *testing.T) {
 			s := newSite(t, rdb, false, newItem("", 10, 1))
 			s.settled(s.recovery())
 			if dropped {
-				if err := inventory.Distrust(testContext(t), rdb, 1, []string{s.item}); err != nil {
+				if err := inventory.Distrust(await.Context(t), rdb, 1, []string{s.item}); err != nil {
 					t.Fatal(err)
 				}
-			} else if err := s.stock.Reload(testContext(t), s.item); err != nil {
+			} else if err := s.stock.Reload(await.Context(t), s.item); err != nil {
 				t.Fatal(err)
 			}
 			old := takePicture(t, rdb)
@@ -154,8 +155,8 @@ func TestRecovery_Rewound_Unnoticed(t *testing.T) {
 				t.Fatal(err)
 			}
 			stop := s.work()
-			await(t, "the worker to take the orders", func() bool {
-				st, err := s.queue.Stats(testContext(t))
+			await.True(t, "the worker to take the orders", func() bool {
+				st, err := s.queue.Stats(await.Context(t))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -167,7 +168,7 @@ func TestRecovery_Rewound_Unnoticed(t *testing.T) {
 			if err := tx.Rollback().Error; err != nil {
 				t.Fatal(err)
 			}
-			await(t, "the orders to be rows", func() bool { return len(allRows(t, s.store)) >= 3 })
+			await.True(t, "the orders to be rows", func() bool { return len(allRows(t, s.store)) >= 3 })
 			stop() // it has acknowledged by then
 			s.allConfirmed(10)
 		})
@@ -202,7 +203,7 @@ func TestRecovery_Check_Leaves(t *testing.T) {
 		first := make(chan error, 1)
 		go func() { first <- r.Check(context.Background()) }()
 		<-slow.reached
-		ctx, cancel := context.WithCancel(testContext(t))
+		ctx, cancel := context.WithCancel(await.Context(t))
 		second := make(chan error, 1)
 		go func() { second <- r.Check(ctx) }()
 		cancel()
@@ -239,7 +240,7 @@ func TestRecovery_Rewound_SoldOn(t *testing.T) {
 		s.drained()
 		stop()
 		rewind(t, rdb, old)
-		if err := rdb.ScriptFlush(testContext(t)).Err(); err != nil { // no start keeps them
+		if err := rdb.ScriptFlush(await.Context(t)).Err(); err != nil { // no start keeps them
 			t.Fatal(err)
 		}
 		r := s.recovery()
@@ -267,7 +268,7 @@ func TestRecovery_Restart_NotCompared(t *testing.T) {
 			return nil
 		}})
 		for range 2 {
-			_, err := s.service.Place(testContext(t), s.purchase("a", "k", 1, 0))
+			_, err := s.service.Place(await.Context(t), s.purchase("a", "k", 1, 0))
 			if !errors.Is(err, inventory.ErrRebuilding) {
 				t.Fatalf("before the comparison: %v, want ErrRebuilding", err)
 			}

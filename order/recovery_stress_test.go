@@ -12,8 +12,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/longtest"
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/longtest"
+	"flashsale/internal/testing/redistest"
 	"flashsale/inventory"
 	"flashsale/queue"
 )
@@ -23,7 +24,7 @@ type instant [][2]string
 
 func takeInstant(t testing.TB, rdb *redis.Client) (all instant) {
 	t.Helper()
-	list, err := rdb.Eval(testContext(t), `local all = {}
+	list, err := rdb.Eval(await.Context(t), `local all = {}
 		for _, key in ipairs(redis.call('KEYS', '*')) do
 			if redis.call('PTTL', key) == -1 then
 				all[#all + 1] = key
@@ -43,7 +44,7 @@ func takeInstant(t testing.TB, rdb *redis.Client) (all instant) {
 // back brings Redis back to an instant, in one step, too.
 func (all instant) back(t testing.TB, rdb *redis.Client) {
 	t.Helper()
-	ctx := testContext(t)
+	ctx := await.Context(t)
 	_, err := rdb.TxPipelined(ctx, func(tx redis.Pipeliner) error {
 		tx.FlushAll(ctx)
 		for _, kv := range all {
@@ -89,7 +90,7 @@ func testRecoveryStress(t *testing.T, stock int64, purchases, most int) {
 	}})
 	r.Store(s.recovery())
 	s.settled(r.Load())
-	ctx, cancel := context.WithCancel(testContext(t))
+	ctx, cancel := context.WithCancel(await.Context(t))
 	var running, buyers sync.WaitGroup
 	running.Go(func() { r.Load().Run(ctx, 20*time.Millisecond) })
 	defer running.Wait()
@@ -103,13 +104,13 @@ func testRecoveryStress(t *testing.T, stock int64, purchases, most int) {
 			for i := range purchases {
 				wait := time.Duration(rand.IntN(2)) * time.Second
 				p := s.purchase(fmt.Sprintf("u%d", rand.IntN(600)), fmt.Sprintf("k%d-%d", b, i), 1, wait)
-				placed, err := s.service.Place(testContext(t), p)
+				placed, err := s.service.Place(await.Context(t), p)
 				switch {
 				case err == nil && placed.Committed:
 					committed.Store(placed.Order.ID, true)
 					seen.Add(1)
 					if rand.IntN(3) == 0 {
-						if _, err := s.service.Cancel(testContext(t), placed.Order.ID, Canceller{Admin: true}); err != nil {
+						if _, err := s.service.Cancel(await.Context(t), placed.Order.ID, Canceller{Admin: true}); err != nil {
 							t.Logf("cancel: %v", err)
 						}
 					}

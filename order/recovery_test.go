@@ -11,7 +11,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 	"flashsale/inventory"
 	"flashsale/lock"
 	"flashsale/queue"
@@ -54,7 +55,7 @@ func (s *site) recovery() *Recovery {
 // settled makes a check that finds nothing, after what others may find.
 func (s *site) settled(r *Recovery) {
 	s.t.Helper()
-	if err := r.Check(testContext(s.t)); err != nil {
+	if err := r.Check(await.Context(s.t)); err != nil {
 		s.t.Fatal(err)
 	}
 }
@@ -64,7 +65,7 @@ type picture map[string]any
 
 func takePicture(t testing.TB, rdb *redis.Client) picture {
 	t.Helper()
-	ctx := testContext(t)
+	ctx := await.Context(t)
 	keys, err := rdb.Keys(ctx, "*").Result()
 	if err != nil {
 		t.Fatal(err)
@@ -107,7 +108,7 @@ func takePicture(t testing.TB, rdb *redis.Client) picture {
 // becomes the master does.
 func rewind(t testing.TB, rdb *redis.Client, p picture) {
 	t.Helper()
-	ctx := testContext(t)
+	ctx := await.Context(t)
 	_, err := rdb.TxPipelined(ctx, func(tx redis.Pipeliner) error {
 		tx.FlushAll(ctx)
 		for key, v := range p {
@@ -142,11 +143,11 @@ func rewind(t testing.TB, rdb *redis.Client, p picture) {
 // epochs reads what Redis and the database say of themselves.
 func (s *site) epochs() (inRedis, inDatabase int64) {
 	s.t.Helper()
-	states, err := s.stock.States(testContext(s.t))
+	states, err := s.stock.States(await.Context(s.t))
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	inDatabase, err = s.store.Epoch(testContext(s.t))
+	inDatabase, err = s.store.Epoch(await.Context(s.t))
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -157,7 +158,7 @@ func (s *site) epochs() (inRedis, inDatabase int64) {
 func (s *site) sellOut(prefix string, wait time.Duration) (ids []string) {
 	s.t.Helper()
 	for i := 0; ; i++ {
-		placed, err := s.service.Place(testContext(s.t), s.purchase(fmt.Sprintf("%s%d", prefix, i), "k", 1, wait))
+		placed, err := s.service.Place(await.Context(s.t), s.purchase(fmt.Sprintf("%s%d", prefix, i), "k", 1, wait))
 		if errors.Is(err, inventory.ErrSoldOut) {
 			return ids
 		}
@@ -189,7 +190,7 @@ func TestRecovery_Lost(t *testing.T) {
 			t.Fatalf("the epoch rose from %d to %d though nothing was lost", before, now)
 		}
 		stop()
-		if err := rdb.FlushAll(testContext(t)).Err(); err != nil {
+		if err := rdb.FlushAll(await.Context(t)).Err(); err != nil {
 			t.Fatal(err)
 		}
 		s.settled(r)
@@ -223,7 +224,7 @@ func TestRecovery_LockLost(t *testing.T) {
 		s := newSite(t, rdb, false, newItem("", 50, 1))
 		r := s.recovery()
 		s.settled(r)
-		if err := rdb.FlushAll(testContext(t)).Err(); err != nil {
+		if err := rdb.FlushAll(await.Context(t)).Err(); err != nil {
 			t.Fatal(err)
 		}
 		losing := &losingDoer{Doer: r.Locks, left: 2}
@@ -337,7 +338,7 @@ func TestRecovery_Rewound_Release(t *testing.T) {
 		ids := s.sellOut("u", long)
 		s.drained()
 		old := takePicture(t, rdb)
-		if _, err := s.service.Cancel(testContext(t), ids[0], Canceller{Admin: true}); err != nil {
+		if _, err := s.service.Cancel(await.Context(t), ids[0], Canceller{Admin: true}); err != nil {
 			t.Fatal(err)
 		}
 		if l := s.ledger(); l.Left != 1 {
@@ -367,20 +368,20 @@ func TestRecovery_Lost_InHands(t *testing.T) {
 		for i := range 5 {
 			s.mustPlace(s.purchase(fmt.Sprintf("u%d", i), "k", 1, 0))
 		}
-		f, err := s.queue.Dequeue(testContext(t), 5)
+		f, err := s.queue.Dequeue(await.Context(t), 5)
 		if err != nil || len(f.Tasks) != 5 {
 			t.Fatalf("dequeue: %+v, %v", f, err)
 		}
-		if err := rdb.FlushAll(testContext(t)).Err(); err != nil {
+		if err := rdb.FlushAll(await.Context(t)).Err(); err != nil {
 			t.Fatal(err)
 		}
 		s.settled(r)
-		if err := s.stock.Reload(testContext(t), s.item); err != nil {
+		if err := s.stock.Reload(await.Context(t), s.item); err != nil {
 			t.Fatal(err)
 		}
 		survivor := s.mustPlace(s.purchase("w", "k", 1, 0)) // queued under the new epoch
 		s.fulfiller.queued = []Membership{s.queue}
-		for i, err := range s.fulfiller.Handle(testContext(t), f.Tasks) {
+		for i, err := range s.fulfiller.Handle(await.Context(t), f.Tasks) {
 			if err != nil {
 				t.Errorf("order %d: %v", i, err)
 			}
@@ -427,14 +428,14 @@ func TestRecovery_Together(t *testing.T) {
 		}
 		_, before := s.epochs()
 		// The queue survives: what is lost is what says of which epoch the data is.
-		if err := rdb.Del(testContext(t), "fs:{p0}:epoch").Err(); err != nil {
+		if err := rdb.Del(await.Context(t), "fs:{p0}:epoch").Err(); err != nil {
 			t.Fatal(err)
 		}
 		var all sync.WaitGroup
 		for range 6 {
 			r := s.recovery()
 			all.Go(func() {
-				if err := r.Check(testContext(t)); err != nil {
+				if err := r.Check(await.Context(t)); err != nil {
 					t.Error(err)
 				}
 			})
@@ -445,10 +446,10 @@ func TestRecovery_Together(t *testing.T) {
 		}
 		build := func() string {
 			t.Helper()
-			if err := s.stock.Reload(testContext(t), s.item); err != nil {
+			if err := s.stock.Reload(await.Context(t), s.item); err != nil {
 				t.Fatal(err)
 			}
-			return rdb.HGet(testContext(t), "fs:{p0}:sale:"+s.item, "version").Val()
+			return rdb.HGet(await.Context(t), "fs:{p0}:sale:"+s.item, "version").Val()
 		}
 		first := build()
 		stop := s.work() // it commits orders of the epoch before, which are counted
@@ -511,7 +512,7 @@ func TestRecovery_Dies(t *testing.T) {
 			rewind(t, rdb, old)
 			dying := s.recovery()
 			dying.Stock = stopping{s.stock, at}
-			if err := dying.Check(testContext(t)); !errors.Is(err, errTest) {
+			if err := dying.Check(await.Context(t)); !errors.Is(err, errTest) {
 				t.Fatalf("%s: the check ended with %v", at, err)
 			}
 			if in, now := s.epochs(); now != before+1 || in != before {
@@ -539,7 +540,7 @@ func TestRecovery_Run(t *testing.T) {
 		n.PaymentWindow = time.Hour
 		s := newSite(t, rdb, false, n)
 		closed := newItem("closed-"+randomName(t), 5, 1)
-		if _, err := s.service.CreateItem(testContext(t), closed); err != nil {
+		if _, err := s.service.CreateItem(await.Context(t), closed); err != nil {
 			t.Fatal(err)
 		}
 		if err := s.store.write.Exec("UPDATE items SET control = 'closed' WHERE id = ?", closed.ID).Error; err != nil {
@@ -554,7 +555,7 @@ func TestRecovery_Run(t *testing.T) {
 		r.OnLoss = func(what string) { lost.Store(what, true) }
 		recovered := make(chan Recovered, 8)
 		r.OnRecovered = func(r Recovered) { done.Store(r.Epoch, r); recovered <- r }
-		ctx, cancel := context.WithCancel(testContext(t))
+		ctx, cancel := context.WithCancel(await.Context(t))
 		var running sync.WaitGroup
 		running.Go(func() { r.Run(ctx, 20*time.Millisecond) })
 		defer running.Wait()
@@ -563,10 +564,10 @@ func TestRecovery_Run(t *testing.T) {
 		for i := range 3 {
 			s.mustPlace(s.purchase(fmt.Sprintf("u%d", i), "k", 1, long))
 		}
-		await(t, "the tasks of orders to lapse", func() bool { return delayed(t, s.queue) == 3 })
+		await.True(t, "the tasks of orders to lapse", func() bool { return delayed(t, s.queue) == 3 })
 		stop() // a worker that acknowledges late would add one by itself
 		before := count.loads.Load()
-		if err := rdb.FlushAll(testContext(t)).Err(); err != nil {
+		if err := rdb.FlushAll(await.Context(t)).Err(); err != nil {
 			t.Fatal(err)
 		}
 		select {
@@ -583,7 +584,7 @@ func TestRecovery_Run(t *testing.T) {
 		if n := delayed(t, s.queue); n != 3 {
 			t.Errorf("%d orders will lapse, want 3", n)
 		}
-		left, err := s.stock.Left(testContext(t), []string{s.item, closed.ID})
+		left, err := s.stock.Left(await.Context(t), []string{s.item, closed.ID})
 		if err != nil || left[0] != 17 || left[1] != -1 {
 			t.Errorf("left %v, %v, want 17 and none", left, err)
 		}
@@ -604,9 +605,9 @@ func TestRecovery_DiesLoading(t *testing.T) {
 		for i := range 3 {
 			s.mustPlace(s.purchase(fmt.Sprintf("u%d", i), "k", 1, long))
 		}
-		await(t, "the tasks of orders to lapse", func() bool { return delayed(t, s.queue) == 3 })
+		await.True(t, "the tasks of orders to lapse", func() bool { return delayed(t, s.queue) == 3 })
 		stop()
-		if err := rdb.FlushAll(testContext(t)).Err(); err != nil {
+		if err := rdb.FlushAll(await.Context(t)).Err(); err != nil {
 			t.Fatal(err)
 		}
 		s.settled(s.recovery()) // it never runs, so it loads nothing
@@ -614,7 +615,7 @@ func TestRecovery_DiesLoading(t *testing.T) {
 		recovered := make(chan Recovered, 8)
 		r.OnLoss = func(what string) { t.Errorf("nothing was lost again, but: %s", what) }
 		r.OnRecovered = func(r Recovered) { recovered <- r }
-		ctx, cancel := context.WithCancel(testContext(t))
+		ctx, cancel := context.WithCancel(await.Context(t))
 		var running sync.WaitGroup
 		running.Go(func() { r.Run(ctx, 20*time.Millisecond) })
 		defer running.Wait()
@@ -630,7 +631,7 @@ func TestRecovery_DiesLoading(t *testing.T) {
 		if n := delayed(t, s.queue); n != 3 {
 			t.Errorf("%d orders will lapse, want 3", n)
 		}
-		await(t, "the sales to be noted as loaded", func() bool {
+		await.True(t, "the sales to be noted as loaded", func() bool {
 			third := s.recovery()
 			s.settled(third)
 			return len(third.reload) == 0
@@ -640,7 +641,7 @@ func TestRecovery_DiesLoading(t *testing.T) {
 
 func delayed(t testing.TB, q *queue.Queue) int {
 	t.Helper()
-	st, err := q.Stats(testContext(t))
+	st, err := q.Stats(await.Context(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -659,7 +660,7 @@ func TestRecovery_OlderDatabase(t *testing.T) {
 		s.drained()
 		in, _ := s.epochs()
 		ahead := in + 7
-		if err := rdb.Set(testContext(t), "fs:{p0}:epoch", ahead, 0).Err(); err != nil {
+		if err := rdb.Set(await.Context(t), "fs:{p0}:epoch", ahead, 0).Err(); err != nil {
 			t.Fatal(err)
 		}
 		r := s.recovery()
@@ -680,20 +681,20 @@ func TestRecovery_Nudge(t *testing.T) {
 	alone(t, func(t *testing.T, rdb *redis.Client) {
 		s := newSite(t, rdb, false, newItem("", 20, 1))
 		r := s.recovery()
-		ctx, cancel := context.WithCancel(testContext(t))
+		ctx, cancel := context.WithCancel(await.Context(t))
 		var running sync.WaitGroup
 		running.Go(func() { r.Run(ctx, time.Hour) })
 		defer running.Wait()
 		defer cancel()
 		for range 2 {
-			if err := rdb.FlushAll(testContext(t)).Err(); err != nil {
+			if err := rdb.FlushAll(await.Context(t)).Err(); err != nil {
 				t.Fatal(err)
 			}
 			_, before := s.epochs()
 			for range 10 {
 				r.Nudge()
 			}
-			await(t, "the loss to be noticed", func() bool {
+			await.True(t, "the loss to be noticed", func() bool {
 				in, db := s.epochs()
 				return in == db && db > before
 			})
@@ -708,14 +709,14 @@ func TestService_Place_HalfKept(t *testing.T) {
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		s := newSite(t, rdb, false, newItem("", 3, 1))
 		lost := s.mustPlace(s.purchase("u", "k", 1, 0))
-		f, err := s.queue.Dequeue(testContext(t), 1)
+		f, err := s.queue.Dequeue(await.Context(t), 1)
 		if err != nil || len(f.Tasks) != 1 {
 			t.Fatalf("dequeue: %+v, %v", f, err)
 		}
-		if _, err := s.queue.Ack(testContext(t), f.Tasks[0]); err != nil {
+		if _, err := s.queue.Ack(await.Context(t), f.Tasks[0]); err != nil {
 			t.Fatal(err)
 		}
-		if p, err := s.service.Place(testContext(t), s.purchase("u", "k", 1, 0)); !errors.Is(err, inventory.ErrUnavailable) {
+		if p, err := s.service.Place(await.Context(t), s.purchase("u", "k", 1, 0)); !errors.Is(err, inventory.ErrUnavailable) {
 			t.Fatalf("the repeat of a lost order got %+v, %v", p, err)
 		}
 		again := s.mustPlace(s.purchase("u", "k", 1, 0))

@@ -11,7 +11,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 	"flashsale/inventory"
 )
 
@@ -19,7 +20,7 @@ import (
 func (s *site) mustPay(user, key string, quantity int64) Order {
 	s.t.Helper()
 	o := s.mustPlace(s.purchase(user, key, quantity, long)).Order
-	o, err := s.service.Pay(testContext(s.t), o.ID, money("psp-"+o.ID, quantity))
+	o, err := s.service.Pay(await.Context(s.t), o.ID, money("psp-"+o.ID, quantity))
 	if err != nil || o.Status != StatusPaid {
 		s.t.Fatalf("pay: %+v, %v", o, err)
 	}
@@ -34,7 +35,7 @@ func TestService_Refund(t *testing.T) {
 		s := newSite(t, rdb, false, asking("", 5, 3, time.Hour))
 		s.work()
 		back, kept := s.mustPay("u", "k", 3), s.mustPay("v", "k", 2)
-		if _, err := s.service.Place(testContext(t), s.purchase("w", "k", 1, long)); !errors.Is(err, inventory.ErrSoldOut) {
+		if _, err := s.service.Place(await.Context(t), s.purchase("w", "k", 1, long)); !errors.Is(err, inventory.ErrSoldOut) {
 			t.Fatalf("beyond the stock: %v", err)
 		}
 		refund := func(o Order, restock bool) {
@@ -43,7 +44,7 @@ func TestService_Refund(t *testing.T) {
 			var first atomic.Pointer[Order]
 			for range 20 {
 				wg.Go(func() {
-					got, err := s.service.Refund(testContext(t), o.ID, Refund{Restock: restock, By: root})
+					got, err := s.service.Refund(await.Context(t), o.ID, Refund{Restock: restock, By: root})
 					if err != nil || got.Status != StatusRefunded || got.Restocked != restock || got.ClosedAt.IsZero() || !got.PaidAt.Equal(o.PaidAt) {
 						t.Errorf("refund: %+v, %v", got, err)
 					}
@@ -53,21 +54,21 @@ func TestService_Refund(t *testing.T) {
 				})
 			}
 			wg.Wait()
-			if got, err := s.service.Refund(testContext(t), o.ID, Refund{Restock: !restock, By: root}); !errors.Is(err, ErrRefundDiffers) || got != *first.Load() {
+			if got, err := s.service.Refund(await.Context(t), o.ID, Refund{Restock: !restock, By: root}); !errors.Is(err, ErrRefundDiffers) || got != *first.Load() {
 				t.Errorf("refunded otherwise: %+v, %v, want ErrRefundDiffers", got, err)
 			}
 			for _, by := range []Canceller{{UserID: o.UserID}, {UserID: "root", Admin: true}} {
-				if got, err := s.service.Cancel(testContext(t), o.ID, by); !errors.Is(err, ErrOrderFinal) || got.Status != StatusRefunded {
+				if got, err := s.service.Cancel(await.Context(t), o.ID, by); !errors.Is(err, ErrOrderFinal) || got.Status != StatusRefunded {
 					t.Errorf("cancel of a refunded order: %+v, %v, want ErrOrderFinal", got, err)
 				}
 			}
 			if again := s.mustPlace(s.purchase(o.UserID, "k", o.Quantity, long)); again.Order != *first.Load() || !again.Replayed {
 				t.Errorf("replay of the purchase: %+v", again)
 			}
-			if got, err := s.service.Pay(testContext(t), o.ID, money("psp-"+o.ID, o.Quantity)); err != nil || got.Status != StatusRefunded {
+			if got, err := s.service.Pay(await.Context(t), o.ID, money("psp-"+o.ID, o.Quantity)); err != nil || got.Status != StatusRefunded {
 				t.Errorf("repeat of the payment: %+v, %v", got, err)
 			}
-			if _, err := s.service.Pay(testContext(t), o.ID, money("late-"+o.ID, o.Quantity)); !errors.Is(err, ErrOrderExpired) {
+			if _, err := s.service.Pay(await.Context(t), o.ID, money("late-"+o.ID, o.Quantity)); !errors.Is(err, ErrOrderExpired) {
 				t.Errorf("another payment of a refunded order: %v, want ErrOrderExpired", err)
 			}
 			if got := payments(t, s.store); got["psp-"+o.ID] != o.ID+" refunded" || got["late-"+o.ID] != o.ID+" late" {
@@ -91,7 +92,7 @@ func TestService_Refund(t *testing.T) {
 		}
 		// A load of the sale counts as the sale did.
 		before := s.redisCounts()
-		if err := s.service.Returns.stock.Distrust(testContext(t), s.item); err != nil {
+		if err := s.service.Returns.stock.Distrust(await.Context(t), s.item); err != nil {
 			t.Fatal(err)
 		}
 		s.load()
@@ -102,7 +103,7 @@ func TestService_Refund(t *testing.T) {
 			t.Errorf("a load made %s of %s", after, before)
 		}
 		// What was kept counts for the limit of its buyer; what came back does not.
-		if _, err := s.service.Place(testContext(t), s.purchase("v", "k2", 2, long)); !errors.Is(err, inventory.ErrUserLimit) {
+		if _, err := s.service.Place(await.Context(t), s.purchase("v", "k2", 2, long)); !errors.Is(err, inventory.ErrUserLimit) {
 			t.Errorf("beyond the limit: %v", err)
 		}
 		s.mustPay("u", "k2", 3)
@@ -116,13 +117,13 @@ func TestService_Refund(t *testing.T) {
 // redisCounts is what the site's sale counts: units left, and by order and buyer.
 func (s *site) redisCounts() string {
 	s.t.Helper()
-	left, err := s.rdb.HGet(testContext(s.t), s.saleKey("sale"), "left").Result()
+	left, err := s.rdb.HGet(await.Context(s.t), s.saleKey("sale"), "left").Result()
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	out := "left " + left
 	for _, kind := range []string{"idempotency", "buyers"} {
-		all, err := s.rdb.HGetAll(testContext(s.t), s.saleKey(kind)).Result()
+		all, err := s.rdb.HGetAll(await.Context(s.t), s.saleKey(kind)).Result()
 		if err != nil {
 			s.t.Fatal(err)
 		}
@@ -138,28 +139,28 @@ func TestService_Refund_Refused(t *testing.T) {
 		s := newSite(t, rdb, false, asking("", 9, 9, time.Hour))
 		queued := s.mustPlace(s.purchase("u", "queued", 1, 0)).Order
 		r := Refund{Restock: true, By: root}
-		if o, err := s.service.Refund(testContext(t), queued.ID, r); !errors.Is(err, ErrNotPaid) || o.Status != StatusQueued {
+		if o, err := s.service.Refund(await.Context(t), queued.ID, r); !errors.Is(err, ErrNotPaid) || o.Status != StatusQueued {
 			t.Errorf("a queued order: %+v, %v, want ErrNotPaid", o, err)
 		}
 		s.work()
 		confirmed := s.mustPlace(s.purchase("u", "confirmed", 1, long)).Order
 		cancelled := s.mustPlace(s.purchase("u", "cancelled", 1, long)).Order
-		if _, err := s.service.Cancel(testContext(t), cancelled.ID, Canceller{UserID: "u"}); err != nil {
+		if _, err := s.service.Cancel(await.Context(t), cancelled.ID, Canceller{UserID: "u"}); err != nil {
 			t.Fatal(err)
 		}
 		before := s.ledger()
 		for id, want := range map[string]Status{confirmed.ID: StatusConfirmed, cancelled.ID: StatusCancelled} {
-			if o, err := s.service.Refund(testContext(t), id, r); !errors.Is(err, ErrNotPaid) || o.Status != want {
+			if o, err := s.service.Refund(await.Context(t), id, r); !errors.Is(err, ErrNotPaid) || o.Status != want {
 				t.Errorf("refund of a %s order: %+v, %v, want ErrNotPaid", want, o, err)
 			}
 		}
-		if _, err := s.service.Refund(testContext(t), "none", r); !errors.Is(err, ErrNotFound) {
+		if _, err := s.service.Refund(await.Context(t), "none", r); !errors.Is(err, ErrNotFound) {
 			t.Errorf("no order: %v, want ErrNotFound", err)
 		}
 		if l := s.ledger(); l != before {
 			t.Errorf("ledger %+v, before %+v", l, before)
 		}
-		entries, _, err := s.store.audit(testContext(t), AuditFilter{Limit: 100})
+		entries, _, err := s.store.audit(await.Context(t), AuditFilter{Limit: 100})
 		if err != nil || len(entries) != 1 { // the item's creation
 			t.Errorf("audit %+v, %v", entries, err)
 		}
@@ -176,7 +177,7 @@ func TestStore_refund(t *testing.T) {
 	mustInsert(t, s, asking("item", 9, 9, time.Hour))
 	for _, id := range []string{"back", "kept", "undone"} {
 		mustCommit(t, s, bought(id, "item", "u", id, 2))
-		if _, err := s.pay(testContext(t), id, money(id, 2)); err != nil {
+		if _, err := s.pay(await.Context(t), id, money(id, 2)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -189,7 +190,7 @@ func TestStore_refund(t *testing.T) {
 		owed    int
 	}{{"kept", false, 6, 0}, {"back", true, 4, 1}} {
 		for range 2 { // the units are owed until somebody has given them back
-			o, owed, err := s.refund(testContext(t), tt.id, Refund{Restock: tt.restock, By: root})
+			o, owed, err := s.refund(await.Context(t), tt.id, Refund{Restock: tt.restock, By: root})
 			if err != nil || o.ClosedAt.UnixMilli() != now || len(owed) != tt.owed || tt.owed > 0 && owed[0] != (returned{tt.id, "item", "u", tt.id, 2, now}) {
 				t.Errorf("%s: %+v, %+v, %v", tt.id, o, owed, err)
 			}
@@ -198,10 +199,10 @@ func TestStore_refund(t *testing.T) {
 			t.Errorf("%s: %d sold, %d held, want %d", tt.id, sold, held, tt.sold)
 		}
 		// Its time to pay is over, which changes nothing any more.
-		if stand, _, err := s.expire(testContext(t), []string{tt.id}); err != nil || stand[tt.id].status != StatusRefunded {
+		if stand, _, err := s.expire(await.Context(t), []string{tt.id}); err != nil || stand[tt.id].status != StatusRefunded {
 			t.Errorf("expiry of a refunded order: %+v, %v", stand, err)
 		}
-		entries, _, err := s.audit(testContext(t), AuditFilter{OrderID: tt.id, Limit: 10})
+		entries, _, err := s.audit(await.Context(t), AuditFilter{OrderID: tt.id, Limit: 10})
 		if err != nil || len(entries) != 1 || entries[0].Action != "order.refund" || entries[0].Actor != root.Actor || entries[0].RequestID != root.RequestID ||
 			entries[0].Before != `{"status":"paid"}` || entries[0].After != fmt.Sprintf(`{"restocked":%v,"status":"refunded"}`, tt.restock) {
 			t.Errorf("audit %+v, %v", entries, err)
@@ -213,7 +214,7 @@ func TestStore_refund(t *testing.T) {
 		if err := s.write.Exec(spoil).Error; err != nil {
 			t.Fatal(err)
 		}
-		if err := s.mend(testContext(t), "item", mustReadBooks(t, s, "item"), "root", "r"); err != nil {
+		if err := s.mend(await.Context(t), "item", mustReadBooks(t, s, "item"), "root", "r"); err != nil {
 			t.Fatal(err)
 		}
 		if b := mustReadBooks(t, s, "item"); len(b.drifts()) != 0 || b.held != 4 || b.due != 0 {
@@ -225,7 +226,7 @@ func TestStore_refund(t *testing.T) {
 	if err := s.write.Exec("CREATE TRIGGER no_audit BEFORE INSERT ON audit BEGIN SELECT RAISE(ABORT, 'no'); END").Error; err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := s.refund(testContext(t), "undone", Refund{Restock: true, By: root}); err == nil {
+	if _, _, err := s.refund(await.Context(t), "undone", Refund{Restock: true, By: root}); err == nil {
 		t.Error("a refund without its entry in the audit")
 	}
 	if r := allRows(t, s)["undone"]; r.Status != string(StatusPaid) || payments(t, s)["undone"] != "undone accepted" {
@@ -241,12 +242,12 @@ func TestRecoverOrder_Paid(t *testing.T) {
 	s := newStore(t)
 	mustInsert(t, s, asking("item", 9, 9, time.Hour))
 	mustCommit(t, s, bought("paid", "item", "u", "paid", 2), bought("open", "item", "u", "open", 1))
-	if _, err := s.pay(testContext(t), "paid", money("psp", 2)); err != nil {
+	if _, err := s.pay(await.Context(t), "paid", money("psp", 2)); err != nil {
 		t.Fatal(err)
 	}
 	row := itemOf(t, s, "item")
 	for range 2 { // a repeat changes nothing
-		err := s.transition(testContext(t), "recover", func(ctx context.Context, c conn, now int64) error {
+		err := s.transition(await.Context(t), "recover", func(ctx context.Context, c conn, now int64) error {
 			for id, quantity := range map[string]int64{"paid": 2, "open": 1} {
 				e := inventory.Entry{EntryKey: inventory.EntryKey{Buyer: "u", IdempotencyKey: id}, Known: true, OrderID: id, Quantity: quantity, Returned: true}
 				if err := recoverOrder(ctx, c, &row, &contradiction{entry: e}, now); err != nil {

@@ -12,7 +12,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"flashsale/catalog"
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 	"flashsale/inventory"
 )
 
@@ -22,7 +23,7 @@ var root = By{Actor: "root", RequestID: "r-1"}
 // insisted repeats what a busy machine has kept from its answer.
 func insisted[T any](t testing.TB, what func() (T, error)) (T, error) {
 	t.Helper()
-	ctx := testContext(t)
+	ctx := await.Context(t)
 	for {
 		v, err := what()
 		busy := errors.Is(err, inventory.ErrUnavailable) || errors.Is(err, inventory.ErrRebuilding) || errors.Is(err, ErrDatabase)
@@ -40,7 +41,7 @@ func (s *site) restock(quantity int64, key string) (catalog.Item, bool, error) {
 		replayed bool
 	}
 	a, err := insisted(s.t, func() (a answer, err error) {
-		a.item, a.replayed, err = s.service.Restock(testContext(s.t), s.item, Restock{Quantity: quantity, Reason: "test", IdempotencyKey: key}, root)
+		a.item, a.replayed, err = s.service.Restock(await.Context(s.t), s.item, Restock{Quantity: quantity, Reason: "test", IdempotencyKey: key}, root)
 		return a, err
 	})
 	return a.item, a.replayed, err
@@ -58,7 +59,7 @@ func (s *site) mustRestock(quantity int64, key string) catalog.Item {
 // trail reads the audit of an item, oldest first, each entry as one line.
 func trail(t testing.TB, s *Store, item string) []string {
 	t.Helper()
-	entries, more, err := s.audit(testContext(t), AuditFilter{ItemID: item, Limit: 100})
+	entries, more, err := s.audit(await.Context(t), AuditFilter{ItemID: item, Limit: 100})
 	if err != nil || more {
 		t.Fatal(err, more)
 	}
@@ -75,7 +76,7 @@ func trail(t testing.TB, s *Store, item string) []string {
 func stockLedger(t testing.TB, s *Store, item string) int {
 	t.Helper()
 	var rows []stockChangeRow
-	if err := s.read.WithContext(testContext(t)).Where("item_id = ?", item).Order("id").Find(&rows).Error; err != nil {
+	if err := s.read.WithContext(await.Context(t)).Where("item_id = ?", item).Order("id").Find(&rows).Error; err != nil {
 		t.Fatal(err)
 	}
 	row := itemOf(t, s, item)
@@ -123,17 +124,17 @@ func TestService_Restock(t *testing.T) {
 			{Restock{Quantity: 1, Reason: "test", IdempotencyKey: "c", Match: Match{1, 2}}, ErrVersion},
 			{Restock{Quantity: 1, Reason: "test", IdempotencyKey: "c", Match: Match{}}, ErrVersion},
 		} {
-			got, _, err := s.service.Restock(testContext(t), s.item, c.r, root)
+			got, _, err := s.service.Restock(await.Context(t), s.item, c.r, root)
 			if !errors.Is(err, c.want) || got != (catalog.Item{}) {
 				t.Errorf("%+v: %+v, %v, want %v", c.r, got, err, c.want)
 			}
 		}
 		for _, q := range []int64{0, MaxStock + 1, -MaxStock - 1} {
-			if _, _, err := s.service.Restock(testContext(t), s.item, Restock{Quantity: q, Reason: "test", IdempotencyKey: "d"}, root); err == nil {
+			if _, _, err := s.service.Restock(await.Context(t), s.item, Restock{Quantity: q, Reason: "test", IdempotencyKey: "d"}, root); err == nil {
 				t.Errorf("restock of %d: no error", q)
 			}
 		}
-		if _, _, err := s.service.Restock(testContext(t), "none", Restock{Quantity: 1, Reason: "test", IdempotencyKey: "a"}, root); !errors.Is(err, catalog.ErrItemNotFound) {
+		if _, _, err := s.service.Restock(await.Context(t), "none", Restock{Quantity: 1, Reason: "test", IdempotencyKey: "a"}, root); !errors.Is(err, catalog.ErrItemNotFound) {
 			t.Errorf("restock of no item: %v", err)
 		}
 		if item := s.mustRestock(MaxStock-3, "c"); item.StockTotal != MaxStock { // what was refused has left its key free
@@ -168,7 +169,7 @@ func (s *site) contend(name string, n int) (winners []string) {
 			for i := range next {
 				user := fmt.Sprintf("%s%d", name, i)
 				_, err := insisted(s.t, func() (Placed, error) {
-					return s.service.Place(testContext(s.t), s.purchase(user, "k", 1, long))
+					return s.service.Place(await.Context(s.t), s.purchase(user, "k", 1, long))
 				})
 				switch {
 				case err == nil:
@@ -200,11 +201,11 @@ func TestService_Restock_AfterRefusals(t *testing.T) {
 		if got := s.contend("early", 5000); len(got) != 0 {
 			t.Fatalf("%v bought what was sold", got)
 		}
-		if _, err := s.service.Cancel(testContext(t), first.Order.ID, Canceller{UserID: "winner"}); err != nil {
+		if _, err := s.service.Cancel(await.Context(t), first.Order.ID, Canceller{UserID: "winner"}); err != nil {
 			t.Fatal(err)
 		}
-		await(t, "the message that the unit is back", func() bool {
-			_, err := s.service.Place(testContext(t), s.purchase("second", "k", 1, long))
+		await.True(t, "the message that the unit is back", func() bool {
+			_, err := s.service.Place(await.Context(t), s.purchase("second", "k", 1, long))
 			if err != nil && !errors.Is(err, inventory.ErrSoldOut) {
 				t.Fatal(err)
 			}
@@ -318,14 +319,14 @@ func TestService_Restock_Burst(t *testing.T) {
 				user := fmt.Sprintf("u%d", b)
 				for k := range 10 {
 					placed, err := insisted(t, func() (Placed, error) {
-						return s.service.Place(testContext(t), s.purchase(user, fmt.Sprint("k", k), 1, long))
+						return s.service.Place(await.Context(t), s.purchase(user, fmt.Sprint("k", k), 1, long))
 					})
 					switch {
 					case errors.Is(err, inventory.ErrSoldOut) || errors.Is(err, inventory.ErrUserLimit):
 					case err != nil:
 						t.Errorf("%s: %v", user, err)
 					case k%2 == 0:
-						if _, err := s.service.Cancel(testContext(t), placed.Order.ID, Canceller{UserID: user}); err != nil {
+						if _, err := s.service.Cancel(await.Context(t), placed.Order.ID, Canceller{UserID: user}); err != nil {
 							t.Errorf("%s: %v", user, err)
 						}
 					}
@@ -363,7 +364,7 @@ func TestStore_ChangeItem_Outcome(t *testing.T) {
 	mustInsert(t, s, newItem("item", 5, 1))
 	before := itemOf(t, s, "item")
 	r := &Restock{Quantity: 5, Reason: "test", IdempotencyKey: "k"}
-	ended, cancel := context.WithCancel(testContext(t))
+	ended, cancel := context.WithCancel(await.Context(t))
 	cancel()
 	if _, err := s.changeItem(ended, "item", r.edit("item", root)); !errors.Is(err, inventory.ErrUnchanged) {
 		t.Errorf("a change by who has left: %v", err)
@@ -373,7 +374,7 @@ func TestStore_ChangeItem_Outcome(t *testing.T) {
 	if err := s.write.Exec("CREATE TRIGGER no_audit BEFORE INSERT ON audit BEGIN SELECT RAISE(ABORT, 'no'); END").Error; err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.changeItem(testContext(t), "item", failing); !errors.Is(err, inventory.ErrUnchanged) {
+	if _, err := s.changeItem(await.Context(t), "item", failing); !errors.Is(err, inventory.ErrUnchanged) {
 		t.Errorf("a change without its audit: %v", err)
 	}
 	if after := itemOf(t, s, "item"); after != before {
@@ -385,11 +386,11 @@ func TestStore_ChangeItem_Outcome(t *testing.T) {
 	if err := s.write.Exec("DROP TRIGGER no_audit").Error; err != nil {
 		t.Fatal(err)
 	}
-	if row, err := s.changeItem(testContext(t), "item", r.edit("item", root)); err != nil || row.Total != 10 || row.Version != 2 {
+	if row, err := s.changeItem(await.Context(t), "item", r.edit("item", root)); err != nil || row.Total != 10 || row.Version != 2 {
 		t.Errorf("restock: %+v, %v", row, err)
 	}
 	// Here nobody has looked for the key before.
-	if _, err := s.changeItem(testContext(t), "item", r.edit("item", root)); !errors.Is(err, errRestocked) || !errors.Is(err, inventory.ErrUnchanged) {
+	if _, err := s.changeItem(await.Context(t), "item", r.edit("item", root)); !errors.Is(err, errRestocked) || !errors.Is(err, inventory.ErrUnchanged) {
 		t.Errorf("the same restock again: %v", err)
 	}
 }

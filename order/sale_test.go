@@ -11,7 +11,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"flashsale/catalog"
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 	"flashsale/inventory"
 	"flashsale/lock"
 	"flashsale/queue"
@@ -52,11 +53,11 @@ func TestSales_Sale(t *testing.T) {
 		mustCommit(t, s, gone, tasks[0])
 		refused := bought("refused", "item", "a", "k2", 9)
 		wantVerdicts(t, mustCommit(t, s, refused), rejectedPrefix+reasonUserLimit)
-		f, err := q.Dequeue(testContext(t), 3)
+		f, err := q.Dequeue(await.Context(t), 3)
 		if err != nil || len(f.Tasks) != 3 || f.Tasks[2].ID != "dead" {
 			t.Fatalf("dequeue: %+v, %v", f, err)
 		}
-		if _, err := q.Reject(testContext(t), queue.Rejection{Task: f.Tasks[2], Dead: true}); err != nil {
+		if _, err := q.Reject(await.Context(t), queue.Rejection{Task: f.Tasks[2], Dead: true}); err != nil {
 			t.Fatal(err)
 		}
 		asked := 0
@@ -67,7 +68,7 @@ func TestSales_Sale(t *testing.T) {
 			return 1
 		}}
 		got := map[string]inventory.Holding{}
-		sale, err := oneSale(testContext(t), sales, "item", func(h inventory.Holding) error {
+		sale, err := oneSale(await.Context(t), sales, "item", func(h inventory.Holding) error {
 			if first, ok := got[h.OrderID]; ok {
 				t.Errorf("order %s is told twice: %+v, %+v", h.OrderID, first, h)
 			}
@@ -96,7 +97,7 @@ func TestSales_Sale(t *testing.T) {
 			if err := s.write.Exec("UPDATE orders SET status = ? WHERE id = 'gone'", status).Error; err != nil {
 				t.Fatal(err)
 			}
-			_, err := oneSale(testContext(t), sales, "item", func(h inventory.Holding) error {
+			_, err := oneSale(await.Context(t), sales, "item", func(h inventory.Holding) error {
 				if h.OrderID == "gone" && h.Counts != counts {
 					t.Errorf("a %s order counts: %v", status, h.Counts)
 				}
@@ -107,7 +108,7 @@ func TestSales_Sale(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if _, err := oneSale(testContext(t), sales, "item", func(inventory.Holding) error { return errTest }); !errors.Is(err, errTest) {
+		if _, err := oneSale(await.Context(t), sales, "item", func(inventory.Holding) error { return errTest }); !errors.Is(err, errTest) {
 			t.Errorf("a caller's error: %v", err)
 		}
 	})
@@ -118,11 +119,11 @@ func TestSales_Sale_Errors(t *testing.T) {
 	s := newStore(t)
 	q := newQueue(t, redistest.Embedded(t), queue.Config{})
 	sales := &Sales{Store: s, Tasks: []Tasks{q}, Partition: func(string) int { return 0 }}
-	if _, err := oneSale(testContext(t), sales, "none", func(inventory.Holding) error { return nil }); !errors.Is(err, catalog.ErrItemNotFound) {
+	if _, err := oneSale(await.Context(t), sales, "none", func(inventory.Holding) error { return nil }); !errors.Is(err, catalog.ErrItemNotFound) {
 		t.Errorf("sale of no item: %v, want ErrItemNotFound", err)
 	}
 	sales = &Sales{Store: s, Tasks: []Tasks{failing{}}, Partition: sales.Partition}
-	if _, err := oneSale(testContext(t), sales, "none", func(inventory.Holding) error { return nil }); !errors.Is(err, errTest) {
+	if _, err := oneSale(await.Context(t), sales, "none", func(inventory.Holding) error { return nil }); !errors.Is(err, errTest) {
 		t.Errorf("sale with the queue away: %v, want its error", err)
 	}
 }
@@ -139,7 +140,7 @@ func TestSales_Sale_Pages(t *testing.T) {
 		mustCommit(t, s, distinct(fmt.Sprintf("n%d-%d-", total, n), "item", n)...)
 		total += n
 		seen := map[string]bool{}
-		sale, err := oneSale(testContext(t), sales, "item", func(h inventory.Holding) error {
+		sale, err := oneSale(await.Context(t), sales, "item", func(h inventory.Holding) error {
 			seen[h.OrderID] = true
 			return nil
 		})
@@ -162,20 +163,20 @@ func TestService_Rebuild(t *testing.T) {
 		stop()
 		queued := s.mustPlace(s.purchase("b", "k", 1, 0))
 		unacked := s.mustPlace(s.purchase("c", "k", 2, 0))
-		f, err := s.queue.Dequeue(testContext(t), 2)
+		f, err := s.queue.Dequeue(await.Context(t), 2)
 		if err != nil || len(f.Tasks) != 2 {
 			t.Fatalf("dequeue: %+v, %v", f, err)
 		}
 		// c is committed, the worker dies; b goes back.
-		if err := errors.Join(s.fulfiller.Handle(testContext(t), f.Tasks[1:])...); err != nil {
+		if err := errors.Join(s.fulfiller.Handle(await.Context(t), f.Tasks[1:])...); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.queue.Reject(testContext(t), queue.Rejection{Task: f.Tasks[0], Uncounted: true}); err != nil {
+		if _, err := s.queue.Reject(await.Context(t), queue.Rejection{Task: f.Tasks[0], Uncounted: true}); err != nil {
 			t.Fatal(err)
 		}
 		lost := 0
 		for _, kind := range []string{"sale", "idempotency", "buyers"} {
-			n, err := rdb.Del(testContext(t), "fs:{p0}:"+kind+":"+s.item).Result()
+			n, err := rdb.Del(await.Context(t), "fs:{p0}:"+kind+":"+s.item).Result()
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -191,7 +192,7 @@ func TestService_Rebuild(t *testing.T) {
 			}
 		}
 		for _, user := range []string{"a", "c"} {
-			if _, err := s.service.Place(testContext(t), s.purchase(user, "k2", 1, 0)); !errors.Is(err, inventory.ErrUserLimit) {
+			if _, err := s.service.Place(await.Context(t), s.purchase(user, "k2", 1, 0)); !errors.Is(err, inventory.ErrUserLimit) {
 				t.Errorf("%s beyond the limit: %v", user, err)
 			}
 		}
@@ -201,7 +202,7 @@ func TestService_Rebuild(t *testing.T) {
 		s.work()
 		accepted := 0
 		for i := range stock {
-			_, err := s.service.Place(testContext(t), s.purchase(fmt.Sprintf("u%d", i), "k", 1, long))
+			_, err := s.service.Place(await.Context(t), s.purchase(fmt.Sprintf("u%d", i), "k", 1, long))
 			switch {
 			case err == nil:
 				accepted++
@@ -247,14 +248,14 @@ func TestService_Rebuild_Refused(t *testing.T) {
 		source := &interrupted{
 			Source: &Sales{Store: s.store, Tasks: []Tasks{s.queue}, Partition: func(string) int { return 0 }},
 			by: func() {
-				f, err := s.queue.Dequeue(testContext(t), 1)
+				f, err := s.queue.Dequeue(await.Context(t), 1)
 				if err != nil || len(f.Tasks) != 1 {
 					t.Fatal(f, err)
 				}
-				if err := errors.Join(s.fulfiller.Handle(testContext(t), f.Tasks)...); err != nil {
+				if err := errors.Join(s.fulfiller.Handle(await.Context(t), f.Tasks)...); err != nil {
 					t.Error(err)
 				}
-				if _, err := s.queue.Ack(testContext(t), f.Tasks[0]); err != nil {
+				if _, err := s.queue.Ack(await.Context(t), f.Tasks[0]); err != nil {
 					t.Error(err)
 				}
 			},
@@ -264,15 +265,15 @@ func TestService_Rebuild_Refused(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { s.end(locks.Close) })
-		stock, err := inventory.New(testContext(t), rdb, locks, []*queue.Queue{s.queue}, source, inventory.Config{OnError: s.heard})
+		stock, err := inventory.New(await.Context(t), rdb, locks, []*queue.Queue{s.queue}, source, inventory.Config{OnError: s.heard})
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { s.end(stock.Close) })
-		if err := inventory.Distrust(testContext(t), rdb, 1, []string{s.item}); err != nil {
+		if err := inventory.Distrust(await.Context(t), rdb, 1, []string{s.item}); err != nil {
 			t.Fatal(err)
 		}
-		if err := stock.Reload(testContext(t), s.item); err != nil {
+		if err := stock.Reload(await.Context(t), s.item); err != nil {
 			t.Fatal(err)
 		}
 		if o := s.mustGet(refused.ID); o.Status != StatusRejected {
@@ -303,15 +304,15 @@ func TestService_Ledger(t *testing.T) {
 		s.work()
 		s.drained()
 		want("awaiting payment", Ledger{Initial: 50, Left: 43, Held: 7})
-		if _, err := s.service.Pay(testContext(t), placed.Order.ID, Payment{"psp", 3 * 1999, "EUR"}); err != nil {
+		if _, err := s.service.Pay(await.Context(t), placed.Order.ID, Payment{"psp", 3 * 1999, "EUR"}); err != nil {
 			t.Fatal(err)
 		}
 		want("paid", Ledger{Initial: 50, Left: 43, Held: 4, Sold: 3})
-		if _, err := s.service.Ledger(testContext(t), "none-"+s.item); !errors.Is(err, catalog.ErrItemNotFound) {
+		if _, err := s.service.Ledger(await.Context(t), "none-"+s.item); !errors.Is(err, catalog.ErrItemNotFound) {
 			t.Errorf("ledger of no item: %v, want ErrItemNotFound", err)
 		}
 		// A unit that nobody accounts for is seen.
-		if err := rdb.HSet(testContext(t), "fs:{p0}:sale:"+s.item, "left", 44).Err(); err != nil {
+		if err := rdb.HSet(await.Context(t), "fs:{p0}:sale:"+s.item, "left", 44).Err(); err != nil {
 			t.Fatal(err)
 		}
 		if l := s.ledger(); l.Balanced() {
@@ -341,7 +342,7 @@ func TestService_Ledger_Burst(t *testing.T) {
 					ended = true
 				default:
 				}
-				got, err := s.service.Ledger(testContext(t), s.item)
+				got, err := s.service.Ledger(await.Context(t), s.item)
 				if err != nil || !got.Balanced() || got.Initial != stock || got.Restocked != 0 || got.Left < 0 || got.Held < 0 || got.Sold < l.last.Sold {
 					t.Errorf("look %d: %+v after %+v, %v", l.n, got, l.last, err)
 				}
@@ -354,7 +355,7 @@ func TestService_Ledger_Burst(t *testing.T) {
 			}
 			looked <- l
 		}()
-		ctx := testContext(t)
+		ctx := await.Context(t)
 		var wg sync.WaitGroup
 		next := make(chan int)
 		for range 24 {
@@ -426,20 +427,20 @@ func TestService_Ledger_Moving(t *testing.T) {
 		var owed []returned
 		steps := []func(){
 			func() { // closed and given back in the middle of a look
-				if _, err := s.service.Cancel(testContext(t), ids[0], u); err != nil {
+				if _, err := s.service.Cancel(await.Context(t), ids[0], u); err != nil {
 					t.Error(err)
 				}
 			},
 			func() {}, func() {}, func() {}, // the second look is undisturbed
 			func() { // closed in the middle, and not given back yet
 				var err error
-				if _, owed, err = s.store.cancel(testContext(t), ids[1], u); err != nil {
+				if _, owed, err = s.store.cancel(await.Context(t), ids[1], u); err != nil {
 					t.Error(err)
 				}
 			},
 			func() {}, func() {}, func() {},
 			func() { // what a look has given back is forgotten in the middle of another
-				s.service.Returns.give(testContext(t), owed)
+				s.service.Returns.give(await.Context(t), owed)
 			},
 		}
 		said := 0
@@ -479,12 +480,12 @@ func TestService_Ledger_Many(t *testing.T) {
 	items := make([]string, looks)
 	for i := range items {
 		n := newItem(fmt.Sprintf("%s-%d", s.item, i), 3, 1)
-		if _, err := s.service.CreateItem(testContext(t), n); err != nil {
+		if _, err := s.service.CreateItem(await.Context(t), n); err != nil {
 			t.Fatal(err)
 		}
 		items[i] = n.ID
 		placed := s.mustPlace(Purchase{ItemID: n.ID, UserID: "u", IdempotencyKey: "k", Quantity: 1, Wait: long})
-		if _, _, err := s.store.cancel(testContext(t), placed.Order.ID, Canceller{UserID: "u"}); err != nil {
+		if _, _, err := s.store.cancel(await.Context(t), placed.Order.ID, Canceller{UserID: "u"}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -492,7 +493,7 @@ func TestService_Ledger_Many(t *testing.T) {
 	for _, item := range items {
 		wg.Go(func() {
 			for range 3 {
-				if l, err := s.service.Ledger(testContext(t), item); err != nil || l != (Ledger{Initial: 3, Left: 3}) {
+				if l, err := s.service.Ledger(await.Context(t), item); err != nil || l != (Ledger{Initial: 3, Left: 3}) {
 					t.Errorf("ledger of %s: %+v, %v", item, l, err)
 				}
 			}

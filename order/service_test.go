@@ -13,7 +13,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"flashsale/catalog"
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 	"flashsale/inventory"
 	"flashsale/queue"
 )
@@ -23,7 +24,7 @@ const long = limit
 
 func (s *site) mustGet(id string) Order {
 	s.t.Helper()
-	o, err := s.service.Get(testContext(s.t), id)
+	o, err := s.service.Get(await.Context(s.t), id)
 	if err != nil {
 		s.t.Fatalf("get order %s: %v", id, err)
 	}
@@ -51,7 +52,7 @@ func TestService_Place_Committed(t *testing.T) {
 			t.Errorf("order %+v", o)
 		}
 		// The answer was sent after the commit: the row is there, and says the same.
-		row, err := s.store.Order(testContext(t), o.ID)
+		row, err := s.store.Order(await.Context(t), o.ID)
 		if err != nil || row != o {
 			t.Errorf("row %+v, %v, want what was answered, %+v", row, err, o)
 		}
@@ -69,12 +70,12 @@ func TestService_Place_Committed(t *testing.T) {
 			{s.purchase("u", "k2", 2, long), inventory.ErrUserLimit},
 			{Purchase{ItemID: "none", UserID: "u", IdempotencyKey: "k", Quantity: 1, Wait: long}, catalog.ErrItemNotFound},
 		} {
-			if placed, err := s.service.Place(testContext(t), c.p); !errors.Is(err, c.want) || placed != (Placed{}) {
+			if placed, err := s.service.Place(await.Context(t), c.p); !errors.Is(err, c.want) || placed != (Placed{}) {
 				t.Errorf("%+v: %+v, %v, want %v", c.p, placed, err, c.want)
 			}
 		}
 		var above *inventory.QuantityError
-		if placed, err := s.service.Place(testContext(t), s.purchase("v", "k", 9, long)); !errors.As(err, &above) || above.Limit != 3 || placed != (Placed{}) {
+		if placed, err := s.service.Place(await.Context(t), s.purchase("v", "k", 9, long)); !errors.As(err, &above) || above.Limit != 3 || placed != (Placed{}) {
 			t.Errorf("9 of at most 3: %+v, %v, want a QuantityError with 3", placed, err)
 		}
 		if ids := s.waiters.ids(); len(ids) != 0 {
@@ -100,18 +101,18 @@ func TestService_Place_Async(t *testing.T) {
 			t.Errorf("replay %+v, want the queued order %+v", again, o)
 		}
 		// Leased, and not committed yet.
-		f, err := s.queue.Dequeue(testContext(t), 1)
+		f, err := s.queue.Dequeue(await.Context(t), 1)
 		if err != nil || len(f.Tasks) != 1 {
 			t.Fatalf("dequeue: %+v, %v", f, err)
 		}
 		if got := s.mustGet(o.ID); got != o {
 			t.Errorf("get of a leased order: %+v, want %+v", got, o)
 		}
-		if _, err := s.queue.Reject(testContext(t), queue.Rejection{Task: f.Tasks[0], Uncounted: true}); err != nil {
+		if _, err := s.queue.Reject(await.Context(t), queue.Rejection{Task: f.Tasks[0], Uncounted: true}); err != nil {
 			t.Fatal(err)
 		}
 		s.work()
-		await(t, "the row", func() bool { return s.mustGet(o.ID).Status != StatusQueued })
+		await.True(t, "the row", func() bool { return s.mustGet(o.ID).Status != StatusQueued })
 		got := s.mustGet(o.ID)
 		if got.ConfirmedAt.IsZero() {
 			t.Errorf("row %+v", got)
@@ -148,7 +149,7 @@ func TestService_Place_WaitRunsOut(t *testing.T) {
 		}
 		waiting := make(chan answer, 1)
 		go func() {
-			p, err := s.service.Place(testContext(t), s.purchase("u", "k", 1, long))
+			p, err := s.service.Place(await.Context(t), s.purchase("u", "k", 1, long))
 			waiting <- answer{p, err}
 		}()
 		s.work()
@@ -183,7 +184,7 @@ func TestService_Place_RefusedByDatabase(t *testing.T) {
 		sold := 0
 		for i := range 3 {
 			p := s.purchase(fmt.Sprintf("u%d", i), "k", 1, long)
-			placed, err := s.service.Place(testContext(t), p)
+			placed, err := s.service.Place(await.Context(t), p)
 			switch {
 			case err == nil && placed.Committed && placed.Order.Status == StatusConfirmed:
 				sold++
@@ -191,7 +192,7 @@ func TestService_Place_RefusedByDatabase(t *testing.T) {
 				t.Errorf("placed %+v, %v", placed, err)
 			}
 			// A repeat gets the same answer.
-			if again, aerr := s.service.Place(testContext(t), p); !errors.Is(aerr, err) || again.Order != placed.Order {
+			if again, aerr := s.service.Place(await.Context(t), p); !errors.Is(aerr, err) || again.Order != placed.Order {
 				t.Errorf("replay %+v, %v after %+v, %v", again, aerr, placed, err)
 			}
 		}
@@ -204,7 +205,7 @@ func TestService_Place_RefusedByDatabase(t *testing.T) {
 		// The refusal showed that Redis counted wrongly; now it counts as the
 		// database does, without anybody's help. (The 9 units of this test have no
 		// orders, so the equation itself cannot hold here.)
-		if l, err := s.service.Ledger(testContext(t), s.item); err != nil || l.Left != 0 {
+		if l, err := s.service.Ledger(await.Context(t), s.item); err != nil || l.Left != 0 {
 			t.Errorf("ledger %+v, %v, want nothing left", l, err)
 		}
 	})
@@ -221,7 +222,7 @@ func TestService_Place_KeyLost(t *testing.T) {
 		first := s.mustPlace(p)
 		field := "u k"
 		tag := inventory.QueuePrefix(0)[:len("fs:{p0}:")]
-		if n, err := rdb.HDel(testContext(t), tag+"idempotency:"+s.item, field).Result(); err != nil || n != 1 {
+		if n, err := rdb.HDel(await.Context(t), tag+"idempotency:"+s.item, field).Result(); err != nil || n != 1 {
 			t.Fatalf("forgot %d keys, %v", n, err)
 		}
 		for range 3 {
@@ -230,7 +231,7 @@ func TestService_Place_KeyLost(t *testing.T) {
 			}
 		}
 		p.Quantity = 2
-		if _, err := s.service.Place(testContext(t), p); !errors.Is(err, inventory.ErrKeyReused) {
+		if _, err := s.service.Place(await.Context(t), p); !errors.Is(err, inventory.ErrKeyReused) {
 			t.Errorf("the key with another quantity: %v, want ErrKeyReused", err)
 		}
 		if it := itemOf(t, s.store, s.item); it.Sold != 1 {
@@ -249,7 +250,7 @@ func TestService_Place_KeyLost_Refused(t *testing.T) {
 	}
 	s.work()
 	p := s.purchase("u", "k", 1, long)
-	if placed, err := s.service.Place(testContext(t), p); !errors.Is(err, inventory.ErrSoldOut) {
+	if placed, err := s.service.Place(await.Context(t), p); !errors.Is(err, inventory.ErrSoldOut) {
 		t.Fatalf("placed %+v, %v, want ErrSoldOut", placed, err)
 	}
 	// Units for the repeat, which Redis has forgotten, so that the database sees it.
@@ -258,11 +259,11 @@ func TestService_Place_KeyLost_Refused(t *testing.T) {
 	}
 	s.load() // the refusal dropped it
 	tag := inventory.QueuePrefix(0)[:len("fs:{p0}:")]
-	if n, err := s.rdb.HDel(testContext(t), tag+"idempotency:"+s.item, "u k").Result(); err != nil || n != 1 {
+	if n, err := s.rdb.HDel(await.Context(t), tag+"idempotency:"+s.item, "u k").Result(); err != nil || n != 1 {
 		t.Fatalf("forgot %d keys, %v", n, err)
 	}
 	for range 2 {
-		if placed, err := s.service.Place(testContext(t), p); !errors.Is(err, inventory.ErrSoldOut) || placed != (Placed{}) {
+		if placed, err := s.service.Place(await.Context(t), p); !errors.Is(err, inventory.ErrSoldOut) || placed != (Placed{}) {
 			t.Errorf("repeat %+v, %v, want the first refusal", placed, err)
 		}
 	}
@@ -276,18 +277,18 @@ func TestService_CreateItem_Leftover(t *testing.T) {
 		s := newSite(t, rdb, false, newItem("", 10, 5))
 		id := s.item + "-next"
 		tag := inventory.QueuePrefix(0)[:len("fs:{p0}:")]
-		epoch, err := s.store.Epoch(testContext(t))
+		epoch, err := s.store.Epoch(await.Context(t))
 		if err != nil {
 			t.Fatal(err)
 		}
 		err = errors.Join(
-			rdb.HSet(testContext(t), tag+"sale:"+id, "epoch", epoch, "fence", 1, "left", 500, "limit", 9, "opens_ms", 0, "closes_ms", 0, "control", "open", "version", "1.1").Err(),
-			rdb.HSet(testContext(t), tag+"idempotency:"+id, "u k", "1:gone").Err(),
-			rdb.HSet(testContext(t), tag+"buyers:"+id, "u", 9).Err())
+			rdb.HSet(await.Context(t), tag+"sale:"+id, "epoch", epoch, "fence", 1, "left", 500, "limit", 9, "opens_ms", 0, "closes_ms", 0, "control", "open", "version", "1.1").Err(),
+			rdb.HSet(await.Context(t), tag+"idempotency:"+id, "u k", "1:gone").Err(),
+			rdb.HSet(await.Context(t), tag+"buyers:"+id, "u", 9).Err())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.service.CreateItem(testContext(t), newItem(id, 3, 1)); err != nil {
+		if _, err := s.service.CreateItem(await.Context(t), newItem(id, 3, 1)); err != nil {
 			t.Fatal(err)
 		}
 		s.work()
@@ -296,7 +297,7 @@ func TestService_CreateItem_Leftover(t *testing.T) {
 		if placed := s.mustPlace(p); placed.Replayed {
 			t.Errorf("placed %+v, want a first order", placed)
 		}
-		if l, err := s.service.Ledger(testContext(t), id); err != nil || l.Left != 2 || !l.Balanced() {
+		if l, err := s.service.Ledger(await.Context(t), id); err != nil || l.Left != 2 || !l.Balanced() {
 			t.Errorf("ledger %+v, %v", l, err)
 		}
 	})
@@ -315,7 +316,7 @@ func TestService_Place_Volatile(t *testing.T) {
 		}
 		ended <- err
 	}()
-	await(t, "the order to be queued", func() bool { return statsOf(t, s.queue).Ready == 1 })
+	await.True(t, "the order to be queued", func() bool { return statsOf(t, s.queue).Ready == 1 })
 	select {
 	case err := <-ended:
 		t.Fatalf("answered before the commit: %v", err)
@@ -347,7 +348,7 @@ func TestService_Place_VolatileWaitRunsOut(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 2 { // one of them is a replay
 		wg.Go(func() {
-			placed, err := s.service.Place(testContext(t), s.purchase("u", "k", 1, 0))
+			placed, err := s.service.Place(await.Context(t), s.purchase("u", "k", 1, 0))
 			if !errors.Is(err, inventory.ErrUnavailable) || placed != (Placed{}) {
 				t.Errorf("without a worker: %+v, %v, want ErrUnavailable", placed, err)
 			}
@@ -367,7 +368,7 @@ func TestService_Place_Burst(t *testing.T) {
 		const stock, buyers = 60, 100
 		s := newSite(t, rdb, false, newItem("", stock, 1))
 		s.work()
-		ctx := testContext(t)
+		ctx := await.Context(t)
 		var mu sync.Mutex
 		orders := map[string]string{} // buyer and key -> order
 		committed := map[string]bool{}
@@ -444,7 +445,7 @@ func TestService_Place_RemoteWorker(t *testing.T) {
 		var wg sync.WaitGroup
 		for i := range 50 {
 			wg.Go(func() {
-				placed, err := s.service.Place(testContext(t), s.purchase(fmt.Sprintf("u%d", i), "k", 1, long))
+				placed, err := s.service.Place(await.Context(t), s.purchase(fmt.Sprintf("u%d", i), "k", 1, long))
 				if err != nil || !placed.Committed {
 					t.Errorf("placed %+v, %v, want committed", placed, err)
 				}
@@ -471,16 +472,16 @@ func testPaidMeanwhile(t *testing.T, refund bool) {
 	s := newSite(t, redistest.Embedded(t), false, asking("", 5, 5, time.Minute))
 	answer := make(chan Placed, 1)
 	go func() {
-		placed, err := s.service.Place(testContext(t), s.purchase("u", "k", 1, long))
+		placed, err := s.service.Place(await.Context(t), s.purchase("u", "k", 1, long))
 		if err != nil {
 			t.Errorf("place: %v", err)
 		}
 		answer <- placed
 	}()
 	var f queue.Fetched
-	await(t, "the order in the queue", func() (ok bool) {
+	await.True(t, "the order in the queue", func() (ok bool) {
 		var err error
-		if f, err = s.queue.Dequeue(testContext(t), 1); err != nil {
+		if f, err = s.queue.Dequeue(await.Context(t), 1); err != nil {
 			t.Fatal(err)
 		}
 		return len(f.Tasks) == 1
@@ -492,16 +493,16 @@ func testPaidMeanwhile(t *testing.T, refund bool) {
 		t.Fatal(err)
 	}
 	mustCommit(t, s.store, tk)
-	paid, err := s.service.Pay(testContext(t), id, money("psp", 1))
+	paid, err := s.service.Pay(await.Context(t), id, money("psp", 1))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if refund {
-		if paid, err = s.service.Refund(testContext(t), id, Refund{By: root}); err != nil {
+		if paid, err = s.service.Refund(await.Context(t), id, Refund{By: root}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if errs := s.fulfiller.Handle(testContext(t), f.Tasks); errs[0] != nil {
+	if errs := s.fulfiller.Handle(await.Context(t), f.Tasks); errs[0] != nil {
 		t.Errorf("redelivery of a paid order: %v", errs[0])
 	}
 	if placed := <-answer; placed.Order != paid || !placed.Committed {
@@ -531,17 +532,17 @@ func TestService_Get(t *testing.T) {
 			mustCommit(t, s, tk)
 		}
 	}}}})
-	if _, err := service.Get(testContext(t), "o1"); !errors.Is(err, ErrNotFound) {
+	if _, err := service.Get(await.Context(t), "o1"); !errors.Is(err, ErrNotFound) {
 		t.Errorf("get of no order: %v, want ErrNotFound", err)
 	}
-	if o, err := service.Get(testContext(t), "o1"); err != nil || o.Status != StatusConfirmed {
+	if o, err := service.Get(await.Context(t), "o1"); err != nil || o.Status != StatusConfirmed {
 		t.Errorf("get of an order committed between the looks: %+v, %v", o, err)
 	}
-	if o, err := service.Get(testContext(t), "o1"); err != nil || o.ID != "o1" || commits != 2 {
+	if o, err := service.Get(await.Context(t), "o1"); err != nil || o.ID != "o1" || commits != 2 {
 		t.Errorf("get of a committed order: %+v, %v, %d looks at the queue", o, err, commits-2)
 	}
 	broken := NewService(Config{Store: s, Tasks: []Tasks{failing{}}})
-	if _, err := broken.Get(testContext(t), "o2"); !errors.Is(err, errTest) {
+	if _, err := broken.Get(await.Context(t), "o2"); !errors.Is(err, errTest) {
 		t.Errorf("get with the queue away: %v, want its error", err)
 	}
 }
@@ -562,24 +563,24 @@ func TestService_CreateItem(t *testing.T) {
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		s := newSite(t, rdb, false, newItem("", 10, 3))
 		// It was loaded at once: the first buyer need not wait.
-		if left, err := s.stock.Left(testContext(t), []string{s.item}); err != nil || left[0] != 10 {
+		if left, err := s.stock.Left(await.Context(t), []string{s.item}); err != nil || left[0] != 10 {
 			t.Errorf("left after creation: %v, %v", left, err)
 		}
 		again := newItem(s.item, 99, 9)
-		if _, err := s.service.CreateItem(testContext(t), again); !errors.Is(err, ErrItemExists) {
+		if _, err := s.service.CreateItem(await.Context(t), again); !errors.Is(err, ErrItemExists) {
 			t.Errorf("second creation: %v, want ErrItemExists", err)
 		}
-		if it, err := s.items.Item(testContext(t), s.item); err != nil || it.StockTotal != 10 || it.PerUserLimit != 3 {
+		if it, err := s.items.Item(await.Context(t), s.item); err != nil || it.StockTotal != 10 || it.PerUserLimit != 3 {
 			t.Errorf("item %+v, %v, want the first one's", it, err)
 		}
 		// An id that was asked for before is known as soon as it exists.
 		next := newItem("next-"+s.item, 5, 1)
 		opens := time.Now().Add(time.Hour).Truncate(time.Millisecond).UTC()
 		next.OpensAt, next.ClosesAt, next.PaymentWindow, next.Description = opens, opens.Add(time.Hour), time.Minute, "d"
-		if _, err := s.items.Item(testContext(t), next.ID); !errors.Is(err, catalog.ErrItemNotFound) {
+		if _, err := s.items.Item(await.Context(t), next.ID); !errors.Is(err, catalog.ErrItemNotFound) {
 			t.Fatalf("item before its creation: %v", err)
 		}
-		created, err := s.service.CreateItem(testContext(t), next)
+		created, err := s.service.CreateItem(await.Context(t), next)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -590,11 +591,11 @@ func TestService_CreateItem(t *testing.T) {
 		if created != want {
 			t.Errorf("created %+v, want %+v", created, want)
 		}
-		if it, err := s.items.Item(testContext(t), next.ID); err != nil || it != want {
+		if it, err := s.items.Item(await.Context(t), next.ID); err != nil || it != want {
 			t.Errorf("item after its creation: %+v, %v, want %+v", it, err, want)
 		}
 		var notOpen *inventory.NotOpenError
-		if _, err := s.service.Place(testContext(t), Purchase{ItemID: next.ID, UserID: "u", IdempotencyKey: "k", Quantity: 1, Wait: long}); !errors.As(err, &notOpen) || !notOpen.OpensAt.Equal(opens) {
+		if _, err := s.service.Place(await.Context(t), Purchase{ItemID: next.ID, UserID: "u", IdempotencyKey: "k", Quantity: 1, Wait: long}); !errors.As(err, &notOpen) || !notOpen.OpensAt.Equal(opens) {
 			t.Errorf("purchase before the opening: %v", err)
 		}
 	})
@@ -605,12 +606,12 @@ func TestService_CreateItem_StockAway(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	var heard []error
-	items, err := catalog.New(testContext(t), s, noStock{}, catalog.Config{})
+	items, err := catalog.New(await.Context(t), s, noStock{}, catalog.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	service := NewService(Config{Store: s, Stock: failing{}, Items: items, Waiters: NewWaiters(), OnError: func(err error) { heard = append(heard, err) }})
-	if _, err := service.CreateItem(testContext(t), newItem("item", 1, 1)); err != nil {
+	if _, err := service.CreateItem(await.Context(t), newItem("item", 1, 1)); err != nil {
 		t.Fatal(err)
 	}
 	if len(heard) != 1 || !errors.Is(heard[0], errTest) {
@@ -619,7 +620,7 @@ func TestService_CreateItem_StockAway(t *testing.T) {
 	if it := itemOf(t, s, "item"); it.Total != 1 {
 		t.Errorf("item %+v", it)
 	}
-	if _, err := service.Place(testContext(t), Purchase{ItemID: "item", UserID: "u", IdempotencyKey: "k", Quantity: 1, Wait: long}); !errors.Is(err, inventory.ErrOverloaded) {
+	if _, err := service.Place(await.Context(t), Purchase{ItemID: "item", UserID: "u", IdempotencyKey: "k", Quantity: 1, Wait: long}); !errors.Is(err, inventory.ErrOverloaded) {
 		t.Errorf("place: %v, want the stock's refusal", err)
 	}
 	if ids := service.Waiters.ids(); len(ids) != 0 {
@@ -627,7 +628,7 @@ func TestService_CreateItem_StockAway(t *testing.T) {
 	}
 	// A service without OnError does not need one.
 	quiet := NewService(Config{Store: s, Stock: failing{}, Items: items, Waiters: NewWaiters()})
-	if _, err := quiet.CreateItem(testContext(t), newItem("item2", 1, 1)); err != nil {
+	if _, err := quiet.CreateItem(await.Context(t), newItem("item2", 1, 1)); err != nil {
 		t.Error(err)
 	}
 }

@@ -7,7 +7,8 @@ import (
 	"sync"
 	"testing"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 	"flashsale/queue"
 )
 
@@ -49,7 +50,7 @@ func TestSales_Queued_Shared(t *testing.T) {
 	read := func(i int) {
 		all.Go(func() {
 			item := fmt.Sprint("item-", i)
-			found, err := sales.Queued(testContext(t), []string{item})
+			found, err := sales.Queued(await.Context(t), []string{item})
 			if err != nil || len(found[item].Orders) != 1 || found[item].Orders[0].OrderID != fmt.Sprint("o", i) {
 				t.Errorf("item %d: %+v, %v", i, found[item], err)
 			}
@@ -64,7 +65,7 @@ func TestSales_Queued_Shared(t *testing.T) {
 		read(i)
 	}
 	shared := sales.shared.queues[0]
-	await(t, "the others to wait for the next reading", func() bool {
+	await.True(t, "the others to wait for the next reading", func() bool {
 		shared.mu.Lock()
 		defer shared.mu.Unlock()
 		return shared.next != nil && len(shared.next.items) == n
@@ -84,7 +85,7 @@ func TestSales_Queued_CalledOff(t *testing.T) {
 	t.Parallel()
 	q := &heldScan{Tasks: newQueue(t, redistest.Embedded(t), queue.Config{}), begun: make(chan struct{}), end: make(chan struct{})}
 	sales := &Sales{Store: newStore(t), Tasks: []Tasks{q}, Partition: func(string) int { return 0 }}
-	first, cancel := context.WithCancel(testContext(t))
+	first, cancel := context.WithCancel(await.Context(t))
 	ended := make(chan error, 2)
 	go func() {
 		_, err := sales.Queued(first, []string{"a"})
@@ -93,11 +94,11 @@ func TestSales_Queued_CalledOff(t *testing.T) {
 	<-q.begun
 	for _, item := range []string{"b", "c"} {
 		go func() {
-			_, err := sales.Queued(testContext(t), []string{item})
+			_, err := sales.Queued(await.Context(t), []string{item})
 			ended <- err
 		}()
 	}
-	await(t, "the others to wait", func() bool {
+	await.True(t, "the others to wait", func() bool {
 		shared := sales.shared.queues[0]
 		shared.mu.Lock()
 		defer shared.mu.Unlock()
@@ -128,17 +129,17 @@ func TestScanRound_Bounded(t *testing.T) {
 		mustEnqueue(t, q, leased(distinct(fmt.Sprint("o", i, "-"), names[i], each)...))
 	}
 	s := &sharedScan{tasks: q, keep: keep, turn: make(chan struct{}, 1)}
-	found, err := s.read(testContext(t), names)
+	found, err := s.read(await.Context(t), names)
 	if err != nil || len(found) != keep/each || len(found[names[0]].Orders) != each || len(found[names[1]].Orders) != each {
 		t.Fatalf("%d items found, %v, want the first %d with %d orders each", len(found), err, keep/each, each)
 	}
 	s.keep = 1
-	if found, err = s.read(testContext(t), names[1:]); err != nil || len(found) != 1 || len(found[names[1]].Orders) != each {
+	if found, err = s.read(await.Context(t), names[1:]); err != nil || len(found) != 1 || len(found[names[1]].Orders) != each {
 		t.Errorf("found %v, %v, want the first item alone, whole", found, err)
 	}
 	// A round that others were first in.
 	s.join(names[:2])
-	if found, err = s.read(testContext(t), names[2:3]); err != nil || len(found[names[2]].Orders) != each {
+	if found, err = s.read(await.Context(t), names[2:3]); err != nil || len(found[names[2]].Orders) != each {
 		t.Errorf("found %v, %v, want %s", found, err, names[2])
 	}
 }

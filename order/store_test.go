@@ -17,19 +17,20 @@ import (
 	"github.com/mattn/go-sqlite3"
 
 	"flashsale/catalog"
+	"flashsale/internal/testing/await"
 )
 
 func TestOpenStore(t *testing.T) {
 	t.Parallel()
 	for _, setting := range []string{"", "sqlite:", "shop.db", "postgres://host/db", "SQLITE:x"} {
-		if s, err := OpenStore(testContext(t), setting); !errors.Is(err, ErrDatabaseURL) {
+		if s, err := OpenStore(await.Context(t), setting); !errors.Is(err, ErrDatabaseURL) {
 			t.Errorf("%q: %v, %v, want ErrDatabaseURL", setting, s, err)
 		}
 	}
 	// A path is a path, whatever a URI would make of it.
 	for _, name := range []string{"plain.db", "a?mode=memory", "b#c", "d%20e", "with space & more;x=y"} {
 		path := filepath.Join(t.TempDir(), "new", "folder", name)
-		s, err := OpenStore(testContext(t), "sqlite:"+path)
+		s, err := OpenStore(await.Context(t), "sqlite:"+path)
 		if err != nil {
 			t.Errorf("%q: %v", name, err)
 			continue
@@ -45,7 +46,7 @@ func TestOpenStore(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := OpenStore(testContext(t), "sqlite:"+filepath.Join(file, "shop.db")); err == nil {
+	if _, err := OpenStore(await.Context(t), "sqlite:"+filepath.Join(file, "shop.db")); err == nil {
 		t.Error("a folder that is a file: no error")
 	}
 }
@@ -64,7 +65,7 @@ func TestOpenStore_Durability(t *testing.T) {
 	// Readers run beside a writer in the middle of its work, on the state before it.
 	mustInsert(t, s, newItem("item", 5, 1))
 	occupy(t, s)
-	if items, err := s.Items(testContext(t)); err != nil || len(items) != 1 {
+	if items, err := s.Items(await.Context(t)); err != nil || len(items) != 1 {
 		t.Errorf("reading beside a writer: %v, %v", items, err)
 	}
 }
@@ -88,16 +89,16 @@ func TestStore_Items(t *testing.T) {
 		slices.Sort(out)
 		return out
 	}
-	if got := ids(s.Items(testContext(t))); !slices.Equal(got, []string{"a5", "b4", "c5"}) {
+	if got := ids(s.Items(await.Context(t))); !slices.Equal(got, []string{"a5", "b4", "c5"}) {
 		t.Errorf("items %v", got)
 	}
-	if got := ids(s.ItemsByID(testContext(t), []string{"c", "none", "b"})); !slices.Equal(got, []string{"b4", "c5"}) {
+	if got := ids(s.ItemsByID(await.Context(t), []string{"c", "none", "b"})); !slices.Equal(got, []string{"b4", "c5"}) {
 		t.Errorf("items by id %v", got)
 	}
-	if got := ids(s.ItemsByID(testContext(t), nil)); got != nil {
+	if got := ids(s.ItemsByID(await.Context(t), nil)); got != nil {
 		t.Errorf("items by no id %v", got)
 	}
-	if _, err := s.InsertItem(testContext(t), newItem("bad", -1, 1)); err == nil || errors.Is(err, ErrItemExists) {
+	if _, err := s.InsertItem(await.Context(t), newItem("bad", -1, 1)); err == nil || errors.Is(err, ErrItemExists) {
 		t.Errorf("an item the database refuses: %v", err)
 	}
 }
@@ -117,7 +118,7 @@ func TestStore_List(t *testing.T) {
 		t.Helper()
 		var out []string
 		for {
-			page, next, err := s.List(testContext(t), f)
+			page, next, err := s.List(await.Context(t), f)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -157,7 +158,7 @@ func TestStore_List(t *testing.T) {
 func TestStore_Epoch(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
-	first, err := s.Epoch(testContext(t))
+	first, err := s.Epoch(await.Context(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -171,25 +172,25 @@ func TestStore_Epoch(t *testing.T) {
 		{"below that of Redis", first + 1, first + 100, first + 101},
 		{"above that of Redis", first + 101, first + 50, first + 102},
 	} {
-		raised, err := s.raiseEpoch(testContext(t), c.from, c.least)
+		raised, err := s.raiseEpoch(await.Context(t), c.from, c.least)
 		if err != nil || raised != c.want {
 			t.Errorf("%s: raised to %d, %v, want %d", c.what, raised, err, c.want)
 		}
-		if epoch, err := s.Epoch(testContext(t)); err != nil || epoch != raised {
+		if epoch, err := s.Epoch(await.Context(t)); err != nil || epoch != raised {
 			t.Errorf("%s: epoch %d, %v, want %d", c.what, epoch, err, raised)
 		}
 	}
 	if err := s.write.Exec("UPDATE meta SET value = 'many' WHERE key = 'epoch'").Error; err != nil {
 		t.Fatal(err)
 	}
-	if got, err := s.Epoch(testContext(t)); err == nil {
+	if got, err := s.Epoch(await.Context(t)); err == nil {
 		t.Errorf("a broken epoch is read as %d", got)
 	}
 }
 
 func TestStore_Order_NotFound(t *testing.T) {
 	t.Parallel()
-	if o, err := newStore(t).Order(testContext(t), "none"); !errors.Is(err, ErrNotFound) {
+	if o, err := newStore(t).Order(await.Context(t), "none"); !errors.Is(err, ErrNotFound) {
 		t.Errorf("order %+v, %v, want ErrNotFound", o, err)
 	}
 }
@@ -250,7 +251,7 @@ func TestFulfiller_Handle_DatabaseFull(t *testing.T) {
 	heard := make(chan error, 1000)
 	f := NewFulfiller(s, nil, nil, func(err error) { heard <- err })
 	result := make(chan []error, 1)
-	go func() { result <- f.Handle(testContext(t), leased(distinct("n", "item", 500)...)) }()
+	go func() { result <- f.Handle(await.Context(t), leased(distinct("n", "item", 500)...)) }()
 	for range 2 {
 		select {
 		case err := <-heard:
@@ -288,13 +289,13 @@ func TestStore_CheckPartitions(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	for _, n := range []int{3, 3, 5} {
-		if have, err := s.CheckPartitions(testContext(t), n); err != nil || have != 3 {
+		if have, err := s.CheckPartitions(await.Context(t), n); err != nil || have != 3 {
 			t.Errorf("asked with %d: %d, %v, want 3", n, have, err)
 		}
 	}
 	held := s.write.Begin()
 	defer held.Rollback()
-	if have, err := s.CheckPartitions(testContext(t), 3); err != nil || have != 3 {
+	if have, err := s.CheckPartitions(await.Context(t), 3); err != nil || have != 3 {
 		t.Errorf("asked beside a writer: %d, %v, want 3", have, err)
 	}
 }

@@ -12,14 +12,15 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 	"flashsale/inventory"
 	"flashsale/queue"
 )
 
 func mustSweep(t *testing.T, s *Sweeper, want Swept) {
 	t.Helper()
-	if got, err := s.Sweep(testContext(t)); err != nil || got != want {
+	if got, err := s.Sweep(await.Context(t)); err != nil || got != want {
 		t.Errorf("sweep %+v, %v, want %+v", got, err, want)
 	}
 }
@@ -36,14 +37,14 @@ func TestSweeper_Crash(t *testing.T) {
 	mustCommit(t, s, bought("committed", "item", "u", "k1", 1), bought("released", "item", "u", "k2", 2), bought("lapsed", "item", "v", "k", 3))
 	closed := map[string][]returned{}
 	for _, id := range []string{"committed", "released"} {
-		_, owed, err := s.cancel(testContext(t), id, Canceller{UserID: "u"})
+		_, owed, err := s.cancel(await.Context(t), id, Canceller{UserID: "u"})
 		if err != nil || len(owed) != 1 {
 			t.Fatal(owed, err)
 		}
 		closed[id] = owed // and here the process dies
 	}
 	// This one had given the units back, and died before it forgot them.
-	if _, _, err := f.returns.ask(testContext(t), "item", closed["released"]); err != nil {
+	if _, _, err := f.returns.ask(await.Context(t), "item", closed["released"]); err != nil {
 		t.Fatal(err)
 	}
 	c.Add(sweepGrace.Milliseconds() - 1)
@@ -51,11 +52,11 @@ func TestSweeper_Crash(t *testing.T) {
 	c.Add(1)
 	mustSweep(t, sweeper, Swept{Returned: 2})
 	c.Add(time.Minute.Milliseconds())
-	if _, _, err := s.expire(testContext(t), []string{"lapsed"}); err != nil {
+	if _, _, err := s.expire(await.Context(t), []string{"lapsed"}); err != nil {
 		t.Fatal(err)
 	}
 	// The worker died after the commit; its task is delivered again.
-	if err := errors.Join(f.Handle(testContext(t), expiries("lapsed"))...); err != nil {
+	if err := errors.Join(f.Handle(await.Context(t), expiries("lapsed"))...); err != nil {
 		t.Fatal(err)
 	}
 	c.Add(sweepGrace.Milliseconds())
@@ -90,7 +91,7 @@ func TestSweeper_Pages(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 2 {
 		wg.Go(func() {
-			if _, err := NewSweeper(f).Sweep(testContext(t)); err == nil {
+			if _, err := NewSweeper(f).Sweep(await.Context(t)); err == nil {
 				t.Error("a sweep over orders that cannot be expired: no error")
 			}
 		})
@@ -126,7 +127,7 @@ func TestSweeper_NotLoaded(t *testing.T) {
 	tasks := distinct("n", "item", orders)
 	mustCommit(t, s, tasks...)
 	for i := range tasks {
-		if _, _, err := s.cancel(testContext(t), tasks[i].ID, Canceller{Admin: true}); err != nil {
+		if _, _, err := s.cancel(await.Context(t), tasks[i].ID, Canceller{Admin: true}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -142,7 +143,7 @@ func TestSweeper_NotLoaded(t *testing.T) {
 		t.Errorf("dropped %v, want the item's sale", shelf.dropped)
 	}
 	shelf.set(0, errTest)
-	if got, err := NewSweeper(f).Sweep(testContext(t)); !errors.Is(err, errTest) || got != (Swept{Waiting: orders}) {
+	if got, err := NewSweeper(f).Sweep(await.Context(t)); !errors.Is(err, errTest) || got != (Swept{Waiting: orders}) {
 		t.Errorf("sweep with Redis away: %+v, %v", got, err)
 	}
 	shelf.set(0, nil)
@@ -153,7 +154,7 @@ func TestSweeper_NotLoaded(t *testing.T) {
 // forget drops all that Redis knows of the site.
 func (s *site) forget() {
 	s.t.Helper()
-	keys, err := s.rdb.Keys(testContext(s.t), "fs:{p0}:t*").Result()
+	keys, err := s.rdb.Keys(await.Context(s.t), "fs:{p0}:t*").Result()
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -165,7 +166,7 @@ func (s *site) forget() {
 	for _, kind := range []string{"sale", "idempotency", "buyers"} {
 		keys = append(keys, "fs:{p0}:"+kind+":"+s.item)
 	}
-	if err := s.rdb.Del(testContext(s.t), keys...).Err(); err != nil {
+	if err := s.rdb.Del(await.Context(s.t), keys...).Err(); err != nil {
 		s.t.Fatal(err)
 	}
 }
@@ -182,7 +183,7 @@ func TestSweeper_RedisLost(t *testing.T) {
 		before := s.mustPlace(s.purchase("u", "k2", 2, long)).Order
 		behind := s.mustPlace(s.purchase("u", "k3", 3, long)).Order
 		s.drained()
-		if _, _, err := s.store.cancel(testContext(t), before.ID, Canceller{UserID: "u"}); err != nil {
+		if _, _, err := s.store.cancel(await.Context(t), before.ID, Canceller{UserID: "u"}); err != nil {
 			t.Fatal(err)
 		}
 		s.forget()
@@ -193,7 +194,7 @@ func TestSweeper_RedisLost(t *testing.T) {
 		if l := s.ledger(); l != (Ledger{Initial: 6, Left: 2, Held: 4}) {
 			t.Errorf("ledger after the loss: %+v", l)
 		}
-		if _, _, err := s.store.cancel(testContext(t), behind.ID, Canceller{UserID: "u"}); err != nil {
+		if _, _, err := s.store.cancel(await.Context(t), behind.ID, Canceller{UserID: "u"}); err != nil {
 			t.Fatal(err)
 		}
 		if l := s.ledger(); l != (Ledger{Initial: 6, Left: 5, Held: 1}) {
@@ -222,16 +223,16 @@ func TestSweeper_Buried(t *testing.T) {
 		s := newSite(t, rdb, false, newItem("", 5, 5))
 		dead := s.mustPlace(s.purchase("u", "k", 2, 0)).Order
 		done := s.mustPlace(s.purchase("v", "k", 3, 0)).Order
-		f, err := s.queue.Dequeue(testContext(t), 2)
+		f, err := s.queue.Dequeue(await.Context(t), 2)
 		if err != nil || len(f.Tasks) != 2 {
 			t.Fatal(f, err)
 		}
 		// One of them was committed before it died.
-		if err := errors.Join(s.fulfiller.Handle(testContext(t), f.Tasks[1:])...); err != nil {
+		if err := errors.Join(s.fulfiller.Handle(await.Context(t), f.Tasks[1:])...); err != nil {
 			t.Fatal(err)
 		}
 		rejections := []queue.Rejection{{Task: f.Tasks[0], Dead: true}, {Task: f.Tasks[1], Dead: true}}
-		if _, err := s.queue.Reject(testContext(t), rejections...); err != nil {
+		if _, err := s.queue.Reject(await.Context(t), rejections...); err != nil {
 			t.Fatal(err)
 		}
 		c := setClock(s.store)
@@ -264,7 +265,7 @@ func TestSweeper_Buried(t *testing.T) {
 			t.Errorf("the committed order became %+v", o)
 		}
 		// Retried after all, it stays what the buyer was told.
-		if _, err := s.queue.RunNow(testContext(t), dead.ID); err != nil {
+		if _, err := s.queue.RunNow(await.Context(t), dead.ID); err != nil {
 			t.Fatal(err)
 		}
 		s.work()
@@ -272,7 +273,7 @@ func TestSweeper_Buried(t *testing.T) {
 		if got := s.mustGet(dead.ID); got != o {
 			t.Errorf("retried: %+v, want %+v", got, o)
 		}
-		if left, err := s.stock.Left(testContext(t), []string{s.item}); err != nil || left[0] != 2 {
+		if left, err := s.stock.Left(await.Context(t), []string{s.item}); err != nil || left[0] != 2 {
 			t.Errorf("%d left, %v: the retry dropped the sale", left, err)
 		}
 		if l := s.ledger(); l != (Ledger{Initial: 5, Left: 2, Sold: 3}) {
@@ -295,8 +296,8 @@ func TestService_Get_EndsFinal(t *testing.T) {
 		ids := map[string]Status{refused.ID: StatusRejected}
 		for want, do := range map[Status]func(id string) (Order, error){
 			StatusExpired:   func(string) (Order, error) { return Order{}, nil },
-			StatusPaid:      func(id string) (Order, error) { return s.service.Pay(testContext(t), id, money("psp", 1)) },
-			StatusCancelled: func(id string) (Order, error) { return s.service.Cancel(testContext(t), id, Canceller{Admin: true}) },
+			StatusPaid:      func(id string) (Order, error) { return s.service.Pay(await.Context(t), id, money("psp", 1)) },
+			StatusCancelled: func(id string) (Order, error) { return s.service.Cancel(await.Context(t), id, Canceller{Admin: true}) },
 		} {
 			o := s.mustPlace(s.purchase(string(want), "k", 1, long)).Order
 			ids[o.ID] = want
@@ -305,7 +306,7 @@ func TestService_Get_EndsFinal(t *testing.T) {
 			}
 		}
 		for id, want := range ids {
-			await(t, "order to be "+string(want), func() bool {
+			await.True(t, "order to be "+string(want), func() bool {
 				o := s.mustGet(id)
 				if o.Status != want && o.Status != StatusQueued && o.Status != StatusConfirmed {
 					t.Fatalf("order %+v, want %s", o, want)
@@ -313,7 +314,7 @@ func TestService_Get_EndsFinal(t *testing.T) {
 				return o.Status == want
 			})
 		}
-		await(t, "the queue to be empty", func() bool { return statsOf(t, s.queue) == (queue.Stats{}) })
+		await.True(t, "the queue to be empty", func() bool { return statsOf(t, s.queue) == (queue.Stats{}) })
 		for id, want := range ids {
 			if o := s.mustGet(id); o.Status != want {
 				t.Errorf("order %+v at the end, want %s", o, want)
@@ -340,11 +341,11 @@ func TestSweeper_Run(t *testing.T) {
 		defer close(ended)
 		NewSweeper(f).Run(ctx, time.Millisecond)
 	}()
-	if _, _, err := s.cancel(testContext(t), "o", Canceller{Admin: true}); err != nil {
+	if _, _, err := s.cancel(await.Context(t), "o", Canceller{Admin: true}); err != nil {
 		t.Fatal(err)
 	}
 	c.Add(sweepGrace.Milliseconds())
-	await(t, "the sweep", func() bool { return len(owedOf(t, s)) == 0 })
+	await.True(t, "the sweep", func() bool { return len(owedOf(t, s)) == 0 })
 	cancel()
 	<-ended
 	if shelf.units["o"] != 1 {

@@ -9,7 +9,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 )
 
 // listen starts a listener and ends it with the test.
@@ -64,7 +65,7 @@ func TestWaiters_Listen(t *testing.T) {
 		for i := range tasks[:4] {
 			early = append(early, newTicket(w, tasks[i].ID))
 		}
-		if err := errors.Join(worker.Handle(testContext(t), leased(tasks[:4]...))...); err != nil {
+		if err := errors.Join(worker.Handle(await.Context(t), leased(tasks[:4]...))...); err != nil {
 			t.Fatal(err)
 		}
 		listen(t, w, rdb, s, func(err error) { t.Errorf("heard %v", err) })
@@ -77,7 +78,7 @@ func TestWaiters_Listen(t *testing.T) {
 		}
 		// Committed while it listens: a message.
 		late := newTicket(w, tasks[4].ID)
-		if err := errors.Join(worker.Handle(testContext(t), leased(tasks[4:]...))...); err != nil {
+		if err := errors.Join(worker.Handle(await.Context(t), leased(tasks[4:]...))...); err != nil {
 			t.Fatal(err)
 		}
 		if set := awaitTicket(t, "the message", late); set.notice.reason != reasonSoldOut {
@@ -97,13 +98,13 @@ func TestWaiters_Listen_Malformed(t *testing.T) {
 		s, w := newStore(t), NewWaiters()
 		heard := make(chan error, 10)
 		listen(t, w, rdb, s, func(err error) { heard <- err })
-		await(t, "the subscription", func() bool {
-			n, err := rdb.PubSubNumSub(testContext(t), channelOf(w.Origin())).Result()
+		await.True(t, "the subscription", func() bool {
+			n, err := rdb.PubSubNumSub(await.Context(t), channelOf(w.Origin())).Result()
 			return err == nil && n[channelOf(w.Origin())] == 1
 		})
 		tk := newTicket(w, "id")
 		for _, m := range []string{"?", "id confirmed  5 0 0\n"} {
-			if err := rdb.Publish(testContext(t), channelOf(w.Origin()), m).Err(); err != nil {
+			if err := rdb.Publish(await.Context(t), channelOf(w.Origin()), m).Err(); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -136,8 +137,8 @@ func TestWaiters_Listen_Resubscribes(t *testing.T) {
 		default:
 		}
 	})
-	await(t, "the subscription", func() bool {
-		n, err := rdb.PubSubNumSub(testContext(t), channelOf(w.Origin())).Result()
+	await.True(t, "the subscription", func() bool {
+		n, err := rdb.PubSubNumSub(await.Context(t), channelOf(w.Origin())).Result()
 		return err == nil && n[channelOf(w.Origin())] == 1
 	})
 	if err := server.Kill(); err != nil {

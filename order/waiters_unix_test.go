@@ -12,8 +12,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
 	"flashsale/internal/subscription"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 )
 
 // TestWaiters_Listen_Silent: a link that dies without a word is noticed by its
@@ -39,7 +40,7 @@ func TestWaiters_Listen_Silent(t *testing.T) {
 		n, err := rdb.PubSubNumSub(ctx, channelOf(w.Origin())).Result()
 		return err == nil && n[channelOf(w.Origin())] == 1
 	}
-	await(t, "the subscription", subscribed)
+	await.True(t, "the subscription", subscribed)
 	process, err := os.FindProcess(server.Pid())
 	if err != nil {
 		t.Fatal(err)
@@ -62,7 +63,7 @@ func TestWaiters_Listen_Silent(t *testing.T) {
 	// that arrives shows the new one.
 	tk := newTicket(w, "x")
 	n := notice{id: "x", outcome: outcome{status: StatusConfirmed}}
-	await(t, "a notice over the new subscription", func() bool {
+	await.True(t, "a notice over the new subscription", func() bool {
 		if err := rdb.Publish(ctx, channelOf(w.Origin()), appendNotice(nil, &n)).Err(); err != nil {
 			t.Fatal(err)
 		}

@@ -14,7 +14,8 @@ import (
 
 	"github.com/mattn/go-sqlite3"
 
-	"flashsale/internal/disktest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/disktest"
 )
 
 // changes records what a probe reports.
@@ -55,7 +56,7 @@ func (p *WriteProbe) now(t *testing.T) error {
 	t.Helper()
 	<-p.turn
 	defer func() { p.turn <- struct{}{} }()
-	p.check(testContext(t))
+	p.check(await.Context(t))
 	return p.Failing()
 }
 
@@ -66,9 +67,9 @@ func lockOut(t *testing.T, s *Store) *sql.Conn {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := db.Conn(testContext(t))
+	c, err := db.Conn(await.Context(t))
 	if err == nil {
-		_, err = c.ExecContext(testContext(t), "BEGIN IMMEDIATE")
+		_, err = c.ExecContext(await.Context(t), "BEGIN IMMEDIATE")
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -84,7 +85,7 @@ func lockOut(t *testing.T, s *Store) *sql.Conn {
 func mustExec(t *testing.T, c *sql.Conn, statements ...string) {
 	t.Helper()
 	for _, text := range statements {
-		if _, err := c.ExecContext(testContext(t), text); err != nil {
+		if _, err := c.ExecContext(await.Context(t), text); err != nil {
 			t.Fatalf("%s: %v", text, err)
 		}
 	}
@@ -118,12 +119,12 @@ func TestWriteProbe(t *testing.T) {
 			if err := p.Failing(); err != nil {
 				t.Errorf("before the first check: %v", err)
 			}
-			if err := p.Check(testContext(t)); err != nil {
+			if err := p.Check(await.Context(t)); err != nil {
 				t.Errorf("a database that takes writes: %v", err)
 			}
 			end := f.begin(t, s)
 			if f.name == "busy" { // for long enough to tell it from a slow commit
-				await(t, "the lock is noticed", func() bool { return p.now(t) != nil })
+				await.True(t, "the lock is noticed", func() bool { return p.now(t) != nil })
 			}
 			for range 2 { // the second check is on another connection
 				err := p.now(t)
@@ -202,9 +203,9 @@ func TestWriteProbe_Run(t *testing.T) {
 			continue
 		}
 		end := f.begin(t, s)
-		await(t, "it is found", func() bool { return p.Failing() != nil })
+		await.True(t, "it is found", func() bool { return p.Failing() != nil })
 		end()
-		await(t, "its end is reported", func() bool { return len(heard.list()) == 2 })
+		await.True(t, "its end is reported", func() bool { return len(heard.list()) == 2 })
 	}
 	cancel()
 	if err := <-ended; err != nil {

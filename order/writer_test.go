@@ -13,6 +13,7 @@ import (
 
 	"gorm.io/gorm"
 
+	"flashsale/internal/testing/await"
 	"flashsale/inventory"
 )
 
@@ -52,14 +53,14 @@ func (c *calls) add(call func() error) {
 	batches, changes := waiting(c.s)
 	ended := make(chan error, 1)
 	go func() { ended <- call() }()
-	await(c.t, "a call to wait", func() bool { b, n := waiting(c.s); return b+n == batches+changes+1 })
+	await.True(c.t, "a call to wait", func() bool { b, n := waiting(c.s); return b+n == batches+changes+1 })
 	c.ended = append(c.ended, ended)
 }
 
 // pay adds a payment of an order.
 func (c *calls) pay(id string, p Payment) {
 	c.t.Helper()
-	c.add(func() error { _, err := c.s.pay(testContext(c.t), id, p); return err })
+	c.add(func() error { _, err := c.s.pay(await.Context(c.t), id, p); return err })
 }
 
 // results waits for all calls.
@@ -109,7 +110,7 @@ func TestWriter_Crowd(t *testing.T) {
 	}
 	paid := -1
 	c.add(func() error {
-		return s.writer.batch(testContext(t), func(ctx context.Context, g *group) error {
+		return s.writer.batch(await.Context(t), func(ctx context.Context, g *group) error {
 			if err := g.QueryRowContext(ctx, "SELECT COUNT(*) FROM payments").Scan(&paid); err != nil {
 				return err
 			}
@@ -177,12 +178,12 @@ func TestWriter_MemberFails(t *testing.T) {
 		c.pay(id, money("psp-"+id, 1))
 	}
 	c.add(func() error {
-		_, _, err := s.cancel(testContext(t), "o0003", Canceller{UserID: "stranger"})
+		_, _, err := s.cancel(await.Context(t), "o0003", Canceller{UserID: "stranger"})
 		return err
 	})
 	c.add(func() (err error) {
 		defer func() { err = fmt.Errorf("panicked: %v", recover()) }()
-		return s.telling(testContext(t), "test", func(ctx context.Context, c conn, _ *outbox) error {
+		return s.telling(await.Context(t), "test", func(ctx context.Context, c conn, _ *outbox) error {
 			if _, err := c.ExecContext(ctx, "UPDATE items SET sold = 0"); err != nil {
 				t.Error(err)
 			}
@@ -221,7 +222,7 @@ func TestWriter_PaymentsTogether(t *testing.T) {
 		p    Payment
 		want error
 	}{{"o0000", money("psp-0", 1), nil}} {
-		if _, err := s.pay(testContext(t), p.id, p.p); !errors.Is(err, p.want) {
+		if _, err := s.pay(await.Context(t), p.id, p.p); !errors.Is(err, p.want) {
 			t.Fatal(err)
 		}
 	}
@@ -273,7 +274,7 @@ func TestWriter_PaidTogether(t *testing.T) {
 	for i := range 80 {
 		id := fmt.Sprintf("o%04d", i)
 		c.add(func() error {
-			o, err := s.pay(testContext(t), id, money("psp-"+id, 1))
+			o, err := s.pay(await.Context(t), id, money("psp-"+id, 1))
 			if err == nil && (o.ID != id || o.Status != StatusPaid || o.PaymentReference != "psp-"+id || o.PaidAt.IsZero()) {
 				err = fmt.Errorf("the answer is %+v", o)
 			}
@@ -306,8 +307,8 @@ func TestWriter_CommitFails(t *testing.T) {
 				id := fmt.Sprintf("o%04d", i)
 				c.pay(id, money("psp-"+id, 1))
 			}
-			c.add(func() error { _, err := s.commit(testContext(t), distinct("n", "item", 5)); return err })
-			c.add(func() error { _, _, err := s.cancel(testContext(t), "o0001", Canceller{Admin: true}); return err })
+			c.add(func() error { _, err := s.commit(await.Context(t), distinct("n", "item", 5)); return err })
+			c.add(func() error { _, _, err := s.cancel(await.Context(t), "o0001", Canceller{Admin: true}); return err })
 			release()
 			return c
 		}
@@ -347,7 +348,7 @@ func TestWriter_TransactionLost(t *testing.T) {
 		id := fmt.Sprintf("o%04d", i)
 		if i == 5 {
 			c.add(func() error {
-				return s.transition(testContext(t), "test", func(ctx context.Context, c conn, _ int64) error {
+				return s.transition(await.Context(t), "test", func(ctx context.Context, c conn, _ int64) error {
 					_, err := c.ExecContext(ctx, "ROLLBACK") // as SQLite does when the disk is full
 					return errors.Join(err, errTest)
 				})
@@ -355,7 +356,7 @@ func TestWriter_TransactionLost(t *testing.T) {
 		}
 		c.pay(id, money("psp-"+id, 1))
 	}
-	c.add(func() error { _, err := s.commit(testContext(t), distinct("n", "item", 5)); return err })
+	c.add(func() error { _, err := s.commit(await.Context(t), distinct("n", "item", 5)); return err })
 	release()
 	for i, err := range c.results() {
 		if i == 5 && !errors.Is(err, errTest) || i != 5 && err != nil {
@@ -375,7 +376,7 @@ func TestWriter_ContextEnded(t *testing.T) {
 	s := newStore(t)
 	mustInsert(t, s, newItem("item", 10, 1))
 	release := holdConnection(t, s)
-	ctx, cancel := context.WithCancel(testContext(t))
+	ctx, cancel := context.WithCancel(await.Context(t))
 	defer cancel()
 	ran := false
 	c := &calls{t: t, s: s}
@@ -388,7 +389,7 @@ func TestWriter_ContextEnded(t *testing.T) {
 	}
 	release()
 
-	ctx, cancel = context.WithCancel(testContext(t))
+	ctx, cancel = context.WithCancel(await.Context(t))
 	defer cancel()
 	err := s.transition(ctx, "test", func(ctx context.Context, c conn, _ int64) error {
 		cancel()
@@ -418,14 +419,14 @@ func TestWriter_Full(t *testing.T) {
 	for i := range 3 {
 		c.pay(fmt.Sprintf("o%04d", i), money(fmt.Sprintf("psp-%d", i), 1))
 	}
-	c.add(func() error { _, err := s.commit(testContext(t), distinct("n", "item", 2)); return err })
-	_, err := s.pay(testContext(t), "o0003", money("psp-3", 1))
+	c.add(func() error { _, err := s.commit(await.Context(t), distinct("n", "item", 2)); return err })
+	_, err := s.pay(await.Context(t), "o0003", money("psp-3", 1))
 	if !errors.Is(err, inventory.ErrOverloaded) || !errors.Is(err, ErrDatabase) {
 		t.Errorf("a payment beyond the bound: %v", err)
 	}
 	release()
 	c.succeeded()
-	if _, err := s.pay(testContext(t), "o0003", money("psp-3", 1)); err != nil {
+	if _, err := s.pay(await.Context(t), "o0003", money("psp-3", 1)); err != nil {
 		t.Errorf("once there is room: %v", err)
 	}
 }
@@ -440,7 +441,7 @@ func TestStore_Close_Waiting(t *testing.T) {
 	c := &calls{t: t, s: s}
 	first := make(chan error, 1)
 	go func() {
-		first <- s.transition(testContext(t), "test", func(ctx context.Context, c conn, _ int64) error {
+		first <- s.transition(await.Context(t), "test", func(ctx context.Context, c conn, _ int64) error {
 			close(begun)
 			<-finish
 			_, err := c.ExecContext(ctx, "UPDATE items SET name = 'finished'")
@@ -449,7 +450,7 @@ func TestStore_Close_Waiting(t *testing.T) {
 	}()
 	<-begun
 	c.pay("o0000", money("psp-0", 1))
-	c.add(func() error { _, err := s.commit(testContext(t), distinct("n", "item", 2)); return err })
+	c.add(func() error { _, err := s.commit(await.Context(t), distinct("n", "item", 2)); return err })
 	closed := make(chan error, 1)
 	go func() { closed <- s.Close() }()
 	for i, err := range c.results() {
@@ -457,7 +458,7 @@ func TestStore_Close_Waiting(t *testing.T) {
 			t.Errorf("call %d, which waited: %v", i, err)
 		}
 	}
-	if _, err := s.pay(testContext(t), "o0001", money("psp-1", 1)); !errors.Is(err, errClosed) {
+	if _, err := s.pay(await.Context(t), "o0001", money("psp-1", 1)); !errors.Is(err, errClosed) {
 		t.Errorf("a payment after that: %v", err)
 	}
 	select {
@@ -469,7 +470,7 @@ func TestStore_Close_Waiting(t *testing.T) {
 	if err := errors.Join(<-first, <-closed); err != nil {
 		t.Error(err)
 	}
-	again, err := OpenStore(testContext(t), "sqlite:"+s.file)
+	again, err := OpenStore(await.Context(t), "sqlite:"+s.file)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -489,7 +490,7 @@ func TestStore_Close_Held(t *testing.T) {
 	s := newStore(t)
 	release := holdConnection(t, s)
 	c := &calls{t: t, s: s}
-	c.add(func() error { return s.changing(testContext(t), "test", func(*gorm.DB, int64) error { return nil }) })
+	c.add(func() error { return s.changing(await.Context(t), "test", func(*gorm.DB, int64) error { return nil }) })
 	s.writer.close()
 	if err := c.results()[0]; !errors.Is(err, errClosed) {
 		t.Errorf("a change that waited: %v", err)
@@ -502,7 +503,7 @@ func TestWriter_TwoStores(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "shop.db")
 	first := newStoreAt(t, path)
-	second, err := OpenStore(testContext(t), "sqlite:"+path)
+	second, err := OpenStore(await.Context(t), "sqlite:"+path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -519,7 +520,7 @@ func TestWriter_TwoStores(t *testing.T) {
 			all.Go(func() {
 				id := fmt.Sprintf("o%04d", 20*k+i)
 				for {
-					_, err := s.pay(testContext(t), id, money("psp-"+id, 1))
+					_, err := s.pay(await.Context(t), id, money("psp-"+id, 1))
 					if err == nil {
 						return
 					}
@@ -547,7 +548,7 @@ func TestWriter_TwoStores(t *testing.T) {
 func mustCommitPatiently(t *testing.T, s *Store, tasks []task) {
 	t.Helper()
 	for {
-		out, err := s.commit(testContext(t), tasks)
+		out, err := s.commit(await.Context(t), tasks)
 		switch {
 		case err != nil && transient(err):
 			continue

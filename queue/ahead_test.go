@@ -12,7 +12,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 	"flashsale/queue"
 )
 
@@ -184,7 +185,7 @@ func TestAhead_LeaseLost(t *testing.T) {
 		}, limit))
 		receive(t, "the slow task", h.blocked)
 		waitFor(t, func() bool { return stats(t, q).Leased == 4 })
-		ctx := testContext(t)
+		ctx := await.Context(t)
 		keys := q.EnqueueKeys()
 		if err := rdb.HSet(ctx, keys[4], "lost", "2,0;Lother").Err(); err != nil {
 			t.Fatal(err)

@@ -10,7 +10,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/redistest"
 	"flashsale/queue"
 )
 

@@ -11,13 +11,14 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 	"flashsale/queue"
 )
 
 func wantComplete(t testing.TB, q *queue.Queue, want queue.Status, task queue.Leased, next ...queue.Task) {
 	t.Helper()
-	status, err := q.Complete(testContext(t), queue.Completion{Task: task, Next: next})
+	status, err := q.Complete(await.Context(t), queue.Completion{Task: task, Next: next})
 	wantStatus(t, status, err, want)
 }
 
@@ -63,7 +64,7 @@ func TestQueue_CompleteRefused(t *testing.T) {
 		again := take(t, q, "a")[0]
 		before := content(t, rdb, prefix)
 		next := []queue.Task{{ID: "next"}, {ID: "more", Due: time.Now().Add(time.Hour)}}
-		status, err := q.Complete(testContext(t), queue.Completion{Task: l[0], Next: next}, queue.Completion{Task: l[1], Next: next},
+		status, err := q.Complete(await.Context(t), queue.Completion{Task: l[0], Next: next}, queue.Completion{Task: l[1], Next: next},
 			queue.Completion{Task: queue.Leased{ID: "never", Token: l[0].Token}, Next: next})
 		wantStatus(t, status, err, queue.StatusStale, queue.StatusMissing, queue.StatusMissing)
 		for name, dump := range content(t, rdb, prefix) {
@@ -72,7 +73,7 @@ func TestQueue_CompleteRefused(t *testing.T) {
 			}
 		}
 		// Each of a call stands for itself.
-		status, err = q.Complete(testContext(t), queue.Completion{Task: l[0], Next: next}, queue.Completion{Task: again, Next: next})
+		status, err = q.Complete(await.Context(t), queue.Completion{Task: l[0], Next: next}, queue.Completion{Task: again, Next: next})
 		wantStatus(t, status, err, queue.StatusStale, queue.StatusOK)
 		wantStats(t, q, queue.Stats{Ready: 1, Delayed: 1})
 	})
@@ -93,15 +94,15 @@ func TestQueue_CompleteLostReply(t *testing.T) {
 		enqueue(t, q, queue.Task{ID: "a"})
 		done := queue.Completion{Task: take(t, q, "a")[0], Next: []queue.Task{{ID: "next"}}}
 		armed.Store(true)
-		status, err := q.Complete(testContext(t), done)
+		status, err := q.Complete(await.Context(t), done)
 		if !errors.Is(err, errLost) || !slices.Equal(status, []queue.Status{queue.StatusUnknown}) {
 			t.Fatalf("%v, %v; want a lost reply", status, err)
 		}
-		status, err = q.Complete(testContext(t), done)
+		status, err = q.Complete(await.Context(t), done)
 		wantStatus(t, status, err, queue.StatusMissing)
 		wantStats(t, q, queue.Stats{Ready: 1})
 		ack(t, q, take(t, q, "next")...)
-		status, err = q.Complete(testContext(t), done)
+		status, err = q.Complete(await.Context(t), done)
 		wantStatus(t, status, err, queue.StatusMissing)
 		wantStats(t, q, queue.Stats{})
 	})
@@ -121,7 +122,7 @@ func TestQueue_CompleteNoRoom(t *testing.T) {
 				t.Fatalf("without room %s changed", name)
 			}
 		}
-		status, err := q.Extend(testContext(t), l[0])
+		status, err := q.Extend(await.Context(t), l[0])
 		wantStatus(t, status, err, queue.StatusOK)
 		// The place of the task itself is room for one.
 		wantComplete(t, q, queue.StatusOK, l[0], queue.Task{ID: "1"})
@@ -176,7 +177,7 @@ func TestQueue_CompleteMany(t *testing.T) {
 		for k := range 64 {
 			all[39].Next = append(all[39].Next, queue.Task{ID: fmt.Sprintf("39 %d", k)})
 		}
-		status, err := q.Complete(testContext(t), all...)
+		status, err := q.Complete(await.Context(t), all...)
 		if err != nil || len(status) != 40 || slices.ContainsFunc(status, func(s queue.Status) bool { return s != queue.StatusOK }) {
 			t.Fatalf("%v, %v", status, err)
 		}
@@ -192,7 +193,7 @@ func TestQueue_CompleteMany(t *testing.T) {
 		}
 		wantStats(t, q, queue.Stats{Ready: len(want)})
 		one := queue.Completion{Task: take(t, q, want[0])[0], Next: make([]queue.Task, 65)}
-		if status, err := q.Complete(testContext(t), one); !errors.Is(err, queue.ErrInvalidTask) || status[0] != queue.StatusUnknown {
+		if status, err := q.Complete(await.Context(t), one); !errors.Is(err, queue.ErrInvalidTask) || status[0] != queue.StatusUnknown {
 			t.Fatalf("65 follow: %v, %v", status, err)
 		}
 	})

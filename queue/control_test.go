@@ -10,7 +10,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 	"flashsale/queue"
 )
 
@@ -64,14 +65,14 @@ func receive[T any](t testing.TB, what string, from <-chan T) T {
 
 func pause(t testing.TB, q *queue.Queue) {
 	t.Helper()
-	if err := q.Pause(testContext(t)); err != nil {
+	if err := q.Pause(await.Context(t)); err != nil {
 		t.Fatal(err)
 	}
 }
 
 func resume(t testing.TB, q *queue.Queue) {
 	t.Helper()
-	if err := q.Resume(testContext(t)); err != nil {
+	if err := q.Resume(await.Context(t)); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -87,9 +88,9 @@ func TestQueue_Pause(t *testing.T) {
 		pause(t, q)
 		pause(t, q)
 		enqueue(t, q, queue.Task{ID: "new"}, queue.Task{ID: "later", Due: time.Now().Add(time.Hour)})
-		status, err := q.Extend(testContext(t), l...)
+		status, err := q.Extend(await.Context(t), l...)
 		wantStatus(t, status, err, queue.StatusOK, queue.StatusOK, queue.StatusOK)
-		status, err = q.Ack(testContext(t), l[0])
+		status, err = q.Ack(await.Context(t), l[0])
 		wantStatus(t, status, err, queue.StatusOK)
 		reject(t, q, queue.Rejection{Task: l[1]})
 		expire(t, rdb, q, "expired")
@@ -102,7 +103,7 @@ func TestQueue_Pause(t *testing.T) {
 		resume(t, q)
 		take(t, q, "expired", "new", "failed")
 		wantStats(t, q, queue.Stats{Delayed: 1, Leased: 3})
-		if n, err := rdb.Exists(testContext(t), prefix+"paused").Result(); err != nil || n != 0 {
+		if n, err := rdb.Exists(await.Context(t), prefix+"paused").Result(); err != nil || n != 0 {
 			t.Fatalf("a key of the pause is left: %d, %v", n, err)
 		}
 	})
@@ -190,7 +191,7 @@ func TestQueue_PauseRestart(t *testing.T) {
 	if err := srv.Start(); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, func() bool { return rdb.Ping(testContext(t)).Err() == nil })
+	waitFor(t, func() bool { return rdb.Ping(await.Context(t)).Err() == nil })
 	if f := dequeue(t, q, 1); len(f.Tasks) != 0 {
 		t.Fatalf("after a restart the paused queue gave %v", names(f.Tasks))
 	}
@@ -209,22 +210,22 @@ func TestQueue_Cancel(t *testing.T) {
 		reject(t, q, queue.Rejection{Task: l[1], Dead: true})
 		enqueue(t, q, queue.Task{ID: "ready"}, queue.Task{ID: "delayed", Due: time.Now().Add(time.Hour)},
 			queue.Task{ID: "stays", Type: "t"})
-		states, err := q.Cancel(testContext(t), "ready", "unknown", "delayed", "leased", "dead", "ready")
+		states, err := q.Cancel(await.Context(t), "ready", "unknown", "delayed", "leased", "dead", "ready")
 		want := []queue.State{queue.StateReady, "", queue.StateDelayed, queue.StateLeased, queue.StateDead, ""}
 		if err != nil || !slices.Equal(states, want) {
 			t.Fatalf("%q, %v; want %q", states, err, want)
 		}
 		wantStats(t, q, queue.Stats{Ready: 1})
 		for _, hash := range q.EnqueueKeys()[3:5] {
-			if ids, err := rdb.HKeys(testContext(t), hash).Result(); err != nil || !slices.Equal(ids, []string{"stays"}) {
+			if ids, err := rdb.HKeys(await.Context(t), hash).Result(); err != nil || !slices.Equal(ids, []string{"stays"}) {
 				t.Fatalf("%s holds %q, %v", hash, ids, err)
 			}
 		}
-		status, err := q.Ack(testContext(t), l[0])
+		status, err := q.Ack(await.Context(t), l[0])
 		wantStatus(t, status, err, queue.StatusMissing)
-		status, err = q.Extend(testContext(t), l[0])
+		status, err = q.Extend(await.Context(t), l[0])
 		wantStatus(t, status, err, queue.StatusMissing)
-		status, err = q.Reject(testContext(t), queue.Rejection{Task: l[0]})
+		status, err = q.Reject(await.Context(t), queue.Rejection{Task: l[0]})
 		wantStatus(t, status, err, queue.StatusMissing)
 		enqueue(t, q, queue.Task{ID: "ready"}, queue.Task{ID: "leased"},
 			queue.Task{ID: "dead"}, queue.Task{ID: "delayed"})
@@ -242,12 +243,12 @@ func TestQueue_CancelMany(t *testing.T) {
 		for i := range tasks {
 			ids[i] = tasks[i].ID
 		}
-		states, err := q.Cancel(testContext(t), append(ids, "unknown")...)
+		states, err := q.Cancel(await.Context(t), append(ids, "unknown")...)
 		if err != nil || len(states) != 601 || states[600] != "" || slices.Contains(states[:600], "") {
 			t.Fatalf("%d states, %v", len(states), err)
 		}
 		wantStats(t, q, queue.Stats{})
-		if states, err := q.Cancel(testContext(t)); err != nil || len(states) != 0 {
+		if states, err := q.Cancel(await.Context(t)); err != nil || len(states) != 0 {
 			t.Fatalf("of none: %q, %v", states, err)
 		}
 	})
@@ -270,7 +271,7 @@ func TestQueue_CancelRunning(t *testing.T) {
 			return []error{ctx.Err()}
 		}, queue.RunConfig{})
 		receive(t, "the handler", running)
-		states, err := q.Cancel(testContext(t), "a")
+		states, err := q.Cancel(await.Context(t), "a")
 		if err != nil || !slices.Equal(states, []queue.State{queue.StateLeased}) {
 			t.Fatalf("%q, %v", states, err)
 		}

@@ -7,7 +7,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 	"flashsale/queue"
 )
 
@@ -31,13 +32,13 @@ func TestRun_DataWentBack(t *testing.T) {
 			receive(t, id, handled)
 		}
 		dequeue(t, process(t, rdb, queue.Config{Prefix: prefix}), 1)
-		if n, err := rdb.HGet(testContext(t), prefix+"counts", "takes").Int(); err != nil || n != 3 {
+		if n, err := rdb.HGet(await.Context(t), prefix+"counts", "takes").Int(); err != nil || n != 3 {
 			t.Fatalf("%d calls took tasks, %v; want 3", n, err)
 		}
 		if len(told) > 0 {
 			t.Fatalf("told %v", <-told)
 		}
-		if err := rdb.HSet(testContext(t), prefix+"counts", "takes", 1).Err(); err != nil {
+		if err := rdb.HSet(await.Context(t), prefix+"counts", "takes", 1).Err(); err != nil {
 			t.Fatal(err)
 		}
 		enqueue(t, q, queue.Task{ID: "d"})

@@ -10,7 +10,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 	"flashsale/queue"
 )
 
@@ -27,7 +28,7 @@ func TestQueue_DeadFates(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
 		q := newQueue(t, rdb, queue.Config{})
-		ctx := testContext(t)
+		ctx := await.Context(t)
 		bury(t, q, "a", "b", "c", "d")
 		for _, d := range list(t, q, queue.StateDead) {
 			if d.Reason != "reason of "+d.ID || string(d.Payload) != "body of "+d.ID || d.Attempt != 1 {
@@ -66,7 +67,7 @@ func TestQueue_DeadMany(t *testing.T) {
 			for i, l := range dequeue(t, q, 512).Tasks {
 				ids[from+i], back[i] = l.ID, queue.Rejection{Task: l, Dead: true}
 			}
-			if _, err := q.Reject(testContext(t), back...); err != nil {
+			if _, err := q.Reject(await.Context(t), back...); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -98,7 +99,7 @@ func TestQueue_RunNowFull(t *testing.T) {
 		q := newQueue(t, rdb, queue.Config{MaxLength: 2})
 		bury(t, q, "dead 1", "dead 2")
 		enqueue(t, q, queue.Task{ID: "later", Due: time.Now().Add(time.Hour)})
-		status, err := q.RunNow(testContext(t), "dead 1", "dead 2", "later")
+		status, err := q.RunNow(await.Context(t), "dead 1", "dead 2", "later")
 		want := []queue.Status{queue.StatusOK, queue.StatusFull, queue.StatusOK}
 		if !errors.Is(err, queue.ErrFull) || !slices.Equal(status, want) {
 			t.Fatalf("%v, %v; want %v and ErrFull", status, err, want)
@@ -115,9 +116,9 @@ func TestQueue_RunNowDelayed(t *testing.T) {
 		enqueue(t, q, queue.Task{ID: "retried"}, queue.Task{ID: "low", Due: time.Now().Add(time.Hour), Type: "t"},
 			queue.Task{ID: "high", Due: time.Now().Add(2 * time.Hour), Priority: 9})
 		reject(t, q, queue.Rejection{Task: take(t, q, "retried")[0], Delay: time.Hour})
-		must(rdb.Del(testContext(t), q.EnqueueKeys()[6]).Err())
+		must(rdb.Del(await.Context(t), q.EnqueueKeys()[6]).Err())
 		runNow(t, q, "low", "retried", "high")
-		if n, err := rdb.LLen(testContext(t), q.EnqueueKeys()[6]).Result(); err != nil || n != 1 {
+		if n, err := rdb.LLen(await.Context(t), q.EnqueueKeys()[6]).Result(); err != nil || n != 1 {
 			t.Errorf("%d wake-ups, %v", n, err)
 		}
 		l := take(t, q, "high", "low", "retried")
@@ -144,7 +145,7 @@ func TestQueue_Empty(t *testing.T) {
 			want  int
 			clear *int
 		}{{queue.StateReady, 1100, &left.Ready}, {queue.StateDead, 2, &left.Dead}, {queue.StateDelayed, 1, &left.Delayed}, {queue.StateReady, 0, &left.Ready}} {
-			n, err := q.Empty(testContext(t), step.state)
+			n, err := q.Empty(await.Context(t), step.state)
 			if err != nil || n != step.want {
 				t.Fatalf("%s: %d, %v; want %d", step.state, n, err, step.want)
 			}
@@ -153,7 +154,7 @@ func TestQueue_Empty(t *testing.T) {
 			wantClean(t, q)
 		}
 		for _, state := range []queue.State{queue.StateLeased, "", "done"} {
-			if n, err := q.Empty(testContext(t), state); !errors.Is(err, queue.ErrConfig) || n != 0 {
+			if n, err := q.Empty(await.Context(t), state); !errors.Is(err, queue.ErrConfig) || n != 0 {
 				t.Errorf("%q: %d, %v; want ErrConfig", state, n, err)
 			}
 		}
@@ -174,7 +175,7 @@ func TestQueue_GetMany(t *testing.T) {
 		l := dequeue(t, q, 3).Tasks
 		reject(t, q, queue.Rejection{Task: l[0], Dead: true})
 		ack(t, q, l[1])
-		found, err := q.Get(testContext(t), append(ids, "none")...)
+		found, err := q.Get(await.Context(t), append(ids, "none")...)
 		if err != nil || len(found) != len(ids)+1 {
 			t.Fatalf("%d answers, %v", len(found), err)
 		}
@@ -188,10 +189,10 @@ func TestQueue_GetMany(t *testing.T) {
 				t.Fatalf("answer %d: %+v, want it %q", i, info, want)
 			}
 		}
-		if none, err := q.Get(testContext(t)); err != nil || len(none) != 0 {
+		if none, err := q.Get(await.Context(t)); err != nil || len(none) != 0 {
 			t.Errorf("of no ids: %v, %v", none, err)
 		}
-		payloads, err := q.Payloads(testContext(t), append(ids, "none")...)
+		payloads, err := q.Payloads(await.Context(t), append(ids, "none")...)
 		if err != nil || len(payloads) != len(found) {
 			t.Fatalf("%d payloads, %v", len(payloads), err)
 		}
@@ -214,12 +215,12 @@ func TestQueue_DeadTrimmed(t *testing.T) {
 		for _, l := range dequeue(t, q, 250).Tasks {
 			back = append(back, queue.Rejection{Task: l, Dead: true})
 		}
-		if _, err := q.Reject(testContext(t), back...); err != nil {
+		if _, err := q.Reject(await.Context(t), back...); err != nil {
 			t.Fatal(err)
 		}
 		wantStats(t, q, queue.Stats{Dead: 3})
 		for _, hash := range []string{"body", "meta"} {
-			if n, err := rdb.HLen(testContext(t), prefix+hash).Result(); err != nil || n != 3 {
+			if n, err := rdb.HLen(await.Context(t), prefix+hash).Result(); err != nil || n != 3 {
 				t.Fatalf("%s holds %d, %v; want 3", hash, n, err)
 			}
 		}
@@ -232,7 +233,7 @@ func TestQueue_BodyMissing(t *testing.T) {
 		prefix := redistest.Prefix(t)
 		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
 		enqueue(t, q, queue.Task{ID: "a"}, queue.Task{ID: "b", Priority: 3}, queue.Task{ID: "c"})
-		if err := rdb.HDel(testContext(t), prefix+"body", "a", "b").Err(); err != nil {
+		if err := rdb.HDel(await.Context(t), prefix+"body", "a", "b").Err(); err != nil {
 			t.Fatal(err)
 		}
 		take(t, q, "c")
@@ -267,10 +268,10 @@ func TestQueue_Stats(t *testing.T) {
 		q := newQueue(t, rdb, queue.Config{})
 		wantStats(t, q, queue.Stats{})
 		enqueue(t, q, queue.Task{ID: "a", Priority: 9}, queue.Task{ID: "later", Due: time.Now().Add(time.Hour)})
-		if err := rdb.ZIncrBy(testContext(t), q.EnqueueKeys()[0], -float64(time.Hour.Microseconds()), "a").Err(); err != nil {
+		if err := rdb.ZIncrBy(await.Context(t), q.EnqueueKeys()[0], -float64(time.Hour.Microseconds()), "a").Err(); err != nil {
 			t.Fatal(err)
 		}
-		s, err := q.Stats(testContext(t))
+		s, err := q.Stats(await.Context(t))
 		if err != nil || s.OldestReady < time.Hour || s.OldestReady > time.Hour+time.Minute {
 			t.Fatalf("%+v, %v; want an age of an hour", s, err)
 		}
@@ -293,7 +294,7 @@ func TestQueue_Scan(t *testing.T) {
 		tasks := numbered(2000)
 		enqueue(t, q, tasks...)
 		seen := make(map[string]string)
-		if err := q.Scan(testContext(t), func(id string, payload []byte) error {
+		if err := q.Scan(await.Context(t), func(id string, payload []byte) error {
 			seen[id] = string(payload)
 			return nil
 		}); err != nil {
@@ -305,7 +306,7 @@ func TestQueue_Scan(t *testing.T) {
 			}
 		}
 		stop := fmt.Errorf("stop")
-		if err := q.Scan(testContext(t), func(string, []byte) error { return stop }); !errors.Is(err, stop) {
+		if err := q.Scan(await.Context(t), func(string, []byte) error { return stop }); !errors.Is(err, stop) {
 			t.Fatalf("scan goes on after %v", err)
 		}
 	})

@@ -15,8 +15,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/longtest"
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/longtest"
+	"flashsale/internal/testing/redistest"
 	"flashsale/queue"
 )
 
@@ -174,7 +175,7 @@ func TestDrain_NoGoroutines(t *testing.T) {
 			// The last of them are told to end and may take a moment.
 			waitFor(t, func() bool {
 				n, stacks := labelled(t, label)
-				if n > 0 && testContext(t).Err() != nil {
+				if n > 0 && await.Context(t).Err() != nil {
 					t.Logf("run %d: %s", i, stacks)
 				}
 				return n == 0

@@ -13,7 +13,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 	"flashsale/queue"
 )
 
@@ -165,7 +166,7 @@ func TestRunEach_CancelOne(t *testing.T) {
 		for range n {
 			receive(t, "a task", running)
 		}
-		if _, err := q.Cancel(testContext(t), tasks[3].ID); err != nil {
+		if _, err := q.Cancel(await.Context(t), tasks[3].ID); err != nil {
 			t.Fatal(err)
 		}
 		if err := receive(t, "the cancelled task's end", cancelled); !errors.Is(err, queue.ErrLeaseLost) {

@@ -10,7 +10,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 	"flashsale/queue"
 )
 
@@ -28,7 +29,7 @@ func TestRun_OnFailure(t *testing.T) {
 			dead bool
 		}
 		calls := make(chan call, 100)
-		ctx, cancel := context.WithCancel(testContext(t))
+		ctx, cancel := context.WithCancel(await.Context(t))
 		defer cancel()
 		ended := make(chan error, 1)
 		go func() {
@@ -91,7 +92,7 @@ func TestRun_Denied(t *testing.T) {
 		for _, rule := range rules {
 			args = append(args, rule)
 		}
-		if err := admin.Do(testContext(t), args...).Err(); err != nil {
+		if err := admin.Do(await.Context(t), args...).Err(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -100,7 +101,7 @@ func TestRun_Denied(t *testing.T) {
 		opt.Username, opt.Password = login[0], login[1]
 		rdb := redis.NewClient(opt)
 		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
-		ctx, cancel := context.WithTimeout(testContext(t), 3*time.Second)
+		ctx, cancel := context.WithTimeout(await.Context(t), 3*time.Second)
 		err := q.Run(ctx, func(context.Context, []queue.Leased) []error { return nil }, queue.RunConfig{OnError: func(error) {}})
 		cancel()
 		closeClient(t, rdb)
@@ -126,7 +127,7 @@ func TestRunAll_Denied_Abandoned(t *testing.T) {
 	began, release := make(chan struct{}), make(chan struct{})
 	defer close(release)
 	other.AddHook(tap{seen: func(string) { <-began }})
-	err := queue.RunAll(testContext(t), []queue.Source{
+	err := queue.RunAll(await.Context(t), []queue.Source{
 		{Queue: q, Each: func(context.Context, queue.Leased) error {
 			close(began)
 			<-release
@@ -159,7 +160,7 @@ func TestQueue_LeastPrivilege(t *testing.T) {
 	defer closeClient(t, admin)
 	prefix := redistest.Prefix(t)
 	rules := append([]any{"acl", "setuser", "worker", "on", ">secret", "~" + prefix + "*"}, leastRules...)
-	if err := admin.Do(testContext(t), rules...).Err(); err != nil {
+	if err := admin.Do(await.Context(t), rules...).Err(); err != nil {
 		t.Fatal(err)
 	}
 	opt := redistest.Options(srv.Addr())
@@ -171,14 +172,14 @@ func TestQueue_LeastPrivilege(t *testing.T) {
 	}
 	for _, rule := range leastRules[6:] {
 		name := rule.(string)[1:]
-		must(admin.Do(testContext(t), "acl", "setuser", "worker", "-"+name).Err())
+		must(admin.Do(await.Context(t), "acl", "setuser", "worker", "-"+name).Err())
 		err := everything(t, rdb, prefix)
 		// With the scripts cached nothing needs eval, and a task does not fail because it is not counted.
 		if err == nil && name != "eval" && name != "hincrby" {
 			t.Errorf("%s is listed, and nothing needs it", name)
 		}
-		must(admin.Do(testContext(t), "acl", "setuser", "worker", "+"+name).Err())
-		must(admin.FlushDB(testContext(t)).Err())
+		must(admin.Do(await.Context(t), "acl", "setuser", "worker", "+"+name).Err())
+		must(admin.FlushDB(await.Context(t)).Err())
 	}
 }
 
@@ -188,7 +189,7 @@ func everything(t *testing.T, rdb *redis.Client, prefix string) error {
 	var failed error
 	note := func(err error) { failed = errors.Join(failed, err) }
 	q := newQueue(t, rdb, queue.Config{Prefix: prefix, Lease: never, MaxDead: 9})
-	ctx := testContext(t)
+	ctx := await.Context(t)
 	later := time.Now().Add(time.Hour)
 	add := func(tasks ...queue.Task) {
 		_, err := q.Enqueue(ctx, tasks...)

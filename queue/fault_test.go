@@ -11,7 +11,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 	"flashsale/queue"
 )
 
@@ -44,7 +45,7 @@ func proxied(t *testing.T, rdb *redis.Client) (*redis.Client, *redistest.Proxy) 
 	conns := make([]*redis.Conn, 8)
 	for i := range conns {
 		conns[i] = c.Conn()
-		if err := conns[i].Ping(testContext(t)).Err(); err != nil {
+		if err := conns[i].Ping(await.Context(t)).Err(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -95,7 +96,7 @@ func knowScripts(t *testing.T, q *queue.Queue) {
 	dequeue(t, q, 1)
 	ack(t, q, nobody)
 	wantComplete(t, q, queue.StatusMissing, nobody)
-	status, err := q.Reject(testContext(t), queue.Rejection{Task: nobody})
+	status, err := q.Reject(await.Context(t), queue.Rejection{Task: nobody})
 	wantStatus(t, status, err, queue.StatusMissing)
 }
 
@@ -148,7 +149,7 @@ func TestQueue_RepliesLost(t *testing.T) {
 				t.Fatalf("%s: %s, %v; want %s and an error", tc.name, got, err, tc.lost)
 			}
 			after := content(t, rdb, prefix)
-			if got, err := tc.call(testContext(t)); err != nil || got != tc.want {
+			if got, err := tc.call(await.Context(t)); err != nil || got != tc.want {
 				t.Fatalf("%s, repeated: %s, %v; want %s", tc.name, got, err, tc.want)
 			}
 			if now := content(t, rdb, prefix); !sameContent(now, after) {
@@ -335,7 +336,7 @@ func TestRun_ScriptFlushUnderLoad(t *testing.T) {
 	for range 100 {
 		n := seen.distinct()
 		awaitThat(t, "they work", func() bool { return seen.distinct() > n })
-		if err := rdb.ScriptFlush(testContext(t)).Err(); err != nil {
+		if err := rdb.ScriptFlush(await.Context(t)).Err(); err != nil {
 			t.Fatal(err)
 		}
 	}

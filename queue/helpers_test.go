@@ -1,7 +1,6 @@
 package queue_test
 
 import (
-	"context"
 	"flag"
 	"fmt"
 	"runtime"
@@ -12,8 +11,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/longtest"
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/longtest"
+	"flashsale/internal/testing/redistest"
 	"flashsale/queue"
 )
 
@@ -29,13 +29,6 @@ func TestMain(m *testing.M) {
 
 // limit is how long a test waits for something that should happen at once.
 const limit = 5 * time.Minute
-
-func testContext(t testing.TB) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), limit)
-	t.Cleanup(cancel)
-	return ctx
-}
 
 func newQueue(t testing.TB, rdb redis.UniversalClient, cfg queue.Config) *queue.Queue {
 	t.Helper()
@@ -60,7 +53,7 @@ func numbered(n int) []queue.Task {
 
 func enqueue(t testing.TB, q *queue.Queue, tasks ...queue.Task) {
 	t.Helper()
-	status, err := q.Enqueue(testContext(t), tasks...)
+	status, err := q.Enqueue(await.Context(t), tasks...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +66,7 @@ func enqueue(t testing.TB, q *queue.Queue, tasks ...queue.Task) {
 
 func dequeue(t testing.TB, q *queue.Queue, n int) queue.Fetched {
 	t.Helper()
-	f, err := q.Dequeue(testContext(t), n)
+	f, err := q.Dequeue(await.Context(t), n)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +76,7 @@ func dequeue(t testing.TB, q *queue.Queue, n int) queue.Fetched {
 // take dequeues exactly the ids given, in that order, waiting for them where need be.
 func take(t testing.TB, q *queue.Queue, ids ...string) []queue.Leased {
 	t.Helper()
-	ctx := testContext(t)
+	ctx := await.Context(t)
 	var got []queue.Leased
 	for len(got) < len(ids) {
 		f, err := q.Dequeue(ctx, len(ids)-len(got))
@@ -128,7 +121,7 @@ func wantStatus(t testing.TB, got []queue.Status, err error, want ...queue.Statu
 
 func ack(t testing.TB, q *queue.Queue, tasks ...queue.Leased) []queue.Status {
 	t.Helper()
-	status, err := q.Ack(testContext(t), tasks...)
+	status, err := q.Ack(await.Context(t), tasks...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -137,13 +130,13 @@ func ack(t testing.TB, q *queue.Queue, tasks ...queue.Leased) []queue.Status {
 
 func reject(t testing.TB, q *queue.Queue, r queue.Rejection) {
 	t.Helper()
-	status, err := q.Reject(testContext(t), r)
+	status, err := q.Reject(await.Context(t), r)
 	wantStatus(t, status, err, queue.StatusOK)
 }
 
 func get(t testing.TB, q *queue.Queue, id string) queue.TaskInfo {
 	t.Helper()
-	found, err := q.Get(testContext(t), id)
+	found, err := q.Get(await.Context(t), id)
 	if err != nil || len(found) != 1 || found[0].State == "" {
 		t.Fatalf("get %s: %+v, %v", id, found, err)
 	}
@@ -152,7 +145,7 @@ func get(t testing.TB, q *queue.Queue, id string) queue.TaskInfo {
 
 func wantGone(t testing.TB, q *queue.Queue, id string) {
 	t.Helper()
-	found, err := q.Get(testContext(t), id)
+	found, err := q.Get(await.Context(t), id)
 	if err != nil || len(found) != 1 || found[0].State != "" {
 		t.Fatalf("task %s: %+v, %v; want none", id, found, err)
 	}
@@ -167,7 +160,7 @@ func stats(t testing.TB, q *queue.Queue) queue.Stats {
 
 func counted(t testing.TB, q *queue.Queue) queue.Stats {
 	t.Helper()
-	s, err := q.Stats(testContext(t))
+	s, err := q.Stats(await.Context(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -184,7 +177,7 @@ func wantStats(t testing.TB, q *queue.Queue, want queue.Stats) {
 // wantKeys fails unless exactly these of the queue's keys exist, besides the counts, which stay.
 func wantKeys(t testing.TB, rdb *redis.Client, prefix string, want ...string) {
 	t.Helper()
-	got, err := rdb.Keys(testContext(t), prefix+"*").Result()
+	got, err := rdb.Keys(await.Context(t), prefix+"*").Result()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -202,7 +195,7 @@ func wantKeys(t testing.TB, rdb *redis.Client, prefix string, want ...string) {
 // redisTime is the server's clock.
 func redisTime(t testing.TB, rdb *redis.Client) time.Time {
 	t.Helper()
-	now, err := rdb.Time(testContext(t)).Result()
+	now, err := rdb.Time(await.Context(t)).Result()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -211,7 +204,7 @@ func redisTime(t testing.TB, rdb *redis.Client) time.Time {
 
 func serverTime(t testing.TB, rdb redis.UniversalClient) time.Time {
 	t.Helper()
-	now, err := rdb.Time(testContext(t)).Result()
+	now, err := rdb.Time(await.Context(t)).Result()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -220,12 +213,12 @@ func serverTime(t testing.TB, rdb redis.UniversalClient) time.Time {
 
 func runNow(t testing.TB, q *queue.Queue, ids ...string) {
 	t.Helper()
-	status, err := q.RunNow(testContext(t), ids...)
+	status, err := q.RunNow(await.Context(t), ids...)
 	wantStatus(t, status, err, slices.Repeat([]queue.Status{queue.StatusOK}, len(ids))...)
 }
 
 func deleteDead(t testing.TB, q *queue.Queue, ids ...string) {
 	t.Helper()
-	status, err := q.DeleteDead(testContext(t), ids...)
+	status, err := q.DeleteDead(await.Context(t), ids...)
 	wantStatus(t, status, err, slices.Repeat([]queue.Status{queue.StatusOK}, len(ids))...)
 }

@@ -9,7 +9,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 	"flashsale/queue"
 )
 
@@ -27,7 +28,7 @@ func wantPages(t testing.TB, q *queue.Queue, state queue.State, want ...string) 
 	for _, limit := range []int{1, 2, 512} {
 		var got []string
 		for {
-			page, err := q.List(testContext(t), state, len(got), limit)
+			page, err := q.List(await.Context(t), state, len(got), limit)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -60,7 +61,7 @@ func TestQueue_List(t *testing.T) {
 		// The times of death and the ends of the leases are set by hand to be apart.
 		at := func(key string, score float64, id string) {
 			t.Helper()
-			if err := rdb.ZAddXX(testContext(t), key, redis.Z{Score: score, Member: id}).Err(); err != nil {
+			if err := rdb.ZAddXX(await.Context(t), key, redis.Z{Score: score, Member: id}).Err(); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -117,7 +118,7 @@ func TestQueue_ListMany(t *testing.T) {
 			tasks[i].Type = fmt.Sprint(i)
 		}
 		enqueue(t, q, tasks...)
-		found, err := q.List(testContext(t), queue.StateReady, 5, 512)
+		found, err := q.List(await.Context(t), queue.StateReady, 5, 512)
 		if err != nil || len(found) != 512 {
 			t.Fatalf("%d tasks, %v", len(found), err)
 		}
@@ -139,7 +140,7 @@ func TestQueue_ListErrConfig(t *testing.T) {
 		"state": {"lost", 0, 1}, "no state": {"", 0, 1}, "offset": {queue.StateReady, -1, 1},
 		"no limit": {queue.StateReady, 0, 0}, "limit": {queue.StateReady, 0, 513},
 	} {
-		if found, err := q.List(testContext(t), tt.state, tt.offset, tt.limit); !errors.Is(err, queue.ErrConfig) || found != nil {
+		if found, err := q.List(await.Context(t), tt.state, tt.offset, tt.limit); !errors.Is(err, queue.ErrConfig) || found != nil {
 			t.Errorf("%s: %v, %v; want ErrConfig", name, found, err)
 		}
 	}
@@ -157,7 +158,7 @@ func TestQueue_DeadAfter(t *testing.T) {
 			for _, id := range ids {
 				enqueue(t, q, queue.Task{ID: id, Payload: []byte("of " + id)})
 				reject(t, q, queue.Rejection{Task: take(t, q, id)[0], Dead: true, Reason: "bad"})
-				if err := rdb.ZAddXX(testContext(t), deadKey, redis.Z{Score: float64(at), Member: id}).Err(); err != nil {
+				if err := rdb.ZAddXX(await.Context(t), deadKey, redis.Z{Score: float64(at), Member: id}).Err(); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -168,7 +169,7 @@ func TestQueue_DeadAfter(t *testing.T) {
 		var place queue.DeadPlace
 		next := func(by int64, limit int, want ...string) {
 			t.Helper()
-			page, err := q.DeadAfter(testContext(t), place, time.UnixMilli(by), limit)
+			page, err := q.DeadAfter(await.Context(t), place, time.UnixMilli(by), limit)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -193,7 +194,7 @@ func TestQueue_DeadAfter(t *testing.T) {
 		next(5000, 9, "c1")
 		next(5000, 9)
 		for _, limit := range []int{0, 513} {
-			if _, err := q.DeadAfter(testContext(t), place, time.Now(), limit); !errors.Is(err, queue.ErrConfig) {
+			if _, err := q.DeadAfter(await.Context(t), place, time.Now(), limit); !errors.Is(err, queue.ErrConfig) {
 				t.Errorf("limit %d: %v", limit, err)
 			}
 		}

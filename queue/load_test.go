@@ -12,8 +12,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/longtest"
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/longtest"
+	"flashsale/internal/testing/redistest"
 	"flashsale/queue"
 )
 
@@ -91,7 +92,7 @@ func TestRun_DueOddMilliseconds(t *testing.T) {
 // moveAll gives all members of a sorted set one score.
 func moveAll(t *testing.T, rdb redis.UniversalClient, key string, score float64) {
 	t.Helper()
-	ctx := testContext(t)
+	ctx := await.Context(t)
 	members, err := rdb.ZRange(ctx, key, 0, -1).Result()
 	if err != nil {
 		t.Fatal(err)
@@ -110,7 +111,7 @@ func moveAll(t *testing.T, rdb redis.UniversalClient, key string, score float64)
 // size is how many members a sorted set has.
 func size(t *testing.T, rdb redis.UniversalClient, key string) int {
 	t.Helper()
-	n, err := rdb.ZCard(testContext(t), key).Result()
+	n, err := rdb.ZCard(await.Context(t), key).Result()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -193,7 +194,7 @@ func slowScripts(t *testing.T, engine string, rdb *redis.Client) int64 {
 	if engine != "redis" {
 		return 0
 	}
-	ctx := testContext(t)
+	ctx := await.Context(t)
 	for setting, value := range map[string]string{"slowlog-log-slower-than": "5000", "slowlog-max-len": "10000"} {
 		if err := rdb.ConfigSet(ctx, setting, value).Err(); err != nil {
 			t.Fatal(err)
@@ -297,7 +298,7 @@ func TestQueue_LowPriorityRuns(t *testing.T) {
 		// As if it had been waiting for almost nine minutes when the last of these came.
 		enqueue(t, q, queue.Task{ID: "low"})
 		low := last.Add(300*time.Millisecond - worth)
-		if err := rdb.ZAdd(testContext(t), prefix+"ready", redis.Z{Score: float64(low.UnixMicro()), Member: "low"}).Err(); err != nil {
+		if err := rdb.ZAdd(await.Context(t), prefix+"ready", redis.Z{Score: float64(low.UnixMicro()), Member: "low"}).Err(); err != nil {
 			t.Fatal(err)
 		}
 		before := 0
@@ -334,7 +335,7 @@ func TestQueue_LowPriorityRuns(t *testing.T) {
 // has come so far, and had just stepped back.
 func stepBack(t *testing.T, rdb *redis.Client, prefix string) {
 	t.Helper()
-	ctx := testContext(t)
+	ctx := await.Context(t)
 	ready, err := rdb.ZRangeWithScores(ctx, prefix+"ready", 0, -1).Result()
 	if err != nil {
 		t.Fatal(err)
@@ -360,7 +361,7 @@ func TestQueue_OrderWithinOneMoment(t *testing.T) {
 		prefix := redistest.Prefix(t)
 		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
 		other := newQueue(t, redistest.Second(t, rdb), queue.Config{Prefix: prefix})
-		if err := rdb.Set(testContext(t), prefix+"stock", 1000, 0).Err(); err != nil {
+		if err := rdb.Set(await.Context(t), prefix+"stock", 1000, 0).Err(); err != nil {
 			t.Fatal(err)
 		}
 		tasks := numbered(1000)
@@ -381,7 +382,7 @@ func TestQueue_OrderWithinOneMoment(t *testing.T) {
 					args = append(args, task.ID, task.Payload)
 				}
 				keys := append([]string{prefix + "stock"}, q.EnqueueKeys()...)
-				if answer, err := sell.Run(testContext(t), rdb, keys, args...).Text(); err != nil || answer != "sold" {
+				if answer, err := sell.Run(await.Context(t), rdb, keys, args...).Text(); err != nil || answer != "sold" {
 					t.Fatal(answer, err)
 				}
 			}

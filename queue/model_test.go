@@ -9,8 +9,9 @@ import (
 	"github.com/redis/go-redis/v9"
 	"pgregory.net/rapid"
 
-	"flashsale/internal/longtest"
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/longtest"
+	"flashsale/internal/testing/redistest"
 	"flashsale/queue"
 )
 
@@ -82,7 +83,7 @@ func (m *model) enqueue(rt *rapid.T) {
 	for _, task := range tasks {
 		want = append(want, m.admit(task))
 	}
-	got, err := m.q.Enqueue(testContext(m.t), tasks...)
+	got, err := m.q.Enqueue(await.Context(m.t), tasks...)
 	if errors.Is(err, queue.ErrFull) == slices.Contains(want, queue.StatusFull) {
 		err = nil
 	}
@@ -165,7 +166,7 @@ func (m *model) complete(rt *rapid.T) {
 	if m.maxLength-len(m.ready)-len(m.leased)+1 < len(next) {
 		want = queue.StatusFull
 	}
-	got, err := m.q.Complete(testContext(m.t), queue.Completion{Task: l, Next: next})
+	got, err := m.q.Complete(await.Context(m.t), queue.Completion{Task: l, Next: next})
 	if err != nil || !slices.Equal(got, []queue.Status{want}) {
 		rt.Fatalf("complete: %v, %v; want %v", got, err, want)
 	}
@@ -193,7 +194,7 @@ func (m *model) cancel(rt *rapid.T) {
 	} else if m.dead[id] {
 		want = queue.StateDead
 	}
-	got, err := m.q.Cancel(testContext(m.t), id, "unknown")
+	got, err := m.q.Cancel(await.Context(m.t), id, "unknown")
 	if err != nil || !slices.Equal(got, []queue.State{want, ""}) {
 		rt.Fatalf("cancel %s: %q, %v; want %q", id, got, err, want)
 	}
@@ -208,13 +209,13 @@ func (m *model) pause(rt *rapid.T) {
 	if m.paused = !m.paused; m.paused {
 		change = m.q.Pause
 	}
-	if err := change(testContext(m.t)); err != nil {
+	if err := change(await.Context(m.t)); err != nil {
 		rt.Fatal(err)
 	}
 }
 
 func (m *model) verify(rt *rapid.T) {
-	r, err := m.q.Verify(testContext(m.t), rapid.Bool().Draw(rt, "repair"))
+	r, err := m.q.Verify(await.Context(m.t), rapid.Bool().Draw(rt, "repair"))
 	if err != nil || !r.Clean() {
 		rt.Fatalf("verify: %+v, %v", r, err)
 	}
@@ -223,11 +224,11 @@ func (m *model) verify(rt *rapid.T) {
 func (m *model) dequeue(rt *rapid.T) {
 	n := rapid.IntRange(1, 6).Draw(rt, "n")
 	if rapid.Bool().Draw(rt, "woken") { // as a worker that slept, with the token
-		if err := m.rdb.Del(testContext(m.t), m.q.EnqueueKeys()[6]).Err(); err != nil {
+		if err := m.rdb.Del(await.Context(m.t), m.q.EnqueueKeys()[6]).Err(); err != nil {
 			rt.Fatal(err)
 		}
 	}
-	f, err := m.q.Dequeue(testContext(m.t), n)
+	f, err := m.q.Dequeue(await.Context(m.t), n)
 	want := m.ready[:min(n, len(m.ready))]
 	if m.paused {
 		want = nil
@@ -254,7 +255,7 @@ func (m *model) more() bool { return len(m.ready) > 0 && !m.paused }
 
 func (m *model) ack(rt *rapid.T) {
 	l := m.anyLease(rt)
-	m.settled(rt, "ack", func() ([]queue.Status, error) { return m.q.Ack(testContext(m.t), l) })
+	m.settled(rt, "ack", func() ([]queue.Status, error) { return m.q.Ack(await.Context(m.t), l) })
 	m.finish(l)
 }
 
@@ -263,7 +264,7 @@ func (m *model) reject(rt *rapid.T) {
 	r := queue.Rejection{
 		Task: l, Uncounted: rapid.Bool().Draw(rt, "uncounted"), Dead: rapid.IntRange(0, 3).Draw(rt, "dead") == 0,
 	}
-	m.settled(rt, "reject", func() ([]queue.Status, error) { return m.q.Reject(testContext(m.t), r) })
+	m.settled(rt, "reject", func() ([]queue.Status, error) { return m.q.Reject(await.Context(m.t), r) })
 	delete(m.leased, l.ID)
 	m.stale = append(m.stale, l)
 	if r.Dead || !r.Uncounted {
@@ -282,7 +283,7 @@ func (m *model) reject(rt *rapid.T) {
 
 func (m *model) extend(rt *rapid.T) {
 	l := m.anyLease(rt)
-	m.settled(rt, "extend", func() ([]queue.Status, error) { return m.q.Extend(testContext(m.t), l) })
+	m.settled(rt, "extend", func() ([]queue.Status, error) { return m.q.Extend(await.Context(m.t), l) })
 }
 
 // expire moves one lease's end to the past and has somebody dequeue.
@@ -291,7 +292,7 @@ func (m *model) expire(rt *rapid.T) {
 		rt.Skip("a paused queue reclaims nothing")
 	}
 	l := m.anyLease(rt)
-	if err := m.rdb.ZAdd(testContext(m.t), m.q.EnqueueKeys()[2], redis.Z{Score: 1, Member: l.ID}).Err(); err != nil {
+	if err := m.rdb.ZAdd(await.Context(m.t), m.q.EnqueueKeys()[2], redis.Z{Score: 1, Member: l.ID}).Err(); err != nil {
 		rt.Fatal(err)
 	}
 	delete(m.leased, l.ID)
@@ -311,7 +312,7 @@ func (m *model) late(rt *rapid.T) {
 		rt.Skip("no lease has ended")
 	}
 	l := rapid.SampledFrom(m.stale).Draw(rt, "lease")
-	ctx := testContext(m.t)
+	ctx := await.Context(m.t)
 	for op, f := range map[string]func() ([]queue.Status, error){
 		"ack":    func() ([]queue.Status, error) { return m.q.Ack(ctx, l) },
 		"extend": func() ([]queue.Status, error) { return m.q.Extend(ctx, l) },
@@ -343,7 +344,7 @@ func (m *model) mend(rt *rapid.T) {
 
 // check compares the whole of Redis with the model.
 func (m *model) check(rt *rapid.T) {
-	ctx := testContext(m.t)
+	ctx := await.Context(m.t)
 	want := queue.Stats{Ready: len(m.ready), Leased: len(m.leased), Dead: len(m.dead), Paused: m.paused}
 	if got := stats(m.t, m.q); got != want {
 		rt.Fatalf("stats %+v, want %+v", got, want)

@@ -9,7 +9,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 	"flashsale/queue"
 )
 
@@ -22,7 +23,7 @@ var oddities = []string{
 func expire(t testing.TB, rdb redis.UniversalClient, q *queue.Queue, ids ...string) {
 	t.Helper()
 	for _, id := range ids {
-		if err := rdb.ZAdd(testContext(t), q.EnqueueKeys()[2], redis.Z{Score: 1, Member: id}).Err(); err != nil {
+		if err := rdb.ZAdd(await.Context(t), q.EnqueueKeys()[2], redis.Z{Score: 1, Member: id}).Err(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -30,7 +31,7 @@ func expire(t testing.TB, rdb redis.UniversalClient, q *queue.Queue, ids ...stri
 
 func list(t testing.TB, q *queue.Queue, state queue.State) []queue.TaskInfo {
 	t.Helper()
-	found, err := q.List(testContext(t), state, 0, 512)
+	found, err := q.List(await.Context(t), state, 0, 512)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +84,7 @@ func TestQueue_OptionsLast(t *testing.T) {
 			enqueue(t, q, task)
 			wantOptions(t, q, queue.StateDelayed, task)
 			// Due by hand.
-			if err := rdb.ZAdd(testContext(t), q.EnqueueKeys()[1], redis.Z{Score: 1, Member: task.ID}).Err(); err != nil {
+			if err := rdb.ZAdd(await.Context(t), q.EnqueueKeys()[1], redis.Z{Score: 1, Member: task.ID}).Err(); err != nil {
 				t.Fatal(err)
 			}
 			takeOptions(t, q, task, 1)
@@ -102,7 +103,7 @@ func TestQueue_OptionsLast(t *testing.T) {
 			wantOptions(t, q, queue.StateReady, task)
 			l = takeOptions(t, q, task, 1)
 			reject(t, q, queue.Rejection{Task: l, Uncounted: true})
-			status, err := q.Ack(testContext(t), takeOptions(t, q, task, 1))
+			status, err := q.Ack(await.Context(t), takeOptions(t, q, task, 1))
 			wantStatus(t, status, err, queue.StatusOK)
 			wantStats(t, q, queue.Stats{})
 		}
@@ -177,11 +178,11 @@ func TestQueue_OptionsInvalid(t *testing.T) {
 	} {
 		task.ID = "bad"
 		good := queue.Task{ID: "good"}
-		if status, err := q.Enqueue(testContext(t), good, task); !errors.Is(err, queue.ErrInvalidTask) || status[0] != queue.StatusUnknown {
+		if status, err := q.Enqueue(await.Context(t), good, task); !errors.Is(err, queue.ErrInvalidTask) || status[0] != queue.StatusUnknown {
 			t.Errorf("%s: %v, %v; want ErrInvalidTask", name, status, err)
 		}
 		next := queue.Completion{Task: l, Next: []queue.Task{good, task}}
-		if status, err := q.Complete(testContext(t), next); !errors.Is(err, queue.ErrInvalidTask) || status[0] != queue.StatusUnknown {
+		if status, err := q.Complete(await.Context(t), next); !errors.Is(err, queue.ErrInvalidTask) || status[0] != queue.StatusUnknown {
 			t.Errorf("complete, %s: %v, %v; want ErrInvalidTask", name, status, err)
 		}
 		wantStats(t, q, queue.Stats{Leased: 1})

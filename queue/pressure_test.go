@@ -7,7 +7,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 	"flashsale/queue"
 )
 
@@ -17,7 +18,7 @@ func TestQueue_Load(t *testing.T) {
 		withinMinute(t, rdb, func(minute int64) error {
 			q := newQueue(t, rdb, queue.Config{Lease: time.Hour})
 			look := func() queue.Load {
-				l, err := q.Load(testContext(t))
+				l, err := q.Load(await.Context(t))
 				must(err)
 				return l
 			}

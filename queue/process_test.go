@@ -15,7 +15,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 	"flashsale/queue"
 )
 
@@ -75,7 +76,7 @@ func sleepsKey(prefix, role string) string { return prefix + "test:sleeps:" + ro
 // sleeps is how often the process of that role has gone to sleep.
 func sleeps(t *testing.T, rdb *redis.Client, prefix, role string) int {
 	t.Helper()
-	n, err := rdb.Get(testContext(t), sleepsKey(prefix, role)).Int()
+	n, err := rdb.Get(await.Context(t), sleepsKey(prefix, role)).Int()
 	if err != nil && !errors.Is(err, redis.Nil) {
 		t.Fatal(err)
 	}
@@ -163,7 +164,7 @@ func takeNote(ctx context.Context, rdb *redis.Client, prefix, who string, task q
 // notes returns what was written down, and how many effects there were.
 func notes(t *testing.T, rdb *redis.Client, prefix string) (all []note, effects int) {
 	t.Helper()
-	lines, err := rdb.LRange(testContext(t), prefix+"test:notes", 0, -1).Result()
+	lines, err := rdb.LRange(await.Context(t), prefix+"test:notes", 0, -1).Result()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -177,7 +178,7 @@ func notes(t *testing.T, rdb *redis.Client, prefix string) (all []note, effects 
 		all = append(all, n)
 	}
 	if len(all) > 0 {
-		if effects, err = rdb.Get(testContext(t), prefix+"test:effects").Int(); err != nil {
+		if effects, err = rdb.Get(await.Context(t), prefix+"test:effects").Int(); err != nil {
 			t.Fatal(err)
 		}
 	}

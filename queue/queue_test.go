@@ -11,7 +11,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 	"flashsale/queue"
 )
 
@@ -112,7 +113,7 @@ func TestQueue_PriorityAges(t *testing.T) {
 		// Age the low task by moving its arrival, which is its score, ten minutes back.
 		ready := q.EnqueueKeys()[0]
 		enqueue(t, q, queue.Task{ID: "aged"})
-		if err := rdb.ZIncrBy(testContext(t), ready, -10*float64(time.Minute.Microseconds()), "aged").Err(); err != nil {
+		if err := rdb.ZIncrBy(await.Context(t), ready, -10*float64(time.Minute.Microseconds()), "aged").Err(); err != nil {
 			t.Fatal(err)
 		}
 		take(t, q, "aged", "high")
@@ -120,7 +121,7 @@ func TestQueue_PriorityAges(t *testing.T) {
 		now := redisTime(t, rdb)
 		for id, ago := range map[string]int64{"young": 50, "old": 100, "late high": 50} {
 			due := redis.Z{Score: float64(now.UnixMilli() - ago), Member: id}
-			if err := rdb.ZAdd(testContext(t), prefix+"delayed", due).Err(); err != nil {
+			if err := rdb.ZAdd(await.Context(t), prefix+"delayed", due).Err(); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -137,7 +138,7 @@ func TestQueue_EnqueueDuplicate(t *testing.T) {
 		reject(t, q, queue.Rejection{Task: l[1], Dead: true})
 		enqueue(t, q, queue.Task{ID: "ready"}, queue.Task{ID: "delayed", Due: time.Now().Add(time.Hour)})
 		for _, id := range []string{"ready", "delayed", "leased", "dead"} {
-			status, err := q.Enqueue(testContext(t),
+			status, err := q.Enqueue(await.Context(t),
 				queue.Task{ID: id, Payload: []byte("second")}, queue.Task{ID: "new " + id}, queue.Task{ID: "new " + id})
 			want := []queue.Status{queue.StatusDuplicate, queue.StatusOK, queue.StatusDuplicate}
 			if err != nil || !slices.Equal(status, want) {
@@ -157,7 +158,7 @@ func TestQueue_EnqueueFull(t *testing.T) {
 		q := newQueue(t, rdb, queue.Config{MaxLength: 3})
 		enqueue(t, q, queue.Task{ID: "a"}, queue.Task{ID: "later", Due: time.Now().Add(time.Hour)})
 		a := take(t, q, "a")
-		status, err := q.Enqueue(testContext(t), queue.Task{ID: "b"}, queue.Task{ID: "c"},
+		status, err := q.Enqueue(await.Context(t), queue.Task{ID: "b"}, queue.Task{ID: "c"},
 			queue.Task{ID: "d", Due: time.Now().Add(time.Hour)}, queue.Task{ID: "a"})
 		want := []queue.Status{queue.StatusOK, queue.StatusFull, queue.StatusFull, queue.StatusDuplicate}
 		if !errors.Is(err, queue.ErrFull) || !slices.Equal(status, want) {
@@ -166,7 +167,7 @@ func TestQueue_EnqueueFull(t *testing.T) {
 		wantGone(t, q, "c")
 		wantGone(t, q, "d")
 		seen := 0
-		if err := q.Scan(testContext(t), func(string, []byte) error { seen++; return nil }); err != nil || seen != 3 {
+		if err := q.Scan(await.Context(t), func(string, []byte) error { seen++; return nil }); err != nil || seen != 3 {
 			t.Fatalf("%d bodies, %v; want 3", seen, err)
 		}
 		ack(t, q, a...)
@@ -178,7 +179,7 @@ func TestQueue_EnqueueInvalid(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t, redistest.Embedded(t), queue.Config{})
 	for _, task := range []queue.Task{{}, {ID: strings.Repeat("a", 256)}, {ID: "a", Priority: 10}, {ID: "a", Priority: -1}} {
-		status, err := q.Enqueue(testContext(t), queue.Task{ID: "good"}, task)
+		status, err := q.Enqueue(await.Context(t), queue.Task{ID: "good"}, task)
 		if !errors.Is(err, queue.ErrInvalidTask) {
 			t.Fatalf("%+v: %v; want ErrInvalidTask", task, err)
 		}
@@ -212,16 +213,16 @@ func TestQueue_LeaseExpires(t *testing.T) {
 		if f := dequeue(t, slow, 10); len(f.Tasks) != 0 {
 			t.Fatalf("redelivered twice: %v", names(f.Tasks))
 		}
-		status, err := q.Ack(testContext(t), first...)
+		status, err := q.Ack(await.Context(t), first...)
 		wantStatus(t, status, err, queue.StatusStale, queue.StatusStale)
-		status, err = q.Extend(testContext(t), first...)
+		status, err = q.Extend(await.Context(t), first...)
 		wantStatus(t, status, err, queue.StatusStale, queue.StatusStale)
-		status, err = q.Reject(testContext(t), queue.Rejection{Task: first[0], Dead: true})
+		status, err = q.Reject(await.Context(t), queue.Rejection{Task: first[0], Dead: true})
 		wantStatus(t, status, err, queue.StatusStale)
 		if info := get(t, slow, "a"); info.State != queue.StateLeased || string(info.Payload) != "x" {
 			t.Fatalf("a stale lease changed the task: %+v", info)
 		}
-		status, err = slow.Ack(testContext(t), rest...)
+		status, err = slow.Ack(await.Context(t), rest...)
 		wantStatus(t, status, err, queue.StatusOK, queue.StatusOK)
 		wantStats(t, slow, queue.Stats{Leased: 1})
 	})
@@ -243,7 +244,7 @@ func dequeueOnly(t testing.TB, q *queue.Queue, id string) bool {
 // is waited for, so a slow machine only asks less often.
 func waitFor(t testing.TB, cond func() bool) {
 	t.Helper()
-	ctx := testContext(t)
+	ctx := await.Context(t)
 	pause := 2 * time.Millisecond
 	for !cond() {
 		select {
@@ -268,7 +269,7 @@ func TestQueue_LeaseReclaimedNotRedelivered(t *testing.T) {
 		if info := get(t, q, "b"); info.State != queue.StateReady || info.Reason != "lease expired" || info.Attempt != 1 {
 			t.Fatalf("reclaimed task: %+v", info)
 		}
-		status, err := q.Ack(testContext(t), old...)
+		status, err := q.Ack(await.Context(t), old...)
 		wantStatus(t, status, err, queue.StatusStale, queue.StatusStale)
 		take(t, q, "b")
 	})
@@ -300,7 +301,7 @@ func TestQueue_Extend(t *testing.T) {
 		l := take(t, q, "a")
 		before := get(t, q, "a").At
 		waitFor(t, func() bool {
-			status, err := q.Extend(testContext(t), l...)
+			status, err := q.Extend(await.Context(t), l...)
 			wantStatus(t, status, err, queue.StatusOK)
 			return get(t, q, "a").At.After(before)
 		})
@@ -308,7 +309,7 @@ func TestQueue_Extend(t *testing.T) {
 			t.Fatalf("local lease end %v is later than the server's %v", l[0].LeaseUntil, end)
 		}
 		ack(t, q, l...)
-		status, err := q.Extend(testContext(t), l...)
+		status, err := q.Extend(await.Context(t), l...)
 		wantStatus(t, status, err, queue.StatusMissing)
 		wantStats(t, q, queue.Stats{})
 	})
@@ -362,7 +363,7 @@ func TestQueue_DueNeverEarly(t *testing.T) {
 		for taken := 0; taken < 20; {
 			f := dequeue(t, q, 1)
 			if len(f.Tasks) == 0 {
-				if err := q.Wait(testContext(t), f.Next); err != nil {
+				if err := q.Wait(await.Context(t), f.Next); err != nil {
 					t.Fatal(err)
 				}
 				continue
@@ -400,7 +401,7 @@ func TestQueue_Backoff(t *testing.T) {
 				t.Fatalf("attempt %d waits %v, want at most %v", attempt, wait, bound)
 			}
 			seen[wait.Round(time.Second)] = true
-			if err := rdb.ZAdd(testContext(t), q.EnqueueKeys()[1], redis.Z{Score: 1, Member: "a"}).Err(); err != nil {
+			if err := rdb.ZAdd(await.Context(t), q.EnqueueKeys()[1], redis.Z{Score: 1, Member: "a"}).Err(); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -420,7 +421,7 @@ func TestQueue_MaxAttempts(t *testing.T) {
 			reject(t, q, queue.Rejection{Task: take(t, q, "a")[0]})
 		}
 		reject(t, q, queue.Rejection{Task: take(t, q, "a")[0], Reason: strings.Repeat("x", 5000)})
-		dead, err := q.List(testContext(t), queue.StateDead, 0, 10)
+		dead, err := q.List(await.Context(t), queue.StateDead, 0, 10)
 		if err != nil || len(dead) != 1 {
 			t.Fatalf("%v, %v", dead, err)
 		}
@@ -451,7 +452,7 @@ func TestQueue_ScriptFlush(t *testing.T) {
 	defer closeClient(t, rdb)
 	q := newQueue(t, rdb, queue.Config{})
 	flush := func() {
-		if err := rdb.ScriptFlush(testContext(t)).Err(); err != nil {
+		if err := rdb.ScriptFlush(await.Context(t)).Err(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -473,7 +474,7 @@ func TestQueue_MemoryFull(t *testing.T) {
 	srv := redistest.Real(t)
 	rdb := redis.NewClient(redistest.Options(srv.Addr()))
 	defer closeClient(t, rdb)
-	ctx := testContext(t)
+	ctx := await.Context(t)
 	q := newQueue(t, rdb, queue.Config{MaxAttempts: 2})
 	enqueue(t, q, numbered(20)...)
 	enqueue(t, q, queue.Task{ID: "due", Due: redisTime(t, rdb).Add(time.Millisecond)})

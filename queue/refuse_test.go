@@ -9,7 +9,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 	"flashsale/queue"
 )
 
@@ -27,7 +28,7 @@ func TestQueue_ConflictsWriteNothing(t *testing.T) {
 		before := content(t, rdb, prefix)
 		for _, state := range []string{"ready", "delayed", "leased", "dead"} {
 			for _, task := range []queue.Task{{ID: state}, {ID: state, Due: later, Priority: 4, Payload: []byte("x")}} {
-				status, err := q.Enqueue(testContext(t), task)
+				status, err := q.Enqueue(await.Context(t), task)
 				if err != nil || status[0] != queue.StatusDuplicate {
 					t.Fatalf("a second %s: %v, %v; want a duplicate", state, status, err)
 				}
@@ -53,7 +54,7 @@ func TestQueue_FullWritesNothing(t *testing.T) {
 		reject(t, q, queue.Rejection{Task: l[0], Dead: true})
 		enqueue(t, q, queue.Task{ID: "ready"}, queue.Task{ID: "delayed", Due: later})
 		stock := "stock" + prefix
-		if err := rdb.Set(testContext(t), stock, 5, 0).Err(); err != nil {
+		if err := rdb.Set(await.Context(t), stock, 5, 0).Err(); err != nil {
 			t.Fatal(err)
 		}
 		many := []queue.Task{
@@ -62,19 +63,19 @@ func TestQueue_FullWritesNothing(t *testing.T) {
 		before := content(t, rdb, prefix)
 		for name, refused := range map[string]func() bool{
 			"enqueue": func() bool {
-				status, err := q.Enqueue(testContext(t), many...)
+				status, err := q.Enqueue(await.Context(t), many...)
 				return errors.Is(err, queue.ErrFull) && slices.Equal(status, slices.Repeat([]queue.Status{queue.StatusFull}, len(many)))
 			},
 			"complete": func() bool {
-				status, err := q.Complete(testContext(t), queue.Completion{Task: l[1], Next: many})
+				status, err := q.Complete(await.Context(t), queue.Completion{Task: l[1], Next: many})
 				return err == nil && slices.Equal(status, []queue.Status{queue.StatusFull})
 			},
 			"run now": func() bool {
-				status, err := q.RunNow(testContext(t), "dead")
+				status, err := q.RunNow(await.Context(t), "dead")
 				return errors.Is(err, queue.ErrFull) && slices.Equal(status, []queue.Status{queue.StatusFull})
 			},
 			"script": func() bool {
-				answer, err := sell.Run(testContext(t), rdb, append([]string{stock}, q.EnqueueKeys()...), q.MaxLength(), 1, "5", "payload").Text()
+				answer, err := sell.Run(await.Context(t), rdb, append([]string{stock}, q.EnqueueKeys()...), q.MaxLength(), 1, "5", "payload").Text()
 				return err == nil && answer == "full"
 			},
 		} {
@@ -85,12 +86,12 @@ func TestQueue_FullWritesNothing(t *testing.T) {
 				t.Fatalf("%s: refused, and %v became %v", name, before, now)
 			}
 		}
-		if left, err := rdb.Get(testContext(t), stock).Int(); err != nil || left != 5 {
+		if left, err := rdb.Get(await.Context(t), stock).Int(); err != nil || left != 5 {
 			t.Errorf("the script that was refused left a stock of %d, %v", left, err)
 		}
 		// With room for one, the first is written whole and the others not at all.
 		ack(t, q, l[1])
-		status, err := q.Enqueue(testContext(t), many...)
+		status, err := q.Enqueue(await.Context(t), many...)
 		want := []queue.Status{queue.StatusOK, queue.StatusFull, queue.StatusFull, queue.StatusFull}
 		if !errors.Is(err, queue.ErrFull) || !slices.Equal(status, want) {
 			t.Fatalf("with room for one: %v, %v", status, err)
@@ -101,7 +102,7 @@ func TestQueue_FullWritesNothing(t *testing.T) {
 				t.Errorf("with room for one %s went from %s to %s", key, before[key], now[key])
 			}
 		}
-		if bodies, err := rdb.HKeys(testContext(t), prefix+"body").Result(); err != nil || len(bodies) != 4 {
+		if bodies, err := rdb.HKeys(await.Context(t), prefix+"body").Result(); err != nil || len(bodies) != 4 {
 			t.Errorf("bodies %v, %v", bodies, err)
 		}
 		wantStats(t, q, queue.Stats{Ready: 2, Delayed: 1, Dead: 1})
@@ -122,7 +123,7 @@ func TestQueue_BodyDeleted(t *testing.T) {
 			l := take(t, q, "leased", "worked on", "dead")
 			reject(t, q, queue.Rejection{Task: l[2], Dead: true, Reason: "bad"})
 			enqueue(t, q, queue.Task{ID: "ready"}, queue.Task{ID: "well 1"}, queue.Task{ID: "delayed", Due: time.Now().Add(time.Hour), Priority: 2}, queue.Task{ID: "well 2"})
-			if err := rdb.HDel(testContext(t), prefix+"body", "leased", "worked on", "dead", "ready", "delayed").Err(); err != nil {
+			if err := rdb.HDel(await.Context(t), prefix+"body", "leased", "worked on", "dead", "ready", "delayed").Err(); err != nil {
 				t.Fatal(err)
 			}
 			wantBodiless := []string{"delayed", "leased", "ready", "worked on"}
@@ -130,7 +131,7 @@ func TestQueue_BodyDeleted(t *testing.T) {
 				t.Fatalf("found %+v", r)
 			}
 			// Who works on such a task may finish it.
-			status, err := q.Ack(testContext(t), l[1])
+			status, err := q.Ack(await.Context(t), l[1])
 			wantStatus(t, status, err, queue.StatusOK)
 			wantBodiless = slices.DeleteFunc(wantBodiless, func(id string) bool { return id == "worked on" })
 			if repair {

@@ -12,7 +12,8 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 	"flashsale/queue"
 )
 
@@ -30,7 +31,7 @@ func newRegistry(t testing.TB, rdb redis.UniversalClient, cfg queue.RegistryConf
 
 func listed(t testing.TB, r *queue.Registry) queue.Workers {
 	t.Helper()
-	w, err := r.List(testContext(t))
+	w, err := r.List(await.Context(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +90,7 @@ func TestRegistry(t *testing.T) {
 		if w = listed(t, r); len(w.Live) != 0 || w.SeenAt.IsZero() || w.FetchedAt.IsZero() || w.SeenAt.Before(w.FetchedAt) {
 			t.Errorf("after all have left: %+v", w)
 		}
-		if ttl, err := rdb.PTTL(testContext(t), key).Result(); err != nil || ttl <= 0 {
+		if ttl, err := rdb.PTTL(await.Context(t), key).Result(); err != nil || ttl <= 0 {
 			t.Errorf("the key has no end: %v, %v", ttl, err)
 		}
 	})
@@ -125,7 +126,7 @@ func TestRegistry_Killed(t *testing.T) {
 	}
 	leave := join(t, r.Register("b", ""), tell(t))
 	waitFor(t, func() bool { return len(listed(t, r).Live) == 1 })
-	if fields, err := rdb.HLen(testContext(t), key).Result(); err != nil || fields != 3 {
+	if fields, err := rdb.HLen(await.Context(t), key).Result(); err != nil || fields != 3 {
 		t.Errorf("%d fields, %v: want the other worker and two times", fields, err)
 	}
 	leave()
@@ -147,7 +148,7 @@ func TestRegistry_Full(t *testing.T) {
 	for i := range 1024 {
 		fields[fmt.Sprintf("w%d", i)] = fmt.Sprintf("%d %d 0 h v", far, far)
 	}
-	if err := rdb.HSet(testContext(t), key, fields).Err(); err != nil {
+	if err := rdb.HSet(await.Context(t), key, fields).Err(); err != nil {
 		t.Fatal(err)
 	}
 	refused := make(chan error, 1)
@@ -158,7 +159,7 @@ func TestRegistry_Full(t *testing.T) {
 	if err := receive(t, "the refusal", refused); !errors.Is(err, queue.ErrRegistryFull) {
 		t.Errorf("got %v", err)
 	}
-	if err := rdb.HDel(testContext(t), key, "w7").Err(); err != nil {
+	if err := rdb.HDel(await.Context(t), key, "w7").Err(); err != nil {
 		t.Fatal(err)
 	}
 	waitFor(t, func() bool {

@@ -12,7 +12,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 	"flashsale/queue"
 )
 
@@ -319,7 +320,7 @@ func TestRun_LeaseLost(t *testing.T) {
 				return nil
 			}
 			// Another worker took a over.
-			if err := rdb.HSet(testContext(t), q.EnqueueKeys()[4], "a", "2,0;Lother").Err(); err != nil {
+			if err := rdb.HSet(await.Context(t), q.EnqueueKeys()[4], "a", "2,0;Lother").Err(); err != nil {
 				t.Error(err)
 			}
 			<-ctx.Done()
@@ -408,11 +409,11 @@ func TestRun_Config(t *testing.T) {
 		"batch": {Batch: 513}, "workers": {Workers: -1}, "drain": {Drain: -1},
 		"idle": {MaxIdle: time.Millisecond},
 	} {
-		if err := q.Run(testContext(t), h, cfg); !errors.Is(err, queue.ErrConfig) {
+		if err := q.Run(await.Context(t), h, cfg); !errors.Is(err, queue.ErrConfig) {
 			t.Errorf("%s: %v, want ErrConfig", name, err)
 		}
 	}
-	if err := q.Run(testContext(t), nil, queue.RunConfig{}); !errors.Is(err, queue.ErrConfig) {
+	if err := q.Run(await.Context(t), nil, queue.RunConfig{}); !errors.Is(err, queue.ErrConfig) {
 		t.Errorf("no handler: %v, want ErrConfig", err)
 	}
 }

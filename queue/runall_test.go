@@ -13,7 +13,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 	"flashsale/queue"
 )
 
@@ -75,7 +76,7 @@ func process(t testing.TB, rdb redis.UniversalClient, cfg queue.Config, hooks ..
 // load makes every script known to the server, so that a hook sees each by its hash.
 func load(t testing.TB, q *queue.Queue) {
 	t.Helper()
-	ctx := testContext(t)
+	ctx := await.Context(t)
 	enqueue(t, q, queue.Task{ID: "load"}, queue.Task{ID: "load 2"}, queue.Task{ID: "load 3"})
 	l := take(t, q, "load", "load 2", "load 3")
 	if _, err := q.Extend(ctx, l...); err != nil {
@@ -349,11 +350,11 @@ func TestRunAll_Config(t *testing.T) {
 		"negative": {good, {Queue: q, Handler: h, Weight: -1}},
 		"weight":   {good, {Queue: q, Handler: h, Weight: 1001}},
 	} {
-		if err := queue.RunAll(testContext(t), sources, queue.RunConfig{}); !errors.Is(err, queue.ErrConfig) {
+		if err := queue.RunAll(await.Context(t), sources, queue.RunConfig{}); !errors.Is(err, queue.ErrConfig) {
 			t.Errorf("%s: %v, want ErrConfig", name, err)
 		}
 	}
-	if err := queue.RunAll(testContext(t), []queue.Source{good}, queue.RunConfig{Batch: 513}); !errors.Is(err, queue.ErrConfig) {
+	if err := queue.RunAll(await.Context(t), []queue.Source{good}, queue.RunConfig{Batch: 513}); !errors.Is(err, queue.ErrConfig) {
 		t.Errorf("batch: %v, want ErrConfig", err)
 	}
 	ended, cancel := context.WithCancel(t.Context())

@@ -14,7 +14,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 	"flashsale/queue"
 )
 
@@ -245,7 +246,7 @@ func TestSettler_ThenNoRoom(t *testing.T) {
 			return errs
 		}, queue.RunConfig{Batch: 1, OnError: func(err error) { t.Error(err) }})
 		waitFor(t, func() bool {
-			found, err := q.Get(testContext(t), "b")
+			found, err := q.Get(await.Context(t), "b")
 			return err == nil && found[0].State != "" && stats(t, q) == queue.Stats{Delayed: 2}
 		})
 		stop()
@@ -298,7 +299,7 @@ func TestSettler_Stale(t *testing.T) {
 				told := make(chan error, 10)
 				stop := start(t, q, func(_ context.Context, tasks []queue.Leased) []error {
 					for _, task := range tasks {
-						if err := rdb.HSet(testContext(t), q.EnqueueKeys()[4], task.ID, "2,0;Lother").Err(); err != nil {
+						if err := rdb.HSet(await.Context(t), q.EnqueueKeys()[4], task.ID, "2,0;Lother").Err(); err != nil {
 							t.Error(err)
 						}
 					}

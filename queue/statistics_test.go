@@ -10,7 +10,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 	"flashsale/queue"
 )
 
@@ -25,7 +26,7 @@ func TestQueue_StatsTotals(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
 		q := newQueue(t, rdb, queue.Config{MaxAttempts: 2, MaxDead: 1, Lease: time.Hour})
-		ctx := testContext(t)
+		ctx := await.Context(t)
 		wantCounted(t, q, 0, 0, 0)
 		enqueue(t, q, numbered(5)...)
 		l := dequeue(t, q, 5).Tasks
@@ -97,7 +98,7 @@ func TestQueue_StatsPerMinute(t *testing.T) {
 		withinMinute(t, rdb, func(minute int64) error {
 			prefix := redistest.Prefix(t)
 			q := newQueue(t, rdb, queue.Config{Prefix: prefix})
-			ctx := testContext(t)
+			ctx := await.Context(t)
 			field := func(ago int64) string { return fmt.Sprintf("m%d", minute-ago) }
 			for ago, n := range map[int64]int{1: 10, 2: 20, 59: 590, 60: 600, 61: 610, 1000: 1, -61: 1, -1: 7} {
 				must(rdb.HSet(ctx, prefix+"counts", field(ago), n).Err())
@@ -153,7 +154,7 @@ func arrived(t testing.TB, rdb redis.UniversalClient, q *queue.Queue, ago time.D
 	at := float64(serverTime(t, rdb).Add(-ago).UnixMicro() - int64(priority)*time.Minute.Microseconds())
 	for i, id := range ids {
 		z := redis.Z{Score: at + float64(i), Member: id}
-		if n, err := rdb.ZAdd(testContext(t), q.EnqueueKeys()[0], z).Result(); err != nil || n != 0 {
+		if n, err := rdb.ZAdd(await.Context(t), q.EnqueueKeys()[0], z).Result(); err != nil || n != 0 {
 			t.Fatalf("%s was not ready: %d, %v", id, n, err)
 		}
 	}
@@ -203,7 +204,7 @@ func TestQueue_StatsWaits(t *testing.T) {
 		// A delayed task counts from when it fell due, however long ago it was added and however late it is promoted.
 		enqueue(t, q, queue.Task{ID: "e", Due: time.Now().Add(time.Hour), Priority: 2})
 		due := float64(serverTime(t, rdb).Add(-half).UnixMilli())
-		must(rdb.ZAdd(testContext(t), q.EnqueueKeys()[1], redis.Z{Score: due, Member: "e"}).Err())
+		must(rdb.ZAdd(await.Context(t), q.EnqueueKeys()[1], redis.Z{Score: due, Member: "e"}).Err())
 		take(t, q, "e")
 		w = wantWaits(t, q, w, map[int]int64{bucket(half): 1})
 
@@ -242,7 +243,7 @@ func TestQueue_StatsWaitsAgain(t *testing.T) {
 					if now.Total() != w.Total()+1 || now[len(now)-1] != w[len(w)-1] {
 						t.Fatalf("waits %v, before %v; want a short one more", now, w)
 					}
-					if meta, err := rdb.HGet(testContext(t), prefix+"meta", "a").Result(); err != nil || meta != l.Token {
+					if meta, err := rdb.HGet(await.Context(t), prefix+"meta", "a").Result(); err != nil || meta != l.Token {
 						t.Fatalf("meta %q, %v; want %q", meta, err, l.Token)
 					}
 				}
@@ -261,7 +262,7 @@ func TestQueue_StatsWaitsMark(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		prefix := redistest.Prefix(t)
-		ctx := testContext(t)
+		ctx := await.Context(t)
 		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
 		marked := func(id string) bool {
 			meta, err := rdb.HGet(ctx, prefix+"meta", id).Result()
@@ -346,7 +347,7 @@ func TestQueue_StatsBroken(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		prefix := redistest.Prefix(t)
-		ctx := testContext(t)
+		ctx := await.Context(t)
 		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
 		for name, spoil := range map[string]func() error{
 			"another type": func() error { return rdb.Set(ctx, prefix+"counts", "x", 0).Err() },

@@ -11,7 +11,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 	"flashsale/queue"
 )
 
@@ -27,7 +28,7 @@ func TestRun_FindsStrays(t *testing.T) {
 			take(t, q, "worked on")
 			enqueue(t, q, queue.Task{ID: "waits", Payload: []byte("w")}, queue.Task{ID: "later", Due: time.Now().Add(24 * time.Hour)})
 			id := map[string]string{"leased": "worked on", "ready": "waits", "delayed": "later"}[state]
-			if n, err := rdb.ZRem(testContext(t), prefix+state, id).Result(); err != nil || n != 1 {
+			if n, err := rdb.ZRem(await.Context(t), prefix+state, id).Result(); err != nil || n != 1 {
 				t.Fatalf("%d, %v", n, err)
 			}
 			failures, handled := make(chan error, 100), make(chan string, 10)
@@ -69,9 +70,9 @@ func TestRun_StraysBounded(t *testing.T) {
 		later[i].Due = time.Now().Add(time.Hour)
 	}
 	fetch := func() (calls string) {
-		must(rdb.ConfigResetStat(testContext(t)).Err())
+		must(rdb.ConfigResetStat(await.Context(t)).Err())
 		dequeue(t, q, 1)
-		info, err := rdb.InfoMap(testContext(t), "commandstats").Result()
+		info, err := rdb.InfoMap(await.Context(t), "commandstats").Result()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -94,8 +95,8 @@ func TestRun_StraysBounded(t *testing.T) {
 			pages++
 		}
 	}})
-	must(rdb.ZRem(testContext(t), prefix+"delayed", later[0].ID).Err())
-	if n := queue.SeekStrays(testContext(t), newQueue(t, other, queue.Config{Prefix: prefix})); pages > 16 || n == 0 {
+	must(rdb.ZRem(await.Context(t), prefix+"delayed", later[0].ID).Err())
+	if n := queue.SeekStrays(await.Context(t), newQueue(t, other, queue.Config{Prefix: prefix})); pages > 16 || n == 0 {
 		t.Errorf("%d pages at once, %d reports", pages, n)
 	}
 }
@@ -129,8 +130,8 @@ func TestDequeue_Bytes(t *testing.T) {
 		// One that is larger than the bound is taken alone.
 		huge := queue.Task{ID: "huge", Payload: []byte(strings.Repeat("x", 5<<20)), Due: serverTime(t, rdb).Add(time.Millisecond), Type: "t", Priority: 1}
 		enqueue(t, q, queue.Task{ID: "small", Payload: []byte("x")}, huge)
-		must(rdb.Set(testContext(t), "stock"+q.Prefix(), 9, 0).Err())
-		must(sell.Run(testContext(t), rdb, append([]string{"stock" + q.Prefix()}, q.EnqueueKeys()...), q.MaxLength(), 4, "s1", big, "s2", big, "s3", big, "s4", big).Err())
+		must(rdb.Set(await.Context(t), "stock"+q.Prefix(), 9, 0).Err())
+		must(sell.Run(await.Context(t), rdb, append([]string{"stock" + q.Prefix()}, q.EnqueueKeys()...), q.MaxLength(), 4, "s1", big, "s2", big, "s3", big, "s4", big).Err())
 		waitFor(t, func() bool { return serverTime(t, rdb).After(get(t, q, "huge").At) })
 		if l := wantBatch(1, true); len(l[0].Payload) != 5<<20 || l[0].Type != "t" {
 			t.Errorf("%s has %d bytes", l[0].ID, len(l[0].Payload))
@@ -162,7 +163,7 @@ func TestQueue_EqualDue(t *testing.T) {
 			}
 		}
 		// An hour passes.
-		must(rdb.Eval(testContext(t), `for _, id in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do
+		must(rdb.Eval(await.Context(t), `for _, id in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do
 			redis.call('ZINCRBY', KEYS[1], -3600000, id)
 		end
 		return 1`, q.EnqueueKeys()[1:2]).Err())
@@ -173,7 +174,7 @@ func TestQueue_EqualDue(t *testing.T) {
 		for i := range 5 {
 			back = append(back, queue.Rejection{Task: l[i], Delay: 50 * time.Millisecond})
 		}
-		status, err := q.Reject(testContext(t), back...)
+		status, err := q.Reject(await.Context(t), back...)
 		wantStatus(t, status, err, queue.StatusOK, queue.StatusOK, queue.StatusOK, queue.StatusOK, queue.StatusOK)
 		take(t, q, ids[:5]...)
 	})
@@ -188,7 +189,7 @@ func TestRun_StraysLater(t *testing.T) {
 	prefix := redistest.Prefix(t)
 	q := newQueue(t, rdb, queue.Config{Prefix: prefix, Lease: never})
 	enqueue(t, q, queue.Task{ID: "lost"}, queue.Task{ID: "waits"})
-	must(rdb.ZRem(testContext(t), prefix+"ready", "lost").Err())
+	must(rdb.ZRem(await.Context(t), prefix+"ready", "lost").Err())
 	began := make(chan struct{}, 2)
 	slow := redis.NewClient(redistest.Options(srv.Addr()))
 	defer closeClient(t, slow)
@@ -230,8 +231,8 @@ func TestRun_StraysIdle(t *testing.T) {
 		for i := 0; i < len(tasks); i += 100 {
 			lost = append(lost, tasks[i].ID)
 		}
-		must(rdb.ZRem(testContext(t), prefix+"delayed", lost).Err())
-		must(rdb.Del(testContext(t), prefix+"meta").Err())
+		must(rdb.ZRem(await.Context(t), prefix+"delayed", lost).Err())
+		must(rdb.Del(await.Context(t), prefix+"meta").Err())
 		handled := make(chan string, 2*len(lost))
 		stop := start(t, q, func(_ context.Context, tasks []queue.Leased) []error {
 			for i := range tasks {
@@ -253,7 +254,7 @@ func TestDequeue_NoCount(t *testing.T) {
 		prefix := redistest.Prefix(t)
 		q := newQueue(t, rdb, queue.Config{Prefix: prefix, Lease: never})
 		enqueue(t, q, queue.Task{ID: "a"})
-		must(rdb.Set(testContext(t), prefix+"dead", "of another type", 0).Err())
+		must(rdb.Set(await.Context(t), prefix+"dead", "of another type", 0).Err())
 		take(t, q, "a")
 	})
 }

@@ -12,13 +12,14 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 	"flashsale/queue"
 )
 
 func verify(t testing.TB, q *queue.Queue, repair bool) queue.Report {
 	t.Helper()
-	r, err := q.Verify(testContext(t), repair)
+	r, err := q.Verify(await.Context(t), repair)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,7 +39,7 @@ func wantClean(t testing.TB, q *queue.Queue) {
 // content is all that a queue's keys hold.
 func content(t testing.TB, rdb redis.UniversalClient, prefix string) map[string]string {
 	t.Helper()
-	ctx := testContext(t)
+	ctx := await.Context(t)
 	all := make(map[string]string)
 	note := func(name string, value any, err error) {
 		if err != nil && !errors.Is(err, redis.Nil) {
@@ -88,7 +89,7 @@ func TestQueue_VerifyBusy(t *testing.T) {
 		go func() {
 			defer adding.Store(false)
 			for chunk := range slices.Chunk(numbered(400), 20) {
-				if _, err := q.Enqueue(testContext(t), chunk...); err != nil {
+				if _, err := q.Enqueue(await.Context(t), chunk...); err != nil {
 					t.Error(err)
 				}
 			}
@@ -135,7 +136,7 @@ func TestQueue_VerifyFinds(t *testing.T) {
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
 		prefix := redistest.Prefix(t)
 		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
-		ctx := testContext(t)
+		ctx := await.Context(t)
 		ready, delayed, leased, body, meta := prefix+"ready", prefix+"delayed", prefix+"leased", prefix+"body", prefix+"meta"
 		enqueue(t, q, queue.Task{ID: "leased bodiless"}, queue.Task{ID: "leased and ready"}, queue.Task{ID: "dead bodiless"})
 		l := take(t, q, "leased bodiless", "leased and ready", "dead bodiless")
@@ -209,7 +210,7 @@ func TestQueue_VerifyWakes(t *testing.T) {
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		prefix := redistest.Prefix(t)
 		q := newQueue(t, rdb, queue.Config{Prefix: prefix, MaxDead: 1})
-		if err := rdb.HSet(testContext(t), prefix+"body", "a", "x").Err(); err != nil {
+		if err := rdb.HSet(await.Context(t), prefix+"body", "a", "x").Err(); err != nil {
 			t.Fatal(err)
 		}
 		other, asleep := sleeper(t, rdb, queue.Config{Prefix: prefix})

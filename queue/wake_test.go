@@ -11,7 +11,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 	"flashsale/queue"
 )
 
@@ -19,7 +20,7 @@ import (
 func blocked(t testing.TB, rdb *redis.Client, n int) {
 	t.Helper()
 	waitFor(t, func() bool {
-		info, err := rdb.Info(testContext(t), "clients").Result()
+		info, err := rdb.Info(await.Context(t), "clients").Result()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -30,7 +31,7 @@ func blocked(t testing.TB, rdb *redis.Client, n int) {
 // calls is how often clients called the commands, by the server's own count.
 func calls(t testing.TB, rdb *redis.Client, commands ...string) int {
 	t.Helper()
-	info, err := rdb.Info(testContext(t), "commandstats").Result()
+	info, err := rdb.Info(await.Context(t), "commandstats").Result()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +56,7 @@ func TestQueue_WaitTimesOut(t *testing.T) {
 		q := newQueue(t, rdb, queue.Config{})
 		for _, wait := range []time.Duration{-1, 0, 30 * time.Millisecond, time.Second} {
 			start := time.Now()
-			if err := q.Wait(testContext(t), wait); err != nil {
+			if err := q.Wait(await.Context(t), wait); err != nil {
 				t.Fatal(err)
 			}
 			if got := time.Since(start); got < wait {
@@ -71,7 +72,7 @@ func TestQueue_WaitCancelled(t *testing.T) {
 		prefix := redistest.Prefix(t)
 		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
 		stop := errors.New("stop")
-		ctx, cancel := context.WithCancelCause(testContext(t))
+		ctx, cancel := context.WithCancelCause(await.Context(t))
 		ended := make(chan error, 1)
 		go func() { ended <- q.Wait(ctx, time.Hour) }()
 		cancel(stop)
@@ -101,7 +102,7 @@ func TestQueue_WaitCancelledWhileBlocked(t *testing.T) {
 	defer closeClient(t, rdb)
 	q := newQueue(t, rdb, queue.Config{})
 	for range 20 {
-		ctx, cancel := context.WithCancel(testContext(t))
+		ctx, cancel := context.WithCancel(await.Context(t))
 		ended := make(chan error, 1)
 		go func() { ended <- q.Wait(ctx, time.Hour) }()
 		blocked(t, rdb, 1)
@@ -118,13 +119,13 @@ func TestQueue_WaitCancelledWhileBlocked(t *testing.T) {
 		}
 		if err != nil {
 			// Another waiter gets the wake-up that this one did not use.
-			if err := q.Wait(testContext(t), 10*limit); err != nil {
+			if err := q.Wait(await.Context(t), 10*limit); err != nil {
 				t.Fatalf("the wake-up was lost: %v", err)
 			}
 		}
 		ack(t, q, take(t, q, "a")...)
 		// Leave no token for the next round.
-		if err := rdb.Del(testContext(t), q.EnqueueKeys()[6]).Err(); err != nil {
+		if err := rdb.Del(await.Context(t), q.EnqueueKeys()[6]).Err(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -135,7 +136,7 @@ func TestQueue_WaitWokenByEarlierDue(t *testing.T) {
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		q := newQueue(t, rdb, queue.Config{})
 		enqueue(t, q, queue.Task{ID: "far", Due: time.Now().Add(time.Hour)})
-		ctx := testContext(t)
+		ctx := await.Context(t)
 		drain := func() {
 			if err := rdb.Del(ctx, q.EnqueueKeys()[6]).Err(); err != nil {
 				t.Fatal(err)
@@ -165,7 +166,7 @@ func TestQueue_WakeChain(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		q := newQueue(t, rdb, queue.Config{})
-		ctx := testContext(t)
+		ctx := await.Context(t)
 		const workers = 4
 		started := make(chan error, workers)
 		for range workers {

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"flashsale/bench/internal/crew"
-	"flashsale/internal/child"
+	"flashsale/internal/testing/child"
 	"flashsale/queue"
 )
 

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"flashsale/internal/process"
+	"flashsale/internal/testing/process"
 )
 
 // TestAPI_KilledAfterScript ends the API between the purchase script and the

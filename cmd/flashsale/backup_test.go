@@ -14,7 +14,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"flashsale/internal/process"
+	"flashsale/internal/testing/process"
 )
 
 // letGo keeps the test's own connections from counting as users of the database.

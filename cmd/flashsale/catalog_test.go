@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"flashsale/internal/process"
+	"flashsale/internal/testing/process"
 	"flashsale/inventory"
 )
 

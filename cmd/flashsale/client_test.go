@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"flashsale/handler/auth"
-	"flashsale/internal/process"
+	"flashsale/internal/testing/process"
 	"flashsale/internal/wire"
 )
 

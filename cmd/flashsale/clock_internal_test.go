@@ -22,7 +22,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"flashsale/handler/auth"
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/redistest"
 )
 
 const skewSecret = "clock-tests-secret-of-more-than-32-bytes"

@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"flashsale/handler/auth"
-	"flashsale/internal/process"
+	"flashsale/internal/testing/process"
 )
 
 // commands are all that the program has.

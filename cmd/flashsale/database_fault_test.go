@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"flashsale/handler/auth"
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/redistest"
 )
 
 // TestDatabase_Locked lets a stranger hold the database's write lock while

@@ -10,9 +10,9 @@ import (
 	"strings"
 	"testing"
 
-	"flashsale/internal/disktest"
-	"flashsale/internal/process"
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/disktest"
+	"flashsale/internal/testing/process"
+	"flashsale/internal/testing/redistest"
 )
 
 // unprivileged is the id of a user and a group that own no file.

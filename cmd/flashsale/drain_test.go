@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"testing"
 
-	"flashsale/internal/process"
+	"flashsale/internal/testing/process"
 )
 
 // term stops a process as an operator would and tells how it ended.

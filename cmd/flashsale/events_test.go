@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"flashsale/handler/auth"
-	"flashsale/internal/process"
+	"flashsale/internal/testing/process"
 )
 
 // follower is a client that follows one order, as a browser's EventSource does:

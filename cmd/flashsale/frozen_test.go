@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"testing"
 
-	"flashsale/internal/process"
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/process"
+	"flashsale/internal/testing/redistest"
 )
 
 // TestRedis_Frozen stops Redis without closing a connection: nothing is refused and

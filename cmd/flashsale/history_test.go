@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"flashsale/handler/auth"
-	"flashsale/internal/history"
+	"flashsale/internal/verify/history"
 )
 
 // witness makes the calls of a sale and writes down what came of them.

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"flashsale/internal/process"
+	"flashsale/internal/testing/process"
 )
 
 const adminSecret = "process-tests-secret-of-admins-longer-than-32"

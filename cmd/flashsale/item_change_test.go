@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"flashsale/handler/auth"
-	"flashsale/internal/process"
+	"flashsale/internal/testing/process"
 )
 
 // TestCommand_ItemChange changes items as an operator does at the terminal.

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"flashsale/internal/process"
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/process"
+	"flashsale/internal/testing/redistest"
 )
 
 // parallel is how many tests run at once unless -parallel is given: they mostly wait

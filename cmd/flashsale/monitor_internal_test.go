@@ -7,7 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/redistest"
 	"flashsale/order"
 	"flashsale/queue"
 )

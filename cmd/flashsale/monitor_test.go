@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"flashsale/internal/process"
+	"flashsale/internal/testing/process"
 	"flashsale/order"
 )
 

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"flashsale/internal/process"
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/process"
+	"flashsale/internal/testing/redistest"
 	"flashsale/queue"
 )
 

@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"testing"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/redistest"
 )
 
 // TestOverload_Age keeps the database from taking orders until the oldest of them is

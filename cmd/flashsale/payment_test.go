@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"flashsale/handler/auth"
-	"flashsale/internal/process"
+	"flashsale/internal/testing/process"
 )
 
 // TestCommand_Payment: an operator sees money that paid nothing, marks it as

@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"flashsale/internal/process"
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/process"
+	"flashsale/internal/testing/redistest"
 )
 
 // pasteWithin bounds the run of README's commands.

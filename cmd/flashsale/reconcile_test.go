@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"flashsale/internal/process"
+	"flashsale/internal/testing/process"
 )
 
 // write changes the shop's database as a stranger would.

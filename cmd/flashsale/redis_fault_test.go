@@ -12,7 +12,7 @@ import (
 	"testing"
 
 	"flashsale/handler/auth"
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/redistest"
 )
 
 // TestRedis_Killed ends Redis in the middle of a sale and starts it again.

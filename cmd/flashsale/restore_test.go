@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"testing"
 
-	"flashsale/internal/process"
+	"flashsale/internal/testing/process"
 )
 
 // TestRestore_WhileRunning: as long as a process has the database open, also an idle

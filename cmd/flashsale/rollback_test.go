@@ -14,7 +14,7 @@ import (
 	"testing"
 
 	"flashsale/handler/auth"
-	"flashsale/internal/process"
+	"flashsale/internal/testing/process"
 )
 
 // snapshot copies the shop's database as it is now, and returns the copy's path.

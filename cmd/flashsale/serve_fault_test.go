@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"flashsale/internal/process"
+	"flashsale/internal/testing/process"
 )
 
 // TestServe_Killed ends the all-in-one process in the middle of a burst, twice,

@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"flashsale/handler/auth"
-	"flashsale/internal/longtest"
-	"flashsale/internal/process"
+	"flashsale/internal/testing/longtest"
+	"flashsale/internal/testing/process"
 )
 
 // persistent is a crowd on one item of a process that dies again and again. Each

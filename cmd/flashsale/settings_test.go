@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"flashsale/handler/auth"
-	"flashsale/internal/process"
+	"flashsale/internal/testing/process"
 )
 
 // effective parses what `flashsale config` prints: value and origin by setting.

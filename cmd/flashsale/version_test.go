@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"flashsale/internal/process"
+	"flashsale/internal/testing/process"
 )
 
 // TestVersion: the program and its metrics say what it was built from.

@@ -15,7 +15,7 @@ import (
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
 	"flashsale/handler/auth"
-	"flashsale/internal/process"
+	"flashsale/internal/testing/process"
 )
 
 // allowLocal lets webhooks go to this machine, which is closed to them otherwise.

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"flashsale/internal/process"
+	"flashsale/internal/testing/process"
 )
 
 const (

@@ -24,6 +24,7 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 
 	"flashsale/handler/auth"
+	"flashsale/internal/testing/await"
 )
 
 // issuer is somebody with keys of every kind.
@@ -171,22 +172,6 @@ func TestVerifier_Verify_oneKey(t *testing.T) {
 	}
 }
 
-// eventually waits for a condition that the background is to bring about.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	deadline := time.NewTimer(10 * time.Second)
-	defer deadline.Stop()
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for !ok() {
-		select {
-		case <-deadline.C:
-			t.Fatalf("waited in vain: %s", what)
-		case <-tick.C:
-		}
-	}
-}
-
 func TestOpenKeys_fileChanges(t *testing.T) {
 	i := newIssuer(t)
 	path := writeKeys(t, keySet(t, map[string]crypto.PublicKey{"r": &i.rsa.PublicKey}, ""))
@@ -224,7 +209,7 @@ func TestOpenKeys_fileChanges(t *testing.T) {
 		t.Errorf("with a broken file the old keys are gone: %v", err)
 	}
 	replace(keySet(t, map[string]crypto.PublicKey{"e": &i.ec.PublicKey}, ""), 2*time.Minute)
-	eventually(t, "the new key is in use", func() bool {
+	await.True(t, "the new key is in use", func() bool {
 		_, err := v.Verify(rotated)
 		return err == nil
 	})

@@ -14,7 +14,7 @@ import (
 	"strings"
 	"time"
 
-	"flashsale/internal/overlay"
+	"flashsale/internal/testing/overlay"
 )
 
 // hotSizes are the numbers of API processes that sell the hot item.

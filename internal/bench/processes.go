@@ -17,7 +17,7 @@ import (
 	"syscall"
 	"time"
 
-	"flashsale/internal/child"
+	"flashsale/internal/testing/child"
 )
 
 // world is everything a run starts, in one temporary folder.

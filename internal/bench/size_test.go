@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	service "flashsale/internal/process"
+	service "flashsale/internal/testing/process"
 )
 
 func TestMain(m *testing.M) {

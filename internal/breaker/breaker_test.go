@@ -11,7 +11,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/redistest"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
 )
 
 func TestMain(m *testing.M) {
@@ -24,20 +25,6 @@ func TestMain(m *testing.M) {
 
 // patience bounds what must happen; it is long because it only delays a failure.
 const patience = 2 * time.Minute
-
-// eventually asks until something holds.
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for end := time.After(patience); !ok(); {
-		select {
-		case <-tick.C:
-		case <-end:
-			t.Fatalf("waited in vain for: %s", what)
-		}
-	}
-}
 
 // guarded returns a client behind a breaker and a proxy, and a client without either.
 func guarded(t testing.TB, cfg Config, set func(*redis.Options)) (*redis.Client, *Breakers, *redistest.Proxy, *redis.Client) {
@@ -89,7 +76,7 @@ func TestBreakers_Outage(t *testing.T) {
 					t.Fatal(err)
 				}
 				o.begin(proxy)
-				eventually(t, "the breaker opens", func() bool {
+				await.True(t, "the breaker opens", func() bool {
 					return errors.Is(rdb.Get(t.Context(), key).Err(), ErrOpen)
 				})
 				if s.Open() != 1 {
@@ -113,7 +100,7 @@ func TestBreakers_Outage(t *testing.T) {
 				}
 				o.end(proxy)
 				back := time.Now()
-				eventually(t, "the breaker closes", func() bool { return rdb.Ping(t.Context()).Err() == nil })
+				await.True(t, "the breaker closes", func() bool { return rdb.Ping(t.Context()).Err() == nil })
 				t.Logf("closed %v after the end of the outage", time.Since(back).Round(time.Millisecond))
 				if s.Open() != 0 {
 					t.Errorf("%d breakers are open, want none", s.Open())
@@ -145,11 +132,11 @@ func TestBreakers_Restart(t *testing.T) {
 	if err := server.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the breaker opens", func() bool { return errors.Is(rdb.Ping(t.Context()).Err(), ErrOpen) })
+	await.True(t, "the breaker opens", func() bool { return errors.Is(rdb.Ping(t.Context()).Err(), ErrOpen) })
 	if err := server.Start(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the breaker closes", func() bool { return rdb.Ping(t.Context()).Err() == nil })
+	await.True(t, "the breaker closes", func() bool { return rdb.Ping(t.Context()).Err() == nil })
 }
 
 // TestBreakers_NotTripped makes many calls that fail and say nothing of the server.
@@ -212,7 +199,7 @@ func TestBreakers_Pool(t *testing.T) {
 			}
 		}
 	}()
-	eventually(t, "the pool is empty", func() bool { return errors.Is(rdb.Ping(t.Context()).Err(), redis.ErrPoolTimeout) })
+	await.True(t, "the pool is empty", func() bool { return errors.Is(rdb.Ping(t.Context()).Err(), redis.ErrPoolTimeout) })
 	for range 5 {
 		if err := rdb.Ping(t.Context()).Err(); !errors.Is(err, redis.ErrPoolTimeout) {
 			t.Errorf("a call that finds no connection: %v", err)
@@ -241,7 +228,7 @@ func TestBreakers_Reset(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, "all wait", func() bool { return proxy.Connections() >= 20 })
+	await.True(t, "all wait", func() bool { return proxy.Connections() >= 20 })
 	proxy.Sever()
 	all.Wait()
 	if err := rdb.Ping(t.Context()).Err(); err != nil || s.Open() != 0 {
@@ -270,7 +257,7 @@ func TestBreakers_Subscription(t *testing.T) {
 	}
 	proxy.Refuse(true)
 	proxy.Sever()
-	eventually(t, "the breaker opens", func() bool { return errors.Is(rdb.Ping(t.Context()).Err(), ErrOpen) })
+	await.True(t, "the breaker opens", func() bool { return errors.Is(rdb.Ping(t.Context()).Err(), ErrOpen) })
 	proxy.Refuse(false)
 	heard := make(chan string, 1)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -285,7 +272,7 @@ func TestBreakers_Subscription(t *testing.T) {
 			}
 		}
 	})
-	eventually(t, "a message arrives again", func() bool {
+	await.True(t, "a message arrives again", func() bool {
 		direct.Publish(t.Context(), channel, "hello")
 		select {
 		case <-heard:
@@ -330,7 +317,7 @@ func TestBreakers_Cluster(t *testing.T) {
 	if err := servers.Nodes()[0].Pause(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the breaker of the node opens", func() bool { return errors.Is(rdb.Get(ctx, there).Err(), ErrOpen) })
+	await.True(t, "the breaker of the node opens", func() bool { return errors.Is(rdb.Get(ctx, there).Err(), ErrOpen) })
 	if s.Open() != 1 {
 		t.Errorf("%d breakers are open, want 1", s.Open())
 	}
@@ -344,7 +331,7 @@ func TestBreakers_Cluster(t *testing.T) {
 	if err := servers.Nodes()[0].Continue(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the node serves again", func() bool { return rdb.Get(ctx, there).Err() == nil })
+	await.True(t, "the node serves again", func() bool { return rdb.Get(ctx, there).Err() == nil })
 	if s.Open() != 0 {
 		t.Errorf("%d breakers are open, want none", s.Open())
 	}
@@ -414,7 +401,7 @@ func BenchmarkRefused(b *testing.B) {
 	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, DialerRetries: 1})
 	defer rdb.Close()
 	New(Config{}).Guard(rdb)
-	eventually(b, "the breaker opens", func() bool { return errors.Is(rdb.Ping(b.Context()).Err(), ErrOpen) })
+	await.True(b, "the breaker opens", func() bool { return errors.Is(rdb.Ping(b.Context()).Err(), ErrOpen) })
 	b.ReportAllocs()
 	for b.Loop() {
 		if err := rdb.Ping(b.Context()).Err(); !errors.Is(err, ErrOpen) {

@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"flashsale/internal/disktest"
+	"flashsale/internal/testing/disktest"
 )
 
 // TestTake_DiskFull: a backup that does not fit leaves no file, and says so.

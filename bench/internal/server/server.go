@@ -15,7 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"flashsale/bench/internal/crew"
-	"flashsale/internal/child"
+	"flashsale/internal/testing/child"
 )
 
 // Config configures a server. The zero value of a field means its default.

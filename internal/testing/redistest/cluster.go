@@ -1,0 +1,245 @@
+package redistest
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/testing/freeport"
+)
+
+const (
+	// masters is the smallest number for which a majority outvotes a failed one.
+	masters = 3
+	// slotCount is how many slots every Redis Cluster has.
+	slotCount = 16384
+	// nodeTimeout is after how long a silent node counts as failed.
+	nodeTimeout = 2 * time.Second
+	// formsWithin bounds the wait until the nodes have found together. A new
+	// master refuses for two seconds in any case.
+	formsWithin = 60 * time.Second
+	clusterPoll = 20 * time.Millisecond
+)
+
+// ClusterServers is a Redis Cluster of three masters on loopback, without
+// replicas. It keeps nothing over a restart of a node (no AOF).
+type ClusterServers struct {
+	nodes []*Server
+}
+
+var sharedCluster struct {
+	once    sync.Once
+	servers *ClusterServers
+	err     error
+}
+
+// Cluster returns a client of the Redis Cluster that this test binary shares.
+// Tests on it keep apart by key prefix; one that disturbs a cluster takes
+// OwnCluster. Where no redis-server is installed the test is skipped, and with
+// CI=true it fails instead.
+func Cluster(t testing.TB) *redis.ClusterClient {
+	t.Helper()
+	needServer(t)
+	sharedCluster.once.Do(func() { sharedCluster.servers, sharedCluster.err = startCluster() })
+	if sharedCluster.err != nil {
+		t.Fatal(sharedCluster.err)
+	}
+	return sharedCluster.servers.Client(t)
+}
+
+// OwnCluster starts a Redis Cluster of the test's own, which the test may
+// disturb. It takes a few seconds.
+func OwnCluster(t testing.TB) *ClusterServers {
+	t.Helper()
+	needServer(t)
+	s, err := startCluster()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.stop)
+	return s
+}
+
+// Addrs are the host:port of the masters, in the order of the slots they began
+// with.
+func (s *ClusterServers) Addrs() []string {
+	addrs := make([]string, len(s.nodes))
+	for i, n := range s.nodes {
+		addrs[i] = n.Addr()
+	}
+	return addrs
+}
+
+// Nodes are the masters in the order of Addrs, to be frozen, killed or started
+// again.
+func (s *ClusterServers) Nodes() []*Server { return append([]*Server(nil), s.nodes...) }
+
+// Client returns a client of the cluster with ClusterOptions, and more time for a
+// reply. It is closed when the test ends.
+func (s *ClusterServers) Client(t testing.TB) *redis.ClusterClient {
+	t.Helper()
+	return clusterClient(t, s.Addrs())
+}
+
+// ProxiedClient is Client over a proxy in front of each node, in the order of
+// Addrs. The nodes talk to each other directly.
+func (s *ClusterServers) ProxiedClient(t testing.TB) (*redis.ClusterClient, []*Proxy) {
+	t.Helper()
+	proxies, at := make([]*Proxy, len(s.nodes)), map[string]string{}
+	for i, addr := range s.Addrs() {
+		proxies[i] = NewProxy(t, addr)
+		at[addr] = proxies[i].Addr()
+	}
+	// The nodes name each other by their own addresses, in the map of slots and
+	// in redirects, so the detour is taken where the client dials.
+	o := ClusterOptions(s.Addrs()...)
+	dial := o.Dialer
+	o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		return dial(ctx, network, cmp.Or(at[addr], addr))
+	}
+	rdb := redis.NewClusterClient(o)
+	closeAtEnd(t, rdb)
+	return rdb, proxies
+}
+
+func clusterClient(t testing.TB, addrs []string) *redis.ClusterClient {
+	t.Helper()
+	o := ClusterOptions(addrs...)
+	o.ReadTimeout, o.WriteTimeout = replyWithin, replyWithin
+	rdb := redis.NewClusterClient(o)
+	closeAtEnd(t, rdb)
+	return rdb
+}
+
+// startCluster starts the masters, shares the slots out among them, and returns
+// once all of them serve.
+func startCluster() (*ClusterServers, error) {
+	s := &ClusterServers{nodes: make([]*Server, masters)}
+	errs := make([]error, masters)
+	var wg sync.WaitGroup
+	for i := range s.nodes {
+		wg.Go(func() { s.nodes[i], errs[i] = startNode() })
+	}
+	wg.Wait()
+	err := errors.Join(errs...)
+	if err == nil {
+		ctx, cancel := context.WithTimeout(context.Background(), formsWithin)
+		defer cancel()
+		err = s.form(ctx)
+	}
+	if err != nil {
+		s.stop()
+		return nil, fmt.Errorf("redistest: start cluster: %w", err)
+	}
+	return s, nil
+}
+
+// startNode starts a server that waits to be told of a cluster.
+func startNode() (*Server, error) {
+	for range startTries {
+		bus, err := freeport.Port()
+		if err != nil {
+			return nil, err
+		}
+		s, err := start(
+			"--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf",
+			"--cluster-port", strconv.Itoa(bus), "--cluster-announce-ip", "127.0.0.1",
+			"--cluster-node-timeout", strconv.FormatInt(nodeTimeout.Milliseconds(), 10),
+			"--appendonly", "no",
+		)
+		if err == nil {
+			s.bus = bus
+			return s, nil
+		}
+		if !errors.Is(err, errEnded) {
+			return nil, err
+		}
+	}
+	return nil, fmt.Errorf("%w, %d times", errEnded, startTries)
+}
+
+// form makes the servers one cluster.
+func (s *ClusterServers) form(ctx context.Context) error {
+	return s.direct(func(nodes []*redis.Client) error {
+		for i, rdb := range nodes {
+			if err := s.join(ctx, i, rdb); err != nil {
+				return fmt.Errorf("node %d: %w", i, err)
+			}
+		}
+		for _, rdb := range nodes {
+			if err := serves(ctx, rdb); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// join gives node i its share of the slots and introduces it to those before.
+func (s *ClusterServers) join(ctx context.Context, i int, rdb *redis.Client) error {
+	// Each node has an epoch of its own from the start, or they would first
+	// have to settle which of them yields.
+	if err := rdb.Do(ctx, "cluster", "set-config-epoch", i+1).Err(); err != nil {
+		return fmt.Errorf("set epoch: %w", err)
+	}
+	first, last := slotCount*i/masters, slotCount*(i+1)/masters-1
+	if err := rdb.ClusterAddSlotsRange(ctx, first, last).Err(); err != nil {
+		return fmt.Errorf("add slots: %w", err)
+	}
+	for _, n := range s.nodes[:i] {
+		if err := rdb.Do(ctx, "cluster", "meet", "127.0.0.1", n.port, n.bus).Err(); err != nil {
+			return fmt.Errorf("meet: %w", err)
+		}
+	}
+	return nil
+}
+
+// direct calls fn with a client of each node, in the order of Addrs, that
+// follows no redirect.
+func (s *ClusterServers) direct(fn func(nodes []*redis.Client) error) error {
+	clients := make([]*redis.Client, len(s.nodes))
+	for i, n := range s.nodes {
+		clients[i] = redis.NewClient(Options(n.Addr()))
+	}
+	err := fn(clients)
+	for _, rdb := range clients {
+		err = errors.Join(err, rdb.Close())
+	}
+	return err
+}
+
+// serves waits until a node knows all masters and all slots, and serves.
+func serves(ctx context.Context, rdb *redis.Client) error {
+	tick := time.NewTicker(clusterPoll)
+	defer tick.Stop()
+	for {
+		info, err := rdb.ClusterInfo(ctx).Result()
+		if err == nil && infoField(info, "cluster_state") == "ok" &&
+			infoField(info, "cluster_size") == strconv.Itoa(masters) &&
+			infoField(info, "cluster_known_nodes") == strconv.Itoa(masters) &&
+			infoField(info, "cluster_slots_ok") == strconv.Itoa(slotCount) {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return errors.Join(fmt.Errorf("%s does not serve: %w\n%s", rdb.Options().Addr, ctx.Err(), info), err)
+		}
+	}
+}
+
+func (s *ClusterServers) stop() {
+	for _, n := range s.nodes {
+		if n != nil {
+			n.stop()
+		}
+	}
+}

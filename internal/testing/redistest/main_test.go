@@ -1,0 +1,18 @@
+package redistest
+
+import (
+	"flag"
+	"testing"
+	"time"
+)
+
+func TestMain(m *testing.M) {
+	// Most of the tests wait most of the time. The command line overrides this.
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
+	}
+	Main(m)
+}
+
+// patience bounds what must happen; long, because it only delays a failure.
+const patience = 30 * time.Second

@@ -1,0 +1,100 @@
+package redistest
+
+import (
+	"context"
+	"strconv"
+	"testing"
+	"time"
+
+	"flashsale/internal/testing/await"
+)
+
+func TestServer_Replica(t *testing.T) {
+	t.Parallel()
+	ctx, master := await.Context(t), Real(t)
+	rdb := client(t, master.Addr())
+	if err := rdb.Set(ctx, "before", "1", 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	// The copy takes its time: a replica that is returned too early has nothing.
+	if err := rdb.ConfigSet(ctx, "repl-diskless-sync-delay", "1").Err(); err != nil {
+		t.Fatal(err)
+	}
+	replica := client(t, master.Replica(t).Addr())
+	if got, err := replica.Get(ctx, "before").Result(); err != nil || got != "1" {
+		t.Errorf("the replica has %q, %v of what was there before it", got, err)
+	}
+	if err := rdb.Set(ctx, "after", "2", 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := rdb.Wait(ctx, 1, patience).Result(); err != nil || n != 1 {
+		t.Fatalf("WAIT: %d, %v", n, err)
+	}
+	if got, err := replica.Get(ctx, "after").Result(); err != nil || got != "2" {
+		t.Errorf("the replica has %q, %v of what WAIT vouched for", got, err)
+	}
+	if err := replica.Set(ctx, "k", "v", 0).Err(); err == nil {
+		t.Error("the replica took a write")
+	}
+	if err := master.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := replica.ReplicaOf(ctx, "no", "one").Err(); err != nil {
+		t.Fatal(err)
+	}
+	if err := replica.Set(ctx, "k", "v", 0).Err(); err != nil {
+		t.Errorf("promoted: %v", err)
+	}
+}
+
+func TestServer_Pause(t *testing.T) {
+	t.Parallel()
+	ctx, s := await.Context(t), Real(t)
+	rdb := client(t, s.Addr())
+	if err := s.Pause(); err != nil {
+		t.Fatal(err)
+	}
+	// The kernel accepts the connection; nobody answers on it.
+	brief, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+	defer cancel()
+	if err := rdb.Set(brief, "k", "v", 0).Err(); err == nil {
+		t.Error("a frozen server answered")
+	}
+	if err := s.Continue(); err != nil {
+		t.Fatal(err)
+	}
+	if err := rdb.Set(ctx, "k", "w", 0).Err(); err != nil {
+		t.Errorf("after Continue: %v", err)
+	}
+	if err := s.Pause(); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if s.Pause() == nil || s.Continue() == nil {
+		t.Error("a server that is not running was paused")
+	}
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := rdb.Get(ctx, "k").Result(); err != nil || got != "w" {
+		t.Errorf("after the restart: %q, %v", got, err)
+	}
+}
+
+// Start must not take a stranger on its port for its own server.
+func TestServer_Start_ErrPortTaken(t *testing.T) {
+	t.Parallel()
+	taken := Real(t)
+	s := &Server{port: taken.port, dir: t.TempDir(), args: []string{"--port", strconv.Itoa(taken.port)}}
+	if err := s.Start(); err == nil {
+		t.Error("it started on a port that is taken")
+	}
+	if s.Pid() != 0 {
+		t.Error("a process is left of it")
+	}
+	if err := client(t, taken.Addr()).Ping(await.Context(t)).Err(); err != nil {
+		t.Errorf("the server that holds the port: %v", err)
+	}
+}

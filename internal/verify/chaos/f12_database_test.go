@@ -1,0 +1,307 @@
+//go:build chaos && unix
+
+package chaos
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"flashsale/internal/testing/disktest"
+	"flashsale/internal/verify/history"
+)
+
+func init() {
+	register(fault{
+		ID: "F12a", Name: "database locked", DB: "sqlite", Lasts: lockHeld + 2*time.Second,
+		Strike: lockDatabase, Expect: expectDatabase,
+	})
+	var disk *disktest.Disk
+	register(fault{
+		ID: "F12b", Name: "database disk full", DB: "sqlite", Lasts: 6 * time.Second,
+		Folder: func(t *testing.T) string {
+			disk = disktest.New(t, databaseDisk)
+			return disk.Path()
+		},
+		Strike: func(ctx context.Context, r *run) { fillDatabaseDisk(ctx, r, disk) },
+		Expect: func(ctx context.Context, r *run) {
+			r.heardFrom("disk is full")
+			expectDatabase(ctx, r)
+		},
+	})
+	register(fault{
+		ID: "F12c", Name: "database read-only", DB: "sqlite", Lasts: 6 * time.Second,
+		Strike: denyDatabase,
+		Expect: func(ctx context.Context, r *run) {
+			r.heardFrom("disk I/O error", "readonly")
+			expectDatabase(ctx, r)
+		},
+	})
+}
+
+const (
+	// lockHeld is twice as long as a statement waits for the lock.
+	lockHeld = 10 * time.Second
+	// databaseDisk has room for the largest sale, twice over, in bytes.
+	databaseDisk = 96 << 20
+	// brokenFor is how long the database cannot be written in the other faults.
+	brokenFor = 4 * time.Second
+)
+
+// lockDatabase holds the database's exclusive lock over a connection of its own.
+func lockDatabase(ctx context.Context, r *run) {
+	conn := r.shop.store.stranger(ctx, r.t)
+	if _, err := conn.ExecContext(ctx, "BEGIN EXCLUSIVE"); err != nil {
+		r.t.Fatalf("lock database: %v", err)
+	}
+	s := r.broken(ctx, "database locked", lockHeld)
+	if _, err := conn.ExecContext(ctx, "ROLLBACK"); err != nil {
+		r.t.Fatalf("unlock database: %v", err)
+	}
+	r.mended(ctx, s)
+}
+
+// fillDatabaseDisk fills the disk the database lives on, and frees it.
+func fillDatabaseDisk(ctx context.Context, r *run, disk *disktest.Disk) {
+	// The log that stands in the database would be written over from its
+	// beginning, for which there is room; an empty one has to grow.
+	conn := r.shop.store.stranger(ctx, r.t)
+	if _, err := conn.ExecContext(ctx, "PRAGMA wal_checkpoint(TRUNCATE)"); err != nil {
+		r.t.Fatalf("empty the database's log: %v", err)
+	}
+	disk.Fill()
+	s := r.broken(ctx, "database disk full", brokenFor)
+	disk.Free()
+	r.mended(ctx, s)
+}
+
+// denyDatabase makes the database's files refuse writes, and then take them again.
+func denyDatabase(ctx context.Context, r *run) {
+	path := r.shop.store.path
+	allow := disktest.Deny(r.t, path, path+"-wal")
+	s := r.broken(ctx, "database read-only", brokenFor)
+	allow()
+	r.mended(ctx, s)
+}
+
+// broken notes that the database takes no writes from here, and uses the time to
+// try the routes that write or read it.
+func (r *run) broken(ctx context.Context, how string, lasts time.Duration) *span {
+	r.t.Helper()
+	r.struck(how)
+	s := r.measure(how)
+	ctx, cancel := context.WithTimeout(ctx, lasts)
+	defer cancel()
+	r.tryRoutes(context.WithoutCancel(ctx), how)
+	r.unready(ctx, how)
+	<-ctx.Done()
+	return s
+}
+
+// unready waits until every API process says that it is not ready, and why.
+func (r *run) unready(ctx context.Context, how string) {
+	r.t.Helper()
+	client := &http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	for _, url := range r.shop.urls() {
+		var said string
+		err := r.await(ctx, patience, func() bool {
+			said = readiness(ctx, client, url)
+			return strings.HasPrefix(said, "503 ") && strings.Contains(said, `"database"`)
+		})
+		if err != nil {
+			r.failf("%s: %s/readyz does not name the database: %s", how, url, said)
+		}
+	}
+}
+
+// readiness is the status and the body of /readyz.
+func readiness(ctx context.Context, client *http.Client, url string) string {
+	q, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/readyz", http.NoBody)
+	if err != nil {
+		return err.Error()
+	}
+	resp, err := client.Do(q)
+	if err != nil {
+		return err.Error()
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return err.Error()
+	}
+	return fmt.Sprint(resp.StatusCode, " ", string(body))
+}
+
+// tryRoutes calls routes that need the database: each is served, or says 503 and
+// when to come back.
+func (r *run) tryRoutes(ctx context.Context, how string) {
+	r.t.Helper()
+	c, err := r.caller()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer c.close()
+	item := r.plan.Items[0].ID
+	var order, user string
+	if err := r.shop.store.db.QueryRowContext(ctx, "SELECT id, user_id FROM orders WHERE item_id = ? LIMIT 1", item).Scan(&order, &user); err != nil {
+		r.t.Fatalf("read an order: %v", err)
+	}
+	for _, q := range []struct {
+		h                  history.Call
+		method, path, role string
+		body               string
+		headers            []string
+	}{
+		{history.Call{Op: history.Get, User: user, Order: order}, "GET", "/v1/orders/" + order, "buyer", "", nil},
+		{history.Call{Op: history.Get, User: user}, "GET", "/v1/orders", "buyer", "", nil},
+		{history.Call{Op: history.Get}, "GET", "/v1/admin/items/" + item, "admin", "", nil},
+		{history.Call{Op: history.Get}, "GET", "/v1/admin/items/" + item + "/ledger", "admin", "", nil},
+		{history.Call{Op: history.Cancel, User: user, Order: order}, "POST", "/v1/orders/" + order + "/cancel", "buyer", "", nil},
+		{
+			history.Call{Op: history.Restock, Quantity: 1, Key: "meanwhile"}, "POST", "/v1/admin/items/" + item + "/restock", "admin",
+			`{"quantity":1,"reason":"meanwhile"}`, []string{"Idempotency-Key", "meanwhile"},
+		},
+	} {
+		q.h.Client, q.h.Item = stormClients, item
+		kept := q.h.Order != "" || q.h.Op == history.Restock // the others are about no order
+		a := c.call(ctx, r.now, 0, &q.h, q.method, q.path, q.role, q.body, q.headers...)
+		if kept {
+			r.saw(&q.h)
+		}
+		switch {
+		case a.status == 200:
+		case a.status == 503 && a.retryAfter >= 1:
+		default:
+			r.failf("%s: %s %s: %d %s %s, Retry-After %d", how, q.method, q.path, a.status, q.h.Code, q.h.Err, a.retryAfter)
+		}
+	}
+}
+
+// mended notes that it takes them again, and waits until the service does.
+func (r *run) mended(ctx context.Context, s *span) {
+	r.t.Helper()
+	r.end(s)
+	// What was under way when it broke may have been committed yet.
+	rows := r.rows(ctx)
+	r.over()
+	since := time.Now()
+	r.recovered(ctx)
+	r.eventually(ctx, "orders are committed again", func() bool { return r.rows(ctx) > rows })
+	r.notef("committed again after %.2f s", time.Since(since).Seconds())
+}
+
+// rows counts the orders in the database.
+func (r *run) rows(ctx context.Context) int64 {
+	r.t.Helper()
+	n, err := r.shop.store.count(ctx)
+	if err != nil {
+		r.t.Fatalf("count orders: %v", err)
+	}
+	return n
+}
+
+// heardFrom makes the run void unless one of the processes has complained in
+// these words: the harm was done, and nobody noticed.
+func (r *run) heardFrom(words ...string) {
+	for _, m := range append(r.shop.workers[:len(r.shop.workers):len(r.shop.workers)], r.shop.apis...) {
+		log := m.allLogs()
+		for _, w := range words {
+			if strings.Contains(log, w) {
+				return
+			}
+		}
+	}
+	r.voidf("no process has complained of %q", words)
+}
+
+// expectDatabase looks at the answers of the time in which the database took no
+// writes, and at the database itself.
+func expectDatabase(ctx context.Context, r *run) {
+	nothingBuried(ctx, r)
+	for _, s := range r.spans {
+		r.report(s)
+		r.politely(s)
+		for status, n := range s.others {
+			r.failf("%s: %d answers %d", s.name, n, status)
+		}
+		if s.unknown > 0 {
+			r.failf("%s: %d purchases were not answered", s.name, s.unknown)
+		}
+	}
+	r.intact(ctx)
+}
+
+// intact has the database look for damage in itself.
+func (r *run) intact(ctx context.Context) {
+	conn := r.shop.store.stranger(ctx, r.t)
+	for _, check := range []struct{ pragma, want string }{
+		{"PRAGMA integrity_check", "ok"},
+		{"PRAGMA foreign_key_check", ""},
+	} {
+		found, err := texts(ctx, conn, check.pragma)
+		if err != nil || found != check.want {
+			r.failf("%s: %q, %v", check.pragma, found, err)
+		}
+	}
+}
+
+// texts is the first column of what a statement returns.
+func texts(ctx context.Context, conn *sql.Conn, statement string) (string, error) {
+	rows, err := conn.QueryContext(ctx, statement)
+	if err != nil {
+		return "", err
+	}
+	defer rows.Close()
+	columns, err := rows.Columns()
+	if err != nil {
+		return "", err
+	}
+	var all []string
+	for rows.Next() {
+		values := make([]any, len(columns))
+		for i := range values {
+			values[i] = new(any)
+		}
+		if err := rows.Scan(values...); err != nil {
+			return "", err
+		}
+		all = append(all, fmt.Sprint(*values[0].(*any)))
+	}
+	return strings.Join(all, "; "), rows.Err()
+}
+
+// count counts the orders in the database.
+func (s *store) count(ctx context.Context) (n int64, err error) {
+	err = s.db.QueryRowContext(ctx, "SELECT COUNT(*) FROM orders").Scan(&n)
+	return n, err
+}
+
+// stranger is a connection to the database that may write, for as long as the
+// test lasts.
+func (s *store) stranger(ctx context.Context, t *testing.T) *sql.Conn {
+	t.Helper()
+	db, err := sql.Open("sqlite3", "file:"+s.path+"?_busy_timeout=10000")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := db.Close(); err != nil {
+			t.Errorf("close database: %v", err)
+		}
+	})
+	conn, err := db.Conn(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := conn.Close(); err != nil {
+			t.Errorf("close database: %v", err)
+		}
+	})
+	return conn
+}

@@ -1,0 +1,154 @@
+//go:build chaos && unix
+
+package chaos
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"flashsale/internal/testing/process"
+	"flashsale/internal/verify/history"
+)
+
+func init() {
+	for id, from := range map[string]string{"F21a": "redis", "F21b": "database"} {
+		register(fault{
+			ID: id, Name: "backup restored, recovered from " + from, Small: true, DB: "sqlite", Workers: 2,
+			// Nothing is sold between the restore and the decision, and the reconciliation
+			// must not change that.
+			APIArgs: []string{"--reconcile-every", "1s"},
+			Shuts:   true,
+			Strike:  func(ctx context.Context, r *run) { restoreBackup(ctx, r, from) },
+			Expect:  nothingBuried,
+		})
+	}
+}
+
+// restoreBackup takes a backup while buyers buy, sells more, kills every process, and
+// restores the backup. The sales must stop until the operator has decided.
+func restoreBackup(ctx context.Context, r *run, from string) {
+	r.t.Helper()
+	r.answers(ctx, r.plan.Moments[0])
+	backup := filepath.Join(r.shop.dir, "backup.db")
+	r.command("backup", backup)
+	before := r.sales(ctx)
+	r.eventually(ctx, "more is sold of every item after the backup", func() bool {
+		for item, n := range r.sales(ctx) {
+			if n <= before[item] {
+				return false
+			}
+		}
+		return true
+	})
+	r.answers(ctx, r.plan.Moments[1])
+	for _, m := range slices.Concat(r.shop.apis, r.shop.workers) {
+		m.Kill()
+	}
+	r.shop.store.close(r.t)
+	r.command("restore", backup)
+	r.shop.store.reopen(r.t)
+	r.struck("backup restored")
+	for _, m := range slices.Concat(r.shop.workers, r.shop.apis) {
+		m.again("")
+	}
+	r.untilStopped(ctx)
+	took := r.accepted.Load()
+	r.lasts(ctx, stoppedFor)
+	if n := r.accepted.Load() - took; n > 0 {
+		r.failf("%d purchases were accepted of stopped sales", n)
+	}
+	list := filepath.Join(r.shop.dir, "orders.jsonl")
+	r.command("recover", "--from", from, "--list", list)
+	r.concern(list, from)
+	r.over()
+	r.recovered(ctx)
+}
+
+// stoppedFor is for how long stopped sales are watched: two rounds of the
+// reconciliation that could repair them.
+const stoppedFor = 3 * time.Second
+
+// command runs a command of the service that has to succeed, and returns its output.
+func (r *run) command(args ...string) string {
+	r.t.Helper()
+	spec := process.Spec{
+		Binary: binary(r.t), Command: args[0], Args: append(args[1:], r.shop.settings(r.shop.redis.Addr())...), Dir: r.shop.dir,
+		Env: []string{"FLASHSALE_JWT_SECRET=" + secret},
+	}
+	result := process.Run(r.t, spec)
+	if result.Code != 0 {
+		r.t.Fatalf("%s: exit code %d\n%s", strings.Join(args, " "), result.Code, result.Output)
+	}
+	return result.Output
+}
+
+// sales reads how many units of each item the database counts as sold.
+func (r *run) sales(ctx context.Context) map[string]int64 {
+	r.t.Helper()
+	sold, err := r.shop.store.sold(ctx)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return sold
+}
+
+// untilStopped waits until every item's purchases are refused as of a stopped sale.
+func (r *run) untilStopped(ctx context.Context) {
+	r.t.Helper()
+	c, err := r.caller()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer c.close()
+	for _, item := range r.plan.Items {
+		var last history.Call
+		r.eventually(ctx, "the sale of "+item.ID+" is stopped", func() bool {
+			for api := range c.targets {
+				last = history.Call{Client: 2 * buyersAtOnce, User: "visitor", Item: item.ID, Quantity: 1, Key: "visit"}
+				c.buy(ctx, r.now, api, &last)
+				if last.Accepted() {
+					r.t.Fatalf("%s: order %s was accepted of a sale that has to be stopped", item.ID, last.Order)
+				}
+				if last.Status != 503 || last.Code != "sale_stopped" {
+					return false
+				}
+			}
+			return true
+		})
+	}
+}
+
+// concern reads the list that the recovery wrote.
+func (r *run) concern(path, from string) {
+	r.t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	actions := make(map[string]int)
+	for line := range strings.Lines(string(text)) {
+		var o struct {
+			OrderID string `json:"order_id"`
+			Action  string
+		}
+		if err := json.Unmarshal([]byte(line), &o); err != nil {
+			r.t.Fatalf("%s: %v", line, err)
+		}
+		if actions[o.Action]++; o.Action == "discarded" {
+			r.discarded = append(r.discarded, o.OrderID)
+		}
+	}
+	r.notef("the decision concerned %v", actions)
+	want := map[string]string{"redis": "recreated", "database": "discarded"}[from]
+	if actions[want] == 0 {
+		r.voidf("the backup had lost no order: %v", actions)
+	}
+	if len(actions) > 1 {
+		r.failf("orders are listed as %v, want only %s", actions, want)
+	}
+}

@@ -1,0 +1,192 @@
+//go:build chaos && unix
+
+package chaos
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/verify/history"
+)
+
+// closingRounds bounds how often what is left at the end is asked for: units
+// come back when a sale is loaded anew.
+const closingRounds = 20
+
+// drain waits until nothing is under way, and asks for what is left until
+// nothing is: a fault may have kept units from those who asked before.
+func (r *run) drain(ctx context.Context) {
+	r.t.Helper()
+	c, err := r.caller()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer c.close()
+	for round := range closingRounds {
+		left := int64(0)
+		for _, item := range r.plan.Items {
+			l := r.quiet(ctx, c, item.ID)
+			if l == nil {
+				return // the checker says what is wrong
+			}
+			if r.fault.Stays {
+				continue
+			}
+			left += l.Left
+			r.buyOut(ctx, c, item, round, l.Left)
+		}
+		if left == 0 {
+			return
+		}
+	}
+	r.failf("units came back for %d rounds after the last buyer", closingRounds)
+}
+
+// buyOut asks for units one by one, each for a fresh buyer.
+func (r *run) buyOut(ctx context.Context, c *caller, item saleItem, round int, units int64) {
+	for n := range units {
+		h := history.Call{
+			Client: 2 * buyersAtOnce, User: fmt.Sprintf("last-%d-%d", round, n), Item: item.ID,
+			Quantity: 1, Key: fmt.Sprintf("last-%d", n), Async: true,
+		}
+		for h.Status = 0; !definite(&h) && ctx.Err() == nil; {
+			h = history.Call{Client: h.Client, User: h.User, Item: h.Item, Quantity: 1, Key: h.Key, Async: true}
+			c.buy(ctx, r.now, int(n)%len(c.targets), &h)
+			r.saw(&h)
+		}
+	}
+}
+
+// quiet waits until an item's ledger balances with nothing held, and returns
+// it, or the last one that was seen.
+func (r *run) quiet(ctx context.Context, c *caller, item string) *history.Ledger {
+	r.t.Helper()
+	var l *history.Ledger
+	var saw string
+	err := r.await(ctx, patience, func() bool {
+		n, err := r.shop.underway(ctx)
+		if err != nil || n > 0 {
+			saw = fmt.Sprintf("%d orders under way, %v", n, err)
+			return false
+		}
+		next, err := r.ledger(ctx, c, item)
+		if err != nil {
+			saw = err.Error()
+			return false
+		}
+		l, saw = next, fmt.Sprintf("%+v", *next)
+		return l.Balanced && l.Held == 0
+	})
+	if errors.Is(err, errNever) {
+		r.failf("%s was not quiet at the end: %s", item, saw)
+	}
+	return l
+}
+
+// ledger asks each API process in turn for an item's ledger.
+func (r *run) ledger(ctx context.Context, c *caller, item string) (*history.Ledger, error) {
+	var errs []error
+	for i := range c.targets {
+		a, err := c.admin(ctx, i, "GET", "/v1/admin/items/"+item+"/ledger", nil)
+		switch {
+		case err != nil:
+			errs = append(errs, err)
+		case a.status != 200:
+			errs = append(errs, fmt.Errorf("ledger of %s: %d %.200s", item, a.status, a.body))
+			if a.status == 503 {
+				// A sale that is not loaded is loaded by its next buyer.
+				r.knock(ctx, c, i, item)
+			}
+		default:
+			l := new(history.Ledger)
+			if err := json.Unmarshal(a.body, l); err != nil {
+				return nil, fmt.Errorf("ledger of %s: %w", item, err)
+			}
+			return l, nil
+		}
+	}
+	return nil, errors.Join(errs...)
+}
+
+// knock buys one unit, so that a sale which is not loaded is.
+func (r *run) knock(ctx context.Context, c *caller, api int, item string) {
+	h := history.Call{Client: 2 * buyersAtOnce, User: "knocker", Item: item, Quantity: 1, Key: "knock", Async: true}
+	c.buy(ctx, r.now, api, &h)
+	r.saw(&h)
+}
+
+// final reads the end of the run.
+func (r *run) final(ctx context.Context) (*history.Final, error) {
+	f := &history.Final{AcceptedMayBeLost: r.fault.MayLoseAccepted, Fences: r.fences, Ledgers: r.ledgers, Discarded: r.discarded}
+	var err error
+	if f.Orders, err = r.shop.store.orders(ctx); err != nil {
+		return nil, err
+	}
+	if f.Items, err = r.shop.store.items(ctx); err != nil {
+		return nil, err
+	}
+	if f.Dead, err = r.shop.rdb.ZRange(ctx, ordersKey("dead"), 0, -1).Result(); err != nil {
+		return nil, fmt.Errorf("read dead letters: %w", err)
+	}
+	c, err := r.caller()
+	if err != nil {
+		return nil, err
+	}
+	defer c.close()
+	for i := range f.Items {
+		if err := r.finalItem(ctx, c, &f.Items[i]); err != nil {
+			return nil, err
+		}
+	}
+	return f, nil
+}
+
+// finalItem adds what Redis and the service say of an item.
+func (r *run) finalItem(ctx context.Context, c *caller, item *history.Item) error {
+	item.Exhausted = r.gaveUp.Load() == 0 && !r.fault.Stays
+	sale, err := r.shop.rdb.HMGet(ctx, saleKey(item.ID), "left", "epoch", "fence").Result()
+	if err != nil && !errors.Is(err, redis.Nil) {
+		return fmt.Errorf("read sale of %s: %w", item.ID, err)
+	}
+	text := func(i int) string { s, _ := sale[i].(string); return s }
+	if text(0) != "" {
+		item.Loaded, item.Epoch = true, text(1)
+		var errs [2]error
+		item.Left, errs[0] = strconv.ParseInt(text(0), 10, 64)
+		if text(2) != "" {
+			item.Fence, errs[1] = strconv.ParseInt(text(2), 10, 64)
+		}
+		if err := errors.Join(errs[:]...); err != nil {
+			return fmt.Errorf("sale of %s: %w", item.ID, err)
+		}
+	}
+	l, err := r.ledger(ctx, c, item.ID)
+	if err != nil {
+		r.notef("no ledger of %s: %v", item.ID, err)
+		return nil
+	}
+	item.Ledger = l
+	return nil
+}
+
+// wholeRun bounds one run of one fault.
+const wholeRun = 8 * time.Minute
+
+// nothingBuried expects that no order has become a dead letter: these faults
+// break no task.
+func nothingBuried(ctx context.Context, r *run) {
+	ids, err := r.shop.rdb.ZRange(ctx, ordersKey("dead"), 0, -1).Result()
+	if err != nil {
+		r.failf("read dead letters: %v", err)
+	}
+	for _, id := range ids {
+		meta, err := r.shop.rdb.HGet(ctx, ordersKey("meta"), id).Result()
+		r.failf("dead letter %s: %q %v", id, meta, err)
+	}
+}

@@ -1,0 +1,233 @@
+//go:build chaos && unix
+
+package chaos
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/testing/process"
+	"flashsale/internal/testing/redistest"
+)
+
+// leaseTime is the worker's lease in seconds, as its setting. A longer one would
+// only make the runs longer.
+const leaseTime = "2s"
+
+// shop is one deployment: a redis-server and a database of its own, and the
+// processes over them.
+type shop struct {
+	t     *testing.T
+	fault *fault
+	dir   string // of data, logs and, unless the fault has another, the database
+
+	redis *redistest.Server
+	rdb   *redis.Client // straight to Redis, past any proxy
+	store *store
+	// toAPI and toWorker stand between Redis and these processes; nil: none.
+	toAPI, toWorker *redistest.Proxy
+
+	apis, workers []*member
+}
+
+// member is one process of the shop and, after it has ended, its successors.
+type member struct {
+	shop *shop
+	spec process.Spec
+	*process.P
+	// logs are what those before it have printed.
+	logs []string
+}
+
+// openShop starts everything.
+func openShop(t *testing.T, f *fault) *shop {
+	t.Helper()
+	s := &shop{t: t, fault: f, dir: t.TempDir()}
+	redisArgs := slices.Clone(f.RedisArgs)
+	if f.Redis != nil {
+		redisArgs = append(redisArgs, f.Redis(t)...)
+	}
+	s.redis = redistest.Real(t, redisArgs...)
+	folder := s.dir
+	if f.Folder != nil {
+		folder = f.Folder(t)
+	}
+	s.store = databases[options.db](t, folder)
+	s.rdb = redis.NewClient(redistest.Options(s.redis.Addr()))
+	t.Cleanup(func() {
+		if err := s.rdb.Close(); err != nil {
+			t.Errorf("close redis client: %v", err)
+		}
+	})
+	if f.ProxyAPI {
+		s.toAPI = redistest.NewProxy(t, s.redis.Addr())
+	}
+	if f.ProxyWorker {
+		s.toWorker = redistest.NewProxy(t, s.redis.Addr())
+	}
+	args := append([]string{"up"}, s.settings(s.redis.Addr())...)
+	if r := process.Run(t, process.Spec{Binary: binary(t), Command: "migrate", Args: args, Dir: s.dir}); r.Code != 0 {
+		t.Fatalf("migrate up: exit code %d\n%s", r.Code, r.Output)
+	}
+	for range f.Workers {
+		s.workers = append(s.workers, s.member("worker", s.toWorker, append([]string{"--lease", leaseTime}, f.WorkerArgs...)))
+	}
+	for range f.APIs {
+		// One machine is all buyers' address, and each of them buys much.
+		s.apis = append(s.apis, s.member("api", s.toAPI, append([]string{"--rate-buyer", "-1"}, f.APIArgs...)))
+	}
+	return s
+}
+
+// binary is the build of the service that has the named places in it.
+func binary(t testing.TB) string {
+	t.Helper()
+	return process.Build(t, "-tags", "faultpoint")
+}
+
+// settings are what each process is started with.
+func (s *shop) settings(redisAddr string) []string {
+	return []string{
+		"--db", s.store.url, "--data-dir", s.dir, "--log-format", "json",
+		"--redis", "redis://" + redisAddr + "/0",
+	}
+}
+
+// member starts the first process of a member.
+func (s *shop) member(command string, through *redistest.Proxy, args []string) *member {
+	s.t.Helper()
+	addr := s.redis.Addr()
+	if through != nil {
+		addr = through.Addr()
+	}
+	spec := process.Spec{
+		Binary: binary(s.t), Command: command, Args: append(s.settings(addr), args...), Dir: s.dir,
+		Env: []string{"FLASHSALE_JWT_SECRET=" + secret},
+	}
+	if s.fault.Tune != nil {
+		s.fault.Tune(&spec)
+	}
+	p := process.Start(s.t, spec)
+	m := &member{shop: s, spec: p.Spec(), P: p}
+	m.spec.NoWait = true
+	return m
+}
+
+// again starts a successor in the place of a process that has ended, as a
+// supervisor would, and does not wait until it is ready. point is a place at
+// which it is to end ("order.committed:3") or stop ("order.committed:3:stop")
+// by itself, see package faultpoint; empty: none.
+func (m *member) again(point string) {
+	m.shop.t.Helper()
+	m.logs = append(m.logs, m.P.Log())
+	spec := m.spec
+	if point != "" {
+		spec.Env = append(spec.Env[:len(spec.Env):len(spec.Env)], "FAULTPOINT="+point)
+	}
+	m.P = process.Start(m.shop.t, spec)
+}
+
+// allLogs is what the member's processes have printed.
+func (m *member) allLogs() string { return strings.Join(append(m.logs, m.P.Log()), "") }
+
+// ended waits until the process has ended by itself. Errors: errNever.
+func (m *member) ended(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	code, err := m.P.Wait(ctx)
+	switch {
+	case err != nil:
+		return fmt.Errorf("%w: %w", errNever, err)
+	case code != -1:
+		return fmt.Errorf("%w: it ended with code %d, and not by a signal", errNever, code)
+	}
+	return nil
+}
+
+// urls are the addresses of the API processes.
+func (s *shop) urls() []string {
+	all := make([]string, len(s.apis))
+	for i, m := range s.apis {
+		all[i] = m.URL()
+	}
+	return all
+}
+
+// The service's keys, as they are documented in docs/ARCHITECTURE.md.
+const partition = "fs:{p0}:"
+
+func lockKey(item string) string   { return partition + "sale:" + item + ":lock" }
+func saleKey(item string) string   { return partition + "sale:" + item }
+func ordersKey(part string) string { return partition + "q:orders:" + part }
+
+// underway is how many orders the queue holds that are not dead.
+func (s *shop) underway(ctx context.Context) (int64, error) {
+	sum := int64(0)
+	for _, set := range []string{"ready", "leased", "delayed"} {
+		n, err := s.rdb.ZCard(ctx, ordersKey(set)).Result()
+		if err != nil {
+			return 0, err
+		}
+		sum += n
+	}
+	return sum, nil
+}
+
+// counts reads how many orders the queue has seen acknowledged, and how many
+// attempts have failed: leases that ran out are among them.
+func (s *shop) counts(ctx context.Context) (processed, failed int64) {
+	all, err := s.rdb.HGetAll(ctx, ordersKey("counts")).Result()
+	if err != nil {
+		return 0, 0 // Redis may be away; who asks looks again
+	}
+	for field, value := range all {
+		n, err := strconv.ParseInt(value, 10, 64)
+		switch {
+		case err != nil:
+		case field == "failed":
+			failed = n
+		case field == "processed" || strings.HasPrefix(field, "m"): // a minute's
+			processed += n
+		}
+	}
+	return processed, failed
+}
+
+// fence reads the fencing token that stands in the sale, and the last one that
+// its lock has minted; 0 where there is none.
+func (s *shop) fence(ctx context.Context, item string) (sold, minted int64) {
+	if v, err := s.rdb.HGet(ctx, saleKey(item), "fence").Int64(); err == nil {
+		sold = v
+	}
+	if v, err := s.rdb.Get(ctx, lockKey(item)+":fence").Result(); err == nil {
+		if n, err := strconv.ParseInt(strings.TrimSuffix(v, "w"), 10, 64); err == nil {
+			minted = n
+		}
+	}
+	return sold, minted
+}
+
+// createItems opens the sales.
+func (r *run) createItems(ctx context.Context) {
+	r.t.Helper()
+	c, err := r.caller()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer c.close()
+	for _, item := range r.plan.Items {
+		a, err := c.admin(ctx, 0, "POST", "/v1/admin/items", map[string]any{
+			"id": item.ID, "name": "Thing", "price_minor": 990, "currency": "EUR",
+			"stock": item.Stock, "per_user_limit": item.Limit,
+		})
+		if err != nil || a.status != 201 {
+			r.t.Fatalf("create %s: %d %s %v", item.ID, a.status, a.body, err)
+		}
+	}
+}

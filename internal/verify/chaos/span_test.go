@@ -1,0 +1,94 @@
+//go:build chaos && unix
+
+package chaos
+
+import (
+	"math"
+	"slices"
+	"time"
+
+	"flashsale/internal/verify/history"
+)
+
+// span is a part of a run of which the purchases are measured: those that began
+// in it, whenever they ended.
+type span struct {
+	name     string
+	from, to int64
+	took     []time.Duration
+	accepted int // orders made, not repeats
+	definite int
+	unknown  int // no answer at all
+	refused  int // 503
+	blunt    int // 503 or 429 without a time to come back
+	others   map[int]int
+	// each sees every order that is made, under the run's mutex; nil: nothing.
+	each func(h *history.Call)
+}
+
+// measure begins a span.
+func (r *run) measure(name string) *span {
+	s := &span{name: name, from: r.now(), to: math.MaxInt64, others: make(map[int]int)}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.spans = append(r.spans, s)
+	return s
+}
+
+// end ends a span for purchases that begin from now on.
+func (r *run) end(s *span) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s.to = r.now()
+}
+
+func (s *span) saw(h *history.Call) {
+	if h.Op != history.Buy || h.Start < s.from || h.Start >= s.to {
+		return
+	}
+	s.took = append(s.took, time.Duration(h.End-h.Start))
+	switch {
+	case h.Accepted() && !h.Replayed:
+		s.accepted++
+		s.definite++
+		if s.each != nil {
+			s.each(h)
+		}
+	case definite(h):
+		s.definite++
+	case h.Status == 0:
+		s.unknown++
+	case h.Status == 503:
+		s.refused++
+	default:
+		s.others[h.Status]++
+	}
+	if (h.Status == 503 || h.Status == 429) && h.RetryAfter < 1 {
+		s.blunt++
+	}
+}
+
+// quantile is the time within which a share of the purchases was answered; 0
+// where there were none.
+func (s *span) quantile(share float64) time.Duration {
+	if len(s.took) == 0 {
+		return 0
+	}
+	slices.Sort(s.took)
+	return s.took[min(int(share*float64(len(s.took))), len(s.took)-1)]
+}
+
+// report notes what became of a span, once nothing is added to it any more.
+func (r *run) report(s *span) {
+	ms := func(d time.Duration) int64 { return d.Milliseconds() }
+	r.notef("%s: %d calls, %d accepted, %d 503, %d unanswered, p50 %d ms, p99 %d ms, longest %d ms", s.name,
+		len(s.took), s.accepted, s.refused, s.unknown, ms(s.quantile(0.5)), ms(s.quantile(0.99)), ms(s.quantile(1)))
+}
+
+// politely fails the run where somebody was sent away without a time to come
+// back.
+func (r *run) politely(s *span) {
+	if s.blunt > 0 {
+		r.failf("%s: %d answers 503 or 429 without Retry-After", s.name, s.blunt)
+	}
+}

@@ -1,0 +1,109 @@
+//go:build chaos && unix
+
+package chaos
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"path/filepath"
+	"testing"
+
+	_ "github.com/mattn/go-sqlite3" // the driver sqlite3
+
+	"flashsale/internal/verify/history"
+)
+
+// store is the database as the suite looks at it from outside: it only reads.
+type store struct {
+	url string // the service's setting
+	db  *sql.DB
+	// path is the database's file; empty where it is none.
+	path string
+}
+
+// databases make an empty database by the name of -db.
+var databases = map[string]func(t *testing.T, folder string) *store{"sqlite": openSQLite}
+
+func openSQLite(t *testing.T, folder string) *store {
+	t.Helper()
+	s := &store{path: filepath.Join(folder, "shop.db")}
+	s.url = "sqlite:" + s.path
+	s.reopen(t)
+	t.Cleanup(func() { s.close(t) })
+	return s
+}
+
+// reopen opens the database's file, after close.
+func (s *store) reopen(t *testing.T) {
+	t.Helper()
+	db, err := sql.Open("sqlite3", "file:"+s.path+"?_busy_timeout=10000&_query_only=true")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.db = db
+}
+
+// close closes the suite's connections to the database.
+func (s *store) close(t *testing.T) {
+	t.Helper()
+	if err := s.db.Close(); err != nil {
+		t.Errorf("close database: %v", err)
+	}
+}
+
+// sold reads how many units of each item the database counts as sold.
+func (s *store) sold(ctx context.Context) (map[string]int64, error) {
+	rows, err := s.db.QueryContext(ctx, "SELECT id, sold FROM items")
+	if err != nil {
+		return nil, fmt.Errorf("read items: %w", err)
+	}
+	defer rows.Close()
+	sold := make(map[string]int64)
+	for rows.Next() {
+		var id string
+		var n int64
+		if err := rows.Scan(&id, &n); err != nil {
+			return nil, fmt.Errorf("read items: %w", err)
+		}
+		sold[id] = n
+	}
+	return sold, rows.Err()
+}
+
+// orders reads all rows of the table orders.
+func (s *store) orders(ctx context.Context) ([]history.Order, error) {
+	rows, err := s.db.QueryContext(ctx, "SELECT id, user_id, item_id, quantity, idempotency_key, status, reason, restocked FROM orders ORDER BY id")
+	if err != nil {
+		return nil, fmt.Errorf("read orders: %w", err)
+	}
+	defer rows.Close()
+	var all []history.Order
+	for rows.Next() {
+		var o history.Order
+		if err := rows.Scan(&o.ID, &o.User, &o.Item, &o.Quantity, &o.Key, &o.Status, &o.Reason, &o.Restocked); err != nil {
+			return nil, fmt.Errorf("read orders: %w", err)
+		}
+		all = append(all, o)
+	}
+	return all, rows.Err()
+}
+
+// items reads what the database says of the items.
+func (s *store) items(ctx context.Context) ([]history.Item, error) {
+	rows, err := s.db.QueryContext(ctx, `SELECT i.id, i.initial, i.per_user_limit, COALESCE(SUM(c.quantity), 0)
+		FROM items i LEFT JOIN stock_changes c ON c.item_id = i.id GROUP BY i.id, i.initial, i.per_user_limit ORDER BY i.id`)
+	if err != nil {
+		return nil, fmt.Errorf("read items: %w", err)
+	}
+	defer rows.Close()
+	var all []history.Item
+	for rows.Next() {
+		var i history.Item
+		if err := rows.Scan(&i.ID, &i.Initial, &i.Limit, &i.Restocked); err != nil {
+			return nil, fmt.Errorf("read items: %w", err)
+		}
+		all = append(all, i)
+	}
+	return all, rows.Err()
+}

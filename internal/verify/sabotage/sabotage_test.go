@@ -1,0 +1,139 @@
+//go:build chaos && unix
+
+package sabotage
+
+import (
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"flashsale/internal/testing/process"
+	"flashsale/internal/testing/redistest"
+	"flashsale/internal/verify/history"
+)
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	redistest.Shutdown()
+	process.Shutdown()
+	os.Exit(code)
+}
+
+// sabotages are the builds that break a promise.
+var sabotages = []struct {
+	name   string
+	change []alteration
+	// sell is the sale, with the fault that brings out what is broken.
+	sell func(s *stage)
+	// found are the findings of which one at least must be made.
+	found []string
+}{
+	{
+		name: "acknowledges before the commit",
+		change: []alteration{{
+			file: "order/fulfil.go",
+			from: "\tf.fulfil(ctx, tasks, func(i int, err error) { errs[index[i]] = err })\n",
+			to: `	early := make([]outcome, len(tasks))
+	for i := range early {
+		early[i] = confirmed(time.Now().UnixMilli(), terms{})
+	}
+	if len(tasks) > 0 {
+		f.tell(ctx, tasks, early)
+		go f.fulfil(context.WithoutCancel(ctx), tasks, func(int, error) {})
+	}
+`,
+		}},
+		sell: killWorkerBeforeCommit, found: []string{history.LostConfirmed},
+	},
+	{
+		name: "drops the database's condition",
+		change: []alteration{
+			{file: "order/rows.go", from: " AND sold + ?1 <= total", to: ""},
+			{file: "migrations/sqlite/00001_init.sql", from: "CHECK (sold BETWEEN 0 AND total)", to: "CHECK (sold >= 0)"},
+		},
+		sell: raiseStock, found: []string{history.Oversold},
+	},
+	{
+		name: "drops the unique key",
+		change: []alteration{{
+			file: "migrations/sqlite/00007_storage.sql",
+			from: "CREATE UNIQUE INDEX orders_idempotency ON orders (item_id", to: "CREATE INDEX orders_idempotency ON orders (item_id",
+		}},
+		sell: forgetKeys, found: []string{history.Duplicated},
+	},
+	{
+		name: "takes the stock again when a batch is repeated",
+		change: []alteration{{
+			file: "inventory/lua/purchase.lua",
+			from: "  if order then\n", to: "  if order and string.sub(order, -#id) ~= id then\n",
+		}},
+		sell: dropReplies, found: []string{history.Unsold, history.LedgerWrong, history.RedisLeft},
+	},
+	{
+		name: "resets the fence",
+		change: []alteration{
+			{
+				file: "lock/lua/acquire.lua",
+				from: "local fence = clock[1] .. string.sub('000000', #clock[2] + 1) .. clock[2]\n",
+				to:   "local fence = string.format('%016d', tonumber(string.match(redis.call('GET', KEYS[4]) or '0', '^%d+')) + 1)\n",
+			},
+			{file: "lock/lua/handover.lua", from: "  return now_us\nend", to: "  return last + 1\nend"},
+		},
+		sell: deleteLock, found: []string{history.FenceFell},
+	},
+	{
+		name: "repairs a sale from a database that is older than Redis",
+		change: []alteration{{
+			file: "order/highwater.go",
+			from: "return r.Behind > 0 || r.Revision < mark", to: "return false && mark > 0",
+		}},
+		sell: restoreBackup, found: []string{history.LostConfirmed},
+	},
+}
+
+// TestSabotage: each sabotage is found by what it breaks, and in the unaltered
+// build under the same fault nothing is.
+func TestSabotage(t *testing.T) {
+	for _, s := range sabotages {
+		t.Run(s.name, func(t *testing.T) {
+			t.Run("unaltered", func(t *testing.T) {
+				v, gaveUp := sold(t, unaltered(t), s.sell, patience)
+				if gaveUp > 0 {
+					t.Errorf("%d buyers never learned what became of their purchase", gaveUp)
+				}
+				if !v.Passed {
+					t.Errorf("found in the unaltered build: %s\n%+v", v.Line(), v.Findings)
+				}
+			})
+			t.Run("altered", func(t *testing.T) {
+				// What was lost is never answered.
+				v, _ := sold(t, altered(t, s.change), s.sell, 3*time.Second)
+				if !slices.ContainsFunc(s.found, v.Has) {
+					t.Errorf("none of %q is found: %s\n%+v", s.found, v.Line(), v.Findings)
+				}
+			})
+		})
+	}
+}
+
+// sold plays one sale, in which a buyer repeats a purchase for a time, and judges it.
+func sold(t *testing.T, binary string, sell func(*stage), askFor time.Duration) (v history.Verdict, gaveUp int64) {
+	t.Helper()
+	began := time.Now()
+	s := newStage(t, binary)
+	s.askFor = askFor
+	sell(s)
+	if s.strikes == 0 {
+		t.Fatal("the fault never struck")
+	}
+	v = s.judge()
+	t.Logf("%v: %s", time.Since(began).Round(time.Millisecond), v.Line())
+	for _, f := range v.Findings {
+		t.Logf("%s %d: %q", f.Name, f.Count, f.Examples)
+	}
+	if v.Counts.Accepted == 0 || v.Counts.SoldOut == 0 {
+		t.Fatalf("no sale: %s", v.Line())
+	}
+	return v, s.gaveUp.Load()
+}

@@ -1,0 +1,459 @@
+//go:build chaos && unix
+
+package sabotage
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/golang-jwt/jwt/v5"
+	_ "github.com/mattn/go-sqlite3" // the driver sqlite3
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/testing/process"
+	"flashsale/internal/testing/redistest"
+	"flashsale/internal/verify/history"
+	"flashsale/internal/wire"
+)
+
+const (
+	item    = "lamp"
+	stock   = 200
+	perUser = 4
+	width   = 32 // buyers at once
+	secret  = "sabotage-secret-of-more-than-32-bytes"
+	// patience bounds every wait, and lookEvery is the pause between two looks.
+	patience  = 2 * time.Minute
+	lookEvery = 2 * time.Millisecond
+	// askAgain is the pause before a purchase without a definite answer is repeated.
+	askAgain = 50 * time.Millisecond
+)
+
+// stage is one sale of one item: real processes, a Redis and a database of its own.
+type stage struct {
+	t      *testing.T
+	ctx    context.Context
+	binary string
+	dir    string
+	server *redistest.Server
+	rdb    *redis.Client
+	db     *sql.DB
+	apis   []*process.P
+	rec    *history.Recorder
+	path   string // of the history
+	final  history.Final
+
+	buyers  int // who have come so far
+	strikes int
+	// askFor is how long a buyer repeats a purchase; gaveUp counts those who never
+	// learned what became of it.
+	askFor  time.Duration
+	gaveUp  atomic.Int64
+	answers atomic.Int64
+	mu      sync.Mutex
+	idle    map[string][]*wire.Conn // by address
+}
+
+func newStage(t *testing.T, binary string) *stage {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	t.Cleanup(cancel)
+	s := &stage{
+		t: t, ctx: ctx, binary: binary, dir: t.TempDir(), askFor: patience, idle: make(map[string][]*wire.Conn),
+		// Nobody pulls the plug of the machine.
+		server: redistest.Real(t, "--appendfsync", "everysec"),
+	}
+	s.rdb = redis.NewClient(redistest.Options(s.server.Addr()))
+	s.path = filepath.Join(s.dir, "history.jsonl")
+	var err error
+	if s.rec, err = history.Create(s.path); err != nil {
+		t.Fatal(err)
+	}
+	s.openDB()
+	t.Cleanup(func() {
+		for _, conns := range s.idle {
+			for _, c := range conns {
+				_ = c.Close() //nolint:errcheck // everything was read from it
+			}
+		}
+		s.must(errors.Join(s.rdb.Close(), s.db.Close()))
+	})
+	args := append([]string{"up"}, s.settings("")...)
+	if r := process.Run(t, process.Spec{Binary: binary, Command: "migrate", Args: args, Dir: s.dir}); r.Code != 0 {
+		t.Fatalf("migrate up: exit code %d\n%s", r.Code, r.Output)
+	}
+	return s
+}
+
+func (s *stage) openDB() {
+	s.t.Helper()
+	var err error
+	if s.db, err = sql.Open("sqlite3", "file:"+s.dbPath()+"?_busy_timeout=10000"); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// command runs a command of the service that has to succeed.
+func (s *stage) command(args ...string) {
+	s.t.Helper()
+	r := process.Run(s.t, process.Spec{
+		Binary: s.binary, Command: args[0], Args: append(args[1:], s.settings("")...), Dir: s.dir,
+		Env: []string{"FLASHSALE_JWT_SECRET=" + secret},
+	})
+	if r.Code != 0 {
+		s.t.Fatalf("%s: exit code %d\n%s", strings.Join(args, " "), r.Code, r.Output)
+	}
+}
+
+func (s *stage) dbPath() string { return filepath.Join(s.dir, "shop.db") }
+
+func (s *stage) settings(redisAddr string) []string {
+	if redisAddr == "" {
+		redisAddr = s.server.Addr()
+	}
+	return []string{"--db", "sqlite:" + s.dbPath(), "--data-dir", s.dir, "--log-format", "json", "--redis", "redis://" + redisAddr + "/0"}
+}
+
+func (s *stage) start(command, redisAddr string, args ...string) *process.P {
+	s.t.Helper()
+	return process.Start(s.t, process.Spec{
+		Binary: s.binary, Command: command, Args: append(s.settings(redisAddr), args...), Dir: s.dir,
+		Env: []string{"FLASHSALE_JWT_SECRET=" + secret},
+	})
+}
+
+func (s *stage) worker() *process.P {
+	s.t.Helper()
+	return s.start("worker", "", "--lease", "1s")
+}
+
+// startAPI starts an API process, which reaches Redis at an address ("": its own). What
+// is wrong must stay so until the checker looks, so it reconciles only if args say so.
+// A process whose sales are stopped is not ready.
+func (s *stage) startAPI(redisAddr string, args ...string) *process.P {
+	s.t.Helper()
+	return process.Start(s.t, process.Spec{
+		Binary: s.binary, Command: "api", Dir: s.dir, ReadyPath: "/healthz", Env: []string{"FLASHSALE_JWT_SECRET=" + secret},
+		Args: append(s.settings(redisAddr), append([]string{"--rate-buyer", "-1", "--reconcile-every", "0"}, args...)...),
+	})
+}
+
+// open starts a number of API processes, and puts the item on sale.
+func (s *stage) open(apis int, redisAddr string, args ...string) {
+	s.t.Helper()
+	for range apis {
+		s.apis = append(s.apis, s.startAPI(redisAddr, args...))
+	}
+	body := fmt.Sprintf(`{"id":%q,"name":"Lamp","price_minor":990,"currency":"EUR","stock":%d,"per_user_limit":%d}`, item, stock, perUser)
+	status, text, err := s.send(0, "POST", "/v1/admin/items", "root", "admin", body)
+	if err != nil || status != 201 {
+		s.t.Fatalf("create item: %d %s %v", status, text, err)
+	}
+}
+
+// key is a Redis key of the one partition, as docs/ARCHITECTURE.md has them.
+func (s *stage) key(name string) string { return "fs:{p0}:" + name }
+
+func (s *stage) hget(name, field string) int64 {
+	n, err := s.rdb.HGet(s.ctx, s.key(name), field).Int64()
+	if err != nil && !errors.Is(err, redis.Nil) {
+		s.t.Errorf("read %s of %s: %v", field, name, err)
+	}
+	return n
+}
+
+func (s *stage) zcard(name string) int64 {
+	n, err := s.rdb.ZCard(s.ctx, s.key(name)).Result()
+	s.must(err)
+	return n
+}
+
+func (s *stage) must(err error) {
+	s.t.Helper()
+	if err != nil {
+		s.t.Error(err)
+	}
+}
+
+func (s *stage) struck() { s.strikes++ }
+
+// eventually waits for a condition, and fails the test when it does not come.
+func (s *stage) eventually(what string, ok func() bool) {
+	s.t.Helper()
+	if !s.within(patience, ok) {
+		s.t.Errorf("waited in vain: %s", what)
+	}
+}
+
+// within reports whether a condition came in time.
+func (s *stage) within(limit time.Duration, ok func() bool) bool {
+	end := time.After(limit)
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	for !ok() {
+		select {
+		case <-tick.C:
+		case <-end:
+			return false
+		case <-s.ctx.Done():
+			return false
+		}
+	}
+	return true
+}
+
+func (s *stage) lasts(d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-s.ctx.Done():
+	}
+}
+
+// answered waits for n more answers.
+func (s *stage) answered(n int64) {
+	s.t.Helper()
+	want := s.answers.Load() + n
+	s.eventually(fmt.Sprintf("%d more answers", n), func() bool { return s.answers.Load() >= want })
+}
+
+// send sends one request. An error leaves its outcome unknown.
+func (s *stage) send(api int, method, path, user, role, body string, headers ...string) (status int, text []byte, err error) {
+	claims := jwt.MapClaims{"sub": user, "role": role, "aud": "flashsale", "exp": time.Now().Add(time.Hour).Unix()}
+	token, err := jwt.NewWithClaims(jwt.SigningMethodHS256, claims).SignedString([]byte(secret))
+	if err != nil {
+		return 0, nil, err
+	}
+	addr := s.apis[api].URL()
+	target, err := wire.ParseTarget(addr)
+	if err != nil {
+		return 0, nil, err
+	}
+	conn, err := s.conn(addr, target)
+	if err != nil {
+		return 0, nil, err
+	}
+	q := new(wire.Request).Start(method, target, path).Header("Authorization", "Bearer "+token)
+	for i := 0; i+1 < len(headers); i += 2 {
+		q.Header(headers[i], headers[i+1])
+	}
+	end := q.NoBody
+	if body != "" {
+		q.Header("Content-Type", "application/json")
+		end = func() ([]byte, error) { return q.Body([]byte(body)) }
+	}
+	raw, err := end()
+	if err != nil {
+		return 0, nil, err
+	}
+	res, err := conn.Do(raw)
+	if err != nil {
+		return 0, nil, errors.Join(err, conn.Close())
+	}
+	text = append([]byte(nil), res.Body...)
+	if string(res.Header("Idempotent-Replayed")) == "true" {
+		status = replayed
+	}
+	status += res.Status
+	if conn.Usable() {
+		s.mu.Lock()
+		s.idle[addr] = append(s.idle[addr], conn)
+		s.mu.Unlock()
+		return status, text, nil
+	}
+	return status, text, conn.Close()
+}
+
+// replayed is added to the status of an answer that is told as a replay.
+const replayed = 1000
+
+// conn takes a connection that nobody uses, or makes one.
+func (s *stage) conn(addr string, target wire.Target) (*wire.Conn, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if list := s.idle[addr]; len(list) > 0 {
+		s.idle[addr] = list[:len(list)-1]
+		return list[len(list)-1], nil
+	}
+	conn, err := wire.Dial(s.ctx, target)
+	if err == nil {
+		conn.Timeout = 20 * time.Second
+	}
+	return conn, err
+}
+
+// wish is one purchase that somebody wants.
+type wish struct{ user, key string }
+
+// fresh are n purchases of buyers who have not come before.
+func (s *stage) fresh(n int) []wish {
+	list := make([]wish, n)
+	for i := range list {
+		s.buyers++
+		list[i] = wish{"buyer" + strconv.Itoa(s.buyers), "key" + strconv.Itoa(s.buyers)}
+	}
+	return list
+}
+
+// crowd makes purchases, some at once, each until its answer is definite; every
+// third is repeated then. What else is to happen happens meanwhile.
+func (s *stage) crowd(wishes []wish, meanwhile ...func()) {
+	s.t.Helper()
+	var all sync.WaitGroup
+	next := make(chan int, len(wishes))
+	for i := range wishes {
+		next <- i
+	}
+	close(next)
+	for client := range min(width, len(wishes)) {
+		all.Go(func() {
+			for i := range next {
+				s.settle(client, wishes[i])
+				if i%3 == 0 {
+					s.settle(client, wishes[i])
+				}
+			}
+		})
+	}
+	for _, do := range meanwhile {
+		do()
+	}
+	all.Wait()
+}
+
+// settle repeats a purchase until its answer is definite, or its buyer gives up.
+func (s *stage) settle(client int, w wish) {
+	end := time.Now().Add(s.askFor)
+	for {
+		c := s.buy(client, w)
+		s.rec.Record(&c)
+		s.answers.Add(1)
+		if c.Known() || s.ctx.Err() != nil {
+			return
+		}
+		if time.Now().After(end) {
+			s.gaveUp.Add(1)
+			return
+		}
+		s.lasts(askAgain)
+	}
+}
+
+func (s *stage) buy(client int, w wish) history.Call {
+	c := history.Call{Client: client, Op: history.Buy, User: w.user, Item: item, Quantity: 1, Key: w.key, Start: s.rec.Now()}
+	status, text, err := s.send(client%len(s.apis), "POST", "/v1/items/"+item+"/orders", w.user, "buyer", `{"quantity":1}`, "Idempotency-Key", w.key)
+	c.End = s.rec.Now()
+	if err != nil {
+		c.Err = err.Error()
+		return c
+	}
+	c.Status, c.Replayed = status%replayed, status >= replayed
+	var fields struct{ ID, Status, Code string }
+	if c.Status >= 400 {
+		var problem struct{ Code string }
+		err = json.Unmarshal(text, &problem)
+		c.Code = problem.Code
+	} else {
+		err = json.Unmarshal(text, &fields)
+		c.Order, c.State = fields.ID, fields.Status
+	}
+	if err != nil {
+		s.t.Errorf("%s: %v", text, err)
+	}
+	return c
+}
+
+// lockDatabase keeps everybody else from writing until unlock.
+func (s *stage) lockDatabase() (unlock func()) {
+	s.t.Helper()
+	conn, err := s.db.Conn(s.ctx)
+	if err == nil {
+		_, err = conn.ExecContext(s.ctx, "BEGIN EXCLUSIVE")
+	}
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return sync.OnceFunc(func() {
+		_, err := conn.ExecContext(context.WithoutCancel(s.ctx), "ROLLBACK")
+		s.must(errors.Join(err, conn.Close()))
+	})
+}
+
+// watchFences samples the fencing tokens until stop.
+func (s *stage) watchFences() (stop func()) {
+	ctx, cancel := context.WithCancel(s.ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		tick := time.NewTicker(lookEvery)
+		defer tick.Stop()
+		for {
+			lock, err := s.rdb.Get(ctx, s.key("sale:"+item)+":lock:fence").Result()
+			if n, bad := strconv.ParseInt(strings.TrimSuffix(lock, "w"), 10, 64); err == nil && bad == nil {
+				s.final.Fences = append(s.final.Fences, history.FenceSample{At: s.rec.Now(), Item: item, Source: history.SourceLock, Fence: n})
+			}
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return sync.OnceFunc(func() {
+		cancel()
+		<-done
+	})
+}
+
+// drained waits until nothing is on its way to the database.
+func (s *stage) drained() {
+	s.t.Helper()
+	s.eventually("the queue is empty", func() bool {
+		return s.zcard("q:orders:ready")+s.zcard("q:orders:leased")+s.zcard("q:orders:delayed") == 0
+	})
+}
+
+// judge waits until everything is quiet, reads what is there, and judges.
+func (s *stage) judge() history.Verdict {
+	s.t.Helper()
+	s.drained()
+	s.must(s.rec.Close())
+	it := history.Item{ID: item, Initial: stock, Limit: perUser, Exhausted: true}
+	status, text, err := s.send(0, "GET", "/v1/admin/items/"+item+"/ledger", "root", "admin", "")
+	if err != nil || status != 200 {
+		s.t.Errorf("ledger: %d %s %v", status, text, err)
+	} else if err := json.Unmarshal(text, &it.Ledger); err != nil {
+		s.t.Errorf("ledger: %s: %v", text, err)
+	}
+	// A sale that was dropped is not compared: its next purchase loads it.
+	it.Loaded = s.rdb.HExists(s.ctx, s.key("sale:"+item), "left").Val()
+	it.Left, it.Fence = s.hget("sale:"+item, "left"), s.hget("sale:"+item, "fence")
+	s.final.Items = []history.Item{it}
+	s.final.Dead, err = s.rdb.ZRange(s.ctx, s.key("q:orders:dead"), 0, -1).Result()
+	s.must(err)
+	rows, err := s.db.QueryContext(s.ctx, "SELECT id, user_id, item_id, quantity, idempotency_key, status, reason FROM orders")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var o history.Order
+		s.must(rows.Scan(&o.ID, &o.User, &o.Item, &o.Quantity, &o.Key, &o.Status, &o.Reason))
+		s.final.Orders = append(s.final.Orders, o)
+	}
+	s.must(rows.Err())
+	calls, err := history.ReadFile(s.path)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return history.Check(calls, &s.final)
+}

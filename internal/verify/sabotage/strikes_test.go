@@ -1,0 +1,145 @@
+//go:build chaos && unix
+
+package sabotage
+
+import (
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"flashsale/internal/testing/process"
+	"flashsale/internal/testing/redistest"
+)
+
+// killWorkerBeforeCommit keeps the worker from the database and kills it while
+// buyers wait. Another one does what it had not.
+func killWorkerBeforeCommit(s *stage) {
+	s.open(1, "")
+	worker := s.worker()
+	s.crowd(s.fresh(30))
+	unlock := s.lockDatabase()
+	defer unlock()
+	s.crowd(s.fresh(64), func() {
+		s.eventually("the worker has leased what the buyers wait for", func() bool {
+			return s.zcard("q:orders:leased") > 0 || s.hget("q:orders:counts", "processed") > 30
+		})
+	})
+	worker.Kill()
+	s.struck()
+	unlock()
+	s.worker()
+	s.crowd(s.fresh(2 * stock))
+}
+
+// raiseStock makes Redis count more units than there are, again and again.
+func raiseStock(s *stage) {
+	s.open(1, "")
+	s.worker()
+	s.crowd(s.fresh(2*stock), func() {
+		for range 5 {
+			s.answered(20)
+			// A sale that was dropped meanwhile must not be made up of this field.
+			if s.rdb.HExists(s.ctx, s.key("sale:"+item), "left").Val() {
+				s.must(s.rdb.HIncrBy(s.ctx, s.key("sale:"+item), "left", 40).Err())
+				s.struck()
+			}
+		}
+	})
+	s.crowd(s.fresh(stock))
+}
+
+// forgetKeys makes Redis forget the keys of purchases that are committed, and has
+// them repeated.
+func forgetKeys(s *stage) {
+	s.final.AcceptedMayBeLost = true // Redis loses what it knows
+	s.open(1, "")
+	s.worker()
+	first := s.fresh(stock / 4)
+	s.crowd(first)
+	s.drained()
+	// As many keys as before, so that no count tells.
+	known := s.rdb.HGetAll(s.ctx, s.key("idempotency:"+item)).Val()
+	if len(known) != len(first) {
+		s.t.Fatalf("Redis knows %d keys of %d", len(known), len(first))
+	}
+	p := s.rdb.TxPipeline()
+	p.Del(s.ctx, s.key("idempotency:"+item))
+	for field, order := range known {
+		user, key, _ := strings.Cut(field, " ")
+		p.HSet(s.ctx, s.key("idempotency:"+item), user+" "+strings.ToUpper(key), order)
+	}
+	_, err := p.Exec(s.ctx)
+	s.must(err)
+	s.struck()
+	s.crowd(slices.Clone(first))
+	s.crowd(s.fresh(2 * stock))
+}
+
+// dropReplies loses what Redis answers to the API after it has carried it out.
+func dropReplies(s *stage) {
+	proxy := redistest.NewProxy(s.t, s.server.Addr())
+	// So that at any time some script is on its way.
+	proxy.SetLatency(5*time.Millisecond, 5*time.Millisecond)
+	s.open(1, proxy.Addr())
+	s.worker()
+	for range 4 {
+		s.crowd(s.fresh(stock/5), func() {
+			s.answered(3)
+			before := s.hget("sale:"+item, "left")
+			proxy.DropReplies(true)
+			// Not if all are served by then, or it was another reply that was dropped.
+			if s.within(time.Second, func() bool { return s.hget("sale:"+item, "left") < before }) {
+				s.struck()
+			}
+			proxy.Sever()
+			proxy.DropReplies(false)
+		})
+	}
+	s.crowd(s.fresh(2 * stock))
+}
+
+// deleteLock deletes all that Redis knows of the item's lock, while two processes
+// sell it in turn.
+func deleteLock(s *stage) {
+	s.open(2, "")
+	s.worker()
+	stop := s.watchFences()
+	defer stop()
+	s.crowd(s.fresh(2*stock), func() {
+		for range 3 {
+			s.answered(stock / 4)
+			lock := s.key("sale:"+item) + ":lock"
+			s.must(s.rdb.Del(s.ctx, lock, lock+":waiters", lock+":seen", lock+":fence").Err())
+			s.struck()
+		}
+	})
+	s.lasts(100 * time.Millisecond) // of looks at the fence behind the last sale
+}
+
+// restoreBackup restores a backup from the middle of the sale, and decides that Redis
+// is right. The reconciliation runs meanwhile.
+func restoreBackup(s *stage) {
+	args := []string{"--reconcile-every", "1s"}
+	s.open(1, "", args...)
+	worker := s.worker()
+	s.crowd(s.fresh(stock / 4))
+	backup := filepath.Join(s.dir, "backup.db")
+	s.command("backup", backup)
+	s.crowd(s.fresh(stock / 4))
+	worker.Kill()
+	s.apis[0].Kill()
+	s.must(s.db.Close())
+	s.command("restore", backup)
+	s.openDB()
+	s.struck()
+	left := s.hget("sale:"+item, "left")
+	s.worker()
+	s.apis = []*process.P{s.startAPI("", args...)}
+	s.eventually("the sale is stopped, or repaired from the old database", func() bool {
+		changing, _ := s.rdb.HGet(s.ctx, s.key("sale:"+item), "changing").Result() //nolint:errcheck // it is missing at first
+		return changing == "stopped" || s.hget("sale:"+item, "left") > left
+	})
+	s.command("recover", "--from", "redis")
+	s.crowd(s.fresh(2 * stock))
+}
