@@ -1,0 +1,277 @@
+package lock
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
+)
+
+// TestManager_LeavesNothing: many short locks leave no key and no loop.
+func TestManager_LeavesNothing(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		ctx := await.Context(t)
+		names := []string{resource(t), resource(t)}
+		m := newManager(t, rdb, steady)
+		var wg sync.WaitGroup
+		for i := range 4 {
+			wg.Go(func() {
+				for range 40 {
+					l, err := m.Acquire(ctx, names[i%len(names)])
+					if err == nil {
+						err = l.Release(ctx)
+					}
+					if err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			})
+		}
+		wg.Wait()
+		if n := traces(t, rdb, names...); n != 0 {
+			t.Errorf("%d keys left", n)
+		}
+		awaitIdle(t, m)
+	})
+}
+
+// awaitIdle wants that a manager holds no lock, and that its renewal loop ends
+// when it looks next.
+func awaitIdle(t *testing.T, m *Manager) {
+	t.Helper()
+	m.kickDog() // by itself it looks within a third of the TTL
+	await.True(t, "the renewal loop ends", func() bool {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		return !m.dog.running && len(m.held) == 0
+	})
+}
+
+// TestManager_ScriptFlush uses a server of its own: other tests count calls of scripts
+// that Redis knows.
+func TestManager_ScriptFlush(t *testing.T) {
+	t.Parallel()
+	test := func(t *testing.T, rdb *redis.Client) {
+		t.Parallel()
+		ctx, name := await.Context(t), resource(t)
+		flush := func() {
+			t.Helper()
+			if err := rdb.ScriptFlush(ctx).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		m := newManager(t, rdb, slow)
+		flush()
+		l := mustAcquire(t, m, name)
+		flush()
+		until := l.ValidUntil()
+		renewNow(l)
+		if !l.ValidUntil().After(until) {
+			t.Error("not renewed")
+		}
+		flush()
+		if err := l.Extend(ctx, time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		flush()
+		next := acquireAsync(ctx, m, name)
+		awaitWaiters(t, rdb, name, 1)
+		flush()
+		mustRelease(t, l)
+		l = awaitLock(t, next)
+		flush()
+		mustRelease(t, l)
+	}
+	t.Run("embedded", func(t *testing.T) { test(t, redistest.Embedded(t)) })
+	t.Run("redis", func(t *testing.T) { test(t, clientOf(t, redistest.Real(t, "--appendonly", "no"))) })
+}
+
+func TestManager_ForeignKey(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		ctx := await.Context(t)
+		m := newManager(t, rdb, slow)
+		for _, tc := range []struct {
+			which string
+			pick  int
+		}{
+			{"lock", keyLock},
+			{"fence", keyFence},
+		} {
+			name := resource(t)
+			key := mustKeys(t, name)[tc.pick]
+			if err := rdb.RPush(ctx, key, "precious").Err(); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := m.TryAcquire(ctx, name); !errors.Is(err, ErrForeignKey) {
+				t.Errorf("%s: try: err = %v, want ErrForeignKey", tc.which, err)
+			}
+			if _, err := m.Acquire(ctx, name); !errors.Is(err, ErrForeignKey) {
+				t.Errorf("%s: acquire: err = %v, want ErrForeignKey", tc.which, err)
+			}
+			if got := rdb.LRange(ctx, key, 0, -1).Val(); len(got) != 1 || got[0] != "precious" {
+				t.Errorf("%s: the stranger's key holds %q", tc.which, got)
+			}
+		}
+		// A stranger that takes the queue's names meanwhile does not keep the
+		// holder from releasing, and a waiter is told.
+		name := resource(t)
+		k := mustKeys(t, name)
+		l := mustAcquire(t, m, name)
+		for _, key := range []string{k[keyWaiters], k[keySeen]} {
+			if err := rdb.RPush(ctx, key, "precious").Err(); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := m.Acquire(ctx, name); !errors.Is(err, ErrForeignKey) {
+				t.Errorf("err = %v, want ErrForeignKey", err)
+			}
+		}
+		mustRelease(t, l)
+		if rdb.Exists(ctx, k[keyLock]).Val() != 0 {
+			t.Error("lock key left")
+		}
+	})
+}
+
+func TestManager_Close(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		ctx := await.Context(t)
+		m := newManager(t, rdb, slow)
+		// Given 20 locks held and two waiters, when the manager is closed twice at once,
+		var locks []*Lock
+		var names []string
+		for range 20 {
+			names = append(names, resource(t))
+			locks = append(locks, mustAcquire(t, m, names[len(names)-1]))
+		}
+		waiting := []<-chan result{acquireAsync(ctx, m, names[0]), acquireAsync(ctx, m, names[0])}
+		awaitWaiters(t, rdb, names[0], 2)
+		var wg sync.WaitGroup
+		for range 2 {
+			wg.Go(func() {
+				if err := m.Close(ctx); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		// then nothing is left, and everybody knows why.
+		if n := traces(t, rdb, names...); n != 0 {
+			t.Errorf("%d keys left", n)
+		}
+		for _, l := range locks {
+			if cause := context.Cause(l.Context()); !errors.Is(cause, ErrReleased) {
+				t.Errorf("cause = %v, want ErrReleased", cause)
+			}
+		}
+		for _, w := range waiting {
+			if r := awaitResult(t, w); !errors.Is(r.err, ErrClosed) {
+				t.Errorf("waiter: %+v, want ErrClosed", r)
+			}
+		}
+		if _, err := m.Acquire(ctx, names[0]); !errors.Is(err, ErrClosed) {
+			t.Errorf("err = %v, want ErrClosed", err)
+		}
+		if err := m.Close(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestNew_Config(t *testing.T) {
+	t.Parallel()
+	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+	defer rdb.Close()
+	for _, tc := range []struct {
+		name string
+		cfg  Config
+		ok   bool
+	}{
+		{"zero", Config{}, true},
+		{"shortest", Config{TTL: 10 * time.Millisecond}, true},
+		{"ttl too short", Config{TTL: 9 * time.Millisecond}, false},
+		{"ttl negative", Config{TTL: -time.Second}, false},
+		{"ttl not in milliseconds", Config{TTL: 10*time.Millisecond + 1}, false},
+		{"claim above ttl", Config{TTL: time.Second, ClaimTTL: 2 * time.Second}, false},
+		{"claim too short", Config{ClaimTTL: time.Millisecond}, false},
+		{"liveness too short", Config{Liveness: time.Millisecond}, false},
+		{"grace too short", Config{Grace: time.Millisecond}, false},
+		{"call timeout too short", Config{CallTimeout: time.Millisecond}, false},
+		{"prefix with a tag", Config{Prefix: "app:{x}:"}, true},
+		{"prefix with an empty tag", Config{Prefix: "app:{}:"}, false},
+	} {
+		_, err := New(rdb, tc.cfg)
+		if tc.ok && err != nil || !tc.ok && !errors.Is(err, ErrInvalid) {
+			t.Errorf("%s: err = %v", tc.name, err)
+		}
+	}
+	if _, err := New(nil, Config{}); !errors.Is(err, ErrInvalid) {
+		t.Errorf("no client: err = %v", err)
+	}
+}
+
+func TestKeysOf(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct{ prefix, resource, lock string }{
+		{"lock:", "item", "lock:{item}:lock"},
+		{"lock:", "fs:{p3}:sale:item", "fs:{p3}:sale:item:lock"},
+		{"app:{x}:", "item", "app:{x}:item:lock"},
+		{"app:{x}:", "fs:{p3}:item", "fs:{p3}:item:lock"},
+		{"lock:", "a{}b", "lock:{a{}b}:lock"},
+		{"lock:", "a}b", "lock:{a}b}:lock"},
+		{"lock:", "", ""},
+		{"lock:", "}", ""},
+	} {
+		k, err := keysOf(tc.prefix, tc.resource)
+		if k[keyLock] != tc.lock || (err != nil) != (tc.lock == "") {
+			t.Errorf("%q %q: %q, %v; want %q", tc.prefix, tc.resource, k[keyLock], err, tc.lock)
+		}
+	}
+}
+
+// FuzzKeysOf: whatever the names, the keys of a resource share a hash tag, no key
+// is the resource's name, and two resources without a tag share no lock.
+func FuzzKeysOf(f *testing.F) {
+	f.Add("lock:", "item", "other")
+	f.Add("a{", "x}{y}", "{}")
+	tag := func(key string) string {
+		for i := range key {
+			if key[i] != '{' {
+				continue
+			}
+			for j := i + 1; j < len(key); j++ {
+				if key[j] == '}' {
+					return key[i+1 : j]
+				}
+			}
+			return ""
+		}
+		return ""
+	}
+	f.Fuzz(func(t *testing.T, prefix, a, b string) {
+		ka, err := keysOf(prefix, a)
+		if err != nil {
+			return
+		}
+		for _, key := range ka.list() {
+			if tag(key) == "" || tag(key) != tag(ka[keyLock]) {
+				t.Fatalf("%q: tag %q, want %q", key, tag(key), tag(ka[keyLock]))
+			}
+			if key == a || key == prefix+a {
+				t.Fatalf("%q is the key of the resource's data", key)
+			}
+		}
+		if kb, err := keysOf(prefix, b); err == nil && a != b && tag(a) == "" && tag(b) == "" && ka[keyLock] == kb[keyLock] {
+			t.Fatalf("%q and %q share the key %q", a, b, ka[keyLock])
+		}
+	})
+}

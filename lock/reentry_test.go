@@ -1,0 +1,185 @@
+package lock
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
+)
+
+func TestWithReentry(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		counted, calls := specCalls(t, rdb, nil)
+		m, other := newManager(t, counted, slow), newManager(t, rdb, slow)
+		enter := func(t *testing.T, ctx context.Context, name string) *Lock {
+			t.Helper()
+			l, err := m.Acquire(ctx, name, WithReentry())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return l
+		}
+
+		t.Run("NoRoundTrip", func(t *testing.T) {
+			name := resource(t)
+			outer := mustAcquire(t, m, name)
+			before := calls.Load()
+			inner := enter(t, outer.Context(), name)
+			tried, err := m.TryAcquire(inner.Context(), name, WithReentry())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, l := range []*Lock{inner, tried} {
+				if l.Fence() != outer.Fence() || l.Token() != outer.Token() || !l.ValidUntil().Equal(outer.ValidUntil()) {
+					t.Errorf("fence %d, token %s; want those of the first", l.Fence(), l.Token())
+				}
+				mustRelease(t, l)
+			}
+			if n := calls.Load() - before; n != 0 {
+				t.Errorf("%d commands for a nested acquire and release, want none", n)
+			}
+			mustRelease(t, outer)
+			awaitNoTrace(t, rdb, name)
+		})
+		t.Run("AnyOrder", func(t *testing.T) {
+			// Given three handles, when they are released in whatever order, then
+			// the last one frees the resource.
+			for _, order := range [][]int{{2, 1, 0}, {0, 1, 2}, {1, 0, 2}, {1, 2, 0}} {
+				name := resource(t)
+				handles := []*Lock{mustAcquire(t, m, name)}
+				handles = append(handles, enter(t, handles[0].Context(), name))
+				handles = append(handles, enter(t, handles[1].Context(), name))
+				for n, i := range order {
+					_, err := other.TryAcquire(t.Context(), name)
+					specIs(t, err, ErrTaken)
+					// A handle's context ends with that of the handle it was taken through.
+					for _, rest := range order[n:] {
+						if below := slices.Min(append(slices.Clone(order[:n]), rest)) < rest; (handles[rest].Context().Err() != nil) != below {
+							t.Errorf("%v after %d releases: the context of handle %d has ended: %v", order, n, rest, !below)
+						}
+					}
+					mustRelease(t, handles[i])
+					mustRelease(t, handles[i]) // a repeat counts once
+					if cause := context.Cause(handles[i].Context()); !errors.Is(cause, ErrReleased) {
+						t.Errorf("%v: cause = %v", order, cause)
+					}
+				}
+				if n := traces(t, rdb, name); n != 0 {
+					t.Errorf("%v: %d keys left", order, n)
+				}
+			}
+		})
+		t.Run("ThroughOthers", func(t *testing.T) {
+			// Given a context below that of the lock, with another lock between.
+			name, second := resource(t), resource(t)
+			outer := mustAcquire(t, m, name)
+			between, err := m.Acquire(outer.Context(), second)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(between.Context())
+			defer cancel()
+			inner := enter(t, ctx, name)
+			if inner.Fence() != outer.Fence() {
+				t.Error("another holding")
+			}
+			for _, l := range []*Lock{inner, between, outer} {
+				mustRelease(t, l)
+			}
+		})
+		t.Run("Lost", func(t *testing.T) {
+			// Given a lock that is lost, then all handles hear of it, and none of
+			// them releases what is another's now.
+			name := resource(t)
+			outer := mustAcquire(t, m, name)
+			inner := enter(t, outer.Context(), name)
+			k := mustKeys(t, name)
+			if err := rdb.Set(t.Context(), k[keyLock], "stranger", time.Minute).Err(); err != nil {
+				t.Fatal(err)
+			}
+			specIs(t, inner.Extend(t.Context(), time.Hour), ErrLost)
+			for _, l := range []*Lock{outer, inner} {
+				specCause(t, l, ErrLost, ErrNotHeld)
+				specIs(t, l.Release(t.Context()), ErrNotHeld, ErrLost)
+			}
+			if got := rdb.Get(t.Context(), k[keyLock]).Val(); got != "stranger" {
+				t.Errorf("the stranger's key holds %q", got)
+			}
+			// What carries a lost lock's values but not its end has to queue up.
+			_, err := m.TryAcquire(context.WithoutCancel(inner.Context()), name, WithReentry())
+			specIs(t, err, ErrTaken)
+		})
+		t.Run("AfterRelease", func(t *testing.T) {
+			// Given a lock that is over, then its context enters nothing.
+			name := resource(t)
+			outer := mustAcquire(t, m, name)
+			mustRelease(t, outer)
+			_, err := m.Acquire(outer.Context(), name, WithReentry())
+			specIs(t, err, ErrReleased)
+			l := enter(t, context.WithoutCancel(outer.Context()), name)
+			if l.Fence() <= outer.Fence() {
+				t.Errorf("fence %d after %d", l.Fence(), outer.Fence())
+			}
+			mustRelease(t, l)
+		})
+		t.Run("OtherResource", func(t *testing.T) {
+			name, second := resource(t), resource(t)
+			outer := mustAcquire(t, m, name)
+			held := mustAcquire(t, other, second)
+			_, err := m.TryAcquire(outer.Context(), second, WithReentry())
+			specIs(t, err, ErrTaken)
+			mustRelease(t, held)
+			l := enter(t, outer.Context(), second)
+			if l.Token() == outer.Token() {
+				t.Error("another resource was taken for the same")
+			}
+			mustRelease(t, l)
+			mustRelease(t, outer)
+		})
+		t.Run("OtherManager", func(t *testing.T) {
+			name := resource(t)
+			outer := mustAcquire(t, m, name)
+			_, err := other.TryAcquire(outer.Context(), name, WithReentry())
+			specIs(t, err, ErrTaken)
+			mustRelease(t, outer)
+		})
+		t.Run("WithoutOption", func(t *testing.T) {
+			// Given the lock's context, when it is acquired again without the option,
+			// then that fails at once and does not wait for itself.
+			name := resource(t)
+			outer := mustAcquire(t, m, name)
+			_, err := m.TryAcquire(outer.Context(), name)
+			specIs(t, err, ErrTaken)
+			_, err = m.Acquire(outer.Context(), name)
+			specIs(t, err, ErrNested)
+			_, err = m.AcquireAll(outer.Context(), []string{resource(t), name})
+			specIs(t, err, ErrNested)
+			err = m.Do(outer.Context(), name, func(context.Context, *Lock) error { t.Error("called"); return nil })
+			specIs(t, err, ErrNested)
+			mustRelease(t, outer)
+			awaitNoTrace(t, rdb, name)
+		})
+		t.Run("TheOthersWait", func(t *testing.T) {
+			// Given waiters, when it is entered again, then no waiter is served before
+			// the last release.
+			name := resource(t)
+			outer := mustAcquire(t, m, name)
+			waiting := acquireAsync(await.Context(t), other, name)
+			awaitWaiters(t, rdb, name, 1)
+			inner := enter(t, outer.Context(), name)
+			mustRelease(t, outer)
+			if held, err := inner.Held(t.Context()); err != nil || !held {
+				t.Errorf("held = %v, %v", held, err)
+			}
+			mustRelease(t, inner)
+			mustRelease(t, awaitLock(t, waiting))
+		})
+	})
+}

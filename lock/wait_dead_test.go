@@ -1,0 +1,166 @@
+package lock
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
+)
+
+// ghosts puts waiters into the queue whose process does not exist.
+func ghosts(t *testing.T, m *Manager, name string, n int) (tokens []string) {
+	t.Helper()
+	for range n {
+		token := "GHOST." + rand.Text()
+		r, err := m.store.acquire(t.Context(), &attempt{caller: t.Context(), keys: *mustKeys(t, name), settings: m.defaults, token: token, member: token})
+		if err != nil || r.held {
+			t.Fatalf("%+v, %v; want a place in the queue", r, err)
+		}
+		tokens = append(tokens, token)
+	}
+	return tokens
+}
+
+// TestManager_Acquire_DeadWaiters: 20 waiters at the head whose processes are
+// gone cost nothing where Redis knows who listens.
+func TestManager_Acquire_DeadWaiters(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		ctx, name := await.Context(t), resource(t)
+		m := newManager(t, rdb, slow)
+		l := mustAcquire(t, m, name)
+		ghosts(t, m, name, 20)
+		next := acquireAsync(ctx, m, name)
+		awaitWaiters(t, rdb, name, 21)
+		mustRelease(t, l)
+		l = awaitLock(t, next)
+		mustRelease(t, l)
+	})
+}
+
+// TestManager_Acquire_DeadWaiters_Cluster: in a cluster PUBLISH does not tell
+// who listens, so the dead are known by their silence; all at a time, not one
+// claim after the other.
+func TestManager_Acquire_DeadWaiters_Cluster(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		const dead = 20
+		ctx, name := await.Context(t), resource(t)
+		cfg := Config{TTL: patience, CallTimeout: patience, ClaimTTL: 500 * time.Millisecond, Liveness: 100 * time.Millisecond}
+		m := newManager(t, rdb, cfg)
+		m.store.(*node).args = newScriptArgs(m.cfg, false)
+		l := mustAcquire(t, m, name)
+		dying := ghosts(t, m, name, dead)
+		next := acquireAsync(ctx, m, name)
+		awaitWaiters(t, rdb, name, dead+1)
+		// Whoever holds the key after each script that may hand it over.
+		var mu sync.Mutex
+		served := make(map[string]bool)
+		rdb.AddHook(hook(func(next redis.ProcessHook) redis.ProcessHook {
+			return func(ctx context.Context, cmd redis.Cmder) error {
+				err := next(ctx, cmd)
+				if !runs(cmd, acquireScript) && !runs(cmd, releaseScript) {
+					return err
+				}
+				token, _, ok := strings.Cut(rdb.Get(ctx, mustKeys(t, name)[keyLock]).Val(), ":")
+				if ok && slices.Contains(dying, token) {
+					mu.Lock()
+					served[token] = true
+					mu.Unlock()
+				}
+				return err
+			}
+		}))
+		mustRelease(t, l)
+		l = awaitLock(t, next)
+		// On a busy machine the claim's time may be over already.
+		if err := l.Release(ctx); err != nil && !errors.Is(err, ErrNotHeld) {
+			t.Error(err)
+		}
+		awaitNoTrace(t, rdb, name)
+		// While one of them had the lock, the silence of the rest grew too long.
+		mu.Lock()
+		defer mu.Unlock()
+		if len(served) > 1 {
+			t.Errorf("the lock went to %d dead waiters, want one at most", len(served))
+		}
+	})
+}
+
+// TestManager_Acquire_DeadAfterHandover: a waiter that died after the lock was
+// handed to it keeps it for the claim's time only.
+func TestManager_Acquire_DeadAfterHandover(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		ctx, name := await.Context(t), resource(t)
+		cfg := slow
+		cfg.ClaimTTL = 100 * time.Millisecond
+		m := newManager(t, rdb, cfg)
+		l := mustAcquire(t, m, name)
+		dead := ghosts(t, m, name, 1)[0]
+		mustRelease(t, l)
+		if got := rdb.Get(ctx, mustKeys(t, name)[keyLock]).Val(); got != "" && !strings.HasPrefix(got, dead) {
+			t.Fatalf("key holds %q, want the dead waiter's value", got)
+		}
+		// The key had no other way to go than by the end of the claim.
+		l = mustAcquire(t, m, name)
+		mustRelease(t, l)
+	})
+}
+
+// TestManager_giveBack_HandedOver: a waiter that leaves just after it was handed
+// the lock passes it on.
+func TestManager_giveBack_HandedOver(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		ctx, name := await.Context(t), resource(t)
+		m, k := newManager(t, rdb, slow), mustKeys(t, name)
+		l := mustAcquire(t, m, name)
+		leaving := ghosts(t, m, name, 1)[0]
+		mustRelease(t, l)
+		if got := rdb.Get(ctx, k[keyLock]).Val(); !strings.HasPrefix(got, leaving+":") {
+			t.Fatalf("key holds %q, want the leaving waiter's value", got)
+		}
+		next := acquireAsync(ctx, m, name)
+		awaitWaiters(t, rdb, name, 1)
+		m.giveBack(ctx, &attempt{caller: t.Context(), keys: *k, token: leaving, member: leaving}, nil)
+		mustRelease(t, awaitLock(t, next))
+	})
+}
+
+// TestManager_Acquire_LapsedWithWaiters: the key of a dead holder lapsed; a
+// newcomer does not take it but passes it on to who was first.
+func TestManager_Acquire_LapsedWithWaiters(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		ctx, name := await.Context(t), resource(t)
+		m, other := newManager(t, rdb, slow), newManager(t, rdb, slow)
+		k := mustKeys(t, name)
+		if err := rdb.Set(ctx, k[keyLock], "a dead holder", time.Minute).Err(); err != nil {
+			t.Fatal(err)
+		}
+		first := acquireAsync(ctx, m, name)
+		awaitWaiters(t, rdb, name, 1)
+		if err := rdb.Del(ctx, k[keyLock]).Err(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := other.TryAcquire(ctx, name); !errors.Is(err, ErrTaken) {
+			t.Fatalf("err = %v, want ErrTaken", err)
+		}
+		mustRelease(t, awaitLock(t, first))
+		// And without a newcomer the waiter looks for itself when the key lapses.
+		if err := rdb.Set(ctx, k[keyLock], "a dead holder", 50*time.Millisecond).Err(); err != nil {
+			t.Fatal(err)
+		}
+		mustRelease(t, mustAcquire(t, m, name))
+	})
+}

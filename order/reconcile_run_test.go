@@ -1,0 +1,312 @@
+package order
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
+	"flashsale/inventory"
+)
+
+// round runs a round of the background.
+func (s *site) round(r *Reconciler, b *memory) ReconcileReport {
+	s.t.Helper()
+	report, err := r.round(await.Context(s.t), b)
+	if err != nil || report.Examined != 1 || len(report.Items) > 1 {
+		s.t.Fatalf("round: %+v, %v", report, err)
+	}
+	return report
+}
+
+// TestReconciler_Run: the background repairs a sale that differs in two rounds, and
+// leaves the database to a person.
+func TestReconciler_Run(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 10, 5))
+		s.mustPlace(s.purchase("u", "k", 1, 0))
+		r := s.reconciler()
+		var b memory
+		round := func(name, kind string, balanced bool) {
+			t.Helper()
+			report := s.round(r, &b)
+			found := ""
+			for _, item := range report.Items {
+				found += kinds(item.Drifts)
+			}
+			if found != kind || report.Balanced != balanced {
+				t.Errorf("%s: %+v, want %q, balanced %v", name, report, kind, balanced)
+			}
+		}
+		round("fresh", "", true)
+		for _, left := range []int{8, 10} {
+			s.hset("sale", "left", left)
+			round("first", "left", false)
+			round("second", "left", true)
+			round("third", "", true)
+		}
+		s.exec("UPDATE items SET sold = 1 WHERE id = ?", s.item)
+		round("before the books are read", "left", false)
+		for range 3 {
+			round("database", "sold", false)
+		}
+		s.exec("UPDATE items SET sold = 0 WHERE id = ?", s.item)
+		round("as it was", "", true)
+		ctx, cancel := context.WithCancel(await.Context(t))
+		rounds := 0
+		r.Run(ctx, time.Millisecond, func(report ReconcileReport, err error) {
+			if rounds++; rounds == 2*idleRounds {
+				cancel()
+			}
+			if err != nil || !report.Balanced {
+				t.Errorf("round %d: %+v, %v", rounds, report, err)
+			}
+		})
+		if rounds != 2*idleRounds {
+			t.Errorf("%d rounds", rounds)
+		}
+	})
+}
+
+// TestReconciler_Run_Fenced: a sale that refuses every holder of its lock looks idle.
+// The background finds it, and has it built anew.
+func TestReconciler_Run_Fenced(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 10, 5))
+		r := s.reconciler()
+		var b memory
+		s.round(r, &b)
+		s.hset("sale", "fence", "9000000000000000")
+		for range idleRounds + 2 {
+			s.round(r, &b)
+		}
+		s.mustPlace(s.purchase("u", "k", 1, 0))
+	})
+}
+
+// stubborn is a stock that says it has built a sale anew, and has not.
+type stubborn struct {
+	Examiner
+	asked *int
+	stubs bool
+}
+
+func (b stubborn) Examine(ctx context.Context, item string, look func(context.Context, *inventory.Examined) (bool, error)) error {
+	return b.Examiner.Examine(ctx, item, func(ctx context.Context, x *inventory.Examined) (bool, error) {
+		rebuild, err := look(ctx, x)
+		if rebuild {
+			*b.asked++
+		}
+		return rebuild && !b.stubs, err
+	})
+}
+
+// on makes the reconciler work on another stock.
+func (r *Reconciler) on(stock Examiner) { r.Stock, r.stock = stock, stock }
+
+// TestReconciler_Run_Busy: a long queue is not read by the background, which says so
+// and forgets no difference; who asks for a look gets one, and so does the background later.
+func TestReconciler_Run_Busy(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 10, 5))
+		r := s.reconciler()
+		r.busy = 2
+		var b memory
+		round := func(partial bool, kind string) {
+			t.Helper()
+			report := s.round(r, &b)
+			if len(report.Items) != 1 || kinds(report.Items[0].Drifts) != kind || report.Items[0].Partial != partial {
+				t.Errorf("round: %+v; want %q, partial %v", report, kind, partial)
+			}
+		}
+		s.hset("sale", "left", 8)
+		round(false, "left")
+		for i := range 3 {
+			s.mustPlace(s.purchase("u", fmt.Sprint(i), 1, 0))
+		}
+		round(true, "")
+		round(true, "")
+		if b.items[s.item].differ != 1 {
+			t.Errorf("%+v after rounds that saw nothing", b.items[s.item])
+		}
+		report, err := r.Reconcile(await.Context(t), ReconcileOptions{})
+		if err != nil || kinds(report.Items[0].Drifts) != "left" {
+			t.Errorf("asked for: %+v, %v", report, err)
+		}
+		s.work()
+		s.drained()
+		round(false, "left") // the second time that it is seen, and repaired
+		if l := s.clean("at the end", RepairNothing); l != (Ledger{Initial: 10, Left: 7, Sold: 3}) {
+			t.Errorf("ledger %+v", l)
+		}
+	})
+}
+
+// TestReconciler_Run_Once: the background has a sale built anew once, if that does
+// not help; and not at all while it would be built from a wrong count.
+func TestReconciler_Run_Once(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 10, 5))
+		r := s.reconciler()
+		asked := 0
+		var b memory
+		rounds := func(n int, stubs bool, want int) {
+			t.Helper()
+			r.on(stubborn{s.stock, &asked, stubs})
+			asked = 0
+			for range n {
+				s.round(r, &b)
+			}
+			if asked != want {
+				t.Errorf("a new build was asked for %d times, want %d", asked, want)
+			}
+		}
+		s.hset("sale", "left", 8)
+		rounds(5, true, 1)
+		s.hset("sale", "left", 10)
+		rounds(2, true, 0)
+		s.exec("UPDATE items SET sold = 1 WHERE id = ?", s.item)
+		rounds(2, false, 0)
+		s.hset("sale", "left", 7)
+		rounds(5, false, 0)
+		s.exec("UPDATE items SET sold = 0 WHERE id = ?", s.item)
+		rounds(4, false, 1)
+		if l := s.clean("at the end", RepairNothing); l != (Ledger{Initial: 10, Left: 10}) {
+			t.Errorf("ledger at the end: %+v", l)
+		}
+	})
+}
+
+// TestReconciler_Run_RepairFails: a repair that fails is tried again in the next round.
+func TestReconciler_Run_RepairFails(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 10, 5))
+		r := s.reconciler()
+		var b memory
+		s.hset("sale", "left", 8)
+		s.round(r, &b)
+		r.on(failingExaminer{s.stock})
+		for range 2 {
+			if report := s.round(r, &b); report.Repaired != 0 {
+				t.Fatalf("repaired although it failed: %+v", report)
+			}
+		}
+		r.on(s.stock)
+		s.round(r, &b)
+		if l := s.clean("at the end", RepairNothing); l != (Ledger{Initial: 10, Left: 10}) {
+			t.Errorf("ledger at the end: %+v", l)
+		}
+	})
+}
+
+// TestReconciler_LookCut: a look under the lock that was cut off is tried again.
+func TestReconciler_LookCut(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 10, 5))
+		r := s.reconciler()
+		held := 0
+		r.on(examinerFunc{s.stock, func() {
+			if held++; held == 3 {
+				r.hold = limit
+			}
+		}})
+		r.hold = 0
+		s.hset("sale", "left", 8)
+		report, err := r.Reconcile(await.Context(t), ReconcileOptions{Repair: RepairSales})
+		if err != nil || len(report.Items) != 1 || report.Repaired != 1 {
+			t.Errorf("%+v, %v, want one repair", report, err)
+		}
+		if held != 3 {
+			t.Errorf("looked %d times under the lock, want 3", held)
+		}
+	})
+}
+
+// examinerFunc is a stock that calls before at each look under a lock, which it does not
+// hold yet.
+type examinerFunc struct {
+	Examiner
+	before func()
+}
+
+func (e examinerFunc) Examine(ctx context.Context, item string, look func(context.Context, *inventory.Examined) (bool, error)) error {
+	e.before()
+	return e.Examiner.Examine(ctx, item, look)
+}
+
+// failingExaminer is a stock whose locks cannot be acquired.
+type failingExaminer struct{ Examiner }
+
+func (failingExaminer) Examine(context.Context, string, func(context.Context, *inventory.Examined) (bool, error)) error {
+	return inventory.ErrUnavailable
+}
+
+// TestReconciler_Run_BooksAgain: the background compares the books of an item again once
+// it has changed, also where no other item is compared in between.
+func TestReconciler_Run_BooksAgain(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		found := ""
+		s := newSite(t, rdb, false, newItem("", 10, 5))
+		s.work()
+		r := s.reconciler()
+		var b memory
+		for range 3 {
+			if report := s.round(r, &b); !report.Balanced {
+				t.Fatalf("fresh: %+v", report)
+			}
+		}
+		s.mustPlace(s.purchase("u", "k", 1, 0))
+		s.drained()
+		s.exec("UPDATE buyers SET quantity = 3 WHERE item_id = ?", s.item)
+		for range 5 {
+			report := s.round(r, &b)
+			for _, item := range report.Items {
+				found += kinds(item.Drifts)
+			}
+		}
+		if found == "" {
+			t.Errorf("the wrong row of a buyer was not found; booked %+v, row %+v", b.items[s.item].booked, b.items[s.item].row.figures())
+		}
+	})
+}
+
+// TestReconciler_Run_MendedBooks: what an operator had repaired is not reported again.
+func TestReconciler_Run_MendedBooks(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 10, 5))
+		s.work()
+		s.mustPlace(s.purchase("u", "k", 1, 0))
+		s.drained()
+		s.exec("UPDATE buyers SET quantity = 3 WHERE item_id = ?", s.item)
+		r := s.reconciler()
+		var b memory
+		found := ""
+		for range 3 {
+			for _, item := range s.round(r, &b).Items {
+				found += kinds(item.Drifts)
+			}
+		}
+		if found == "" {
+			t.Fatal("the wrong row of a buyer was not found")
+		}
+		s.reconcile(RepairAll)
+		s.clean("after the repair", RepairNothing)
+		for n := range 25 {
+			if report := s.round(r, &b); n > 2 && !report.Balanced {
+				t.Fatalf("round %d after the repair: %+v", n, report)
+			}
+		}
+	})
+}

@@ -1,0 +1,336 @@
+package order
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
+	"flashsale/inventory"
+	"flashsale/queue"
+)
+
+// stopping is an inventory whose process dies at a step of the recovery.
+type stopping struct {
+	Sellable
+	at string
+}
+
+func (s stopping) Void(ctx context.Context, epoch int64, items []string) error {
+	if s.at == "void" {
+		return errTest
+	}
+	return s.Sellable.Void(ctx, epoch, items)
+}
+
+func (s stopping) Declare(ctx context.Context, epoch int64) error {
+	if s.at == "declare" {
+		return errTest
+	}
+	return s.Sellable.Declare(ctx, epoch)
+}
+
+// TestRecovery_Dies: whoever recovers may die between any two steps; the next one
+// finishes it, under an epoch of its own.
+func TestRecovery_Dies(t *testing.T) {
+	t.Parallel()
+	alone(t, func(t *testing.T, rdb *redis.Client) {
+		for _, at := range []string{"void", "declare"} {
+			s := newSite(t, rdb, false, newItem("", 20, 1))
+			s.work()
+			r := s.recovery()
+			s.settled(r)
+			for i := range 6 {
+				s.mustPlace(s.purchase(fmt.Sprintf("u%d", i), "k", 1, long))
+			}
+			s.drained()
+			old := takePicture(t, rdb)
+			s.mustPlace(s.purchase("late", "k", 1, long))
+			// The buyer has the answer before the task is acknowledged. The
+			// acknowledgement of a task that the rewind took away would show the
+			// loss to the worker, which drops the sale: no check could see it then.
+			s.drained()
+			_, before := s.epochs()
+			rewind(t, rdb, old)
+			dying := s.recovery()
+			dying.Stock = stopping{s.stock, at}
+			if err := dying.Check(await.Context(t)); !errors.Is(err, errTest) {
+				t.Fatalf("%s: the check ended with %v", at, err)
+			}
+			if in, now := s.epochs(); now != before+1 || in != before {
+				t.Errorf("%s: epochs %d in Redis, %d in the database after the death, want %d and %d", at, in, now, before, before+1)
+			}
+			s.settled(r)
+			// Nobody can know that the one before has sold nothing under its epoch.
+			if in, now := s.epochs(); now != before+2 || in != now {
+				t.Errorf("%s: epochs %d in Redis, %d in the database, want %d", at, in, now, before+2)
+			}
+			if ids := s.sellOut("v", long); len(ids) != 13 {
+				t.Errorf("%s: %d units sold after the loss, want 13", at, len(ids))
+			}
+			auditStore(t, s.store)
+		}
+	})
+}
+
+// TestRecovery_Run: the loss is noticed without anybody asking, the sales on sale
+// are loaded again, and unpaid orders lapse as they would have.
+func TestRecovery_Run(t *testing.T) {
+	t.Parallel()
+	alone(t, func(t *testing.T, rdb *redis.Client) {
+		n := newItem("", 20, 1)
+		n.PaymentWindow = time.Hour
+		s := newSite(t, rdb, false, n)
+		closed := newItem("closed-"+randomName(t), 5, 1)
+		if _, err := s.service.CreateItem(await.Context(t), closed); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.store.write.Exec("UPDATE items SET control = 'closed' WHERE id = ?", closed.ID).Error; err != nil {
+			t.Fatal(err)
+		}
+		stop := s.work()
+		r := s.recovery()
+		s.settled(r)
+		count := &loadCounter{Sellable: s.stock}
+		r.Stock = count
+		var lost, done sync.Map
+		r.OnLoss = func(what string) { lost.Store(what, true) }
+		recovered := make(chan Recovered, 8)
+		r.OnRecovered = func(r Recovered) { done.Store(r.Epoch, r); recovered <- r }
+		ctx, cancel := context.WithCancel(await.Context(t))
+		var running sync.WaitGroup
+		running.Go(func() { r.Run(ctx, 20*time.Millisecond) })
+		defer running.Wait()
+		defer cancel()
+		<-recovered // the first check has begun with nothing
+		for i := range 3 {
+			s.mustPlace(s.purchase(fmt.Sprintf("u%d", i), "k", 1, long))
+		}
+		await.True(t, "the tasks of orders to lapse", func() bool { return delayed(t, s.queue) == 3 })
+		stop() // a worker that acknowledges late would add one by itself
+		before := count.loads.Load()
+		if err := rdb.FlushAll(await.Context(t)).Err(); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case got := <-recovered:
+			if got.Sales != 1 || got.Expiries != 3 {
+				t.Errorf("recovered %+v, want 1 sale and 3 expiries", got)
+			}
+		case <-time.After(limit):
+			t.Fatal("the loss was not noticed")
+		}
+		if n := count.loads.Load() - before; n != 1 {
+			t.Errorf("%d sales were loaded, want that of the open item alone", n)
+		}
+		if n := delayed(t, s.queue); n != 3 {
+			t.Errorf("%d orders will lapse, want 3", n)
+		}
+		left, err := s.stock.Left(await.Context(t), []string{s.item, closed.ID})
+		if err != nil || left[0] != 17 || left[1] != -1 {
+			t.Errorf("left %v, %v, want 17 and none", left, err)
+		}
+	})
+}
+
+// TestRecovery_DiesLoading: whoever has declared the new epoch dies before the
+// sales are loaded. Another process, which finds nothing lost, loads them and
+// notes which orders are to lapse; once that is done nobody does it again.
+func TestRecovery_DiesLoading(t *testing.T) {
+	t.Parallel()
+	alone(t, func(t *testing.T, rdb *redis.Client) {
+		n := newItem("", 20, 1)
+		n.PaymentWindow = time.Hour
+		s := newSite(t, rdb, false, n)
+		stop := s.work()
+		s.settled(s.recovery())
+		for i := range 3 {
+			s.mustPlace(s.purchase(fmt.Sprintf("u%d", i), "k", 1, long))
+		}
+		await.True(t, "the tasks of orders to lapse", func() bool { return delayed(t, s.queue) == 3 })
+		stop()
+		if err := rdb.FlushAll(await.Context(t)).Err(); err != nil {
+			t.Fatal(err)
+		}
+		s.settled(s.recovery()) // it never runs, so it loads nothing
+		r := s.recovery()
+		recovered := make(chan Recovered, 8)
+		r.OnLoss = func(what string) { t.Errorf("nothing was lost again, but: %s", what) }
+		r.OnRecovered = func(r Recovered) { recovered <- r }
+		ctx, cancel := context.WithCancel(await.Context(t))
+		var running sync.WaitGroup
+		running.Go(func() { r.Run(ctx, 20*time.Millisecond) })
+		defer running.Wait()
+		defer cancel()
+		select {
+		case got := <-recovered:
+			if got.Sales != 1 || got.Expiries != 3 {
+				t.Errorf("recovered %+v, want 1 sale and 3 expiries", got)
+			}
+		case <-time.After(limit):
+			t.Fatal("nobody has loaded the sales in the dead process's place")
+		}
+		if n := delayed(t, s.queue); n != 3 {
+			t.Errorf("%d orders will lapse, want 3", n)
+		}
+		await.True(t, "the sales to be noted as loaded", func() bool {
+			third := s.recovery()
+			s.settled(third)
+			return len(third.reload) == 0
+		})
+	})
+}
+
+func delayed(t testing.TB, q *queue.Queue) int {
+	t.Helper()
+	st, err := q.Stats(await.Context(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return st.Delayed
+}
+
+// TestRecovery_OlderDatabase: a database from a backup meets a Redis that has gone
+// on since. Redis is what must give way.
+func TestRecovery_OlderDatabase(t *testing.T) {
+	t.Parallel()
+	alone(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 20, 1))
+		s.work()
+		s.settled(s.recovery())
+		s.mustPlace(s.purchase("a", "k", 1, long))
+		s.drained()
+		in, _ := s.epochs()
+		ahead := in + 7
+		if err := rdb.Set(await.Context(t), "fs:{p0}:epoch", ahead, 0).Err(); err != nil {
+			t.Fatal(err)
+		}
+		r := s.recovery()
+		s.settled(r)
+		if in, now := s.epochs(); in != now || now <= ahead {
+			t.Errorf("epochs %d in Redis, %d in the database, want more than %d", in, now, ahead)
+		}
+		if ids := s.sellOut("v", long); len(ids) != 19 {
+			t.Errorf("%d units sold, want 19", len(ids))
+		}
+	})
+}
+
+// TestRecovery_Nudge: a new connection is an occasion to look, long before the
+// next turn.
+func TestRecovery_Nudge(t *testing.T) {
+	t.Parallel()
+	alone(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 20, 1))
+		r := s.recovery()
+		ctx, cancel := context.WithCancel(await.Context(t))
+		var running sync.WaitGroup
+		running.Go(func() { r.Run(ctx, time.Hour) })
+		defer running.Wait()
+		defer cancel()
+		for range 2 {
+			if err := rdb.FlushAll(await.Context(t)).Err(); err != nil {
+				t.Fatal(err)
+			}
+			_, before := s.epochs()
+			for range 10 {
+				r.Nudge()
+			}
+			await.True(t, "the loss to be noticed", func() bool {
+				in, db := s.epochs()
+				return in == db && db > before
+			})
+		}
+	})
+}
+
+// TestService_Place_HalfKept: Redis has kept a key and lost its order. The first
+// repeat does not get it for the asking; the next one buys.
+func TestService_Place_HalfKept(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 3, 1))
+		lost := s.mustPlace(s.purchase("u", "k", 1, 0))
+		f, err := s.queue.Dequeue(await.Context(t), 1)
+		if err != nil || len(f.Tasks) != 1 {
+			t.Fatalf("dequeue: %+v, %v", f, err)
+		}
+		if _, err := s.queue.Ack(await.Context(t), f.Tasks[0]); err != nil {
+			t.Fatal(err)
+		}
+		if p, err := s.service.Place(await.Context(t), s.purchase("u", "k", 1, 0)); !errors.Is(err, inventory.ErrUnavailable) {
+			t.Fatalf("the repeat of a lost order got %+v, %v", p, err)
+		}
+		again := s.mustPlace(s.purchase("u", "k", 1, 0))
+		if again.Replayed || again.Order.ID == lost.Order.ID {
+			t.Errorf("the second repeat got %+v", again)
+		}
+		s.work()
+		s.drained()
+		if l := s.ledger(); l.Sold != 1 || l.Left != 2 {
+			t.Errorf("ledger %+v", l)
+		}
+	})
+}
+
+// rewriting is an inventory whose servers' runs a test makes up.
+type rewriting struct {
+	Sellable
+	run      string
+	up       time.Duration
+	rewrites int
+}
+
+func (r *rewriting) States(ctx context.Context) ([]inventory.State, error) {
+	states, err := r.Sellable.States(ctx)
+	for p := range states {
+		states[p].RunID, states[p].Uptime = r.run, r.up
+	}
+	return states, err
+}
+
+func (r *rewriting) RewriteLogs(ctx context.Context) error {
+	r.rewrites++
+	return r.Sellable.RewriteLogs(ctx)
+}
+
+// TestRecovery_RewritesLogs: a server that was restarted writes its log anew, once.
+func TestRecovery_RewritesLogs(t *testing.T) {
+	t.Parallel()
+	alone(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, newItem("", 3, 1))
+		r := s.recovery()
+		server := &rewriting{Sellable: s.stock}
+		r.Stock = server
+		for _, step := range []struct {
+			run  string
+			up   time.Duration
+			want int
+		}{
+			{"a", time.Hour, 0}, {"a", time.Hour, 0}, {"b", time.Hour, 1}, {"b", 0, 1}, {"c", 0, 2},
+		} {
+			server.run, server.up = step.run, step.up
+			s.settled(r)
+			s.settled(r) // the first may have declared an epoch and no more
+			if server.rewrites != step.want {
+				t.Errorf("run %s, up %v: %d rewrites, want %d", step.run, step.up, server.rewrites, step.want)
+			}
+		}
+		// A process that begins with its server cannot know the run before.
+		for up, want := range map[time.Duration]int{time.Second: 1, time.Hour: 0, -1: 0} {
+			r := s.recovery()
+			server := &rewriting{Sellable: s.stock, run: "a", up: up}
+			r.Stock = server
+			s.settled(r)
+			if server.rewrites != want {
+				t.Errorf("first look, up %v: %d rewrites, want %d", up, server.rewrites, want)
+			}
+		}
+	})
+}
