@@ -27,171 +27,189 @@ func TestManager_Do(t *testing.T) {
 			}
 		}
 
-		t.Run("Returns", func(t *testing.T) {
-			// Given a function, then it runs under the lock, once, and its error is
-			// the whole outcome.
-			for _, want := range []error{nil, failure} {
-				name, calls := resource(t), 0
-				ctx := context.WithValue(await.Context(t), specValueKey{}, "a trace")
-				var lock *Lock
-				var held context.Context
-				err := m.Do(ctx, name, func(c context.Context, l *Lock) error {
-					calls, lock, held = calls+1, l, c
-					if n := guarded(t, rdb, l); n != 0 {
-						t.Errorf("guard = %d", n)
-					}
-					if c.Value(specValueKey{}) != "a trace" || l.Resource() != name {
-						t.Errorf("value %v, resource %q", c.Value(specValueKey{}), l.Resource())
-					}
-					return want
-				})
-				if !errors.Is(err, want) || calls != 1 {
-					t.Errorf("err = %v, want %v; %d calls", err, want, calls)
-				}
-				specCause(t, lock, ErrReleased)
-				if held.Err() == nil {
-					t.Error("the function's context goes on after it")
-				}
-				clean(t, name)
-			}
-		})
-		t.Run("Panics", func(t *testing.T) {
-			// Given a function that panics, then the lock is released on the way out.
-			name := resource(t)
-			func() {
-				defer func() {
-					if r := recover(); r != "boom" {
-						t.Errorf("recovered %v", r)
-					}
-				}()
-				err := m.Do(await.Context(t), name, func(context.Context, *Lock) error { panic("boom") })
-				t.Errorf("do returned %v", err)
-			}()
-			clean(t, name)
-		})
-		t.Run("Lost", func(t *testing.T) {
-			// Given a function that works on while the lock is lost, then its context
-			// ends, and the error tells of both.
-			name := resource(t)
-			err := m.Do(await.Context(t), name, func(ctx context.Context, l *Lock) error {
-				if err := rdb.Del(ctx, mustKeys(t, name)[keyLock]).Err(); err != nil {
-					t.Error(err)
-				}
-				specIs(t, l.Extend(ctx, time.Hour), ErrLost)
-				<-ctx.Done()
-				specIs(t, context.Cause(ctx), ErrLost, ErrNotHeld)
-				return failure
-			})
-			specIs(t, err, failure, ErrLost)
-			// One that succeeded may have been alone or not.
-			err = m.Do(await.Context(t), name, func(ctx context.Context, _ *Lock) error {
-				return rdb.Del(ctx, mustKeys(t, name)[keyLock]).Err()
-			})
-			specIs(t, err, ErrNotHeld)
-		})
-		t.Run("MaxHold", func(t *testing.T) {
-			name := resource(t)
-			err := m.Do(await.Context(t), name, func(ctx context.Context, _ *Lock) error {
-				<-ctx.Done()
-				return context.Cause(ctx)
-			}, WithMaxHold(50*time.Millisecond))
-			specIs(t, err, ErrMaxHold)
-			if errors.Is(err, ErrLost) {
-				t.Errorf("err = %v", err)
-			}
-			awaitNoTrace(t, rdb, name)
-		})
-		t.Run("ReleasedInside", func(t *testing.T) {
-			// Given a function that releases by itself, then that is no error, and what
-			// it is doing after it is its own affair.
-			name := resource(t)
-			err := m.Do(await.Context(t), name, func(ctx context.Context, l *Lock) error {
-				err := l.Release(ctx)
-				<-ctx.Done()
-				specIs(t, context.Cause(ctx), ErrReleased)
-				next, tryErr := other.TryAcquire(t.Context(), name)
-				if tryErr != nil {
-					t.Error(tryErr)
-					return err
-				}
-				mustRelease(t, next)
-				return err
-			})
-			if err != nil {
-				t.Error(err)
-			}
-			clean(t, name)
-		})
-		t.Run("ReleasedByOthers", func(t *testing.T) {
-			// Given a function at work, when somebody releases all locks of the
-			// manager, then the caller hears that it may not have been alone.
-			name := resource(t)
-			alone := newManager(t, rdb, slow)
-			err := alone.Do(await.Context(t), name, func(context.Context, *Lock) error {
-				return alone.ReleaseAll(t.Context())
-			})
-			specIs(t, err, ErrReleased)
-			clean(t, name)
-		})
-		t.Run("ContextEnds", func(t *testing.T) {
-			// Given a caller that leaves, then the function's context ends for that
-			// reason, and the lock is still released.
-			name, why := resource(t), errors.New("the buyer left")
-			ctx, cancel := context.WithCancelCause(await.Context(t))
-			err := m.Do(ctx, name, func(held context.Context, l *Lock) error {
-				cancel(why)
-				<-held.Done()
-				specIs(t, context.Cause(held), why)
-				if n := guarded(t, rdb, l); n != 0 {
-					t.Errorf("guard = %d, want the lock held until the function returns", n)
-				}
-				return held.Err()
-			})
-			specIs(t, err, context.Canceled)
-			clean(t, name)
-		})
-		t.Run("Nested", func(t *testing.T) {
-			// Given a function that needs the same lock again, through its context.
-			name := resource(t)
-			err := m.Do(await.Context(t), name, func(ctx context.Context, outer *Lock) error {
-				err := m.Do(ctx, name, func(_ context.Context, inner *Lock) error {
-					if inner.Fence() != outer.Fence() {
-						t.Error("another holding")
-					}
-					return nil
-				}, WithReentry())
-				if ctx.Err() != nil || guarded(t, rdb, outer) != 0 {
-					t.Error("the inner function released the outer's lock")
-				}
-				return err
-			})
-			if err != nil {
-				t.Error(err)
-			}
-			clean(t, name)
-		})
-		t.Run("NotAcquired", func(t *testing.T) {
-			// Given a lock that is not had, then the function is not called.
-			name := resource(t)
-			l := mustAcquire(t, other, name)
-			ended, cancel := context.WithCancel(t.Context())
-			cancel()
-			for want, try := range map[error]func() error{
-				ErrWaitTimeout: func() error {
-					return m.Do(await.Context(t), name, func(context.Context, *Lock) error { t.Error("called"); return nil }, WithWaitLimit(20*time.Millisecond))
-				},
-				context.Canceled: func() error {
-					return m.Do(ended, name, func(context.Context, *Lock) error { t.Error("called"); return nil })
-				},
-			} {
-				err := try()
-				specIs(t, err, want)
-				if err != nil && !strings.Contains(err.Error(), name) {
-					t.Errorf("err = %v, want the resource named", err)
-				}
-			}
-			mustRelease(t, l)
-			awaitNoTrace(t, rdb, name)
-		})
+		t.Run("Returns", func(t *testing.T) { doReturns(t, rdb, m, clean, failure) })
+		t.Run("Panics", func(t *testing.T) { doPanics(t, m, clean) })
+		t.Run("Lost", func(t *testing.T) { doLost(t, rdb, m, failure) })
+		t.Run("MaxHold", func(t *testing.T) { doMaxHold(t, rdb, m) })
+		t.Run("ReleasedInside", func(t *testing.T) { doReleasedInside(t, m, clean, other) })
+		t.Run("ReleasedByOthers", func(t *testing.T) { doReleasedByOthers(t, rdb, clean) })
+		t.Run("ContextEnds", func(t *testing.T) { doContextEnds(t, rdb, m, clean) })
+		t.Run("Nested", func(t *testing.T) { doNested(t, rdb, m, clean) })
+		t.Run("NotAcquired", func(t *testing.T) { doNotAcquired(t, rdb, m, other) })
 	})
+}
+
+func doReturns(t *testing.T, rdb *redis.Client, m *Manager, clean func(t *testing.T, name string), failure error) {
+	// Given a function, then it runs under the lock, once, and its error is
+	// the whole outcome.
+	for _, want := range []error{nil, failure} {
+		name, calls := resource(t), 0
+		ctx := context.WithValue(await.Context(t), specValueKey{}, "a trace")
+		var lock *Lock
+		var held context.Context
+		err := m.Do(ctx, name, func(c context.Context, l *Lock) error {
+			calls, lock, held = calls+1, l, c
+			if n := guarded(t, rdb, l); n != 0 {
+				t.Errorf("guard = %d", n)
+			}
+			if c.Value(specValueKey{}) != "a trace" || l.Resource() != name {
+				t.Errorf("value %v, resource %q", c.Value(specValueKey{}), l.Resource())
+			}
+			return want
+		})
+		if !errors.Is(err, want) || calls != 1 {
+			t.Errorf("err = %v, want %v; %d calls", err, want, calls)
+		}
+		specCause(t, lock, ErrReleased)
+		if held.Err() == nil {
+			t.Error("the function's context goes on after it")
+		}
+		clean(t, name)
+	}
+}
+
+func doPanics(t *testing.T, m *Manager, clean func(t *testing.T, name string)) {
+	// Given a function that panics, then the lock is released on the way out.
+	name := resource(t)
+	func() {
+		defer func() {
+			if r := recover(); r != "boom" {
+				t.Errorf("recovered %v", r)
+			}
+		}()
+		err := m.Do(await.Context(t), name, func(context.Context, *Lock) error { panic("boom") })
+		t.Errorf("do returned %v", err)
+	}()
+	clean(t, name)
+}
+
+func doLost(t *testing.T, rdb *redis.Client, m *Manager, failure error) {
+	// Given a function that works on while the lock is lost, then its context
+	// ends, and the error tells of both.
+	name := resource(t)
+	err := m.Do(await.Context(t), name, func(ctx context.Context, l *Lock) error {
+		if err := rdb.Del(ctx, mustKeys(t, name)[keyLock]).Err(); err != nil {
+			t.Error(err)
+		}
+		specIs(t, l.Extend(ctx, time.Hour), ErrLost)
+		<-ctx.Done()
+		specIs(t, context.Cause(ctx), ErrLost, ErrNotHeld)
+		return failure
+	})
+	specIs(t, err, failure, ErrLost)
+	// One that succeeded may have been alone or not.
+	err = m.Do(await.Context(t), name, func(ctx context.Context, _ *Lock) error {
+		return rdb.Del(ctx, mustKeys(t, name)[keyLock]).Err()
+	})
+	specIs(t, err, ErrNotHeld)
+}
+
+func doMaxHold(t *testing.T, rdb *redis.Client, m *Manager) {
+	name := resource(t)
+	err := m.Do(await.Context(t), name, func(ctx context.Context, _ *Lock) error {
+		<-ctx.Done()
+		return context.Cause(ctx)
+	}, WithMaxHold(50*time.Millisecond))
+	specIs(t, err, ErrMaxHold)
+	if errors.Is(err, ErrLost) {
+		t.Errorf("err = %v", err)
+	}
+	awaitNoTrace(t, rdb, name)
+}
+
+func doReleasedInside(t *testing.T, m *Manager, clean func(t *testing.T, name string), other *Manager) {
+	// Given a function that releases by itself, then that is no error, and what
+	// it is doing after it is its own affair.
+	name := resource(t)
+	err := m.Do(await.Context(t), name, func(ctx context.Context, l *Lock) error {
+		err := l.Release(ctx)
+		<-ctx.Done()
+		specIs(t, context.Cause(ctx), ErrReleased)
+		next, tryErr := other.TryAcquire(t.Context(), name)
+		if tryErr != nil {
+			t.Error(tryErr)
+			return err
+		}
+		mustRelease(t, next)
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	clean(t, name)
+}
+
+func doReleasedByOthers(t *testing.T, rdb *redis.Client, clean func(t *testing.T, name string)) {
+	// Given a function at work, when somebody releases all locks of the
+	// manager, then the caller hears that it may not have been alone.
+	name := resource(t)
+	alone := newManager(t, rdb, slow)
+	err := alone.Do(await.Context(t), name, func(context.Context, *Lock) error {
+		return alone.ReleaseAll(t.Context())
+	})
+	specIs(t, err, ErrReleased)
+	clean(t, name)
+}
+
+func doContextEnds(t *testing.T, rdb *redis.Client, m *Manager, clean func(t *testing.T, name string)) {
+	// Given a caller that leaves, then the function's context ends for that
+	// reason, and the lock is still released.
+	name, why := resource(t), errors.New("the buyer left")
+	ctx, cancel := context.WithCancelCause(await.Context(t))
+	err := m.Do(ctx, name, func(held context.Context, l *Lock) error {
+		cancel(why)
+		<-held.Done()
+		specIs(t, context.Cause(held), why)
+		if n := guarded(t, rdb, l); n != 0 {
+			t.Errorf("guard = %d, want the lock held until the function returns", n)
+		}
+		return held.Err()
+	})
+	specIs(t, err, context.Canceled)
+	clean(t, name)
+}
+
+func doNested(t *testing.T, rdb *redis.Client, m *Manager, clean func(t *testing.T, name string)) {
+	// Given a function that needs the same lock again, through its context.
+	name := resource(t)
+	err := m.Do(await.Context(t), name, func(ctx context.Context, outer *Lock) error {
+		err := m.Do(ctx, name, func(_ context.Context, inner *Lock) error {
+			if inner.Fence() != outer.Fence() {
+				t.Error("another holding")
+			}
+			return nil
+		}, WithReentry())
+		if ctx.Err() != nil || guarded(t, rdb, outer) != 0 {
+			t.Error("the inner function released the outer's lock")
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	clean(t, name)
+}
+
+func doNotAcquired(t *testing.T, rdb *redis.Client, m *Manager, other *Manager) {
+	// Given a lock that is not had, then the function is not called.
+	name := resource(t)
+	l := mustAcquire(t, other, name)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for want, try := range map[error]func() error{
+		ErrWaitTimeout: func() error {
+			return m.Do(await.Context(t), name, func(context.Context, *Lock) error { t.Error("called"); return nil }, WithWaitLimit(20*time.Millisecond))
+		},
+		context.Canceled: func() error {
+			return m.Do(ended, name, func(context.Context, *Lock) error { t.Error("called"); return nil })
+		},
+	} {
+		err := try()
+		specIs(t, err, want)
+		if err != nil && !strings.Contains(err.Error(), name) {
+			t.Errorf("err = %v, want the resource named", err)
+		}
+	}
+	mustRelease(t, l)
+	awaitNoTrace(t, rdb, name)
 }

@@ -40,124 +40,143 @@ func specListen(t *testing.T, m *Manager) {
 func TestManager_Inspect(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		ctx := await.Context(t)
 		m, reader := newManager(t, rdb, slow), newManager(t, rdb, slow)
-
-		t.Run("Never", func(t *testing.T) {
-			name := resource(t)
-			if info := specInfo(t, reader, name); info.Held || info.Fence != 0 || info.Waiters != 0 || info.Resource != name || info.Nodes != 0 {
-				t.Errorf("a lock that nobody ever had: %+v", info)
-			}
-			_, err := reader.Inspect(ctx, "")
-			specIs(t, err, ErrInvalid)
-		})
-		t.Run("Queue", func(t *testing.T) {
-			// Given a holder and waiters who gave their names,
-			name := resource(t)
-			l := specWith(t, m, name, withMetadata("the holder"))
-			var waiting []<-chan result
-			for i, who := range []string{"first", "second", ""} {
-				waiting = append(waiting, specAsync(ctx, m, name, withMetadata(who)))
-				awaitWaiters(t, rdb, name, int64(i+1))
-			}
-			key := mustKeys(t, name)
-			before, expiry := rdb.Get(ctx, key[keyLock]).Val(), rdb.PExpireTime(ctx, key[keyLock]).Val()
-			// when somebody looks, then they are seen in their order, alive,
-			info := specInfo(t, reader, name)
-			if !info.Held || info.Holder.Metadata != "the holder" || info.Fence != l.Fence() || info.Waiters != 3 || info.Nodes != 1 {
-				t.Errorf("info = %+v", info)
-			}
-			var who []string
-			for _, w := range info.Queue {
-				who = append(who, w.Metadata)
-				if !w.Alive || w.Manager != m.id || !strings.HasPrefix(w.Token, m.id+".") {
-					t.Errorf("waiter = %+v", w)
-				}
-			}
-			if !slices.Equal(who, []string{"first", "second", ""}) {
-				t.Errorf("queue = %q", who)
-			}
-			// and nothing is changed by the look.
-			if after := rdb.Get(ctx, key[keyLock]).Val(); after != before || rdb.PExpireTime(ctx, key[keyLock]).Val() != expiry {
-				t.Errorf("the key held %q and holds %q, or its time has moved", before, after)
-			}
-			mustRelease(t, l)
-			for i, w := range waiting {
-				l := awaitLock(t, w)
-				if info := specInfo(t, reader, name); info.Holder.Token != l.Token() || info.Waiters != int64(2-i) {
-					t.Errorf("info = %+v, want the holder %s and %d waiters", info, l.Token(), 2-i)
-				}
-				mustRelease(t, l)
-			}
-		})
-		t.Run("FreeWithWaiter", func(t *testing.T) {
-			// Given a lock that is free while somebody waits, then both are seen.
-			name := resource(t)
-			l := mustAcquire(t, m, name)
-			waits := ghosts(t, m, name, 1)[0]
-			if err := rdb.Del(ctx, mustKeys(t, name)[keyLock]).Err(); err != nil {
-				t.Fatal(err)
-			}
-			info := specInfo(t, reader, name)
-			if info.Held || info.Holder != (Holder{}) || info.Fence != l.Fence() || info.Waiters != 1 || len(info.Queue) != 1 || info.Queue[0].Token != waits {
-				t.Errorf("info = %+v, want fence %d and the waiter %s", info, l.Fence(), waits)
-			}
-		})
-		t.Run("DeadWaiter", func(t *testing.T) {
-			// Given a waiter that gives no sign of life any more.
-			name := resource(t)
-			l := mustAcquire(t, m, name)
-			dead := ghosts(t, m, name, 1)[0]
-			if info := specInfo(t, reader, name); len(info.Queue) != 1 || !info.Queue[0].Alive || info.Queue[0].Token != dead {
-				t.Errorf("queue = %+v, want the waiter alive", info.Queue)
-			}
-			if err := rdb.HSet(ctx, mustKeys(t, name)[keySeen], dead, time.Now().Add(-time.Minute).UnixMilli()).Err(); err != nil {
-				t.Fatal(err)
-			}
-			if info := specInfo(t, reader, name); info.Waiters != 1 || len(info.Queue) != 1 || info.Queue[0].Alive || info.Queue[0].Manager != "GHOST" {
-				t.Errorf("queue = %+v, want the waiter dead", info.Queue)
-			}
-			mustRelease(t, l)
-		})
-		t.Run("LongQueue", func(t *testing.T) {
-			// Given more waiters than are listed, then they are counted all the same.
-			name := resource(t)
-			l := mustAcquire(t, m, name)
-			tokens := ghosts(t, m, name, inspectWaiters+5)
-			info := specInfo(t, reader, name)
-			if info.Waiters != inspectWaiters+5 || len(info.Queue) != inspectWaiters || info.Queue[inspectWaiters-1].Token != tokens[inspectWaiters-1] {
-				t.Errorf("%d waiters, %d listed", info.Waiters, len(info.Queue))
-			}
-			if err := rdb.Del(ctx, mustKeys(t, name)[keyWaiters]).Err(); err != nil {
-				t.Fatal(err)
-			}
-			mustRelease(t, l)
-		})
-		t.Run("Stranger", func(t *testing.T) {
-			// Given the key of another program, then it is held by nobody known.
-			for _, value := range []string{"1", "web-7", "a.b", "a.b:c", "::", "."} {
-				name := resource(t)
-				if err := rdb.Set(ctx, mustKeys(t, name)[keyLock], value, 0).Err(); err != nil {
-					t.Fatal(err)
-				}
-				info := specInfo(t, reader, name)
-				if !info.Held || info.Holder != (Holder{}) || info.Fence != 0 || info.Remaining != -1 || info.Nodes != 1 {
-					t.Errorf("%q: info = %+v, want a holder without a name and no TTL", value, info)
-				}
-			}
-		})
-		t.Run("OtherType", func(t *testing.T) {
-			for i := range 4 {
-				name := resource(t)
-				key, push := mustKeys(t, name)[i], rdb.RPush
-				if err := push(ctx, key, "x").Err(); err != nil {
-					t.Fatal(err)
-				}
-				_, err := reader.Inspect(ctx, name)
-				specIs(t, err, ErrForeignKey)
-			}
-		})
+		t.Run("Never", func(t *testing.T) { inspectNever(t, reader) })
+		t.Run("Queue", func(t *testing.T) { inspectQueue(t, rdb, m, reader) })
+		t.Run("FreeWithWaiter", func(t *testing.T) { inspectFreeWithWaiter(t, rdb, m, reader) })
+		t.Run("DeadWaiter", func(t *testing.T) { inspectDeadWaiter(t, rdb, m, reader) })
+		t.Run("LongQueue", func(t *testing.T) { inspectLongQueue(t, rdb, m, reader) })
+		t.Run("Stranger", func(t *testing.T) { inspectStranger(t, rdb, reader) })
+		t.Run("OtherType", func(t *testing.T) { inspectOtherType(t, rdb, reader) })
 	})
+}
+
+func inspectNever(t *testing.T, reader *Manager) {
+	ctx := await.Context(t)
+	name := resource(t)
+	if info := specInfo(t, reader, name); info.Held || info.Fence != 0 || info.Waiters != 0 || info.Resource != name || info.Nodes != 0 {
+		t.Errorf("a lock that nobody ever had: %+v", info)
+	}
+	_, err := reader.Inspect(ctx, "")
+	specIs(t, err, ErrInvalid)
+}
+
+func inspectQueue(t *testing.T, rdb *redis.Client, m *Manager, reader *Manager) {
+	ctx := await.Context(t)
+	// Given a holder and waiters who gave their names,
+	name := resource(t)
+	l := specWith(t, m, name, withMetadata("the holder"))
+	var waiting []<-chan result
+	for i, who := range []string{"first", "second", ""} {
+		waiting = append(waiting, specAsync(ctx, m, name, withMetadata(who)))
+		awaitWaiters(t, rdb, name, int64(i+1))
+	}
+	key := mustKeys(t, name)
+	before, expiry := rdb.Get(ctx, key[keyLock]).Val(), rdb.PExpireTime(ctx, key[keyLock]).Val()
+	// when somebody looks, then they are seen in their order, alive,
+	info := specInfo(t, reader, name)
+	if !info.Held || info.Holder.Metadata != "the holder" || info.Fence != l.Fence() || info.Waiters != 3 || info.Nodes != 1 {
+		t.Errorf("info = %+v", info)
+	}
+	var who []string
+	for _, w := range info.Queue {
+		who = append(who, w.Metadata)
+		if !w.Alive || w.Manager != m.id || !strings.HasPrefix(w.Token, m.id+".") {
+			t.Errorf("waiter = %+v", w)
+		}
+	}
+	if !slices.Equal(who, []string{"first", "second", ""}) {
+		t.Errorf("queue = %q", who)
+	}
+	// and nothing is changed by the look.
+	if after := rdb.Get(ctx, key[keyLock]).Val(); after != before || rdb.PExpireTime(ctx, key[keyLock]).Val() != expiry {
+		t.Errorf("the key held %q and holds %q, or its time has moved", before, after)
+	}
+	mustRelease(t, l)
+	for i, w := range waiting {
+		l := awaitLock(t, w)
+		if info := specInfo(t, reader, name); info.Holder.Token != l.Token() || info.Waiters != int64(2-i) {
+			t.Errorf("info = %+v, want the holder %s and %d waiters", info, l.Token(), 2-i)
+		}
+		mustRelease(t, l)
+	}
+}
+
+func inspectFreeWithWaiter(t *testing.T, rdb *redis.Client, m *Manager, reader *Manager) {
+	ctx := await.Context(t)
+	// Given a lock that is free while somebody waits, then both are seen.
+	name := resource(t)
+	l := mustAcquire(t, m, name)
+	waits := ghosts(t, m, name, 1)[0]
+	if err := rdb.Del(ctx, mustKeys(t, name)[keyLock]).Err(); err != nil {
+		t.Fatal(err)
+	}
+	info := specInfo(t, reader, name)
+	if info.Held || info.Holder != (Holder{}) || info.Fence != l.Fence() || info.Waiters != 1 || len(info.Queue) != 1 || info.Queue[0].Token != waits {
+		t.Errorf("info = %+v, want fence %d and the waiter %s", info, l.Fence(), waits)
+	}
+}
+
+func inspectDeadWaiter(t *testing.T, rdb *redis.Client, m *Manager, reader *Manager) {
+	ctx := await.Context(t)
+	// Given a waiter that gives no sign of life any more.
+	name := resource(t)
+	l := mustAcquire(t, m, name)
+	dead := ghosts(t, m, name, 1)[0]
+	if info := specInfo(t, reader, name); len(info.Queue) != 1 || !info.Queue[0].Alive || info.Queue[0].Token != dead {
+		t.Errorf("queue = %+v, want the waiter alive", info.Queue)
+	}
+	if err := rdb.HSet(ctx, mustKeys(t, name)[keySeen], dead, time.Now().Add(-time.Minute).UnixMilli()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if info := specInfo(t, reader, name); info.Waiters != 1 || len(info.Queue) != 1 || info.Queue[0].Alive || info.Queue[0].Manager != "GHOST" {
+		t.Errorf("queue = %+v, want the waiter dead", info.Queue)
+	}
+	mustRelease(t, l)
+}
+
+func inspectLongQueue(t *testing.T, rdb *redis.Client, m *Manager, reader *Manager) {
+	ctx := await.Context(t)
+	// Given more waiters than are listed, then they are counted all the same.
+	name := resource(t)
+	l := mustAcquire(t, m, name)
+	tokens := ghosts(t, m, name, inspectWaiters+5)
+	info := specInfo(t, reader, name)
+	if info.Waiters != inspectWaiters+5 || len(info.Queue) != inspectWaiters || info.Queue[inspectWaiters-1].Token != tokens[inspectWaiters-1] {
+		t.Errorf("%d waiters, %d listed", info.Waiters, len(info.Queue))
+	}
+	if err := rdb.Del(ctx, mustKeys(t, name)[keyWaiters]).Err(); err != nil {
+		t.Fatal(err)
+	}
+	mustRelease(t, l)
+}
+
+func inspectStranger(t *testing.T, rdb *redis.Client, reader *Manager) {
+	ctx := await.Context(t)
+	// Given the key of another program, then it is held by nobody known.
+	for _, value := range []string{"1", "web-7", "a.b", "a.b:c", "::", "."} {
+		name := resource(t)
+		if err := rdb.Set(ctx, mustKeys(t, name)[keyLock], value, 0).Err(); err != nil {
+			t.Fatal(err)
+		}
+		info := specInfo(t, reader, name)
+		if !info.Held || info.Holder != (Holder{}) || info.Fence != 0 || info.Remaining != -1 || info.Nodes != 1 {
+			t.Errorf("%q: info = %+v, want a holder without a name and no TTL", value, info)
+		}
+	}
+}
+
+func inspectOtherType(t *testing.T, rdb *redis.Client, reader *Manager) {
+	ctx := await.Context(t)
+	for i := range 4 {
+		name := resource(t)
+		key, push := mustKeys(t, name)[i], rdb.RPush
+		if err := push(ctx, key, "x").Err(); err != nil {
+			t.Fatal(err)
+		}
+		_, err := reader.Inspect(ctx, name)
+		specIs(t, err, ErrForeignKey)
+	}
 }
 
 func TestManager_Held(t *testing.T) {
@@ -210,9 +229,11 @@ func TestManager_Held(t *testing.T) {
 	})
 }
 
+// reason is given for locks that are taken by force.
+const reason = "host a was switched off: ticket 7"
+
 func TestManager_ForceRelease(t *testing.T) {
 	t.Parallel()
-	const reason = "host a was switched off: ticket 7"
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		ctx := await.Context(t)
 		m, admin := newManager(t, rdb, slow), newManager(t, rdb, slow)
@@ -233,125 +254,147 @@ func TestManager_ForceRelease(t *testing.T) {
 			}
 		}
 
-		t.Run("Listening", func(t *testing.T) {
-			// Given a holder whose manager listens and renews once in minutes, when
-			// its lock is taken, then it hears of it at once.
-			name := resource(t)
-			l := specWith(t, m, name, withMetadata("with : metadata"))
-			force(t, name, l.Token())
-			if n := guarded(t, rdb, l); n != -1 {
-				t.Errorf("guard = %d, want a refusal", n)
-			}
-			hears(t, l)
-			if rdb.Exists(ctx, mustKeys(t, name)[keyLock]).Val() != 0 {
-				t.Error("the key is still there")
-			}
-		})
-		t.Run("NotListening", func(t *testing.T) {
-			// Given a holder whose manager never had a reason to listen, or polls,
-			// then it hears of it at its next renewal.
-			polling := slow
-			polling.Poll = 5 * time.Millisecond
-			for _, cfg := range []Config{slow, polling} {
-				hearsReason(t, newManager(t, rdb, cfg), admin)
-			}
-		})
-		t.Run("ByExtend", func(t *testing.T) {
-			name := resource(t)
-			deaf := newManager(t, rdb, slow)
-			l := mustAcquire(t, deaf, name)
-			force(t, name, l.Token())
-			err := l.Extend(ctx, time.Hour)
-			specIs(t, err, ErrLost, ErrNotHeld)
-			if err == nil || !strings.Contains(err.Error(), reason) {
-				t.Errorf("err = %v, want the reason in it", err)
-			}
-			hears(t, l)
-		})
-		t.Run("NextWaiter", func(t *testing.T) {
-			// Given waiters, when the lock is taken by force, then it is handed to
-			// who is first; the reason is not told to that one.
-			name := resource(t)
-			l := mustAcquire(t, m, name)
-			first := acquireAsync(ctx, m, name)
-			awaitWaiters(t, rdb, name, 1)
-			second := acquireAsync(ctx, m, name)
-			awaitWaiters(t, rdb, name, 2)
-			force(t, name, l.Token())
-			next := awaitLock(t, first)
-			hears(t, l)
-			if next.Fence() <= l.Fence() {
-				t.Errorf("fence %d after %d", next.Fence(), l.Fence())
-			}
-			if err := next.Extend(ctx, time.Hour); err != nil {
-				t.Error(err)
-			}
-			mustRelease(t, next)
-			mustRelease(t, awaitLock(t, second))
-		})
-		t.Run("AllHandles", func(t *testing.T) {
-			name := resource(t)
-			outer := mustAcquire(t, m, name)
-			inner, err := m.Acquire(outer.Context(), name, WithReentry())
-			if err != nil {
-				t.Fatal(err)
-			}
-			force(t, name, outer.Token())
-			hears(t, inner)
-			hears(t, outer)
-		})
-		t.Run("Stranger", func(t *testing.T) {
-			// Given the key of another program, then it can be put out as well.
-			name := resource(t)
-			if err := rdb.Set(ctx, mustKeys(t, name)[keyLock], "1", 0).Err(); err != nil {
-				t.Fatal(err)
-			}
-			waiting := acquireAsync(ctx, m, name)
-			awaitWaiters(t, rdb, name, 1)
-			force(t, name, "")
-			mustRelease(t, awaitLock(t, waiting))
-		})
-		t.Run("Refused", func(t *testing.T) {
-			name := resource(t)
-			_, err := admin.ForceRelease(ctx, name, reason)
-			specIs(t, err, ErrNotHeld)
-			l := mustAcquire(t, m, name)
-			for _, bad := range []string{"", " \n", strings.Repeat("x", maxMetadata+1)} {
-				_, err := admin.ForceRelease(ctx, name, bad)
-				specIs(t, err, ErrInvalid)
-			}
-			_, err = admin.ForceRelease(ctx, "", reason)
-			specIs(t, err, ErrInvalid)
-			if held, err := l.Held(ctx); err != nil || !held || l.Context().Err() != nil {
-				t.Errorf("held = %v, %v", held, err)
-			}
-			mustRelease(t, l)
-			if err := rdb.RPush(ctx, mustKeys(t, name)[keyLock], "x").Err(); err != nil {
-				t.Fatal(err)
-			}
-			_, err = admin.ForceRelease(ctx, name, reason)
-			specIs(t, err, ErrForeignKey)
-			if kind := rdb.Type(ctx, mustKeys(t, name)[keyLock]).Val(); kind != "list" {
-				t.Errorf("the stranger's key is a %s now", kind)
-			}
-		})
-		t.Run("NotTheNext", func(t *testing.T) {
-			// Given a lock taken by force and taken again by the same manager, then the
-			// old reason does not end the new lock.
-			name := resource(t)
-			l := mustAcquire(t, m, name)
-			force(t, name, l.Token())
-			hears(t, l)
-			again := mustAcquire(t, m, name)
-			if err := again.Extend(ctx, time.Hour); err != nil {
-				t.Error(err)
-			}
-			if held, err := again.Held(ctx); err != nil || !held {
-				t.Errorf("held = %v, %v", held, err)
-			}
-			mustRelease(t, again)
-		})
+		t.Run("Listening", func(t *testing.T) { forceListening(t, rdb, m, force, hears) })
+		t.Run("NotListening", func(t *testing.T) { forceNotListening(t, rdb, admin) })
+		t.Run("ByExtend", func(t *testing.T) { forceByExtend(t, rdb, force, hears) })
+		t.Run("NextWaiter", func(t *testing.T) { forceNextWaiter(t, rdb, m, force, hears) })
+		t.Run("AllHandles", func(t *testing.T) { forceAllHandles(t, m, force, hears) })
+		t.Run("Stranger", func(t *testing.T) { forceStranger(t, rdb, m, force) })
+		t.Run("Refused", func(t *testing.T) { forceRefused(t, rdb, m, admin) })
+		t.Run("NotTheNext", func(t *testing.T) { forceNotTheNext(t, m, force, hears) })
 	})
+}
+
+func forceListening(t *testing.T, rdb *redis.Client, m *Manager, force func(t *testing.T, name string, want string), hears func(t *testing.T, l *Lock)) {
+	ctx := await.Context(t)
+	// Given a holder whose manager listens and renews once in minutes, when
+	// its lock is taken, then it hears of it at once.
+	name := resource(t)
+	l := specWith(t, m, name, withMetadata("with : metadata"))
+	force(t, name, l.Token())
+	if n := guarded(t, rdb, l); n != -1 {
+		t.Errorf("guard = %d, want a refusal", n)
+	}
+	hears(t, l)
+	if rdb.Exists(ctx, mustKeys(t, name)[keyLock]).Val() != 0 {
+		t.Error("the key is still there")
+	}
+}
+
+func forceNotListening(t *testing.T, rdb *redis.Client, admin *Manager) {
+	// Given a holder whose manager never had a reason to listen, or polls,
+	// then it hears of it at its next renewal.
+	polling := slow
+	polling.Poll = 5 * time.Millisecond
+	for _, cfg := range []Config{slow, polling} {
+		hearsReason(t, newManager(t, rdb, cfg), admin)
+	}
+}
+
+func forceByExtend(t *testing.T, rdb *redis.Client, force func(t *testing.T, name string, want string), hears func(t *testing.T, l *Lock)) {
+	ctx := await.Context(t)
+	name := resource(t)
+	deaf := newManager(t, rdb, slow)
+	l := mustAcquire(t, deaf, name)
+	force(t, name, l.Token())
+	err := l.Extend(ctx, time.Hour)
+	specIs(t, err, ErrLost, ErrNotHeld)
+	if err == nil || !strings.Contains(err.Error(), reason) {
+		t.Errorf("err = %v, want the reason in it", err)
+	}
+	hears(t, l)
+}
+
+func forceNextWaiter(t *testing.T, rdb *redis.Client, m *Manager, force func(t *testing.T, name string, want string), hears func(t *testing.T, l *Lock)) {
+	ctx := await.Context(t)
+	// Given waiters, when the lock is taken by force, then it is handed to
+	// who is first; the reason is not told to that one.
+	name := resource(t)
+	l := mustAcquire(t, m, name)
+	first := acquireAsync(ctx, m, name)
+	awaitWaiters(t, rdb, name, 1)
+	second := acquireAsync(ctx, m, name)
+	awaitWaiters(t, rdb, name, 2)
+	force(t, name, l.Token())
+	next := awaitLock(t, first)
+	hears(t, l)
+	if next.Fence() <= l.Fence() {
+		t.Errorf("fence %d after %d", next.Fence(), l.Fence())
+	}
+	if err := next.Extend(ctx, time.Hour); err != nil {
+		t.Error(err)
+	}
+	mustRelease(t, next)
+	mustRelease(t, awaitLock(t, second))
+}
+
+func forceAllHandles(t *testing.T, m *Manager, force func(t *testing.T, name string, want string), hears func(t *testing.T, l *Lock)) {
+	name := resource(t)
+	outer := mustAcquire(t, m, name)
+	inner, err := m.Acquire(outer.Context(), name, WithReentry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	force(t, name, outer.Token())
+	hears(t, inner)
+	hears(t, outer)
+}
+
+func forceStranger(t *testing.T, rdb *redis.Client, m *Manager, force func(t *testing.T, name string, want string)) {
+	ctx := await.Context(t)
+	// Given the key of another program, then it can be put out as well.
+	name := resource(t)
+	if err := rdb.Set(ctx, mustKeys(t, name)[keyLock], "1", 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	waiting := acquireAsync(ctx, m, name)
+	awaitWaiters(t, rdb, name, 1)
+	force(t, name, "")
+	mustRelease(t, awaitLock(t, waiting))
+}
+
+func forceRefused(t *testing.T, rdb *redis.Client, m *Manager, admin *Manager) {
+	ctx := await.Context(t)
+	name := resource(t)
+	_, err := admin.ForceRelease(ctx, name, reason)
+	specIs(t, err, ErrNotHeld)
+	l := mustAcquire(t, m, name)
+	for _, bad := range []string{"", " \n", strings.Repeat("x", maxMetadata+1)} {
+		_, err := admin.ForceRelease(ctx, name, bad)
+		specIs(t, err, ErrInvalid)
+	}
+	_, err = admin.ForceRelease(ctx, "", reason)
+	specIs(t, err, ErrInvalid)
+	if held, err := l.Held(ctx); err != nil || !held || l.Context().Err() != nil {
+		t.Errorf("held = %v, %v", held, err)
+	}
+	mustRelease(t, l)
+	if err := rdb.RPush(ctx, mustKeys(t, name)[keyLock], "x").Err(); err != nil {
+		t.Fatal(err)
+	}
+	_, err = admin.ForceRelease(ctx, name, reason)
+	specIs(t, err, ErrForeignKey)
+	if kind := rdb.Type(ctx, mustKeys(t, name)[keyLock]).Val(); kind != "list" {
+		t.Errorf("the stranger's key is a %s now", kind)
+	}
+}
+
+func forceNotTheNext(t *testing.T, m *Manager, force func(t *testing.T, name string, want string), hears func(t *testing.T, l *Lock)) {
+	ctx := await.Context(t)
+	// Given a lock taken by force and taken again by the same manager, then the
+	// old reason does not end the new lock.
+	name := resource(t)
+	l := mustAcquire(t, m, name)
+	force(t, name, l.Token())
+	hears(t, l)
+	again := mustAcquire(t, m, name)
+	if err := again.Extend(ctx, time.Hour); err != nil {
+		t.Error(err)
+	}
+	if held, err := again.Held(ctx); err != nil || !held {
+		t.Errorf("held = %v, %v", held, err)
+	}
+	mustRelease(t, again)
 }
 
 func TestManager_ReleaseAll(t *testing.T) {

@@ -53,185 +53,204 @@ func specErr(t *testing.T, done <-chan error) error {
 func TestManager_AcquireAll(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		ctx := await.Context(t)
 		m, other := newManager(t, rdb, slow), newManager(t, rdb, slow)
-
-		t.Run("Handles", func(t *testing.T) {
-			names := specNames(t, 3)
-			// Given names in any order, one of them twice,
-			all, err := m.AcquireAll(ctx, []string{names[2], names[0], names[2], names[1]}, WithTTL(time.Hour))
-			if err != nil {
-				t.Fatal(err)
-			}
-			// then each is locked once, in the order of the keys.
-			var got []string
-			for _, l := range all.Locks() {
-				got = append(got, l.Resource())
-				if guarded(t, rdb, l) != 0 || all.Lock(l.Resource()) != l {
-					t.Errorf("%s is not held", l.Resource())
-				}
-				if all.ValidUntil().After(l.ValidUntil()) || time.Until(all.ValidUntil()) <= slow.TTL {
-					t.Errorf("valid until %s, %s until %s", all.ValidUntil(), l.Resource(), l.ValidUntil())
-				}
-			}
-			if !slices.Equal(got, names) {
-				t.Errorf("locked %q, want %q", got, names)
-			}
-			if all.Lock("another") != nil {
-				t.Error("a handle for a resource that is not among them")
-			}
-			// Its context enters each of them again, and their life can be extended.
-			for _, name := range names {
-				inner, err := m.TryAcquire(all.Context(), name, WithReentry())
-				if err != nil {
-					t.Fatal(err)
-				}
-				mustRelease(t, inner)
-			}
-			if err := all.Extend(ctx, 3*time.Hour); err != nil || time.Until(all.ValidUntil()) < 2*time.Hour {
-				t.Errorf("extend: %v, valid for %s", err, time.Until(all.ValidUntil()))
-			}
-			// When they are released, again and again, then nothing is left.
-			for range 2 {
-				if err := all.Release(ctx); err != nil {
-					t.Error(err)
-				}
-			}
-			specIs(t, context.Cause(all.Context()), ErrReleased)
-			if n := traces(t, rdb, names...); n != 0 {
-				t.Errorf("%d keys left", n)
-			}
-		})
-		t.Run("ReleaseOrder", func(t *testing.T) {
-			// Given three locks, then the last one taken is released first.
-			names := specNames(t, 3)
-			counted := redistest.Second(t, rdb)
-			var released []string
-			counted.AddHook(specAround(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
-				for _, cmd := range cmds {
-					if runs(cmd, releaseScript) {
-						released = append(released, cmd.Args()[3].(string))
-					}
-				}
-				return next()
-			}))
-			m := newManager(t, counted, slow)
-			mustRelease(t, mustAcquire(t, m, resource(t))) // the script is known to Redis
-			all, err := m.AcquireAll(ctx, names)
-			if err != nil {
-				t.Fatal(err)
-			}
-			released = nil
-			if err := all.Release(ctx); err != nil {
-				t.Error(err)
-			}
-			slices.Reverse(names)
-			var want []string
-			for _, name := range names {
-				want = append(want, mustKeys(t, name)[keyLock])
-			}
-			// A cluster's node that did not know the script is asked twice.
-			if released = slices.Compact(released); !slices.Equal(released, want) {
-				t.Errorf("released %q, want %q", released, want)
-			}
-		})
-		t.Run("NothingKept", func(t *testing.T) {
-			// Given the second of three taken, when the wait ends, then the first one is
-			// given back and the third was never asked for.
-			names := specNames(t, 3)
-			l := mustAcquire(t, other, names[1])
-			waitCtx, cancel := context.WithCancel(ctx)
-			done := specAllAsync(waitCtx, m, names)
-			awaitWaiters(t, rdb, names[1], 1)
-			if n := rdb.Exists(ctx, mustKeys(t, names[0])[keyLock]).Val(); n != 1 {
-				t.Error("the first one is not held while the second is waited for")
-			}
-			cancel()
-			specIs(t, specErr(t, done), ErrWaitTimeout, context.Canceled)
-			_, err := m.AcquireAll(ctx, names, WithWaitLimit(20*time.Millisecond))
-			specIs(t, err, ErrWaitTimeout, context.DeadlineExceeded)
-			awaitNoTrace(t, rdb, names[0])
-			awaitWaiters(t, rdb, names[1], 0)
-			if traces(t, rdb, names[2]) != 0 || rdb.Exists(ctx, mustKeys(t, names[2])[keyFence]).Val() != 0 {
-				t.Error("the third one was taken before the second")
-			}
-			mustRelease(t, l)
-		})
-		t.Run("LostWhileWaiting", func(t *testing.T) {
-			// Given a wait for the second, when the first is lost meanwhile, then the
-			// wait ends, and says why.
-			names := specNames(t, 2)
-			l := mustAcquire(t, other, names[1])
-			specListen(t, m)
-			done := specAllAsync(ctx, m, names)
-			awaitWaiters(t, rdb, names[1], 1)
-			if _, err := other.ForceRelease(ctx, names[0], "moved away"); err != nil {
-				t.Fatal(err)
-			}
-			err := specErr(t, done)
-			specIs(t, err, ErrWaitTimeout, ErrLost)
-			if errors.Is(err, ErrReleased) {
-				t.Errorf("err = %v", err)
-			}
-			awaitWaiters(t, rdb, names[1], 0)
-			mustRelease(t, l)
-			awaitNoTrace(t, rdb, names[0])
-		})
-		t.Run("OneLost", func(t *testing.T) {
-			// Given all held, when one of them is lost, then the common context ends
-			// with its cause, the others stay held, and the release says what was lost.
-			names := specNames(t, 3)
-			all, err := m.AcquireAll(ctx, names)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := rdb.Del(ctx, mustKeys(t, names[1])[keyLock]).Err(); err != nil {
-				t.Fatal(err)
-			}
-			specIs(t, all.Extend(ctx, time.Hour), ErrLost)
-			select {
-			case <-all.Context().Done():
-			case <-ctx.Done():
-				t.Fatal("the common context did not end")
-			}
-			specIs(t, context.Cause(all.Context()), ErrLost, ErrNotHeld)
-			if time.Until(all.ValidUntil()) > 0 {
-				t.Error("valid although one is lost")
-			}
-			for _, i := range []int{0, 2} {
-				if held, err := all.Lock(names[i]).Held(ctx); err != nil || !held {
-					t.Errorf("lock %d: held = %v, %v", i, held, err)
-				}
-			}
-			specIs(t, all.Release(ctx), ErrNotHeld, ErrLost)
-			if n := traces(t, rdb, names...); n != 0 {
-				t.Errorf("%d keys left", n)
-			}
-		})
-		t.Run("Invalid", func(t *testing.T) {
-			name := resource(t)
-			for _, names := range [][]string{nil, {}, {name, ""}} {
-				_, err := m.AcquireAll(ctx, names)
-				specIs(t, err, ErrInvalid)
-			}
-			if n := traces(t, rdb, name); n != 0 {
-				t.Errorf("%d keys left", n)
-			}
-		})
-		t.Run("OneName", func(t *testing.T) {
-			name := resource(t)
-			all, err := m.AcquireAll(ctx, []string{name, name})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if len(all.Locks()) != 1 {
-				t.Errorf("%d locks", len(all.Locks()))
-			}
-			if err := all.Release(ctx); err != nil {
-				t.Error(err)
-			}
-		})
+		t.Run("Handles", func(t *testing.T) { acquireAllHandles(t, rdb, m) })
+		t.Run("ReleaseOrder", func(t *testing.T) { acquireAllReleaseOrder(t, rdb) })
+		t.Run("NothingKept", func(t *testing.T) { acquireAllNothingKept(t, rdb, m, other) })
+		t.Run("LostWhileWaiting", func(t *testing.T) { acquireAllLostWhileWaiting(t, rdb, m, other) })
+		t.Run("OneLost", func(t *testing.T) { acquireAllOneLost(t, rdb, m) })
+		t.Run("Invalid", func(t *testing.T) { acquireAllInvalid(t, rdb, m) })
+		t.Run("OneName", func(t *testing.T) { acquireAllOneName(t, m) })
 	})
+}
+
+func acquireAllHandles(t *testing.T, rdb *redis.Client, m *Manager) {
+	ctx := await.Context(t)
+	names := specNames(t, 3)
+	// Given names in any order, one of them twice,
+	all, err := m.AcquireAll(ctx, []string{names[2], names[0], names[2], names[1]}, WithTTL(time.Hour))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// then each is locked once, in the order of the keys.
+	var got []string
+	for _, l := range all.Locks() {
+		got = append(got, l.Resource())
+		if guarded(t, rdb, l) != 0 || all.Lock(l.Resource()) != l {
+			t.Errorf("%s is not held", l.Resource())
+		}
+		if all.ValidUntil().After(l.ValidUntil()) || time.Until(all.ValidUntil()) <= slow.TTL {
+			t.Errorf("valid until %s, %s until %s", all.ValidUntil(), l.Resource(), l.ValidUntil())
+		}
+	}
+	if !slices.Equal(got, names) {
+		t.Errorf("locked %q, want %q", got, names)
+	}
+	if all.Lock("another") != nil {
+		t.Error("a handle for a resource that is not among them")
+	}
+	// Its context enters each of them again, and their life can be extended.
+	for _, name := range names {
+		inner, err := m.TryAcquire(all.Context(), name, WithReentry())
+		if err != nil {
+			t.Fatal(err)
+		}
+		mustRelease(t, inner)
+	}
+	if err := all.Extend(ctx, 3*time.Hour); err != nil || time.Until(all.ValidUntil()) < 2*time.Hour {
+		t.Errorf("extend: %v, valid for %s", err, time.Until(all.ValidUntil()))
+	}
+	// When they are released, again and again, then nothing is left.
+	for range 2 {
+		if err := all.Release(ctx); err != nil {
+			t.Error(err)
+		}
+	}
+	specIs(t, context.Cause(all.Context()), ErrReleased)
+	if n := traces(t, rdb, names...); n != 0 {
+		t.Errorf("%d keys left", n)
+	}
+}
+
+func acquireAllReleaseOrder(t *testing.T, rdb *redis.Client) {
+	ctx := await.Context(t)
+	// Given three locks, then the last one taken is released first.
+	names := specNames(t, 3)
+	counted := redistest.Second(t, rdb)
+	var released []string
+	counted.AddHook(specAround(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
+		for _, cmd := range cmds {
+			if runs(cmd, releaseScript) {
+				released = append(released, cmd.Args()[3].(string))
+			}
+		}
+		return next()
+	}))
+	m := newManager(t, counted, slow)
+	mustRelease(t, mustAcquire(t, m, resource(t))) // the script is known to Redis
+	all, err := m.AcquireAll(ctx, names)
+	if err != nil {
+		t.Fatal(err)
+	}
+	released = nil
+	if err := all.Release(ctx); err != nil {
+		t.Error(err)
+	}
+	slices.Reverse(names)
+	var want []string
+	for _, name := range names {
+		want = append(want, mustKeys(t, name)[keyLock])
+	}
+	// A cluster's node that did not know the script is asked twice.
+	if released = slices.Compact(released); !slices.Equal(released, want) {
+		t.Errorf("released %q, want %q", released, want)
+	}
+}
+
+func acquireAllNothingKept(t *testing.T, rdb *redis.Client, m *Manager, other *Manager) {
+	ctx := await.Context(t)
+	// Given the second of three taken, when the wait ends, then the first one is
+	// given back and the third was never asked for.
+	names := specNames(t, 3)
+	l := mustAcquire(t, other, names[1])
+	waitCtx, cancel := context.WithCancel(ctx)
+	done := specAllAsync(waitCtx, m, names)
+	awaitWaiters(t, rdb, names[1], 1)
+	if n := rdb.Exists(ctx, mustKeys(t, names[0])[keyLock]).Val(); n != 1 {
+		t.Error("the first one is not held while the second is waited for")
+	}
+	cancel()
+	specIs(t, specErr(t, done), ErrWaitTimeout, context.Canceled)
+	_, err := m.AcquireAll(ctx, names, WithWaitLimit(20*time.Millisecond))
+	specIs(t, err, ErrWaitTimeout, context.DeadlineExceeded)
+	awaitNoTrace(t, rdb, names[0])
+	awaitWaiters(t, rdb, names[1], 0)
+	if traces(t, rdb, names[2]) != 0 || rdb.Exists(ctx, mustKeys(t, names[2])[keyFence]).Val() != 0 {
+		t.Error("the third one was taken before the second")
+	}
+	mustRelease(t, l)
+}
+
+func acquireAllLostWhileWaiting(t *testing.T, rdb *redis.Client, m *Manager, other *Manager) {
+	ctx := await.Context(t)
+	// Given a wait for the second, when the first is lost meanwhile, then the
+	// wait ends, and says why.
+	names := specNames(t, 2)
+	l := mustAcquire(t, other, names[1])
+	specListen(t, m)
+	done := specAllAsync(ctx, m, names)
+	awaitWaiters(t, rdb, names[1], 1)
+	if _, err := other.ForceRelease(ctx, names[0], "moved away"); err != nil {
+		t.Fatal(err)
+	}
+	err := specErr(t, done)
+	specIs(t, err, ErrWaitTimeout, ErrLost)
+	if errors.Is(err, ErrReleased) {
+		t.Errorf("err = %v", err)
+	}
+	awaitWaiters(t, rdb, names[1], 0)
+	mustRelease(t, l)
+	awaitNoTrace(t, rdb, names[0])
+}
+
+func acquireAllOneLost(t *testing.T, rdb *redis.Client, m *Manager) {
+	ctx := await.Context(t)
+	// Given all held, when one of them is lost, then the common context ends
+	// with its cause, the others stay held, and the release says what was lost.
+	names := specNames(t, 3)
+	all, err := m.AcquireAll(ctx, names)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := rdb.Del(ctx, mustKeys(t, names[1])[keyLock]).Err(); err != nil {
+		t.Fatal(err)
+	}
+	specIs(t, all.Extend(ctx, time.Hour), ErrLost)
+	select {
+	case <-all.Context().Done():
+	case <-ctx.Done():
+		t.Fatal("the common context did not end")
+	}
+	specIs(t, context.Cause(all.Context()), ErrLost, ErrNotHeld)
+	if time.Until(all.ValidUntil()) > 0 {
+		t.Error("valid although one is lost")
+	}
+	for _, i := range []int{0, 2} {
+		if held, err := all.Lock(names[i]).Held(ctx); err != nil || !held {
+			t.Errorf("lock %d: held = %v, %v", i, held, err)
+		}
+	}
+	specIs(t, all.Release(ctx), ErrNotHeld, ErrLost)
+	if n := traces(t, rdb, names...); n != 0 {
+		t.Errorf("%d keys left", n)
+	}
+}
+
+func acquireAllInvalid(t *testing.T, rdb *redis.Client, m *Manager) {
+	ctx := await.Context(t)
+	name := resource(t)
+	for _, names := range [][]string{nil, {}, {name, ""}} {
+		_, err := m.AcquireAll(ctx, names)
+		specIs(t, err, ErrInvalid)
+	}
+	if n := traces(t, rdb, name); n != 0 {
+		t.Errorf("%d keys left", n)
+	}
+}
+
+func acquireAllOneName(t *testing.T, m *Manager) {
+	ctx := await.Context(t)
+	name := resource(t)
+	all, err := m.AcquireAll(ctx, []string{name, name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(all.Locks()) != 1 {
+		t.Errorf("%d locks", len(all.Locks()))
+	}
+	if err := all.Release(ctx); err != nil {
+		t.Error(err)
+	}
 }
 
 // TestManager_AcquireAll_OppositeOrders: goroutines of two processes that name

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -27,159 +28,177 @@ func TestWithReentry(t *testing.T) {
 			return l
 		}
 
-		t.Run("NoRoundTrip", func(t *testing.T) {
-			name := resource(t)
-			outer := mustAcquire(t, m, name)
-			before := calls.Load()
-			inner := enter(t, outer.Context(), name)
-			tried, err := m.TryAcquire(inner.Context(), name, WithReentry())
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, l := range []*Lock{inner, tried} {
-				if l.Fence() != outer.Fence() || l.Token() != outer.Token() || !l.ValidUntil().Equal(outer.ValidUntil()) {
-					t.Errorf("fence %d, token %s; want those of the first", l.Fence(), l.Token())
-				}
-				mustRelease(t, l)
-			}
-			if n := calls.Load() - before; n != 0 {
-				t.Errorf("%d commands for a nested acquire and release, want none", n)
-			}
-			mustRelease(t, outer)
-			awaitNoTrace(t, rdb, name)
-		})
-		t.Run("AnyOrder", func(t *testing.T) {
-			// Given three handles, when they are released in whatever order, then
-			// the last one frees the resource.
-			for _, order := range [][]int{{2, 1, 0}, {0, 1, 2}, {1, 0, 2}, {1, 2, 0}} {
-				name := resource(t)
-				handles := []*Lock{mustAcquire(t, m, name)}
-				handles = append(handles, enter(t, handles[0].Context(), name))
-				handles = append(handles, enter(t, handles[1].Context(), name))
-				for n, i := range order {
-					_, err := other.TryAcquire(t.Context(), name)
-					specIs(t, err, ErrTaken)
-					// A handle's context ends with that of the handle it was taken through.
-					for _, rest := range order[n:] {
-						if below := slices.Min(append(slices.Clone(order[:n]), rest)) < rest; (handles[rest].Context().Err() != nil) != below {
-							t.Errorf("%v after %d releases: the context of handle %d has ended: %v", order, n, rest, !below)
-						}
-					}
-					mustRelease(t, handles[i])
-					mustRelease(t, handles[i]) // a repeat counts once
-					if cause := context.Cause(handles[i].Context()); !errors.Is(cause, ErrReleased) {
-						t.Errorf("%v: cause = %v", order, cause)
-					}
-				}
-				if n := traces(t, rdb, name); n != 0 {
-					t.Errorf("%v: %d keys left", order, n)
-				}
-			}
-		})
-		t.Run("ThroughOthers", func(t *testing.T) {
-			// Given a context below that of the lock, with another lock between.
-			name, second := resource(t), resource(t)
-			outer := mustAcquire(t, m, name)
-			between, err := m.Acquire(outer.Context(), second)
-			if err != nil {
-				t.Fatal(err)
-			}
-			ctx, cancel := context.WithCancel(between.Context())
-			defer cancel()
-			inner := enter(t, ctx, name)
-			if inner.Fence() != outer.Fence() {
-				t.Error("another holding")
-			}
-			for _, l := range []*Lock{inner, between, outer} {
-				mustRelease(t, l)
-			}
-		})
-		t.Run("Lost", func(t *testing.T) {
-			// Given a lock that is lost, then all handles hear of it, and none of
-			// them releases what is another's now.
-			name := resource(t)
-			outer := mustAcquire(t, m, name)
-			inner := enter(t, outer.Context(), name)
-			k := mustKeys(t, name)
-			if err := rdb.Set(t.Context(), k[keyLock], "stranger", time.Minute).Err(); err != nil {
-				t.Fatal(err)
-			}
-			specIs(t, inner.Extend(t.Context(), time.Hour), ErrLost)
-			for _, l := range []*Lock{outer, inner} {
-				specCause(t, l, ErrLost, ErrNotHeld)
-				specIs(t, l.Release(t.Context()), ErrNotHeld, ErrLost)
-			}
-			if got := rdb.Get(t.Context(), k[keyLock]).Val(); got != "stranger" {
-				t.Errorf("the stranger's key holds %q", got)
-			}
-			// What carries a lost lock's values but not its end has to queue up.
-			_, err := m.TryAcquire(context.WithoutCancel(inner.Context()), name, WithReentry())
-			specIs(t, err, ErrTaken)
-		})
-		t.Run("AfterRelease", func(t *testing.T) {
-			// Given a lock that is over, then its context enters nothing.
-			name := resource(t)
-			outer := mustAcquire(t, m, name)
-			mustRelease(t, outer)
-			_, err := m.Acquire(outer.Context(), name, WithReentry())
-			specIs(t, err, ErrReleased)
-			l := enter(t, context.WithoutCancel(outer.Context()), name)
-			if l.Fence() <= outer.Fence() {
-				t.Errorf("fence %d after %d", l.Fence(), outer.Fence())
-			}
-			mustRelease(t, l)
-		})
-		t.Run("OtherResource", func(t *testing.T) {
-			name, second := resource(t), resource(t)
-			outer := mustAcquire(t, m, name)
-			held := mustAcquire(t, other, second)
-			_, err := m.TryAcquire(outer.Context(), second, WithReentry())
-			specIs(t, err, ErrTaken)
-			mustRelease(t, held)
-			l := enter(t, outer.Context(), second)
-			if l.Token() == outer.Token() {
-				t.Error("another resource was taken for the same")
-			}
-			mustRelease(t, l)
-			mustRelease(t, outer)
-		})
-		t.Run("OtherManager", func(t *testing.T) {
-			name := resource(t)
-			outer := mustAcquire(t, m, name)
-			_, err := other.TryAcquire(outer.Context(), name, WithReentry())
-			specIs(t, err, ErrTaken)
-			mustRelease(t, outer)
-		})
-		t.Run("WithoutOption", func(t *testing.T) {
-			// Given the lock's context, when it is acquired again without the option,
-			// then that fails at once and does not wait for itself.
-			name := resource(t)
-			outer := mustAcquire(t, m, name)
-			_, err := m.TryAcquire(outer.Context(), name)
-			specIs(t, err, ErrTaken)
-			_, err = m.Acquire(outer.Context(), name)
-			specIs(t, err, ErrNested)
-			_, err = m.AcquireAll(outer.Context(), []string{resource(t), name})
-			specIs(t, err, ErrNested)
-			err = m.Do(outer.Context(), name, func(context.Context, *Lock) error { t.Error("called"); return nil })
-			specIs(t, err, ErrNested)
-			mustRelease(t, outer)
-			awaitNoTrace(t, rdb, name)
-		})
-		t.Run("TheOthersWait", func(t *testing.T) {
-			// Given waiters, when it is entered again, then no waiter is served before
-			// the last release.
-			name := resource(t)
-			outer := mustAcquire(t, m, name)
-			waiting := acquireAsync(await.Context(t), other, name)
-			awaitWaiters(t, rdb, name, 1)
-			inner := enter(t, outer.Context(), name)
-			mustRelease(t, outer)
-			if held, err := inner.Held(t.Context()); err != nil || !held {
-				t.Errorf("held = %v, %v", held, err)
-			}
-			mustRelease(t, inner)
-			mustRelease(t, awaitLock(t, waiting))
-		})
+		t.Run("NoRoundTrip", func(t *testing.T) { reentryNoRoundTrip(t, rdb, m, calls, enter) })
+		t.Run("AnyOrder", func(t *testing.T) { reentryAnyOrder(t, rdb, m, enter, other) })
+		t.Run("ThroughOthers", func(t *testing.T) { reentryThroughOthers(t, m, enter) })
+		t.Run("Lost", func(t *testing.T) { reentryLost(t, rdb, m, enter) })
+		t.Run("AfterRelease", func(t *testing.T) { reentryAfterRelease(t, m, enter) })
+		t.Run("OtherResource", func(t *testing.T) { reentryOtherResource(t, m, enter, other) })
+		t.Run("OtherManager", func(t *testing.T) { reentryOtherManager(t, m, other) })
+		t.Run("WithoutOption", func(t *testing.T) { reentryWithoutOption(t, rdb, m) })
+		t.Run("TheOthersWait", func(t *testing.T) { reentryTheOthersWait(t, rdb, m, enter, other) })
 	})
+}
+
+func reentryNoRoundTrip(t *testing.T, rdb *redis.Client, m *Manager, calls *atomic.Int64, enter func(t *testing.T, ctx context.Context, name string) *Lock) {
+	name := resource(t)
+	outer := mustAcquire(t, m, name)
+	before := calls.Load()
+	inner := enter(t, outer.Context(), name)
+	tried, err := m.TryAcquire(inner.Context(), name, WithReentry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range []*Lock{inner, tried} {
+		if l.Fence() != outer.Fence() || l.Token() != outer.Token() || !l.ValidUntil().Equal(outer.ValidUntil()) {
+			t.Errorf("fence %d, token %s; want those of the first", l.Fence(), l.Token())
+		}
+		mustRelease(t, l)
+	}
+	if n := calls.Load() - before; n != 0 {
+		t.Errorf("%d commands for a nested acquire and release, want none", n)
+	}
+	mustRelease(t, outer)
+	awaitNoTrace(t, rdb, name)
+}
+
+func reentryAnyOrder(t *testing.T, rdb *redis.Client, m *Manager, enter func(t *testing.T, ctx context.Context, name string) *Lock, other *Manager) {
+	// Given three handles, when they are released in whatever order, then
+	// the last one frees the resource.
+	for _, order := range [][]int{{2, 1, 0}, {0, 1, 2}, {1, 0, 2}, {1, 2, 0}} {
+		name := resource(t)
+		handles := []*Lock{mustAcquire(t, m, name)}
+		handles = append(handles, enter(t, handles[0].Context(), name))
+		handles = append(handles, enter(t, handles[1].Context(), name))
+		for n, i := range order {
+			_, err := other.TryAcquire(t.Context(), name)
+			specIs(t, err, ErrTaken)
+			// A handle's context ends with that of the handle it was taken through.
+			for _, rest := range order[n:] {
+				if below := slices.Min(append(slices.Clone(order[:n]), rest)) < rest; (handles[rest].Context().Err() != nil) != below {
+					t.Errorf("%v after %d releases: the context of handle %d has ended: %v", order, n, rest, !below)
+				}
+			}
+			mustRelease(t, handles[i])
+			mustRelease(t, handles[i]) // a repeat counts once
+			if cause := context.Cause(handles[i].Context()); !errors.Is(cause, ErrReleased) {
+				t.Errorf("%v: cause = %v", order, cause)
+			}
+		}
+		if n := traces(t, rdb, name); n != 0 {
+			t.Errorf("%v: %d keys left", order, n)
+		}
+	}
+}
+
+func reentryThroughOthers(t *testing.T, m *Manager, enter func(t *testing.T, ctx context.Context, name string) *Lock) {
+	// Given a context below that of the lock, with another lock between.
+	name, second := resource(t), resource(t)
+	outer := mustAcquire(t, m, name)
+	between, err := m.Acquire(outer.Context(), second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(between.Context())
+	defer cancel()
+	inner := enter(t, ctx, name)
+	if inner.Fence() != outer.Fence() {
+		t.Error("another holding")
+	}
+	for _, l := range []*Lock{inner, between, outer} {
+		mustRelease(t, l)
+	}
+}
+
+func reentryLost(t *testing.T, rdb *redis.Client, m *Manager, enter func(t *testing.T, ctx context.Context, name string) *Lock) {
+	// Given a lock that is lost, then all handles hear of it, and none of
+	// them releases what is another's now.
+	name := resource(t)
+	outer := mustAcquire(t, m, name)
+	inner := enter(t, outer.Context(), name)
+	k := mustKeys(t, name)
+	if err := rdb.Set(t.Context(), k[keyLock], "stranger", time.Minute).Err(); err != nil {
+		t.Fatal(err)
+	}
+	specIs(t, inner.Extend(t.Context(), time.Hour), ErrLost)
+	for _, l := range []*Lock{outer, inner} {
+		specCause(t, l, ErrLost, ErrNotHeld)
+		specIs(t, l.Release(t.Context()), ErrNotHeld, ErrLost)
+	}
+	if got := rdb.Get(t.Context(), k[keyLock]).Val(); got != "stranger" {
+		t.Errorf("the stranger's key holds %q", got)
+	}
+	// What carries a lost lock's values but not its end has to queue up.
+	_, err := m.TryAcquire(context.WithoutCancel(inner.Context()), name, WithReentry())
+	specIs(t, err, ErrTaken)
+}
+
+func reentryAfterRelease(t *testing.T, m *Manager, enter func(t *testing.T, ctx context.Context, name string) *Lock) {
+	// Given a lock that is over, then its context enters nothing.
+	name := resource(t)
+	outer := mustAcquire(t, m, name)
+	mustRelease(t, outer)
+	_, err := m.Acquire(outer.Context(), name, WithReentry())
+	specIs(t, err, ErrReleased)
+	l := enter(t, context.WithoutCancel(outer.Context()), name)
+	if l.Fence() <= outer.Fence() {
+		t.Errorf("fence %d after %d", l.Fence(), outer.Fence())
+	}
+	mustRelease(t, l)
+}
+
+func reentryOtherResource(t *testing.T, m *Manager, enter func(t *testing.T, ctx context.Context, name string) *Lock, other *Manager) {
+	name, second := resource(t), resource(t)
+	outer := mustAcquire(t, m, name)
+	held := mustAcquire(t, other, second)
+	_, err := m.TryAcquire(outer.Context(), second, WithReentry())
+	specIs(t, err, ErrTaken)
+	mustRelease(t, held)
+	l := enter(t, outer.Context(), second)
+	if l.Token() == outer.Token() {
+		t.Error("another resource was taken for the same")
+	}
+	mustRelease(t, l)
+	mustRelease(t, outer)
+}
+
+func reentryOtherManager(t *testing.T, m *Manager, other *Manager) {
+	name := resource(t)
+	outer := mustAcquire(t, m, name)
+	_, err := other.TryAcquire(outer.Context(), name, WithReentry())
+	specIs(t, err, ErrTaken)
+	mustRelease(t, outer)
+}
+
+func reentryWithoutOption(t *testing.T, rdb *redis.Client, m *Manager) {
+	// Given the lock's context, when it is acquired again without the option,
+	// then that fails at once and does not wait for itself.
+	name := resource(t)
+	outer := mustAcquire(t, m, name)
+	_, err := m.TryAcquire(outer.Context(), name)
+	specIs(t, err, ErrTaken)
+	_, err = m.Acquire(outer.Context(), name)
+	specIs(t, err, ErrNested)
+	_, err = m.AcquireAll(outer.Context(), []string{resource(t), name})
+	specIs(t, err, ErrNested)
+	err = m.Do(outer.Context(), name, func(context.Context, *Lock) error { t.Error("called"); return nil })
+	specIs(t, err, ErrNested)
+	mustRelease(t, outer)
+	awaitNoTrace(t, rdb, name)
+}
+
+func reentryTheOthersWait(t *testing.T, rdb *redis.Client, m *Manager, enter func(t *testing.T, ctx context.Context, name string) *Lock, other *Manager) {
+	// Given waiters, when it is entered again, then no waiter is served before
+	// the last release.
+	name := resource(t)
+	outer := mustAcquire(t, m, name)
+	waiting := acquireAsync(await.Context(t), other, name)
+	awaitWaiters(t, rdb, name, 1)
+	inner := enter(t, outer.Context(), name)
+	mustRelease(t, outer)
+	if held, err := inner.Held(t.Context()); err != nil || !held {
+		t.Errorf("held = %v, %v", held, err)
+	}
+	mustRelease(t, inner)
+	mustRelease(t, awaitLock(t, waiting))
 }
