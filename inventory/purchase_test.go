@@ -64,108 +64,116 @@ func wantTally(t *testing.T, out []Outcome, want map[string]int) {
 func TestInventory_Purchase(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		t.Run("TenUnitsThousandBuyers", func(t *testing.T) {
-			t.Parallel()
-			s := newShop(t, rdb, open(10, 1), 0)
-			requests := make([]*Request, 1000)
-			for i := range requests {
-				requests[i] = s.request(fmt.Sprintf("u%d", i), "k", 1)
-			}
-			out := outcomes(t, s.inventory(t, Config{}), requests)
-			wantTally(t, out, map[string]int{"accepted": 10, ErrSoldOut.Error(): 990})
-			st := s.audit(t)
-			if left := st.left(t); left != 0 {
-				t.Errorf("left is %d, want 0", left)
-			}
-			accepted := map[string]bool{}
-			for i, o := range out {
-				if o.Err == nil {
-					accepted[requests[i].OrderID] = true
-				}
-			}
-			for _, o := range st.queue {
-				if !accepted[o.id] {
-					t.Errorf("order %s is queued and its buyer was refused", o.id)
-				}
-			}
-		})
-		t.Run("OneBuyerThousandKeys", func(t *testing.T) {
-			t.Parallel()
-			s := newShop(t, rdb, open(10, 1), 0)
-			v := s.inventory(t, Config{})
-			var requests []*Request
-			for i := range 1000 {
-				requests = append(requests, s.request("greedy", fmt.Sprintf("k%d", i), 1))
-			}
-			wantTally(t, outcomes(t, v, requests), map[string]int{"accepted": 1, ErrUserLimit.Error(): 999})
-			requests = nil
-			for i := range 9 {
-				requests = append(requests, s.request(fmt.Sprintf("u%d", i), "k", 1))
-			}
-			wantTally(t, outcomes(t, v, requests), map[string]int{"accepted": 9})
-			s.audit(t)
-			mustRefuse(t, v, s.request("late", "k", 1), ErrSoldOut)
-		})
-		t.Run("FiftyTimesOneKey", func(t *testing.T) {
-			t.Parallel()
-			s := newShop(t, rdb, open(100, 100), 0)
-			var requests []*Request
-			for range 50 {
-				requests = append(requests, s.request("u", "k", 2))
-			}
-			out := outcomes(t, s.inventory(t, Config{MaxBatch: 7}), requests)
-			wantTally(t, out, map[string]int{"accepted": 1, "replay": 49})
-			st := s.audit(t)
-			if len(st.queue) != 1 || st.left(t) != 98 {
-				t.Fatalf("%d orders, %d left, want 1 and 98", len(st.queue), st.left(t))
-			}
-			for i, o := range out {
-				if o.ReplayOf != st.queue[0].id && requests[i].OrderID != st.queue[0].id {
-					t.Errorf("request %s was answered with order %q, want %s", requests[i].OrderID, o.ReplayOf, st.queue[0].id)
-				}
-			}
-		})
-		t.Run("BatchesAreGathered", func(t *testing.T) {
-			t.Parallel()
-			s := newShop(t, rdb, open(1000, 1), 0)
-			var largest, batches atomic.Int64
-			v := s.inventory(t, Config{MaxBatch: 64, OnBatch: func(n int, _ time.Duration) {
-				batches.Add(1)
-				largest.Store(max(largest.Load(), int64(n))) // one seller, so one caller
-			}})
-			if err := v.Open(await.Context(t), s.item); err != nil {
-				t.Fatal(err)
-			}
-			// The first answer is held back, so that the others gather.
-			hold := make(chan struct{})
-			first := s.request("first", "k", 1)
-			first.Done = func(Outcome) { <-hold }
-			if err := v.Submit(first); err != nil {
-				t.Fatal(err)
-			}
-			await.True(t, "the first batch", func() bool { return batches.Load() == 1 })
-			var wg sync.WaitGroup
-			for i := range 200 {
-				r := s.request(fmt.Sprintf("u%d", i), "k", 1)
-				wg.Add(1)
-				r.Done = func(o Outcome) {
-					defer wg.Done()
-					if o != (Outcome{}) {
-						t.Errorf("outcome %+v, want accepted", o)
-					}
-				}
-				if err := v.Submit(r); err != nil {
-					t.Fatal(err)
-				}
-			}
-			close(hold)
-			wg.Wait()
-			if largest.Load() != 64 || batches.Load() != 1+4 {
-				t.Errorf("200 waiting requests were sent in %d batches, the largest of %d; want 4, of 64", batches.Load()-1, largest.Load())
-			}
-			s.audit(t)
-		})
+		t.Run("TenUnitsThousandBuyers", func(t *testing.T) { purchaseTenUnitsThousandBuyers(t, rdb) })
+		t.Run("OneBuyerThousandKeys", func(t *testing.T) { purchaseOneBuyerThousandKeys(t, rdb) })
+		t.Run("FiftyTimesOneKey", func(t *testing.T) { purchaseFiftyTimesOneKey(t, rdb) })
+		t.Run("BatchesAreGathered", func(t *testing.T) { purchaseBatchesAreGathered(t, rdb) })
 	})
+}
+
+func purchaseTenUnitsThousandBuyers(t *testing.T, rdb *redis.Client) {
+	t.Parallel()
+	s := newShop(t, rdb, open(10, 1), 0)
+	requests := make([]*Request, 1000)
+	for i := range requests {
+		requests[i] = s.request(fmt.Sprintf("u%d", i), "k", 1)
+	}
+	out := outcomes(t, s.inventory(t, Config{}), requests)
+	wantTally(t, out, map[string]int{"accepted": 10, ErrSoldOut.Error(): 990})
+	st := s.audit(t)
+	if left := st.left(t); left != 0 {
+		t.Errorf("left is %d, want 0", left)
+	}
+	accepted := map[string]bool{}
+	for i, o := range out {
+		if o.Err == nil {
+			accepted[requests[i].OrderID] = true
+		}
+	}
+	for _, o := range st.queue {
+		if !accepted[o.id] {
+			t.Errorf("order %s is queued and its buyer was refused", o.id)
+		}
+	}
+}
+
+func purchaseOneBuyerThousandKeys(t *testing.T, rdb *redis.Client) {
+	t.Parallel()
+	s := newShop(t, rdb, open(10, 1), 0)
+	v := s.inventory(t, Config{})
+	var requests []*Request
+	for i := range 1000 {
+		requests = append(requests, s.request("greedy", fmt.Sprintf("k%d", i), 1))
+	}
+	wantTally(t, outcomes(t, v, requests), map[string]int{"accepted": 1, ErrUserLimit.Error(): 999})
+	requests = nil
+	for i := range 9 {
+		requests = append(requests, s.request(fmt.Sprintf("u%d", i), "k", 1))
+	}
+	wantTally(t, outcomes(t, v, requests), map[string]int{"accepted": 9})
+	s.audit(t)
+	mustRefuse(t, v, s.request("late", "k", 1), ErrSoldOut)
+}
+
+func purchaseFiftyTimesOneKey(t *testing.T, rdb *redis.Client) {
+	t.Parallel()
+	s := newShop(t, rdb, open(100, 100), 0)
+	var requests []*Request
+	for range 50 {
+		requests = append(requests, s.request("u", "k", 2))
+	}
+	out := outcomes(t, s.inventory(t, Config{MaxBatch: 7}), requests)
+	wantTally(t, out, map[string]int{"accepted": 1, "replay": 49})
+	st := s.audit(t)
+	if len(st.queue) != 1 || st.left(t) != 98 {
+		t.Fatalf("%d orders, %d left, want 1 and 98", len(st.queue), st.left(t))
+	}
+	for i, o := range out {
+		if o.ReplayOf != st.queue[0].id && requests[i].OrderID != st.queue[0].id {
+			t.Errorf("request %s was answered with order %q, want %s", requests[i].OrderID, o.ReplayOf, st.queue[0].id)
+		}
+	}
+}
+
+func purchaseBatchesAreGathered(t *testing.T, rdb *redis.Client) {
+	t.Parallel()
+	s := newShop(t, rdb, open(1000, 1), 0)
+	var largest, batches atomic.Int64
+	v := s.inventory(t, Config{MaxBatch: 64, OnBatch: func(n int, _ time.Duration) {
+		batches.Add(1)
+		largest.Store(max(largest.Load(), int64(n))) // one seller, so one caller
+	}})
+	if err := v.Open(await.Context(t), s.item); err != nil {
+		t.Fatal(err)
+	}
+	// The first answer is held back, so that the others gather.
+	hold := make(chan struct{})
+	first := s.request("first", "k", 1)
+	first.Done = func(Outcome) { <-hold }
+	if err := v.Submit(first); err != nil {
+		t.Fatal(err)
+	}
+	await.True(t, "the first batch", func() bool { return batches.Load() == 1 })
+	var wg sync.WaitGroup
+	for i := range 200 {
+		r := s.request(fmt.Sprintf("u%d", i), "k", 1)
+		wg.Add(1)
+		r.Done = func(o Outcome) {
+			defer wg.Done()
+			if o != (Outcome{}) {
+				t.Errorf("outcome %+v, want accepted", o)
+			}
+		}
+		if err := v.Submit(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	close(hold)
+	wg.Wait()
+	if largest.Load() != 64 || batches.Load() != 1+4 {
+		t.Errorf("200 waiting requests were sent in %d batches, the largest of %d; want 4, of 64", batches.Load()-1, largest.Load())
+	}
+	s.audit(t)
 }
 
 func TestInventory_Purchase_Refusals(t *testing.T) {
@@ -185,98 +193,118 @@ func TestInventory_Purchase_Refusals(t *testing.T) {
 				t.Errorf("a refused purchase left %+v", st)
 			}
 		}
-		t.Run("Units", func(t *testing.T) {
-			t.Parallel()
-			s, v := shop(t, func(*Sale) {})
-			mustBuy(t, v, s.request("a", "1", 2))
-			mustRefuse(t, v, s.request("a", "2", 2), ErrUserLimit)
-			mustBuy(t, v, s.request("a", "3", 1))
-			mustBuy(t, v, s.request("b", "1", 3))
-			mustBuy(t, v, s.request("c", "1", 2))
-			mustRefuse(t, v, s.request("d", "1", 3), ErrSoldOut)
-			mustBuy(t, v, s.request("d", "2", 2))
-			s.audit(t)
-		})
-		t.Run("KeyReused", func(t *testing.T) {
-			t.Parallel()
-			s, v := shop(t, func(*Sale) {})
-			first := s.request("u", "k", 1)
-			mustBuy(t, v, first)
-			mustRefuse(t, v, s.request("u", "k", 2), ErrKeyReused)
-			if o := buy(t, v, s.request("u", "k", 1)); o != (Outcome{ReplayOf: first.OrderID}) {
-				t.Errorf("replay: %+v, want order %s", o, first.OrderID)
-			}
-			mustBuy(t, v, s.request("other", "k", 2)) // a key is a buyer's own
-			s.audit(t)
-		})
-		t.Run("NotOpen", func(t *testing.T) {
-			t.Parallel()
-			opens := time.Now().Add(time.Hour).Truncate(time.Millisecond)
-			s, v := shop(t, func(sale *Sale) { sale.OpensAt = opens })
-			o := buy(t, v, s.request("u", "k", 1))
-			var notOpen *NotOpenError
-			if !errors.As(o.Err, &notOpen) {
-				t.Fatalf("outcome %+v, want NotOpenError", o)
-			}
-			if !notOpen.OpensAt.Equal(opens) || notOpen.In <= 0 || notOpen.In > time.Hour {
-				t.Errorf("opens at %v in %v, want %v", notOpen.OpensAt, notOpen.In, opens)
-			}
-			if st := s.audit(t); len(st.queue) != 0 {
-				t.Errorf("sold before the opening: %+v", st)
-			}
-		})
-		t.Run("Opens", func(t *testing.T) {
-			t.Parallel()
-			opens := time.Now().Add(150 * time.Millisecond)
-			s, v := shop(t, func(sale *Sale) { sale.OpensAt = opens })
-			await.True(t, "the opening", func() bool {
-				o := buy(t, v, s.request("u", "k", 1))
-				var notOpen *NotOpenError
-				if errors.As(o.Err, &notOpen) {
-					return false
-				}
-				// Redis and the test read one clock, so the comparison is exact.
-				if o.Err == nil && time.Now().UnixMilli() < opens.UnixMilli() {
-					t.Error("sold before the opening")
-				}
-				return o == Outcome{}
-			})
-			s.audit(t)
-		})
-		t.Run("WindowEnded", func(t *testing.T) {
-			t.Parallel()
-			as(t, func(sale *Sale) { sale.ClosesAt = time.Now().Add(-time.Minute) }, ErrClosed)
-		})
-		t.Run("ClosedByOperator", func(t *testing.T) {
-			t.Parallel()
-			as(t, func(sale *Sale) { sale.Control = "closed" }, ErrClosed)
-		})
-		t.Run("ClosedBeforeOpening", func(t *testing.T) {
-			t.Parallel()
-			as(t, func(sale *Sale) { sale.Control, sale.OpensAt = "closed", time.Now().Add(time.Hour) }, ErrClosed)
-		})
-		t.Run("Paused", func(t *testing.T) {
-			t.Parallel()
-			as(t, func(sale *Sale) { sale.Control = "paused" }, ErrPaused)
-		})
-		t.Run("NoStock", func(t *testing.T) {
-			t.Parallel()
-			as(t, func(sale *Sale) { sale.Left = 0 }, ErrSoldOut)
-		})
-		t.Run("ReplayWhilePaused", func(t *testing.T) {
-			t.Parallel()
-			s, v := shop(t, func(*Sale) {})
-			r := s.request("u", "k", 1)
-			mustBuy(t, v, r)
-			if err := rdb.HSet(await.Context(t), keys{1}.sale(s.item), "control", "paused").Err(); err != nil {
-				t.Fatal(err)
-			}
-			if o := buy(t, v, s.request("u", "k", 1)); o.ReplayOf != r.OrderID {
-				t.Errorf("replay in a paused sale: %+v, want order %s", o, r.OrderID)
-			}
-			mustRefuse(t, v, s.request("u", "k2", 1), ErrPaused)
-		})
+		t.Run("Units", func(t *testing.T) { refuseUnits(t, shop) })
+		t.Run("KeyReused", func(t *testing.T) { refuseKeyReused(t, shop) })
+		t.Run("NotOpen", func(t *testing.T) { refuseNotOpen(t, shop) })
+		t.Run("Opens", func(t *testing.T) { refuseOpens(t, shop) })
+		t.Run("WindowEnded", func(t *testing.T) { refuseWindowEnded(t, as) })
+		t.Run("ClosedByOperator", func(t *testing.T) { refuseClosedByOperator(t, as) })
+		t.Run("ClosedBeforeOpening", func(t *testing.T) { refuseClosedBeforeOpening(t, as) })
+		t.Run("Paused", func(t *testing.T) { refusePaused(t, as) })
+		t.Run("NoStock", func(t *testing.T) { refuseNoStock(t, as) })
+		t.Run("ReplayWhilePaused", func(t *testing.T) { refuseReplayWhilePaused(t, rdb, shop) })
 	})
+}
+
+func refuseUnits(t *testing.T, shop func(t *testing.T, change func(*Sale)) (*shop, *Inventory)) {
+	t.Parallel()
+	s, v := shop(t, func(*Sale) {})
+	mustBuy(t, v, s.request("a", "1", 2))
+	mustRefuse(t, v, s.request("a", "2", 2), ErrUserLimit)
+	mustBuy(t, v, s.request("a", "3", 1))
+	mustBuy(t, v, s.request("b", "1", 3))
+	mustBuy(t, v, s.request("c", "1", 2))
+	mustRefuse(t, v, s.request("d", "1", 3), ErrSoldOut)
+	mustBuy(t, v, s.request("d", "2", 2))
+	s.audit(t)
+}
+
+func refuseKeyReused(t *testing.T, shop func(t *testing.T, change func(*Sale)) (*shop, *Inventory)) {
+	t.Parallel()
+	s, v := shop(t, func(*Sale) {})
+	first := s.request("u", "k", 1)
+	mustBuy(t, v, first)
+	mustRefuse(t, v, s.request("u", "k", 2), ErrKeyReused)
+	if o := buy(t, v, s.request("u", "k", 1)); o != (Outcome{ReplayOf: first.OrderID}) {
+		t.Errorf("replay: %+v, want order %s", o, first.OrderID)
+	}
+	mustBuy(t, v, s.request("other", "k", 2)) // a key is a buyer's own
+	s.audit(t)
+}
+
+func refuseNotOpen(t *testing.T, shop func(t *testing.T, change func(*Sale)) (*shop, *Inventory)) {
+	t.Parallel()
+	opens := time.Now().Add(time.Hour).Truncate(time.Millisecond)
+	s, v := shop(t, func(sale *Sale) { sale.OpensAt = opens })
+	o := buy(t, v, s.request("u", "k", 1))
+	var notOpen *NotOpenError
+	if !errors.As(o.Err, &notOpen) {
+		t.Fatalf("outcome %+v, want NotOpenError", o)
+	}
+	if !notOpen.OpensAt.Equal(opens) || notOpen.In <= 0 || notOpen.In > time.Hour {
+		t.Errorf("opens at %v in %v, want %v", notOpen.OpensAt, notOpen.In, opens)
+	}
+	if st := s.audit(t); len(st.queue) != 0 {
+		t.Errorf("sold before the opening: %+v", st)
+	}
+}
+
+func refuseOpens(t *testing.T, shop func(t *testing.T, change func(*Sale)) (*shop, *Inventory)) {
+	t.Parallel()
+	opens := time.Now().Add(150 * time.Millisecond)
+	s, v := shop(t, func(sale *Sale) { sale.OpensAt = opens })
+	await.True(t, "the opening", func() bool {
+		o := buy(t, v, s.request("u", "k", 1))
+		var notOpen *NotOpenError
+		if errors.As(o.Err, &notOpen) {
+			return false
+		}
+		// Redis and the test read one clock, so the comparison is exact.
+		if o.Err == nil && time.Now().UnixMilli() < opens.UnixMilli() {
+			t.Error("sold before the opening")
+		}
+		return o == Outcome{}
+	})
+	s.audit(t)
+}
+
+func refuseWindowEnded(t *testing.T, as func(t *testing.T, change func(*Sale), want error)) {
+	t.Parallel()
+	as(t, func(sale *Sale) { sale.ClosesAt = time.Now().Add(-time.Minute) }, ErrClosed)
+}
+
+func refuseClosedByOperator(t *testing.T, as func(t *testing.T, change func(*Sale), want error)) {
+	t.Parallel()
+	as(t, func(sale *Sale) { sale.Control = "closed" }, ErrClosed)
+}
+
+func refuseClosedBeforeOpening(t *testing.T, as func(t *testing.T, change func(*Sale), want error)) {
+	t.Parallel()
+	as(t, func(sale *Sale) { sale.Control, sale.OpensAt = "closed", time.Now().Add(time.Hour) }, ErrClosed)
+}
+
+func refusePaused(t *testing.T, as func(t *testing.T, change func(*Sale), want error)) {
+	t.Parallel()
+	as(t, func(sale *Sale) { sale.Control = "paused" }, ErrPaused)
+}
+
+func refuseNoStock(t *testing.T, as func(t *testing.T, change func(*Sale), want error)) {
+	t.Parallel()
+	as(t, func(sale *Sale) { sale.Left = 0 }, ErrSoldOut)
+}
+
+func refuseReplayWhilePaused(t *testing.T, rdb *redis.Client, shop func(t *testing.T, change func(*Sale)) (*shop, *Inventory)) {
+	t.Parallel()
+	s, v := shop(t, func(*Sale) {})
+	r := s.request("u", "k", 1)
+	mustBuy(t, v, r)
+	if err := rdb.HSet(await.Context(t), keys{1}.sale(s.item), "control", "paused").Err(); err != nil {
+		t.Fatal(err)
+	}
+	if o := buy(t, v, s.request("u", "k", 1)); o.ReplayOf != r.OrderID {
+		t.Errorf("replay in a paused sale: %+v, want order %s", o, r.OrderID)
+	}
+	mustRefuse(t, v, s.request("u", "k2", 1), ErrPaused)
 }
 
 func TestInventory_Purchase_QueueFull(t *testing.T) {
