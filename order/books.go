@@ -105,8 +105,8 @@ func (s *Store) booksPage(ctx context.Context, item string, b *books) (now itemR
 	return now, nil
 }
 
-// torn reports whether the item's counts are not what its orders hold.
-func (b *books) torn() bool { return b.row.Sold != b.held || b.row.Awaiting != b.due }
+// inconsistent reports whether the item's counts are not what its orders hold.
+func (b *books) inconsistent() bool { return b.row.Sold != b.held || b.row.Awaiting != b.due }
 
 // drifts are the differences within the database.
 func (b *books) drifts() []Drift {
@@ -117,7 +117,7 @@ func (b *books) drifts() []Drift {
 			Note: "the total and its record contradict each other; which is right cannot be told, so neither is changed",
 		})
 	}
-	if b.torn() {
+	if b.inconsistent() {
 		d := Drift{Kind: DriftSold, Expected: b.held, Found: b.row.Sold, Units: distance(b.held, b.row.Sold), Count: 1}
 		if b.row.Awaiting != b.due {
 			d.Note = fmt.Sprintf("%d units await payment, and the item counts %d", b.due, b.row.Awaiting)

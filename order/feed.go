@@ -52,8 +52,8 @@ type Feed struct {
 	cfg FeedConfig
 	// wanted holds a token when the first stream has come.
 	wanted chan struct{}
-	// rung holds a token when orders were told of.
-	rung chan struct{}
+	// notified holds a token when orders were reported as changed.
+	notified chan struct{}
 	// absentAfter is how long an order may have no row before it is looked for in
 	// the queue, and how long after that once more.
 	absentAfter time.Duration
@@ -103,7 +103,7 @@ func NewFeed(cfg FeedConfig) *Feed {
 		cfg.OnError = func(error) {}
 	}
 	return &Feed{
-		cfg: cfg, wanted: make(chan struct{}, 1), rung: make(chan struct{}, 1), absentAfter: absentAfter,
+		cfg: cfg, wanted: make(chan struct{}, 1), notified: make(chan struct{}, 1), absentAfter: absentAfter,
 		followed: make(map[string]*tracked), told: make(map[string]struct{}), owned: make(map[string]int),
 		empty: make(chan struct{}),
 	}
@@ -271,8 +271,8 @@ func (f *Feed) work(ctx context.Context) {
 	defer tick.Stop()
 	for {
 		select {
-		case <-f.rung:
-			f.look(ctx, f.toldOf())
+		case <-f.notified:
+			f.look(ctx, f.takeNotified())
 		case <-tick.C:
 			// Not before a tick: streams come and go, and each subscription is work.
 			if f.Streams() == 0 {

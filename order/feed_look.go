@@ -41,18 +41,18 @@ func (f *Feed) hear(msg any) {
 		}
 	}
 	if len(f.told) > 0 {
-		signal(f.rung)
+		signal(f.notified)
 	}
 }
 
-// wish is what is to be looked at: the followed orders by the state they are
-// known in. Those that have reached another state are news.
-type wish map[Status][]string
+// lookup holds the ids of followed orders to be read, by their last known status. Those
+// that have another status by now are news.
+type lookup map[Status][]string
 
-func (f *Feed) toldOf() wish {
+func (f *Feed) takeNotified() lookup {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	w := make(wish)
+	w := make(lookup)
 	for id := range f.told {
 		if e := f.followed[id]; e != nil {
 			w[e.known] = append(w[e.known], id)
@@ -62,10 +62,10 @@ func (f *Feed) toldOf() wish {
 	return w
 }
 
-func (f *Feed) all() wish {
+func (f *Feed) all() lookup {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	w := make(wish)
+	w := make(lookup)
 	for id, e := range f.followed {
 		w[e.known] = append(w[e.known], id)
 	}
@@ -74,7 +74,7 @@ func (f *Feed) all() wish {
 
 // look delivers those of the orders that have changed. What cannot be read is
 // looked at again with the next tick.
-func (f *Feed) look(ctx context.Context, w wish) {
+func (f *Feed) look(ctx context.Context, w lookup) {
 	for known, ids := range w {
 		for from := 0; from < len(ids) && ctx.Err() == nil; from += lookPage {
 			changed, err := f.cfg.Store.changedFrom(ctx, known, ids[from:min(from+lookPage, len(ids))])

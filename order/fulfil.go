@@ -38,7 +38,7 @@ type Fulfiller struct {
 	bell    *Bell
 	// partitions is how many the items are spread over.
 	partitions int
-	queued     []Membership // one per partition; nil: see vouch
+	queued     []Membership // one per partition; nil: see invalidateUncounted
 	// committed hears of every committed batch's size.
 	committed func(orders int)
 }
@@ -116,7 +116,7 @@ func (f *Fulfiller) fulfil(ctx context.Context, tasks []task, say func(i int, er
 	case err == nil:
 		faultpoint.Reach("order.committed")
 		f.committed(len(tasks))
-		missed := f.vouch(ctx, tasks)
+		missed := f.invalidateUncounted(ctx, tasks)
 		untrusted := f.distrust(ctx, tasks, out)
 		f.tell(ctx, tasks, out)
 		for i := range tasks {
@@ -204,17 +204,17 @@ func (f *Fulfiller) tell(ctx context.Context, tasks []task, out []outcome) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tellTimeout)
 	defer cancel()
-	var rung []*redis.IntCmd
+	var sent []*redis.IntCmd
 	_, err := f.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
 		// First: once an order is announced or its task is gone, the revision is recorded.
 		f.store.highWater.add(ctx, p, revisions)
 		for origin, m := range messages {
 			p.Publish(ctx, channelOf(origin), m)
 		}
-		rung = f.bell.add(ctx, p, changed)
+		sent = f.bell.add(ctx, p, changed)
 		return nil
 	})
-	f.bell.heard(rung)
+	f.bell.heard(sent)
 	if err != nil {
 		f.store.highWater.commit(revisions)
 		f.onError(fmt.Errorf("notify api processes of %d commits: %w", len(tasks), err))

@@ -72,8 +72,8 @@ const (
 // retried it many times by then.
 const lateReturn = 5 * time.Minute
 
-// sighting is what Redis and the database count of an item at one instant.
-type sighting struct {
+// observation is what Redis and the database count of an item at one instant.
+type observation struct {
 	live inventory.Live
 	row  itemRow
 	late int64 // late releases, lateMax at most
@@ -82,17 +82,17 @@ type sighting struct {
 	moving bool
 }
 
-// same reports whether nothing happened to the item between two sightings: each
+// same reports whether nothing happened to the item between two observations: each
 // purchase and release increases the sale's sequence, each transaction the revision.
-func (s *sighting) same(o *sighting) bool {
+func (s *observation) same(o *observation) bool {
 	return !s.moving && !o.moving && s.live == o.live && s.row == o.row
 }
 
 // see looks at an item, first without its lock. Errors: catalog.ErrItemNotFound,
 // ErrDatabase, inventory.ErrUnavailable.
-func (x *inspector) see(ctx context.Context, item string) (sighting, error) {
+func (x *inspector) see(ctx context.Context, item string) (observation, error) {
 	given := make(map[string]bool)
-	var s sighting
+	var s observation
 	for range freeLooks {
 		var err error
 		if s, err = x.look(ctx, item, x.stock.Live, given); err != nil || !s.moving {
@@ -109,7 +109,7 @@ func (x *inspector) see(ctx context.Context, item string) (sighting, error) {
 // seeHeld looks at an item while holding its lock. If rebuild returns true for what was
 // seen, the sale is then rebuilt under the same lock. A look that takes longer than
 // lookHold is tried again, with a pause in which the item can be sold.
-func (x *inspector) seeHeld(ctx context.Context, item string, given map[string]bool, rebuild func(*sighting) bool) (s sighting, err error) {
+func (x *inspector) seeHeld(ctx context.Context, item string, given map[string]bool, rebuild func(*observation) bool) (s observation, err error) {
 	for try := 1; ; try++ {
 		var cut bool
 		if s, cut, err = x.seeHeldOnce(ctx, item, given, rebuild); !cut || try == holdTries || !pause(ctx, holdPause) {
@@ -119,7 +119,7 @@ func (x *inspector) seeHeld(ctx context.Context, item string, given map[string]b
 }
 
 // seeHeldOnce is one try; cut reports that lookHold ended it.
-func (x *inspector) seeHeldOnce(ctx context.Context, item string, given map[string]bool, rebuild func(*sighting) bool) (s sighting, cut bool, err error) {
+func (x *inspector) seeHeldOnce(ctx context.Context, item string, given map[string]bool, rebuild func(*observation) bool) (s observation, cut bool, err error) {
 	err = x.stock.Examine(ctx, item, func(held context.Context, ex *inventory.Examined) (_ bool, err error) {
 		ctx, cancel := context.WithTimeout(held, x.hold)
 		defer cancel()
@@ -142,7 +142,7 @@ func (x *inspector) seeHeldOnce(ctx context.Context, item string, given map[stri
 // unchanged. It returns the units of pending releases, and the next look counts them;
 // given holds the orders released so far. An order that the loaded sale does not know
 // was not counted by it either.
-func (x *inspector) look(ctx context.Context, item string, live func(context.Context, string) (inventory.Live, error), given map[string]bool) (s sighting, err error) {
+func (x *inspector) look(ctx context.Context, item string, live func(context.Context, string) (inventory.Live, error), given map[string]bool) (s observation, err error) {
 	if s.live, err = live(ctx, item); err != nil {
 		return s, err
 	}
@@ -204,7 +204,7 @@ func (s *Store) counted(ctx context.Context, item string, withOwed bool) (row it
 // inspection is the state of one item's inspection.
 type inspection struct {
 	item string
-	seen sighting
+	seen observation
 	// queued are the units of accepted orders that are not committed; -1 when the queue
 	// was not read, or the item changed meanwhile.
 	queued int64

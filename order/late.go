@@ -15,17 +15,16 @@ type Membership interface {
 	Get(ctx context.Context, ids ...string) ([]queue.TaskInfo, error)
 }
 
-// vouch looks after committed orders that were accepted under an earlier epoch.
-// Redis has lost data since, and the sales were built anew from the database and
-// the queue. An order that is still a task was in the queue then, and was counted;
-// one that is none was in this worker's hands alone, and the sale may have been
-// built before its commit. Such a sale is dropped, so that its next purchase loads
-// it: it would sell the units a second time, and the database refuse them.
+// invalidateUncounted invalidates the sales of committed orders that were accepted under an
+// earlier epoch and that the sale may not count. Redis has lost data since then, and the
+// sales were rebuilt from the database and the queue. An order that is still a task was in
+// the queue then and was counted. One that is no task was only in this worker's memory, and
+// the sale may have been rebuilt before its commit: it would sell the units a second time,
+// and the database would reject them. The next purchase loads an invalidated sale.
 //
-// It returns an error for each order that could not be looked after, which must
-// come again. The epoch is read after the commit: a build under a later one reads
-// the database later still.
-func (f *Fulfiller) vouch(ctx context.Context, tasks []task) map[string]error {
+// It returns an error for each order that could not be checked; its task is retried. The
+// epoch is read after the commit: a rebuild under a later epoch reads the database later still.
+func (f *Fulfiller) invalidateUncounted(ctx context.Context, tasks []task) map[string]error {
 	var late []*task
 	epoch := int64(0)
 	for i := range tasks {
@@ -37,7 +36,7 @@ func (f *Fulfiller) vouch(ctx context.Context, tasks []task) map[string]error {
 			var err error
 			if epoch, err = f.store.Epoch(context.WithoutCancel(ctx)); err != nil {
 				f.onError(err)
-				epoch = -1 // then all are looked after
+				epoch = -1 // then all are checked
 			}
 		}
 		if t.Epoch != epoch {
@@ -98,7 +97,7 @@ func (f *Fulfiller) dropUncounted(ctx context.Context, late []*task) error {
 // noticed, the sale sells their units a second time under the epoch that it had:
 // what is left of an order that is in a worker's hands alone when older data comes
 // back is only this. It is dropped, so that its next purchase loads it. Orders
-// of an earlier epoch were vouched for, or the sale was built after their commit.
+// of an earlier epoch were checked, or the sale was built after their commit.
 func (f *Fulfiller) missing(ctx context.Context, leased []queue.Leased) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tellTimeout)
 	defer cancel()

@@ -47,7 +47,7 @@ type Pressure struct {
 // gauge is what is known of one queue.
 type gauge struct {
 	asked atomic.Bool
-	state atomic.Pointer[pressed] // nil: nothing, or nothing bad
+	state atomic.Pointer[queueState] // nil: nothing, or nothing bad
 
 	// The rest belongs to Run.
 	last  queue.Load
@@ -58,8 +58,8 @@ type gauge struct {
 	still int // looks that came and went without a purchase
 }
 
-// pressed is a queue at one moment.
-type pressed struct {
+// queueState is a queue at one moment.
+type queueState struct {
 	shut bool          // nothing may come
 	late bool          // no commit is to be waited for
 	wait time.Duration // in which what is there will be done
@@ -144,7 +144,7 @@ func (p *Pressure) Shut() int {
 	return n
 }
 
-func (p *Pressure) look(item string) *pressed {
+func (p *Pressure) look(item string) *queueState {
 	g := &p.of[p.cfg.Partition(item)]
 	if !g.asked.Load() {
 		g.asked.Store(true)
@@ -218,7 +218,7 @@ func (g *gauge) note(cfg *PressureConfig, now queue.Load, room int, at time.Time
 	}
 	g.last, g.at = now, at
 	late := max(now.OldestReady, at.Sub(g.moved)) > cfg.MaxAge
-	s := &pressed{late: late, wait: g.estimate(now.Length)}
+	s := &queueState{late: late, wait: g.estimate(now.Length)}
 	switch {
 	case s.wait < shutLooks*cfg.Every:
 		g.shut = false

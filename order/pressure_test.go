@@ -32,7 +32,7 @@ func newLooks(room int) *looks {
 	return l
 }
 
-func (l *looks) see(n, length, perSecond int, oldest time.Duration) *pressed {
+func (l *looks) see(n, length, perSecond int, oldest time.Duration) *queueState {
 	for range n {
 		l.now = l.now.Add(l.cfg.Every)
 		l.load.Done += int64(perSecond) / int64(time.Second/l.cfg.Every)
@@ -97,7 +97,7 @@ func TestPressure_Volatile(t *testing.T) {
 	for _, volatile := range []bool{false, true} {
 		p := NewPressure(PressureConfig{Queues: make([]Loader, 1), Partition: func(string) int { return 0 }, Volatile: volatile})
 		for _, late := range []bool{false, true} {
-			p.of[0].state.Store(&pressed{late: late, wait: 7 * time.Second})
+			p.of[0].state.Store(&queueState{late: late, wait: 7 * time.Second})
 			wait, err := p.Admit("item")
 			if !late || !volatile {
 				if err != nil {

@@ -190,7 +190,7 @@ func (e *examination) checkBooks(ctx context.Context, o ReconcileOptions) error 
 	if err != nil || b == nil {
 		return err
 	}
-	if o.Repair == RepairAll && (b.torn() || has(e.database, DriftBuyers)) {
+	if o.Repair == RepairAll && (b.inconsistent() || has(e.database, DriftBuyers)) {
 		return e.mendBooks(ctx, b, o)
 	}
 	return nil
@@ -330,7 +330,7 @@ func (e *examination) mayRebuild(ctx context.Context) bool {
 // lock its counters alone show a fault.
 func (e *examination) rebuild(ctx context.Context) bool {
 	judged := e.seen
-	_, err := e.seeHeld(ctx, e.item, make(map[string]bool), func(now *sighting) bool {
+	_, err := e.seeHeld(ctx, e.item, make(map[string]bool), func(now *observation) bool {
 		fresh := inspection{item: e.item, seen: *now, queued: -1, off: e.off}
 		return now.same(&judged) || now.live.Damaged || anyOfSale(fresh.drifts())
 	})

@@ -90,7 +90,7 @@ func (s *Store) mend(ctx context.Context, item string, b *books, actor, requestI
 			}
 		}
 	}
-	if !b.torn() {
+	if !b.inconsistent() {
 		if mended == 0 {
 			return nil
 		}

@@ -63,14 +63,14 @@ func TestRunEach_HangingBound(t *testing.T) {
 		}
 		p.close()
 		<-p.gone
-		back := s[0].settler.pending.back
+		back := s[0].acker.pending.back
 		for _, b := range back {
 			if late := strings.Contains(b.Reason, "too late"); b.Uncounted || late != (b.Task.ID == "a5") {
 				t.Errorf("%s is handed back because %q, uncounted %v", b.Task.ID, b.Reason, b.Uncounted)
 			}
 		}
-		if len(back) != tasks || len(s[0].keeper.hauls) != 0 {
-			t.Errorf("%d failed and %d fetches are kept, want %d and 0", len(back), len(s[0].keeper.hauls), tasks)
+		if len(back) != tasks || len(s[0].renewer.fetches) != 0 {
+			t.Errorf("%d failed and %d fetches are kept, want %d and 0", len(back), len(s[0].renewer.fetches), tasks)
 		}
 	})
 }
@@ -116,7 +116,7 @@ func TestRunEach_LongestTimeout(t *testing.T) {
 		<-time.After(2 * time.Hour)
 		p.close()
 		<-p.gone
-		if o := s[0].settler.pending; len(o.done) != 1 || len(o.back) != 0 {
+		if o := s[0].acker.pending; len(o.done) != 1 || len(o.back) != 0 {
 			t.Errorf("%d done and %d failed, want 1 and 0", len(o.done), len(o.back))
 		}
 	})

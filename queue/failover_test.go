@@ -147,7 +147,7 @@ func TestRunAll_SlotsMove(t *testing.T) {
 		slots     []int
 		seen      [partitions]attempts
 	)
-	worker, adder, looker := servers.Client(t), servers.Client(t), servers.Client(t)
+	worker, adder, observer := servers.Client(t), servers.Client(t), servers.Client(t)
 	for i := range partitions {
 		cfg := queue.Config{Prefix: redistest.Prefix(t), Lease: processLease, MaxLength: 100}
 		slot, err := servers.SlotOf(t.Context(), cfg.Prefix)
@@ -155,7 +155,7 @@ func TestRunAll_SlotsMove(t *testing.T) {
 			t.Fatal(err)
 		}
 		slots = append(slots, slot)
-		queues = append(queues, newQueue(t, looker, cfg))
+		queues = append(queues, newQueue(t, observer, cfg))
 		sources = append(sources, queue.Source{
 			Queue: newQueue(t, worker, cfg),
 			Handler: func(_ context.Context, tasks []queue.Leased) []error {

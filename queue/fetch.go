@@ -77,13 +77,13 @@ func (f *fetcher) turn(ctx context.Context) error {
 		}
 		return f.wait(ctx, got.Next)
 	}
-	h := newHaul(f.source, got.Tasks)
-	f.keeper.add(h)
+	h := newFetch(f.source, got.Tasks)
+	f.renewer.add(h)
 	select {
 	case <-ctx.Done():
 		// No handler is to begin. The older ones are handed back later, in front of these.
 		pool.fetched(f.source, nil, false, false)
-		f.handBack([]*haul{h}, "handed back at shutdown")
+		f.handBack([]*fetch{h}, "handed back at shutdown")
 		return nil
 	default:
 	}
@@ -106,13 +106,13 @@ func (f *fetcher) turn(ctx context.Context) error {
 // and where there is nothing to take, this goes on waiting for the next.
 func (f *fetcher) leave(ctx context.Context) (int, error) {
 	pool := f.r.pool
-	if f.settler.full() {
+	if f.acker.full() {
 		pool.withdraw(f.source)
 		if f.woken {
 			f.Queue.giveBack(ctx)
 			f.woken = false
 		}
-		f.settler.wait(ctx)
+		f.acker.wait(ctx)
 	}
 	pool.ask(f.source)
 	if f.woken {

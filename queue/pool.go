@@ -51,7 +51,7 @@ type place struct {
 	// pass is how many tasks were taken, over the weight; who has the least is
 	// next (stride scheduling, Waldspurger and Weihl 1995).
 	pass     float64
-	hauls    []*haul     // that wait, the oldest first
+	fetches  []*fetch    // that wait, the oldest first
 	waiting  int         // tasks of these
 	reserved int         // tasks that are being fetched
 	late     *time.Timer // ends that when it takes too long
@@ -225,7 +225,7 @@ func (p *pool) failed(s *source) {
 
 // fetched ends what was granted to a source. h is what came of it, or nil; more
 // says that there is more, and soon that the source is going to ask again at once.
-func (p *pool) fetched(s *source, h *haul, more, soon bool) {
+func (p *pool) fetched(s *source, h *fetch, more, soon bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.unreserve(s)
@@ -233,7 +233,7 @@ func (p *pool) fetched(s *source, h *haul, more, soon bool) {
 	if h != nil {
 		n := len(h.tasks)
 		s.pass += float64(n) / float64(s.Weight)
-		s.hauls = append(s.hauls, h)
+		s.fetches = append(s.fetches, h)
 		s.waiting += n
 		p.waiting += n
 		for range min(p.idle, calls(s, n)) {
@@ -285,13 +285,13 @@ func (p *pool) over() bool {
 func (p *pool) pop() *batch {
 	var from *source
 	for _, s := range p.sources {
-		if len(s.hauls) > 0 && (from == nil || !p.strict && s.hauls[0].at.Before(from.hauls[0].at)) {
+		if len(s.fetches) > 0 && (from == nil || !p.strict && s.fetches[0].at.Before(from.fetches[0].at)) {
 			from = s
 		}
 	}
 	b := &batch{source: from}
-	for room := from.batch(); room > 0 && len(from.hauls) > 0; {
-		h := from.hauls[0]
+	for room := from.batch(); room > 0 && len(from.fetches) > 0; {
+		h := from.fetches[0]
 		n := min(room, len(h.tasks)-h.taken)
 		b.parts = append(b.parts, part{h, h.taken, h.taken + n})
 		h.taken += n
@@ -299,8 +299,8 @@ func (p *pool) pop() *batch {
 		from.waiting -= n
 		p.waiting -= n
 		if h.taken == len(h.tasks) {
-			from.hauls[0] = nil
-			from.hauls = from.hauls[1:]
+			from.fetches[0] = nil
+			from.fetches = from.fetches[1:]
 		}
 	}
 	return b
@@ -347,7 +347,7 @@ func (p *pool) giveUp(b *batch) (given, replace bool) {
 	if !first {
 		return false, false
 	}
-	b.source.settler.add(until, o)
+	b.source.acker.add(until, o)
 	p.remove(b)
 	b.givenUp = true
 	p.hung++
@@ -379,10 +379,10 @@ func (p *pool) watch(quit <-chan struct{}) {
 // What came later would wait longer still, and handed back later it would get in
 // front of what is older. For the same reason nothing is removed while a fetch is
 // under way; without room for tasks ahead it is the last one.
-func (p *pool) overdue(s *source) []*haul {
+func (p *pool) overdue(s *source) []*fetch {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.idle > 0 || len(s.hauls) == 0 || time.Since(s.hauls[0].at) <= p.limitAhead {
+	if p.idle > 0 || len(s.fetches) == 0 || time.Since(s.fetches[0].at) <= p.limitAhead {
 		return nil
 	}
 	p.ahead = 0 // until a call shows that it may be more again
@@ -393,17 +393,17 @@ func (p *pool) overdue(s *source) []*haul {
 }
 
 // clear removes what waits of a source.
-func (p *pool) clear(s *source) []*haul {
+func (p *pool) clear(s *source) []*fetch {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.drop(s)
 }
 
-func (p *pool) drop(s *source) []*haul {
-	hauls := s.hauls
+func (p *pool) drop(s *source) []*fetch {
+	fetches := s.fetches
 	p.waiting -= s.waiting
-	s.hauls, s.waiting = nil, 0
-	return hauls
+	s.fetches, s.waiting = nil, 0
+	return fetches
 }
 
 // close ends fetching and taking.
@@ -426,9 +426,9 @@ func (p *pool) abandon() (n int) {
 				n++
 			}
 		}
-		s.settler.add(all.until, results{back: all.back})
+		s.acker.add(all.until, results{back: all.back})
 	}
-	// The others returned just now. The settler must not end before it has heard of them.
+	// The others returned just now. The acker must not end before it has heard of them.
 	for slices.ContainsFunc(p.running, func(b *batch) bool { return !b.abandoned }) {
 		p.work.Wait()
 	}

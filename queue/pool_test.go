@@ -20,7 +20,7 @@ func bench(t *testing.T, cfg RunConfig, weights ...int) (*pool, []*source) {
 	r.cfg.OnError = func(err error) { t.Error(err) }
 	for _, w := range weights {
 		s := &source{Source: Source{Queue: &Queue{}, Weight: w}, r: r, place: newPlace()}
-		s.keeper, s.settler = newKeeper(s), newSettler(s)
+		s.renewer, s.acker = newRenewer(s), newAcker(s)
 		r.sources = append(r.sources, s)
 	}
 	r.pool.sources = r.sources
@@ -37,10 +37,10 @@ func granted(s *source) int {
 	}
 }
 
-// brought is a haul of n tasks, numbered from there on.
-func brought(s *source, name string, from, n int) *haul {
-	h := newHaul(s, leases(name, from, n, time.Now().Add(time.Hour)))
-	s.keeper.add(h)
+// brought is a fetch of n tasks, numbered from there on.
+func brought(s *source, name string, from, n int) *fetch {
+	h := newFetch(s, leases(name, from, n, time.Now().Add(time.Hour)))
+	s.renewer.add(h)
 	return h
 }
 
@@ -358,7 +358,7 @@ func TestPool_Overdue(t *testing.T) {
 		p.fetched(s[0], brought(s[0], "a", 3, 1), true, true)
 		p.fetched(s[1], brought(s[1], "b", 0, 1), true, true)
 		synctest.Wait()
-		if n := s[0].settler.pending.len(); n != 0 {
+		if n := s[0].acker.pending.len(); n != 0 {
 			t.Fatalf("%d handed back too early", n)
 		}
 		p.mu.Lock()
@@ -366,7 +366,7 @@ func TestPool_Overdue(t *testing.T) {
 		p.mu.Unlock()
 		<-time.After(defaultAheadLimit * 4 / 5)
 		synctest.Wait()
-		if n := s[0].settler.pending.len(); n != 0 {
+		if n := s[0].acker.pending.len(); n != 0 {
 			t.Fatalf("%d handed back, but a worker is free", n)
 		}
 		p.mu.Lock()
@@ -385,8 +385,8 @@ func TestPool_Overdue(t *testing.T) {
 		}
 		close(quit)
 		<-watched
-		if len(s[0].keeper.hauls) != 1 {
-			t.Fatalf("%d hauls are kept, want the one that is worked on", len(s[0].keeper.hauls))
+		if len(s[0].renewer.fetches) != 1 {
+			t.Fatalf("%d fetches are kept, want the one that is worked on", len(s[0].renewer.fetches))
 		}
 	})
 }
@@ -394,7 +394,7 @@ func TestPool_Overdue(t *testing.T) {
 // reasons names what was handed back.
 func reasons(s *source) string {
 	var all []string
-	for _, r := range s.settler.pending.back {
+	for _, r := range s.acker.pending.back {
 		if !r.Uncounted || r.Delay != 0 || !strings.HasPrefix(r.Reason, "handed back") {
 			return fmt.Sprintf("%+v", r)
 		}
@@ -437,11 +437,11 @@ func TestPool_Abandon(t *testing.T) {
 		if got := reasons(s[0]); got != want {
 			t.Fatalf("handed back %q, want %q", got, want)
 		}
-		if len(s[0].keeper.hauls) != 0 {
+		if len(s[0].renewer.fetches) != 0 {
 			t.Fatal("their leases are still extended")
 		}
 		s[0].r.finish(running[0], nil, 0)
-		if n := len(s[0].settler.pending.done); n != 0 {
+		if n := len(s[0].acker.pending.done); n != 0 {
 			t.Fatal("an abandoned handler can still settle")
 		}
 	})
@@ -532,7 +532,7 @@ func TestPool_OverdueAfterFetch(t *testing.T) {
 	if n := granted(s); n != 0 {
 		t.Errorf("another fetch of %d tasks was granted", n)
 	}
-	if got := p.overdue(s); !slices.Equal(got, []*haul{old, young}) {
+	if got := p.overdue(s); !slices.Equal(got, []*fetch{old, young}) {
 		t.Errorf("handed back %d fetches, want both in their order", len(got))
 	}
 }

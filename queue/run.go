@@ -199,8 +199,8 @@ func validateSources(sources []Source) error {
 }
 
 // runner is one Run under way. Tasks go from the sources' fetchers to the pool,
-// from there to the workers, and from those to the sources' settlers; a keeper
-// extends the leases of what is between fetcher and settler.
+// from there to the workers, and from those to the sources' ackers; a renewer
+// extends the leases of what is between fetcher and acker.
 type runner struct {
 	cfg     RunConfig
 	pool    *pool
@@ -215,8 +215,8 @@ type runner struct {
 type source struct {
 	Source
 	r       *runner
-	keeper  *keeper
-	settler *settler
+	renewer *renewer
+	acker   *acker
 	place   // the pool's
 }
 
@@ -236,8 +236,8 @@ func newRunner(ctx context.Context, sources []Source, cfg RunConfig) *runner {
 		s := &source{Source: from, r: r}
 		setDefault(&s.Weight, 1)
 		s.place = newPlace()
-		s.keeper = newKeeper(s)
-		s.settler = newSettler(s)
+		s.renewer = newRenewer(s)
+		s.acker = newAcker(s)
 		r.sources = append(r.sources, s)
 	}
 	r.pool.sources = r.sources
@@ -246,10 +246,10 @@ func newRunner(ctx context.Context, sources []Source, cfg RunConfig) *runner {
 
 func (r *runner) run(ctx context.Context) error {
 	defer r.cut(nil)
-	var fetchers, settlers, keepers sync.WaitGroup
+	var fetchers, ackers, renewers sync.WaitGroup
 	for _, s := range r.sources {
-		settlers.Go(s.settler.loop)
-		keepers.Go(s.keeper.loop)
+		ackers.Go(s.acker.loop)
+		renewers.Go(s.renewer.loop)
 		fetchers.Go(func() { s.fetchLoop(ctx) })
 	}
 	for range r.cfg.Workers {
@@ -266,13 +266,13 @@ func (r *runner) run(ctx context.Context) error {
 	abandoned := r.await()
 	fetchers.Wait()
 	for _, s := range r.sources {
-		s.settler.close()
+		s.acker.close()
 	}
-	settlers.Wait()
+	ackers.Wait()
 	for _, s := range r.sources {
-		s.keeper.close()
+		s.renewer.close()
 	}
-	keepers.Wait()
+	renewers.Wait()
 	for _, s := range r.sources {
 		// A wake-up that reached this Run too late belongs to another worker.
 		s.Queue.giveBack(ctx)

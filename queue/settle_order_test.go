@@ -14,12 +14,12 @@ import (
 	"flashsale/internal/testing/redistest"
 )
 
-// TestSettler_Wait: who waits for room in the settler gets it when there is some, and stops when told.
-func TestSettler_Wait(t *testing.T) {
+// TestAcker_Wait: who waits for room in the acker gets it when there is some, and stops when told.
+func TestAcker_Wait(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		_, s := bench(t, RunConfig{}, 1)
-		full := s[0].settler
+		full := s[0].acker
 		full.wait(t.Context())
 		full.add(time.Now(), results{done: make([]Leased, maxUnsettled-1)})
 		if full.full() {
@@ -70,14 +70,14 @@ func TestBatch_Begin(t *testing.T) {
 		p.fetched(s[0], short, true, true)
 		h := brought(s[0], "b", 0, 3)
 		p.fetched(s[0], h, true, true)
-		s[0].keeper.lose(h, map[string]bool{"token" + "b1": true})
-		<-time.After(time.Second) // and the keeper was not there to see it
+		s[0].renewer.lose(h, map[string]bool{"token" + "b1": true})
+		<-time.After(time.Second) // and the renewer was not there to see it
 		b := p.take(t.Context())
 		if got := ids(b); got != "b0 b2" {
 			t.Fatalf("handled %q, want b0 b2", got)
 		}
 		if &b.tasks[0] == &h.tasks[0] {
-			t.Fatal("the handler could change what the keeper works with")
+			t.Fatal("the handler could change what the renewer works with")
 		}
 		s[0].Handler = func(context.Context, []Leased) []error { return nil }
 		s[0].r.handle(b)
@@ -85,8 +85,8 @@ func TestBatch_Begin(t *testing.T) {
 			!strings.HasSuffix(told[1].Error(), ": 2 of them") {
 			t.Fatalf("told %v", told)
 		}
-		if len(s[0].settler.pending.done) != 2 || len(s[0].keeper.hauls) != 0 {
-			t.Fatalf("%d settled, %d hauls kept", len(s[0].settler.pending.done), len(s[0].keeper.hauls))
+		if len(s[0].acker.pending.done) != 2 || len(s[0].renewer.fetches) != 0 {
+			t.Fatalf("%d settled, %d fetches kept", len(s[0].acker.pending.done), len(s[0].renewer.fetches))
 		}
 	})
 }
@@ -99,14 +99,14 @@ func TestBatch_Lost(t *testing.T) {
 	h := brought(s[0], "a", 0, 4)
 	p.fetched(s[0], h, true, true)
 	first, second := p.take(t.Context()), p.take(t.Context())
-	s[0].keeper.lose(h, map[string]bool{"token" + "a3": true})
+	s[0].renewer.lose(h, map[string]bool{"token" + "a3": true})
 	if first.ctx.Err() != nil || !errors.Is(context.Cause(second.ctx), ErrLeaseLost) {
 		t.Fatalf("contexts: %v and %v, want the second ended", first.ctx.Err(), context.Cause(second.ctx))
 	}
 	if until, ok := second.end(); !ok || !until.Equal(h.end) {
 		t.Fatalf("%v, %v; want %v", until, ok, h.end)
 	}
-	s[0].keeper.lose(h, nil)
+	s[0].renewer.lose(h, nil)
 	if !errors.Is(context.Cause(first.ctx), ErrLeaseLost) {
 		t.Fatal("the first goes on without its leases")
 	}
@@ -165,14 +165,14 @@ func TestFetcher_TooLate(t *testing.T) {
 	if got := reasons(s[0]); got != "a b" || p.waiting != 0 || p.reserved != 0 {
 		t.Fatalf("handed back %q, %d wait and %d are reserved", got, p.waiting, p.reserved)
 	}
-	if len(s[0].keeper.hauls) != 0 {
+	if len(s[0].renewer.fetches) != 0 {
 		t.Fatal("their leases are still extended")
 	}
 }
 
-// TestKeeper_OneEnded: a lease that was lost, and whose handler still runs, is no
+// TestRenewer_OneEnded: a lease that was lost, and whose handler still runs, is no
 // reason to lose the others.
-func TestKeeper_OneEnded(t *testing.T) {
+func TestRenewer_OneEnded(t *testing.T) {
 	t.Parallel()
 	q, err := New(redistest.Embedded(t), Config{Prefix: redistest.Prefix(t), Lease: time.Hour})
 	if err != nil {
@@ -183,35 +183,35 @@ func TestKeeper_OneEnded(t *testing.T) {
 	}
 	_, s := bench(t, RunConfig{}, 1)
 	s[0].Queue = q
-	var hauls [2]*haul
-	for i := range hauls {
+	var fetches [2]*fetch
+	for i := range fetches {
 		f, err := q.Dequeue(t.Context(), 1)
 		if err != nil {
 			t.Fatal(err)
 		}
-		hauls[i] = newHaul(s[0], f.Tasks)
-		s[0].keeper.add(hauls[i])
+		fetches[i] = newFetch(s[0], f.Tasks)
+		s[0].renewer.add(fetches[i])
 	}
 	now := time.Now()
-	hauls[0].end, hauls[1].end = now.Add(-time.Second), now.Add(time.Minute)
-	if !s[0].keeper.extend(t.Context()) {
+	fetches[0].end, fetches[1].end = now.Add(-time.Second), now.Add(time.Minute)
+	if !s[0].renewer.extend(t.Context()) {
 		t.Fatal("it failed")
 	}
-	if end := hauls[1].until(); end.Before(now.Add(time.Hour)) {
+	if end := fetches[1].until(); end.Before(now.Add(time.Hour)) {
 		t.Fatalf("the other ends at %v and was not extended", end)
 	}
-	if end := hauls[0].until(); end.After(now) {
+	if end := fetches[0].until(); end.After(now) {
 		t.Fatalf("what has ended was extended to %v", end)
 	}
 }
 
-// TestSettler_LaterInFront: what is handed back later goes in front, told with one call or two.
-func TestSettler_LaterInFront(t *testing.T) {
+// TestAcker_LaterInFront: what is handed back later goes in front, told with one call or two.
+func TestAcker_LaterInFront(t *testing.T) {
 	t.Parallel()
 	p, s := bench(t, RunConfig{Batch: 1, Workers: 1}, 1)
 	p.fetched(s[0], brought(s[0], "a", 0, 2), true, true)
 	p.fetched(s[0], brought(s[0], "a", 2, 1), true, true)
-	s[0].handBack([]*haul{brought(s[0], "b", 0, 2)}, "handed back")
+	s[0].handBack([]*fetch{brought(s[0], "b", 0, 2)}, "handed back")
 	s[0].handBack(p.clear(s[0]), "handed back")
 	if got := reasons(s[0]); got != "a0 a1 a2 b0 b1" {
 		t.Fatalf("handed back %q", got)

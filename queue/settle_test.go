@@ -46,7 +46,7 @@ func TestRun_SettledInHandler(t *testing.T) {
 					// Until the leases have been extended, by the server's clock.
 					before := get(t, q, "long").At
 					waitFor(t, func() bool { return ctx.Err() != nil || get(t, q, "long").At.After(before) })
-					// And once more, so that the keeper has read the first answer.
+					// And once more, so that the renewer has read the first answer.
 					before = get(t, q, "long").At
 					waitFor(t, func() bool { return ctx.Err() != nil || get(t, q, "long").At.After(before) })
 					ended <- context.Cause(ctx)

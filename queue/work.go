@@ -59,14 +59,14 @@ func (r *runner) handle(b *batch) {
 	}
 }
 
-// finish hands a batch that was handled to the settler, unless its tasks were
+// finish hands a batch that was handled to the acker, unless its tasks were
 // settled already because the handler ignored the end of its context.
 func (r *runner) finish(b *batch, errs []error, took time.Duration) {
 	// Before the end, which gives up all leases alike.
 	o := sortOut(b.tasks, errs, b.ctx.Err() != nil)
 	until, first := b.end()
 	if first {
-		b.source.settler.add(until, o)
+		b.source.acker.add(until, o)
 	}
 	b.replaced = r.pool.finished(b, took)
 }

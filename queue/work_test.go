@@ -114,7 +114,7 @@ func TestWorker_OwnsTasks(t *testing.T) {
 		enqueue(t, q, numbered(20)...)
 		stop := start(t, q, func(_ context.Context, tasks []queue.Leased) []error {
 			began := redisTime(t, rdb)
-			waitFor(t, func() bool { // while the keeper extends
+			waitFor(t, func() bool { // while the renewer extends
 				for i, j := 0, len(tasks)-1; i < j; i, j = i+1, j-1 {
 					tasks[i], tasks[j] = tasks[j], tasks[i]
 				}

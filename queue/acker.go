@@ -26,9 +26,9 @@ const (
 	settleThen = 64
 )
 
-// settler tells a queue how its tasks went. What comes while one call is under
+// acker acknowledges or rejects the tasks of a queue that were handled. What comes while one call is under
 // way goes out with the next, so the busier the queue, the more tasks share a call.
-type settler struct {
+type acker struct {
 	s *source
 
 	mu      sync.Mutex
@@ -38,14 +38,14 @@ type settler struct {
 	closed  bool
 }
 
-func newSettler(s *source) *settler {
-	t := &settler{s: s}
+func newAcker(s *source) *acker {
+	t := &acker{s: s}
 	t.changed.L = &t.mu
 	return t
 }
 
 // add takes outcomes over. It waits for nothing.
-func (t *settler) add(until time.Time, o results) {
+func (t *acker) add(until time.Time, o results) {
 	if o.len() == 0 {
 		return
 	}
@@ -64,14 +64,14 @@ func (t *settler) add(until time.Time, o results) {
 }
 
 // full says that wait would wait.
-func (t *settler) full() bool {
+func (t *acker) full() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.pending.len() >= maxUnsettled
 }
 
 // wait waits until there is room for further outcomes, or ctx ends.
-func (t *settler) wait(ctx context.Context) {
+func (t *acker) wait(ctx context.Context) {
 	stop := context.AfterFunc(ctx, func() {
 		t.mu.Lock()
 		defer t.mu.Unlock()
@@ -86,14 +86,14 @@ func (t *settler) wait(ctx context.Context) {
 }
 
 // close lets loop end when it has told everything.
-func (t *settler) close() {
+func (t *acker) close() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.closed = true
 	t.changed.Broadcast()
 }
 
-func (t *settler) loop() {
+func (t *acker) loop() {
 	var spare []Leased
 	for {
 		t.mu.Lock()
@@ -115,7 +115,7 @@ func (t *settler) loop() {
 
 // settle tells one lot, again and again through failures of Redis until the
 // leases have ended: then the tasks are redelivered anyway.
-func (t *settler) settle(until time.Time, o results) {
+func (t *acker) settle(until time.Time, o results) {
 	q, stale := t.s.Queue, 0
 	t.s.failed(o.back)
 	told := inChunks(o.done, chunkTasks, func(chunk []Leased) bool {
@@ -160,7 +160,7 @@ func (t *settler) settle(until time.Time, o results) {
 }
 
 // missed tells of the tasks that were gone when they were acknowledged.
-func (t *settler) missed(status []Status, task func(i int) Leased) {
+func (t *acker) missed(status []Status, task func(i int) Leased) {
 	if t.s.r.cfg.OnMissing == nil || count(status, StatusMissing) == 0 {
 		return
 	}
@@ -184,7 +184,7 @@ func inChunks[T any](items []T, size int, f func(chunk []T) bool) bool {
 }
 
 // tell makes one call until it succeeds, and counts the leases it found stale. It is false when it gave up.
-func (t *settler) tell(until time.Time, stale *int, call func(context.Context) ([]Status, error)) bool {
+func (t *acker) tell(until time.Time, stale *int, call func(context.Context) ([]Status, error)) bool {
 	return t.s.r.persist(until, func(ctx context.Context) error {
 		status, err := call(ctx)
 		if err == nil {

@@ -70,13 +70,13 @@ func all(_ context.Context, _, n int) (string, error) { return strings.Repeat("K
 // timedLease is divided by six and by ten without a rest.
 const timedLease = 6 * time.Second
 
-// keeping is a keeper at work, in a bubble of its own time.
+// keeping is a renewer at work, in a bubble of its own time.
 type keeping struct {
 	*line
-	t      *testing.T
-	keeper *keeper
-	source *source
-	errs   []error // what OnError heard
+	t       *testing.T
+	renewer *renewer
+	source  *source
+	errs    []error // what OnError heard
 }
 
 func keep(t *testing.T, answer func(ctx context.Context, call, n int) (string, error), test func(t *testing.T, k *keeping)) {
@@ -97,12 +97,12 @@ func keep(t *testing.T, answer func(ctx context.Context, call, n int) (string, e
 		}}}
 		r.work, r.cut = context.WithCancelCause(t.Context())
 		k.source = &source{Source: Source{Queue: q, Weight: 1}, r: r, place: newPlace()}
-		k.source.keeper = newKeeper(k.source)
-		k.keeper = k.source.keeper
+		k.source.renewer = newRenewer(k.source)
+		k.renewer = k.source.renewer
 		var loop sync.WaitGroup
-		loop.Go(k.keeper.loop)
+		loop.Go(k.renewer.loop)
 		defer func() {
-			k.keeper.close()
+			k.renewer.close()
 			loop.Wait()
 			r.cut(nil)
 			if err := rdb.Close(); err != nil {
@@ -121,14 +121,14 @@ func (k *keeping) told() []error {
 
 // begins hands n tasks that were just leased to a handler.
 func (k *keeping) begins(name string, n int) *batch {
-	h := newHaul(k.source, leases(name, 0, n, time.Now().Add(timedLease)))
-	k.keeper.add(h)
+	h := newFetch(k.source, leases(name, 0, n, time.Now().Add(timedLease)))
+	k.renewer.add(h)
 	b := &batch{source: k.source, parts: []part{{h, 0, n}}}
 	b.begin(k.source.r.work)
 	return b
 }
 
-func (k *keeping) until(b *batch) time.Duration { return b.parts[0].haul.until().Sub(k.began) }
+func (k *keeping) until(b *batch) time.Duration { return b.parts[0].fetch.until().Sub(k.began) }
 
 // after lets time go by until so long after the test began, and everything that
 // was to happen by then.
@@ -137,14 +137,14 @@ func (k *keeping) after(d time.Duration) {
 	synctest.Wait()
 }
 
-// phases are when a lease begins between two looks of the keeper's, which come
+// phases are when a lease begins between two looks of the renewer's, which come
 // every sixth of a lease.
 var phases = []time.Duration{0, time.Nanosecond, timedLease / 12, timedLease/6 - time.Nanosecond, timedLease / 4}
 
-// TestKeeper_Time_Extends: a lease is extended when less than two thirds of it
+// TestRenewer_Time_Extends: a lease is extended when less than two thirds of it
 // are left and no later than at half, however long its handler takes; and not
 // any more once it is settled.
-func TestKeeper_Time_Extends(t *testing.T) {
+func TestRenewer_Time_Extends(t *testing.T) {
 	t.Parallel()
 	for _, phase := range phases {
 		keep(t, all, func(t *testing.T, k *keeping) {
@@ -171,9 +171,9 @@ func TestKeeper_Time_Extends(t *testing.T) {
 	}
 }
 
-// TestKeeper_Time_SlowAnswer: an extension counts from when it was sent, not from
+// TestRenewer_Time_SlowAnswer: an extension counts from when it was sent, not from
 // when its answer came; one that hangs is given up with the lease.
-func TestKeeper_Time_SlowAnswer(t *testing.T) {
+func TestRenewer_Time_SlowAnswer(t *testing.T) {
 	t.Parallel()
 	const way = timedLease / 4
 	slow := func(ctx context.Context, call, n int) (string, error) {
@@ -200,10 +200,10 @@ func TestKeeper_Time_SlowAnswer(t *testing.T) {
 	})
 }
 
-// TestKeeper_Time_Refused: while extensions fail they are tried again every tenth
+// TestRenewer_Time_Refused: while extensions fail they are tried again every tenth
 // of the lease; the handler's context ends when the lease does, within a
 // millisecond and with the cause; after that nobody asks for it.
-func TestKeeper_Time_Refused(t *testing.T) {
+func TestRenewer_Time_Refused(t *testing.T) {
 	t.Parallel()
 	failed := errors.New("no way to Redis")
 	for _, phase := range phases {
@@ -223,7 +223,7 @@ func TestKeeper_Time_Refused(t *testing.T) {
 			if told := k.told(); len(calls) < 4 || len(told) != len(calls) {
 				t.Errorf("tried at %v, and told of %v", calls, told)
 			}
-			k.after(phase + timedLease + time.Millisecond) // as fine as the keeper looks
+			k.after(phase + timedLease + time.Millisecond) // as fine as the renewer looks
 			if !errors.Is(context.Cause(b.ctx), ErrLeaseLost) {
 				t.Fatalf("at the end of the lease: %v", context.Cause(b.ctx))
 			}
@@ -238,9 +238,9 @@ func TestKeeper_Time_Refused(t *testing.T) {
 	}
 }
 
-// TestKeeper_Time_Recovers: an extension that comes through at the last try saves
+// TestRenewer_Time_Recovers: an extension that comes through at the last try saves
 // the lease.
-func TestKeeper_Time_Recovers(t *testing.T) {
+func TestRenewer_Time_Recovers(t *testing.T) {
 	t.Parallel()
 	failed := errors.New("no way to Redis")
 	const tries = 4 // one more comes before the end
@@ -259,9 +259,9 @@ func TestKeeper_Time_Recovers(t *testing.T) {
 	})
 }
 
-// TestKeeper_Time_Lost: a lease that is another's ends its handler's context at
-// once, and no other's; what is left of its haul goes on.
-func TestKeeper_Time_Lost(t *testing.T) {
+// TestRenewer_Time_Lost: a lease that is another's ends its handler's context at
+// once, and no other's; what is left of its fetch goes on.
+func TestRenewer_Time_Lost(t *testing.T) {
 	t.Parallel()
 	keep(t, func(_ context.Context, call, n int) (string, error) {
 		text := strings.Repeat("K", n)
@@ -270,9 +270,9 @@ func TestKeeper_Time_Lost(t *testing.T) {
 		}
 		return text, nil
 	}, func(t *testing.T, k *keeping) {
-		// One haul in two handlers' hands: the first task is lost.
-		h := newHaul(k.source, leases("a", 0, 4, time.Now().Add(timedLease)))
-		k.keeper.add(h)
+		// One fetch in two handlers' hands: the first task is lost.
+		h := newFetch(k.source, leases("a", 0, 4, time.Now().Add(timedLease)))
+		k.renewer.add(h)
 		first, second := &batch{source: k.source, parts: []part{{h, 0, 2}}}, &batch{source: k.source, parts: []part{{h, 2, 4}}}
 		first.begin(k.source.r.work)
 		second.begin(k.source.r.work)

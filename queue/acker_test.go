@@ -36,9 +36,9 @@ func (r *refusal) hook() redis.Hook {
 	}}
 }
 
-// TestSettler_RedisAway: what handlers finished while Redis was away is
+// TestAcker_RedisAway: what handlers finished while Redis was away is
 // acknowledged when it is back.
-func TestSettler_RedisAway(t *testing.T) {
+func TestAcker_RedisAway(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Real(t)
 	rdb := redis.NewClient(redistest.Options(srv.Addr()))
@@ -83,9 +83,9 @@ func TestSettler_RedisAway(t *testing.T) {
 	}
 }
 
-// TestSettler_Bounded: where outcomes cannot be told, nothing more is fetched, and
+// TestAcker_Bounded: where outcomes cannot be told, nothing more is fetched, and
 // nothing is lost when they can.
-func TestSettler_Bounded(t *testing.T) {
+func TestAcker_Bounded(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		prefix := redistest.Prefix(t)
@@ -133,8 +133,8 @@ func TestSettler_Bounded(t *testing.T) {
 	})
 }
 
-// TestSettler_BoundedShutdown: with as much as that untold, Run ends all the same.
-func TestSettler_BoundedShutdown(t *testing.T) {
+// TestAcker_BoundedShutdown: with as much as that untold, Run ends all the same.
+func TestAcker_BoundedShutdown(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		prefix := redistest.Prefix(t)
@@ -158,8 +158,8 @@ func TestSettler_BoundedShutdown(t *testing.T) {
 	})
 }
 
-// TestSettler_Mixed: each task of a batch gets what was said of it.
-func TestSettler_Mixed(t *testing.T) {
+// TestAcker_Mixed: each task of a batch gets what was said of it.
+func TestAcker_Mixed(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		q := newQueue(t, rdb, queue.Config{BackoffBase: time.Hour})
@@ -218,8 +218,8 @@ func TestSettler_Mixed(t *testing.T) {
 	})
 }
 
-// TestSettler_ThenNoRoom: where what follows has no room, the task is handled again, uncounted.
-func TestSettler_ThenNoRoom(t *testing.T) {
+// TestAcker_ThenNoRoom: where what follows has no room, the task is handled again, uncounted.
+func TestAcker_ThenNoRoom(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		q := newQueue(t, rdb, queue.Config{MaxLength: 2, MaxAttempts: 1, BackoffBase: time.Millisecond, BackoffMax: 20 * time.Millisecond})
@@ -255,8 +255,8 @@ func TestSettler_ThenNoRoom(t *testing.T) {
 	})
 }
 
-// TestSettler_ThenInvalid: an invalid follow-up is a failure of the task, with its reason.
-func TestSettler_ThenInvalid(t *testing.T) {
+// TestAcker_ThenInvalid: an invalid follow-up is a failure of the task, with its reason.
+func TestAcker_ThenInvalid(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		q := newQueue(t, rdb, queue.Config{MaxAttempts: 1})
@@ -285,8 +285,8 @@ func TestSettler_ThenInvalid(t *testing.T) {
 	})
 }
 
-// TestSettler_Stale: who hears of leases that were lost, for each way a task can go.
-func TestSettler_Stale(t *testing.T) {
+// TestAcker_Stale: who hears of leases that were lost, for each way a task can go.
+func TestAcker_Stale(t *testing.T) {
 	t.Parallel()
 	for name, verdict := range map[string]error{
 		"done": nil, "then": queue.Then(queue.Task{ID: "next"}), "back": errors.New("broken"),
@@ -315,8 +315,8 @@ func TestSettler_Stale(t *testing.T) {
 	}
 }
 
-// TestSettler_BackTwice: a lost reply to what was handed back is no lost lease.
-func TestSettler_BackTwice(t *testing.T) {
+// TestAcker_BackTwice: a lost reply to what was handed back is no lost lease.
+func TestAcker_BackTwice(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		prefix := redistest.Prefix(t)
@@ -346,9 +346,9 @@ func TestSettler_BackTwice(t *testing.T) {
 	})
 }
 
-// TestSettler_ThenSlowly: many follow-ups take many calls, and each few have a
+// TestAcker_ThenSlowly: many follow-ups take many calls, and each few have a
 // time limit of their own: on a slow link one for all would never be enough.
-func TestSettler_ThenSlowly(t *testing.T) {
+func TestAcker_ThenSlowly(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		prefix := redistest.Prefix(t)
@@ -391,8 +391,8 @@ func TestSettler_ThenSlowly(t *testing.T) {
 	})
 }
 
-// TestSettler_Order: what is handed back at once is in front, in order, however much it is.
-func TestSettler_Order(t *testing.T) {
+// TestAcker_Order: what is handed back at once is in front, in order, however much it is.
+func TestAcker_Order(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		q := newQueue(t, rdb, queue.Config{})

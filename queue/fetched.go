@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// haul is what one fetch brought, until the last of it is settled.
-type haul struct {
+// fetch is what one fetch brought, until the last of it is settled.
+type fetch struct {
 	source *source
 	tasks  []Leased
 	taken  int       // tasks from the front that workers have; the pool's
@@ -20,31 +20,31 @@ type haul struct {
 	runs []*batch  // those that work on some of it
 }
 
-func newHaul(s *source, tasks []Leased) *haul {
-	h := &haul{source: s, tasks: tasks, at: time.Now(), end: tasks[0].LeaseUntil}
+func newFetch(s *source, tasks []Leased) *fetch {
+	h := &fetch{source: s, tasks: tasks, at: time.Now(), end: tasks[0].LeaseUntil}
 	h.left.Store(int32(len(tasks))) //nolint:gosec // at most chunkTasks
 	return h
 }
 
-func (h *haul) until() time.Time {
+func (h *fetch) until() time.Time {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.end
 }
 
-// part is some consecutive tasks of a haul.
+// part is some consecutive tasks of a fetch.
 type part struct {
-	haul     *haul
+	fetch    *fetch
 	from, to int
 }
 
-// release says that a part of the haul is no longer in the workers' hands.
+// release says that a part of the fetch is no longer in the workers' hands.
 func (p part) release() {
-	for i := range p.haul.tasks[p.from:p.to] {
-		p.haul.tasks[p.from+i].hold.over.Store(true)
+	for i := range p.fetch.tasks[p.from:p.to] {
+		p.fetch.tasks[p.from+i].hold.over.Store(true)
 	}
-	if p.haul.left.Add(int32(p.from-p.to)) == 0 { //nolint:gosec // at most chunkTasks
-		p.haul.source.keeper.remove(p.haul)
+	if p.fetch.left.Add(int32(p.from-p.to)) == 0 { //nolint:gosec // at most chunkTasks
+		p.fetch.source.renewer.remove(p.fetch)
 	}
 }
 
@@ -55,7 +55,7 @@ type returned struct {
 }
 
 func (r *returned) add(p part, until time.Time, reason string) {
-	for _, t := range p.haul.tasks[p.from:p.to] {
+	for _, t := range p.fetch.tasks[p.from:p.to] {
 		if !t.hold.over.Load() {
 			r.back = append(r.back, Rejection{Task: t, Uncounted: true, Reason: reason})
 		}
@@ -65,17 +65,17 @@ func (r *returned) add(p part, until time.Time, reason string) {
 	}
 }
 
-// handBack gives back what no worker has taken. The hauls must have left the
+// handBack gives back what no worker has taken. The fetches must have left the
 // pool, all that waited at once: what is handed back goes to the front of the
 // queue, and so would get in front of what was handed back before.
-func (s *source) handBack(hauls []*haul, reason string) {
+func (s *source) handBack(fetches []*fetch, reason string) {
 	var all returned
-	for _, h := range hauls {
+	for _, h := range fetches {
 		rest := part{h, h.taken, len(h.tasks)}
 		all.add(rest, h.until(), reason)
 		rest.release()
 	}
-	s.settler.add(all.until, results{back: all.back})
+	s.acker.add(all.until, results{back: all.back})
 }
 
 // batch is what one handler call works on.
@@ -93,9 +93,9 @@ type batch struct {
 	replaced  bool // another worker has taken the place of its worker, whose field this is
 }
 
-// begin makes the handler's context known to the keeper, and leaves out tasks
+// begin makes the handler's context known to the renewer, and leaves out tasks
 // whose lease was lost while they waited. The handler may reorder what it gets,
-// so that is a copy of what the keeper looks at.
+// so that is a copy of what the renewer looks at.
 func (b *batch) begin(work context.Context) {
 	b.ctx, b.cancel = context.WithCancelCause(work)
 	now, n := time.Now(), 0
@@ -104,12 +104,12 @@ func (b *batch) begin(work context.Context) {
 	}
 	b.tasks = make([]Leased, 0, n)
 	for _, p := range b.parts {
-		p.haul.mu.Lock()
-		p.haul.runs = append(p.haul.runs, b)
-		ended := !now.Before(p.haul.end) // and the keeper was not in time to see it
-		p.haul.mu.Unlock()
+		p.fetch.mu.Lock()
+		p.fetch.runs = append(p.fetch.runs, b)
+		ended := !now.Before(p.fetch.end) // and the renewer was not in time to see it
+		p.fetch.mu.Unlock()
 		for i := p.from; i < p.to; i++ {
-			t := &p.haul.tasks[i]
+			t := &p.fetch.tasks[i]
 			switch {
 			case ended && t.hold.over.CompareAndSwap(false, true):
 				b.lost++
@@ -128,17 +128,17 @@ func (b *batch) end() (until time.Time, first bool) {
 	}
 	b.cancel(nil)
 	for _, p := range b.parts {
-		p.haul.mu.Lock()
-		for i, run := range p.haul.runs {
+		p.fetch.mu.Lock()
+		for i, run := range p.fetch.runs {
 			if run == b {
-				p.haul.runs = append(p.haul.runs[:i], p.haul.runs[i+1:]...)
+				p.fetch.runs = append(p.fetch.runs[:i], p.fetch.runs[i+1:]...)
 				break
 			}
 		}
-		if p.haul.end.After(until) {
-			until = p.haul.end
+		if p.fetch.end.After(until) {
+			until = p.fetch.end
 		}
-		p.haul.mu.Unlock()
+		p.fetch.mu.Unlock()
 		p.release()
 	}
 	return until, true
@@ -148,7 +148,7 @@ func (b *batch) end() (until time.Time, first bool) {
 func (b *batch) abandon(to *returned) bool {
 	var all returned
 	for _, p := range b.parts { // and not b.tasks, which are the handler's
-		all.add(p, p.haul.until(), "handed back at shutdown")
+		all.add(p, p.fetch.until(), "handed back at shutdown")
 	}
 	if _, first := b.end(); !first {
 		return false
@@ -161,10 +161,10 @@ func (b *batch) abandon(to *returned) bool {
 	return true
 }
 
-// covers says that the batch works on the task at i of the haul.
-func (b *batch) covers(h *haul, i int) bool {
+// covers says that the batch works on the task at i of the fetch.
+func (b *batch) covers(h *fetch, i int) bool {
 	for _, p := range b.parts {
-		if p.haul == h && p.from <= i && i < p.to {
+		if p.fetch == h && p.from <= i && i < p.to {
 			return true
 		}
 	}

@@ -7,39 +7,39 @@ import (
 	"time"
 )
 
-// keeper extends the leases of what a source has fetched and not yet settled,
+// renewer extends the leases of what a source has fetched and not yet settled,
 // and ends the handlers' contexts when they are lost.
-type keeper struct {
+type renewer struct {
 	s    *source
 	quit chan struct{}
 
-	mu    sync.Mutex
-	hauls map[*haul]struct{}
+	mu      sync.Mutex
+	fetches map[*fetch]struct{}
 }
 
-func newKeeper(s *source) *keeper {
-	return &keeper{s: s, quit: make(chan struct{}), hauls: make(map[*haul]struct{})}
+func newRenewer(s *source) *renewer {
+	return &renewer{s: s, quit: make(chan struct{}), fetches: make(map[*fetch]struct{})}
 }
 
-func (k *keeper) add(h *haul) {
+func (k *renewer) add(h *fetch) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.hauls[h] = struct{}{}
+	k.fetches[h] = struct{}{}
 }
 
-func (k *keeper) remove(h *haul) {
+func (k *renewer) remove(h *fetch) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	delete(k.hauls, h)
+	delete(k.fetches, h)
 }
 
 // close ends loop, and waits for nothing.
-func (k *keeper) close() { close(k.quit) }
+func (k *renewer) close() { close(k.quit) }
 
 // loop extends every lease that has less than two thirds of its length left,
 // looking often enough that one is not extended later than at half of it, and
 // more often while that fails.
-func (k *keeper) loop() {
+func (k *renewer) loop() {
 	lease := k.s.Queue.cfg.Lease
 	every, again := lease/6, lease/10
 	timer := time.NewTimer(every)
@@ -70,7 +70,7 @@ func (k *keeper) loop() {
 
 // expire gives up the leases that were not extended in time, and returns when
 // the next one ends; zero when nothing is held.
-func (k *keeper) expire() (next time.Time) {
+func (k *renewer) expire() (next time.Time) {
 	now := time.Now()
 	for _, h := range k.held() {
 		end := h.until()
@@ -86,11 +86,11 @@ func (k *keeper) expire() (next time.Time) {
 }
 
 // held lists what has a task that is not settled.
-func (k *keeper) held() []*haul {
+func (k *renewer) held() []*fetch {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	all := make([]*haul, 0, len(k.hauls))
-	for h := range k.hauls {
+	all := make([]*fetch, 0, len(k.fetches))
+	for h := range k.fetches {
 		all = append(all, h)
 	}
 	return all
@@ -98,9 +98,9 @@ func (k *keeper) held() []*haul {
 
 // extend extends what is due for it, before the first of these leases ends. It is
 // false when that failed.
-func (k *keeper) extend(ctx context.Context) bool {
+func (k *renewer) extend(ctx context.Context) bool {
 	q := k.s.Queue
-	var due []*haul
+	var due []*fetch
 	var tasks []Leased
 	var first time.Time
 	for _, h := range k.held() {
@@ -150,8 +150,8 @@ func (k *keeper) extend(ctx context.Context) bool {
 }
 
 // lose ends the contexts of the handlers that work on tasks whose leases are
-// gone, and keeps others from beginning. A nil set means all of the haul.
-func (k *keeper) lose(h *haul, lost map[string]bool) {
+// gone, and keeps others from beginning. A nil set means all of the fetch.
+func (k *renewer) lose(h *fetch, lost map[string]bool) {
 	n := 0
 	ended := make(map[*batch]bool)
 	h.mu.Lock()

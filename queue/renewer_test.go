@@ -12,8 +12,8 @@ import (
 	"flashsale/queue"
 )
 
-// TestKeeper_Many: leases are extended however many there are.
-func TestKeeper_Many(t *testing.T) {
+// TestRenewer_Many: leases are extended however many there are.
+func TestRenewer_Many(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		const lease = 3 * time.Second
@@ -47,9 +47,9 @@ func TestKeeper_Many(t *testing.T) {
 	})
 }
 
-// TestKeeper_Refused: extensions that fail for a while do no harm, and those that
+// TestRenewer_Refused: extensions that fail for a while do no harm, and those that
 // fail for longer end the handler before another can have the task.
-func TestKeeper_Refused(t *testing.T) {
+func TestRenewer_Refused(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		prefix := redistest.Prefix(t)
