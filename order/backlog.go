@@ -179,8 +179,8 @@ func (b *Backlog) reject(ctx context.Context, info *queue.TaskInfo) (bool, error
 	if errors.Is(err, errTaskMalformed) || t.Quantity <= 0 {
 		return false, nil // it names no order that anybody could ask for
 	}
-	buried, _, err := b.store.bury(ctx, []task{t})
-	if err != nil || buried == 0 {
+	rejected, _, err := b.store.rejectDead(ctx, []task{t})
+	if err != nil || rejected == 0 {
 		return false, err
 	}
 	b.Bell.ring(ctx, t.ID)

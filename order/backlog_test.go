@@ -14,8 +14,8 @@ import (
 	"flashsale/queue"
 )
 
-// bury makes dead letters of the tasks that wait now, and returns how many.
-func (s *site) bury(reason string) int {
+// kill makes dead letters of the tasks that wait now, and returns how many.
+func (s *site) kill(reason string) int {
 	s.t.Helper()
 	f, err := s.queue.Dequeue(await.Context(s.t), 100)
 	if err != nil {
@@ -43,7 +43,7 @@ func TestBacklog_Discard(t *testing.T) {
 		if _, err := b.Discard(await.Context(t), dead.ID); !errors.Is(err, ErrTaskNotFound) {
 			t.Fatalf("discard of an order that waits: %v", err)
 		}
-		if n := s.bury("the disk is on fire"); n != 1 {
+		if n := s.kill("the disk is on fire"); n != 1 {
 			t.Fatalf("%d tasks", n)
 		}
 		letters, next, err := b.Dead(await.Context(t), DeadPlace{}, 10)
@@ -91,7 +91,7 @@ func TestBacklog_Discard_Database(t *testing.T) {
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		s := newSite(t, rdb, false, newItem("", 3, 3))
 		dead := s.mustPlace(s.purchase("u", "k", 3, 0)).Order
-		s.bury("x")
+		s.kill("x")
 		if err := s.store.write.Exec("CREATE TRIGGER no BEFORE INSERT ON orders BEGIN SELECT RAISE(ABORT, 'no'); END").Error; err != nil {
 			t.Fatal(err)
 		}
@@ -123,7 +123,7 @@ func TestBacklog_Discard_Retried(t *testing.T) {
 		s := newSite(t, rdb, false, newItem("", 3, 3))
 		b := s.backlog()
 		dead := s.mustPlace(s.purchase("u", "k", 3, 0)).Order
-		s.bury("x")
+		s.kill("x")
 		b.returns.stock = meanwhile{b.returns.stock, func() {
 			if _, err := b.Retry(await.Context(t), dead.ID); err != nil {
 				t.Errorf("retry: %v", err)
@@ -150,7 +150,7 @@ func TestBacklog_Retry(t *testing.T) {
 		s := newSite(t, rdb, false, newItem("", 3, 3))
 		b := s.backlog()
 		o := s.mustPlace(s.purchase("u", "k", 1, 0)).Order
-		s.bury("x")
+		s.kill("x")
 		s.work()
 		if name, err := b.Retry(await.Context(t), o.ID); err != nil || name != "first" {
 			t.Fatalf("retry: %q, %v", name, err)
@@ -179,9 +179,9 @@ func TestBacklog_Dead_Pages(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		s.bury("x")
+		s.kill("x")
 		s.queue = other
-		s.bury("y")
+		s.kill("y")
 		for limit := 1; limit <= 9; limit++ {
 			seen := make(map[string]int)
 			for at, pages := (&DeadPlace{}), 0; at != nil && pages < 20; pages++ {

@@ -473,7 +473,7 @@ func TestDeliverer_Wakes(t *testing.T) {
 			mustCommit(t, p.store, bought("n0000", "item", "nu0", "k", 1), bought("x", "item", "x", "k", 1)) // one by one
 		},
 		func() {
-			if _, _, err := p.store.bury(await.Context(t), []task{bought("b", "item", "b", "k", 1)}); err != nil {
+			if _, _, err := p.store.rejectDead(await.Context(t), []task{bought("b", "item", "b", "k", 1)}); err != nil {
 				t.Fatal(err)
 			}
 		},

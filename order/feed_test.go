@@ -176,15 +176,15 @@ func TestFeed_Buried(t *testing.T) {
 			t.Fatal(err)
 		}
 		r := f.mustFollow(t, dead.ID, "u")
-		setClock(s.store).Add(buriedAfter.Milliseconds() + 1000)
-		mustSweep(t, NewSweeper(s.fulfiller, s.queue), Swept{Buried: 1})
+		setClock(s.store).Add(deadLetterAfter.Milliseconds() + 1000)
+		mustSweep(t, NewSweeper(s.fulfiller, s.queue), Swept{Rejected: 1})
 		if got := r.upTo(StatusRejected); !slices.Equal(got, []Status{StatusQueued, StatusRejected}) {
 			t.Errorf("swept: %v", got)
 		}
 
 		dead = s.mustPlace(s.purchase("v", "k", 1, 0)).Order
 		r = f.mustFollow(t, dead.ID, "v")
-		s.bury("the disk is on fire")
+		s.kill("the disk is on fire")
 		b := s.backlog()
 		b.Bell = NewBell(rdb, s.heard)
 		if _, err := b.Discard(await.Context(t), dead.ID); err != nil {

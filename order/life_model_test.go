@@ -156,8 +156,8 @@ func (m *lives) bury(t *rapid.T) {
 		m.keys[tasks[i].UserID+" "+tasks[i].IdempotencyKey] = true
 		m.orders[tasks[i].ID] = &lifeOrder{task: tasks[i], status: StatusRejected, reason: reasonFailed, noted: m.now()}
 	}
-	if n, _, err := m.store.bury(await.Context(m.tb), tasks); err != nil || n != want {
-		t.Fatalf("buried %d, %v, want %d", n, err, want)
+	if n, _, err := m.store.rejectDead(await.Context(m.tb), tasks); err != nil || n != want {
+		t.Fatalf("rejected %d, %v, want %d", n, err, want)
 	}
 }
 

@@ -188,7 +188,7 @@ func TestService_List_Dead(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if n, _, err := s.store.bury(await.Context(t), []task{letter}); err != nil || n != 1 {
+		if n, _, err := s.store.rejectDead(await.Context(t), []task{letter}); err != nil || n != 1 {
 			t.Fatalf("bury: %d, %v", n, err)
 		}
 		wantListed(t, "rejected, with its letter", s.listed(alice, nil), []string{id}, StatusRejected)

@@ -103,7 +103,7 @@ var telltales = []telltale{
 		return err
 	}, []string{"order.confirmed e1", "order.rejected e2", "order.rejected e3"}},
 	{"bury", func(ctx context.Context, s *Store, _ *clock) error {
-		_, _, err := s.bury(ctx, []task{bought("b1", "item", "b", "k", 1), bought("e1", "item", "e", "k", 1)})
+		_, _, err := s.rejectDead(ctx, []task{bought("b1", "item", "b", "k", 1), bought("e1", "item", "e", "k", 1)})
 		return err
 	}, []string{"order.rejected b1"}},
 	{"pay", func(ctx context.Context, s *Store, _ *clock) error {

@@ -283,7 +283,7 @@ func TestRecover_DeadLetter(t *testing.T) {
 	old := s.backup()
 	clock := setClock(s.store)
 	sweeper := NewSweeper(s.fulfiller, s.queue)
-	for _, ms := range []int64{buriedAfter.Milliseconds() + 1000, sweepGrace.Milliseconds() + 1} {
+	for _, ms := range []int64{deadLetterAfter.Milliseconds() + 1000, sweepGrace.Milliseconds() + 1} {
 		clock.Add(ms)
 		if _, err := sweeper.Sweep(ctx); err != nil {
 			t.Fatal(err)
@@ -448,7 +448,7 @@ func TestSweeper_Buried_Stopped(t *testing.T) {
 		sweeper := NewSweeper(s.fulfiller, s.queue)
 		sweep := func() {
 			t.Helper()
-			clock.Add(buriedAfter.Milliseconds() + 1000)
+			clock.Add(deadLetterAfter.Milliseconds() + 1000)
 			if _, err := sweeper.Sweep(ctx); err != nil {
 				t.Fatal(err)
 			}

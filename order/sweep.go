@@ -29,7 +29,7 @@ const (
 // Sweeper itself is for one goroutine.
 type Sweeper struct {
 	f    *Fulfiller
-	dead []*graveyard
+	dead []*letterBox
 	logs []*queue.Queue
 
 	freeEnded bool
@@ -44,7 +44,7 @@ type Sweeper struct {
 func NewSweeper(f *Fulfiller, queues ...DeadLetters) *Sweeper {
 	s := &Sweeper{f: f}
 	for _, q := range queues {
-		s.dead = append(s.dead, &graveyard{letters: q})
+		s.dead = append(s.dead, &letterBox{letters: q})
 	}
 	return s
 }
@@ -56,7 +56,7 @@ func (s *Sweeper) TrimLogs(queues ...*queue.Queue) { s.logs = queues }
 // Swept is what a sweep did.
 type Swept struct {
 	Expired  int // orders that were overdue
-	Buried   int // orders that no worker could commit, and are rejected now
+	Rejected int // orders that no worker could commit, and are rejected now
 	Returned int // closed orders whose units came back
 	Waiting  int // closed orders whose units are still to come back, as far as they were looked at
 	Freed    int // ended sales that were removed from Redis
@@ -69,7 +69,7 @@ func (s *Sweeper) Sweep(ctx context.Context) (Swept, error) {
 	var done Swept
 	errs := []error{s.expiries(ctx, &done)}
 	for _, g := range s.dead {
-		errs = append(errs, s.buried(ctx, g, &done))
+		errs = append(errs, s.deadLetters(ctx, g, &done))
 	}
 	errs = append(errs, s.returns(ctx, &done), s.free(ctx, &done))
 	for _, q := range s.logs {

@@ -241,8 +241,8 @@ func TestSweeper_Buried(t *testing.T) {
 		if o := s.mustGet(dead.ID); o.Status != StatusQueued {
 			t.Errorf("order %+v before its time", o)
 		}
-		c.Add(buriedAfter.Milliseconds() + 1000)
-		mustSweep(t, sweeper, Swept{Buried: 1})
+		c.Add(deadLetterAfter.Milliseconds() + 1000)
+		mustSweep(t, sweeper, Swept{Rejected: 1})
 		o := s.mustGet(dead.ID)
 		if o.Status != StatusRejected || o.Reason != reasonFailed || o.ClosedAt.IsZero() || !o.ConfirmedAt.IsZero() {
 			t.Errorf("order %+v", o)

@@ -55,21 +55,21 @@ func TestSweeper_Buried_Once(t *testing.T) {
 	c := setClock(s)
 	died := s.now()
 	q := &lettersOf{}
-	q.die(buriedPage+20, died)
+	q.die(deadLetterPage+20, died)
 	sweeper := NewSweeper(NewFulfiller(s, nil, nil, nil), q)
 	sweep := func(want int) error {
 		t.Helper()
 		var done Swept
-		err := sweeper.buried(await.Context(t), sweeper.dead[0], &done)
-		if done.Buried != want {
-			t.Errorf("%d orders rejected, want %d; %v", done.Buried, want, err)
+		err := sweeper.deadLetters(await.Context(t), sweeper.dead[0], &done)
+		if done.Rejected != want {
+			t.Errorf("%d orders rejected, want %d; %v", done.Rejected, want, err)
 		}
 		return err
 	}
 	if err := sweep(0); err != nil || q.read != 0 {
 		t.Errorf("before their time: %d letters read, %v", q.read, err)
 	}
-	c.Add(buriedAfter.Milliseconds())
+	c.Add(deadLetterAfter.Milliseconds())
 	if err := sweep(len(q.letters) - 2); err == nil {
 		t.Error("no error although two orders were refused")
 	}
@@ -107,27 +107,27 @@ func TestSweeper_Buried_Bound(t *testing.T) {
 	s := newStore(t)
 	c := setClock(s)
 	q := &lettersOf{}
-	for i := range buriedPage*buriedPages + 10 {
+	for i := range deadLetterPage*deadLetterPages + 10 {
 		q.letters = append(q.letters, queue.TaskInfo{ID: fmt.Sprintf("x%06d", i), Options: queue.Options{Type: "other"}, At: s.now()})
 	}
-	c.Add(buriedAfter.Milliseconds())
+	c.Add(deadLetterAfter.Milliseconds())
 	sweeper := NewSweeper(NewFulfiller(s, nil, nil, nil), q)
 	var done Swept
-	for _, want := range []int{buriedPage * buriedPages, len(q.letters), len(q.letters)} {
-		if err := sweeper.buried(await.Context(t), sweeper.dead[0], &done); err != nil || q.read != want {
+	for _, want := range []int{deadLetterPage * deadLetterPages, len(q.letters), len(q.letters)} {
+		if err := sweeper.deadLetters(await.Context(t), sweeper.dead[0], &done); err != nil || q.read != want {
 			t.Errorf("%d letters read, want %d, %v", q.read, want, err)
 		}
 	}
 	q.letters = nil
 	q.die(1, s.now())
-	c.Add(buriedAfter.Milliseconds())
+	c.Add(deadLetterAfter.Milliseconds())
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := sweeper.buried(await.Context(t), sweeper.dead[0], &done); err == nil || done.Buried != 0 {
+	if err := sweeper.deadLetters(await.Context(t), sweeper.dead[0], &done); err == nil || done.Rejected != 0 {
 		t.Errorf("%+v, %v with the database closed", done, err)
 	}
-	if err := sweeper.buried(await.Context(t), sweeper.dead[0], &done); err == nil {
-		t.Error("the letter was taken for buried")
+	if err := sweeper.deadLetters(await.Context(t), sweeper.dead[0], &done); err == nil {
+		t.Error("the letter was taken for rejected")
 	}
 }

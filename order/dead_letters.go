@@ -10,9 +10,9 @@ import (
 	"flashsale/queue"
 )
 
-// buriedAfter is how long a purchase may be a dead letter before its order is
-// rejected: time for an operator to mend the cause and retry it.
-const buriedAfter = 15 * time.Minute
+// deadLetterAfter is how long a purchase may be a dead letter before its order is
+// rejected: time for an operator to fix the cause and retry it.
+const deadLetterAfter = 15 * time.Minute
 
 // DeadLetters is what the sweeper needs of a queue of orders.
 type DeadLetters interface {
@@ -21,17 +21,17 @@ type DeadLetters interface {
 }
 
 const (
-	// buriedPage is how many dead letters are looked at together.
-	buriedPage = 256
-	// buriedPages bounds the pages of one sweep; the next one goes on.
-	buriedPages = 64
-	// buriedAgain is when a queue's letters are gone through from the start again, for
+	// deadLetterPage is how many dead letters are looked at together.
+	deadLetterPage = 256
+	// deadLetterPages bounds the pages of one sweep; the next one goes on.
+	deadLetterPages = 64
+	// deadLetterAgain is when a queue's letters are gone through from the start again, for
 	// those that a clock which was set back has put among the ones that were looked at.
-	buriedAgain = 24 * time.Hour
+	deadLetterAgain = 24 * time.Hour
 )
 
-// graveyard is how far the sweeps have come among the dead letters of one queue.
-type graveyard struct {
+// letterBox is how far the sweeps have come among the dead letters of one queue.
+type letterBox struct {
 	letters DeadLetters
 	place   queue.DeadPlace
 	begun   time.Time // at the first letter
@@ -43,26 +43,26 @@ type graveyard struct {
 	stopped bool
 }
 
-// buried rejects the orders whose purchase is a dead letter for too long: the
+// deadLetters rejects the orders whose purchase is a dead letter for too long: the
 // buyer hears an end, and the units are sold to others. The letter stays, for
 // who looks into the cause; retried after that, it changes nothing. Each letter is
 // looked at once: a sweep goes on where the one before it ended.
-func (s *Sweeper) buried(ctx context.Context, g *graveyard, done *Swept) error {
+func (s *Sweeper) deadLetters(ctx context.Context, g *letterBox, done *Swept) error {
 	now := s.f.store.now()
-	if g.begun.IsZero() || now.Sub(g.begun) >= buriedAgain || g.stopped && !s.f.store.highWater.Any() {
+	if g.begun.IsZero() || now.Sub(g.begun) >= deadLetterAgain || g.stopped && !s.f.store.highWater.Any() {
 		g.place, g.begun, g.stopped = queue.DeadPlace{}, now, false
 	}
-	before := now.Add(-buriedAfter)
-	err := s.buryFailed(ctx, g, done)
-	for range buriedPages {
-		if errors.Is(err, ErrDatabase) || len(g.failed) >= buriedPage || ctx.Err() != nil {
+	before := now.Add(-deadLetterAfter)
+	err := s.rejectFailed(ctx, g, done)
+	for range deadLetterPages {
+		if errors.Is(err, ErrDatabase) || len(g.failed) >= deadLetterPage || ctx.Err() != nil {
 			break
 		}
-		letters, lerr := g.letters.DeadAfter(ctx, g.place, before, buriedPage)
+		letters, lerr := g.letters.DeadAfter(ctx, g.place, before, deadLetterPage)
 		if lerr != nil {
 			return fmt.Errorf("look for dead orders: %w", lerr)
 		}
-		failed, berr := s.bury(ctx, g, letters, done)
+		failed, berr := s.rejectLetters(ctx, g, letters, done)
 		err = errors.Join(err, berr)
 		if errors.Is(berr, ErrDatabase) {
 			break // the page is gone through again
@@ -71,7 +71,7 @@ func (s *Sweeper) buried(ctx context.Context, g *graveyard, done *Swept) error {
 		if n := len(letters); n > 0 {
 			g.place = placeOf(&letters[n-1])
 		}
-		if len(letters) < buriedPage {
+		if len(letters) < deadLetterPage {
 			break
 		}
 	}
@@ -80,12 +80,12 @@ func (s *Sweeper) buried(ctx context.Context, g *graveyard, done *Swept) error {
 
 func placeOf(l *queue.TaskInfo) queue.DeadPlace { return queue.DeadPlace{At: l.At, ID: l.ID} }
 
-// buryFailed tries again what failed before, as far as it is a dead letter still.
-func (s *Sweeper) buryFailed(ctx context.Context, g *graveyard, done *Swept) error {
+// rejectFailed tries again what failed before, as far as it is a dead letter still.
+func (s *Sweeper) rejectFailed(ctx context.Context, g *letterBox, done *Swept) error {
 	var again []queue.TaskInfo
 	for _, at := range g.failed {
 		// From the beginning of its millisecond on, to its end.
-		letters, err := g.letters.DeadAfter(ctx, queue.DeadPlace{At: at.At}, at.At, buriedPage)
+		letters, err := g.letters.DeadAfter(ctx, queue.DeadPlace{At: at.At}, at.At, deadLetterPage)
 		if err != nil {
 			return fmt.Errorf("look for dead orders: %w", err)
 		}
@@ -95,17 +95,17 @@ func (s *Sweeper) buryFailed(ctx context.Context, g *graveyard, done *Swept) err
 			}
 		}
 	}
-	failed, err := s.bury(ctx, g, again, done)
+	failed, err := s.rejectLetters(ctx, g, again, done)
 	if !errors.Is(err, ErrDatabase) {
 		g.failed = failed
 	}
 	return err
 }
 
-// bury rejects the orders of dead letters, and tells of them. It returns the places of
+// rejectLetters rejects the orders of dead letters and notifies their clients. It returns the places of
 // those that could not be rejected. Those of a stopped sale wait for the decision: their
 // orders may be committed in what the database has lost.
-func (s *Sweeper) bury(ctx context.Context, g *graveyard, letters []queue.TaskInfo, done *Swept) (failed []queue.DeadPlace, err error) {
+func (s *Sweeper) rejectLetters(ctx context.Context, g *letterBox, letters []queue.TaskInfo, done *Swept) (failed []queue.DeadPlace, err error) {
 	var tasks []task
 	for i := range letters {
 		l := &letters[i]
@@ -124,10 +124,10 @@ func (s *Sweeper) bury(ctx context.Context, g *graveyard, letters []queue.TaskIn
 	if len(tasks) == 0 {
 		return nil, nil
 	}
-	n, left, err := s.f.store.bury(ctx, tasks)
-	done.Buried += n
+	n, left, err := s.f.store.rejectDead(ctx, tasks)
+	done.Rejected += n
 	if n > 0 {
-		// Those that were buried before are told of again, which changes nothing.
+		// Those that were rejected before are told of again, which changes nothing.
 		s.f.bell.ring(ctx, idsOf(tasks)...)
 	}
 	for i := range letters {
@@ -138,17 +138,17 @@ func (s *Sweeper) bury(ctx context.Context, g *graveyard, letters []queue.TaskIn
 	return failed, err
 }
 
-// bury rejects those of the orders that have no row, and notes their units to
+// rejectDead rejects those of the orders that have no row, and notes their units to
 // be given back. It returns how many those were, and which of them failed.
-func (s *Store) bury(ctx context.Context, tasks []task) (buried int, failed []task, err error) {
+func (s *Store) rejectDead(ctx context.Context, tasks []task) (rejected int, failed []task, err error) {
 	missing, err := s.missing(ctx, tasks)
 	if err != nil {
 		return 0, tasks, err
 	}
 	for i := range missing {
 		// One by one: what made a task a dead letter may break this, too.
-		n, berr := s.buryOne(ctx, &missing[i])
-		buried += n
+		n, berr := s.rejectDeadOne(ctx, &missing[i])
+		rejected += n
 		if berr != nil {
 			failed = append(failed, missing[i])
 			if len(failed) <= maxSweepErrors || errors.Is(berr, ErrDatabase) {
@@ -156,10 +156,10 @@ func (s *Store) bury(ctx context.Context, tasks []task) (buried int, failed []ta
 			}
 		}
 		if errors.Is(berr, ErrDatabase) {
-			return buried, append(failed, missing[i+1:]...), err
+			return rejected, append(failed, missing[i+1:]...), err
 		}
 	}
-	return buried, failed, err
+	return rejected, failed, err
 }
 
 func idsOf(tasks []task) []string {
@@ -189,10 +189,10 @@ func (s *Store) missing(ctx context.Context, tasks []task) ([]task, error) {
 	return out, nil
 }
 
-// buryOne is the transition from queued to rejected without a worker.
-func (s *Store) buryOne(ctx context.Context, t *task) (buried int, err error) {
+// rejectDeadOne is the transition from queued to rejected without a worker.
+func (s *Store) rejectDeadOne(ctx context.Context, t *task) (rejected int, err error) {
 	err = s.telling(ctx, "reject dead order "+t.ID, func(ctx context.Context, c conn, box *outbox) error {
-		buried = 0
+		rejected = 0
 		_, err := readOrder(ctx, c, t.ID)
 		if !errors.Is(err, ErrNotFound) {
 			return err // it was retried meanwhile
@@ -207,11 +207,11 @@ func (s *Store) buryOne(ctx context.Context, t *task) (buried int, err error) {
 		}
 		box.task(t, out)
 		box.touch(t.ItemID)
-		buried = 1
+		rejected = 1
 		return nil
 	})
 	if err != nil {
 		return 0, err
 	}
-	return buried, nil
+	return rejected, nil
 }
