@@ -254,6 +254,9 @@ func TestInventory_RedisAway(t *testing.T) {
 	if err := v.Reload(await.Context(t), s.item); err == nil {
 		t.Error("Reload without Redis: no error")
 	}
+	if err := v.Warm(await.Context(t), s.item); !errors.Is(err, ErrUnavailable) {
+		t.Errorf("Warm without Redis: %v, want ErrUnavailable", err)
+	}
 	if _, err := v.Left(await.Context(t), []string{s.item}); err == nil {
 		t.Error("Left without Redis: no error")
 	}

@@ -360,6 +360,15 @@ func TestInventory_Warm_LongLoad(t *testing.T) {
 			t.Errorf("%d loads, want 1", n)
 		}
 		s.audit(t)
+		if err := v.Close(await.Context(t)); err != nil {
+			t.Fatal(err)
+		}
+		if err := Unload(await.Context(t), rdb, 1, s.item); err != nil {
+			t.Fatal(err)
+		}
+		if err := v.Warm(await.Context(t), s.item); !errors.Is(err, ErrUnavailable) {
+			t.Errorf("after Close: %v, want ErrUnavailable", err)
+		}
 	})
 }
 

@@ -198,20 +198,37 @@ func (v *Inventory) Reload(ctx context.Context, item string) error {
 // Errors: those of Reload.
 func (v *Inventory) Warm(ctx context.Context, item string) error {
 	left, err := v.Left(ctx, []string{item})
-	if err != nil || left[0] >= 0 {
-		return err
+	switch {
+	case err != nil:
+		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	case left[0] >= 0:
+		return nil
 	}
-	loaded := v.warming.DoChan(item, func() (any, error) {
-		v.background.Add(1)
-		defer v.background.Done()
-		return nil, v.Reload(v.life, item)
-	})
+	loaded := v.warming.DoChan(item, func() (any, error) { return nil, v.warm(item) })
 	select {
 	case r := <-loaded:
 		return r.Err
 	case <-ctx.Done():
 		return fmt.Errorf("%w: %w", ErrRebuilding, context.Cause(ctx))
 	}
+}
+
+// warmLimit bounds a load by Warm. A sale of a hundred million orders takes half of it.
+const warmLimit = time.Hour
+
+// warm is Reload for as long as the Inventory lives.
+func (v *Inventory) warm(item string) error {
+	v.mu.Lock()
+	if v.closed {
+		v.mu.Unlock()
+		return fmt.Errorf("%w: closed", ErrUnavailable)
+	}
+	v.background.Add(1)
+	v.mu.Unlock()
+	defer v.background.Done()
+	ctx, cancel := context.WithTimeout(v.life, warmLimit)
+	defer cancel()
+	return v.Reload(ctx, item)
 }
 
 // refresh asks for the present epoch, and reports whether it is another than the

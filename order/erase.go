@@ -238,7 +238,7 @@ func (s *Store) eraseFromAudit(ctx context.Context, user, pseudonym string, e Er
 	if err != nil {
 		return 0, err
 	}
-	return entries, s.cutLog(ctx)
+	return entries, s.emptyLog(ctx)
 }
 
 // eraseFromEntries is eraseFromAudit for some entries. The first of its transactions
@@ -256,33 +256,6 @@ func (s *Store) eraseFromEntries(ctx context.Context, ids []int64, user, pseudon
 		return e.note(ctx, c, now, "", pseudonym, 0)
 	})
 	return entries, err
-}
-
-// cutLog moves what was written into the database's file, and empties the log,
-// which still shows pages as they were. It waits only briefly for readers, since
-// all writers wait for it; what they keep it from, a later one does.
-func (s *Store) cutLog(ctx context.Context) (err error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
-	defer cancel()
-	db, err := s.write.DB()
-	if err != nil {
-		return err
-	}
-	c, err := db.Conn(ctx)
-	if err != nil {
-		return wrap("empty the database's log", err)
-	}
-	defer func() {
-		// Whatever became of the rest: it is the one connection of all writers.
-		_, rerr := c.ExecContext(context.WithoutCancel(ctx), fmt.Sprintf("PRAGMA busy_timeout = %d", lockWait))
-		err = errors.Join(err, rerr, c.Close())
-	}()
-	for _, pragma := range []string{"busy_timeout = 100", "wal_checkpoint(TRUNCATE)"} {
-		if _, err := c.ExecContext(ctx, "PRAGMA "+pragma); err != nil {
-			return wrap("empty the database's log", err)
-		}
-	}
-	return nil
 }
 
 // note writes the audit's entry of the erasure.

@@ -1,6 +1,7 @@
 package order
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	"errors"
@@ -8,6 +9,8 @@ import (
 	"os"
 	"testing"
 	"time"
+
+	"github.com/mattn/go-sqlite3"
 
 	"flashsale/internal/testing/await"
 )
@@ -31,6 +34,97 @@ func TestStore_Checkpoint(t *testing.T) {
 	s.log.running.Wait()
 	if left, err := checkpointed(await.Context(t), s.write, "NOOP"); err != nil || left > 2*s.log.pages {
 		t.Errorf("%d pages are not copied, %v", left, err)
+	}
+}
+
+// TestStore_Checkpoint_ReadMeanwhile: a read that keeps the rest of a checkpoint from being
+// copied only delays it until the commit after the read.
+func TestStore_Checkpoint_ReadMeanwhile(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	s.log.pages = 50 // before the writer reads it
+	mustInsert(t, s, newItem("item", 1_000_000, 1))
+	n := 0
+	// The second commit returns after the log was looked at behind the first.
+	commit := func() {
+		n++
+		mustCommit(t, s, distinct(fmt.Sprintf("b%d-", n), "item", 50)...)
+		mustCommit(t, s, bought(fmt.Sprint("last", n), "item", fmt.Sprint("last", n), "k", 1))
+		await.True(t, "the checkpoint to end", func() bool { return !s.log.copying.Load() })
+	}
+	for s.log.rest.Load() == 0 {
+		commit()
+	}
+	db, err := s.loads.DB()
+	if err != nil {
+		t.Fatal(err)
+	}
+	tx, err := db.BeginTx(await.Context(t), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var items int
+	if err := tx.QueryRowContext(await.Context(t), "SELECT COUNT(*) FROM items").Scan(&items); err != nil {
+		t.Fatal(err)
+	}
+	commit()
+	if s.log.rest.Load() == 0 {
+		t.Error("the rest is not tried again")
+	}
+	if err := tx.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	commit()
+	if s.log.rest.Load() > 0 {
+		t.Error("the rest is not copied after the read")
+	}
+	if left, err := checkpointed(await.Context(t), s.write, "NOOP"); err != nil || left >= s.log.pages {
+		t.Errorf("%d pages are not copied, %v", left, err)
+	}
+}
+
+// TestStore_EmptyLog_BesideCheckpoint: nothing of an erased buyer is left in the log when the
+// erasure's own commit has begun a checkpoint, or another process makes one.
+func TestStore_EmptyLog_BesideCheckpoint(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	s.log.pages = 1 << 40 // before the writer reads it
+	mustInsert(t, s, newItem("item", 1_000_000, 1))
+	ctx := await.Context(t)
+	for n := range 10 {
+		user := fmt.Sprintf("alice-%d-of-wonderland", n)
+		mustCommit(t, s, bought(fmt.Sprint("first", n), "item", user, "k", 1))
+		for m := range 10 {
+			mustCommit(t, s, distinct(fmt.Sprintf("b%d-%d-", n, m), "item", 200)...)
+		}
+		if err := s.writer.batch(ctx, func(context.Context, *group) error {
+			s.log.pages = 1 // the erasure's commit begins a checkpoint; on the writer's goroutine
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.eraseFromItem(ctx, user, "item", fmt.Sprint("pseudonym", n), Erasure{Actor: "root"}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.eraseFromAudit(ctx, user, fmt.Sprint("pseudonym", n), Erasure{Actor: "root"}); err != nil {
+			t.Fatal(err)
+		}
+		text, err := os.ReadFile(s.file + "-wal")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if bytes.Contains(text, []byte(user)) {
+			t.Errorf("erasure %d: the name is in the log of %d KB", n, len(text)>>10)
+		}
+	}
+}
+
+// TestStore_SQLiteVersion: checkpoints beside the writer need a version that has NOOP, and in
+// which the writer may start the log over beside one.
+func TestStore_SQLiteVersion(t *testing.T) {
+	t.Parallel()
+	if _, number, _ := sqlite3.Version(); number < 3_051_003 {
+		t.Errorf("SQLite %d, want 3.51.3 or later", number)
 	}
 }
 
