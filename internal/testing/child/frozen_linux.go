@@ -1,4 +1,4 @@
-package redistest
+package child
 
 import (
 	"bytes"
@@ -9,9 +9,9 @@ import (
 	"strconv"
 )
 
-// frozen reports whether a process is stopped by a signal: all of its threads,
+// Frozen reports whether a process is stopped by a signal: all of its threads,
 // for each comes to rest by itself. A process that is gone is not.
-func frozen(pid int) (bool, error) {
+func Frozen(pid int) (bool, error) {
 	stats, err := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/task/*/stat")
 	if err != nil {
 		return false, err
