@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"flashsale/bench/internal/targets"
 	"flashsale/internal/wire"
 )
 
@@ -32,13 +33,13 @@ const (
 	overloadConnections = 2000
 )
 
-// overload measures whether an overload leaves the service its throughput. The
+// measureOverload measures whether an overload leaves the service its throughput. The
 // worker is throttled, one order a transaction on a database that others write to
 // most of the time, so that the database is what there is too little of, and not
 // the processors, which the load shares. The top rate is what is committed in a
 // closed loop; then several times that is offered, in an open one, over a queue with
 // room for a second's orders.
-func (m *meter) overload(ctx context.Context) (err error) {
+func measureOverload(ctx context.Context, m *meter) (err error) {
 	w := m.world
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -49,7 +50,7 @@ func (m *meter) overload(ctx context.Context) (err error) {
 			err = errors.Join(err, herr)
 		}
 	}()
-	go func() { hindered <- m.hinder(ctx) }()
+	go func() { hindered <- hinder(ctx, m) }()
 	if err := errors.Join(w.worker.stop(), w.api.stop()); err != nil {
 		return err
 	}
@@ -70,7 +71,7 @@ func (m *meter) overload(ctx context.Context) (err error) {
 	if err := w.throttled(ctx, max(100, int(top))); err != nil {
 		return err
 	}
-	seen, err := m.offer(ctx, item, overloadTimes*top)
+	seen, err := offer(ctx, m, item, overloadTimes*top)
 	if err != nil {
 		return err
 	}
@@ -80,13 +81,13 @@ func (m *meter) overload(ctx context.Context) (err error) {
 	fmt.Fprintf(m.out, "overload      %8.0f/s offered, %.0f/s admitted, answers %v, unanswered %d\n", overloadTimes*top, good, seen.codes, seen.failed)
 	fmt.Fprintf(m.out, "              admitted p50 %v p99 %v, refused p50 %v p99 %v\n",
 		quantile(seen.admitted, 50), quantile(seen.admitted, 99), quantile(seen.refused, 50), quantile(seen.refused, 99))
-	printBar(m.out, "overload_good/top", good/top, overloadBar)
-	printCeiling(m.out, "overload_admitted_p99_s", quantile(seen.admitted, 99).Seconds(), 3)
+	targets.AtLeast(m.out, "overload_good/top", good/top, overloadBar)
+	targets.AtMost(m.out, "overload_admitted_p99_s", quantile(seen.admitted, 99).Seconds(), 3)
 	return nil
 }
 
 // hinder holds the database for writing, most of the time, until ctx ends.
-func (m *meter) hinder(ctx context.Context) (err error) {
+func hinder(ctx context.Context, m *meter) (err error) {
 	db, err := sql.Open("sqlite3", "file:"+filepath.Join(m.world.dir, "bench.db")+"?_busy_timeout=60000&_txlock=immediate")
 	if err != nil {
 		return err
@@ -114,7 +115,7 @@ func quantile(sorted []time.Duration, percent int) time.Duration {
 // throttled starts an API and a worker that commits one order at a time.
 func (w *world) throttled(ctx context.Context, room int) (err error) {
 	limit := strconv.Itoa(room)
-	addr, ops, workOps := freeAddr(ctx), freeAddr(ctx), freeAddr(ctx)
+	addr, ops, workOps := freeAddr(), freeAddr(), freeAddr()
 	w.api, err = w.start(ctx, "api", w.binary, addr, ops,
 		append([]string{"api", "--addr", addr, "--ops-addr", ops, "--rate-buyer", "-1", "--queue-limit", limit}, w.common...)...)
 	if err != nil {
@@ -137,7 +138,7 @@ type offered struct {
 
 // offer sends purchases at a rate, whatever becomes of them. Latencies count from
 // when a request was due.
-func (m *meter) offer(ctx context.Context, item string, perSecond float64) (*offered, error) {
+func offer(ctx context.Context, m *meter, item string, perSecond float64) (*offered, error) {
 	target, err := wire.ParseTarget("http://" + m.world.api.addr)
 	if err != nil {
 		return nil, err
@@ -162,7 +163,7 @@ func (m *meter) offer(ctx context.Context, item string, perSecond float64) (*off
 	start := time.Now()
 	for _, conn := range conns {
 		all.Go(func() {
-			own := m.offerOn(ctx, conn, target, item, perSecond, start, &next)
+			own := offerOn(ctx, m, conn, target, item, perSecond, start, &next)
 			mu.Lock()
 			defer mu.Unlock()
 			for code, n := range own.codes {
@@ -177,7 +178,7 @@ func (m *meter) offer(ctx context.Context, item string, perSecond float64) (*off
 }
 
 // offerOn sends those of the requests that one connection gets to.
-func (m *meter) offerOn(ctx context.Context, conn *wire.Conn, t wire.Target, item string, perSecond float64, start time.Time, next *atomic.Int64) *offered {
+func offerOn(ctx context.Context, m *meter, conn *wire.Conn, t wire.Target, item string, perSecond float64, start time.Time, next *atomic.Int64) *offered {
 	own := &offered{codes: make(map[int]int)}
 	head := "POST /v1/items/" + item + "/orders HTTP/1.1\r\nHost: " + t.Host +
 		"\r\nContent-Type: application/json\r\nContent-Length: 14\r\nIdempotency-Key: over-"

@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"time"
+
+	"flashsale/bench/internal/targets"
+	"flashsale/internal/testing/repo"
 )
 
 // sizeOptions choose and scale the size measurements.
@@ -152,12 +154,7 @@ func newSizes(o options, out io.Writer, crowdSize int) (*sizes, error) {
 // build builds the service.
 func (s *sizes) build(ctx context.Context) error {
 	s.binary = filepath.Join(s.dir, "flashsale")
-	cmd := exec.CommandContext(ctx, "go", "build", "-o", s.binary, "flashsale/cmd/flashsale")
-	cmd.Stderr = os.Stderr
-	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("build the service: %w", err)
-	}
-	return nil
+	return repo.Build(ctx, s.binary)
 }
 
 func (s *sizes) close() error { return os.RemoveAll(s.dir) }
@@ -171,10 +168,14 @@ func (s *sizes) say(format string, args ...any) {
 }
 
 // atLeast prints a figure that must not be below its target.
-func (s *sizes) atLeast(name string, value, target float64) { printBar(s.out, name, value, target) }
+func (s *sizes) atLeast(name string, value, target float64) {
+	targets.AtLeast(s.out, name, value, target)
+}
 
 // atMost prints a figure that must not be above its target.
-func (s *sizes) atMost(name string, value, target float64) { printCeiling(s.out, name, value, target) }
+func (s *sizes) atMost(name string, value, target float64) {
+	targets.AtMost(s.out, name, value, target)
+}
 
 // loadAverage is the machine's load over 1, 5 and 15 minutes; "unknown" where the
 // system does not report it.

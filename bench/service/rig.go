@@ -40,7 +40,7 @@ func (s *sizes) newRig(ctx context.Context, h history) (r *rig, err error) {
 			err = errors.Join(err, w.close())
 		}
 	}()
-	if w.redis, err = startRedis(ctx, dir, s.o.fsync); err != nil {
+	if err := w.startRedis(ctx, s.o.fsync); err != nil {
 		return nil, err
 	}
 	w.common = []string{
@@ -67,7 +67,7 @@ func (r *rig) serve(ctx context.Context, settings ...string) (err error) {
 // work starts the worker process, r.world.worker. settings are further flags of the
 // service.
 func (r *rig) work(ctx context.Context, settings ...string) (err error) {
-	ops := freeAddr(ctx)
+	ops := freeAddr()
 	args := append(append([]string{"worker", "--ops-addr", ops}, settings...), r.world.common...)
 	if r.world.worker, err = r.world.start(ctx, "worker", r.world.binary, "", ops, args...); err != nil {
 		return err

@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"flashsale/bench/internal/targets"
 )
 
 // recoveryBars are how long a sale may stay shut after Redis has lost everything,
@@ -36,9 +38,9 @@ func parseSizes(s string) ([]int, error) {
 	return sizes, nil
 }
 
-// recoveries empties Redis under a running service, whose sale has so many orders
+// measureRecoveries empties Redis under a running service, whose sale has so many orders
 // in the database, and prints how long it takes until a new buyer is accepted.
-func (m *meter) recoveries(ctx context.Context) error {
+func measureRecoveries(ctx context.Context, m *meter) error {
 	for _, n := range m.o.recovery {
 		item := fmt.Sprint("recovery-", n)
 		if err := m.createItem(ctx, item, stock, 0); err != nil {
@@ -60,7 +62,7 @@ func (m *meter) recoveries(ctx context.Context) error {
 		fmt.Fprintf(m.out, "recovery      a sale of %d orders was open %.2f s after Redis was emptied\n", n, took.Seconds())
 		bar, ok := recoveryBars[n]
 		if ok {
-			printCeiling(m.out, fmt.Sprintf("recovery_%d_s", n), took.Seconds(), bar)
+			targets.AtMost(m.out, fmt.Sprintf("recovery_%d_s", n), took.Seconds(), bar)
 		}
 	}
 	return nil

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"flashsale/bench/internal/targets"
 	"flashsale/migrations"
 	"flashsale/order"
 	"flashsale/queue"
@@ -75,8 +76,8 @@ func measurePayers(ctx context.Context, sz *sizes) (err error) {
 		alone, beside, paid = append(alone, quiet.orders), append(beside, busy.orders), append(paid, busy.payments)
 		slow = append(slow, float64(quantile(busy.batches, 90).Microseconds())/1000)
 	}
-	printBar(out, "payers_orders/alone", median(beside)/median(alone), payersShare)
-	printBar(out, "payers_payments_per_s", median(paid), payersRate)
+	targets.AtLeast(out, "payers_orders/alone", median(beside)/median(alone), payersShare)
+	targets.AtLeast(out, "payers_payments_per_s", median(paid), payersRate)
 	fmt.Fprintf(out, "payers        batch p90 beside them %.1f ms\n", median(slow))
 	return nil
 }

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"flashsale/bench/internal/targets"
 	"flashsale/handler/auth"
 )
 
@@ -29,10 +30,10 @@ const (
 	streamsStep = time.Minute
 )
 
-// streams opens event streams of unpaid orders, each of a buyer of its own, waits
+// measureStreams opens event streams of unpaid orders, each of a buyer of its own, waits
 // until each has sent a heartbeat, and prints what each costs the API process:
 // heap and stacks after a garbage collection.
-func (m *meter) streams(ctx context.Context) error {
+func measureStreams(ctx context.Context, m *meter) error {
 	n := streamsFirst + m.o.streams
 	api, err := m.world.another(ctx, "--max-streams", strconv.Itoa(n))
 	if err != nil {
@@ -78,7 +79,7 @@ func (m *meter) streams(ctx context.Context) error {
 	each := func(bytes float64) float64 { return bytes / float64(m.o.streams) / 1024 }
 	fmt.Fprintf(m.out, "streams       %d open: %.1f KiB of heap and %.1f KiB of stack each; the process grew by %.1f KiB for each until all were open\n",
 		m.o.streams, each(after.heap-before.heap), each(after.stack-before.stack), each(opened-before.resident))
-	printCeiling(m.out, "stream_kb", each(after.heap+after.stack-before.heap-before.stack), streamsBar)
+	targets.AtMost(m.out, "stream_kb", each(after.heap+after.stack-before.heap-before.stack), streamsBar)
 	return nil
 }
 

@@ -14,6 +14,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"flashsale/bench/internal/targets"
 )
 
 const (
@@ -250,11 +252,11 @@ func (w *watch) printBars(out io.Writer) {
 		worst.api, worst.wal = max(worst.api, r.api), max(worst.wal, r.wal)
 	}
 	fmt.Fprintf(out, "first and last row: %.0f and %.0f committed/s; load average %s\n", w.rows[0].rate, w.rows[len(w.rows)-1].rate, loadAverage())
-	printBar(out, "soak_rate", w.rows[len(w.rows)-1].rate/w.rows[0].rate, soakRate)
-	printCeiling(out, "soak_api_mb", worst.api, soakAPIMB)
-	printCeiling(out, "soak_wal_mb", worst.wal, soakWALMB)
-	printCeiling(out, "soak_p99_spike", slices.Max(w.p99)/median(w.p99), soakSpike)
-	printCeiling(out, "soak_kb_per_order", total.kbPerOrder(), soakKBPerOrder)
+	targets.AtLeast(out, "soak_rate", w.rows[len(w.rows)-1].rate/w.rows[0].rate, soakRate)
+	targets.AtMost(out, "soak_api_mb", worst.api, soakAPIMB)
+	targets.AtMost(out, "soak_wal_mb", worst.wal, soakWALMB)
+	targets.AtMost(out, "soak_p99_spike", slices.Max(w.p99)/median(w.p99), soakSpike)
+	targets.AtMost(out, "soak_kb_per_order", total.kbPerOrder(), soakKBPerOrder)
 }
 
 // written is how many bytes the process has caused to be written to storage; 0 where

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"time"
 
+	"flashsale/bench/internal/targets"
 	"flashsale/handler/auth"
 )
 
@@ -22,10 +23,10 @@ const (
 	visibleLimit = 10 * time.Second
 )
 
-// visible sells the one unit of an item, lets two API processes learn that it is
+// measureVisible sells the one unit of an item, lets two API processes learn that it is
 // sold out, cancels the order on one of them, and prints how long it takes until
 // the other sells it: from the cancellation's answer to that of the purchase.
-func (m *meter) visible(ctx context.Context) error {
+func measureVisible(ctx context.Context, m *meter) error {
 	second, err := m.world.another(ctx)
 	if err != nil {
 		return err
@@ -65,7 +66,7 @@ func (m *meter) visible(ctx context.Context) error {
 	slices.Sort(took)
 	fmt.Fprintf(m.out, "visible       a unit that came back was sold by another process after p50 %.1f ms, p99 %.1f ms, at most %.1f ms\n",
 		took[len(took)/2], took[len(took)*99/100], took[len(took)-1])
-	printCeiling(m.out, "returned_unit_sold_ms", took[len(took)-1], visibleBar)
+	targets.AtMost(m.out, "returned_unit_sold_ms", took[len(took)-1], visibleBar)
 	return nil
 }
 

@@ -118,21 +118,3 @@ func median(v []float64) float64 {
 	}
 	return (s[len(s)/2-1] + s[len(s)/2]) / 2
 }
-
-// printBar prints one ratio and whether it is at least its bar.
-func printBar(out io.Writer, name string, value, bar float64) {
-	verdict := "missed"
-	if value >= bar {
-		verdict = "met"
-	}
-	fmt.Fprintf(out, "BAR %s %.2f %.2f %s\n", name, value, bar, verdict)
-}
-
-// printCeiling prints one figure that is to stay at or below its bar.
-func printCeiling(out io.Writer, name string, value, bar float64) {
-	verdict := "missed"
-	if value <= bar {
-		verdict = "met"
-	}
-	fmt.Fprintf(out, "BAR %s %.2f %.2f %s\n", name, value, bar, verdict)
-}

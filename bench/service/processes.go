@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -17,13 +16,18 @@ import (
 	"syscall"
 	"time"
 
+	"flashsale/bench/internal/server"
 	"flashsale/internal/testing/child"
+	"flashsale/internal/testing/freeport"
+	"flashsale/internal/testing/redisserver"
+	"flashsale/internal/testing/repo"
 )
 
 // world is everything a run starts, in one temporary folder.
 type world struct {
 	dir    string
-	redis  *process
+	redis  *process // of server
+	server *redisserver.Server
 	api    *process
 	worker *process
 	empty  *process
@@ -39,14 +43,15 @@ type process struct {
 	pid   int
 	addr  string
 	ops   string
-	ended chan struct{} // closed when it has ended
+	ended <-chan struct{} // closed when it has ended
 }
 
 // launch starts a command as a process that does not outlive this one.
 func launch(name string, cmd *exec.Cmd, addr, ops string) (*process, error) {
-	p := &process{name: name, addr: addr, ops: ops, ended: make(chan struct{})}
+	ended := make(chan struct{})
+	p := &process{name: name, addr: addr, ops: ops, ended: ended}
 	// How it ended says nothing: it is stopped by a signal.
-	if err := child.Start(cmd, func(error) { close(p.ended) }); err != nil {
+	if err := child.Start(cmd, func(error) { close(ended) }); err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
 	p.pid = cmd.Process.Pid
@@ -68,16 +73,14 @@ func startWorld(ctx context.Context, o options) (w *world, err error) {
 	}()
 	w = started
 	binary := filepath.Join(dir, "flashsale")
-	build := exec.CommandContext(ctx, "go", "build", "-o", binary, "./cmd/flashsale")
-	build.Stderr = os.Stderr
-	if err := build.Run(); err != nil {
-		return nil, fmt.Errorf("build the service: %w", err)
+	if err := repo.Build(ctx, binary); err != nil {
+		return nil, err
 	}
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	if w.redis, err = startRedis(ctx, dir, o.fsync); err != nil {
+	if err := w.startRedis(ctx, o.fsync); err != nil {
 		return nil, err
 	}
 	db := "sqlite:" + filepath.Join(dir, "bench.db")
@@ -86,20 +89,20 @@ func startWorld(ctx context.Context, o options) (w *world, err error) {
 		return nil, err
 	}
 	w.binary, w.common = binary, common
-	addr, ops, workOps := freeAddr(ctx), freeAddr(ctx), freeAddr(ctx)
+	addr, ops, workOps := freeAddr(), freeAddr(), freeAddr()
 	if w.api, err = w.start(ctx, "api", binary, addr, ops, append([]string{"api", "--addr", addr, "--ops-addr", ops}, common...)...); err != nil {
 		return nil, err
 	}
 	if w.worker, err = w.start(ctx, "worker", binary, "", workOps, append([]string{"worker", "--ops-addr", workOps}, common...)...); err != nil {
 		return nil, err
 	}
-	addr = freeAddr(ctx)
+	addr = freeAddr()
 	if w.empty, err = w.start(ctx, "empty", self, addr, "", "empty", addr); err != nil {
 		return nil, err
 	}
 	waited := []*process{w.api, w.empty}
 	for interval := range pollIntervals {
-		addr = freeAddr(ctx)
+		addr = freeAddr()
 		p, err := w.start(ctx, "polling-"+interval, self, addr, "", "polling", addr, w.redis.addr, interval)
 		if err != nil {
 			return nil, err
@@ -117,7 +120,7 @@ func startWorld(ctx context.Context, o options) (w *world, err error) {
 
 // another starts one more API process, which limits no buyer's rate.
 func (w *world) another(ctx context.Context, settings ...string) (*process, error) {
-	addr, ops := freeAddr(ctx), freeAddr(ctx)
+	addr, ops := freeAddr(), freeAddr()
 	settings = append(settings, "--addr", addr, "--ops-addr", ops, "--rate-buyer", "-1")
 	p, err := w.start(ctx, "api-2", w.binary, addr, ops, append(append([]string{"api"}, settings...), w.common...)...)
 	if err != nil {
@@ -129,31 +132,13 @@ func (w *world) another(ctx context.Context, settings ...string) (*process, erro
 	return p, nil
 }
 
-func startRedis(ctx context.Context, dir, fsync string) (*process, error) {
-	addr := freeAddr(ctx)
-	_, port, err := net.SplitHostPort(addr)
-	if err != nil {
-		return nil, err
+// startRedis starts the redis-server of the run, which keeps its data in w.dir.
+func (w *world) startRedis(ctx context.Context, fsync string) (err error) {
+	if w.server, err = server.Start(ctx, w.dir, fsync); err != nil {
+		return err
 	}
-	cmd := exec.CommandContext(context.WithoutCancel(ctx), "redis-server", "--port", port, "--bind", "127.0.0.1", "--dir", dir, "--save", "",
-		// A rewrite of the append-only file takes a core for as long as the data
-		// of all rounds so far is large; it would fall into one phase or another.
-		"--auto-aof-rewrite-percentage", "0",
-		"--appendonly", "yes", "--appendfsync", fsync, "--maxmemory-policy", "noeviction", "--logfile", filepath.Join(dir, "redis.log"))
-	c, err := launch("redis", cmd, addr, "")
-	if err != nil {
-		return nil, fmt.Errorf("%w (make deps installs it)", err)
-	}
-	for range 200 {
-		conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "tcp", addr)
-		if err == nil {
-			return c, conn.Close()
-		}
-		if err := pause(ctx, 20*time.Millisecond); err != nil {
-			return nil, errors.Join(err, c.stop())
-		}
-	}
-	return nil, errors.Join(errors.New("redis-server did not start"), c.stop())
+	w.redis = &process{name: "redis", pid: w.server.Pid(), addr: w.server.Addr(), ended: w.server.Done()}
+	return nil
 }
 
 func (w *world) once(ctx context.Context, binary string, args ...string) error {
@@ -242,10 +227,10 @@ func (c *process) stop() error {
 
 func (w *world) close() error {
 	var errs []error
-	for _, c := range append(slices.Collect(maps.Values(w.poll)), w.empty, w.api, w.worker, w.redis) {
+	for _, c := range append(slices.Collect(maps.Values(w.poll)), w.empty, w.api, w.worker) {
 		errs = append(errs, c.stop())
 	}
-	return errors.Join(append(errs, os.RemoveAll(w.dir))...)
+	return errors.Join(append(errs, w.server.Stop(), os.RemoveAll(w.dir))...)
 }
 
 // cpu is the processor time the process has used so far; 0 where the system
@@ -288,11 +273,12 @@ func (c *process) profile(ctx context.Context, path string, d time.Duration) err
 	return errors.Join(err, f.Close(), res.Body.Close())
 }
 
-func freeAddr(ctx context.Context) string {
-	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
+// freeAddr is a loopback address that nothing listens on. Without a free port it
+// names port 0, on which no process becomes ready.
+func freeAddr() string {
+	addr, err := freeport.Addr()
 	if err != nil {
 		return "127.0.0.1:0"
 	}
-	defer l.Close() //nolint:errcheck // only its number was wanted
-	return l.Addr().String()
+	return addr
 }

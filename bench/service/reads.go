@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"flashsale/bench/internal/targets"
 	"flashsale/internal/wire"
 )
 
@@ -19,10 +20,10 @@ var someItem = []byte(`,"stock_left":`)
 // gives out.
 const readsBar = 0.85
 
-// reads measures how many times a second an item's page is read, and the first page
+// measureReads measures how many times a second an item's page is read, and the first page
 // of the list, in turns with an empty handler that writes as many bytes, and then
 // what each defence of the cache is worth in questions to the database.
-func (m *meter) reads(ctx context.Context) error {
+func measureReads(ctx context.Context, m *meter) error {
 	for i := range 2*listedItems + 1 {
 		if err := m.createItem(ctx, fmt.Sprintf("reads-%d", i), stock, 0); err != nil {
 			return err
@@ -33,25 +34,25 @@ func (m *meter) reads(ctx context.Context) error {
 	} {
 		var ratios, costs []float64
 		for range m.o.reads {
-			empty, emptyCost, err := m.readPhase(ctx, "read empty", m.world.empty.addr, what.path)
+			empty, emptyCost, err := readPhase(ctx, m, "read empty", m.world.empty.addr, what.path)
 			if err != nil {
 				return err
 			}
-			pages, cost, err := m.readPhase(ctx, "read "+what.name, m.world.api.addr, what.path)
+			pages, cost, err := readPhase(ctx, m, "read "+what.name, m.world.api.addr, what.path)
 			if err != nil {
 				return err
 			}
 			ratios, costs = append(ratios, pages/empty), append(costs, cost/emptyCost)
 		}
 		fmt.Fprintf(m.out, "processor time of the %s's page, in those of the empty handler: %.2f\n", what.name, median(costs))
-		printBar(m.out, what.bar, median(ratios), readsBar)
+		targets.AtLeast(m.out, what.bar, median(ratios), readsBar)
 	}
 	return printDefences(ctx, m.out, m.world.redis.addr)
 }
 
 // readPhase reads pages from one server. It returns how many a second, and the
 // processor time of each in microseconds.
-func (m *meter) readPhase(ctx context.Context, name, addr, path string) (rate, cost float64, err error) {
+func readPhase(ctx context.Context, m *meter, name, addr, path string) (rate, cost float64, err error) {
 	before := m.world.api.cpu() + m.world.empty.cpu()
 	n, took, err := readFor(ctx, addr, path, m.o)
 	if err != nil {

@@ -15,6 +15,7 @@ import (
 	_ "github.com/mattn/go-sqlite3" // the orders are read where they are kept
 	"golang.org/x/sync/errgroup"
 
+	"flashsale/bench/internal/targets"
 	"flashsale/internal/wire"
 )
 
@@ -24,16 +25,16 @@ const expiryBar = 1000
 // expiryLag is the time between the last purchase and the first expiry.
 const expiryLag = 15 * time.Second
 
-// expiries buys orders that ask for payment, evenly over a time, pays none, and
+// measureExpiries buys orders that ask for payment, evenly over a time, pays none, and
 // prints how late they lapse.
-func (m *meter) expiries(ctx context.Context) error {
+func measureExpiries(ctx context.Context, m *meter) error {
 	const item = "expiries"
 	window := m.o.spread + expiryLag
 	if err := m.createItem(ctx, item, stock, int64(window/time.Second)); err != nil {
 		return err
 	}
 	began := time.Now()
-	if err := m.buyEvenly(ctx, item); err != nil {
+	if err := buyEvenly(ctx, m, item); err != nil {
 		return fmt.Errorf("buy evenly: %w", err)
 	}
 	fmt.Fprintf(m.out, "expiries      %d orders bought in %.1f s, to be paid within %v\n", m.o.expiry, time.Since(began).Seconds(), window)
@@ -59,10 +60,10 @@ func (m *meter) expiries(ctx context.Context) error {
 			return err
 		}
 	}
-	return m.printLateness(ctx, db, item)
+	return printLateness(ctx, m, db, item)
 }
 
-func (m *meter) printLateness(ctx context.Context, db *sql.DB, item string) error {
+func printLateness(ctx context.Context, m *meter, db *sql.DB, item string) error {
 	rows, err := db.QueryContext(ctx, "SELECT closed_at - expires_at FROM orders WHERE item_id = ? ORDER BY 1", item)
 	if err != nil {
 		return err
@@ -87,12 +88,12 @@ func (m *meter) printLateness(ctx context.Context, db *sql.DB, item string) erro
 	}
 	fmt.Fprintf(m.out, "expiries      late by p50 %.0f ms, p99 %.0f ms, at most %.0f ms, never early\n",
 		late[len(late)/2], late[len(late)*99/100], late[len(late)-1])
-	printCeiling(m.out, "expiry_p99_ms", late[len(late)*99/100], expiryBar)
+	targets.AtMost(m.out, "expiry_p99_ms", late[len(late)*99/100], expiryBar)
 	return nil
 }
 
 // buyEvenly sends the purchases at an even pace, and waits for all answers.
-func (m *meter) buyEvenly(ctx context.Context, item string) error {
+func buyEvenly(ctx context.Context, m *meter, item string) error {
 	target, err := wire.ParseTarget("http://" + m.world.api.addr)
 	if err != nil {
 		return err

@@ -17,6 +17,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"flashsale/bench/internal/targets"
 	"flashsale/handler/auth"
 	"flashsale/inventory"
 )
@@ -51,37 +52,37 @@ func measure(ctx context.Context, o options, out io.Writer) (err error) {
 		m.printRatios()
 	}
 	if o.reads > 0 {
-		if err := m.reads(ctx); err != nil {
+		if err := measureReads(ctx, m); err != nil {
 			return fmt.Errorf("reads: %w", err)
 		}
 	}
 	if o.hot > 0 {
-		if err := m.hot(ctx); err != nil {
+		if err := measureHot(ctx, m); err != nil {
 			return err
 		}
 	}
 	if o.visible > 0 {
-		if err := m.visible(ctx); err != nil {
+		if err := measureVisible(ctx, m); err != nil {
 			return fmt.Errorf("visible: %w", err)
 		}
 	}
 	if o.streams > 0 {
-		if err := m.streams(ctx); err != nil {
+		if err := measureStreams(ctx, m); err != nil {
 			return fmt.Errorf("streams: %w", err)
 		}
 	}
 	if len(o.recovery) > 0 {
-		if err := m.recoveries(ctx); err != nil {
+		if err := measureRecoveries(ctx, m); err != nil {
 			return fmt.Errorf("recovery: %w", err)
 		}
 	}
 	if o.expiry > 0 {
-		if err := m.expiries(ctx); err != nil {
+		if err := measureExpiries(ctx, m); err != nil {
 			return err
 		}
 	}
 	if o.overload {
-		return m.overload(ctx)
+		return measureOverload(ctx, m)
 	}
 	return nil
 }
@@ -91,12 +92,12 @@ func (m *meter) printRatios() {
 	f, out := &m.figures, m.out
 	empty := median(f.empty)
 	fmt.Fprintf(out, "drained %.2f s after the accepted burst (median)\n", median(f.drained))
-	printBar(out, "accepted/empty", median(f.accepted)/empty, 0.50)
-	printBar(out, "committed/empty", median(f.committed)/empty, 0.35)
-	printBar(out, "sold_out/empty", median(f.soldOut)/empty, 0.80)
+	targets.AtLeast(out, "accepted/empty", median(f.accepted)/empty, 0.50)
+	targets.AtLeast(out, "committed/empty", median(f.committed)/empty, 0.35)
+	targets.AtLeast(out, "sold_out/empty", median(f.soldOut)/empty, 0.80)
 	if !m.o.skipPolling {
 		for _, interval := range slices.Sorted(maps.Keys(f.polling)) {
-			printBar(out, "accepted/polling_lock_"+interval, median(f.accepted)/median(f.polling[interval]), 50)
+			targets.AtLeast(out, "accepted/polling_lock_"+interval, median(f.accepted)/median(f.polling[interval]), 50)
 		}
 	}
 }

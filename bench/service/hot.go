@@ -5,9 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"flashsale/internal/testing/overlay"
+	"flashsale/internal/testing/repo"
 )
 
 // hotSizes are the numbers of API processes that sell the hot item.
@@ -34,9 +35,9 @@ type hotFigures struct {
 	api, redis          []float64 // processor time in us per purchase
 }
 
-// hot measures one hot item on 1, 2 and 4 API processes, with the lock and without
+// measureHot measures one hot item on 1, 2 and 4 API processes, with the lock and without
 // it in turn. The load is the same for all, spread over the processes.
-func (m *meter) hot(ctx context.Context) (err error) {
+func measureHot(ctx context.Context, m *meter) (err error) {
 	var open []*process
 	defer func() {
 		for _, p := range open {
@@ -70,18 +71,18 @@ func (m *meter) hot(ctx context.Context) (err error) {
 					seen[key] = new(hotFigures)
 				}
 				item := fmt.Sprintf("hot-%d-%d-%d", round, n, i)
-				if err := m.hotPhase(ctx, key, item, procs[name][:n], seen[key]); err != nil {
+				if err := hotPhase(ctx, m, key, item, procs[name][:n], seen[key]); err != nil {
 					return fmt.Errorf("hot, round %d, %s: %w", round+1, key, err)
 				}
 			}
 		}
 	}
-	m.printHot(seen)
+	printHot(m.out, seen)
 	return nil
 }
 
 // printHot prints the medians over the rounds. The ratios are medians of each round's.
-func (m *meter) printHot(seen map[string]*hotFigures) {
+func printHot(out io.Writer, seen map[string]*hotFigures) {
 	ratio := func(above, below []float64) float64 {
 		ratios := make([]float64, len(above))
 		for i := range above {
@@ -89,22 +90,22 @@ func (m *meter) printHot(seen map[string]*hotFigures) {
 		}
 		return median(ratios)
 	}
-	fmt.Fprintln(m.out, "hot item      processes        accepted/s  to 1 process  purchases a script  lowest share  api us  redis us")
+	fmt.Fprintln(out, "hot item      processes        accepted/s  to 1 process  purchases a script  lowest share  api us  redis us")
 	for _, name := range []string{"lock", "no lock"} {
 		one := seen[fmt.Sprintf("%d %s", hotSizes[0], name)]
 		for _, n := range hotSizes {
 			f := seen[fmt.Sprintf("%d %s", n, name)]
-			fmt.Fprintf(m.out, "  %-11s %9d %17.0f %13.2f %19.1f %13.2f %7.1f %9.1f\n", name, n, median(f.rate), ratio(f.rate, one.rate),
+			fmt.Fprintf(out, "  %-11s %9d %17.0f %13.2f %19.1f %13.2f %7.1f %9.1f\n", name, n, median(f.rate), ratio(f.rate, one.rate),
 				median(f.batch), median(f.lowest), median(f.api), median(f.redis))
 		}
 	}
 	for _, n := range hotSizes {
-		fmt.Fprintf(m.out, "RATIO lock/no_lock_%d %.2f\n", n, ratio(seen[fmt.Sprintf("%d lock", n)].rate, seen[fmt.Sprintf("%d no lock", n)].rate))
+		fmt.Fprintf(out, "RATIO lock/no_lock_%d %.2f\n", n, ratio(seen[fmt.Sprintf("%d lock", n)].rate, seen[fmt.Sprintf("%d no lock", n)].rate))
 	}
 }
 
 // hotPhase sells one item on some processes, for which each buyer gets a 202.
-func (m *meter) hotPhase(ctx context.Context, name, item string, procs []*process, f *hotFigures) error {
+func hotPhase(ctx context.Context, m *meter, name, item string, procs []*process, f *hotFigures) error {
 	if err := m.createItem(ctx, item, stock, 0); err != nil {
 		return err
 	}
@@ -147,7 +148,7 @@ func (m *meter) hotPhase(ctx context.Context, name, item string, procs []*proces
 
 // hotAPI starts an API process of the given build.
 func (w *world) hotAPI(ctx context.Context, name, binary string) (*process, error) {
-	addr, ops := freeAddr(ctx), freeAddr(ctx)
+	addr, ops := freeAddr(), freeAddr()
 	args := append([]string{"api", "--addr", addr, "--ops-addr", ops, "--rate-buyer", "-1"}, w.common...)
 	p, err := w.start(ctx, "hot-"+name, binary, addr, ops, args...)
 	if err != nil {
@@ -164,14 +165,17 @@ func (w *world) buildWithoutLock(ctx context.Context) (string, error) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return "", err
 	}
-	path, err := overlay.Write(".", dir, withoutLock)
+	root, err := repo.Root()
+	if err != nil {
+		return "", err
+	}
+	path, err := overlay.Write(root, dir, withoutLock)
 	if err != nil {
 		return "", err
 	}
 	binary := filepath.Join(dir, "flashsale")
-	build := exec.CommandContext(ctx, "go", "build", "-overlay", path, "-o", binary, "./cmd/flashsale")
-	if out, err := build.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build the service without the lock: %w\n%s", err, out)
+	if err := repo.Build(ctx, binary, "-overlay", path); err != nil {
+		return "", fmt.Errorf("without the lock: %w", err)
 	}
 	return binary, nil
 }

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"flashsale/bench/internal/targets"
 	"flashsale/handler/auth"
 )
 
@@ -63,7 +64,7 @@ func (m *meter) inspection(ctx context.Context, item string, n int) error {
 			return fmt.Errorf("%s: %w", c.name, err)
 		}
 		fmt.Fprintf(m.out, "inspect       %d orders: p99 of purchases %v beside %s, %v alone\n", n, slow, c.name, quiet)
-		printCeiling(m.out, fmt.Sprintf("%s_blocks_%d_ms", c.name, n), max(slow-quiet, 0).Seconds()*1000, inspectBar)
+		targets.AtMost(m.out, fmt.Sprintf("%s_blocks_%d_ms", c.name, n), max(slow-quiet, 0).Seconds()*1000, inspectBar)
 	}
 	used := -m.world.api.cpu() - m.world.redis.cpu()
 	for range inspectRounds {
@@ -72,7 +73,7 @@ func (m *meter) inspection(ctx context.Context, item string, n int) error {
 		}
 	}
 	used += m.world.api.cpu() + m.world.redis.cpu()
-	printCeiling(m.out, fmt.Sprintf("reconcile_cpu_%d_percent", n), 100*used.Seconds()/inspectRounds/time.Minute.Seconds(), inspectShare)
+	targets.AtMost(m.out, fmt.Sprintf("reconcile_cpu_%d_percent", n), 100*used.Seconds()/inspectRounds/time.Minute.Seconds(), inspectShare)
 	return nil
 }
 
