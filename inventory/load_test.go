@@ -16,6 +16,8 @@ import (
 	"flashsale/internal/testing/redistest"
 	"flashsale/lock"
 	"flashsale/queue"
+
+	"flashsale/internal/pause"
 )
 
 // TestInventory_Load_SaleDamaged: a sale that misses a field it cannot sell
@@ -219,7 +221,7 @@ func TestInventory_Load_LongerThanPatience(t *testing.T) {
 	v := s.inventory(t, Config{Patience: patience})
 	s.source.set(func(src *stored) {
 		src.before = func(ctx context.Context) error {
-			if !pause(ctx, reading) {
+			if !pause.For(ctx, reading) {
 				return context.Cause(ctx)
 			}
 			return nil
@@ -480,7 +482,7 @@ func TestInventory_Change_LongLoad(t *testing.T) {
 		v := s.inventory(t, Config{LookLimit: defaultLookLimit})
 		s.source.set(func(f *stored) {
 			f.before = func(ctx context.Context) error {
-				if !pause(ctx, defaultLookLimit+100*time.Millisecond) {
+				if !pause.For(ctx, defaultLookLimit+100*time.Millisecond) {
 					return context.Cause(ctx)
 				}
 				return nil

@@ -14,6 +14,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"flashsale/handler"
+
+	"flashsale/internal/pause"
 )
 
 // purchaseBody and orderBody are the contract's JSON, as a plain Gin handler
@@ -117,7 +119,7 @@ func pollingPurchase(ctx context.Context, rdb *redis.Client, item string, next f
 		if ok {
 			break
 		}
-		if err := pause(ctx, next()); err != nil {
+		if err := pause.OrCause(ctx, next()); err != nil {
 			return err
 		}
 	}
@@ -156,16 +158,4 @@ func serve(ctx context.Context, addr string, h gin.HandlerFunc) error {
 		return err
 	}
 	return nil
-}
-
-// pause waits for d, or returns why ctx ended.
-func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }

@@ -16,6 +16,8 @@ import (
 
 	"flashsale/catalog"
 	"flashsale/lock"
+
+	"flashsale/internal/pause"
 )
 
 // The scenes of the table. The database is a counter that takes sourceTime for an
@@ -79,7 +81,7 @@ func (s *counted) ItemsByID(ctx context.Context, ids []string) ([]catalog.Item, 
 		s.at = append(s.at, now)
 	}
 	s.mu.Unlock()
-	if err := pause(ctx, sourceTime); err != nil {
+	if err := pause.OrCause(ctx, sourceTime); err != nil {
 		return nil, err
 	}
 	var found []catalog.Item
@@ -231,13 +233,13 @@ func hotItem(ctx context.Context, addr string, cfg catalog.Config) (cold, expire
 	}
 	cold = s.source.ids.Load()
 	if err == nil {
-		err = pause(ctx, cfg.Fresh)
+		err = pause.OrCause(ctx, cfg.Fresh)
 	}
 	if err == nil {
 		err = s.read(ctx, hotReaders, func(int) string { return s.ids[0] })
 	}
 	if err == nil {
-		err = pause(ctx, 10*sourceTime) // what goes on behind the readers' backs
+		err = pause.OrCause(ctx, 10*sourceTime) // what goes on behind the readers' backs
 	}
 	return cold, s.source.ids.Load() - cold, errors.Join(err, s.close())
 }
@@ -246,10 +248,10 @@ func hotItem(ctx context.Context, addr string, cfg catalog.Config) (cold, expire
 func ghosts(ctx context.Context, addr string, cfg catalog.Config) (int64, error) {
 	s, err := newStand(ctx, addr, 1, 100, cfg)
 	for err == nil && s.catalogs[0].Stats().Questions == 0 {
-		err = pause(ctx, time.Millisecond) // until the set of ids is read
+		err = pause.OrCause(ctx, time.Millisecond) // until the set of ids is read
 	}
 	if err == nil {
-		err = pause(ctx, 10*sourceTime)
+		err = pause.OrCause(ctx, 10*sourceTime)
 	}
 	before := s.source.ids.Load()
 	for range ghostTwice {
@@ -273,7 +275,7 @@ func together(ctx context.Context, addr string, cfg catalog.Config) (int64, erro
 	s.source.mu.Unlock()
 	for end := time.Now().Add(cfg.Fresh + cfg.Fresh/4); err == nil && time.Now().Before(end); {
 		if err = s.read(ctx, togetherIDs, all); err == nil {
-			err = pause(ctx, 5*time.Millisecond)
+			err = pause.OrCause(ctx, 5*time.Millisecond)
 		}
 	}
 	return int64(s.source.busiest()), errors.Join(err, s.close())

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"flashsale/internal/pause"
 )
 
 const (
@@ -119,7 +121,7 @@ func (r *rig) freed(ctx context.Context) (int64, error) {
 		if time.Since(began) > recoveryLimit {
 			return 0, fmt.Errorf("%d keys of ended sales are in Redis after %v", keys, recoveryLimit)
 		}
-		if err := pause(ctx, 100*time.Millisecond); err != nil {
+		if err := pause.OrCause(ctx, 100*time.Millisecond); err != nil {
 			return 0, err
 		}
 	}

@@ -17,6 +17,8 @@ import (
 
 	"flashsale/bench/internal/targets"
 	"flashsale/internal/wire"
+
+	"flashsale/internal/pause"
 )
 
 // expiryBar is how late an order may lapse, in milliseconds, at the 99th percentile.
@@ -56,7 +58,7 @@ func measureExpiries(ctx context.Context, m *meter) error {
 		if time.Now().After(end) {
 			return fmt.Errorf("%d orders have not lapsed", open)
 		}
-		if err := pause(ctx, 5*time.Second); err != nil {
+		if err := pause.OrCause(ctx, 5*time.Second); err != nil {
 			return err
 		}
 	}
@@ -117,7 +119,7 @@ func buyEvenly(ctx context.Context, m *meter, item string) error {
 					return nil
 				}
 				due := start.Add(time.Duration(float64(m.o.spread) * float64(i) / float64(m.o.expiry)))
-				if err := pause(ctx, time.Until(due)); err != nil {
+				if err := pause.OrCause(ctx, time.Until(due)); err != nil {
 					return err
 				}
 				req.Reset()

@@ -12,6 +12,8 @@ import (
 
 	"flashsale/bench/internal/targets"
 	"flashsale/handler/auth"
+
+	"flashsale/internal/pause"
 )
 
 const (
@@ -46,7 +48,7 @@ func measureInspect(ctx context.Context, s *sizes) (err error) {
 // other, and the CPU time of the API and Redis per reconciliation of all items.
 func (m *meter) inspection(ctx context.Context, item string, n int) error {
 	next := 1
-	quiet, err := m.buyWhile(ctx, item, &next, func(ctx context.Context) error { return pause(ctx, 10*time.Millisecond) })
+	quiet, err := m.buyWhile(ctx, item, &next, func(ctx context.Context) error { return pause.OrCause(ctx, 10*time.Millisecond) })
 	if err != nil {
 		return err
 	}

@@ -20,6 +20,8 @@ import (
 	"flashsale/bench/internal/targets"
 	"flashsale/handler/auth"
 	"flashsale/inventory"
+
+	"flashsale/internal/pause"
 )
 
 // figures are the rounds' throughputs, in answers a second.
@@ -271,7 +273,7 @@ func (m *meter) waitDrained(ctx context.Context) (time.Duration, error) {
 		if took > time.Minute {
 			return 0, fmt.Errorf("%d orders still queued a minute after the burst", queued)
 		}
-		if err := pause(ctx, 10*time.Millisecond); err != nil {
+		if err := pause.OrCause(ctx, 10*time.Millisecond); err != nil {
 			return 0, err
 		}
 	}

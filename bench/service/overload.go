@@ -16,6 +16,8 @@ import (
 
 	"flashsale/bench/internal/targets"
 	"flashsale/internal/wire"
+
+	"flashsale/internal/pause"
 )
 
 const (
@@ -98,8 +100,8 @@ func hinder(ctx context.Context, m *meter) (err error) {
 		if err != nil {
 			return err
 		}
-		err = pause(ctx, hinderHolds)
-		if err := errors.Join(err, tx.Rollback(), pause(ctx, hinderRests)); err != nil {
+		err = pause.OrCause(ctx, hinderHolds)
+		if err := errors.Join(err, tx.Rollback(), pause.OrCause(ctx, hinderRests)); err != nil {
 			return err
 		}
 	}
@@ -186,7 +188,7 @@ func offerOn(ctx context.Context, m *meter, conn *wire.Conn, t wire.Target, item
 	for {
 		i := int(next.Add(1)) - 1
 		due := start.Add(time.Duration(float64(i) / perSecond * float64(time.Second)))
-		if due.Sub(start) > overloadWarm+m.o.phase || pause(ctx, time.Until(due)) != nil {
+		if due.Sub(start) > overloadWarm+m.o.phase || pause.OrCause(ctx, time.Until(due)) != nil {
 			return own
 		}
 		req.Reset()

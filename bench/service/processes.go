@@ -21,6 +21,8 @@ import (
 	"flashsale/internal/testing/freeport"
 	"flashsale/internal/testing/redisserver"
 	"flashsale/internal/testing/repo"
+
+	"flashsale/internal/pause"
 )
 
 // world is everything a run starts, in one temporary folder.
@@ -181,7 +183,7 @@ func (c *process) ready(ctx context.Context) error {
 		} else {
 			last = err.Error()
 		}
-		if err := pause(ctx, 20*time.Millisecond); err != nil {
+		if err := pause.OrCause(ctx, 20*time.Millisecond); err != nil {
 			return err
 		}
 	}

@@ -13,6 +13,8 @@ import (
 
 	"flashsale/handler/auth"
 	"flashsale/inventory"
+
+	"flashsale/internal/pause"
 )
 
 const (
@@ -105,7 +107,7 @@ func (r *rig) built(ctx context.Context, before string) (string, error) {
 		if time.Since(began) > recoveryLimit {
 			return "", fmt.Errorf("the sales are not loaded after %v", recoveryLimit)
 		}
-		if err := pause(ctx, 5*time.Millisecond); err != nil {
+		if err := pause.OrCause(ctx, 5*time.Millisecond); err != nil {
 			return "", err
 		}
 	}
@@ -127,7 +129,7 @@ func (r *rig) enqueue(ctx context.Context, items []string, n int) error {
 	for {
 		ready, err := r.redis.ZCard(ctx, inventory.QueuePrefix(0)+"ready").Result()
 		if err == nil && int(ready) < n && filling.Err() == nil {
-			err = pause(filling, 20*time.Millisecond)
+			err = pause.OrCause(filling, 20*time.Millisecond)
 			if err == nil {
 				continue
 			}
@@ -176,7 +178,7 @@ func (s *sizes) besideLoads(ctx context.Context) (err error) {
 		failures <- err
 	})
 	all.Go(func() { failures <- r.readOrder(busy, order, reads) })
-	if err := pause(ctx, rebuildSettled); err != nil {
+	if err := pause.OrCause(ctx, rebuildSettled); err != nil {
 		return err
 	}
 	quiet, quietReads := buys.take(), reads.take()
@@ -231,7 +233,7 @@ func (r *rig) loading(ctx context.Context, item string) error {
 		if !errors.Is(err, redis.Nil) {
 			return err
 		}
-		if err := pause(ctx, time.Millisecond); err != nil {
+		if err := pause.OrCause(ctx, time.Millisecond); err != nil {
 			return err
 		}
 	}
@@ -254,7 +256,7 @@ func (r *rig) readOrder(ctx context.Context, order string, seen *tally) error {
 		if status == http.StatusOK && !json.Valid(body) {
 			return fmt.Errorf("order %s is %q", order, body)
 		}
-		if err := pause(ctx, time.Millisecond); err != nil {
+		if err := pause.OrCause(ctx, time.Millisecond); err != nil {
 			return nil //nolint:nilerr // it was told to end
 		}
 	}

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"flashsale/bench/internal/targets"
+
+	"flashsale/internal/pause"
 )
 
 // recoveryBars are how long a sale may stay shut after Redis has lost everything,
@@ -87,7 +89,7 @@ func (m *meter) reopen(ctx context.Context, item string, i int) (time.Duration, 
 		if time.Since(began) > recoveryLimit {
 			return 0, fmt.Errorf("%s is not open after %v: %s", item, recoveryLimit, answer.Code)
 		}
-		if err := pause(ctx, 5*time.Millisecond); err != nil {
+		if err := pause.OrCause(ctx, 5*time.Millisecond); err != nil {
 			return 0, err
 		}
 	}

@@ -16,6 +16,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"flashsale/handler/auth"
+
+	"flashsale/internal/pause"
 )
 
 // rig is the surroundings of one measurement: a database with a history, a
@@ -76,7 +78,7 @@ func (r *rig) work(ctx context.Context, settings ...string) (err error) {
 		if _, err = get(ctx, "http://"+ops+"/metrics"); err == nil {
 			return nil
 		}
-		if err := pause(ctx, 20*time.Millisecond); err != nil {
+		if err := pause.OrCause(ctx, 20*time.Millisecond); err != nil {
 			return err
 		}
 	}
@@ -124,7 +126,7 @@ func (r *rig) warmOne(ctx context.Context, item, token string) error {
 		if status != http.StatusServiceUnavailable || time.Since(began) > recoveryLimit {
 			return fmt.Errorf("warm %s: %d %s", item, status, body)
 		}
-		if err := pause(ctx, 50*time.Millisecond); err != nil {
+		if err := pause.OrCause(ctx, 50*time.Millisecond); err != nil {
 			return err
 		}
 	}

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"syscall"
 	"time"
+
+	"flashsale/internal/pause"
 )
 
 const (
@@ -282,7 +284,7 @@ func (r *rig) drain(ctx context.Context, n int) (time.Duration, error) {
 		if time.Now().After(limit) {
 			return 0, fmt.Errorf("%d of %d orders left the queue within %v", gone, n, shopLimit)
 		}
-		if err := pause(ctx, 5*time.Millisecond); err != nil {
+		if err := pause.OrCause(ctx, 5*time.Millisecond); err != nil {
 			return 0, err
 		}
 	}
