@@ -6,8 +6,8 @@ import (
 	"slices"
 	"time"
 
-	"flashsale/bench/internal/targets"
 	"flashsale/bench/internal/stats"
+	"flashsale/bench/internal/targets"
 )
 
 // bars writes one line for each bar that can be judged: those that compare need

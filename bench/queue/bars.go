@@ -4,8 +4,8 @@ import (
 	"io"
 	"slices"
 
-	"flashsale/bench/internal/targets"
 	"flashsale/bench/internal/stats"
+	"flashsale/bench/internal/targets"
 )
 
 // bars writes one line for each bar whose phases and contenders were run.

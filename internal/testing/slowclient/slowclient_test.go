@@ -17,9 +17,6 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// patience bounds what must happen; long, because it only delays a failure.
-const patience = 30 * time.Second
-
 // server serves h with bounds on the time to read, and returns its address and
 // how many connections it holds.
 func server(t *testing.T, within time.Duration, h http.HandlerFunc) (addr string, held *atomic.Int64) {
