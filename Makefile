@@ -62,6 +62,7 @@ TEST = CI=true $(GO) test -vet=off -shuffle=on -timeout $(TEST_TIMEOUT)
 .PHONY: test
 test: deps ## Run every test but the long ones, on every engine, in random order
 	$(TEST) $(ARGS) ./...
+	cd bench && $(TEST) $(ARGS) ./...
 
 # Everything once more, with the race detector and the long tests: a superset of test.
 # One package after the other (-p 1): with the detector each keeps all processors busy.
@@ -79,6 +80,7 @@ test-stress: deps ## Run each package's tests COUNT times (20) beside 8 busy pro
 .PHONY: test-short
 test-short: ## Run the quick tests on the engines that are installed
 	$(GO) test -short -shuffle=on -timeout $(TEST_TIMEOUT) $(ARGS) ./...
+	cd bench && $(GO) test -short -shuffle=on -timeout $(TEST_TIMEOUT) $(ARGS) ./...
 
 .PHONY: fuzz
 fuzz: ## Fuzz what reads text from outside, each target for FUZZTIME (30s)
@@ -94,13 +96,16 @@ lint: $(GOLANGCI_LINT) ## Run the linters of .golangci.yml, and check the format
 fmt: $(GOLANGCI_LINT) ## Format the Go files
 	$(GOLANGCI_LINT) fmt ./...
 
+# Run from here and not from bench/, so that paths in ARGS mean the same as elsewhere.
+BENCH = $(GO) build -C bench -o $(CURDIR)/bin/bench-service ./service && ./bin/bench-service
+
 .PHONY: bench
-bench: deps ## Measure the speed ratios (ARGS: options of internal/bench)
-	$(GO) run ./internal/bench $(ARGS)
+bench: deps ## Measure the speed ratios (ARGS: options of bench/service)
+	$(BENCH) $(ARGS)
 
 .PHONY: soak
 soak: deps ## Sell one item at full load for minutes and print a row per minute (ARGS: -duration, -orders, ...)
-	$(GO) run ./internal/bench soak $(ARGS)
+	$(BENCH) soak $(ARGS)
 
 .PHONY: bench-lock
 bench-lock: deps ## Compare the lock with other libraries (ARGS: options of bench/lock)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"flashsale/internal/pause"
 )
 
 // Created tells every process that an item may have been created: that it is to
@@ -81,7 +83,7 @@ func (c *Catalog) keepTelling(ctx context.Context) {
 			return
 		case n := <-c.untold:
 			for c.tryTell(ctx, n) != nil {
-				if !pause(ctx, retryPause) {
+				if !pause.For(ctx, retryPause) {
 					return
 				}
 			}

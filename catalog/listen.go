@@ -11,6 +11,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"flashsale/internal/subscription"
+
+	"flashsale/internal/pause"
 )
 
 // The pauses between tries to subscribe.
@@ -30,7 +32,7 @@ func (c *Catalog) listen(ctx context.Context) {
 		if confirmed {
 			wait = listenPauseMin
 		}
-		if !pause(ctx, wait/2+rand.N(wait/2)) {
+		if !pause.For(ctx, wait/2+rand.N(wait/2)) {
 			return
 		}
 	}
@@ -91,17 +93,5 @@ func (c *Catalog) hear(message string) {
 				}
 			}()
 		}
-	}
-}
-
-// pause waits, and returns false when ctx ends first.
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }

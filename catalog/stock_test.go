@@ -5,13 +5,15 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"flashsale/internal/pause"
 )
 
 // slowStock answers each question in a time that is well within the limit of one.
 type slowStock struct{ took time.Duration }
 
 func (s slowStock) Left(ctx context.Context, items []string) ([]int64, error) {
-	if !pause(ctx, s.took) {
+	if !pause.For(ctx, s.took) {
 		return nil, context.Cause(ctx)
 	}
 	return make([]int64, len(items)), nil

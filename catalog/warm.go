@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"flashsale/internal/pause"
 )
 
 const (
@@ -69,7 +71,7 @@ func (c *Catalog) keepFilter(ctx context.Context) {
 			wait = warmRetry
 		}
 		for end := time.Now().Add(wait); time.Now().Before(end); {
-			if !pause(ctx, min(warmRetry, time.Until(end))) {
+			if !pause.For(ctx, min(warmRetry, time.Until(end))) {
 				return
 			}
 			if c.filter.full() || !c.filter.built() {
@@ -96,7 +98,7 @@ func (c *Catalog) keepWarm(ctx context.Context) {
 			c.warm.ready.Store(true)
 			c.openSales(ctx, soon)
 		}
-		if !pause(ctx, wait) {
+		if !pause.For(ctx, wait) {
 			return
 		}
 	}

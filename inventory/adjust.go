@@ -11,6 +11,8 @@ import (
 
 	"flashsale/internal/faultpoint"
 	"flashsale/lock"
+
+	"flashsale/internal/pause"
 )
 
 // Change is a change of an item on sale. A field at its zero value leaves things as they are.
@@ -315,7 +317,7 @@ func (v *Inventory) distrustLater(item string) {
 		return
 	}
 	v.background.Go(func() {
-		for v.distrust(v.life, item) != nil && pause(v.life, resendMax) {
+		for v.distrust(v.life, item) != nil && pause.For(v.life, resendMax) {
 		}
 	})
 }
@@ -336,7 +338,7 @@ func (v *Inventory) suspend(ctx context.Context, l *lock.Lock, item string, add 
 func insist(ctx context.Context, try func() error) error {
 	for wait := resendMin; ; wait = min(2*wait, resendMax) {
 		err := try()
-		if definiteChange(err) || !pause(ctx, wait) {
+		if definiteChange(err) || !pause.For(ctx, wait) {
 			return err
 		}
 	}

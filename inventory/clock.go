@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/pause"
 )
 
 const (
@@ -83,7 +85,7 @@ func (c *Clock) Offset() time.Duration {
 // Run measures every few seconds until ctx ends. onError gets what failed; the
 // offset then stays as it was.
 func (c *Clock) Run(ctx context.Context, onError func(error)) {
-	for pause(ctx, clockEvery) {
+	for pause.For(ctx, clockEvery) {
 		if err := c.Measure(ctx); err != nil && ctx.Err() == nil {
 			onError(err)
 		}

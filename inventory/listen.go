@@ -9,6 +9,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"flashsale/internal/subscription"
+
+	"flashsale/internal/pause"
 )
 
 // listenPauseMax bounds the pause between tries to subscribe.
@@ -25,7 +27,7 @@ func (v *Inventory) listen() {
 		if confirmed {
 			wait = resendMin
 		}
-		if !pause(v.life, wait/2+rand.N(wait/2)) {
+		if !pause.For(v.life, wait/2+rand.N(wait/2)) {
 			return
 		}
 	}

@@ -14,6 +14,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"flashsale/lock"
+
+	"flashsale/internal/pause"
 )
 
 // Open loads a new item's sale, so that its first buyer need not wait. Whatever
@@ -146,7 +148,7 @@ func (v *Inventory) fill(ctx context.Context, epoch int64, build string, locks m
 			if len(failed) == len(items) {
 				return failed[items[0]] // the rest is not needed
 			}
-			if len(b.opens) == 0 && !pause(ctx, min(time.Since(sent), loadYield)) { // more of a large sale follows
+			if len(b.opens) == 0 && !pause.For(ctx, min(time.Since(sent), loadYield)) { // more of a large sale follows
 				return context.Cause(ctx)
 			}
 		}

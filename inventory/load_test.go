@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"flashsale/internal/pause"
 	"flashsale/internal/testing/await"
 	"flashsale/internal/testing/redistest"
 	"flashsale/lock"
@@ -215,7 +216,7 @@ func TestInventory_Load_LongerThanPatience(t *testing.T) {
 	v := s.inventory(t, Config{Patience: patience})
 	s.source.set(func(src *stored) {
 		src.before = func(ctx context.Context) error {
-			if !pause(ctx, reading) {
+			if !pause.For(ctx, reading) {
 				return context.Cause(ctx)
 			}
 			return nil
@@ -381,7 +382,7 @@ func TestInventory_Change_LongLoad(t *testing.T) {
 		v := s.inventory(t, Config{LookLimit: defaultLookLimit})
 		s.source.set(func(f *stored) {
 			f.before = func(ctx context.Context) error {
-				if !pause(ctx, defaultLookLimit+100*time.Millisecond) {
+				if !pause.For(ctx, defaultLookLimit+100*time.Millisecond) {
 					return context.Cause(ctx)
 				}
 				return nil

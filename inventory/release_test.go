@@ -12,6 +12,8 @@ import (
 
 	"flashsale/internal/testing/await"
 	"flashsale/internal/testing/redistest"
+
+	"flashsale/internal/pause"
 )
 
 func released(requests ...*Request) []Released {
@@ -449,7 +451,7 @@ func TestRelease_WhileSelling(t *testing.T) {
 						return
 					}
 					// Asking from memory all the time, they would leave no time to those that sell.
-					pause(ctx, time.Millisecond)
+					pause.For(ctx, time.Millisecond)
 				}
 				mu.Lock()
 				defer mu.Unlock()

@@ -15,6 +15,8 @@ import (
 	"flashsale/internal/breaker"
 	"flashsale/internal/faultpoint"
 	"flashsale/lock"
+
+	"flashsale/internal/pause"
 )
 
 // Request is one purchase. It must not be changed until Done was called.
@@ -374,7 +376,7 @@ func (s *seller) sell(batch []*Request) {
 		s.v.cfg.OnError(fmt.Errorf("sell %s: %w", s.item, err))
 		// While Redis is known to be away, the next requests learn it at once
 		// instead of each batch waiting out its patience.
-		if s.down || !pause(ctx, wait/2+rand.N(wait/2)) {
+		if s.down || !pause.For(ctx, wait/2+rand.N(wait/2)) {
 			break
 		}
 	}
@@ -576,17 +578,5 @@ func (s *seller) send(ctx context.Context, batch []*Request) (purchaseReply, err
 func answer(batch []*Request, err error) {
 	for _, r := range batch {
 		r.Done(Outcome{Err: err})
-	}
-}
-
-// pause waits for d and reports false when ctx ended first.
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }

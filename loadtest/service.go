@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +10,7 @@ import (
 	"strings"
 
 	"flashsale/internal/testing/freeport"
+	"flashsale/internal/testing/repo"
 )
 
 var errModule = errors.New("loadtest: the flashsale module was not found; run this inside its tree, or use --target")
@@ -66,44 +66,13 @@ func abandon(cause error, end func() error, dir string) error {
 
 // buildService builds the service into dir and returns the program's path.
 func buildService(ctx context.Context, dir string, say func(string, ...any)) (string, error) {
-	root, err := moduleRoot()
-	if err != nil {
-		return "", err
-	}
 	say("building the service")
 	bin := filepath.Join(dir, "flashsale")
-	build := exec.CommandContext(ctx, "go", "build", "-o", bin, "./cmd/flashsale")
-	build.Dir = root
-	if out, err := build.CombinedOutput(); err != nil {
-		if ctx.Err() != nil {
-			return "", fmt.Errorf("build the service: %w", context.Cause(ctx))
-		}
-		return "", fmt.Errorf("build the service: %w\n%s", err, out)
+	err := repo.Build(ctx, bin)
+	if errors.Is(err, repo.ErrNotFound) {
+		return "", errModule
 	}
-	return bin, nil
-}
-
-// moduleRoot walks up to the module's directory. go run keeps the caller's
-// working directory, so this holds anywhere in the tree.
-func moduleRoot() (string, error) {
-	dir, err := os.Getwd()
-	if err != nil {
-		return "", fmt.Errorf("working directory: %w", err)
-	}
-	for {
-		mod, err := os.ReadFile(filepath.Join(dir, "go.mod"))
-		if err == nil && bytes.HasPrefix(mod, []byte("module flashsale\n")) {
-			return dir, nil
-		}
-		if err != nil && !errors.Is(err, os.ErrNotExist) {
-			return "", fmt.Errorf("find the module: %w", err)
-		}
-		up := filepath.Dir(dir)
-		if up == dir {
-			return "", errModule
-		}
-		dir = up
-	}
+	return bin, err
 }
 
 // rateBuyer is --rate-buyer of a service started here: the crowd comes from one

@@ -4,17 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"flashsale/internal/testing/freeport"
+	"flashsale/internal/testing/redisserver"
 )
 
 var errNoRedis = errors.New("loadtest: --split needs redis-server, which is not in the PATH; " +
@@ -31,7 +27,7 @@ type deployment struct {
 	db     string // as for --db, with an absolute path
 	secret string
 
-	redis    *program
+	redis    *redisserver.Server
 	redisURL string
 	apis     []*program
 	urls     []string // of the apis
@@ -42,8 +38,7 @@ type deployment struct {
 // directory. The caller stops it; on an error nothing is left behind.
 func startDeployment(ctx context.Context, o *options, say func(string, ...any)) (*deployment, error) {
 	// Before the build, which takes longer.
-	server, err := exec.LookPath("redis-server")
-	if err != nil {
+	if _, err := exec.LookPath("redis-server"); err != nil {
 		return nil, fmt.Errorf("%w (%w)", errNoRedis, err)
 	}
 	dir, err := os.MkdirTemp("", "flashsale-loadtest-")
@@ -56,7 +51,7 @@ func startDeployment(ctx context.Context, o *options, say func(string, ...any)) 
 	}
 	d := &deployment{dir: dir, bin: bin, secret: newSecret()}
 	say("starting redis-server, %d APIs and %d workers", halves, halves)
-	if err := d.start(ctx, o, server); err != nil {
+	if err := d.start(ctx, o); err != nil {
 		return nil, abandon(err, d.end, dir)
 	}
 	return d, nil
@@ -64,11 +59,11 @@ func startDeployment(ctx context.Context, o *options, say func(string, ...any)) 
 
 // start starts everything and returns once all of it is ready. The caller ends it,
 // also after an error.
-func (d *deployment) start(ctx context.Context, o *options, server string) (err error) {
+func (d *deployment) start(ctx context.Context, o *options) (err error) {
 	if d.db, err = absoluteDB(o.DB, d.dir); err != nil {
 		return err
 	}
-	if err := d.startRedis(ctx, server, o.Timeout); err != nil {
+	if err := d.startRedis(ctx, o.Timeout); err != nil {
 		return err
 	}
 	if err := d.migrate(ctx); err != nil {
@@ -79,36 +74,14 @@ func (d *deployment) start(ctx context.Context, o *options, server string) (err 
 
 // startRedis starts a redis-server on a free port, with the settings on which an
 // acknowledged order depends, and returns once it answers.
-func (d *deployment) startRedis(ctx context.Context, server string, timeout time.Duration) error {
-	addr, err := freeport.Addr()
-	if err != nil {
+func (d *deployment) startRedis(ctx context.Context, timeout time.Duration) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	if d.redis, err = redisserver.Start(ctx, redisserver.Config{Dir: d.dir}); err != nil {
 		return err
 	}
-	_, port, err := net.SplitHostPort(addr)
-	if err != nil {
-		return fmt.Errorf("address of redis-server: %w", err)
-	}
-	d.redis, d.redisURL = newProgram("redis-server", d.dir), "redis://"+addr+"/0"
-	//nolint:noctx // it must outlive an interrupt: it is ended by SIGTERM in end
-	cmd := exec.Command(server, "--port", port, "--bind", "127.0.0.1", "--dir", d.dir, "--save", "",
-		"--appendonly", "yes", "--appendfsync", "always", "--maxmemory-policy", "noeviction")
-	cmd.Dir = d.dir
-	if err := d.redis.start(cmd); err != nil {
-		return err
-	}
-	rdb := redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1, ContextTimeoutEnabled: true})
-	defer closeQuietly(rdb)
-	return d.redis.await(ctx, timeout, func() string {
-		info, err := rdb.Info(ctx, "server").Result()
-		if err != nil {
-			return err.Error()
-		}
-		// Another server could have taken the port since it was found free.
-		if !strings.Contains(info, "process_id:"+strconv.Itoa(d.redis.process.Pid)+"\r\n") {
-			return "another redis-server answers at " + addr
-		}
-		return ""
-	})
+	d.redisURL = "redis://" + d.redis.Addr() + "/0"
+	return nil
 }
 
 func (d *deployment) migrate(ctx context.Context) error {
@@ -180,10 +153,10 @@ func (d *deployment) place() place {
 // finish what the APIs accepted, then Redis.
 func (d *deployment) end() error {
 	var errs []error
-	for _, p := range append(slices.Concat(d.apis, d.workers), d.redis) {
+	for _, p := range slices.Concat(d.apis, d.workers) {
 		errs = append(errs, p.end())
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, d.redis.Stop())...)
 }
 
 // stop ends every process and removes the directory. It runs to its end even when

@@ -8,32 +8,31 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 
 	"flashsale/internal/testing/process"
 )
 
-// redisServer returns the path of redis-server. Without one the test is skipped,
-// and with CI=true it fails.
-func redisServer(t *testing.T) string {
+// needRedis skips the test where no redis-server is installed, and fails it with
+// CI=true.
+func needRedis(t *testing.T) {
 	t.Helper()
-	server, err := exec.LookPath("redis-server")
+	_, err := exec.LookPath("redis-server")
 	switch {
 	case err == nil:
-		return server
 	case os.Getenv("CI") == "true":
 		t.Fatal(err)
 	default:
 		t.Skip("skipped: redis-server is not installed; `make deps` installs it")
 	}
-	return ""
 }
 
 // TestRun_Split is --split as its users run it, on a small scale.
 func TestRun_Split(t *testing.T) {
 	t.Parallel()
-	redisServer(t)
+	needRedis(t)
 	var out, errs bytes.Buffer
 	code := run(t.Context(), []string{"--split", "--buyers", "400", "--stock", "200", "--duplicates", "0.2", "--json"}, &out, &errs)
 	var s summary
@@ -66,20 +65,26 @@ func newDeployment(t *testing.T) *deployment {
 // allEnded fails the test if a process of the deployment is left.
 func allEnded(t *testing.T, d *deployment) {
 	t.Helper()
-	for _, p := range append(append([]*program{d.redis}, d.apis...), d.workers...) {
+	for _, p := range slices.Concat(d.apis, d.workers) {
 		select {
 		case <-p.exited:
 		default:
 			t.Errorf("%s is still running", p.name)
 		}
 	}
+	select {
+	case <-d.redis.Done():
+	default:
+		t.Error("redis-server is still running")
+	}
 }
 
 // What was started before something failed is ended.
 func TestDeployment_FailsToStart(t *testing.T) {
 	t.Parallel()
+	needRedis(t)
 	d := newDeployment(t)
-	err := d.start(t.Context(), options4test(t, "--split", "--db", "sqlite:/dev/null/shop.db"), redisServer(t))
+	err := d.start(t.Context(), options4test(t, "--split", "--db", "sqlite:/dev/null/shop.db"))
 	if err == nil || !strings.Contains(err.Error(), "migrate the database") {
 		t.Errorf("got %v", err)
 	}
@@ -95,10 +100,11 @@ func TestDeployment_FailsToStart(t *testing.T) {
 // An interrupt in the middle of the burst leaves nothing behind.
 func TestDeployment_Interrupted(t *testing.T) {
 	t.Parallel()
+	needRedis(t)
 	d := newDeployment(t)
 	// The crowd cannot be through before the interrupt.
 	o := options4test(t, "--split", "--profile", "steady", "--rate", "100")
-	if err := d.start(t.Context(), o, redisServer(t)); err != nil {
+	if err := d.start(t.Context(), o); err != nil {
 		t.Fatal(errors.Join(err, d.stop()))
 	}
 	ctx, cancel := context.WithCancel(t.Context())

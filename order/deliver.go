@@ -15,6 +15,8 @@ import (
 
 	"flashsale/internal/faultpoint"
 	"flashsale/webhook"
+
+	"flashsale/internal/pause"
 )
 
 // deliveryRetries are the pauses behind the tries of a delivery, as the Standard
@@ -108,7 +110,7 @@ func (d *Deliverer) Run(ctx context.Context) {
 	var tidying sync.WaitGroup
 	tidying.Go(func() {
 		defer d.OnLook(OutboxState{})
-		for more := true; more; more = pause(ctx, tidyEvery) {
+		for more := true; more; more = pause.For(ctx, tidyEvery) {
 			err := d.Store.tidy(ctx)
 			state, serr := d.Store.outboxState(ctx)
 			if serr == nil {
@@ -218,7 +220,7 @@ func (d *Deliverer) record(ctx context.Context, tries []tried) {
 			break
 		}
 		d.OnError(fmt.Errorf("webhooks: %w", err))
-		if !pause(ctx, wait/2+rand.N(wait/2)) {
+		if !pause.For(ctx, wait/2+rand.N(wait/2)) {
 			return
 		}
 	}

@@ -10,6 +10,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"flashsale/internal/subscription"
+
+	"flashsale/internal/pause"
 )
 
 // Why an order cannot be followed.
@@ -294,6 +296,6 @@ func (f *Feed) listen(ctx context.Context) {
 			return
 		}
 		f.cfg.OnError(fmt.Errorf("listen for changed orders: %w", err))
-		pause(ctx, listenRetry)
+		pause.For(ctx, listenRetry)
 	}
 }

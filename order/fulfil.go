@@ -13,6 +13,8 @@ import (
 	"flashsale/internal/faultpoint"
 	"flashsale/inventory"
 	"flashsale/queue"
+
+	"flashsale/internal/pause"
 )
 
 // Bounds of the pauses between tries of the database and the subscription.
@@ -150,7 +152,7 @@ func (f *Fulfiller) persist(ctx context.Context, try func() error) error {
 			return err
 		}
 		f.onError(fmt.Errorf("database cannot commit, trying again: %w", err))
-		if !pause(ctx, wait/2+rand.N(wait/2)) {
+		if !pause.For(ctx, wait/2+rand.N(wait/2)) {
 			return err
 		}
 	}
@@ -249,16 +251,4 @@ func (f *Fulfiller) Work(ctx context.Context, orders, expiries []*queue.Queue, c
 		sources = append(sources, queue.Source{Queue: q, Handler: f.Handle, Weight: 1})
 	}
 	return queue.RunAll(ctx, sources, cfg)
-}
-
-// pause waits for d and reports false when ctx ended first.
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

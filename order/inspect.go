@@ -11,6 +11,8 @@ import (
 
 	"flashsale/inventory"
 	"flashsale/queue"
+
+	"flashsale/internal/pause"
 )
 
 // Examiner is what an inspection needs of the inventory.
@@ -112,7 +114,7 @@ func (x *inspector) see(ctx context.Context, item string) (observation, error) {
 func (x *inspector) seeHeld(ctx context.Context, item string, given map[string]bool, rebuild func(*observation) bool) (s observation, err error) {
 	for try := 1; ; try++ {
 		var cut bool
-		if s, cut, err = x.seeHeldOnce(ctx, item, given, rebuild); !cut || try == holdTries || !pause(ctx, holdPause) {
+		if s, cut, err = x.seeHeldOnce(ctx, item, given, rebuild); !cut || try == holdTries || !pause.For(ctx, holdPause) {
 			return s, err
 		}
 	}

@@ -7,6 +7,8 @@ import (
 
 	"flashsale/inventory"
 	"flashsale/queue"
+
+	"flashsale/internal/pause"
 )
 
 // Membership says which tasks a queue holds.
@@ -123,7 +125,7 @@ func (f *Fulfiller) missing(ctx context.Context, leased []queue.Leased) {
 			return
 		}
 		f.onError(fmt.Errorf("look after orders that are in no queue: %w", err))
-		if !pause(ctx, wait) {
+		if !pause.For(ctx, wait) {
 			return
 		}
 	}

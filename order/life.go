@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"flashsale/inventory"
+
+	"flashsale/internal/pause"
 )
 
 // The refusals of a payment or a cancellation.
@@ -123,7 +125,7 @@ func (s *Service) committed(ctx context.Context, id string, viewer Canceller) (O
 		case left <= 0:
 			return Order{}, fmt.Errorf("order %s is not committed yet: %w", id, inventory.ErrUnavailable)
 		}
-		if !pause(ctx, min(d, left)) {
+		if !pause.For(ctx, min(d, left)) {
 			return Order{}, context.Cause(ctx)
 		}
 	}

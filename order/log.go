@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"flashsale/internal/pause"
+
 	"gorm.io/gorm"
 )
 
@@ -120,7 +122,7 @@ func (s *Store) emptyLog(ctx context.Context) error {
 			return err
 		}
 		// Another process's checkpoint is refused at once, and over soon.
-		if time.Since(began) >= logWait*time.Millisecond || !pause(ctx, logWait*time.Millisecond) {
+		if time.Since(began) >= logWait*time.Millisecond || !pause.For(ctx, logWait*time.Millisecond) {
 			s.log.owed.Store(true)
 			return nil
 		}

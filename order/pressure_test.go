@@ -14,6 +14,8 @@ import (
 	"flashsale/internal/testing/redistest"
 	"flashsale/inventory"
 	"flashsale/queue"
+
+	"flashsale/internal/pause"
 )
 
 // looks feeds a gauge the looks that a pace of so many orders per second would
@@ -162,12 +164,12 @@ func TestPressure_Lull(t *testing.T) {
 			t.Errorf("an empty queue: %v", err)
 		}
 		q.orders.Store(3)
-		pause(ctx, time.Second)
+		pause.For(ctx, time.Second)
 		if err := admit(); err != nil {
 			t.Errorf("orders of a second: %v", err)
 		}
 		before := q.looks.Load()
-		pause(ctx, time.Minute)
+		pause.For(ctx, time.Minute)
 		if n := q.looks.Load() - before; n < 50 || n > 100 {
 			t.Errorf("%d looks in a minute without buyers at orders that wait, want about one a second", n)
 		}
@@ -176,13 +178,13 @@ func TestPressure_Lull(t *testing.T) {
 		}
 		q.orders.Store(2)
 		q.delayed.Store(2) // they are retried later, which keeps no buyer out
-		pause(ctx, time.Minute)
+		pause.For(ctx, time.Minute)
 		if err := admit(); err != nil {
 			t.Errorf("once only retries are left: %v", err)
 		}
-		pause(ctx, 3*time.Second)
+		pause.For(ctx, 3*time.Second)
 		before = q.looks.Load()
-		pause(ctx, time.Minute)
+		pause.For(ctx, time.Minute)
 		if n := q.looks.Load() - before; n != 0 {
 			t.Errorf("%d looks without buyers at a queue in which no order waits", n)
 		}

@@ -8,6 +8,8 @@ import (
 
 	"flashsale/catalog"
 	"flashsale/inventory"
+
+	"flashsale/internal/pause"
 )
 
 const (
@@ -52,7 +54,7 @@ type remembered struct {
 // repairing them is an operator's decision. heard is called after every round.
 func (r *Reconciler) Run(ctx context.Context, every time.Duration, heard func(ReconcileReport, error)) {
 	var b memory
-	for pause(ctx, every) {
+	for pause.For(ctx, every) {
 		report, err := r.round(ctx, &b)
 		if ctx.Err() != nil {
 			return // it was cut off, and says nothing

@@ -11,6 +11,8 @@ import (
 	"flashsale/inventory"
 	"flashsale/lock"
 	"flashsale/queue"
+
+	"flashsale/internal/pause"
 )
 
 // Sellable is what a recovery needs of the inventory.
@@ -159,7 +161,7 @@ func (r *Recovery) Run(ctx context.Context, every time.Duration) {
 		select {
 		case <-tick.C:
 		case <-r.nudged:
-			if !pause(ctx, nudgePause) {
+			if !pause.For(ctx, nudgePause) {
 				return
 			}
 			r.unnudge()
@@ -254,7 +256,7 @@ func (r *Recovery) checkOnce(ctx context.Context, all bool, rewound int64) error
 		})
 		// A process that did not run for longer than the lock's TTL looks again: another
 		// one may have recovered meanwhile.
-		if !errors.Is(err, lock.ErrLost) || !pause(ctx, lostPause) {
+		if !errors.Is(err, lock.ErrLost) || !pause.For(ctx, lostPause) {
 			return err
 		}
 	}

@@ -17,6 +17,8 @@ import (
 	"flashsale/internal/testing/redistest"
 	"flashsale/inventory"
 	"flashsale/queue"
+
+	"flashsale/internal/pause"
 )
 
 // instant is all that a Redis holds, read in one step while others write.
@@ -119,7 +121,7 @@ func testRecoveryStress(t *testing.T, stock int64, purchases, most int) {
 				default:
 					t.Errorf("buy: %v", err)
 				}
-				pause(ctx, time.Duration(rand.IntN(4))*time.Millisecond)
+				pause.For(ctx, time.Duration(rand.IntN(4))*time.Millisecond)
 			}
 			done.Add(1)
 		})
@@ -128,7 +130,7 @@ func testRecoveryStress(t *testing.T, stock int64, purchases, most int) {
 	for done.Load() < 6 {
 		then := takeInstant(t, rdb)
 		for range 1 + rand.IntN(2) { // the same old copy, twice in a row at times
-			pause(ctx, time.Duration(rand.IntN(60))*time.Millisecond)
+			pause.For(ctx, time.Duration(rand.IntN(60))*time.Millisecond)
 			if rewinds == most { // the buyers are to come to an end
 				break
 			}
@@ -141,7 +143,7 @@ func testRecoveryStress(t *testing.T, stock int64, purchases, most int) {
 				t.Logf("restock: %v", err)
 			}
 		}
-		pause(ctx, time.Duration(rand.IntN(100))*time.Millisecond)
+		pause.For(ctx, time.Duration(rand.IntN(100))*time.Millisecond)
 	}
 	buyers.Wait()
 	// And once more, with nobody there to meet it but the check.

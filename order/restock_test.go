@@ -15,6 +15,8 @@ import (
 	"flashsale/internal/testing/await"
 	"flashsale/internal/testing/redistest"
 	"flashsale/inventory"
+
+	"flashsale/internal/pause"
 )
 
 // root is who makes the changes of these tests.
@@ -27,7 +29,7 @@ func insisted[T any](t testing.TB, what func() (T, error)) (T, error) {
 	for {
 		v, err := what()
 		busy := errors.Is(err, inventory.ErrUnavailable) || errors.Is(err, inventory.ErrRebuilding) || errors.Is(err, ErrDatabase)
-		if !busy || !pause(ctx, 5*time.Millisecond) {
+		if !busy || !pause.For(ctx, 5*time.Millisecond) {
 			return v, err
 		}
 	}

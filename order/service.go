@@ -15,6 +15,8 @@ import (
 	"flashsale/internal/faultpoint"
 	"flashsale/inventory"
 	"flashsale/queue"
+
+	"flashsale/internal/pause"
 )
 
 // Stock is what placing an order needs of the inventory.
@@ -323,7 +325,7 @@ func (s *Service) replay(ctx context.Context, item, id string, wait time.Duratio
 		case left <= 0:
 			return Placed{Order: o, Replayed: true}, nil
 		}
-		if !pause(ctx, min(d, left)) {
+		if !pause.For(ctx, min(d, left)) {
 			return Placed{}, context.Cause(ctx)
 		}
 	}

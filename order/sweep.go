@@ -9,6 +9,8 @@ import (
 
 	"flashsale/inventory"
 	"flashsale/queue"
+
+	"flashsale/internal/pause"
 )
 
 const (
@@ -84,7 +86,7 @@ func (s *Sweeper) Run(ctx context.Context, every time.Duration) {
 		if _, err := s.Sweep(ctx); err != nil && ctx.Err() == nil {
 			s.f.onError(fmt.Errorf("sweep: %w", err))
 		}
-		if !pause(ctx, every) {
+		if !pause.For(ctx, every) {
 			return
 		}
 	}

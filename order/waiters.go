@@ -11,6 +11,8 @@ import (
 
 	"flashsale/internal/subscription"
 	"flashsale/inventory"
+
+	"flashsale/internal/pause"
 )
 
 // Waiters are the requests of one API process that wait for their order's
@@ -116,7 +118,7 @@ func (w *Waiters) Listen(ctx context.Context, rdb redis.UniversalClient, store *
 			return nil //nolint:nilerr // it was ended, and the error says how
 		}
 		onError(fmt.Errorf("listen for commits: %w", err))
-		pause(ctx, listenRetry)
+		pause.For(ctx, listenRetry)
 	}
 }
 

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"flashsale/internal/pause"
 )
 
 // results are what is to be told to the queue of tasks that were handled.
@@ -208,7 +210,7 @@ func (r *runner) persist(until time.Time, f func(context.Context) error) bool {
 		if r.work.Err() != nil || !time.Now().Before(until) {
 			return false
 		}
-		pause(r.work, fullJitter(redisBackoffBase, redisBackoffMax, attempt))
+		pause.For(r.work, fullJitter(redisBackoffBase, redisBackoffMax, attempt))
 	}
 }
 

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"flashsale/internal/pause"
 )
 
 // fetchLoop asks the pool for leave to fetch, fetches, and waits where the queue
@@ -29,7 +31,7 @@ func (s *source) fetchLoop(ctx context.Context) {
 		}
 		failures++
 		s.r.cfg.OnError(err)
-		pause(ctx, fullJitter(redisBackoffBase, redisBackoffMax, failures))
+		pause.For(ctx, fullJitter(redisBackoffBase, redisBackoffMax, failures))
 	}
 }
 
@@ -49,7 +51,7 @@ type fetcher struct {
 func (f *fetcher) turn(ctx context.Context) error {
 	pool := f.r.pool
 	if d := time.Until(f.nextFetch); d > 0 {
-		pause(ctx, d)
+		pause.For(ctx, d)
 	}
 	n, err := f.leave(ctx)
 	if n == 0 {

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"time"
 
-	"flashsale/bench/internal/bars"
 	"flashsale/bench/internal/stats"
+	"flashsale/bench/internal/targets"
 )
 
 // bars writes one line for each bar that can be judged: those that compare need
@@ -19,7 +19,7 @@ func (r *results) bars(out io.Writer) {
 	}
 	for _, n := range parallelism {
 		if others := r.others(speed(n)); len(others) > 0 {
-			bars.AtLeast(out, fmt.Sprintf("lock_uncontended_%d/fastest", n), speed(n)(got)/slices.Max(others), 0.95)
+			targets.AtLeast(out, fmt.Sprintf("lock_uncontended_%d/fastest", n), speed(n)(got)/slices.Max(others), 0.95)
 		}
 	}
 	for _, hold := range holds {
@@ -29,14 +29,14 @@ func (r *results) bars(out io.Writer) {
 			if hold > 0 {
 				limit = 0.5
 			}
-			bars.AtMost(out, name, handoverP99(hold)(got)/slices.Min(others), limit)
+			targets.AtMost(out, name, handoverP99(hold)(got)/slices.Min(others), limit)
 		}
 	}
 	if others := r.others(longestWait); len(others) > 0 {
-		bars.AtMost(out, "lock_longest_wait/best_other", longestWait(got)/slices.Min(others), 0.2)
+		targets.AtMost(out, "lock_longest_wait/best_other", longestWait(got)/slices.Min(others), 0.2)
 	}
-	bars.None(out, "lock_overlaps", got.overlaps)
-	bars.AtMost(out, "lock_longest_wait/mean", stats.MedianOf(got.contended[time.Millisecond], contended.longestToMean), 1.5)
-	bars.AtMost(out, "lock_commands_contended", got.commandsContended.perAcquisition(), 4)
-	bars.AtMost(out, "lock_commands_waiting/liveness", got.waiting.perWaiterSecond()*liveness.Seconds(), 1.1)
+	targets.None(out, "lock_overlaps", got.overlaps)
+	targets.AtMost(out, "lock_longest_wait/mean", stats.MedianOf(got.contended[time.Millisecond], contended.longestToMean), 1.5)
+	targets.AtMost(out, "lock_commands_contended", got.commandsContended.perAcquisition(), 4)
+	targets.AtMost(out, "lock_commands_waiting/liveness", got.waiting.perWaiterSecond()*liveness.Seconds(), 1.1)
 }

@@ -13,6 +13,8 @@ import (
 
 	"flashsale/bench/internal/crew"
 	"flashsale/bench/internal/meter"
+
+	"flashsale/internal/pause"
 )
 
 const (
@@ -174,7 +176,7 @@ func (b *bench) window(ctx context.Context, d time.Duration) (before, after mete
 	if before, err = meter.Read(ctx, b.admin); err != nil {
 		return before, after, err
 	}
-	if err := crew.Pause(ctx, d); err != nil {
+	if err := pause.OrCause(ctx, d); err != nil {
 		return before, after, err
 	}
 	after, err = meter.Read(ctx, b.admin)

@@ -8,6 +8,8 @@ import (
 	"flashsale/bench/internal/crew"
 	"flashsale/bench/internal/meter"
 	"flashsale/bench/internal/stats"
+
+	"flashsale/internal/pause"
 )
 
 // commands is what clients sent, as MONITOR saw it.
@@ -45,7 +47,7 @@ func (b *bench) commandsAlone(ctx context.Context, c contender) (result commands
 	defer func() { err = errors.Join(err, closeAll(ctx, lockers)) }()
 	work := startLoad(ctx, lockers[0], aloneGoroutines)
 	defer func() { err = errors.Join(err, work.end(&stalled)) }()
-	if err := crew.Pause(ctx, warmUp); err != nil {
+	if err := pause.OrCause(ctx, warmUp); err != nil {
 		return result, 0, err
 	}
 	result, err = b.count(ctx, work.ops)
@@ -85,7 +87,7 @@ func (b *bench) monitored(ctx context.Context, except string, d time.Duration, b
 	}
 	start := time.Now()
 	begun()
-	if err := crew.Pause(ctx, d); err != nil {
+	if err := pause.OrCause(ctx, d); err != nil {
 		return nil, 0, err
 	}
 	from, err := m.End(ctx, b.admin)

@@ -12,6 +12,8 @@ import (
 
 	"flashsale/bench/internal/crew"
 	"flashsale/bench/internal/meter"
+
+	"flashsale/internal/pause"
 )
 
 // contended is one phase in which everyone wants the same resource. Its figures
@@ -146,7 +148,7 @@ func (b *bench) compete(ctx context.Context, c contender, hold time.Duration,
 	wait, cancel := context.WithTimeout(ctx, warmUp+b.opts.duration+crew.Patience)
 	defer cancel()
 	a, done := enterArena(ctx, wait, lockers, hold, b.opts.rest)
-	err = crew.Pause(ctx, warmUp)
+	err = pause.OrCause(ctx, warmUp)
 	if err == nil {
 		err = measure(ctx, a)
 	}

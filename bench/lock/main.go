@@ -25,13 +25,12 @@ import (
 )
 
 func main() {
-	//nolint:forbidigo // the program's first context
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
 	if err != nil && !errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintln(os.Stderr, "bench/lock:", err)
-		os.Exit(1) //nolint:forbidigo // the program's exit code
+		os.Exit(1)
 	}
 }
 
@@ -76,14 +75,14 @@ func run(ctx context.Context, args []string, out, errout io.Writer) (err error) 
 	if err != nil {
 		return err
 	}
-	s, err := server.Start(ctx, server.Config{})
+	s, err := server.Start(ctx, "", "")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.Stop()) }()
-	admin := redis.NewClient(&redis.Options{Addr: s.Addr})
+	admin := redis.NewClient(&redis.Options{Addr: s.Addr()})
 	defer func() { err = errors.Join(err, admin.Close()) }()
-	b := &bench{opts: o, addr: s.Addr, admin: admin, progress: errout}
+	b := &bench{opts: o, addr: s.Addr(), admin: admin, progress: errout}
 	r, err := b.run(ctx, all)
 	if err != nil {
 		return err

@@ -12,6 +12,8 @@ import (
 
 	"flashsale/bench/internal/crew"
 	"flashsale/bench/internal/meter"
+
+	"flashsale/internal/pause"
 )
 
 // uncontended is one phase of goroutines that nobody competes with.
@@ -32,7 +34,7 @@ func (b *bench) uncontended(ctx context.Context, c contender, n int, profile str
 	defer func() { err = errors.Join(err, closeAll(ctx, lockers)) }()
 	work := startLoad(ctx, lockers[0], n)
 	defer func() { err = errors.Join(err, work.end(&result.stalled)) }()
-	if err := crew.Pause(ctx, warmUp); err != nil {
+	if err := pause.OrCause(ctx, warmUp); err != nil {
 		return result, err
 	}
 	if profile != "" {

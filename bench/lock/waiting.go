@@ -9,6 +9,8 @@ import (
 
 	"flashsale/bench/internal/crew"
 	"flashsale/bench/internal/meter"
+
+	"flashsale/internal/pause"
 )
 
 // waiting is what it costs to wait for a lock that stays held.
@@ -76,7 +78,7 @@ func (b *bench) waiting(ctx context.Context, c contender) (result waiting, err e
 }
 
 func (b *bench) watchWaiters(ctx context.Context, result *waiting) error {
-	if err := crew.Pause(ctx, joinTime); err != nil {
+	if err := pause.OrCause(ctx, joinTime); err != nil {
 		return err
 	}
 	before, after, err := b.window(ctx, cpuWindow)

@@ -4,14 +4,14 @@ import (
 	"io"
 	"slices"
 
-	"flashsale/bench/internal/bars"
 	"flashsale/bench/internal/stats"
+	"flashsale/bench/internal/targets"
 )
 
 // bars writes one line for each bar whose phases and contenders were run.
 func (r *results) bars(out io.Writer) {
 	if ratios := r.batchedToSingle(); len(ratios) > 0 {
-		bars.AtLeast(out, "queue_enqueue_batched/one_by_one", slices.Min(ratios), 5)
+		targets.AtLeast(out, "queue_enqueue_batched/one_by_one", slices.Min(ratios), 5)
 	}
 	other := r.fastestOther()
 	for _, b := range []struct {
@@ -19,7 +19,7 @@ func (r *results) bars(out io.Writer) {
 		bar  float64
 	}{{"batch1", 1.5}, {"batch64", 8}} {
 		if got := r.of["ours-"+b.name]; got != nil && other > 0 {
-			bars.AtLeast(out, "queue_"+b.name+"/asynq", got.endToEndSpeed()/other, b.bar)
+			targets.AtLeast(out, "queue_"+b.name+"/asynq", got.endToEndSpeed()/other, b.bar)
 		}
 	}
 	for _, name := range r.names {
@@ -28,17 +28,17 @@ func (r *results) bars(out io.Writer) {
 			continue
 		}
 		if times := pooled(got.latency); len(times) > 0 {
-			bars.AtMost(out, "queue_empty_p99_ms", millis(quantile(times, 99)), 5)
+			targets.AtMost(out, "queue_empty_p99_ms", millis(quantile(times, 99)), 5)
 		}
 		if len(got.recovery) > 0 {
-			bars.AtMost(out, "queue_recovery_s", stats.MedianOf(got.recovery, recovery.seconds), recoveryLease.Seconds()+1)
+			targets.AtMost(out, "queue_recovery_s", stats.MedianOf(got.recovery, recovery.seconds), recoveryLease.Seconds()+1)
 		}
 		if few, many := got.depthSpeeds(); few > 0 {
-			bars.AtLeast(out, "queue_"+short(got.deep)+"/"+short(shallow)+"_pending", many/few, 0.9)
+			targets.AtLeast(out, "queue_"+short(got.deep)+"/"+short(shallow)+"_pending", many/few, 0.9)
 		}
 	}
 	if n, ran := r.wrongRuns(); ran {
-		bars.None(out, "queue_duplicates", n)
+		targets.None(out, "queue_duplicates", n)
 	}
 }
 

@@ -6,8 +6,9 @@ import (
 	"fmt"
 	"time"
 
-	"flashsale/bench/internal/crew"
 	"flashsale/bench/internal/meter"
+
+	"flashsale/internal/pause"
 )
 
 const (
@@ -59,11 +60,11 @@ func (b *bench) commands(ctx context.Context, q queueClient, perCall int) (resul
 		return result, fmt.Errorf("start: %w", err)
 	}
 	defer func() { err = errors.Join(err, stop()) }()
-	if err := crew.Pause(ctx, settleTime); err != nil {
+	if err := pause.OrCause(ctx, settleTime); err != nil {
 		return result, err
 	}
 	start := time.Now()
-	result.idle, err = b.monitored(ctx, func() error { return crew.Pause(ctx, idleTime) })
+	result.idle, err = b.monitored(ctx, func() error { return pause.OrCause(ctx, idleTime) })
 	result.idleElapsed = time.Since(start)
 	return result, err
 }

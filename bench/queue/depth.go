@@ -7,8 +7,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"flashsale/bench/internal/crew"
 	"flashsale/bench/internal/meter"
+
+	"flashsale/internal/pause"
 )
 
 const (
@@ -133,11 +134,11 @@ func (b *bench) steady(ctx context.Context, p *pool) (result depth, err error) {
 		return result, fmt.Errorf("start: %w", err)
 	}
 	defer func() { err = errors.Join(err, stop(), p.wrong.err()) }()
-	if err := crew.Pause(ctx, warmUp); err != nil {
+	if err := pause.OrCause(ctx, warmUp); err != nil {
 		return result, err
 	}
 	result.tasks = -p.handled.Load()
-	result.Usage, err = b.use(ctx, func() error { return crew.Pause(ctx, depthTime) })
+	result.Usage, err = b.use(ctx, func() error { return pause.OrCause(ctx, depthTime) })
 	result.tasks += p.handled.Load()
 	return result, err
 }

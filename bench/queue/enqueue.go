@@ -9,6 +9,8 @@ import (
 
 	"flashsale/bench/internal/crew"
 	"flashsale/bench/internal/meter"
+
+	"flashsale/internal/pause"
 )
 
 // producers is how many goroutines add tasks.
@@ -91,7 +93,7 @@ func (b *bench) enqueue(ctx context.Context, q queueClient, n, perCall int) (res
 		stop.Store(true)
 		err = errors.Join(err, crew.Finish(done))
 	}()
-	if err := crew.Pause(ctx, warmUp); err != nil {
+	if err := pause.OrCause(ctx, warmUp); err != nil {
 		return result, err
 	}
 	before, err := meter.Read(ctx, b.admin)
@@ -99,7 +101,7 @@ func (b *bench) enqueue(ctx context.Context, q queueClient, n, perCall int) (res
 		return result, err
 	}
 	result.tasks = -total(counts)
-	if err := crew.Pause(ctx, enqueueTime); err != nil {
+	if err := pause.OrCause(ctx, enqueueTime); err != nil {
 		return result, err
 	}
 	result.tasks += total(counts)

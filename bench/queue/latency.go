@@ -8,8 +8,9 @@ import (
 	"slices"
 	"time"
 
-	"flashsale/bench/internal/crew"
 	"flashsale/bench/internal/meter"
+
+	"flashsale/internal/pause"
 )
 
 const (
@@ -83,7 +84,7 @@ func (b *bench) latency(ctx context.Context, q queueClient, n int) (result laten
 	defer func() { err = errors.Join(err, stop()) }()
 	add := func(from, to int) error {
 		for i := from; i < to; i++ {
-			if err := crew.Pause(ctx, gapMin+rand.N(gapMax-gapMin)); err != nil {
+			if err := pause.OrCause(ctx, gapMin+rand.N(gapMax-gapMin)); err != nil {
 				return err
 			}
 			sent[i] = time.Now()
@@ -96,7 +97,7 @@ func (b *bench) latency(ctx context.Context, q queueClient, n int) (result laten
 	if err := add(0, warmSingles); err != nil {
 		return result, err
 	}
-	if err := crew.Pause(ctx, settleTime); err != nil {
+	if err := pause.OrCause(ctx, settleTime); err != nil {
 		return result, err
 	}
 	if result.Usage, err = b.use(ctx, func() error { return add(warmSingles, all) }); err != nil {

@@ -25,13 +25,12 @@ import (
 )
 
 func main() {
-	//nolint:forbidigo // the program's first context
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := dispatch(ctx, os.Args[1:])
 	stop()
 	if err != nil && !errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintln(os.Stderr, "bench/queue:", err)
-		os.Exit(1) //nolint:forbidigo // the program's exit code
+		os.Exit(1)
 	}
 }
 
@@ -120,14 +119,14 @@ func run(ctx context.Context, args []string, out, errout io.Writer) (err error) 
 	if err != nil {
 		return err
 	}
-	s, err := server.Start(ctx, server.Config{AppendFsync: o.appendFsync})
+	s, err := server.Start(ctx, "", o.appendFsync)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.Stop()) }()
-	admin := redis.NewClient(&redis.Options{Addr: s.Addr, ReadTimeout: patience})
+	admin := redis.NewClient(&redis.Options{Addr: s.Addr(), ReadTimeout: patience})
 	defer func() { err = errors.Join(err, admin.Close()) }()
-	b := &bench{opts: o, addr: s.Addr, admin: admin, progress: errout}
+	b := &bench{opts: o, addr: s.Addr(), admin: admin, progress: errout}
 	r, err := b.run(ctx, all)
 	if err != nil {
 		return err

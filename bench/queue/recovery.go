@@ -11,6 +11,8 @@ import (
 	"flashsale/bench/internal/crew"
 	"flashsale/internal/testing/child"
 	"flashsale/queue"
+
+	"flashsale/internal/pause"
 )
 
 const (
@@ -76,7 +78,7 @@ func (b *bench) recovery(ctx context.Context, ours bool) (result recovery, err e
 		return result, fmt.Errorf("start: %w", err)
 	}
 	defer func() { err = errors.Join(err, stop()) }()
-	if err := crew.Pause(ctx, settleTime); err != nil {
+	if err := pause.OrCause(ctx, settleTime); err != nil {
 		return result, err
 	}
 	if n := l.missing.Load(); n != heldTasks {

@@ -52,18 +52,6 @@ func Finish(done <-chan error) error {
 	}
 }
 
-// Pause waits for d, or until ctx ends, and then returns its cause.
-func Pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
-
 // Cleanup is a context for what has to be done although ctx has ended.
 func Cleanup(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), Patience)

@@ -1,10 +1,8 @@
 package crew_test
 
 import (
-	"context"
 	"errors"
 	"testing"
-	"time"
 
 	"flashsale/bench/internal/crew"
 )
@@ -29,15 +27,5 @@ func TestRun_JoinsErrors(t *testing.T) {
 	err := crew.Finish(crew.Run(3, func(i int) error { return []error{first, nil, second}[i] }))
 	if !errors.Is(err, first) || !errors.Is(err, second) {
 		t.Errorf("err = %v, want both", err)
-	}
-}
-
-func TestPause_Cancelled(t *testing.T) {
-	t.Parallel()
-	cause := errors.New("cause")
-	ctx, cancel := context.WithCancelCause(context.Background())
-	cancel(cause)
-	if err := crew.Pause(ctx, time.Hour); !errors.Is(err, cause) {
-		t.Errorf("err = %v, want the cause", err)
 	}
 }

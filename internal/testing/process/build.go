@@ -11,10 +11,12 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"flashsale/internal/testing/repo"
 )
 
 // Service is the import path of the service's program.
-const Service = "flashsale/cmd/flashsale"
+const Service = repo.Service
 
 // buildLimit bounds one build. With a cold cache the SQLite driver is compiled
 // first, which takes minutes on a small machine.
@@ -68,7 +70,14 @@ func build(ctx context.Context, pkg string, flags []string) (string, error) {
 		defer cancel()
 		out := filepath.Join(p.dir, filepath.Base(pkg))
 		args := append(append([]string{"build", "-o", out}, flags...), pkg)
-		if msg, err := exec.CommandContext(ctx, "go", args...).CombinedOutput(); err != nil {
+		cmd := exec.CommandContext(ctx, "go", args...)
+		if pkg == Service {
+			// From another module it would be built with other dependencies.
+			if cmd.Dir, p.err = repo.Root(); p.err != nil {
+				return
+			}
+		}
+		if msg, err := cmd.CombinedOutput(); err != nil {
 			p.err = fmt.Errorf("process: build %s: %w\n%s", pkg, err, msg)
 			return
 		}

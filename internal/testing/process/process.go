@@ -349,21 +349,8 @@ func (p *P) Continue() {
 // the process has come to rest; elsewhere the signal may still be on its way.
 func (p *P) Pause() {
 	p.t.Helper()
-	p.signal(syscall.SIGSTOP)
-	limit := time.NewTimer(reapWithin)
-	defer limit.Stop()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for !frozen(p.Pid()) {
-		select {
-		case <-p.done:
-			p.t.Errorf("process: %s (pid %d) ended before it could be paused", p.spec.Command, p.Pid())
-			return
-		case <-limit.C:
-			p.t.Errorf("process: %s (pid %d) did not come to rest after SIGSTOP", p.spec.Command, p.Pid())
-			return
-		case <-tick.C:
-		}
+	if err := child.Pause(p.cmd.Process, p.done); err != nil {
+		p.t.Errorf("process: %s: %v", p.spec.Command, err)
 	}
 }
 

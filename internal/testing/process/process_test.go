@@ -303,7 +303,7 @@ func TestP_Pause(t *testing.T) {
 	if _, err := get(t, p.URL()+"/readyz", 300*time.Millisecond); err == nil {
 		t.Error("a paused process answered")
 	}
-	if runtime.GOOS == "linux" && !frozen(p.Pid()) {
+	if runtime.GOOS == "linux" && !p.Stopped() {
 		t.Error("Pause returned before the process was at rest")
 	}
 	p.Continue()

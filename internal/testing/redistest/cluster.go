@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"flashsale/internal/testing/freeport"
+	"flashsale/internal/testing/redisserver"
 )
 
 const (
@@ -144,7 +145,7 @@ func startCluster() (*ClusterServers, error) {
 
 // startNode starts a server that waits to be told of a cluster.
 func startNode() (*Server, error) {
-	for range startTries {
+	for range redisserver.Tries {
 		bus, err := freeport.Port()
 		if err != nil {
 			return nil, err
@@ -159,11 +160,11 @@ func startNode() (*Server, error) {
 			s.bus = bus
 			return s, nil
 		}
-		if !errors.Is(err, errEnded) {
+		if !errors.Is(err, redisserver.ErrEnded) {
 			return nil, err
 		}
 	}
-	return nil, fmt.Errorf("%w, %d times", errEnded, startTries)
+	return nil, fmt.Errorf("%w, %d times", redisserver.ErrEnded, redisserver.Tries)
 }
 
 // form makes the servers one cluster.
@@ -195,7 +196,7 @@ func (s *ClusterServers) join(ctx context.Context, i int, rdb *redis.Client) err
 		return fmt.Errorf("add slots: %w", err)
 	}
 	for _, n := range s.nodes[:i] {
-		if err := rdb.Do(ctx, "cluster", "meet", "127.0.0.1", n.port, n.bus).Err(); err != nil {
+		if err := rdb.Do(ctx, "cluster", "meet", "127.0.0.1", n.Port(), n.bus).Err(); err != nil {
 			return fmt.Errorf("meet: %w", err)
 		}
 	}

@@ -11,10 +11,8 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -24,8 +22,7 @@ import (
 	"go.uber.org/goleak"
 
 	"flashsale/internal/embedded"
-	"flashsale/internal/testing/child"
-	"flashsale/internal/testing/freeport"
+	"flashsale/internal/testing/redisserver"
 )
 
 // Engines runs fn once per engine, as the subtests "embedded" and "redis".
@@ -172,14 +169,9 @@ func needServer(t testing.TB) {
 
 // Server is a redis-server process. AOF is on with appendfsync always.
 type Server struct {
-	port int
-	bus  int // the cluster bus's port, 0 outside a cluster
-	dir  string
-	args []string
+	*redisserver.Server
 
-	mu    sync.Mutex
-	cmd   *exec.Cmd
-	ended chan struct{} // closed when the process has ended
+	bus int // the cluster bus's port, 0 outside a cluster
 }
 
 // Real starts a redis-server of the test's own, which the test may kill and
@@ -195,113 +187,36 @@ func Real(t testing.TB, args ...string) *Server {
 	return s
 }
 
-// errEnded says that a redis-server ended instead of answering, as it does when
-// its port was taken in the meantime.
-var errEnded = errors.New("redistest: the server ended before it answered")
+// startWithin bounds the wait for a server's first answer.
+const startWithin = 20 * time.Second
 
-// startTries bounds how many ports a start may lose to other processes.
-const startTries = 3
-
-func start(args ...string) (s *Server, err error) {
-	for range startTries {
-		if s, err = tryStart(args); !errors.Is(err, errEnded) {
-			break
-		}
-	}
-	return s, err
-}
-
-func tryStart(args []string) (*Server, error) {
-	dir, err := os.MkdirTemp("", "redistest-")
-	if err != nil {
-		return nil, err
-	}
-	port, err := freeport.Port()
-	if err != nil {
-		return nil, errors.Join(err, os.RemoveAll(dir))
-	}
-	s := &Server{port: port, dir: dir, args: args}
-	if err := s.Start(); err != nil {
-		return nil, errors.Join(err, os.RemoveAll(dir))
-	}
-	return s, nil
-}
-
-// Addr is the host:port the server listens on; it stays the same over restarts.
-func (s *Server) Addr() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port)) }
-
-// Pid is the server's process id, or 0 when it is not running.
-func (s *Server) Pid() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.cmd == nil {
-		return 0
-	}
-	return s.cmd.Process.Pid
-}
-
-// Start starts the server on its port and returns once it answers.
-func (s *Server) Start() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.cmd != nil {
-		return errors.New("redistest: already running")
-	}
-	args := append([]string{
-		"--port", strconv.Itoa(s.port), "--bind", "127.0.0.1", "--dir", s.dir, "--save", "",
-		"--appendonly", "yes", "--appendfsync", "always", "--maxmemory-policy", "noeviction",
-		// Otherwise a first replica waits five seconds for others to share the copy.
-		"--repl-diskless-sync-delay", "0",
-	}, s.args...)
-	cmd := exec.Command("redis-server", args...)
-	ended := make(chan struct{})
-	// How it ended says nothing: a test that kills it asked for that.
-	if err := child.Start(cmd, func(error) { close(ended) }); err != nil {
-		return fmt.Errorf("redistest: %w", err)
-	}
-	s.cmd, s.ended = cmd, ended
-	if err := s.answers(); err != nil {
-		return errors.Join(err, s.kill())
-	}
-	return nil
-}
-
-// answers waits until the server answers, and fails when it ends first.
-func (s *Server) answers() error {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+func start(args ...string) (*Server, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), startWithin)
 	defer cancel()
-	rdb := redis.NewClient(Options(s.Addr()))
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		err := rdb.Ping(ctx).Err()
-		if err == nil {
-			err = s.isMine(ctx, rdb)
-		}
-		if err == nil {
-			return rdb.Close()
-		}
-		select {
-		case <-tick.C:
-		case <-s.ended:
-			return errors.Join(fmt.Errorf("%w: %w", errEnded, err), rdb.Close())
-		case <-ctx.Done():
-			return errors.Join(fmt.Errorf("redistest: server did not answer: %w", err), rdb.Close())
-		}
+	s, err := redisserver.Start(ctx, config(args))
+	if err != nil {
+		return nil, fmt.Errorf("redistest: %w", err)
 	}
+	return &Server{Server: s}, nil
 }
 
-// isMine fails when another process answers on the port: then this one is about
-// to find it taken, and the test would talk to a stranger.
-func (s *Server) isMine(ctx context.Context, rdb *redis.Client) error {
-	info, err := rdb.Info(ctx, "server").Result()
-	if err != nil {
-		return err
+func config(args []string) redisserver.Config {
+	// Otherwise a first replica waits five seconds for others to share the copy.
+	return redisserver.Config{Args: append([]string{"--repl-diskless-sync-delay", "0"}, args...)}
+}
+
+// Start starts the server again on its port, after Kill, and returns once it
+// answers.
+func (s *Server) Start() error {
+	ctx, cancel := context.WithTimeout(context.Background(), startWithin)
+	defer cancel()
+	return s.Server.Start(ctx)
+}
+
+func (s *Server) stop() {
+	if err := s.Close(); err != nil {
+		fmt.Fprintln(os.Stderr, "redistest: stop:", err)
 	}
-	if pid := infoField(info, "process_id"); pid != strconv.Itoa(s.cmd.Process.Pid) {
-		return fmt.Errorf("redistest: process %s answers on %s", pid, s.Addr())
-	}
-	return nil
 }
 
 // infoField returns the value of a field of INFO or CLUSTER INFO, or nothing.
@@ -312,33 +227,4 @@ func infoField(info, name string) string {
 		}
 	}
 	return ""
-}
-
-// Kill ends the server with SIGKILL, frozen or not. Start brings it back with
-// what its AOF kept.
-func (s *Server) Kill() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.kill()
-}
-
-// kill is Kill for who holds the lock.
-func (s *Server) kill() error {
-	if s.cmd == nil {
-		return nil
-	}
-	err := s.cmd.Process.Kill()
-	if errors.Is(err, os.ErrProcessDone) {
-		err = nil
-	}
-	<-s.ended
-	s.cmd = nil
-	return err
-}
-
-func (s *Server) stop() {
-	err := errors.Join(s.Kill(), os.RemoveAll(s.dir))
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "redistest: stop:", err)
-	}
 }

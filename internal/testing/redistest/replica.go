@@ -22,7 +22,7 @@ const replicaWithin = 30 * time.Second
 // NO ONE; that lasts until the replica is started anew.
 func (s *Server) Replica(t testing.TB) *Server {
 	t.Helper()
-	r := Real(t, "--replicaof", "127.0.0.1", strconv.Itoa(s.port))
+	r := Real(t, "--replicaof", "127.0.0.1", strconv.Itoa(s.Port()))
 	if err := r.follows(); err != nil {
 		t.Fatal(err)
 	}

@@ -2,7 +2,6 @@ package redistest
 
 import (
 	"context"
-	"strconv"
 	"testing"
 	"time"
 
@@ -80,21 +79,5 @@ func TestServer_Pause(t *testing.T) {
 	}
 	if got, err := rdb.Get(ctx, "k").Result(); err != nil || got != "w" {
 		t.Errorf("after the restart: %q, %v", got, err)
-	}
-}
-
-// Start must not take a stranger on its port for its own server.
-func TestServer_Start_ErrPortTaken(t *testing.T) {
-	t.Parallel()
-	taken := Real(t)
-	s := &Server{port: taken.port, dir: t.TempDir(), args: []string{"--port", strconv.Itoa(taken.port)}}
-	if err := s.Start(); err == nil {
-		t.Error("it started on a port that is taken")
-	}
-	if s.Pid() != 0 {
-		t.Error("a process is left of it")
-	}
-	if err := client(t, taken.Addr()).Ping(await.Context(t)).Err(); err != nil {
-		t.Errorf("the server that holds the port: %v", err)
 	}
 }

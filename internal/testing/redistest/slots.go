@@ -109,7 +109,7 @@ func (s *ClusterServers) moveKeys(ctx context.Context, slot int, from *redis.Cli
 		if len(keys) == 0 {
 			return nil
 		}
-		args := []any{"migrate", "127.0.0.1", to.port, "", 0, moveLimit.Milliseconds(), "keys"}
+		args := []any{"migrate", "127.0.0.1", to.Port(), "", 0, moveLimit.Milliseconds(), "keys"}
 		for _, key := range keys {
 			args = append(args, key)
 		}

@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"flashsale/internal/pause"
 )
 
 // pace is the time between two bytes: enough signs of life for a server that
@@ -84,7 +86,7 @@ func (c *Crowd) come(ctx context.Context, addr, head string) {
 		if ctx.Err() == nil { // else it was stopped on its way
 			c.refused.Add(1)
 		}
-		pause(ctx)
+		pause.For(ctx, pace) // a client that is refused does not retry without end
 		return
 	}
 	defer conn.Close() //nolint:errcheck // there is nothing to lose
@@ -106,14 +108,4 @@ func ends(conn net.Conn) bool {
 	}
 	_, err := conn.Read(make([]byte, 1))
 	return !errors.Is(err, os.ErrDeadlineExceeded)
-}
-
-// pause keeps a client that is refused from knocking without end.
-func pause(ctx context.Context) {
-	timer := time.NewTimer(pace)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
 }

@@ -17,7 +17,6 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-
 // server serves h with bounds on the time to read, and returns its address and
 // how many connections it holds.
 func server(t *testing.T, within time.Duration, h http.HandlerFunc) (addr string, held *atomic.Int64) {

@@ -1,0 +1,327 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/bench/internal/targets"
+	"flashsale/handler/auth"
+	"flashsale/inventory"
+
+	"flashsale/internal/pause"
+)
+
+// figures are the rounds' throughputs, in answers a second.
+type figures struct {
+	empty, accepted, committed, soldOut []float64
+	polling                             map[string][]float64 // one lock per request, by interval
+	drained                             []float64            // seconds after the accepted phase until nothing was queued
+}
+
+func measure(ctx context.Context, o options, out io.Writer) (err error) {
+	w, err := startWorld(ctx, o)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, w.close()) }()
+	rdb := redis.NewClient(&redis.Options{Addr: w.redis.addr})
+	defer rdb.Close() //nolint:errcheck // the server ends next
+	c, err := newCrowd(buyers)
+	if err != nil {
+		return err
+	}
+	m := &meter{world: w, crowd: c, rdb: rdb, o: o, out: out, figures: figures{polling: make(map[string][]float64)}}
+	fmt.Fprintf(out, "bench: %d connections, %d rounds of %v a phase, appendfsync %s\n", o.connections, o.rounds, o.phase, o.fsync)
+	for round := range o.rounds {
+		if err := m.round(ctx, round); err != nil {
+			return fmt.Errorf("round %d: %w", round+1, err)
+		}
+	}
+	if o.rounds > 0 {
+		m.printRatios()
+	}
+	if o.reads > 0 {
+		if err := measureReads(ctx, m); err != nil {
+			return fmt.Errorf("reads: %w", err)
+		}
+	}
+	if o.hot > 0 {
+		if err := measureHot(ctx, m); err != nil {
+			return err
+		}
+	}
+	if o.visible > 0 {
+		if err := measureVisible(ctx, m); err != nil {
+			return fmt.Errorf("visible: %w", err)
+		}
+	}
+	if o.streams > 0 {
+		if err := measureStreams(ctx, m); err != nil {
+			return fmt.Errorf("streams: %w", err)
+		}
+	}
+	if len(o.recovery) > 0 {
+		if err := measureRecoveries(ctx, m); err != nil {
+			return fmt.Errorf("recovery: %w", err)
+		}
+	}
+	if o.expiry > 0 {
+		if err := measureExpiries(ctx, m); err != nil {
+			return err
+		}
+	}
+	if o.overload {
+		return measureOverload(ctx, m)
+	}
+	return nil
+}
+
+// printRatios prints the medians of all rounds as ratios.
+func (m *meter) printRatios() {
+	f, out := &m.figures, m.out
+	empty := median(f.empty)
+	fmt.Fprintf(out, "drained %.2f s after the accepted burst (median)\n", median(f.drained))
+	targets.AtLeast(out, "accepted/empty", median(f.accepted)/empty, 0.50)
+	targets.AtLeast(out, "committed/empty", median(f.committed)/empty, 0.35)
+	targets.AtLeast(out, "sold_out/empty", median(f.soldOut)/empty, 0.80)
+	if !m.o.skipPolling {
+		for _, interval := range slices.Sorted(maps.Keys(f.polling)) {
+			targets.AtLeast(out, "accepted/polling_lock_"+interval, median(f.accepted)/median(f.polling[interval]), 50)
+		}
+	}
+}
+
+type meter struct {
+	world   *world
+	crowd   *crowd
+	rdb     *redis.Client
+	o       options
+	out     io.Writer
+	figures figures
+}
+
+// stock is above any demand a phase can make.
+const stock = 100_000_000
+
+func (m *meter) round(ctx context.Context, n int) error {
+	f := &m.figures
+	empty, err := m.phase(ctx, "empty", m.world.empty.addr, "any", true, http.StatusCreated)
+	if err != nil {
+		return err
+	}
+	f.empty = append(f.empty, empty)
+
+	item := fmt.Sprintf("accepted-%d", n)
+	if err := m.createItem(ctx, item, stock, 0); err != nil {
+		return err
+	}
+	stop := m.profiles(ctx, "accepted")
+	accepted, err := m.phase(ctx, "accepted", m.world.api.addr, item, true, http.StatusAccepted)
+	if err != nil {
+		return err
+	}
+	f.accepted = append(f.accepted, accepted)
+	drained, err := m.waitDrained(ctx)
+	if err != nil {
+		return err
+	}
+	f.drained = append(f.drained, drained.Seconds())
+	if err := stop(); err != nil {
+		return err
+	}
+
+	item = fmt.Sprintf("committed-%d", n)
+	if err := m.createItem(ctx, item, stock, 0); err != nil {
+		return err
+	}
+	stop = m.profiles(ctx, "committed")
+	committed, err := m.phase(ctx, "committed", m.world.api.addr, item, false, http.StatusCreated)
+	if err != nil {
+		return err
+	}
+	f.committed = append(f.committed, committed)
+	if err := stop(); err != nil {
+		return err
+	}
+
+	item = fmt.Sprintf("sold-out-%d", n)
+	if err := m.createItem(ctx, item, 100, 0); err != nil {
+		return err
+	}
+	soldOut, err := m.phase(ctx, "sold out", m.world.api.addr, item, false, http.StatusConflict)
+	if err != nil {
+		return err
+	}
+	f.soldOut = append(f.soldOut, soldOut)
+	if m.o.skipPolling {
+		return nil
+	}
+	return m.polling(ctx)
+}
+
+// polling measures one lock per request, polled at different intervals.
+func (m *meter) polling(ctx context.Context) error {
+	if err := m.rdb.Set(ctx, "polling:stock:any", stock, 0).Err(); err != nil {
+		return err
+	}
+	for _, interval := range slices.Sorted(maps.Keys(m.world.poll)) {
+		rate, err := m.phase(ctx, "polling "+interval, m.world.poll[interval].addr, "any", true, http.StatusCreated)
+		if err != nil {
+			return err
+		}
+		m.figures.polling[interval] = append(m.figures.polling[interval], rate)
+	}
+	return nil
+}
+
+// phase drives one server and prints what was seen: the rate of the expected
+// answer, and the processor time per request of every process.
+func (m *meter) phase(ctx context.Context, name, addr, item string, async bool, want int) (float64, error) {
+	parts := []*process{m.world.api, m.world.worker, m.world.redis, m.world.empty}
+	parts = append(parts, &process{name: "load", pid: os.Getpid()})
+	before := make([]time.Duration, len(parts))
+	for i, p := range parts {
+		before[i] = p.cpu()
+	}
+	if err := m.rdb.ConfigResetStat(ctx).Err(); err != nil {
+		return 0, err
+	}
+	res, err := drive(ctx, []string{addr}, item, m.crowd, m.o, async)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", name, err)
+	}
+	rate := res.rate(want)
+	fmt.Fprintf(m.out, "%-13s %8.0f/s  answers %v  cpu per request:", name, rate, res.codes)
+	total := 0
+	for _, n := range res.codes {
+		total += n
+	}
+	for i, p := range parts {
+		if used := p.cpu() - before[i]; used > 0 && total > 0 {
+			fmt.Fprintf(m.out, " %s %.1fus", p.name, float64(used.Microseconds())/float64(total))
+		}
+	}
+	fmt.Fprintln(m.out)
+	if err := m.printCommands(ctx, total); err != nil {
+		return 0, err
+	}
+	if rate == 0 {
+		return 0, fmt.Errorf("%s: no answer %d among %v", name, want, res.codes)
+	}
+	return rate, nil
+}
+
+// printCommands prints what Redis spent on each command, per request.
+func (m *meter) printCommands(ctx context.Context, requests int) error {
+	if !m.o.commands {
+		return nil
+	}
+	text, err := m.rdb.Info(ctx, "commandstats").Result()
+	if err != nil {
+		return err
+	}
+	for line := range strings.Lines(text) {
+		var calls, usec int
+		name, figures, ok := strings.Cut(strings.TrimSpace(line), ":")
+		if _, err := fmt.Sscanf(figures, "calls=%d,usec=%d", &calls, &usec); !ok || err != nil || calls < 100 {
+			continue
+		}
+		fmt.Fprintf(m.out, "    %-24s %8d calls  %6.2fus per request\n", strings.TrimPrefix(name, "cmdstat_"), calls, float64(usec)/float64(requests))
+	}
+	return nil
+}
+
+// queued is how many orders wait or are in the hands of a worker.
+func (m *meter) queued(ctx context.Context) (int64, error) {
+	var queued int64
+	prefix := inventory.QueuePrefix(0)
+	for _, set := range []string{"ready", "leased"} {
+		n, err := m.rdb.ZCard(ctx, prefix+set).Result()
+		if err != nil {
+			return 0, err
+		}
+		queued += n
+	}
+	return queued, nil
+}
+
+// waitDrained waits until no order is queued and returns how long it took.
+func (m *meter) waitDrained(ctx context.Context) (time.Duration, error) {
+	start := time.Now()
+	for {
+		queued, err := m.queued(ctx)
+		if err != nil {
+			return 0, err
+		}
+		took := time.Since(start)
+		if queued == 0 {
+			return took, nil
+		}
+		if took > time.Minute {
+			return 0, fmt.Errorf("%d orders still queued a minute after the burst", queued)
+		}
+		if err := pause.OrCause(ctx, 10*time.Millisecond); err != nil {
+			return 0, err
+		}
+	}
+}
+
+// profiles takes CPU profiles of API and worker during a phase, if asked to.
+func (m *meter) profiles(ctx context.Context, phase string) (wait func() error) {
+	if m.o.profile == "" {
+		return func() error { return nil }
+	}
+	done := make(chan error, 2)
+	for _, c := range []*process{m.world.api, m.world.worker} {
+		go func() {
+			done <- c.profile(ctx, filepath.Join(m.o.profile, phase+"-"+c.name+".prof"), m.o.phase)
+		}()
+	}
+	return func() error { return errors.Join(<-done, <-done) }
+}
+
+func (m *meter) createItem(ctx context.Context, id string, units, window int64) error {
+	return m.createLimitedItem(ctx, id, units, window, 1)
+}
+
+// createLimitedItem is createItem with another limit per buyer.
+func (m *meter) createLimitedItem(ctx context.Context, id string, units, window, limit int64) error {
+	token, err := auth.SignToken([]byte(secret), "bench", auth.RoleAdmin, time.Hour, time.Now())
+	if err != nil {
+		return err
+	}
+	body, err := json.Marshal(map[string]any{
+		"id": id, "name": id, "description": "", "price_minor": 4900, "currency": "EUR", "stock": units, "per_user_limit": limit,
+		"payment_window_seconds": window,
+	})
+	if err != nil {
+		return err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+m.world.api.addr+"/v1/admin/items", bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Authorization", "Bearer "+token)
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	if res.StatusCode != http.StatusCreated {
+		err = fmt.Errorf("create item %s: %s", id, res.Status)
+	}
+	return errors.Join(err, res.Body.Close())
+}

@@ -1,0 +1,215 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"flashsale/bench/internal/targets"
+	"flashsale/internal/wire"
+
+	"flashsale/internal/pause"
+)
+
+const (
+	// overloadTimes is how many times the top rate is offered.
+	overloadTimes = 5
+	// overloadBar is the part of the top rate that has to be left of it.
+	overloadBar = 0.9
+	// overloadWarm is how long the overload lasts before it is measured: the queue
+	// fills up in it, and what it takes in beyond what is committed is none of ours.
+	overloadWarm = 3 * time.Second
+	// hinderHolds and hinderRests are for how long the database is held, and free.
+	hinderHolds, hinderRests = 6 * time.Millisecond, 3 * time.Millisecond
+	// overloadConnections bounds the requests under way. Those that are due and find
+	// none count from when they were due.
+	overloadConnections = 2000
+)
+
+// measureOverload measures whether an overload leaves the service its throughput. The
+// worker is throttled, one order a transaction on a database that others write to
+// most of the time, so that the database is what there is too little of, and not
+// the processors, which the load shares. The top rate is what is committed in a
+// closed loop; then several times that is offered, in an open one, over a queue with
+// room for a second's orders.
+func measureOverload(ctx context.Context, m *meter) (err error) {
+	w := m.world
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	hindered := make(chan error, 1)
+	defer func() {
+		cancel()
+		if herr := <-hindered; !errors.Is(herr, context.Canceled) {
+			err = errors.Join(err, herr)
+		}
+	}()
+	go func() { hindered <- hinder(ctx, m) }()
+	if err := errors.Join(w.worker.stop(), w.api.stop()); err != nil {
+		return err
+	}
+	const item = "overload"
+	if err := w.throttled(ctx, 1_000_000); err != nil {
+		return err
+	}
+	if err := m.createItem(ctx, item, stock, 0); err != nil {
+		return err
+	}
+	top, err := m.phase(ctx, "top", w.api.addr, item, false, http.StatusCreated)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(w.worker.stop(), w.api.stop()); err != nil {
+		return err
+	}
+	if err := w.throttled(ctx, max(100, int(top))); err != nil {
+		return err
+	}
+	seen, err := offer(ctx, m, item, overloadTimes*top)
+	if err != nil {
+		return err
+	}
+	slices.Sort(seen.admitted)
+	slices.Sort(seen.refused)
+	good := float64(len(seen.admitted)) / m.o.phase.Seconds()
+	fmt.Fprintf(m.out, "overload      %8.0f/s offered, %.0f/s admitted, answers %v, unanswered %d\n", overloadTimes*top, good, seen.codes, seen.failed)
+	fmt.Fprintf(m.out, "              admitted p50 %v p99 %v, refused p50 %v p99 %v\n",
+		quantile(seen.admitted, 50), quantile(seen.admitted, 99), quantile(seen.refused, 50), quantile(seen.refused, 99))
+	targets.AtLeast(m.out, "overload_good/top", good/top, overloadBar)
+	targets.AtMost(m.out, "overload_admitted_p99_s", quantile(seen.admitted, 99).Seconds(), 3)
+	return nil
+}
+
+// hinder holds the database for writing, most of the time, until ctx ends.
+func hinder(ctx context.Context, m *meter) (err error) {
+	db, err := sql.Open("sqlite3", "file:"+filepath.Join(m.world.dir, "bench.db")+"?_busy_timeout=60000&_txlock=immediate")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	for {
+		tx, err := db.BeginTx(context.WithoutCancel(ctx), nil)
+		if err != nil {
+			return err
+		}
+		err = pause.OrCause(ctx, hinderHolds)
+		if err := errors.Join(err, tx.Rollback(), pause.OrCause(ctx, hinderRests)); err != nil {
+			return err
+		}
+	}
+}
+
+func quantile(sorted []time.Duration, percent int) time.Duration {
+	if len(sorted) == 0 {
+		return 0
+	}
+	return sorted[len(sorted)*percent/100].Round(100 * time.Microsecond)
+}
+
+// throttled starts an API and a worker that commits one order at a time.
+func (w *world) throttled(ctx context.Context, room int) (err error) {
+	limit := strconv.Itoa(room)
+	addr, ops, workOps := freeAddr(), freeAddr(), freeAddr()
+	w.api, err = w.start(ctx, "api", w.binary, addr, ops,
+		append([]string{"api", "--addr", addr, "--ops-addr", ops, "--rate-buyer", "-1", "--queue-limit", limit}, w.common...)...)
+	if err != nil {
+		return err
+	}
+	w.worker, err = w.start(ctx, "worker", w.binary, "", workOps,
+		append([]string{"worker", "--ops-addr", workOps, "--batch", "1", "--linger", "0", "--queue-limit", limit}, w.common...)...)
+	if err != nil {
+		return err
+	}
+	return w.api.ready(ctx)
+}
+
+// offered is what an open loop saw after its warming up.
+type offered struct {
+	codes             map[int]int
+	failed            int // exchanges without an answer
+	admitted, refused []time.Duration
+}
+
+// offer sends purchases at a rate, whatever becomes of them. Latencies count from
+// when a request was due.
+func offer(ctx context.Context, m *meter, item string, perSecond float64) (*offered, error) {
+	target, err := wire.ParseTarget("http://" + m.world.api.addr)
+	if err != nil {
+		return nil, err
+	}
+	conns := make([]*wire.Conn, overloadConnections)
+	defer func() {
+		for _, c := range conns {
+			if c != nil {
+				_ = c.Close() //nolint:errcheck // every request on it has been answered
+			}
+		}
+	}()
+	for i := range conns {
+		if conns[i], err = wire.Dial(ctx, target); err != nil {
+			return nil, fmt.Errorf("dial: %w", err)
+		}
+	}
+	sum := &offered{codes: make(map[int]int)}
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	var next atomic.Int64
+	start := time.Now()
+	for _, conn := range conns {
+		all.Go(func() {
+			own := offerOn(ctx, m, conn, target, item, perSecond, start, &next)
+			mu.Lock()
+			defer mu.Unlock()
+			for code, n := range own.codes {
+				sum.codes[code] += n
+			}
+			sum.failed += own.failed
+			sum.admitted, sum.refused = append(sum.admitted, own.admitted...), append(sum.refused, own.refused...)
+		})
+	}
+	all.Wait()
+	return sum, ctx.Err()
+}
+
+// offerOn sends those of the requests that one connection gets to.
+func offerOn(ctx context.Context, m *meter, conn *wire.Conn, t wire.Target, item string, perSecond float64, start time.Time, next *atomic.Int64) *offered {
+	own := &offered{codes: make(map[int]int)}
+	head := "POST /v1/items/" + item + "/orders HTTP/1.1\r\nHost: " + t.Host +
+		"\r\nContent-Type: application/json\r\nContent-Length: 14\r\nIdempotency-Key: over-"
+	var req bytes.Buffer
+	for {
+		i := int(next.Add(1)) - 1
+		due := start.Add(time.Duration(float64(i) / perSecond * float64(time.Second)))
+		if due.Sub(start) > overloadWarm+m.o.phase || pause.OrCause(ctx, time.Until(due)) != nil {
+			return own
+		}
+		req.Reset()
+		req.WriteString(head)
+		req.Write(strconv.AppendInt(req.AvailableBuffer(), int64(i), 10))
+		req.WriteString("\r\nAuthorization: Bearer ")
+		// From the end of the crowd: its beginning has bought at the top rate.
+		req.Write(m.crowd.token(buyers - 1 - i%buyers))
+		req.WriteString("\r\n\r\n{\"quantity\":1}")
+		res, err := conn.Do(req.Bytes())
+		switch end := time.Now(); {
+		case err != nil:
+			own.failed++
+			return own
+		case end.Sub(start) < overloadWarm || end.Sub(start) > overloadWarm+m.o.phase:
+		case res.Status == http.StatusCreated || res.Status == http.StatusAccepted:
+			own.codes[res.Status]++
+			own.admitted = append(own.admitted, end.Sub(due))
+		default:
+			own.codes[res.Status]++
+			own.refused = append(own.refused, end.Sub(due))
+		}
+	}
+}

@@ -1,0 +1,215 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"flashsale/bench/internal/targets"
+	"flashsale/migrations"
+	"flashsale/order"
+	"flashsale/queue"
+)
+
+const (
+	// payersShare is the part of the order commits that has to be left beside the payers.
+	payersShare = 0.7
+	// payersRate is how many payments a second are recorded meanwhile.
+	payersRate = 8000
+	// payerCount is how many payers there are, each with one payment under way.
+	payerCount = 256
+	// payersRounds is how many pairs of phases are measured; medians are printed.
+	payersRounds = 3
+	// payersPhase is the length of one phase.
+	payersPhase = 3 * time.Second
+	// payersBatch and payersWorkers are a worker process's defaults.
+	payersBatch, payersWorkers = 256, 2
+	// payersItems is over how many items the orders are spread.
+	payersItems = 8
+)
+
+// shop is a database of its own, with the committing half of the service on it.
+type shop struct {
+	store   *order.Store
+	service *order.Service
+	worker  *order.Fulfiller
+	next    atomic.Int64 // the number of the next order
+
+	mu   sync.Mutex
+	open []string // committed orders without a payment under way
+}
+
+// measurePayers measures how fast batches of orders are committed, alone and beside
+// payers, and how fast the payers are. It measures only the database: no Redis and no
+// HTTP take part.
+func measurePayers(ctx context.Context, sz *sizes) (err error) {
+	out := sz.out
+	dir, err := os.MkdirTemp("", "bench-payers-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	s, err := openShop(ctx, filepath.Join(dir, "bench.db"))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.store.Close()) }()
+	var alone, beside, paid, slow []float64
+	for range payersRounds {
+		quiet, err := s.phase(ctx, 0)
+		if err != nil {
+			return err
+		}
+		busy, err := s.phase(ctx, payerCount)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(out, "payers        %6.0f orders/s alone, batch p90 %v; beside %d payers %6.0f orders/s, batch p90 %v, %6.0f payments/s, payment p99 %v\n",
+			quiet.orders, quantile(quiet.batches, 90), payerCount, busy.orders, quantile(busy.batches, 90), busy.payments, quantile(busy.pays, 99))
+		alone, beside, paid = append(alone, quiet.orders), append(beside, busy.orders), append(paid, busy.payments)
+		slow = append(slow, float64(quantile(busy.batches, 90).Microseconds())/1000)
+	}
+	targets.AtLeast(out, "payers_orders/alone", median(beside)/median(alone), payersShare)
+	targets.AtLeast(out, "payers_payments_per_s", median(paid), payersRate)
+	fmt.Fprintf(out, "payers        batch p90 beside them %.1f ms\n", median(slow))
+	return nil
+}
+
+// openShop makes a database with a few items on sale.
+func openShop(ctx context.Context, path string) (*shop, error) {
+	store, err := order.OpenStore(ctx, "sqlite:"+path)
+	if err != nil {
+		return nil, err
+	}
+	if err := fillShop(ctx, store); err != nil {
+		return nil, errors.Join(err, store.Close())
+	}
+	return &shop{
+		store: store, service: &order.Service{Config: order.Config{Store: store, OnError: func(error) {}}},
+		worker: order.NewFulfiller(store, nil, nil, func(error) {}),
+	}, nil
+}
+
+func fillShop(ctx context.Context, store *order.Store) error {
+	db, err := store.DB()
+	if err != nil {
+		return err
+	}
+	m, err := migrations.New(db, "sqlite")
+	if err != nil {
+		return err
+	}
+	if _, err := m.Up(ctx); err != nil {
+		return err
+	}
+	for i := range payersItems {
+		_, err := store.InsertItem(ctx, order.NewItem{
+			ID: "item-" + strconv.Itoa(i), Name: "Thing", PriceMinor: 4900, Currency: "EUR", Stock: stock, PerUserLimit: 1,
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// phaseSeen is what one phase has come to.
+type phaseSeen struct {
+	orders, payments float64 // a second
+	batches, pays    []time.Duration
+}
+
+// phase commits orders for a time, with as many payers beside.
+func (s *shop) phase(ctx context.Context, payers int) (*phaseSeen, error) {
+	ctx, cancel := context.WithTimeout(ctx, payersPhase)
+	defer cancel()
+	var mu sync.Mutex
+	var failed error
+	seen, committed := &phaseSeen{}, 0
+	note := func(add func(), err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		add()
+		failed = errors.Join(failed, err)
+	}
+	ready := s.open
+	s.open = nil
+	var next atomic.Int64
+	var all sync.WaitGroup
+	began := time.Now()
+	for range payersWorkers {
+		all.Go(func() {
+			took, err := s.work(ctx)
+			note(func() { committed += len(took) * payersBatch; seen.batches = append(seen.batches, took...) }, err)
+		})
+	}
+	for range payers {
+		all.Go(func() {
+			took, err := s.payAll(ctx, ready, &next)
+			note(func() { seen.pays = append(seen.pays, took...) }, err)
+		})
+	}
+	all.Wait()
+	if failed != nil {
+		return nil, failed
+	}
+	if payers > 0 && int(next.Load()) >= len(ready) {
+		return nil, fmt.Errorf("the payers ran out of orders after %d", len(ready))
+	}
+	s.open = append(s.open, ready[min(int(next.Load()), len(ready)):]...)
+	took := time.Since(began).Seconds()
+	seen.orders, seen.payments = float64(committed)/took, float64(len(seen.pays))/took
+	slices.Sort(seen.batches)
+	slices.Sort(seen.pays)
+	return seen, nil
+}
+
+// work commits batches until ctx ends, and returns how long each took.
+func (s *shop) work(ctx context.Context) (took []time.Duration, err error) {
+	for ctx.Err() == nil {
+		batch := make([]queue.Leased, payersBatch)
+		for i := range batch {
+			n := s.next.Add(1)
+			batch[i] = queue.Leased{ID: fmt.Sprintf("01990000-0000-7000-8000-%012d", n), Payload: fmt.Appendf(nil,
+				"2\titem-%d\tbuyer-%d\t1\t4900\tEUR\t%d\t\tkey-%d", n/payersBatch%payersItems, n, time.Now().UnixMilli(), n)}
+		}
+		began := time.Now()
+		results := s.worker.Handle(ctx, batch)
+		took = append(took, time.Since(began))
+		ids := make([]string, len(batch))
+		for i := range batch {
+			if results[i] != nil {
+				return took, results[i]
+			}
+			ids[i] = batch[i].ID
+		}
+		s.mu.Lock()
+		s.open = append(s.open, ids...)
+		s.mu.Unlock()
+	}
+	return took, nil
+}
+
+// payAll pays one order after the other until ctx ends.
+func (s *shop) payAll(ctx context.Context, orders []string, next *atomic.Int64) (took []time.Duration, err error) {
+	for ctx.Err() == nil {
+		i := int(next.Add(1)) - 1
+		if i >= len(orders) {
+			return took, nil
+		}
+		began := time.Now()
+		_, err := s.service.Pay(context.WithoutCancel(ctx), orders[i], order.Payment{Reference: "psp-" + orders[i], AmountMinor: 4900, Currency: "EUR"})
+		if err != nil {
+			return took, err
+		}
+		took = append(took, time.Since(began))
+	}
+	return took, nil
+}

@@ -1,0 +1,264 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/handler/auth"
+	"flashsale/inventory"
+
+	"flashsale/internal/pause"
+)
+
+const (
+	// The sizes at scale 1: many small sales with orders in the queue, more small
+	// sales, and a few large ones.
+	rebuildSales, rebuildQueued = 1_000, 100_000
+	rebuildMany                 = 10_000
+	rebuildOrders               = 10 // committed orders of each small sale
+	rebuildLarge, rebuildLoaded = 6, 250_000
+	// rebuildConnections is the load on the other item while large sales are loaded.
+	rebuildConnections = 4
+	// rebuildSettled is for how long that load runs before the sales are dropped.
+	rebuildSettled = time.Second
+)
+
+// The targets, in seconds and milliseconds.
+const (
+	rebuildQueuedBar = 3
+	rebuildManyBar   = 10
+	rebuildOtherBar  = 100
+	rebuildPauseBar  = 1000
+)
+
+// measureRebuild measures how long a service takes to load many sales after Redis has
+// lost the word that its data is current, which leaves the queue as it was; and what
+// an unrelated item's buyers and an operator notice while large sales are loaded.
+func measureRebuild(ctx context.Context, s *sizes) error {
+	n, queued := s.scaled(rebuildSales), s.scaled(rebuildQueued)
+	took, err := s.rebuild(ctx, n, queued)
+	if err != nil {
+		return err
+	}
+	s.atMost(fmt.Sprintf("rebuild_%d_sales_%d_queued_s", rebuildSales, rebuildQueued), took.Seconds(), rebuildQueuedBar)
+	if took, err = s.rebuild(ctx, s.scaled(rebuildMany), 0); err != nil {
+		return err
+	}
+	s.atMost(fmt.Sprintf("rebuild_%d_sales_s", rebuildMany), took.Seconds(), rebuildManyBar)
+	return s.besideLoads(ctx)
+}
+
+// rebuild returns the time from a loss to the end of the rebuild, the time until the
+// loss is noticed included.
+func (s *sizes) rebuild(ctx context.Context, sales, queued int) (took time.Duration, err error) {
+	r, err := s.newRig(ctx, history{live: sales, liveOrders: rebuildOrders})
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, r.close()) }()
+	if err := r.serve(ctx); err != nil { // no worker: the queue stays
+		return 0, err
+	}
+	if _, err := r.built(ctx, ""); err != nil { // the first start loads them all
+		return 0, err
+	}
+	if err := r.enqueue(ctx, liveIDs(sales), queued); err != nil {
+		return 0, err
+	}
+	epoch, err := r.redis.Get(ctx, "fs:{p0}:epoch").Result()
+	if err != nil {
+		return 0, err
+	}
+	if err := r.redis.ConfigResetStat(ctx).Err(); err != nil {
+		return 0, err
+	}
+	began := time.Now()
+	if err := r.redis.Del(ctx, "fs:{p0}:epoch").Err(); err != nil {
+		return 0, err
+	}
+	if _, err := r.built(ctx, epoch); err != nil {
+		return 0, err
+	}
+	took = time.Since(began)
+	s.say("%d sales with %d committed and %d queued orders were open %.2f s after the loss (load average %s)",
+		sales, sales*rebuildOrders, queued, took.Seconds(), loadAverage())
+	return took, r.printCommands(ctx, sales)
+}
+
+// built waits until all sales of another epoch than before are loaded, and returns it.
+func (r *rig) built(ctx context.Context, before string) (string, error) {
+	began := time.Now()
+	for {
+		v, err := r.redis.MGet(ctx, "fs:{p0}:epoch", "fs:{p0}:built").Result()
+		if err != nil {
+			return "", err
+		}
+		epoch, _ := v[0].(string)
+		if built, _ := v[1].(string); epoch != "" && epoch != before && built == epoch {
+			return epoch, nil
+		}
+		if time.Since(began) > recoveryLimit {
+			return "", fmt.Errorf("the sales are not loaded after %v", recoveryLimit)
+		}
+		if err := pause.OrCause(ctx, 5*time.Millisecond); err != nil {
+			return "", err
+		}
+	}
+}
+
+// enqueue buys until so many orders are queued.
+func (r *rig) enqueue(ctx context.Context, items []string, n int) error {
+	if n == 0 {
+		return nil
+	}
+	filling, cancel := context.WithTimeout(ctx, shopLimit)
+	defer cancel()
+	sent := make(chan error, 1)
+	go func() {
+		p := purchases{addr: r.world.api.addr, items: items, connections: r.o.connections, async: true, first: 1}
+		_, err := r.crowd.send(filling, p, func(int, time.Duration) {})
+		sent <- err
+	}()
+	for {
+		ready, err := r.redis.ZCard(ctx, inventory.QueuePrefix(0)+"ready").Result()
+		if err == nil && int(ready) < n && filling.Err() == nil {
+			err = pause.OrCause(filling, 20*time.Millisecond)
+			if err == nil {
+				continue
+			}
+		}
+		cancel()
+		switch serr := <-sent; {
+		case err != nil || serr != nil:
+			return errors.Join(err, serr)
+		case int(ready) < n:
+			return fmt.Errorf("%d orders are queued after %v, want %d", ready, shopLimit, n)
+		}
+		return nil
+	}
+}
+
+// besideLoads buys an item, and reads an order of it, while large sales are loaded,
+// and pauses one of these.
+func (s *sizes) besideLoads(ctx context.Context) (err error) {
+	h := history{live: rebuildLarge, liveOrders: s.scaled(rebuildLoaded)}
+	r, err := s.newRig(ctx, h)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, r.close()) }()
+	if err := r.start(ctx); err != nil {
+		return err
+	}
+	if _, err := r.built(ctx, ""); err != nil {
+		return err
+	}
+	if err := r.createItem(ctx, "other", stock, 0); err != nil {
+		return err
+	}
+	order, err := r.buyOne(ctx, r.world.api.addr, "other", 0)
+	if err != nil {
+		return err
+	}
+	busy, stop := context.WithCancel(ctx)
+	defer stop()
+	buys, reads := newTally(), newTally()
+	var all sync.WaitGroup
+	failures := make(chan error, 2)
+	all.Go(func() {
+		p := purchases{addr: r.world.api.addr, items: []string{"other"}, connections: rebuildConnections, async: true, first: 1}
+		_, err := r.crowd.send(busy, p, buys.add)
+		failures <- err
+	})
+	all.Go(func() { failures <- r.readOrder(busy, order, reads) })
+	if err := pause.OrCause(ctx, rebuildSettled); err != nil {
+		return err
+	}
+	quiet, quietReads := buys.take(), reads.take()
+	paused, took, err := r.loadAgain(ctx, h.live)
+	during, duringReads := buys.take(), reads.take()
+	stop()
+	all.Wait()
+	if err := errors.Join(err, <-failures, <-failures); err != nil {
+		return err
+	}
+	s.say("%d sales of %d orders were loaded again in %.2f s; purchases of another item: p99 %.1f ms before, %.1f ms meanwhile, answers %v; "+
+		"reads of an order: p99 %.1f ms before, %.1f ms meanwhile, answers %v", h.live, h.liveOrders, took.Seconds(),
+		quiet.quantile(99), during.quantile(99), during.codes, quietReads.quantile(99), duringReads.quantile(99), duringReads.codes)
+	s.atMost("beside_loads_purchase_p99_ms", during.quantile(99), rebuildOtherBar)
+	s.atMost("beside_loads_read_p99_ms", duringReads.quantile(99), rebuildOtherBar)
+	s.atMost("beside_loads_503", float64(during.codes[http.StatusServiceUnavailable]+duringReads.codes[http.StatusServiceUnavailable]), 0)
+	s.atMost("pause_beside_load_ms", float64(paused)/float64(time.Millisecond), rebuildPauseBar)
+	return nil
+}
+
+// loadAgain drops the large sales, has them loaded together, and pauses the first
+// meanwhile. It returns how long the pause took, and the loads.
+func (r *rig) loadAgain(ctx context.Context, sales int) (paused, took time.Duration, err error) {
+	token, err := auth.SignToken([]byte(secret), "bench", auth.RoleAdmin, time.Hour, time.Now())
+	if err != nil {
+		return 0, 0, err
+	}
+	ids := liveIDs(sales)
+	began := time.Now()
+	if err := inventory.Distrust(ctx, r.redis, 1, ids); err != nil {
+		return 0, 0, err
+	}
+	loaded := make(chan error, 1)
+	go func() { loaded <- r.warm(ctx, ids, sales) }()
+	if err := r.loading(ctx, ids[0]); err != nil {
+		return 0, 0, errors.Join(err, <-loaded)
+	}
+	asked := time.Now()
+	status, body, err := r.admin(ctx, http.MethodPost, "/v1/admin/items/"+ids[0]+"/pause", token)
+	paused = time.Since(asked)
+	if err == nil && status != http.StatusOK {
+		err = fmt.Errorf("pause: %d %s", status, body)
+	}
+	err = errors.Join(err, <-loaded)
+	return paused, time.Since(began), err
+}
+
+// loading waits until a sale is being loaded.
+func (r *rig) loading(ctx context.Context, item string) error {
+	for began := time.Now(); time.Since(began) < recoveryLimit; {
+		err := r.redis.HGet(ctx, "fs:{p0}:sale:"+item, "building").Err()
+		if !errors.Is(err, redis.Nil) {
+			return err
+		}
+		if err := pause.OrCause(ctx, time.Millisecond); err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("%s is not loaded", item)
+}
+
+// readOrder reads an order again and again until ctx ends.
+func (r *rig) readOrder(ctx context.Context, order string, seen *tally) error {
+	token, err := auth.SignToken([]byte(secret), "visitor-0", auth.RoleBuyer, time.Hour, time.Now())
+	if err != nil {
+		return err
+	}
+	for ctx.Err() == nil {
+		began := time.Now()
+		status, body, err := r.admin(context.WithoutCancel(ctx), http.MethodGet, "/v1/orders/"+order, token)
+		if err != nil {
+			return err
+		}
+		seen.add(status, time.Since(began))
+		if status == http.StatusOK && !json.Valid(body) {
+			return fmt.Errorf("order %s is %q", order, body)
+		}
+		if err := pause.OrCause(ctx, time.Millisecond); err != nil {
+			return nil //nolint:nilerr // it was told to end
+		}
+	}
+	return nil
+}

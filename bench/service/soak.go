@@ -1,0 +1,291 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"flashsale/bench/internal/targets"
+)
+
+const (
+	// soakSettle is how long the load runs before the first row: it opens the
+	// connections and fills the caches.
+	soakSettle = 3 * time.Second
+	// soakLongest bounds -duration: the buyers' tokens are valid for two hours.
+	soakLongest = 90 * time.Minute
+	megabyte    = 1 << 20
+)
+
+// The targets of a soak.
+const (
+	soakRate       = 0.9 // last row's rate to the first's
+	soakAPIMB      = 200
+	soakWALMB      = 64
+	soakSpike      = 3 // highest second's p99 to the median second's
+	soakKBPerOrder = 3
+)
+
+// soakOptions are the flags of a soak.
+type soakOptions struct {
+	duration    time.Duration
+	interval    time.Duration // one row of the table
+	orders      int
+	sales       int
+	connections int
+	fsync       string
+	settings    string
+}
+
+func parseSoak(args []string) (o soakOptions, err error) {
+	f := flag.NewFlagSet("soak", flag.ContinueOnError)
+	f.DurationVar(&o.duration, "duration", 7*time.Minute, "how long the load is measured, up to 1h30m; rounded down to whole intervals")
+	f.DurationVar(&o.interval, "interval", time.Minute, "time that one row of the table covers")
+	f.IntVar(&o.orders, "orders", 0, "committed orders in the database at the start, in past sales")
+	f.IntVar(&o.sales, "sales", 1000, "past sales that -orders are spread over")
+	f.IntVar(&o.connections, "connections", 96, "keep-alive connections")
+	f.StringVar(&o.fsync, "appendfsync", "everysec", "Redis: always, everysec or no")
+	f.StringVar(&o.settings, "settings", "", "further flags of the API and the worker, as in '--reconcile-every 0'")
+	if err := f.Parse(args); err != nil {
+		return o, err
+	}
+	switch {
+	case o.interval < time.Second || o.duration < o.interval || o.duration > soakLongest:
+		return o, fmt.Errorf("need -interval of at least 1s and -duration from one interval to %v", soakLongest)
+	case o.orders < 0 || o.sales < 1 || o.orders > 0 && o.sales > o.orders:
+		return o, errors.New("need -orders of 0 or more, and -sales from 1 to -orders")
+	case o.connections < 1:
+		return o, errors.New("need -connections of 1 or more")
+	}
+	return o, nil
+}
+
+// soak sells one item at full load and prints how the service does over time.
+func soak(ctx context.Context, args []string, out io.Writer) (err error) {
+	o, err := parseSoak(args)
+	if err != nil {
+		return err
+	}
+	s, err := newSizes(options{connections: o.connections, fsync: o.fsync}, out, buyers)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.close()) }()
+	if err := s.build(ctx); err != nil {
+		return err
+	}
+	return s.soak(ctx, o)
+}
+
+func (s *sizes) soak(ctx context.Context, o soakOptions) (err error) {
+	h := history{live: 1}
+	if o.orders > 0 {
+		h.ended, h.endedOrders = o.sales, o.orders/o.sales
+	}
+	began := time.Now()
+	r, err := s.newRig(ctx, h)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, r.close()) }()
+	fmt.Fprintf(s.out, "soak: %v, %d connections, appendfsync %s, %d orders in %d past sales (written in %.0f s), load average %s\n",
+		o.duration, o.connections, o.fsync, h.orders(), h.ended, time.Since(began).Seconds(), loadAverage())
+	settings := strings.Fields(o.settings)
+	if err := errors.Join(r.serve(ctx, settings...), r.work(ctx, settings...)); err != nil {
+		return err
+	}
+	if err := r.warm(ctx, liveIDs(1), 1); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	w := &watch{rig: r, tally: newTally(), ended: make(chan error, 1)}
+	go func() {
+		_, err := s.crowd.send(ctx, purchases{addr: r.world.api.addr, items: liveIDs(1), connections: o.connections}, w.tally.add)
+		w.ended <- err
+	}()
+	err = w.run(ctx, o, s.out)
+	cancel()
+	if err == nil {
+		err = <-w.ended // otherwise run has received it, or its error is the cause
+	}
+	if err != nil {
+		return err
+	}
+	w.printBars(s.out)
+	return nil
+}
+
+// watch observes a soak. It keeps one row per interval and one number per second.
+type watch struct {
+	rig   *rig
+	tally *tally
+	ended chan error // what ended the load
+
+	rows   []soakRow
+	p99    []float64 // of each second, in milliseconds
+	orders int       // in the database since the start, warm-up included
+}
+
+// soakRow is one row of the table. Sizes are the highest seen in its time, in MB.
+type soakRow struct {
+	rate, p50, p99, max, second float64 // answers 201 a second; milliseconds; highest second's p99
+	api, worker, redis, db, wal float64
+	load                        float64 // the load generator itself
+	orders, others              int     // answers 201 and 202; all other answers
+	written                     float64 // bytes written by the worker
+}
+
+// kbPerOrder is what the worker wrote to storage per order, in KB.
+func (r *soakRow) kbPerOrder() float64 { return r.written / 1024 / float64(max(1, r.orders)) }
+
+func (w *watch) run(ctx context.Context, o soakOptions, out io.Writer) error {
+	if err := w.wait(ctx, min(soakSettle, o.interval)); err != nil {
+		return err
+	}
+	w.orders += accepted(w.tally.take())
+	fmt.Fprintln(out, "    time  orders  committed/s  p50 ms  p99 ms  max ms  worst second p99  API MB  worker MB  Redis MB  database MB  WAL MB  KB/order  others  load MB")
+	for i := range int(o.duration / o.interval) {
+		row, err := w.row(ctx, o.interval)
+		if err != nil {
+			return err
+		}
+		w.rows = append(w.rows, row)
+		w.orders += row.orders
+		fmt.Fprintf(out, "%8v %7d %12.0f %7.1f %7.1f %7.1f %17.1f %7.0f %10.0f %9.0f %12.0f %7.0f %9.1f %7d %8.0f\n", o.interval*time.Duration(i+1), w.orders,
+			row.rate, row.p50, row.p99, row.max, row.second, row.api, row.worker, row.redis, row.db, row.wal, row.kbPerOrder(), row.others, row.load)
+	}
+	return nil
+}
+
+// row observes the load for one interval.
+func (w *watch) row(ctx context.Context, interval time.Duration) (row soakRow, err error) {
+	seen := newBought()
+	began := time.Now()
+	row.written = -w.rig.world.worker.written()
+	for i := 1; ; i++ {
+		// Bound to the start, so that slow looks do not add up.
+		at := min(time.Duration(i)*time.Second, interval)
+		if err := w.wait(ctx, time.Until(began.Add(at))); err != nil {
+			return row, err
+		}
+		second := w.tally.take()
+		if second.latency.TotalCount() == 0 {
+			// Nothing was answered for a second: that is the worst latency there is.
+			_ = second.latency.RecordValue(second.took.Microseconds()) //nolint:errcheck // far below the histogram's range
+		}
+		p99 := second.quantile(99)
+		w.p99 = append(w.p99, p99)
+		row.second = max(row.second, p99)
+		seen.merge(second)
+		if err := w.look(ctx, &row); err != nil {
+			return row, err
+		}
+		if at == interval {
+			break
+		}
+	}
+	row.written += w.rig.world.worker.written()
+	row.rate = seen.rate(http.StatusCreated)
+	row.p50, row.p99, row.max = seen.quantile(50), seen.quantile(99), seen.quantile(100)
+	row.orders = accepted(seen)
+	for _, n := range seen.codes {
+		row.others += n
+	}
+	row.others -= row.orders
+	return row, nil
+}
+
+// accepted is how many answers stand for an order.
+func accepted(b *bought) int { return b.codes[http.StatusCreated] + b.codes[http.StatusAccepted] }
+
+// look records what the processes and files take up.
+func (w *watch) look(ctx context.Context, row *soakRow) error {
+	text, err := w.rig.redis.Info(ctx, "memory").Result()
+	if err != nil {
+		return err
+	}
+	world := w.rig.world
+	self := &process{pid: os.Getpid()}
+	for to, bytes := range map[*float64]float64{
+		&row.api: world.api.resident(), &row.worker: world.worker.resident(), &row.load: self.resident(),
+		&row.redis: infoNumber(text, "used_memory"), &row.db: fileSize(w.rig.path()), &row.wal: fileSize(w.rig.path() + "-wal"),
+	} {
+		*to = max(*to, bytes/megabyte)
+	}
+	return nil
+}
+
+// wait pauses, but fails when the load or a process ends.
+func (w *watch) wait(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case err := <-w.ended:
+		return cmp.Or(err, errors.New("the load ended early"))
+	case <-w.rig.world.api.ended:
+		return errors.New("the API process ended")
+	case <-w.rig.world.worker.ended:
+		return errors.New("the worker ended")
+	}
+}
+
+func (w *watch) printBars(out io.Writer) {
+	var total, worst soakRow
+	for _, r := range w.rows {
+		total.written += r.written
+		total.orders += r.orders
+		worst.api, worst.wal = max(worst.api, r.api), max(worst.wal, r.wal)
+	}
+	fmt.Fprintf(out, "first and last row: %.0f and %.0f committed/s; load average %s\n", w.rows[0].rate, w.rows[len(w.rows)-1].rate, loadAverage())
+	targets.AtLeast(out, "soak_rate", w.rows[len(w.rows)-1].rate/w.rows[0].rate, soakRate)
+	targets.AtMost(out, "soak_api_mb", worst.api, soakAPIMB)
+	targets.AtMost(out, "soak_wal_mb", worst.wal, soakWALMB)
+	targets.AtMost(out, "soak_p99_spike", slices.Max(w.p99)/median(w.p99), soakSpike)
+	targets.AtMost(out, "soak_kb_per_order", total.kbPerOrder(), soakKBPerOrder)
+}
+
+// written is how many bytes the process has caused to be written to storage; 0 where
+// the system does not report it.
+func (c *process) written() float64 {
+	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(c.pid), "io"))
+	if err != nil {
+		return 0
+	}
+	return infoNumber(string(text), "write_bytes")
+}
+
+// infoNumber reads the value of a line "name:value"; 0 when there is none.
+func infoNumber(text, name string) float64 {
+	for line := range strings.Lines(text) {
+		if key, value, ok := strings.Cut(line, ":"); ok && key == name {
+			if n, err := strconv.ParseFloat(strings.TrimSpace(value), 64); err == nil {
+				return n
+			}
+		}
+	}
+	return 0
+}
+
+// fileSize is the length of a file; 0 when there is none.
+func fileSize(path string) float64 {
+	info, err := os.Stat(path)
+	if err != nil {
+		return 0
+	}
+	return float64(info.Size())
+}

@@ -1,0 +1,22 @@
+// Package pause waits for a time that a context can cut short.
+package pause
+
+import (
+	"context"
+	"time"
+)
+
+// For waits for d and reports true, or false as soon as ctx ends.
+func For(ctx context.Context, d time.Duration) bool { return OrCause(ctx, d) == nil }
+
+// OrCause waits for d and returns nil, or the cause as soon as ctx ends.
+func OrCause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

@@ -1,0 +1,37 @@
+package pause
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestFor(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		defer cancel()
+		began := time.Now()
+		if !For(ctx, 2*time.Second) || time.Since(began) != 2*time.Second {
+			t.Errorf("the pause of 2 s was cut short, or took %v", time.Since(began))
+		}
+		if For(ctx, 2*time.Second) || time.Since(began) != 3*time.Second {
+			t.Errorf("the pause went on after ctx had ended, until %v", time.Since(began))
+		}
+	})
+}
+
+func TestOrCause(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancelCause(t.Context())
+	if err := OrCause(ctx, time.Nanosecond); err != nil {
+		t.Error(err)
+	}
+	cause := errors.New("shutdown")
+	cancel(cause)
+	if err := OrCause(ctx, time.Hour); !errors.Is(err, cause) {
+		t.Errorf("got %v, want the cause", err)
+	}
+}
