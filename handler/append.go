@@ -101,3 +101,18 @@ func appendTextIfSet(b []byte, name, value string) []byte {
 	}
 	return appendTextField(b, name, value)
 }
+
+// appendList appends the entries of a JSON array, which the caller opens and closes.
+func appendList[T any](b []byte, all []T, one func([]byte, *T) []byte) []byte {
+	for i := range all {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = one(b, &all[i])
+	}
+	return b
+}
+
+func appendBoolField(b []byte, name string, value bool) []byte {
+	return strconv.AppendBool(append(b, name...), value)
+}

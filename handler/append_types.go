@@ -1,7 +1,6 @@
 package handler
 
 import (
-	"strconv"
 	"time"
 
 	"flashsale/catalog"
@@ -25,7 +24,7 @@ func appendOrder(b []byte, o *order.Order) []byte {
 	b = appendTimeIfSet(b, `,"closed_at":`, o.ClosedAt)
 	b = appendTextIfSet(b, `,"payment_reference":`, o.PaymentReference)
 	if o.Status == order.StatusRefunded {
-		b = strconv.AppendBool(append(b, `,"restocked":`...), o.Restocked)
+		b = appendBoolField(b, `,"restocked":`, o.Restocked)
 	}
 	return append(b, '}')
 }
@@ -47,14 +46,7 @@ func appendPayment(b []byte, p *order.PaymentRecord) []byte {
 
 // appendPayments appends received amounts as a list.
 func appendPayments(b []byte, payments []order.PaymentRecord) []byte {
-	b = append(b, '[')
-	for i := range payments {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = appendPayment(b, &payments[i])
-	}
-	return append(b, ']')
+	return append(appendList(append(b, '['), payments, appendPayment), ']')
 }
 
 // appendItem appends an item as the contract spells it, in its state at now.
@@ -96,8 +88,5 @@ func appendLedger(b []byte, l order.Ledger) []byte {
 	b = appendIntField(b, `,"left":`, l.Left)
 	b = appendIntField(b, `,"held":`, l.Held)
 	b = appendIntField(b, `,"sold":`, l.Sold)
-	if l.Balanced() {
-		return append(b, `,"balanced":true}`...)
-	}
-	return append(b, `,"balanced":false}`...)
+	return append(appendBoolField(b, `,"balanced":`, l.Balanced()), '}')
 }

@@ -12,8 +12,8 @@ import (
 
 // The largest bodies, in bytes.
 const (
-	maxPurchaseBody = 4 << 10
-	maxAdminBody    = 16 << 10
+	maxSmallBody = 4 << 10
+	maxAdminBody = 16 << 10
 	// maxDrain is how much of a body that is too large is read all the same,
 	// in the hope of its end: then the connection can be used again, and the
 	// client sees the answer instead of a reset.
@@ -88,4 +88,19 @@ func bodyError(err error) error {
 		return problemTimeout
 	}
 	return problemBodyCut
+}
+
+// readNothing reads the body of a route that needs none: it is empty, or an
+// object without members.
+func (q *call) readNothing() error {
+	if err := q.readBody(q.route.MaxBody); err != nil {
+		return err
+	}
+	if len(q.in) == 0 {
+		return nil
+	}
+	if err := checkContent(q.c.Request.Header); err != nil {
+		return err
+	}
+	return newFields(q.in).done()
 }

@@ -4,27 +4,14 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"net/url"
 	"runtime/debug"
 	"time"
 
 	"github.com/gin-gonic/gin"
 
-	"flashsale/handler/auth"
+	"flashsale/order"
 )
-
-// endpoint answers one request: it writes the answer and returns nil, or
-// returns the error that the error table turns into one.
-type endpoint func(q *call) error
-
-// access says who may use a route.
-type access struct {
-	// roles that may; none: anybody, and no token is looked at.
-	roles []auth.Role
-	// gated: only while there is room, which is asked before the token.
-	gated bool
-	// keyed: it requires an Idempotency-Key, so a repeat is safe.
-	keyed bool
-}
 
 // call is one request on its way. Calls are reused: nothing may keep one, or
 // a part of its buffers, beyond the answer.
@@ -36,9 +23,14 @@ type call struct {
 	start time.Time
 	in    []byte // the request's body
 	out   []byte // the answer's body
+	route *route
+	// What the checks of the route read: the query, If-Match (nil: any version) and
+	// the Idempotency-Key.
+	query url.Values
+	match order.Match
+	key   string
 	// counted: it is one of those in flight.
 	counted bool
-	keyed   bool // the route requires an Idempotency-Key
 	gone    bool // the client has left, or closed its sending side
 }
 
@@ -46,14 +38,14 @@ type call struct {
 const maxKept = 16 << 10
 
 func newCall() *call {
-	return &call{in: make([]byte, 0, maxPurchaseBody+1), out: make([]byte, 0, 1024)}
+	return &call{in: make([]byte, 0, maxSmallBody+1), out: make([]byte, 0, 1024)}
 }
 
 func (q *call) release() {
-	q.c, q.id, q.who = nil, nil, Identity{}
+	q.c, q.id, q.who, q.query, q.match, q.key = nil, nil, Identity{}, nil, nil, ""
 	q.in, q.out = q.in[:0], q.out[:0]
 	if cap(q.in) > maxKept {
-		q.in = make([]byte, 0, maxPurchaseBody+1)
+		q.in = make([]byte, 0, maxSmallBody+1)
 	}
 	if cap(q.out) > maxKept {
 		q.out = make([]byte, 0, 1024)
@@ -64,62 +56,27 @@ func (q *call) ctx() context.Context { return q.c.Request.Context() }
 
 // serve wraps an endpoint in what all routes share. It is one function and not
 // a chain of middlewares because the purchase route pays for each link.
-func (e *edge) serve(route string, who access, do endpoint) gin.HandlerFunc {
-	m := e.metrics.route(route)
+func (e *edge) serve(r *route) gin.HandlerFunc {
+	m := e.metrics.route(r.Path)
+	params := r.params()
 	return func(c *gin.Context) {
 		q := e.calls.Get().(*call)
-		q.c, q.start, q.keyed, q.gone = c, e.Now(), who.keyed, false
+		q.c, q.start, q.route, q.gone = c, e.Now(), r, false
 		defer e.finish(q, m)
 		q.id = e.requestIDs.of(c.Request)
-		c.Writer.Header()["X-Request-Id"] = q.id
-		if err := e.admit(q, who); err != nil {
+		h := c.Writer.Header()
+		h["X-Request-Id"] = q.id
+		if r.Cache == cacheNever {
+			h["Cache-Control"] = headerNoStore
+		}
+		if err := e.admit(q, params); err != nil {
 			e.refuse(q, err)
 			return
 		}
-		if err := do(q); err != nil {
+		if err := r.Handle(q); err != nil {
 			e.refuse(q, err)
 		}
 	}
-}
-
-// admit makes the checks that come before any route's own.
-func (e *edge) admit(q *call, who access) error {
-	if headersTooLarge(q.c.Request) {
-		return problemHeaderTooLarge
-	}
-	if e.addresses != nil {
-		if err := e.addresses.allow(addressKey(q.c.ClientIP()), q.start); err != nil {
-			return err
-		}
-	}
-	if who.gated {
-		if err := e.gate(q); err != nil {
-			return err
-		}
-	}
-	if len(who.roles) == 0 {
-		return nil
-	}
-	id, err := e.authenticate(q.c.Request.Header)
-	if err != nil {
-		return err
-	}
-	q.who = id
-	for _, role := range who.roles {
-		if id.Role == role {
-			return nil
-		}
-	}
-	return problemForbidden
-}
-
-// limit counts the request against its buyer's rate. The shop's own people and
-// programs are not limited: a burst of payments is theirs to send.
-func (e *edge) limit(q *call) error {
-	if e.buyers == nil || q.who.Role != auth.RoleBuyer {
-		return nil
-	}
-	return e.buyers.allow(q.who.Subject, q.start)
 }
 
 // finish observes the answer, and answers for an endpoint that panicked.
@@ -172,7 +129,11 @@ var (
 
 // json writes q.out as the answer.
 func (q *call) json(status int) error {
-	q.c.Writer.Header()["Content-Type"] = contentJSON
+	h := q.c.Writer.Header()
+	h["Content-Type"] = contentJSON
+	if q.route.Cache == cachePrivate {
+		h["Cache-Control"] = headerNoStore
+	}
 	q.c.Writer.WriteHeader(status)
 	// An error here means that the client is gone; there is nobody to tell.
 	if _, err := q.c.Writer.Write(q.out); err != nil {

@@ -14,30 +14,6 @@ import (
 // maxReason is how long the reason of a restock may be, in characters.
 const maxReason = 200
 
-// by is who sends the request, for the audit.
-func (q *call) by() order.By { return order.By{Actor: q.who.Subject, RequestID: q.requestID()} }
-
-// changing makes the checks that all changes of an item share, and returns the
-// item's id and the versions that the change is meant for.
-func (e *edge) changing(q *call) (id string, m order.Match, stated bool, err error) {
-	id = q.c.Param("item")
-	if !catalog.ValidID(id) {
-		return "", nil, false, problemItemID
-	}
-	if _, err := q.query(); err != nil {
-		return "", nil, false, err
-	}
-	h := q.c.Request.Header
-	if err := checkAccept(h); err != nil {
-		return "", nil, false, err
-	}
-	if err := e.limit(q); err != nil {
-		return "", nil, false, err
-	}
-	m, stated, err = ifMatch(h)
-	return id, m, stated, err
-}
-
 // notChanged words a failure of a change for who asked for it: that of a
 // purchase speaks of orders. The cause stays, for the log.
 func notChanged(err error) error { return reworded(err, problemNotChanged) }
@@ -57,25 +33,12 @@ func reworded(err error, as *problem) error {
 
 // changeItem answers PATCH /v1/admin/items/{item}.
 func (e *edge) changeItem(q *call) error {
-	if err := checkContent(q.c.Request.Header); err != nil {
-		return err
-	}
-	id, m, stated, err := e.changing(q)
-	switch {
-	case err != nil:
-		return err
-	case !stated:
-		return problemMatchMissing
-	}
-	if err := q.readBody(maxAdminBody); err != nil {
-		return err
-	}
 	c, err := readItemChange(q.in)
 	if err != nil {
 		return err
 	}
-	c.Match = m
-	item, err := e.Changes.ChangeItem(q.ctx(), id, c, q.by())
+	c.Match = q.match
+	item, err := e.Changes.ChangeItem(q.ctx(), q.c.Param("item"), c, q.by())
 	if err != nil {
 		return notChanged(err)
 	}
@@ -153,14 +116,7 @@ func readItemChange(body []byte) (order.ItemChange, error) {
 // could overwrite another's.
 func (e *edge) control(to catalog.Control) endpoint {
 	return func(q *call) error {
-		id, m, _, err := e.changing(q)
-		if err != nil {
-			return err
-		}
-		if err := q.readNothing(); err != nil {
-			return err
-		}
-		item, err := e.Changes.ControlItem(q.ctx(), id, order.ItemControl{To: to, Match: m}, q.by())
+		item, err := e.Changes.ControlItem(q.ctx(), q.c.Param("item"), order.ItemControl{To: to, Match: q.match}, q.by())
 		if err != nil {
 			return notChanged(err)
 		}
@@ -170,27 +126,12 @@ func (e *edge) control(to catalog.Control) endpoint {
 
 // restock answers POST /v1/admin/items/{item}/restock.
 func (e *edge) restock(q *call) error {
-	h := q.c.Request.Header
-	if err := checkContent(h); err != nil {
-		return err
-	}
-	id, m, _, err := e.changing(q)
-	if err != nil {
-		return err
-	}
-	key, err := idempotencyKey(h)
-	if err != nil {
-		return err
-	}
-	if err := q.readBody(maxPurchaseBody); err != nil {
-		return err
-	}
 	r, err := readRestock(q.in)
 	if err != nil {
 		return err
 	}
-	r.IdempotencyKey, r.Match = key, m
-	item, replayed, err := e.Changes.Restock(q.ctx(), id, r, q.by())
+	r.IdempotencyKey, r.Match = q.key, q.match
+	item, replayed, err := e.Changes.Restock(q.ctx(), q.c.Param("item"), r, q.by())
 	if err != nil {
 		return notChanged(err)
 	}

@@ -16,17 +16,6 @@ const (
 // devToken answers POST /dev/tokens {"sub","role","ttl"?}, which exists in
 // development mode alone; ttl is a duration such as "90s" or "1h".
 func (e *edge) devToken(q *call) error {
-	// The address is loopback, but a page in a browser on this machine may have
-	// made a name of its own point there.
-	if !loopbackHost(q.c.Request.Host) {
-		return problemForbidden
-	}
-	if err := checkContent(q.c.Request.Header); err != nil {
-		return err
-	}
-	if err := q.readBody(maxPurchaseBody); err != nil {
-		return err
-	}
 	ttl := defaultTokenLife
 	b := newFields(q.in)
 	sub := b.text("sub", true)
@@ -51,7 +40,6 @@ func (e *edge) devToken(q *call) error {
 	if err != nil {
 		return err
 	}
-	q.c.Writer.Header()["Cache-Control"] = headerNoStore
 	q.out = append(appendTextField(q.out[:0], `{"token":`, token), '}')
 	return q.json(200)
 }

@@ -8,7 +8,6 @@ import (
 	"os"
 	"runtime/debug"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -39,17 +38,7 @@ var contentEvents = []string{"text/event-stream"}
 // server-sent events, until none is to be expected.
 func (e *edge) orderEvents(q *call) error {
 	id := q.c.Param("order")
-	if !validOrderID(id) {
-		return problemOrderID
-	}
-	h := q.c.Request.Header
-	if err := checkAcceptEvents(h); err != nil {
-		return err
-	}
-	if err := e.limit(q); err != nil {
-		return err
-	}
-	seen, resumes, err := lastEventID(h)
+	seen, resumes, err := lastEventID(q.c.Request.Header)
 	if err != nil {
 		return err
 	}
@@ -114,15 +103,6 @@ func lastEventID(h http.Header) (number int, seen bool, err error) {
 		return 0, false, problemLastEventID
 	}
 	return int(n), true, nil
-}
-
-// checkAcceptEvents refuses a client that would not take a stream of events.
-func checkAcceptEvents(h http.Header) error {
-	values := h["Accept"]
-	if len(values) == 0 || accepts(strings.Join(values, ","), "text/event-stream", "text/*") {
-		return nil
-	}
-	return problemEventsNotAcceptable
 }
 
 // eventStream writes the events of one order. It begins as an ordinary answer.

@@ -12,7 +12,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/gin-gonic/gin"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
@@ -250,6 +249,7 @@ type edge struct {
 	Config
 	refusals   zerolog.Logger // Log for what may come in floods
 	requestIDs requestIDs
+	cursors    sealer
 	buyers     *limiter // nil: no limit
 	addresses  *limiter // nil: no limit
 	metrics    *metrics
@@ -269,6 +269,7 @@ func New(c Config) (http.Handler, error) {
 		Config:     c,
 		refusals:   c.Log.Sample(&zerolog.BurstSampler{Burst: 10, Period: time.Second}),
 		requestIDs: newRequestIDs(),
+		cursors:    sealer{c.CursorKey},
 		calls:      sync.Pool{New: func() any { return newCall() }},
 		readiness:  readiness{parts: c.Ready, workers: c.Workers, now: c.Now, log: c.Log},
 	}
@@ -281,93 +282,5 @@ func New(c Config) (http.Handler, error) {
 	if e.metrics, err = newMetrics(c.Registerer); err != nil {
 		return nil, err
 	}
-	return e.routes()
-}
-
-// routes lists everything that the public address answers.
-func (e *edge) routes() (http.Handler, error) {
-	r := newRouter()
-	if err := r.SetTrustedProxies(e.TrustedProxies); err != nil {
-		return nil, fmt.Errorf("handler: Config.TrustedProxies: %w", err)
-	}
-	anyone := access{}
-	buyer := access{roles: []auth.Role{auth.RoleBuyer}}
-	admin := access{roles: []auth.Role{auth.RoleAdmin}}
-	service := access{roles: []auth.Role{auth.RoleService}}
-	everybody := access{roles: []auth.Role{auth.RoleBuyer, auth.RoleAdmin, auth.RoleService}}
-	readers := access{roles: []auth.Role{auth.RoleBuyer, auth.RoleAdmin}}
-
-	e.get(r, "/healthz", anyone, e.health)
-	e.get(r, "/readyz", anyone, e.ready)
-	e.get(r, "/docs", anyone, e.showDocs)
-	e.get(r, "/v1/items", anyone, e.listItems)
-	e.get(r, "/v1/items/:item", anyone, e.getItem)
-	e.post(r, "/v1/items/:item/orders", access{roles: buyer.roles, gated: true, keyed: true}, e.purchase)
-	e.get(r, "/v1/orders", readers, e.listOrders)
-	e.get(r, "/v1/orders/:order", everybody, e.getOrder)
-	if e.Feed != nil {
-		e.get(r, "/v1/orders/:order/events", everybody, e.orderEvents)
-	}
-	e.post(r, "/v1/orders/:order/cancel", readers, e.cancelOrder)
-	e.post(r, "/v1/orders/:order/payment", service, e.payOrder)
-	e.post(r, "/v1/admin/items", admin, e.createItem)
-	e.get(r, "/v1/admin/items/:item", admin, e.adminItem)
-	e.patch(r, "/v1/admin/items/:item", admin, e.changeItem)
-	e.post(r, "/v1/admin/items/:item/restock", access{roles: admin.roles, keyed: true}, e.restock)
-	e.post(r, "/v1/admin/items/:item/pause", admin, e.control(catalog.ControlPaused))
-	e.post(r, "/v1/admin/items/:item/resume", admin, e.control(catalog.ControlOpen))
-	e.post(r, "/v1/admin/items/:item/close", admin, e.control(catalog.ControlClosed))
-	e.get(r, "/v1/admin/items/:item/ledger", admin, e.ledger)
-	e.post(r, "/v1/admin/items/:item/warm", admin, e.warmItem)
-	if e.Tasks != nil {
-		e.taskRoutes(r, admin)
-	}
-	if e.Buyers != nil {
-		e.get(r, "/v1/admin/buyers/:user", admin, e.exportBuyer)
-		e.post(r, "/v1/admin/buyers/:user/erase", admin, e.eraseBuyer)
-	}
-	e.get(r, "/v1/admin/audit", admin, e.audit)
-	if e.Reconciler != nil {
-		e.post(r, "/v1/admin/reconcile", admin, e.reconcile)
-	}
-	if e.Money != nil {
-		e.moneyRoutes(r, admin)
-	}
-	if e.Webhooks != nil {
-		e.webhookRoutes(r, admin)
-	}
-	if e.DevTokens != nil {
-		e.post(r, "/dev/tokens", anyone, e.devToken)
-	}
-	r.NoRoute(e.serve("none", anyone, func(*call) error { return problemNoRoute }))
-	r.NoMethod(e.serve("none", anyone, func(*call) error { return problemMethod }))
-	return r, nil
-}
-
-// newRouter returns a router that guesses nothing: no redirect, no cleaned-up
-// path, and path values exactly as they were meant, an encoded slash included.
-func newRouter() *gin.Engine {
-	// Otherwise Gin prints each route and warns of its defaults.
-	gin.SetMode(gin.ReleaseMode)
-	r := gin.New()
-	r.RedirectTrailingSlash = false
-	r.RedirectFixedPath = false
-	r.HandleMethodNotAllowed = true
-	r.UseRawPath = true
-	r.UnescapePathValues = true
-	return r
-}
-
-func (e *edge) get(r gin.IRoutes, path string, who access, do endpoint) {
-	h := e.serve(path, who, do)
-	r.GET(path, h)
-	r.HEAD(path, h)
-}
-
-func (e *edge) post(r gin.IRoutes, path string, who access, do endpoint) {
-	r.POST(path, e.serve(path, who, do))
-}
-
-func (e *edge) patch(r gin.IRoutes, path string, who access, do endpoint) {
-	r.PATCH(path, e.serve(path, who, do))
+	return e.newRouter(e.routes())
 }

@@ -58,19 +58,32 @@ func checkContent(h http.Header) error {
 	return nil
 }
 
-// checkAccept refuses a client that would not take JSON.
-func checkAccept(h http.Header) error {
+// media is a type of response.
+type media struct {
+	name, group string
+	refusal     *problem // of a request whose Accept header excludes it
+}
+
+// The types of response.
+var (
+	mediaJSON   = media{"application/json", "application/*", problemNotAcceptable}
+	mediaEvents = media{"text/event-stream", "text/*", problemEventsNotAcceptable}
+	mediaHTML   = media{"text/html", "text/*", problemDocsNotAcceptable}
+)
+
+// accepted refuses a request whose Accept header excludes the type; nil: any.
+func (m *media) accepted(h http.Header) error {
 	values := h["Accept"]
-	if len(values) == 0 {
+	if m == nil || len(values) == 0 {
 		return nil
 	}
-	if v := values[0]; len(values) == 1 && (v == "*/*" || v == "application/json") {
+	if v := values[0]; len(values) == 1 && (v == "*/*" || v == m.name) {
 		return nil
 	}
-	if accepts(strings.Join(values, ","), "application/json", "application/*") {
+	if accepts(strings.Join(values, ","), m.name, m.group) {
 		return nil
 	}
-	return problemNotAcceptable
+	return m.refusal
 }
 
 // accepts reads an Accept header for a media type and its group. The most

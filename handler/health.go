@@ -98,7 +98,6 @@ func (e *edge) health(q *call) error {
 // ready answers GET /readyz: 200, or 503 with the failing parts.
 func (e *edge) ready(q *call) error {
 	state := e.readiness.look(context.WithoutCancel(q.ctx()))
-	q.c.Writer.Header()["Cache-Control"] = headerNoStore
 	if len(state.failing) == 0 {
 		q.out = append(state.append(append(q.out[:0], '{')), `"status":"ok"}`...)
 		return q.json(200)

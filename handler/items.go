@@ -9,23 +9,14 @@ import (
 
 // listItems answers GET /v1/items: a page of the items, by id.
 func (e *edge) listItems(q *call) error {
-	noStoreYet(q)
-	if err := checkAccept(q.c.Request.Header); err != nil {
-		return err
-	}
-	values, err := q.query("limit", "cursor")
+	limit, err := q.pageLimit()
 	if err != nil {
 		return err
 	}
-	limit, after := defaultPage, ""
-	if values.Has("limit") {
-		if limit, err = readLimit(values.Get("limit")); err != nil {
-			return err
-		}
-	}
-	if values.Has("cursor") {
+	after := ""
+	if q.query.Has("cursor") {
 		var ok bool
-		if after, ok = e.readItemCursor(values.Get("cursor")); !ok {
+		if after, ok = e.cursors.readItemCursor(q.query.Get("cursor")); !ok {
 			return problemCursor
 		}
 	}
@@ -45,31 +36,13 @@ func placeAfter(v *catalog.ListView, id string) int {
 
 // getItem answers GET /v1/items/{item}.
 func (e *edge) getItem(q *call) error {
-	noStoreYet(q)
-	id, err := readItemID(q)
-	if err != nil {
-		return err
-	}
+	id := q.c.Param("item")
 	v, err := e.Items.View(q.ctx(), id)
 	if err != nil {
 		return err
 	}
 	now := e.ItemNow(id)
 	return q.writePage(itemPage(v, now), now, age{v.Stale, e.Now().Sub(v.LoadedAt)})
-}
-
-// noStoreYet keeps a refusal out of the caches, until the page takes its place: a
-// cache may keep a 404 for as long as it likes, and would hide an item that is
-// created meanwhile.
-func noStoreYet(q *call) { q.c.Writer.Header()["Cache-Control"] = headerNoStore }
-
-// readItemID returns the id in the path of a request that takes JSON.
-func readItemID(q *call) (string, error) {
-	id := q.c.Param("item")
-	if !catalog.ValidID(id) {
-		return "", problemItemID
-	}
-	return id, checkAccept(q.c.Request.Header)
 }
 
 // writeItem writes one item.
@@ -84,6 +57,5 @@ func (e *edge) writeItem(q *call, status int, item *catalog.Item) error {
 func (e *edge) writeItemTagged(q *call, status int, item *catalog.Item) error {
 	h := q.c.Writer.Header()
 	h["Etag"] = []string{`"` + strconv.FormatInt(item.Version, 10) + `"`}
-	h["Cache-Control"] = headerNoStore
 	return e.writeItem(q, status, item)
 }

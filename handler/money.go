@@ -2,14 +2,8 @@ package handler
 
 import (
 	"context"
-	"crypto/hmac"
-	"crypto/sha256"
-	"encoding/binary"
 	"errors"
-	"slices"
 	"strconv"
-
-	"github.com/gin-gonic/gin"
 
 	"flashsale/handler/auth"
 	"flashsale/handler/strictjson"
@@ -30,18 +24,8 @@ type Money interface {
 	Refund(ctx context.Context, id string, r order.Refund) (order.Order, error)
 }
 
-// moneyRoutes are the routes for received amounts.
-func (e *edge) moneyRoutes(r gin.IRoutes, admin access) {
-	e.get(r, "/v1/admin/payments", admin, e.listPayments)
-	e.post(r, "/v1/admin/payments/:payment/refunded", admin, e.markRefunded)
-	e.post(r, "/v1/admin/orders/:order/refund", admin, e.refundOrder)
-}
-
 // listPayments answers GET /v1/admin/payments.
 func (e *edge) listPayments(q *call) error {
-	if err := checkAccept(q.c.Request.Header); err != nil {
-		return err
-	}
 	f, err := e.readPaymentFilter(q)
 	if err != nil {
 		return err
@@ -51,94 +35,42 @@ func (e *edge) listPayments(q *call) error {
 		return err
 	}
 	next := ""
-	if more && len(payments) > 0 {
-		next = e.makePaymentCursor(f, payments[len(payments)-1].ID)
+	if len(payments) > 0 {
+		next = e.cursors.after(payments[len(payments)-1].ID, more, paymentList(f))
 	}
 	b := appendPayments(append(q.out[:0], `{"payments":`...), payments)
 	q.out = append(appendTextField(b, `,"next_cursor":`, next), '}')
-	q.c.Writer.Header()["Cache-Control"] = headerNoStore
 	return q.json(200)
 }
 
-// readPaymentFilter reads the query of the list of payments.
-func (e *edge) readPaymentFilter(q *call) (order.PaymentFilter, error) {
-	f := order.PaymentFilter{Limit: defaultPage}
-	values, err := q.query("outcome", "needs_refund", "limit", "cursor")
-	if err != nil {
+func (e *edge) readPaymentFilter(q *call) (f order.PaymentFilter, err error) {
+	if f.Outcome, err = queryChoice(q, "outcome", order.PaymentOutcomes); err != nil {
 		return f, err
 	}
-	if values.Has("outcome") {
-		f.Outcome = order.PaymentOutcome(values.Get("outcome"))
-		if !slices.Contains(order.PaymentOutcomes, f.Outcome) {
-			return f, problemParameter.with("outcome", "outcome is one of accepted, late, duplicate, mismatch, refunded.")
-		}
-	}
-	if f.NeedsRefund, err = readSwitch(values, "needs_refund"); err != nil {
+	if f.NeedsRefund, err = q.querySwitch("needs_refund", false); err != nil {
 		return f, err
 	}
-	if values.Has("limit") {
-		if f.Limit, err = readLimit(values.Get("limit")); err != nil {
-			return f, err
-		}
+	if f.Limit, err = q.pageLimit(); err != nil {
+		return f, err
 	}
-	if values.Has("cursor") {
-		before, ok := e.readPaymentCursor(f, values.Get("cursor"))
-		if !ok {
-			return f, problemCursor
-		}
-		f.Before = before
-	}
-	return f, nil
-}
-
-// A cursor of payments is base64url of 8 bytes of a payment's id and a seal, made
-// like that of the audit.
-
-func (e *edge) makePaymentCursor(f order.PaymentFilter, last int64) string {
-	id := binary.BigEndian.AppendUint64(nil, uint64(last))
-	return cursorText.EncodeToString(append(id, e.sealPaymentCursor(f, id)...))
-}
-
-// readPaymentCursor returns the id in a cursor that was made for these filters.
-func (e *edge) readPaymentCursor(f order.PaymentFilter, cursor string) (before int64, ok bool) {
-	raw, err := cursorText.DecodeString(cursor)
-	if err != nil || len(raw) != 8+sealLength || len(cursor) != cursorText.EncodedLen(len(raw)) {
-		return 0, false
-	}
-	id, seal := raw[:8], raw[8:]
-	if !hmac.Equal(seal, e.sealPaymentCursor(f, id)) {
-		return 0, false
-	}
-	return int64(binary.BigEndian.Uint64(id)), true
-}
-
-func (e *edge) sealPaymentCursor(f order.PaymentFilter, id []byte) []byte {
-	mac := hmac.New(sha256.New, e.CursorKey)
-	mac.Write(id)
-	// The name distinguishes the cursor from those of other lists.
-	mac.Write([]byte("payments\x00" + string(f.Outcome) + "\x00" + strconv.FormatBool(f.NeedsRefund)))
-	return mac.Sum(nil)[:sealLength]
+	f.Before, err = e.cursors.before(q, paymentList(f))
+	return f, err
 }
 
 // markRefunded answers POST /v1/admin/payments/{payment}/refunded.
 func (e *edge) markRefunded(q *call) error {
-	id, ok := readPaymentID(q.c.Param("payment"))
-	if !ok {
-		return problemPaymentID
-	}
-	if err := e.readAction(q); err != nil {
-		return err
-	}
-	if err := q.readNothing(); err != nil {
-		return err
-	}
+	id, _ := readPaymentID(q.c.Param("payment"))
 	p, err := e.Money.MarkRefunded(q.ctx(), id, q.by())
 	if err != nil {
 		return err
 	}
-	q.c.Writer.Header()["Cache-Control"] = headerNoStore
 	q.out = appendPayment(q.out[:0], &p)
 	return q.json(200)
+}
+
+func validPaymentID(text string) bool {
+	_, ok := readPaymentID(text)
+	return ok
 }
 
 // readPaymentID reads a payment's id from the path. Each id has one spelling.
@@ -147,29 +79,9 @@ func readPaymentID(text string) (int64, bool) {
 	return id, err == nil && id > 0 && strconv.FormatInt(id, 10) == text
 }
 
-// readAction makes the checks of a change that takes no parameters.
-func (e *edge) readAction(q *call) error {
-	if _, err := q.query(); err != nil {
-		return err
-	}
-	return checkAccept(q.c.Request.Header)
-}
-
 // refundOrder answers POST /v1/admin/orders/{order}/refund.
 func (e *edge) refundOrder(q *call) error {
 	id := q.c.Param("order")
-	if !validOrderID(id) {
-		return problemOrderID
-	}
-	if err := checkContent(q.c.Request.Header); err != nil {
-		return err
-	}
-	if err := e.readAction(q); err != nil {
-		return err
-	}
-	if err := q.readBody(maxAdminBody); err != nil {
-		return err
-	}
 	f := newFields(q.in)
 	restock, _ := f.take("restock", strictjson.Bool, true, "true or false")
 	if err := f.done(); err != nil {

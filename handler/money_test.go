@@ -106,7 +106,7 @@ func TestListPayments(t *testing.T) {
 		}
 	}
 	_, cursor := list("?outcome=late")
-	audit := (&edge{Config: Config{CursorKey: []byte("flashsale list cursor")}}).makeAuditCursor(order.AuditFilter{}, 41)
+	audit := sealer{[]byte("flashsale list cursor")}.after(41, true, auditList(order.AuditFilter{}))
 	calls := len(m.lists)
 	for query, code := range map[string]string{
 		"?outcome=paid": "parameter_invalid", "?outcome=": "parameter_invalid", "?needs_refund=1": "parameter_invalid",

@@ -128,7 +128,7 @@ func (e *edge) newListPage(v *catalog.ListView, from, limit int, now time.Time) 
 	}
 	next := ""
 	if from+len(items) < len(v.Items) {
-		next = e.makeItemCursor(items[len(items)-1].ID)
+		next = e.cursors.makeItemCursor(items[len(items)-1].ID)
 	}
 	start := len(b)
 	b = appendTextField(append(b, ']'), `,"next_cursor":`, next)

@@ -181,7 +181,7 @@ func (e *edge) refuse(q *call, err error) {
 		// outcome is unknown. For the metrics it has left.
 		q.gone = true
 		if !q.c.Writer.Written() {
-			e.write(q, problemUnavailable.unlessKeyed(q.keyed, q.c.Request.Method).one())
+			e.write(q, problemUnavailable.unlessKeyed(q.route.Keyed, q.c.Request.Method).one())
 		}
 		e.Log.Debug().Str("request_id", q.requestID()).Err(err).Msg("client left before the answer")
 		return
@@ -194,5 +194,5 @@ func (e *edge) refuse(q *call, err error) {
 	if p.status == http.StatusServiceUnavailable {
 		e.refusals.Warn().Str("request_id", q.requestID()).Err(err).Msg("request refused")
 	}
-	e.write(q, p.unlessKeyed(q.keyed, q.c.Request.Method).one())
+	e.write(q, p.unlessKeyed(q.route.Keyed, q.c.Request.Method).one())
 }

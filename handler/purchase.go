@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 
-	"flashsale/catalog"
 	"flashsale/internal/faultpoint"
 	"flashsale/inventory"
 	"flashsale/order"
@@ -12,29 +11,7 @@ import (
 
 // purchase answers POST /v1/items/{item}/orders.
 func (e *edge) purchase(q *call) error {
-	h := q.c.Request.Header
-	// Malformed requests count as well: a client that sends many is no better
-	// than one that buys too fast.
-	if err := e.limit(q); err != nil {
-		return err
-	}
 	item := q.c.Param("item")
-	if !catalog.ValidID(item) {
-		return problemItemID
-	}
-	if err := checkContent(h); err != nil {
-		return err
-	}
-	if err := checkAccept(h); err != nil {
-		return err
-	}
-	key, err := idempotencyKey(h)
-	if err != nil {
-		return err
-	}
-	if err := q.readBody(maxPurchaseBody); err != nil {
-		return err
-	}
 	quantity, err := decodePurchase(q.in)
 	if err != nil {
 		return err
@@ -48,12 +25,12 @@ func (e *edge) purchase(q *call) error {
 	if err != nil {
 		return err
 	}
-	prefer := e.unhurried(item, readPrefer(h, e.DefaultWait, e.MaxWait))
+	prefer := e.unhurried(item, readPrefer(q.c.Request.Header, e.DefaultWait, e.MaxWait))
 	placed, err := e.Orders.Place(q.ctx(), order.Purchase{
 		ItemID:         item,
 		Item:           what,
 		UserID:         q.who.Subject,
-		IdempotencyKey: key,
+		IdempotencyKey: q.key,
 		Quantity:       quantity,
 		Wait:           prefer.wait,
 	})

@@ -242,7 +242,7 @@ func TestPurchase_BadRequests(t *testing.T) {
 		"NUL after":              {good + "\x00", nil, 400, "json_trailing", ""},
 		"empty body":             {"", nil, 400, "body_missing", ""},
 		"blank body":             {" \n", nil, 400, "body_missing", ""},
-		"4 KiB + 1":              {good + strings.Repeat(" ", maxPurchaseBody+1-len(good)), nil, 413, "body_too_large", ""},
+		"4 KiB + 1":              {good + strings.Repeat(" ", maxSmallBody+1-len(good)), nil, 413, "body_too_large", ""},
 		"200 KiB":                {good + strings.Repeat(" ", 200<<10), nil, 413, "body_too_large", ""},
 		"no such route":          {good, path("/v1/items/thing/order"), 404, "route_not_found", ""},
 		"trailing slash":         {good, path(purchasePath + "/"), 404, "route_not_found", ""},
@@ -294,7 +294,7 @@ func TestPurchase_GoodRequests(t *testing.T) {
 	}{
 		"spaces":             {" {\r\n\t\"quantity\" : 1 } \n", nil},
 		"escaped name":       {`{"qu\u0061ntity":1}`, nil},
-		"exactly 4 KiB":      {good + strings.Repeat(" ", maxPurchaseBody-len(good)), nil},
+		"exactly 4 KiB":      {good + strings.Repeat(" ", maxSmallBody-len(good)), nil},
 		"charset":            {good, header("Content-Type", `Application/JSON; charset="UTF-8"`)},
 		"identity":           {good, header("Content-Encoding", "identity")},
 		"lower-case scheme":  {good, header("Authorization", "bearer "+strings.TrimPrefix(bearer(t, "alice", auth.RoleBuyer), "Bearer "))},

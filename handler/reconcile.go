@@ -3,10 +3,8 @@ package handler
 import (
 	"context"
 	"net/http"
-	"strconv"
 	"time"
 
-	"flashsale/catalog"
 	"flashsale/order"
 )
 
@@ -23,14 +21,8 @@ const reconcileLimit = 5 * time.Minute
 
 // reconcile answers POST /v1/admin/reconcile.
 func (e *edge) reconcile(q *call) error {
-	if err := checkAccept(q.c.Request.Header); err != nil {
-		return err
-	}
 	o, err := q.readReconcileOptions()
 	if err != nil {
-		return err
-	}
-	if err := q.readNothing(); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(q.ctx(), reconcileLimit)
@@ -45,7 +37,6 @@ func (e *edge) reconcile(q *call) error {
 			e.refusals.Warn().Str("request_id", q.requestID()).Err(item.Err).Msg("item not reconciled")
 		}
 	}
-	q.c.Writer.Header()["Cache-Control"] = headerNoStore
 	q.out = appendReconcileReport(q.out[:0], &report)
 	return q.json(200)
 }
@@ -59,32 +50,21 @@ func (e *edge) takeTime(q *call, d time.Duration) {
 	}
 }
 
-// readReconcileOptions reads the query. A misspelled parameter must not turn a
-// repair into a look, or widen it to all items, so unknown ones are refused.
-func (q *call) readReconcileOptions() (order.ReconcileOptions, error) {
-	o := order.ReconcileOptions{Deep: true, Actor: q.who.Subject, RequestID: q.requestID()}
-	values, err := q.query("repair", "item_id", "deep")
-	if err != nil {
-		return o, err
-	}
-	repair, err := readSwitch(values, "repair")
+// readReconcileOptions reads the query.
+func (q *call) readReconcileOptions() (o order.ReconcileOptions, err error) {
+	o = order.ReconcileOptions{Actor: q.who.Subject, RequestID: q.requestID()}
+	repair, err := q.querySwitch("repair", false)
 	if err != nil {
 		return o, err
 	}
 	if repair {
 		o.Repair = order.RepairAll
 	}
-	if values.Has("deep") {
-		if o.Deep, err = readSwitch(values, "deep"); err != nil {
-			return o, err
-		}
+	if o.Deep, err = q.querySwitch("deep", true); err != nil {
+		return o, err
 	}
-	if values.Has("item_id") {
-		if o.ItemID = values.Get("item_id"); !catalog.ValidID(o.ItemID) {
-			return o, problemItemID.with("item_id", problemItemID.detail)
-		}
-	}
-	return o, nil
+	o.ItemID, err = q.queryID("item_id", "item")
+	return o, err
 }
 
 // appendReconcileReport appends the report of a reconciliation.
@@ -99,12 +79,7 @@ func appendReconcileReport(b []byte, r *order.ReconcileReport) []byte {
 	b = appendIntField(b, `,"failed":`, int64(r.Failed))
 	b = appendIntField(b, `,"repaired":`, int64(r.Repaired))
 	b = append(b, `,"items":[`...)
-	for i := range r.Items {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = appendItemReport(b, &r.Items[i])
-	}
+	b = appendList(b, r.Items, appendItemReport)
 	b = appendIntField(b, `],"omitted":`, int64(r.Omitted))
 	return append(b, '}')
 }
@@ -122,25 +97,19 @@ func appendItemReport(b []byte, r *order.ItemReport) []byte {
 		b = appendLedger(append(b, `,"ledger":`...), r.Ledger)
 	}
 	b = append(b, `,"drifts":[`...)
-	for i := range r.Drifts {
-		d := &r.Drifts[i]
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = appendTextField(b, `{"kind":`, string(d.Kind))
-		b = appendIntField(b, `,"expected":`, d.Expected)
-		b = appendIntField(b, `,"found":`, d.Found)
-		b = appendIntField(b, `,"units":`, d.Units)
-		b = appendIntField(b, `,"count":`, int64(d.Count))
-		b = appendBoolField(b, `,"repaired":`, d.Repaired)
-		b = append(appendTextIfSet(b, `,"note":`, d.Note), '}')
-	}
+	b = appendList(b, r.Drifts, appendDrift)
 	b = append(b, ']')
 	b = appendIntField(b, `,"late_returns":`, r.LateReturns)
 	b = appendBoolField(b, `,"partial":`, r.Partial)
 	return append(b, '}')
 }
 
-func appendBoolField(b []byte, name string, value bool) []byte {
-	return strconv.AppendBool(append(b, name...), value)
+func appendDrift(b []byte, d *order.Drift) []byte {
+	b = appendTextField(b, `{"kind":`, string(d.Kind))
+	b = appendIntField(b, `,"expected":`, d.Expected)
+	b = appendIntField(b, `,"found":`, d.Found)
+	b = appendIntField(b, `,"units":`, d.Units)
+	b = appendIntField(b, `,"count":`, int64(d.Count))
+	b = appendBoolField(b, `,"repaired":`, d.Repaired)
+	return append(appendTextIfSet(b, `,"note":`, d.Note), '}')
 }

@@ -82,6 +82,7 @@ var (
 	problemEventID    = problemID.with("event", "An event's id is msg_ and 32 hexadecimal digits in lower case.")
 	problemOrderID    = problemID.with("order", "An order id is a UUID in lower case.")
 	problemPaymentID  = problemID.with("payment", "A payment's id is a whole number, 1 or more.")
+	problemTaskID     = problemID.with("task", "A task id has 1 to 255 visible ASCII characters; GET /v1/admin/dead lists them.")
 	problemUserID     = problemID.with("user", "A buyer's id has 1 to 128 characters of A-Z a-z 0-9 . _ : @ -.")
 	problemKeyMissing = newProblem(400, "idempotency_key_missing", "Idempotency key missing",
 		"").with("Idempotency-Key", "Send an Idempotency-Key header: a new value for each purchase or restock, the same for a repeat.")

@@ -2,13 +2,9 @@ package handler
 
 import (
 	"context"
-	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/gin-gonic/gin"
 
 	"flashsale/order"
 )
@@ -34,23 +30,8 @@ type TaskFates interface {
 	Discard(ctx context.Context, id string) (queue string, err error)
 }
 
-// taskRoutes are the operator's routes to the task queues.
-func (e *edge) taskRoutes(r gin.IRoutes, admin access) {
-	e.get(r, "/v1/admin/queue", admin, e.queueDepths)
-	e.post(r, "/v1/admin/queue/verify", admin, e.verifyQueues)
-	e.get(r, "/v1/admin/dead", admin, e.deadLetters)
-	e.post(r, "/v1/admin/dead/:task/retry", admin, e.fate(TaskFates.Retry, "ready"))
-	e.post(r, "/v1/admin/dead/:task/discard", admin, e.fate(TaskFates.Discard, "discarded"))
-}
-
 // queueDepths answers GET /v1/admin/queue: all queues together, then each.
 func (e *edge) queueDepths(q *call) error {
-	if err := checkAccept(q.c.Request.Header); err != nil {
-		return err
-	}
-	if _, err := q.query(); err != nil {
-		return err
-	}
 	depths, err := e.Tasks.Depths(q.ctx())
 	if err != nil {
 		return err
@@ -68,19 +49,7 @@ func (e *edge) queueDepths(q *call) error {
 		all.PerSecond += d.PerSecond
 	}
 	b := appendDepth(append(q.out[:0], '{'), &all)
-	b = append(b, `,"queues":[`...)
-	for i := range depths {
-		d := &depths[i]
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = appendTextField(b, `{"name":`, d.Name)
-		b = appendDepth(append(b, ','), d)
-		b = appendMillis(b, `,"wait_p50_ms":`, d.WaitP50)
-		b = appendMillis(b, `,"wait_p99_ms":`, d.WaitP99)
-		b = append(strconv.AppendBool(append(b, `,"paused":`...), d.Paused), '}')
-	}
-	b = append(b, ']')
+	b = append(appendList(append(b, `,"queues":[`...), depths, appendQueue), ']')
 	if e.Workers != nil {
 		w, err := e.Workers.WorkerStatus(q.ctx())
 		if err != nil {
@@ -89,7 +58,6 @@ func (e *edge) queueDepths(q *call) error {
 		b = appendWorkers(append(b, `,"workers":`...), &w)
 	}
 	q.out = append(b, '}')
-	q.c.Writer.Header()["Cache-Control"] = headerNoStore
 	return q.json(200)
 }
 
@@ -99,6 +67,14 @@ func appendWorkers(b []byte, w *order.WorkerStatus) []byte {
 		b = appendTimeField(b, `,"last_fetch_at":`, w.LastFetch)
 	}
 	return append(appendTextIfSet(b, `,"trouble":`, w.Trouble), '}')
+}
+
+func appendQueue(b []byte, d *order.QueueDepth) []byte {
+	b = appendTextField(b, `{"name":`, d.Name)
+	b = appendDepth(append(b, ','), d)
+	b = appendMillis(b, `,"wait_p50_ms":`, d.WaitP50)
+	b = appendMillis(b, `,"wait_p99_ms":`, d.WaitP99)
+	return append(appendBoolField(b, `,"paused":`, d.Paused), '}')
 }
 
 func appendDepth(b []byte, d *order.QueueDepth) []byte {
@@ -119,18 +95,8 @@ func appendMillis(b []byte, name string, d time.Duration) []byte {
 
 // verifyQueues answers POST /v1/admin/queue/verify, with ?repair=true to mend.
 func (e *edge) verifyQueues(q *call) error {
-	if err := checkAccept(q.c.Request.Header); err != nil {
-		return err
-	}
-	values, err := q.query("repair")
+	repair, err := q.querySwitch("repair", false)
 	if err != nil {
-		return err
-	}
-	repair, err := readSwitch(values, "repair")
-	if err != nil {
-		return err
-	}
-	if err := q.readNothing(); err != nil {
 		return err
 	}
 	checks, err := e.Tasks.Verify(q.ctx(), repair)
@@ -138,43 +104,28 @@ func (e *edge) verifyQueues(q *call) error {
 		return err
 	}
 	clean := true
-	b := append(q.out[:0], `{"queues":[`...)
-	for i := range checks {
-		c := &checks[i]
+	b := appendList(append(q.out[:0], `{"queues":[`...), checks, func(b []byte, c *order.QueueCheck) []byte {
 		clean = clean && c.Lost+c.Doubled+c.Bodiless == 0
-		if i > 0 {
-			b = append(b, ',')
-		}
 		b = appendTextField(b, `{"name":`, c.Name)
 		b = appendIntField(b, `,"tasks":`, int64(c.Tasks))
 		b = appendIntField(b, `,"lost":`, int64(c.Lost))
 		b = appendIntField(b, `,"doubled":`, int64(c.Doubled))
 		b = appendIntField(b, `,"bodiless":`, int64(c.Bodiless))
-		b = append(strconv.AppendBool(append(b, `,"repaired":`...), c.Repaired), '}')
-	}
-	q.out = append(strconv.AppendBool(append(b, `],"clean":`...), clean), '}')
-	q.c.Writer.Header()["Cache-Control"] = headerNoStore
+		return append(appendBoolField(b, `,"repaired":`, c.Repaired), '}')
+	})
+	q.out = append(appendBoolField(b, `],"clean":`, clean), '}')
 	return q.json(200)
 }
 
 // deadLetters answers GET /v1/admin/dead.
 func (e *edge) deadLetters(q *call) error {
-	if err := checkAccept(q.c.Request.Header); err != nil {
-		return err
-	}
-	values, err := q.query("limit", "cursor")
+	limit, err := q.pageLimit()
 	if err != nil {
 		return err
 	}
-	limit := defaultPage
-	if values.Has("limit") {
-		if limit, err = readLimit(values.Get("limit")); err != nil {
-			return err
-		}
-	}
 	var at order.DeadPlace
-	if values.Has("cursor") {
-		if at, err = readPlace(values.Get("cursor")); err != nil {
+	if q.query.Has("cursor") {
+		if at, err = readPlace(q.query.Get("cursor")); err != nil {
 			return err
 		}
 	}
@@ -182,28 +133,24 @@ func (e *edge) deadLetters(q *call) error {
 	if err != nil {
 		return err
 	}
-	b := append(q.out[:0], `{"dead":[`...)
-	for i := range letters {
-		l := &letters[i]
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = appendTextField(b, `{"task":`, l.ID)
-		b = appendTextField(b, `,"queue":`, l.Queue)
-		b = appendTextField(b, `,"type":`, l.Type)
-		b = appendTextIfSet(b, `,"order_id":`, l.OrderID)
-		b = appendTextIfSet(b, `,"item_id":`, l.ItemID)
-		b = appendIntField(b, `,"attempts":`, int64(l.Attempts))
-		b = appendTimeField(b, `,"died_at":`, l.DiedAt)
-		b = append(appendTextField(b, `,"reason":`, l.Reason), '}')
-	}
+	b := appendList(append(q.out[:0], `{"dead":[`...), letters, appendDeadLetter)
 	cursor := ""
 	if next != nil {
 		cursor = strconv.Itoa(next.Queue) + "." + strconv.Itoa(next.Offset)
 	}
 	q.out = append(appendTextField(append(b, ']'), `,"next_cursor":`, cursor), '}')
-	q.c.Writer.Header()["Cache-Control"] = headerNoStore
 	return q.json(200)
+}
+
+func appendDeadLetter(b []byte, l *order.DeadLetter) []byte {
+	b = appendTextField(b, `{"task":`, l.ID)
+	b = appendTextField(b, `,"queue":`, l.Queue)
+	b = appendTextField(b, `,"type":`, l.Type)
+	b = appendTextIfSet(b, `,"order_id":`, l.OrderID)
+	b = appendTextIfSet(b, `,"item_id":`, l.ItemID)
+	b = appendIntField(b, `,"attempts":`, int64(l.Attempts))
+	b = appendTimeField(b, `,"died_at":`, l.DiedAt)
+	return append(appendTextField(b, `,"reason":`, l.Reason), '}')
 }
 
 // maxPlace bounds the numbers of a place in the list of dead letters.
@@ -221,22 +168,13 @@ func readPlace(cursor string) (order.DeadPlace, error) {
 	return order.DeadPlace{Queue: int(n), Offset: int(offset)}, nil
 }
 
-// maxTask is how long a task's id may be, in bytes.
-const maxTask = 255
+// validTaskID reports whether id can be a task's.
+func validTaskID(id string) bool { return visibleASCII(id, 255) }
 
 // fate answers the routes that decide about one dead letter.
 func (e *edge) fate(decide func(TaskFates, context.Context, string) (string, error), state string) endpoint {
 	return func(q *call) error {
 		id := q.c.Param("task")
-		if !visibleASCII(id, maxTask) {
-			return problemID.with("task", "A task id has 1 to 255 visible ASCII characters; GET /v1/admin/dead lists them.")
-		}
-		if err := checkAccept(q.c.Request.Header); err != nil {
-			return err
-		}
-		if err := q.readNothing(); err != nil {
-			return err
-		}
 		name, err := decide(e.Tasks, q.ctx(), id)
 		if err != nil {
 			return err
@@ -246,44 +184,6 @@ func (e *edge) fate(decide func(TaskFates, context.Context, string) (string, err
 		q.out = appendTextField(q.out[:0], `{"task":`, id)
 		q.out = appendTextField(q.out, `,"queue":`, name)
 		q.out = append(appendTextField(q.out, `,"state":`, state), '}')
-		q.c.Writer.Header()["Cache-Control"] = headerNoStore
 		return q.json(200)
-	}
-}
-
-// query reads the query's parameters; others than these are refused, and so is
-// one that is sent twice.
-func (q *call) query(known ...string) (url.Values, error) {
-	values, err := url.ParseQuery(q.c.Request.URL.RawQuery)
-	if err != nil {
-		return nil, problemParameter
-	}
-	for name, all := range values {
-		if len(all) != 1 {
-			return nil, problemParameter.with(truncate(name, 64), "The parameter was sent more than once; send it once.")
-		}
-		if !slices.Contains(known, name) {
-			takes := "The route takes no parameters."
-			if len(known) > 0 {
-				takes = "The route takes " + strings.Join(known, ", ") + "."
-			}
-			return nil, problemUnknownParameter.with(truncate(name, 64), takes)
-		}
-	}
-	return values, nil
-}
-
-// readSwitch reads a parameter that is true or false; false where it is missing.
-func readSwitch(values url.Values, name string) (bool, error) {
-	switch values.Get(name) {
-	case "true":
-		return true, nil
-	case "false":
-		return false, nil
-	default:
-		if values.Has(name) {
-			return false, problemParameter.with(name, name+" is true or false.")
-		}
-		return false, nil
 	}
 }

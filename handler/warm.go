@@ -3,13 +3,7 @@ package handler
 // warmItem answers POST /v1/admin/items/{item}/warm: it loads the item's page and
 // its sale before the crowd comes. A repeat changes nothing.
 func (e *edge) warmItem(q *call) error {
-	id, err := readItemID(q)
-	if err != nil {
-		return err
-	}
-	if err := e.limit(q); err != nil {
-		return err
-	}
+	id := q.c.Param("item")
 	v, err := e.Items.Warm(q.ctx(), id)
 	if err != nil {
 		return err

@@ -2,14 +2,9 @@ package handler
 
 import (
 	"context"
-	"crypto/hmac"
-	"crypto/sha256"
-	"encoding/binary"
 	"errors"
 	"slices"
 	"strings"
-
-	"github.com/gin-gonic/gin"
 
 	"flashsale/handler/strictjson"
 	"flashsale/order"
@@ -46,19 +41,8 @@ type WebhookDeliveries interface {
 	Redeliver(ctx context.Context, endpoint, event string, by order.By) error
 }
 
-// webhookRoutes adds the routes of the administration of webhooks.
-func (e *edge) webhookRoutes(r gin.IRoutes, admin access) {
-	const all, one = "/v1/admin/webhooks", "/v1/admin/webhooks/:webhook"
-	e.get(r, all, admin, e.listWebhooks)
-	e.post(r, all, admin, e.createWebhook)
-	e.get(r, one, admin, e.getWebhook)
-	r.PATCH(one, e.serve(one, admin, e.changeWebhook))
-	r.DELETE(one, e.serve(one, admin, e.deleteWebhook))
-	e.post(r, one+"/rotate", admin, e.rotateWebhook)
-	e.post(r, one+"/test", admin, e.testWebhook)
-	e.get(r, one+"/deliveries", admin, e.listDeliveries)
-	e.post(r, one+"/deliveries/:event/redeliver", admin, e.redeliver)
-}
+func validEndpointID(id string) bool { return validWebhookID(id, "we_") }
+func validEventID(id string) bool    { return validWebhookID(id, "msg_") }
 
 // validWebhookID reports whether an id has a prefix and 32 hexadecimal digits.
 func validWebhookID(id, prefix string) bool {
@@ -66,27 +50,16 @@ func validWebhookID(id, prefix string) bool {
 	return ok && len(digits) == 32 && strings.Trim(digits, hexDigits) == ""
 }
 
-// webhookID is the endpoint that the path names.
-func (q *call) webhookID() (string, error) {
-	id := q.c.Param("webhook")
-	if !validWebhookID(id, "we_") {
-		return "", problemWebhookID
-	}
-	return id, checkAccept(q.c.Request.Header)
-}
-
 // createWebhook answers POST /v1/admin/webhooks.
 func (e *edge) createWebhook(q *call) error {
-	f, err := q.webhookBody()
-	if err != nil {
-		return err
-	}
+	f := newFields(q.in)
 	n := order.NewEndpoint{URL: f.text("url", true), Description: f.text("description", false)}
 	events, given := f.events()
 	if err := f.done(); err != nil {
 		return err
 	}
 	if n.Events = order.EventTypes; given {
+		var err error
 		if n.Events, err = readEvents(events); err != nil {
 			return err
 		}
@@ -100,21 +73,6 @@ func (e *edge) createWebhook(q *call) error {
 	}
 	q.c.Writer.Header()["Location"] = []string{"/v1/admin/webhooks/" + made.ID}
 	return q.webhook(201, &made, secret)
-}
-
-// webhookBody reads the body of a route that changes an endpoint.
-func (q *call) webhookBody() (*fields, error) {
-	h := q.c.Request.Header
-	if err := checkContent(h); err != nil {
-		return nil, err
-	}
-	if err := checkAccept(h); err != nil {
-		return nil, err
-	}
-	if err := q.readBody(maxAdminBody); err != nil {
-		return nil, err
-	}
-	return newFields(q.in), nil
 }
 
 // events is the member of that name.
@@ -173,34 +131,20 @@ func webhookRefusal(err error) error {
 
 // listWebhooks answers GET /v1/admin/webhooks.
 func (e *edge) listWebhooks(q *call) error {
-	if err := checkAccept(q.c.Request.Header); err != nil {
-		return err
-	}
-	if _, err := q.query(); err != nil {
-		return err
-	}
 	list, err := e.Webhooks.Endpoints(q.ctx())
 	if err != nil {
 		return err
 	}
-	b := append(q.out[:0], `{"webhooks":[`...)
-	for i := range list {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = append(appendWebhook(b, &list[i]), '}')
-	}
+	b := appendList(append(q.out[:0], `{"webhooks":[`...), list, func(b []byte, one *order.Endpoint) []byte {
+		return append(appendWebhook(b, one), '}')
+	})
 	q.out = append(b, `]}`...)
-	q.c.Writer.Header()["Cache-Control"] = headerNoStore
 	return q.json(200)
 }
 
 // getWebhook answers GET /v1/admin/webhooks/{webhook}.
 func (e *edge) getWebhook(q *call) error {
-	id, err := q.webhookID()
-	if err != nil {
-		return err
-	}
+	id := q.c.Param("webhook")
 	one, err := e.Webhooks.Endpoint(q.ctx(), id)
 	if err != nil {
 		return err
@@ -210,14 +154,8 @@ func (e *edge) getWebhook(q *call) error {
 
 // changeWebhook answers PATCH /v1/admin/webhooks/{webhook}.
 func (e *edge) changeWebhook(q *call) error {
-	id, err := q.webhookID()
-	if err != nil {
-		return err
-	}
-	f, err := q.webhookBody()
-	if err != nil {
-		return err
-	}
+	id := q.c.Param("webhook")
+	f := newFields(q.in)
 	var c order.EndpointChange
 	if text := f.text("url", false); f.has("url") {
 		c.URL = &text
@@ -234,6 +172,7 @@ func (e *edge) changeWebhook(q *call) error {
 		return err
 	}
 	if given {
+		var err error
 		if c.Events, err = readEvents(events); err != nil {
 			return err
 		}
@@ -252,13 +191,7 @@ func (e *edge) changeWebhook(q *call) error {
 
 // deleteWebhook answers DELETE /v1/admin/webhooks/{webhook}.
 func (e *edge) deleteWebhook(q *call) error {
-	id, err := q.webhookID()
-	if err != nil {
-		return err
-	}
-	if err := q.readNothing(); err != nil {
-		return err
-	}
+	id := q.c.Param("webhook")
 	if err := e.Webhooks.DeleteEndpoint(q.ctx(), id, q.by()); err != nil {
 		return err
 	}
@@ -269,13 +202,7 @@ func (e *edge) deleteWebhook(q *call) error {
 
 // rotateWebhook answers POST /v1/admin/webhooks/{webhook}/rotate.
 func (e *edge) rotateWebhook(q *call) error {
-	id, err := q.webhookID()
-	if err != nil {
-		return err
-	}
-	if err := q.readNothing(); err != nil {
-		return err
-	}
+	id := q.c.Param("webhook")
 	one, secret, err := e.Webhooks.RotateSecret(q.ctx(), id, q.by())
 	if err != nil {
 		return err
@@ -285,13 +212,7 @@ func (e *edge) rotateWebhook(q *call) error {
 
 // testWebhook answers POST /v1/admin/webhooks/{webhook}/test.
 func (e *edge) testWebhook(q *call) error {
-	id, err := q.webhookID()
-	if err != nil {
-		return err
-	}
-	if err := q.readNothing(); err != nil {
-		return err
-	}
+	id := q.c.Param("webhook")
 	event, err := e.Webhooks.TestEndpoint(q.ctx(), id, q.by())
 	if err != nil {
 		return err
@@ -301,17 +222,8 @@ func (e *edge) testWebhook(q *call) error {
 
 // redeliver answers POST /v1/admin/webhooks/{webhook}/deliveries/{event}/redeliver.
 func (e *edge) redeliver(q *call) error {
-	id, err := q.webhookID()
-	if err != nil {
-		return err
-	}
+	id := q.c.Param("webhook")
 	event := q.c.Param("event")
-	if !validWebhookID(event, "msg_") {
-		return problemEventID
-	}
-	if err := q.readNothing(); err != nil {
-		return err
-	}
 	if err := e.Webhooks.Redeliver(q.ctx(), id, event, q.by()); err != nil {
 		return err
 	}
@@ -326,10 +238,7 @@ func (q *call) event(id string) error {
 
 // listDeliveries answers GET /v1/admin/webhooks/{webhook}/deliveries.
 func (e *edge) listDeliveries(q *call) error {
-	id, err := q.webhookID()
-	if err != nil {
-		return err
-	}
+	id := q.c.Param("webhook")
 	f, err := e.readDeliveryFilter(q, id)
 	if err != nil {
 		return err
@@ -338,80 +247,28 @@ func (e *edge) listDeliveries(q *call) error {
 	if err != nil {
 		return err
 	}
-	b := append(q.out[:0], `{"deliveries":[`...)
-	for i := range list {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = appendDelivery(b, &list[i])
-	}
-	next := ""
-	if after > 0 {
-		next = e.deliveryCursor(f, after)
-	}
-	q.out = append(appendTextField(append(b, ']'), `,"next_cursor":`, next), '}')
-	q.c.Writer.Header()["Cache-Control"] = headerNoStore
+	b := appendList(append(q.out[:0], `{"deliveries":[`...), list, appendDelivery)
+	next := e.cursors.after(after, after > 0, deliveryList(f))
+	q.out = append(appendTextField(b, `],"next_cursor":`, next), '}')
 	return q.json(200)
 }
 
-// readDeliveryFilter reads the query of a list of deliveries.
-func (e *edge) readDeliveryFilter(q *call, id string) (order.DeliveryFilter, error) {
-	f := order.DeliveryFilter{EndpointID: id, Limit: defaultPage}
-	values, err := q.query("status", "limit", "cursor")
-	if err != nil {
+var deliveryStates = []order.DeliveryState{order.DeliveryPending, order.DeliveryDelivered, order.DeliveryDead}
+
+func (e *edge) readDeliveryFilter(q *call, id string) (f order.DeliveryFilter, err error) {
+	f.EndpointID = id
+	if f.Limit, err = q.pageLimit(); err != nil {
 		return f, err
 	}
-	if values.Has("limit") {
-		if f.Limit, err = readLimit(values.Get("limit")); err != nil {
-			return f, err
-		}
+	if f.State, err = queryChoice(q, "status", deliveryStates); err != nil {
+		return f, err
 	}
-	if values.Has("status") {
-		switch s := order.DeliveryState(values.Get("status")); s {
-		case order.DeliveryPending, order.DeliveryDelivered, order.DeliveryDead:
-			f.State = s
-		default:
-			return f, problemParameter.with("status", "status is one of pending, delivered, dead.")
-		}
-	}
-	if values.Has("cursor") {
-		if f.Before = e.readDeliveryCursor(f, values.Get("cursor")); f.Before <= 0 {
-			return f, problemCursor
-		}
-	}
-	return f, nil
-}
-
-// deliveryCursor returns the cursor that goes on after a position: its number
-// and a seal, which covers the filters as well.
-func (e *edge) deliveryCursor(f order.DeliveryFilter, position int64) string {
-	raw := binary.BigEndian.AppendUint64(nil, uint64(position))
-	return cursorText.EncodeToString(append(raw, e.sealDeliveryCursor(f, raw)...))
-}
-
-// readDeliveryCursor returns the position in a cursor of these filters, or 0.
-func (e *edge) readDeliveryCursor(f order.DeliveryFilter, cursor string) int64 {
-	raw, err := cursorText.DecodeString(cursor)
-	if err != nil || len(raw) != 8+sealLength || len(cursor) != cursorText.EncodedLen(len(raw)) {
-		return 0
-	}
-	if !hmac.Equal(raw[8:], e.sealDeliveryCursor(f, raw[:8])) {
-		return 0
-	}
-	return int64(binary.BigEndian.Uint64(raw))
-}
-
-func (e *edge) sealDeliveryCursor(f order.DeliveryFilter, position []byte) []byte {
-	mac := hmac.New(sha256.New, e.CursorKey)
-	mac.Write(position)
-	// An order's cursor seals 16 bytes in this place and no such text.
-	mac.Write([]byte("deliveries\x00" + f.EndpointID + "\x00" + string(f.State)))
-	return mac.Sum(nil)[:sealLength]
+	f.Before, err = e.cursors.before(q, deliveryList(f))
+	return f, err
 }
 
 // webhook writes one endpoint as the answer, with its secret when it is new.
 func (q *call) webhook(status int, one *order.Endpoint, secret string) error {
-	q.c.Writer.Header()["Cache-Control"] = headerNoStore
 	b := appendWebhook(q.out[:0], one)
 	q.out = append(appendTextIfSet(b, `,"secret":`, secret), '}')
 	return q.json(status)
@@ -429,12 +286,7 @@ func appendWebhook(b []byte, one *order.Endpoint) []byte {
 		}
 		b = appendString(b, string(kind))
 	}
-	b = append(b, `],"enabled":`...)
-	if one.Enabled {
-		b = append(b, `true`...)
-	} else {
-		b = append(b, `false`...)
-	}
+	b = appendBoolField(b, `],"enabled":`, one.Enabled)
 	b = appendTextIfSet(b, `,"disabled_reason":`, one.DisabledReason)
 	b = appendTimeField(b, `,"created_at":`, one.CreatedAt)
 	b = appendTimeField(b, `,"updated_at":`, one.UpdatedAt)
