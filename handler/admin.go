@@ -19,19 +19,27 @@ const (
 	maxPaymentWindow = 30 * 24 * 60 * 60
 )
 
-// createItem answers POST /v1/admin/items.
-func (e *edge) createItem(q *call) error {
-	n, err := readNewItem(q.in, e.ItemNow)
+// adminItemRoutes change items and show their current state.
+type adminItemRoutes struct {
+	sales   Sales
+	changes Changes
+	items   Items
+	itemNow func(item string) time.Time
+}
+
+// create answers POST /v1/admin/items.
+func (rs *adminItemRoutes) create(q *call) error {
+	n, err := readNewItem(q.in, rs.itemNow)
 	if err != nil {
 		return err
 	}
 	n.By = q.by()
-	item, err := e.Sales.CreateItem(q.ctx(), n)
+	item, err := rs.sales.CreateItem(q.ctx(), n)
 	if err != nil {
 		return err
 	}
 	q.c.Writer.Header()["Location"] = []string{"/v1/items/" + item.ID}
-	return e.writeItemTagged(q, 201, &item)
+	return rs.writeTagged(q, 201, &item)
 }
 
 // readNewItem reads and checks the body of a new item. now is the time by which
@@ -136,21 +144,21 @@ func readInstant(name, value string, present bool) (time.Time, error) {
 	return t.UTC().Truncate(time.Millisecond), nil
 }
 
-// adminItem answers GET /v1/admin/items/{item}. What it shows is asked for anew,
+// show answers GET /v1/admin/items/{item}. What it shows is asked for anew,
 // so that its tag fits right after a change that another process has made.
-func (e *edge) adminItem(q *call) error {
+func (rs *adminItemRoutes) show(q *call) error {
 	id := q.c.Param("item")
-	item, err := e.Changes.Item(q.ctx(), id)
+	item, err := rs.changes.Item(q.ctx(), id)
 	if err != nil {
 		return err
 	}
-	return e.writeItemTagged(q, 200, &item)
+	return rs.writeTagged(q, 200, &item)
 }
 
 // ledger answers GET /v1/admin/items/{item}/ledger.
-func (e *edge) ledger(q *call) error {
+func (rs *adminItemRoutes) ledger(q *call) error {
 	id := q.c.Param("item")
-	l, err := e.Sales.Ledger(q.ctx(), id)
+	l, err := rs.sales.Ledger(q.ctx(), id)
 	if err != nil {
 		return err
 	}

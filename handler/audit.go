@@ -4,26 +4,32 @@ import (
 	"flashsale/order"
 )
 
-// audit answers GET /v1/admin/audit.
-func (e *edge) audit(q *call) error {
-	f, err := e.readAuditFilter(q)
+// auditRoutes show the audit log.
+type auditRoutes struct {
+	log     Trail
+	cursors sealer
+}
+
+// list answers GET /v1/admin/audit.
+func (rs *auditRoutes) list(q *call) error {
+	f, err := rs.readFilter(q)
 	if err != nil {
 		return err
 	}
-	entries, more, err := e.Trail.Audit(q.ctx(), f)
+	entries, more, err := rs.log.Audit(q.ctx(), f)
 	if err != nil {
 		return err
 	}
 	next := ""
 	if len(entries) > 0 {
-		next = e.cursors.after(entries[len(entries)-1].ID, more, auditList(f))
+		next = rs.cursors.after(entries[len(entries)-1].ID, more, auditList(f))
 	}
 	b := appendList(append(q.out[:0], `{"entries":[`...), entries, appendAuditEntry)
 	q.out = append(appendTextField(b, `],"next_cursor":`, next), '}')
 	return q.json(200)
 }
 
-func (e *edge) readAuditFilter(q *call) (f order.AuditFilter, err error) {
+func (rs *auditRoutes) readFilter(q *call) (f order.AuditFilter, err error) {
 	if f.Limit, err = q.pageLimit(); err != nil {
 		return f, err
 	}
@@ -33,7 +39,7 @@ func (e *edge) readAuditFilter(q *call) (f order.AuditFilter, err error) {
 	if f.OrderID, err = q.queryID("order_id", "order"); err != nil {
 		return f, err
 	}
-	f.Before, err = e.cursors.before(q, auditList(f))
+	f.Before, err = rs.cursors.before(q, auditList(f))
 	return f, err
 }
 

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"flashsale/order"
 )
 
@@ -31,20 +33,27 @@ const (
 	buyerLimit = 5 * time.Minute
 )
 
-// exportBuyer answers GET /v1/admin/buyers/{user}.
-func (e *edge) exportBuyer(q *call) error {
+// buyerRoutes export and erase buyers' data.
+type buyerRoutes struct {
+	buyers Buyers
+	now    func() time.Time
+	log    zerolog.Logger
+}
+
+// export answers GET /v1/admin/buyers/{user}.
+func (rs *buyerRoutes) export(q *call) error {
 	user := q.c.Param("user")
-	e.takeTime(q, buyerLimit)
+	q.takeTime(buyerLimit, rs.log)
 	x := &export{q: q}
 	q.out = appendTextField(q.out[:0], `{"user_id":`, user)
-	q.out = appendTimeField(q.out, `,"exported_at":`, e.Now())
-	err := e.Buyers.ExportBuyer(q.ctx(), user, x.records())
+	q.out = appendTimeField(q.out, `,"exported_at":`, rs.now())
+	err := rs.buyers.ExportBuyer(q.ctx(), user, x.records())
 	if err == nil {
 		err = x.done()
 	}
 	if err != nil && q.c.Writer.Written() {
 		// Half of an export must not look like one: the connection is cut.
-		e.Log.Warn().Str("request_id", q.requestID()).Err(err).Msg("export broke off")
+		rs.log.Warn().Str("request_id", q.requestID()).Err(err).Msg("export broke off")
 		panic(http.ErrAbortHandler)
 	}
 	return err
@@ -153,8 +162,8 @@ func appendJSONIfSet(b []byte, name, value string) []byte {
 	return append(append(b, name...), value...)
 }
 
-// eraseBuyer answers POST /v1/admin/buyers/{user}/erase.
-func (e *edge) eraseBuyer(q *call) error {
+// erase answers POST /v1/admin/buyers/{user}/erase.
+func (rs *buyerRoutes) erase(q *call) error {
 	user := q.c.Param("user")
 	reason, err := readEraseReason(q.in, user)
 	if err != nil {
@@ -162,8 +171,8 @@ func (e *edge) eraseBuyer(q *call) error {
 	}
 	ctx, cancel := context.WithTimeout(q.ctx(), buyerLimit)
 	defer cancel()
-	e.takeTime(q, buyerLimit)
-	done, err := e.Buyers.EraseBuyer(ctx, user, order.Erasure{Actor: q.who.Subject, Reason: reason, RequestID: q.requestID()})
+	q.takeTime(buyerLimit, rs.log)
+	done, err := rs.buyers.EraseBuyer(ctx, user, order.Erasure{Actor: q.who.Subject, Reason: reason, RequestID: q.requestID()})
 	if err != nil {
 		return reworded(err, problemNotErased)
 	}

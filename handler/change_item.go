@@ -31,18 +31,18 @@ func reworded(err error, as *problem) error {
 	return err
 }
 
-// changeItem answers PATCH /v1/admin/items/{item}.
-func (e *edge) changeItem(q *call) error {
+// change answers PATCH /v1/admin/items/{item}.
+func (rs *adminItemRoutes) change(q *call) error {
 	c, err := readItemChange(q.in)
 	if err != nil {
 		return err
 	}
 	c.Match = q.match
-	item, err := e.Changes.ChangeItem(q.ctx(), q.c.Param("item"), c, q.by())
+	item, err := rs.changes.ChangeItem(q.ctx(), q.c.Param("item"), c, q.by())
 	if err != nil {
 		return notChanged(err)
 	}
-	return e.writeItemTagged(q, 200, &item)
+	return rs.writeTagged(q, 200, &item)
 }
 
 // fixedFields are those of an item that a change cannot state, and why.
@@ -114,31 +114,31 @@ func readItemChange(body []byte) (order.ItemChange, error) {
 // control answers POST /v1/admin/items/{item}/pause, /resume and /close. Without
 // If-Match it is meant for whatever version there is: that is no change which
 // could overwrite another's.
-func (e *edge) control(to catalog.Control) endpoint {
+func (rs *adminItemRoutes) control(to catalog.Control) endpoint {
 	return func(q *call) error {
-		item, err := e.Changes.ControlItem(q.ctx(), q.c.Param("item"), order.ItemControl{To: to, Match: q.match}, q.by())
+		item, err := rs.changes.ControlItem(q.ctx(), q.c.Param("item"), order.ItemControl{To: to, Match: q.match}, q.by())
 		if err != nil {
 			return notChanged(err)
 		}
-		return e.writeItemTagged(q, 200, &item)
+		return rs.writeTagged(q, 200, &item)
 	}
 }
 
 // restock answers POST /v1/admin/items/{item}/restock.
-func (e *edge) restock(q *call) error {
+func (rs *adminItemRoutes) restock(q *call) error {
 	r, err := readRestock(q.in)
 	if err != nil {
 		return err
 	}
 	r.IdempotencyKey, r.Match = q.key, q.match
-	item, replayed, err := e.Changes.Restock(q.ctx(), q.c.Param("item"), r, q.by())
+	item, replayed, err := rs.changes.Restock(q.ctx(), q.c.Param("item"), r, q.by())
 	if err != nil {
 		return notChanged(err)
 	}
 	if replayed {
 		q.c.Writer.Header()["Idempotent-Replayed"] = headerTrue
 	}
-	return e.writeItemTagged(q, 200, &item)
+	return rs.writeTagged(q, 200, &item)
 }
 
 // readRestock reads and checks the body of a restock.

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"flashsale/handler/auth"
 	"flashsale/order"
 )
@@ -34,9 +36,33 @@ const (
 
 var contentEvents = []string{"text/event-stream"}
 
-// orderEvents answers GET /v1/orders/{order}/events: the order's changes as
+// streamRoutes send the changes of orders as server-sent events.
+type streamRoutes struct {
+	Streams
+	orders  Orders
+	metrics *metrics
+	now     func() time.Time
+	log     zerolog.Logger
+}
+
+// Streams configures event streams.
+type Streams struct {
+	// Feed follows orders for GET /v1/orders/{order}/events. Default nil: the
+	// route does not exist.
+	Feed Feed
+	// Heartbeat is how often a stream on which nothing happens gives a sign of
+	// life. Default 15 s.
+	Heartbeat time.Duration
+	// Life is how long a stream may last; the client reconnects then.
+	// Default 30 minutes.
+	Life time.Duration
+	// Stall is how long a stream's client may take no byte. Default 10 s.
+	Stall time.Duration
+}
+
+// follow answers GET /v1/orders/{order}/events: the order's changes as
 // server-sent events, until none is to be expected.
-func (e *edge) orderEvents(q *call) error {
+func (rs *streamRoutes) follow(q *call) error {
 	id := q.c.Param("order")
 	seen, resumes, err := lastEventID(q.c.Request.Header)
 	if err != nil {
@@ -47,9 +73,9 @@ func (e *edge) orderEvents(q *call) error {
 		buyer = q.who.Subject
 	}
 	// Followed first and read then, so that no change falls between the two.
-	s := &eventStream{e: e}
-	if s.look, s.stop, err = e.Feed.Follow(id, buyer, s.wake); err != nil {
-		e.metrics.streamRefused(err)
+	s := &eventStream{rs: rs}
+	if s.look, s.stop, err = rs.Feed.Follow(id, buyer, s.wake); err != nil {
+		rs.metrics.streamRefused(err)
 		// The descriptor is needed elsewhere, and the client waits before it retries.
 		q.c.Writer.Header()["Connection"] = headerClose
 		return err
@@ -60,7 +86,7 @@ func (e *edge) orderEvents(q *call) error {
 			s.stop()
 		}
 	}()
-	o, err := e.Orders.Get(q.ctx(), id)
+	o, err := rs.orders.Get(q.ctx(), id)
 	if err != nil {
 		return err
 	}
@@ -83,12 +109,12 @@ func (e *edge) orderEvents(q *call) error {
 	return nil
 }
 
-// streamLife is how long a stream may last: no longer than its token is good.
-func (e *edge) streamLife(q *call) time.Duration {
+// lifeOf is how long a stream may last: no longer than its token is good.
+func (rs *streamRoutes) lifeOf(q *call) time.Duration {
 	if q.who.Expires.IsZero() {
-		return e.StreamLife
+		return rs.Life
 	}
-	return min(e.StreamLife, q.who.Expires.Sub(e.Now()))
+	return min(rs.Life, q.who.Expires.Sub(rs.now()))
 }
 
 // lastEventID reads the number of the last event that a client has seen, and
@@ -111,7 +137,7 @@ func lastEventID(h http.Header) (number int, seen bool, err error) {
 // request, the server's buffers and the handler's stack are free by then, so that
 // thousands of streams cost little.
 type eventStream struct {
-	e    *edge
+	rs   *streamRoutes
 	look func() (*order.Order, error)
 	stop func()
 	seen int // the number of the last event that was written
@@ -147,7 +173,7 @@ func (s *eventStream) begin(q *call, o *order.Order) (detached bool) {
 	}
 	conn, _, err := raw.Hijack()
 	if err != nil {
-		s.e.Log.Error().Str("request_id", q.requestID()).Err(err).Msg("take over the connection of an event stream")
+		s.rs.log.Error().Str("request_id", q.requestID()).Err(err).Msg("take over the connection of an event stream")
 		return false
 	}
 	if strict, ok := conn.(*strictConn); ok {
@@ -157,8 +183,8 @@ func (s *eventStream) begin(q *call, o *order.Order) (detached bool) {
 	s.conn = conn
 	s.mu.Unlock()
 	s.chunked = q.c.Request.ProtoAtLeast(1, 1)
-	s.e.metrics.streams.Inc()
-	go s.run(time.Now().Add(s.e.streamLife(q)))
+	s.rs.metrics.streams.Inc()
+	go s.run(time.Now().Add(s.rs.lifeOf(q)))
 	return true
 }
 
@@ -174,7 +200,7 @@ func unwrapped(w http.ResponseWriter) http.ResponseWriter {
 // which is for whole answers.
 func (s *eventStream) flush(q *call, raw *http.ResponseController) error {
 	// The connection's limits are of the real clock.
-	err := raw.SetWriteDeadline(time.Now().Add(s.e.StreamStall))
+	err := raw.SetWriteDeadline(time.Now().Add(s.rs.Stall))
 	if err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return err
 	}
@@ -192,7 +218,7 @@ func (s *eventStream) append(b []byte, o *order.Order) []byte {
 		b = appendOrder(b, &event.Order) // which has no line breaks
 		b = append(b, "\n\n"...)
 		s.seen = event.Number
-		s.e.metrics.events.Inc()
+		s.rs.metrics.events.Inc()
 	}
 	return b
 }
@@ -203,7 +229,7 @@ func (s *eventStream) append(b []byte, o *order.Order) []byte {
 func (s *eventStream) run(end time.Time) {
 	defer s.close()
 	for {
-		until := time.Now().Add(s.e.Heartbeat)
+		until := time.Now().Add(s.rs.Heartbeat)
 		if end.Before(until) {
 			until = end
 		}
@@ -304,10 +330,10 @@ func (s *eventStream) finish() {
 // process that stops waits for it.
 func (s *eventStream) close() {
 	if p := recover(); p != nil {
-		s.e.Log.Error().Interface("panic", p).Bytes("stack", debug.Stack()).Msg("event stream panicked")
+		s.rs.log.Error().Interface("panic", p).Bytes("stack", debug.Stack()).Msg("event stream panicked")
 	}
 	_ = s.conn.Close() //nolint:errcheck // everything was written, or the client is gone
-	s.e.metrics.streams.Dec()
+	s.rs.metrics.streams.Dec()
 	s.stop()
 }
 
@@ -334,7 +360,7 @@ func (s *eventStream) send(b []byte) error {
 
 // write writes to the connection, for at most as long as a client may stall.
 func (s *eventStream) write(b []byte) error {
-	if err := s.conn.SetWriteDeadline(time.Now().Add(s.e.StreamStall)); err != nil {
+	if err := s.conn.SetWriteDeadline(time.Now().Add(s.rs.Stall)); err != nil {
 		return err
 	}
 	_, err := s.conn.Write(b)

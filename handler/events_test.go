@@ -124,7 +124,7 @@ func eventText(number, status string, o order.Order) string {
 func streaming(tb testing.TB, o order.Order, change ...func(*Config)) (*shop, *fakeFeed) {
 	tb.Helper()
 	feed := newFakeFeed()
-	s := open(tb, append([]func(*Config){func(c *Config) { c.Feed = feed }}, change...)...)
+	s := open(tb, append([]func(*Config){func(c *Config) { c.Streams.Feed = feed }}, change...)...)
 	s.orders.get = func(string) (order.Order, error) { return o, nil }
 	return s, feed
 }
@@ -401,7 +401,7 @@ func TestOrderEvents_Ends(t *testing.T) {
 	})
 	t.Run("its life", func(t *testing.T) {
 		t.Parallel()
-		s, _ := streaming(t, orderIn(order.StatusQueued), func(c *Config) { c.StreamLife = 30 * time.Millisecond })
+		s, _ := streaming(t, orderIn(order.StatusQueued), func(c *Config) { c.Streams.Life = 30 * time.Millisecond })
 		if got := wantStream(t, s.events(t)); got != one {
 			t.Errorf("got\n%s", got)
 		}
@@ -476,7 +476,7 @@ func (w *wire) until(t *testing.T, prefix string) (beats int) {
 func TestOrderEvents_Heartbeat(t *testing.T) {
 	t.Parallel()
 	const limit = 2 * time.Second
-	s, feed := streaming(t, orderIn(order.StatusQueued), func(c *Config) { c.Heartbeat = 20 * time.Millisecond })
+	s, feed := streaming(t, orderIn(order.StatusQueued), func(c *Config) { c.Streams.Heartbeat = 20 * time.Millisecond })
 	w := dial(t, serveShort(t, s, limit))
 	start := time.Now()
 	w.ask(t)
@@ -493,7 +493,7 @@ func TestOrderEvents_Heartbeat(t *testing.T) {
 // before the next sign of life.
 func TestOrderEvents_ClientGone(t *testing.T) {
 	t.Parallel()
-	s, feed := streaming(t, orderIn(order.StatusQueued), func(c *Config) { c.Heartbeat = time.Hour })
+	s, feed := streaming(t, orderIn(order.StatusQueued), func(c *Config) { c.Streams.Heartbeat = time.Hour })
 	w := dial(t, serve(t, s))
 	w.ask(t)
 	w.until(t, "data: ")
@@ -509,7 +509,7 @@ func TestOrderEvents_ClientGone(t *testing.T) {
 // TestOrderEvents_Slow: a client that takes nothing is left, and blocks nobody.
 func TestOrderEvents_Slow(t *testing.T) {
 	t.Parallel()
-	s, feed := streaming(t, orderIn(order.StatusQueued), func(c *Config) { c.StreamStall = time.Second })
+	s, feed := streaming(t, orderIn(order.StatusQueued), func(c *Config) { c.Streams.Stall = time.Second })
 	w := dial(t, serve(t, s))
 	w.ask(t)
 	w.until(t, "data: ")
@@ -532,7 +532,7 @@ func TestOrderEvents_Framing(t *testing.T) {
 	}{{"HTTP/1.1", true}, {"HTTP/1.0", false}} {
 		t.Run(tt.proto, func(t *testing.T) {
 			t.Parallel()
-			s, feed := streaming(t, orderIn(order.StatusQueued), func(c *Config) { c.Heartbeat = time.Hour })
+			s, feed := streaming(t, orderIn(order.StatusQueued), func(c *Config) { c.Streams.Heartbeat = time.Hour })
 			w := dial(t, serve(t, s))
 			w.send(t, "GET "+eventsPath+" "+tt.proto+"\r\nHost: x\r\nAuthorization: "+bearer(t, "alice", auth.RoleBuyer)+"\r\n\r\n")
 			res, err := http.ReadResponse(w.in, nil)
@@ -559,7 +559,7 @@ func TestOrderEvents_Framing(t *testing.T) {
 // one that sends without end loses it.
 func TestOrderEvents_ClientSends(t *testing.T) {
 	t.Parallel()
-	s, feed := streaming(t, orderIn(order.StatusQueued), func(c *Config) { c.Heartbeat = time.Hour })
+	s, feed := streaming(t, orderIn(order.StatusQueued), func(c *Config) { c.Streams.Heartbeat = time.Hour })
 	w := dial(t, serve(t, s))
 	w.ask(t)
 	w.until(t, "data: ")
@@ -594,7 +594,7 @@ func TestOrderEvents_Crowd(t *testing.T) { //nolint:paralleltest // it counts go
 	const n = 2000
 	before := goleak.IgnoreCurrent()
 	t.Run("streams", func(t *testing.T) {
-		s, feed := streaming(t, orderIn(order.StatusQueued), func(c *Config) { c.Heartbeat = time.Hour })
+		s, feed := streaming(t, orderIn(order.StatusQueued), func(c *Config) { c.Streams.Heartbeat = time.Hour })
 		addr := serve(t, s)
 		conns := make([]net.Conn, n)
 		for i := range conns {

@@ -146,17 +146,8 @@ type Config struct {
 	// nil: the routes do not exist.
 	Buyers Buyers
 
-	// Feed follows orders for GET /v1/orders/{order}/events. Default nil: the
-	// route does not exist.
-	Feed Feed
-	// Heartbeat is how often a stream on which nothing happens gives a sign of
-	// life. Default 15 s.
-	Heartbeat time.Duration
-	// StreamLife is how long a stream may last; the client comes again then.
-	// Default 30 minutes.
-	StreamLife time.Duration
-	// StreamStall is how long a stream's client may take no byte. Default 10 s.
-	StreamStall time.Duration
+	// Streams configures event streams.
+	Streams Streams
 
 	// CursorKey authenticates the cursors of lists. Processes that serve the
 	// same clients need the same key. Default: a fixed key, which still finds
@@ -217,12 +208,12 @@ func (c Config) withDefaults() (Config, error) {
 		value *time.Duration
 		usual time.Duration
 	}{
-		{"Heartbeat", &c.Heartbeat, 15 * time.Second},
-		{"StreamLife", &c.StreamLife, 30 * time.Minute},
-		{"StreamStall", &c.StreamStall, 10 * time.Second},
+		{"Heartbeat", &c.Streams.Heartbeat, 15 * time.Second},
+		{"Life", &c.Streams.Life, 30 * time.Minute},
+		{"Stall", &c.Streams.Stall, 10 * time.Second},
 	} {
 		if *d.value < 0 {
-			return c, fmt.Errorf("handler: Config.%s is %s; it must not be negative", d.name, *d.value)
+			return c, fmt.Errorf("handler: Config.Streams.%s is %s; it must not be negative", d.name, *d.value)
 		}
 		if *d.value == 0 {
 			*d.value = d.usual
@@ -249,13 +240,10 @@ type edge struct {
 	Config
 	refusals   zerolog.Logger // Log for what may come in floods
 	requestIDs requestIDs
-	cursors    sealer
 	buyers     *limiter // nil: no limit
 	addresses  *limiter // nil: no limit
 	metrics    *metrics
 	inFlight   atomic.Int64
-	readiness  readiness
-	listing    sync.Mutex // held while a page of the item list is encoded for all
 	calls      sync.Pool
 }
 
@@ -269,9 +257,7 @@ func New(c Config) (http.Handler, error) {
 		Config:     c,
 		refusals:   c.Log.Sample(&zerolog.BurstSampler{Burst: 10, Period: time.Second}),
 		requestIDs: newRequestIDs(),
-		cursors:    sealer{c.CursorKey},
 		calls:      sync.Pool{New: func() any { return newCall() }},
-		readiness:  readiness{parts: c.Ready, workers: c.Workers, now: c.Now, log: c.Log},
 	}
 	if c.RateBuyer > 0 {
 		e.buyers = newLimiter(c.RateBuyer, c.BurstBuyer)
@@ -282,5 +268,5 @@ func New(c Config) (http.Handler, error) {
 	if e.metrics, err = newMetrics(c.Registerer); err != nil {
 		return nil, err
 	}
-	return e.newRouter(e.routes())
+	return e.newRouter(newFeatures(&c, e.metrics, e.refusals).routes())
 }

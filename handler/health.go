@@ -90,14 +90,14 @@ func (s *readyState) append(b []byte) []byte {
 }
 
 // health answers GET /healthz: the process runs and answers.
-func (e *edge) health(q *call) error {
+func health(q *call) error {
 	q.out = append(q.out[:0], `{"status":"ok"}`...)
 	return q.json(200)
 }
 
 // ready answers GET /readyz: 200, or 503 with the failing parts.
-func (e *edge) ready(q *call) error {
-	state := e.readiness.look(context.WithoutCancel(q.ctx()))
+func (r *readiness) ready(q *call) error {
+	state := r.look(context.WithoutCancel(q.ctx()))
 	if len(state.failing) == 0 {
 		q.out = append(state.append(append(q.out[:0], '{')), `"status":"ok"}`...)
 		return q.json(200)

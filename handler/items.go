@@ -3,12 +3,23 @@ package handler
 import (
 	"sort"
 	"strconv"
+	"sync"
+	"time"
 
 	"flashsale/catalog"
 )
 
-// listItems answers GET /v1/items: a page of the items, by id.
-func (e *edge) listItems(q *call) error {
+// itemRoutes show the items to anyone.
+type itemRoutes struct {
+	items   Items
+	cursors sealer
+	now     func() time.Time
+	itemNow func(item string) time.Time
+	listing sync.Mutex // held while a page of the list is encoded for all
+}
+
+// list answers GET /v1/items: a page of the items, by id.
+func (rs *itemRoutes) list(q *call) error {
 	limit, err := q.pageLimit()
 	if err != nil {
 		return err
@@ -16,16 +27,16 @@ func (e *edge) listItems(q *call) error {
 	after := ""
 	if q.query.Has("cursor") {
 		var ok bool
-		if after, ok = e.cursors.readItemCursor(q.query.Get("cursor")); !ok {
+		if after, ok = rs.cursors.readItemCursor(q.query.Get("cursor")); !ok {
 			return problemCursor
 		}
 	}
-	v, err := e.Items.List(q.ctx())
+	v, err := rs.items.List(q.ctx())
 	if err != nil {
 		return err
 	}
-	now := e.Now() // the item may have been waited for
-	return q.writePage(e.listPage(v, placeAfter(v, after), limit, now), now, age{v.Stale, now.Sub(v.LoadedAt)})
+	now := rs.now() // the item may have been waited for
+	return q.writePage(rs.listPage(v, placeAfter(v, after), limit, now), now, age{v.Stale, now.Sub(v.LoadedAt)})
 }
 
 // placeAfter is the place in the list of the first item behind an id, which need
@@ -34,28 +45,28 @@ func placeAfter(v *catalog.ListView, id string) int {
 	return sort.Search(len(v.Items), func(i int) bool { return v.Items[i].ID > id })
 }
 
-// getItem answers GET /v1/items/{item}.
-func (e *edge) getItem(q *call) error {
+// get answers GET /v1/items/{item}.
+func (rs *itemRoutes) get(q *call) error {
 	id := q.c.Param("item")
-	v, err := e.Items.View(q.ctx(), id)
+	v, err := rs.items.View(q.ctx(), id)
 	if err != nil {
 		return err
 	}
-	now := e.ItemNow(id)
-	return q.writePage(itemPage(v, now), now, age{v.Stale, e.Now().Sub(v.LoadedAt)})
+	now := rs.itemNow(id)
+	return q.writePage(itemPage(v, now), now, age{v.Stale, rs.now().Sub(v.LoadedAt)})
 }
 
-// writeItem writes one item.
-func (e *edge) writeItem(q *call, status int, item *catalog.Item) error {
-	q.out = appendItem(q.out[:0], item, e.ItemNow(item.ID))
+// write writes one item.
+func (rs *adminItemRoutes) write(q *call, status int, item *catalog.Item) error {
+	q.out = appendItem(q.out[:0], item, rs.itemNow(item.ID))
 	return q.json(status)
 }
 
-// writeItemTagged writes one item with its version as the tag that a change
+// writeTagged writes one item with its version as the tag that a change
 // has to match. Buyers get another, weak one: stock and state vary under one
 // version.
-func (e *edge) writeItemTagged(q *call, status int, item *catalog.Item) error {
+func (rs *adminItemRoutes) writeTagged(q *call, status int, item *catalog.Item) error {
 	h := q.c.Writer.Header()
 	h["Etag"] = []string{`"` + strconv.FormatInt(item.Version, 10) + `"`}
-	return e.writeItem(q, status, item)
+	return rs.write(q, status, item)
 }

@@ -24,26 +24,32 @@ type Money interface {
 	Refund(ctx context.Context, id string, r order.Refund) (order.Order, error)
 }
 
-// listPayments answers GET /v1/admin/payments.
-func (e *edge) listPayments(q *call) error {
-	f, err := e.readPaymentFilter(q)
+// paymentRoutes show received amounts and record refunds.
+type paymentRoutes struct {
+	payments Money
+	cursors  sealer
+}
+
+// list answers GET /v1/admin/payments.
+func (rs *paymentRoutes) list(q *call) error {
+	f, err := rs.readFilter(q)
 	if err != nil {
 		return err
 	}
-	payments, more, err := e.Money.Payments(q.ctx(), f)
+	payments, more, err := rs.payments.Payments(q.ctx(), f)
 	if err != nil {
 		return err
 	}
 	next := ""
 	if len(payments) > 0 {
-		next = e.cursors.after(payments[len(payments)-1].ID, more, paymentList(f))
+		next = rs.cursors.after(payments[len(payments)-1].ID, more, paymentList(f))
 	}
 	b := appendPayments(append(q.out[:0], `{"payments":`...), payments)
 	q.out = append(appendTextField(b, `,"next_cursor":`, next), '}')
 	return q.json(200)
 }
 
-func (e *edge) readPaymentFilter(q *call) (f order.PaymentFilter, err error) {
+func (rs *paymentRoutes) readFilter(q *call) (f order.PaymentFilter, err error) {
 	if f.Outcome, err = queryChoice(q, "outcome", order.PaymentOutcomes); err != nil {
 		return f, err
 	}
@@ -53,14 +59,14 @@ func (e *edge) readPaymentFilter(q *call) (f order.PaymentFilter, err error) {
 	if f.Limit, err = q.pageLimit(); err != nil {
 		return f, err
 	}
-	f.Before, err = e.cursors.before(q, paymentList(f))
+	f.Before, err = rs.cursors.before(q, paymentList(f))
 	return f, err
 }
 
 // markRefunded answers POST /v1/admin/payments/{payment}/refunded.
-func (e *edge) markRefunded(q *call) error {
+func (rs *paymentRoutes) markRefunded(q *call) error {
 	id, _ := readPaymentID(q.c.Param("payment"))
-	p, err := e.Money.MarkRefunded(q.ctx(), id, q.by())
+	p, err := rs.payments.MarkRefunded(q.ctx(), id, q.by())
 	if err != nil {
 		return err
 	}
@@ -79,15 +85,15 @@ func readPaymentID(text string) (int64, bool) {
 	return id, err == nil && id > 0 && strconv.FormatInt(id, 10) == text
 }
 
-// refundOrder answers POST /v1/admin/orders/{order}/refund.
-func (e *edge) refundOrder(q *call) error {
+// refund answers POST /v1/admin/orders/{order}/refund.
+func (rs *paymentRoutes) refund(q *call) error {
 	id := q.c.Param("order")
 	f := newFields(q.in)
 	restock, _ := f.take("restock", strictjson.Bool, true, "true or false")
 	if err := f.done(); err != nil {
 		return err
 	}
-	o, err := e.Money.Refund(q.ctx(), id, order.Refund{Restock: restock.Bool(), By: q.by()})
+	o, err := rs.payments.Refund(q.ctx(), id, order.Refund{Restock: restock.Bool(), By: q.by()})
 	if err != nil {
 		return err
 	}
@@ -95,11 +101,11 @@ func (e *edge) refundOrder(q *call) error {
 }
 
 // appendPaymentsOf adds to an order what was received for it, for admins only.
-func (e *edge) appendPaymentsOf(q *call, b []byte, id string) ([]byte, error) {
-	if e.Money == nil || q.who.Role != auth.RoleAdmin {
+func (rs *orderRoutes) appendPaymentsOf(q *call, b []byte, id string) ([]byte, error) {
+	if rs.payments == nil || q.who.Role != auth.RoleAdmin {
 		return b, nil
 	}
-	payments, err := e.Money.OrderPayments(q.ctx(), id)
+	payments, err := rs.payments.OrderPayments(q.ctx(), id)
 	if err != nil {
 		return b, err
 	}
@@ -108,7 +114,7 @@ func (e *edge) appendPaymentsOf(q *call, b []byte, id string) ([]byte, error) {
 
 // logUnaccepted logs an amount that was received and paid nothing: its client must
 // refund it, and may not be listening.
-func (e *edge) logUnaccepted(q *call, id string, p *order.Payment, cause error) {
+func (rs *orderRoutes) logUnaccepted(q *call, id string, p *order.Payment, cause error) {
 	message := "payment pays nothing and is to be refunded"
 	switch {
 	case errors.Is(cause, order.ErrPaymentLimit):
@@ -117,6 +123,6 @@ func (e *edge) logUnaccepted(q *call, id string, p *order.Payment, cause error) 
 	default:
 		return
 	}
-	e.Log.Warn().Str("order", id).Str("reference", p.Reference).Int64("amount_minor", p.AmountMinor).Str("currency", p.Currency).
+	rs.log.Warn().Str("order", id).Str("reference", p.Reference).Int64("amount_minor", p.AmountMinor).Str("currency", p.Currency).
 		Str("request_id", q.requestID()).AnErr("cause", cause).Msg(message)
 }

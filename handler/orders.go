@@ -3,22 +3,32 @@ package handler
 import (
 	"errors"
 
+	"github.com/rs/zerolog"
+
 	"flashsale/handler/auth"
 	"flashsale/order"
 )
 
-// getOrder answers GET /v1/orders/{order}. Another buyer's order is answered
+// orderRoutes read and close orders.
+type orderRoutes struct {
+	orders   Orders
+	payments Money
+	cursors  sealer
+	log      zerolog.Logger
+}
+
+// get answers GET /v1/orders/{order}. Another buyer's order is answered
 // like one that does not exist, so that ids tell nothing.
-func (e *edge) getOrder(q *call) error {
+func (rs *orderRoutes) get(q *call) error {
 	id := q.c.Param("order")
-	o, err := e.Orders.Get(q.ctx(), id)
+	o, err := rs.orders.Get(q.ctx(), id)
 	if err != nil {
 		return err
 	}
 	if q.who.Role == auth.RoleBuyer && o.UserID != q.who.Subject {
 		return order.ErrNotFound
 	}
-	if q.out, err = e.appendPaymentsOf(q, appendOrder(q.out[:0], &o), id); err != nil {
+	if q.out, err = rs.appendPaymentsOf(q, appendOrder(q.out[:0], &o), id); err != nil {
 		return err
 	}
 	return q.json(200)
@@ -46,19 +56,19 @@ func validOrderID(id string) bool {
 	return true
 }
 
-// listOrders answers GET /v1/orders: a buyer's own, or what an admin asks for.
-func (e *edge) listOrders(q *call) error {
-	f, err := e.readFilter(q)
+// list answers GET /v1/orders: a buyer's own, or what an admin asks for.
+func (rs *orderRoutes) list(q *call) error {
+	f, err := rs.readFilter(q)
 	if err != nil {
 		return err
 	}
-	orders, after, err := e.Orders.List(q.ctx(), f)
+	orders, after, err := rs.orders.List(q.ctx(), f)
 	incomplete := errors.Is(err, order.ErrIncompleteList)
 	if err != nil && !incomplete {
 		return err
 	}
 	b := appendList(append(q.out[:0], `{"orders":[`...), orders, appendOrder)
-	b = appendTextField(b, `],"next_cursor":`, e.cursors.makeCursor(f, after))
+	b = appendTextField(b, `],"next_cursor":`, rs.cursors.makeCursor(f, after))
 	if incomplete {
 		b = append(b, `,"incomplete":true`...)
 	}
@@ -72,7 +82,7 @@ var orderStatuses = []order.Status{
 }
 
 // readFilter reads the query of a list. The route lets only admins send filters.
-func (e *edge) readFilter(q *call) (f order.Filter, err error) {
+func (rs *orderRoutes) readFilter(q *call) (f order.Filter, err error) {
 	if f.Limit, err = q.pageLimit(); err != nil {
 		return f, err
 	}
@@ -94,7 +104,7 @@ func (e *edge) readFilter(q *call) (f order.Filter, err error) {
 			"status=queued also needs user_id. GET /v1/admin/queue shows how many orders are queued.")
 	}
 	if q.query.Has("cursor") {
-		before, ok := e.cursors.readCursor(f, q.query.Get("cursor"))
+		before, ok := rs.cursors.readCursor(f, q.query.Get("cursor"))
 		if !ok {
 			return f, problemCursor
 		}

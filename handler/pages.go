@@ -82,17 +82,17 @@ func newListPages(items int) listPages {
 // listPage is the page of at most limit items from a place on. Where it is kept,
 // one reader makes it for all. now is the host's time; each item's state is by the
 // clock of its own sale.
-func (e *edge) listPage(v *catalog.ListView, from, limit int, now time.Time) *page {
+func (rs *itemRoutes) listPage(v *catalog.ListView, from, limit int, now time.Time) *page {
 	if limit != defaultPage && limit != maxPage || from%limit != 0 {
-		return e.newListPage(v, from, limit, now)
+		return rs.newListPage(v, from, limit, now)
 	}
 	if kept, ok := v.Made().(listPages); ok {
 		if p := kept[limit][from/limit].Load(); p != nil && p.good(now) {
 			return p
 		}
 	}
-	e.listing.Lock()
-	defer e.listing.Unlock()
+	rs.listing.Lock()
+	defer rs.listing.Unlock()
 	kept, ok := v.Made().(listPages)
 	if !ok {
 		kept = newListPages(len(v.Items))
@@ -102,14 +102,14 @@ func (e *edge) listPage(v *catalog.ListView, from, limit int, now time.Time) *pa
 	if p := at.Load(); p != nil && p.good(now) {
 		return p
 	}
-	p := e.newListPage(v, from, limit, now)
+	p := rs.newListPage(v, from, limit, now)
 	p.kept = true
 	at.Store(p)
 	return p
 }
 
 // newListPage encodes a page of the list.
-func (e *edge) newListPage(v *catalog.ListView, from, limit int, now time.Time) *page {
+func (rs *itemRoutes) newListPage(v *catalog.ListView, from, limit int, now time.Time) *page {
 	items := v.Items[from:min(from+limit, len(v.Items))]
 	p := &page{until: now.Add(listLife)}
 	b := append(make([]byte, 0, 64+len(items)*listItemSize), `{"items":[`...)
@@ -118,7 +118,7 @@ func (e *edge) newListPage(v *catalog.ListView, from, limit int, now time.Time) 
 		if i > 0 {
 			b = append(b, ',')
 		}
-		start, at := len(b), e.ItemNow(items[i].ID)
+		start, at := len(b), rs.itemNow(items[i].ID)
 		b = appendItemHead(b, &items[i], at)
 		_, _ = content.Write(b[start:]) // a hash's Write never fails
 		b = appendServerTime(b, at)
@@ -128,7 +128,7 @@ func (e *edge) newListPage(v *catalog.ListView, from, limit int, now time.Time) 
 	}
 	next := ""
 	if from+len(items) < len(v.Items) {
-		next = e.cursors.makeItemCursor(items[len(items)-1].ID)
+		next = rs.cursors.makeItemCursor(items[len(items)-1].ID)
 	}
 	start := len(b)
 	b = appendTextField(append(b, ']'), `,"next_cursor":`, next)

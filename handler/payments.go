@@ -12,11 +12,11 @@ const maxReference = 255
 // mistake, and would be recorded as something else.
 const maxAmount = 1_000_000_000_000_000_000
 
-// cancelOrder answers POST /v1/orders/{order}/cancel. Another buyer's order is
+// cancel answers POST /v1/orders/{order}/cancel. Another buyer's order is
 // answered like one that does not exist.
-func (e *edge) cancelOrder(q *call) error {
+func (rs *orderRoutes) cancel(q *call) error {
 	id := q.c.Param("order")
-	o, err := e.Orders.Cancel(q.ctx(), id, order.Canceller{
+	o, err := rs.orders.Cancel(q.ctx(), id, order.Canceller{
 		UserID: q.who.Subject, Admin: q.who.Role == auth.RoleAdmin, RequestID: q.requestID(),
 	})
 	if err != nil {
@@ -25,17 +25,17 @@ func (e *edge) cancelOrder(q *call) error {
 	return q.order(&o)
 }
 
-// payOrder answers POST /v1/orders/{order}/payment, which the shop's backend
+// pay answers POST /v1/orders/{order}/payment, which the shop's backend
 // sends when it has received money.
-func (e *edge) payOrder(q *call) error {
+func (rs *orderRoutes) pay(q *call) error {
 	id := q.c.Param("order")
 	p, err := readPayment(q.in)
 	if err != nil {
 		return err
 	}
-	o, err := e.Orders.Pay(q.ctx(), id, p)
+	o, err := rs.orders.Pay(q.ctx(), id, p)
 	if err != nil {
-		e.logUnaccepted(q, id, &p, err)
+		rs.logUnaccepted(q, id, &p, err)
 		return err
 	}
 	return q.order(&o)

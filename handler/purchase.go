@@ -3,14 +3,24 @@ package handler
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"flashsale/internal/faultpoint"
 	"flashsale/inventory"
 	"flashsale/order"
 )
 
+// purchaseRoutes place orders.
+type purchaseRoutes struct {
+	items     Items
+	orders    Orders
+	admission Admission // nil: no purchase is refused before its script runs
+	// How long a purchase waits for its commit: without a preference, and at most.
+	defaultWait, maxWait time.Duration
+}
+
 // purchase answers POST /v1/items/{item}/orders.
-func (e *edge) purchase(q *call) error {
+func (rs *purchaseRoutes) purchase(q *call) error {
 	item := q.c.Param("item")
 	quantity, err := decodePurchase(q.in)
 	if err != nil {
@@ -21,12 +31,12 @@ func (e *edge) purchase(q *call) error {
 	if quantity < 1 || quantity > maxPerUserLimit {
 		return problemQuantity
 	}
-	what, err := e.Items.Item(q.ctx(), item)
+	what, err := rs.items.Item(q.ctx(), item)
 	if err != nil {
 		return err
 	}
-	prefer := e.unhurried(item, readPrefer(q.c.Request.Header, e.DefaultWait, e.MaxWait))
-	placed, err := e.Orders.Place(q.ctx(), order.Purchase{
+	prefer := rs.unhurried(item, readPrefer(q.c.Request.Header, rs.defaultWait, rs.maxWait))
+	placed, err := rs.orders.Place(q.ctx(), order.Purchase{
 		ItemID:         item,
 		Item:           what,
 		UserID:         q.who.Subject,
@@ -34,8 +44,8 @@ func (e *edge) purchase(q *call) error {
 		Quantity:       quantity,
 		Wait:           prefer.wait,
 	})
-	if e.Admission != nil && errors.Is(err, inventory.ErrOverloaded) {
-		return fmt.Errorf("%w: %w", overloadedFor(e.Admission.Wait(item)), err)
+	if rs.admission != nil && errors.Is(err, inventory.ErrOverloaded) {
+		return fmt.Errorf("%w: %w", overloadedFor(rs.admission.Wait(item)), err)
 	}
 	if err != nil {
 		return err

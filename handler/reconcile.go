@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"flashsale/order"
 )
 
@@ -15,26 +17,32 @@ type Reconciler interface {
 	Reconcile(ctx context.Context, o order.ReconcileOptions) (order.ReconcileReport, error)
 }
 
+// reconcileRoutes compare Redis with the database.
+type reconcileRoutes struct {
+	reconciler    Reconciler
+	log, refusals zerolog.Logger
+}
+
 // reconcileLimit bounds one reconciliation that was asked for. The server's own
 // limits are made for purchases.
 const reconcileLimit = 5 * time.Minute
 
 // reconcile answers POST /v1/admin/reconcile.
-func (e *edge) reconcile(q *call) error {
+func (rs *reconcileRoutes) reconcile(q *call) error {
 	o, err := q.readReconcileOptions()
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(q.ctx(), reconcileLimit)
 	defer cancel()
-	e.takeTime(q, reconcileLimit)
-	report, err := e.Reconciler.Reconcile(ctx, o)
+	q.takeTime(reconcileLimit, rs.log)
+	report, err := rs.reconciler.Reconcile(ctx, o)
 	if err != nil {
 		return err
 	}
 	for i := range report.Items {
 		if item := &report.Items[i]; item.Err != nil {
-			e.refusals.Warn().Str("request_id", q.requestID()).Err(item.Err).Msg("item not reconciled")
+			rs.refusals.Warn().Str("request_id", q.requestID()).Err(item.Err).Msg("item not reconciled")
 		}
 	}
 	q.out = appendReconcileReport(q.out[:0], &report)
@@ -43,10 +51,10 @@ func (e *edge) reconcile(q *call) error {
 
 // takeTime lets a request take longer than the server allows to others. The time
 // for reading it is over when it is read.
-func (e *edge) takeTime(q *call, d time.Duration) {
+func (q *call) takeTime(d time.Duration, log zerolog.Logger) {
 	err := http.NewResponseController(q.c.Writer).SetWriteDeadline(time.Now().Add(d + writeTimeout))
 	if err != nil {
-		e.Log.Debug().Str("request_id", q.requestID()).Err(err).Msg("time limits stay as they are")
+		log.Debug().Str("request_id", q.requestID()).Err(err).Msg("time limits stay as they are")
 	}
 }
 

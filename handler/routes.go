@@ -4,8 +4,10 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/gin-gonic/gin"
+	"github.com/rs/zerolog"
 
 	"flashsale/catalog"
 	"flashsale/handler/auth"
@@ -139,128 +141,165 @@ var (
 	pageQuery = []string{"limit", "cursor"}
 )
 
+// features are the handlers of all routes. Each has only what it needs.
+type features struct {
+	ready      readiness
+	signToken  func(sub, role string, ttl time.Duration) (string, error)
+	items      itemRoutes
+	purchases  purchaseRoutes
+	orders     orderRoutes
+	streams    streamRoutes
+	adminItems adminItemRoutes
+	queues     queueRoutes
+	buyers     buyerRoutes
+	audit      auditRoutes
+	reconcile  reconcileRoutes
+	payments   paymentRoutes
+	webhooks   webhookRoutes
+}
+
+func newFeatures(c *Config, m *metrics, refusals zerolog.Logger) *features {
+	cursors := sealer{c.CursorKey}
+	return &features{
+		ready:     readiness{parts: c.Ready, workers: c.Workers, now: c.Now, log: c.Log},
+		signToken: c.DevTokens,
+		items:     itemRoutes{items: c.Items, cursors: cursors, now: c.Now, itemNow: c.ItemNow},
+		purchases: purchaseRoutes{items: c.Items, orders: c.Orders, admission: c.Admission,
+			defaultWait: c.DefaultWait, maxWait: c.MaxWait},
+		orders:     orderRoutes{orders: c.Orders, payments: c.Money, cursors: cursors, log: c.Log},
+		streams:    streamRoutes{Streams: c.Streams, orders: c.Orders, metrics: m, now: c.Now, log: c.Log},
+		adminItems: adminItemRoutes{sales: c.Sales, changes: c.Changes, items: c.Items, itemNow: c.ItemNow},
+		queues:     queueRoutes{tasks: c.Tasks, workers: c.Workers, log: c.Log},
+		buyers:     buyerRoutes{buyers: c.Buyers, now: c.Now, log: c.Log},
+		audit:      auditRoutes{log: c.Trail, cursors: cursors},
+		reconcile:  reconcileRoutes{reconciler: c.Reconciler, log: c.Log, refusals: refusals},
+		payments:   paymentRoutes{payments: c.Money, cursors: cursors},
+		webhooks:   webhookRoutes{webhooks: c.Webhooks, cursors: cursors},
+	}
+}
+
 // routes is everything that the public address answers.
-func (e *edge) routes() []route {
-	all := e.publicRoutes()
-	all = append(all, e.adminItemRoutes()...)
-	all = append(all, e.adminRoutes()...)
-	return append(all, e.webhookRoutes()...)
+func (f *features) routes() []route {
+	all := f.publicRoutes()
+	all = append(all, f.adminItemRoutes()...)
+	all = append(all, f.adminRoutes()...)
+	return append(all, f.webhookRoutes()...)
 }
 
 // publicRoutes are the routes of buyers and of the shop's backend.
-func (e *edge) publicRoutes() []route {
+func (f *features) publicRoutes() []route {
 	return []route{
-		{Method: http.MethodGet, Path: "/healthz", Handle: e.health},
-		{Method: http.MethodGet, Path: "/readyz", Cache: cacheNever, Handle: e.ready},
-		{Method: http.MethodGet, Path: "/docs", Produces: &mediaHTML, Handle: e.showDocs},
-		{Method: http.MethodPost, Path: "/dev/tokens", Absent: e.DevTokens == nil, Loopback: true,
-			Body: bodyJSON, MaxBody: maxSmallBody, Cache: cachePrivate, Handle: e.devToken},
+		{Method: http.MethodGet, Path: "/healthz", Handle: health},
+		{Method: http.MethodGet, Path: "/readyz", Cache: cacheNever, Handle: f.ready.ready},
+		{Method: http.MethodGet, Path: "/docs", Produces: &mediaHTML, Handle: showDocs},
+		{Method: http.MethodPost, Path: "/dev/tokens", Absent: f.signToken == nil, Loopback: true,
+			Body: bodyJSON, MaxBody: maxSmallBody, Cache: cachePrivate, Handle: devToken(f.signToken)},
 
 		{Method: http.MethodGet, Path: "/v1/items", Produces: &mediaJSON, Query: pageQuery,
-			Cache: cacheNever, Handle: e.listItems},
+			Cache: cacheNever, Handle: f.items.list},
 		{Method: http.MethodGet, Path: "/v1/items/:item", Produces: &mediaJSON,
-			Cache: cacheNever, Handle: e.getItem},
+			Cache: cacheNever, Handle: f.items.get},
 		{Method: http.MethodPost, Path: "/v1/items/:item/orders", Gated: true, Roles: buyers, Rate: rateAll,
-			Produces: &mediaJSON, Keyed: true, Body: bodyJSON, MaxBody: maxSmallBody, Handle: e.purchase},
+			Produces: &mediaJSON, Keyed: true, Body: bodyJSON, MaxBody: maxSmallBody, Handle: f.purchases.purchase},
 
 		{Method: http.MethodGet, Path: "/v1/orders", Roles: customers, Rate: rateValid, Produces: &mediaJSON,
 			Query: pageQuery, AdminQuery: []string{"user_id", "item_id", "status"},
-			Cache: cachePrivate, Handle: e.listOrders},
+			Cache: cachePrivate, Handle: f.orders.list},
 		{Method: http.MethodGet, Path: "/v1/orders/:order", Roles: everyRole, Rate: rateValid, Produces: &mediaJSON,
-			Cache: cachePrivate, Handle: e.getOrder},
-		{Method: http.MethodGet, Path: "/v1/orders/:order/events", Absent: e.Feed == nil, Roles: everyRole,
-			Rate: rateValid, Produces: &mediaEvents, Handle: e.orderEvents},
+			Cache: cachePrivate, Handle: f.orders.get},
+		{Method: http.MethodGet, Path: "/v1/orders/:order/events", Absent: f.streams.Feed == nil, Roles: everyRole,
+			Rate: rateValid, Produces: &mediaEvents, Handle: f.streams.follow},
 		{Method: http.MethodPost, Path: "/v1/orders/:order/cancel", Roles: customers, Rate: rateValid,
-			Produces: &mediaJSON, Body: bodyEmpty, MaxBody: maxSmallBody, Cache: cachePrivate, Handle: e.cancelOrder},
+			Produces: &mediaJSON, Body: bodyEmpty, MaxBody: maxSmallBody, Cache: cachePrivate, Handle: f.orders.cancel},
 		{Method: http.MethodPost, Path: "/v1/orders/:order/payment", Roles: services,
-			Produces: &mediaJSON, Body: bodyJSON, MaxBody: maxSmallBody, Cache: cachePrivate, Handle: e.payOrder},
+			Produces: &mediaJSON, Body: bodyJSON, MaxBody: maxSmallBody, Cache: cachePrivate, Handle: f.orders.pay},
 	}
 }
 
 // adminItemRoutes are the admin's routes for items.
-func (e *edge) adminItemRoutes() []route {
+func (f *features) adminItemRoutes() []route {
 	const one = "/v1/admin/items/:item"
 	control := func(name string, to catalog.Control) route {
 		return route{Method: http.MethodPost, Path: one + name, Roles: admins, Produces: &mediaJSON, Query: noQuery,
-			Match: matchOptional, Body: bodyEmpty, MaxBody: maxSmallBody, Cache: cachePrivate, Handle: e.control(to)}
+			Match: matchOptional, Body: bodyEmpty, MaxBody: maxSmallBody, Cache: cachePrivate, Handle: f.adminItems.control(to)}
 	}
 	return []route{
 		{Method: http.MethodPost, Path: "/v1/admin/items", Roles: admins, Produces: &mediaJSON,
-			Body: bodyJSON, MaxBody: maxAdminBody, Cache: cachePrivate, Handle: e.createItem},
+			Body: bodyJSON, MaxBody: maxAdminBody, Cache: cachePrivate, Handle: f.adminItems.create},
 		{Method: http.MethodGet, Path: one, Roles: admins, Produces: &mediaJSON,
-			Cache: cachePrivate, Handle: e.adminItem},
+			Cache: cachePrivate, Handle: f.adminItems.show},
 		{Method: http.MethodPatch, Path: one, Roles: admins, Produces: &mediaJSON, Query: noQuery,
-			Match: matchRequired, Body: bodyJSON, MaxBody: maxAdminBody, Cache: cachePrivate, Handle: e.changeItem},
+			Match: matchRequired, Body: bodyJSON, MaxBody: maxAdminBody, Cache: cachePrivate, Handle: f.adminItems.change},
 		{Method: http.MethodPost, Path: one + "/restock", Roles: admins, Produces: &mediaJSON, Query: noQuery,
-			Match: matchOptional, Keyed: true, Body: bodyJSON, MaxBody: maxSmallBody, Cache: cachePrivate, Handle: e.restock},
+			Match: matchOptional, Keyed: true, Body: bodyJSON, MaxBody: maxSmallBody, Cache: cachePrivate, Handle: f.adminItems.restock},
 		control("/pause", catalog.ControlPaused),
 		control("/resume", catalog.ControlOpen),
 		control("/close", catalog.ControlClosed),
 		{Method: http.MethodGet, Path: one + "/ledger", Roles: admins, Produces: &mediaJSON,
-			Cache: cachePrivate, Handle: e.ledger},
+			Cache: cachePrivate, Handle: f.adminItems.ledger},
 		{Method: http.MethodPost, Path: one + "/warm", Roles: admins, Produces: &mediaJSON,
-			Cache: cachePrivate, Handle: e.warmItem},
+			Cache: cachePrivate, Handle: f.adminItems.warm},
 	}
 }
 
 // adminRoutes are the admin's routes for queues, buyers, payments and records.
-func (e *edge) adminRoutes() []route {
+func (f *features) adminRoutes() []route {
 	const dead, buyer = "/v1/admin/dead", "/v1/admin/buyers/:user"
 	fate := func(name string, decide endpoint) route {
-		return route{Method: http.MethodPost, Path: dead + "/:task" + name, Absent: e.Tasks == nil, Roles: admins,
+		return route{Method: http.MethodPost, Path: dead + "/:task" + name, Absent: f.queues.tasks == nil, Roles: admins,
 			Produces: &mediaJSON, Body: bodyEmpty, MaxBody: maxSmallBody, Cache: cachePrivate, Handle: decide}
 	}
 	return []route{
-		{Method: http.MethodGet, Path: "/v1/admin/queue", Absent: e.Tasks == nil, Roles: admins,
-			Produces: &mediaJSON, Query: noQuery, Cache: cachePrivate, Handle: e.queueDepths},
-		{Method: http.MethodPost, Path: "/v1/admin/queue/verify", Absent: e.Tasks == nil, Roles: admins,
+		{Method: http.MethodGet, Path: "/v1/admin/queue", Absent: f.queues.tasks == nil, Roles: admins,
+			Produces: &mediaJSON, Query: noQuery, Cache: cachePrivate, Handle: f.queues.depths},
+		{Method: http.MethodPost, Path: "/v1/admin/queue/verify", Absent: f.queues.tasks == nil, Roles: admins,
 			Produces: &mediaJSON, Query: []string{"repair"}, Body: bodyEmpty, MaxBody: maxSmallBody,
-			Cache: cachePrivate, Handle: e.verifyQueues},
-		{Method: http.MethodGet, Path: dead, Absent: e.Tasks == nil, Roles: admins,
-			Produces: &mediaJSON, Query: pageQuery, Cache: cachePrivate, Handle: e.deadLetters},
-		fate("/retry", e.fate(TaskFates.Retry, "ready")),
-		fate("/discard", e.fate(TaskFates.Discard, "discarded")),
+			Cache: cachePrivate, Handle: f.queues.verify},
+		{Method: http.MethodGet, Path: dead, Absent: f.queues.tasks == nil, Roles: admins,
+			Produces: &mediaJSON, Query: pageQuery, Cache: cachePrivate, Handle: f.queues.dead},
+		fate("/retry", f.queues.fate(TaskFates.Retry, "ready")),
+		fate("/discard", f.queues.fate(TaskFates.Discard, "discarded")),
 
-		{Method: http.MethodGet, Path: buyer, Absent: e.Buyers == nil, Roles: admins,
-			Produces: &mediaJSON, Cache: cachePrivate, Handle: e.exportBuyer},
-		{Method: http.MethodPost, Path: buyer + "/erase", Absent: e.Buyers == nil, Roles: admins,
+		{Method: http.MethodGet, Path: buyer, Absent: f.buyers.buyers == nil, Roles: admins,
+			Produces: &mediaJSON, Cache: cachePrivate, Handle: f.buyers.export},
+		{Method: http.MethodPost, Path: buyer + "/erase", Absent: f.buyers.buyers == nil, Roles: admins,
 			Produces: &mediaJSON, Query: noQuery, Body: bodyJSON, MaxBody: maxAdminBody,
-			Cache: cachePrivate, Handle: e.eraseBuyer},
+			Cache: cachePrivate, Handle: f.buyers.erase},
 
 		{Method: http.MethodGet, Path: "/v1/admin/audit", Roles: admins, Produces: &mediaJSON,
-			Query: []string{"limit", "cursor", "item_id", "order_id"}, Cache: cachePrivate, Handle: e.audit},
-		{Method: http.MethodPost, Path: "/v1/admin/reconcile", Absent: e.Reconciler == nil, Roles: admins,
+			Query: []string{"limit", "cursor", "item_id", "order_id"}, Cache: cachePrivate, Handle: f.audit.list},
+		{Method: http.MethodPost, Path: "/v1/admin/reconcile", Absent: f.reconcile.reconciler == nil, Roles: admins,
 			Produces: &mediaJSON, Query: []string{"repair", "item_id", "deep"}, Body: bodyEmpty, MaxBody: maxSmallBody,
-			Cache: cachePrivate, Handle: e.reconcile},
+			Cache: cachePrivate, Handle: f.reconcile.reconcile},
 
-		{Method: http.MethodGet, Path: "/v1/admin/payments", Absent: e.Money == nil, Roles: admins, Produces: &mediaJSON,
-			Query: []string{"outcome", "needs_refund", "limit", "cursor"}, Cache: cachePrivate, Handle: e.listPayments},
-		{Method: http.MethodPost, Path: "/v1/admin/payments/:payment/refunded", Absent: e.Money == nil, Roles: admins,
+		{Method: http.MethodGet, Path: "/v1/admin/payments", Absent: f.payments.payments == nil, Roles: admins, Produces: &mediaJSON,
+			Query: []string{"outcome", "needs_refund", "limit", "cursor"}, Cache: cachePrivate, Handle: f.payments.list},
+		{Method: http.MethodPost, Path: "/v1/admin/payments/:payment/refunded", Absent: f.payments.payments == nil, Roles: admins,
 			Produces: &mediaJSON, Query: noQuery, Body: bodyEmpty, MaxBody: maxSmallBody,
-			Cache: cachePrivate, Handle: e.markRefunded},
-		{Method: http.MethodPost, Path: "/v1/admin/orders/:order/refund", Absent: e.Money == nil, Roles: admins,
+			Cache: cachePrivate, Handle: f.payments.markRefunded},
+		{Method: http.MethodPost, Path: "/v1/admin/orders/:order/refund", Absent: f.payments.payments == nil, Roles: admins,
 			Produces: &mediaJSON, Query: noQuery, Body: bodyJSON, MaxBody: maxAdminBody,
-			Cache: cachePrivate, Handle: e.refundOrder},
+			Cache: cachePrivate, Handle: f.payments.refund},
 	}
 }
 
 // webhookRoutes are the admin's routes for webhooks.
-func (e *edge) webhookRoutes() []route {
+func (f *features) webhookRoutes() []route {
 	const list, one = "/v1/admin/webhooks", "/v1/admin/webhooks/:webhook"
 	all := []route{
-		{Method: http.MethodGet, Path: list, Query: noQuery, Cache: cachePrivate, Handle: e.listWebhooks},
-		{Method: http.MethodPost, Path: list, Body: bodyJSON, MaxBody: maxAdminBody, Cache: cachePrivate, Handle: e.createWebhook},
-		{Method: http.MethodGet, Path: one, Cache: cachePrivate, Handle: e.getWebhook},
-		{Method: http.MethodPatch, Path: one, Body: bodyJSON, MaxBody: maxAdminBody, Cache: cachePrivate, Handle: e.changeWebhook},
-		{Method: http.MethodDelete, Path: one, Body: bodyEmpty, MaxBody: maxSmallBody, Handle: e.deleteWebhook},
-		{Method: http.MethodPost, Path: one + "/rotate", Body: bodyEmpty, MaxBody: maxSmallBody, Cache: cachePrivate, Handle: e.rotateWebhook},
-		{Method: http.MethodPost, Path: one + "/test", Body: bodyEmpty, MaxBody: maxSmallBody, Handle: e.testWebhook},
+		{Method: http.MethodGet, Path: list, Query: noQuery, Cache: cachePrivate, Handle: f.webhooks.list},
+		{Method: http.MethodPost, Path: list, Body: bodyJSON, MaxBody: maxAdminBody, Cache: cachePrivate, Handle: f.webhooks.create},
+		{Method: http.MethodGet, Path: one, Cache: cachePrivate, Handle: f.webhooks.get},
+		{Method: http.MethodPatch, Path: one, Body: bodyJSON, MaxBody: maxAdminBody, Cache: cachePrivate, Handle: f.webhooks.change},
+		{Method: http.MethodDelete, Path: one, Body: bodyEmpty, MaxBody: maxSmallBody, Handle: f.webhooks.delete},
+		{Method: http.MethodPost, Path: one + "/rotate", Body: bodyEmpty, MaxBody: maxSmallBody, Cache: cachePrivate, Handle: f.webhooks.rotate},
+		{Method: http.MethodPost, Path: one + "/test", Body: bodyEmpty, MaxBody: maxSmallBody, Handle: f.webhooks.test},
 		{Method: http.MethodGet, Path: one + "/deliveries", Query: []string{"status", "limit", "cursor"},
-			Cache: cachePrivate, Handle: e.listDeliveries},
-		{Method: http.MethodPost, Path: one + "/deliveries/:event/redeliver", Body: bodyEmpty, MaxBody: maxSmallBody, Handle: e.redeliver},
+			Cache: cachePrivate, Handle: f.webhooks.deliveries},
+		{Method: http.MethodPost, Path: one + "/deliveries/:event/redeliver", Body: bodyEmpty, MaxBody: maxSmallBody, Handle: f.webhooks.redeliver},
 	}
 	for i := range all {
-		all[i].Absent, all[i].Roles, all[i].Produces = e.Webhooks == nil, admins, &mediaJSON
+		all[i].Absent, all[i].Roles, all[i].Produces = f.webhooks.webhooks == nil, admins, &mediaJSON
 	}
 	return all
 }

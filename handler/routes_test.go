@@ -34,9 +34,9 @@ func TestNew_Err(t *testing.T) {
 		"RateAddress":      func(c *Config) { c.RateAddress = -1 },
 		"BurstBuyer":       func(c *Config) { c.BurstBuyer = -1 },
 		"MaxWait":          func(c *Config) { c.MaxWait = -1 },
-		"Heartbeat":        func(c *Config) { c.Heartbeat = -1 },
-		"StreamLife":       func(c *Config) { c.StreamLife = -1 },
-		"StreamStall":      func(c *Config) { c.StreamStall = -1 },
+		"Heartbeat":        func(c *Config) { c.Streams.Heartbeat = -1 },
+		"StreamLife":       func(c *Config) { c.Streams.Life = -1 },
+		"StreamStall":      func(c *Config) { c.Streams.Stall = -1 },
 		"TrustedProxies":   func(c *Config) { c.TrustedProxies = []string{"everybody"} },
 		"metrics conflict": func(c *Config) { c.Registerer = usedRegistry() },
 	} {

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"flashsale/order"
 )
 
@@ -30,9 +32,16 @@ type TaskFates interface {
 	Discard(ctx context.Context, id string) (queue string, err error)
 }
 
-// queueDepths answers GET /v1/admin/queue: all queues together, then each.
-func (e *edge) queueDepths(q *call) error {
-	depths, err := e.Tasks.Depths(q.ctx())
+// queueRoutes operate on the task queues.
+type queueRoutes struct {
+	tasks   Tasks
+	workers Workers // nil: not shown
+	log     zerolog.Logger
+}
+
+// depths answers GET /v1/admin/queue: all queues together, then each.
+func (rs *queueRoutes) depths(q *call) error {
+	depths, err := rs.tasks.Depths(q.ctx())
 	if err != nil {
 		return err
 	}
@@ -50,8 +59,8 @@ func (e *edge) queueDepths(q *call) error {
 	}
 	b := appendDepth(append(q.out[:0], '{'), &all)
 	b = append(appendList(append(b, `,"queues":[`...), depths, appendQueue), ']')
-	if e.Workers != nil {
-		w, err := e.Workers.WorkerStatus(q.ctx())
+	if rs.workers != nil {
+		w, err := rs.workers.WorkerStatus(q.ctx())
 		if err != nil {
 			return err
 		}
@@ -93,13 +102,13 @@ func appendMillis(b []byte, name string, d time.Duration) []byte {
 	return strconv.AppendFloat(append(b, name...), float64(d)/float64(time.Millisecond), 'f', 3, 64)
 }
 
-// verifyQueues answers POST /v1/admin/queue/verify, with ?repair=true to mend.
-func (e *edge) verifyQueues(q *call) error {
+// verify answers POST /v1/admin/queue/verify, with ?repair=true to mend.
+func (rs *queueRoutes) verify(q *call) error {
 	repair, err := q.querySwitch("repair", false)
 	if err != nil {
 		return err
 	}
-	checks, err := e.Tasks.Verify(q.ctx(), repair)
+	checks, err := rs.tasks.Verify(q.ctx(), repair)
 	if err != nil {
 		return err
 	}
@@ -117,8 +126,8 @@ func (e *edge) verifyQueues(q *call) error {
 	return q.json(200)
 }
 
-// deadLetters answers GET /v1/admin/dead.
-func (e *edge) deadLetters(q *call) error {
+// dead answers GET /v1/admin/dead.
+func (rs *queueRoutes) dead(q *call) error {
 	limit, err := q.pageLimit()
 	if err != nil {
 		return err
@@ -129,7 +138,7 @@ func (e *edge) deadLetters(q *call) error {
 			return err
 		}
 	}
-	letters, next, err := e.Tasks.Dead(q.ctx(), at, limit)
+	letters, next, err := rs.tasks.Dead(q.ctx(), at, limit)
 	if err != nil {
 		return err
 	}
@@ -172,14 +181,14 @@ func readPlace(cursor string) (order.DeadPlace, error) {
 func validTaskID(id string) bool { return visibleASCII(id, 255) }
 
 // fate answers the routes that decide about one dead letter.
-func (e *edge) fate(decide func(TaskFates, context.Context, string) (string, error), state string) endpoint {
+func (rs *queueRoutes) fate(decide func(TaskFates, context.Context, string) (string, error), state string) endpoint {
 	return func(q *call) error {
 		id := q.c.Param("task")
-		name, err := decide(e.Tasks, q.ctx(), id)
+		name, err := decide(rs.tasks, q.ctx(), id)
 		if err != nil {
 			return err
 		}
-		e.Log.Info().Str("task", id).Str("queue", name).Str("state", state).Str("sub", q.who.Subject).
+		rs.log.Info().Str("task", id).Str("queue", name).Str("state", state).Str("sub", q.who.Subject).
 			Str("request_id", q.requestID()).Msg("decided about a dead letter")
 		q.out = appendTextField(q.out[:0], `{"task":`, id)
 		q.out = appendTextField(q.out, `,"queue":`, name)

@@ -41,6 +41,12 @@ type WebhookDeliveries interface {
 	Redeliver(ctx context.Context, endpoint, event string, by order.By) error
 }
 
+// webhookRoutes administrate webhooks.
+type webhookRoutes struct {
+	webhooks Webhooks
+	cursors  sealer
+}
+
 func validEndpointID(id string) bool { return validWebhookID(id, "we_") }
 func validEventID(id string) bool    { return validWebhookID(id, "msg_") }
 
@@ -50,8 +56,8 @@ func validWebhookID(id, prefix string) bool {
 	return ok && len(digits) == 32 && strings.Trim(digits, hexDigits) == ""
 }
 
-// createWebhook answers POST /v1/admin/webhooks.
-func (e *edge) createWebhook(q *call) error {
+// create answers POST /v1/admin/webhooks.
+func (rs *webhookRoutes) create(q *call) error {
 	f := newFields(q.in)
 	n := order.NewEndpoint{URL: f.text("url", true), Description: f.text("description", false)}
 	events, given := f.events()
@@ -67,7 +73,7 @@ func (e *edge) createWebhook(q *call) error {
 	if err := checkWebhookDescription(n.Description); err != nil {
 		return err
 	}
-	made, secret, err := e.Webhooks.CreateEndpoint(q.ctx(), n, q.by())
+	made, secret, err := rs.webhooks.CreateEndpoint(q.ctx(), n, q.by())
 	if err != nil {
 		return webhookRefusal(err)
 	}
@@ -129,9 +135,9 @@ func webhookRefusal(err error) error {
 	return err
 }
 
-// listWebhooks answers GET /v1/admin/webhooks.
-func (e *edge) listWebhooks(q *call) error {
-	list, err := e.Webhooks.Endpoints(q.ctx())
+// list answers GET /v1/admin/webhooks.
+func (rs *webhookRoutes) list(q *call) error {
+	list, err := rs.webhooks.Endpoints(q.ctx())
 	if err != nil {
 		return err
 	}
@@ -142,18 +148,18 @@ func (e *edge) listWebhooks(q *call) error {
 	return q.json(200)
 }
 
-// getWebhook answers GET /v1/admin/webhooks/{webhook}.
-func (e *edge) getWebhook(q *call) error {
+// get answers GET /v1/admin/webhooks/{webhook}.
+func (rs *webhookRoutes) get(q *call) error {
 	id := q.c.Param("webhook")
-	one, err := e.Webhooks.Endpoint(q.ctx(), id)
+	one, err := rs.webhooks.Endpoint(q.ctx(), id)
 	if err != nil {
 		return err
 	}
 	return q.webhook(200, &one, "")
 }
 
-// changeWebhook answers PATCH /v1/admin/webhooks/{webhook}.
-func (e *edge) changeWebhook(q *call) error {
+// change answers PATCH /v1/admin/webhooks/{webhook}.
+func (rs *webhookRoutes) change(q *call) error {
 	id := q.c.Param("webhook")
 	f := newFields(q.in)
 	var c order.EndpointChange
@@ -182,17 +188,17 @@ func (e *edge) changeWebhook(q *call) error {
 			return err
 		}
 	}
-	one, err := e.Webhooks.ChangeEndpoint(q.ctx(), id, c, q.by())
+	one, err := rs.webhooks.ChangeEndpoint(q.ctx(), id, c, q.by())
 	if err != nil {
 		return webhookRefusal(err)
 	}
 	return q.webhook(200, &one, "")
 }
 
-// deleteWebhook answers DELETE /v1/admin/webhooks/{webhook}.
-func (e *edge) deleteWebhook(q *call) error {
+// delete answers DELETE /v1/admin/webhooks/{webhook}.
+func (rs *webhookRoutes) delete(q *call) error {
 	id := q.c.Param("webhook")
-	if err := e.Webhooks.DeleteEndpoint(q.ctx(), id, q.by()); err != nil {
+	if err := rs.webhooks.DeleteEndpoint(q.ctx(), id, q.by()); err != nil {
 		return err
 	}
 	q.c.Status(204)
@@ -200,20 +206,20 @@ func (e *edge) deleteWebhook(q *call) error {
 	return nil
 }
 
-// rotateWebhook answers POST /v1/admin/webhooks/{webhook}/rotate.
-func (e *edge) rotateWebhook(q *call) error {
+// rotate answers POST /v1/admin/webhooks/{webhook}/rotate.
+func (rs *webhookRoutes) rotate(q *call) error {
 	id := q.c.Param("webhook")
-	one, secret, err := e.Webhooks.RotateSecret(q.ctx(), id, q.by())
+	one, secret, err := rs.webhooks.RotateSecret(q.ctx(), id, q.by())
 	if err != nil {
 		return err
 	}
 	return q.webhook(200, &one, secret)
 }
 
-// testWebhook answers POST /v1/admin/webhooks/{webhook}/test.
-func (e *edge) testWebhook(q *call) error {
+// test answers POST /v1/admin/webhooks/{webhook}/test.
+func (rs *webhookRoutes) test(q *call) error {
 	id := q.c.Param("webhook")
-	event, err := e.Webhooks.TestEndpoint(q.ctx(), id, q.by())
+	event, err := rs.webhooks.TestEndpoint(q.ctx(), id, q.by())
 	if err != nil {
 		return err
 	}
@@ -221,10 +227,10 @@ func (e *edge) testWebhook(q *call) error {
 }
 
 // redeliver answers POST /v1/admin/webhooks/{webhook}/deliveries/{event}/redeliver.
-func (e *edge) redeliver(q *call) error {
+func (rs *webhookRoutes) redeliver(q *call) error {
 	id := q.c.Param("webhook")
 	event := q.c.Param("event")
-	if err := e.Webhooks.Redeliver(q.ctx(), id, event, q.by()); err != nil {
+	if err := rs.webhooks.Redeliver(q.ctx(), id, event, q.by()); err != nil {
 		return err
 	}
 	return q.event(event)
@@ -236,26 +242,26 @@ func (q *call) event(id string) error {
 	return q.json(202)
 }
 
-// listDeliveries answers GET /v1/admin/webhooks/{webhook}/deliveries.
-func (e *edge) listDeliveries(q *call) error {
+// deliveries answers GET /v1/admin/webhooks/{webhook}/deliveries.
+func (rs *webhookRoutes) deliveries(q *call) error {
 	id := q.c.Param("webhook")
-	f, err := e.readDeliveryFilter(q, id)
+	f, err := rs.readFilter(q, id)
 	if err != nil {
 		return err
 	}
-	list, after, err := e.Webhooks.Deliveries(q.ctx(), f)
+	list, after, err := rs.webhooks.Deliveries(q.ctx(), f)
 	if err != nil {
 		return err
 	}
 	b := appendList(append(q.out[:0], `{"deliveries":[`...), list, appendDelivery)
-	next := e.cursors.after(after, after > 0, deliveryList(f))
+	next := rs.cursors.after(after, after > 0, deliveryList(f))
 	q.out = append(appendTextField(b, `],"next_cursor":`, next), '}')
 	return q.json(200)
 }
 
 var deliveryStates = []order.DeliveryState{order.DeliveryPending, order.DeliveryDelivered, order.DeliveryDead}
 
-func (e *edge) readDeliveryFilter(q *call, id string) (f order.DeliveryFilter, err error) {
+func (rs *webhookRoutes) readFilter(q *call, id string) (f order.DeliveryFilter, err error) {
 	f.EndpointID = id
 	if f.Limit, err = q.pageLimit(); err != nil {
 		return f, err
@@ -263,7 +269,7 @@ func (e *edge) readDeliveryFilter(q *call, id string) (f order.DeliveryFilter, e
 	if f.State, err = queryChoice(q, "status", deliveryStates); err != nil {
 		return f, err
 	}
-	f.Before, err = e.cursors.before(q, deliveryList(f))
+	f.Before, err = rs.cursors.before(q, deliveryList(f))
 	return f, err
 }
 
