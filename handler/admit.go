@@ -1,11 +1,18 @@
 package handler
 
 import (
+	"errors"
+	"math/rand/v2"
+	"mime"
+	"net"
 	"net/http"
 	"slices"
+	"strconv"
+	"strings"
+	"time"
 
 	"flashsale/handler/auth"
-	"flashsale/order"
+	"flashsale/inventory"
 )
 
 // admit makes the checks of the request's route, in their order.
@@ -116,5 +123,281 @@ func (e *edge) limit(q *call) error {
 	return e.buyers.allow(q.who.Subject, q.start)
 }
 
-// by is the sender of the request, for the audit log.
-func (q *call) by() order.By { return order.By{Actor: q.who.Subject, RequestID: q.requestID()} }
+// authenticate returns who sends the request. Tokens are taken from the
+// Authorization header alone: one in the query string would end up in logs.
+func (e *edge) authenticate(h http.Header) (Identity, error) {
+	value, present, err := single(h, "Authorization")
+	if err != nil {
+		return Identity{}, err
+	}
+	if !present {
+		return Identity{}, problemAuthMissing
+	}
+	const scheme = "Bearer"
+	if len(value) < len(scheme) || !strings.EqualFold(value[:len(scheme)], scheme) {
+		return Identity{}, problemAuthMissing
+	}
+	token := value[len(scheme):]
+	if token == "" {
+		return Identity{}, auth.ErrMalformed
+	}
+	if token[0] != ' ' {
+		return Identity{}, problemAuthMissing // another scheme that begins alike
+	}
+	return e.Verifier.Verify(strings.TrimLeft(token, " "))
+}
+
+const (
+	defaultTokenLife = time.Hour
+	maxTokenLife     = 30 * 24 * time.Hour
+)
+
+// devToken answers POST /dev/tokens {"sub","role","ttl"?}, which exists in
+// development mode alone; ttl is a duration such as "90s" or "1h".
+func devToken(sign func(sub, role string, ttl time.Duration) (string, error)) endpoint {
+	return func(q *call) error {
+		ttl := defaultTokenLife
+		b := newFields(q.in)
+		sub := b.text("sub", true)
+		role := b.text("role", true)
+		life := b.text("ttl", false)
+		if err := b.done(); err != nil {
+			return err
+		}
+		if !auth.ValidSubject(sub) {
+			return problemFieldRange.with("sub", "sub has 1 to 128 characters of A-Z a-z 0-9 . _ : @ -.")
+		}
+		if !auth.Role(role).Valid() {
+			return problemFieldRange.with("role", "role is one of buyer, admin, service.")
+		}
+		if b.has("ttl") {
+			var err error
+			if ttl, err = time.ParseDuration(life); err != nil || ttl < time.Second || ttl > maxTokenLife {
+				return problemFieldRange.with("ttl", `ttl is a duration from "1s" to "720h".`)
+			}
+		}
+		token, err := sign(sub, role, ttl)
+		if err != nil {
+			return err
+		}
+		q.out = append(appendTextField(q.out[:0], `{"token":`, token), '}')
+		return q.json(200)
+	}
+}
+
+// loopbackHost reports whether a Host header names this machine itself.
+func loopbackHost(host string) bool {
+	name, _, err := net.SplitHostPort(host)
+	if err != nil {
+		name = strings.Trim(host, "[]")
+	}
+	ip := net.ParseIP(name)
+	return strings.EqualFold(name, "localhost") || ip != nil && ip.IsLoopback()
+}
+
+// Admission knows whether the orders that wait leave room for more.
+type Admission interface {
+	// Admit returns nil when a purchase of the item may come in. With
+	// inventory.ErrOverloaded it returns when it is worth trying again. It must cost
+	// next to nothing.
+	Admit(item string) (wait time.Duration, err error)
+	// Late reports that the item's orders are committed so late that a purchase
+	// should not wait for it.
+	Late(item string) bool
+	// Wait estimates when the orders that wait now will be done.
+	Wait(item string) time.Duration
+}
+
+// gate lets purchases in while there is room. It stands in front of all other
+// checks, the token's too: what is refused for want of room should cost as little
+// as can be, and whatever else is wrong with it shows when there is room.
+func (e *edge) gate(q *call) error {
+	if e.MaxInFlight > 0 {
+		q.counted = true
+		if e.inFlight.Add(1) > e.MaxInFlight {
+			return overloadedFor(time.Second)
+		}
+	}
+	if e.Admission != nil {
+		switch wait, err := e.Admission.Admit(q.c.Param("item")); {
+		case errors.Is(err, inventory.ErrOverloaded):
+			return overloadedFor(wait)
+		case err != nil:
+			return err
+		}
+	}
+	return nil
+}
+
+// ungate counts the call out again.
+func (e *edge) ungate(q *call) {
+	if q.counted {
+		q.counted = false
+		e.inFlight.Add(-1)
+	}
+}
+
+// unhurried is the preference as it can be met: who would wait for a commit that
+// comes late has its answer at once instead, and does not hold a connection for
+// nothing.
+func (rs *purchaseRoutes) unhurried(item string, p preference) preference {
+	if p.wait > 0 && rs.admission != nil && rs.admission.Late(item) {
+		p.wait, p.asked = 0, false
+	}
+	return p
+}
+
+// longestRetry bounds what is asked of who is to come back, in seconds.
+const longestRetry = 120
+
+// overloaded are the refusals for want of room, by the seconds after which to come back.
+var overloaded = func() (all [longestRetry + 1]*problem) {
+	for i := range all {
+		all[i] = problemOverloaded.retry(int64(i))
+	}
+	return all
+}()
+
+// overloadedFor is the refusal of who may try again after a time. Everyone is given
+// another one, up to twice as long: a crowd that comes back at once is the same crowd.
+func overloadedFor(wait time.Duration) *problem {
+	n := min(max(1, ceilSeconds(wait)), longestRetry/2)
+	return overloaded[n+rand.Int64N(n+1)]
+}
+
+// maxHeader bounds the headers of a request, in bytes as they are sent.
+const maxHeader = 16 << 10
+
+func headersTooLarge(r *http.Request) bool {
+	size := len(r.Host) // the server has taken it out of the others
+	for name, values := range r.Header {
+		for _, v := range values {
+			size += len(name) + len(": ") + len(v) + len("\r\n")
+		}
+	}
+	return size > maxHeader
+}
+
+// single returns the value of a header that may be sent once. The name is in
+// canonical form.
+func single(h http.Header, name string) (value string, present bool, err error) {
+	switch values := h[name]; len(values) {
+	case 0:
+		return "", false, nil
+	case 1:
+		return values[0], true, nil
+	default:
+		return "", true, problemHeaderDuplicate.with(name, name+" was sent more than once; send it once.")
+	}
+}
+
+// checkContent refuses a body that is not plain JSON.
+func checkContent(h http.Header) error {
+	if encoding, present, err := single(h, "Content-Encoding"); err != nil {
+		return err
+	} else if present && !strings.EqualFold(encoding, "identity") {
+		return problemContentEncoding
+	}
+	value, _, err := single(h, "Content-Type")
+	if err != nil {
+		return err
+	}
+	if value == "application/json" {
+		return nil
+	}
+	media, params, err := mime.ParseMediaType(value)
+	if err != nil || media != "application/json" {
+		return problemContentType
+	}
+	if charset, stated := params["charset"]; stated && !strings.EqualFold(charset, "utf-8") {
+		return problemContentType
+	}
+	return nil
+}
+
+// media is a type of response.
+type media struct {
+	name, group string
+	refusal     *problem // of a request whose Accept header excludes it
+}
+
+// The types of response.
+var (
+	mediaJSON   = media{"application/json", "application/*", problemNotAcceptable}
+	mediaEvents = media{"text/event-stream", "text/*", problemEventsNotAcceptable}
+	mediaHTML   = media{"text/html", "text/*", problemDocsNotAcceptable}
+)
+
+// accepted refuses a request whose Accept header excludes the type; nil: any.
+func (m *media) accepted(h http.Header) error {
+	values := h["Accept"]
+	if m == nil || len(values) == 0 {
+		return nil
+	}
+	if v := values[0]; len(values) == 1 && (v == "*/*" || v == m.name) {
+		return nil
+	}
+	if accepts(strings.Join(values, ","), m.name, m.group) {
+		return nil
+	}
+	return m.refusal
+}
+
+// accepts reads an Accept header for a media type and its group. The most
+// specific range that matches decides; asking for problem+json alone is taken
+// too, since that is what a refusal is.
+func accepts(accept, media, group string) bool {
+	if strings.TrimSpace(accept) == "" {
+		return true
+	}
+	best, takes, problemToo := 0, false, false
+	for one := range strings.SplitSeq(accept, ",") {
+		given, params, _ := strings.Cut(one, ";")
+		specific := 0
+		switch strings.ToLower(strings.TrimSpace(given)) {
+		case media:
+			specific = 3
+		case group:
+			specific = 2
+		case "*/*":
+			specific = 1
+		case "application/problem+json":
+			problemToo = problemToo || !weightZero(params)
+		}
+		if specific > best {
+			best, takes = specific, !weightZero(params)
+		}
+	}
+	return takes || problemToo
+}
+
+// weightZero reports whether the parameters say q=0: not acceptable.
+func weightZero(params string) bool {
+	for one := range strings.SplitSeq(params, ";") {
+		name, value, _ := strings.Cut(one, "=")
+		if strings.EqualFold(strings.TrimSpace(name), "q") {
+			q, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
+			return err != nil || q <= 0
+		}
+	}
+	return false
+}
+
+// idempotencyKey returns the key, 1 to 255 visible ASCII characters.
+func idempotencyKey(h http.Header) (string, error) {
+	key, present, err := single(h, "Idempotency-Key")
+	switch {
+	case err != nil:
+		return "", err
+	case !present:
+		return "", problemKeyMissing
+	case len(key) == 0 || len(key) > 255:
+		return "", problemKeyInvalid
+	}
+	for i := range len(key) {
+		if key[i] <= ' ' || key[i] > '~' {
+			return "", problemKeyInvalid
+		}
+	}
+	return key, nil
+}

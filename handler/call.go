@@ -2,13 +2,18 @@ package handler
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/hex"
 	"errors"
 	"net/http"
 	"net/url"
 	"runtime/debug"
+	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/gin-gonic/gin"
+	"github.com/rs/zerolog"
 
 	"flashsale/order"
 )
@@ -110,6 +115,18 @@ func (e *edge) finish(q *call, m *routeMetrics) {
 	e.calls.Put(q)
 }
 
+// by is the sender of the request, for the audit log.
+func (q *call) by() order.By { return order.By{Actor: q.who.Subject, RequestID: q.requestID()} }
+
+// takeTime lets a request take longer than the server allows to others. The time
+// for reading it is over when it is read.
+func (q *call) takeTime(d time.Duration, log zerolog.Logger) {
+	err := http.NewResponseController(q.c.Writer).SetWriteDeadline(time.Now().Add(d + writeTimeout))
+	if err != nil {
+		log.Debug().Str("request_id", q.requestID()).Err(err).Msg("time limits stay as they are")
+	}
+}
+
 func (q *call) requestID() string {
 	if len(q.id) == 0 {
 		return ""
@@ -140,4 +157,53 @@ func (q *call) json(status int) error {
 		return errClientGone
 	}
 	return nil
+}
+
+// requestIDs names requests. A name is the process's random prefix and a
+// number, so it is unique without a random number per request.
+type requestIDs struct {
+	prefix string
+	last   *atomic.Uint64
+}
+
+func newRequestIDs() requestIDs {
+	var random [6]byte
+	if _, err := rand.Read(random[:]); err != nil {
+		panic(err) // documented never to happen
+	}
+	return requestIDs{prefix: hex.EncodeToString(random[:]) + "-", last: new(atomic.Uint64)}
+}
+
+// of returns the request's own id when it is harmless, and a new one otherwise,
+// in the form of a header's value.
+func (g *requestIDs) of(r *http.Request) []string {
+	if own := r.Header["X-Request-Id"]; len(own) == 1 && validRequestID(own[0]) {
+		return own
+	}
+	return []string{g.mint()}
+}
+
+// mint makes a new id.
+func (g *requestIDs) mint() string {
+	var buf [40]byte
+	b := append(buf[:0], g.prefix...)
+	b = strconv.AppendUint(b, g.last.Add(1), 36)
+	return string(b)
+}
+
+// validRequestID keeps ids to what can stand in a header, a log and a JSON
+// string as it is.
+func validRequestID(id string) bool {
+	if len(id) == 0 || len(id) > 64 {
+		return false
+	}
+	for i := range len(id) {
+		c := id[i]
+		switch {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '.', c == '_', c == '-':
+		default:
+			return false
+		}
+	}
+	return true
 }

@@ -1,11 +1,14 @@
 package handler
 
 import (
+	"context"
 	"errors"
+	"strconv"
 
 	"github.com/rs/zerolog"
 
 	"flashsale/handler/auth"
+	"flashsale/handler/strictjson"
 	"flashsale/order"
 )
 
@@ -111,4 +114,195 @@ func (rs *orderRoutes) readFilter(q *call) (f order.Filter, err error) {
 		f.Before = before
 	}
 	return f, nil
+}
+
+// maxReference is how long a payment's reference may be, in characters.
+const maxReference = 255
+
+// maxAmount bounds a payment in the currency's smallest unit. Larger numbers are a
+// mistake, and would be recorded as something else.
+const maxAmount = 1_000_000_000_000_000_000
+
+// cancel answers POST /v1/orders/{order}/cancel. Another buyer's order is
+// answered like one that does not exist.
+func (rs *orderRoutes) cancel(q *call) error {
+	id := q.c.Param("order")
+	o, err := rs.orders.Cancel(q.ctx(), id, order.Canceller{
+		UserID: q.who.Subject, Admin: q.who.Role == auth.RoleAdmin, RequestID: q.requestID(),
+	})
+	if err != nil {
+		return err
+	}
+	return q.order(&o)
+}
+
+// pay answers POST /v1/orders/{order}/payment, which the shop's backend
+// sends when it has received money.
+func (rs *orderRoutes) pay(q *call) error {
+	id := q.c.Param("order")
+	p, err := readPayment(q.in)
+	if err != nil {
+		return err
+	}
+	o, err := rs.orders.Pay(q.ctx(), id, p)
+	if err != nil {
+		rs.logUnaccepted(q, id, &p, err)
+		return err
+	}
+	return q.order(&o)
+}
+
+// readPayment reads and checks the body of a payment.
+func readPayment(body []byte) (order.Payment, error) {
+	f := newFields(body)
+	p := order.Payment{
+		Reference:   f.text("reference", true),
+		AmountMinor: f.integer("amount_minor", true, 0),
+		Currency:    f.text("currency", true),
+	}
+	if err := f.done(); err != nil {
+		return p, err
+	}
+	switch {
+	case !visibleASCII(p.Reference, maxReference):
+		return p, problemFieldRange.with("reference", "reference has 1 to 255 visible ASCII characters.")
+	case p.AmountMinor < 0 || p.AmountMinor > maxAmount:
+		return p, problemFieldRange.with("amount_minor", "amount_minor is the amount in the currency's smallest unit, from 0 to 1,000,000,000,000,000,000.")
+	case !knownCurrency(p.Currency):
+		return p, problemFieldRange.with("currency", "currency is an ISO 4217 code in upper case, such as EUR.")
+	}
+	return p, nil
+}
+
+// visibleASCII reports whether text has 1 to limit characters from '!' to '~'.
+func visibleASCII(text string, limit int) bool {
+	for i := range len(text) {
+		if text[i] < '!' || text[i] > '~' {
+			return false
+		}
+	}
+	return text != "" && len(text) <= limit
+}
+
+// order writes an order as the answer.
+func (q *call) order(o *order.Order) error {
+	q.out = appendOrder(q.out[:0], o)
+	return q.json(200)
+}
+
+// Money is what an admin sees of received amounts, and does about them. Errors:
+// those of order.Service's methods.
+type Money interface {
+	// Payments returns a page of the received amounts, newest first, and whether
+	// more follow.
+	Payments(ctx context.Context, f order.PaymentFilter) (payments []order.PaymentRecord, more bool, err error)
+	// OrderPayments returns what was received for an order, oldest first.
+	OrderPayments(ctx context.Context, id string) ([]order.PaymentRecord, error)
+	// MarkRefunded records that an amount which paid nothing was refunded.
+	MarkRefunded(ctx context.Context, id int64, by order.By) (order.PaymentRecord, error)
+	// Refund records that a paid order was refunded.
+	Refund(ctx context.Context, id string, r order.Refund) (order.Order, error)
+}
+
+// paymentRoutes show received amounts and record refunds.
+type paymentRoutes struct {
+	payments Money
+	cursors  sealer
+}
+
+// list answers GET /v1/admin/payments.
+func (rs *paymentRoutes) list(q *call) error {
+	f, err := rs.readFilter(q)
+	if err != nil {
+		return err
+	}
+	payments, more, err := rs.payments.Payments(q.ctx(), f)
+	if err != nil {
+		return err
+	}
+	next := ""
+	if len(payments) > 0 {
+		next = rs.cursors.after(payments[len(payments)-1].ID, more, paymentList(f))
+	}
+	b := appendPayments(append(q.out[:0], `{"payments":`...), payments)
+	q.out = append(appendTextField(b, `,"next_cursor":`, next), '}')
+	return q.json(200)
+}
+
+func (rs *paymentRoutes) readFilter(q *call) (f order.PaymentFilter, err error) {
+	if f.Outcome, err = queryChoice(q, "outcome", order.PaymentOutcomes); err != nil {
+		return f, err
+	}
+	if f.NeedsRefund, err = q.querySwitch("needs_refund", false); err != nil {
+		return f, err
+	}
+	if f.Limit, err = q.pageLimit(); err != nil {
+		return f, err
+	}
+	f.Before, err = rs.cursors.before(q, paymentList(f))
+	return f, err
+}
+
+// markRefunded answers POST /v1/admin/payments/{payment}/refunded.
+func (rs *paymentRoutes) markRefunded(q *call) error {
+	id, _ := readPaymentID(q.c.Param("payment"))
+	p, err := rs.payments.MarkRefunded(q.ctx(), id, q.by())
+	if err != nil {
+		return err
+	}
+	q.out = appendPayment(q.out[:0], &p)
+	return q.json(200)
+}
+
+func validPaymentID(text string) bool {
+	_, ok := readPaymentID(text)
+	return ok
+}
+
+// readPaymentID reads a payment's id from the path. Each id has one spelling.
+func readPaymentID(text string) (int64, bool) {
+	id, err := strconv.ParseInt(text, 10, 64)
+	return id, err == nil && id > 0 && strconv.FormatInt(id, 10) == text
+}
+
+// refund answers POST /v1/admin/orders/{order}/refund.
+func (rs *paymentRoutes) refund(q *call) error {
+	id := q.c.Param("order")
+	f := newFields(q.in)
+	restock, _ := f.take("restock", strictjson.Bool, true, "true or false")
+	if err := f.done(); err != nil {
+		return err
+	}
+	o, err := rs.payments.Refund(q.ctx(), id, order.Refund{Restock: restock.Bool(), By: q.by()})
+	if err != nil {
+		return err
+	}
+	return q.order(&o)
+}
+
+// appendPaymentsOf adds to an order what was received for it, for admins only.
+func (rs *orderRoutes) appendPaymentsOf(q *call, b []byte, id string) ([]byte, error) {
+	if rs.payments == nil || q.who.Role != auth.RoleAdmin {
+		return b, nil
+	}
+	payments, err := rs.payments.OrderPayments(q.ctx(), id)
+	if err != nil {
+		return b, err
+	}
+	return append(appendPayments(append(b[:len(b)-1], `,"payments":`...), payments), '}'), nil
+}
+
+// logUnaccepted logs an amount that was received and paid nothing: its client must
+// refund it, and may not be listening.
+func (rs *orderRoutes) logUnaccepted(q *call, id string, p *order.Payment, cause error) {
+	message := "payment pays nothing and is to be refunded"
+	switch {
+	case errors.Is(cause, order.ErrPaymentLimit):
+		message = "payment was not recorded: its order has too many; refund it"
+	case errors.Is(cause, order.ErrOrderExpired), errors.Is(cause, order.ErrOrderFinal), errors.Is(cause, order.ErrAmountMismatch):
+	default:
+		return
+	}
+	rs.log.Warn().Str("order", id).Str("reference", p.Reference).Int64("amount_minor", p.AmountMinor).Str("currency", p.Currency).
+		Str("request_id", q.requestID()).AnErr("cause", cause).Msg(message)
 }

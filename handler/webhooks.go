@@ -78,7 +78,7 @@ func (rs *webhookRoutes) create(q *call) error {
 		return webhookRefusal(err)
 	}
 	q.c.Writer.Header()["Location"] = []string{"/v1/admin/webhooks/" + made.ID}
-	return q.webhook(201, &made, secret)
+	return writeWebhook(q, 201, &made, secret)
 }
 
 // events is the member of that name.
@@ -155,7 +155,7 @@ func (rs *webhookRoutes) get(q *call) error {
 	if err != nil {
 		return err
 	}
-	return q.webhook(200, &one, "")
+	return writeWebhook(q, 200, &one, "")
 }
 
 // change answers PATCH /v1/admin/webhooks/{webhook}.
@@ -192,7 +192,7 @@ func (rs *webhookRoutes) change(q *call) error {
 	if err != nil {
 		return webhookRefusal(err)
 	}
-	return q.webhook(200, &one, "")
+	return writeWebhook(q, 200, &one, "")
 }
 
 // delete answers DELETE /v1/admin/webhooks/{webhook}.
@@ -213,7 +213,7 @@ func (rs *webhookRoutes) rotate(q *call) error {
 	if err != nil {
 		return err
 	}
-	return q.webhook(200, &one, secret)
+	return writeWebhook(q, 200, &one, secret)
 }
 
 // test answers POST /v1/admin/webhooks/{webhook}/test.
@@ -223,7 +223,7 @@ func (rs *webhookRoutes) test(q *call) error {
 	if err != nil {
 		return err
 	}
-	return q.event(event)
+	return writeEvent(q, event)
 }
 
 // redeliver answers POST /v1/admin/webhooks/{webhook}/deliveries/{event}/redeliver.
@@ -233,11 +233,11 @@ func (rs *webhookRoutes) redeliver(q *call) error {
 	if err := rs.webhooks.Redeliver(q.ctx(), id, event, q.by()); err != nil {
 		return err
 	}
-	return q.event(event)
+	return writeEvent(q, event)
 }
 
-// event answers that an event is on its way.
-func (q *call) event(id string) error {
+// writeEvent answers that an event is on its way.
+func writeEvent(q *call, id string) error {
 	q.out = append(appendTextField(q.out[:0], `{"event":`, id), '}')
 	return q.json(202)
 }
@@ -273,8 +273,8 @@ func (rs *webhookRoutes) readFilter(q *call, id string) (f order.DeliveryFilter,
 	return f, err
 }
 
-// webhook writes one endpoint as the answer, with its secret when it is new.
-func (q *call) webhook(status int, one *order.Endpoint, secret string) error {
+// writeWebhook writes one endpoint as the answer, with its secret when it is new.
+func writeWebhook(q *call, status int, one *order.Endpoint, secret string) error {
 	b := appendWebhook(q.out[:0], one)
 	q.out = append(appendTextIfSet(b, `,"secret":`, secret), '}')
 	return q.json(status)
