@@ -27,9 +27,8 @@ const (
 
 // adminItemRoutes change items and show their current state.
 type adminItemRoutes struct {
-	sales   Sales
-	changes Changes
-	items   Items
+	service itemService
+	items   itemCatalog
 	itemNow func(item string) time.Time
 }
 
@@ -40,7 +39,7 @@ func (rs *adminItemRoutes) create(q *call) error {
 		return err
 	}
 	n.By = q.by()
-	item, err := rs.sales.CreateItem(q.ctx(), n)
+	item, err := rs.service.CreateItem(q.ctx(), n)
 	if err != nil {
 		return err
 	}
@@ -154,7 +153,7 @@ func readInstant(name, value string, present bool) (time.Time, error) {
 // so that its tag fits right after a change that another process has made.
 func (rs *adminItemRoutes) show(q *call) error {
 	id := q.c.Param("item")
-	item, err := rs.changes.Item(q.ctx(), id)
+	item, err := rs.service.Item(q.ctx(), id)
 	if err != nil {
 		return err
 	}
@@ -164,7 +163,7 @@ func (rs *adminItemRoutes) show(q *call) error {
 // ledger answers GET /v1/admin/items/{item}/ledger.
 func (rs *adminItemRoutes) ledger(q *call) error {
 	id := q.c.Param("item")
-	l, err := rs.sales.Ledger(q.ctx(), id)
+	l, err := rs.service.Ledger(q.ctx(), id)
 	if err != nil {
 		return err
 	}
@@ -199,7 +198,7 @@ func (rs *adminItemRoutes) change(q *call) error {
 		return err
 	}
 	c.Match = q.match
-	item, err := rs.changes.ChangeItem(q.ctx(), q.c.Param("item"), c, q.by())
+	item, err := rs.service.ChangeItem(q.ctx(), q.c.Param("item"), c, q.by())
 	if err != nil {
 		return notChanged(err)
 	}
@@ -277,7 +276,7 @@ func readItemChange(body []byte) (order.ItemChange, error) {
 // could overwrite another's.
 func (rs *adminItemRoutes) control(to catalog.Control) endpoint {
 	return func(q *call) error {
-		item, err := rs.changes.ControlItem(q.ctx(), q.c.Param("item"), order.ItemControl{To: to, Match: q.match}, q.by())
+		item, err := rs.service.ControlItem(q.ctx(), q.c.Param("item"), order.ItemControl{To: to, Match: q.match}, q.by())
 		if err != nil {
 			return notChanged(err)
 		}
@@ -292,7 +291,7 @@ func (rs *adminItemRoutes) restock(q *call) error {
 		return err
 	}
 	r.IdempotencyKey, r.Match = q.key, q.match
-	item, replayed, err := rs.changes.Restock(q.ctx(), q.c.Param("item"), r, q.by())
+	item, replayed, err := rs.service.Restock(q.ctx(), q.c.Param("item"), r, q.by())
 	if err != nil {
 		return notChanged(err)
 	}

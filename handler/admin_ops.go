@@ -11,31 +11,26 @@ import (
 	"flashsale/order"
 )
 
-// Tasks is the operator's hand on the task queues.
-type Tasks interface {
-	// Depths tells how all queues stand.
+// taskService operates on the task queues.
+type taskService interface {
+	// Depths returns the depths of all queues.
 	Depths(ctx context.Context) ([]order.QueueDepth, error)
-	// Dead lists dead letters from a place on, and the next page's place.
+	// Dead lists dead letters from a place on, and returns the next page's place.
 	Dead(ctx context.Context, at order.DeadPlace, limit int) ([]order.DeadLetter, *order.DeadPlace, error)
-	// Verify checks every task, and mends what it finds if told to.
+	// Verify checks every task, and repairs what it finds if repair is set.
 	Verify(ctx context.Context, repair bool) ([]order.QueueCheck, error)
-	TaskFates
-}
-
-// TaskFates decide about one dead letter. Each returns the name of its queue.
-type TaskFates interface {
-	// Retry makes it an ordinary task again. Errors: order.ErrTaskNotFound,
-	// inventory.ErrOverloaded.
+	// Retry makes a dead letter an ordinary task again, and returns the name of its
+	// queue. Errors: order.ErrTaskNotFound, inventory.ErrOverloaded.
 	Retry(ctx context.Context, id string) (queue string, err error)
-	// Discard removes it for good, and rejects the order it would have made.
-	// Errors: order.ErrTaskNotFound.
+	// Discard removes a dead letter for good, rejects the order it would have made,
+	// and returns the name of its queue. Errors: order.ErrTaskNotFound.
 	Discard(ctx context.Context, id string) (queue string, err error)
 }
 
 // queueRoutes operate on the task queues.
 type queueRoutes struct {
-	tasks   Tasks
-	workers Workers // nil: not shown
+	tasks   taskService
+	workers workerStatus // nil: not shown
 	log     zerolog.Logger
 }
 
@@ -181,7 +176,7 @@ func readPlace(cursor string) (order.DeadPlace, error) {
 func validTaskID(id string) bool { return visibleASCII(id, 255) }
 
 // fate answers the routes that decide about one dead letter.
-func (rs *queueRoutes) fate(decide func(TaskFates, context.Context, string) (string, error), state string) endpoint {
+func (rs *queueRoutes) fate(decide func(taskService, context.Context, string) (string, error), state string) endpoint {
 	return func(q *call) error {
 		id := q.c.Param("task")
 		name, err := decide(rs.tasks, q.ctx(), id)
@@ -197,8 +192,8 @@ func (rs *queueRoutes) fate(decide func(TaskFates, context.Context, string) (str
 	}
 }
 
-// Reconciler compares what Redis and the database say of the items.
-type Reconciler interface {
+// reconciler compares what Redis and the database say of the items.
+type reconciler interface {
 	// Reconcile examines one item or all. Errors: catalog.ErrItemNotFound,
 	// order.ErrDatabase.
 	Reconcile(ctx context.Context, o order.ReconcileOptions) (order.ReconcileReport, error)
@@ -206,7 +201,7 @@ type Reconciler interface {
 
 // reconcileRoutes compare Redis with the database.
 type reconcileRoutes struct {
-	reconciler    Reconciler
+	reconciler    reconciler
 	log, refusals zerolog.Logger
 }
 

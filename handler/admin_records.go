@@ -14,7 +14,7 @@ import (
 
 // auditRoutes show the audit log.
 type auditRoutes struct {
-	log     Trail
+	log     auditLog
 	cursors sealer
 }
 
@@ -66,8 +66,8 @@ func appendAuditEntry(b []byte, a *order.AuditEntry) []byte {
 	return append(b, '}')
 }
 
-// Buyers is what an admin does with a buyer's personal data.
-type Buyers interface {
+// buyerService is what an admin does with a buyer's personal data.
+type buyerService interface {
 	// ExportBuyer hands on all that is held about a buyer. Errors: those of
 	// order.Service.ExportBuyer.
 	ExportBuyer(ctx context.Context, user string, to order.BuyerRecords) error
@@ -89,7 +89,7 @@ const (
 
 // buyerRoutes export and erase buyers' data.
 type buyerRoutes struct {
-	buyers Buyers
+	buyers buyerService
 	now    func() time.Time
 	log    zerolog.Logger
 }

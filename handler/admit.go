@@ -125,24 +125,24 @@ func (e *edge) limit(q *call) error {
 
 // authenticate returns who sends the request. Tokens are taken from the
 // Authorization header alone: one in the query string would end up in logs.
-func (e *edge) authenticate(h http.Header) (Identity, error) {
+func (e *edge) authenticate(h http.Header) (auth.Identity, error) {
 	value, present, err := single(h, "Authorization")
 	if err != nil {
-		return Identity{}, err
+		return auth.Identity{}, err
 	}
 	if !present {
-		return Identity{}, problemAuthMissing
+		return auth.Identity{}, problemAuthMissing
 	}
 	const scheme = "Bearer"
 	if len(value) < len(scheme) || !strings.EqualFold(value[:len(scheme)], scheme) {
-		return Identity{}, problemAuthMissing
+		return auth.Identity{}, problemAuthMissing
 	}
 	token := value[len(scheme):]
 	if token == "" {
-		return Identity{}, auth.ErrMalformed
+		return auth.Identity{}, auth.ErrMalformed
 	}
 	if token[0] != ' ' {
-		return Identity{}, problemAuthMissing // another scheme that begins alike
+		return auth.Identity{}, problemAuthMissing // another scheme that begins alike
 	}
 	return e.Verifier.Verify(strings.TrimLeft(token, " "))
 }
@@ -195,8 +195,8 @@ func loopbackHost(host string) bool {
 	return strings.EqualFold(name, "localhost") || ip != nil && ip.IsLoopback()
 }
 
-// Admission knows whether the orders that wait leave room for more.
-type Admission interface {
+// admission knows whether the orders that wait leave room for more.
+type admission interface {
 	// Admit returns nil when a purchase of the item may come in. With
 	// inventory.ErrOverloaded it returns when it is worth trying again. It must cost
 	// next to nothing.
@@ -212,9 +212,9 @@ type Admission interface {
 // checks, the token's too: what is refused for want of room should cost as little
 // as can be, and whatever else is wrong with it shows when there is room.
 func (e *edge) gate(q *call) error {
-	if e.MaxInFlight > 0 {
+	if e.Limits.InFlight > 0 {
 		q.counted = true
-		if e.inFlight.Add(1) > e.MaxInFlight {
+		if e.inFlight.Add(1) > e.Limits.InFlight {
 			return overloadedFor(time.Second)
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/gin-gonic/gin"
 	"github.com/rs/zerolog"
 
+	"flashsale/handler/auth"
 	"flashsale/order"
 )
 
@@ -24,7 +25,7 @@ type call struct {
 	c  *gin.Context
 	id []string // the request id, in the form of a header's value
 	// who sends it; zero on routes for anybody
-	who   Identity
+	who   auth.Identity
 	start time.Time
 	in    []byte // the request's body
 	out   []byte // the answer's body
@@ -47,7 +48,7 @@ func newCall() *call {
 }
 
 func (q *call) release() {
-	q.c, q.id, q.who, q.query, q.match, q.key = nil, nil, Identity{}, nil, nil, ""
+	q.c, q.id, q.who, q.query, q.match, q.key = nil, nil, auth.Identity{}, nil, nil, ""
 	q.in, q.out = q.in[:0], q.out[:0]
 	if cap(q.in) > maxKept {
 		q.in = make([]byte, 0, maxSmallBody+1)

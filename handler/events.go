@@ -2,6 +2,7 @@ package handler
 
 import (
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -17,8 +18,8 @@ import (
 	"flashsale/order"
 )
 
-// Feed follows orders as they change.
-type Feed interface {
+// orderFeed follows orders as they change.
+type orderFeed interface {
 	// Follow begins to follow an order. buyer is whose stream it is, empty for the
 	// shop's own. wake is called when look has something to return. look returns the
 	// order as it stands if that is news, else nil; its errors end the stream. stop
@@ -39,7 +40,7 @@ var contentEvents = []string{"text/event-stream"}
 // streamRoutes send the changes of orders as server-sent events.
 type streamRoutes struct {
 	Streams
-	orders  Orders
+	orders  orderService
 	metrics *metrics
 	now     func() time.Time
 	log     zerolog.Logger
@@ -47,9 +48,9 @@ type streamRoutes struct {
 
 // Streams configures event streams.
 type Streams struct {
-	// Feed follows orders for GET /v1/orders/{order}/events. Default nil: the
+	// orderFeed follows orders for GET /v1/orders/{order}/events. Default nil: the
 	// route does not exist.
-	Feed Feed
+	Feed orderFeed
 	// Heartbeat is how often a stream on which nothing happens gives a sign of
 	// life. Default 15 s.
 	Heartbeat time.Duration
@@ -58,6 +59,27 @@ type Streams struct {
 	Life time.Duration
 	// Stall is how long a stream's client may take no byte. Default 10 s.
 	Stall time.Duration
+}
+
+// withDefaults fills in the defaults and checks the rest.
+func (s Streams) withDefaults() (Streams, error) {
+	for _, d := range []struct {
+		name  string
+		value *time.Duration
+		usual time.Duration
+	}{
+		{"Heartbeat", &s.Heartbeat, 15 * time.Second},
+		{"Life", &s.Life, 30 * time.Minute},
+		{"Stall", &s.Stall, 10 * time.Second},
+	} {
+		if *d.value < 0 {
+			return s, fmt.Errorf("handler: Streams.%s is %s; it must not be negative", d.name, *d.value)
+		}
+		if *d.value == 0 {
+			*d.value = d.usual
+		}
+	}
+	return s, nil
 }
 
 // follow answers GET /v1/orders/{order}/events: the order's changes as

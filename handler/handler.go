@@ -20,8 +20,8 @@ import (
 	"flashsale/order"
 )
 
-// Orders places orders and reads them back.
-type Orders interface {
+// orderService places orders and reads them back.
+type orderService interface {
 	// Place takes the stock and queues the order. Its refusals are the errors
 	// of package inventory.
 	Place(ctx context.Context, p order.Purchase) (order.Placed, error)
@@ -38,8 +38,8 @@ type Orders interface {
 	Cancel(ctx context.Context, id string, by order.Canceller) (order.Order, error)
 }
 
-// Items answers what is on sale, from memory where it can.
-type Items interface {
+// itemCatalog answers what is on sale, from memory where it can.
+type itemCatalog interface {
 	// Item returns one item to buy by, or catalog.ErrItemNotFound.
 	Item(ctx context.Context, id string) (catalog.Item, error)
 	// View returns one item to show, or catalog.ErrItemNotFound.
@@ -50,102 +50,71 @@ type Items interface {
 	Warm(ctx context.Context, id string) (*catalog.View, error)
 }
 
-// Sales is what an admin does to a sale.
-type Sales interface {
+// itemService creates and changes items. Errors: those of order.Service's methods.
+type itemService interface {
 	// CreateItem opens a sale, or returns order.ErrItemExists.
 	CreateItem(ctx context.Context, n order.NewItem) (catalog.Item, error)
-	// Ledger returns the item's conservation equation, or catalog.ErrItemNotFound.
-	Ledger(ctx context.Context, item string) (order.Ledger, error)
-}
-
-// Changes is what an admin does to an item while it is on sale. Errors: those
-// of order.Service's methods.
-type Changes interface {
 	// Item returns the item as it is now, and not from memory.
 	Item(ctx context.Context, id string) (catalog.Item, error)
 	ChangeItem(ctx context.Context, id string, c order.ItemChange, by order.By) (catalog.Item, error)
 	ControlItem(ctx context.Context, id string, c order.ItemControl, by order.By) (catalog.Item, error)
-	// Restock also tells whether it was made by an earlier request with its key.
+	// Restock also reports whether an earlier request with its key made it.
 	Restock(ctx context.Context, id string, r order.Restock, by order.By) (item catalog.Item, replayed bool, err error)
+	// Ledger returns the item's conservation equation, or catalog.ErrItemNotFound.
+	Ledger(ctx context.Context, item string) (order.Ledger, error)
 }
 
-// Trail tells who changed what.
-type Trail interface {
+// auditLog records changes.
+type auditLog interface {
 	// Audit returns a page of the audit, newest first, and whether more follow.
 	Audit(ctx context.Context, f order.AuditFilter) (entries []order.AuditEntry, more bool, err error)
 }
 
-// Identity is who sends a request.
-type Identity = auth.Identity
-
-// Verifier tells who a bearer token speaks for; its errors are those of
+// verifier returns the identity that a bearer token proves; its errors are those of
 // package auth.
-type Verifier interface {
-	Verify(token string) (Identity, error)
+type verifier interface {
+	Verify(token string) (auth.Identity, error)
 }
 
-// Config is what the edge needs. Orders, Items, Sales, Changes, Trail and
-// Verifier are required; every other field works at its zero value.
+// Service places orders and administrates sales. *order.Service implements it; each
+// group of routes gets the part that it needs.
+type Service interface {
+	orderService
+	itemService
+	paymentService
+	buyerService
+	auditLog
+}
+
+// Config is what the routes need. Service, Items and Verifier are required; every
+// other field works at its zero value.
 type Config struct {
-	Orders   Orders
-	Items    Items
-	Sales    Sales
-	Changes  Changes
-	Trail    Trail
-	Verifier Verifier
+	Service Service
+	// Items are the items on sale, from memory where possible.
+	Items    itemCatalog
+	Verifier verifier
 
-	// Tasks shows operators the task queues. Default nil: their routes do not
-	// exist.
-	Tasks Tasks
-
+	// Tasks operates on the task queues. Default nil: its routes do not exist.
+	Tasks taskService
 	// Reconciler answers POST /v1/admin/reconcile. Default nil: the route does not exist.
-	Reconciler Reconciler
-
-	// Money answers the admin's routes for payments and refunds. Default nil: the
-	// routes do not exist, and no order shows its payments.
-	Money Money
-
+	Reconciler reconciler
 	// Webhooks administrates webhooks. Default nil: the routes do not exist.
 	Webhooks Webhooks
+	// DevTokens signs tokens for POST /dev/tokens. Default nil: the route
+	// does not exist. Set it in development mode only.
+	DevTokens func(sub, role string, ttl time.Duration) (string, error)
 
 	// Ready lists the parts that /readyz asks. Default none: always ready.
 	Ready []Check
 	// Workers is shown by /readyz, which stays 200 without any, and by
 	// GET /v1/admin/queue. Default nil: nothing is said about workers.
-	Workers Workers
+	Workers workerStatus
 
-	// DevTokens signs tokens for POST /dev/tokens. Default nil: the route
-	// does not exist. Set it in development mode only.
-	DevTokens func(sub, role string, ttl time.Duration) (string, error)
-
-	// RateBuyer is the number of requests per second that one buyer may send.
-	// Default 20; negative: no limit.
-	RateBuyer float64
-	// BurstBuyer is how many of them may come at once. Default: twice RateBuyer.
-	BurstBuyer int
-	// RateAddress is the number of requests per second from one client
-	// address (IPv6: one /64 network), with bursts of twice that. Default 0: no limit.
-	RateAddress float64
-	// TrustedProxies lists the addresses and networks whose X-Forwarded-For
-	// is believed. Default none: the peer of the connection is the client.
-	TrustedProxies []string
-
-	// MaxInFlight bounds the purchases that are being answered at one time;
-	// one more gets 503. Default 50,000; negative: no bound.
-	MaxInFlight int64
-	// Admission refuses purchases for which the orders that wait leave no room.
-	// Default nil: none is refused for that before the purchase script does.
-	Admission Admission
-	// DefaultWait is how long a purchase waits for its commit when the client
-	// states no preference. Default 2 s; negative: not at all.
-	DefaultWait time.Duration
-	// MaxWait is the longest wait that a client may ask for. Default 10 s.
-	MaxWait time.Duration
-
-	// Buyers exports and erases buyers' data for /v1/admin/buyers/{user}. Default
-	// nil: the routes do not exist.
-	Buyers Buyers
-
+	// Limits bounds the load that clients may cause.
+	Limits Limits
+	// Admission refuses purchases when too many orders are queued. Default nil: only
+	// the purchase script refuses them.
+	Admission admission
 	// Streams configures event streams.
 	Streams Streams
 
@@ -166,60 +135,74 @@ type Config struct {
 	ItemNow func(item string) time.Time
 }
 
+// Limits bounds rates, concurrency and waits.
+type Limits struct {
+	// RateBuyer is the number of requests per second that one buyer may send.
+	// Default 20; negative: no limit.
+	RateBuyer float64
+	// BurstBuyer is how many of them may come at once. Default: twice RateBuyer.
+	BurstBuyer int
+	// RateAddress is the number of requests per second from one client
+	// address (IPv6: one /64 network), with bursts of twice that. Default 0: no limit.
+	RateAddress float64
+	// TrustedProxies lists the addresses and networks whose X-Forwarded-For
+	// is believed. Default none: the peer of the connection is the client.
+	TrustedProxies []string
+	// InFlight bounds the purchases that are answered concurrently;
+	// one more gets 503. Default 50,000; negative: no bound.
+	InFlight int64
+	// DefaultWait is how long a purchase waits for its commit when the client
+	// states no preference. Default 2 s; negative: not at all.
+	DefaultWait time.Duration
+	// MaxWait is the longest wait that a client may ask for. Default 10 s.
+	MaxWait time.Duration
+}
+
 // withDefaults fills in the defaults and checks the rest.
-func (c Config) withDefaults() (Config, error) {
+func (l Limits) withDefaults() (Limits, error) {
 	switch {
-	case c.Orders == nil:
-		return c, errors.New("handler: Config.Orders is missing")
+	case l.RateAddress < 0:
+		return l, fmt.Errorf("handler: Limits.RateAddress is %g; it must be 0 (no limit) or more", l.RateAddress)
+	case l.BurstBuyer < 0:
+		return l, fmt.Errorf("handler: Limits.BurstBuyer is %d; it must be 0 (twice the rate) or more", l.BurstBuyer)
+	case l.MaxWait < 0:
+		return l, fmt.Errorf("handler: Limits.MaxWait is %s; it must not be negative", l.MaxWait)
+	}
+	if l.RateBuyer == 0 {
+		l.RateBuyer = 20
+	}
+	if l.BurstBuyer == 0 {
+		l.BurstBuyer = twice(l.RateBuyer)
+	}
+	if l.InFlight == 0 {
+		l.InFlight = 50_000
+	}
+	if l.MaxWait == 0 {
+		l.MaxWait = 10 * time.Second
+	}
+	if l.DefaultWait == 0 {
+		l.DefaultWait = 2 * time.Second
+	}
+	l.DefaultWait = min(max(l.DefaultWait, 0), l.MaxWait)
+	return l, nil
+}
+
+// withDefaults fills in the defaults and checks the rest.
+func (c Config) withDefaults() (_ Config, err error) {
+	switch {
+	case c.Service == nil:
+		return c, errors.New("handler: Config.Service is missing")
 	case c.Items == nil:
 		return c, errors.New("handler: Config.Items is missing")
-	case c.Sales == nil:
-		return c, errors.New("handler: Config.Sales is missing")
-	case c.Changes == nil:
-		return c, errors.New("handler: Config.Changes is missing")
-	case c.Trail == nil:
-		return c, errors.New("handler: Config.Trail is missing")
 	case c.Verifier == nil:
 		return c, errors.New("handler: Config.Verifier is missing")
-	case c.RateAddress < 0:
-		return c, fmt.Errorf("handler: Config.RateAddress is %g; it must be 0 (no limit) or more", c.RateAddress)
-	case c.BurstBuyer < 0:
-		return c, fmt.Errorf("handler: Config.BurstBuyer is %d; it must be 0 (twice the rate) or more", c.BurstBuyer)
-	case c.MaxWait < 0:
-		return c, fmt.Errorf("handler: Config.MaxWait is %s; it must not be negative", c.MaxWait)
 	}
-	if c.RateBuyer == 0 {
-		c.RateBuyer = 20
+	if c.Limits, err = c.Limits.withDefaults(); err != nil {
+		return c, err
 	}
-	if c.BurstBuyer == 0 {
-		c.BurstBuyer = twice(c.RateBuyer)
+	if c.Streams, err = c.Streams.withDefaults(); err != nil {
+		return c, err
 	}
-	if c.MaxInFlight == 0 {
-		c.MaxInFlight = 50_000
-	}
-	if c.MaxWait == 0 {
-		c.MaxWait = 10 * time.Second
-	}
-	if c.DefaultWait == 0 {
-		c.DefaultWait = 2 * time.Second
-	}
-	for _, d := range []struct {
-		name  string
-		value *time.Duration
-		usual time.Duration
-	}{
-		{"Heartbeat", &c.Streams.Heartbeat, 15 * time.Second},
-		{"Life", &c.Streams.Life, 30 * time.Minute},
-		{"Stall", &c.Streams.Stall, 10 * time.Second},
-	} {
-		if *d.value < 0 {
-			return c, fmt.Errorf("handler: Config.Streams.%s is %s; it must not be negative", d.name, *d.value)
-		}
-		if *d.value == 0 {
-			*d.value = d.usual
-		}
-	}
-	c.DefaultWait = min(max(c.DefaultWait, 0), c.MaxWait)
 	if len(c.CursorKey) == 0 {
 		c.CursorKey = []byte("flashsale list cursor")
 	}
@@ -259,11 +242,11 @@ func New(c Config) (http.Handler, error) {
 		requestIDs: newRequestIDs(),
 		calls:      sync.Pool{New: func() any { return newCall() }},
 	}
-	if c.RateBuyer > 0 {
-		e.buyers = newLimiter(c.RateBuyer, c.BurstBuyer)
+	if c.Limits.RateBuyer > 0 {
+		e.buyers = newLimiter(c.Limits.RateBuyer, c.Limits.BurstBuyer)
 	}
-	if c.RateAddress > 0 {
-		e.addresses = newLimiter(c.RateAddress, twice(c.RateAddress))
+	if c.Limits.RateAddress > 0 {
+		e.addresses = newLimiter(c.Limits.RateAddress, twice(c.Limits.RateAddress))
 	}
 	if e.metrics, err = newMetrics(c.Registerer); err != nil {
 		return nil, err

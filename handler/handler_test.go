@@ -178,6 +178,25 @@ type shop struct {
 	trail   *fakeTrail
 }
 
+// service is a Service made of fakes.
+type service struct {
+	orderService
+	*fakeSales
+	*fakeChanges
+	*fakeTrail
+	buyerService
+	paymentService
+}
+
+// behind returns the fakes behind a shop, to exchange one.
+func behind(c *Config) *service {
+	s, ok := c.Service.(*service)
+	if !ok {
+		panic("the service of this test is no fake")
+	}
+	return s
+}
+
 // open makes a shop whose clock stands still; change may alter its Config.
 func open(tb testing.TB, change ...func(*Config)) *shop {
 	tb.Helper()
@@ -188,8 +207,8 @@ func open(tb testing.TB, change ...func(*Config)) *shop {
 	}
 	s := &shop{orders: &fakeOrders{}, sales: &fakeSales{}, changes: &fakeChanges{}, trail: &fakeTrail{}}
 	c := Config{
-		Orders: s.orders, Items: fakeItems{"thing": someItem()}, Sales: s.sales, Changes: s.changes, Trail: s.trail, Verifier: verifier,
-		Now: now, RateBuyer: -1,
+		Service: &service{s.orders, s.sales, s.changes, s.trail, &fakeBuyers{}, &fakeMoney{}},
+		Items:   fakeItems{"thing": someItem()}, Verifier: verifier, Now: now, Limits: Limits{RateBuyer: -1},
 	}
 	for _, f := range change {
 		f(&c)

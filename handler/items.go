@@ -19,7 +19,7 @@ import (
 
 // itemRoutes show the items to anyone.
 type itemRoutes struct {
-	items   Items
+	items   itemCatalog
 	cursors sealer
 	now     func() time.Time
 	itemNow func(item string) time.Time

@@ -36,8 +36,8 @@ type Check struct {
 	Degrades string
 }
 
-// Workers knows the processes that commit orders.
-type Workers interface {
+// workerStatus knows the processes that commit orders.
+type workerStatus interface {
 	// WorkerStatus says which are live and what is wrong with them.
 	WorkerStatus(ctx context.Context) (order.WorkerStatus, error)
 }
@@ -45,7 +45,7 @@ type Workers interface {
 // readiness probes the parts, and remembers the last look at them.
 type readiness struct {
 	parts   []Check
-	workers Workers // nil: not shown
+	workers workerStatus // nil: not shown
 	now     func() time.Time
 	log     zerolog.Logger
 
@@ -172,8 +172,8 @@ func (r *readiness) workerTrouble(ctx context.Context) string {
 type OpsConfig struct {
 	// Ready lists the parts that /readyz asks. Default none: always ready.
 	Ready []Check
-	// Workers is what /readyz says about workers. Default nil: nothing.
-	Workers Workers
+	// workerStatus is what /readyz says about workers. Default nil: nothing.
+	Workers workerStatus
 	// Alive returns nil as long as /healthz answers 200; its error is logged, not
 	// shown. It must not ask other services: a restart of this process would not help
 	// them. Default nil: the process is alive if it answers.

@@ -14,8 +14,8 @@ import (
 
 // orderRoutes read and close orders.
 type orderRoutes struct {
-	orders   Orders
-	payments Money
+	orders   orderService
+	payments paymentService
 	cursors  sealer
 	log      zerolog.Logger
 }
@@ -190,9 +190,9 @@ func (q *call) order(o *order.Order) error {
 	return q.json(200)
 }
 
-// Money is what an admin sees of received amounts, and does about them. Errors:
+// paymentService is what an admin sees of received amounts, and does about them. Errors:
 // those of order.Service's methods.
-type Money interface {
+type paymentService interface {
 	// Payments returns a page of the received amounts, newest first, and whether
 	// more follow.
 	Payments(ctx context.Context, f order.PaymentFilter) (payments []order.PaymentRecord, more bool, err error)
@@ -206,7 +206,7 @@ type Money interface {
 
 // paymentRoutes show received amounts and record refunds.
 type paymentRoutes struct {
-	payments Money
+	payments paymentService
 	cursors  sealer
 }
 
@@ -282,7 +282,7 @@ func (rs *paymentRoutes) refund(q *call) error {
 
 // appendPaymentsOf adds to an order what was received for it, for admins only.
 func (rs *orderRoutes) appendPaymentsOf(q *call, b []byte, id string) ([]byte, error) {
-	if rs.payments == nil || q.who.Role != auth.RoleAdmin {
+	if q.who.Role != auth.RoleAdmin {
 		return b, nil
 	}
 	payments, err := rs.payments.OrderPayments(q.ctx(), id)

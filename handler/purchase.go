@@ -16,9 +16,9 @@ import (
 
 // purchaseRoutes place orders.
 type purchaseRoutes struct {
-	items     Items
-	orders    Orders
-	admission Admission // nil: no purchase is refused before its script runs
+	items     itemCatalog
+	orders    orderService
+	admission admission // nil: no purchase is refused before its script runs
 	// How long a purchase waits for its commit: without a preference, and at most.
 	defaultWait, maxWait time.Duration
 }

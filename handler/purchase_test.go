@@ -385,7 +385,7 @@ func TestPurchase_Prefer(t *testing.T) {
 
 func TestPurchase_MaxInFlight(t *testing.T) {
 	t.Parallel()
-	s := open(t, func(c *Config) { c.MaxInFlight = 1 })
+	s := open(t, func(c *Config) { c.Limits.InFlight = 1 })
 	entered, leave := make(chan struct{}), make(chan struct{})
 	s.orders.place = func(_ context.Context, p order.Purchase) (order.Placed, error) {
 		close(entered)
@@ -456,7 +456,7 @@ func TestPurchase_BodyCut(t *testing.T) {
 // A purchase costs the edge four allocations; the race detector empties pools
 // at random, hence the slack.
 func TestPurchase_Allocs(t *testing.T) {
-	s := open(t, func(c *Config) { c.Orders = quickOrders{} })
+	s := open(t, func(c *Config) { behind(c).orderService = quickOrders{} })
 	r := purchaseRequest(t, "")
 	body := strings.NewReader("")
 	r.Body = readCloser{body}

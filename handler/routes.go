@@ -164,16 +164,16 @@ func newFeatures(c *Config, m *metrics, refusals zerolog.Logger) *features {
 		ready:     readiness{parts: c.Ready, workers: c.Workers, now: c.Now, log: c.Log},
 		signToken: c.DevTokens,
 		items:     itemRoutes{items: c.Items, cursors: cursors, now: c.Now, itemNow: c.ItemNow},
-		purchases: purchaseRoutes{items: c.Items, orders: c.Orders, admission: c.Admission,
-			defaultWait: c.DefaultWait, maxWait: c.MaxWait},
-		orders:     orderRoutes{orders: c.Orders, payments: c.Money, cursors: cursors, log: c.Log},
-		streams:    streamRoutes{Streams: c.Streams, orders: c.Orders, metrics: m, now: c.Now, log: c.Log},
-		adminItems: adminItemRoutes{sales: c.Sales, changes: c.Changes, items: c.Items, itemNow: c.ItemNow},
+		purchases: purchaseRoutes{items: c.Items, orders: c.Service, admission: c.Admission,
+			defaultWait: c.Limits.DefaultWait, maxWait: c.Limits.MaxWait},
+		orders:     orderRoutes{orders: c.Service, payments: c.Service, cursors: cursors, log: c.Log},
+		streams:    streamRoutes{Streams: c.Streams, orders: c.Service, metrics: m, now: c.Now, log: c.Log},
+		adminItems: adminItemRoutes{service: c.Service, items: c.Items, itemNow: c.ItemNow},
 		queues:     queueRoutes{tasks: c.Tasks, workers: c.Workers, log: c.Log},
-		buyers:     buyerRoutes{buyers: c.Buyers, now: c.Now, log: c.Log},
-		audit:      auditRoutes{log: c.Trail, cursors: cursors},
+		buyers:     buyerRoutes{buyers: c.Service, now: c.Now, log: c.Log},
+		audit:      auditRoutes{log: c.Service, cursors: cursors},
 		reconcile:  reconcileRoutes{reconciler: c.Reconciler, log: c.Log, refusals: refusals},
-		payments:   paymentRoutes{payments: c.Money, cursors: cursors},
+		payments:   paymentRoutes{payments: c.Service, cursors: cursors},
 		webhooks:   webhookRoutes{webhooks: c.Webhooks, cursors: cursors},
 	}
 }
@@ -257,12 +257,12 @@ func (f *features) adminRoutes() []route {
 			Cache: cachePrivate, Handle: f.queues.verify},
 		{Method: http.MethodGet, Path: dead, Absent: f.queues.tasks == nil, Roles: admins,
 			Produces: &mediaJSON, Query: pageQuery, Cache: cachePrivate, Handle: f.queues.dead},
-		fate("/retry", f.queues.fate(TaskFates.Retry, "ready")),
-		fate("/discard", f.queues.fate(TaskFates.Discard, "discarded")),
+		fate("/retry", f.queues.fate(taskService.Retry, "ready")),
+		fate("/discard", f.queues.fate(taskService.Discard, "discarded")),
 
-		{Method: http.MethodGet, Path: buyer, Absent: f.buyers.buyers == nil, Roles: admins,
+		{Method: http.MethodGet, Path: buyer, Roles: admins,
 			Produces: &mediaJSON, Cache: cachePrivate, Handle: f.buyers.export},
-		{Method: http.MethodPost, Path: buyer + "/erase", Absent: f.buyers.buyers == nil, Roles: admins,
+		{Method: http.MethodPost, Path: buyer + "/erase", Roles: admins,
 			Produces: &mediaJSON, Query: noQuery, Body: bodyJSON, MaxBody: maxAdminBody,
 			Cache: cachePrivate, Handle: f.buyers.erase},
 
@@ -272,12 +272,12 @@ func (f *features) adminRoutes() []route {
 			Produces: &mediaJSON, Query: []string{"repair", "item_id", "deep"}, Body: bodyEmpty, MaxBody: maxSmallBody,
 			Cache: cachePrivate, Handle: f.reconcile.reconcile},
 
-		{Method: http.MethodGet, Path: "/v1/admin/payments", Absent: f.payments.payments == nil, Roles: admins, Produces: &mediaJSON,
+		{Method: http.MethodGet, Path: "/v1/admin/payments", Roles: admins, Produces: &mediaJSON,
 			Query: []string{"outcome", "needs_refund", "limit", "cursor"}, Cache: cachePrivate, Handle: f.payments.list},
-		{Method: http.MethodPost, Path: "/v1/admin/payments/:payment/refunded", Absent: f.payments.payments == nil, Roles: admins,
+		{Method: http.MethodPost, Path: "/v1/admin/payments/:payment/refunded", Roles: admins,
 			Produces: &mediaJSON, Query: noQuery, Body: bodyEmpty, MaxBody: maxSmallBody,
 			Cache: cachePrivate, Handle: f.payments.markRefunded},
-		{Method: http.MethodPost, Path: "/v1/admin/orders/:order/refund", Absent: f.payments.payments == nil, Roles: admins,
+		{Method: http.MethodPost, Path: "/v1/admin/orders/:order/refund", Roles: admins,
 			Produces: &mediaJSON, Query: noQuery, Body: bodyJSON, MaxBody: maxAdminBody,
 			Cache: cachePrivate, Handle: f.payments.refund},
 	}
@@ -307,8 +307,8 @@ func (f *features) webhookRoutes() []route {
 // newRouter makes the router of a table of routes.
 func (e *edge) newRouter(table []route) (http.Handler, error) {
 	r := plainRouter()
-	if err := r.SetTrustedProxies(e.TrustedProxies); err != nil {
-		return nil, fmt.Errorf("handler: Config.TrustedProxies: %w", err)
+	if err := r.SetTrustedProxies(e.Limits.TrustedProxies); err != nil {
+		return nil, fmt.Errorf("handler: Limits.TrustedProxies: %w", err)
 	}
 	for i := range table {
 		entry := &table[i]

@@ -11,33 +11,20 @@ import (
 	"flashsale/webhook"
 )
 
-// Webhooks is the administration of the endpoints that are told of events.
+// Webhooks administrates the endpoints that receive events. Errors: those of
+// order.Webhooks.
 type Webhooks interface {
-	WebhookEndpoints
-	WebhookSecrets
-	WebhookDeliveries
-}
-
-// WebhookEndpoints reads and changes endpoints. Errors: those of order.Webhooks.
-type WebhookEndpoints interface {
 	Endpoints(ctx context.Context) ([]order.Endpoint, error)
 	Endpoint(ctx context.Context, id string) (order.Endpoint, error)
-	ChangeEndpoint(ctx context.Context, id string, c order.EndpointChange, by order.By) (order.Endpoint, error)
-	DeleteEndpoint(ctx context.Context, id string, by order.By) error
-}
-
-// WebhookSecrets makes secrets, which are shown this once. Errors: those of
-// order.Webhooks.
-type WebhookSecrets interface {
+	// CreateEndpoint and RotateSecret return the new secret, which is shown this once.
 	CreateEndpoint(ctx context.Context, n order.NewEndpoint, by order.By) (e order.Endpoint, secret string, err error)
 	RotateSecret(ctx context.Context, id string, by order.By) (e order.Endpoint, secret string, err error)
-}
-
-// WebhookDeliveries reads deliveries and asks for more. Errors: those of
-// order.Webhooks.
-type WebhookDeliveries interface {
-	Deliveries(ctx context.Context, f order.DeliveryFilter) (list []order.Delivery, next int64, err error)
+	ChangeEndpoint(ctx context.Context, id string, c order.EndpointChange, by order.By) (order.Endpoint, error)
+	DeleteEndpoint(ctx context.Context, id string, by order.By) error
+	// TestEndpoint returns the id of the event that it sends.
 	TestEndpoint(ctx context.Context, id string, by order.By) (event string, err error)
+	// Deliveries returns a page of deliveries and the number where the next one begins.
+	Deliveries(ctx context.Context, f order.DeliveryFilter) (list []order.Delivery, next int64, err error)
 	Redeliver(ctx context.Context, endpoint, event string, by order.By) error
 }
 
