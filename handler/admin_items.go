@@ -160,6 +160,21 @@ func (rs *adminItemRoutes) show(q *call) error {
 	return rs.writeTagged(q, 200, &item)
 }
 
+// write writes one item.
+func (rs *adminItemRoutes) write(q *call, status int, item *catalog.Item) error {
+	q.out = appendItem(q.out[:0], item, rs.itemNow(item.ID))
+	return q.json(status)
+}
+
+// writeTagged writes one item with its version as the tag that a change
+// has to match. Buyers get another, weak one: stock and state vary under one
+// version.
+func (rs *adminItemRoutes) writeTagged(q *call, status int, item *catalog.Item) error {
+	h := q.c.Writer.Header()
+	h["Etag"] = []string{`"` + strconv.FormatInt(item.Version, 10) + `"`}
+	return rs.write(q, status, item)
+}
+
 // ledger answers GET /v1/admin/items/{item}/ledger.
 func (rs *adminItemRoutes) ledger(q *call) error {
 	id := q.c.Param("item")

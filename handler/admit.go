@@ -237,16 +237,6 @@ func (e *edge) ungate(q *call) {
 	}
 }
 
-// unhurried is the preference as it can be met: who would wait for a commit that
-// comes late has its answer at once instead, and does not hold a connection for
-// nothing.
-func (rs *purchaseRoutes) unhurried(item string, p preference) preference {
-	if p.wait > 0 && rs.admission != nil && rs.admission.Late(item) {
-		p.wait, p.asked = 0, false
-	}
-	return p
-}
-
 // longestRetry bounds what is asked of who is to come back, in seconds.
 const longestRetry = 120
 

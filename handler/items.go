@@ -64,21 +64,6 @@ func (rs *itemRoutes) get(q *call) error {
 	return q.writePage(itemPage(v, now), now, age{v.Stale, rs.now().Sub(v.LoadedAt)})
 }
 
-// write writes one item.
-func (rs *adminItemRoutes) write(q *call, status int, item *catalog.Item) error {
-	q.out = appendItem(q.out[:0], item, rs.itemNow(item.ID))
-	return q.json(status)
-}
-
-// writeTagged writes one item with its version as the tag that a change
-// has to match. Buyers get another, weak one: stock and state vary under one
-// version.
-func (rs *adminItemRoutes) writeTagged(q *call, status int, item *catalog.Item) error {
-	h := q.c.Writer.Header()
-	h["Etag"] = []string{`"` + strconv.FormatInt(item.Version, 10) + `"`}
-	return rs.write(q, status, item)
-}
-
 // The headers of pages that anybody may see. A cache may give one out for a
 // second, for two more while it asks for another, and for a minute where the
 // service fails: what a page says decides nothing, the purchase does.

@@ -57,6 +57,16 @@ func (rs *purchaseRoutes) purchase(q *call) error {
 	return q.answerPlaced(&placed, prefer)
 }
 
+// unhurried is the preference as it can be met: who would wait for a commit that
+// comes late has its answer at once instead, and does not hold a connection for
+// nothing.
+func (rs *purchaseRoutes) unhurried(item string, p preference) preference {
+	if p.wait > 0 && rs.admission != nil && rs.admission.Late(item) {
+		p.wait, p.asked = 0, false
+	}
+	return p
+}
+
 // answerPlaced writes the order: 201 when it is in the database, 202 when it
 // is queued.
 func (q *call) answerPlaced(p *order.Placed, prefer preference) error {

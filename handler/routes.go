@@ -58,6 +58,7 @@ type route struct {
 // returns the error that the error table turns into one.
 type endpoint func(q *call) error
 
+// rateCheck says which requests count against the rate limit of a buyer.
 type rateCheck int
 
 const (
@@ -70,14 +71,17 @@ const (
 	rateValid
 )
 
+// matchCheck says whether a route reads If-Match.
 type matchCheck int
 
 const (
 	matchIgnored matchCheck = iota
+	// matchOptional: without the header, a change is meant for any version.
 	matchOptional
 	matchRequired
 )
 
+// bodyCheck says what a request's body must be.
 type bodyCheck int
 
 const (
@@ -89,13 +93,12 @@ const (
 	bodyJSON
 )
 
+// cachePolicy is what a response tells caches; the zero value tells them nothing.
 type cachePolicy int
 
 const (
-	// cacheUnstated: the response does not mention caches.
-	cacheUnstated cachePolicy = iota
 	// cachePrivate: a success must not be stored.
-	cachePrivate
+	cachePrivate cachePolicy = iota + 1
 	// cacheNever: neither must a refusal, unless the handler says otherwise. A cache
 	// may keep a 404 for as long as it likes, and would hide an item that is created
 	// meanwhile.
