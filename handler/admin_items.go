@@ -88,7 +88,7 @@ func readNewItem(body []byte, now func(item string) time.Time) (order.NewItem, e
 	return n, nil
 }
 
-// checkNewItem checks the fields that stand alone.
+// checkNewItem checks each field on its own.
 func checkNewItem(n *order.NewItem, window int64) error {
 	if !catalog.ValidID(n.ID) {
 		return problemItemID.with("id", problemItemID.detail)
@@ -107,7 +107,7 @@ func checkNewItem(n *order.NewItem, window int64) error {
 	)
 }
 
-// checkTexts checks what buyers read of an item; nil is not stated.
+// checkTexts checks the texts of an item that buyers read; nil: not stated.
 func checkTexts(name, description *string) error {
 	if name != nil {
 		if err := checkText("name", *name, 1, maxName, false); err != nil {
@@ -149,8 +149,8 @@ func readInstant(name, value string, present bool) (time.Time, error) {
 	return t.UTC().Truncate(time.Millisecond), nil
 }
 
-// show answers GET /v1/admin/items/{item}. What it shows is asked for anew,
-// so that its tag fits right after a change that another process has made.
+// show answers GET /v1/admin/items/{item}. It reads the database, so
+// that the tag is right directly after a change by another process.
 func (rs *adminItemRoutes) show(q *call) error {
 	id := q.c.Param("item")
 	item, err := rs.service.Item(q.ctx(), id)
@@ -189,11 +189,11 @@ func (rs *adminItemRoutes) ledger(q *call) error {
 // maxReason is how long the reason of a restock may be, in characters.
 const maxReason = 200
 
-// notChanged words a failure of a change for who asked for it: that of a
-// purchase speaks of orders. The cause stays, for the log.
+// notChanged words a failed change for the admin: the usual text is about orders.
+// The cause stays, for the log.
 func notChanged(err error) error { return reworded(err, problemNotChanged) }
 
-// reworded puts as in place of what the error table says of a part that is away.
+// reworded replaces the error table's answer for an unavailable dependency by as.
 func reworded(err error, as *problem) error {
 	if errors.Is(err, inventory.ErrStopped) {
 		return err // definite: nothing was changed
@@ -224,7 +224,7 @@ func (rs *adminItemRoutes) change(q *call) error {
 var fixedFields = []struct{ name, why string }{
 	{"id", "id cannot change: orders name the item by it. Create another item."},
 	{"currency", "currency cannot change: orders were accepted in it. Create another item."},
-	{"stock", "stock changes by POST /v1/admin/items/{item}/restock, which counts what is sold meanwhile."},
+	{"stock", "Change stock with POST /v1/admin/items/{item}/restock, which accounts for concurrent sales."},
 }
 
 // readItemChange reads and checks the body of a change.
@@ -325,7 +325,7 @@ func readRestock(body []byte) (order.Restock, error) {
 	}
 	if r.Quantity == 0 || r.Quantity < -maxStock || r.Quantity > maxStock {
 		return r, problemFieldRange.with("quantity",
-			"quantity is how many units come, up to 1,000,000,000; a negative number takes back unsold ones, and 0 changes nothing.")
+			"quantity is the number of units to add, up to 1,000,000,000. A negative number takes back unsold units; 0 is not allowed.")
 	}
 	return r, checkText("reason", r.Reason, 1, maxReason, false)
 }

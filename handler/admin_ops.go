@@ -97,7 +97,7 @@ func appendMillis(b []byte, name string, d time.Duration) []byte {
 	return strconv.AppendFloat(append(b, name...), float64(d)/float64(time.Millisecond), 'f', 3, 64)
 }
 
-// verify answers POST /v1/admin/queue/verify, with ?repair=true to mend.
+// verify answers POST /v1/admin/queue/verify, with ?repair=true to repair.
 func (rs *queueRoutes) verify(q *call) error {
 	repair, err := q.querySwitch("repair", false)
 	if err != nil {
@@ -183,8 +183,8 @@ func (rs *queueRoutes) fate(decide func(taskService, context.Context, string) (s
 		if err != nil {
 			return err
 		}
-		rs.log.Info().Str("task", id).Str("queue", name).Str("state", state).Str("sub", q.who.Subject).
-			Str("request_id", q.requestID()).Msg("decided about a dead letter")
+		rs.log.Info().Str("task", id).Str("queue", name).Str("state", state).Str("sub", q.identity.Subject).
+			Str("request_id", q.requestID()).Msg("dead letter resolved")
 		q.out = appendTextField(q.out[:0], `{"task":`, id)
 		q.out = appendTextField(q.out, `,"queue":`, name)
 		q.out = append(appendTextField(q.out, `,"state":`, state), '}')
@@ -192,7 +192,7 @@ func (rs *queueRoutes) fate(decide func(taskService, context.Context, string) (s
 	}
 }
 
-// reconciler compares what Redis and the database say of the items.
+// reconciler compares the items in Redis with those in the database.
 type reconciler interface {
 	// Reconcile examines one item or all. Errors: catalog.ErrItemNotFound,
 	// order.ErrDatabase.
@@ -233,7 +233,7 @@ func (rs *reconcileRoutes) reconcile(q *call) error {
 
 // readReconcileOptions reads the query.
 func readReconcileOptions(q *call) (o order.ReconcileOptions, err error) {
-	o = order.ReconcileOptions{Actor: q.who.Subject, RequestID: q.requestID()}
+	o = order.ReconcileOptions{Actor: q.identity.Subject, RequestID: q.requestID()}
 	repair, err := q.querySwitch("repair", false)
 	if err != nil {
 		return o, err

@@ -51,8 +51,7 @@ func (rs *auditRoutes) readFilter(q *call) (f order.AuditFilter, err error) {
 	return f, err
 }
 
-// appendAuditEntry appends an entry. What it says of before and after is JSON
-// already.
+// appendAuditEntry appends an entry, whose before and after are JSON already.
 func appendAuditEntry(b []byte, a *order.AuditEntry) []byte {
 	b = appendIntField(b, `{"id":`, a.ID)
 	b = appendTimeField(b, `,"at":`, a.At)
@@ -66,7 +65,7 @@ func appendAuditEntry(b []byte, a *order.AuditEntry) []byte {
 	return append(b, '}')
 }
 
-// buyerService is what an admin does with a buyer's personal data.
+// buyerService exports and erases a buyer's personal data.
 type buyerService interface {
 	// ExportBuyer hands on all that is held about a buyer. Errors: those of
 	// order.Service.ExportBuyer.
@@ -106,8 +105,8 @@ func (rs *buyerRoutes) export(q *call) error {
 		err = x.done()
 	}
 	if err != nil && q.c.Writer.Written() {
-		// Half of an export must not look like one: the connection is cut.
-		rs.log.Warn().Str("request_id", q.requestID()).Err(err).Msg("export broke off")
+		// Half of an export must not look complete: the connection is cut.
+		rs.log.Warn().Str("request_id", q.requestID()).Err(err).Msg("export aborted")
 		panic(http.ErrAbortHandler)
 	}
 	return err
@@ -142,7 +141,7 @@ func (x *export) next() {
 	x.first = true
 }
 
-// add adds a record to a section, and sends what is gathered when it is enough.
+// add adds a record to a section, and sends the gathered chunk when it is full.
 func (x *export) add(section string, record func(b []byte) []byte) error {
 	x.begin(section)
 	if !x.first {
@@ -171,7 +170,7 @@ func (x *export) done() error {
 	return x.send()
 }
 
-// records are what writes each kind of record.
+// records are the writers of each kind of record.
 func (x *export) records() order.BuyerRecords {
 	ofOrder := func(section string) func(order.Order) error {
 		return func(o order.Order) error {
@@ -208,7 +207,7 @@ func (x *export) records() order.BuyerRecords {
 	}
 }
 
-// appendJSONIfSet appends what is JSON already; should it be none, as a text.
+// appendJSONIfSet appends a value that is JSON already; one that is not, as a text.
 func appendJSONIfSet(b []byte, name, value string) []byte {
 	if !json.Valid([]byte(value)) {
 		return appendTextIfSet(b, name, value)
@@ -226,7 +225,7 @@ func (rs *buyerRoutes) erase(q *call) error {
 	ctx, cancel := context.WithTimeout(q.ctx(), buyerLimit)
 	defer cancel()
 	q.takeTime(buyerLimit, rs.log)
-	done, err := rs.buyers.EraseBuyer(ctx, user, order.Erasure{Actor: q.who.Subject, Reason: reason, RequestID: q.requestID()})
+	done, err := rs.buyers.EraseBuyer(ctx, user, order.Erasure{Actor: q.identity.Subject, Reason: reason, RequestID: q.requestID()})
 	if err != nil {
 		return reworded(err, problemNotErased)
 	}
@@ -239,7 +238,7 @@ func (rs *buyerRoutes) erase(q *call) error {
 }
 
 // readEraseReason reads and checks the body of an erasure. The reason is kept, so
-// it must not bring back what is erased.
+// it must not contain the name that is erased.
 func readEraseReason(body []byte, user string) (string, error) {
 	f := newFields(body)
 	reason := f.text("reason", true)

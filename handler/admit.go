@@ -75,7 +75,7 @@ func (e *edge) authorize(q *call) error {
 	if err != nil {
 		return err
 	}
-	q.who = id
+	q.identity = id
 	if !slices.Contains(r.Roles, id.Role) {
 		return problemForbidden
 	}
@@ -117,14 +117,14 @@ func (q *call) readInput(h http.Header) (err error) {
 // limit counts the request against its buyer's rate. The shop's own people and
 // programs are not limited: a burst of payments is theirs to send.
 func (e *edge) limit(q *call) error {
-	if e.buyers == nil || q.who.Role != auth.RoleBuyer {
+	if e.buyers == nil || q.identity.Role != auth.RoleBuyer {
 		return nil
 	}
-	return e.buyers.allow(q.who.Subject, q.start)
+	return e.buyers.allow(q.identity.Subject, q.start)
 }
 
-// authenticate returns who sends the request. Tokens are taken from the
-// Authorization header alone: one in the query string would end up in logs.
+// authenticate returns the sender of the request. Tokens are read only from the
+// Authorization header: one in the query string would end up in logs.
 func (e *edge) authenticate(h http.Header) (auth.Identity, error) {
 	value, present, err := single(h, "Authorization")
 	if err != nil {
@@ -153,7 +153,7 @@ const (
 )
 
 // devToken answers POST /dev/tokens {"sub","role","ttl"?}, which exists in
-// development mode alone; ttl is a duration such as "90s" or "1h".
+// development mode only; ttl is a duration such as "90s" or "1h".
 func devToken(sign func(sub, role string, ttl time.Duration) (string, error)) endpoint {
 	return func(q *call) error {
 		ttl := defaultTokenLife
@@ -208,9 +208,9 @@ type admission interface {
 	Wait(item string) time.Duration
 }
 
-// gate lets purchases in while there is room. It stands in front of all other
-// checks, the token's too: what is refused for want of room should cost as little
-// as can be, and whatever else is wrong with it shows when there is room.
+// gate admits purchases while there is capacity. It comes before all other checks,
+// the token's too: a purchase that is refused for lack of capacity should cost as
+// little as possible.
 func (e *edge) gate(q *call) error {
 	if e.Limits.InFlight > 0 {
 		q.counted = true
@@ -237,10 +237,10 @@ func (e *edge) ungate(q *call) {
 	}
 }
 
-// longestRetry bounds what is asked of who is to come back, in seconds.
+// longestRetry bounds Retry-After, in seconds.
 const longestRetry = 120
 
-// overloaded are the refusals for want of room, by the seconds after which to come back.
+// overloaded are the refusals for lack of capacity, by their Retry-After in seconds.
 var overloaded = func() (all [longestRetry + 1]*problem) {
 	for i := range all {
 		all[i] = problemOverloaded.retry(int64(i))
@@ -248,8 +248,8 @@ var overloaded = func() (all [longestRetry + 1]*problem) {
 	return all
 }()
 
-// overloadedFor is the refusal of who may try again after a time. Everyone is given
-// another one, up to twice as long: a crowd that comes back at once is the same crowd.
+// overloadedFor refuses a client that may retry after a time. Each client gets a
+// random time, up to twice as long: a crowd that retries at once is the same crowd.
 func overloadedFor(wait time.Duration) *problem {
 	n := min(max(1, ceilSeconds(wait)), longestRetry/2)
 	return overloaded[n+rand.Int64N(n+1)]
@@ -334,8 +334,8 @@ func (m *media) accepted(h http.Header) error {
 }
 
 // accepts reads an Accept header for a media type and its group. The most
-// specific range that matches decides; asking for problem+json alone is taken
-// too, since that is what a refusal is.
+// specific range that matches decides; a client that
+// accepts only problem+json is taken too, since refusals have that type.
 func accepts(accept, media, group string) bool {
 	if strings.TrimSpace(accept) == "" {
 		return true

@@ -24,12 +24,12 @@ import (
 type call struct {
 	c  *gin.Context
 	id []string // the request id, in the form of a header's value
-	// who sends it; zero on routes for anybody
-	who   auth.Identity
-	start time.Time
-	in    []byte // the request's body
-	out   []byte // the answer's body
-	route *route
+	// identity is that of the sender; zero on routes for anyone
+	identity auth.Identity
+	start    time.Time
+	in       []byte // the request's body
+	out      []byte // the answer's body
+	route    *route
 	// What the checks of the route read: the query, If-Match (nil: any version) and
 	// the Idempotency-Key.
 	query url.Values
@@ -48,7 +48,7 @@ func newCall() *call {
 }
 
 func (q *call) release() {
-	q.c, q.id, q.who, q.query, q.match, q.key = nil, nil, auth.Identity{}, nil, nil, ""
+	q.c, q.id, q.identity, q.query, q.match, q.key = nil, nil, auth.Identity{}, nil, nil, ""
 	q.in, q.out = q.in[:0], q.out[:0]
 	if cap(q.in) > maxKept {
 		q.in = make([]byte, 0, maxSmallBody+1)
@@ -110,21 +110,21 @@ func (e *edge) finish(q *call, m *routeMetrics) {
 	if l := e.Log.Debug(); l != nil {
 		r := q.c.Request
 		l.Str("request_id", q.requestID()).Str("method", r.Method).Str("path", r.URL.Path).
-			Int("status", status).Dur("took_ms", took).Str("sub", q.who.Subject).Msg("request")
+			Int("status", status).Dur("took_ms", took).Str("sub", q.identity.Subject).Msg("request")
 	}
 	q.release()
 	e.calls.Put(q)
 }
 
 // by is the sender of the request, for the audit log.
-func (q *call) by() order.By { return order.By{Actor: q.who.Subject, RequestID: q.requestID()} }
+func (q *call) by() order.By { return order.By{Actor: q.identity.Subject, RequestID: q.requestID()} }
 
 // takeTime lets a request take longer than the server allows to others. The time
 // for reading it is over when it is read.
 func (q *call) takeTime(d time.Duration, log zerolog.Logger) {
 	err := http.NewResponseController(q.c.Writer).SetWriteDeadline(time.Now().Add(d + writeTimeout))
 	if err != nil {
-		log.Debug().Str("request_id", q.requestID()).Err(err).Msg("time limits stay as they are")
+		log.Debug().Str("request_id", q.requestID()).Err(err).Msg("could not extend the write deadline")
 	}
 }
 
@@ -153,7 +153,7 @@ func (q *call) json(status int) error {
 		h["Cache-Control"] = headerNoStore
 	}
 	q.c.Writer.WriteHeader(status)
-	// An error here means that the client is gone; there is nobody to tell.
+	// An error here means that the client is gone.
 	if _, err := q.c.Writer.Write(q.out); err != nil {
 		return errClientGone
 	}
@@ -192,8 +192,8 @@ func (g *requestIDs) mint() string {
 	return string(b)
 }
 
-// validRequestID keeps ids to what can stand in a header, a log and a JSON
-// string as it is.
+// validRequestID restricts ids to characters that need no escaping in a header, a
+// log and a JSON string.
 func validRequestID(id string) bool {
 	if len(id) == 0 || len(id) > 64 {
 		return false

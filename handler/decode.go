@@ -48,7 +48,7 @@ func (q *call) readBody(limit int) error {
 	}
 	q.drain(len(q.in))
 	// The size is refused whatever the body says, with one exception: nesting
-	// meant to exhaust a reader is told as what it is.
+	// meant to exhaust a reader is reported as invalid JSON.
 	doc := strictjson.Read(q.in)
 	for doc.Next() {
 	}
@@ -87,7 +87,7 @@ func stopReading(raw http.ResponseWriter) {
 	}
 }
 
-// bodyError tells a client that is slow from one that breaks the framing.
+// bodyError distinguishes a slow client from one that breaks the framing.
 func bodyError(err error) error {
 	var slow net.Error
 	if errors.As(err, &slow) && slow.Timeout() {
@@ -246,7 +246,7 @@ const (
 	readOnly   = "The service sets this field; leave it out."
 )
 
-// near is what both the creation and the change of an item answer.
+// near are the hints for both the creation and the change of an item.
 var near = nearNames{
 	"price":          "Use price_minor, in the currency's minor unit (cents).",
 	"limit":          "Use per_user_limit.",
@@ -288,7 +288,7 @@ func (n nearNames) hint(unknown string, known map[string]bool) string {
 	return ""
 }
 
-// plainName is a name without what spellings differ in: capitals, underscores, hyphens.
+// plainName is a name in lower case, without underscores and hyphens.
 func plainName(name string) string {
 	return strings.NewReplacer("_", "", "-", "").Replace(strings.ToLower(name))
 }

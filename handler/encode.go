@@ -89,7 +89,7 @@ func appendTimeField(b []byte, name string, value time.Time) []byte {
 	return appendTime(append(b, name...), value)
 }
 
-// appendTimeIfSet leaves out what has not happened.
+// appendTimeIfSet leaves out a zero time.
 func appendTimeIfSet(b []byte, name string, value time.Time) []byte {
 	if value.IsZero() {
 		return b
@@ -172,8 +172,8 @@ func appendServerTime(b []byte, now time.Time) []byte {
 	return append(appendTimeField(b, `,"server_time":`, now), '}')
 }
 
-// appendItemHead appends an item up to its server_time, which alone changes from
-// one moment to the next.
+// appendItemHead appends an item up to its server_time, the only member that always
+// changes.
 func appendItemHead(b []byte, i *catalog.Item, now time.Time) []byte {
 	b = appendTextField(b, `{"id":`, i.ID)
 	b = appendTextField(b, `,"name":`, i.Name)

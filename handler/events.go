@@ -20,9 +20,9 @@ import (
 
 // orderFeed follows orders as they change.
 type orderFeed interface {
-	// Follow begins to follow an order. buyer is whose stream it is, empty for the
-	// shop's own. wake is called when look has something to return. look returns the
-	// order as it stands if that is news, else nil; its errors end the stream. stop
+	// Follow begins to follow an order. buyer is the owner of the stream, empty for
+	// admins and services. wake is called when look has something to return. look returns the
+	// current order if it has changed, else nil; its errors end the stream. stop
 	// has to be called. Errors: those of order.Feed.Follow.
 	Follow(id, buyer string, wake func()) (look func() (*order.Order, error), stop func(), err error)
 }
@@ -91,8 +91,8 @@ func (rs *streamRoutes) follow(q *call) error {
 		return err
 	}
 	buyer := ""
-	if q.who.Role == auth.RoleBuyer {
-		buyer = q.who.Subject
+	if q.identity.Role == auth.RoleBuyer {
+		buyer = q.identity.Subject
 	}
 	// Followed first and read then, so that no change falls between the two.
 	s := &eventStream{rs: rs}
@@ -133,10 +133,10 @@ func (rs *streamRoutes) follow(q *call) error {
 
 // lifeOf is how long a stream may last: no longer than its token is good.
 func (rs *streamRoutes) lifeOf(q *call) time.Duration {
-	if q.who.Expires.IsZero() {
+	if q.identity.Expires.IsZero() {
 		return rs.Life
 	}
-	return min(rs.Life, q.who.Expires.Sub(rs.now()))
+	return min(rs.Life, q.identity.Expires.Sub(rs.now()))
 }
 
 // lastEventID reads the number of the last event that a client has seen, and
@@ -168,7 +168,7 @@ type eventStream struct {
 	input   int  // bytes that the client has sent
 
 	mu   sync.Mutex
-	news bool     // there is something to look at
+	news bool     // the order may have changed
 	conn net.Conn // nil until it has been taken over
 }
 
@@ -195,7 +195,7 @@ func (s *eventStream) begin(q *call, o *order.Order) (detached bool) {
 	}
 	conn, _, err := raw.Hijack()
 	if err != nil {
-		s.rs.log.Error().Str("request_id", q.requestID()).Err(err).Msg("take over the connection of an event stream")
+		s.rs.log.Error().Str("request_id", q.requestID()).Err(err).Msg("could not take over the connection of an event stream")
 		return false
 	}
 	if strict, ok := conn.(*strictConn); ok {
@@ -340,7 +340,7 @@ func (s *eventStream) advance() bool {
 	}
 }
 
-// finish tells the client that the stream has ended, and was not cut.
+// finish ends the stream properly, so that the client knows it was not cut.
 func (s *eventStream) finish() {
 	if s.chunked {
 		// An error means that the client is gone.

@@ -1,6 +1,6 @@
 // Package handler is the edge of the service: it speaks HTTP. It decodes
 // strictly, authenticates, limits rates, and turns the outcome into the
-// contract's answers. What a purchase means is decided behind it.
+// contract's answers. The packages behind it decide what a purchase means.
 package handler
 
 import (
@@ -25,7 +25,7 @@ type orderService interface {
 	// Place takes the stock and queues the order. Its refusals are the errors
 	// of package inventory.
 	Place(ctx context.Context, p order.Purchase) (order.Placed, error)
-	// Get returns one order, or order.ErrNotFound. Who may see it is decided here.
+	// Get returns one order, or order.ErrNotFound. The routes decide who may see it.
 	Get(ctx context.Context, id string) (order.Order, error)
 	// List returns a page of orders, newest first, and the id below which the next
 	// page begins; empty: there is none.
@@ -38,7 +38,7 @@ type orderService interface {
 	Cancel(ctx context.Context, id string, by order.Canceller) (order.Order, error)
 }
 
-// itemCatalog answers what is on sale, from memory where it can.
+// itemCatalog returns the items on sale, from memory where it can.
 type itemCatalog interface {
 	// Item returns one item to buy by, or catalog.ErrItemNotFound.
 	Item(ctx context.Context, id string) (catalog.Item, error)
@@ -221,7 +221,7 @@ func twice(rate float64) int { return max(1, int(2*rate)) }
 // edge is the state behind the routes.
 type edge struct {
 	Config
-	refusals   zerolog.Logger // Log for what may come in floods
+	refusals   zerolog.Logger // Log, sampled, for events that clients can cause in large numbers
 	requestIDs requestIDs
 	buyers     *limiter // nil: no limit
 	addresses  *limiter // nil: no limit

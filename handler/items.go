@@ -64,9 +64,9 @@ func (rs *itemRoutes) get(q *call) error {
 	return q.writePage(itemPage(v, now), now, age{v.Stale, rs.now().Sub(v.LoadedAt)})
 }
 
-// The headers of pages that anybody may see. A cache may give one out for a
+// The headers of public pages. A cache may serve one for a
 // second, for two more while it asks for another, and for a minute where the
-// service fails: what a page says decides nothing, the purchase does.
+// service fails: a page decides nothing, the purchase does.
 var (
 	headerPublic  = []string{"public, max-age=1, stale-while-revalidate=2, stale-if-error=60"}
 	headerVary    = []string{"Accept-Encoding"}
@@ -85,8 +85,8 @@ const listLife = 250 * time.Millisecond
 // listItemSize is about how long an item's encoding is without its texts, in bytes.
 const listItemSize = 400
 
-// page is the encoding of what many read. It is made once for all of them, but for
-// the time in it.
+// page is an encoded response for many readers. It is encoded once, except for the
+// time in it.
 type page struct {
 	kept  bool   // for other readers; one that is not is not worth compressing
 	head  []byte // what does not depend on the second
@@ -241,7 +241,7 @@ func (q *call) writePage(p *page, now time.Time, a age) error {
 		q.out = p.append(q.out[:0], now)
 	}
 	if len(q.out) >= packedFrom {
-		// The server finds out the length of short answers by itself.
+		// The server sets the length of short answers automatically.
 		h["Content-Length"] = []string{strconv.Itoa(len(q.out))}
 	}
 	return q.json(http.StatusOK)
@@ -289,7 +289,7 @@ func (p *page) pack() {
 }
 
 // anyTagMatches reports whether an If-None-Match header names the tag, by the weak
-// comparison: what differs is the time alone.
+// comparison: pages with one tag differ only in their time.
 func anyTagMatches(values []string, tag string) bool {
 	tag = strings.TrimPrefix(tag, "W/")
 	for _, value := range values {
@@ -303,7 +303,7 @@ func anyTagMatches(values []string, tag string) bool {
 	return false
 }
 
-// acceptsGzip reads an Accept-Encoding header. What it does not name is not sent.
+// acceptsGzip reads an Accept-Encoding header. A coding that it does not name is not used.
 func acceptsGzip(values []string) bool {
 	takes, named := false, false
 	for _, value := range values {

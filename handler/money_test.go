@@ -235,7 +235,7 @@ func TestPayOrder_Log(t *testing.T) {
 	s := open(t, func(c *Config) { c.Log = zerolog.New(&log) })
 	const body = `{"reference":"psp-7","amount_minor":100,"currency":"EUR"}`
 	for err, want := range map[error]string{
-		order.ErrOrderExpired: "is to be refunded", order.ErrOrderFinal: "is to be refunded", order.ErrAmountMismatch: "is to be refunded",
+		order.ErrOrderExpired: "refund it", order.ErrOrderFinal: "refund it", order.ErrAmountMismatch: "refund it",
 		order.ErrPaymentLimit: "was not recorded", order.ErrReferenceReused: "", order.ErrNotFound: "", nil: "",
 	} {
 		log.Reset()

@@ -18,31 +18,32 @@ import (
 )
 
 const (
-	// probeTimeout bounds one look at one part.
+	// probeTimeout bounds one probe.
 	probeTimeout = time.Second
-	// readyFor is how long an answer is given again without looking: anybody
-	// may ask, and must not be able to keep the database busy by asking.
+	// readyFor is how long an answer is reused: anyone may ask, and must not be able
+	// to keep the database busy.
 	readyFor = 200 * time.Millisecond
 )
 
 // Check is one part that has to work for the service to be ready.
 type Check struct {
-	// Name is shown to anybody who asks; it names no host.
+	// Name is public; it names no host.
 	Name string
 	// Probe returns nil when the part works. Its error is logged, not shown.
 	Probe func(ctx context.Context) error
-	// Degrades says that the service is ready without the part, and what it lacks then.
+	// Degrades describes what the service lacks without the part, which is then not
+	// required.
 	// Default empty: it is not ready without it.
 	Degrades string
 }
 
 // workerStatus knows the processes that commit orders.
 type workerStatus interface {
-	// WorkerStatus says which are live and what is wrong with them.
+	// WorkerStatus reports the live workers and what is wrong with them.
 	WorkerStatus(ctx context.Context) (order.WorkerStatus, error)
 }
 
-// readiness probes the parts, and remembers the last look at them.
+// readiness probes the parts, and keeps the last result for a moment.
 type readiness struct {
 	parts   []Check
 	workers workerStatus // nil: not shown
@@ -54,14 +55,14 @@ type readiness struct {
 	state  readyState
 }
 
-// readyState is the outcome of a look.
+// readyState is the result of probing all parts.
 type readyState struct {
 	failing  []string // the names of the parts that fail
 	degraded []Check  // the parts that fail and do not make it unready
 	workers  string   // what is wrong with the workers, which does not make it unready
 }
 
-// append adds what there is to say to a JSON object, each field with a comma behind it.
+// append adds its members to a JSON object, each with a comma behind it.
 func (s *readyState) append(b []byte) []byte {
 	if len(s.failing) > 0 {
 		b = append(b, `"failing":[`...)
@@ -113,8 +114,8 @@ func (r *readiness) ready(q *call) error {
 	return &own
 }
 
-// look probes all parts at once. It is shared by all who ask, so it does not hang on
-// the request of one of them, and it ends after probeTimeout whatever the probes do.
+// look probes all parts at once. All requests share the result, so it does not depend on
+// one of them, and it ends after probeTimeout whatever the probes do.
 func (r *readiness) look(ctx context.Context) readyState {
 	r.mu.Lock()
 	defer r.mu.Unlock()

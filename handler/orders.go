@@ -21,14 +21,14 @@ type orderRoutes struct {
 }
 
 // get answers GET /v1/orders/{order}. Another buyer's order is answered
-// like one that does not exist, so that ids tell nothing.
+// like one that does not exist, so that ids reveal nothing.
 func (rs *orderRoutes) get(q *call) error {
 	id := q.c.Param("order")
 	o, err := rs.orders.Get(q.ctx(), id)
 	if err != nil {
 		return err
 	}
-	if q.who.Role == auth.RoleBuyer && o.UserID != q.who.Subject {
+	if q.identity.Role == auth.RoleBuyer && o.UserID != q.identity.Subject {
 		return order.ErrNotFound
 	}
 	if q.out, err = rs.appendPaymentsOf(q, appendOrder(q.out[:0], &o), id); err != nil {
@@ -95,8 +95,8 @@ func (rs *orderRoutes) readFilter(q *call) (f order.Filter, err error) {
 	if f.Status, err = queryChoice(q, "status", orderStatuses); err != nil {
 		return f, err
 	}
-	if q.who.Role == auth.RoleBuyer {
-		f.UserID = q.who.Subject
+	if q.identity.Role == auth.RoleBuyer {
+		f.UserID = q.identity.Subject
 	} else if f.UserID = q.query.Get("user_id"); q.query.Has("user_id") && !auth.ValidSubject(f.UserID) {
 		return f, problemParameter.with("user_id", "user_id has 1 to 128 characters of A-Z a-z 0-9 . _ : @ -.")
 	}
@@ -128,7 +128,7 @@ const maxAmount = 1_000_000_000_000_000_000
 func (rs *orderRoutes) cancel(q *call) error {
 	id := q.c.Param("order")
 	o, err := rs.orders.Cancel(q.ctx(), id, order.Canceller{
-		UserID: q.who.Subject, Admin: q.who.Role == auth.RoleAdmin, RequestID: q.requestID(),
+		UserID: q.identity.Subject, Admin: q.identity.Role == auth.RoleAdmin, RequestID: q.requestID(),
 	})
 	if err != nil {
 		return err
@@ -190,13 +190,13 @@ func (q *call) order(o *order.Order) error {
 	return q.json(200)
 }
 
-// paymentService is what an admin sees of received amounts, and does about them. Errors:
+// paymentService lists received amounts and records refunds. Errors:
 // those of order.Service's methods.
 type paymentService interface {
 	// Payments returns a page of the received amounts, newest first, and whether
 	// more follow.
 	Payments(ctx context.Context, f order.PaymentFilter) (payments []order.PaymentRecord, more bool, err error)
-	// OrderPayments returns what was received for an order, oldest first.
+	// OrderPayments returns the amounts received for an order, oldest first.
 	OrderPayments(ctx context.Context, id string) ([]order.PaymentRecord, error)
 	// MarkRefunded records that an amount which paid nothing was refunded.
 	MarkRefunded(ctx context.Context, id int64, by order.By) (order.PaymentRecord, error)
@@ -280,9 +280,9 @@ func (rs *paymentRoutes) refund(q *call) error {
 	return q.order(&o)
 }
 
-// appendPaymentsOf adds to an order what was received for it, for admins only.
+// appendPaymentsOf adds the amounts received for an order to it, for admins only.
 func (rs *orderRoutes) appendPaymentsOf(q *call, b []byte, id string) ([]byte, error) {
-	if q.who.Role != auth.RoleAdmin {
+	if q.identity.Role != auth.RoleAdmin {
 		return b, nil
 	}
 	payments, err := rs.payments.OrderPayments(q.ctx(), id)
@@ -295,10 +295,10 @@ func (rs *orderRoutes) appendPaymentsOf(q *call, b []byte, id string) ([]byte, e
 // logUnaccepted logs an amount that was received and paid nothing: its client must
 // refund it, and may not be listening.
 func (rs *orderRoutes) logUnaccepted(q *call, id string, p *order.Payment, cause error) {
-	message := "payment pays nothing and is to be refunded"
+	message := "payment paid no order, refund it"
 	switch {
 	case errors.Is(cause, order.ErrPaymentLimit):
-		message = "payment was not recorded: its order has too many; refund it"
+		message = "payment was not recorded because its order has too many, refund it"
 	case errors.Is(cause, order.ErrOrderExpired), errors.Is(cause, order.ErrOrderFinal), errors.Is(cause, order.ErrAmountMismatch):
 	default:
 		return

@@ -43,7 +43,7 @@ func (rs *purchaseRoutes) purchase(q *call) error {
 	placed, err := rs.orders.Place(q.ctx(), order.Purchase{
 		ItemID:         item,
 		Item:           what,
-		UserID:         q.who.Subject,
+		UserID:         q.identity.Subject,
 		IdempotencyKey: q.key,
 		Quantity:       quantity,
 		Wait:           prefer.wait,
@@ -57,9 +57,8 @@ func (rs *purchaseRoutes) purchase(q *call) error {
 	return q.answerPlaced(&placed, prefer)
 }
 
-// unhurried is the preference as it can be met: who would wait for a commit that
-// comes late has its answer at once instead, and does not hold a connection for
-// nothing.
+// unhurried is the preference as it can be met: while commits are late, a client gets
+// its answer at once and does not hold a connection for nothing.
 func (rs *purchaseRoutes) unhurried(item string, p preference) preference {
 	if p.wait > 0 && rs.admission != nil && rs.admission.Late(item) {
 		p.wait, p.asked = 0, false
@@ -121,7 +120,7 @@ func plainPurchase(body []byte) (int64, bool) {
 	return n, true
 }
 
-// strictPurchase reads any spelling. Of several faults it tells the first of:
+// strictPurchase reads any spelling. Of several faults it reports the first of:
 // syntax, trailing bytes, a repeated name, an unknown field, a wrong type, a
 // missing field.
 func strictPurchase(body []byte) (quantity int64, err error) {
@@ -180,7 +179,7 @@ type preference struct {
 }
 
 // readPrefer reads `respond-async` and `wait=n` (seconds). A wait is cut to
-// most; what makes no sense is ignored, as RFC 7240 wants.
+// most; invalid preferences are ignored, as RFC 7240 requires.
 func readPrefer(h http.Header, usual, most time.Duration) preference {
 	p := preference{wait: usual}
 	values := h["Prefer"]

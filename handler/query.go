@@ -21,7 +21,7 @@ import (
 // is one that is sent twice.
 func (q *call) readQuery() (url.Values, error) {
 	known := q.route.Query
-	if len(q.route.AdminQuery) > 0 && q.who.Role == auth.RoleAdmin {
+	if len(q.route.AdminQuery) > 0 && q.identity.Role == auth.RoleAdmin {
 		known = slices.Concat(known, q.route.AdminQuery)
 	}
 	values, err := url.ParseQuery(q.c.Request.URL.RawQuery)

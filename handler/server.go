@@ -30,7 +30,7 @@ const (
 
 // NewServer returns a server for the routes of New or NewOps, with bounds on
 // time and size; its fields can be changed until it serves. Serve it on a
-// StrictListener, and set ErrorLog (see ServerLog) to learn what it complains of.
+// StrictListener, and set ErrorLog (see ServerLog) to log its complaints.
 func NewServer(h http.Handler) *http.Server {
 	return &http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -65,7 +65,7 @@ func NewServer(h http.Handler) *http.Server {
 }
 
 // ServerLog makes a logger for http.Server.ErrorLog that writes to log at debug
-// level: most of what a server complains of is the doing of clients.
+// level: clients cause most of a server's complaints.
 func ServerLog(log zerolog.Logger) *stdlog.Logger { //nolint:forbidigo // net/http takes no other logger; this one writes to ours
 	return stdlog.New(logWriter{log}, "", 0) //nolint:forbidigo // the same
 }
@@ -96,18 +96,18 @@ func mustClose(r *http.Request) bool {
 // Refusals of requests so malformed that the server never hands them on.
 var (
 	problemMalformed = newProblem(400, "request_malformed", "Malformed request",
-		"The request's line, headers or framing break the rules of HTTP/1.1.")
+		"The request line, headers or framing violate HTTP/1.1.")
 	problemCoding = newProblem(501, "transfer_encoding", "Unknown transfer encoding",
-		"The only Transfer-Encoding taken is chunked; better send a Content-Length.")
+		"The only supported Transfer-Encoding is chunked; prefer a Content-Length.")
 	problemExpectation = newProblem(417, "expectation_failed", "Expectation failed",
-		"The only expectation met is Expect: 100-continue.").with("Expect",
-		"The only expectation met is Expect: 100-continue.")
+		"The only supported expectation is 100-continue.").with("Expect",
+		"The only supported expectation is 100-continue.")
 	problemVersion = newProblem(505, "http_version", "Unknown HTTP version",
-		"Speak HTTP/1.1.")
+		"Use HTTP/1.1.")
 )
 
-// plainRefusal stands in every refusal that the server writes itself, and in
-// no answer of a route: those have other headers.
+// plainRefusal is a part of every refusal that the server writes itself, and of no
+// answer of a route: those have other headers.
 var plainRefusal = []byte("\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n")
 
 // Write writes, except that a refusal of the server itself is put into the
@@ -236,8 +236,8 @@ type strictConn struct {
 	bare         atomic.Bool
 
 	// What was read last, for the moment the server refuses it, and its last
-	// byte. Both belong to whoever may read: the server sees to it that there
-	// is one reader at a time.
+	// byte. Both belong to the current reader: the server never reads
+	// concurrently.
 	recent   []byte
 	lastByte byte
 	// line is how much of a request line was read, in bytes; it is afterRequestLine
@@ -305,7 +305,7 @@ func (c *strictConn) enter(state http.ConnState) {
 
 func (c *strictConn) suspect() bool { return c.bare.Load() }
 
-// bareLineFeed reports whether a line feed without a carriage return stands in
+// bareLineFeed reports whether a line feed without a carriage return occurs in
 // the headers of a request; before is the byte that came before got, which may
 // hold several requests. A body is passed over by its announced length. A piece
 // of the stream that begins inside a body is taken for headers, which costs its
@@ -333,7 +333,7 @@ func bareLineFeed(before byte, got []byte) bool {
 }
 
 // headersEnd returns where the headers end, behind their empty line, or 0 where
-// they do not; bare says that a line before that ends in a line feed alone.
+// they do not; bare: a line before that ends in a bare line feed.
 func headersEnd(before byte, got []byte) (end int, bare bool) {
 	for i := 0; ; i++ {
 		next := bytes.IndexByte(got[i:], '\n')
