@@ -8,6 +8,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"flashsale/catalog"
 	"flashsale/order"
 )
 
@@ -244,7 +245,7 @@ func readReconcileOptions(q *call) (o order.ReconcileOptions, err error) {
 	if o.Deep, err = q.querySwitch("deep", true); err != nil {
 		return o, err
 	}
-	o.ItemID, err = q.queryID("item_id", "item")
+	o.ItemID, err = q.queryID("item_id", catalog.ValidID, problemItemID)
 	return o, err
 }
 

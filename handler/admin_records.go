@@ -9,6 +9,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"flashsale/catalog"
 	"flashsale/order"
 )
 
@@ -41,10 +42,10 @@ func (rs *auditRoutes) readFilter(q *call) (f order.AuditFilter, err error) {
 	if f.Limit, err = q.pageLimit(); err != nil {
 		return f, err
 	}
-	if f.ItemID, err = q.queryID("item_id", "item"); err != nil {
+	if f.ItemID, err = q.queryID("item_id", catalog.ValidID, problemItemID); err != nil {
 		return f, err
 	}
-	if f.OrderID, err = q.queryID("order_id", "order"); err != nil {
+	if f.OrderID, err = q.queryID("order_id", validOrderID, problemOrderID); err != nil {
 		return f, err
 	}
 	f.Before, err = rs.cursors.before(q, auditList(f))

@@ -16,7 +16,7 @@ import (
 )
 
 // admit makes the checks of the request's route, in their order.
-func (e *edge) admit(q *call, params []string) error {
+func (e *edge) admit(q *call, params []pathParam) error {
 	r, h := q.route, q.c.Request.Header
 	if headersTooLarge(q.c.Request) {
 		return problemHeaderTooLarge
@@ -29,8 +29,8 @@ func (e *edge) admit(q *call, params []string) error {
 			return err
 		}
 	}
-	for _, name := range params {
-		if p := pathParams[name]; !p.valid(q.c.Param(name)) {
+	for _, p := range params {
+		if !p.valid(q.c.Param(p.name)) {
 			return p.refusal
 		}
 	}

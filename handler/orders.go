@@ -7,6 +7,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"flashsale/catalog"
 	"flashsale/handler/auth"
 	"flashsale/handler/strictjson"
 	"flashsale/order"
@@ -89,7 +90,7 @@ func (rs *orderRoutes) readFilter(q *call) (f order.Filter, err error) {
 	if f.Limit, err = q.pageLimit(); err != nil {
 		return f, err
 	}
-	if f.ItemID, err = q.queryID("item_id", "item"); err != nil {
+	if f.ItemID, err = q.queryID("item_id", catalog.ValidID, problemItemID); err != nil {
 		return f, err
 	}
 	if f.Status, err = queryChoice(q, "status", orderStatuses); err != nil {

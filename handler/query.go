@@ -61,11 +61,11 @@ func (q *call) pageLimit() (int, error) {
 	return n, nil
 }
 
-// queryID reads an optional parameter that is an id of the kind in pathParams.
-func (q *call) queryID(name, kind string) (string, error) {
+// queryID reads an optional parameter that is an id.
+func (q *call) queryID(name string, valid func(string) bool, refusal *problem) (string, error) {
 	value := q.query.Get(name)
-	if p := pathParams[kind]; q.query.Has(name) && !p.valid(value) {
-		return "", p.refusal.with(name, p.refusal.detail)
+	if q.query.Has(name) && !valid(value) {
+		return "", refusal.with(name, refusal.detail)
 	}
 	return value, nil
 }

@@ -3,6 +3,7 @@ package handler
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -105,32 +106,40 @@ const (
 	cacheNever
 )
 
-// pathParam is how a path parameter is checked.
+// pathParam is a path parameter and its check.
 type pathParam struct {
+	name    string
 	valid   func(string) bool
 	refusal *problem
 }
 
 // pathParams are the path parameters of all routes.
-var pathParams = map[string]pathParam{
-	"item":    {catalog.ValidID, problemItemID},
-	"order":   {validOrderID, problemOrderID},
-	"user":    {auth.ValidSubject, problemUserID},
-	"payment": {validPaymentID, problemPaymentID},
-	"task":    {validTaskID, problemTaskID},
-	"webhook": {validEndpointID, problemWebhookID},
-	"event":   {validEventID, problemEventID},
+var pathParams = []pathParam{
+	{"item", catalog.ValidID, problemItemID},
+	{"order", validOrderID, problemOrderID},
+	{"user", auth.ValidSubject, problemUserID},
+	{"payment", validPaymentID, problemPaymentID},
+	{"task", validTaskID, problemTaskID},
+	{"webhook", validEndpointID, problemWebhookID},
+	{"event", validEventID, problemEventID},
 }
 
-// params are the parameters in the route's path, from left to right.
-func (r *route) params() []string {
-	var names []string
+// params are the parameters in the route's path. A route with an unknown one is a
+// mistake in the table.
+func (r *route) params() []pathParam {
+	var all []pathParam
 	for segment := range strings.SplitSeq(r.Path, "/") {
-		if name, ok := strings.CutPrefix(segment, ":"); ok {
-			names = append(names, name)
+		name, ok := strings.CutPrefix(segment, ":")
+		if !ok {
+			continue
 		}
+		i := slices.IndexFunc(pathParams, func(p pathParam) bool { return p.name == name })
+		if i < 0 {
+			panic("handler: the path " + r.Path + " has an unknown parameter")
+		}
+		all = append(all, pathParams[i])
 	}
-	return names
+	return all
 }
 
 var (
