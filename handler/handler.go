@@ -76,9 +76,9 @@ type verifier interface {
 	Verify(token string) (auth.Identity, error)
 }
 
-// Service places orders and administrates sales. *order.Service implements it; each
+// shopService places orders and administrates sales. *order.Service implements it; each
 // group of routes gets the part that it needs.
-type Service interface {
+type shopService interface {
 	orderService
 	itemService
 	paymentService
@@ -89,7 +89,8 @@ type Service interface {
 // Config is what the routes need. Service, Items and Verifier are required; every
 // other field works at its zero value.
 type Config struct {
-	Service Service
+	// Service places orders and administrates sales: an *order.Service.
+	Service shopService
 	// Items are the items on sale, from memory where possible.
 	Items    itemCatalog
 	Verifier verifier

@@ -178,8 +178,8 @@ type shop struct {
 	trail   *fakeTrail
 }
 
-// service is a Service made of fakes.
-type service struct {
+// fakeService is made of fakes.
+type fakeService struct {
 	orderService
 	*fakeSales
 	*fakeChanges
@@ -189,8 +189,8 @@ type service struct {
 }
 
 // behind returns the fakes behind a shop, to exchange one.
-func behind(c *Config) *service {
-	s, ok := c.Service.(*service)
+func behind(c *Config) *fakeService {
+	s, ok := c.Service.(*fakeService)
 	if !ok {
 		panic("the service of this test is no fake")
 	}
@@ -207,7 +207,7 @@ func open(tb testing.TB, change ...func(*Config)) *shop {
 	}
 	s := &shop{orders: &fakeOrders{}, sales: &fakeSales{}, changes: &fakeChanges{}, trail: &fakeTrail{}}
 	c := Config{
-		Service: &service{s.orders, s.sales, s.changes, s.trail, &fakeBuyers{}, &fakeMoney{}},
+		Service: &fakeService{s.orders, s.sales, s.changes, s.trail, &fakeBuyers{}, &fakeMoney{}},
 		Items:   fakeItems{"thing": someItem()}, Verifier: verifier, Now: now, Limits: Limits{RateBuyer: -1},
 	}
 	for _, f := range change {

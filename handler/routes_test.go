@@ -20,7 +20,7 @@ import (
 
 func TestNew_Err(t *testing.T) {
 	t.Parallel()
-	good := Config{Service: &service{}, Items: fakeItems{}, Verifier: &auth.Verifier{}}
+	good := Config{Service: &fakeService{}, Items: fakeItems{}, Verifier: &auth.Verifier{}}
 	if _, err := New(good); err != nil {
 		t.Errorf("the least Config: %v", err)
 	}
