@@ -180,14 +180,16 @@ func TestServer_KeepAlive(t *testing.T) {
 	}
 }
 
-// One request, one answer, and the connection ends.
-func TestServer_OneAnswer(t *testing.T) {
+// oneAnswer is a request that ends its connection; an empty code: an order.
+type oneAnswer struct {
+	request func(t *testing.T) string
+	status  int
+	code    string
+}
+
+func TestServer_OneAnswer_Framing(t *testing.T) {
 	t.Parallel()
-	for name, tc := range map[string]struct {
-		request func(t *testing.T) string
-		status  int
-		code    string // empty: an order
-	}{
+	wantAnswers(t, map[string]oneAnswer{
 		"length and chunks": {func(t *testing.T) string {
 			return rawPurchase(t, "Content-Length: 4\r\nTransfer-Encoding: chunked\r\n", chunked(wireBody)) + smuggled
 		}, 201, ""},
@@ -218,6 +220,18 @@ func TestServer_OneAnswer(t *testing.T) {
 		"one bare line feed": {func(t *testing.T) string {
 			return rawPurchase(t, "X-A: 1\nX-B: 2\r\n"+withLength(wireBody), wireBody) + smuggled
 		}, 201, ""},
+		"bad chunk size": {func(t *testing.T) string {
+			return rawPurchase(t, "Transfer-Encoding: chunked\r\n", "zz\r\n"+wireBody+"\r\n0\r\n\r\n") + smuggled
+		}, 400, "body_incomplete"},
+		"long body announced": {func(t *testing.T) string {
+			return rawPurchase(t, "Content-Length: 1000000\r\n", wireBody+strings.Repeat(" ", 8<<10))
+		}, 413, "body_too_large"},
+	})
+}
+
+func TestServer_OneAnswer_Headers(t *testing.T) {
+	t.Parallel()
+	wantAnswers(t, map[string]oneAnswer{
 		"control character in a header": {func(t *testing.T) string {
 			return rawPurchase(t, "X-A: a\x01b\r\n"+withLength(wireBody), wireBody) + smuggled
 		}, 400, "request_malformed"},
@@ -245,13 +259,13 @@ func TestServer_OneAnswer(t *testing.T) {
 		"300 KB of headers": {func(t *testing.T) string {
 			return rawPurchase(t, "X-Fill: "+strings.Repeat("a", 300<<10)+"\r\n"+withLength(wireBody), wireBody)
 		}, 431, "header_too_large"},
-		"bad chunk size": {func(t *testing.T) string {
-			return rawPurchase(t, "Transfer-Encoding: chunked\r\n", "zz\r\n"+wireBody+"\r\n0\r\n\r\n") + smuggled
-		}, 400, "body_incomplete"},
-		"long body announced": {func(t *testing.T) string {
-			return rawPurchase(t, "Content-Length: 1000000\r\n", wireBody+strings.Repeat(" ", 8<<10))
-		}, 413, "body_too_large"},
-	} {
+	})
+}
+
+// wantAnswers sends each request: one request, one answer, and the connection ends.
+func wantAnswers(t *testing.T, cases map[string]oneAnswer) {
+	t.Helper()
+	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := open(t)
