@@ -1,6 +1,22 @@
-// Package handler is the edge of the service: it speaks HTTP. It decodes
-// strictly, authenticates, limits rates, and turns the outcome into the
-// contract's answers. The packages behind it decide what a purchase means.
+// Package handler is the edge of the service: it speaks HTTP. It decodes strictly,
+// authenticates, limits rates, and turns the outcome into the contract's answers.
+// The packages behind it decide what a purchase means.
+//
+// A request passes through these files:
+//
+//   - server.go: bounds on time and size, and what the HTTP server of the standard
+//     library leaves open at the level of bytes.
+//   - routes.go: the table of routes, from which the router is made.
+//   - call.go: the state of one request, its metrics and its log.
+//   - admit.go, limiter.go, query.go, decode.go: the checks that the route's entry
+//     asks for, in one order for all routes.
+//   - purchase.go, items.go, orders.go, events.go, admin_*.go, webhooks.go: one type
+//     for each group of routes.
+//   - encode.go, problems.go: the answer, or the problem that the error table gives.
+//
+// To add a route, write a method on the type of its group and add an entry to the
+// table; list its errors in the error table and describe new codes in
+// docs/problems.md. ops.go and docs.go hold what operators and the documentation need.
 package handler
 
 import (
