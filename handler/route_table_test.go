@@ -141,3 +141,32 @@ func TestRoutes_OtherMethods(t *testing.T) {
 		}
 	}
 }
+
+// TestRoutes_OrderOfChecks: of several faults, the first in the order of the checks is
+// reported. Each step corrects the one before.
+func TestRoutes_OrderOfChecks(t *testing.T) {
+	t.Parallel()
+	s := open(t)
+	r := httptest.NewRequest(http.MethodPost, "/v1/admin/items/Thing/restock?a=b", strings.NewReader("{"))
+	r.Header = http.Header{"Content-Type": {"text/plain"}, "Accept": {"image/png"}, "If-Match": {"4"}, "X-Fill": {strings.Repeat("a", 17<<10)}}
+	for _, step := range []struct {
+		code    string
+		correct func()
+	}{
+		{"header_too_large", func() { r.Header.Del("X-Fill") }},
+		{"auth_missing", func() { r.Header.Set("Authorization", bearer(t, "alice", auth.RoleBuyer)) }},
+		{"forbidden", func() { r.Header.Set("Authorization", bearer(t, "root", auth.RoleAdmin)) }},
+		{"id_invalid", func() { r.URL.Path = "/v1/admin/items/thing/restock" }},
+		{"content_type", func() { r.Header.Set("Content-Type", "application/json") }},
+		{"not_acceptable", func() { r.Header.Del("Accept") }},
+		{"unknown_parameter", func() { r.URL.RawQuery = "" }},
+		{"if_match_invalid", func() { r.Header.Set("If-Match", `"4"`) }},
+		{"idempotency_key_missing", func() { r.Header.Set("Idempotency-Key", "k") }},
+		{"json_invalid", func() {}},
+	} {
+		if got := decodeBody(t, s.do(r).Body)["code"]; got != step.code {
+			t.Errorf("code = %v, want %s", got, step.code)
+		}
+		step.correct()
+	}
+}

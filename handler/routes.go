@@ -15,8 +15,8 @@ import (
 )
 
 // route is an entry of the table from which the router, the access policy, the
-// checks before a handler and the 405 responses are made. The checks run in the
-// order of the fields, but the Content-Type is checked before Accept.
+// checks before a handler and the 405 responses are made. admit makes the checks, in
+// one order for all routes.
 type route struct {
 	// Method is the HTTP method. GET includes HEAD.
 	Method string
