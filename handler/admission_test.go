@@ -32,7 +32,7 @@ func (d *door) Wait(string) time.Duration { return d.wait }
 // other routes go on.
 func TestAdmission_Shut(t *testing.T) {
 	t.Parallel()
-	s := open(t, func(c *Config) { c.Admission = &door{wait: 3 * time.Second, shut: true}; c.RateBuyer = 1 })
+	s := open(t, func(c *Config) { c.Admission = &door{wait: 3 * time.Second, shut: true}; c.Limits.RateBuyer = 1 })
 	s.orders.place = func(context.Context, order.Purchase) (order.Placed, error) {
 		t.Error("a purchase got through")
 		return order.Placed{}, errTest
@@ -84,7 +84,7 @@ func TestAdmission_Database(t *testing.T) {
 // TestAdmission_InFlight counts whoever was let in out again, however it ended.
 func TestAdmission_InFlight(t *testing.T) {
 	t.Parallel()
-	s := open(t, func(c *Config) { c.MaxInFlight = 1; c.RateBuyer = -1 })
+	s := open(t, func(c *Config) { c.Limits.InFlight = 1; c.Limits.RateBuyer = -1 })
 	for i := range 20 {
 		r := purchaseRequest(t, `{"quantity":1}`)
 		want := 201

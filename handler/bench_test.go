@@ -76,8 +76,11 @@ func BenchmarkPurchaseHandler(b *testing.B) {
 		many[i] = bearer(b, "buyer-"+strconv.Itoa(i), auth.RoleBuyer)
 	}
 	b.Run("empty", func(b *testing.B) { benchHandler(b, emptyHandler(), many, http.StatusCreated) })
-	edge := func(b *testing.B, orders Orders) http.Handler {
-		return open(b, func(c *Config) { c.RateBuyer, c.BurstBuyer, c.Orders = 1e9, 1<<30, orders })
+	edge := func(b *testing.B, orders orderService) http.Handler {
+		return open(b, func(c *Config) {
+			c.Limits = Limits{RateBuyer: 1e9, BurstBuyer: 1 << 30}
+			behind(c).orderService = orders
+		})
 	}
 	b.Run("known buyers", func(b *testing.B) { benchHandler(b, edge(b, quickOrders{}), many[:1000], http.StatusCreated) })
 	b.Run("new buyers", func(b *testing.B) { benchHandler(b, edge(b, quickOrders{}), many, http.StatusCreated) })

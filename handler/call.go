@@ -2,43 +2,41 @@ package handler
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/hex"
 	"errors"
 	"net/http"
+	"net/url"
 	"runtime/debug"
+	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/gin-gonic/gin"
+	"github.com/rs/zerolog"
 
 	"flashsale/handler/auth"
+	"flashsale/order"
 )
-
-// endpoint answers one request: it writes the answer and returns nil, or
-// returns the error that the error table turns into one.
-type endpoint func(q *call) error
-
-// access says who may use a route.
-type access struct {
-	// roles that may; none: anybody, and no token is looked at.
-	roles []auth.Role
-	// gated: only while there is room, which is asked before the token.
-	gated bool
-	// keyed: it requires an Idempotency-Key, so a repeat is safe.
-	keyed bool
-}
 
 // call is one request on its way. Calls are reused: nothing may keep one, or
 // a part of its buffers, beyond the answer.
 type call struct {
 	c  *gin.Context
 	id []string // the request id, in the form of a header's value
-	// who sends it; zero on routes for anybody
-	who   Identity
-	start time.Time
-	in    []byte // the request's body
-	out   []byte // the answer's body
+	// identity is that of the sender; zero on routes for anyone
+	identity auth.Identity
+	start    time.Time
+	in       []byte // the request's body
+	out      []byte // the answer's body
+	route    *route
+	// What the checks of the route read: the query, If-Match (nil: any version) and
+	// the Idempotency-Key.
+	query url.Values
+	match order.Match
+	key   string
 	// counted: it is one of those in flight.
 	counted bool
-	keyed   bool // the route requires an Idempotency-Key
 	gone    bool // the client has left, or closed its sending side
 }
 
@@ -46,14 +44,14 @@ type call struct {
 const maxKept = 16 << 10
 
 func newCall() *call {
-	return &call{in: make([]byte, 0, maxPurchaseBody+1), out: make([]byte, 0, 1024)}
+	return &call{in: make([]byte, 0, maxSmallBody+1), out: make([]byte, 0, 1024)}
 }
 
 func (q *call) release() {
-	q.c, q.id, q.who = nil, nil, Identity{}
+	q.c, q.id, q.identity, q.query, q.match, q.key = nil, nil, auth.Identity{}, nil, nil, ""
 	q.in, q.out = q.in[:0], q.out[:0]
 	if cap(q.in) > maxKept {
-		q.in = make([]byte, 0, maxPurchaseBody+1)
+		q.in = make([]byte, 0, maxSmallBody+1)
 	}
 	if cap(q.out) > maxKept {
 		q.out = make([]byte, 0, 1024)
@@ -64,62 +62,27 @@ func (q *call) ctx() context.Context { return q.c.Request.Context() }
 
 // serve wraps an endpoint in what all routes share. It is one function and not
 // a chain of middlewares because the purchase route pays for each link.
-func (e *edge) serve(route string, who access, do endpoint) gin.HandlerFunc {
-	m := e.metrics.route(route)
+func (e *edge) serve(r *route) gin.HandlerFunc {
+	m := e.metrics.route(r.Path)
+	params := r.params()
 	return func(c *gin.Context) {
 		q := e.calls.Get().(*call)
-		q.c, q.start, q.keyed, q.gone = c, e.Now(), who.keyed, false
+		q.c, q.start, q.route, q.gone = c, e.Now(), r, false
 		defer e.finish(q, m)
 		q.id = e.requestIDs.of(c.Request)
-		c.Writer.Header()["X-Request-Id"] = q.id
-		if err := e.admit(q, who); err != nil {
+		h := c.Writer.Header()
+		h["X-Request-Id"] = q.id
+		if r.Cache == cacheNever {
+			h["Cache-Control"] = headerNoStore
+		}
+		if err := e.admit(q, params); err != nil {
 			e.refuse(q, err)
 			return
 		}
-		if err := do(q); err != nil {
+		if err := r.Handle(q); err != nil {
 			e.refuse(q, err)
 		}
 	}
-}
-
-// admit makes the checks that come before any route's own.
-func (e *edge) admit(q *call, who access) error {
-	if headersTooLarge(q.c.Request) {
-		return problemHeaderTooLarge
-	}
-	if e.addresses != nil {
-		if err := e.addresses.allow(addressKey(q.c.ClientIP()), q.start); err != nil {
-			return err
-		}
-	}
-	if who.gated {
-		if err := e.gate(q); err != nil {
-			return err
-		}
-	}
-	if len(who.roles) == 0 {
-		return nil
-	}
-	id, err := e.authenticate(q.c.Request.Header)
-	if err != nil {
-		return err
-	}
-	q.who = id
-	for _, role := range who.roles {
-		if id.Role == role {
-			return nil
-		}
-	}
-	return problemForbidden
-}
-
-// limit counts the request against its buyer's rate. The shop's own people and
-// programs are not limited: a burst of payments is theirs to send.
-func (e *edge) limit(q *call) error {
-	if e.buyers == nil || q.who.Role != auth.RoleBuyer {
-		return nil
-	}
-	return e.buyers.allow(q.who.Subject, q.start)
 }
 
 // finish observes the answer, and answers for an endpoint that panicked.
@@ -147,10 +110,22 @@ func (e *edge) finish(q *call, m *routeMetrics) {
 	if l := e.Log.Debug(); l != nil {
 		r := q.c.Request
 		l.Str("request_id", q.requestID()).Str("method", r.Method).Str("path", r.URL.Path).
-			Int("status", status).Dur("took_ms", took).Str("sub", q.who.Subject).Msg("request")
+			Int("status", status).Dur("took_ms", took).Str("sub", q.identity.Subject).Msg("request")
 	}
 	q.release()
 	e.calls.Put(q)
+}
+
+// by is the sender of the request, for the audit log.
+func (q *call) by() order.By { return order.By{Actor: q.identity.Subject, RequestID: q.requestID()} }
+
+// takeTime lets a request take longer than the server allows to others. The time
+// for reading it is over when it is read.
+func (q *call) takeTime(d time.Duration, log zerolog.Logger) {
+	err := http.NewResponseController(q.c.Writer).SetWriteDeadline(time.Now().Add(d + writeTimeout))
+	if err != nil {
+		log.Debug().Str("request_id", q.requestID()).Err(err).Msg("could not extend the write deadline")
+	}
 }
 
 func (q *call) requestID() string {
@@ -172,11 +147,64 @@ var (
 
 // json writes q.out as the answer.
 func (q *call) json(status int) error {
-	q.c.Writer.Header()["Content-Type"] = contentJSON
+	h := q.c.Writer.Header()
+	h["Content-Type"] = contentJSON
+	if q.route.Cache == cachePrivate {
+		h["Cache-Control"] = headerNoStore
+	}
 	q.c.Writer.WriteHeader(status)
-	// An error here means that the client is gone; there is nobody to tell.
+	// An error here means that the client is gone.
 	if _, err := q.c.Writer.Write(q.out); err != nil {
 		return errClientGone
 	}
 	return nil
+}
+
+// requestIDs names requests. A name is the process's random prefix and a
+// number, so it is unique without a random number per request.
+type requestIDs struct {
+	prefix string
+	last   *atomic.Uint64
+}
+
+func newRequestIDs() requestIDs {
+	var random [6]byte
+	if _, err := rand.Read(random[:]); err != nil {
+		panic(err) // documented never to happen
+	}
+	return requestIDs{prefix: hex.EncodeToString(random[:]) + "-", last: new(atomic.Uint64)}
+}
+
+// of returns the request's own id when it is harmless, and a new one otherwise,
+// in the form of a header's value.
+func (g *requestIDs) of(r *http.Request) []string {
+	if own := r.Header["X-Request-Id"]; len(own) == 1 && validRequestID(own[0]) {
+		return own
+	}
+	return []string{g.mint()}
+}
+
+// mint makes a new id.
+func (g *requestIDs) mint() string {
+	var buf [40]byte
+	b := append(buf[:0], g.prefix...)
+	b = strconv.AppendUint(b, g.last.Add(1), 36)
+	return string(b)
+}
+
+// validRequestID restricts ids to characters that need no escaping in a header, a
+// log and a JSON string.
+func validRequestID(id string) bool {
+	if len(id) == 0 || len(id) > 64 {
+		return false
+	}
+	for i := range len(id) {
+		c := id[i]
+		switch {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '.', c == '_', c == '-':
+		default:
+			return false
+		}
+	}
+	return true
 }

@@ -2,25 +2,27 @@ package handler
 
 import (
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
 	"runtime/debug"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
+
+	"github.com/rs/zerolog"
 
 	"flashsale/handler/auth"
 	"flashsale/order"
 )
 
-// Feed follows orders as they change.
-type Feed interface {
-	// Follow begins to follow an order. buyer is whose stream it is, empty for the
-	// shop's own. wake is called when look has something to return. look returns the
-	// order as it stands if that is news, else nil; its errors end the stream. stop
+// orderFeed follows orders as they change.
+type orderFeed interface {
+	// Follow begins to follow an order. buyer is the owner of the stream, empty for
+	// admins and services. wake is called when look has something to return. look returns the
+	// current order if it has changed, else nil; its errors end the stream. stop
 	// has to be called. Errors: those of order.Feed.Follow.
 	Follow(id, buyer string, wake func()) (look func() (*order.Order, error), stop func(), err error)
 }
@@ -35,32 +37,67 @@ const (
 
 var contentEvents = []string{"text/event-stream"}
 
-// orderEvents answers GET /v1/orders/{order}/events: the order's changes as
+// streamRoutes send the changes of orders as server-sent events.
+type streamRoutes struct {
+	Streams
+	orders  orderService
+	metrics *metrics
+	now     func() time.Time
+	log     zerolog.Logger
+}
+
+// Streams configures event streams.
+type Streams struct {
+	// orderFeed follows orders for GET /v1/orders/{order}/events. Default nil: the
+	// route does not exist.
+	Feed orderFeed
+	// Heartbeat is how often a stream on which nothing happens gives a sign of
+	// life. Default 15 s.
+	Heartbeat time.Duration
+	// Life is how long a stream may last; the client reconnects then.
+	// Default 30 minutes.
+	Life time.Duration
+	// Stall is how long a stream's client may take no byte. Default 10 s.
+	Stall time.Duration
+}
+
+// withDefaults fills in the defaults and checks the rest.
+func (s Streams) withDefaults() (Streams, error) {
+	for _, d := range []struct {
+		name  string
+		value *time.Duration
+		usual time.Duration
+	}{
+		{"Heartbeat", &s.Heartbeat, 15 * time.Second},
+		{"Life", &s.Life, 30 * time.Minute},
+		{"Stall", &s.Stall, 10 * time.Second},
+	} {
+		if *d.value < 0 {
+			return s, fmt.Errorf("handler: Streams.%s is %s; it must not be negative", d.name, *d.value)
+		}
+		if *d.value == 0 {
+			*d.value = d.usual
+		}
+	}
+	return s, nil
+}
+
+// follow answers GET /v1/orders/{order}/events: the order's changes as
 // server-sent events, until none is to be expected.
-func (e *edge) orderEvents(q *call) error {
+func (rs *streamRoutes) follow(q *call) error {
 	id := q.c.Param("order")
-	if !validOrderID(id) {
-		return problemOrderID
-	}
-	h := q.c.Request.Header
-	if err := checkAcceptEvents(h); err != nil {
-		return err
-	}
-	if err := e.limit(q); err != nil {
-		return err
-	}
-	seen, resumes, err := lastEventID(h)
+	seen, resumes, err := lastEventID(q.c.Request.Header)
 	if err != nil {
 		return err
 	}
 	buyer := ""
-	if q.who.Role == auth.RoleBuyer {
-		buyer = q.who.Subject
+	if q.identity.Role == auth.RoleBuyer {
+		buyer = q.identity.Subject
 	}
 	// Followed first and read then, so that no change falls between the two.
-	s := &eventStream{e: e}
-	if s.look, s.stop, err = e.Feed.Follow(id, buyer, s.wake); err != nil {
-		e.metrics.streamRefused(err)
+	s := &eventStream{rs: rs}
+	if s.look, s.stop, err = rs.Feed.Follow(id, buyer, s.wake); err != nil {
+		rs.metrics.streamRefused(err)
 		// The descriptor is needed elsewhere, and the client waits before it retries.
 		q.c.Writer.Header()["Connection"] = headerClose
 		return err
@@ -71,7 +108,7 @@ func (e *edge) orderEvents(q *call) error {
 			s.stop()
 		}
 	}()
-	o, err := e.Orders.Get(q.ctx(), id)
+	o, err := rs.orders.Get(q.ctx(), id)
 	if err != nil {
 		return err
 	}
@@ -94,12 +131,12 @@ func (e *edge) orderEvents(q *call) error {
 	return nil
 }
 
-// streamLife is how long a stream may last: no longer than its token is good.
-func (e *edge) streamLife(q *call) time.Duration {
-	if q.who.Expires.IsZero() {
-		return e.StreamLife
+// lifeOf is how long a stream may last: no longer than its token is good.
+func (rs *streamRoutes) lifeOf(q *call) time.Duration {
+	if q.identity.Expires.IsZero() {
+		return rs.Life
 	}
-	return min(e.StreamLife, q.who.Expires.Sub(e.Now()))
+	return min(rs.Life, q.identity.Expires.Sub(rs.now()))
 }
 
 // lastEventID reads the number of the last event that a client has seen, and
@@ -116,22 +153,13 @@ func lastEventID(h http.Header) (number int, seen bool, err error) {
 	return int(n), true, nil
 }
 
-// checkAcceptEvents refuses a client that would not take a stream of events.
-func checkAcceptEvents(h http.Header) error {
-	values := h["Accept"]
-	if len(values) == 0 || accepts(strings.Join(values, ","), "text/event-stream", "text/*") {
-		return nil
-	}
-	return problemEventsNotAcceptable
-}
-
 // eventStream writes the events of one order. It begins as an ordinary answer.
 // Then it takes the connection over from the HTTP server, and waits for changes
 // and for the client's departure in one read, on a goroutine of its own. The
 // request, the server's buffers and the handler's stack are free by then, so that
 // thousands of streams cost little.
 type eventStream struct {
-	e    *edge
+	rs   *streamRoutes
 	look func() (*order.Order, error)
 	stop func()
 	seen int // the number of the last event that was written
@@ -140,7 +168,7 @@ type eventStream struct {
 	input   int  // bytes that the client has sent
 
 	mu   sync.Mutex
-	news bool     // there is something to look at
+	news bool     // the order may have changed
 	conn net.Conn // nil until it has been taken over
 }
 
@@ -167,7 +195,7 @@ func (s *eventStream) begin(q *call, o *order.Order) (detached bool) {
 	}
 	conn, _, err := raw.Hijack()
 	if err != nil {
-		s.e.Log.Error().Str("request_id", q.requestID()).Err(err).Msg("take over the connection of an event stream")
+		s.rs.log.Error().Str("request_id", q.requestID()).Err(err).Msg("could not take over the connection of an event stream")
 		return false
 	}
 	if strict, ok := conn.(*strictConn); ok {
@@ -177,8 +205,8 @@ func (s *eventStream) begin(q *call, o *order.Order) (detached bool) {
 	s.conn = conn
 	s.mu.Unlock()
 	s.chunked = q.c.Request.ProtoAtLeast(1, 1)
-	s.e.metrics.streams.Inc()
-	go s.run(time.Now().Add(s.e.streamLife(q)))
+	s.rs.metrics.streams.Inc()
+	go s.run(time.Now().Add(s.rs.lifeOf(q)))
 	return true
 }
 
@@ -194,7 +222,7 @@ func unwrapped(w http.ResponseWriter) http.ResponseWriter {
 // which is for whole answers.
 func (s *eventStream) flush(q *call, raw *http.ResponseController) error {
 	// The connection's limits are of the real clock.
-	err := raw.SetWriteDeadline(time.Now().Add(s.e.StreamStall))
+	err := raw.SetWriteDeadline(time.Now().Add(s.rs.Stall))
 	if err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return err
 	}
@@ -212,7 +240,7 @@ func (s *eventStream) append(b []byte, o *order.Order) []byte {
 		b = appendOrder(b, &event.Order) // which has no line breaks
 		b = append(b, "\n\n"...)
 		s.seen = event.Number
-		s.e.metrics.events.Inc()
+		s.rs.metrics.events.Inc()
 	}
 	return b
 }
@@ -223,7 +251,7 @@ func (s *eventStream) append(b []byte, o *order.Order) []byte {
 func (s *eventStream) run(end time.Time) {
 	defer s.close()
 	for {
-		until := time.Now().Add(s.e.Heartbeat)
+		until := time.Now().Add(s.rs.Heartbeat)
 		if end.Before(until) {
 			until = end
 		}
@@ -312,7 +340,7 @@ func (s *eventStream) advance() bool {
 	}
 }
 
-// finish tells the client that the stream has ended, and was not cut.
+// finish ends the stream properly, so that the client knows it was not cut.
 func (s *eventStream) finish() {
 	if s.chunked {
 		// An error means that the client is gone.
@@ -324,10 +352,10 @@ func (s *eventStream) finish() {
 // process that stops waits for it.
 func (s *eventStream) close() {
 	if p := recover(); p != nil {
-		s.e.Log.Error().Interface("panic", p).Bytes("stack", debug.Stack()).Msg("event stream panicked")
+		s.rs.log.Error().Interface("panic", p).Bytes("stack", debug.Stack()).Msg("event stream panicked")
 	}
 	_ = s.conn.Close() //nolint:errcheck // everything was written, or the client is gone
-	s.e.metrics.streams.Dec()
+	s.rs.metrics.streams.Dec()
 	s.stop()
 }
 
@@ -354,7 +382,7 @@ func (s *eventStream) send(b []byte) error {
 
 // write writes to the connection, for at most as long as a client may stall.
 func (s *eventStream) write(b []byte) error {
-	if err := s.conn.SetWriteDeadline(time.Now().Add(s.e.StreamStall)); err != nil {
+	if err := s.conn.SetWriteDeadline(time.Now().Add(s.rs.Stall)); err != nil {
 		return err
 	}
 	_, err := s.conn.Write(b)

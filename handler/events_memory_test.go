@@ -21,7 +21,7 @@ import (
 // few KiB; `make bench ARGS='-rounds 0 -streams 5000'` measures it with real orders.
 func TestOrderEvents_Memory(t *testing.T) { //nolint:paralleltest // it measures the memory of the whole process
 	const streams, bound = 1000, 20 << 10
-	s, feed := streaming(t, orderIn(order.StatusQueued), func(c *Config) { c.Heartbeat = 500 * time.Millisecond })
+	s, feed := streaming(t, orderIn(order.StatusQueued), func(c *Config) { c.Streams.Heartbeat = 500 * time.Millisecond })
 	addr, err := net.ResolveTCPAddr("tcp", serve(t, s))
 	if err != nil {
 		t.Fatal(err)

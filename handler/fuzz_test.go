@@ -155,7 +155,7 @@ func FuzzIdempotencyKey(f *testing.F) {
 // spelling; altered in any bit, or shown to another list, it is refused; and no
 // text is a cursor that the service did not make.
 func FuzzCursor(f *testing.F) {
-	e := &edge{Config: Config{CursorKey: []byte("a key of the tests")}}
+	e := sealer{[]byte("a key of the tests")}
 	raw, ok := packID(someOrderID)
 	if !ok {
 		f.Fatal("the id cannot be packed")
@@ -210,7 +210,7 @@ func FuzzCursor(f *testing.F) {
 }
 
 // fuzzItemCursor holds a cursor of the items to the same.
-func fuzzItemCursor(t *testing.T, e *edge, text, item, ofOrders string, bit int) {
+func fuzzItemCursor(t *testing.T, e sealer, text, item, ofOrders string, bit int) {
 	t.Helper()
 	if after, ok := e.readItemCursor(text); ok && e.makeItemCursor(after) != text {
 		t.Fatalf("%q is taken for the cursor after %s", text, after)

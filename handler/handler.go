@@ -1,6 +1,22 @@
-// Package handler is the edge of the service: it speaks HTTP. It decodes
-// strictly, authenticates, limits rates, and turns the outcome into the
-// contract's answers. What a purchase means is decided behind it.
+// Package handler is the edge of the service: it speaks HTTP. It decodes strictly,
+// authenticates, limits rates, and turns the outcome into the contract's answers.
+// The packages behind it decide what a purchase means.
+//
+// A request passes through these files:
+//
+//   - server.go: bounds on time and size, and what the HTTP server of the standard
+//     library leaves open at the level of bytes.
+//   - routes.go: the table of routes, from which the router is made.
+//   - call.go: the state of one request, its metrics and its log.
+//   - admit.go, limiter.go, query.go, decode.go: the checks that the route's entry
+//     asks for, in one order for all routes.
+//   - purchase.go, items.go, orders.go, events.go, admin_*.go, webhooks.go: one type
+//     for each group of routes.
+//   - encode.go, problems.go: the answer, or the problem that the error table gives.
+//
+// To add a route, write a method on the type of its group and add an entry to the
+// table; list its errors in the error table and describe new codes in
+// docs/problems.md. ops.go and docs.go hold what operators and the documentation need.
 package handler
 
 import (
@@ -12,7 +28,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/gin-gonic/gin"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
@@ -21,12 +36,12 @@ import (
 	"flashsale/order"
 )
 
-// Orders places orders and reads them back.
-type Orders interface {
+// orderService places orders and reads them back.
+type orderService interface {
 	// Place takes the stock and queues the order. Its refusals are the errors
 	// of package inventory.
 	Place(ctx context.Context, p order.Purchase) (order.Placed, error)
-	// Get returns one order, or order.ErrNotFound. Who may see it is decided here.
+	// Get returns one order, or order.ErrNotFound. The routes decide who may see it.
 	Get(ctx context.Context, id string) (order.Order, error)
 	// List returns a page of orders, newest first, and the id below which the next
 	// page begins; empty: there is none.
@@ -39,8 +54,8 @@ type Orders interface {
 	Cancel(ctx context.Context, id string, by order.Canceller) (order.Order, error)
 }
 
-// Items answers what is on sale, from memory where it can.
-type Items interface {
+// itemCatalog returns the items on sale, from memory where it can.
+type itemCatalog interface {
 	// Item returns one item to buy by, or catalog.ErrItemNotFound.
 	Item(ctx context.Context, id string) (catalog.Item, error)
 	// View returns one item to show, or catalog.ErrItemNotFound.
@@ -51,113 +66,74 @@ type Items interface {
 	Warm(ctx context.Context, id string) (*catalog.View, error)
 }
 
-// Sales is what an admin does to a sale.
-type Sales interface {
+// itemService creates and changes items. Errors: those of order.Service's methods.
+type itemService interface {
 	// CreateItem opens a sale, or returns order.ErrItemExists.
 	CreateItem(ctx context.Context, n order.NewItem) (catalog.Item, error)
-	// Ledger returns the item's conservation equation, or catalog.ErrItemNotFound.
-	Ledger(ctx context.Context, item string) (order.Ledger, error)
-}
-
-// Changes is what an admin does to an item while it is on sale. Errors: those
-// of order.Service's methods.
-type Changes interface {
 	// Item returns the item as it is now, and not from memory.
 	Item(ctx context.Context, id string) (catalog.Item, error)
 	ChangeItem(ctx context.Context, id string, c order.ItemChange, by order.By) (catalog.Item, error)
 	ControlItem(ctx context.Context, id string, c order.ItemControl, by order.By) (catalog.Item, error)
-	// Restock also tells whether it was made by an earlier request with its key.
+	// Restock also reports whether an earlier request with its key made it.
 	Restock(ctx context.Context, id string, r order.Restock, by order.By) (item catalog.Item, replayed bool, err error)
+	// Ledger returns the item's conservation equation, or catalog.ErrItemNotFound.
+	Ledger(ctx context.Context, item string) (order.Ledger, error)
 }
 
-// Trail tells who changed what.
-type Trail interface {
+// auditLog records changes.
+type auditLog interface {
 	// Audit returns a page of the audit, newest first, and whether more follow.
 	Audit(ctx context.Context, f order.AuditFilter) (entries []order.AuditEntry, more bool, err error)
 }
 
-// Identity is who sends a request.
-type Identity = auth.Identity
-
-// Verifier tells who a bearer token speaks for; its errors are those of
+// verifier returns the identity that a bearer token proves; its errors are those of
 // package auth.
-type Verifier interface {
-	Verify(token string) (Identity, error)
+type verifier interface {
+	Verify(token string) (auth.Identity, error)
 }
 
-// Config is what the edge needs. Orders, Items, Sales, Changes, Trail and
-// Verifier are required; every other field works at its zero value.
+// shopService places orders and administrates sales. *order.Service implements it; each
+// group of routes gets the part that it needs.
+type shopService interface {
+	orderService
+	itemService
+	paymentService
+	buyerService
+	auditLog
+}
+
+// Config is what the routes need. Service, Items and Verifier are required; every
+// other field works at its zero value.
 type Config struct {
-	Orders   Orders
-	Items    Items
-	Sales    Sales
-	Changes  Changes
-	Trail    Trail
-	Verifier Verifier
+	// Service places orders and administrates sales: an *order.Service.
+	Service shopService
+	// Items are the items on sale, from memory where possible.
+	Items    itemCatalog
+	Verifier verifier
 
-	// Tasks shows operators the task queues. Default nil: their routes do not
-	// exist.
-	Tasks Tasks
-
+	// Tasks operates on the task queues. Default nil: its routes do not exist.
+	Tasks taskService
 	// Reconciler answers POST /v1/admin/reconcile. Default nil: the route does not exist.
-	Reconciler Reconciler
-
-	// Money answers the admin's routes for payments and refunds. Default nil: the
-	// routes do not exist, and no order shows its payments.
-	Money Money
-
+	Reconciler reconciler
 	// Webhooks administrates webhooks. Default nil: the routes do not exist.
 	Webhooks Webhooks
+	// DevTokens signs tokens for POST /dev/tokens. Default nil: the route
+	// does not exist. Set it in development mode only.
+	DevTokens func(sub, role string, ttl time.Duration) (string, error)
 
 	// Ready lists the parts that /readyz asks. Default none: always ready.
 	Ready []Check
 	// Workers is shown by /readyz, which stays 200 without any, and by
 	// GET /v1/admin/queue. Default nil: nothing is said about workers.
-	Workers Workers
+	Workers workerStatus
 
-	// DevTokens signs tokens for POST /dev/tokens. Default nil: the route
-	// does not exist. Set it in development mode only.
-	DevTokens func(sub, role string, ttl time.Duration) (string, error)
-
-	// RateBuyer is the number of requests per second that one buyer may send.
-	// Default 20; negative: no limit.
-	RateBuyer float64
-	// BurstBuyer is how many of them may come at once. Default: twice RateBuyer.
-	BurstBuyer int
-	// RateAddress is the number of requests per second from one client
-	// address (IPv6: one /64 network), with bursts of twice that. Default 0: no limit.
-	RateAddress float64
-	// TrustedProxies lists the addresses and networks whose X-Forwarded-For
-	// is believed. Default none: the peer of the connection is the client.
-	TrustedProxies []string
-
-	// MaxInFlight bounds the purchases that are being answered at one time;
-	// one more gets 503. Default 50,000; negative: no bound.
-	MaxInFlight int64
-	// Admission refuses purchases for which the orders that wait leave no room.
-	// Default nil: none is refused for that before the purchase script does.
-	Admission Admission
-	// DefaultWait is how long a purchase waits for its commit when the client
-	// states no preference. Default 2 s; negative: not at all.
-	DefaultWait time.Duration
-	// MaxWait is the longest wait that a client may ask for. Default 10 s.
-	MaxWait time.Duration
-
-	// Buyers exports and erases buyers' data for /v1/admin/buyers/{user}. Default
-	// nil: the routes do not exist.
-	Buyers Buyers
-
-	// Feed follows orders for GET /v1/orders/{order}/events. Default nil: the
-	// route does not exist.
-	Feed Feed
-	// Heartbeat is how often a stream on which nothing happens gives a sign of
-	// life. Default 15 s.
-	Heartbeat time.Duration
-	// StreamLife is how long a stream may last; the client comes again then.
-	// Default 30 minutes.
-	StreamLife time.Duration
-	// StreamStall is how long a stream's client may take no byte. Default 10 s.
-	StreamStall time.Duration
+	// Limits bounds the load that clients may cause.
+	Limits Limits
+	// Admission refuses purchases when too many orders are queued. Default nil: only
+	// the purchase script refuses them.
+	Admission admission
+	// Streams configures event streams.
+	Streams Streams
 
 	// CursorKey authenticates the cursors of lists. Processes that serve the
 	// same clients need the same key. Default: a fixed key, which still finds
@@ -176,60 +152,74 @@ type Config struct {
 	ItemNow func(item string) time.Time
 }
 
+// Limits bounds rates, concurrency and waits.
+type Limits struct {
+	// RateBuyer is the number of requests per second that one buyer may send.
+	// Default 20; negative: no limit.
+	RateBuyer float64
+	// BurstBuyer is how many of them may come at once. Default: twice RateBuyer.
+	BurstBuyer int
+	// RateAddress is the number of requests per second from one client
+	// address (IPv6: one /64 network), with bursts of twice that. Default 0: no limit.
+	RateAddress float64
+	// TrustedProxies lists the addresses and networks whose X-Forwarded-For
+	// is believed. Default none: the peer of the connection is the client.
+	TrustedProxies []string
+	// InFlight bounds the purchases that are answered concurrently;
+	// one more gets 503. Default 50,000; negative: no bound.
+	InFlight int64
+	// DefaultWait is how long a purchase waits for its commit when the client
+	// states no preference. Default 2 s; negative: not at all.
+	DefaultWait time.Duration
+	// MaxWait is the longest wait that a client may ask for. Default 10 s.
+	MaxWait time.Duration
+}
+
 // withDefaults fills in the defaults and checks the rest.
-func (c Config) withDefaults() (Config, error) {
+func (l Limits) withDefaults() (Limits, error) {
 	switch {
-	case c.Orders == nil:
-		return c, errors.New("handler: Config.Orders is missing")
+	case l.RateAddress < 0:
+		return l, fmt.Errorf("handler: Limits.RateAddress is %g; it must be 0 (no limit) or more", l.RateAddress)
+	case l.BurstBuyer < 0:
+		return l, fmt.Errorf("handler: Limits.BurstBuyer is %d; it must be 0 (twice the rate) or more", l.BurstBuyer)
+	case l.MaxWait < 0:
+		return l, fmt.Errorf("handler: Limits.MaxWait is %s; it must not be negative", l.MaxWait)
+	}
+	if l.RateBuyer == 0 {
+		l.RateBuyer = 20
+	}
+	if l.BurstBuyer == 0 {
+		l.BurstBuyer = twice(l.RateBuyer)
+	}
+	if l.InFlight == 0 {
+		l.InFlight = 50_000
+	}
+	if l.MaxWait == 0 {
+		l.MaxWait = 10 * time.Second
+	}
+	if l.DefaultWait == 0 {
+		l.DefaultWait = 2 * time.Second
+	}
+	l.DefaultWait = min(max(l.DefaultWait, 0), l.MaxWait)
+	return l, nil
+}
+
+// withDefaults fills in the defaults and checks the rest.
+func (c Config) withDefaults() (_ Config, err error) {
+	switch {
+	case c.Service == nil:
+		return c, errors.New("handler: Config.Service is missing")
 	case c.Items == nil:
 		return c, errors.New("handler: Config.Items is missing")
-	case c.Sales == nil:
-		return c, errors.New("handler: Config.Sales is missing")
-	case c.Changes == nil:
-		return c, errors.New("handler: Config.Changes is missing")
-	case c.Trail == nil:
-		return c, errors.New("handler: Config.Trail is missing")
 	case c.Verifier == nil:
 		return c, errors.New("handler: Config.Verifier is missing")
-	case c.RateAddress < 0:
-		return c, fmt.Errorf("handler: Config.RateAddress is %g; it must be 0 (no limit) or more", c.RateAddress)
-	case c.BurstBuyer < 0:
-		return c, fmt.Errorf("handler: Config.BurstBuyer is %d; it must be 0 (twice the rate) or more", c.BurstBuyer)
-	case c.MaxWait < 0:
-		return c, fmt.Errorf("handler: Config.MaxWait is %s; it must not be negative", c.MaxWait)
 	}
-	if c.RateBuyer == 0 {
-		c.RateBuyer = 20
+	if c.Limits, err = c.Limits.withDefaults(); err != nil {
+		return c, err
 	}
-	if c.BurstBuyer == 0 {
-		c.BurstBuyer = twice(c.RateBuyer)
+	if c.Streams, err = c.Streams.withDefaults(); err != nil {
+		return c, err
 	}
-	if c.MaxInFlight == 0 {
-		c.MaxInFlight = 50_000
-	}
-	if c.MaxWait == 0 {
-		c.MaxWait = 10 * time.Second
-	}
-	if c.DefaultWait == 0 {
-		c.DefaultWait = 2 * time.Second
-	}
-	for _, d := range []struct {
-		name  string
-		value *time.Duration
-		usual time.Duration
-	}{
-		{"Heartbeat", &c.Heartbeat, 15 * time.Second},
-		{"StreamLife", &c.StreamLife, 30 * time.Minute},
-		{"StreamStall", &c.StreamStall, 10 * time.Second},
-	} {
-		if *d.value < 0 {
-			return c, fmt.Errorf("handler: Config.%s is %s; it must not be negative", d.name, *d.value)
-		}
-		if *d.value == 0 {
-			*d.value = d.usual
-		}
-	}
-	c.DefaultWait = min(max(c.DefaultWait, 0), c.MaxWait)
 	if len(c.CursorKey) == 0 {
 		c.CursorKey = []byte("flashsale list cursor")
 	}
@@ -248,14 +238,12 @@ func twice(rate float64) int { return max(1, int(2*rate)) }
 // edge is the state behind the routes.
 type edge struct {
 	Config
-	refusals   zerolog.Logger // Log for what may come in floods
+	refusals   zerolog.Logger // Log, sampled, for events that clients can cause in large numbers
 	requestIDs requestIDs
 	buyers     *limiter // nil: no limit
 	addresses  *limiter // nil: no limit
 	metrics    *metrics
 	inFlight   atomic.Int64
-	readiness  readiness
-	listing    sync.Mutex // held while a page of the item list is encoded for all
 	calls      sync.Pool
 }
 
@@ -270,104 +258,15 @@ func New(c Config) (http.Handler, error) {
 		refusals:   c.Log.Sample(&zerolog.BurstSampler{Burst: 10, Period: time.Second}),
 		requestIDs: newRequestIDs(),
 		calls:      sync.Pool{New: func() any { return newCall() }},
-		readiness:  readiness{parts: c.Ready, workers: c.Workers, now: c.Now, log: c.Log},
 	}
-	if c.RateBuyer > 0 {
-		e.buyers = newLimiter(c.RateBuyer, c.BurstBuyer)
+	if c.Limits.RateBuyer > 0 {
+		e.buyers = newLimiter(c.Limits.RateBuyer, c.Limits.BurstBuyer)
 	}
-	if c.RateAddress > 0 {
-		e.addresses = newLimiter(c.RateAddress, twice(c.RateAddress))
+	if c.Limits.RateAddress > 0 {
+		e.addresses = newLimiter(c.Limits.RateAddress, twice(c.Limits.RateAddress))
 	}
 	if e.metrics, err = newMetrics(c.Registerer); err != nil {
 		return nil, err
 	}
-	return e.routes()
-}
-
-// routes lists everything that the public address answers.
-func (e *edge) routes() (http.Handler, error) {
-	r := newRouter()
-	if err := r.SetTrustedProxies(e.TrustedProxies); err != nil {
-		return nil, fmt.Errorf("handler: Config.TrustedProxies: %w", err)
-	}
-	anyone := access{}
-	buyer := access{roles: []auth.Role{auth.RoleBuyer}}
-	admin := access{roles: []auth.Role{auth.RoleAdmin}}
-	service := access{roles: []auth.Role{auth.RoleService}}
-	everybody := access{roles: []auth.Role{auth.RoleBuyer, auth.RoleAdmin, auth.RoleService}}
-	readers := access{roles: []auth.Role{auth.RoleBuyer, auth.RoleAdmin}}
-
-	e.get(r, "/healthz", anyone, e.health)
-	e.get(r, "/readyz", anyone, e.ready)
-	e.get(r, "/docs", anyone, e.showDocs)
-	e.get(r, "/v1/items", anyone, e.listItems)
-	e.get(r, "/v1/items/:item", anyone, e.getItem)
-	e.post(r, "/v1/items/:item/orders", access{roles: buyer.roles, gated: true, keyed: true}, e.purchase)
-	e.get(r, "/v1/orders", readers, e.listOrders)
-	e.get(r, "/v1/orders/:order", everybody, e.getOrder)
-	if e.Feed != nil {
-		e.get(r, "/v1/orders/:order/events", everybody, e.orderEvents)
-	}
-	e.post(r, "/v1/orders/:order/cancel", readers, e.cancelOrder)
-	e.post(r, "/v1/orders/:order/payment", service, e.payOrder)
-	e.post(r, "/v1/admin/items", admin, e.createItem)
-	e.get(r, "/v1/admin/items/:item", admin, e.adminItem)
-	e.patch(r, "/v1/admin/items/:item", admin, e.changeItem)
-	e.post(r, "/v1/admin/items/:item/restock", access{roles: admin.roles, keyed: true}, e.restock)
-	e.post(r, "/v1/admin/items/:item/pause", admin, e.control(catalog.ControlPaused))
-	e.post(r, "/v1/admin/items/:item/resume", admin, e.control(catalog.ControlOpen))
-	e.post(r, "/v1/admin/items/:item/close", admin, e.control(catalog.ControlClosed))
-	e.get(r, "/v1/admin/items/:item/ledger", admin, e.ledger)
-	e.post(r, "/v1/admin/items/:item/warm", admin, e.warmItem)
-	if e.Tasks != nil {
-		e.taskRoutes(r, admin)
-	}
-	if e.Buyers != nil {
-		e.get(r, "/v1/admin/buyers/:user", admin, e.exportBuyer)
-		e.post(r, "/v1/admin/buyers/:user/erase", admin, e.eraseBuyer)
-	}
-	e.get(r, "/v1/admin/audit", admin, e.audit)
-	if e.Reconciler != nil {
-		e.post(r, "/v1/admin/reconcile", admin, e.reconcile)
-	}
-	if e.Money != nil {
-		e.moneyRoutes(r, admin)
-	}
-	if e.Webhooks != nil {
-		e.webhookRoutes(r, admin)
-	}
-	if e.DevTokens != nil {
-		e.post(r, "/dev/tokens", anyone, e.devToken)
-	}
-	r.NoRoute(e.serve("none", anyone, func(*call) error { return problemNoRoute }))
-	r.NoMethod(e.serve("none", anyone, func(*call) error { return problemMethod }))
-	return r, nil
-}
-
-// newRouter returns a router that guesses nothing: no redirect, no cleaned-up
-// path, and path values exactly as they were meant, an encoded slash included.
-func newRouter() *gin.Engine {
-	// Otherwise Gin prints each route and warns of its defaults.
-	gin.SetMode(gin.ReleaseMode)
-	r := gin.New()
-	r.RedirectTrailingSlash = false
-	r.RedirectFixedPath = false
-	r.HandleMethodNotAllowed = true
-	r.UseRawPath = true
-	r.UnescapePathValues = true
-	return r
-}
-
-func (e *edge) get(r gin.IRoutes, path string, who access, do endpoint) {
-	h := e.serve(path, who, do)
-	r.GET(path, h)
-	r.HEAD(path, h)
-}
-
-func (e *edge) post(r gin.IRoutes, path string, who access, do endpoint) {
-	r.POST(path, e.serve(path, who, do))
-}
-
-func (e *edge) patch(r gin.IRoutes, path string, who access, do endpoint) {
-	r.PATCH(path, e.serve(path, who, do))
+	return e.newRouter(newFeatures(&c, e.metrics, e.refusals).routes())
 }

@@ -178,6 +178,25 @@ type shop struct {
 	trail   *fakeTrail
 }
 
+// fakeService is made of fakes.
+type fakeService struct {
+	orderService
+	*fakeSales
+	*fakeChanges
+	*fakeTrail
+	buyerService
+	paymentService
+}
+
+// behind returns the fakes behind a shop, to exchange one.
+func behind(c *Config) *fakeService {
+	s, ok := c.Service.(*fakeService)
+	if !ok {
+		panic("the service of this test is no fake")
+	}
+	return s
+}
+
 // open makes a shop whose clock stands still; change may alter its Config.
 func open(tb testing.TB, change ...func(*Config)) *shop {
 	tb.Helper()
@@ -188,8 +207,8 @@ func open(tb testing.TB, change ...func(*Config)) *shop {
 	}
 	s := &shop{orders: &fakeOrders{}, sales: &fakeSales{}, changes: &fakeChanges{}, trail: &fakeTrail{}}
 	c := Config{
-		Orders: s.orders, Items: fakeItems{"thing": someItem()}, Sales: s.sales, Changes: s.changes, Trail: s.trail, Verifier: verifier,
-		Now: now, RateBuyer: -1,
+		Service: &fakeService{s.orders, s.sales, s.changes, s.trail, &fakeBuyers{}, &fakeMoney{}},
+		Items:   fakeItems{"thing": someItem()}, Verifier: verifier, Now: now, Limits: Limits{RateBuyer: -1},
 	}
 	for _, f := range change {
 		f(&c)

@@ -145,7 +145,7 @@ func TestListItems_Kept(t *testing.T) {
 	t.Parallel()
 	const n = 250
 	v := &catalog.ListView{Items: manyItems(n)}
-	e := &edge{Config: Config{CursorKey: []byte("a key of the tests"), ItemNow: func(string) time.Time { return someTime }}}
+	e := &itemRoutes{cursors: sealer{[]byte("a key of the tests")}, itemNow: func(string) time.Time { return someTime }}
 	for range 2 {
 		for from := range n + 1 {
 			for _, limit := range []int{1, 10, defaultPage - 1, defaultPage, defaultPage + 1, 50, maxPage - 1, maxPage} {

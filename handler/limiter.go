@@ -11,8 +11,8 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// limiter holds one token bucket per key. A bucket that has been left alone
-// long enough to be full again is as good as none, so buckets are kept in two
+// limiter holds one token bucket per key. A bucket that is unused
+// long enough to be full again need not be kept, so buckets are kept in two
 // generations and the older one is dropped as a whole: nothing runs in the
 // background, and a key seen for the first time costs one insertion.
 type limiter struct {
@@ -46,7 +46,7 @@ func newLimiter(perSecond float64, burst int) *limiter {
 }
 
 // allow takes one token from the key's bucket, or returns the problem that
-// tells the client when there will be one.
+// says when there will be one.
 func (l *limiter) allow(key string, now time.Time) error {
 	bucket := l.bucket(key, now)
 	if bucket.AllowN(now, 1) {
@@ -80,7 +80,7 @@ func (l *limiter) bucket(key string, now time.Time) *rate.Limiter {
 }
 
 // addressKey names the bucket of a client address. One IPv6 customer has a
-// whole /64 network, so that is what shares a bucket.
+// whole /64 network, so the network shares a bucket.
 func addressKey(address string) string {
 	addr, err := netip.ParseAddr(address)
 	if err != nil || addr.Unmap().Is4() {

@@ -96,7 +96,7 @@ func TestLimiter_Concurrent(t *testing.T) {
 
 func TestRate_Buyer(t *testing.T) {
 	t.Parallel()
-	s := open(t, func(c *Config) { c.RateBuyer, c.BurstBuyer = 0.5, 3 })
+	s := open(t, func(c *Config) { c.Limits.RateBuyer, c.Limits.BurstBuyer = 0.5, 3 })
 	for i, body := range []string{`{"quantity":1}`, `{`, ``} { // malformed bodies count
 		if code := s.do(purchaseRequest(t, body)).Code; code == http.StatusTooManyRequests {
 			t.Errorf("request %d: %d", i, code)
@@ -132,7 +132,7 @@ func TestRate_Buyer(t *testing.T) {
 // Without a trusted proxy X-Forwarded-For means nothing.
 func TestRate_Address(t *testing.T) {
 	t.Parallel()
-	limited := func(c *Config) { c.RateAddress = 5 }
+	limited := func(c *Config) { c.Limits.RateAddress = 5 }
 	flood := func(s *shop, forwarded func(i int) string) (refused int) {
 		for i := range 1000 {
 			r := httptest.NewRequest(http.MethodGet, "/v1/items", http.NoBody)
@@ -148,7 +148,7 @@ func TestRate_Address(t *testing.T) {
 	if got := flood(open(t, limited), changing); got != 990 {
 		t.Errorf("%d of 1000 were refused, want 990", got)
 	}
-	trusting := func(c *Config) { c.TrustedProxies = []string{"192.0.2.0/24"} } // httptest's client
+	trusting := func(c *Config) { c.Limits.TrustedProxies = []string{"192.0.2.0/24"} } // httptest's client
 	if got := flood(open(t, limited, trusting), changing); got != 0 {
 		t.Errorf("behind a trusted proxy %d of 1000 clients were refused", got)
 	}

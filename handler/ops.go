@@ -1,13 +1,222 @@
 package handler
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"net/http"
 	"net/http/pprof"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/rs/zerolog"
+
+	"flashsale/order"
 )
+
+const (
+	// probeTimeout bounds one probe.
+	probeTimeout = time.Second
+	// readyFor is how long an answer is reused: anyone may ask, and must not be able
+	// to keep the database busy.
+	readyFor = 200 * time.Millisecond
+)
+
+// Check is one part that has to work for the service to be ready.
+type Check struct {
+	// Name is public; it names no host.
+	Name string
+	// Probe returns nil when the part works. Its error is logged, not shown.
+	Probe func(ctx context.Context) error
+	// Degrades describes what the service lacks without the part, which is then not
+	// required.
+	// Default empty: it is not ready without it.
+	Degrades string
+}
+
+// workerStatus knows the processes that commit orders.
+type workerStatus interface {
+	// WorkerStatus reports the live workers and what is wrong with them.
+	WorkerStatus(ctx context.Context) (order.WorkerStatus, error)
+}
+
+// readiness probes the parts, and keeps the last result for a moment.
+type readiness struct {
+	parts   []Check
+	workers workerStatus // nil: not shown
+	now     func() time.Time
+	log     zerolog.Logger
+
+	mu     sync.Mutex
+	looked time.Time
+	state  readyState
+}
+
+// readyState is the result of probing all parts.
+type readyState struct {
+	failing  []string // the names of the parts that fail
+	degraded []Check  // the parts that fail and do not make it unready
+	workers  string   // what is wrong with the workers, which does not make it unready
+}
+
+// append adds its members to a JSON object, each with a comma behind it.
+func (s *readyState) append(b []byte) []byte {
+	if len(s.failing) > 0 {
+		b = append(b, `"failing":[`...)
+		for i, name := range s.failing {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = appendString(b, name)
+		}
+		b = append(b, `],`...)
+	}
+	degraded := s.degraded
+	if s.workers != "" {
+		degraded = append([]Check{{Name: "workers", Degrades: s.workers}}, degraded...)
+	}
+	for i := range degraded {
+		if i == 0 {
+			b = append(b, `"degraded":[`...)
+		} else {
+			b = append(b, ',')
+		}
+		b = appendString(b, degraded[i].Name)
+	}
+	if len(degraded) > 0 {
+		b = append(b, `],`...)
+	}
+	for i := range degraded {
+		b = append(appendString(b, degraded[i].Name), ':')
+		b = append(appendString(b, degraded[i].Degrades), ',')
+	}
+	return b
+}
+
+// health answers GET /healthz: the process runs and answers.
+func health(q *call) error {
+	q.out = append(q.out[:0], `{"status":"ok"}`...)
+	return q.json(200)
+}
+
+// ready answers GET /readyz: 200, or 503 with the failing parts.
+func (r *readiness) ready(q *call) error {
+	state := r.look(context.WithoutCancel(q.ctx()))
+	if len(state.failing) == 0 {
+		q.out = append(state.append(append(q.out[:0], '{')), `"status":"ok"}`...)
+		return q.json(200)
+	}
+	own := *problemNotReady.one()
+	own.head = append(state.append([]byte{'{'}), own.head[1:]...)
+	return &own
+}
+
+// look probes all parts at once. All requests share the result, so it does not depend on
+// one of them, and it ends after probeTimeout whatever the probes do.
+func (r *readiness) look(ctx context.Context) readyState {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if since := r.now().Sub(r.looked); since >= 0 && since < readyFor {
+		return r.state
+	}
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	outcome := make([]chan error, len(r.parts))
+	for i, part := range r.parts {
+		outcome[i] = make(chan error, 1)
+		go func() { outcome[i] <- part.Probe(ctx) }()
+	}
+	workers := make(chan string, 1)
+	go func() { workers <- r.workerTrouble(ctx) }()
+	var state readyState
+	for i, part := range r.parts {
+		var err error
+		select {
+		case err = <-outcome[i]:
+		case <-ctx.Done():
+			err = ctx.Err() // a probe that ignores its context
+		}
+		switch {
+		case err == nil:
+		case part.Degrades != "":
+			state.degraded = append(state.degraded, part)
+		default:
+			r.log.Warn().Str("part", part.Name).Err(err).Msg("not ready")
+			state.failing = append(state.failing, part.Name)
+		}
+	}
+	select {
+	case state.workers = <-workers:
+	case <-ctx.Done():
+	}
+	r.looked, r.state = r.now(), state
+	return state
+}
+
+// workerTrouble is empty where nothing is wrong, and where it cannot be known: a Redis
+// that does not answer is a part of its own.
+func (r *readiness) workerTrouble(ctx context.Context) string {
+	if r.workers == nil {
+		return ""
+	}
+	s, err := r.workers.WorkerStatus(ctx)
+	if err != nil {
+		return ""
+	}
+	return s.Trouble
+}
+
+// OpsConfig configures the operator's address. Every field works at its zero value.
+type OpsConfig struct {
+	// Ready lists the parts that /readyz asks. Default none: always ready.
+	Ready []Check
+	// workerStatus is what /readyz says about workers. Default nil: nothing.
+	Workers workerStatus
+	// Alive returns nil as long as /healthz answers 200; its error is logged, not
+	// shown. It must not ask other services: a restart of this process would not help
+	// them. Default nil: the process is alive if it answers.
+	Alive func() error
+	// Log receives parts that are not ready. Default: nothing is logged.
+	Log zerolog.Logger
+}
+
+// opsReady answers GET /readyz on the operator's address.
+func opsReady(r *readiness) http.HandlerFunc {
+	return func(w http.ResponseWriter, req *http.Request) {
+		state := r.look(context.WithoutCancel(req.Context()))
+		status, text := http.StatusOK, `"status":"ok"}`
+		if len(state.failing) > 0 {
+			status, text = http.StatusServiceUnavailable, `"status":"unavailable"}`
+		}
+		opsJSON(w, status, append(state.append([]byte{'{'}), text...))
+	}
+}
+
+// opsHealth answers GET /healthz on the operator's address.
+func opsHealth(c *OpsConfig) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		if c.Alive != nil {
+			if err := c.Alive(); err != nil {
+				c.Log.Error().Err(err).Msg("not alive")
+				opsJSON(w, http.StatusServiceUnavailable, []byte(`{"status":"unavailable"}`))
+				return
+			}
+		}
+		opsJSON(w, http.StatusOK, []byte(`{"status":"ok"}`))
+	}
+}
+
+func opsJSON(w http.ResponseWriter, status int, body []byte) {
+	h := w.Header()
+	h["Content-Type"], h["Cache-Control"] = contentJSON, headerNoStore
+	w.WriteHeader(status)
+	if _, err := w.Write(body); err != nil {
+		return // the client is gone
+	}
+}
 
 // NewOps returns the routes of the operator's address: /metrics, /debug/pprof,
 // /healthz and /readyz. It has no authentication, so it belongs on an address that
@@ -23,4 +232,139 @@ func NewOps(g prometheus.Gatherer, c OpsConfig) http.Handler {
 	mux.HandleFunc("GET /healthz", opsHealth(&c))
 	mux.HandleFunc("GET /readyz", opsReady(&readiness{parts: c.Ready, workers: c.Workers, now: time.Now, log: c.Log}))
 	return mux
+}
+
+// metrics counts what the edge answers. Its labels are the route, the class of
+// the status and the code of a refusal: all of them lists that the program
+// ends, never a buyer or an item.
+type metrics struct {
+	requests *prometheus.CounterVec
+	duration *prometheus.HistogramVec
+	problems *prometheus.CounterVec
+	streams  prometheus.Gauge
+	refused  *prometheus.CounterVec // streams, by reason
+	events   prometheus.Counter
+	// byCode has an entry for each code, and is not changed after newMetrics.
+	byCode map[string]*lazyCounter
+}
+
+// lazyCounter is a counter whose series exists from its first use on: most routes and
+// codes never occur, and every series costs the operator's Prometheus memory.
+type lazyCounter struct {
+	made atomic.Pointer[prometheus.Counter]
+	make func() prometheus.Counter // returns the same counter each time
+}
+
+func (l *lazyCounter) inc() {
+	c := l.made.Load()
+	if c == nil {
+		one := l.make()
+		c = &one
+		l.made.Store(c)
+	}
+	(*c).Inc()
+}
+
+// statusClasses are the labels of statuses, by their first digit.
+var statusClasses = [...]string{"other", "1xx", "2xx", "3xx", "4xx", "5xx"}
+
+func newMetrics(r prometheus.Registerer) (*metrics, error) {
+	m := &metrics{
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "flashsale_http_requests_total",
+			Help: "Requests answered, by route and class of status.",
+		}, []string{"route", "status"}),
+		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "flashsale_http_request_duration_seconds",
+			Help: "Time from the request's headers to the end of the answer, by route.",
+			Buckets: []float64{0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.015, 0.03, 0.06,
+				0.125, 0.25, 0.5, 1, 2, 5, 10},
+		}, []string{"route"}),
+		problems: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "flashsale_http_problems_total",
+			Help: "Refusals, by the code in their body.",
+		}, []string{"code"}),
+		streams: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "flashsale_event_streams", Help: "Open event streams of orders.",
+		}),
+		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "flashsale_event_streams_refused_total",
+			Help: "Event streams refused: too many of the process, too many of one buyer, or the process is stopping.",
+		}, []string{"reason"}),
+		events: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "flashsale_events_sent_total", Help: "Events sent on event streams.",
+		}),
+		byCode: make(map[string]*lazyCounter, len(problemStatus)),
+	}
+	for _, r := range streamRefusals {
+		m.refused.WithLabelValues(r.reason)
+	}
+	for code := range problemStatus {
+		m.byCode[code] = &lazyCounter{make: func() prometheus.Counter { return m.problems.WithLabelValues(code) }}
+	}
+	if r == nil {
+		return m, nil
+	}
+	for _, c := range []prometheus.Collector{m.requests, m.duration, m.problems, m.streams, m.refused, m.events} {
+		if err := r.Register(c); err != nil {
+			return nil, fmt.Errorf("handler: register metrics: %w", err)
+		}
+	}
+	return m, nil
+}
+
+func (m *metrics) problem(code string) {
+	if c, known := m.byCode[code]; known {
+		c.inc()
+		return
+	}
+	m.problems.WithLabelValues(code).Inc()
+}
+
+// streamRefusals are the reasons why no stream begins.
+var streamRefusals = []struct {
+	err    error
+	reason string
+}{
+	{order.ErrTooManyStreams, "process_limit"},
+	{order.ErrTooManyOwnStreams, "buyer_limit"},
+	{order.ErrFeedClosed, "stopping"},
+}
+
+func (m *metrics) streamRefused(err error) {
+	for _, r := range streamRefusals {
+		if errors.Is(err, r.err) {
+			m.refused.WithLabelValues(r.reason).Inc()
+		}
+	}
+}
+
+// routeMetrics are the metrics of one route, looked up at its first request.
+type routeMetrics struct {
+	byClass  [len(statusClasses)]lazyCounter
+	duration atomic.Pointer[prometheus.Observer]
+	make     func() prometheus.Observer // returns the same one each time
+}
+
+func (m *metrics) route(name string) *routeMetrics {
+	r := &routeMetrics{make: func() prometheus.Observer { return m.duration.WithLabelValues(name) }}
+	for i, class := range statusClasses {
+		r.byClass[i].make = func() prometheus.Counter { return m.requests.WithLabelValues(name, class) }
+	}
+	return r
+}
+
+func (r *routeMetrics) observe(status int, took time.Duration) {
+	class := status / 100
+	if class < 1 || class >= len(r.byClass) {
+		class = 0
+	}
+	r.byClass[class].inc()
+	d := r.duration.Load()
+	if d == nil {
+		one := r.make()
+		d = &one
+		r.duration.Store(d)
+	}
+	(*d).Observe(took.Seconds())
 }

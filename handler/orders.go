@@ -1,39 +1,40 @@
 package handler
 
 import (
+	"context"
 	"errors"
-	"net/url"
 	"strconv"
+
+	"github.com/rs/zerolog"
 
 	"flashsale/catalog"
 	"flashsale/handler/auth"
+	"flashsale/handler/strictjson"
 	"flashsale/order"
 )
 
-// getOrder answers GET /v1/orders/{order}. Another buyer's order is answered
-// like one that does not exist, so that ids tell nothing.
-func (e *edge) getOrder(q *call) error {
+// orderRoutes read and close orders.
+type orderRoutes struct {
+	orders   orderService
+	payments paymentService
+	cursors  sealer
+	log      zerolog.Logger
+}
+
+// get answers GET /v1/orders/{order}. Another buyer's order is answered
+// like one that does not exist, so that ids reveal nothing.
+func (rs *orderRoutes) get(q *call) error {
 	id := q.c.Param("order")
-	if !validOrderID(id) {
-		return problemOrderID
-	}
-	if err := checkAccept(q.c.Request.Header); err != nil {
-		return err
-	}
-	if err := e.limit(q); err != nil {
-		return err
-	}
-	o, err := e.Orders.Get(q.ctx(), id)
+	o, err := rs.orders.Get(q.ctx(), id)
 	if err != nil {
 		return err
 	}
-	if q.who.Role == auth.RoleBuyer && o.UserID != q.who.Subject {
+	if q.identity.Role == auth.RoleBuyer && o.UserID != q.identity.Subject {
 		return order.ErrNotFound
 	}
-	if q.out, err = e.appendPaymentsOf(q, appendOrder(q.out[:0], &o), id); err != nil {
+	if q.out, err = rs.appendPaymentsOf(q, appendOrder(q.out[:0], &o), id); err != nil {
 		return err
 	}
-	q.c.Writer.Header()["Cache-Control"] = headerNoStore
 	return q.json(200)
 }
 
@@ -59,76 +60,46 @@ func validOrderID(id string) bool {
 	return true
 }
 
-// listOrders answers GET /v1/orders: a buyer's own, or what an admin asks for.
-func (e *edge) listOrders(q *call) error {
-	if err := checkAccept(q.c.Request.Header); err != nil {
-		return err
-	}
-	if err := e.limit(q); err != nil {
-		return err
-	}
-	f, err := e.readFilter(q)
+// list answers GET /v1/orders: a buyer's own, or what an admin asks for.
+func (rs *orderRoutes) list(q *call) error {
+	f, err := rs.readFilter(q)
 	if err != nil {
 		return err
 	}
-	orders, after, err := e.Orders.List(q.ctx(), f)
+	orders, after, err := rs.orders.List(q.ctx(), f)
 	incomplete := errors.Is(err, order.ErrIncompleteList)
 	if err != nil && !incomplete {
 		return err
 	}
-	b := append(q.out[:0], `{"orders":[`...)
-	for i := range orders {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = appendOrder(b, &orders[i])
-	}
-	next := ""
-	if after != "" {
-		next = e.makeCursor(f, after)
-	}
-	b = appendTextField(append(b, ']'), `,"next_cursor":`, next)
+	b := appendList(append(q.out[:0], `{"orders":[`...), orders, appendOrder)
+	b = appendTextField(b, `],"next_cursor":`, rs.cursors.makeCursor(f, after))
 	if incomplete {
 		b = append(b, `,"incomplete":true`...)
 	}
 	q.out = append(b, '}')
-	q.c.Writer.Header()["Cache-Control"] = headerNoStore
 	return q.json(200)
 }
 
-// The page's length, in orders.
-const (
-	defaultPage = 20
-	maxPage     = 100
-)
+var orderStatuses = []order.Status{
+	order.StatusQueued, order.StatusConfirmed, order.StatusPaid, order.StatusRefunded,
+	order.StatusCancelled, order.StatusExpired, order.StatusRejected,
+}
 
-// readFilter reads the query of a list. A parameter that is misspelled must
-// not widen the answer in silence, so unknown ones are refused.
-func (e *edge) readFilter(q *call) (order.Filter, error) {
-	f := order.Filter{Limit: defaultPage}
-	values, err := url.ParseQuery(q.c.Request.URL.RawQuery)
-	if err != nil {
-		return f, problemParameter
+// readFilter reads the query of a list. The route lets only admins send filters.
+func (rs *orderRoutes) readFilter(q *call) (f order.Filter, err error) {
+	if f.Limit, err = q.pageLimit(); err != nil {
+		return f, err
 	}
-	cursor, paged := "", false
-	for name, all := range values {
-		if len(all) != 1 {
-			return f, problemParameter.with(truncate(name, 64), "The parameter was sent more than once; send it once.")
-		}
-		switch name {
-		case "limit":
-			f.Limit, err = readLimit(all[0])
-		case "cursor":
-			cursor, paged = all[0], true
-		default:
-			err = readAdminFilter(&f, q.who.Role, name, all[0])
-		}
-		if err != nil {
-			return f, err
-		}
+	if f.ItemID, err = q.queryID("item_id", catalog.ValidID, problemItemID); err != nil {
+		return f, err
 	}
-	if q.who.Role == auth.RoleBuyer {
-		f.UserID = q.who.Subject
+	if f.Status, err = queryChoice(q, "status", orderStatuses); err != nil {
+		return f, err
+	}
+	if q.identity.Role == auth.RoleBuyer {
+		f.UserID = q.identity.Subject
+	} else if f.UserID = q.query.Get("user_id"); q.query.Has("user_id") && !auth.ValidSubject(f.UserID) {
+		return f, problemParameter.with("user_id", "user_id has 1 to 128 characters of A-Z a-z 0-9 . _ : @ -.")
 	}
 	if f.Status == order.StatusQueued && f.UserID == "" {
 		// Queued orders are found by their buyer only. An empty list would look as if
@@ -136,8 +107,8 @@ func (e *edge) readFilter(q *call) (order.Filter, error) {
 		return f, problemParameter.with("status",
 			"status=queued also needs user_id. GET /v1/admin/queue shows how many orders are queued.")
 	}
-	if paged {
-		before, ok := e.readCursor(f, cursor)
+	if q.query.Has("cursor") {
+		before, ok := rs.cursors.readCursor(f, q.query.Get("cursor"))
 		if !ok {
 			return f, problemCursor
 		}
@@ -146,40 +117,193 @@ func (e *edge) readFilter(q *call) (order.Filter, error) {
 	return f, nil
 }
 
-func readLimit(value string) (int, error) {
-	n, err := strconv.Atoi(value)
-	if err != nil || n < 1 || n > maxPage {
-		return 0, problemLimit
+// maxReference is how long a payment's reference may be, in characters.
+const maxReference = 255
+
+// maxAmount bounds a payment in the currency's smallest unit. Larger numbers are a
+// mistake, and would be recorded as something else.
+const maxAmount = 1_000_000_000_000_000_000
+
+// cancel answers POST /v1/orders/{order}/cancel. Another buyer's order is
+// answered like one that does not exist.
+func (rs *orderRoutes) cancel(q *call) error {
+	id := q.c.Param("order")
+	o, err := rs.orders.Cancel(q.ctx(), id, order.Canceller{
+		UserID: q.identity.Subject, Admin: q.identity.Role == auth.RoleAdmin, RequestID: q.requestID(),
+	})
+	if err != nil {
+		return err
 	}
-	return n, nil
+	return q.order(&o)
 }
 
-// readAdminFilter reads the parameters that only an admin may use.
-func readAdminFilter(f *order.Filter, role auth.Role, name, value string) error {
-	if role != auth.RoleAdmin {
-		return problemUnknownParameter.with(truncate(name, 64), "The list takes limit and cursor.")
+// pay answers POST /v1/orders/{order}/payment, which the shop's backend
+// sends when it has received money.
+func (rs *orderRoutes) pay(q *call) error {
+	id := q.c.Param("order")
+	p, err := readPayment(q.in)
+	if err != nil {
+		return err
 	}
-	switch name {
-	case "user_id":
-		if !auth.ValidSubject(value) {
-			return problemParameter.with(name, "user_id has 1 to 128 characters of A-Z a-z 0-9 . _ : @ -.")
+	o, err := rs.orders.Pay(q.ctx(), id, p)
+	if err != nil {
+		rs.logUnaccepted(q, id, &p, err)
+		return err
+	}
+	return q.order(&o)
+}
+
+// readPayment reads and checks the body of a payment.
+func readPayment(body []byte) (order.Payment, error) {
+	f := newFields(body)
+	p := order.Payment{
+		Reference:   f.text("reference", true),
+		AmountMinor: f.integer("amount_minor", true, 0),
+		Currency:    f.text("currency", true),
+	}
+	if err := f.done(); err != nil {
+		return p, err
+	}
+	switch {
+	case !visibleASCII(p.Reference, maxReference):
+		return p, problemFieldRange.with("reference", "reference has 1 to 255 visible ASCII characters.")
+	case p.AmountMinor < 0 || p.AmountMinor > maxAmount:
+		return p, problemFieldRange.with("amount_minor", "amount_minor is the amount in the currency's smallest unit, from 0 to 1,000,000,000,000,000,000.")
+	case !knownCurrency(p.Currency):
+		return p, problemFieldRange.with("currency", "currency is an ISO 4217 code in upper case, such as EUR.")
+	}
+	return p, nil
+}
+
+// visibleASCII reports whether text has 1 to limit characters from '!' to '~'.
+func visibleASCII(text string, limit int) bool {
+	for i := range len(text) {
+		if text[i] < '!' || text[i] > '~' {
+			return false
 		}
-		f.UserID = value
-	case "item_id":
-		if !catalog.ValidID(value) {
-			return problemItemID.with(name, problemItemID.detail)
-		}
-		f.ItemID = value
-	case "status":
-		switch s := order.Status(value); s {
-		case order.StatusQueued, order.StatusConfirmed, order.StatusPaid, order.StatusRefunded,
-			order.StatusCancelled, order.StatusExpired, order.StatusRejected:
-			f.Status = s
-		default:
-			return problemParameter.with(name, "status is one of queued, confirmed, paid, refunded, cancelled, expired, rejected.")
-		}
+	}
+	return text != "" && len(text) <= limit
+}
+
+// order writes an order as the answer.
+func (q *call) order(o *order.Order) error {
+	q.out = appendOrder(q.out[:0], o)
+	return q.json(200)
+}
+
+// paymentService lists received amounts and records refunds. Errors:
+// those of order.Service's methods.
+type paymentService interface {
+	// Payments returns a page of the received amounts, newest first, and whether
+	// more follow.
+	Payments(ctx context.Context, f order.PaymentFilter) (payments []order.PaymentRecord, more bool, err error)
+	// OrderPayments returns the amounts received for an order, oldest first.
+	OrderPayments(ctx context.Context, id string) ([]order.PaymentRecord, error)
+	// MarkRefunded records that an amount which paid nothing was refunded.
+	MarkRefunded(ctx context.Context, id int64, by order.By) (order.PaymentRecord, error)
+	// Refund records that a paid order was refunded.
+	Refund(ctx context.Context, id string, r order.Refund) (order.Order, error)
+}
+
+// paymentRoutes show received amounts and record refunds.
+type paymentRoutes struct {
+	payments paymentService
+	cursors  sealer
+}
+
+// list answers GET /v1/admin/payments.
+func (rs *paymentRoutes) list(q *call) error {
+	f, err := rs.readFilter(q)
+	if err != nil {
+		return err
+	}
+	payments, more, err := rs.payments.Payments(q.ctx(), f)
+	if err != nil {
+		return err
+	}
+	next := ""
+	if len(payments) > 0 {
+		next = rs.cursors.after(payments[len(payments)-1].ID, more, paymentList(f))
+	}
+	b := appendPayments(append(q.out[:0], `{"payments":`...), payments)
+	q.out = append(appendTextField(b, `,"next_cursor":`, next), '}')
+	return q.json(200)
+}
+
+func (rs *paymentRoutes) readFilter(q *call) (f order.PaymentFilter, err error) {
+	if f.Outcome, err = queryChoice(q, "outcome", order.PaymentOutcomes); err != nil {
+		return f, err
+	}
+	if f.NeedsRefund, err = q.querySwitch("needs_refund", false); err != nil {
+		return f, err
+	}
+	if f.Limit, err = q.pageLimit(); err != nil {
+		return f, err
+	}
+	f.Before, err = rs.cursors.before(q, paymentList(f))
+	return f, err
+}
+
+// markRefunded answers POST /v1/admin/payments/{payment}/refunded.
+func (rs *paymentRoutes) markRefunded(q *call) error {
+	id, _ := readPaymentID(q.c.Param("payment"))
+	p, err := rs.payments.MarkRefunded(q.ctx(), id, q.by())
+	if err != nil {
+		return err
+	}
+	q.out = appendPayment(q.out[:0], &p)
+	return q.json(200)
+}
+
+func validPaymentID(text string) bool {
+	_, ok := readPaymentID(text)
+	return ok
+}
+
+// readPaymentID reads a payment's id from the path. Each id has one spelling.
+func readPaymentID(text string) (int64, bool) {
+	id, err := strconv.ParseInt(text, 10, 64)
+	return id, err == nil && id > 0 && strconv.FormatInt(id, 10) == text
+}
+
+// refund answers POST /v1/admin/orders/{order}/refund.
+func (rs *paymentRoutes) refund(q *call) error {
+	id := q.c.Param("order")
+	f := newFields(q.in)
+	restock, _ := f.take("restock", strictjson.Bool, true, "true or false")
+	if err := f.done(); err != nil {
+		return err
+	}
+	o, err := rs.payments.Refund(q.ctx(), id, order.Refund{Restock: restock.Bool(), By: q.by()})
+	if err != nil {
+		return err
+	}
+	return q.order(&o)
+}
+
+// appendPaymentsOf adds the amounts received for an order to it, for admins only.
+func (rs *orderRoutes) appendPaymentsOf(q *call, b []byte, id string) ([]byte, error) {
+	if q.identity.Role != auth.RoleAdmin {
+		return b, nil
+	}
+	payments, err := rs.payments.OrderPayments(q.ctx(), id)
+	if err != nil {
+		return b, err
+	}
+	return append(appendPayments(append(b[:len(b)-1], `,"payments":`...), payments), '}'), nil
+}
+
+// logUnaccepted logs an amount that was received and paid nothing: its client must
+// refund it, and may not be listening.
+func (rs *orderRoutes) logUnaccepted(q *call, id string, p *order.Payment, cause error) {
+	message := "payment paid no order, refund it"
+	switch {
+	case errors.Is(cause, order.ErrPaymentLimit):
+		message = "payment was not recorded because its order has too many, refund it"
+	case errors.Is(cause, order.ErrOrderExpired), errors.Is(cause, order.ErrOrderFinal), errors.Is(cause, order.ErrAmountMismatch):
 	default:
-		return problemUnknownParameter.with(truncate(name, 64), "The list takes limit, cursor, user_id, item_id and status.")
+		return
 	}
-	return nil
+	rs.log.Warn().Str("order", id).Str("reference", p.Reference).Int64("amount_minor", p.AmountMinor).Str("currency", p.Currency).
+		Str("request_id", q.requestID()).AnErr("cause", cause).Msg(message)
 }

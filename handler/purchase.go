@@ -3,38 +3,29 @@ package handler
 import (
 	"errors"
 	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
 
-	"flashsale/catalog"
+	"flashsale/handler/strictjson"
 	"flashsale/internal/faultpoint"
 	"flashsale/inventory"
 	"flashsale/order"
 )
 
+// purchaseRoutes place orders.
+type purchaseRoutes struct {
+	items     itemCatalog
+	orders    orderService
+	admission admission // nil: no purchase is refused before its script runs
+	// How long a purchase waits for its commit: without a preference, and at most.
+	defaultWait, maxWait time.Duration
+}
+
 // purchase answers POST /v1/items/{item}/orders.
-func (e *edge) purchase(q *call) error {
-	h := q.c.Request.Header
-	// Malformed requests count as well: a client that sends many is no better
-	// than one that buys too fast.
-	if err := e.limit(q); err != nil {
-		return err
-	}
+func (rs *purchaseRoutes) purchase(q *call) error {
 	item := q.c.Param("item")
-	if !catalog.ValidID(item) {
-		return problemItemID
-	}
-	if err := checkContent(h); err != nil {
-		return err
-	}
-	if err := checkAccept(h); err != nil {
-		return err
-	}
-	key, err := idempotencyKey(h)
-	if err != nil {
-		return err
-	}
-	if err := q.readBody(maxPurchaseBody); err != nil {
-		return err
-	}
 	quantity, err := decodePurchase(q.in)
 	if err != nil {
 		return err
@@ -44,26 +35,35 @@ func (e *edge) purchase(q *call) error {
 	if quantity < 1 || quantity > maxPerUserLimit {
 		return problemQuantity
 	}
-	what, err := e.Items.Item(q.ctx(), item)
+	what, err := rs.items.Item(q.ctx(), item)
 	if err != nil {
 		return err
 	}
-	prefer := e.unhurried(item, readPrefer(h, e.DefaultWait, e.MaxWait))
-	placed, err := e.Orders.Place(q.ctx(), order.Purchase{
+	prefer := rs.unhurried(item, readPrefer(q.c.Request.Header, rs.defaultWait, rs.maxWait))
+	placed, err := rs.orders.Place(q.ctx(), order.Purchase{
 		ItemID:         item,
 		Item:           what,
-		UserID:         q.who.Subject,
-		IdempotencyKey: key,
+		UserID:         q.identity.Subject,
+		IdempotencyKey: q.key,
 		Quantity:       quantity,
 		Wait:           prefer.wait,
 	})
-	if e.Admission != nil && errors.Is(err, inventory.ErrOverloaded) {
-		return fmt.Errorf("%w: %w", overloadedFor(e.Admission.Wait(item)), err)
+	if rs.admission != nil && errors.Is(err, inventory.ErrOverloaded) {
+		return fmt.Errorf("%w: %w", overloadedFor(rs.admission.Wait(item)), err)
 	}
 	if err != nil {
 		return err
 	}
 	return q.answerPlaced(&placed, prefer)
+}
+
+// unhurried is the preference as it can be met: while commits are late, a client gets
+// its answer at once and does not hold a connection for nothing.
+func (rs *purchaseRoutes) unhurried(item string, p preference) preference {
+	if p.wait > 0 && rs.admission != nil && rs.admission.Late(item) {
+		p.wait, p.asked = 0, false
+	}
+	return p
 }
 
 // answerPlaced writes the order: 201 when it is in the database, 202 when it
@@ -84,4 +84,162 @@ func (q *call) answerPlaced(p *order.Placed, prefer preference) error {
 	q.out = appendOrder(q.out[:0], &p.Order)
 	faultpoint.Reach("handler.answer")
 	return q.json(status)
+}
+
+// decodePurchase reads the body of a purchase, {"quantity":n}. A number too
+// large for an int64 comes back as the largest, for the check of range.
+func decodePurchase(body []byte) (quantity int64, err error) {
+	if n, ok := plainPurchase(body); ok {
+		return n, nil
+	}
+	return strictPurchase(body)
+}
+
+// plainPurchase reads the two spellings that nearly all clients send, byte for
+// byte, and leaves everything else to strictPurchase, with which it agrees.
+func plainPurchase(body []byte) (int64, bool) {
+	const head = `{"quantity":`
+	if len(body) < len(head)+2 || string(body[:len(head)]) != head || body[len(body)-1] != '}' {
+		return 0, false
+	}
+	digits := body[len(head) : len(body)-1]
+	if digits[0] == ' ' {
+		digits = digits[1:]
+	}
+	// Up to nine digits cannot overflow; a leading zero is not plain.
+	if len(digits) == 0 || len(digits) > 9 || digits[0] == '0' {
+		return 0, false
+	}
+	var n int64
+	for _, c := range digits {
+		if c < '0' || c > '9' {
+			return 0, false
+		}
+		n = n*10 + int64(c-'0')
+	}
+	return n, true
+}
+
+// strictPurchase reads any spelling. Of several faults it reports the first of:
+// syntax, trailing bytes, a repeated name, an unknown field, a wrong type, a
+// missing field.
+func strictPurchase(body []byte) (quantity int64, err error) {
+	var fault fieldFault
+	var found, isInteger bool
+	r := strictjson.Read(body)
+	for r.Next() {
+		if string(r.Name()) != "quantity" {
+			fault.unknown(r.Name())
+			continue
+		}
+		found = true
+		isInteger = r.Value().Kind() == strictjson.Integer
+		quantity = r.Value().Int()
+	}
+	switch {
+	case r.Err() != nil:
+		return 0, r.Err()
+	case fault.problem != nil:
+		return 0, fault.problem
+	case !found:
+		return 0, problemFieldMissing.with("quantity", "quantity is required: a whole number.")
+	case !isInteger:
+		return 0, problemFieldType.with("quantity", "quantity must be a whole number, without quotes, point or exponent.")
+	}
+	return quantity, nil
+}
+
+// fieldFault remembers the first fault of a body's fields.
+type fieldFault struct{ problem *problem }
+
+// unknown notes a field that the route does not take.
+func (f *fieldFault) unknown(name []byte) {
+	if f.problem == nil {
+		shown := truncate(string(name), 64)
+		f.problem = problemUnknownField.with(shown, "The route takes no field of this name; leave it out.")
+	}
+}
+
+// truncate cuts text to at most n bytes at a character's border.
+func truncate(text string, n int) string {
+	if len(text) <= n {
+		return text
+	}
+	for n > 0 && text[n]&0xC0 == 0x80 {
+		n--
+	}
+	return text[:n]
+}
+
+// preference is what the Prefer header asks of a purchase.
+type preference struct {
+	wait  time.Duration
+	async bool
+	asked bool // a wait was asked for, and wait holds it
+}
+
+// readPrefer reads `respond-async` and `wait=n` (seconds). A wait is cut to
+// most; invalid preferences are ignored, as RFC 7240 requires.
+func readPrefer(h http.Header, usual, most time.Duration) preference {
+	p := preference{wait: usual}
+	values := h["Prefer"]
+	if len(values) == 0 {
+		return p
+	}
+	if len(values) == 1 && values[0] == "respond-async" {
+		return preference{async: true}
+	}
+	for _, value := range values {
+		for one := range strings.SplitSeq(value, ",") {
+			one, _, _ = strings.Cut(one, ";")
+			name, argument, _ := strings.Cut(one, "=")
+			switch strings.ToLower(strings.TrimSpace(name)) {
+			case "respond-async":
+				p.async = true
+			case "wait":
+				if wait, ok := readWait(argument, most); ok && !p.asked {
+					p.wait, p.asked = wait, true
+				}
+			}
+		}
+	}
+	if p.async && !p.asked {
+		p.wait = 0
+	}
+	return p
+}
+
+func readWait(argument string, most time.Duration) (time.Duration, bool) {
+	argument = strings.Trim(strings.TrimSpace(argument), `"`)
+	if argument == "" {
+		return 0, false
+	}
+	var wait time.Duration
+	for i := range len(argument) {
+		if argument[i] < '0' || argument[i] > '9' {
+			return 0, false
+		}
+		// Cutting at every digit keeps the number from overflowing.
+		wait = min(wait*10+time.Duration(argument[i]-'0')*time.Second, 10*most)
+	}
+	return min(wait, most), true
+}
+
+var asyncApplied = []string{"respond-async"}
+
+// applied returns the Preference-Applied header that goes with an answer, or
+// nil when no preference was honoured.
+func (p preference) applied(queued bool) []string {
+	async := p.async && queued
+	switch {
+	case async && !p.asked:
+		return asyncApplied
+	case !p.asked:
+		return nil
+	}
+	value := "wait=" + strconv.FormatInt(int64(p.wait/time.Second), 10)
+	if async {
+		value = "respond-async, " + value
+	}
+	return []string{value}
 }

@@ -141,61 +141,71 @@ func path(raw string) change {
 
 func method(m string) change { return func(r *http.Request) { r.Method = m } }
 
-func TestPurchase_BadRequests(t *testing.T) {
+// badPurchase is a purchase that is refused.
+type badPurchase struct {
+	body   string
+	change change
+	status int
+	code   string
+	param  string
+}
+
+func TestPurchase_BadHeaders(t *testing.T) {
 	t.Parallel()
 	const good = `{"quantity":1}`
 	item := func(raw string) change { return path("/v1/items/" + raw + "/orders") }
-	for name, tc := range map[string]struct {
-		body   string
-		change change
-		status int
-		code   string
-		param  string
-	}{
-		"no Authorization":       {good, header("Authorization"), 401, "auth_missing", ""},
-		"empty Authorization":    {good, header("Authorization", ""), 401, "auth_missing", ""},
-		"scheme Basic":           {good, header("Authorization", "Basic YWxpY2U6cHc="), 401, "auth_missing", ""},
-		"scheme Bearerx":         {good, header("Authorization", "Bearerx y"), 401, "auth_missing", ""},
-		"empty bearer":           {good, header("Authorization", "Bearer"), 401, "token_malformed", ""},
-		"garbage bearer":         {good, header("Authorization", "Bearer x"), 401, "token_malformed", ""},
-		"two-part bearer":        {good, header("Authorization", "Bearer a.b"), 401, "token_malformed", ""},
-		"Authorization twice":    {good, header("Authorization", "Bearer a", "Bearer b"), 400, "header_duplicate", "Authorization"},
-		"admin buys":             {good, header("Authorization", bearer(t, "root", auth.RoleAdmin)), 403, "forbidden", ""},
-		"service buys":           {good, header("Authorization", bearer(t, "shop", auth.RoleService)), 403, "forbidden", ""},
-		"headers of 17 KB":       {good, header("X-Fill", strings.Repeat("a", 17<<10)), 431, "header_too_large", ""},
-		"headers of 64 KB":       {good, header("X-Fill", strings.Repeat("a", 64<<10)), 431, "header_too_large", ""},
-		"upper case":             {good, item("Thing"), 400, "id_invalid", "item"},
-		"NUL":                    {good, item("th%00ing"), 400, "id_invalid", "item"},
-		"CRLF":                   {good, item("thing%0d%0aX:1"), 400, "id_invalid", "item"},
-		"braces":                 {good, item("{a}"), 400, "id_invalid", "item"},
-		"encoded braces":         {good, item("%7Ba%7D"), 400, "id_invalid", "item"},
-		"star":                   {good, item("*"), 400, "id_invalid", "item"},
-		"homoglyph":              {good, item("th%D1%96ng"), 400, "id_invalid", "item"},
-		"zero-width":             {good, item("th%E2%80%8Bing"), 400, "id_invalid", "item"},
-		"65 characters":          {good, item(strings.Repeat("a", 65)), 400, "id_invalid", "item"},
-		"SQL":                    {good, item("'%20OR%201=1--"), 400, "id_invalid", "item"},
-		"leading dash":           {good, item("-thing"), 400, "id_invalid", "item"},
-		"dots":                   {good, item(".."), 400, "id_invalid", "item"},
-		"encoded slash":          {good, item("thing%2Fx"), 400, "id_invalid", "item"},
-		"empty id":               {good, item(""), 400, "id_invalid", "item"},
-		"unknown item":           {good, item("nope"), 404, "item_not_found", ""},
-		"text/plain":             {good, header("Content-Type", "text/plain"), 415, "content_type", "Content-Type"},
-		"form":                   {good, header("Content-Type", "application/x-www-form-urlencoded"), 415, "content_type", "Content-Type"},
-		"multipart":              {good, header("Content-Type", "multipart/form-data; boundary=x"), 415, "content_type", "Content-Type"},
-		"no type":                {good, header("Content-Type"), 415, "content_type", "Content-Type"},
-		"utf-16":                 {good, header("Content-Type", "application/json; charset=utf-16"), 415, "content_type", "Content-Type"},
-		"type twice":             {good, header("Content-Type", "application/json", "text/plain"), 400, "header_duplicate", "Content-Type"},
-		"a relative of JSON":     {good, header("Content-Type", "application/merge-patch+json"), 415, "content_type", "Content-Type"},
-		"gzip":                   {good, header("Content-Encoding", "gzip"), 415, "content_encoding", "Content-Encoding"},
-		"Accept image":           {good, header("Accept", "image/png"), 406, "not_acceptable", "Accept"},
-		"Accept anything but":    {good, header("Accept", "*/*, application/json;q=0"), 406, "not_acceptable", "Accept"},
-		"no key":                 {good, header("Idempotency-Key"), 400, "idempotency_key_missing", "Idempotency-Key"},
-		"empty key":              {good, header("Idempotency-Key", ""), 400, "idempotency_key_invalid", "Idempotency-Key"},
-		"key of 256":             {good, header("Idempotency-Key", strings.Repeat("k", 256)), 400, "idempotency_key_invalid", "Idempotency-Key"},
-		"key with a tab":         {good, header("Idempotency-Key", "a\tb"), 400, "idempotency_key_invalid", "Idempotency-Key"},
-		"key with a space":       {good, header("Idempotency-Key", "a b"), 400, "idempotency_key_invalid", "Idempotency-Key"},
-		"key not ASCII":          {good, header("Idempotency-Key", "schlüssel"), 400, "idempotency_key_invalid", "Idempotency-Key"},
-		"key twice":              {good, header("Idempotency-Key", "a", "b"), 400, "header_duplicate", "Idempotency-Key"},
+	wantRefused(t, map[string]badPurchase{
+		"no Authorization":    {good, header("Authorization"), 401, "auth_missing", ""},
+		"empty Authorization": {good, header("Authorization", ""), 401, "auth_missing", ""},
+		"scheme Basic":        {good, header("Authorization", "Basic YWxpY2U6cHc="), 401, "auth_missing", ""},
+		"scheme Bearerx":      {good, header("Authorization", "Bearerx y"), 401, "auth_missing", ""},
+		"empty bearer":        {good, header("Authorization", "Bearer"), 401, "token_malformed", ""},
+		"garbage bearer":      {good, header("Authorization", "Bearer x"), 401, "token_malformed", ""},
+		"two-part bearer":     {good, header("Authorization", "Bearer a.b"), 401, "token_malformed", ""},
+		"Authorization twice": {good, header("Authorization", "Bearer a", "Bearer b"), 400, "header_duplicate", "Authorization"},
+		"admin buys":          {good, header("Authorization", bearer(t, "root", auth.RoleAdmin)), 403, "forbidden", ""},
+		"service buys":        {good, header("Authorization", bearer(t, "shop", auth.RoleService)), 403, "forbidden", ""},
+		"headers of 17 KB":    {good, header("X-Fill", strings.Repeat("a", 17<<10)), 431, "header_too_large", ""},
+		"headers of 64 KB":    {good, header("X-Fill", strings.Repeat("a", 64<<10)), 431, "header_too_large", ""},
+		"upper case":          {good, item("Thing"), 400, "id_invalid", "item"},
+		"NUL":                 {good, item("th%00ing"), 400, "id_invalid", "item"},
+		"CRLF":                {good, item("thing%0d%0aX:1"), 400, "id_invalid", "item"},
+		"braces":              {good, item("{a}"), 400, "id_invalid", "item"},
+		"encoded braces":      {good, item("%7Ba%7D"), 400, "id_invalid", "item"},
+		"star":                {good, item("*"), 400, "id_invalid", "item"},
+		"homoglyph":           {good, item("th%D1%96ng"), 400, "id_invalid", "item"},
+		"zero-width":          {good, item("th%E2%80%8Bing"), 400, "id_invalid", "item"},
+		"65 characters":       {good, item(strings.Repeat("a", 65)), 400, "id_invalid", "item"},
+		"SQL":                 {good, item("'%20OR%201=1--"), 400, "id_invalid", "item"},
+		"leading dash":        {good, item("-thing"), 400, "id_invalid", "item"},
+		"dots":                {good, item(".."), 400, "id_invalid", "item"},
+		"encoded slash":       {good, item("thing%2Fx"), 400, "id_invalid", "item"},
+		"empty id":            {good, item(""), 400, "id_invalid", "item"},
+		"unknown item":        {good, item("nope"), 404, "item_not_found", ""},
+		"text/plain":          {good, header("Content-Type", "text/plain"), 415, "content_type", "Content-Type"},
+		"form":                {good, header("Content-Type", "application/x-www-form-urlencoded"), 415, "content_type", "Content-Type"},
+		"multipart":           {good, header("Content-Type", "multipart/form-data; boundary=x"), 415, "content_type", "Content-Type"},
+		"no type":             {good, header("Content-Type"), 415, "content_type", "Content-Type"},
+		"utf-16":              {good, header("Content-Type", "application/json; charset=utf-16"), 415, "content_type", "Content-Type"},
+		"type twice":          {good, header("Content-Type", "application/json", "text/plain"), 400, "header_duplicate", "Content-Type"},
+		"a relative of JSON":  {good, header("Content-Type", "application/merge-patch+json"), 415, "content_type", "Content-Type"},
+		"gzip":                {good, header("Content-Encoding", "gzip"), 415, "content_encoding", "Content-Encoding"},
+		"Accept image":        {good, header("Accept", "image/png"), 406, "not_acceptable", "Accept"},
+		"Accept anything but": {good, header("Accept", "*/*, application/json;q=0"), 406, "not_acceptable", "Accept"},
+		"no key":              {good, header("Idempotency-Key"), 400, "idempotency_key_missing", "Idempotency-Key"},
+		"empty key":           {good, header("Idempotency-Key", ""), 400, "idempotency_key_invalid", "Idempotency-Key"},
+		"key of 256":          {good, header("Idempotency-Key", strings.Repeat("k", 256)), 400, "idempotency_key_invalid", "Idempotency-Key"},
+		"key with a tab":      {good, header("Idempotency-Key", "a\tb"), 400, "idempotency_key_invalid", "Idempotency-Key"},
+		"key with a space":    {good, header("Idempotency-Key", "a b"), 400, "idempotency_key_invalid", "Idempotency-Key"},
+		"key not ASCII":       {good, header("Idempotency-Key", "schlüssel"), 400, "idempotency_key_invalid", "Idempotency-Key"},
+		"key twice":           {good, header("Idempotency-Key", "a", "b"), 400, "header_duplicate", "Idempotency-Key"},
+	})
+}
+
+func TestPurchase_BadBodies(t *testing.T) {
+	t.Parallel()
+	const good = `{"quantity":1}`
+	wantRefused(t, map[string]badPurchase{
 		"quantity 0":             {`{"quantity":0}`, nil, 422, "quantity_range", "quantity"},
 		"quantity -0":            {`{"quantity":-0}`, nil, 422, "quantity_range", "quantity"},
 		"quantity -1":            {`{"quantity":-1}`, nil, 422, "quantity_range", "quantity"},
@@ -242,20 +252,33 @@ func TestPurchase_BadRequests(t *testing.T) {
 		"NUL after":              {good + "\x00", nil, 400, "json_trailing", ""},
 		"empty body":             {"", nil, 400, "body_missing", ""},
 		"blank body":             {" \n", nil, 400, "body_missing", ""},
-		"4 KiB + 1":              {good + strings.Repeat(" ", maxPurchaseBody+1-len(good)), nil, 413, "body_too_large", ""},
+		"4 KiB + 1":              {good + strings.Repeat(" ", maxSmallBody+1-len(good)), nil, 413, "body_too_large", ""},
 		"200 KiB":                {good + strings.Repeat(" ", 200<<10), nil, 413, "body_too_large", ""},
-		"no such route":          {good, path("/v1/items/thing/order"), 404, "route_not_found", ""},
-		"trailing slash":         {good, path(purchasePath + "/"), 404, "route_not_found", ""},
-		"metrics":                {good, path("/metrics"), 404, "route_not_found", ""},
-		"pprof":                  {good, path("/debug/pprof/"), 404, "route_not_found", ""},
-		"dev tokens":             {good, path("/dev/tokens"), 404, "route_not_found", ""},
-		"GET":                    {good, method(http.MethodGet), 405, "method_not_allowed", ""},
-		"PUT":                    {good, method(http.MethodPut), 405, "method_not_allowed", ""},
-		"DELETE":                 {good, method(http.MethodDelete), 405, "method_not_allowed", ""},
-		"TRACE":                  {good, method(http.MethodTrace), 405, "method_not_allowed", ""},
-		"OPTIONS":                {good, method(http.MethodOptions), 405, "method_not_allowed", ""},
-		"an invented method":     {good, method("BUY"), 405, "method_not_allowed", ""},
-	} {
+	})
+}
+
+func TestPurchase_NoSuchRoute(t *testing.T) {
+	t.Parallel()
+	const good = `{"quantity":1}`
+	wantRefused(t, map[string]badPurchase{
+		"no such route":      {good, path("/v1/items/thing/order"), 404, "route_not_found", ""},
+		"trailing slash":     {good, path(purchasePath + "/"), 404, "route_not_found", ""},
+		"metrics":            {good, path("/metrics"), 404, "route_not_found", ""},
+		"pprof":              {good, path("/debug/pprof/"), 404, "route_not_found", ""},
+		"dev tokens":         {good, path("/dev/tokens"), 404, "route_not_found", ""},
+		"GET":                {good, method(http.MethodGet), 405, "method_not_allowed", ""},
+		"PUT":                {good, method(http.MethodPut), 405, "method_not_allowed", ""},
+		"DELETE":             {good, method(http.MethodDelete), 405, "method_not_allowed", ""},
+		"TRACE":              {good, method(http.MethodTrace), 405, "method_not_allowed", ""},
+		"OPTIONS":            {good, method(http.MethodOptions), 405, "method_not_allowed", ""},
+		"an invented method": {good, method("BUY"), 405, "method_not_allowed", ""},
+	})
+}
+
+// wantRefused sends each purchase. Nothing may be bought, and no other origin admitted.
+func wantRefused(t *testing.T, cases map[string]badPurchase) {
+	t.Helper()
+	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := open(t)
@@ -294,7 +317,7 @@ func TestPurchase_GoodRequests(t *testing.T) {
 	}{
 		"spaces":             {" {\r\n\t\"quantity\" : 1 } \n", nil},
 		"escaped name":       {`{"qu\u0061ntity":1}`, nil},
-		"exactly 4 KiB":      {good + strings.Repeat(" ", maxPurchaseBody-len(good)), nil},
+		"exactly 4 KiB":      {good + strings.Repeat(" ", maxSmallBody-len(good)), nil},
 		"charset":            {good, header("Content-Type", `Application/JSON; charset="UTF-8"`)},
 		"identity":           {good, header("Content-Encoding", "identity")},
 		"lower-case scheme":  {good, header("Authorization", "bearer "+strings.TrimPrefix(bearer(t, "alice", auth.RoleBuyer), "Bearer "))},
@@ -385,7 +408,7 @@ func TestPurchase_Prefer(t *testing.T) {
 
 func TestPurchase_MaxInFlight(t *testing.T) {
 	t.Parallel()
-	s := open(t, func(c *Config) { c.MaxInFlight = 1 })
+	s := open(t, func(c *Config) { c.Limits.InFlight = 1 })
 	entered, leave := make(chan struct{}), make(chan struct{})
 	s.orders.place = func(_ context.Context, p order.Purchase) (order.Placed, error) {
 		close(entered)
@@ -456,7 +479,7 @@ func TestPurchase_BodyCut(t *testing.T) {
 // A purchase costs the edge four allocations; the race detector empties pools
 // at random, hence the slack.
 func TestPurchase_Allocs(t *testing.T) {
-	s := open(t, func(c *Config) { c.Orders = quickOrders{} })
+	s := open(t, func(c *Config) { behind(c).orderService = quickOrders{} })
 	r := purchaseRequest(t, "")
 	body := strings.NewReader("")
 	r.Body = readCloser{body}

@@ -20,24 +20,21 @@ import (
 
 func TestNew_Err(t *testing.T) {
 	t.Parallel()
-	good := Config{Orders: &fakeOrders{}, Items: fakeItems{}, Sales: &fakeSales{}, Changes: &fakeChanges{}, Trail: &fakeTrail{}, Verifier: &auth.Verifier{}}
+	good := Config{Service: &fakeService{}, Items: fakeItems{}, Verifier: &auth.Verifier{}}
 	if _, err := New(good); err != nil {
 		t.Errorf("the least Config: %v", err)
 	}
 	for name, spoil := range map[string]func(*Config){
-		"no Orders":        func(c *Config) { c.Orders = nil },
+		"no Service":       func(c *Config) { c.Service = nil },
 		"no Items":         func(c *Config) { c.Items = nil },
-		"no Sales":         func(c *Config) { c.Sales = nil },
-		"no Changes":       func(c *Config) { c.Changes = nil },
-		"no Trail":         func(c *Config) { c.Trail = nil },
 		"no Verifier":      func(c *Config) { c.Verifier = nil },
-		"RateAddress":      func(c *Config) { c.RateAddress = -1 },
-		"BurstBuyer":       func(c *Config) { c.BurstBuyer = -1 },
-		"MaxWait":          func(c *Config) { c.MaxWait = -1 },
-		"Heartbeat":        func(c *Config) { c.Heartbeat = -1 },
-		"StreamLife":       func(c *Config) { c.StreamLife = -1 },
-		"StreamStall":      func(c *Config) { c.StreamStall = -1 },
-		"TrustedProxies":   func(c *Config) { c.TrustedProxies = []string{"everybody"} },
+		"RateAddress":      func(c *Config) { c.Limits.RateAddress = -1 },
+		"BurstBuyer":       func(c *Config) { c.Limits.BurstBuyer = -1 },
+		"MaxWait":          func(c *Config) { c.Limits.MaxWait = -1 },
+		"Heartbeat":        func(c *Config) { c.Streams.Heartbeat = -1 },
+		"StreamLife":       func(c *Config) { c.Streams.Life = -1 },
+		"StreamStall":      func(c *Config) { c.Streams.Stall = -1 },
+		"TrustedProxies":   func(c *Config) { c.Limits.TrustedProxies = []string{"everybody"} },
 		"metrics conflict": func(c *Config) { c.Registerer = usedRegistry() },
 	} {
 		c := good
@@ -521,4 +518,4 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-var _ Items = fakeItems(map[string]catalog.Item{})
+var _ itemCatalog = fakeItems(map[string]catalog.Item{})

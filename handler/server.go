@@ -3,9 +3,13 @@ package handler
 import (
 	"bytes"
 	"context"
+	"errors"
+	"io"
 	stdlog "log"
 	"net"
 	"net/http"
+	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -26,7 +30,7 @@ const (
 
 // NewServer returns a server for the routes of New or NewOps, with bounds on
 // time and size; its fields can be changed until it serves. Serve it on a
-// StrictListener, and set ErrorLog (see ServerLog) to learn what it complains of.
+// StrictListener, and set ErrorLog (see ServerLog) to log its complaints.
 func NewServer(h http.Handler) *http.Server {
 	return &http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -61,7 +65,7 @@ func NewServer(h http.Handler) *http.Server {
 }
 
 // ServerLog makes a logger for http.Server.ErrorLog that writes to log at debug
-// level: most of what a server complains of is the doing of clients.
+// level: clients cause most of a server's complaints.
 func ServerLog(log zerolog.Logger) *stdlog.Logger { //nolint:forbidigo // net/http takes no other logger; this one writes to ours
 	return stdlog.New(logWriter{log}, "", 0) //nolint:forbidigo // the same
 }
@@ -87,4 +91,281 @@ func mustClose(r *http.Request) bool {
 	}
 	strict, ok := r.Context().Value(strictConnKey{}).(*strictConn)
 	return ok && strict.suspect()
+}
+
+// Refusals of requests so malformed that the server never hands them on.
+var (
+	problemMalformed = newProblem(400, "request_malformed", "Malformed request",
+		"The request line, headers or framing violate HTTP/1.1.")
+	problemCoding = newProblem(501, "transfer_encoding", "Unknown transfer encoding",
+		"The only supported Transfer-Encoding is chunked; prefer a Content-Length.")
+	problemExpectation = newProblem(417, "expectation_failed", "Expectation failed",
+		"The only supported expectation is 100-continue.").with("Expect",
+		"The only supported expectation is 100-continue.")
+	problemVersion = newProblem(505, "http_version", "Unknown HTTP version",
+		"Use HTTP/1.1.")
+)
+
+// plainRefusal is a part of every refusal that the server writes itself, and of no
+// answer of a route: those have other headers.
+var plainRefusal = []byte("\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n")
+
+// Write writes, except that a refusal of the server itself is put into the
+// contract's form. The server writes each of them in one piece.
+func (c *strictConn) Write(b []byte) (int, error) {
+	p := c.refusal(b)
+	if p == nil {
+		return c.TCPConn.Write(b)
+	}
+	id := c.requestIDs.mint()
+	body := append(append(append([]byte(nil), p.head...), id...), `"}`...)
+	head := "HTTP/1.1 " + strconv.Itoa(p.status) + " " + p.title +
+		"\r\nContent-Type: application/problem+json\r\nX-Request-Id: " + id +
+		"\r\nContent-Length: " + strconv.Itoa(len(body)) + "\r\nConnection: close\r\n\r\n"
+	if _, err := c.TCPConn.Write(append([]byte(head), body...)); err != nil {
+		return 0, err
+	}
+	c.linger()
+	return len(b), nil
+}
+
+// The bounds of linger.
+const (
+	lingerTime  = 500 * time.Millisecond
+	lingerBytes = 256 << 10
+)
+
+// linger ends the connection's sending side and reads on for a little. The server
+// closes it after a refusal, and unread bytes would then reset the
+// connection of a client that is still sending and has not seen the answer.
+func (c *strictConn) linger() {
+	if c.CloseWrite() != nil || c.SetReadDeadline(time.Now().Add(lingerTime)) != nil {
+		return // the client is gone
+	}
+	if _, err := io.CopyN(io.Discard, c.TCPConn, lingerBytes); err != nil {
+		return // the client has seen the answer, or takes too long
+	}
+}
+
+// refusal returns the problem that stands for a plain refusal, or nil when b
+// is anything else.
+func (c *strictConn) refusal(b []byte) *problem {
+	const line = "HTTP/1.1 "
+	if len(b) < len(line)+3 || len(b) > 512 || string(b[:len(line)]) != line || b[len(line)] < '4' {
+		return nil
+	}
+	status := string(b[len(line) : len(line)+3])
+	if status == "417" { // has no body, and no route answers so
+		return problemExpectation
+	}
+	if !bytes.Contains(b, plainRefusal) {
+		return nil
+	}
+	switch status {
+	case "431":
+		return problemHeaderTooLarge
+	case "501":
+		return problemCoding
+	case "505":
+		return problemVersion
+	case "400":
+		switch {
+		case c.longLine:
+			return problemHeaderTooLarge
+		case badKeyLine(c.recent):
+			return problemKeyInvalid
+		}
+		return problemMalformed
+	default:
+		return nil
+	}
+}
+
+// badKeyLine reports whether the headers hold an Idempotency-Key with a
+// control character, which the server refuses before any route sees it.
+func badKeyLine(headers []byte) bool {
+	const name = "idempotency-key:"
+	for line := range bytes.SplitSeq(headers, []byte("\r\n")) {
+		if len(line) == 0 {
+			return false
+		}
+		if len(line) > len(name) && bytes.EqualFold(line[:len(name)], []byte(name)) {
+			return bytes.ContainsFunc(line, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f })
+		}
+	}
+	return false
+}
+
+type strictConnKey struct{}
+
+// StrictListener wraps a listener for what the HTTP server of the standard
+// library leaves open at the level of bytes.
+//
+// It watches the connections it accepts for lines that end in a bare line
+// feed. The server takes those for line ends, a proxy in front may not, and
+// the two would then disagree where a request ends. Such a connection is
+// closed after the answer. It refuses a request line above 16 KiB while it is
+// being sent: the server would wait for its end. And it turns the server's own
+// refusals, which are plain text, into the contract's form.
+func StrictListener(l net.Listener) net.Listener {
+	return &strictListener{Listener: l, requestIDs: newRequestIDs()}
+}
+
+type strictListener struct {
+	net.Listener
+	requestIDs requestIDs
+}
+
+// Accept waits for the next connection.
+func (l *strictListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	tcp, ok := c.(*net.TCPConn)
+	if !ok {
+		return c, nil
+	}
+	return &strictConn{TCPConn: tcp, requestIDs: l.requestIDs}, nil
+}
+
+// strictConn is a connection that remembers having seen a bare line feed.
+type strictConn struct {
+	*net.TCPConn // by its own type: the server uses its CloseWrite
+	requestIDs   requestIDs
+	bare         atomic.Bool
+
+	// What was read last, for the moment the server refuses it, and its last
+	// byte. Both belong to the current reader: the server never reads
+	// concurrently.
+	recent   []byte
+	lastByte byte
+	// line is how much of a request line was read, in bytes; it is afterRequestLine
+	// from the line's end to the next request.
+	line int
+	// ahead is 1 after the server has read the first byte of the next request before
+	// the connection was idle: until a request is answered, the server waits for a
+	// single byte, to notice a client that leaves.
+	ahead    int
+	longLine bool // the connection ends for a request line above the limit
+}
+
+const (
+	// maxRequestLine bounds the method, path and query of a request, in bytes.
+	maxRequestLine   = 16 << 10
+	afterRequestLine = -1
+)
+
+var errRequestLine = errors.New("handler: request line too long")
+
+// Read reads, and looks at the line ends.
+func (c *strictConn) Read(b []byte) (int, error) {
+	n, err := c.TCPConn.Read(b)
+	if n > 0 {
+		c.ahead = 0
+		if len(b) == 1 {
+			c.ahead = 1
+		}
+		if c.line != afterRequestLine && c.readLine(b[:n]) > maxRequestLine {
+			c.longLine = true
+			return 0, errRequestLine // the server answers 400, which refusal replaces
+		}
+		if bareLineFeed(c.lastByte, b[:n]) {
+			c.bare.Store(true)
+		}
+		c.recent, c.lastByte = b[:n], b[n-1]
+	}
+	return n, err
+}
+
+// readLine counts what was read of a request line, and returns the length of the
+// line so far.
+func (c *strictConn) readLine(got []byte) int {
+	end := bytes.IndexByte(got, '\n')
+	if end < 0 {
+		c.line += len(got)
+		return c.line
+	}
+	length := c.line + end
+	c.line = afterRequestLine
+	return length
+}
+
+// enter follows the server from request to request. The server calls it between
+// its reads, and never during one.
+func (c *strictConn) enter(state http.ConnState) {
+	switch state {
+	case http.StateIdle: // what is read next begins a request
+		c.line, c.ahead = c.ahead, 0
+	case http.StateActive: // the headers are complete; a body may follow
+		c.line = afterRequestLine
+	default:
+	}
+}
+
+func (c *strictConn) suspect() bool { return c.bare.Load() }
+
+// bareLineFeed reports whether a line feed without a carriage return occurs in
+// the headers of a request; before is the byte that came before got, which may
+// hold several requests. A body is passed over by its announced length. A piece
+// of the stream that begins inside a body is taken for headers, which costs its
+// client one connection.
+func bareLineFeed(before byte, got []byte) bool {
+	for len(got) > 0 {
+		next := bytes.IndexByte(got, '\n')
+		if next < 0 {
+			return false
+		}
+		end, bare := headersEnd(before, got)
+		if bare {
+			return true
+		}
+		if end == 0 {
+			return false
+		}
+		body := announcedLength(got[:end])
+		if body >= len(got)-end {
+			return false
+		}
+		before, got = '\n', got[end+body:]
+	}
+	return false
+}
+
+// headersEnd returns where the headers end, behind their empty line, or 0 where
+// they do not; bare: a line before that ends in a bare line feed.
+func headersEnd(before byte, got []byte) (end int, bare bool) {
+	for i := 0; ; i++ {
+		next := bytes.IndexByte(got[i:], '\n')
+		if next < 0 {
+			return 0, false
+		}
+		i += next
+		if i > 0 {
+			before = got[i-1]
+		}
+		if before != '\r' {
+			return 0, true
+		}
+		if i >= 3 && got[i-2] == '\n' && got[i-3] == '\r' {
+			return i + 1, false
+		}
+	}
+}
+
+var contentLength = []byte("content-length:")
+
+// announcedLength reads the Content-Length of whole headers; 0 where there is
+// none that can be read, and the server refuses or ends such a request.
+func announcedLength(headers []byte) int {
+	for line := range bytes.Lines(headers) {
+		if len(line) < len(contentLength) || !bytes.EqualFold(line[:len(contentLength)], contentLength) {
+			continue
+		}
+		n, err := strconv.Atoi(string(bytes.TrimSpace(line[len(contentLength):])))
+		if err == nil && n > 0 {
+			return n
+		}
+	}
+	return 0
 }

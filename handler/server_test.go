@@ -12,7 +12,6 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -181,14 +180,16 @@ func TestServer_KeepAlive(t *testing.T) {
 	}
 }
 
-// One request, one answer, and the connection ends.
-func TestServer_OneAnswer(t *testing.T) {
+// oneAnswer is a request that ends its connection; an empty code: an order.
+type oneAnswer struct {
+	request func(t *testing.T) string
+	status  int
+	code    string
+}
+
+func TestServer_OneAnswer_Framing(t *testing.T) {
 	t.Parallel()
-	for name, tc := range map[string]struct {
-		request func(t *testing.T) string
-		status  int
-		code    string // empty: an order
-	}{
+	wantAnswers(t, map[string]oneAnswer{
 		"length and chunks": {func(t *testing.T) string {
 			return rawPurchase(t, "Content-Length: 4\r\nTransfer-Encoding: chunked\r\n", chunked(wireBody)) + smuggled
 		}, 201, ""},
@@ -219,6 +220,18 @@ func TestServer_OneAnswer(t *testing.T) {
 		"one bare line feed": {func(t *testing.T) string {
 			return rawPurchase(t, "X-A: 1\nX-B: 2\r\n"+withLength(wireBody), wireBody) + smuggled
 		}, 201, ""},
+		"bad chunk size": {func(t *testing.T) string {
+			return rawPurchase(t, "Transfer-Encoding: chunked\r\n", "zz\r\n"+wireBody+"\r\n0\r\n\r\n") + smuggled
+		}, 400, "body_incomplete"},
+		"long body announced": {func(t *testing.T) string {
+			return rawPurchase(t, "Content-Length: 1000000\r\n", wireBody+strings.Repeat(" ", 8<<10))
+		}, 413, "body_too_large"},
+	})
+}
+
+func TestServer_OneAnswer_Headers(t *testing.T) {
+	t.Parallel()
+	wantAnswers(t, map[string]oneAnswer{
 		"control character in a header": {func(t *testing.T) string {
 			return rawPurchase(t, "X-A: a\x01b\r\n"+withLength(wireBody), wireBody) + smuggled
 		}, 400, "request_malformed"},
@@ -246,13 +259,13 @@ func TestServer_OneAnswer(t *testing.T) {
 		"300 KB of headers": {func(t *testing.T) string {
 			return rawPurchase(t, "X-Fill: "+strings.Repeat("a", 300<<10)+"\r\n"+withLength(wireBody), wireBody)
 		}, 431, "header_too_large"},
-		"bad chunk size": {func(t *testing.T) string {
-			return rawPurchase(t, "Transfer-Encoding: chunked\r\n", "zz\r\n"+wireBody+"\r\n0\r\n\r\n") + smuggled
-		}, 400, "body_incomplete"},
-		"long body announced": {func(t *testing.T) string {
-			return rawPurchase(t, "Content-Length: 1000000\r\n", wireBody+strings.Repeat(" ", 8<<10))
-		}, 413, "body_too_large"},
-	} {
+	})
+}
+
+// wantAnswers sends each request: one request, one answer, and the connection ends.
+func wantAnswers(t *testing.T, cases map[string]oneAnswer) {
+	t.Helper()
+	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := open(t)
@@ -514,135 +527,6 @@ func TestServer_RequestID_injection(t *testing.T) {
 	resp := w.answer(t)
 	if got := resp.Header.Get("X-Request-Id"); resp.StatusCode != 200 || strings.Contains(got, "%") || resp.Header.Get("X-Evil") != "" {
 		t.Errorf("%d, headers %v", resp.StatusCode, resp.Header)
-	}
-}
-
-// Clients that are slow are told so, or cut off; they buy nothing.
-func TestServer_Slow(t *testing.T) {
-	t.Parallel()
-	t.Run("headers", func(t *testing.T) {
-		t.Parallel()
-		w := dial(t, serveWithin(t, open(t), 200*time.Millisecond))
-		w.send(t, "POST "+purchasePath+" HTTP/1.1\r\nHost: sh")
-		w.wantEnd(t)
-	})
-	for name, request := range map[string]string{
-		"short body":       rawPurchase(t, "Content-Length: 100\r\n", wireBody),
-		"no body":          rawPurchase(t, "Content-Length: 14\r\n", ""),
-		"unfinished chunk": rawPurchase(t, "Transfer-Encoding: chunked\r\n", "e\r\n"+wireBody),
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := open(t)
-			w, resp := answerWithin(t, request, func(time.Duration) http.Handler { return s })
-			wantProblem(t, resp, 408, "request_timeout")
-			w.wantEnd(t)
-			if len(s.orders.purchases()) != 0 {
-				t.Error("something was bought")
-			}
-		})
-	}
-}
-
-// countListener counts what the server reads from the network.
-type countListener struct {
-	net.Listener
-	read *atomic.Int64
-}
-
-type countConn struct {
-	net.Conn
-	read *atomic.Int64
-}
-
-func (l countListener) Accept() (net.Conn, error) {
-	c, err := l.Listener.Accept()
-	return countConn{c, l.read}, err
-}
-
-func (c countConn) Read(b []byte) (int, error) {
-	n, err := c.Conn.Read(b)
-	c.read.Add(int64(n))
-	return n, err
-}
-
-// Chunks without end are read up to 64 KiB, then the answer comes although the
-// client goes on sending.
-func TestServer_EndlessChunks(t *testing.T) {
-	t.Parallel()
-	s := open(t)
-	var read atomic.Int64
-	w := dial(t, serve(t, s, func(l net.Listener) net.Listener { return countListener{l, &read} }))
-	w.send(t, rawPurchase(t, "Transfer-Encoding: chunked\r\n", ""))
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		for {
-			// Each write may be the one that finds the connection closed.
-			if _, err := io.WriteString(w, "400\r\n"+strings.Repeat(" ", 1024)+"\r\n"); err != nil {
-				return
-			}
-		}
-	}()
-	wantProblem(t, w.answer(t), 413, "body_too_large")
-	<-ended
-	// The headers, the chunks' framing and one buffer read ahead come on top.
-	if got := read.Load(); got > maxDrain+8<<10 {
-		t.Errorf("%d bytes were read", got)
-	}
-	if len(s.orders.purchases()) != 0 {
-		t.Error("something was bought")
-	}
-}
-
-// counting counts what is read of a body.
-type counting struct {
-	io.Reader
-	n int
-}
-
-func (c *counting) Read(b []byte) (int, error) {
-	n, err := c.Reader.Read(b)
-	c.n += n
-	return n, err
-}
-
-type zeros struct{}
-
-func (zeros) Read(b []byte) (int, error) {
-	clear(b)
-	return len(b), nil
-}
-
-func TestReadBody_Bound(t *testing.T) {
-	t.Parallel()
-	s := open(t)
-	r := purchaseRequest(t, "")
-	body := &counting{Reader: zeros{}}
-	r.Body, r.ContentLength = readCloser{body}, -1
-	wantProblem(t, s.do(r).Result(), 413, "body_too_large")
-	if body.n > maxDrain {
-		t.Errorf("%d bytes were read, want at most %d", body.n, maxDrain)
-	}
-}
-
-// A wait longer than the limit for reading is not cut short by it.
-func TestServer_LongWait(t *testing.T) {
-	t.Parallel()
-	_, resp := answerWithin(t, rawPurchase(t, withLength(wireBody), wireBody), func(limit time.Duration) http.Handler {
-		s := open(t)
-		s.orders.place = func(ctx context.Context, p order.Purchase) (order.Placed, error) {
-			select {
-			case <-ctx.Done():
-				return order.Placed{}, ctx.Err()
-			case <-time.After(5 * limit / 2):
-				return order.Placed{Order: someOrder(p), Committed: true}, nil
-			}
-		}
-		return s
-	})
-	if resp.StatusCode != 201 {
-		t.Errorf("status = %d", resp.StatusCode)
 	}
 }
 

@@ -2,63 +2,40 @@ package handler
 
 import (
 	"context"
-	"crypto/hmac"
-	"crypto/sha256"
-	"encoding/binary"
 	"errors"
 	"slices"
 	"strings"
-
-	"github.com/gin-gonic/gin"
 
 	"flashsale/handler/strictjson"
 	"flashsale/order"
 	"flashsale/webhook"
 )
 
-// Webhooks is the administration of the endpoints that are told of events.
+// Webhooks administrates the endpoints that receive events. Errors: those of
+// order.Webhooks.
 type Webhooks interface {
-	WebhookEndpoints
-	WebhookSecrets
-	WebhookDeliveries
-}
-
-// WebhookEndpoints reads and changes endpoints. Errors: those of order.Webhooks.
-type WebhookEndpoints interface {
 	Endpoints(ctx context.Context) ([]order.Endpoint, error)
 	Endpoint(ctx context.Context, id string) (order.Endpoint, error)
-	ChangeEndpoint(ctx context.Context, id string, c order.EndpointChange, by order.By) (order.Endpoint, error)
-	DeleteEndpoint(ctx context.Context, id string, by order.By) error
-}
-
-// WebhookSecrets makes secrets, which are shown this once. Errors: those of
-// order.Webhooks.
-type WebhookSecrets interface {
+	// CreateEndpoint and RotateSecret return the new secret, which is shown this once.
 	CreateEndpoint(ctx context.Context, n order.NewEndpoint, by order.By) (e order.Endpoint, secret string, err error)
 	RotateSecret(ctx context.Context, id string, by order.By) (e order.Endpoint, secret string, err error)
-}
-
-// WebhookDeliveries reads deliveries and asks for more. Errors: those of
-// order.Webhooks.
-type WebhookDeliveries interface {
-	Deliveries(ctx context.Context, f order.DeliveryFilter) (list []order.Delivery, next int64, err error)
+	ChangeEndpoint(ctx context.Context, id string, c order.EndpointChange, by order.By) (order.Endpoint, error)
+	DeleteEndpoint(ctx context.Context, id string, by order.By) error
+	// TestEndpoint returns the id of the event that it sends.
 	TestEndpoint(ctx context.Context, id string, by order.By) (event string, err error)
+	// Deliveries returns a page of deliveries and the number where the next one begins.
+	Deliveries(ctx context.Context, f order.DeliveryFilter) (list []order.Delivery, next int64, err error)
 	Redeliver(ctx context.Context, endpoint, event string, by order.By) error
 }
 
-// webhookRoutes adds the routes of the administration of webhooks.
-func (e *edge) webhookRoutes(r gin.IRoutes, admin access) {
-	const all, one = "/v1/admin/webhooks", "/v1/admin/webhooks/:webhook"
-	e.get(r, all, admin, e.listWebhooks)
-	e.post(r, all, admin, e.createWebhook)
-	e.get(r, one, admin, e.getWebhook)
-	r.PATCH(one, e.serve(one, admin, e.changeWebhook))
-	r.DELETE(one, e.serve(one, admin, e.deleteWebhook))
-	e.post(r, one+"/rotate", admin, e.rotateWebhook)
-	e.post(r, one+"/test", admin, e.testWebhook)
-	e.get(r, one+"/deliveries", admin, e.listDeliveries)
-	e.post(r, one+"/deliveries/:event/redeliver", admin, e.redeliver)
+// webhookRoutes administrate webhooks.
+type webhookRoutes struct {
+	webhooks Webhooks
+	cursors  sealer
 }
+
+func validEndpointID(id string) bool { return validWebhookID(id, "we_") }
+func validEventID(id string) bool    { return validWebhookID(id, "msg_") }
 
 // validWebhookID reports whether an id has a prefix and 32 hexadecimal digits.
 func validWebhookID(id, prefix string) bool {
@@ -66,27 +43,16 @@ func validWebhookID(id, prefix string) bool {
 	return ok && len(digits) == 32 && strings.Trim(digits, hexDigits) == ""
 }
 
-// webhookID is the endpoint that the path names.
-func (q *call) webhookID() (string, error) {
-	id := q.c.Param("webhook")
-	if !validWebhookID(id, "we_") {
-		return "", problemWebhookID
-	}
-	return id, checkAccept(q.c.Request.Header)
-}
-
-// createWebhook answers POST /v1/admin/webhooks.
-func (e *edge) createWebhook(q *call) error {
-	f, err := q.webhookBody()
-	if err != nil {
-		return err
-	}
+// create answers POST /v1/admin/webhooks.
+func (rs *webhookRoutes) create(q *call) error {
+	f := newFields(q.in)
 	n := order.NewEndpoint{URL: f.text("url", true), Description: f.text("description", false)}
 	events, given := f.events()
 	if err := f.done(); err != nil {
 		return err
 	}
 	if n.Events = order.EventTypes; given {
+		var err error
 		if n.Events, err = readEvents(events); err != nil {
 			return err
 		}
@@ -94,27 +60,12 @@ func (e *edge) createWebhook(q *call) error {
 	if err := checkWebhookDescription(n.Description); err != nil {
 		return err
 	}
-	made, secret, err := e.Webhooks.CreateEndpoint(q.ctx(), n, q.by())
+	made, secret, err := rs.webhooks.CreateEndpoint(q.ctx(), n, q.by())
 	if err != nil {
 		return webhookRefusal(err)
 	}
 	q.c.Writer.Header()["Location"] = []string{"/v1/admin/webhooks/" + made.ID}
-	return q.webhook(201, &made, secret)
-}
-
-// webhookBody reads the body of a route that changes an endpoint.
-func (q *call) webhookBody() (*fields, error) {
-	h := q.c.Request.Header
-	if err := checkContent(h); err != nil {
-		return nil, err
-	}
-	if err := checkAccept(h); err != nil {
-		return nil, err
-	}
-	if err := q.readBody(maxAdminBody); err != nil {
-		return nil, err
-	}
-	return newFields(q.in), nil
+	return writeWebhook(q, 201, &made, secret)
 }
 
 // events is the member of that name.
@@ -171,53 +122,33 @@ func webhookRefusal(err error) error {
 	return err
 }
 
-// listWebhooks answers GET /v1/admin/webhooks.
-func (e *edge) listWebhooks(q *call) error {
-	if err := checkAccept(q.c.Request.Header); err != nil {
-		return err
-	}
-	if _, err := q.query(); err != nil {
-		return err
-	}
-	list, err := e.Webhooks.Endpoints(q.ctx())
+// list answers GET /v1/admin/webhooks.
+func (rs *webhookRoutes) list(q *call) error {
+	list, err := rs.webhooks.Endpoints(q.ctx())
 	if err != nil {
 		return err
 	}
-	b := append(q.out[:0], `{"webhooks":[`...)
-	for i := range list {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = append(appendWebhook(b, &list[i]), '}')
-	}
+	b := appendList(append(q.out[:0], `{"webhooks":[`...), list, func(b []byte, one *order.Endpoint) []byte {
+		return append(appendWebhook(b, one), '}')
+	})
 	q.out = append(b, `]}`...)
-	q.c.Writer.Header()["Cache-Control"] = headerNoStore
 	return q.json(200)
 }
 
-// getWebhook answers GET /v1/admin/webhooks/{webhook}.
-func (e *edge) getWebhook(q *call) error {
-	id, err := q.webhookID()
+// get answers GET /v1/admin/webhooks/{webhook}.
+func (rs *webhookRoutes) get(q *call) error {
+	id := q.c.Param("webhook")
+	one, err := rs.webhooks.Endpoint(q.ctx(), id)
 	if err != nil {
 		return err
 	}
-	one, err := e.Webhooks.Endpoint(q.ctx(), id)
-	if err != nil {
-		return err
-	}
-	return q.webhook(200, &one, "")
+	return writeWebhook(q, 200, &one, "")
 }
 
-// changeWebhook answers PATCH /v1/admin/webhooks/{webhook}.
-func (e *edge) changeWebhook(q *call) error {
-	id, err := q.webhookID()
-	if err != nil {
-		return err
-	}
-	f, err := q.webhookBody()
-	if err != nil {
-		return err
-	}
+// change answers PATCH /v1/admin/webhooks/{webhook}.
+func (rs *webhookRoutes) change(q *call) error {
+	id := q.c.Param("webhook")
+	f := newFields(q.in)
 	var c order.EndpointChange
 	if text := f.text("url", false); f.has("url") {
 		c.URL = &text
@@ -234,6 +165,7 @@ func (e *edge) changeWebhook(q *call) error {
 		return err
 	}
 	if given {
+		var err error
 		if c.Events, err = readEvents(events); err != nil {
 			return err
 		}
@@ -243,23 +175,17 @@ func (e *edge) changeWebhook(q *call) error {
 			return err
 		}
 	}
-	one, err := e.Webhooks.ChangeEndpoint(q.ctx(), id, c, q.by())
+	one, err := rs.webhooks.ChangeEndpoint(q.ctx(), id, c, q.by())
 	if err != nil {
 		return webhookRefusal(err)
 	}
-	return q.webhook(200, &one, "")
+	return writeWebhook(q, 200, &one, "")
 }
 
-// deleteWebhook answers DELETE /v1/admin/webhooks/{webhook}.
-func (e *edge) deleteWebhook(q *call) error {
-	id, err := q.webhookID()
-	if err != nil {
-		return err
-	}
-	if err := q.readNothing(); err != nil {
-		return err
-	}
-	if err := e.Webhooks.DeleteEndpoint(q.ctx(), id, q.by()); err != nil {
+// delete answers DELETE /v1/admin/webhooks/{webhook}.
+func (rs *webhookRoutes) delete(q *call) error {
+	id := q.c.Param("webhook")
+	if err := rs.webhooks.DeleteEndpoint(q.ctx(), id, q.by()); err != nil {
 		return err
 	}
 	q.c.Status(204)
@@ -267,151 +193,75 @@ func (e *edge) deleteWebhook(q *call) error {
 	return nil
 }
 
-// rotateWebhook answers POST /v1/admin/webhooks/{webhook}/rotate.
-func (e *edge) rotateWebhook(q *call) error {
-	id, err := q.webhookID()
+// rotate answers POST /v1/admin/webhooks/{webhook}/rotate.
+func (rs *webhookRoutes) rotate(q *call) error {
+	id := q.c.Param("webhook")
+	one, secret, err := rs.webhooks.RotateSecret(q.ctx(), id, q.by())
 	if err != nil {
 		return err
 	}
-	if err := q.readNothing(); err != nil {
-		return err
-	}
-	one, secret, err := e.Webhooks.RotateSecret(q.ctx(), id, q.by())
-	if err != nil {
-		return err
-	}
-	return q.webhook(200, &one, secret)
+	return writeWebhook(q, 200, &one, secret)
 }
 
-// testWebhook answers POST /v1/admin/webhooks/{webhook}/test.
-func (e *edge) testWebhook(q *call) error {
-	id, err := q.webhookID()
+// test answers POST /v1/admin/webhooks/{webhook}/test.
+func (rs *webhookRoutes) test(q *call) error {
+	id := q.c.Param("webhook")
+	event, err := rs.webhooks.TestEndpoint(q.ctx(), id, q.by())
 	if err != nil {
 		return err
 	}
-	if err := q.readNothing(); err != nil {
-		return err
-	}
-	event, err := e.Webhooks.TestEndpoint(q.ctx(), id, q.by())
-	if err != nil {
-		return err
-	}
-	return q.event(event)
+	return writeEvent(q, event)
 }
 
 // redeliver answers POST /v1/admin/webhooks/{webhook}/deliveries/{event}/redeliver.
-func (e *edge) redeliver(q *call) error {
-	id, err := q.webhookID()
-	if err != nil {
-		return err
-	}
+func (rs *webhookRoutes) redeliver(q *call) error {
+	id := q.c.Param("webhook")
 	event := q.c.Param("event")
-	if !validWebhookID(event, "msg_") {
-		return problemEventID
-	}
-	if err := q.readNothing(); err != nil {
+	if err := rs.webhooks.Redeliver(q.ctx(), id, event, q.by()); err != nil {
 		return err
 	}
-	if err := e.Webhooks.Redeliver(q.ctx(), id, event, q.by()); err != nil {
-		return err
-	}
-	return q.event(event)
+	return writeEvent(q, event)
 }
 
-// event answers that an event is on its way.
-func (q *call) event(id string) error {
+// writeEvent answers that an event is on its way.
+func writeEvent(q *call, id string) error {
 	q.out = append(appendTextField(q.out[:0], `{"event":`, id), '}')
 	return q.json(202)
 }
 
-// listDeliveries answers GET /v1/admin/webhooks/{webhook}/deliveries.
-func (e *edge) listDeliveries(q *call) error {
-	id, err := q.webhookID()
+// deliveries answers GET /v1/admin/webhooks/{webhook}/deliveries.
+func (rs *webhookRoutes) deliveries(q *call) error {
+	id := q.c.Param("webhook")
+	f, err := rs.readFilter(q, id)
 	if err != nil {
 		return err
 	}
-	f, err := e.readDeliveryFilter(q, id)
+	list, after, err := rs.webhooks.Deliveries(q.ctx(), f)
 	if err != nil {
 		return err
 	}
-	list, after, err := e.Webhooks.Deliveries(q.ctx(), f)
-	if err != nil {
-		return err
-	}
-	b := append(q.out[:0], `{"deliveries":[`...)
-	for i := range list {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = appendDelivery(b, &list[i])
-	}
-	next := ""
-	if after > 0 {
-		next = e.deliveryCursor(f, after)
-	}
-	q.out = append(appendTextField(append(b, ']'), `,"next_cursor":`, next), '}')
-	q.c.Writer.Header()["Cache-Control"] = headerNoStore
+	b := appendList(append(q.out[:0], `{"deliveries":[`...), list, appendDelivery)
+	next := rs.cursors.after(after, after > 0, deliveryList(f))
+	q.out = append(appendTextField(b, `],"next_cursor":`, next), '}')
 	return q.json(200)
 }
 
-// readDeliveryFilter reads the query of a list of deliveries.
-func (e *edge) readDeliveryFilter(q *call, id string) (order.DeliveryFilter, error) {
-	f := order.DeliveryFilter{EndpointID: id, Limit: defaultPage}
-	values, err := q.query("status", "limit", "cursor")
-	if err != nil {
+var deliveryStates = []order.DeliveryState{order.DeliveryPending, order.DeliveryDelivered, order.DeliveryDead}
+
+func (rs *webhookRoutes) readFilter(q *call, id string) (f order.DeliveryFilter, err error) {
+	f.EndpointID = id
+	if f.Limit, err = q.pageLimit(); err != nil {
 		return f, err
 	}
-	if values.Has("limit") {
-		if f.Limit, err = readLimit(values.Get("limit")); err != nil {
-			return f, err
-		}
+	if f.State, err = queryChoice(q, "status", deliveryStates); err != nil {
+		return f, err
 	}
-	if values.Has("status") {
-		switch s := order.DeliveryState(values.Get("status")); s {
-		case order.DeliveryPending, order.DeliveryDelivered, order.DeliveryDead:
-			f.State = s
-		default:
-			return f, problemParameter.with("status", "status is one of pending, delivered, dead.")
-		}
-	}
-	if values.Has("cursor") {
-		if f.Before = e.readDeliveryCursor(f, values.Get("cursor")); f.Before <= 0 {
-			return f, problemCursor
-		}
-	}
-	return f, nil
+	f.Before, err = rs.cursors.before(q, deliveryList(f))
+	return f, err
 }
 
-// deliveryCursor returns the cursor that goes on after a position: its number
-// and a seal, which covers the filters as well.
-func (e *edge) deliveryCursor(f order.DeliveryFilter, position int64) string {
-	raw := binary.BigEndian.AppendUint64(nil, uint64(position))
-	return cursorText.EncodeToString(append(raw, e.sealDeliveryCursor(f, raw)...))
-}
-
-// readDeliveryCursor returns the position in a cursor of these filters, or 0.
-func (e *edge) readDeliveryCursor(f order.DeliveryFilter, cursor string) int64 {
-	raw, err := cursorText.DecodeString(cursor)
-	if err != nil || len(raw) != 8+sealLength || len(cursor) != cursorText.EncodedLen(len(raw)) {
-		return 0
-	}
-	if !hmac.Equal(raw[8:], e.sealDeliveryCursor(f, raw[:8])) {
-		return 0
-	}
-	return int64(binary.BigEndian.Uint64(raw))
-}
-
-func (e *edge) sealDeliveryCursor(f order.DeliveryFilter, position []byte) []byte {
-	mac := hmac.New(sha256.New, e.CursorKey)
-	mac.Write(position)
-	// An order's cursor seals 16 bytes in this place and no such text.
-	mac.Write([]byte("deliveries\x00" + f.EndpointID + "\x00" + string(f.State)))
-	return mac.Sum(nil)[:sealLength]
-}
-
-// webhook writes one endpoint as the answer, with its secret when it is new.
-func (q *call) webhook(status int, one *order.Endpoint, secret string) error {
-	q.c.Writer.Header()["Cache-Control"] = headerNoStore
+// writeWebhook writes one endpoint as the answer, with its secret when it is new.
+func writeWebhook(q *call, status int, one *order.Endpoint, secret string) error {
 	b := appendWebhook(q.out[:0], one)
 	q.out = append(appendTextIfSet(b, `,"secret":`, secret), '}')
 	return q.json(status)
@@ -429,12 +279,7 @@ func appendWebhook(b []byte, one *order.Endpoint) []byte {
 		}
 		b = appendString(b, string(kind))
 	}
-	b = append(b, `],"enabled":`...)
-	if one.Enabled {
-		b = append(b, `true`...)
-	} else {
-		b = append(b, `false`...)
-	}
+	b = appendBoolField(b, `],"enabled":`, one.Enabled)
 	b = appendTextIfSet(b, `,"disabled_reason":`, one.DisabledReason)
 	b = appendTimeField(b, `,"created_at":`, one.CreatedAt)
 	b = appendTimeField(b, `,"updated_at":`, one.UpdatedAt)

@@ -474,10 +474,13 @@ func (a *app) addHTTP(ctx context.Context, items *catalog.Catalog, reconciler *o
 		Store: a.store, Redis: a.rdb, Orders: a.service, MaxStreams: a.maxStreams(), OnError: a.reporter("order events"),
 	})
 	c := handler.Config{
-		Orders: a.service, Items: items, Sales: a.service, Changes: a.service, Trail: a.service, Feed: feed, Buyers: a.service, Money: a.service,
-		Webhooks: webhooks, Verifier: verifier, Ready: append(a.checks(), catalogCheck(items)),
-		RateBuyer: s.RateBuyer, RateAddress: s.RateAddress, TrustedProxies: s.TrustedProxies,
-		Admission: a.admission(), MaxInFlight: int64(s.InFlight), Tasks: backlog, Workers: a.monitor, Reconciler: reconciler, CursorKey: a.cursorKey(), Now: a.now, ItemNow: a.clock.ItemNow, Log: a.log, Registerer: a.registry,
+		Service: a.service, Items: items, Verifier: verifier, Tasks: backlog, Reconciler: reconciler, Webhooks: webhooks,
+		Ready: append(a.checks(), catalogCheck(items)), Workers: a.monitor, Admission: a.admission(),
+		Limits: handler.Limits{
+			RateBuyer: s.RateBuyer, RateAddress: s.RateAddress, TrustedProxies: s.TrustedProxies, InFlight: int64(s.InFlight),
+		},
+		Streams:   handler.Streams{Feed: feed},
+		CursorKey: a.cursorKey(), Log: a.log, Registerer: a.registry, Now: a.now, ItemNow: a.clock.ItemNow,
 	}
 	if a.dev != nil {
 		c.DevTokens = func(sub, role string, ttl time.Duration) (string, error) {

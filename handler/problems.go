@@ -3,6 +3,8 @@ package handler
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
+	"net/http"
 	"strconv"
 	"time"
 
@@ -13,12 +15,202 @@ import (
 	"flashsale/order"
 )
 
+// errClientGone: the client is no longer there to read the response.
+var errClientGone = errors.New("handler: client gone")
+
+// statusClientGone is the status in logs and metrics of a request whose client left
+// before the answer; it is never sent.
+const statusClientGone = 499
+
+// problem is a refusal as RFC 9457 spells it. It is an error, so that an
+// endpoint can return it.
+type problem struct {
+	status int
+	code   string
+	title  string
+	detail string // names the field and the fix; never an internal text
+	param  string // the field, parameter or header at fault; empty: none
+	// retryAfter is in seconds; 0: none.
+	retryAfter int64
+	headers    []headerField
+	// spread are the same with other times to come back; nil: all get the one.
+	spread []*problem
+	// forRead and forChange stand in for it where the route knows no Idempotency-Key:
+	// nil where it says nothing of the key.
+	forRead, forChange *problem
+
+	// head is the body up to the request id, made once for a problem that
+	// does not vary.
+	head []byte
+}
+
+type headerField struct {
+	name  string
+	value []string
+}
+
+func (p *problem) Error() string { return "handler: " + p.code }
+
+// problemStatus are the codes that there are, with their statuses. It is complete
+// once the package is initialised, and never changed after that.
+var problemStatus = make(map[string]int)
+
+// newProblem makes a problem of the table. It is called only while the package is
+// initialised; each code has one status, and a section in docs/problems.md.
+func newProblem(status int, code, title, detail string) *problem {
+	if known, ok := problemStatus[code]; ok && known != status {
+		panic("handler: the code " + code + " has two statuses")
+	}
+	problemStatus[code] = status
+	p := &problem{status: status, code: code, title: title, detail: detail}
+	p.head = p.appendHead(nil)
+	return p
+}
+
+// with returns a copy that speaks of one parameter.
+func (p *problem) with(param, detail string) *problem {
+	own := *p
+	own.param, own.detail, own.spread = param, detail, nil
+	own.head = own.appendHead(nil)
+	return &own
+}
+
+// retry returns a copy that asks to come back after the given seconds.
+func (p *problem) retry(seconds int64) *problem {
+	own := *p
+	own.retryAfter, own.spread = max(1, seconds), nil
+	own.headers = append(own.headers[:len(own.headers):len(own.headers)],
+		headerField{"Retry-After", []string{strconv.FormatInt(own.retryAfter, 10)}})
+	own.head = own.appendHead(nil)
+	return &own
+}
+
+// among is retry for a crowd: each client is given a time of its own, from the given
+// seconds to twice as many.
+func (p *problem) among(seconds int64) *problem {
+	own := p.retry(seconds)
+	for more := range seconds + 1 {
+		own.spread = append(own.spread, p.retry(seconds+more))
+	}
+	return own
+}
+
+// one is the problem for one client.
+func (p *problem) one() *problem {
+	if len(p.spread) == 0 {
+		return p
+	}
+	return p.spread[rand.N(len(p.spread))]
+}
+
+// unkeyed returns a copy with other details for routes that know no Idempotency-Key:
+// one for reading requests, one for those that change something.
+func (p *problem) unkeyed(read, change string) *problem {
+	own := *p
+	own.forRead, own.forChange = p.worded(read), p.worded(change)
+	return &own
+}
+
+// worded returns a copy with another detail.
+func (p *problem) worded(detail string) *problem {
+	own := p.with(p.param, detail)
+	for _, later := range p.spread {
+		own.spread = append(own.spread, later.worded(detail))
+	}
+	return own
+}
+
+// unlessKeyed is the problem for a request with the method, to a route that
+// requires an Idempotency-Key or knows none.
+func (p *problem) unlessKeyed(keyed bool, method string) *problem {
+	switch {
+	case keyed || p.forRead == nil:
+		return p
+	case method == http.MethodGet || method == http.MethodHead:
+		return p.forRead
+	default:
+		return p.forChange
+	}
+}
+
+// header returns a copy that sets one more header.
+func (p *problem) header(name, value string) *problem {
+	own := *p
+	own.spread = nil
+	own.headers = append(own.headers[:len(own.headers):len(own.headers)], headerField{name, []string{value}})
+	return &own
+}
+
+func (p *problem) appendHead(b []byte) []byte {
+	b = append(b, `{"type":"/docs#`...)
+	b = append(b, p.code...)
+	b = append(b, `","title":`...)
+	b = appendString(b, p.title)
+	b = append(b, `,"status":`...)
+	b = strconv.AppendInt(b, int64(p.status), 10)
+	b = append(b, `,"detail":`...)
+	b = appendString(b, p.detail)
+	b = append(b, `,"code":`...)
+	b = appendString(b, p.code)
+	if p.param != "" {
+		b = append(b, `,"param":`...)
+		b = appendString(b, p.param)
+	}
+	if p.retryAfter > 0 {
+		b = append(b, `,"retry_after":`...)
+		b = strconv.AppendInt(b, p.retryAfter, 10)
+	}
+	return append(b, `,"request_id":"`...)
+}
+
+// write sends a problem.
+func (e *edge) write(q *call, p *problem) {
+	h := q.c.Writer.Header()
+	h["Content-Type"] = contentProblem
+	for _, f := range p.headers {
+		h[f.name] = f.value
+	}
+	// A request id holds nothing that JSON would escape.
+	q.out = append(append(append(q.out[:0], p.head...), q.requestID()...), `"}`...)
+	q.c.Writer.WriteHeader(p.status)
+	if _, err := q.c.Writer.Write(q.out); err != nil {
+		e.Log.Debug().Str("request_id", q.requestID()).Msg("client disconnected before the response")
+	}
+	if !q.gone {
+		e.metrics.problem(p.code)
+	}
+}
+
+// refuse turns an error into the answer that the table gives it.
+func (e *edge) refuse(q *call, err error) {
+	p := lookUp(err)
+	if p == nil && (errors.Is(err, errClientGone) || q.ctx().Err() != nil) {
+		// A client that has only closed its sending side still reads: it learns that the
+		// outcome is unknown. For the metrics it has left.
+		q.gone = true
+		if !q.c.Writer.Written() {
+			e.write(q, problemUnavailable.unlessKeyed(q.route.Keyed, q.c.Request.Method).one())
+		}
+		e.Log.Debug().Str("request_id", q.requestID()).Err(err).Msg("client disconnected before the response")
+		return
+	}
+	if p == nil {
+		e.Log.Error().Str("request_id", q.requestID()).Str("method", q.c.Request.Method).
+			Str("path", q.c.Request.URL.Path).Err(err).Msg("request failed")
+		p = problemInternal
+	}
+	if p.status == http.StatusServiceUnavailable {
+		e.refusals.Warn().Str("request_id", q.requestID()).Err(err).Msg("request refused")
+	}
+	e.write(q, p.unlessKeyed(q.route.Keyed, q.c.Request.Method).one())
+}
+
 // The refusals of the edge itself.
 var (
 	problemNoRoute = newProblem(404, "route_not_found", "No such route",
 		"Nothing is served at this path; the README lists the routes.")
 	problemMethod = newProblem(405, "method_not_allowed", "Method not allowed",
-		"The path exists but not with this method; the Allow header lists those it has.")
+		"The path does not support this method; the Allow header lists the methods it supports.")
 	problemHeaderTooLarge = newProblem(431, "header_too_large", "Header too large",
 		"The request line or the headers exceed 16 KiB; send a shorter path and query, or fewer and shorter headers.").header("Connection", "close")
 	problemInternal = newProblem(500, "internal", "Internal error",
@@ -49,7 +241,7 @@ var (
 	problemContentType = newProblem(415, "content_type", "Unsupported content type",
 		"").with("Content-Type", "Send the body as Content-Type: application/json (UTF-8).")
 	problemContentEncoding = newProblem(415, "content_encoding", "Unsupported content encoding",
-		"").with("Content-Encoding", "Send the body as it is, without a Content-Encoding.")
+		"").with("Content-Encoding", "Send the body uncompressed, without a Content-Encoding.")
 	problemBodyTooLarge = newProblem(413, "body_too_large", "Body too large",
 		"The body exceeds what this route takes; the purchase takes 4 KiB.")
 	problemBodyMissing = newProblem(400, "body_missing", "Body missing",
@@ -58,7 +250,7 @@ var (
 	problemJSONInvalid = newProblem(400, "json_invalid", "Invalid JSON",
 		"The body is not one JSON object in valid UTF-8.")
 	problemJSONTrailing = newProblem(400, "json_trailing", "Bytes after the JSON object",
-		"Something follows the JSON object in the body; send the object alone.")
+		"The body continues after the JSON object; send only the object.")
 	problemJSONDuplicate = newProblem(400, "json_duplicate_key", "Member named twice",
 		"The JSON object names a member twice; name each once.")
 	problemUnknownField = newProblem(400, "unknown_field", "Unknown field",
@@ -82,6 +274,7 @@ var (
 	problemEventID    = problemID.with("event", "An event's id is msg_ and 32 hexadecimal digits in lower case.")
 	problemOrderID    = problemID.with("order", "An order id is a UUID in lower case.")
 	problemPaymentID  = problemID.with("payment", "A payment's id is a whole number, 1 or more.")
+	problemTaskID     = problemID.with("task", "A task id has 1 to 255 visible ASCII characters; GET /v1/admin/dead lists them.")
 	problemUserID     = problemID.with("user", "A buyer's id has 1 to 128 characters of A-Z a-z 0-9 . _ : @ -.")
 	problemKeyMissing = newProblem(400, "idempotency_key_missing", "Idempotency key missing",
 		"").with("Idempotency-Key", "Send an Idempotency-Key header: a new value for each purchase or restock, the same for a repeat.")
@@ -96,7 +289,7 @@ var (
 	problemUnknownParameter = newProblem(400, "unknown_parameter", "Unknown parameter",
 		"The route does not take this query parameter.")
 	problemMatchMissing = newProblem(428, "version_required", "Version required",
-		"").with("If-Match", "Send If-Match with the ETag of GET /v1/admin/items/{item}, so that nobody's change is overwritten unseen; or * to change whatever is there.")
+		"").with("If-Match", "Send If-Match with the ETag of GET /v1/admin/items/{item}, so that no concurrent change is overwritten; or * to change any version.")
 	problemMatchInvalid = newProblem(400, "if_match_invalid", "Invalid If-Match",
 		"").with("If-Match", `If-Match is *, or entity tags such as "4" with commas between them.`)
 	problemFieldFixed = newProblem(422, "field_fixed", "Field cannot change",
@@ -105,9 +298,9 @@ var (
 		"The change may not have been applied. Retry with the same Idempotency-Key; it is applied at most once.").among(1).
 		unkeyed(detailRead, "The change may not have been applied. Read the item before you retry.")
 	problemNotErased = newProblem(503, "unavailable", "Erasure not finished",
-		"The erasure stopped half-way. Repeat it: it goes on where it stopped.").among(1)
+		"The erasure is incomplete. Repeat the request; it continues where it stopped.").among(1)
 	problemNotReady = newProblem(503, "unavailable", "Not ready",
-		"Parts that the service needs do not work.").among(1)
+		"A required dependency is unavailable.").among(1)
 )
 
 // unauthorized makes a 401, which must say how to authenticate.
@@ -124,7 +317,7 @@ func invalidToken(code, title, detail string) *problem {
 	return unauthorized(code, title, detail, "invalid_token")
 }
 
-// What a 503 says to requests without an Idempotency-Key.
+// The details of a 503 for requests without an Idempotency-Key.
 const (
 	detailRead   = "Temporarily unavailable. Retry after the seconds in Retry-After."
 	detailChange = "Temporarily unavailable. The request may not have been applied; read the current state before you retry."
@@ -150,7 +343,7 @@ const inFlightRetry = 5
 // operator has to decide about it.
 const stoppedRetry = 30
 
-// streamRetry is when who found no place for a stream may try again, in seconds.
+// streamRetry is when a client that was refused a stream may retry, in seconds.
 const streamRetry = 5
 
 // errorTable gives each known error its answer. The first match counts.
@@ -159,7 +352,7 @@ var errorTable = []struct {
 	answer *problem
 }{
 	{inventory.ErrSoldOut, newProblem(409, "sold_out", "Sold out",
-		"Nothing is left of this item.")},
+		"No units of this item are left.")},
 	{inventory.ErrUserLimit, newProblem(409, "user_limit", "Limit per buyer reached",
 		"With this order you would hold more of the item than per_user_limit allows.")},
 	{inventory.ErrClosed, newProblem(409, "sale_closed", "Sale closed",
@@ -194,11 +387,11 @@ var errorTable = []struct {
 	{order.ErrNotFound, newProblem(404, "order_not_found", "Order not found",
 		"No order that you may see has this id.")},
 	{order.ErrOrderFinal, newProblem(409, "order_final", "Order is final",
-		"The order has reached a state in which it stays.")},
+		"The order is in a final state and cannot change.")},
 	{order.ErrOrderExpired, newProblem(409, "order_expired", "Order expired",
-		"The order could not be paid any more. The payment is recorded, and is to be refunded.")},
+		"The order could no longer be paid. The payment is recorded; refund it.")},
 	{order.ErrAmountMismatch, newProblem(409, "amount_mismatch", "Amount does not match",
-		"").with("amount_minor", "amount_minor and currency must be the order's unit price times its quantity, in its currency. The payment is recorded, and is to be refunded.")},
+		"").with("amount_minor", "amount_minor and currency must be the order's unit price times its quantity, in its currency. The payment is recorded; refund it.")},
 	{order.ErrPaymentLimit, newProblem(409, "payment_limit", "Too many payments",
 		"The order has 100 recorded payments, so this one was not recorded. Refund it.")},
 	{order.ErrPaymentNotFound, newProblem(404, "payment_not_found", "Payment not found",
@@ -206,23 +399,23 @@ var errorTable = []struct {
 	{order.ErrPaymentAccepted, newProblem(409, "payment_accepted", "Payment has paid its order",
 		"This payment has paid its order; refund the order: POST /v1/admin/orders/{order}/refund.")},
 	{order.ErrNotPaid, newProblem(409, "order_not_paid", "Order is not paid",
-		"Only a paid order can be refunded. Cancel an unpaid one; refund amounts that paid nothing one by one.")},
+		"Only a paid order can be refunded. Cancel an unpaid order; mark a payment that paid no order as refunded by its own id.")},
 	{order.ErrRefundDiffers, newProblem(409, "order_final", "Order is final",
-		"").with("restock", "The order was refunded before with the other value of restock, and that stays.")},
+		"").with("restock", "The order was already refunded with the other value of restock, which cannot change.")},
 	{order.ErrReferenceReused, newProblem(409, "payment_reference_reused", "Payment reference reused",
-		"").with("reference", "The reference belongs to a payment that is recorded for another order, or for another amount. Nothing was recorded; send each payment's own reference.")},
+		"").with("reference", "The reference belongs to a payment that is recorded for another order, or for another amount. Nothing was recorded; use a separate reference for each payment.")},
 	{order.ErrTaskNotFound, newProblem(404, "task_not_found", "No such dead letter",
 		"No dead letter has this id; GET /v1/admin/dead lists them.")},
 	{order.ErrOrdersInFlight, newProblem(409, "orders_in_flight", "Orders in flight",
-		"The buyer has orders in the queue. Try again once they are committed; dead letters have to be retried or discarded first.").retry(inFlightRetry)},
+		"The buyer has orders in the queue. Retry after they are committed; retry or discard dead letters first.").retry(inFlightRetry)},
 	{order.ErrVersion, newProblem(412, "version_conflict", "Item has changed",
-		"").with("If-Match", "The item has another version by now; read it again and decide anew.")},
+		"").with("If-Match", "The item has changed since that version; read it again before you change it.")},
 	{order.ErrWindow, problemWindow.with("closes_at", "closes_at must be after opens_at, also after the change.")},
 	{order.ErrItemClosed, newProblem(409, "sale_closed", "Sale closed",
 		"The sale of this item was closed, which is final; create another item.")},
 	{order.ErrStockRange, problemFieldRange.with("quantity", "With this quantity the item's stock_total would be above 1,000,000,000.")},
 	{inventory.ErrStockBelowSold, newProblem(409, "stock_below_sold", "Units are sold",
-		"").with("quantity", "Fewer units are unsold than this takes back, counting orders that are on their way.")},
+		"").with("quantity", "Quantity exceeds unsold stock, in-flight orders included.")},
 	{order.ErrRestockReused, newProblem(422, "idempotency_key_reused", "Idempotency key reused",
 		"").with("Idempotency-Key", "The key was used for another restock of this item; use a new one, or repeat the first restock unchanged.")},
 	{order.ErrItemExists, newProblem(409, "item_exists", "Item exists",
@@ -233,16 +426,16 @@ var errorTable = []struct {
 	{order.ErrEndpointLimit, newProblem(409, "webhook_limit", "Too many webhooks",
 		"There are 50 webhooks already; delete one first.")},
 	{order.ErrEndpointDisabled, newProblem(409, "webhook_disabled", "Webhook disabled",
-		"Nothing is sent to this webhook; enable it first.")},
+		"The webhook is disabled and receives no events; enable it first.")},
 	{order.ErrDeliveryNotFound, newProblem(404, "delivery_not_found", "Delivery not found",
-		"This webhook was not sent such an event, or it was forgotten after a week.")},
+		"No delivery of this event to this webhook is on record. Deliveries are kept for a week.")},
 
 	{auth.ErrMalformed, invalidToken("token_malformed", "Malformed token",
 		"The bearer token is not a signed JWT of three parts.")},
 	{auth.ErrAlgorithm, invalidToken("token_alg", "Algorithm refused",
 		"The token is not signed with the algorithm of the service's key.")},
 	{auth.ErrKey, invalidToken("token_key", "Unknown key",
-		"The token names a key that the service does not know, or brings its own.")},
+		"The token names a key that the service does not know, or carries its own.")},
 	{auth.ErrSignature, invalidToken("token_signature", "Invalid signature",
 		"The token's signature does not match its content.")},
 	{auth.ErrExpired, invalidToken("token_expired", "Token expired",

@@ -7,12 +7,67 @@ import (
 	"strings"
 	"time"
 
-	"flashsale/handler/auth"
+	"github.com/rs/zerolog"
+
+	"flashsale/catalog"
 	"flashsale/order"
 )
 
-// Buyers is what an admin does with a buyer's personal data.
-type Buyers interface {
+// auditRoutes show the audit log.
+type auditRoutes struct {
+	log     auditLog
+	cursors sealer
+}
+
+// list answers GET /v1/admin/audit.
+func (rs *auditRoutes) list(q *call) error {
+	f, err := rs.readFilter(q)
+	if err != nil {
+		return err
+	}
+	entries, more, err := rs.log.Audit(q.ctx(), f)
+	if err != nil {
+		return err
+	}
+	next := ""
+	if len(entries) > 0 {
+		next = rs.cursors.after(entries[len(entries)-1].ID, more, auditList(f))
+	}
+	b := appendList(append(q.out[:0], `{"entries":[`...), entries, appendAuditEntry)
+	q.out = append(appendTextField(b, `],"next_cursor":`, next), '}')
+	return q.json(200)
+}
+
+func (rs *auditRoutes) readFilter(q *call) (f order.AuditFilter, err error) {
+	if f.Limit, err = q.pageLimit(); err != nil {
+		return f, err
+	}
+	if f.ItemID, err = q.queryID("item_id", catalog.ValidID, problemItemID); err != nil {
+		return f, err
+	}
+	if f.OrderID, err = q.queryID("order_id", validOrderID, problemOrderID); err != nil {
+		return f, err
+	}
+	f.Before, err = rs.cursors.before(q, auditList(f))
+	return f, err
+}
+
+// appendAuditEntry appends an entry, whose before and after are JSON already.
+func appendAuditEntry(b []byte, a *order.AuditEntry) []byte {
+	b = appendIntField(b, `{"id":`, a.ID)
+	b = appendTimeField(b, `,"at":`, a.At)
+	b = appendTextField(b, `,"actor":`, a.Actor)
+	b = appendTextField(b, `,"action":`, a.Action)
+	b = appendTextIfSet(b, `,"item_id":`, a.ItemID)
+	b = appendTextIfSet(b, `,"order_id":`, a.OrderID)
+	b = appendJSONIfSet(b, `,"before":`, a.Before)
+	b = appendJSONIfSet(b, `,"after":`, a.After)
+	b = appendTextIfSet(b, `,"request_id":`, a.RequestID)
+	return append(b, '}')
+}
+
+// buyerService exports and erases a buyer's personal data.
+type buyerService interface {
 	// ExportBuyer hands on all that is held about a buyer. Errors: those of
 	// order.Service.ExportBuyer.
 	ExportBuyer(ctx context.Context, user string, to order.BuyerRecords) error
@@ -32,32 +87,28 @@ const (
 	buyerLimit = 5 * time.Minute
 )
 
-// exportBuyer answers GET /v1/admin/buyers/{user}.
-func (e *edge) exportBuyer(q *call) error {
+// buyerRoutes export and erase buyers' data.
+type buyerRoutes struct {
+	buyers buyerService
+	now    func() time.Time
+	log    zerolog.Logger
+}
+
+// export answers GET /v1/admin/buyers/{user}.
+func (rs *buyerRoutes) export(q *call) error {
 	user := q.c.Param("user")
-	if !auth.ValidSubject(user) {
-		return problemUserID
-	}
-	if err := checkAccept(q.c.Request.Header); err != nil {
-		return err
-	}
-	h := q.c.Writer.Header()
-	h["Cache-Control"] = headerNoStore
-	e.takeTime(q, buyerLimit)
+	q.takeTime(buyerLimit, rs.log)
 	x := &export{q: q}
 	q.out = appendTextField(q.out[:0], `{"user_id":`, user)
-	q.out = appendTimeField(q.out, `,"exported_at":`, e.Now())
-	err := e.Buyers.ExportBuyer(q.ctx(), user, x.records())
+	q.out = appendTimeField(q.out, `,"exported_at":`, rs.now())
+	err := rs.buyers.ExportBuyer(q.ctx(), user, x.records())
 	if err == nil {
 		err = x.done()
 	}
 	if err != nil && q.c.Writer.Written() {
-		// Half of an export must not look like one: the connection is cut.
-		e.Log.Warn().Str("request_id", q.requestID()).Err(err).Msg("export broke off")
+		// Half of an export must not look complete: the connection is cut.
+		rs.log.Warn().Str("request_id", q.requestID()).Err(err).Msg("export aborted")
 		panic(http.ErrAbortHandler)
-	}
-	if err != nil {
-		h.Del("Cache-Control")
 	}
 	return err
 }
@@ -91,7 +142,7 @@ func (x *export) next() {
 	x.first = true
 }
 
-// add adds a record to a section, and sends what is gathered when it is enough.
+// add adds a record to a section, and sends the gathered chunk when it is full.
 func (x *export) add(section string, record func(b []byte) []byte) error {
 	x.begin(section)
 	if !x.first {
@@ -120,7 +171,7 @@ func (x *export) done() error {
 	return x.send()
 }
 
-// records are what writes each kind of record.
+// records are the writers of each kind of record.
 func (x *export) records() order.BuyerRecords {
 	ofOrder := func(section string) func(order.Order) error {
 		return func(o order.Order) error {
@@ -157,7 +208,7 @@ func (x *export) records() order.BuyerRecords {
 	}
 }
 
-// appendJSONIfSet appends what is JSON already; should it be none, as a text.
+// appendJSONIfSet appends a value that is JSON already; one that is not, as a text.
 func appendJSONIfSet(b []byte, name, value string) []byte {
 	if !json.Valid([]byte(value)) {
 		return appendTextIfSet(b, name, value)
@@ -165,33 +216,17 @@ func appendJSONIfSet(b []byte, name, value string) []byte {
 	return append(append(b, name...), value...)
 }
 
-// eraseBuyer answers POST /v1/admin/buyers/{user}/erase.
-func (e *edge) eraseBuyer(q *call) error {
+// erase answers POST /v1/admin/buyers/{user}/erase.
+func (rs *buyerRoutes) erase(q *call) error {
 	user := q.c.Param("user")
-	if !auth.ValidSubject(user) {
-		return problemUserID
-	}
-	if _, err := q.query(); err != nil {
-		return err
-	}
-	h := q.c.Request.Header
-	if err := checkContent(h); err != nil {
-		return err
-	}
-	if err := checkAccept(h); err != nil {
-		return err
-	}
-	if err := q.readBody(maxAdminBody); err != nil {
-		return err
-	}
 	reason, err := readEraseReason(q.in, user)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(q.ctx(), buyerLimit)
 	defer cancel()
-	e.takeTime(q, buyerLimit)
-	done, err := e.Buyers.EraseBuyer(ctx, user, order.Erasure{Actor: q.who.Subject, Reason: reason, RequestID: q.requestID()})
+	q.takeTime(buyerLimit, rs.log)
+	done, err := rs.buyers.EraseBuyer(ctx, user, order.Erasure{Actor: q.identity.Subject, Reason: reason, RequestID: q.requestID()})
 	if err != nil {
 		return reworded(err, problemNotErased)
 	}
@@ -200,12 +235,11 @@ func (e *edge) eraseBuyer(q *call) error {
 		b = append(appendTextField(b, `"pseudonym":`, done.Pseudonym), ',')
 	}
 	q.out = append(appendIntField(b, `"orders":`, int64(done.Orders)), '}')
-	q.c.Writer.Header()["Cache-Control"] = headerNoStore
 	return q.json(http.StatusOK)
 }
 
 // readEraseReason reads and checks the body of an erasure. The reason is kept, so
-// it must not bring back what is erased.
+// it must not contain the name that is erased.
 func readEraseReason(body []byte, user string) (string, error) {
 	f := newFields(body)
 	reason := f.text("reason", true)

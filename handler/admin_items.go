@@ -1,0 +1,391 @@
+package handler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"flashsale/catalog"
+	"flashsale/inventory"
+	"flashsale/order"
+)
+
+// The ranges of a new item. They are far beyond any sale and keep every sum of
+// money and stock exact, in Lua's numbers as well.
+const (
+	maxPriceMinor    = 1_000_000_000_000
+	maxStock         = order.MaxStock
+	maxPerUserLimit  = 1_000_000
+	maxName          = 200   // characters
+	maxDescription   = 4_000 // characters
+	maxPaymentWindow = 30 * 24 * 60 * 60
+)
+
+// adminItemRoutes change items and show their current state.
+type adminItemRoutes struct {
+	service itemService
+	items   itemCatalog
+	itemNow func(item string) time.Time
+}
+
+// create answers POST /v1/admin/items.
+func (rs *adminItemRoutes) create(q *call) error {
+	n, err := readNewItem(q.in, rs.itemNow)
+	if err != nil {
+		return err
+	}
+	n.By = q.by()
+	item, err := rs.service.CreateItem(q.ctx(), n)
+	if err != nil {
+		return err
+	}
+	q.c.Writer.Header()["Location"] = []string{"/v1/items/" + item.ID}
+	return rs.writeTagged(q, 201, &item)
+}
+
+// readNewItem reads and checks the body of a new item. now is the time by which
+// an item's sale opens.
+func readNewItem(body []byte, now func(item string) time.Time) (order.NewItem, error) {
+	f := newFields(body)
+	f.near = nearCreate
+	n := order.NewItem{
+		ID:           f.text("id", true),
+		Name:         f.text("name", true),
+		Description:  f.text("description", false),
+		PriceMinor:   f.integer("price_minor", true, 0),
+		Currency:     f.text("currency", true),
+		Stock:        f.integer("stock", true, 0),
+		PerUserLimit: f.integer("per_user_limit", false, 1),
+	}
+	window := f.integer("payment_window_seconds", false, 0)
+	opens, hasOpens := f.optionalText("opens_at")
+	closes, hasCloses := f.optionalText("closes_at")
+	if err := f.done(); err != nil {
+		return n, err
+	}
+	if err := checkNewItem(&n, window); err != nil {
+		return n, err
+	}
+	n.PaymentWindow = time.Duration(window) * time.Second
+	var err error
+	if n.OpensAt, err = readInstant("opens_at", opens, hasOpens); err != nil {
+		return n, err
+	}
+	if n.ClosesAt, err = readInstant("closes_at", closes, hasCloses); err != nil {
+		return n, err
+	}
+	from := n.OpensAt
+	if from.IsZero() {
+		from = now(n.ID)
+	}
+	if !n.ClosesAt.IsZero() && !n.ClosesAt.After(from) {
+		return n, problemWindow.with("closes_at", "closes_at must be after opens_at, which is now unless stated.")
+	}
+	return n, nil
+}
+
+// checkNewItem checks each field on its own.
+func checkNewItem(n *order.NewItem, window int64) error {
+	if !catalog.ValidID(n.ID) {
+		return problemItemID.with("id", problemItemID.detail)
+	}
+	if err := checkTexts(&n.Name, &n.Description); err != nil {
+		return err
+	}
+	if !knownCurrency(n.Currency) {
+		return problemFieldRange.with("currency", "currency is an ISO 4217 code in upper case, such as EUR.")
+	}
+	return checkRanges(
+		ranged{"price_minor", &n.PriceMinor, 0, maxPriceMinor},
+		ranged{"stock", &n.Stock, 0, maxStock},
+		ranged{"per_user_limit", &n.PerUserLimit, 1, maxPerUserLimit},
+		ranged{"payment_window_seconds", &window, 0, maxPaymentWindow},
+	)
+}
+
+// checkTexts checks the texts of an item that buyers read; nil: not stated.
+func checkTexts(name, description *string) error {
+	if name != nil {
+		if err := checkText("name", *name, 1, maxName, false); err != nil {
+			return err
+		}
+	}
+	if description != nil {
+		return checkText("description", *description, 0, maxDescription, true)
+	}
+	return nil
+}
+
+// ranged is a number and the range it must be in; nil is not stated.
+type ranged struct {
+	name      string
+	value     *int64
+	low, high int64
+}
+
+func checkRanges(all ...ranged) error {
+	for _, r := range all {
+		if r.value != nil && (*r.value < r.low || *r.value > r.high) {
+			return problemFieldRange.with(r.name, r.name+" must be from "+
+				strconv.FormatInt(r.low, 10)+" to "+strconv.FormatInt(r.high, 10)+".")
+		}
+	}
+	return nil
+}
+
+// readInstant reads an optional RFC 3339 time, cut to milliseconds.
+func readInstant(name, value string, present bool) (time.Time, error) {
+	if !present {
+		return time.Time{}, nil
+	}
+	t, err := time.Parse(time.RFC3339, value)
+	if err != nil || t.UTC().Year() < 2000 || t.UTC().Year() > 2999 {
+		return time.Time{}, problemWindow.with(name, name+" is an RFC 3339 time such as 2030-01-31T18:00:00Z, in the years 2000 to 2999.")
+	}
+	return t.UTC().Truncate(time.Millisecond), nil
+}
+
+// show answers GET /v1/admin/items/{item}. It reads the database, so
+// that the tag is right directly after a change by another process.
+func (rs *adminItemRoutes) show(q *call) error {
+	id := q.c.Param("item")
+	item, err := rs.service.Item(q.ctx(), id)
+	if err != nil {
+		return err
+	}
+	return rs.writeTagged(q, 200, &item)
+}
+
+// write writes one item.
+func (rs *adminItemRoutes) write(q *call, status int, item *catalog.Item) error {
+	q.out = appendItem(q.out[:0], item, rs.itemNow(item.ID))
+	return q.json(status)
+}
+
+// writeTagged writes one item with its version as the tag that a change
+// has to match. Buyers get another, weak one: stock and state vary under one
+// version.
+func (rs *adminItemRoutes) writeTagged(q *call, status int, item *catalog.Item) error {
+	h := q.c.Writer.Header()
+	h["Etag"] = []string{`"` + strconv.FormatInt(item.Version, 10) + `"`}
+	return rs.write(q, status, item)
+}
+
+// ledger answers GET /v1/admin/items/{item}/ledger.
+func (rs *adminItemRoutes) ledger(q *call) error {
+	id := q.c.Param("item")
+	l, err := rs.service.Ledger(q.ctx(), id)
+	if err != nil {
+		return err
+	}
+	q.out = appendLedger(q.out[:0], l)
+	return q.json(200)
+}
+
+// maxReason is how long the reason of a restock may be, in characters.
+const maxReason = 200
+
+// notChanged words a failed change for the admin: the usual text is about orders.
+// The cause stays, for the log.
+func notChanged(err error) error { return reworded(err, problemNotChanged) }
+
+// reworded replaces the error table's answer for an unavailable dependency by as.
+func reworded(err error, as *problem) error {
+	if errors.Is(err, inventory.ErrStopped) {
+		return err // definite: nothing was changed
+	}
+	for _, cause := range []error{inventory.ErrUnavailable, inventory.ErrRebuilding, order.ErrDatabase, context.DeadlineExceeded} {
+		if errors.Is(err, cause) {
+			return fmt.Errorf("%w: %w", as, err)
+		}
+	}
+	return err
+}
+
+// change answers PATCH /v1/admin/items/{item}.
+func (rs *adminItemRoutes) change(q *call) error {
+	c, err := readItemChange(q.in)
+	if err != nil {
+		return err
+	}
+	c.Match = q.match
+	item, err := rs.service.ChangeItem(q.ctx(), q.c.Param("item"), c, q.by())
+	if err != nil {
+		return notChanged(err)
+	}
+	return rs.writeTagged(q, 200, &item)
+}
+
+// fixedFields are those of an item that a change cannot state, and why.
+var fixedFields = []struct{ name, why string }{
+	{"id", "id cannot change: orders name the item by it. Create another item."},
+	{"currency", "currency cannot change: orders were accepted in it. Create another item."},
+	{"stock", "Change stock with POST /v1/admin/items/{item}/restock, which accounts for concurrent sales."},
+}
+
+// readItemChange reads and checks the body of a change.
+func readItemChange(body []byte) (order.ItemChange, error) {
+	f := newFields(body)
+	f.near = nearChange
+	c := order.ItemChange{
+		Name:         f.textIfStated("name"),
+		Description:  f.textIfStated("description"),
+		PriceMinor:   f.integerIfStated("price_minor"),
+		PerUserLimit: f.integerIfStated("per_user_limit"),
+	}
+	window := f.integerIfStated("payment_window_seconds")
+	opens := f.textIfStated("opens_at")
+	closes, ends := f.optionalText("closes_at")
+	for _, fixed := range fixedFields {
+		f.known[fixed.name] = true
+	}
+	if err := f.done(); err != nil {
+		return c, err
+	}
+	for _, fixed := range fixedFields {
+		if f.has(fixed.name) {
+			return c, problemFieldFixed.with(fixed.name, fixed.why)
+		}
+	}
+	if len(f.values) == 0 {
+		return c, problemFieldMissing.with("", "State at least one field to change: name, description, price_minor, "+
+			"per_user_limit, opens_at, closes_at or payment_window_seconds.")
+	}
+	if err := checkTexts(c.Name, c.Description); err != nil {
+		return c, err
+	}
+	if err := checkRanges(
+		ranged{"price_minor", c.PriceMinor, 0, maxPriceMinor},
+		ranged{"per_user_limit", c.PerUserLimit, 1, maxPerUserLimit},
+		ranged{"payment_window_seconds", window, 0, maxPaymentWindow},
+	); err != nil {
+		return c, err
+	}
+	if window != nil {
+		d := time.Duration(*window) * time.Second
+		c.PaymentWindow = &d
+	}
+	if opens != nil {
+		t, err := readInstant("opens_at", *opens, true)
+		if err != nil {
+			return c, err
+		}
+		c.OpensAt = &t
+	}
+	if f.has("closes_at") { // null takes the end away
+		t, err := readInstant("closes_at", closes, ends)
+		if err != nil {
+			return c, err
+		}
+		c.ClosesAt = &t
+	}
+	return c, nil
+}
+
+// control answers POST /v1/admin/items/{item}/pause, /resume and /close. Without
+// If-Match it is meant for whatever version there is: that is no change which
+// could overwrite another's.
+func (rs *adminItemRoutes) control(to catalog.Control) endpoint {
+	return func(q *call) error {
+		item, err := rs.service.ControlItem(q.ctx(), q.c.Param("item"), order.ItemControl{To: to, Match: q.match}, q.by())
+		if err != nil {
+			return notChanged(err)
+		}
+		return rs.writeTagged(q, 200, &item)
+	}
+}
+
+// restock answers POST /v1/admin/items/{item}/restock.
+func (rs *adminItemRoutes) restock(q *call) error {
+	r, err := readRestock(q.in)
+	if err != nil {
+		return err
+	}
+	r.IdempotencyKey, r.Match = q.key, q.match
+	item, replayed, err := rs.service.Restock(q.ctx(), q.c.Param("item"), r, q.by())
+	if err != nil {
+		return notChanged(err)
+	}
+	if replayed {
+		q.c.Writer.Header()["Idempotent-Replayed"] = headerTrue
+	}
+	return rs.writeTagged(q, 200, &item)
+}
+
+// readRestock reads and checks the body of a restock.
+func readRestock(body []byte) (order.Restock, error) {
+	f := newFields(body)
+	r := order.Restock{Quantity: f.integer("quantity", true, 0), Reason: f.text("reason", true)}
+	if err := f.done(); err != nil {
+		return r, err
+	}
+	if r.Quantity == 0 || r.Quantity < -maxStock || r.Quantity > maxStock {
+		return r, problemFieldRange.with("quantity",
+			"quantity is the number of units to add, up to 1,000,000,000. A negative number takes back unsold units; 0 is not allowed.")
+	}
+	return r, checkText("reason", r.Reason, 1, maxReason, false)
+}
+
+// warm answers POST /v1/admin/items/{item}/warm: it loads the item's page and
+// its sale before the crowd comes. A repeat changes nothing.
+func (rs *adminItemRoutes) warm(q *call) error {
+	id := q.c.Param("item")
+	v, err := rs.items.Warm(q.ctx(), id)
+	if err != nil {
+		return err
+	}
+	return rs.writeTagged(q, 200, &v.Item)
+}
+
+// ifMatch reads the If-Match header as RFC 9110 spells it: which versions of an
+// item a change is meant for. Weak tags match none, and neither do tags that are
+// no version.
+func ifMatch(h http.Header) (m order.Match, stated bool, err error) {
+	values, stated := h["If-Match"]
+	if !stated {
+		return nil, false, nil
+	}
+	list := strings.Join(values, ",")
+	if strings.Trim(list, " \t") == "*" {
+		return nil, true, nil
+	}
+	m = order.Match{}
+	tags := 0
+	for list = strings.TrimLeft(list, " \t,"); list != ""; list = strings.TrimLeft(list, " \t,") {
+		opaque, weak := strings.CutPrefix(list, "W/")
+		tag, after, ok := cutTag(opaque)
+		if !ok {
+			return nil, true, problemMatchInvalid
+		}
+		tags++
+		if version, err := strconv.ParseInt(tag, 10, 64); err == nil && !weak && strconv.FormatInt(version, 10) == tag {
+			m = append(m, version)
+		}
+		list = strings.TrimLeft(after, " \t")
+		if list != "" && list[0] != ',' {
+			return nil, true, problemMatchInvalid
+		}
+	}
+	if tags == 0 {
+		return nil, true, problemMatchInvalid
+	}
+	return m, true, nil
+}
+
+// cutTag takes an opaque tag in quotes from the front of text.
+func cutTag(text string) (tag, after string, ok bool) {
+	if text == "" || text[0] != '"' {
+		return "", "", false
+	}
+	tag, after, ok = strings.Cut(text[1:], `"`)
+	for i := range len(tag) {
+		if tag[i] < '!' || tag[i] == 0x7f {
+			return "", "", false
+		}
+	}
+	return tag, after, ok
+}

@@ -1,0 +1,297 @@
+package handler
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"flashsale/catalog"
+	"flashsale/order"
+)
+
+// taskService operates on the task queues.
+type taskService interface {
+	// Depths returns the depths of all queues.
+	Depths(ctx context.Context) ([]order.QueueDepth, error)
+	// Dead lists dead letters from a place on, and returns the next page's place.
+	Dead(ctx context.Context, at order.DeadPlace, limit int) ([]order.DeadLetter, *order.DeadPlace, error)
+	// Verify checks every task, and repairs what it finds if repair is set.
+	Verify(ctx context.Context, repair bool) ([]order.QueueCheck, error)
+	// Retry makes a dead letter an ordinary task again, and returns the name of its
+	// queue. Errors: order.ErrTaskNotFound, inventory.ErrOverloaded.
+	Retry(ctx context.Context, id string) (queue string, err error)
+	// Discard removes a dead letter for good, rejects the order it would have made,
+	// and returns the name of its queue. Errors: order.ErrTaskNotFound.
+	Discard(ctx context.Context, id string) (queue string, err error)
+}
+
+// queueRoutes operate on the task queues.
+type queueRoutes struct {
+	tasks   taskService
+	workers workerStatus // nil: not shown
+	log     zerolog.Logger
+}
+
+// depths answers GET /v1/admin/queue: all queues together, then each.
+func (rs *queueRoutes) depths(q *call) error {
+	depths, err := rs.tasks.Depths(q.ctx())
+	if err != nil {
+		return err
+	}
+	var all order.QueueDepth
+	for i := range depths {
+		d := &depths[i]
+		all.Ready += d.Ready
+		all.Delayed += d.Delayed
+		all.Leased += d.Leased
+		all.Dead += d.Dead
+		all.OldestReady = max(all.OldestReady, d.OldestReady)
+		all.Processed += d.Processed
+		all.Failed += d.Failed
+		all.PerSecond += d.PerSecond
+	}
+	b := appendDepth(append(q.out[:0], '{'), &all)
+	b = append(appendList(append(b, `,"queues":[`...), depths, appendQueue), ']')
+	if rs.workers != nil {
+		w, err := rs.workers.WorkerStatus(q.ctx())
+		if err != nil {
+			return err
+		}
+		b = appendWorkers(append(b, `,"workers":`...), &w)
+	}
+	q.out = append(b, '}')
+	return q.json(200)
+}
+
+func appendWorkers(b []byte, w *order.WorkerStatus) []byte {
+	b = appendIntField(b, `{"live":`, int64(w.Live))
+	if !w.LastFetch.IsZero() {
+		b = appendTimeField(b, `,"last_fetch_at":`, w.LastFetch)
+	}
+	return append(appendTextIfSet(b, `,"trouble":`, w.Trouble), '}')
+}
+
+func appendQueue(b []byte, d *order.QueueDepth) []byte {
+	b = appendTextField(b, `{"name":`, d.Name)
+	b = appendDepth(append(b, ','), d)
+	b = appendMillis(b, `,"wait_p50_ms":`, d.WaitP50)
+	b = appendMillis(b, `,"wait_p99_ms":`, d.WaitP99)
+	return append(appendBoolField(b, `,"paused":`, d.Paused), '}')
+}
+
+func appendDepth(b []byte, d *order.QueueDepth) []byte {
+	b = appendIntField(b, `"ready":`, int64(d.Ready))
+	b = appendIntField(b, `,"delayed":`, int64(d.Delayed))
+	b = appendIntField(b, `,"leased":`, int64(d.Leased))
+	b = appendIntField(b, `,"dead":`, int64(d.Dead))
+	b = appendMillis(b, `,"oldest_age_ms":`, d.OldestReady)
+	b = appendIntField(b, `,"processed":`, d.Processed)
+	b = appendIntField(b, `,"failed_attempts":`, d.Failed)
+	return strconv.AppendFloat(append(b, `,"per_second":`...), d.PerSecond, 'f', 2, 64)
+}
+
+// appendMillis appends a duration in milliseconds, with three decimals.
+func appendMillis(b []byte, name string, d time.Duration) []byte {
+	return strconv.AppendFloat(append(b, name...), float64(d)/float64(time.Millisecond), 'f', 3, 64)
+}
+
+// verify answers POST /v1/admin/queue/verify, with ?repair=true to repair.
+func (rs *queueRoutes) verify(q *call) error {
+	repair, err := q.querySwitch("repair", false)
+	if err != nil {
+		return err
+	}
+	checks, err := rs.tasks.Verify(q.ctx(), repair)
+	if err != nil {
+		return err
+	}
+	clean := true
+	b := appendList(append(q.out[:0], `{"queues":[`...), checks, func(b []byte, c *order.QueueCheck) []byte {
+		clean = clean && c.Lost+c.Doubled+c.Bodiless == 0
+		b = appendTextField(b, `{"name":`, c.Name)
+		b = appendIntField(b, `,"tasks":`, int64(c.Tasks))
+		b = appendIntField(b, `,"lost":`, int64(c.Lost))
+		b = appendIntField(b, `,"doubled":`, int64(c.Doubled))
+		b = appendIntField(b, `,"bodiless":`, int64(c.Bodiless))
+		return append(appendBoolField(b, `,"repaired":`, c.Repaired), '}')
+	})
+	q.out = append(appendBoolField(b, `],"clean":`, clean), '}')
+	return q.json(200)
+}
+
+// dead answers GET /v1/admin/dead.
+func (rs *queueRoutes) dead(q *call) error {
+	limit, err := q.pageLimit()
+	if err != nil {
+		return err
+	}
+	var at order.DeadPlace
+	if q.query.Has("cursor") {
+		if at, err = readPlace(q.query.Get("cursor")); err != nil {
+			return err
+		}
+	}
+	letters, next, err := rs.tasks.Dead(q.ctx(), at, limit)
+	if err != nil {
+		return err
+	}
+	b := appendList(append(q.out[:0], `{"dead":[`...), letters, appendDeadLetter)
+	cursor := ""
+	if next != nil {
+		cursor = strconv.Itoa(next.Queue) + "." + strconv.Itoa(next.Offset)
+	}
+	q.out = append(appendTextField(append(b, ']'), `,"next_cursor":`, cursor), '}')
+	return q.json(200)
+}
+
+func appendDeadLetter(b []byte, l *order.DeadLetter) []byte {
+	b = appendTextField(b, `{"task":`, l.ID)
+	b = appendTextField(b, `,"queue":`, l.Queue)
+	b = appendTextField(b, `,"type":`, l.Type)
+	b = appendTextIfSet(b, `,"order_id":`, l.OrderID)
+	b = appendTextIfSet(b, `,"item_id":`, l.ItemID)
+	b = appendIntField(b, `,"attempts":`, int64(l.Attempts))
+	b = appendTimeField(b, `,"died_at":`, l.DiedAt)
+	return append(appendTextField(b, `,"reason":`, l.Reason), '}')
+}
+
+// maxPlace bounds the numbers of a place in the list of dead letters.
+const maxPlace = 1 << 30
+
+// readPlace reads a cursor of the dead letters. It is a position and no secret:
+// an admin may see all of them.
+func readPlace(cursor string) (order.DeadPlace, error) {
+	first, second, ok := strings.Cut(cursor, ".")
+	n, err1 := strconv.ParseUint(first, 10, 32)
+	offset, err2 := strconv.ParseUint(second, 10, 32)
+	if !ok || err1 != nil || err2 != nil || n > maxPlace || offset > maxPlace {
+		return order.DeadPlace{}, problemCursor
+	}
+	return order.DeadPlace{Queue: int(n), Offset: int(offset)}, nil
+}
+
+// validTaskID reports whether id can be a task's.
+func validTaskID(id string) bool { return visibleASCII(id, 255) }
+
+// fate answers the routes that decide about one dead letter.
+func (rs *queueRoutes) fate(decide func(taskService, context.Context, string) (string, error), state string) endpoint {
+	return func(q *call) error {
+		id := q.c.Param("task")
+		name, err := decide(rs.tasks, q.ctx(), id)
+		if err != nil {
+			return err
+		}
+		rs.log.Info().Str("task", id).Str("queue", name).Str("state", state).Str("sub", q.identity.Subject).
+			Str("request_id", q.requestID()).Msg("dead letter resolved")
+		q.out = appendTextField(q.out[:0], `{"task":`, id)
+		q.out = appendTextField(q.out, `,"queue":`, name)
+		q.out = append(appendTextField(q.out, `,"state":`, state), '}')
+		return q.json(200)
+	}
+}
+
+// reconciler compares the items in Redis with those in the database.
+type reconciler interface {
+	// Reconcile examines one item or all. Errors: catalog.ErrItemNotFound,
+	// order.ErrDatabase.
+	Reconcile(ctx context.Context, o order.ReconcileOptions) (order.ReconcileReport, error)
+}
+
+// reconcileRoutes compare Redis with the database.
+type reconcileRoutes struct {
+	reconciler    reconciler
+	log, refusals zerolog.Logger
+}
+
+// reconcileLimit bounds one reconciliation that was asked for. The server's own
+// limits are made for purchases.
+const reconcileLimit = 5 * time.Minute
+
+// reconcile answers POST /v1/admin/reconcile.
+func (rs *reconcileRoutes) reconcile(q *call) error {
+	o, err := readReconcileOptions(q)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(q.ctx(), reconcileLimit)
+	defer cancel()
+	q.takeTime(reconcileLimit, rs.log)
+	report, err := rs.reconciler.Reconcile(ctx, o)
+	if err != nil {
+		return err
+	}
+	for i := range report.Items {
+		if item := &report.Items[i]; item.Err != nil {
+			rs.refusals.Warn().Str("request_id", q.requestID()).Err(item.Err).Msg("item not reconciled")
+		}
+	}
+	q.out = appendReconcileReport(q.out[:0], &report)
+	return q.json(200)
+}
+
+// readReconcileOptions reads the query.
+func readReconcileOptions(q *call) (o order.ReconcileOptions, err error) {
+	o = order.ReconcileOptions{Actor: q.identity.Subject, RequestID: q.requestID()}
+	repair, err := q.querySwitch("repair", false)
+	if err != nil {
+		return o, err
+	}
+	if repair {
+		o.Repair = order.RepairAll
+	}
+	if o.Deep, err = q.querySwitch("deep", true); err != nil {
+		return o, err
+	}
+	o.ItemID, err = q.queryID("item_id", catalog.ValidID, problemItemID)
+	return o, err
+}
+
+// appendReconcileReport appends the report of a reconciliation.
+func appendReconcileReport(b []byte, r *order.ReconcileReport) []byte {
+	b = appendBoolField(b, `{"balanced":`, r.Balanced)
+	b = appendTimeField(b, `,"started_at":`, r.StartedAt)
+	b = appendIntField(b, `,"took_ms":`, r.Took.Milliseconds())
+	b = appendBoolField(b, `,"deep":`, r.Deep)
+	b = appendBoolField(b, `,"repair":`, r.Repair != order.RepairNothing)
+	b = appendIntField(b, `,"examined":`, int64(r.Examined))
+	b = appendIntField(b, `,"differing":`, int64(r.Differing))
+	b = appendIntField(b, `,"failed":`, int64(r.Failed))
+	b = appendIntField(b, `,"repaired":`, int64(r.Repaired))
+	b = append(b, `,"items":[`...)
+	b = appendList(b, r.Items, appendItemReport)
+	b = appendIntField(b, `],"omitted":`, int64(r.Omitted))
+	return append(b, '}')
+}
+
+func appendItemReport(b []byte, r *order.ItemReport) []byte {
+	b = appendTextField(b, `{"item_id":`, r.ItemID)
+	if r.Err != nil {
+		code := problemInternal.code
+		if p := lookUp(r.Err); p != nil {
+			code = p.code
+		}
+		b = appendTextField(b, `,"error":`, code)
+	} else {
+		b = appendBoolField(b, `,"loaded":`, r.Loaded)
+		b = appendLedger(append(b, `,"ledger":`...), r.Ledger)
+	}
+	b = append(b, `,"drifts":[`...)
+	b = appendList(b, r.Drifts, appendDrift)
+	b = append(b, ']')
+	b = appendIntField(b, `,"late_returns":`, r.LateReturns)
+	b = appendBoolField(b, `,"partial":`, r.Partial)
+	return append(b, '}')
+}
+
+func appendDrift(b []byte, d *order.Drift) []byte {
+	b = appendTextField(b, `{"kind":`, string(d.Kind))
+	b = appendIntField(b, `,"expected":`, d.Expected)
+	b = appendIntField(b, `,"found":`, d.Found)
+	b = appendIntField(b, `,"units":`, d.Units)
+	b = appendIntField(b, `,"count":`, int64(d.Count))
+	b = appendBoolField(b, `,"repaired":`, d.Repaired)
+	return append(appendTextIfSet(b, `,"note":`, d.Note), '}')
+}

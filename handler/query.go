@@ -1,0 +1,223 @@
+package handler
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/hex"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"flashsale/catalog"
+	"flashsale/handler/auth"
+	"flashsale/order"
+)
+
+// readQuery reads the query's parameters. A misspelled one must not widen a list or
+// a repair silently, so parameters that the route does not take are refused, and so
+// is one that is sent twice.
+func (q *call) readQuery() (url.Values, error) {
+	known := q.route.Query
+	if len(q.route.AdminQuery) > 0 && q.identity.Role == auth.RoleAdmin {
+		known = slices.Concat(known, q.route.AdminQuery)
+	}
+	values, err := url.ParseQuery(q.c.Request.URL.RawQuery)
+	if err != nil {
+		return nil, problemParameter
+	}
+	for name, all := range values {
+		if len(all) != 1 {
+			return nil, problemParameter.with(truncate(name, 64), "The parameter was sent more than once; send it once.")
+		}
+		if !slices.Contains(known, name) {
+			takes := "The route takes no parameters."
+			if len(known) > 0 {
+				takes = "The route takes " + strings.Join(known, ", ") + "."
+			}
+			return nil, problemUnknownParameter.with(truncate(name, 64), takes)
+		}
+	}
+	return values, nil
+}
+
+// The page's length, in entries.
+const (
+	defaultPage = 20
+	maxPage     = 100
+)
+
+// pageLimit reads the parameter limit.
+func (q *call) pageLimit() (int, error) {
+	if !q.query.Has("limit") {
+		return defaultPage, nil
+	}
+	n, err := strconv.Atoi(q.query.Get("limit"))
+	if err != nil || n < 1 || n > maxPage {
+		return 0, problemLimit
+	}
+	return n, nil
+}
+
+// queryID reads an optional parameter that is an id.
+func (q *call) queryID(name string, valid func(string) bool, refusal *problem) (string, error) {
+	value := q.query.Get(name)
+	if q.query.Has(name) && !valid(value) {
+		return "", refusal.with(name, refusal.detail)
+	}
+	return value, nil
+}
+
+// querySwitch reads a parameter that is true or false; usual where it is missing.
+func (q *call) querySwitch(name string, usual bool) (bool, error) {
+	switch q.query.Get(name) {
+	case "true":
+		return true, nil
+	case "false":
+		return false, nil
+	default:
+		if q.query.Has(name) {
+			return false, problemParameter.with(name, name+" is true or false.")
+		}
+		return usual, nil
+	}
+}
+
+// queryChoice reads an optional parameter that is one of a few words.
+func queryChoice[T ~string](q *call, name string, choices []T) (T, error) {
+	value := T(q.query.Get(name))
+	if q.query.Has(name) && !slices.Contains(choices, value) {
+		var words []string
+		for _, c := range choices {
+			words = append(words, string(c))
+		}
+		return "", problemParameter.with(name, name+" is one of "+strings.Join(words, ", ")+".")
+	}
+	return value, nil
+}
+
+// sealer makes and reads the cursors of lists: base64url of a position in the list
+// and of a seal. The seal covers the list and its filters as well, so a cursor of one
+// list does not fit another.
+type sealer struct{ key []byte }
+
+const sealLength = 16
+
+var cursorText = base64.RawURLEncoding.Strict()
+
+func (s sealer) seal(position []byte, list string) []byte {
+	mac := hmac.New(sha256.New, s.key)
+	mac.Write(position)
+	mac.Write([]byte(list))
+	return mac.Sum(nil)[:sealLength:sealLength]
+}
+
+func (s sealer) cursor(position []byte, list string) string {
+	return cursorText.EncodeToString(append(position, s.seal(position, list)...))
+}
+
+// position returns the position in a cursor that was made for the list; length is
+// that of its positions.
+func (s sealer) position(cursor string, length int, list string) ([]byte, bool) {
+	raw, err := cursorText.DecodeString(cursor)
+	if err != nil || len(raw) != length+sealLength || len(cursor) != cursorText.EncodedLen(len(raw)) {
+		return nil, false
+	}
+	position := raw[:length]
+	return position, hmac.Equal(raw[length:], s.seal(position, list))
+}
+
+// after returns the cursor that goes on after the entry with this number; empty
+// where no entries follow.
+func (s sealer) after(number int64, more bool, list string) string {
+	if !more {
+		return ""
+	}
+	return s.cursor(binary.BigEndian.AppendUint64(nil, uint64(number)), list)
+}
+
+// before returns the number in the request's cursor of this list; 0 without a cursor.
+func (s sealer) before(q *call, list string) (int64, error) {
+	if !q.query.Has("cursor") {
+		return 0, nil
+	}
+	position, ok := s.position(q.query.Get("cursor"), 8, list)
+	if !ok {
+		return 0, problemCursor
+	}
+	return int64(binary.BigEndian.Uint64(position)), nil
+}
+
+// The names of lists in their seals. No part can hold a NUL, so the parts cannot be
+// shifted.
+
+func auditList(f order.AuditFilter) string { return "audit\x00" + f.ItemID + "\x00" + f.OrderID }
+
+func paymentList(f order.PaymentFilter) string {
+	return "payments\x00" + string(f.Outcome) + "\x00" + strconv.FormatBool(f.NeedsRefund)
+}
+
+func deliveryList(f order.DeliveryFilter) string {
+	return "deliveries\x00" + f.EndpointID + "\x00" + string(f.State)
+}
+
+func orderList(f order.Filter) string {
+	return f.UserID + "\x00" + f.ItemID + "\x00" + string(f.Status)
+}
+
+// makeCursor returns the cursor that goes on after the order with this id, or an
+// empty one for an id that is no UUID. Its position is the id's 16 bytes.
+func (s sealer) makeCursor(f order.Filter, last string) string {
+	id, ok := packID(last)
+	if !ok {
+		return ""
+	}
+	return s.cursor(id, orderList(f))
+}
+
+// readCursor returns the order id in a cursor that was made for these filters.
+func (s sealer) readCursor(f order.Filter, cursor string) (before string, ok bool) {
+	id, ok := s.position(cursor, 16, orderList(f))
+	if !ok {
+		return "", false
+	}
+	return unpackID(id), true
+}
+
+// maxItemCursor is the length of the cursor after an item with the longest id.
+var maxItemCursor = cursorText.EncodedLen(sealLength + catalog.MaxIDLength)
+
+// makeItemCursor returns the cursor that goes on after the item with this id. The
+// seal comes first, since ids differ in length.
+func (s sealer) makeItemCursor(last string) string {
+	return cursorText.EncodeToString(append(s.seal([]byte("items\x00"+last), ""), last...))
+}
+
+// readItemCursor returns the item's id in a cursor.
+func (s sealer) readItemCursor(cursor string) (after string, ok bool) {
+	if len(cursor) > maxItemCursor {
+		return "", false
+	}
+	raw, err := cursorText.DecodeString(cursor)
+	if err != nil || len(raw) <= sealLength || len(cursor) != cursorText.EncodedLen(len(raw)) {
+		return "", false
+	}
+	after = string(raw[sealLength:])
+	return after, hmac.Equal(raw[:sealLength], s.seal([]byte("items\x00"+after), ""))
+}
+
+// packID turns a UUID's text into its 16 bytes.
+func packID(id string) ([]byte, bool) {
+	if !validOrderID(id) {
+		return nil, false
+	}
+	raw, err := hex.DecodeString(id[:8] + id[9:13] + id[14:18] + id[19:23] + id[24:])
+	return raw, err == nil
+}
+
+func unpackID(raw []byte) string {
+	h := hex.EncodeToString(raw)
+	return h[:8] + "-" + h[8:12] + "-" + h[12:16] + "-" + h[16:20] + "-" + h[20:]
+}

@@ -1,0 +1,353 @@
+package handler
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/rs/zerolog"
+
+	"flashsale/catalog"
+	"flashsale/handler/auth"
+)
+
+// route is an entry of the table from which the router, the access policy, the
+// checks before a handler and the 405 responses are made. admit makes the checks, in
+// one order for all routes.
+type route struct {
+	// Method is the HTTP method. GET includes HEAD.
+	Method string
+	// Path is the path. A segment ":name" is a parameter, checked as pathParams says.
+	Path string
+	// Absent: the process lacks what the route needs, so the route does not exist.
+	Absent bool
+
+	// Gated: requests pass admission control before their token is read.
+	Gated bool
+	// Loopback: the Host header must name this machine.
+	Loopback bool
+	// Roles are those that may use the route. Empty: anyone, and no token is read.
+	Roles []auth.Role
+	// Rate says which requests count against the rate limit of a buyer.
+	Rate rateCheck
+	// Produces is what the Accept header must allow. Nil: the header is ignored.
+	Produces *media
+	// Query lists the query parameters, each sent at most once; others are refused.
+	// Nil: the query is ignored.
+	Query []string
+	// AdminQuery lists further query parameters, which only admins may send.
+	AdminQuery []string
+	// Match says whether If-Match is read.
+	Match matchCheck
+	// Keyed: the route requires an Idempotency-Key, so repeating a request is safe.
+	Keyed bool
+	// Body says what the body must be.
+	Body bodyCheck
+	// MaxBody bounds the body, in bytes.
+	MaxBody int
+
+	// Cache says what the response tells caches.
+	Cache cachePolicy
+	// Handle answers a request that passed the checks.
+	Handle endpoint
+}
+
+// endpoint answers one request: it writes the answer and returns nil, or
+// returns the error that the error table turns into one.
+type endpoint func(q *call) error
+
+// rateCheck says which requests count against the rate limit of a buyer.
+type rateCheck int
+
+const (
+	// rateNone: the requests do not count.
+	rateNone rateCheck = iota
+	// rateAll: malformed requests count as well. A client that sends many is no
+	// better than one that buys too fast.
+	rateAll
+	// rateValid: requests count whose path and headers are valid.
+	rateValid
+)
+
+// matchCheck says whether a route reads If-Match.
+type matchCheck int
+
+const (
+	matchIgnored matchCheck = iota
+	// matchOptional: without the header, a change is meant for any version.
+	matchOptional
+	matchRequired
+)
+
+// bodyCheck says what a request's body must be.
+type bodyCheck int
+
+const (
+	// bodyIgnored: the body is not read.
+	bodyIgnored bodyCheck = iota
+	// bodyEmpty: there is no body, or an object without members.
+	bodyEmpty
+	// bodyJSON: the body is application/json, and the handler decodes it.
+	bodyJSON
+)
+
+// cachePolicy is what a response tells caches; the zero value tells them nothing.
+type cachePolicy int
+
+const (
+	// cachePrivate: a success must not be stored.
+	cachePrivate cachePolicy = iota + 1
+	// cacheNever: neither must a refusal, unless the handler says otherwise. A cache
+	// may keep a 404 for as long as it likes, and would hide an item that is created
+	// meanwhile.
+	cacheNever
+)
+
+// pathParam is a path parameter and its check.
+type pathParam struct {
+	name    string
+	valid   func(string) bool
+	refusal *problem
+}
+
+// pathParams are the path parameters of all routes.
+var pathParams = []pathParam{
+	{"item", catalog.ValidID, problemItemID},
+	{"order", validOrderID, problemOrderID},
+	{"user", auth.ValidSubject, problemUserID},
+	{"payment", validPaymentID, problemPaymentID},
+	{"task", validTaskID, problemTaskID},
+	{"webhook", validEndpointID, problemWebhookID},
+	{"event", validEventID, problemEventID},
+}
+
+// params are the parameters in the route's path. A route with an unknown one is a
+// mistake in the table.
+func (r *route) params() []pathParam {
+	var all []pathParam
+	for segment := range strings.SplitSeq(r.Path, "/") {
+		name, ok := strings.CutPrefix(segment, ":")
+		if !ok {
+			continue
+		}
+		i := slices.IndexFunc(pathParams, func(p pathParam) bool { return p.name == name })
+		if i < 0 {
+			panic("handler: the path " + r.Path + " has an unknown parameter")
+		}
+		all = append(all, pathParams[i])
+	}
+	return all
+}
+
+var (
+	buyers    = []auth.Role{auth.RoleBuyer}
+	admins    = []auth.Role{auth.RoleAdmin}
+	services  = []auth.Role{auth.RoleService}
+	customers = []auth.Role{auth.RoleBuyer, auth.RoleAdmin}
+	everyRole = []auth.Role{auth.RoleBuyer, auth.RoleAdmin, auth.RoleService}
+
+	noQuery   = []string{}
+	pageQuery = []string{"limit", "cursor"}
+)
+
+// features are the handlers of all routes. Each has only what it needs.
+type features struct {
+	ready      readiness
+	signToken  func(sub, role string, ttl time.Duration) (string, error)
+	items      itemRoutes
+	purchases  purchaseRoutes
+	orders     orderRoutes
+	streams    streamRoutes
+	adminItems adminItemRoutes
+	queues     queueRoutes
+	buyers     buyerRoutes
+	audit      auditRoutes
+	reconcile  reconcileRoutes
+	payments   paymentRoutes
+	webhooks   webhookRoutes
+}
+
+func newFeatures(c *Config, m *metrics, refusals zerolog.Logger) *features {
+	cursors := sealer{c.CursorKey}
+	return &features{
+		ready:     readiness{parts: c.Ready, workers: c.Workers, now: c.Now, log: c.Log},
+		signToken: c.DevTokens,
+		items:     itemRoutes{items: c.Items, cursors: cursors, now: c.Now, itemNow: c.ItemNow},
+		purchases: purchaseRoutes{items: c.Items, orders: c.Service, admission: c.Admission,
+			defaultWait: c.Limits.DefaultWait, maxWait: c.Limits.MaxWait},
+		orders:     orderRoutes{orders: c.Service, payments: c.Service, cursors: cursors, log: c.Log},
+		streams:    streamRoutes{Streams: c.Streams, orders: c.Service, metrics: m, now: c.Now, log: c.Log},
+		adminItems: adminItemRoutes{service: c.Service, items: c.Items, itemNow: c.ItemNow},
+		queues:     queueRoutes{tasks: c.Tasks, workers: c.Workers, log: c.Log},
+		buyers:     buyerRoutes{buyers: c.Service, now: c.Now, log: c.Log},
+		audit:      auditRoutes{log: c.Service, cursors: cursors},
+		reconcile:  reconcileRoutes{reconciler: c.Reconciler, log: c.Log, refusals: refusals},
+		payments:   paymentRoutes{payments: c.Service, cursors: cursors},
+		webhooks:   webhookRoutes{webhooks: c.Webhooks, cursors: cursors},
+	}
+}
+
+// routes is everything that the public address answers.
+func (f *features) routes() []route {
+	all := f.publicRoutes()
+	all = append(all, f.adminItemRoutes()...)
+	all = append(all, f.adminRoutes()...)
+	return append(all, f.webhookRoutes()...)
+}
+
+// publicRoutes are the routes of buyers and of the shop's backend.
+func (f *features) publicRoutes() []route {
+	return []route{
+		{Method: http.MethodGet, Path: "/healthz", Handle: health},
+		{Method: http.MethodGet, Path: "/readyz", Cache: cacheNever, Handle: f.ready.ready},
+		{Method: http.MethodGet, Path: "/docs", Produces: &mediaHTML, Handle: showDocs},
+		{Method: http.MethodPost, Path: "/dev/tokens", Absent: f.signToken == nil, Loopback: true,
+			Body: bodyJSON, MaxBody: maxSmallBody, Cache: cachePrivate, Handle: devToken(f.signToken)},
+
+		{Method: http.MethodGet, Path: "/v1/items", Produces: &mediaJSON, Query: pageQuery,
+			Cache: cacheNever, Handle: f.items.list},
+		{Method: http.MethodGet, Path: "/v1/items/:item", Produces: &mediaJSON,
+			Cache: cacheNever, Handle: f.items.get},
+		{Method: http.MethodPost, Path: "/v1/items/:item/orders", Gated: true, Roles: buyers, Rate: rateAll,
+			Produces: &mediaJSON, Keyed: true, Body: bodyJSON, MaxBody: maxSmallBody, Handle: f.purchases.purchase},
+
+		{Method: http.MethodGet, Path: "/v1/orders", Roles: customers, Rate: rateValid, Produces: &mediaJSON,
+			Query: pageQuery, AdminQuery: []string{"user_id", "item_id", "status"},
+			Cache: cachePrivate, Handle: f.orders.list},
+		{Method: http.MethodGet, Path: "/v1/orders/:order", Roles: everyRole, Rate: rateValid, Produces: &mediaJSON,
+			Cache: cachePrivate, Handle: f.orders.get},
+		{Method: http.MethodGet, Path: "/v1/orders/:order/events", Absent: f.streams.Feed == nil, Roles: everyRole,
+			Rate: rateValid, Produces: &mediaEvents, Handle: f.streams.follow},
+		{Method: http.MethodPost, Path: "/v1/orders/:order/cancel", Roles: customers, Rate: rateValid,
+			Produces: &mediaJSON, Body: bodyEmpty, MaxBody: maxSmallBody, Cache: cachePrivate, Handle: f.orders.cancel},
+		{Method: http.MethodPost, Path: "/v1/orders/:order/payment", Roles: services,
+			Produces: &mediaJSON, Body: bodyJSON, MaxBody: maxSmallBody, Cache: cachePrivate, Handle: f.orders.pay},
+	}
+}
+
+// adminItemRoutes are the admin's routes for items.
+func (f *features) adminItemRoutes() []route {
+	const one = "/v1/admin/items/:item"
+	control := func(name string, to catalog.Control) route {
+		return route{Method: http.MethodPost, Path: one + name, Roles: admins, Produces: &mediaJSON, Query: noQuery,
+			Match: matchOptional, Body: bodyEmpty, MaxBody: maxSmallBody, Cache: cachePrivate, Handle: f.adminItems.control(to)}
+	}
+	return []route{
+		{Method: http.MethodPost, Path: "/v1/admin/items", Roles: admins, Produces: &mediaJSON,
+			Body: bodyJSON, MaxBody: maxAdminBody, Cache: cachePrivate, Handle: f.adminItems.create},
+		{Method: http.MethodGet, Path: one, Roles: admins, Produces: &mediaJSON,
+			Cache: cachePrivate, Handle: f.adminItems.show},
+		{Method: http.MethodPatch, Path: one, Roles: admins, Produces: &mediaJSON, Query: noQuery,
+			Match: matchRequired, Body: bodyJSON, MaxBody: maxAdminBody, Cache: cachePrivate, Handle: f.adminItems.change},
+		{Method: http.MethodPost, Path: one + "/restock", Roles: admins, Produces: &mediaJSON, Query: noQuery,
+			Match: matchOptional, Keyed: true, Body: bodyJSON, MaxBody: maxSmallBody, Cache: cachePrivate, Handle: f.adminItems.restock},
+		control("/pause", catalog.ControlPaused),
+		control("/resume", catalog.ControlOpen),
+		control("/close", catalog.ControlClosed),
+		{Method: http.MethodGet, Path: one + "/ledger", Roles: admins, Produces: &mediaJSON,
+			Cache: cachePrivate, Handle: f.adminItems.ledger},
+		{Method: http.MethodPost, Path: one + "/warm", Roles: admins, Produces: &mediaJSON,
+			Cache: cachePrivate, Handle: f.adminItems.warm},
+	}
+}
+
+// adminRoutes are the admin's routes for queues, buyers, payments and records.
+func (f *features) adminRoutes() []route {
+	const dead, buyer = "/v1/admin/dead", "/v1/admin/buyers/:user"
+	fate := func(name string, decide endpoint) route {
+		return route{Method: http.MethodPost, Path: dead + "/:task" + name, Absent: f.queues.tasks == nil, Roles: admins,
+			Produces: &mediaJSON, Body: bodyEmpty, MaxBody: maxSmallBody, Cache: cachePrivate, Handle: decide}
+	}
+	return []route{
+		{Method: http.MethodGet, Path: "/v1/admin/queue", Absent: f.queues.tasks == nil, Roles: admins,
+			Produces: &mediaJSON, Query: noQuery, Cache: cachePrivate, Handle: f.queues.depths},
+		{Method: http.MethodPost, Path: "/v1/admin/queue/verify", Absent: f.queues.tasks == nil, Roles: admins,
+			Produces: &mediaJSON, Query: []string{"repair"}, Body: bodyEmpty, MaxBody: maxSmallBody,
+			Cache: cachePrivate, Handle: f.queues.verify},
+		{Method: http.MethodGet, Path: dead, Absent: f.queues.tasks == nil, Roles: admins,
+			Produces: &mediaJSON, Query: pageQuery, Cache: cachePrivate, Handle: f.queues.dead},
+		fate("/retry", f.queues.fate(taskService.Retry, "ready")),
+		fate("/discard", f.queues.fate(taskService.Discard, "discarded")),
+
+		{Method: http.MethodGet, Path: buyer, Roles: admins,
+			Produces: &mediaJSON, Cache: cachePrivate, Handle: f.buyers.export},
+		{Method: http.MethodPost, Path: buyer + "/erase", Roles: admins,
+			Produces: &mediaJSON, Query: noQuery, Body: bodyJSON, MaxBody: maxAdminBody,
+			Cache: cachePrivate, Handle: f.buyers.erase},
+
+		{Method: http.MethodGet, Path: "/v1/admin/audit", Roles: admins, Produces: &mediaJSON,
+			Query: []string{"limit", "cursor", "item_id", "order_id"}, Cache: cachePrivate, Handle: f.audit.list},
+		{Method: http.MethodPost, Path: "/v1/admin/reconcile", Absent: f.reconcile.reconciler == nil, Roles: admins,
+			Produces: &mediaJSON, Query: []string{"repair", "item_id", "deep"}, Body: bodyEmpty, MaxBody: maxSmallBody,
+			Cache: cachePrivate, Handle: f.reconcile.reconcile},
+
+		{Method: http.MethodGet, Path: "/v1/admin/payments", Roles: admins, Produces: &mediaJSON,
+			Query: []string{"outcome", "needs_refund", "limit", "cursor"}, Cache: cachePrivate, Handle: f.payments.list},
+		{Method: http.MethodPost, Path: "/v1/admin/payments/:payment/refunded", Roles: admins,
+			Produces: &mediaJSON, Query: noQuery, Body: bodyEmpty, MaxBody: maxSmallBody,
+			Cache: cachePrivate, Handle: f.payments.markRefunded},
+		{Method: http.MethodPost, Path: "/v1/admin/orders/:order/refund", Roles: admins,
+			Produces: &mediaJSON, Query: noQuery, Body: bodyJSON, MaxBody: maxAdminBody,
+			Cache: cachePrivate, Handle: f.payments.refund},
+	}
+}
+
+// webhookRoutes are the admin's routes for webhooks.
+func (f *features) webhookRoutes() []route {
+	const list, one = "/v1/admin/webhooks", "/v1/admin/webhooks/:webhook"
+	all := []route{
+		{Method: http.MethodGet, Path: list, Query: noQuery, Cache: cachePrivate, Handle: f.webhooks.list},
+		{Method: http.MethodPost, Path: list, Body: bodyJSON, MaxBody: maxAdminBody, Cache: cachePrivate, Handle: f.webhooks.create},
+		{Method: http.MethodGet, Path: one, Cache: cachePrivate, Handle: f.webhooks.get},
+		{Method: http.MethodPatch, Path: one, Body: bodyJSON, MaxBody: maxAdminBody, Cache: cachePrivate, Handle: f.webhooks.change},
+		{Method: http.MethodDelete, Path: one, Body: bodyEmpty, MaxBody: maxSmallBody, Handle: f.webhooks.delete},
+		{Method: http.MethodPost, Path: one + "/rotate", Body: bodyEmpty, MaxBody: maxSmallBody, Cache: cachePrivate, Handle: f.webhooks.rotate},
+		{Method: http.MethodPost, Path: one + "/test", Body: bodyEmpty, MaxBody: maxSmallBody, Handle: f.webhooks.test},
+		{Method: http.MethodGet, Path: one + "/deliveries", Query: []string{"status", "limit", "cursor"},
+			Cache: cachePrivate, Handle: f.webhooks.deliveries},
+		{Method: http.MethodPost, Path: one + "/deliveries/:event/redeliver", Body: bodyEmpty, MaxBody: maxSmallBody, Handle: f.webhooks.redeliver},
+	}
+	for i := range all {
+		all[i].Absent, all[i].Roles, all[i].Produces = f.webhooks.webhooks == nil, admins, &mediaJSON
+	}
+	return all
+}
+
+// newRouter makes the router of a table of routes.
+func (e *edge) newRouter(table []route) (http.Handler, error) {
+	r := plainRouter()
+	if err := r.SetTrustedProxies(e.Limits.TrustedProxies); err != nil {
+		return nil, fmt.Errorf("handler: Limits.TrustedProxies: %w", err)
+	}
+	for i := range table {
+		entry := &table[i]
+		if entry.Absent {
+			continue
+		}
+		h := e.serve(entry)
+		r.Handle(entry.Method, entry.Path, h)
+		if entry.Method == http.MethodGet {
+			r.HEAD(entry.Path, h)
+		}
+	}
+	r.NoRoute(e.serve(&route{Path: "none", Handle: func(*call) error { return problemNoRoute }}))
+	r.NoMethod(e.serve(&route{Path: "none", Handle: func(*call) error { return problemMethod }}))
+	return r, nil
+}
+
+// plainRouter returns a router that guesses nothing: no redirect, no cleaned-up
+// path, and path values exactly as they were meant, an encoded slash included.
+func plainRouter() *gin.Engine {
+	// Otherwise Gin prints each route and warns of its defaults.
+	gin.SetMode(gin.ReleaseMode)
+	r := gin.New()
+	r.RedirectTrailingSlash = false
+	r.RedirectFixedPath = false
+	r.HandleMethodNotAllowed = true
+	r.UseRawPath = true
+	r.UnescapePathValues = true
+	return r
+}

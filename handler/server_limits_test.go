@@ -1,0 +1,143 @@
+package handler
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"flashsale/order"
+)
+
+// Clients that are slow are told so, or cut off; they buy nothing.
+func TestServer_Slow(t *testing.T) {
+	t.Parallel()
+	t.Run("headers", func(t *testing.T) {
+		t.Parallel()
+		w := dial(t, serveWithin(t, open(t), 200*time.Millisecond))
+		w.send(t, "POST "+purchasePath+" HTTP/1.1\r\nHost: sh")
+		w.wantEnd(t)
+	})
+	for name, request := range map[string]string{
+		"short body":       rawPurchase(t, "Content-Length: 100\r\n", wireBody),
+		"no body":          rawPurchase(t, "Content-Length: 14\r\n", ""),
+		"unfinished chunk": rawPurchase(t, "Transfer-Encoding: chunked\r\n", "e\r\n"+wireBody),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := open(t)
+			w, resp := answerWithin(t, request, func(time.Duration) http.Handler { return s })
+			wantProblem(t, resp, 408, "request_timeout")
+			w.wantEnd(t)
+			if len(s.orders.purchases()) != 0 {
+				t.Error("something was bought")
+			}
+		})
+	}
+}
+
+// countListener counts what the server reads from the network.
+type countListener struct {
+	net.Listener
+	read *atomic.Int64
+}
+
+type countConn struct {
+	net.Conn
+	read *atomic.Int64
+}
+
+func (l countListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	return countConn{c, l.read}, err
+}
+
+func (c countConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	c.read.Add(int64(n))
+	return n, err
+}
+
+// Chunks without end are read up to 64 KiB, then the answer comes although the
+// client goes on sending.
+func TestServer_EndlessChunks(t *testing.T) {
+	t.Parallel()
+	s := open(t)
+	var read atomic.Int64
+	w := dial(t, serve(t, s, func(l net.Listener) net.Listener { return countListener{l, &read} }))
+	w.send(t, rawPurchase(t, "Transfer-Encoding: chunked\r\n", ""))
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			// Each write may be the one that finds the connection closed.
+			if _, err := io.WriteString(w, "400\r\n"+strings.Repeat(" ", 1024)+"\r\n"); err != nil {
+				return
+			}
+		}
+	}()
+	wantProblem(t, w.answer(t), 413, "body_too_large")
+	<-ended
+	// The headers, the chunks' framing and one buffer read ahead come on top.
+	if got := read.Load(); got > maxDrain+8<<10 {
+		t.Errorf("%d bytes were read", got)
+	}
+	if len(s.orders.purchases()) != 0 {
+		t.Error("something was bought")
+	}
+}
+
+// counting counts what is read of a body.
+type counting struct {
+	io.Reader
+	n int
+}
+
+func (c *counting) Read(b []byte) (int, error) {
+	n, err := c.Reader.Read(b)
+	c.n += n
+	return n, err
+}
+
+type zeros struct{}
+
+func (zeros) Read(b []byte) (int, error) {
+	clear(b)
+	return len(b), nil
+}
+
+func TestReadBody_Bound(t *testing.T) {
+	t.Parallel()
+	s := open(t)
+	r := purchaseRequest(t, "")
+	body := &counting{Reader: zeros{}}
+	r.Body, r.ContentLength = readCloser{body}, -1
+	wantProblem(t, s.do(r).Result(), 413, "body_too_large")
+	if body.n > maxDrain {
+		t.Errorf("%d bytes were read, want at most %d", body.n, maxDrain)
+	}
+}
+
+// A wait longer than the limit for reading is not cut short by it.
+func TestServer_LongWait(t *testing.T) {
+	t.Parallel()
+	_, resp := answerWithin(t, rawPurchase(t, withLength(wireBody), wireBody), func(limit time.Duration) http.Handler {
+		s := open(t)
+		s.orders.place = func(ctx context.Context, p order.Purchase) (order.Placed, error) {
+			select {
+			case <-ctx.Done():
+				return order.Placed{}, ctx.Err()
+			case <-time.After(5 * limit / 2):
+				return order.Placed{Order: someOrder(p), Committed: true}, nil
+			}
+		}
+		return s
+	})
+	if resp.StatusCode != 201 {
+		t.Errorf("status = %d", resp.StatusCode)
+	}
+}
