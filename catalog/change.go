@@ -57,7 +57,7 @@ func (c *Catalog) tell(ctx context.Context, n news) {
 	select {
 	case c.untold <- n:
 	default:
-		c.cfg.OnError(fmt.Errorf("catalog: item %s: too much waits for Redis to be told; the other processes find out in time", n.id))
+		c.cfg.OnError(fmt.Errorf("catalog: item %s: change not announced, too many announcements wait for Redis; other processes reload it when their copy expires", n.id))
 	}
 }
 

@@ -138,7 +138,7 @@ func (c Config) withDefaults() (Config, error) {
 	case c.Negative > maxNegative:
 		return c, fmt.Errorf("catalog: Negative is %v, want at most %v", c.Negative, maxNegative)
 	case c.Locks != nil && c.Redis == nil:
-		return c, errors.New("catalog: Locks without Redis: who waits for another could not be given what it has loaded")
+		return c, errors.New("catalog: Locks is set without Redis: waiting processes share loaded items through Redis")
 	}
 	if c.Partition == nil {
 		c.Partition = func(string) int { return 0 }

@@ -51,7 +51,7 @@ func (b *Bell) ring(ctx context.Context, ids ...string) {
 		return nil
 	})
 	if err != nil {
-		b.onError(fmt.Errorf("tell of %d changed orders: %w", len(ids), err))
+		b.onError(fmt.Errorf("publish %d changed orders: %w", len(ids), err))
 	}
 }
 

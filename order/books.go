@@ -114,7 +114,7 @@ func (b *books) drifts() []Drift {
 	if want := b.row.Initial + b.change; b.row.Total != want {
 		out = append(out, Drift{
 			Kind: DriftTotal, Expected: want, Found: b.row.Total, Units: distance(want, b.row.Total), Count: 1,
-			Note: "the total and its record contradict each other; which is right cannot be told, so neither is changed",
+			Note: "the total and its record contradict each other; the correct one is unknown, so neither is changed",
 		})
 	}
 	if b.torn() {

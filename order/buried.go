@@ -60,7 +60,7 @@ func (s *Sweeper) buried(ctx context.Context, g *graveyard, done *Swept) error {
 		}
 		letters, lerr := g.letters.DeadAfter(ctx, g.place, before, buriedPage)
 		if lerr != nil {
-			return fmt.Errorf("look for dead orders: %w", lerr)
+			return fmt.Errorf("find dead orders: %w", lerr)
 		}
 		failed, berr := s.bury(ctx, g, letters, done)
 		err = errors.Join(err, berr)
@@ -87,7 +87,7 @@ func (s *Sweeper) buryFailed(ctx context.Context, g *graveyard, done *Swept) err
 		// From the beginning of its millisecond on, to its end.
 		letters, err := g.letters.DeadAfter(ctx, queue.DeadPlace{At: at.At}, at.At, buriedPage)
 		if err != nil {
-			return fmt.Errorf("look for dead orders: %w", err)
+			return fmt.Errorf("find dead orders: %w", err)
 		}
 		for i := range letters {
 			if letters[i].ID == at.ID {

@@ -248,7 +248,7 @@ func insertRejection(ctx context.Context, c conn, t *task, o outcome) error {
 // keyTaken reports whether another order has the place of the order's key.
 func keyTaken(ctx context.Context, c conn, t *task) (taken bool, err error) {
 	if err := c.QueryRowContext(ctx, selectKeyTaken, t.UserID, t.ItemID, t.IdempotencyKey).Scan(&taken); err != nil {
-		return false, fmt.Errorf("look for key: %w", err)
+		return false, fmt.Errorf("find key: %w", err)
 	}
 	return taken, nil
 }
@@ -275,7 +275,7 @@ func claim(ctx context.Context, c conn, t *task) (terms, error) {
 	if errors.Is(err, errUneven) {
 		var known bool
 		if err := c.QueryRowContext(ctx, selectItemKnown, t.ItemID).Scan(&known); err != nil {
-			return terms{}, fmt.Errorf("look for item: %w", err)
+			return terms{}, fmt.Errorf("find item: %w", err)
 		}
 		if !known {
 			return terms{}, refused(reasonNoItem)

@@ -163,7 +163,7 @@ func (s *Store) due(ctx context.Context, perEndpoint int) (page []dueDelivery, e
 		return err
 	})
 	if err != nil {
-		return nil, wrap("look for deliveries", err)
+		return nil, wrap("find deliveries", err)
 	}
 	return page, nil
 }

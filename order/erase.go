@@ -110,7 +110,7 @@ func (s *Service) noneInFlight(ctx context.Context, user, item string) error {
 		})
 		switch {
 		case err != nil:
-			return fmt.Errorf("look for a buyer's queued orders: %w", err)
+			return fmt.Errorf("find a buyer's queued orders: %w", err)
 		case found:
 			return ErrOrdersInFlight
 		}

@@ -70,7 +70,7 @@ func (s *Service) ExportBuyer(ctx context.Context, user string, to BuyerRecords)
 			return nil // what cannot be read names nobody
 		})
 		if err != nil {
-			return fmt.Errorf("look for a buyer's queued orders: %w: %w", inventory.ErrUnavailable, err)
+			return fmt.Errorf("find a buyer's queued orders: %w: %w", inventory.ErrUnavailable, err)
 		}
 	}
 	after := ""

@@ -100,7 +100,7 @@ func (f *Feed) seek(ctx context.Context) {
 			return
 		}
 		if err != nil && !errors.Is(err, ErrNotFound) {
-			f.cfg.OnError(fmt.Errorf("look for followed orders: %w", err))
+			f.cfg.OnError(fmt.Errorf("read streamed orders: %w", err))
 			return
 		}
 		f.mu.Lock()

@@ -78,7 +78,7 @@ func (f *Fulfiller) dropUncounted(ctx context.Context, late []*task) error {
 			}
 			var err error
 			if known, err = f.queued[p].Get(ctx, ids...); err != nil {
-				return fmt.Errorf("look after orders of an earlier epoch: %w", err)
+				return fmt.Errorf("check orders of an earlier epoch: %w", err)
 			}
 		}
 		for i, t := range list {
@@ -123,7 +123,7 @@ func (f *Fulfiller) missing(ctx context.Context, leased []queue.Leased) {
 		if err == nil {
 			return
 		}
-		f.onError(fmt.Errorf("look after orders that are in no queue: %w", err))
+		f.onError(fmt.Errorf("check orders that are in no queue: %w", err))
 		if !pause(ctx, wait) {
 			return
 		}

@@ -40,7 +40,7 @@ func openOutbox(ctx context.Context, c conn, now int64) (*outbox, error) {
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("look for webhooks: %w", err)
+		return nil, fmt.Errorf("find webhooks: %w", err)
 	}
 	return box, nil
 }
@@ -127,7 +127,7 @@ func (b *outbox) writeEvents(ctx context.Context, c conn) (before int64, err err
 		return 0, nil
 	}
 	if err := c.QueryRowContext(ctx, selectLastEvent).Scan(&before); err != nil {
-		return 0, fmt.Errorf("look for the last event: %w", err)
+		return 0, fmt.Errorf("find the last event: %w", err)
 	}
 	args := make([]any, 0, len(b.events)*eventColumns)
 	for i := range b.events {

@@ -63,7 +63,7 @@ func (s *Store) outdated(ctx context.Context, before time.Time) (seqs []int64, e
 	by := before.UnixMilli()
 	err = s.read.WithContext(ctx).Raw(selectPurge, by, by, by, purgePage).Scan(&seqs).Error
 	if err != nil {
-		return nil, wrap("look for old webhook events", err)
+		return nil, wrap("find old webhook events", err)
 	}
 	return seqs, nil
 }
@@ -139,7 +139,7 @@ func (s *Store) purgeEndpoints(ctx context.Context) error {
 	look, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	if err := s.read.WithContext(look).Raw("SELECT id FROM webhook_endpoints WHERE deleted_at > 0").Scan(&ids).Error; err != nil {
-		return wrap("look for deleted endpoints", err)
+		return wrap("find deleted endpoints", err)
 	}
 	for _, id := range ids {
 		for range purgePages {

@@ -291,10 +291,10 @@ func (r *Recovery) look(ctx context.Context, all bool, rewound int64) (loss, err
 		case s.Epoch == 0:
 			found.what = fmt.Sprintf("partition %d has lost its data, or is new", p)
 		case s.Epoch > epoch:
-			found.what = fmt.Sprintf("partition %d is of epoch %d, the database of %d", p, s.Epoch, epoch)
+			found.what = fmt.Sprintf("partition %d has epoch %d, the database %d", p, s.Epoch, epoch)
 			found.least = max(found.least, s.Epoch)
 		case s.Epoch < epoch && found.what == "":
-			found.what = fmt.Sprintf("partition %d is of epoch %d, the database of %d", p, s.Epoch, epoch)
+			found.what = fmt.Sprintf("partition %d has epoch %d, the database %d", p, s.Epoch, epoch)
 		}
 	}
 	if rewound == epoch && found.what == "" {
@@ -362,9 +362,9 @@ func (r *Recovery) behind(ctx context.Context, epoch int64, all bool) (string, e
 			switch row := &rows[i]; {
 			case !m.Loaded:
 			case m.Sequence < row.Sequence:
-				return fmt.Sprintf("the sale of %s stands at %d, the database at %d", row.ID, m.Sequence, row.Sequence), nil
+				return fmt.Sprintf("the sale of %s has sequence %d, the database %d", row.ID, m.Sequence, row.Sequence), nil
 			case m.Version < row.Version:
-				return fmt.Sprintf("the sale of %s is of version %d, the item of %d", row.ID, m.Version, row.Version), nil
+				return fmt.Sprintf("the sale of %s has version %d, the item %d", row.ID, m.Version, row.Version), nil
 			}
 		}
 		if len(rows) < markPage {
@@ -479,7 +479,7 @@ func (r *Recovery) rebuild(ctx context.Context, epoch int64) {
 	}
 	done.Took = time.Since(begun)
 	if done.Expiries, err = r.expiries(ctx); err != nil {
-		r.OnError(fmt.Errorf("note orders to lapse after a loss: %w", err))
+		r.OnError(fmt.Errorf("schedule expiries after a loss: %w", err))
 	}
 	r.OnRecovered(done)
 }

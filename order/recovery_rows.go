@@ -57,7 +57,7 @@ func (s *Store) expiring(ctx context.Context, last expiring, limit int) ([]expir
 		Where("status = 'confirmed' AND expires_at > 0 AND (expires_at, id) > (?, ?)", last.ExpiresAt, last.ID).
 		Order("expires_at, id").Limit(limit).Find(&rows).Error
 	if err != nil {
-		return nil, wrap("read orders that lapse", err)
+		return nil, wrap("read expiring orders", err)
 	}
 	return rows, nil
 }

@@ -130,7 +130,7 @@ func restocked(tx *gorm.DB, id string, r *Restock) error {
 	err := tx.Where("item_id = ? AND idempotency_key = ?", id, r.IdempotencyKey).Limit(1).Find(&rows).Error
 	switch {
 	case err != nil:
-		return wrap("look for restock", err)
+		return wrap("find restock", err)
 	case len(rows) == 0:
 		return nil
 	case rows[0].Quantity != r.Quantity || rows[0].Reason != r.Reason:

@@ -340,7 +340,7 @@ func (s *Service) Get(ctx context.Context, id string) (Order, error) {
 	for _, q := range s.Tasks {
 		found, err := q.Get(ctx, id)
 		if err != nil {
-			return Order{}, fmt.Errorf("look for order %s in the queue: %w: %w", id, inventory.ErrUnavailable, err)
+			return Order{}, fmt.Errorf("find order %s in the queue: %w: %w", id, inventory.ErrUnavailable, err)
 		}
 		if found[0].State == "" {
 			continue

@@ -198,7 +198,7 @@ func (s *Store) overdue(ctx context.Context, before int64, after overdue) ([]ove
 	var page []overdue
 	err := s.read.WithContext(ctx).Raw(selectOverdue, before, after.ExpiresAt, after.ID, s.highWater.stoppedList(), sweepPage).Scan(&page).Error
 	if err != nil {
-		return nil, wrap("look for overdue orders", err)
+		return nil, wrap("find overdue orders", err)
 	}
 	return page, nil
 }
@@ -217,7 +217,7 @@ func (s *Store) returnsBefore(ctx context.Context, before int64, after string) (
 		page, err = readReturns(ctx, db, selectReturns, before, after, sweepPage)
 	}
 	if err != nil {
-		return nil, wrap("look for units to give back", err)
+		return nil, wrap("find units to return", err)
 	}
 	return page, nil
 }

@@ -151,7 +151,7 @@ func readReported(ctx context.Context, c conn, reference string) (reported, erro
 	r := reported{Payment: Payment{Reference: reference}}
 	err := c.QueryRowContext(ctx, selectPayment, reference).Scan(&r.id, &r.orderID, &r.AmountMinor, &r.Currency, &r.receivedAs, &r.outcome)
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
-		return reported{}, fmt.Errorf("look for payment: %w", err)
+		return reported{}, fmt.Errorf("find payment: %w", err)
 	}
 	return r, nil
 }

@@ -145,7 +145,7 @@ func (f *fetcher) compare(got Fetched) {
 	case got.birth == "":
 		return // nothing is known
 	case f.birth != "" && got.birth != f.birth:
-		f.r.cfg.OnError(fmt.Errorf("fetch tasks: %w: the queue was made anew", ErrDataLost))
+		f.r.cfg.OnError(fmt.Errorf("fetch tasks: %w: the queue was recreated", ErrDataLost))
 	case got.birth == f.birth && got.takes < f.takes:
 		f.r.cfg.OnError(fmt.Errorf("fetch tasks: %w: %d fetches are missing", ErrDataLost, f.takes-got.takes))
 	}

@@ -53,7 +53,7 @@ func (m *meter) expiries(ctx context.Context) error {
 			break
 		}
 		if time.Now().After(end) {
-			return fmt.Errorf("%d orders have not lapsed", open)
+			return fmt.Errorf("%d orders have not expired", open)
 		}
 		if err := pause(ctx, 5*time.Second); err != nil {
 			return err
@@ -80,10 +80,10 @@ func (m *meter) printLateness(ctx context.Context, db *sql.DB, item string) erro
 		return err
 	}
 	if len(late) != m.o.expiry {
-		return fmt.Errorf("%d orders lapsed, want %d", len(late), m.o.expiry)
+		return fmt.Errorf("%d orders expired, want %d", len(late), m.o.expiry)
 	}
 	if late[0] < 0 {
-		return fmt.Errorf("an order lapsed %v ms early", -late[0])
+		return fmt.Errorf("an order expired %v ms early", -late[0])
 	}
 	fmt.Fprintf(m.out, "expiries      late by p50 %.0f ms, p99 %.0f ms, at most %.0f ms, never early\n",
 		late[len(late)/2], late[len(late)*99/100], late[len(late)-1])

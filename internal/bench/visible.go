@@ -57,7 +57,7 @@ func (m *meter) visible(ctx context.Context) error {
 				return err
 			}
 			if time.Since(began) > visibleLimit {
-				return fmt.Errorf("round %d: the unit was not to be had for %v", i, visibleLimit)
+				return fmt.Errorf("round %d: the unit could not be bought for %v", i, visibleLimit)
 			}
 		}
 		took = append(took, float64(time.Since(began))/float64(time.Millisecond))
