@@ -237,7 +237,7 @@ func TestEraseBuyer_BadRequests(t *testing.T) {
 	// One that stopped half-way has no Idempotency-Key to be repeated with.
 	b.erase = func(string, order.Erasure) (order.Erased, error) { return order.Erased{}, order.ErrDatabase }
 	got := wantProblem(t, s.post(t, path, "root", auth.RoleAdmin, `{"reason":"asked"}`).Result(), 503, "unavailable")
-	if detail, _ := got["detail"].(string); !strings.Contains(detail, "goes on where it stopped") || strings.Contains(detail, "Key") {
+	if detail, _ := got["detail"].(string); !strings.Contains(detail, "continues where it stopped") || strings.Contains(detail, "Key") {
 		t.Errorf("detail = %q", detail)
 	}
 	b.erase = func(string, order.Erasure) (order.Erased, error) { return order.Erased{}, nil }

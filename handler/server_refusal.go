@@ -14,8 +14,8 @@ var (
 	problemCoding = newProblem(501, "transfer_encoding", "Unknown transfer encoding",
 		"The only Transfer-Encoding taken is chunked; better send a Content-Length.")
 	problemExpectation = newProblem(417, "expectation_failed", "Expectation failed",
-		"The only expectation met is Expect: 100-continue.").with("Expect",
-		"The only expectation met is Expect: 100-continue.")
+		"The only supported expectation is Expect: 100-continue.").with("Expect",
+		"The only supported expectation is Expect: 100-continue.")
 	problemVersion = newProblem(505, "http_version", "Unknown HTTP version",
 		"Speak HTTP/1.1.")
 )

@@ -18,11 +18,11 @@ var (
 	problemNoRoute = newProblem(404, "route_not_found", "No such route",
 		"Nothing is served at this path; the README lists the routes.")
 	problemMethod = newProblem(405, "method_not_allowed", "Method not allowed",
-		"The path exists but not with this method; the Allow header lists those it has.")
+		"The path exists, but not with this method; the Allow header lists the allowed methods.")
 	problemHeaderTooLarge = newProblem(431, "header_too_large", "Header too large",
 		"The request line or the headers exceed 16 KiB; send a shorter path and query, or fewer and shorter headers.").header("Connection", "close")
 	problemInternal = newProblem(500, "internal", "Internal error",
-		"Something failed on our side. Quote the request id when you report it.")
+		"The service failed. Quote the request id when you report it.")
 	problemTimeout = newProblem(408, "request_timeout", "Request timed out",
 		"The body did not arrive in time; send it at once.").header("Connection", "close")
 	problemBodyCut = newProblem(400, "body_incomplete", "Body incomplete",
@@ -36,20 +36,20 @@ var (
 		"The token's role may not use this route.")
 
 	problemRateLimited = newProblem(429, "rate_limited", "Too many requests",
-		"You send more requests than allowed; wait for the seconds in Retry-After.")
+		"You send more requests than allowed; retry after the seconds in Retry-After.")
 	problemNotAcceptable = newProblem(406, "not_acceptable", "Not acceptable",
-		"The answer is application/json; let the Accept header allow it.").with("Accept",
-		"The answer is application/json; let the Accept header allow it.")
+		"The response is application/json; allow it in the Accept header.").with("Accept",
+		"The response is application/json; allow it in the Accept header.")
 	problemEventsNotAcceptable = newProblem(406, "not_acceptable", "Not acceptable",
-		"").with("Accept", "The answer is text/event-stream; let the Accept header allow it.")
+		"").with("Accept", "The response is text/event-stream; allow it in the Accept header.")
 	problemDocsNotAcceptable = newProblem(406, "not_acceptable", "Not acceptable",
-		"").with("Accept", "The response is text/html; let the Accept header allow it.")
+		"").with("Accept", "The response is text/html; allow it in the Accept header.")
 	problemLastEventID = newProblem(400, "last_event_id_invalid", "Invalid last event id",
-		"").with("Last-Event-ID", "Send the id of the last event that you received, or leave the header out.")
+		"").with("Last-Event-ID", "Send the id of the last event that you received, or omit the header.")
 	problemContentType = newProblem(415, "content_type", "Unsupported content type",
 		"").with("Content-Type", "Send the body as Content-Type: application/json (UTF-8).")
 	problemContentEncoding = newProblem(415, "content_encoding", "Unsupported content encoding",
-		"").with("Content-Encoding", "Send the body as it is, without a Content-Encoding.")
+		"").with("Content-Encoding", "Send the body uncompressed, without a Content-Encoding.")
 	problemBodyTooLarge = newProblem(413, "body_too_large", "Body too large",
 		"The body exceeds what this route takes; the purchase takes 4 KiB.")
 	problemBodyMissing = newProblem(400, "body_missing", "Body missing",
@@ -58,7 +58,7 @@ var (
 	problemJSONInvalid = newProblem(400, "json_invalid", "Invalid JSON",
 		"The body is not one JSON object in valid UTF-8.")
 	problemJSONTrailing = newProblem(400, "json_trailing", "Bytes after the JSON object",
-		"Something follows the JSON object in the body; send the object alone.")
+		"The body has data after the JSON object; send only the object.")
 	problemJSONDuplicate = newProblem(400, "json_duplicate_key", "Member named twice",
 		"The JSON object names a member twice; name each once.")
 	problemUnknownField = newProblem(400, "unknown_field", "Unknown field",
@@ -90,13 +90,13 @@ var (
 	problemLimit = newProblem(400, "limit_range", "Limit out of range",
 		"").with("limit", "limit must be a whole number from 1 to 100.")
 	problemCursor = newProblem(400, "cursor_invalid", "Invalid cursor",
-		"").with("cursor", "Use the next_cursor of the page before, unchanged and with the same filters.")
+		"").with("cursor", "Use the next_cursor of the previous page, unchanged and with the same filters.")
 	problemParameter = newProblem(400, "parameter_invalid", "Invalid parameter",
 		"A query parameter is malformed.")
 	problemUnknownParameter = newProblem(400, "unknown_parameter", "Unknown parameter",
 		"The route does not take this query parameter.")
 	problemMatchMissing = newProblem(428, "version_required", "Version required",
-		"").with("If-Match", "Send If-Match with the ETag of GET /v1/admin/items/{item}, so that nobody's change is overwritten unseen; or * to change whatever is there.")
+		"").with("If-Match", "Send If-Match with the ETag of GET /v1/admin/items/{item}, so that no other change is overwritten, or * to change any version.")
 	problemMatchInvalid = newProblem(400, "if_match_invalid", "Invalid If-Match",
 		"").with("If-Match", `If-Match is *, or entity tags such as "4" with commas between them.`)
 	problemFieldFixed = newProblem(422, "field_fixed", "Field cannot change",
@@ -105,9 +105,9 @@ var (
 		"The change may not have been applied. Retry with the same Idempotency-Key; it is applied at most once.").among(1).
 		unkeyed(detailRead, "The change may not have been applied. Read the item before you retry.")
 	problemNotErased = newProblem(503, "unavailable", "Erasure not finished",
-		"The erasure stopped half-way. Repeat it: it goes on where it stopped.").among(1)
+		"The erasure is incomplete. Repeat the request: it continues where it stopped.").among(1)
 	problemNotReady = newProblem(503, "unavailable", "Not ready",
-		"Parts that the service needs do not work.").among(1)
+		"A required dependency is unavailable.").among(1)
 )
 
 // unauthorized makes a 401, which must say how to authenticate.
@@ -133,7 +133,7 @@ const (
 // The refusals that stand behind an error which carries more than its name.
 var (
 	problemNotOpen = newProblem(409, "sale_not_open", "Sale not open",
-		"The sale has not opened yet; Retry-After says when it does.")
+		"The sale has not opened yet; Retry-After gives the seconds until it opens.")
 	problemUnavailable = newProblem(503, "unavailable", "Unavailable",
 		"Temporarily unavailable. Retry with the same Idempotency-Key; at most one order is created.").among(1).
 		unkeyed(detailRead, detailChange)
@@ -159,9 +159,9 @@ var errorTable = []struct {
 	answer *problem
 }{
 	{inventory.ErrSoldOut, newProblem(409, "sold_out", "Sold out",
-		"Nothing is left of this item.")},
+		"No unit of this item is left.")},
 	{inventory.ErrUserLimit, newProblem(409, "user_limit", "Limit per buyer reached",
-		"With this order you would hold more of the item than per_user_limit allows.")},
+		"With this order you would hold more units than the item's per_user_limit.")},
 	{inventory.ErrClosed, newProblem(409, "sale_closed", "Sale closed",
 		"The sale of this item has ended.")},
 	{inventory.ErrPaused, newProblem(409, "sale_paused", "Sale paused",
@@ -194,13 +194,13 @@ var errorTable = []struct {
 	{order.ErrNotFound, newProblem(404, "order_not_found", "Order not found",
 		"No order that you may see has this id.")},
 	{order.ErrOrderFinal, newProblem(409, "order_final", "Order is final",
-		"The order has reached a state in which it stays.")},
+		"The order is in a final state and cannot change.")},
 	{order.ErrOrderExpired, newProblem(409, "order_expired", "Order expired",
-		"The order could not be paid any more. The payment is recorded, and is to be refunded.")},
+		"The order can no longer be paid. The payment is recorded and must be refunded.")},
 	{order.ErrAmountMismatch, newProblem(409, "amount_mismatch", "Amount does not match",
-		"").with("amount_minor", "amount_minor and currency must be the order's unit price times its quantity, in its currency. The payment is recorded, and is to be refunded.")},
+		"").with("amount_minor", "amount_minor and currency must be the order's unit price times its quantity, in its currency. The payment is recorded and must be refunded.")},
 	{order.ErrPaymentLimit, newProblem(409, "payment_limit", "Too many payments",
-		"The order has 100 recorded payments, so this one was not recorded. Refund it.")},
+		"The order has 100 recorded payments; this one was not recorded. Refund it.")},
 	{order.ErrPaymentNotFound, newProblem(404, "payment_not_found", "Payment not found",
 		"No payment has this id; GET /v1/admin/payments lists them.")},
 	{order.ErrPaymentAccepted, newProblem(409, "payment_accepted", "Payment has paid its order",
@@ -208,21 +208,21 @@ var errorTable = []struct {
 	{order.ErrNotPaid, newProblem(409, "order_not_paid", "Order is not paid",
 		"Only a paid order can be refunded. Cancel an unpaid one; refund amounts that paid nothing one by one.")},
 	{order.ErrRefundDiffers, newProblem(409, "order_final", "Order is final",
-		"").with("restock", "The order was refunded before with the other value of restock, and that stays.")},
+		"").with("restock", "The order was already refunded with the other value of restock, which is final.")},
 	{order.ErrReferenceReused, newProblem(409, "payment_reference_reused", "Payment reference reused",
 		"").with("reference", "The reference belongs to a payment that is recorded for another order, or for another amount. Nothing was recorded; send each payment's own reference.")},
 	{order.ErrTaskNotFound, newProblem(404, "task_not_found", "No such dead letter",
 		"No dead letter has this id; GET /v1/admin/dead lists them.")},
 	{order.ErrOrdersInFlight, newProblem(409, "orders_in_flight", "Orders in flight",
-		"The buyer has orders in the queue. Try again once they are committed; dead letters have to be retried or discarded first.").retry(inFlightRetry)},
+		"The buyer has orders in the queue. Retry when they are committed; retry or discard dead letters first.").retry(inFlightRetry)},
 	{order.ErrVersion, newProblem(412, "version_conflict", "Item has changed",
-		"").with("If-Match", "The item has another version by now; read it again and decide anew.")},
+		"").with("If-Match", "The item has changed since you read it; read it again and decide whether your change still applies.")},
 	{order.ErrWindow, problemWindow.with("closes_at", "closes_at must be after opens_at, also after the change.")},
 	{order.ErrItemClosed, newProblem(409, "sale_closed", "Sale closed",
 		"The sale of this item was closed, which is final; create another item.")},
 	{order.ErrStockRange, problemFieldRange.with("quantity", "With this quantity the item's stock_total would be above 1,000,000,000.")},
 	{inventory.ErrStockBelowSold, newProblem(409, "stock_below_sold", "Units are sold",
-		"").with("quantity", "Fewer units are unsold than this takes back, counting orders that are on their way.")},
+		"").with("quantity", "Quantity exceeds unsold stock, in-flight orders included.")},
 	{order.ErrRestockReused, newProblem(422, "idempotency_key_reused", "Idempotency key reused",
 		"").with("Idempotency-Key", "The key was used for another restock of this item; use a new one, or repeat the first restock unchanged.")},
 	{order.ErrItemExists, newProblem(409, "item_exists", "Item exists",
@@ -235,7 +235,7 @@ var errorTable = []struct {
 	{order.ErrEndpointDisabled, newProblem(409, "webhook_disabled", "Webhook disabled",
 		"Nothing is sent to this webhook; enable it first.")},
 	{order.ErrDeliveryNotFound, newProblem(404, "delivery_not_found", "Delivery not found",
-		"This webhook was not sent such an event, or it was forgotten after a week.")},
+		"This webhook was not sent such an event, or the event was deleted after a week.")},
 
 	{auth.ErrMalformed, invalidToken("token_malformed", "Malformed token",
 		"The bearer token is not a signed JWT of three parts.")},
@@ -256,7 +256,7 @@ var errorTable = []struct {
 	{auth.ErrIssuer, invalidToken("token_issuer", "Wrong issuer",
 		"The token's iss is not the issuer that this service is configured for.")},
 	{auth.ErrRole, invalidToken("token_role", "Role not granted by this key",
-		"The token claims a role that the key it is signed with may not grant; tokens of admins have a key of their own.")},
+		"The key that signed the token may not grant the role that it claims; admins' tokens have a separate key.")},
 
 	{strictjson.ErrEmpty, problemBodyMissing},
 	{strictjson.ErrSyntax, problemJSONInvalid},
