@@ -195,7 +195,7 @@ func (c *Catalog) rebuildFilter() {
 }
 
 // errBuilding says that the filter is being built already.
-var errBuilding = errors.New("catalog: the set of ids is being built")
+var errBuilding = errors.New("catalog: the filter of ids is being built")
 
 // buildFilterNow builds the filter and returns when it is built.
 func (c *Catalog) buildFilterNow(ctx context.Context) error {

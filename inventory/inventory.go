@@ -211,7 +211,7 @@ type Inventory struct {
 }
 
 // ErrPartitions says that Redis holds a sale laid out for another number of partitions.
-var ErrPartitions = errors.New("inventory: number of partitions differs from the one this Redis was laid out for")
+var ErrPartitions = errors.New("inventory: the number of partitions differs from that of this Redis")
 
 // New returns an Inventory that enqueues orders into queues, one per
 // partition. ctx bounds the start, not the Inventory's life.

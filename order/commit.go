@@ -31,7 +31,7 @@ const (
 
 // errUneven says that a batch did not go through whole: an order exists
 // already, or a condition refused one. The batch is then taken one by one.
-var errUneven = errors.New("order: batch needs a closer look")
+var errUneven = errors.New("order: batch must be committed one by one")
 
 // commit makes rows of the tasks in one transaction. It first assumes that all
 // are new and allowed, which costs a handful of statements whatever the number

@@ -116,7 +116,7 @@ func (s *Store) readRows(ctx context.Context, query string, args []any, scan fun
 		err = each(ctx, db, query, args, scan)
 	}
 	if err != nil {
-		return wrap("read what is held about a buyer", err)
+		return wrap("export a buyer's data", err)
 	}
 	return nil
 }

@@ -79,7 +79,7 @@ func (f *Feed) look(ctx context.Context, w wish) {
 		for from := 0; from < len(ids) && ctx.Err() == nil; from += lookPage {
 			changed, err := f.cfg.Store.changedFrom(ctx, known, ids[from:min(from+lookPage, len(ids))])
 			if err != nil && ctx.Err() == nil {
-				f.cfg.OnError(fmt.Errorf("look at followed orders: %w", err))
+				f.cfg.OnError(fmt.Errorf("read streamed orders: %w", err))
 				return
 			}
 			for i := range changed {
@@ -154,7 +154,7 @@ func (s *Store) changedFrom(ctx context.Context, known Status, ids []string) ([]
 		return err
 	})
 	if err != nil {
-		return nil, wrap("read followed orders", err)
+		return nil, wrap("read streamed orders", err)
 	}
 	return orders, nil
 }

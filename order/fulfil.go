@@ -149,7 +149,7 @@ func (f *Fulfiller) persist(ctx context.Context, try func() error) error {
 		if err == nil || !transient(err) || ctx.Err() != nil {
 			return err
 		}
-		f.onError(fmt.Errorf("commit batch failed, retrying: %w", err))
+		f.onError(fmt.Errorf("commit batch: %w", err))
 		if !pause(ctx, wait/2+rand.N(wait/2)) {
 			return err
 		}

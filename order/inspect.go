@@ -169,7 +169,7 @@ func (x *inspector) look(ctx context.Context, item string, live func(context.Con
 	}
 	s.moving = true
 	if _, _, err := x.returns.ask(ctx, item, missing); err != nil {
-		return s, fmt.Errorf("give back orders of %s: %w: %w", item, inventory.ErrUnavailable, err)
+		return s, fmt.Errorf("release units of %s: %w: %w", item, inventory.ErrUnavailable, err)
 	}
 	return s, nil
 }

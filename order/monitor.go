@@ -161,7 +161,7 @@ func (m *Monitor) round(ctx context.Context) {
 		return
 	}
 	if err != nil && !m.failing {
-		m.cfg.OnError(fmt.Errorf("look at queues and workers: %w", err))
+		m.cfg.OnError(fmt.Errorf("read queues and workers: %w", err))
 	}
 	m.failing = err != nil
 	if l == nil {

@@ -189,7 +189,7 @@ func (p *Pressure) lookAll(ctx context.Context) {
 		if err != nil {
 			g.forget()
 			if !errors.Is(err, context.Canceled) {
-				p.cfg.OnError(fmt.Errorf("look at the queue of orders: %w", err))
+				p.cfg.OnError(fmt.Errorf("read the order queues: %w", err))
 			}
 			continue
 		}

@@ -173,7 +173,7 @@ func (s *Store) outboxState(ctx context.Context) (OutboxState, error) {
 		COALESCE((SELECT at FROM webhook_events WHERE seq =
 			(SELECT MIN(event_seq) FROM webhook_deliveries WHERE state = 'pending')), 0) AS oldest`).Scan(&row).Error
 	if err != nil {
-		return OutboxState{}, wrap("look at the outbox", err)
+		return OutboxState{}, wrap("read the outbox", err)
 	}
 	state := OutboxState{Events: row.Events}
 	if row.Oldest > 0 {

@@ -19,7 +19,7 @@ const (
 )
 
 // errSeenEnough ends a look at the records early.
-var errSeenEnough = errors.New("order: seen enough")
+var errSeenEnough = errors.New("order: enough records read")
 
 // recordCheck compares each record of a sale with the database and the queue, page by
 // page. It counts what is wrong: the repair is a new build of the sale, whatever it is.

@@ -21,7 +21,7 @@ func (s *Store) reached(ctx context.Context, after string, limit int) ([]progres
 	err := s.read.WithContext(ctx).Model(&itemRow{}).Select("id", "sequence", "version").
 		Where("id > ?", after).Order("id").Limit(limit).Find(&rows).Error
 	if err != nil {
-		return nil, wrap("read how far sales have come", err)
+		return nil, wrap("read sequences of sales", err)
 	}
 	return rows, nil
 }

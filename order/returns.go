@@ -95,7 +95,7 @@ func (r *Returns) give(ctx context.Context, owed []returned) (waiting []returned
 		status, sequence, err := r.ask(ctx, item, list)
 		reached[item] = sequence
 		if err != nil {
-			r.onError(fmt.Errorf("give back %d orders: %w", len(list), err))
+			r.onError(fmt.Errorf("release units of %d orders: %w", len(list), err))
 		}
 		for i := range list {
 			switch {
@@ -116,7 +116,7 @@ func (r *Returns) give(ctx context.Context, owed []returned) (waiting []returned
 }
 
 // errNotGiven says that nobody knows whether an order's units are back.
-var errNotGiven = errors.New("order: units not given back")
+var errNotGiven = errors.New("order: units not released")
 
 // settles reports whether nothing is left to be done after an answer. Of an
 // order that Redis takes for another, the sale has been dropped: its next load
@@ -136,7 +136,7 @@ func (r *Returns) ask(ctx context.Context, item string, list []returned) ([]inve
 		if status[i] != inventory.ReleaseForeign {
 			continue
 		}
-		r.onError(fmt.Errorf("order %s: its key stands for another order in the sale of %s, which is dropped", list[i].orderID, item))
+		r.onError(fmt.Errorf("order %s: its key belongs to another order in the sale of %s, which is dropped", list[i].orderID, item))
 		if derr := r.stock.Distrust(ctx, item); derr != nil {
 			err = errors.Join(err, derr)
 			status[i] = inventory.ReleaseUnknown

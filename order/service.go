@@ -356,7 +356,7 @@ func (s *Service) Get(ctx context.Context, id string) (Order, error) {
 	// It may have been committed between the two looks.
 	o, err = s.Store.Order(ctx, id)
 	if errors.Is(err, ErrNotFound) && s.Store.highWater.Any() {
-		err = fmt.Errorf("order %s may be one that the database has lost: %w", id, inventory.ErrStopped)
+		err = fmt.Errorf("order %s may have been lost by the database: %w", id, inventory.ErrStopped)
 	}
 	return o, err
 }

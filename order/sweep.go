@@ -217,7 +217,7 @@ func (s *Store) returnsBefore(ctx context.Context, before int64, after string) (
 		page, err = readReturns(ctx, db, selectReturns, before, after, sweepPage)
 	}
 	if err != nil {
-		return nil, wrap("find units to return", err)
+		return nil, wrap("find units to release", err)
 	}
 	return page, nil
 }

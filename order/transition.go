@@ -329,11 +329,11 @@ func takeBack(ctx context.Context, c conn, closed []returned, box *outbox) error
 	}
 	for h, n := range held {
 		if k, err := changed(c.ExecContext(ctx, takeFromBuyer, n, h.item, h.user)); err != nil || k != 1 {
-			return errors.Join(err, fmt.Errorf("take back %d of item %s from a buyer who is not counted with as many", n, h.item))
+			return errors.Join(err, fmt.Errorf("take back %d of item %s: the buyer's count is lower", n, h.item))
 		}
 	}
 	if n, err := insertReturns.exec(ctx, c, args); err != nil || n != int64(len(closed)) {
-		return errors.Join(err, fmt.Errorf("note %d of %d orders to be given back", n, len(closed)))
+		return errors.Join(err, fmt.Errorf("only %d of %d orders are recorded for release", n, len(closed)))
 	}
 	return nil
 }
@@ -401,7 +401,7 @@ func readReturns(ctx context.Context, c conn, query string, args ...any) ([]retu
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("read units to give back: %w", err)
+		return nil, fmt.Errorf("read units to release: %w", err)
 	}
 	return list, nil
 }
