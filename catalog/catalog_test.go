@@ -199,7 +199,7 @@ func wantCalls(t *testing.T, s *shop, byID, lists int) {
 	}
 }
 
-// TestCatalog_View_RenewedBehind: an item that is shown is loaded anew behind the
+// TestCatalog_View_RenewedBehind: an item that is shown is loaded again behind the
 // back of its readers, who are never made to wait for it.
 func TestCatalog_View_RenewedBehind(t *testing.T) {
 	t.Parallel()
@@ -397,7 +397,7 @@ func TestCatalog_List(t *testing.T) {
 		s.set(func(s *shop) { s.items["c"] = Item{ID: "c", StockLeft: 1} })
 		pass(9 * time.Second)
 		gate := s.holdBack()
-		wantList(t, c, "a4 b0") // as it was, while it is read anew
+		wantList(t, c, "a4 b0") // as it was, while it is read again
 		close(gate)
 		synctest.Wait()
 		wantList(t, c, "a4 b0 c1")
@@ -533,7 +533,7 @@ func TestCatalog_Stock(t *testing.T) {
 		}
 		s.set(func(s *shop) { s.live["live"] = 2 })
 		pass(stockSoon)
-		wantItem(t, c, "live", 3) // as it was, while it is asked for anew
+		wantItem(t, c, "live", 3) // as it was, while it is asked for again
 		synctest.Wait()
 		wantItem(t, c, "live", 2)
 		s.set(func(s *shop) { s.live["live"] = 1 })
@@ -768,7 +768,7 @@ func TestCatalog_Bounded(t *testing.T) {
 	})
 }
 
-// TestCatalog_Avalanche: items that were loaded in one moment are to be loaded anew
+// TestCatalog_Avalanche: items that were loaded in one moment are to be loaded again
 // at different times, unless that defence is off.
 func TestCatalog_Avalanche(t *testing.T) {
 	t.Parallel()

@@ -38,7 +38,7 @@ type remote struct {
 }
 
 // awayPause is how long Redis is not asked after it did not answer: a reader must
-// not wait for each time-out anew.
+// not wait for each time-out again.
 const awayPause = 500 * time.Millisecond
 
 func newRemote(cfg Config) *remote {

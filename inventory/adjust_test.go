@@ -375,7 +375,7 @@ func TestInventory_Change_Unknown(t *testing.T) {
 }
 
 // dies begins a change as a process would that ends in the middle of it: its
-// mark stays, and its lock lapses.
+// mark stays, and its lock expires.
 func dies(t *testing.T, s *shop, v *Inventory, add int64, commit func(context.Context) (int64, error)) {
 	t.Helper()
 	// A lock that is handed over is the giver's for a while; this one shall lapse soon.
@@ -451,7 +451,7 @@ func TestInventory_Change_WithoutLock(t *testing.T) {
 		s := newShop(t, rdb, open(10, 1), 0)
 		v := s.inventory(t, Config{})
 		stalled := dead(t, s, 500*time.Millisecond)
-		mustBuy(t, v, s.request("u", "k", 1)) // once the lock has lapsed
+		mustBuy(t, v, s.request("u", "k", 1)) // once the lock has expired
 		before := s.state(t)
 		if err := v.suspend(await.Context(t), stalled, s.item, 1); !errors.Is(err, lock.ErrLost) {
 			t.Errorf("suspend without the lock: %v, want lock.ErrLost", err)
@@ -572,7 +572,7 @@ func TestInventory_Change_WithoutRedis(t *testing.T) {
 		}
 	})
 	s := newShop(t, rdb, open(10, 5), 0)
-	// Longer than the change insists, and short enough to await: it lapses after the restart.
+	// Longer than the change insists, and short enough to await: it expires after the restart.
 	cfg := lockConfig
 	cfg.TTL, cfg.ClaimTTL, cfg.Liveness, cfg.CallTimeout = 8*time.Second, 400*time.Millisecond, 300*time.Millisecond, time.Second
 	v := s.inventoryOn(t, rdb, newLocks(t, rdb, cfg), Config{LookLimit: defaultLookLimit, settleLimit: afterCommit})

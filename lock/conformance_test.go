@@ -89,7 +89,7 @@ func (p *specPlace) everywhere(t *testing.T, l *Lock) {
 	})
 }
 
-// inLine waits until so many stand in the queue. Where there is none it does
+// inLine waits until so many are in the queue. Where there is none it does
 // not matter whether they have asked already.
 func (p *specPlace) inLine(t *testing.T, name string, n int64) {
 	t.Helper()
@@ -378,7 +378,7 @@ func specNobodyBarges(t *testing.T, p *specPlace) {
 	l := mustAcquire(t, m, name)
 	next := acquireAsync(ctx, other, name)
 	p.inLine(t, name, 1)
-	// Given a waiter, when the holder releases and takes the lock anew at once,
+	// Given a waiter, when the holder releases and takes the lock again at once,
 	mustRelease(t, l)
 	_, err := m.TryAcquire(ctx, name)
 	// then it is the waiter's.
@@ -578,7 +578,7 @@ func specKeyOverwritten(t *testing.T, p *specPlace) {
 	p.each(t, name, func(ctx context.Context, rdb redis.UniversalClient, k *keys) error {
 		return rdb.Set(ctx, k[keyLock], "stranger", time.Minute).Err()
 	})
-	// then the holder hears of it likewise,
+	// then the holder learns of it likewise,
 	if n := p.accepts(t, l); n != 0 {
 		t.Errorf("the guard lets it write on %d nodes", n)
 	}
@@ -666,7 +666,7 @@ func specMaxHold(t *testing.T, p *specPlace) {
 	}
 	next := acquireAsync(ctx, other, name)
 	// then its context ends at the maximum hold, and the lock goes to the next,
-	// a TTL of minutes before it would have lapsed.
+	// a TTL of minutes before it would have expired.
 	specCause(t, l, ErrMaxHold)
 	if errors.Is(context.Cause(l.Context()), ErrLost) {
 		t.Error("a maximum hold counts as a loss")
@@ -821,7 +821,7 @@ func specForceRelease(t *testing.T, p *specPlace) {
 	if n := p.accepts(t, l); n != 0 {
 		t.Errorf("the guard lets it write on %d nodes", n)
 	}
-	// the waiter has the lock, and the holder hears of it.
+	// the waiter has the lock, and the holder learns of it.
 	after := awaitLock(t, next)
 	renewNow(l)
 	specCause(t, l, ErrLost, ErrNotHeld)

@@ -102,7 +102,7 @@ func TestManager_Do(t *testing.T) {
 			awaitNoTrace(t, rdb, name)
 		})
 		t.Run("ReleasedInside", func(t *testing.T) {
-			// Given a function that releases by itself, then that is no error, and what
+			// Given a function that releases on its own, then that is no error, and what
 			// it is doing after it is its own affair.
 			name := resource(t)
 			err := m.Do(await.Context(t), name, func(ctx context.Context, l *Lock) error {

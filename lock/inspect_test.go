@@ -235,7 +235,7 @@ func TestManager_ForceRelease(t *testing.T) {
 
 		t.Run("Listening", func(t *testing.T) {
 			// Given a holder whose manager listens and renews once in minutes, when
-			// its lock is taken, then it hears of it at once.
+			// its lock is taken, then it learns of it at once.
 			name := resource(t)
 			l := specWith(t, m, name, withMetadata("with : metadata"))
 			force(t, name, l.Token())
@@ -249,7 +249,7 @@ func TestManager_ForceRelease(t *testing.T) {
 		})
 		t.Run("NotListening", func(t *testing.T) {
 			// Given a holder whose manager never had a reason to listen, or polls,
-			// then it hears of it at its next renewal.
+			// then it learns of it at its next renewal.
 			polling := slow
 			polling.Poll = 5 * time.Millisecond
 			for _, cfg := range []Config{slow, polling} {

@@ -188,7 +188,7 @@ func TestWithoutWatchdog(t *testing.T) {
 			}
 		})
 		t.Run("Extended", func(t *testing.T) {
-			// Given a holder that extends by itself, then that counts.
+			// Given a holder that extends on its own, then that counts.
 			name := resource(t)
 			l := specWith(t, m, name, WithTTL(1500*time.Millisecond), WithoutWatchdog())
 			first := l.ValidUntil()
@@ -384,7 +384,7 @@ func TestWithReentry(t *testing.T) {
 			}
 		})
 		t.Run("Lost", func(t *testing.T) {
-			// Given a lock that is lost, then all handles hear of it, and none of
+			// Given a lock that is lost, then all handles learn of it, and none of
 			// them releases what is another's now.
 			name := resource(t)
 			outer := mustAcquire(t, m, name)

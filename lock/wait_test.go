@@ -448,7 +448,7 @@ func TestManager_giveBack_HandedOver(t *testing.T) {
 	})
 }
 
-// TestManager_Acquire_LapsedWithWaiters: the key of a dead holder lapsed; a
+// TestManager_Acquire_LapsedWithWaiters: the key of a dead holder expired; a
 // newcomer does not take it but passes it on to who was first.
 func TestManager_Acquire_LapsedWithWaiters(t *testing.T) {
 	t.Parallel()
@@ -468,7 +468,7 @@ func TestManager_Acquire_LapsedWithWaiters(t *testing.T) {
 			t.Fatalf("err = %v, want ErrTaken", err)
 		}
 		mustRelease(t, awaitLock(t, first))
-		// And without a newcomer the waiter looks for itself when the key lapses.
+		// And without a newcomer the waiter searches for itself when the key expires.
 		if err := rdb.Set(ctx, k[keyLock], "a dead holder", 50*time.Millisecond).Err(); err != nil {
 			t.Fatal(err)
 		}

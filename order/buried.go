@@ -11,7 +11,7 @@ import (
 )
 
 // buriedAfter is how long a purchase may be a dead letter before its order is
-// rejected: time for an operator to mend the cause and retry it.
+// rejected: time for an operator to repair the cause and retry it.
 const buriedAfter = 15 * time.Minute
 
 // DeadLetters is what the sweeper needs of a queue of orders.

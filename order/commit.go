@@ -39,7 +39,7 @@ var errUneven = errors.New("order: batch must be committed one by one")
 // taken one by one, through the same statements.
 //
 // It is not cut off when ctx ends: a transaction ended in its middle has an
-// outcome that must be looked for. The database's busy timeout bounds it.
+// outcome that must be searched for. The database's busy timeout bounds it.
 func (s *Store) commit(ctx context.Context, tasks []task) (out []outcome, err error) {
 	err = s.writer.batch(ctx, func(ctx context.Context, g *group) error {
 		err := g.savepoint(ctx, func() error {

@@ -35,7 +35,7 @@ type FeedConfig struct {
 	// Look is how often the database is asked for all followed orders at once,
 	// which is what a lost message costs at the most. Default 1 s.
 	Look time.Duration
-	// OnError hears of what is tried again. Default: nothing.
+	// OnError learns of what is tried again. Default: nothing.
 	OnError func(error)
 }
 
@@ -54,7 +54,7 @@ type Feed struct {
 	wanted chan struct{}
 	// rung holds a token when orders were told of.
 	rung chan struct{}
-	// absentAfter is how long an order may have no row before it is looked for in
+	// absentAfter is how long an order may have no row before it is searched for in
 	// the queue, and how long after that once more.
 	absentAfter time.Duration
 

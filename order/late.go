@@ -16,7 +16,7 @@ type Membership interface {
 }
 
 // vouch looks after committed orders that were accepted under an earlier epoch.
-// Redis has lost data since, and the sales were built anew from the database and
+// Redis has lost data since, and the sales were rebuilt from the database and
 // the queue. An order that is still a task was in the queue then, and was counted;
 // one that is none was in this worker's hands alone, and the sale may have been
 // built before its commit. Such a sale is dropped, so that its next purchase loads

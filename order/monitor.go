@@ -92,7 +92,7 @@ type MonitorConfig struct {
 	// OnAlarm is called when orders wait and no live worker fetches, at two looks in a
 	// row, and with nil when that has ended. Default: not called.
 	OnAlarm func(*Alarm)
-	// OnError hears of the first of several looks in a row that fail. Default: not called.
+	// OnError learns of the first of several looks in a row that fail. Default: not called.
 	OnError func(error)
 }
 

@@ -12,7 +12,7 @@ import (
 // outbox is what one transaction has to tell the shop's servers. It is written
 // in that transaction, so that what happened and what is told of it are in the
 // database together or not at all. Who it is owed to is decided there, too: an
-// endpoint hears of every change that is committed after it was added.
+// endpoint learns of every change that is committed after it was added.
 type outbox struct {
 	now    int64
 	wanted map[EventType]bool // nil: nobody listens

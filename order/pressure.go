@@ -31,7 +31,7 @@ type PressureConfig struct {
 	Database interface{ Failing() error }
 	// Every is the time between looks at a queue. Default 100 ms.
 	Every time.Duration
-	// OnError hears of looks that failed. Default: nothing.
+	// OnError learns of looks that failed. Default: nothing.
 	OnError func(error)
 }
 

@@ -55,7 +55,7 @@ func (s *Store) purge(ctx context.Context, before time.Time) error {
 	return s.purgeEndpoints(ctx)
 }
 
-// outdated looks for a page of the events to forget. It passes over all that are
+// outdated searches for a page of the events to forget. It passes over all that are
 // old and still owed, which may be many: no orders must wait for that.
 func (s *Store) outdated(ctx context.Context, before time.Time) (seqs []int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)

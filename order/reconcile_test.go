@@ -296,7 +296,7 @@ func TestReconciler_Moving(t *testing.T) {
 }
 
 // TestReconciler_Drifts injects each kind of difference by hand. It is found, and
-// named as what it is; a repair mends it and what it mended stays so. The engines
+// named as what it is; a repair repairs it and what it repaired stays so. The engines
 // cannot tell these apart, so the short run uses only one of them.
 func TestReconciler_Drifts(t *testing.T) {
 	t.Parallel()
@@ -444,7 +444,7 @@ func (s *site) wantDrift(want Drift, more string, stays bool) {
 }
 
 // TestReconciler_LeakedHold: a count that is one too high keeps its buyer from
-// buying; with it mended the purchase goes through.
+// buying; with it repaired the purchase goes through.
 func TestReconciler_LeakedHold(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -493,7 +493,7 @@ func TestReconciler_NotRepairable(t *testing.T) {
 		if n := s.audits(); n != 0 {
 			t.Errorf("%d records of repairs", n)
 		}
-		// A sale is not built from a wrong count either, unless that is mended first.
+		// A sale is not built from a wrong count either, unless that is repaired first.
 		s.exec("UPDATE orders SET quantity = 1 WHERE id = ?", o.ID)
 		s.exec("UPDATE items SET sold = 6 WHERE id = ?", s.item)
 		if r := s.reconcile(RepairSales); r.Mended() || s.redisState() != state {
@@ -664,7 +664,7 @@ func TestReconciler_Run(t *testing.T) {
 }
 
 // TestReconciler_Run_Fenced: a sale that refuses every holder of its lock looks idle.
-// The background finds it, and has it built anew.
+// The background finds it, and has it rebuilt.
 func TestReconciler_Run_Fenced(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -680,7 +680,7 @@ func TestReconciler_Run_Fenced(t *testing.T) {
 	})
 }
 
-// stubborn is a stock that says it has built a sale anew, and has not.
+// stubborn is a stock that says it has built a sale again, and has not.
 type stubborn struct {
 	Examiner
 	asked *int
@@ -739,7 +739,7 @@ func TestReconciler_Run_Busy(t *testing.T) {
 	})
 }
 
-// TestReconciler_Run_Once: the background has a sale built anew once, if that does
+// TestReconciler_Run_Once: the background has a sale rebuilt once, if that does
 // not help; and not at all while it would be built from a wrong count.
 func TestReconciler_Run_Once(t *testing.T) {
 	t.Parallel()

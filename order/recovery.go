@@ -53,15 +53,15 @@ type RecoveryConfig struct {
 	// the sales afterwards, by the lock Resource-load.
 	Locks    Doer
 	Resource string
-	// Expiries are the queues of orders that lapse, one per partition.
+	// Expiries are the queues of orders that expire, one per partition.
 	Expiries []Adder
 	// HighWater is asked to stop sales of which the database is older than Redis
 	// before any sale is declared void. Default nil: none is stopped.
 	HighWater *HighWater
 	// OnLoss hears what was found, before anything is done about it.
 	OnLoss func(what string)
-	// OnRecovered hears of every recovery of this process: how many sales it
-	// loaded, how many orders will lapse again in time, and how long all took.
+	// OnRecovered learns of every recovery of this process: how many sales it
+	// loaded, how many orders will expire again in time, and how long all took.
 	OnRecovered func(r Recovered)
 	OnError     func(error)
 }
@@ -70,13 +70,13 @@ type RecoveryConfig struct {
 type Recovered struct {
 	Epoch int64
 	Sales int
-	// Expiries are the orders whose task to lapse was missing.
+	// Expiries are the orders whose task to expire was missing.
 	Expiries int
 	Took     time.Duration
 }
 
 // Recovery notices that Redis has lost data or has come back with older data,
-// and builds what is sold from anew: out of the database and of what survives in
+// and builds what is sold from again: out of the database and of what survives in
 // the queues. Any number of processes may run one; they do it once.
 //
 // What tells: an epoch that is missing or is not the database's; a sale that has
@@ -339,7 +339,7 @@ func restarted(before []string, now []inventory.State) bool {
 	return false
 }
 
-// behind looks for a sale that has come less far than the database says.
+// behind searches for a sale that has come less far than the database says.
 func (r *Recovery) behind(ctx context.Context, epoch int64, all bool) (string, error) {
 	after := r.after
 	if all {
@@ -484,7 +484,7 @@ func (r *Recovery) rebuild(ctx context.Context, epoch int64) {
 	r.OnRecovered(done)
 }
 
-// expiries adds the tasks of orders to lapse that are missing. One that is there
+// expiries adds the tasks of orders to expire that are missing. One that is there
 // is a duplicate, by its id.
 func (r *Recovery) expiries(ctx context.Context) (added int, err error) {
 	var last expiring

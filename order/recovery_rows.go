@@ -41,14 +41,14 @@ func (s *Store) onSale(ctx context.Context) ([]inventory.Loadable, error) {
 	return items, nil
 }
 
-// expiring is an order that lapses unless it is paid.
+// expiring is an order that expires unless it is paid.
 type expiring struct {
 	ID        string
 	ItemID    string
 	ExpiresAt int64
 }
 
-// expiring reads a page of the orders that lapse, by when, from after the last.
+// expiring reads a page of the orders that expire, by when, from after the last.
 func (s *Store) expiring(ctx context.Context, last expiring, limit int) ([]expiring, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()

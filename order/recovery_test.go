@@ -60,7 +60,7 @@ func (s *site) settled(r *Recovery) {
 	}
 }
 
-// picture is all that a Redis holds, but for what lapses by itself.
+// picture is all that a Redis holds, but for what expires on its own.
 type picture map[string]any
 
 func takePicture(t testing.TB, rdb *redis.Client) picture {
@@ -76,7 +76,7 @@ func takePicture(t testing.TB, rdb *redis.Client) picture {
 			if err != nil {
 				t.Fatal(err)
 			}
-			continue // locks: by the time the old data is back they have lapsed
+			continue // locks: by the time the old data is back they have expired
 		}
 		kind, err := rdb.Type(ctx, key).Result()
 		if err != nil {
@@ -93,7 +93,7 @@ func takePicture(t testing.TB, rdb *redis.Client) picture {
 			p[key], err = rdb.LRange(ctx, key, 0, -1).Result()
 		case "stream":
 			p[key], err = rdb.XRange(ctx, key, "-", "+").Result()
-		case "none": // it lapsed in between
+		case "none": // it expired in between
 		default:
 			t.Fatalf("%s is a %s", key, kind)
 		}
@@ -357,7 +357,7 @@ func TestRecovery_Rewound_Release(t *testing.T) {
 }
 
 // TestRecovery_Lost_InHands: Redis is lost while a worker holds orders that are
-// nowhere else. They are committed after the sales were built anew; the sale must
+// nowhere else. They are committed after the sales were rebuilt; the sale must
 // count them all the same.
 func TestRecovery_Lost_InHands(t *testing.T) {
 	t.Parallel()
@@ -532,7 +532,7 @@ func TestRecovery_Dies(t *testing.T) {
 }
 
 // TestRecovery_Run: the loss is noticed without anybody asking, the sales on sale
-// are loaded again, and unpaid orders lapse as they would have.
+// are loaded again, and unpaid orders expire as they would have.
 func TestRecovery_Run(t *testing.T) {
 	t.Parallel()
 	alone(t, func(t *testing.T, rdb *redis.Client) {
@@ -565,7 +565,7 @@ func TestRecovery_Run(t *testing.T) {
 			s.mustPlace(s.purchase(fmt.Sprintf("u%d", i), "k", 1, long))
 		}
 		await.True(t, "the tasks of orders to lapse", func() bool { return delayed(t, s.queue) == 3 })
-		stop() // a worker that acknowledges late would add one by itself
+		stop() // a worker that acknowledges late would add one on its own
 		before := count.loads.Load()
 		if err := rdb.FlushAll(await.Context(t)).Err(); err != nil {
 			t.Fatal(err)
@@ -593,7 +593,7 @@ func TestRecovery_Run(t *testing.T) {
 
 // TestRecovery_DiesLoading: whoever has declared the new epoch dies before the
 // sales are loaded. Another process, which finds nothing lost, loads them and
-// notes which orders are to lapse; once that is done nobody does it again.
+// notes which orders are to expire; once that is done nobody does it again.
 func TestRecovery_DiesLoading(t *testing.T) {
 	t.Parallel()
 	alone(t, func(t *testing.T, rdb *redis.Client) {
@@ -752,7 +752,7 @@ func (r *rewriting) RewriteLogs(ctx context.Context) error {
 	return r.Sellable.RewriteLogs(ctx)
 }
 
-// TestRecovery_RewritesLogs: a server that was restarted writes its log anew, once.
+// TestRecovery_RewritesLogs: a server that was restarted writes its log again, once.
 func TestRecovery_RewritesLogs(t *testing.T) {
 	t.Parallel()
 	alone(t, func(t *testing.T, rdb *redis.Client) {

@@ -123,7 +123,7 @@ func (s *Store) lookRestocked(ctx context.Context, id string, r *Restock) error 
 	return restocked(s.read.WithContext(ctx), id, r)
 }
 
-// restocked looks for a restock with the same key. Errors: errRestocked,
+// restocked searches for a restock with the same key. Errors: errRestocked,
 // ErrRestockReused when that was another; none when there is none.
 func restocked(tx *gorm.DB, id string, r *Restock) error {
 	var rows []stockChangeRow

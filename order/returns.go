@@ -41,7 +41,7 @@ type Returns struct {
 
 // NewReturns returns a Returns for items that are spread over that number of
 // partitions. onReturn is called after units of an item were given back; a process
-// that sells passes [inventory.Inventory.Returned], others nil. onError hears of what
+// that sells passes [inventory.Inventory.Returned], others nil. onError learns of what
 // was left for later.
 func NewReturns(store *Store, rdb redis.UniversalClient, partitions int, onReturn func(item string), onError func(error)) *Returns {
 	if onReturn == nil {

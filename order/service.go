@@ -62,7 +62,7 @@ type Config struct {
 	// Volatile says that Redis keeps nothing over a restart: then only the
 	// commit is an answer, and a request waits for it whatever it asked for.
 	Volatile bool
-	// OnError hears of what went wrong without changing an answer.
+	// OnError learns of what went wrong without changing an answer.
 	OnError func(error)
 }
 
@@ -292,7 +292,7 @@ func (a *attempt) done(o inventory.Outcome) {
 	a.ticket.settled <- settlement{outcome: o}
 }
 
-// replayPollMin and replayPollMax bound the pauses between looks for an order
+// replayPollMin and replayPollMax bound the pauses between searches for an order
 // that an earlier request made and whose commit this one was not promised.
 const (
 	replayPollMin = 2 * time.Millisecond

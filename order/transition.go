@@ -295,7 +295,7 @@ const (
 func stoppedPause() time.Duration { return stoppedMin + rand.N(stoppedMax-stoppedMin) }
 
 // expireOrders is the transition to expired, of those orders in a JSON list
-// that are confirmed and due. Never early: an order lapses at its expires_at. Orders
+// that are confirmed and due. Never early: an order expires at its expires_at. Orders
 // of stopped items, a JSON list too, do not expire.
 func expireOrders(ctx context.Context, c conn, list, stopped string, box *outbox) error {
 	closed, err := readReturns(ctx, c, expireDue, box.now, list, stopped)

@@ -126,7 +126,7 @@ func (f *fetcher) leave(ctx context.Context) (int, error) {
 			pool.withdraw(f.source)
 			return 0, f.wait(ctx, next)
 		}
-		// Where it failed, workers look by themselves within their longest idle time.
+		// Where it failed, workers look on their own within their longest idle time.
 	}
 	select {
 	case n := <-f.grant:
@@ -152,7 +152,7 @@ func (f *fetcher) compare(got Fetched) {
 	f.birth, f.takes = got.birth, got.takes
 }
 
-// seek looks for strays after a fetch. What that brought is with the workers by
+// seek searches for strays after a fetch. What that brought is with the workers by
 // then, and other sources may fetch meanwhile.
 func (f *fetcher) seek(ctx context.Context, n int64) {
 	whole, cancel := context.WithTimeout(context.WithoutCancel(ctx), fetchLimit)

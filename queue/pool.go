@@ -428,7 +428,7 @@ func (p *pool) abandon() (n int) {
 		}
 		s.settler.add(all.until, results{back: all.back})
 	}
-	// The others returned just now. The settler must not end before it has heard of them.
+	// The others returned just now. The settler must not end before it has learned of them.
 	for slices.ContainsFunc(p.running, func(b *batch) bool { return !b.abandoned }) {
 		p.work.Wait()
 	}

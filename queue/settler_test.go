@@ -285,7 +285,7 @@ func TestSettler_ThenInvalid(t *testing.T) {
 	})
 }
 
-// TestSettler_Stale: who hears of leases that were lost, for each way a task can go.
+// TestSettler_Stale: who learns of leases that were lost, for each way a task can go.
 func TestSettler_Stale(t *testing.T) {
 	t.Parallel()
 	for name, verdict := range map[string]error{
