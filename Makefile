@@ -7,7 +7,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 
-# A toolchain fetched behind one's back would test something else than what is
+# A silently downloaded toolchain would test something else than what is
 # shipped, so the installed one is used or the build fails.
 export GOTOOLCHAIN := local
 # The SQLite driver is C; without cgo it compiles and then fails at run time.
@@ -83,7 +83,7 @@ test-short: ## Run the quick tests on the engines that are installed
 	cd bench && $(GO) test -short -shuffle=on -timeout $(TEST_TIMEOUT) $(ARGS) ./...
 
 .PHONY: fuzz
-fuzz: ## Fuzz what reads text from outside, each target for FUZZTIME (30s)
+fuzz: ## Fuzz every parser of untrusted input, each target for FUZZTIME (30s)
 	GO="$(GO)" .ci/fuzz.sh $(ARGS)
 
 .PHONY: lint
@@ -91,6 +91,10 @@ lint: $(GOLANGCI_LINT) ## Run the linters of .golangci.yml, and check the format
 	for script in .ci/run .ci/*.sh; do bash -n "$$script"; done
 	$(GOLANGCI_LINT) run ./...
 	cd bench && $(GOLANGCI_LINT) run --config ../.golangci.yml ./...
+
+.PHONY: prose
+prose: ## List constructions that make English hard to read, and count them per 1,000 words
+	$(GO) run ./internal/prose $(ARGS)
 
 .PHONY: fmt
 fmt: $(GOLANGCI_LINT) ## Format the Go files

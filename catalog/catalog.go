@@ -111,7 +111,7 @@ func (c *Catalog) Item(ctx context.Context, id string) (Item, error) {
 }
 
 // View reads an item to be shown, with a stock that is at most a second old where
-// Redis answers. An item that is to be loaded anew is shown as it was meanwhile,
+// Redis answers. An item that is to be loaded again is shown as it was meanwhile,
 // unless it is known to have changed. Errors: as Item.
 func (c *Catalog) View(ctx context.Context, id string) (*View, error) {
 	now := time.Now()
@@ -169,7 +169,7 @@ func (c *Catalog) instead(id string, r *record, err error) bool {
 	return true
 }
 
-// outdated marks an item that could not be loaded anew.
+// outdated marks an item that could not be loaded again.
 func (c *Catalog) outdated(r *record) {
 	r.retryAt.Store(time.Now().Add(retryPause).UnixNano())
 	r.swap(func(v *View) bool {
@@ -183,7 +183,7 @@ func (c *Catalog) outdated(r *record) {
 	})
 }
 
-// retryPause is the time between looks for an item that could not be loaded.
+// retryPause is the time between searches for an item that could not be loaded.
 const retryPause = 250 * time.Millisecond
 
 // renew loads an item behind the back of those who read it, once at a time.
@@ -194,7 +194,7 @@ func (c *Catalog) renew(r *record, now time.Time, k kind) {
 	c.join(r.id, k, r)
 }
 
-// Close ends what is under way; readers that wait hear of an error. It returns
+// Close ends what is under way; readers that wait learn of an error. It returns
 // when all is over or ctx ends.
 func (c *Catalog) Close(ctx context.Context) error {
 	c.mu.Lock()

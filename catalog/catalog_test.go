@@ -199,7 +199,7 @@ func wantCalls(t *testing.T, s *shop, byID, lists int) {
 	}
 }
 
-// TestCatalog_View_RenewedBehind: an item that is shown is loaded anew behind the
+// TestCatalog_View_RenewedBehind: an item that is shown is loaded again behind the
 // back of its readers, who are never made to wait for it.
 func TestCatalog_View_RenewedBehind(t *testing.T) {
 	t.Parallel()
@@ -397,7 +397,7 @@ func TestCatalog_List(t *testing.T) {
 		s.set(func(s *shop) { s.items["c"] = Item{ID: "c", StockLeft: 1} })
 		pass(9 * time.Second)
 		gate := s.holdBack()
-		wantList(t, c, "a4 b0") // as it was, while it is read anew
+		wantList(t, c, "a4 b0") // as it was, while it is read again
 		close(gate)
 		synctest.Wait()
 		wantList(t, c, "a4 b0 c1")

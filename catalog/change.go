@@ -9,7 +9,7 @@ import (
 )
 
 // Created tells every process that an item may have been created: that it is to
-// be looked for although it was looked for in vain before. It is to be called
+// be searched for although it was searched for in vain before. It is to be called
 // after the commit, also when its outcome is not known. While Redis is away the
 // message waits in this process; should it die with it, the others find out
 // themselves, when what they remember is over.
@@ -59,7 +59,7 @@ func (c *Catalog) tell(ctx context.Context, n news) {
 	select {
 	case c.untold <- n:
 	default:
-		c.cfg.OnError(fmt.Errorf("catalog: item %s: too much waits for Redis to be told; the other processes find out in time", n.id))
+		c.cfg.OnError(fmt.Errorf("catalog: item %s: change not announced, too many announcements wait for Redis; other processes reload it when their copy expires", n.id))
 	}
 }
 
@@ -91,9 +91,9 @@ func (c *Catalog) keepTelling(ctx context.Context) {
 	}
 }
 
-// forget makes this process load an item anew before it is shown or bought again,
+// forget makes this process load an item again before it is shown or bought again,
 // if it is older than the version, and the list of items too. What is remembered
-// as no item is looked for again. Looks under way are not remembered, for they may
+// as no item is searched for again. Looks under way are not remembered, for they may
 // have read before the change.
 func (c *Catalog) forget(id string, version int64) {
 	c.forgetList() // before the item, which a list that is being taken over might bring back

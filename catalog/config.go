@@ -45,11 +45,11 @@ type Config struct {
 	// Life bounds the age of an item that somebody buys by: of its price and limit,
 	// not of its stock, which is not read here. Default 1 s.
 	Life time.Duration
-	// Fresh is the age from which an item that is shown is loaded anew, behind the
+	// Fresh is the age from which an item that is shown is loaded again, behind the
 	// back of those who look at it; less up to a fifth of it, at random. At least
 	// Life. Default 10 s.
 	Fresh time.Duration
-	// Keep is how long an item that cannot be loaded anew is still shown, and
+	// Keep is how long an item that cannot be loaded again is still shown, and
 	// remembered in Redis; less up to a fifth of it, at random. At least Fresh.
 	// Default 10 min.
 	Keep time.Duration
@@ -65,7 +65,7 @@ type Config struct {
 	LoadLimit int
 	// LoadTimeout bounds one question to the source. Default 5 s.
 	LoadTimeout time.Duration
-	// Wait bounds how long a reader waits for an item that is not to be had from
+	// Wait bounds how long a reader waits for an item that is not available from
 	// memory or Redis, and how long a process waits for another that is loading it
 	// before it asks the source itself. Default 2 s.
 	Wait time.Duration
@@ -80,7 +80,7 @@ type Config struct {
 	// OpenSale loads an item's sale unless it is loaded, for an item that is to be
 	// warm. Default: nothing.
 	OpenSale func(ctx context.Context, item string) error
-	// OnError hears of what was answered from further below, or with less, than it
+	// OnError learns of what was answered from further below, or with less, than it
 	// should have been. Default: nothing.
 	OnError func(error)
 
@@ -138,7 +138,7 @@ func (c Config) withDefaults() (Config, error) {
 	case c.Negative > maxNegative:
 		return c, fmt.Errorf("catalog: Negative is %v, want at most %v", c.Negative, maxNegative)
 	case c.Locks != nil && c.Redis == nil:
-		return c, errors.New("catalog: Locks without Redis: who waits for another could not be given what it has loaded")
+		return c, errors.New("catalog: Locks is set without Redis: waiting processes share loaded items through Redis")
 	}
 	if c.Partition == nil {
 		c.Partition = func(string) int { return 0 }

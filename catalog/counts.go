@@ -14,9 +14,9 @@ type Stats struct {
 	Memory    int64 // items answered from memory, the stale ones among them
 	Redis     int64 // items and negative entries taken from Redis
 	Database  int64 // items asked of the database
-	Stale     int64 // items answered from memory although they were to be loaded anew
+	Stale     int64 // items answered from memory although they were to be loaded again
 	Refused   int64 // ids refused by the filter
-	Negative  int64 // ids refused because they were looked for in vain before
+	Negative  int64 // ids refused because they were searched for in vain before
 	Questions int64 // questions to the database, of whatever kind
 	Changed   int64 // items forgotten because somebody changed them
 }

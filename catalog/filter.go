@@ -22,7 +22,7 @@ type filter struct {
 	room       int                // ids that it has room for
 	ids        int
 	building   bool
-	doubted    bool       // Redis may count anew since the build under way began
+	doubted    bool       // Redis may count again since the build under way began
 	meanwhile  []creation // of which it was told while it is being built
 	builtAt    time.Time
 	took       time.Duration // of the last build
@@ -175,7 +175,7 @@ func cutGeneration(g string) (word string, count int64, ok bool) {
 	return word, count, ok && err == nil
 }
 
-// rebuildFilter builds the filter anew in the background, unless that was just done.
+// rebuildFilter rebuilds the filter in the background, unless that was just done.
 func (c *Catalog) rebuildFilter() {
 	f := &c.filter
 	f.mu.Lock()
@@ -195,7 +195,7 @@ func (c *Catalog) rebuildFilter() {
 }
 
 // errBuilding says that the filter is being built already.
-var errBuilding = errors.New("catalog: the set of ids is being built")
+var errBuilding = errors.New("catalog: the filter of ids is being built")
 
 // buildFilterNow builds the filter and returns when it is built.
 func (c *Catalog) buildFilterNow(ctx context.Context) error {

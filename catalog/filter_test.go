@@ -102,7 +102,7 @@ func complete(t *testing.T, c *Catalog) bool {
 	return covers(c.filter.generation, now)
 }
 
-// TestFilter_MissedCreation: a process that did not hear of a creation does not
+// TestFilter_MissedCreation: a process that did not learn of a creation does not
 // refuse the item, and its filter is complete again soon.
 func TestFilter_MissedCreation(t *testing.T) {
 	t.Parallel()
@@ -131,7 +131,7 @@ func TestFilter_MissedCreation(t *testing.T) {
 	})
 }
 
-// TestFilter_GenerationLost: when Redis has lost its data, a count that is begun anew
+// TestFilter_GenerationLost: when Redis has lost its data, a count that is begun again
 // is not taken for the one before.
 func TestFilter_GenerationLost(t *testing.T) {
 	t.Parallel()

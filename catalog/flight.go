@@ -50,7 +50,7 @@ type flight struct {
 	void  bool  // the item has changed since the look began
 }
 
-// fetch loads an item that is not to be had from memory, once for all who ask.
+// fetch loads an item that is not available from memory, once for all who ask.
 func (c *Catalog) fetch(ctx context.Context, id string, k kind) (*View, error) {
 	if err := c.refused(ctx, id); err != nil {
 		return nil, err

@@ -14,7 +14,7 @@ type ListView struct {
 	Items []Item
 	// LoadedAt is when the database was asked for them.
 	LoadedAt time.Time
-	// Stale says that they should have been loaded anew and could not be.
+	// Stale says that they should have been loaded again and could not be.
 	Stale bool
 	Memo
 
@@ -54,7 +54,7 @@ type listLook struct {
 }
 
 // List reads all items. Their stock is at most a second old where Redis answers;
-// a list that is to be loaded anew is shown as it was meanwhile, unless an item
+// a list that is to be loaded again is shown as it was meanwhile, unless an item
 // is known to have changed. Errors: those of the source, the end of ctx, and
 // context.DeadlineExceeded when the wait took too long.
 func (c *Catalog) List(ctx context.Context) (*ListView, error) {
@@ -237,7 +237,7 @@ func (c *Catalog) withStocks(ctx context.Context, now time.Time) {
 	}
 	select {
 	case <-done:
-	case <-ctx.Done(): // the caller finds out by itself
+	case <-ctx.Done(): // the caller finds out on its own
 	}
 }
 

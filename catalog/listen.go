@@ -21,7 +21,7 @@ const (
 	listenPauseMax = time.Second
 )
 
-// listen hears of created and changed items until ctx ends.
+// listen learns of created and changed items until ctx ends.
 func (c *Catalog) listen(ctx context.Context) {
 	for wait := listenPauseMin; ; wait = min(2*wait, listenPauseMax) {
 		confirmed, err := c.listenOnce(ctx)
@@ -52,8 +52,8 @@ func (c *Catalog) listenOnce(ctx context.Context) (confirmed bool, err error) {
 }
 
 // heardNothing follows a new subscription: what was said before it, nobody here
-// has heard. Items are shown and renewed; ids that were none are looked for again,
-// and all ids are read anew, should a creator have died with what he could not tell.
+// has heard. Items are shown and renewed; ids that were none are searched for again,
+// and all ids are read again, should a creator have died with what he could not tell.
 func (c *Catalog) heardNothing() {
 	c.mu.Lock() // a look that began before remembers no id as none after this
 	before := c.heard.Add(1) - 1

@@ -37,14 +37,14 @@ func TestListen_DuringLook(t *testing.T) {
 		<-done
 		<-ended
 		wantItem(t, c, "new", 1)
-		wantItem(t, c, "old", 5) // as it was, while it is loaded anew
+		wantItem(t, c, "old", 5) // as it was, while it is loaded again
 		synctest.Wait()
 		wantItem(t, c, "old", 4)
 	})
 }
 
 // TestFilter_CountGoneBack: a Redis that has forgotten the latest creations counts
-// from where it stands now. Who has heard of those it forgot, and missed one that
+// from where it stands now. Who has learned of those it forgot, and missed one that
 // came after, must not take the same count for the same ids.
 func TestFilter_CountGoneBack(t *testing.T) {
 	t.Parallel()

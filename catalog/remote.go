@@ -38,7 +38,7 @@ type remote struct {
 }
 
 // awayPause is how long Redis is not asked after it did not answer: a reader must
-// not wait for each time-out anew.
+// not wait for each time-out again.
 const awayPause = 500 * time.Millisecond
 
 func newRemote(cfg Config) *remote {
@@ -127,7 +127,7 @@ func (r *remote) invalidate(ctx context.Context, id string, version int64) error
 	_, err := r.call(ctx, invalidateScript, r.keys.item(id), version, rememberVersion.Milliseconds(),
 		itemsChannel, "changed "+strconv.FormatInt(version, 10)+" "+id)
 	if err != nil {
-		return fmt.Errorf("tell of the change of item %s: %w", id, err)
+		return fmt.Errorf("announce the change of item %s: %w", id, err)
 	}
 	return nil
 }
@@ -138,11 +138,11 @@ func (r *remote) announce(ctx context.Context, id string) (string, error) {
 	// A word of its own for each call: one that is used twice could name two counts.
 	v, err := r.call(ctx, announceScript, generationKey, rand.Text(), itemsChannel, id)
 	if err != nil {
-		return "", fmt.Errorf("tell of the new item %q: %w", id, err)
+		return "", fmt.Errorf("announce the new item %q: %w", id, err)
 	}
 	generation, ok := v.(string)
 	if !ok {
-		return "", fmt.Errorf("tell of the new item %q: answer is %T", id, v)
+		return "", fmt.Errorf("announce the new item %q: answer is %T", id, v)
 	}
 	return generation, nil
 }

@@ -107,7 +107,7 @@ func runs(t *testing.T, c *Catalog) *Catalog {
 	return c
 }
 
-// expire makes an item one that is to be loaded anew, in every process and in Redis.
+// expire makes an item one that is to be loaded again, in every process and in Redis.
 func expire(t *testing.T, rdb redis.UniversalClient, id string, all ...*Catalog) {
 	t.Helper()
 	for _, c := range all {
@@ -158,7 +158,7 @@ func newID(t *testing.T) string {
 var ids atomic.Int64
 
 // TestBreakdown: of 10,000 readers of one item on 4 processes, none but one asks the
-// database: neither when nobody has the item, nor when it is to be loaded anew.
+// database: neither when nobody has the item, nor when it is to be loaded again.
 func TestBreakdown(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
@@ -390,7 +390,7 @@ func TestCreated(t *testing.T) {
 }
 
 // TestWarm: what one process makes warm is warm in the others, and its sale is
-// loaded; what opens soon becomes warm by itself.
+// loaded; what opens soon becomes warm on its own.
 func TestWarm(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {

@@ -62,7 +62,7 @@ func (c *Catalog) withStock(ctx context.Context, r *record, now time.Time) *View
 	if q != nil {
 		select {
 		case <-q.done:
-		case <-ctx.Done(): // the caller finds out by itself
+		case <-ctx.Done(): // the caller finds out on its own
 		}
 	}
 	return r.view.Load()

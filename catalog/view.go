@@ -11,7 +11,7 @@ type View struct {
 	Item Item
 	// LoadedAt is when the database was asked for the item. The stock is of its own age.
 	LoadedAt time.Time
-	// Stale says that the item should have been loaded anew and could not be.
+	// Stale says that the item should have been loaded again and could not be.
 	Stale bool
 	Memo
 
@@ -19,7 +19,7 @@ type View struct {
 	renewAt     time.Time // from then on it is renewed ahead while it is bought by
 	freshUntil  time.Time // until then it is shown without another look
 	heard       uint64    // the count of subscriptions when its look began
-	changed     bool      // it is known to be old, and shown only when nothing else is to be had
+	changed     bool      // it is known to be old, and shown only when nothing else is available
 	least       int64     // the version that it is known to have had; what is older is not taken from Redis
 }
 

@@ -16,13 +16,13 @@ import (
 const (
 	// warmAhead is how long before its opening an item is made warm.
 	warmAhead = 2 * time.Minute
-	// warmEvery is how often items are looked for that open soon.
+	// warmEvery is how often items are searched for that open soon.
 	warmEvery = 20 * time.Second
 	// warmRetry is the pause after a look that failed.
 	warmRetry = 500 * time.Millisecond
 	// warmParallel is how many items are made warm at a time.
 	warmParallel = 8
-	// filterEvery is how often the set of ids is built anew, should everything
+	// filterEvery is how often the set of ids is rebuilt, should everything
 	// have failed that tells of a new one.
 	filterEvery = time.Minute
 )
@@ -46,7 +46,7 @@ func (c *Catalog) Ready(context.Context) error {
 	return nil
 }
 
-// Run hears of what other processes change, and keeps the set of ids and the
+// Run learns of what other processes change, and keeps the set of ids and the
 // items that open soon at hand, until ctx ends.
 func (c *Catalog) Run(ctx context.Context) error {
 	var all sync.WaitGroup

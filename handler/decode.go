@@ -241,9 +241,9 @@ func (f *fields) unknown() *problem {
 type nearNames map[string]string
 
 const (
-	useStock   = "At creation the units on sale are named stock; an item's JSON then shows them as stock_total and stock_left."
+	useStock   = "At creation the units on sale are named stock; afterwards the item has stock_total and stock_left."
 	useRestock = "Stock does not change here; use POST /v1/admin/items/{item}/restock with the units to add as quantity."
-	readOnly   = "The service sets this field; leave it out."
+	readOnly   = "The service sets this field; omit it."
 )
 
 // near are the hints for both the creation and the change of an item.
@@ -258,7 +258,7 @@ var near = nearNames{
 var (
 	nearCreate = near.and(nearNames{
 		"stock_total": useStock, "stock_left": useStock, "quantity": useStock, "version": readOnly,
-		"state": "The state follows from opens_at, closes_at and the stock; leave it out.",
+		"state": "The state follows from opens_at, closes_at and the stock; omit it.",
 	})
 	nearChange = near.and(nearNames{
 		"stock_total": useRestock, "stock_left": useRestock, "quantity": useRestock,

@@ -289,7 +289,7 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 		}),
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "flashsale_event_streams_refused_total",
-			Help: "Event streams refused: too many of the process, too many of one buyer, or the process is stopping.",
+			Help: "Event streams refused: limit of the process, limit of one buyer, or the process is stopping.",
 		}, []string{"reason"}),
 		events: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "flashsale_events_sent_total", Help: "Events sent on event streams.",

@@ -214,7 +214,7 @@ var (
 	problemHeaderTooLarge = newProblem(431, "header_too_large", "Header too large",
 		"The request line or the headers exceed 16 KiB; send a shorter path and query, or fewer and shorter headers.").header("Connection", "close")
 	problemInternal = newProblem(500, "internal", "Internal error",
-		"Something failed on our side. Quote the request id when you report it.")
+		"The service failed. Quote the request id when you report it.")
 	problemTimeout = newProblem(408, "request_timeout", "Request timed out",
 		"The body did not arrive in time; send it at once.").header("Connection", "close")
 	problemBodyCut = newProblem(400, "body_incomplete", "Body incomplete",
@@ -228,16 +228,16 @@ var (
 		"The token's role may not use this route.")
 
 	problemRateLimited = newProblem(429, "rate_limited", "Too many requests",
-		"You send more requests than allowed; wait for the seconds in Retry-After.")
+		"You send more requests than allowed; retry after the seconds in Retry-After.")
 	problemNotAcceptable = newProblem(406, "not_acceptable", "Not acceptable",
-		"The answer is application/json; let the Accept header allow it.").with("Accept",
-		"The answer is application/json; let the Accept header allow it.")
+		"The response is application/json; allow it in the Accept header.").with("Accept",
+		"The response is application/json; allow it in the Accept header.")
 	problemEventsNotAcceptable = newProblem(406, "not_acceptable", "Not acceptable",
-		"").with("Accept", "The answer is text/event-stream; let the Accept header allow it.")
+		"").with("Accept", "The response is text/event-stream; allow it in the Accept header.")
 	problemDocsNotAcceptable = newProblem(406, "not_acceptable", "Not acceptable",
-		"").with("Accept", "The response is text/html; let the Accept header allow it.")
+		"").with("Accept", "The response is text/html; allow it in the Accept header.")
 	problemLastEventID = newProblem(400, "last_event_id_invalid", "Invalid last event id",
-		"").with("Last-Event-ID", "Send the id of the last event that you received, or leave the header out.")
+		"").with("Last-Event-ID", "Send the id of the last event that you received, or omit the header.")
 	problemContentType = newProblem(415, "content_type", "Unsupported content type",
 		"").with("Content-Type", "Send the body as Content-Type: application/json (UTF-8).")
 	problemContentEncoding = newProblem(415, "content_encoding", "Unsupported content encoding",
@@ -283,7 +283,7 @@ var (
 	problemLimit = newProblem(400, "limit_range", "Limit out of range",
 		"").with("limit", "limit must be a whole number from 1 to 100.")
 	problemCursor = newProblem(400, "cursor_invalid", "Invalid cursor",
-		"").with("cursor", "Use the next_cursor of the page before, unchanged and with the same filters.")
+		"").with("cursor", "Use the next_cursor of the previous page, unchanged and with the same filters.")
 	problemParameter = newProblem(400, "parameter_invalid", "Invalid parameter",
 		"A query parameter is malformed.")
 	problemUnknownParameter = newProblem(400, "unknown_parameter", "Unknown parameter",
@@ -326,7 +326,7 @@ const (
 // The refusals that stand behind an error which carries more than its name.
 var (
 	problemNotOpen = newProblem(409, "sale_not_open", "Sale not open",
-		"The sale has not opened yet; Retry-After says when it does.")
+		"The sale has not opened yet; Retry-After gives the seconds until it opens.")
 	problemUnavailable = newProblem(503, "unavailable", "Unavailable",
 		"Temporarily unavailable. Retry with the same Idempotency-Key; at most one order is created.").among(1).
 		unkeyed(detailRead, detailChange)
@@ -354,7 +354,7 @@ var errorTable = []struct {
 	{inventory.ErrSoldOut, newProblem(409, "sold_out", "Sold out",
 		"No units of this item are left.")},
 	{inventory.ErrUserLimit, newProblem(409, "user_limit", "Limit per buyer reached",
-		"With this order you would hold more of the item than per_user_limit allows.")},
+		"With this order you would hold more units than the item's per_user_limit.")},
 	{inventory.ErrClosed, newProblem(409, "sale_closed", "Sale closed",
 		"The sale of this item has ended.")},
 	{inventory.ErrPaused, newProblem(409, "sale_paused", "Sale paused",
@@ -393,7 +393,7 @@ var errorTable = []struct {
 	{order.ErrAmountMismatch, newProblem(409, "amount_mismatch", "Amount does not match",
 		"").with("amount_minor", "amount_minor and currency must be the order's unit price times its quantity, in its currency. The payment is recorded; refund it.")},
 	{order.ErrPaymentLimit, newProblem(409, "payment_limit", "Too many payments",
-		"The order has 100 recorded payments, so this one was not recorded. Refund it.")},
+		"The order has 100 recorded payments; this one was not recorded. Refund it.")},
 	{order.ErrPaymentNotFound, newProblem(404, "payment_not_found", "Payment not found",
 		"No payment has this id; GET /v1/admin/payments lists them.")},
 	{order.ErrPaymentAccepted, newProblem(409, "payment_accepted", "Payment has paid its order",
@@ -449,7 +449,7 @@ var errorTable = []struct {
 	{auth.ErrIssuer, invalidToken("token_issuer", "Wrong issuer",
 		"The token's iss is not the issuer that this service is configured for.")},
 	{auth.ErrRole, invalidToken("token_role", "Role not granted by this key",
-		"The token claims a role that the key it is signed with may not grant; tokens of admins have a key of their own.")},
+		"The key that signed the token may not grant the role that it claims; admins' tokens have a separate key.")},
 
 	{strictjson.ErrEmpty, problemBodyMissing},
 	{strictjson.ErrSyntax, problemJSONInvalid},

@@ -156,7 +156,7 @@ type fieldFault struct{ problem *problem }
 func (f *fieldFault) unknown(name []byte) {
 	if f.problem == nil {
 		shown := truncate(string(name), 64)
-		f.problem = problemUnknownField.with(shown, "The route takes no field of this name; leave it out.")
+		f.problem = problemUnknownField.with(shown, "The route takes no field of this name; omit it.")
 	}
 }
 

@@ -146,7 +146,7 @@ func closesMS(t time.Time) int64 {
 // if it wraps ErrUnchanged; [ErrUnavailable], [ErrRebuilding] and [ErrStopped] when
 // the item cannot be changed now. commit's other errors leave the outcome open. After
 // commit has succeeded there is no error. A repeat of a change that was made is known
-// to the database, and is best looked for before the call: the units it took back may
+// to the database, and is best searched for before the call: the units it took back may
 // be missing for a second time.
 func (v *Inventory) Change(ctx context.Context, item string, c Change, commit func(ctx context.Context) (version int64, err error)) error {
 	if err := c.validate(); err != nil {

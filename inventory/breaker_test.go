@@ -39,7 +39,7 @@ func TestInventory_BreakerOpen(t *testing.T) {
 	t.Parallel()
 	rdb, guard, proxy := breakable(t)
 	s := newShop(t, rdb, open(10, 1), 0)
-	// What the outage keeps from being released lapses.
+	// What the outage keeps from being released expires.
 	locks := newLocks(t, rdb, lock.Config{TTL: time.Second})
 	v := s.inventoryOn(t, rdb, locks, Config{Patience: time.Hour})
 	mustBuyAtLast(t, v, s.request("u", "k", 1))

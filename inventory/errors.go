@@ -54,7 +54,7 @@ var ErrUnavailable = errors.New("inventory: unavailable")
 var (
 	// ErrStockBelowSold says that a change would take back units that are no
 	// longer there. Nothing was changed.
-	ErrStockBelowSold = errors.New("inventory: fewer units are left than the change takes back")
+	ErrStockBelowSold = errors.New("inventory: the change takes back more units than are left")
 	// ErrNotLoaded says that the sale is not loaded, or was loaded under another
 	// epoch, or that another change of it is under way. Nothing was changed; if a
 	// load is under way, it may or may not know of the change.

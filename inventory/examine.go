@@ -19,7 +19,7 @@ type Live struct {
 	// being changed. Otherwise the next purchase loads it, and the rest is empty.
 	Loaded bool
 	// Damaged says that its values cannot be read, so that nothing is sold and no
-	// purchase mends it. The rest is empty then.
+	// purchase repairs it. The rest is empty then.
 	Damaged bool
 	// Sale is what it sells and on what terms; its Version is the item's.
 	Sale
@@ -56,11 +56,11 @@ func (x *Examined) Live(ctx context.Context) (Live, error) {
 // Examine runs look while the item's lock is held, whether the sale is loaded or
 // not; it loads nothing. The wait for the
 // lock and look together are given two seconds. If look asks for it, the sale is
-// then built anew from its source, under the same lock: what look has seen
+// then rebuilt from its source, under the same lock: what look has seen
 // cannot have changed for the better by a purchase meanwhile. A rebuild that
 // fails leaves no sale, and the next purchase loads it.
 //
-// Errors: [ErrUnavailable] when Redis or the lock is not to be had or was lost,
+// Errors: [ErrUnavailable] when Redis or the lock is not available or was lost,
 // and what look found is void then; [ErrRebuilding] when the rebuild failed; look's.
 func (v *Inventory) Examine(ctx context.Context, item string, look func(ctx context.Context, x *Examined) (rebuild bool, err error)) error {
 	// Before the lock: look must not wait for a second connection while it holds one.

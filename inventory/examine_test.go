@@ -67,7 +67,7 @@ func TestInventory_Examine(t *testing.T) {
 			t.Errorf("%v, want the look's error", err)
 		}
 		same(t, before, s.state(t))
-		// What a rebuild mends: the stock, a count and a key that nobody has.
+		// What a rebuild repairs: the stock, a count and a key that nobody has.
 		for kind, pair := range map[string][2]string{"sale": {"left", "3"}, "buyers": {"u", "3"}, "idempotency": {"w k", "1:ghost"}} {
 			key := tag(0) + kind + ":" + s.item
 			if err := rdb.HSet(await.Context(t), key, pair[0], pair[1]).Err(); err != nil {

@@ -148,7 +148,7 @@ func TestInventory_RedisRestart(t *testing.T) {
 	})
 	const stock, buyers = 600, 900
 	s := newShop(t, rdb, open(stock, 1), 0)
-	// Short, as a process that died with Redis away would have to lapse.
+	// Short, as a process that died with Redis away would have to expire.
 	cfg := lockConfig
 	cfg.TTL, cfg.ClaimTTL, cfg.Liveness, cfg.CallTimeout = time.Second, 400*time.Millisecond, 300*time.Millisecond, time.Second
 	v := s.inventoryOn(t, rdb, newLocks(t, rdb, cfg), Config{Patience: 300 * time.Millisecond, MaxBatch: 10})

@@ -48,7 +48,7 @@ type Config struct {
 	// block. It misses what happens while the connection to Redis is lost. Default: nothing.
 	OnChange func(item string)
 	// OnLoss is called when a sale is found gone or older than this process has
-	// seen it, before it is loaded anew: Redis may have lost more than this sale.
+	// seen it, before it is loaded again: Redis may have lost more than this sale.
 	// rewound is the epoch of a sale that is older, which proves it; 0 for one that
 	// is gone. It returns once that was looked into, and may be called by several
 	// at once. Default: nothing.
@@ -65,9 +65,9 @@ type Config struct {
 	// Archive answers for sales that have ended and are not loaded. Default nil: every
 	// sale is loaded when a request comes for it.
 	Archive Archive
-	// OnError hears of what was tried again or given up. Default: nothing.
+	// OnError learns of what was tried again or given up. Default: nothing.
 	OnError func(error)
-	// OnBatch hears of every script sent: its size and duration. Default: nothing.
+	// OnBatch learns of every script sent: its size and duration. Default: nothing.
 	OnBatch func(purchases int, took time.Duration)
 	// LookLimit bounds the time for which a look or a change holds an item's lock, the
 	// wait for it included. Nothing of the item is sold meanwhile. Default 2 s.
@@ -211,7 +211,7 @@ type Inventory struct {
 }
 
 // ErrPartitions says that Redis holds a sale laid out for another number of partitions.
-var ErrPartitions = errors.New("inventory: number of partitions differs from the one this Redis was laid out for")
+var ErrPartitions = errors.New("inventory: the number of partitions differs from that of this Redis")
 
 // New returns an Inventory that enqueues orders into queues, one per
 // partition. ctx bounds the start, not the Inventory's life.

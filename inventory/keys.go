@@ -31,7 +31,7 @@ func tag(partition int) string { return "fs:{p" + strconv.Itoa(partition) + "}:"
 func QueuePrefix(partition int) string { return tag(partition) + "q:orders:" }
 
 // ExpiryQueuePrefix is the prefix of a partition's queue of what is to be done
-// when its orders lapse. It is in the slot of the queue of orders.
+// when its orders expire. It is in the slot of the queue of orders.
 func ExpiryQueuePrefix(partition int) string { return tag(partition) + "q:expiries:" }
 
 // queuedLogKey is the log of the orders that were added to a queue, from which
@@ -62,7 +62,7 @@ func committedKey(partition int, lineage string) string {
 const dropScript = `if redis.call('HGET', KEYS[1], 'changing') ~= ARGV[1] then redis.call('DEL', KEYS[1]) end return 1`
 
 // Distrust drops the sale of items of which the database has refused what Redis
-// let through: their next purchase loads them anew, from the database. It is for
+// let through: their next purchase loads them again, from the database. It is for
 // a process that works on orders and has no Inventory. Nothing is sold by a sale
 // that is missing, so it may be dropped at any time; one that is being loaded is
 // loaded once more. A stopped sale stays: see [Stop].
@@ -79,7 +79,7 @@ func Distrust(ctx context.Context, rdb redis.UniversalClient, partitions int, it
 // unloadScript makes a sale that is not stopped incomplete.
 const unloadScript = `if redis.call('HGET', KEYS[1], 'changing') ~= ARGV[1] then redis.call('HDEL', KEYS[1], 'left') end return 1`
 
-// Unload makes an item's next purchase load its sale anew, as Distrust does, but
+// Unload makes an item's next purchase load its sale again, as Distrust does, but
 // lets a load that is under way be: it is for what the database has said for so
 // long that such a load has read it.
 func Unload(ctx context.Context, rdb redis.UniversalClient, partitions int, item string) error {

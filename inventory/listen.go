@@ -16,7 +16,7 @@ import (
 // listenPauseMax bounds the pause between tries to subscribe.
 const listenPauseMax = time.Second
 
-// listen hears of returned stock and changed terms until the Inventory ends.
+// listen learns of returned stock and changed terms until the Inventory ends.
 func (v *Inventory) listen() {
 	for wait := resendMin; ; wait = min(2*wait, listenPauseMax) {
 		confirmed, err := v.listenOnce(v.life)

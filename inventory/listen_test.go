@@ -142,7 +142,7 @@ func listener(t *testing.T, s *shop, p *redistest.Proxy, cfg Config) *Inventory 
 	return s.inventoryOn(t, twoLinks{s.rdb, hears}, newLocks(t, s.rdb, lockConfig), cfg)
 }
 
-// TestInventory_Listen_Deaf: a process that cannot hear of returned stock answers no request from
+// TestInventory_Listen_Deaf: a process that cannot learn of returned stock answers no request from
 // memory, so a unit that returns can be bought there at once.
 func TestInventory_Listen_Deaf(t *testing.T) {
 	t.Parallel()

@@ -16,7 +16,7 @@ import (
 )
 
 // TestInventory_Load_SaleDamaged: a sale that misses a field it cannot sell
-// without is loaded anew.
+// without is loaded again.
 func TestInventory_Load_SaleDamaged(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -443,7 +443,7 @@ func TestInventory_Load_Dropped(t *testing.T) {
 	})
 }
 
-// TestUnload: a loaded sale is loaded anew, and a load under way is left alone.
+// TestUnload: a loaded sale is loaded again, and a load under way is left alone.
 func TestUnload(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {

@@ -137,7 +137,7 @@ func TestPurchaseScript_Lost(t *testing.T) {
 		s := newShop(t, rdb, open(10, 5), 0)
 		stalled := dead(t, s, 300*time.Millisecond)
 		v := s.inventory(t, Config{})
-		mustBuy(t, v, s.request("b", "k", 1)) // waits until the stalled holder's lock lapses
+		mustBuy(t, v, s.request("b", "k", 1)) // waits until the stalled holder's lock expires
 		release := stall(t, v, s.request("b", "k2", 1))
 		defer release()
 		before := s.state(t)

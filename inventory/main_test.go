@@ -279,7 +279,7 @@ func buy(t testing.TB, v *Inventory, r *Request) Outcome {
 
 // hurried reports whether a purchase was answered that there was no time for
 // it, by an inventory whose patience is short because its test spends it: on a
-// busy machine that says nothing, and the request is as good as before.
+// busy machine that says nothing, and the request is as before.
 func hurried(v *Inventory, err error) bool {
 	return v.cfg.Patience < patient && (errors.Is(err, ErrOverloaded) || errors.Is(err, ErrUnavailable) ||
 		errors.Is(err, ErrRebuilding) && errors.Is(err, context.DeadlineExceeded))

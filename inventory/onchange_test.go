@@ -11,7 +11,7 @@ import (
 	"flashsale/internal/testing/redistest"
 )
 
-// TestInventory_OnChange: every process hears of a change.
+// TestInventory_OnChange: every process learns of a change.
 func TestInventory_OnChange(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {

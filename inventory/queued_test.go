@@ -257,7 +257,7 @@ func TestQueuedIndex_Lost(t *testing.T) {
 		if err := rdb.Del(await.Context(t), append(s.queue.EnqueueKeys(), queuedLogKey(s.queue.Prefix()))...).Err(); err != nil {
 			t.Fatal(err)
 		}
-		// What is in a log that begins anew has lower ids where the server's clock is behind.
+		// What is in a log that begins again has lower ids where the server's clock is behind.
 		next := s.uuidRequest(t, "alice", "k3", 1)
 		if err := rdb.XAdd(await.Context(t), &redis.XAddArgs{
 			Stream: queuedLogKey(s.queue.Prefix()), ID: "1-1", Values: []any{recordField, appendQueuedRecords(nil, []*Request{next})},

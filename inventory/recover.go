@@ -50,7 +50,7 @@ func (v *Inventory) States(ctx context.Context) ([]State, error) {
 	return states, nil
 }
 
-// RewriteLogs lets every server that writes a log write it anew from its memory.
+// RewriteLogs lets every server that writes a log write it again from its memory.
 // Redis 7.0 truncates a log whose end was cut inside a script's effects at the last
 // whole command, and goes on writing behind a transaction that is open; the next
 // start would carry out half of that script. A server that does not know the
@@ -252,7 +252,7 @@ func (v *Inventory) floor(item string) int64 {
 	return v.floors[item]
 }
 
-// beingLoadedLimit bounds the look at a sale whose lock was not to be had.
+// beingLoadedLimit bounds the look at a sale whose lock was not available.
 const beingLoadedLimit = 200 * time.Millisecond
 
 // beingLoaded reports whether an item has no sale, so that who holds its lock is

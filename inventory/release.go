@@ -38,7 +38,7 @@ const (
 	ReleaseNotLoaded ReleaseStatus = 'M'
 	// ReleaseForeign says that the order's key stands for another order, or for
 	// another quantity. Nothing was done, and no repeat will change that; what
-	// Redis counts of the item is not what the database says, and [Distrust] mends it.
+	// Redis counts of the item is not what the database says, and [Distrust] repairs it.
 	ReleaseForeign ReleaseStatus = 'X'
 )
 

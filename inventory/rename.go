@@ -47,7 +47,7 @@ func (r Renaming) reversed() Renaming {
 // in between. An error of commit that wraps [ErrUnchanged] takes the renaming back; any
 // other one leaves the mark.
 //
-// Errors: [ErrUnavailable] when the lock or Redis is not to be had: the database may have
+// Errors: [ErrUnavailable] when the lock or Redis is not available: the database may have
 // been changed; [ErrStopped]; and those of plan and commit.
 func (v *Inventory) Rename(ctx context.Context, item string, plan func(ctx context.Context) (Renaming, error), commit func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, renameLimit)

@@ -71,7 +71,7 @@ func TestInventory_Rename(t *testing.T) {
 	})
 }
 
-// TestInventory_Rename_OldEpoch: a process that has not heard of a raised epoch marks the
+// TestInventory_Rename_OldEpoch: a process that has not learned of a raised epoch marks the
 // sale that another process has loaded under it.
 func TestInventory_Rename_OldEpoch(t *testing.T) {
 	t.Parallel()

@@ -421,7 +421,7 @@ func (s *seller) try(ctx context.Context, batch []*Request) error {
 			if s.v.beingLoaded(s.item) {
 				return fmt.Errorf("%w: by another process: %w", ErrRebuilding, err)
 			}
-			return fmt.Errorf("%w: the item's lock was not to be had: %w", ErrOverloaded, err)
+			return fmt.Errorf("%w: could not acquire the item's lock: %w", ErrOverloaded, err)
 		}
 		return err
 	}

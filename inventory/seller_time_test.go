@@ -437,7 +437,7 @@ func TestSeller_Time_Down(t *testing.T) {
 }
 
 // TestSeller_Time_UnknownStays: once a sending may have taken effect, no refusal
-// that only says "not now" is the answer: here the sale has to be loaded anew and
+// that only says "not now" is the answer: here the sale has to be loaded again and
 // the database is away for a while. The order was accepted, and that is said.
 func TestSeller_Time_UnknownStays(t *testing.T) {
 	t.Parallel()

@@ -13,7 +13,7 @@ import (
 // whose key is surely not in it repeats nothing. A wrong "maybe" costs a look at Redis.
 //
 // A mark is what one script has said: each reply replaces it or removes it. It is not used
-// while the process cannot hear of returned stock.
+// while the process cannot learn of returned stock.
 type soldOutMark struct {
 	drops    int64 // the seller's count of drops; another count voids the mark
 	limit    int64 // units that one buyer may hold

@@ -95,7 +95,7 @@ func TestInventory_SoldOutMark(t *testing.T) {
 	})
 }
 
-// TestInventory_SoldOutMark_WithoutRedis ends the server: a process that cannot hear of returned
+// TestInventory_SoldOutMark_WithoutRedis ends the server: a process that cannot learn of returned
 // stock says that it cannot sell, not that nothing is left.
 func TestInventory_SoldOutMark_WithoutRedis(t *testing.T) {
 	t.Parallel()
@@ -107,7 +107,7 @@ func TestInventory_SoldOutMark_WithoutRedis(t *testing.T) {
 		}
 	})
 	s := newShop(t, rdb, open(5, 1), 0)
-	// A lock that could not be given back to a dead server lapses after the restart.
+	// A lock that could not be given back to a dead server expires after the restart.
 	cfg := lockConfig
 	cfg.TTL, cfg.ClaimTTL, cfg.Liveness, cfg.CallTimeout = time.Second, 400*time.Millisecond, 300*time.Millisecond, time.Second
 	v := s.inventoryOn(t, rdb, newLocks(t, rdb, cfg), Config{MarkLife: time.Hour, Patience: 300 * time.Millisecond})

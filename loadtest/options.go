@@ -66,7 +66,7 @@ func (e *usageError) Error() string {
 func flags(o *options) *pflag.FlagSet {
 	f := pflag.NewFlagSet("loadtest", pflag.ContinueOnError)
 	f.SortFlags = false
-	f.IntVar(&o.Buyers, "buyers", 20_000, "buyers who come, each with one purchase")
+	f.IntVar(&o.Buyers, "buyers", 20_000, "number of buyers, each with one purchase")
 	f.Int64Var(&o.Stock, "stock", 1_000, "units on sale")
 	f.Int64Var(&o.Limit, "limit", 1, "units one buyer may have")
 	f.Int64Var(&o.Quantity, "quantity", 1, "units of one purchase")
@@ -76,8 +76,8 @@ func flags(o *options) *pflag.FlagSet {
 	f.Float64Var(&o.Greedy, "greedy", 0, "fraction of buyers, 0 to 1, who send one purchase more than their limit allows, each with its own key")
 	f.IntVar(&o.Connections, "connections", 256, "connections, opened before the start; unless set, --split opens no more than a quarter of the orders that can be sold")
 	f.BoolVar(&o.Async, "async", false, "ask for 202 as soon as the order is queued (Prefer: respond-async)")
-	f.Uint64Var(&o.Seed, "seed", 1, "decides the buyers' order and who sends duplicates")
-	f.BoolVar(&o.Split, "split", false, "start a deployment instead of one process: redis-server, two APIs and two workers, of which one each is killed while the crowd buys")
+	f.Uint64Var(&o.Seed, "seed", 1, "seed of the buyers' order and of the choice of duplicates")
+	f.BoolVar(&o.Split, "split", false, "start a deployment instead of one process: redis-server, two APIs and two workers; one of each is killed during the burst")
 	f.StringVar(&o.Target, "target", "", "URL of a running service; without it the service is built and started here")
 	f.StringVar(&o.AdminToken, "admin-token", "", "admin's token for --target; without it one is signed or asked of /dev/tokens")
 	f.StringVar(&o.Secret, "jwt-secret", "", "key of the service at --target, to sign tokens here (better set as "+secretEnv+")")
@@ -96,7 +96,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	f.SetOutput(io.Discard) // errors are told once, by the caller
 	if err := f.Parse(args); err != nil {
 		if errors.Is(err, pflag.ErrHelp) {
-			_, werr := fmt.Fprintf(stderr, "Usage: go run ./loadtest [options]\n\nPlays the crowd of a flash sale and judges the result.\n\n%s", f.FlagUsages())
+			_, werr := fmt.Fprintf(stderr, "Usage: go run ./loadtest [options]\n\nSimulates the buyers of a flash sale and verifies the result.\n\n%s", f.FlagUsages())
 			return o, errors.Join(err, werr)
 		}
 		return o, explain(err)

@@ -19,7 +19,7 @@ import (
 var (
 	errEarly = errors.New("ended before it was ready")
 	errReady = errors.New("did not become ready")
-	errGone  = errors.New("ended before it was to be killed")
+	errGone  = errors.New("ended before the planned kill")
 )
 
 // stopTimeout is how long a program may take to finish its work after SIGTERM.

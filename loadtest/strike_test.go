@@ -176,7 +176,7 @@ func TestPlace_LostRow(t *testing.T) {
 // A run that is void fails and says so, although all promises were kept.
 func TestPlace_Void(t *testing.T) {
 	t.Parallel()
-	s := struck(t, (&fake{}).serve(t), func(*httptest.Server) error { return errors.New("first ended before it was to be killed") })
+	s := struck(t, (&fake{}).serve(t), func(*httptest.Server) error { return errors.New("first ended before the planned kill") })
 	if s.Pass || s.Line != "FAIL accepted=50 persisted=50 oversold=0 lost=0 duplicated=0 over_limit=0 unsold=0 void=1" {
 		t.Error(s.Line)
 	}

@@ -18,7 +18,7 @@ import (
 // tokenLife is how long the tokens of a run are valid. It is longer than any run.
 const tokenLife = 6 * time.Hour
 
-var errNoTokens = errors.New("loadtest: no way to get tokens")
+var errNoTokens = errors.New("loadtest: cannot get tokens")
 
 // minter makes tokens: with the service's key if it is known, and otherwise by
 // asking POST /dev/tokens, which a service in development mode answers.

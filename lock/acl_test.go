@@ -178,7 +178,7 @@ func TestManager_LeastPrivilege_GrantedWhileWaiting(t *testing.T) {
 	waiting := acquireAsync(ctx, m, prefix+"item")
 	awaitWaiters(t, full, prefix+"item", 1)
 	aclUser(t, server.Addr(), "grantee", prefix, aclCommands, aclChannels)
-	// The manager would subscribe again by itself, after a longer pause.
+	// The manager would subscribe again on its own, after a longer pause.
 	go m.listenOnce()
 	await.True(t, "the manager listens", func() bool { return !m.polls() })
 	select {

@@ -93,7 +93,7 @@ func (m *Manager) acquire(ctx context.Context, resource string, wait bool, opts 
 		ctx = limited
 	}
 	a := &attempt{caller: caller, resource: resource, keys: k, settings: set, token: m.newToken(), started: time.Now()}
-	// Before the subscription stands a handover could not be heard of, so the
+	// Before the subscription stands a handover could not be learned of, so the
 	// first try does not join the queue then.
 	if wait && (m.polls() || m.subscribed()) {
 		return m.await(ctx, a, false)
@@ -126,7 +126,7 @@ func (m *Manager) await(ctx context.Context, a *attempt, waiting bool) (l *Lock,
 			m.cfg.Observer.waited(a.resource, time.Since(a.started), err)
 		}
 	}()
-	timer := time.NewTimer(time.Hour) // set anew before each wait
+	timer := time.NewTimer(time.Hour) // set again before each wait
 	defer timer.Stop()
 	var failure error
 	for {
@@ -258,7 +258,7 @@ func (m *Manager) try(ctx context.Context, a *attempt) (l *Lock, pause time.Dura
 		m.cfg.Observer.repaired(a.resource)
 	}
 	if !r.held {
-		// A little later than the lapse, which Redis rounds to milliseconds.
+		// A little later than the expiry, which Redis rounds to milliseconds.
 		return nil, m.pause(a, min(m.cfg.Liveness, r.lapse+2*time.Millisecond)), ErrTaken
 	}
 	if ctx.Err() != nil {

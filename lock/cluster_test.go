@@ -521,7 +521,7 @@ func loseMaster(t *testing.T, servers *redistest.ClusterServers, fail func() err
 		t.Errorf("valid until %s after it could expire", locks[0].ValidUntil().Sub(limit))
 	}
 	ends(t, others[0])
-	// By now each of the others had to be renewed, or had lapsed.
+	// By now each of the others had to be renewed, or had expired.
 	awaitRenewals(t, 1, append(others[1:], locks[1:]...)...)
 	for i, l := range locks[1:] {
 		if got := direct[i+1].Get(ctx, mustKeys(t, names[i+1])[keyLock]).Val(); got != l.GuardValue() {

@@ -89,7 +89,7 @@ func (p *specPlace) everywhere(t *testing.T, l *Lock) {
 	})
 }
 
-// inLine waits until so many stand in the queue. Where there is none it does
+// inLine waits until so many are in the queue. Where there is none it does
 // not matter whether they have asked already.
 func (p *specPlace) inLine(t *testing.T, name string, n int64) {
 	t.Helper()
@@ -378,7 +378,7 @@ func specNobodyBarges(t *testing.T, p *specPlace) {
 	l := mustAcquire(t, m, name)
 	next := acquireAsync(ctx, other, name)
 	p.inLine(t, name, 1)
-	// Given a waiter, when the holder releases and takes the lock anew at once,
+	// Given a waiter, when the holder releases and takes the lock again at once,
 	mustRelease(t, l)
 	_, err := m.TryAcquire(ctx, name)
 	// then it is the waiter's.

@@ -69,7 +69,7 @@ func TestManager_Acquire_MarkLost(t *testing.T) {
 		if n, err := rdb.Del(ctx, k[keyFence], k[keyLock]).Result(); err != nil || n != 2 {
 			t.Fatalf("%d keys deleted, err = %v", n, err)
 		}
-		m2.everyoneAsks() // as after a reconnection, it looks for itself
+		m2.everyoneAsks() // as after a reconnection, it searches for itself
 		select {
 		case r := <-second:
 			t.Fatalf("the second was served before the first: %v, %v", r.lock, r.err)
@@ -170,7 +170,7 @@ func TestManager_ForceRelease_OwnProcess(t *testing.T) {
 }
 
 // Given a holder in another process without contention, when its lock has been
-// renewed once, then it hears of a forced release at once.
+// renewed once, then it learns of a forced release at once.
 func TestManager_ForceRelease_AfterRenewal(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {

@@ -17,7 +17,7 @@ var (
 	ErrWaitTimeout = errors.New("lock: wait ended without the lock")
 	// ErrNested says that the context of an Acquire or Do holds the lock already,
 	// so that the wait would be for itself. See [WithReentry].
-	ErrNested = errors.New("lock: the context holds it already")
+	ErrNested = errors.New("lock: the context already holds the lock")
 	// ErrLost says that the lock ended before its holder released it: its key
 	// was deleted, overwritten or taken by [Manager.ForceRelease], could not be
 	// renewed in time, or was not to be renewed.

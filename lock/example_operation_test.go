@@ -53,7 +53,7 @@ func ExampleManager_ReleaseAll() {
 	// 0
 }
 
-// Where publish/subscribe is not to be had, waiters ask again at an interval.
+// Where publish/subscribe is not available, waiters ask again at an interval.
 // They are still served in the order of their arrival.
 func ExampleConfig_poll() {
 	ctx, locks, stop := open(lock.Config{Poll: 10 * time.Millisecond})

@@ -10,7 +10,7 @@ import (
 )
 
 // A lock that is not renewed ends with its TTL: its holder has so long and no
-// longer, unless it extends by itself.
+// longer, unless it extends on its own.
 func ExampleWithTTL() {
 	ctx, locks, stop := open(lock.Config{})
 	defer stop()

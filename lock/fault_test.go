@@ -509,7 +509,7 @@ func TestManager_Acquire_SubscriptionsKilled(t *testing.T) {
 }
 
 // TestManager_FlushAll: somebody empties Redis, again and again, under load.
-// Every holder hears of it at its next renewal, and the fences go on rising.
+// Every holder learns of it at its next renewal, and the fences go on rising.
 func TestManager_FlushAll(t *testing.T) {
 	t.Parallel()
 	server := redistest.Real(t, "--appendonly", "no")

@@ -160,7 +160,7 @@ func (g *gatherer) send(batch []*scriptRun) {
 type scriptCall func(*redis.Script, context.Context, redis.Scripter, []string, ...any) *redis.Cmd
 
 // runTogether runs n scripts in one round trip, and in a second one those that
-// Redis does not know: a pipeline does not fall back from EVALSHA by itself.
+// Redis does not know: a pipeline does not fall back from EVALSHA on its own.
 func runTogether(ctx context.Context, pipe redis.Pipeliner, n int, call func(redis.Scripter, scriptCall, int) *redis.Cmd) []*redis.Cmd {
 	cmds := make([]*redis.Cmd, n)
 	missing := make([]int, n)

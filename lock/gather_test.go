@@ -154,7 +154,7 @@ func (g *gathering) outcome(arg string) error {
 	}
 }
 
-// idle wants that nothing is under way: the next call goes out by itself.
+// idle wants that nothing is under way: the next call goes out on its own.
 func (g *gathering) idle() {
 	g.t.Helper()
 	g.call(g.t.Context(), "idle")
@@ -173,7 +173,7 @@ func (g *gatherer) rests(t *testing.T) {
 	}
 }
 
-// fill has as many calls under way as go out by themselves.
+// fill has as many calls under way as go out on their own.
 func (g *gathering) fill() (flights []*flight) {
 	g.t.Helper()
 	for i := range gatherFrom {
@@ -197,7 +197,7 @@ func (g *gathering) empty(flights []*flight) {
 // pass lets so much time go by.
 func pass(d time.Duration) { <-time.After(d) }
 
-// Given as many calls under way as go out by themselves, when others come, then
+// Given as many calls under way as go out on their own, when others come, then
 // the first of them goes out and the rest go out together when it has returned,
 // and every caller gets the answer of its own call.
 func TestGatherer_run(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 // A history is what clients of locks saw, with the times at which they asked
 // and were answered. It is judged in two ways. The model below says what one
 // lock with a register that only its holder may touch can answer if everything
-// happens at one moment between question and answer; the checker looks for an
+// happens at one moment between question and answer; the checker searches for an
 // order of such moments. And the holders' own view is compared directly: from
 // an acquire's return until its lock ended, no other may believe the same.
 
@@ -28,7 +28,7 @@ const (
 	histWrite            // to the register, under the guard
 	histRead             // of the register, under the guard
 	histRelease
-	histLose  // the key may lapse from the call on: the holder's time was up, or its context ended
+	histLose  // the key may expire from the call on: the holder's time was up, or its context ended
 	histForce // a stranger ended whatever holding there was
 )
 
@@ -178,7 +178,7 @@ func (h *history) check() error {
 	return errors.Join(h.linearizable(), h.exclusive())
 }
 
-// linearizable looks for an order that the model allows. The caller holds mu.
+// linearizable searches for an order that the model allows. The caller holds mu.
 func (h *history) linearizable() error {
 	ops := slices.Clone(h.ops)
 	var last int64

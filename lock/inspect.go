@@ -71,7 +71,7 @@ func (m *Manager) Inspect(ctx context.Context, resource string) (Info, error) {
 func (m *Manager) ForceRelease(ctx context.Context, resource, reason string) (token string, err error) {
 	k, err := keysOf(m.cfg.Prefix, resource)
 	if err == nil && strings.TrimSpace(reason) == "" {
-		err = fmt.Errorf("%w reason: it is empty; whoever loses the lock should read why", ErrInvalid)
+		err = fmt.Errorf("%w reason: it is empty; state a reason, which the holder gets", ErrInvalid)
 	}
 	if err == nil && len(reason) > maxMetadata {
 		err = fmt.Errorf("%w reason: %d bytes, at most %d are kept", ErrInvalid, len(reason), maxMetadata)

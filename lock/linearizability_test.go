@@ -265,7 +265,7 @@ func (r *linRun) await(fault, what string, cond func() bool) {
 	await.True(r.t, fmt.Sprintf("%s: %s; the run is void", fault, what), cond)
 }
 
-// progress waits until every resource has been taken anew.
+// progress waits until every resource has been taken again.
 func (r *linRun) progress(after string) {
 	r.t.Helper()
 	var before [linResources]int64

@@ -124,7 +124,7 @@ func (l *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 // first, then the key. It does its work also when ctx has ended, within
 // Config.CallTimeout. The error is ErrNotHeld when Redis held the lock no more,
 // joined with ErrLost or ErrMaxHold when that was known; another error means
-// that Redis could not be reached, the lock lapses with its TTL, and Release may
+// that Redis could not be reached, the lock expires with its TTL, and Release may
 // be repeated. After a success further calls return nil. A lock that was
 // re-entered stays held until all its handles are released; all but the last
 // end only their own context. On a nil Lock the error is ErrNotHeld.

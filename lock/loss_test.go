@@ -232,7 +232,7 @@ func TestManager_Acquire_Repair(t *testing.T) {
 	})
 }
 
-// TestManager_Acquire_PersistentOwn: the holder itself mends its key when it
+// TestManager_Acquire_PersistentOwn: the holder itself repairs its key when it
 // was made persistent, at its next renewal.
 func TestManager_Acquire_PersistentOwn(t *testing.T) {
 	t.Parallel()

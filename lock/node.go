@@ -15,7 +15,7 @@ const (
 	// queueLife is how long an abandoned queue is kept at least.
 	queueLife = time.Minute
 	// reasonLife is how long the reason of a forced release is kept for a
-	// holder that hears of it at its next renewal only.
+	// holder that learns of it at its next renewal only.
 	reasonLife = 10 * time.Minute
 )
 
@@ -23,7 +23,7 @@ const (
 type node struct {
 	rdb      redis.UniversalClient
 	cluster  *redis.ClusterClient // nil unless rdb is one
-	gather   *gatherer            // nil where every call goes out by itself
+	gather   *gatherer            // nil where every call goes out on its own
 	obedient bool                 // see obeysContext
 	args     scriptArgs
 }

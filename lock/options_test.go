@@ -187,7 +187,7 @@ func TestWithoutWatchdog(t *testing.T) {
 			}
 		})
 		t.Run("Extended", func(t *testing.T) {
-			// Given a holder that extends by itself, then that counts.
+			// Given a holder that extends on its own, then that counts.
 			name := resource(t)
 			l := specWith(t, m, name, WithTTL(1500*time.Millisecond), WithoutWatchdog())
 			first := l.ValidUntil()

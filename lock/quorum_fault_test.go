@@ -174,7 +174,7 @@ func TestQuorum_KilledWhileHeld(t *testing.T) {
 		t.Errorf("err = %v, want ErrTaken", err)
 	}
 	killNodes(t, servers[2:3])
-	// No majority has set a TTL since, so a majority of keys may lapse then.
+	// No majority has set a TTL since, so a majority of keys may expire then.
 	gone := time.Now()
 	limit := gone.Add(quorumBrisk.TTL)
 	ends(t, l)
@@ -265,7 +265,7 @@ func TestQuorum_MinorityHangs(t *testing.T) {
 	}
 }
 
-// longManager is manager with clients that do not give up by themselves.
+// longManager is manager with clients that do not give up on their own.
 func (nodes quorumNodes) longManager(t *testing.T, cfg Config) *Manager {
 	t.Helper()
 	var clients []redis.UniversalClient

@@ -22,7 +22,7 @@ import (
 // quorumSize is how many nodes the tests have; three are a majority.
 const quorumSize = 5
 
-// quorumSlow are settings under which nothing lapses within a test's patience,
+// quorumSlow are settings under which nothing expires within a test's patience,
 // and calls to nodes that answer never time out.
 var quorumSlow = Config{TTL: 20 * time.Minute, NodeTimeout: patience, CallTimeout: patience, Poll: 5 * time.Millisecond}
 

@@ -40,7 +40,7 @@ type store interface {
 type reply struct {
 	held     bool
 	fence    int64
-	lapse    time.Duration // while not held: until the lock may lapse
+	lapse    time.Duration // while not held: until the lock may expire
 	repaired bool
 	nowUS    int64 // the clock of Redis when the script ran, microseconds; 0 with several nodes
 }

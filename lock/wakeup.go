@@ -98,7 +98,7 @@ func (m *Manager) subscribed() bool {
 }
 
 // listen keeps the subscription up until the manager ends. After a connection
-// that worked it subscribes anew at once, otherwise with growing pauses.
+// that worked it subscribes again at once, otherwise with growing pauses.
 func (m *Manager) listen() {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()

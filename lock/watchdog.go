@@ -12,7 +12,7 @@ import (
 // of short locks does not start it each time. Manager.mu guards its fields.
 type watchdog struct {
 	running bool
-	next    time.Time     // when the loop wakes up by itself
+	next    time.Time     // when the loop wakes up on its own
 	kick    chan struct{} // wakes it up earlier
 }
 
@@ -169,7 +169,7 @@ func (m *Manager) renew(due map[time.Duration][]*holding) {
 
 func (m *Manager) renewTogether(locks []*holding, ttl time.Duration) {
 	// A lock that is held for long enough to be renewed is one that somebody
-	// may want to take by force, which its holder should hear of at once.
+	// may want to take by force, which its holder should learn of at once.
 	m.startListening()
 	ctx, cancel := context.WithTimeout(m.life, ttl/3)
 	defer cancel()

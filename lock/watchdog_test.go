@@ -198,7 +198,7 @@ func TestLock_Context_EndsBeforeKey_Many(t *testing.T) {
 }
 
 // Given a lock that was extended for long, when its key is deleted, then the
-// holder hears of it within one TTL all the same, and renewals in between do
+// holder learns of it within one TTL all the same, and renewals in between do
 // not shorten what it was given.
 func TestLock_Extend_StillWatched(t *testing.T) {
 	t.Parallel()
@@ -271,7 +271,7 @@ func TestLock_Lost_ReasonHangs(t *testing.T) {
 	})
 }
 
-// lapses puts a moment into a script at which the lock's key lapses, as it may
+// lapses puts a moment into a script at which the lock's key expires, as it may
 // in the embedded engine: after the script has read it, before it extends it.
 func lapses(script string) *redis.Script {
 	return redis.NewScript(`
@@ -283,9 +283,9 @@ end}
 ` + script)
 }
 
-// Given a key that lapses while a script runs that is to prolong it, then a
+// Given a key that expires while a script runs that is to prolong it, then a
 // renewal says that the lock is not held, and an acquire that is repeated takes
-// it anew: nobody believes to hold what is not there.
+// it again: nobody believes to hold what is not there.
 func TestLock_LapsesDuringScript(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {

@@ -12,7 +12,7 @@ import (
 )
 
 // ErrTaskNotFound says that no dead letter has that id.
-var ErrTaskNotFound = errors.New("order: no such dead letter")
+var ErrTaskNotFound = errors.New("order: dead letter not found")
 
 // NamedQueue is a task queue under the name that operators read.
 type NamedQueue struct {

@@ -20,7 +20,7 @@ const (
 	bellIDs = 256
 	// bellQuiet is how long commits are not told of after a message that nobody
 	// received: commits come by the ten thousand, and most shops have nobody
-	// listening most of the time. Who begins to listen meanwhile looks for itself.
+	// listening most of the time. Who begins to listen meanwhile searches for itself.
 	bellQuiet = time.Second
 )
 
@@ -34,7 +34,7 @@ type Bell struct {
 	quietUntil atomic.Int64
 }
 
-// NewBell returns a Bell. onError hears of messages that could not be sent.
+// NewBell returns a Bell. onError learns of messages that could not be sent.
 func NewBell(rdb redis.UniversalClient, onError func(error)) *Bell {
 	return &Bell{rdb: rdb, onError: onError}
 }
@@ -51,7 +51,7 @@ func (b *Bell) ring(ctx context.Context, ids ...string) {
 		return nil
 	})
 	if err != nil {
-		b.onError(fmt.Errorf("tell of %d changed orders: %w", len(ids), err))
+		b.onError(fmt.Errorf("publish %d changed orders: %w", len(ids), err))
 	}
 }
 

@@ -36,7 +36,7 @@ const (
 	FROM (SELECT id, quantity, ` + ordersHold + ` AS holds, status = 'confirmed' AND expires_at > 0 AS due
 		FROM orders WHERE item_id = ?1 AND id > ?2 ORDER BY id LIMIT ?3))
 	WHERE items.id = ?1`
-	// LIMIT keeps each buyer's sum from being taken anew for each use of it.
+	// LIMIT keeps each buyer's sum from being taken again for each use of it.
 	buyerBooks = selectBooks + `, n, last, counted, held, astray, off FROM items,
 	(SELECT COUNT(*) AS n, COALESCE(MAX(user_id), '') AS last, COALESCE(SUM(counted), 0) AS counted, COALESCE(SUM(held), 0) AS held,
 		COALESCE(SUM(counted <> held), 0) AS astray, COALESCE(SUM(ABS(counted - held)), 0) AS off
@@ -114,7 +114,7 @@ func (b *books) drifts() []Drift {
 	if want := b.row.Initial + b.change; b.row.Total != want {
 		out = append(out, Drift{
 			Kind: DriftTotal, Expected: want, Found: b.row.Total, Units: distance(want, b.row.Total), Count: 1,
-			Note: "the total and its record contradict each other; which is right cannot be told, so neither is changed",
+			Note: "the total and its record contradict each other; the correct one is unknown, so neither is changed",
 		})
 	}
 	if b.inconsistent() {

@@ -154,7 +154,7 @@ func (s *Service) alter(ctx context.Context, id string, live inventory.Change, e
 			case err == nil:
 				s.Items.Changed(ctx, id, row.Version)
 			case errors.Is(err, ErrDatabase) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded):
-				// The outcome is open: then the database is to be asked anew.
+				// The outcome is open: then the database is to be asked again.
 				s.Items.Changed(ctx, id, next)
 			}
 			return row.Version, err

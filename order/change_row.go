@@ -172,7 +172,7 @@ const addToBuyer = `INSERT INTO buyers (item_id, user_id, quantity) VALUES (?1, 
 func addUnderOldLimit(ctx context.Context, c conn, t *task, accepted time.Time) error {
 	var limit int64
 	if err := c.QueryRowContext(ctx, limitSince, t.ItemID, toMillis(accepted)).Scan(&limit); err != nil {
-		return fmt.Errorf("look for an earlier limit: %w", err)
+		return fmt.Errorf("find an earlier limit: %w", err)
 	}
 	if t.Quantity > limit {
 		return errUneven

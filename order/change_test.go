@@ -200,7 +200,7 @@ func TestService_ChangeItem_LimitOfQueued(t *testing.T) {
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		s := newSite(t, rdb, false, newItem("", 20, 3))
 		kept := []Placed{
-			s.mustPlace(s.purchase("once", "k1", 3, 0)), // above the new limit by itself
+			s.mustPlace(s.purchase("once", "k1", 3, 0)), // above the new limit on its own
 			s.mustPlace(s.purchase("twice", "k1", 1, 0)),
 			s.mustPlace(s.purchase("twice", "k2", 1, 0)), // and with another
 		}
@@ -375,7 +375,7 @@ func TestService_ChangeItem_DatabaseAway(t *testing.T) {
 	})
 }
 
-// deaf is a service of another process, whose catalogue hears of no change: its subscription
+// deaf is a service of another process, whose catalogue learns of no change: its subscription
 // was cut.
 func (s *site) deaf() *Service {
 	s.t.Helper()
@@ -454,7 +454,7 @@ func TestService_Place_SaleBehind(t *testing.T) {
 func saleKey(item string) string { return "fs:{p0}:sale:" + item }
 
 // TestService_Place_LowerLimit: a repeat gets its order also when the limit is lower by now, on
-// the process that made the change and on one that has not heard of it. A new order of as many
+// the process that made the change and on one that has not learned of it. A new order of as many
 // is refused with the present limit.
 func TestService_Place_LowerLimit(t *testing.T) {
 	t.Parallel()

@@ -108,7 +108,7 @@ func FuzzParseTask(f *testing.F) {
 			t.Fatalf("%q: awaited %v, and its origin is %q", payload, waited, got.Origin)
 		}
 		written := appendTask(nil, &got)
-		written[0] = payload[0] // an older version is written anew as this one
+		written[0] = payload[0] // an older version is written again as this one
 		if bytes.Count(payload, []byte("	")) == taskFields {
 			written = fmt.Appendf(written, "	%d.%d", got.Epoch, got.Sequence) // which the purchase script adds
 		}

@@ -31,7 +31,7 @@ const (
 
 // errUneven says that a batch did not go through whole: an order exists
 // already, or a condition refused one. The batch is then taken one by one.
-var errUneven = errors.New("order: batch needs a closer look")
+var errUneven = errors.New("order: batch must be committed one by one")
 
 // commit makes rows of the tasks in one transaction. It first assumes that all
 // are new and allowed, which costs a handful of statements whatever the number
@@ -39,7 +39,7 @@ var errUneven = errors.New("order: batch needs a closer look")
 // taken one by one, through the same statements.
 //
 // It is not cut off when ctx ends: a transaction ended in its middle has an
-// outcome that must be looked for. The database's busy timeout bounds it.
+// outcome that must be searched for. The database's busy timeout bounds it.
 func (s *Store) commit(ctx context.Context, tasks []task) (out []outcome, err error) {
 	err = s.writer.batch(ctx, func(ctx context.Context, g *group) error {
 		err := g.savepoint(ctx, func() error {
@@ -248,7 +248,7 @@ func insertRejection(ctx context.Context, c conn, t *task, o outcome) error {
 // keyTaken reports whether another order has the place of the order's key.
 func keyTaken(ctx context.Context, c conn, t *task) (taken bool, err error) {
 	if err := c.QueryRowContext(ctx, selectKeyTaken, t.UserID, t.ItemID, t.IdempotencyKey).Scan(&taken); err != nil {
-		return false, fmt.Errorf("look for key: %w", err)
+		return false, fmt.Errorf("find key: %w", err)
 	}
 	return taken, nil
 }
@@ -275,7 +275,7 @@ func claim(ctx context.Context, c conn, t *task) (terms, error) {
 	if errors.Is(err, errUneven) {
 		var known bool
 		if err := c.QueryRowContext(ctx, selectItemKnown, t.ItemID).Scan(&known); err != nil {
-			return terms{}, fmt.Errorf("look for item: %w", err)
+			return terms{}, fmt.Errorf("find item: %w", err)
 		}
 		if !known {
 			return terms{}, refused(reasonNoItem)

@@ -305,7 +305,7 @@ func TestService_ChangeUnknown(t *testing.T) {
 		s.mustPlace(s.purchase("u", "k", 1, 0))
 		r := Restock{Quantity: 7, Reason: "test", IdempotencyKey: "k"}
 		faults.strike(fault)
-		// It looks for its key itself, and finds the restock if that was made.
+		// It searches for its key itself, and finds the restock if that was made.
 		_, replayed, err := s.service.Restock(ctx, s.item, r, root)
 		if replayed != fault.committed || (err == nil) != fault.committed || errors.Is(err, inventory.ErrUnchanged) {
 			t.Errorf("a restock of unknown outcome: replayed %v, %v", replayed, err)

@@ -264,7 +264,7 @@ func TestRowsStatement_exec(t *testing.T) {
 	}
 }
 
-// TestSchema_Checks: the database refuses by itself what no code above may do.
+// TestSchema_Checks: the database refuses on its own what no code above may do.
 func TestSchema_Checks(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)

@@ -60,7 +60,7 @@ func (s *Sweeper) deadLetters(ctx context.Context, g *letterBox, done *Swept) er
 		}
 		letters, lerr := g.letters.DeadAfter(ctx, g.place, before, deadLetterPage)
 		if lerr != nil {
-			return fmt.Errorf("look for dead orders: %w", lerr)
+			return fmt.Errorf("find dead orders: %w", lerr)
 		}
 		failed, berr := s.rejectLetters(ctx, g, letters, done)
 		err = errors.Join(err, berr)
@@ -87,7 +87,7 @@ func (s *Sweeper) rejectFailed(ctx context.Context, g *letterBox, done *Swept) e
 		// From the beginning of its millisecond on, to its end.
 		letters, err := g.letters.DeadAfter(ctx, queue.DeadPlace{At: at.At}, at.At, deadLetterPage)
 		if err != nil {
-			return fmt.Errorf("look for dead orders: %w", err)
+			return fmt.Errorf("find dead orders: %w", err)
 		}
 		for i := range letters {
 			if letters[i].ID == at.ID {

@@ -27,7 +27,7 @@ var deliveryRetries = []time.Duration{
 }
 
 const (
-	// deliveryPoll is how often the deliverer looks for what has come due, and for what
+	// deliveryPoll is how often the deliverer searches for what has come due, and for what
 	// other processes have committed; the commits of its own process wake it.
 	deliveryPoll = time.Second
 	// tidyEvery is how often old events are deleted and the outbox is measured.
@@ -59,9 +59,9 @@ type DelivererConfig struct {
 	// Retries are the pauses behind each failed try but the last. Default those of
 	// the Standard Webhooks scheme, 75 hours in all. A fifth of each is at random.
 	Retries []time.Duration
-	// OnError hears of what is tried again without being a delivery's own fault.
+	// OnError learns of what is tried again without being a delivery's own fault.
 	OnError func(error)
-	// OnTry hears of each try: "delivered", "failed" (to be tried again) or "dead".
+	// OnTry learns of each try: "delivered", "failed" (to be tried again) or "dead".
 	OnTry func(outcome string)
 	// OnLook hears now and then how full the outbox is, and a zero state at the end.
 	OnLook func(OutboxState)

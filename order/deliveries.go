@@ -163,7 +163,7 @@ func (s *Store) due(ctx context.Context, perEndpoint int) (page []dueDelivery, e
 		return err
 	})
 	if err != nil {
-		return nil, wrap("look for deliveries", err)
+		return nil, wrap("find deliveries", err)
 	}
 	return page, nil
 }
@@ -229,11 +229,11 @@ type tried struct {
 	next     time.Duration // until the next try, if it is still pending
 	status   int
 	reason   string // why it was not delivered
-	gone     bool   // the endpoint wants to hear of nothing any more
+	gone     bool   // the endpoint wants to learn of nothing any more
 }
 
 // record writes what tries have led to, all in one transaction. A delivery that
-// was asked for anew meanwhile keeps that, unless it is delivered by now.
+// was asked for again meanwhile keeps that, unless it is delivered by now.
 func (s *Store) record(ctx context.Context, tries []tried) error {
 	// What was delivered is worth writing although ctx has ended.
 	return s.changing(context.WithoutCancel(ctx), fmt.Sprintf("record %d deliveries", len(tries)), func(tx *gorm.DB, now int64) error {

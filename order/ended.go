@@ -121,7 +121,7 @@ func (s *Store) entries(ctx context.Context, item string, keys []inventory.Entry
 		return nil
 	})
 	if err != nil {
-		return wrap("look for orders of ended sale "+item, err)
+		return wrap("find orders of ended sale "+item, err)
 	}
 	return nil
 }

@@ -96,7 +96,7 @@ func (s *Service) EraseBuyer(ctx context.Context, user string, e Erasure) (Erase
 	return done, nil
 }
 
-// noneInFlight looks for the buyer's purchases in the queues, of one item or of all.
+// noneInFlight searches for the buyer's purchases in the queues, of one item or of all.
 func (s *Service) noneInFlight(ctx context.Context, user, item string) error {
 	for before, more := "", true; more; more = before != "" {
 		found := false
@@ -110,7 +110,7 @@ func (s *Service) noneInFlight(ctx context.Context, user, item string) error {
 		})
 		switch {
 		case err != nil:
-			return fmt.Errorf("look for a buyer's queued orders: %w", err)
+			return fmt.Errorf("find a buyer's queued orders: %w", err)
 		case found:
 			return ErrOrdersInFlight
 		}

@@ -30,7 +30,7 @@ func expiryTask(t *task, expiresAt int64) queue.Task {
 }
 
 // expire closes those of the orders that are due and gives their units back.
-// say hears of each order that is not done with: that it is not due yet by the
+// say learns of each order that is not done with: that it is not due yet by the
 // database's clock, or what went wrong. An order that breaks the transaction is
 // found by halving and fails alone.
 func (f *Fulfiller) expire(ctx context.Context, ids []string, say func(i int, err error)) {

@@ -31,7 +31,7 @@ func expiries(ids ...string) []queue.Leased {
 // idle look would find is not found in the time of a test.
 var idle = queue.RunConfig{MaxIdle: 10 * time.Minute}
 
-// TestFulfiller_Expiry: what is not paid in time lapses by itself, not before
+// TestFulfiller_Expiry: what is not paid in time expires on its own, not before
 // its time, and others can buy it.
 func TestFulfiller_Expiry(t *testing.T) {
 	t.Parallel()
@@ -66,7 +66,7 @@ func TestFulfiller_Expiry(t *testing.T) {
 			t.Errorf("paid order %+v", got)
 		}
 		await.True(t, "the units to be back", func() bool { return len(owedOf(t, s.store)) == 0 })
-		// The paid order's task has ended, and what is bought later lapses too.
+		// The paid order's task has ended, and what is bought later expires too.
 		next := s.mustPlace(s.purchase("u", "k2", 2, long)).Order
 		await.True(t, "the next order to lapse", func() bool { return s.mustGet(next.ID).Status == StatusExpired })
 		await.True(t, "the queue to be empty", func() bool { return statsOf(t, s.queue) == (queue.Stats{}) })

@@ -70,7 +70,7 @@ func (s *Service) ExportBuyer(ctx context.Context, user string, to BuyerRecords)
 			return nil // what cannot be read names nobody
 		})
 		if err != nil {
-			return fmt.Errorf("look for a buyer's queued orders: %w: %w", inventory.ErrUnavailable, err)
+			return fmt.Errorf("find a buyer's queued orders: %w: %w", inventory.ErrUnavailable, err)
 		}
 	}
 	after := ""
@@ -116,7 +116,7 @@ func (s *Store) readRows(ctx context.Context, query string, args []any, scan fun
 		err = each(ctx, db, query, args, scan)
 	}
 	if err != nil {
-		return wrap("read what is held about a buyer", err)
+		return wrap("export a buyer's data", err)
 	}
 	return nil
 }

@@ -37,7 +37,7 @@ type FeedConfig struct {
 	// Look is how often the database is asked for all followed orders at once,
 	// which is what a lost message costs at the most. Default 1 s.
 	Look time.Duration
-	// OnError hears of what is tried again. Default: nothing.
+	// OnError learns of what is tried again. Default: nothing.
 	OnError func(error)
 }
 

@@ -19,7 +19,7 @@ const (
 	absentAfter = 5 * time.Second
 	// absentLooks is how often it has to be nowhere until its streams end.
 	absentLooks = 2
-	// seekMost bounds the orders that are looked for in the queue at one time.
+	// seekMost bounds the orders that are searched for in the queue at one time.
 	seekMost = 64
 )
 
@@ -79,7 +79,7 @@ func (f *Feed) look(ctx context.Context, w lookup) {
 		for from := 0; from < len(ids) && ctx.Err() == nil; from += lookPage {
 			changed, err := f.cfg.Store.changedFrom(ctx, known, ids[from:min(from+lookPage, len(ids))])
 			if err != nil && ctx.Err() == nil {
-				f.cfg.OnError(fmt.Errorf("look at followed orders: %w", err))
+				f.cfg.OnError(fmt.Errorf("read streamed orders: %w", err))
 				return
 			}
 			for i := range changed {
@@ -89,9 +89,9 @@ func (f *Feed) look(ctx context.Context, w lookup) {
 	}
 }
 
-// seek looks for orders that have had no row for long, and ends the streams of
+// seek searches for orders that have had no row for long, and ends the streams of
 // those that are nowhere: their clients ask again, and are told so. It gives up
-// at the first that cannot be looked for: with Redis away each of them would take
+// at the first that cannot be searched for: with Redis away each of them would take
 // as long as Redis is waited for, and no stream hears anything meanwhile.
 func (f *Feed) seek(ctx context.Context) {
 	for _, id := range f.rowless(time.Now()) {
@@ -100,7 +100,7 @@ func (f *Feed) seek(ctx context.Context) {
 			return
 		}
 		if err != nil && !errors.Is(err, ErrNotFound) {
-			f.cfg.OnError(fmt.Errorf("look for followed orders: %w", err))
+			f.cfg.OnError(fmt.Errorf("read streamed orders: %w", err))
 			return
 		}
 		f.mu.Lock()
@@ -118,7 +118,7 @@ func (f *Feed) seek(ctx context.Context) {
 	}
 }
 
-// rowless are orders that are due to be looked for elsewhere.
+// rowless are orders that are due to be searched for elsewhere.
 func (f *Feed) rowless(now time.Time) []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -154,7 +154,7 @@ func (s *Store) changedFrom(ctx context.Context, known Status, ids []string) ([]
 		return err
 	})
 	if err != nil {
-		return nil, wrap("read followed orders", err)
+		return nil, wrap("read streamed orders", err)
 	}
 	return orders, nil
 }

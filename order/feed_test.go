@@ -103,8 +103,8 @@ func (r *reader) upTo(want Status) []Status {
 	}
 }
 
-// subscribed waits until the feed hears of changes: an order that has a row is
-// told to a newcomer by that, since this feed does not look by itself.
+// subscribed waits until the feed learns of changes: an order that has a row is
+// told to a newcomer by that, since this feed does not look on its own.
 func (f *Feed) subscribed(t *testing.T, s *Store) {
 	t.Helper()
 	name := "sub" + randomName(t)
@@ -114,7 +114,7 @@ func (f *Feed) subscribed(t *testing.T, s *Store) {
 }
 
 // TestFeed_EveryTransition: each change of an order is told at once, by a feed
-// that never looks by itself.
+// that never looks on its own.
 func TestFeed_EveryTransition(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -409,7 +409,7 @@ func TestFeed_ListensWhileWanted(t *testing.T) {
 	}
 }
 
-// TestFeed_Crowd: thousands of streams hear of their orders' ends, and nothing is
+// TestFeed_Crowd: thousands of streams learn of their orders' ends, and nothing is
 // left of them afterwards.
 func TestFeed_Crowd(t *testing.T) {
 	t.Parallel()

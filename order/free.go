@@ -104,7 +104,7 @@ func (s *Store) freeable(ctx context.Context, before int64, after freeableItem) 
 		})
 	}
 	if err != nil {
-		return nil, wrap("look for ended sales", err)
+		return nil, wrap("find ended sales", err)
 	}
 	return page, nil
 }

@@ -46,7 +46,7 @@ type Fulfiller struct {
 }
 
 // NewFulfiller returns a Fulfiller. local is the set of waiting requests of
-// this same process, or nil in a process without an API. onError hears of what
+// this same process, or nil in a process without an API. onError learns of what
 // is tried again.
 func NewFulfiller(store *Store, rdb redis.UniversalClient, local *Waiters, onError func(error)) *Fulfiller {
 	f := &Fulfiller{store: store, rdb: rdb, local: local, onError: onError, committed: func(int) {}}
@@ -61,7 +61,7 @@ func (f *Fulfiller) SetPartitions(n int) {
 	f.returns = NewReturns(f.store, f.rdb, n, nil, f.onError)
 }
 
-// OnCommit sets a function that hears of every committed batch's size.
+// OnCommit sets a function that learns of every committed batch's size.
 func (f *Fulfiller) OnCommit(fn func(orders int)) { f.committed = fn }
 
 // Handle is the queue's batch handler: one transaction for all purchases, then
@@ -103,7 +103,7 @@ func (f *Fulfiller) Handle(ctx context.Context, leased []queue.Leased) []error {
 	return errs
 }
 
-// fulfil commits the tasks. say hears of each that is not simply done: what
+// fulfil commits the tasks. say learns of each that is not simply done: what
 // follows from it, or why it could not be committed.
 func (f *Fulfiller) fulfil(ctx context.Context, tasks []task, say func(i int, err error)) {
 	if len(tasks) == 0 {
@@ -236,7 +236,7 @@ func Linger(d time.Duration) func([]queue.Leased) time.Duration {
 	}
 }
 
-// Work drains the queues of orders, and those of orders that lapse, until ctx
+// Work drains the queues of orders, and those of orders that expire, until ctx
 // ends, and then finishes what it holds. The workers of cfg are shared: where
 // there is too much of both, the orders that somebody may be waiting for come
 // first, four to one.

@@ -34,7 +34,7 @@ type Records interface {
 // inspector reads what Redis and the database count of an item. The ledger and the
 // reconciliation judge by nothing else. Both sides keep counters, so a look costs the
 // same whatever the sale has sold; only what the counters leave open, the units of
-// accepted orders that are not committed, is looked for in the queue, without the
+// accepted orders that are not committed, is searched for in the queue, without the
 // item's lock.
 type inspector struct {
 	store   *Store
@@ -171,7 +171,7 @@ func (x *inspector) look(ctx context.Context, item string, live func(context.Con
 	}
 	s.moving = true
 	if _, _, err := x.returns.ask(ctx, item, missing); err != nil {
-		return s, fmt.Errorf("give back orders of %s: %w: %w", item, inventory.ErrUnavailable, err)
+		return s, fmt.Errorf("release units of %s: %w: %w", item, inventory.ErrUnavailable, err)
 	}
 	return s, nil
 }

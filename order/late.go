@@ -79,7 +79,7 @@ func (f *Fulfiller) dropUncounted(ctx context.Context, late []*task) error {
 			}
 			var err error
 			if known, err = f.queued[p].Get(ctx, ids...); err != nil {
-				return fmt.Errorf("look after orders of an earlier epoch: %w", err)
+				return fmt.Errorf("check orders of an earlier epoch: %w", err)
 			}
 		}
 		for i, t := range list {

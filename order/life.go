@@ -22,7 +22,7 @@ var (
 	ErrOrderExpired = errors.New("order: expired")
 	// ErrAmountMismatch says that a payment's amount or currency is not what the
 	// order costs. The order is unchanged, and the payment is recorded for refund.
-	ErrAmountMismatch = errors.New("order: amount or currency is not the order's")
+	ErrAmountMismatch = errors.New("order: amount or currency differs from the order")
 	// ErrPaymentLimit says that an order has as many recorded payments as it can
 	// have. Nothing was changed or recorded.
 	ErrPaymentLimit = errors.New("order: too many payments")

@@ -395,7 +395,7 @@ func (m *lives) sweep(t *rapid.T) {
 	}
 }
 
-// pass lets time go by: to the instant of somebody's lapse, a millisecond before
+// pass lets time go by: to the instant of somebody's expiry, a millisecond before
 // it, or some seconds.
 func (m *lives) pass(t *rapid.T) {
 	by := rapid.Int64Range(1, 5000).Draw(t, "ms")

@@ -389,7 +389,7 @@ func (s *site) mustPlace(p Purchase) Placed {
 }
 
 // drained waits until every queued order has left the queue, and only those
-// are in it that wait for the time at which an order lapses.
+// are in it that wait for the time at which an order expires.
 func (s *site) drained() {
 	s.t.Helper()
 	await.True(s.t, "the queue to drain", func() bool {

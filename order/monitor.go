@@ -92,7 +92,7 @@ type MonitorConfig struct {
 	// OnAlarm is called when orders wait and no live worker fetches, at two looks in a
 	// row, and with nil when that has ended. Default: not called.
 	OnAlarm func(*Alarm)
-	// OnError hears of the first of several looks in a row that fail. Default: not called.
+	// OnError learns of the first of several looks in a row that fail. Default: not called.
 	OnError func(error)
 }
 
@@ -161,7 +161,7 @@ func (m *Monitor) round(ctx context.Context) {
 		return
 	}
 	if err != nil && !m.failing {
-		m.cfg.OnError(fmt.Errorf("look at queues and workers: %w", err))
+		m.cfg.OnError(fmt.Errorf("read queues and workers: %w", err))
 	}
 	m.failing = err != nil
 	if l == nil {

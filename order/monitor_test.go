@@ -60,7 +60,7 @@ func watch(t *testing.T) *monitored {
 	return w
 }
 
-// round has the monitor look anew.
+// round has the monitor look again.
 func (w *monitored) round(t *testing.T, m *Monitor) {
 	t.Helper()
 	w.server.FastForward(time.Hour) // the look of before, and the turn, have ended
@@ -270,7 +270,7 @@ func TestMonitor_RedisAway(t *testing.T) {
 	}
 	w.server.SetError("")
 	await.True(t, "a look after the outage", func() bool {
-		w.server.FastForward(lookLimit) // miniredis expires nothing by itself
+		w.server.FastForward(lookLimit) // miniredis expires nothing on its own
 		return m.Last() != nil
 	})
 }

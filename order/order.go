@@ -46,7 +46,7 @@ type Order struct {
 	IdempotencyKey   string
 	CreatedAt        time.Time
 	ConfirmedAt      time.Time
-	ExpiresAt        time.Time // when an unpaid order lapses
+	ExpiresAt        time.Time // when an unpaid order expires
 	PaidAt           time.Time
 	ClosedAt         time.Time
 	PaymentReference string

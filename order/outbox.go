@@ -12,7 +12,7 @@ import (
 // outbox is what one transaction has to tell the shop's servers. It is written
 // in that transaction, so that what happened and what is told of it are in the
 // database together or not at all. Who it is owed to is decided there, too: an
-// endpoint hears of every change that is committed after it was added.
+// endpoint learns of every change that is committed after it was added.
 type outbox struct {
 	now    int64
 	wanted map[EventType]bool // nil: nobody listens
@@ -40,7 +40,7 @@ func openOutbox(ctx context.Context, c conn, now int64) (*outbox, error) {
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("look for webhooks: %w", err)
+		return nil, fmt.Errorf("find webhooks: %w", err)
 	}
 	return box, nil
 }
@@ -127,7 +127,7 @@ func (b *outbox) writeEvents(ctx context.Context, c conn) (before int64, err err
 		return 0, nil
 	}
 	if err := c.QueryRowContext(ctx, selectLastEvent).Scan(&before); err != nil {
-		return 0, fmt.Errorf("look for the last event: %w", err)
+		return 0, fmt.Errorf("find the last event: %w", err)
 	}
 	args := make([]any, 0, len(b.events)*eventColumns)
 	for i := range b.events {

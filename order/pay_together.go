@@ -32,7 +32,7 @@ func plain(text string) bool {
 
 // errNotAll says that not all of some payments are new, each pays an order of its own, and
 // may do so. They are then recorded one by one.
-var errNotAll = errors.New("order: payments need a closer look")
+var errNotAll = errors.New("order: payments must be recorded one by one")
 
 // payAll records payments that all pay their orders, or none. Statements for one payment
 // cost three times as much. Errors: errNotAll.

@@ -160,7 +160,7 @@ func readPayments(db *gorm.DB, query string, args ...any) (list []PaymentRecord,
 	return list, err
 }
 
-// OnPayment sets what hears of every amount that was recorded, and of every refund,
+// OnPayment sets what learns of every amount that was recorded, and of every refund,
 // once it is committed. Set it before the store is in use.
 func (s *Store) OnPayment(fn func(PaymentOutcome)) { s.onPayment = fn }
 

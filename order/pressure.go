@@ -31,7 +31,7 @@ type PressureConfig struct {
 	Database interface{ Failing() error }
 	// Every is the time between looks at a queue. Default 100 ms.
 	Every time.Duration
-	// OnError hears of looks that failed. Default: nothing.
+	// OnError learns of looks that failed. Default: nothing.
 	OnError func(error)
 }
 
@@ -189,7 +189,7 @@ func (p *Pressure) lookAll(ctx context.Context) {
 		if err != nil {
 			g.forget()
 			if !errors.Is(err, context.Canceled) {
-				p.cfg.OnError(fmt.Errorf("look at the queue of orders: %w", err))
+				p.cfg.OnError(fmt.Errorf("read the order queues: %w", err))
 			}
 			continue
 		}

@@ -85,7 +85,7 @@ func TestPressure_Reopens(t *testing.T) {
 			t.Errorf("at %d of 5000: shut %v", c.length, got.shut)
 		}
 	}
-	l.load.Minute++ // the count starts anew
+	l.load.Minute++ // the count starts again
 	l.load.Done = 0
 	if got := l.see(1, 5000, 1000, time.Second); !got.shut || got.wait < 4*time.Second {
 		t.Errorf("in another minute: %+v", got)

@@ -55,7 +55,7 @@ func (s *Store) purge(ctx context.Context, before time.Time) error {
 	return s.purgeEndpoints(ctx)
 }
 
-// outdated looks for a page of the events to forget. It passes over all that are
+// outdated searches for a page of the events to forget. It passes over all that are
 // old and still owed, which may be many: no orders must wait for that.
 func (s *Store) outdated(ctx context.Context, before time.Time) (seqs []int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
@@ -63,7 +63,7 @@ func (s *Store) outdated(ctx context.Context, before time.Time) (seqs []int64, e
 	by := before.UnixMilli()
 	err = s.read.WithContext(ctx).Raw(selectPurge, by, by, by, purgePage).Scan(&seqs).Error
 	if err != nil {
-		return nil, wrap("look for old webhook events", err)
+		return nil, wrap("find old webhook events", err)
 	}
 	return seqs, nil
 }
@@ -139,7 +139,7 @@ func (s *Store) purgeEndpoints(ctx context.Context) error {
 	look, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	if err := s.read.WithContext(look).Raw("SELECT id FROM webhook_endpoints WHERE deleted_at > 0").Scan(&ids).Error; err != nil {
-		return wrap("look for deleted endpoints", err)
+		return wrap("find deleted endpoints", err)
 	}
 	for _, id := range ids {
 		for range purgePages {
@@ -173,7 +173,7 @@ func (s *Store) outboxState(ctx context.Context) (OutboxState, error) {
 		COALESCE((SELECT at FROM webhook_events WHERE seq =
 			(SELECT MIN(event_seq) FROM webhook_deliveries WHERE state = 'pending')), 0) AS oldest`).Scan(&row).Error
 	if err != nil {
-		return OutboxState{}, wrap("look at the outbox", err)
+		return OutboxState{}, wrap("read the outbox", err)
 	}
 	state := OutboxState{Events: row.Events}
 	if row.Oldest > 0 {

@@ -21,7 +21,7 @@ type ReconcilerConfig struct {
 	// HighWater finds items of which the database is older than Redis. They are
 	// reported and not repaired. Default nil: none is.
 	HighWater *HighWater
-	// OnRepair hears of every difference that was repaired. Default: nothing.
+	// OnRepair learns of every difference that was repaired. Default: nothing.
 	OnRepair func(item string, d Drift)
 }
 
@@ -56,7 +56,7 @@ type Repair int
 const (
 	// RepairNothing changes nothing.
 	RepairNothing Repair = iota
-	// RepairSales builds sales that differ from the database anew.
+	// RepairSales builds sales that differ from the database again.
 	RepairSales
 	// RepairAll also recomputes what the database counts of its own orders.
 	RepairAll

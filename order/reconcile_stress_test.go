@@ -19,7 +19,7 @@ import (
 )
 
 // TestReconciler_Stress reconciles and repairs again and again while buyers buy,
-// cancel and let orders lapse, and while the sale is built anew now and then: it
+// cancel and let orders expire, and while the sale is rebuilt now and then: it
 // never finds a difference, never changes a count, and at the end everything is
 // accounted for.
 func TestReconciler_Stress(t *testing.T) {
@@ -88,7 +88,7 @@ func testReconcilerStress(t *testing.T, rounds int) {
 					}
 					accepted.Add(1)
 					switch random.IntN(8) {
-					case 0: // left to lapse
+					case 0: // left to expire
 					case 1:
 						if _, err := s.service.Pay(await.Context(t), placed.Order.ID, money(placed.Order.ID, 0)); !errors.Is(err, ErrAmountMismatch) && !errors.Is(err, ErrOrderExpired) {
 							t.Errorf("%s, round %d: pay too little: %v", user, k, err)

@@ -257,7 +257,7 @@ func TestReconciler_Moving(t *testing.T) {
 }
 
 // TestReconciler_Drifts injects each kind of difference by hand. It is found, and
-// named as what it is; a repair mends it and what it mended stays so. The engines
+// named as what it is; a repair repairs it and what it repaired stays so. The engines
 // cannot tell these apart, so the short run uses only one of them.
 func TestReconciler_Drifts(t *testing.T) {
 	t.Parallel()
@@ -405,7 +405,7 @@ func (s *site) wantDrift(want Drift, more string, stays bool) {
 }
 
 // TestReconciler_LeakedHold: a count that is one too high keeps its buyer from
-// buying; with it mended the purchase goes through.
+// buying; with it repaired the purchase goes through.
 func TestReconciler_LeakedHold(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {

@@ -12,14 +12,14 @@ import (
 
 const (
 	// wrongMax is how many wrong records a look counts. One is enough to have the
-	// sale built anew.
+	// sale rebuilt.
 	wrongMax = 10_000
 	// queuedBuyersMax bounds the buyers of queued orders that a look remembers.
 	queuedBuyersMax = 50_000
 )
 
 // errSeenEnough ends a look at the records early.
-var errSeenEnough = errors.New("order: seen enough")
+var errSeenEnough = errors.New("order: enough records read")
 
 // recordCheck compares each record of a sale with the database and the queue, page by
 // page. It counts what is wrong: the repair is a new build of the sale, whatever it is.
@@ -27,7 +27,7 @@ var errSeenEnough = errors.New("order: seen enough")
 type recordCheck struct {
 	wrong  map[inventory.EntryKey]bool // orders, and buyers with an empty key
 	queued map[string]int64            // units that each buyer has in the queue and in no row
-	page   []task                      // queued orders to be looked for
+	page   []task                      // queued orders to be searched for
 	// crowded is set when too many buyers have queued orders to compare what each holds.
 	crowded bool
 	// incomplete is set when not every record was compared.
@@ -60,7 +60,7 @@ func (r *recordCheck) add(keys ...inventory.EntryKey) error {
 	return nil
 }
 
-// checkTasks looks for the queued orders of a page that the sale does not know.
+// checkTasks searches for the queued orders of a page that the sale does not know.
 func (x *inspector) checkTasks(ctx context.Context, i *inspection) error {
 	r := i.deep
 	keys := make([]inventory.EntryKey, len(r.page))
@@ -108,7 +108,7 @@ func (x *inspector) check(ctx context.Context, i *inspection) error {
 	return nil
 }
 
-// checkQueued looks for buyers of queued orders whom the sale counts wrongly.
+// checkQueued searches for buyers of queued orders whom the sale counts wrongly.
 func (x *inspector) checkQueued(ctx context.Context, i *inspection) error {
 	for users := range slices.Chunk(slices.Collect(maps.Keys(i.deep.queued)), salePage) {
 		if err := x.checkBuyers(ctx, i, users, nil); err != nil {
@@ -118,7 +118,7 @@ func (x *inspector) checkQueued(ctx context.Context, i *inspection) error {
 	return nil
 }
 
-// checkEntries looks for orders that the sale counts and nobody else knows of, or
+// checkEntries searches for orders that the sale counts and nobody else knows of, or
 // counts although they are closed, or does not although they stand.
 func (x *inspector) checkEntries(ctx context.Context, i *inspection) error {
 	q := x.tasksOf(i.item)
@@ -164,7 +164,7 @@ func (x *inspector) checkEntries(ctx context.Context, i *inspection) error {
 	})
 }
 
-// checkOrders looks for committed orders and their buyers that the sale does not know.
+// checkOrders searches for committed orders and their buyers that the sale does not know.
 func (x *inspector) checkOrders(ctx context.Context, i *inspection) error {
 	after := ""
 	for {
@@ -199,7 +199,7 @@ func (x *inspector) checkOrders(ctx context.Context, i *inspection) error {
 	}
 }
 
-// checkCounts looks for buyers whom the sale counts with other units than they hold.
+// checkCounts searches for buyers whom the sale counts with other units than they hold.
 func (x *inspector) checkCounts(ctx context.Context, i *inspection) error {
 	return x.records.EachCount(ctx, i.item, func(page []inventory.BuyerCount) error {
 		users := make([]string, len(page))

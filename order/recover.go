@@ -437,7 +437,7 @@ func (x *itemRecovery) redis(ctx context.Context) (sale inventory.Sale, whole bo
 			return sale, whole, owed, err
 		}
 	}
-	return sale, false, 0, fmt.Errorf("units of %s keep coming back: %w", x.behind.ItemID, inventory.ErrUnavailable)
+	return sale, false, 0, fmt.Errorf("units of %s keep being returned: %w", x.behind.ItemID, inventory.ErrUnavailable)
 }
 
 // owed counts the units of closed orders that Redis does not have back yet. The

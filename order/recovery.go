@@ -55,15 +55,15 @@ type RecoveryConfig struct {
 	// the sales afterwards, by the lock Resource-load.
 	Locks    Doer
 	Resource string
-	// Expiries are the queues of orders that lapse, one per partition.
+	// Expiries are the queues of orders that expire, one per partition.
 	Expiries []Adder
 	// HighWater is asked to stop sales of which the database is older than Redis
 	// before any sale is declared void. Default nil: none is stopped.
 	HighWater *HighWater
 	// OnLoss hears what was found, before anything is done about it.
 	OnLoss func(what string)
-	// OnRecovered hears of every recovery of this process: how many sales it
-	// loaded, how many orders will lapse again in time, and how long all took.
+	// OnRecovered learns of every recovery of this process: how many sales it
+	// loaded, how many orders will expire again in time, and how long all took.
 	OnRecovered func(r Recovered)
 	OnError     func(error)
 }
@@ -72,13 +72,13 @@ type RecoveryConfig struct {
 type Recovered struct {
 	Epoch int64
 	Sales int
-	// Expiries are the orders whose task to lapse was missing.
+	// Expiries are the orders whose task to expire was missing.
 	Expiries int
 	Took     time.Duration
 }
 
 // Recovery notices that Redis has lost data or has come back with older data,
-// and builds what is sold from anew: out of the database and of what survives in
+// and builds what is sold from again: out of the database and of what survives in
 // the queues. Any number of processes may run one; they do it once.
 //
 // What tells: an epoch that is missing or is not the database's; a sale that has
@@ -293,10 +293,10 @@ func (r *Recovery) look(ctx context.Context, all bool, rewound int64) (loss, err
 		case s.Epoch == 0:
 			found.what = fmt.Sprintf("partition %d has lost its data, or is new", p)
 		case s.Epoch > epoch:
-			found.what = fmt.Sprintf("partition %d is of epoch %d, the database of %d", p, s.Epoch, epoch)
+			found.what = fmt.Sprintf("partition %d has epoch %d, the database %d", p, s.Epoch, epoch)
 			found.least = max(found.least, s.Epoch)
 		case s.Epoch < epoch && found.what == "":
-			found.what = fmt.Sprintf("partition %d is of epoch %d, the database of %d", p, s.Epoch, epoch)
+			found.what = fmt.Sprintf("partition %d has epoch %d, the database %d", p, s.Epoch, epoch)
 		}
 	}
 	if rewound == epoch && found.what == "" {
@@ -341,7 +341,7 @@ func restarted(before []string, now []inventory.State) bool {
 	return false
 }
 
-// behind looks for a sale that has come less far than the database says.
+// behind searches for a sale that has come less far than the database says.
 func (r *Recovery) behind(ctx context.Context, epoch int64, all bool) (string, error) {
 	after := r.after
 	if all {
@@ -364,9 +364,9 @@ func (r *Recovery) behind(ctx context.Context, epoch int64, all bool) (string, e
 			switch row := &rows[i]; {
 			case !m.Loaded:
 			case m.Sequence < row.Sequence:
-				return fmt.Sprintf("the sale of %s stands at %d, the database at %d", row.ID, m.Sequence, row.Sequence), nil
+				return fmt.Sprintf("the sale of %s has sequence %d, the database %d", row.ID, m.Sequence, row.Sequence), nil
 			case m.Version < row.Version:
-				return fmt.Sprintf("the sale of %s is of version %d, the item of %d", row.ID, m.Version, row.Version), nil
+				return fmt.Sprintf("the sale of %s has version %d, the item %d", row.ID, m.Version, row.Version), nil
 			}
 		}
 		if len(rows) < markPage {
@@ -481,12 +481,12 @@ func (r *Recovery) rebuild(ctx context.Context, epoch int64) {
 	}
 	done.Took = time.Since(begun)
 	if done.Expiries, err = r.expiries(ctx); err != nil {
-		r.OnError(fmt.Errorf("note orders to lapse after a loss: %w", err))
+		r.OnError(fmt.Errorf("schedule expiries after a loss: %w", err))
 	}
 	r.OnRecovered(done)
 }
 
-// expiries adds the tasks of orders to lapse that are missing. One that is there
+// expiries adds the tasks of orders to expire that are missing. One that is there
 // is a duplicate, by its id.
 func (r *Recovery) expiries(ctx context.Context) (added int, err error) {
 	var last expiring

@@ -21,7 +21,7 @@ func (s *Store) reached(ctx context.Context, after string, limit int) ([]progres
 	err := s.read.WithContext(ctx).Model(&itemRow{}).Select("id", "sequence", "version").
 		Where("id > ?", after).Order("id").Limit(limit).Find(&rows).Error
 	if err != nil {
-		return nil, wrap("read how far sales have come", err)
+		return nil, wrap("read sequences of sales", err)
 	}
 	return rows, nil
 }
@@ -41,14 +41,14 @@ func (s *Store) onSale(ctx context.Context) ([]inventory.Loadable, error) {
 	return items, nil
 }
 
-// expiring is an order that lapses unless it is paid.
+// expiring is an order that expires unless it is paid.
 type expiring struct {
 	ID        string
 	ItemID    string
 	ExpiresAt int64
 }
 
-// expiring reads a page of the orders that lapse, by when, from after the last.
+// expiring reads a page of the orders that expire, by when, from after the last.
 func (s *Store) expiring(ctx context.Context, last expiring, limit int) ([]expiring, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
@@ -57,7 +57,7 @@ func (s *Store) expiring(ctx context.Context, last expiring, limit int) ([]expir
 		Where("status = 'confirmed' AND expires_at > 0 AND (expires_at, id) > (?, ?)", last.ExpiresAt, last.ID).
 		Order("expires_at, id").Limit(limit).Find(&rows).Error
 	if err != nil {
-		return nil, wrap("read orders that lapse", err)
+		return nil, wrap("read expiring orders", err)
 	}
 	return rows, nil
 }

@@ -59,7 +59,7 @@ func (s *site) settled(r *Recovery) {
 	}
 }
 
-// picture is all that a Redis holds, but for what lapses by itself.
+// picture is all that a Redis holds, but for what expires on its own.
 type picture map[string]any
 
 func takePicture(t testing.TB, rdb *redis.Client) picture {
@@ -75,7 +75,7 @@ func takePicture(t testing.TB, rdb *redis.Client) picture {
 			if err != nil {
 				t.Fatal(err)
 			}
-			continue // locks: by the time the old data is back they have lapsed
+			continue // locks: by the time the old data is back they have expired
 		}
 		kind, err := rdb.Type(ctx, key).Result()
 		if err != nil {
@@ -92,7 +92,7 @@ func takePicture(t testing.TB, rdb *redis.Client) picture {
 			p[key], err = rdb.LRange(ctx, key, 0, -1).Result()
 		case "stream":
 			p[key], err = rdb.XRange(ctx, key, "-", "+").Result()
-		case "none": // it lapsed in between
+		case "none": // it expired in between
 		default:
 			t.Fatalf("%s is a %s", key, kind)
 		}
@@ -356,7 +356,7 @@ func TestRecovery_Rewound_Release(t *testing.T) {
 }
 
 // TestRecovery_Lost_InHands: Redis is lost while a worker holds orders that are
-// nowhere else. They are committed after the sales were built anew; the sale must
+// nowhere else. They are committed after the sales were rebuilt; the sale must
 // count them all the same.
 func TestRecovery_Lost_InHands(t *testing.T) {
 	t.Parallel()

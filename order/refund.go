@@ -13,7 +13,7 @@ var (
 	ErrNotPaid = errors.New("order: not paid")
 	// ErrRefundDiffers says that an order was refunded before, and its units were
 	// treated otherwise than this refund asks for. Nothing was changed.
-	ErrRefundDiffers = errors.New("order: refunded otherwise")
+	ErrRefundDiffers = errors.New("order: refunded with another value of restock")
 )
 
 // Refund says how a paid order is refunded, and for whom.

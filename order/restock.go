@@ -123,14 +123,14 @@ func (s *Store) lookRestocked(ctx context.Context, id string, r *Restock) error 
 	return restocked(s.read.WithContext(ctx), id, r)
 }
 
-// restocked looks for a restock with the same key. Errors: errRestocked,
+// restocked searches for a restock with the same key. Errors: errRestocked,
 // ErrRestockReused when that was another; none when there is none.
 func restocked(tx *gorm.DB, id string, r *Restock) error {
 	var rows []stockChangeRow
 	err := tx.Where("item_id = ? AND idempotency_key = ?", id, r.IdempotencyKey).Limit(1).Find(&rows).Error
 	switch {
 	case err != nil:
-		return wrap("look for restock", err)
+		return wrap("find restock", err)
 	case len(rows) == 0:
 		return nil
 	case rows[0].Quantity != r.Quantity || rows[0].Reason != r.Reason:

@@ -391,7 +391,7 @@ func TestStore_ChangeItem_Outcome(t *testing.T) {
 	if row, err := s.changeItem(await.Context(t), "item", r.edit("item", root)); err != nil || row.Total != 10 || row.Version != 2 {
 		t.Errorf("restock: %+v, %v", row, err)
 	}
-	// Here nobody has looked for the key before.
+	// Here nobody has searched for the key before.
 	if _, err := s.changeItem(await.Context(t), "item", r.edit("item", root)); !errors.Is(err, errRestocked) || !errors.Is(err, inventory.ErrUnchanged) {
 		t.Errorf("the same restock again: %v", err)
 	}

@@ -41,7 +41,7 @@ type Returns struct {
 
 // NewReturns returns a Returns for items that are spread over that number of
 // partitions. onReturn is called after units of an item were given back; a process
-// that sells passes [inventory.Inventory.Returned], others nil. onError hears of what
+// that sells passes [inventory.Inventory.Returned], others nil. onError learns of what
 // was left for later.
 func NewReturns(store *Store, rdb redis.UniversalClient, partitions int, onReturn func(item string), onError func(error)) *Returns {
 	if onReturn == nil {
@@ -95,7 +95,7 @@ func (r *Returns) give(ctx context.Context, owed []returned) (waiting []returned
 		status, sequence, err := r.ask(ctx, item, list)
 		reached[item] = sequence
 		if err != nil {
-			r.onError(fmt.Errorf("give back %d orders: %w", len(list), err))
+			r.onError(fmt.Errorf("release units of %d orders: %w", len(list), err))
 		}
 		for i := range list {
 			switch {
@@ -116,7 +116,7 @@ func (r *Returns) give(ctx context.Context, owed []returned) (waiting []returned
 }
 
 // errNotGiven says that nobody knows whether an order's units are back.
-var errNotGiven = errors.New("order: units not given back")
+var errNotGiven = errors.New("order: units not released")
 
 // settles reports whether nothing is left to be done after an answer. Of an
 // order that Redis takes for another, the sale has been dropped: its next load
@@ -136,7 +136,7 @@ func (r *Returns) ask(ctx context.Context, item string, list []returned) ([]inve
 		if status[i] != inventory.ReleaseForeign {
 			continue
 		}
-		r.onError(fmt.Errorf("order %s: its key stands for another order in the sale of %s, which is dropped", list[i].orderID, item))
+		r.onError(fmt.Errorf("order %s: its key belongs to another order in the sale of %s, which is dropped", list[i].orderID, item))
 		if derr := r.stock.Distrust(ctx, item); derr != nil {
 			err = errors.Join(err, derr)
 			status[i] = inventory.ReleaseUnknown

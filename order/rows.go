@@ -97,7 +97,7 @@ const (
 	insertPayment = `INSERT INTO payments (reference, order_id, amount_minor, currency, received_as, outcome, received_at)
 	VALUES (?1, ?2, ?3, ?4, ?5, ?5, ?6)`
 	correctPayment = `UPDATE payments SET amount_minor = ?1, currency = ?2, received_as = ?3, outcome = ?3, received_at = ?4 WHERE id = ?5`
-	// payUnpaid and expireDue meet at expires_at: from then on an order lapses,
+	// payUnpaid and expireDue meet at expires_at: from then on an order expires,
 	// and up to then it can be paid.
 	payUnpaid = `UPDATE orders SET status = 'paid', paid_at = ?1, payment_reference = ?2
 	WHERE id = ?3 AND status = 'confirmed' AND (expires_at = 0 OR expires_at > ?1)

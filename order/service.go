@@ -64,7 +64,7 @@ type Config struct {
 	// Volatile says that Redis keeps nothing over a restart: then only the
 	// commit is an answer, and a request waits for it whatever it asked for.
 	Volatile bool
-	// OnError hears of what went wrong without changing an answer.
+	// OnError learns of what went wrong without changing an answer.
 	OnError func(error)
 }
 
@@ -294,7 +294,7 @@ func (a *attempt) done(o inventory.Outcome) {
 	a.ticket.settled <- settlement{outcome: o}
 }
 
-// replayPollMin and replayPollMax bound the pauses between looks for an order
+// replayPollMin and replayPollMax bound the pauses between searches for an order
 // that an earlier request made and whose commit this one was not promised.
 const (
 	replayPollMin = 2 * time.Millisecond
@@ -342,7 +342,7 @@ func (s *Service) Get(ctx context.Context, id string) (Order, error) {
 	for _, q := range s.Tasks {
 		found, err := q.Get(ctx, id)
 		if err != nil {
-			return Order{}, fmt.Errorf("look for order %s in the queue: %w: %w", id, inventory.ErrUnavailable, err)
+			return Order{}, fmt.Errorf("find order %s in the queue: %w: %w", id, inventory.ErrUnavailable, err)
 		}
 		if found[0].State == "" {
 			continue
@@ -358,7 +358,7 @@ func (s *Service) Get(ctx context.Context, id string) (Order, error) {
 	// It may have been committed between the two looks.
 	o, err = s.Store.Order(ctx, id)
 	if errors.Is(err, ErrNotFound) && s.Store.highWater.Any() {
-		err = fmt.Errorf("order %s may be one that the database has lost: %w", id, inventory.ErrStopped)
+		err = fmt.Errorf("order %s may have been lost by the database: %w", id, inventory.ErrStopped)
 	}
 	return o, err
 }

@@ -130,7 +130,7 @@ func TestService_Place_Async(t *testing.T) {
 }
 
 // TestService_Place_WaitRunsOut: without a worker nothing is called committed;
-// with one, what was accepted becomes a row, and a waiting replay hears of it.
+// with one, what was accepted becomes a row, and a waiting replay learns of it.
 func TestService_Place_WaitRunsOut(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {

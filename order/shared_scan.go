@@ -103,7 +103,7 @@ func (s *sharedScan) read(ctx context.Context, items []string) (map[string]inven
 		case r.err != nil && !errors.Is(r.err, context.Canceled) && !errors.Is(r.err, context.DeadlineExceeded):
 			return nil, r.err
 		}
-		// Whoever looked for all was called off, or too much was queued for others.
+		// Whoever searched for all was called off, or too much was queued for others.
 	}
 }
 

@@ -20,7 +20,7 @@ const (
 	// sweepPage is how many orders are swept in one transaction.
 	sweepPage = 256
 	// strangeAfter is when units whose order a sale does not know are no longer
-	// put down to a load under way: the sale is dropped then, to be loaded anew.
+	// put down to a load under way: the sale is dropped then, to be loaded again.
 	strangeAfter = 10 * time.Minute
 )
 
@@ -41,7 +41,7 @@ type Sweeper struct {
 	returnsAt string
 }
 
-// NewSweeper returns a Sweeper that works as f does, and looks for dead letters
+// NewSweeper returns a Sweeper that works as f does, and searches for dead letters
 // in these queues of orders.
 func NewSweeper(f *Fulfiller, queues ...DeadLetters) *Sweeper {
 	s := &Sweeper{f: f}
@@ -185,13 +185,13 @@ func (s *Sweeper) reload(ctx context.Context, waiting []returned, strange int64)
 	return nil
 }
 
-// overdue is the place of an order among those that lapse.
+// overdue is the place of an order among those that expire.
 type overdue struct {
 	ID        string
 	ExpiresAt int64 // Unix milliseconds
 }
 
-// overdue reads a page of the unpaid orders that lapsed by then, those after a
+// overdue reads a page of the unpaid orders that expired by then, those after a
 // place, the oldest first, without those of stopped sales. The conditions on status and expires_at are written
 // out, since that is how the database knows the index that serves them.
 func (s *Store) overdue(ctx context.Context, before int64, after overdue) ([]overdue, error) {
@@ -200,7 +200,7 @@ func (s *Store) overdue(ctx context.Context, before int64, after overdue) ([]ove
 	var page []overdue
 	err := s.read.WithContext(ctx).Raw(selectOverdue, before, after.ExpiresAt, after.ID, s.highWater.stoppedList(), sweepPage).Scan(&page).Error
 	if err != nil {
-		return nil, wrap("look for overdue orders", err)
+		return nil, wrap("find overdue orders", err)
 	}
 	return page, nil
 }
@@ -219,7 +219,7 @@ func (s *Store) returnsBefore(ctx context.Context, before int64, after string) (
 		page, err = readReturns(ctx, db, selectReturns, before, after, sweepPage)
 	}
 	if err != nil {
-		return nil, wrap("look for units to give back", err)
+		return nil, wrap("find units to release", err)
 	}
 	return page, nil
 }

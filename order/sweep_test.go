@@ -171,7 +171,7 @@ func (s *site) forget() {
 	}
 }
 
-// TestSweeper_RedisLost: Redis forgets the sale and all tasks. What had to lapse
+// TestSweeper_RedisLost: Redis forgets the sale and all tasks. What had to expire
 // lapses, what was about to come back does, and both can be bought.
 func TestSweeper_RedisLost(t *testing.T) {
 	t.Parallel()

@@ -118,7 +118,7 @@ func parseStamp(stamp string) (epoch, sequence int64, err error) {
 }
 
 // errSpelling says that a number is not written as a payload's numbers are.
-var errSpelling = errors.New("sign or zeros that it is not written with")
+var errSpelling = errors.New("unexpected sign or leading zeros")
 
 // parseWhole reads a number in the one spelling that appendTask and the purchase
 // script give it.

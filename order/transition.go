@@ -151,7 +151,7 @@ func readReported(ctx context.Context, c conn, reference string) (reported, erro
 	r := reported{Payment: Payment{Reference: reference}}
 	err := c.QueryRowContext(ctx, selectPayment, reference).Scan(&r.id, &r.orderID, &r.AmountMinor, &r.Currency, &r.receivedAs, &r.outcome)
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
-		return reported{}, fmt.Errorf("look for payment: %w", err)
+		return reported{}, fmt.Errorf("find payment: %w", err)
 	}
 	return r, nil
 }
@@ -295,7 +295,7 @@ const (
 func stoppedPause() time.Duration { return stoppedMin + rand.N(stoppedMax-stoppedMin) }
 
 // expireOrders is the transition to expired, of those orders in a JSON list
-// that are confirmed and due. Never early: an order lapses at its expires_at. Orders
+// that are confirmed and due. Never early: an order expires at its expires_at. Orders
 // of stopped items, a JSON list too, do not expire.
 func expireOrders(ctx context.Context, c conn, list, stopped string, box *outbox) error {
 	closed, err := readReturns(ctx, c, expireDue, box.now, list, stopped)
@@ -329,11 +329,11 @@ func takeBack(ctx context.Context, c conn, closed []returned, box *outbox) error
 	}
 	for h, n := range held {
 		if k, err := changed(c.ExecContext(ctx, takeFromBuyer, n, h.item, h.user)); err != nil || k != 1 {
-			return errors.Join(err, fmt.Errorf("take back %d of item %s from a buyer who is not counted with as many", n, h.item))
+			return errors.Join(err, fmt.Errorf("take back %d of item %s: the buyer's count is lower", n, h.item))
 		}
 	}
 	if n, err := insertReturns.exec(ctx, c, args); err != nil || n != int64(len(closed)) {
-		return errors.Join(err, fmt.Errorf("note %d of %d orders to be given back", n, len(closed)))
+		return errors.Join(err, fmt.Errorf("only %d of %d orders are recorded for release", n, len(closed)))
 	}
 	return nil
 }
@@ -401,7 +401,7 @@ func readReturns(ctx context.Context, c conn, query string, args ...any) ([]retu
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("read units to give back: %w", err)
+		return nil, fmt.Errorf("read units to release: %w", err)
 	}
 	return list, nil
 }

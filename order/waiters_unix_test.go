@@ -18,7 +18,7 @@ import (
 )
 
 // TestWaiters_Listen_Silent: a link that dies without a word is noticed by its
-// silence, and made anew.
+// silence, and made again.
 func TestWaiters_Listen_Silent(t *testing.T) {
 	t.Parallel()
 	server := redistest.Real(t)

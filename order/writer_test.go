@@ -291,7 +291,7 @@ func TestWriter_PaidTogether(t *testing.T) {
 	}
 }
 
-// TestWriter_CommitFails has the commit of a group fail: all hear of it, and all can be
+// TestWriter_CommitFails has the commit of a group fail: all learn of it, and all can be
 // repeated, whether it was committed or not.
 func TestWriter_CommitFails(t *testing.T) {
 	t.Parallel()

@@ -138,7 +138,7 @@ func (t *acker) settle(until time.Time, o results) {
 			t.missed(status, func(i int) Leased { return chunk[i].Task })
 			for i, s := range status {
 				if s == StatusFull {
-					o.back = append(o.back, Rejection{Task: chunk[i].Task, Delay: -1, Uncounted: true, Reason: "no room for the tasks that follow"})
+					o.back = append(o.back, Rejection{Task: chunk[i].Task, Delay: -1, Uncounted: true, Reason: "no capacity for the follow-up tasks"})
 				}
 			}
 			return status, nil

@@ -52,7 +52,7 @@ func refused(op string, status []Status) error {
 	if n == 0 {
 		return nil
 	}
-	return fmt.Errorf("%s: %w: no room for %d of %d tasks", op, ErrFull, n, len(status))
+	return fmt.Errorf("%s: %w: no capacity for %d of %d tasks", op, ErrFull, n, len(status))
 }
 
 // args appends what the scripts take of a task.

@@ -60,7 +60,7 @@ func (r *replicated) confirmed(t *testing.T, within time.Duration) bool {
 // TestRun_Failover: given a master that dies, with a replica that lacks the last
 // of its writes, when the replica is promoted and the workers move to it, exactly
 // the tasks that WAIT had confirmed are handled; what was leased comes as the
-// second attempt when the lease ends, also where the replica never heard of its
+// second attempt when the lease ends, also where the replica never learned of its
 // acknowledgement; the ids of the lost tasks are free; and the queue is sound.
 func TestRun_Failover(t *testing.T) {
 	t.Parallel()

@@ -128,7 +128,7 @@ func (f *fetcher) leave(ctx context.Context) (int, error) {
 			pool.withdraw(f.source)
 			return 0, f.wait(ctx, next)
 		}
-		// Where it failed, workers look by themselves within their longest idle time.
+		// Where it failed, workers look on their own within their longest idle time.
 	}
 	select {
 	case n := <-f.grant:
@@ -147,14 +147,14 @@ func (f *fetcher) compare(got Fetched) {
 	case got.birth == "":
 		return // nothing is known
 	case f.birth != "" && got.birth != f.birth:
-		f.r.cfg.OnError(fmt.Errorf("fetch tasks: %w: the queue was made anew", ErrDataLost))
+		f.r.cfg.OnError(fmt.Errorf("fetch tasks: %w: the queue was recreated", ErrDataLost))
 	case got.birth == f.birth && got.takes < f.takes:
 		f.r.cfg.OnError(fmt.Errorf("fetch tasks: %w: %d fetches are missing", ErrDataLost, f.takes-got.takes))
 	}
 	f.birth, f.takes = got.birth, got.takes
 }
 
-// seek looks for strays after a fetch. What that brought is with the workers by
+// seek searches for strays after a fetch. What that brought is with the workers by
 // then, and other sources may fetch meanwhile.
 func (f *fetcher) seek(ctx context.Context, n int64) {
 	whole, cancel := context.WithTimeout(context.WithoutCancel(ctx), fetchLimit)

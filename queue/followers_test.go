@@ -70,7 +70,7 @@ func TestQueue_Followers_Wake(t *testing.T) {
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
 		q, f, _ := pair(t, rdb, queue.Config{}, queue.Config{})
 		followed := make(chan string, 10)
-		// They would look by themselves only when the test is over.
+		// They would look on their own only when the test is over.
 		idle := queue.RunConfig{Workers: 1, MaxIdle: time.Hour, OnError: func(err error) { t.Log(err) }}
 		startEach(t, f, func(_ context.Context, task queue.Leased) error {
 			followed <- task.ID

@@ -21,7 +21,7 @@ import (
 // TestRun_DueOddMilliseconds: given hundreds of tasks that fall due at odd
 // moments from 871 ms on, added with the latest first while the workers sleep until
 // something far away, none starts before its moment by Redis's clock, and none
-// waits for an idle worker to look by itself.
+// waits for an idle worker to look on its own.
 func TestRun_DueOddMilliseconds(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {

@@ -404,7 +404,7 @@ func reasons(s *source) string {
 }
 
 // TestPool_Abandon: the tasks of handlers that run on are handed back in order, and
-// what another returned at that moment is heard of first.
+// what another returned at that moment is learned of first.
 func TestPool_Abandon(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

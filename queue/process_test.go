@@ -108,7 +108,7 @@ func wantSaid(t *testing.T, c *redistest.Child, want string) {
 	}
 }
 
-// wantEnd fails unless the process ends by itself, and well.
+// wantEnd fails unless the process ends on its own, and well.
 func wantEnd(t *testing.T, c *redistest.Child) {
 	t.Helper()
 	select {
@@ -357,7 +357,7 @@ func acknowledgeLate(t *testing.T) {
 }
 
 // TestRun_ProcessTerminated: given processes with a task that takes far longer
-// than their drain, when they get SIGTERM they end by themselves, and the task,
+// than their drain, when they get SIGTERM they end on their own, and the task,
 // and what was fetched with it, is ready again with no attempt counted; also when
 // the handler does not heed its context, and reports success in the end.
 func TestRun_ProcessTerminated(t *testing.T) {

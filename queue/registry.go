@@ -212,7 +212,7 @@ func since(at *atomic.Pointer[time.Time]) (time.Duration, bool) {
 }
 
 // Run sends a heartbeat at once and then at intervals until ctx ends; then it
-// removes the entry. onError hears of the first of several heartbeats in a row that
+// removes the entry. onError learns of the first of several heartbeats in a row that
 // fail, and of a removal that fails: the entry then expires.
 func (g *Registration) Run(ctx context.Context, onError func(error)) {
 	tick := time.NewTicker(g.registry.cfg.Every)

@@ -13,7 +13,7 @@ const (
 	strayEvery = time.Second
 )
 
-// strays looks for tasks that a fault has left in no state, which no worker would
+// strays searches for tasks that a fault has left in no state, which no worker would
 // ever take. Each fetch counts them without looking at any. Only while there are
 // some, tasks are checked, in pages.
 type strays struct {

@@ -64,7 +64,7 @@ func content(t testing.TB, rdb redis.UniversalClient, prefix string) map[string]
 	return all
 }
 
-// TestQueue_VerifyBusy: beside workers and producers it finds nothing, and mends nothing.
+// TestQueue_VerifyBusy: beside workers and producers it finds nothing, and repairs nothing.
 func TestQueue_VerifyBusy(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {

@@ -146,7 +146,7 @@ func TestClient_Send_Addresses(t *testing.T) {
 		t.Fatalf("an allowed address: %+v", res)
 	}
 	// The name means another machine now. The connection that is open is still the
-	// one that was checked; the next one is checked anew.
+	// one that was checked; the next one is checked again.
 	names.say("127.0.0.2")
 	client.Close()
 	if res := client.Send(t.Context(), message("http://shop.example"+port)); !errors.Is(res.Err, ErrAddress) {
@@ -415,7 +415,7 @@ func (n *line) now() chan struct{} {
 	return n.cut
 }
 
-// fail cuts what is connected; what connects later is as good as new.
+// fail cuts what is connected; what connects later works.
 func (n *line) fail() {
 	n.mu.Lock()
 	defer n.mu.Unlock()

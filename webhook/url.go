@@ -34,7 +34,7 @@ func (p Policy) CheckURL(text string) error {
 	case u.Scheme != "https" && u.Scheme != "http":
 		return &URLError{"url begins with https://."}
 	case u.User != nil:
-		return &URLError{"url has no user name or password; the signature says who calls."}
+		return &URLError{"url must not contain a user name or password; the signature authenticates the sender."}
 	case strings.Contains(text, "#"):
 		return &URLError{"url has no fragment."}
 	case u.Hostname() == "":

@@ -50,7 +50,7 @@ func parse(args []string, errout io.Writer) (options, error) {
 	f.DurationVar(&o.duration, "duration", time.Second, "length of one phase of one contender")
 	f.StringVar(&o.only, "only", "", "contenders, separated by commas; all by default")
 	f.StringVar(&o.profile, "profile", "", "folder for CPU profiles of our uncontended phases")
-	f.DurationVar(&o.rest, "rest", 0, "what a goroutine leaves between its release and its next acquire; below 20ms, or nobody is left in the queue")
+	f.DurationVar(&o.rest, "rest", 0, "pause of a goroutine between its release and its next acquire; below 20ms, or the queue is empty")
 	if err := f.Parse(args); err != nil {
 		return o, err
 	}

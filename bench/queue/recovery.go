@@ -147,7 +147,7 @@ func (w *worker) holdsAll(ctx context.Context) error {
 	case <-w.said.seen:
 		return nil
 	case <-w.ended:
-		return errors.New("the worker ended by itself")
+		return errors.New("the worker ended early")
 	case <-timer.C:
 		return fmt.Errorf("the worker does not hold %d tasks after %s", heldTasks, crew.Patience)
 	case <-ctx.Done():

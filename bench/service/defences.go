@@ -204,8 +204,8 @@ func printDefences(ctx context.Context, out io.Writer, addr string) error {
 		}
 		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\n", off, row.hot, row.expired, row.ghosts, row.together)
 	}
-	fmt.Fprintf(w, "(ids asked of the database: %d readers of one item on %d processes, before anybody has it and after its time;\n"+
-		" %d unknown ids, %d times each; the most of %d items, loaded together, that are loaded anew within %v)\n",
+	fmt.Fprintf(w, "(ids read from the database: %d readers of one item on %d processes, with an empty cache and after expiry;\n"+
+		" %d unknown ids, %d times each; the maximum of %d items, loaded together, that are reloaded within %v)\n",
 		hotReaders, hotCatalogs, ghostIDs, ghostTwice, togetherIDs, togetherSlot)
 	return w.Flush()
 }

@@ -56,7 +56,7 @@ func measureExpiries(ctx context.Context, m *meter) error {
 			break
 		}
 		if time.Now().After(end) {
-			return fmt.Errorf("%d orders have not lapsed", open)
+			return fmt.Errorf("%d orders have not expired", open)
 		}
 		if err := pause.OrCause(ctx, 5*time.Second); err != nil {
 			return err
@@ -83,10 +83,10 @@ func printLateness(ctx context.Context, m *meter, db *sql.DB, item string) error
 		return err
 	}
 	if len(late) != m.o.expiry {
-		return fmt.Errorf("%d orders lapsed, want %d", len(late), m.o.expiry)
+		return fmt.Errorf("%d orders expired, want %d", len(late), m.o.expiry)
 	}
 	if late[0] < 0 {
-		return fmt.Errorf("an order lapsed %v ms early", -late[0])
+		return fmt.Errorf("an order expired %v ms early", -late[0])
 	}
 	fmt.Fprintf(m.out, "expiries      late by p50 %.0f ms, p99 %.0f ms, at most %.0f ms, never early\n",
 		late[len(late)/2], late[len(late)*99/100], late[len(late)-1])

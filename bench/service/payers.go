@@ -71,7 +71,7 @@ func measurePayers(ctx context.Context, sz *sizes) (err error) {
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(out, "payers        %6.0f orders/s alone, batch p90 %v; beside %d payers %6.0f orders/s, batch p90 %v, %6.0f payments/s, payment p99 %v\n",
+		fmt.Fprintf(out, "payers        %6.0f orders/s without payers, batch p90 %v; beside %d payers %6.0f orders/s, batch p90 %v, %6.0f payments/s, payment p99 %v\n",
 			quiet.orders, quantile(quiet.batches, 90), payerCount, busy.orders, quantile(busy.batches, 90), busy.payments, quantile(busy.pays, 99))
 		alone, beside, paid = append(alone, quiet.orders), append(beside, busy.orders), append(paid, busy.payments)
 		slow = append(slow, float64(quantile(busy.batches, 90).Microseconds())/1000)

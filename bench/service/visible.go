@@ -58,7 +58,7 @@ func measureVisible(ctx context.Context, m *meter) error {
 				return err
 			}
 			if time.Since(began) > visibleLimit {
-				return fmt.Errorf("round %d: the unit was not to be had for %v", i, visibleLimit)
+				return fmt.Errorf("round %d: the unit could not be bought for %v", i, visibleLimit)
 			}
 		}
 		took = append(took, float64(time.Since(began))/float64(time.Millisecond))

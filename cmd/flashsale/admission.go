@@ -21,7 +21,7 @@ func (a *app) admission() *order.Pressure {
 	})
 	a.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "flashsale_admission_shut_queues",
-		Help: "Queues of orders, by partition, that are so full that purchases are refused before they are looked at.",
+		Help: "Order queues at capacity, by partition; their purchases are refused.",
 	}, func() float64 { return float64(p.Shut()) }))
 	a.life.add(part{name: "admission", run: p.Run})
 	return p

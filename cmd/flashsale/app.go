@@ -131,8 +131,8 @@ func (a *app) build(ctx context.Context, r role) error {
 	}
 	if !r.api || !r.worker {
 		if s.Redis == embeddedRedis {
-			return badSetting("redis", s.Redis, "the embedded engine lives in one process, and "+r.command+" is one of several",
-				"name a Redis that all processes reach, or run flashsale serve")
+			return badSetting("redis", s.Redis, "the embedded engine serves one process, and "+r.command+" is one of several",
+				"set a Redis that all processes can reach, or run flashsale serve")
 		}
 	}
 	if err := a.openDatabase(ctx, r); err != nil {
@@ -260,7 +260,7 @@ func (a *app) openEngine(ctx context.Context) error {
 	}
 	if err := rdb.Ping(ctx).Err(); err != nil {
 		if redis.IsLoadingError(err) {
-			return failedSetting("redis", s.Redis, "it is still reading its data ("+err.Error()+")", "start again once it has")
+			return failedSetting("redis", s.Redis, "it is still loading its data ("+err.Error()+")", "start again when it has finished")
 		}
 		return failedSetting("redis", s.Redis, "no answer ("+err.Error()+")", "start it, or correct the address")
 	}
@@ -315,7 +315,7 @@ func (a *app) openQueues() error {
 // second: an outage repeats itself.
 func (a *app) reporter(room string) func(error) {
 	log := a.log.Sample(&zerolog.BurstSampler{Burst: 5, Period: time.Second})
-	return func(err error) { log.Warn().Str("room", room).Err(err).Msg("trying again") }
+	return func(err error) { log.Warn().Str("component", room).Err(err).Msg(room + " failed, retrying") }
 }
 
 // orderQueues are the task queues of accepted orders, as operators know them.
@@ -356,7 +356,7 @@ func (a *app) addWorker() error {
 	report := a.pulse.failing(a.reporter("order"))
 	f := order.NewFulfiller(a.store, a.rdb, a.waiters, report)
 	committed := prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "flashsale_orders_committed_total", Help: "Orders that became rows, confirmed or rejected.",
+		Name: "flashsale_orders_committed_total", Help: "Orders written to the database, confirmed or rejected.",
 	})
 	batches := prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name: "flashsale_commit_batch_orders", Help: "Orders per database transaction.",
@@ -519,7 +519,7 @@ func (a *app) maxStreams() int {
 			Msg("max-streams lowered to half of the open-file limit; raise the limit (ulimit -n, LimitNOFILE)")
 	}
 	limit := prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "flashsale_event_streams_limit", Help: "Event streams that this process may have open.",
+		Name: "flashsale_event_streams_limit", Help: "Maximum number of open event streams of this process.",
 	})
 	limit.Set(float64(n))
 	a.registry.MustRegister(limit)
@@ -547,7 +547,7 @@ func (a *app) checks() []handler.Check {
 		{Name: "draining", Probe: func(context.Context) error { return a.drain.check() }},
 		{Name: "redis", Probe: func(ctx context.Context) error { return a.rdb.Ping(ctx).Err() }},
 		{Name: "database", Probe: a.databaseReady},
-		{Name: "database", Probe: a.salesStopped, Degrades: "older than Redis as to some items, whose sales are stopped until flashsale recover"},
+		{Name: "database", Probe: a.salesStopped, Degrades: "older than Redis for some items; their sales are stopped until flashsale recover"},
 	}
 }
 

@@ -13,11 +13,11 @@ func (a *app) breakers() *breaker.Breakers {
 	a.registry.MustRegister(
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "flashsale_redis_breakers_open",
-			Help: "Servers of Redis to which calls are refused at once, because they did not answer of late: 0 or 1, more on a cluster.",
+			Help: "Redis nodes whose circuit breaker is open: 0 or 1, more on a cluster.",
 		}, func() float64 { return float64(b.Open()) }),
 		prometheus.NewCounterFunc(prometheus.CounterOpts{
 			Name: "flashsale_redis_breaker_refused_total",
-			Help: "Calls to Redis that were refused at once while it was away. Nothing of them was sent.",
+			Help: "Redis calls refused by an open circuit breaker, before anything was sent.",
 		}, func() float64 { return float64(b.Refused()) }),
 	)
 	return b

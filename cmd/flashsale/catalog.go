@@ -54,14 +54,14 @@ func (a *app) catalogMetrics(items *catalog.Catalog) {
 		name, help, label, value string
 		read                     func(catalog.Stats) int64
 	}{
-		{"flashsale_catalog_answers_total", "Items and ids answered, by the layer that knew.", "layer", "memory", func(s catalog.Stats) int64 { return s.Memory }},
-		{"flashsale_catalog_answers_total", "Items and ids answered, by the layer that knew.", "layer", "redis", func(s catalog.Stats) int64 { return s.Redis }},
-		{"flashsale_catalog_answers_total", "Items and ids answered, by the layer that knew.", "layer", "database", func(s catalog.Stats) int64 { return s.Database }},
-		{"flashsale_catalog_refused_total", "Ids of no item that did not reach the database.", "by", "filter", func(s catalog.Stats) int64 { return s.Refused }},
-		{"flashsale_catalog_refused_total", "Ids of no item that did not reach the database.", "by", "negative_entry", func(s catalog.Stats) int64 { return s.Negative }},
-		{"flashsale_catalog_stale_total", "Items shown as they were while they were loaded anew.", "", "", func(s catalog.Stats) int64 { return s.Stale }},
-		{"flashsale_catalog_questions_total", "Questions of the catalogue to the database.", "", "", func(s catalog.Stats) int64 { return s.Questions }},
-		{"flashsale_catalog_changes_total", "Items forgotten because they were changed.", "", "", func(s catalog.Stats) int64 { return s.Changed }},
+		{"flashsale_catalog_answers_total", "Items and ids answered, by the layer that had them.", "layer", "memory", func(s catalog.Stats) int64 { return s.Memory }},
+		{"flashsale_catalog_answers_total", "Items and ids answered, by the layer that had them.", "layer", "redis", func(s catalog.Stats) int64 { return s.Redis }},
+		{"flashsale_catalog_answers_total", "Items and ids answered, by the layer that had them.", "layer", "database", func(s catalog.Stats) int64 { return s.Database }},
+		{"flashsale_catalog_refused_total", "Unknown ids refused before the database.", "by", "filter", func(s catalog.Stats) int64 { return s.Refused }},
+		{"flashsale_catalog_refused_total", "Unknown ids refused before the database.", "by", "negative_entry", func(s catalog.Stats) int64 { return s.Negative }},
+		{"flashsale_catalog_stale_total", "Stale items served during a reload.", "", "", func(s catalog.Stats) int64 { return s.Stale }},
+		{"flashsale_catalog_questions_total", "Queries of the catalogue to the database.", "", "", func(s catalog.Stats) int64 { return s.Questions }},
+		{"flashsale_catalog_changes_total", "Cached items dropped because they were changed.", "", "", func(s catalog.Stats) int64 { return s.Changed }},
 	} {
 		opts := prometheus.CounterOpts{Name: m.name, Help: m.help}
 		if m.label != "" {

@@ -22,10 +22,10 @@ import (
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "flashsale",
-		Short: "Sell a fixed stock to a crowd that arrives in one second",
-		Long: "flashsale sells a fixed stock to a crowd that arrives in one second.\n\n" +
+		Short: "Sell a fixed stock to a crowd that arrives within one second",
+		Long: "flashsale sells a fixed stock to a crowd that arrives within one second.\n\n" +
 			"Without a command it serves: API and worker in one process, on an embedded Redis and a\n" +
-			"SQLite file unless told otherwise. Each setting may be given as a flag, as an environment\n" +
+			"SQLite file by default. Each setting may be given as a flag, as an environment\n" +
 			"variable (--ops-addr is FLASHSALE_OPS_ADDR), or in a YAML file named by --config.",
 		Args:          noArgs,
 		SilenceErrors: true,
@@ -42,11 +42,11 @@ func newRoot() *cobra.Command {
 			RunE: runRole(role{command: "serve", api: true, worker: true}),
 		},
 		&cobra.Command{
-			Use: "api", Short: "Run the API alone; it needs a Redis and a migrated database", Args: noArgs,
+			Use: "api", Short: "Run only the API; it needs Redis and a migrated database", Args: noArgs,
 			RunE: runRole(role{command: "api", api: true}),
 		},
 		&cobra.Command{
-			Use: "worker", Short: "Run a worker alone; it needs a Redis and a migrated database", Args: noArgs,
+			Use: "worker", Short: "Run only a worker; it needs Redis and a migrated database", Args: noArgs,
 			RunE: runRole(role{command: "worker", worker: true}),
 		},
 		newMigrate(), newItem(), newOrder(), newPayment(), newQueue(), newReconcile(), newToken(), newConfig(), newDoctor(),
@@ -150,16 +150,16 @@ func newMigrate() *cobra.Command {
 		_, err = fmt.Fprintln(c.OutOrStdout(), text)
 		return err
 	})
-	down := &cobra.Command{Use: "down", Short: "Undo the newest migration, and drop the data it holds", Args: noArgs,
+	down := &cobra.Command{Use: "down", Short: "Undo the newest migration, and drop its data", Args: noArgs,
 		RunE: func(c *cobra.Command, args []string) error {
 			if !yes {
-				return usageError{errors.New("migrate down drops the newest migration's tables with all that is in them, orders included; " +
-					"stop every process, keep a copy of the database, and say --yes")}
+				return usageError{errors.New("migrate down drops the newest migration's tables and all their data, orders included; " +
+					"stop every process, back up the database, and add --yes")}
 			}
 			return undo(c, args)
 		}}
 	down.Flags().BoolVar(&yes, "yes", false, "drop the data")
-	status := &cobra.Command{Use: "status", Short: "List the migrations; exit 1 when one is pending or there is no database", Args: noArgs,
+	status := &cobra.Command{Use: "status", Short: "List the migrations; exit 1 if one is pending or there is no database", Args: noArgs,
 		RunE: migration(false, func(c *cobra.Command, m *migrations.Migrator) error {
 			steps, err := m.Status(c.Context())
 			if err != nil {
@@ -178,7 +178,7 @@ func newMigrate() *cobra.Command {
 			}
 			return m.Check(c.Context())
 		})}
-	return group("migrate", "Change the database's schema", up, down, status)
+	return group("migrate", "Change the database schema", up, down, status)
 }
 
 func newToken() *cobra.Command {
@@ -212,15 +212,15 @@ func newToken() *cobra.Command {
 			return err
 		},
 	}
-	c.Flags().StringVar(&sub, "sub", "", "whom the token names")
+	c.Flags().StringVar(&sub, "sub", "", "subject of the token")
 	c.Flags().StringVar(&roleName, "role", string(auth.RoleBuyer), "buyer, admin or service")
-	c.Flags().DurationVar(&ttl, "ttl", time.Hour, "how long it is good")
+	c.Flags().DurationVar(&ttl, "ttl", time.Hour, "lifetime of the token")
 	return c
 }
 
 func newConfig() *cobra.Command {
 	return &cobra.Command{
-		Use: "config", Short: "Print the effective settings and where each comes from", Args: noArgs,
+		Use: "config", Short: "Print the effective settings and the origin of each", Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			s, err := loadSettings(c.Flags())
 			if err != nil {

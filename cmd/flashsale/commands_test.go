@@ -83,7 +83,7 @@ func TestCommand_WrongUsage(t *testing.T) {
 		{[]string{"item"}, "item"}, {[]string{"item", "sell"}, "sell"}, {[]string{"item", "create", "--stock", "many"}, "stock"},
 		{[]string{"item", "restock", "--quantity", "1", "--reason", "r"}, "item id"}, {[]string{"item", "restock", "a", "--quantity", "1"}, "reason"},
 		{[]string{"item", "restock", "a", "--reason", "r"}, "quantity"}, {[]string{"item", "restock", "a", "--quantity", "1.5", "--reason", "r"}, "quantity"},
-		{[]string{"item", "pause"}, "item id"}, {[]string{"item", "close", "a", "b"}, "item id"}, {[]string{"item", "change", "a"}, "something to change"},
+		{[]string{"item", "pause"}, "item id"}, {[]string{"item", "close", "a", "b"}, "item id"}, {[]string{"item", "change", "a"}, "at least one field"},
 		{[]string{"item", "list", "--server", "nonsense"}, "server"}, {[]string{"item", "list", "--wait", "-1s"}, "wait"}, {[]string{"queue", "stats", "--wait", "2h"}, "wait"}, {[]string{"config", "--addr"}, "addr"},
 		{[]string{"token", "--sub", ""}, "sub"}, {[]string{"token", "--sub", "al ice"}, "sub"}, {[]string{"token", "--sub", "alice", "--role", "king"}, "role"},
 		{[]string{"token", "--sub", "alice", "--ttl", "-1h"}, "ttl"}, {[]string{"token", "--sub", "alice", "--ttl", "1ms"}, "ttl"},

@@ -74,14 +74,14 @@ func (d *doctor) fix(part, says, mend string) {
 func (d *doctor) failed(part string, err error) { d.fix(part, err.Error(), "") }
 
 // errUnhealthy makes the exit code 1.
-var errUnhealthy = errors.New("something is to be fixed")
+var errUnhealthy = errors.New("problems found")
 
 func newDoctor() *cobra.Command {
 	return &cobra.Command{
-		Use: "doctor", Short: "Check Redis, database, clock, keys and workers, and say what to fix; exit 1 when something is", Args: noArgs,
-		Long: "doctor looks at what a process with these settings would stand on: its keys, its data\n" +
-			"directory, the database, Redis, the clock and the workers. It changes nothing, so it may be run beside the\n" +
-			"service. Lines with \"note\" or \"warn\" are worth a look; with one of \"fix\" the exit code is 1.",
+		Use: "doctor", Short: "Check Redis, database, clock, keys and workers, and report what to fix; exit 1 if problems are found", Args: noArgs,
+		Long: "doctor checks everything that a process with these settings depends on: its keys, its data\n" +
+			"directory, the database, Redis, the clock and the workers. It changes nothing, so it may run beside the\n" +
+			"service. Lines with \"note\" or \"warn\" deserve attention; with a line \"fix\" the exit code is 1.",
 		RunE: func(c *cobra.Command, _ []string) error {
 			s, err := loadSettings(c.Flags())
 			if err != nil {
@@ -144,10 +144,10 @@ func (d *doctor) keys(ctx context.Context) {
 	case i.adminJWKS != "":
 		d.ok("keys", "the key set %s of admins can be read", redactURL(i.adminJWKS))
 	case i.separate():
-		d.ok("keys", "admins need tokens of an issuer or an audience of their own")
+		d.ok("keys", "admins' tokens need a separate issuer or audience")
 	default:
-		d.found = append(d.found, finding{levelNote, "keys", "buyers and admins share a key: whatever signs tokens for buyers can sign for admins",
-			"give admins a key of their own (FLASHSALE_ADMIN_JWT_SECRET or FLASHSALE_ADMIN_JWKS), see docs/identity.md"})
+		d.found = append(d.found, finding{levelNote, "keys", "buyers and admins share a key: the signer of buyers' tokens can also sign admins' tokens",
+			"give admins a separate key (FLASHSALE_ADMIN_JWT_SECRET or FLASHSALE_ADMIN_JWKS), see docs/identity.md"})
 	}
 }
 
@@ -158,13 +158,13 @@ func (d *doctor) devKey() {
 	info, err := os.Stat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		d.warn("keys", "there is no key: flashsale serve would run in development mode and make one", mend)
+		d.warn("keys", "no key is set: flashsale serve would run in development mode and create one", mend)
 	case err != nil:
 		d.failed("keys", err)
 	case info.Mode().Perm()&0o077 != 0:
 		d.fix("keys", fmt.Sprintf("development key %s can be read by others (%v)", path, info.Mode().Perm()), "chmod 600 "+path)
 	default:
-		d.warn("keys", "development mode: whoever can reach /dev/tokens can be anybody", mend)
+		d.warn("keys", "development mode: any client that can reach /dev/tokens can get a token for any user and role", mend)
 	}
 }
 
@@ -192,7 +192,7 @@ func (d *doctor) database(ctx context.Context) (partitions int) {
 	const migrate = "run flashsale migrate up, or flashsale serve, which does it"
 	// Opening it would make it.
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-		d.warn("database", "there is none at "+path+" yet", migrate)
+		d.warn("database", "there is no database at "+path, migrate)
 		return 0
 	}
 	store, err := order.OpenStore(ctx, s.DB)
@@ -206,27 +206,27 @@ func (d *doctor) database(ctx context.Context) (partitions int) {
 		}
 	}()
 	if free, known := freeBytes(filepath.Dir(path)); known && free < doctorDisk {
-		d.warn("database", fmt.Sprintf("%d MiB are free beside it", free>>20), "make room: a full disk stops the commits, and purchases with them")
+		d.warn("database", fmt.Sprintf("%d MiB are free beside it", free>>20), "free disk space: a full disk stops commits and purchases")
 	}
 	if err := checkSchema(ctx, store); err != nil {
 		if errors.Is(err, migrations.ErrPending) {
 			d.fix("database", "its schema is older than this program, or it is empty", migrate)
 		} else {
-			d.fix("database", "its schema cannot be read: "+err.Error(), "see that the file is a database of this service, and not locked")
+			d.fix("database", "its schema cannot be read: "+err.Error(), "make sure that the file is a database of this service and is not locked")
 		}
 		return 0
 	}
 	c, err := store.Checkup(ctx)
 	switch {
 	case err != nil:
-		d.fix("database", err.Error(), "see that the file can be read and is not locked")
+		d.fix("database", err.Error(), "make sure that the file can be read and is not locked")
 		return 0
 	case len(c.Damage) > 0:
 		d.fix("database", "the file is damaged: "+strings.Join(c.Damage, "; "), "stop every process, and restore the last copy")
 	case c.JournalMode != "wal":
-		d.warn("database", "its journal mode is "+c.JournalMode+", not wal", "see that the file system allows shared memory; network file systems do not")
+		d.warn("database", "its journal mode is "+c.JournalMode+", not wal", "use a file system with shared memory; network file systems have none")
 	default:
-		d.ok("database", "%s is whole and its schema is up to date (epoch %d)", path, c.Epoch)
+		d.ok("database", "%s is intact and its schema is up to date (epoch %d)", path, c.Epoch)
 	}
 	if c.Partitions != 0 && c.Partitions != s.Partitions {
 		d.fix("partitions", fmt.Sprintf("the setting is %d, and the database was laid out for %d", s.Partitions, c.Partitions),
@@ -263,7 +263,7 @@ func checkSchema(ctx context.Context, store *order.Store) error {
 func (d *doctor) redis(ctx context.Context, partitions int) {
 	s := d.settings
 	if s.Redis == embeddedRedis {
-		d.ok("redis", "embedded: it lives and ends with flashsale serve; every purchase waits for its commit")
+		d.ok("redis", "embedded: its data ends with flashsale serve; every purchase waits for its commit")
 		return
 	}
 	redis.SetLogger(redisLogger{zerolog.Nop()}) // the findings say it better
@@ -305,7 +305,7 @@ func (d *doctor) redis(ctx context.Context, partitions int) {
 func (d *doctor) server(ctx context.Context, rdb redis.UniversalClient) {
 	text, err := rdb.Info(ctx, "server", "replication", "memory").Result()
 	if err != nil {
-		d.warn("redis", "it does not tell about itself: "+err.Error(), "allow INFO for this user, if you want it checked")
+		d.warn("redis", "INFO failed: "+err.Error(), "allow INFO for this Redis user, so that doctor can check the server")
 		return
 	}
 	info := make(map[string]string)
@@ -339,10 +339,10 @@ func (d *doctor) pace(ctx context.Context, rdb redis.UniversalClient) {
 	}
 	slices.Sort(took)
 	if median := took[doctorPings/2]; median > doctorSlow {
-		d.warn("redis", fmt.Sprintf("an exchange takes %v (median of %d)", median.Round(10*time.Microsecond), doctorPings),
-			"bring it nearer: each batch of purchases is one exchange")
+		d.warn("redis", fmt.Sprintf("a round trip takes %v (median of %d)", median.Round(10*time.Microsecond), doctorPings),
+			"move Redis closer: each batch of purchases is one round trip")
 	} else {
-		d.ok("redis", "an exchange takes %v (median of %d)", median.Round(10*time.Microsecond), doctorPings)
+		d.ok("redis", "a round trip takes %v (median of %d)", median.Round(10*time.Microsecond), doctorPings)
 	}
 }
 
@@ -369,11 +369,11 @@ func (d *doctor) contents(ctx context.Context, rdb redis.UniversalClient, partit
 		d.failed("partitions", err)
 		return
 	case have != 0 && have != partitions:
-		d.fix("partitions", fmt.Sprintf("this Redis was laid out for %d, and %d is wanted", have, partitions),
+		d.fix("partitions", fmt.Sprintf("this Redis was laid out for %d, and the setting is %d", have, partitions),
 			"name the Redis that belongs to the database, or set the number that is recorded")
 		return
 	case have == 0:
-		d.ok("queue", "this Redis holds nothing of the service yet")
+		d.ok("queue", "this Redis has no data of the service yet")
 		return
 	}
 	waiting := 0 // accepted orders that are not committed
@@ -455,7 +455,7 @@ func (d *doctor) age(ctx context.Context, rdb redis.UniversalClient, partitions 
 		d.failed("database", err)
 	case len(behind) > 0:
 		b := &behind[0]
-		d.fix("database", fmt.Sprintf("it is older than Redis, as after the restore of a backup: %d sales are stopped, the first is %s (revision %d in the database, %d in Redis)",
+		d.fix("database", fmt.Sprintf("it is older than Redis, for example after a backup was restored: %d sales are stopped, the first is %s (revision %d in the database, %d in Redis)",
 			len(behind), b.ItemID, b.Database, b.Redis), "decide with flashsale recover --from redis or --from database; see docs/backup.md")
 	default:
 		d.ok("database", "it is not older than Redis")
@@ -476,9 +476,9 @@ func (d *doctor) queue(ctx context.Context, rdb redis.UniversalClient, name, pre
 	case s.Dead > 0:
 		d.warn("queue", fmt.Sprintf("%s holds %d dead letters", name, s.Dead), "see flashsale queue dead, then retry or discard them")
 	case s.Paused:
-		d.warn("queue", name+" is paused", "resume it, or nothing is committed")
+		d.warn("queue", name+" is paused", "resume it; until then nothing is committed")
 	case s.OldestReady > time.Minute:
-		d.warn("queue", fmt.Sprintf("%s: a task waits for %v", name, s.OldestReady.Round(time.Second)), "see that a worker runs")
+		d.warn("queue", fmt.Sprintf("%s: a task waits for %v", name, s.OldestReady.Round(time.Second)), "make sure that a worker runs")
 	default:
 		d.ok("queue", "%s: %d ready, %d delayed, %d leased, no dead letters", name, s.Ready, s.Delayed, s.Leased)
 	}

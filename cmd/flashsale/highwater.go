@@ -32,7 +32,7 @@ func (a *app) addHighWater(ctx context.Context) error {
 			for i := range behind[:min(len(behind), maxLogged)] {
 				b := &behind[i]
 				a.log.Error().Str("item", b.ItemID).Int64("database_revision", b.Database).Int64("redis_revision", b.Redis).
-					Msg("sale stopped: the database is older than Redis, as after the restore of a backup; decide with flashsale recover --from redis|database")
+					Msg("sale stopped: the database is older than Redis, for example after a backup was restored; run flashsale recover --from redis|database")
 			}
 			if len(behind) > maxLogged && len(behind) != was {
 				a.log.Error().Int("sales", len(behind)).Msg("more sales are stopped")

@@ -38,7 +38,7 @@ func defineIdentity(f *pflag.FlagSet) {
 	f.String("subject-claim", auth.DefaultSubjectClaim, "claim that identifies the buyer, admin or service")
 	f.String("role-claim", auth.DefaultRoleClaim, "claim that holds the role; dots separate the names of nested claims, for example realm_access.roles")
 	f.StringSlice("role-map", nil, "values of the role claim, for example admin=shop-admins,buyer=customers,service=psp; buyer=* maps all other tokens (default: the roles' own names)")
-	f.String("admin-jwt-secret", "", "HS256 key of the admins' tokens, 32 bytes or more; the ordinary key then signs for no admin")
+	f.String("admin-jwt-secret", "", "HS256 key of the admins' tokens, 32 bytes or more; the ordinary key then cannot sign admins' tokens")
 	f.String("admin-jwks", "", "file or URL of the public keys of the admins' tokens, instead of a secret")
 	f.String("admin-issuer", "", "value that the iss of the admins' tokens must equal (default: that of --issuer)")
 	f.String("admin-audience", "", "value that the aud of the admins' tokens must contain (default: that of --audience)")
@@ -89,18 +89,18 @@ func (s *Settings) validateAdmins(check func(ok bool, name, cause, mend string))
 	i := &s.Identity
 	check(i.adminSecret == "" || len(i.adminSecret) >= auth.MinSecret, "admin-jwt-secret", fmt.Sprintf("it has %d bytes", len(i.adminSecret)), "use 32 or more, for example from openssl rand -hex 32")
 	check(i.adminSecret == "" || i.adminJWKS == "", "admin-jwks", "there is an admin-jwt-secret too", "set one of the two")
-	check(i.adminSecret == "" || i.adminSecret != s.JWTSecret, "admin-jwt-secret", "it is the jwt-secret too, so whatever signs for buyers could sign for admins", "use another secret")
+	check(i.adminSecret == "" || i.adminSecret != s.JWTSecret, "admin-jwt-secret", "it equals the jwt-secret, so the signer of buyers' tokens could sign admins' tokens", "use another secret")
 	differs := i.adminIssuer != "" && i.adminIssuer != i.issuer || i.adminAudience != "" && i.adminAudience != i.audience
-	check(i.adminJWKS == "" || i.adminJWKS != s.JWKS || differs, "admin-jwks", "it is the jwks too, and neither admin-issuer nor admin-audience tells admins apart",
-		"name the admins' own key set, or set admin-issuer or admin-audience")
+	check(i.adminJWKS == "" || i.adminJWKS != s.JWKS || differs, "admin-jwks", "it equals the jwks, and neither admin-issuer nor admin-audience separates admins",
+		"name a separate key set for admins, or set admin-issuer or admin-audience")
 	if i.adminSecret != "" || i.adminJWKS != "" {
 		return
 	}
 	for _, t := range []textSetting{{"admin-issuer", &i.adminIssuer}, {"admin-audience", &i.adminAudience}} {
 		value, name := *t.to, t.name
-		check(value == "" || s.JWKS != "", name, "admins have no key of their own, and whoever has the jwt-secret can sign for any issuer and audience",
+		check(value == "" || s.JWKS != "", name, "admins have no separate key, and the holder of the jwt-secret can sign for any issuer and audience",
 			"set admin-jwt-secret or admin-jwks as well")
-		check(value == "" || s.JWKS == "" || differs, name, "it does not tell admins from buyers: it is that of buyers too", "use another value, or set admin-jwks")
+		check(value == "" || s.JWKS == "" || differs, name, "it does not separate admins from buyers: buyers have the same value", "use another value, or set admin-jwks")
 	}
 }
 

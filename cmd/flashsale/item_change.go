@@ -69,14 +69,14 @@ func newItemRestock(server, token *string) *cobra.Command {
 			case errors.As(err, &refused) && refused.status < http.StatusInternalServerError:
 				return err
 			}
-			fmt.Fprintf(c.ErrOrStderr(), "Whether it was made is not known: repeat it with --key %s, and it is made once.\n", key)
+			fmt.Fprintf(c.ErrOrStderr(), "Outcome unknown; retry with --key %s, it applies at most once.\n", key)
 			return err
 		},
 	}
 	f := c.Flags()
 	f.Int64Var(&quantity, "quantity", 0, "units to add; a negative number takes back unsold ones")
-	f.StringVar(&reason, "reason", "", "why, for who reads the audit")
-	f.StringVar(&key, "key", "", "names this restock, so that a repeat adds nothing (default: one of its own)")
+	f.StringVar(&reason, "reason", "", "reason, recorded in the audit log")
+	f.StringVar(&key, "key", "", "idempotency key; a repeat with the same key adds nothing (default: a new key)")
 	return c
 }
 
@@ -91,8 +91,8 @@ func newItemChange(server, token *string) *cobra.Command {
 	}
 	c := &cobra.Command{
 		Use: "change ID", Short: "Change an item while it is on sale", Args: oneItem,
-		Long: "Change an item while it is on sale. What is not stated stays as it is.\n\n" +
-			"The item is read first, and the change is refused if somebody else changes it in between.",
+		Long: "Change an item while it is on sale. Fields without a flag stay unchanged.\n\n" +
+			"The item is read first, and the change is refused if another admin changes it in between.",
 		Example: "  flashsale item change drop-1 --limit 2 --closes-at 2030-01-31T18:00:00Z",
 		RunE: func(c *cobra.Command, args []string) error {
 			body := make(map[string]any)
@@ -110,7 +110,7 @@ func newItemChange(server, token *string) *cobra.Command {
 				}
 			}
 			if len(body) == 0 {
-				return usageError{errors.New("item change needs something to change; see flashsale item change --help")}
+				return usageError{errors.New("item change needs at least one field to change; see flashsale item change --help")}
 			}
 			if body["closes_at"] == noEnd {
 				body["closes_at"] = nil
@@ -133,10 +133,10 @@ func newItemChange(server, token *string) *cobra.Command {
 		},
 	}
 	f := c.Flags()
-	f.StringVar(&n.name, "name", "", "what buyers read")
-	f.StringVar(&n.description, "description", "", "what buyers read below it")
+	f.StringVar(&n.name, "name", "", "name shown to buyers")
+	f.StringVar(&n.description, "description", "", "description shown to buyers")
 	f.Int64Var(&n.price, "price-minor", 0, "price in the currency's minor unit (cents); accepted orders keep theirs")
-	f.Int64Var(&n.limit, "limit", 0, "units per buyer; who has more keeps them")
+	f.Int64Var(&n.limit, "limit", 0, "units per buyer; buyers who have more keep them")
 	f.StringVar(&n.opens, "opens-at", "", "RFC 3339 time")
 	f.StringVar(&n.closes, "closes-at", "", "RFC 3339 time, or "+noEnd)
 	flagWindow(f, &n.window)

@@ -12,9 +12,9 @@ import (
 // newItemWarm makes the command that loads items before the crowd comes.
 func newItemWarm(server, token *string) *cobra.Command {
 	return &cobra.Command{
-		Use: "warm [ID...]", Short: "Load items and their sales into every process, before the crowd comes",
+		Use: "warm [ID...]", Short: "Load items and their sales into every process before the sale opens",
 		Long: "Load items and their sales into memory and Redis, in every process. Without an id: all items that\n" +
-			"are not closed. The service does the same by itself in the two minutes before an opening.",
+			"are not closed. The service does the same automatically in the two minutes before an opening.",
 		Example: "  flashsale item warm drop-1",
 		RunE: func(c *cobra.Command, ids []string) error {
 			r, err := dial(c, *server, *token, true)

@@ -51,7 +51,7 @@ func (l *lifecycle) run(ctx context.Context) error {
 		running[i].Go(func() {
 			err := p.run(partCtx)
 			if err == nil && partCtx.Err() == nil {
-				err = errors.New("ended by itself")
+				err = errors.New("ended unexpectedly")
 			}
 			if err != nil {
 				ended <- fmt.Errorf("%s: %w", p.name, err)

@@ -43,7 +43,7 @@ func (a *app) lockMetrics() lock.Observer {
 	held := times("flashsale_lock_hold_seconds", "Time that an item's lock was held until it was released.")
 	events := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "flashsale_lock_events_total",
-		Help: "What happened to items' locks: handed_over, wait_failed, lost, max_hold, repaired, extended_late.",
+		Help: "Events of item locks: handed_over, wait_failed, lost, max_hold, repaired, extended_late.",
 	}, []string{"event"})
 	a.registry.MustRegister(events)
 	for _, event := range []string{"handed_over", "wait_failed", "lost", "max_hold", "repaired", "extended_late"} {

@@ -21,7 +21,7 @@ func newOrder() *cobra.Command {
 func newOrderRefund(server, token *string) *cobra.Command {
 	var restock bool
 	c := &cobra.Command{
-		Use: "refund ID", Short: "Record that a paid order was refunded, and restock its units or not",
+		Use: "refund ID", Short: "Record the refund of a paid order, with or without restocking its units",
 		Long: "Record that a paid order was refunded. It moves no money: refund the buyer at the payment provider.\n" +
 			"With --restock=true the units go back on sale, and the buyer may buy as many again. With --restock=false\n" +
 			"they count as sold, and for the buyer's limit. A refund is final.",

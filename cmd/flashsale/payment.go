@@ -45,8 +45,8 @@ func newPaymentList(server, token *string) *cobra.Command {
 	var needsRefund bool
 	var limit int
 	c := &cobra.Command{
-		Use: "list", Short: "List received amounts, the newest first", Args: noArgs,
-		Long: "List received amounts, the newest first. A late amount, a duplicate and a mismatch pay nothing and\n" +
+		Use: "list", Short: "List received amounts, newest first", Args: noArgs,
+		Long: "List received amounts, newest first. A late amount, a duplicate and a mismatch pay nothing and\n" +
 			"have to be refunded: --needs-refund lists those that are not marked as refunded yet.",
 		Example: "  flashsale payment list --needs-refund\n  flashsale payment list --outcome late --limit 10",
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -110,8 +110,8 @@ func printPayments(out io.Writer, payments []paymentView) error {
 
 func newPaymentRefunded(server, token *string) *cobra.Command {
 	return &cobra.Command{
-		Use: "refunded ID", Short: "Record that an amount which paid nothing went back to the buyer",
-		Long: "Record that an amount which paid nothing went back to the buyer. It moves no money: refund it at the\n" +
+		Use: "refunded ID", Short: "Record that an amount that paid nothing was returned to the buyer",
+		Long: "Record that an amount that paid nothing was returned to the buyer. It moves no money: refund it at the\n" +
 			"payment provider. An accepted amount is refunded with its order: flashsale order refund.",
 		Example: "  flashsale payment refunded 17", Args: onePayment,
 		RunE: func(c *cobra.Command, args []string) error {

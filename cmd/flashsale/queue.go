@@ -18,10 +18,10 @@ const deadPage = 100
 
 func newQueue() *cobra.Command {
 	var server, token string
-	c := group("queue", "Look at the task queues and decide about dead letters, through the API",
+	c := group("queue", "Inspect the task queues and handle dead letters, through the API",
 		newQueueStats(&server, &token), newQueueDead(&server, &token),
-		newQueueFate(&server, &token, "retry", "Make dead letters ordinary tasks again"),
-		newQueueFate(&server, &token, "discard", "Remove dead letters for good; an order that never was committed is rejected"),
+		newQueueFate(&server, &token, "retry", "Move dead letters back to their queue"),
+		newQueueFate(&server, &token, "discard", "Remove dead letters permanently; an order that was never committed is rejected"),
 		newQueueVerify(&server, &token))
 	c.PersistentFlags().StringVar(&server, "server", "", "URL of the API (default http:// and --addr)")
 	addWait(c.PersistentFlags())
@@ -31,7 +31,7 @@ func newQueue() *cobra.Command {
 
 func newQueueStats(server, token *string) *cobra.Command {
 	return &cobra.Command{
-		Use: "stats", Short: "Print what waits in each queue", Args: noArgs,
+		Use: "stats", Short: "Print the tasks of each queue", Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			r, err := dial(c, *server, *token, true)
 			if err != nil {
@@ -114,7 +114,7 @@ func (r *remote) deadLetters(ctx context.Context, limit int) ([]deadView, error)
 func newQueueDead(server, token *string) *cobra.Command {
 	var limit int
 	c := &cobra.Command{
-		Use: "dead", Short: "List the dead letters, the latest first", Args: noArgs,
+		Use: "dead", Short: "List the dead letters, newest first", Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if limit < 0 {
 				return usageError{fmt.Errorf("--limit %d: use 0 (all) or more", limit)}
@@ -148,7 +148,7 @@ func newQueueFate(server, token *string, verb, short string) *cobra.Command {
 		Example: "  flashsale queue " + verb + " 0197a0f2-3c4d-7abc-8def-0123456789ab\n  flashsale queue " + verb + " --all",
 		RunE: func(c *cobra.Command, tasks []string) error {
 			if all == (len(tasks) > 0) {
-				return usageError{fmt.Errorf("name the tasks, or say --all; see %s --help", c.CommandPath())}
+				return usageError{fmt.Errorf("name the tasks, or use --all; see %s --help", c.CommandPath())}
 			}
 			r, err := dial(c, *server, *token, true)
 			if err != nil {
@@ -183,12 +183,12 @@ func newQueueFate(server, token *string, verb, short string) *cobra.Command {
 }
 
 // errUnclean makes the exit code 1 of a check that found something.
-var errUnclean = errors.New("tasks are not in order; --repair mends them")
+var errUnclean = errors.New("tasks are inconsistent; --repair fixes them")
 
 func newQueueVerify(server, token *string) *cobra.Command {
 	var repair bool
 	c := &cobra.Command{
-		Use: "verify", Short: "Check that every task is in one state and whole; exit 1 when one is not", Args: noArgs,
+		Use: "verify", Short: "Check that every task is complete and in one state; exit 1 if one is not", Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			r, err := dial(c, *server, *token, true)
 			if err != nil {
@@ -224,6 +224,6 @@ func newQueueVerify(server, token *string) *cobra.Command {
 			return nil
 		},
 	}
-	c.Flags().BoolVar(&repair, "repair", false, "mend what is found")
+	c.Flags().BoolVar(&repair, "repair", false, "repair inconsistent tasks")
 	return c
 }

@@ -75,7 +75,7 @@ func TestCommand_Reconcile(t *testing.T) {
 	want(1, run(), item+": sold: expected 0, found 2")
 	want(0, run("--repair", "--item", item), item+": sold: expected 0, found 2, repaired")
 	s.write("UPDATE items SET total = 10 WHERE id = ?", item)
-	want(1, run("--repair"), "total: expected 9, found 10; ", "no repair can mend it")
+	want(1, run("--repair"), "total: expected 9, found 10; ", "cannot be repaired automatically")
 	s.write("UPDATE items SET total = 9 WHERE id = ?", item)
 	want(0, run("--repair"))
 	want(1, run("--item", "none"), "item_not_found")

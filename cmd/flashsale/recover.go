@@ -23,10 +23,10 @@ import (
 func newRecover() *cobra.Command {
 	var from, item, list string
 	c := &cobra.Command{
-		Use: "recover --from redis|database", Short: "Decide about sales that are stopped because the database is older than Redis", Args: noArgs,
-		Long: "recover ends the stop of sales whose database is older than Redis, as after the restore of a backup.\n\n" +
+		Use: "recover --from redis|database", Short: "Resolve sales that are stopped because the database is older than Redis", Args: noArgs,
+		Long: "recover resumes sales that are stopped because the database is older than Redis, for example after a backup was restored.\n\n" +
 			"With --from redis, Redis is right: orders that only Redis knows are confirmed again in the database,\n" +
-			"and orders whose units Redis knows as returned are cancelled there. With --from database, the database\n" +
+			"and orders whose units were returned in Redis are cancelled there. With --from database, the database\n" +
 			"is right: orders that only Redis knows are discarded, and their units can be sold again.\n\n" +
 			"Every order concerned is written to a file, one line of JSON each. Payments since the backup are lost\n" +
 			"in both cases; unpaid orders get their payment window again, and a day at least, so that the payment provider\n" +
@@ -42,7 +42,7 @@ func newRecover() *cobra.Command {
 			case decision != order.RecoverFromRedis && decision != order.RecoverFromDatabase:
 				return usageError{fmt.Errorf("--from %q: use redis or database; see %s --help", from, c.CommandPath())}
 			case s.Redis == embeddedRedis:
-				return badSetting("redis", s.Redis, "the embedded engine keeps nothing over a restart, so no database is older than it",
+				return badSetting("redis", s.Redis, "the embedded engine keeps no data across a restart, so no database is older than it",
 					"name the Redis of the service")
 			}
 			r := &recovery{settings: s, decision: decision, item: item, list: list, now: time.Now}
@@ -51,7 +51,7 @@ func newRecover() *cobra.Command {
 	}
 	f := c.Flags()
 	f.StringVar(&from, "from", "", "the side that is right: redis or database")
-	f.StringVar(&item, "item", "", "decide about this item only (default: every stopped one)")
+	f.StringVar(&item, "item", "", "resolve only this item (default: all stopped ones)")
 	f.StringVar(&list, "list", "", "file for the orders concerned (default: recovered-orders-TIME.jsonl in the data directory)")
 	return c
 }
@@ -120,7 +120,7 @@ func (r *recovery) decide(c *cobra.Command, store *order.Store, rdb redis.Univer
 		stopped = slices.DeleteFunc(stopped, func(b order.Behind) bool { return b.ItemID != r.item })
 	}
 	if len(stopped) == 0 {
-		_, err := fmt.Fprintln(c.OutOrStdout(), "nothing to decide: no sale is stopped")
+		_, err := fmt.Fprintln(c.OutOrStdout(), "no sale is stopped")
 		return err
 	}
 	tasks := make([]order.Tasks, partitions)

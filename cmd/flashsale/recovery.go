@@ -22,7 +22,7 @@ const recoverEvery = time.Second
 // then on every second and after every new connection.
 func (a *app) addRecovery(ctx context.Context, stock *inventory.Inventory, locks *lock.Manager) error {
 	recovered := prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "flashsale_recoveries_total", Help: "Times that this process built the sales anew, because Redis had lost or rewound its data, or was new.",
+		Name: "flashsale_recoveries_total", Help: "Sale rebuilds after Redis data loss, and loads into a new Redis.",
 	})
 	took := prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name: "flashsale_recovery_seconds", Help: "Time to load all sales after a loss.",
@@ -38,16 +38,16 @@ func (a *app) addRecovery(ctx context.Context, stock *inventory.Inventory, locks
 		OnLoss: func(what string) {
 			if a.settings.Redis == embeddedRedis {
 				// It begins with nothing at each start: that is no loss to be told of.
-				a.log.Info().Str("room", "recovery").Msg("the embedded Redis holds none of the sales: they are built from the database")
+				a.log.Info().Str("component", "recovery").Msg("loading sales from the database")
 				return
 			}
-			a.log.Warn().Str("room", "recovery").Msg(what + ": the sales are built anew from the database")
+			a.log.Warn().Str("component", "recovery").Msg(what + ": rebuilding the sales from the database")
 		},
 		OnRecovered: func(r order.Recovered) {
 			recovered.Inc()
 			took.Observe(r.Took.Seconds())
-			a.log.Info().Str("room", "recovery").Int64("epoch", r.Epoch).Int("sales", r.Sales).Int("expiries", r.Expiries).
-				Dur("took_ms", r.Took).Msg("sales are rebuilt")
+			a.log.Info().Str("component", "recovery").Int64("epoch", r.Epoch).Int("sales", r.Sales).Int("expiries", r.Expiries).
+				Dur("took_ms", r.Took).Msg("sales loaded")
 		},
 		OnError: a.reporter("recovery"),
 	})

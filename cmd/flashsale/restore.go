@@ -13,7 +13,7 @@ import (
 
 func newRestore() *cobra.Command {
 	return &cobra.Command{
-		Use: "restore FILE", Short: "Replace the database by a backup; the service must be stopped", Args: oneFile,
+		Use: "restore FILE", Short: "Replace the database with a backup; the service must be stopped", Args: oneFile,
 		Long: "restore verifies FILE, a backup, and puts a copy of it in the place of the database that\n" +
 			"--db names. It refuses while any process has that database open. The old database is kept\n" +
 			"beside the new one as NAME.before-restore-TIME. If the command is killed, the old or the new\n" +

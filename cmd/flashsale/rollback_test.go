@@ -215,7 +215,7 @@ func TestRollback_FromRedis(t *testing.T) {
 			t.Errorf("buyer %d repeats: %s, order %s, want %s", i+1, again.verdict(), again.Order.ID, p.Order.ID)
 		}
 	}
-	wantCode(t, 0, r.run("recover", "--from", "redis"), "nothing to decide")
+	wantCode(t, 0, r.run("recover", "--from", "redis"), "no sale is stopped")
 }
 
 // TestRollback_FromDatabase: the orders that only Redis knew are listed, and their units

@@ -344,7 +344,7 @@ func TestStart_Loading(t *testing.T) {
 	defer serving.Wait()
 	defer ln.Close()
 	failed(t, process.Spec{Command: "worker", Args: []string{"--data-dir", s.dir, "--db", "sqlite:" + s.dbPath, "--redis", "redis://" + ln.Addr().String() + "/0"}},
-		"redis", "reading its data", "start again once it has")
+		"redis", "loading its data", "start again when it has finished")
 }
 
 // TestStart_Partitions starts processes that disagree about the layout of Redis.

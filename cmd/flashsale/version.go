@@ -64,7 +64,7 @@ func (b buildInfo) String() string {
 // metric is 1, with what the program was built from as labels.
 func (b buildInfo) metric() prometheus.Collector {
 	g := prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "flashsale_build_info", Help: "Always 1; the labels say what the program was built from.",
+		Name: "flashsale_build_info", Help: "Always 1; the labels state the version, revision and Go version.",
 		ConstLabels: prometheus.Labels{"version": b.version, "revision": b.revision, "go_version": b.goVersion},
 	})
 	g.Set(1)

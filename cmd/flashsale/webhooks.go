@@ -69,7 +69,7 @@ func (a *app) dropDeliveryQueue(ctx context.Context) error {
 func (a *app) deliveryMetrics() func(outcome string) {
 	tries := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "flashsale_webhook_deliveries_total",
-		Help: "Tries of webhook deliveries: delivered, failed (to be tried again) or dead.",
+		Help: "Webhook delivery attempts: delivered, failed (to be retried) or dead.",
 	}, []string{"outcome"})
 	a.registry.MustRegister(tries)
 	counters := make(map[string]prometheus.Counter)

@@ -179,13 +179,13 @@ func copyPages(ctx context.Context, from, into *sqlite3.SQLiteConn, pages int, s
 		case errors.Is(marked(err), ErrDamaged):
 			return sourceFault(marked(err))
 		case err != nil:
-			return fileFault(fmt.Errorf("copy the database: %w", err), "make room on the disk, or choose another folder")
+			return fileFault(fmt.Errorf("copy the database: %w", err), "free space on the disk, or choose another folder")
 		case done:
 			return nil
 		case b.Remaining() == left:
 			// The driver reports a lock as a step without progress. Both files are
 			// ours to read and write, so waiting would not end.
-			return fileFault(errors.New("another process has locked the unfinished copy"), "choose a folder that no other program works in")
+			return fileFault(errors.New("another process has locked the unfinished copy"), "choose a folder that no other program uses")
 		}
 		left = b.Remaining()
 		faultpoint.Reach("backup.copying")

@@ -17,7 +17,7 @@ func TestTake_DiskFull(t *testing.T) {
 	s := newShop(t, filepath.Join(t.TempDir(), "shop.db"))
 	s.sell(10_000)
 	_, err := Take(t.Context(), s.path, filepath.Join(disk.Path(), "copy.db"), false)
-	wantFault(t, err, false, nil, "full", "make room")
+	wantFault(t, err, false, nil, "full", "free space")
 	wantNames(t, disk.Path())
 }
 
@@ -31,7 +31,7 @@ func TestRestore_DiskFull(t *testing.T) {
 	s.disconnect()
 	before := contents(t, s.path)
 	_, err := Restore(t.Context(), file, s.path, noon)
-	wantFault(t, err, true, nil, "no space left on device", "make room")
+	wantFault(t, err, true, nil, "no space left on device", "free space")
 	if contents(t, s.path) != before {
 		t.Error("the database was changed")
 	}
@@ -57,7 +57,7 @@ func TestRestore_DiskFullLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := Restore(t.Context(), file, s.path, noon)
-	wantFault(t, err, true, nil, "write-ahead log", "make room")
+	wantFault(t, err, true, nil, "write-ahead log", "free space")
 	disk.Free()
 	s.connect()
 	var orders int

@@ -143,7 +143,7 @@ func inspect(ctx context.Context, path string, newest int64) (s Summary, err err
 		return s, err
 	}
 	if newest != anySchema && s.Schema > newest {
-		return s, fmt.Errorf("%w: it is %d, and this program knows %d", ErrNewer, s.Schema, newest)
+		return s, fmt.Errorf("%w: it is %d, and this program supports up to %d", ErrNewer, s.Schema, newest)
 	}
 	if err := quickCheck(ctx, c, info.Size()); err != nil {
 		return s, err

@@ -242,7 +242,7 @@ func (r *restoration) copyFile(ctx context.Context) (err error) {
 			break
 		}
 		if err != nil {
-			return databaseFault(fmt.Errorf("copy the backup: %w", err), "make room in its folder: the old database stays there beside the new one")
+			return databaseFault(fmt.Errorf("copy the backup: %w", err), "free space in its folder: it must hold the old and the new database")
 		}
 		faultpoint.Reach("restore.copying")
 	}
@@ -322,7 +322,7 @@ func (r *restoration) detach(ctx context.Context) error {
 		return r.lockFault(err)
 	}
 	if err != nil || busy != 0 {
-		return databaseFault(errors.Join(errors.New("its write-ahead log could not be moved into the database"), err), "make room in its folder")
+		return databaseFault(errors.Join(errors.New("its write-ahead log could not be moved into the database"), err), "free space in its folder")
 	}
 	if info, err := os.Stat(r.path + "-wal"); err == nil && info.Size() > 0 {
 		return databaseFault(fmt.Errorf("its write-ahead log still has %d bytes after a checkpoint", info.Size()), "check its disk")

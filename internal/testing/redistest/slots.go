@@ -176,7 +176,7 @@ func (s *ClusterServers) ownerSeenBy(ctx context.Context, rdb *redis.Client, slo
 			return 0, fmt.Errorf("%s is a stranger", addr)
 		}
 	}
-	return 0, errors.New("nobody serves it")
+	return 0, errors.New("no node serves the slot")
 }
 
 // firstOf asks one node after the other, because some may be down.

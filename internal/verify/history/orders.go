@@ -52,7 +52,7 @@ func (j *judge) rows() {
 			j.counts.Rejected++
 		}
 		if known[o.ID] {
-			j.find(Duplicated, 1, "%s: its id stands twice", sayRow(o))
+			j.find(Duplicated, 1, "%s: duplicate id", sayRow(o))
 		}
 		known[o.ID] = true
 		if t := j.byOrder[o.ID]; t != nil {
@@ -60,7 +60,7 @@ func (j *judge) rows() {
 		}
 		w := j.byKey[wishKey{o.User, o.Item, askedKey(o)}]
 		if w == nil || j.items[o.Item] == nil {
-			j.find(Invented, 1, "%s: nobody asked for it", sayRow(o))
+			j.find(Invented, 1, "%s: no client requested it", sayRow(o))
 			continue
 		}
 		w.rows = append(w.rows, o)

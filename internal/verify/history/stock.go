@@ -28,7 +28,7 @@ func (j *judge) stock() {
 			j.find(Unsold, free, "item %s: %d units are held of %d, and more were wanted", item.ID, h.rows, total)
 		}
 		if r := restocked[item.ID]; item.Restocked < r.least || item.Restocked > r.most {
-			j.find(Restocked, 1, "item %s was restocked by %d, and its clients were told of %d to %d", item.ID, item.Restocked, r.least, r.most)
+			j.find(Restocked, 1, "item %s was restocked by %d, and its clients got answers for %d to %d", item.ID, item.Restocked, r.least, r.most)
 		}
 		if item.Loaded && (item.Left > free || item.Left < free-j.doubt) {
 			j.find(RedisLeft, 1, "item %s: Redis has %d left, and the orders leave %d of %d", item.ID, item.Left, free, total)
