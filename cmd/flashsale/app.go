@@ -22,6 +22,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"flashsale/catalog"
+	"flashsale/cmd/flashsale/config"
 	"flashsale/handler"
 	"flashsale/handler/auth"
 	"flashsale/inventory"
@@ -50,7 +51,7 @@ const serveLock = ".serve.lock"
 
 // app is one process of the service: the rooms, introduced to each other.
 type app struct {
-	settings *Settings
+	settings *config.Settings
 	log      zerolog.Logger
 	out      io.Writer
 	life     lifecycle
@@ -85,7 +86,7 @@ type role struct {
 }
 
 // runApp builds the process, runs it until ctx ends, and drains it.
-func runApp(ctx context.Context, s *Settings, r role, out io.Writer) error {
+func runApp(ctx context.Context, s *config.Settings, r role, out io.Writer) error {
 	a := &app{settings: s, log: newLogger(s), out: out, registry: prometheus.NewRegistry(), now: time.Now}
 	// Half of the time is the requests', half the worker's.
 	a.life.drain = s.Drain / 2
@@ -97,7 +98,7 @@ func runApp(ctx context.Context, s *Settings, r role, out io.Writer) error {
 	return err
 }
 
-func newLogger(s *Settings) zerolog.Logger {
+func newLogger(s *config.Settings) zerolog.Logger {
 	var w io.Writer = os.Stderr
 	if s.LogFormat == "console" {
 		plain := os.Getenv("NO_COLOR") != "" || !term.IsTerminal(os.Stderr.Fd())
@@ -112,17 +113,17 @@ func newLogger(s *Settings) zerolog.Logger {
 
 func (a *app) build(ctx context.Context, r role) error {
 	s := a.settings
-	if r.command == "serve" && s.Redis == embeddedRedis {
+	if r.command == "serve" && s.Redis == config.EmbeddedRedis {
 		if err := a.lockFiles(); err != nil {
 			return err
 		}
 	}
 	if r.api {
-		if err := s.needKey(r.command); err != nil {
+		if err := s.NeedKey(r.command); err != nil {
 			return err
 		}
 		if s.JWTSecret == "" && s.JWKS == "" {
-			key, err := devKey(s.DataDir)
+			key, err := config.DevKey(s.DataDir)
 			if err != nil {
 				return err
 			}
@@ -130,8 +131,8 @@ func (a *app) build(ctx context.Context, r role) error {
 		}
 	}
 	if !r.api || !r.worker {
-		if s.Redis == embeddedRedis {
-			return badSetting("redis", s.Redis, "the embedded engine lives in one process, and "+r.command+" is one of several",
+		if s.Redis == config.EmbeddedRedis {
+			return config.BadSetting("redis", s.Redis, "the embedded engine lives in one process, and "+r.command+" is one of several",
 				"name a Redis that all processes reach, or run flashsale serve")
 		}
 	}
@@ -173,7 +174,7 @@ func (a *app) build(ctx context.Context, r role) error {
 		}
 	}
 	says, change := durability(ctx, a.rdb, s.Redis)
-	fmt.Fprintf(a.out, "database  %s: a 201 is synced to its disk\nengine    %s\n", redactURL(s.DB), says)
+	fmt.Fprintf(a.out, "database  %s: a 201 is synced to its disk\nengine    %s\n", config.RedactURL(s.DB), says)
 	for _, c := range change {
 		a.log.Warn().Msg(c.says + ": " + c.mend)
 	}
@@ -220,7 +221,7 @@ func (a *app) openDatabase(ctx context.Context, r role) error {
 	}
 	store, err := order.OpenStore(ctx, a.settings.DB)
 	if err != nil {
-		return failedSetting("db", a.settings.DB, err.Error(), databaseFix(err))
+		return config.FailedSetting("db", a.settings.DB, err.Error(), databaseFix(err))
 	}
 	a.store = store
 	a.life.closing("database", store.Close)
@@ -242,7 +243,7 @@ func (a *app) openDatabase(ctx context.Context, r role) error {
 	}
 	err = m.Check(ctx)
 	if errors.Is(err, migrations.ErrPending) {
-		return failedSetting("db", a.settings.DB, "its schema is older than this program, or it is empty", "run flashsale migrate up")
+		return config.FailedSetting("db", a.settings.DB, "its schema is older than this program, or it is empty", "run flashsale migrate up")
 	}
 	return err
 }
@@ -260,9 +261,9 @@ func (a *app) openEngine(ctx context.Context) error {
 	}
 	if err := rdb.Ping(ctx).Err(); err != nil {
 		if redis.IsLoadingError(err) {
-			return failedSetting("redis", s.Redis, "it is still reading its data ("+err.Error()+")", "start again once it has")
+			return config.FailedSetting("redis", s.Redis, "it is still reading its data ("+err.Error()+")", "start again once it has")
 		}
-		return failedSetting("redis", s.Redis, "no answer ("+err.Error()+")", "start it, or correct the address")
+		return config.FailedSetting("redis", s.Redis, "no answer ("+err.Error()+")", "start it, or correct the address")
 	}
 	a.addClock(ctx)
 	have, err := a.store.CheckPartitions(ctx, s.Partitions)
@@ -270,11 +271,11 @@ func (a *app) openEngine(ctx context.Context) error {
 		return err
 	}
 	if have != s.Partitions {
-		return badSetting("partitions", fmt.Sprint(s.Partitions), fmt.Sprintf("the database was laid out for %d", have), "set that number")
+		return config.BadSetting("partitions", fmt.Sprint(s.Partitions), fmt.Sprintf("the database was laid out for %d", have), "set that number")
 	}
 	if err := inventory.CheckPartitions(ctx, rdb, s.Partitions); err != nil {
 		if errors.Is(err, inventory.ErrPartitions) {
-			return badSetting("partitions", fmt.Sprint(s.Partitions), err.Error(), "set the number that is recorded")
+			return config.BadSetting("partitions", fmt.Sprint(s.Partitions), err.Error(), "set the number that is recorded")
 		}
 		return err
 	}
@@ -448,7 +449,7 @@ func (a *app) addAPI(ctx context.Context) error {
 	a.service = order.NewService(order.Config{
 		Store: a.store, Stock: stock, Items: items, Tasks: a.tasks(), Waiters: a.waiters,
 		Returns: order.NewReturns(a.store, a.rdb, s.Partitions, stock.Returned, report), Bell: order.NewBell(a.rdb, report),
-		Queued: queued, Renamer: stock, Volatile: s.Redis == embeddedRedis, OnError: report,
+		Queued: queued, Renamer: stock, Volatile: s.Redis == config.EmbeddedRedis, OnError: report,
 	})
 	reconciler, err := a.addReconciler(stock, a.service.Returns)
 	if err != nil {
@@ -459,7 +460,7 @@ func (a *app) addAPI(ctx context.Context) error {
 
 func (a *app) addHTTP(ctx context.Context, items *catalog.Catalog, reconciler *order.Reconciler) error {
 	s := a.settings
-	verifier, err := s.openVerifier(context.WithoutCancel(ctx), a.dev, a.reporter("auth"))
+	verifier, err := s.OpenVerifier(context.WithoutCancel(ctx), a.dev, a.reporter("auth"))
 	if err != nil {
 		return err
 	}
@@ -490,7 +491,7 @@ func (a *app) addHTTP(ctx context.Context, items *catalog.Catalog, reconciler *o
 	}
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", s.Addr)
 	if err != nil {
-		return failedSetting("addr", s.Addr, err.Error(), "choose a free address")
+		return config.FailedSetting("addr", s.Addr, err.Error(), "choose a free address")
 	}
 	// The server does not wait for streams, whose connections it has given away. Their
 	// last bytes are waited for after it has drained, so that both share the time.
@@ -554,7 +555,7 @@ func (a *app) addOps(ctx context.Context, r role) error {
 	}
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", a.settings.OpsAddr)
 	if err != nil {
-		return failedSetting("ops-addr", a.settings.OpsAddr, err.Error(), "choose a free address, or none")
+		return config.FailedSetting("ops-addr", a.settings.OpsAddr, err.Error(), "choose a free address, or none")
 	}
 	// A CPU profile streams for as long as was asked.
 	srv := a.server(handler.NewOps(a.registry, a.opsConfig(r)))
@@ -585,9 +586,9 @@ func (a *app) printDevelopment() error {
 
 // signDevelopment signs a token with development mode's key.
 func (a *app) signDevelopment(sub string, role auth.Role, ttl time.Duration) (string, error) {
-	terms, err := a.settings.terms()
+	terms, err := a.settings.Terms()
 	if err != nil {
 		return "", err
 	}
-	return a.settings.sign(a.dev, terms, sub, role, ttl)
+	return a.settings.Sign(a.dev, terms, sub, role, ttl)
 }

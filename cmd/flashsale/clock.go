@@ -6,6 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"flashsale/cmd/flashsale/config"
 	"flashsale/inventory"
 )
 
@@ -30,7 +31,7 @@ func (a *app) addClock(ctx context.Context) {
 		Name: "flashsale_clock_offset_seconds",
 		Help: "Redis server clock minus this host's clock, in seconds; the largest difference on a cluster.",
 	}, func() float64 { return a.clock.Offset().Seconds() }))
-	if a.settings.Redis == embeddedRedis {
+	if a.settings.Redis == config.EmbeddedRedis {
 		return
 	}
 	report := a.reporter("clock")

@@ -20,7 +20,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
 	"github.com/rs/zerolog"
+	"github.com/spf13/pflag"
 
+	"flashsale/cmd/flashsale/config"
 	"flashsale/handler/auth"
 	"flashsale/internal/testing/redistest"
 )
@@ -53,11 +55,21 @@ func (b *syncBuffer) String() string {
 	return b.b.String()
 }
 
+// settingsOf are the settings that the flags name.
+func settingsOf(args ...string) (*config.Settings, error) {
+	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+	config.DefineFlags(flags)
+	if err := flags.Parse(args); err != nil {
+		return nil, err
+	}
+	return config.Load(flags)
+}
+
 // startSkewed runs the service until the test ends. The host's clock is ahead of
 // Redis's by skew.
 func startSkewed(t *testing.T, setting string, skew time.Duration) *skewedHost {
 	t.Helper()
-	s, _, err := loadWith("--addr=127.0.0.1:0", "--ops-addr=", "--demo=false", "--jwt-secret="+skewSecret,
+	s, err := settingsOf("--addr=127.0.0.1:0", "--ops-addr=", "--demo=false", "--jwt-secret="+skewSecret,
 		"--redis="+setting, "--data-dir="+t.TempDir())
 	if err != nil {
 		t.Fatal(err)
@@ -406,7 +418,7 @@ func pass(to, from net.Conn, change func([]byte) []byte) {
 // nothing to measure or to warn of.
 func TestClock_Embedded(t *testing.T) {
 	t.Parallel()
-	h := startSkewed(t, embeddedRedis, 0)
+	h := startSkewed(t, config.EmbeddedRedis, 0)
 	h.create("default", time.Time{}, time.Time{})
 	h.wantState("default", "open")
 	if status, _, got := h.buy("default", "k"); status != http.StatusCreated {

@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"flashsale/cmd/flashsale/config"
 	"flashsale/handler/auth"
 	"flashsale/migrations"
 	"flashsale/order"
@@ -27,26 +27,26 @@ func newRoot() *cobra.Command {
 			"Without a command it serves: API and worker in one process, on an embedded Redis and a\n" +
 			"SQLite file unless told otherwise. Each setting may be given as a flag, as an environment\n" +
 			"variable (--ops-addr is FLASHSALE_OPS_ADDR), or in a YAML file named by --config.",
-		Args:          noArgs,
+		Args:          config.NoArgs,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		RunE:          runRole(role{command: "serve", api: true, worker: true}),
 		Version:       thisBuild().String(),
 	}
 	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
-	root.SetFlagErrorFunc(flagError)
-	defineFlags(root.PersistentFlags())
+	root.SetFlagErrorFunc(config.FlagError)
+	config.DefineFlags(root.PersistentFlags())
 	root.AddCommand(
 		&cobra.Command{
-			Use: "serve", Short: "Run API and worker in one process", Args: noArgs,
+			Use: "serve", Short: "Run API and worker in one process", Args: config.NoArgs,
 			RunE: runRole(role{command: "serve", api: true, worker: true}),
 		},
 		&cobra.Command{
-			Use: "api", Short: "Run the API alone; it needs a Redis and a migrated database", Args: noArgs,
+			Use: "api", Short: "Run the API alone; it needs a Redis and a migrated database", Args: config.NoArgs,
 			RunE: runRole(role{command: "api", api: true}),
 		},
 		&cobra.Command{
-			Use: "worker", Short: "Run a worker alone; it needs a Redis and a migrated database", Args: noArgs,
+			Use: "worker", Short: "Run a worker alone; it needs a Redis and a migrated database", Args: config.NoArgs,
 			RunE: runRole(role{command: "worker", worker: true}),
 		},
 		newMigrate(), newItem(), newOrder(), newPayment(), newQueue(), newReconcile(), newToken(), newConfig(), newDoctor(),
@@ -55,32 +55,9 @@ func newRoot() *cobra.Command {
 	return root
 }
 
-// noArgs refuses left-over words, as a mistake in usage.
-func noArgs(c *cobra.Command, args []string) error {
-	if len(args) > 0 {
-		return usageError{fmt.Errorf("unknown command or argument %q; see %s --help", args[0], c.CommandPath())}
-	}
-	return nil
-}
-
-// group makes a command that does nothing without one of its own commands.
-func group(use, short string, commands ...*cobra.Command) *cobra.Command {
-	c := &cobra.Command{
-		Use: use, Short: short,
-		RunE: func(c *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return noArgs(c, args)
-			}
-			return usageError{fmt.Errorf("%s needs a command; see %s --help", c.CommandPath(), c.CommandPath())}
-		},
-	}
-	c.AddCommand(commands...)
-	return c
-}
-
 func runRole(r role) func(*cobra.Command, []string) error {
 	return func(c *cobra.Command, _ []string) error {
-		s, err := loadSettings(c.Flags())
+		s, err := config.Load(c.Flags())
 		if err != nil {
 			return err
 		}
@@ -90,9 +67,9 @@ func runRole(r role) func(*cobra.Command, []string) error {
 
 // needDatabase refuses a database that does not exist, for everything but what
 // creates it: a mistyped path would leave an empty database behind.
-func needDatabase(s *Settings) error {
+func needDatabase(s *config.Settings) error {
 	if _, err := os.Stat(strings.TrimPrefix(s.DB, "sqlite:")); errors.Is(err, fs.ErrNotExist) {
-		return failedSetting("db", s.DB, "the database does not exist", "run flashsale migrate up to create it, or correct the path")
+		return config.FailedSetting("db", s.DB, "the database does not exist", "run flashsale migrate up to create it, or correct the path")
 	}
 	return nil
 }
@@ -101,7 +78,7 @@ func needDatabase(s *Settings) error {
 // created.
 func migration(create bool, fn func(c *cobra.Command, m *migrations.Migrator) error) func(*cobra.Command, []string) error {
 	return func(c *cobra.Command, _ []string) (err error) {
-		s, err := loadSettings(c.Flags())
+		s, err := config.Load(c.Flags())
 		if err != nil {
 			return err
 		}
@@ -112,7 +89,7 @@ func migration(create bool, fn func(c *cobra.Command, m *migrations.Migrator) er
 		}
 		store, err := order.OpenStore(c.Context(), s.DB)
 		if err != nil {
-			return failedSetting("db", s.DB, err.Error(), databaseFix(err))
+			return config.FailedSetting("db", s.DB, err.Error(), databaseFix(err))
 		}
 		defer func() { err = errors.Join(err, store.Close()) }()
 		db, err := store.DB()
@@ -128,7 +105,7 @@ func migration(create bool, fn func(c *cobra.Command, m *migrations.Migrator) er
 }
 
 func newMigrate() *cobra.Command {
-	up := &cobra.Command{Use: "up", Short: "Apply every pending migration", Args: noArgs,
+	up := &cobra.Command{Use: "up", Short: "Apply every pending migration", Args: config.NoArgs,
 		RunE: migration(true, func(c *cobra.Command, m *migrations.Migrator) error {
 			n, err := m.Up(c.Context())
 			if err != nil {
@@ -150,16 +127,17 @@ func newMigrate() *cobra.Command {
 		_, err = fmt.Fprintln(c.OutOrStdout(), text)
 		return err
 	})
-	down := &cobra.Command{Use: "down", Short: "Undo the newest migration, and drop the data it holds", Args: noArgs,
+	down := &cobra.Command{Use: "down", Short: "Undo the newest migration, and drop the data it holds", Args: config.NoArgs,
 		RunE: func(c *cobra.Command, args []string) error {
 			if !yes {
-				return usageError{errors.New("migrate down drops the newest migration's tables with all that is in them, orders included; " +
-					"stop every process, keep a copy of the database, and say --yes")}
+				return config.Usage(errors.New("migrate down drops the newest migration's tables with all that is in them, orders included; " +
+					"stop every process, keep a copy of the database, and say --yes"))
+
 			}
 			return undo(c, args)
 		}}
 	down.Flags().BoolVar(&yes, "yes", false, "drop the data")
-	status := &cobra.Command{Use: "status", Short: "List the migrations; exit 1 when one is pending or there is no database", Args: noArgs,
+	status := &cobra.Command{Use: "status", Short: "List the migrations; exit 1 when one is pending or there is no database", Args: config.NoArgs,
 		RunE: migration(false, func(c *cobra.Command, m *migrations.Migrator) error {
 			steps, err := m.Status(c.Context())
 			if err != nil {
@@ -178,33 +156,33 @@ func newMigrate() *cobra.Command {
 			}
 			return m.Check(c.Context())
 		})}
-	return group("migrate", "Change the database's schema", up, down, status)
+	return config.Group("migrate", "Change the database's schema", up, down, status)
 }
 
 func newToken() *cobra.Command {
 	var sub, roleName string
 	var ttl time.Duration
 	c := &cobra.Command{
-		Use: "token", Short: "Sign a token with the configured key", Args: noArgs,
+		Use: "token", Short: "Sign a token with the configured key", Args: config.NoArgs,
 		Example: "  flashsale token --sub alice --role buyer --ttl 1h",
 		RunE: func(c *cobra.Command, _ []string) error {
-			s, err := loadSettings(c.Flags())
+			s, err := config.Load(c.Flags())
 			if err != nil {
 				return err
 			}
 			switch {
 			case !auth.ValidSubject(sub):
-				return usageError{fmt.Errorf("--sub %q: use 1 to 128 of A-Z a-z 0-9 . _ : @ -", sub)}
+				return config.Usage(fmt.Errorf("--sub %q: use 1 to 128 of A-Z a-z 0-9 . _ : @ -", sub))
 			case !auth.Role(roleName).Valid():
-				return usageError{fmt.Errorf("--role %q: use buyer, admin or service", roleName)}
+				return config.Usage(fmt.Errorf("--role %q: use buyer, admin or service", roleName))
 			case ttl < time.Second:
-				return usageError{fmt.Errorf("--ttl %v: use a second or more", ttl)}
+				return config.Usage(fmt.Errorf("--ttl %v: use a second or more", ttl))
 			}
-			key, terms, err := s.signer(auth.Role(roleName))
+			key, terms, err := s.Signer(auth.Role(roleName))
 			if err != nil {
 				return err
 			}
-			token, err := s.sign(key, terms, sub, auth.Role(roleName), ttl)
+			token, err := s.Sign(key, terms, sub, auth.Role(roleName), ttl)
 			if err != nil {
 				return err
 			}
@@ -216,39 +194,6 @@ func newToken() *cobra.Command {
 	c.Flags().StringVar(&roleName, "role", string(auth.RoleBuyer), "buyer, admin or service")
 	c.Flags().DurationVar(&ttl, "ttl", time.Hour, "how long it is good")
 	return c
-}
-
-func newConfig() *cobra.Command {
-	return &cobra.Command{
-		Use: "config", Short: "Print the effective settings and where each comes from", Args: noArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			s, err := loadSettings(c.Flags())
-			if err != nil {
-				return err
-			}
-			names := make([]string, 0, len(s.origins))
-			for name := range s.origins {
-				names = append(names, name)
-			}
-			slices.Sort(names)
-			w := tabwriter.NewWriter(c.OutOrStdout(), 0, 4, 2, ' ', 0)
-			for _, name := range names {
-				fmt.Fprintf(w, "%s\t%s\t%s\n", name, masked(name, s.values[name]), s.origins[name])
-			}
-			return w.Flush()
-		},
-	}
-}
-
-// masked hides what must not be printed: secrets, and passwords inside URLs.
-func masked(name, value string) string {
-	if value == "" {
-		return `""`
-	}
-	if secretSettings[name] {
-		return "********"
-	}
-	return redactURL(value)
 }
 
 // demoItem is what serve sells when there is nothing else.

@@ -17,6 +17,7 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
 
+	"flashsale/cmd/flashsale/config"
 	"flashsale/internal/breaker"
 	"flashsale/inventory"
 	"flashsale/migrations"
@@ -53,7 +54,7 @@ type finding struct {
 // doctor looks at everything a process of the service stands on. It changes
 // nothing, and may be run beside the service.
 type doctor struct {
-	settings *Settings
+	settings *config.Settings
 	now      func() time.Time // this machine's clock
 	found    []finding
 }
@@ -78,12 +79,12 @@ var errUnhealthy = errors.New("something is to be fixed")
 
 func newDoctor() *cobra.Command {
 	return &cobra.Command{
-		Use: "doctor", Short: "Check Redis, database, clock, keys and workers, and say what to fix; exit 1 when something is", Args: noArgs,
+		Use: "doctor", Short: "Check Redis, database, clock, keys and workers, and say what to fix; exit 1 when something is", Args: config.NoArgs,
 		Long: "doctor looks at what a process with these settings would stand on: its keys, its data\n" +
 			"directory, the database, Redis, the clock and the workers. It changes nothing, so it may be run beside the\n" +
 			"service. Lines with \"note\" or \"warn\" are worth a look; with one of \"fix\" the exit code is 1.",
 		RunE: func(c *cobra.Command, _ []string) error {
-			s, err := loadSettings(c.Flags())
+			s, err := config.Load(c.Flags())
 			if err != nil {
 				return err
 			}
@@ -121,13 +122,13 @@ func (d *doctor) print(out io.Writer) error {
 // keys looks at what tokens are verified with.
 func (d *doctor) keys(ctx context.Context) {
 	s := d.settings
-	if s.JWTSecret == "" && s.JWKS == "" && !s.Identity.separate() {
+	if s.JWTSecret == "" && s.JWKS == "" && !s.Identity.Separate() {
 		d.devKey()
 		return
 	}
-	err := s.needKey("api")
+	err := s.NeedKey("api")
 	if err == nil {
-		_, err = s.openVerifier(ctx, nil, func(error) {})
+		_, err = s.OpenVerifier(ctx, nil, func(error) {})
 	}
 	if err != nil {
 		d.failed("keys", err)
@@ -136,14 +137,14 @@ func (d *doctor) keys(ctx context.Context) {
 	if s.JWTSecret != "" {
 		d.ok("keys", "a secret of %d bytes verifies the tokens", len(s.JWTSecret))
 	} else {
-		d.ok("keys", "the key set %s can be read", redactURL(s.JWKS))
+		d.ok("keys", "the key set %s can be read", config.RedactURL(s.JWKS))
 	}
 	switch i := &s.Identity; {
-	case i.adminSecret != "":
-		d.ok("keys", "a secret of %d bytes verifies the tokens of admins", len(i.adminSecret))
-	case i.adminJWKS != "":
-		d.ok("keys", "the key set %s of admins can be read", redactURL(i.adminJWKS))
-	case i.separate():
+	case i.AdminSecret != "":
+		d.ok("keys", "a secret of %d bytes verifies the tokens of admins", len(i.AdminSecret))
+	case i.AdminJWKS != "":
+		d.ok("keys", "the key set %s of admins can be read", config.RedactURL(i.AdminJWKS))
+	case i.Separate():
 		d.ok("keys", "admins need tokens of an issuer or an audience of their own")
 	default:
 		d.found = append(d.found, finding{levelNote, "keys", "buyers and admins share a key: whatever signs tokens for buyers can sign for admins",
@@ -153,7 +154,7 @@ func (d *doctor) keys(ctx context.Context) {
 
 // devKey looks at development mode's key without making one.
 func (d *doctor) devKey() {
-	path := filepath.Join(d.settings.DataDir, devKeyFile)
+	path := filepath.Join(d.settings.DataDir, config.DevKeyFile)
 	const mend = "set FLASHSALE_JWT_SECRET or FLASHSALE_JWKS before real money is taken"
 	info, err := os.Stat(path)
 	switch {
@@ -262,7 +263,7 @@ func checkSchema(ctx context.Context, store *order.Store) error {
 // redis looks at Redis: what it keeps, how fast it answers, whose data it has.
 func (d *doctor) redis(ctx context.Context, partitions int) {
 	s := d.settings
-	if s.Redis == embeddedRedis {
+	if s.Redis == config.EmbeddedRedis {
 		d.ok("redis", "embedded: it lives and ends with flashsale serve; every purchase waits for its commit")
 		return
 	}
@@ -280,7 +281,7 @@ func (d *doctor) redis(ctx context.Context, partitions int) {
 		}
 	}()
 	if err := rdb.Ping(ctx).Err(); err != nil {
-		d.fix("redis", fmt.Sprintf("%s does not answer: %v", redactURL(s.Redis), err), "start it, or correct the address")
+		d.fix("redis", fmt.Sprintf("%s does not answer: %v", config.RedactURL(s.Redis), err), "start it, or correct the address")
 		return
 	}
 	says, change := durability(ctx, rdb, s.Redis)

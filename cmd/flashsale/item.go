@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/url"
 	"os/user"
-	"regexp"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"flashsale/cmd/flashsale/config"
 	"flashsale/handler/auth"
 )
 
@@ -106,7 +106,7 @@ type itemView struct {
 
 func newItem() *cobra.Command {
 	var server, token string
-	c := group("item", "Manage the items on sale, through the API", newItemCreate(&server, &token), newItemList(&server, &token),
+	c := config.Group("item", "Manage the items on sale, through the API", newItemCreate(&server, &token), newItemList(&server, &token),
 		newItemChange(&server, &token), newItemRestock(&server, &token),
 		newItemControl(&server, &token, "pause", "Halt a sale until it is resumed"),
 		newItemControl(&server, &token, "resume", "Go on with a paused sale"),
@@ -120,7 +120,7 @@ func newItem() *cobra.Command {
 // dial prepares a call: the server and token given, or those of a service that
 // runs with the same settings. It waits for the API as long as --wait says.
 func dial(c *cobra.Command, server, token string, admin bool) (*remote, error) {
-	s, err := loadSettings(c.Flags())
+	s, err := config.Load(c.Flags())
 	if err != nil {
 		return nil, err
 	}
@@ -132,12 +132,12 @@ func dial(c *cobra.Command, server, token string, admin bool) (*remote, error) {
 		server = "http://" + s.Addr
 	}
 	if u, err := url.Parse(server); err != nil || u.Host == "" {
-		return nil, usageError{fmt.Errorf("--server %q: write a URL such as http://127.0.0.1:8080", server)}
+		return nil, config.Usage(fmt.Errorf("--server %q: write a URL such as http://127.0.0.1:8080", server))
 	}
 	var key []byte
 	var terms auth.Terms
 	if token == "" && admin {
-		if key, terms, err = s.signer(auth.RoleAdmin); err != nil {
+		if key, terms, err = s.Signer(auth.RoleAdmin); err != nil {
 			return nil, err
 		}
 	}
@@ -147,7 +147,7 @@ func dial(c *cobra.Command, server, token string, admin bool) (*remote, error) {
 	}
 	// Only now, because the token is short-lived.
 	if key != nil {
-		r.token, err = s.sign(key, terms, operator(), auth.RoleAdmin, time.Minute)
+		r.token, err = s.Sign(key, terms, operator(), auth.RoleAdmin, time.Minute)
 	}
 	return r, err
 }
@@ -174,12 +174,13 @@ func newItemCreate(server, token *string) *cobra.Command {
 		window                                         paymentWindow
 	}
 	c := &cobra.Command{
-		Use: "create", Short: "Open a sale", Args: noArgs,
+		Use: "create", Short: "Open a sale", Args: config.NoArgs,
 		Example: "  flashsale item create --id drop-1 --name 'Drop 1' --price-minor 4900 --currency EUR --stock 500 --payment-window 15m",
 		RunE: func(c *cobra.Command, _ []string) error {
 			if !c.Flags().Changed("payment-window") {
-				return usageError{errors.New("item create needs --payment-window: the time to pay, for example 15m, or none. " +
-					"Without one an unpaid order holds its units until it is cancelled")}
+				return config.Usage(errors.New("item create needs --payment-window: the time to pay, for example 15m, or none. " +
+					"Without one an unpaid order holds its units until it is cancelled"))
+
 			}
 			r, err := dial(c, *server, *token, true)
 			if err != nil {
@@ -217,7 +218,7 @@ func newItemCreate(server, token *string) *cobra.Command {
 
 func newItemList(server, token *string) *cobra.Command {
 	return &cobra.Command{
-		Use: "list", Short: "List the items", Args: noArgs,
+		Use: "list", Short: "List the items", Args: config.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			r, err := dial(c, *server, *token, false)
 			if err != nil {
@@ -263,21 +264,3 @@ func printItems(out io.Writer, items []itemView) error {
 	}
 	return w.Flush()
 }
-
-// redactURL hides the password of a URL, also of one that cannot be parsed, and values
-// of its query that may be secrets.
-func redactURL(v string) string {
-	v = secretQuery.ReplaceAllString(v, "${1}xxxxx")
-	scheme, rest, ok := strings.Cut(v, "://")
-	at := strings.LastIndexByte(rest, '@')
-	if !ok || at < 0 {
-		return v
-	}
-	if user, _, secret := strings.Cut(rest[:at], ":"); secret {
-		return scheme + "://" + user + ":xxxxx@" + rest[at+1:]
-	}
-	return scheme + "://xxxxx@" + rest[at+1:]
-}
-
-// secretQuery finds the values of parameters such as password, token or sig.
-var secretQuery = regexp.MustCompile(`(?i)([?&][^=&]*(?:pass|pwd|secret|token|sig|key|auth)[^=&]*=)[^&#]*`)

@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"net/url"
 
+	"flashsale/cmd/flashsale/config"
+
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 )
@@ -13,7 +15,7 @@ import (
 // oneItem wants the id of an item, and nothing else.
 func oneItem(c *cobra.Command, args []string) error {
 	if len(args) != 1 || args[0] == "" {
-		return usageError{fmt.Errorf("%s takes one item id; see %s --help", c.CommandPath(), c.CommandPath())}
+		return config.Usage(fmt.Errorf("%s takes one item id; see %s --help", c.CommandPath(), c.CommandPath()))
 	}
 	return nil
 }
@@ -50,7 +52,7 @@ func newItemRestock(server, token *string) *cobra.Command {
 			"  flashsale item restock drop-1 --quantity -10 --reason 'damaged in store'",
 		RunE: func(c *cobra.Command, args []string) error {
 			if quantity == 0 || reason == "" {
-				return usageError{errors.New("item restock needs --quantity, not 0, and --reason")}
+				return config.Usage(errors.New("item restock needs --quantity, not 0, and --reason"))
 			}
 			r, err := dial(c, *server, *token, true)
 			if err != nil {
@@ -110,7 +112,7 @@ func newItemChange(server, token *string) *cobra.Command {
 				}
 			}
 			if len(body) == 0 {
-				return usageError{errors.New("item change needs something to change; see flashsale item change --help")}
+				return config.Usage(errors.New("item change needs something to change; see flashsale item change --help"))
 			}
 			if body["closes_at"] == noEnd {
 				body["closes_at"] = nil

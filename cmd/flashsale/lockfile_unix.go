@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+
+	"flashsale/cmd/flashsale/config"
 )
 
 // lockFile makes sure that one process at a time runs the embedded engine over a
@@ -16,16 +18,16 @@ import (
 // one to blame when the file cannot be had.
 func lockFile(path, setting, value string) (func() error, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
-		return nil, failedSetting(setting, value, err.Error(), "name a folder this process may write to")
+		return nil, config.FailedSetting(setting, value, err.Error(), "name a folder this process may write to")
 	}
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
-		return nil, failedSetting(setting, value, err.Error(), "name a folder this process may write to")
+		return nil, config.FailedSetting(setting, value, err.Error(), "name a folder this process may write to")
 	}
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		err = errors.Join(err, f.Close())
 		if errors.Is(err, syscall.EWOULDBLOCK) {
-			return nil, failedSetting(setting, value, "another flashsale serve is using it", "stop that one, or name another")
+			return nil, config.FailedSetting(setting, value, "another flashsale serve is using it", "stop that one, or name another")
 		}
 		return nil, fmt.Errorf("lock %s: %w", path, err)
 	}

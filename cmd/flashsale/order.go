@@ -6,12 +6,14 @@ import (
 	"net/http"
 	"net/url"
 
+	"flashsale/cmd/flashsale/config"
+
 	"github.com/spf13/cobra"
 )
 
 func newOrder() *cobra.Command {
 	var server, token string
-	c := group("order", "Manage orders, through the API", newOrderRefund(&server, &token))
+	c := config.Group("order", "Manage orders, through the API", newOrderRefund(&server, &token))
 	c.PersistentFlags().StringVar(&server, "server", "", "URL of the API (default http:// and --addr)")
 	addWait(c.PersistentFlags())
 	c.PersistentFlags().StringVar(&token, "token", "", "admin token (default: signed with the configured key)")
@@ -28,13 +30,13 @@ func newOrderRefund(server, token *string) *cobra.Command {
 		Example: "  flashsale order refund 0197a0f2-3c4d-7abc-8def-0123456789ab --restock=true",
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) != 1 || args[0] == "" {
-				return usageError{fmt.Errorf("%s takes one order id; see %s --help", c.CommandPath(), c.CommandPath())}
+				return config.Usage(fmt.Errorf("%s takes one order id; see %s --help", c.CommandPath(), c.CommandPath()))
 			}
 			return nil
 		},
 		RunE: func(c *cobra.Command, args []string) error {
 			if !c.Flags().Changed("restock") {
-				return usageError{errors.New("order refund needs --restock=true (the units go back on sale) or --restock=false (they stay sold)")}
+				return config.Usage(errors.New("order refund needs --restock=true (the units go back on sale) or --restock=false (they stay sold)"))
 			}
 			r, err := dial(c, *server, *token, true)
 			if err != nil {

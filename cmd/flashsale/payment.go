@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"text/tabwriter"
 
+	"flashsale/cmd/flashsale/config"
+
 	"github.com/spf13/cobra"
 )
 
@@ -32,7 +34,7 @@ type paymentView struct {
 
 func newPayment() *cobra.Command {
 	var server, token string
-	c := group("payment", "Look at received amounts, and mark them as refunded, through the API",
+	c := config.Group("payment", "Look at received amounts, and mark them as refunded, through the API",
 		newPaymentList(&server, &token), newPaymentRefunded(&server, &token))
 	c.PersistentFlags().StringVar(&server, "server", "", "URL of the API (default http:// and --addr)")
 	addWait(c.PersistentFlags())
@@ -45,13 +47,13 @@ func newPaymentList(server, token *string) *cobra.Command {
 	var needsRefund bool
 	var limit int
 	c := &cobra.Command{
-		Use: "list", Short: "List received amounts, the newest first", Args: noArgs,
+		Use: "list", Short: "List received amounts, the newest first", Args: config.NoArgs,
 		Long: "List received amounts, the newest first. A late amount, a duplicate and a mismatch pay nothing and\n" +
 			"have to be refunded: --needs-refund lists those that are not marked as refunded yet.",
 		Example: "  flashsale payment list --needs-refund\n  flashsale payment list --outcome late --limit 10",
 		RunE: func(c *cobra.Command, _ []string) error {
 			if limit < 0 {
-				return usageError{fmt.Errorf("--limit %d: use 0 (all) or more", limit)}
+				return config.Usage(fmt.Errorf("--limit %d: use 0 (all) or more", limit))
 			}
 			r, err := dial(c, *server, *token, true)
 			if err != nil {
@@ -131,7 +133,7 @@ func newPaymentRefunded(server, token *string) *cobra.Command {
 // onePayment wants the id of a payment, and nothing else.
 func onePayment(c *cobra.Command, args []string) error {
 	if len(args) != 1 || args[0] == "" {
-		return usageError{fmt.Errorf("%s takes one payment id, from flashsale payment list; see %s --help", c.CommandPath(), c.CommandPath())}
+		return config.Usage(fmt.Errorf("%s takes one payment id, from flashsale payment list; see %s --help", c.CommandPath(), c.CommandPath()))
 	}
 	return nil
 }

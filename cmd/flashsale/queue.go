@@ -10,6 +10,8 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"flashsale/cmd/flashsale/config"
+
 	"github.com/spf13/cobra"
 )
 
@@ -18,7 +20,7 @@ const deadPage = 100
 
 func newQueue() *cobra.Command {
 	var server, token string
-	c := group("queue", "Look at the task queues and decide about dead letters, through the API",
+	c := config.Group("queue", "Look at the task queues and decide about dead letters, through the API",
 		newQueueStats(&server, &token), newQueueDead(&server, &token),
 		newQueueFate(&server, &token, "retry", "Make dead letters ordinary tasks again"),
 		newQueueFate(&server, &token, "discard", "Remove dead letters for good; an order that never was committed is rejected"),
@@ -31,7 +33,7 @@ func newQueue() *cobra.Command {
 
 func newQueueStats(server, token *string) *cobra.Command {
 	return &cobra.Command{
-		Use: "stats", Short: "Print what waits in each queue", Args: noArgs,
+		Use: "stats", Short: "Print what waits in each queue", Args: config.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			r, err := dial(c, *server, *token, true)
 			if err != nil {
@@ -114,10 +116,10 @@ func (r *remote) deadLetters(ctx context.Context, limit int) ([]deadView, error)
 func newQueueDead(server, token *string) *cobra.Command {
 	var limit int
 	c := &cobra.Command{
-		Use: "dead", Short: "List the dead letters, the latest first", Args: noArgs,
+		Use: "dead", Short: "List the dead letters, the latest first", Args: config.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if limit < 0 {
-				return usageError{fmt.Errorf("--limit %d: use 0 (all) or more", limit)}
+				return config.Usage(fmt.Errorf("--limit %d: use 0 (all) or more", limit))
 			}
 			r, err := dial(c, *server, *token, true)
 			if err != nil {
@@ -148,7 +150,7 @@ func newQueueFate(server, token *string, verb, short string) *cobra.Command {
 		Example: "  flashsale queue " + verb + " 0197a0f2-3c4d-7abc-8def-0123456789ab\n  flashsale queue " + verb + " --all",
 		RunE: func(c *cobra.Command, tasks []string) error {
 			if all == (len(tasks) > 0) {
-				return usageError{fmt.Errorf("name the tasks, or say --all; see %s --help", c.CommandPath())}
+				return config.Usage(fmt.Errorf("name the tasks, or say --all; see %s --help", c.CommandPath()))
 			}
 			r, err := dial(c, *server, *token, true)
 			if err != nil {
@@ -188,7 +190,7 @@ var errUnclean = errors.New("tasks are not in order; --repair mends them")
 func newQueueVerify(server, token *string) *cobra.Command {
 	var repair bool
 	c := &cobra.Command{
-		Use: "verify", Short: "Check that every task is in one state and whole; exit 1 when one is not", Args: noArgs,
+		Use: "verify", Short: "Check that every task is in one state and whole; exit 1 when one is not", Args: config.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			r, err := dial(c, *server, *token, true)
 			if err != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
+	"flashsale/cmd/flashsale/config"
 	"flashsale/inventory"
 	"flashsale/order"
 )
@@ -54,7 +55,7 @@ func newReconcile() *cobra.Command {
 	var server, token, item string
 	var repair, asJSON, deep bool
 	c := &cobra.Command{
-		Use: "reconcile", Short: "Compare Redis and database item by item; exit 1 when they differ", Args: noArgs,
+		Use: "reconcile", Short: "Compare Redis and database item by item; exit 1 when they differ", Args: config.NoArgs,
 		Long: "reconcile prints the conservation equation of every item, from Redis and the database, and what differs.\n" +
 			"What is under way between the two is no difference. --repair builds sales that differ anew, and recomputes\n" +
 			"what the database counts of its orders; no order is touched. It goes through the API.",

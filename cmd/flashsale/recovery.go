@@ -6,6 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"flashsale/cmd/flashsale/config"
 	"flashsale/inventory"
 	"flashsale/lock"
 	"flashsale/order"
@@ -36,7 +37,7 @@ func (a *app) addRecovery(ctx context.Context, stock *inventory.Inventory, locks
 	r := order.NewRecovery(order.RecoveryConfig{
 		Store: a.store, Stock: stock, Locks: locks, Resource: recoveryKey, Expiries: expiries, HighWater: a.highWater,
 		OnLoss: func(what string) {
-			if a.settings.Redis == embeddedRedis {
+			if a.settings.Redis == config.EmbeddedRedis {
 				// It begins with nothing at each start: that is no loss to be told of.
 				a.log.Info().Str("room", "recovery").Msg("the embedded Redis holds none of the sales: they are built from the database")
 				return

@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/rs/zerolog"
 
+	"flashsale/cmd/flashsale/config"
 	"flashsale/internal/breaker"
 	"flashsale/internal/embedded"
 )
@@ -34,7 +35,7 @@ const (
 // quick. The closers are in the order in which to call them.
 func openRedis(setting string, guard *breaker.Breakers, connected func()) (rdb redis.UniversalClient, closers []func() error, err error) {
 	switch {
-	case setting == embeddedRedis:
+	case setting == config.EmbeddedRedis:
 		s, err := embedded.Start()
 		if err != nil {
 			return nil, nil, err
@@ -48,7 +49,7 @@ func openRedis(setting string, guard *breaker.Breakers, connected func()) (rdb r
 	case strings.HasPrefix(setting, "cluster+"):
 		o, err := redis.ParseClusterURL(strings.TrimPrefix(setting, "cluster+"))
 		if err != nil {
-			return nil, nil, badSetting("redis", setting, "it cannot be read as a URL", "write cluster+redis://host:port?addr=host:port, with % codes in the password where it holds any of /#%@")
+			return nil, nil, config.BadSetting("redis", setting, "it cannot be read as a URL", "write cluster+redis://host:port?addr=host:port, with % codes in the password where it holds any of /#%@")
 		}
 		// A script whose reply was lost should not run again unasked: the rooms
 		// decide that, knowing which of their scripts may. The client still
@@ -64,7 +65,7 @@ func openRedis(setting string, guard *breaker.Breakers, connected func()) (rdb r
 	default:
 		o, err := redis.ParseURL(setting)
 		if err != nil {
-			return nil, nil, badSetting("redis", setting, "it cannot be read as a URL", "write redis://host:port/0, with % codes in the password where it holds any of /#%@")
+			return nil, nil, config.BadSetting("redis", setting, "it cannot be read as a URL", "write redis://host:port/0, with % codes in the password where it holds any of /#%@")
 		}
 		c := redis.NewClient(tune(o, connected))
 		guard.Guard(c)
@@ -100,7 +101,7 @@ type advice struct {
 // durability says in one sentence what the engine keeps, and what an operator
 // should change about it.
 func durability(ctx context.Context, rdb redis.UniversalClient, setting string) (says string, change []advice) {
-	if setting == embeddedRedis {
+	if setting == config.EmbeddedRedis {
 		return "embedded Redis keeps nothing over a restart: every purchase waits for its commit, and stock is rebuilt from the database", nil
 	}
 	get := func(name string) string {

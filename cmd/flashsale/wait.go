@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"flashsale/cmd/flashsale/config"
+
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
@@ -35,7 +37,7 @@ func addWait(f *pflag.FlagSet) {
 func waitFor(c *cobra.Command) (time.Duration, error) {
 	d, err := c.Flags().GetDuration("wait")
 	if err == nil && (d < 0 || d > maxWait) {
-		err = usageError{fmt.Errorf("--wait %v: use 0 to %v", d, maxWait)}
+		err = config.Usage(fmt.Errorf("--wait %v: use 0 to %v", d, maxWait))
 	}
 	return d, err
 }

@@ -13,15 +13,9 @@ import (
 	"flashsale/webhook"
 )
 
-// webhookPolicy is which addresses webhooks may be sent to.
-func (s *Settings) webhookPolicy() (webhook.Policy, error) {
-	allow, err := webhook.ParseNetworks(s.WebhookAllow)
-	return webhook.Policy{Allow: allow}, err
-}
-
 // webhookAdmin is what the API does about webhooks; it sends none.
 func (a *app) webhookAdmin() (handler.Webhooks, error) {
-	policy, err := a.settings.webhookPolicy()
+	policy, err := a.settings.WebhookPolicy()
 	if err != nil {
 		return nil, err
 	}
@@ -30,7 +24,7 @@ func (a *app) webhookAdmin() (handler.Webhooks, error) {
 
 // addWebhooks makes the process offer to deliver webhooks: one of all processes does.
 func (a *app) addWebhooks() error {
-	policy, err := a.settings.webhookPolicy()
+	policy, err := a.settings.WebhookPolicy()
 	if err != nil {
 		return err
 	}
@@ -101,12 +95,4 @@ func (a *app) outboxMetrics() func(order.OutboxState) {
 		defer mu.Unlock()
 		now = s
 	}
-}
-
-// validNetworks says what is wrong with a list of networks.
-func validNetworks(texts []string) (cause string) {
-	if _, err := webhook.ParseNetworks(texts); err != nil {
-		return fmt.Sprintf("one of %q is neither an address nor a network", texts)
-	}
-	return ""
 }

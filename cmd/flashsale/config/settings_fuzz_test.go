@@ -1,4 +1,4 @@
-package main
+package config
 
 import (
 	"errors"
@@ -18,7 +18,7 @@ import (
 // settingNames are all settings, in order.
 func settingNames() (names []string) {
 	f := pflag.NewFlagSet("", pflag.ContinueOnError)
-	defineFlags(f)
+	DefineFlags(f)
 	f.VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
 	return names
 }
@@ -26,11 +26,11 @@ func settingNames() (names []string) {
 // loadWith loads the settings with these flags given.
 func loadWith(args ...string) (*Settings, *pflag.FlagSet, error) {
 	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
-	defineFlags(flags)
+	DefineFlags(flags)
 	if err := flags.Parse(args); err != nil {
 		return nil, nil, err
 	}
-	s, err := loadSettings(flags)
+	s, err := Load(flags)
 	return s, flags, err
 }
 
@@ -75,7 +75,7 @@ func FuzzSettings(f *testing.F) {
 		if asFlag == "config" || inEnv == "config" {
 			return // the file is the one above
 		}
-		t.Setenv(envName(inEnv), value)
+		t.Setenv(EnvName(inEnv), value)
 		args := []string{"--config", path, "--" + asFlag + "=" + given}
 		s, flags, err := loadWith(args...)
 		if err != nil {
@@ -89,10 +89,10 @@ func FuzzSettings(f *testing.F) {
 		if s.origins[asFlag] != "flag" {
 			t.Fatalf("--%s was given, and its value is from %s", asFlag, s.origins[asFlag])
 		}
-		if inEnv != asFlag && value != "" && s.origins[inEnv] != "environment "+envName(inEnv) {
-			t.Fatalf("%s is set, and the value is from %s", envName(inEnv), s.origins[inEnv])
+		if inEnv != asFlag && value != "" && s.origins[inEnv] != "environment "+EnvName(inEnv) {
+			t.Fatalf("%s is set, and the value is from %s", EnvName(inEnv), s.origins[inEnv])
 		}
-		t.Setenv(envName(inEnv), "")
+		t.Setenv(EnvName(inEnv), "")
 		checkWritten(t, s, path)
 	})
 }
@@ -101,9 +101,9 @@ func FuzzSettings(f *testing.F) {
 // the secret.
 func checkRefusal(t *testing.T, err error, names []string, inEnv, value string) {
 	t.Helper()
-	var usage usageError
+	var usage UsageError
 	found := namedSetting.FindStringSubmatch(err.Error())
-	if !errors.As(err, &usage) || found == nil || !slices.Contains(names, found[1]) || found[2] != envName(found[1]) {
+	if !errors.As(err, &usage) || found == nil || !slices.Contains(names, found[1]) || found[2] != EnvName(found[1]) {
 		t.Fatalf("refused with %v, which names no setting", err)
 	}
 	// A shorter one may be part of any word.
@@ -127,7 +127,7 @@ func checkBounds(t *testing.T, s *Settings) {
 		"reconcile":  s.ReconcileEvery == 0 || s.ReconcileEvery >= time.Second,
 		"key":        s.JWTSecret == "" || s.JWKS == "" && len(s.JWTSecret) >= 32,
 		"database":   len(s.DB) > len("sqlite:") && strings.HasPrefix(s.DB, "sqlite:"),
-		"redis":      s.Redis == embeddedRedis || strings.Contains(s.Redis, "redis"),
+		"redis":      s.Redis == EmbeddedRedis || strings.Contains(s.Redis, "redis"),
 		"folder":     s.DataDir != "",
 	} {
 		if !ok {

@@ -1,8 +1,11 @@
-package main
+// Package config holds what an operator decides: the settings, read from flags, the
+// environment and a file, and the errors that say which of them to correct.
+package config
 
 import (
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"math"
 	"net"
@@ -13,17 +16,18 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"text/tabwriter"
 	"time"
 
 	"github.com/knadh/koanf/parsers/yaml"
 	"github.com/knadh/koanf/providers/env/v2"
 	"github.com/knadh/koanf/providers/posflag"
 	"github.com/knadh/koanf/v2"
-	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"flashsale/handler/auth"
 	"flashsale/internal/flagvalue"
+	"flashsale/webhook"
 )
 
 // envPrefix opens the name of every environment variable that is a setting.
@@ -39,7 +43,7 @@ type Settings struct {
 	DataDir        string
 	JWTSecret      string
 	JWKS           string
-	Identity       identity
+	Identity       Identity
 	TokenLeeway    time.Duration
 	Partitions     int
 	RateBuyer      float64
@@ -67,14 +71,14 @@ type Settings struct {
 	values  map[string]string
 }
 
-// embeddedRedis is the value of --redis that runs the engine in the process.
-const embeddedRedis = "embedded"
+// EmbeddedRedis is the value of --redis that runs the engine in the process.
+const EmbeddedRedis = "embedded"
 
-// defineFlags declares every setting once: its name, default and meaning.
-func defineFlags(f *pflag.FlagSet) {
+// DefineFlags declares every setting once: its name, default and meaning.
+func DefineFlags(f *pflag.FlagSet) {
 	f.String("addr", "127.0.0.1:8080", "address the public API listens on")
 	f.String("ops-addr", "127.0.0.1:9090", "address of /metrics and /debug/pprof; empty: none")
-	f.String("redis", embeddedRedis, "embedded, redis://host:port/db, rediss://…, or cluster+redis://host:port?addr=host:port")
+	f.String("redis", EmbeddedRedis, "embedded, redis://host:port/db, rediss://…, or cluster+redis://host:port?addr=host:port")
 	f.String("db", "", "sqlite:PATH (default sqlite:DATA-DIR/flashsale.db)")
 	f.String("data-dir", "flashsale-data", "folder of what the service keeps itself")
 	f.String("jwt-secret", "", "HS256 key of the tokens, 32 bytes or more (better in the environment than as a flag)")
@@ -103,48 +107,50 @@ func defineFlags(f *pflag.FlagSet) {
 	f.String("config", "", "YAML file with any of these settings, by these names")
 }
 
-// secretSettings are never printed.
-var secretSettings = map[string]bool{"jwt-secret": true, "admin-jwt-secret": true}
+// UsageError is a mistake in how the program was called; its exit code is 2.
+type UsageError struct{ error }
 
-// usageError is a mistake in how the program was called; its exit code is 2.
-type usageError struct{ error }
+// Unwrap returns the mistake itself.
+func (e UsageError) Unwrap() error { return e.error }
 
-func (e usageError) Unwrap() error { return e.error }
+// Usage marks err as a mistake in how the program was called.
+func Usage(err error) error { return UsageError{err} }
 
-// badSetting names the setting, its value, the cause and the mend.
-func badSetting(name, value, cause, mend string) error {
-	return usageError{failedSetting(name, value, cause, mend)}
+// BadSetting is a mistake of usage that names the setting, its value, the cause and the fix.
+func BadSetting(name, value, cause, mend string) error {
+	return Usage(FailedSetting(name, value, cause, mend))
 }
 
-// failedSetting says the same of a setting that is right in itself and fails on
-// what it meets: a port that is taken, a server that does not answer. The exit
+// FailedSetting says the same of a setting that is valid and fails on what it
+// meets: a port that is taken, a server that does not answer. The exit
 // code is then 1.
-func failedSetting(name, value, cause, mend string) error {
+func FailedSetting(name, value, cause, mend string) error {
 	if shown := masked(name, value); value != "" {
 		cause = strings.ReplaceAll(cause, value, shown)
 		value = shown
 	}
-	return fmt.Errorf("setting %s (%s): value %q: %s; %s", name, envName(name), value, cause, mend)
+	return fmt.Errorf("setting %s (%s): value %q: %s; %s", name, EnvName(name), value, cause, mend)
 }
 
-func envName(setting string) string {
+// EnvName is the environment variable of a setting.
+func EnvName(setting string) string {
 	return envPrefix + strings.ToUpper(strings.ReplaceAll(setting, "-", "_"))
 }
 
-// loadSettings merges the sources and validates the result.
-func loadSettings(flags *pflag.FlagSet) (*Settings, error) {
-	s, err := mergeSettings(flags)
+// Load merges the sources and validates the result.
+func Load(flags *pflag.FlagSet) (*Settings, error) {
+	s, err := Merge(flags)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.validate(); err != nil {
+	if err := s.Validate(); err != nil {
 		return nil, err
 	}
 	return s, nil
 }
 
-// mergeSettings merges the sources.
-func mergeSettings(flags *pflag.FlagSet) (*Settings, error) {
+// Merge merges the sources without validating the result.
+func Merge(flags *pflag.FlagSet) (*Settings, error) {
 	k := koanf.New(".")
 	file, err := readFile(flags)
 	if err != nil {
@@ -176,7 +182,7 @@ func mergeSettings(flags *pflag.FlagSet) (*Settings, error) {
 	}
 	s := &Settings{path: file.path, origins: make(map[string]string), values: make(map[string]string)}
 	flags.VisitAll(func(f *pflag.Flag) {
-		if !isSetting(f.Name) {
+		if !IsSetting(f.Name) {
 			return
 		}
 		origin := "default"
@@ -184,9 +190,9 @@ func mergeSettings(flags *pflag.FlagSet) (*Settings, error) {
 		case f.Changed:
 			origin = "flag"
 		case fromEnv[f.Name]:
-			origin = "environment " + envName(f.Name)
+			origin = "environment " + EnvName(f.Name)
 		case f.Name == "config" && file.path != "":
-			origin = "environment " + envName("config")
+			origin = "environment " + EnvName("config")
 		case file.has(f.Name):
 			origin = "file " + file.path
 		}
@@ -198,29 +204,14 @@ func mergeSettings(flags *pflag.FlagSet) (*Settings, error) {
 	return s, nil
 }
 
-// isSetting tells the settings from the flags of single commands.
-func isSetting(name string) bool { return settingFlag(name) != nil }
+// IsSetting tells the settings from the flags of single commands.
+func IsSetting(name string) bool { return settingFlag(name) != nil }
 
 // settingFlag is the definition of a setting; nil where there is none of that name.
 func settingFlag(name string) *pflag.Flag {
 	f := pflag.NewFlagSet("", pflag.ContinueOnError)
-	defineFlags(f)
+	DefineFlags(f)
 	return f.Lookup(name)
-}
-
-// flagError is the refusal of a command line that cannot be read. A value that has
-// the wrong form is explained in the same words wherever it comes from.
-func flagError(c *cobra.Command, err error) error {
-	var invalid *pflag.InvalidValueError
-	if !errors.As(err, &invalid) {
-		return usageError{fmt.Errorf("%w; see %s --help", err, c.CommandPath())}
-	}
-	name, value := invalid.GetFlag().Name, invalid.GetValue()
-	cause, fix := flagvalue.Explain(invalid.GetFlag(), value, err)
-	if isSetting(name) {
-		return badSetting(name, value, cause, fix)
-	}
-	return usageError{fmt.Errorf("--%s %q: %s; %s", name, value, cause, fix)}
 }
 
 // fill takes each value from where it was found, in its type.
@@ -233,7 +224,7 @@ func (s *Settings) fill(k *koanf.Koanf) error {
 	parse := func(name string, fn func(string) error) {
 		if err := fn(k.String(name)); err != nil {
 			cause, fix := flagvalue.Explain(settingFlag(name), k.String(name), err)
-			errs = append(errs, badSetting(name, k.String(name), cause, fix))
+			errs = append(errs, BadSetting(name, k.String(name), cause, fix))
 		}
 	}
 	integer := func(name string, to *int) {
@@ -269,7 +260,7 @@ func (s *Settings) fill(k *koanf.Koanf) error {
 	networks := func(name string, to *[]string) {
 		v, err := list(k.Get(name))
 		if err != nil {
-			errs = append(errs, badSetting(name, fmt.Sprint(k.Get(name)), err.Error(), "write for example [10.0.0.0/8]"))
+			errs = append(errs, BadSetting(name, fmt.Sprint(k.Get(name)), err.Error(), "write for example [10.0.0.0/8]"))
 		}
 		*to = v
 	}
@@ -299,7 +290,7 @@ func (s *Settings) fillTexts(k *koanf.Koanf) (errs []error) {
 		{"jwt-secret", &s.JWTSecret}, {"jwks", &s.JWKS}, {"log-level", &s.LogLevel}, {"log-format", &s.LogFormat},
 	}...) {
 		if !single(k.Get(t.name)) {
-			errs = append(errs, badSetting(t.name, k.String(t.name), "it is more than one text", "write one text, in quotes where it looks like something else"))
+			errs = append(errs, BadSetting(t.name, k.String(t.name), "it is more than one text", "write one text, in quotes where it looks like something else"))
 		}
 		*t.to = k.String(t.name)
 	}
@@ -347,11 +338,12 @@ func list(v any) ([]string, error) {
 // logLevels are the names that --log-level takes.
 var logLevels = []string{"trace", "debug", "info", "warn", "error", "disabled"}
 
-func (s *Settings) validate() error {
+// Validate checks every setting, and those that exclude each other.
+func (s *Settings) Validate() error {
 	var errs []error
 	check := func(ok bool, name, cause, mend string) {
 		if !ok {
-			errs = append(errs, badSetting(name, s.values[name], cause, mend))
+			errs = append(errs, BadSetting(name, s.values[name], cause, mend))
 		}
 	}
 	check(validAddr(s.Addr), "addr", "it is not host:port", "write for example 127.0.0.1:8080")
@@ -397,7 +389,7 @@ func validAddr(v string) bool {
 }
 
 func validRedis(v string) bool {
-	if v == embeddedRedis {
+	if v == EmbeddedRedis {
 		return true
 	}
 	u, err := url.Parse(v)
@@ -434,7 +426,7 @@ func readFile(flags *pflag.FlagSet) (*settingsFile, error) {
 		return nil, err
 	}
 	if path == "" {
-		path = os.Getenv(envName("config"))
+		path = os.Getenv(EnvName("config"))
 	}
 	f := &settingsFile{path: path, values: map[string]any{}}
 	if path == "" {
@@ -442,15 +434,44 @@ func readFile(flags *pflag.FlagSet) (*settingsFile, error) {
 	}
 	text, err := os.ReadFile(path)
 	if err != nil {
-		return nil, badSetting("config", path, "the file cannot be read ("+err.Error()+")", "name a YAML file, or leave it out")
+		return nil, BadSetting("config", path, "the file cannot be read ("+err.Error()+")", "name a YAML file, or leave it out")
 	}
 	if f.values, err = yaml.Parser().Unmarshal(text); err != nil {
-		return nil, badSetting("config", path, "it is not YAML ("+err.Error()+")", "write lines such as addr: 127.0.0.1:8080")
+		return nil, BadSetting("config", path, "it is not YAML ("+err.Error()+")", "write lines such as addr: 127.0.0.1:8080")
 	}
 	for name := range f.values {
-		if !isSetting(name) {
-			return nil, badSetting("config", path, fmt.Sprintf("it holds an unknown setting %q", name), "see the names in --help")
+		if !IsSetting(name) {
+			return nil, BadSetting("config", path, fmt.Sprintf("it holds an unknown setting %q", name), "see the names in --help")
 		}
 	}
 	return f, nil
+}
+
+// WebhookPolicy says which addresses webhooks may be sent to.
+func (s *Settings) WebhookPolicy() (webhook.Policy, error) {
+	allow, err := webhook.ParseNetworks(s.WebhookAllow)
+	return webhook.Policy{Allow: allow}, err
+}
+
+// validNetworks says what is wrong with a list of networks.
+func validNetworks(texts []string) (cause string) {
+	if _, err := webhook.ParseNetworks(texts); err != nil {
+		return fmt.Sprintf("one of %q is neither an address nor a network", texts)
+	}
+	return ""
+}
+
+// Print writes every setting with its value and where the value comes from. Secrets are
+// masked.
+func (s *Settings) Print(out io.Writer) error {
+	names := make([]string, 0, len(s.origins))
+	for name := range s.origins {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	w := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
+	for _, name := range names {
+		fmt.Fprintf(w, "%s\t%s\t%s\n", name, masked(name, s.values[name]), s.origins[name])
+	}
+	return w.Flush()
 }

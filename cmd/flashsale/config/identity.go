@@ -1,4 +1,4 @@
-package main
+package config
 
 import (
 	"context"
@@ -14,12 +14,12 @@ import (
 	"flashsale/handler/auth"
 )
 
-// identity are the settings of whose tokens are accepted, and of what is in them.
-type identity struct {
+// Identity are the settings that decide whose tokens are accepted, and what they say.
+type Identity struct {
 	issuer, audience        string
 	subjectClaim, roleClaim string
 	roleMap                 []string
-	adminSecret, adminJWKS  string
+	AdminSecret, AdminJWKS  string
 	adminIssuer             string
 	adminAudience           string
 	serviceKey              string
@@ -49,7 +49,7 @@ func (s *Settings) identityTexts() []textSetting {
 	i := &s.Identity
 	return []textSetting{
 		{"issuer", &i.issuer}, {"audience", &i.audience}, {"subject-claim", &i.subjectClaim}, {"role-claim", &i.roleClaim},
-		{"admin-jwt-secret", &i.adminSecret}, {"admin-jwks", &i.adminJWKS}, {"admin-issuer", &i.adminIssuer},
+		{"admin-jwt-secret", &i.AdminSecret}, {"admin-jwks", &i.AdminJWKS}, {"admin-issuer", &i.adminIssuer},
 		{"admin-audience", &i.adminAudience}, {"service-key", &i.serviceKey},
 	}
 }
@@ -58,7 +58,7 @@ func (s *Settings) fillIdentity(k *koanf.Koanf) []error {
 	v, err := list(k.Get("role-map"))
 	s.Identity.roleMap = v
 	if err != nil {
-		return []error{badSetting("role-map", fmt.Sprint(k.Get("role-map")), err.Error(), "write for example [admin=shop-admins, buyer=customers]")}
+		return []error{BadSetting("role-map", fmt.Sprint(k.Get("role-map")), err.Error(), "write for example [admin=shop-admins, buyer=customers]")}
 	}
 	return nil
 }
@@ -87,13 +87,13 @@ func (s *Settings) validateIdentity(check func(ok bool, name, cause, mend string
 // validateAdmins checks that the settings of admins separate them from buyers.
 func (s *Settings) validateAdmins(check func(ok bool, name, cause, mend string)) {
 	i := &s.Identity
-	check(i.adminSecret == "" || len(i.adminSecret) >= auth.MinSecret, "admin-jwt-secret", fmt.Sprintf("it has %d bytes", len(i.adminSecret)), "use 32 or more, for example from openssl rand -hex 32")
-	check(i.adminSecret == "" || i.adminJWKS == "", "admin-jwks", "there is an admin-jwt-secret too", "set one of the two")
-	check(i.adminSecret == "" || i.adminSecret != s.JWTSecret, "admin-jwt-secret", "it is the jwt-secret too, so whatever signs for buyers could sign for admins", "use another secret")
+	check(i.AdminSecret == "" || len(i.AdminSecret) >= auth.MinSecret, "admin-jwt-secret", fmt.Sprintf("it has %d bytes", len(i.AdminSecret)), "use 32 or more, for example from openssl rand -hex 32")
+	check(i.AdminSecret == "" || i.AdminJWKS == "", "admin-jwks", "there is an admin-jwt-secret too", "set one of the two")
+	check(i.AdminSecret == "" || i.AdminSecret != s.JWTSecret, "admin-jwt-secret", "it is the jwt-secret too, so whatever signs for buyers could sign for admins", "use another secret")
 	differs := i.adminIssuer != "" && i.adminIssuer != i.issuer || i.adminAudience != "" && i.adminAudience != i.audience
-	check(i.adminJWKS == "" || i.adminJWKS != s.JWKS || differs, "admin-jwks", "it is the jwks too, and neither admin-issuer nor admin-audience tells admins apart",
+	check(i.AdminJWKS == "" || i.AdminJWKS != s.JWKS || differs, "admin-jwks", "it is the jwks too, and neither admin-issuer nor admin-audience tells admins apart",
 		"name the admins' own key set, or set admin-issuer or admin-audience")
-	if i.adminSecret != "" || i.adminJWKS != "" {
+	if i.AdminSecret != "" || i.AdminJWKS != "" {
 		return
 	}
 	for _, t := range []textSetting{{"admin-issuer", &i.adminIssuer}, {"admin-audience", &i.adminAudience}} {
@@ -104,29 +104,29 @@ func (s *Settings) validateAdmins(check func(ok bool, name, cause, mend string))
 	}
 }
 
-// separate reports whether admins have a signer of their own.
-func (i *identity) separate() bool {
-	return i.adminSecret != "" || i.adminJWKS != "" || i.adminIssuer != "" || i.adminAudience != ""
+// Separate reports whether admins have a signer of their own.
+func (i *Identity) Separate() bool {
+	return i.AdminSecret != "" || i.AdminJWKS != "" || i.adminIssuer != "" || i.adminAudience != ""
 }
 
-// terms are what the tokens of buyers must say, and those of admins too unless they
+// Terms are what the tokens of buyers must say, and those of admins too unless they
 // have a signer of their own. The settings have been validated.
-func (s *Settings) terms() (auth.Terms, error) {
+func (s *Settings) Terms() (auth.Terms, error) {
 	i := &s.Identity
 	roles, err := auth.NewRoles(i.roleClaim, i.roleMap)
 	return auth.Terms{Issuer: i.issuer, Audience: i.audience, SubjectClaim: i.subjectClaim, Roles: roles}, err
 }
 
 // adminSigns reports whether the admins' signer signs for the role.
-func (i *identity) adminSigns(role auth.Role) bool {
-	return i.separate() && (role == auth.RoleAdmin || role == auth.RoleService && i.serviceKey == serviceByAdmins)
+func (i *Identity) adminSigns(role auth.Role) bool {
+	return i.Separate() && (role == auth.RoleAdmin || role == auth.RoleService && i.serviceKey == serviceByAdmins)
 }
 
-// signer returns the key that tokens of the role can be signed with, and what they
+// Signer returns the key that tokens of the role can be signed with, and what they
 // must say: the configured secret, or development mode's. It makes no key: only the
 // service knows where its key belongs.
-func (s *Settings) signer(role auth.Role) (key []byte, terms auth.Terms, err error) {
-	if terms, err = s.terms(); err != nil {
+func (s *Settings) Signer(role auth.Role) (key []byte, terms auth.Terms, err error) {
+	if terms, err = s.Terms(); err != nil {
 		return nil, terms, err
 	}
 	i := &s.Identity
@@ -139,38 +139,38 @@ func (s *Settings) signer(role auth.Role) (key []byte, terms auth.Terms, err err
 	}
 	const publicOnly, where = "public keys cannot sign", "sign the token where the private key is"
 	switch {
-	case admin && i.adminSecret != "":
-		return []byte(i.adminSecret), terms, nil
-	case admin && i.adminJWKS != "":
-		return nil, terms, badSetting("admin-jwks", i.adminJWKS, publicOnly, where)
+	case admin && i.AdminSecret != "":
+		return []byte(i.AdminSecret), terms, nil
+	case admin && i.AdminJWKS != "":
+		return nil, terms, BadSetting("admin-jwks", i.AdminJWKS, publicOnly, where)
 	case s.JWTSecret != "":
 		return []byte(s.JWTSecret), terms, nil
 	case s.JWKS != "":
-		return nil, terms, badSetting("jwks", s.JWKS, publicOnly, where)
-	case i.separate():
-		return nil, terms, failedSetting("jwt-secret", "", fmt.Sprintf("tokens of the role %s are signed with the ordinary key, and only the admins' is set", role), "set the key of the service")
+		return nil, terms, BadSetting("jwks", s.JWKS, publicOnly, where)
+	case i.Separate():
+		return nil, terms, FailedSetting("jwt-secret", "", fmt.Sprintf("tokens of the role %s are signed with the ordinary key, and only the admins' is set", role), "set the key of the service")
 	}
 	key, err = readDevKey(s.DataDir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, terms, failedSetting("jwt-secret", "", "no key is set, and there is no development key in "+s.DataDir,
+		return nil, terms, FailedSetting("jwt-secret", "", "no key is set, and there is no development key in "+s.DataDir,
 			"set the key of the service, or name its folder with --data-dir; flashsale serve makes a development key when it first starts")
 	}
 	return key, terms, err
 }
 
-// sign signs a token with a key and the terms that signer returned.
-func (s *Settings) sign(key []byte, terms auth.Terms, sub string, role auth.Role, ttl time.Duration) (string, error) {
+// Sign signs a token with a key and the terms that Signer returned.
+func (s *Settings) Sign(key []byte, terms auth.Terms, sub string, role auth.Role, ttl time.Duration) (string, error) {
 	token, err := terms.Sign(key, sub, role, ttl, time.Now())
 	if errors.Is(err, auth.ErrUnmapped) {
-		return "", badSetting("role-map", s.values["role-map"], "no value is mapped to the role "+string(role), "add "+string(role)+"=VALUE")
+		return "", BadSetting("role-map", s.values["role-map"], "no value is mapped to the role "+string(role), "add "+string(role)+"=VALUE")
 	}
 	return token, err
 }
 
-// openVerifier returns the verifier of the settings. dev is development mode's key, and
+// OpenVerifier returns the verifier of the settings. dev is development mode's key, and
 // nil outside it. Key sets are kept fresh until ctx ends.
-func (s *Settings) openVerifier(ctx context.Context, dev []byte, onError func(error)) (*auth.Verifier, error) {
-	terms, err := s.terms()
+func (s *Settings) OpenVerifier(ctx context.Context, dev []byte, onError func(error)) (*auth.Verifier, error) {
+	terms, err := s.Terms()
 	if err != nil {
 		return nil, err
 	}
@@ -184,18 +184,18 @@ func (s *Settings) openVerifier(ctx context.Context, dev []byte, onError func(er
 	if c.Keys, err = openKeys(ctx, "jwks", s.JWKS, onError); err != nil {
 		return nil, err
 	}
-	if i := &s.Identity; i.separate() {
+	if i := &s.Identity; i.Separate() {
 		c.Admin = &auth.AdminConfig{Issuer: i.adminIssuer, Audience: i.adminAudience, Service: i.serviceKey == serviceByAdmins}
-		if i.adminSecret != "" {
-			c.Admin.Secret = []byte(i.adminSecret)
+		if i.AdminSecret != "" {
+			c.Admin.Secret = []byte(i.AdminSecret)
 		}
-		if c.Admin.Keys, err = openKeys(ctx, "admin-jwks", i.adminJWKS, onError); err != nil {
+		if c.Admin.Keys, err = openKeys(ctx, "admin-jwks", i.AdminJWKS, onError); err != nil {
 			return nil, err
 		}
 	}
 	v, err := auth.NewVerifier(c)
 	if errors.Is(err, auth.ErrNotSeparate) {
-		return nil, failedSetting("admin-jwks", s.Identity.adminJWKS, "it holds a key that jwks holds too, so whatever signs for buyers could sign for admins",
+		return nil, FailedSetting("admin-jwks", s.Identity.AdminJWKS, "it holds a key that jwks holds too, so whatever signs for buyers could sign for admins",
 			"give admins other keys, or set admin-issuer or admin-audience")
 	}
 	return v, err
@@ -208,21 +208,21 @@ func openKeys(ctx context.Context, setting, source string, onError func(error)) 
 	}
 	keys, err := auth.OpenKeys(ctx, auth.KeysConfig{Source: source, OnError: onError})
 	if err != nil {
-		return nil, failedSetting(setting, source, err.Error(), "name a readable JWK set")
+		return nil, FailedSetting(setting, source, err.Error(), "name a readable JWK set")
 	}
 	return keys, nil
 }
 
-// needKey refuses to serve without a key for the tokens of buyers, except in development
+// NeedKey refuses to serve without a key for the tokens of buyers, except in development
 // mode, whose key signs for everyone.
-func (s *Settings) needKey(command string) error {
+func (s *Settings) NeedKey(command string) error {
 	switch {
 	case s.JWTSecret != "" || s.JWKS != "":
 		return nil
-	case s.Identity.separate():
-		return badSetting("jwt-secret", "", "admins have a signer of their own, and there is no key for the tokens of buyers", "set FLASHSALE_JWT_SECRET or FLASHSALE_JWKS as well")
+	case s.Identity.Separate():
+		return BadSetting("jwt-secret", "", "admins have a signer of their own, and there is no key for the tokens of buyers", "set FLASHSALE_JWT_SECRET or FLASHSALE_JWKS as well")
 	case command != "serve" || !loopback(s.Addr):
-		return badSetting("jwt-secret", "", "there is no key, and development mode is for flashsale serve on a loopback address",
+		return BadSetting("jwt-secret", "", "there is no key, and development mode is for flashsale serve on a loopback address",
 			"set FLASHSALE_JWT_SECRET or FLASHSALE_JWKS")
 	}
 	return nil

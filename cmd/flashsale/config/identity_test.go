@@ -1,4 +1,4 @@
-package main
+package config
 
 import (
 	"encoding/json"
@@ -16,7 +16,7 @@ import (
 // block returns the first code block of a language in a section of docs/identity.md.
 func block(t *testing.T, section, language string) string {
 	t.Helper()
-	page, err := os.ReadFile("../../docs/identity.md")
+	page, err := os.ReadFile("../../../docs/identity.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +47,7 @@ func TestDocs_Identity(t *testing.T) {
 			t.Errorf("the settings of %s: %v", section, err)
 			continue
 		}
-		terms, err := s.terms()
+		terms, err := s.Terms()
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,4 +1,4 @@
-package main
+package config
 
 import "testing"
 
@@ -14,7 +14,7 @@ func TestRedactURL(t *testing.T) {
 		"cluster+redis://h:1?addr=h:2&auth_token=t&x=": "cluster+redis://h:1?addr=h:2&auth_token=xxxxx&x=",
 		"sqlite:a?b":                                   "sqlite:a?b",
 	} {
-		if got := redactURL(from); got != want {
+		if got := RedactURL(from); got != want {
 			t.Errorf("%s is printed as %s, want %s", from, got, want)
 		}
 	}
