@@ -22,6 +22,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"flashsale/catalog"
+	"flashsale/cmd/flashsale/backend"
 	"flashsale/cmd/flashsale/config"
 	"flashsale/handler"
 	"flashsale/handler/auth"
@@ -44,10 +45,6 @@ const (
 // sqliteWorkers is how many batches a process commits at a time. SQLite has one
 // writer; a second batch fetched meanwhile would wait for it instead of filling up.
 const sqliteWorkers = 1
-
-// serveLock ends the name of the file beside a database that one serve with the
-// embedded engine holds locked.
-const serveLock = ".serve.lock"
 
 // app is one process of the service: the rooms, introduced to each other.
 type app struct {
@@ -173,10 +170,10 @@ func (a *app) build(ctx context.Context, r role) error {
 			return err
 		}
 	}
-	says, change := durability(ctx, a.rdb, s.Redis)
+	says, change := backend.Durability(ctx, a.rdb, s.Redis)
 	fmt.Fprintf(a.out, "database  %s: a 201 is synced to its disk\nengine    %s\n", config.RedactURL(s.DB), says)
 	for _, c := range change {
-		a.log.Warn().Msg(c.says + ": " + c.mend)
+		a.log.Warn().Msg(c.Says + ": " + c.Fix)
 	}
 	return nil
 }
@@ -202,9 +199,9 @@ func (a *app) lockFiles() error {
 	s := a.settings
 	for _, l := range []struct{ path, setting, value string }{
 		{filepath.Join(s.DataDir, "serve.lock"), "data-dir", s.DataDir},
-		{strings.TrimPrefix(s.DB, "sqlite:") + serveLock, "db", s.DB},
+		{strings.TrimPrefix(s.DB, "sqlite:") + backend.ServeLock, "db", s.DB},
 	} {
-		unlock, err := lockFile(l.path, l.setting, l.value)
+		unlock, err := backend.LockFile(l.path, l.setting, l.value)
 		if err != nil {
 			return err
 		}
@@ -214,22 +211,13 @@ func (a *app) lockFiles() error {
 }
 
 func (a *app) openDatabase(ctx context.Context, r role) error {
-	if r.command != "serve" { // which creates it
-		if err := needDatabase(a.settings); err != nil {
-			return err
-		}
-	}
-	store, err := order.OpenStore(ctx, a.settings.DB)
-	if err != nil {
-		return config.FailedSetting("db", a.settings.DB, err.Error(), databaseFix(err))
-	}
-	a.store = store
-	a.life.closing("database", store.Close)
-	db, err := store.DB()
+	store, err := backend.OpenDatabase(ctx, a.settings, r.command == "serve")
 	if err != nil {
 		return err
 	}
-	m, err := migrations.New(db, "sqlite")
+	a.store = store
+	a.life.closing("database", store.Close)
+	m, err := backend.Migrator(store)
 	if err != nil {
 		return err
 	}
@@ -250,8 +238,8 @@ func (a *app) openDatabase(ctx context.Context, r role) error {
 
 func (a *app) openEngine(ctx context.Context) error {
 	s := a.settings
-	redis.SetLogger(redisLogger{a.log})
-	rdb, closers, err := openRedis(s.Redis, a.breakers(), a.connected)
+	backend.LogRedis(a.log)
+	rdb, closers, err := backend.OpenRedis(s.Redis, a.breakers(), a.connected)
 	if err != nil {
 		return err
 	}
@@ -503,16 +491,12 @@ func (a *app) addHTTP(ctx context.Context, items *catalog.Catalog, reconciler *o
 	return nil
 }
 
-// streamFiles is how many of the files that a process may have open can be event
-// streams. The rest stays for purchases: a stream holds its file for minutes.
-func streamFiles(files uint64) uint64 { return max(1, files/2) }
-
 // maxStreams bounds the event streams of this process, and registers the bound as
 // a metric.
 func (a *app) maxStreams() int {
 	n := a.settings.MaxStreams
-	if files, known := fileLimit(); known && uint64(n) > streamFiles(files) {
-		n = int(streamFiles(files))
+	if files, known := backend.FileLimit(); known && uint64(n) > backend.StreamFiles(files) {
+		n = int(backend.StreamFiles(files))
 		a.log.Warn().Int("max_streams", n).Int("setting", a.settings.MaxStreams).Uint64("open_files", files).
 			Msg("max-streams lowered to half of the open-file limit; raise the limit (ulimit -n, LimitNOFILE)")
 	}

@@ -2,24 +2,13 @@ package main
 
 import (
 	"context"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"flashsale/cmd/flashsale/backend"
 	"flashsale/cmd/flashsale/config"
 	"flashsale/inventory"
 )
-
-// maxClockSkew is by how much the clocks of this host and of Redis may differ
-// before the operator is told to synchronize them.
-const maxClockSkew = time.Second
-
-// clockEffect says what a difference of the clocks leads to. Sales, expiries and
-// payments are safe from it: they go by Redis's clock on every host.
-const clockEffect = "sales and payment deadlines follow the Redis clock, but token expiry, order ids and webhook timestamps follow this host's"
-
-// clockFix is what to do about it.
-const clockFix = "synchronize both with NTP"
 
 // addClock makes the one clock by which pages, purchases and the database tell the
 // time: that of Redis, as it is measured here now and then every few seconds. The
@@ -38,8 +27,8 @@ func (a *app) addClock(ctx context.Context) {
 	if err := a.clock.Measure(ctx); err != nil {
 		report(err)
 	}
-	if d := a.clock.Offset(); d.Abs() > maxClockSkew {
-		a.log.Warn().Int64("offset_ms", d.Milliseconds()).Msg("this host's clock differs from the Redis clock: " + clockEffect + "; " + clockFix)
+	if d := a.clock.Offset(); d.Abs() > backend.MaxClockSkew {
+		a.log.Warn().Int64("offset_ms", d.Milliseconds()).Msg("this host's clock differs from the Redis clock: " + backend.ClockEffect + "; " + backend.ClockFix)
 	}
 	a.life.add(part{name: "clock", run: func(ctx context.Context) error {
 		a.clock.Run(ctx, report)

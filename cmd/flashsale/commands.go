@@ -4,14 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"strings"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"flashsale/cmd/flashsale/backend"
 	"flashsale/cmd/flashsale/config"
 	"flashsale/handler/auth"
 	"flashsale/migrations"
@@ -65,15 +63,6 @@ func runRole(r role) func(*cobra.Command, []string) error {
 	}
 }
 
-// needDatabase refuses a database that does not exist, for everything but what
-// creates it: a mistyped path would leave an empty database behind.
-func needDatabase(s *config.Settings) error {
-	if _, err := os.Stat(strings.TrimPrefix(s.DB, "sqlite:")); errors.Is(err, fs.ErrNotExist) {
-		return config.FailedSetting("db", s.DB, "the database does not exist", "run flashsale migrate up to create it, or correct the path")
-	}
-	return nil
-}
-
 // migration runs fn with the migrator of a database that exists, or that may be
 // created.
 func migration(create bool, fn func(c *cobra.Command, m *migrations.Migrator) error) func(*cobra.Command, []string) error {
@@ -82,21 +71,12 @@ func migration(create bool, fn func(c *cobra.Command, m *migrations.Migrator) er
 		if err != nil {
 			return err
 		}
-		if !create {
-			if err := needDatabase(s); err != nil {
-				return err
-			}
-		}
-		store, err := order.OpenStore(c.Context(), s.DB)
-		if err != nil {
-			return config.FailedSetting("db", s.DB, err.Error(), databaseFix(err))
-		}
-		defer func() { err = errors.Join(err, store.Close()) }()
-		db, err := store.DB()
+		store, err := backend.OpenDatabase(c.Context(), s, create)
 		if err != nil {
 			return err
 		}
-		m, err := migrations.New(db, "sqlite")
+		defer func() { err = errors.Join(err, store.Close()) }()
+		m, err := backend.Migrator(store)
 		if err != nil {
 			return err
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
 
+	"flashsale/cmd/flashsale/backend"
 	"flashsale/cmd/flashsale/config"
 	"flashsale/internal/breaker"
 	"flashsale/inventory"
@@ -171,13 +172,13 @@ func (d *doctor) devKey() {
 
 // process looks at what the system grants a process.
 func (d *doctor) process() {
-	n, known := fileLimit()
+	n, known := backend.FileLimit()
 	switch {
 	case !known:
 	case n < doctorFiles:
 		d.warn("system", fmt.Sprintf("a process may have %d files open, one for each connection", n),
 			"raise the limit (ulimit -n, LimitNOFILE) above the connections you expect")
-	case uint64(d.settings.MaxStreams) > streamFiles(n):
+	case uint64(d.settings.MaxStreams) > backend.StreamFiles(n):
 		d.warn("system", fmt.Sprintf("max-streams is %d, but a process may have %d files open, and event streams take half of them at most", d.settings.MaxStreams, n),
 			"raise the limit (ulimit -n, LimitNOFILE), or lower max-streams")
 	default:
@@ -198,7 +199,7 @@ func (d *doctor) database(ctx context.Context) (partitions int) {
 	}
 	store, err := order.OpenStore(ctx, s.DB)
 	if err != nil {
-		d.fix("database", err.Error(), databaseFix(err))
+		d.fix("database", err.Error(), backend.DatabaseFix(err))
 		return 0
 	}
 	defer func() {
@@ -209,7 +210,7 @@ func (d *doctor) database(ctx context.Context) (partitions int) {
 	if free, known := freeBytes(filepath.Dir(path)); known && free < doctorDisk {
 		d.warn("database", fmt.Sprintf("%d MiB are free beside it", free>>20), "make room: a full disk stops the commits, and purchases with them")
 	}
-	if err := checkSchema(ctx, store); err != nil {
+	if err := backend.CheckSchema(ctx, store); err != nil {
 		if errors.Is(err, migrations.ErrPending) {
 			d.fix("database", "its schema is older than this program, or it is empty", migrate)
 		} else {
@@ -236,30 +237,6 @@ func (d *doctor) database(ctx context.Context) (partitions int) {
 	return c.Partitions
 }
 
-// databaseFix is what to do about a database that could not be opened.
-func databaseFix(err error) string {
-	switch {
-	case errors.Is(err, order.ErrNotWritable):
-		return fmt.Sprintf("give the user of this process (uid %d) write access to the file, the -wal and -shm files beside it, and its folder; the file system must not be mounted read-only", os.Getuid())
-	case errors.Is(err, order.ErrDatabaseURL):
-		return "write sqlite: and a path, for example sqlite:/var/lib/flashsale/shop.db"
-	default:
-		return "name a SQLite database, or a new file in a folder that exists or can be created"
-	}
-}
-
-func checkSchema(ctx context.Context, store *order.Store) error {
-	db, err := store.DB()
-	if err != nil {
-		return err
-	}
-	m, err := migrations.New(db, "sqlite")
-	if err != nil {
-		return err
-	}
-	return m.Check(ctx)
-}
-
 // redis looks at Redis: what it keeps, how fast it answers, whose data it has.
 func (d *doctor) redis(ctx context.Context, partitions int) {
 	s := d.settings
@@ -267,8 +244,8 @@ func (d *doctor) redis(ctx context.Context, partitions int) {
 		d.ok("redis", "embedded: it lives and ends with flashsale serve; every purchase waits for its commit")
 		return
 	}
-	redis.SetLogger(redisLogger{zerolog.Nop()}) // the findings say it better
-	rdb, closers, err := openRedis(s.Redis, breaker.New(breaker.Config{}), func() {})
+	backend.LogRedis(zerolog.Nop()) // the findings say it better
+	rdb, closers, err := backend.OpenRedis(s.Redis, breaker.New(breaker.Config{}), func() {})
 	if err != nil {
 		d.failed("redis", err)
 		return
@@ -284,13 +261,13 @@ func (d *doctor) redis(ctx context.Context, partitions int) {
 		d.fix("redis", fmt.Sprintf("%s does not answer: %v", config.RedactURL(s.Redis), err), "start it, or correct the address")
 		return
 	}
-	says, change := durability(ctx, rdb, s.Redis)
+	says, change := backend.Durability(ctx, rdb, s.Redis)
 	d.ok("redis", "%s", says)
 	for _, c := range change {
-		if c.must {
-			d.fix("redis", c.says, c.mend)
+		if c.Must {
+			d.fix("redis", c.Says, c.Fix)
 		} else {
-			d.warn("redis", c.says, c.mend)
+			d.warn("redis", c.Says, c.Fix)
 		}
 	}
 	d.server(ctx, rdb)
@@ -356,8 +333,8 @@ func (d *doctor) clock(ctx context.Context, rdb redis.UniversalClient, partition
 		return
 	}
 	offset := clock.Offset()
-	if offset.Abs() > maxClockSkew {
-		d.fix("clock", fmt.Sprintf("the Redis clock minus this machine's is %v: %s", offset.Round(time.Millisecond), clockEffect), clockFix)
+	if offset.Abs() > backend.MaxClockSkew {
+		d.fix("clock", fmt.Sprintf("the Redis clock minus this machine's is %v: %s", offset.Round(time.Millisecond), backend.ClockEffect), backend.ClockFix)
 	} else {
 		d.ok("clock", "the Redis clock minus this machine's is %v", offset.Round(time.Microsecond))
 	}
@@ -447,7 +424,7 @@ func (d *doctor) age(ctx context.Context, rdb redis.UniversalClient, partitions 
 			d.failed("database", err)
 		}
 	}()
-	if checkSchema(ctx, store) != nil {
+	if backend.CheckSchema(ctx, store) != nil {
 		return // reported before
 	}
 	behind, err := order.FindBehind(ctx, store, rdb, partitions)

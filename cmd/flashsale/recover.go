@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
+	"flashsale/cmd/flashsale/backend"
 	"flashsale/cmd/flashsale/config"
 	"flashsale/internal/breaker"
 	"flashsale/inventory"
@@ -68,18 +69,15 @@ type recovery struct {
 
 func (r *recovery) run(c *cobra.Command) (err error) {
 	ctx, s := c.Context(), r.settings
-	if err := needDatabase(s); err != nil {
-		return err
-	}
-	store, err := order.OpenStore(ctx, s.DB)
+	store, err := backend.OpenDatabase(ctx, s, false)
 	if err != nil {
-		return config.FailedSetting("db", s.DB, err.Error(), databaseFix(err))
+		return err
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
-	if err := checkSchema(ctx, store); err != nil {
+	if err := backend.CheckSchema(ctx, store); err != nil {
 		return err
 	}
-	rdb, closers, err := openRedis(s.Redis, breaker.New(breaker.Config{}), func() {})
+	rdb, closers, err := backend.OpenRedis(s.Redis, breaker.New(breaker.Config{}), func() {})
 	if err != nil {
 		return err
 	}

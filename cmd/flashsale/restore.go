@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"flashsale/cmd/flashsale/backend"
 	"flashsale/cmd/flashsale/config"
 	"flashsale/order/backup"
 )
@@ -56,8 +57,8 @@ func newRestore() *cobra.Command {
 // restore from running. The lock's file belongs to the user of the service: one
 // that root owns would keep serve from starting afterwards.
 func lockServe(s *config.Settings, path string) (func() error, error) {
-	lock := path + serveLock
-	unlock, err := lockFile(lock, "db", s.DB)
+	lock := path + backend.ServeLock
+	unlock, err := backend.LockFile(lock, "db", s.DB)
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,6 @@
 //go:build unix
 
-package main
+package backend
 
 import (
 	"errors"
@@ -12,11 +12,11 @@ import (
 	"flashsale/cmd/flashsale/config"
 )
 
-// lockFile makes sure that one process at a time runs the embedded engine over a
+// LockFile makes sure that one process at a time runs the embedded engine over a
 // database and a data directory: each would have a stock of its own. The kernel
 // lets go of the lock when the process dies, however it dies. The setting is the
 // one to blame when the file cannot be had.
-func lockFile(path, setting, value string) (func() error, error) {
+func LockFile(path, setting, value string) (func() error, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
 		return nil, config.FailedSetting(setting, value, err.Error(), "name a folder this process may write to")
 	}

@@ -1,11 +1,11 @@
 //go:build unix
 
-package main
+package backend
 
 import "syscall"
 
-// fileLimit is how many files a process may have open.
-func fileLimit() (n uint64, known bool) {
+// FileLimit is how many files a process may have open.
+func FileLimit() (n uint64, known bool) {
 	var l syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l); err != nil {
 		return 0, false

@@ -1,4 +1,4 @@
-package main
+package backend
 
 import (
 	"testing"
@@ -18,7 +18,7 @@ func TestOpenRedis_PoolSize(t *testing.T) {
 		"cluster+redis://127.0.0.1:1":                      redisPool,
 		"cluster+redis://127.0.0.1:1?pool_size=4":          4,
 	} {
-		rdb, closers, err := openRedis(url, breaker.New(breaker.Config{}), func() {})
+		rdb, closers, err := OpenRedis(url, breaker.New(breaker.Config{}), func() {})
 		if err != nil {
 			t.Fatalf("%s: %v", url, err)
 		}

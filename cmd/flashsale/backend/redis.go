@@ -1,4 +1,4 @@
-package main
+package backend
 
 import (
 	"cmp"
@@ -30,10 +30,10 @@ const (
 	embeddedLimit = 10 * time.Second
 )
 
-// openRedis connects to the engine the setting names, a server behind the breakers. It
+// OpenRedis connects to the engine the setting names, a server behind the breakers. It
 // starts the embedded one. connected hears of every new connection; it must be
 // quick. The closers are in the order in which to call them.
-func openRedis(setting string, guard *breaker.Breakers, connected func()) (rdb redis.UniversalClient, closers []func() error, err error) {
+func OpenRedis(setting string, guard *breaker.Breakers, connected func()) (rdb redis.UniversalClient, closers []func() error, err error) {
 	switch {
 	case setting == config.EmbeddedRedis:
 		s, err := embedded.Start()
@@ -91,16 +91,16 @@ func onConnect(connected func()) func(context.Context, *redis.Conn) error {
 	}
 }
 
-// advice is what an operator should change about an engine.
-type advice struct {
-	says string // what is so
-	mend string // what to do
-	must bool   // a promise does not hold as long as it is so
+// Advice is what an operator should change about an engine.
+type Advice struct {
+	Says string // what is so
+	Fix  string // what to do
+	Must bool   // a promise does not hold as long as it is so
 }
 
-// durability says in one sentence what the engine keeps, and what an operator
+// Durability says in one sentence what the engine keeps, and what an operator
 // should change about it.
-func durability(ctx context.Context, rdb redis.UniversalClient, setting string) (says string, change []advice) {
+func Durability(ctx context.Context, rdb redis.UniversalClient, setting string) (says string, change []Advice) {
 	if setting == config.EmbeddedRedis {
 		return "embedded Redis keeps nothing over a restart: every purchase waits for its commit, and stock is rebuilt from the database", nil
 	}
@@ -115,21 +115,24 @@ func durability(ctx context.Context, rdb redis.UniversalClient, setting string) 
 	switch {
 	case aof == "":
 		says = "Redis does not show its settings: whether a 202 survives its restart is not known"
-		change = append(change, advice{says: "CONFIG GET is refused", mend: "make sure that appendonly is yes, appendfsync always, and maxmemory-policy noeviction"})
+		change = append(change, Advice{Says: "CONFIG GET is refused", Fix: "make sure that appendonly is yes, appendfsync always, and maxmemory-policy noeviction"})
 	case aof != "yes":
 		says = "Redis keeps nothing over a restart (appendonly no): a 202 does not survive one; a 201 does"
-		change = append(change, advice{"appendonly is " + aof, "set appendonly yes and appendfsync always, so that a 202 survives a restart of Redis", true})
+		change = append(change, Advice{"appendonly is " + aof, "set appendonly yes and appendfsync always, so that a 202 survives a restart of Redis", true})
 	case fsync != "always":
 		says = fmt.Sprintf("Redis writes its log, synced %s: a 202 survives a killed process, but not always a power loss", fsync)
-		change = append(change, advice{says: "appendfsync is " + fsync, mend: "set appendfsync always, so that a 202 survives a power loss; batches share each sync"})
+		change = append(change, Advice{Says: "appendfsync is " + fsync, Fix: "set appendfsync always, so that a 202 survives a power loss; batches share each sync"})
 	default:
 		says = "Redis syncs every write: a 202 survives process kills and power loss of its node"
 	}
 	if policy != "" && policy != "noeviction" {
-		change = append(change, advice{"maxmemory-policy is " + policy, "set noeviction, or Redis may drop stock and orders when memory is short", true})
+		change = append(change, Advice{"maxmemory-policy is " + policy, "set noeviction, or Redis may drop stock and orders when memory is short", true})
 	}
 	return says, change
 }
+
+// LogRedis makes log the log of the Redis client.
+func LogRedis(log zerolog.Logger) { redis.SetLogger(redisLogger{log}) }
 
 // redisLogger brings the client's own complaints into the service's log. They
 // repeat what the rooms report with more context, hence the level.
