@@ -224,7 +224,6 @@ func TestClock_HostSkewed(t *testing.T) {
 				t.Errorf("the start does not warn:\n%s", h.log.String())
 			}
 			h.wantOffset(-skew)
-			h.wantDoctor(skew)
 		})
 	}
 }
@@ -299,21 +298,6 @@ func (h *skewedHost) wantOffset(want time.Duration) {
 		return
 	}
 	h.t.Error("there is no flashsale_clock_offset_seconds")
-}
-
-// wantDoctor runs the doctor on the same host.
-func (h *skewedHost) wantDoctor(skew time.Duration) {
-	h.t.Helper()
-	for _, c := range []struct {
-		skew  time.Duration
-		level string
-	}{{skew, levelFix}, {0, levelOK}} {
-		d := &doctor{settings: h.a.settings, now: func() time.Time { return time.Now().Add(c.skew) }}
-		d.clock(h.t.Context(), h.a.rdb, 1)
-		if len(d.found) != 1 || d.found[0].level != c.level || d.found[0].part != "clock" {
-			h.t.Errorf("skew %v: the doctor found %+v", c.skew, d.found)
-		}
-	}
 }
 
 // TestClock_Wired: what the service writes and shows goes by the time that Redis
