@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"flashsale/cmd/flashsale/admin"
 	"flashsale/cmd/flashsale/backend"
 	"flashsale/cmd/flashsale/config"
 	"flashsale/handler/auth"
@@ -47,7 +48,7 @@ func newRoot() *cobra.Command {
 			Use: "worker", Short: "Run a worker alone; it needs a Redis and a migrated database", Args: config.NoArgs,
 			RunE: runRole(role{command: "worker", worker: true}),
 		},
-		newMigrate(), newItem(), newOrder(), newPayment(), newQueue(), newReconcile(), newToken(), newConfig(), newDoctor(),
+		newMigrate(), admin.Item(), admin.Order(), admin.Payment(), admin.Queue(), admin.Reconcile(), newToken(), newConfig(), newDoctor(),
 		newBackup(), newRestore(), newRecover(),
 	)
 	return root

@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
+	"flashsale/cmd/flashsale/admin"
 	"flashsale/cmd/flashsale/backend"
 	"flashsale/cmd/flashsale/config"
 	"flashsale/internal/breaker"
@@ -142,7 +143,7 @@ func (r *recovery) decide(c *cobra.Command, store *order.Store, rdb redis.Univer
 	defer func() { err = errors.Join(err, file.Close()) }()
 	buffer := bufio.NewWriter(file)
 	recoverer := order.NewRecoverer(order.RecovererConfig{
-		Store: store, Redis: rdb, Partitions: partitions, Tasks: tasks, HighWater: h, By: order.By{Actor: operator()},
+		Store: store, Redis: rdb, Partitions: partitions, Tasks: tasks, HighWater: h, By: order.By{Actor: admin.Operator()},
 		List: buffer, Sync: func() error { return errors.Join(buffer.Flush(), file.Sync()) },
 	})
 	return r.report(ctx, c, recoverer, stopped, path)

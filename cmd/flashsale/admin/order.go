@@ -1,4 +1,4 @@
-package main
+package admin
 
 import (
 	"errors"
@@ -11,7 +11,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-func newOrder() *cobra.Command {
+// Order returns the command that manages orders.
+func Order() *cobra.Command {
 	var server, token string
 	c := config.Group("order", "Manage orders, through the API", newOrderRefund(&server, &token))
 	c.PersistentFlags().StringVar(&server, "server", "", "URL of the API (default http:// and --addr)")

@@ -1,96 +1,19 @@
-package main
+package admin
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
-	"os/user"
 	"strconv"
-	"strings"
 	"text/tabwriter"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"flashsale/cmd/flashsale/config"
-	"flashsale/handler/auth"
 )
-
-// apiTimeout bounds one call of the command line to the API.
-const apiTimeout = 15 * time.Second
-
-// maxAnswer bounds the answer read from the API, in bytes.
-const maxAnswer = 16 << 20
-
-// remote is the API as the command line uses it.
-type remote struct {
-	server string
-	token  string
-	client http.Client
-}
-
-// call sends one request and decodes the answer into out. A refusal becomes an
-// error with the problem's own words.
-func (r *remote) call(ctx context.Context, method, path string, body, out any) error {
-	_, err := r.send(ctx, method, path, nil, body, out)
-	return err
-}
-
-// send is call with headers of its own; it returns those of the answer.
-func (r *remote) send(ctx context.Context, method, path string, headers map[string]string, body, out any) (answer http.Header, err error) {
-	var in io.Reader
-	if body != nil {
-		text, err := json.Marshal(body)
-		if err != nil {
-			return nil, err
-		}
-		in = bytes.NewReader(text)
-	}
-	req, err := http.NewRequestWithContext(ctx, method, strings.TrimSuffix(r.server, "/")+path, in)
-	if err != nil {
-		return nil, err
-	}
-	for name, value := range headers {
-		req.Header.Set(name, value)
-	}
-	req.Header.Set("Content-Type", "application/json")
-	if r.token != "" {
-		req.Header.Set("Authorization", "Bearer "+r.token)
-	}
-	res, err := r.client.Do(req)
-	if err != nil {
-		return nil, fmt.Errorf("ask %s: %w", r.server, err)
-	}
-	defer func() { err = errors.Join(err, res.Body.Close()) }()
-	text, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
-	if err != nil {
-		return nil, fmt.Errorf("read answer: %w", err)
-	}
-	if res.StatusCode >= 300 {
-		var p struct{ Code, Detail string }
-		if json.Unmarshal(text, &p) != nil || p.Code == "" {
-			return nil, fmt.Errorf("%s answered %s", r.server, res.Status)
-		}
-		return nil, &refusal{status: res.StatusCode, code: p.Code, detail: p.Detail}
-	}
-	if err := json.Unmarshal(text, out); err != nil {
-		return nil, fmt.Errorf("read answer: %w", err)
-	}
-	return res.Header, nil
-}
-
-// refusal is a problem that the API has answered with.
-type refusal struct {
-	status       int
-	code, detail string
-}
-
-func (r *refusal) Error() string { return r.code + ": " + r.detail }
 
 // itemView is an item as the API shows it.
 type itemView struct {
@@ -104,7 +27,8 @@ type itemView struct {
 	State        string `json:"state"`
 }
 
-func newItem() *cobra.Command {
+// Item returns the command that manages the items on sale.
+func Item() *cobra.Command {
 	var server, token string
 	c := config.Group("item", "Manage the items on sale, through the API", newItemCreate(&server, &token), newItemList(&server, &token),
 		newItemChange(&server, &token), newItemRestock(&server, &token),
@@ -115,56 +39,6 @@ func newItem() *cobra.Command {
 	addWait(c.PersistentFlags())
 	c.PersistentFlags().StringVar(&token, "token", "", "admin token (default: signed with the configured key, the admins' own if they have one)")
 	return c
-}
-
-// dial prepares a call: the server and token given, or those of a service that
-// runs with the same settings. It waits for the API as long as --wait says.
-func dial(c *cobra.Command, server, token string, admin bool) (*remote, error) {
-	s, err := config.Load(c.Flags())
-	if err != nil {
-		return nil, err
-	}
-	wait, err := waitFor(c)
-	if err != nil {
-		return nil, err
-	}
-	if server == "" {
-		server = "http://" + s.Addr
-	}
-	if u, err := url.Parse(server); err != nil || u.Host == "" {
-		return nil, config.Usage(fmt.Errorf("--server %q: write a URL such as http://127.0.0.1:8080", server))
-	}
-	var key []byte
-	var terms auth.Terms
-	if token == "" && admin {
-		if key, terms, err = s.Signer(auth.RoleAdmin); err != nil {
-			return nil, err
-		}
-	}
-	r := &remote{server: server, token: token, client: http.Client{Timeout: apiTimeout}}
-	if err := r.waitReady(c.Context(), wait); err != nil {
-		return nil, err
-	}
-	// Only now, because the token is short-lived.
-	if key != nil {
-		r.token, err = s.Sign(key, terms, operator(), auth.RoleAdmin, time.Minute)
-	}
-	return r, err
-}
-
-// operator is who the audit names when a person at this machine changes something
-// with the configured key: the name the system knows them by.
-func operator() string {
-	const nobody = "cli"
-	u, err := user.Current()
-	if err != nil {
-		return nobody
-	}
-	name := nobody + ":" + strings.ReplaceAll(u.Username, `\`, "-") // a domain's name stands before that
-	if !auth.ValidSubject(name) {
-		return nobody
-	}
-	return name
 }
 
 func newItemCreate(server, token *string) *cobra.Command {

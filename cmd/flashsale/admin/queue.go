@@ -1,4 +1,4 @@
-package main
+package admin
 
 import (
 	"context"
@@ -18,7 +18,8 @@ import (
 // deadPage is how many dead letters are asked for at a time.
 const deadPage = 100
 
-func newQueue() *cobra.Command {
+// Queue returns the command that manages the task queues and dead letters.
+func Queue() *cobra.Command {
 	var server, token string
 	c := config.Group("queue", "Look at the task queues and decide about dead letters, through the API",
 		newQueueStats(&server, &token), newQueueDead(&server, &token),

@@ -1,4 +1,4 @@
-package main
+package admin
 
 import (
 	"context"
@@ -32,7 +32,8 @@ type paymentView struct {
 	RefundedAt  string `json:"refunded_at"`
 }
 
-func newPayment() *cobra.Command {
+// Payment returns the command that manages received amounts.
+func Payment() *cobra.Command {
 	var server, token string
 	c := config.Group("payment", "Look at received amounts, and mark them as refunded, through the API",
 		newPaymentList(&server, &token), newPaymentRefunded(&server, &token))
