@@ -302,7 +302,7 @@ func TestRecovery_Rewound_Unseen(t *testing.T) {
 	t.Parallel()
 	alone(t, func(t *testing.T, rdb *redis.Client) {
 		var asked atomic.Int64
-		s := newSiteWith(t, rdb, newItem("", 50, 1), inventory.Config{OnLoss: func(context.Context, int64) { asked.Add(1) }})
+		s := newSiteWith(t, rdb, newItem("", 50, 1), inventory.Config{Observe: inventory.Observers{OnLoss: func(context.Context, int64) { asked.Add(1) }}.For})
 		s.settled(s.recovery())
 		s.mustPlace(s.purchase("a", "k", 1, 0))
 		old := takePicture(t, rdb)
@@ -692,7 +692,7 @@ func TestRecovery_Nudge(t *testing.T) {
 			}
 			_, before := s.epochs()
 			for range 10 {
-				r.Nudge()
+				r.Nudges.Nudge()
 			}
 			await.True(t, "the loss to be noticed", func() bool {
 				in, db := s.epochs()

@@ -90,11 +90,14 @@ type Store struct {
 	onPayment func(PaymentOutcome) // see OnPayment
 }
 
+// StoreOption sets what a Store has a default for.
+type StoreOption func(*Store)
+
 // OpenStore opens the database that a setting such as "sqlite:shop.db" names,
 // creating the file and its folder. Only its owner can read a file created here.
 // It does not touch the schema.
 // Errors: ErrDatabaseURL, ErrNotWritable, and those of SQLite.
-func OpenStore(ctx context.Context, setting string) (*Store, error) {
+func OpenStore(ctx context.Context, setting string, options ...StoreOption) (*Store, error) {
 	path, ok := strings.CutPrefix(setting, "sqlite:")
 	if !ok || path == "" {
 		return nil, fmt.Errorf("%w, not %q", ErrDatabaseURL, setting)
@@ -113,6 +116,9 @@ func OpenStore(ctx context.Context, setting string) (*Store, error) {
 		file: path, write: write, large: make(chan struct{}, largeLoads), hot: make(prepared, len(hotTexts)),
 		lists: newListPool(), log: logGuard{pages: logPages, high: logHigh, step: logStep, patience: logPatience},
 		now: time.Now, told: make(chan struct{}, 1), onPayment: func(PaymentOutcome) {},
+	}
+	for _, set := range options {
+		set(s)
 	}
 	for _, pool := range []struct {
 		db    **gorm.DB

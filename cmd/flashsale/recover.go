@@ -70,12 +70,7 @@ type recovery struct {
 
 func (r *recovery) run(c *cobra.Command) (err error) {
 	ctx, s := c.Context(), r.settings
-	store, err := backend.OpenDatabase(ctx, s, false)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, store.Close()) }()
-	if err := backend.CheckSchema(ctx, store); err != nil {
+	if err := backend.NeedDatabase(s); err != nil {
 		return err
 	}
 	rdb, closers, err := backend.OpenRedis(s.Redis, breaker.New(breaker.Config{}), func() {})
@@ -97,17 +92,24 @@ func (r *recovery) run(c *cobra.Command) (err error) {
 	if partitions == 0 {
 		partitions = s.Partitions
 	}
+	clock := inventory.NewClock(rdb, partitions, r.now)
+	if err := clock.Measure(ctx); err != nil {
+		return err
+	}
+	store, err := backend.OpenDatabase(ctx, s, false, order.WithClock(clock))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, store.Close()) }()
+	if err := backend.CheckSchema(ctx, store); err != nil {
+		return err
+	}
 	return r.decide(c, store, rdb, partitions)
 }
 
 // decide finds the stopped items, and carries out the decision.
 func (r *recovery) decide(c *cobra.Command, store *order.Store, rdb redis.UniversalClient, partitions int) (err error) {
 	ctx := c.Context()
-	clock := inventory.NewClock(rdb, partitions, r.now)
-	if err := clock.Measure(ctx); err != nil {
-		return err
-	}
-	store.SetClock(clock)
 	h, err := order.NewHighWater(ctx, order.HighWaterConfig{Store: store, Redis: rdb, Partitions: partitions})
 	if err != nil {
 		return err

@@ -19,9 +19,9 @@ import (
 // embedded engine holds locked.
 const ServeLock = ".serve.lock"
 
-// needDatabase refuses a database that does not exist, for everything but what
+// NeedDatabase refuses a database that does not exist, for everything but what
 // creates it: a mistyped path would leave an empty database behind.
-func needDatabase(s *config.Settings) error {
+func NeedDatabase(s *config.Settings) error {
 	if _, err := os.Stat(strings.TrimPrefix(s.DB, "sqlite:")); errors.Is(err, fs.ErrNotExist) {
 		return config.FailedSetting("db", s.DB, "the database does not exist", "run flashsale migrate up to create it, or correct the path")
 	}
@@ -29,13 +29,13 @@ func needDatabase(s *config.Settings) error {
 }
 
 // OpenDatabase opens the database of the settings. create allows a new one.
-func OpenDatabase(ctx context.Context, s *config.Settings, create bool) (*order.Store, error) {
+func OpenDatabase(ctx context.Context, s *config.Settings, create bool, options ...order.StoreOption) (*order.Store, error) {
 	if !create {
-		if err := needDatabase(s); err != nil {
+		if err := NeedDatabase(s); err != nil {
 			return nil, err
 		}
 	}
-	store, err := order.OpenStore(ctx, s.DB)
+	store, err := order.OpenStore(ctx, s.DB, options...)
 	if err != nil {
 		return nil, config.FailedSetting("db", s.DB, err.Error(), DatabaseFix(err))
 	}

@@ -1,4 +1,4 @@
-package main
+package service
 
 import (
 	"context"
@@ -16,24 +16,24 @@ import (
 // in the middle of it.
 const itemLockTTL = time.Second
 
-// addCatalog makes the catalogue, with the sales of the items that it makes warm.
-func (a *app) addCatalog(ctx context.Context, stock *inventory.Inventory) (*catalog.Catalog, error) {
+// newCatalog makes the catalogue, with the sales of the items that it makes warm.
+func newCatalog(ctx context.Context, e *env, eng *engine, stock *inventory.Inventory, ps *parts) (*catalog.Catalog, error) {
 	// Apart from the locks of the sales, whose figures tell how a sale goes.
-	locks, err := lock.New(a.rdb, lock.Config{TTL: itemLockTTL, ClaimTTL: lockClaimTTL, Liveness: lockLiveness, Metadata: processName()})
+	locks, err := lock.New(eng.rdb, lock.Config{TTL: itemLockTTL, ClaimTTL: lockClaimTTL, Liveness: lockLiveness, Metadata: processName()})
 	if err != nil {
 		return nil, err
 	}
-	a.life.add(part{name: "locks of the catalogue", stop: locks.Close})
-	items, err := catalog.New(ctx, a.store, stock, catalog.Config{
-		Redis: a.rdb, Locks: locks, Partition: stock.Partition, Now: a.clock.ItemNow,
+	ps.add(part{name: "locks of the catalogue", stop: locks.Close})
+	items, err := catalog.New(ctx, eng.store, stock, catalog.Config{
+		Redis: eng.rdb, Locks: locks, Partition: eng.partition, Now: eng.clock.ItemNow,
 		OpenSale: func(ctx context.Context, item string) error { return openSale(ctx, stock, item) },
-		OnError:  a.reporter("catalog"),
+		OnError:  e.reporter("catalog"),
 	})
 	if err != nil {
 		return nil, err
 	}
-	a.catalogMetrics(items)
-	a.life.add(part{name: "catalogue", run: items.Run, stop: items.Close})
+	catalogMetrics(e.registry, items)
+	ps.add(part{name: "catalogue", run: items.Run, stop: items.Close})
 	return items, nil
 }
 
@@ -49,7 +49,7 @@ func openSale(ctx context.Context, stock *inventory.Inventory, item string) erro
 }
 
 // catalogMetrics registers the catalogue's figures. No item becomes a label.
-func (a *app) catalogMetrics(items *catalog.Catalog) {
+func catalogMetrics(registry prometheus.Registerer, items *catalog.Catalog) {
 	for _, m := range []struct {
 		name, help, label, value string
 		read                     func(catalog.Stats) int64
@@ -67,7 +67,7 @@ func (a *app) catalogMetrics(items *catalog.Catalog) {
 		if m.label != "" {
 			opts.ConstLabels = prometheus.Labels{m.label: m.value}
 		}
-		a.registry.MustRegister(prometheus.NewCounterFunc(opts, func() float64 { return float64(m.read(items.Stats())) }))
+		registry.MustRegister(prometheus.NewCounterFunc(opts, func() float64 { return float64(m.read(items.Stats())) }))
 	}
 }
 

@@ -1,4 +1,4 @@
-package main
+package service
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
@@ -6,11 +6,11 @@ import (
 	"flashsale/internal/breaker"
 )
 
-// breakers makes the circuit breakers towards Redis, and registers their figures.
+// newBreakers makes the circuit breakers towards Redis, and registers their figures.
 // No node becomes a label: which one is away, Redis's own monitoring tells.
-func (a *app) breakers() *breaker.Breakers {
+func newBreakers(registry prometheus.Registerer) *breaker.Breakers {
 	b := breaker.New(breaker.Config{})
-	a.registry.MustRegister(
+	registry.MustRegister(
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "flashsale_redis_breakers_open",
 			Help: "Servers of Redis to which calls are refused at once, because they did not answer of late: 0 or 1, more on a cluster.",

@@ -1,4 +1,4 @@
-package main
+package service
 
 import (
 	"context"
@@ -8,8 +8,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"flashsale/handler"
 )
 
 // lameDuck is how long a stopping server still takes connections while it asks
@@ -39,6 +37,10 @@ type drain struct {
 	accepted chan struct{}
 }
 
+func newDrain() *drain {
+	return &drain{owed: make(map[net.Conn]struct{}), accepted: make(chan struct{})}
+}
+
 type connKey struct{}
 
 // check fails once draining has begun, for /readyz.
@@ -51,8 +53,6 @@ func (d *drain) check() error {
 
 // part runs the server until it has drained.
 func (d *drain) part(name string, l net.Listener, srv *http.Server) part {
-	d.owed = make(map[net.Conn]struct{})
-	d.accepted = make(chan struct{})
 	strict := srv.ConnState // of the connections' own rules
 	srv.ConnState = func(c net.Conn, state http.ConnState) {
 		if strict != nil {
@@ -156,13 +156,6 @@ func serving(srv *http.Server, l net.Listener, closed func()) func(context.Conte
 		<-ctx.Done()
 		return nil
 	}
-}
-
-// server makes a server that logs as the process does.
-func (a *app) server(h http.Handler) *http.Server {
-	srv := handler.NewServer(h)
-	srv.ErrorLog = handler.ServerLog(a.log)
-	return srv
 }
 
 // pause waits for d, or until ctx ends.

@@ -1,4 +1,4 @@
-package main
+package service
 
 import (
 	"context"
@@ -13,43 +13,42 @@ import (
 // database are compared.
 const compareEvery = time.Second
 
-// addHighWater compares the database with what Redis has seen of it, before this
+// newHighWater compares the database with what Redis has seen of it, before this
 // process does anything else and from then on.
-func (a *app) addHighWater(ctx context.Context) error {
+func newHighWater(ctx context.Context, e *env, eng *engine, ps *parts) (*order.HighWater, error) {
 	stopped := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "flashsale_sales_stopped",
 		Help: "Sales that are stopped because the database is older than Redis; decide with flashsale recover.",
 	})
-	a.registry.MustRegister(stopped)
+	e.registry.MustRegister(stopped)
 	was := 0
 	h, err := order.NewHighWater(ctx, order.HighWaterConfig{
-		Store: a.store, Redis: a.rdb, Partitions: a.settings.Partitions, OnError: a.reporter("highwater"),
+		Store: eng.store, Redis: eng.rdb, Partitions: e.settings.Partitions, OnError: e.reporter("highwater"),
 		OnChange: func(behind []order.Behind) {
 			stopped.Set(float64(len(behind)))
 			if len(behind) == 0 {
-				a.log.Info().Msg("the database has caught up with Redis: no sale is stopped")
+				e.log.Info().Msg("the database has caught up with Redis: no sale is stopped")
 			}
 			for i := range behind[:min(len(behind), maxLogged)] {
 				b := &behind[i]
-				a.log.Error().Str("item", b.ItemID).Int64("database_revision", b.Database).Int64("redis_revision", b.Redis).
+				e.log.Error().Str("item", b.ItemID).Int64("database_revision", b.Database).Int64("redis_revision", b.Redis).
 					Msg("sale stopped: the database is older than Redis, as after the restore of a backup; decide with flashsale recover --from redis|database")
 			}
 			if len(behind) > maxLogged && len(behind) != was {
-				a.log.Error().Int("sales", len(behind)).Msg("more sales are stopped")
+				e.log.Error().Int("sales", len(behind)).Msg("more sales are stopped")
 			}
 			was = len(behind)
 		},
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	a.highWater = h
 	if err := h.Check(ctx); err != nil {
-		return err
+		return nil, err
 	}
-	a.life.add(part{name: "high-water marks", run: func(ctx context.Context) error {
+	ps.add(part{name: "high-water marks", run: func(ctx context.Context) error {
 		h.Run(ctx, compareEvery)
 		return nil
 	}})
-	return nil
+	return h, nil
 }

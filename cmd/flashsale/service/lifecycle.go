@@ -1,4 +1,4 @@
-package main
+package service
 
 import (
 	"context"
@@ -19,20 +19,23 @@ type part struct {
 	stop func(ctx context.Context) error
 }
 
+// parts are in the order in which they start.
+type parts []part
+
+func (ps *parts) add(p part) { *ps = append(*ps, p) }
+
+// closing adds a part that only needs closing.
+func (ps *parts) closing(name string, fn func() error) {
+	ps.add(part{name: name, stop: func(context.Context) error { return fn() }})
+}
+
 // lifecycle runs parts. The order of stopping is what makes a SIGTERM lose
 // nothing: requests first, then what serves them.
 type lifecycle struct {
-	parts []part
+	parts parts
 	// drain bounds the stops of all parts together; a part that comes late still
 	// gets lastGrace.
 	drain time.Duration
-}
-
-func (l *lifecycle) add(p part) { l.parts = append(l.parts, p) }
-
-// closing adds a part that only needs closing.
-func (l *lifecycle) closing(name string, fn func() error) {
-	l.add(part{name: name, stop: func(context.Context) error { return fn() }})
 }
 
 // run starts all parts and waits until ctx ends or one of them does, then

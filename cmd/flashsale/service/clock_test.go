@@ -1,6 +1,6 @@
 //go:build unix
 
-package main
+package service
 
 import (
 	"bytes"
@@ -32,9 +32,10 @@ const skewSecret = "clock-tests-secret-of-more-than-32-bytes"
 // skewedHost is the whole service in this process, on a host whose clock is wrong.
 type skewedHost struct {
 	t   *testing.T
-	a   *app
 	url string
 	log syncBuffer
+	// registry holds the service's metrics.
+	registry *prometheus.Registry
 }
 
 // syncBuffer is a buffer that many write to.
@@ -76,10 +77,12 @@ func startSkewed(t *testing.T, setting string, skew time.Duration) *skewedHost {
 	}
 	h := &skewedHost{t: t}
 	var out bytes.Buffer
-	h.a = &app{settings: s, out: &out, registry: prometheus.NewRegistry(), now: func() time.Time { return time.Now().Add(skew) }}
-	h.a.log = zerolog.New(&h.log)
-	h.a.life.drain = s.Drain / 2
-	if err := h.a.build(t.Context(), role{command: "serve", api: true, worker: true}); err != nil {
+	h.registry = prometheus.NewRegistry()
+	life, err := build(t.Context(), &env{
+		settings: s, role: Serve, log: zerolog.New(&h.log), out: &out, registry: h.registry,
+		now: func() time.Time { return time.Now().Add(skew) },
+	})
+	if err != nil {
 		t.Fatal(err)
 	}
 	_, line, _ := strings.Cut(out.String(), "http://")
@@ -90,7 +93,7 @@ func startSkewed(t *testing.T, setting string, skew time.Duration) *skewedHost {
 	h.url = "http://" + addr
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- h.a.life.run(ctx) }()
+	go func() { ended <- life.run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-ended; err != nil {
@@ -284,7 +287,7 @@ func (h *skewedHost) wantExpiry(bought map[string]any) {
 
 func (h *skewedHost) wantOffset(want time.Duration) {
 	h.t.Helper()
-	families, err := h.a.registry.Gather()
+	families, err := h.registry.Gather()
 	if err != nil {
 		h.t.Fatal(err)
 	}

@@ -1,48 +1,49 @@
-package main
+package service
 
 import (
 	"context"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
 
-	"flashsale/inventory"
 	"flashsale/order"
 )
 
-// addReconciler makes the reconciler that the API asks, and lets one of all
+// newReconciler makes the reconciler that the API asks, and lets one of all
 // processes run one in the background.
-func (a *app) addReconciler(stock *inventory.Inventory, returns *order.Returns) (*order.Reconciler, error) {
-	m := a.reconcileMetrics()
+func newReconciler(e *env, eng *engine, sl *selling, highWater *order.HighWater, l *leaders, ps *parts) *order.Reconciler {
+	m := newReconcileMetrics(e.registry)
 	r := order.NewReconciler(order.ReconcilerConfig{
-		Store: a.store, Stock: stock, Records: stock, Tasks: a.tasks(), Returns: returns, HighWater: a.highWater,
+		Store: eng.store, Stock: sl.stock, Records: sl.stock, Tasks: eng.tasks(), Returns: sl.service.Returns, HighWater: highWater,
 		OnRepair: func(item string, d order.Drift) {
 			m.repairs.WithLabelValues(string(d.Kind)).Inc()
-			a.log.Warn().Str("item", item).Str("kind", string(d.Kind)).Int64("expected", d.Expected).Int64("found", d.Found).
+			e.log.Warn().Str("item", item).Str("kind", string(d.Kind)).Int64("expected", d.Expected).Int64("found", d.Found).
 				Int("count", d.Count).Str("note", d.Note).Msg("reconciliation repaired a difference")
 		},
 	})
-	if a.settings.ReconcileEvery == 0 {
-		return r, nil
+	if e.settings.ReconcileEvery == 0 {
+		return r
 	}
-	return r, a.lead("reconcile", func(ctx context.Context) {
+	ps.add(l.lead("reconcile", func(ctx context.Context) {
 		// Who leads no more knows nothing of the drift.
 		defer m.clear()
-		r.Run(ctx, a.settings.ReconcileEvery, func(report order.ReconcileReport, err error) {
+		r.Run(ctx, e.settings.ReconcileEvery, func(report order.ReconcileReport, err error) {
 			if err != nil {
-				a.log.Warn().Err(err).Msg("reconciliation cut short")
+				e.log.Warn().Err(err).Msg("reconciliation cut short")
 				return
 			}
 			m.observe(&report)
-			a.logReconciled(&report)
+			logReconciled(e.log, &report)
 		})
-	})
+	}))
+	return r
 }
 
 // maxLogged bounds the items that one round of the background logs.
 const maxLogged = 20
 
 // logReconciled tells of what is not repaired.
-func (a *app) logReconciled(report *order.ReconcileReport) {
+func logReconciled(log zerolog.Logger, report *order.ReconcileReport) {
 	logged := 0
 	for i := range report.Items {
 		item := &report.Items[i]
@@ -50,15 +51,15 @@ func (a *app) logReconciled(report *order.ReconcileReport) {
 			continue
 		}
 		if logged++; logged > maxLogged {
-			a.log.Error().Int("differing", report.Differing).Int("failed", report.Failed).Msg("more items differ")
+			log.Error().Int("differing", report.Differing).Int("failed", report.Failed).Msg("more items differ")
 			return
 		}
 		if item.Err != nil {
-			a.log.Warn().Str("item", item.ItemID).Err(item.Err).Msg("item not reconciled")
+			log.Warn().Str("item", item.ItemID).Err(item.Err).Msg("item not reconciled")
 		}
 		for _, d := range item.Drifts {
 			if !d.Repaired {
-				a.log.Error().Str("item", item.ItemID).Str("kind", string(d.Kind)).Int64("expected", d.Expected).
+				log.Error().Str("item", item.ItemID).Str("kind", string(d.Kind)).Int64("expected", d.Expected).
 					Int64("found", d.Found).Int("count", d.Count).Str("note", d.Note).Msg("Redis and database differ")
 			}
 		}
@@ -76,7 +77,7 @@ type reconcileMetrics struct {
 	took    prometheus.Histogram
 }
 
-func (a *app) reconcileMetrics() *reconcileMetrics {
+func newReconcileMetrics(registry prometheus.Registerer) *reconcileMetrics {
 	m := &reconcileMetrics{
 		drift: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "flashsale_reconcile_drift_units", Help: "Units by which Redis and database differ (at least 1 for each difference), after the last round and its repairs.",
@@ -98,7 +99,7 @@ func (a *app) reconcileMetrics() *reconcileMetrics {
 			Buckets: prometheus.ExponentialBuckets(0.001, 4, 10),
 		}),
 	}
-	a.registry.MustRegister(m.drift, m.items, m.failed, m.repairs, m.last, m.took)
+	registry.MustRegister(m.drift, m.items, m.failed, m.repairs, m.last, m.took)
 	for _, kind := range order.DriftKinds {
 		m.repairs.WithLabelValues(string(kind))
 	}

@@ -1,4 +1,4 @@
-package main
+package service
 
 import (
 	"context"
@@ -17,31 +17,35 @@ const (
 	watchTimeout = time.Second
 )
 
-// addPaymentMetrics registers the figures of received amounts.
-func (a *app) addPaymentMetrics(ctx context.Context) {
-	ctx = context.WithoutCancel(ctx) // scrapes go on while the process drains
+// paymentCounter registers the count of received amounts, and returns what counts them.
+func paymentCounter(registry prometheus.Registerer) func(order.PaymentOutcome) {
 	recorded := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "flashsale_payments_total",
 		Help: "Amounts recorded by this process: accepted, late, duplicate or mismatch; and amounts marked as refunded.",
 	}, []string{"outcome"})
+	registry.MustRegister(recorded)
 	counters := make(map[order.PaymentOutcome]prometheus.Counter, len(order.PaymentOutcomes))
 	for _, outcome := range order.PaymentOutcomes {
 		counters[outcome] = recorded.WithLabelValues(string(outcome))
 	}
-	a.store.OnPayment(func(outcome order.PaymentOutcome) { counters[outcome].Inc() })
-	report := a.reporter("payments")
-	waiting := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+	return func(outcome order.PaymentOutcome) { counters[outcome].Inc() }
+}
+
+// addRefundMetric registers how many amounts have to be refunded.
+func addRefundMetric(ctx context.Context, e *env, store *order.Store) {
+	ctx = context.WithoutCancel(ctx) // scrapes go on while the process drains
+	report := e.reporter("payments")
+	e.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "flashsale_payments_to_refund",
 		Help: "Amounts in the database that paid nothing and are not marked as refunded, up to 10000; the same in every API process.",
 	}, func() float64 {
 		ctx, cancel := context.WithTimeout(ctx, watchTimeout)
 		defer cancel()
-		n, err := a.store.PaymentsToRefund(ctx, watchedRefunds)
+		n, err := store.PaymentsToRefund(ctx, watchedRefunds)
 		if err != nil {
 			report(err)
 			return math.NaN()
 		}
 		return float64(n)
-	})
-	a.registry.MustRegister(recorded, waiting)
+	}))
 }

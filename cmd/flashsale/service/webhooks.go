@@ -1,4 +1,4 @@
-package main
+package service
 
 import (
 	"context"
@@ -7,52 +7,54 @@ import (
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
 
+	"flashsale/cmd/flashsale/config"
 	"flashsale/handler"
 	"flashsale/order"
 	"flashsale/webhook"
 )
 
-// webhookAdmin is what the API does about webhooks; it sends none.
-func (a *app) webhookAdmin() (handler.Webhooks, error) {
-	policy, err := a.settings.WebhookPolicy()
+// newWebhookAdmin makes what the API does about webhooks; it sends none.
+func newWebhookAdmin(s *config.Settings, store *order.Store) (handler.Webhooks, error) {
+	policy, err := s.WebhookPolicy()
 	if err != nil {
 		return nil, err
 	}
-	return &order.Webhooks{Store: a.store, CheckURL: policy.CheckURL}, nil
+	return &order.Webhooks{Store: store, CheckURL: policy.CheckURL}, nil
 }
 
-// addWebhooks makes the process offer to deliver webhooks: one of all processes does.
-func (a *app) addWebhooks() error {
-	policy, err := a.settings.WebhookPolicy()
+// newDeliverer makes the process offer to deliver webhooks: one of all processes does.
+func newDeliverer(e *env, eng *engine, l *leaders) (part, error) {
+	policy, err := e.settings.WebhookPolicy()
 	if err != nil {
-		return err
+		return part{}, err
 	}
 	client := webhook.NewClient(webhook.Config{Policy: policy})
-	report := a.reporter("webhooks")
+	report := e.reporter("webhooks")
 	d := order.NewDeliverer(order.DelivererConfig{
-		Store: a.store, Sender: client, Workers: a.settings.WebhookWorkers,
+		Store: eng.store, Sender: client, Workers: e.settings.WebhookWorkers,
 		// A try that is cut off is made again, so it must not keep the orders waiting.
-		Drain:   a.settings.Drain / 10,
-		OnError: report, OnTry: a.deliveryMetrics(), OnLook: a.outboxMetrics(),
+		Drain:   e.settings.Drain / 10,
+		OnError: report, OnTry: deliveryMetrics(e.registry), OnLook: outboxMetrics(e.registry),
 	})
-	return a.lead("webhooks", func(ctx context.Context) {
+	return l.lead("webhooks", func(ctx context.Context) {
 		defer client.Close()
-		if err := a.dropDeliveryQueue(ctx); err != nil {
+		if err := dropDeliveryQueue(ctx, eng.rdb); err != nil {
 			report(err)
 		}
 		d.Run(ctx)
-	})
+	}), nil
 }
 
 // dropDeliveryQueue deletes the task queue that earlier versions kept deliveries in: the
 // database says what is owed.
-func (a *app) dropDeliveryQueue(ctx context.Context) error {
+func dropDeliveryQueue(ctx context.Context, rdb redis.UniversalClient) error {
 	var keys []string
 	for _, name := range strings.Fields("ready delayed leased body meta clock wake dead unique unique_until paused done counts rate") {
 		keys = append(keys, "fs:{p0}:q:webhooks:"+name)
 	}
-	if err := a.rdb.Unlink(ctx, keys...).Err(); err != nil {
+	if err := rdb.Unlink(ctx, keys...).Err(); err != nil {
 		return fmt.Errorf("delete the queue of an earlier version: %w", err)
 	}
 	return nil
@@ -60,12 +62,12 @@ func (a *app) dropDeliveryQueue(ctx context.Context) error {
 
 // deliveryMetrics registers the figures of deliveries, and returns what counts
 // them. No endpoint becomes a label: its URL is nobody else's business.
-func (a *app) deliveryMetrics() func(outcome string) {
+func deliveryMetrics(registry prometheus.Registerer) func(outcome string) {
 	tries := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "flashsale_webhook_deliveries_total",
 		Help: "Tries of webhook deliveries: delivered, failed (to be tried again) or dead.",
 	}, []string{"outcome"})
-	a.registry.MustRegister(tries)
+	registry.MustRegister(tries)
 	counters := make(map[string]prometheus.Counter)
 	for _, outcome := range []string{"delivered", "failed", "dead"} {
 		counters[outcome] = tries.WithLabelValues(outcome)
@@ -75,11 +77,11 @@ func (a *app) deliveryMetrics() func(outcome string) {
 
 // outboxMetrics registers the figures of the outbox, and returns what sets them.
 // They are those of the process that delivers, and 0 in the others.
-func (a *app) outboxMetrics() func(order.OutboxState) {
+func outboxMetrics(registry prometheus.Registerer) func(order.OutboxState) {
 	var mu sync.Mutex
 	var now order.OutboxState
 	gauge := func(name, help string, value func(order.OutboxState) float64) {
-		a.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 {
+		registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 {
 			mu.Lock()
 			defer mu.Unlock()
 			return value(now)

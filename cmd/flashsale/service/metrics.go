@@ -1,4 +1,4 @@
-package main
+package service
 
 import (
 	"errors"
@@ -13,7 +13,7 @@ import (
 
 // batchMetrics registers the figures of purchase scripts, and returns what
 // records them.
-func (a *app) batchMetrics() func(int, time.Duration) {
+func batchMetrics(registry prometheus.Registerer) func(int, time.Duration) {
 	size := prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name: "flashsale_purchase_batch_requests", Help: "Purchases per script.",
 		Buckets: prometheus.ExponentialBuckets(1, 2, 10),
@@ -22,7 +22,7 @@ func (a *app) batchMetrics() func(int, time.Duration) {
 		Name: "flashsale_purchase_script_seconds", Help: "Round trip of one purchase script.",
 		Buckets: prometheus.ExponentialBuckets(0.0001, 2, 14),
 	})
-	a.registry.MustRegister(size, took)
+	registry.MustRegister(size, took)
 	return func(n int, d time.Duration) {
 		size.Observe(float64(n))
 		took.Observe(d.Seconds())
@@ -31,12 +31,12 @@ func (a *app) batchMetrics() func(int, time.Duration) {
 
 // lockMetrics registers the figures of the items' locks, and returns what
 // records them. No item becomes a label: there may be any number of them.
-func (a *app) lockMetrics() lock.Observer {
+func lockMetrics(e *env) lock.Observer {
 	times := func(name, help string) prometheus.Histogram {
 		h := prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: name, Help: help, Buckets: prometheus.ExponentialBuckets(0.0001, 2, 16),
 		})
-		a.registry.MustRegister(h)
+		e.registry.MustRegister(h)
 		return h
 	}
 	waited := times("flashsale_lock_wait_seconds", "Time from asking for an item's lock to having it.")
@@ -45,7 +45,7 @@ func (a *app) lockMetrics() lock.Observer {
 		Name: "flashsale_lock_events_total",
 		Help: "What happened to items' locks: handed_over, wait_failed, lost, max_hold, repaired, extended_late.",
 	}, []string{"event"})
-	a.registry.MustRegister(events)
+	e.registry.MustRegister(events)
 	for _, event := range []string{"handed_over", "wait_failed", "lost", "max_hold", "repaired", "extended_late"} {
 		events.WithLabelValues(event)
 	}
@@ -72,7 +72,7 @@ func (a *app) lockMetrics() lock.Observer {
 			lost(item)
 		},
 		ExtendedLate: func(item string, _ time.Duration) { late(item) },
-		CannotListen: a.reporter("locks"),
+		CannotListen: e.reporter("locks"),
 	}
 }
 
