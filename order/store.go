@@ -80,14 +80,14 @@ type Store struct {
 	hot    prepared
 	writer *writer
 	log    logGuard
-	now    func() time.Time // see SetClock
+	now    func() time.Time // see WithClock
 	told   chan struct{}    // events were committed; see announce
 
 	highWater *HighWater // nil: revisions are recorded nowhere; see NewHighWater
 
-	itemNow func(item string) time.Time // nil: now; see SetClock
+	itemNow func(item string) time.Time // nil: now; see WithClock
 
-	onPayment func(PaymentOutcome) // see OnPayment
+	onPayment func(PaymentOutcome) // see WithPayments
 }
 
 // StoreOption sets what a Store has a default for.
@@ -347,7 +347,7 @@ type itemRow struct {
 	Sequence             int64 // see inventory.Sale
 	Revision             int64 // see HighWater
 	Awaiting             int64 // units of Sold that await payment
-	Freed                bool  // see Sweeper.FreeEnded
+	Freed                bool  // see SweeperConfig.KeepEnded
 	CreatedAt            int64 `gorm:"autoCreateTime:false"`
 	UpdatedAt            int64 `gorm:"autoUpdateTime:false"`
 }
