@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"flashsale/cmd/flashsale/config"
 	"flashsale/handler/auth"
@@ -92,9 +93,24 @@ type refusal struct {
 
 func (r *refusal) Error() string { return r.code + ": " + r.detail }
 
-// dial prepares a call: the server and token given, or those of a service that
-// runs with the same settings. It waits for the API as long as --wait says.
-func dial(c *cobra.Command, server, token string, admin bool) (*remote, error) {
+// access is how a command reaches the API: by the server and token given, or those of a
+// service that runs with the same settings.
+type access struct{ server, token string }
+
+// ownKey is the help of --token.
+const ownKey = "admin token (default: signed with the configured key)"
+
+// flags declares --server, --token with its help, and --wait.
+func (a *access) flags(f *pflag.FlagSet, token string) {
+	f.StringVar(&a.server, "server", "", "URL of the API (default http:// and --addr)")
+	addWait(f)
+	f.StringVar(&a.token, "token", "", token)
+}
+
+// dial prepares a call, as an admin or without a token of its own. It waits for the API as
+// long as --wait says.
+func (a *access) dial(c *cobra.Command, admin bool) (*remote, error) {
+	server, token := a.server, a.token
 	s, err := config.Load(c.Flags())
 	if err != nil {
 		return nil, err

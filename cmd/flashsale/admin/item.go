@@ -29,19 +29,17 @@ type itemView struct {
 
 // Item returns the command that manages the items on sale.
 func Item() *cobra.Command {
-	var server, token string
-	c := config.Group("item", "Manage the items on sale, through the API", newItemCreate(&server, &token), newItemList(&server, &token),
-		newItemChange(&server, &token), newItemRestock(&server, &token),
-		newItemControl(&server, &token, "pause", "Halt a sale until it is resumed"),
-		newItemControl(&server, &token, "resume", "Go on with a paused sale"),
-		newItemControl(&server, &token, "close", "End a sale for good; orders stay as they are"), newItemWarm(&server, &token))
-	c.PersistentFlags().StringVar(&server, "server", "", "URL of the API (default http:// and --addr)")
-	addWait(c.PersistentFlags())
-	c.PersistentFlags().StringVar(&token, "token", "", "admin token (default: signed with the configured key, the admins' own if they have one)")
+	var api access
+	c := config.Group("item", "Manage the items on sale, through the API", newItemCreate(&api), newItemList(&api),
+		newItemChange(&api), newItemRestock(&api),
+		newItemControl(&api, "pause", "Halt a sale until it is resumed"),
+		newItemControl(&api, "resume", "Go on with a paused sale"),
+		newItemControl(&api, "close", "End a sale for good; orders stay as they are"), newItemWarm(&api))
+	api.flags(c.PersistentFlags(), "admin token (default: signed with the configured key, the admins' own if they have one)")
 	return c
 }
 
-func newItemCreate(server, token *string) *cobra.Command {
+func newItemCreate(api *access) *cobra.Command {
 	var n struct {
 		id, name, description, currency, opens, closes string
 		price, stock, limit                            int64
@@ -56,7 +54,7 @@ func newItemCreate(server, token *string) *cobra.Command {
 					"Without one an unpaid order holds its units until it is cancelled"))
 
 			}
-			r, err := dial(c, *server, *token, true)
+			r, err := api.dial(c, true)
 			if err != nil {
 				return err
 			}
@@ -90,11 +88,11 @@ func newItemCreate(server, token *string) *cobra.Command {
 	return c
 }
 
-func newItemList(server, token *string) *cobra.Command {
+func newItemList(api *access) *cobra.Command {
 	return &cobra.Command{
 		Use: "list", Short: "List the items", Args: config.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			r, err := dial(c, *server, *token, false)
+			r, err := api.dial(c, false)
 			if err != nil {
 				return err
 			}

@@ -25,12 +25,12 @@ func adminPath(id string) string { return "/v1/admin/items/" + url.PathEscape(id
 
 // newItemControl makes the command for one of the words that an operator has on
 // a whole sale.
-func newItemControl(server, token *string, word, short string) *cobra.Command {
+func newItemControl(api *access, word, short string) *cobra.Command {
 	return &cobra.Command{
 		Use: word + " ID", Short: short, Args: oneItem,
 		Example: "  flashsale item " + word + " drop-1",
 		RunE: func(c *cobra.Command, args []string) error {
-			r, err := dial(c, *server, *token, true)
+			r, err := api.dial(c, true)
 			if err != nil {
 				return err
 			}
@@ -43,7 +43,7 @@ func newItemControl(server, token *string, word, short string) *cobra.Command {
 	}
 }
 
-func newItemRestock(server, token *string) *cobra.Command {
+func newItemRestock(api *access) *cobra.Command {
 	var quantity int64
 	var reason, key string
 	c := &cobra.Command{
@@ -54,7 +54,7 @@ func newItemRestock(server, token *string) *cobra.Command {
 			if quantity == 0 || reason == "" {
 				return config.Usage(errors.New("item restock needs --quantity, not 0, and --reason"))
 			}
-			r, err := dial(c, *server, *token, true)
+			r, err := api.dial(c, true)
 			if err != nil {
 				return err
 			}
@@ -85,7 +85,7 @@ func newItemRestock(server, token *string) *cobra.Command {
 // noEnd is what takes a sale's end away.
 const noEnd = "never"
 
-func newItemChange(server, token *string) *cobra.Command {
+func newItemChange(api *access) *cobra.Command {
 	var n struct {
 		name, description, opens, closes string
 		price, limit                     int64
@@ -117,7 +117,7 @@ func newItemChange(server, token *string) *cobra.Command {
 			if body["closes_at"] == noEnd {
 				body["closes_at"] = nil
 			}
-			r, err := dial(c, *server, *token, true)
+			r, err := api.dial(c, true)
 			if err != nil {
 				return err
 			}

@@ -10,14 +10,14 @@ import (
 )
 
 // newItemWarm makes the command that loads items before the crowd comes.
-func newItemWarm(server, token *string) *cobra.Command {
+func newItemWarm(api *access) *cobra.Command {
 	return &cobra.Command{
 		Use: "warm [ID...]", Short: "Load items and their sales into every process, before the crowd comes",
 		Long: "Load items and their sales into memory and Redis, in every process. Without an id: all items that\n" +
 			"are not closed. The service does the same by itself in the two minutes before an opening.",
 		Example: "  flashsale item warm drop-1",
 		RunE: func(c *cobra.Command, ids []string) error {
-			r, err := dial(c, *server, *token, true)
+			r, err := api.dial(c, true)
 			if err != nil {
 				return err
 			}

@@ -13,15 +13,13 @@ import (
 
 // Order returns the command that manages orders.
 func Order() *cobra.Command {
-	var server, token string
-	c := config.Group("order", "Manage orders, through the API", newOrderRefund(&server, &token))
-	c.PersistentFlags().StringVar(&server, "server", "", "URL of the API (default http:// and --addr)")
-	addWait(c.PersistentFlags())
-	c.PersistentFlags().StringVar(&token, "token", "", "admin token (default: signed with the configured key)")
+	var api access
+	c := config.Group("order", "Manage orders, through the API", newOrderRefund(&api))
+	api.flags(c.PersistentFlags(), ownKey)
 	return c
 }
 
-func newOrderRefund(server, token *string) *cobra.Command {
+func newOrderRefund(api *access) *cobra.Command {
 	var restock bool
 	c := &cobra.Command{
 		Use: "refund ID", Short: "Record that a paid order was refunded, and restock its units or not",
@@ -39,7 +37,7 @@ func newOrderRefund(server, token *string) *cobra.Command {
 			if !c.Flags().Changed("restock") {
 				return config.Usage(errors.New("order refund needs --restock=true (the units go back on sale) or --restock=false (they stay sold)"))
 			}
-			r, err := dial(c, *server, *token, true)
+			r, err := api.dial(c, true)
 			if err != nil {
 				return err
 			}

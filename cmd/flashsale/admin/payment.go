@@ -34,16 +34,14 @@ type paymentView struct {
 
 // Payment returns the command that manages received amounts.
 func Payment() *cobra.Command {
-	var server, token string
+	var api access
 	c := config.Group("payment", "Look at received amounts, and mark them as refunded, through the API",
-		newPaymentList(&server, &token), newPaymentRefunded(&server, &token))
-	c.PersistentFlags().StringVar(&server, "server", "", "URL of the API (default http:// and --addr)")
-	addWait(c.PersistentFlags())
-	c.PersistentFlags().StringVar(&token, "token", "", "admin token (default: signed with the configured key)")
+		newPaymentList(&api), newPaymentRefunded(&api))
+	api.flags(c.PersistentFlags(), ownKey)
 	return c
 }
 
-func newPaymentList(server, token *string) *cobra.Command {
+func newPaymentList(api *access) *cobra.Command {
 	var outcome string
 	var needsRefund bool
 	var limit int
@@ -56,7 +54,7 @@ func newPaymentList(server, token *string) *cobra.Command {
 			if limit < 0 {
 				return config.Usage(fmt.Errorf("--limit %d: use 0 (all) or more", limit))
 			}
-			r, err := dial(c, *server, *token, true)
+			r, err := api.dial(c, true)
 			if err != nil {
 				return err
 			}
@@ -111,14 +109,14 @@ func printPayments(out io.Writer, payments []paymentView) error {
 	return w.Flush()
 }
 
-func newPaymentRefunded(server, token *string) *cobra.Command {
+func newPaymentRefunded(api *access) *cobra.Command {
 	return &cobra.Command{
 		Use: "refunded ID", Short: "Record that an amount which paid nothing went back to the buyer",
 		Long: "Record that an amount which paid nothing went back to the buyer. It moves no money: refund it at the\n" +
 			"payment provider. An accepted amount is refunded with its order: flashsale order refund.",
 		Example: "  flashsale payment refunded 17", Args: onePayment,
 		RunE: func(c *cobra.Command, args []string) error {
-			r, err := dial(c, *server, *token, true)
+			r, err := api.dial(c, true)
 			if err != nil {
 				return err
 			}

@@ -20,23 +20,21 @@ const deadPage = 100
 
 // Queue returns the command that manages the task queues and dead letters.
 func Queue() *cobra.Command {
-	var server, token string
+	var api access
 	c := config.Group("queue", "Look at the task queues and decide about dead letters, through the API",
-		newQueueStats(&server, &token), newQueueDead(&server, &token),
-		newQueueFate(&server, &token, "retry", "Make dead letters ordinary tasks again"),
-		newQueueFate(&server, &token, "discard", "Remove dead letters for good; an order that never was committed is rejected"),
-		newQueueVerify(&server, &token))
-	c.PersistentFlags().StringVar(&server, "server", "", "URL of the API (default http:// and --addr)")
-	addWait(c.PersistentFlags())
-	c.PersistentFlags().StringVar(&token, "token", "", "admin token (default: signed with the configured key)")
+		newQueueStats(&api), newQueueDead(&api),
+		newQueueFate(&api, "retry", "Make dead letters ordinary tasks again"),
+		newQueueFate(&api, "discard", "Remove dead letters for good; an order that never was committed is rejected"),
+		newQueueVerify(&api))
+	api.flags(c.PersistentFlags(), ownKey)
 	return c
 }
 
-func newQueueStats(server, token *string) *cobra.Command {
+func newQueueStats(api *access) *cobra.Command {
 	return &cobra.Command{
 		Use: "stats", Short: "Print what waits in each queue", Args: config.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			r, err := dial(c, *server, *token, true)
+			r, err := api.dial(c, true)
 			if err != nil {
 				return err
 			}
@@ -114,7 +112,7 @@ func (r *remote) deadLetters(ctx context.Context, limit int) ([]deadView, error)
 	}
 }
 
-func newQueueDead(server, token *string) *cobra.Command {
+func newQueueDead(api *access) *cobra.Command {
 	var limit int
 	c := &cobra.Command{
 		Use: "dead", Short: "List the dead letters, the latest first", Args: config.NoArgs,
@@ -122,7 +120,7 @@ func newQueueDead(server, token *string) *cobra.Command {
 			if limit < 0 {
 				return config.Usage(fmt.Errorf("--limit %d: use 0 (all) or more", limit))
 			}
-			r, err := dial(c, *server, *token, true)
+			r, err := api.dial(c, true)
 			if err != nil {
 				return err
 			}
@@ -144,7 +142,7 @@ func newQueueDead(server, token *string) *cobra.Command {
 
 // newQueueFate makes the commands that decide about dead letters, one by one:
 // what cannot be done for one is told, and does not keep it from the others.
-func newQueueFate(server, token *string, verb, short string) *cobra.Command {
+func newQueueFate(api *access, verb, short string) *cobra.Command {
 	var all bool
 	c := &cobra.Command{
 		Use: verb + " [TASK ...]", Short: short,
@@ -153,7 +151,7 @@ func newQueueFate(server, token *string, verb, short string) *cobra.Command {
 			if all == (len(tasks) > 0) {
 				return config.Usage(fmt.Errorf("name the tasks, or say --all; see %s --help", c.CommandPath()))
 			}
-			r, err := dial(c, *server, *token, true)
+			r, err := api.dial(c, true)
 			if err != nil {
 				return err
 			}
@@ -188,12 +186,12 @@ func newQueueFate(server, token *string, verb, short string) *cobra.Command {
 // errUnclean makes the exit code 1 of a check that found something.
 var errUnclean = errors.New("tasks are not in order; --repair mends them")
 
-func newQueueVerify(server, token *string) *cobra.Command {
+func newQueueVerify(api *access) *cobra.Command {
 	var repair bool
 	c := &cobra.Command{
 		Use: "verify", Short: "Check that every task is in one state and whole; exit 1 when one is not", Args: config.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			r, err := dial(c, *server, *token, true)
+			r, err := api.dial(c, true)
 			if err != nil {
 				return err
 			}

@@ -49,7 +49,8 @@ type reconciledView struct {
 
 // Reconcile returns the command that compares Redis and the database.
 func Reconcile() *cobra.Command {
-	var server, token, item string
+	var api access
+	var item string
 	var repair, asJSON, deep bool
 	c := &cobra.Command{
 		Use: "reconcile", Short: "Compare Redis and database item by item; exit 1 when they differ", Args: config.NoArgs,
@@ -58,7 +59,7 @@ func Reconcile() *cobra.Command {
 			"what the database counts of its orders; no order is touched. It goes through the API.",
 		Example: "  flashsale reconcile\n  flashsale reconcile --repair --item drop-1",
 		RunE: func(c *cobra.Command, _ []string) error {
-			r, err := dial(c, server, token, true)
+			r, err := api.dial(c, true)
 			if err != nil {
 				return err
 			}
@@ -97,9 +98,7 @@ func Reconcile() *cobra.Command {
 		},
 	}
 	f := c.Flags()
-	f.StringVar(&server, "server", "", "URL of the API (default http:// and --addr)")
-	addWait(f)
-	f.StringVar(&token, "token", "", "admin token (default: signed with the configured key)")
+	api.flags(f, ownKey)
 	f.StringVar(&item, "item", "", "compare this item alone")
 	f.BoolVar(&repair, "repair", false, "mend what differs")
 	f.BoolVar(&deep, "deep", true, "read all orders and records as well; =false compares the counters, which takes milliseconds per item")

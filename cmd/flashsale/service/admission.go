@@ -10,14 +10,15 @@ import (
 
 // newAdmission makes what keeps purchases out for which the orders that wait leave no
 // room, and has it look at the queues.
-func newAdmission(e *env, eng *engine, volatile bool, writes *order.WriteProbe, ps *parts) *order.Pressure {
+func newAdmission(sh *shared, ps *parts) *order.Pressure {
+	e, eng := sh.env, sh.eng
 	loaders := make([]order.Loader, len(eng.queues))
 	for i, q := range eng.queues {
 		loaders[i] = q
 	}
 	p := order.NewPressure(order.PressureConfig{
 		Queues: loaders, Partition: eng.partition, MaxAge: e.settings.QueueAge,
-		Volatile: volatile, Database: writes, OnError: e.reporter("admission"),
+		Volatile: e.embedded(), Database: sh.writes, OnError: e.reporter("admission"),
 	})
 	e.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "flashsale_admission_shut_queues",

@@ -2,93 +2,104 @@ package service
 
 import (
 	"context"
+	"crypto/hmac"
+	"crypto/sha256"
 	"fmt"
+	"net"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"flashsale/catalog"
-	"flashsale/inventory"
-	"flashsale/lock"
+	"flashsale/cmd/flashsale/backend"
+	"flashsale/cmd/flashsale/config"
+	"flashsale/handler"
+	"flashsale/handler/auth"
 	"flashsale/order"
 )
 
-// Times of the items' locks. A process that is killed holds up its items for
-// at most lockTTL; one that is merely slow loses its lock after it, and its
-// scripts are refused.
-const (
-	lockTTL      = time.Second
-	lockClaimTTL = 400 * time.Millisecond
-	lockLiveness = 500 * time.Millisecond
-)
-
-// selling is what purchases go through: the stock with its recovery, the items and the
-// orders.
-type selling struct {
-	stock   *inventory.Inventory
-	items   *catalog.Catalog
-	service *order.Service
+// addAPI adds what sells, and the server that buyers and admins reach it by.
+func addAPI(ctx context.Context, sh *shared, ready *health, dev *development, ps *parts) (*catalog.Catalog, error) {
+	e, eng, s := sh.env, sh.eng, sh.settings
+	sl, err := newSelling(ctx, sh, ps)
+	if err != nil {
+		return nil, err
+	}
+	reconciler := newReconciler(sh, sl, ps)
+	verifier, err := s.OpenVerifier(context.WithoutCancel(ctx), dev.secret(), e.reporter("auth"))
+	if err != nil {
+		return nil, err
+	}
+	addRefundMetric(ctx, e, eng.store)
+	webhooks, err := newWebhookAdmin(s, eng.store)
+	if err != nil {
+		return nil, err
+	}
+	backlog := order.NewBacklog(eng.store, sl.service.Returns, sl.service.Bell, append(eng.orderQueues(), eng.otherQueues()...)...)
+	feed := order.NewFeed(order.FeedConfig{
+		Store: eng.store, Redis: eng.rdb, Orders: sl.service, MaxStreams: maxStreams(e), OnError: e.reporter("order events"),
+	})
+	c := handler.Config{
+		Orders: sl.service, Items: sl.items, Sales: sl.service, Changes: sl.service, Trail: sl.service, Feed: feed, Buyers: sl.service, Money: sl.service,
+		Webhooks: webhooks, Verifier: verifier, Ready: append(ready.checks(), catalogCheck(sl.items)),
+		RateBuyer: s.RateBuyer, RateAddress: s.RateAddress, TrustedProxies: s.TrustedProxies,
+		Admission: newAdmission(sh, ps), MaxInFlight: int64(s.InFlight), Tasks: backlog, Workers: sh.mon.monitor, Reconciler: reconciler, CursorKey: cursorKey(s, dev), Now: e.now, ItemNow: eng.clock.ItemNow, Log: e.log, Registerer: e.registry,
+	}
+	if dev != nil {
+		c.DevTokens = func(sub, role string, ttl time.Duration) (string, error) {
+			return dev.sign(sub, auth.Role(role), ttl)
+		}
+	}
+	h, err := handler.New(c)
+	if err != nil {
+		return nil, err
+	}
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", s.Addr)
+	if err != nil {
+		return nil, config.FailedSetting("addr", s.Addr, err.Error(), "choose a free address")
+	}
+	// The server does not wait for streams, whose connections it has given away. Their
+	// last bytes are waited for after it has drained, so that both share the time.
+	ps.add(part{name: "order streams", stop: feed.Wait})
+	ps.add(ready.drain.part("api", handler.StrictListener(l), e.server(h)))
+	// It is stopped first, so that clients of streams reconnect to another process.
+	ps.add(part{name: "order events", run: feed.Run, stop: feed.Close})
+	fmt.Fprintf(e.out, "api       http://%s/v1/items\n", l.Addr())
+	if e.role.command == "serve" && s.Demo {
+		return sl.items, openDemo(ctx, eng.store, sl.service)
+	}
+	return sl.items, nil
 }
 
-// newSelling makes what purchases go through. Redis is compared with the database before
-// anything is sold.
-func newSelling(ctx context.Context, e *env, eng *engine, highWater *order.HighWater, waiters *order.Waiters, ps *parts) (*selling, error) {
-	locks, err := lock.New(eng.rdb, lock.Config{
-		TTL: lockTTL, ClaimTTL: lockClaimTTL, Liveness: lockLiveness,
-		Metadata: processName(), Observer: lockMetrics(e),
+// maxStreams bounds the event streams of this process, and registers the bound as
+// a metric.
+func maxStreams(e *env) int {
+	n := e.settings.MaxStreams
+	if files, known := backend.FileLimit(); known && uint64(n) > backend.StreamFiles(files) {
+		n = int(backend.StreamFiles(files))
+		e.log.Warn().Int("max_streams", n).Int("setting", e.settings.MaxStreams).Uint64("open_files", files).
+			Msg("max-streams lowered to half of the open-file limit; raise the limit (ulimit -n, LimitNOFILE)")
+	}
+	limit := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "flashsale_event_streams_limit", Help: "Event streams that this process may have open.",
 	})
-	if err != nil {
-		return nil, err
+	limit.Set(float64(n))
+	e.registry.MustRegister(limit)
+	return n
+}
+
+// cursorKey authenticates the cursors of lists. All API processes of a shop
+// share their secret, so they share this key; with public keys alone there is
+// no secret to derive it from, and the edge's fixed key finds damage only.
+func cursorKey(s *config.Settings, dev *development) []byte {
+	secret := dev.secret()
+	if s.JWTSecret != "" {
+		secret = []byte(s.JWTSecret)
 	}
-	ps.add(part{name: "locks", stop: locks.Close})
-	report := e.reporter("order")
-	ps.add(part{name: "commit notices", run: func(ctx context.Context) error {
-		return waiters.Listen(ctx, eng.rdb, eng.store, report)
-	}})
-	sales := &order.Sales{Store: eng.store, Tasks: eng.tasks(), Partition: eng.partition}
-	queued := inventory.NewQueuedIndex(eng.rdb, eng.queues...)
-	var recovery *order.Recovery
-	var items *catalog.Catalog
-	var catalogue parts
-	stock, err := inventory.New(ctx, eng.rdb, locks, eng.queues, sales, inventory.Config{
-		Partitions: e.settings.Partitions, OnError: e.reporter("inventory"), OnBatch: batchMetrics(e.registry),
-		MayLoad: highWater.MayLoad, Archive: order.NewEndedSales(eng.store, queued),
-		Observe: func(stock *inventory.Inventory) (inventory.Observers, error) {
-			recovery = newRecovery(e, eng, stock, locks, highWater)
-			var err error
-			if items, err = newCatalog(ctx, e, eng, stock, &catalogue); err != nil {
-				return inventory.Observers{}, err
-			}
-			return observers(recovery, items, report), nil
-		},
-	})
-	if err != nil {
-		return nil, err
-	}
-	ps.add(part{name: "inventory", stop: stock.Close})
-	if err := recovery.Check(ctx); err != nil {
-		return nil, err
-	}
-	ps.add(part{name: "recovery", run: func(ctx context.Context) error {
-		recovery.Run(ctx, recoverEvery)
+	if len(secret) == 0 {
 		return nil
-	}})
-	*ps = append(*ps, catalogue...)
-	service := order.NewService(order.Config{
-		Store: eng.store, Stock: stock, Items: items, Tasks: eng.tasks(), Waiters: waiters,
-		Returns: order.NewReturns(eng.store, eng.rdb, e.settings.Partitions, stock.Returned, report), Bell: order.NewBell(eng.rdb, report),
-		Queued: queued, Renamer: stock, Volatile: e.embedded(), OnError: report,
-	})
-	return &selling{stock: stock, items: items, service: service}, nil
-}
-
-// observers tell recovery and catalogue what the stock notices.
-func observers(recovery *order.Recovery, items *catalog.Catalog, report func(error)) inventory.Observers {
-	return inventory.Observers{
-		OnChange:  items.StockChanged,
-		OnRestart: recovery.Check,
-		OnLoss: func(ctx context.Context, rewound int64) {
-			if err := recovery.Lost(ctx, rewound); err != nil {
-				report(fmt.Errorf("check Redis for lost data: %w", err))
-			}
-		},
 	}
+	mac := hmac.New(sha256.New, secret)
+	mac.Write([]byte("flashsale list cursor"))
+	return mac.Sum(nil)
 }

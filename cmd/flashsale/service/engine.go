@@ -55,7 +55,10 @@ func openEngine(ctx context.Context, e *env, ps *parts) (*engine, error) {
 	if err := eng.checkPartitions(ctx); err != nil {
 		return nil, err
 	}
-	return eng, eng.openQueues(s)
+	if err := eng.openQueues(s); err != nil {
+		return nil, err
+	}
+	return eng, nil
 }
 
 // openDatabase opens the database, and migrates it for serve.

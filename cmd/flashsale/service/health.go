@@ -3,26 +3,21 @@ package service
 import (
 	"context"
 	"errors"
-	"time"
 
 	"flashsale/handler"
-	"flashsale/order"
 )
 
 // health answers whether this process works.
 type health struct {
-	engine    *engine
-	writes    *order.WriteProbe
-	highWater *order.HighWater
-	drain     *drain
-	pulse     *pulse // nil without a worker
-	now       func() time.Time
+	*shared
+	drain *drain
+	pulse *pulse // nil without a worker
 }
 
 func (h *health) checks() []handler.Check {
 	return []handler.Check{
 		{Name: "draining", Probe: func(context.Context) error { return h.drain.check() }},
-		{Name: "redis", Probe: func(ctx context.Context) error { return h.engine.rdb.Ping(ctx).Err() }},
+		{Name: "redis", Probe: func(ctx context.Context) error { return h.eng.rdb.Ping(ctx).Err() }},
 		{Name: "database", Probe: h.databaseReady},
 		{Name: "database", Probe: h.salesStopped, Degrades: "older than Redis as to some items, whose sales are stopped until flashsale recover"},
 	}

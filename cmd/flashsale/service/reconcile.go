@@ -11,10 +11,11 @@ import (
 
 // newReconciler makes the reconciler that the API asks, and lets one of all
 // processes run one in the background.
-func newReconciler(e *env, eng *engine, sl *selling, highWater *order.HighWater, l *leaders, ps *parts) *order.Reconciler {
+func newReconciler(sh *shared, sl *selling, ps *parts) *order.Reconciler {
+	e, eng := sh.env, sh.eng
 	m := newReconcileMetrics(e.registry)
 	r := order.NewReconciler(order.ReconcilerConfig{
-		Store: eng.store, Stock: sl.stock, Records: sl.stock, Tasks: eng.tasks(), Returns: sl.service.Returns, HighWater: highWater,
+		Store: eng.store, Stock: sl.stock, Records: sl.stock, Tasks: eng.tasks(), Returns: sl.service.Returns, HighWater: sh.highWater,
 		OnRepair: func(item string, d order.Drift) {
 			m.repairs.WithLabelValues(string(d.Kind)).Inc()
 			e.log.Warn().Str("item", item).Str("kind", string(d.Kind)).Int64("expected", d.Expected).Int64("found", d.Found).
@@ -24,7 +25,7 @@ func newReconciler(e *env, eng *engine, sl *selling, highWater *order.HighWater,
 	if e.settings.ReconcileEvery == 0 {
 		return r
 	}
-	ps.add(l.lead("reconcile", func(ctx context.Context) {
+	ps.add(sh.chores.lead("reconcile", func(ctx context.Context) {
 		// Who leads no more knows nothing of the drift.
 		defer m.clear()
 		r.Run(ctx, e.settings.ReconcileEvery, func(report order.ReconcileReport, err error) {

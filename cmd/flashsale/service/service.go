@@ -101,6 +101,17 @@ func (b *builder) build(ctx context.Context, e *env) error {
 	return nil
 }
 
+// shared is what the worker and the API of one process build on.
+type shared struct {
+	*env
+	eng       *engine
+	mon       *monitoring
+	writes    *order.WriteProbe
+	highWater *order.HighWater
+	waiters   *order.Waiters // nil without an API
+	chores    *leaders       // nil where there is nothing to lead
+}
+
 // addHalves adds the worker and the API, each where the role has it, and what shows
 // whether they work.
 func (b *builder) addHalves(ctx context.Context, e *env, eng *engine, dev *development) error {
@@ -130,20 +141,22 @@ func (b *builder) addHalves(ctx context.Context, e *env, eng *engine, dev *devel
 			return err
 		}
 	}
-	h := &health{engine: eng, writes: writes, highWater: highWater, drain: newDrain(), now: e.now}
 	var waiters *order.Waiters
 	if r.api {
 		waiters = order.NewWaiters()
 	}
+	sh := &shared{env: e, eng: eng, mon: mon, writes: writes, highWater: highWater, waiters: waiters, chores: chores}
+	var p *pulse
 	if r.worker {
-		h.pulse = newPulse(e, mon.workers, &b.rest)
-		if err := addWorker(e, eng, h.pulse, waiters, chores, &b.rest); err != nil {
+		p = newPulse(e, mon.workers, &b.rest)
+		if err := addWorker(sh, p, &b.rest); err != nil {
 			return err
 		}
 	}
+	h := &health{shared: sh, drain: newDrain(), pulse: p}
 	var items *catalog.Catalog
 	if r.api {
-		if items, err = addAPI(ctx, e, eng, mon, h, waiters, chores, dev, &b.rest); err != nil {
+		if items, err = addAPI(ctx, sh, h, dev, &b.rest); err != nil {
 			return err
 		}
 	} else {

@@ -18,8 +18,8 @@ const sqliteWorkers = 1
 const sweepEvery = 10 * time.Second
 
 // addWorker adds what commits orders, and offers to do the chores of all workers.
-func addWorker(e *env, eng *engine, p *pulse, waiters *order.Waiters, chores *leaders, ps *parts) error {
-	s := e.settings
+func addWorker(sh *shared, p *pulse, ps *parts) error {
+	e, eng, s := sh.env, sh.eng, sh.settings
 	report := p.failing(e.reporter("order"))
 	committed := prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "flashsale_orders_committed_total", Help: "Orders that became rows, confirmed or rejected.",
@@ -29,7 +29,7 @@ func addWorker(e *env, eng *engine, p *pulse, waiters *order.Waiters, chores *le
 		Buckets: prometheus.ExponentialBuckets(1, 2, 10),
 	})
 	e.registry.MustRegister(committed, batches)
-	f := order.NewFulfiller(eng.store, eng.rdb, waiters, report, order.WithPartitions(s.Partitions), order.WithCommits(func(n int) {
+	f := order.NewFulfiller(eng.store, eng.rdb, sh.waiters, report, order.WithPartitions(s.Partitions), order.WithCommits(func(n int) {
 		committed.Add(float64(n))
 		batches.Observe(float64(n))
 		p.commit()
@@ -44,12 +44,12 @@ func addWorker(e *env, eng *engine, p *pulse, waiters *order.Waiters, chores *le
 	for i, q := range eng.queues {
 		letters[i] = q
 	}
-	deliverer, err := newDeliverer(e, eng, chores)
+	deliverer, err := newDeliverer(e, eng, sh.chores)
 	if err != nil {
 		return err
 	}
 	ps.add(deliverer)
 	sweeper := order.NewSweeper(f, order.SweeperConfig{Dead: letters, Logs: eng.queues, KeepEnded: s.KeepEnded})
-	ps.add(chores.lead("sweeper", func(ctx context.Context) { sweeper.Run(ctx, sweepEvery) }))
+	ps.add(sh.chores.lead("sweeper", func(ctx context.Context) { sweeper.Run(ctx, sweepEvery) }))
 	return nil
 }
