@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
+	"strings"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
 
 	"flashsale/cmd/flashsale/backend"
@@ -175,4 +178,43 @@ func (eng *engine) tasks() []order.Tasks {
 		tasks[i] = q
 	}
 	return tasks
+}
+
+// startClock measures the one clock by which pages, purchases and the database tell the
+// time: that of Redis, now and then every few seconds. The embedded engine's clock is
+// this host's.
+func startClock(ctx context.Context, e *env, clock *inventory.Clock, ps *parts) {
+	e.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "flashsale_clock_offset_seconds",
+		Help: "Redis server clock minus this host's clock, in seconds; the largest difference on a cluster.",
+	}, func() float64 { return clock.Offset().Seconds() }))
+	if e.embedded() {
+		return
+	}
+	report := e.reporter("clock")
+	if err := clock.Measure(ctx); err != nil {
+		report(err)
+	}
+	if d := clock.Offset(); d.Abs() > backend.MaxClockSkew {
+		e.log.Warn().Int64("offset_ms", d.Milliseconds()).Msg("this host's clock differs from the Redis clock: " + backend.ClockEffect + "; " + backend.ClockFix)
+	}
+	ps.add(part{name: "clock", run: func(ctx context.Context) error {
+		clock.Run(ctx, report)
+		return nil
+	}})
+}
+
+// lockFiles keeps other processes from serving the same data with an engine of their own.
+func lockFiles(s *config.Settings, ps *parts) error {
+	for _, l := range []struct{ path, setting, value string }{
+		{filepath.Join(s.DataDir, "serve.lock"), "data-dir", s.DataDir},
+		{strings.TrimPrefix(s.DB, "sqlite:") + backend.ServeLock, "db", s.DB},
+	} {
+		unlock, err := backend.LockFile(l.path, l.setting, l.value)
+		if err != nil {
+			return err
+		}
+		ps.closing(l.setting, unlock)
+	}
+	return nil
 }

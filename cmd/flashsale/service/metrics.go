@@ -1,14 +1,18 @@
 package service
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"flashsale/internal/breaker"
 	"flashsale/lock"
+	"flashsale/order"
 )
 
 // batchMetrics registers the figures of purchase scripts, and returns what
@@ -83,4 +87,61 @@ func processName() string {
 		host = "unknown host"
 	}
 	return fmt.Sprintf("%s pid %d", host, os.Getpid())
+}
+
+// newBreakers makes the circuit breakers towards Redis, and registers their figures.
+// No node becomes a label: which one is away, Redis's own monitoring tells.
+func newBreakers(registry prometheus.Registerer) *breaker.Breakers {
+	b := breaker.New(breaker.Config{})
+	registry.MustRegister(
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "flashsale_redis_breakers_open",
+			Help: "Servers of Redis to which calls are refused at once, because they did not answer of late: 0 or 1, more on a cluster.",
+		}, func() float64 { return float64(b.Open()) }),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "flashsale_redis_breaker_refused_total",
+			Help: "Calls to Redis that were refused at once while it was away. Nothing of them was sent.",
+		}, func() float64 { return float64(b.Refused()) }),
+	)
+	return b
+}
+
+const (
+	// watchedRefunds bounds what a scrape counts.
+	watchedRefunds = 10_000
+	// watchTimeout bounds how long a scrape waits for the database.
+	watchTimeout = time.Second
+)
+
+// paymentCounter registers the count of received amounts, and returns what counts them.
+func paymentCounter(registry prometheus.Registerer) func(order.PaymentOutcome) {
+	recorded := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "flashsale_payments_total",
+		Help: "Amounts recorded by this process: accepted, late, duplicate or mismatch; and amounts marked as refunded.",
+	}, []string{"outcome"})
+	registry.MustRegister(recorded)
+	counters := make(map[order.PaymentOutcome]prometheus.Counter, len(order.PaymentOutcomes))
+	for _, outcome := range order.PaymentOutcomes {
+		counters[outcome] = recorded.WithLabelValues(string(outcome))
+	}
+	return func(outcome order.PaymentOutcome) { counters[outcome].Inc() }
+}
+
+// addRefundMetric registers how many amounts have to be refunded.
+func addRefundMetric(ctx context.Context, e *env, store *order.Store) {
+	ctx = context.WithoutCancel(ctx) // scrapes go on while the process drains
+	report := e.reporter("payments")
+	e.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "flashsale_payments_to_refund",
+		Help: "Amounts in the database that paid nothing and are not marked as refunded, up to 10000; the same in every API process.",
+	}, func() float64 {
+		ctx, cancel := context.WithTimeout(ctx, watchTimeout)
+		defer cancel()
+		n, err := store.PaymentsToRefund(ctx, watchedRefunds)
+		if err != nil {
+			report(err)
+			return math.NaN()
+		}
+		return float64(n)
+	}))
 }
