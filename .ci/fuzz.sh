@@ -15,7 +15,7 @@ targets=(
   ./handler FuzzIdempotencyKey
   ./handler FuzzCursor
   ./handler/auth FuzzVerify
-  ./cmd/flashsale FuzzSettings
+  ./cmd/flashsale/config FuzzSettings
   ./order FuzzParseTask
 )
 if (($# > 0)); then

@@ -47,7 +47,7 @@ func (v *Inventory) refuseEnded(ctx context.Context, l *lock.Lock, item string) 
 
 // loadOrAnswer deals with a batch whose sale is not loaded, or has to be loaded again:
 // it loads the sale, or answers from the Archive if the sale has ended. rewound is as in
-// Config.OnLoss, waiting as in the script's reply.
+// Observers.OnLoss, waiting as in the script's reply.
 func (s *seller) loadOrAnswer(ctx context.Context, batch []*Request, rewound, waiting int64) error {
 	// Data that was rewound is looked into first. Of a sale that is merely missing, the
 	// database decides whether it should be there.

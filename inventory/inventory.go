@@ -43,20 +43,10 @@ type Config struct {
 	// MarkLife bounds how long "sold out" is answered from memory without
 	// asking Redis again. Default 1 s.
 	MarkLife time.Duration
-	// OnChange is called for every item whose terms were changed, that has stock
-	// again, or whose sale was loaded, on any process. It must be quick and must not
-	// block. It misses what happens while the connection to Redis is lost. Default: nothing.
-	OnChange func(item string)
-	// OnLoss is called when a sale is found gone or older than this process has
-	// seen it, before it is loaded again: Redis may have lost more than this sale.
-	// rewound is the epoch of a sale that is older, which proves it; 0 for one that
-	// is gone. It returns once that was looked into, and may be called by several
-	// at once. Default: nothing.
-	OnLoss func(ctx context.Context, rewound int64)
-	// OnRestart is called before the first script on a server that does not know it:
-	// one that was started since somebody last sold from it, or another one, maybe
-	// with older data. After its error nothing is sold. Default: nothing.
-	OnRestart func(ctx context.Context) error
+	// Observe, if set, makes the functions that observe the Inventory. New calls it with
+	// the Inventory before anything runs, so that they can be built on it; it must not
+	// use it before New returns. Default: nothing is observed.
+	Observe func(v *Inventory) (Observers, error)
 	// MayLoad is asked before sales are loaded from the database, which makes Redis
 	// forget all that it knows of them. It returns an error for each item that must
 	// not be loaded, which wraps ErrStopped when the database is older than Redis; err
@@ -111,15 +101,6 @@ func (c Config) withDefaults() (Config, error) {
 		if *f.v < 0 {
 			return c, fmt.Errorf("inventory: %s is %v, want more than 0", f.name, *f.v)
 		}
-	}
-	if c.OnChange == nil {
-		c.OnChange = func(string) {}
-	}
-	if c.OnLoss == nil {
-		c.OnLoss = func(context.Context, int64) {}
-	}
-	if c.OnRestart == nil {
-		c.OnRestart = func(context.Context) error { return nil }
 	}
 	if c.MayLoad == nil {
 		c.MayLoad = func(context.Context, []string) (map[string]error, error) { return nil, nil }
@@ -197,11 +178,12 @@ type Inventory struct {
 	// hears says that the subscription to returned stock is up.
 	hears atomic.Bool
 
-	mu      sync.RWMutex
-	sellers map[string]*seller
-	floors  map[string]int64 // by item: the highest sequence its last seller was told; see seller.floor
-	closed  bool
-	running sync.WaitGroup
+	mu        sync.RWMutex
+	sellers   map[string]*seller
+	floors    map[string]int64 // by item: the highest sequence its last seller was told; see seller.floor
+	closed    bool
+	running   sync.WaitGroup
+	observers Observers
 	// background is what lives until stop, and not until the sellers are done.
 	background sync.WaitGroup
 	warming    singleflight.Group // loads by Warm, by item
@@ -237,6 +219,13 @@ func New(ctx context.Context, rdb redis.UniversalClient, locks *lock.Manager, qu
 	}
 	v.epoch.Store(epoch)
 	v.life, v.stop = context.WithCancel(context.WithoutCancel(ctx))
+	if cfg.Observe != nil {
+		if v.observers, err = cfg.Observe(v); err != nil {
+			v.stop()
+			return nil, err
+		}
+	}
+	v.observers = v.observers.withDefaults()
 	v.background.Go(v.listen)
 	return v, nil
 }

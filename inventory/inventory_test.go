@@ -326,7 +326,7 @@ func TestInventory_Sequence(t *testing.T) {
 		sale.Sequence = 7 << 50 // the server's clock was set back: it is behind that
 		s := newShop(t, rdb, sale, 0)
 		asked := 0
-		v := s.inventory(t, Config{OnLoss: func(context.Context, int64) { asked++ }})
+		v := s.inventory(t, Config{Observe: Observers{OnLoss: func(context.Context, int64) { asked++ }}.For})
 		sequence := func() int64 {
 			t.Helper()
 			n, err := strconv.ParseInt(s.state(t).sale["sequence"], 10, 64)

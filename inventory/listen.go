@@ -53,7 +53,7 @@ func (v *Inventory) listenOnce(ctx context.Context) (confirmed bool, err error) 
 			}
 		case *redis.Message:
 			v.dropMark(m.Payload)
-			v.cfg.OnChange(m.Payload)
+			v.observers.OnChange(m.Payload)
 		}
 	}, channels...)
 	return confirmed, err

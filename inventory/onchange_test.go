@@ -32,9 +32,9 @@ func TestInventory_OnChange(t *testing.T) {
 			defer mu.Unlock()
 			return len(heard[process])
 		}
-		a := s.inventory(t, Config{MarkLife: forEver, OnChange: hear("a")})
+		a := s.inventory(t, Config{MarkLife: forEver, Observe: Observers{OnChange: hear("a")}.For})
 		own := redistest.Second(t, rdb)
-		b := s.inventoryOn(t, own, newLocks(t, own, lockConfig), Config{MarkLife: forEver, OnChange: hear("b")})
+		b := s.inventoryOn(t, own, newLocks(t, own, lockConfig), Config{MarkLife: forEver, Observe: Observers{OnChange: hear("b")}.For})
 		awaitListening(t, s, a)
 		awaitListening(t, s, b)
 		sellOut(t, s, a, 2)

@@ -23,11 +23,11 @@ func TestInventory_Rewound_Builds(t *testing.T) {
 			src.sales[s.item] = sale
 		})
 		var rewound atomic.Int64
-		cfg := Config{OnLoss: func(_ context.Context, epoch int64) {
+		cfg := Config{Observe: Observers{OnLoss: func(_ context.Context, epoch int64) {
 			if epoch != 0 {
 				rewound.Add(1)
 			}
-		}}
+		}}.For}
 		a, b := s.inventory(t, cfg), s.inventory(t, cfg)
 		for i, v := range []*Inventory{a, a, b, a} {
 			if i > 0 && i < 3 {

@@ -478,7 +478,7 @@ func (l *loading) ended() bool {
 // loadAndWait loads the sale beside the selling, for as long as it takes: the
 // requests that wait for it are answered when their patience is spent, and the
 // next ones join the same load. It ends early only with the lock. rewound is as in
-// Config.OnLoss.
+// Observers.OnLoss.
 func (s *seller) loadAndWait(ctx context.Context, rewound int64) error {
 	if s.loading == nil {
 		loadCtx, cancel := context.WithCancel(s.v.life)
@@ -493,7 +493,7 @@ func (s *seller) loadAndWait(ctx context.Context, rewound int64) error {
 			}
 			if s.floor.Load() > 0 {
 				// This process has sold from a sale that is gone, or older than that.
-				s.v.cfg.OnLoss(loadCtx, rewound)
+				s.v.observers.OnLoss(loadCtx, rewound)
 			}
 			l.err = s.v.load(loadCtx, held, s.item)
 		}()
@@ -552,7 +552,7 @@ func (s *seller) send(ctx context.Context, batch []*Request) (purchaseReply, err
 	if redis.HasErrorPrefix(err, "NOSCRIPT") {
 		// Scripts are in no log and on no replica. So that the server knows this one
 		// says that somebody has compared this very run of it with the database.
-		if err := s.v.cfg.OnRestart(ctx); err != nil {
+		if err := s.v.observers.OnRestart(ctx); err != nil {
 			return purchaseReply{}, fmt.Errorf("%w: the server was restarted: %w", ErrRebuilding, err)
 		}
 		res, err = purchaseScript.Eval(ctx, s.v.rdb, s.keys, args...).Result()

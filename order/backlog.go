@@ -23,17 +23,16 @@ type NamedQueue struct {
 // Backlog is the operator's hand on the task queues: how much waits, and what
 // becomes of the tasks that failed for good.
 type Backlog struct {
-	// Bell tells who follows orders of those that are rejected. Default nil: nobody
-	// is told.
-	Bell    *Bell
+	bell    *Bell // nil: nobody is notified
 	store   *Store
 	returns *Returns
 	queues  []NamedQueue
 }
 
-// NewBacklog returns a Backlog of these queues, whose names are unlike each other.
-func NewBacklog(store *Store, returns *Returns, queues ...NamedQueue) *Backlog {
-	return &Backlog{store: store, returns: returns, queues: queues}
+// NewBacklog returns a Backlog of these queues, whose names are unlike each other. bell
+// notifies those who follow orders of the ones that are rejected; nil: nobody is notified.
+func NewBacklog(store *Store, returns *Returns, bell *Bell, queues ...NamedQueue) *Backlog {
+	return &Backlog{store: store, returns: returns, bell: bell, queues: queues}
 }
 
 // QueueDepth is what one queue holds and has done.
@@ -183,7 +182,7 @@ func (b *Backlog) reject(ctx context.Context, info *queue.TaskInfo) (bool, error
 	if err != nil || rejected == 0 {
 		return false, err
 	}
-	b.Bell.ring(ctx, t.ID)
+	b.bell.ring(ctx, t.ID)
 	// What cannot be given back now is noted, and the sweeper's to do.
 	b.returns.give(ctx, []returned{{
 		orderID: t.ID, itemID: t.ItemID, userID: t.UserID, idempotencyKey: t.IdempotencyKey,

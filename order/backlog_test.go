@@ -31,7 +31,7 @@ func (s *site) kill(reason string) int {
 }
 
 func (s *site) backlog() *Backlog {
-	return NewBacklog(s.store, s.service.Returns, NamedQueue{"first", s.queue})
+	return NewBacklog(s.store, s.service.Returns, nil, NamedQueue{"first", s.queue})
 }
 
 func TestBacklog_Discard(t *testing.T) {
@@ -172,7 +172,7 @@ func TestBacklog_Dead_Pages(t *testing.T) {
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		s := newSite(t, rdb, false, newItem("", 9, 9))
 		other := newQueue(t, rdb, queue.Config{})
-		b := NewBacklog(s.store, s.service.Returns, NamedQueue{"first", s.queue}, NamedQueue{"second", other})
+		b := NewBacklog(s.store, s.service.Returns, nil, NamedQueue{"first", s.queue}, NamedQueue{"second", other})
 		for i := range 4 {
 			s.mustPlace(s.purchase("u", fmt.Sprint(i), 1, 0))
 			if _, err := other.Enqueue(await.Context(t), queue.Task{ID: fmt.Sprintf("x:o%d", i), Type: expiryType, Payload: []byte("it")}); err != nil {
@@ -258,7 +258,7 @@ func TestBacklog_Unavailable(t *testing.T) {
 			t.Errorf("close: %v", err)
 		}
 	})
-	b := NewBacklog(nil, nil, NamedQueue{"first", newQueue(t, rdb, queue.Config{})})
+	b := NewBacklog(nil, nil, nil, NamedQueue{"first", newQueue(t, rdb, queue.Config{})})
 	_, err1 := b.Depths(await.Context(t))
 	_, _, err2 := b.Dead(await.Context(t), DeadPlace{}, 1)
 	_, err3 := b.Retry(await.Context(t), "x")

@@ -10,10 +10,12 @@ type Clock interface {
 	ItemNow(item string) time.Time
 }
 
-// SetClock makes the store write and compare times by this clock instead of the
+// WithClock makes the store write and compare times by this clock instead of the
 // host's, so that all processes agree on when an order expires and whether a
-// payment is late. Call it before the store is used.
-func (s *Store) SetClock(c Clock) { s.now, s.itemNow = c.Now, c.ItemNow }
+// payment is late.
+func WithClock(c Clock) StoreOption {
+	return func(s *Store) { s.now, s.itemNow = c.Now, c.ItemNow }
+}
 
 // openMargin puts the default opening of an item into the past. The item must be on
 // sale at once, and Redis's clock is known only to within half a round trip, which

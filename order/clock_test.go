@@ -32,7 +32,7 @@ func TestCreateItem_OnSaleAtOnce(t *testing.T) {
 			t.Parallel()
 			s := newSite(t, rdb, false, newItem("", 1, 1))
 			s.store.now = offClock(5 * time.Minute).Now // the host's
-			s.store.SetClock(clock)
+			WithClock(clock)(s.store)
 			n := newItem("at-once-"+randomName(t), 5, 1)
 			item, err := s.service.CreateItem(await.Context(t), n)
 			if err != nil {

@@ -56,7 +56,7 @@ func TestSweeper_Buried_Once(t *testing.T) {
 	died := s.now()
 	q := &lettersOf{}
 	q.die(deadLetterPage+20, died)
-	sweeper := NewSweeper(NewFulfiller(s, nil, nil, nil), q)
+	sweeper := NewSweeper(NewFulfiller(s, nil, nil, nil), SweeperConfig{Dead: []DeadLetters{q}})
 	sweep := func(want int) error {
 		t.Helper()
 		var done Swept
@@ -111,7 +111,7 @@ func TestSweeper_Buried_Bound(t *testing.T) {
 		q.letters = append(q.letters, queue.TaskInfo{ID: fmt.Sprintf("x%06d", i), Options: queue.Options{Type: "other"}, At: s.now()})
 	}
 	c.Add(deadLetterAfter.Milliseconds())
-	sweeper := NewSweeper(NewFulfiller(s, nil, nil, nil), q)
+	sweeper := NewSweeper(NewFulfiller(s, nil, nil, nil), SweeperConfig{Dead: []DeadLetters{q}})
 	var done Swept
 	for _, want := range []int{deadLetterPage * deadLetterPages, len(q.letters), len(q.letters)} {
 		if err := sweeper.deadLetters(await.Context(t), sweeper.dead[0], &done); err != nil || q.read != want {

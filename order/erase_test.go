@@ -309,7 +309,7 @@ func TestService_EraseBuyer_Returns(t *testing.T) {
 			t.Errorf("ledger %+v", l)
 		}
 		setClock(s.store).Add(2 * sweepGrace.Milliseconds())
-		if _, err := NewSweeper(s.fulfiller, s.queue).Sweep(await.Context(t)); err != nil {
+		if _, err := NewSweeper(s.fulfiller, SweeperConfig{Dead: []DeadLetters{s.queue}}).Sweep(await.Context(t)); err != nil {
 			t.Error(err)
 		}
 		if l := s.ledger(); l != want || len(owedOf(t, s.store)) != 0 {

@@ -325,7 +325,7 @@ func TestFulfiller_Expiry_OneFails(t *testing.T) {
 		}
 		// The sweeper passes it, too, every time.
 		c.Add(sweepGrace.Milliseconds())
-		sweep, err := NewSweeper(f).Sweep(await.Context(t))
+		sweep, err := NewSweeper(f, SweeperConfig{}).Sweep(await.Context(t))
 		if err == nil || sweep != (Swept{}) {
 			t.Errorf("sweep %+v, %v, want the one order's error", sweep, err)
 		}

@@ -177,7 +177,7 @@ func TestFeed_Buried(t *testing.T) {
 		}
 		r := f.mustFollow(t, dead.ID, "u")
 		setClock(s.store).Add(deadLetterAfter.Milliseconds() + 1000)
-		mustSweep(t, NewSweeper(s.fulfiller, s.queue), Swept{Rejected: 1})
+		mustSweep(t, NewSweeper(s.fulfiller, SweeperConfig{Dead: []DeadLetters{s.queue}}), Swept{Rejected: 1})
 		if got := r.upTo(StatusRejected); !slices.Equal(got, []Status{StatusQueued, StatusRejected}) {
 			t.Errorf("swept: %v", got)
 		}
@@ -186,7 +186,7 @@ func TestFeed_Buried(t *testing.T) {
 		r = f.mustFollow(t, dead.ID, "v")
 		s.kill("the disk is on fire")
 		b := s.backlog()
-		b.Bell = NewBell(rdb, s.heard)
+		b.bell = NewBell(rdb, s.heard)
 		if _, err := b.Discard(await.Context(t), dead.ID); err != nil {
 			t.Fatal(err)
 		}

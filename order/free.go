@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"time"
 
 	"flashsale/inventory"
 )
@@ -19,19 +18,15 @@ const (
 	freePages = 16
 )
 
-// FreeEnded makes each sweep remove the sales from Redis whose end and payment window
-// have been over for that long. Call it before the first sweep.
-func (s *Sweeper) FreeEnded(keep time.Duration) { s.freeEnded, s.keep = true, keep }
-
 // free removes the ended sales that are due. An item is done once Redis was seen to hold
 // nothing of its sale: the page is asked a second time in the next sweep, so that a
 // failover in between cannot bring a sale back unnoticed. Sales that are left alone do
 // not hold up those behind them.
 func (s *Sweeper) free(ctx context.Context, done *Swept) error {
-	if !s.freeEnded {
+	if s.KeepEnded == 0 {
 		return nil
 	}
-	before := s.f.store.now().Add(-s.keep).UnixMilli()
+	before := s.f.store.now().Add(-s.KeepEnded).UnixMilli()
 	var kept error // of the first sale that Redis could not remove
 	for range freePages {
 		page, err := s.f.store.freeable(ctx, before, s.freeAt)

@@ -15,14 +15,13 @@ import (
 	"flashsale/inventory"
 )
 
-// TestSweeper_FreeEnded: a sale that has ended leaves Redis once its end, its payment
+// TestSweeper_KeepEnded: a sale that has ended leaves Redis once its end, its payment
 // window and the time to keep it are over, and its buyers get their orders nevertheless.
-func TestSweeper_FreeEnded(t *testing.T) {
+func TestSweeper_KeepEnded(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		const window, keep = 10 * time.Minute, time.Hour
 		s := newSite(t, rdb, false, asking("", 10, 3, window))
-		s.fulfiller.SetPartitions(1)
 		stop := s.work()
 		bought := s.mustPlace(s.purchase("alice", "k", 2, long)).Order
 		s.drained()
@@ -31,8 +30,8 @@ func TestSweeper_FreeEnded(t *testing.T) {
 			t.Fatal(err)
 		}
 		endings["Closed"](s)
-		sweeper := NewSweeper(s.fulfiller)
-		sweeper.FreeEnded(keep)
+		sweeper := NewSweeper(s.fulfiller, SweeperConfig{})
+		sweeper.KeepEnded = keep
 		c := setClock(s.store)
 		closed := itemOf(t, s.store, s.item).UpdatedAt
 		c.Store(closed + (window + keep).Milliseconds() - 1)
@@ -60,16 +59,15 @@ func TestSweeper_FreeEnded(t *testing.T) {
 	})
 }
 
-// TestSweeper_FreeEnded_Changed: a change makes an item one that is looked at again, and
+// TestSweeper_KeepEnded_Changed: a change makes an item one that is looked at again, and
 // one whose end was moved keeps its sale.
-func TestSweeper_FreeEnded_Changed(t *testing.T) {
+func TestSweeper_KeepEnded_Changed(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		ctx := await.Context(t)
 		s := newSite(t, rdb, false, newItem("", 10, 3))
-		s.fulfiller.SetPartitions(1)
-		sweeper := NewSweeper(s.fulfiller)
-		sweeper.FreeEnded(time.Minute)
+		sweeper := NewSweeper(s.fulfiller, SweeperConfig{})
+		sweeper.KeepEnded = time.Minute
 		endings["Past"](s)
 		if err := rdb.Del(ctx, s.saleKeys()...).Err(); err != nil {
 			t.Fatal(err)
@@ -105,15 +103,14 @@ func TestSweeper_FreeEnded_Changed(t *testing.T) {
 	})
 }
 
-// TestSweeper_FreeEnded_Pages: many sales of the past are removed in pages, also behind
+// TestSweeper_KeepEnded_Pages: many sales of the past are removed in pages, also behind
 // some that are left alone, and a sweep over them looks at none that is done.
-func TestSweeper_FreeEnded_Pages(t *testing.T) {
+func TestSweeper_KeepEnded_Pages(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		const sales, kept = freePage + 20, 3
 		ctx := await.Context(t)
 		s := newSite(t, rdb, false, newItem("", 10, 3))
-		s.fulfiller.SetPartitions(1)
 		for i := range sales {
 			n := newItem(fmt.Sprintf("%s-%03d", s.item, i), 1, 1)
 			mustInsert(t, s.store, n)
@@ -130,8 +127,8 @@ func TestSweeper_FreeEnded_Pages(t *testing.T) {
 		}
 		c := setClock(s.store)
 		c.Add(time.Hour.Milliseconds())
-		sweeper := NewSweeper(s.fulfiller)
-		sweeper.FreeEnded(time.Minute)
+		sweeper := NewSweeper(s.fulfiller, SweeperConfig{})
+		sweeper.KeepEnded = time.Minute
 		mustSweep(t, sweeper, Swept{Freed: sales - kept})
 		mustSweep(t, sweeper, Swept{})
 		page, err := s.store.freeable(ctx, c.Load(), freeableItem{})
@@ -190,7 +187,7 @@ func TestSweeper_Returns_Ended(t *testing.T) {
 		}
 		c := setClock(s.store)
 		c.Add(sweepGrace.Milliseconds())
-		mustSweep(t, NewSweeper(s.fulfiller), Swept{Returned: 1})
+		mustSweep(t, NewSweeper(s.fulfiller, SweeperConfig{}), Swept{Returned: 1})
 		var waiting int64
 		if err := s.store.read.Raw("SELECT COUNT(*) FROM releases").Scan(&waiting).Error; err != nil || waiting != 0 {
 			t.Errorf("%d units still wait, %v", waiting, err)
@@ -219,7 +216,7 @@ func TestSweeper_Returns_Idle(t *testing.T) {
 	}
 	c.Add(sweepGrace.Milliseconds())
 	shelf.set(inventory.ReleaseNotLoaded, nil)
-	sweeper := NewSweeper(f)
+	sweeper := NewSweeper(f, SweeperConfig{})
 	mustSweep(t, sweeper, Swept{Waiting: idlePages * sweepPage})
 	mustSweep(t, sweeper, Swept{Waiting: idlePages * sweepPage})
 	mustSweep(t, sweeper, Swept{Waiting: 5})

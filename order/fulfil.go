@@ -48,21 +48,28 @@ type Fulfiller struct {
 // NewFulfiller returns a Fulfiller. local is the set of waiting requests of
 // this same process, or nil in a process without an API. onError learns of what
 // is tried again.
-func NewFulfiller(store *Store, rdb redis.UniversalClient, local *Waiters, onError func(error)) *Fulfiller {
-	f := &Fulfiller{store: store, rdb: rdb, local: local, onError: onError, committed: func(int) {}}
+func NewFulfiller(store *Store, rdb redis.UniversalClient, local *Waiters, onError func(error), options ...FulfillerOption) *Fulfiller {
+	f := &Fulfiller{store: store, rdb: rdb, local: local, onError: onError, committed: func(int) {}, partitions: 1}
+	for _, set := range options {
+		set(f)
+	}
 	f.bell = NewBell(rdb, onError)
-	f.SetPartitions(1)
+	f.returns = NewReturns(store, rdb, f.partitions, nil, onError)
 	return f
 }
 
-// SetPartitions tells how many partitions the items are spread over. Default 1.
-func (f *Fulfiller) SetPartitions(n int) {
-	f.partitions = n
-	f.returns = NewReturns(f.store, f.rdb, n, nil, f.onError)
+// FulfillerOption sets what a Fulfiller has a default for.
+type FulfillerOption func(*Fulfiller)
+
+// WithPartitions tells how many partitions the items are spread over. Default 1.
+func WithPartitions(n int) FulfillerOption {
+	return func(f *Fulfiller) { f.partitions = n }
 }
 
-// OnCommit sets a function that learns of every committed batch's size.
-func (f *Fulfiller) OnCommit(fn func(orders int)) { f.committed = fn }
+// WithCommits makes the Fulfiller report the size of every committed batch.
+func WithCommits(fn func(orders int)) FulfillerOption {
+	return func(f *Fulfiller) { f.committed = fn }
+}
 
 // Handle is the queue's batch handler: one transaction for all purchases, then
 // one message per API process, then one transaction for all orders to expire. A

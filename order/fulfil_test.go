@@ -99,7 +99,7 @@ func TestFulfiller_Poison(t *testing.T) {
 		mustEnqueue(t, q, tasks)
 		var committed atomic.Int64
 		f := NewFulfiller(s, rdb, nil, func(err error) { t.Errorf("heard %v", err) })
-		f.OnCommit(func(n int) { committed.Add(int64(n)) })
+		WithCommits(func(n int) { committed.Add(int64(n)) })(f)
 		runWorker(t, f, q, queue.RunConfig{})
 		await.True(t, "the dead letters", func() bool {
 			st := statsOf(t, q)

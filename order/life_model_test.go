@@ -389,7 +389,7 @@ func (m *lives) sweep(t *rapid.T) {
 			want.Returned++
 		}
 	}
-	got, err := NewSweeper(m.f).Sweep(await.Context(m.tb))
+	got, err := NewSweeper(m.f, SweeperConfig{}).Sweep(await.Context(m.tb))
 	if got != want || err != nil && !m.away {
 		t.Fatalf("swept %+v, %v, want %+v", got, err, want)
 	}

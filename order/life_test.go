@@ -388,7 +388,7 @@ func TestService_Cancel_SellsAgain(t *testing.T) {
 		var first sync.Once
 		s := newSiteWith(t, rdb, asking("", 1, 1, time.Hour), inventory.Config{
 			MarkLife: time.Hour,
-			OnChange: func(string) { first.Do(func() { close(busy); <-free }) },
+			Observe:  inventory.Observers{OnChange: func(string) { first.Do(func() { close(busy); <-free }) }}.For,
 		})
 		t.Cleanup(sync.OnceFunc(func() { close(free) }))
 		s.work()

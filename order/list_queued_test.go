@@ -194,7 +194,7 @@ func TestService_List_Dead(t *testing.T) {
 		wantListed(t, "rejected, with its letter", s.listed(alice, nil), []string{id}, StatusRejected)
 		alice.Status = StatusQueued
 		wantListed(t, "queued", s.listed(alice, nil), nil, "")
-		backlog := NewBacklog(s.store, s.service.Returns, NamedQueue{"orders-0", s.queue})
+		backlog := NewBacklog(s.store, s.service.Returns, nil, NamedQueue{"orders-0", s.queue})
 		if _, err := backlog.Discard(await.Context(t), id); err != nil {
 			t.Fatal(err)
 		}
@@ -259,8 +259,8 @@ func (unreached) Tasks(context.Context, string, string, int, func(string, []byte
 	return "", inventory.ErrUnavailable
 }
 
-// TestSweeper_TrimLogs: a sweep removes from the log what has left the queue.
-func TestSweeper_TrimLogs(t *testing.T) {
+// TestSweeper_Logs: a sweep removes from the log what has left the queue.
+func TestSweeper_Logs(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		s := newSite(t, rdb, false, newItem("", 20, 9)).listing()
@@ -271,8 +271,8 @@ func TestSweeper_TrimLogs(t *testing.T) {
 		if n, err := rdb.XLen(await.Context(t), key).Result(); err != nil || n != 1 {
 			t.Fatalf("%d entries, %v", n, err)
 		}
-		sweeper := NewSweeper(s.fulfiller, s.queue)
-		sweeper.TrimLogs(s.queue)
+		sweeper := NewSweeper(s.fulfiller, SweeperConfig{Dead: []DeadLetters{s.queue}})
+		sweeper.Logs = []*queue.Queue{s.queue}
 		mustSweep(t, sweeper, Swept{})
 		if n, err := rdb.XLen(await.Context(t), key).Result(); err != nil || n != 0 {
 			t.Errorf("%d entries after a sweep, %v", n, err)

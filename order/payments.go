@@ -160,9 +160,11 @@ func readPayments(db *gorm.DB, query string, args ...any) (list []PaymentRecord,
 	return list, err
 }
 
-// OnPayment sets what learns of every amount that was recorded, and of every refund,
-// once it is committed. Set it before the store is in use.
-func (s *Store) OnPayment(fn func(PaymentOutcome)) { s.onPayment = fn }
+// WithPayments makes the store report every amount that was recorded, and every refund,
+// once it is committed.
+func WithPayments(fn func(PaymentOutcome)) StoreOption {
+	return func(s *Store) { s.onPayment = fn }
+}
 
 // PaymentsToRefund counts the amounts that are to be refunded, up to a limit.
 // Errors: ErrDatabase.

@@ -225,11 +225,11 @@ func TestStore_pay_Corrected(t *testing.T) {
 	}
 }
 
-func TestStore_OnPayment(t *testing.T) {
+func TestStore_WithPayments(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	var heard []PaymentOutcome
-	s.OnPayment(func(o PaymentOutcome) { heard = append(heard, o) })
+	WithPayments(func(o PaymentOutcome) { heard = append(heard, o) })(s)
 	mustInsert(t, s, asking("item", 10, 5, time.Hour))
 	mustCommit(t, s, bought("o", "item", "u", "k", 1), bought("gone", "item", "u", "k2", 1))
 	if _, _, err := s.cancel(await.Context(t), "gone", Canceller{Admin: true}); err != nil {

@@ -282,7 +282,7 @@ func TestRecover_DeadLetter(t *testing.T) {
 	}
 	old := s.backup()
 	clock := setClock(s.store)
-	sweeper := NewSweeper(s.fulfiller, s.queue)
+	sweeper := NewSweeper(s.fulfiller, SweeperConfig{Dead: []DeadLetters{s.queue}})
 	for _, ms := range []int64{deadLetterAfter.Milliseconds() + 1000, sweepGrace.Milliseconds() + 1} {
 		clock.Add(ms)
 		if _, err := sweeper.Sweep(ctx); err != nil {
@@ -445,7 +445,7 @@ func TestSweeper_Buried_Stopped(t *testing.T) {
 		h = s.restore(old)
 		stopped := s.stops(h)
 		clock := setClock(s.store)
-		sweeper := NewSweeper(s.fulfiller, s.queue)
+		sweeper := NewSweeper(s.fulfiller, SweeperConfig{Dead: []DeadLetters{s.queue}})
 		sweep := func() {
 			t.Helper()
 			clock.Add(deadLetterAfter.Milliseconds() + 1000)

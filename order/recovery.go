@@ -60,6 +60,8 @@ type RecoveryConfig struct {
 	// HighWater is asked to stop sales of which the database is older than Redis
 	// before any sale is declared void. Default nil: none is stopped.
 	HighWater *HighWater
+	// Nudges make Run check soon. Default: none.
+	Nudges Nudges
 	// OnLoss hears what was found, before anything is done about it.
 	OnLoss func(what string)
 	// OnRecovered learns of every recovery of this process: how many sales it
@@ -97,7 +99,6 @@ type Recovery struct {
 	full atomic.Int64
 	// reload says that the sales are to be loaded, and under which epoch.
 	reload chan int64
-	nudged chan struct{}
 
 	// The rest belongs to who holds one.
 	last  error    // of the last full check
@@ -116,7 +117,10 @@ func NewRecovery(cfg RecoveryConfig) *Recovery {
 	if cfg.OnError == nil {
 		cfg.OnError = func(error) {}
 	}
-	return &Recovery{RecoveryConfig: cfg, one: make(chan struct{}, 1), reload: make(chan int64, 1), nudged: make(chan struct{}, 1)}
+	if cfg.Nudges == nil {
+		cfg.Nudges = NewNudges()
+	}
+	return &Recovery{RecoveryConfig: cfg, one: make(chan struct{}, 1), reload: make(chan int64, 1)}
 }
 
 // markPage is how many sales are compared at a time.
@@ -125,11 +129,17 @@ const markPage = 500
 // checkLimit bounds one check, the wait for another process's included.
 const checkLimit = 10 * time.Second
 
-// Nudge makes Run check soon: a connection to Redis is new, and may lead to
-// another server, or to the same one after a restart. It does not wait.
-func (r *Recovery) Nudge() {
+// Nudges tell a Recovery that a connection to Redis is new, and may lead to another server,
+// or to the same one after a restart. They exist before the connections and the Recovery.
+type Nudges chan struct{}
+
+// NewNudges returns Nudges for one Recovery.
+func NewNudges() Nudges { return make(chan struct{}, 1) }
+
+// Nudge makes the Recovery check soon. It does not wait.
+func (n Nudges) Nudge() {
 	select {
-	case r.nudged <- struct{}{}:
+	case n <- struct{}{}:
 	default:
 	}
 }
@@ -160,7 +170,7 @@ func (r *Recovery) Run(ctx context.Context, every time.Duration) {
 	for {
 		select {
 		case <-tick.C:
-		case <-r.nudged:
+		case <-r.Nudges:
 			if !pause.For(ctx, nudgePause) {
 				return
 			}
@@ -177,7 +187,7 @@ func (r *Recovery) Run(ctx context.Context, every time.Duration) {
 // unnudge forgets the nudges up to now, which the check that follows is for.
 func (r *Recovery) unnudge() {
 	select {
-	case <-r.nudged:
+	case <-r.Nudges:
 	default:
 	}
 }

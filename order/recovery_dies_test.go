@@ -240,7 +240,7 @@ func TestRecovery_Nudge(t *testing.T) {
 			}
 			_, before := s.epochs()
 			for range 10 {
-				r.Nudge()
+				r.Nudges.Nudge()
 			}
 			await.True(t, "the loss to be noticed", func() bool {
 				in, db := s.epochs()

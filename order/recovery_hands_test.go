@@ -41,11 +41,11 @@ func TestRecovery_Rewound_InHands(t *testing.T) {
 	t.Parallel()
 	alone(t, func(t *testing.T, rdb *redis.Client) {
 		var r atomic.Pointer[Recovery]
-		s := newSiteWith(t, rdb, newItem("", 10, 1), inventory.Config{OnLoss: func(ctx context.Context, rewound int64) {
+		s := newSiteWith(t, rdb, newItem("", 10, 1), inventory.Config{Observe: inventory.Observers{OnLoss: func(ctx context.Context, rewound int64) {
 			if err := r.Load().Lost(ctx, rewound); err != nil {
 				t.Error(err)
 			}
-		}})
+		}}.For})
 		r.Store(s.recovery())
 		s.settled(r.Load())
 		s.mustPlace(s.purchase("a", "k", 1, 0))
@@ -121,7 +121,7 @@ func (s *site) restarted(onRestart func(context.Context) error) {
 	s.t.Cleanup(func() { s.end(before.Close) })
 	sales := &Sales{Store: s.store, Tasks: []Tasks{s.queue}, Partition: func(string) int { return 0 }}
 	s.stock, err = inventory.New(await.Context(s.t), s.rdb, locks, []*queue.Queue{s.queue}, sales,
-		inventory.Config{Patience: 20 * time.Second, OnError: s.heard, OnRestart: onRestart})
+		inventory.Config{Patience: 20 * time.Second, OnError: s.heard, Observe: inventory.Observers{OnRestart: onRestart}.For})
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -261,12 +261,12 @@ func TestRecovery_Restart_NotCompared(t *testing.T) {
 	t.Parallel()
 	alone(t, func(t *testing.T, rdb *redis.Client) {
 		fail := true
-		s := newSiteWith(t, rdb, newItem("", 10, 1), inventory.Config{OnRestart: func(context.Context) error {
+		s := newSiteWith(t, rdb, newItem("", 10, 1), inventory.Config{Observe: inventory.Observers{OnRestart: func(context.Context) error {
 			if fail {
 				return errTest
 			}
 			return nil
-		}})
+		}}.For})
 		for range 2 {
 			_, err := s.service.Place(await.Context(t), s.purchase("a", "k", 1, 0))
 			if !errors.Is(err, inventory.ErrRebuilding) {

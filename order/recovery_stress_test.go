@@ -85,11 +85,11 @@ func testRecoveryStress(t *testing.T, stock int64, purchases, most int) {
 	var r atomic.Pointer[Recovery]
 	// A task that was leased when Redis was copied comes back only after its lease.
 	q := newQueue(t, rdb, queue.Config{Lease: 2 * time.Second})
-	s := newSiteOn(t, q, rdb, newItem("", stock, 2), inventory.Config{OnLoss: func(ctx context.Context, rewound int64) {
+	s := newSiteOn(t, q, rdb, newItem("", stock, 2), inventory.Config{Observe: inventory.Observers{OnLoss: func(ctx context.Context, rewound int64) {
 		if err := r.Load().Lost(ctx, rewound); err != nil && ctx.Err() == nil {
 			t.Logf("check: %v", err)
 		}
-	}})
+	}}.For})
 	r.Store(s.recovery())
 	s.settled(r.Load())
 	ctx, cancel := context.WithCancel(await.Context(t))
@@ -135,7 +135,7 @@ func testRecoveryStress(t *testing.T, stock int64, purchases, most int) {
 				break
 			}
 			then.back(t, rdb)
-			r.Load().Nudge()
+			r.Load().Nudges.Nudge()
 			rewinds++
 		}
 		if rewinds < most/3 {

@@ -301,7 +301,7 @@ func TestRecovery_Rewound_Unseen(t *testing.T) {
 	t.Parallel()
 	alone(t, func(t *testing.T, rdb *redis.Client) {
 		var asked atomic.Int64
-		s := newSiteWith(t, rdb, newItem("", 50, 1), inventory.Config{OnLoss: func(context.Context, int64) { asked.Add(1) }})
+		s := newSiteWith(t, rdb, newItem("", 50, 1), inventory.Config{Observe: inventory.Observers{OnLoss: func(context.Context, int64) { asked.Add(1) }}.For})
 		s.settled(s.recovery())
 		s.mustPlace(s.purchase("a", "k", 1, 0))
 		old := takePicture(t, rdb)

@@ -80,21 +80,24 @@ type Store struct {
 	hot    prepared
 	writer *writer
 	log    logGuard
-	now    func() time.Time // see SetClock
+	now    func() time.Time // see WithClock
 	told   chan struct{}    // events were committed; see announce
 
 	highWater *HighWater // nil: revisions are recorded nowhere; see NewHighWater
 
-	itemNow func(item string) time.Time // nil: now; see SetClock
+	itemNow func(item string) time.Time // nil: now; see WithClock
 
-	onPayment func(PaymentOutcome) // see OnPayment
+	onPayment func(PaymentOutcome) // see WithPayments
 }
+
+// StoreOption sets what a Store has a default for.
+type StoreOption func(*Store)
 
 // OpenStore opens the database that a setting such as "sqlite:shop.db" names,
 // creating the file and its folder. Only its owner can read a file created here.
 // It does not touch the schema.
 // Errors: ErrDatabaseURL, ErrNotWritable, and those of SQLite.
-func OpenStore(ctx context.Context, setting string) (*Store, error) {
+func OpenStore(ctx context.Context, setting string, options ...StoreOption) (*Store, error) {
 	path, ok := strings.CutPrefix(setting, "sqlite:")
 	if !ok || path == "" {
 		return nil, fmt.Errorf("%w, not %q", ErrDatabaseURL, setting)
@@ -113,6 +116,9 @@ func OpenStore(ctx context.Context, setting string) (*Store, error) {
 		file: path, write: write, large: make(chan struct{}, largeLoads), hot: make(prepared, len(hotTexts)),
 		lists: newListPool(), log: logGuard{pages: logPages, high: logHigh, step: logStep, patience: logPatience},
 		now: time.Now, told: make(chan struct{}, 1), onPayment: func(PaymentOutcome) {},
+	}
+	for _, set := range options {
+		set(s)
 	}
 	for _, pool := range []struct {
 		db    **gorm.DB
@@ -341,7 +347,7 @@ type itemRow struct {
 	Sequence             int64 // see inventory.Sale
 	Revision             int64 // see HighWater
 	Awaiting             int64 // units of Sold that await payment
-	Freed                bool  // see Sweeper.FreeEnded
+	Freed                bool  // see SweeperConfig.KeepEnded
 	CreatedAt            int64 `gorm:"autoCreateTime:false"`
 	UpdatedAt            int64 `gorm:"autoUpdateTime:false"`
 }

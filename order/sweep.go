@@ -30,30 +30,35 @@ const (
 // Redis. Any number of sweepers may run at once and beside the workers; one is enough. A
 // Sweeper itself is for one goroutine.
 type Sweeper struct {
+	SweeperConfig
+
 	f    *Fulfiller
 	dead []*letterBox
-	logs []*queue.Queue
-
-	freeEnded bool
-	keep      time.Duration // after the end of a sale
 	// The rest belongs to who sweeps: where the next sweep goes on.
 	freeAt    freeableItem
 	returnsAt string
 }
 
-// NewSweeper returns a Sweeper that works as f does, and searches for dead letters
-// in these queues of orders.
-func NewSweeper(f *Fulfiller, queues ...DeadLetters) *Sweeper {
-	s := &Sweeper{f: f}
-	for _, q := range queues {
+// SweeperConfig says what a Sweeper does beside finishing orders. All may be missing.
+type SweeperConfig struct {
+	// Dead are the queues of orders in which it looks for dead letters.
+	Dead []DeadLetters
+	// Logs are the queues of orders from whose logs each sweep removes what has left
+	// them; see inventory.TrimQueued.
+	Logs []*queue.Queue
+	// KeepEnded is how long Redis keeps a sale after its end and its payment window;
+	// then a sweep removes it. Default 0: none is removed.
+	KeepEnded time.Duration
+}
+
+// NewSweeper returns a Sweeper that works as f does.
+func NewSweeper(f *Fulfiller, cfg SweeperConfig) *Sweeper {
+	s := &Sweeper{SweeperConfig: cfg, f: f}
+	for _, q := range cfg.Dead {
 		s.dead = append(s.dead, &letterBox{letters: q})
 	}
 	return s
 }
-
-// TrimLogs makes each sweep remove what has left these queues of orders from their logs;
-// see inventory.TrimQueued. Call it before the first sweep.
-func (s *Sweeper) TrimLogs(queues ...*queue.Queue) { s.logs = queues }
 
 // Swept is what a sweep did.
 type Swept struct {
@@ -74,7 +79,7 @@ func (s *Sweeper) Sweep(ctx context.Context) (Swept, error) {
 		errs = append(errs, s.deadLetters(ctx, g, &done))
 	}
 	errs = append(errs, s.returns(ctx, &done), s.free(ctx, &done))
-	for _, q := range s.logs {
+	for _, q := range s.Logs {
 		errs = append(errs, inventory.TrimQueued(ctx, s.f.rdb, q))
 	}
 	return done, errors.Join(errs...)

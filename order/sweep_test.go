@@ -32,7 +32,7 @@ func TestSweeper_Crash(t *testing.T) {
 	s := newStore(t)
 	c := setClock(s)
 	f, shelf := onShelf(t, s)
-	sweeper := NewSweeper(f)
+	sweeper := NewSweeper(f, SweeperConfig{})
 	mustInsert(t, s, asking("item", 10, 5, time.Minute))
 	mustCommit(t, s, bought("committed", "item", "u", "k1", 1), bought("released", "item", "u", "k2", 2), bought("lapsed", "item", "v", "k", 3))
 	closed := map[string][]returned{}
@@ -82,7 +82,7 @@ func TestSweeper_Pages(t *testing.T) {
 	tasks := distinct("n", "item", orders)
 	mustCommit(t, s, tasks...)
 	c.Add(time.Minute.Milliseconds() + sweepGrace.Milliseconds() - 1)
-	mustSweep(t, NewSweeper(f), Swept{})
+	mustSweep(t, NewSweeper(f, SweeperConfig{}), Swept{})
 	c.Add(1)
 	// A whole page at the head cannot be expired.
 	if err := s.write.Exec("UPDATE buyers SET quantity = 0 WHERE user_id IN (SELECT user_id FROM orders ORDER BY id LIMIT ?)", sweepPage).Error; err != nil {
@@ -91,7 +91,7 @@ func TestSweeper_Pages(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 2 {
 		wg.Go(func() {
-			if _, err := NewSweeper(f).Sweep(await.Context(t)); err == nil {
+			if _, err := NewSweeper(f, SweeperConfig{}).Sweep(await.Context(t)); err == nil {
 				t.Error("a sweep over orders that cannot be expired: no error")
 			}
 		})
@@ -103,13 +103,13 @@ func TestSweeper_Pages(t *testing.T) {
 	if err := s.write.Exec("UPDATE buyers SET quantity = 1 WHERE user_id IN (SELECT user_id FROM orders ORDER BY id LIMIT ?)", sweepPage).Error; err != nil {
 		t.Fatal(err)
 	}
-	mustSweep(t, NewSweeper(f), Swept{Expired: sweepPage})
+	mustSweep(t, NewSweeper(f, SweeperConfig{}), Swept{Expired: sweepPage})
 	if len(shelf.units) != orders || itemOf(t, s, "item").Sold != 0 {
 		t.Errorf("%d came back, %d sold", len(shelf.units), itemOf(t, s, "item").Sold)
 	}
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errTest)
-	if _, err := NewSweeper(f).Sweep(ctx); !errors.Is(err, errTest) {
+	if _, err := NewSweeper(f, SweeperConfig{}).Sweep(ctx); !errors.Is(err, errTest) {
 		t.Errorf("sweep by who has to stop: %v", err)
 	}
 	auditStore(t, s)
@@ -133,22 +133,22 @@ func TestSweeper_NotLoaded(t *testing.T) {
 	}
 	c.Add(sweepGrace.Milliseconds())
 	shelf.set(inventory.ReleaseNotLoaded, nil)
-	mustSweep(t, NewSweeper(f), Swept{Waiting: orders})
+	mustSweep(t, NewSweeper(f, SweeperConfig{}), Swept{Waiting: orders})
 	if len(shelf.dropped) != 0 {
 		t.Errorf("dropped %v", shelf.dropped)
 	}
 	c.Add(strangeAfter.Milliseconds())
-	mustSweep(t, NewSweeper(f), Swept{Waiting: orders})
+	mustSweep(t, NewSweeper(f, SweeperConfig{}), Swept{Waiting: orders})
 	if len(shelf.dropped) == 0 || shelf.dropped[0] != "item" {
 		t.Errorf("dropped %v, want the item's sale", shelf.dropped)
 	}
 	shelf.set(0, errTest)
-	if got, err := NewSweeper(f).Sweep(await.Context(t)); !errors.Is(err, errTest) || got != (Swept{Waiting: orders}) {
+	if got, err := NewSweeper(f, SweeperConfig{}).Sweep(await.Context(t)); !errors.Is(err, errTest) || got != (Swept{Waiting: orders}) {
 		t.Errorf("sweep with Redis away: %+v, %v", got, err)
 	}
 	shelf.set(0, nil)
-	mustSweep(t, NewSweeper(f), Swept{Returned: orders})
-	mustSweep(t, NewSweeper(f), Swept{})
+	mustSweep(t, NewSweeper(f, SweeperConfig{}), Swept{Returned: orders})
+	mustSweep(t, NewSweeper(f, SweeperConfig{}), Swept{})
 }
 
 // forget drops all that Redis knows of the site.
@@ -188,7 +188,7 @@ func TestSweeper_RedisLost(t *testing.T) {
 		}
 		s.forget()
 		c.Add(time.Hour.Milliseconds() - 1000)
-		sweeper := NewSweeper(s.fulfiller, s.queue)
+		sweeper := NewSweeper(s.fulfiller, SweeperConfig{Dead: []DeadLetters{s.queue}})
 		mustSweep(t, sweeper, Swept{Waiting: 1}) // there is no sale that could tell
 		s.load()
 		if l := s.ledger(); l != (Ledger{Initial: 6, Left: 2, Held: 4}) {
@@ -236,7 +236,7 @@ func TestSweeper_Buried(t *testing.T) {
 			t.Fatal(err)
 		}
 		c := setClock(s.store)
-		sweeper := NewSweeper(s.fulfiller, s.queue)
+		sweeper := NewSweeper(s.fulfiller, SweeperConfig{Dead: []DeadLetters{s.queue}})
 		mustSweep(t, sweeper, Swept{})
 		if o := s.mustGet(dead.ID); o.Status != StatusQueued {
 			t.Errorf("order %+v before its time", o)
@@ -339,7 +339,7 @@ func TestSweeper_Run(t *testing.T) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		NewSweeper(f).Run(ctx, time.Millisecond)
+		NewSweeper(f, SweeperConfig{}).Run(ctx, time.Millisecond)
 	}()
 	if _, _, err := s.cancel(await.Context(t), "o", Canceller{Admin: true}); err != nil {
 		t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"flashsale/cmd/flashsale/config"
 	"flashsale/order/backup"
 )
 
@@ -42,22 +43,22 @@ func newBackup() *cobra.Command {
 // oneFile makes sure that the command has its one argument.
 func oneFile(c *cobra.Command, args []string) error {
 	if len(args) != 1 || args[0] == "" {
-		return usageError{fmt.Errorf("%s needs one argument, FILE, and got %d; see %s --help", c.CommandPath(), len(args), c.CommandPath())}
+		return config.Usage(fmt.Errorf("%s needs one argument, FILE, and got %d; see %s --help", c.CommandPath(), len(args), c.CommandPath()))
 	}
 	return nil
 }
 
 // sqliteFile returns the settings and the path of the database. For PostgreSQL,
 // whose own tools do this job, it names the fix.
-func sqliteFile(c *cobra.Command, postgresFix string) (*Settings, string, error) {
-	s, err := mergeSettings(c.Flags())
+func sqliteFile(c *cobra.Command, postgresFix string) (*config.Settings, string, error) {
+	s, err := config.Merge(c.Flags())
 	if err != nil {
 		return nil, "", err
 	}
 	if strings.HasPrefix(s.DB, "postgres://") || strings.HasPrefix(s.DB, "postgresql://") {
-		return nil, "", badSetting("db", s.DB, c.CommandPath()+" works on SQLite files", postgresFix)
+		return nil, "", config.BadSetting("db", s.DB, c.CommandPath()+" works on SQLite files", postgresFix)
 	}
-	if err := s.validate(); err != nil {
+	if err := s.Validate(); err != nil {
 		return nil, "", err
 	}
 	return s, strings.TrimPrefix(s.DB, "sqlite:"), nil
@@ -65,7 +66,7 @@ func sqliteFile(c *cobra.Command, postgresFix string) (*Settings, string, error)
 
 // backupError says under which setting or argument the operator gave the file that
 // is the cause.
-func backupError(c *cobra.Command, s *Settings, file string, err error) error {
+func backupError(c *cobra.Command, s *config.Settings, file string, err error) error {
 	if c.Context().Err() != nil {
 		return errors.New("interrupted; nothing was changed")
 	}
@@ -74,7 +75,7 @@ func backupError(c *cobra.Command, s *Settings, file string, err error) error {
 	case !errors.As(err, &f):
 		return err
 	case f.Database:
-		return failedSetting("db", s.DB, f.Cause.Error(), f.Fix)
+		return config.FailedSetting("db", s.DB, f.Cause.Error(), f.Fix)
 	default:
 		return fmt.Errorf("argument FILE: value %q: %w", file, err)
 	}

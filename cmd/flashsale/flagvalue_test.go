@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"flashsale/cmd/flashsale/config"
+
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
@@ -22,7 +24,7 @@ func wantExplained(t *testing.T, name, value string, args []string) {
 	root := newRoot()
 	root.SetArgs(args)
 	err := root.ExecuteContext(t.Context())
-	var usage usageError
+	var usage config.UsageError
 	if !errors.As(err, &usage) {
 		t.Errorf("%v: %v, want a usage error", args, err)
 		return
@@ -56,17 +58,17 @@ func TestFlags_Explained(t *testing.T) {
 			}
 			seen++
 			wantExplained(t, f.Name, value, append(strings.Fields(c.CommandPath())[1:], "--"+f.Name+"="+value))
-			if !isSetting(f.Name) || f.Value.Type() == "stringSlice" {
+			if !config.IsSetting(f.Name) || f.Value.Type() == "stringSlice" {
 				return
 			}
 			file := filepath.Join(t.TempDir(), "settings.yaml")
 			if err := os.WriteFile(file, []byte(f.Name+": "+value+"\n"), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			wantExplained(t, envName(f.Name), value, []string{"config", "--config", file})
-			t.Setenv(envName(f.Name), value)
-			wantExplained(t, envName(f.Name), value, []string{"config"})
-			t.Setenv(envName(f.Name), "")
+			wantExplained(t, config.EnvName(f.Name), value, []string{"config", "--config", file})
+			t.Setenv(config.EnvName(f.Name), value)
+			wantExplained(t, config.EnvName(f.Name), value, []string{"config"})
+			t.Setenv(config.EnvName(f.Name), "")
 		})
 		for _, sub := range c.Commands() {
 			walk(sub)

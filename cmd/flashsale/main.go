@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"time"
 
+	"flashsale/cmd/flashsale/config"
+
 	"github.com/rs/zerolog"
 )
 
@@ -45,7 +47,7 @@ func run(ctx context.Context, args []string) int {
 	root := newRoot()
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
-	var usage usageError
+	var usage config.UsageError
 	switch {
 	case err == nil:
 		return exitDone

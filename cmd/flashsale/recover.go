@@ -14,6 +14,9 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
+	"flashsale/cmd/flashsale/admin"
+	"flashsale/cmd/flashsale/backend"
+	"flashsale/cmd/flashsale/config"
 	"flashsale/internal/breaker"
 	"flashsale/inventory"
 	"flashsale/order"
@@ -23,8 +26,8 @@ import (
 func newRecover() *cobra.Command {
 	var from, item, list string
 	c := &cobra.Command{
-		Use: "recover --from redis|database", Short: "Resolve sales that are stopped because the database is older than Redis", Args: noArgs,
-		Long: "recover resumes sales that are stopped because the database is older than Redis, for example after a backup was restored.\n\n" +
+		Use: "recover --from redis|database", Short: "Decide about sales that are stopped because the database is older than Redis", Args: config.NoArgs,
+		Long: "recover ends the stop of sales whose database is older than Redis, as after the restore of a backup.\n\n" +
 			"With --from redis, Redis is right: orders that only Redis knows are confirmed again in the database,\n" +
 			"and orders whose units were returned in Redis are cancelled there. With --from database, the database\n" +
 			"is right: orders that only Redis knows are discarded, and their units can be sold again.\n\n" +
@@ -33,16 +36,16 @@ func newRecover() *cobra.Command {
 			"can repeat them. The service may run meanwhile.",
 		Example: "  flashsale recover --from redis\n  flashsale recover --from database --item drop-1",
 		RunE: func(c *cobra.Command, _ []string) error {
-			s, err := loadSettings(c.Flags())
+			s, err := config.Load(c.Flags())
 			if err != nil {
 				return err
 			}
 			decision := order.RecoverFrom(from)
 			switch {
 			case decision != order.RecoverFromRedis && decision != order.RecoverFromDatabase:
-				return usageError{fmt.Errorf("--from %q: use redis or database; see %s --help", from, c.CommandPath())}
-			case s.Redis == embeddedRedis:
-				return badSetting("redis", s.Redis, "the embedded engine keeps no data across a restart, so no database is older than it",
+				return config.Usage(fmt.Errorf("--from %q: use redis or database; see %s --help", from, c.CommandPath()))
+			case s.Redis == config.EmbeddedRedis:
+				return config.BadSetting("redis", s.Redis, "the embedded engine keeps nothing over a restart, so no database is older than it",
 					"name the Redis of the service")
 			}
 			r := &recovery{settings: s, decision: decision, item: item, list: list, now: time.Now}
@@ -58,7 +61,7 @@ func newRecover() *cobra.Command {
 
 // recovery is one run of the command recover.
 type recovery struct {
-	settings *Settings
+	settings *config.Settings
 	decision order.RecoverFrom
 	item     string
 	list     string
@@ -67,18 +70,10 @@ type recovery struct {
 
 func (r *recovery) run(c *cobra.Command) (err error) {
 	ctx, s := c.Context(), r.settings
-	if err := needDatabase(s); err != nil {
+	if err := backend.NeedDatabase(s); err != nil {
 		return err
 	}
-	store, err := order.OpenStore(ctx, s.DB)
-	if err != nil {
-		return failedSetting("db", s.DB, err.Error(), databaseFix(err))
-	}
-	defer func() { err = errors.Join(err, store.Close()) }()
-	if err := checkSchema(ctx, store); err != nil {
-		return err
-	}
-	rdb, closers, err := openRedis(s.Redis, breaker.New(breaker.Config{}), func() {})
+	rdb, closers, err := backend.OpenRedis(s.Redis, breaker.New(breaker.Config{}), func() {})
 	if err != nil {
 		return err
 	}
@@ -88,7 +83,7 @@ func (r *recovery) run(c *cobra.Command) (err error) {
 		}
 	}()
 	if err := rdb.Ping(ctx).Err(); err != nil {
-		return failedSetting("redis", s.Redis, "no answer ("+err.Error()+")", "start it, or correct the address")
+		return config.FailedSetting("redis", s.Redis, "no answer ("+err.Error()+")", "start it, or correct the address")
 	}
 	partitions, err := inventory.RecordedPartitions(ctx, rdb)
 	if err != nil {
@@ -97,17 +92,24 @@ func (r *recovery) run(c *cobra.Command) (err error) {
 	if partitions == 0 {
 		partitions = s.Partitions
 	}
+	clock := inventory.NewClock(rdb, partitions, r.now)
+	if err := clock.Measure(ctx); err != nil {
+		return err
+	}
+	store, err := backend.OpenDatabase(ctx, s, false, order.WithClock(clock))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, store.Close()) }()
+	if err := backend.CheckSchema(ctx, store); err != nil {
+		return err
+	}
 	return r.decide(c, store, rdb, partitions)
 }
 
 // decide finds the stopped items, and carries out the decision.
 func (r *recovery) decide(c *cobra.Command, store *order.Store, rdb redis.UniversalClient, partitions int) (err error) {
 	ctx := c.Context()
-	clock := inventory.NewClock(rdb, partitions, r.now)
-	if err := clock.Measure(ctx); err != nil {
-		return err
-	}
-	store.SetClock(clock)
 	h, err := order.NewHighWater(ctx, order.HighWaterConfig{Store: store, Redis: rdb, Partitions: partitions})
 	if err != nil {
 		return err
@@ -134,16 +136,16 @@ func (r *recovery) decide(c *cobra.Command, store *order.Store, rdb redis.Univer
 		path = filepath.Join(r.settings.DataDir, "recovered-orders-"+r.now().UTC().Format("20060102T150405.000Z")+".jsonl")
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
-		return usageError{fmt.Errorf("--list %s: %w; name a new file in a folder that this process may write to", path, err)}
+		return config.Usage(fmt.Errorf("--list %s: %w; name a new file in a folder that this process may write to", path, err))
 	}
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600) //nolint:gosec // the operator names it
 	if err != nil {
-		return usageError{fmt.Errorf("--list %s: %w; name a new file in a folder that this process may write to", path, err)}
+		return config.Usage(fmt.Errorf("--list %s: %w; name a new file in a folder that this process may write to", path, err))
 	}
 	defer func() { err = errors.Join(err, file.Close()) }()
 	buffer := bufio.NewWriter(file)
 	recoverer := order.NewRecoverer(order.RecovererConfig{
-		Store: store, Redis: rdb, Partitions: partitions, Tasks: tasks, HighWater: h, By: order.By{Actor: operator()},
+		Store: store, Redis: rdb, Partitions: partitions, Tasks: tasks, HighWater: h, By: order.By{Actor: admin.Operator()},
 		List: buffer, Sync: func() error { return errors.Join(buffer.Flush(), file.Sync()) },
 	})
 	return r.report(ctx, c, recoverer, stopped, path)

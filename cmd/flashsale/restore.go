@@ -8,6 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"flashsale/cmd/flashsale/backend"
+	"flashsale/cmd/flashsale/config"
 	"flashsale/order/backup"
 )
 
@@ -54,9 +56,9 @@ func newRestore() *cobra.Command {
 // lockServe keeps flashsale serve from starting on the database, and another
 // restore from running. The lock's file belongs to the user of the service: one
 // that root owns would keep serve from starting afterwards.
-func lockServe(s *Settings, path string) (func() error, error) {
-	lock := path + serveLock
-	unlock, err := lockFile(lock, "db", s.DB)
+func lockServe(s *config.Settings, path string) (func() error, error) {
+	lock := path + backend.ServeLock
+	unlock, err := backend.LockFile(lock, "db", s.DB)
 	if err != nil {
 		return nil, err
 	}

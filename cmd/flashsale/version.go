@@ -4,7 +4,7 @@ import (
 	"runtime"
 	"runtime/debug"
 
-	"github.com/prometheus/client_golang/prometheus"
+	"flashsale/cmd/flashsale/service"
 )
 
 // version and revision are set by the linker (-X main.version=v1.2.3), as the Makefile
@@ -14,13 +14,8 @@ var version, revision string
 // unknown is shown for what a build does not record: go run records no revision.
 const unknown = "unknown"
 
-// buildInfo is what this program was built from.
-type buildInfo struct {
-	version, revision, goVersion string
-}
-
 // thisBuild describes the running program.
-func thisBuild() buildInfo {
+func thisBuild() service.Build {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		info = &debug.BuildInfo{GoVersion: runtime.Version()}
@@ -29,44 +24,30 @@ func thisBuild() buildInfo {
 }
 
 // describeBuild prefers what the linker set to what the go command recorded.
-func describeBuild(version, revision string, info *debug.BuildInfo) buildInfo {
-	b := buildInfo{version: version, goVersion: info.GoVersion}
-	if b.version == "" {
-		b.version = info.Main.Version
+func describeBuild(version, revision string, info *debug.BuildInfo) service.Build {
+	b := service.Build{Version: version, GoVersion: info.GoVersion}
+	if b.Version == "" {
+		b.Version = info.Main.Version
 	}
-	if b.version == "" {
-		b.version = unknown
+	if b.Version == "" {
+		b.Version = unknown
 	}
 	modified := ""
 	for _, s := range info.Settings {
 		switch {
 		case s.Key == "vcs.revision":
-			b.revision = s.Value
+			b.Revision = s.Value
 		case s.Key == "vcs.modified" && s.Value == "true":
 			modified = "-modified"
 		}
 	}
 	switch {
 	case revision != "":
-		b.revision = revision
-	case b.revision == "":
-		b.revision = unknown
+		b.Revision = revision
+	case b.Revision == "":
+		b.Revision = unknown
 	default:
-		b.revision += modified
+		b.Revision += modified
 	}
 	return b
-}
-
-func (b buildInfo) String() string {
-	return b.version + " (revision " + b.revision + ", " + b.goVersion + ")"
-}
-
-// metric is 1, with what the program was built from as labels.
-func (b buildInfo) metric() prometheus.Collector {
-	g := prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "flashsale_build_info", Help: "Always 1; the labels state the version, revision and Go version.",
-		ConstLabels: prometheus.Labels{"version": b.version, "revision": b.revision, "go_version": b.goVersion},
-	})
-	g.Set(1)
-	return g
 }

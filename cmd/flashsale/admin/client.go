@@ -1,0 +1,159 @@
+// Package admin holds the commands that manage a running service through its API, and the
+// client that they use.
+package admin
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os/user"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"flashsale/cmd/flashsale/config"
+	"flashsale/handler/auth"
+)
+
+// apiTimeout bounds one call of the command line to the API.
+const apiTimeout = 15 * time.Second
+
+// maxAnswer bounds the answer read from the API, in bytes.
+const maxAnswer = 16 << 20
+
+// remote is the API as the command line uses it.
+type remote struct {
+	server string
+	token  string
+	client http.Client
+}
+
+// call sends one request and decodes the answer into out. A refusal becomes an
+// error with the problem's own words.
+func (r *remote) call(ctx context.Context, method, path string, body, out any) error {
+	_, err := r.send(ctx, method, path, nil, body, out)
+	return err
+}
+
+// send is call with headers of its own; it returns those of the answer.
+func (r *remote) send(ctx context.Context, method, path string, headers map[string]string, body, out any) (answer http.Header, err error) {
+	var in io.Reader
+	if body != nil {
+		text, err := json.Marshal(body)
+		if err != nil {
+			return nil, err
+		}
+		in = bytes.NewReader(text)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, strings.TrimSuffix(r.server, "/")+path, in)
+	if err != nil {
+		return nil, err
+	}
+	for name, value := range headers {
+		req.Header.Set(name, value)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	if r.token != "" {
+		req.Header.Set("Authorization", "Bearer "+r.token)
+	}
+	res, err := r.client.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("ask %s: %w", r.server, err)
+	}
+	defer func() { err = errors.Join(err, res.Body.Close()) }()
+	text, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+	if err != nil {
+		return nil, fmt.Errorf("read answer: %w", err)
+	}
+	if res.StatusCode >= 300 {
+		var p struct{ Code, Detail string }
+		if json.Unmarshal(text, &p) != nil || p.Code == "" {
+			return nil, fmt.Errorf("%s answered %s", r.server, res.Status)
+		}
+		return nil, &refusal{status: res.StatusCode, code: p.Code, detail: p.Detail}
+	}
+	if err := json.Unmarshal(text, out); err != nil {
+		return nil, fmt.Errorf("read answer: %w", err)
+	}
+	return res.Header, nil
+}
+
+// refusal is a problem that the API has answered with.
+type refusal struct {
+	status       int
+	code, detail string
+}
+
+func (r *refusal) Error() string { return r.code + ": " + r.detail }
+
+// access is how a command reaches the API: by the server and token given, or those of a
+// service that runs with the same settings.
+type access struct{ server, token string }
+
+// ownKey is the help of --token.
+const ownKey = "admin token (default: signed with the configured key)"
+
+// flags declares --server, --token with its help, and --wait.
+func (a *access) flags(f *pflag.FlagSet, token string) {
+	f.StringVar(&a.server, "server", "", "URL of the API (default http:// and --addr)")
+	addWait(f)
+	f.StringVar(&a.token, "token", "", token)
+}
+
+// dial prepares a call, as an admin or without a token of its own. It waits for the API as
+// long as --wait says.
+func (a *access) dial(c *cobra.Command, admin bool) (*remote, error) {
+	server, token := a.server, a.token
+	s, err := config.Load(c.Flags())
+	if err != nil {
+		return nil, err
+	}
+	wait, err := waitFor(c)
+	if err != nil {
+		return nil, err
+	}
+	if server == "" {
+		server = "http://" + s.Addr
+	}
+	if u, err := url.Parse(server); err != nil || u.Host == "" {
+		return nil, config.Usage(fmt.Errorf("--server %q: write a URL such as http://127.0.0.1:8080", server))
+	}
+	var key []byte
+	var terms auth.Terms
+	if token == "" && admin {
+		if key, terms, err = s.Signer(auth.RoleAdmin); err != nil {
+			return nil, err
+		}
+	}
+	r := &remote{server: server, token: token, client: http.Client{Timeout: apiTimeout}}
+	if err := r.waitReady(c.Context(), wait); err != nil {
+		return nil, err
+	}
+	// Only now, because the token is short-lived.
+	if key != nil {
+		r.token, err = s.Sign(key, terms, Operator(), auth.RoleAdmin, time.Minute)
+	}
+	return r, err
+}
+
+// Operator is whom the audit log names when a person at this machine changes something
+// with the configured key: the name the system knows them by.
+func Operator() string {
+	const nobody = "cli"
+	u, err := user.Current()
+	if err != nil {
+		return nobody
+	}
+	name := nobody + ":" + strings.ReplaceAll(u.Username, `\`, "-") // a domain's name stands before that
+	if !auth.ValidSubject(name) {
+		return nobody
+	}
+	return name
+}

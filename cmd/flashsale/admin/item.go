@@ -1,0 +1,138 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"flashsale/cmd/flashsale/config"
+)
+
+// itemView is an item as the API shows it.
+type itemView struct {
+	ID           string `json:"id"`
+	Name         string `json:"name"`
+	PriceMinor   int64  `json:"price_minor"`
+	Currency     string `json:"currency"`
+	StockTotal   int64  `json:"stock_total"`
+	StockLeft    int64  `json:"stock_left"`
+	PerUserLimit int64  `json:"per_user_limit"`
+	State        string `json:"state"`
+}
+
+// Item returns the command that manages the items on sale.
+func Item() *cobra.Command {
+	var api access
+	c := config.Group("item", "Manage the items on sale, through the API", newItemCreate(&api), newItemList(&api),
+		newItemChange(&api), newItemRestock(&api),
+		newItemControl(&api, "pause", "Halt a sale until it is resumed"),
+		newItemControl(&api, "resume", "Go on with a paused sale"),
+		newItemControl(&api, "close", "End a sale for good; orders stay as they are"), newItemWarm(&api))
+	api.flags(c.PersistentFlags(), "admin token (default: signed with the configured key, the admins' own if they have one)")
+	return c
+}
+
+func newItemCreate(api *access) *cobra.Command {
+	var n struct {
+		id, name, description, currency, opens, closes string
+		price, stock, limit                            int64
+		window                                         paymentWindow
+	}
+	c := &cobra.Command{
+		Use: "create", Short: "Open a sale", Args: config.NoArgs,
+		Example: "  flashsale item create --id drop-1 --name 'Drop 1' --price-minor 4900 --currency EUR --stock 500 --payment-window 15m",
+		RunE: func(c *cobra.Command, _ []string) error {
+			if !c.Flags().Changed("payment-window") {
+				return config.Usage(errors.New("item create needs --payment-window: the time to pay, for example 15m, or none. " +
+					"Without one an unpaid order holds its units until it is cancelled"))
+
+			}
+			r, err := api.dial(c, true)
+			if err != nil {
+				return err
+			}
+			body := map[string]any{
+				"id": n.id, "name": n.name, "description": n.description, "price_minor": n.price, "currency": n.currency,
+				"stock": n.stock, "per_user_limit": n.limit, "payment_window_seconds": n.window.seconds(),
+			}
+			for field, at := range map[string]string{"opens_at": n.opens, "closes_at": n.closes} {
+				if at != "" {
+					body[field] = at
+				}
+			}
+			var item itemView
+			if err := r.call(c.Context(), http.MethodPost, "/v1/admin/items", body, &item); err != nil {
+				return err
+			}
+			return printItems(c.OutOrStdout(), []itemView{item})
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&n.id, "id", "", "item id: a-z, 0-9 and -")
+	f.StringVar(&n.name, "name", "", "what buyers read")
+	f.StringVar(&n.description, "description", "", "what buyers read below it")
+	f.Int64Var(&n.price, "price-minor", 0, "price in the currency's minor unit (cents)")
+	f.StringVar(&n.currency, "currency", "EUR", "ISO 4217 code")
+	f.Int64Var(&n.stock, "stock", 0, "units on sale")
+	f.Int64Var(&n.limit, "limit", 1, "units per buyer")
+	f.StringVar(&n.opens, "opens-at", "", "RFC 3339 time; default now")
+	f.StringVar(&n.closes, "closes-at", "", "RFC 3339 time; default never")
+	flagWindow(f, &n.window)
+	return c
+}
+
+func newItemList(api *access) *cobra.Command {
+	return &cobra.Command{
+		Use: "list", Short: "List the items", Args: config.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			r, err := api.dial(c, false)
+			if err != nil {
+				return err
+			}
+			items, err := r.items(c.Context())
+			if err != nil {
+				return err
+			}
+			return printItems(c.OutOrStdout(), items)
+		},
+	}
+}
+
+// itemsPage is the length of the pages in which items are read, the longest there is.
+const itemsPage = 100
+
+// items reads all items, page by page.
+func (r *remote) items(ctx context.Context) ([]itemView, error) {
+	var all []itemView
+	query := url.Values{"limit": {strconv.Itoa(itemsPage)}}
+	for {
+		var page struct {
+			Items []itemView `json:"items"`
+			Next  string     `json:"next_cursor"`
+		}
+		if err := r.call(ctx, http.MethodGet, "/v1/items?"+query.Encode(), nil, &page); err != nil {
+			return nil, err
+		}
+		all = append(all, page.Items...)
+		if page.Next == "" || len(page.Items) == 0 {
+			return all, nil
+		}
+		query.Set("cursor", page.Next)
+	}
+}
+
+func printItems(out io.Writer, items []itemView) error {
+	w := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
+	fmt.Fprintln(w, "ID\tSTATE\tLEFT\tTOTAL\tLIMIT\tPRICE\tNAME")
+	for _, i := range items {
+		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\t%d %s\t%s\n", i.ID, i.State, i.StockLeft, i.StockTotal, i.PerUserLimit, i.PriceMinor, i.Currency, i.Name)
+	}
+	return w.Flush()
+}

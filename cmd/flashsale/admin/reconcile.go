@@ -1,0 +1,170 @@
+package admin
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"flashsale/cmd/flashsale/config"
+)
+
+// reconcileTimeout bounds a reconciliation of all items, which the API does in
+// five minutes at most.
+const reconcileTimeout = 6 * time.Minute
+
+// errDiffers makes the exit code 1 of a reconciliation that did not end even.
+var errDiffers = errors.New("the items' counts differ")
+
+// reconcileView is a reconciliation's report as the API shows it.
+type reconcileView struct {
+	Balanced                              bool
+	Examined, Differing, Failed, Repaired int
+	Omitted                               int
+	Items                                 []reconciledView
+}
+
+type reconciledView struct {
+	ItemID string `json:"item_id"`
+	Error  string
+	Loaded bool
+	Ledger struct{ Initial, Restocked, Left, Held, Sold int64 }
+	Drifts []struct {
+		Kind                   string
+		Expected, Found, Units int64
+		Count                  int
+		Repaired               bool
+		Note                   string
+	}
+	LateReturns int64 `json:"late_returns"`
+	Partial     bool
+}
+
+// Reconcile returns the command that compares Redis and the database.
+func Reconcile() *cobra.Command {
+	var api access
+	var item string
+	var repair, asJSON, deep bool
+	c := &cobra.Command{
+		Use: "reconcile", Short: "Compare Redis and database item by item; exit 1 when they differ", Args: config.NoArgs,
+		Long: "reconcile prints the conservation equation of every item, from Redis and the database, and what differs.\n" +
+			"What is under way between the two is no difference. --repair builds sales that differ anew, and recomputes\n" +
+			"what the database counts of its orders; no order is touched. It goes through the API.",
+		Example: "  flashsale reconcile\n  flashsale reconcile --repair --item drop-1",
+		RunE: func(c *cobra.Command, _ []string) error {
+			r, err := api.dial(c, true)
+			if err != nil {
+				return err
+			}
+			r.client.Timeout = reconcileTimeout
+			query := url.Values{"repair": {strconv.FormatBool(repair)}}
+			if c.Flags().Changed("item") {
+				query.Set("item_id", item)
+			}
+			if !deep {
+				query.Set("deep", "false")
+			}
+			var text json.RawMessage
+			if err := r.call(c.Context(), http.MethodPost, "/v1/admin/reconcile?"+query.Encode(), nil, &text); err != nil {
+				return err
+			}
+			var report reconcileView
+			if err := json.Unmarshal(text, &report); err != nil {
+				return fmt.Errorf("read answer: %w", err)
+			}
+			if asJSON {
+				_, err = fmt.Fprintf(c.OutOrStdout(), "%s\n", text)
+			} else {
+				err = printReconciled(c.OutOrStdout(), &report)
+			}
+			switch {
+			case err != nil:
+				return err
+			case report.Balanced:
+				return nil
+			case report.Failed > 0:
+				return fmt.Errorf("%w or could not be compared: %d of %d items were not examined", errDiffers, report.Failed, report.Examined)
+			case repair:
+				return fmt.Errorf("%w where no repair can mend it", errDiffers)
+			}
+			return fmt.Errorf("%w; --repair mends what can be mended", errDiffers)
+		},
+	}
+	f := c.Flags()
+	api.flags(f, ownKey)
+	f.StringVar(&item, "item", "", "compare this item alone")
+	f.BoolVar(&repair, "repair", false, "mend what differs")
+	f.BoolVar(&deep, "deep", true, "read all orders and records as well; =false compares the counters, which takes milliseconds per item")
+	f.BoolVar(&asJSON, "json", false, "print the report as the API sends it")
+	return c
+}
+
+// printReconciled prints the equations first and what differs below them.
+func printReconciled(out io.Writer, r *reconcileView) error {
+	w := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
+	fmt.Fprintln(w, "ITEM\tINITIAL\t+ RESTOCKED\t= LEFT\t+ HELD\t+ SOLD\t")
+	for i := range r.Items {
+		v := &r.Items[i]
+		if v.Error != "" {
+			fmt.Fprintf(w, "%s\t\t\t\t\t\tnot examined: %s\n", v.ItemID, v.Error)
+			continue
+		}
+		l := &v.Ledger
+		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t%s\n", v.ItemID, l.Initial, l.Restocked, l.Left, l.Held, l.Sold, v.state())
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	for i := range r.Items {
+		v := &r.Items[i]
+		for _, d := range v.Drifts {
+			fmt.Fprintf(out, "%s: %s: expected %d, found %d", v.ItemID, d.Kind, d.Expected, d.Found)
+			if d.Count > 1 {
+				fmt.Fprintf(out, " (%d records)", d.Count)
+			}
+			if d.Repaired {
+				fmt.Fprint(out, ", repaired")
+			}
+			if d.Note != "" {
+				fmt.Fprintf(out, "; %s", d.Note)
+			}
+			fmt.Fprintln(out)
+		}
+		if v.LateReturns > 0 {
+			fmt.Fprintf(out, "%s: %d closed orders have waited for minutes to give their units back\n", v.ItemID, v.LateReturns)
+		}
+		if v.Partial {
+			fmt.Fprintf(out, "%s: not everything was compared, because the item changed meanwhile or too many orders are queued; repeat when it is quiet, or pause the sale\n", v.ItemID)
+		}
+	}
+	if r.Omitted > 0 {
+		fmt.Fprintf(out, "and %d items more, not listed\n", r.Omitted)
+	}
+	_, err := fmt.Fprintf(out, "%d items, %d differ, %d repairs, %d not examined\n", r.Examined, r.Differing, r.Repaired, r.Failed)
+	return err
+}
+
+func (v *reconciledView) state() string {
+	differs, repaired := false, false
+	for _, d := range v.Drifts {
+		differs = differs || !d.Repaired
+		repaired = repaired || d.Repaired
+	}
+	switch {
+	case differs:
+		return "differs"
+	case repaired:
+		return "repaired"
+	case !v.Loaded:
+		return "not loaded"
+	default:
+		return "balanced"
+	}
+}

@@ -1,0 +1,74 @@
+// Package backend opens what the service stands on, the database and Redis, and knows what
+// the host grants a process. The service, the checks and the commands share it.
+package backend
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+
+	"flashsale/cmd/flashsale/config"
+	"flashsale/migrations"
+	"flashsale/order"
+)
+
+// ServeLock ends the name of the file beside a database that one serve with the
+// embedded engine holds locked.
+const ServeLock = ".serve.lock"
+
+// NeedDatabase refuses a database that does not exist, for everything but what
+// creates it: a mistyped path would leave an empty database behind.
+func NeedDatabase(s *config.Settings) error {
+	if _, err := os.Stat(strings.TrimPrefix(s.DB, "sqlite:")); errors.Is(err, fs.ErrNotExist) {
+		return config.FailedSetting("db", s.DB, "the database does not exist", "run flashsale migrate up to create it, or correct the path")
+	}
+	return nil
+}
+
+// OpenDatabase opens the database of the settings. create allows a new one.
+func OpenDatabase(ctx context.Context, s *config.Settings, create bool, options ...order.StoreOption) (*order.Store, error) {
+	if !create {
+		if err := NeedDatabase(s); err != nil {
+			return nil, err
+		}
+	}
+	store, err := order.OpenStore(ctx, s.DB, options...)
+	if err != nil {
+		return nil, config.FailedSetting("db", s.DB, err.Error(), DatabaseFix(err))
+	}
+	return store, nil
+}
+
+// Migrator returns the database's migrator.
+func Migrator(store *order.Store) (*migrations.Migrator, error) {
+	db, err := store.DB()
+	if err != nil {
+		return nil, err
+	}
+	return migrations.New(db, "sqlite")
+}
+
+// DatabaseFix is what to do about a database that could not be opened.
+func DatabaseFix(err error) string {
+	switch {
+	case errors.Is(err, order.ErrNotWritable):
+		return fmt.Sprintf("give the user of this process (uid %d) write access to the file, the -wal and -shm files beside it, and its folder; the file system must not be mounted read-only", os.Getuid())
+	case errors.Is(err, order.ErrDatabaseURL):
+		return "write sqlite: and a path, for example sqlite:/var/lib/flashsale/shop.db"
+	default:
+		return "name a SQLite database, or a new file in a folder that exists or can be created"
+	}
+}
+
+// CheckSchema fails if the database lacks a migration, or has none. Errors:
+// migrations.ErrPending.
+func CheckSchema(ctx context.Context, store *order.Store) error {
+	m, err := Migrator(store)
+	if err != nil {
+		return err
+	}
+	return m.Check(ctx)
+}

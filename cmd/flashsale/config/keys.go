@@ -1,0 +1,61 @@
+package config
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+)
+
+// DevKeyFile holds the key of development mode, in the data directory.
+const DevKeyFile = "jwt.key"
+
+// readDevKey reads development mode's key. Errors: fs.ErrNotExist where there is none.
+func readDevKey(dataDir string) ([]byte, error) {
+	path := filepath.Join(dataDir, DevKeyFile)
+	key, err := os.ReadFile(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, err
+	case err != nil:
+		return nil, FailedSetting("data-dir", dataDir, err.Error(), "name a folder this process may read and write")
+	case len(key) < 32:
+		return nil, fmt.Errorf("development key %s has %d bytes, not 64: remove it and start again", path, len(key))
+	}
+	return key, nil
+}
+
+// DevKey reads development mode's key, making it the first time. Tokens signed
+// with it stay good over restarts.
+func DevKey(dataDir string) ([]byte, error) {
+	key, err := readDevKey(dataDir)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return key, err
+	}
+	if err := os.MkdirAll(dataDir, 0o750); err != nil {
+		return nil, FailedSetting("data-dir", dataDir, err.Error(), "name a folder this process may write to")
+	}
+	var b [32]byte
+	if _, err := rand.Read(b[:]); err != nil {
+		return nil, fmt.Errorf("make development key: %w", err)
+	}
+	key = []byte(hex.EncodeToString(b[:]))
+	if err := os.WriteFile(filepath.Join(dataDir, DevKeyFile), key, 0o600); err != nil {
+		return nil, FailedSetting("data-dir", dataDir, err.Error(), "name a folder this process may write to")
+	}
+	return key, nil
+}
+
+// loopback reports whether addr is reachable from this machine alone.
+func loopback(addr string) bool {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return false
+	}
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}

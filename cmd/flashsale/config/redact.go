@@ -1,0 +1,38 @@
+package config
+
+import (
+	"regexp"
+	"strings"
+)
+
+// secretSettings are never printed.
+var secretSettings = map[string]bool{"jwt-secret": true, "admin-jwt-secret": true}
+
+// masked hides what must not be printed: secrets, and passwords inside URLs.
+func masked(name, value string) string {
+	if value == "" {
+		return `""`
+	}
+	if secretSettings[name] {
+		return "********"
+	}
+	return RedactURL(value)
+}
+
+// RedactURL hides the password of a URL, also of one that cannot be parsed, and values
+// of its query that may be secrets.
+func RedactURL(v string) string {
+	v = secretQuery.ReplaceAllString(v, "${1}xxxxx")
+	scheme, rest, ok := strings.Cut(v, "://")
+	at := strings.LastIndexByte(rest, '@')
+	if !ok || at < 0 {
+		return v
+	}
+	if user, _, secret := strings.Cut(rest[:at], ":"); secret {
+		return scheme + "://" + user + ":xxxxx@" + rest[at+1:]
+	}
+	return scheme + "://xxxxx@" + rest[at+1:]
+}
+
+// secretQuery finds the values of parameters such as password, token or sig.
+var secretQuery = regexp.MustCompile(`(?i)([?&][^=&]*(?:pass|pwd|secret|token|sig|key|auth)[^=&]*=)[^&#]*`)

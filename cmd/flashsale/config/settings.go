@@ -1,0 +1,477 @@
+// Package config holds what an operator decides: the settings, read from flags, the
+// environment and a file, and the errors that say which of them to correct.
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"net"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/knadh/koanf/parsers/yaml"
+	"github.com/knadh/koanf/providers/env/v2"
+	"github.com/knadh/koanf/providers/posflag"
+	"github.com/knadh/koanf/v2"
+	"github.com/spf13/pflag"
+
+	"flashsale/handler/auth"
+	"flashsale/internal/flagvalue"
+	"flashsale/webhook"
+)
+
+// envPrefix opens the name of every environment variable that is a setting.
+const envPrefix = "FLASHSALE_"
+
+// Settings are what an operator decides. Each comes from its flag, else from
+// its environment variable, else from the file, else from its default.
+type Settings struct {
+	Addr           string
+	OpsAddr        string
+	Redis          string
+	DB             string
+	DataDir        string
+	JWTSecret      string
+	JWKS           string
+	Identity       Identity
+	TokenLeeway    time.Duration
+	Partitions     int
+	RateBuyer      float64
+	RateAddress    float64
+	TrustedProxies []string
+	LogLevel       string
+	LogFormat      string
+	Demo           bool
+	QueueLimit     int
+	QueueAge       time.Duration
+	InFlight       int
+	MaxStreams     int
+	Lease          time.Duration
+	Batch          int
+	Linger         time.Duration
+	Drain          time.Duration
+	ReconcileEvery time.Duration
+	KeepEnded      time.Duration
+	WebhookAllow   []string
+	WebhookWorkers int
+	Config         string
+
+	path    string            // of the file of settings, if there is one
+	origins map[string]string // by setting: flag, environment, file or default
+	values  map[string]string
+}
+
+// EmbeddedRedis is the value of --redis that runs the engine in the process.
+const EmbeddedRedis = "embedded"
+
+// DefineFlags declares every setting once: its name, default and meaning.
+func DefineFlags(f *pflag.FlagSet) {
+	f.String("addr", "127.0.0.1:8080", "address the public API listens on")
+	f.String("ops-addr", "127.0.0.1:9090", "address of /metrics and /debug/pprof; empty: none")
+	f.String("redis", EmbeddedRedis, "embedded, redis://host:port/db, rediss://…, or cluster+redis://host:port?addr=host:port")
+	f.String("db", "", "sqlite:PATH (default sqlite:DATA-DIR/flashsale.db)")
+	f.String("data-dir", "flashsale-data", "folder for the service's own files")
+	f.String("jwt-secret", "", "HS256 key of the tokens, 32 bytes or more (better in the environment than as a flag)")
+	f.String("jwks", "", "file or URL of the tokens' public keys, instead of a secret")
+	defineIdentity(f)
+	f.Duration("token-leeway", 30*time.Second, "allowed clock difference: a token is accepted this long after its exp and before its nbf and iat")
+	f.Int("partitions", 1, "number of hash tags for items in Redis; fixed once there is data")
+	f.Float64("rate-buyer", 20, "requests a second per buyer, in bursts of twice as many; negative: no limit")
+	f.Float64("rate-address", 0, "requests a second per client address; 0: no limit")
+	f.StringSlice("trusted-proxies", nil, "addresses or networks whose X-Forwarded-For is trusted")
+	f.String("log-level", "info", "trace, debug, info, warn, error or disabled")
+	f.String("log-format", "console", "json or console")
+	f.Bool("demo", true, "serve opens a demo sale on an empty database")
+	f.Int("queue-limit", 1_000_000, "orders that may wait for the database, per partition; further purchases get 503")
+	f.Duration("queue-age", 5*time.Second, "queue age above which purchases get 202 immediately (503 on the embedded engine)")
+	f.Int("in-flight", 50_000, "purchases that a process handles concurrently; further ones get 503")
+	f.Int("max-streams", 10_000, "event streams that a process keeps open, at most half of its open-file limit; further ones get 503")
+	f.Duration("lease", 5*time.Second, "time without a sign of life after which a worker's orders go to another worker")
+	f.Int("batch", 256, "orders a worker commits in one transaction, at most")
+	f.Duration("linger", 5*time.Millisecond, "how long a worker lingers to fill a batch when no client is waiting; 0: not at all")
+	f.Duration("drain", 20*time.Second, "how long a stopping process may finish its work: half for requests, half for orders")
+	f.Duration("reconcile-every", time.Minute, "interval at which one API process compares Redis and the database and repairs sales that differ twice; 0: never")
+	f.Duration("keep-ended", 24*time.Hour, "how long Redis keeps a sale after its end and the last payment window; then the database answers for it")
+	f.StringSlice("webhook-allow", nil, "non-public addresses or networks that webhooks may be sent to, also without TLS")
+	f.Int("webhook-workers", 32, "concurrent webhook deliveries, at most a quarter of them to one endpoint")
+	f.String("config", "", "YAML file with any of these settings, by these names")
+}
+
+// UsageError is a mistake in how the program was called; its exit code is 2.
+type UsageError struct{ error }
+
+// Unwrap returns the mistake itself.
+func (e UsageError) Unwrap() error { return e.error }
+
+// Usage marks err as a mistake in how the program was called.
+func Usage(err error) error { return UsageError{err} }
+
+// BadSetting is a mistake of usage that names the setting, its value, the cause and the fix.
+func BadSetting(name, value, cause, mend string) error {
+	return Usage(FailedSetting(name, value, cause, mend))
+}
+
+// FailedSetting says the same of a setting that is valid and fails on what it
+// meets: a port that is taken, a server that does not answer. The exit
+// code is then 1.
+func FailedSetting(name, value, cause, mend string) error {
+	if shown := masked(name, value); value != "" {
+		cause = strings.ReplaceAll(cause, value, shown)
+		value = shown
+	}
+	return fmt.Errorf("setting %s (%s): value %q: %s; %s", name, EnvName(name), value, cause, mend)
+}
+
+// EnvName is the environment variable of a setting.
+func EnvName(setting string) string {
+	return envPrefix + strings.ToUpper(strings.ReplaceAll(setting, "-", "_"))
+}
+
+// Load merges the sources and validates the result.
+func Load(flags *pflag.FlagSet) (*Settings, error) {
+	s, err := Merge(flags)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.Validate(); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// Merge merges the sources without validating the result.
+func Merge(flags *pflag.FlagSet) (*Settings, error) {
+	k := koanf.New(".")
+	file, err := readFile(flags)
+	if err != nil {
+		return nil, err
+	}
+	if err := k.Load(file, nil); err != nil {
+		return nil, fmt.Errorf("read settings: %w", err)
+	}
+	fromEnv := make(map[string]bool)
+	environment := env.Provider(".", env.Opt{Prefix: envPrefix, TransformFunc: func(name, value string) (string, any) {
+		setting := strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(name, envPrefix)), "_", "-")
+		f := flags.Lookup(setting)
+		// Others share the prefix: container platforms set FLASHSALE_PORT for
+		// a service of that name. An empty variable is an unset one.
+		if f == nil || setting == "config" || value == "" {
+			return "", nil
+		}
+		fromEnv[setting] = true
+		if f.Value.Type() == "stringSlice" {
+			return setting, strings.Split(value, ",")
+		}
+		return setting, value
+	}})
+	if err := k.Load(environment, nil); err != nil {
+		return nil, fmt.Errorf("read settings from the environment: %w", err)
+	}
+	if err := k.Load(posflag.Provider(flags, ".", k), nil); err != nil {
+		return nil, fmt.Errorf("read settings from flags: %w", err)
+	}
+	s := &Settings{path: file.path, origins: make(map[string]string), values: make(map[string]string)}
+	flags.VisitAll(func(f *pflag.Flag) {
+		if !IsSetting(f.Name) {
+			return
+		}
+		origin := "default"
+		switch {
+		case f.Changed:
+			origin = "flag"
+		case fromEnv[f.Name]:
+			origin = "environment " + EnvName(f.Name)
+		case f.Name == "config" && file.path != "":
+			origin = "environment " + EnvName("config")
+		case file.has(f.Name):
+			origin = "file " + file.path
+		}
+		s.origins[f.Name] = origin
+	})
+	if err := s.fill(k); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// IsSetting tells the settings from the flags of single commands.
+func IsSetting(name string) bool { return settingFlag(name) != nil }
+
+// settingFlag is the definition of a setting; nil where there is none of that name.
+func settingFlag(name string) *pflag.Flag {
+	f := pflag.NewFlagSet("", pflag.ContinueOnError)
+	DefineFlags(f)
+	return f.Lookup(name)
+}
+
+// fill takes each value from where it was found, in its type.
+func (s *Settings) fill(k *koanf.Koanf) error {
+	errs := append(s.fillTexts(k), s.fillIdentity(k)...)
+	s.Config = s.path
+	if s.DB == "" {
+		s.DB = "sqlite:" + filepath.Join(s.DataDir, "flashsale.db")
+	}
+	parse := func(name string, fn func(string) error) {
+		if err := fn(k.String(name)); err != nil {
+			cause, fix := flagvalue.Explain(settingFlag(name), k.String(name), err)
+			errs = append(errs, BadSetting(name, k.String(name), cause, fix))
+		}
+	}
+	integer := func(name string, to *int) {
+		parse(name, func(v string) (err error) { *to, err = strconv.Atoi(v); return err })
+	}
+	number := func(name string, to *float64) {
+		parse(name, func(v string) (err error) {
+			if *to, err = strconv.ParseFloat(v, 64); err == nil && (math.IsNaN(*to) || math.IsInf(*to, 0)) {
+				err = strconv.ErrRange
+			}
+			return err
+		})
+	}
+	duration := func(name string, to *time.Duration) {
+		parse(name, func(v string) (err error) { *to, err = time.ParseDuration(v); return err })
+	}
+	integer("partitions", &s.Partitions)
+	integer("queue-limit", &s.QueueLimit)
+	integer("in-flight", &s.InFlight)
+	integer("max-streams", &s.MaxStreams)
+	duration("queue-age", &s.QueueAge)
+	integer("batch", &s.Batch)
+	integer("webhook-workers", &s.WebhookWorkers)
+	number("rate-buyer", &s.RateBuyer)
+	number("rate-address", &s.RateAddress)
+	duration("token-leeway", &s.TokenLeeway)
+	duration("lease", &s.Lease)
+	duration("linger", &s.Linger)
+	duration("drain", &s.Drain)
+	duration("reconcile-every", &s.ReconcileEvery)
+	duration("keep-ended", &s.KeepEnded)
+	parse("demo", func(v string) (err error) { s.Demo, err = strconv.ParseBool(v); return err })
+	networks := func(name string, to *[]string) {
+		v, err := list(k.Get(name))
+		if err != nil {
+			errs = append(errs, BadSetting(name, fmt.Sprint(k.Get(name)), err.Error(), "write for example [10.0.0.0/8]"))
+		}
+		*to = v
+	}
+	networks("trusted-proxies", &s.TrustedProxies)
+	networks("webhook-allow", &s.WebhookAllow)
+	for name := range s.origins {
+		s.values[name] = k.String(name)
+	}
+	s.values["config"] = s.path
+	s.values["db"] = s.DB
+	s.values["trusted-proxies"] = strings.Join(s.TrustedProxies, ",")
+	s.values["role-map"] = strings.Join(s.Identity.roleMap, ",")
+	s.values["webhook-allow"] = strings.Join(s.WebhookAllow, ",")
+	return errors.Join(errs...)
+}
+
+// textSetting is where the value of a setting that is a text goes.
+type textSetting struct {
+	name string
+	to   *string
+}
+
+// fillTexts takes the values that are texts.
+func (s *Settings) fillTexts(k *koanf.Koanf) (errs []error) {
+	for _, t := range append(s.identityTexts(), []textSetting{
+		{"addr", &s.Addr}, {"ops-addr", &s.OpsAddr}, {"redis", &s.Redis}, {"db", &s.DB}, {"data-dir", &s.DataDir},
+		{"jwt-secret", &s.JWTSecret}, {"jwks", &s.JWKS}, {"log-level", &s.LogLevel}, {"log-format", &s.LogFormat},
+	}...) {
+		if !single(k.Get(t.name)) {
+			errs = append(errs, BadSetting(t.name, k.String(t.name), "it is more than one text", "write one text, in quotes where it looks like something else"))
+		}
+		*t.to = k.String(t.name)
+	}
+	return errs
+}
+
+// single reports whether a file's value is one that a text can be made of as it
+// was written: not a list, a table, or a date, which YAML reads without quotes.
+func single(v any) bool {
+	switch v.(type) {
+	case string, bool, int, int64, uint64, float64, nil:
+		return true
+	default:
+		return false
+	}
+}
+
+// list reads a list of texts, or one text with commas.
+func list(v any) ([]string, error) {
+	switch v := v.(type) {
+	case nil:
+		return nil, nil
+	case string:
+		if v == "" {
+			return nil, nil
+		}
+		return strings.Split(v, ","), nil
+	case []string:
+		return v, nil
+	case []any:
+		out := make([]string, len(v))
+		for i := range v {
+			text, ok := v[i].(string)
+			if !ok {
+				return nil, fmt.Errorf("its entry %v is not text", v[i])
+			}
+			out[i] = text
+		}
+		return out, nil
+	default:
+		return nil, errors.New("it is not a list")
+	}
+}
+
+// logLevels are the names that --log-level takes.
+var logLevels = []string{"trace", "debug", "info", "warn", "error", "disabled"}
+
+// Validate checks every setting, and those that exclude each other.
+func (s *Settings) Validate() error {
+	var errs []error
+	check := func(ok bool, name, cause, mend string) {
+		if !ok {
+			errs = append(errs, BadSetting(name, s.values[name], cause, mend))
+		}
+	}
+	check(validAddr(s.Addr), "addr", "it is not host:port", "write for example 127.0.0.1:8080")
+	check(s.OpsAddr == "" || validAddr(s.OpsAddr), "ops-addr", "it is not host:port", "write for example 127.0.0.1:9090, or nothing")
+	check(validRedis(s.Redis), "redis", "it is no engine this program knows", "write embedded, redis://host:port/0, rediss://host:port/0 or cluster+redis://host:port")
+	check(strings.HasPrefix(s.DB, "sqlite:") && len(s.DB) > len("sqlite:"), "db", "it is no database this program knows", "write sqlite:PATH")
+	check(s.DataDir != "", "data-dir", "it is empty", "name a folder, for example flashsale-data")
+	check(s.JWTSecret == "" || len(s.JWTSecret) >= auth.MinSecret, "jwt-secret", fmt.Sprintf("it has %d bytes", len(s.JWTSecret)), "use 32 or more, for example from openssl rand -hex 32")
+	check(s.JWTSecret == "" || s.JWKS == "", "jwks", "there is a jwt-secret too", "set one of the two")
+	s.validateIdentity(check)
+	check(s.TokenLeeway >= 0 && s.TokenLeeway <= auth.MaxLeeway, "token-leeway", "it is out of range", "use 0 to 5m")
+	check(s.Partitions >= 1 && s.Partitions <= 1024, "partitions", "it is out of range", "use 1 to 1024")
+	check(s.RateAddress >= 0, "rate-address", "it is negative", "use 0 for no limit, or more")
+	check(s.RateBuyer != 0, "rate-buyer", "it would refuse everyone", "use more than 0, or -1 for no limit")
+	check(s.QueueLimit >= 1, "queue-limit", "it is out of range", "use 1 or more")
+	check(s.QueueAge >= 100*time.Millisecond && s.QueueAge <= time.Hour, "queue-age", "it is out of range", "use 100ms to 1h")
+	check(s.InFlight >= 1, "in-flight", "it is out of range", "use 1 or more")
+	check(s.MaxStreams >= 1 && s.MaxStreams <= 1_000_000, "max-streams", "it is out of range", "use 1 to 1000000")
+	check(s.Batch >= 1 && s.Batch <= 512, "batch", "it is out of range", "use 1 to 512")
+	check(s.Lease >= time.Second && s.Lease <= time.Hour, "lease", "it is out of range", "use 1s to 1h")
+	check(s.Linger >= 0 && s.Linger <= time.Second, "linger", "it is out of range", "use 0 to 1s")
+	check(s.Drain > 0 && s.Drain <= 10*time.Minute, "drain", "it is out of range", "use more than 0, at most 10m")
+	check(s.ReconcileEvery == 0 || s.ReconcileEvery >= time.Second && s.ReconcileEvery <= 24*time.Hour, "reconcile-every", "it is out of range", "use 1s to 24h, or 0 for never")
+	check(s.KeepEnded >= time.Minute && s.KeepEnded <= 365*24*time.Hour, "keep-ended", "it is out of range", "use 1m to 8760h")
+	check(slices.Contains(logLevels, s.LogLevel), "log-level", "it is no level", "use trace, debug, info, warn, error or disabled")
+	check(s.LogFormat == "json" || s.LogFormat == "console", "log-format", "it is no format", "use json or console")
+	for _, p := range s.TrustedProxies {
+		check(validProxy(p), "trusted-proxies", fmt.Sprintf("%q is neither an address nor a network", p), "write for example 10.0.0.0/8")
+	}
+	wrong := validNetworks(s.WebhookAllow)
+	check(wrong == "", "webhook-allow", wrong, "write for example 10.0.0.0/8")
+	check(s.WebhookWorkers >= 1 && s.WebhookWorkers <= 1024, "webhook-workers", "it is out of range", "use 1 to 1024")
+	return errors.Join(errs...)
+}
+
+func validAddr(v string) bool {
+	_, port, err := net.SplitHostPort(v)
+	if err != nil {
+		return false
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	return err == nil && n <= 65535
+}
+
+func validRedis(v string) bool {
+	if v == EmbeddedRedis {
+		return true
+	}
+	u, err := url.Parse(v)
+	return err == nil && u.Host != "" && slices.Contains([]string{"redis", "rediss", "cluster+redis", "cluster+rediss"}, u.Scheme)
+}
+
+func validProxy(v string) bool {
+	if _, err := netip.ParseAddr(v); err == nil {
+		return true
+	}
+	_, err := netip.ParsePrefix(v)
+	return err == nil
+}
+
+// settingsFile is a YAML file of settings, read as a koanf provider.
+type settingsFile struct {
+	path   string
+	values map[string]any
+}
+
+func (f *settingsFile) has(name string) bool { _, ok := f.values[name]; return ok }
+
+// Read gives the values.
+func (f *settingsFile) Read() (map[string]any, error) { return maps.Clone(f.values), nil }
+
+// ReadBytes is the provider's other form; the file is parsed already.
+func (f *settingsFile) ReadBytes() ([]byte, error) {
+	return nil, errors.New("settings file: read as values only")
+}
+
+func readFile(flags *pflag.FlagSet) (*settingsFile, error) {
+	path, err := flags.GetString("config")
+	if err != nil {
+		return nil, err
+	}
+	if path == "" {
+		path = os.Getenv(EnvName("config"))
+	}
+	f := &settingsFile{path: path, values: map[string]any{}}
+	if path == "" {
+		return f, nil
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, BadSetting("config", path, "the file cannot be read ("+err.Error()+")", "name a YAML file, or leave it out")
+	}
+	if f.values, err = yaml.Parser().Unmarshal(text); err != nil {
+		return nil, BadSetting("config", path, "it is not YAML ("+err.Error()+")", "write lines such as addr: 127.0.0.1:8080")
+	}
+	for name := range f.values {
+		if !IsSetting(name) {
+			return nil, BadSetting("config", path, fmt.Sprintf("it holds an unknown setting %q", name), "see the names in --help")
+		}
+	}
+	return f, nil
+}
+
+// WebhookPolicy says which addresses webhooks may be sent to.
+func (s *Settings) WebhookPolicy() (webhook.Policy, error) {
+	allow, err := webhook.ParseNetworks(s.WebhookAllow)
+	return webhook.Policy{Allow: allow}, err
+}
+
+// validNetworks says what is wrong with a list of networks.
+func validNetworks(texts []string) (cause string) {
+	if _, err := webhook.ParseNetworks(texts); err != nil {
+		return fmt.Sprintf("one of %q is neither an address nor a network", texts)
+	}
+	return ""
+}
+
+// Print writes every setting with its value and where the value comes from. Secrets are
+// masked.
+func (s *Settings) Print(out io.Writer) error {
+	names := make([]string, 0, len(s.origins))
+	for name := range s.origins {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	w := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
+	for _, name := range names {
+		fmt.Fprintf(w, "%s\t%s\t%s\n", name, masked(name, s.values[name]), s.origins[name])
+	}
+	return w.Flush()
+}

@@ -1,0 +1,98 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/cmd/flashsale/backend"
+	"flashsale/migrations"
+	"flashsale/order"
+)
+
+// database looks at the database, and returns the partitions it was laid out
+// for; 0 where that is not known.
+func (d *doctor) database(ctx context.Context) (partitions int) {
+	s := d.settings
+	path := strings.TrimPrefix(s.DB, "sqlite:")
+	const migrate = "run flashsale migrate up, or flashsale serve, which does it"
+	// Opening it would make it.
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		d.warn("database", "there is none at "+path+" yet", migrate)
+		return 0
+	}
+	store, err := order.OpenStore(ctx, s.DB)
+	if err != nil {
+		d.fix("database", err.Error(), backend.DatabaseFix(err))
+		return 0
+	}
+	defer func() {
+		if err := store.Close(); err != nil {
+			d.failed("database", err)
+		}
+	}()
+	if free, known := freeBytes(filepath.Dir(path)); known && free < minDisk {
+		d.warn("database", fmt.Sprintf("%d MiB are free beside it", free>>20), "make room: a full disk stops the commits, and purchases with them")
+	}
+	if err := backend.CheckSchema(ctx, store); err != nil {
+		if errors.Is(err, migrations.ErrPending) {
+			d.fix("database", "its schema is older than this program, or it is empty", migrate)
+		} else {
+			d.fix("database", "its schema cannot be read: "+err.Error(), "see that the file is a database of this service, and not locked")
+		}
+		return 0
+	}
+	c, err := store.Checkup(ctx)
+	switch {
+	case err != nil:
+		d.fix("database", err.Error(), "see that the file can be read and is not locked")
+		return 0
+	case len(c.Damage) > 0:
+		d.fix("database", "the file is damaged: "+strings.Join(c.Damage, "; "), "stop every process, and restore the last copy")
+	case c.JournalMode != "wal":
+		d.warn("database", "its journal mode is "+c.JournalMode+", not wal", "see that the file system allows shared memory; network file systems do not")
+	default:
+		d.ok("database", "%s is whole and its schema is up to date (epoch %d)", path, c.Epoch)
+	}
+	if c.Partitions != 0 && c.Partitions != s.Partitions {
+		d.fix("partitions", fmt.Sprintf("the setting is %d, and the database was laid out for %d", s.Partitions, c.Partitions),
+			fmt.Sprintf("set --partitions %d", c.Partitions))
+	}
+	return c.Partitions
+}
+
+// age compares the database with what Redis has seen of it.
+func (d *doctor) age(ctx context.Context, rdb redis.UniversalClient, partitions int) {
+	if _, err := os.Stat(strings.TrimPrefix(d.settings.DB, "sqlite:")); err != nil {
+		return // reported before
+	}
+	store, err := order.OpenStore(ctx, d.settings.DB)
+	if err != nil {
+		return // reported before
+	}
+	defer func() {
+		if err := store.Close(); err != nil {
+			d.failed("database", err)
+		}
+	}()
+	if backend.CheckSchema(ctx, store) != nil {
+		return // reported before
+	}
+	behind, err := order.FindBehind(ctx, store, rdb, partitions)
+	switch {
+	case err != nil:
+		d.failed("database", err)
+	case len(behind) > 0:
+		b := &behind[0]
+		d.fix("database", fmt.Sprintf("it is older than Redis, as after the restore of a backup: %d sales are stopped, the first is %s (revision %d in the database, %d in Redis)",
+			len(behind), b.ItemID, b.Database, b.Redis), "decide with flashsale recover --from redis or --from database; see docs/backup.md")
+	default:
+		d.ok("database", "it is not older than Redis")
+	}
+}

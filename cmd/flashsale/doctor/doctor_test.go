@@ -1,0 +1,38 @@
+//go:build unix
+
+package doctor
+
+import (
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/testing/redistest"
+)
+
+func TestMain(m *testing.M) { redistest.Main(m) }
+
+// TestDoctor_Clock: a difference between this machine's clock and that of Redis is to be
+// fixed, in either direction.
+func TestDoctor_Clock(t *testing.T) {
+	if testing.Short() {
+		t.Skip("skipped: it starts a redis-server, and -short asks for the quick tests")
+	}
+	t.Parallel()
+	rdb := redis.NewClient(&redis.Options{Addr: redistest.Real(t, "--appendfsync", "everysec").Addr()})
+	t.Cleanup(func() {
+		if err := rdb.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	for skew, want := range map[time.Duration]string{
+		5 * time.Minute: levelFix, -5 * time.Minute: levelFix, 0: levelOK,
+	} {
+		d := &doctor{now: func() time.Time { return time.Now().Add(skew) }}
+		d.clock(t.Context(), rdb, 1)
+		if len(d.found) != 1 || d.found[0].level != want || d.found[0].part != "clock" {
+			t.Errorf("skew %v: the doctor found %+v", skew, d.found)
+		}
+	}
+}

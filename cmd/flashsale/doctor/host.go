@@ -1,0 +1,79 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"flashsale/cmd/flashsale/backend"
+	"flashsale/cmd/flashsale/config"
+)
+
+// keys looks at what tokens are verified with.
+func (d *doctor) keys(ctx context.Context) {
+	s := d.settings
+	if s.JWTSecret == "" && s.JWKS == "" && !s.Identity.Separate() {
+		d.devKey()
+		return
+	}
+	err := s.NeedKey("api")
+	if err == nil {
+		_, err = s.OpenVerifier(ctx, nil, func(error) {})
+	}
+	if err != nil {
+		d.failed("keys", err)
+		return
+	}
+	if s.JWTSecret != "" {
+		d.ok("keys", "a secret of %d bytes verifies the tokens", len(s.JWTSecret))
+	} else {
+		d.ok("keys", "the key set %s can be read", config.RedactURL(s.JWKS))
+	}
+	switch i := &s.Identity; {
+	case i.AdminSecret != "":
+		d.ok("keys", "a secret of %d bytes verifies the tokens of admins", len(i.AdminSecret))
+	case i.AdminJWKS != "":
+		d.ok("keys", "the key set %s of admins can be read", config.RedactURL(i.AdminJWKS))
+	case i.Separate():
+		d.ok("keys", "admins need tokens of an issuer or an audience of their own")
+	default:
+		d.found = append(d.found, finding{levelNote, "keys", "buyers and admins share a key: whatever signs tokens for buyers can sign for admins",
+			"give admins a key of their own (FLASHSALE_ADMIN_JWT_SECRET or FLASHSALE_ADMIN_JWKS), see docs/identity.md"})
+	}
+}
+
+// devKey looks at development mode's key without making one.
+func (d *doctor) devKey() {
+	path := filepath.Join(d.settings.DataDir, config.DevKeyFile)
+	const remedy = "set FLASHSALE_JWT_SECRET or FLASHSALE_JWKS before real money is taken"
+	info, err := os.Stat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		d.warn("keys", "there is no key: flashsale serve would run in development mode and make one", remedy)
+	case err != nil:
+		d.failed("keys", err)
+	case info.Mode().Perm()&0o077 != 0:
+		d.fix("keys", fmt.Sprintf("development key %s can be read by others (%v)", path, info.Mode().Perm()), "chmod 600 "+path)
+	default:
+		d.warn("keys", "development mode: whoever can reach /dev/tokens can be anybody", remedy)
+	}
+}
+
+// process looks at what the system grants a process.
+func (d *doctor) process() {
+	n, known := backend.FileLimit()
+	switch {
+	case !known:
+	case n < minFiles:
+		d.warn("system", fmt.Sprintf("a process may have %d files open, one for each connection", n),
+			"raise the limit (ulimit -n, LimitNOFILE) above the connections you expect")
+	case uint64(d.settings.MaxStreams) > backend.StreamFiles(n):
+		d.warn("system", fmt.Sprintf("max-streams is %d, but a process may have %d files open, and event streams take half of them at most", d.settings.MaxStreams, n),
+			"raise the limit (ulimit -n, LimitNOFILE), or lower max-streams")
+	default:
+		d.ok("system", "a process may have %d files open", n)
+	}
+}

@@ -1,0 +1,106 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/inventory"
+	"flashsale/order"
+	"flashsale/queue"
+)
+
+// contents looks at what the service itself has put into Redis.
+func (d *doctor) contents(ctx context.Context, rdb redis.UniversalClient, partitions int) {
+	switch have, err := inventory.RecordedPartitions(ctx, rdb); {
+	case err != nil:
+		d.failed("partitions", err)
+		return
+	case have != 0 && have != partitions:
+		d.fix("partitions", fmt.Sprintf("this Redis was laid out for %d, and %d is wanted", have, partitions),
+			"name the Redis that belongs to the database, or set the number that is recorded")
+		return
+	case have == 0:
+		d.ok("queue", "this Redis holds nothing of the service yet")
+		return
+	}
+	waiting := 0 // accepted orders that are not committed
+	for p := range partitions {
+		s := d.queue(ctx, rdb, fmt.Sprintf("orders-%d", p), inventory.QueuePrefix(p))
+		waiting += s.Ready + s.Delayed + s.Leased
+		d.queue(ctx, rdb, fmt.Sprintf("expiries-%d", p), inventory.ExpiryQueuePrefix(p))
+	}
+	d.workers(ctx, rdb, waiting)
+	d.age(ctx, rdb, partitions)
+}
+
+// workers checks that a worker is live and fetches. Without one, orders that wait are
+// a fault, and an idle service is worth a warning.
+func (d *doctor) workers(ctx context.Context, rdb redis.UniversalClient, waiting int) {
+	registry, err := queue.NewRegistry(rdb, queue.RegistryConfig{Key: order.WorkersKey})
+	if err != nil {
+		d.failed("workers", err)
+		return
+	}
+	w, err := registry.List(ctx)
+	if err != nil {
+		d.failed("workers", err)
+		return
+	}
+	says := noWorker(w)
+	switch {
+	case says == "":
+		last := "no fetch yet"
+		if !w.FetchedAt.IsZero() {
+			last = fmt.Sprintf("last fetch %v ago", w.Now.Sub(w.FetchedAt).Round(time.Second))
+		}
+		d.ok("workers", "%d live, %s", len(w.Live), last)
+	case waiting > 0:
+		remedy := "start flashsale worker"
+		if len(w.Live) > 0 {
+			remedy = fmt.Sprintf("read the log of the worker on %s, and check that the database is writable", w.Live[0].Host)
+		}
+		d.fix("workers", fmt.Sprintf("%d accepted orders wait, and %s", waiting, says), remedy)
+	default:
+		d.warn("workers", says+"; no order waits", "start flashsale worker before the sale opens")
+	}
+}
+
+// noWorker says since when no worker has fetched; empty if one does.
+func noWorker(w queue.Workers) string {
+	switch {
+	case order.WorkerTrouble(w) == "":
+		return ""
+	case !w.FetchedAt.IsZero():
+		return "no worker has fetched since " + w.FetchedAt.Format(time.RFC3339)
+	case w.SeenAt.IsZero():
+		return "no worker has ever registered"
+	default:
+		return "no worker has ever fetched"
+	}
+}
+
+// queue looks at one task queue.
+func (d *doctor) queue(ctx context.Context, rdb redis.UniversalClient, name, prefix string) queue.Stats {
+	q, err := queue.New(rdb, queue.Config{Prefix: prefix})
+	if err != nil {
+		d.failed("queue", err)
+		return queue.Stats{}
+	}
+	s, err := q.Stats(ctx)
+	switch {
+	case err != nil:
+		d.failed("queue", err)
+	case s.Dead > 0:
+		d.warn("queue", fmt.Sprintf("%s holds %d dead letters", name, s.Dead), "see flashsale queue dead, then retry or discard them")
+	case s.Paused:
+		d.warn("queue", name+" is paused", "resume it, or nothing is committed")
+	case s.OldestReady > time.Minute:
+		d.warn("queue", fmt.Sprintf("%s: a task waits for %v", name, s.OldestReady.Round(time.Second)), "see that a worker runs")
+	default:
+		d.ok("queue", "%s: %d ready, %d delayed, %d leased, no dead letters", name, s.Ready, s.Delayed, s.Leased)
+	}
+	return s
+}

@@ -1,0 +1,120 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/rs/zerolog"
+
+	"flashsale/cmd/flashsale/backend"
+	"flashsale/cmd/flashsale/config"
+	"flashsale/internal/breaker"
+	"flashsale/inventory"
+)
+
+// redis looks at Redis: what it keeps, how fast it answers, whose data it has.
+func (d *doctor) redis(ctx context.Context, partitions int) {
+	s := d.settings
+	if s.Redis == config.EmbeddedRedis {
+		d.ok("redis", "embedded: it lives and ends with flashsale serve; every purchase waits for its commit")
+		return
+	}
+	backend.LogRedis(zerolog.Nop()) // the findings say it better
+	rdb, closers, err := backend.OpenRedis(s.Redis, breaker.New(breaker.Config{}), func() {})
+	if err != nil {
+		d.failed("redis", err)
+		return
+	}
+	defer func() {
+		for _, done := range closers {
+			if err := done(); err != nil {
+				d.failed("redis", err)
+			}
+		}
+	}()
+	if err := rdb.Ping(ctx).Err(); err != nil {
+		d.fix("redis", fmt.Sprintf("%s does not answer: %v", config.RedactURL(s.Redis), err), "start it, or correct the address")
+		return
+	}
+	says, change := backend.Durability(ctx, rdb, s.Redis)
+	d.ok("redis", "%s", says)
+	for _, c := range change {
+		if c.Must {
+			d.fix("redis", c.Says, c.Fix)
+		} else {
+			d.warn("redis", c.Says, c.Fix)
+		}
+	}
+	d.server(ctx, rdb)
+	d.pace(ctx, rdb)
+	if partitions == 0 {
+		partitions = s.Partitions
+	}
+	d.clock(ctx, rdb, partitions)
+	d.contents(ctx, rdb, partitions)
+}
+
+// server looks at the version and the role of the Redis that answers.
+func (d *doctor) server(ctx context.Context, rdb redis.UniversalClient) {
+	text, err := rdb.Info(ctx, "server", "replication", "memory").Result()
+	if err != nil {
+		d.warn("redis", "it does not tell about itself: "+err.Error(), "allow INFO for this user, if you want it checked")
+		return
+	}
+	info := make(map[string]string)
+	for line := range strings.Lines(text) {
+		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
+			info[name] = value
+		}
+	}
+	var major int
+	if _, err := fmt.Sscanf(info["redis_version"], "%d", &major); err == nil && major < minRedis {
+		d.fix("redis", "its version is "+info["redis_version"], fmt.Sprintf("use version %d or later", minRedis))
+	}
+	if role := info["role"]; role != "" && role != "master" {
+		d.fix("redis", "it is a replica, and refuses writes", "name the primary, at "+info["master_host"]+":"+info["master_port"])
+	}
+	if info["maxmemory"] == "0" {
+		d.warn("redis", "maxmemory is not set: Redis grows until the system stops it", "set maxmemory, with maxmemory-policy noeviction")
+	}
+}
+
+// pace looks at how fast Redis answers.
+func (d *doctor) pace(ctx context.Context, rdb redis.UniversalClient) {
+	took := make([]time.Duration, pings)
+	for i := range took {
+		began := time.Now()
+		if err := rdb.Ping(ctx).Err(); err != nil {
+			d.fix("redis", "it stopped answering: "+err.Error(), "see its log")
+			return
+		}
+		took[i] = time.Since(began)
+	}
+	slices.Sort(took)
+	if median := took[pings/2]; median > slowExchange {
+		d.warn("redis", fmt.Sprintf("an exchange takes %v (median of %d)", median.Round(10*time.Microsecond), pings),
+			"bring it nearer: each batch of purchases is one exchange")
+	} else {
+		d.ok("redis", "an exchange takes %v (median of %d)", median.Round(10*time.Microsecond), pings)
+	}
+}
+
+// clock compares this machine's clock with that of every Redis server that keeps
+// a partition, as the service does.
+func (d *doctor) clock(ctx context.Context, rdb redis.UniversalClient, partitions int) {
+	clock := inventory.NewClock(rdb, partitions, d.now)
+	if err := clock.Measure(ctx); err != nil {
+		d.warn("clock", "it cannot be compared with the Redis clock: "+err.Error(), "allow TIME for this user")
+		return
+	}
+	offset := clock.Offset()
+	if offset.Abs() > backend.MaxClockSkew {
+		d.fix("clock", fmt.Sprintf("the Redis clock minus this machine's is %v: %s", offset.Round(time.Millisecond), backend.ClockEffect), backend.ClockFix)
+	} else {
+		d.ok("clock", "the Redis clock minus this machine's is %v", offset.Round(time.Microsecond))
+	}
+}

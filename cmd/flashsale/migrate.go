@@ -1,0 +1,89 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"flashsale/cmd/flashsale/backend"
+	"flashsale/cmd/flashsale/config"
+	"flashsale/migrations"
+)
+
+// migration runs fn with the migrator of a database that exists, or that may be
+// created.
+func migration(create bool, fn func(c *cobra.Command, m *migrations.Migrator) error) func(*cobra.Command, []string) error {
+	return func(c *cobra.Command, _ []string) (err error) {
+		s, err := config.Load(c.Flags())
+		if err != nil {
+			return err
+		}
+		store, err := backend.OpenDatabase(c.Context(), s, create)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, store.Close()) }()
+		m, err := backend.Migrator(store)
+		if err != nil {
+			return err
+		}
+		return fn(c, m)
+	}
+}
+
+func newMigrate() *cobra.Command {
+	up := &cobra.Command{Use: "up", Short: "Apply every pending migration", Args: config.NoArgs,
+		RunE: migration(true, func(c *cobra.Command, m *migrations.Migrator) error {
+			n, err := m.Up(c.Context())
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(c.OutOrStdout(), "applied %d\n", n)
+			return err
+		})}
+	var yes bool
+	undo := migration(false, func(c *cobra.Command, m *migrations.Migrator) error {
+		undone, err := m.Down(c.Context())
+		if err != nil {
+			return err
+		}
+		text := "undone 1"
+		if !undone {
+			text = "nothing to undo"
+		}
+		_, err = fmt.Fprintln(c.OutOrStdout(), text)
+		return err
+	})
+	down := &cobra.Command{Use: "down", Short: "Undo the newest migration, and drop the data it holds", Args: config.NoArgs,
+		RunE: func(c *cobra.Command, args []string) error {
+			if !yes {
+				return config.Usage(errors.New("migrate down drops the newest migration's tables with all that is in them, orders included; " +
+					"stop every process, keep a copy of the database, and say --yes"))
+
+			}
+			return undo(c, args)
+		}}
+	down.Flags().BoolVar(&yes, "yes", false, "drop the data")
+	status := &cobra.Command{Use: "status", Short: "List the migrations; exit 1 when one is pending or there is no database", Args: config.NoArgs,
+		RunE: migration(false, func(c *cobra.Command, m *migrations.Migrator) error {
+			steps, err := m.Status(c.Context())
+			if err != nil {
+				return err
+			}
+			w := tabwriter.NewWriter(c.OutOrStdout(), 0, 4, 2, ' ', 0)
+			for _, s := range steps {
+				state := "pending"
+				if s.Applied {
+					state = "applied"
+				}
+				fmt.Fprintf(w, "%d\t%s\t%s\n", s.Version, state, s.Name)
+			}
+			if err := w.Flush(); err != nil {
+				return err
+			}
+			return m.Check(c.Context())
+		})}
+	return config.Group("migrate", "Change the database's schema", up, down, status)
+}

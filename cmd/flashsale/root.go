@@ -1,0 +1,35 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+
+	"flashsale/cmd/flashsale/admin"
+	"flashsale/cmd/flashsale/config"
+	"flashsale/cmd/flashsale/service"
+)
+
+// newRoot builds the command line. Without a command it serves.
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "flashsale",
+		Short: "Sell a fixed stock to a crowd that arrives in one second",
+		Long: "flashsale sells a fixed stock to a crowd that arrives in one second.\n\n" +
+			"Without a command it serves: API and worker in one process, on an embedded Redis and a\n" +
+			"SQLite file unless told otherwise. Each setting may be given as a flag, as an environment\n" +
+			"variable (--ops-addr is FLASHSALE_OPS_ADDR), or in a YAML file named by --config.",
+		Args:          config.NoArgs,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		RunE:          runRole(service.Serve),
+		Version:       thisBuild().String(),
+	}
+	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
+	root.SetFlagErrorFunc(config.FlagError)
+	config.DefineFlags(root.PersistentFlags())
+	root.AddCommand(
+		newServe(), newAPI(), newWorker(),
+		newMigrate(), admin.Item(), admin.Order(), admin.Payment(), admin.Queue(), admin.Reconcile(), newToken(), newConfig(), newDoctor(),
+		newBackup(), newRestore(), newRecover(),
+	)
+	return root
+}

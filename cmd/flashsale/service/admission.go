@@ -1,0 +1,55 @@
+package service
+
+import (
+	"errors"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"flashsale/order"
+)
+
+// newAdmission makes what keeps purchases out for which the orders that wait leave no
+// room, and has it look at the queues.
+func newAdmission(sh *shared, ps *parts) *order.Pressure {
+	e, eng := sh.env, sh.eng
+	loaders := make([]order.Loader, len(eng.queues))
+	for i, q := range eng.queues {
+		loaders[i] = q
+	}
+	p := order.NewPressure(order.PressureConfig{
+		Queues: loaders, Partition: eng.partition, MaxAge: e.settings.QueueAge,
+		Volatile: e.embedded(), Database: sh.writes, OnError: e.reporter("admission"),
+	})
+	e.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "flashsale_admission_shut_queues",
+		Help: "Queues of orders, by partition, that are so full that purchases are refused before they are looked at.",
+	}, func() float64 { return float64(p.Shut()) }))
+	ps.add(part{name: "admission", run: p.Run})
+	return p
+}
+
+// newWriteProbe adds the check whether the database takes writes, for readiness and
+// for admission.
+func newWriteProbe(e *env, store *order.Store, ps *parts) (*order.WriteProbe, error) {
+	effect := "accepted orders wait"
+	if e.role.api {
+		effect = "purchases get 503"
+	}
+	log := e.log.With().Str("component", "database").Logger()
+	p, err := order.NewWriteProbe(store, func(err error) {
+		switch {
+		case errors.Is(err, order.ErrBusy):
+			log.Error().Err(err).Msg("database is busy: no write has succeeded for seconds")
+		case err != nil:
+			log.Error().Err(err).Msg("database refuses writes; " + effect)
+		default:
+			log.Info().Msg("database accepts writes again")
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	ps.closing("write probe", p.Close)
+	ps.add(part{name: "write probe", run: p.Run})
+	return p, nil
+}

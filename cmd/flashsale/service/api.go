@@ -1,0 +1,108 @@
+package service
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"flashsale/catalog"
+	"flashsale/cmd/flashsale/backend"
+	"flashsale/cmd/flashsale/config"
+	"flashsale/handler"
+	"flashsale/handler/auth"
+	"flashsale/order"
+)
+
+// addAPI adds what sells, and the server that buyers and admins reach it by.
+func addAPI(ctx context.Context, sh *shared, ready *health, dev *development, ps *parts) (*catalog.Catalog, error) {
+	e, eng, s := sh.env, sh.eng, sh.settings
+	sl, err := newSelling(ctx, sh, ps)
+	if err != nil {
+		return nil, err
+	}
+	reconciler := newReconciler(sh, sl, ps)
+	verifier, err := s.OpenVerifier(context.WithoutCancel(ctx), dev.secret(), e.reporter("auth"))
+	if err != nil {
+		return nil, err
+	}
+	addRefundMetric(ctx, e, eng.store)
+	webhooks, err := newWebhookAdmin(s, eng.store)
+	if err != nil {
+		return nil, err
+	}
+	backlog := order.NewBacklog(eng.store, sl.service.Returns, sl.service.Bell, append(eng.orderQueues(), eng.otherQueues()...)...)
+	feed := order.NewFeed(order.FeedConfig{
+		Store: eng.store, Redis: eng.rdb, Orders: sl.service, MaxStreams: maxStreams(e), OnError: e.reporter("order events"),
+	})
+	c := handler.Config{
+		Service: sl.service, Items: sl.items, Verifier: verifier, Tasks: backlog, Reconciler: reconciler, Webhooks: webhooks,
+		Ready: append(ready.checks(), catalogCheck(sl.items)), Workers: sh.mon.monitor, Admission: newAdmission(sh, ps),
+		Limits: handler.Limits{
+			RateBuyer: s.RateBuyer, RateAddress: s.RateAddress, TrustedProxies: s.TrustedProxies, InFlight: int64(s.InFlight),
+		},
+		Streams:   handler.Streams{Feed: feed},
+		CursorKey: cursorKey(s, dev), Log: e.log, Registerer: e.registry, Now: e.now, ItemNow: eng.clock.ItemNow,
+	}
+	if dev != nil {
+		c.DevTokens = func(sub, role string, ttl time.Duration) (string, error) {
+			return dev.sign(sub, auth.Role(role), ttl)
+		}
+	}
+	h, err := handler.New(c)
+	if err != nil {
+		return nil, err
+	}
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", s.Addr)
+	if err != nil {
+		return nil, config.FailedSetting("addr", s.Addr, err.Error(), "choose a free address")
+	}
+	// The server does not wait for streams, whose connections it has given away. Their
+	// last bytes are waited for after it has drained, so that both share the time.
+	ps.add(part{name: "order streams", stop: feed.Wait})
+	ps.add(ready.drain.part("api", handler.StrictListener(l), e.server(h)))
+	// It is stopped first, so that clients of streams reconnect to another process.
+	ps.add(part{name: "order events", run: feed.Run, stop: feed.Close})
+	fmt.Fprintf(e.out, "api       http://%s/v1/items\n", l.Addr())
+	if e.role.command == "serve" && s.Demo {
+		return sl.items, openDemo(ctx, eng.store, sl.service)
+	}
+	return sl.items, nil
+}
+
+// maxStreams bounds the event streams of this process, and registers the bound as
+// a metric.
+func maxStreams(e *env) int {
+	n := e.settings.MaxStreams
+	if files, known := backend.FileLimit(); known && uint64(n) > backend.StreamFiles(files) {
+		n = int(backend.StreamFiles(files))
+		e.log.Warn().Int("max_streams", n).Int("setting", e.settings.MaxStreams).Uint64("open_files", files).
+			Msg("max-streams lowered to half of the open-file limit; raise the limit (ulimit -n, LimitNOFILE)")
+	}
+	limit := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "flashsale_event_streams_limit", Help: "Event streams that this process may have open.",
+	})
+	limit.Set(float64(n))
+	e.registry.MustRegister(limit)
+	return n
+}
+
+// cursorKey authenticates the cursors of lists. All API processes of a shop
+// share their secret, so they share this key; with public keys alone there is
+// no secret to derive it from, and the edge's fixed key finds damage only.
+func cursorKey(s *config.Settings, dev *development) []byte {
+	secret := dev.secret()
+	if s.JWTSecret != "" {
+		secret = []byte(s.JWTSecret)
+	}
+	if len(secret) == 0 {
+		return nil
+	}
+	mac := hmac.New(sha256.New, secret)
+	mac.Write([]byte("flashsale list cursor"))
+	return mac.Sum(nil)
+}

@@ -1,0 +1,418 @@
+//go:build unix
+
+package service
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
+	"github.com/rs/zerolog"
+	"github.com/spf13/pflag"
+
+	"flashsale/cmd/flashsale/config"
+	"flashsale/handler/auth"
+	"flashsale/internal/testing/redistest"
+)
+
+const skewSecret = "clock-tests-secret-of-more-than-32-bytes"
+
+// skewedHost is the whole service in this process, on a host whose clock is wrong.
+type skewedHost struct {
+	t   *testing.T
+	url string
+	log syncBuffer
+	// registry holds the service's metrics.
+	registry *prometheus.Registry
+}
+
+// syncBuffer is a buffer that many write to.
+type syncBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *syncBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+// settingsOf are the settings that the flags name.
+func settingsOf(args ...string) (*config.Settings, error) {
+	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+	config.DefineFlags(flags)
+	if err := flags.Parse(args); err != nil {
+		return nil, err
+	}
+	return config.Load(flags)
+}
+
+// startSkewed runs the service until the test ends. The host's clock is ahead of
+// Redis's by skew.
+func startSkewed(t *testing.T, setting string, skew time.Duration) *skewedHost {
+	t.Helper()
+	s, err := settingsOf("--addr=127.0.0.1:0", "--ops-addr=", "--demo=false", "--jwt-secret="+skewSecret,
+		"--redis="+setting, "--data-dir="+t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &skewedHost{t: t}
+	var out bytes.Buffer
+	h.registry = prometheus.NewRegistry()
+	life, err := build(t.Context(), &env{
+		settings: s, role: Serve, log: zerolog.New(&h.log), out: &out, registry: h.registry,
+		now: func() time.Time { return time.Now().Add(skew) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, line, _ := strings.Cut(out.String(), "http://")
+	addr, _, ok := strings.Cut(line, "/v1/items")
+	if !ok {
+		t.Fatalf("no address in %q", out.String())
+	}
+	h.url = "http://" + addr
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- life.run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("stop: %v", err)
+		}
+	})
+	return h
+}
+
+// ask sends one request and decodes the answer.
+func (h *skewedHost) ask(method, path string, as auth.Role, body any, headers ...string) (int, http.Header, map[string]any) {
+	h.t.Helper()
+	text, err := json.Marshal(body)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(h.t.Context(), time.Minute)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, method, h.url+path, bytes.NewReader(text))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	token, err := auth.SignToken([]byte(skewSecret), "user-1", as, time.Hour, time.Now())
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	r.Header.Set("Authorization", "Bearer "+token)
+	r.Header.Set("Content-Type", "application/json")
+	for i := 0; i < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	res, err := http.DefaultClient.Do(r)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	defer res.Body.Close()
+	answer, err := io.ReadAll(res.Body)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	got := map[string]any{}
+	if len(answer) > 0 {
+		if err := json.Unmarshal(answer, &got); err != nil {
+			h.t.Fatalf("%s %s: %v: %s", method, path, err, answer)
+		}
+	}
+	return res.StatusCode, res.Header, got
+}
+
+// create opens a sale; times are by the clock of Redis, zero for none.
+func (h *skewedHost) create(id string, opens, closes time.Time) {
+	h.t.Helper()
+	body := map[string]any{
+		"id": id, "name": "Thing", "price_minor": 100, "currency": "EUR", "stock": 10, "per_user_limit": 5,
+		"payment_window_seconds": 60,
+	}
+	if !opens.IsZero() {
+		body["opens_at"] = opens.UTC().Format(time.RFC3339Nano)
+	}
+	if !closes.IsZero() {
+		body["closes_at"] = closes.UTC().Format(time.RFC3339Nano)
+	}
+	if status, _, got := h.ask("POST", "/v1/admin/items", auth.RoleAdmin, body); status != http.StatusCreated {
+		h.t.Fatalf("create %s: %d %v", id, status, got)
+	}
+}
+
+func (h *skewedHost) buy(id, key string) (int, http.Header, map[string]any) {
+	h.t.Helper()
+	return h.ask("POST", "/v1/items/"+id+"/orders", auth.RoleBuyer, map[string]any{"quantity": 1}, "Idempotency-Key", key)
+}
+
+// instant reads a time of an answer.
+func (h *skewedHost) instant(of map[string]any, field string) time.Time {
+	h.t.Helper()
+	at, err := time.Parse(time.RFC3339, fmt.Sprint(of[field]))
+	if err != nil {
+		h.t.Fatalf("%s: %v", field, err)
+	}
+	return at
+}
+
+// TestClock_HostSkewed: with a host's clock that is five minutes wrong, the pages
+// and the purchases still agree, and so do expiries and payments.
+func TestClock_HostSkewed(t *testing.T) {
+	if testing.Short() {
+		t.Skip("skipped: it starts a redis-server, and -short asks for the quick tests")
+	}
+	t.Parallel()
+	for _, skew := range []time.Duration{5 * time.Minute, -5 * time.Minute} {
+		t.Run(skew.String(), func(t *testing.T) {
+			t.Parallel()
+			server := redistest.Real(t, "--appendfsync", "everysec")
+			h := startSkewed(t, "redis://"+server.Addr()+"/0", skew)
+			redisNow := redisTime(t, server.Addr())
+			for _, c := range []struct {
+				id            string
+				opens, closes time.Duration // from now; 0: none
+				state         string
+				answer        string
+			}{
+				{"default", 0, 0, "open", "201"},
+				{"opens-soon", 2 * time.Minute, 0, "scheduled", "409 sale_not_open"},
+				{"has-opened", -2 * time.Minute, 0, "open", "201"},
+				{"closes-soon", -10 * time.Minute, 2 * time.Minute, "open", "201"},
+				{"has-closed", -10 * time.Minute, -2 * time.Minute, "closed", "409 sale_closed"},
+			} {
+				var opens, closes time.Time
+				if c.opens != 0 {
+					opens = redisNow.Add(c.opens)
+				}
+				if c.closes != 0 {
+					closes = redisNow.Add(c.closes)
+				}
+				h.create(c.id, opens, closes)
+				h.wantState(c.id, c.state)
+				status, header, got := h.buy(c.id, "k")
+				answer := strings.TrimSpace(fmt.Sprint(status, " ", got["code"]))
+				if status == http.StatusCreated {
+					answer = "201"
+					h.wantExpiry(got)
+				}
+				if answer != c.answer {
+					t.Errorf("%s is shown as %s and bought with %s, want %s", c.id, c.state, answer, c.answer)
+				}
+				if retry := header.Get("Retry-After"); c.state == "scheduled" && (len(retry) > 3 || retry > "120" || retry == "") {
+					t.Errorf("%s: Retry-After %q, want up to 120", c.id, retry)
+				}
+			}
+			if !strings.Contains(h.log.String(), "differs from the Redis clock") || !strings.Contains(h.log.String(), "NTP") {
+				t.Errorf("the start does not warn:\n%s", h.log.String())
+			}
+			h.wantOffset(-skew)
+		})
+	}
+}
+
+// redisTime is a server's clock.
+func redisTime(t *testing.T, addr string) time.Time {
+	t.Helper()
+	rdb := redis.NewClient(redistest.Options(addr))
+	defer rdb.Close()
+	now, err := rdb.Time(t.Context()).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return now
+}
+
+// wantState looks at an item alone, in the list, and as an admin sees it.
+func (h *skewedHost) wantState(id, state string) {
+	h.t.Helper()
+	_, _, page := h.ask("GET", "/v1/items/"+id, auth.RoleBuyer, nil)
+	_, _, admin := h.ask("GET", "/v1/admin/items/"+id, auth.RoleAdmin, nil)
+	_, _, list := h.ask("GET", "/v1/items", auth.RoleBuyer, nil)
+	shown := []map[string]any{page, admin}
+	items, _ := list["items"].([]any)
+	for _, one := range items {
+		if item, ok := one.(map[string]any); ok && item["id"] == id {
+			shown = append(shown, item)
+		}
+	}
+	if len(shown) != 3 {
+		h.t.Errorf("%s is not in the list: %v", id, list)
+	}
+	for _, item := range shown {
+		if item["state"] != state {
+			h.t.Errorf("%s is %v, want %s", id, item["state"], state)
+		}
+		if off := time.Since(h.instant(item, "server_time")); off.Abs() > time.Minute {
+			h.t.Errorf("%s: server_time is %v off the clock of Redis", id, off)
+		}
+	}
+}
+
+// wantExpiry wants the time to pay to be counted by the clock that the page shows.
+func (h *skewedHost) wantExpiry(bought map[string]any) {
+	h.t.Helper()
+	if left := time.Until(h.instant(bought, "expires_at")); left < 0 || left > time.Minute+time.Second {
+		h.t.Errorf("an order expires in %v, want a minute", left)
+	}
+	if off := time.Since(h.instant(bought, "created_at")); off.Abs() > time.Minute {
+		h.t.Errorf("created_at is %v off", off)
+	}
+	status, _, got := h.ask("POST", fmt.Sprintf("/v1/orders/%v/payment", bought["id"]), auth.RoleService,
+		map[string]any{"reference": bought["id"], "amount_minor": 100, "currency": "EUR"})
+	if status != http.StatusOK || got["status"] != "paid" {
+		h.t.Errorf("pay: %d %v", status, got)
+	}
+}
+
+func (h *skewedHost) wantOffset(want time.Duration) {
+	h.t.Helper()
+	families, err := h.registry.Gather()
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() != "flashsale_clock_offset_seconds" {
+			continue
+		}
+		if got := f.GetMetric()[0].GetGauge().GetValue(); got-want.Seconds() > 60 || want.Seconds()-got > 60 {
+			h.t.Errorf("flashsale_clock_offset_seconds is %v, want about %v", got, want.Seconds())
+		}
+		return
+	}
+	h.t.Error("there is no flashsale_clock_offset_seconds")
+}
+
+// TestClock_Wired: what the service writes and shows goes by the time that Redis
+// tells, which here is five minutes ahead of that of the machine.
+func TestClock_Wired(t *testing.T) {
+	if testing.Short() {
+		t.Skip("skipped: it starts a redis-server, and -short asks for the quick tests")
+	}
+	t.Parallel()
+	const ahead = 5 * time.Minute
+	server := redistest.Real(t, "--appendfsync", "everysec")
+	h := startSkewed(t, "redis://"+shiftTime(t, server.Addr(), ahead)+"/0", 0)
+	h.wantOffset(ahead)
+	h.create("thing", time.Now().Add(-time.Hour), time.Time{})
+	_, _, bought := h.buy("thing", "k")
+	for _, field := range []string{"created_at", "confirmed_at"} {
+		if off := time.Until(h.instant(bought, field)) - ahead; off.Abs() > time.Minute {
+			t.Errorf("%s is %v off the clock of Redis", field, off)
+		}
+	}
+	if left := time.Until(h.instant(bought, "expires_at")); left <= ahead || left > ahead+time.Minute+time.Second {
+		t.Errorf("the order expires in %v, want a minute after %v", left, ahead)
+	}
+	_, _, page := h.ask("GET", "/v1/items/thing", auth.RoleBuyer, nil)
+	if off := time.Until(h.instant(page, "server_time")) - ahead; off.Abs() > time.Minute {
+		t.Errorf("server_time is %v off the clock of Redis", off)
+	}
+}
+
+// shiftTime is a proxy in front of a Redis that adds to the answers to TIME.
+func shiftTime(t *testing.T, target string, by time.Duration) string {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	t.Cleanup(all.Wait)
+	t.Cleanup(func() {
+		if err := ln.Close(); err != nil {
+			t.Errorf("close the proxy: %v", err)
+		}
+	})
+	all.Go(func() {
+		for {
+			client, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			server, err := net.Dial("tcp", target)
+			if err != nil {
+				t.Errorf("dial %s: %v", target, err)
+				if err := client.Close(); err != nil {
+					t.Errorf("close a connection of the proxy: %v", err)
+				}
+				return
+			}
+			// A connection of the client's pool has one call under way.
+			var asked atomic.Bool
+			all.Go(func() {
+				pass(server, client, func(b []byte) []byte {
+					asked.Store(strings.EqualFold(string(b), "*1\r\n$4\r\ntime\r\n"))
+					return b
+				})
+			})
+			all.Go(func() {
+				pass(client, server, func(b []byte) []byte {
+					lines := strings.Split(string(b), "\r\n")
+					if !asked.Load() || len(lines) < 3 {
+						return b
+					}
+					seconds, err := strconv.ParseInt(lines[2], 10, 64)
+					if err != nil {
+						t.Errorf("TIME was answered with %q", b)
+						return b
+					}
+					lines[2] = strconv.FormatInt(seconds+int64(by/time.Second), 10)
+					return []byte(strings.Join(lines, "\r\n"))
+				})
+			})
+		}
+	})
+	return ln.Addr().String()
+}
+
+// pass copies what from says to to, each piece as change makes it.
+func pass(to, from net.Conn, change func([]byte) []byte) {
+	defer to.Close()
+	defer from.Close()
+	for b := make([]byte, 64<<10); ; {
+		n, err := from.Read(b)
+		if err != nil {
+			return
+		}
+		if _, err := to.Write(change(b[:n])); err != nil {
+			return
+		}
+	}
+}
+
+// TestClock_Embedded: the embedded engine goes by the host's clock, and there is
+// nothing to measure or to warn of.
+func TestClock_Embedded(t *testing.T) {
+	t.Parallel()
+	h := startSkewed(t, config.EmbeddedRedis, 0)
+	h.create("default", time.Time{}, time.Time{})
+	h.wantState("default", "open")
+	if status, _, got := h.buy("default", "k"); status != http.StatusCreated {
+		t.Errorf("buy: %d %v", status, got)
+	}
+	h.wantOffset(0)
+	if strings.Contains(h.log.String(), "clock") {
+		t.Errorf("the start speaks of clocks:\n%s", h.log.String())
+	}
+}

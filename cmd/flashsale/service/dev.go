@@ -1,0 +1,88 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"flashsale/cmd/flashsale/config"
+	"flashsale/handler/auth"
+	"flashsale/order"
+)
+
+// adminTokenLife is how long the admin token printed at start is good.
+const adminTokenLife = 24 * time.Hour
+
+// development is the mode of a service that no key is set for. Its key signs for everyone.
+type development struct {
+	settings *config.Settings
+	key      []byte
+}
+
+// checkKeys checks that the role has the keys it needs. It returns development mode, whose
+// key it makes where it is missing; nil outside it.
+func checkKeys(s *config.Settings, r Role) (*development, error) {
+	if !r.api {
+		return nil, nil
+	}
+	if err := s.NeedKey(r.command); err != nil {
+		return nil, err
+	}
+	if s.JWTSecret != "" || s.JWKS != "" {
+		return nil, nil
+	}
+	key, err := config.DevKey(s.DataDir)
+	if err != nil {
+		return nil, err
+	}
+	return &development{settings: s, key: key}, nil
+}
+
+// secret is the key; nil outside development mode.
+func (d *development) secret() []byte {
+	if d == nil {
+		return nil
+	}
+	return d.key
+}
+
+// print says that this is no setting for real money, and gives what is needed to try the
+// service out.
+func (d *development) print(out io.Writer) error {
+	token, err := d.sign("admin", auth.RoleAdmin, adminTokenLife)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(out, "mode      development: POST /dev/tokens hands out tokens; set FLASHSALE_JWT_SECRET or FLASHSALE_JWKS to end that\nadmin     %s\n", token)
+	return err
+}
+
+// sign signs a token with development mode's key.
+func (d *development) sign(sub string, role auth.Role, ttl time.Duration) (string, error) {
+	terms, err := d.settings.Terms()
+	if err != nil {
+		return "", err
+	}
+	return d.settings.Sign(d.key, terms, sub, role, ttl)
+}
+
+// demoItem is what serve sells when there is nothing else.
+var demoItem = order.NewItem{
+	ID: "demo", Name: "Demo sneaker", Description: "A hundred pairs, one each.",
+	PriceMinor: 12900, Currency: "EUR", Stock: 100, PerUserLimit: 1, By: order.By{Actor: "flashsale serve"},
+}
+
+// openDemo creates the demo sale on an empty database.
+func openDemo(ctx context.Context, store *order.Store, orders *order.Service) error {
+	items, err := store.Items(ctx)
+	if err != nil || len(items) > 0 {
+		return err
+	}
+	_, err = orders.CreateItem(ctx, demoItem)
+	if errors.Is(err, order.ErrItemExists) {
+		return nil // another process was quicker
+	}
+	return err
+}

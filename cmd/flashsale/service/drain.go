@@ -1,0 +1,169 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// lameDuck is how long a stopping server still takes connections while it asks
+// its clients to go: each answer closes its connection, and /readyz says 503.
+const lameDuck = 250 * time.Millisecond
+
+// newConnWait bounds the wait for connections whose first request has not
+// arrived yet.
+const newConnWait = time.Second
+
+var errDraining = errors.New("draining")
+
+// drain stops a server without dropping a request. http.Server.Shutdown alone
+// drops what it has read but not begun: it marks the server as closing first,
+// and a connection that finds it so after reading a request ends without an
+// answer. So the server stops being used before it is shut down.
+type drain struct {
+	on atomic.Bool
+	mu sync.Mutex
+	// owed are the connections that may have a request read and not begun:
+	// new ones, and while draining those that turned active. The server calls
+	// its hook before it decides to drop, so only the handler's own beginning
+	// takes a connection off.
+	owed map[net.Conn]struct{}
+	// accepted is closed when the server accepts no more, and every connection
+	// it accepted has been announced.
+	accepted chan struct{}
+}
+
+func newDrain() *drain {
+	return &drain{owed: make(map[net.Conn]struct{}), accepted: make(chan struct{})}
+}
+
+type connKey struct{}
+
+// check fails once draining has begun, for /readyz.
+func (d *drain) check() error {
+	if d.on.Load() {
+		return errDraining
+	}
+	return nil
+}
+
+// part runs the server until it has drained.
+func (d *drain) part(name string, l net.Listener, srv *http.Server) part {
+	strict := srv.ConnState // of the connections' own rules
+	srv.ConnState = func(c net.Conn, state http.ConnState) {
+		if strict != nil {
+			strict(c, state)
+		}
+		d.watch(c, state)
+	}
+	before := srv.ConnContext
+	srv.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
+		if before != nil {
+			ctx = before(ctx, c)
+		}
+		return context.WithValue(ctx, connKey{}, c)
+	}
+	next := srv.Handler
+	srv.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if d.on.Load() {
+			d.begun(r)
+			w.Header().Set("Connection", "close")
+		}
+		next.ServeHTTP(w, r)
+	})
+	run := serving(srv, l, func() { close(d.accepted) })
+	return part{name: name, run: run, stop: func(ctx context.Context) error { return d.stop(ctx, l, srv) }}
+}
+
+// watch is the server's hook. Outside draining it touches the set twice in a
+// connection's life, and never for a request.
+func (d *drain) watch(c net.Conn, state http.ConnState) {
+	on := d.on.Load()
+	if state == http.StateActive && on {
+		state = http.StateNew
+	}
+	if state == http.StateIdle && !on {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if state == http.StateNew {
+		d.owed[c] = struct{}{}
+	} else {
+		delete(d.owed, c)
+	}
+}
+
+// begun takes the request's connection off the owed ones.
+func (d *drain) begun(r *http.Request) {
+	c, ok := r.Context().Value(connKey{}).(net.Conn)
+	if !ok {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.owed, c)
+}
+
+func (d *drain) owing() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.owed)
+}
+
+func (d *drain) stop(ctx context.Context, l net.Listener, srv *http.Server) error {
+	d.on.Store(true)
+	pause(ctx, lameDuck)
+	// The listener is closed here and not by Shutdown, so that what was
+	// accepted is served before the server counts as closing.
+	err := ignoreClosed(l.Close())
+	select {
+	case <-d.accepted:
+	case <-ctx.Done():
+	}
+	for end := time.Now().Add(newConnWait); d.owing() > 0 && time.Now().Before(end); {
+		pause(ctx, 5*time.Millisecond)
+	}
+	// It may find the listener not yet taken off its list, and close it again.
+	if serr := ignoreClosed(srv.Shutdown(ctx)); serr != nil {
+		err = errors.Join(err, serr, srv.Close())
+	}
+	return err
+}
+
+func ignoreClosed(err error) error {
+	if errors.Is(err, net.ErrClosed) {
+		return nil
+	}
+	return err
+}
+
+// serving runs a server until its part is cancelled; closed is called when it
+// accepts no more.
+func serving(srv *http.Server, l net.Listener, closed func()) func(context.Context) error {
+	return func(ctx context.Context) error {
+		err := srv.Serve(l)
+		closed()
+		if !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
+			return err
+		}
+		// Serve returns as soon as stopping begins; the part has ended when
+		// the requests in flight have been answered.
+		<-ctx.Done()
+		return nil
+	}
+}
+
+// pause waits for d, or until ctx ends.
+func pause(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}

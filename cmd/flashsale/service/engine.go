@@ -1,0 +1,220 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/cmd/flashsale/backend"
+	"flashsale/cmd/flashsale/config"
+	"flashsale/inventory"
+	"flashsale/migrations"
+	"flashsale/order"
+	"flashsale/queue"
+)
+
+// engine is what keeps the state: the database, Redis with its clock, and the task queues.
+type engine struct {
+	store      *order.Store
+	rdb        redis.UniversalClient
+	clock      *inventory.Clock // that of Redis
+	nudges     order.Nudges     // for every new connection to Redis
+	partitions int
+	queues     []*queue.Queue // of orders, by partition
+	expires    []*queue.Queue // expiry of unpaid orders, by partition
+}
+
+// openEngine opens database and Redis, which belong together.
+func openEngine(ctx context.Context, e *env, ps *parts) (*engine, error) {
+	s := e.settings
+	eng := &engine{nudges: order.NewNudges(), partitions: s.Partitions}
+	backend.LogRedis(e.log)
+	var closers []func() error
+	var err error
+	// This connects to nothing yet.
+	if eng.rdb, closers, err = backend.OpenRedis(s.Redis, newBreakers(e.registry), eng.nudges.Nudge); err != nil {
+		return nil, err
+	}
+	eng.clock = inventory.NewClock(eng.rdb, s.Partitions, e.now)
+	var redisParts parts
+	for _, fn := range slices.Backward(closers) {
+		redisParts.closing("redis", fn)
+	}
+	err = eng.openDatabase(ctx, e, ps)
+	*ps = append(*ps, redisParts...)
+	if err != nil {
+		return nil, err
+	}
+	if err := pingRedis(ctx, s.Redis, eng.rdb); err != nil {
+		return nil, err
+	}
+	startClock(ctx, e, eng.clock, ps)
+	if err := eng.checkPartitions(ctx); err != nil {
+		return nil, err
+	}
+	if err := eng.openQueues(s); err != nil {
+		return nil, err
+	}
+	return eng, nil
+}
+
+// openDatabase opens the database, and migrates it for serve.
+func (eng *engine) openDatabase(ctx context.Context, e *env, ps *parts) error {
+	options := []order.StoreOption{order.WithClock(eng.clock)}
+	if e.role.api {
+		options = append(options, order.WithPayments(paymentCounter(e.registry)))
+	}
+	store, err := backend.OpenDatabase(ctx, e.settings, e.role.command == "serve", options...)
+	if err != nil {
+		return err
+	}
+	eng.store = store
+	ps.closing("database", store.Close)
+	m, err := backend.Migrator(store)
+	if err != nil {
+		return err
+	}
+	if e.role.command == "serve" {
+		n, err := m.Up(ctx)
+		if err != nil {
+			return err
+		}
+		e.log.Debug().Int("applied", n).Msg("database migrated")
+		return nil
+	}
+	err = m.Check(ctx)
+	if errors.Is(err, migrations.ErrPending) {
+		return config.FailedSetting("db", e.settings.DB, "its schema is older than this program, or it is empty", "run flashsale migrate up")
+	}
+	return err
+}
+
+func pingRedis(ctx context.Context, setting string, rdb redis.UniversalClient) error {
+	err := rdb.Ping(ctx).Err()
+	switch {
+	case err == nil:
+		return nil
+	case redis.IsLoadingError(err):
+		return config.FailedSetting("redis", setting, "it is still reading its data ("+err.Error()+")", "start again once it has")
+	default:
+		return config.FailedSetting("redis", setting, "no answer ("+err.Error()+")", "start it, or correct the address")
+	}
+}
+
+// checkPartitions compares the number of partitions with those of database and Redis.
+func (eng *engine) checkPartitions(ctx context.Context) error {
+	want := eng.partitions
+	have, err := eng.store.CheckPartitions(ctx, want)
+	if err != nil {
+		return err
+	}
+	if have != want {
+		return config.BadSetting("partitions", fmt.Sprint(want), fmt.Sprintf("the database was laid out for %d", have), "set that number")
+	}
+	err = inventory.CheckPartitions(ctx, eng.rdb, want)
+	if errors.Is(err, inventory.ErrPartitions) {
+		return config.BadSetting("partitions", fmt.Sprint(want), err.Error(), "set the number that is recorded")
+	}
+	return err
+}
+
+// maxExpiries bounds the orders that may wait for their payment, per partition. It
+// is beyond any sale: what bounds them is the stock.
+const maxExpiries = 100_000_000
+
+// openQueues makes the task queues of every partition.
+func (eng *engine) openQueues(s *config.Settings) error {
+	for p := range s.Partitions {
+		// Apart from the orders, so that those which wait for their payment take no
+		// room from those that wait for the database, and are not read with them.
+		expiries, err := queue.New(eng.rdb, queue.Config{
+			Prefix: inventory.ExpiryQueuePrefix(p), Lease: s.Lease, MaxLength: maxExpiries,
+		})
+		if err != nil {
+			return err
+		}
+		orders, err := queue.New(eng.rdb, queue.Config{
+			Prefix: inventory.QueuePrefix(p), Lease: s.Lease, MaxLength: s.QueueLimit, Followers: expiries,
+			// A dead order holds its units until someone decides about it, so
+			// none is dropped to make room for another.
+			MaxDead: s.QueueLimit,
+		})
+		if err != nil {
+			return err
+		}
+		eng.queues, eng.expires = append(eng.queues, orders), append(eng.expires, expiries)
+	}
+	return nil
+}
+
+// partition tells in which partition an item lives.
+func (eng *engine) partition(item string) int { return inventory.PartitionOf(item, eng.partitions) }
+
+// orderQueues are the task queues of accepted orders, as operators know them.
+func (eng *engine) orderQueues() (named []order.NamedQueue) {
+	for i, q := range eng.queues {
+		named = append(named, order.NamedQueue{Name: fmt.Sprintf("orders-%d", i), Queue: q})
+	}
+	return named
+}
+
+// otherQueues are all other task queues.
+func (eng *engine) otherQueues() (named []order.NamedQueue) {
+	for i, q := range eng.expires {
+		named = append(named, order.NamedQueue{Name: fmt.Sprintf("expiries-%d", i), Queue: q})
+	}
+	return named
+}
+
+func (eng *engine) tasks() []order.Tasks {
+	tasks := make([]order.Tasks, len(eng.queues))
+	for i, q := range eng.queues {
+		tasks[i] = q
+	}
+	return tasks
+}
+
+// startClock measures the one clock by which pages, purchases and the database tell the
+// time: that of Redis, now and then every few seconds. The embedded engine's clock is
+// this host's.
+func startClock(ctx context.Context, e *env, clock *inventory.Clock, ps *parts) {
+	e.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "flashsale_clock_offset_seconds",
+		Help: "Redis server clock minus this host's clock, in seconds; the largest difference on a cluster.",
+	}, func() float64 { return clock.Offset().Seconds() }))
+	if e.embedded() {
+		return
+	}
+	report := e.reporter("clock")
+	if err := clock.Measure(ctx); err != nil {
+		report(err)
+	}
+	if d := clock.Offset(); d.Abs() > backend.MaxClockSkew {
+		e.log.Warn().Int64("offset_ms", d.Milliseconds()).Msg("this host's clock differs from the Redis clock: " + backend.ClockEffect + "; " + backend.ClockFix)
+	}
+	ps.add(part{name: "clock", run: func(ctx context.Context) error {
+		clock.Run(ctx, report)
+		return nil
+	}})
+}
+
+// lockFiles keeps other processes from serving the same data with an engine of their own.
+func lockFiles(s *config.Settings, ps *parts) error {
+	for _, l := range []struct{ path, setting, value string }{
+		{filepath.Join(s.DataDir, "serve.lock"), "data-dir", s.DataDir},
+		{strings.TrimPrefix(s.DB, "sqlite:") + backend.ServeLock, "db", s.DB},
+	} {
+		unlock, err := backend.LockFile(l.path, l.setting, l.value)
+		if err != nil {
+			return err
+		}
+		ps.closing(l.setting, unlock)
+	}
+	return nil
+}

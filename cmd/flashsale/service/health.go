@@ -1,0 +1,95 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"flashsale/catalog"
+	"flashsale/cmd/flashsale/config"
+	"flashsale/handler"
+	"flashsale/order"
+)
+
+// health answers whether this process works.
+type health struct {
+	*shared
+	drain *drain
+	pulse *pulse // nil without a worker
+}
+
+func (h *health) checks() []handler.Check {
+	return []handler.Check{
+		{Name: "draining", Probe: func(context.Context) error { return h.drain.check() }},
+		{Name: "redis", Probe: func(ctx context.Context) error { return h.eng.rdb.Ping(ctx).Err() }},
+		{Name: "database", Probe: h.databaseReady},
+		{Name: "database", Probe: h.salesStopped, Degrades: "older than Redis as to some items, whose sales are stopped until flashsale recover"},
+	}
+}
+
+// databaseReady checks whether the database takes writes, and whether anything can be
+// sold: not if it is older than Redis as to every item.
+func (h *health) databaseReady(ctx context.Context) error {
+	err := h.canWrite(ctx)
+	if h.highWater.All() {
+		err = errors.Join(err, h.highWater.Err())
+	}
+	return err
+}
+
+// salesStopped fails while the database is older than Redis as to some items. The other
+// sales go on, so the process stays ready.
+func (h *health) salesStopped(context.Context) error {
+	if h.highWater.All() {
+		return nil // databaseReady says so
+	}
+	return h.highWater.Err()
+}
+
+// canWrite checks whether the database takes writes. A worker that commits has shown
+// it, and is not held up by a write of the check's own.
+func (h *health) canWrite(ctx context.Context) error {
+	if h.pulse != nil {
+		if at := h.pulse.committed.Load(); at != nil && h.now().Sub(*at) < commitTrust {
+			return nil
+		}
+	}
+	return h.writes.Check(ctx)
+}
+
+// listenOps takes the operator's address; nil where there is none.
+func listenOps(ctx context.Context, e *env) (net.Listener, error) {
+	if e.settings.OpsAddr == "" {
+		return nil, nil
+	}
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", e.settings.OpsAddr)
+	if err != nil {
+		return nil, config.FailedSetting("ops-addr", e.settings.OpsAddr, err.Error(), "choose a free address, or none")
+	}
+	fmt.Fprintf(e.out, "metrics   http://%s/metrics\n", l.Addr())
+	if at, ok := l.Addr().(*net.TCPAddr); !ok || !at.IP.IsLoopback() {
+		e.log.Warn().Msgf("/metrics and /debug/pprof are served without authentication on %s, which is reachable from other machines: "+
+			"restrict access to it with a firewall or network policy, or set --ops-addr to a loopback address", l.Addr())
+	}
+	return l, nil
+}
+
+// serveOps returns the part that shows operators this process. items is nil without an API.
+func serveOps(e *env, l net.Listener, h *health, monitor *order.Monitor, items *catalog.Catalog) part {
+	c := handler.OpsConfig{Log: e.log, Ready: h.checks()}
+	if e.role.api {
+		c.Workers = monitor
+		c.Ready = append(c.Ready, catalogCheck(items))
+	}
+	if p := h.pulse; p != nil {
+		c.Ready = append(c.Ready, handler.Check{Name: "worker", Probe: func(context.Context) error { return p.ready() }})
+		c.Alive = p.alive
+	}
+	srv := e.server(handler.NewOps(e.registry, c))
+	// A CPU profile streams for as long as was asked.
+	srv.WriteTimeout = 2 * time.Minute
+	// It stops without ado: a scrape or a profile cut off at the end is no loss.
+	return part{name: "ops", run: serving(srv, l, func() {}), stop: func(context.Context) error { return srv.Close() }}
+}

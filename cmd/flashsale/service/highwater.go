@@ -1,0 +1,54 @@
+package service
+
+import (
+	"context"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"flashsale/order"
+)
+
+// compareEvery is how often the revisions of a page of items in Redis and the
+// database are compared.
+const compareEvery = time.Second
+
+// newHighWater compares the database with what Redis has seen of it, before this
+// process does anything else and from then on.
+func newHighWater(ctx context.Context, e *env, eng *engine, ps *parts) (*order.HighWater, error) {
+	stopped := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "flashsale_sales_stopped",
+		Help: "Sales that are stopped because the database is older than Redis; decide with flashsale recover.",
+	})
+	e.registry.MustRegister(stopped)
+	was := 0
+	h, err := order.NewHighWater(ctx, order.HighWaterConfig{
+		Store: eng.store, Redis: eng.rdb, Partitions: e.settings.Partitions, OnError: e.reporter("highwater"),
+		OnChange: func(behind []order.Behind) {
+			stopped.Set(float64(len(behind)))
+			if len(behind) == 0 {
+				e.log.Info().Msg("the database has caught up with Redis: no sale is stopped")
+			}
+			for i := range behind[:min(len(behind), maxLogged)] {
+				b := &behind[i]
+				e.log.Error().Str("item", b.ItemID).Int64("database_revision", b.Database).Int64("redis_revision", b.Redis).
+					Msg("sale stopped: the database is older than Redis, as after the restore of a backup; decide with flashsale recover --from redis|database")
+			}
+			if len(behind) > maxLogged && len(behind) != was {
+				e.log.Error().Int("sales", len(behind)).Msg("more sales are stopped")
+			}
+			was = len(behind)
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := h.Check(ctx); err != nil {
+		return nil, err
+	}
+	ps.add(part{name: "high-water marks", run: func(ctx context.Context) error {
+		h.Run(ctx, compareEvery)
+		return nil
+	}})
+	return h, nil
+}

@@ -1,0 +1,147 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"flashsale/internal/breaker"
+	"flashsale/lock"
+	"flashsale/order"
+)
+
+// batchMetrics registers the figures of purchase scripts, and returns what
+// records them.
+func batchMetrics(registry prometheus.Registerer) func(int, time.Duration) {
+	size := prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name: "flashsale_purchase_batch_requests", Help: "Purchases per script.",
+		Buckets: prometheus.ExponentialBuckets(1, 2, 10),
+	})
+	took := prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name: "flashsale_purchase_script_seconds", Help: "Round trip of one purchase script.",
+		Buckets: prometheus.ExponentialBuckets(0.0001, 2, 14),
+	})
+	registry.MustRegister(size, took)
+	return func(n int, d time.Duration) {
+		size.Observe(float64(n))
+		took.Observe(d.Seconds())
+	}
+}
+
+// lockMetrics registers the figures of the items' locks, and returns what
+// records them. No item becomes a label: there may be any number of them.
+func lockMetrics(e *env) lock.Observer {
+	times := func(name, help string) prometheus.Histogram {
+		h := prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: name, Help: help, Buckets: prometheus.ExponentialBuckets(0.0001, 2, 16),
+		})
+		e.registry.MustRegister(h)
+		return h
+	}
+	waited := times("flashsale_lock_wait_seconds", "Time from asking for an item's lock to having it.")
+	held := times("flashsale_lock_hold_seconds", "Time that an item's lock was held until it was released.")
+	events := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "flashsale_lock_events_total",
+		Help: "What happened to items' locks: handed_over, wait_failed, lost, max_hold, repaired, extended_late.",
+	}, []string{"event"})
+	e.registry.MustRegister(events)
+	for _, event := range []string{"handed_over", "wait_failed", "lost", "max_hold", "repaired", "extended_late"} {
+		events.WithLabelValues(event)
+	}
+	count := func(event string) func(string) {
+		c := events.WithLabelValues(event)
+		return func(string) { c.Inc() }
+	}
+	waitFailed, lost, maxHold, late := count("wait_failed"), count("lost"), count("max_hold"), count("extended_late")
+	return lock.Observer{
+		Acquired: func(_ string, d time.Duration) { waited.Observe(d.Seconds()) },
+		Released: func(_ string, d time.Duration) { held.Observe(d.Seconds()) },
+		Waited: func(item string, _ time.Duration, err error) {
+			if err != nil {
+				waitFailed(item)
+			}
+		},
+		HandedOver: count("handed_over"),
+		Repaired:   count("repaired"),
+		Lost: func(item string, cause error) {
+			if errors.Is(cause, lock.ErrMaxHold) {
+				maxHold(item)
+				return
+			}
+			lost(item)
+		},
+		ExtendedLate: func(item string, _ time.Duration) { late(item) },
+		CannotListen: e.reporter("locks"),
+	}
+}
+
+// processName names this process to whoever inspects the locks.
+func processName() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown host"
+	}
+	return fmt.Sprintf("%s pid %d", host, os.Getpid())
+}
+
+// newBreakers makes the circuit breakers towards Redis, and registers their figures.
+// No node becomes a label: which one is away, Redis's own monitoring tells.
+func newBreakers(registry prometheus.Registerer) *breaker.Breakers {
+	b := breaker.New(breaker.Config{})
+	registry.MustRegister(
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "flashsale_redis_breakers_open",
+			Help: "Servers of Redis to which calls are refused at once, because they did not answer of late: 0 or 1, more on a cluster.",
+		}, func() float64 { return float64(b.Open()) }),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "flashsale_redis_breaker_refused_total",
+			Help: "Calls to Redis that were refused at once while it was away. Nothing of them was sent.",
+		}, func() float64 { return float64(b.Refused()) }),
+	)
+	return b
+}
+
+const (
+	// watchedRefunds bounds what a scrape counts.
+	watchedRefunds = 10_000
+	// watchTimeout bounds how long a scrape waits for the database.
+	watchTimeout = time.Second
+)
+
+// paymentCounter registers the count of received amounts, and returns what counts them.
+func paymentCounter(registry prometheus.Registerer) func(order.PaymentOutcome) {
+	recorded := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "flashsale_payments_total",
+		Help: "Amounts recorded by this process: accepted, late, duplicate or mismatch; and amounts marked as refunded.",
+	}, []string{"outcome"})
+	registry.MustRegister(recorded)
+	counters := make(map[order.PaymentOutcome]prometheus.Counter, len(order.PaymentOutcomes))
+	for _, outcome := range order.PaymentOutcomes {
+		counters[outcome] = recorded.WithLabelValues(string(outcome))
+	}
+	return func(outcome order.PaymentOutcome) { counters[outcome].Inc() }
+}
+
+// addRefundMetric registers how many amounts have to be refunded.
+func addRefundMetric(ctx context.Context, e *env, store *order.Store) {
+	ctx = context.WithoutCancel(ctx) // scrapes go on while the process drains
+	report := e.reporter("payments")
+	e.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "flashsale_payments_to_refund",
+		Help: "Amounts in the database that paid nothing and are not marked as refunded, up to 10000; the same in every API process.",
+	}, func() float64 {
+		ctx, cancel := context.WithTimeout(ctx, watchTimeout)
+		defer cancel()
+		n, err := store.PaymentsToRefund(ctx, watchedRefunds)
+		if err != nil {
+			report(err)
+			return math.NaN()
+		}
+		return float64(n)
+	}))
+}

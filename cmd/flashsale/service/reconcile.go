@@ -1,0 +1,144 @@
+package service
+
+import (
+	"context"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+
+	"flashsale/order"
+)
+
+// newReconciler makes the reconciler that the API asks, and lets one of all
+// processes run one in the background.
+func newReconciler(sh *shared, sl *selling, ps *parts) *order.Reconciler {
+	e, eng := sh.env, sh.eng
+	m := newReconcileMetrics(e.registry)
+	r := order.NewReconciler(order.ReconcilerConfig{
+		Store: eng.store, Stock: sl.stock, Records: sl.stock, Tasks: eng.tasks(), Returns: sl.service.Returns, HighWater: sh.highWater,
+		OnRepair: func(item string, d order.Drift) {
+			m.repairs.WithLabelValues(string(d.Kind)).Inc()
+			e.log.Warn().Str("item", item).Str("kind", string(d.Kind)).Int64("expected", d.Expected).Int64("found", d.Found).
+				Int("count", d.Count).Str("note", d.Note).Msg("reconciliation repaired a difference")
+		},
+	})
+	if e.settings.ReconcileEvery == 0 {
+		return r
+	}
+	ps.add(sh.chores.lead("reconcile", func(ctx context.Context) {
+		// Who leads no more knows nothing of the drift.
+		defer m.clear()
+		r.Run(ctx, e.settings.ReconcileEvery, func(report order.ReconcileReport, err error) {
+			if err != nil {
+				e.log.Warn().Err(err).Msg("reconciliation cut short")
+				return
+			}
+			m.observe(&report)
+			logReconciled(e.log, &report)
+		})
+	}))
+	return r
+}
+
+// maxLogged bounds the items that one round of the background logs.
+const maxLogged = 20
+
+// logReconciled tells of what is not repaired.
+func logReconciled(log zerolog.Logger, report *order.ReconcileReport) {
+	logged := 0
+	for i := range report.Items {
+		item := &report.Items[i]
+		if item.Mended() {
+			continue
+		}
+		if logged++; logged > maxLogged {
+			log.Error().Int("differing", report.Differing).Int("failed", report.Failed).Msg("more items differ")
+			return
+		}
+		if item.Err != nil {
+			log.Warn().Str("item", item.ItemID).Err(item.Err).Msg("item not reconciled")
+		}
+		for _, d := range item.Drifts {
+			if !d.Repaired {
+				log.Error().Str("item", item.ItemID).Str("kind", string(d.Kind)).Int64("expected", d.Expected).
+					Int64("found", d.Found).Int("count", d.Count).Str("note", d.Note).Msg("Redis and database differ")
+			}
+		}
+	}
+}
+
+// reconcileMetrics are the figures of the background's reconciliations. No item
+// becomes a label: there may be any number of them.
+type reconcileMetrics struct {
+	drift   *prometheus.GaugeVec
+	items   prometheus.Gauge
+	failed  prometheus.Gauge
+	repairs *prometheus.CounterVec
+	last    prometheus.Gauge
+	took    prometheus.Histogram
+}
+
+func newReconcileMetrics(registry prometheus.Registerer) *reconcileMetrics {
+	m := &reconcileMetrics{
+		drift: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "flashsale_reconcile_drift_units", Help: "Units by which Redis and database differ (at least 1 for each difference), after the last round and its repairs.",
+		}, []string{"kind"}),
+		items: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "flashsale_reconcile_items_differing", Help: "Items with a difference after the last round and its repairs.",
+		}),
+		failed: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "flashsale_reconcile_items_failed", Help: "Items that the last round could not examine.",
+		}),
+		repairs: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "flashsale_reconcile_repairs_total", Help: "Differences repaired, by the background or on request.",
+		}, []string{"kind"}),
+		last: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "flashsale_reconcile_last_run_timestamp_seconds", Help: "When this process last ended a round; 0: never.",
+		}),
+		took: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "flashsale_reconcile_duration_seconds", Help: "Time of a round over all items.",
+			Buckets: prometheus.ExponentialBuckets(0.001, 4, 10),
+		}),
+	}
+	registry.MustRegister(m.drift, m.items, m.failed, m.repairs, m.last, m.took)
+	for _, kind := range order.DriftKinds {
+		m.repairs.WithLabelValues(string(kind))
+	}
+	m.clear()
+	return m
+}
+
+// clear forgets what the last round has found.
+func (m *reconcileMetrics) clear() {
+	for _, kind := range order.DriftKinds {
+		m.drift.WithLabelValues(string(kind)).Set(0)
+	}
+	m.items.Set(0)
+	m.failed.Set(0)
+}
+
+func (m *reconcileMetrics) observe(r *order.ReconcileReport) {
+	units := make(map[order.DriftKind]int64)
+	items := 0
+	for i := range r.Items {
+		differs := false
+		for _, d := range r.Items[i].Drifts {
+			if d.Repaired {
+				continue
+			}
+			differs = true
+			// A version has no units, and a record may be wrong by none.
+			units[d.Kind] += max(d.Units, 1)
+		}
+		if differs {
+			items++
+		}
+	}
+	for _, kind := range order.DriftKinds {
+		m.drift.WithLabelValues(string(kind)).Set(float64(units[kind]))
+	}
+	m.items.Set(float64(items))
+	m.failed.Set(float64(r.Failed))
+	m.last.SetToCurrentTime()
+	m.took.Observe(r.Took.Seconds())
+}

@@ -1,0 +1,140 @@
+package service
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"flashsale/catalog"
+	"flashsale/inventory"
+	"flashsale/lock"
+	"flashsale/order"
+)
+
+// Times of the items' locks. A process that is killed holds up its items for
+// at most lockTTL; one that is merely slow loses its lock after it, and its
+// scripts are refused.
+const (
+	lockTTL      = time.Second
+	lockClaimTTL = 400 * time.Millisecond
+	lockLiveness = 500 * time.Millisecond
+)
+
+// selling is what purchases go through: the stock with its recovery, the items and the
+// orders.
+type selling struct {
+	stock   *inventory.Inventory
+	items   *catalog.Catalog
+	service *order.Service
+}
+
+// newSelling makes what purchases go through. Redis is compared with the database before
+// anything is sold.
+func newSelling(ctx context.Context, sh *shared, ps *parts) (*selling, error) {
+	e, eng := sh.env, sh.eng
+	locks, err := lock.New(eng.rdb, lock.Config{
+		TTL: lockTTL, ClaimTTL: lockClaimTTL, Liveness: lockLiveness,
+		Metadata: processName(), Observer: lockMetrics(e),
+	})
+	if err != nil {
+		return nil, err
+	}
+	ps.add(part{name: "locks", stop: locks.Close})
+	report := e.reporter("order")
+	ps.add(part{name: "commit notices", run: func(ctx context.Context) error {
+		return sh.waiters.Listen(ctx, eng.rdb, eng.store, report)
+	}})
+	sales := &order.Sales{Store: eng.store, Tasks: eng.tasks(), Partition: eng.partition}
+	queued := inventory.NewQueuedIndex(eng.rdb, eng.queues...)
+	var recovery *order.Recovery
+	var items *catalog.Catalog
+	var catalogue parts
+	stock, err := inventory.New(ctx, eng.rdb, locks, eng.queues, sales, inventory.Config{
+		Partitions: e.settings.Partitions, OnError: e.reporter("inventory"), OnBatch: batchMetrics(e.registry),
+		MayLoad: sh.highWater.MayLoad, Archive: order.NewEndedSales(eng.store, queued),
+		Observe: func(stock *inventory.Inventory) (inventory.Observers, error) {
+			recovery = newRecovery(e, eng, stock, locks, sh.highWater)
+			var err error
+			if items, err = newCatalog(ctx, e, eng, stock, &catalogue); err != nil {
+				return inventory.Observers{}, err
+			}
+			return observers(recovery, items, report), nil
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	ps.add(part{name: "inventory", stop: stock.Close})
+	if err := recovery.Check(ctx); err != nil {
+		return nil, err
+	}
+	ps.add(part{name: "recovery", run: func(ctx context.Context) error {
+		recovery.Run(ctx, recoverEvery)
+		return nil
+	}})
+	*ps = append(*ps, catalogue...)
+	service := order.NewService(order.Config{
+		Store: eng.store, Stock: stock, Items: items, Tasks: eng.tasks(), Waiters: sh.waiters,
+		Returns: order.NewReturns(eng.store, eng.rdb, e.settings.Partitions, stock.Returned, report), Bell: order.NewBell(eng.rdb, report),
+		Queued: queued, Renamer: stock, Volatile: e.embedded(), OnError: report,
+	})
+	return &selling{stock: stock, items: items, service: service}, nil
+}
+
+// observers tell recovery and catalogue what the stock notices.
+func observers(recovery *order.Recovery, items *catalog.Catalog, report func(error)) inventory.Observers {
+	return inventory.Observers{
+		OnChange:  items.StockChanged,
+		OnRestart: recovery.Check,
+		OnLoss: func(ctx context.Context, rewound int64) {
+			if err := recovery.Lost(ctx, rewound); err != nil {
+				report(fmt.Errorf("check Redis for lost data: %w", err))
+			}
+		},
+	}
+}
+
+// recoveryKey names the lock by which one process at a time looks after lost data.
+const recoveryKey = "fs:{p0}:recovery"
+
+// recoverEvery is how often Redis is compared with the database. A process that
+// meets a sale which is gone or older than it knew looks at once.
+const recoverEvery = time.Second
+
+// newRecovery makes what compares Redis with the database, before anything is sold and
+// from then on every second and after every new connection.
+func newRecovery(e *env, eng *engine, stock *inventory.Inventory, locks *lock.Manager, highWater *order.HighWater) *order.Recovery {
+	recovered := prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "flashsale_recoveries_total", Help: "Times that this process built the sales anew, because Redis had lost or rewound its data, or was new.",
+	})
+	took := prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name: "flashsale_recovery_seconds", Help: "Time to load all sales after a loss.",
+		Buckets: prometheus.ExponentialBuckets(0.01, 2, 12),
+	})
+	e.registry.MustRegister(recovered, took)
+	expiries := make([]order.Adder, len(eng.expires))
+	for i, q := range eng.expires {
+		expiries[i] = q
+	}
+	return order.NewRecovery(order.RecoveryConfig{
+		Store: eng.store, Stock: stock, Locks: locks, Resource: recoveryKey, Expiries: expiries, HighWater: highWater,
+		Nudges: eng.nudges,
+		OnLoss: func(what string) {
+			if e.embedded() {
+				// It begins with nothing at each start: that is no loss to be told of.
+				e.log.Info().Str("room", "recovery").Msg("the embedded Redis holds none of the sales: they are built from the database")
+				return
+			}
+			e.log.Warn().Str("room", "recovery").Msg(what + ": the sales are built anew from the database")
+		},
+		OnRecovered: func(r order.Recovered) {
+			recovered.Inc()
+			took.Observe(r.Took.Seconds())
+			e.log.Info().Str("room", "recovery").Int64("epoch", r.Epoch).Int("sales", r.Sales).Int("expiries", r.Expiries).
+				Dur("took_ms", r.Took).Msg("sales are rebuilt")
+		},
+		OnError: e.reporter("recovery"),
+	})
+}

@@ -1,0 +1,170 @@
+// Package service builds one process of the service out of its parts, runs it and drains
+// it: the only place where the packages of the shop meet.
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"flashsale/catalog"
+	"flashsale/cmd/flashsale/backend"
+	"flashsale/cmd/flashsale/config"
+	"flashsale/order"
+)
+
+// Role is which halves of the service a process is.
+type Role struct {
+	command     string
+	api, worker bool
+}
+
+// The roles, by the commands that start them.
+var (
+	Serve  = Role{command: "serve", api: true, worker: true}
+	API    = Role{command: "api", api: true}
+	Worker = Role{command: "worker", worker: true}
+)
+
+// Run builds the process, runs it until ctx ends, and drains it. out gets what the start
+// prints.
+func Run(ctx context.Context, s *config.Settings, r Role, b Build, out io.Writer) error {
+	log := newLogger(s)
+	life, err := build(ctx, &env{
+		settings: s, role: r, build: b, log: log, out: out, registry: prometheus.NewRegistry(), now: time.Now,
+	})
+	if err != nil {
+		return err
+	}
+	err = life.run(ctx)
+	log.Info().Msg("stopped")
+	return err
+}
+
+// build makes the process. After an error, what was opened is closed.
+func build(ctx context.Context, e *env) (*lifecycle, error) {
+	var b builder
+	err := b.build(ctx, e)
+	life := &lifecycle{
+		parts: slices.Concat(b.base, b.ops, b.rest),
+		// Half of the time is the requests', half the worker's.
+		drain: e.settings.Drain / 2,
+	}
+	if err != nil {
+		return nil, errors.Join(err, life.close(ctx))
+	}
+	return life, nil
+}
+
+// builder collects the parts of a process. The operator's server shows all that the
+// others do, so it is made last; it starts after the base and stops before it.
+type builder struct{ base, ops, rest parts }
+
+func (b *builder) build(ctx context.Context, e *env) error {
+	s, r := e.settings, e.role
+	if r.command == "serve" && e.embedded() {
+		if err := lockFiles(s, &b.base); err != nil {
+			return err
+		}
+	}
+	dev, err := checkKeys(s, r)
+	if err != nil {
+		return err
+	}
+	if e.embedded() && !(r.api && r.worker) {
+		return config.BadSetting("redis", s.Redis, "the embedded engine lives in one process, and "+r.command+" is one of several",
+			"name a Redis that all processes reach, or run flashsale serve")
+	}
+	eng, err := openEngine(ctx, e, &b.base)
+	if err != nil {
+		return err
+	}
+	if err := b.addHalves(ctx, e, eng, dev); err != nil {
+		return err
+	}
+	if dev != nil {
+		if err := dev.print(e.out); err != nil {
+			return err
+		}
+	}
+	says, change := backend.Durability(ctx, eng.rdb, s.Redis)
+	fmt.Fprintf(e.out, "database  %s: a 201 is synced to its disk\nengine    %s\n", config.RedactURL(s.DB), says)
+	for _, c := range change {
+		e.log.Warn().Msg(c.Says + ": " + c.Fix)
+	}
+	return nil
+}
+
+// shared is what the worker and the API of one process build on.
+type shared struct {
+	*env
+	eng       *engine
+	mon       *monitoring
+	writes    *order.WriteProbe
+	highWater *order.HighWater
+	waiters   *order.Waiters // nil without an API
+	chores    *leaders       // nil where there is nothing to lead
+}
+
+// addHalves adds the worker and the API, each where the role has it, and what shows
+// whether they work.
+func (b *builder) addHalves(ctx context.Context, e *env, eng *engine, dev *development) error {
+	r := e.role
+	e.registry.MustRegister(e.build.metric(), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	mon, err := newMonitoring(e, eng, &b.base)
+	if err != nil {
+		return err
+	}
+	operators, err := listenOps(ctx, e)
+	if err != nil {
+		return err
+	}
+	writes, err := newWriteProbe(e, eng.store, &b.rest)
+	if err != nil {
+		return err
+	}
+	// Before anything else uses database and Redis.
+	highWater, err := newHighWater(ctx, e, eng, &b.rest)
+	if err != nil {
+		return err
+	}
+	settleProcessors(r)
+	var chores *leaders
+	if r.worker || e.settings.ReconcileEvery != 0 {
+		if chores, err = newLeaders(e, eng.rdb, &b.rest); err != nil {
+			return err
+		}
+	}
+	var waiters *order.Waiters
+	if r.api {
+		waiters = order.NewWaiters()
+	}
+	sh := &shared{env: e, eng: eng, mon: mon, writes: writes, highWater: highWater, waiters: waiters, chores: chores}
+	var p *pulse
+	if r.worker {
+		p = newPulse(e, mon.workers, &b.rest)
+		if err := addWorker(sh, p, &b.rest); err != nil {
+			return err
+		}
+	}
+	h := &health{shared: sh, drain: newDrain(), pulse: p}
+	var items *catalog.Catalog
+	if r.api {
+		if items, err = addAPI(ctx, sh, h, dev, &b.rest); err != nil {
+			return err
+		}
+	} else {
+		// It is stopped first. Where there is an API, stopping that says so.
+		b.rest.closing("readiness", func() error { h.drain.on.Store(true); return nil })
+	}
+	if operators != nil {
+		b.ops.add(serveOps(e, operators, h, mon.monitor, items))
+	}
+	return nil
+}

@@ -1,0 +1,100 @@
+package service
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/cmd/flashsale/config"
+	"flashsale/handler"
+	"flashsale/order"
+	"flashsale/webhook"
+)
+
+// newWebhookAdmin makes what the API does about webhooks; it sends none.
+func newWebhookAdmin(s *config.Settings, store *order.Store) (handler.Webhooks, error) {
+	policy, err := s.WebhookPolicy()
+	if err != nil {
+		return nil, err
+	}
+	return &order.Webhooks{Store: store, CheckURL: policy.CheckURL}, nil
+}
+
+// newDeliverer makes the process offer to deliver webhooks: one of all processes does.
+func newDeliverer(e *env, eng *engine, l *leaders) (part, error) {
+	policy, err := e.settings.WebhookPolicy()
+	if err != nil {
+		return part{}, err
+	}
+	client := webhook.NewClient(webhook.Config{Policy: policy})
+	report := e.reporter("webhooks")
+	d := order.NewDeliverer(order.DelivererConfig{
+		Store: eng.store, Sender: client, Workers: e.settings.WebhookWorkers,
+		// A try that is cut off is made again, so it must not keep the orders waiting.
+		Drain:   e.settings.Drain / 10,
+		OnError: report, OnTry: deliveryMetrics(e.registry), OnLook: outboxMetrics(e.registry),
+	})
+	return l.lead("webhooks", func(ctx context.Context) {
+		defer client.Close()
+		if err := dropDeliveryQueue(ctx, eng.rdb); err != nil {
+			report(err)
+		}
+		d.Run(ctx)
+	}), nil
+}
+
+// dropDeliveryQueue deletes the task queue that earlier versions kept deliveries in: the
+// database says what is owed.
+func dropDeliveryQueue(ctx context.Context, rdb redis.UniversalClient) error {
+	var keys []string
+	for _, name := range strings.Fields("ready delayed leased body meta clock wake dead unique unique_until paused done counts rate") {
+		keys = append(keys, "fs:{p0}:q:webhooks:"+name)
+	}
+	if err := rdb.Unlink(ctx, keys...).Err(); err != nil {
+		return fmt.Errorf("delete the queue of an earlier version: %w", err)
+	}
+	return nil
+}
+
+// deliveryMetrics registers the figures of deliveries, and returns what counts
+// them. No endpoint becomes a label: its URL is nobody else's business.
+func deliveryMetrics(registry prometheus.Registerer) func(outcome string) {
+	tries := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "flashsale_webhook_deliveries_total",
+		Help: "Webhook delivery attempts: delivered, failed (to be retried) or dead.",
+	}, []string{"outcome"})
+	registry.MustRegister(tries)
+	counters := make(map[string]prometheus.Counter)
+	for _, outcome := range []string{"delivered", "failed", "dead"} {
+		counters[outcome] = tries.WithLabelValues(outcome)
+	}
+	return func(outcome string) { counters[outcome].Inc() }
+}
+
+// outboxMetrics registers the figures of the outbox, and returns what sets them.
+// They are those of the process that delivers, and 0 in the others.
+func outboxMetrics(registry prometheus.Registerer) func(order.OutboxState) {
+	var mu sync.Mutex
+	var now order.OutboxState
+	gauge := func(name, help string, value func(order.OutboxState) float64) {
+		registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 {
+			mu.Lock()
+			defer mu.Unlock()
+			return value(now)
+		}))
+	}
+	gauge("flashsale_webhook_outbox_events", "Events kept for webhooks, in the process that delivers; 0 elsewhere.",
+		func(s order.OutboxState) float64 { return float64(s.Events) })
+	gauge("flashsale_webhook_oldest_pending_seconds",
+		"Age of the oldest event that an endpoint is still owed, at the last look, in the process that delivers; 0 elsewhere.",
+		func(s order.OutboxState) float64 { return s.OldestPending.Seconds() })
+	return func(s order.OutboxState) {
+		mu.Lock()
+		defer mu.Unlock()
+		now = s
+	}
+}

@@ -1,0 +1,46 @@
+//go:build unix
+
+package service
+
+import (
+	"context"
+	"io"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+
+	"flashsale/catalog"
+)
+
+// TestRecovery_Wired: a new connection to Redis nudges the recovery, and the stock tells it
+// and the catalogue all that it notices.
+func TestRecovery_Wired(t *testing.T) {
+	t.Parallel()
+	s, err := settingsOf("--data-dir=" + t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := &env{settings: s, role: Serve, log: zerolog.Nop(), out: io.Discard, registry: prometheus.NewRegistry(), now: time.Now}
+	var ps parts
+	eng, err := openEngine(t.Context(), e, &ps)
+	t.Cleanup(func() {
+		if err := (&lifecycle{parts: ps}).close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(eng.nudges) != 1 { // openEngine has used the first connection
+		t.Error("a new connection did not nudge")
+	}
+	r := newRecovery(e, eng, nil, nil, nil)
+	if r.Nudges != eng.nudges {
+		t.Error("the recovery waits for other nudges than those of the connections")
+	}
+	if o := observers(r, new(catalog.Catalog), nil); o.OnChange == nil || o.OnRestart == nil || o.OnLoss == nil {
+		t.Errorf("the stock tells nobody of some events: %+v", o)
+	}
+}
