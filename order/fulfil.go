@@ -158,7 +158,7 @@ func (f *Fulfiller) persist(ctx context.Context, try func() error) error {
 		if err == nil || !transient(err) || ctx.Err() != nil {
 			return err
 		}
-		f.onError(fmt.Errorf("database cannot commit, trying again: %w", err))
+		f.onError(fmt.Errorf("commit batch failed, retrying: %w", err))
 		if !pause.For(ctx, wait/2+rand.N(wait/2)) {
 			return err
 		}

@@ -124,7 +124,7 @@ func (f *Fulfiller) missing(ctx context.Context, leased []queue.Leased) {
 		if err == nil {
 			return
 		}
-		f.onError(fmt.Errorf("look after orders that are in no queue: %w", err))
+		f.onError(fmt.Errorf("invalidate sales of orders that are in no queue: %w", err))
 		if !pause.For(ctx, wait) {
 			return
 		}

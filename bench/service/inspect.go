@@ -65,7 +65,7 @@ func (m *meter) inspection(ctx context.Context, item string, n int) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", c.name, err)
 		}
-		fmt.Fprintf(m.out, "inspect       %d orders: p99 of purchases %v beside %s, %v alone\n", n, slow, c.name, quiet)
+		fmt.Fprintf(m.out, "inspect       %d orders: p99 of purchases %v beside %s, %v without\n", n, slow, c.name, quiet)
 		targets.AtMost(m.out, fmt.Sprintf("%s_blocks_%d_ms", c.name, n), max(slow-quiet, 0).Seconds()*1000, inspectBar)
 	}
 	used := -m.world.api.cpu() - m.world.redis.cpu()

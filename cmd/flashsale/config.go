@@ -8,7 +8,7 @@ import (
 
 func newConfig() *cobra.Command {
 	return &cobra.Command{
-		Use: "config", Short: "Print the effective settings and where each comes from", Args: config.NoArgs,
+		Use: "config", Short: "Print the effective settings and the origin of each", Args: config.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			s, err := config.Load(c.Flags())
 			if err != nil {

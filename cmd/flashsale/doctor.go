@@ -11,10 +11,10 @@ import (
 
 func newDoctor() *cobra.Command {
 	return &cobra.Command{
-		Use: "doctor", Short: "Check Redis, database, clock, keys and workers, and say what to fix; exit 1 when something is", Args: config.NoArgs,
-		Long: "doctor looks at what a process with these settings would stand on: its keys, its data\n" +
-			"directory, the database, Redis, the clock and the workers. It changes nothing, so it may be run beside the\n" +
-			"service. Lines with \"note\" or \"warn\" are worth a look; with one of \"fix\" the exit code is 1.",
+		Use: "doctor", Short: "Check Redis, database, clock, keys and workers, and report what to fix; exit 1 if problems are found", Args: config.NoArgs,
+		Long: "doctor checks everything that a process with these settings depends on: its keys, its data\n" +
+			"directory, the database, Redis, the clock and the workers. It changes nothing, so it may run beside the\n" +
+			"service. Lines with \"note\" or \"warn\" deserve attention; with a line \"fix\" the exit code is 1.",
 		RunE: func(c *cobra.Command, _ []string) error {
 			s, err := config.Load(c.Flags())
 			if err != nil {

@@ -56,17 +56,17 @@ func newMigrate() *cobra.Command {
 		_, err = fmt.Fprintln(c.OutOrStdout(), text)
 		return err
 	})
-	down := &cobra.Command{Use: "down", Short: "Undo the newest migration, and drop the data it holds", Args: config.NoArgs,
+	down := &cobra.Command{Use: "down", Short: "Undo the newest migration, and drop its data", Args: config.NoArgs,
 		RunE: func(c *cobra.Command, args []string) error {
 			if !yes {
-				return config.Usage(errors.New("migrate down drops the newest migration's tables with all that is in them, orders included; " +
-					"stop every process, keep a copy of the database, and say --yes"))
+				return config.Usage(errors.New("migrate down drops the newest migration's tables and all their data, orders included; " +
+					"stop every process, back up the database, and add --yes"))
 
 			}
 			return undo(c, args)
 		}}
 	down.Flags().BoolVar(&yes, "yes", false, "drop the data")
-	status := &cobra.Command{Use: "status", Short: "List the migrations; exit 1 when one is pending or there is no database", Args: config.NoArgs,
+	status := &cobra.Command{Use: "status", Short: "List the migrations; exit 1 if one is pending or there is no database", Args: config.NoArgs,
 		RunE: migration(false, func(c *cobra.Command, m *migrations.Migrator) error {
 			steps, err := m.Status(c.Context())
 			if err != nil {
@@ -85,5 +85,5 @@ func newMigrate() *cobra.Command {
 			}
 			return m.Check(c.Context())
 		})}
-	return config.Group("migrate", "Change the database's schema", up, down, status)
+	return config.Group("migrate", "Change the database schema", up, down, status)
 }

@@ -26,8 +26,8 @@ import (
 func newRecover() *cobra.Command {
 	var from, item, list string
 	c := &cobra.Command{
-		Use: "recover --from redis|database", Short: "Decide about sales that are stopped because the database is older than Redis", Args: config.NoArgs,
-		Long: "recover ends the stop of sales whose database is older than Redis, as after the restore of a backup.\n\n" +
+		Use: "recover --from redis|database", Short: "Resolve sales that are stopped because the database is older than Redis", Args: config.NoArgs,
+		Long: "recover resumes sales that are stopped because the database is older than Redis, for example after a backup was restored.\n\n" +
 			"With --from redis, Redis is right: orders that only Redis knows are confirmed again in the database,\n" +
 			"and orders whose units were returned in Redis are cancelled there. With --from database, the database\n" +
 			"is right: orders that only Redis knows are discarded, and their units can be sold again.\n\n" +
@@ -45,7 +45,7 @@ func newRecover() *cobra.Command {
 			case decision != order.RecoverFromRedis && decision != order.RecoverFromDatabase:
 				return config.Usage(fmt.Errorf("--from %q: use redis or database; see %s --help", from, c.CommandPath()))
 			case s.Redis == config.EmbeddedRedis:
-				return config.BadSetting("redis", s.Redis, "the embedded engine keeps nothing over a restart, so no database is older than it",
+				return config.BadSetting("redis", s.Redis, "the embedded engine keeps no data across a restart, so no database is older than it",
 					"name the Redis of the service")
 			}
 			r := &recovery{settings: s, decision: decision, item: item, list: list, now: time.Now}

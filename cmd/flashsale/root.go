@@ -12,10 +12,10 @@ import (
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "flashsale",
-		Short: "Sell a fixed stock to a crowd that arrives in one second",
-		Long: "flashsale sells a fixed stock to a crowd that arrives in one second.\n\n" +
+		Short: "Sell a fixed stock to a crowd that arrives within one second",
+		Long: "flashsale sells a fixed stock to a crowd that arrives within one second.\n\n" +
 			"Without a command it serves: API and worker in one process, on an embedded Redis and a\n" +
-			"SQLite file unless told otherwise. Each setting may be given as a flag, as an environment\n" +
+			"SQLite file by default. Each setting may be given as a flag, as an environment\n" +
 			"variable (--ops-addr is FLASHSALE_OPS_ADDR), or in a YAML file named by --config.",
 		Args:          config.NoArgs,
 		SilenceErrors: true,

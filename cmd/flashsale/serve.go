@@ -26,14 +26,14 @@ func newServe() *cobra.Command {
 
 func newAPI() *cobra.Command {
 	return &cobra.Command{
-		Use: "api", Short: "Run the API alone; it needs a Redis and a migrated database", Args: config.NoArgs,
+		Use: "api", Short: "Run only the API; it needs Redis and a migrated database", Args: config.NoArgs,
 		RunE: runRole(service.API),
 	}
 }
 
 func newWorker() *cobra.Command {
 	return &cobra.Command{
-		Use: "worker", Short: "Run a worker alone; it needs a Redis and a migrated database", Args: config.NoArgs,
+		Use: "worker", Short: "Run only a worker; it needs Redis and a migrated database", Args: config.NoArgs,
 		RunE: runRole(service.Worker),
 	}
 }

@@ -41,8 +41,8 @@ func newToken() *cobra.Command {
 			return err
 		},
 	}
-	c.Flags().StringVar(&sub, "sub", "", "whom the token names")
+	c.Flags().StringVar(&sub, "sub", "", "subject of the token")
 	c.Flags().StringVar(&roleName, "role", string(auth.RoleBuyer), "buyer, admin or service")
-	c.Flags().DurationVar(&ttl, "ttl", time.Hour, "how long it is good")
+	c.Flags().DurationVar(&ttl, "ttl", time.Hour, "lifetime of the token")
 	return c
 }

@@ -76,8 +76,8 @@ func newItemCreate(api *access) *cobra.Command {
 	}
 	f := c.Flags()
 	f.StringVar(&n.id, "id", "", "item id: a-z, 0-9 and -")
-	f.StringVar(&n.name, "name", "", "what buyers read")
-	f.StringVar(&n.description, "description", "", "what buyers read below it")
+	f.StringVar(&n.name, "name", "", "name shown to buyers")
+	f.StringVar(&n.description, "description", "", "description shown to buyers")
 	f.Int64Var(&n.price, "price-minor", 0, "price in the currency's minor unit (cents)")
 	f.StringVar(&n.currency, "currency", "EUR", "ISO 4217 code")
 	f.Int64Var(&n.stock, "stock", 0, "units on sale")

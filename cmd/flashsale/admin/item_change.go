@@ -112,7 +112,7 @@ func newItemChange(api *access) *cobra.Command {
 				}
 			}
 			if len(body) == 0 {
-				return config.Usage(errors.New("item change needs something to change; see flashsale item change --help"))
+				return config.Usage(errors.New("item change needs at least one field to change; see flashsale item change --help"))
 			}
 			if body["closes_at"] == noEnd {
 				body["closes_at"] = nil

@@ -46,8 +46,8 @@ func newPaymentList(api *access) *cobra.Command {
 	var needsRefund bool
 	var limit int
 	c := &cobra.Command{
-		Use: "list", Short: "List received amounts, the newest first", Args: config.NoArgs,
-		Long: "List received amounts, the newest first. A late amount, a duplicate and a mismatch pay nothing and\n" +
+		Use: "list", Short: "List received amounts, newest first", Args: config.NoArgs,
+		Long: "List received amounts, newest first. A late amount, a duplicate and a mismatch pay nothing and\n" +
 			"have to be refunded: --needs-refund lists those that are not marked as refunded yet.",
 		Example: "  flashsale payment list --needs-refund\n  flashsale payment list --outcome late --limit 10",
 		RunE: func(c *cobra.Command, _ []string) error {

@@ -21,10 +21,10 @@ const deadPage = 100
 // Queue returns the command that manages the task queues and dead letters.
 func Queue() *cobra.Command {
 	var api access
-	c := config.Group("queue", "Look at the task queues and decide about dead letters, through the API",
+	c := config.Group("queue", "Inspect the task queues and handle dead letters, through the API",
 		newQueueStats(&api), newQueueDead(&api),
-		newQueueFate(&api, "retry", "Make dead letters ordinary tasks again"),
-		newQueueFate(&api, "discard", "Remove dead letters for good; an order that never was committed is rejected"),
+		newQueueFate(&api, "retry", "Move dead letters back to their queue"),
+		newQueueFate(&api, "discard", "Remove dead letters permanently; an order that was never committed is rejected"),
 		newQueueVerify(&api))
 	api.flags(c.PersistentFlags(), ownKey)
 	return c
@@ -32,7 +32,7 @@ func Queue() *cobra.Command {
 
 func newQueueStats(api *access) *cobra.Command {
 	return &cobra.Command{
-		Use: "stats", Short: "Print what waits in each queue", Args: config.NoArgs,
+		Use: "stats", Short: "Print the tasks of each queue", Args: config.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			r, err := api.dial(c, true)
 			if err != nil {
@@ -115,7 +115,7 @@ func (r *remote) deadLetters(ctx context.Context, limit int) ([]deadView, error)
 func newQueueDead(api *access) *cobra.Command {
 	var limit int
 	c := &cobra.Command{
-		Use: "dead", Short: "List the dead letters, the latest first", Args: config.NoArgs,
+		Use: "dead", Short: "List the dead letters, newest first", Args: config.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if limit < 0 {
 				return config.Usage(fmt.Errorf("--limit %d: use 0 (all) or more", limit))
@@ -149,7 +149,7 @@ func newQueueFate(api *access, verb, short string) *cobra.Command {
 		Example: "  flashsale queue " + verb + " 0197a0f2-3c4d-7abc-8def-0123456789ab\n  flashsale queue " + verb + " --all",
 		RunE: func(c *cobra.Command, tasks []string) error {
 			if all == (len(tasks) > 0) {
-				return config.Usage(fmt.Errorf("name the tasks, or say --all; see %s --help", c.CommandPath()))
+				return config.Usage(fmt.Errorf("name the tasks, or use --all; see %s --help", c.CommandPath()))
 			}
 			r, err := api.dial(c, true)
 			if err != nil {
@@ -189,7 +189,7 @@ var errUnclean = errors.New("tasks are inconsistent; --repair fixes them")
 func newQueueVerify(api *access) *cobra.Command {
 	var repair bool
 	c := &cobra.Command{
-		Use: "verify", Short: "Check that every task is in one state and whole; exit 1 when one is not", Args: config.NoArgs,
+		Use: "verify", Short: "Check that every task is complete and in one state; exit 1 if one is not", Args: config.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			r, err := api.dial(c, true)
 			if err != nil {

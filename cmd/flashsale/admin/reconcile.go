@@ -53,10 +53,10 @@ func Reconcile() *cobra.Command {
 	var item string
 	var repair, asJSON, deep bool
 	c := &cobra.Command{
-		Use: "reconcile", Short: "Compare Redis and database item by item; exit 1 when they differ", Args: config.NoArgs,
-		Long: "reconcile prints the conservation equation of every item, from Redis and the database, and what differs.\n" +
-			"What is under way between the two is no difference. --repair builds sales that differ anew, and recomputes\n" +
-			"what the database counts of its orders; no order is touched. It goes through the API.",
+		Use: "reconcile", Short: "Compare Redis and the database for each item; exit 1 if any difference remains", Args: config.NoArgs,
+		Long: "reconcile prints the conservation equation of every item, from Redis and the database, and the differences.\n" +
+			"Orders in flight between the two do not count as differences. --repair reloads inconsistent sales and recomputes\n" +
+			"the database's counts of its orders; it changes no order. The command uses the API.",
 		Example: "  flashsale reconcile\n  flashsale reconcile --repair --item drop-1",
 		RunE: func(c *cobra.Command, _ []string) error {
 			r, err := api.dial(c, true)
@@ -92,15 +92,15 @@ func Reconcile() *cobra.Command {
 			case report.Failed > 0:
 				return fmt.Errorf("%w or could not be compared: %d of %d items were not examined", errDiffers, report.Failed, report.Examined)
 			case repair:
-				return fmt.Errorf("%w where no repair can mend it", errDiffers)
+				return fmt.Errorf("%w and cannot be repaired automatically", errDiffers)
 			}
-			return fmt.Errorf("%w; --repair mends what can be mended", errDiffers)
+			return fmt.Errorf("%w; --repair fixes the repairable ones", errDiffers)
 		},
 	}
 	f := c.Flags()
 	api.flags(f, ownKey)
-	f.StringVar(&item, "item", "", "compare this item alone")
-	f.BoolVar(&repair, "repair", false, "mend what differs")
+	f.StringVar(&item, "item", "", "compare only this item")
+	f.BoolVar(&repair, "repair", false, "repair differences")
 	f.BoolVar(&deep, "deep", true, "read all orders and records as well; =false compares the counters, which takes milliseconds per item")
 	f.BoolVar(&asJSON, "json", false, "print the report as the API sends it")
 	return c
@@ -138,14 +138,14 @@ func printReconciled(out io.Writer, r *reconcileView) error {
 			fmt.Fprintln(out)
 		}
 		if v.LateReturns > 0 {
-			fmt.Fprintf(out, "%s: %d closed orders have waited for minutes to give their units back\n", v.ItemID, v.LateReturns)
+			fmt.Fprintf(out, "%s: %d closed orders have waited for minutes to return their units\n", v.ItemID, v.LateReturns)
 		}
 		if v.Partial {
-			fmt.Fprintf(out, "%s: not everything was compared, because the item changed meanwhile or too many orders are queued; repeat when it is quiet, or pause the sale\n", v.ItemID)
+			fmt.Fprintf(out, "%s: the comparison is incomplete, because the item changed meanwhile or too many orders are queued; repeat under less load, or pause the sale\n", v.ItemID)
 		}
 	}
 	if r.Omitted > 0 {
-		fmt.Fprintf(out, "and %d items more, not listed\n", r.Omitted)
+		fmt.Fprintf(out, "and %d more items, not listed\n", r.Omitted)
 	}
 	_, err := fmt.Fprintf(out, "%d items, %d differ, %d repairs, %d not examined\n", r.Examined, r.Differing, r.Repaired, r.Failed)
 	return err

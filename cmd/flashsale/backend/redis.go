@@ -102,7 +102,7 @@ type Advice struct {
 // should change about it.
 func Durability(ctx context.Context, rdb redis.UniversalClient, setting string) (says string, change []Advice) {
 	if setting == config.EmbeddedRedis {
-		return "embedded Redis keeps nothing over a restart: every purchase waits for its commit, and stock is rebuilt from the database", nil
+		return "embedded Redis keeps no data across a restart: every purchase waits for its commit, and stock is rebuilt from the database", nil
 	}
 	get := func(name string) string {
 		v, err := rdb.ConfigGet(ctx, name).Result()
@@ -114,10 +114,10 @@ func Durability(ctx context.Context, rdb redis.UniversalClient, setting string) 
 	aof, fsync, policy := get("appendonly"), get("appendfsync"), get("maxmemory-policy")
 	switch {
 	case aof == "":
-		says = "Redis does not show its settings: whether a 202 survives its restart is not known"
-		change = append(change, Advice{Says: "CONFIG GET is refused", Fix: "make sure that appendonly is yes, appendfsync always, and maxmemory-policy noeviction"})
+		says = "Redis refuses CONFIG GET: it is unknown whether a 202 survives a Redis restart"
+		change = append(change, Advice{Says: "CONFIG GET is refused", Fix: "make sure that appendonly is yes, appendfsync is always, and maxmemory-policy is noeviction"})
 	case aof != "yes":
-		says = "Redis keeps nothing over a restart (appendonly no): a 202 does not survive one; a 201 does"
+		says = "Redis keeps no data across a restart (appendonly no): a 202 does not survive it; a 201 does"
 		change = append(change, Advice{"appendonly is " + aof, "set appendonly yes and appendfsync always, so that a 202 survives a restart of Redis", true})
 	case fsync != "always":
 		says = fmt.Sprintf("Redis writes its log, synced %s: a 202 survives a killed process, but not always a power loss", fsync)

@@ -89,10 +89,10 @@ func (s *Settings) validateAdmins(check func(ok bool, name, cause, mend string))
 	i := &s.Identity
 	check(i.AdminSecret == "" || len(i.AdminSecret) >= auth.MinSecret, "admin-jwt-secret", fmt.Sprintf("it has %d bytes", len(i.AdminSecret)), "use 32 or more, for example from openssl rand -hex 32")
 	check(i.AdminSecret == "" || i.AdminJWKS == "", "admin-jwks", "there is an admin-jwt-secret too", "set one of the two")
-	check(i.AdminSecret == "" || i.AdminSecret != s.JWTSecret, "admin-jwt-secret", "it is the jwt-secret too, so whatever signs for buyers could sign for admins", "use another secret")
+	check(i.AdminSecret == "" || i.AdminSecret != s.JWTSecret, "admin-jwt-secret", "it equals the jwt-secret, so the signer of buyers' tokens could sign admins' tokens", "use another secret")
 	differs := i.adminIssuer != "" && i.adminIssuer != i.issuer || i.adminAudience != "" && i.adminAudience != i.audience
-	check(i.AdminJWKS == "" || i.AdminJWKS != s.JWKS || differs, "admin-jwks", "it is the jwks too, and neither admin-issuer nor admin-audience tells admins apart",
-		"name the admins' own key set, or set admin-issuer or admin-audience")
+	check(i.AdminJWKS == "" || i.AdminJWKS != s.JWKS || differs, "admin-jwks", "it equals the jwks, and neither admin-issuer nor admin-audience separates admins",
+		"name a separate key set for admins, or set admin-issuer or admin-audience")
 	if i.AdminSecret != "" || i.AdminJWKS != "" {
 		return
 	}

@@ -24,7 +24,7 @@ func (d *doctor) database(ctx context.Context) (partitions int) {
 	const migrate = "run flashsale migrate up, or flashsale serve, which does it"
 	// Opening it would make it.
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-		d.warn("database", "there is none at "+path+" yet", migrate)
+		d.warn("database", "there is no database at "+path, migrate)
 		return 0
 	}
 	store, err := order.OpenStore(ctx, s.DB)
@@ -38,27 +38,27 @@ func (d *doctor) database(ctx context.Context) (partitions int) {
 		}
 	}()
 	if free, known := freeBytes(filepath.Dir(path)); known && free < minDisk {
-		d.warn("database", fmt.Sprintf("%d MiB are free beside it", free>>20), "make room: a full disk stops the commits, and purchases with them")
+		d.warn("database", fmt.Sprintf("%d MiB are free beside it", free>>20), "free disk space: a full disk stops commits and purchases")
 	}
 	if err := backend.CheckSchema(ctx, store); err != nil {
 		if errors.Is(err, migrations.ErrPending) {
 			d.fix("database", "its schema is older than this program, or it is empty", migrate)
 		} else {
-			d.fix("database", "its schema cannot be read: "+err.Error(), "see that the file is a database of this service, and not locked")
+			d.fix("database", "its schema cannot be read: "+err.Error(), "make sure that the file is a database of this service and is not locked")
 		}
 		return 0
 	}
 	c, err := store.Checkup(ctx)
 	switch {
 	case err != nil:
-		d.fix("database", err.Error(), "see that the file can be read and is not locked")
+		d.fix("database", err.Error(), "make sure that the file can be read and is not locked")
 		return 0
 	case len(c.Damage) > 0:
 		d.fix("database", "the file is damaged: "+strings.Join(c.Damage, "; "), "stop every process, and restore the last copy")
 	case c.JournalMode != "wal":
-		d.warn("database", "its journal mode is "+c.JournalMode+", not wal", "see that the file system allows shared memory; network file systems do not")
+		d.warn("database", "its journal mode is "+c.JournalMode+", not wal", "use a file system with shared memory; network file systems have none")
 	default:
-		d.ok("database", "%s is whole and its schema is up to date (epoch %d)", path, c.Epoch)
+		d.ok("database", "%s is intact and its schema is up to date (epoch %d)", path, c.Epoch)
 	}
 	if c.Partitions != 0 && c.Partitions != s.Partitions {
 		d.fix("partitions", fmt.Sprintf("the setting is %d, and the database was laid out for %d", s.Partitions, c.Partitions),
@@ -90,7 +90,7 @@ func (d *doctor) age(ctx context.Context, rdb redis.UniversalClient, partitions 
 		d.failed("database", err)
 	case len(behind) > 0:
 		b := &behind[0]
-		d.fix("database", fmt.Sprintf("it is older than Redis, as after the restore of a backup: %d sales are stopped, the first is %s (revision %d in the database, %d in Redis)",
+		d.fix("database", fmt.Sprintf("it is older than Redis, for example after a backup was restored: %d sales are stopped, the first is %s (revision %d in the database, %d in Redis)",
 			len(behind), b.ItemID, b.Database, b.Redis), "decide with flashsale recover --from redis or --from database; see docs/backup.md")
 	default:
 		d.ok("database", "it is not older than Redis")

@@ -62,7 +62,7 @@ func (d *doctor) fix(part, says, remedy string) {
 func (d *doctor) failed(part string, err error) { d.fix(part, err.Error(), "") }
 
 // errUnhealthy makes the exit code 1.
-var errUnhealthy = errors.New("something is to be fixed")
+var errUnhealthy = errors.New("problems found")
 
 // Run checks everything, and prints what it found. now is this machine's clock.
 // Errors: something has to be fixed, or out cannot be written.

@@ -38,10 +38,10 @@ func (d *doctor) keys(ctx context.Context) {
 	case i.AdminJWKS != "":
 		d.ok("keys", "the key set %s of admins can be read", config.RedactURL(i.AdminJWKS))
 	case i.Separate():
-		d.ok("keys", "admins need tokens of an issuer or an audience of their own")
+		d.ok("keys", "admins' tokens need a separate issuer or audience")
 	default:
-		d.found = append(d.found, finding{levelNote, "keys", "buyers and admins share a key: whatever signs tokens for buyers can sign for admins",
-			"give admins a key of their own (FLASHSALE_ADMIN_JWT_SECRET or FLASHSALE_ADMIN_JWKS), see docs/identity.md"})
+		d.found = append(d.found, finding{levelNote, "keys", "buyers and admins share a key: the signer of buyers' tokens can also sign admins' tokens",
+			"give admins a separate key (FLASHSALE_ADMIN_JWT_SECRET or FLASHSALE_ADMIN_JWKS), see docs/identity.md"})
 	}
 }
 
@@ -52,13 +52,13 @@ func (d *doctor) devKey() {
 	info, err := os.Stat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		d.warn("keys", "there is no key: flashsale serve would run in development mode and make one", remedy)
+		d.warn("keys", "no key is set: flashsale serve would run in development mode and create one", remedy)
 	case err != nil:
 		d.failed("keys", err)
 	case info.Mode().Perm()&0o077 != 0:
 		d.fix("keys", fmt.Sprintf("development key %s can be read by others (%v)", path, info.Mode().Perm()), "chmod 600 "+path)
 	default:
-		d.warn("keys", "development mode: whoever can reach /dev/tokens can be anybody", remedy)
+		d.warn("keys", "development mode: any client that can reach /dev/tokens can get a token for any user and role", remedy)
 	}
 }
 

@@ -19,11 +19,11 @@ func (d *doctor) contents(ctx context.Context, rdb redis.UniversalClient, partit
 		d.failed("partitions", err)
 		return
 	case have != 0 && have != partitions:
-		d.fix("partitions", fmt.Sprintf("this Redis was laid out for %d, and %d is wanted", have, partitions),
+		d.fix("partitions", fmt.Sprintf("this Redis was laid out for %d, and the setting is %d", have, partitions),
 			"name the Redis that belongs to the database, or set the number that is recorded")
 		return
 	case have == 0:
-		d.ok("queue", "this Redis holds nothing of the service yet")
+		d.ok("queue", "this Redis has no data of the service yet")
 		return
 	}
 	waiting := 0 // accepted orders that are not committed
@@ -96,9 +96,9 @@ func (d *doctor) queue(ctx context.Context, rdb redis.UniversalClient, name, pre
 	case s.Dead > 0:
 		d.warn("queue", fmt.Sprintf("%s holds %d dead letters", name, s.Dead), "see flashsale queue dead, then retry or discard them")
 	case s.Paused:
-		d.warn("queue", name+" is paused", "resume it, or nothing is committed")
+		d.warn("queue", name+" is paused", "resume it; until then nothing is committed")
 	case s.OldestReady > time.Minute:
-		d.warn("queue", fmt.Sprintf("%s: a task waits for %v", name, s.OldestReady.Round(time.Second)), "see that a worker runs")
+		d.warn("queue", fmt.Sprintf("%s: a task waits for %v", name, s.OldestReady.Round(time.Second)), "make sure that a worker runs")
 	default:
 		d.ok("queue", "%s: %d ready, %d delayed, %d leased, no dead letters", name, s.Ready, s.Delayed, s.Leased)
 	}

@@ -20,7 +20,7 @@ import (
 func (d *doctor) redis(ctx context.Context, partitions int) {
 	s := d.settings
 	if s.Redis == config.EmbeddedRedis {
-		d.ok("redis", "embedded: it lives and ends with flashsale serve; every purchase waits for its commit")
+		d.ok("redis", "embedded: its data ends with flashsale serve; every purchase waits for its commit")
 		return
 	}
 	backend.LogRedis(zerolog.Nop()) // the findings say it better
@@ -62,7 +62,7 @@ func (d *doctor) redis(ctx context.Context, partitions int) {
 func (d *doctor) server(ctx context.Context, rdb redis.UniversalClient) {
 	text, err := rdb.Info(ctx, "server", "replication", "memory").Result()
 	if err != nil {
-		d.warn("redis", "it does not tell about itself: "+err.Error(), "allow INFO for this user, if you want it checked")
+		d.warn("redis", "INFO failed: "+err.Error(), "allow INFO for this Redis user, so that doctor can check the server")
 		return
 	}
 	info := make(map[string]string)
@@ -96,10 +96,10 @@ func (d *doctor) pace(ctx context.Context, rdb redis.UniversalClient) {
 	}
 	slices.Sort(took)
 	if median := took[pings/2]; median > slowExchange {
-		d.warn("redis", fmt.Sprintf("an exchange takes %v (median of %d)", median.Round(10*time.Microsecond), pings),
-			"bring it nearer: each batch of purchases is one exchange")
+		d.warn("redis", fmt.Sprintf("a round trip takes %v (median of %d)", median.Round(10*time.Microsecond), pings),
+			"move Redis closer: each batch of purchases is one round trip")
 	} else {
-		d.ok("redis", "an exchange takes %v (median of %d)", median.Round(10*time.Microsecond), pings)
+		d.ok("redis", "a round trip takes %v (median of %d)", median.Round(10*time.Microsecond), pings)
 	}
 }
 

@@ -22,7 +22,7 @@ func newAdmission(sh *shared, ps *parts) *order.Pressure {
 	})
 	e.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "flashsale_admission_shut_queues",
-		Help: "Queues of orders, by partition, that are so full that purchases are refused before they are looked at.",
+		Help: "Order queues at capacity, by partition; their purchases are refused.",
 	}, func() float64 { return float64(p.Shut()) }))
 	ps.add(part{name: "admission", run: p.Run})
 	return p

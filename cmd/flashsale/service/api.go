@@ -84,7 +84,7 @@ func maxStreams(e *env) int {
 			Msg("max-streams lowered to half of the open-file limit; raise the limit (ulimit -n, LimitNOFILE)")
 	}
 	limit := prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "flashsale_event_streams_limit", Help: "Event streams that this process may have open.",
+		Name: "flashsale_event_streams_limit", Help: "Maximum number of open event streams of this process.",
 	})
 	limit.Set(float64(n))
 	e.registry.MustRegister(limit)

@@ -15,7 +15,7 @@ func (b Build) String() string {
 // metric is 1, with what the program was built from as labels.
 func (b Build) metric() prometheus.Collector {
 	g := prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "flashsale_build_info", Help: "Always 1; the labels say what the program was built from.",
+		Name: "flashsale_build_info", Help: "Always 1; the labels state the version, revision and Go version.",
 		ConstLabels: prometheus.Labels{"version": b.Version, "revision": b.Revision, "go_version": b.GoVersion},
 	})
 	g.Set(1)

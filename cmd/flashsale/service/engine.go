@@ -101,7 +101,7 @@ func pingRedis(ctx context.Context, setting string, rdb redis.UniversalClient) e
 	case err == nil:
 		return nil
 	case redis.IsLoadingError(err):
-		return config.FailedSetting("redis", setting, "it is still reading its data ("+err.Error()+")", "start again once it has")
+		return config.FailedSetting("redis", setting, "it is still loading its data ("+err.Error()+")", "start again when it has finished")
 	default:
 		return config.FailedSetting("redis", setting, "no answer ("+err.Error()+")", "start it, or correct the address")
 	}

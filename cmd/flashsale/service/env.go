@@ -33,7 +33,7 @@ func (e *env) embedded() bool { return e.settings.Redis == config.EmbeddedRedis 
 // second: an outage repeats itself.
 func (e *env) reporter(room string) func(error) {
 	log := e.log.Sample(&zerolog.BurstSampler{Burst: 5, Period: time.Second})
-	return func(err error) { log.Warn().Str("room", room).Err(err).Msg("trying again") }
+	return func(err error) { log.Warn().Str("component", room).Err(err).Msg(room + " failed, retrying") }
 }
 
 // server makes a server that logs as the process does.

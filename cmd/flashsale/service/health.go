@@ -25,7 +25,7 @@ func (h *health) checks() []handler.Check {
 		{Name: "draining", Probe: func(context.Context) error { return h.drain.check() }},
 		{Name: "redis", Probe: func(ctx context.Context) error { return h.eng.rdb.Ping(ctx).Err() }},
 		{Name: "database", Probe: h.databaseReady},
-		{Name: "database", Probe: h.salesStopped, Degrades: "older than Redis as to some items, whose sales are stopped until flashsale recover"},
+		{Name: "database", Probe: h.salesStopped, Degrades: "older than Redis for some items; their sales are stopped until flashsale recover"},
 	}
 }
 

@@ -32,7 +32,7 @@ func newHighWater(ctx context.Context, e *env, eng *engine, ps *parts) (*order.H
 			for i := range behind[:min(len(behind), maxLogged)] {
 				b := &behind[i]
 				e.log.Error().Str("item", b.ItemID).Int64("database_revision", b.Database).Int64("redis_revision", b.Redis).
-					Msg("sale stopped: the database is older than Redis, as after the restore of a backup; decide with flashsale recover --from redis|database")
+					Msg("sale stopped: the database is older than Redis, for example after a backup was restored; run flashsale recover --from redis|database")
 			}
 			if len(behind) > maxLogged && len(behind) != was {
 				e.log.Error().Int("sales", len(behind)).Msg("more sales are stopped")

@@ -47,7 +47,7 @@ func lockMetrics(e *env) lock.Observer {
 	held := times("flashsale_lock_hold_seconds", "Time that an item's lock was held until it was released.")
 	events := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "flashsale_lock_events_total",
-		Help: "What happened to items' locks: handed_over, wait_failed, lost, max_hold, repaired, extended_late.",
+		Help: "Events of item locks: handed_over, wait_failed, lost, max_hold, repaired, extended_late.",
 	}, []string{"event"})
 	e.registry.MustRegister(events)
 	for _, event := range []string{"handed_over", "wait_failed", "lost", "max_hold", "repaired", "extended_late"} {
@@ -96,11 +96,11 @@ func newBreakers(registry prometheus.Registerer) *breaker.Breakers {
 	registry.MustRegister(
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "flashsale_redis_breakers_open",
-			Help: "Servers of Redis to which calls are refused at once, because they did not answer of late: 0 or 1, more on a cluster.",
+			Help: "Redis nodes whose circuit breaker is open: 0 or 1, more on a cluster.",
 		}, func() float64 { return float64(b.Open()) }),
 		prometheus.NewCounterFunc(prometheus.CounterOpts{
 			Name: "flashsale_redis_breaker_refused_total",
-			Help: "Calls to Redis that were refused at once while it was away. Nothing of them was sent.",
+			Help: "Redis calls refused by an open circuit breaker, before anything was sent.",
 		}, func() float64 { return float64(b.Refused()) }),
 	)
 	return b

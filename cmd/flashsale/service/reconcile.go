@@ -30,7 +30,7 @@ func newReconciler(sh *shared, sl *selling, ps *parts) *order.Reconciler {
 		defer m.clear()
 		r.Run(ctx, e.settings.ReconcileEvery, func(report order.ReconcileReport, err error) {
 			if err != nil {
-				e.log.Warn().Err(err).Msg("reconciliation cut short")
+				e.log.Warn().Err(err).Msg("reconciliation interrupted")
 				return
 			}
 			m.observe(&report)
@@ -81,7 +81,7 @@ type reconcileMetrics struct {
 func newReconcileMetrics(registry prometheus.Registerer) *reconcileMetrics {
 	m := &reconcileMetrics{
 		drift: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "flashsale_reconcile_drift_units", Help: "Units by which Redis and database differ (at least 1 for each difference), after the last round and its repairs.",
+			Name: "flashsale_reconcile_drift_units", Help: "Units by which Redis and the database differ (at least 1 per difference), after the last round and its repairs.",
 		}, []string{"kind"}),
 		items: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "flashsale_reconcile_items_differing", Help: "Items with a difference after the last round and its repairs.",
@@ -93,7 +93,7 @@ func newReconcileMetrics(registry prometheus.Registerer) *reconcileMetrics {
 			Name: "flashsale_reconcile_repairs_total", Help: "Differences repaired, by the background or on request.",
 		}, []string{"kind"}),
 		last: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "flashsale_reconcile_last_run_timestamp_seconds", Help: "When this process last ended a round; 0: never.",
+			Name: "flashsale_reconcile_last_run_timestamp_seconds", Help: "Time at which this process last finished a round; 0: never.",
 		}),
 		took: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "flashsale_reconcile_duration_seconds", Help: "Time of a round over all items.",

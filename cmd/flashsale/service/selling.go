@@ -107,7 +107,7 @@ const recoverEvery = time.Second
 // from then on every second and after every new connection.
 func newRecovery(e *env, eng *engine, stock *inventory.Inventory, locks *lock.Manager, highWater *order.HighWater) *order.Recovery {
 	recovered := prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "flashsale_recoveries_total", Help: "Times that this process built the sales anew, because Redis had lost or rewound its data, or was new.",
+		Name: "flashsale_recoveries_total", Help: "Sale rebuilds after Redis data loss, and loads into a new Redis.",
 	})
 	took := prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name: "flashsale_recovery_seconds", Help: "Time to load all sales after a loss.",
@@ -124,16 +124,16 @@ func newRecovery(e *env, eng *engine, stock *inventory.Inventory, locks *lock.Ma
 		OnLoss: func(what string) {
 			if e.embedded() {
 				// It begins with nothing at each start: that is no loss to be told of.
-				e.log.Info().Str("room", "recovery").Msg("the embedded Redis holds none of the sales: they are built from the database")
+				e.log.Info().Str("component", "recovery").Msg("loading sales from the database")
 				return
 			}
-			e.log.Warn().Str("room", "recovery").Msg(what + ": the sales are built anew from the database")
+			e.log.Warn().Str("component", "recovery").Msg(what + ": rebuilding the sales from the database")
 		},
 		OnRecovered: func(r order.Recovered) {
 			recovered.Inc()
 			took.Observe(r.Took.Seconds())
-			e.log.Info().Str("room", "recovery").Int64("epoch", r.Epoch).Int("sales", r.Sales).Int("expiries", r.Expiries).
-				Dur("took_ms", r.Took).Msg("sales are rebuilt")
+			e.log.Info().Str("component", "recovery").Int64("epoch", r.Epoch).Int("sales", r.Sales).Int("expiries", r.Expiries).
+				Dur("took_ms", r.Took).Msg("sales loaded")
 		},
 		OnError: e.reporter("recovery"),
 	})

@@ -78,8 +78,8 @@ func (b *builder) build(ctx context.Context, e *env) error {
 		return err
 	}
 	if e.embedded() && !(r.api && r.worker) {
-		return config.BadSetting("redis", s.Redis, "the embedded engine lives in one process, and "+r.command+" is one of several",
-			"name a Redis that all processes reach, or run flashsale serve")
+		return config.BadSetting("redis", s.Redis, "the embedded engine serves one process, and "+r.command+" is one of several",
+			"set a Redis that all processes can reach, or run flashsale serve")
 	}
 	eng, err := openEngine(ctx, e, &b.base)
 	if err != nil {

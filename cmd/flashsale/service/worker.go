@@ -26,7 +26,7 @@ func addWorker(sh *shared, p *pulse, ps *parts) error {
 	e, eng, s := sh.env, sh.eng, sh.settings
 	report := p.failing(e.reporter("order"))
 	committed := prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "flashsale_orders_committed_total", Help: "Orders that became rows, confirmed or rejected.",
+		Name: "flashsale_orders_committed_total", Help: "Orders written to the database, confirmed or rejected.",
 	})
 	batches := prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name: "flashsale_commit_batch_orders", Help: "Orders per database transaction.",
