@@ -10,9 +10,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/subscription"
-
 	"flashsale/internal/pause"
+	"flashsale/internal/subscription"
 )
 
 // The pauses between tries to subscribe.

@@ -10,9 +10,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"flashsale/internal/faultpoint"
-	"flashsale/lock"
-
 	"flashsale/internal/pause"
+	"flashsale/lock"
 )
 
 // Change is a change of an item on sale. A field at its zero value leaves things as they are.

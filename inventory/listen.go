@@ -8,9 +8,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/subscription"
-
 	"flashsale/internal/pause"
+	"flashsale/internal/subscription"
 )
 
 // listenPauseMax bounds the pause between tries to subscribe.

@@ -13,9 +13,8 @@ import (
 	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/errgroup"
 
-	"flashsale/lock"
-
 	"flashsale/internal/pause"
+	"flashsale/lock"
 )
 
 // Open loads a new item's sale, so that its first buyer need not wait. Whatever

@@ -10,10 +10,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"flashsale/internal/pause"
 	"flashsale/internal/testing/await"
 	"flashsale/internal/testing/redistest"
-
-	"flashsale/internal/pause"
 )
 
 func released(requests ...*Request) []Released {

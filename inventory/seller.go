@@ -14,9 +14,8 @@ import (
 
 	"flashsale/internal/breaker"
 	"flashsale/internal/faultpoint"
-	"flashsale/lock"
-
 	"flashsale/internal/pause"
+	"flashsale/lock"
 )
 
 // Request is one purchase. It must not be changed until Done was called.

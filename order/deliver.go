@@ -14,9 +14,8 @@ import (
 	"time"
 
 	"flashsale/internal/faultpoint"
-	"flashsale/webhook"
-
 	"flashsale/internal/pause"
+	"flashsale/webhook"
 )
 
 // deliveryRetries are the pauses behind the tries of a delivery, as the Standard

@@ -118,7 +118,7 @@ func TestFulfiller_Handle_Expiries(t *testing.T) {
 		ok := err == nil
 		switch id {
 		case "broken1", "broken2":
-			ok = err != nil && strings.Contains(err.Error(), "not counted")
+			ok = err != nil && strings.Contains(err.Error(), "count is lower")
 		case "early":
 			ok = err != nil && err.Error() == queue.Snooze(30*time.Second).Error()
 		case "new":

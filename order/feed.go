@@ -9,9 +9,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/subscription"
-
 	"flashsale/internal/pause"
+	"flashsale/internal/subscription"
 )
 
 // Why an order cannot be followed.

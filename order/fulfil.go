@@ -11,10 +11,9 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"flashsale/internal/faultpoint"
+	"flashsale/internal/pause"
 	"flashsale/inventory"
 	"flashsale/queue"
-
-	"flashsale/internal/pause"
 )
 
 // Bounds of the pauses between tries of the database and the subscription.

@@ -9,10 +9,9 @@ import (
 
 	"gorm.io/gorm"
 
+	"flashsale/internal/pause"
 	"flashsale/inventory"
 	"flashsale/queue"
-
-	"flashsale/internal/pause"
 )
 
 // Examiner is what an inspection needs of the inventory.

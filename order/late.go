@@ -5,10 +5,9 @@ import (
 	"fmt"
 	"slices"
 
+	"flashsale/internal/pause"
 	"flashsale/inventory"
 	"flashsale/queue"
-
-	"flashsale/internal/pause"
 )
 
 // Membership says which tasks a queue holds.

@@ -6,9 +6,8 @@ import (
 	"fmt"
 	"time"
 
-	"flashsale/inventory"
-
 	"flashsale/internal/pause"
+	"flashsale/inventory"
 )
 
 // The refusals of a payment or a cancellation.

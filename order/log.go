@@ -10,9 +10,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"flashsale/internal/pause"
-
 	"gorm.io/gorm"
+
+	"flashsale/internal/pause"
 )
 
 // SQLite appends what is committed to a write-ahead log and copies it into the database's

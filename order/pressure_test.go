@@ -10,12 +10,11 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"flashsale/internal/pause"
 	"flashsale/internal/testing/await"
 	"flashsale/internal/testing/redistest"
 	"flashsale/inventory"
 	"flashsale/queue"
-
-	"flashsale/internal/pause"
 )
 
 // looks feeds a gauge the looks that a pace of so many orders per second would

@@ -7,9 +7,8 @@ import (
 	"time"
 
 	"flashsale/catalog"
-	"flashsale/inventory"
-
 	"flashsale/internal/pause"
+	"flashsale/inventory"
 )
 
 const (

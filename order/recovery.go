@@ -8,11 +8,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"flashsale/internal/pause"
 	"flashsale/inventory"
 	"flashsale/lock"
 	"flashsale/queue"
-
-	"flashsale/internal/pause"
 )
 
 // Sellable is what a recovery needs of the inventory.

@@ -12,13 +12,12 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"flashsale/internal/pause"
 	"flashsale/internal/testing/await"
 	"flashsale/internal/testing/longtest"
 	"flashsale/internal/testing/redistest"
 	"flashsale/inventory"
 	"flashsale/queue"
-
-	"flashsale/internal/pause"
 )
 
 // instant is all that a Redis holds, read in one step while others write.

@@ -12,11 +12,10 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"flashsale/catalog"
+	"flashsale/internal/pause"
 	"flashsale/internal/testing/await"
 	"flashsale/internal/testing/redistest"
 	"flashsale/inventory"
-
-	"flashsale/internal/pause"
 )
 
 // root is who makes the changes of these tests.

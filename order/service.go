@@ -13,10 +13,9 @@ import (
 
 	"flashsale/catalog"
 	"flashsale/internal/faultpoint"
+	"flashsale/internal/pause"
 	"flashsale/inventory"
 	"flashsale/queue"
-
-	"flashsale/internal/pause"
 )
 
 // Stock is what placing an order needs of the inventory.

@@ -7,10 +7,9 @@ import (
 	"slices"
 	"time"
 
+	"flashsale/internal/pause"
 	"flashsale/inventory"
 	"flashsale/queue"
-
-	"flashsale/internal/pause"
 )
 
 const (

@@ -9,10 +9,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"flashsale/internal/pause"
 	"flashsale/internal/subscription"
 	"flashsale/inventory"
-
-	"flashsale/internal/pause"
 )
 
 // Waiters are the requests of one API process that wait for their order's

@@ -8,7 +8,6 @@ import (
 	"flashsale/bench/internal/crew"
 	"flashsale/bench/internal/meter"
 	"flashsale/bench/internal/stats"
-
 	"flashsale/internal/pause"
 )
 

@@ -12,7 +12,6 @@ import (
 
 	"flashsale/bench/internal/crew"
 	"flashsale/bench/internal/meter"
-
 	"flashsale/internal/pause"
 )
 

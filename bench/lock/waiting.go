@@ -9,7 +9,6 @@ import (
 
 	"flashsale/bench/internal/crew"
 	"flashsale/bench/internal/meter"
-
 	"flashsale/internal/pause"
 )
 

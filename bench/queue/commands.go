@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"flashsale/bench/internal/meter"
-
 	"flashsale/internal/pause"
 )
 

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"flashsale/bench/internal/meter"
-
 	"flashsale/internal/pause"
 )
 

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"flashsale/bench/internal/meter"
-
 	"flashsale/internal/pause"
 )
 

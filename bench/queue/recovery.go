@@ -9,10 +9,9 @@ import (
 	"time"
 
 	"flashsale/bench/internal/crew"
+	"flashsale/internal/pause"
 	"flashsale/internal/testing/child"
 	"flashsale/queue"
-
-	"flashsale/internal/pause"
 )
 
 const (

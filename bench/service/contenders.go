@@ -14,7 +14,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"flashsale/handler"
-
 	"flashsale/internal/pause"
 )
 

@@ -15,9 +15,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"flashsale/catalog"
-	"flashsale/lock"
-
 	"flashsale/internal/pause"
+	"flashsale/lock"
 )
 
 // The scenes of the table. The database is a counter that takes sourceTime for an

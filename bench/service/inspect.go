@@ -12,7 +12,6 @@ import (
 
 	"flashsale/bench/internal/targets"
 	"flashsale/handler/auth"
-
 	"flashsale/internal/pause"
 )
 

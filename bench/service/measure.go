@@ -19,9 +19,8 @@ import (
 
 	"flashsale/bench/internal/targets"
 	"flashsale/handler/auth"
-	"flashsale/inventory"
-
 	"flashsale/internal/pause"
+	"flashsale/inventory"
 )
 
 // figures are the rounds' throughputs, in answers a second.

@@ -15,9 +15,8 @@ import (
 	"time"
 
 	"flashsale/bench/internal/targets"
-	"flashsale/internal/wire"
-
 	"flashsale/internal/pause"
+	"flashsale/internal/wire"
 )
 
 const (

@@ -17,12 +17,11 @@ import (
 	"time"
 
 	"flashsale/bench/internal/server"
+	"flashsale/internal/pause"
 	"flashsale/internal/testing/child"
 	"flashsale/internal/testing/freeport"
 	"flashsale/internal/testing/redisserver"
 	"flashsale/internal/testing/repo"
-
-	"flashsale/internal/pause"
 )
 
 // world is everything a run starts, in one temporary folder.

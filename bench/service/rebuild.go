@@ -12,9 +12,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"flashsale/handler/auth"
-	"flashsale/inventory"
-
 	"flashsale/internal/pause"
+	"flashsale/inventory"
 )
 
 const (

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"flashsale/bench/internal/targets"
-
 	"flashsale/internal/pause"
 )
 

@@ -16,7 +16,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"flashsale/handler/auth"
-
 	"flashsale/internal/pause"
 )
 

@@ -9,10 +9,10 @@ import (
 	"strings"
 	"testing"
 
-	"flashsale/cmd/flashsale/config"
-
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"flashsale/cmd/flashsale/config"
 )
 
 // parsed are the types of flags whose values can have the wrong form.

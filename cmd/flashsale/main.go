@@ -11,9 +11,9 @@ import (
 	"syscall"
 	"time"
 
-	"flashsale/cmd/flashsale/config"
-
 	"github.com/rs/zerolog"
+
+	"flashsale/cmd/flashsale/config"
 )
 
 // Exit codes.

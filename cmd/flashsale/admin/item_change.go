@@ -6,10 +6,10 @@ import (
 	"net/http"
 	"net/url"
 
-	"flashsale/cmd/flashsale/config"
-
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
+
+	"flashsale/cmd/flashsale/config"
 )
 
 // oneItem wants the id of an item, and nothing else.

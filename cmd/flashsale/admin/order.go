@@ -6,9 +6,9 @@ import (
 	"net/http"
 	"net/url"
 
-	"flashsale/cmd/flashsale/config"
-
 	"github.com/spf13/cobra"
+
+	"flashsale/cmd/flashsale/config"
 )
 
 // Order returns the command that manages orders.

@@ -9,9 +9,9 @@ import (
 	"strconv"
 	"text/tabwriter"
 
-	"flashsale/cmd/flashsale/config"
-
 	"github.com/spf13/cobra"
+
+	"flashsale/cmd/flashsale/config"
 )
 
 // paymentsPage is how many payments are asked for at a time, the most there is.

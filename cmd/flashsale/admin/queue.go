@@ -10,9 +10,9 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"flashsale/cmd/flashsale/config"
-
 	"github.com/spf13/cobra"
+
+	"flashsale/cmd/flashsale/config"
 )
 
 // deadPage is how many dead letters are asked for at a time.

@@ -11,10 +11,10 @@ import (
 	"strings"
 	"time"
 
-	"flashsale/cmd/flashsale/config"
-
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"flashsale/cmd/flashsale/config"
 )
 
 // The pauses between two looks at readiness double from the first to the longest.
