@@ -43,9 +43,9 @@ func TestListen_DuringLook(t *testing.T) {
 	})
 }
 
-// TestFilter_CountGoneBack: a Redis that has forgotten the latest creations counts
-// from where it stands now. Who has learned of those it forgot, and missed one that
-// came after, must not take the same count for the same ids.
+// TestFilter_CountGoneBack: a Redis that has lost the latest creations continues from a
+// lower count. A process that knows the lost ones and has missed a later one must not
+// conclude from an equal count that it knows the same ids.
 func TestFilter_CountGoneBack(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Embedded(t)

@@ -157,8 +157,8 @@ func newID(t *testing.T) string {
 
 var ids atomic.Int64
 
-// TestBreakdown: of 10,000 readers of one item on 4 processes, none but one asks the
-// database: neither when nobody has the item, nor when it is to be loaded again.
+// TestBreakdown: of 10,000 readers of one item on 4 processes, only one asks the database,
+// both when no process has the item and when it has expired.
 func TestBreakdown(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {

@@ -43,7 +43,7 @@ func TestCatalog_Stock(t *testing.T) {
 		}
 		s.set(func(s *shop) { s.live["live"] = 2 })
 		pass(stockSoon)
-		wantItem(t, c, "live", 3) // as it was, while it is asked for anew
+		wantItem(t, c, "live", 3) // the old value, while the item is reloaded
 		synctest.Wait()
 		wantItem(t, c, "live", 2)
 		s.set(func(s *shop) { s.live["live"] = 1 })
@@ -228,8 +228,8 @@ func TestCatalog_LoadTimeout(t *testing.T) {
 	})
 }
 
-// TestCatalog_ContextEnds: who has stopped waiting is let go at once; the look
-// goes on for the others and is remembered.
+// TestCatalog_ContextEnds: a caller whose context ends returns immediately. The load
+// continues for the other callers, and its result is kept.
 func TestCatalog_ContextEnds(t *testing.T) {
 	t.Parallel()
 	s := newShop(Item{ID: "a", StockLeft: 9})
@@ -278,8 +278,8 @@ func TestCatalog_Bounded(t *testing.T) {
 	})
 }
 
-// TestCatalog_Avalanche: items that were loaded in one moment are to be loaded anew
-// at different times, unless that defence is off.
+// TestCatalog_Avalanche: items that were loaded at the same moment expire at different
+// times, unless that defence is off.
 func TestCatalog_Avalanche(t *testing.T) {
 	t.Parallel()
 	for name, off := range map[string]Defence{"on": 0, "off": Avalanche} {

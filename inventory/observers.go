@@ -9,7 +9,7 @@ type Observers struct {
 	// block. It misses what happens while the connection to Redis is lost.
 	OnChange func(item string)
 	// OnLoss is called when a sale is found gone or older than this process has
-	// seen it, before it is loaded anew: Redis may have lost more than this sale.
+	// seen it, before it is reloaded: Redis may have lost more than this sale.
 	// rewound is the epoch of a sale that is older, which proves it; 0 for one that
 	// is gone. It returns once that was looked into, and may be called by several
 	// at once.

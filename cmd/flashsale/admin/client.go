@@ -151,7 +151,7 @@ func Operator() string {
 	if err != nil {
 		return nobody
 	}
-	name := nobody + ":" + strings.ReplaceAll(u.Username, `\`, "-") // a domain's name stands before that
+	name := nobody + ":" + strings.ReplaceAll(u.Username, `\`, "-") // the domain is before the backslash
 	if !auth.ValidSubject(name) {
 		return nobody
 	}

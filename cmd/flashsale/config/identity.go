@@ -64,7 +64,7 @@ func (s *Settings) fillIdentity(k *koanf.Koanf) []error {
 }
 
 // validateIdentity checks the settings of identity, and those that exclude each other.
-func (s *Settings) validateIdentity(check func(ok bool, name, cause, mend string)) {
+func (s *Settings) validateIdentity(check func(ok bool, name, cause, fix string)) {
 	i := &s.Identity
 	check(i.audience != "", "audience", "it is empty", "name the audience that your tokens are issued for, or leave the setting out")
 	check(auth.ValidSubjectClaim(i.subjectClaim), "subject-claim", "it is empty or has another meaning in a token", "name the claim, for example sub")
@@ -85,7 +85,7 @@ func (s *Settings) validateIdentity(check func(ok bool, name, cause, mend string
 }
 
 // validateAdmins checks that the settings of admins separate them from buyers.
-func (s *Settings) validateAdmins(check func(ok bool, name, cause, mend string)) {
+func (s *Settings) validateAdmins(check func(ok bool, name, cause, fix string)) {
 	i := &s.Identity
 	check(i.AdminSecret == "" || len(i.AdminSecret) >= auth.MinSecret, "admin-jwt-secret", fmt.Sprintf("it has %d bytes", len(i.AdminSecret)), "use 32 or more, for example from openssl rand -hex 32")
 	check(i.AdminSecret == "" || i.AdminJWKS == "", "admin-jwks", "there is an admin-jwt-secret too", "set one of the two")

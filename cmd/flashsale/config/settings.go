@@ -117,19 +117,19 @@ func (e UsageError) Unwrap() error { return e.error }
 func Usage(err error) error { return UsageError{err} }
 
 // BadSetting is a mistake of usage that names the setting, its value, the cause and the fix.
-func BadSetting(name, value, cause, mend string) error {
-	return Usage(FailedSetting(name, value, cause, mend))
+func BadSetting(name, value, cause, fix string) error {
+	return Usage(FailedSetting(name, value, cause, fix))
 }
 
 // FailedSetting says the same of a setting that is valid and fails on what it
 // meets: a port that is taken, a server that does not answer. The exit
 // code is then 1.
-func FailedSetting(name, value, cause, mend string) error {
+func FailedSetting(name, value, cause, fix string) error {
 	if shown := masked(name, value); value != "" {
 		cause = strings.ReplaceAll(cause, value, shown)
 		value = shown
 	}
-	return fmt.Errorf("setting %s (%s): value %q: %s; %s", name, EnvName(name), value, cause, mend)
+	return fmt.Errorf("setting %s (%s): value %q: %s; %s", name, EnvName(name), value, cause, fix)
 }
 
 // EnvName is the environment variable of a setting.
@@ -341,9 +341,9 @@ var logLevels = []string{"trace", "debug", "info", "warn", "error", "disabled"}
 // Validate checks every setting, and those that exclude each other.
 func (s *Settings) Validate() error {
 	var errs []error
-	check := func(ok bool, name, cause, mend string) {
+	check := func(ok bool, name, cause, fix string) {
 		if !ok {
-			errs = append(errs, BadSetting(name, s.values[name], cause, mend))
+			errs = append(errs, BadSetting(name, s.values[name], cause, fix))
 		}
 	}
 	check(validAddr(s.Addr), "addr", "it is not host:port", "write for example 127.0.0.1:8080")

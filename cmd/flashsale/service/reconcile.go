@@ -43,7 +43,7 @@ func newReconciler(sh *shared, sl *selling, ps *parts) *order.Reconciler {
 // maxLogged bounds the items that one round of the background logs.
 const maxLogged = 20
 
-// logReconciled tells of what is not repaired.
+// logReconciled logs the differences that are not repaired.
 func logReconciled(log zerolog.Logger, report *order.ReconcileReport) {
 	logged := 0
 	for i := range report.Items {

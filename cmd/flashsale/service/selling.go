@@ -96,7 +96,7 @@ func observers(recovery *order.Recovery, items *catalog.Catalog, report func(err
 	}
 }
 
-// recoveryKey names the lock by which one process at a time looks after lost data.
+// recoveryKey names the lock of the one process that recovers lost data.
 const recoveryKey = "fs:{p0}:recovery"
 
 // recoverEvery is how often Redis is compared with the database. A process that
@@ -123,7 +123,7 @@ func newRecovery(e *env, eng *engine, stock *inventory.Inventory, locks *lock.Ma
 		Nudges: eng.nudges,
 		OnLoss: func(what string) {
 			if e.embedded() {
-				// It begins with nothing at each start: that is no loss to be told of.
+				// The embedded engine is empty at each start, which is not a loss.
 				e.log.Info().Str("component", "recovery").Msg("loading sales from the database")
 				return
 			}

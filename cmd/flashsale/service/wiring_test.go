@@ -41,6 +41,6 @@ func TestRecovery_Wired(t *testing.T) {
 		t.Error("the recovery waits for other nudges than those of the connections")
 	}
 	if o := observers(r, new(catalog.Catalog), nil); o.OnChange == nil || o.OnRestart == nil || o.OnLoss == nil {
-		t.Errorf("the stock tells nobody of some events: %+v", o)
+		t.Errorf("some events of the stock have no observer: %+v", o)
 	}
 }
