@@ -325,6 +325,17 @@ func TestInventory_Load_LockLost(t *testing.T) {
 	})
 }
 
+// TestReloadLimit: a rebuild gives a sale the time that its orders need.
+func TestReloadLimit(t *testing.T) {
+	t.Parallel()
+	if got := reloadLimit(Loadable{Orders: 10_000_000}, Loadable{Orders: 1}); got < 10*time.Minute {
+		t.Errorf("10 million orders may take %v, want 10 minutes or more", got)
+	}
+	if got := reloadLimit(); got < time.Minute {
+		t.Errorf("a small sale may take %v, want a minute or more", got)
+	}
+}
+
 // TestInventory_Warm_LongLoad: who warms a large sale waits no longer than asked to. The load
 // goes on, and a second call joins it.
 func TestInventory_Warm_LongLoad(t *testing.T) {

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"flashsale/internal/pause"
 )
 
 // lameDuck is how long a stopping server still takes connections while it asks
@@ -117,7 +119,7 @@ func (d *drain) owing() int {
 
 func (d *drain) stop(ctx context.Context, l net.Listener, srv *http.Server) error {
 	d.on.Store(true)
-	pause(ctx, lameDuck)
+	pause.For(ctx, lameDuck)
 	// The listener is closed here and not by Shutdown, so that what was
 	// accepted is served before the server counts as closing.
 	err := ignoreClosed(l.Close())
@@ -126,7 +128,7 @@ func (d *drain) stop(ctx context.Context, l net.Listener, srv *http.Server) erro
 	case <-ctx.Done():
 	}
 	for end := time.Now().Add(newConnWait); d.owing() > 0 && time.Now().Before(end); {
-		pause(ctx, 5*time.Millisecond)
+		pause.For(ctx, 5*time.Millisecond)
 	}
 	// It may find the listener not yet taken off its list, and close it again.
 	if serr := ignoreClosed(srv.Shutdown(ctx)); serr != nil {
@@ -155,15 +157,5 @@ func serving(srv *http.Server, l net.Listener, closed func()) func(context.Conte
 		// the requests in flight have been answered.
 		<-ctx.Done()
 		return nil
-	}
-}
-
-// pause waits for d, or until ctx ends.
-func pause(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
 	}
 }
