@@ -272,9 +272,8 @@ func TestDeliverer(t *testing.T) {
 		d.DeliveredAt.IsZero() || !d.NextAt.IsZero() || d.LastAt.IsZero() || d.CreatedAt.IsZero() {
 		t.Errorf("delivery %+v", d)
 	}
-	if n := p.counted("delivered"); n != 32 {
-		t.Errorf("%d deliveries counted", n)
-	}
+	// They are counted after their commit.
+	await.True(t, "32 deliveries to be counted", func() bool { return p.counted("delivered") == 32 })
 }
 
 // TestDeliverer_Retries: whatever goes wrong, the same event comes again under
@@ -317,9 +316,7 @@ func TestDeliverer_Retries(t *testing.T) {
 	if d := p.list(e.ID)[0]; d.Attempts != 5 || d.LastStatus != 200 || d.LastError != "" {
 		t.Errorf("delivery %+v", d)
 	}
-	if p.counted("failed") != 4 || p.counted("delivered") != 1 {
-		t.Errorf("tries %v", p.tries)
-	}
+	await.True(t, "5 tries to be counted", func() bool { return p.counted("failed") == 4 && p.counted("delivered") == 1 })
 }
 
 // TestDeliverer_Redeliver: after the last try it is a dead letter, which comes
