@@ -27,7 +27,8 @@ const (
 
 // adminItemRoutes change items and show their current state.
 type adminItemRoutes struct {
-	service itemService
+	sales   itemService
+	ledgers ledgerService
 	items   itemCatalog
 	itemNow func(item string) time.Time
 }
@@ -39,7 +40,7 @@ func (rs *adminItemRoutes) create(q *call) error {
 		return err
 	}
 	n.By = q.by()
-	item, err := rs.service.CreateItem(q.ctx(), n)
+	item, err := rs.sales.CreateItem(q.ctx(), n)
 	if err != nil {
 		return err
 	}
@@ -153,7 +154,7 @@ func readInstant(name, value string, present bool) (time.Time, error) {
 // that the tag is right directly after a change by another process.
 func (rs *adminItemRoutes) show(q *call) error {
 	id := q.c.Param("item")
-	item, err := rs.service.Item(q.ctx(), id)
+	item, err := rs.sales.Item(q.ctx(), id)
 	if err != nil {
 		return err
 	}
@@ -178,7 +179,7 @@ func (rs *adminItemRoutes) writeTagged(q *call, status int, item *catalog.Item) 
 // ledger answers GET /v1/admin/items/{item}/ledger.
 func (rs *adminItemRoutes) ledger(q *call) error {
 	id := q.c.Param("item")
-	l, err := rs.service.Ledger(q.ctx(), id)
+	l, err := rs.ledgers.Ledger(q.ctx(), id)
 	if err != nil {
 		return err
 	}
@@ -213,7 +214,7 @@ func (rs *adminItemRoutes) change(q *call) error {
 		return err
 	}
 	c.Match = q.match
-	item, err := rs.service.ChangeItem(q.ctx(), q.c.Param("item"), c, q.by())
+	item, err := rs.sales.ChangeItem(q.ctx(), q.c.Param("item"), c, q.by())
 	if err != nil {
 		return notChanged(err)
 	}
@@ -291,7 +292,7 @@ func readItemChange(body []byte) (order.ItemChange, error) {
 // could overwrite another's.
 func (rs *adminItemRoutes) control(to catalog.Control) endpoint {
 	return func(q *call) error {
-		item, err := rs.service.ControlItem(q.ctx(), q.c.Param("item"), order.ItemControl{To: to, Match: q.match}, q.by())
+		item, err := rs.sales.ControlItem(q.ctx(), q.c.Param("item"), order.ItemControl{To: to, Match: q.match}, q.by())
 		if err != nil {
 			return notChanged(err)
 		}
@@ -306,7 +307,7 @@ func (rs *adminItemRoutes) restock(q *call) error {
 		return err
 	}
 	r.IdempotencyKey, r.Match = q.key, q.match
-	item, replayed, err := rs.service.Restock(q.ctx(), q.c.Param("item"), r, q.by())
+	item, replayed, err := rs.sales.Restock(q.ctx(), q.c.Param("item"), r, q.by())
 	if err != nil {
 		return notChanged(err)
 	}

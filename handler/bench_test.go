@@ -79,7 +79,7 @@ func BenchmarkPurchaseHandler(b *testing.B) {
 	edge := func(b *testing.B, orders orderService) http.Handler {
 		return open(b, func(c *Config) {
 			c.Limits = Limits{RateBuyer: 1e9, BurstBuyer: 1 << 30}
-			behind(c).orderService = orders
+			c.Orders = orders
 		})
 	}
 	b.Run("known buyers", func(b *testing.B) { benchHandler(b, edge(b, quickOrders{}), many[:1000], http.StatusCreated) })

@@ -34,7 +34,7 @@ func withBuyers(tb testing.TB) (*shop, *fakeBuyers) {
 		export: func(string, order.BuyerRecords) error { return nil },
 		erase:  func(string, order.Erasure) (order.Erased, error) { return order.Erased{}, nil },
 	}
-	return open(tb, func(c *Config) { behind(c).buyerService = b }), b
+	return open(tb, func(c *Config) { c.Buyers = b }), b
 }
 
 func TestExportBuyer(t *testing.T) {

@@ -52,6 +52,9 @@ type orderService interface {
 	// Cancel cancels an order that is not paid. Errors: those of
 	// order.Service.Cancel.
 	Cancel(ctx context.Context, id string, by order.Canceller) (order.Order, error)
+	// Refund records that a paid order was refunded. Errors: those of
+	// order.Service.Refund.
+	Refund(ctx context.Context, id string, r order.Refund) (order.Order, error)
 }
 
 // itemCatalog returns the items on sale, from memory where it can.
@@ -76,6 +79,10 @@ type itemService interface {
 	ControlItem(ctx context.Context, id string, c order.ItemControl, by order.By) (catalog.Item, error)
 	// Restock also reports whether an earlier request with its key made it.
 	Restock(ctx context.Context, id string, r order.Restock, by order.By) (item catalog.Item, replayed bool, err error)
+}
+
+// ledgerService reads the conservation equation of an item.
+type ledgerService interface {
 	// Ledger returns the item's conservation equation, or catalog.ErrItemNotFound.
 	Ledger(ctx context.Context, item string) (order.Ledger, error)
 }
@@ -92,23 +99,23 @@ type verifier interface {
 	Verify(token string) (auth.Identity, error)
 }
 
-// shopService places orders and administrates sales. *order.Service implements it; each
-// group of routes gets the part that it needs.
-type shopService interface {
-	orderService
-	itemService
-	paymentService
-	buyerService
-	auditLog
-}
-
-// Config is what the routes need. Service, Items and Verifier are required; every
-// other field works at its zero value.
+// Config is what the routes need. The fields up to Verifier are required; every other
+// field works at its zero value.
 type Config struct {
-	// Service places orders and administrates sales: an *order.Service.
-	Service shopService
-	// Items are the items on sale, from memory where possible.
-	Items    itemCatalog
+	// Orders places and reads orders: an *order.Service.
+	Orders orderService
+	// Items are the items on sale, from memory where possible: a *catalog.Catalog.
+	Items itemCatalog
+	// Sales creates and changes items: an *order.ItemService.
+	Sales itemService
+	// Ledgers reads ledgers: an *order.Reconciler.
+	Ledgers ledgerService
+	// Payments lists received amounts: an *order.PaymentService.
+	Payments paymentService
+	// Buyers exports and erases personal data: an *order.BuyerService.
+	Buyers buyerService
+	// Audit is the record of changes: an *order.Store.
+	Audit    auditLog
 	Verifier verifier
 
 	// Tasks operates on the task queues. Default nil: its routes do not exist.
@@ -207,10 +214,20 @@ func (l Limits) withDefaults() (Limits, error) {
 // withDefaults fills in the defaults and checks the rest.
 func (c Config) withDefaults() (_ Config, err error) {
 	switch {
-	case c.Service == nil:
-		return c, errors.New("handler: Config.Service is missing")
+	case c.Orders == nil:
+		return c, errors.New("handler: Config.Orders is missing")
 	case c.Items == nil:
 		return c, errors.New("handler: Config.Items is missing")
+	case c.Sales == nil:
+		return c, errors.New("handler: Config.Sales is missing")
+	case c.Ledgers == nil:
+		return c, errors.New("handler: Config.Ledgers is missing")
+	case c.Payments == nil:
+		return c, errors.New("handler: Config.Payments is missing")
+	case c.Buyers == nil:
+		return c, errors.New("handler: Config.Buyers is missing")
+	case c.Audit == nil:
+		return c, errors.New("handler: Config.Audit is missing")
 	case c.Verifier == nil:
 		return c, errors.New("handler: Config.Verifier is missing")
 	}

@@ -46,6 +46,10 @@ func (f *fakeOrders) Cancel(_ context.Context, id string, by order.Canceller) (o
 	return f.cancel(id, by)
 }
 
+func (f *fakeOrders) Refund(context.Context, string, order.Refund) (order.Order, error) {
+	return order.Order{}, order.ErrNotFound
+}
+
 func (f *fakeOrders) Place(ctx context.Context, p order.Purchase) (order.Placed, error) {
 	f.mu.Lock()
 	f.placed = append(f.placed, p)
@@ -178,23 +182,10 @@ type shop struct {
 	trail   *fakeTrail
 }
 
-// fakeService is made of fakes.
-type fakeService struct {
-	orderService
+// fakeItemService creates and changes items.
+type fakeItemService struct {
 	*fakeSales
 	*fakeChanges
-	*fakeTrail
-	buyerService
-	paymentService
-}
-
-// behind returns the fakes behind a shop, to exchange one.
-func behind(c *Config) *fakeService {
-	s, ok := c.Service.(*fakeService)
-	if !ok {
-		panic("the service of this test is no fake")
-	}
-	return s
 }
 
 // open makes a shop whose clock stands still; change may alter its Config.
@@ -207,8 +198,8 @@ func open(tb testing.TB, change ...func(*Config)) *shop {
 	}
 	s := &shop{orders: &fakeOrders{}, sales: &fakeSales{}, changes: &fakeChanges{}, trail: &fakeTrail{}}
 	c := Config{
-		Service: &fakeService{s.orders, s.sales, s.changes, s.trail, &fakeBuyers{}, &fakeMoney{}},
-		Items:   fakeItems{"thing": someItem()}, Verifier: verifier, Now: now, Limits: Limits{RateBuyer: -1},
+		Orders: s.orders, Items: fakeItems{"thing": someItem()}, Sales: fakeItemService{s.sales, s.changes}, Ledgers: s.sales,
+		Payments: &fakeMoney{}, Buyers: &fakeBuyers{}, Audit: s.trail, Verifier: verifier, Now: now, Limits: Limits{RateBuyer: -1},
 	}
 	for _, f := range change {
 		f(&c)

@@ -53,6 +53,16 @@ func (f *fakeMoney) MarkRefunded(_ context.Context, id int64, by order.By) (orde
 	return p, f.err
 }
 
+// refundingOrders are orders whose refunds fakeMoney answers.
+type refundingOrders struct {
+	orderService
+	money *fakeMoney
+}
+
+func (o refundingOrders) Refund(ctx context.Context, id string, r order.Refund) (order.Order, error) {
+	return o.money.Refund(ctx, id, r)
+}
+
 func (f *fakeMoney) Refund(_ context.Context, id string, r order.Refund) (order.Order, error) {
 	f.refunded, f.refund = append(f.refunded, id), r
 	o := someOrder(order.Purchase{ItemID: "thing", UserID: "alice", Quantity: 1})
@@ -63,7 +73,7 @@ func (f *fakeMoney) Refund(_ context.Context, id string, r order.Refund) (order.
 func withMoney(tb testing.TB, change ...func(*Config)) (*shop, *fakeMoney) {
 	tb.Helper()
 	m := &fakeMoney{}
-	return open(tb, append(change, func(c *Config) { behind(c).paymentService = m })...), m
+	return open(tb, append(change, func(c *Config) { c.Payments, c.Orders = m, refundingOrders{c.Orders, m} })...), m
 }
 
 func TestListPayments(t *testing.T) {

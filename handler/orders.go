@@ -201,13 +201,12 @@ type paymentService interface {
 	OrderPayments(ctx context.Context, id string) ([]order.PaymentRecord, error)
 	// MarkRefunded records that an amount which paid nothing was refunded.
 	MarkRefunded(ctx context.Context, id int64, by order.By) (order.PaymentRecord, error)
-	// Refund records that a paid order was refunded.
-	Refund(ctx context.Context, id string, r order.Refund) (order.Order, error)
 }
 
 // paymentRoutes show received amounts and record refunds.
 type paymentRoutes struct {
 	payments paymentService
+	orders   orderService
 	cursors  sealer
 }
 
@@ -274,7 +273,7 @@ func (rs *paymentRoutes) refund(q *call) error {
 	if err := f.done(); err != nil {
 		return err
 	}
-	o, err := rs.payments.Refund(q.ctx(), id, order.Refund{Restock: restock.Bool(), By: q.by()})
+	o, err := rs.orders.Refund(q.ctx(), id, order.Refund{Restock: restock.Bool(), By: q.by()})
 	if err != nil {
 		return err
 	}

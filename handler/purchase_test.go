@@ -479,7 +479,7 @@ func TestPurchase_BodyCut(t *testing.T) {
 // A purchase costs the edge four allocations; the race detector empties pools
 // at random, hence the slack.
 func TestPurchase_Allocs(t *testing.T) {
-	s := open(t, func(c *Config) { behind(c).orderService = quickOrders{} })
+	s := open(t, func(c *Config) { c.Orders = quickOrders{} })
 	r := purchaseRequest(t, "")
 	body := strings.NewReader("")
 	r.Body = readCloser{body}

@@ -20,12 +20,20 @@ import (
 
 func TestNew_Err(t *testing.T) {
 	t.Parallel()
-	good := Config{Service: &fakeService{}, Items: fakeItems{}, Verifier: &auth.Verifier{}}
+	good := Config{
+		Orders: &fakeOrders{}, Items: fakeItems{}, Sales: fakeItemService{}, Ledgers: &fakeSales{}, Payments: &fakeMoney{}, Buyers: &fakeBuyers{},
+		Audit: &fakeTrail{}, Verifier: &auth.Verifier{},
+	}
 	if _, err := New(good); err != nil {
 		t.Errorf("the least Config: %v", err)
 	}
 	for name, spoil := range map[string]func(*Config){
-		"no Service":       func(c *Config) { c.Service = nil },
+		"no Orders":        func(c *Config) { c.Orders = nil },
+		"no Sales":         func(c *Config) { c.Sales = nil },
+		"no Ledgers":       func(c *Config) { c.Ledgers = nil },
+		"no Payments":      func(c *Config) { c.Payments = nil },
+		"no Buyers":        func(c *Config) { c.Buyers = nil },
+		"no Audit":         func(c *Config) { c.Audit = nil },
 		"no Items":         func(c *Config) { c.Items = nil },
 		"no Verifier":      func(c *Config) { c.Verifier = nil },
 		"RateAddress":      func(c *Config) { c.Limits.RateAddress = -1 },

@@ -97,11 +97,8 @@ func factsJSON(facts map[string]any) string {
 }
 
 // Audit reads a page of the audit, newest first, and whether more follow.
-func (s *Service) Audit(ctx context.Context, f AuditFilter) ([]AuditEntry, bool, error) {
-	return s.Store.audit(ctx, f)
-}
-
-func (s *Store) audit(ctx context.Context, f AuditFilter) ([]AuditEntry, bool, error) {
+// Errors: ErrDatabase, ErrTooManyLists.
+func (s *Store) Audit(ctx context.Context, f AuditFilter) ([]AuditEntry, bool, error) {
 	var rows []auditRow
 	err := s.lists.read(ctx, "read audit", func(db *gorm.DB) error { return auditQuery(db, f).Find(&rows).Error })
 	if err != nil {

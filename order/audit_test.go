@@ -33,7 +33,7 @@ func TestStore_Audit_Pages(t *testing.T) {
 	var seen []int64
 	f := AuditFilter{ItemID: "a", Limit: 3}
 	for page := 0; ; page++ {
-		entries, more, err := s.audit(await.Context(t), f)
+		entries, more, err := s.Audit(await.Context(t), f)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -52,7 +52,7 @@ func TestStore_Audit_Pages(t *testing.T) {
 	if len(seen) != 8 {
 		t.Errorf("%d entries, want 7 changes and the creation", len(seen))
 	}
-	all, more, err := s.audit(await.Context(t), AuditFilter{Limit: 100})
+	all, more, err := s.Audit(await.Context(t), AuditFilter{Limit: 100})
 	if err != nil || more || len(all) != 16+3 {
 		t.Errorf("%d entries in all, %v, %v", len(all), more, err)
 	}
@@ -115,7 +115,7 @@ func TestStore_Audit_Cancel(t *testing.T) {
 		t.Fatal(err)
 	}
 	for order, want := range map[string]int{"o1": 1, "o2": 0, "o3": 0} {
-		entries, _, err := s.audit(await.Context(t), AuditFilter{OrderID: order, Limit: 100})
+		entries, _, err := s.Audit(await.Context(t), AuditFilter{OrderID: order, Limit: 100})
 		if err != nil || len(entries) != want {
 			t.Errorf("%s: %+v, %v, want %d", order, entries, err, want)
 		}

@@ -77,7 +77,7 @@ func TestBacklog_Discard(t *testing.T) {
 		}
 		s.work()
 		s.drained()
-		if l := s.ledger(); l != (Ledger{Initial: 3, Sold: 3}) {
+		if l := ledgerOf(s); l != (Ledger{Initial: 3, Sold: 3}) {
 			t.Errorf("ledger %+v", l)
 		}
 		auditStore(t, s.store)
@@ -137,7 +137,7 @@ func TestBacklog_Discard_Retried(t *testing.T) {
 		if o := s.mustGet(dead.ID); o.Status != StatusRejected {
 			t.Errorf("order %+v", o)
 		}
-		if l := s.ledger(); l != (Ledger{Initial: 3, Left: 3}) {
+		if l := ledgerOf(s); l != (Ledger{Initial: 3, Left: 3}) {
 			t.Errorf("ledger %+v", l)
 		}
 		auditStore(t, s.store)

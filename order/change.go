@@ -22,10 +22,46 @@ var (
 	ErrItemClosed = errors.New("order: sale closed for good")
 )
 
-// Changer changes an item in the database and in its running sale, and neither
-// without the other; see inventory.Inventory.Change.
-type Changer interface {
+// ItemStock is what creating and changing items needs of the inventory.
+type ItemStock interface {
+	Open(ctx context.Context, item string) error
+	Left(ctx context.Context, items []string) ([]int64, error)
+	// Change changes an item in the database and in its running sale, and neither without
+	// the other; see inventory.Inventory.Change.
 	Change(ctx context.Context, item string, c inventory.Change, commit func(ctx context.Context) (version int64, err error)) error
+}
+
+// ItemCatalog is what creating and changing items needs of the catalogue: both methods
+// notify every process of what is committed.
+type ItemCatalog interface {
+	Created(ctx context.Context, id string)
+	Changed(ctx context.Context, id string, version int64)
+}
+
+// ItemService creates and changes items. All fields are required.
+type ItemService struct {
+	Store   *Store
+	Stock   ItemStock
+	Catalog ItemCatalog
+	// OnError receives errors that change no response.
+	OnError func(error)
+}
+
+// CreateItem opens a sale. Errors: ErrItemExists.
+func (s *ItemService) CreateItem(ctx context.Context, n NewItem) (catalog.Item, error) {
+	item, err := s.Store.InsertItem(ctx, n)
+	// Also when it failed: the outcome may be open, and who created the item in
+	// vain, because it exists, may be repeating what was not told to everyone.
+	s.Catalog.Created(ctx, n.ID)
+	if err != nil {
+		return catalog.Item{}, err
+	}
+	// The row decides; a sale that could not be loaded now is loaded by its
+	// first buyer.
+	if err := s.Stock.Open(ctx, n.ID); err != nil {
+		s.OnError(fmt.Errorf("open item %s: %w", n.ID, err))
+	}
+	return item, nil
 }
 
 // Match names the versions of an item that a change is meant for. The nil Match
@@ -66,7 +102,7 @@ type ItemControl struct {
 // Item reads an item as the database has it now, with the live number of units
 // left: what a change is decided on must not come from a memory, as that of the
 // catalogue. Errors: catalog.ErrItemNotFound, ErrDatabase.
-func (s *Service) Item(ctx context.Context, id string) (catalog.Item, error) {
+func (s *ItemService) Item(ctx context.Context, id string) (catalog.Item, error) {
 	row, err := s.Store.item(ctx, id)
 	if err != nil {
 		return catalog.Item{}, err
@@ -79,7 +115,7 @@ func (s *Service) Item(ctx context.Context, id string) (catalog.Item, error) {
 // new version. Errors: catalog.ErrItemNotFound, ErrVersion, ErrWindow, and those
 // of inventory.Inventory.Change; after other errors a look at the item settles
 // the outcome.
-func (s *Service) ChangeItem(ctx context.Context, id string, c ItemChange, by By) (catalog.Item, error) {
+func (s *ItemService) ChangeItem(ctx context.Context, id string, c ItemChange, by By) (catalog.Item, error) {
 	live := inventory.Change{PerUserLimit: c.PerUserLimit, OpensAt: c.OpensAt, ClosesAt: c.ClosesAt}
 	return s.alter(ctx, id, live, &edit{action: actionItemChange, by: by, match: c.Match, apply: c.apply})
 }
@@ -114,7 +150,7 @@ func set[T any](to, from *T) {
 // accepted of a sale that is not open; what was accepted before goes on, and
 // closing cancels no order. One that stands so already is left as it is.
 // Errors: catalog.ErrItemNotFound, ErrVersion, ErrItemClosed, and as ChangeItem.
-func (s *Service) ControlItem(ctx context.Context, id string, c ItemControl, by By) (catalog.Item, error) {
+func (s *ItemService) ControlItem(ctx context.Context, id string, c ItemControl, by By) (catalog.Item, error) {
 	var action string
 	switch c.To {
 	case catalog.ControlOpen:
@@ -139,7 +175,7 @@ func (s *Service) ControlItem(ctx context.Context, id string, c ItemControl, by 
 
 // alter makes one change of an item in the database and in its sale. live is
 // what the sale is told of it.
-func (s *Service) alter(ctx context.Context, id string, live inventory.Change, e *edit) (catalog.Item, error) {
+func (s *ItemService) alter(ctx context.Context, id string, live inventory.Change, e *edit) (catalog.Item, error) {
 	row, err := s.Store.item(ctx, id)
 	if err != nil {
 		return catalog.Item{}, err
@@ -152,10 +188,10 @@ func (s *Service) alter(ctx context.Context, id string, live inventory.Change, e
 			row, err = s.Store.changeItem(ctx, id, e)
 			switch {
 			case err == nil:
-				s.Items.Changed(ctx, id, row.Version)
+				s.Catalog.Changed(ctx, id, row.Version)
 			case errors.Is(err, ErrDatabase) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded):
 				// The outcome is open: then the database is to be asked again.
-				s.Items.Changed(ctx, id, next)
+				s.Catalog.Changed(ctx, id, next)
 			}
 			return row.Version, err
 		})
@@ -171,7 +207,7 @@ var showTimeout = 250 * time.Millisecond
 
 // show is an item with its live stock, or with what the database counts where
 // Redis does not answer.
-func (s *Service) show(ctx context.Context, row *itemRow) catalog.Item {
+func (s *ItemService) show(ctx context.Context, row *itemRow) catalog.Item {
 	item := row.item()
 	// A change that was made is answered also to who is about to leave.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), showTimeout)

@@ -23,7 +23,7 @@ func ptr[T any](v T) *T { return &v }
 func (s *site) change(c ItemChange) (catalog.Item, error) {
 	s.t.Helper()
 	return insisted(s.t, func() (catalog.Item, error) {
-		return s.service.ChangeItem(await.Context(s.t), s.item, c, root)
+		return s.sales.ChangeItem(await.Context(s.t), s.item, c, root)
 	})
 }
 
@@ -39,7 +39,7 @@ func (s *site) mustChange(c ItemChange) catalog.Item {
 func (s *site) control(to catalog.Control, m Match) (catalog.Item, error) {
 	s.t.Helper()
 	return insisted(s.t, func() (catalog.Item, error) {
-		return s.service.ControlItem(await.Context(s.t), s.item, ItemControl{To: to, Match: m}, root)
+		return s.sales.ControlItem(await.Context(s.t), s.item, ItemControl{To: to, Match: m}, root)
 	})
 }
 
@@ -112,7 +112,7 @@ func TestService_ChangeItem(t *testing.T) {
 		}
 		s.mustPlace(s.purchase("x", "k", 1, long))
 		s.drained()
-		if l := s.ledger(); !l.Balanced() || l.Left != 20-6 {
+		if l := ledgerOf(s); !l.Balanced() || l.Left != 20-6 {
 			t.Errorf("ledger %+v", l)
 		}
 		auditStore(t, s.store)
@@ -140,15 +140,15 @@ func TestService_ChangeItem_Refusals(t *testing.T) {
 			{ItemChange{OpensAt: &n.OpensAt, ClosesAt: &n.ClosesAt, PerUserLimit: ptr(int64(2)), Match: Match{1}}, nil},
 			{ItemChange{}, nil},
 		} {
-			item, err := s.service.ChangeItem(await.Context(t), s.item, c.c, root)
+			item, err := s.sales.ChangeItem(await.Context(t), s.item, c.c, root)
 			if !errors.Is(err, c.want) || err == nil && item.Version != 1 {
 				t.Errorf("%+v: %+v, %v, want %v", c.c, item, err, c.want)
 			}
 		}
-		if _, err := s.service.ChangeItem(await.Context(t), "none", ItemChange{Name: ptr("a")}, root); !errors.Is(err, catalog.ErrItemNotFound) {
+		if _, err := s.sales.ChangeItem(await.Context(t), "none", ItemChange{Name: ptr("a")}, root); !errors.Is(err, catalog.ErrItemNotFound) {
 			t.Errorf("change of no item: %v", err)
 		}
-		if _, err := s.service.ControlItem(await.Context(t), s.item, ItemControl{To: "ajar"}, root); err == nil {
+		if _, err := s.sales.ControlItem(await.Context(t), s.item, ItemControl{To: "ajar"}, root); err == nil {
 			t.Error("a control that there is not: no error")
 		}
 		if after := itemOf(t, s.store, s.item); after != before {
@@ -226,7 +226,7 @@ func TestService_ChangeItem_LimitOfQueued(t *testing.T) {
 				t.Errorf("%d: above the limit and never accepted: %+v, %v", i, o, err)
 			}
 		}
-		if l := s.ledger(); !l.Balanced() || l.Sold != 6 || l.Left != 14 {
+		if l := ledgerOf(s); !l.Balanced() || l.Sold != 6 || l.Left != 14 {
 			t.Errorf("ledger %+v", l)
 		}
 		if got := buyersOf(t, s.store, s.item); fmt.Sprint(got) != "map[new:1 once:3 twice:2]" {
@@ -287,7 +287,7 @@ func TestService_ControlItem(t *testing.T) {
 		if got := trail(t, s.store, s.item); fmt.Sprint(got[1:]) != fmt.Sprint(want) {
 			t.Errorf("audit %q, want %q", got, want)
 		}
-		if l := s.ledger(); l != (Ledger{Initial: 5, Restocked: -3, Sold: 2}) {
+		if l := ledgerOf(s); l != (Ledger{Initial: 5, Restocked: -3, Sold: 2}) {
 			t.Errorf("ledger %+v", l)
 		}
 	})
@@ -340,7 +340,7 @@ func TestService_ControlItem_Burst(t *testing.T) {
 		close(stop)
 		wg.Wait()
 		s.drained()
-		if l := s.ledger(); !l.Balanced() || l.Sold != bought.Load() {
+		if l := ledgerOf(s); !l.Balanced() || l.Sold != bought.Load() {
 			t.Errorf("ledger %+v, and %d bought", l, bought.Load())
 		}
 	})
@@ -356,10 +356,10 @@ func TestService_ChangeItem_DatabaseAway(t *testing.T) {
 			t.Fatal(err)
 		}
 		sale := rdb.HGetAll(await.Context(t), "fs:{p0}:sale:"+s.item).Val()
-		if _, _, err := s.service.Restock(await.Context(t), s.item, Restock{Quantity: 5, Reason: "test", IdempotencyKey: "k"}, root); !errors.Is(err, inventory.ErrUnchanged) {
+		if _, _, err := s.sales.Restock(await.Context(t), s.item, Restock{Quantity: 5, Reason: "test", IdempotencyKey: "k"}, root); !errors.Is(err, inventory.ErrUnchanged) {
 			t.Errorf("restock: %v", err)
 		}
-		if _, err := s.service.ControlItem(await.Context(t), s.item, ItemControl{To: catalog.ControlPaused}, root); !errors.Is(err, inventory.ErrUnchanged) {
+		if _, err := s.sales.ControlItem(await.Context(t), s.item, ItemControl{To: catalog.ControlPaused}, root); !errors.Is(err, inventory.ErrUnchanged) {
 			t.Errorf("pause: %v", err)
 		}
 		if after := rdb.HGetAll(await.Context(t), "fs:{p0}:sale:"+s.item).Val(); fmt.Sprint(after) != fmt.Sprint(sale) {

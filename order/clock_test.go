@@ -34,7 +34,7 @@ func TestCreateItem_OnSaleAtOnce(t *testing.T) {
 			s.store.now = offClock(5 * time.Minute).Now // the host's
 			WithClock(clock)(s.store)
 			n := newItem("at-once-"+randomName(t), 5, 1)
-			item, err := s.service.CreateItem(await.Context(t), n)
+			item, err := s.sales.CreateItem(await.Context(t), n)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -290,11 +290,11 @@ func TestService_ChangeUnknown(t *testing.T) {
 		ctx := await.Context(t)
 
 		faults.strike(fault)
-		if _, err := s.service.CreateItem(ctx, newItem("other", 5, 1)); !errors.Is(err, ErrDatabase) {
+		if _, err := s.sales.CreateItem(ctx, newItem("other", 5, 1)); !errors.Is(err, ErrDatabase) {
 			t.Errorf("an item of unknown outcome: %v, want %v", err, ErrDatabase)
 		}
 		faults.struck(t, 1)
-		_, err := s.service.CreateItem(ctx, newItem("other", 5, 1))
+		_, err := s.sales.CreateItem(ctx, newItem("other", 5, 1))
 		if fault.committed && !errors.Is(err, ErrItemExists) || !fault.committed && err != nil {
 			t.Errorf("the item again: %v", err)
 		}
@@ -306,7 +306,7 @@ func TestService_ChangeUnknown(t *testing.T) {
 		r := Restock{Quantity: 7, Reason: "test", IdempotencyKey: "k"}
 		faults.strike(fault)
 		// It searches for its key itself, and finds the restock if that was made.
-		_, replayed, err := s.service.Restock(ctx, s.item, r, root)
+		_, replayed, err := s.sales.Restock(ctx, s.item, r, root)
 		if replayed != fault.committed || (err == nil) != fault.committed || errors.Is(err, inventory.ErrUnchanged) {
 			t.Errorf("a restock of unknown outcome: replayed %v, %v", replayed, err)
 		}
@@ -320,7 +320,7 @@ func TestService_ChangeUnknown(t *testing.T) {
 		s.work()
 		s.drained()
 		s.mustPlace(s.purchase("v", "k", 1, limit))
-		if l := s.ledger(); l.Left != 15 || l.Restocked != 7 || !l.Balanced() {
+		if l := ledgerOf(s); l.Left != 15 || l.Restocked != 7 || !l.Balanced() {
 			t.Errorf("the ledger: %+v", l)
 		}
 		auditStore(t, s.store)

@@ -57,7 +57,7 @@ func (s *site) unloaded(after string) {
 var endings = map[string]func(s *site){
 	"Closed": func(s *site) {
 		s.t.Helper()
-		if _, err := s.service.ControlItem(await.Context(s.t), s.item, ItemControl{To: catalog.ControlClosed}, By{Actor: "admin"}); err != nil {
+		if _, err := s.sales.ControlItem(await.Context(s.t), s.item, ItemControl{To: catalog.ControlClosed}, By{Actor: "admin"}); err != nil {
 			s.t.Fatal(err)
 		}
 	},
@@ -101,12 +101,11 @@ func TestEnded_FromDatabase(t *testing.T) {
 					t.Fatal(err)
 				}
 				s.unloaded("a cancellation")
-				if l := s.ledger(); l != (Ledger{Initial: 10, Restocked: 5, Left: 12, Sold: 3}) {
+				if l := ledgerOf(s); l != (Ledger{Initial: 10, Restocked: 5, Left: 12, Sold: 3}) {
 					t.Errorf("ledger in the end: %+v", l)
 				}
 				s.unloaded("the ledger")
-				s.service.Renamer, s.service.Queued = s.stock, inventory.NewQueuedIndex(rdb, s.queue)
-				if erased, err := s.service.EraseBuyer(await.Context(t), "bob", Erasure{Actor: "admin"}); err != nil || erased.Orders != 1 {
+				if erased, err := buyerService(s).EraseBuyer(await.Context(t), "bob", Erasure{Actor: "admin"}); err != nil || erased.Orders != 1 {
 					t.Errorf("erasure: %+v, %v", erased, err)
 				}
 				s.unloaded("an erasure")
@@ -145,19 +144,19 @@ func (s *site) answersEnded(committed, queued Order) {
 func (s *site) changesEnded() {
 	s.t.Helper()
 	ctx := await.Context(s.t)
-	if l := s.ledger(); l != (Ledger{Initial: 10, Left: 5, Held: 3, Sold: 2}) {
+	if l := ledgerOf(s); l != (Ledger{Initial: 10, Left: 5, Held: 3, Sold: 2}) {
 		s.t.Errorf("ledger: %+v", l)
 	}
 	s.unloaded("the ledger")
 	name := "Another name"
-	if item, err := s.service.ChangeItem(ctx, s.item, ItemChange{Name: &name}, By{Actor: "admin"}); err != nil || item.Name != name {
+	if item, err := s.sales.ChangeItem(ctx, s.item, ItemChange{Name: &name}, By{Actor: "admin"}); err != nil || item.Name != name {
 		s.t.Errorf("change: %+v, %v", item, err)
 	}
-	_, _, err := s.service.Restock(ctx, s.item, Restock{Quantity: -6, IdempotencyKey: "r0"}, By{Actor: "admin"})
+	_, _, err := s.sales.Restock(ctx, s.item, Restock{Quantity: -6, IdempotencyKey: "r0"}, By{Actor: "admin"})
 	if !errors.Is(err, inventory.ErrStockBelowSold) {
 		s.t.Errorf("take back more than is left: %v", err)
 	}
-	if item, _, err := s.service.Restock(ctx, s.item, Restock{Quantity: 5, IdempotencyKey: "r1"}, By{Actor: "admin"}); err != nil || item.StockTotal != 15 {
+	if item, _, err := s.sales.Restock(ctx, s.item, Restock{Quantity: 5, IdempotencyKey: "r1"}, By{Actor: "admin"}); err != nil || item.StockTotal != 15 {
 		s.t.Errorf("restock: %+v, %v", item, err)
 	}
 	if err := s.stock.Reload(ctx, s.item); err != nil {
@@ -183,7 +182,7 @@ func TestEnded_Reopened(t *testing.T) {
 			t.Fatalf("before: %v", err)
 		}
 		later := time.Now().Add(time.Hour)
-		if _, err := s.service.ChangeItem(await.Context(t), s.item, ItemChange{ClosesAt: &later}, By{Actor: "admin"}); err != nil {
+		if _, err := s.sales.ChangeItem(await.Context(t), s.item, ItemChange{ClosesAt: &later}, By{Actor: "admin"}); err != nil {
 			t.Fatal(err)
 		}
 		await.True(t, "the sale to be loaded", func() bool {

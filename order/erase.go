@@ -24,6 +24,15 @@ type Renamer interface {
 	Rename(ctx context.Context, item string, plan func(ctx context.Context) (inventory.Renaming, error), commit func(ctx context.Context) error) error
 }
 
+// BuyerService exports and erases the personal data of buyers. All fields are required.
+type BuyerService struct {
+	Store *Store
+	Tasks []Tasks // one per partition
+	// Queued finds the queued orders of a buyer.
+	Queued  QueuedTasks
+	Renamer Renamer
+}
+
 // Erasure is who wants a buyer's personal data erased, and why. It is kept, and
 // so it must not name the buyer.
 type Erasure struct {
@@ -50,7 +59,7 @@ type Erased struct {
 // the buyer buys afterwards is a stranger's purchase.
 //
 // Errors: ErrOrdersInFlight, ErrDatabase, inventory.ErrUnavailable, inventory.ErrStopped.
-func (s *Service) EraseBuyer(ctx context.Context, user string, e Erasure) (Erased, error) {
+func (s *BuyerService) EraseBuyer(ctx context.Context, user string, e Erasure) (Erased, error) {
 	// It also reads the log of queued orders, of which only the end is left to be read
 	// under the lock.
 	if err := s.noneInFlight(ctx, user, ""); err != nil {
@@ -97,7 +106,7 @@ func (s *Service) EraseBuyer(ctx context.Context, user string, e Erasure) (Erase
 }
 
 // noneInFlight searches for the buyer's purchases in the queues, of one item or of all.
-func (s *Service) noneInFlight(ctx context.Context, user, item string) error {
+func (s *BuyerService) noneInFlight(ctx context.Context, user, item string) error {
 	for before, more := "", true; more; more = before != "" {
 		found := false
 		var err error

@@ -24,9 +24,13 @@ import (
 // erasure is why the tests erase.
 var erasure = Erasure{Actor: "root", Reason: "asked for by letter 7", RequestID: "req-1"}
 
-// erasing gives the service what it erases with.
+// buyerService erases and exports the buyers of a site.
+func buyerService(s *site) *BuyerService {
+	return &BuyerService{Store: s.store, Tasks: []Tasks{s.queue}, Queued: inventory.NewQueuedIndex(s.rdb, s.queue), Renamer: s.stock}
+}
+
+// erasing lets the site list queued orders, and notify those who follow orders.
 func (s *site) erasing() *site {
-	s.service.Renamer = s.stock
 	s.service.Queued = inventory.NewQueuedIndex(s.rdb, s.queue)
 	s.service.Bell = NewBell(s.rdb, s.heard)
 	return s
@@ -34,7 +38,7 @@ func (s *site) erasing() *site {
 
 func (s *site) mustErase(user string) Erased {
 	s.t.Helper()
-	done, err := s.service.EraseBuyer(await.Context(s.t), user, erasure)
+	done, err := buyerService(s).EraseBuyer(await.Context(s.t), user, erasure)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -125,7 +129,7 @@ func TestService_EraseBuyer(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		before := s.ledger()
+		before := ledgerOf(s)
 		if got := s.traces(alice); len(got) < 4 {
 			t.Fatalf("before the erasure the name stands only in %v", got)
 		}
@@ -136,7 +140,7 @@ func TestService_EraseBuyer(t *testing.T) {
 		if got := s.traces(alice); len(got) > 0 {
 			t.Errorf("the name still stands in %v", got)
 		}
-		if l := s.ledger(); l != before {
+		if l := ledgerOf(s); l != before {
 			t.Errorf("ledger %+v, before %+v", l, before)
 		}
 		auditStore(t, s.store)
@@ -185,7 +189,7 @@ func TestService_EraseBuyer(t *testing.T) {
 		if _, err := s.service.Cancel(await.Context(t), held.ID, Canceller{Admin: true}); err != nil {
 			t.Fatal(err)
 		}
-		if l := s.ledger(); l.Left != before.Left+2 || l.Held != before.Held-2 || len(owedOf(t, s.store)) != 0 {
+		if l := ledgerOf(s); l.Left != before.Left+2 || l.Held != before.Held-2 || len(owedOf(t, s.store)) != 0 {
 			t.Errorf("after the cancellation %+v, before %+v, owed %v", l, before, owedOf(t, s.store))
 		}
 		// Who comes again is a stranger.
@@ -208,7 +212,7 @@ func TestService_EraseBuyer_InFlight(t *testing.T) {
 		queued := s.mustPlace(s.purchase("alice", "k1", 1, 0)).Order
 		refuse := func(when string) {
 			t.Helper()
-			if _, err := s.service.EraseBuyer(await.Context(t), "alice", erasure); !errors.Is(err, ErrOrdersInFlight) {
+			if _, err := buyerService(s).EraseBuyer(await.Context(t), "alice", erasure); !errors.Is(err, ErrOrdersInFlight) {
 				t.Errorf("%s: %v", when, err)
 			}
 			if r := allRows(t, s.store)["done-"+s.item]; r.UserID != "alice" || r.IdempotencyKey != "k0" {
@@ -226,8 +230,8 @@ func TestService_EraseBuyer_InFlight(t *testing.T) {
 		}
 		refuse("dead")
 		// One that comes between the first look and the lock is found under the lock.
-		late := &Service{Config: s.service.Config}
-		late.Queued = &blindOnce{QueuedTasks: s.service.Queued}
+		late := buyerService(s)
+		late.Queued = &blindOnce{QueuedTasks: late.Queued}
 		if _, err := late.EraseBuyer(await.Context(t), "alice", erasure); !errors.Is(err, ErrOrdersInFlight) {
 			t.Errorf("between the looks: %v", err)
 		}
@@ -239,7 +243,7 @@ func TestService_EraseBuyer_InFlight(t *testing.T) {
 		if done := s.mustErase("alice"); done.Orders != 2 {
 			t.Errorf("erased: %+v", done)
 		}
-		s.ledger()
+		ledgerOf(s)
 		late.Queued = unreadable{}
 		if _, err := late.EraseBuyer(await.Context(t), "alice", erasure); !errors.Is(err, inventory.ErrUnavailable) {
 			t.Errorf("with the queue away: %v", err)
@@ -290,14 +294,14 @@ func TestService_EraseBuyer_Returns(t *testing.T) {
 			t.Errorf("to be given back: %v", owed)
 		}
 		want := Ledger{Initial: 9, Left: 9}
-		if l := s.ledger(); l != want {
+		if l := ledgerOf(s); l != want {
 			t.Errorf("ledger %+v", l)
 		}
 		// A process that read the note before the erasure.
 		if waiting, failed := s.service.Returns.give(await.Context(t), owed); len(waiting) != 1 || len(failed) != 0 {
 			t.Errorf("under the old name: waiting %v, failed %v", waiting, failed)
 		}
-		if l := s.ledger(); l != want {
+		if l := ledgerOf(s); l != want {
 			t.Errorf("ledger %+v", l)
 		}
 		// The buyer comes again, with the old key even, which then is another order's.
@@ -305,14 +309,14 @@ func TestService_EraseBuyer_Returns(t *testing.T) {
 		s.drained()
 		s.service.Returns.give(await.Context(t), owed)
 		want = Ledger{Initial: 9, Left: 7, Sold: 2}
-		if l := s.ledger(); l != want {
+		if l := ledgerOf(s); l != want {
 			t.Errorf("ledger %+v", l)
 		}
 		setClock(s.store).Add(2 * sweepGrace.Milliseconds())
 		if _, err := NewSweeper(s.fulfiller, SweeperConfig{Dead: []DeadLetters{s.queue}}).Sweep(await.Context(t)); err != nil {
 			t.Error(err)
 		}
-		if l := s.ledger(); l != want || len(owedOf(t, s.store)) != 0 {
+		if l := ledgerOf(s); l != want || len(owedOf(t, s.store)) != 0 {
 			t.Errorf("ledger %+v, owed %v", l, owedOf(t, s.store))
 		}
 		if r := allRows(t, s.store)[o.ID]; r.UserID != done.Pseudonym {
@@ -330,7 +334,7 @@ func TestService_EraseBuyer_Audit(t *testing.T) {
 		s := newSite(t, rdb, false, newItem("", 9, 9)).erasing()
 		s.work()
 		admin := By{Actor: "admin"}
-		if _, err := s.service.ChangeItem(await.Context(t), s.item, ItemChange{PerUserLimit: ptr[int64](5)}, admin); err != nil {
+		if _, err := s.sales.ChangeItem(await.Context(t), s.item, ItemChange{PerUserLimit: ptr[int64](5)}, admin); err != nil {
 			t.Fatal(err)
 		}
 		o := s.mustPlace(s.purchase("admin", "k", 1, long)).Order
@@ -343,7 +347,7 @@ func TestService_EraseBuyer_Audit(t *testing.T) {
 			t.Fatal(err)
 		}
 		twice := paymentIDs(t, s.store)["twice-"+s.item]
-		if _, err := s.service.MarkRefunded(await.Context(t), twice, admin); err != nil {
+		if _, err := (&PaymentService{Store: s.store}).MarkRefunded(await.Context(t), twice, admin); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := s.service.Refund(await.Context(t), refunded.ID, Refund{Restock: true, By: admin}); err != nil {
@@ -356,14 +360,14 @@ func TestService_EraseBuyer_Audit(t *testing.T) {
 				t.Errorf("of nobody called %s was erased %+v", user, done)
 			}
 		}
-		done, err := s.service.EraseBuyer(await.Context(t), "admin", Erasure{Actor: "admin", Reason: "my own"})
+		done, err := buyerService(s).EraseBuyer(await.Context(t), "admin", Erasure{Actor: "admin", Reason: "my own"})
 		if err != nil || done.Orders != 1 {
 			t.Fatalf("%+v, %v", done, err)
 		}
 		if again := s.mustErase("admin"); again != (Erased{}) {
 			t.Errorf("once more: %+v", again)
 		}
-		entries, _, err := s.service.Audit(await.Context(t), AuditFilter{Limit: 100})
+		entries, _, err := s.store.Audit(await.Context(t), AuditFilter{Limit: 100})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -421,11 +425,11 @@ func TestService_EraseBuyer_GoesOn(t *testing.T) {
 				alice := "alice-" + s.item
 				o := s.mustPlace(s.purchase(alice, "k", 3, long)).Order
 				s.drained()
-				s.service.Renamer = failsAt{s.stock, committed, func() {}}
-				if _, err := s.service.EraseBuyer(await.Context(t), alice, erasure); !errors.Is(err, errTest) {
+				failing := buyerService(s)
+				failing.Renamer = failsAt{s.stock, committed, func() {}}
+				if _, err := failing.EraseBuyer(await.Context(t), alice, erasure); !errors.Is(err, errTest) {
 					t.Fatal(err)
 				}
-				s.service.Renamer = s.stock
 				if got := s.traces(alice); len(got) == 0 {
 					t.Fatal("nothing remembers the name")
 				}
@@ -450,7 +454,7 @@ func TestService_EraseBuyer_GoesOn(t *testing.T) {
 				if got := s.traces(alice); len(got) > 0 {
 					t.Errorf("committed %v, sold %v: the name still stands in %v", committed, sold, got)
 				}
-				if l := s.ledger(); l != want {
+				if l := ledgerOf(s); l != want {
 					t.Errorf("committed %v, sold %v: ledger %+v, want %+v", committed, sold, l, want)
 				}
 				auditStore(t, s.store)
@@ -500,7 +504,7 @@ func TestService_EraseBuyer_Busy(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.service.EraseBuyer(await.Context(t), "alice", erasure); err == nil {
+		if _, err := buyerService(s).EraseBuyer(await.Context(t), "alice", erasure); err == nil {
 			t.Fatal("erased although the database refused it")
 		}
 		if live, err := s.stock.Live(await.Context(t), s.item); err != nil || !live.Loaded {
@@ -538,7 +542,7 @@ func TestService_EraseBuyer_Selling(t *testing.T) {
 						_, err = s.service.Cancel(await.Context(t), p.Order.ID, Canceller{Admin: true})
 					}
 					if k%4 == 3 {
-						_, err = s.service.EraseBuyer(await.Context(t), user, erasure)
+						_, err = buyerService(s).EraseBuyer(await.Context(t), user, erasure)
 					}
 					if err != nil && !errors.Is(err, ErrOrdersInFlight) {
 						t.Errorf("%s: %v", user, err)
@@ -548,7 +552,7 @@ func TestService_EraseBuyer_Selling(t *testing.T) {
 		}
 		looking.Go(func() {
 			for !over.Load() {
-				l, err := s.service.Ledger(await.Context(t), s.item)
+				l, err := s.reconciler().Ledger(await.Context(t), s.item)
 				if err != nil || !l.Balanced() {
 					t.Errorf("ledger %+v, %v", l, err)
 				}
@@ -567,7 +571,7 @@ func TestService_EraseBuyer_Selling(t *testing.T) {
 				t.Errorf("order %+v", r)
 			}
 		}
-		if l := s.ledger(); l != (Ledger{Initial: 1000, Left: 1000 - buyers*rounds*2/3, Held: buyers * rounds * 2 / 3}) {
+		if l := ledgerOf(s); l != (Ledger{Initial: 1000, Left: 1000 - buyers*rounds*2/3, Held: buyers * rounds * 2 / 3}) {
 			t.Errorf("ledger %+v (%d erased at the end)", l, erased)
 		}
 		auditStore(t, s.store)

@@ -75,7 +75,7 @@ func openShop(ctx context.Context, stock int64) (s exampleShop, stop func()) {
 		Store: store, Stock: sold, Items: items, Tasks: tasks, Waiters: waiters,
 		Returns: order.NewReturns(store, s.rdb, 1, sold.Returned, ignore),
 	})
-	_, err = s.service.CreateItem(ctx, order.NewItem{ID: "pen", Name: "Pen", PriceMinor: 100, Currency: "EUR", Stock: stock, PerUserLimit: 1})
+	_, err = (&order.ItemService{Store: store, Stock: sold, Catalog: items, OnError: ignore}).CreateItem(ctx, order.NewItem{ID: "pen", Name: "Pen", PriceMinor: 100, Currency: "EUR", Stock: stock, PerUserLimit: 1})
 	check(err)
 	s.worker = order.NewFulfiller(store, s.rdb, waiters, ignore)
 	return s, func() {

@@ -70,7 +70,7 @@ func TestFulfiller_Expiry(t *testing.T) {
 		next := s.mustPlace(s.purchase("u", "k2", 2, long)).Order
 		await.True(t, "the next order to lapse", func() bool { return s.mustGet(next.ID).Status == StatusExpired })
 		await.True(t, "the queue to be empty", func() bool { return statsOf(t, s.queue) == (queue.Stats{}) })
-		if l := s.ledger(); l != (Ledger{Initial: 3, Left: 2, Sold: 1}) {
+		if l := ledgerOf(s); l != (Ledger{Initial: 3, Left: 2, Sold: 1}) {
 			t.Errorf("ledger %+v", l)
 		}
 		if again := s.mustPlace(s.purchase("u", "k", 2, long)); again.Order.ID != o.ID || again.Order.Status != StatusExpired || !again.Replayed {

@@ -57,7 +57,7 @@ const (
 // before the database, so that an order on its way between the two is not missed;
 // one that was committed meanwhile comes as a row. Errors: those of to,
 // ErrDatabase, inventory.ErrUnavailable.
-func (s *Service) ExportBuyer(ctx context.Context, user string, to BuyerRecords) error {
+func (s *BuyerService) ExportBuyer(ctx context.Context, user string, to BuyerRecords) error {
 	pending := make(map[string]task)
 	for _, q := range s.Tasks {
 		err := q.Scan(ctx, func(id string, payload []byte) error {

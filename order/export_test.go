@@ -80,7 +80,7 @@ func TestService_ExportBuyer(t *testing.T) {
 			},
 			Audit: func(a AuditEntry) error { return note("audit %s %s %s", a.Actor, a.OrderID, a.After) },
 		}
-		if err := s.service.ExportBuyer(await.Context(t), "alice", to); err != nil {
+		if err := buyerService(s).ExportBuyer(await.Context(t), "alice", to); err != nil {
 			t.Fatal(err)
 		}
 		rows := allRows(t, s.store)
@@ -105,7 +105,7 @@ func TestService_ExportBuyer(t *testing.T) {
 			t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 		}
 		to.Orders = func(Order) error { return errTest }
-		if err := s.service.ExportBuyer(await.Context(t), "alice", to); !errors.Is(err, errTest) {
+		if err := buyerService(s).ExportBuyer(await.Context(t), "alice", to); !errors.Is(err, errTest) {
 			t.Errorf("a reader's error: %v", err)
 		}
 	})

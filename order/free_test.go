@@ -83,7 +83,7 @@ func TestSweeper_KeepEnded_Changed(t *testing.T) {
 			t.Fatalf("still to be removed: %v, %v", page, err)
 		}
 		later := time.UnixMilli(c.Load()).Add(time.Hour)
-		if _, err := s.service.ChangeItem(ctx, s.item, ItemChange{ClosesAt: &later}, By{Actor: "admin"}); err != nil {
+		if _, err := s.sales.ChangeItem(ctx, s.item, ItemChange{ClosesAt: &later}, By{Actor: "admin"}); err != nil {
 			t.Fatal(err)
 		}
 		await.True(t, "the sale to be loaded", func() bool {
@@ -193,7 +193,7 @@ func TestSweeper_Returns_Ended(t *testing.T) {
 			t.Errorf("%d units still wait, %v", waiting, err)
 		}
 		s.unloaded("the sweep")
-		if l := s.ledger(); l != (Ledger{Initial: 10, Left: 10}) {
+		if l := ledgerOf(s); l != (Ledger{Initial: 10, Left: 10}) {
 			t.Errorf("ledger %+v", l)
 		}
 	})

@@ -81,7 +81,7 @@ func TestHighWater_Behind(t *testing.T) {
 				return ignore(err, ErrAmountMismatch)
 			}},
 			{"mark a payment", func() error {
-				_, err := s.service.MarkRefunded(await.Context(t), paymentIDs(t, s.store)["psp-2"], root)
+				_, err := (&PaymentService{Store: s.store}).MarkRefunded(await.Context(t), paymentIDs(t, s.store)["psp-2"], root)
 				return err
 			}},
 			{"refund", func() error {
@@ -93,7 +93,7 @@ func TestHighWater_Behind(t *testing.T) {
 				return err
 			}},
 			{"restock", func() error {
-				_, _, err := s.service.Restock(await.Context(t), s.item, Restock{Quantity: 1, Reason: "r", IdempotencyKey: "r1"}, By{})
+				_, _, err := s.sales.Restock(await.Context(t), s.item, Restock{Quantity: 1, Reason: "r", IdempotencyKey: "r1"}, By{})
 				return err
 			}},
 		}

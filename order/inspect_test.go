@@ -26,24 +26,24 @@ func mustReadBooks(t *testing.T, s *Store, item string) *books {
 
 // tally is a stock that counts how it is asked.
 type tally struct {
-	Stock
+	Examiner
 	live, lives, held int
 	holds             bool // the item's lock is held
 }
 
 func (c *tally) Live(ctx context.Context, item string) (inventory.Live, error) {
 	c.live++
-	return c.Stock.Live(ctx, item)
+	return c.Examiner.Live(ctx, item)
 }
 
 func (c *tally) Lives(ctx context.Context, items []string) ([]inventory.Live, error) {
 	c.lives += len(items)
-	return c.Stock.Lives(ctx, items)
+	return c.Examiner.Lives(ctx, items)
 }
 
 func (c *tally) Examine(ctx context.Context, item string, look func(context.Context, *inventory.Examined) (bool, error)) error {
 	c.held++
-	return c.Stock.Examine(ctx, item, func(ctx context.Context, x *inventory.Examined) (bool, error) {
+	return c.Examiner.Examine(ctx, item, func(ctx context.Context, x *inventory.Examined) (bool, error) {
 		c.holds = true
 		defer func() { c.holds = false }()
 		return look(ctx, x)
@@ -85,7 +85,7 @@ func TestInspection_Orders(t *testing.T) {
 		auditStore(t, s.store)
 		s.exec("ALTER TABLE orders RENAME TO hidden")
 		want := Ledger{Initial: 50, Left: 43, Held: 4, Sold: 3}
-		if l := s.ledger(); l != want {
+		if l := ledgerOf(s); l != want {
 			t.Errorf("ledger %+v, want %+v", l, want)
 		}
 		report, err := s.reconciler().Reconcile(await.Context(t), ReconcileOptions{})
@@ -104,7 +104,7 @@ func TestInspection_Queue(t *testing.T) {
 		items := []string{s.item}
 		for i := range 4 {
 			n := newItem(fmt.Sprintf("%s-%d", s.item, i), 10, 5)
-			if _, err := s.service.CreateItem(await.Context(t), n); err != nil {
+			if _, err := s.sales.CreateItem(await.Context(t), n); err != nil {
 				t.Fatal(err)
 			}
 			items = append(items, n.ID)
@@ -112,7 +112,7 @@ func TestInspection_Queue(t *testing.T) {
 		for _, item := range items {
 			s.mustPlace(Purchase{ItemID: item, UserID: "u", IdempotencyKey: "k", Quantity: 2})
 		}
-		stock := &tally{Stock: s.stock}
+		stock := &tally{Examiner: s.stock}
 		tasks := &unheld{Queue: s.queue, stock: stock}
 		r := s.reconciler()
 		r.on(stock)
@@ -124,18 +124,25 @@ func TestInspection_Queue(t *testing.T) {
 		if report, err = r.Reconcile(await.Context(t), ReconcileOptions{Deep: true, Repair: RepairAll}); err != nil || !report.Balanced {
 			t.Errorf("deep: %+v, %v", report, err)
 		}
-		s.service.Stock, s.service.Tasks, tasks.scans = stock, []Tasks{tasks}, 0
-		if l := s.ledger(); l != (Ledger{Initial: 100, Left: 98, Held: 2}) || tasks.scans != 1 {
+		tasks.scans = 0
+		ledger := func() Ledger {
+			l, err := r.Ledger(await.Context(t), s.item)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return l
+		}
+		if l := ledger(); l != (Ledger{Initial: 100, Left: 98, Held: 2}) || tasks.scans != 1 {
 			t.Errorf("ledger %+v after %d scans", l, tasks.scans)
 		}
 		mustEnqueue(t, s.queue, leased(distinct("q", "other", ledgerTasks)...))
 		tasks.scans = 0
-		if l := s.ledger(); l != (Ledger{Initial: 100, Left: 98, Held: 2}) || tasks.scans != 0 {
+		if l := ledger(); l != (Ledger{Initial: 100, Left: 98, Held: 2}) || tasks.scans != 0 {
 			t.Errorf("with a long queue: ledger %+v after %d scans", l, tasks.scans)
 		}
 		// Too much left is seen whatever is queued.
 		s.hset("sale", "left", 101)
-		if l := s.ledger(); l.Balanced() {
+		if l := ledger(); l.Balanced() {
 			t.Errorf("with a long queue and too much left: %+v", l)
 		}
 	})
@@ -153,9 +160,14 @@ func TestInspection_Busy(t *testing.T) {
 				s.mustPlace(s.purchase("u", fmt.Sprint(n), 1, 0))
 			}
 		}}
-		stock := &tally{Stock: buying}
-		s.service.Stock = stock
-		if l := s.ledger(); l != (Ledger{Initial: 10, Left: 7, Held: 3}) || stock.held != 1 {
+		stock := &tally{Examiner: buying}
+		r := s.reconciler()
+		r.on(stock)
+		l, err := r.Ledger(await.Context(t), s.item)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if l != (Ledger{Initial: 10, Left: 7, Held: 3}) || stock.held != 1 {
 			t.Errorf("ledger %+v, %d locks", l, stock.held)
 		}
 	})
@@ -172,7 +184,7 @@ func TestReconciler_Run_Cost(t *testing.T) {
 		const more = 3
 		for i := range more {
 			n := newItem(fmt.Sprintf("%s-%d", s.item, i), 10, 5)
-			if _, err := s.service.CreateItem(await.Context(t), n); err != nil {
+			if _, err := s.sales.CreateItem(await.Context(t), n); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -181,7 +193,7 @@ func TestReconciler_Run_Cost(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.exec("UPDATE items SET closes_at = 1000, opens_at = 1 WHERE id = ?", s.item+"-1") // long over
-		stock := &tally{Stock: s.stock}
+		stock := &tally{Examiner: s.stock}
 		tasks := &unheld{Queue: s.queue, stock: stock}
 		r := s.reconciler()
 		r.on(stock)

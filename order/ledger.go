@@ -10,11 +10,10 @@ const ledgerTasks = 2000
 // Ledger reads the conservation equation of an item from Redis and the database; see
 // inspector. It loads no sale. Errors: catalog.ErrItemNotFound, ErrDatabase,
 // inventory.ErrUnavailable.
-func (s *Service) Ledger(ctx context.Context, item string) (Ledger, error) {
-	x := &inspector{store: s.Store, stock: s.Stock, records: s.Stock, tasks: s.Tasks, returns: s.Returns, hold: lookHold}
-	i := x.inspect(ctx, item)
+func (r *Reconciler) Ledger(ctx context.Context, item string) (Ledger, error) {
+	i := r.inspect(ctx, item)
 	if i.open() || !i.seen.live.Loaded {
-		if err := x.weigh(ctx, []*inspection{i}, ledgerTasks); err != nil {
+		if err := r.weigh(ctx, []*inspection{i}, ledgerTasks); err != nil {
 			return Ledger{}, err
 		}
 	}

@@ -245,10 +245,12 @@ func (m *lives) refund(t *rapid.T) {
 // mark marks amounts as refunded, those among them that cannot be.
 func (m *lives) mark(t *rapid.T) {
 	id := rapid.Int64Range(1, 12).Draw(t, "payment")
-	list, err := m.store.payments(await.Context(m.tb), selectPaymentByID, id)
+	service := PaymentService{Store: m.store}
+	list, _, err := service.Payments(await.Context(m.tb), PaymentFilter{Before: id + 1, Limit: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
+	list = slices.DeleteFunc(list, func(p PaymentRecord) bool { return p.ID != id })
 	want := ErrPaymentNotFound
 	if len(list) == 1 {
 		switch was := m.money[list[0].Reference]; {
@@ -259,7 +261,7 @@ func (m *lives) mark(t *rapid.T) {
 			m.money[list[0].Reference] = list[0].OrderID + " refunded"
 		}
 	}
-	got, err := m.store.markRefunded(await.Context(m.tb), id, By{Actor: "root"})
+	got, err := service.MarkRefunded(await.Context(m.tb), id, By{Actor: "root"})
 	if !errors.Is(err, want) || (err == nil) != (want == nil) || err == nil && got.Outcome != PaymentRefunded {
 		t.Fatalf("payment %d marked: %+v, %v, want %v", id, got, err, want)
 	}

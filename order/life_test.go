@@ -350,7 +350,7 @@ func TestService_Cancel(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		if l := s.ledger(); l != (Ledger{Initial: 5, Left: 3, Held: 2}) {
+		if l := ledgerOf(s); l != (Ledger{Initial: 5, Left: 3, Held: 2}) {
 			t.Errorf("ledger after a hundred cancels: %+v", l)
 		}
 		if again := s.mustPlace(s.purchase("u", "k", 3, long)); again.Order != *first.Load() || !again.Replayed {
@@ -369,7 +369,7 @@ func TestService_Cancel(t *testing.T) {
 		if got, err := s.service.Cancel(await.Context(t), other.ID, Canceller{Admin: true}); err != nil || got.Reason != reasonAdmin {
 			t.Errorf("cancel by an admin: %+v, %v", got, err)
 		}
-		if l := s.ledger(); l != (Ledger{Initial: 5, Left: 2, Sold: 3}) {
+		if l := ledgerOf(s); l != (Ledger{Initial: 5, Left: 2, Sold: 3}) {
 			t.Errorf("ledger at the end: %+v", l)
 		}
 		if owed := owedOf(t, s.store); len(owed) != 0 {
@@ -427,7 +427,7 @@ func TestService_Cancel_Queued(t *testing.T) {
 		if err != nil || got.Status != StatusCancelled {
 			t.Errorf("cancel with a worker: %+v, %v", got, err)
 		}
-		if l := s.ledger(); l != (Ledger{Initial: 5, Left: 5}) {
+		if l := ledgerOf(s); l != (Ledger{Initial: 5, Left: 5}) {
 			t.Errorf("ledger %+v", l)
 		}
 		ctx, cancel := context.WithCancelCause(await.Context(t))
@@ -480,7 +480,7 @@ func TestService_Cancel_Burst(t *testing.T) {
 					return
 				default:
 				}
-				if l, err := s.service.Ledger(await.Context(t), s.item); err != nil || !l.Balanced() || l.Left < 0 || l.Held < 0 {
+				if l, err := s.reconciler().Ledger(await.Context(t), s.item); err != nil || !l.Balanced() || l.Left < 0 || l.Held < 0 {
 					t.Errorf("look %d: %+v, %v", n, l, err)
 					return
 				}
@@ -506,7 +506,7 @@ func TestService_Cancel_Burst(t *testing.T) {
 		wg.Wait()
 		close(done)
 		all.Wait()
-		if l := s.ledger(); l != (Ledger{Initial: stock, Left: stock}) {
+		if l := ledgerOf(s); l != (Ledger{Initial: stock, Left: stock}) {
 			t.Errorf("ledger at the end: %+v", l)
 		}
 		auditStore(t, s.store)

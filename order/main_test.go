@@ -255,6 +255,7 @@ type site struct {
 	items     *catalog.Catalog
 	waiters   *Waiters
 	service   *Service
+	sales     *ItemService
 	fulfiller *Fulfiller
 	archive   *watchedArchive
 	item      string
@@ -333,9 +334,10 @@ func newSiteOn(t *testing.T, q *queue.Queue, rdb *redis.Client, n NewItem, cfg i
 		Store: s.store, Stock: s.stock, Items: s.items, Tasks: []Tasks{s.queue}, Waiters: s.waiters,
 		Returns: NewReturns(s.store, rdb, 1, s.stock.Returned, s.heard), OnError: s.heard,
 	})
+	s.sales = &ItemService{Store: s.store, Stock: s.stock, Catalog: s.items, OnError: s.heard}
 	s.fulfiller = NewFulfiller(s.store, rdb, s.waiters, s.heard)
 	n.ID = s.item
-	if _, err := s.service.CreateItem(await.Context(t), n); err != nil {
+	if _, err := s.sales.CreateItem(await.Context(t), n); err != nil {
 		t.Fatal(err)
 	}
 	return s
@@ -416,15 +418,6 @@ func (s *site) load() {
 	if err := s.stock.Reload(await.Context(s.t), s.item); err != nil {
 		s.t.Fatal(err)
 	}
-}
-
-func (s *site) ledger() Ledger {
-	s.t.Helper()
-	l, err := s.service.Ledger(await.Context(s.t), s.item)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	return l
 }
 
 var errTest = errors.New("the test ended it")

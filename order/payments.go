@@ -114,8 +114,11 @@ func scanPayment(row interface{ Scan(to ...any) error }) (PaymentRecord, error) 
 	return p, err
 }
 
+// PaymentService lists received payments and records refunds.
+type PaymentService struct{ Store *Store }
+
 // Payments reads a page of the recorded payments, newest first, and whether more follow.
-func (s *Service) Payments(ctx context.Context, f PaymentFilter) ([]PaymentRecord, bool, error) {
+func (s *PaymentService) Payments(ctx context.Context, f PaymentFilter) ([]PaymentRecord, bool, error) {
 	if f.NeedsRefund && (f.Outcome == PaymentAccepted || f.Outcome == PaymentRefunded) {
 		return nil, false, nil // such a payment needs none
 	}
@@ -133,14 +136,10 @@ func (s *Service) Payments(ctx context.Context, f PaymentFilter) ([]PaymentRecor
 }
 
 // OrderPayments reads what was received for an order, oldest first.
-func (s *Service) OrderPayments(ctx context.Context, id string) ([]PaymentRecord, error) {
-	return s.Store.payments(ctx, selectPaymentsOf, id)
-}
-
-func (s *Store) payments(ctx context.Context, query string, args ...any) (list []PaymentRecord, err error) {
+func (s *PaymentService) OrderPayments(ctx context.Context, id string) ([]PaymentRecord, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	list, err = readPayments(s.read.WithContext(ctx), query, args...)
+	list, err := readPayments(s.Store.read.WithContext(ctx), selectPaymentsOf, id)
 	if err != nil {
 		return nil, wrap("read payments", err)
 	}
@@ -166,12 +165,12 @@ func WithPayments(fn func(PaymentOutcome)) StoreOption {
 	return func(s *Store) { s.onPayment = fn }
 }
 
-// PaymentsToRefund counts the amounts that are to be refunded, up to a limit.
+// ToRefund counts the amounts that are to be refunded, up to a limit.
 // Errors: ErrDatabase.
-func (s *Store) PaymentsToRefund(ctx context.Context, limit int) (n int, err error) {
+func (s *PaymentService) ToRefund(ctx context.Context, limit int) (n int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	db, err := s.read.DB()
+	db, err := s.Store.read.DB()
 	if err == nil {
 		err = db.QueryRowContext(ctx, countPaymentsToWatch, limit).Scan(&n)
 	}
@@ -186,13 +185,9 @@ func (s *Store) PaymentsToRefund(ctx context.Context, limit int) (n int, err err
 //
 // With ErrPaymentAccepted the payment is returned as it stands. Other errors:
 // ErrPaymentNotFound, ErrDatabase.
-func (s *Service) MarkRefunded(ctx context.Context, id int64, by By) (PaymentRecord, error) {
-	return s.Store.markRefunded(ctx, id, by)
-}
-
-func (s *Store) markRefunded(ctx context.Context, id int64, by By) (p PaymentRecord, err error) {
+func (s *PaymentService) MarkRefunded(ctx context.Context, id int64, by By) (p PaymentRecord, err error) {
 	marked := false
-	err = s.telling(ctx, fmt.Sprintf("refund payment %d", id), func(ctx context.Context, c conn, box *outbox) error {
+	err = s.Store.telling(ctx, fmt.Sprintf("refund payment %d", id), func(ctx context.Context, c conn, box *outbox) error {
 		n, err := changed(c.ExecContext(ctx, refundPayment, box.now, id))
 		if err != nil {
 			return err
@@ -221,7 +216,7 @@ func (s *Store) markRefunded(ctx context.Context, id int64, by By) (p PaymentRec
 	case p.Outcome == PaymentAccepted:
 		return p, ErrPaymentAccepted
 	case marked:
-		s.onPayment(PaymentRefunded)
+		s.Store.onPayment(PaymentRefunded)
 	}
 	return p, nil
 }

@@ -32,15 +32,22 @@ func mixedPayments(t testing.TB, s *Store) []string {
 	return references
 }
 
+// paymentsOf reads all payments.
+func paymentsOf(t testing.TB, s *Store) []PaymentRecord {
+	t.Helper()
+	service := PaymentService{Store: s}
+	list, more, err := service.Payments(await.Context(t), PaymentFilter{Limit: 1000})
+	if err != nil || more {
+		t.Fatalf("read payments: more %v, %v", more, err)
+	}
+	return list
+}
+
 // paymentIDs reads the ids of the payments by reference.
 func paymentIDs(t testing.TB, s *Store) map[string]int64 {
 	t.Helper()
-	list, err := s.payments(await.Context(t), listPayments, int64(1)<<60, 1000)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ids := make(map[string]int64, len(list))
-	for _, p := range list {
+	ids := make(map[string]int64)
+	for _, p := range paymentsOf(t, s) {
 		ids[p.Reference] = p.ID
 	}
 	return ids
@@ -50,7 +57,7 @@ func TestService_Payments(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	c := setClock(s)
-	service := NewService(Config{Store: s})
+	service := PaymentService{Store: s}
 	references := mixedPayments(t, s)
 	slices.Reverse(references)
 	pick := func(prefixes ...string) (out []string) {
@@ -110,7 +117,7 @@ func TestService_Payments(t *testing.T) {
 		t.Errorf("payments of an order: %+v, %v", list, err)
 	}
 	for limit, want := range map[int]int{5: 5, 100: len(left)} {
-		if n, err := s.PaymentsToRefund(await.Context(t), limit); err != nil || n != want {
+		if n, err := service.ToRefund(await.Context(t), limit); err != nil || n != want {
 			t.Errorf("to refund, up to %d: %d, %v, want %d", limit, n, err, want)
 		}
 	}
@@ -208,7 +215,7 @@ func TestStore_pay_Corrected(t *testing.T) {
 	pay("o1", "r-o1", 20, ErrReferenceReused)
 	pay("o2", "other", 1999, nil)
 	pay("o2", "r-o2", 1999, ErrOrderFinal)
-	if _, err := s.markRefunded(await.Context(t), ids["r-o3"], root); err != nil {
+	if _, err := (&PaymentService{Store: s}).MarkRefunded(await.Context(t), ids["r-o3"], root); err != nil {
 		t.Fatal(err)
 	}
 	pay("o3", "r-o3", 1999, ErrReferenceReused)
@@ -219,9 +226,9 @@ func TestStore_pay_Corrected(t *testing.T) {
 	if got := payments(t, s); !maps.Equal(got, want) {
 		t.Errorf("payments %v, want %v", got, want)
 	}
-	list, err := s.payments(await.Context(t), selectPaymentByID, ids["r-o1"])
-	if err != nil || len(list) != 1 || list[0].AmountMinor != 1999 || list[0].ReceivedAs != PaymentAccepted || list[0].ReceivedAt.UnixMilli() != c.Load()-time.Minute.Milliseconds() {
-		t.Errorf("the corrected payment is %+v, %v", list, err)
+	list := slices.DeleteFunc(paymentsOf(t, s), func(p PaymentRecord) bool { return p.ID != ids["r-o1"] })
+	if len(list) != 1 || list[0].AmountMinor != 1999 || list[0].ReceivedAs != PaymentAccepted || list[0].ReceivedAt.UnixMilli() != c.Load()-time.Minute.Milliseconds() {
+		t.Errorf("the corrected payment is %+v", list)
 	}
 }
 
@@ -252,7 +259,7 @@ func TestStore_WithPayments(t *testing.T) {
 		if _, _, err := s.refund(await.Context(t), "o", Refund{By: root}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.markRefunded(await.Context(t), paymentIDs(t, s)["r4"], root); err != nil {
+		if _, err := (&PaymentService{Store: s}).MarkRefunded(await.Context(t), paymentIDs(t, s)["r4"], root); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -266,7 +273,7 @@ func TestService_MarkRefunded(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	c := setClock(s)
-	service := NewService(Config{Store: s})
+	service := PaymentService{Store: s}
 	mixedPayments(t, s)
 	ids := paymentIDs(t, s)
 	at := c.Load()
@@ -294,7 +301,7 @@ func TestService_MarkRefunded(t *testing.T) {
 	if p, err := service.MarkRefunded(await.Context(t), ids["right-o0"], root); !errors.Is(err, ErrPaymentAccepted) || p.Outcome != PaymentAccepted {
 		t.Errorf("an accepted payment: %+v, %v, want ErrPaymentAccepted", p, err)
 	}
-	entries, _, err := s.audit(await.Context(t), AuditFilter{OrderID: "o0", Limit: 100})
+	entries, _, err := s.Audit(await.Context(t), AuditFilter{OrderID: "o0", Limit: 100})
 	if err != nil || len(entries) != 1 {
 		t.Fatalf("audit %+v, %v, want 1 entry", entries, err)
 	}

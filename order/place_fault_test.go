@@ -163,7 +163,10 @@ func (b between) Get(context.Context, ...string) ([]queue.TaskInfo, error) {
 }
 
 // failing is a queue and a stock that cannot be reached.
-type failing struct{ Stock }
+type failing struct {
+	Stock
+	ItemStock
+}
 
 func (failing) Get(context.Context, ...string) ([]queue.TaskInfo, error) {
 	return nil, errTest

@@ -36,7 +36,7 @@ func TestReconciler_Refused(t *testing.T) {
 		if len(r.Drifts) > 0 || r.Ledger != want || s.redisState() != state {
 			t.Errorf("while its task is leased: %+v", r)
 		}
-		if l := s.ledger(); l != want {
+		if l := ledgerOf(s); l != want {
 			t.Errorf("ledger while its task is leased: %+v, want %+v", l, want)
 		}
 		if _, err := s.queue.Reject(await.Context(t), queue.Rejection{Task: f.Tasks[0], Dead: true}); err != nil {
@@ -47,7 +47,7 @@ func TestReconciler_Refused(t *testing.T) {
 		if kinds(r.Drifts) != "holds left" || !r.Mended() || r.Ledger != want {
 			t.Errorf("when it is dead: %+v", r)
 		}
-		if l := s.ledger(); l != want {
+		if l := ledgerOf(s); l != want {
 			t.Errorf("ledger when it is dead: %+v, want %+v", l, want)
 		}
 	})
@@ -140,7 +140,7 @@ func TestReconciler_NotLoaded(t *testing.T) {
 		if r := s.reconcile(RepairAll); kinds(r.Drifts) != "sold" || !r.Mended() || r.Loaded {
 			t.Errorf("database of a sale that is not loaded: %+v", r)
 		}
-		if l := s.ledger(); l != (Ledger{Initial: 10, Left: 7, Held: 3}) {
+		if l := ledgerOf(s); l != (Ledger{Initial: 10, Left: 7, Held: 3}) {
 			t.Errorf("ledger %+v", l)
 		}
 		if _, err := s.reconciler().Reconcile(await.Context(t), ReconcileOptions{ItemID: "none"}); !errors.Is(err, catalog.ErrItemNotFound) {
@@ -158,7 +158,7 @@ func TestReconciler_BrokenItem(t *testing.T) {
 		ids := []string{s.item}
 		for _, suffix := range []string{"-b", "-c"} {
 			n := newItem(s.item+suffix, 10, 5)
-			if _, err := s.service.CreateItem(await.Context(t), n); err != nil {
+			if _, err := s.sales.CreateItem(await.Context(t), n); err != nil {
 				t.Fatal(err)
 			}
 			ids = append(ids, n.ID)

@@ -114,7 +114,7 @@ func testReconcilerStress(t *testing.T, rounds int) {
 			t.Errorf("%d looks at %d orders: the test saw too little", looks.Load(), accepted.Load())
 		}
 		await.True(t, "every order to end", func() bool {
-			l := s.ledger()
+			l := ledgerOf(s)
 			return l.Left == stock && l.Held == 0
 		})
 		s.drained()
@@ -143,7 +143,7 @@ func TestReconciler_Pages(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := Ledger{Initial: 10_000, Left: int64(10_000 - committed - queued), Held: queued, Sold: int64(committed)}
-		if l := s.ledger(); l != want {
+		if l := ledgerOf(s); l != want {
 			t.Fatalf("ledger %+v", l)
 		}
 		s.load()

@@ -225,7 +225,7 @@ func TestRecover_Interrupted(t *testing.T) {
 	stop := s.work()
 	s.mustPlace(s.purchase("u1", "k", 1, limit))
 	old := s.backup()
-	if _, _, err := s.service.Restock(await.Context(t), s.item, Restock{Quantity: 4, Reason: "r", IdempotencyKey: "r1"}, By{}); err != nil {
+	if _, _, err := s.sales.Restock(await.Context(t), s.item, Restock{Quantity: 4, Reason: "r", IdempotencyKey: "r1"}, By{}); err != nil {
 		t.Fatal(err)
 	}
 	for _, user := range []string{"u2", "u3", "u4"} {
@@ -289,7 +289,7 @@ func TestRecover_DeadLetter(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, _, err := s.service.Restock(ctx, s.item, Restock{Quantity: 1, Reason: "r", IdempotencyKey: "r1"}, By{}); err != nil {
+	if _, _, err := s.sales.Restock(ctx, s.item, Restock{Quantity: 1, Reason: "r", IdempotencyKey: "r1"}, By{}); err != nil {
 		t.Fatal(err)
 	}
 	h := s.restore(old)
@@ -405,7 +405,7 @@ func TestRecover_Reopened(t *testing.T) {
 		s.exec("UPDATE items SET opens_at = ?, closes_at = ?, freed = 1 WHERE id = ?", time.Now().Add(-2*time.Hour).UnixMilli(), time.Now().Add(-time.Hour).UnixMilli(), s.item)
 		backup := s.backup()
 		closes := time.Now().Add(time.Hour).Truncate(time.Millisecond)
-		if _, err := s.service.ChangeItem(await.Context(t), s.item, ItemChange{ClosesAt: &closes}, By{Actor: "root"}); err != nil {
+		if _, err := s.sales.ChangeItem(await.Context(t), s.item, ItemChange{ClosesAt: &closes}, By{Actor: "root"}); err != nil {
 			t.Fatal(err)
 		}
 		s.load()

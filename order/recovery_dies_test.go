@@ -88,7 +88,7 @@ func TestRecovery_Run(t *testing.T) {
 		n.PaymentWindow = time.Hour
 		s := newSite(t, rdb, false, n)
 		closed := newItem("closed-"+randomName(t), 5, 1)
-		if _, err := s.service.CreateItem(await.Context(t), closed); err != nil {
+		if _, err := s.sales.CreateItem(await.Context(t), closed); err != nil {
 			t.Fatal(err)
 		}
 		if err := s.store.write.Exec("UPDATE items SET control = 'closed' WHERE id = ?", closed.ID).Error; err != nil {
@@ -273,7 +273,7 @@ func TestService_Place_HalfKept(t *testing.T) {
 		}
 		s.work()
 		s.drained()
-		if l := s.ledger(); l.Sold != 1 || l.Left != 2 {
+		if l := ledgerOf(s); l.Sold != 1 || l.Left != 2 {
 			t.Errorf("ledger %+v", l)
 		}
 	})

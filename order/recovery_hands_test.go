@@ -28,7 +28,7 @@ func (s *site) allConfirmed(stock int64) {
 			s.t.Errorf("order %s was accepted, and is %s (%s)", id, row.Status, row.Reason)
 		}
 	}
-	if l := s.ledger(); l.Sold != stock || l.Left != 0 {
+	if l := ledgerOf(s); l.Sold != stock || l.Left != 0 {
 		s.t.Errorf("ledger %+v", l)
 	}
 	auditStore(s.t, s.store)

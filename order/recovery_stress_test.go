@@ -167,7 +167,7 @@ func testRecoveryStress(t *testing.T, stock int64, purchases, most int) {
 		return true
 	})
 	auditStore(t, s.store)
-	l := s.ledger()
+	l := ledgerOf(s)
 	if l.Initial+l.Restocked != l.Left+l.Held+l.Sold {
 		t.Errorf("ledger %+v", l)
 	}
@@ -176,7 +176,7 @@ func testRecoveryStress(t *testing.T, stock int64, purchases, most int) {
 	s.sellOut("rest", 0)
 	s.drained()
 	auditStore(t, s.store)
-	if l := s.ledger(); l.Left != 0 || l.Sold+l.Held != l.Initial+l.Restocked {
+	if l := ledgerOf(s); l.Left != 0 || l.Sold+l.Held != l.Initial+l.Restocked {
 		t.Errorf("ledger %+v after the rest was sold", l)
 	}
 }

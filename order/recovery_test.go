@@ -208,7 +208,7 @@ func TestRecovery_Lost(t *testing.T) {
 			t.Errorf("%d units sold after the loss, want 30", len(ids))
 		}
 		s.drained()
-		if l := s.ledger(); l.Sold != 50 || l.Left != 0 || l.Held != 0 {
+		if l := ledgerOf(s); l.Sold != 50 || l.Left != 0 || l.Held != 0 {
 			t.Errorf("ledger %+v", l)
 		}
 		auditStore(t, s.store)
@@ -278,7 +278,7 @@ func TestRecovery_Rewound(t *testing.T) {
 			t.Errorf("%d units sold after the loss, want 39", len(ids))
 		}
 		s.drained()
-		if l := s.ledger(); l.Sold != 50 || l.Left != 0 {
+		if l := ledgerOf(s); l.Sold != 50 || l.Left != 0 {
 			t.Errorf("ledger %+v", l)
 		}
 		for id, row := range allRows(t, s.store) {
@@ -319,7 +319,7 @@ func TestRecovery_Rewound_Unseen(t *testing.T) {
 		}
 		s.work()
 		s.drained()
-		if l := s.ledger(); l.Sold != 2 || l.Left != 48 {
+		if l := ledgerOf(s); l.Sold != 2 || l.Left != 48 {
 			t.Errorf("ledger %+v", l)
 		}
 	})
@@ -340,7 +340,7 @@ func TestRecovery_Rewound_Release(t *testing.T) {
 		if _, err := s.service.Cancel(await.Context(t), ids[0], Canceller{Admin: true}); err != nil {
 			t.Fatal(err)
 		}
-		if l := s.ledger(); l.Left != 1 {
+		if l := ledgerOf(s); l.Left != 1 {
 			t.Fatalf("ledger after the cancel: %+v", l)
 		}
 		rewind(t, rdb, old)
@@ -349,7 +349,7 @@ func TestRecovery_Rewound_Release(t *testing.T) {
 			t.Errorf("%d units sold after the cancel, want 1", len(more))
 		}
 		s.drained()
-		if l := s.ledger(); l.Sold != 5 || l.Left != 0 {
+		if l := ledgerOf(s); l.Sold != 5 || l.Left != 0 {
 			t.Errorf("ledger %+v", l)
 		}
 	})
@@ -398,7 +398,7 @@ func TestRecovery_Lost_InHands(t *testing.T) {
 				t.Errorf("order %s was accepted, and is %s (%s)", id, row.Status, row.Reason)
 			}
 		}
-		if l := s.ledger(); l.Sold != 20 || l.Left != 0 {
+		if l := ledgerOf(s); l.Sold != 20 || l.Left != 0 {
 			t.Errorf("ledger %+v", l)
 		}
 	})
@@ -461,7 +461,7 @@ func TestRecovery_Together(t *testing.T) {
 		}
 		s.drained()
 		stop()
-		if l := s.ledger(); l.Sold != 20 || l.Left != 0 {
+		if l := ledgerOf(s); l.Sold != 20 || l.Left != 0 {
 			t.Errorf("ledger %+v", l)
 		}
 	})

@@ -84,7 +84,7 @@ func TestService_Refund(t *testing.T) {
 		if l := s.clean("back", RepairNothing); l != (Ledger{Initial: 5, Left: 3, Sold: 2}) {
 			t.Errorf("ledger after a restock: %+v", l)
 		}
-		if l := s.ledger(); l != (Ledger{Initial: 5, Left: 3, Sold: 2}) {
+		if l := ledgerOf(s); l != (Ledger{Initial: 5, Left: 3, Sold: 2}) {
 			t.Errorf("ledger after a restock: %+v", l)
 		}
 		if owed := owedOf(t, s.store); len(owed) != 0 {
@@ -96,7 +96,7 @@ func TestService_Refund(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.load()
-		if l := s.ledger(); l != (Ledger{Initial: 5, Left: 3, Sold: 2}) {
+		if l := ledgerOf(s); l != (Ledger{Initial: 5, Left: 3, Sold: 2}) {
 			t.Errorf("ledger after a load: %+v", l)
 		}
 		if after := s.redisCounts(); after != before {
@@ -148,7 +148,7 @@ func TestService_Refund_Refused(t *testing.T) {
 		if _, err := s.service.Cancel(await.Context(t), cancelled.ID, Canceller{UserID: "u"}); err != nil {
 			t.Fatal(err)
 		}
-		before := s.ledger()
+		before := ledgerOf(s)
 		for id, want := range map[string]Status{confirmed.ID: StatusConfirmed, cancelled.ID: StatusCancelled} {
 			if o, err := s.service.Refund(await.Context(t), id, r); !errors.Is(err, ErrNotPaid) || o.Status != want {
 				t.Errorf("refund of a %s order: %+v, %v, want ErrNotPaid", want, o, err)
@@ -157,10 +157,10 @@ func TestService_Refund_Refused(t *testing.T) {
 		if _, err := s.service.Refund(await.Context(t), "none", r); !errors.Is(err, ErrNotFound) {
 			t.Errorf("no order: %v, want ErrNotFound", err)
 		}
-		if l := s.ledger(); l != before {
+		if l := ledgerOf(s); l != before {
 			t.Errorf("ledger %+v, before %+v", l, before)
 		}
-		entries, _, err := s.store.audit(await.Context(t), AuditFilter{Limit: 100})
+		entries, _, err := s.store.Audit(await.Context(t), AuditFilter{Limit: 100})
 		if err != nil || len(entries) != 1 { // the item's creation
 			t.Errorf("audit %+v, %v", entries, err)
 		}
@@ -202,7 +202,7 @@ func TestStore_refund(t *testing.T) {
 		if stand, _, err := s.expire(await.Context(t), []string{tt.id}); err != nil || stand[tt.id].status != StatusRefunded {
 			t.Errorf("expiry of a refunded order: %+v, %v", stand, err)
 		}
-		entries, _, err := s.audit(await.Context(t), AuditFilter{OrderID: tt.id, Limit: 10})
+		entries, _, err := s.Audit(await.Context(t), AuditFilter{OrderID: tt.id, Limit: 10})
 		if err != nil || len(entries) != 1 || entries[0].Action != "order.refund" || entries[0].Actor != root.Actor || entries[0].RequestID != root.RequestID ||
 			entries[0].Before != `{"status":"paid"}` || entries[0].After != fmt.Sprintf(`{"restocked":%v,"status":"refunded"}`, tt.restock) {
 			t.Errorf("audit %+v, %v", entries, err)

@@ -63,7 +63,7 @@ var errRestocked = errors.New("order: restocked before")
 // are unsold than it takes back, counting as sold what is only queued;
 // ErrStockRange, ErrRestockReused, ErrVersion, and as ChangeItem: after those that
 // leave the outcome open, a repeat settles it.
-func (s *Service) Restock(ctx context.Context, id string, r Restock, by By) (item catalog.Item, replayed bool, err error) {
+func (s *ItemService) Restock(ctx context.Context, id string, r Restock, by By) (item catalog.Item, replayed bool, err error) {
 	if r.Quantity == 0 || r.Quantity > MaxStock || r.Quantity < -MaxStock {
 		return catalog.Item{}, false, fmt.Errorf("order: restock of %d units", r.Quantity)
 	}

@@ -42,7 +42,7 @@ func (s *site) restock(quantity int64, key string) (catalog.Item, bool, error) {
 		replayed bool
 	}
 	a, err := insisted(s.t, func() (a answer, err error) {
-		a.item, a.replayed, err = s.service.Restock(await.Context(s.t), s.item, Restock{Quantity: quantity, Reason: "test", IdempotencyKey: key}, root)
+		a.item, a.replayed, err = s.sales.Restock(await.Context(s.t), s.item, Restock{Quantity: quantity, Reason: "test", IdempotencyKey: key}, root)
 		return a, err
 	})
 	return a.item, a.replayed, err
@@ -60,7 +60,7 @@ func (s *site) mustRestock(quantity int64, key string) catalog.Item {
 // trail reads the audit of an item, oldest first, each entry as one line.
 func trail(t testing.TB, s *Store, item string) []string {
 	t.Helper()
-	entries, more, err := s.audit(await.Context(t), AuditFilter{ItemID: item, Limit: 100})
+	entries, more, err := s.Audit(await.Context(t), AuditFilter{ItemID: item, Limit: 100})
 	if err != nil || more {
 		t.Fatal(err, more)
 	}
@@ -125,17 +125,17 @@ func TestService_Restock(t *testing.T) {
 			{Restock{Quantity: 1, Reason: "test", IdempotencyKey: "c", Match: Match{1, 2}}, ErrVersion},
 			{Restock{Quantity: 1, Reason: "test", IdempotencyKey: "c", Match: Match{}}, ErrVersion},
 		} {
-			got, _, err := s.service.Restock(await.Context(t), s.item, c.r, root)
+			got, _, err := s.sales.Restock(await.Context(t), s.item, c.r, root)
 			if !errors.Is(err, c.want) || got != (catalog.Item{}) {
 				t.Errorf("%+v: %+v, %v, want %v", c.r, got, err, c.want)
 			}
 		}
 		for _, q := range []int64{0, MaxStock + 1, -MaxStock - 1} {
-			if _, _, err := s.service.Restock(await.Context(t), s.item, Restock{Quantity: q, Reason: "test", IdempotencyKey: "d"}, root); err == nil {
+			if _, _, err := s.sales.Restock(await.Context(t), s.item, Restock{Quantity: q, Reason: "test", IdempotencyKey: "d"}, root); err == nil {
 				t.Errorf("restock of %d: no error", q)
 			}
 		}
-		if _, _, err := s.service.Restock(await.Context(t), "none", Restock{Quantity: 1, Reason: "test", IdempotencyKey: "a"}, root); !errors.Is(err, catalog.ErrItemNotFound) {
+		if _, _, err := s.sales.Restock(await.Context(t), "none", Restock{Quantity: 1, Reason: "test", IdempotencyKey: "a"}, root); !errors.Is(err, catalog.ErrItemNotFound) {
 			t.Errorf("restock of no item: %v", err)
 		}
 		if item := s.mustRestock(MaxStock-3, "c"); item.StockTotal != MaxStock { // what was refused has left its key free
@@ -144,7 +144,7 @@ func TestService_Restock(t *testing.T) {
 		if n := stockLedger(t, s.store, s.item); n != 3 {
 			t.Errorf("%d restocks are recorded, want 3", n)
 		}
-		if l := s.ledger(); !l.Balanced() || l.Initial != 5 || l.Restocked != MaxStock-5 || l.Sold != 3 {
+		if l := ledgerOf(s); !l.Balanced() || l.Initial != 5 || l.Restocked != MaxStock-5 || l.Sold != 3 {
 			t.Errorf("ledger %+v", l)
 		}
 		want := []string{
@@ -219,7 +219,7 @@ func TestService_Restock_AfterRefusals(t *testing.T) {
 		if got := s.contend("last", 50); len(got) != 1 {
 			t.Errorf("the one unit more went to %v", got)
 		}
-		if l := s.ledger(); l != (Ledger{Initial: 1, Restocked: 1, Sold: 2}) {
+		if l := ledgerOf(s); l != (Ledger{Initial: 1, Restocked: 1, Sold: 2}) {
 			t.Errorf("ledger %+v", l)
 		}
 		stockLedger(t, s.store, s.item)
@@ -252,7 +252,7 @@ func TestService_Restock_Queued(t *testing.T) {
 				t.Errorf("order %s was accepted and is %s", id, r.Status)
 			}
 		}
-		if l := s.ledger(); l != (Ledger{Initial: 60, Restocked: -10, Sold: 50}) {
+		if l := ledgerOf(s); l != (Ledger{Initial: 60, Restocked: -10, Sold: 50}) {
 			t.Errorf("ledger %+v", l)
 		}
 		auditStore(t, s.store)
@@ -287,7 +287,7 @@ func TestService_Restock_SameKey(t *testing.T) {
 		if n := stockLedger(t, s.store, s.item); n != 3 {
 			t.Errorf("%d restocks are recorded, want 3", n)
 		}
-		if l := s.ledger(); l != (Ledger{Initial: 7, Restocked: MaxStock - 7, Left: MaxStock}) {
+		if l := ledgerOf(s); l != (Ledger{Initial: 7, Restocked: MaxStock - 7, Left: MaxStock}) {
 			t.Errorf("ledger %+v", l)
 		}
 	})
@@ -343,7 +343,7 @@ func TestService_Restock_Burst(t *testing.T) {
 		}
 		stockLedger(t, s.store, s.item)
 		auditStore(t, s.store)
-		l := s.ledger()
+		l := ledgerOf(s)
 		if !l.Balanced() {
 			t.Errorf("ledger %+v", l)
 		}

@@ -196,7 +196,7 @@ func TestService_Rebuild(t *testing.T) {
 				t.Errorf("%s beyond the limit: %v", user, err)
 			}
 		}
-		if l := s.ledger(); l.Left != stock-5 || !l.Balanced() {
+		if l := ledgerOf(s); l.Left != stock-5 || !l.Balanced() {
 			t.Errorf("ledger %+v, want %d left", l, stock-5)
 		}
 		s.work()
@@ -214,7 +214,7 @@ func TestService_Rebuild(t *testing.T) {
 			t.Errorf("%d more were sold, want %d", accepted, stock-5)
 		}
 		// c's lease has not ended, so its task is still there; its units are not counted twice.
-		if l := s.ledger(); l != (Ledger{Initial: stock, Sold: stock}) {
+		if l := ledgerOf(s); l != (Ledger{Initial: stock, Sold: stock}) {
 			t.Errorf("ledger %+v", l)
 		}
 		auditStore(t, s.store)
@@ -279,7 +279,7 @@ func TestService_Rebuild_Refused(t *testing.T) {
 		if o := s.mustGet(refused.ID); o.Status != StatusRejected {
 			t.Fatalf("order %+v", o)
 		}
-		if l := s.ledger(); l != (Ledger{Initial: 5, Left: 5}) {
+		if l := ledgerOf(s); l != (Ledger{Initial: 5, Left: 5}) {
 			t.Errorf("ledger %+v", l)
 		}
 	})
@@ -293,7 +293,7 @@ func TestService_Ledger(t *testing.T) {
 		s := newSite(t, rdb, false, n)
 		want := func(name string, l Ledger) {
 			t.Helper()
-			if got := s.ledger(); got != l || !got.Balanced() {
+			if got := ledgerOf(s); got != l || !got.Balanced() {
 				t.Errorf("%s: ledger %+v, want %+v, balanced", name, got, l)
 			}
 		}
@@ -308,14 +308,14 @@ func TestService_Ledger(t *testing.T) {
 			t.Fatal(err)
 		}
 		want("paid", Ledger{Initial: 50, Left: 43, Held: 4, Sold: 3})
-		if _, err := s.service.Ledger(await.Context(t), "none-"+s.item); !errors.Is(err, catalog.ErrItemNotFound) {
+		if _, err := s.reconciler().Ledger(await.Context(t), "none-"+s.item); !errors.Is(err, catalog.ErrItemNotFound) {
 			t.Errorf("ledger of no item: %v, want ErrItemNotFound", err)
 		}
 		// A unit that nobody accounts for is seen.
 		if err := rdb.HSet(await.Context(t), "fs:{p0}:sale:"+s.item, "left", 44).Err(); err != nil {
 			t.Fatal(err)
 		}
-		if l := s.ledger(); l.Balanced() {
+		if l := ledgerOf(s); l.Balanced() {
 			t.Errorf("ledger %+v of a wrong stock is balanced", l)
 		}
 	})
@@ -342,7 +342,7 @@ func TestService_Ledger_Burst(t *testing.T) {
 					ended = true
 				default:
 				}
-				got, err := s.service.Ledger(await.Context(t), s.item)
+				got, err := s.reconciler().Ledger(await.Context(t), s.item)
 				if err != nil || !got.Balanced() || got.Initial != stock || got.Restocked != 0 || got.Left < 0 || got.Held < 0 || got.Sold < l.last.Sold {
 					t.Errorf("look %d: %+v after %+v, %v", l.n, got, l.last, err)
 				}
@@ -401,12 +401,12 @@ func TestService_Ledger_Burst(t *testing.T) {
 
 // hooked is a stock that calls hook after each reading of a sale.
 type hooked struct {
-	Stock
+	Examiner
 	hook func(*inventory.Live)
 }
 
 func (h hooked) Live(ctx context.Context, item string) (inventory.Live, error) {
-	live, err := h.Stock.Live(ctx, item)
+	live, err := h.Examiner.Live(ctx, item)
 	h.hook(&live)
 	return live, err
 }
@@ -444,12 +444,21 @@ func TestService_Ledger_Moving(t *testing.T) {
 			},
 		}
 		said := 0
-		s.service.Stock = hooked{s.stock, func(*inventory.Live) {
+		r := s.reconciler()
+		ledger := func() Ledger {
+			t.Helper()
+			l, err := r.Ledger(await.Context(t), s.item)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return l
+		}
+		r.on(hooked{s.stock, func(*inventory.Live) {
 			if said < len(steps) {
 				steps[said]()
 			}
 			said++
-		}}
+		}})
 		for i, want := range []struct {
 			ledger Ledger
 			said   int
@@ -458,13 +467,13 @@ func TestService_Ledger_Moving(t *testing.T) {
 			{Ledger{Initial: 9, Left: 7, Held: 2}, 8},
 			{Ledger{Initial: 9, Left: 7, Held: 2}, 10},
 		} {
-			if l := s.ledger(); l != want.ledger || said != want.said {
+			if l := ledger(); l != want.ledger || said != want.said {
 				t.Errorf("look %d: %+v after %d reads, want %+v after %d", i, l, said, want.ledger, want.said)
 			}
 		}
 		// With the sale gone meanwhile, the ledger is the database's.
-		s.service.Stock = hooked{s.stock, func(l *inventory.Live) { *l = inventory.Live{} }}
-		if l := s.ledger(); l != (Ledger{Initial: 9, Left: 7, Held: 2}) {
+		r.on(hooked{s.stock, func(l *inventory.Live) { *l = inventory.Live{} }})
+		if l := ledger(); l != (Ledger{Initial: 9, Left: 7, Held: 2}) {
 			t.Errorf("not loaded: %+v", l)
 		}
 	})
@@ -480,7 +489,7 @@ func TestService_Ledger_Many(t *testing.T) {
 	items := make([]string, looks)
 	for i := range items {
 		n := newItem(fmt.Sprintf("%s-%d", s.item, i), 3, 1)
-		if _, err := s.service.CreateItem(await.Context(t), n); err != nil {
+		if _, err := s.sales.CreateItem(await.Context(t), n); err != nil {
 			t.Fatal(err)
 		}
 		items[i] = n.ID
@@ -493,7 +502,7 @@ func TestService_Ledger_Many(t *testing.T) {
 	for _, item := range items {
 		wg.Go(func() {
 			for range 3 {
-				if l, err := s.service.Ledger(await.Context(t), item); err != nil || l != (Ledger{Initial: 3, Left: 3}) {
+				if l, err := s.reconciler().Ledger(await.Context(t), item); err != nil || l != (Ledger{Initial: 3, Left: 3}) {
 					t.Errorf("ledger of %s: %+v, %v", item, l, err)
 				}
 			}

@@ -21,11 +21,6 @@ import (
 // Stock is what placing an order needs of the inventory.
 type Stock interface {
 	Submit(r *inventory.Request) error
-	Open(ctx context.Context, item string) error
-	Left(ctx context.Context, items []string) ([]int64, error)
-	Changer
-	Examiner
-	Records
 }
 
 // Items is what placing an order needs of the catalogue.
@@ -33,9 +28,6 @@ type Items interface {
 	Item(ctx context.Context, id string) (catalog.Item, error)
 	// Outdated makes this process read an item again if what it has is older than the version.
 	Outdated(id string, version int64)
-	// Created and Changed tell every process what is committed.
-	Created(ctx context.Context, id string)
-	Changed(ctx context.Context, id string, version int64)
 }
 
 // Tasks is what reading orders needs of a task queue.
@@ -58,8 +50,6 @@ type Config struct {
 	// Queued finds the queued orders of a buyer. Default nil: lists contain committed
 	// orders only.
 	Queued QueuedTasks
-	// Renamer is what EraseBuyer needs of the inventory, beside Queued; nothing else does.
-	Renamer Renamer
 	// Volatile says that Redis keeps nothing over a restart: then only the
 	// commit is an answer, and a request waits for it whatever it asked for.
 	Volatile bool
@@ -360,23 +350,6 @@ func (s *Service) Get(ctx context.Context, id string) (Order, error) {
 		err = fmt.Errorf("order %s may have been lost by the database: %w", id, inventory.ErrStopped)
 	}
 	return o, err
-}
-
-// CreateItem opens a sale. Errors: ErrItemExists.
-func (s *Service) CreateItem(ctx context.Context, n NewItem) (catalog.Item, error) {
-	item, err := s.Store.InsertItem(ctx, n)
-	// Also when it failed: the outcome may be open, and who created the item in
-	// vain, because it exists, may be repeating what was not told to everyone.
-	s.Items.Created(ctx, n.ID)
-	if err != nil {
-		return catalog.Item{}, err
-	}
-	// The row decides; a sale that could not be loaded now is loaded by its
-	// first buyer.
-	if err := s.Stock.Open(ctx, n.ID); err != nil {
-		s.OnError(fmt.Errorf("open item %s: %w", n.ID, err))
-	}
-	return item, nil
 }
 
 // apply writes what a notice says into an order.

@@ -205,7 +205,7 @@ func TestService_Place_RefusedByDatabase(t *testing.T) {
 		// The refusal showed that Redis counted wrongly; now it counts as the
 		// database does, without anybody's help. (The 9 units of this test have no
 		// orders, so the equation itself cannot hold here.)
-		if l, err := s.service.Ledger(await.Context(t), s.item); err != nil || l.Left != 0 {
+		if l, err := s.reconciler().Ledger(await.Context(t), s.item); err != nil || l.Left != 0 {
 			t.Errorf("ledger %+v, %v, want nothing left", l, err)
 		}
 	})
@@ -230,7 +230,7 @@ func TestService_CreateItem_Leftover(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.service.CreateItem(await.Context(t), newItem(id, 3, 1)); err != nil {
+		if _, err := s.sales.CreateItem(await.Context(t), newItem(id, 3, 1)); err != nil {
 			t.Fatal(err)
 		}
 		s.work()
@@ -239,7 +239,7 @@ func TestService_CreateItem_Leftover(t *testing.T) {
 		if placed := s.mustPlace(p); placed.Replayed {
 			t.Errorf("placed %+v, want a first order", placed)
 		}
-		if l, err := s.service.Ledger(await.Context(t), id); err != nil || l.Left != 2 || !l.Balanced() {
+		if l, err := s.reconciler().Ledger(await.Context(t), id); err != nil || l.Left != 2 || !l.Balanced() {
 			t.Errorf("ledger %+v, %v", l, err)
 		}
 	})
@@ -365,7 +365,7 @@ func TestService_Place_Burst(t *testing.T) {
 		if int64(stock)+replayed.Load()+refused.Load() != buyers*4 {
 			t.Errorf("%d accepted, %d replayed, %d refused of %d", stock, replayed.Load(), refused.Load(), buyers*4)
 		}
-		if l := s.ledger(); l != (Ledger{Initial: stock, Sold: stock}) {
+		if l := ledgerOf(s); l != (Ledger{Initial: stock, Sold: stock}) {
 			t.Errorf("ledger %+v", l)
 		}
 		if ids := s.waiters.ids(); len(ids) != 0 {
@@ -410,7 +410,7 @@ func TestService_CreateItem(t *testing.T) {
 			t.Errorf("left after creation: %v, %v", left, err)
 		}
 		again := newItem(s.item, 99, 9)
-		if _, err := s.service.CreateItem(await.Context(t), again); !errors.Is(err, ErrItemExists) {
+		if _, err := s.sales.CreateItem(await.Context(t), again); !errors.Is(err, ErrItemExists) {
 			t.Errorf("second creation: %v, want ErrItemExists", err)
 		}
 		if it, err := s.items.Item(await.Context(t), s.item); err != nil || it.StockTotal != 10 || it.PerUserLimit != 3 {
@@ -423,7 +423,7 @@ func TestService_CreateItem(t *testing.T) {
 		if _, err := s.items.Item(await.Context(t), next.ID); !errors.Is(err, catalog.ErrItemNotFound) {
 			t.Fatalf("item before its creation: %v", err)
 		}
-		created, err := s.service.CreateItem(await.Context(t), next)
+		created, err := s.sales.CreateItem(await.Context(t), next)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -453,8 +453,8 @@ func TestService_CreateItem_StockAway(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	service := NewService(Config{Store: s, Stock: failing{}, Items: items, Waiters: NewWaiters(), OnError: func(err error) { heard = append(heard, err) }})
-	if _, err := service.CreateItem(await.Context(t), newItem("item", 1, 1)); err != nil {
+	sales := ItemService{Store: s, Stock: failing{}, Catalog: items, OnError: func(err error) { heard = append(heard, err) }}
+	if _, err := sales.CreateItem(await.Context(t), newItem("item", 1, 1)); err != nil {
 		t.Fatal(err)
 	}
 	if len(heard) != 1 || !errors.Is(heard[0], errTest) {
@@ -463,16 +463,12 @@ func TestService_CreateItem_StockAway(t *testing.T) {
 	if it := itemOf(t, s, "item"); it.Total != 1 {
 		t.Errorf("item %+v", it)
 	}
+	service := NewService(Config{Store: s, Stock: failing{}, Items: items, Waiters: NewWaiters()})
 	if _, err := service.Place(await.Context(t), Purchase{ItemID: "item", UserID: "u", IdempotencyKey: "k", Quantity: 1, Wait: long}); !errors.Is(err, inventory.ErrOverloaded) {
 		t.Errorf("place: %v, want the stock's refusal", err)
 	}
 	if ids := service.Waiters.ids(); len(ids) != 0 {
 		t.Errorf("tickets %v are left", ids)
-	}
-	// A service without OnError does not need one.
-	quiet := NewService(Config{Store: s, Stock: failing{}, Items: items, Waiters: NewWaiters()})
-	if _, err := quiet.CreateItem(await.Context(t), newItem("item2", 1, 1)); err != nil {
-		t.Error(err)
 	}
 }
 

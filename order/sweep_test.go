@@ -191,13 +191,13 @@ func TestSweeper_RedisLost(t *testing.T) {
 		sweeper := NewSweeper(s.fulfiller, SweeperConfig{Dead: []DeadLetters{s.queue}})
 		mustSweep(t, sweeper, Swept{Waiting: 1}) // there is no sale that could tell
 		s.load()
-		if l := s.ledger(); l != (Ledger{Initial: 6, Left: 2, Held: 4}) {
+		if l := ledgerOf(s); l != (Ledger{Initial: 6, Left: 2, Held: 4}) {
 			t.Errorf("ledger after the loss: %+v", l)
 		}
 		if _, _, err := s.store.cancel(await.Context(t), behind.ID, Canceller{UserID: "u"}); err != nil {
 			t.Fatal(err)
 		}
-		if l := s.ledger(); l != (Ledger{Initial: 6, Left: 5, Held: 1}) {
+		if l := ledgerOf(s); l != (Ledger{Initial: 6, Left: 5, Held: 1}) {
 			t.Errorf("ledger while units are on their way: %+v", l)
 		}
 		c.Add(sweepGrace.Milliseconds())
@@ -207,7 +207,7 @@ func TestSweeper_RedisLost(t *testing.T) {
 		if o := s.mustGet(lapses.ID); o.Status != StatusExpired {
 			t.Errorf("order %+v", o)
 		}
-		if l := s.ledger(); l != (Ledger{Initial: 6, Left: 6}) {
+		if l := ledgerOf(s); l != (Ledger{Initial: 6, Left: 6}) {
 			t.Errorf("ledger at the end: %+v", l)
 		}
 		s.mustPlace(s.purchase("v", "k", 6, long))
@@ -250,7 +250,7 @@ func TestSweeper_Buried(t *testing.T) {
 		c.Add(sweepGrace.Milliseconds())
 		mustSweep(t, sweeper, Swept{Returned: 1})
 		mustSweep(t, sweeper, Swept{})
-		if l := s.ledger(); l != (Ledger{Initial: 5, Left: 2, Sold: 3}) {
+		if l := ledgerOf(s); l != (Ledger{Initial: 5, Left: 2, Sold: 3}) {
 			t.Errorf("ledger %+v", l)
 		}
 		s.mu.Lock()
@@ -276,7 +276,7 @@ func TestSweeper_Buried(t *testing.T) {
 		if left, err := s.stock.Left(await.Context(t), []string{s.item}); err != nil || left[0] != 2 {
 			t.Errorf("%d left, %v: the retry dropped the sale", left, err)
 		}
-		if l := s.ledger(); l != (Ledger{Initial: 5, Left: 2, Sold: 3}) {
+		if l := ledgerOf(s); l != (Ledger{Initial: 5, Left: 2, Sold: 3}) {
 			t.Errorf("ledger %+v", l)
 		}
 		auditStore(t, s.store)
@@ -320,7 +320,7 @@ func TestService_Get_EndsFinal(t *testing.T) {
 				t.Errorf("order %+v at the end, want %s", o, want)
 			}
 		}
-		if l := s.ledger(); l != (Ledger{Initial: 9, Left: 8, Sold: 1}) {
+		if l := ledgerOf(s); l != (Ledger{Initial: 9, Left: 8, Sold: 1}) {
 			t.Errorf("ledger %+v", l)
 		}
 		auditStore(t, s.store)

@@ -30,7 +30,8 @@ func addAPI(ctx context.Context, sh *shared, ready *health, dev *development, ps
 	if err != nil {
 		return nil, err
 	}
-	addRefundMetric(ctx, e, eng.store)
+	payments := &order.PaymentService{Store: eng.store}
+	addRefundMetric(ctx, e, payments)
 	webhooks, err := newWebhookAdmin(s, eng.store)
 	if err != nil {
 		return nil, err
@@ -40,7 +41,9 @@ func addAPI(ctx context.Context, sh *shared, ready *health, dev *development, ps
 		Store: eng.store, Redis: eng.rdb, Orders: sl.service, MaxStreams: maxStreams(e), OnError: e.reporter("order events"),
 	})
 	c := handler.Config{
-		Service: sl.service, Items: sl.items, Verifier: verifier, Tasks: backlog, Reconciler: reconciler, Webhooks: webhooks,
+		Orders: sl.service, Items: sl.items, Sales: sl.sales, Ledgers: reconciler, Payments: payments,
+		Buyers: &order.BuyerService{Store: eng.store, Tasks: eng.tasks(), Queued: sl.queued, Renamer: sl.stock},
+		Audit:  eng.store, Verifier: verifier, Tasks: backlog, Reconciler: reconciler, Webhooks: webhooks,
 		Ready: append(ready.checks(), catalogCheck(sl.items)), Workers: sh.mon.monitor, Admission: newAdmission(sh, ps),
 		Limits: handler.Limits{
 			RateBuyer: s.RateBuyer, RateAddress: s.RateAddress, TrustedProxies: s.TrustedProxies, InFlight: int64(s.InFlight),
@@ -69,7 +72,7 @@ func addAPI(ctx context.Context, sh *shared, ready *health, dev *development, ps
 	ps.add(part{name: "order events", run: feed.Run, stop: feed.Close})
 	fmt.Fprintf(e.out, "api       http://%s/v1/items\n", l.Addr())
 	if e.role.command == "serve" && s.Demo {
-		return sl.items, openDemo(ctx, eng.store, sl.service)
+		return sl.items, openDemo(ctx, eng.store, sl.sales)
 	}
 	return sl.items, nil
 }

@@ -75,12 +75,12 @@ var demoItem = order.NewItem{
 }
 
 // openDemo creates the demo sale on an empty database.
-func openDemo(ctx context.Context, store *order.Store, orders *order.Service) error {
+func openDemo(ctx context.Context, store *order.Store, sales *order.ItemService) error {
 	items, err := store.Items(ctx)
 	if err != nil || len(items) > 0 {
 		return err
 	}
-	_, err = orders.CreateItem(ctx, demoItem)
+	_, err = sales.CreateItem(ctx, demoItem)
 	if errors.Is(err, order.ErrItemExists) {
 		return nil // another process was quicker
 	}

@@ -128,7 +128,7 @@ func paymentCounter(registry prometheus.Registerer) func(order.PaymentOutcome) {
 }
 
 // addRefundMetric registers how many amounts have to be refunded.
-func addRefundMetric(ctx context.Context, e *env, store *order.Store) {
+func addRefundMetric(ctx context.Context, e *env, payments *order.PaymentService) {
 	ctx = context.WithoutCancel(ctx) // scrapes go on while the process drains
 	report := e.reporter("payments")
 	e.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
@@ -137,7 +137,7 @@ func addRefundMetric(ctx context.Context, e *env, store *order.Store) {
 	}, func() float64 {
 		ctx, cancel := context.WithTimeout(ctx, watchTimeout)
 		defer cancel()
-		n, err := store.PaymentsToRefund(ctx, watchedRefunds)
+		n, err := payments.ToRefund(ctx, watchedRefunds)
 		if err != nil {
 			report(err)
 			return math.NaN()

@@ -28,6 +28,8 @@ type selling struct {
 	stock   *inventory.Inventory
 	items   *catalog.Catalog
 	service *order.Service
+	sales   *order.ItemService
+	queued  *inventory.QueuedIndex
 }
 
 // newSelling makes what purchases go through. Redis is compared with the database before
@@ -78,9 +80,10 @@ func newSelling(ctx context.Context, sh *shared, ps *parts) (*selling, error) {
 	service := order.NewService(order.Config{
 		Store: eng.store, Stock: stock, Items: items, Tasks: eng.tasks(), Waiters: sh.waiters,
 		Returns: order.NewReturns(eng.store, eng.rdb, e.settings.Partitions, stock.Returned, report), Bell: order.NewBell(eng.rdb, report),
-		Queued: queued, Renamer: stock, Volatile: e.embedded(), OnError: report,
+		Queued: queued, Volatile: e.embedded(), OnError: report,
 	})
-	return &selling{stock: stock, items: items, service: service}, nil
+	admin := &order.ItemService{Store: eng.store, Stock: stock, Catalog: items, OnError: report}
+	return &selling{stock: stock, items: items, service: service, sales: admin, queued: queued}, nil
 }
 
 // observers tell recovery and catalogue what the stock notices.
