@@ -24,6 +24,10 @@ const (
 	bellQuiet = time.Second
 )
 
+// ringTimeout bounds the publishing of a message: its loss delays a look, so it must not
+// delay what has changed the orders for long.
+var ringTimeout = time.Second
+
 // Bell tells the processes that follow orders which ones changed. A message says
 // only that there is something to see, and one that is lost delays it until the
 // next look; see Feed. A nil Bell tells nobody.
@@ -44,7 +48,7 @@ func (b *Bell) ring(ctx context.Context, ids ...string) {
 	if b == nil || b.rdb == nil || len(ids) == 0 {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tellTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ringTimeout)
 	defer cancel()
 	_, err := b.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
 		b.add(ctx, p, ids)

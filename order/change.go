@@ -11,17 +11,6 @@ import (
 	"flashsale/inventory"
 )
 
-// The refusals of a change of an item. Nothing was changed.
-var (
-	// ErrVersion says that the item's version is none of those that the change
-	// was meant for: somebody else has changed it.
-	ErrVersion = errors.New("order: item has another version")
-	// ErrWindow says that the sale would end before it opens, or as it does.
-	ErrWindow = errors.New("order: closes_at is not after opens_at")
-	// ErrItemClosed says that the sale was closed by an operator, which is final.
-	ErrItemClosed = errors.New("order: sale closed for good")
-)
-
 // ItemStock is what creating and changing items needs of the inventory.
 type ItemStock interface {
 	Open(ctx context.Context, item string) error
@@ -63,10 +52,6 @@ func (s *ItemService) CreateItem(ctx context.Context, n NewItem) (catalog.Item, 
 	}
 	return item, nil
 }
-
-// Match names the versions of an item that a change is meant for. The nil Match
-// means any; one that is empty is met by none.
-type Match []int64
 
 func (m Match) allows(version int64) bool { return m == nil || slices.Contains(m, version) }
 

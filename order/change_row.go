@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"gorm.io/gorm"
 
@@ -43,13 +42,6 @@ func (e *edit) on(row itemRow) (itemRow, error) {
 		return row, errSame
 	}
 	return next, nil
-}
-
-// item reads an item's row. Errors: catalog.ErrItemNotFound.
-func (s *Store) item(ctx context.Context, id string) (itemRow, error) {
-	ctx, cancel := context.WithTimeout(ctx, readTimeout)
-	defer cancel()
-	return readItem(s.read.WithContext(ctx), id)
 }
 
 // changeItem makes a change of an item, with its entry in the audit. Every error
@@ -127,24 +119,6 @@ func (s *Store) writeChange(ctx context.Context, tx *gorm.DB, e *edit, row, next
 	})
 }
 
-// facts are what the audit tells of an item, named as in the API.
-func (r *itemRow) facts() map[string]any {
-	return map[string]any{
-		"name": r.Name, "description": r.Description, "price_minor": r.PriceMinor, "currency": r.Currency,
-		"stock_total": r.Total, "per_user_limit": r.PerUserLimit,
-		"opens_at": timeFact(r.OpensAt), "closes_at": timeFact(r.ClosesAt),
-		"payment_window_seconds": r.PaymentWindowSeconds, "control": r.Control,
-	}
-}
-
-// timeFact is a time as the API spells it, nil for none.
-func timeFact(ms int64) any {
-	if ms == 0 {
-		return nil
-	}
-	return fromMillis(ms).Format("2006-01-02T15:04:05.000Z07:00")
-}
-
 // difference leaves of both what is not the same in the other.
 func difference(was, is map[string]any) (before, after map[string]any) {
 	before, after = make(map[string]any), make(map[string]any)
@@ -154,35 +128,4 @@ func difference(was, is map[string]any) (before, after map[string]any) {
 		}
 	}
 	return before, after
-}
-
-// limitSince is the highest limit per buyer that an item has had since a time,
-// as far as it was changed after it; 0 where it was not.
-const limitSince = `SELECT COALESCE(MAX(json_extract(before, '$.per_user_limit')), 0) FROM audit
-	WHERE item_id = ?1 AND item_id <> '' AND action = '` + actionItemChange + `' AND at >= ?2`
-
-// addToBuyer is addToBuyers for one buyer and a limit that the item no longer has.
-const addToBuyer = `INSERT INTO buyers (item_id, user_id, quantity) VALUES (?1, ?2, ?3)
-	ON CONFLICT (item_id, user_id) DO UPDATE SET quantity = quantity + excluded.quantity
-	WHERE quantity + excluded.quantity <= ?4`
-
-// addUnderOldLimit counts an order that today's limit forbids, if the limit was
-// higher when the order was accepted and has been lowered since. The sale in
-// Redis has kept the limit then; the order keeps its promise. Errors: errUneven.
-func addUnderOldLimit(ctx context.Context, c conn, t *task, accepted time.Time) error {
-	var limit int64
-	if err := c.QueryRowContext(ctx, limitSince, t.ItemID, toMillis(accepted)).Scan(&limit); err != nil {
-		return fmt.Errorf("find an earlier limit: %w", err)
-	}
-	if t.Quantity > limit {
-		return errUneven
-	}
-	n, err := changed(c.ExecContext(ctx, addToBuyer, t.ItemID, t.UserID, t.Quantity, limit))
-	if err != nil {
-		return fmt.Errorf("count buyer: %w", err)
-	}
-	if n != 1 {
-		return errUneven
-	}
-	return nil
 }

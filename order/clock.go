@@ -1,6 +1,8 @@
 package order
 
-import "time"
+import (
+	"time"
+)
 
 // Clock is the time by which sales open and close.
 type Clock interface {
@@ -25,4 +27,12 @@ const openMargin = time.Second
 // defaultOpening is when an item opens that is created without an opening.
 func (s *Store) defaultOpening(item string) time.Time {
 	return s.saleTime(item).Add(-openMargin)
+}
+
+// saleTime is the time by which an item's sale opens and closes.
+func (s *Store) saleTime(item string) time.Time {
+	if s.itemNow != nil {
+		return s.itemNow(item)
+	}
+	return s.now()
 }

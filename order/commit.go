@@ -5,28 +5,9 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"time"
 
 	"flashsale/internal/faultpoint"
-)
-
-// outcome is what became of a task in the database.
-type outcome struct {
-	status      Status
-	reason      string
-	confirmedAt int64 // Unix milliseconds
-	expiresAt   int64 // Unix milliseconds; 0: no payment is asked
-	closedAt    int64 // Unix milliseconds; 0: not in a final state
-}
-
-// The reasons of a rejected order: each is a condition of the database that
-// refused what Redis had let through.
-const (
-	reasonSoldOut   = "sold_out"
-	reasonUserLimit = "user_limit"
-	reasonNoItem    = "item_not_found"
-	reasonDuplicate = "idempotency_key_reused"
-	// reasonFailed is that of an order which no worker could commit.
-	reasonFailed = "failed"
 )
 
 // errUneven says that a batch did not go through whole: an order exists
@@ -294,4 +275,35 @@ func claim(ctx context.Context, c conn, t *task) (terms, error) {
 		return terms{}, refused(reasonUserLimit)
 	}
 	return got, err
+}
+
+// limitSince is the highest limit per buyer that an item has had since a time,
+// as far as it was changed after it; 0 where it was not.
+const limitSince = `SELECT COALESCE(MAX(json_extract(before, '$.per_user_limit')), 0) FROM audit
+	WHERE item_id = ?1 AND item_id <> '' AND action = '` + actionItemChange + `' AND at >= ?2`
+
+// addToBuyer is addToBuyers for one buyer and a limit that the item no longer has.
+const addToBuyer = `INSERT INTO buyers (item_id, user_id, quantity) VALUES (?1, ?2, ?3)
+	ON CONFLICT (item_id, user_id) DO UPDATE SET quantity = quantity + excluded.quantity
+	WHERE quantity + excluded.quantity <= ?4`
+
+// addUnderOldLimit counts an order that today's limit forbids, if the limit was
+// higher when the order was accepted and has been lowered since. The sale in
+// Redis has kept the limit then; the order keeps its promise. Errors: errUneven.
+func addUnderOldLimit(ctx context.Context, c conn, t *task, accepted time.Time) error {
+	var limit int64
+	if err := c.QueryRowContext(ctx, limitSince, t.ItemID, toMillis(accepted)).Scan(&limit); err != nil {
+		return fmt.Errorf("find an earlier limit: %w", err)
+	}
+	if t.Quantity > limit {
+		return errUneven
+	}
+	n, err := changed(c.ExecContext(ctx, addToBuyer, t.ItemID, t.UserID, t.Quantity, limit))
+	if err != nil {
+		return fmt.Errorf("count buyer: %w", err)
+	}
+	if n != 1 {
+		return errUneven
+	}
+	return nil
 }

@@ -162,14 +162,6 @@ func (s *Store) rejectDead(ctx context.Context, tasks []task) (rejected int, fai
 	return rejected, failed, err
 }
 
-func idsOf(tasks []task) []string {
-	ids := make([]string, len(tasks))
-	for i := range tasks {
-		ids[i] = tasks[i].ID
-	}
-	return ids
-}
-
 // missing are those of the tasks that have made no row.
 func (s *Store) missing(ctx context.Context, tasks []task) ([]task, error) {
 	found, err := s.settled(ctx, idsOf(tasks))

@@ -44,6 +44,12 @@ type Sender interface {
 	Send(ctx context.Context, m *webhook.Message) webhook.Result
 }
 
+// Bounds of the pauses between tries to record the result of a delivery.
+const (
+	recordRetryMin = 10 * time.Millisecond
+	recordRetryMax = 500 * time.Millisecond
+)
+
 // DelivererConfig configures a Deliverer. Store and Sender are required.
 type DelivererConfig struct {
 	Store  *Store
@@ -213,7 +219,7 @@ func (d *Deliverer) record(ctx context.Context, tries []tried) {
 	if len(tries) == 0 {
 		return
 	}
-	for wait := commitRetryMin; ; wait = min(2*wait, commitRetryMax) {
+	for wait := recordRetryMin; ; wait = min(2*wait, recordRetryMax) {
 		err := d.Store.record(ctx, tries)
 		if err == nil {
 			break

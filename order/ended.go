@@ -5,9 +5,7 @@ import (
 	"database/sql"
 	"encoding/json"
 	"fmt"
-	"time"
 
-	"flashsale/catalog"
 	"flashsale/inventory"
 )
 
@@ -136,17 +134,4 @@ func (s *Store) ended(ctx context.Context, item string) (bool, error) {
 		return false, wrap("read item "+item, err)
 	}
 	return len(rows) > 0 && rows[0].ended(s.saleTime(item)), nil
-}
-
-// saleTime is the time by which an item's sale opens and closes.
-func (s *Store) saleTime(item string) time.Time {
-	if s.itemNow != nil {
-		return s.itemNow(item)
-	}
-	return s.now()
-}
-
-// ended reports whether the sale is over at that time.
-func (r *itemRow) ended(at time.Time) bool {
-	return r.Control == string(catalog.ControlClosed) || r.ClosesAt != 0 && r.ClosesAt <= at.UnixMilli()
 }

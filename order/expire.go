@@ -4,30 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"flashsale/queue"
 )
 
-// The types of tasks in the queue of orders.
-const (
-	purchaseType = ""
-	expiryType   = "expire"
-)
-
-// expiryPrefix opens the id of an order's expiry task, which so is unlike that
-// of any order, and one for each order.
-const expiryPrefix = "x:"
-
 // errTaskType says that this program does not know a type of task. One that
 // does may be running beside it.
 var errTaskType = errors.New("order: unknown type of task")
-
-// expiryTask is the task that expires an order when its time has come. The
-// payload is for who looks at the queue: the order's row says all.
-func expiryTask(t *task, expiresAt int64) queue.Task {
-	return queue.Task{ID: expiryPrefix + t.ID, Type: expiryType, Payload: []byte(t.ItemID), Due: time.UnixMilli(expiresAt)}
-}
 
 // expire closes those of the orders that are due and gives their units back.
 // say learns of each order that is not done with: that it is not due yet by the

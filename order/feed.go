@@ -24,6 +24,9 @@ var (
 	ErrFeedClosed = errors.New("order: feed closed")
 )
 
+// resubscribePause is the pause before a subscription that has ended is tried again.
+const resubscribePause = 100 * time.Millisecond
+
 // FeedConfig configures a Feed. Store, Redis and Orders are required.
 type FeedConfig struct {
 	Store  *Store
@@ -295,6 +298,6 @@ func (f *Feed) listen(ctx context.Context) {
 			return
 		}
 		f.cfg.OnError(fmt.Errorf("listen for changed orders: %w", err))
-		pause.For(ctx, listenRetry)
+		pause.For(ctx, resubscribePause)
 	}
 }

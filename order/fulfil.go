@@ -20,7 +20,6 @@ import (
 const (
 	commitRetryMin = 10 * time.Millisecond
 	commitRetryMax = 500 * time.Millisecond
-	listenRetry    = 100 * time.Millisecond
 )
 
 // tellTimeout bounds the publishing of a batch's notices: their loss

@@ -22,6 +22,9 @@ type Behind struct {
 	Redis    int64 // the highest committed revision that Redis knows
 }
 
+// revisionPage is how many items are compared at a time.
+const revisionPage = 500
+
 // HighWaterConfig configures a HighWater. All but the functions are required.
 type HighWaterConfig struct {
 	Store      *Store
@@ -251,13 +254,13 @@ func (h *HighWater) check(ctx context.Context, all bool) error {
 	// Those that are stopped are looked at each time: the stop ends with the decision.
 	looked := slices.Collect(maps.Keys(*h.stopped.Load()))
 	for {
-		ids, err := h.Store.ItemIDs(ctx, h.after, markPage)
+		ids, err := h.Store.ItemIDs(ctx, h.after, revisionPage)
 		if err != nil {
 			return err
 		}
 		looked = append(looked, ids...)
 		h.counted += int64(len(ids))
-		if len(ids) < markPage {
+		if len(ids) < revisionPage {
 			h.items.Store(h.counted)
 			h.after, h.counted = "", 0
 			break
@@ -268,7 +271,7 @@ func (h *HighWater) check(ctx context.Context, all bool) error {
 		}
 	}
 	var found []Behind
-	for page := range slices.Chunk(looked, markPage) {
+	for page := range slices.Chunk(looked, revisionPage) {
 		behind, err := h.compare(ctx, page)
 		if err != nil {
 			return err
@@ -341,7 +344,7 @@ func FindBehind(ctx context.Context, store *Store, rdb redis.UniversalClient, pa
 	h := &HighWater{HighWaterConfig: HighWaterConfig{Store: store, Redis: rdb, Partitions: partitions}, lineage: lineage}
 	var found []Behind
 	for after := ""; ; {
-		ids, err := store.ItemIDs(ctx, after, markPage)
+		ids, err := store.ItemIDs(ctx, after, revisionPage)
 		if err != nil {
 			return nil, err
 		}
@@ -350,7 +353,7 @@ func FindBehind(ctx context.Context, store *Store, rdb redis.UniversalClient, pa
 			return nil, err
 		}
 		found = append(found, behind...)
-		if len(ids) < markPage {
+		if len(ids) < revisionPage {
 			return found, nil
 		}
 		after = ids[len(ids)-1]

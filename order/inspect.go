@@ -330,7 +330,7 @@ func (x *inspector) weighQueue(ctx context.Context, q Tasks, items map[string]*i
 
 // scan adds up the units of the items' queued orders.
 func (x *inspector) scan(ctx context.Context, q Tasks, items map[string]*inspection) error {
-	page := make([]task, 0, salePage)
+	page := make([]task, 0, recordsPage)
 	err := q.Scan(ctx, func(id string, payload []byte) error {
 		if strings.HasPrefix(id, expiryPrefix) {
 			return nil
@@ -339,7 +339,7 @@ func (x *inspector) scan(ctx context.Context, q Tasks, items map[string]*inspect
 		if err != nil || items[t.ItemID] == nil {
 			return nil //nolint:nilerr // a task that cannot be read holds nothing of any item
 		}
-		if page = append(page, t); len(page) < salePage {
+		if page = append(page, t); len(page) < recordsPage {
 			return nil
 		}
 		err = x.addTasks(ctx, q, page, items)

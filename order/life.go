@@ -10,51 +10,6 @@ import (
 	"flashsale/inventory"
 )
 
-// The refusals of a payment or a cancellation.
-var (
-	// ErrOrderFinal says that the order has reached another final state, in which
-	// it stays. A payment refused so is recorded for refund: another reference has
-	// paid the order already.
-	ErrOrderFinal = errors.New("order: in a final state")
-	// ErrOrderExpired says that a payment came when its order was expired, past
-	// its window, cancelled, rejected or refunded. The payment is recorded for refund.
-	ErrOrderExpired = errors.New("order: expired")
-	// ErrAmountMismatch says that a payment's amount or currency is not what the
-	// order costs. The order is unchanged, and the payment is recorded for refund.
-	ErrAmountMismatch = errors.New("order: amount or currency differs from the order")
-	// ErrPaymentLimit says that an order has as many recorded payments as it can
-	// have. Nothing was changed or recorded.
-	ErrPaymentLimit = errors.New("order: too many payments")
-	// ErrReferenceReused says that a payment's reference is recorded for another
-	// order, or for another amount or currency that stands. Nothing was changed.
-	ErrReferenceReused = errors.New("order: payment reference reused")
-)
-
-// Payment is money that the shop's backend has received for an order.
-type Payment struct {
-	Reference   string // the payment provider's name of it, 1 to 255 bytes
-	AmountMinor int64  // in the currency's smallest unit; the order's unit price times its quantity
-	Currency    string
-}
-
-// Canceller is who wants an order cancelled.
-type Canceller struct {
-	UserID string // the buyer; of an admin, the name in the audit
-	Admin  bool
-	// RequestID is the request that asked for it, for the audit.
-	RequestID string
-}
-
-// The reasons of a closed order.
-const (
-	reasonBuyer  = "buyer"
-	reasonAdmin  = "admin"
-	reasonUnpaid = "unpaid"
-	// reasonRecovered is that of an order that was closed after the backup from which
-	// the database was restored; see Recoverer.
-	reasonRecovered = "recovered"
-)
-
 // commitWait is how long a payment or a cancellation waits for an order that is
 // still in the queue.
 const commitWait = 2 * time.Second

@@ -12,12 +12,6 @@ import (
 // ErrIncompleteList says that a list lacks the orders that are queued.
 var ErrIncompleteList = errors.New("order: queued orders cannot be read")
 
-// QueuedTasks is what a list needs of the queues.
-type QueuedTasks interface {
-	// Tasks is inventory.QueuedIndex.Tasks.
-	Tasks(ctx context.Context, buyer, before string, limit int, fn func(id string, payload []byte) bool) (more string, err error)
-}
-
 // List reads a page of orders, newest first. A list of one buyer's orders contains the
 // queued ones, too; a list of all buyers' contains committed orders only. next is what
 // Filter.Before has to be for the next page; empty: there is none. A page may be shorter

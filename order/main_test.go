@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 	// the database or Redis is away, which takes no time to notice.
 	// Groups of changes are bounded by their number alone.
 	groupTime, groupLeast = limit, limit
-	for _, timeout := range []*time.Duration{&readTimeout, &writeTimeout, &showTimeout, &giveTimeout, &tellTimeout, &lookHold} {
+	for _, timeout := range []*time.Duration{&readTimeout, &writeTimeout, &showTimeout, &giveTimeout, &tellTimeout, &ringTimeout, &lookHold} {
 		*timeout = limit
 	}
 	redistest.Main(m,

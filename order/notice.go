@@ -53,3 +53,10 @@ func parseNotices(message string, fn func(notice)) error {
 	}
 	return nil
 }
+
+// apply writes what a notice says into an order.
+func (n *notice) apply(o Order) Order {
+	o.Status, o.Reason = n.status, n.reason
+	o.ConfirmedAt, o.ExpiresAt, o.ClosedAt = fromMillis(n.confirmedAt), fromMillis(n.expiresAt), fromMillis(n.closedAt)
+	return o
+}

@@ -243,3 +243,10 @@ const (
 		ON e.enabled = 1 AND instr(' ' || e.events || ' ', ' ' || v.type || ' ') > 0
 	WHERE v.seq > ?1`
 )
+
+// repairing is telling for statements that are bounded in time.
+func (s *Store) repairing(ctx context.Context, operation string, fn func(ctx context.Context, c conn, box *outbox) error) error {
+	return s.tell(ctx, operation, within(writeTimeout, func(ctx context.Context, g *group) error {
+		return g.telling(ctx, func(box *outbox) error { return fn(ctx, g, box) })
+	}))
+}

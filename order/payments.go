@@ -6,86 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"time"
 
 	"gorm.io/gorm"
-)
-
-// PaymentOutcome is what became of an amount that the shop's backend reported.
-type PaymentOutcome string
-
-// The outcomes. A late amount, a duplicate and a mismatch pay nothing and are to be
-// refunded. An amount keeps the outcome that it was received as until then.
-const (
-	// PaymentAccepted paid its order.
-	PaymentAccepted PaymentOutcome = "accepted"
-	// PaymentLate arrived when the order was expired, past its window, cancelled,
-	// rejected or refunded.
-	PaymentLate PaymentOutcome = "late"
-	// PaymentDuplicate arrived when another reference had paid the order.
-	PaymentDuplicate PaymentOutcome = "duplicate"
-	// PaymentMismatch was not what the order costs, or in another currency.
-	PaymentMismatch PaymentOutcome = "mismatch"
-	// PaymentRefunded went back to the buyer.
-	PaymentRefunded PaymentOutcome = "refunded"
-)
-
-// PaymentOutcomes are all outcomes.
-var PaymentOutcomes = []PaymentOutcome{PaymentAccepted, PaymentLate, PaymentDuplicate, PaymentMismatch, PaymentRefunded}
-
-var (
-	// ErrPaymentNotFound says that no payment has this id.
-	ErrPaymentNotFound = errors.New("order: payment not found")
-	// ErrPaymentAccepted says that a payment has paid its order: it is refunded by
-	// refunding the order.
-	ErrPaymentAccepted = errors.New("order: the payment has paid its order")
-)
-
-// maxPayments bounds the amounts that are recorded for one order. A backend that
-// reports one order's money under ever new references must not fill the disk.
-const maxPayments = 100
-
-// PaymentRecord is an amount that the shop's backend reported for an order. Times
-// are UTC with millisecond precision.
-type PaymentRecord struct {
-	Payment
-	ID         int64 // higher than that of every earlier one
-	OrderID    string
-	ItemID     string
-	UserID     string // of the order's buyer
-	Outcome    PaymentOutcome
-	ReceivedAs PaymentOutcome // the outcome until the refund
-	ReceivedAt time.Time
-	RefundedAt time.Time // zero: it was not
-}
-
-// PaymentFilter selects payments for a list, newest first.
-type PaymentFilter struct {
-	Outcome     PaymentOutcome // empty: any
-	NeedsRefund bool           // those that pay nothing and are not refunded
-	// Before is the id of the last payment of the page before; 0: from the start.
-	Before int64
-	Limit  int // 1 to 100
-}
-
-const (
-	// paymentsOwed is the condition of the index payments_refund, word for word.
-	paymentsOwed = `outcome IN ('late', 'duplicate', 'mismatch')`
-
-	paymentFields = `p.id, p.order_id, COALESCE(o.item_id, ''), COALESCE(o.user_id, ''), p.reference, p.amount_minor, p.currency,
-	p.received_as, p.outcome, p.received_at, p.refunded_at`
-	// A page of payments leads, and each finds its order by the id. The indexes are
-	// named so that no page ever becomes a scan of the table.
-	selectPayments       = `SELECT ` + paymentFields + ` FROM payments p LEFT JOIN orders o ON o.id = p.order_id `
-	selectPaymentsBy     = `SELECT ` + paymentFields + ` FROM payments p INDEXED BY payments_outcome LEFT JOIN orders o ON o.id = p.order_id `
-	selectPaymentsOwed   = `SELECT ` + paymentFields + ` FROM payments p INDEXED BY payments_refund LEFT JOIN orders o ON o.id = p.order_id `
-	paymentsPage         = ` p.id < ?1 ORDER BY p.id DESC LIMIT ?2`
-	listPayments         = selectPayments + `WHERE` + paymentsPage
-	listPaymentsBy       = selectPaymentsBy + `WHERE p.outcome = ?3 AND` + paymentsPage
-	listPaymentsOwed     = selectPaymentsOwed + `WHERE p.` + paymentsOwed + ` AND` + paymentsPage
-	selectPaymentsOf     = selectPayments + `WHERE p.order_id = ?1 ORDER BY p.id`
-	selectPaymentByID    = selectPayments + `WHERE p.id = ?1`
-	countPaymentsToWatch = `SELECT COUNT(*) FROM (SELECT 1 FROM payments INDEXED BY payments_refund WHERE ` + paymentsOwed + ` LIMIT ?1)`
 )
 
 // statement is the query of a filter, and its values.
@@ -102,16 +24,6 @@ func (f PaymentFilter) statement() (string, []any) {
 		return listPaymentsBy, append(args, string(f.Outcome))
 	}
 	return listPayments, args
-}
-
-// scanPayment reads a row of paymentFields.
-func scanPayment(row interface{ Scan(to ...any) error }) (PaymentRecord, error) {
-	var p PaymentRecord
-	var received, refunded int64
-	err := row.Scan(&p.ID, &p.OrderID, &p.ItemID, &p.UserID, &p.Reference, &p.AmountMinor, &p.Currency,
-		&p.ReceivedAs, &p.Outcome, &received, &refunded)
-	p.ReceivedAt, p.RefundedAt = fromMillis(received), fromMillis(refunded)
-	return p, err
 }
 
 // PaymentService lists received payments and records refunds.
@@ -157,12 +69,6 @@ func readPayments(db *gorm.DB, query string, args ...any) (list []PaymentRecord,
 		return err
 	})
 	return list, err
-}
-
-// WithPayments makes the store report every amount that was recorded, and every refund,
-// once it is committed.
-func WithPayments(fn func(PaymentOutcome)) StoreOption {
-	return func(s *Store) { s.onPayment = fn }
 }
 
 // ToRefund counts the amounts that are to be refunded, up to a limit.

@@ -20,6 +20,7 @@ const mendPage = 500
 // The statements of a repair. Each looks at the orders in its own transaction:
 // what was found before it may be old.
 const (
+	lastOrderOfPage = `SELECT COALESCE(MAX(id), '') FROM (SELECT id FROM orders WHERE item_id = ?1 AND id > ?2 ORDER BY id LIMIT ?3)`
 	lastBuyerOfPage = `SELECT COALESCE(MAX(user_id), '') FROM (SELECT user_id FROM buyers WHERE item_id = ?1 AND user_id > ?2 ORDER BY user_id LIMIT ?3)`
 	mendBuyers      = `UPDATE buyers SET quantity = (SELECT COALESCE(SUM(o.quantity), 0) FROM orders o
 		WHERE o.user_id = buyers.user_id AND o.item_id = buyers.item_id AND ` + ordersHold + `)
@@ -64,7 +65,7 @@ func (s *Store) mend(ctx context.Context, item string, b *books, actor, requestI
 		})
 	}
 	mended := int64(0)
-	for _, p := range []struct{ page, change string }{{lastBuyerOfPage, mendBuyers}, {lastOfPage, addMissingBuyers}} {
+	for _, p := range []struct{ page, change string }{{lastBuyerOfPage, mendBuyers}, {lastOrderOfPage, addMissingBuyers}} {
 		for last, after := "", ""; ; after = last {
 			step := found
 			err := s.transition(ctx, "repair buyers of "+item, func(ctx context.Context, c conn, now int64) error {
@@ -111,11 +112,4 @@ func (s *Store) mend(ctx context.Context, item string, b *books, actor, requestI
 		}
 		return note(ctx, c, now, repaired{Sold: b.held, Awaiting: b.due})
 	})
-}
-
-// repairing is telling for statements that are bounded in time.
-func (s *Store) repairing(ctx context.Context, operation string, fn func(ctx context.Context, c conn, box *outbox) error) error {
-	return s.tell(ctx, operation, within(writeTimeout, func(ctx context.Context, g *group) error {
-		return g.telling(ctx, func(box *outbox) error { return fn(ctx, g, box) })
-	}))
 }

@@ -10,6 +10,9 @@ import (
 	"flashsale/inventory"
 )
 
+// recordsPage is how many orders or records are read at a time.
+const recordsPage = 1000
+
 const (
 	// wrongMax is how many wrong records a look counts. One is enough to have the
 	// sale rebuilt.
@@ -110,7 +113,7 @@ func (x *inspector) check(ctx context.Context, i *inspection) error {
 
 // checkQueued searches for buyers of queued orders whom the sale counts wrongly.
 func (x *inspector) checkQueued(ctx context.Context, i *inspection) error {
-	for users := range slices.Chunk(slices.Collect(maps.Keys(i.deep.queued)), salePage) {
+	for users := range slices.Chunk(slices.Collect(maps.Keys(i.deep.queued)), recordsPage) {
 		if err := x.checkBuyers(ctx, i, users, nil); err != nil {
 			return err
 		}

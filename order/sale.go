@@ -111,23 +111,6 @@ func readItems(tx *gorm.DB, ids []string) (map[string]*itemRow, error) {
 	return rows, nil
 }
 
-// snapshot runs fn on one consistent view of the database. It is for what may take
-// long, and uses the connections for that.
-func (s *Store) snapshot(ctx context.Context, fn func(tx *gorm.DB) error) error {
-	return s.long.WithContext(ctx).Transaction(fn)
-}
-
-func readItem(tx *gorm.DB, id string) (itemRow, error) {
-	var rows []itemRow
-	if err := tx.Where("id = ?", id).Limit(1).Find(&rows).Error; err != nil {
-		return itemRow{}, wrap("read item "+id, err)
-	}
-	if len(rows) == 0 {
-		return itemRow{}, catalog.ErrItemNotFound
-	}
-	return rows[0], nil
-}
-
 // eachHolding calls fn for every order of items, with the number of its item and what
 // a sale must remember of it: item by item, of each the oldest first. It reads them
 // one after the other, as the database finds them: a sale of a million orders is

@@ -15,7 +15,6 @@ import (
 	"flashsale/internal/faultpoint"
 	"flashsale/internal/pause"
 	"flashsale/inventory"
-	"flashsale/queue"
 )
 
 // Stock is what placing an order needs of the inventory.
@@ -28,13 +27,6 @@ type Items interface {
 	Item(ctx context.Context, id string) (catalog.Item, error)
 	// Outdated makes this process read an item again if what it has is older than the version.
 	Outdated(id string, version int64)
-}
-
-// Tasks is what reading orders needs of a task queue.
-type Tasks interface {
-	Get(ctx context.Context, ids ...string) ([]queue.TaskInfo, error)
-	Scan(ctx context.Context, fn func(id string, payload []byte) error) error
-	Stats(ctx context.Context) (queue.Stats, error)
 }
 
 // Config configures a Service. All but Bell, Renamer and OnError are required.
@@ -71,10 +63,6 @@ func NewService(cfg Config) *Service {
 	enableRandPool()
 	return &Service{cfg, volatileWait}
 }
-
-// enableRandPool makes ids take their randomness from a pool read ahead: a
-// system call for each would show in the cost of a purchase.
-var enableRandPool = sync.OnceFunc(uuid.EnableRandPool)
 
 // volatileWait is how long a purchase on an engine that forgets waits for its
 // commit before the outcome is called unknown.
@@ -350,13 +338,6 @@ func (s *Service) Get(ctx context.Context, id string) (Order, error) {
 		err = fmt.Errorf("order %s may have been lost by the database: %w", id, inventory.ErrStopped)
 	}
 	return o, err
-}
-
-// apply writes what a notice says into an order.
-func (n *notice) apply(o Order) Order {
-	o.Status, o.Reason = n.status, n.reason
-	o.ConfirmedAt, o.ExpiresAt, o.ClosedAt = fromMillis(n.confirmedAt), fromMillis(n.expiresAt), fromMillis(n.closedAt)
-	return o
 }
 
 // timers are kept for the next wait: a purchase would otherwise make one each.

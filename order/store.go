@@ -414,21 +414,6 @@ func (r *orderRow) holds() bool {
 	}
 }
 
-// fromMillis turns a column's milliseconds into a time; 0 is "none".
-func fromMillis(ms int64) time.Time {
-	if ms == 0 {
-		return time.Time{}
-	}
-	return time.UnixMilli(ms).UTC()
-}
-
-func toMillis(t time.Time) int64 {
-	if t.IsZero() {
-		return 0
-	}
-	return t.UnixMilli()
-}
-
 // InsertItem adds an item. It returns ErrItemExists when the id is taken.
 func (s *Store) InsertItem(ctx context.Context, n NewItem) (catalog.Item, error) {
 	now := s.now()
@@ -577,4 +562,10 @@ func wrap(operation string, err error) error {
 		return fmt.Errorf("%s: %w: %w", operation, ErrDatabase, err)
 	}
 	return fmt.Errorf("%s: %w", operation, err)
+}
+
+// WithPayments makes the store report every amount that was recorded, and every refund,
+// once it is committed.
+func WithPayments(fn func(PaymentOutcome)) StoreOption {
+	return func(s *Store) { s.onPayment = fn }
 }

@@ -2,11 +2,14 @@ package order
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"strconv"
 	"strings"
 	"time"
+
+	"flashsale/queue"
 )
 
 // task is an accepted purchase on its way through the queue to the database.
@@ -156,4 +159,41 @@ func (t *task) queued() Order {
 		UnitPriceMinor: t.UnitPriceMinor, Currency: t.Currency, Status: StatusQueued,
 		IdempotencyKey: t.IdempotencyKey, CreatedAt: time.UnixMilli(t.CreatedAt).UTC(),
 	}
+}
+
+// The types of tasks in the queue of orders.
+const (
+	purchaseType = ""
+	expiryType   = "expire"
+)
+
+// expiryPrefix opens the id of an order's expiry task, which so is unlike that
+// of any order, and one for each order.
+const expiryPrefix = "x:"
+
+// expiryTask is the task that expires an order when its time has come. The
+// payload is for who looks at the queue: the order's row says all.
+func expiryTask(t *task, expiresAt int64) queue.Task {
+	return queue.Task{ID: expiryPrefix + t.ID, Type: expiryType, Payload: []byte(t.ItemID), Due: time.UnixMilli(expiresAt)}
+}
+
+// Tasks is what reading orders needs of a task queue.
+type Tasks interface {
+	Get(ctx context.Context, ids ...string) ([]queue.TaskInfo, error)
+	Scan(ctx context.Context, fn func(id string, payload []byte) error) error
+	Stats(ctx context.Context) (queue.Stats, error)
+}
+
+// QueuedTasks is what a list needs of the queues.
+type QueuedTasks interface {
+	// Tasks is inventory.QueuedIndex.Tasks.
+	Tasks(ctx context.Context, buyer, before string, limit int, fn func(id string, payload []byte) bool) (more string, err error)
+}
+
+func idsOf(tasks []task) []string {
+	ids := make([]string, len(tasks))
+	for i := range tasks {
+		ids[i] = tasks[i].ID
+	}
+	return ids
 }

@@ -432,3 +432,7 @@ func readExpiries(ctx context.Context, c conn, list string, now int64) (map[stri
 	}
 	return stand, nil
 }
+
+// maxPayments bounds the amounts that are recorded for one order. A backend that
+// reports one order's money under ever new references must not fill the disk.
+const maxPayments = 100

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -22,6 +23,9 @@ type Waiters struct {
 }
 
 const waiterShards = 64
+
+// listenPause is the pause before a subscription that has ended is tried again.
+const listenPause = 100 * time.Millisecond
 
 type waiterShard struct {
 	mu sync.Mutex
@@ -117,7 +121,7 @@ func (w *Waiters) Listen(ctx context.Context, rdb redis.UniversalClient, store *
 			return nil //nolint:nilerr // it was ended, and the error says how
 		}
 		onError(fmt.Errorf("listen for commits: %w", err))
-		pause.For(ctx, listenRetry)
+		pause.For(ctx, listenPause)
 	}
 }
 

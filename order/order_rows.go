@@ -1,0 +1,59 @@
+package order
+
+import (
+	"context"
+	"database/sql"
+)
+
+const (
+	selectHolding = `SELECT id, ` + ordersHold + ` FROM orders WHERE id IN (SELECT value FROM json_each(?1))`
+	// unitsOfBuyers sums what each buyer of a JSON list holds of an item. The join
+	// is written so that the list leads, and each buyer is found by the index.
+	unitsOfBuyers = `SELECT o.user_id, SUM(o.quantity) FROM json_each(?1) j CROSS JOIN orders o
+	ON o.user_id = j.value AND o.item_id = ?2 AND ` + ordersHold + ` GROUP BY o.user_id`
+)
+
+// holding reads whether the orders with these ids hold their units; what has no row
+// is left out.
+func (s *Store) holding(ctx context.Context, ids []string) (map[string]bool, error) {
+	out := make(map[string]bool, len(ids))
+	err := s.eachRead(ctx, selectHolding, []any{jsonList(ids...)}, func(rows *sql.Rows) error {
+		var id string
+		var holds bool
+		err := rows.Scan(&id, &holds)
+		out[id] = holds
+		return err
+	})
+	if err != nil {
+		return nil, wrap("read orders", err)
+	}
+	return out, nil
+}
+
+// buyersUnits reads what each of these buyers holds of an item; who holds
+// nothing is left out.
+func (s *Store) buyersUnits(ctx context.Context, item string, buyers []string) (map[string]int64, error) {
+	out := make(map[string]int64, len(buyers))
+	err := s.eachRead(ctx, unitsOfBuyers, []any{jsonList(buyers...), item}, func(rows *sql.Rows) error {
+		var buyer string
+		var units int64
+		err := rows.Scan(&buyer, &units)
+		out[buyer] = units
+		return err
+	})
+	if err != nil {
+		return nil, wrap("sum orders of buyers of "+item, err)
+	}
+	return out, nil
+}
+
+// eachRead calls scan for every row of one short query.
+func (s *Store) eachRead(ctx context.Context, query string, args []any, scan func(*sql.Rows) error) error {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	db, err := s.read.DB()
+	if err != nil {
+		return err
+	}
+	return each(ctx, db, query, args, scan)
+}
