@@ -58,9 +58,9 @@ func TestStore_Audit_Pages(t *testing.T) {
 	}
 	// An index leads to an item's entries, and to an order's.
 	for index, f := range map[string]AuditFilter{"audit_item": {ItemID: "a", Before: 9, Limit: 3}, "audit_order": {OrderID: "a", Limit: 3}} {
-		q := auditQuery(s.read.Session(&gorm.Session{DryRun: true}), f).Find(&[]auditRow{}).Statement
+		q := auditQuery(s.Reader().Session(&gorm.Session{DryRun: true}), f).Find(&[]auditRow{}).Statement
 		var plan []struct{ Detail string }
-		err := s.read.Raw("EXPLAIN QUERY PLAN "+q.SQL.String(), q.Vars...).Scan(&plan).Error
+		err := s.Reader().Raw("EXPLAIN QUERY PLAN "+q.SQL.String(), q.Vars...).Scan(&plan).Error
 		if err != nil || !strings.Contains(fmt.Sprint(plan), index) || strings.Contains(fmt.Sprint(plan), "TEMP") {
 			t.Errorf("%s: %v, %v", index, plan, err)
 		}
@@ -125,7 +125,7 @@ func TestStore_Audit_Cancel(t *testing.T) {
 		t.Errorf("audit %q, want %q", got, want)
 	}
 	// Without its entry there is no cancellation.
-	if err := s.write.Exec("CREATE TRIGGER no_audit BEFORE INSERT ON audit BEGIN SELECT RAISE(ABORT, 'no'); END").Error; err != nil {
+	if err := s.Writer().Exec("CREATE TRIGGER no_audit BEFORE INSERT ON audit BEGIN SELECT RAISE(ABORT, 'no'); END").Error; err != nil {
 		t.Fatal(err)
 	}
 	mustCommit(t, s, bought("o4", "item", "u", "4", 1))

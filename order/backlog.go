@@ -186,7 +186,7 @@ func (b *Backlog) reject(ctx context.Context, info *queue.TaskInfo) (bool, error
 	// What cannot be given back now is noted, and the sweeper's to do.
 	b.returns.give(ctx, []returned{{
 		orderID: t.ID, itemID: t.ItemID, userID: t.UserID, idempotencyKey: t.IdempotencyKey,
-		quantity: t.Quantity, createdAt: b.store.now().UnixMilli(),
+		quantity: t.Quantity, createdAt: b.store.Now().UnixMilli(),
 	}})
 	return true, nil
 }

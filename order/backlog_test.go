@@ -92,7 +92,7 @@ func TestBacklog_Discard_Database(t *testing.T) {
 		s := newSite(t, rdb, false, newItem("", 3, 3))
 		dead := s.mustPlace(s.purchase("u", "k", 3, 0)).Order
 		s.kill("x")
-		if err := s.store.write.Exec("CREATE TRIGGER no BEFORE INSERT ON orders BEGIN SELECT RAISE(ABORT, 'no'); END").Error; err != nil {
+		if err := s.store.Writer().Exec("CREATE TRIGGER no BEFORE INSERT ON orders BEGIN SELECT RAISE(ABORT, 'no'); END").Error; err != nil {
 			t.Fatal(err)
 		}
 		if _, err := s.backlog().Discard(await.Context(t), dead.ID); err == nil || errors.Is(err, ErrTaskNotFound) {

@@ -72,7 +72,7 @@ func (s *Store) readBooks(ctx context.Context, item string, b *books, pages int)
 func (s *Store) booksPage(ctx context.Context, item string, b *books) (now itemRow, err error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	db, err := s.read.DB()
+	db, err := s.Reader().DB()
 	if err != nil {
 		return now, err
 	}

@@ -153,7 +153,7 @@ func TestStore_List_PageFloor(t *testing.T) {
 // plan is how the database would run a statement with so many parameters.
 func plan(t *testing.T, s *Store, query string, params int) string {
 	t.Helper()
-	db, err := s.read.DB()
+	db, err := s.Reader().DB()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -75,8 +75,8 @@ func (s *Store) changeItem(ctx context.Context, id string, e *edit) (itemRow, er
 	})
 	switch {
 	case err == nil:
-		s.highWater.commit(map[string]int64{id: row.Revision})
-		s.highWater.note(ctx)
+		s.HighWater().commit(map[string]int64{id: row.Revision})
+		s.HighWater().note(ctx)
 		return row, nil
 	case committing:
 		return itemRow{}, err

@@ -352,7 +352,7 @@ func TestService_ChangeItem_DatabaseAway(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		s := newSite(t, rdb, false, newItem("", 5, 1))
-		if err := s.store.write.Exec("CREATE TRIGGER full BEFORE UPDATE ON items BEGIN SELECT RAISE(ABORT, 'full'); END").Error; err != nil {
+		if err := s.store.Writer().Exec("CREATE TRIGGER full BEFORE UPDATE ON items BEGIN SELECT RAISE(ABORT, 'full'); END").Error; err != nil {
 			t.Fatal(err)
 		}
 		sale := rdb.HGetAll(await.Context(t), "fs:{p0}:sale:"+s.item).Val()
@@ -366,7 +366,7 @@ func TestService_ChangeItem_DatabaseAway(t *testing.T) {
 			t.Errorf("the sale was %v and is %v", sale, after)
 		}
 		s.mustPlace(s.purchase("u", "k", 1, 0))
-		if err := s.store.write.Exec("DROP TRIGGER full").Error; err != nil {
+		if err := s.store.Writer().Exec("DROP TRIGGER full").Error; err != nil {
 			t.Fatal(err)
 		}
 		if item := s.mustRestock(5, "k"); item.StockTotal != 10 || item.StockLeft != 9 {

@@ -157,14 +157,14 @@ func hearing(t *testing.T, s *Store) func() int {
 	for _, kind := range EventTypes {
 		all = append(all, string(kind))
 	}
-	err := s.write.Exec(`INSERT INTO webhook_endpoints (id, url, events, secret, created_at, updated_at)
+	err := s.Writer().Exec(`INSERT INTO webhook_endpoints (id, url, events, secret, created_at, updated_at)
 		VALUES ('we_1', 'http://127.0.0.1:1/', ?, 's', 1, 1)`, strings.Join(all, " ")).Error
 	if err != nil {
 		t.Fatal(err)
 	}
 	return func() int {
 		var n int
-		if err := s.read.Raw("SELECT count(*) FROM webhook_events").Scan(&n).Error; err != nil {
+		if err := s.Reader().Raw("SELECT count(*) FROM webhook_events").Scan(&n).Error; err != nil {
 			t.Fatal(err)
 		}
 		return n

@@ -229,10 +229,10 @@ func TestStore_commit_ChunkSizes(t *testing.T) {
 		}
 		total += n
 		var rows, buyers int64
-		if err := s.read.Model(&orderRow{}).Count(&rows).Error; err != nil {
+		if err := s.Reader().Model(&orderRow{}).Count(&rows).Error; err != nil {
 			t.Fatal(err)
 		}
-		if err := s.read.Raw("SELECT COUNT(*) FROM buyers").Scan(&buyers).Error; err != nil {
+		if err := s.Reader().Raw("SELECT COUNT(*) FROM buyers").Scan(&buyers).Error; err != nil {
 			t.Fatal(err)
 		}
 		if int(rows) != total || int(buyers) != total {
@@ -251,7 +251,7 @@ func TestRowsStatement_exec(t *testing.T) {
 			args = append(args, fmt.Sprintf("item%d", n), fmt.Sprintf("u%d", i), 1)
 		}
 		// A transaction for each would wait for the disk 600 times.
-		err := s.write.Transaction(func(tx *gorm.DB) error {
+		err := s.Writer().Transaction(func(tx *gorm.DB) error {
 			written, err := addToBuyers.exec(await.Context(t), tx.Statement.ConnPool, args)
 			if err == nil && written != int64(n) {
 				err = fmt.Errorf("%d rows are reported as %d", n, written)
@@ -312,7 +312,7 @@ func TestSchema_Checks(t *testing.T) {
 		order + "('o2', 'other', 'u', 1, 1, 'EUR', 'rejected', 'k', 0)",
 		"UPDATE items SET sold = 0, total = 1, control = 'paused' WHERE id = 'other'",
 	} {
-		if err := s.write.Exec(sql).Error; err != nil {
+		if err := s.Writer().Exec(sql).Error; err != nil {
 			t.Errorf("%s: %v", sql, err)
 		}
 	}
@@ -429,7 +429,7 @@ func testCommitModel(t *testing.T) {
 			}
 		}
 		var rows []orderRow
-		if err := s.read.Where("id LIKE ?", run+"%").Find(&rows).Error; err != nil {
+		if err := s.Reader().Where("id LIKE ?", run+"%").Find(&rows).Error; err != nil {
 			rt.Fatal(err)
 		}
 		for _, r := range rows {
@@ -452,7 +452,7 @@ func TestStore_Commit_Lost(t *testing.T) {
 	mustInsert(t, s, newItem("item", 10, 5))
 	first := bought("o1", "item", "u1", "k1", 1)
 	mustCommit(t, s, first)
-	db, err := s.write.DB()
+	db, err := s.Writer().DB()
 	if err != nil {
 		t.Fatal(err)
 	}

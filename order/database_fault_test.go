@@ -30,7 +30,7 @@ var databaseFaults = []struct {
 }{
 	{"full", []sqlite3.ErrNo{sqlite3.ErrFull}, func(t *testing.T, s *Store) func() {
 		var pages int
-		if err := s.write.Raw("PRAGMA page_count").Scan(&pages).Error; err != nil {
+		if err := s.Writer().Raw("PRAGMA page_count").Scan(&pages).Error; err != nil {
 			t.Fatal(err)
 		}
 		pragma(t, s, fmt.Sprintf("max_page_count = %d", pages))
@@ -67,7 +67,7 @@ func pragma(t *testing.T, s *Store, text string) {
 	t.Helper()
 	// Many a pragma answers with a row. A prepared statement whose row nobody takes
 	// stays under way, and keeps an interrupt from ever being over.
-	rows, err := s.write.Raw("PRAGMA " + text).Rows()
+	rows, err := s.Writer().Raw("PRAGMA " + text).Rows()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +83,7 @@ func pragma(t *testing.T, s *Store, text string) {
 func intact(t *testing.T, s *Store) {
 	t.Helper()
 	var says string
-	if err := s.read.Raw("PRAGMA integrity_check").Scan(&says).Error; err != nil || says != "ok" {
+	if err := s.Reader().Raw("PRAGMA integrity_check").Scan(&says).Error; err != nil || says != "ok" {
 		t.Errorf("the database's integrity: %q, %v", says, err)
 	}
 }
@@ -127,7 +127,7 @@ func TestStore_ReopensConnection(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	mustInsert(t, s, newItem("item", 10, 1))
-	pool, err := s.DB()
+	pool, err := s.Writer().DB()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -180,7 +180,7 @@ func TestOpenStore_NotWritable(t *testing.T) {
 func TestStore_beginsWithinDeadline(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
-	pool, err := s.DB()
+	pool, err := s.Writer().DB()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -216,7 +216,7 @@ func TestStore_beginsWithinDeadline(t *testing.T) {
 		}
 	}
 	var wait int
-	if err := s.write.Raw("PRAGMA busy_timeout").Scan(&wait).Error; err != nil || wait != lockWait {
+	if err := s.Writer().Raw("PRAGMA busy_timeout").Scan(&wait).Error; err != nil || wait != lockWait {
 		t.Errorf("afterwards the connection waits for %d ms, %v; want %d", wait, err, lockWait)
 	}
 	mustCommit(t, s, bought("after", "item", "u", "k", 1))

@@ -48,8 +48,8 @@ type letterBox struct {
 // who looks into the cause; retried after that, it changes nothing. Each letter is
 // looked at once: a sweep goes on where the one before it ended.
 func (s *Sweeper) deadLetters(ctx context.Context, g *letterBox, done *Swept) error {
-	now := s.f.store.now()
-	if g.begun.IsZero() || now.Sub(g.begun) >= deadLetterAgain || g.stopped && !s.f.store.highWater.Any() {
+	now := s.f.store.Now()
+	if g.begun.IsZero() || now.Sub(g.begun) >= deadLetterAgain || g.stopped && !s.f.store.HighWater().Any() {
 		g.place, g.begun, g.stopped = queue.DeadPlace{}, now, false
 	}
 	before := now.Add(-deadLetterAfter)
@@ -114,7 +114,7 @@ func (s *Sweeper) rejectLetters(ctx context.Context, g *letterBox, letters []que
 		}
 		// What cannot be read names no order that anybody could ask for.
 		if t, err := parseTask(l.ID, l.Payload); err == nil && t.Quantity > 0 {
-			if s.f.store.highWater.IsStopped(t.ItemID) {
+			if s.f.store.HighWater().IsStopped(t.ItemID) {
 				g.stopped = true
 				continue
 			}

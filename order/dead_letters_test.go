@@ -47,7 +47,7 @@ func TestSweeper_Buried_Once(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	mustInsert(t, s, newItem("item", 10, 10))
-	err := s.write.Exec(`CREATE TRIGGER refuse BEFORE INSERT ON orders WHEN new.id IN ('o00003', 'o00004')
+	err := s.Writer().Exec(`CREATE TRIGGER refuse BEFORE INSERT ON orders WHEN new.id IN ('o00003', 'o00004')
 		BEGIN SELECT RAISE(ABORT, 'refused'); END`).Error
 	if err != nil {
 		t.Fatal(err)
@@ -81,7 +81,7 @@ func TestSweeper_Buried_Once(t *testing.T) {
 	for i := range q.letters {
 		q.letters[i].At = died
 	}
-	if err := s.write.Exec("DROP TRIGGER refuse").Error; err != nil {
+	if err := s.Writer().Exec("DROP TRIGGER refuse").Error; err != nil {
 		t.Fatal(err)
 	}
 	if err := sweep(1); err != nil {

@@ -98,7 +98,7 @@ func TestDeliverer_Delete(t *testing.T) {
 		t.Fatal(err)
 	}
 	var left int64
-	err := p.store.read.Raw(`SELECT (SELECT COUNT(*) FROM webhook_endpoints) + (SELECT COUNT(*) FROM webhook_deliveries)`).Scan(&left).Error
+	err := p.store.Reader().Raw(`SELECT (SELECT COUNT(*) FROM webhook_endpoints) + (SELECT COUNT(*) FROM webhook_deliveries)`).Scan(&left).Error
 	if err != nil || left != 21 || len(r.parcels()) != 0 {
 		t.Errorf("%d rows left, want one endpoint and its 20 deliveries; %d sent to the deleted one; %v", left, len(r.parcels()), err)
 	}
@@ -146,11 +146,11 @@ func TestDeliverer_Rotate(t *testing.T) {
 		t.Fatal(err)
 	}
 	var kept string
-	if err := p.store.read.Raw("SELECT secret || ' ' || old_secret FROM webhook_endpoints").Scan(&kept).Error; err != nil || kept != last+" " {
+	if err := p.store.Reader().Raw("SELECT secret || ' ' || old_secret FROM webhook_endpoints").Scan(&kept).Error; err != nil || kept != last+" " {
 		t.Errorf("a day later the secrets %q are kept, want %q alone; %v", kept, last, err)
 	}
 	var texts []string
-	if err := p.store.read.Raw("SELECT before || after || actor || request_id FROM audit").Scan(&texts).Error; err != nil || len(texts) < 6 {
+	if err := p.store.Reader().Raw("SELECT before || after || actor || request_id FROM audit").Scan(&texts).Error; err != nil || len(texts) < 6 {
 		t.Fatalf("audit %q, %v", texts, err)
 	}
 	listed, err := json.Marshal(rotated)

@@ -44,7 +44,7 @@ func TestDeliverer_OneIsDead(t *testing.T) {
 	p.start()
 	await.True(t, "the dead one to be tried", func() bool { return under.Load() == 2 })
 	// The clocks of two processes differ: these were due before those under way.
-	err := p.store.write.Exec("UPDATE webhook_deliveries SET next_at = 1 WHERE endpoint_id = ? AND event_seq > ?", a.ID, events).Error
+	err := p.store.Writer().Exec("UPDATE webhook_deliveries SET next_at = 1 WHERE endpoint_id = ? AND event_seq > ?", a.ID, events).Error
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +108,7 @@ func TestDeliverer_NotRecorded(t *testing.T) {
 	p := newPost(t, DelivererConfig{})
 	r := newReceiver(t, nil)
 	e, _ := addHook(t, p.store, r.URL)
-	err := p.store.write.Exec("CREATE TRIGGER refuse BEFORE UPDATE ON webhook_deliveries BEGIN SELECT RAISE(ABORT, 'refused by the test'); END").Error
+	err := p.store.Writer().Exec("CREATE TRIGGER refuse BEFORE UPDATE ON webhook_deliveries BEGIN SELECT RAISE(ABORT, 'refused by the test'); END").Error
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,7 +119,7 @@ func TestDeliverer_NotRecorded(t *testing.T) {
 		defer p.mu.Unlock()
 		return len(p.heard) >= 3
 	})
-	if err := p.store.write.Exec("DROP TRIGGER refuse").Error; err != nil {
+	if err := p.store.Writer().Exec("DROP TRIGGER refuse").Error; err != nil {
 		t.Fatal(err)
 	}
 	p.awaitStates(e.ID, map[DeliveryState]int{DeliveryDelivered: 1})

@@ -216,7 +216,7 @@ func mustNetworks(t testing.TB, texts ...string) []netip.Prefix {
 // auditOf reads who has done what.
 func auditOf(t testing.TB, s *Store) (out []string) {
 	t.Helper()
-	if err := s.read.WithContext(await.Context(t)).Raw("SELECT actor || ' ' || action FROM audit ORDER BY id").Scan(&out).Error; err != nil {
+	if err := s.Reader().WithContext(await.Context(t)).Raw("SELECT actor || ' ' || action FROM audit ORDER BY id").Scan(&out).Error; err != nil {
 		t.Fatal(err)
 	}
 	return out
@@ -384,7 +384,7 @@ func TestDeliverer_Restart(t *testing.T) {
 	stop()
 	due := p.list(e.ID)[0].NextAt
 	second := p.tell("m", 1)[0]
-	err := p.store.write.Exec("UPDATE webhook_deliveries SET next_at = next_at + ? WHERE event_seq = ?", (20_000 * time.Hour).Milliseconds(), second.Seq).Error
+	err := p.store.Writer().Exec("UPDATE webhook_deliveries SET next_at = next_at + ? WHERE event_seq = ?", (20_000 * time.Hour).Milliseconds(), second.Seq).Error
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -55,7 +55,7 @@ type DeliveryFilter struct {
 // page; 0: there is none. A page may be shorter than the limit although others follow.
 // Errors: ErrTooManyLists, ErrDatabase.
 func (s *Store) deliveries(ctx context.Context, f DeliveryFilter) (list []Delivery, next int64, err error) {
-	err = s.lists.read(ctx, "list webhook deliveries", func(db *gorm.DB) (err error) {
+	err = s.ReadList(ctx, "list webhook deliveries", func(db *gorm.DB) (err error) {
 		list, next, err = f.read(db)
 		return err
 	})
@@ -152,7 +152,7 @@ type dueDelivery struct {
 func (s *Store) due(ctx context.Context, perEndpoint int) (page []dueDelivery, err error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	db, err := s.read.DB()
+	db, err := s.Reader().DB()
 	if err != nil {
 		return nil, err
 	}
@@ -193,7 +193,7 @@ type deliveryJob struct {
 func (s *Store) job(ctx context.Context, key deliveryKey) (deliveryJob, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	db, err := s.read.DB()
+	db, err := s.Reader().DB()
 	if err != nil {
 		return deliveryJob{}, err
 	}

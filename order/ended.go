@@ -98,7 +98,7 @@ const entriesByKey = `SELECT o.user_id, o.idempotency_key, o.id, o.quantity FROM
 func (s *Store) entries(ctx context.Context, item string, keys []inventory.EntryKey, known map[inventory.EntryKey]inventory.Entry) error {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	db, err := s.read.DB()
+	db, err := s.Reader().DB()
 	if err != nil {
 		return err
 	}
@@ -130,7 +130,7 @@ func (s *Store) ended(ctx context.Context, item string) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	var rows []itemRow
-	if err := s.read.WithContext(ctx).Select("control", "closes_at").Where("id = ?", item).Limit(1).Find(&rows).Error; err != nil {
+	if err := s.Reader().WithContext(ctx).Select("control", "closes_at").Where("id = ?", item).Limit(1).Find(&rows).Error; err != nil {
 		return false, wrap("read item "+item, err)
 	}
 	return len(rows) > 0 && rows[0].ended(s.saleTime(item)), nil

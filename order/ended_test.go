@@ -64,7 +64,7 @@ var endings = map[string]func(s *site){
 	"Past": func(s *site) {
 		s.t.Helper()
 		now := time.Now().UnixMilli()
-		if err := s.store.write.Exec("UPDATE items SET opens_at = ?, closes_at = ? WHERE id = ?", now-2000, now-1000, s.item).Error; err != nil {
+		if err := s.store.Writer().Exec("UPDATE items SET opens_at = ?, closes_at = ? WHERE id = ?", now-2000, now-1000, s.item).Error; err != nil {
 			s.t.Fatal(err)
 		}
 	},

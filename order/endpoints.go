@@ -145,7 +145,7 @@ func (s *Store) endpoints(ctx context.Context) ([]Endpoint, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	var rows []endpointRow
-	if err := s.read.WithContext(ctx).Where("deleted_at = 0").Order("id").Find(&rows).Error; err != nil {
+	if err := s.Reader().WithContext(ctx).Where("deleted_at = 0").Order("id").Find(&rows).Error; err != nil {
 		return nil, wrap("read webhook endpoints", err)
 	}
 	list := make([]Endpoint, len(rows))
@@ -159,7 +159,7 @@ func (s *Store) endpoints(ctx context.Context) ([]Endpoint, error) {
 func (s *Store) endpoint(ctx context.Context, id string) (Endpoint, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	row, err := endpointOf(s.read.WithContext(ctx), id)
+	row, err := endpointOf(s.Reader().WithContext(ctx), id)
 	if err != nil {
 		return Endpoint{}, wrap("read webhook endpoint "+id, err)
 	}

@@ -78,7 +78,7 @@ func TestWebhooks_Administration(t *testing.T) {
 		t.Errorf("audit %q", got)
 	}
 	var notes []struct{ Before, After, RequestID string }
-	if err := s.read.Raw("SELECT before, after, request_id FROM audit ORDER BY id").Scan(&notes).Error; err != nil {
+	if err := s.Reader().Raw("SELECT before, after, request_id FROM audit ORDER BY id").Scan(&notes).Error; err != nil {
 		t.Fatal(err)
 	}
 	if notes[0].Before != "" || notes[0].After != notes[1].Before || notes[1].After != notes[2].Before || notes[2].After != "" ||
@@ -87,7 +87,7 @@ func TestWebhooks_Administration(t *testing.T) {
 	}
 	// Its secrets are gone, too.
 	var left string
-	if err := s.read.Raw("SELECT secret || old_secret FROM webhook_endpoints").Scan(&left).Error; err != nil || left != "" {
+	if err := s.Reader().Raw("SELECT secret || old_secret FROM webhook_endpoints").Scan(&left).Error; err != nil || left != "" {
 		t.Errorf("secrets of a deleted endpoint: %q, %v", left, err)
 	}
 }
@@ -150,7 +150,7 @@ func TestWebhooks_Deliveries(t *testing.T) {
 	}
 	set := func(state DeliveryState, seqs ...int64) {
 		t.Helper()
-		if err := s.write.Exec("UPDATE webhook_deliveries SET state = ? WHERE endpoint_id = ? AND event_seq IN ?", string(state), e.ID, seqs).Error; err != nil {
+		if err := s.Writer().Exec("UPDATE webhook_deliveries SET state = ? WHERE endpoint_id = ? AND event_seq IN ?", string(state), e.ID, seqs).Error; err != nil {
 			t.Fatal(err)
 		}
 	}

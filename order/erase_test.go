@@ -52,12 +52,12 @@ func (s *site) traces(name string) []string {
 	ctx := await.Context(s.t)
 	var found []string
 	var tables []string
-	if err := s.store.read.Raw("SELECT name FROM sqlite_master WHERE type = 'table'").Scan(&tables).Error; err != nil {
+	if err := s.store.Reader().Raw("SELECT name FROM sqlite_master WHERE type = 'table'").Scan(&tables).Error; err != nil {
 		s.t.Fatal(err)
 	}
 	for _, table := range tables {
 		var rows []map[string]any
-		if err := s.store.read.WithContext(ctx).Raw("SELECT * FROM " + table).Scan(&rows).Error; err != nil {
+		if err := s.store.Reader().WithContext(ctx).Raw("SELECT * FROM " + table).Scan(&rows).Error; err != nil {
 			s.t.Fatal(err)
 		}
 		if strings.Contains(fmt.Sprint(rows), name) {
@@ -124,7 +124,7 @@ func TestService_EraseBuyer(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, entry := range [][2]string{{alice, `{"a":1}`}, {"root", `{"user_id":"` + alice + `"}`}, {"root", `{"user_id":"` + bob + `"}`}} {
-			err := s.store.write.Exec("INSERT INTO audit (at, actor, action, before) VALUES (1, ?, 'test', ?)", entry[0], entry[1]).Error
+			err := s.store.Writer().Exec("INSERT INTO audit (at, actor, action, before) VALUES (1, ?, 'test', ?)", entry[0], entry[1]).Error
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -158,7 +158,7 @@ func TestService_EraseBuyer(t *testing.T) {
 		}
 		// The audit tells of it, and of what the others did.
 		var after []string
-		err := s.store.read.Raw("SELECT actor || ' ' || action || ' ' || item_id || ' ' || request_id || ' ' || before || ' ' || after FROM audit WHERE action <> 'item.create' ORDER BY id").Scan(&after).Error
+		err := s.store.Reader().Raw("SELECT actor || ' ' || action || ' ' || item_id || ' ' || request_id || ' ' || before || ' ' || after FROM audit WHERE action <> 'item.create' ORDER BY id").Scan(&after).Error
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -499,7 +499,7 @@ func TestService_EraseBuyer_Busy(t *testing.T) {
 		s.work()
 		o := s.mustPlace(s.purchase("alice", "k", 2, long)).Order
 		s.drained()
-		err := s.store.write.Exec(`CREATE TRIGGER refuse BEFORE INSERT ON audit WHEN new.action = 'buyer.erase'
+		err := s.store.Writer().Exec(`CREATE TRIGGER refuse BEFORE INSERT ON audit WHEN new.action = 'buyer.erase'
 			BEGIN SELECT RAISE(ABORT, 'refused'); END`).Error
 		if err != nil {
 			t.Fatal(err)

@@ -99,7 +99,7 @@ func TestFulfiller_Handle_Expiries(t *testing.T) {
 		t.Fatal(err)
 	}
 	// An order whose buyer is not counted cannot be taken back.
-	if err := s.write.Exec("UPDATE buyers SET quantity = 1 WHERE user_id LIKE 'ubroken%'").Error; err != nil {
+	if err := s.Writer().Exec("UPDATE buyers SET quantity = 1 WHERE user_id LIKE 'ubroken%'").Error; err != nil {
 		t.Fatal(err)
 	}
 	c.Add(30_000)
@@ -146,7 +146,7 @@ func TestFulfiller_Handle_Expiries(t *testing.T) {
 	if fmt.Sprint(shelf.units) != fmt.Sprint(map[string]int64{"due1": 2, "due2": 2, "cancelled": 2}) || len(owedOf(t, s)) != 0 {
 		t.Errorf("came back %v, to be given back %v", shelf.units, owedOf(t, s))
 	}
-	if err := s.write.Exec("UPDATE buyers SET quantity = 2 WHERE user_id LIKE 'ubroken%'").Error; err != nil {
+	if err := s.Writer().Exec("UPDATE buyers SET quantity = 2 WHERE user_id LIKE 'ubroken%'").Error; err != nil {
 		t.Fatal(err)
 	}
 	if err := errors.Join(f.Handle(await.Context(t), expiries("broken1", "broken2"))...); err != nil {
@@ -299,7 +299,7 @@ func TestFulfiller_Expiry_OneFails(t *testing.T) {
 		tasks := distinct("n", "item", 300)
 		mustCommit(t, s, tasks...)
 		c.Add(time.Minute.Milliseconds())
-		if err := s.write.Exec("DELETE FROM buyers WHERE user_id = 'nu150'").Error; err != nil {
+		if err := s.Writer().Exec("DELETE FROM buyers WHERE user_id = 'nu150'").Error; err != nil {
 			t.Fatal(err)
 		}
 		q := newQueue(t, rdb, queue.Config{MaxAttempts: 3, BackoffBase: time.Millisecond, BackoffMax: time.Millisecond})

@@ -111,7 +111,7 @@ func (s *Store) ordersOf(ctx context.Context, user, after string) (page []Order,
 func (s *Store) readRows(ctx context.Context, query string, args []any, scan func(rows *sql.Rows) error) error {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	db, err := s.long.DB()
+	db, err := s.LongReader().DB()
 	if err == nil {
 		err = each(ctx, db, query, args, scan)
 	}

@@ -47,7 +47,7 @@ func TestService_ExportBuyer(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, e := range [][3]string{{"alice", "", "{}"}, {"root", many[2].ID, ""}, {"root", "", `{"user_id":"alice"}`}, {"root", "", `{"user_id":"bob"}`}, {"bob", "bobs", ""}} {
-			err := s.store.write.Exec("INSERT INTO audit (at, actor, action, order_id, after) VALUES (5, ?, 'test', ?, ?)", e[0], e[1], e[2]).Error
+			err := s.store.Writer().Exec("INSERT INTO audit (at, actor, action, order_id, after) VALUES (5, ?, 'test', ?, ?)", e[0], e[1], e[2]).Error
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -143,7 +143,7 @@ const selectChanged = `SELECT ` + orderFields + ` FROM orders
 func (s *Store) changedFrom(ctx context.Context, known Status, ids []string) ([]Order, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	db, err := s.read.DB()
+	db, err := s.Reader().DB()
 	if err != nil {
 		return nil, err
 	}

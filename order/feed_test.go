@@ -436,7 +436,7 @@ func TestFeed_Crowd(t *testing.T) {
 	for from := 0; from < n; from += 500 {
 		mustCommit(t, s, tasks[from:from+500]...)
 	}
-	if err := s.write.Exec("UPDATE orders SET status = 'cancelled'").Error; err != nil {
+	if err := s.Writer().Exec("UPDATE orders SET status = 'cancelled'").Error; err != nil {
 		t.Fatal(err)
 	}
 	NewBell(rdb, func(err error) { t.Error(err) }).ring(await.Context(t), idsOf(tasks)...)

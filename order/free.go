@@ -26,7 +26,7 @@ func (s *Sweeper) free(ctx context.Context, done *Swept) error {
 	if s.KeepEnded == 0 {
 		return nil
 	}
-	before := s.f.store.now().Add(-s.KeepEnded).UnixMilli()
+	before := s.f.store.Now().Add(-s.KeepEnded).UnixMilli()
 	var kept error // of the first sale that Redis could not remove
 	for range freePages {
 		page, err := s.f.store.freeable(ctx, before, s.freeAt)
@@ -89,7 +89,7 @@ const (
 func (s *Store) freeable(ctx context.Context, before int64, after freeableItem) (page []freeableItem, err error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	db, err := s.read.DB()
+	db, err := s.Reader().DB()
 	if err == nil {
 		err = each(ctx, db, selectFreeable, []any{after.over, before, after.id, freePage}, func(rows *sql.Rows) error {
 			var it freeableItem

@@ -122,7 +122,7 @@ func TestSweeper_KeepEnded_Pages(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := s.store.write.Exec("UPDATE items SET control = ? WHERE id LIKE ?", catalog.ControlClosed, s.item+"-%").Error; err != nil {
+		if err := s.store.Writer().Exec("UPDATE items SET control = ? WHERE id LIKE ?", catalog.ControlClosed, s.item+"-%").Error; err != nil {
 			t.Fatal(err)
 		}
 		c := setClock(s.store)
@@ -148,7 +148,7 @@ func TestFreeable_Plan(t *testing.T) {
 		entriesByKey:   {"item", "[]"},
 	} {
 		var plan []struct{ Detail string }
-		if err := s.read.Raw("EXPLAIN QUERY PLAN "+query, args...).Scan(&plan).Error; err != nil {
+		if err := s.Reader().Raw("EXPLAIN QUERY PLAN "+query, args...).Scan(&plan).Error; err != nil {
 			t.Fatal(err)
 		}
 		text := fmt.Sprint(plan)
@@ -189,7 +189,7 @@ func TestSweeper_Returns_Ended(t *testing.T) {
 		c.Add(sweepGrace.Milliseconds())
 		mustSweep(t, NewSweeper(s.fulfiller, SweeperConfig{}), Swept{Returned: 1})
 		var waiting int64
-		if err := s.store.read.Raw("SELECT COUNT(*) FROM releases").Scan(&waiting).Error; err != nil || waiting != 0 {
+		if err := s.store.Reader().Raw("SELECT COUNT(*) FROM releases").Scan(&waiting).Error; err != nil || waiting != 0 {
 			t.Errorf("%d units still wait, %v", waiting, err)
 		}
 		s.unloaded("the sweep")
@@ -208,7 +208,7 @@ func TestSweeper_Returns_Idle(t *testing.T) {
 	c := setClock(s)
 	f, shelf := onShelf(t, s)
 	mustInsert(t, s, newItem("item", 10, 1))
-	err := s.write.Exec(`WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?)
+	err := s.Writer().Exec(`WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?)
 		INSERT INTO releases (order_id, item_id, user_id, idempotency_key, quantity, created_at)
 		SELECT printf('o%06d', i), 'item', 'u', 'k' || i, 1, ? FROM n`, orders, c.Load()).Error
 	if err != nil {

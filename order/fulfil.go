@@ -90,7 +90,7 @@ func (f *Fulfiller) Handle(ctx context.Context, leased []queue.Leased) []error {
 				errs[i] = queue.Discard(err)
 				continue
 			}
-			if f.store.highWater.IsStopped(t.ItemID) {
+			if f.store.HighWater().IsStopped(t.ItemID) {
 				errs[i] = queue.Snooze(stoppedPause())
 				continue
 			}
@@ -205,7 +205,7 @@ func (f *Fulfiller) tell(ctx context.Context, tasks []task, out []outcome) {
 			messages[origin] = appendNotice(messages[origin], &n)
 		}
 	}
-	revisions := f.store.highWater.take()
+	revisions := f.store.HighWater().take()
 	if len(messages) == 0 && len(changed) == 0 && len(revisions) == 0 {
 		return
 	}
@@ -214,7 +214,7 @@ func (f *Fulfiller) tell(ctx context.Context, tasks []task, out []outcome) {
 	var sent []*redis.IntCmd
 	_, err := f.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
 		// First: once an order is announced or its task is gone, the revision is recorded.
-		f.store.highWater.add(ctx, p, revisions)
+		f.store.HighWater().add(ctx, p, revisions)
 		for origin, m := range messages {
 			p.Publish(ctx, channelOf(origin), m)
 		}
@@ -223,7 +223,7 @@ func (f *Fulfiller) tell(ctx context.Context, tasks []task, out []outcome) {
 	})
 	f.bell.heard(sent)
 	if err != nil {
-		f.store.highWater.commit(revisions)
+		f.store.HighWater().commit(revisions)
 		f.onError(fmt.Errorf("notify api processes of %d commits: %w", len(tasks), err))
 	}
 }

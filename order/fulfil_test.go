@@ -162,7 +162,7 @@ func TestFulfiller_Handle_Halving(t *testing.T) {
 // busyTimeout makes the store notice a busy database soon.
 func busyTimeout(t *testing.T, s *Store, d time.Duration) {
 	t.Helper()
-	if err := s.write.Exec(fmt.Sprintf("PRAGMA busy_timeout = %d", d.Milliseconds())).Error; err != nil {
+	if err := s.Writer().Exec(fmt.Sprintf("PRAGMA busy_timeout = %d", d.Milliseconds())).Error; err != nil {
 		t.Fatal(err)
 	}
 }

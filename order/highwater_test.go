@@ -34,7 +34,7 @@ func (h *HighWater) mustCheck(t *testing.T) []Behind {
 // rollBack sets an item's revision, as the restore of a backup does.
 func (s *site) rollBack(revision int64) {
 	s.t.Helper()
-	if err := s.store.write.Exec("UPDATE items SET revision = ? WHERE id = ?", revision, s.item).Error; err != nil {
+	if err := s.store.Writer().Exec("UPDATE items SET revision = ? WHERE id = ?", revision, s.item).Error; err != nil {
 		s.t.Fatal(err)
 	}
 }

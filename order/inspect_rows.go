@@ -10,7 +10,7 @@ func (s *Store) itemOrders(ctx context.Context, item, after string) ([]orderRow,
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	var rows []orderRow
-	err := s.read.WithContext(ctx).Where("item_id = ? AND id > ?", item, after).Order("id").Limit(recordsPage).Find(&rows).Error
+	err := s.Reader().WithContext(ctx).Where("item_id = ? AND id > ?", item, after).Order("id").Limit(recordsPage).Find(&rows).Error
 	if err != nil {
 		return nil, wrap("read orders of "+item, err)
 	}
@@ -24,7 +24,7 @@ func (s *Store) itemRows(ctx context.Context, after string, over time.Time) ([]i
 	defer cancel()
 	var rows []itemRow
 	ms := over.UnixMilli()
-	err := s.read.WithContext(ctx).Where("id > ? AND (closes_at = 0 OR closes_at > ?) AND (control <> 'closed' OR updated_at > ?)", after, ms, ms).
+	err := s.Reader().WithContext(ctx).Where("id > ? AND (closes_at = 0 OR closes_at > ?) AND (control <> 'closed' OR updated_at > ?)", after, ms, ms).
 		Order("id").Limit(itemsPage).Find(&rows).Error
 	if err != nil {
 		return nil, wrap("read items", err)

@@ -265,7 +265,7 @@ func TestStore_Mend(t *testing.T) {
 	mustInsert(t, s, newItem("item", 2*buyers, 1))
 	mustCommit(t, s, distinct("c", "item", buyers)...)
 	for _, spoil := range []string{"UPDATE buyers SET quantity = 7", "DELETE FROM buyers WHERE user_id LIKE 'cu%5'", "UPDATE items SET sold = 5, awaiting = 2"} {
-		if err := s.write.Exec(spoil).Error; err != nil {
+		if err := s.Writer().Exec(spoil).Error; err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -275,7 +275,7 @@ func TestStore_Mend(t *testing.T) {
 	}
 	wrong := func() (n int64) {
 		t.Helper()
-		if err := s.read.Raw("SELECT COUNT(*) FROM buyers WHERE quantity <> 1").Scan(&n).Error; err != nil {
+		if err := s.Reader().Raw("SELECT COUNT(*) FROM buyers WHERE quantity <> 1").Scan(&n).Error; err != nil {
 			t.Fatal(err)
 		}
 		return n

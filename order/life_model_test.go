@@ -66,7 +66,7 @@ func (m *lives) held(user string) (n int64) {
 // newLives empties the store and puts one item into it.
 func newLives(t *testing.T, rt *rapid.T, s *Store, c *clock) *lives {
 	for _, table := range []string{"orders", "buyers", "payments", "releases", "stock_changes", "items"} {
-		if err := s.write.Exec("DELETE FROM " + table).Error; err != nil {
+		if err := s.Writer().Exec("DELETE FROM " + table).Error; err != nil {
 			rt.Fatal(err)
 		}
 	}
@@ -487,7 +487,7 @@ func TestStore_Life_Model_Long(t *testing.T) {
 func testLifeModel(t *testing.T) {
 	s := newStore(t)
 	// What is written here need not survive a power cut.
-	if err := s.write.Exec("PRAGMA synchronous = OFF").Error; err != nil {
+	if err := s.Writer().Exec("PRAGMA synchronous = OFF").Error; err != nil {
 		t.Fatal(err)
 	}
 	c := setClock(s)

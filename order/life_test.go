@@ -48,7 +48,7 @@ func payments(t testing.TB, s *Store) map[string]string {
 		Reference, OrderID, Outcome, ReceivedAs, Currency string
 		AmountMinor, ReceivedAt, RefundedAt               int64
 	}
-	if err := s.read.WithContext(await.Context(t)).Raw("SELECT * FROM payments").Scan(&list).Error; err != nil {
+	if err := s.Reader().WithContext(await.Context(t)).Raw("SELECT * FROM payments").Scan(&list).Error; err != nil {
 		t.Fatal(err)
 	}
 	out := make(map[string]string, len(list))
@@ -65,7 +65,7 @@ func payments(t testing.TB, s *Store) map[string]string {
 func owedOf(t testing.TB, s *Store) []string {
 	t.Helper()
 	var ids []string
-	if err := s.read.WithContext(await.Context(t)).Raw("SELECT order_id FROM releases ORDER BY order_id").Scan(&ids).Error; err != nil {
+	if err := s.Reader().WithContext(await.Context(t)).Raw("SELECT order_id FROM releases ORDER BY order_id").Scan(&ids).Error; err != nil {
 		t.Fatal(err)
 	}
 	return ids
@@ -88,7 +88,7 @@ func TestStore_PayOrExpire_Long(t *testing.T) {
 func testPayOrExpire(t *testing.T, orders int) {
 	s := newStore(t)
 	// What is written here need not survive a power cut.
-	if err := s.write.Exec("PRAGMA synchronous = OFF").Error; err != nil {
+	if err := s.Writer().Exec("PRAGMA synchronous = OFF").Error; err != nil {
 		t.Fatal(err)
 	}
 	c := setClock(s)

@@ -53,6 +53,12 @@ func (p *listPool) read(ctx context.Context, operation string, fn func(db *gorm.
 	return nil
 }
 
+// ReadList runs fn, which reads a page of a list, when it is its turn. Errors: ErrTooManyLists,
+// ErrDatabase, and fn's.
+func (s *Store) ReadList(ctx context.Context, operation string, fn func(db *gorm.DB) error) error {
+	return s.lists.read(ctx, operation, fn)
+}
+
 // orderQuery is how a page of orders is read: query with args selects its rows, newest
 // first. Where no index leads to them, floor with floorArgs selects the id that ends
 // what the page looks at; the page after it goes on there.

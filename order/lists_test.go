@@ -17,7 +17,7 @@ import (
 func planOf(t *testing.T, s *Store, query string, args []any) string {
 	t.Helper()
 	var steps []struct{ Detail string }
-	if err := s.read.Raw("EXPLAIN QUERY PLAN "+query, args...).Scan(&steps).Error; err != nil {
+	if err := s.Reader().Raw("EXPLAIN QUERY PLAN "+query, args...).Scan(&steps).Error; err != nil {
 		t.Fatalf("%s: %v", query, err)
 	}
 	lines := make([]string, len(steps))
@@ -93,7 +93,7 @@ func TestStore_Lists_Plans(t *testing.T) {
 		"audit_order (order_id=? AND id<?)": {OrderID: "o", Before: 9}, "audit_order (order_id=?": {OrderID: "o", ItemID: "i"},
 	} {
 		f.Limit = 20
-		q := auditQuery(s.read.Session(&gorm.Session{DryRun: true}), f).Find(&[]auditRow{}).Statement
+		q := auditQuery(s.Reader().Session(&gorm.Session{DryRun: true}), f).Find(&[]auditRow{}).Statement
 		all = append(all, search{q.SQL.String(), q.Vars, want})
 	}
 	for _, q := range all {
@@ -111,7 +111,7 @@ func TestStore_List_Sparse(t *testing.T) {
 	s := newStore(t)
 	mustInsert(t, s, newItem("item", 100, 100))
 	const many = 2*listLook + 10
-	err := s.write.Exec(`WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?)
+	err := s.Writer().Exec(`WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?)
 		INSERT INTO orders (id, item_id, user_id, quantity, unit_price_minor, currency, status, idempotency_key, created_at)
 		SELECT printf('o%06d', i), 'item', 'u' || i, 1, 1, 'EUR', 'confirmed', 'k', 1 FROM n`, many).Error
 	if err != nil {
@@ -162,7 +162,7 @@ func TestStore_List_Bound(t *testing.T) {
 	var reading sync.WaitGroup
 	for range maxLists {
 		reading.Go(func() {
-			err := s.lists.read(await.Context(t), "test", func(db *gorm.DB) error {
+			err := s.ReadList(await.Context(t), "test", func(db *gorm.DB) error {
 				var n int // each holds a connection of its own
 				return db.Connection(func(tx *gorm.DB) error {
 					err := tx.Raw("SELECT COUNT(*) FROM orders").Scan(&n).Error

@@ -20,7 +20,7 @@ func TestStore_Loading_Bounds(t *testing.T) {
 	s := newStore(t)
 	mustInsert(t, s, newItem("large", 10*largeLoad, 1))
 	mustInsert(t, s, newItem("small", 10, 1))
-	if err := s.write.Exec("UPDATE items SET sold = ? WHERE id = 'large'", largeLoad).Error; err != nil {
+	if err := s.Writer().Exec("UPDATE items SET sold = ? WHERE id = 'large'", largeLoad).Error; err != nil {
 		t.Fatal(err)
 	}
 	mustCommit(t, s, bought("order", "small", "u", "k", 1))

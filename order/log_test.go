@@ -135,7 +135,7 @@ func TestStore_LogBound(t *testing.T) {
 	s := newStore(t)
 	s.log.high, s.log.step, s.log.patience = 256<<10, 64<<10, 0 // before the writer reads them
 	mustInsert(t, s, newItem("item", 1_000_000, 1))
-	if err := s.write.Exec("PRAGMA wal_autocheckpoint = 50").Error; err != nil {
+	if err := s.Writer().Exec("PRAGMA wal_autocheckpoint = 50").Error; err != nil {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(await.Context(t))
@@ -203,7 +203,7 @@ func logSize(t *testing.T, s *Store) int64 {
 // readWithoutPause keeps a read open until ctx ends: each begins before the one before it
 // ends.
 func readWithoutPause(ctx context.Context, s *Store) (err error) {
-	db, err := s.read.DB()
+	db, err := s.Reader().DB()
 	if err != nil {
 		return err
 	}

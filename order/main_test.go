@@ -81,7 +81,7 @@ var migrated = sync.OnceValues(func() ([]byte, error) {
 })
 
 func (s *Store) migrate(ctx context.Context) error {
-	db, err := s.DB()
+	db, err := s.Writer().DB()
 	if err != nil {
 		return err
 	}
@@ -154,7 +154,7 @@ func distinct(prefix, item string, n int) []task {
 func allRows(t testing.TB, s *Store) map[string]orderRow {
 	t.Helper()
 	var list []orderRow
-	if err := s.read.WithContext(await.Context(t)).Find(&list).Error; err != nil {
+	if err := s.Reader().WithContext(await.Context(t)).Find(&list).Error; err != nil {
 		t.Fatal(err)
 	}
 	rows := make(map[string]orderRow, len(list))
@@ -167,7 +167,7 @@ func allRows(t testing.TB, s *Store) map[string]orderRow {
 func itemOf(t testing.TB, s *Store, id string) itemRow {
 	t.Helper()
 	var row itemRow
-	if err := s.read.WithContext(await.Context(t)).Where("id = ?", id).Take(&row).Error; err != nil {
+	if err := s.Reader().WithContext(await.Context(t)).Where("id = ?", id).Take(&row).Error; err != nil {
 		t.Fatal(err)
 	}
 	return row
@@ -180,7 +180,7 @@ func buyersOf(t testing.TB, s *Store, item string) map[string]int64 {
 		UserID   string
 		Quantity int64
 	}
-	err := s.read.WithContext(await.Context(t)).Raw("SELECT user_id, quantity FROM buyers WHERE item_id = ?", item).Scan(&list).Error
+	err := s.Reader().WithContext(await.Context(t)).Raw("SELECT user_id, quantity FROM buyers WHERE item_id = ?", item).Scan(&list).Error
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -219,7 +219,7 @@ func auditStore(t testing.TB, s *Store) {
 		held[r.ItemID][r.UserID] += r.Quantity
 	}
 	var items []itemRow
-	if err := s.read.WithContext(await.Context(t)).Find(&items).Error; err != nil {
+	if err := s.Reader().WithContext(await.Context(t)).Find(&items).Error; err != nil {
 		t.Fatal(err)
 	}
 	for _, it := range items {
@@ -318,7 +318,7 @@ func newSiteOn(t *testing.T, q *queue.Queue, rdb *redis.Client, n NewItem, cfg i
 	s.archive = &watchedArchive{Archive: NewEndedSales(s.store, inventory.NewQueuedIndex(rdb, q))}
 	cfg.Archive = s.archive
 	cfg.MayLoad = func(ctx context.Context, items []string) (map[string]error, error) {
-		return s.store.highWater.MayLoad(ctx, items)
+		return s.store.HighWater().MayLoad(ctx, items)
 	}
 	s.stock, err = inventory.New(await.Context(t), rdb, locks, []*queue.Queue{s.queue}, sales, cfg)
 	if err != nil {

@@ -40,7 +40,7 @@ type toldEvent struct {
 func allTold(t testing.TB, s *Store) []toldEvent {
 	t.Helper()
 	var list []toldEvent
-	err := s.read.WithContext(await.Context(t)).Raw(`SELECT v.*, (SELECT COUNT(*) FROM webhook_deliveries d WHERE d.event_seq = v.seq) AS owed
+	err := s.Reader().WithContext(await.Context(t)).Raw(`SELECT v.*, (SELECT COUNT(*) FROM webhook_deliveries d WHERE d.event_seq = v.seq) AS owed
 		FROM webhook_events v ORDER BY seq`).Scan(&list).Error
 	if err != nil {
 		t.Fatal(err)
@@ -71,7 +71,7 @@ func dump(t testing.TB, s *Store) string {
 	var all strings.Builder
 	for _, table := range []string{"items", "orders", "buyers", "payments", "releases", "webhook_events", "webhook_deliveries"} {
 		var rows []map[string]any
-		if err := s.read.WithContext(await.Context(t)).Raw("SELECT * FROM " + table).Scan(&rows).Error; err != nil {
+		if err := s.Reader().WithContext(await.Context(t)).Raw("SELECT * FROM " + table).Scan(&rows).Error; err != nil {
 			t.Fatal(err)
 		}
 		fmt.Fprintf(&all, "%s %v\n", table, rows)
@@ -179,7 +179,7 @@ func TestStore_Telling(t *testing.T) {
 		if on {
 			sql = "CREATE TRIGGER refuse BEFORE INSERT ON webhook_deliveries BEGIN SELECT RAISE(ABORT, 'refused by the test'); END"
 		}
-		if err := s.write.Exec(sql).Error; err != nil {
+		if err := s.Writer().Exec(sql).Error; err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -347,7 +347,7 @@ func TestStore_Telling_SoldOut(t *testing.T) {
 	}
 	// One by one: the first is refused, and has not sold anything out.
 	want("one came back", buy(next("item", 3), next("item", 1)), soldOut...)
-	if err := s.write.Exec("UPDATE items SET total = total + 2 WHERE id = 'item'").Error; err != nil {
+	if err := s.Writer().Exec("UPDATE items SET total = total + 2 WHERE id = 'item'").Error; err != nil {
 		t.Fatal(err)
 	}
 	want("one of two more", buy(next("item", 1)))
@@ -393,7 +393,7 @@ func TestOutbox_Plans(t *testing.T) {
 		eraseEvents: "webhook_events_order",
 		`SELECT MIN(event_seq) FROM webhook_deliveries WHERE state = 'pending'`: "webhook_deliveries_pending",
 	} {
-		db, err := s.read.DB()
+		db, err := s.Reader().DB()
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -35,7 +35,7 @@ func (s *PaymentService) Payments(ctx context.Context, f PaymentFilter) ([]Payme
 		return nil, false, nil // such a payment needs none
 	}
 	var page []PaymentRecord
-	err := s.Store.lists.read(ctx, "list payments", func(db *gorm.DB) (err error) {
+	err := s.Store.ReadList(ctx, "list payments", func(db *gorm.DB) (err error) {
 		query, args := f.statement()
 		page, err = readPayments(db, query, args...)
 		return err
@@ -51,7 +51,7 @@ func (s *PaymentService) Payments(ctx context.Context, f PaymentFilter) ([]Payme
 func (s *PaymentService) OrderPayments(ctx context.Context, id string) ([]PaymentRecord, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	list, err := readPayments(s.Store.read.WithContext(ctx), selectPaymentsOf, id)
+	list, err := readPayments(s.Store.Reader().WithContext(ctx), selectPaymentsOf, id)
 	if err != nil {
 		return nil, wrap("read payments", err)
 	}
@@ -76,7 +76,7 @@ func readPayments(db *gorm.DB, query string, args ...any) (list []PaymentRecord,
 func (s *PaymentService) ToRefund(ctx context.Context, limit int) (n int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	db, err := s.Store.read.DB()
+	db, err := s.Store.Reader().DB()
 	if err == nil {
 		err = db.QueryRowContext(ctx, countPaymentsToWatch, limit).Scan(&n)
 	}
@@ -122,7 +122,7 @@ func (s *PaymentService) MarkRefunded(ctx context.Context, id int64, by By) (p P
 	case p.Outcome == PaymentAccepted:
 		return p, ErrPaymentAccepted
 	case marked:
-		s.Store.onPayment(PaymentRefunded)
+		s.Store.ReportPayment(PaymentRefunded)
 	}
 	return p, nil
 }

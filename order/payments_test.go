@@ -141,7 +141,7 @@ func TestService_Payments_Plans(t *testing.T) {
 	} {
 		var plan []struct{ Detail string }
 		args := make([]any, strings.Count(query, "?"))
-		if err := s.read.Raw("EXPLAIN QUERY PLAN "+query, args...).Scan(&plan).Error; err != nil {
+		if err := s.Reader().Raw("EXPLAIN QUERY PLAN "+query, args...).Scan(&plan).Error; err != nil {
 			t.Fatalf("%s: %v", query, err)
 		}
 		got := fmt.Sprint(plan)

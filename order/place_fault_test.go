@@ -50,7 +50,7 @@ func TestService_Place_KeyLost(t *testing.T) {
 func TestService_Place_KeyLost_Refused(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, redistest.Embedded(t), false, newItem("", 10, 5))
-	if err := s.store.write.Exec("UPDATE items SET sold = 10 WHERE id = ?", s.item).Error; err != nil {
+	if err := s.store.Writer().Exec("UPDATE items SET sold = 10 WHERE id = ?", s.item).Error; err != nil {
 		t.Fatal(err)
 	}
 	s.work()
@@ -59,7 +59,7 @@ func TestService_Place_KeyLost_Refused(t *testing.T) {
 		t.Fatalf("placed %+v, %v, want ErrSoldOut", placed, err)
 	}
 	// Units for the repeat, which Redis has forgotten, so that the database sees it.
-	if err := s.store.write.Exec("UPDATE items SET sold = 0 WHERE id = ?", s.item).Error; err != nil {
+	if err := s.store.Writer().Exec("UPDATE items SET sold = 0 WHERE id = ?", s.item).Error; err != nil {
 		t.Fatal(err)
 	}
 	s.load() // the refusal dropped it

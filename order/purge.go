@@ -61,7 +61,7 @@ func (s *Store) outdated(ctx context.Context, before time.Time) (seqs []int64, e
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	by := before.UnixMilli()
-	err = s.read.WithContext(ctx).Raw(selectPurge, by, by, by, purgePage).Scan(&seqs).Error
+	err = s.Reader().WithContext(ctx).Raw(selectPurge, by, by, by, purgePage).Scan(&seqs).Error
 	if err != nil {
 		return nil, wrap("find old webhook events", err)
 	}
@@ -121,7 +121,7 @@ func (s *Store) amend(ctx context.Context, operation, table, set, where string, 
 	look, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	var found bool
-	err := s.read.WithContext(look).Raw("SELECT EXISTS (SELECT 1 FROM "+table+" WHERE "+where+")", args...).Scan(&found).Error
+	err := s.Reader().WithContext(look).Raw("SELECT EXISTS (SELECT 1 FROM "+table+" WHERE "+where+")", args...).Scan(&found).Error
 	if err != nil {
 		return wrap(operation, err)
 	}
@@ -138,7 +138,7 @@ func (s *Store) purgeEndpoints(ctx context.Context) error {
 	var ids []string
 	look, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	if err := s.read.WithContext(look).Raw("SELECT id FROM webhook_endpoints WHERE deleted_at > 0").Scan(&ids).Error; err != nil {
+	if err := s.Reader().WithContext(look).Raw("SELECT id FROM webhook_endpoints WHERE deleted_at > 0").Scan(&ids).Error; err != nil {
 		return wrap("find deleted endpoints", err)
 	}
 	for _, id := range ids {
@@ -168,7 +168,7 @@ func (s *Store) outboxState(ctx context.Context) (OutboxState, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	var row struct{ Events, Oldest int64 }
-	err := s.read.WithContext(ctx).Raw(`SELECT
+	err := s.Reader().WithContext(ctx).Raw(`SELECT
 		COALESCE((SELECT MAX(seq) FROM webhook_events) - (SELECT MIN(seq) FROM webhook_events) + 1, 0) AS events,
 		COALESCE((SELECT at FROM webhook_events WHERE seq =
 			(SELECT MIN(event_seq) FROM webhook_deliveries WHERE state = 'pending')), 0) AS oldest`).Scan(&row).Error

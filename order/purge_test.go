@@ -20,10 +20,10 @@ func TestStore_purge(t *testing.T) {
 	c.Add((24 * time.Hour).Milliseconds())
 	fresh := p.tell("m", 3)
 	ended := "UPDATE webhook_deliveries SET state = ? WHERE endpoint_id = ?"
-	if err := errors.Join(p.store.write.Exec(ended, "delivered", a.ID).Error, p.store.write.Exec(ended, "dead", b.ID).Error); err != nil {
+	if err := errors.Join(p.store.Writer().Exec(ended, "delivered", a.ID).Error, p.store.Writer().Exec(ended, "dead", b.ID).Error); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.store.write.Exec("UPDATE webhook_deliveries SET state = 'pending' WHERE endpoint_id = ? AND event_seq = ?", b.ID, old[2].Seq).Error; err != nil {
+	if err := p.store.Writer().Exec("UPDATE webhook_deliveries SET state = 'pending' WHERE endpoint_id = ? AND event_seq = ?", b.ID, old[2].Seq).Error; err != nil {
 		t.Fatal(err)
 	}
 	kept := func() (seqs []int64) {
@@ -51,7 +51,7 @@ func TestStore_purge(t *testing.T) {
 		t.Errorf("kept %v", got)
 	}
 	var deliveries int64
-	if err := p.store.read.Raw("SELECT COUNT(*) FROM webhook_deliveries").Scan(&deliveries).Error; err != nil || deliveries != 8 {
+	if err := p.store.Reader().Raw("SELECT COUNT(*) FROM webhook_deliveries").Scan(&deliveries).Error; err != nil || deliveries != 8 {
 		t.Errorf("%d deliveries are left, %v", deliveries, err)
 	}
 	state, err := p.store.outboxState(await.Context(t))
@@ -59,7 +59,7 @@ func TestStore_purge(t *testing.T) {
 		t.Errorf("outbox %+v, %v", state, err)
 	}
 	// Numbers are not used twice, or a late event would be taken for an earlier one.
-	if err := p.store.write.Exec("DELETE FROM webhook_deliveries").Error; err != nil {
+	if err := p.store.Writer().Exec("DELETE FROM webhook_deliveries").Error; err != nil {
 		t.Fatal(err)
 	}
 	c.Add(EventRetention.Milliseconds())
@@ -119,8 +119,8 @@ func TestStore_purge_Readers(t *testing.T) {
 	e, _ := addHook(t, p.store, "https://a.example")
 	events := p.tell("n", 2)
 	c.Add((EventRetention + time.Minute).Milliseconds())
-	before := p.store.now().Add(-EventRetention)
-	order := p.store.write.Begin() // one that is being written
+	before := p.store.Now().Add(-EventRetention)
+	order := p.store.Writer().Begin() // one that is being written
 	err := p.store.purge(await.Context(t), before)
 	if err := errors.Join(order.Error, order.Rollback().Error); err != nil {
 		t.Fatal(err)
@@ -128,7 +128,7 @@ func TestStore_purge_Readers(t *testing.T) {
 	if err != nil {
 		t.Errorf("with nothing to forget: %v", err)
 	}
-	if err := p.store.write.Exec("UPDATE webhook_deliveries SET state = 'dead'").Error; err != nil {
+	if err := p.store.Writer().Exec("UPDATE webhook_deliveries SET state = 'dead'").Error; err != nil {
 		t.Fatal(err)
 	}
 	seqs, err := p.store.outdated(await.Context(t), before)

@@ -93,7 +93,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, o ReconcileOptions) (Reconci
 		return ReconcileReport{}, fmt.Errorf("wait for another reconciliation: %w", context.Cause(ctx))
 	}
 	began := time.Now()
-	report := ReconcileReport{StartedAt: r.Store.now().UTC(), Deep: o.Deep, Repair: o.Repair, Balanced: true}
+	report := ReconcileReport{StartedAt: r.Store.Now().UTC(), Deep: o.Deep, Repair: o.Repair, Balanced: true}
 	ids := []string{o.ItemID}
 	for after := ""; len(ids) > 0; {
 		if o.ItemID == "" {

@@ -102,7 +102,7 @@ func TestReconciler_NotRepairable(t *testing.T) {
 func (s *site) audits() int {
 	s.t.Helper()
 	var list []struct{ Actor, Before, After, RequestID string }
-	err := s.store.read.WithContext(await.Context(s.t)).
+	err := s.store.Reader().WithContext(await.Context(s.t)).
 		Raw("SELECT actor, before, after, request_id FROM audit WHERE action = 'reconcile.repair' AND item_id = ?", s.item).Scan(&list).Error
 	if err != nil {
 		s.t.Fatal(err)

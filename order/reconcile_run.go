@@ -65,7 +65,7 @@ func (r *Reconciler) Run(ctx context.Context, every time.Duration, heard func(Re
 // round is one round.
 func (r *Reconciler) round(ctx context.Context, b *memory) (ReconcileReport, error) {
 	began := time.Now()
-	now := r.Store.now()
+	now := r.Store.Now()
 	report := ReconcileReport{StartedAt: now.UTC(), Balanced: true}
 	if b.items == nil {
 		b.items = make(map[string]*remembered)
@@ -100,7 +100,7 @@ func (r *Reconciler) round(ctx context.Context, b *memory) (ReconcileReport, err
 
 // roundPage is a round's look at a page of items.
 func (r *Reconciler) roundPage(ctx context.Context, b *memory, rows []itemRow, report *ReconcileReport) error {
-	now := r.Store.now().UnixMilli()
+	now := r.Store.Now().UnixMilli()
 	var ask []string
 	for n := range rows {
 		if row := &rows[n]; !b.items[row.ID].settled(row, now) {

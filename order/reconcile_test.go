@@ -84,7 +84,7 @@ func (s *site) redisState() string {
 
 func (s *site) exec(text string, args ...any) {
 	s.t.Helper()
-	if err := s.store.write.WithContext(await.Context(s.t)).Exec(text, args...).Error; err != nil {
+	if err := s.store.Writer().WithContext(await.Context(s.t)).Exec(text, args...).Error; err != nil {
 		s.t.Fatal(err)
 	}
 }

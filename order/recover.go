@@ -443,7 +443,7 @@ func (x *itemRecovery) redis(ctx context.Context) (sale inventory.Sale, whole bo
 // owed counts the units of closed orders that Redis does not have back yet. The
 // database counts them neither as sold nor does Redis as left.
 func (x *itemRecovery) owed(ctx context.Context) (units int64, err error) {
-	db, err := x.Store.read.DB()
+	db, err := x.Store.Reader().DB()
 	if err != nil {
 		return 0, err
 	}

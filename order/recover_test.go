@@ -21,7 +21,7 @@ import (
 func (s *site) backup() string {
 	s.t.Helper()
 	path := filepath.Join(s.t.TempDir(), "backup.db")
-	if err := s.store.write.Exec("VACUUM INTO ?", path).Error; err != nil {
+	if err := s.store.Writer().Exec("VACUUM INTO ?", path).Error; err != nil {
 		s.t.Fatal(err)
 	}
 	return path
@@ -33,7 +33,7 @@ func (s *site) restore(path string) *HighWater {
 	s.t.Helper()
 	run := func(text string, args ...any) {
 		s.t.Helper()
-		if err := s.store.write.Exec(text, args...).Error; err != nil {
+		if err := s.store.Writer().Exec(text, args...).Error; err != nil {
 			s.t.Fatalf("%s: %v", text, err)
 		}
 	}
@@ -102,7 +102,7 @@ func (s *site) resumes(h *HighWater) {
 	}
 	row := itemOf(s.t, s.store, s.item)
 	var changes int64
-	if err := s.store.write.Raw("SELECT COALESCE(SUM(quantity), 0) FROM stock_changes WHERE item_id = ?", s.item).Scan(&changes).Error; err != nil {
+	if err := s.store.Writer().Raw("SELECT COALESCE(SUM(quantity), 0) FROM stock_changes WHERE item_id = ?", s.item).Scan(&changes).Error; err != nil {
 		s.t.Fatal(err)
 	}
 	if row.Initial+changes != row.Total {
@@ -333,7 +333,7 @@ func TestRecover_PaidMeanwhile(t *testing.T) {
 		t.Errorf("the cancelled order is %s (%s), %v", o.Status, o.Reason, err)
 	}
 	var owed int64
-	if err := s.store.write.Raw("SELECT COUNT(*) FROM payments WHERE order_id = ? AND "+paymentsOwed, cancelled.Order.ID).Scan(&owed).Error; err != nil || owed != 1 {
+	if err := s.store.Writer().Raw("SELECT COUNT(*) FROM payments WHERE order_id = ? AND "+paymentsOwed, cancelled.Order.ID).Scan(&owed).Error; err != nil || owed != 1 {
 		t.Errorf("%d payments of the cancelled order need a refund, %v, want 1", owed, err)
 	}
 	o, err := s.store.Order(ctx, kept.Order.ID)

@@ -91,7 +91,7 @@ func TestRecovery_Run(t *testing.T) {
 		if _, err := s.sales.CreateItem(await.Context(t), closed); err != nil {
 			t.Fatal(err)
 		}
-		if err := s.store.write.Exec("UPDATE items SET control = 'closed' WHERE id = ?", closed.ID).Error; err != nil {
+		if err := s.store.Writer().Exec("UPDATE items SET control = 'closed' WHERE id = ?", closed.ID).Error; err != nil {
 			t.Fatal(err)
 		}
 		stop := s.work()

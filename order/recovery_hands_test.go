@@ -150,7 +150,7 @@ func TestRecovery_Rewound_Unnoticed(t *testing.T) {
 				s.mustPlace(s.purchase(fmt.Sprintf("held%d", i), "k", 1, 0))
 			}
 			// The worker has the orders, and is held up in front of its commit.
-			tx := s.store.write.Begin()
+			tx := s.store.Writer().Begin()
 			if err := tx.Exec("UPDATE meta SET value = value WHERE key = 'epoch'").Error; err != nil {
 				t.Fatal(err)
 			}

@@ -18,7 +18,7 @@ func (s *Store) reached(ctx context.Context, after string, limit int) ([]progres
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	var rows []progress
-	err := s.read.WithContext(ctx).Model(&itemRow{}).Select("id", "sequence", "version").
+	err := s.Reader().WithContext(ctx).Model(&itemRow{}).Select("id", "sequence", "version").
 		Where("id > ?", after).Order("id").Limit(limit).Find(&rows).Error
 	if err != nil {
 		return nil, wrap("read sequences of sales", err)
@@ -32,7 +32,7 @@ func (s *Store) onSale(ctx context.Context) ([]inventory.Loadable, error) {
 	defer cancel()
 	now := s.now().UnixMilli()
 	var items []inventory.Loadable
-	err := s.read.WithContext(ctx).Model(&itemRow{}).Select("id AS item", "sold AS orders").
+	err := s.Reader().WithContext(ctx).Model(&itemRow{}).Select("id AS item", "sold AS orders").
 		Where("control <> 'closed' AND (closes_at = 0 OR closes_at > ?)", now).
 		Order("opens_at, id").Find(&items).Error
 	if err != nil {
@@ -53,7 +53,7 @@ func (s *Store) expiring(ctx context.Context, last expiring, limit int) ([]expir
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	var rows []expiring
-	err := s.read.WithContext(ctx).Model(&orderRow{}).Select("id", "item_id", "expires_at").
+	err := s.Reader().WithContext(ctx).Model(&orderRow{}).Select("id", "item_id", "expires_at").
 		Where("status = 'confirmed' AND expires_at > 0 AND (expires_at, id) > (?, ?)", last.ExpiresAt, last.ID).
 		Order("expires_at, id").Limit(limit).Find(&rows).Error
 	if err != nil {

@@ -60,7 +60,7 @@ func (s *Store) refund(ctx context.Context, id string, r Refund) (o Order, owed 
 		if o, err = readOrder(ctx, c, id); err != nil {
 			return err
 		}
-		if o.Status == StatusPaid && s.highWater.IsStopped(o.ItemID) {
+		if o.Status == StatusPaid && s.HighWater().IsStopped(o.ItemID) {
 			return inventory.ErrStopped // it may have been refunded in what the database has lost
 		}
 		if refunded, err = refundOrder(ctx, c, id, r, box); err != nil {
@@ -80,7 +80,7 @@ func (s *Store) refund(ctx context.Context, id string, r Refund) (o Order, owed 
 	case o.Restocked != r.Restock:
 		return o, nil, ErrRefundDiffers
 	case refunded:
-		s.onPayment(PaymentRefunded)
+		s.ReportPayment(PaymentRefunded)
 	}
 	return o, owed, nil
 }

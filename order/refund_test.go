@@ -211,7 +211,7 @@ func TestStore_refund(t *testing.T) {
 	}
 	// Repaired counts are the same: the repair and the refund mean the same by an order that holds.
 	for _, spoil := range []string{"UPDATE items SET sold = 1", "UPDATE buyers SET quantity = 1", "DELETE FROM buyers"} {
-		if err := s.write.Exec(spoil).Error; err != nil {
+		if err := s.Writer().Exec(spoil).Error; err != nil {
 			t.Fatal(err)
 		}
 		if err := s.mend(await.Context(t), "item", mustReadBooks(t, s, "item"), "root", "r"); err != nil {
@@ -223,7 +223,7 @@ func TestStore_refund(t *testing.T) {
 		auditStore(t, s)
 	}
 	// Without its entry in the audit there is no refund.
-	if err := s.write.Exec("CREATE TRIGGER no_audit BEFORE INSERT ON audit BEGIN SELECT RAISE(ABORT, 'no'); END").Error; err != nil {
+	if err := s.Writer().Exec("CREATE TRIGGER no_audit BEFORE INSERT ON audit BEGIN SELECT RAISE(ABORT, 'no'); END").Error; err != nil {
 		t.Fatal(err)
 	}
 	if _, _, err := s.refund(await.Context(t), "undone", Refund{Restock: true, By: root}); err == nil {

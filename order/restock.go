@@ -120,7 +120,7 @@ func (r *Restock) edit(id string, by By) *edit {
 func (s *Store) lookRestocked(ctx context.Context, id string, r *Restock) error {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	return restocked(s.read.WithContext(ctx), id, r)
+	return restocked(s.Reader().WithContext(ctx), id, r)
 }
 
 // restocked searches for a restock with the same key. Errors: errRestocked,

@@ -77,7 +77,7 @@ func trail(t testing.TB, s *Store, item string) []string {
 func stockLedger(t testing.TB, s *Store, item string) int {
 	t.Helper()
 	var rows []stockChangeRow
-	if err := s.read.WithContext(await.Context(t)).Where("item_id = ?", item).Order("id").Find(&rows).Error; err != nil {
+	if err := s.Reader().WithContext(await.Context(t)).Where("item_id = ?", item).Order("id").Find(&rows).Error; err != nil {
 		t.Fatal(err)
 	}
 	row := itemOf(t, s, item)
@@ -372,7 +372,7 @@ func TestStore_ChangeItem_Outcome(t *testing.T) {
 	}
 	failing := r.edit("item", root)
 	failing.note = nil
-	if err := s.write.Exec("CREATE TRIGGER no_audit BEFORE INSERT ON audit BEGIN SELECT RAISE(ABORT, 'no'); END").Error; err != nil {
+	if err := s.Writer().Exec("CREATE TRIGGER no_audit BEFORE INSERT ON audit BEGIN SELECT RAISE(ABORT, 'no'); END").Error; err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.changeItem(await.Context(t), "item", failing); !errors.Is(err, inventory.ErrUnchanged) {
@@ -384,7 +384,7 @@ func TestStore_ChangeItem_Outcome(t *testing.T) {
 	if n := stockLedger(t, s, "item"); n != 0 {
 		t.Errorf("%d restocks are recorded", n)
 	}
-	if err := s.write.Exec("DROP TRIGGER no_audit").Error; err != nil {
+	if err := s.Writer().Exec("DROP TRIGGER no_audit").Error; err != nil {
 		t.Fatal(err)
 	}
 	if row, err := s.changeItem(await.Context(t), "item", r.edit("item", root)); err != nil || row.Total != 10 || row.Version != 2 {

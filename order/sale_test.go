@@ -94,7 +94,7 @@ func TestSales_Sale(t *testing.T) {
 		}
 		// The states of later days: what is released does not count.
 		for status, counts := range map[string]bool{"paid": true, "cancelled": false, "expired": false} {
-			if err := s.write.Exec("UPDATE orders SET status = ? WHERE id = 'gone'", status).Error; err != nil {
+			if err := s.Writer().Exec("UPDATE orders SET status = ? WHERE id = 'gone'", status).Error; err != nil {
 				t.Fatal(err)
 			}
 			_, err := oneSale(await.Context(t), sales, "item", func(h inventory.Holding) error {

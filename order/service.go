@@ -165,7 +165,7 @@ func (s *Service) submit(ctx context.Context, p *Purchase, item *catalog.Item) (
 		t := task{
 			ItemID: p.ItemID, UserID: p.UserID, Quantity: p.Quantity,
 			UnitPriceMinor: item.PriceMinor, Currency: item.Currency,
-			CreatedAt: s.Store.now().UnixMilli(), IdempotencyKey: p.IdempotencyKey,
+			CreatedAt: s.Store.Now().UnixMilli(), IdempotencyKey: p.IdempotencyKey,
 		}
 		if p.Wait > 0 {
 			t.Origin = s.Waiters.origin
@@ -334,7 +334,7 @@ func (s *Service) Get(ctx context.Context, id string) (Order, error) {
 	}
 	// It may have been committed between the two looks.
 	o, err = s.Store.Order(ctx, id)
-	if errors.Is(err, ErrNotFound) && s.Store.highWater.Any() {
+	if errors.Is(err, ErrNotFound) && s.Store.HighWater().Any() {
 		err = fmt.Errorf("order %s may have been lost by the database: %w", id, inventory.ErrStopped)
 	}
 	return o, err

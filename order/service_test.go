@@ -177,7 +177,7 @@ func TestService_Place_RefusedByDatabase(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		s := newSite(t, rdb, false, newItem("", 10, 1))
-		if err := s.store.write.Exec("UPDATE items SET sold = 9 WHERE id = ?", s.item).Error; err != nil {
+		if err := s.store.Writer().Exec("UPDATE items SET sold = 9 WHERE id = ?", s.item).Error; err != nil {
 			t.Fatal(err)
 		}
 		s.work()

@@ -271,8 +271,27 @@ func (s *Store) soldOf(ctx context.Context, items []string) (sold int64, err err
 	return sold, nil
 }
 
-// DB is the writing connection, for the migrations.
-func (s *Store) DB() (*sql.DB, error) { return s.write.DB() }
+// Writer returns the one writing connection, for migrations. Whoever uses it waits for the
+// transaction that is under way.
+func (s *Store) Writer() *gorm.DB { return s.write }
+
+// Reader returns the connections for short reads, which purchases share.
+func (s *Store) Reader() *gorm.DB { return s.read }
+
+// LongReader returns the connections for reads that may take long.
+func (s *Store) LongReader() *gorm.DB { return s.long }
+
+// Now returns the time by the store's clock.
+func (s *Store) Now() time.Time { return s.now() }
+
+// HighWater returns what detects a database that has lost commits; nil: nothing does.
+func (s *Store) HighWater() *HighWater { return s.highWater }
+
+// Path returns the path of the database's file.
+func (s *Store) Path() string { return s.file }
+
+// ReportPayment reports an outcome to the observer of [WithPayments].
+func (s *Store) ReportPayment(o PaymentOutcome) { s.onPayment(o) }
 
 // Epoch is the number of the present build of the state kept in Redis.
 func (s *Store) Epoch(ctx context.Context) (int64, error) {

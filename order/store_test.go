@@ -58,7 +58,7 @@ func TestOpenStore_Durability(t *testing.T) {
 	s := newStore(t)
 	for pragma, want := range map[string]string{"journal_mode": "wal", "synchronous": "2", "busy_timeout": "5000", "query_only": "0"} {
 		var got string
-		if err := s.write.Raw("PRAGMA " + pragma).Scan(&got).Error; err != nil || got != want {
+		if err := s.Writer().Raw("PRAGMA " + pragma).Scan(&got).Error; err != nil || got != want {
 			t.Errorf("PRAGMA %s is %s, %v, want %s", pragma, got, err, want)
 		}
 	}
@@ -180,7 +180,7 @@ func TestStore_Epoch(t *testing.T) {
 			t.Errorf("%s: epoch %d, %v, want %d", c.what, epoch, err, raised)
 		}
 	}
-	if err := s.write.Exec("UPDATE meta SET value = 'many' WHERE key = 'epoch'").Error; err != nil {
+	if err := s.Writer().Exec("UPDATE meta SET value = 'many' WHERE key = 'epoch'").Error; err != nil {
 		t.Fatal(err)
 	}
 	if got, err := s.Epoch(await.Context(t)); err == nil {
@@ -238,12 +238,12 @@ func TestFulfiller_Handle_DatabaseFull(t *testing.T) {
 	s := newStore(t)
 	mustInsert(t, s, newItem("item", 5000, 1))
 	var pages int
-	if err := s.write.Raw("PRAGMA page_count").Scan(&pages).Error; err != nil {
+	if err := s.Writer().Raw("PRAGMA page_count").Scan(&pages).Error; err != nil {
 		t.Fatal(err)
 	}
 	bound := func(n int) {
 		t.Helper()
-		if err := s.write.Exec(fmt.Sprintf("PRAGMA max_page_count = %d", n)).Error; err != nil {
+		if err := s.Writer().Exec(fmt.Sprintf("PRAGMA max_page_count = %d", n)).Error; err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -293,7 +293,7 @@ func TestStore_CheckPartitions(t *testing.T) {
 			t.Errorf("asked with %d: %d, %v, want 3", n, have, err)
 		}
 	}
-	held := s.write.Begin()
+	held := s.Writer().Begin()
 	defer held.Rollback()
 	if have, err := s.CheckPartitions(await.Context(t), 3); err != nil || have != 3 {
 		t.Errorf("asked beside a writer: %d, %v, want 3", have, err)

@@ -104,7 +104,7 @@ const maxSweepErrors = 10
 // other by position, so that orders which cannot be expired do not hold up
 // those behind them.
 func (s *Sweeper) expiries(ctx context.Context, done *Swept) error {
-	before := s.f.store.now().Add(-sweepGrace).UnixMilli()
+	before := s.f.store.Now().Add(-sweepGrace).UnixMilli()
 	var at overdue
 	var errs []error
 	for ctx.Err() == nil {
@@ -136,7 +136,7 @@ const idlePages = 4
 
 // returns gives back what is still noted.
 func (s *Sweeper) returns(ctx context.Context, done *Swept) error {
-	now := s.f.store.now()
+	now := s.f.store.Now()
 	before := now.Add(-sweepGrace).UnixMilli()
 	strange := now.Add(-strangeAfter).UnixMilli()
 	var errs []error
@@ -202,7 +202,7 @@ func (s *Store) overdue(ctx context.Context, before int64, after overdue) ([]ove
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	var page []overdue
-	err := s.read.WithContext(ctx).Raw(selectOverdue, before, after.ExpiresAt, after.ID, s.highWater.stoppedList(), sweepPage).Scan(&page).Error
+	err := s.Reader().WithContext(ctx).Raw(selectOverdue, before, after.ExpiresAt, after.ID, s.HighWater().stoppedList(), sweepPage).Scan(&page).Error
 	if err != nil {
 		return nil, wrap("find overdue orders", err)
 	}
@@ -218,7 +218,7 @@ const selectOverdue = `SELECT id, expires_at FROM orders
 func (s *Store) returnsBefore(ctx context.Context, before int64, after string) (page []returned, err error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	db, err := s.read.DB()
+	db, err := s.Reader().DB()
 	if err == nil {
 		page, err = readReturns(ctx, db, selectReturns, before, after, sweepPage)
 	}

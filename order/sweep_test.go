@@ -85,7 +85,7 @@ func TestSweeper_Pages(t *testing.T) {
 	mustSweep(t, NewSweeper(f, SweeperConfig{}), Swept{})
 	c.Add(1)
 	// A whole page at the head cannot be expired.
-	if err := s.write.Exec("UPDATE buyers SET quantity = 0 WHERE user_id IN (SELECT user_id FROM orders ORDER BY id LIMIT ?)", sweepPage).Error; err != nil {
+	if err := s.Writer().Exec("UPDATE buyers SET quantity = 0 WHERE user_id IN (SELECT user_id FROM orders ORDER BY id LIMIT ?)", sweepPage).Error; err != nil {
 		t.Fatal(err)
 	}
 	var wg sync.WaitGroup
@@ -100,7 +100,7 @@ func TestSweeper_Pages(t *testing.T) {
 	if len(shelf.units) != orders-sweepPage {
 		t.Errorf("%d came back, want %d", len(shelf.units), orders-sweepPage)
 	}
-	if err := s.write.Exec("UPDATE buyers SET quantity = 1 WHERE user_id IN (SELECT user_id FROM orders ORDER BY id LIMIT ?)", sweepPage).Error; err != nil {
+	if err := s.Writer().Exec("UPDATE buyers SET quantity = 1 WHERE user_id IN (SELECT user_id FROM orders ORDER BY id LIMIT ?)", sweepPage).Error; err != nil {
 		t.Fatal(err)
 	}
 	mustSweep(t, NewSweeper(f, SweeperConfig{}), Swept{Expired: sweepPage})

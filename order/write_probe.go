@@ -181,7 +181,7 @@ func (p *WriteProbe) try(ctx context.Context) error {
 	// It waits for the lock for probeWait. What follows is not cut off: the outcome of a
 	// write that was cut off would be unknown.
 	_, err = p.conn.ExecContext(context.WithoutCancel(ctx), `INSERT INTO meta (key, value) VALUES ('write_probe', ?1)
-	ON CONFLICT (key) DO UPDATE SET value = excluded.value`, strconv.FormatInt(p.store.now().UnixMilli(), 10))
+	ON CONFLICT (key) DO UPDATE SET value = excluded.value`, strconv.FormatInt(p.store.Now().UnixMilli(), 10))
 	if err == nil {
 		return nil
 	}

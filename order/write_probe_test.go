@@ -95,7 +95,7 @@ func mustExec(t *testing.T, c *sql.Conn, statements ...string) {
 func written(t *testing.T, s *Store) string {
 	t.Helper()
 	var values []string
-	if err := s.read.Raw("SELECT value FROM meta WHERE key = 'write_probe'").Scan(&values).Error; err != nil {
+	if err := s.Reader().Raw("SELECT value FROM meta WHERE key = 'write_probe'").Scan(&values).Error; err != nil {
 		t.Fatal(err)
 	}
 	if len(values) == 0 {

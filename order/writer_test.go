@@ -20,7 +20,7 @@ import (
 // holdConnection keeps the writer from beginning until release is called.
 func holdConnection(t *testing.T, s *Store) (release func()) {
 	t.Helper()
-	held := s.write.Begin()
+	held := s.Writer().Begin()
 	if held.Error != nil {
 		t.Fatal(held.Error)
 	}
@@ -165,7 +165,7 @@ func TestWriter_MemberFails(t *testing.T) {
 	s := newStore(t)
 	mustInsert(t, s, newItem("item", 1000, 1))
 	mustCommit(t, s, distinct("o", "item", 20)...)
-	err := s.write.Exec(`CREATE TRIGGER no BEFORE INSERT ON payments WHEN NEW.order_id = 'o0007'
+	err := s.Writer().Exec(`CREATE TRIGGER no BEFORE INSERT ON payments WHEN NEW.order_id = 'o0007'
 		BEGIN SELECT RAISE(ABORT, 'no'); END`).Error
 	if err != nil {
 		t.Fatal(err)

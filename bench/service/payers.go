@@ -98,7 +98,7 @@ func openShop(ctx context.Context, path string) (*shop, error) {
 }
 
 func fillShop(ctx context.Context, store *order.Store) error {
-	db, err := store.DB()
+	db, err := store.Writer().DB()
 	if err != nil {
 		return err
 	}

@@ -153,7 +153,7 @@ func (w *ledgerWriter) commit(ctx context.Context, item string, n int) error {
 
 // checkpoint moves what is in the log into the database's file.
 func (w *ledgerWriter) checkpoint(ctx context.Context) error {
-	db, err := w.store.DB()
+	db, err := w.store.Writer().DB()
 	if err != nil {
 		return err
 	}

@@ -44,7 +44,7 @@ func OpenDatabase(ctx context.Context, s *config.Settings, create bool, options 
 
 // Migrator returns the database's migrator.
 func Migrator(store *order.Store) (*migrations.Migrator, error) {
-	db, err := store.DB()
+	db, err := store.Writer().DB()
 	if err != nil {
 		return nil, err
 	}
