@@ -14,26 +14,6 @@ import (
 	"flashsale/queue"
 )
 
-// kill makes dead letters of the tasks that wait now, and returns how many.
-func (s *site) kill(reason string) int {
-	s.t.Helper()
-	f, err := s.queue.Dequeue(await.Context(s.t), 100)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	for i := range f.Tasks {
-		status, err := s.queue.Reject(await.Context(s.t), queue.Rejection{Task: f.Tasks[i], Dead: true, Reason: reason})
-		if err != nil || status[0] != queue.StatusOK {
-			s.t.Fatalf("reject: %v, %v", status, err)
-		}
-	}
-	return len(f.Tasks)
-}
-
-func (s *site) backlog() *Backlog {
-	return NewBacklog(s.store, s.service.Returns, nil, NamedQueue{"first", s.queue})
-}
-
 func TestBacklog_Discard(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {

@@ -24,10 +24,6 @@ const (
 	bellQuiet = time.Second
 )
 
-// ringTimeout bounds the publishing of a message: its loss delays a look, so it must not
-// delay what has changed the orders for long.
-var ringTimeout = time.Second
-
 // Bell tells the processes that follow orders which ones changed. A message says
 // only that there is something to see, and one that is lost delays it until the
 // next look; see Feed. A nil Bell tells nobody.

@@ -187,9 +187,6 @@ func (s *ItemService) alter(ctx context.Context, id string, live inventory.Chang
 	return s.show(ctx, &row), nil
 }
 
-// showTimeout bounds the look at what is left of an item that is shown.
-var showTimeout = 250 * time.Millisecond
-
 // show is an item with its live stock, or with what the database counts where
 // Redis does not answer.
 func (s *ItemService) show(ctx context.Context, row *itemRow) catalog.Item {

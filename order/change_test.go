@@ -17,49 +17,6 @@ import (
 	"flashsale/inventory"
 )
 
-func ptr[T any](v T) *T { return &v }
-
-// change changes the site's item.
-func (s *site) change(c ItemChange) (catalog.Item, error) {
-	s.t.Helper()
-	return insisted(s.t, func() (catalog.Item, error) {
-		return s.sales.ChangeItem(await.Context(s.t), s.item, c, root)
-	})
-}
-
-func (s *site) mustChange(c ItemChange) catalog.Item {
-	s.t.Helper()
-	item, err := s.change(c)
-	if err != nil {
-		s.t.Fatalf("change %+v: %v", c, err)
-	}
-	return item
-}
-
-func (s *site) control(to catalog.Control, m Match) (catalog.Item, error) {
-	s.t.Helper()
-	return insisted(s.t, func() (catalog.Item, error) {
-		return s.sales.ControlItem(await.Context(s.t), s.item, ItemControl{To: to, Match: m}, root)
-	})
-}
-
-func (s *site) mustControl(to catalog.Control) catalog.Item {
-	s.t.Helper()
-	item, err := s.control(to, nil)
-	if err != nil {
-		s.t.Fatalf("%s: %v", to, err)
-	}
-	return item
-}
-
-// refused buys and wants to be refused.
-func (s *site) refused(p Purchase, want error) {
-	s.t.Helper()
-	if placed, err := s.service.Place(await.Context(s.t), p); !errors.Is(err, want) {
-		s.t.Errorf("%+v: %+v, %v, want %v", p, placed, err, want)
-	}
-}
-
 // TestService_ChangeItem: each field holds for the next purchase, and no order
 // that was there is touched.
 func TestService_ChangeItem(t *testing.T) {

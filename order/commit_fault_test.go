@@ -1,131 +1,21 @@
 package order
 
 import (
-	"context"
-	"database/sql"
 	"database/sql/driver"
 	"errors"
 	"fmt"
 	"io"
 	"slices"
-	"strconv"
-	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/mattn/go-sqlite3"
-	"gorm.io/driver/sqlite"
-	"gorm.io/gorm"
-	"gorm.io/gorm/logger"
 
 	"flashsale/internal/testing/await"
 	"flashsale/internal/testing/redistest"
 	"flashsale/inventory"
 	"flashsale/queue"
 )
-
-// commitFaults makes COMMIT fail, with the transaction committed or not: the one
-// that sent it cannot tell which.
-type commitFaults struct {
-	dsn string
-
-	mu    sync.Mutex
-	plan  []commitFault // of the next commits; none: they go through
-	stuck int           // how many struck
-}
-
-type commitFault struct {
-	committed bool
-	err       error
-}
-
-func (f *commitFaults) next() (commitFault, bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if len(f.plan) == 0 {
-		return commitFault{}, false
-	}
-	one := f.plan[0]
-	f.plan = f.plan[1:]
-	f.stuck++
-	return one, true
-}
-
-// strike lets the next commits fail.
-func (f *commitFaults) strike(plan ...commitFault) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.plan, f.stuck = plan, 0
-}
-
-func (f *commitFaults) struck(t testing.TB, want int) {
-	t.Helper()
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.stuck != want || len(f.plan) != 0 {
-		t.Errorf("%d commits failed and %d were to, want %d", f.stuck, len(f.plan), want)
-	}
-}
-
-// Connect makes the faults a driver.Connector.
-func (f *commitFaults) Connect(context.Context) (driver.Conn, error) {
-	c, err := (&sqlite3.SQLiteDriver{}).Open(f.dsn)
-	if err != nil {
-		return nil, err
-	}
-	return faultyConn{c.(*sqlite3.SQLiteConn), f}, nil
-}
-
-func (f *commitFaults) Driver() driver.Driver { return &sqlite3.SQLiteDriver{} }
-
-type faultyConn struct {
-	*sqlite3.SQLiteConn
-	faults *commitFaults
-}
-
-func (c faultyConn) BeginTx(ctx context.Context, o driver.TxOptions) (driver.Tx, error) {
-	tx, err := c.SQLiteConn.BeginTx(ctx, o)
-	if err != nil {
-		return nil, err
-	}
-	return faultyTx{tx, c.faults}, nil
-}
-
-type faultyTx struct {
-	driver.Tx
-	faults *commitFaults
-}
-
-func (tx faultyTx) Commit() error {
-	f, strikes := tx.faults.next()
-	switch {
-	case !strikes:
-		return tx.Tx.Commit()
-	case f.committed:
-		return errors.Join(f.err, tx.Tx.Commit())
-	}
-	return errors.Join(f.err, tx.Tx.Rollback())
-}
-
-// breakCommits gives a store a writing connection whose commits fail as told.
-func breakCommits(t *testing.T, s *Store) *commitFaults {
-	t.Helper()
-	f := &commitFaults{dsn: "file:" + escapePath(s.file) + "?_txlock=immediate&_synchronous=FULL&_journal_mode=WAL&_busy_timeout=" + strconv.Itoa(lockWait)}
-	pool := sql.OpenDB(f)
-	pool.SetMaxOpenConns(1)
-	db, err := gorm.Open(sqlite.New(sqlite.Config{Conn: pool}), &gorm.Config{
-		PrepareStmt: true, SkipDefaultTransaction: true, TranslateError: true, Logger: logger.Discard,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(s.hot.close(), closeDB(s.write)); err != nil {
-		t.Fatal(err)
-	}
-	s.write = db
-	return f
-}
 
 // ambiguous are the ways in which a COMMIT leaves its outcome open: SQLite's own
 // words, and those of a connection that is gone.
@@ -146,28 +36,6 @@ func ambiguous(t *testing.T, fn func(t *testing.T, fault commitFault)) {
 				fn(t, commitFault{committed, e.err})
 			})
 		}
-	}
-}
-
-// hearing has a webhook listen, so that every event is written, and returns how
-// many there are.
-func hearing(t *testing.T, s *Store) func() int {
-	t.Helper()
-	var all []string
-	for _, kind := range EventTypes {
-		all = append(all, string(kind))
-	}
-	err := s.Writer().Exec(`INSERT INTO webhook_endpoints (id, url, events, secret, created_at, updated_at)
-		VALUES ('we_1', 'http://127.0.0.1:1/', ?, 's', 1, 1)`, strings.Join(all, " ")).Error
-	if err != nil {
-		t.Fatal(err)
-	}
-	return func() int {
-		var n int
-		if err := s.Reader().Raw("SELECT count(*) FROM webhook_events").Scan(&n).Error; err != nil {
-			t.Fatal(err)
-		}
-		return n
 	}
 }
 

@@ -17,36 +17,6 @@ import (
 	"flashsale/internal/testing/longtest"
 )
 
-func mustCommit(t testing.TB, s *Store, tasks ...task) []outcome {
-	t.Helper()
-	out, err := s.commit(await.Context(t), tasks)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(out) != len(tasks) {
-		t.Fatalf("%d outcomes for %d tasks", len(out), len(tasks))
-	}
-	return out
-}
-
-// verdicts are the outcomes in short: "confirmed", or "rejected" with the reason.
-func verdicts(out []outcome) []string {
-	var v []string
-	for _, o := range out {
-		v = append(v, strings.TrimSpace(string(o.status)+" "+o.reason))
-	}
-	return v
-}
-
-func wantVerdicts(t *testing.T, out []outcome, want ...string) {
-	t.Helper()
-	if got := verdicts(out); !slices.Equal(got, want) {
-		t.Errorf("verdicts are %q, want %q", got, want)
-	}
-}
-
-const rejectedPrefix = "rejected "
-
 func TestStore_commit_Row(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)

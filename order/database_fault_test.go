@@ -4,7 +4,6 @@ package order
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -20,64 +19,6 @@ import (
 	"flashsale/internal/testing/redistest"
 	"flashsale/queue"
 )
-
-// databaseFaults keep a database from writing, each by SQLite's own refusal. begin
-// returns what ends it.
-var databaseFaults = []struct {
-	name  string
-	codes []sqlite3.ErrNo
-	begin func(t *testing.T, s *Store) (end func())
-}{
-	{"full", []sqlite3.ErrNo{sqlite3.ErrFull}, func(t *testing.T, s *Store) func() {
-		var pages int
-		if err := s.Writer().Raw("PRAGMA page_count").Scan(&pages).Error; err != nil {
-			t.Fatal(err)
-		}
-		pragma(t, s, fmt.Sprintf("max_page_count = %d", pages))
-		return func() { pragma(t, s, "max_page_count = 1000000000") }
-	}},
-	// A connection that is open finds its files refusing; one that is opened
-	// meanwhile is read-only.
-	{"readonly", []sqlite3.ErrNo{sqlite3.ErrIoErr, sqlite3.ErrReadonly}, func(t *testing.T, s *Store) func() {
-		return disktest.Deny(t, s.file, s.file+"-wal")
-	}},
-	{"busy", []sqlite3.ErrNo{sqlite3.ErrBusy}, func(t *testing.T, s *Store) func() {
-		pragma(t, s, "busy_timeout = 1") // so that the refusal comes soon
-		db, err := sql.Open("sqlite3", "file:"+escapePath(s.file))
-		if err != nil {
-			t.Fatal(err)
-		}
-		c, err := db.Conn(await.Context(t))
-		if err == nil {
-			_, err = c.ExecContext(await.Context(t), "BEGIN EXCLUSIVE")
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		return func() {
-			_, err := c.ExecContext(context.Background(), "ROLLBACK")
-			if err := errors.Join(err, c.Close(), db.Close()); err != nil {
-				t.Error(err)
-			}
-		}
-	}},
-}
-
-func pragma(t *testing.T, s *Store, text string) {
-	t.Helper()
-	// Many a pragma answers with a row. A prepared statement whose row nobody takes
-	// stays under way, and keeps an interrupt from ever being over.
-	rows, err := s.Writer().Raw("PRAGMA " + text).Rows()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer rows.Close()
-	for rows.Next() {
-	}
-	if err := rows.Err(); err != nil {
-		t.Fatal(err)
-	}
-}
 
 // intact asks SQLite whether the file is whole.
 func intact(t *testing.T, s *Store) {

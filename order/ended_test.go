@@ -1,74 +1,18 @@
 package order
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/catalog"
 	"flashsale/internal/testing/await"
 	"flashsale/internal/testing/redistest"
 	"flashsale/inventory"
 )
-
-// watchedArchive counts the looks at ended sales. Each is one statement.
-type watchedArchive struct {
-	inventory.Archive
-	ended, entries atomic.Int64
-	gate           chan struct{} // if there is one, the first look waits for its end
-}
-
-func (w *watchedArchive) Ended(ctx context.Context, item string) (bool, error) {
-	if w.ended.Add(1) == 1 && w.gate != nil {
-		select {
-		case <-w.gate:
-		case <-ctx.Done():
-			return false, context.Cause(ctx)
-		}
-	}
-	return w.Archive.Ended(ctx, item)
-}
-
-func (w *watchedArchive) Entries(ctx context.Context, item string, keys []inventory.EntryKey) ([]inventory.Entry, error) {
-	w.entries.Add(1)
-	return w.Archive.Entries(ctx, item, keys)
-}
-
-// saleKeys are what Redis remembers of the site's sale.
-func (s *site) saleKeys() []string {
-	return []string{"fs:{p0}:sale:" + s.item, "fs:{p0}:idempotency:" + s.item, "fs:{p0}:buyers:" + s.item}
-}
-
-// unloaded fails the test if Redis holds anything of the sale.
-func (s *site) unloaded(after string) {
-	s.t.Helper()
-	if n, err := s.rdb.Exists(await.Context(s.t), s.saleKeys()...).Result(); err != nil || n != 0 {
-		s.t.Errorf("after %s Redis holds %d keys of the sale, %v", after, n, err)
-	}
-}
-
-// endings are the ways in which a sale ends.
-var endings = map[string]func(s *site){
-	"Closed": func(s *site) {
-		s.t.Helper()
-		if _, err := s.sales.ControlItem(await.Context(s.t), s.item, ItemControl{To: catalog.ControlClosed}, By{Actor: "admin"}); err != nil {
-			s.t.Fatal(err)
-		}
-	},
-	"Past": func(s *site) {
-		s.t.Helper()
-		now := time.Now().UnixMilli()
-		if err := s.store.Writer().Exec("UPDATE items SET opens_at = ?, closes_at = ? WHERE id = ?", now-2000, now-1000, s.item).Error; err != nil {
-			s.t.Fatal(err)
-		}
-	},
-}
 
 // TestEnded_FromDatabase: a sale that has ended and is not loaded answers from the
 // database and the queue, and no request loads it.

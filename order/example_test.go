@@ -31,7 +31,7 @@ func openStore(ctx context.Context) (store *order.Store, stop func()) {
 	check(err)
 	store, err = order.OpenStore(ctx, "sqlite:"+filepath.Join(dir, "shop.db"))
 	check(err)
-	db, err := store.DB()
+	db, err := store.Writer().DB()
 	check(err)
 	schema, err := migrations.New(db, "sqlite")
 	check(err)

@@ -17,16 +17,6 @@ import (
 	"flashsale/queue"
 )
 
-// expiries are tasks of orders to expire as a worker gets them.
-func expiries(ids ...string) []queue.Leased {
-	out := make([]queue.Leased, len(ids))
-	for i, id := range ids {
-		tk := expiryTask(&task{ID: id, ItemID: "item"}, 1)
-		out[i] = queue.Leased{ID: tk.ID, Payload: tk.Payload, Attempt: 1, Options: queue.Options{Type: tk.Type}}
-	}
-	return out
-}
-
 // idle keeps a worker from looking at its queue without cause: what only an
 // idle look would find is not found in the time of a test.
 var idle = queue.RunConfig{MaxIdle: 10 * time.Minute}

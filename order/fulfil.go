@@ -22,10 +22,6 @@ const (
 	commitRetryMax = 500 * time.Millisecond
 )
 
-// tellTimeout bounds the publishing of a batch's notices: their loss
-// delays an answer, so it must not delay the next batch for long.
-var tellTimeout = time.Second
-
 // Fulfiller works on the tasks of orders: it turns purchases into committed
 // orders, tells the API processes that wait for them, and expires those that
 // were not paid in time.

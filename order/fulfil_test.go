@@ -2,7 +2,6 @@ package order
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"maps"
@@ -18,69 +17,6 @@ import (
 	"flashsale/internal/testing/redistest"
 	"flashsale/queue"
 )
-
-// leased are tasks as a worker gets them.
-func leased(tasks ...task) []queue.Leased {
-	out := make([]queue.Leased, len(tasks))
-	for i := range tasks {
-		out[i] = queue.Leased{ID: tasks[i].ID, Payload: appendTask(nil, &tasks[i]), Attempt: 1}
-	}
-	return out
-}
-
-func mustEnqueue(t *testing.T, q *queue.Queue, list []queue.Leased) {
-	t.Helper()
-	tasks := make([]queue.Task, len(list))
-	for i, l := range list {
-		tasks[i] = queue.Task{ID: l.ID, Payload: l.Payload}
-	}
-	status, err := q.Enqueue(await.Context(t), tasks...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i, s := range status {
-		if s != queue.StatusOK {
-			t.Fatalf("enqueue %s: %v", tasks[i].ID, s)
-		}
-	}
-}
-
-// runWorker starts a worker on q; stop ends it and returns Run's error.
-func runWorker(t *testing.T, f *Fulfiller, q *queue.Queue, cfg queue.RunConfig) (stop func() error) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- f.Work(ctx, []*queue.Queue{q}, nil, cfg) }()
-	done := false
-	stop = func() error {
-		if done {
-			return nil
-		}
-		done = true
-		cancel()
-		select {
-		case err := <-ended:
-			return err
-		case <-time.After(limit):
-			return errors.New("the worker did not stop")
-		}
-	}
-	t.Cleanup(func() {
-		if err := stop(); err != nil {
-			t.Errorf("worker: %v", err)
-		}
-	})
-	return stop
-}
-
-func statsOf(t *testing.T, q *queue.Queue) queue.Stats {
-	t.Helper()
-	st, err := q.Stats(await.Context(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return queue.Stats{Ready: st.Ready, Delayed: st.Delayed, Leased: st.Leased, Dead: st.Dead, Paused: st.Paused}
-}
 
 // TestFulfiller_Poison: a payload nobody can read becomes a dead letter at
 // once, a row that the database cannot take fails alone, the rest is committed.
@@ -157,43 +93,6 @@ func TestFulfiller_Handle_Halving(t *testing.T) {
 		}
 	}
 	auditStore(t, s)
-}
-
-// busyTimeout makes the store notice a busy database soon.
-func busyTimeout(t *testing.T, s *Store, d time.Duration) {
-	t.Helper()
-	if err := s.Writer().Exec(fmt.Sprintf("PRAGMA busy_timeout = %d", d.Milliseconds())).Error; err != nil {
-		t.Fatal(err)
-	}
-}
-
-// occupy holds the database's write lock from another connection, as another
-// process would, until release is called.
-func occupy(t *testing.T, s *Store) (release func()) {
-	t.Helper()
-	db, err := sql.Open("sqlite3", "file:"+s.file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	db.SetMaxOpenConns(1)
-	if _, err := db.ExecContext(await.Context(t), "BEGIN EXCLUSIVE"); err != nil {
-		t.Fatal(err)
-	}
-	done := false
-	release = func() {
-		if done {
-			return
-		}
-		done = true
-		if _, err := db.ExecContext(context.Background(), "ROLLBACK"); err != nil {
-			t.Error(err)
-		}
-		if err := db.Close(); err != nil {
-			t.Error(err)
-		}
-	}
-	t.Cleanup(release)
-	return release
 }
 
 func TestFulfiller_Handle_DatabaseBusy(t *testing.T) {
@@ -447,9 +346,4 @@ func TestFulfiller_Redelivery(t *testing.T) {
 		}
 		auditStore(t, s)
 	})
-}
-
-// followed reports whether a verdict is that one task follows.
-func followed(err error) bool {
-	return err != nil && err.Error() == queue.Then(queue.Task{}).Error()
 }

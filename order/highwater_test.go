@@ -12,33 +12,6 @@ import (
 	"flashsale/inventory"
 )
 
-// highWater makes one for a site, as a process of its own would.
-func (s *site) highWater() *HighWater {
-	s.t.Helper()
-	h, err := NewHighWater(await.Context(s.t), HighWaterConfig{Store: s.store, Redis: s.rdb, Partitions: 1, OnError: s.heard})
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	return h
-}
-
-// check compares all items, and returns the ids of those that are stopped.
-func (h *HighWater) mustCheck(t *testing.T) []Behind {
-	t.Helper()
-	if err := h.Check(await.Context(t)); err != nil {
-		t.Fatal(err)
-	}
-	return h.Stopped()
-}
-
-// rollBack sets an item's revision, as the restore of a backup does.
-func (s *site) rollBack(revision int64) {
-	s.t.Helper()
-	if err := s.store.Writer().Exec("UPDATE items SET revision = ? WHERE id = ?", revision, s.item).Error; err != nil {
-		s.t.Fatal(err)
-	}
-}
-
 // TestHighWater_Behind: every change of an item's orders raises what Redis records, and
 // a database below that is found until it is not below any more.
 func TestHighWater_Behind(t *testing.T) {

@@ -57,10 +57,6 @@ const (
 	lateMax = 1000
 )
 
-// lookHold bounds how long a look blocks sales of an item once it has the lock. It
-// usually takes one or two milliseconds. It is a variable because test machines are busy.
-var lookHold = 20 * time.Millisecond
-
 const (
 	// holdTries is how often a look under the lock is tried: the process may not get a
 	// processor, or the disk be busy, for as long as lookHold.

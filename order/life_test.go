@@ -18,59 +18,6 @@ import (
 	"flashsale/inventory"
 )
 
-// clock is a store's clock in the test's hand, in Unix milliseconds.
-type clock struct{ atomic.Int64 }
-
-// setClock stops the store's clock at the present.
-func setClock(s *Store) *clock {
-	c := new(clock)
-	c.Store(time.Now().UnixMilli())
-	s.now = func() time.Time { return time.UnixMilli(c.Load()) }
-	return c
-}
-
-// asking is an item that asks for payment.
-func asking(id string, stock, perUser int64, window time.Duration) NewItem {
-	n := newItem(id, stock, perUser)
-	n.PaymentWindow = window
-	return n
-}
-
-// money pays an order of that many units.
-func money(reference string, quantity int64) Payment {
-	return Payment{Reference: reference, AmountMinor: 1999 * quantity, Currency: "EUR"}
-}
-
-// payments reads outcome and order of every payment by reference.
-func payments(t testing.TB, s *Store) map[string]string {
-	t.Helper()
-	var list []struct {
-		Reference, OrderID, Outcome, ReceivedAs, Currency string
-		AmountMinor, ReceivedAt, RefundedAt               int64
-	}
-	if err := s.Reader().WithContext(await.Context(t)).Raw("SELECT * FROM payments").Scan(&list).Error; err != nil {
-		t.Fatal(err)
-	}
-	out := make(map[string]string, len(list))
-	for _, p := range list {
-		out[p.Reference] = p.OrderID + " " + p.Outcome
-		if p.AmountMinor <= 0 || p.ReceivedAt <= 0 || (p.Outcome != p.ReceivedAs) != (p.RefundedAt > 0) {
-			t.Errorf("payment %+v", p)
-		}
-	}
-	return out
-}
-
-// owedOf reads the orders whose units are noted to be given back.
-func owedOf(t testing.TB, s *Store) []string {
-	t.Helper()
-	var ids []string
-	if err := s.Reader().WithContext(await.Context(t)).Raw("SELECT order_id FROM releases ORDER BY order_id").Scan(&ids).Error; err != nil {
-		t.Fatal(err)
-	}
-	return ids
-}
-
 // TestStore_PayOrExpire lets payments and expiries meet at the instant at which
 // orders lapse: the clock stands now before it, now on it.
 func TestStore_PayOrExpire(t *testing.T) {

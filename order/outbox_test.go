@@ -157,14 +157,6 @@ var telltales = []telltale{
 	}, nil},
 }
 
-// ignore takes an error that belongs to the change.
-func ignore(err, want error) error {
-	if fmt.Sprint(err) == want.Error() {
-		return nil
-	}
-	return fmt.Errorf("got %w, want %w", err, want)
-}
-
 // TestStore_Telling: each change writes its events in its transaction, and
 // nothing else does. Where the events cannot be written, nothing has changed.
 func TestStore_Telling(t *testing.T) {

@@ -43,16 +43,6 @@ func paymentsOf(t testing.TB, s *Store) []PaymentRecord {
 	return list
 }
 
-// paymentIDs reads the ids of the payments by reference.
-func paymentIDs(t testing.TB, s *Store) map[string]int64 {
-	t.Helper()
-	ids := make(map[string]int64)
-	for _, p := range paymentsOf(t, s) {
-		ids[p.Reference] = p.ID
-	}
-	return ids
-}
-
 func TestService_Payments(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)

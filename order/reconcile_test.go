@@ -65,44 +65,6 @@ func kinds(drifts []Drift) string {
 	return strings.Join(out, " ")
 }
 
-// saleKey is the key of what Redis has of the site's item.
-func (s *site) saleKey(kind string) string { return "fs:{p0}:" + kind + ":" + s.item }
-
-// redisState is all that Redis has of the site's sale.
-func (s *site) redisState() string {
-	s.t.Helper()
-	out := ""
-	for _, kind := range []string{"sale", "idempotency", "buyers"} {
-		all, err := s.rdb.HGetAll(await.Context(s.t), s.saleKey(kind)).Result()
-		if err != nil {
-			s.t.Fatal(err)
-		}
-		out += fmt.Sprintln(kind, all) // fmt sorts the keys
-	}
-	return out
-}
-
-func (s *site) exec(text string, args ...any) {
-	s.t.Helper()
-	if err := s.store.Writer().WithContext(await.Context(s.t)).Exec(text, args...).Error; err != nil {
-		s.t.Fatal(err)
-	}
-}
-
-func (s *site) hset(kind string, values ...any) {
-	s.t.Helper()
-	if err := s.rdb.HSet(await.Context(s.t), s.saleKey(kind), values...).Err(); err != nil {
-		s.t.Fatal(err)
-	}
-}
-
-func (s *site) hdel(kind string, fields ...string) {
-	s.t.Helper()
-	if err := s.rdb.HDel(await.Context(s.t), s.saleKey(kind), fields...).Err(); err != nil {
-		s.t.Fatal(err)
-	}
-}
-
 // TestReconciler_InFlight is run in the middle of accepted orders: queued, leased,
 // dead, and committed but not acknowledged. None is a finding, nothing is changed,
 // and all of them are committed afterwards.
@@ -151,15 +113,6 @@ func TestReconciler_InFlight(t *testing.T) {
 		}
 		auditStore(t, s.store)
 	})
-}
-
-func mustParse(t *testing.T, id string, payload []byte) task {
-	t.Helper()
-	parsed, err := parseTask(id, payload)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return parsed
 }
 
 // TestReconciler_Returning: units of a closed order are on their way, noted and

@@ -12,30 +12,9 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"flashsale/internal/testing/await"
-	"flashsale/internal/testing/redistest"
 	"flashsale/inventory"
 	"flashsale/lock"
 )
-
-// alone runs fn on an engine of each kind that no other test shares: a recovery
-// looks at all that Redis holds.
-func alone(t *testing.T, fn func(t *testing.T, rdb *redis.Client)) {
-	t.Helper()
-	for name, start := range map[string]func() *redis.Client{
-		"embedded": func() *redis.Client { return redistest.Embedded(t) },
-		"redis": func() *redis.Client {
-			rdb := redis.NewClient(redistest.Options(redistest.Real(t).Addr()))
-			t.Cleanup(func() {
-				if err := rdb.Close(); err != nil {
-					t.Errorf("close: %v", err)
-				}
-			})
-			return rdb
-		},
-	} {
-		t.Run(name, func(t *testing.T) { fn(t, start()) })
-	}
-}
 
 // recovery makes one for a site, as a process of its own would.
 func (s *site) recovery() *Recovery {

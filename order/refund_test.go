@@ -16,17 +16,6 @@ import (
 	"flashsale/inventory"
 )
 
-// mustPay buys units for a buyer and pays for them.
-func (s *site) mustPay(user, key string, quantity int64) Order {
-	s.t.Helper()
-	o := s.mustPlace(s.purchase(user, key, quantity, long)).Order
-	o, err := s.service.Pay(await.Context(s.t), o.ID, money("psp-"+o.ID, quantity))
-	if err != nil || o.Status != StatusPaid {
-		s.t.Fatalf("pay: %+v, %v", o, err)
-	}
-	return o
-}
-
 // TestService_Refund refunds with and without a restock, many times at once: the
 // units come back exactly once or not at all, and the buyer's limit with them.
 func TestService_Refund(t *testing.T) {

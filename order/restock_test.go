@@ -7,92 +7,14 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"flashsale/catalog"
-	"flashsale/internal/pause"
 	"flashsale/internal/testing/await"
 	"flashsale/internal/testing/redistest"
 	"flashsale/inventory"
 )
-
-// root is who makes the changes of these tests.
-var root = By{Actor: "root", RequestID: "r-1"}
-
-// insisted repeats what a busy machine has kept from its answer.
-func insisted[T any](t testing.TB, what func() (T, error)) (T, error) {
-	t.Helper()
-	ctx := await.Context(t)
-	for {
-		v, err := what()
-		busy := errors.Is(err, inventory.ErrUnavailable) || errors.Is(err, inventory.ErrRebuilding) || errors.Is(err, ErrDatabase)
-		if !busy || !pause.For(ctx, 5*time.Millisecond) {
-			return v, err
-		}
-	}
-}
-
-// restock restocks the site's item.
-func (s *site) restock(quantity int64, key string) (catalog.Item, bool, error) {
-	s.t.Helper()
-	type answer struct {
-		item     catalog.Item
-		replayed bool
-	}
-	a, err := insisted(s.t, func() (a answer, err error) {
-		a.item, a.replayed, err = s.sales.Restock(await.Context(s.t), s.item, Restock{Quantity: quantity, Reason: "test", IdempotencyKey: key}, root)
-		return a, err
-	})
-	return a.item, a.replayed, err
-}
-
-func (s *site) mustRestock(quantity int64, key string) catalog.Item {
-	s.t.Helper()
-	item, replayed, err := s.restock(quantity, key)
-	if err != nil || replayed {
-		s.t.Fatalf("restock %d: replayed %v, %v", quantity, replayed, err)
-	}
-	return item
-}
-
-// trail reads the audit of an item, oldest first, each entry as one line.
-func trail(t testing.TB, s *Store, item string) []string {
-	t.Helper()
-	entries, more, err := s.Audit(await.Context(t), AuditFilter{ItemID: item, Limit: 100})
-	if err != nil || more {
-		t.Fatal(err, more)
-	}
-	var lines []string
-	for i := len(entries) - 1; i >= 0; i-- {
-		e := entries[i]
-		lines = append(lines, fmt.Sprintf("%s %s %s %s -> %s", e.Actor, e.RequestID, e.Action, e.Before, e.After))
-	}
-	return lines
-}
-
-// stockLedger checks that what an item was created with and its restocks are its
-// total, and returns how many restocks there were.
-func stockLedger(t testing.TB, s *Store, item string) int {
-	t.Helper()
-	var rows []stockChangeRow
-	if err := s.Reader().WithContext(await.Context(t)).Where("item_id = ?", item).Order("id").Find(&rows).Error; err != nil {
-		t.Fatal(err)
-	}
-	row := itemOf(t, s, item)
-	total := row.Initial
-	for _, r := range rows {
-		total += r.Quantity
-		if r.TotalAfter != total || r.Actor == "" || r.Reason == "" || r.At <= 0 {
-			t.Errorf("after %d units comes %+v", total, r)
-		}
-	}
-	if total != row.Total {
-		t.Errorf("the ledger of the total comes to %d, and it is %d", total, row.Total)
-	}
-	return len(rows)
-}
 
 func TestService_Restock(t *testing.T) {
 	t.Parallel()

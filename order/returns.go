@@ -4,17 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"flashsale/internal/faultpoint"
 	"flashsale/inventory"
 )
-
-// giveTimeout bounds the giving back of one batch of orders: what is not done
-// by then stays noted and is tried again.
-var giveTimeout = 2 * time.Second
 
 // Releaser gives units back to the live sales.
 type Releaser interface {

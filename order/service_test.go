@@ -19,18 +19,6 @@ import (
 	"flashsale/queue"
 )
 
-// long is a wait that ends by its commit.
-const long = limit
-
-func (s *site) mustGet(id string) Order {
-	s.t.Helper()
-	o, err := s.service.Get(await.Context(s.t), id)
-	if err != nil {
-		s.t.Fatalf("get order %s: %v", id, err)
-	}
-	return o
-}
-
 func TestService_Place_Committed(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {

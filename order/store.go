@@ -57,15 +57,6 @@ const lockWait = 5000
 // openWait is how long opening a database waits for another process's lock.
 const openWait = 100 * time.Millisecond
 
-// writeTimeout bounds the wait of a single write for its turn, and then the statements
-// of those that need a bound. This and the other limits of single calls are variables for
-// the tests, whose machine may be busy.
-var writeTimeout = 6 * time.Second
-
-// readTimeout bounds a single read: a long one must not keep the few reading
-// connections from the purchases, which read the catalogue through them.
-var readTimeout = 3 * time.Second
-
 // Store keeps items, orders and buyers in the database. SQLite has one writer
 // at a time, so the store has one writing connection and lets the rest read:
 // writers queue in the process instead of failing as busy in the database.
@@ -345,92 +336,6 @@ func partitionsOf(db *gorm.DB) (int, error) {
 		return 0, fmt.Errorf("read partitions: %w", err)
 	}
 	return n, nil
-}
-
-// itemRow is a row of the table items.
-type itemRow struct {
-	ID                   string `gorm:"primaryKey"`
-	Name                 string
-	Description          string
-	PriceMinor           int64
-	Currency             string
-	Initial              int64
-	Total                int64
-	Sold                 int64
-	PerUserLimit         int64
-	OpensAt              int64
-	ClosesAt             int64
-	PaymentWindowSeconds int64
-	Control              string
-	Version              int64
-	Sequence             int64 // see inventory.Sale
-	Revision             int64 // see HighWater
-	Awaiting             int64 // units of Sold that await payment
-	Freed                bool  // see SweeperConfig.KeepEnded
-	CreatedAt            int64 `gorm:"autoCreateTime:false"`
-	UpdatedAt            int64 `gorm:"autoUpdateTime:false"`
-}
-
-// TableName tells gorm the table.
-func (itemRow) TableName() string { return "items" }
-
-func (r *itemRow) item() catalog.Item {
-	return catalog.Item{
-		ID: r.ID, Name: r.Name, Description: r.Description,
-		PriceMinor: r.PriceMinor, Currency: r.Currency,
-		StockInitial: r.Initial, StockTotal: r.Total, StockLeft: r.Total - r.Sold,
-		PerUserLimit: r.PerUserLimit,
-		OpensAt:      fromMillis(r.OpensAt), ClosesAt: fromMillis(r.ClosesAt),
-		PaymentWindow: time.Duration(r.PaymentWindowSeconds) * time.Second,
-		Control:       catalog.Control(r.Control), Version: r.Version,
-	}
-}
-
-// orderRow is a row of the table orders; its columns are named as the JSON.
-type orderRow struct {
-	ID               string `gorm:"primaryKey"`
-	ItemID           string
-	UserID           string
-	Quantity         int64
-	UnitPriceMinor   int64
-	Currency         string
-	Status           string
-	Reason           string
-	IdempotencyKey   string
-	CreatedAt        int64 `gorm:"autoCreateTime:false"`
-	ConfirmedAt      int64
-	ExpiresAt        int64
-	PaidAt           int64
-	ClosedAt         int64
-	PaymentReference string
-	Restocked        bool
-}
-
-// TableName tells gorm the table.
-func (orderRow) TableName() string { return "orders" }
-
-func (r *orderRow) order() Order {
-	return Order{
-		ID: r.ID, ItemID: r.ItemID, UserID: r.UserID, Quantity: r.Quantity,
-		UnitPriceMinor: r.UnitPriceMinor, Currency: r.Currency,
-		Status: Status(r.Status), Reason: r.Reason, IdempotencyKey: r.IdempotencyKey,
-		CreatedAt: fromMillis(r.CreatedAt), ConfirmedAt: fromMillis(r.ConfirmedAt),
-		ExpiresAt: fromMillis(r.ExpiresAt), PaidAt: fromMillis(r.PaidAt), ClosedAt: fromMillis(r.ClosedAt),
-		PaymentReference: r.PaymentReference, Restocked: r.Restocked,
-	}
-}
-
-// holds reports whether the order's units are taken from the stock; it is
-// ordersHold in Go.
-func (r *orderRow) holds() bool {
-	switch Status(r.Status) {
-	case StatusConfirmed, StatusPaid:
-		return true
-	case StatusRefunded:
-		return !r.Restocked
-	default:
-		return false
-	}
 }
 
 // InsertItem adds an item. It returns ErrItemExists when the id is taken.

@@ -18,13 +18,6 @@ import (
 	"flashsale/queue"
 )
 
-func mustSweep(t *testing.T, s *Sweeper, want Swept) {
-	t.Helper()
-	if got, err := s.Sweep(await.Context(t)); err != nil || got != want {
-		t.Errorf("sweep %+v, %v, want %+v", got, err, want)
-	}
-}
-
 // TestSweeper_Crash: a process dies between the steps of a cancellation or an
 // expiry. The units come back once, whoever does it, however often.
 func TestSweeper_Crash(t *testing.T) {

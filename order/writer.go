@@ -19,17 +19,6 @@ const (
 	groupChanges = 256
 )
 
-// The bounds of the time for which one transaction takes changes in. One that has begun
-// is finished. Variables for the tests, whose machine may be busy.
-var (
-	// groupTime is the bound without a batch of orders.
-	groupTime = 4 * time.Millisecond
-	// groupShare is the part of a batch's own time that changes get in its transaction,
-	// and groupLeast what they get in any case.
-	groupShare = 0.15
-	groupLeast = 500 * time.Microsecond
-)
-
 // errClosed says that the store was closed before the write began.
 var errClosed = fmt.Errorf("order: the database is closed: %w", sql.ErrConnDone)
 

@@ -1,0 +1,550 @@
+package order
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/mattn/go-sqlite3"
+	"github.com/redis/go-redis/v9"
+	"gorm.io/gorm"
+
+	"flashsale/internal/pause"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/disktest"
+	"flashsale/internal/testing/redistest"
+	"flashsale/inventory"
+	"flashsale/lock"
+	"flashsale/migrations"
+	"flashsale/queue"
+)
+
+// limit bounds what must happen; it is long because it only delays a failure.
+const limit = 5 * time.Minute
+
+// patientLocks lets nothing expire by the passing of time within a test, and gives
+// up no call because a busy machine is slow: that may leave a lock behind for as long.
+var patientLocks = lock.Config{TTL: 2 * time.Minute, ClaimTTL: time.Minute, Liveness: time.Minute, CallTimeout: 2 * time.Minute}
+
+// database is what fixtures need of a store.
+type database interface {
+	Reader() *gorm.DB
+	Writer() *gorm.DB
+	Path() string
+}
+
+// migrated is the file of an empty, migrated database. Migrating is most of the
+// work of a small test under the race detector, so it is done once.
+var migrated = sync.OnceValues(func() (empty []byte, err error) {
+	dir, err := os.MkdirTemp("", "order-")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	path := filepath.Join(dir, "empty.db")
+	db, err := sql.Open("sqlite3", "file:"+path)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	m, err := migrations.New(db, "sqlite")
+	if err == nil {
+		_, err = m.Up(ctx)
+	}
+	if err = errors.Join(err, db.Close()); err != nil {
+		return nil, err
+	}
+	return os.ReadFile(path)
+})
+
+// newDatabase writes an empty, migrated database to path.
+func newDatabase(t testing.TB, path string) {
+	t.Helper()
+	empty, err := migrated()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, empty, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// newItem describes an item on sale.
+func newItem(id string, stock, perUser int64) NewItem {
+	return NewItem{ID: id, Name: "Thing", PriceMinor: 1999, Currency: "EUR", Stock: stock, PerUserLimit: perUser}
+}
+
+// bought is a task as an accepted purchase makes it.
+func bought(id, item, user, key string, quantity int64) task {
+	return task{
+		ID: id, ItemID: item, UserID: user, Quantity: quantity, UnitPriceMinor: 1999, Currency: "EUR",
+		CreatedAt: 1_790_000_000_000, IdempotencyKey: key,
+	}
+}
+
+// distinct are n tasks of as many buyers.
+func distinct(prefix, item string, n int) []task {
+	tasks := make([]task, n)
+	for i := range tasks {
+		tasks[i] = bought(fmt.Sprintf("%s%04d", prefix, i), item, fmt.Sprintf("%su%d", prefix, i), "k", 1)
+	}
+	return tasks
+}
+
+// allRows reads every order by id.
+func allRows(t testing.TB, s database) map[string]orderRow {
+	t.Helper()
+	var list []orderRow
+	if err := s.Reader().WithContext(await.Context(t)).Find(&list).Error; err != nil {
+		t.Fatal(err)
+	}
+	rows := make(map[string]orderRow, len(list))
+	for _, r := range list {
+		rows[r.ID] = r
+	}
+	return rows
+}
+
+func itemOf(t testing.TB, s database, id string) itemRow {
+	t.Helper()
+	var row itemRow
+	if err := s.Reader().WithContext(await.Context(t)).Where("id = ?", id).Take(&row).Error; err != nil {
+		t.Fatal(err)
+	}
+	return row
+}
+
+// buyersOf reads the table of what each buyer holds of an item.
+func buyersOf(t testing.TB, s database, item string) map[string]int64 {
+	t.Helper()
+	var list []struct {
+		UserID   string
+		Quantity int64
+	}
+	err := s.Reader().WithContext(await.Context(t)).Raw("SELECT user_id, quantity FROM buyers WHERE item_id = ?", item).Scan(&list).Error
+	if err != nil {
+		t.Fatal(err)
+	}
+	held := make(map[string]int64, len(list))
+	for _, b := range list {
+		held[b.UserID] = b.Quantity
+	}
+	return held
+}
+
+// auditStore checks what must hold of the tables at every instant: for each
+// item sum(held orders) = sold <= total, each buyer's count is the sum of the
+// buyer's orders and within the limit, and one row per buyer, item and key.
+func auditStore(t testing.TB, s database) {
+	t.Helper()
+	sold := map[string]int64{}
+	due := map[string]int64{}
+	held := map[string]map[string]int64{}
+	keys := map[string]string{}
+	for id, r := range allRows(t, s) {
+		k := r.UserID + " " + r.ItemID + " " + r.IdempotencyKey
+		if other, ok := keys[k]; ok {
+			t.Errorf("orders %s and %s share a buyer, item and key", id, other)
+		}
+		keys[k] = id
+		if !r.holds() {
+			continue
+		}
+		sold[r.ItemID] += r.Quantity
+		if r.Status == string(StatusConfirmed) && r.ExpiresAt > 0 {
+			due[r.ItemID] += r.Quantity
+		}
+		if held[r.ItemID] == nil {
+			held[r.ItemID] = map[string]int64{}
+		}
+		held[r.ItemID][r.UserID] += r.Quantity
+	}
+	var items []itemRow
+	if err := s.Reader().WithContext(await.Context(t)).Find(&items).Error; err != nil {
+		t.Fatal(err)
+	}
+	for _, it := range items {
+		if it.Sold != sold[it.ID] || it.Sold > it.Total {
+			t.Errorf("item %s: sold %d of %d, and its orders hold %d", it.ID, it.Sold, it.Total, sold[it.ID])
+		}
+		if it.Awaiting != due[it.ID] {
+			t.Errorf("item %s: %d await payment, and its orders say %d", it.ID, it.Awaiting, due[it.ID])
+		}
+		counts := buyersOf(t, s, it.ID)
+		for user, n := range held[it.ID] {
+			if counts[user] != n || n > it.PerUserLimit {
+				t.Errorf("item %s: %s holds %d, counted %d, limit %d", it.ID, user, n, counts[user], it.PerUserLimit)
+			}
+			delete(counts, user)
+		}
+		for user, n := range counts {
+			if n != 0 {
+				t.Errorf("item %s: %s is counted with %d and holds nothing", it.ID, user, n)
+			}
+		}
+	}
+}
+
+// randomName is a name no parallel test has, usable as an item's id.
+func randomName(t testing.TB) string {
+	return strings.NewReplacer("t:{", "", "}:", "").Replace(redistest.Prefix(t))
+}
+
+// newQueue returns a queue of the test's own in the one partition.
+func newQueue(t testing.TB, rdb redis.UniversalClient, cfg queue.Config) *queue.Queue {
+	t.Helper()
+	cfg.Prefix = "fs:{p0}:t" + randomName(t) + ":"
+	q, err := queue.New(rdb, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return q
+}
+
+var errTest = errors.New("the test ended it")
+
+// clock is a store's clock in the test's hand, in Unix milliseconds.
+type clock struct{ atomic.Int64 }
+
+// newClock returns a clock that shows the present.
+func newClock() *clock {
+	c := new(clock)
+	c.Store(time.Now().UnixMilli())
+	return c
+}
+
+// Now makes it the clock of a store.
+func (c *clock) Now() time.Time { return time.UnixMilli(c.Load()) }
+
+// ItemNow is Now.
+func (c *clock) ItemNow(string) time.Time { return c.Now() }
+
+// asking is an item that asks for payment.
+func asking(id string, stock, perUser int64, window time.Duration) NewItem {
+	n := newItem(id, stock, perUser)
+	n.PaymentWindow = window
+	return n
+}
+
+// money pays an order of that many units.
+func money(reference string, quantity int64) Payment {
+	return Payment{Reference: reference, AmountMinor: 1999 * quantity, Currency: "EUR"}
+}
+
+// payments reads outcome and order of every payment by reference.
+func payments(t testing.TB, s database) map[string]string {
+	t.Helper()
+	var list []struct {
+		Reference, OrderID, Outcome, ReceivedAs, Currency string
+		AmountMinor, ReceivedAt, RefundedAt               int64
+	}
+	if err := s.Reader().WithContext(await.Context(t)).Raw("SELECT * FROM payments").Scan(&list).Error; err != nil {
+		t.Fatal(err)
+	}
+	out := make(map[string]string, len(list))
+	for _, p := range list {
+		out[p.Reference] = p.OrderID + " " + p.Outcome
+		if p.AmountMinor <= 0 || p.ReceivedAt <= 0 || (p.Outcome != p.ReceivedAs) != (p.RefundedAt > 0) {
+			t.Errorf("payment %+v", p)
+		}
+	}
+	return out
+}
+
+// owedOf reads the orders whose units are noted to be given back.
+func owedOf(t testing.TB, s database) []string {
+	t.Helper()
+	var ids []string
+	if err := s.Reader().WithContext(await.Context(t)).Raw("SELECT order_id FROM releases ORDER BY order_id").Scan(&ids).Error; err != nil {
+		t.Fatal(err)
+	}
+	return ids
+}
+
+// root is who makes the changes of these tests.
+var root = By{Actor: "root", RequestID: "r-1"}
+
+// insisted repeats what a busy machine has kept from its answer.
+func insisted[T any](t testing.TB, what func() (T, error)) (T, error) {
+	t.Helper()
+	ctx := await.Context(t)
+	for {
+		v, err := what()
+		busy := errors.Is(err, inventory.ErrUnavailable) || errors.Is(err, inventory.ErrRebuilding) || errors.Is(err, ErrDatabase)
+		if !busy || !pause.For(ctx, 5*time.Millisecond) {
+			return v, err
+		}
+	}
+}
+
+// trail reads the audit of an item, oldest first, each entry as one line.
+func trail(t testing.TB, s database, item string) []string {
+	t.Helper()
+	var lines []string
+	err := s.Reader().WithContext(await.Context(t)).Raw(
+		"SELECT actor || ' ' || request_id || ' ' || action || ' ' || before || ' -> ' || after FROM audit WHERE item_id = ? ORDER BY id", item,
+	).Scan(&lines).Error
+	if err != nil {
+		t.Fatal(err)
+	}
+	return lines
+}
+
+// stockLedger checks that what an item was created with and its restocks are its
+// total, and returns how many restocks there were.
+func stockLedger(t testing.TB, s database, item string) int {
+	t.Helper()
+	var rows []struct {
+		Quantity, TotalAfter, At int64
+		Actor, Reason            string
+	}
+	if err := s.Reader().WithContext(await.Context(t)).Raw("SELECT * FROM stock_changes WHERE item_id = ? ORDER BY id", item).Scan(&rows).Error; err != nil {
+		t.Fatal(err)
+	}
+	row := itemOf(t, s, item)
+	total := row.Initial
+	for _, r := range rows {
+		total += r.Quantity
+		if r.TotalAfter != total || r.Actor == "" || r.Reason == "" || r.At <= 0 {
+			t.Errorf("after %d units comes %+v", total, r)
+		}
+	}
+	if total != row.Total {
+		t.Errorf("the ledger of the total comes to %d, and it is %d", total, row.Total)
+	}
+	return len(rows)
+}
+
+func ptr[T any](v T) *T { return &v }
+
+// long is a wait that ends by its commit.
+const long = limit
+
+// leased are tasks as a worker gets them.
+func leased(tasks ...task) []queue.Leased {
+	out := make([]queue.Leased, len(tasks))
+	for i := range tasks {
+		out[i] = queue.Leased{ID: tasks[i].ID, Payload: appendTask(nil, &tasks[i]), Attempt: 1}
+	}
+	return out
+}
+
+func mustEnqueue(t *testing.T, q *queue.Queue, list []queue.Leased) {
+	t.Helper()
+	tasks := make([]queue.Task, len(list))
+	for i, l := range list {
+		tasks[i] = queue.Task{ID: l.ID, Payload: l.Payload}
+	}
+	status, err := q.Enqueue(await.Context(t), tasks...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, s := range status {
+		if s != queue.StatusOK {
+			t.Fatalf("enqueue %s: %v", tasks[i].ID, s)
+		}
+	}
+}
+
+func statsOf(t *testing.T, q *queue.Queue) queue.Stats {
+	t.Helper()
+	st, err := q.Stats(await.Context(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return queue.Stats{Ready: st.Ready, Delayed: st.Delayed, Leased: st.Leased, Dead: st.Dead, Paused: st.Paused}
+}
+
+// busyTimeout makes the store notice a busy database soon.
+func busyTimeout(t *testing.T, s database, d time.Duration) {
+	t.Helper()
+	if err := s.Writer().Exec(fmt.Sprintf("PRAGMA busy_timeout = %d", d.Milliseconds())).Error; err != nil {
+		t.Fatal(err)
+	}
+}
+
+// occupy holds the database's write lock from another connection, as another
+// process would, until release is called.
+func occupy(t *testing.T, s database) (release func()) {
+	t.Helper()
+	db, err := sql.Open("sqlite3", "file:"+s.Path())
+	if err != nil {
+		t.Fatal(err)
+	}
+	db.SetMaxOpenConns(1)
+	if _, err := db.ExecContext(await.Context(t), "BEGIN EXCLUSIVE"); err != nil {
+		t.Fatal(err)
+	}
+	done := false
+	release = func() {
+		if done {
+			return
+		}
+		done = true
+		if _, err := db.ExecContext(context.Background(), "ROLLBACK"); err != nil {
+			t.Error(err)
+		}
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	t.Cleanup(release)
+	return release
+}
+
+// followed reports whether a verdict is that one task follows.
+func followed(err error) bool {
+	return err != nil && err.Error() == queue.Then(queue.Task{}).Error()
+}
+
+// verdicts are the outcomes in short: "confirmed", or "rejected" with the reason.
+func verdicts(out []outcome) []string {
+	var v []string
+	for _, o := range out {
+		v = append(v, strings.TrimSpace(string(o.status)+" "+o.reason))
+	}
+	return v
+}
+
+func wantVerdicts(t *testing.T, out []outcome, want ...string) {
+	t.Helper()
+	if got := verdicts(out); !slices.Equal(got, want) {
+		t.Errorf("verdicts are %q, want %q", got, want)
+	}
+}
+
+const rejectedPrefix = "rejected "
+
+// ignore takes an error that belongs to the change.
+func ignore(err, want error) error {
+	if fmt.Sprint(err) == want.Error() {
+		return nil
+	}
+	return fmt.Errorf("got %w, want %w", err, want)
+}
+
+// expiries are tasks of orders to expire as a worker gets them.
+func expiries(ids ...string) []queue.Leased {
+	out := make([]queue.Leased, len(ids))
+	for i, id := range ids {
+		tk := expiryTask(&task{ID: id, ItemID: "item"}, 1)
+		out[i] = queue.Leased{ID: tk.ID, Payload: tk.Payload, Attempt: 1, Options: queue.Options{Type: tk.Type}}
+	}
+	return out
+}
+
+// paymentIDs reads the ids of the payments by reference.
+func paymentIDs(t testing.TB, s database) map[string]int64 {
+	t.Helper()
+	var list []struct {
+		ID        int64
+		Reference string
+	}
+	if err := s.Reader().WithContext(await.Context(t)).Raw("SELECT id, reference FROM payments").Scan(&list).Error; err != nil {
+		t.Fatal(err)
+	}
+	ids := make(map[string]int64, len(list))
+	for _, p := range list {
+		ids[p.Reference] = p.ID
+	}
+	return ids
+}
+
+// databaseFaults keep a database from writing, each by SQLite's own refusal. begin
+// returns what ends it.
+var databaseFaults = []struct {
+	name  string
+	codes []sqlite3.ErrNo
+	begin func(t *testing.T, s database) (end func())
+}{
+	{"full", []sqlite3.ErrNo{sqlite3.ErrFull}, func(t *testing.T, s database) func() {
+		var pages int
+		if err := s.Writer().Raw("PRAGMA page_count").Scan(&pages).Error; err != nil {
+			t.Fatal(err)
+		}
+		pragma(t, s, fmt.Sprintf("max_page_count = %d", pages))
+		return func() { pragma(t, s, "max_page_count = 1000000000") }
+	}},
+	// A connection that is open finds its files refusing; one that is opened
+	// meanwhile is read-only.
+	{"readonly", []sqlite3.ErrNo{sqlite3.ErrIoErr, sqlite3.ErrReadonly}, func(t *testing.T, s database) func() {
+		return disktest.Deny(t, s.Path(), s.Path()+"-wal")
+	}},
+	{"busy", []sqlite3.ErrNo{sqlite3.ErrBusy}, func(t *testing.T, s database) func() {
+		pragma(t, s, "busy_timeout = 1") // so that the refusal comes soon
+		db, err := sql.Open("sqlite3", "file:"+s.Path())
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := db.Conn(await.Context(t))
+		if err == nil {
+			_, err = c.ExecContext(await.Context(t), "BEGIN EXCLUSIVE")
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return func() {
+			_, err := c.ExecContext(context.Background(), "ROLLBACK")
+			if err := errors.Join(err, c.Close(), db.Close()); err != nil {
+				t.Error(err)
+			}
+		}
+	}},
+}
+
+func pragma(t *testing.T, s database, text string) {
+	t.Helper()
+	// Many a pragma answers with a row. A prepared statement whose row nobody takes
+	// stays under way, and keeps an interrupt from ever being over.
+	rows, err := s.Writer().Raw("PRAGMA " + text).Rows()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+	}
+	if err := rows.Err(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// hearing has a webhook listen, so that every event is written, and returns how
+// many there are.
+func hearing(t *testing.T, s database) func() int {
+	t.Helper()
+	var all []string
+	for _, kind := range EventTypes {
+		all = append(all, string(kind))
+	}
+	err := s.Writer().Exec(`INSERT INTO webhook_endpoints (id, url, events, secret, created_at, updated_at)
+		VALUES ('we_1', 'http://127.0.0.1:1/', ?, 's', 1, 1)`, strings.Join(all, " ")).Error
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func() int {
+		var n int
+		if err := s.Reader().Raw("SELECT count(*) FROM webhook_events").Scan(&n).Error; err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+}
+
+func mustParse(t *testing.T, id string, payload []byte) task {
+	t.Helper()
+	parsed, err := parseTask(id, payload)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return parsed
+}

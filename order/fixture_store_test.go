@@ -1,0 +1,56 @@
+package order
+
+import (
+	"path/filepath"
+	"testing"
+
+	"flashsale/internal/testing/await"
+)
+
+// newStore returns a store on a migrated database file of the test's own.
+func newStore(t testing.TB) *Store {
+	t.Helper()
+	return newStoreAt(t, filepath.Join(t.TempDir(), "shop.db"))
+}
+
+// newStoreAt returns a store on a migrated database at path.
+func newStoreAt(t testing.TB, path string) *Store {
+	t.Helper()
+	newDatabase(t, path)
+	s, err := OpenStore(await.Context(t), "sqlite:"+path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Errorf("close store: %v", err)
+		}
+	})
+	return s
+}
+
+func mustInsert(t testing.TB, s *Store, n NewItem) {
+	t.Helper()
+	if _, err := s.InsertItem(await.Context(t), n); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// setClock stops the store's clock at the present.
+func setClock(s *Store) *clock {
+	c := newClock()
+	WithClock(c)(s)
+	return c
+}
+
+func mustCommit(t testing.TB, s *Store, tasks ...task) []outcome {
+	t.Helper()
+	out, err := s.commit(await.Context(t), tasks)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(out) != len(tasks) {
+		t.Fatalf("%d outcomes for %d tasks", len(out), len(tasks))
+	}
+	return out
+}

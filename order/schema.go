@@ -1,0 +1,116 @@
+package order
+
+import (
+	"time"
+
+	"flashsale/catalog"
+)
+
+// itemRow is a row of the table items.
+type itemRow struct {
+	ID                   string `gorm:"primaryKey"`
+	Name                 string
+	Description          string
+	PriceMinor           int64
+	Currency             string
+	Initial              int64
+	Total                int64
+	Sold                 int64
+	PerUserLimit         int64
+	OpensAt              int64
+	ClosesAt             int64
+	PaymentWindowSeconds int64
+	Control              string
+	Version              int64
+	Sequence             int64 // see inventory.Sale
+	Revision             int64 // see HighWater
+	Awaiting             int64 // units of Sold that await payment
+	Freed                bool  // see SweeperConfig.KeepEnded
+	CreatedAt            int64 `gorm:"autoCreateTime:false"`
+	UpdatedAt            int64 `gorm:"autoUpdateTime:false"`
+}
+
+// TableName tells gorm the table.
+func (itemRow) TableName() string { return "items" }
+
+func (r *itemRow) item() catalog.Item {
+	return catalog.Item{
+		ID: r.ID, Name: r.Name, Description: r.Description,
+		PriceMinor: r.PriceMinor, Currency: r.Currency,
+		StockInitial: r.Initial, StockTotal: r.Total, StockLeft: r.Total - r.Sold,
+		PerUserLimit: r.PerUserLimit,
+		OpensAt:      fromMillis(r.OpensAt), ClosesAt: fromMillis(r.ClosesAt),
+		PaymentWindow: time.Duration(r.PaymentWindowSeconds) * time.Second,
+		Control:       catalog.Control(r.Control), Version: r.Version,
+	}
+}
+
+// orderRow is a row of the table orders; its columns are named as the JSON.
+type orderRow struct {
+	ID               string `gorm:"primaryKey"`
+	ItemID           string
+	UserID           string
+	Quantity         int64
+	UnitPriceMinor   int64
+	Currency         string
+	Status           string
+	Reason           string
+	IdempotencyKey   string
+	CreatedAt        int64 `gorm:"autoCreateTime:false"`
+	ConfirmedAt      int64
+	ExpiresAt        int64
+	PaidAt           int64
+	ClosedAt         int64
+	PaymentReference string
+	Restocked        bool
+}
+
+// TableName tells gorm the table.
+func (orderRow) TableName() string { return "orders" }
+
+func (r *orderRow) order() Order {
+	return Order{
+		ID: r.ID, ItemID: r.ItemID, UserID: r.UserID, Quantity: r.Quantity,
+		UnitPriceMinor: r.UnitPriceMinor, Currency: r.Currency,
+		Status: Status(r.Status), Reason: r.Reason, IdempotencyKey: r.IdempotencyKey,
+		CreatedAt: fromMillis(r.CreatedAt), ConfirmedAt: fromMillis(r.ConfirmedAt),
+		ExpiresAt: fromMillis(r.ExpiresAt), PaidAt: fromMillis(r.PaidAt), ClosedAt: fromMillis(r.ClosedAt),
+		PaymentReference: r.PaymentReference, Restocked: r.Restocked,
+	}
+}
+
+// holds reports whether the order's units are taken from the stock; it is
+// ordersHold in Go.
+func (r *orderRow) holds() bool {
+	switch Status(r.Status) {
+	case StatusConfirmed, StatusPaid:
+		return true
+	case StatusRefunded:
+		return !r.Restocked
+	default:
+		return false
+	}
+}
+
+// facts are what the audit tells of an item, named as in the API.
+func (r *itemRow) facts() map[string]any {
+	return map[string]any{
+		"name": r.Name, "description": r.Description, "price_minor": r.PriceMinor, "currency": r.Currency,
+		"stock_total": r.Total, "per_user_limit": r.PerUserLimit,
+		"opens_at": timeFact(r.OpensAt), "closes_at": timeFact(r.ClosesAt),
+		"payment_window_seconds": r.PaymentWindowSeconds, "control": r.Control,
+	}
+}
+
+// timeFact is a time as the API spells it, nil for none.
+func timeFact(ms int64) any {
+	if ms == 0 {
+		return nil
+	}
+	return fromMillis(ms).Format("2006-01-02T15:04:05.000Z07:00")
+}
+
+// ended reports whether the sale is over at that time.
+func (r *itemRow) ended(at time.Time) bool {
+	return r.Control == string(catalog.ControlClosed) || r.ClosesAt != 0 && r.ClosesAt <= at.UnixMilli()
+}
