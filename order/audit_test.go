@@ -114,10 +114,10 @@ func TestStore_Audit_Cancel(t *testing.T) {
 	if _, _, err := s.cancel(await.Context(t), "o3", admin); !errors.Is(err, ErrOrderFinal) {
 		t.Fatal(err)
 	}
-	for order, want := range map[string]int{"o1": 1, "o2": 0, "o3": 0} {
-		entries, _, err := s.Audit(await.Context(t), AuditFilter{OrderID: order, Limit: 100})
+	for id, want := range map[string]int{"o1": 1, "o2": 0, "o3": 0} {
+		entries, _, err := s.Audit(await.Context(t), AuditFilter{OrderID: id, Limit: 100})
 		if err != nil || len(entries) != want {
-			t.Errorf("%s: %+v, %v, want %d", order, entries, err, want)
+			t.Errorf("%s: %+v, %v, want %d", id, entries, err, want)
 		}
 	}
 	want := `root r-2 order.cancel {"status":"confirmed"} -> {"reason":"admin","status":"cancelled"}`

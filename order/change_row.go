@@ -92,7 +92,7 @@ var changeable = []string{
 
 // writeChange writes the row as it is next, and what goes with it.
 func (s *Store) writeChange(ctx context.Context, tx *gorm.DB, e *edit, row, next *itemRow) error {
-	now := s.now()
+	now := s.Now()
 	next.Version, next.UpdatedAt, next.Freed = row.Version+1, toMillis(now), false
 	res := tx.Model(&itemRow{}).Where("id = ? AND version = ?", row.ID, row.Version).Select(changeable).Updates(next)
 	if res.Error != nil {

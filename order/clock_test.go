@@ -31,7 +31,7 @@ func TestCreateItem_OnSaleAtOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newSite(t, rdb, false, newItem("", 1, 1))
-			s.store.now = offClock(5 * time.Minute).Now // the host's
+			WithClock(offClock(5 * time.Minute))(s.store) // the host's
 			WithClock(clock)(s.store)
 			n := newItem("at-once-"+randomName(t), 5, 1)
 			item, err := s.sales.CreateItem(await.Context(t), n)

@@ -266,7 +266,7 @@ func TestSchema_Checks(t *testing.T) {
 		"same buyer":            "INSERT INTO buyers (item_id, user_id, quantity) VALUES ('item', 'u', 1)",
 		"write on a reader":     "",
 	} {
-		db := s.write
+		db := s.Writer()
 		if sql == "" {
 			db, sql = s.read, "UPDATE items SET sold = 2 WHERE id = 'item'"
 		}

@@ -72,7 +72,7 @@ func TestStore_ReopensConnection(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	allow := disktest.Deny(t, s.file, s.file+"-wal")
+	allow := disktest.Deny(t, s.Path(), s.Path()+"-wal")
 	// The pool closes its connection and opens another one at the next call.
 	pool.SetMaxIdleConns(0)
 	pool.SetMaxIdleConns(1)

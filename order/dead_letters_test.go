@@ -53,7 +53,7 @@ func TestSweeper_Buried_Once(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := setClock(s)
-	died := s.now()
+	died := s.Now()
 	q := &lettersOf{}
 	q.die(deadLetterPage+20, died)
 	sweeper := NewSweeper(NewFulfiller(s, nil, nil, nil), SweeperConfig{Dead: []DeadLetters{q}})
@@ -108,7 +108,7 @@ func TestSweeper_Buried_Bound(t *testing.T) {
 	c := setClock(s)
 	q := &lettersOf{}
 	for i := range deadLetterPage*deadLetterPages + 10 {
-		q.letters = append(q.letters, queue.TaskInfo{ID: fmt.Sprintf("x%06d", i), Options: queue.Options{Type: "other"}, At: s.now()})
+		q.letters = append(q.letters, queue.TaskInfo{ID: fmt.Sprintf("x%06d", i), Options: queue.Options{Type: "other"}, At: s.Now()})
 	}
 	c.Add(deadLetterAfter.Milliseconds())
 	sweeper := NewSweeper(NewFulfiller(s, nil, nil, nil), SweeperConfig{Dead: []DeadLetters{q}})
@@ -119,7 +119,7 @@ func TestSweeper_Buried_Bound(t *testing.T) {
 		}
 	}
 	q.letters = nil
-	q.die(1, s.now())
+	q.die(1, s.Now())
 	c.Add(deadLetterAfter.Milliseconds())
 	if err := s.Close(); err != nil {
 		t.Fatal(err)

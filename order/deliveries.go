@@ -156,7 +156,7 @@ func (s *Store) due(ctx context.Context, perEndpoint int) (page []dueDelivery, e
 	if err != nil {
 		return nil, err
 	}
-	err = each(ctx, db, selectDue, []any{s.now().UnixMilli(), perEndpoint}, func(rows *sql.Rows) error {
+	err = each(ctx, db, selectDue, []any{s.Now().UnixMilli(), perEndpoint}, func(rows *sql.Rows) error {
 		var p dueDelivery
 		err := rows.Scan(&p.EndpointID, &p.EventSeq, &p.NextAt)
 		page = append(page, p)
@@ -209,7 +209,7 @@ func (s *Store) job(ctx context.Context, key deliveryKey) (deliveryJob, error) {
 		return deliveryJob{}, wrap(fmt.Sprintf("read delivery of event %d", key.EventSeq), err)
 	}
 	j.secrets = append(j.secrets, secret)
-	if old != "" && s.now().UnixMilli() < oldUntil {
+	if old != "" && s.Now().UnixMilli() < oldUntil {
 		j.secrets = append(j.secrets, old)
 	}
 	return j, nil

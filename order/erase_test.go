@@ -64,7 +64,7 @@ func (s *site) traces(name string) []string {
 			found = append(found, "table "+table)
 		}
 	}
-	path := s.store.file
+	path := s.store.Path()
 	for _, file := range []string{path, path + "-wal"} {
 		raw, err := os.ReadFile(file)
 		if err != nil && !errors.Is(err, os.ErrNotExist) {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -446,96 +445,4 @@ func TestFeed_Crowd(t *testing.T) {
 	if f.streams+len(f.followed)+len(f.owned) != 0 {
 		t.Errorf("left behind: %d streams, %d orders, %d buyers", f.streams, len(f.followed), len(f.owned))
 	}
-}
-
-// TestBell: one message for some hundred orders; commits are not told of while
-// nobody listens, except those that end an order.
-func TestBell(t *testing.T) {
-	t.Parallel()
-	rdb := redistest.Embedded(t)
-	b := NewBell(rdb, func(err error) { t.Error(err) })
-	tasks := distinct("n", "item", 2*bellIDs+1)
-	out := make([]outcome, len(tasks))
-	for i := range out {
-		out[i].status = StatusConfirmed
-	}
-	out[7].status = StatusRejected
-	send := func() (messages int) {
-		var sent []*redis.IntCmd
-		_, err := rdb.Pipelined(await.Context(t), func(p redis.Pipeliner) error {
-			sent = b.add(await.Context(t), p, b.due(tasks, out))
-			return nil
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		b.heard(sent)
-		return len(sent)
-	}
-	began := time.Now()
-	if n := send(); n != 3 {
-		t.Errorf("%d messages for %d orders, want 3", n, len(tasks))
-	}
-	if until := time.Unix(0, b.quietUntil.Load()); until.Before(began.Add(bellQuiet)) {
-		t.Errorf("nobody listens, and the bell is quiet for only %s", until.Sub(began))
-	}
-	b.quietUntil.Add(int64(limit)) // for a machine that needs longer for what follows
-	if got := b.due(tasks, out); !slices.Equal(got, []string{tasks[7].ID}) {
-		t.Errorf("nobody listens, and told of %v", got)
-	}
-	sub := rdb.Subscribe(await.Context(t), changedChannel)
-	t.Cleanup(func() { sub.Close() }) //nolint:errcheck // the test is over
-	if _, err := sub.Receive(await.Context(t)); err != nil {
-		t.Fatal(err)
-	}
-	if n := send(); n != 1 {
-		t.Errorf("%d messages of a rejected order, want 1", n)
-	}
-	if n := send(); n != 3 {
-		t.Errorf("%d messages after somebody heard one, want 3", n)
-	}
-	var got []string
-	for range 4 {
-		m, err := sub.ReceiveMessage(await.Context(t))
-		if err != nil {
-			t.Fatal(err)
-		}
-		got = append(got, strings.Split(m.Payload, " ")...)
-	}
-	want := append([]string{tasks[7].ID}, idsOf(tasks)...)
-	if !slices.Equal(got, want) {
-		t.Errorf("heard of %d orders, want %d", len(got), len(want))
-	}
-	(*Bell)(nil).ring(await.Context(t), "o1") // a process that tells nobody
-}
-
-// TestFulfiller_Handle_Rings: the commit of a batch is told of, whoever waits for it.
-func TestFulfiller_Handle_Rings(t *testing.T) {
-	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		s := newStore(t)
-		mustInsert(t, s, newItem("item", 10, 1))
-		f := NewFulfiller(s, rdb, nil, func(err error) { t.Error(err) })
-		sub := rdb.Subscribe(await.Context(t), changedChannel)
-		t.Cleanup(func() { sub.Close() }) //nolint:errcheck // the test is over
-		if _, err := sub.Receive(await.Context(t)); err != nil {
-			t.Fatal(err)
-		}
-		tasks := distinct(randomName(t), "item", 3)
-		for i, err := range f.Handle(await.Context(t), leased(tasks...)) {
-			if err != nil {
-				t.Fatalf("task %d: %v", i, err)
-			}
-		}
-		want := strings.Join(idsOf(tasks), " ")
-		for { // others share the channel
-			m, err := sub.ReceiveMessage(await.Context(t))
-			if err != nil {
-				t.Fatal(fmt.Errorf("no message of the batch: %w", err))
-			}
-			if m.Payload == want {
-				return
-			}
-		}
-	})
 }

@@ -226,6 +226,15 @@ func newClock() *clock {
 // Now makes it the clock of a store.
 func (c *clock) Now() time.Time { return time.UnixMilli(c.Load()) }
 
+// clockFunc makes a function the clock of a store.
+type clockFunc func() time.Time
+
+// Now calls the function.
+func (f clockFunc) Now() time.Time { return f() }
+
+// ItemNow calls the function.
+func (f clockFunc) ItemNow(string) time.Time { return f() }
+
 // ItemNow is Now.
 func (c *clock) ItemNow(string) time.Time { return c.Now() }
 

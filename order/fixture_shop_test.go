@@ -73,14 +73,14 @@ func newSiteOn(t *testing.T, q *queue.Queue, rdb *redis.Client, n NewItem, cfg i
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.end(locks.Close) })
-	sales := &Sales{Store: s.store, Tasks: []Tasks{s.queue}, Partition: func(string) int { return 0 }}
+	source := &Sales{Store: s.store, Tasks: []Tasks{s.queue}, Partition: func(string) int { return 0 }}
 	cfg.Patience, cfg.LookLimit, cfg.OnError = 20*time.Second, limit, s.heard
 	s.archive = &watchedArchive{Archive: NewEndedSales(s.store, inventory.NewQueuedIndex(rdb, q))}
 	cfg.Archive = s.archive
 	cfg.MayLoad = func(ctx context.Context, items []string) (map[string]error, error) {
 		return s.store.HighWater().MayLoad(ctx, items)
 	}
-	s.stock, err = inventory.New(await.Context(t), rdb, locks, []*queue.Queue{s.queue}, sales, cfg)
+	s.stock, err = inventory.New(await.Context(t), rdb, locks, []*queue.Queue{s.queue}, source, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

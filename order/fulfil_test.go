@@ -203,7 +203,7 @@ func TestFulfiller_Handle_Notices(t *testing.T) {
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		s := newStore(t)
 		now := time.Now()
-		s.now = func() time.Time { return now }
+		WithClock(clockFunc(func() time.Time { return now }))(s)
 		asked := newItem("item", 6, 1)
 		asked.PaymentWindow = time.Minute
 		mustInsert(t, s, asked)
@@ -345,5 +345,36 @@ func TestFulfiller_Redelivery(t *testing.T) {
 			t.Errorf("%d rows, %d sold, want 20", n, itemOf(t, s, "item").Sold)
 		}
 		auditStore(t, s)
+	})
+}
+
+// TestFulfiller_Handle_Rings: the commit of a batch is told of, whoever waits for it.
+func TestFulfiller_Handle_Rings(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newStore(t)
+		mustInsert(t, s, newItem("item", 10, 1))
+		f := NewFulfiller(s, rdb, nil, func(err error) { t.Error(err) })
+		sub := rdb.Subscribe(await.Context(t), changedChannel)
+		t.Cleanup(func() { sub.Close() }) //nolint:errcheck // the test is over
+		if _, err := sub.Receive(await.Context(t)); err != nil {
+			t.Fatal(err)
+		}
+		tasks := distinct(randomName(t), "item", 3)
+		for i, err := range f.Handle(await.Context(t), leased(tasks...)) {
+			if err != nil {
+				t.Fatalf("task %d: %v", i, err)
+			}
+		}
+		want := strings.Join(idsOf(tasks), " ")
+		for { // others share the channel
+			m, err := sub.ReceiveMessage(await.Context(t))
+			if err != nil {
+				t.Fatal(fmt.Errorf("no message of the batch: %w", err))
+			}
+			if m.Payload == want {
+				return
+			}
+		}
 	})
 }

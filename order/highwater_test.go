@@ -148,7 +148,7 @@ func TestHighWater_OtherDatabase(t *testing.T) {
 		s.drained()
 		other := newStore(t)
 		// The test's databases are copies of one file, and so of one lineage.
-		if err := other.write.Exec("UPDATE meta SET value = 'another' WHERE key = 'lineage'").Error; err != nil {
+		if err := other.Writer().Exec("UPDATE meta SET value = 'another' WHERE key = 'lineage'").Error; err != nil {
 			t.Fatal(err)
 		}
 		n := newItem(s.item, 10, 5)
@@ -201,7 +201,7 @@ func TestHighWater_Expiry(t *testing.T) {
 	if _, err := s.commit(ctx, []task{bought("o1", "i", "u", "k", 1)}); err != nil {
 		t.Fatal(err)
 	}
-	s.now = func() time.Time { return time.Now().Add(time.Hour) }
+	WithClock(clockFunc(func() time.Time { return time.Now().Add(time.Hour) }))(s)
 	h := &HighWater{HighWaterConfig: HighWaterConfig{Partitions: 1}, pending: make(map[string]int64)}
 	s.highWater = h
 	h.Redis = redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})

@@ -186,7 +186,7 @@ func (s *Store) counted(ctx context.Context, item string, withOwed bool) (row it
 			return err
 		}
 		c := tx.Statement.ConnPool
-		before := s.now().Add(-lateReturn).UnixMilli()
+		before := s.Now().Add(-lateReturn).UnixMilli()
 		if err := c.QueryRowContext(ctx, countLate, item, before, lateMax).Scan(&late); err != nil {
 			return wrap("count returns of "+item, err)
 		}

@@ -282,14 +282,14 @@ func TestStore_Mend(t *testing.T) {
 	}
 	all := wrong()
 	cut, cancel := context.WithCancel(await.Context(t))
-	s.now = func() time.Time { cancel(); return time.Now() } // the first step has begun
+	WithClock(clockFunc(func() time.Time { cancel(); return time.Now() }))(s) // the first step has begun
 	if err := s.mend(cut, "item", b, "root", "r1"); !errors.Is(err, context.Canceled) {
 		t.Fatalf("cut off: %v", err)
 	}
 	if n := wrong(); n != all-mendPage {
 		t.Errorf("%d wrong after one step, want %d", n, all-mendPage)
 	}
-	s.now = time.Now
+	WithClock(clockFunc(time.Now))(s)
 	if err := s.mend(await.Context(t), "item", b, "root", "r1"); err != nil {
 		t.Fatal(err)
 	}

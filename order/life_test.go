@@ -50,7 +50,7 @@ func testPayOrExpire(t *testing.T, orders int) {
 	}
 	instant := c.Load() + time.Minute.Milliseconds()
 	var ticks atomic.Int64
-	s.now = func() time.Time { return time.UnixMilli(instant - 1 + ticks.Add(1)/3%2) }
+	WithClock(clockFunc(func() time.Time { return time.UnixMilli(instant - 1 + ticks.Add(1)/3%2) }))(s)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	answers := make([]error, orders)
@@ -71,7 +71,7 @@ func testPayOrExpire(t *testing.T, orders int) {
 		}
 	})
 	wg.Wait()
-	s.now = func() time.Time { return time.UnixMilli(instant) }
+	WithClock(clockFunc(func() time.Time { return time.UnixMilli(instant) }))(s)
 	for from := 0; from < orders; from += 500 { // what had a payment too late and an expiry too early
 		if _, _, err := s.expire(ctx, ids[from:from+500]); err != nil {
 			t.Fatal(err)

@@ -109,7 +109,7 @@ func TestStore_EmptyLog_BesideCheckpoint(t *testing.T) {
 		if _, err := s.eraseFromAudit(ctx, user, fmt.Sprint("pseudonym", n), Erasure{Actor: "root"}); err != nil {
 			t.Fatal(err)
 		}
-		text, err := os.ReadFile(s.file + "-wal")
+		text, err := os.ReadFile(s.Path() + "-wal")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -193,7 +193,7 @@ func TestStore_LogBound_LongRead(t *testing.T) {
 
 func logSize(t *testing.T, s *Store) int64 {
 	t.Helper()
-	info, err := os.Stat(s.file + "-wal")
+	info, err := os.Stat(s.Path() + "-wal")
 	if err != nil {
 		t.Fatal(err)
 	}

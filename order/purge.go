@@ -31,7 +31,7 @@ type OutboxState struct {
 // tidy does what can wait: it deletes old events and secrets, and corrects due times that
 // a wrong clock wrote. What fails is done by a later call.
 func (s *Store) tidy(ctx context.Context) error {
-	return errors.Join(s.purge(ctx, s.now().Add(-EventRetention)), s.forgetSecrets(ctx), s.hasten(ctx))
+	return errors.Join(s.purge(ctx, s.Now().Add(-EventRetention)), s.forgetSecrets(ctx), s.hasten(ctx))
 }
 
 // purge deletes, in pages, events from before a time whose deliveries have all ended, and
@@ -101,13 +101,13 @@ const (
 // forgetSecrets deletes the secrets that do not sign any more.
 func (s *Store) forgetSecrets(ctx context.Context) error {
 	return s.amend(ctx, "forget old secrets", "webhook_endpoints", "old_secret = '', old_secret_until = 0",
-		"old_secret <> '' AND old_secret_until <= ?", s.now().UnixMilli())
+		"old_secret <> '' AND old_secret_until <= ?", s.Now().UnixMilli())
 }
 
 // hasten makes due at once what is due later than any try can be: a clock that was
 // wrong wrote that, and it would wait for years.
 func (s *Store) hasten(ctx context.Context) error {
-	now := s.now()
+	now := s.Now()
 	return s.amend(ctx, "correct due times", "webhook_deliveries", fmt.Sprintf("next_at = %d", now.UnixMilli()),
 		whereFarOff, now.Add(longestPause).UnixMilli(), purgePage)
 }
@@ -177,7 +177,7 @@ func (s *Store) outboxState(ctx context.Context) (OutboxState, error) {
 	}
 	state := OutboxState{Events: row.Events}
 	if row.Oldest > 0 {
-		state.OldestPending = max(0, s.now().Sub(fromMillis(row.Oldest)))
+		state.OldestPending = max(0, s.Now().Sub(fromMillis(row.Oldest)))
 	}
 	return state, nil
 }

@@ -120,9 +120,9 @@ func TestStore_purge_Readers(t *testing.T) {
 	events := p.tell("n", 2)
 	c.Add((EventRetention + time.Minute).Milliseconds())
 	before := p.store.Now().Add(-EventRetention)
-	order := p.store.Writer().Begin() // one that is being written
+	writing := p.store.Writer().Begin() // one that is being written
 	err := p.store.purge(await.Context(t), before)
-	if err := errors.Join(order.Error, order.Rollback().Error); err != nil {
+	if err := errors.Join(writing.Error, writing.Rollback().Error); err != nil {
 		t.Fatal(err)
 	}
 	if err != nil {

@@ -166,7 +166,7 @@ func TestHighWater_OtherDatabaseMeanwhile(t *testing.T) {
 	s.drained()
 	stop()
 	other := newStore(t)
-	if err := other.write.Exec("UPDATE meta SET value = 'another' WHERE key = 'lineage'").Error; err != nil {
+	if err := other.Writer().Exec("UPDATE meta SET value = 'another' WHERE key = 'lineage'").Error; err != nil {
 		t.Fatal(err)
 	}
 	h, err := NewHighWater(await.Context(t), HighWaterConfig{Store: other, Redis: s.rdb, Partitions: 1})

@@ -1,7 +1,6 @@
 package order
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -222,42 +221,4 @@ func TestStore_refund(t *testing.T) {
 		t.Errorf("half a refund: %+v", r)
 	}
 	auditStore(t, s)
-}
-
-// TestRecoverOrder_Paid: after the restore of a backup Redis knows that a paid order's
-// units came back. Whether its money did is for a person to find out.
-func TestRecoverOrder_Paid(t *testing.T) {
-	t.Parallel()
-	s := newStore(t)
-	mustInsert(t, s, asking("item", 9, 9, time.Hour))
-	mustCommit(t, s, bought("paid", "item", "u", "paid", 2), bought("open", "item", "u", "open", 1))
-	if _, err := s.pay(await.Context(t), "paid", money("psp", 2)); err != nil {
-		t.Fatal(err)
-	}
-	row := itemOf(t, s, "item")
-	for range 2 { // a repeat changes nothing
-		err := s.transition(await.Context(t), "recover", func(ctx context.Context, c conn, now int64) error {
-			for id, quantity := range map[string]int64{"paid": 2, "open": 1} {
-				e := inventory.Entry{EntryKey: inventory.EntryKey{Buyer: "u", IdempotencyKey: id}, Known: true, OrderID: id, Quantity: quantity, Returned: true}
-				if err := recoverOrder(ctx, c, &row, &contradiction{entry: e}, now); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		rows := allRows(t, s)
-		if r := rows["paid"]; r.Status != string(StatusCancelled) || r.Restocked || r.Reason != reasonRecovered || r.ClosedAt == 0 || r.PaidAt == 0 {
-			t.Errorf("the paid order is %+v", r)
-		}
-		if r := rows["open"]; r.Status != string(StatusCancelled) || r.Restocked || r.Reason != reasonRecovered {
-			t.Errorf("the unpaid order is %+v", r)
-		}
-		if got := payments(t, s)["psp"]; got != "paid late" {
-			t.Errorf("the payment is %s", got)
-		}
-		auditStore(t, s)
-	}
 }

@@ -168,7 +168,7 @@ func (s *Service) submit(ctx context.Context, p *Purchase, item *catalog.Item) (
 			CreatedAt: s.Store.Now().UnixMilli(), IdempotencyKey: p.IdempotencyKey,
 		}
 		if p.Wait > 0 {
-			t.Origin = s.Waiters.origin
+			t.Origin = s.Waiters.Origin()
 		}
 		placed, replay, err := s.send(ctx, &t, item.Version, p.Wait)
 		var other *inventory.ItemVersionError

@@ -437,11 +437,11 @@ func TestService_CreateItem_StockAway(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	var heard []error
-	items, err := catalog.New(await.Context(t), s, noStock{}, catalog.Config{})
+	cache, err := catalog.New(await.Context(t), s, noStock{}, catalog.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	sales := ItemService{Store: s, Stock: failing{}, Catalog: items, OnError: func(err error) { heard = append(heard, err) }}
+	sales := ItemService{Store: s, Stock: failing{}, Catalog: cache, OnError: func(err error) { heard = append(heard, err) }}
 	if _, err := sales.CreateItem(await.Context(t), newItem("item", 1, 1)); err != nil {
 		t.Fatal(err)
 	}
@@ -451,7 +451,7 @@ func TestService_CreateItem_StockAway(t *testing.T) {
 	if it := itemOf(t, s, "item"); it.Total != 1 {
 		t.Errorf("item %+v", it)
 	}
-	service := NewService(Config{Store: s, Stock: failing{}, Items: items, Waiters: NewWaiters()})
+	service := NewService(Config{Store: s, Stock: failing{}, Items: cache, Waiters: NewWaiters()})
 	if _, err := service.Place(await.Context(t), Purchase{ItemID: "item", UserID: "u", IdempotencyKey: "k", Quantity: 1, Wait: long}); !errors.Is(err, inventory.ErrOverloaded) {
 		t.Errorf("place: %v, want the stock's refusal", err)
 	}

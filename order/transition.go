@@ -158,21 +158,21 @@ func readReported(ctx context.Context, c conn, reference string) (reported, erro
 
 // recordPayment writes a payment, in the place of the mismatch that it corrects if
 // known is not 0, and returns its id. Errors: ErrPaymentLimit.
-func recordPayment(ctx context.Context, c conn, known int64, order string, p Payment, outcome PaymentOutcome, now int64) (int64, error) {
+func recordPayment(ctx context.Context, c conn, known int64, orderID string, p Payment, outcome PaymentOutcome, now int64) (int64, error) {
 	if known != 0 {
 		_, err := c.ExecContext(ctx, correctPayment, p.AmountMinor, p.Currency, outcome, now, known)
 		return known, err
 	}
 	if outcome != PaymentAccepted { // there is at most one of those
 		var n int
-		if err := c.QueryRowContext(ctx, countPayments, order).Scan(&n); err != nil {
+		if err := c.QueryRowContext(ctx, countPayments, orderID).Scan(&n); err != nil {
 			return 0, err
 		}
 		if n >= maxPayments {
 			return 0, ErrPaymentLimit
 		}
 	}
-	res, err := c.ExecContext(ctx, insertPayment, p.Reference, order, p.AmountMinor, p.Currency, outcome, now)
+	res, err := c.ExecContext(ctx, insertPayment, p.Reference, orderID, p.AmountMinor, p.Currency, outcome, now)
 	if err != nil {
 		return 0, err
 	}

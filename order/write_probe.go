@@ -54,7 +54,7 @@ type WriteProbe struct {
 // the cause when writes begin to fail, when the cause changes from or to ErrBusy, and
 // with nil when they succeed again.
 func NewWriteProbe(s *Store, onChange func(err error)) (*WriteProbe, error) {
-	db, err := openSQLite(s.file, writeParams(), 1)
+	db, err := openSQLite(s.Path(), writeParams(), 1)
 	if err != nil {
 		return nil, err
 	}

@@ -63,7 +63,7 @@ func (p *WriteProbe) now(t *testing.T) error {
 // lockOut takes the database's write lock on a connection of its own.
 func lockOut(t *testing.T, s *Store) *sql.Conn {
 	t.Helper()
-	db, err := sql.Open("sqlite3", "file:"+s.file)
+	db, err := sql.Open("sqlite3", "file:"+s.Path())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -181,7 +181,7 @@ func TestWriteProbe_OthersCommit(t *testing.T) {
 		t.Fatal("the first look has not written")
 	}
 	mustInsert(t, s, newItem("item", 10, 1))
-	s.now = func() time.Time { return time.UnixMilli(1) } // a write would show
+	WithClock(clockFunc(func() time.Time { return time.UnixMilli(1) }))(s) // a write would show
 	if err := p.now(t); err != nil || written(t, s) != first {
 		t.Errorf("after a commit of another: %v, wrote %q after %q", err, written(t, s), first)
 	}

@@ -470,7 +470,7 @@ func TestStore_Close_Waiting(t *testing.T) {
 	if err := errors.Join(<-first, <-closed); err != nil {
 		t.Error(err)
 	}
-	again, err := OpenStore(await.Context(t), "sqlite:"+s.file)
+	again, err := OpenStore(await.Context(t), "sqlite:"+s.Path())
 	if err != nil {
 		t.Fatal(err)
 	}

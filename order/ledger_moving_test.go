@@ -1,0 +1,261 @@
+package order
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/catalog"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
+	"flashsale/inventory"
+)
+
+func TestService_Ledger(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		n := newItem("", 50, 10)
+		n.PaymentWindow = time.Hour
+		s := newSite(t, rdb, false, n)
+		want := func(name string, l Ledger) {
+			t.Helper()
+			if got := ledgerOf(s); got != l || !got.Balanced() {
+				t.Errorf("%s: ledger %+v, want %+v, balanced", name, got, l)
+			}
+		}
+		want("fresh", Ledger{Initial: 50, Left: 50})
+		placed := s.mustPlace(s.purchase("a", "k", 3, 0))
+		s.mustPlace(s.purchase("b", "k", 4, 0))
+		want("queued", Ledger{Initial: 50, Left: 43, Held: 7})
+		s.work()
+		s.drained()
+		want("awaiting payment", Ledger{Initial: 50, Left: 43, Held: 7})
+		if _, err := s.service.Pay(await.Context(t), placed.Order.ID, Payment{"psp", 3 * 1999, "EUR"}); err != nil {
+			t.Fatal(err)
+		}
+		want("paid", Ledger{Initial: 50, Left: 43, Held: 4, Sold: 3})
+		if _, err := s.reconciler().Ledger(await.Context(t), "none-"+s.item); !errors.Is(err, catalog.ErrItemNotFound) {
+			t.Errorf("ledger of no item: %v, want ErrItemNotFound", err)
+		}
+		// A unit that nobody accounts for is seen.
+		if err := rdb.HSet(await.Context(t), "fs:{p0}:sale:"+s.item, "left", 44).Err(); err != nil {
+			t.Fatal(err)
+		}
+		if l := ledgerOf(s); l.Balanced() {
+			t.Errorf("ledger %+v of a wrong stock is balanced", l)
+		}
+	})
+}
+
+// TestService_Ledger_Burst looks again and again while buyers buy and workers
+// commit: the equation holds at every look (P: conservation).
+func TestService_Ledger_Burst(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		const stock, buyers = 400, 600
+		s := newSite(t, rdb, false, newItem("", stock, 1))
+		done, moving := make(chan struct{}), make(chan struct{})
+		type look struct {
+			n, moving int
+			last      Ledger
+		}
+		looked := make(chan look, 1)
+		go func() {
+			var l look
+			for ended := false; !ended; l.n++ {
+				select {
+				case <-done:
+					ended = true
+				default:
+				}
+				got, err := s.reconciler().Ledger(await.Context(t), s.item)
+				if err != nil || !got.Balanced() || got.Initial != stock || got.Restocked != 0 || got.Left < 0 || got.Held < 0 || got.Sold < l.last.Sold {
+					t.Errorf("look %d: %+v after %+v, %v", l.n, got, l.last, err)
+				}
+				if got.Held > 0 {
+					if l.moving++; l.moving == 1 {
+						close(moving)
+					}
+				}
+				l.last = got
+			}
+			looked <- l
+		}()
+		ctx := await.Context(t)
+		var wg sync.WaitGroup
+		next := make(chan int)
+		for range 24 {
+			wg.Go(func() {
+				for i := range next {
+					wait := long
+					if i%2 == 0 {
+						wait = 0
+					}
+					_, err := s.service.Place(ctx, s.purchase(fmt.Sprintf("u%d", i), "k", 1, wait))
+					if err != nil && !errors.Is(err, inventory.ErrSoldOut) {
+						t.Errorf("place: %v", err)
+					}
+				}
+			})
+		}
+		wg.Go(func() {
+			defer close(next)
+			for i := range buyers {
+				next <- i
+			}
+		})
+		// The worker comes late, so that orders under way are seen for sure.
+		select {
+		case <-moving:
+		case <-ctx.Done():
+			t.Error("no look saw an order under way")
+		}
+		s.work()
+		wg.Wait()
+		s.drained()
+		close(done)
+		l := <-looked
+		if l.last != (Ledger{Initial: stock, Sold: stock}) {
+			t.Errorf("at the end: %+v", l.last)
+		}
+		if l.n < 3 {
+			t.Errorf("%d looks: the test saw too little", l.n)
+		}
+		auditStore(t, s.store)
+	})
+}
+
+// hooked is a stock that calls hook after each reading of a sale.
+type hooked struct {
+	Examiner
+	hook func(*inventory.Live)
+}
+
+func (h hooked) Live(ctx context.Context, item string) (inventory.Live, error) {
+	live, err := h.Examiner.Live(ctx, item)
+	h.hook(&live)
+	return live, err
+}
+
+// TestService_Ledger_Moving puts the steps of a cancellation between those of a
+// look: it sees the units where they were or where they went, once.
+func TestService_Ledger_Moving(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newSite(t, rdb, false, asking("", 9, 9, time.Hour))
+		s.work()
+		ids := make([]string, 3)
+		for i := range ids {
+			ids[i] = s.mustPlace(s.purchase("u", fmt.Sprint(i), 2, long)).Order.ID
+		}
+		s.drained()
+		u := Canceller{UserID: "u"}
+		var owed []returned
+		steps := []func(){
+			func() { // closed and given back in the middle of a look
+				if _, err := s.service.Cancel(await.Context(t), ids[0], u); err != nil {
+					t.Error(err)
+				}
+			},
+			func() {}, func() {}, func() {}, // the second look is undisturbed
+			func() { // closed in the middle, and not given back yet
+				var err error
+				if _, owed, err = s.store.cancel(await.Context(t), ids[1], u); err != nil {
+					t.Error(err)
+				}
+			},
+			func() {}, func() {}, func() {},
+			func() { // what a look has given back is forgotten in the middle of another
+				s.service.Returns.give(await.Context(t), owed)
+			},
+		}
+		said := 0
+		r := s.reconciler()
+		ledger := func() Ledger {
+			t.Helper()
+			l, err := r.Ledger(await.Context(t), s.item)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return l
+		}
+		r.on(hooked{s.stock, func(*inventory.Live) {
+			if said < len(steps) {
+				steps[said]()
+			}
+			said++
+		}})
+		for i, want := range []struct {
+			ledger Ledger
+			said   int
+		}{
+			{Ledger{Initial: 9, Left: 5, Held: 4}, 4},
+			{Ledger{Initial: 9, Left: 7, Held: 2}, 8},
+			{Ledger{Initial: 9, Left: 7, Held: 2}, 10},
+		} {
+			if l := ledger(); l != want.ledger || said != want.said {
+				t.Errorf("look %d: %+v after %d reads, want %+v after %d", i, l, said, want.ledger, want.said)
+			}
+		}
+		// With the sale gone meanwhile, the ledger is the database's.
+		r.on(hooked{s.stock, func(l *inventory.Live) { *l = inventory.Live{} }})
+		if l := ledger(); l != (Ledger{Initial: 9, Left: 7, Held: 2}) {
+			t.Errorf("not loaded: %+v", l)
+		}
+	})
+}
+
+// TestService_Ledger_Many looks at many items at once while units of each are
+// on their way: the looks share few connections, and none may wait for another.
+func TestService_Ledger_Many(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, redistest.Embedded(t), false, newItem("", 1, 1))
+	s.work()
+	const looks = 16
+	items := make([]string, looks)
+	for i := range items {
+		n := newItem(fmt.Sprintf("%s-%d", s.item, i), 3, 1)
+		if _, err := s.sales.CreateItem(await.Context(t), n); err != nil {
+			t.Fatal(err)
+		}
+		items[i] = n.ID
+		placed := s.mustPlace(Purchase{ItemID: n.ID, UserID: "u", IdempotencyKey: "k", Quantity: 1, Wait: long})
+		if _, _, err := s.store.cancel(await.Context(t), placed.Order.ID, Canceller{UserID: "u"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var wg sync.WaitGroup
+	for _, item := range items {
+		wg.Go(func() {
+			for range 3 {
+				if l, err := s.reconciler().Ledger(await.Context(t), item); err != nil || l != (Ledger{Initial: 3, Left: 3}) {
+					t.Errorf("ledger of %s: %+v, %v", item, l, err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if owed := owedOf(t, s.store); len(owed) != looks {
+		t.Errorf("%d notes, want the %d that a look does not delete", len(owed), looks)
+	}
+}
+
+func TestLedger_Balanced(t *testing.T) {
+	t.Parallel()
+	for l, want := range map[Ledger]bool{
+		{}: true,
+		{Initial: 10, Restocked: 5, Left: 7, Held: 3, Sold: 5}:  true,
+		{Initial: 10, Restocked: -5, Left: 2, Held: 1, Sold: 2}: true,
+		{Initial: 10, Left: 9}:                                  false,
+		{Initial: 10, Left: 10, Sold: 1}:                        false,
+	} {
+		if l.Balanced() != want {
+			t.Errorf("%+v: balanced %v", l, !want)
+		}
+	}
+}
