@@ -112,26 +112,6 @@ func TestStore_List_Periods(t *testing.T) {
 	if got, pages := pagesOf(t, s, Filter{UserID: "nobody", Limit: 10}); len(got) > 0 || pages != 3 {
 		t.Errorf("a buyer without orders: %v on %d pages, want 3", got, pages)
 	}
-	// The export and the erasure find the same orders.
-	var all []string
-	for after := ""; ; after = all[len(all)-1] {
-		page, err := s.ordersOf(await.Context(t), "alice", after)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if len(page) == 0 {
-			break
-		}
-		all = append(all, idsOfOrders(page)...)
-	}
-	slices.Reverse(all)
-	if !slices.Equal(all, want) {
-		t.Errorf("export: %v, want %v", all, want)
-	}
-	items, err := s.itemsOf(await.Context(t), "alice")
-	if err != nil || len(items) != 2 {
-		t.Errorf("erasure: items %v, %v", items, err)
-	}
 }
 
 // TestStore_List_PageFloor: a page that ended early says where, in the form of an id,
@@ -150,33 +130,6 @@ func TestStore_List_PageFloor(t *testing.T) {
 	}
 }
 
-// plan is how the database would run a statement with so many parameters.
-func plan(t *testing.T, s *Store, query string, params int) string {
-	t.Helper()
-	db, err := s.Reader().DB()
-	if err != nil {
-		t.Fatal(err)
-	}
-	rows, err := db.QueryContext(await.Context(t), "EXPLAIN QUERY PLAN "+query, make([]any, params)...)
-	if err != nil {
-		t.Fatalf("%s: %v", query, err)
-	}
-	defer rows.Close()
-	var lines []string
-	for rows.Next() {
-		var id, parent, unused int
-		var line string
-		if err := rows.Scan(&id, &parent, &unused, &line); err != nil {
-			t.Fatal(err)
-		}
-		lines = append(lines, line)
-	}
-	if err := rows.Err(); err != nil {
-		t.Fatal(err)
-	}
-	return strings.Join(lines, "\n")
-}
-
 // TestSchema_Plans: each way to orders has an index, and the statements take it.
 func TestSchema_Plans(t *testing.T) {
 	t.Parallel()
@@ -191,10 +144,6 @@ func TestSchema_Plans(t *testing.T) {
 		"buyer":           {listBuyersIn, 5, "INDEX orders_buyer (<expr>=? AND user_id=?)"},
 		"buyer and item":  {listBuyersOf, 5, byKey + ")"},
 		"buyer, all":      {`SELECT id FROM ` + buyersOrders, 1, "INDEX orders_buyer (<expr>=? AND user_id=?)"},
-		"export":          {selectOrdersOfUser, 3, "INDEX orders_buyer (<expr>=? AND user_id=?)"},
-		"export payments": {selectPaymentsOfUser, 1, "INDEX orders_buyer (<expr>=? AND user_id=?)"},
-		"export holdings": {selectHoldings, 1, "INDEX orders_buyer (<expr>=? AND user_id=?)"},
-		"erasure":         {eraseOrders, 3, byKey + ")"},
 		"idempotency key": {`SELECT * FROM orders WHERE user_id = ? AND item_id = ? AND idempotency_key = ?`, 3, byKey + " AND idempotency_key=?)"},
 		"load of a sale":  {holdingsOfItems, 1, "INDEX orders_item (item_id=?)"},
 		"list of an item": {`SELECT * FROM orders WHERE item_id = ? AND id < ? ORDER BY id DESC LIMIT 10`, 2, "INDEX orders_item (item_id=? AND id<?)"},

@@ -557,3 +557,44 @@ func mustParse(t *testing.T, id string, payload []byte) task {
 	}
 	return parsed
 }
+
+// plan is how the database would run a statement with so many parameters.
+func plan(t *testing.T, s database, query string, params int) string {
+	t.Helper()
+	db, err := s.Reader().DB()
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows, err := db.QueryContext(await.Context(t), "EXPLAIN QUERY PLAN "+query, make([]any, params)...)
+	if err != nil {
+		t.Fatalf("%s: %v", query, err)
+	}
+	defer rows.Close()
+	var lines []string
+	for rows.Next() {
+		var id, parent, unused int
+		var line string
+		if err := rows.Scan(&id, &parent, &unused, &line); err != nil {
+			t.Fatal(err)
+		}
+		lines = append(lines, line)
+	}
+	if err := rows.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return strings.Join(lines, "\n")
+}
+
+// planOf is how the database carries a query out, a line per step.
+func planOf(t *testing.T, s database, query string, args []any) string {
+	t.Helper()
+	var steps []struct{ Detail string }
+	if err := s.Reader().Raw("EXPLAIN QUERY PLAN "+query, args...).Scan(&steps).Error; err != nil {
+		t.Fatalf("%s: %v", query, err)
+	}
+	lines := make([]string, len(steps))
+	for i := range steps {
+		lines[i] = steps[i].Detail
+	}
+	return strings.Join(lines, "\n")
+}

@@ -145,7 +145,6 @@ func TestFreeable_Plan(t *testing.T) {
 	s := newStore(t)
 	for query, args := range map[string][]any{
 		selectFreeable: {1, 2, "3", 4},
-		entriesByKey:   {"item", "[]"},
 	} {
 		var plan []struct{ Detail string }
 		if err := s.Reader().Raw("EXPLAIN QUERY PLAN "+query, args...).Scan(&plan).Error; err != nil {

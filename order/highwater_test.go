@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -186,39 +185,5 @@ func TestHighWater_RedisAway(t *testing.T) {
 	h.commit(map[string]int64{"a": 6, "b": 3})
 	if got := h.take(); failed != 1 || got["a"] != 7 || got["b"] != 3 || len(got) != 2 {
 		t.Errorf("%d failures, still to be recorded %v, want a at 7 and b at 3", failed, got)
-	}
-}
-
-// TestHighWater_Expiry: an unpaid order of a stopped sale does not expire, since the
-// database may have lost its payment.
-func TestHighWater_Expiry(t *testing.T) {
-	t.Parallel()
-	s := newStore(t)
-	n := newItem("i", 10, 5)
-	n.PaymentWindow = time.Second
-	mustInsert(t, s, n)
-	ctx := await.Context(t)
-	if _, err := s.commit(ctx, []task{bought("o1", "i", "u", "k", 1)}); err != nil {
-		t.Fatal(err)
-	}
-	WithClock(clockFunc(func() time.Time { return time.Now().Add(time.Hour) }))(s)
-	h := &HighWater{HighWaterConfig: HighWaterConfig{Partitions: 1}, pending: make(map[string]int64)}
-	s.highWater = h
-	h.Redis = redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
-	h.OnError = func(error) {}
-	t.Cleanup(func() {
-		if err := h.Redis.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	h.stopped.Store(&map[string]Behind{"i": {"i", 1, 2}})
-	stand, owed, err := s.expire(ctx, []string{"o1"})
-	if err != nil || len(owed) != 0 || stand["o1"].status != StatusConfirmed || stand["o1"].in <= 0 {
-		t.Errorf("expiry of a stopped sale's order: %+v, %d returned, %v; want it confirmed, to be tried later", stand["o1"], len(owed), err)
-	}
-	h.stopped.Store(&map[string]Behind{})
-	stand, owed, err = s.expire(ctx, []string{"o1"})
-	if err != nil || len(owed) != 1 || stand["o1"].status != StatusExpired {
-		t.Errorf("expiry afterwards: %+v, %d returned, %v", stand["o1"], len(owed), err)
 	}
 }

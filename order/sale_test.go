@@ -61,7 +61,7 @@ func TestSales_Sale(t *testing.T) {
 			t.Fatal(err)
 		}
 		asked := 0
-		source := &Sales{Store: s, Tasks: []Tasks{failing{}, q}, Partition: func(item string) int {
+		source := &Sales{Store: s, Tasks: []Tasks{noQueue{}, q}, Partition: func(item string) int {
 			if asked++; item != "item" {
 				t.Errorf("asked for the partition of %s", item)
 			}
@@ -122,7 +122,7 @@ func TestSales_Sale_Errors(t *testing.T) {
 	if _, err := oneSale(await.Context(t), source, "none", func(inventory.Holding) error { return nil }); !errors.Is(err, catalog.ErrItemNotFound) {
 		t.Errorf("sale of no item: %v, want ErrItemNotFound", err)
 	}
-	source = &Sales{Store: s, Tasks: []Tasks{failing{}}, Partition: source.Partition}
+	source = &Sales{Store: s, Tasks: []Tasks{noQueue{}}, Partition: source.Partition}
 	if _, err := oneSale(await.Context(t), source, "none", func(inventory.Holding) error { return nil }); !errors.Is(err, errTest) {
 		t.Errorf("sale with the queue away: %v, want its error", err)
 	}
@@ -284,3 +284,10 @@ func TestService_Rebuild_Refused(t *testing.T) {
 		}
 	})
 }
+
+// noQueue is a queue that does not answer.
+type noQueue struct{ Tasks }
+
+func (noQueue) Scan(context.Context, func(string, []byte) error) error { return errTest }
+
+func (noQueue) Stats(context.Context) (queue.Stats, error) { return queue.Stats{}, errTest }

@@ -1,0 +1,41 @@
+package order
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"flashsale/internal/testing/await"
+)
+
+// TestStore_Telling_Erased: what is told of an erased buyer's orders, and was not
+// sent yet, names the pseudonym.
+func TestStore_Telling_Erased(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	mustInsert(t, s, asking("item", 9, 2, time.Minute))
+	hearing(t, s)
+	mustCommit(t, s, bought("o1", "item", "alice", "k", 1), bought("o2", "item", "alice2", "k", 1))
+	if _, err := s.pay(await.Context(t), "o1", money("psp-1", 1)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.pay(await.Context(t), "o1", money("psp-2", 1)); err == nil {
+		t.Fatal("a second payment was taken")
+	}
+	if n, err := s.eraseFromItem(await.Context(t), "alice", "item", "erased-1", Erasure{Actor: "root"}); err != nil || n != 1 {
+		t.Fatal(n, err)
+	}
+	var events []struct{ Type, OrderID, Body string }
+	if err := s.Reader().Raw("SELECT type, order_id, body FROM webhook_events").Scan(&events).Error; err != nil || len(events) == 0 {
+		t.Fatal(len(events), err)
+	}
+	for _, e := range events {
+		want := `"user_id":"erased-1"`
+		if e.OrderID == "o2" {
+			want = `"user_id":"alice2"`
+		}
+		if !strings.Contains(e.Body, want) || strings.Contains(e.Body, `"alice"`) {
+			t.Errorf("%s of %s: %s", e.Type, e.OrderID, e.Body)
+		}
+	}
+}
