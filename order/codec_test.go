@@ -7,11 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"pgregory.net/rapid"
-
-	"flashsale/queue"
 )
 
 // text draws what a field may hold: anything visible, as the API lets in.
@@ -60,28 +57,6 @@ func TestParseTask_Errors(t *testing.T) {
 	for _, payload := range bad {
 		if got, err := parseTask("id", []byte(payload)); !errors.Is(err, errTaskMalformed) {
 			t.Errorf("%q became %+v, %v, want errTaskMalformed", payload, got, err)
-		}
-	}
-}
-
-func TestLinger(t *testing.T) {
-	t.Parallel()
-	order := func(origin string) queue.Leased {
-		return queue.Leased{Payload: appendTask(nil, &task{ItemID: "i", UserID: "u", Quantity: 1, Currency: "EUR", Origin: origin, IdempotencyKey: "k"})}
-	}
-	garbage := queue.Leased{Payload: []byte("1\t2\t3\t4\t5\t6\t7")}
-	for name, c := range map[string]struct {
-		tasks []queue.Leased
-		want  time.Duration
-	}{
-		"nothing":          {nil, time.Millisecond},
-		"nobody waits":     {[]queue.Leased{order(""), order(""), garbage}, time.Millisecond},
-		"one of them":      {[]queue.Leased{order(""), order("somebody"), order("")}, 0},
-		"cannot be read":   {[]queue.Leased{garbage, {Payload: nil}, {Payload: []byte("\t\t\t\t\t\t\t")}}, time.Millisecond},
-		"looks like a key": {[]queue.Leased{{Payload: []byte("1\t\t\t\t\t\t\t\tkey")}}, time.Millisecond},
-	} {
-		if got := Linger(time.Millisecond)(c.tasks); got != c.want {
-			t.Errorf("%s: linger %v, want %v", name, got, c.want)
 		}
 	}
 }

@@ -195,7 +195,7 @@ func (f *Fulfiller) tell(ctx context.Context, tasks []task, out []outcome) {
 		n := notice{tasks[i].ID, out[i]}
 		origin := tasks[i].Origin
 		switch {
-		case f.local != nil && origin == f.local.origin:
+		case f.local != nil && origin == f.local.Origin():
 			f.local.settle(n)
 		case origin != "":
 			messages[origin] = appendNotice(messages[origin], &n)

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/mattn/go-sqlite3"
 	"github.com/redis/go-redis/v9"
 
 	"flashsale/internal/testing/await"
@@ -198,86 +199,6 @@ func TestFulfiller_Handle_ContextEndedWhileBusy(t *testing.T) {
 	}
 }
 
-func TestFulfiller_Handle_Notices(t *testing.T) {
-	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		s := newStore(t)
-		now := time.Now()
-		WithClock(clockFunc(func() time.Time { return now }))(s)
-		asked := newItem("item", 6, 1)
-		asked.PaymentWindow = time.Minute
-		mustInsert(t, s, asked)
-		local := NewWaiters()
-		f := NewFulfiller(s, rdb, local, func(err error) { t.Errorf("heard %v", err) })
-		origins := []string{local.Origin(), "a" + randomName(t), "b" + randomName(t), ""}
-		sub := rdb.Subscribe(await.Context(t), channelOf(origins[1]), channelOf(origins[2]), channelOf(local.Origin()))
-		defer sub.Close()
-		for range 3 {
-			if _, err := sub.Receive(await.Context(t)); err != nil {
-				t.Fatal(err)
-			}
-		}
-		tasks := distinct("n", "item", 8) // two more than the stock
-		for i := range tasks {
-			tasks[i].Origin = origins[i%4]
-		}
-		mine := &ticket{settled: make(chan settlement, 1)}
-		local.add(tasks[0].ID, mine)
-		other := &ticket{settled: make(chan settlement, 1)}
-		local.add("not in the batch", other)
-		for i, err := range f.Handle(await.Context(t), leased(tasks...)) {
-			if followed(err) != (i < 6) || i >= 6 && err != nil {
-				t.Errorf("task %d: %v, want an expiry to follow each confirmed order", i, err)
-			}
-		}
-		// A closing message on each channel shows that nothing else was sent.
-		for _, o := range origins[:3] {
-			if err := rdb.Publish(await.Context(t), channelOf(o), "end").Err(); err != nil {
-				t.Fatal(err)
-			}
-		}
-		got := map[string][]string{}
-		for ended := 0; ended < 3; {
-			msg, err := sub.ReceiveMessage(await.Context(t))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if msg.Payload == "end" {
-				ended++
-				continue
-			}
-			var lines []string
-			if err := parseNotices(msg.Payload, func(n notice) { lines = append(lines, n.id+" "+verdicts([]outcome{n.outcome})[0]) }); err != nil {
-				t.Error(err)
-			}
-			got[msg.Channel] = append(got[msg.Channel], strings.Join(lines, ","))
-		}
-		sold := rejectedPrefix + reasonSoldOut
-		want := map[string][]string{
-			channelOf(origins[1]): {"n0001 confirmed,n0005 confirmed"},
-			channelOf(origins[2]): {"n0002 confirmed,n0006 " + sold},
-		}
-		if fmt.Sprint(got) != fmt.Sprint(want) {
-			t.Errorf("published %v, want %v", got, want)
-		}
-		select {
-		case set := <-mine.settled:
-			if !set.commit || set.notice.id != tasks[0].ID || set.notice.outcome != (outcome{
-				status: StatusConfirmed, confirmedAt: now.UnixMilli(), expiresAt: now.Add(time.Minute).UnixMilli(),
-			}) {
-				t.Errorf("settled with %+v", set)
-			}
-		default:
-			t.Error("the waiter of this process was not told")
-		}
-		select {
-		case set := <-other.settled:
-			t.Errorf("a waiter was told of another's order: %+v", set)
-		default:
-		}
-	})
-}
-
 // TestFulfiller_Handle_RedisAway: that nobody can be told does not undo a commit.
 func TestFulfiller_Handle_RedisAway(t *testing.T) {
 	t.Parallel()
@@ -377,4 +298,78 @@ func TestFulfiller_Handle_Rings(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestFulfiller_Handle_DatabaseFull fills the database: the batch waits, and is
+// committed whole once there is room.
+func TestFulfiller_Handle_DatabaseFull(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	mustInsert(t, s, newItem("item", 5000, 1))
+	var pages int
+	if err := s.Writer().Raw("PRAGMA page_count").Scan(&pages).Error; err != nil {
+		t.Fatal(err)
+	}
+	bound := func(n int) {
+		t.Helper()
+		if err := s.Writer().Exec(fmt.Sprintf("PRAGMA max_page_count = %d", n)).Error; err != nil {
+			t.Fatal(err)
+		}
+	}
+	bound(pages + 1)
+	heard := make(chan error, 1000)
+	f := NewFulfiller(s, nil, nil, func(err error) { heard <- err })
+	result := make(chan []error, 1)
+	go func() { result <- f.Handle(await.Context(t), leased(distinct("n", "item", 500)...)) }()
+	for range 2 {
+		select {
+		case err := <-heard:
+			var se sqlite3.Error
+			if !errors.As(err, &se) || se.Code != sqlite3.ErrFull {
+				t.Errorf("heard %v, want a full database", err)
+			}
+		case errs := <-result:
+			t.Fatalf("handled in a full database: %v", errors.Join(errs...))
+		case <-time.After(limit):
+			t.Fatal("the full database was not reported")
+		}
+	}
+	if n := len(allRows(t, s)); n != 0 {
+		t.Errorf("%d rows of a batch that did not fit", n)
+	}
+	bound(1_000_000)
+	select {
+	case errs := <-result:
+		if err := errors.Join(errs...); err != nil {
+			t.Errorf("after there was room: %v", err)
+		}
+	case <-time.After(limit):
+		t.Fatal("the batch was not committed")
+	}
+	if n := len(allRows(t, s)); n != 500 {
+		t.Errorf("%d rows, want 500", n)
+	}
+	auditStore(t, s)
+}
+
+func TestLinger(t *testing.T) {
+	t.Parallel()
+	order := func(origin string) queue.Leased {
+		return queue.Leased{Payload: appendTask(nil, &task{ItemID: "i", UserID: "u", Quantity: 1, Currency: "EUR", Origin: origin, IdempotencyKey: "k"})}
+	}
+	garbage := queue.Leased{Payload: []byte("1\t2\t3\t4\t5\t6\t7")}
+	for name, c := range map[string]struct {
+		tasks []queue.Leased
+		want  time.Duration
+	}{
+		"nothing":          {nil, time.Millisecond},
+		"nobody waits":     {[]queue.Leased{order(""), order(""), garbage}, time.Millisecond},
+		"one of them":      {[]queue.Leased{order(""), order("somebody"), order("")}, 0},
+		"cannot be read":   {[]queue.Leased{garbage, {Payload: nil}, {Payload: []byte("\t\t\t\t\t\t\t")}}, time.Millisecond},
+		"looks like a key": {[]queue.Leased{{Payload: []byte("1\t\t\t\t\t\t\t\tkey")}}, time.Millisecond},
+	} {
+		if got := Linger(time.Millisecond)(c.tasks); got != c.want {
+			t.Errorf("%s: linger %v, want %v", name, got, c.want)
+		}
+	}
 }

@@ -163,10 +163,7 @@ func (b between) Get(context.Context, ...string) ([]queue.TaskInfo, error) {
 }
 
 // failing is a queue and a stock that cannot be reached.
-type failing struct {
-	Stock
-	ItemStock
-}
+type failing struct{ Stock }
 
 func (failing) Get(context.Context, ...string) ([]queue.TaskInfo, error) {
 	return nil, errTest
@@ -176,6 +173,9 @@ func (failing) Scan(context.Context, func(string, []byte) error) error { return 
 
 func (failing) Stats(context.Context) (queue.Stats, error) { return queue.Stats{}, errTest }
 
-func (failing) Open(context.Context, string) error { return errTest }
+// failingItems is a stock that opens no sale.
+type failingItems struct{ ItemStock }
+
+func (failingItems) Open(context.Context, string) error { return errTest }
 
 func (failing) Submit(*inventory.Request) error { return inventory.ErrOverloaded }

@@ -30,7 +30,7 @@ func (s *Store) reached(ctx context.Context, after string, limit int) ([]progres
 func (s *Store) onSale(ctx context.Context) ([]inventory.Loadable, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	now := s.now().UnixMilli()
+	now := s.Now().UnixMilli()
 	var items []inventory.Loadable
 	err := s.Reader().WithContext(ctx).Model(&itemRow{}).Select("id AS item", "sold AS orders").
 		Where("control <> 'closed' AND (closes_at = 0 OR closes_at > ?)", now).

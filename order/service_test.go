@@ -441,7 +441,7 @@ func TestService_CreateItem_StockAway(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sales := ItemService{Store: s, Stock: failing{}, Catalog: cache, OnError: func(err error) { heard = append(heard, err) }}
+	sales := ItemService{Store: s, Stock: failingItems{}, Catalog: cache, OnError: func(err error) { heard = append(heard, err) }}
 	if _, err := sales.CreateItem(await.Context(t), newItem("item", 1, 1)); err != nil {
 		t.Fatal(err)
 	}

@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/mattn/go-sqlite3"
 
@@ -196,58 +195,6 @@ func TestTransient(t *testing.T) {
 			t.Errorf("%v: transient %v, want %v", c.err, got, c.want)
 		}
 	}
-}
-
-// TestFulfiller_Handle_DatabaseFull fills the database: the batch waits, and is
-// committed whole once there is room.
-func TestFulfiller_Handle_DatabaseFull(t *testing.T) {
-	t.Parallel()
-	s := newStore(t)
-	mustInsert(t, s, newItem("item", 5000, 1))
-	var pages int
-	if err := s.Writer().Raw("PRAGMA page_count").Scan(&pages).Error; err != nil {
-		t.Fatal(err)
-	}
-	bound := func(n int) {
-		t.Helper()
-		if err := s.Writer().Exec(fmt.Sprintf("PRAGMA max_page_count = %d", n)).Error; err != nil {
-			t.Fatal(err)
-		}
-	}
-	bound(pages + 1)
-	heard := make(chan error, 1000)
-	f := NewFulfiller(s, nil, nil, func(err error) { heard <- err })
-	result := make(chan []error, 1)
-	go func() { result <- f.Handle(await.Context(t), leased(distinct("n", "item", 500)...)) }()
-	for range 2 {
-		select {
-		case err := <-heard:
-			var se sqlite3.Error
-			if !errors.As(err, &se) || se.Code != sqlite3.ErrFull {
-				t.Errorf("heard %v, want a full database", err)
-			}
-		case errs := <-result:
-			t.Fatalf("handled in a full database: %v", errors.Join(errs...))
-		case <-time.After(limit):
-			t.Fatal("the full database was not reported")
-		}
-	}
-	if n := len(allRows(t, s)); n != 0 {
-		t.Errorf("%d rows of a batch that did not fit", n)
-	}
-	bound(1_000_000)
-	select {
-	case errs := <-result:
-		if err := errors.Join(errs...); err != nil {
-			t.Errorf("after there was room: %v", err)
-		}
-	case <-time.After(limit):
-		t.Fatal("the batch was not committed")
-	}
-	if n := len(allRows(t, s)); n != 500 {
-		t.Errorf("%d rows, want 500", n)
-	}
-	auditStore(t, s)
 }
 
 // TestStore_CheckPartitions: the first start decides, and a later one can ask
