@@ -22,14 +22,14 @@ type auditRow struct {
 	RequestID string
 }
 
-// TableName tells gorm the table.
+// TableName returns the name of the table to gorm.
 func (auditRow) TableName() string { return "audit" }
 
 const insertAudit = `INSERT INTO audit (at, actor, action, item_id, order_id, before, after, request_id)
 	VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)`
 
-// writeAudit adds an entry, in the transaction of the change that it tells of:
-// so none is missing, and none tells of what was undone.
+// writeAudit adds an entry in the transaction of the change that it records. So every
+// committed change has its entry, and a change that is rolled back has none.
 func writeAudit(ctx context.Context, c conn, r *auditRow) error {
 	_, err := c.ExecContext(ctx, insertAudit, r.At, r.Actor, r.Action, r.ItemID, r.OrderID, r.Before, r.After, r.RequestID)
 	if err != nil {
@@ -73,12 +73,12 @@ func (s *Store) Audit(ctx context.Context, f AuditFilter) ([]AuditEntry, bool, e
 	return entries, more, nil
 }
 
-// auditQuery asks for one entry more than a page has, which tells whether more follow.
+// auditQuery reads one entry more than a page holds, which shows whether more follow.
 func auditQuery(db *gorm.DB, f AuditFilter) *gorm.DB {
 	q := db.Order(clause.OrderByColumn{Column: clause.Column{Name: "id"}, Desc: true}).Limit(f.Limit + 1)
-	// Each index leaves out the rows that concern none, and is taken only where
-	// the query says that it does the same. An order has few entries, an item many,
-	// so the order's index is taken where both are asked for.
+	// Each index omits the rows without an item or order, so SQLite uses it only if the
+	// query excludes these rows too. An order has few entries and an item many, so the
+	// order's index serves a filter with both.
 	switch {
 	case f.OrderID != "" && f.ItemID != "":
 		q = q.Where("order_id = ? AND order_id <> '' AND +item_id = ?", f.OrderID, f.ItemID)
@@ -93,7 +93,7 @@ func auditQuery(db *gorm.DB, f AuditFilter) *gorm.DB {
 	return q
 }
 
-// auditCancel tells of an order that an admin has cancelled.
+// auditCancel records that an admin cancelled an order.
 func auditCancel(ctx context.Context, c conn, o *Order, was Status, by Canceller, now int64) error {
 	return writeAudit(ctx, c, &auditRow{
 		At: now, Actor: by.UserID, Action: actionOrderCancel, ItemID: o.ItemID, OrderID: o.ID,

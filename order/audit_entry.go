@@ -4,13 +4,13 @@ import (
 	"time"
 )
 
-// By is who makes a change, as the audit names it.
+// By identifies the caller of a change, for the audit.
 type By struct {
-	Actor     string // the token's subject; empty where nobody asked
+	Actor     string // the token's subject; empty if the service itself made the change
 	RequestID string // the request that asked for it
 }
 
-// The actions that the audit knows.
+// The actions recorded in the audit.
 const (
 	actionItemCreate  = "item.create"
 	actionItemChange  = "item.change"
@@ -27,7 +27,7 @@ const (
 	actionReconcileRepair = "reconcile.repair"
 )
 
-// AuditEntry is one change that was made, and by whom.
+// AuditEntry is one recorded change, with its author.
 type AuditEntry struct {
 	ID        int64 // rises with every entry
 	At        time.Time
@@ -35,8 +35,8 @@ type AuditEntry struct {
 	Action    string
 	ItemID    string // empty: it concerns no item
 	OrderID   string // empty: it concerns no order
-	Before    string // the changed fields as they were, in JSON; empty for what was made new
-	After     string // the changed fields as they are, in JSON
+	Before    string // the changed fields before, in JSON; empty if the change created something
+	After     string // the changed fields after, in JSON
 	RequestID string
 }
 

@@ -39,11 +39,11 @@ func TestStore_Audit_Pages(t *testing.T) {
 		}
 		for _, e := range entries {
 			if e.ItemID != "a" || len(seen) > 0 && e.ID >= seen[len(seen)-1] || e.At.IsZero() {
-				t.Errorf("after %v comes %+v", seen, e)
+				t.Errorf("after %v follows %+v", seen, e)
 			}
 			seen = append(seen, e.ID)
 		}
-		rename("a", 100+page) // comes before the pages, and shifts none
+		rename("a", 100+page) // before the pages, and shifts none
 		if !more {
 			break
 		}
@@ -56,7 +56,7 @@ func TestStore_Audit_Pages(t *testing.T) {
 	if err != nil || more || len(all) != 16+3 {
 		t.Errorf("%d entries in all, %v, %v", len(all), more, err)
 	}
-	// An index leads to an item's entries, and to an order's.
+	// Each filter uses an index.
 	for index, f := range map[string]AuditFilter{"audit_item": {ItemID: "a", Before: 9, Limit: 3}, "audit_order": {OrderID: "a", Limit: 3}} {
 		q := auditQuery(s.Reader().Session(&gorm.Session{DryRun: true}), f).Find(&[]auditRow{}).Statement
 		var plan []struct{ Detail string }
@@ -67,8 +67,8 @@ func TestStore_Audit_Pages(t *testing.T) {
 	}
 }
 
-// TestStore_Audit_Items: the creation of an item is told with all that it is, and
-// one that was refused is not.
+// TestStore_Audit_Items: the creation of an item is recorded with all its fields, and a
+// refused one is not recorded.
 func TestStore_Audit_Items(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -93,7 +93,8 @@ func TestStore_Audit_Items(t *testing.T) {
 	}
 }
 
-// TestStore_Audit_Cancel: an admin's cancellation is told once, and a buyer's own is not.
+// TestStore_Audit_Cancel: an admin's cancellation is recorded once, and a buyer's own is
+// not.
 func TestStore_Audit_Cancel(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -124,7 +125,7 @@ func TestStore_Audit_Cancel(t *testing.T) {
 	if got := trail(t, s, "item"); len(got) != 2 || got[1] != want {
 		t.Errorf("audit %q, want %q", got, want)
 	}
-	// Without its entry there is no cancellation.
+	// If the entry cannot be written, the order is not cancelled.
 	if err := s.Writer().Exec("CREATE TRIGGER no_audit BEFORE INSERT ON audit BEGIN SELECT RAISE(ABORT, 'no'); END").Error; err != nil {
 		t.Fatal(err)
 	}

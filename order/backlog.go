@@ -20,27 +20,27 @@ type NamedQueue struct {
 	Queue *queue.Queue
 }
 
-// Backlog is the operator's hand on the task queues: how much waits, and what
-// becomes of the tasks that failed for good.
+// Backlog lets operators read the depth of the task queues, and list, retry and discard
+// dead letters.
 type Backlog struct {
-	bell    *Bell // nil: nobody is notified
+	bell    *Bell // nil: no notifications
 	store   *Store
 	returns *Returns
 	queues  []NamedQueue
 }
 
-// NewBacklog returns a Backlog of these queues, whose names are unlike each other. bell
-// notifies those who follow orders of the ones that are rejected; nil: nobody is notified.
+// NewBacklog returns a Backlog of these queues, whose names are distinct. bell announces
+// orders that are rejected; if it is nil, nothing is announced.
 func NewBacklog(store *Store, returns *Returns, bell *Bell, queues ...NamedQueue) *Backlog {
 	return &Backlog{store: store, returns: returns, bell: bell, queues: queues}
 }
 
-// QueueDepth is what one queue holds and has done.
+// QueueDepth is the state and the counters of one queue.
 type QueueDepth struct {
 	Name    string
 	Ready   int // waiting to be taken
 	Delayed int // not due yet, retries included
-	Leased  int // in a worker's hands
+	Leased  int // held by a worker
 	Dead    int // failed for good
 	// OldestReady is how long the task at the head has been waiting.
 	OldestReady time.Duration
@@ -55,7 +55,7 @@ type QueueDepth struct {
 	WaitP50, WaitP99 time.Duration
 }
 
-// Depths tells how all queues stand, in their order.
+// Depths returns the depth of every queue, in their order.
 func (b *Backlog) Depths(ctx context.Context) ([]QueueDepth, error) {
 	out := make([]QueueDepth, len(b.queues))
 	for i, q := range b.queues {
@@ -79,7 +79,7 @@ func (q NamedQueue) depth(ctx context.Context) (QueueDepth, error) {
 	}, nil
 }
 
-// unreachable is the error of a queue that Redis did not answer for.
+// unreachable is the error for a queue whose Redis did not answer.
 func unreachable(name string, err error) error {
 	return fmt.Errorf("queue %s: %w: %w", name, inventory.ErrUnavailable, err)
 }
@@ -102,9 +102,9 @@ type DeadPlace struct {
 	Offset int
 }
 
-// Dead lists up to limit (1 to 512) dead letters from a place on, queue by
-// queue, the latest of each first, and the place of the next page if there is
-// one. Letters that come or go meanwhile shift the places.
+// Dead lists up to limit (1 to 512) dead letters from a place on, queue by queue, the
+// latest of each first. next is the place of the next page, or nil if there is none.
+// Letters that are added or removed between two pages shift the places.
 func (b *Backlog) Dead(ctx context.Context, at DeadPlace, limit int) (letters []DeadLetter, next *DeadPlace, err error) {
 	for ; at.Queue < len(b.queues); at = (DeadPlace{Queue: at.Queue + 1}) {
 		if len(letters) == limit {
@@ -140,9 +140,9 @@ func deadLetter(name string, d *queue.TaskInfo) DeadLetter {
 	return l
 }
 
-// Retry makes a dead letter an ordinary task again, with its attempts forgotten,
-// and returns the name of its queue. Errors: ErrTaskNotFound,
-// inventory.ErrOverloaded when the queue is full, inventory.ErrUnavailable.
+// Retry makes a dead letter an ordinary task again, resets its attempts, and returns the
+// name of its queue. Errors: ErrTaskNotFound, inventory.ErrOverloaded if the queue is full,
+// inventory.ErrUnavailable.
 func (b *Backlog) Retry(ctx context.Context, id string) (name string, err error) {
 	return b.find(ctx, id, func(q *queue.Queue, _ *queue.TaskInfo) (queue.Status, error) {
 		status, err := q.RunNow(ctx, id)
@@ -150,10 +150,10 @@ func (b *Backlog) Retry(ctx context.Context, id string) (name string, err error)
 	})
 }
 
-// Discard removes a dead letter for good, and returns the name of its queue. An
-// order that it would have made is rejected first, with the reason "failed": its
-// buyer hears an end, and its units are sold to others. Errors: ErrTaskNotFound,
-// ErrDatabase, inventory.ErrUnavailable.
+// Discard removes a dead letter permanently and returns the name of its queue. If the
+// letter is a purchase, its order is first rejected with the reason "failed": its buyer
+// gets a final status, and its units return to stock. Errors: ErrTaskNotFound, ErrDatabase,
+// inventory.ErrUnavailable.
 func (b *Backlog) Discard(ctx context.Context, id string) (name string, err error) {
 	return b.find(ctx, id, func(q *queue.Queue, info *queue.TaskInfo) (queue.Status, error) {
 		rejected, err := b.reject(ctx, info)
@@ -162,28 +162,27 @@ func (b *Backlog) Discard(ctx context.Context, id string) (name string, err erro
 		}
 		status, err := q.DeleteDead(ctx, id)
 		if rejected && first(status) == queue.StatusMissing {
-			return queue.StatusOK, nil // it was retried at the same time: the task finds its order rejected, and ends
+			return queue.StatusOK, nil // retried concurrently: the task finds its order rejected, and ends
 		}
 		return first(status), err
 	})
 }
 
-// reject ends the order of a dead purchase that has made no row, and reports
-// whether it did.
+// reject rejects the order of a dead purchase that has no row, and reports whether it did.
 func (b *Backlog) reject(ctx context.Context, info *queue.TaskInfo) (bool, error) {
 	if info.Type != purchaseType {
-		return false, nil // the sweeper expires what is due; nothing else hangs on a letter
+		return false, nil // the sweeper expires what is due; other dead letters hold no units
 	}
 	t, err := parseTask(info.ID, info.Payload)
 	if errors.Is(err, errTaskMalformed) || t.Quantity <= 0 {
-		return false, nil // it names no order that anybody could ask for
+		return false, nil // unreadable: it names no order
 	}
 	rejected, _, err := b.store.rejectDead(ctx, []task{t})
 	if err != nil || rejected == 0 {
 		return false, err
 	}
 	b.bell.ring(ctx, t.ID)
-	// What cannot be given back now is noted, and the sweeper's to do.
+	// Units that cannot be returned now are recorded, and the sweeper returns them later.
 	b.returns.give(ctx, []returned{{
 		orderID: t.ID, itemID: t.ItemID, userID: t.UserID, idempotencyKey: t.IdempotencyKey,
 		quantity: t.Quantity, createdAt: b.store.Now().UnixMilli(),
@@ -203,7 +202,7 @@ func (b *Backlog) find(ctx context.Context, id string, do func(*queue.Queue, *qu
 			status, err = do(q.Queue, &found[0])
 		}
 		switch {
-		case err == nil && status == queue.StatusMissing: // another was quicker
+		case err == nil && status == queue.StatusMissing: // another call was faster
 			return "", ErrTaskNotFound
 		case err == nil:
 			return q.Name, nil
@@ -225,19 +224,19 @@ func first(status []queue.Status) queue.Status {
 	return status[0]
 }
 
-// QueueCheck is what a look at every task of one queue has found.
+// QueueCheck is the result of checking every task of one queue.
 type QueueCheck struct {
 	Name     string
-	Tasks    int // looked at
+	Tasks    int // checked
 	Lost     int // in no state; repair makes them ready
 	Doubled  int // in several states; repair keeps one
-	Bodiless int // without their content; repair makes them dead letters
+	Bodiless int // without payload; repair makes them dead letters
 	Repaired bool
 }
 
-// Verify checks that every task is in exactly one state and has its content, and
-// mends it if told to. It may run beside everything else.
-// Errors: inventory.ErrUnavailable.
+// Verify checks that every task is in exactly one state and has a payload. With repair it
+// corrects the others. It may run concurrently with all other operations. Errors:
+// inventory.ErrUnavailable.
 func (b *Backlog) Verify(ctx context.Context, repair bool) ([]QueueCheck, error) {
 	out := make([]QueueCheck, len(b.queues))
 	for i, q := range b.queues {

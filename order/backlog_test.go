@@ -43,12 +43,12 @@ func TestBacklog_Discard(t *testing.T) {
 			t.Fatalf("discard: %q, %v", name, err)
 		}
 		if o := s.mustGet(dead.ID); o.Status != StatusRejected || o.Reason != reasonFailed {
-			t.Errorf("the buyer hears %+v", o)
+			t.Errorf("the buyer gets %+v", o)
 		}
 		if owed := owedOf(t, s.store); len(owed) != 0 {
-			t.Errorf("units of %v are still to come back", owed)
+			t.Errorf("pending releases: %v", owed)
 		}
-		// They are sold again at once.
+		// The units can be sold again at once.
 		s.mustPlace(s.purchase("v", "k", 3, 0))
 		for _, id := range []string{dead.ID, "nothing"} {
 			if _, err := b.Discard(await.Context(t), id); !errors.Is(err, ErrTaskNotFound) {
@@ -64,8 +64,8 @@ func TestBacklog_Discard(t *testing.T) {
 	})
 }
 
-// TestBacklog_Discard_Database: a letter stays as long as its order cannot be
-// rejected, or its buyer would ask for an order that nobody knows.
+// TestBacklog_Discard_Database: a letter stays until its order can be rejected. Otherwise
+// its buyer's order would not be found anywhere.
 func TestBacklog_Discard_Database(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -84,7 +84,7 @@ func TestBacklog_Discard_Database(t *testing.T) {
 	})
 }
 
-// meanwhile is a Releaser that lets something happen before units come back.
+// meanwhile is a Releaser that calls a function before each release.
 type meanwhile struct {
 	Releaser
 	happens func()
@@ -95,8 +95,8 @@ func (m meanwhile) Release(ctx context.Context, item string, orders []inventory.
 	return m.Releaser.Release(ctx, item, orders)
 }
 
-// TestBacklog_Discard_Retried: a letter that is discarded by one and retried by
-// another is discarded, once its order is rejected, and both are told what they did.
+// TestBacklog_Discard_Retried: a letter that is concurrently discarded and retried is
+// discarded, once its order is rejected, and both callers get the result of their call.
 func TestBacklog_Discard_Retried(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -140,13 +140,13 @@ func TestBacklog_Retry(t *testing.T) {
 			t.Errorf("order %+v", o)
 		}
 		if _, err := b.Retry(await.Context(t), o.ID); !errors.Is(err, ErrTaskNotFound) {
-			t.Errorf("retry of what is done: %v", err)
+			t.Errorf("retry of a finished task: %v", err)
 		}
 	})
 }
 
-// TestBacklog_Dead_Pages goes through the letters of two queues, of which the
-// page's end may be the queue's.
+// TestBacklog_Dead_Pages lists the letters of two queues in pages, with page ends at and
+// between the ends of the queues.
 func TestBacklog_Dead_Pages(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -191,7 +191,7 @@ func TestBacklog_Verify(t *testing.T) {
 		s := newSite(t, rdb, false, newItem("", 3, 3))
 		b := s.backlog()
 		o := s.mustPlace(s.purchase("u", "k", 1, 0)).Order
-		// Somebody took the task out of its state by hand.
+		// An operator removed the task from its state by hand.
 		keys, err := rdb.Keys(await.Context(t), "fs:{p0}:t*ready").Result()
 		if err != nil {
 			t.Fatal(err)
@@ -215,9 +215,9 @@ func TestBacklog_Verify(t *testing.T) {
 				t.Fatalf("verify: %v, %v", got, err)
 			}
 			if got[0].Tasks < 1 {
-				t.Errorf("no task was looked at")
+				t.Errorf("no task was checked")
 			}
-			got[0].Tasks = want.Tasks // one that is met in several keys counts in each
+			got[0].Tasks = want.Tasks // a task in several states counts in each
 			if got[0] != want {
 				t.Errorf("%+v, want %+v", got[0], want)
 			}

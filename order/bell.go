@@ -10,36 +10,36 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// changedChannel tells of orders that changed: each message is ids between
-// spaces. It is one channel for the shop, since who listens wants few orders of
-// many items. It is no key.
+// changedChannel announces orders that changed: each message is a list of ids separated by
+// spaces. The shop has one channel, because a subscriber follows a few orders of many
+// items. It is not a key.
 const changedChannel = "fs:changed"
 
 const (
 	// bellIDs bounds the orders of one message.
 	bellIDs = 256
-	// bellQuiet is how long commits are not told of after a message that nobody
-	// received: commits come by the ten thousand, and most shops have nobody
-	// listening most of the time. Who begins to listen meanwhile searches for itself.
+	// bellQuiet is how long commits are not published after a message without receivers.
+	// Tens of thousands of orders may be committed in a second, and most shops have no
+	// subscriber most of the time. A new subscriber reads the database for what it missed.
 	bellQuiet = time.Second
 )
 
-// Bell tells the processes that follow orders which ones changed. A message says
-// only that there is something to see, and one that is lost delays it until the
-// next look; see Feed. A nil Bell tells nobody.
+// Bell notifies the processes that follow orders of which ones changed. A message carries
+// only the ids. If one is lost, the change is seen at the next poll; see Feed. A nil Bell
+// publishes nothing.
 type Bell struct {
 	rdb     redis.UniversalClient
 	onError func(error)
-	// quietUntil is when commits are told of again, in Unix nanoseconds.
+	// quietUntil is when commits are published again, in Unix nanoseconds.
 	quietUntil atomic.Int64
 }
 
-// NewBell returns a Bell. onError learns of messages that could not be sent.
+// NewBell returns a Bell. onError receives the errors of publishing.
 func NewBell(rdb redis.UniversalClient, onError func(error)) *Bell {
 	return &Bell{rdb: rdb, onError: onError}
 }
 
-// ring tells of orders whose change is committed. It takes a second at the most.
+// ring publishes the ids of orders whose change is committed. It takes at most a second.
 func (b *Bell) ring(ctx context.Context, ids ...string) {
 	if b == nil || b.rdb == nil || len(ids) == 0 {
 		return
@@ -64,8 +64,8 @@ func (b *Bell) add(ctx context.Context, p redis.Pipeliner, ids []string) []*redi
 	return sent
 }
 
-// due are the orders of a committed batch that are to be told of: all of them,
-// and while nobody listens those alone that were rejected, which are few.
+// due returns the orders of a committed batch to publish: all of them, or, while there is
+// no subscriber, only the rejected ones, which are few.
 func (b *Bell) due(tasks []task, out []outcome) []string {
 	if b == nil || b.rdb == nil {
 		return nil
@@ -80,7 +80,7 @@ func (b *Bell) due(tasks []task, out []outcome) []string {
 	return ids
 }
 
-// heard learns from the answers to messages whether anybody listens.
+// heard derives from the results of PUBLISH whether there are subscribers.
 func (b *Bell) heard(sent []*redis.IntCmd) {
 	if len(sent) == 0 {
 		return
@@ -88,7 +88,7 @@ func (b *Bell) heard(sent []*redis.IntCmd) {
 	until := time.Now().Add(bellQuiet).UnixNano()
 	for _, c := range sent {
 		if n, err := c.Result(); err != nil || n > 0 {
-			until = 0 // somebody listens, or may
+			until = 0 // a subscriber exists, or may exist
 		}
 	}
 	b.quietUntil.Store(until)

@@ -12,8 +12,8 @@ import (
 	"flashsale/internal/testing/redistest"
 )
 
-// TestBell: one message for some hundred orders; commits are not told of while
-// nobody listens, except those that end an order.
+// TestBell: one message has up to some hundred orders. While there is no subscriber, only
+// commits of rejected orders are published.
 func TestBell(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Embedded(t)
@@ -41,11 +41,11 @@ func TestBell(t *testing.T) {
 		t.Errorf("%d messages for %d orders, want 3", n, len(tasks))
 	}
 	if until := time.Unix(0, b.quietUntil.Load()); until.Before(began.Add(bellQuiet)) {
-		t.Errorf("nobody listens, and the bell is quiet for only %s", until.Sub(began))
+		t.Errorf("without subscribers the bell is quiet for only %s", until.Sub(began))
 	}
-	b.quietUntil.Add(int64(limit)) // for a machine that needs longer for what follows
+	b.quietUntil.Add(int64(limit)) // for a machine that needs longer for the rest
 	if got := b.due(tasks, out); !slices.Equal(got, []string{tasks[7].ID}) {
-		t.Errorf("nobody listens, and told of %v", got)
+		t.Errorf("without subscribers it published %v", got)
 	}
 	sub := rdb.Subscribe(await.Context(t), changedChannel)
 	t.Cleanup(func() { sub.Close() }) //nolint:errcheck // the test is over
@@ -56,7 +56,7 @@ func TestBell(t *testing.T) {
 		t.Errorf("%d messages of a rejected order, want 1", n)
 	}
 	if n := send(); n != 3 {
-		t.Errorf("%d messages after somebody heard one, want 3", n)
+		t.Errorf("%d messages after one had a subscriber, want 3", n)
 	}
 	var got []string
 	for range 4 {
@@ -68,7 +68,7 @@ func TestBell(t *testing.T) {
 	}
 	want := append([]string{tasks[7].ID}, idsOf(tasks)...)
 	if !slices.Equal(got, want) {
-		t.Errorf("heard of %d orders, want %d", len(got), len(want))
+		t.Errorf("received %d orders, want %d", len(got), len(want))
 	}
-	(*Bell)(nil).ring(await.Context(t), "o1") // a process that tells nobody
+	(*Bell)(nil).ring(await.Context(t), "o1") // a process without notifications
 }

@@ -5,19 +5,19 @@ import (
 	"fmt"
 )
 
-// booksPage is how many orders or buyers one statement adds up: some milliseconds'
-// worth, so that no read keeps the database's log from being written back.
+// booksPage is how many orders or buyers one statement sums up. A page takes some
+// milliseconds, so that no read delays checkpoints of the database's log.
 const booksPage = 5000
 
-// books compares what the database counts of an item with its orders and the rows of
-// their buyers, in pages, none of which is a transaction with another. Every
-// transaction that touches the item counts up its revision, so pages between which that
-// did not change are of one state.
+// books compares the counts of an item's row with its orders and with the rows of its
+// buyers. It reads them in pages, each in its own transaction. Every transaction that
+// touches the item increments its revision, so pages read at the same revision show the
+// same state.
 type books struct {
 	row    itemRow // the figures of the item
 	change int64   // recorded changes of the total
 	phase  int     // 0: orders, 1: buyers, 2: done
-	after  string  // the last of the page before
+	after  string  // the last key of the previous page
 	begun  bool
 
 	held    int64 // units that orders hold
@@ -36,7 +36,7 @@ const (
 	FROM (SELECT id, quantity, ` + ordersHold + ` AS holds, status = 'confirmed' AND expires_at > 0 AS due
 		FROM orders WHERE item_id = ?1 AND id > ?2 ORDER BY id LIMIT ?3))
 	WHERE items.id = ?1`
-	// LIMIT keeps each buyer's sum from being taken again for each use of it.
+	// LIMIT keeps SQLite from computing each buyer's sum again for each use of it.
 	buyerBooks = selectBooks + `, n, last, counted, held, astray, off FROM items,
 	(SELECT COUNT(*) AS n, COALESCE(MAX(user_id), '') AS last, COALESCE(SUM(counted), 0) AS counted, COALESCE(SUM(held), 0) AS held,
 		COALESCE(SUM(counted <> held), 0) AS astray, COALESCE(SUM(ABS(counted - held)), 0) AS off
@@ -49,8 +49,8 @@ const (
 // done reports whether everything was compared.
 func (b *books) done() bool { return b.phase == 2 }
 
-// readBooks goes through at most that many pages. It begins again, and says so, when
-// the item has changed meanwhile.
+// readBooks reads at most that many pages. It starts over, and reports moved, if the item
+// has changed meanwhile.
 func (s *Store) readBooks(ctx context.Context, item string, b *books, pages int) (moved bool, err error) {
 	for range pages {
 		if b.done() {
@@ -68,7 +68,7 @@ func (s *Store) readBooks(ctx context.Context, item string, b *books, pages int)
 	return false, nil
 }
 
-// booksPage adds one page, and returns the item's counts at the time.
+// booksPage reads one page, and returns the item's counts at that time.
 func (s *Store) booksPage(ctx context.Context, item string, b *books) (now itemRow, err error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
@@ -105,10 +105,10 @@ func (s *Store) booksPage(ctx context.Context, item string, b *books) (now itemR
 	return now, nil
 }
 
-// inconsistent reports whether the item's counts are not what its orders hold.
+// inconsistent reports whether the item's counts differ from the sums of its orders.
 func (b *books) inconsistent() bool { return b.row.Sold != b.held || b.row.Awaiting != b.due }
 
-// drifts are the differences within the database.
+// drifts returns the differences within the database.
 func (b *books) drifts() []Drift {
 	var out []Drift
 	if want := b.row.Initial + b.change; b.row.Total != want {
@@ -125,7 +125,7 @@ func (b *books) drifts() []Drift {
 		out = append(out, d)
 	}
 	astray, off := b.astray, b.off
-	if missing := b.held - b.known; missing != 0 { // held by buyers without a row, one at least
+	if missing := b.held - b.known; missing != 0 { // held by at least one buyer without a row
 		astray, off = astray+1, off+distance(missing, 0)
 	}
 	if astray > 0 {

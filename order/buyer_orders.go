@@ -5,16 +5,16 @@ import (
 	"database/sql"
 )
 
-// orderPeriod is the period that an order belongs to: the beginning of its id, which is
-// its time. It is the first column of the index orders_buyer, word for word. An index led
-// by the buyer would find a buyer's orders in one place, but every purchase would change
-// another page of the shop's whole history.
+// orderPeriod is the period of an order: the beginning of its id, which encodes its time.
+// The expression must equal the first column of the index orders_buyer. An index that
+// starts with the buyer would keep a buyer's orders in one place, but every purchase would
+// then change a random page of the shop's whole history.
 const orderPeriod = `substr(id, 1, 6)`
 
 const (
-	// firstPeriods is how many periods a buyer's list looks into first; each further look
-	// takes four times as many, up to maxPeriods for a page. Only periods that have
-	// orders count: these are at least half a year.
+	// firstPeriods is how many periods the first query for a buyer's list reads; each
+	// further query reads four times as many, up to maxPeriods for a page. Only periods
+	// that have orders count: maxPeriods covers at least half a year.
 	firstPeriods = 8
 	maxPeriods   = 1000
 )
@@ -27,7 +27,7 @@ const (
 	// listBuyersIn reads a buyer's orders in the periods of a JSON list.
 	listBuyersIn = `SELECT ` + orderFields + ` FROM (SELECT value AS p FROM json_each(?1)) CROSS JOIN orders ON ` + orderPeriod + ` = p AND user_id = ?2
 	WHERE +id < ?3 AND (?4 = '' OR status = ?4) ORDER BY +id DESC LIMIT ?5`
-	// The unary plus keeps the database from walking through everybody's orders of the item.
+	// The unary plus keeps SQLite from scanning all orders of the item.
 	listBuyersOf = `SELECT ` + orderFields + ` FROM orders
 	WHERE item_id = ?1 AND user_id = ?2 AND +id < ?3 AND (?4 = '' OR +status = ?4) ORDER BY +id DESC LIMIT ?5`
 	// buyersOrders are the orders of buyer ?1 in all periods: their ids, and their items.
@@ -36,12 +36,12 @@ const (
 	SELECT id, item_id FROM period CROSS JOIN orders ON ` + orderPeriod + ` = p AND user_id = ?1)`
 )
 
-// afterAllIDs is behind every id of an order.
+// afterAllIDs sorts after every order id.
 const afterAllIDs = "~"
 
-// listOfBuyer reads a page of one buyer's orders; see List. With a filter by item it
-// follows the index of idempotency keys. Otherwise it looks into one period after the
-// other, newest first, and ends the page early after maxPeriods.
+// listOfBuyer reads a page of one buyer's orders; see List. With a filter by item it uses
+// the index of idempotency keys. Otherwise it reads one period after the other, newest
+// first, and ends the page early after maxPeriods.
 func listOfBuyer(ctx context.Context, c conn, f Filter) (orders []Order, next string, err error) {
 	before := f.Before
 	if before == "" {
@@ -83,7 +83,7 @@ func listOfBuyer(ctx context.Context, c conn, f Filter) (orders []Order, next st
 	}
 }
 
-// periodsBelow are the next n periods that have orders, newest first.
+// periodsBelow returns the next n periods that have orders, newest first.
 func periodsBelow(ctx context.Context, c conn, end string, n int) ([]string, error) {
 	periods := make([]string, 0, n)
 	err := each(ctx, c, listPeriods, []any{end, n}, func(rows *sql.Rows) error {
@@ -95,8 +95,8 @@ func periodsBelow(ctx context.Context, c conn, end string, n int) ([]string, err
 	return periods, err
 }
 
-// cutPage cuts the orders to a page. next is where the page after it begins: behind the
-// last order if there were more than fit, and at floor otherwise.
+// cutPage cuts the orders to a page. next is the start of the next page: after the last
+// order if there were more than fit, and floor otherwise.
 func cutPage(orders []Order, limit int, floor string) (page []Order, next string) {
 	if len(orders) > limit {
 		return orders[:limit], orders[limit-1].ID
@@ -104,7 +104,7 @@ func cutPage(orders []Order, limit int, floor string) (page []Order, next string
 	return orders, floor
 }
 
-// lowestID is below every id of a period, and in the form of an id.
+// lowestID sorts before every id of a period, and has the form of an id.
 func lowestID(period string) string {
 	const lowest = "00000000-0000-0000-0000-000000000000"
 	return period + lowest[min(len(period), len(lowest)):]

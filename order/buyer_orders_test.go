@@ -10,7 +10,7 @@ import (
 	"flashsale/internal/testing/await"
 )
 
-// idAt is an id as it is made at a time, in Unix milliseconds.
+// idAt is an id created at that time, in Unix milliseconds.
 func idAt(ms int64, n int) string {
 	h := fmt.Sprintf("%012x", ms)
 	return fmt.Sprintf("%s-%s-7000-8000-%012x", h[:8], h[8:], n)
@@ -34,7 +34,7 @@ func insertOrders(t *testing.T, s *Store, tasks ...task) {
 	}
 }
 
-// pagesOf follows a list to its end. It returns the ids, and how many pages there were.
+// pagesOf reads a list to its end. It returns the ids, and the number of pages.
 func pagesOf(t *testing.T, s *Store, f Filter) (ids []string, pages int) {
 	t.Helper()
 	for {
@@ -66,7 +66,7 @@ func idsOfOrders(orders []Order) []string {
 }
 
 // TestStore_List_Periods: a buyer's orders of three years are listed once each, newest
-// first, among the orders of others in more periods than one page looks into.
+// first, among the orders of others in more periods than one page reads.
 func TestStore_List_Periods(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -80,7 +80,7 @@ func TestStore_List_Periods(t *testing.T) {
 		if p%125 != 7 {
 			continue
 		}
-		for n := range 1 + p%2*3 { // several in one period, and one that is another buyer's
+		for n := range 1 + p%2*3 { // several in one period, and one of another buyer
 			own := bought(idAt(at+int64(n), 1), []string{"item", "other-item"}[p/125%2], "alice", fmt.Sprint(p, n), 1)
 			other := own
 			other.ID, other.UserID = idAt(at+int64(n), 2), "alice2"
@@ -108,14 +108,14 @@ func TestStore_List_Periods(t *testing.T) {
 			t.Errorf("paid: %v", got)
 		}
 	}
-	// A page ends after so many periods, whether it is full or not.
+	// A page ends after that many periods, whether it is full or not.
 	if got, pages := pagesOf(t, s, Filter{UserID: "nobody", Limit: 10}); len(got) > 0 || pages != 3 {
 		t.Errorf("a buyer without orders: %v on %d pages, want 3", got, pages)
 	}
 }
 
-// TestStore_List_PageFloor: a page that ended early says where, in the form of an id,
-// which is what a cursor can carry.
+// TestStore_List_PageFloor: a page that ended early returns its end in the form of an id,
+// which fits into a cursor.
 func TestStore_List_PageFloor(t *testing.T) {
 	t.Parallel()
 	if got := lowestID("01a0c4"); got != "01a0c400-0000-0000-0000-000000000000" {
@@ -130,7 +130,7 @@ func TestStore_List_PageFloor(t *testing.T) {
 	}
 }
 
-// TestSchema_Plans: each way to orders has an index, and the statements take it.
+// TestSchema_Plans: each query for orders uses an index.
 func TestSchema_Plans(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)

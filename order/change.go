@@ -39,14 +39,14 @@ type ItemService struct {
 // CreateItem opens a sale. Errors: ErrItemExists.
 func (s *ItemService) CreateItem(ctx context.Context, n NewItem) (catalog.Item, error) {
 	item, err := s.Store.InsertItem(ctx, n)
-	// Also when it failed: the outcome may be open, and who created the item in
-	// vain, because it exists, may be repeating what was not told to everyone.
+	// Also after an error: the outcome may be unknown. And if the item exists, this call
+	// may be the repeat of one whose notification was lost.
 	s.Catalog.Created(ctx, n.ID)
 	if err != nil {
 		return catalog.Item{}, err
 	}
-	// The row decides; a sale that could not be loaded now is loaded by its
-	// first buyer.
+	// The item exists once its row does; if the sale cannot be loaded now, its first buyer
+	// loads it.
 	if err := s.Stock.Open(ctx, n.ID); err != nil {
 		s.OnError(fmt.Errorf("open item %s: %w", n.ID, err))
 	}
@@ -55,38 +55,36 @@ func (s *ItemService) CreateItem(ctx context.Context, n NewItem) (catalog.Item, 
 
 func (m Match) allows(version int64) bool { return m == nil || slices.Contains(m, version) }
 
-// ItemChange states what of an item is to be another than it is; nil leaves a
-// field as it is. Ranges are the caller's to check. What each means for orders
-// that were accepted before:
+// ItemChange holds the new values of an item's fields; nil leaves a field unchanged. The
+// caller checks the ranges. Effects on orders that were accepted before:
 //
 //   - the price: none, they keep theirs;
-//   - the limit: they stay, however much their buyer holds, who can buy more only
-//     up to the new limit;
+//   - the limit: they stay, but their buyer can buy more only up to the new limit;
 //   - the window: none;
-//   - the time to pay: those that are committed keep their expires_at, those still
-//     queued get the new one.
+//   - the time to pay: committed orders keep their expires_at, queued ones get the
+//     new one.
 type ItemChange struct {
 	Name         *string
 	Description  *string
 	PriceMinor   *int64
 	PerUserLimit *int64
 	OpensAt      *time.Time
-	// ClosesAt is the end; a pointer to the zero time takes it away.
+	// ClosesAt is the end; a pointer to the zero time removes it.
 	ClosesAt      *time.Time
 	PaymentWindow *time.Duration
 	Match         Match
 }
 
-// ItemControl is an operator's word on a whole sale.
+// ItemControl is an operator's request to open, pause or close a sale.
 type ItemControl struct {
 	// To is open to resume a paused sale, paused, or closed. A closed sale stays so.
 	To    catalog.Control
 	Match Match
 }
 
-// Item reads an item as the database has it now, with the live number of units
-// left: what a change is decided on must not come from a memory, as that of the
-// catalogue. Errors: catalog.ErrItemNotFound, ErrDatabase.
+// Item reads an item from the database, with the live number of units left. It does not use
+// the catalogue's cache, because callers decide on a change by the result. Errors:
+// catalog.ErrItemNotFound, ErrDatabase.
 func (s *ItemService) Item(ctx context.Context, id string) (catalog.Item, error) {
 	row, err := s.Store.item(ctx, id)
 	if err != nil {
@@ -95,11 +93,10 @@ func (s *ItemService) Item(ctx context.Context, id string) (catalog.Item, error)
 	return s.show(ctx, &row), nil
 }
 
-// ChangeItem changes an item while it is on sale: the next batch is sold under
-// the new terms. A change that leaves everything as it is gets the item, and no
-// new version. Errors: catalog.ErrItemNotFound, ErrVersion, ErrWindow, and those
-// of inventory.Inventory.Change; after other errors a look at the item settles
-// the outcome.
+// ChangeItem changes an item while it is on sale: the next batch is sold under the new
+// terms. A change that leaves every field as it is returns the item with its old version.
+// Errors: catalog.ErrItemNotFound, ErrVersion, ErrWindow, and those of
+// inventory.Inventory.Change. After any other error the outcome is unknown: read the item.
 func (s *ItemService) ChangeItem(ctx context.Context, id string, c ItemChange, by By) (catalog.Item, error) {
 	live := inventory.Change{PerUserLimit: c.PerUserLimit, OpensAt: c.OpensAt, ClosesAt: c.ClosesAt}
 	return s.alter(ctx, id, live, &edit{action: actionItemChange, by: by, match: c.Match, apply: c.apply})
@@ -131,10 +128,10 @@ func set[T any](to, from *T) {
 	}
 }
 
-// ControlItem pauses, resumes or closes a sale. When it returns nothing more is
-// accepted of a sale that is not open; what was accepted before goes on, and
-// closing cancels no order. One that stands so already is left as it is.
-// Errors: catalog.ErrItemNotFound, ErrVersion, ErrItemClosed, and as ChangeItem.
+// ControlItem pauses, resumes or closes a sale. When it returns, a sale that is not open
+// accepts no more orders. Orders accepted before are processed as usual, and closing
+// cancels none. If the sale is in the requested state already, nothing changes. Errors:
+// catalog.ErrItemNotFound, ErrVersion, ErrItemClosed, and those of ChangeItem.
 func (s *ItemService) ControlItem(ctx context.Context, id string, c ItemControl, by By) (catalog.Item, error) {
 	var action string
 	switch c.To {
@@ -158,15 +155,15 @@ func (s *ItemService) ControlItem(ctx context.Context, id string, c ItemControl,
 	return s.alter(ctx, id, inventory.Change{Control: &to}, &edit{action: action, by: by, match: c.Match, apply: apply})
 }
 
-// alter makes one change of an item in the database and in its sale. live is
-// what the sale is told of it.
+// alter makes one change of an item in the database and in its sale. live is the change of
+// the sale.
 func (s *ItemService) alter(ctx context.Context, id string, live inventory.Change, e *edit) (catalog.Item, error) {
 	row, err := s.Store.item(ctx, id)
 	if err != nil {
 		return catalog.Item{}, err
 	}
-	// Most refusals are known here already, and the sale need not stand still for
-	// them. What counts is the look within the transaction.
+	// This refuses most invalid changes without stopping the sale. The check within the
+	// transaction decides.
 	if _, err = e.on(row); err == nil {
 		err = s.Stock.Change(ctx, id, live, func(ctx context.Context) (int64, error) {
 			next := row.Version + 1
@@ -175,7 +172,7 @@ func (s *ItemService) alter(ctx context.Context, id string, live inventory.Chang
 			case err == nil:
 				s.Catalog.Changed(ctx, id, row.Version)
 			case errors.Is(err, ErrDatabase) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded):
-				// The outcome is open: then the database is to be asked again.
+				// The outcome is unknown, so the catalogue must read the item again.
 				s.Catalog.Changed(ctx, id, next)
 			}
 			return row.Version, err
@@ -187,11 +184,11 @@ func (s *ItemService) alter(ctx context.Context, id string, live inventory.Chang
 	return s.show(ctx, &row), nil
 }
 
-// show is an item with its live stock, or with what the database counts where
-// Redis does not answer.
+// show returns an item with its live stock, or with the database's count if Redis does not
+// answer.
 func (s *ItemService) show(ctx context.Context, row *itemRow) catalog.Item {
 	item := row.item()
-	// A change that was made is answered also to who is about to leave.
+	// The change is made, so the answer is built even if the client has gone.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), showTimeout)
 	defer cancel()
 	left, err := s.Stock.Left(ctx, []string{item.ID})

@@ -10,7 +10,7 @@ import (
 	"flashsale/inventory"
 )
 
-// errSame says that a change leaves everything as it is.
+// errSame says that a change leaves every field as it is.
 var errSame = errors.New("order: nothing to change")
 
 // edit is one change of an item's row.
@@ -18,18 +18,18 @@ type edit struct {
 	action string
 	by     By
 	match  Match
-	// apply writes the change into a copy of the row, or refuses it. It is called
-	// with the row as it was read before the change, and again in the transaction.
+	// apply writes the change into a copy of the row, or refuses it. It runs once on the
+	// row as read before the change, and again in the transaction.
 	apply func(r *itemRow) error
-	// look is asked in the transaction before anything else; nil: nothing is.
+	// look runs first in the transaction; nil: nothing.
 	look func(tx *gorm.DB) error
-	// also adds what goes with the change; nil: nothing does.
+	// also writes what belongs to the change; nil: nothing.
 	also func(tx *gorm.DB, r *itemRow) error
-	// note is shown in the audit beside what has changed.
+	// note is added to the audit entry.
 	note map[string]any
 }
 
-// on is the row after the change. Errors: ErrVersion, errSame, and the edit's own.
+// on returns the row after the change. Errors: ErrVersion, errSame, and the edit's own.
 func (e *edit) on(row itemRow) (itemRow, error) {
 	if !e.match.allows(row.Version) {
 		return row, ErrVersion
@@ -44,11 +44,12 @@ func (e *edit) on(row itemRow) (itemRow, error) {
 	return next, nil
 }
 
-// changeItem makes a change of an item, with its entry in the audit. Every error
-// that leaves no doubt that nothing was changed wraps inventory.ErrUnchanged.
-// With errSame the row is returned as it is.
+// changeItem makes a change of an item, with its audit entry. An error wraps
+// inventory.ErrUnchanged if it is certain that nothing was changed. With errSame the row is
+// returned as it is.
 //
-// If ctx ends before it has begun, nothing is changed: the item is not sold meanwhile.
+// If ctx ends before the change has begun, nothing is changed: the item is not sold
+// meanwhile.
 func (s *Store) changeItem(ctx context.Context, id string, e *edit) (itemRow, error) {
 	var row itemRow
 	committing := false
@@ -90,7 +91,7 @@ var changeable = []string{
 	"payment_window_seconds", "control", "version", "updated_at", "freed",
 }
 
-// writeChange writes the row as it is next, and what goes with it.
+// writeChange writes the new row, its audit entry, and what belongs to the change.
 func (s *Store) writeChange(ctx context.Context, tx *gorm.DB, e *edit, row, next *itemRow) error {
 	now := s.Now()
 	next.Version, next.UpdatedAt, next.Freed = row.Version+1, toMillis(now), false
@@ -119,7 +120,7 @@ func (s *Store) writeChange(ctx context.Context, tx *gorm.DB, e *edit, row, next
 	})
 }
 
-// difference leaves of both what is not the same in the other.
+// difference returns the fields that differ, with both values.
 func difference(was, is map[string]any) (before, after map[string]any) {
 	before, after = make(map[string]any), make(map[string]any)
 	for name := range was {

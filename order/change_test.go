@@ -17,8 +17,8 @@ import (
 	"flashsale/inventory"
 )
 
-// TestService_ChangeItem: each field holds for the next purchase, and no order
-// that was there is touched.
+// TestService_ChangeItem: each field applies to the next purchase, and earlier orders do
+// not change.
 func TestService_ChangeItem(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -106,7 +106,7 @@ func TestService_ChangeItem_Refusals(t *testing.T) {
 			t.Errorf("change of no item: %v", err)
 		}
 		if _, err := s.sales.ControlItem(await.Context(t), s.item, ItemControl{To: "ajar"}, root); err == nil {
-			t.Error("a control that there is not: no error")
+			t.Error("an unknown control: no error")
 		}
 		if after := itemOf(t, s.store, s.item); after != before {
 			t.Errorf("changed %+v to %+v", before, after)
@@ -120,8 +120,8 @@ func TestService_ChangeItem_Refusals(t *testing.T) {
 	})
 }
 
-// TestService_ChangeItem_SameVersion: of changes meant for the same version one is
-// made, and the others hear that it was.
+// TestService_ChangeItem_SameVersion: of several changes for the same version one is made,
+// and the others get ErrVersion.
 func TestService_ChangeItem_SameVersion(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -150,8 +150,8 @@ func TestService_ChangeItem_SameVersion(t *testing.T) {
 	})
 }
 
-// TestService_ChangeItem_LimitOfQueued: an order keeps the limit that it was
-// accepted under, though it is committed under a lower one.
+// TestService_ChangeItem_LimitOfQueued: an order that was accepted under a higher limit is
+// committed under the lower one.
 func TestService_ChangeItem_LimitOfQueued(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -159,23 +159,23 @@ func TestService_ChangeItem_LimitOfQueued(t *testing.T) {
 		kept := []Placed{
 			s.mustPlace(s.purchase("once", "k1", 3, 0)), // above the new limit on its own
 			s.mustPlace(s.purchase("twice", "k1", 1, 0)),
-			s.mustPlace(s.purchase("twice", "k2", 1, 0)), // and with another
+			s.mustPlace(s.purchase("twice", "k2", 1, 0)), // above it with another order
 		}
 		s.mustChange(ItemChange{PerUserLimit: ptr(int64(2))})
 		s.mustChange(ItemChange{PerUserLimit: ptr(int64(1))})
 		kept = append(kept, s.mustPlace(s.purchase("new", "k", 1, 0)))
 		s.refused(s.purchase("new", "k2", 1, 0), inventory.ErrUserLimit)
-		// What Redis lets through by a mistake of its own, the database still refuses.
+		// If Redis wrongly accepts an order, the database still refuses it.
 		strange := bought("0strange", s.item, "new", "x", 1)
 		strange.CreatedAt = time.Now().Add(time.Minute).UnixMilli()
 		s.work()
 		s.drained()
 		for _, p := range kept {
 			if o := s.mustGet(p.Order.ID); o.Status != StatusConfirmed {
-				t.Errorf("accepted and then %s: %+v", o.Status, o)
+				t.Errorf("an accepted order became %s: %+v", o.Status, o)
 			}
 		}
-		fourth := bought("0fourth", s.item, "once", "x", 1) // above the old limit as well
+		fourth := bought("0fourth", s.item, "once", "x", 1) // above the old limit, too
 		fourth.CreatedAt = kept[0].Order.CreatedAt.UnixMilli()
 		out, err := s.store.commit(await.Context(t), []task{strange, fourth})
 		for i, o := range out {
@@ -230,7 +230,7 @@ func TestService_ControlItem(t *testing.T) {
 		if got := s.mustGet(first.Order.ID); got != first.Order {
 			t.Errorf("closing changed an order from %+v to %+v", first.Order, got)
 		}
-		// What is closed can still be put in order.
+		// A closed item can still be changed.
 		s.mustRestock(-3, "back")
 		s.mustChange(ItemChange{Name: ptr("Gone")})
 		s.refused(s.purchase("w", "k", 1, long), inventory.ErrClosed)
@@ -250,14 +250,14 @@ func TestService_ControlItem(t *testing.T) {
 	})
 }
 
-// TestService_ControlItem_Burst pauses and resumes while a crowd buys: whoever asks
-// after a pause was answered is not accepted.
+// TestService_ControlItem_Burst pauses and resumes while many buyers buy: a purchase sent
+// after the answer to a pause is not accepted.
 func TestService_ControlItem_Burst(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		s := newSite(t, rdb, false, newItem("", 100_000, 1))
 		s.work()
-		// gate is odd while a pause has been answered and no resume was asked for.
+		// gate is odd from the answer to a pause until the next resume.
 		var gate, bought, halted atomic.Int64
 		stop := make(chan struct{})
 		var wg sync.WaitGroup
@@ -303,8 +303,8 @@ func TestService_ControlItem_Burst(t *testing.T) {
 	})
 }
 
-// TestService_ChangeItem_DatabaseAway: a change that the database does not take is
-// refused, and the sale goes on as it was.
+// TestService_ChangeItem_DatabaseAway: if the database fails, the change is refused, and
+// the sale continues unchanged.
 func TestService_ChangeItem_DatabaseAway(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -332,8 +332,8 @@ func TestService_ChangeItem_DatabaseAway(t *testing.T) {
 	})
 }
 
-// deaf is a service of another process, whose catalogue learns of no change: its subscription
-// was cut.
+// deaf is a service of another process, whose catalogue receives no changes, because its
+// subscription was cut.
 func (s *site) deaf() *Service {
 	s.t.Helper()
 	items, err := catalog.New(await.Context(s.t), s.store, s.stock, catalog.Config{OnError: s.heard, LoadTimeout: limit, Redis: s.rdb, Life: time.Hour})
@@ -346,7 +346,8 @@ func (s *site) deaf() *Service {
 	return NewService(cfg)
 }
 
-// TestService_Place_OldPrice: a process that has missed a change of the price sells at the new one.
+// TestService_Place_OldPrice: a process that has missed a change of the price sells at the
+// new price.
 func TestService_Place_OldPrice(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -361,7 +362,7 @@ func TestService_Place_OldPrice(t *testing.T) {
 			s.mustChange(ItemChange{PriceMinor: ptr(price)})
 			before, err := other.Items.Item(await.Context(t), s.item)
 			if err != nil || before.PriceMinor == price {
-				t.Fatalf("the other process has heard of the price: %+v, %v", before, err)
+				t.Fatalf("the other process has received the price: %+v, %v", before, err)
 			}
 			key := fmt.Sprint("k", price)
 			placed, err := other.Place(await.Context(t), s.purchase("u", key, 1, long))
@@ -380,8 +381,8 @@ func TestService_Place_OldPrice(t *testing.T) {
 	})
 }
 
-// TestService_Place_SaleBehind: a sale that has lost a change of its item is loaded again, and
-// then sells by it.
+// TestService_Place_SaleBehind: a sale that has lost a change of its item is loaded again,
+// and then uses the change.
 func TestService_Place_SaleBehind(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -410,9 +411,9 @@ func TestService_Place_SaleBehind(t *testing.T) {
 // saleKey is the key of an item's sale in the one partition.
 func saleKey(item string) string { return "fs:{p0}:sale:" + item }
 
-// TestService_Place_LowerLimit: a repeat gets its order also when the limit is lower by now, on
-// the process that made the change and on one that has not learned of it. A new order of as many
-// is refused with the present limit.
+// TestService_Place_LowerLimit: a repeat gets its order even if the limit is lower by now,
+// on the process that made the change and on one that has not received it. A new order of
+// the same quantity is refused with the present limit.
 func TestService_Place_LowerLimit(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -439,7 +440,7 @@ func TestService_Place_LowerLimit(t *testing.T) {
 	})
 }
 
-// otherVersion is a sale that has another version of the item than anybody.
+// otherVersion is a sale whose version of the item no process has.
 type otherVersion struct {
 	Stock
 	asked int
@@ -450,7 +451,7 @@ func (o *otherVersion) Submit(*inventory.Request) error {
 	return &inventory.ItemVersionError{Version: 9}
 }
 
-// TestService_Place_NeverAgrees: the repeats for other terms end.
+// TestService_Place_NeverAgrees: the retries with other terms are bounded.
 func TestService_Place_NeverAgrees(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, redistest.Embedded(t), false, newItem("", 1, 1))

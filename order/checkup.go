@@ -6,20 +6,20 @@ import (
 	"gorm.io/gorm"
 )
 
-// Checkup is what a database says of itself.
+// Checkup is the result of a check of the database.
 type Checkup struct {
-	// Damage are the faults that SQLite found in its file, ten at the most.
+	// Damage are the faults that SQLite found in its file, at most ten.
 	Damage []string
-	// JournalMode is "wal" where readers and the writer do not hinder each other.
+	// JournalMode should be "wal", in which readers and the writer do not block each other.
 	JournalMode string
-	// Partitions is the number that is recorded; 0 before the first start.
+	// Partitions is the recorded number; 0 before the first start.
 	Partitions int
-	// Epoch is the number of the present build of the state kept in Redis.
+	// Epoch is the number of the current build of the state in Redis.
 	Epoch int64
 }
 
-// Checkup reads the whole file for faults, which takes as long as that takes: ctx
-// bounds it. It writes nothing. Errors: ErrDatabase, and that of an empty database.
+// Checkup reads the whole file for faults. That may take long: bound it with ctx. It writes
+// nothing. Errors: ErrDatabase, and the error for an empty database.
 func (s *Store) Checkup(ctx context.Context) (Checkup, error) {
 	var c Checkup
 	err := s.snapshot(ctx, func(tx *gorm.DB) (err error) {

@@ -6,25 +6,24 @@ import (
 
 // Clock is the time by which sales open and close.
 type Clock interface {
-	// Now is the time of what belongs to no single item.
+	// Now is the time for everything that belongs to no single item.
 	Now() time.Time
 	// ItemNow is the time by which the item's sale opens and closes.
 	ItemNow(item string) time.Time
 }
 
-// WithClock makes the store write and compare times by this clock instead of the
-// host's, so that all processes agree on when an order expires and whether a
-// payment is late.
+// WithClock makes the store write and compare times by this clock instead of the host's, so
+// that all processes agree on when an order expires and whether a payment is late.
 func WithClock(c Clock) StoreOption {
 	return func(s *Store) { s.now, s.itemNow = c.Now, c.ItemNow }
 }
 
-// openMargin puts the default opening of an item into the past. The item must be on
-// sale at once, and Redis's clock is known only to within half a round trip, which
-// takes about a second at most.
+// openMargin puts the default opening of an item into the past. The item must be on sale at
+// once, and the clock of Redis is known only to within half a round trip, which takes at
+// most about a second.
 const openMargin = time.Second
 
-// defaultOpening is when an item opens that is created without an opening.
+// defaultOpening is the opening of an item that is created without one.
 func (s *Store) defaultOpening(item string) time.Time {
 	return s.saleTime(item).Add(-openMargin)
 }

@@ -9,15 +9,15 @@ import (
 	"flashsale/inventory"
 )
 
-// offClock is a clock that differs from that of the machine.
+// offClock is a clock that differs from the machine's.
 type offClock time.Duration
 
 func (c offClock) Now() time.Time           { return time.Now().Add(time.Duration(c)) }
 func (c offClock) ItemNow(string) time.Time { return c.Now() }
 
-// TestCreateItem_OnSaleAtOnce: an item without an opening can be bought as soon as
-// it is created, although the host's clock is ahead of Redis's, and although
-// Redis's clock is not known to the millisecond.
+// TestCreateItem_OnSaleAtOnce: an item without an opening can be bought as soon as it is
+// created, although the host's clock is ahead of Redis's, and Redis's clock is not known to
+// the millisecond.
 func TestCreateItem_OnSaleAtOnce(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Redis(t)

@@ -11,7 +11,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// text draws what a field may hold: anything visible, as the API lets in.
+// text draws a field's value: any visible characters, as the API accepts them.
 func text(t *rapid.T, label string) string {
 	return rapid.StringMatching(`[!-~]{0,40}`).Draw(t, label)
 }
@@ -25,7 +25,7 @@ func TestTask_RoundTrip(t *testing.T) {
 			Currency: text(t, "currency"), CreatedAt: rapid.Int64().Draw(t, "created"),
 			Origin: text(t, "origin"), IdempotencyKey: text(t, "key"),
 		}
-		// It appends, so what is there stays.
+		// It appends, so earlier content stays.
 		b := appendTask([]byte("before"), &want)
 		got, err := parseTask(want.ID, []byte(strings.TrimPrefix(string(b), "before")))
 		if err != nil || got != want {
@@ -61,8 +61,8 @@ func TestParseTask_Errors(t *testing.T) {
 	}
 }
 
-// FuzzParseTask: a payload that is understood has this one spelling, so that
-// two readers of a queue cannot see two orders in it.
+// FuzzParseTask: a payload that can be parsed has only one form, so two readers of a queue
+// cannot parse different orders from it.
 func FuzzParseTask(f *testing.F) {
 	f.Add([]byte("1\titem\tuser\t1\t100\tEUR\t1790000000000\torigin\tkey"))
 	f.Add([]byte("1\titem\tuser\t-9223372036854775808\t9223372036854775807\t\t0\t\t\t\t"))
@@ -71,7 +71,7 @@ func FuzzParseTask(f *testing.F) {
 	f.Add([]byte("2\titem"))
 	f.Add([]byte(nil))
 	f.Fuzz(func(t *testing.T, payload []byte) {
-		waited := awaited(payload) // whatever it is given
+		waited := awaited(payload) // must not panic on any input
 		got, err := parseTask("id", payload)
 		if err != nil {
 			if !errors.Is(err, errTaskMalformed) || got != (task{}) {
@@ -83,9 +83,9 @@ func FuzzParseTask(f *testing.F) {
 			t.Fatalf("%q: awaited %v, and its origin is %q", payload, waited, got.Origin)
 		}
 		written := appendTask(nil, &got)
-		written[0] = payload[0] // an older version is written again as this one
+		written[0] = payload[0] // an older version is written as the present one
 		if bytes.Count(payload, []byte("	")) == taskFields {
-			written = fmt.Appendf(written, "	%d.%d", got.Epoch, got.Sequence) // which the purchase script adds
+			written = fmt.Appendf(written, "	%d.%d", got.Epoch, got.Sequence) // the purchase script adds this
 		}
 		if !bytes.Equal(written, payload) {
 			t.Fatalf("%q became %+v, which is written %q", payload, got, written)
@@ -148,10 +148,10 @@ func TestParseNotices_Errors(t *testing.T) {
 			t.Errorf("%q: %v after %d notices", m, err, called)
 		}
 	}
-	// What came before a broken line is still told.
+	// The lines before a broken one are still parsed.
 	var ids []string
 	err := parseNotices("a confirmed  1 0 0\nbroken\n", func(n notice) { ids = append(ids, n.id) })
 	if !errors.Is(err, errNoticeMalformed) || fmt.Sprint(ids) != "[a]" {
-		t.Errorf("told of %v, %v", ids, err)
+		t.Errorf("parsed %v, %v", ids, err)
 	}
 }

@@ -10,17 +10,17 @@ import (
 	"flashsale/internal/faultpoint"
 )
 
-// errUneven says that a batch did not go through whole: an order exists
-// already, or a condition refused one. The batch is then taken one by one.
+// errUneven says that a batch cannot be committed whole: an order exists already, or a
+// condition refused one. The batch is then committed one by one.
 var errUneven = errors.New("order: batch must be committed one by one")
 
-// commit makes rows of the tasks in one transaction. It first assumes that all
-// are new and allowed, which costs a handful of statements whatever the number
-// of tasks, and lets the database's own conditions object. If they do, the tasks are
-// taken one by one, through the same statements.
+// commit inserts the rows of the tasks in one transaction. It first assumes that all are
+// new and allowed, which takes a handful of statements for any number of tasks, and the
+// constraints of the database check that. If one fails, the tasks are committed one by one
+// with the same statements.
 //
-// It is not cut off when ctx ends: a transaction ended in its middle has an
-// outcome that must be searched for. The database's busy timeout bounds it.
+// It is not cancelled with ctx: the outcome of a transaction that was cut off is unknown.
+// The database's busy timeout bounds it.
 func (s *Store) commit(ctx context.Context, tasks []task) (out []outcome, err error) {
 	err = s.writer.batch(ctx, func(ctx context.Context, g *group) error {
 		err := g.savepoint(ctx, func() error {
@@ -81,7 +81,7 @@ func commitWhole(ctx context.Context, c conn, tasks []task, box *outbox) ([]outc
 	return out, nil
 }
 
-// insertTasks makes rows of confirmed orders. Errors: errUneven where one exists, by its
+// insertTasks inserts the rows of confirmed orders. Errors: errUneven if one exists, by its
 // id or its key.
 func insertTasks(ctx context.Context, c conn, tasks []task, out []outcome) error {
 	args := make([]any, 0, len(tasks)*orderColumns)
@@ -100,7 +100,7 @@ func insertTasks(ctx context.Context, c conn, tasks []task, out []outcome) error
 	return nil
 }
 
-// terms are what an item's row says to its orders.
+// terms are the columns of an item's row that apply to its orders.
 type terms struct {
 	PerUserLimit         int64
 	PaymentWindowSeconds int64
@@ -117,7 +117,7 @@ func confirmed(now int64, t terms) outcome {
 	return o
 }
 
-// sum is what a batch takes of one item.
+// sum is what a batch takes from one item.
 type sum struct {
 	units    int64
 	sequence int64 // the highest of its tasks
@@ -142,8 +142,8 @@ func sell(ctx context.Context, c conn, item string, n sum) (terms, error) {
 func addHolders(ctx context.Context, c conn, held map[soldKey]int64, of map[string]terms) error {
 	args := make([]any, 0, len(held)*buyerColumns)
 	for k, n := range held {
-		// A buyer's first row has nothing to conflict with, so the statement
-		// cannot check it.
+		// A buyer's first row conflicts with no other, so the statement cannot check its
+		// quantity.
 		if n > of[k.item].PerUserLimit {
 			return errUneven
 		}
@@ -159,8 +159,9 @@ func addHolders(ctx context.Context, c conn, held map[soldKey]int64, of map[stri
 	return nil
 }
 
-// commitEach takes the tasks one by one: what exists already is reported as it stands,
-// what a condition refuses becomes a rejected order with its reason.
+// commitEach commits the tasks one by one. An order that exists already is reported in its
+// present state; an order that a condition refuses is inserted as rejected, with the
+// reason.
 func commitEach(ctx context.Context, g *group, tasks []task, box *outbox) ([]outcome, error) {
 	out := make([]outcome, len(tasks))
 	for i := range tasks {
@@ -168,7 +169,7 @@ func commitEach(ctx context.Context, g *group, tasks []task, box *outbox) ([]out
 		if out[i], err = commitOne(ctx, g, &tasks[i], box); err != nil {
 			return nil, fmt.Errorf("order %s: %w", tasks[i].ID, err)
 		}
-		// Also of orders that were rows before: their commit may not be recorded yet.
+		// Also for orders that had rows before: their commit may not be recorded yet.
 		box.touch(tasks[i].ItemID)
 	}
 	return out, nil
@@ -185,7 +186,7 @@ func commitOne(ctx context.Context, g *group, t *task, box *outbox) (outcome, er
 	var got terms
 	var out outcome
 	var refusal refused
-	// A savepoint: what a refusal leaves half-done is undone, the rest stays.
+	// The savepoint undoes only the statements of the refused order.
 	err = g.savepoint(ctx, func() (err error) {
 		if got, err = claim(ctx, g, t); err != nil {
 			return err
@@ -208,7 +209,7 @@ func commitOne(ctx context.Context, g *group, t *task, box *outbox) (outcome, er
 	}
 }
 
-// insertRejection makes the row of a rejected order.
+// insertRejection inserts the row of a rejected order.
 func insertRejection(ctx context.Context, c conn, t *task, o outcome) error {
 	key := t.IdempotencyKey
 	taken, err := keyTaken(ctx, c, t)
@@ -226,7 +227,7 @@ func insertRejection(ctx context.Context, c conn, t *task, o outcome) error {
 	return nil
 }
 
-// keyTaken reports whether another order has the place of the order's key.
+// keyTaken reports whether another order has the same idempotency key.
 func keyTaken(ctx context.Context, c conn, t *task) (taken bool, err error) {
 	if err := c.QueryRowContext(ctx, selectKeyTaken, t.UserID, t.ItemID, t.IdempotencyKey).Scan(&taken); err != nil {
 		return false, fmt.Errorf("find key: %w", err)
@@ -234,11 +235,11 @@ func keyTaken(ctx context.Context, c conn, t *task) (taken bool, err error) {
 	return taken, nil
 }
 
-// keptApart is the key of the row of an order whose key's place is taken by
-// another order: a space, which no client's key can contain, keeps it apart.
+// keptApart is the key stored for an order whose key another order has: it contains a
+// space, which no client's key can contain.
 func keptApart(t *task) string { return t.IdempotencyKey + " " + t.ID }
 
-// refused is a condition's objection to one order; its text is the reason.
+// refused is the reason for which a condition refuses one order.
 type refused string
 
 func (r refused) Error() string { return "order: refused: " + string(r) }
@@ -277,19 +278,19 @@ func claim(ctx context.Context, c conn, t *task) (terms, error) {
 	return got, err
 }
 
-// limitSince is the highest limit per buyer that an item has had since a time,
-// as far as it was changed after it; 0 where it was not.
+// limitSince is the highest limit per buyer that the item has had since a time, if it was
+// changed after that time; otherwise 0.
 const limitSince = `SELECT COALESCE(MAX(json_extract(before, '$.per_user_limit')), 0) FROM audit
 	WHERE item_id = ?1 AND item_id <> '' AND action = '` + actionItemChange + `' AND at >= ?2`
 
-// addToBuyer is addToBuyers for one buyer and a limit that the item no longer has.
+// addToBuyer is addToBuyers for one buyer and an earlier limit of the item.
 const addToBuyer = `INSERT INTO buyers (item_id, user_id, quantity) VALUES (?1, ?2, ?3)
 	ON CONFLICT (item_id, user_id) DO UPDATE SET quantity = quantity + excluded.quantity
 	WHERE quantity + excluded.quantity <= ?4`
 
-// addUnderOldLimit counts an order that today's limit forbids, if the limit was
-// higher when the order was accepted and has been lowered since. The sale in
-// Redis has kept the limit then; the order keeps its promise. Errors: errUneven.
+// addUnderOldLimit counts an order that exceeds the present limit, if the limit was higher
+// when the order was accepted. The sale in Redis enforced the limit of that time, and an
+// accepted order is kept. Errors: errUneven.
 func addUnderOldLimit(ctx context.Context, c conn, t *task, accepted time.Time) error {
 	var limit int64
 	if err := c.QueryRowContext(ctx, limitSince, t.ItemID, toMillis(accepted)).Scan(&limit); err != nil {

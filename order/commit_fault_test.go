@@ -17,8 +17,8 @@ import (
 	"flashsale/queue"
 )
 
-// ambiguous are the ways in which a COMMIT leaves its outcome open: SQLite's own
-// words, and those of a connection that is gone.
+// ambiguous runs fn for the ways in which the outcome of a COMMIT is unknown: an error of
+// SQLite, and one of a closed connection.
 func ambiguous(t *testing.T, fn func(t *testing.T, fault commitFault)) {
 	for _, committed := range []bool{false, true} {
 		for _, e := range []struct {
@@ -39,8 +39,8 @@ func ambiguous(t *testing.T, fn func(t *testing.T, fault commitFault)) {
 	}
 }
 
-// TestFulfiller_CommitUnknown commits batches whose COMMIT fails, once and again:
-// each order becomes one row, with its event, and its task is done.
+// TestFulfiller_CommitUnknown commits batches whose COMMIT fails once or twice: each order
+// becomes one row, with its event, and its task is done.
 func TestFulfiller_CommitUnknown(t *testing.T) {
 	t.Parallel()
 	ambiguous(t, func(t *testing.T, fault commitFault) {
@@ -68,8 +68,8 @@ func TestFulfiller_CommitUnknown(t *testing.T) {
 		}
 		first := distinct("a", "item", 10)
 		done(first, 1)
-		// Half is there already, so that these are taken one by one; more come than
-		// there are units.
+		// Half of them exist already, so they are committed one by one; there are more of
+		// them than units.
 		second := append(slices.Clone(first[:5]), distinct("b", "item", 20)...)
 		done(second, 3)
 		rows := allRows(t, s)
@@ -88,8 +88,8 @@ func TestFulfiller_CommitUnknown(t *testing.T) {
 	})
 }
 
-// TestStore_LifeUnknown ends orders by transactions whose COMMIT fails. Who repeats
-// gets what there is, and nothing happens twice.
+// TestStore_LifeUnknown ends orders by transactions whose COMMIT fails. A repeat gets the
+// present state, and no change is made twice.
 func TestStore_LifeUnknown(t *testing.T) {
 	t.Parallel()
 	ambiguous(t, func(t *testing.T, fault commitFault) {
@@ -120,7 +120,7 @@ func TestStore_LifeUnknown(t *testing.T) {
 		}
 		faults.struck(t, 1)
 		if o, owed, err := s.cancel(ctx, cancelled, Canceller{Admin: true}); err != nil || o.Status != StatusCancelled || len(owed) != 1 {
-			t.Errorf("the cancellation again: %s, %d orders to give back, %v", o.Status, len(owed), err)
+			t.Errorf("the cancellation again: %s, %d pending releases, %v", o.Status, len(owed), err)
 		}
 
 		now.Add(2 * time.Minute.Milliseconds())
@@ -129,7 +129,7 @@ func TestStore_LifeUnknown(t *testing.T) {
 		err := f.persist(ctx, func() error {
 			stand, owed, err := s.expire(ctx, []string{expired})
 			if err == nil && (stand[expired].status != StatusExpired || len(owed) != 1) {
-				t.Errorf("the expiry: %v, %d orders to give back", stand, len(owed))
+				t.Errorf("the expiry: %v, %d pending releases", stand, len(owed))
 			}
 			return err
 		})
@@ -138,7 +138,7 @@ func TestStore_LifeUnknown(t *testing.T) {
 		}
 		faults.struck(t, 2)
 		if owed := owedOf(t, s); !slices.Equal(owed, []string{cancelled, expired}) {
-			t.Errorf("the units of %v are to be given back", owed)
+			t.Errorf("pending releases: %v", owed)
 		}
 		if n := events(); n != 6 {
 			t.Errorf("%d events, want one for each of 3 orders and of 3 ends", n)
@@ -147,8 +147,9 @@ func TestStore_LifeUnknown(t *testing.T) {
 	})
 }
 
-// TestService_ChangeUnknown creates and restocks an item by transactions whose
-// COMMIT fails: a repeat settles it, and Redis and database count alike.
+// TestService_ChangeUnknown creates and restocks an item by transactions whose COMMIT
+// fails: a repeat resolves the unknown outcome, and Redis and the database have equal
+// counts.
 func TestService_ChangeUnknown(t *testing.T) {
 	t.Parallel()
 	ambiguous(t, func(t *testing.T, fault commitFault) {
@@ -173,7 +174,7 @@ func TestService_ChangeUnknown(t *testing.T) {
 		s.mustPlace(s.purchase("u", "k", 1, 0))
 		r := Restock{Quantity: 7, Reason: "test", IdempotencyKey: "k"}
 		faults.strike(fault)
-		// It searches for its key itself, and finds the restock if that was made.
+		// The call checks for its key, and finds the restock if it was made.
 		_, replayed, err := s.sales.Restock(ctx, s.item, r, root)
 		if replayed != fault.committed || (err == nil) != fault.committed || errors.Is(err, inventory.ErrUnchanged) {
 			t.Errorf("a restock of unknown outcome: replayed %v, %v", replayed, err)

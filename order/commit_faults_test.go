@@ -15,14 +15,14 @@ import (
 	"gorm.io/gorm/logger"
 )
 
-// commitFaults makes COMMIT fail, with the transaction committed or not: the one
-// that sent it cannot tell which.
+// commitFaults makes COMMIT fail, with the transaction committed or not. The caller cannot
+// find out which.
 type commitFaults struct {
 	dsn string
 
 	mu    sync.Mutex
-	plan  []commitFault // of the next commits; none: they go through
-	stuck int           // how many struck
+	plan  []commitFault // of the next commits; none: they succeed
+	stuck int           // how many occurred
 }
 
 type commitFault struct {
@@ -42,7 +42,7 @@ func (f *commitFaults) next() (commitFault, bool) {
 	return one, true
 }
 
-// strike lets the next commits fail.
+// strike makes the next commits fail.
 func (f *commitFaults) strike(plan ...commitFault) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -98,7 +98,8 @@ func (tx faultyTx) Commit() error {
 	return errors.Join(f.err, tx.Tx.Rollback())
 }
 
-// breakCommits gives a store a writing connection whose commits fail as told.
+// breakCommits replaces a store's writing connection with one whose commits fail on
+// request.
 func breakCommits(t *testing.T, s *Store) *commitFaults {
 	t.Helper()
 	f := &commitFaults{dsn: "file:" + escapePath(s.file) + "?_txlock=immediate&_synchronous=FULL&_journal_mode=WAL&_busy_timeout=" + strconv.Itoa(lockWait)}

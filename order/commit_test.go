@@ -49,8 +49,8 @@ func TestStore_commit_Row(t *testing.T) {
 	auditStore(t, s)
 }
 
-// TestStore_commitWhole: the fast path takes what is new and allowed, and
-// leaves nothing behind of what needs a closer look.
+// TestStore_commitWhole: the fast path commits new and allowed orders, and leaves nothing
+// of a batch that it cannot commit.
 func TestStore_commitWhole(t *testing.T) {
 	t.Parallel()
 	old := bought("old", "item", "regular", "k", 1)
@@ -119,7 +119,7 @@ func TestStore_commit_Redelivery(t *testing.T) {
 	if !maps.Equal(before, allRows(t, s)) || itemOf(t, s, "item").Sold != 50 {
 		t.Errorf("redelivery changed the tables: sold %d", itemOf(t, s, "item").Sold)
 	}
-	// Half old, half new, as a reclaimed lease mixes them.
+	// Half old, half new, as after a reclaimed lease.
 	mixed := append(slices.Clone(tasks[:5]), distinct("m", "item", 5)...)
 	for i, o := range mustCommit(t, s, mixed...) {
 		if o.status != StatusConfirmed {
@@ -129,7 +129,7 @@ func TestStore_commit_Redelivery(t *testing.T) {
 	if sold := itemOf(t, s, "item").Sold; sold != 55 {
 		t.Errorf("sold is %d, want 55", sold)
 	}
-	// One batch that carries an order twice.
+	// One batch that contains an order twice.
 	d := distinct("d", "item", 2)
 	wantVerdicts(t, mustCommit(t, s, d[0], d[1], d[0]), "confirmed", "confirmed", "confirmed")
 	if sold := itemOf(t, s, "item").Sold; sold != 57 {
@@ -172,15 +172,15 @@ func TestStore_commit_Rejections(t *testing.T) {
 	if rows["a3"].IdempotencyKey == "k" || rows["a1"].IdempotencyKey != "k" {
 		t.Errorf("the key belongs to %q and %q", rows["a1"].IdempotencyKey, rows["a3"].IdempotencyKey)
 	}
-	// What was refused stays refused when it comes again, and is told the same.
+	// A redelivered order that was refused is refused again, for the same reason.
 	if again := mustCommit(t, s, bought("a2", "item", "a", "k2", 1), bought("c1", "item", "c", "k", 2)); again[0] != out[1] || again[1] != out[4] {
 		t.Errorf("redelivered refusals: %v", verdicts(again))
 	}
 	auditStore(t, s)
 }
 
-// TestStore_commit_ChunkSizes commits batches around the sizes of the prepared
-// statements: every row must be there, whatever the remainder.
+// TestStore_commit_ChunkSizes commits batches around the sizes of the prepared statements:
+// every row must exist, for any remainder.
 func TestStore_commit_ChunkSizes(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -220,7 +220,7 @@ func TestRowsStatement_exec(t *testing.T) {
 		for i := range n {
 			args = append(args, fmt.Sprintf("item%d", n), fmt.Sprintf("u%d", i), 1)
 		}
-		// A transaction for each would wait for the disk 600 times.
+		// One transaction for each would sync the disk 600 times.
 		err := s.Writer().Transaction(func(tx *gorm.DB) error {
 			written, err := addToBuyers.exec(await.Context(t), tx.Statement.ConnPool, args)
 			if err == nil && written != int64(n) {
@@ -234,7 +234,7 @@ func TestRowsStatement_exec(t *testing.T) {
 	}
 }
 
-// TestSchema_Checks: the database refuses on its own what no code above may do.
+// TestSchema_Checks: the database itself refuses changes that the code must never make.
 func TestSchema_Checks(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -275,8 +275,8 @@ func TestSchema_Checks(t *testing.T) {
 		}
 	}
 	auditStore(t, s)
-	// The same statements in their allowed form, so that the refusals above are
-	// not those of a misspelt statement.
+	// The same statements in their allowed form, so that the refusals above are not caused
+	// by a misspelt statement.
 	for _, sql := range []string{
 		item + "('other', 'n', 1, 'EUR', 1, 1, 1, 0, 0, 0, 'open', 0, 0)",
 		order + "('o2', 'other', 'u', 1, 1, 'EUR', 'rejected', 'k', 0)",
@@ -288,8 +288,8 @@ func TestSchema_Checks(t *testing.T) {
 	}
 }
 
-// TestStore_commit_ContextEnded: a commit is not cut off in its middle, where
-// its outcome would be unknown.
+// TestStore_commit_ContextEnded: a running commit is not cancelled, because its outcome
+// would be unknown.
 func TestStore_commit_ContextEnded(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -309,7 +309,7 @@ func TestStore_commit_ContextEnded(t *testing.T) {
 	auditStore(t, s)
 }
 
-// tables is the Go model of what commit does to the database.
+// tables is a model of the effects of commit on the database.
 type tables struct {
 	items map[string]*itemRow
 	rows  map[string]string // order id -> verdict
@@ -342,8 +342,8 @@ func (m *tables) commit(t *task) string {
 	return v
 }
 
-// TestStore_commit_Model commits random batches and compares outcomes and
-// tables with the model.
+// TestStore_commit_Model commits random batches and compares outcomes and tables with the
+// model.
 func TestStore_commit_Model(t *testing.T) {
 	t.Parallel()
 	testCommitModel(t)
@@ -414,8 +414,8 @@ func testCommitModel(t *testing.T) {
 	auditStore(t, s)
 }
 
-// TestStore_Commit_Lost: where what a batch has half done cannot be undone, the batch is
-// not taken one by one on top of that.
+// TestStore_Commit_Lost: if a half-done batch cannot be rolled back, it is not committed
+// one by one afterwards.
 func TestStore_Commit_Lost(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)

@@ -20,7 +20,7 @@ import (
 	"flashsale/queue"
 )
 
-// intact asks SQLite whether the file is whole.
+// intact makes SQLite check the whole file.
 func intact(t *testing.T, s *Store) {
 	t.Helper()
 	var says string
@@ -29,8 +29,8 @@ func intact(t *testing.T, s *Store) {
 	}
 }
 
-// TestStore_transient has the database refuse to write, for each of its reasons: it
-// says so as its own state, and keeps nothing by halves.
+// TestStore_transient makes the database refuse writes, for each of its reasons: the error
+// is transient, and nothing is half written.
 func TestStore_transient(t *testing.T) {
 	t.Parallel()
 	for _, f := range databaseFaults {
@@ -41,7 +41,7 @@ func TestStore_transient(t *testing.T) {
 			mustCommit(t, s, bought("first", "item", "u", "k", 1))
 			end := f.begin(t, s)
 			var err error
-			for i := 0; err == nil && i < 100; i++ { // what fits into a page that there is, fits
+			for i := 0; err == nil && i < 100; i++ { // the free space of existing pages can still be used
 				_, err = s.commit(await.Context(t), distinct(fmt.Sprintf("%d-", i), "item", 100))
 			}
 			var se sqlite3.Error
@@ -63,7 +63,7 @@ func TestStore_transient(t *testing.T) {
 }
 
 // TestStore_ReopensConnection opens the writing connection while the database's files
-// refuse writes: once they take them again, so does the store.
+// refuse writes: once they accept writes again, so does the store.
 func TestStore_ReopensConnection(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -115,9 +115,9 @@ func TestOpenStore_NotWritable(t *testing.T) {
 	}
 }
 
-// TestStore_beginsWithinDeadline has another process keep the database's lock for
-// longer than a transaction has time: it ends while the lock is still held, also
-// when the connection would wait for it.
+// TestStore_beginsWithinDeadline makes another process hold the database's lock for longer
+// than a transaction may take: the transaction fails while the lock is still held, even if
+// the connection would wait longer.
 func TestStore_beginsWithinDeadline(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -163,9 +163,8 @@ func TestStore_beginsWithinDeadline(t *testing.T) {
 	mustCommit(t, s, bought("after", "item", "u", "k", 1))
 }
 
-// TestFulfiller_DatabaseFault keeps the database from writing while orders come in:
-// they are accepted, the worker keeps what it holds and takes no more, and goes on
-// by itself.
+// TestFulfiller_DatabaseFault keeps the database from writing while orders arrive: they are
+// accepted, the worker keeps its tasks and takes no more, and it continues on its own.
 func TestFulfiller_DatabaseFault(t *testing.T) {
 	t.Parallel()
 	for _, f := range databaseFaults {
@@ -177,7 +176,7 @@ func TestFulfiller_DatabaseFault(t *testing.T) {
 			s.drained()
 			end := f.begin(t, s.store)
 			placed := 1
-			buy := func() { // more than the pages that there are can hold
+			buy := func() { // more than fits into the free space of existing pages
 				for range 50 {
 					p := s.mustPlace(s.purchase(fmt.Sprintf("u%d", placed), "k", 1, 0))
 					if p.Committed {
@@ -212,7 +211,7 @@ func TestFulfiller_DatabaseFault(t *testing.T) {
 			})
 			seen := refused()
 			buy()
-			await.True(t, "it is tried again", func() bool { return refused() > seen+2 })
+			await.True(t, "another attempt", func() bool { return refused() > seen+2 })
 			if st := stats(); st.Leased == 0 || st.Dead != 0 {
 				t.Errorf("meanwhile %d tasks are leased and %d dead", st.Leased, st.Dead)
 			}

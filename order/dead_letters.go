@@ -10,43 +10,43 @@ import (
 	"flashsale/queue"
 )
 
-// deadLetterAfter is how long a purchase may be a dead letter before its order is
-// rejected: time for an operator to fix the cause and retry it.
+// deadLetterAfter is how long a purchase may be a dead letter before its order is rejected.
+// Until then an operator can fix the cause and retry it.
 const deadLetterAfter = 15 * time.Minute
 
-// DeadLetters is what the sweeper needs of a queue of orders.
+// DeadLetters is the part of a queue of orders that the sweeper uses.
 type DeadLetters interface {
 	// DeadAfter is queue.Queue.DeadAfter.
 	DeadAfter(ctx context.Context, place queue.DeadPlace, by time.Time, limit int) ([]queue.TaskInfo, error)
 }
 
 const (
-	// deadLetterPage is how many dead letters are looked at together.
+	// deadLetterPage is how many dead letters are read together.
 	deadLetterPage = 256
-	// deadLetterPages bounds the pages of one sweep; the next one goes on.
+	// deadLetterPages bounds the pages of one sweep; the next sweep continues there.
 	deadLetterPages = 64
-	// deadLetterAgain is when a queue's letters are gone through from the start again, for
-	// those that a clock which was set back has put among the ones that were looked at.
+	// deadLetterAgain is when a queue's letters are read from the start again. If a clock
+	// was set back, new letters may be placed among those already read.
 	deadLetterAgain = 24 * time.Hour
 )
 
-// letterBox is how far the sweeps have come among the dead letters of one queue.
+// letterBox is the sweeps' position in the dead letters of one queue.
 type letterBox struct {
 	letters DeadLetters
 	place   queue.DeadPlace
-	begun   time.Time // at the first letter
-	// failed are letters before the place whose orders could not be rejected, to be
-	// tried again: not many more than a page.
+	begun   time.Time // when the first letter was read
+	// failed are letters before the place whose orders could not be rejected, for a retry.
+	// They are not many more than a page.
 	failed []queue.DeadPlace
-	// stopped is set when letters of a stopped sale were passed over: once no sale is
-	// stopped, all are gone through again.
+	// stopped is set when letters of a stopped sale were skipped: once no sale is stopped,
+	// all letters are read again.
 	stopped bool
 }
 
-// deadLetters rejects the orders whose purchase is a dead letter for too long: the
-// buyer hears an end, and the units are sold to others. The letter stays, for
-// who looks into the cause; retried after that, it changes nothing. Each letter is
-// looked at once: a sweep goes on where the one before it ended.
+// deadLetters rejects the orders whose purchase has been a dead letter for too long: the
+// buyer gets a final status, and the units return to stock. The letter stays, so that an
+// operator can find the cause; a retry of it then changes nothing. Each letter is read
+// once: a sweep continues where the previous one ended.
 func (s *Sweeper) deadLetters(ctx context.Context, g *letterBox, done *Swept) error {
 	now := s.f.store.Now()
 	if g.begun.IsZero() || now.Sub(g.begun) >= deadLetterAgain || g.stopped && !s.f.store.HighWater().Any() {
@@ -65,7 +65,7 @@ func (s *Sweeper) deadLetters(ctx context.Context, g *letterBox, done *Swept) er
 		failed, berr := s.rejectLetters(ctx, g, letters, done)
 		err = errors.Join(err, berr)
 		if errors.Is(berr, ErrDatabase) {
-			break // the page is gone through again
+			break // the page is read again
 		}
 		g.failed = append(g.failed, failed...)
 		if n := len(letters); n > 0 {
@@ -80,11 +80,11 @@ func (s *Sweeper) deadLetters(ctx context.Context, g *letterBox, done *Swept) er
 
 func placeOf(l *queue.TaskInfo) queue.DeadPlace { return queue.DeadPlace{At: l.At, ID: l.ID} }
 
-// rejectFailed tries again what failed before, as far as it is a dead letter still.
+// rejectFailed retries the letters that failed before and are still dead.
 func (s *Sweeper) rejectFailed(ctx context.Context, g *letterBox, done *Swept) error {
 	var again []queue.TaskInfo
 	for _, at := range g.failed {
-		// From the beginning of its millisecond on, to its end.
+		// From the start of its millisecond to the end of it.
 		letters, err := g.letters.DeadAfter(ctx, queue.DeadPlace{At: at.At}, at.At, deadLetterPage)
 		if err != nil {
 			return fmt.Errorf("find dead orders: %w", err)
@@ -102,9 +102,10 @@ func (s *Sweeper) rejectFailed(ctx context.Context, g *letterBox, done *Swept) e
 	return err
 }
 
-// rejectLetters rejects the orders of dead letters and notifies their clients. It returns the places of
-// those that could not be rejected. Those of a stopped sale wait for the decision: their
-// orders may be committed in what the database has lost.
+// rejectLetters rejects the orders of dead letters and notifies their clients. It returns
+// the places of those that could not be rejected. Letters of a stopped sale wait for the
+// operator's decision: their orders may be committed in the part of the database that was
+// lost.
 func (s *Sweeper) rejectLetters(ctx context.Context, g *letterBox, letters []queue.TaskInfo, done *Swept) (failed []queue.DeadPlace, err error) {
 	var tasks []task
 	for i := range letters {
@@ -112,7 +113,7 @@ func (s *Sweeper) rejectLetters(ctx context.Context, g *letterBox, letters []que
 		if l.Type != purchaseType {
 			continue
 		}
-		// What cannot be read names no order that anybody could ask for.
+		// A payload that cannot be parsed names no order.
 		if t, err := parseTask(l.ID, l.Payload); err == nil && t.Quantity > 0 {
 			if s.f.store.HighWater().IsStopped(t.ItemID) {
 				g.stopped = true
@@ -127,7 +128,7 @@ func (s *Sweeper) rejectLetters(ctx context.Context, g *letterBox, letters []que
 	n, left, err := s.f.store.rejectDead(ctx, tasks)
 	done.Rejected += n
 	if n > 0 {
-		// Those that were rejected before are told of again, which changes nothing.
+		// Orders rejected by an earlier sweep are announced again, which is harmless.
 		s.f.bell.ring(ctx, idsOf(tasks)...)
 	}
 	for i := range letters {
@@ -138,15 +139,15 @@ func (s *Sweeper) rejectLetters(ctx context.Context, g *letterBox, letters []que
 	return failed, err
 }
 
-// rejectDead rejects those of the orders that have no row, and notes their units to
-// be given back. It returns how many those were, and which of them failed.
+// rejectDead rejects the orders that have no row, and records that their units must be
+// released. It returns how many those were, and which of them failed.
 func (s *Store) rejectDead(ctx context.Context, tasks []task) (rejected int, failed []task, err error) {
 	missing, err := s.missing(ctx, tasks)
 	if err != nil {
 		return 0, tasks, err
 	}
 	for i := range missing {
-		// One by one: what made a task a dead letter may break this, too.
+		// One by one: a fault in one task must not stop the others.
 		n, berr := s.rejectDeadOne(ctx, &missing[i])
 		rejected += n
 		if berr != nil {
@@ -162,7 +163,7 @@ func (s *Store) rejectDead(ctx context.Context, tasks []task) (rejected int, fai
 	return rejected, failed, err
 }
 
-// missing are those of the tasks that have made no row.
+// missing returns the tasks whose order has no row.
 func (s *Store) missing(ctx context.Context, tasks []task) ([]task, error) {
 	found, err := s.settled(ctx, idsOf(tasks))
 	if err != nil {
@@ -181,7 +182,7 @@ func (s *Store) missing(ctx context.Context, tasks []task) ([]task, error) {
 	return out, nil
 }
 
-// rejectDeadOne is the transition from queued to rejected without a worker.
+// rejectDeadOne moves an order from queued to rejected without a worker.
 func (s *Store) rejectDeadOne(ctx context.Context, t *task) (rejected int, err error) {
 	err = s.telling(ctx, "reject dead order "+t.ID, func(ctx context.Context, c conn, box *outbox) error {
 		rejected = 0
@@ -190,7 +191,7 @@ func (s *Store) rejectDeadOne(ctx context.Context, t *task) (rejected int, err e
 			return err // it was retried meanwhile
 		}
 		out := outcome{status: StatusRejected, reason: reasonFailed, closedAt: box.now}
-		if err := insertRejection(ctx, c, t, out); err != nil { // its key may be taken: Redis had lost it
+		if err := insertRejection(ctx, c, t, out); err != nil { // its key may be taken if Redis had lost it
 			return err
 		}
 		_, err = insertReturns.exec(ctx, c, []any{t.ID, t.ItemID, t.UserID, t.IdempotencyKey, t.Quantity, box.now})

@@ -10,7 +10,7 @@ import (
 	"flashsale/queue"
 )
 
-// lettersOf is a queue that has only dead letters, and counts how many were read.
+// lettersOf is a queue that has only dead letters, and counts the reads.
 type lettersOf struct {
 	letters []queue.TaskInfo // by time of death and id
 	read    int
@@ -28,7 +28,7 @@ func (l *lettersOf) DeadAfter(_ context.Context, place queue.DeadPlace, by time.
 	return page, nil
 }
 
-// die adds n dead letters of one item to the end.
+// die appends n dead letters of one item.
 func (l *lettersOf) die(n int, at time.Time) {
 	for range n {
 		i := l.made
@@ -40,9 +40,9 @@ func (l *lettersOf) die(n int, at time.Time) {
 	}
 }
 
-// TestSweeper_Buried_Once: a sweep looks at a bounded number of dead letters, the next
-// one goes on, and each letter is read once. One that cannot be rejected holds up no
-// other, and is tried again while it is a dead letter.
+// TestSweeper_Buried_Once: a sweep reads a bounded number of dead letters, the next one
+// continues there, and each letter is read once. A letter that cannot be rejected does not
+// delay others, and is retried while it is a dead letter.
 func TestSweeper_Buried_Once(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -76,7 +76,7 @@ func TestSweeper_Buried_Once(t *testing.T) {
 	if q.read != len(q.letters) {
 		t.Errorf("%d letters read, want %d", q.read, len(q.letters))
 	}
-	// The idle sweep reads only what failed.
+	// The idle sweep reads only the failed letters.
 	q.letters = append(q.letters[:4:4], q.letters[5:]...) // the second was retried by an operator
 	for i := range q.letters {
 		q.letters[i].At = died
@@ -91,7 +91,7 @@ func TestSweeper_Buried_Once(t *testing.T) {
 	if err := sweep(0); err != nil || q.read != 0 {
 		t.Errorf("an idle sweep read %d letters, %v", q.read, err)
 	}
-	// More than one sweep takes: the next ones go on where it ended.
+	// There are more than one sweep reads: the next ones continue there.
 	later := died.Add(time.Minute)
 	q.die(3, later)
 	c.Add(time.Minute.Milliseconds())
@@ -100,8 +100,8 @@ func TestSweeper_Buried_Once(t *testing.T) {
 	}
 }
 
-// TestSweeper_Buried_Bound: one sweep goes through a bounded number of pages, and stops
-// where the database does not answer.
+// TestSweeper_Buried_Bound: one sweep reads a bounded number of pages, and stops when the
+// database does not answer.
 func TestSweeper_Buried_Bound(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -128,6 +128,6 @@ func TestSweeper_Buried_Bound(t *testing.T) {
 		t.Errorf("%+v, %v with the database closed", done, err)
 	}
 	if err := sweeper.deadLetters(await.Context(t), sweeper.dead[0], &done); err == nil {
-		t.Error("the letter was taken for rejected")
+		t.Error("the letter counts as rejected")
 	}
 }

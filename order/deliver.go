@@ -18,22 +18,22 @@ import (
 	"flashsale/webhook"
 )
 
-// deliveryRetries are the pauses behind the tries of a delivery, as the Standard
-// Webhooks scheme proposes them: three days in all, and then it is a dead letter.
+// deliveryRetries are the pauses after the attempts of a delivery, as the Standard Webhooks
+// specification proposes. After three days in total the delivery is a dead letter.
 var deliveryRetries = []time.Duration{
 	5 * time.Second, 5 * time.Minute, 30 * time.Minute, 2 * time.Hour, 5 * time.Hour,
 	10 * time.Hour, 14 * time.Hour, 20 * time.Hour, 24 * time.Hour,
 }
 
 const (
-	// deliveryPoll is how often the deliverer searches for what has come due, and for what
-	// other processes have committed; the commits of its own process wake it.
+	// deliveryPoll is how often the deliverer reads which deliveries are due, and which
+	// ones other processes have committed. Commits of its own process wake it.
 	deliveryPoll = time.Second
 	// tidyEvery is how often old events are deleted and the outbox is measured.
 	tidyEvery = 30 * time.Second
 	// recordBatch is how many results are written together.
 	recordBatch = 256
-	// maxRetryAfter bounds what a receiver can ask for.
+	// maxRetryAfter bounds the Retry-After of a receiver.
 	maxRetryAfter = 24 * time.Hour
 	// maxDeliveryError is how much of a failure's reason is kept, in bytes.
 	maxDeliveryError = 300
@@ -54,31 +54,33 @@ const (
 type DelivererConfig struct {
 	Store  *Store
 	Sender Sender
-	// Workers is how many deliveries are under way at once. Default 32.
+	// Workers is how many deliveries run concurrently. Default 32.
 	Workers int
-	// PerEndpoint is how many of them go to one endpoint at most. Default a quarter
-	// of Workers, at least 1.
+	// PerEndpoint is how many of them go to one endpoint at most. Default a quarter of
+	// Workers, at least 1.
 	PerEndpoint int
-	// Drain is how long tries under way may take when it is to end; 0: they are cut off.
+	// Drain is how long running attempts may take at shutdown; 0: they are cancelled.
 	Drain time.Duration
-	// Retries are the pauses behind each failed try but the last. Default those of
-	// the Standard Webhooks scheme, 75 hours in all. A fifth of each is at random.
+	// Retries are the pauses after each failed attempt but the last. Default: those of the
+	// Standard Webhooks specification, 75 hours in total. A fifth of each pause is random.
 	Retries []time.Duration
-	// OnError learns of what is tried again without being a delivery's own fault.
+	// OnError receives errors that are retried and are not a receiver's fault.
 	OnError func(error)
-	// OnTry learns of each try: "delivered", "failed" (to be tried again) or "dead".
+	// OnTry receives the result of each attempt: "delivered", "failed" (to be retried) or
+	// "dead".
 	OnTry func(outcome string)
-	// OnLook hears now and then how full the outbox is, and a zero state at the end.
+	// OnLook regularly receives the state of the outbox, and a zero state at the end.
 	OnLook func(OutboxState)
 }
 
-// Deliverer sends the deliveries that the database owes: a row says what is owed and
-// when the next try is due, and nothing else does. One of all processes delivers. A
-// second one beside it sends the same once more, and no result is lost by that.
+// Deliverer sends the pending deliveries of the database. Only their rows record what is
+// pending and when the next attempt is due. One process delivers. If a second one runs
+// concurrently, messages may be sent twice, and no result is lost.
 type Deliverer struct {
 	DelivererConfig
 	poll time.Duration
-	// busy is what is under way, for the goroutine of Run alone; results is where it ends.
+	// busy is what is under way; only the goroutine of Run uses it. Results arrive in
+	// results.
 	busy    map[deliveryKey]bool
 	results chan tried
 }
@@ -109,8 +111,8 @@ func NewDeliverer(cfg DelivererConfig) *Deliverer {
 	}
 }
 
-// Run delivers until ctx ends. Then it begins nothing more, finishes what is under way,
-// and cuts off what takes longer than Drain. It must not run twice at once.
+// Run delivers until ctx ends. Then it starts nothing more, waits for running attempts, and
+// cancels those that take longer than Drain. It must not run twice concurrently.
 func (d *Deliverer) Run(ctx context.Context) {
 	var tidying sync.WaitGroup
 	tidying.Go(func() {
@@ -134,20 +136,20 @@ func (d *Deliverer) Run(ctx context.Context) {
 	}
 }
 
-// report passes on what went wrong and is tried again.
+// report passes on errors that are retried.
 func (d *Deliverer) report(ctx context.Context, err error) {
 	if err != nil && ctx.Err() == nil {
 		d.OnError(fmt.Errorf("webhooks: %w", err))
 	}
 }
 
-// wait returns when there may be something to do. Results are recorded first.
+// wait returns when there may be work. It records results first.
 func (d *Deliverer) wait(ctx context.Context) {
 	timer := time.NewTimer(d.poll)
 	defer timer.Stop()
 	stop := ctx.Done()
 	if ctx.Err() != nil {
-		stop = nil // only what is under way is waited for
+		stop = nil // wait only for running deliveries
 	}
 	select {
 	case t := <-d.results:
@@ -158,9 +160,9 @@ func (d *Deliverer) wait(ctx context.Context) {
 	}
 }
 
-// fill begins what is due, as far as there is room. An endpoint that has the fewest
-// deliveries under way comes first, so that the slow ones cannot take all the room
-// however many they are. Among equals chance decides, or one with an old backlog would
+// fill starts due deliveries up to the limit of workers. An endpoint with the fewest
+// running deliveries comes first, so that slow endpoints cannot take all workers, however
+// many they are. The order among equals is random, or an endpoint with an old backlog would
 // always win.
 func (d *Deliverer) fill(ctx, sending context.Context) error {
 	room := d.Workers - len(d.busy)
@@ -187,7 +189,7 @@ func (d *Deliverer) fill(ctx, sending context.Context) error {
 	for _, p := range page[:min(room, len(page))] {
 		j, err := d.Store.job(ctx, p.deliveryKey)
 		if errors.Is(err, ErrDeliveryNotFound) {
-			continue // ended a moment ago
+			continue // it has just ended
 		}
 		if err != nil {
 			return err
@@ -198,10 +200,10 @@ func (d *Deliverer) fill(ctx, sending context.Context) error {
 	return nil
 }
 
-// finish records a result, and those that are there by then, in one transaction: the
-// database syncs once for many, and orders wait for the one writing connection as rarely
-// as can be. Their places stay taken until that has succeeded, so that a process that
-// cannot write does not send the same again and again.
+// finish records a result, together with others that have arrived by then, in one
+// transaction. So the database syncs once for many results, and orders rarely wait for the
+// only writer. Their workers stay taken until that has succeeded, so that a process that
+// cannot write does not send the same message repeatedly.
 func (d *Deliverer) finish(ctx context.Context, first tried) {
 	ended := []tried{first}
 	for len(ended) < recordBatch && len(d.results) > 0 {
@@ -213,8 +215,8 @@ func (d *Deliverer) finish(ctx context.Context, first tried) {
 	}
 }
 
-// record writes results until that succeeds. Once ctx has ended it tries only once: what
-// is not recorded is sent again.
+// record writes results until that succeeds. Once ctx has ended it tries only once: a
+// result that is not recorded means that the message is sent again.
 func (d *Deliverer) record(ctx context.Context, tries []tried) {
 	if len(tries) == 0 {
 		return
@@ -238,8 +240,8 @@ func (d *Deliverer) record(ctx context.Context, tries []tried) {
 	}
 }
 
-// try sends a delivery once. The result has no state if it was cut off by ourselves,
-// which says nothing of the receiver.
+// try sends a delivery once. The result has no state if this process cancelled it, which
+// proves nothing about the receiver.
 func (d *Deliverer) try(ctx context.Context, j *deliveryJob) (t tried) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -260,7 +262,7 @@ func (d *Deliverer) try(ctx context.Context, j *deliveryJob) (t tried) {
 
 var errSendPanicked = errors.New("webhook: internal error")
 
-// judge says what follows from an answer, or from none.
+// judge decides the next state of a delivery from an answer, or from its absence.
 func (d *Deliverer) judge(j *deliveryJob, res webhook.Result) tried {
 	t := tried{job: j, state: DeliveryPending, attempts: j.attempts + 1, status: res.Status}
 	switch {
@@ -288,7 +290,7 @@ func (d *Deliverer) judge(j *deliveryJob, res webhook.Result) tried {
 	return t
 }
 
-// clip cuts a text to at most n bytes, between characters.
+// clip cuts a text to at most n bytes, at a character boundary.
 func clip(text string, n int) string {
 	if len(text) <= n {
 		return text

@@ -11,7 +11,7 @@ import (
 	"flashsale/internal/testing/await"
 )
 
-// TestDeliverer_Gone: an endpoint that says it is gone is sent nothing more.
+// TestDeliverer_Gone: an endpoint that answers 410 gets no more events.
 func TestDeliverer_Gone(t *testing.T) {
 	t.Parallel()
 	p := newPost(t, DelivererConfig{Workers: 1})
@@ -25,14 +25,14 @@ func TestDeliverer_Gone(t *testing.T) {
 		t.Errorf("endpoint %+v, %v", got, err)
 	}
 	if n := len(r.parcels()); n != 1 {
-		t.Errorf("%d requests to one that is gone", n)
+		t.Errorf("%d requests to an endpoint that is gone", n)
 	}
 	if events := p.tell("m", 2); len(events) != 0 {
-		t.Errorf("events for one that is gone: %+v", events)
+		t.Errorf("events for an endpoint that is gone: %+v", events)
 	}
 	dead := p.list(e.ID)[0]
 	if err := p.admin.Redeliver(await.Context(t), e.ID, dead.EventID, By{}); err == nil || !strings.Contains(err.Error(), ErrEndpointDisabled.Error()) {
-		t.Errorf("redelivery to one that is gone: %v", err)
+		t.Errorf("redelivery to an endpoint that is gone: %v", err)
 	}
 	on := true
 	r.answer = nil
@@ -49,8 +49,8 @@ func TestDeliverer_Gone(t *testing.T) {
 	}
 }
 
-// TestDeliverer_Gone_Moved: that the old server is gone by now is no word of the
-// one that the endpoint has moved to while a try was under way.
+// TestDeliverer_Gone_Moved: a 410 of the old server does not disable an endpoint whose URL
+// changed during the attempt.
 func TestDeliverer_Gone_Moved(t *testing.T) {
 	t.Parallel()
 	p := newPost(t, DelivererConfig{})
@@ -80,8 +80,8 @@ func TestDeliverer_Gone_Moved(t *testing.T) {
 	}
 }
 
-// TestDeliverer_Delete: a deleted endpoint is sent nothing more, and leaves
-// nothing behind.
+// TestDeliverer_Delete: a deleted endpoint gets no more events, and all its rows are
+// deleted.
 func TestDeliverer_Delete(t *testing.T) {
 	t.Parallel()
 	p := newPost(t, DelivererConfig{})
@@ -104,7 +104,7 @@ func TestDeliverer_Delete(t *testing.T) {
 	}
 }
 
-// TestDeliverer_Rotate: for a day after a rotation either secret will do.
+// TestDeliverer_Rotate: for a day after a rotation both secrets are valid.
 func TestDeliverer_Rotate(t *testing.T) {
 	t.Parallel()
 	p := newPost(t, DelivererConfig{})
@@ -147,7 +147,7 @@ func TestDeliverer_Rotate(t *testing.T) {
 	}
 	var kept string
 	if err := p.store.Reader().Raw("SELECT secret || ' ' || old_secret FROM webhook_endpoints").Scan(&kept).Error; err != nil || kept != last+" " {
-		t.Errorf("a day later the secrets %q are kept, want %q alone; %v", kept, last, err)
+		t.Errorf("a day later the secrets %q are kept, want only %q; %v", kept, last, err)
 	}
 	var texts []string
 	if err := p.store.Reader().Raw("SELECT before || after || actor || request_id FROM audit").Scan(&texts).Error; err != nil || len(texts) < 6 {

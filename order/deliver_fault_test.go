@@ -13,7 +13,7 @@ import (
 	"flashsale/webhook"
 )
 
-// blocking answers nothing until something comes from next, and then 500.
+// blocking does not answer before it receives from next, and then answers 500.
 func blocking(next <-chan struct{}) func(http.ResponseWriter, *http.Request, int) {
 	return func(w http.ResponseWriter, _ *http.Request, _ int) {
 		<-next
@@ -21,8 +21,8 @@ func blocking(next <-chan struct{}) func(http.ResponseWriter, *http.Request, int
 	}
 }
 
-// TestDeliverer_OneIsDead: an endpoint that does not answer keeps none of the
-// others waiting, although it is owed more, and for longer.
+// TestDeliverer_OneIsDead: an endpoint that does not answer delays no others, although it
+// has more pending deliveries, and older ones.
 func TestDeliverer_OneIsDead(t *testing.T) {
 	t.Parallel()
 	events := longtest.Scale(16, 40) // twice the workers, or five times
@@ -43,7 +43,8 @@ func TestDeliverer_OneIsDead(t *testing.T) {
 	p.tell("m", events)
 	p.start()
 	await.True(t, "the dead one to be tried", func() bool { return under.Load() == 2 })
-	// The clocks of two processes differ: these were due before those under way.
+	// The clocks of two processes differ: these deliveries were due before the running
+	// ones.
 	err := p.store.Writer().Exec("UPDATE webhook_deliveries SET next_at = 1 WHERE endpoint_id = ? AND event_seq > ?", a.ID, events).Error
 	if err != nil {
 		t.Fatal(err)
@@ -53,38 +54,38 @@ func TestDeliverer_OneIsDead(t *testing.T) {
 		t.Errorf("%d pending for the dead one, %d events for the other", n, len(alive.ids()))
 	}
 	if most.Load() > 2 {
-		t.Errorf("%d deliveries to the dead one at once, want a quarter of the workers", most.Load())
+		t.Errorf("%d concurrent deliveries to the dead one, want a quarter of the workers", most.Load())
 	}
 	release()
 	p.awaitStates(a.ID, map[DeliveryState]int{DeliveryDelivered: 2 * events})
 }
 
-// TestDeliverer_ManyAreDead: where the endpoints that do not answer have taken all the
-// room, the first place that is free goes to one that has none.
+// TestDeliverer_ManyAreDead: if endpoints that do not answer occupy all workers, the first
+// free worker serves an endpoint that has none.
 func TestDeliverer_ManyAreDead(t *testing.T) {
 	t.Parallel()
 	p := newPost(t, DelivererConfig{Workers: 8, Retries: []time.Duration{time.Hour}})
 	over := make(chan struct{})
 	dead := newReceiver(t, blocking(over))
 	t.Cleanup(func() { close(over) })
-	for range 4 { // each has two places
+	for range 4 { // each has two workers
 		addHook(t, p.store, dead.URL)
 	}
 	p.tell("n", 10)
 	p.start()
-	await.True(t, "all the room to be taken", func() bool { return len(dead.parcels()) == 8 })
+	await.True(t, "all workers to be busy", func() bool { return len(dead.parcels()) == 8 })
 	alive := newReceiver(t, nil)
 	e, _ := addHook(t, p.store, alive.URL)
 	p.tell("m", 10)
 	over <- struct{}{}
 	p.awaitStates(e.ID, map[DeliveryState]int{DeliveryDelivered: 10})
-	if n := len(dead.parcels()); n > 9 { // the last place may have become free
+	if n := len(dead.parcels()); n > 9 { // the last worker may have become free
 		t.Errorf("%d requests to the dead ones", n)
 	}
 }
 
-// TestDeliverer_Backlog: where endpoints take turns, one that fails again and again does
-// not come first because its deliveries have been due for longer.
+// TestDeliverer_Backlog: when endpoints take turns, one that fails repeatedly does not come
+// first because its deliveries have been due for longer.
 func TestDeliverer_Backlog(t *testing.T) {
 	t.Parallel()
 	const backlog = 200
@@ -101,7 +102,7 @@ func TestDeliverer_Backlog(t *testing.T) {
 	}
 }
 
-// TestDeliverer_NotRecorded: while the database does not take a result, its delivery is
+// TestDeliverer_NotRecorded: while the database does not record a result, its delivery is
 // not sent again.
 func TestDeliverer_NotRecorded(t *testing.T) {
 	t.Parallel()
@@ -128,8 +129,8 @@ func TestDeliverer_NotRecorded(t *testing.T) {
 	}
 }
 
-// TestDeliverer_Two: two processes that deliver at once, as may be for a moment when the
-// leader changes, record each delivery once.
+// TestDeliverer_Two: two processes that deliver concurrently, as can happen briefly when
+// the leader changes, record each delivery once.
 func TestDeliverer_Two(t *testing.T) {
 	t.Parallel()
 	p := newPost(t, DelivererConfig{})
@@ -149,8 +150,8 @@ func TestDeliverer_Two(t *testing.T) {
 	}
 }
 
-// TestStore_record_Late: what a deliverer reports after another has tried the same does
-// not undo that, unless the event was delivered.
+// TestStore_record_Late: a late result does not replace that of another deliverer's later
+// attempt, unless the event was delivered.
 func TestStore_record_Late(t *testing.T) {
 	t.Parallel()
 	p := newPost(t, DelivererConfig{})
@@ -177,8 +178,8 @@ func TestStore_record_Late(t *testing.T) {
 	}
 }
 
-// TestStore_record_RedeliveredMeanwhile: a delivery that is requested again during its first try is
-// due at once, whatever the result of that try.
+// TestStore_record_RedeliveredMeanwhile: a delivery that is requested again during its
+// first attempt is due at once, whatever the result of that attempt.
 func TestStore_record_RedeliveredMeanwhile(t *testing.T) {
 	t.Parallel()
 	p := newPost(t, DelivererConfig{})
@@ -199,17 +200,17 @@ func TestStore_record_RedeliveredMeanwhile(t *testing.T) {
 			t.Fatal(err)
 		}
 		if d := p.list(e.ID)[0]; d != asked {
-			t.Errorf("after a try that ended %s: %+v, want %+v", state, d, asked)
+			t.Errorf("after an attempt that ended %s: %+v, want %+v", state, d, asked)
 		}
 	}
 }
 
-// senderFunc is a Sender.
+// senderFunc implements Sender.
 type senderFunc func(ctx context.Context, m *webhook.Message) webhook.Result
 
 func (f senderFunc) Send(ctx context.Context, m *webhook.Message) webhook.Result { return f(ctx, m) }
 
-// TestDeliverer_Panic: a delivery that makes its sender panic is a failed try.
+// TestDeliverer_Panic: a delivery that makes its sender panic is a failed attempt.
 func TestDeliverer_Panic(t *testing.T) {
 	t.Parallel()
 	p := newPost(t, DelivererConfig{Sender: senderFunc(func(context.Context, *webhook.Message) webhook.Result {
@@ -254,8 +255,8 @@ func TestDeliverer_Stop(t *testing.T) {
 	}
 }
 
-// TestDeliverer_Interrupted: a try that is cut off by a stop counts for nothing,
-// and is made again by another worker.
+// TestDeliverer_Interrupted: an attempt that is cancelled by a stop does not count, and
+// another worker repeats it.
 func TestDeliverer_Interrupted(t *testing.T) {
 	t.Parallel()
 	p := newPost(t, DelivererConfig{})

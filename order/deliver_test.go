@@ -19,7 +19,7 @@ import (
 	"flashsale/webhook"
 )
 
-// receiver is a server of the shop's, and what it was sent.
+// receiver is a server of the shop's, which records the requests.
 type receiver struct {
 	*httptest.Server
 	answer func(w http.ResponseWriter, r *http.Request, nth int)
@@ -28,14 +28,14 @@ type receiver struct {
 	got []parcel
 }
 
-// parcel is one request of a receiver's.
+// parcel is one request to a receiver.
 type parcel struct {
 	ID, Body string
 	Header   http.Header
 	At       time.Time
 }
 
-// newReceiver starts a receiver that answers 204 unless it is told otherwise.
+// newReceiver starts a receiver that answers 204, or with answer if it is not nil.
 func newReceiver(t testing.TB, answer func(w http.ResponseWriter, r *http.Request, nth int)) *receiver {
 	t.Helper()
 	r := &receiver{answer: answer}
@@ -64,7 +64,7 @@ func (r *receiver) parcels() []parcel {
 	return slices.Clone(r.got)
 }
 
-// ids are the events received, each once.
+// ids counts the received events by id.
 func (r *receiver) ids() map[string]int {
 	out := make(map[string]int)
 	for _, p := range r.parcels() {
@@ -73,12 +73,12 @@ func (r *receiver) ids() map[string]int {
 	return out
 }
 
-// answering answers with these statuses, and then with the last of them.
+// answering answers with these statuses, and then repeats the last.
 func answering(status ...int) func(http.ResponseWriter, *http.Request, int) {
 	return func(w http.ResponseWriter, _ *http.Request, nth int) { w.WriteHeader(status[min(nth, len(status))-1]) }
 }
 
-// post is all that brings an event to a receiver.
+// post is everything needed to deliver an event to a receiver.
 type post struct {
 	t     *testing.T
 	store *Store
@@ -91,7 +91,7 @@ type post struct {
 	heard []error
 }
 
-// newPost builds it without starting anything. Failed tries come again soon.
+// newPost builds it without starting anything. Failed attempts are retried soon.
 func newPost(t *testing.T, cfg DelivererConfig) *post {
 	t.Helper()
 	p := &post{t: t, store: newStore(t), poll: 20 * time.Millisecond, tries: make(map[string]int)}
@@ -117,7 +117,7 @@ func newPost(t *testing.T, cfg DelivererConfig) *post {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		if t.Failed() {
-			t.Logf("heard %v", p.heard)
+			t.Logf("reported %v", p.heard)
 		}
 	})
 	return p
@@ -129,7 +129,7 @@ func (p *post) hear(err error) {
 	p.heard = append(p.heard, err)
 }
 
-// counted are the tries by their outcome.
+// counted returns the number of attempts with that result.
 func (p *post) counted(outcome string) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -156,7 +156,7 @@ func background(t *testing.T, fn func(ctx context.Context)) (stop func()) {
 	return stop
 }
 
-// deliverer makes another process's deliverer.
+// deliverer returns a deliverer, as that of another process.
 func (p *post) deliverer() *Deliverer {
 	d := NewDeliverer(p.cfg)
 	d.poll = p.poll
@@ -166,7 +166,7 @@ func (p *post) deliverer() *Deliverer {
 // start delivers until the test ends, or until stop is called.
 func (p *post) start() (stop func()) { return background(p.t, p.deliverer().Run) }
 
-// tell commits n orders, and returns the events of that.
+// tell commits n orders, and returns their events.
 func (p *post) tell(prefix string, n int) []toldEvent {
 	p.t.Helper()
 	before := int64(0)
@@ -213,7 +213,7 @@ func mustNetworks(t testing.TB, texts ...string) []netip.Prefix {
 	return out
 }
 
-// auditOf reads who has done what.
+// auditOf reads the audit entries.
 func auditOf(t testing.TB, s *Store) (out []string) {
 	t.Helper()
 	if err := s.Reader().WithContext(await.Context(t)).Raw("SELECT actor || ' ' || action FROM audit ORDER BY id").Scan(&out).Error; err != nil {
@@ -231,9 +231,9 @@ func verify(t *testing.T, secret string, p parcel) error {
 	return wh.Verify([]byte(p.Body), p.Header)
 }
 
-// TestDeliverer: what is committed is sent to each endpoint that wants it, signed
-// with its own secret, byte for byte as in the outbox. Commits of the same process wake the
-// deliverer.
+// TestDeliverer: a committed event is sent to each endpoint that subscribes to it, signed
+// with the endpoint's own secret, byte for byte as in the outbox. Commits of the same
+// process wake the deliverer.
 func TestDeliverer(t *testing.T) {
 	t.Parallel()
 	p := newPost(t, DelivererConfig{})
@@ -272,12 +272,12 @@ func TestDeliverer(t *testing.T) {
 		d.DeliveredAt.IsZero() || !d.NextAt.IsZero() || d.LastAt.IsZero() || d.CreatedAt.IsZero() {
 		t.Errorf("delivery %+v", d)
 	}
-	// They are counted after their commit.
+	// They are counted after the commit of the results.
 	await.True(t, "32 deliveries to be counted", func() bool { return p.counted("delivered") == 32 })
 }
 
-// TestDeliverer_Retries: whatever goes wrong, the same event comes again under
-// the same id, and signed for its time.
+// TestDeliverer_Retries: after any failure, the same event is sent again with the same id,
+// and a signature for the new time.
 func TestDeliverer_Retries(t *testing.T) {
 	t.Parallel()
 	client := webhook.NewClient(webhook.Config{
@@ -319,8 +319,8 @@ func TestDeliverer_Retries(t *testing.T) {
 	await.True(t, "5 tries to be counted", func() bool { return p.counted("failed") == 4 && p.counted("delivered") == 1 })
 }
 
-// TestDeliverer_Redeliver: after the last try it is a dead letter, which comes
-// again when somebody asks for it; and so does what was delivered.
+// TestDeliverer_Redeliver: after the last attempt it is a dead letter. A dead letter is
+// sent again on request, and so is a delivered event.
 func TestDeliverer_Redeliver(t *testing.T) {
 	t.Parallel()
 	p := newPost(t, DelivererConfig{Retries: []time.Duration{time.Millisecond, time.Millisecond}})
@@ -351,8 +351,8 @@ func TestDeliverer_Redeliver(t *testing.T) {
 	}
 }
 
-// TestDeliverer_Redeliver_Waiting: asked for by hand, a delivery does not wait
-// for its next try in five hours.
+// TestDeliverer_Redeliver_Waiting: a delivery requested by an admin does not wait five
+// hours for its next attempt.
 func TestDeliverer_Redeliver_Waiting(t *testing.T) {
 	t.Parallel()
 	p := newPost(t, DelivererConfig{Retries: []time.Duration{5 * time.Hour}})
@@ -371,8 +371,8 @@ func TestDeliverer_Redeliver_Waiting(t *testing.T) {
 	p.awaitStates(e.ID, map[DeliveryState]int{DeliveryDelivered: 1})
 }
 
-// TestDeliverer_Restart: the row says how many tries there were and when the next is due,
-// whoever makes it. A due time that only a wrong clock can have written is corrected.
+// TestDeliverer_Restart: the row holds the number of attempts and the time of the next, for
+// any process. A due time that only a wrong clock can have written is corrected.
 func TestDeliverer_Restart(t *testing.T) {
 	t.Parallel()
 	p := newPost(t, DelivererConfig{Retries: []time.Duration{2 * time.Second}})
@@ -392,15 +392,16 @@ func TestDeliverer_Restart(t *testing.T) {
 	p.awaitStates(e.ID, map[DeliveryState]int{DeliveryDelivered: 2})
 	for i, got := range r.parcels() {
 		if i > 0 && got.ID == first.ID && got.At.Before(due) {
-			t.Errorf("tried again at %v, due at %v", got.At, due)
+			t.Errorf("retried at %v, due at %v", got.At, due)
 		}
 	}
 	if d := p.list(e.ID)[1]; d.Attempts != 2 {
-		t.Errorf("the count of tries was lost: %+v", d)
+		t.Errorf("the count of attempts was lost: %+v", d)
 	}
 }
 
-// TestDeliverer_RetryAfter: who says when to come back is not asked before.
+// TestDeliverer_RetryAfter: a receiver that answers with Retry-After gets no request before
+// that time.
 func TestDeliverer_RetryAfter(t *testing.T) {
 	t.Parallel()
 	p := newPost(t, DelivererConfig{})
@@ -458,7 +459,7 @@ func TestDeliverer_judge(t *testing.T) {
 	}
 }
 
-// TestDeliverer_Wakes: what the own process commits wakes the deliverer, and so does a
+// TestDeliverer_Wakes: a commit of the same process wakes the deliverer, and so does a
 // redelivery.
 func TestDeliverer_Wakes(t *testing.T) {
 	t.Parallel()

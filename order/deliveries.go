@@ -11,18 +11,18 @@ import (
 	"gorm.io/gorm"
 )
 
-// DeliveryState is where the delivery of one event to one endpoint stands.
+// DeliveryState is the state of the delivery of one event to one endpoint.
 type DeliveryState string
 
 // The states of a delivery.
 const (
 	DeliveryPending   DeliveryState = "pending"
 	DeliveryDelivered DeliveryState = "delivered"
-	// DeliveryDead is a dead letter: nobody tries any more, unless somebody asks for it.
+	// DeliveryDead is a dead letter: it is sent again only if an admin requests it.
 	DeliveryDead DeliveryState = "dead"
 )
 
-// Delivery is one event on its way to one endpoint. A zero time means "not happened".
+// Delivery is one event to be sent to one endpoint. A zero time means "not happened".
 type Delivery struct {
 	// Position orders the deliveries of an endpoint, later events higher.
 	Position  int64
@@ -31,12 +31,12 @@ type Delivery struct {
 	ItemID    string // empty: none
 	OrderID   string // empty: none
 	State     DeliveryState
-	Attempts  int // since it was last asked for
+	Attempts  int // since the last request to deliver it
 	CreatedAt time.Time
-	// NextAt is when the next try is due; past for one that waits for its turn.
+	// NextAt is when the next attempt is due; past if it waits for a worker.
 	NextAt time.Time
-	// LastAt is when the last try ended, LastStatus what HTTP status it got, 0 for
-	// none, and LastError what was wrong.
+	// LastAt is when the last attempt ended, LastStatus its HTTP status or 0, and LastError
+	// the failure.
 	LastAt      time.Time
 	LastStatus  int
 	LastError   string
@@ -47,13 +47,13 @@ type Delivery struct {
 type DeliveryFilter struct {
 	EndpointID string
 	State      DeliveryState // empty: any
-	Before     int64         // the Position that ended the page before; 0: from the start
+	Before     int64         // the last Position of the previous page; 0: from the start
 	Limit      int           // 1 to 100
 }
 
-// deliveries reads a page. next is what DeliveryFilter.Before has to be for the next
-// page; 0: there is none. A page may be shorter than the limit although others follow.
-// Errors: ErrTooManyLists, ErrDatabase.
+// deliveries reads a page. next is the DeliveryFilter.Before of the next page; 0: there is
+// none. A page may be shorter than the limit although others follow. Errors:
+// ErrTooManyLists, ErrDatabase.
 func (s *Store) deliveries(ctx context.Context, f DeliveryFilter) (list []Delivery, next int64, err error) {
 	err = s.ReadList(ctx, "list webhook deliveries", func(db *gorm.DB) (err error) {
 		list, next, err = f.read(db)
@@ -70,8 +70,8 @@ const (
 	listDead = `SELECT ` + deliveryFields + ` FROM webhook_deliveries d INDEXED BY webhook_deliveries_dead
 		CROSS JOIN webhook_events v ON v.seq = d.event_seq
 		WHERE d.endpoint_id = ?1 AND d.event_seq < ?2 AND d.state = 'dead' ORDER BY d.event_seq DESC LIMIT ?3`
-	// What is pending or delivered has no index in this order. A page looks at the next
-	// listLook deliveries and at no more.
+	// No index has pending or delivered ones in this order. A page reads at most the next
+	// listLook deliveries.
 	listDeliveriesIn = `SELECT ` + deliveryFields + ` FROM webhook_deliveries d NOT INDEXED
 		CROSS JOIN webhook_events v ON v.seq = d.event_seq
 		WHERE d.endpoint_id = ?1 AND d.event_seq < ?2 AND d.event_seq >= ?5 AND d.state = ?4 ORDER BY d.event_seq DESC LIMIT ?3`
@@ -79,8 +79,8 @@ const (
 		WHERE endpoint_id = ?1 AND event_seq < ?2 ORDER BY event_seq DESC LIMIT 1 OFFSET ?3`
 )
 
-// statement is the query of a page and its values; look says that floorOfDeliveries is
-// to be asked first where the page ends.
+// statement returns the query of a page and its arguments. look says that floorOfDeliveries
+// must be queried first to find where the page ends.
 func (f DeliveryFilter) statement() (query string, args []any, look bool) {
 	before := f.Before
 	if before == 0 {
@@ -97,7 +97,7 @@ func (f DeliveryFilter) statement() (query string, args []any, look bool) {
 	}
 }
 
-// read is deliveries, on a connection.
+// read implements deliveries on a connection.
 func (f DeliveryFilter) read(db *gorm.DB) (_ []Delivery, next int64, err error) {
 	query, args, look := f.statement()
 	if look {
@@ -134,7 +134,7 @@ func (f DeliveryFilter) read(db *gorm.DB) (_ []Delivery, next int64, err error) 
 	return list, next, nil
 }
 
-// deliveryKey names a delivery.
+// deliveryKey identifies a delivery.
 type deliveryKey struct {
 	EndpointID string
 	EventSeq   int64
@@ -144,11 +144,11 @@ type deliveryKey struct {
 type dueDelivery struct {
 	deliveryKey
 	NextAt int64
-	turn   int // how many deliveries of its endpoint come before it, those under way included
+	turn   int // how many deliveries of its endpoint come before it, running ones included
 }
 
-// due reads what is due, the first of each endpoint. An endpoint that owes a million
-// deliveries hides no other's, and takes no longer to pass over.
+// due reads the due deliveries, the first of each endpoint. An endpoint with a million
+// pending deliveries hides no other's, and does not slow the query.
 func (s *Store) due(ctx context.Context, perEndpoint int) (page []dueDelivery, err error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
@@ -168,15 +168,15 @@ func (s *Store) due(ctx context.Context, perEndpoint int) (page []dueDelivery, e
 	return page, nil
 }
 
-// The condition on the state is written out, since that is how the database knows the
-// index that serves it.
+// The condition on the state is written out, because SQLite chooses the partial index by
+// it.
 const selectDue = `SELECT d.endpoint_id, d.event_seq, d.next_at
 	FROM webhook_endpoints e CROSS JOIN webhook_deliveries d ON d.endpoint_id = e.id AND d.event_seq IN (
 		SELECT event_seq FROM webhook_deliveries
 		WHERE endpoint_id = e.id AND state = 'pending' AND next_at <= ?1 ORDER BY next_at LIMIT ?2)
 	WHERE e.deleted_at = 0`
 
-// deliveryJob is one delivery that is pending, and all that sending it needs.
+// deliveryJob is one pending delivery, with all data for sending it.
 type deliveryJob struct {
 	deliveryKey
 	eventID  string
@@ -188,8 +188,8 @@ type deliveryJob struct {
 	secrets  []string
 }
 
-// job reads a delivery. Errors: ErrDeliveryNotFound also for a deleted endpoint's, and
-// for one that is not pending.
+// job reads a delivery. Errors: ErrDeliveryNotFound, also for a deleted endpoint and for a
+// delivery that is not pending.
 func (s *Store) job(ctx context.Context, key deliveryKey) (deliveryJob, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
@@ -221,7 +221,7 @@ const selectJob = `SELECT v.id, d.attempts, d.next_at, v.body, e.url, e.enabled,
 	JOIN webhook_endpoints e ON e.id = d.endpoint_id AND e.deleted_at = 0
 	WHERE d.endpoint_id = ?1 AND d.event_seq = ?2 AND d.state = 'pending'`
 
-// tried is what a try has led to.
+// tried is the result of an attempt.
 type tried struct {
 	job      *deliveryJob
 	state    DeliveryState
@@ -229,13 +229,13 @@ type tried struct {
 	next     time.Duration // until the next try, if it is still pending
 	status   int
 	reason   string // why it was not delivered
-	gone     bool   // the endpoint wants to learn of nothing any more
+	gone     bool   // the endpoint answered 410 and wants no more events
 }
 
-// record writes what tries have led to, all in one transaction. A delivery that
-// was asked for again meanwhile keeps that, unless it is delivered by now.
+// record writes the results of attempts in one transaction. A delivery that was requested
+// again meanwhile stays pending, unless it is delivered by now.
 func (s *Store) record(ctx context.Context, tries []tried) error {
-	// What was delivered is worth writing although ctx has ended.
+	// A result is recorded even if ctx has ended.
 	return s.changing(context.WithoutCancel(ctx), fmt.Sprintf("record %d deliveries", len(tries)), func(tx *gorm.DB, now int64) error {
 		c := tx.Statement.ConnPool
 		for i := range tries {
@@ -245,7 +245,7 @@ func (s *Store) record(ctx context.Context, tries []tried) error {
 				if err != nil {
 					return err
 				}
-				if moved { // then it is due again, for where the endpoint is now
+				if moved { // then it is due again, for the new URL
 					v.state = DeliveryPending
 				}
 			}
@@ -267,8 +267,8 @@ const updateDelivery = `UPDATE webhook_deliveries SET state = ?1, attempts = ?2,
 		last_status = ?5, last_error = ?6, delivered_at = ?7
 	WHERE endpoint_id = ?8 AND event_seq = ?9 AND state = 'pending' AND (attempts = ?10 AND next_at = ?11 OR ?1 = 'delivered')`
 
-// disableGone disables an endpoint whose server has said that it is gone, unless
-// the endpoint has moved to another URL since: that was its old server's word.
+// disableGone disables an endpoint whose server answered 410, unless the endpoint has got
+// another URL since: the answer came from the old server.
 func disableGone(tx *gorm.DB, now int64, j *deliveryJob) (moved bool, err error) {
 	before, err := endpointOf(tx, j.EndpointID)
 	if errors.Is(err, ErrEndpointNotFound) || err == nil && !before.Enabled {
@@ -285,7 +285,7 @@ func disableGone(tx *gorm.DB, now int64, j *deliveryJob) (moved bool, err error)
 	return false, auditEndpoint(tx, now, By{Actor: "flashsale"}, "webhook.disable", &before, &row)
 }
 
-// renew makes a delivery pending from its start, whatever became of it. Errors:
+// renew makes a delivery pending again with no attempts, in any state. Errors:
 // ErrEndpointNotFound, ErrEndpointDisabled, ErrDeliveryNotFound.
 func (s *Store) renew(ctx context.Context, endpointID, eventID string, by By) error {
 	defer s.wake()
@@ -321,7 +321,7 @@ func (s *Store) addTest(ctx context.Context, endpointID string, by By) (id strin
 		if !row.Enabled {
 			return ErrEndpointDisabled
 		}
-		// Nobody else is owed it, so it takes no part in what endpoints ask for.
+		// Only this endpoint gets it, so subscriptions do not apply.
 		box = &outbox{now: now, events: []event{{kind: EventTest, data: testData{endpointID}}}}
 		before, err := box.writeEvents(ctx, tx.Statement.ConnPool)
 		if err != nil {

@@ -9,19 +9,20 @@ import (
 	"flashsale/inventory"
 )
 
-// BuyersTasks is what EndedSales needs of the queues.
+// BuyersTasks is the part of the queues that EndedSales uses.
 type BuyersTasks interface {
 	// OfBuyers is inventory.QueuedIndex.OfBuyers.
 	OfBuyers(ctx context.Context, item string, buyers []string, fn func(id string, payload []byte)) error
 }
 
-// EndedSales answers for sales that have ended and are not in Redis: from the queue
-// and from the database. It is inventory's Archive.
+// EndedSales finds the orders of ended sales that are no longer in Redis, in the queue and
+// in the database. It is inventory's Archive.
 type EndedSales struct {
 	store  *Store
 	queued BuyersTasks
-	// one lets one look read the database at a time: purchases and pages need the
-	// other connections. Looks are per batch, so those that wait grow and do not pile up.
+	// one limits the reads to one at a time: purchases and pages need the other
+	// connections. Each read serves a batch, so waiting requests join larger batches and do
+	// not pile up.
 	one chan struct{}
 }
 
@@ -30,7 +31,7 @@ func NewEndedSales(store *Store, queued BuyersTasks) *EndedSales {
 	return &EndedSales{store: store, queued: queued, one: make(chan struct{}, 1)}
 }
 
-// begin waits until no other look runs, or ctx ends. end lets the next one run.
+// begin waits until no other read runs, or ctx ends. end lets the next one run.
 func (e *EndedSales) begin(ctx context.Context) (end func(), err error) {
 	select {
 	case e.one <- struct{}{}:
@@ -50,9 +51,9 @@ func (e *EndedSales) Ended(ctx context.Context, item string) (bool, error) {
 	return e.store.ended(ctx, item)
 }
 
-// Entries returns the orders of an item under these keys, in their order. The queue is
-// read before the database, so that an order on its way between the two is found. One
-// that the queue repeats under the key of another is a row's, as at its commit.
+// Entries returns the orders of an item under these keys, in the order of the keys. The
+// queue is read before the database, so an order that moves between the two is found. If a
+// key has both a task and a row, the row wins, as it does at the commit.
 func (e *EndedSales) Entries(ctx context.Context, item string, keys []inventory.EntryKey) ([]inventory.Entry, error) {
 	known := make(map[inventory.EntryKey]inventory.Entry)
 	buyers := make([]string, len(keys))
@@ -62,7 +63,7 @@ func (e *EndedSales) Entries(ctx context.Context, item string, keys []inventory.
 	err := e.queued.OfBuyers(ctx, item, buyers, func(id string, payload []byte) {
 		t, err := parseTask(id, payload)
 		if err != nil || t.ItemID != item {
-			return // a task that cannot be read is no order
+			return // an unreadable task is not an order
 		}
 		key := inventory.EntryKey{Buyer: t.UserID, IdempotencyKey: t.IdempotencyKey}
 		if first, ok := known[key]; !ok || id < first.OrderID {
@@ -88,8 +89,8 @@ func (e *EndedSales) Entries(ctx context.Context, item string, keys []inventory.
 	return entries, nil
 }
 
-// entriesByKey is written so that the list leads, and each of its keys is looked up in
-// the unique index.
+// entriesByKey makes SQLite scan the list, and look up each of its keys in the unique
+// index.
 const entriesByKey = `SELECT o.user_id, o.idempotency_key, o.id, o.quantity FROM json_each(?2) k
 	CROSS JOIN orders o ON o.item_id = ?1 AND o.user_id = json_extract(k.value, '$[0]')
 		AND o.idempotency_key = json_extract(k.value, '$[1]')`
@@ -124,8 +125,8 @@ func (s *Store) entries(ctx context.Context, item string, keys []inventory.Entry
 	return nil
 }
 
-// ended reports whether an item's sale is closed or past its end, by the clock that the
-// purchase script goes by. An item that does not exist has not ended.
+// ended reports whether an item's sale is closed or past its end, by the clock of the
+// purchase script. An item that does not exist has not ended.
 func (s *Store) ended(ctx context.Context, item string) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()

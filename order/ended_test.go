@@ -98,7 +98,7 @@ func (s *site) changesEnded() {
 	}
 	_, _, err := s.sales.Restock(ctx, s.item, Restock{Quantity: -6, IdempotencyKey: "r0"}, By{Actor: "admin"})
 	if !errors.Is(err, inventory.ErrStockBelowSold) {
-		s.t.Errorf("take back more than is left: %v", err)
+		s.t.Errorf("removal of more units than are left: %v", err)
 	}
 	if item, _, err := s.sales.Restock(ctx, s.item, Restock{Quantity: 5, IdempotencyKey: "r1"}, By{Actor: "admin"}); err != nil || item.StockTotal != 15 {
 		s.t.Errorf("restock: %+v, %v", item, err)
@@ -109,8 +109,8 @@ func (s *site) changesEnded() {
 	s.unloaded("changes")
 }
 
-// TestEnded_Reopened: a sale whose end is moved into the future is loaded by that
-// change, and sells what is left of it.
+// TestEnded_Reopened: if the end of an ended sale is moved into the future, that change
+// loads the sale, and the rest is sold.
 func TestEnded_Reopened(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -152,8 +152,8 @@ func TestEnded_Reopened(t *testing.T) {
 	})
 }
 
-// TestEnded_Crowd: a crowd that hammers an ended sale costs the database one look at the
-// item and one at the orders for each batch.
+// TestEnded_Crowd: for many requests of an ended sale, each batch costs the database one
+// read of the item and one of the orders.
 func TestEnded_Crowd(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -189,9 +189,9 @@ func TestEnded_Crowd(t *testing.T) {
 			}
 		}
 		ended, entries := s.archive.ended.Load(), s.archive.entries.Load()
-		const most = crowd/batch + 2 // the first batch is what came before its look
+		const most = crowd/batch + 2 // the first batch contains the requests from before its read
 		if replays != 1 || ended > most || entries > most {
-			t.Errorf("%d replays; %d looks at the item and %d at the orders for %d requests, want at most %d", replays, ended, entries, crowd, most)
+			t.Errorf("%d replays; %d reads of the item and %d of the orders for %d requests, want at most %d", replays, ended, entries, crowd, most)
 		}
 		t.Logf("%d statements for %d requests", ended+entries, crowd)
 		s.unloaded("the crowd")

@@ -14,54 +14,53 @@ import (
 	"flashsale/webhook"
 )
 
-// The refusals of the administration of webhooks.
+// The errors of the administration of webhooks.
 var (
-	// ErrEndpointNotFound says that no such endpoint exists, or not any more.
+	// ErrEndpointNotFound says that no such endpoint exists.
 	ErrEndpointNotFound = errors.New("order: webhook endpoint not found")
-	// ErrEndpointLimit says that there are MaxEndpoints of them already.
+	// ErrEndpointLimit says that MaxEndpoints exist already.
 	ErrEndpointLimit = errors.New("order: too many webhook endpoints")
-	// ErrEndpointDisabled says that nothing is sent to the endpoint at present.
+	// ErrEndpointDisabled says that the endpoint is disabled.
 	ErrEndpointDisabled = errors.New("order: webhook endpoint disabled")
-	// ErrDeliveryNotFound says that the endpoint was never owed such an event, or
-	// that it is forgotten by now.
+	// ErrDeliveryNotFound says that the endpoint never got such an event, or that the event
+	// was deleted by now.
 	ErrDeliveryNotFound = errors.New("order: webhook delivery not found")
 )
 
 const (
-	// MaxEndpoints bounds how many endpoints there may be.
+	// MaxEndpoints bounds the number of endpoints.
 	MaxEndpoints = 50
-	// SecretOverlap is how long after a rotation the secret before still signs, too.
+	// SecretOverlap is how long after a rotation the previous secret signs, too.
 	SecretOverlap = 24 * time.Hour
-	// disabledGone is why an endpoint is disabled whose server answered 410.
+	// disabledGone is the reason for disabling an endpoint whose server answered 410.
 	disabledGone = "gone"
 )
 
-// Endpoint is a server of the shop's that is told of events. Its secret is not
-// part of it: that is shown once, when it is made.
+// Endpoint is a server of the shop's that receives events. It does not contain the secret,
+// which is shown once, when it is created.
 type Endpoint struct {
 	ID          string
 	URL         string
 	Description string
 	Events      []EventType // in the order of EventTypes
 	Enabled     bool
-	// DisabledReason is "gone" where the server's answer has disabled the
-	// endpoint, and empty otherwise.
+	// DisabledReason is "gone" if a server's answer disabled the endpoint, and empty
+	// otherwise.
 	DisabledReason string
 	CreatedAt      time.Time
 	UpdatedAt      time.Time
-	// OldSecretUntil is how long the secret before the last rotation signs, too;
-	// zero or past: not any more.
+	// OldSecretUntil is how long the previous secret signs, too; zero or past: no longer.
 	OldSecretUntil time.Time
 }
 
-// NewEndpoint is what an admin states to add an endpoint.
+// NewEndpoint is an admin's request to add an endpoint.
 type NewEndpoint struct {
 	URL         string
 	Description string
-	Events      []EventType // at least one of EventTypes, none twice
+	Events      []EventType // at least one of EventTypes, without duplicates
 }
 
-// EndpointChange is what an admin changes of an endpoint; nil: nothing.
+// EndpointChange is an admin's change of an endpoint; nil fields stay unchanged.
 type EndpointChange struct {
 	URL         *string
 	Description *string
@@ -85,7 +84,7 @@ type endpointRow struct {
 	DeletedAt      int64
 }
 
-// TableName tells gorm the table.
+// TableName returns the name of the table to gorm.
 func (endpointRow) TableName() string { return "webhook_endpoints" }
 
 func (r *endpointRow) endpoint() Endpoint {
@@ -99,7 +98,7 @@ func (r *endpointRow) endpoint() Endpoint {
 	return e
 }
 
-// joinEvents is a list of events as the table has it, in the usual order.
+// joinEvents returns a list of events as the table stores it, in the order of EventTypes.
 func joinEvents(events []EventType) string {
 	var names []string
 	for _, kind := range EventTypes {
@@ -177,7 +176,7 @@ func endpointOf(db *gorm.DB, id string) (endpointRow, error) {
 	return rows[0], nil
 }
 
-// alterEndpoint changes an endpoint's row in one transaction with its audit.
+// alterEndpoint changes an endpoint's row and writes the audit entry, in one transaction.
 func (s *Store) alterEndpoint(ctx context.Context, id, action string, by By, fn func(r *endpointRow, now int64)) (endpointRow, error) {
 	var row endpointRow
 	err := s.changing(ctx, action+" "+id, func(tx *gorm.DB, now int64) error {
@@ -196,8 +195,8 @@ func (s *Store) alterEndpoint(ctx context.Context, id, action string, by By, fn 
 	return row, err
 }
 
-// apply changes a row as an admin wants it. Who enables an endpoint again has
-// seen to what disabled it.
+// apply applies an admin's change to a row. Enabling an endpoint clears the reason why it
+// was disabled.
 func (c *EndpointChange) apply(r *endpointRow, _ int64) {
 	if c.URL != nil {
 		r.URL = *c.URL
@@ -213,20 +212,20 @@ func (c *EndpointChange) apply(r *endpointRow, _ int64) {
 	}
 }
 
-// remove makes an endpoint a deleted one. Its deliveries go in the background:
-// there may be any number of them.
+// remove marks an endpoint as deleted. Its deliveries are deleted in the background,
+// because there may be any number of them.
 func (r *endpointRow) remove(now int64) {
 	r.Enabled, r.DeletedAt = false, now
 	r.Secret, r.OldSecret, r.OldSecretUntil = "", "", 0
 }
 
-// rotate gives an endpoint a new secret; the one before signs on for a while.
+// rotate sets a new secret; the previous one still signs for SecretOverlap.
 func (r *endpointRow) rotate(now int64) {
 	r.OldSecret, r.OldSecretUntil = r.Secret, now+SecretOverlap.Milliseconds()
 	r.Secret = webhook.NewSecret()
 }
 
-// auditEndpoint notes who changed an endpoint to what. No secret is ever part of it.
+// auditEndpoint records a change of an endpoint. It never contains a secret.
 func auditEndpoint(tx *gorm.DB, now int64, by By, action string, before, after *endpointRow) error {
 	was, err := auditText(before)
 	if err != nil {
@@ -239,7 +238,7 @@ func auditEndpoint(tx *gorm.DB, now int64, by By, action string, before, after *
 	return auditWebhook(tx, &auditRow{At: now, Actor: by.Actor, Action: action, Before: was, After: is, RequestID: by.RequestID})
 }
 
-// auditText is an endpoint in an audit; empty for none.
+// auditText is an endpoint as the audit stores it; empty for none.
 func auditText(r *endpointRow) (string, error) {
 	if r == nil || r.DeletedAt != 0 {
 		return "", nil
@@ -259,7 +258,7 @@ func auditText(r *endpointRow) (string, error) {
 	return string(b), nil
 }
 
-// auditNote notes that something was asked of an endpoint which changes nothing of it.
+// auditNote records a request that does not change the endpoint itself.
 func auditNote(tx *gorm.DB, now int64, by By, action, endpointID, eventID string) error {
 	b, err := json.Marshal(map[string]string{"id": endpointID, "event": eventID})
 	if err != nil {

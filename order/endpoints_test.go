@@ -85,7 +85,7 @@ func TestWebhooks_Administration(t *testing.T) {
 		!strings.Contains(notes[1].After, `"enabled":false`) || notes[2].RequestID != "r1" {
 		t.Errorf("audit %+v", notes)
 	}
-	// Its secrets are gone, too.
+	// Its secrets are deleted, too.
 	var left string
 	if err := s.Reader().Raw("SELECT secret || old_secret FROM webhook_endpoints").Scan(&left).Error; err != nil || left != "" {
 		t.Errorf("secrets of a deleted endpoint: %q, %v", left, err)
@@ -101,7 +101,7 @@ func same(a, b Endpoint) bool {
 		a.DisabledReason == b.DisabledReason && a.CreatedAt.Equal(b.CreatedAt) && a.UpdatedAt.Equal(b.UpdatedAt)
 }
 
-// TestWebhooks_Limit: however many come at once, there are no more than may be.
+// TestWebhooks_Limit: concurrent calls do not exceed the limit.
 func TestWebhooks_Limit(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -181,6 +181,6 @@ func TestWebhooks_Deliveries(t *testing.T) {
 		}
 	}
 	if err := w.Redeliver(await.Context(t), e.ID, "msg_none", By{}); !errors.Is(err, ErrDeliveryNotFound) {
-		t.Errorf("redelivery of what never was: %v", err)
+		t.Errorf("redelivery of an unknown event: %v", err)
 	}
 }

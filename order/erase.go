@@ -13,12 +13,11 @@ import (
 	"flashsale/inventory"
 )
 
-// ErrOrdersInFlight says that a buyer has purchases in the queue, dead letters
-// included. Nothing more was changed; try again once they are committed or
-// discarded.
+// ErrOrdersInFlight says that a buyer has purchases in the queue, dead letters included.
+// Nothing more was changed; retry once they are committed or discarded.
 var ErrOrdersInFlight = errors.New("order: the buyer has orders in flight")
 
-// Renamer gives a buyer of an item another name in Redis, around a change of the database.
+// Renamer replaces a buyer's name in Redis, around a change of the database.
 type Renamer interface {
 	// Rename is inventory.Inventory.Rename.
 	Rename(ctx context.Context, item string, plan func(ctx context.Context) (inventory.Renaming, error), commit func(ctx context.Context) error) error
@@ -33,35 +32,35 @@ type BuyerService struct {
 	Renamer Renamer
 }
 
-// Erasure is who wants a buyer's personal data erased, and why. It is kept, and
-// so it must not name the buyer.
+// Erasure is the author and the reason of an erasure. It is kept, so it must not name the
+// buyer.
 type Erasure struct {
 	Actor     string
 	Reason    string
 	RequestID string
 }
 
-// Erased is what an erasure came to.
+// Erased is the result of an erasure.
 type Erased struct {
-	// Pseudonym stands in the buyer's place; empty where there was nothing to erase.
+	// Pseudonym replaces the buyer's name; empty if there was nothing to erase.
 	Pseudonym string
-	Orders    int // rows that bear the pseudonym now
+	Orders    int // rows that have the pseudonym now
 }
 
-// EraseBuyer puts a random pseudonym in a buyer's place wherever the buyer is
-// named, and the orders' ids in the place of their idempotency keys, which the
-// buyer chose. The orders stay, with their money and their payments' references.
-// The audit says who erased and why, under the pseudonym alone.
+// EraseBuyer replaces the buyer's name with a random pseudonym everywhere, and replaces the
+// idempotency keys of the buyer's orders, which the buyer chose, with the orders' ids. The
+// orders stay, with their amounts and their payments' references. The audit records who
+// erased and why, and names only the pseudonym.
 //
-// It goes item by item, each in one transaction under the item's lock, in Redis and in
-// the database together: see inventory.Rename. A repeat goes on where an error has
-// stopped it, under another pseudonym, and finds nothing when all is done. What
-// the buyer buys afterwards is a stranger's purchase.
+// It erases one item after the other, each in one transaction under the item's lock, in
+// Redis and in the database together: see inventory.Rename. A repeat continues where an
+// error stopped it, with another pseudonym, and finds nothing when all is done. Purchases
+// that the buyer makes afterwards are not affected.
 //
 // Errors: ErrOrdersInFlight, ErrDatabase, inventory.ErrUnavailable, inventory.ErrStopped.
 func (s *BuyerService) EraseBuyer(ctx context.Context, user string, e Erasure) (Erased, error) {
-	// It also reads the log of queued orders, of which only the end is left to be read
-	// under the lock.
+	// This call also reads the log of queued orders, so that only its end remains to be
+	// read under the lock.
 	if err := s.noneInFlight(ctx, user, ""); err != nil {
 		return Erased{}, err
 	}
@@ -71,7 +70,7 @@ func (s *BuyerService) EraseBuyer(ctx context.Context, user string, e Erasure) (
 	}
 	done := Erased{Pseudonym: newPseudonym()}
 	if e.Actor == user {
-		e.Actor = done.Pseudonym // who erases their own name must not leave it behind
+		e.Actor = done.Pseudonym // an admin who erases their own name must not leave it in the audit
 	}
 	for _, item := range items {
 		if ctx.Err() != nil {
@@ -90,7 +89,7 @@ func (s *BuyerService) EraseBuyer(ctx context.Context, user string, e Erasure) (
 			done.Orders += n
 			return err
 		}
-		// An item that was begun is finished, whether or not the caller waits for it.
+		// An item that was begun is finished even if the caller has gone.
 		if err := s.Renamer.Rename(context.WithoutCancel(ctx), item, plan, commit); err != nil {
 			return Erased{}, fmt.Errorf("erase a buyer from item %s: %w", item, err)
 		}
@@ -111,7 +110,7 @@ func (s *BuyerService) noneInFlight(ctx context.Context, user, item string) erro
 		found := false
 		var err error
 		before, err = s.Queued.Tasks(ctx, user, before, 1, func(id string, payload []byte) bool {
-			t, err := parseTask(id, payload) // what cannot be read names nobody
+			t, err := parseTask(id, payload) // an unreadable task names no buyer
 			if err == nil && t.UserID == user && (item == "" || t.ItemID == item) {
 				found = true
 			}
@@ -127,7 +126,7 @@ func (s *BuyerService) noneInFlight(ctx context.Context, user, item string) erro
 	return nil
 }
 
-// newPseudonym is a name that no buyer has, and that could be a token's subject.
+// newPseudonym returns a name that no buyer has, and that is valid as a token's subject.
 func newPseudonym() string {
 	var b [16]byte
 	// crypto/rand.Read never returns an error; it ends the program instead.
@@ -136,7 +135,7 @@ func newPseudonym() string {
 }
 
 const (
-	// Every buyer that is counted or noted has an order.
+	// Every buyer with a counted quantity or a recorded release has an order.
 	selectItemsOf = `SELECT DISTINCT item_id FROM ` + buyersOrders
 	selectKeysOf  = `SELECT idempotency_key, id FROM orders WHERE user_id = ?1 AND item_id = ?2`
 	eraseOrders   = `UPDATE orders SET user_id = ?1, idempotency_key = id WHERE user_id = ?2 AND item_id = ?3`
@@ -145,23 +144,23 @@ const (
 		WHERE user_id = ?2 AND order_id IN (SELECT id FROM orders WHERE user_id = ?1 AND item_id = ?3)`
 	eraseEvents = `UPDATE webhook_events SET body = replace(body, '"user_id":"' || ?2 || '"', '"user_id":"' || ?1 || '"')
 		WHERE order_id IN (SELECT id FROM orders WHERE user_id = ?1 AND item_id = ?3)`
-	// A name in JSON is a value between quotes, and none needs an escape. A field of
-	// that name stays, and so does what is not a name but the service's own word: a
+	// A name in JSON is a value between quotes, and no name needs an escape. A field name
+	// equal to it stays, and so do the entries that contain only the service's own words: a
 	// buyer may be called "admin" or "control".
 	eraseAudit = `UPDATE audit SET actor = CASE WHEN actor = ?2 THEN ?1 ELSE actor END,
 		before = CASE WHEN ` + auditWords + ` THEN before ELSE replace(before, ':"' || ?2 || '"', ':"' || ?1 || '"') END,
 		after = CASE WHEN ` + auditWords + ` THEN after ELSE replace(after, ':"' || ?2 || '"', ':"' || ?1 || '"') END
 		WHERE id IN (SELECT value FROM json_each(?3)) AND ` + auditNames
-	// No index leads to a name within an entry, so all entries are looked at, beside the
-	// writing connection and some at a time.
+	// No index finds a name within an entry, so all entries are read, on a reading
+	// connection and in pages.
 	selectNamed     = `SELECT id FROM audit WHERE id > ?1 AND id <= ?3 AND ` + auditNames
 	selectLastEntry = `SELECT COALESCE(MAX(id), 0) FROM audit`
 	auditNames      = `(actor = ?2 OR NOT ` + auditWords + ` AND (instr(before, ':"' || ?2 || '"') > 0 OR instr(after, ':"' || ?2 || '"') > 0))`
-	// auditWords are the entries that say nothing in anybody's own words.
+	// auditWords selects the entries that contain no user-supplied text.
 	auditWords = `action IN ('` + actionOrderCancel + `', '` + actionOrderRefund + `', '` + actionPaymentRefund + `', '` + actionItemPause + `', '` + actionItemResume + `', '` + actionItemClose + `')`
 )
 
-// itemsOf are the items that a buyer is to be erased from.
+// itemsOf returns the items that a buyer must be erased from.
 func (s *Store) itemsOf(ctx context.Context, user string) (items []string, err error) {
 	err = s.readRows(ctx, selectItemsOf, []any{user}, func(rows *sql.Rows) error {
 		var item string
@@ -172,7 +171,7 @@ func (s *Store) itemsOf(ctx context.Context, user string) (items []string, err e
 	return items, err
 }
 
-// keysOf are the keys of a buyer's orders of an item, each with what takes its place.
+// keysOf returns the keys of a buyer's orders of an item, each with its replacement.
 func (s *Store) keysOf(ctx context.Context, user, item string) (keys []inventory.RenamedKey, err error) {
 	err = s.readRows(ctx, selectKeysOf, []any{user, item}, func(rows *sql.Rows) error {
 		var k inventory.RenamedKey
@@ -183,9 +182,9 @@ func (s *Store) keysOf(ctx context.Context, user, item string) (keys []inventory
 	return keys, err
 }
 
-// eraseFromItem is the database's part of an erasure from one item. It returns
-// how many orders bear the pseudonym now. Every error that leaves no doubt that nothing
-// was changed wraps inventory.ErrUnchanged.
+// eraseFromItem is the database's part of an erasure from one item. It returns how many
+// orders have the pseudonym now. An error wraps inventory.ErrUnchanged if it is certain
+// that nothing was changed.
 func (s *Store) eraseFromItem(ctx context.Context, user, item, pseudonym string, e Erasure) (orders int, err error) {
 	committing := false
 	err = s.repairing(ctx, "erase a buyer from item "+item, func(ctx context.Context, c conn, box *outbox) error {
@@ -200,7 +199,7 @@ func (s *Store) eraseFromItem(ctx context.Context, user, item, pseudonym string,
 				return err
 			}
 		}
-		box.touch(item) // rows of buyers have another place: whoever adds them up begins again
+		box.touch(item) // the rows of buyers sort differently now, so a reconciliation of them must start over
 		err = e.note(ctx, c, box.now, item, pseudonym, orders)
 		committing = err == nil
 		return err
@@ -216,14 +215,14 @@ func (s *Store) eraseFromItem(ctx context.Context, user, item, pseudonym string,
 }
 
 const (
-	// auditLook is how many of the audit's entries are looked at in one query.
+	// auditLook is how many audit entries one query reads.
 	auditLook = 20_000
 	// auditPage is how many are changed in one transaction.
 	auditPage = 500
 )
 
-// eraseFromAudit puts the pseudonym into the audit's entries, and returns into how
-// many. Last of all it has the log of what was overwritten cut off.
+// eraseFromAudit writes the pseudonym into the audit's entries, and returns their number.
+// At the end it truncates the database's log, which has the old entries.
 func (s *Store) eraseFromAudit(ctx context.Context, user, pseudonym string, e Erasure) (entries int64, err error) {
 	var last int64
 	err = s.readRows(ctx, selectLastEntry, nil, func(rows *sql.Rows) error { return rows.Scan(&last) })
@@ -251,7 +250,7 @@ func (s *Store) eraseFromAudit(ctx context.Context, user, pseudonym string, e Er
 }
 
 // eraseFromEntries is eraseFromAudit for some entries. The first of its transactions
-// notes the erasure.
+// records the erasure.
 func (s *Store) eraseFromEntries(ctx context.Context, ids []int64, user, pseudonym string, e Erasure, first bool) (entries int64, err error) {
 	list, err := json.Marshal(ids)
 	if err != nil {
@@ -267,7 +266,7 @@ func (s *Store) eraseFromEntries(ctx context.Context, ids []int64, user, pseudon
 	return entries, err
 }
 
-// note writes the audit's entry of the erasure.
+// note writes the audit entry of the erasure.
 func (e *Erasure) note(ctx context.Context, c conn, now int64, item, pseudonym string, orders int) error {
 	after, err := json.Marshal(struct {
 		Pseudonym string `json:"pseudonym"`

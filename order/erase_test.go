@@ -21,7 +21,7 @@ import (
 	"flashsale/queue"
 )
 
-// erasure is why the tests erase.
+// erasure is the erasure of the tests.
 var erasure = Erasure{Actor: "root", Reason: "asked for by letter 7", RequestID: "req-1"}
 
 // buyerService erases and exports the buyers of a site.
@@ -45,8 +45,8 @@ func (s *site) mustErase(user string) Erased {
 	return done
 }
 
-// traces lists where a name stands: in any column of the database, in its files
-// byte by byte, and in any key or value of Redis.
+// traces lists where a name occurs: in any column of the database, in any byte of its
+// files, and in any key or value of Redis.
 func (s *site) traces(name string) []string {
 	s.t.Helper()
 	ctx := await.Context(s.t)
@@ -91,7 +91,7 @@ func (s *site) traces(name string) []string {
 			value = s.rdb.LRange(ctx, key, 0, -1).Val()
 		case "stream":
 			value = s.rdb.XRange(ctx, key, "-", "+").Val()
-		case "none": // another test's, gone meanwhile
+		case "none": // a key of another test, deleted meanwhile
 		default:
 			s.t.Fatalf("key %s is a %s, which this test cannot read", key, kind)
 		}
@@ -102,8 +102,8 @@ func (s *site) traces(name string) []string {
 	return found
 }
 
-// TestService_EraseBuyer erases a buyer who has orders of every fate: nothing is
-// left of the name, and stock, limits and money are as they were.
+// TestService_EraseBuyer erases a buyer with orders in every state: the name occurs
+// nowhere, and stock, limits and payments are unchanged.
 func TestService_EraseBuyer(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -131,14 +131,14 @@ func TestService_EraseBuyer(t *testing.T) {
 		}
 		before := ledgerOf(s)
 		if got := s.traces(alice); len(got) < 4 {
-			t.Fatalf("before the erasure the name stands only in %v", got)
+			t.Fatalf("before the erasure the name occurs only in %v", got)
 		}
 		done := s.mustErase(alice)
 		if done.Orders != 4 || !strings.HasPrefix(done.Pseudonym, "erased-") {
 			t.Errorf("erased: %+v", done)
 		}
 		if got := s.traces(alice); len(got) > 0 {
-			t.Errorf("the name still stands in %v", got)
+			t.Errorf("the name still occurs in %v", got)
 		}
 		if l := ledgerOf(s); l != before {
 			t.Errorf("ledger %+v, before %+v", l, before)
@@ -156,7 +156,7 @@ func TestService_EraseBuyer(t *testing.T) {
 		if r := rows[bobs.ID]; r.UserID != bob || r.IdempotencyKey != "b" {
 			t.Errorf("another's order: %+v", r)
 		}
-		// The audit tells of it, and of what the others did.
+		// The audit records it, and the changes by others.
 		var after []string
 		err := s.store.Reader().Raw("SELECT actor || ' ' || action || ' ' || item_id || ' ' || request_id || ' ' || before || ' ' || after FROM audit WHERE action <> 'item.create' ORDER BY id").Scan(&after).Error
 		if err != nil {
@@ -172,11 +172,12 @@ func TestService_EraseBuyer(t *testing.T) {
 		if fmt.Sprint(after) != fmt.Sprint(want) {
 			t.Errorf("audit\n%s\nwant\n%s", strings.Join(after, "\n"), strings.Join(want, "\n"))
 		}
-		// A repeat finds nothing, and leaves no trace.
+		// A repeat finds nothing, and writes nothing.
 		if again := s.mustErase(alice); again != (Erased{}) {
 			t.Errorf("once more: %+v", again)
 		}
-		// The limits hold, a repeat is one, and the pseudonym's order can end.
+		// The limits still apply, a repeat is recognized, and the pseudonym's order can
+		// end.
 		if _, err := s.service.Place(await.Context(t), s.purchase(bob, "b2", 1, long)); !errors.Is(err, inventory.ErrUserLimit) {
 			t.Errorf("bob above his limit: %v", err)
 		}
@@ -192,7 +193,7 @@ func TestService_EraseBuyer(t *testing.T) {
 		if l := ledgerOf(s); l.Left != before.Left+2 || l.Held != before.Held-2 || len(owedOf(t, s.store)) != 0 {
 			t.Errorf("after the cancellation %+v, before %+v, owed %v", l, before, owedOf(t, s.store))
 		}
-		// Who comes again is a stranger.
+		// The same user is a new buyer now.
 		if p := s.mustPlace(s.purchase(alice, alice+"@mail-1", 4, long)); p.Replayed {
 			t.Errorf("a new purchase: %+v", p)
 		}
@@ -229,11 +230,11 @@ func TestService_EraseBuyer_InFlight(t *testing.T) {
 			t.Fatal(err)
 		}
 		refuse("dead")
-		// One that comes between the first look and the lock is found under the lock.
+		// A purchase between the first check and the lock is found under the lock.
 		late := buyerService(s)
 		late.Queued = &blindOnce{QueuedTasks: late.Queued}
 		if _, err := late.EraseBuyer(await.Context(t), "alice", erasure); !errors.Is(err, ErrOrdersInFlight) {
-			t.Errorf("between the looks: %v", err)
+			t.Errorf("between the checks: %v", err)
 		}
 		if _, err := s.queue.RunNow(await.Context(t), queued.ID); err != nil {
 			t.Fatal(err)
@@ -246,12 +247,12 @@ func TestService_EraseBuyer_InFlight(t *testing.T) {
 		ledgerOf(s)
 		late.Queued = unreadable{}
 		if _, err := late.EraseBuyer(await.Context(t), "alice", erasure); !errors.Is(err, inventory.ErrUnavailable) {
-			t.Errorf("with the queue away: %v", err)
+			t.Errorf("with the queue down: %v", err)
 		}
 	})
 }
 
-// blindOnce is a log of queued orders that seems empty at the first look.
+// blindOnce is a log of queued orders that is empty at the first read.
 type blindOnce struct {
 	QueuedTasks
 	looked bool
@@ -272,8 +273,8 @@ func (unreadable) Tasks(context.Context, string, string, int, func(string, []byt
 	return "", inventory.ErrUnavailable
 }
 
-// TestService_EraseBuyer_Returns: units that were on their way back at the time
-// of the erasure come back once, whoever still uses the old name.
+// TestService_EraseBuyer_Returns: releases that were pending during the erasure are made
+// once, even by a process that still uses the old name.
 func TestService_EraseBuyer_Returns(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -288,23 +289,23 @@ func TestService_EraseBuyer_Returns(t *testing.T) {
 		}
 		done := s.mustErase(alice)
 		if got := s.traces(alice); len(got) > 0 {
-			t.Errorf("the name still stands in %v", got)
+			t.Errorf("the name still occurs in %v", got)
 		}
 		if owed := owedOf(t, s.store); len(owed) != 1 {
-			t.Errorf("to be given back: %v", owed)
+			t.Errorf("pending releases: %v", owed)
 		}
 		want := Ledger{Initial: 9, Left: 9}
 		if l := ledgerOf(s); l != want {
 			t.Errorf("ledger %+v", l)
 		}
-		// A process that read the note before the erasure.
+		// A process that read the pending releases before the erasure.
 		if waiting, failed := s.service.Returns.give(await.Context(t), owed); len(waiting) != 1 || len(failed) != 0 {
 			t.Errorf("under the old name: waiting %v, failed %v", waiting, failed)
 		}
 		if l := ledgerOf(s); l != want {
 			t.Errorf("ledger %+v", l)
 		}
-		// The buyer comes again, with the old key even, which then is another order's.
+		// The buyer buys again with the old key, which now belongs to a new order.
 		s.mustPlace(s.purchase(alice, "k", 2, long))
 		s.drained()
 		s.service.Returns.give(await.Context(t), owed)
@@ -326,8 +327,9 @@ func TestService_EraseBuyer_Returns(t *testing.T) {
 	})
 }
 
-// TestService_EraseBuyer_Audit: a buyer may be called like a word of the service,
-// which stays, and may be an admin, whose own erasure leaves no name either.
+// TestService_EraseBuyer_Audit: a buyer may have the name of a field or value of the
+// service, which stays; and a buyer may be an admin, whose own erasure leaves no name
+// either.
 func TestService_EraseBuyer_Audit(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -341,7 +343,7 @@ func TestService_EraseBuyer_Audit(t *testing.T) {
 		if _, err := s.service.Cancel(await.Context(t), o.ID, Canceller{Admin: true, UserID: "admin"}); err != nil {
 			t.Fatal(err)
 		}
-		// An order that is refunded, and money that is, of a buyer who stays.
+		// A refunded order and a refunded payment, of a buyer who stays.
 		refunded := s.mustPay("carol", "k", 1)
 		if _, err := s.service.Pay(await.Context(t), refunded.ID, money("twice-"+s.item, 1)); !errors.Is(err, ErrOrderFinal) {
 			t.Fatal(err)
@@ -357,7 +359,7 @@ func TestService_EraseBuyer_Audit(t *testing.T) {
 		s.drained()
 		for _, user := range []string{"per_user_limit", "paused", "cancelled", "paid", "refunded", "duplicate"} {
 			if done := s.mustErase(user); done != (Erased{}) {
-				t.Errorf("of nobody called %s was erased %+v", user, done)
+				t.Errorf("erasure of the unknown buyer %s: %+v", user, done)
 			}
 		}
 		done, err := buyerService(s).EraseBuyer(await.Context(t), "admin", Erasure{Actor: "admin", Reason: "my own"})
@@ -374,7 +376,7 @@ func TestService_EraseBuyer_Audit(t *testing.T) {
 		said := make(map[string]string)
 		for _, e := range entries {
 			if e.Actor == "admin" {
-				t.Errorf("%+v still names who did it", e)
+				t.Errorf("%+v still names the actor", e)
 			}
 			said[e.Action] = e.Before + " " + e.After
 		}
@@ -392,8 +394,8 @@ func TestService_EraseBuyer_Audit(t *testing.T) {
 	})
 }
 
-// failsAt is a Renamer whose caller dies at a place: before the database is changed, or
-// after it was. after runs then.
+// failsAt is a Renamer whose caller dies before or after the change of the database. after
+// runs then.
 type failsAt struct {
 	*inventory.Inventory
 	committed bool
@@ -407,19 +409,19 @@ func (f failsAt) Rename(ctx context.Context, item string, plan func(context.Cont
 				return err
 			}
 		}
-		return errTest // leaves open what has become of the change, as a death does
+		return errTest // the outcome of the change is unknown, as after a death
 	})
 	f.after()
 	return err
 }
 
-// TestService_EraseBuyer_GoesOn: an erasure that was cut off, before or after the
-// database was changed, has lost nothing, and its repeat finishes it.
+// TestService_EraseBuyer_GoesOn: an erasure that was interrupted before or after the change
+// of the database has lost nothing, and its repeat finishes it.
 func TestService_EraseBuyer_GoesOn(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		for _, committed := range []bool{false, true} {
-			for _, sold := range []bool{false, true} { // between the two tries
+			for _, sold := range []bool{false, true} { // between the two attempts
 				s := newSite(t, rdb, false, newItem("", 9, 3)).erasing()
 				stop := s.work()
 				alice := "alice-" + s.item
@@ -431,11 +433,11 @@ func TestService_EraseBuyer_GoesOn(t *testing.T) {
 					t.Fatal(err)
 				}
 				if got := s.traces(alice); len(got) == 0 {
-					t.Fatal("nothing remembers the name")
+					t.Fatal("the name occurs nowhere")
 				}
 				want := Ledger{Initial: 9, Left: 6, Sold: 3}
 				if sold {
-					// The sale is loaded as the database has it.
+					// The sale is loaded from the database.
 					p, err := s.service.Place(await.Context(t), s.purchase(alice, "k", 3, long))
 					switch {
 					case err != nil:
@@ -443,7 +445,7 @@ func TestService_EraseBuyer_GoesOn(t *testing.T) {
 					case committed:
 						want.Left, want.Sold = 3, 6
 						if p.Replayed {
-							t.Errorf("a stranger's purchase is taken for a repeat: %+v", p)
+							t.Errorf("a new buyer's purchase is answered as a repeat: %+v", p)
 						}
 					case !p.Replayed || p.Order.ID != o.ID:
 						t.Errorf("the repeat got %+v", p)
@@ -452,7 +454,7 @@ func TestService_EraseBuyer_GoesOn(t *testing.T) {
 				}
 				s.mustErase(alice)
 				if got := s.traces(alice); len(got) > 0 {
-					t.Errorf("committed %v, sold %v: the name still stands in %v", committed, sold, got)
+					t.Errorf("committed %v, sold %v: the name still occurs in %v", committed, sold, got)
 				}
 				if l := ledgerOf(s); l != want {
 					t.Errorf("committed %v, sold %v: ledger %+v, want %+v", committed, sold, l, want)
@@ -464,8 +466,8 @@ func TestService_EraseBuyer_GoesOn(t *testing.T) {
 	})
 }
 
-// TestService_EraseBuyer_NotLoaded: a sale that is not loaded stays so, and what Redis
-// still holds of it loses the name.
+// TestService_EraseBuyer_NotLoaded: a sale that is not loaded stays so, and its remaining
+// data in Redis does not contain the name.
 func TestService_EraseBuyer_NotLoaded(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -479,7 +481,7 @@ func TestService_EraseBuyer_NotLoaded(t *testing.T) {
 		}
 		done := s.mustErase(alice)
 		if got := s.traces(alice); len(got) > 0 || done.Orders != 1 {
-			t.Errorf("erased %+v, the name still stands in %v", done, got)
+			t.Errorf("erased %+v, the name still occurs in %v", done, got)
 		}
 		if live, err := s.stock.Live(await.Context(t), s.item); err != nil || live.Loaded {
 			t.Errorf("the sale is loaded: %+v, %v", live, err)
@@ -490,8 +492,8 @@ func TestService_EraseBuyer_NotLoaded(t *testing.T) {
 	})
 }
 
-// TestService_EraseBuyer_Busy: an erasure that the database has refused leaves the sale
-// as it was, loaded and under the old name.
+// TestService_EraseBuyer_Busy: an erasure that the database refused leaves the sale
+// unchanged, loaded and with the old name.
 func TestService_EraseBuyer_Busy(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -519,8 +521,8 @@ func TestService_EraseBuyer_Busy(t *testing.T) {
 	})
 }
 
-// TestService_EraseBuyer_Selling erases buyers while they and others buy and
-// cancel: the ledger balances at every look, and no unit is lost.
+// TestService_EraseBuyer_Selling erases buyers while they and others buy and cancel: the
+// ledger always balances, and no unit is lost.
 func TestService_EraseBuyer_Selling(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {

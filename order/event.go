@@ -9,14 +9,14 @@ import (
 	"github.com/google/uuid"
 )
 
-// event is one thing to tell.
+// event is one event to send.
 type event struct {
 	kind            EventType
 	itemID, orderID string
 	data            any
 }
 
-// body is the event as it is sent.
+// body encodes the event for sending.
 func (e *event) body(at int64) ([]byte, error) {
 	b, err := json.Marshal(struct {
 		Type      EventType `json:"type"`
@@ -29,7 +29,7 @@ func (e *event) body(at int64) ([]byte, error) {
 	return b, nil
 }
 
-// stamp is a time in Unix milliseconds that JSON spells as the API does.
+// stamp is a time in Unix milliseconds that is encoded as in the API.
 type stamp int64
 
 // MarshalText writes RFC 3339 in UTC with milliseconds.
@@ -37,8 +37,8 @@ func (s stamp) MarshalText() ([]byte, error) {
 	return time.UnixMilli(int64(s)).UTC().AppendFormat(nil, "2006-01-02T15:04:05.000Z07:00"), nil
 }
 
-// orderData is an order in an event: as the API shows it, and like there without
-// the buyer's idempotency key.
+// orderData is an order in an event. It has the fields of the API, without the buyer's
+// idempotency key.
 type orderData struct {
 	ID               string `json:"id"`
 	ItemID           string `json:"item_id"`
@@ -54,10 +54,10 @@ type orderData struct {
 	PaidAt           stamp  `json:"paid_at,omitempty"`
 	ClosedAt         stamp  `json:"closed_at,omitempty"`
 	PaymentReference string `json:"payment_reference,omitempty"`
-	Restocked        *bool  `json:"restocked,omitempty"` // of a refunded order
+	Restocked        *bool  `json:"restocked,omitempty"` // only for a refunded order
 }
 
-// dataOf is an order as an event shows it.
+// dataOf converts an order.
 func dataOf(o *Order) orderData {
 	d := orderData{
 		ID: o.ID, ItemID: o.ItemID, UserID: o.UserID, Quantity: o.Quantity, UnitPriceMinor: o.UnitPriceMinor,
@@ -71,7 +71,7 @@ func dataOf(o *Order) orderData {
 	return d
 }
 
-// dataOfTask is what a task's order has become.
+// dataOfTask converts a task and its outcome.
 func dataOfTask(t *task, o outcome) orderData {
 	return orderData{
 		ID: t.ID, ItemID: t.ItemID, UserID: t.UserID, Quantity: t.Quantity, UnitPriceMinor: t.UnitPriceMinor,
@@ -80,7 +80,7 @@ func dataOfTask(t *task, o outcome) orderData {
 	}
 }
 
-// paymentData is money that is to be refunded.
+// paymentData is a payment that must be refunded.
 type paymentData struct {
 	ID          int64  `json:"id"`
 	Reference   string `json:"reference"`
@@ -92,13 +92,13 @@ type paymentData struct {
 	Order      orderData      `json:"order"`
 }
 
-// soldOutData is an item of which nothing is left.
+// soldOutData is an item that is sold out.
 type soldOutData struct {
 	ItemID     string `json:"item_id"`
 	StockTotal int64  `json:"stock_total"`
 }
 
-// testData is what a test event says.
+// testData is the data of a test event.
 type testData struct {
 	EndpointID string `json:"endpoint_id"`
 }
@@ -109,7 +109,7 @@ const (
 	endpointPrefix = "we_"
 )
 
-// newID makes an id with a prefix.
+// newID returns a new id with a prefix.
 func newID(prefix string) (string, error) {
 	enableRandPool()
 	id, err := uuid.NewV7()

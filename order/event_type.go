@@ -1,9 +1,9 @@
 package order
 
-// EventType names what the shop's servers are told of.
+// EventType is the type of an event that webhooks send.
 type EventType string
 
-// The events. An order's carry the order as it stands then.
+// The types of events. An order's event contains the order in its state at that time.
 const (
 	EventConfirmed EventType = "order.confirmed"
 	EventPaid      EventType = "order.paid"
@@ -11,17 +11,17 @@ const (
 	EventCancelled EventType = "order.cancelled"
 	EventExpired   EventType = "order.expired"
 	EventRejected  EventType = "order.rejected"
-	// EventSoldOut says that the last unit of an item has an owner. It comes again
-	// when units came back, or were added, and the last one is sold again.
+	// EventSoldOut says that the last unit of an item was sold. It is sent again if units
+	// are released or added and the last one is sold again.
 	EventSoldOut EventType = "item.sold_out"
-	// EventLate says that money came which pays nothing and is to be refunded,
-	// whatever the reason.
+	// EventLate says that a payment arrived which pays no order, for any reason, and must
+	// be refunded.
 	EventLate EventType = "payment.late"
-	// EventTest is sent to one endpoint when an admin asks for it.
+	// EventTest is sent to one endpoint when an admin requests it.
 	EventTest EventType = "webhook.test"
 )
 
-// EventTypes are the events that an endpoint may ask for.
+// EventTypes are the events that an endpoint may subscribe to.
 var EventTypes = []EventType{
 	EventConfirmed, EventPaid, EventRefunded, EventCancelled, EventExpired, EventRejected, EventSoldOut, EventLate,
 }

@@ -2,18 +2,18 @@ package order
 
 import "time"
 
-// An order's events need no table: its row says when it reached each of its
-// states, and each state has one place in every life. So an event's number is the
-// place of its state, and any process can tell what came after it.
+// An order's events need no table: its row says when it reached each of its states, and
+// every state has a fixed place in the order's life. So an event's number is the place of
+// its state, and any process can compute which events follow it.
 
-// Event is one change of an order: the order as it stood then.
+// Event is one change of an order: the order in its state after that change.
 type Event struct {
 	// Number is the place of the state in the order's life, from 1.
 	Number int
 	Order  Order
 }
 
-// The places of the states in a life.
+// The places of the states.
 const (
 	placeQueued  = 1
 	placeDecided = 2 // confirmed or rejected
@@ -35,9 +35,9 @@ func (o *Order) Place() int {
 	}
 }
 
-// Settled reports whether no further event is to be expected: the order is in a
-// final state, paid, or confirmed where no payment is asked. A paid order can still
-// be refunded and the last kind cancelled, but no client needs to wait for that.
+// Settled reports whether no further event is expected: the order is in a final state,
+// paid, or confirmed without a payment to wait for. A paid order can still be refunded, and
+// a confirmed one cancelled, but no client needs to wait for that.
 func (o *Order) Settled() bool {
 	switch o.Status {
 	case StatusQueued:
@@ -49,7 +49,7 @@ func (o *Order) Settled() bool {
 	}
 }
 
-// EventsAfter are the order's events behind that number, up to its present state.
+// EventsAfter returns the order's events after that number, up to its present state.
 func (o *Order) EventsAfter(number int) []Event {
 	var events []Event
 	for place := max(number+1, placeQueued); place <= o.Place(); place++ {
@@ -58,14 +58,14 @@ func (o *Order) EventsAfter(number int) []Event {
 	return events
 }
 
-// at is the order as it stood at an earlier place of its life.
+// at returns the order as it was at an earlier place.
 func (o *Order) at(place int) Order {
 	then := *o
 	if place >= o.Place() {
 		return then
 	}
 	then.Reason, then.ClosedAt, then.Restocked = "", time.Time{}, false
-	if place == placeClosed { // only a paid order has a place after it
+	if place == placeClosed { // only a paid order has a later place
 		then.Status = StatusPaid
 		return then
 	}

@@ -18,7 +18,7 @@ import (
 	"flashsale/queue"
 )
 
-// check keeps the example short; a program handles its errors.
+// check keeps the example short; a real program handles its errors.
 func check(err error) {
 	if err != nil {
 		panic(err)
@@ -43,8 +43,8 @@ func openStore(ctx context.Context) (store *order.Store, stop func()) {
 	}
 }
 
-// exampleShop is a shop that sells the item "pen": an API process and a worker on
-// one Redis and one database.
+// exampleShop is a shop that sells the item "pen": an API process and a worker with one
+// Redis and one database.
 type exampleShop struct {
 	service *order.Service
 	orders  *queue.Queue // the accepted orders
@@ -52,7 +52,7 @@ type exampleShop struct {
 	rdb     *redis.Client
 }
 
-// openShop connects the parts as a process does. The worker does not run yet.
+// openShop connects the parts as a process does. It starts no worker.
 func openShop(ctx context.Context, stock int64) (s exampleShop, stop func()) {
 	server, err := embedded.Start()
 	check(err)
@@ -64,7 +64,7 @@ func openShop(ctx context.Context, stock int64) (s exampleShop, stop func()) {
 	check(err)
 	tasks := []order.Tasks{s.orders}
 	sales := &order.Sales{Store: store, Tasks: tasks, Partition: func(string) int { return 0 }}
-	// Without a sold-out mark every purchase asks Redis.
+	// Without a sold-out mark every purchase calls Redis.
 	sold, err := inventory.New(ctx, s.rdb, locks, []*queue.Queue{s.orders}, sales, inventory.Config{Patience: time.Minute, MarkLife: time.Nanosecond})
 	check(err)
 	items, err := catalog.New(ctx, store, sold, catalog.Config{Wait: time.Minute, LoadTimeout: time.Minute})
@@ -99,8 +99,8 @@ func (s exampleShop) work(ctx context.Context) (stop func()) {
 	}
 }
 
-// An order is accepted once it is in the queue (202), before the database knows of
-// it. A worker commits the queued orders in batches.
+// An order is accepted once it is in the queue (202), before it is in the database. A
+// worker commits the queued orders in batches.
 func ExampleService_Place() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -122,8 +122,8 @@ func ExampleService_Place() {
 	// later: confirmed
 }
 
-// Redis counts the stock, and the database has the last word: where Redis has
-// come back with a wrong count, the order that it lets through is refused.
+// Redis counts the stock, and the database decides: if Redis has returned with a wrong
+// count, an order that it wrongly accepts is refused.
 func ExampleService_Place_noOversell() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -140,7 +140,7 @@ func ExampleService_Place_noOversell() {
 	check(err)
 	fmt.Println("alice:", placed.Order.Status)
 
-	// Redis forgets that the only unit is sold.
+	// Redis loses the sale of the only unit.
 	check(shop.rdb.HSet(ctx, "fs:{p0}:sale:pen", "left", 1).Err())
 	_, err = buy("bob")
 	fmt.Println("bob:", err)

@@ -8,14 +8,13 @@ import (
 	"flashsale/queue"
 )
 
-// errTaskType says that this program does not know a type of task. One that
-// does may be running beside it.
+// errTaskType says that this program does not support a type of task. A newer version may
+// be running beside it.
 var errTaskType = errors.New("order: unknown type of task")
 
-// expire closes those of the orders that are due and gives their units back.
-// say learns of each order that is not done with: that it is not due yet by the
-// database's clock, or what went wrong. An order that breaks the transaction is
-// found by halving and fails alone.
+// expire closes the orders that are due and releases their units. say is called for each
+// order that is not finished: it is not due yet by the database's clock, or it failed. An
+// order that breaks the transaction is found by halving, and only that one fails.
 func (f *Fulfiller) expire(ctx context.Context, ids []string, say func(i int, err error)) {
 	if len(ids) == 0 {
 		return
@@ -50,7 +49,7 @@ func (f *Fulfiller) expire(ctx context.Context, ids []string, say func(i int, er
 	}
 }
 
-// expired are the orders that stand so, a repeated expiry's too.
+// expired returns the orders that are expired, including those of a repeated expiry.
 func expired(stand map[string]expiry) []string {
 	var ids []string
 	for id, e := range stand {

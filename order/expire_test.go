@@ -17,12 +17,12 @@ import (
 	"flashsale/queue"
 )
 
-// idle keeps a worker from looking at its queue without cause: what only an
-// idle look would find is not found in the time of a test.
+// idle keeps a worker from polling its queue while it is idle, so a test does not pass
+// because of a poll.
 var idle = queue.RunConfig{MaxIdle: 10 * time.Minute}
 
-// TestFulfiller_Expiry: what is not paid in time expires on its own, not before
-// its time, and others can buy it.
+// TestFulfiller_Expiry: an unpaid order expires on its own, not before its time, and others
+// can buy its units.
 func TestFulfiller_Expiry(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -42,35 +42,35 @@ func TestFulfiller_Expiry(t *testing.T) {
 			}
 			info := found[0]
 			if info.State == "" && !time.Now().Before(s.mustGet(id).ExpiresAt) {
-				continue // the look came too late
+				continue // read too late
 			}
 			if info.State != queue.StateDelayed || !info.At.Equal(s.mustGet(id).ExpiresAt) {
 				t.Errorf("expiry of order %s: %+v", id, info)
 			}
 		}
-		await.True(t, "the order to lapse", func() bool { return s.mustGet(o.ID).Status == StatusExpired })
+		await.True(t, "the order to expire", func() bool { return s.mustGet(o.ID).Status == StatusExpired })
 		if got := s.mustGet(o.ID); got.ClosedAt.Before(got.ExpiresAt) || got.Reason != reasonUnpaid || time.Now().Before(got.ExpiresAt) {
-			t.Errorf("lapsed order %+v", got)
+			t.Errorf("expired order %+v", got)
 		}
 		if got := s.mustGet(paid.ID); got.Status != StatusPaid {
 			t.Errorf("paid order %+v", got)
 		}
 		await.True(t, "the units to be back", func() bool { return len(owedOf(t, s.store)) == 0 })
-		// The paid order's task has ended, and what is bought later expires too.
+		// The paid order's task is done, and a later order expires too.
 		next := s.mustPlace(s.purchase("u", "k2", 2, long)).Order
-		await.True(t, "the next order to lapse", func() bool { return s.mustGet(next.ID).Status == StatusExpired })
+		await.True(t, "the next order to expire", func() bool { return s.mustGet(next.ID).Status == StatusExpired })
 		await.True(t, "the queue to be empty", func() bool { return statsOf(t, s.queue) == (queue.Stats{}) })
 		if l := ledgerOf(s); l != (Ledger{Initial: 3, Left: 2, Sold: 1}) {
 			t.Errorf("ledger %+v", l)
 		}
 		if again := s.mustPlace(s.purchase("u", "k", 2, long)); again.Order.ID != o.ID || again.Order.Status != StatusExpired || !again.Replayed {
-			t.Errorf("replay of a lapsed order: %+v", again)
+			t.Errorf("replay of an expired order: %+v", again)
 		}
 		auditStore(t, s.store)
 	})
 }
 
-// TestFulfiller_Handle_Expiries: one batch with all that can be the matter.
+// TestFulfiller_Handle_Expiries: one batch with every kind of expiry.
 func TestFulfiller_Handle_Expiries(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -88,7 +88,7 @@ func TestFulfiller_Handle_Expiries(t *testing.T) {
 	if _, _, err := s.cancel(await.Context(t), "cancelled", Canceller{Admin: true}); err != nil {
 		t.Fatal(err)
 	}
-	// An order whose buyer is not counted cannot be taken back.
+	// An order whose buyer has a lower count cannot expire.
 	if err := s.Writer().Exec("UPDATE buyers SET quantity = 1 WHERE user_id LIKE 'ubroken%'").Error; err != nil {
 		t.Fatal(err)
 	}
@@ -132,21 +132,21 @@ func TestFulfiller_Handle_Expiries(t *testing.T) {
 			t.Errorf("order %s is %s, %v, want %s", id, o.Status, err, want)
 		}
 	}
-	// The cancelled order's units had not been given back: they are now.
+	// The cancelled order's units had not been released: they are now.
 	if fmt.Sprint(shelf.units) != fmt.Sprint(map[string]int64{"due1": 2, "due2": 2, "cancelled": 2}) || len(owedOf(t, s)) != 0 {
-		t.Errorf("came back %v, to be given back %v", shelf.units, owedOf(t, s))
+		t.Errorf("released %v, pending %v", shelf.units, owedOf(t, s))
 	}
 	if err := s.Writer().Exec("UPDATE buyers SET quantity = 2 WHERE user_id LIKE 'ubroken%'").Error; err != nil {
 		t.Fatal(err)
 	}
 	if err := errors.Join(f.Handle(await.Context(t), expiries("broken1", "broken2"))...); err != nil {
-		t.Errorf("mended orders: %v", err)
+		t.Errorf("repaired orders: %v", err)
 	}
 	auditStore(t, s)
 }
 
-// TestFulfiller_expire_NotGiven: an order whose units may not be back is not
-// done with, and its next delivery sees to them.
+// TestFulfiller_expire_NotGiven: the task of an order whose release has an unknown outcome
+// is not done, and its next delivery retries the release.
 func TestFulfiller_expire_NotGiven(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -159,30 +159,31 @@ func TestFulfiller_expire_NotGiven(t *testing.T) {
 	for range 2 {
 		for i, err := range f.Handle(await.Context(t), expiries("o1", "o2")) {
 			if !errors.Is(err, errTest) {
-				t.Errorf("order %d with Redis away: %v", i, err)
+				t.Errorf("order %d with Redis down: %v", i, err)
 			}
 		}
 	}
-	// What no sale knows yet is left to the sweeper; it is no failure.
+	// Units of a sale that is not loaded are left to the sweeper; this is not a failure.
 	shelf.set(inventory.ReleaseNotLoaded, nil)
 	if err := errors.Join(f.Handle(await.Context(t), expiries("o1"))...); err != nil {
 		t.Errorf("with the sale not loaded: %v", err)
 	}
 	if owed := owedOf(t, s); !slices.Equal(owed, []string{"o1", "o2"}) {
-		t.Errorf("to be given back: %v", owed)
+		t.Errorf("pending releases: %v", owed)
 	}
-	// A key that stands for another order: the sale is dropped, and if it cannot be, that is tried again.
+	// The key belongs to another order: the sale is dropped, and if that fails, it is
+	// retried.
 	shelf.set(inventory.ReleaseForeign, nil)
 	shelf.dropFail = errTest
 	if err := errors.Join(f.Handle(await.Context(t), expiries("o1"))...); !errors.Is(err, errTest) || len(owedOf(t, s)) != 2 {
-		t.Errorf("with the sale not to be dropped: %v, %v", err, owedOf(t, s))
+		t.Errorf("when the sale cannot be dropped: %v, %v", err, owedOf(t, s))
 	}
 	shelf.dropFail = nil
 	if err := errors.Join(f.Handle(await.Context(t), expiries("o1"))...); err != nil {
 		t.Errorf("with another order's key: %v", err)
 	}
 	if owed := owedOf(t, s); !slices.Equal(owed, []string{"o2"}) || !slices.Equal(shelf.dropped, []string{"item", "item"}) {
-		t.Errorf("to be given back: %v, dropped %v", owed, shelf.dropped)
+		t.Errorf("pending releases: %v, dropped %v", owed, shelf.dropped)
 	}
 	shelf.set(0, nil)
 	if err := errors.Join(f.Handle(await.Context(t), expiries("o1", "o2"))...); err != nil || shelf.units["o2"] != 1 || len(owedOf(t, s)) != 0 {
@@ -191,8 +192,8 @@ func TestFulfiller_expire_NotGiven(t *testing.T) {
 	auditStore(t, s)
 }
 
-// TestFulfiller_expire_DatabaseBusy: orders to expire come again, uncounted,
-// when the worker's time ends before the database is free.
+// TestFulfiller_expire_DatabaseBusy: expiries are retried, and the attempt is not counted,
+// if the worker's time ends before the database is free.
 func TestFulfiller_expire_DatabaseBusy(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -208,9 +209,9 @@ func TestFulfiller_expire_DatabaseBusy(t *testing.T) {
 	}
 }
 
-// TestFulfiller_Expiry_Redelivered: a purchase that is delivered again after its
-// expiry was scheduled, done, or after the order was paid, schedules nothing
-// twice and revives nothing.
+// TestFulfiller_Expiry_Redelivered: a purchase that is delivered again after its expiry was
+// scheduled or done, or after the order was paid, schedules nothing twice and changes no
+// order.
 func TestFulfiller_Expiry_Redelivered(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -236,7 +237,7 @@ func TestFulfiller_Expiry_Redelivered(t *testing.T) {
 		if errs := f.Handle(await.Context(t), first); !followed(errs[0]) || !followed(errs[1]) {
 			t.Fatalf("first delivery: %v", errs)
 		}
-		// The worker stalls, another does it all.
+		// The worker stalls; another one does everything.
 		second := deliver()
 		errs := f.Handle(await.Context(t), second)
 		row := allRows(t, s)["o1"]
@@ -265,9 +266,9 @@ func TestFulfiller_Expiry_Redelivered(t *testing.T) {
 			t.Fatal(err)
 		}
 		before := allRows(t, s)
-		// An old copy of Redis brings the purchases back.
+		// An old copy of Redis contains the purchases again.
 		if err := errors.Join(f.Handle(await.Context(t), first)...); err != nil {
-			t.Errorf("delivered when all was over: %v", err)
+			t.Errorf("delivered after the end: %v", err)
 		}
 		after := allRows(t, s)
 		if fmt.Sprint(after) != fmt.Sprint(before) || after["o1"].Status != "paid" || after["o2"].Status != "expired" {
@@ -277,8 +278,8 @@ func TestFulfiller_Expiry_Redelivered(t *testing.T) {
 	})
 }
 
-// TestFulfiller_Expiry_OneFails: an order that cannot be expired becomes a dead
-// letter; the worker, and the orders around it, go on.
+// TestFulfiller_Expiry_OneFails: an order that cannot expire becomes a dead letter; the
+// worker and the other orders continue.
 func TestFulfiller_Expiry_OneFails(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -301,7 +302,7 @@ func TestFulfiller_Expiry_OneFails(t *testing.T) {
 			t.Fatal(err)
 		}
 		runWorker(t, f, q, idle)
-		await.True(t, "all but one to be done with", func() bool { return statsOf(t, q) == (queue.Stats{Dead: 1}) })
+		await.True(t, "all tasks but one to be done", func() bool { return statsOf(t, q) == (queue.Stats{Dead: 1}) })
 		expired := 0
 		for _, r := range allRows(t, s) {
 			if Status(r.Status) == StatusExpired {
@@ -313,7 +314,7 @@ func TestFulfiller_Expiry_OneFails(t *testing.T) {
 		if expired != 299 || len(shelf.units) != 299 || len(owedOf(t, s)) != 0 || itemOf(t, s, "item").Sold != 1 {
 			t.Errorf("%d expired, %d came back", expired, len(shelf.units))
 		}
-		// The sweeper passes it, too, every time.
+		// The sweeper skips it, too, every time.
 		c.Add(sweepGrace.Milliseconds())
 		sweep, err := NewSweeper(f, SweeperConfig{}).Sweep(await.Context(t))
 		if err == nil || sweep != (Swept{}) {

@@ -12,23 +12,23 @@ import (
 	"flashsale/inventory"
 )
 
-// BuyerRecords receives what is held about a buyer, each kind in one piece and in
-// the order of the fields. An error ends the export.
+// BuyerRecords receives the data about a buyer, one kind after the other, in the order of
+// the fields. An error ends the export.
 type BuyerRecords struct {
 	// Orders are the rows, by id, with the idempotency keys that the buyer chose.
 	Orders func(Order) error
 	// Queued are accepted purchases that have no row yet, dead letters included.
 	Queued func(Order) error
-	// Holdings are the units by which the buyer's limits are counted.
+	// Holdings are the units that count towards the buyer's limits.
 	Holdings func(item string, quantity int64) error
 	Payments func(PaymentRecord) error
-	// Returns are units of closed orders that Redis has yet to be told of.
+	// Returns are units of closed orders that Redis has not confirmed as released.
 	Returns func(ReturnRecord) error
 	// Audit are the entries that name the buyer or one of the buyer's orders.
 	Audit func(AuditEntry) error
 }
 
-// ReturnRecord are the units of one closed order, on their way back to the sale.
+// ReturnRecord is a release of one closed order's units that is still pending.
 type ReturnRecord struct {
 	OrderID        string
 	ItemID         string
@@ -37,12 +37,12 @@ type ReturnRecord struct {
 	CreatedAt      time.Time
 }
 
-// exportPage is how many orders are read at a time.
+// exportPage is how many orders one query reads.
 const exportPage = 500
 
 const (
 	selectOrdersOfUser = `SELECT ` + orderFields + ` FROM orders WHERE id IN (SELECT id FROM ` + buyersOrders + ` WHERE id > ?2 ORDER BY id LIMIT ?3) ORDER BY id`
-	// The table is led by the item, so the buyer's items are named to it.
+	// The table's key starts with the item, so the query lists the buyer's items.
 	selectHoldings = `SELECT item_id, quantity FROM buyers
 		WHERE user_id = ?1 AND item_id IN (SELECT item_id FROM ` + buyersOrders + `) ORDER BY item_id`
 	selectPaymentsOfUser = `SELECT ` + paymentFields + ` FROM ` + buyersOrders + ` b CROSS JOIN orders o ON o.id = b.id
@@ -53,10 +53,9 @@ const (
 		WHERE ` + auditNames + ` OR order_id <> '' AND order_id IN (SELECT id FROM ` + buyersOrders + `) ORDER BY id`
 )
 
-// ExportBuyer reads everything that is held about a buyer. The queue is read
-// before the database, so that an order on its way between the two is not missed;
-// one that was committed meanwhile comes as a row. Errors: those of to,
-// ErrDatabase, inventory.ErrUnavailable.
+// ExportBuyer reads all data about a buyer. The queue is read before the database, so an
+// order that moves between the two is not missed; one that was committed meanwhile is
+// exported as a row. Errors: those of to, ErrDatabase, inventory.ErrUnavailable.
 func (s *BuyerService) ExportBuyer(ctx context.Context, user string, to BuyerRecords) error {
 	pending := make(map[string]task)
 	for _, q := range s.Tasks {
@@ -67,7 +66,7 @@ func (s *BuyerService) ExportBuyer(ctx context.Context, user string, to BuyerRec
 			if t, err := parseTask(id, payload); err == nil && t.UserID == user {
 				pending[id] = t
 			}
-			return nil // what cannot be read names nobody
+			return nil // an unreadable task names no buyer
 		})
 		if err != nil {
 			return fmt.Errorf("find a buyer's queued orders: %w: %w", inventory.ErrUnavailable, err)
@@ -97,7 +96,7 @@ func (s *BuyerService) ExportBuyer(ctx context.Context, user string, to BuyerRec
 	return s.Store.exportRest(ctx, user, to)
 }
 
-// ordersOf reads a page of a buyer's orders, those behind an id.
+// ordersOf reads a page of a buyer's orders, those after an id.
 func (s *Store) ordersOf(ctx context.Context, user, after string) (page []Order, err error) {
 	err = s.readRows(ctx, selectOrdersOfUser, []any{user, after, exportPage}, func(rows *sql.Rows) error {
 		o, err := scanOrder(rows)
@@ -121,8 +120,8 @@ func (s *Store) readRows(ctx context.Context, query string, args []any, scan fun
 	return nil
 }
 
-// exportRest hands on what there is beside the orders. It is little, and read
-// before it is handed on: a slow reader must not keep a connection.
+// exportRest exports everything but the orders. It is little data, and is read before it is
+// passed on: a slow receiver must not hold a connection.
 func (s *Store) exportRest(ctx context.Context, user string, to BuyerRecords) error {
 	if err := s.exportMoney(ctx, user, to); err != nil {
 		return err
@@ -143,7 +142,7 @@ func (s *Store) exportRest(ctx context.Context, user string, to BuyerRecords) er
 		return err
 	}
 	var audit []AuditEntry
-	// The erasure's condition takes the name as its second value.
+	// The erasure's condition expects the name as its second parameter.
 	err = s.readRows(ctx, selectAuditOfUser, []any{user, user}, func(rows *sql.Rows) error {
 		var a AuditEntry
 		var at int64

@@ -13,7 +13,7 @@ import (
 	"flashsale/internal/testing/redistest"
 )
 
-// TestService_ExportBuyer: all that is held about one buyer, and nothing of another.
+// TestService_ExportBuyer exports all data of one buyer, and none of another.
 func TestService_ExportBuyer(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -61,7 +61,7 @@ func TestService_ExportBuyer(t *testing.T) {
 		to := BuyerRecords{
 			Orders: func(o Order) error {
 				if _, twice := orders[o.ID]; twice {
-					t.Errorf("order %s comes twice", o.ID)
+					t.Errorf("order %s is exported twice", o.ID)
 				}
 				orders[o.ID] = o
 				return nil

@@ -13,14 +13,14 @@ import (
 	"flashsale/internal/subscription"
 )
 
-// Why an order cannot be followed.
+// The reasons for refusing a stream.
 var (
-	// ErrTooManyStreams says that this process follows as many orders as it may.
+	// ErrTooManyStreams says that this process has MaxStreams streams.
 	ErrTooManyStreams = errors.New("order: too many streams")
-	// ErrTooManyOwnStreams says that one buyer follows as many orders as one may.
+	// ErrTooManyOwnStreams says that one buyer has MaxOwnStreams streams.
 	ErrTooManyOwnStreams = errors.New("order: too many streams of one buyer")
-	// ErrFeedClosed says that the process is about to end; another one follows
-	// orders as well.
+	// ErrFeedClosed says that the process is shutting down; clients reconnect to another
+	// one.
 	ErrFeedClosed = errors.New("order: feed closed")
 )
 
@@ -36,35 +36,35 @@ type FeedConfig struct {
 	MaxStreams int
 	// MaxOwnStreams bounds those of one buyer on it. Default 10.
 	MaxOwnStreams int
-	// Look is how often the database is asked for all followed orders at once,
-	// which is what a lost message costs at the most. Default 1 s.
+	// Look is the interval of the queries for all followed orders, and so the longest delay
+	// after a lost message. Default 1 s.
 	Look time.Duration
-	// OnError learns of what is tried again. Default: nothing.
+	// OnError receives errors that are retried. Default: they are dropped.
 	OnError func(error)
 }
 
-// Finder reads an order wherever it is, or returns ErrNotFound.
+// Finder reads an order from the database or the queue, or returns ErrNotFound.
 type Finder interface {
 	Get(ctx context.Context, id string) (Order, error)
 }
 
-// Feed follows orders for the streams of one process. It is told of changes by
-// the processes that make them, while it has streams; what it was not told of it
-// finds at its next look, so that telling need not be reliable. A look is a few
-// queries for all streams together, and finds only those that changed.
+// Feed follows orders for the streams of one process. While it has streams, it subscribes
+// to the messages of the processes that change orders. It also polls the database, so a
+// message may be lost. A poll takes a few queries for all streams together, and returns
+// only orders that changed.
 type Feed struct {
 	cfg FeedConfig
-	// wanted holds a token when the first stream has come.
+	// wanted holds a token after the first stream has started.
 	wanted chan struct{}
 	// notified holds a token when orders were reported as changed.
 	notified chan struct{}
-	// absentAfter is how long an order may have no row before it is looked for in
-	// the queue, and how long after that once more.
+	// absentAfter is how long an order may have no row before it is searched for in the
+	// queue, and the time until the second search.
 	absentAfter time.Duration
 
 	mu       sync.Mutex
 	followed map[string]*tracked
-	told     map[string]struct{} // of those that are followed
+	told     map[string]struct{} // followed orders that were reported as changed
 	owned    map[string]int      // streams by buyer
 	streams  int
 	closed   bool
@@ -76,23 +76,23 @@ type Feed struct {
 type tracked struct {
 	id      string
 	streams map[*stream]struct{}
-	// known is the last state that was seen in the database; before that, queued.
+	// known is the last status read from the database; queued before that.
 	known Status
-	// missing is since when there is no row, and absent how often it was
-	// nowhere else either.
+	// missing is when the order was first found without a row, or last searched for; absent
+	// counts the searches that did not find it.
 	missing time.Time
 	absent  int
 }
 
-// stream is one reader. It keeps the newest state only, so that a reader that is
-// slow costs nothing: the events between are derived from it.
+// stream is one reader. It keeps only the newest state, so a slow reader needs no buffer:
+// the events in between are derived from it.
 type stream struct {
 	wake func()
 	news *Order // nil: nothing new; shared with other streams, and never changed
 	err  error  // why it has ended
 }
 
-// NewFeed returns a Feed, which works while Run does.
+// NewFeed returns a Feed, which delivers changes while Run runs.
 func NewFeed(cfg FeedConfig) *Feed {
 	if cfg.MaxStreams == 0 {
 		cfg.MaxStreams = 10_000
@@ -113,16 +113,16 @@ func NewFeed(cfg FeedConfig) *Feed {
 	}
 }
 
-// Follow begins to follow an order, which need not exist. buyer is whose stream
-// it is; empty: one of the shop's own, which are not counted by owner.
+// Follow starts a stream of an order, which need not exist. buyer is the owner of the
+// stream; if it is empty, the stream belongs to the shop and does not count towards a
+// buyer's limit.
 //
-// wake is called when there is something to look at; it must not block, nor call
-// the feed. look returns the order as it stands if that is news, else nil; of
-// several changes it may return only the last, and it may return what is known
-// already. The order is shared and must not be changed. Follow first and read the
-// order then, and nothing is missed. look's errors, after which nothing more comes:
-// ErrFeedClosed, and ErrNotFound when the order was nowhere to be found for a
-// while. stop ends the stream and has to be called.
+// wake is called when look has something to return; it must not block, nor call the feed.
+// look returns the order if it changed, else nil. It may skip all but the last of several
+// changes, and may return a state that the caller has seen already. The order is shared and
+// must not be changed. Call Follow before reading the order, so that no change is missed.
+// An error from look is final: ErrFeedClosed, or ErrNotFound if the order was not found for
+// a while. stop ends the stream and must be called.
 //
 // Errors: ErrTooManyStreams, ErrTooManyOwnStreams, ErrFeedClosed.
 func (f *Feed) Follow(id, buyer string, wake func()) (look func() (*Order, error), stop func(), err error) {
@@ -141,7 +141,7 @@ func (f *Feed) Follow(id, buyer string, wake func()) (look func() (*Order, error
 		e = &tracked{id: id, streams: make(map[*stream]struct{}, 1), known: StatusQueued}
 		f.followed[id] = e
 	}
-	// A newcomer has seen nothing, so whatever is there is news.
+	// A new stream has seen nothing, so the order's present state is a change for it.
 	e.known = StatusQueued
 	s := &stream{wake: wake}
 	e.streams[s] = struct{}{}
@@ -186,7 +186,7 @@ func (f *Feed) newsOf(s *stream) (*Order, error) {
 	return nil, s.err
 }
 
-// signal leaves a token, unless one lies there.
+// signal leaves a token, unless the channel holds one.
 func signal(ch chan struct{}) {
 	select {
 	case ch <- struct{}{}:
@@ -194,16 +194,16 @@ func signal(ch chan struct{}) {
 	}
 }
 
-// Streams is how many streams there are.
+// Streams returns the number of streams.
 func (f *Feed) Streams() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.streams
 }
 
-// Close ends all streams and lets none begin any more, so that their clients go
-// to another process before this one stops to answer. It does not end Run, and
-// does not wait for the streams; Wait does.
+// Close ends all streams and refuses new ones, so that their clients reconnect to another
+// process before this one stops serving. It does not end Run, and does not wait for the
+// streams; Wait does.
 func (f *Feed) Close(context.Context) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -214,8 +214,8 @@ func (f *Feed) Close(context.Context) error {
 	return nil
 }
 
-// Wait waits, after Close, until the streams have left: until their clients have
-// been sent the end. Errors: the end of ctx.
+// Wait waits, after Close, until every stream has stopped, so that its client has received
+// the end. Errors: the end of ctx.
 func (f *Feed) Wait(ctx context.Context) error {
 	if f.Streams() == 0 {
 		return nil
@@ -236,7 +236,7 @@ func (e *tracked) end(err error) {
 	}
 }
 
-// deliver hands a state to the streams of its order.
+// deliver passes an order's new state to its streams.
 func (f *Feed) deliver(o *Order) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -245,14 +245,14 @@ func (f *Feed) deliver(o *Order) {
 		return
 	}
 	e.known, e.missing, e.absent = o.Status, time.Time{}, 0
-	news := *o // which may be one of a page of orders
+	news := *o // o may be part of a page of orders
 	for s := range e.streams {
 		s.news = &news
 		s.wake()
 	}
 }
 
-// Run listens and looks, while there are streams, until ctx ends.
+// Run subscribes and polls, while there are streams, until ctx ends.
 func (f *Feed) Run(ctx context.Context) error {
 	for {
 		select {
@@ -264,7 +264,7 @@ func (f *Feed) Run(ctx context.Context) error {
 	}
 }
 
-// work follows orders until no streams are left or ctx ends.
+// work follows orders until no stream is left or ctx ends.
 func (f *Feed) work(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	var listening sync.WaitGroup
@@ -278,7 +278,7 @@ func (f *Feed) work(ctx context.Context) {
 		case <-f.notified:
 			f.look(ctx, f.takeNotified())
 		case <-tick.C:
-			// Not before a tick: streams come and go, and each subscription is work.
+			// Checked only at a tick: streams come and go, and a subscription is expensive.
 			if f.Streams() == 0 {
 				return
 			}
@@ -290,7 +290,7 @@ func (f *Feed) work(ctx context.Context) {
 	}
 }
 
-// listen hears which orders changed until ctx ends.
+// listen receives the ids of changed orders until ctx ends.
 func (f *Feed) listen(ctx context.Context) {
 	for ctx.Err() == nil {
 		err := subscription.Hear(ctx, f.cfg.Redis, f.hear, changedChannel)

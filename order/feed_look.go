@@ -14,22 +14,22 @@ import (
 const (
 	// lookPage bounds the orders of one query.
 	lookPage = 500
-	// absentAfter is Feed's field of that name. An order that has no row and is not
-	// in the queue either is lost with Redis, or still in the hands of a worker.
+	// absentAfter is the default of Feed.absentAfter. An order that has neither a row nor a
+	// task was lost with Redis, or a worker is about to commit it.
 	absentAfter = 5 * time.Second
-	// absentLooks is how often it has to be nowhere until its streams end.
+	// absentLooks is how many searches must fail to find an order before its streams end.
 	absentLooks = 2
-	// seekMost bounds the orders that are searched for in the queue at one time.
+	// seekMost bounds the orders that one tick searches for in the queue.
 	seekMost = 64
 )
 
-// hear notes what a message tells of.
+// hear records the orders that a message names.
 func (f *Feed) hear(msg any) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	switch m := msg.(type) {
 	case *redis.Subscription:
-		// What was told before, nobody here has heard.
+		// Messages sent before the subscription were missed: read all orders.
 		for id := range f.followed {
 			f.told[id] = struct{}{}
 		}
@@ -46,7 +46,7 @@ func (f *Feed) hear(msg any) {
 }
 
 // lookup holds the ids of followed orders to be read, by their last known status. Those
-// that have another status by now are news.
+// that have another status by now have changed.
 type lookup map[Status][]string
 
 func (f *Feed) takeNotified() lookup {
@@ -72,8 +72,8 @@ func (f *Feed) all() lookup {
 	return w
 }
 
-// look delivers those of the orders that have changed. What cannot be read is
-// looked at again with the next tick.
+// look delivers the orders that have changed. After an error the next tick reads them
+// again.
 func (f *Feed) look(ctx context.Context, w lookup) {
 	for known, ids := range w {
 		for from := 0; from < len(ids) && ctx.Err() == nil; from += lookPage {
@@ -89,10 +89,10 @@ func (f *Feed) look(ctx context.Context, w lookup) {
 	}
 }
 
-// seek searches for orders that have had no row for long, and ends the streams of
-// those that are nowhere: their clients ask again, and are told so. It gives up
-// at the first that cannot be searched for: with Redis away each of them would take
-// as long as Redis is waited for, and no stream hears anything meanwhile.
+// seek searches for orders that have had no row for long, and ends the streams of those
+// that do not exist: their clients request the order again and get 404. It stops at the
+// first error: while Redis is down each search would take as long as the timeout of Redis,
+// and no stream would receive changes meanwhile.
 func (f *Feed) seek(ctx context.Context) {
 	for _, id := range f.rowless(time.Now()) {
 		_, err := f.cfg.Orders.Get(ctx, id)
@@ -118,7 +118,7 @@ func (f *Feed) seek(ctx context.Context) {
 	}
 }
 
-// rowless are orders that are due to be searched for elsewhere.
+// rowless returns the orders without a row that are due for a search.
 func (f *Feed) rowless(now time.Time) []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -139,7 +139,7 @@ func (f *Feed) rowless(now time.Time) []string {
 const selectChanged = `SELECT ` + orderFields + ` FROM orders
 	WHERE id IN (SELECT value FROM json_each(?1)) AND status <> ?2`
 
-// changedFrom reads those of the orders that have a row in another state.
+// changedFrom reads the orders whose row has another status.
 func (s *Store) changedFrom(ctx context.Context, known Status, ids []string) ([]Order, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()

@@ -17,14 +17,14 @@ import (
 	"flashsale/queue"
 )
 
-// never is a pause that a test does not live to see the end of.
+// never is a pause longer than any test.
 const never = time.Hour
 
 // newFeed runs a feed until the test ends.
 func newFeed(t *testing.T, cfg FeedConfig, change ...func(*Feed)) *Feed {
 	t.Helper()
 	if cfg.OnError == nil {
-		cfg.OnError = func(err error) { t.Logf("heard %v", err) }
+		cfg.OnError = func(err error) { t.Logf("reported %v", err) }
 	}
 	f := NewFeed(cfg)
 	for _, fn := range change {
@@ -47,11 +47,11 @@ func newFeed(t *testing.T, cfg FeedConfig, change ...func(*Feed)) *Feed {
 	return f
 }
 
-// reader follows one order as the edge does.
+// reader follows one order as the API does.
 type reader struct {
 	t    *testing.T
 	look func() (*Order, error)
-	news chan struct{} // a token when there is something to look at
+	news chan struct{} // holds a token after wake
 	seen int
 	stop func()
 }
@@ -67,7 +67,7 @@ func (f *Feed) mustFollow(t *testing.T, id, buyer string) *reader {
 	return r
 }
 
-// next waits for news.
+// next waits for a change.
 func (r *reader) next(ctx context.Context) (Order, error) {
 	for {
 		if o, err := r.look(); err != nil {
@@ -83,7 +83,7 @@ func (r *reader) next(ctx context.Context) (Order, error) {
 	}
 }
 
-// upTo reads until the order stands so, and returns the states that were new.
+// upTo reads until the order has that status, and returns the statuses that were new.
 func (r *reader) upTo(want Status) []Status {
 	r.t.Helper()
 	var states []Status
@@ -102,8 +102,8 @@ func (r *reader) upTo(want Status) []Status {
 	}
 }
 
-// subscribed waits until the feed learns of changes: an order that has a row is
-// told to a newcomer by that, since this feed does not look on its own.
+// subscribed waits until the feed receives changes. This feed does not poll, so a new
+// stream of an order with a row gets the order only after the subscription.
 func (f *Feed) subscribed(t *testing.T, s *Store) {
 	t.Helper()
 	name := "sub" + randomName(t)
@@ -112,8 +112,8 @@ func (f *Feed) subscribed(t *testing.T, s *Store) {
 	f.mustFollow(t, name+"-order", "").upTo(StatusConfirmed)
 }
 
-// TestFeed_EveryTransition: each change of an order is told at once, by a feed
-// that never looks on its own.
+// TestFeed_EveryTransition: each change of an order is delivered at once, by a feed that
+// never polls.
 func TestFeed_EveryTransition(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -159,7 +159,7 @@ func TestFeed_EveryTransition(t *testing.T) {
 	})
 }
 
-// TestFeed_Buried: the end of an order that no worker could commit is told, too.
+// TestFeed_Buried: the rejection of an order that no worker could commit is delivered, too.
 func TestFeed_Buried(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -195,8 +195,8 @@ func TestFeed_Buried(t *testing.T) {
 	})
 }
 
-// TestFeed_MessageLost: a feed that hears nothing, because its Redis is out of
-// reach, finds every change by looking.
+// TestFeed_MessageLost: a feed that receives no messages, because its Redis is unreachable,
+// finds every change by polling.
 func TestFeed_MessageLost(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -224,8 +224,8 @@ type nowhere struct{}
 
 func (nowhere) Get(context.Context, string) (Order, error) { return Order{}, ErrNotFound }
 
-// TestFeed_Follow_Late: who begins to follow an order that others follow already
-// is told how it stands.
+// TestFeed_Follow_Late: a new stream of an order that has other streams already gets the
+// order's present state.
 func TestFeed_Follow_Late(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -239,7 +239,7 @@ func TestFeed_Follow_Late(t *testing.T) {
 		t.Errorf("the second: %v", got)
 	}
 	first.stop()
-	first.stop() // which changes nothing
+	first.stop() // a second call has no effect
 	if n := f.Streams(); n != 1 {
 		t.Errorf("%d streams, want 1", n)
 	}
@@ -268,7 +268,7 @@ func TestFeed_Follow_Err(t *testing.T) {
 	}
 }
 
-// TestFeed_Close: streams end with the feed, and read first what came before.
+// TestFeed_Close: streams end with the feed, after they have returned earlier changes.
 func TestFeed_Close(t *testing.T) {
 	t.Parallel()
 	f := NewFeed(FeedConfig{})
@@ -289,7 +289,7 @@ func TestFeed_Close(t *testing.T) {
 	}
 }
 
-// TestFeed_Wait: a process that stops waits for its streams, and no longer than it may.
+// TestFeed_Wait: Wait waits for the streams, at most until ctx ends.
 func TestFeed_Wait(t *testing.T) {
 	t.Parallel()
 	f := NewFeed(FeedConfig{})
@@ -310,12 +310,12 @@ func TestFeed_Wait(t *testing.T) {
 	go func() { ended <- f.Wait(await.Context(t)) }()
 	b.stop()
 	if err := <-ended; err != nil {
-		t.Errorf("after the last has left: %v", err)
+		t.Errorf("after the last stream has stopped: %v", err)
 	}
 }
 
-// TestFeed_Absent: an order that is in the queue is waited for; one that is
-// nowhere ends its streams.
+// TestFeed_Absent: the stream of a queued order continues; that of an order that does not
+// exist ends.
 func TestFeed_Absent(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -329,17 +329,17 @@ func TestFeed_Absent(t *testing.T) {
 			t.Fatalf("%v, want ErrNotFound", err)
 		}
 		if n := asked.of("lost"); n < absentLooks {
-			t.Errorf("given up after %d looks", n)
+			t.Errorf("ended after %d searches", n)
 		}
 		before := asked.of(queued.ID)
-		await.True(t, "the queued order to be looked for again", func() bool { return asked.of(queued.ID) > before+2*absentLooks })
+		await.True(t, "another search for the queued order", func() bool { return asked.of(queued.ID) > before+2*absentLooks })
 		s.work()
 		waits.upTo(StatusConfirmed)
 	})
 }
 
-// TestFeed_Seek_RedisAway: while Redis does not answer, one order is asked for at
-// a look and not dozens, each of which would keep the streams waiting.
+// TestFeed_Seek_RedisAway: while Redis does not answer, each poll searches for one order
+// and not for dozens, which would delay the streams.
 func TestFeed_Seek_RedisAway(t *testing.T) {
 	t.Parallel()
 	asked := 0
@@ -352,10 +352,10 @@ func TestFeed_Seek_RedisAway(t *testing.T) {
 	for i := range 5 {
 		f.mustFollow(t, fmt.Sprintf("o%d", i), "u")
 	}
-	f.seek(await.Context(t)) // notes since when they have no row
+	f.seek(await.Context(t)) // records since when they have no row
 	f.seek(await.Context(t))
 	if asked != 1 || len(heard) != 1 || !errors.Is(heard[0], inventory.ErrUnavailable) {
-		t.Errorf("asked for %d orders, heard %v", asked, heard)
+		t.Errorf("searched for %d orders, reported %v", asked, heard)
 	}
 }
 
@@ -364,7 +364,7 @@ type finder func() error
 
 func (f finder) Get(context.Context, string) (Order, error) { return Order{}, f() }
 
-// counting counts what is asked of a Finder.
+// counting counts the calls of a Finder.
 type counting struct {
 	Finder
 	mu    sync.Mutex
@@ -408,8 +408,8 @@ func TestFeed_ListensWhileWanted(t *testing.T) {
 	}
 }
 
-// TestFeed_Crowd: thousands of streams learn of their orders' ends, and nothing is
-// left of them afterwards.
+// TestFeed_Crowd: thousands of streams get the final states of their orders, and afterwards
+// the feed is empty.
 func TestFeed_Crowd(t *testing.T) {
 	t.Parallel()
 	const n = 2000

@@ -28,11 +28,11 @@ import (
 	"flashsale/queue"
 )
 
-// limit bounds what must happen; it is long because it only delays a failure.
+// limit is the timeout for expected events; it is long because it only delays a failure.
 const limit = 5 * time.Minute
 
-// patientLocks lets nothing expire by the passing of time within a test, and gives
-// up no call because a busy machine is slow: that may leave a lock behind for as long.
+// patientLocks keeps locks from expiring during a test, and calls from timing out on a busy
+// machine, which may leave a lock behind until it expires.
 var patientLocks = lock.Config{TTL: 2 * time.Minute, ClaimTTL: time.Minute, Liveness: time.Minute, CallTimeout: 2 * time.Minute}
 
 // database is what fixtures need of a store.
@@ -42,8 +42,8 @@ type database interface {
 	Path() string
 }
 
-// migrated is the file of an empty, migrated database. Migrating is most of the
-// work of a small test under the race detector, so it is done once.
+// migrated is the file of an empty, migrated database. Migrations are most of the work of a
+// small test under the race detector, so they run once.
 var migrated = sync.OnceValues(func() (empty []byte, err error) {
 	dir, err := os.MkdirTemp("", "order-")
 	if err != nil {
@@ -84,7 +84,7 @@ func newItem(id string, stock, perUser int64) NewItem {
 	return NewItem{ID: id, Name: "Thing", PriceMinor: 1999, Currency: "EUR", Stock: stock, PerUserLimit: perUser}
 }
 
-// bought is a task as an accepted purchase makes it.
+// bought is the task of an accepted purchase.
 func bought(id, item, user, key string, quantity int64) task {
 	return task{
 		ID: id, ItemID: item, UserID: user, Quantity: quantity, UnitPriceMinor: 1999, Currency: "EUR",
@@ -92,7 +92,7 @@ func bought(id, item, user, key string, quantity int64) task {
 	}
 }
 
-// distinct are n tasks of as many buyers.
+// distinct returns n tasks of n buyers.
 func distinct(prefix, item string, n int) []task {
 	tasks := make([]task, n)
 	for i := range tasks {
@@ -101,7 +101,7 @@ func distinct(prefix, item string, n int) []task {
 	return tasks
 }
 
-// allRows reads every order by id.
+// allRows reads all orders, by id.
 func allRows(t testing.TB, s database) map[string]orderRow {
 	t.Helper()
 	var list []orderRow
@@ -124,7 +124,7 @@ func itemOf(t testing.TB, s database, id string) itemRow {
 	return row
 }
 
-// buyersOf reads the table of what each buyer holds of an item.
+// buyersOf reads the units that each buyer holds of an item.
 func buyersOf(t testing.TB, s database, item string) map[string]int64 {
 	t.Helper()
 	var list []struct {
@@ -142,9 +142,9 @@ func buyersOf(t testing.TB, s database, item string) map[string]int64 {
 	return held
 }
 
-// auditStore checks what must hold of the tables at every instant: for each
-// item sum(held orders) = sold <= total, each buyer's count is the sum of the
-// buyer's orders and within the limit, and one row per buyer, item and key.
+// auditStore checks the invariants of the tables: for each item sum(held orders) = sold <=
+// total, each buyer's count is the sum of the buyer's orders and within the limit, and
+// there is one row per buyer, item and key.
 func auditStore(t testing.TB, s database) {
 	t.Helper()
 	sold := map[string]int64{}
@@ -195,12 +195,12 @@ func auditStore(t testing.TB, s database) {
 	}
 }
 
-// randomName is a name no parallel test has, usable as an item's id.
+// randomName returns a name that no parallel test has, usable as an item's id.
 func randomName(t testing.TB) string {
 	return strings.NewReplacer("t:{", "", "}:", "").Replace(redistest.Prefix(t))
 }
 
-// newQueue returns a queue of the test's own in the one partition.
+// newQueue returns the test's own queue in the only partition.
 func newQueue(t testing.TB, rdb redis.UniversalClient, cfg queue.Config) *queue.Queue {
 	t.Helper()
 	cfg.Prefix = "fs:{p0}:t" + randomName(t) + ":"
@@ -213,7 +213,7 @@ func newQueue(t testing.TB, rdb redis.UniversalClient, cfg queue.Config) *queue.
 
 var errTest = errors.New("the test ended it")
 
-// clock is a store's clock in the test's hand, in Unix milliseconds.
+// clock is a store's clock that the test sets, in Unix milliseconds.
 type clock struct{ atomic.Int64 }
 
 // newClock returns a clock that shows the present.
@@ -238,14 +238,14 @@ func (f clockFunc) ItemNow(string) time.Time { return f() }
 // ItemNow is Now.
 func (c *clock) ItemNow(string) time.Time { return c.Now() }
 
-// asking is an item that asks for payment.
+// asking is an item with a payment window.
 func asking(id string, stock, perUser int64, window time.Duration) NewItem {
 	n := newItem(id, stock, perUser)
 	n.PaymentWindow = window
 	return n
 }
 
-// money pays an order of that many units.
+// money is a payment of an order with that quantity.
 func money(reference string, quantity int64) Payment {
 	return Payment{Reference: reference, AmountMinor: 1999 * quantity, Currency: "EUR"}
 }
@@ -270,7 +270,7 @@ func payments(t testing.TB, s database) map[string]string {
 	return out
 }
 
-// owedOf reads the orders whose units are noted to be given back.
+// owedOf reads the orders with pending releases.
 func owedOf(t testing.TB, s database) []string {
 	t.Helper()
 	var ids []string
@@ -280,10 +280,10 @@ func owedOf(t testing.TB, s database) []string {
 	return ids
 }
 
-// root is who makes the changes of these tests.
+// root is the author of the changes of these tests.
 var root = By{Actor: "root", RequestID: "r-1"}
 
-// insisted repeats what a busy machine has kept from its answer.
+// insisted repeats a call that failed because the machine is busy.
 func insisted[T any](t testing.TB, what func() (T, error)) (T, error) {
 	t.Helper()
 	ctx := await.Context(t)
@@ -309,8 +309,8 @@ func trail(t testing.TB, s database, item string) []string {
 	return lines
 }
 
-// stockLedger checks that what an item was created with and its restocks are its
-// total, and returns how many restocks there were.
+// stockLedger checks that an item's initial stock and its restocks add up to its total, and
+// returns the number of restocks.
 func stockLedger(t testing.TB, s database, item string) int {
 	t.Helper()
 	var rows []struct {
@@ -325,21 +325,21 @@ func stockLedger(t testing.TB, s database, item string) int {
 	for _, r := range rows {
 		total += r.Quantity
 		if r.TotalAfter != total || r.Actor == "" || r.Reason == "" || r.At <= 0 {
-			t.Errorf("after %d units comes %+v", total, r)
+			t.Errorf("after %d units follows %+v", total, r)
 		}
 	}
 	if total != row.Total {
-		t.Errorf("the ledger of the total comes to %d, and it is %d", total, row.Total)
+		t.Errorf("the ledger adds up to %d, the total is %d", total, row.Total)
 	}
 	return len(rows)
 }
 
 func ptr[T any](v T) *T { return &v }
 
-// long is a wait that ends by its commit.
+// long is a wait that only the commit ends.
 const long = limit
 
-// leased are tasks as a worker gets them.
+// leased returns tasks as a worker gets them.
 func leased(tasks ...task) []queue.Leased {
 	out := make([]queue.Leased, len(tasks))
 	for i := range tasks {
@@ -374,7 +374,7 @@ func statsOf(t *testing.T, q *queue.Queue) queue.Stats {
 	return queue.Stats{Ready: st.Ready, Delayed: st.Delayed, Leased: st.Leased, Dead: st.Dead, Paused: st.Paused}
 }
 
-// busyTimeout makes the store notice a busy database soon.
+// busyTimeout shortens the store's wait for a busy database.
 func busyTimeout(t *testing.T, s database, d time.Duration) {
 	t.Helper()
 	if err := s.Writer().Exec(fmt.Sprintf("PRAGMA busy_timeout = %d", d.Milliseconds())).Error; err != nil {
@@ -411,7 +411,7 @@ func occupy(t *testing.T, s database) (release func()) {
 	return release
 }
 
-// followed reports whether a verdict is that one task follows.
+// followed reports whether a verdict adds one task.
 func followed(err error) bool {
 	return err != nil && err.Error() == queue.Then(queue.Task{}).Error()
 }
@@ -434,7 +434,7 @@ func wantVerdicts(t *testing.T, out []outcome, want ...string) {
 
 const rejectedPrefix = "rejected "
 
-// ignore takes an error that belongs to the change.
+// ignore drops an error that the change must return.
 func ignore(err, want error) error {
 	if fmt.Sprint(err) == want.Error() {
 		return nil
@@ -442,7 +442,7 @@ func ignore(err, want error) error {
 	return fmt.Errorf("got %w, want %w", err, want)
 }
 
-// expiries are tasks of orders to expire as a worker gets them.
+// expiries are expiry tasks as a worker gets them.
 func expiries(ids ...string) []queue.Leased {
 	out := make([]queue.Leased, len(ids))
 	for i, id := range ids {
@@ -469,8 +469,8 @@ func paymentIDs(t testing.TB, s database) map[string]int64 {
 	return ids
 }
 
-// databaseFaults keep a database from writing, each by SQLite's own refusal. begin
-// returns what ends it.
+// databaseFaults make a database refuse writes, each by an error of SQLite. begin returns a
+// function that ends the fault.
 var databaseFaults = []struct {
 	name  string
 	codes []sqlite3.ErrNo
@@ -484,8 +484,8 @@ var databaseFaults = []struct {
 		pragma(t, s, fmt.Sprintf("max_page_count = %d", pages))
 		return func() { pragma(t, s, "max_page_count = 1000000000") }
 	}},
-	// A connection that is open finds its files refusing; one that is opened
-	// meanwhile is read-only.
+	// On an open connection, writes to its files fail; a connection opened meanwhile is
+	// read-only.
 	{"readonly", []sqlite3.ErrNo{sqlite3.ErrIoErr, sqlite3.ErrReadonly}, func(t *testing.T, s database) func() {
 		return disktest.Deny(t, s.Path(), s.Path()+"-wal")
 	}},
@@ -513,8 +513,8 @@ var databaseFaults = []struct {
 
 func pragma(t *testing.T, s database, text string) {
 	t.Helper()
-	// Many a pragma answers with a row. A prepared statement whose row nobody takes
-	// stays under way, and keeps an interrupt from ever being over.
+	// Many pragmas return a row. A prepared statement whose row is not read stays active,
+	// and an interrupt then never ends.
 	rows, err := s.Writer().Raw("PRAGMA " + text).Rows()
 	if err != nil {
 		t.Fatal(err)
@@ -527,8 +527,8 @@ func pragma(t *testing.T, s database, text string) {
 	}
 }
 
-// hearing has a webhook listen, so that every event is written, and returns how
-// many there are.
+// hearing adds a webhook endpoint with all subscriptions, so that every event is written,
+// and returns a function that counts the events.
 func hearing(t *testing.T, s database) func() int {
 	t.Helper()
 	var all []string
@@ -558,7 +558,7 @@ func mustParse(t *testing.T, id string, payload []byte) task {
 	return parsed
 }
 
-// plan is how the database would run a statement with so many parameters.
+// plan returns SQLite's plan for a statement with that many parameters.
 func plan(t *testing.T, s database, query string, params int) string {
 	t.Helper()
 	db, err := s.Reader().DB()
@@ -585,7 +585,7 @@ func plan(t *testing.T, s database, query string, params int) string {
 	return strings.Join(lines, "\n")
 }
 
-// planOf is how the database carries a query out, a line per step.
+// planOf returns SQLite's plan for a query, a line per step.
 func planOf(t *testing.T, s database, query string, args []any) string {
 	t.Helper()
 	var steps []struct{ Detail string }

@@ -14,23 +14,24 @@ import (
 // runTests runs the tests of a package. It also checks that services, workers and listeners
 // leave no goroutine behind.
 func runTests(m *testing.M) {
-	// The models are driven over the database, where a check takes a part of a
-	// second. Each run draws other checks; -rapid.checks on the command line wins.
+	// The models use the database, where a check takes a fraction of a second. Each run
+	// draws other checks; -rapid.checks on the command line takes precedence.
 	longtest.Checks(25)
-	// Most of the tests wait for a disk or for each other. The command line overrides this.
+	// Most of the tests wait for a disk or for other goroutines. The command line takes
+	// precedence.
 	if err := flag.Set("test.parallel", "8"); err != nil {
 		panic(err)
 	}
-	// What one of these cuts off comes later, or is refused; that is tested where
-	// the database or Redis is away, which takes no time to notice.
-	// Groups of changes are bounded by their number alone.
+	// A slow machine must not exceed these timeouts. Their effect is tested with a database
+	// or a Redis that is down, which needs no waiting. Only the number of changes bounds a
+	// group here.
 	groupTime, groupLeast = limit, limit
 	for _, timeout := range []*time.Duration{&readTimeout, &writeTimeout, &showTimeout, &giveTimeout, &tellTimeout, &ringTimeout, &lookHold} {
 		*timeout = limit
 	}
 	redistest.Main(m,
-		// gorm's cache of statements runs a goroutine that closing does not end,
-		// and the catalogue's cache one that lives as long as the process.
+		// gorm's cache of statements has a goroutine that Close does not end, and the
+		// catalogue's cache has one that lives as long as the process.
 		goleak.IgnoreTopFunction("gorm.io/gorm/internal/lru.NewLRU[...].func1"),
 		goleak.IgnoreTopFunction("github.com/maypok86/otter/v2.periodicCleanUp[...]"))
 }

@@ -20,8 +20,8 @@ import (
 	"flashsale/queue"
 )
 
-// site is the whole room at work: a service, its inventory and queue, and
-// workers as a test starts them.
+// site is a complete system: a service, its inventory and queue, and workers that the test
+// starts.
 type site struct {
 	t         *testing.T
 	rdb       *redis.Client
@@ -42,15 +42,15 @@ type site struct {
 
 func (s *site) heard(err error) {
 	if errors.Is(err, subscription.ErrSilent) {
-		return // the machine is too busy for a sign of life in time
+		return // the machine is too busy for a heartbeat in time
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.errors = append(s.errors, err)
 }
 
-// newSite builds the room as a process does, without a worker and with an
-// item of the given stock on sale.
+// newSite builds the system as a process does, without a worker and with an item of the
+// given stock on sale.
 func newSite(t *testing.T, rdb *redis.Client, volatile bool, n NewItem) *site {
 	t.Helper()
 	s := newSiteWith(t, rdb, n, inventory.Config{})
@@ -58,13 +58,13 @@ func newSite(t *testing.T, rdb *redis.Client, volatile bool, n NewItem) *site {
 	return s
 }
 
-// newSiteWith is newSite with an inventory of the test's own settings.
+// newSiteWith is newSite with other settings of the inventory.
 func newSiteWith(t *testing.T, rdb *redis.Client, n NewItem, cfg inventory.Config) *site {
 	t.Helper()
 	return newSiteOn(t, newQueue(t, rdb, queue.Config{}), rdb, n, cfg)
 }
 
-// newSiteOn is newSiteWith with a queue of the test's own settings.
+// newSiteOn is newSiteWith with another queue.
 func newSiteOn(t *testing.T, q *queue.Queue, rdb *redis.Client, n NewItem, cfg inventory.Config) *site {
 	t.Helper()
 	s := &site{t: t, rdb: rdb, queue: q, store: newStore(t), waiters: NewWaiters(), item: "item-" + randomName(t)}
@@ -111,7 +111,7 @@ func (s *site) end(closer func(context.Context) error) {
 	}
 }
 
-// work starts a worker; stop ends it and waits, and may be called again.
+// work starts a worker; stop ends it and waits, and may be called repeatedly.
 func (s *site) work() (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -136,7 +136,7 @@ func (s *site) work() (stop func()) {
 	return stop
 }
 
-// purchase is one buyer's wish for the site's item.
+// purchase is one buyer's purchase of the site's item.
 func (s *site) purchase(user, key string, quantity int64, wait time.Duration) Purchase {
 	return Purchase{ItemID: s.item, UserID: user, IdempotencyKey: key, Quantity: quantity, Wait: wait}
 }
@@ -150,8 +150,7 @@ func (s *site) mustPlace(p Purchase) Placed {
 	return placed
 }
 
-// drained waits until every queued order has left the queue, and only those
-// are in it that wait for the time at which an order expires.
+// drained waits until every queued order has left the queue. Expiry tasks may remain.
 func (s *site) drained() {
 	s.t.Helper()
 	await.True(s.t, "the queue to drain", func() bool {
@@ -180,13 +179,13 @@ func (s *site) load() {
 	}
 }
 
-// shelf is a Releaser that records what came back, by order. It knows an order
-// only once, as the script does.
+// shelf is a Releaser that records releases by order. It accepts an order only once, as the
+// script does.
 type shelf struct {
 	mu       sync.Mutex
 	units    map[string]int64
 	calls    map[string]int
-	answer   inventory.ReleaseStatus // in place of its own, unless 0
+	answer   inventory.ReleaseStatus // replaces its own answer, unless 0
 	err      error
 	dropped  []string
 	dropFail error
@@ -229,20 +228,20 @@ func (s *shelf) set(answer inventory.ReleaseStatus, err error) {
 	s.answer, s.err = answer, err
 }
 
-// onShelf makes a worker's side whose units come back to a shelf.
+// onShelf returns a worker's Fulfiller that releases units to a shelf.
 func onShelf(t *testing.T, s *Store) (*Fulfiller, *shelf) {
 	t.Helper()
-	f := NewFulfiller(s, nil, nil, func(err error) { t.Logf("heard %v", err) })
+	f := NewFulfiller(s, nil, nil, func(err error) { t.Logf("reported %v", err) })
 	sh := newShelf()
 	f.returns.stock = sh
 	return f, sh
 }
 
-// watchedArchive counts the looks at ended sales. Each is one statement.
+// watchedArchive counts the reads for ended sales. Each is one statement.
 type watchedArchive struct {
 	inventory.Archive
 	ended, entries atomic.Int64
-	gate           chan struct{} // if there is one, the first look waits for its end
+	gate           chan struct{} // if not nil, the first read waits until it is closed
 }
 
 func (w *watchedArchive) Ended(ctx context.Context, item string) (bool, error) {
@@ -261,7 +260,7 @@ func (w *watchedArchive) Entries(ctx context.Context, item string, keys []invent
 	return w.Archive.Entries(ctx, item, keys)
 }
 
-// saleKeys are what Redis remembers of the site's sale.
+// saleKeys are the keys of the site's sale in Redis.
 func (s *site) saleKeys() []string {
 	return []string{"fs:{p0}:sale:" + s.item, "fs:{p0}:idempotency:" + s.item, "fs:{p0}:buyers:" + s.item}
 }
@@ -347,7 +346,7 @@ func (s *site) mustControl(to catalog.Control) catalog.Item {
 	return item
 }
 
-// refused buys and wants to be refused.
+// refused buys and expects an error.
 func (s *site) refused(p Purchase, want error) {
 	s.t.Helper()
 	if placed, err := s.service.Place(await.Context(s.t), p); !errors.Is(err, want) {
@@ -410,7 +409,7 @@ func mustSweep(t *testing.T, s *Sweeper, want Swept) {
 	}
 }
 
-// kill makes dead letters of the tasks that wait now, and returns how many.
+// kill makes dead letters of the ready tasks, and returns their number.
 func (s *site) kill(reason string) int {
 	s.t.Helper()
 	f, err := s.queue.Dequeue(await.Context(s.t), 100)
@@ -430,7 +429,7 @@ func (s *site) backlog() *Backlog {
 	return NewBacklog(s.store, s.service.Returns, nil, NamedQueue{"first", s.queue})
 }
 
-// highWater makes one for a site, as a process of its own would.
+// highWater returns a new one for a site, as that of another process.
 func (s *site) highWater() *HighWater {
 	s.t.Helper()
 	h, err := NewHighWater(await.Context(s.t), HighWaterConfig{Store: s.store, Redis: s.rdb, Partitions: 1, OnError: s.heard})
@@ -440,7 +439,7 @@ func (s *site) highWater() *HighWater {
 	return h
 }
 
-// check compares all items, and returns the ids of those that are stopped.
+// mustCheck compares all items, and returns those that are stopped.
 func (h *HighWater) mustCheck(t *testing.T) []Behind {
 	t.Helper()
 	if err := h.Check(await.Context(t)); err != nil {
@@ -457,8 +456,7 @@ func (s *site) rollBack(revision int64) {
 	}
 }
 
-// alone runs fn on an engine of each kind that no other test shares: a recovery
-// looks at all that Redis holds.
+// alone runs fn on its own engine of each kind, because a recovery reads all data in Redis.
 func alone(t *testing.T, fn func(t *testing.T, rdb *redis.Client)) {
 	t.Helper()
 	for name, start := range map[string]func() *redis.Client{
@@ -477,10 +475,10 @@ func alone(t *testing.T, fn func(t *testing.T, rdb *redis.Client)) {
 	}
 }
 
-// saleKey is the key of what Redis has of the site's item.
+// saleKey is the key of the site's item in Redis.
 func (s *site) saleKey(kind string) string { return "fs:{p0}:" + kind + ":" + s.item }
 
-// redisState is all that Redis has of the site's sale.
+// redisState returns all of Redis's data of the site's sale.
 func (s *site) redisState() string {
 	s.t.Helper()
 	out := ""

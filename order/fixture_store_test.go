@@ -7,7 +7,7 @@ import (
 	"flashsale/internal/testing/await"
 )
 
-// newStore returns a store on a migrated database file of the test's own.
+// newStore returns a store on the test's own migrated database file.
 func newStore(t testing.TB) *Store {
 	t.Helper()
 	return newStoreAt(t, filepath.Join(t.TempDir(), "shop.db"))
@@ -36,7 +36,7 @@ func mustInsert(t testing.TB, s *Store, n NewItem) {
 	}
 }
 
-// setClock stops the store's clock at the present.
+// setClock stops the store's clock at the present time.
 func setClock(s *Store) *clock {
 	c := newClock()
 	WithClock(c)(s)

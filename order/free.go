@@ -18,16 +18,16 @@ const (
 	freePages = 16
 )
 
-// free removes the ended sales that are due. An item is done once Redis was seen to hold
-// nothing of its sale: the page is asked a second time in the next sweep, so that a
-// failover in between cannot bring a sale back unnoticed. Sales that are left alone do
-// not hold up those behind them.
+// free removes the ended sales that are due. An item is finished once Redis holds nothing
+// of its sale. The next sweep checks the page a second time, so that a failover in between
+// cannot restore a sale unnoticed. Sales that cannot be removed do not delay the ones after
+// them.
 func (s *Sweeper) free(ctx context.Context, done *Swept) error {
 	if s.KeepEnded == 0 {
 		return nil
 	}
 	before := s.f.store.Now().Add(-s.KeepEnded).UnixMilli()
-	var kept error // of the first sale that Redis could not remove
+	var kept error // the error of the first sale that Redis could not remove
 	for range freePages {
 		page, err := s.f.store.freeable(ctx, before, s.freeAt)
 		if err != nil {
@@ -68,11 +68,11 @@ func (s *Sweeper) free(ctx context.Context, done *Swept) error {
 type freeableItem struct {
 	id      string
 	version int64
-	over    int64 // Unix milliseconds: the end of the last payment window
+	over    int64 // end of the last payment window, Unix milliseconds
 }
 
-// saleOver is when the last payment window of an item ends. It is written as in the index
-// that serves it.
+// saleOver is when the last payment window of an item ends. The expression must equal that
+// of the index.
 const saleOver = `(CASE control WHEN 'closed' THEN updated_at ELSE closes_at END + payment_window_seconds * 1000)`
 
 const (
@@ -84,8 +84,8 @@ const (
 	WHERE items.id = json_extract(k.value, '$[0]') AND items.version = json_extract(k.value, '$[1]')`
 )
 
-// freeable reads a page of the sales that were over by then and are not known to be
-// removed from Redis, those after a place, the oldest first.
+// freeable reads a page of the sales that were over at that time and may still be in Redis,
+// those after a place, oldest first.
 func (s *Store) freeable(ctx context.Context, before int64, after freeableItem) (page []freeableItem, err error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
@@ -104,8 +104,8 @@ func (s *Store) freeable(ctx context.Context, before int64, after freeableItem) 
 	return page, nil
 }
 
-// noteFreed notes that Redis holds nothing of these sales. One that was changed since it
-// was read is not noted.
+// noteFreed records that Redis holds nothing of these sales. Sales that were changed since
+// they were read are skipped.
 func (s *Store) noteFreed(ctx context.Context, gone []freeableItem) error {
 	if len(gone) == 0 {
 		return nil

@@ -15,8 +15,8 @@ import (
 	"flashsale/inventory"
 )
 
-// TestSweeper_KeepEnded: a sale that has ended leaves Redis once its end, its payment
-// window and the time to keep it are over, and its buyers get their orders nevertheless.
+// TestSweeper_KeepEnded: an ended sale is removed from Redis once its end, its payment
+// window and KeepEnded are over, and its buyers still get their orders.
 func TestSweeper_KeepEnded(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -43,7 +43,7 @@ func TestSweeper_KeepEnded(t *testing.T) {
 		mustSweep(t, sweeper, Swept{Freed: 1})
 		s.unloaded("the end")
 		if itemOf(t, s.store, s.item).Freed {
-			t.Error("done before Redis was looked at once more")
+			t.Error("done before Redis was checked again")
 		}
 		await.True(t, "the item to be done once its lock is free", func() bool {
 			mustSweep(t, sweeper, Swept{})
@@ -59,8 +59,8 @@ func TestSweeper_KeepEnded(t *testing.T) {
 	})
 }
 
-// TestSweeper_KeepEnded_Changed: a change makes an item one that is looked at again, and
-// one whose end was moved keeps its sale.
+// TestSweeper_KeepEnded_Changed: after a change an item is checked again, and if its end
+// was moved it keeps its sale.
 func TestSweeper_KeepEnded_Changed(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -91,20 +91,20 @@ func TestSweeper_KeepEnded_Changed(t *testing.T) {
 			return err == nil && left[0] == 10
 		})
 		mustSweep(t, sweeper, Swept{})
-		// What a sweeper has read before the change was made neither removes the sale nor
-		// notes it as removed.
+		// A page that a sweeper has read before the change neither removes the sale nor
+		// records it as removed.
 		stale := freeableItem{id: s.item, version: itemOf(t, s.store, s.item).Version - 1}
 		if status, err := inventory.Free(ctx, rdb, 1, []string{s.item}); err != nil || status[0] != inventory.FreeKept {
 			t.Errorf("free: %v, %v", status, err)
 		}
 		if err := s.store.noteFreed(ctx, []freeableItem{stale}); err != nil || itemOf(t, s.store, s.item).Freed {
-			t.Errorf("noted although it was changed, %v", err)
+			t.Errorf("recorded although it was changed, %v", err)
 		}
 	})
 }
 
-// TestSweeper_KeepEnded_Pages: many sales of the past are removed in pages, also behind
-// some that are left alone, and a sweep over them looks at none that is done.
+// TestSweeper_KeepEnded_Pages: many ended sales are removed in pages, also after some that
+// are kept, and later sweeps read none of the removed ones.
 func TestSweeper_KeepEnded_Pages(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -138,8 +138,7 @@ func TestSweeper_KeepEnded_Pages(t *testing.T) {
 	})
 }
 
-// TestFreeable_Plan: the sales to be removed are found by an index, whatever the number
-// of items.
+// TestFreeable_Plan: the sales to remove are found by an index, for any number of items.
 func TestFreeable_Plan(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -158,8 +157,8 @@ func TestFreeable_Plan(t *testing.T) {
 	}
 }
 
-// TestSweeper_Returns_Ended: units of a sale that has ended and is not in Redis do not
-// wait: the database counts them already.
+// TestSweeper_Returns_Ended: units of an ended sale that is not in Redis do not wait: the
+// database has counted them already.
 func TestSweeper_Returns_Ended(t *testing.T) {
 	t.Parallel()
 	alone(t, func(t *testing.T, rdb *redis.Client) {
@@ -177,7 +176,7 @@ func TestSweeper_Returns_Ended(t *testing.T) {
 		s.drained()
 		stop()
 		endings["Past"](s)
-		// The process that has closed the order dies.
+		// The process that closed the order dies.
 		if _, _, err := s.store.cancel(ctx, bought.ID, Canceller{UserID: "alice"}); err != nil {
 			t.Fatal(err)
 		}
@@ -198,8 +197,8 @@ func TestSweeper_Returns_Ended(t *testing.T) {
 	})
 }
 
-// TestSweeper_Returns_Idle: units that have to wait cost a sweep a bounded number of
-// looks, however many there are, and all of them get their turn.
+// TestSweeper_Returns_Idle: any number of waiting units costs a sweep a bounded number of
+// reads, and all of them get their turn.
 func TestSweeper_Returns_Idle(t *testing.T) {
 	t.Parallel()
 	const orders = 2*idlePages*sweepPage + 5

@@ -16,15 +16,14 @@ import (
 	"flashsale/queue"
 )
 
-// Bounds of the pauses between tries of the database and the subscription.
+// Bounds of the pauses between attempts of the database and the subscription.
 const (
 	commitRetryMin = 10 * time.Millisecond
 	commitRetryMax = 500 * time.Millisecond
 )
 
-// Fulfiller works on the tasks of orders: it turns purchases into committed
-// orders, tells the API processes that wait for them, and expires those that
-// were not paid in time.
+// Fulfiller handles the tasks of orders: it commits purchases, notifies the API processes
+// that wait for them, and expires orders that were not paid in time.
 type Fulfiller struct {
 	store   *Store
 	rdb     redis.UniversalClient
@@ -32,16 +31,15 @@ type Fulfiller struct {
 	onError func(error)
 	returns *Returns
 	bell    *Bell
-	// partitions is how many the items are spread over.
+	// partitions is the number of partitions of the items.
 	partitions int
 	queued     []Membership // one per partition; nil: see invalidateUncounted
-	// committed hears of every committed batch's size.
+	// committed is called with the size of every committed batch.
 	committed func(orders int)
 }
 
-// NewFulfiller returns a Fulfiller. local is the set of waiting requests of
-// this same process, or nil in a process without an API. onError learns of what
-// is tried again.
+// NewFulfiller returns a Fulfiller. local is the set of waiting requests of this process,
+// or nil in a process without an API. onError receives errors that are retried.
 func NewFulfiller(store *Store, rdb redis.UniversalClient, local *Waiters, onError func(error), options ...FulfillerOption) *Fulfiller {
 	f := &Fulfiller{store: store, rdb: rdb, local: local, onError: onError, committed: func(int) {}, partitions: 1}
 	for _, set := range options {
@@ -52,10 +50,10 @@ func NewFulfiller(store *Store, rdb redis.UniversalClient, local *Waiters, onErr
 	return f
 }
 
-// FulfillerOption sets what a Fulfiller has a default for.
+// FulfillerOption sets an optional part of a Fulfiller.
 type FulfillerOption func(*Fulfiller)
 
-// WithPartitions tells how many partitions the items are spread over. Default 1.
+// WithPartitions sets the number of partitions of the items. Default 1.
 func WithPartitions(n int) FulfillerOption {
 	return func(f *Fulfiller) { f.partitions = n }
 }
@@ -65,11 +63,10 @@ func WithCommits(fn func(orders int)) FulfillerOption {
 	return func(f *Fulfiller) { f.committed = fn }
 }
 
-// Handle is the queue's batch handler: one transaction for all purchases, then
-// one message per API process, then one transaction for all orders to expire. A
-// database that cannot write at present makes it wait with its leases kept, so
-// that the worker stops claiming; a task that breaks the transaction is found by
-// halving and fails alone.
+// Handle is the queue's batch handler. It commits all purchases in one transaction,
+// publishes one message per API process, and then expires orders in one transaction. While
+// the database cannot write, it waits and keeps its leases, so the worker claims no more. A
+// task that breaks the transaction is found by halving, and only that one fails.
 func (f *Fulfiller) Handle(ctx context.Context, leased []queue.Leased) []error {
 	faultpoint.Reach("order.leased")
 	errs := make([]error, len(leased))
@@ -104,8 +101,8 @@ func (f *Fulfiller) Handle(ctx context.Context, leased []queue.Leased) []error {
 	return errs
 }
 
-// fulfil commits the tasks. say learns of each that is not simply done: what
-// follows from it, or why it could not be committed.
+// fulfil commits the tasks. say is called for each task that needs more than an
+// acknowledgement, with the follow-up or the error.
 func (f *Fulfiller) fulfil(ctx context.Context, tasks []task, say func(i int, err error)) {
 	if len(tasks) == 0 {
 		return
@@ -145,7 +142,7 @@ func (f *Fulfiller) fulfil(ctx context.Context, tasks []task, say func(i int, er
 	}
 }
 
-// persist tries until the database answers for the rows, or ctx ends.
+// persist retries until the database has committed the rows, or ctx ends.
 func (f *Fulfiller) persist(ctx context.Context, try func() error) error {
 	for wait := commitRetryMin; ; wait = min(2*wait, commitRetryMax) {
 		err := try()
@@ -159,12 +156,12 @@ func (f *Fulfiller) persist(ctx context.Context, try func() error) error {
 	}
 }
 
-// distrust drops the sales of items of which the database refused an order: that
-// it had to shows that Redis counts them wrongly, for lost or old data. Were the
-// sale kept, the units taken for the refused order would never come back, and
-// more would be refused. After an error the refused tasks must come again. One that
-// was rejected as a dead letter, and is retried, says nothing of Redis: its units
-// came back with that.
+// distrust drops the sales of items of which the database refused an order. The refusal
+// shows that Redis has wrong counts, because of lost or old data. If the sale stayed, the
+// units taken for the refused order would never be released, and more orders would be
+// refused. After an error the refused tasks must be retried. A refused order that was
+// rejected as a dead letter before proves nothing about Redis: its units were released
+// then.
 func (f *Fulfiller) distrust(ctx context.Context, tasks []task, out []outcome) error {
 	var items []string
 	for i := range tasks {
@@ -185,9 +182,8 @@ func (f *Fulfiller) distrust(ctx context.Context, tasks []task, out []outcome) e
 	return err
 }
 
-// tell sends one message per API process, and one for who follows any of these
-// orders. A lost message costs its request the rest of its wait and nothing else,
-// so errors are only reported.
+// tell publishes one message per API process, and one for the feeds. A lost message only
+// makes a request wait until its timeout, so errors are only reported.
 func (f *Fulfiller) tell(ctx context.Context, tasks []task, out []outcome) {
 	messages := make(map[string][]byte)
 	changed := f.bell.due(tasks, out)
@@ -209,7 +205,8 @@ func (f *Fulfiller) tell(ctx context.Context, tasks []task, out []outcome) {
 	defer cancel()
 	var sent []*redis.IntCmd
 	_, err := f.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
-		// First: once an order is announced or its task is gone, the revision is recorded.
+		// First, so that the revision is recorded before an order is announced or its task
+		// is removed.
 		f.store.HighWater().add(ctx, p, revisions)
 		for origin, m := range messages {
 			p.Publish(ctx, channelOf(origin), m)
@@ -224,8 +221,8 @@ func (f *Fulfiller) tell(ctx context.Context, tasks []task, out []outcome) {
 	}
 }
 
-// Linger tells a queue's worker how long to gather: d when nobody waits for the
-// commit of any of these orders, not at all when someone does.
+// Linger returns how long a queue's worker waits to fill a batch: d if no client waits for
+// the commit of these orders, and 0 otherwise.
 func Linger(d time.Duration) func([]queue.Leased) time.Duration {
 	return func(leased []queue.Leased) time.Duration {
 		for i := range leased {
@@ -237,10 +234,9 @@ func Linger(d time.Duration) func([]queue.Leased) time.Duration {
 	}
 }
 
-// Work drains the queues of orders, and those of orders that expire, until ctx
-// ends, and then finishes what it holds. The workers of cfg are shared: where
-// there is too much of both, the orders that somebody may be waiting for come
-// first, four to one.
+// Work drains the queues of orders and of expiries until ctx ends, and then finishes the
+// tasks that it holds. Both kinds share the workers of cfg: under load, orders, for which
+// clients may be waiting, get four times as many as expiries.
 func (f *Fulfiller) Work(ctx context.Context, orders, expiries []*queue.Queue, cfg queue.RunConfig) error {
 	cfg.OnMissing = f.missing
 	sources := make([]queue.Source, 0, len(orders)+len(expiries))

@@ -19,8 +19,8 @@ import (
 	"flashsale/queue"
 )
 
-// TestFulfiller_Poison: a payload nobody can read becomes a dead letter at
-// once, a row that the database cannot take fails alone, the rest is committed.
+// TestFulfiller_Poison: a payload that cannot be parsed becomes a dead letter at once. Of a
+// batch with a row that the database refuses, only that row fails.
 func TestFulfiller_Poison(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -35,7 +35,7 @@ func TestFulfiller_Poison(t *testing.T) {
 		tasks = slices.Insert(tasks, 50, broken...)
 		mustEnqueue(t, q, tasks)
 		var committed atomic.Int64
-		f := NewFulfiller(s, rdb, nil, func(err error) { t.Errorf("heard %v", err) })
+		f := NewFulfiller(s, rdb, nil, func(err error) { t.Errorf("reported %v", err) })
 		WithCommits(func(n int) { committed.Add(int64(n)) })(f)
 		runWorker(t, f, q, queue.RunConfig{})
 		await.True(t, "the dead letters", func() bool {
@@ -56,7 +56,8 @@ func TestFulfiller_Poison(t *testing.T) {
 				t.Errorf("dead letter %s without a reason", d.ID)
 			}
 		}
-		// The unreadable ones die at their first attempt, the others may have met a passing fault.
+		// The unreadable ones die at their first attempt; the others may fail for a
+		// temporary reason.
 		want := map[string]int{"n0000": 1, "n0041": 1, "n0099": 1, "zero1": 2, "zero2": 2}
 		if !maps.Equal(attempts, want) {
 			t.Errorf("attempts of the dead letters are %v, want %v", attempts, want)
@@ -65,12 +66,12 @@ func TestFulfiller_Poison(t *testing.T) {
 	})
 }
 
-// TestFulfiller_Handle_Halving: each batch position of a task that breaks the
-// transaction is found.
+// TestFulfiller_Handle_Halving: a task that breaks the transaction is found at each
+// position of the batch.
 func TestFulfiller_Handle_Halving(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
-	f := NewFulfiller(s, nil, nil, func(err error) { t.Errorf("heard %v", err) })
+	f := NewFulfiller(s, nil, nil, func(err error) { t.Errorf("reported %v", err) })
 	for n, broken := range map[int][]int{1: {0}, 2: {1}, 3: {0, 2}, 8: {3, 4}, 33: {0, 16, 32}, 40: {7, 8, 9, 31}} {
 		item := fmt.Sprintf("item%d", n)
 		mustInsert(t, s, newItem(item, 100, 1))
@@ -110,7 +111,7 @@ func TestFulfiller_Handle_DatabaseBusy(t *testing.T) {
 		select {
 		case err := <-heard:
 			if !transient(err) {
-				t.Errorf("heard %v, want a busy database", err)
+				t.Errorf("reported %v, want a busy database", err)
 			}
 		case errs := <-result:
 			t.Fatalf("handled while the database was busy: %v", errs)
@@ -133,8 +134,8 @@ func TestFulfiller_Handle_DatabaseBusy(t *testing.T) {
 	auditStore(t, s)
 }
 
-// TestFulfiller_Work_DatabaseBusyAtShutdown: a worker that has to stop while the
-// database is busy hands its tasks back, uncounted, and the next one commits them.
+// TestFulfiller_Work_DatabaseBusyAtShutdown: a worker that stops while the database is busy
+// returns its tasks without counting an attempt, and the next one commits them.
 func TestFulfiller_Work_DatabaseBusyAtShutdown(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -151,7 +152,7 @@ func TestFulfiller_Work_DatabaseBusyAtShutdown(t *testing.T) {
 		select {
 		case err := <-heard:
 			if !transient(err) {
-				t.Errorf("heard %v, want a busy database", err)
+				t.Errorf("reported %v, want a busy database", err)
 			}
 		case <-time.After(limit):
 			t.Fatal("the busy database was not reported")
@@ -162,7 +163,7 @@ func TestFulfiller_Work_DatabaseBusyAtShutdown(t *testing.T) {
 		if n := len(allRows(t, s)); n != 0 {
 			t.Errorf("%d rows were written through the lock", n)
 		}
-		// None is lost, none is charged with an attempt.
+		// None is lost, and no attempt is counted.
 		for _, l := range tasks {
 			found, err := q.Get(await.Context(t), l.ID)
 			if err != nil {
@@ -174,14 +175,14 @@ func TestFulfiller_Work_DatabaseBusyAtShutdown(t *testing.T) {
 			}
 		}
 		release()
-		runWorker(t, NewFulfiller(s, rdb, nil, func(err error) { t.Errorf("heard %v", err) }), q, queue.RunConfig{})
+		runWorker(t, NewFulfiller(s, rdb, nil, func(err error) { t.Errorf("reported %v", err) }), q, queue.RunConfig{})
 		await.True(t, "the handed back tasks", func() bool { return len(allRows(t, s)) == 10 })
 		auditStore(t, s)
 	})
 }
 
-// TestFulfiller_Handle_ContextEndedWhileBusy: with the database busy and the
-// worker's time over, the verdict of each task is to come again, uncounted.
+// TestFulfiller_Handle_ContextEndedWhileBusy: if the database is busy until the worker's
+// time is over, each task is retried, and the attempt is not counted.
 func TestFulfiller_Handle_ContextEndedWhileBusy(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -199,7 +200,7 @@ func TestFulfiller_Handle_ContextEndedWhileBusy(t *testing.T) {
 	}
 }
 
-// TestFulfiller_Handle_RedisAway: that nobody can be told does not undo a commit.
+// TestFulfiller_Handle_RedisAway: a commit stays even if its notice cannot be published.
 func TestFulfiller_Handle_RedisAway(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -214,15 +215,15 @@ func TestFulfiller_Handle_RedisAway(t *testing.T) {
 		t.Errorf("handled with %v", err)
 	}
 	if len(heard) != 1 {
-		t.Errorf("%d errors were reported, want the failure to tell", len(heard))
+		t.Errorf("%d errors were reported, want the failure to publish", len(heard))
 	}
 	if n := len(allRows(t, s)); n != 3 {
 		t.Errorf("%d rows, want 3", n)
 	}
 }
 
-// TestFulfiller_Handle_Distrust: an order that the database refused is not done
-// with until its item's sale has been dropped.
+// TestFulfiller_Handle_Distrust: the task of an order that the database refused is not done
+// before its item's sale has been dropped.
 func TestFulfiller_Handle_Distrust(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -232,16 +233,16 @@ func TestFulfiller_Handle_Distrust(t *testing.T) {
 	tasks := leased(distinct("n", "item", 2)...)
 	errs := NewFulfiller(s, away, nil, func(error) {}).Handle(await.Context(t), tasks)
 	if errs[0] != nil || errs[1] == nil {
-		t.Errorf("with Redis away: %v, want the refused order to come again", errs)
+		t.Errorf("with Redis down: %v, want the refused order to be retried", errs)
 	}
-	f := NewFulfiller(s, redistest.Embedded(t), nil, func(err error) { t.Errorf("heard %v", err) })
+	f := NewFulfiller(s, redistest.Embedded(t), nil, func(err error) { t.Errorf("reported %v", err) })
 	if err := errors.Join(f.Handle(await.Context(t), tasks[1:])...); err != nil {
 		t.Errorf("with Redis back: %v", err)
 	}
 }
 
-// TestFulfiller_Redelivery kills a worker between commit and acknowledge, as
-// the lease's end shows it: the same tasks come again, and make one row each.
+// TestFulfiller_Redelivery kills a worker between commit and acknowledge, simulated by the
+// end of the lease: the same tasks are delivered again, and make one row each.
 func TestFulfiller_Redelivery(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -253,11 +254,11 @@ func TestFulfiller_Redelivery(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		f := NewFulfiller(s, rdb, nil, func(err error) { t.Errorf("heard %v", err) })
+		f := NewFulfiller(s, rdb, nil, func(err error) { t.Errorf("reported %v", err) })
 		if err := errors.Join(f.Handle(await.Context(t), first.Tasks)...); err != nil {
 			t.Fatal(err)
 		}
-		runWorker(t, f, q, queue.RunConfig{}) // and the first worker never acknowledges
+		runWorker(t, f, q, queue.RunConfig{}) // the first worker never acknowledges
 		await.True(t, "all to be acknowledged", func() bool {
 			st := statsOf(t, q)
 			return st.Ready+st.Delayed+st.Leased == 0
@@ -269,7 +270,8 @@ func TestFulfiller_Redelivery(t *testing.T) {
 	})
 }
 
-// TestFulfiller_Handle_Rings: the commit of a batch is told of, whoever waits for it.
+// TestFulfiller_Handle_Rings: the commit of a batch is published, even if no request waits
+// for it.
 func TestFulfiller_Handle_Rings(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -288,7 +290,7 @@ func TestFulfiller_Handle_Rings(t *testing.T) {
 			}
 		}
 		want := strings.Join(idsOf(tasks), " ")
-		for { // others share the channel
+		for { // other tests share the channel
 			m, err := sub.ReceiveMessage(await.Context(t))
 			if err != nil {
 				t.Fatal(fmt.Errorf("no message of the batch: %w", err))
@@ -300,8 +302,8 @@ func TestFulfiller_Handle_Rings(t *testing.T) {
 	})
 }
 
-// TestFulfiller_Handle_DatabaseFull fills the database: the batch waits, and is
-// committed whole once there is room.
+// TestFulfiller_Handle_DatabaseFull fills the database: the batch waits, and is committed
+// whole once there is space.
 func TestFulfiller_Handle_DatabaseFull(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -326,7 +328,7 @@ func TestFulfiller_Handle_DatabaseFull(t *testing.T) {
 		case err := <-heard:
 			var se sqlite3.Error
 			if !errors.As(err, &se) || se.Code != sqlite3.ErrFull {
-				t.Errorf("heard %v, want a full database", err)
+				t.Errorf("reported %v, want a full database", err)
 			}
 		case errs := <-result:
 			t.Fatalf("handled in a full database: %v", errors.Join(errs...))

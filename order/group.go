@@ -17,17 +17,17 @@ type group struct {
 	ctx   context.Context
 	store *Store
 	conn  *sql.Conn
-	box   *outbox // what all members have to tell; nil: none has opened it
+	box   *outbox // the events of all members; nil: none has opened it
 	noted sync.Once
 
-	batch   bool // it has taken a batch of orders
-	changes int  // how many changes it has taken
+	batch   bool // it contains a batch of orders
+	changes int  // the number of changes in it
 	began   time.Time
 	took    time.Duration // by the batch
 }
 
-// begin begins a transaction. ctx bounds the wait for the connection alone; SQLite's
-// busy timeout bounds that for the lock.
+// begin begins a transaction. ctx bounds only the wait for the connection; SQLite's busy
+// timeout bounds the wait for the lock.
 func (s *Store) begin(ctx context.Context) (*group, error) {
 	db, err := s.write.DB()
 	if err != nil {
@@ -48,7 +48,7 @@ func (s *Store) begin(ctx context.Context) (*group, error) {
 	return &group{preparedTx: s.hot.in(tx), ctx: ctx, store: s, conn: conn, began: time.Now()}, nil
 }
 
-// end commits or rolls back, and gives the connection back.
+// end commits or rolls back, and returns the connection.
 func (g *group) end(commit bool) error {
 	var err error
 	if commit {
@@ -59,12 +59,12 @@ func (g *group) end(commit bool) error {
 	return errors.Join(err, g.conn.Close())
 }
 
-// full reports whether the group takes no more changes.
+// full reports whether the group accepts no more changes.
 func (g *group) full() bool {
 	spent := time.Since(g.began)
 	switch {
 	case g.changes == 0:
-		return false // every transaction takes one
+		return false // every transaction contains at least one
 	case g.changes >= groupChanges:
 		return true
 	case g.batch:
@@ -74,8 +74,9 @@ func (g *group) full() bool {
 	}
 }
 
-// run runs members: one, or payments, which it tries together before it takes them one by
-// one. An error says that the transaction is lost, by the culprit if that is known.
+// run runs members: one, or several payments, which it runs together and, if that fails,
+// one by one. An error means that the transaction is lost; culprit is the member that
+// caused it, if known.
 func (g *group) run(bunch []*write) (culprit *write, err error) {
 	if len(bunch) > 1 {
 		err := g.savepoint(g.ctx, func() error { return g.payAll(bunch) })
@@ -92,8 +93,8 @@ func (g *group) run(bunch []*write) (culprit *write, err error) {
 	return nil, nil
 }
 
-// runOne runs a member, and undoes it if it fails; what it fails with is the member's to
-// know, after the commit. It returns an error if the transaction is lost by that.
+// runOne runs a member, and undoes its writes if it fails. The member's own error is returned
+// to its caller after the commit. runOne returns an error if the transaction is lost.
 func (g *group) runOne(one *write) error {
 	began := time.Now()
 	one.err = g.savepoint(g.ctx, func() (err error) {
@@ -117,15 +118,15 @@ func (g *group) runOne(one *write) error {
 // errPanicked is the error of a member that panicked; its caller panics, too.
 var errPanicked = errors.New("order: a change panicked")
 
-// lostError says that the transaction does not go on: what was done in a savepoint
-// cannot be undone alone. SQLite ends a transaction itself when the disk is full, for
-// example, or when a statement is interrupted.
+// lostError says that the transaction cannot continue: the writes of a savepoint could not
+// be undone. SQLite ends a transaction itself when the disk is full, for example, or when a
+// statement is interrupted.
 type lostError struct{ err error }
 
 func (e *lostError) Error() string { return "order: the transaction is lost: " + e.err.Error() }
 func (e *lostError) Unwrap() error { return e.err }
 
-// isLost reports whether an error is a lostError, whatever else it wraps.
+// isLost reports whether an error is or wraps a lostError.
 func isLost(err error) bool {
 	var lost *lostError
 	return errors.As(err, &lost)
@@ -137,10 +138,10 @@ const (
 	releaseSavepoint = "RELEASE SAVEPOINT member"
 )
 
-// savepoint runs fn, and undoes what it has written if it fails. Savepoints can be
-// nested. After a lostError nothing can be written in the transaction.
+// savepoint runs fn, and undoes its writes if it fails. Savepoints can be nested. After a
+// lostError the transaction accepts no writes.
 func (g *group) savepoint(ctx context.Context, fn func() error) error {
-	// Its own end of ctx must not come between the savepoint and its release.
+	// ctx must not end between the savepoint and its release.
 	ctx = context.WithoutCancel(ctx)
 	if _, err := g.ExecContext(ctx, setSavepoint); err != nil {
 		return &lostError{err}
@@ -161,8 +162,8 @@ func (g *group) savepoint(ctx context.Context, fn func() error) error {
 	return err
 }
 
-// telling runs fn with an outbox of its own, whose contents the group's takes over
-// once fn has succeeded.
+// telling runs fn with its own outbox, whose events move to the group's outbox once fn has
+// succeeded.
 func (g *group) telling(ctx context.Context, fn func(box *outbox) error) error {
 	now := g.store.now().UnixMilli()
 	if g.box == nil {
@@ -179,7 +180,7 @@ func (g *group) telling(ctx context.Context, fn func(box *outbox) error) error {
 	return nil
 }
 
-// write writes what the members have to tell.
+// write writes the events of all members.
 func (g *group) write() error {
 	if g.box == nil {
 		return nil
@@ -191,7 +192,7 @@ func (g *group) write() error {
 	return g.box.write(g.ctx, g)
 }
 
-// orm is the transaction for gorm.
+// orm returns the transaction for gorm.
 func (g *group) orm(ctx context.Context) *gorm.DB {
 	db := g.store.write.Session(&gorm.Session{NewDB: true, Context: ctx})
 	db.Statement.ConnPool = g.tx

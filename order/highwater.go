@@ -15,65 +15,63 @@ import (
 	"flashsale/inventory"
 )
 
-// Behind is an item of which the database is older than Redis has seen it.
+// Behind is an item whose database row is older than a revision that Redis has recorded.
 type Behind struct {
 	ItemID   string
 	Database int64 // the item's revision in the database
-	Redis    int64 // the highest committed revision that Redis knows
+	Redis    int64 // the highest committed revision that Redis has recorded
 }
 
 // revisionPage is how many items are compared at a time.
 const revisionPage = 500
 
-// HighWaterConfig configures a HighWater. All but the functions are required.
+// HighWaterConfig configures a HighWater. All fields but the functions are required.
 type HighWaterConfig struct {
 	Store      *Store
 	Redis      redis.UniversalClient
 	Partitions int
-	// OnChange is called when the set of stopped items has changed, with all of them
-	// in the order of their ids. Default: nothing.
+	// OnChange is called when the set of stopped items has changed, with all of them,
+	// ordered by id. Default: nothing.
 	OnChange func(stopped []Behind)
-	// OnError is called with errors of background work. Default: nothing.
+	// OnError receives errors of background work. Default: they are dropped.
 	OnError func(error)
 }
 
-// HighWater detects a database that was restored from a backup, or that has lost
-// its last transactions in another way, while Redis has not.
+// HighWater detects that the database was restored from a backup, or has lost its last
+// transactions in another way, while Redis has not.
 //
-// Every transaction that changes an item, its orders or its payments increases the
-// item's revision, and once it is committed Redis records the revision as a high-water
-// mark. The marks are read before the database, so a database below a mark has lost
-// what it had committed. Tasks that are queued or leased play no part in it: their
-// transactions have no revision yet.
+// Every transaction that changes an item, its orders or its payments increments the item's
+// revision, and once it is committed Redis records the revision as a high-water mark. The
+// marks are read before the database, so a database below a mark has lost committed data.
+// Queued and leased tasks do not matter here: their transactions have no revision yet.
 //
-// The item is then marked in the database too (items.behind), since what is committed
-// from then on raises its revision again. The mark stays until an operator has decided,
-// or a newer file has taken this one's place.
+// The item is then marked in the database too (items.behind), because later commits raise
+// its revision above the mark. It stays marked until an operator decides, or a newer file
+// replaces this one.
 //
-// The sales of such items are stopped. No process loads them from the database or
-// repairs them from it, and none of their orders is cancelled or expires: the
-// database does not know which units were sold and which orders were paid. Queued
-// orders wait, for the database would refuse them by what it has lost. [Recoverer]
-// carries out the operator's decision.
+// The sales of such items are stopped. No process loads or repairs them from the database,
+// and none of their orders is cancelled or expires: the database lacks sold units and
+// payments. Queued orders wait, because the database would refuse them for the data that it
+// lost. [Recoverer] carries out the operator's decision.
 type HighWater struct {
 	HighWaterConfig
 	lineage string // of the database
 	stopped atomic.Pointer[map[string]Behind]
-	// items is how many there were when all were last compared.
+	// items is the number of items at the last full comparison.
 	items  atomic.Int64
 	nudged chan struct{}
 
 	mu      sync.Mutex
 	pending map[string]int64 // committed revisions that are not recorded yet
 
-	checking sync.Mutex // held by a check; guards the rest
-	after    string     // the last item of the page before
+	checking sync.Mutex // held by a check; guards the fields below
+	after    string     // the last item of the previous page
 	counted  int64      // items of the pages since the first one
 	kept     time.Time  // when KeepRevisions was last called
 }
 
-// NewHighWater returns a HighWater, and makes the store report to it what it commits.
-// Call it before the store is used. Errors: ErrDatabase, inventory.ErrUnavailable.
+// NewHighWater returns a HighWater that gets the store's committed revisions. Call it
+// before the store is used. Errors: ErrDatabase, inventory.ErrUnavailable.
 func NewHighWater(ctx context.Context, cfg HighWaterConfig) (*HighWater, error) {
 	if cfg.OnChange == nil {
 		cfg.OnChange = func([]Behind) {}
@@ -91,7 +89,7 @@ func NewHighWater(ctx context.Context, cfg HighWaterConfig) (*HighWater, error) 
 	return h, nil
 }
 
-// commit remembers what a transaction has committed, until it is recorded.
+// commit keeps a transaction's revisions until they are recorded.
 func (h *HighWater) commit(revisions map[string]int64) {
 	if h == nil || len(revisions) == 0 {
 		return
@@ -103,8 +101,8 @@ func (h *HighWater) commit(revisions map[string]int64) {
 	}
 }
 
-// take removes the revisions to be recorded. What could not be recorded is given back
-// with commit.
+// take removes and returns the revisions to record. If recording fails, the caller puts
+// them back with commit.
 func (h *HighWater) take() map[string]int64 {
 	if h == nil {
 		return nil
@@ -119,7 +117,7 @@ func (h *HighWater) take() map[string]int64 {
 	return revisions
 }
 
-// add adds to a pipeline what records revisions.
+// add adds the commands that record revisions to a pipeline.
 func (h *HighWater) add(ctx context.Context, p redis.Pipeliner, revisions map[string]int64) {
 	if len(revisions) > 0 {
 		inventory.NoteRevisions(ctx, p, h.Partitions, h.lineage, revisions)
@@ -129,8 +127,8 @@ func (h *HighWater) add(ctx context.Context, p redis.Pipeliner, revisions map[st
 // noteTimeout bounds the recording of revisions.
 const noteTimeout = time.Second
 
-// note records what was committed. What cannot be recorded now is recorded with the
-// next transaction or check.
+// note records committed revisions. After a failure, the next transaction or check records
+// them.
 func (h *HighWater) note(ctx context.Context) {
 	revisions := h.take()
 	if len(revisions) == 0 {
@@ -148,7 +146,7 @@ func (h *HighWater) note(ctx context.Context) {
 	}
 }
 
-// Stopped returns the items that are stopped, in the order of their ids.
+// Stopped returns the stopped items, ordered by id.
 func (h *HighWater) Stopped() []Behind {
 	if h == nil {
 		return nil
@@ -170,7 +168,7 @@ func (h *HighWater) IsStopped(item string) bool {
 	return stopped
 }
 
-// stoppedList is the ids of the stopped items as a JSON list.
+// stoppedList returns the ids of the stopped items as a JSON list.
 func (h *HighWater) stoppedList() string {
 	stopped := h.Stopped()
 	if len(stopped) == 0 {
@@ -183,7 +181,7 @@ func (h *HighWater) stoppedList() string {
 	return jsonList(ids...)
 }
 
-// Any reports whether any item is stopped: then the database as a whole is older.
+// Any reports whether any item is stopped. If so, the database as a whole is old.
 func (h *HighWater) Any() bool { return h != nil && len(*h.stopped.Load()) > 0 }
 
 // All reports whether every item is stopped.
@@ -191,7 +189,7 @@ func (h *HighWater) All() bool {
 	return h.Any() && int64(len(*h.stopped.Load())) >= h.items.Load()
 }
 
-// ErrDatabaseOld says that the database is older than Redis has seen it.
+// ErrDatabaseOld says that the database is older than the revisions in Redis.
 var ErrDatabaseOld = errors.New("order: the database is older than Redis")
 
 // Err returns an error that names the stopped items, or nil.
@@ -205,7 +203,7 @@ func (h *HighWater) Err() error {
 		ErrDatabaseOld, len(stopped), b.ItemID, b.Database, b.Redis)
 }
 
-// Nudge makes Run check all items soon. It does not wait.
+// Nudge makes Run check all items soon. It does not block.
 func (h *HighWater) Nudge() {
 	select {
 	case h.nudged <- struct{}{}:
@@ -251,7 +249,7 @@ func (h *HighWater) check(ctx context.Context, all bool) error {
 	if all {
 		h.after, h.counted = "", 0
 	}
-	// Those that are stopped are looked at each time: the stop ends with the decision.
+	// Stopped items are checked every time, because a decision ends the stop.
 	looked := slices.Collect(maps.Keys(*h.stopped.Load()))
 	for {
 		ids, err := h.Store.ItemIDs(ctx, h.after, revisionPage)
@@ -284,8 +282,8 @@ func (h *HighWater) check(ctx context.Context, all bool) error {
 // keepEvery is how often KeepRevisions is called.
 const keepEvery = time.Hour
 
-// compare reads the marks of items and then their rows. Between the two the database
-// can only have come further.
+// compare reads the marks of items and then their rows. In between, the database can only
+// advance.
 func (h *HighWater) compare(ctx context.Context, ids []string) ([]Behind, error) {
 	if len(ids) == 0 {
 		return nil, nil
@@ -307,9 +305,9 @@ func (h *HighWater) compare(ctx context.Context, ids []string) ([]Behind, error)
 	return behind, nil
 }
 
-// stop stops the sales that were found, here, in the database and in Redis. They are
-// all that are stopped: those that were before were looked at again. The next purchase
-// of one that is stopped no more loads the sale. The caller holds checking.
+// stop stops the sales in found, in this process, in the database and in Redis. found holds
+// all stopped items, as the earlier ones were checked again. A sale that is no longer
+// stopped is loaded by its next purchase. The caller holds checking.
 func (h *HighWater) stop(ctx context.Context, found []Behind) error {
 	was := *h.stopped.Load()
 	next := make(map[string]Behind, len(found))
@@ -320,7 +318,7 @@ func (h *HighWater) stop(ctx context.Context, found []Behind) error {
 		changed = changed || !known
 	}
 	changed = changed || len(next) != len(was)
-	// First here, which needs nothing that can fail.
+	// First in this process, which cannot fail.
 	h.stopped.Store(&next)
 	if changed {
 		h.OnChange(h.Stopped())
@@ -334,8 +332,8 @@ func (h *HighWater) stop(ctx context.Context, found []Behind) error {
 	return h.Store.markBehind(ctx, found)
 }
 
-// FindBehind compares all items and changes nothing: neither is a sale stopped, nor a
-// revision recorded. Errors: ErrDatabase, inventory.ErrUnavailable.
+// FindBehind compares all items and changes nothing: it stops no sale and records no
+// revision. Errors: ErrDatabase, inventory.ErrUnavailable.
 func FindBehind(ctx context.Context, store *Store, rdb redis.UniversalClient, partitions int) ([]Behind, error) {
 	lineage, err := store.lineage(ctx)
 	if err != nil {
@@ -360,9 +358,9 @@ func FindBehind(ctx context.Context, store *Store, rdb redis.UniversalClient, pa
 	}
 }
 
-// MayLoad returns inventory.ErrStopped for each of the items whose sale must not be
-// loaded from the database, because the database is older than Redis. It asks both.
-// Errors: ErrDatabase, inventory.ErrUnavailable.
+// MayLoad returns inventory.ErrStopped for each item whose sale must not be loaded, because
+// the database is older than Redis. It reads both. Errors: ErrDatabase,
+// inventory.ErrUnavailable.
 func (h *HighWater) MayLoad(ctx context.Context, items []string) (refused map[string]error, err error) {
 	if h == nil {
 		return nil, nil
@@ -388,7 +386,7 @@ func (h *HighWater) MayLoad(ctx context.Context, items []string) (refused map[st
 	return refused, nil
 }
 
-// lineage names this database and its backups.
+// lineage identifies this database and its backups.
 func (s *Store) lineage(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
@@ -399,17 +397,17 @@ func (s *Store) lineage(ctx context.Context) (string, error) {
 	return value, nil
 }
 
-// revisionRow is how far an item has come in the database.
+// revisionRow is an item's revision in the database.
 type revisionRow struct {
 	ID       string
 	Revision int64
-	Behind   int64 // the mark that it was found to be below; 0: none
+	Behind   int64 // the mark that its revision was below; 0: none
 }
 
-// behindOf reports whether the database is older than a mark shows, or was found to be.
+// behindOf reports whether the revision is below the mark, or was below one before.
 func (r revisionRow) behindOf(mark int64) bool { return r.Behind > 0 || r.Revision < mark }
 
-// revisions reads how far those of the items have come that exist.
+// revisions reads the revisions of those items that exist.
 func (s *Store) revisions(ctx context.Context, ids []string) (map[string]revisionRow, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
@@ -425,7 +423,7 @@ func (s *Store) revisions(ctx context.Context, ids []string) (map[string]revisio
 	return revisions, nil
 }
 
-// markBehind marks items as behind, until a recovery takes the mark away.
+// markBehind marks items as behind, until a recovery removes the mark.
 func (s *Store) markBehind(ctx context.Context, items []Behind) error {
 	ids := make([]string, len(items))
 	for i := range items {
@@ -441,7 +439,8 @@ func (s *Store) markBehind(ctx context.Context, items []Behind) error {
 	}
 	return s.transition(ctx, fmt.Sprintf("mark %d items as behind", len(items)), func(ctx context.Context, c conn, _ int64) error {
 		for _, b := range items {
-			// Unless it was decided meanwhile, which has raised the revision above the mark.
+			// Unless an operator has decided meanwhile: that raised the revision above the
+			// mark.
 			if _, err := c.ExecContext(ctx, setBehind, b.Redis, b.ItemID); err != nil {
 				return err
 			}
@@ -452,5 +451,5 @@ func (s *Store) markBehind(ctx context.Context, items []Behind) error {
 
 const setBehind = `UPDATE items SET behind = MAX(behind, ?1) WHERE id = ?2 AND (behind > 0 OR revision < ?1)`
 
-// bumpRevision increases an item's revision.
+// bumpRevision increments an item's revision.
 const bumpRevision = `UPDATE items SET revision = revision + 1 WHERE id = ?1 RETURNING revision`

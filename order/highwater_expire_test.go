@@ -9,7 +9,7 @@ import (
 	"flashsale/internal/testing/await"
 )
 
-// TestHighWater_Expiry: an unpaid order of a stopped sale does not expire, since the
+// TestHighWater_Expiry: an unpaid order of a stopped sale does not expire, because the
 // database may have lost its payment.
 func TestHighWater_Expiry(t *testing.T) {
 	t.Parallel()
@@ -34,7 +34,7 @@ func TestHighWater_Expiry(t *testing.T) {
 	h.stopped.Store(&map[string]Behind{"i": {"i", 1, 2}})
 	stand, owed, err := s.expire(ctx, []string{"o1"})
 	if err != nil || len(owed) != 0 || stand["o1"].status != StatusConfirmed || stand["o1"].in <= 0 {
-		t.Errorf("expiry of a stopped sale's order: %+v, %d returned, %v; want it confirmed, to be tried later", stand["o1"], len(owed), err)
+		t.Errorf("expiry of a stopped sale's order: %+v, %d returned, %v; want it confirmed, to be retried later", stand["o1"], len(owed), err)
 	}
 	h.stopped.Store(&map[string]Behind{})
 	stand, owed, err = s.expire(ctx, []string{"o1"})

@@ -11,8 +11,8 @@ import (
 	"flashsale/inventory"
 )
 
-// TestHighWater_Behind: every change of an item's orders raises what Redis records, and
-// a database below that is found until it is not below any more.
+// TestHighWater_Behind: every change of an item's orders raises the mark in Redis, and a
+// database below the mark is detected until its revision is above it.
 func TestHighWater_Behind(t *testing.T) {
 	alone(t, func(t *testing.T, rdb *redis.Client) {
 		s := newSite(t, rdb, false, newItem("", 10, 5))
@@ -106,7 +106,7 @@ func TestHighWater_Behind(t *testing.T) {
 	})
 }
 
-// TestHighWater_Busy: checks beside commits find nothing, whatever is on its way.
+// TestHighWater_Busy: checks concurrent with commits find nothing, whatever is in progress.
 func TestHighWater_Busy(t *testing.T) {
 	alone(t, func(t *testing.T, rdb *redis.Client) {
 		s := newSite(t, rdb, false, newItem("", 1000, 1))
@@ -136,8 +136,7 @@ func TestHighWater_Busy(t *testing.T) {
 	})
 }
 
-// TestHighWater_OtherDatabase: what Redis records of another database is no proof
-// against this one.
+// TestHighWater_OtherDatabase: marks of another database do not stop this one.
 func TestHighWater_OtherDatabase(t *testing.T) {
 	alone(t, func(t *testing.T, rdb *redis.Client) {
 		s := newSite(t, rdb, false, newItem("", 10, 5))
@@ -146,7 +145,7 @@ func TestHighWater_OtherDatabase(t *testing.T) {
 		s.mustPlace(s.purchase("u1", "k1", 1, limit))
 		s.drained()
 		other := newStore(t)
-		// The test's databases are copies of one file, and so of one lineage.
+		// The test's databases are copies of one file, and so have the same lineage.
 		if err := other.Writer().Exec("UPDATE meta SET value = 'another' WHERE key = 'lineage'").Error; err != nil {
 			t.Fatal(err)
 		}
@@ -166,7 +165,7 @@ func TestHighWater_OtherDatabase(t *testing.T) {
 	})
 }
 
-// TestHighWater_RedisAway: what cannot be recorded at once is recorded later.
+// TestHighWater_RedisAway: a revision that cannot be recorded is recorded later.
 func TestHighWater_RedisAway(t *testing.T) {
 	t.Parallel()
 	gone := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})

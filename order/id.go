@@ -6,6 +6,6 @@ import (
 	"github.com/google/uuid"
 )
 
-// enableRandPool makes ids take their randomness from a pool read ahead: a
-// system call for each would show in the cost of a purchase.
+// enableRandPool makes uuid read its randomness in larger blocks: one system call for each
+// id would slow purchases measurably.
 var enableRandPool = sync.OnceFunc(uuid.EnableRandPool)

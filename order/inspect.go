@@ -14,7 +14,7 @@ import (
 	"flashsale/queue"
 )
 
-// Examiner is what an inspection needs of the inventory.
+// Examiner is the part of the inventory that an inspection uses.
 type Examiner interface {
 	Partition(item string) int
 	Live(ctx context.Context, item string) (inventory.Live, error)
@@ -22,7 +22,7 @@ type Examiner interface {
 	Examine(ctx context.Context, item string, look func(ctx context.Context, x *inventory.Examined) (rebuild bool, err error)) error
 }
 
-// Records is what a sale remembers of its orders and buyers.
+// Records reads the orders and buyers that a sale has recorded.
 type Records interface {
 	EachEntry(ctx context.Context, item string, fn func([]inventory.Entry) error) error
 	EachCount(ctx context.Context, item string, fn func([]inventory.BuyerCount) error) error
@@ -30,11 +30,10 @@ type Records interface {
 	Counts(ctx context.Context, item string, buyers []string) ([]int64, error)
 }
 
-// inspector reads what Redis and the database count of an item. The ledger and the
-// reconciliation judge by nothing else. Both sides keep counters, so a look costs the
-// same whatever the sale has sold; only what the counters leave open, the units of
-// accepted orders that are not committed, is searched for in the queue, without the
-// item's lock.
+// inspector reads the counts of an item in Redis and in the database. The ledger and the
+// reconciliation use nothing else. Both sides keep counters, so reading them costs the same
+// however much was sold. Only the units of accepted orders that are not committed must be
+// searched for in the queue, without the item's lock.
 type inspector struct {
 	store   *Store
 	stock   Examiner
@@ -47,46 +46,46 @@ type inspector struct {
 func (x *inspector) tasksOf(item string) Tasks { return x.tasks[x.stock.Partition(item)] }
 
 const (
-	// freeLooks is how often an item is looked at without its lock.
+	// freeLooks is how often an item is read without its lock.
 	freeLooks = 3
-	// heldLooks is how often it is then looked at under the lock.
+	// heldLooks is how often it is then read under the lock.
 	heldLooks = 5
-	// owedMax is the number of pending releases above which an item is not judged.
+	// owedMax is the number of pending releases above which an item is not checked.
 	owedMax = 256
 	// lateMax bounds the count of late releases.
 	lateMax = 1000
 )
 
 const (
-	// holdTries is how often a look under the lock is tried: the process may not get a
-	// processor, or the disk be busy, for as long as lookHold.
+	// holdTries is how often a read under the lock is tried: on a busy machine or disk the
+	// process may wait longer than lookHold.
 	holdTries = 8
-	// holdPause is between two tries. Sales go on meanwhile.
+	// holdPause is between two attempts. Sales continue meanwhile.
 	holdPause = 50 * time.Millisecond
 )
 
-// lateReturn is the age from which an unreturned release is reported: the sweeper has
-// retried it many times by then.
+// lateReturn is the age from which a pending release is reported: the sweeper has retried
+// it many times by then.
 const lateReturn = 5 * time.Minute
 
-// observation is what Redis and the database count of an item at one instant.
+// observation is the counts of an item in Redis and the database at one instant.
 type observation struct {
 	live inventory.Live
 	row  itemRow
 	late int64 // late releases, lateMax at most
-	// moving is set when Redis changed during every look. The two sides are then of
+	// moving is set if Redis changed during every read. The two sides are then from
 	// different instants, and their difference proves nothing.
 	moving bool
 }
 
-// same reports whether nothing happened to the item between two observations: each
-// purchase and release increases the sale's sequence, each transaction the revision.
+// same reports whether the item did not change between two observations: each purchase and
+// release increments the sale's sequence, each transaction the revision.
 func (s *observation) same(o *observation) bool {
 	return !s.moving && !o.moving && s.live == o.live && s.row == o.row
 }
 
-// see looks at an item, first without its lock. Errors: catalog.ErrItemNotFound,
-// ErrDatabase, inventory.ErrUnavailable.
+// see reads an item, first without its lock. Errors: catalog.ErrItemNotFound, ErrDatabase,
+// inventory.ErrUnavailable.
 func (x *inspector) see(ctx context.Context, item string) (observation, error) {
 	given := make(map[string]bool)
 	var s observation
@@ -103,9 +102,9 @@ func (x *inspector) see(ctx context.Context, item string) (observation, error) {
 	return held, nil
 }
 
-// seeHeld looks at an item while holding its lock. If rebuild returns true for what was
-// seen, the sale is then rebuilt under the same lock. A look that takes longer than
-// lookHold is tried again, with a pause in which the item can be sold.
+// seeHeld reads an item while holding its lock. If rebuild returns true for the
+// observation, the sale is then rebuilt under the same lock. A read that takes longer than
+// lookHold is retried, after a pause in which the item can be sold.
 func (x *inspector) seeHeld(ctx context.Context, item string, given map[string]bool, rebuild func(*observation) bool) (s observation, err error) {
 	for try := 1; ; try++ {
 		var cut bool
@@ -115,7 +114,7 @@ func (x *inspector) seeHeld(ctx context.Context, item string, given map[string]b
 	}
 }
 
-// seeHeldOnce is one try; cut reports that lookHold ended it.
+// seeHeldOnce is one attempt; cut reports that lookHold ended it.
 func (x *inspector) seeHeldOnce(ctx context.Context, item string, given map[string]bool, rebuild func(*observation) bool) (s observation, cut bool, err error) {
 	err = x.stock.Examine(ctx, item, func(held context.Context, ex *inventory.Examined) (_ bool, err error) {
 		ctx, cancel := context.WithTimeout(held, x.hold)
@@ -135,10 +134,10 @@ func (x *inspector) seeHeldOnce(ctx context.Context, item string, given map[stri
 	return s, cut, err
 }
 
-// look reads Redis, a snapshot of the database, and Redis again, which must be
-// unchanged. It returns the units of pending releases, and the next look counts them;
-// given holds the orders released so far. An order that the loaded sale does not know
-// was not counted by it either.
+// look reads Redis, a snapshot of the database, and Redis again, which must be unchanged.
+// It releases the units of pending releases, so that the next call counts them; given holds
+// the orders released so far. A released order that the loaded sale has no record of was
+// not counted by it either.
 func (x *inspector) look(ctx context.Context, item string, live func(context.Context, string) (inventory.Live, error), given map[string]bool) (s observation, err error) {
 	if s.live, err = live(ctx, item); err != nil {
 		return s, err
@@ -202,13 +201,13 @@ func (s *Store) counted(ctx context.Context, item string, withOwed bool) (row it
 type inspection struct {
 	item string
 	seen observation
-	// queued are the units of accepted orders that are not committed; -1 when the queue
-	// was not read, or the item changed meanwhile.
+	// queued are the units of accepted orders that are not committed; -1 if the queue was
+	// not read, or the item changed meanwhile.
 	queued int64
-	// off is how much too low the database's count of sold units is, according to its
-	// books. Transactions do not change it.
+	// off is the number of units that the row's count of sold units lacks, according to its
+	// orders. Transactions do not change it.
 	off  int64
-	deep *recordCheck // what a look at every record found; nil: nobody asked
+	deep *recordCheck // the result of comparing every record; nil: not requested
 	err  error
 }
 
@@ -218,7 +217,7 @@ func (x *inspector) inspect(ctx context.Context, item string) *inspection {
 	return i
 }
 
-// again looks once more, and reports whether nothing happened in between.
+// again reads the item once more, and reports whether it is unchanged.
 func (x *inspector) again(ctx context.Context, i *inspection) bool {
 	seen, err := x.see(ctx, i.item)
 	same := err == nil && seen.same(&i.seen)
@@ -229,8 +228,8 @@ func (x *inspector) again(ctx context.Context, i *inspection) bool {
 // room is the number of units that no committed order holds.
 func (i *inspection) room() int64 { return i.seen.row.Total - i.seen.row.Sold - i.off }
 
-// open reports whether the queue must be read to judge the item: some units are neither
-// left nor committed.
+// open reports whether the queue must be read to check the item, because some units are
+// neither left nor committed.
 func (i *inspection) open() bool {
 	return i.queued < 0 && i.seen.live.Loaded && i.room() != i.seen.live.Left
 }
@@ -238,9 +237,9 @@ func (i *inspection) open() bool {
 // weighings bounds the reads of a queue for items that change meanwhile, or differ.
 const weighings = 3
 
-// weigh reads the queues for what is queued of the items: once for all of them, and
-// once more for those that differ or have changed meanwhile. A queue with more tasks
-// than most is not read, unless that is 0.
+// weigh reads the queued units of the items from the queues: once for all items, and again
+// for those that differ or have changed meanwhile. A queue with more than most tasks is not
+// read, unless most is 0.
 func (x *inspector) weigh(ctx context.Context, list []*inspection, most int) error {
 	list = slices.DeleteFunc(list, func(i *inspection) bool { return i.err != nil || i.seen.live.Damaged })
 	for range weighings {
@@ -267,7 +266,7 @@ func (x *inspector) weigh(ctx context.Context, list []*inspection, most int) err
 	return nil
 }
 
-// weighQueue reads one queue, and returns the items that it has to be read for again.
+// weighQueue reads one queue, and returns the items for which it must be read again.
 func (x *inspector) weighQueue(ctx context.Context, q Tasks, items map[string]*inspection, most int) (again []*inspection, err error) {
 	st, err := q.Stats(ctx)
 	if err != nil {
@@ -333,7 +332,7 @@ func (x *inspector) scan(ctx context.Context, q Tasks, items map[string]*inspect
 		}
 		t, err := parseTask(id, payload)
 		if err != nil || items[t.ItemID] == nil {
-			return nil //nolint:nilerr // a task that cannot be read holds nothing of any item
+			return nil //nolint:nilerr // an unreadable task holds no units
 		}
 		if page = append(page, t); len(page) < recordsPage {
 			return nil
@@ -348,8 +347,8 @@ func (x *inspector) scan(ctx context.Context, q Tasks, items map[string]*inspect
 	return x.addTasks(ctx, q, page, items)
 }
 
-// addTasks adds a page of queued orders to their items. One that is committed holds its
-// units by its row.
+// addTasks adds a page of queued orders to their items. The units of a committed order are
+// counted by its row.
 func (x *inspector) addTasks(ctx context.Context, q Tasks, page []task, items map[string]*inspection) error {
 	if len(page) == 0 {
 		return nil
@@ -387,10 +386,10 @@ func (x *inspector) addTasks(ctx context.Context, q Tasks, page []task, items ma
 	return nil
 }
 
-// stillCounted reports whether the units of a closed order whose task is in the queue
-// are rightly taken. A worker whose order the database rejected drops the sale before
-// it acknowledges the task. Until then the units are taken, except for dead letters,
-// which no worker processes.
+// stillCounted reports whether the units of a closed order whose task is in the queue are
+// rightly taken. If the database rejected the order, the worker drops the sale before it
+// acknowledges the task. Until then the units are taken, except for dead letters, which no
+// worker processes.
 func (x *inspector) stillCounted(ctx context.Context, q Tasks, t *task) (bool, error) {
 	entries, err := x.records.Entries(ctx, t.ItemID, []inventory.EntryKey{keyOf(t)})
 	if err != nil || entries[0].OrderID != t.ID || entries[0].Returned {
@@ -407,13 +406,13 @@ func keyOf(t *task) inventory.EntryKey {
 	return inventory.EntryKey{Buyer: t.UserID, IdempotencyKey: t.IdempotencyKey}
 }
 
-// drifts returns the differences. Work in progress is none.
+// drifts returns the differences. Work in progress is not a difference.
 func (i *inspection) drifts() []Drift {
 	s := &i.seen
 	if i.err != nil || s.moving {
 		return nil
 	}
-	// What the sale should have left; an upper bound if the queue was not read.
+	// The units that the sale should have left; an upper bound if the queue was not read.
 	want := i.room() - max(i.queued, 0)
 	var out []Drift
 	if i.queued >= 0 && want < 0 {
@@ -465,9 +464,9 @@ func otherTerms(row *itemRow, live *inventory.Live) []string {
 	return out
 }
 
-// ledger returns the conservation equation. Left of a sale that is not loaded is what
-// its next load will find. While the item is moving, held is the remainder, and the
-// equation is not checked.
+// ledger returns the conservation equation. If the sale is not loaded, left is what its
+// next load will compute. While the item is moving, held is the remainder, and the equation
+// is not checked.
 func (i *inspection) ledger() Ledger {
 	s := &i.seen
 	l := Ledger{Initial: s.row.Initial, Restocked: s.row.Total - s.row.Initial, Left: s.live.Left}

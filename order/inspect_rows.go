@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// itemOrders reads a page of an item's orders, those after one, oldest first.
+// itemOrders reads a page of an item's orders, those after an id, oldest first.
 func (s *Store) itemOrders(ctx context.Context, item, after string) ([]orderRow, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
@@ -17,8 +17,8 @@ func (s *Store) itemOrders(ctx context.Context, item, after string) ([]orderRow,
 	return rows, nil
 }
 
-// itemRows reads a page of the items, those after one, without those whose sale ended
-// before that time, and without what no inspection looks at.
+// itemRows reads a page of the items, those after an id, except those whose sale ended
+// before that time. It omits the columns that no inspection needs.
 func (s *Store) itemRows(ctx context.Context, after string, over time.Time) ([]itemRow, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
@@ -35,14 +35,15 @@ func (s *Store) itemRows(ctx context.Context, after string, over time.Time) ([]i
 	return rows, nil
 }
 
-// counts is the row without what no inspection looks at.
+// counts returns the row without the columns that no inspection needs.
 func (r itemRow) counts() itemRow {
 	r.Name, r.Description, r.Currency = "", "", ""
 	r.PriceMinor, r.UpdatedAt = 0, 0
 	return r
 }
 
-// figures are what books compare, and the revision that tells their states apart.
+// figures returns the columns that books compare, and the revision that identifies their
+// state.
 func (r *itemRow) figures() itemRow {
 	return itemRow{Initial: r.Initial, Total: r.Total, Sold: r.Sold, Awaiting: r.Awaiting, Revision: r.Revision}
 }

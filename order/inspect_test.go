@@ -24,7 +24,7 @@ func mustReadBooks(t *testing.T, s *Store, item string) *books {
 	return &b
 }
 
-// tally is a stock that counts how it is asked.
+// tally is a stock that counts the calls.
 type tally struct {
 	Examiner
 	live, lives, held int
@@ -50,7 +50,7 @@ func (c *tally) Examine(ctx context.Context, item string, look func(context.Cont
 	})
 }
 
-// unheld is a queue that nobody may read while the stock's lock is held.
+// unheld is a queue that must not be read while the stock's lock is held.
 type unheld struct {
 	*queue.Queue
 	stock *tally
@@ -65,8 +65,8 @@ func (u *unheld) Scan(ctx context.Context, fn func(string, []byte) error) error 
 	return u.Queue.Scan(ctx, fn)
 }
 
-// TestInspection_Orders: no look at an item reads its orders, which may be any number:
-// the ledger and a reconciliation do without their table.
+// TestInspection_Orders: no inspection reads an item's orders, of which there may be any
+// number: the ledger and a reconciliation do not need their table.
 func TestInspection_Orders(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -95,8 +95,8 @@ func TestInspection_Orders(t *testing.T) {
 	})
 }
 
-// TestInspection_Queue: the queue is read without the item's lock, once for all items,
-// and a ledger does not read a long one.
+// TestInspection_Queue: the queue is read without the item's lock, once for all items, and
+// a ledger does not read a long one.
 func TestInspection_Queue(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -140,7 +140,7 @@ func TestInspection_Queue(t *testing.T) {
 		if l := ledger(); l != (Ledger{Initial: 100, Left: 98, Held: 2}) || tasks.scans != 0 {
 			t.Errorf("with a long queue: ledger %+v after %d scans", l, tasks.scans)
 		}
-		// Too much left is seen whatever is queued.
+		// Too many units left are detected without reading the queue.
 		s.hset("sale", "left", 101)
 		if l := ledger(); l.Balanced() {
 			t.Errorf("with a long queue and too much left: %+v", l)
@@ -148,8 +148,7 @@ func TestInspection_Queue(t *testing.T) {
 	})
 }
 
-// TestInspection_Busy: an item to which something happens at every look is looked at
-// under its lock.
+// TestInspection_Busy: an item that changes during every read is read under its lock.
 func TestInspection_Busy(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -173,9 +172,9 @@ func TestInspection_Busy(t *testing.T) {
 	})
 }
 
-// TestReconciler_Run_Cost: a round costs what has changed. An item to which nothing has
-// happened is one of the sales that are read together, and one whose sale has ended is
-// not asked for at all.
+// TestReconciler_Run_Cost: a round costs only as much as has changed. An unchanged item is
+// one of the sales that are read together, and an unchanged item whose sale has ended is
+// not read at all.
 func TestReconciler_Run_Cost(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -192,7 +191,7 @@ func TestReconciler_Run_Cost(t *testing.T) {
 		if err := rdb.HSet(await.Context(t), "fs:{p0}:sale:"+s.item+"-0", "control", "closed").Err(); err != nil {
 			t.Fatal(err)
 		}
-		s.exec("UPDATE items SET closes_at = 1000, opens_at = 1 WHERE id = ?", s.item+"-1") // long over
+		s.exec("UPDATE items SET closes_at = 1000, opens_at = 1 WHERE id = ?", s.item+"-1") // ended long ago
 		stock := &tally{Examiner: s.stock}
 		tasks := &unheld{Queue: s.queue, stock: stock}
 		r := s.reconciler()
@@ -212,7 +211,7 @@ func TestReconciler_Run_Cost(t *testing.T) {
 			}
 		}
 		round("first", 3, 3, 6)
-		s.exec("ALTER TABLE orders RENAME TO hidden") // whose books are read
+		s.exec("ALTER TABLE orders RENAME TO hidden") // comparing the books would fail
 		for range idleRounds - 3 {
 			round("nothing happened", 3, 2, 0)
 		}
@@ -223,8 +222,8 @@ func TestReconciler_Run_Cost(t *testing.T) {
 	})
 }
 
-// TestReconciler_Run_Books: the background compares the database's counts with the
-// orders a few pages each round, and finds what is wrong behind the first.
+// TestReconciler_Run_Books: the background compares the database's counts with the orders a
+// few pages each round, and finds differences after the first page, too.
 func TestReconciler_Run_Books(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -242,7 +241,7 @@ func TestReconciler_Run_Books(t *testing.T) {
 		if pages != 4 || kinds(b.drifts()) != "buyers sold" || b.held != orders+2 || b.astray != 1 {
 			t.Errorf("%d pages: %+v", pages, b)
 		}
-		// A change between two pages voids them.
+		// A change between two pages restarts the comparison.
 		b = books{}
 		for _, want := range []bool{false, true, false} {
 			moved, err := s.store.readBooks(await.Context(t), s.item, &b, 1)
@@ -256,8 +255,8 @@ func TestReconciler_Run_Books(t *testing.T) {
 	})
 }
 
-// TestStore_Mend: a repair of many buyers goes in short steps, each with its record,
-// and one that was cut off is done by the next.
+// TestStore_Mend: a repair of many buyers is made in short steps, each with its audit
+// entry, and an interrupted repair is finished by the next.
 func TestStore_Mend(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -297,14 +296,14 @@ func TestStore_Mend(t *testing.T) {
 		t.Errorf("after it: %+v", b.drifts())
 	}
 	auditStore(t, s)
-	// What was found is not what is there any more: nothing is changed.
+	// The item has changed since it was compared: nothing is changed.
 	if err := s.mend(await.Context(t), "item", b, "root", "r1"); !errors.Is(err, errMoved) {
 		t.Errorf("again: %v, want errMoved", err)
 	}
 }
 
-// TestStore_Books_Erased: a buyer who is erased between two pages of the books, and so
-// moves to the other side of what was read, is no difference.
+// TestStore_Books_Erased: a buyer who is erased between two pages, and so moves to the
+// other side of the pages read, is not a difference.
 func TestStore_Books_Erased(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)

@@ -15,8 +15,8 @@ func (s *Store) item(ctx context.Context, id string) (itemRow, error) {
 	return readItem(s.read.WithContext(ctx), id)
 }
 
-// snapshot runs fn on one consistent view of the database. It is for what may take
-// long, and uses the connections for that.
+// snapshot runs fn on one consistent view of the database. It is for long reads, and uses
+// the connections for them.
 func (s *Store) snapshot(ctx context.Context, fn func(tx *gorm.DB) error) error {
 	return s.long.WithContext(ctx).Transaction(fn)
 }

@@ -10,7 +10,7 @@ import (
 	"flashsale/queue"
 )
 
-// Membership says which tasks a queue holds.
+// Membership reads which tasks a queue holds.
 type Membership interface {
 	// Get is queue.Queue.Get.
 	Get(ctx context.Context, ids ...string) ([]queue.TaskInfo, error)
@@ -31,13 +31,13 @@ func (f *Fulfiller) invalidateUncounted(ctx context.Context, tasks []task) map[s
 	for i := range tasks {
 		t := &tasks[i]
 		if t.Epoch == 0 {
-			continue // from before there were stamps
+			continue // the task is from a version without stamps
 		}
 		if epoch == 0 {
 			var err error
 			if epoch, err = f.store.Epoch(context.WithoutCancel(ctx)); err != nil {
 				f.onError(err)
-				epoch = -1 // then all are checked
+				epoch = -1 // check all
 			}
 		}
 		if t.Epoch != epoch {
@@ -93,12 +93,12 @@ func (f *Fulfiller) dropUncounted(ctx context.Context, late []*task) error {
 	return inventory.Distrust(ctx, f.rdb, f.partitions, items)
 }
 
-// missing looks after orders that are committed, and were in no queue any more when
-// their tasks were to be acknowledged. If Redis has lost them, and nobody has
-// noticed, the sale sells their units a second time under the epoch that it had:
-// what is left of an order that is in a worker's hands alone when older data comes
-// back is only this. It is dropped, so that its next purchase loads it. Orders
-// of an earlier epoch were checked, or the sale was built after their commit.
+// missing handles committed orders whose tasks were in no queue when they were to be
+// acknowledged. Redis may have lost the tasks without a new epoch: when an older copy of
+// its data returns, an order that only a worker held leaves no other trace, and the sale
+// would sell its units a second time. So the sale is dropped, and its next purchase loads
+// it. Orders of an earlier epoch were checked before, or the sale was built after their
+// commit.
 func (f *Fulfiller) missing(ctx context.Context, leased []queue.Leased) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tellTimeout)
 	defer cancel()

@@ -2,9 +2,9 @@ package order
 
 import "context"
 
-// ledgerTasks is up to how many tasks a queue is read for a ledger. Where it has more,
-// all units that are neither left nor sold are called held, and a ledger shows only
-// a sale that has more left than it may.
+// ledgerTasks is the largest queue that is read for a ledger. For a longer one, all units
+// that are neither left nor sold count as held, and a ledger detects only that a sale has
+// too many units left.
 const ledgerTasks = 2000
 
 // Ledger reads the conservation equation of an item from Redis and the database; see

@@ -42,7 +42,7 @@ func TestService_Ledger(t *testing.T) {
 		if _, err := s.reconciler().Ledger(await.Context(t), "none-"+s.item); !errors.Is(err, catalog.ErrItemNotFound) {
 			t.Errorf("ledger of no item: %v, want ErrItemNotFound", err)
 		}
-		// A unit that nobody accounts for is seen.
+		// An unaccounted unit is detected.
 		if err := rdb.HSet(await.Context(t), "fs:{p0}:sale:"+s.item, "left", 44).Err(); err != nil {
 			t.Fatal(err)
 		}
@@ -52,8 +52,8 @@ func TestService_Ledger(t *testing.T) {
 	})
 }
 
-// TestService_Ledger_Burst looks again and again while buyers buy and workers
-// commit: the equation holds at every look (P: conservation).
+// TestService_Ledger_Burst repeatedly reads the ledger while buyers buy and workers commit:
+// the equation always holds (P: conservation).
 func TestService_Ledger_Burst(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -75,7 +75,7 @@ func TestService_Ledger_Burst(t *testing.T) {
 				}
 				got, err := s.reconciler().Ledger(await.Context(t), s.item)
 				if err != nil || !got.Balanced() || got.Initial != stock || got.Restocked != 0 || got.Left < 0 || got.Held < 0 || got.Sold < l.last.Sold {
-					t.Errorf("look %d: %+v after %+v, %v", l.n, got, l.last, err)
+					t.Errorf("read %d: %+v after %+v, %v", l.n, got, l.last, err)
 				}
 				if got.Held > 0 {
 					if l.moving++; l.moving == 1 {
@@ -109,11 +109,11 @@ func TestService_Ledger_Burst(t *testing.T) {
 				next <- i
 			}
 		})
-		// The worker comes late, so that orders under way are seen for sure.
+		// The worker starts late, so that some reads certainly find queued orders.
 		select {
 		case <-moving:
 		case <-ctx.Done():
-			t.Error("no look saw an order under way")
+			t.Error("no read found an uncommitted order")
 		}
 		s.work()
 		wg.Wait()
@@ -124,13 +124,13 @@ func TestService_Ledger_Burst(t *testing.T) {
 			t.Errorf("at the end: %+v", l.last)
 		}
 		if l.n < 3 {
-			t.Errorf("%d looks: the test saw too little", l.n)
+			t.Errorf("%d reads: too few", l.n)
 		}
 		auditStore(t, s.store)
 	})
 }
 
-// hooked is a stock that calls hook after each reading of a sale.
+// hooked is a stock that calls hook after each read of a sale.
 type hooked struct {
 	Examiner
 	hook func(*inventory.Live)
@@ -142,8 +142,8 @@ func (h hooked) Live(ctx context.Context, item string) (inventory.Live, error) {
 	return live, err
 }
 
-// TestService_Ledger_Moving puts the steps of a cancellation between those of a
-// look: it sees the units where they were or where they went, once.
+// TestService_Ledger_Moving makes the steps of a cancellation between those of a read: the
+// ledger counts the units before or after the release, once.
 func TestService_Ledger_Moving(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -157,20 +157,20 @@ func TestService_Ledger_Moving(t *testing.T) {
 		u := Canceller{UserID: "u"}
 		var owed []returned
 		steps := []func(){
-			func() { // closed and given back in the middle of a look
+			func() { // closed and released during a read
 				if _, err := s.service.Cancel(await.Context(t), ids[0], u); err != nil {
 					t.Error(err)
 				}
 			},
-			func() {}, func() {}, func() {}, // the second look is undisturbed
-			func() { // closed in the middle, and not given back yet
+			func() {}, func() {}, func() {}, // the second read is undisturbed
+			func() { // closed during a read, and not released yet
 				var err error
 				if _, owed, err = s.store.cancel(await.Context(t), ids[1], u); err != nil {
 					t.Error(err)
 				}
 			},
 			func() {}, func() {}, func() {},
-			func() { // what a look has given back is forgotten in the middle of another
+			func() { // the record of a release by one read is deleted during another
 				s.service.Returns.give(await.Context(t), owed)
 			},
 		}
@@ -199,10 +199,10 @@ func TestService_Ledger_Moving(t *testing.T) {
 			{Ledger{Initial: 9, Left: 7, Held: 2}, 10},
 		} {
 			if l := ledger(); l != want.ledger || said != want.said {
-				t.Errorf("look %d: %+v after %d reads, want %+v after %d", i, l, said, want.ledger, want.said)
+				t.Errorf("ledger %d: %+v after %d reads, want %+v after %d", i, l, said, want.ledger, want.said)
 			}
 		}
-		// With the sale gone meanwhile, the ledger is the database's.
+		// If the sale is missing meanwhile, the ledger comes from the database.
 		r.on(hooked{s.stock, func(l *inventory.Live) { *l = inventory.Live{} }})
 		if l := ledger(); l != (Ledger{Initial: 9, Left: 7, Held: 2}) {
 			t.Errorf("not loaded: %+v", l)
@@ -210,8 +210,8 @@ func TestService_Ledger_Moving(t *testing.T) {
 	})
 }
 
-// TestService_Ledger_Many looks at many items at once while units of each are
-// on their way: the looks share few connections, and none may wait for another.
+// TestService_Ledger_Many reads many items concurrently while units of each are being
+// released: the reads share few connections, and must not block each other.
 func TestService_Ledger_Many(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, redistest.Embedded(t), false, newItem("", 1, 1))
@@ -241,7 +241,7 @@ func TestService_Ledger_Many(t *testing.T) {
 	}
 	wg.Wait()
 	if owed := owedOf(t, s.store); len(owed) != looks {
-		t.Errorf("%d notes, want the %d that a look does not delete", len(owed), looks)
+		t.Errorf("%d pending releases, want the %d that a ledger does not delete", len(owed), looks)
 	}
 }
 

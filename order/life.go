@@ -10,18 +10,18 @@ import (
 	"flashsale/inventory"
 )
 
-// commitWait is how long a payment or a cancellation waits for an order that is
-// still in the queue.
+// commitWait is how long a payment or a cancellation waits for an order that is still in
+// the queue.
 const commitWait = 2 * time.Second
 
-// Pay records a payment, and settles its order with it if the order can still
-// be paid. A repeat of the same payment gets the same answer. One with another
-// amount corrects the first, if that was a mismatch and is not refunded.
+// Pay records a payment, and marks its order as paid if it can still be paid. A repeat of
+// the same payment gets the same answer. A repeat with another amount corrects the first,
+// if that was a mismatch and is not refunded.
 //
-// With ErrOrderExpired, ErrOrderFinal, ErrAmountMismatch and ErrPaymentLimit the
-// order is returned as it stands. Other errors: ErrNotFound, ErrReferenceReused,
-// ErrDatabase, and inventory.ErrUnavailable while the order is not committed yet.
-// After the last two a repeat settles the outcome.
+// With ErrOrderExpired, ErrOrderFinal, ErrAmountMismatch and ErrPaymentLimit it also
+// returns the order. Other errors: ErrNotFound, ErrReferenceReused, ErrDatabase, and
+// inventory.ErrUnavailable while the order is not committed yet. After the last two the
+// outcome is unknown; repeat the call.
 func (s *Service) Pay(ctx context.Context, id string, p Payment) (Order, error) {
 	o, err := s.Store.pay(ctx, id, p)
 	if errors.Is(err, ErrNotFound) {
@@ -36,13 +36,12 @@ func (s *Service) Pay(ctx context.Context, id string, p Payment) (Order, error) 
 	return o, err
 }
 
-// Cancel cancels a confirmed order that is not paid. Its units can be bought
-// again when it returns, unless Redis is away. A repeat gets the same answer.
+// Cancel cancels a confirmed order that is not paid. When it returns, the units can be
+// bought again, unless Redis is down. A repeat gets the same answer.
 //
-// With ErrOrderFinal the order is returned as it stands. Other errors:
-// ErrNotFound also for another buyer's order, ErrDatabase, and
-// inventory.ErrUnavailable while the order is not committed yet. After the last
-// two a repeat settles the outcome.
+// With ErrOrderFinal it also returns the order. Other errors: ErrNotFound, also for another
+// buyer's order, ErrDatabase, and inventory.ErrUnavailable while the order is not committed
+// yet. After the last two the outcome is unknown; repeat the call.
 func (s *Service) Cancel(ctx context.Context, id string, by Canceller) (Order, error) {
 	o, owed, err := s.Store.cancel(ctx, id, by)
 	if errors.Is(err, ErrNotFound) {
@@ -56,7 +55,7 @@ func (s *Service) Cancel(ctx context.Context, id string, by Canceller) (Order, e
 	}
 	_, failed := s.Returns.give(ctx, owed)
 	for _, err := range failed {
-		// The order is cancelled all the same; the sweeper gives its units back.
+		// The order is cancelled anyway; the sweeper releases its units later.
 		s.OnError(fmt.Errorf("cancel order %s: %w", id, err))
 	}
 	s.Bell.ring(ctx, id)

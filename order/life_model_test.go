@@ -16,15 +16,15 @@ import (
 	"flashsale/queue"
 )
 
-// lifeOrder is an order as the model has it.
+// lifeOrder is an order in the model.
 type lifeOrder struct {
 	task
 	status Status
 	reason string
 	lapses int64 // Unix milliseconds; 0: never
-	// restocked says of a refunded order that its units went back.
+	// restocked says that the units of a refunded order returned to stock.
 	restocked bool
-	noted     int64 // when its units were noted to be given back; 0: they are not
+	noted     int64 // when its release was recorded; 0: no pending release
 }
 
 // holds reports whether the order's units are taken from the stock.
@@ -32,8 +32,8 @@ func (o *lifeOrder) holds() bool {
 	return o.status == StatusConfirmed || o.status == StatusPaid || o.status == StatusRefunded && !o.restocked
 }
 
-// lives is the Go model of what becomes of orders, in the words of the tables
-// of docs/order-life.md, beside the store that it is held against.
+// lives is a model of the orders' transitions, after the tables of docs/order-life.md, with
+// the store that it is compared with.
 type lives struct {
 	tb    testing.TB
 	store *Store
@@ -48,12 +48,12 @@ type lives struct {
 	money                map[string]string  // outcome by reference, as payments reads it
 	paid                 map[string]Payment // by reference
 	received             map[string]PaymentOutcome
-	away                 bool // nobody takes units back at present
+	away                 bool // units cannot be released at present
 }
 
 func (m *lives) now() int64 { return m.clock.Load() }
 
-// held sums what orders hold, of one buyer or of all.
+// held sums the units that orders hold, of one buyer or of all.
 func (m *lives) held(user string) (n int64) {
 	for _, o := range m.orders {
 		if o.holds() && (user == "" || user == o.UserID) {
@@ -63,7 +63,7 @@ func (m *lives) held(user string) (n int64) {
 	return n
 }
 
-// newLives empties the store and puts one item into it.
+// newLives empties the store and inserts one item.
 func newLives(t *testing.T, rt *rapid.T, s *Store, c *clock) *lives {
 	for _, table := range []string{"orders", "buyers", "payments", "releases", "stock_changes", "items"} {
 		if err := s.Writer().Exec("DELETE FROM " + table).Error; err != nil {
@@ -81,8 +81,8 @@ func newLives(t *testing.T, rt *rapid.T, s *Store, c *clock) *lives {
 	return m
 }
 
-// queue accepts a purchase. Redis is none here, so that also those come through
-// which the database must refuse.
+// queue accepts a purchase. There is no Redis that would refuse one, so the database gets
+// purchases that it must refuse, too.
 func (m *lives) queue(t *rapid.T) {
 	for range rapid.IntRange(1, 4).Draw(t, "purchases") {
 		m.tasks = append(m.tasks, bought(fmt.Sprintf("o%03d", len(m.tasks)), "item",
@@ -98,7 +98,7 @@ func (m *lives) draw(t *rapid.T, n int) []task {
 	return rapid.SliceOfN(rapid.SampledFrom(m.tasks), 1, n).Draw(t, "orders")
 }
 
-// commit has a worker commit tasks, among them some that were delivered before.
+// commit commits tasks, some of which were delivered before.
 func (m *lives) commit(t *rapid.T) {
 	tasks := m.draw(t, 8)
 	want := make([]string, len(tasks))
@@ -144,7 +144,7 @@ func (m *lives) committed(t *task) string {
 	return o.verdict()
 }
 
-// bury rejects orders that no worker could commit; those with a row stay.
+// bury rejects orders that no worker could commit; orders with a row stay.
 func (m *lives) bury(t *rapid.T) {
 	tasks := m.draw(t, 2)
 	want := 0
@@ -161,7 +161,7 @@ func (m *lives) bury(t *rapid.T) {
 	}
 }
 
-// pay sends a payment, often one that was sent before, often not what is due.
+// pay sends a payment, often a repeated one, often with a wrong amount.
 func (m *lives) pay(t *rapid.T) {
 	tk := m.draw(t, 1)[0]
 	p := money(fmt.Sprintf("psp%d", rapid.IntRange(0, 9).Draw(t, "reference")), tk.Quantity)
@@ -186,7 +186,7 @@ func (m *lives) payment(id string, o *lifeOrder, p Payment) error {
 	case !ok:
 	case known == p && strings.HasPrefix(m.money[p.Reference], id+" "):
 		return paymentErrors[m.received[p.Reference]]
-	case m.money[p.Reference] != id+" mismatch": // which can be corrected
+	case m.money[p.Reference] != id+" mismatch": // a mismatch can be corrected
 		return ErrReferenceReused
 	}
 	if o == nil {
@@ -207,8 +207,8 @@ func (m *lives) payment(id string, o *lifeOrder, p Payment) error {
 	return paymentErrors[outcome]
 }
 
-// refund is an admin's refund of an order, often a repeat, and what became of the
-// units then.
+// refund makes an admin's refund of an order, often a repeated one, and may release the
+// units.
 func (m *lives) refund(t *rapid.T) {
 	tk := m.draw(t, 1)[0]
 	r := Refund{Restock: rapid.Bool().Draw(t, "restock"), By: By{Actor: "root"}}
@@ -242,7 +242,7 @@ func (m *lives) refund(t *rapid.T) {
 	m.give(t, owed)
 }
 
-// mark marks amounts as refunded, those among them that cannot be.
+// mark marks payments as refunded, including some for which that is refused.
 func (m *lives) mark(t *rapid.T) {
 	id := rapid.Int64Range(1, 12).Draw(t, "payment")
 	service := PaymentService{Store: m.store}
@@ -267,8 +267,8 @@ func (m *lives) mark(t *rapid.T) {
 	}
 }
 
-// cancel is a buyer's, an admin's or a stranger's wish, and what became of the
-// units then: they came back, they did and it was not noted, or the process died.
+// cancel cancels as the buyer, an admin or another user. Then the units are released, or
+// released without a record of it, or the process dies.
 func (m *lives) cancel(t *rapid.T) {
 	tk := m.draw(t, 1)[0]
 	by := rapid.SampledFrom([]Canceller{{UserID: tk.UserID}, {UserID: "root", Admin: true}, {UserID: "stranger"}, {}}).Draw(t, "by")
@@ -295,7 +295,7 @@ func (m *lives) cancel(t *rapid.T) {
 	m.give(t, owed)
 }
 
-// give is what a process does with units that are owed, as far as it gets.
+// give releases pending units, possibly only some of them.
 func (m *lives) give(t *rapid.T, owed []returned) {
 	switch rapid.SampledFrom([]string{"given", "given", "dies before", "dies between"}).Draw(t, "units") {
 	case "given":
@@ -310,7 +310,7 @@ func (m *lives) give(t *rapid.T, owed []returned) {
 	}
 }
 
-// back forgets the notes of units that came back.
+// back deletes the records of released units.
 func (m *lives) back(owed []returned) {
 	for _, r := range owed {
 		if !m.away {
@@ -319,7 +319,7 @@ func (m *lives) back(owed []returned) {
 	}
 }
 
-// lapse is the model's expiry of one order, if its time has come by then.
+// lapse expires one order in the model, if it is due.
 func (m *lives) lapse(o *lifeOrder, by int64) bool {
 	if o.status != StatusConfirmed || o.lapses == 0 || by < o.lapses {
 		return false
@@ -328,7 +328,7 @@ func (m *lives) lapse(o *lifeOrder, by int64) bool {
 	return true
 }
 
-// expire delivers expiry tasks, early, late and again.
+// expire delivers expiry tasks, early, late and repeatedly.
 func (m *lives) expire(t *rapid.T) {
 	var ids []string
 	for _, tk := range m.draw(t, 6) {
@@ -341,7 +341,7 @@ func (m *lives) expire(t *rapid.T) {
 		m.handled(t, ids, m.f.Handle(await.Context(m.tb), expiries(ids...)))
 		for _, id := range ids {
 			if o := m.orders[id]; o != nil && !m.away {
-				o.noted = 0 // closed before by others too
+				o.noted = 0 // including orders closed before
 			}
 		}
 		return
@@ -353,8 +353,8 @@ func (m *lives) expire(t *rapid.T) {
 	m.give(t, owed)
 }
 
-// handled wants a task to come again if it was too early, and if its units could
-// not be given back.
+// handled expects a task to be retried if it was too early, or if its units could not be
+// released.
 func (m *lives) handled(t *rapid.T, ids []string, got []error) {
 	for i, id := range ids {
 		var want error
@@ -371,7 +371,7 @@ func (m *lives) handled(t *rapid.T, ids []string, got []error) {
 	}
 }
 
-// sweep finishes what has been left for long enough.
+// sweep finishes work that is old enough.
 func (m *lives) sweep(t *rapid.T) {
 	want, before := Swept{}, m.now()-sweepGrace.Milliseconds()
 	for _, id := range slices.Sorted(maps.Keys(m.orders)) {
@@ -397,8 +397,8 @@ func (m *lives) sweep(t *rapid.T) {
 	}
 }
 
-// pass lets time go by: to the instant of somebody's expiry, a millisecond before
-// it, or some seconds.
+// pass advances the clock: to the instant of an order's expiry, a millisecond before it, or
+// by some seconds.
 func (m *lives) pass(t *rapid.T) {
 	by := rapid.Int64Range(1, 5000).Draw(t, "ms")
 	var next int64
@@ -413,7 +413,7 @@ func (m *lives) pass(t *rapid.T) {
 	m.clock.Add(by)
 }
 
-// redis goes away and comes back.
+// redis stops or starts Redis.
 func (m *lives) redis(t *rapid.T) {
 	if m.away = !m.away; m.away {
 		m.shelf.set(0, errTest)
@@ -422,7 +422,7 @@ func (m *lives) redis(t *rapid.T) {
 	}
 }
 
-// check holds the tables against the model, and adds up.
+// check compares the tables with the model, and checks the sums.
 func (m *lives) check(t *rapid.T) {
 	rows := allRows(m.tb, m.store)
 	if len(rows) != len(m.orders) {
@@ -439,7 +439,7 @@ func (m *lives) check(t *rapid.T) {
 		back := m.shelf.units[id]
 		closed := o.status == StatusCancelled || o.status == StatusExpired || o.reason == reasonFailed || o.restocked
 		if back != 0 && (!closed || back != o.Quantity) || back == 0 && closed && o.noted == 0 {
-			t.Fatalf("%d units of %+v came back", back, o)
+			t.Fatalf("%d units of %+v were released", back, o)
 		}
 		if o.noted != 0 {
 			noted = append(noted, id)
@@ -447,19 +447,19 @@ func (m *lives) check(t *rapid.T) {
 		if r.ConfirmedAt == 0 {
 			continue // the database never counted it
 		}
-		// As a sale counts: what was taken, less what came back. Without Redis at
-		// the door this may fall below zero.
+		// As a sale counts: the units taken, minus those released. Without Redis to refuse
+		// purchases the result may be negative.
 		left += back - r.Quantity
 		if back == 0 && o.noted != 0 {
 			owed += r.Quantity
 		}
 	}
 	if sold := itemOf(m.tb, m.store, "item").Sold; left+owed+sold != m.total {
-		t.Fatalf("%d left, %d on their way back and %d held or sold of %d", left, owed, sold, m.total)
+		t.Fatalf("%d left, %d pending and %d held or sold of %d", left, owed, sold, m.total)
 	}
 	slices.Sort(noted)
 	if got := owedOf(m.tb, m.store); !slices.Equal(got, noted) {
-		t.Fatalf("to be given back are %v, want %v", got, noted)
+		t.Fatalf("pending releases are %v, want %v", got, noted)
 	}
 	if got := payments(m.tb, m.store); !maps.Equal(got, m.money) {
 		t.Fatalf("payments %v, want %v", got, m.money)
@@ -470,9 +470,9 @@ func (m *lives) check(t *rapid.T) {
 	}
 }
 
-// TestStore_Life_Model drives orders through everything that may befall them, on
-// a clock that stands where it matters, with callbacks repeated and processes
-// that die between two steps, and after each step compares every table.
+// TestStore_Life_Model drives orders through every transition, on a clock that it stops at
+// critical instants, with callbacks repeated and processes that die between two steps, and
+// after each step compares every table.
 func TestStore_Life_Model(t *testing.T) {
 	t.Parallel()
 	testLifeModel(t)
@@ -486,7 +486,7 @@ func TestStore_Life_Model_Long(t *testing.T) {
 
 func testLifeModel(t *testing.T) {
 	s := newStore(t)
-	// What is written here need not survive a power cut.
+	// The data need not survive a power failure.
 	if err := s.Writer().Exec("PRAGMA synchronous = OFF").Error; err != nil {
 		t.Fatal(err)
 	}

@@ -18,8 +18,8 @@ import (
 	"flashsale/inventory"
 )
 
-// TestStore_PayOrExpire lets payments and expiries meet at the instant at which
-// orders lapse: the clock stands now before it, now on it.
+// TestStore_PayOrExpire runs payments and expiries concurrently, with the clock stopped
+// just before the orders' expires_at, or exactly at it.
 func TestStore_PayOrExpire(t *testing.T) {
 	t.Parallel()
 	testPayOrExpire(t, 1000)
@@ -31,10 +31,10 @@ func TestStore_PayOrExpire_Long(t *testing.T) {
 	testPayOrExpire(t, 10_000)
 }
 
-// testPayOrExpire does so with a number of orders, a multiple of 1,000.
+// testPayOrExpire does so with that many orders, a multiple of 1,000.
 func testPayOrExpire(t *testing.T, orders int) {
 	s := newStore(t)
-	// What is written here need not survive a power cut.
+	// The data need not survive a power failure.
 	if err := s.Writer().Exec("PRAGMA synchronous = OFF").Error; err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +72,7 @@ func testPayOrExpire(t *testing.T, orders int) {
 	})
 	wg.Wait()
 	WithClock(clockFunc(func() time.Time { return time.UnixMilli(instant) }))(s)
-	for from := 0; from < orders; from += 500 { // what had a payment too late and an expiry too early
+	for from := 0; from < orders; from += 500 { // the orders whose payment was too late and whose expiry was too early
 		if _, _, err := s.expire(ctx, ids[from:from+500]); err != nil {
 			t.Fatal(err)
 		}
@@ -86,27 +86,27 @@ func testPayOrExpire(t *testing.T, orders int) {
 		switch Status(r.Status) {
 		case StatusPaid:
 			if answers[i] != nil || money[id] != id+" accepted" || due || r.PaidAt >= r.ExpiresAt || r.ClosedAt != 0 || r.PaymentReference != id {
-				t.Errorf("paid %+v: answer %v, payment %q, to be given back: %v", r, answers[i], money[id], due)
+				t.Errorf("paid %+v: answer %v, payment %q, pending releases: %v", r, answers[i], money[id], due)
 			}
 		case StatusExpired:
 			if !errors.Is(answers[i], ErrOrderExpired) || money[id] != id+" late" || !due || r.PaidAt != 0 || r.ClosedAt < r.ExpiresAt || r.PaymentReference != "" {
-				t.Errorf("expired %+v: answer %v, payment %q, to be given back: %v", r, answers[i], money[id], due)
+				t.Errorf("expired %+v: answer %v, payment %q, pending releases: %v", r, answers[i], money[id], due)
 			}
 		default:
 			t.Errorf("order %s is %s", id, r.Status)
 		}
 	}
 	if won[StatusPaid] < orders/100 || won[StatusExpired] < orders/100 {
-		t.Errorf("%v: the test saw too little of one", won)
+		t.Errorf("%v: too few of one outcome", won)
 	}
 	if sold := itemOf(t, s, "item").Sold; int(sold) != won[StatusPaid] || len(owed) != won[StatusExpired] {
-		t.Errorf("%d sold, %d to be given back, want %v", sold, len(owed), won)
+		t.Errorf("%d sold, %d pending releases, want %v", sold, len(owed), won)
 	}
 	t.Log(won)
 	auditStore(t, s)
 }
 
-// TestStore_expire_NeverEarly: a millisecond before its time an order stands.
+// TestStore_expire_NeverEarly: an order does not expire a millisecond before its time.
 func TestStore_expire_NeverEarly(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -135,7 +135,7 @@ func TestStore_expire_NeverEarly(t *testing.T) {
 	}
 	c.Add(time.Hour.Milliseconds())
 	if stand, _, err = s.expire(await.Context(t), []string{"o2"}); err != nil || stand["o2"].status != StatusConfirmed {
-		t.Errorf("an order that asks for no payment: %+v, %v", stand, err)
+		t.Errorf("an order without a payment window: %+v, %v", stand, err)
 	}
 	auditStore(t, s)
 }
@@ -204,7 +204,7 @@ func TestStore_pay(t *testing.T) {
 	check("cancelled", "gone", Payment{"r4", two, "EUR"}, StatusCancelled, ErrOrderExpired)
 	check("rejected", "refused", Payment{"r5", two, "EUR"}, StatusRejected, ErrOrderExpired)
 	c.Add(1)
-	// The window is over, whether anybody has looked or not.
+	// The window is over, even if the order was not expired yet.
 	check("past its time", "passed", Payment{"r6", two, "EUR"}, StatusConfirmed, ErrOrderExpired)
 	if _, _, err := s.expire(await.Context(t), []string{"over", "passed"}); err != nil {
 		t.Fatal(err)
@@ -217,7 +217,7 @@ func TestStore_pay(t *testing.T) {
 	}
 	for id, status := range map[string]Status{"gone": StatusCancelled, "refused": StatusRejected, "over": StatusExpired, "passed": StatusExpired} {
 		if o, err := s.Order(await.Context(t), id); err != nil || o.Status != status || !o.PaidAt.IsZero() || o.PaymentReference != "" {
-			t.Errorf("late money changed %+v, %v", o, err)
+			t.Errorf("a late payment changed %+v, %v", o, err)
 		}
 	}
 	occupy(t, s)
@@ -227,8 +227,8 @@ func TestStore_pay(t *testing.T) {
 	}
 }
 
-// TestService_Pay_Copies: ten copies of one callback, one of them after the
-// order's time, and ten of one that comes too late.
+// TestService_Pay_Copies: ten copies of one callback, one of them after the order's window,
+// and ten copies of a late one.
 func TestService_Pay_Copies(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -260,7 +260,7 @@ func TestService_Pay_Copies(t *testing.T) {
 		t.Errorf("payments %v", got)
 	}
 	if owed := owedOf(t, s); !slices.Equal(owed, []string{"o2"}) {
-		t.Errorf("to be given back: %v", owed)
+		t.Errorf("pending releases: %v", owed)
 	}
 	auditStore(t, s)
 }
@@ -303,7 +303,7 @@ func TestService_Cancel(t *testing.T) {
 		if again := s.mustPlace(s.purchase("u", "k", 3, long)); again.Order != *first.Load() || !again.Replayed {
 			t.Errorf("replay %+v", again)
 		}
-		// The buyer's limit is free again, and so are the units.
+		// The buyer's limit allows another order, and the units are available.
 		next := s.mustPlace(s.purchase("u", "k2", 3, long)).Order
 		if _, err := s.service.Pay(await.Context(t), next.ID, money("psp", 3)); err != nil {
 			t.Fatal(err)
@@ -320,14 +320,15 @@ func TestService_Cancel(t *testing.T) {
 			t.Errorf("ledger at the end: %+v", l)
 		}
 		if owed := owedOf(t, s.store); len(owed) != 0 {
-			t.Errorf("still to be given back: %v", owed)
+			t.Errorf("pending releases: %v", owed)
 		}
 		auditStore(t, s.store)
 	})
 }
 
-// TestService_Cancel_SellsAgain: who cancels can buy again at once, also while the message
-// that stock came back has not reached the process that remembers the item as sold out.
+// TestService_Cancel_SellsAgain: a buyer who cancels can buy again at once, even if this
+// process has the item cached as sold out and has not received the message about the
+// release.
 func TestService_Cancel_SellsAgain(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -341,7 +342,7 @@ func TestService_Cancel_SellsAgain(t *testing.T) {
 		s.work()
 		o := s.mustPlace(s.purchase("u", "k1", 1, long)).Order
 		s.mustChange(ItemChange{PaymentWindow: ptr(time.Minute)})
-		<-busy // from here on the process hears nothing
+		<-busy // from here on the process receives no messages
 		s.refused(s.purchase("v", "k", 1, 0), inventory.ErrSoldOut)
 		if _, err := s.service.Cancel(await.Context(t), o.ID, Canceller{UserID: "u"}); err != nil {
 			t.Fatal(err)
@@ -350,8 +351,8 @@ func TestService_Cancel_SellsAgain(t *testing.T) {
 	})
 }
 
-// TestService_Cancel_Queued: an order on its way is cancelled once it is
-// committed, and one that stays on its way is not answered with a guess.
+// TestService_Cancel_Queued: a queued order is cancelled once it is committed; if it stays
+// queued, the answer is an error.
 func TestService_Cancel_Queued(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -367,7 +368,7 @@ func TestService_Cancel_Queued(t *testing.T) {
 			t.Errorf("cancel without a worker: %v, want ErrUnavailable", err)
 		}
 		if len(payments(t, s.store))+len(owedOf(t, s.store)) != 0 {
-			t.Error("something was recorded of an order that is not there yet")
+			t.Error("something was recorded for an order without a row")
 		}
 		s.work()
 		got, err := s.service.Cancel(await.Context(t), o.ID, Canceller{UserID: "u"})
@@ -380,14 +381,14 @@ func TestService_Cancel_Queued(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(await.Context(t))
 		lost := NewService(Config{Store: s.store, Tasks: []Tasks{stuck{seen: func() { cancel(errTest) }}}})
 		if _, err := lost.Cancel(ctx, "o1", Canceller{UserID: "u"}); !errors.Is(err, errTest) {
-			t.Errorf("cancel by who has left: %v", err)
+			t.Errorf("cancel with an ended context: %v", err)
 		}
 		auditStore(t, s.store)
 	})
 }
 
-// TestService_Life_JustCommitted: an order that is committed while a payment or
-// a cancellation waits for it is paid or cancelled then.
+// TestService_Life_JustCommitted: if an order is committed while a payment or a
+// cancellation waits for it, it is then paid or cancelled.
 func TestService_Life_JustCommitted(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -395,7 +396,7 @@ func TestService_Life_JustCommitted(t *testing.T) {
 	_, sh := onShelf(t, s)
 	arriving := func(id string) *Service {
 		commit := func() { mustCommit(t, s, bought(id, "item", "u", id, 1)) }
-		returns := NewReturns(s, nil, 1, nil, func(err error) { t.Errorf("heard %v", err) })
+		returns := NewReturns(s, nil, 1, nil, func(err error) { t.Errorf("reported %v", err) })
 		returns.stock = sh
 		return NewService(Config{Store: s, Tasks: []Tasks{between{commit: commit}}, Returns: returns})
 	}
@@ -403,13 +404,13 @@ func TestService_Life_JustCommitted(t *testing.T) {
 		t.Errorf("pay: %+v, %v", o, err)
 	}
 	if o, err := arriving("o2").Cancel(await.Context(t), "o2", Canceller{UserID: "u"}); err != nil || o.Status != StatusCancelled || sh.units["o2"] != 1 {
-		t.Errorf("cancel: %+v, %v, came back %v", o, err, sh.units)
+		t.Errorf("cancel: %+v, %v, released %v", o, err, sh.units)
 	}
 	auditStore(t, s)
 }
 
-// TestService_Cancel_Burst looks at the ledger again and again while buyers buy
-// and cancel: the equation holds at every look, and nothing is lost.
+// TestService_Cancel_Burst repeatedly reads the ledger while buyers buy and cancel: the
+// equation always holds, and no unit is lost.
 func TestService_Cancel_Burst(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -428,7 +429,7 @@ func TestService_Cancel_Burst(t *testing.T) {
 				default:
 				}
 				if l, err := s.reconciler().Ledger(await.Context(t), s.item); err != nil || !l.Balanced() || l.Left < 0 || l.Held < 0 {
-					t.Errorf("look %d: %+v, %v", n, l, err)
+					t.Errorf("read %d: %+v, %v", n, l, err)
 					return
 				}
 			}
@@ -437,7 +438,7 @@ func TestService_Cancel_Burst(t *testing.T) {
 		for b := range buyers {
 			wg.Go(func() {
 				user := fmt.Sprintf("u%d", b)
-				// On a busy machine a look may take as long as many rounds.
+				// On a busy machine one read may take as long as many rounds.
 				for k := 0; k < rounds || looks.Load() < 3 && !t.Failed(); k++ {
 					placed, err := s.service.Place(await.Context(t), s.purchase(user, fmt.Sprint("k", k), 2, long))
 					if err != nil {

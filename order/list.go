@@ -9,20 +9,20 @@ import (
 	"flashsale/inventory"
 )
 
-// ErrIncompleteList says that a list lacks the orders that are queued.
+// ErrIncompleteList says that a list lacks the queued orders.
 var ErrIncompleteList = errors.New("order: queued orders cannot be read")
 
 // List reads a page of orders, newest first. A list of one buyer's orders contains the
-// queued ones, too; a list of all buyers' contains committed orders only. next is what
-// Filter.Before has to be for the next page; empty: there is none. A page may be shorter
-// than the limit although others follow.
+// queued ones, too; a list of all buyers' orders contains only committed ones. next is the
+// Filter.Before of the next page; empty: there is none. A page may be shorter than the
+// limit although others follow.
 //
-// Over all pages an order is listed once, also when it is committed between two of them:
-// its id is its place, and each page reads the queue before the database.
+// Over all pages an order is listed once, even if it is committed between two of them: the
+// list is ordered by id, and each page reads the queue before the database.
 //
-// With ErrIncompleteList the page is returned without queued orders, because Redis does
-// not answer. Other errors: ErrDatabase, and inventory.ErrUnavailable for a list of queued
-// orders only.
+// With ErrIncompleteList the page is returned without queued orders, because Redis does not
+// answer. Other errors: ErrDatabase, and inventory.ErrUnavailable for a list of only queued
+// orders.
 func (s *Service) List(ctx context.Context, f Filter) (orders []Order, next string, err error) {
 	var queued []Order
 	var incomplete error
@@ -48,7 +48,7 @@ func (s *Service) List(ctx context.Context, f Filter) (orders []Order, next stri
 	}
 	orders = merge(rows, queued)
 	if floor = max(floor, next); floor != "" {
-		// Below it there may be orders that were not looked at.
+		// Below the floor there may be queued orders that were not read.
 		orders = slices.DeleteFunc(orders, func(o Order) bool { return o.ID < floor })
 	}
 	switch {
@@ -62,7 +62,7 @@ func (s *Service) List(ctx context.Context, f Filter) (orders []Order, next stri
 }
 
 // queuedOrders reads the first queued orders that a filter selects, one more than fit on
-// the page, and down to where it has looked; see QueuedTasks.
+// the page. floor is the id down to which it has read; see QueuedTasks.
 func (s *Service) queuedOrders(ctx context.Context, f Filter) (queued []Order, floor string, err error) {
 	floor, err = s.Queued.Tasks(ctx, f.UserID, f.Before, f.Limit+1, func(id string, payload []byte) bool {
 		t, err := parseTask(id, payload)
@@ -75,15 +75,15 @@ func (s *Service) queuedOrders(ctx context.Context, f Filter) (queued []Order, f
 	return queued, floor, err
 }
 
-// merge returns the orders of both lists, newest first. One that has a row is listed as
-// the row has it.
+// merge returns the orders of both lists, newest first. If an order is in both, the row
+// wins.
 func merge(rows, queued []Order) []Order {
 	orders := append(slices.Clip(rows), queued...)
 	slices.SortStableFunc(orders, func(a, b Order) int { return strings.Compare(b.ID, a.ID) })
 	return slices.CompactFunc(orders, func(a, b Order) bool { return a.ID == b.ID })
 }
 
-// withoutRow are those of the orders that have made no row.
+// withoutRow returns the orders that have no row.
 func (s *Store) withoutRow(ctx context.Context, orders []Order) ([]Order, error) {
 	if len(orders) == 0 {
 		return nil, nil

@@ -15,7 +15,7 @@ import (
 	"flashsale/queue"
 )
 
-// listing lets the site's service list queued orders.
+// listing configures the site's service to list queued orders.
 func (s *site) listing() *site {
 	s.service.Queued = inventory.NewQueuedIndex(s.rdb, s.queue)
 	return s
@@ -38,7 +38,7 @@ func (s *site) listed(f Filter, between func()) []Order {
 			return all
 		}
 		if f.Before != "" && next >= f.Before {
-			s.t.Fatalf("the page below %s goes on below %s", f.Before, next)
+			s.t.Fatalf("the page below %s continues below %s", f.Before, next)
 		}
 		f.Before = next
 		if between != nil {
@@ -47,7 +47,8 @@ func (s *site) listed(f Filter, between func()) []Order {
 	}
 }
 
-// wantListed checks a list, newest first, against ids in the order in which they were made.
+// wantListed compares a list, newest first, with ids in the order in which they were
+// created.
 func wantListed(t *testing.T, what string, got []Order, made []string, status Status) {
 	t.Helper()
 	want := slices.Clone(made)
@@ -64,8 +65,8 @@ func wantListed(t *testing.T, what string, got []Order, made []string, status St
 	}
 }
 
-// TestService_List_Queued: an order is listed from its acceptance on, as it is shown, and
-// once after its commit.
+// TestService_List_Queued: an order is listed from its acceptance on, in the same form as a
+// single order, and once after its commit.
 func TestService_List_Queued(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -108,8 +109,8 @@ func TestService_List_Queued(t *testing.T) {
 	})
 }
 
-// TestService_List_Committing: orders are committed between the pages of a list. Each that
-// was there at the beginning is on exactly one of them.
+// TestService_List_Committing: orders are committed between the pages of a list. Each order
+// that existed at the start is on exactly one page.
 func TestService_List_Committing(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -122,7 +123,7 @@ func TestService_List_Committing(t *testing.T) {
 			}
 			return ids
 		}
-		// commit is a worker that ends its tasks, or dies after its commit.
+		// commit is a worker that acknowledges its tasks, or dies after its commit.
 		commit := func(n int, ack bool) {
 			f, err := s.queue.Dequeue(await.Context(t), n)
 			if err != nil {
@@ -147,7 +148,7 @@ func TestService_List_Committing(t *testing.T) {
 				pages++
 				commit(3, pages%2 == 0)
 				if pages%4 == 0 {
-					add(1) // newer than all that is listed
+					add(1) // newer than all listed orders
 					if err := inventory.TrimQueued(await.Context(t), rdb, s.queue); err != nil {
 						t.Fatal(err)
 					}
@@ -169,7 +170,7 @@ func TestService_List_Committing(t *testing.T) {
 	})
 }
 
-// TestService_List_Dead: a dead letter is a queued order, until it is rejected.
+// TestService_List_Dead: a dead letter is listed as a queued order, until it is rejected.
 func TestService_List_Dead(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -203,8 +204,8 @@ func TestService_List_Dead(t *testing.T) {
 	})
 }
 
-// TestService_List_Floor: where more tasks have ended than are looked at for one page, the
-// next page goes on behind them.
+// TestService_List_Floor: if more tasks have ended than one page reads, the next page
+// continues after them.
 func TestService_List_Floor(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -217,7 +218,7 @@ func TestService_List_Floor(t *testing.T) {
 	wantListed(t, "in two pages", site.listed(Filter{UserID: "alice", Limit: 20}, nil), []string{waiting.ID, row.ID}, "")
 }
 
-// ended are queued tasks that are found on the second page.
+// ended are queued tasks that only the second page finds.
 type ended struct {
 	floor string
 	task  task
@@ -232,8 +233,8 @@ func (e ended) Tasks(_ context.Context, _, before string, _ int, fn func(id stri
 }
 
 // TestService_List_Unavailable: without the queue, a buyer's list has the committed orders
-// and says that it lacks others; a list of queued orders is refused; that of all buyers
-// needs only the database.
+// and an error that others are missing; a list of queued orders is refused; a list of all
+// buyers' orders needs only the database.
 func TestService_List_Unavailable(t *testing.T) {
 	t.Parallel()
 	service := NewService(Config{Store: newStore(t), Queued: unreached{}})
@@ -259,7 +260,7 @@ func (unreached) Tasks(context.Context, string, string, int, func(string, []byte
 	return "", inventory.ErrUnavailable
 }
 
-// TestSweeper_Logs: a sweep removes from the log what has left the queue.
+// TestSweeper_Logs: a sweep removes from the log the orders that have left the queue.
 func TestSweeper_Logs(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -280,7 +281,7 @@ func TestSweeper_Logs(t *testing.T) {
 	})
 }
 
-// lateLook is a look at the queue before which something happens.
+// lateLook calls a function before it reads the queue.
 type lateLook struct {
 	QueuedTasks
 	before, after func()
@@ -292,8 +293,8 @@ func (l lateLook) Tasks(ctx context.Context, buyer, before string, limit int, fn
 	return l.QueuedTasks.Tasks(ctx, buyer, before, limit, fn)
 }
 
-// TestService_List_Meanwhile: an order that is committed just before or just after the look
-// at the queue is on the page, once.
+// TestService_List_Meanwhile: an order that is committed just before or just after the read
+// of the queue is on the page, once.
 func TestService_List_Meanwhile(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {

@@ -11,8 +11,8 @@ import (
 	"flashsale/internal/testing/await"
 )
 
-// TestStore_List_Stable pages through a buyer's orders while others are added and
-// some are closed: each that was there at the beginning is seen once, in order.
+// TestStore_List_Stable pages through a buyer's orders while others are added and some are
+// closed: each order that existed at the start is listed once, in order.
 func TestStore_List_Stable(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -46,8 +46,8 @@ func TestStore_List_Stable(t *testing.T) {
 			}
 			more, f.Before = rest != "", page[len(page)-1].ID
 			add(3)
-			// The last that was read, which the next page begins behind, and one that
-			// is still to come.
+			// The last order of this page, after which the next page starts, and one of a
+			// later page.
 			for _, id := range []string{f.Before, want[len(want)-1]} {
 				if _, _, err := s.cancel(await.Context(t), id, Canceller{Admin: true}); err != nil {
 					t.Fatal(err)

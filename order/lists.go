@@ -10,22 +10,21 @@ import (
 	"gorm.io/gorm"
 )
 
-// ErrTooManyLists says that as many lists are being read as may be. Try again in a second.
+// ErrTooManyLists says that the maximum number of lists is being read. Retry in a second.
 var ErrTooManyLists = errors.New("order: too many lists are being read")
 
 const (
-	// maxLists is how many pages of long lists are read at the same time.
+	// maxLists is how many pages of long lists are read concurrently.
 	maxLists = 2
-	// listLook is how many rows a page looks at when no index leads to its own rows.
+	// listLook is how many rows a page reads if no index selects its rows.
 	listLook = 5000
 )
 
-// listWait is how long a list waits for another one to end. See writeTimeout.
+// listWait is how long a list waits for another one to finish. See writeTimeout.
 var listWait = time.Second
 
-// listPool reads the lists that run through everybody's orders, payments and audit
-// entries. Its connections are its own, so that no list keeps a purchase or a buyer's
-// page waiting for one.
+// listPool reads the lists of all buyers' orders, payments and audit entries. It has its
+// own connections, so that no list delays a purchase or a buyer's page.
 type listPool struct {
 	db    *gorm.DB
 	turns chan struct{}
@@ -33,7 +32,7 @@ type listPool struct {
 
 func newListPool() *listPool { return &listPool{turns: make(chan struct{}, maxLists)} }
 
-// read runs fn when it is its turn. Errors: ErrTooManyLists, ErrDatabase, and fn's.
+// read runs fn once a turn is free. Errors: ErrTooManyLists, ErrDatabase, and those of fn.
 func (p *listPool) read(ctx context.Context, operation string, fn func(db *gorm.DB) error) error {
 	timer := time.NewTimer(listWait)
 	defer timer.Stop()
@@ -59,17 +58,17 @@ func (s *Store) ReadList(ctx context.Context, operation string, fn func(db *gorm
 	return s.lists.read(ctx, operation, fn)
 }
 
-// orderQuery is how a page of orders is read: query with args selects its rows, newest
-// first. Where no index leads to them, floor with floorArgs selects the id that ends
-// what the page looks at; the page after it goes on there.
+// orderQuery reads a page of orders: query with args selects its rows, newest first. If no
+// index selects them, floor with floorArgs selects the last id that the page reads; the
+// next page continues there.
 type orderQuery struct {
 	query, floor    string
 	args, floorArgs []any
 }
 
 const (
-	// endedStatus is the condition of the indexes orders_ended and orders_item_ended,
-	// word for word.
+	// endedStatus is the condition of the indexes orders_ended and orders_item_ended. The
+	// text must be equal.
 	endedStatus = `status IN ('rejected', 'cancelled', 'expired', 'refunded')`
 
 	listOrders   = `SELECT ` + orderFields + ` FROM orders WHERE id < ?1 ORDER BY id DESC LIMIT ?2`
@@ -78,8 +77,8 @@ const (
 		WHERE ` + endedStatus + ` AND status = ?3 AND id < ?1 ORDER BY id DESC LIMIT ?2`
 	listEndedOf = `SELECT ` + orderFields + ` FROM orders INDEXED BY orders_item_ended
 		WHERE ` + endedStatus + ` AND item_id = ?3 AND status = ?4 AND id < ?1 ORDER BY id DESC LIMIT ?2`
-	// Orders that are confirmed or paid have no index of their own, which every purchase
-	// would pay for. A page looks at the next listLook orders, or payments, and at no more.
+	// Confirmed and paid orders have no index by status, because it would slow every
+	// purchase. A page reads at most the next listLook orders or payments.
 	listStanding   = `SELECT ` + orderFields + ` FROM orders WHERE +status = ?3 AND id < ?1 AND id >= ?4 ORDER BY id DESC LIMIT ?2`
 	listStandingOf = `SELECT ` + orderFields + ` FROM orders WHERE item_id = ?4 AND +status = ?3 AND id < ?1 AND id >= ?5
 		ORDER BY id DESC LIMIT ?2`
@@ -92,8 +91,8 @@ const (
 		WHERE received_as = 'accepted' AND order_id < ?1 ORDER BY order_id DESC LIMIT 1 OFFSET ?2`
 )
 
-// orderQuery is the query of a filter without a buyer. Its page has one order more than fits, which
-// tells whether more follow.
+// orderQuery returns the query of a filter without a buyer. It selects one order more than
+// fits on the page, which shows whether more follow.
 func (f Filter) orderQuery() orderQuery {
 	before := f.Before
 	if before == "" {
@@ -123,8 +122,8 @@ func (f Filter) orderQuery() orderQuery {
 	}
 }
 
-// ended reports whether an order of this status has no units, or had its money
-// returned; it is endedStatus in Go.
+// ended reports whether an order of this status holds no units, or was refunded. It equals
+// endedStatus.
 func (s Status) ended() bool {
 	switch s {
 	case StatusRejected, StatusCancelled, StatusExpired, StatusRefunded:
@@ -134,9 +133,9 @@ func (s Status) ended() bool {
 	}
 }
 
-// List reads a page of orders, newest first. next is what Filter.Before has to be for the
-// next page; empty: there is none. A page may be shorter than the limit although others
-// follow. Errors: ErrTooManyLists, unless the list is one buyer's; ErrDatabase.
+// List reads a page of orders, newest first. next is the Filter.Before of the next page;
+// empty: there is none. A page may be shorter than the limit although others follow.
+// Errors: ErrTooManyLists, unless the list is one buyer's; ErrDatabase.
 func (s *Store) List(ctx context.Context, f Filter) (orders []Order, next string, err error) {
 	if f.UserID == "" {
 		err = s.lists.read(ctx, "list orders", func(db *gorm.DB) (err error) {

@@ -68,8 +68,8 @@ func TestStore_Lists_Plans(t *testing.T) {
 	}
 }
 
-// TestStore_List_Sparse: a page looks at a bounded number of rows, although it finds
-// none, and the pages together find every order once.
+// TestStore_List_Sparse: a page reads a bounded number of rows even if it finds none, and
+// the pages together contain every order once.
 func TestStore_List_Sparse(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -96,7 +96,7 @@ func TestStore_List_Sparse(t *testing.T) {
 				t.Fatal(err)
 			}
 			if f.ItemID != "" && pages == 0 && (len(page) != 0 || next == "") {
-				t.Errorf("the first page of %+v has %d orders and goes on at %q; want none, and to go on", f, len(page), next)
+				t.Errorf("the first page of %+v has %d orders and next %q; want none, and a next page", f, len(page), next)
 			}
 			got = append(got, idsListed(page)...)
 			f.Before = next
@@ -115,8 +115,8 @@ func idsListed(orders []Order) (ids []string) {
 	return ids
 }
 
-// TestStore_List_Bound: while as many lists are read as may be, another one is refused,
-// and a buyer's own list, an order and a payment are read.
+// TestStore_List_Bound: while the maximum number of lists is being read, another one is
+// refused, but a buyer's own list, an order and a payment can be read.
 func TestStore_List_Bound(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -127,7 +127,7 @@ func TestStore_List_Bound(t *testing.T) {
 	for range maxLists {
 		reading.Go(func() {
 			err := s.ReadList(await.Context(t), "test", func(db *gorm.DB) error {
-				var n int // each holds a connection of its own
+				var n int // each holds its own connection
 				return db.Connection(func(tx *gorm.DB) error {
 					err := tx.Raw("SELECT COUNT(*) FROM orders").Scan(&n).Error
 					begun <- struct{}{}

@@ -12,9 +12,9 @@ import (
 	"flashsale/internal/testing/await"
 )
 
-// TestStore_Loading_Bounds: loads and long reads have connections of their own, so
-// what buyers read is answered while all of those are in use; and large loads leave
-// some of them to small ones.
+// TestStore_Loading_Bounds: loads and long reads have their own connections, so buyers'
+// reads are answered while all of those are in use; and large loads leave some of them to
+// small ones.
 func TestStore_Loading_Bounds(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)

@@ -15,65 +15,65 @@ import (
 	"flashsale/internal/pause"
 )
 
-// SQLite appends what is committed to a write-ahead log and copies it into the database's
-// file at a checkpoint. By itself it does that within a commit, which then takes 50 ms
-// longer. Here a connection of its own does it beside the commits, and only the rest, what
-// was committed meanwhile, is copied between two of them.
+// SQLite appends commits to a write-ahead log and copies it into the database's file at a
+// checkpoint. By default it does that within a commit, which then takes 50 ms longer. Here
+// a separate connection does most of it concurrently with the commits, and only the pages
+// committed meanwhile are copied between two commits.
 //
-// The log begins at its start again after a checkpoint, at a moment when no reader uses it.
-// Reads that overlap without a pause leave no such moment, and the log grows.
+// After a checkpoint SQLite reuses the log from its start, but only at a moment when no
+// reader uses it. Reads that overlap without a gap leave no such moment, and the log grows.
 const (
-	// logPages is how many pages of 4 KiB are not copied when a checkpoint begins. Orders of a
-	// sale change the same pages again and again: the longer the log, the more orders there
-	// are for each time that such a page is copied.
+	// logPages is how many pages of 4 KiB must be in the log before a checkpoint begins.
+	// Orders of a sale change the same pages repeatedly: the longer the log, the more
+	// orders share one copy of such a page.
 	logPages = 7000
-	// logRest is how many pages are left to be copied between two commits.
+	// logRest is how many pages may be left to copy between two commits.
 	logRest = 300
-	// logPasses bounds the checkpoints beside the commits in a row. Each copies what was
+	// logPasses bounds the consecutive concurrent checkpoints. Each copies the pages
 	// committed during the one before it.
 	logPasses = 5
-	// logPagesMax is how many pages the log has when SQLite itself makes a checkpoint
-	// within a commit, because none beside the commits has succeeded.
+	// logPagesMax is the length at which SQLite itself makes a checkpoint within a commit,
+	// if no concurrent one has succeeded.
 	logPagesMax = 12_000
-	// logHigh is the length, in bytes, from which on a commit waits a tenth of a second for
-	// the reads that have begun, so that the log can begin at its start; later reads do not
-	// need it.
+	// logHigh is the length in bytes from which a commit waits up to a tenth of a second
+	// for running reads, so that the log can restart; reads that begin later do not prevent
+	// that.
 	logHigh = 48 << 20
-	// logStep is how much the log grows until that is tried again.
+	// logStep is how much the log grows before the next attempt.
 	logStep = 2 << 20
-	// logPatience is for how many times as long as a try has taken in vain there is no
-	// other one. A read that lasts, as a load of a large sale or a backup, would else make
-	// every few hundred orders wait.
+	// logPatience is the pause after a failed attempt, as a multiple of its duration.
+	// Otherwise a long read, such as the load of a large sale or a backup, would delay
+	// every few hundred orders.
 	logPatience = 20
-	// logLimit is what a log that has grown longer is cut to, in bytes.
+	// logLimit is the size in bytes to which a longer log is truncated.
 	logLimit = 64 << 20
-	// logRestTries bounds the tries to copy the rest: a read that began before the last
+	// logRestTries bounds the attempts to copy the rest: a read that began before the last
 	// commit keeps SQLite from copying all of it.
 	logRestTries = 20
-	// logWait is for how long, in milliseconds, emptying the log waits for reads.
+	// logWait is how long, in milliseconds, emptying the log waits for reads.
 	logWait = 100
 )
 
 // logGuard keeps the log short.
 type logGuard struct {
-	pages int64    // logPages, but for tests
-	copy  *gorm.DB // the connection of checkpoints beside the commits
-	// mu is held during a checkpoint that must not be made beside another one: SQLite
-	// refuses the second without waiting.
+	pages int64    // logPages, except in tests
+	copy  *gorm.DB // the connection of concurrent checkpoints
+	// mu is held during a checkpoint that must not run concurrently with another one:
+	// SQLite refuses the second without waiting.
 	mu      sync.Mutex
-	copying atomic.Bool  // a checkpoint beside the commits is under way
-	rest    atomic.Int32 // how often the writer still tries to copy what it has left
+	copying atomic.Bool  // a concurrent checkpoint is running
+	rest    atomic.Int32 // how many attempts the writer has left to copy the rest
 	running sync.WaitGroup
 
-	high, step int64        // logHigh and logStep, but for tests
-	tried      atomic.Int64 // length at the last try; 0: it has been short since
-	patience   int          // logPatience, but for tests
-	after      time.Time    // no try before; belongs to the writer's goroutine
-	owed       atomic.Bool  // the log shows what was erased, and could not be emptied yet
+	high, step int64        // logHigh and logStep, except in tests
+	tried      atomic.Int64 // length at the last attempt; 0: the log has been short since
+	patience   int          // logPatience, except in tests
+	after      time.Time    // no attempt before; belongs to the writer's goroutine
+	owed       atomic.Bool  // the log contains erased data, and could not be emptied yet
 }
 
-// boundLog is called after each commit. Failures are not reported: the log is as it was,
-// and the next commit meets the same disk.
+// boundLog is called after each commit. It does not report errors: the log is unchanged
+// then, and the next commit uses the same disk.
 func (s *Store) boundLog(ctx context.Context) {
 	if s.log.due(s.file) && s.log.mu.TryLock() {
 		began := time.Now()
@@ -87,7 +87,7 @@ func (s *Store) boundLog(ctx context.Context) {
 	s.checkpoint(ctx)
 }
 
-// due reports whether the log is to be emptied, as far as readers let it.
+// due reports whether the log should be emptied, as far as readers allow.
 func (g *logGuard) due(file string) bool {
 	info, err := os.Stat(file + "-wal")
 	if err != nil {
@@ -108,8 +108,8 @@ func (g *logGuard) due(file string) bool {
 	}
 }
 
-// emptyLog empties the log, which shows pages as they were before an erasure. A read that
-// lasts keeps it from that; the commits after it try again.
+// emptyLog empties the log, because it contains pages from before an erasure. A long read
+// prevents that; then later commits retry it.
 func (s *Store) emptyLog(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
 	defer cancel()
@@ -121,7 +121,7 @@ func (s *Store) emptyLog(ctx context.Context) error {
 		if err != nil || emptied {
 			return err
 		}
-		// Another process's checkpoint is refused at once, and over soon.
+		// A checkpoint of another process makes this one fail at once; it is over soon.
 		if time.Since(began) >= logWait*time.Millisecond || !pause.For(ctx, logWait*time.Millisecond) {
 			s.log.owed.Store(true)
 			return nil
@@ -130,7 +130,7 @@ func (s *Store) emptyLog(ctx context.Context) error {
 }
 
 // cutLog copies the log into the database's file and empties it, and reports whether it
-// could. It waits only briefly for readers, since all writers wait for it. The caller
+// succeeded. It waits only briefly for readers, because all writers wait for it. The caller
 // holds the guard's mutex.
 func (s *Store) cutLog(ctx context.Context) (emptied bool, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
@@ -144,7 +144,7 @@ func (s *Store) cutLog(ctx context.Context) (emptied bool, err error) {
 		return false, wrap("empty the database's log", err)
 	}
 	defer func() {
-		// Whatever became of the rest: it is the one connection of all writers.
+		// In every case: all writers share this connection.
 		_, rerr := c.ExecContext(context.WithoutCancel(ctx), fmt.Sprintf("PRAGMA busy_timeout = %d", lockWait))
 		err = errors.Join(err, rerr, c.Close())
 	}()
@@ -162,8 +162,8 @@ func (s *Store) cutLog(ctx context.Context) (emptied bool, err error) {
 	return true, nil
 }
 
-// checkpoint begins a checkpoint beside the commits when the log is long, and copies the
-// rest once that has ended. It runs between two commits.
+// checkpoint starts a concurrent checkpoint when the log is long, and copies the rest once
+// that has ended. It runs between two commits.
 func (s *Store) checkpoint(ctx context.Context) {
 	g := &s.log
 	switch {
@@ -188,8 +188,8 @@ func (s *Store) checkpoint(ctx context.Context) {
 	}
 }
 
-// copyLog copies the log until what is committed meanwhile is short, and reports whether
-// it has copied any of it.
+// copyLog copies the log until only a short rest is left, and reports whether it has copied
+// anything.
 func (s *Store) copyLog(ctx context.Context) bool {
 	for range logPasses {
 		s.log.mu.Lock()
@@ -205,8 +205,8 @@ func (s *Store) copyLog(ctx context.Context) bool {
 	return true
 }
 
-// checkpointed makes a checkpoint and returns how many pages of the log are not copied. A
-// checkpoint under way on another connection is no error.
+// checkpointed makes a checkpoint and returns how many pages of the log are not copied. It
+// is not an error if another connection is making a checkpoint.
 func checkpointed(ctx context.Context, db *gorm.DB, mode string) (left int64, err error) {
 	pool, err := db.DB()
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 	"flashsale/internal/testing/await"
 )
 
-// TestStore_Checkpoint: the log is copied into the database's file beside the commits, and
-// begins at its start again.
+// TestStore_Checkpoint: the log is copied into the database's file concurrently with the
+// commits, and restarts.
 func TestStore_Checkpoint(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -29,7 +29,7 @@ func TestStore_Checkpoint(t *testing.T) {
 		longest = max(longest, logSize(t, s))
 	}
 	if longest > 2<<20 {
-		t.Errorf("the log is %d KB long, want it to begin at its start every 400 KB", longest>>10)
+		t.Errorf("the log is %d KB long, want it to restart every 400 KB", longest>>10)
 	}
 	s.log.running.Wait()
 	if left, err := checkpointed(await.Context(t), s.write, "NOOP"); err != nil || left > 2*s.log.pages {
@@ -37,15 +37,15 @@ func TestStore_Checkpoint(t *testing.T) {
 	}
 }
 
-// TestStore_Checkpoint_ReadMeanwhile: a read that keeps the rest of a checkpoint from being
-// copied only delays it until the commit after the read.
+// TestStore_Checkpoint_ReadMeanwhile: a read that prevents the rest of a checkpoint from
+// being copied delays it only until the commit after the read.
 func TestStore_Checkpoint_ReadMeanwhile(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	s.log.pages = 50 // before the writer reads it
 	mustInsert(t, s, newItem("item", 1_000_000, 1))
 	n := 0
-	// The second commit returns after the log was looked at behind the first.
+	// The second commit returns after the check of the log that follows the first.
 	commit := func() {
 		n++
 		mustCommit(t, s, distinct(fmt.Sprintf("b%d-", n), "item", 50)...)
@@ -69,7 +69,7 @@ func TestStore_Checkpoint_ReadMeanwhile(t *testing.T) {
 	}
 	commit()
 	if s.log.rest.Load() == 0 {
-		t.Error("the rest is not tried again")
+		t.Error("the rest is not retried")
 	}
 	if err := tx.Rollback(); err != nil {
 		t.Fatal(err)
@@ -83,8 +83,8 @@ func TestStore_Checkpoint_ReadMeanwhile(t *testing.T) {
 	}
 }
 
-// TestStore_EmptyLog_BesideCheckpoint: nothing of an erased buyer is left in the log when the
-// erasure's own commit has begun a checkpoint, or another process makes one.
+// TestStore_EmptyLog_BesideCheckpoint: the log contains no data of an erased buyer, even if
+// the erasure's own commit has started a checkpoint, or another process makes one.
 func TestStore_EmptyLog_BesideCheckpoint(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -98,7 +98,7 @@ func TestStore_EmptyLog_BesideCheckpoint(t *testing.T) {
 			mustCommit(t, s, distinct(fmt.Sprintf("b%d-%d-", n, m), "item", 200)...)
 		}
 		if err := s.writer.batch(ctx, func(context.Context, *group) error {
-			s.log.pages = 1 // the erasure's commit begins a checkpoint; on the writer's goroutine
+			s.log.pages = 1 // the erasure's commit starts a checkpoint; set on the writer's goroutine
 			return nil
 		}); err != nil {
 			t.Fatal(err)
@@ -127,8 +127,8 @@ func TestStore_EmptyLog_BesideCheckpoint(t *testing.T) {
 	}
 }
 
-// TestStore_SQLiteVersion: checkpoints beside the writer need a version that has NOOP, and in
-// which the writer may start the log over beside one.
+// TestStore_SQLiteVersion: checkpoints beside the writer need a version that has NOOP, and
+// in which the writer may restart the log during one.
 func TestStore_SQLiteVersion(t *testing.T) {
 	t.Parallel()
 	if _, number, _ := sqlite3.Version(); number < 3_051_003 {
@@ -136,8 +136,8 @@ func TestStore_SQLiteVersion(t *testing.T) {
 	}
 }
 
-// TestStore_LogBound: reads that overlap without a pause do not let the log grow with
-// what is written.
+// TestStore_LogBound: reads that overlap without a gap do not make the log grow with every
+// write.
 func TestStore_LogBound(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -163,13 +163,13 @@ func TestStore_LogBound(t *testing.T) {
 	if err := <-done; err != nil && !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
-	// A busy machine may miss a few moments, never most of them.
+	// A busy machine may miss a few such moments, but not most of them.
 	if longest > 6<<20 {
 		t.Errorf("the log was %d KB long after at least %d KB were written", longest>>10, written>>10)
 	}
 }
 
-// TestStore_LogBound_LongRead: a read that lasts makes few commits wait, not all of them.
+// TestStore_LogBound_LongRead: a long read delays few commits, not all of them.
 func TestStore_LogBound_LongRead(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -190,9 +190,9 @@ func TestStore_LogBound_LongRead(t *testing.T) {
 	for n := range 20 {
 		mustCommit(t, s, distinct(fmt.Sprintf("b%d-", n), "item", 20)...)
 	}
-	mustCommit(t, s, bought("last", "item", "last", "k", 1)) // what follows the others is over
+	mustCommit(t, s, bought("last", "item", "last", "k", 1)) // the work after the other commits is finished
 	if tried, size := s.log.tried.Load(), logSize(t, s); tried > size/2 {
-		t.Errorf("the last try was at %d of %d bytes: commits go on waiting for the same read", tried, size)
+		t.Errorf("the last attempt was at %d of %d bytes: commits repeatedly wait for the same read", tried, size)
 	}
 	if err := tx.Rollback(); err != nil {
 		t.Fatal(err)
@@ -208,7 +208,7 @@ func logSize(t *testing.T, s *Store) int64 {
 	return info.Size()
 }
 
-// readWithoutPause keeps a read open until ctx ends: each begins before the one before it
+// readWithoutPause keeps a read open until ctx ends: each begins before the previous one
 // ends.
 func readWithoutPause(ctx context.Context, s *Store) (err error) {
 	db, err := s.Reader().DB()

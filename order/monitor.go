@@ -14,32 +14,32 @@ import (
 	"flashsale/queue"
 )
 
-// The keys of what is known about workers and queues, for all processes.
+// The Redis keys of the state of workers and queues, shared by all processes.
 const (
 	// WorkersKey is the registry of worker processes; see queue.Registry.
 	WorkersKey = "fs:{p0}:workers"
-	// backlogKey is the last look at all queues, until it is too old.
+	// backlogKey holds the latest state of all queues, and expires when it is too old.
 	backlogKey = "fs:{p0}:backlog"
-	// backlogTurnKey is there while a process takes that look.
+	// backlogTurnKey exists while a process reads that state.
 	backlogTurnKey = "fs:{p0}:backlog:turn"
 )
 
 const (
-	// FetchStale is how long no worker may have fetched before an operator has to
-	// look: three times as long as an idle worker waits between two fetches.
+	// FetchStale is how long no worker may have fetched before operators are alerted: three
+	// times as long as an idle worker waits between two fetches.
 	FetchStale = 15 * time.Second
 
 	monitorEvery = 5 * time.Second
-	// monitorQueues is for how many queues monitorEvery is enough; with many
-	// partitions there are more, and they are looked at less often.
+	// monitorQueues is how many queues are read in monitorEvery; with many partitions there
+	// are more, and they are read less often.
 	monitorQueues = 500
-	// lookLimit bounds a look at up to monitorQueues queues, and one process's turn to
-	// take it.
+	// lookLimit bounds the read of up to monitorQueues queues, and one process's turn to
+	// read them.
 	lookLimit = 3 * time.Second
 )
 
-// WorkerTrouble says what is wrong with the workers, as a text for operators such as
-// "none live since 2026-11-22T10:00:00Z". It is empty if a live one fetches.
+// WorkerTrouble describes the problem of the workers for operators, such as "none live
+// since 2026-11-22T10:00:00Z". It is empty if a live worker fetches.
 func WorkerTrouble(w queue.Workers) string {
 	at := func(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 	if len(w.Live) == 0 {
@@ -51,7 +51,7 @@ func WorkerTrouble(w queue.Workers) string {
 	last := w.FetchedAt
 	for i := range w.Live {
 		if started := w.Live[i].StartedAt; started.After(last) {
-			last = started // it is given time for its first fetch
+			last = started // the worker gets time for its first fetch
 		}
 	}
 	switch {
@@ -64,57 +64,58 @@ func WorkerTrouble(w queue.Workers) string {
 	}
 }
 
-// Look is the state of all queues and workers at one moment, by Redis's clock.
+// Look is the state of all queues and workers at one moment, by the clock of Redis.
 type Look struct {
 	Queues []QueueDepth
-	// Waiting is how many accepted orders are not committed: the ready, delayed and
-	// leased tasks of the queues of orders.
+	// Waiting is how many accepted orders are not committed: the ready, delayed and leased
+	// tasks of the queues of orders.
 	Waiting int
 	Workers queue.Workers
 }
 
-// Alarm describes orders that wait while no worker takes them.
+// Alarm describes orders that wait while no worker fetches them.
 type Alarm struct {
 	Waiting int           // accepted orders that are not committed
 	Oldest  time.Duration // how long the oldest ready one has waited
-	Workers string        // what WorkerTrouble says
+	Workers string        // the result of WorkerTrouble
 }
 
-// MonitorConfig configures a Monitor. All but Others, Every and the functions are required.
+// MonitorConfig configures a Monitor. All fields but Others, Every and the functions are
+// required.
 type MonitorConfig struct {
 	Redis   redis.UniversalClient
 	Workers *queue.Registry
 	Orders  []NamedQueue // the queues of accepted orders
 	Others  []NamedQueue // the other queues to show
-	// Every is the time between two looks. Default 5 s, and as much again for each
-	// further 500 queues.
+	// Every is the interval of the reads. Default 5 s, and 5 s more for each further 500
+	// queues.
 	Every time.Duration
-	// OnAlarm is called when orders wait and no live worker fetches, at two looks in a
-	// row, and with nil when that has ended. Default: not called.
+	// OnAlarm is called when orders wait and no live worker fetches in two consecutive
+	// reads, and with nil when that has ended. Default: not called.
 	OnAlarm func(*Alarm)
-	// OnError learns of the first of several looks in a row that fail. Default: not called.
+	// OnError receives the first of several consecutive errors. Default: not called.
 	OnError func(error)
 }
 
-// Monitor looks at the queues and workers at intervals, for metrics and alarms. One
-// process at a time reads them and leaves the result in Redis for the others, so the
-// reading costs the same however many processes there are; each adds one GET per look.
+// Monitor reads the state of queues and workers at intervals, for metrics and alarms. One
+// process at a time reads them and stores the result in Redis for the others, so the cost
+// does not depend on the number of processes, except for one GET per interval of each.
 type Monitor struct {
 	cfg   MonitorConfig
-	limit time.Duration // of one look
+	limit time.Duration // of one read
 	last  atomic.Pointer[looked]
 
 	// The rest belongs to Run.
 	suspected, alarmed, failing bool
 }
 
-// looked is a look and when this process got it.
+// looked is a Look and the time when this process got it.
 type looked struct {
 	Look
 	at time.Time
 }
 
-// NewMonitor returns a Monitor that knows nothing until Run has looked.
+// NewMonitor returns a Monitor without data until Run has read.
 func NewMonitor(cfg MonitorConfig) *Monitor {
 	if cfg.Every == 0 {
 		cfg.Every = monitorEvery * time.Duration(1+(len(cfg.Orders)+len(cfg.Others))/monitorQueues)
@@ -128,8 +129,8 @@ func NewMonitor(cfg MonitorConfig) *Monitor {
 	return &Monitor{cfg: cfg, limit: max(lookLimit, cfg.Every*3/5)}
 }
 
-// Last returns the last look, which must not be changed, and nil if there was none
-// within the last three intervals: Redis cannot be read.
+// Last returns the latest Look, which must not be changed. It returns nil if there was none
+// within the last three intervals, because Redis does not answer.
 func (m *Monitor) Last() *Look {
 	l := m.last.Load()
 	if l == nil || time.Since(l.at) > 3*m.cfg.Every {
@@ -138,7 +139,7 @@ func (m *Monitor) Last() *Look {
 	return &l.Look
 }
 
-// Run looks until ctx ends.
+// Run reads at intervals until ctx ends.
 func (m *Monitor) Run(ctx context.Context) error {
 	tick := time.NewTicker(m.cfg.Every)
 	defer tick.Stop()
@@ -152,7 +153,7 @@ func (m *Monitor) Run(ctx context.Context) error {
 	}
 }
 
-// round looks once, and raises or ends the alarm.
+// round reads once, and raises or clears the alarm.
 func (m *Monitor) round(ctx context.Context) {
 	brief, cancel := context.WithTimeout(ctx, m.limit)
 	defer cancel()
@@ -165,7 +166,7 @@ func (m *Monitor) round(ctx context.Context) {
 	}
 	m.failing = err != nil
 	if l == nil {
-		return // another process is looking, or Redis does not answer
+		return // another process is reading, or Redis does not answer
 	}
 	m.last.Store(&looked{Look: *l, at: time.Now()})
 	trouble := WorkerTrouble(l.Workers)
@@ -178,10 +179,10 @@ func (m *Monitor) round(ctx context.Context) {
 		m.alarmed = false
 		m.cfg.OnAlarm(nil)
 	}
-	m.suspected = bad // a worker that is restarted is away for one look
+	m.suspected = bad // a worker that restarts is absent in one read
 }
 
-// oldest is the longest wait in the first n queues.
+// oldest returns the longest wait in the first n queues.
 func (l *Look) oldest(n int) (d time.Duration) {
 	for i := range l.Queues[:min(n, len(l.Queues))] {
 		d = max(d, l.Queues[i].OldestReady)
@@ -189,8 +190,8 @@ func (l *Look) oldest(n int) (d time.Duration) {
 	return d
 }
 
-// look returns what another process saw a moment ago, or else looks itself. It
-// returns nil while another process is looking.
+// look returns the recent result of another process, or else reads the state itself. It
+// returns nil while another process is reading.
 func (m *Monitor) look(ctx context.Context) (*Look, error) {
 	rdb := m.cfg.Redis
 	text, err := rdb.Get(ctx, backlogKey).Bytes()
@@ -215,16 +216,15 @@ func (m *Monitor) look(ctx context.Context) (*Look, error) {
 	if text, err = json.Marshal(l); err != nil {
 		return nil, err
 	}
-	// It ends before this process looks again, so that it is not its own old look
-	// that it finds then.
+	// It expires before this process's next turn, so that the process does not find its own
+	// old result then.
 	if err := rdb.Set(ctx, backlogKey, text, m.cfg.Every*4/5).Err(); err != nil {
 		return nil, err
 	}
 	return l, nil
 }
 
-// read looks at every queue and at the workers. Each costs Redis about as much as a
-// purchase does.
+// read reads every queue and the workers. Each costs Redis about as much as a purchase.
 func (m *Monitor) read(ctx context.Context) (*Look, error) {
 	l := &Look{Queues: make([]QueueDepth, 0, len(m.cfg.Orders)+len(m.cfg.Others))}
 	for i, queues := range [][]NamedQueue{m.cfg.Orders, m.cfg.Others} {
@@ -244,14 +244,15 @@ func (m *Monitor) read(ctx context.Context) (*Look, error) {
 	return l, err
 }
 
-// WorkerStatus is what operators are shown of the workers.
+// WorkerStatus is the state of the workers for operators.
 type WorkerStatus struct {
 	Live      int       // processes with a recent heartbeat
 	LastFetch time.Time // of any worker, by Redis's clock; zero: never
-	Trouble   string    // what WorkerTrouble says; empty: nothing
+	Trouble   string    // the result of WorkerTrouble; empty: none
 }
 
-// WorkerStatus asks Redis, which costs about as much as a ping. Errors: inventory.ErrUnavailable.
+// WorkerStatus reads Redis, which costs about as much as a ping. Errors:
+// inventory.ErrUnavailable.
 func (m *Monitor) WorkerStatus(ctx context.Context) (WorkerStatus, error) {
 	w, err := m.cfg.Workers.List(ctx)
 	if err != nil {

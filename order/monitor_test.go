@@ -17,8 +17,8 @@ import (
 	"flashsale/queue"
 )
 
-// monitored is a Redis of the test's own with a queue of orders, another queue, and a
-// registry of workers whose entries end with a clean stop only.
+// monitored is the test's own Redis with a queue of orders, another queue, and a registry
+// of workers whose entries end only with a clean stop.
 type monitored struct {
 	server   *miniredis.Miniredis
 	rdb      *redis.Client
@@ -26,7 +26,7 @@ type monitored struct {
 	others   *queue.Queue
 	registry *queue.Registry
 	cfg      MonitorConfig
-	alarms   []string // what OnAlarm heard, "" for the end
+	alarms   []string // the texts that OnAlarm received, "" for the end
 	errs     atomic.Int64
 }
 
@@ -60,14 +60,14 @@ func watch(t *testing.T) *monitored {
 	return w
 }
 
-// round has the monitor look again.
+// round makes the monitor read again.
 func (w *monitored) round(t *testing.T, m *Monitor) {
 	t.Helper()
-	w.server.FastForward(time.Hour) // the look of before, and the turn, have ended
+	w.server.FastForward(time.Hour) // the previous result, and the turn, have expired
 	m.round(await.Context(t))
 }
 
-// join registers a worker, and returns what makes it leave.
+// join registers a worker, and returns a function that removes it.
 func (w *monitored) join(t *testing.T) (g *queue.Registration, leave func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -92,14 +92,14 @@ func put(t *testing.T, q *queue.Queue, ids ...string) {
 	}
 }
 
-// TestMonitor_Look: the figures of every queue and of the workers; only orders count
-// as waiting.
+// TestMonitor_Look: the figures of every queue and of the workers; only orders count as
+// waiting.
 func TestMonitor_Look(t *testing.T) {
 	t.Parallel()
 	w := watch(t)
 	m := NewMonitor(w.cfg)
 	if m.Last() != nil {
-		t.Error("it knows something before it looked")
+		t.Error("it has data before its first read")
 	}
 	put(t, w.orders, "a", "b", "c", "d")
 	put(t, w.others, "e")
@@ -144,8 +144,8 @@ func (s *scripts) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// TestMonitor_OneLookForAll: however many processes there are, one looks and the
-// others read what it saw; its death keeps the others waiting for a moment only.
+// TestMonitor_OneLookForAll: of any number of processes one reads the state, and the others
+// read its result; its death delays the others only briefly.
 func TestMonitor_OneLookForAll(t *testing.T) {
 	t.Parallel()
 	w := watch(t)
@@ -167,7 +167,7 @@ func TestMonitor_OneLookForAll(t *testing.T) {
 			t.Errorf("process %d saw %+v", i, l)
 		}
 	}
-	// A process has begun to look, and died.
+	// A process has started to read, and died.
 	w.server.FastForward(time.Hour)
 	put(t, w.orders, "b")
 	if err := w.rdb.Set(await.Context(t), backlogTurnKey, 1, lookLimit).Err(); err != nil {
@@ -176,7 +176,7 @@ func TestMonitor_OneLookForAll(t *testing.T) {
 	m := monitors[0]
 	m.round(await.Context(t))
 	if l := m.Last(); l == nil || l.Waiting != 1 {
-		t.Errorf("while another looks: %+v", l)
+		t.Errorf("while another process reads: %+v", l)
 	}
 	w.server.FastForward(lookLimit)
 	m.round(await.Context(t))
@@ -193,7 +193,8 @@ func TestMonitor_OneLookForAll(t *testing.T) {
 	}
 }
 
-// TestMonitor_Alarm: one alarm when orders wait without a worker, and one end.
+// TestMonitor_Alarm: the alarm is raised once when orders wait without a worker, and
+// cleared once.
 func TestMonitor_Alarm(t *testing.T) {
 	t.Parallel()
 	w := watch(t)
@@ -201,7 +202,7 @@ func TestMonitor_Alarm(t *testing.T) {
 	want := func(what string, all ...string) {
 		t.Helper()
 		if !slices.Equal(w.alarms, all) {
-			t.Fatalf("%s: heard %q, want %q", what, w.alarms, all)
+			t.Fatalf("%s: alarms %q, want %q", what, w.alarms, all)
 		}
 	}
 	put(t, w.others, "an expiry")
@@ -232,7 +233,7 @@ func TestMonitor_Alarm(t *testing.T) {
 		w.round(t, m)
 	}
 	if len(w.alarms) != 3 || w.alarms[2][:19] != "2 none live since 2" {
-		t.Fatalf("heard %q", w.alarms)
+		t.Fatalf("alarms %q", w.alarms)
 	}
 	if f, err := w.orders.Dequeue(await.Context(t), 2); err != nil || len(f.Tasks) != 2 {
 		t.Fatal(err)
@@ -241,12 +242,12 @@ func TestMonitor_Alarm(t *testing.T) {
 	}
 	w.round(t, m)
 	if len(w.alarms) != 4 || w.alarms[3] != "" {
-		t.Fatalf("nothing waits any more: %q", w.alarms)
+		t.Fatalf("after all orders were committed: %q", w.alarms)
 	}
 }
 
-// TestMonitor_RedisAway: what was seen is forgotten when Redis cannot be read, and
-// an outage is told of once.
+// TestMonitor_RedisAway: the last result is dropped when Redis cannot be read, and an
+// outage is reported once.
 func TestMonitor_RedisAway(t *testing.T) {
 	t.Parallel()
 	w := watch(t)
@@ -261,7 +262,7 @@ func TestMonitor_RedisAway(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	await.True(t, "a look", func() bool { return m.Last() != nil })
+	await.True(t, "a read", func() bool { return m.Last() != nil })
 	w.server.SetError("LOADING the test says so")
 	await.True(t, "it is forgotten", func() bool { return m.Last() == nil })
 	await.True(t, "the error", func() bool { return w.errs.Load() > 0 })
@@ -269,7 +270,7 @@ func TestMonitor_RedisAway(t *testing.T) {
 		t.Errorf("%d errors of one outage", n)
 	}
 	w.server.SetError("")
-	await.True(t, "a look after the outage", func() bool {
+	await.True(t, "a read after the outage", func() bool {
 		w.server.FastForward(lookLimit) // miniredis expires nothing on its own
 		return m.Last() != nil
 	})

@@ -8,8 +8,8 @@ import (
 // ErrItemExists says that an item with that id exists already.
 var ErrItemExists = errors.New("order: item exists")
 
-// NewItem is what an engineer states to open a sale. See catalog.Item for the
-// meaning and units of the fields.
+// NewItem is an engineer's request to open a sale. See catalog.Item for the meaning and
+// units of the fields.
 type NewItem struct {
 	ID            string
 	Name          string
@@ -18,8 +18,8 @@ type NewItem struct {
 	Currency      string
 	Stock         int64
 	PerUserLimit  int64
-	OpensAt       time.Time // zero: now; a second ago, to be exact, so that it is on sale at once
+	OpensAt       time.Time // zero: now; exactly: a second ago, so that it is on sale at once
 	ClosesAt      time.Time // zero: no end
 	PaymentWindow time.Duration
-	By            By // who asks for it
+	By            By // the author of the request
 }

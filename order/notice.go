@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// notice tells an API process what became of one of its orders.
+// notice is the result of one order, for the API process that waits for it.
 type notice struct {
 	id string
 	outcome
@@ -15,12 +15,12 @@ type notice struct {
 
 var errNoticeMalformed = errors.New("order: malformed notice")
 
-// channelOf names the publish/subscribe channel of an API process. A channel
-// is no key: it needs no hash tag.
+// channelOf returns the publish/subscribe channel of an API process. A channel is not a
+// key, so it needs no hash tag.
 func channelOf(origin string) string { return "fs:done:" + origin }
 
-// appendNotice writes one line: id, status, reason, and the times, between
-// spaces; none of them contains one.
+// appendNotice writes one line: id, status, reason, and the times, separated by spaces;
+// none of them contains a space.
 func appendNotice(b []byte, n *notice) []byte {
 	b = append(b, n.id...)
 	b = append(b, ' ')
@@ -54,7 +54,7 @@ func parseNotices(message string, fn func(notice)) error {
 	return nil
 }
 
-// apply writes what a notice says into an order.
+// apply writes the result of a notice into an order.
 func (n *notice) apply(o Order) Order {
 	o.Status, o.Reason = n.status, n.reason
 	o.ConfirmedAt, o.ExpiresAt, o.ClosedAt = fromMillis(n.confirmedAt), fromMillis(n.expiresAt), fromMillis(n.closedAt)

@@ -22,7 +22,7 @@ func TestFulfiller_Handle_Notices(t *testing.T) {
 		asked.PaymentWindow = time.Minute
 		mustInsert(t, s, asked)
 		local := NewWaiters()
-		f := NewFulfiller(s, rdb, local, func(err error) { t.Errorf("heard %v", err) })
+		f := NewFulfiller(s, rdb, local, func(err error) { t.Errorf("reported %v", err) })
 		origins := []string{local.Origin(), "a" + randomName(t), "b" + randomName(t), ""}
 		sub := rdb.Subscribe(await.Context(t), channelOf(origins[1]), channelOf(origins[2]), channelOf(local.Origin()))
 		defer sub.Close()
@@ -80,11 +80,11 @@ func TestFulfiller_Handle_Notices(t *testing.T) {
 				t.Errorf("settled with %+v", set)
 			}
 		default:
-			t.Error("the waiter of this process was not told")
+			t.Error("the waiter of this process was not notified")
 		}
 		select {
 		case set := <-other.settled:
-			t.Errorf("a waiter was told of another's order: %+v", set)
+			t.Errorf("a waiter got another's order: %+v", set)
 		default:
 		}
 	})

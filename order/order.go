@@ -10,11 +10,12 @@ import (
 	"flashsale/catalog"
 )
 
-// Status is where an order stands in its life.
+// Status is the state of an order.
 type Status string
 
-// The states of an order. Queued becomes confirmed or rejected; confirmed
-// becomes paid, cancelled or expired where a payment is asked; paid may become refunded.
+// The states of an order. A queued order becomes confirmed or rejected. A confirmed one
+// becomes paid, cancelled or expired if a payment is expected. A paid one may become
+// refunded.
 const (
 	StatusQueued    Status = "queued"
 	StatusConfirmed Status = "confirmed"
@@ -25,11 +26,11 @@ const (
 	StatusRejected  Status = "rejected"
 )
 
-// ErrNotFound says that no such order exists, or none the viewer may see.
+// ErrNotFound says that no such order exists, or none that the viewer may see.
 var ErrNotFound = errors.New("order: not found")
 
-// ErrDatabase says that the database cannot answer at present: it is locked by
-// another process, full, or failing. Nothing was changed; try again shortly.
+// ErrDatabase says that the database cannot answer at present: it is locked by another
+// process, full, or failing. Nothing was changed; retry shortly.
 var ErrDatabase = errors.New("order: database unavailable")
 
 // Order is one buyer's claim on a quantity of one item. Times are UTC with
@@ -46,27 +47,27 @@ type Order struct {
 	IdempotencyKey   string
 	CreatedAt        time.Time
 	ConfirmedAt      time.Time
-	ExpiresAt        time.Time // when an unpaid order expires
+	ExpiresAt        time.Time // the end of the time to pay
 	PaidAt           time.Time
 	ClosedAt         time.Time
 	PaymentReference string
-	// Restocked says of a refunded order that its units went back into the stock.
-	// Otherwise they count as sold, and for the buyer's limit.
+	// Restocked says that the units of a refunded order returned to stock. Otherwise they
+	// count as sold, and towards the buyer's limit.
 	Restocked bool
 }
 
-// Purchase is a buyer's wish to buy.
+// Purchase is a buyer's request to buy.
 type Purchase struct {
 	ItemID string
-	// Item is the item as the caller has just read it from the catalogue. Zero: Place
-	// reads it.
+	// Item is the item as the caller has just read it from the catalogue. If it is zero,
+	// Place reads it.
 	Item           catalog.Item
 	UserID         string
 	IdempotencyKey string
 	Quantity       int64
-	// Wait bounds the time to wait for the commit. Zero or less: answer as
-	// soon as the order is durably queued. An engine that forgets on restart
-	// waits for the commit whatever is asked.
+	// Wait bounds the wait for the commit. Zero or less: answer as soon as the order is
+	// durably queued. With an engine that loses its data on restart, Place always waits for
+	// the commit.
 	Wait time.Duration
 }
 
@@ -76,7 +77,7 @@ type Placed struct {
 	// Committed says that the order is in the database (answer 201); false
 	// means it is durably queued (answer 202).
 	Committed bool
-	// Replayed says that an earlier request with the same key made the order.
+	// Replayed says that an earlier request with the same key created the order.
 	Replayed bool
 }
 
@@ -85,7 +86,7 @@ type Filter struct {
 	UserID string // empty: any
 	ItemID string // empty: any
 	Status Status // empty: any
-	// Before is the id of the last order of the page before; empty: from the start.
+	// Before is the id of the last order of the previous page; empty: from the start.
 	Before string
 	Limit  int // 1 to 100
 }
@@ -97,7 +98,7 @@ type Ledger struct {
 	Restocked int64
 	Left      int64 // units that can be bought, in Redis
 	Held      int64 // units taken and not yet committed, or awaiting payment
-	Sold      int64 // units paid, or confirmed where no payment is asked
+	Sold      int64 // units paid, or confirmed without a payment to wait for
 }
 
 // Balanced reports whether the equation holds.

@@ -7,14 +7,14 @@ import (
 
 const (
 	selectHolding = `SELECT id, ` + ordersHold + ` FROM orders WHERE id IN (SELECT value FROM json_each(?1))`
-	// unitsOfBuyers sums what each buyer of a JSON list holds of an item. The join
-	// is written so that the list leads, and each buyer is found by the index.
+	// unitsOfBuyers sums the units that each buyer of a JSON list holds of an item. The
+	// CROSS JOIN makes SQLite scan the list and find each buyer by the index.
 	unitsOfBuyers = `SELECT o.user_id, SUM(o.quantity) FROM json_each(?1) j CROSS JOIN orders o
 	ON o.user_id = j.value AND o.item_id = ?2 AND ` + ordersHold + ` GROUP BY o.user_id`
 )
 
-// holding reads whether the orders with these ids hold their units; what has no row
-// is left out.
+// holding reads whether the orders with these ids hold their units. Orders without a row
+// are omitted.
 func (s *Store) holding(ctx context.Context, ids []string) (map[string]bool, error) {
 	out := make(map[string]bool, len(ids))
 	err := s.eachRead(ctx, selectHolding, []any{jsonList(ids...)}, func(rows *sql.Rows) error {
@@ -30,8 +30,8 @@ func (s *Store) holding(ctx context.Context, ids []string) (map[string]bool, err
 	return out, nil
 }
 
-// buyersUnits reads what each of these buyers holds of an item; who holds
-// nothing is left out.
+// buyersUnits reads the units that each of these buyers holds of an item. Buyers without
+// units are omitted.
 func (s *Store) buyersUnits(ctx context.Context, item string, buyers []string) (map[string]int64, error) {
 	out := make(map[string]int64, len(buyers))
 	err := s.eachRead(ctx, unitsOfBuyers, []any{jsonList(buyers...), item}, func(rows *sql.Rows) error {

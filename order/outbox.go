@@ -9,21 +9,22 @@ import (
 	"strings"
 )
 
-// outbox is what one transaction has to tell the shop's servers. It is written
-// in that transaction, so that what happened and what is told of it are in the
-// database together or not at all. Who it is owed to is decided there, too: an
-// endpoint learns of every change that is committed after it was added.
+// outbox collects the webhook events of one transaction. They are written in that
+// transaction, so the change and its events are committed together or not at all. The
+// transaction also decides which endpoints get them: an endpoint gets every change that is
+// committed after it was added.
 type outbox struct {
 	now    int64
-	wanted map[EventType]bool // nil: nobody listens
+	wanted map[EventType]bool // nil: no endpoint is enabled
 	events []event
-	// revisions are those of the items that the transaction has changed; see HighWater.
-	// 0: something else than the units was changed, and the revision is yet to rise.
+	// revisions are those of the items that the transaction has changed; see HighWater. 0:
+	// something other than the units was changed, and the revision is still to be
+	// incremented.
 	revisions map[string]int64
 }
 
-// openOutbox looks up what the endpoints want to hear. Where there is none, that
-// look is all that a transaction pays.
+// openOutbox reads which events the endpoints subscribe to. Without endpoints, that query
+// is the only cost of the outbox.
 func openOutbox(ctx context.Context, c conn, now int64) (*outbox, error) {
 	box := &outbox{now: now}
 	err := each(ctx, c, selectWanted, nil, func(rows *sql.Rows) error {
@@ -45,7 +46,7 @@ func openOutbox(ctx context.Context, c conn, now int64) (*outbox, error) {
 	return box, nil
 }
 
-// order notes an event of an order; data is made only if somebody wants it.
+// order adds an event of an order; data is called only if an endpoint subscribes to it.
 func (b *outbox) order(kind EventType, data func() orderData) {
 	if b.wanted[kind] {
 		d := data()
@@ -53,7 +54,7 @@ func (b *outbox) order(kind EventType, data func() orderData) {
 	}
 }
 
-// tasks notes what has become of purchases, and which items they sold out.
+// tasks adds the events of committed purchases, and of the items that they sold out.
 func (b *outbox) tasks(tasks []task, out []outcome, of map[string]terms) {
 	if b.wanted[EventConfirmed] {
 		b.events = slices.Grow(b.events, len(tasks))
@@ -66,7 +67,7 @@ func (b *outbox) tasks(tasks []task, out []outcome, of map[string]terms) {
 	}
 }
 
-// task notes what has become of one purchase.
+// task adds the event of one committed purchase.
 func (b *outbox) task(t *task, o outcome) {
 	kind := EventConfirmed
 	if o.status == StatusRejected {
@@ -75,14 +76,14 @@ func (b *outbox) task(t *task, o outcome) {
 	b.order(kind, func() orderData { return dataOfTask(t, o) })
 }
 
-// soldOut notes that an item is sold out, if a sale under these terms made it so.
+// soldOut adds an event if a sale under these terms sold out the item.
 func (b *outbox) soldOut(item string, t terms) {
 	if t.SoldOut && b.wanted[EventSoldOut] {
 		b.events = append(b.events, event{EventSoldOut, item, "", soldOutData{item, t.Total}})
 	}
 }
 
-// payment notes what a payment has led to.
+// payment adds the event of a payment.
 func (b *outbox) payment(o *Order, id int64, p Payment, outcome PaymentOutcome) {
 	switch {
 	case outcome == PaymentAccepted:
@@ -94,7 +95,7 @@ func (b *outbox) payment(o *Order, id int64, p Payment, outcome PaymentOutcome) 
 	}
 }
 
-// closed notes that orders were closed.
+// closed adds the events of closed orders.
 func (b *outbox) closed(ctx context.Context, c conn, kind EventType, orders []returned) error {
 	if !b.wanted[kind] {
 		return nil
@@ -109,7 +110,7 @@ func (b *outbox) closed(ctx context.Context, c conn, kind EventType, orders []re
 	return nil
 }
 
-// write puts the events and the deliveries that they owe into the database.
+// write writes the events and their deliveries into the database.
 func (b *outbox) write(ctx context.Context, c conn) error {
 	before, err := b.writeEvents(ctx, c)
 	if err != nil || len(b.events) == 0 {
@@ -121,7 +122,7 @@ func (b *outbox) write(ctx context.Context, c conn) error {
 	return nil
 }
 
-// writeEvents puts the events alone, and returns the highest number before them.
+// writeEvents writes only the events, and returns the highest number before them.
 func (b *outbox) writeEvents(ctx context.Context, c conn) (before int64, err error) {
 	if len(b.events) == 0 {
 		return 0, nil
@@ -148,11 +149,11 @@ func (b *outbox) writeEvents(ctx context.Context, c conn) (before int64, err err
 	return before, nil
 }
 
-// touch has the revision of an item raised of which something else was changed than
-// its units.
+// touch makes bump increment the revision of an item of which something other than the
+// units was changed.
 func (b *outbox) touch(item string) { b.revised(item, 0) }
 
-// revised notes the revision of an item whose units were changed.
+// revised records the revision of an item whose units were changed.
 func (b *outbox) revised(item string, revision int64) {
 	if b.revisions == nil {
 		b.revisions = make(map[string]int64, 1)
@@ -160,7 +161,7 @@ func (b *outbox) revised(item string, revision int64) {
 	b.revisions[item] = max(b.revisions[item], revision)
 }
 
-// add takes over what another outbox of the same transaction holds.
+// add moves the contents of another outbox of the same transaction into this one.
 func (b *outbox) add(other *outbox) {
 	b.events = append(b.events, other.events...)
 	for item, revision := range other.revisions {
@@ -168,8 +169,8 @@ func (b *outbox) add(other *outbox) {
 	}
 }
 
-// bump raises the revisions that are yet to rise, once for each item however many have
-// changed it. An item that does not exist is left out.
+// bump increments the revisions that are still to be incremented, once for each item. Items
+// that do not exist are skipped.
 func (b *outbox) bump(ctx context.Context, c conn) error {
 	for item, revision := range b.revisions {
 		if revision > 0 {
@@ -188,8 +189,8 @@ func (b *outbox) bump(ctx context.Context, c conn) error {
 	return nil
 }
 
-// announce wakes the deliverer, once events are committed, and has the revisions
-// recorded by the next call of HighWater.note.
+// announce wakes the deliverer, once events are committed, and passes the revisions to
+// HighWater, whose next call of note records them.
 func (s *Store) announce(b *outbox) {
 	if b == nil {
 		return
@@ -200,8 +201,8 @@ func (s *Store) announce(b *outbox) {
 	}
 }
 
-// wake wakes this process's deliverer, if it has one. It never waits: one wake-up is
-// enough for all that has happened.
+// wake wakes this process's deliverer, if it has one. It never blocks: one wake-up is
+// enough for any number of events.
 func (s *Store) wake() {
 	select {
 	case s.told <- struct{}{}:
@@ -209,16 +210,16 @@ func (s *Store) wake() {
 	}
 }
 
-// telling is transition for changes that are told of. Its statements find their rows
-// by an index, and are few, so that they need no bound.
+// telling is transition for changes that have events. Its statements are few and find their
+// rows by an index, so they need no timeout.
 func (s *Store) telling(ctx context.Context, operation string, fn func(ctx context.Context, c conn, box *outbox) error) error {
 	return s.tell(ctx, operation, &write{fn: func(ctx context.Context, g *group) error {
 		return g.telling(ctx, func(box *outbox) error { return fn(ctx, g, box) })
 	}})
 }
 
-// tell makes a change, and returns once the revisions that it was committed with are
-// recorded: once for all changes of the same transaction.
+// tell makes a change, and returns once the revisions of its transaction are recorded. They
+// are recorded once for all changes of the transaction.
 func (s *Store) tell(ctx context.Context, operation string, own *write) error {
 	g, err := s.writer.change(ctx, own)
 	if err != nil {
@@ -237,14 +238,15 @@ var insertEvents = newRowsStatement(eventColumns,
 const (
 	selectWanted    = `SELECT events FROM webhook_endpoints WHERE enabled = 1`
 	selectLastEvent = `SELECT COALESCE(MAX(seq), 0) FROM webhook_events`
-	// The transaction is alone, so the events behind the last one before it are its own.
+	// No other transaction writes, so all events after the last earlier one belong to this
+	// one.
 	insertDeliveries = `INSERT INTO webhook_deliveries (endpoint_id, event_seq, next_at)
 	SELECT e.id, v.seq, v.at FROM webhook_events v JOIN webhook_endpoints e
 		ON e.enabled = 1 AND instr(' ' || e.events || ' ', ' ' || v.type || ' ') > 0
 	WHERE v.seq > ?1`
 )
 
-// repairing is telling for statements that are bounded in time.
+// repairing is telling with a timeout for its statements.
 func (s *Store) repairing(ctx context.Context, operation string, fn func(ctx context.Context, c conn, box *outbox) error) error {
 	return s.tell(ctx, operation, within(writeTimeout, func(ctx context.Context, g *group) error {
 		return g.telling(ctx, func(box *outbox) error { return fn(ctx, g, box) })

@@ -14,7 +14,7 @@ import (
 	"flashsale/internal/testing/await"
 )
 
-// addHook adds an endpoint that asks for these events; for all, if there are none.
+// addHook adds an endpoint for these events; for all, if there are none.
 func addHook(t testing.TB, s *Store, url string, events ...EventType) (Endpoint, string) {
 	t.Helper()
 	if events == nil {
@@ -27,7 +27,7 @@ func addHook(t testing.TB, s *Store, url string, events ...EventType) (Endpoint,
 	return e, secret
 }
 
-// toldEvent is a row of the outbox, with the number of deliveries it owes.
+// toldEvent is a row of the outbox, with the number of its deliveries.
 type toldEvent struct {
 	Seq                       int64
 	ID, Type, ItemID, OrderID string
@@ -48,7 +48,7 @@ func allTold(t testing.TB, s *Store) []toldEvent {
 	return list
 }
 
-// toldSince are the events behind a number, as "type subject".
+// toldSince returns the events after a number, as "type subject".
 func toldSince(t testing.TB, s *Store, seq int64) []string {
 	t.Helper()
 	var out []string
@@ -65,7 +65,7 @@ func toldSince(t testing.TB, s *Store, seq int64) []string {
 	return out
 }
 
-// dump is all that the database holds of orders and events.
+// dump returns all of the database's data about orders and events.
 func dump(t testing.TB, s *Store) string {
 	t.Helper()
 	var all strings.Builder
@@ -79,14 +79,14 @@ func dump(t testing.TB, s *Store) string {
 	return all.String()
 }
 
-// telltale is one change, and what is to be told of it.
+// telltale is one change, and the events that it must have.
 type telltale struct {
 	name string
 	do   func(ctx context.Context, s *Store, c *clock) error
 	want []string
 }
 
-// telltales are all changes that are told of, one after the other.
+// telltales are all changes with events, in their order.
 var telltales = []telltale{
 	{"commit", func(ctx context.Context, s *Store, _ *clock) error {
 		_, err := s.commit(ctx, distinct("n", "item", 7))
@@ -97,7 +97,7 @@ var telltales = []telltale{
 	}},
 	{"commit one by one", func(ctx context.Context, s *Store, _ *clock) error {
 		_, err := s.commit(ctx, []task{
-			bought("n0000", "item", "nu0", "k", 1), // delivered again: nothing new
+			bought("n0000", "item", "nu0", "k", 1), // delivered again: no new event
 			bought("e1", "item", "e", "k", 1), bought("e2", "none", "e", "k", 1), bought("e3", "item", "f", "k", 9),
 		})
 		return err
@@ -157,8 +157,8 @@ var telltales = []telltale{
 	}, nil},
 }
 
-// TestStore_Telling: each change writes its events in its transaction, and
-// nothing else does. Where the events cannot be written, nothing has changed.
+// TestStore_Telling: each change writes its events in its transaction, and no other change
+// writes events. If the events cannot be written, nothing has changed.
 func TestStore_Telling(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -193,18 +193,18 @@ func TestStore_Telling(t *testing.T) {
 			t.Fatalf("%s: %v", step.name, err)
 		}
 		if got := toldSince(t, s, last); !slices.Equal(got, step.want) {
-			t.Errorf("%s told %q, want %q", step.name, got, step.want)
+			t.Errorf("%s wrote %q, want %q", step.name, got, step.want)
 		}
 		for _, e := range allTold(t, s) {
 			if last = max(last, e.Seq); e.Owed != 2 {
-				t.Errorf("%s: %s is owed to %d endpoints", step.name, e.Type, e.Owed)
+				t.Errorf("%s: %s has %d deliveries", step.name, e.Type, e.Owed)
 			}
 		}
 	}
 	auditStore(t, s)
 }
 
-// TestStore_Telling_Nobody: without an endpoint that wants it, nothing is written.
+// TestStore_Telling_Nobody: without a subscribed endpoint no event is written.
 func TestStore_Telling_Nobody(t *testing.T) {
 	t.Parallel()
 	for name, who := range map[string]func(t *testing.T, s *Store){
@@ -236,7 +236,7 @@ func TestStore_Telling_Nobody(t *testing.T) {
 				}
 			}
 			if got := allTold(t, s); len(got) != 0 {
-				t.Errorf("told %+v", got)
+				t.Errorf("events %+v", got)
 			}
 			select {
 			case <-s.told:
@@ -247,7 +247,7 @@ func TestStore_Telling_Nobody(t *testing.T) {
 	}
 }
 
-// TestStore_Telling_Bodies looks at what is sent.
+// TestStore_Telling_Bodies checks the bodies of events.
 func TestStore_Telling_Bodies(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -261,7 +261,7 @@ func TestStore_Telling_Bodies(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := s.pay(await.Context(t), "o1", money("psp-2", 3)); err == nil {
-		t.Fatal("a second payment was taken")
+		t.Fatal("a second payment was accepted")
 	}
 	c.Add(1000)
 	if _, _, err := s.refund(await.Context(t), "o1", Refund{}); err != nil {
@@ -301,7 +301,7 @@ func TestStore_Telling_Bodies(t *testing.T) {
 	}
 }
 
-// TestStore_Telling_SoldOut: once each time that the last unit is sold.
+// TestStore_Telling_SoldOut: one event each time that the last unit is sold.
 func TestStore_Telling_SoldOut(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -325,7 +325,7 @@ func TestStore_Telling_SoldOut(t *testing.T) {
 	want := func(what string, got []string, events ...string) {
 		t.Helper()
 		if !slices.Equal(got, events) {
-			t.Errorf("%s: told %q, want %q", what, got, events)
+			t.Errorf("%s: events %q, want %q", what, got, events)
 		}
 	}
 	soldOut := []string{"item.sold_out item"}
@@ -337,7 +337,7 @@ func TestStore_Telling_SoldOut(t *testing.T) {
 	if _, _, err := s.cancel(await.Context(t), first.ID, Canceller{Admin: true}); err != nil {
 		t.Fatal(err)
 	}
-	// One by one: the first is refused, and has not sold anything out.
+	// One by one: the first is refused, and has not sold out the item.
 	want("one came back", buy(next("item", 3), next("item", 1)), soldOut...)
 	if err := s.Writer().Exec("UPDATE items SET total = total + 2 WHERE id = 'item'").Error; err != nil {
 		t.Fatal(err)
@@ -346,7 +346,7 @@ func TestStore_Telling_SoldOut(t *testing.T) {
 	want("the other", buy(next("item", 1)), soldOut...)
 }
 
-// TestOutbox_Plans: what runs all the time finds its rows by an index.
+// TestOutbox_Plans: frequent queries find their rows by an index.
 func TestOutbox_Plans(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)

@@ -8,17 +8,17 @@ import (
 	"strconv"
 )
 
-// payTogether is how many payments are recorded by one pair of statements at most.
+// payTogether is how many payments one pair of statements records at most.
 const payTogether = 40
 
-// payment is a payment on its way into the database.
+// payment is a payment to be recorded.
 type payment struct {
 	Payment
 	orderID string
 	got     receipt // the answer
 }
 
-// plain reports whether the payment's texts stand in JSON as they are.
+// plain reports whether the payment's texts need no escapes in JSON.
 func (p *payment) plain() bool { return plain(p.orderID) && plain(p.Reference) && plain(p.Currency) }
 
 func plain(text string) bool {
@@ -30,12 +30,12 @@ func plain(text string) bool {
 	return true
 }
 
-// errNotAll says that not all of some payments are new, each pays an order of its own, and
-// may do so. They are then recorded one by one.
+// errNotAll says that not every payment is new, pays a different order, and may pay it.
+// They are then recorded one by one.
 var errNotAll = errors.New("order: payments must be recorded one by one")
 
-// payAll records payments that all pay their orders, or none. Statements for one payment
-// cost three times as much. Errors: errNotAll.
+// payAll records payments that all pay their orders, or none. Statements for single
+// payments cost three times as much. Errors: errNotAll.
 func (g *group) payAll(bunch []*write) error {
 	of := make(map[string]*payment, len(bunch))
 	list := []byte{'['}
@@ -52,13 +52,13 @@ func (g *group) payAll(bunch []*write) error {
 		list = append(append(list, p.Currency...), `"]`...)
 	}
 	if len(of) != len(bunch) {
-		return errNotAll // two for one order
+		return errNotAll // two payments for one order
 	}
 	values := string(append(list, ']'))
 	return g.telling(g.ctx, func(box *outbox) error { return recordAll(g.ctx, g, values, of, box) })
 }
 
-// recordAll is payAll for the values as JSON, and the payments by their orders.
+// recordAll implements payAll. values are the payments as JSON; of maps orders to them.
 func recordAll(ctx context.Context, c conn, values string, of map[string]*payment, box *outbox) error {
 	paid := 0
 	err := each(ctx, c, payUnpaidOf, []any{box.now, values}, func(rows *sql.Rows) error {

@@ -1,13 +1,13 @@
 package order
 
 const (
-	// paymentsOwed is the condition of the index payments_refund, word for word.
+	// paymentsOwed is the condition of the index payments_refund. The text must be equal.
 	paymentsOwed = `outcome IN ('late', 'duplicate', 'mismatch')`
 
 	paymentFields = `p.id, p.order_id, COALESCE(o.item_id, ''), COALESCE(o.user_id, ''), p.reference, p.amount_minor, p.currency,
 	p.received_as, p.outcome, p.received_at, p.refunded_at`
-	// A page of payments leads, and each finds its order by the id. The indexes are
-	// named so that no page ever becomes a scan of the table.
+	// SQLite scans a page of payments, and looks up each one's order by id. INDEXED BY
+	// makes sure that no page scans the table.
 	selectPayments       = `SELECT ` + paymentFields + ` FROM payments p LEFT JOIN orders o ON o.id = p.order_id `
 	selectPaymentsBy     = `SELECT ` + paymentFields + ` FROM payments p INDEXED BY payments_outcome LEFT JOIN orders o ON o.id = p.order_id `
 	selectPaymentsOwed   = `SELECT ` + paymentFields + ` FROM payments p INDEXED BY payments_refund LEFT JOIN orders o ON o.id = p.order_id `

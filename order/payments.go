@@ -10,7 +10,7 @@ import (
 	"gorm.io/gorm"
 )
 
-// statement is the query of a filter, and its values.
+// statement returns the query of a filter, and its arguments.
 func (f PaymentFilter) statement() (string, []any) {
 	before := f.Before
 	if before == 0 {
@@ -32,7 +32,7 @@ type PaymentService struct{ Store *Store }
 // Payments reads a page of the recorded payments, newest first, and whether more follow.
 func (s *PaymentService) Payments(ctx context.Context, f PaymentFilter) ([]PaymentRecord, bool, error) {
 	if f.NeedsRefund && (f.Outcome == PaymentAccepted || f.Outcome == PaymentRefunded) {
-		return nil, false, nil // such a payment needs none
+		return nil, false, nil // such a payment needs no refund
 	}
 	var page []PaymentRecord
 	err := s.Store.ReadList(ctx, "list payments", func(db *gorm.DB) (err error) {
@@ -47,7 +47,7 @@ func (s *PaymentService) Payments(ctx context.Context, f PaymentFilter) ([]Payme
 	return page[:min(len(page), f.Limit)], more, nil
 }
 
-// OrderPayments reads what was received for an order, oldest first.
+// OrderPayments reads the payments received for an order, oldest first.
 func (s *PaymentService) OrderPayments(ctx context.Context, id string) ([]PaymentRecord, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
@@ -86,11 +86,11 @@ func (s *PaymentService) ToRefund(ctx context.Context, limit int) (n int, err er
 	return n, nil
 }
 
-// MarkRefunded records that an amount which paid nothing went back to the buyer. A
+// MarkRefunded records that a payment which paid no order was returned to the buyer. A
 // repeat gets the same answer.
 //
-// With ErrPaymentAccepted the payment is returned as it stands. Other errors:
-// ErrPaymentNotFound, ErrDatabase.
+// With ErrPaymentAccepted it also returns the payment. Other errors: ErrPaymentNotFound,
+// ErrDatabase.
 func (s *PaymentService) MarkRefunded(ctx context.Context, id int64, by By) (p PaymentRecord, err error) {
 	marked := false
 	err = s.Store.telling(ctx, fmt.Sprintf("refund payment %d", id), func(ctx context.Context, c conn, box *outbox) error {

@@ -13,8 +13,8 @@ import (
 	"flashsale/internal/testing/await"
 )
 
-// mixedPayments records amounts of every kind for the orders o0 to o3, and returns
-// their references, oldest first.
+// mixedPayments records payments of every kind for the orders o0 to o3, and returns their
+// references, oldest first.
 func mixedPayments(t testing.TB, s *Store) []string {
 	t.Helper()
 	mustInsert(t, s, asking("item", 100, 50, time.Hour))
@@ -113,7 +113,7 @@ func TestService_Payments(t *testing.T) {
 	}
 }
 
-// TestService_Payments_Plans: no list of payments ever scans or sorts the table.
+// TestService_Payments_Plans: no list of payments scans or sorts the table.
 func TestService_Payments_Plans(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -140,8 +140,8 @@ func TestService_Payments_Plans(t *testing.T) {
 	}
 }
 
-// TestStore_pay_Limit: a backend that reports an order's money under ever new
-// references fills no disk, and an order can be paid whatever was recorded before.
+// TestStore_pay_Limit: a backend that reports an order's payment with ever new references
+// does not fill the disk, and an order can be paid after any number of recorded payments.
 func TestStore_pay_Limit(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -173,8 +173,8 @@ func TestStore_pay_Limit(t *testing.T) {
 	}
 }
 
-// TestStore_pay_Corrected: a wrong report of money can be corrected under its
-// reference, as long as nothing was decided about it.
+// TestStore_pay_Corrected: a mismatch can be corrected under its reference until it is
+// refunded.
 func TestStore_pay_Corrected(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -196,7 +196,7 @@ func TestStore_pay_Corrected(t *testing.T) {
 		pay(id, "r-"+id, 19, ErrAmountMismatch)
 	}
 	ids := paymentIDs(t, s)
-	pay("o2", "r-o1", 1999, ErrReferenceReused) // another order's
+	pay("o2", "r-o1", 1999, ErrReferenceReused) // belongs to another order
 	pay("o1", "r-o1", 20, ErrAmountMismatch)
 	c.Add(1)
 	pay("o1", "r-o1", 1999, nil)
@@ -254,7 +254,7 @@ func TestStore_WithPayments(t *testing.T) {
 	}
 	want := []PaymentOutcome{PaymentMismatch, PaymentAccepted, PaymentDuplicate, PaymentLate, PaymentRefunded, PaymentRefunded}
 	if !slices.Equal(heard, want) {
-		t.Errorf("heard %v, want %v", heard, want)
+		t.Errorf("reported %v, want %v", heard, want)
 	}
 }
 
@@ -280,7 +280,7 @@ func TestService_MarkRefunded(t *testing.T) {
 	if p, err := service.MarkRefunded(await.Context(t), ids["short-o0"], root); err != nil || p.RefundedAt.UnixMilli() != at {
 		t.Errorf("marked again later: %+v, %v", p, err)
 	}
-	// What was recorded as a mismatch is answered as one, refunded or not.
+	// A recorded mismatch is answered as one, refunded or not.
 	if _, err := s.pay(await.Context(t), "o0", Payment{"short-o0", 1, "EUR"}); !errors.Is(err, ErrAmountMismatch) {
 		t.Errorf("a repeat of a refunded payment: %v, want ErrAmountMismatch", err)
 	}

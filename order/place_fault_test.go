@@ -16,8 +16,8 @@ import (
 	"flashsale/queue"
 )
 
-// TestService_Place_KeyLost: Redis has lost what it knew of a committed order. A
-// repeat of its purchase still gets that order, and not the refusal of a second.
+// TestService_Place_KeyLost: Redis has lost its record of a committed order. A repeat of
+// its purchase still gets that order, and is not refused as a second one.
 func TestService_Place_KeyLost(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -28,7 +28,7 @@ func TestService_Place_KeyLost(t *testing.T) {
 		field := "u k"
 		tag := inventory.QueuePrefix(0)[:len("fs:{p0}:")]
 		if n, err := rdb.HDel(await.Context(t), tag+"idempotency:"+s.item, field).Result(); err != nil || n != 1 {
-			t.Fatalf("forgot %d keys, %v", n, err)
+			t.Fatalf("deleted %d keys, %v", n, err)
 		}
 		for range 3 {
 			if again := s.mustPlace(p); again.Order.ID != first.Order.ID || !again.Replayed || !again.Committed {
@@ -45,8 +45,8 @@ func TestService_Place_KeyLost(t *testing.T) {
 	})
 }
 
-// TestService_Place_KeyLost_Refused: what is repeated was itself refused by the
-// database. The repeat hears that refusal, and is never answered as if it had bought.
+// TestService_Place_KeyLost_Refused: the database refused the first request. The repeat
+// gets the same refusal, and is never answered like a successful purchase.
 func TestService_Place_KeyLost_Refused(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, redistest.Embedded(t), false, newItem("", 10, 5))
@@ -58,14 +58,14 @@ func TestService_Place_KeyLost_Refused(t *testing.T) {
 	if placed, err := s.service.Place(await.Context(t), p); !errors.Is(err, inventory.ErrSoldOut) {
 		t.Fatalf("placed %+v, %v, want ErrSoldOut", placed, err)
 	}
-	// Units for the repeat, which Redis has forgotten, so that the database sees it.
+	// Redis and the database have units for the repeat, so that it reaches the database.
 	if err := s.store.Writer().Exec("UPDATE items SET sold = 0 WHERE id = ?", s.item).Error; err != nil {
 		t.Fatal(err)
 	}
-	s.load() // the refusal dropped it
+	s.load() // the refusal dropped the sale
 	tag := inventory.QueuePrefix(0)[:len("fs:{p0}:")]
 	if n, err := s.rdb.HDel(await.Context(t), tag+"idempotency:"+s.item, "u k").Result(); err != nil || n != 1 {
-		t.Fatalf("forgot %d keys, %v", n, err)
+		t.Fatalf("deleted %d keys, %v", n, err)
 	}
 	for range 2 {
 		if placed, err := s.service.Place(await.Context(t), p); !errors.Is(err, inventory.ErrSoldOut) || placed != (Placed{}) {
@@ -74,8 +74,8 @@ func TestService_Place_KeyLost_Refused(t *testing.T) {
 	}
 }
 
-// TestService_Place_ThreeProcesses: two services and a worker that is in
-// neither of them; the notices find the right one.
+// TestService_Place_RemoteWorker: two services and a worker in a third process; the notices
+// reach the right service.
 func TestService_Place_RemoteWorker(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -97,8 +97,8 @@ func TestService_Place_RemoteWorker(t *testing.T) {
 	})
 }
 
-// TestService_Place_PaidMeanwhile: a notice of the commit that comes when the
-// order is paid already, or refunded, is answered with the order, and not with what it says.
+// TestService_Place_PaidMeanwhile: if the notice of the commit arrives after the order was
+// paid or refunded, the answer is the present order, and not the content of the notice.
 func TestService_Place_PaidMeanwhile(t *testing.T) {
 	t.Parallel()
 	for name, refund := range map[string]bool{"paid": false, "refunded": true} {
@@ -127,7 +127,8 @@ func testPaidMeanwhile(t *testing.T, refund bool) {
 		}
 		return len(f.Tasks) == 1
 	})
-	// The worker that commits it dies before it tells anybody; the next one does.
+	// The worker that commits it dies before it publishes the notice; the next one
+	// publishes it.
 	id := f.Tasks[0].ID
 	tk, err := parseTask(id, f.Tasks[0].Payload)
 	if err != nil {
@@ -151,7 +152,7 @@ func testPaidMeanwhile(t *testing.T, refund bool) {
 	}
 }
 
-// between is a queue in which an order is committed and gone in the moment it is asked for.
+// between is a queue in which an order is committed and removed just before it is read.
 type between struct {
 	Tasks
 	commit func()
@@ -162,7 +163,7 @@ func (b between) Get(context.Context, ...string) ([]queue.TaskInfo, error) {
 	return make([]queue.TaskInfo, 1), nil
 }
 
-// failing is a queue and a stock that cannot be reached.
+// failing is a queue and a stock that are unreachable.
 type failing struct{ Stock }
 
 func (failing) Get(context.Context, ...string) ([]queue.TaskInfo, error) {

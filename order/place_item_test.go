@@ -10,7 +10,7 @@ import (
 	"flashsale/inventory"
 )
 
-// countedItems is a catalogue that counts how often it is asked for an item.
+// countedItems is a catalogue that counts the reads of items.
 type countedItems struct {
 	Items
 	asked int
@@ -21,7 +21,7 @@ func (c *countedItems) Item(context.Context, string) (catalog.Item, error) {
 	return catalog.Item{}, catalog.ErrItemNotFound
 }
 
-// keptStock is a stock that keeps what it is asked to sell.
+// keptStock is a stock that keeps the submitted requests.
 type keptStock struct {
 	Stock
 	payload string
@@ -32,8 +32,8 @@ func (k *keptStock) Submit(r *inventory.Request) error {
 	return inventory.ErrSoldOut
 }
 
-// TestService_Place_Item: an item that the caller has read is not looked up again, and
-// another item than the one to buy is not taken for it.
+// TestService_Place_Item: an item that the caller has read is not read again, and an item
+// with another id is not used.
 func TestService_Place_Item(t *testing.T) {
 	t.Parallel()
 	items, stock := &countedItems{}, &keptStock{}
@@ -43,13 +43,13 @@ func TestService_Place_Item(t *testing.T) {
 		UserID: "u", IdempotencyKey: "k", Quantity: 1, Wait: long,
 	}
 	if _, err := service.Place(await.Context(t), p); !errors.Is(err, inventory.ErrSoldOut) || items.asked != 0 {
-		t.Errorf("with its item: %v, %d looks at the catalogue, want none", err, items.asked)
+		t.Errorf("with its item: %v, %d reads of the catalogue, want none", err, items.asked)
 	}
 	if sent, err := parseTask("o", []byte(stock.payload)); err != nil || sent.UnitPriceMinor != 321 || sent.Currency != "EUR" {
 		t.Errorf("sent %+v, %v", sent, err)
 	}
 	p.Item.ID = "other"
 	if _, err := service.Place(await.Context(t), p); !errors.Is(err, catalog.ErrItemNotFound) || items.asked != 1 {
-		t.Errorf("with another item: %v, %d looks at the catalogue, want 1", err, items.asked)
+		t.Errorf("with another item: %v, %d reads of the catalogue, want 1", err, items.asked)
 	}
 }

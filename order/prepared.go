@@ -14,15 +14,14 @@ type conn interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
-// prepared keeps the statements of the writer, prepared on the one writing
-// connection. A statement first prepared inside a transaction belongs to that
-// transaction and would be prepared again in each: that was a fifth of the
-// worker's time. It belongs to the writer's goroutine.
+// prepared keeps the writer's statements, prepared on the only writing connection. A
+// statement that is first prepared inside a transaction belongs to that transaction and
+// would be prepared again in each, which took a fifth of the worker's time. It belongs to
+// the writer's goroutine.
 type prepared map[string]*sql.Stmt
 
-// prepare makes the statements that are missing. No transaction of this
-// process may be open meanwhile on a pool of one connection, so the writer
-// prepares before it begins.
+// prepare prepares the missing statements. The pool has one connection, so no transaction
+// of this process may be open meanwhile, and the writer prepares before it begins one.
 func (p prepared) prepare(ctx context.Context, db *sql.DB) error {
 	if len(p) == len(hotTexts) {
 		return nil
@@ -50,7 +49,7 @@ func (p prepared) close() error {
 	return errors.Join(errs...)
 }
 
-// in is a transaction that runs the prepared statements by their text.
+// in returns a transaction that runs the prepared statements by their text.
 func (p prepared) in(tx *sql.Tx) preparedTx {
 	return preparedTx{tx, p, make(map[string]*sql.Stmt, 16)}
 }
@@ -61,7 +60,8 @@ type preparedTx struct {
 	bound map[string]*sql.Stmt // those of p that the transaction has used
 }
 
-// stmt is the statement of a text in the transaction; nil: none is prepared.
+// stmt returns the prepared statement of a text for the transaction, or nil if there is
+// none.
 func (t preparedTx) stmt(ctx context.Context, text string) *sql.Stmt {
 	if stmt := t.bound[text]; stmt != nil {
 		return stmt
@@ -75,7 +75,7 @@ func (t preparedTx) stmt(ctx context.Context, text string) *sql.Stmt {
 	return stmt
 }
 
-// ExecContext runs the statement; one that was not prepared is run as text.
+// ExecContext runs the statement; if it is not prepared, it is run as text.
 func (t preparedTx) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
 	if stmt := t.stmt(ctx, query); stmt != nil { //nolint:sqlclosecheck // the end of the transaction closes it
 		return stmt.ExecContext(ctx, args...)
@@ -83,7 +83,7 @@ func (t preparedTx) ExecContext(ctx context.Context, query string, args ...any) 
 	return t.tx.ExecContext(ctx, query, args...)
 }
 
-// QueryContext runs the query; one that was not prepared is run as text.
+// QueryContext runs the query; if it is not prepared, it is run as text.
 func (t preparedTx) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
 	if stmt := t.stmt(ctx, query); stmt != nil { //nolint:sqlclosecheck // the end of the transaction closes it
 		return stmt.QueryContext(ctx, args...)
@@ -91,7 +91,7 @@ func (t preparedTx) QueryContext(ctx context.Context, query string, args ...any)
 	return t.tx.QueryContext(ctx, query, args...)
 }
 
-// QueryRowContext runs the query; one that was not prepared is run as text.
+// QueryRowContext runs the query; if it is not prepared, it is run as text.
 func (t preparedTx) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
 	if stmt := t.stmt(ctx, query); stmt != nil { //nolint:sqlclosecheck // the end of the transaction closes it
 		return stmt.QueryRowContext(ctx, args...)

@@ -11,7 +11,7 @@ import (
 	"flashsale/queue"
 )
 
-// Loader is what Pressure needs of a task queue.
+// Loader is the part of a task queue that Pressure uses.
 type Loader interface {
 	Load(ctx context.Context) (queue.Load, error)
 	MaxLength() int
@@ -21,68 +21,68 @@ type Loader interface {
 type PressureConfig struct {
 	Queues    []Loader // of orders, one per partition
 	Partition func(item string) int
-	// MaxAge is the queue age above which a purchase does not wait for its commit any
-	// more: the oldest order waits for longer, or there are orders and none was
-	// committed for longer. Default 5 s.
+	// MaxAge is the queue age above which a purchase does not wait for its commit: the
+	// oldest order has waited longer, or there are orders and the last commit was longer
+	// ago. Default 5 s.
 	MaxAge time.Duration
-	// Volatile says that only the commit is an answer; see Config.Volatile.
+	// Volatile says that a purchase is answered only after its commit; see Config.Volatile.
 	Volatile bool
-	// Database reports what keeps the database from taking writes. Default nil: not asked.
+	// Database reports why the database cannot write. Default nil: not checked.
 	Database interface{ Failing() error }
-	// Every is the time between looks at a queue. Default 100 ms.
+	// Every is the interval between reads of a queue. Default 100 ms.
 	Every time.Duration
-	// OnError learns of looks that failed. Default: nothing.
+	// OnError receives the errors of reading. Default: they are dropped.
 	OnError func(error)
 }
 
-// Pressure knows how the queues of orders stand, so that a purchase which cannot be
-// taken is refused before it has cost anything. It looks at them a few times a
-// second, while there are purchases; what it says is at most that old. The purchase
-// script has the last word on whether there is room.
+// Pressure refuses purchases early while their queue is full or the database cannot write,
+// so that they cost nothing. It reads the state of the queues a few times per second while
+// there are purchases, so its data is at most that old. The purchase script makes the final
+// check of the queue's length.
 type Pressure struct {
 	cfg PressureConfig
 	of  []gauge
 }
 
-// gauge is what is known of one queue.
+// gauge is the last known state of one queue.
 type gauge struct {
 	asked atomic.Bool
-	state atomic.Pointer[queueState] // nil: nothing, or nothing bad
+	state atomic.Pointer[queueState] // nil: unknown, or no problem
 
 	// The rest belongs to Run.
 	last  queue.Load
 	at    time.Time
-	moved time.Time // when an order was done last, or none was there
-	pace  float64   // orders done per second, smoothed; negative: not known yet
+	moved time.Time // when an order was last done, or the queue was empty
+	pace  float64   // orders done per second, smoothed; negative: unknown
 	shut  bool
-	still int // looks that came and went without a purchase
+	still int // consecutive reads without a purchase
 }
 
-// queueState is a queue at one moment.
+// queueState is the state of a queue at one moment.
 type queueState struct {
-	shut bool          // nothing may come
-	late bool          // no commit is to be waited for
-	wait time.Duration // in which what is there will be done
+	shut bool          // purchases are refused
+	late bool          // purchases do not wait for their commit
+	wait time.Duration // the estimated time until the present orders are done
 }
 
 const (
-	// paceWeight is that of the latest look in the pace.
+	// paceWeight is the weight of the latest read in the pace.
 	paceWeight = 0.2
-	// paceless is the estimate while nothing is done at all: for an operator to act,
-	// or a database to come back.
+	// paceless is the estimate while no order is done at all, until an operator acts or the
+	// database recovers.
 	paceless = 10 * time.Second
-	// longestWait bounds the estimate. Further ahead nobody knows.
+	// longestWait bounds the estimate.
 	longestWait = time.Minute
-	// shutLooks is how many looks a full queue has to last for the door to be shut. A
-	// shorter one could run empty before the next look opens it.
+	// shutLooks is how many reads a full queue must last before purchases are refused. A
+	// shorter queue could become empty before the next read admits purchases again.
 	shutLooks = 5
-	// stillLooks is after how many looks without a purchase an empty queue is not
-	// looked at any more, and one with orders in it at only every slowLook-th tick.
+	// After stillLooks reads without a purchase, an empty queue is no longer read, and one
+	// with orders only at every slowLook-th tick.
 	stillLooks = 20
 	slowLook   = 10
 )
 
-// NewPressure returns a Pressure that knows nothing yet. Run makes it look.
+// NewPressure returns a Pressure without data until Run reads the queues.
 func NewPressure(cfg PressureConfig) *Pressure {
 	if cfg.MaxAge == 0 {
 		cfg.MaxAge = 5 * time.Second
@@ -100,10 +100,9 @@ func NewPressure(cfg PressureConfig) *Pressure {
 	return p
 }
 
-// Admit returns nil when a purchase of the item may come in.
-// Errors: inventory.ErrOverloaded, with the time in which the orders before it will be
-// done; ErrDatabase when no order can be committed until an operator acts. A database
-// that is only busy keeps no purchase out.
+// Admit returns nil if a purchase of the item may proceed. Errors: inventory.ErrOverloaded,
+// with the time until the orders before it are done; ErrDatabase if no order can be
+// committed until an operator acts. A database that is only busy refuses no purchase.
 func (p *Pressure) Admit(item string) (wait time.Duration, err error) {
 	if p.cfg.Database != nil {
 		if err := p.cfg.Database.Failing(); err != nil && !errors.Is(err, ErrBusy) {
@@ -117,15 +116,14 @@ func (p *Pressure) Admit(item string) (wait time.Duration, err error) {
 	return s.wait, inventory.ErrOverloaded
 }
 
-// Late reports whether the item's orders are committed so late that a purchase
-// should not wait for it.
+// Late reports whether orders of the item are committed so late that a purchase should not
+// wait for its commit.
 func (p *Pressure) Late(item string) bool {
 	s := p.look(item)
 	return s != nil && s.late
 }
 
-// Wait estimates when the orders that wait now will be done; 0 where nothing is
-// known.
+// Wait estimates when the present orders will be done; 0 if unknown.
 func (p *Pressure) Wait(item string) time.Duration {
 	if s := p.look(item); s != nil {
 		return s.wait
@@ -133,7 +131,7 @@ func (p *Pressure) Wait(item string) time.Duration {
 	return 0
 }
 
-// Shut is how many queues let nobody in at present.
+// Shut returns how many queues refuse purchases at present.
 func (p *Pressure) Shut() int {
 	n := 0
 	for i := range p.of {
@@ -152,7 +150,7 @@ func (p *Pressure) look(item string) *queueState {
 	return g.state.Load()
 }
 
-// Run looks at the queues until ctx ends.
+// Run reads the queues until ctx ends.
 func (p *Pressure) Run(ctx context.Context) error {
 	tick := time.NewTicker(p.cfg.Every)
 	defer tick.Stop()
@@ -172,8 +170,8 @@ func (p *Pressure) lookAll(ctx context.Context) {
 		if g.asked.Swap(false) {
 			g.still = 0
 		} else if g.still++; g.still >= stillLooks {
-			// What is known of orders that wait is kept: the next purchase would
-			// otherwise be let in to wait behind them.
+			// The state of a queue with orders is kept: otherwise the next purchase would
+			// be admitted behind them.
 			if g.last.Length == g.last.Delayed {
 				g.forget()
 				continue
@@ -182,7 +180,7 @@ func (p *Pressure) lookAll(ctx context.Context) {
 				continue
 			}
 		}
-		// A Redis that does not answer is a matter of its own; nobody is kept out for it.
+		// An error of Redis is handled elsewhere and refuses no purchase here.
 		brief, cancel := context.WithTimeout(ctx, max(p.cfg.Every, time.Second))
 		now, err := p.cfg.Queues[i].Load(brief)
 		cancel()
@@ -197,13 +195,13 @@ func (p *Pressure) lookAll(ctx context.Context) {
 	}
 }
 
-// forget makes the next look the first.
+// forget drops the state, so that the next read is the first.
 func (g *gauge) forget() {
 	g.state.Store(nil)
 	g.last, g.at, g.pace, g.shut = queue.Load{}, time.Time{}, -1, false
 }
 
-// note takes a look in.
+// note records a read.
 func (g *gauge) note(cfg *PressureConfig, now queue.Load, room int, at time.Time) {
 	if took := at.Sub(g.at).Seconds(); !g.at.IsZero() && took > 0 && now.Minute == g.last.Minute && now.Done >= g.last.Done {
 		pace := float64(now.Done-g.last.Done) / took
@@ -231,7 +229,7 @@ func (g *gauge) note(cfg *PressureConfig, now queue.Load, room int, at time.Time
 	g.state.Store(s)
 }
 
-// estimate is how long the queue takes for so many orders.
+// estimate returns how long the queue takes for that many orders.
 func (g *gauge) estimate(orders int) time.Duration {
 	switch seconds := float64(orders) / g.pace; {
 	case orders == 0:

@@ -17,8 +17,8 @@ import (
 	"flashsale/queue"
 )
 
-// looks feeds a gauge the looks that a pace of so many orders per second would
-// have brought, each a tenth of a second after the one before.
+// looks feeds a gauge with the reads of a queue at a given pace of orders per second, one
+// every tenth of a second.
 type looks struct {
 	gauge
 	cfg  PressureConfig
@@ -71,8 +71,8 @@ func TestPressure_Estimate(t *testing.T) {
 	}
 }
 
-// TestPressure_Reopens has a full queue drain: the door opens when a tenth is free,
-// well before the workers run out.
+// TestPressure_Reopens: a full queue drains, and purchases are admitted when a tenth of it
+// is free, well before the workers are idle.
 func TestPressure_Reopens(t *testing.T) {
 	t.Parallel()
 	l := newLooks(5000)
@@ -91,8 +91,8 @@ func TestPressure_Reopens(t *testing.T) {
 	}
 }
 
-// TestPressure_Volatile refuses, where only a commit is an answer, who would wait for
-// one that comes late; elsewhere such a purchase is taken.
+// TestPressure_Volatile: if only a commit is an answer, purchases that would wait for a
+// late commit are refused; otherwise they are accepted.
 func TestPressure_Volatile(t *testing.T) {
 	t.Parallel()
 	for _, volatile := range []bool{false, true} {
@@ -114,8 +114,8 @@ func TestPressure_Volatile(t *testing.T) {
 	}
 }
 
-// TestPressure_Minutes has every look fall into another minute of the queue's count: a
-// count above zero shows that orders are done.
+// TestPressure_Minutes: every read falls into another minute of the queue's count; a count
+// above zero shows that orders are done.
 func TestPressure_Minutes(t *testing.T) {
 	t.Parallel()
 	for _, done := range []int64{1, 0} {
@@ -131,7 +131,7 @@ func TestPressure_Minutes(t *testing.T) {
 	}
 }
 
-// stalled is a queue whose orders are all in the hands of workers that cannot commit.
+// stalled is a queue whose orders are all leased by workers that cannot commit.
 type stalled struct {
 	orders  atomic.Int64
 	delayed atomic.Int64 // of the orders
@@ -144,9 +144,9 @@ func (s *stalled) Load(context.Context) (queue.Load, error) {
 }
 func (*stalled) MaxLength() int { return 1000 }
 
-// TestPressure_Lull has buyers return after a while in which no order was committed:
-// the first of them is refused, and is not let in to wait behind the others. An empty
-// queue that nobody asks for is not looked at.
+// TestPressure_Lull has buyers return after a while in which no order was committed: the
+// first of them is refused instead of queued behind the others. An empty queue without
+// purchases is not read.
 func TestPressure_Lull(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -170,13 +170,13 @@ func TestPressure_Lull(t *testing.T) {
 		before := q.looks.Load()
 		pause.For(ctx, time.Minute)
 		if n := q.looks.Load() - before; n < 50 || n > 100 {
-			t.Errorf("%d looks in a minute without buyers at orders that wait, want about one a second", n)
+			t.Errorf("%d reads of a queue with orders in a minute without buyers, want about one a second", n)
 		}
 		if err := admit(); !errors.Is(err, inventory.ErrOverloaded) {
 			t.Errorf("after a minute without a commit: %v, want %v", err, inventory.ErrOverloaded)
 		}
 		q.orders.Store(2)
-		q.delayed.Store(2) // they are retried later, which keeps no buyer out
+		q.delayed.Store(2) // they are retried later, which refuses no purchase
 		pause.For(ctx, time.Minute)
 		if err := admit(); err != nil {
 			t.Errorf("once only retries are left: %v", err)
@@ -185,7 +185,7 @@ func TestPressure_Lull(t *testing.T) {
 		before = q.looks.Load()
 		pause.For(ctx, time.Minute)
 		if n := q.looks.Load() - before; n != 0 {
-			t.Errorf("%d looks without buyers at a queue in which no order waits", n)
+			t.Errorf("%d reads of an empty queue without buyers", n)
 		}
 		cancel()
 		if err := <-ended; err != nil {
@@ -194,8 +194,8 @@ func TestPressure_Lull(t *testing.T) {
 	})
 }
 
-// TestPressure looks at a real queue: what it says follows the queue, while there
-// are purchases to say it to.
+// TestPressure reads a real queue: the answers follow the state of the queue while there
+// are purchases.
 func TestPressure(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -213,7 +213,7 @@ func TestPressure(t *testing.T) {
 			}
 		}()
 		if _, err := p.Admit("item"); err != nil || p.Late("item") {
-			t.Error("an empty queue lets nobody in")
+			t.Error("an empty queue refuses purchases")
 		}
 		var tasks []queue.Task
 		for _, x := range distinct("o", "item", 20) {
@@ -222,10 +222,10 @@ func TestPressure(t *testing.T) {
 		if _, err := q.Enqueue(await.Context(t), tasks...); err != nil {
 			t.Fatal(err)
 		}
-		await.True(t, "the door shuts", func() bool { _, err := p.Admit("item"); return errors.Is(err, inventory.ErrOverloaded) })
+		await.True(t, "purchases to be refused", func() bool { _, err := p.Admit("item"); return errors.Is(err, inventory.ErrOverloaded) })
 		await.True(t, "the orders are late", func() bool { return p.Late("item") })
 		if wait := p.Wait("item"); wait < time.Second {
-			t.Errorf("%v to wait for orders that nobody works on", wait)
+			t.Errorf("wait %v for orders without a worker", wait)
 		}
 		got, err := q.Dequeue(await.Context(t), 20)
 		if err != nil {
@@ -235,6 +235,6 @@ func TestPressure(t *testing.T) {
 			t.Fatal(err)
 		}
 		await.True(t, "the orders are done", func() bool { return !p.Late("item") })
-		await.True(t, "the door opens", func() bool { _, err := p.Admit("item"); return err == nil })
+		await.True(t, "purchases to be admitted", func() bool { _, err := p.Admit("item"); return err == nil })
 	})
 }

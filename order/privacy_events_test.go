@@ -8,8 +8,7 @@ import (
 	"flashsale/internal/testing/await"
 )
 
-// TestStore_Telling_Erased: what is told of an erased buyer's orders, and was not
-// sent yet, names the pseudonym.
+// TestStore_Telling_Erased: unsent events of an erased buyer's orders name the pseudonym.
 func TestStore_Telling_Erased(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -20,7 +19,7 @@ func TestStore_Telling_Erased(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := s.pay(await.Context(t), "o1", money("psp-2", 1)); err == nil {
-		t.Fatal("a second payment was taken")
+		t.Fatal("a second payment was accepted")
 	}
 	if n, err := s.eraseFromItem(await.Context(t), "alice", "item", "erased-1", Erasure{Actor: "root"}); err != nil || n != 1 {
 		t.Fatal(n, err)

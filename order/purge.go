@@ -10,33 +10,33 @@ import (
 )
 
 const (
-	// EventRetention is how long an event is kept whose deliveries have ended.
+	// EventRetention is how long an event is kept after its deliveries have ended.
 	EventRetention = 7 * 24 * time.Hour
-	// purgePage is how many events are forgotten in one transaction, and
-	// purgePages how many transactions in a row: orders wait for the same writer.
+	// purgePage is how many events are deleted in one transaction, and purgePages how many
+	// transactions in a row: orders wait for the same writer.
 	purgePage  = 500
 	purgePages = 20
-	// longestPause is more than there can be between two tries of a delivery.
+	// longestPause is longer than any pause between two attempts of a delivery.
 	longestPause = 30 * time.Hour
 )
 
-// OutboxState is how full the outbox is.
+// OutboxState is the size and age of the outbox.
 type OutboxState struct {
-	// Events is how many are kept, counted by their first and last number.
+	// Events is the number of events, computed from their first and last number.
 	Events int64
-	// OldestPending is the age of the oldest that an endpoint is still owed.
+	// OldestPending is the age of the oldest event with a pending delivery.
 	OldestPending time.Duration
 }
 
-// tidy does what can wait: it deletes old events and secrets, and corrects due times that
-// a wrong clock wrote. What fails is done by a later call.
+// tidy does deferrable work: it deletes old events and secrets, and corrects due times that
+// a wrong clock wrote. A later call repeats work that failed.
 func (s *Store) tidy(ctx context.Context) error {
 	return errors.Join(s.purge(ctx, s.Now().Add(-EventRetention)), s.forgetSecrets(ctx), s.hasten(ctx))
 }
 
 // purge deletes, in pages, events from before a time whose deliveries have all ended, and
-// deleted endpoints. Dead letters of a later try are kept: retries of some endpoints last
-// longer than that, and an operator must be able to see how they ended.
+// deleted endpoints. An event whose last attempt was later is kept as a dead letter:
+// retries of some endpoints take longer, and operators must be able to see how they ended.
 func (s *Store) purge(ctx context.Context, before time.Time) error {
 	for range purgePages {
 		seqs, err := s.outdated(ctx, before)
@@ -55,8 +55,8 @@ func (s *Store) purge(ctx context.Context, before time.Time) error {
 	return s.purgeEndpoints(ctx)
 }
 
-// outdated searches for a page of the events to forget. It passes over all that are
-// old and still owed, which may be many: no orders must wait for that.
+// outdated finds a page of events to delete. It skips all old ones with pending deliveries,
+// which may be many, so it runs on a reading connection and delays no orders.
 func (s *Store) outdated(ctx context.Context, before time.Time) (seqs []int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
@@ -68,7 +68,7 @@ func (s *Store) outdated(ctx context.Context, before time.Time) (seqs []int64, e
 	return seqs, nil
 }
 
-// forget deletes those of the events for which no redelivery was requested meanwhile.
+// forget deletes the events for which no redelivery was requested meanwhile.
 func (s *Store) forget(ctx context.Context, seqs []int64, before time.Time) error {
 	return s.changing(ctx, "forget webhook events", func(tx *gorm.DB, _ int64) error {
 		var free []int64
@@ -85,27 +85,27 @@ func (s *Store) forget(ctx context.Context, seqs []int64, before time.Time) erro
 }
 
 const (
-	// unwanted are the events with no delivery that is pending, or dead since that time. The
-	// endpoints are named because the primary key begins with them.
+	// unwanted selects events with no delivery that is pending, or dead since that time.
+	// The query lists the endpoints because the primary key starts with them.
 	unwanted = `NOT EXISTS (SELECT 1 FROM webhook_deliveries d WHERE d.state = 'pending' AND d.event_seq = v.seq)
 		AND NOT EXISTS (SELECT 1 FROM webhook_deliveries d WHERE d.endpoint_id IN (SELECT id FROM webhook_endpoints)
 			AND d.event_seq = v.seq AND d.state = 'dead' AND d.last_at >= ?)`
-	// selectPurge goes by number and not by time, for which there is no index: the
-	// first events are the oldest.
+	// selectPurge orders by number and not by time, for which there is no index: the first
+	// events are the oldest.
 	selectPurge = `SELECT seq FROM webhook_events v WHERE at < ?
 		AND seq < COALESCE((SELECT MIN(seq) FROM webhook_events WHERE at >= ?), 9223372036854775807)
 		AND ` + unwanted + ` ORDER BY seq LIMIT ?`
 	selectForget = `SELECT seq FROM webhook_events v WHERE ` + unwanted + ` AND seq IN ?`
 )
 
-// forgetSecrets deletes the secrets that do not sign any more.
+// forgetSecrets deletes the secrets that no longer sign.
 func (s *Store) forgetSecrets(ctx context.Context) error {
 	return s.amend(ctx, "forget old secrets", "webhook_endpoints", "old_secret = '', old_secret_until = 0",
 		"old_secret <> '' AND old_secret_until <= ?", s.Now().UnixMilli())
 }
 
-// hasten makes due at once what is due later than any try can be: a clock that was
-// wrong wrote that, and it would wait for years.
+// hasten corrects due times later than any attempt can be, to now: a wrong clock wrote
+// them, and the delivery would wait for years.
 func (s *Store) hasten(ctx context.Context) error {
 	now := s.Now()
 	return s.amend(ctx, "correct due times", "webhook_deliveries", fmt.Sprintf("next_at = %d", now.UnixMilli()),
@@ -115,8 +115,8 @@ func (s *Store) hasten(ctx context.Context) error {
 const whereFarOff = `(endpoint_id, event_seq) IN (SELECT endpoint_id, event_seq FROM webhook_deliveries
 	WHERE endpoint_id IN (SELECT id FROM webhook_endpoints) AND state = 'pending' AND next_at > ? LIMIT ?)`
 
-// amend updates the rows of a condition. Mostly there is none, and the orders' writer
-// is left alone.
+// amend updates the rows that match a condition. Usually there are none, and it does not
+// use the writer.
 func (s *Store) amend(ctx context.Context, operation, table, set, where string, args ...any) error {
 	look, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
@@ -133,7 +133,7 @@ func (s *Store) amend(ctx context.Context, operation, table, set, where string, 
 	})
 }
 
-// purgeEndpoints takes the rest of deleted endpoints away.
+// purgeEndpoints deletes the remaining rows of deleted endpoints.
 func (s *Store) purgeEndpoints(ctx context.Context) error {
 	var ids []string
 	look, cancel := context.WithTimeout(ctx, readTimeout)
@@ -163,7 +163,7 @@ func (s *Store) purgeEndpoints(ctx context.Context) error {
 	return nil
 }
 
-// outboxState looks how full the outbox is.
+// outboxState reads the size and age of the outbox.
 func (s *Store) outboxState(ctx context.Context) (OutboxState, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()

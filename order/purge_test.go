@@ -9,7 +9,7 @@ import (
 	"flashsale/internal/testing/await"
 )
 
-// TestStore_purge: an event is kept for a week, and as long as it is owed.
+// TestStore_purge: an event is kept for a week, and while it has a pending delivery.
 func TestStore_purge(t *testing.T) {
 	t.Parallel()
 	p := newPost(t, DelivererConfig{})
@@ -58,7 +58,7 @@ func TestStore_purge(t *testing.T) {
 	if err != nil || state.Events != fresh[2].Seq-old[2].Seq+1 || state.OldestPending != EventRetention+time.Millisecond {
 		t.Errorf("outbox %+v, %v", state, err)
 	}
-	// Numbers are not used twice, or a late event would be taken for an earlier one.
+	// Numbers are not reused, or a later event could be mistaken for an earlier one.
 	if err := p.store.Writer().Exec("DELETE FROM webhook_deliveries").Error; err != nil {
 		t.Fatal(err)
 	}
@@ -77,8 +77,8 @@ func TestStore_purge(t *testing.T) {
 	}
 }
 
-// TestStore_purge_Dead: a dead letter whose last try was a week after its event, or
-// later, is kept for another week: it could not be redelivered before.
+// TestStore_purge_Dead: a dead letter whose last attempt was a week or more after its event
+// is kept for another week, because it could not be redelivered before.
 func TestStore_purge_Dead(t *testing.T) {
 	t.Parallel()
 	p := newPost(t, DelivererConfig{})
@@ -110,8 +110,8 @@ func TestStore_purge_Dead(t *testing.T) {
 	}
 }
 
-// TestStore_purge_Readers: the search for old events keeps no order waiting, and
-// an event that was requested again since then is kept.
+// TestStore_purge_Readers: the query for old events delays no order, and an event that was
+// requested again meanwhile is kept.
 func TestStore_purge_Readers(t *testing.T) {
 	t.Parallel()
 	p := newPost(t, DelivererConfig{})
@@ -126,14 +126,14 @@ func TestStore_purge_Readers(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err != nil {
-		t.Errorf("with nothing to forget: %v", err)
+		t.Errorf("with nothing to delete: %v", err)
 	}
 	if err := p.store.Writer().Exec("UPDATE webhook_deliveries SET state = 'dead'").Error; err != nil {
 		t.Fatal(err)
 	}
 	seqs, err := p.store.outdated(await.Context(t), before)
 	if err != nil || len(seqs) != 2 {
-		t.Fatalf("to forget: %v, %v", seqs, err)
+		t.Fatalf("to delete: %v, %v", seqs, err)
 	}
 	if err := p.admin.Redeliver(await.Context(t), e.ID, events[1].ID, By{}); err != nil {
 		t.Fatal(err)

@@ -11,34 +11,36 @@ import (
 	"flashsale/inventory"
 )
 
-// ReconcilerConfig configures a Reconciler. All but HighWater and OnRepair are required.
+// ReconcilerConfig configures a Reconciler. All fields but HighWater and OnRepair are
+// required.
 type ReconcilerConfig struct {
 	Store   *Store
 	Stock   Examiner
 	Records Records
 	Tasks   []Tasks // one per partition
 	Returns *Returns
-	// HighWater finds items of which the database is older than Redis. They are
-	// reported and not repaired. Default nil: none is.
+	// HighWater finds items of which the database is older than Redis. They are reported
+	// and not repaired. Default nil: not checked.
 	HighWater *HighWater
-	// OnRepair learns of every difference that was repaired. Default: nothing.
+	// OnRepair is called for every repaired difference. Default: nothing.
 	OnRepair func(item string, d Drift)
 }
 
-// Reconciler inspects items, and repairs what a fault has left behind. It never
-// touches an order or a task: what it changes are counts, which it recomputes from
-// them. Any number of them may be at work.
+// Reconciler inspects items, and repairs the effects of faults. It never changes an order
+// or a task, only counts, which it recomputes from them. Any number of reconcilers may run
+// concurrently.
 type Reconciler struct {
 	ReconcilerConfig
 	*inspector
-	// turn lets one reconciliation that was asked for run at a time, beside the
-	// background's: each occupies a reading connection.
+	// turn lets one requested reconciliation run at a time, beside the background's: each
+	// occupies a reading connection.
 	turn chan struct{}
-	// busy is from how many tasks in a queue on the background does not read it.
+	// busy is the number of tasks from which the background does not read a queue.
 	busy int
 }
 
-// busyTasks is Reconciler's busy: a tenth of a second's reading, about.
+// busyTasks is the default of Reconciler.busy: reading them takes about a tenth of a
+// second.
 const busyTasks = 20_000
 
 // NewReconciler returns a Reconciler.
@@ -56,35 +58,35 @@ type Repair int
 const (
 	// RepairNothing changes nothing.
 	RepairNothing Repair = iota
-	// RepairSales builds sales that differ from the database again.
+	// RepairSales rebuilds sales that differ from the database.
 	RepairSales
-	// RepairAll also recomputes what the database counts of its own orders.
+	// RepairAll also recomputes the database's counts of its own orders.
 	RepairAll
 )
 
-// ReconcileOptions say what to reconcile.
+// ReconcileOptions select what to reconcile.
 type ReconcileOptions struct {
 	ItemID string // empty: every item
-	// Deep compares the database's counts with its orders, and every record of the
-	// sales, as well: it reads all of both.
+	// Deep also compares the database's counts with its orders, and every record of the
+	// sales. It reads all of both.
 	Deep   bool
 	Repair Repair
-	// Actor and RequestID stand in the record of what was repaired in the database.
+	// Actor and RequestID are for the audit entries of repairs in the database.
 	Actor     string
 	RequestID string
 }
 
-// itemsPage is how many items are looked at together: the queues are read once for
-// all of them.
+// itemsPage is how many items are inspected together: the queues are read once for all of
+// them.
 const itemsPage = 1024
 
-// itemLimit bounds how long the books or the records of one item are read.
+// itemLimit bounds the time for reading the orders or the records of one item.
 const itemLimit = 2 * time.Minute
 
-// Reconcile examines one item or all. An item that cannot be examined does not
-// keep it from the others; the report says so. Errors: catalog.ErrItemNotFound
-// for an item that is asked for, ErrDatabase when the items cannot be listed,
-// inventory.ErrUnavailable when the queues cannot be read, and the end of ctx.
+// Reconcile examines one item or all. If an item cannot be examined, the report contains
+// its error, and the others are still examined. Errors: catalog.ErrItemNotFound for a
+// requested item, ErrDatabase if the items cannot be listed, inventory.ErrUnavailable if
+// the queues cannot be read, and the end of ctx.
 func (r *Reconciler) Reconcile(ctx context.Context, o ReconcileOptions) (ReconcileReport, error) {
 	select {
 	case r.turn <- struct{}{}:
@@ -126,19 +128,19 @@ func (r *Reconciler) Reconcile(ctx context.Context, o ReconcileOptions) (Reconci
 	return report, nil
 }
 
-// examination is one item on its way through a reconciliation.
+// examination is the examination of one item during a reconciliation.
 type examination struct {
 	*inspection
 	*Reconciler
-	old      bool    // the database is older than Redis, and nothing else is reported
-	database []Drift // within the database
+	old      bool    // the database is older than Redis, and no other difference is reported
+	database []Drift // differences within the database
 	sale     []Drift
 	repair   Repair
 	partial  bool
 }
 
-// examine looks at an item, under its lock as well if held says so, and at what the
-// database has of it if that is asked for.
+// examine inspects an item, with held also under its lock, and compares the database's
+// counts with its orders if that is requested.
 func (r *Reconciler) examine(ctx context.Context, item string, o ReconcileOptions, held bool) *examination {
 	e := &examination{inspection: &inspection{item: item, queued: -1}, Reconciler: r, repair: o.Repair}
 	if old, err := e.behind(ctx); err != nil || old {
@@ -147,7 +149,7 @@ func (r *Reconciler) examine(ctx context.Context, item string, o ReconcileOption
 	}
 	e.inspection = r.inspect(ctx, item)
 	if held && e.err == nil && e.seen.live.Loaded {
-		// Only a holder of the lock can tell that the sale refuses it.
+		// Only a holder of the lock can find out that the sale refuses it.
 		if seen, err := r.seeHeld(ctx, item, make(map[string]bool), nil); err == nil {
 			e.seen = seen
 		}
@@ -159,8 +161,8 @@ func (r *Reconciler) examine(ctx context.Context, item string, o ReconcileOption
 	return e
 }
 
-// behind reports whether the database is older than Redis. Then nothing else is
-// reported of the item, because neither side shows what the other should have.
+// behind reports whether the database is older than Redis. If it is, no other difference of
+// the item is reported, because neither side is right.
 func (e *examination) behind(ctx context.Context) (bool, error) {
 	if e.HighWater == nil {
 		return false, nil
@@ -177,14 +179,14 @@ func (e *examination) behind(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// booksTries is how often the books of an item that changes meanwhile are begun.
+// booksTries is how many times the comparison of an item that changes meanwhile is started.
 const booksTries = 3
 
-// allPages is how many pages of books are read without a limit: more than there are.
+// allPages is a number of pages larger than any item has.
 const allPages = 1 << 40
 
-// checkBooks compares the database's counts with its orders, and repairs them if that
-// is asked for.
+// checkBooks compares the database's counts with its orders, and repairs them if that is
+// requested.
 func (e *examination) checkBooks(ctx context.Context, o ReconcileOptions) error {
 	b, err := e.readBooks(ctx)
 	if err != nil || b == nil {
@@ -196,8 +198,8 @@ func (e *examination) checkBooks(ctx context.Context, o ReconcileOptions) error 
 	return nil
 }
 
-// readBooks reads all books of an item; nil means that it changed too often, or took
-// too long.
+// readBooks compares all orders and buyers of an item; nil means that the item changed too
+// often, or the comparison took too long.
 func (e *examination) readBooks(ctx context.Context) (*books, error) {
 	ctx, cancel := context.WithTimeout(ctx, itemLimit)
 	defer cancel()
@@ -250,8 +252,8 @@ func (e *examination) mendBooks(ctx context.Context, b *books, o ReconcileOption
 	return e.err
 }
 
-// conclude reads the queues where that is needed, judges all items, and has the
-// sales that differ rebuilt where that is allowed. most is as for weigh.
+// conclude judges all items, reading the queues if necessary, and rebuilds the sales that
+// differ if that is allowed. most is that of weigh.
 func (r *Reconciler) conclude(ctx context.Context, page []*examination, most int) error {
 	if err := r.judge(ctx, page, most); err != nil {
 		return err
@@ -283,7 +285,7 @@ func (r *Reconciler) conclude(ctx context.Context, page []*examination, most int
 	return nil
 }
 
-// judge reads the queues where that is needed, and says what differs.
+// judge determines the differences, reading the queues if necessary.
 func (r *Reconciler) judge(ctx context.Context, page []*examination, most int) error {
 	var open []*inspection
 	for _, e := range page {
@@ -305,8 +307,8 @@ func (r *Reconciler) judge(ctx context.Context, page []*examination, most int) e
 	return nil
 }
 
-// mayRebuild reports whether the database's own counts agree: a sale is built from
-// them, and would be wrong again.
+// mayRebuild reports whether the database's own counts agree: a sale is built from them,
+// and would otherwise be wrong again.
 func (e *examination) mayRebuild(ctx context.Context) bool {
 	if e.deep == nil {
 		if b, err := e.readBooks(ctx); err != nil || b == nil {
@@ -326,8 +328,8 @@ func (e *examination) mayRebuild(ctx context.Context) bool {
 	return false
 }
 
-// rebuild has the sale rebuilt if it is unchanged since it was judged, or if under the
-// lock its counters alone show a fault.
+// rebuild rebuilds the sale if it is unchanged since it was judged, or if its counters
+// under the lock show a fault.
 func (e *examination) rebuild(ctx context.Context) bool {
 	judged := e.seen
 	_, err := e.seeHeld(ctx, e.item, make(map[string]bool), func(now *observation) bool {
@@ -342,7 +344,7 @@ func (e *examination) rebuild(ctx context.Context) bool {
 	return e.err == nil
 }
 
-// tell makes the item's report.
+// tell returns the item's report.
 func (e *examination) tell() *ItemReport {
 	rep := &ItemReport{ItemID: e.item, Err: e.err, Drifts: slices.Concat(e.database, e.sale), Partial: e.partial}
 	if rep.Err != nil {

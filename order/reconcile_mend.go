@@ -7,18 +7,18 @@ import (
 	"fmt"
 )
 
-// errNotRepairable says that the database's counts cannot be made to agree with
-// its orders without breaking its conditions. Nothing was changed.
+// errNotRepairable says that the database's counts cannot agree with its orders without
+// violating its conditions. Nothing was changed.
 var errNotRepairable = errors.New("order: the orders hold more than the item's total")
 
-// errMoved says that an item has changed since it was looked at.
+// errMoved says that an item has changed since it was read.
 var errMoved = errors.New("order: the item has changed meanwhile")
 
-// mendPage is how many rows one transaction of a repair looks at.
+// mendPage is how many rows one transaction of a repair reads.
 const mendPage = 500
 
-// The statements of a repair. Each looks at the orders in its own transaction:
-// what was found before it may be old.
+// The statements of a repair. Each reads the orders in its own transaction, because earlier
+// results may be outdated.
 const (
 	lastOrderOfPage = `SELECT COALESCE(MAX(id), '') FROM (SELECT id FROM orders WHERE item_id = ?1 AND id > ?2 ORDER BY id LIMIT ?3)`
 	lastBuyerOfPage = `SELECT COALESCE(MAX(user_id), '') FROM (SELECT user_id FROM buyers WHERE item_id = ?1 AND user_id > ?2 ORDER BY user_id LIMIT ?3)`
@@ -34,18 +34,18 @@ const (
 	WHERE id = ?3 AND revision = ?4 AND sold = ?5 AND awaiting = ?6 AND ?1 BETWEEN 0 AND total`
 )
 
-// repaired is what the audit remembers of one step of a repair.
+// repaired is the audit's record of one step of a repair.
 type repaired struct {
 	Sold     int64 `json:"sold"`
 	Awaiting int64 `json:"awaiting"`
-	// BuyersMended is how many rows of buyers the step has changed.
+	// BuyersMended is how many rows of buyers the step corrected.
 	BuyersMended int64 `json:"buyers_mended,omitempty"`
 }
 
-// mend recomputes from the item's orders what the database counts of them, and leaves
-// records. No order is touched. Each step is a short transaction that is right by
-// itself; a repair that was cut off is done by the next. b is what was found.
-// Errors: errNotRepairable, errMoved, ErrDatabase.
+// mend recomputes the database's counts from the item's orders, and writes audit entries.
+// It changes no order. Each step is a short transaction that is correct without the others;
+// an interrupted repair is finished by the next one. b is the comparison to repair. Errors:
+// errNotRepairable, errMoved, ErrDatabase.
 func (s *Store) mend(ctx context.Context, item string, b *books, actor, requestID string) error {
 	if b.held > b.row.Total {
 		return fmt.Errorf("%w: %d of %d", errNotRepairable, b.held, b.row.Total)
@@ -95,8 +95,8 @@ func (s *Store) mend(ctx context.Context, item string, b *books, actor, requestI
 		if mended == 0 {
 			return nil
 		}
-		// The item's counts are as before. By the revision the background knows that what
-		// it has found may be over.
+		// The item's counts are unchanged. The new revision makes the background compare it
+		// again.
 		return s.repairing(ctx, "note the repair of "+item, func(_ context.Context, _ conn, box *outbox) error {
 			box.touch(item)
 			return nil

@@ -15,9 +15,9 @@ import (
 	"flashsale/queue"
 )
 
-// TestReconciler_Refused: the database has refused an order, and its worker has
-// not dropped the sale for it yet. While the task is there, that is under way; if
-// it dies with its work undone, the units are leaked.
+// TestReconciler_Refused: the database has refused an order, and its worker has not dropped
+// the sale yet. While the task exists, this is no difference; if it becomes a dead letter,
+// the units are leaked.
 func TestReconciler_Refused(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -53,8 +53,8 @@ func TestReconciler_Refused(t *testing.T) {
 	})
 }
 
-// TestReconciler_NotRepairable: orders that hold more than the total, and a sale
-// that would be built from a wrong count.
+// TestReconciler_NotRepairable: orders that hold more than the total, and a sale that would
+// be built from a wrong count.
 func TestReconciler_NotRepairable(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -82,11 +82,12 @@ func TestReconciler_NotRepairable(t *testing.T) {
 		if n := s.audits(); n != 0 {
 			t.Errorf("%d records of repairs", n)
 		}
-		// A sale is not built from a wrong count either, unless that is mended first.
+		// A sale is not built from a wrong count either, unless the count is repaired
+		// first.
 		s.exec("UPDATE orders SET quantity = 1 WHERE id = ?", o.ID)
 		s.exec("UPDATE items SET sold = 6 WHERE id = ?", s.item)
 		if r := s.reconcile(RepairSales); r.Mended() || s.redisState() != state {
-			t.Errorf("repair of the sale alone: %+v", r)
+			t.Errorf("repair of only the sale: %+v", r)
 		}
 		if r := s.reconcile(RepairAll); !r.Mended() || r.Ledger != (Ledger{Initial: 10, Sold: 10}) {
 			t.Errorf("repair of all: %+v", r)
@@ -98,7 +99,8 @@ func TestReconciler_NotRepairable(t *testing.T) {
 	})
 }
 
-// audits counts the records of repairs of the site's item, which are whole.
+// audits counts the audit entries of repairs of the site's item, and checks that they are
+// complete.
 func (s *site) audits() int {
 	s.t.Helper()
 	var list []struct{ Actor, Before, After, RequestID string }
@@ -115,7 +117,7 @@ func (s *site) audits() int {
 	return len(list)
 }
 
-// TestReconciler_NotLoaded: a sale that Redis does not have is no fault, and stays unloaded.
+// TestReconciler_NotLoaded: a sale that is not in Redis is no fault, and stays unloaded.
 func TestReconciler_NotLoaded(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -149,8 +151,8 @@ func TestReconciler_NotLoaded(t *testing.T) {
 	})
 }
 
-// TestReconciler_BrokenItem: what cannot be read of one item does not keep the
-// look from the others.
+// TestReconciler_BrokenItem: unreadable data of one item does not prevent the examination
+// of the others.
 func TestReconciler_BrokenItem(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -187,7 +189,7 @@ func TestReconciler_BrokenItem(t *testing.T) {
 		}
 		report, err := r.Reconcile(await.Context(t), ReconcileOptions{Repair: RepairAll})
 		if err != nil || report.Repaired != 1 || report.Failed != 1 || !report.Items[2].Mended() || !slices.Equal(heard, []string{ids[2] + " left"}) {
-			t.Errorf("repair: %+v, %v; heard %v", report, err, heard)
+			t.Errorf("repair: %+v, %v; reported %v", report, err, heard)
 		}
 	})
 }

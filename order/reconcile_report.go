@@ -2,30 +2,30 @@ package order
 
 import "time"
 
-// DriftKind names what two places say differently of an item.
+// DriftKind names a difference between two places that count an item.
 type DriftKind string
 
-// The kinds of drift. Those of the database contradict each other within one of
-// its snapshots; those of the sale are in Redis, and the database is right.
+// The kinds of drift. Those of the database are contradictions within one of its snapshots.
+// Those of the sale are in Redis, and the database is right.
 const (
-	// DriftTotal: items.total is not the initial stock and the recorded changes.
+	// DriftTotal: items.total differs from the initial stock plus the recorded changes.
 	DriftTotal DriftKind = "total"
-	// DriftSold: items.sold is not what the item's orders hold, or items.awaiting not
-	// what of that awaits payment.
+	// DriftSold: items.sold differs from the units that the item's orders hold, or
+	// items.awaiting from those that await payment.
 	DriftSold DriftKind = "sold"
-	// DriftBuyers: rows of buyers are not what these buyers' orders hold.
+	// DriftBuyers: rows of buyers differ from the units that these buyers' orders hold.
 	DriftBuyers DriftKind = "buyers"
-	// DriftOversold: orders, committed and accepted, hold more than the total. The
-	// database confirms none beyond it; those that are queued will be rejected.
+	// DriftOversold: committed and accepted orders hold more than the total. The database
+	// confirms none beyond it; the queued ones will be rejected.
 	DriftOversold DriftKind = "oversold"
-	// DriftLeft: the sale's units left are not what the orders leave.
+	// DriftLeft: the sale's units left differ from the units that the orders leave.
 	DriftLeft DriftKind = "left"
-	// DriftVersion: the sale has not the item's version, or not its terms.
+	// DriftVersion: the sale has another version than the item, or other terms.
 	DriftVersion DriftKind = "version"
-	// DriftHolds: the sale remembers an order or counts a buyer wrongly.
+	// DriftHolds: the sale has a wrong record of an order or a wrong count of a buyer.
 	DriftHolds DriftKind = "holds"
-	// DriftDatabaseOld: the database is older than Redis, as after the restore of a
-	// backup. Expected and Found are revisions. Nothing of the item is repaired.
+	// DriftDatabaseOld: the database is older than Redis, as after the restore of a backup.
+	// Expected and Found are revisions. The item is not repaired.
 	DriftDatabaseOld DriftKind = "database_old"
 	// DriftDamaged: the sale cannot be read, and nothing is sold.
 	DriftDamaged DriftKind = "damaged"
@@ -34,50 +34,50 @@ const (
 // DriftKinds are all kinds, in the order in which they are reported.
 var DriftKinds = []DriftKind{DriftDatabaseOld, DriftTotal, DriftSold, DriftBuyers, DriftOversold, DriftDamaged, DriftLeft, DriftVersion, DriftHolds}
 
-// ofSale reports whether a new build of the sale in Redis is the mend.
+// ofSale reports whether rebuilding the sale in Redis repairs the drift.
 func (k DriftKind) ofSale() bool {
 	return k == DriftLeft || k == DriftVersion || k == DriftHolds || k == DriftDamaged
 }
 
-// Drift is one difference that a reconciliation has found. What is under way between
-// Redis and the database is none.
+// Drift is one difference found by a reconciliation. Orders on their way from Redis to the
+// database are no difference.
 type Drift struct {
 	Kind DriftKind
-	// Expected and Found are units; of DriftVersion they are versions of the item, and
-	// of DriftDatabaseOld revisions.
+	// Expected and Found are units; for DriftVersion they are versions of the item, and for
+	// DriftDatabaseOld revisions.
 	Expected, Found int64
-	// Units is how far off that is: of DriftBuyers the sum over all that is wrong,
-	// which may be more than the difference of Expected and Found. DriftHolds only
-	// counts records: Found, Units and Count are how many are wrong.
+	// Units is the size of the difference. For DriftBuyers it is the sum over all wrong
+	// rows, which may exceed the difference of Expected and Found. DriftHolds only counts
+	// records: Found, Units and Count are the number of wrong ones.
 	Units int64
-	// Count is how many rows or records are wrong, at least.
+	// Count is the minimum number of wrong rows or records.
 	Count    int
 	Repaired bool
-	// Note says what more there is to know, such as why it was not repaired.
+	// Note has additional information, such as why the drift was not repaired.
 	Note string
 }
 
-// ItemReport is what a reconciliation found of one item.
+// ItemReport is the result for one item.
 type ItemReport struct {
 	ItemID string
-	// Ledger is the conservation equation, after the repair if there was one. What
-	// is left of a sale that is not loaded is what its next load will find.
+	// Ledger is the conservation equation, after the repair if there was one. If the sale
+	// is not loaded, Left is what its next load will compute.
 	Ledger Ledger
-	// Loaded says that the sale is in Redis. One that is not is no fault: its next
-	// purchase loads it.
+	// Loaded says that the sale is in Redis. A sale that is not loaded is not a fault: its
+	// next purchase loads it.
 	Loaded bool
 	Drifts []Drift
-	// LateReturns is how many closed orders have waited for minutes to give their
-	// units back; the sweeper sees to them.
+	// LateReturns is how many closed orders have waited for minutes for the release of
+	// their units; the sweeper retries them.
 	LateReturns int64
-	// Partial says that not everything could be compared, since the item did not keep
-	// still, or too much is queued: what was not seen may be wrong.
+	// Partial says that not everything could be compared, because the item kept changing,
+	// or too much is queued. The rest may be wrong.
 	Partial bool
 	// Err says why the item could not be examined.
 	Err error
 }
 
-// Mended reports whether the item was examined and no difference is left.
+// Mended reports whether the item was examined and no difference remains.
 func (r *ItemReport) Mended() bool {
 	for i := range r.Drifts {
 		if !r.Drifts[i].Repaired {
@@ -87,12 +87,12 @@ func (r *ItemReport) Mended() bool {
 	return r.Err == nil
 }
 
-// notable reports whether a report on many items must not leave this one out.
+// notable reports whether a report on many items must list this one.
 func (r *ItemReport) notable() bool {
 	return len(r.Drifts) > 0 || r.Err != nil || r.Partial || r.LateReturns > 0
 }
 
-// ReconcileReport is what a reconciliation found.
+// ReconcileReport is the result of a reconciliation.
 type ReconcileReport struct {
 	StartedAt time.Time
 	Took      time.Duration
@@ -102,21 +102,21 @@ type ReconcileReport struct {
 	Differing int // items with a difference, repaired or not
 	Failed    int // items that could not be examined
 	Repaired  int // differences
-	// Balanced says that every item was examined and no difference is left.
+	// Balanced says that every item was examined and no difference remains.
 	Balanced bool
-	// Items are those with something to tell, and the first of the others.
+	// Items are the notable ones, and the first of the others.
 	Items []ItemReport
-	// Omitted is how many items are examined and not listed.
+	// Omitted is how many items were examined and are not listed.
 	Omitted int
 }
 
-// Bounds of a report: items that balance, and items with something to tell.
+// Bounds of the listed items: those that balance, and notable ones.
 const (
 	listedQuiet   = 1000
 	listedNotable = 10_000
 )
 
-// add takes an item into the report.
+// add adds an item to the report.
 func (r *ReconcileReport) add(item *ItemReport) {
 	r.Examined++
 	if len(item.Drifts) > 0 {

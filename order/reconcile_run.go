@@ -12,57 +12,57 @@ import (
 )
 
 const (
-	// booksBudget is how many pages of books a round of the background reads.
+	// booksBudget is how many pages of orders and buyers a round of the background reads.
 	booksBudget = 12
-	// idleRounds is after how many idle rounds an item on sale is looked at under its
+	// idleRounds is the number of idle rounds after which an item on sale is read under its
 	// lock: a sale whose fencing token refuses every lock holder looks idle.
 	idleRounds = 10
 	// overAfter is how long after the end of its sale an item is still inspected.
 	overAfter = 24 * time.Hour
 )
 
-// memory is kept between the rounds of one Run. It has one entry per item that is on
-// sale or ended less than overAfter ago.
+// memory is kept between the rounds of one Run. It has one entry per item that is on sale
+// or ended less than overAfter ago.
 type memory struct {
 	items map[string]*remembered
-	// walk are the books of the item that is being compared, and walked its id.
+	// walk is the comparison in progress, and walked its item's id.
 	walk   books
 	walked string
 }
 
-// remembered is the result of the last round that looked at an item.
+// remembered is the result of the last round that examined an item.
 type remembered struct {
 	row    itemRow
 	live   inventory.Live
-	report *ItemReport // nil: nothing differs
-	idle   int         // rounds since anything happened
-	differ int         // rounds in a row in which the sale differed
+	report *ItemReport // nil: no difference
+	idle   int         // rounds since the last change
+	differ int         // consecutive rounds in which the sale differed
 	tried  bool        // a rebuild that did not fail has not helped, so there is no second one
 	unsure bool        // it could not be judged completely
 
-	booked   itemRow // as the item was when its books were compared
-	database []Drift // what they have shown
-	off      int64   // by how much the database's count of sold units is too low
+	booked   itemRow // the item when its orders were compared
+	database []Drift // the differences found then
+	off      int64   // the number of units that the database's count of sold units lacks
 }
 
-// Run inspects items after every interval, until ctx ends: those on sale, and those
-// whose sale ended within a day. An item that has not changed since it agreed costs a
-// share of a pipelined read of sales, and nothing once its sale has ended. A sale that
-// differs in two rounds is rebuilt, once. Each round compares a few pages of the
-// database's counts with its orders; differences there are only reported, because
-// repairing them is an operator's decision. heard is called after every round.
+// Run inspects items at intervals until ctx ends: those on sale, and those whose sale ended
+// within a day. An item that has not changed since it agreed costs a share of a pipelined
+// read of sales, and nothing once its sale has ended. A sale that differs in two rounds is
+// rebuilt, once. Each round compares a few pages of the database's counts with its orders;
+// differences there are only reported, because repairing them is an operator's decision.
+// The callback gets the result of every round.
 func (r *Reconciler) Run(ctx context.Context, every time.Duration, heard func(ReconcileReport, error)) {
 	var b memory
 	for pause.For(ctx, every) {
 		report, err := r.round(ctx, &b)
 		if ctx.Err() != nil {
-			return // it was cut off, and says nothing
+			return // the round was interrupted, and has no result
 		}
 		heard(report, err)
 	}
 }
 
-// round is one round.
+// round runs one round.
 func (r *Reconciler) round(ctx context.Context, b *memory) (ReconcileReport, error) {
 	began := time.Now()
 	now := r.Store.Now()
@@ -75,7 +75,7 @@ func (r *Reconciler) round(ctx context.Context, b *memory) (ReconcileReport, err
 	for {
 		rows, err := r.Store.itemRows(ctx, after, now.Add(-overAfter))
 		if err != nil {
-			return report, err // half a round says nothing of the items behind it
+			return report, err // an incomplete round has no result for the remaining items
 		}
 		if len(rows) == 0 {
 			break
@@ -98,7 +98,7 @@ func (r *Reconciler) round(ctx context.Context, b *memory) (ReconcileReport, err
 	return report, err
 }
 
-// roundPage is a round's look at a page of items.
+// roundPage examines a page of items.
 func (r *Reconciler) roundPage(ctx context.Context, b *memory, rows []itemRow, report *ReconcileReport) error {
 	now := r.Store.Now().UnixMilli()
 	var ask []string
@@ -144,7 +144,8 @@ func (r *Reconciler) roundPage(ctx context.Context, b *memory, rows []itemRow, r
 	return nil
 }
 
-// settled reports whether an item whose sale is over was seen to its end as it is.
+// settled reports whether an item whose sale is over was fully examined in its present
+// state.
 func (m *remembered) settled(row *itemRow, now int64) bool {
 	return m != nil && row.over(now) && m.row == *row && !m.unsure && (m.differ == 0 || m.tried)
 }
@@ -154,14 +155,14 @@ func (r *itemRow) over(now int64) bool {
 	return r.Control == string(catalog.ControlClosed) || r.ClosesAt > 0 && r.ClosesAt <= now
 }
 
-// examineAgain looks at an item of which something may be known.
+// examineAgain examines an item for which an earlier result may exist.
 func (r *Reconciler) examineAgain(ctx context.Context, item string, m *remembered, held bool) *examination {
 	e := r.examine(ctx, item, ReconcileOptions{}, held)
 	if m == nil || e.err != nil || e.old {
 		return e
 	}
 	if row := e.seen.row.figures(); m.booked == row || m.booked.Revision != row.Revision {
-		e.database, e.off = m.database, m.off // else the counts were edited by hand
+		e.database, e.off = m.database, m.off // otherwise the counts were edited by hand
 	}
 	// A sale is not rebuilt from a wrong count, so that is not an attempt.
 	if m.differ > 0 && !m.tried && e.off == 0 {
@@ -170,7 +171,7 @@ func (r *Reconciler) examineAgain(ctx context.Context, item string, m *remembere
 	return e
 }
 
-// remember keeps what a round has found.
+// remember keeps a round's result.
 func (b *memory) remember(e *examination, rep *ItemReport) {
 	m := b.items[e.item]
 	if m == nil {
@@ -198,7 +199,7 @@ func (b *memory) remember(e *examination, rep *ItemReport) {
 	m.differ++
 }
 
-// recall adds to a report what is known of an item that was not looked at.
+// recall adds the earlier result of an item to a report.
 func (r *ReconcileReport) recall(m *remembered) {
 	if m.report == nil {
 		r.Examined++
@@ -214,8 +215,8 @@ func (r *ReconcileReport) recall(m *remembered) {
 	r.add(&rep)
 }
 
-// walkBooks compares the books of the items that have changed since that was done,
-// each in its turn, up to booksBudget pages.
+// walkBooks compares the orders and buyers of items that have changed since their last
+// comparison, in turn, up to booksBudget pages.
 func (r *Reconciler) walkBooks(ctx context.Context, b *memory) error {
 	var due []string
 	for item, m := range b.items {
@@ -253,12 +254,12 @@ func (r *Reconciler) walkBooks(ctx context.Context, b *memory) error {
 	return nil
 }
 
-// close keeps what the books have shown.
+// close keeps the result of a comparison.
 func (m *remembered) close(b *books) {
 	m.booked, m.off = b.row, b.held-b.row.Sold
 	before := m.database
 	m.database = b.drifts()
 	if !slices.Equal(before, m.database) {
-		m.unsure = true // so that the next round tells
+		m.unsure = true // so that the next round reports it
 	}
 }

@@ -23,8 +23,8 @@ func (s *site) round(r *Reconciler, b *memory) ReconcileReport {
 	return report
 }
 
-// TestReconciler_Run: the background repairs a sale that differs in two rounds, and
-// leaves the database to a person.
+// TestReconciler_Run: the background repairs a sale that differs in two rounds, and leaves
+// the database to an operator.
 func TestReconciler_Run(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -73,8 +73,8 @@ func TestReconciler_Run(t *testing.T) {
 	})
 }
 
-// TestReconciler_Run_Fenced: a sale that refuses every holder of its lock looks idle.
-// The background finds it, and has it built anew.
+// TestReconciler_Run_Fenced: a sale that refuses every holder of its lock looks idle. The
+// background finds it and rebuilds it.
 func TestReconciler_Run_Fenced(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -90,7 +90,7 @@ func TestReconciler_Run_Fenced(t *testing.T) {
 	})
 }
 
-// stubborn is a stock that says it has built a sale anew, and has not.
+// stubborn is a stock that reports a rebuild of a sale without making it.
 type stubborn struct {
 	Examiner
 	asked *int
@@ -107,11 +107,12 @@ func (b stubborn) Examine(ctx context.Context, item string, look func(context.Co
 	})
 }
 
-// on makes the reconciler work on another stock.
+// on sets another stock.
 func (r *Reconciler) on(stock Examiner) { r.Stock, r.stock = stock, stock }
 
-// TestReconciler_Run_Busy: a long queue is not read by the background, which says so
-// and forgets no difference; who asks for a look gets one, and so does the background later.
+// TestReconciler_Run_Busy: the background does not read a long queue, reports that, and
+// keeps known differences. A requested reconciliation reads it, and so does the background
+// once it is short.
 func TestReconciler_Run_Busy(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -134,23 +135,23 @@ func TestReconciler_Run_Busy(t *testing.T) {
 		round(true, "")
 		round(true, "")
 		if b.items[s.item].differ != 1 {
-			t.Errorf("%+v after rounds that saw nothing", b.items[s.item])
+			t.Errorf("%+v after rounds without a change", b.items[s.item])
 		}
 		report, err := r.Reconcile(await.Context(t), ReconcileOptions{})
 		if err != nil || kinds(report.Items[0].Drifts) != "left" {
-			t.Errorf("asked for: %+v, %v", report, err)
+			t.Errorf("requested: %+v, %v", report, err)
 		}
 		s.work()
 		s.drained()
-		round(false, "left") // the second time that it is seen, and repaired
+		round(false, "left") // found the second time, and repaired
 		if l := s.clean("at the end", RepairNothing); l != (Ledger{Initial: 10, Left: 7, Sold: 3}) {
 			t.Errorf("ledger %+v", l)
 		}
 	})
 }
 
-// TestReconciler_Run_Once: the background has a sale built anew once, if that does
-// not help; and not at all while it would be built from a wrong count.
+// TestReconciler_Run_Once: the background rebuilds a sale only once if that does not help,
+// and not at all while its count in the database is wrong.
 func TestReconciler_Run_Once(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -166,7 +167,7 @@ func TestReconciler_Run_Once(t *testing.T) {
 				s.round(r, &b)
 			}
 			if asked != want {
-				t.Errorf("a new build was asked for %d times, want %d", asked, want)
+				t.Errorf("%d rebuilds were requested, want %d", asked, want)
 			}
 		}
 		s.hset("sale", "left", 8)
@@ -185,7 +186,7 @@ func TestReconciler_Run_Once(t *testing.T) {
 	})
 }
 
-// TestReconciler_Run_RepairFails: a repair that fails is tried again in the next round.
+// TestReconciler_Run_RepairFails: a repair that fails is retried in the next round.
 func TestReconciler_Run_RepairFails(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -208,7 +209,7 @@ func TestReconciler_Run_RepairFails(t *testing.T) {
 	})
 }
 
-// TestReconciler_LookCut: a look under the lock that was cut off is tried again.
+// TestReconciler_LookCut: a read under the lock that was cut off is retried.
 func TestReconciler_LookCut(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -227,13 +228,13 @@ func TestReconciler_LookCut(t *testing.T) {
 			t.Errorf("%+v, %v, want one repair", report, err)
 		}
 		if held != 3 {
-			t.Errorf("looked %d times under the lock, want 3", held)
+			t.Errorf("%d reads under the lock, want 3", held)
 		}
 	})
 }
 
-// examinerFunc is a stock that calls before at each look under a lock, which it does not
-// hold yet.
+// examinerFunc is a stock that calls before ahead of each read under a lock, while it does
+// not hold the lock yet.
 type examinerFunc struct {
 	Examiner
 	before func()
@@ -251,8 +252,8 @@ func (failingExaminer) Examine(context.Context, string, func(context.Context, *i
 	return inventory.ErrUnavailable
 }
 
-// TestReconciler_Run_BooksAgain: the background compares the books of an item again once
-// it has changed, also where no other item is compared in between.
+// TestReconciler_Run_BooksAgain: the background compares the books of an item again once it
+// has changed, even if no other item was compared in between.
 func TestReconciler_Run_BooksAgain(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -281,7 +282,8 @@ func TestReconciler_Run_BooksAgain(t *testing.T) {
 	})
 }
 
-// TestReconciler_Run_MendedBooks: what an operator had repaired is not reported again.
+// TestReconciler_Run_MendedBooks: a difference that an operator has repaired is not
+// reported again.
 func TestReconciler_Run_MendedBooks(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {

@@ -18,10 +18,9 @@ import (
 	"flashsale/inventory"
 )
 
-// TestReconciler_Stress reconciles and repairs again and again while buyers buy,
-// cancel and let orders expire, and while the sale is rebuilt now and then: it
-// never finds a difference, never changes a count, and at the end everything is
-// accounted for.
+// TestReconciler_Stress repeatedly reconciles and repairs while buyers buy, cancel and let
+// orders expire, and while the sale is sometimes rebuilt: it never finds a difference,
+// never changes a count, and in the end every unit is accounted for.
 func TestReconciler_Stress(t *testing.T) {
 	t.Parallel()
 	testReconcilerStress(t, 15)
@@ -33,7 +32,7 @@ func TestReconciler_Stress_Long(t *testing.T) {
 	testReconcilerStress(t, 60)
 }
 
-// testReconcilerStress has each buyer buy a number of times.
+// testReconcilerStress makes each buyer buy that many times.
 func testReconcilerStress(t *testing.T, rounds int) {
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		const stock, buyers, seed = 40, 8, 7
@@ -54,14 +53,14 @@ func testReconcilerStress(t *testing.T, rounds int) {
 					}
 					report, err := r.Reconcile(await.Context(t), ReconcileOptions{Deep: n%2 == 0, Repair: RepairAll})
 					if err != nil || len(report.Items) != 1 {
-						t.Errorf("look %d: %+v, %v", n, report, err)
+						t.Errorf("run %d: %+v, %v", n, report, err)
 						return
 					}
 					item := report.Items[0]
 					if len(item.Drifts) > 0 || item.Err != nil && !errors.Is(item.Err, inventory.ErrUnavailable) {
-						t.Errorf("look %d: %+v", n, item)
+						t.Errorf("run %d: %+v", n, item)
 					}
-					if item.Err == nil { // on a busy machine, two seconds for a look may be too short
+					if item.Err == nil { // on a busy machine, two seconds for a read may be too short
 						looks.Add(1)
 					}
 				}
@@ -111,7 +110,7 @@ func testReconcilerStress(t *testing.T, rounds int) {
 		close(done)
 		reconcilers.Wait()
 		if looks.Load() < 4 || accepted.Load() < buyers {
-			t.Errorf("%d looks at %d orders: the test saw too little", looks.Load(), accepted.Load())
+			t.Errorf("%d runs for %d orders: too few", looks.Load(), accepted.Load())
 		}
 		await.True(t, "every order to end", func() bool {
 			l := ledgerOf(s)
@@ -124,13 +123,13 @@ func testReconcilerStress(t *testing.T, rounds int) {
 		if l := s.clean("at the end", RepairNothing); l != (Ledger{Initial: stock, Left: stock}) {
 			t.Errorf("ledger at the end: %+v", l)
 		}
-		t.Logf("%d looks, %d orders", looks.Load(), accepted.Load())
+		t.Logf("%d runs, %d orders", looks.Load(), accepted.Load())
 		auditStore(t, s.store)
 	})
 }
 
-// TestReconciler_Pages looks through more orders, buyers and queued orders than
-// one page holds, and finds the one record that is wrong.
+// TestReconciler_Pages compares more orders, buyers and queued orders than one page holds,
+// and finds the only wrong record.
 func TestReconciler_Pages(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -161,7 +160,7 @@ func TestReconciler_Pages(t *testing.T) {
 				t.Errorf("%s: %+v", name, r)
 			}
 		}
-		// All that was wrong at once: the count of it ends somewhere.
+		// All records are wrong at once: the count is bounded.
 		if err := rdb.Del(await.Context(t), s.saleKey("buyers")).Err(); err != nil {
 			t.Fatal(err)
 		}

@@ -18,7 +18,7 @@ import (
 	"flashsale/queue"
 )
 
-// reconciler makes one for the site.
+// reconciler returns a new one for the site.
 func (s *site) reconciler() *Reconciler {
 	return NewReconciler(ReconcilerConfig{
 		Store: s.store, Stock: s.stock, Records: s.stock, Tasks: []Tasks{s.queue},
@@ -26,13 +26,13 @@ func (s *site) reconciler() *Reconciler {
 	})
 }
 
-// reconcile examines the site's item as closely as can be.
+// reconcile makes the deepest examination of the site's item.
 func (s *site) reconcile(repair Repair) ItemReport {
 	s.t.Helper()
 	options := ReconcileOptions{ItemID: s.item, Deep: true, Repair: repair, Actor: "root", RequestID: "r1"}
 	var report ReconcileReport
 	var err error
-	await.True(s.t, "a look that is given its time", func() bool { // on a busy machine, two seconds may be too short
+	await.True(s.t, "an examination within its time limit", func() bool { // on a busy machine, two seconds may be too short
 		report, err = s.reconciler().Reconcile(await.Context(s.t), options)
 		return err != nil || len(report.Items) != 1 || !errors.Is(report.Items[0].Err, inventory.ErrUnavailable)
 	})
@@ -65,9 +65,9 @@ func kinds(drifts []Drift) string {
 	return strings.Join(out, " ")
 }
 
-// TestReconciler_InFlight is run in the middle of accepted orders: queued, leased,
-// dead, and committed but not acknowledged. None is a finding, nothing is changed,
-// and all of them are committed afterwards.
+// TestReconciler_InFlight runs while accepted orders are in every place: queued, leased,
+// dead, and committed but not acknowledged. None is a difference, nothing is changed, and
+// all of them are committed afterwards.
 func TestReconciler_InFlight(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -115,8 +115,7 @@ func TestReconciler_InFlight(t *testing.T) {
 	})
 }
 
-// TestReconciler_Returning: units of a closed order are on their way, noted and
-// not given back.
+// TestReconciler_Returning: the release of a closed order is recorded, and not made yet.
 func TestReconciler_Returning(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -136,7 +135,7 @@ func TestReconciler_Returning(t *testing.T) {
 	})
 }
 
-// stepping is a stock that calls step before each reading of a sale.
+// stepping is a stock that calls step before each read of a sale.
 type stepping struct {
 	Examiner
 	step func()
@@ -147,8 +146,8 @@ func (p stepping) Live(ctx context.Context, item string) (inventory.Live, error)
 	return p.Examiner.Live(ctx, item)
 }
 
-// TestReconciler_Moving puts the steps of cancellations between those of a look:
-// it looks again, and finds nothing.
+// TestReconciler_Moving makes the steps of cancellations between those of an examination:
+// it reads again, and finds no difference.
 func TestReconciler_Moving(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -169,9 +168,9 @@ func TestReconciler_Moving(t *testing.T) {
 		}
 		var owed []returned
 		steps := []func(){
-			func() { s.service.Returns.give(await.Context(t), cancel(0)) }, // before the first reading
-			func() { s.service.Returns.give(await.Context(t), cancel(1)) }, // between the readings
-			func() { owed = cancel(2) },                                    // closed, and not given back
+			func() { s.service.Returns.give(await.Context(t), cancel(0)) }, // before the first read
+			func() { s.service.Returns.give(await.Context(t), cancel(1)) }, // between the reads
+			func() { owed = cancel(2) },                                    // closed, and not released
 			func() {},
 			func() { owed = append(owed, cancel(3)...) },
 			func() { s.service.Returns.give(await.Context(t), owed) },
@@ -198,7 +197,7 @@ func TestReconciler_Moving(t *testing.T) {
 		if l := s.clean("at the end", RepairNothing); l != (Ledger{Initial: 20, Left: 20}) {
 			t.Errorf("ledger at the end: %+v", l)
 		}
-		// What always moves without the lock is looked at under it.
+		// An item that changes during every read is read under its lock.
 		if i := look(func() {
 			if err := rdb.HIncrBy(await.Context(t), s.saleKey("sale"), "sequence", 1).Err(); err != nil {
 				t.Error(err)
@@ -209,9 +208,9 @@ func TestReconciler_Moving(t *testing.T) {
 	})
 }
 
-// TestReconciler_Drifts injects each kind of difference by hand. It is found, and
-// named as what it is; a repair repairs it and what it repaired stays so. The engines
-// cannot tell these apart, so the short run uses only one of them.
+// TestReconciler_Drifts injects each kind of difference by hand. It is found and named
+// correctly; a repair corrects it permanently. The engine makes no difference here, so the
+// short run uses only one.
 func TestReconciler_Drifts(t *testing.T) {
 	t.Parallel()
 	testDrifts(t, redistest.Redis(t))
@@ -230,7 +229,7 @@ func testDrifts(t *testing.T, rdb *redis.Client) {
 		inject func(s *site, orders []Order)
 		want   Drift // Note is not compared
 		more   string
-		stays  bool // no repair can mend it
+		stays  bool // no repair can correct it
 	}{
 		{"left too low", func(s *site, _ []Order) { s.hset("sale", "left", 90) },
 			Drift{Kind: DriftLeft, Expected: 93, Found: 90, Units: 3, Count: 1}, "", false},
@@ -313,7 +312,7 @@ func testDrifts(t *testing.T, rdb *redis.Client) {
 
 const someID = "01890a5d-ac96-774b-bcce-b302099a8057"
 
-// wantDrift finds a difference twice, has it repaired, and finds it no more.
+// wantDrift finds a difference twice, repairs it, and finds it no more.
 func (s *site) wantDrift(want Drift, more string, stays bool) {
 	t := s.t
 	t.Helper()
@@ -331,7 +330,7 @@ func (s *site) wantDrift(want Drift, more string, stays bool) {
 		}
 	}
 	if after := s.redisState(); after != before {
-		t.Errorf("a look changed Redis from\n%s to\n%s", before, after)
+		t.Errorf("an examination changed Redis from\n%s to\n%s", before, after)
 	}
 	r := s.reconcile(RepairAll)
 	for _, d := range r.Drifts {
@@ -347,7 +346,7 @@ func (s *site) wantDrift(want Drift, more string, stays bool) {
 	}
 	l := s.clean("after the repair", RepairNothing)
 	if want := (Ledger{Initial: 100, Left: 93, Held: 1, Sold: 6}); l != want || r.Ledger != want {
-		t.Errorf("ledger after the repair: %+v, told by it: %+v, want %+v", l, r.Ledger, want)
+		t.Errorf("ledger after the repair: %+v, in its report: %+v, want %+v", l, r.Ledger, want)
 	}
 	s.work()
 	s.drained()
@@ -357,8 +356,8 @@ func (s *site) wantDrift(want Drift, more string, stays bool) {
 	auditStore(t, s.store)
 }
 
-// TestReconciler_LeakedHold: a count that is one too high keeps its buyer from
-// buying; with it repaired the purchase goes through.
+// TestReconciler_LeakedHold: a count that is too high by one keeps its buyer from buying;
+// after the repair the purchase succeeds.
 func TestReconciler_LeakedHold(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {

@@ -14,22 +14,21 @@ import (
 const recordsPage = 1000
 
 const (
-	// wrongMax is how many wrong records a look counts. One is enough to have the
-	// sale rebuilt.
+	// wrongMax is how many wrong records a check counts. One is enough to rebuild the sale.
 	wrongMax = 10_000
-	// queuedBuyersMax bounds the buyers of queued orders that a look remembers.
+	// queuedBuyersMax bounds the buyers of queued orders that a check keeps.
 	queuedBuyersMax = 50_000
 )
 
-// errSeenEnough ends a look at the records early.
+// errSeenEnough ends a check of the records early.
 var errSeenEnough = errors.New("order: enough records read")
 
-// recordCheck compares each record of a sale with the database and the queue, page by
-// page. It counts what is wrong: the repair is a new build of the sale, whatever it is.
-// Its result stands only for an item to which nothing has happened meanwhile.
+// recordCheck compares each record of a sale with the database and the queue, page by page.
+// It only counts wrong records: the repair is always a rebuild of the sale. The result is
+// valid only if the item did not change meanwhile.
 type recordCheck struct {
 	wrong  map[inventory.EntryKey]bool // orders, and buyers with an empty key
-	queued map[string]int64            // units that each buyer has in the queue and in no row
+	queued map[string]int64            // units of each buyer that are in the queue and in no row
 	page   []task                      // queued orders to be searched for
 	// crowded is set when too many buyers have queued orders to compare what each holds.
 	crowded bool
@@ -43,7 +42,7 @@ func newRecordCheck() *recordCheck {
 
 func (r *recordCheck) size() int { return len(r.wrong) }
 
-// queue takes a queued order whose units the sale should count.
+// queue adds a queued order whose units the sale should count.
 func (r *recordCheck) queue(t *task) {
 	r.page = append(r.page, *t)
 	if _, known := r.queued[t.UserID]; !known && len(r.queued) >= queuedBuyersMax {
@@ -63,7 +62,7 @@ func (r *recordCheck) add(keys ...inventory.EntryKey) error {
 	return nil
 }
 
-// checkTasks searches for the queued orders of a page that the sale does not know.
+// checkTasks finds queued orders of a page that the sale does not have.
 func (x *inspector) checkTasks(ctx context.Context, i *inspection) error {
 	r := i.deep
 	keys := make([]inventory.EntryKey, len(r.page))
@@ -88,7 +87,7 @@ func remembers(e *inventory.Entry, order string, quantity int64) bool {
 	return e.Known && e.OrderID == order && e.Quantity == quantity && !e.Returned
 }
 
-// check compares the records with the database, once the queue is read.
+// check compares the records with the database, after the queue was read.
 func (x *inspector) check(ctx context.Context, i *inspection) error {
 	if !i.seen.live.Loaded || i.seen.live.Damaged {
 		return nil
@@ -111,7 +110,7 @@ func (x *inspector) check(ctx context.Context, i *inspection) error {
 	return nil
 }
 
-// checkQueued searches for buyers of queued orders whom the sale counts wrongly.
+// checkQueued finds buyers of queued orders with a wrong count in the sale.
 func (x *inspector) checkQueued(ctx context.Context, i *inspection) error {
 	for users := range slices.Chunk(slices.Collect(maps.Keys(i.deep.queued)), recordsPage) {
 		if err := x.checkBuyers(ctx, i, users, nil); err != nil {
@@ -121,8 +120,8 @@ func (x *inspector) checkQueued(ctx context.Context, i *inspection) error {
 	return nil
 }
 
-// checkEntries searches for orders that the sale counts and nobody else knows of, or
-// counts although they are closed, or does not although they stand.
+// checkEntries finds entries of the sale whose order exists nowhere else, closed orders
+// that the sale counts, and open ones that it does not count.
 func (x *inspector) checkEntries(ctx context.Context, i *inspection) error {
 	q := x.tasksOf(i.item)
 	return x.records.EachEntry(ctx, i.item, func(page []inventory.Entry) error {
@@ -167,7 +166,7 @@ func (x *inspector) checkEntries(ctx context.Context, i *inspection) error {
 	})
 }
 
-// checkOrders searches for committed orders and their buyers that the sale does not know.
+// checkOrders finds committed orders and their buyers that the sale does not have.
 func (x *inspector) checkOrders(ctx context.Context, i *inspection) error {
 	after := ""
 	for {
@@ -202,7 +201,7 @@ func (x *inspector) checkOrders(ctx context.Context, i *inspection) error {
 	}
 }
 
-// checkCounts searches for buyers whom the sale counts with other units than they hold.
+// checkCounts finds buyers whose count in the sale differs from the units that they hold.
 func (x *inspector) checkCounts(ctx context.Context, i *inspection) error {
 	return x.records.EachCount(ctx, i.item, func(page []inventory.BuyerCount) error {
 		users := make([]string, len(page))
@@ -214,8 +213,8 @@ func (x *inspector) checkCounts(ctx context.Context, i *inspection) error {
 	})
 }
 
-// checkBuyers compares the sale's counts of some buyers, which it reads if they are
-// nil, with what these hold.
+// checkBuyers compares the sale's counts of some buyers, which it reads if counts is nil,
+// with the units that they hold.
 func (x *inspector) checkBuyers(ctx context.Context, i *inspection, users []string, counts []int64) (err error) {
 	if len(users) == 0 || i.deep.crowded {
 		return nil

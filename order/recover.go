@@ -21,27 +21,27 @@ import (
 type RecoverFrom string
 
 const (
-	// RecoverFromRedis recreates in the database the orders that only Redis knows.
+	// RecoverFromRedis recreates in the database the orders that only Redis has.
 	RecoverFromRedis RecoverFrom = "redis"
 	// RecoverFromDatabase discards them.
 	RecoverFromDatabase RecoverFrom = "database"
 )
 
-// What a recovery did about an order.
+// The actions of a recovery on an order.
 const (
-	recoverRecreated = "recreated" // only Redis knew it; it is confirmed again
-	recoverCancelled = "cancelled" // Redis knows that its units were returned; the database did not
-	recoverDiscarded = "discarded" // only Redis knew it; it is gone
-	recoverReopened  = "reopened"  // Redis knew that its units were returned; it holds them again
+	recoverRecreated = "recreated" // only Redis had it; it is confirmed again
+	recoverCancelled = "cancelled" // Redis has released its units; the database had not
+	recoverDiscarded = "discarded" // only Redis had it; it is removed
+	recoverReopened  = "reopened"  // Redis had released its units; it holds them again
 	recoverUnread    = "unreadable"
 
-	// recoverPayWithin is the time to pay that an unpaid order has after a recovery, if
-	// its item's payment window is shorter.
+	// recoverPayWithin is the minimum time to pay that an unpaid order has after a
+	// recovery.
 	recoverPayWithin = 24 * time.Hour
 )
 
-// RecoveredOrder is an order about which the database and Redis differed. Its JSON is
-// one line of the list that a recovery writes.
+// RecoveredOrder is an order about which the database and Redis differed. Its JSON is one
+// line of the list that a recovery writes.
 type RecoveredOrder struct {
 	ItemID         string    `json:"item_id"`
 	OrderID        string    `json:"order_id"`
@@ -52,16 +52,16 @@ type RecoveredOrder struct {
 	Action         string    `json:"action"`     // recreated, cancelled, discarded, reopened or unreadable
 }
 
-// RecoveredItem is what a recovery did about one item.
+// RecoveredItem is the result of the recovery of one item.
 type RecoveredItem struct {
 	ItemID    string
-	Recreated int // orders confirmed again, or with From database: none
-	Cancelled int // orders closed, because Redis knows that their units were returned
-	Discarded int // orders that only Redis knew
-	Reopened  int // orders whose units Redis took for returned
-	Unread    int // records that cannot be read
-	// TotalBefore and TotalAfter are the item's total stock, which changes when the
-	// database has lost a restock.
+	Recreated int // orders confirmed again; none with RecoverFromDatabase
+	Cancelled int // orders closed, because Redis has released their units
+	Discarded int // orders that only Redis had
+	Reopened  int // orders whose units Redis had released
+	Unread    int // records that cannot be parsed
+	// TotalBefore and TotalAfter are the item's total stock, which changes if the database
+	// has lost a restock.
 	TotalBefore, TotalAfter int64
 }
 
@@ -75,8 +75,8 @@ type RecovererConfig struct {
 	// List receives a line of JSON for every order about which the two differed. With
 	// RecoverFromDatabase it is the last record of the discarded orders.
 	List io.Writer
-	// Sync makes durable what was written to List. It is called before a decision
-	// takes effect.
+	// Sync makes the lines written to List durable. It is called before a decision takes
+	// effect.
 	Sync func() error
 	By   By
 }
@@ -84,10 +84,10 @@ type RecovererConfig struct {
 // ErrDecided says that another recovery has decided about the item meanwhile.
 var ErrDecided = errors.New("order: another recovery has decided about the item")
 
-// Recoverer carries out the decision about stopped sales; see [HighWater]. It works
-// beside the service: a stopped sale sells nothing, is loaded by nobody, and its queued
-// orders wait. Each step can be repeated; the last one ends the stop, and every step
-// fails once it has ended.
+// Recoverer carries out the decision about stopped sales; see [HighWater]. It can run
+// beside the service: a stopped sale sells nothing, no process loads it, and its queued
+// orders wait. Each step can be repeated. The last one ends the stop, after which every
+// step fails.
 type Recoverer struct{ RecovererConfig }
 
 // NewRecoverer returns a Recoverer.
@@ -97,14 +97,15 @@ func NewRecoverer(cfg RecovererConfig) *Recoverer { return &Recoverer{cfg} }
 const recoverPage = 500
 
 // Recover carries out a decision about these items, and calls done for each. With
-// RecoverFromDatabase the epoch is raised first, so that no process goes on with what it
-// remembers of a sale; all sales are loaded again then. An item that cannot be recovered
-// does not keep it from the others.
+// RecoverFromDatabase it first raises the epoch, so that no process uses its earlier data
+// of a sale; all sales are loaded again then. If an item cannot be recovered, the others
+// still are.
 //
 // Errors: ErrDatabase, ErrDecided, inventory.ErrUnavailable, inventory.ErrIncomplete with
-// RecoverFromRedis, and those of List and Sync. A repeat goes on where it has stopped.
+// RecoverFromRedis, and those of List and Sync. A repeat continues where an error stopped
+// it.
 func (r *Recoverer) Recover(ctx context.Context, from RecoverFrom, items []Behind, done func(RecoveredItem)) error {
-	// All of them have the mark by which a step knows that nobody has decided yet.
+	// The mark shows each step that the item is still undecided.
 	if err := r.Store.markBehind(ctx, items); err != nil {
 		return err
 	}
@@ -136,8 +137,8 @@ func (r *Recoverer) Recover(ctx context.Context, from RecoverFrom, items []Behin
 	return errors.Join(errs...)
 }
 
-// queued reads the quantities of the tasks of these items by order, in one scan of
-// each partition's queue. Their workers make rows of them.
+// queued reads the quantities of the tasks of these items by order, in one scan of each
+// partition's queue. Workers commit these orders.
 func (r *Recoverer) queued(ctx context.Context, items []Behind) (map[string]map[string]int64, error) {
 	queued := make(map[string]map[string]int64, len(items))
 	partitions := make(map[int]bool)
@@ -154,7 +155,7 @@ func (r *Recoverer) queued(ctx context.Context, items []Behind) (map[string]map[
 			if of := queued[t.ItemID]; err == nil && of != nil {
 				of[t.ID] = t.Quantity
 			}
-			return nil // a task that cannot be read is no order of these items
+			return nil // an unreadable task is not an order of these items
 		})
 		if err != nil {
 			return nil, fmt.Errorf("read queued orders: %w: %w", inventory.ErrUnavailable, err)
@@ -173,7 +174,7 @@ type itemRecovery struct {
 }
 
 func (x *itemRecovery) run(ctx context.Context) error {
-	// Also before anything is changed: an incomplete record must not be taken for one.
+	// Check first: an incomplete record must not be mistaken for a complete one.
 	if _, _, err := inventory.StoppedSale(ctx, x.Redis, x.Partitions, x.behind.ItemID); err != nil && x.from == RecoverFromRedis {
 		return err
 	}
@@ -206,10 +207,10 @@ func (x *itemRecovery) run(ctx context.Context) error {
 // contradiction is an entry of Redis that the database contradicts.
 type contradiction struct {
 	entry inventory.Entry
-	row   bool // there is one
+	row   bool // the order has a row
 }
 
-// page compares a page of Redis's entries with the rows, and acts on what differs.
+// page compares a page of the entries in Redis with the rows, and resolves the differences.
 func (x *itemRecovery) page(ctx context.Context, row *itemRow, entries []inventory.Entry) error {
 	ids := make([]string, 0, len(entries))
 	for i := range entries {
@@ -230,7 +231,7 @@ func (x *itemRecovery) page(ctx context.Context, row *itemRow, entries []invento
 		e := &entries[i]
 		held, known := holds[e.OrderID]
 		if e.Returned {
-			// A dead letter of an order that was rejected: its units are back.
+			// A dead letter of a rejected order: its units were released.
 			delete(x.queued, e.OrderID)
 		}
 		_, queued := x.queued[e.OrderID]
@@ -248,7 +249,7 @@ func (x *itemRecovery) page(ctx context.Context, row *itemRow, entries []invento
 	if x.from == RecoverFromDatabase || len(differ) == 0 {
 		return nil
 	}
-	// What is listed is durable before it is done, so that a repeat lists the rest.
+	// The list is durable before the changes are made, so a repeat lists the rest.
 	if err := x.Sync(); err != nil {
 		return fmt.Errorf("write the list of orders: %w", err)
 	}
@@ -262,7 +263,7 @@ func (x *itemRecovery) page(ctx context.Context, row *itemRow, entries []invento
 	})
 }
 
-// step is a transaction of the recovery. Errors: ErrDecided.
+// step runs a transaction of the recovery. Errors: ErrDecided.
 func (x *itemRecovery) step(ctx context.Context, operation string, fn func(ctx context.Context, c conn, now int64) error) error {
 	return x.Store.transition(ctx, operation, func(ctx context.Context, c conn, now int64) error {
 		var behind int64
@@ -276,7 +277,7 @@ func (x *itemRecovery) step(ctx context.Context, operation string, fn func(ctx c
 	})
 }
 
-// record lists a difference with what is done about it.
+// record lists a difference with the action on it.
 func (x *itemRecovery) record(d *contradiction) error {
 	e := &d.entry
 	switch {
@@ -285,7 +286,7 @@ func (x *itemRecovery) record(d *contradiction) error {
 	case x.from == RecoverFromRedis:
 		return x.list(&x.report.Recreated, recoverRecreated, e)
 	case !d.row && e.Returned:
-		return nil // it held nothing, and nobody needs to know
+		return nil // it held no units, so it is not listed
 	case !d.row:
 		return x.list(&x.report.Discarded, recoverDiscarded, e)
 	default:
@@ -319,8 +320,8 @@ func createdAt(id string) time.Time {
 	return time.Unix(seconds, nanos).UTC().Truncate(time.Millisecond)
 }
 
-// recoverOrder makes the database agree with an entry of Redis. A repeat changes
-// nothing, and so does an order that a worker has committed meanwhile.
+// recoverOrder makes the database agree with an entry of Redis. A repeat changes nothing,
+// and neither does an order that a worker has committed meanwhile.
 func recoverOrder(ctx context.Context, c conn, row *itemRow, d *contradiction, now int64) error {
 	e := &d.entry
 	status, closedAt, reason, expiresAt := StatusConfirmed, int64(0), "", int64(0)
@@ -370,11 +371,12 @@ const (
 	recreateOrder = `INSERT INTO orders (id, item_id, user_id, quantity, unit_price_minor, currency, status, reason, idempotency_key,
 		created_at, confirmed_at, expires_at, closed_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13) ON CONFLICT DO NOTHING`
 	closeRecovered = `UPDATE orders SET status = 'cancelled', reason = '` + reasonRecovered + `', closed_at = ?1 WHERE id = ?2 AND ` + ordersHold
-	// Whether the money of such an order went back is not known: it needs attention.
+	// It is unknown whether the money was returned, so an operator must check it.
 	payLate = `UPDATE payments SET received_as = 'late', outcome = 'late' WHERE order_id = ?1 AND outcome = 'accepted'`
-	// The units were sold from a total that the database may have lost as well.
+	// The units were sold from a total whose increase the database may have lost, too.
 	recountItem = `UPDATE items SET sold = sold + ?1, total = MAX(total, sold + ?1) WHERE id = ?2`
-	// The row's buyer: Redis may know one who was erased after the backup by another name.
+	// The buyer comes from the row: Redis may have the earlier name of a buyer who was
+	// erased after the backup.
 	recountBuyer = `INSERT INTO buyers (item_id, user_id, quantity) SELECT ?1, user_id, MAX(?3, 0) FROM orders WHERE id = ?2
 		ON CONFLICT (item_id, user_id) DO UPDATE SET quantity = MAX(quantity + ?3, 0)`
 	extendWindows = `UPDATE orders SET expires_at = MAX(expires_at, ?1) WHERE id IN (
@@ -387,9 +389,9 @@ const (
 		VALUES (?1, ?2, 'recovered from Redis', ?3, ?4, ?5, ?6)`
 )
 
-// extend gives the item's unpaid orders their payment window again, and a day at least:
-// payments since the backup are lost, and the payment provider has to repeat them before
-// an order may expire and its unit be sold to another buyer.
+// extend gives the item's unpaid orders their payment window again, and at least a day:
+// payments since the backup are lost, and the payment provider must report them again
+// before an order may expire and its units are sold to another buyer.
 func (x *itemRecovery) extend(ctx context.Context, row *itemRow) error {
 	if row.PaymentWindowSeconds == 0 {
 		return nil
@@ -411,17 +413,16 @@ func (x *itemRecovery) extend(ctx context.Context, row *itemRow) error {
 	}
 }
 
-// lookTries bounds the reads of a sale to which units come back all the time.
+// lookTries bounds the reads of a sale that keeps changing through releases.
 const lookTries = 100
 
-// redis reads the sale in Redis, and the units of closed orders that it does not have
-// back yet. Such units come back without the item's lock, so it reads until none did
-// meanwhile.
+// redis reads the sale in Redis, and the units of closed orders that are not released there
+// yet. Releases do not take the item's lock, so it reads until none happened meanwhile.
 func (x *itemRecovery) redis(ctx context.Context) (sale inventory.Sale, whole bool, owed int64, err error) {
 	if x.from == RecoverFromDatabase {
 		sale, _, err = inventory.StoppedSale(ctx, x.Redis, x.Partitions, x.behind.ItemID)
 		if errors.Is(err, inventory.ErrIncomplete) {
-			err = nil // it is not asked what it knows
+			err = nil // with this decision the data in Redis does not matter
 		}
 		return sale, false, 0, err
 	}
@@ -440,8 +441,8 @@ func (x *itemRecovery) redis(ctx context.Context) (sale inventory.Sale, whole bo
 	return sale, false, 0, fmt.Errorf("units of %s keep being returned: %w", x.behind.ItemID, inventory.ErrUnavailable)
 }
 
-// owed counts the units of closed orders that Redis does not have back yet. The
-// database counts them neither as sold nor does Redis as left.
+// owed counts the units of closed orders that are not released in Redis yet. The database
+// no longer counts them as sold, and Redis does not count them as left yet.
 func (x *itemRecovery) owed(ctx context.Context) (units int64, err error) {
 	db, err := x.Store.Reader().DB()
 	if err != nil {
@@ -467,7 +468,7 @@ func (x *itemRecovery) owed(ctx context.Context) (units int64, err error) {
 	return units, nil
 }
 
-// finish declares the item's rows right: their revision rises above Redis's.
+// finish makes the item's rows valid: it raises their revision above the one in Redis.
 func (x *itemRecovery) finish(ctx context.Context, sale inventory.Sale, whole bool, owed int64) error {
 	item := x.behind.ItemID
 	queued, err := x.uncommitted(ctx)
@@ -484,7 +485,7 @@ func (x *itemRecovery) finish(ctx context.Context, sale inventory.Sale, whole bo
 		}
 		total := row.Total
 		if x.from == RecoverFromRedis && whole && sale.Version > row.Version {
-			// A restock or another change of the item is lost.
+			// A restock or another change of the item was lost.
 			total = sale.Left + row.Sold + queued + owed
 			row.PerUserLimit, row.OpensAt, row.ClosesAt = sale.PerUserLimit, toMillis(sale.OpensAt), toMillis(sale.ClosesAt)
 			if sale.Control != "" {
@@ -518,8 +519,8 @@ func (x *itemRecovery) finish(ctx context.Context, sale inventory.Sale, whole bo
 	return nil
 }
 
-// uncommitted sums the units of queued orders that are no rows yet. They stay so: the
-// tasks of a stopped sale wait.
+// uncommitted sums the units of queued orders that have no row. They stay queued, because
+// the tasks of a stopped sale wait.
 func (x *itemRecovery) uncommitted(ctx context.Context) (units int64, err error) {
 	for ids := range slices.Chunk(slices.Collect(maps.Keys(x.queued)), recoverPage) {
 		rows, err := x.Store.holding(ctx, ids)

@@ -9,8 +9,8 @@ import (
 	"flashsale/inventory"
 )
 
-// TestRecoverOrder_Paid: after the restore of a backup Redis knows that a paid order's
-// units came back. Whether its money did is for a person to find out.
+// TestRecoverOrder_Paid: after the restore of a backup, Redis has released a paid order's
+// units. An operator must find out whether the payment was refunded.
 func TestRecoverOrder_Paid(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)

@@ -27,8 +27,8 @@ func (s *site) backup() string {
 	return path
 }
 
-// restore makes the site's database what it was, and returns the HighWater of a process
-// that starts on it.
+// restore puts the backup's data into the site's database, and returns the HighWater of a
+// process that starts on it.
 func (s *site) restore(path string) *HighWater {
 	s.t.Helper()
 	run := func(text string, args ...any) {
@@ -38,7 +38,7 @@ func (s *site) restore(path string) *HighWater {
 		}
 	}
 	run("ATTACH ? AS backup", path)
-	// The orders first: a trigger counts them in their items' rows.
+	// The orders first: a trigger updates the counts in their items' rows.
 	for _, table := range []string{"orders", "items", "buyers", "payments", "releases", "stock_changes", "audit", "meta"} {
 		run("DELETE FROM main." + table)
 		run("INSERT INTO main." + table + " SELECT * FROM backup." + table)
@@ -47,7 +47,7 @@ func (s *site) restore(path string) *HighWater {
 	return s.highWater()
 }
 
-// stops checks all items, and wants the site's to be stopped.
+// stops checks all items, and expects only the site's to be stopped.
 func (s *site) stops(h *HighWater) []Behind {
 	s.t.Helper()
 	stopped := h.mustCheck(s.t)
@@ -57,7 +57,7 @@ func (s *site) stops(h *HighWater) []Behind {
 	return stopped
 }
 
-// recover decides about items; during is called when the list is made durable.
+// recover decides about items; during is called when the list is synced.
 func (s *site) recover(h *HighWater, from RecoverFrom, items []Behind, during func() error) (RecoveredItem, map[string]int, error) {
 	s.t.Helper()
 	var list bytes.Buffer
@@ -79,7 +79,7 @@ func (s *site) recover(h *HighWater, from RecoverFrom, items []Behind, during fu
 	return done, actions, err
 }
 
-// buys places purchases of new buyers, and returns how many are confirmed.
+// buys places purchases of new buyers, and returns the number of confirmed ones.
 func (s *site) buys(users ...string) (confirmed int) {
 	s.t.Helper()
 	for _, user := range users {
@@ -94,7 +94,7 @@ func (s *site) buys(users ...string) (confirmed int) {
 	return confirmed
 }
 
-// resumes wants nothing to be stopped, and the database to agree with itself.
+// resumes expects that no item is stopped, and that the database is consistent.
 func (s *site) resumes(h *HighWater) {
 	s.t.Helper()
 	if stopped := h.mustCheck(s.t); len(stopped) != 0 {
@@ -111,8 +111,8 @@ func (s *site) resumes(h *HighWater) {
 	auditStore(s.t, s.store)
 }
 
-// TestHighWater_Sticks: nothing that is committed after the restore, and no loss in
-// Redis, ends the stop; a newer file in the database's place does.
+// TestHighWater_Sticks: neither commits after the restore nor a loss in Redis end the stop;
+// replacing the database with a newer file does.
 func TestHighWater_Sticks(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, redistest.Embedded(t), false, newItem("", 6, 1))
@@ -128,14 +128,14 @@ func TestHighWater_Sticks(t *testing.T) {
 	h := s.restore(old)
 	s.stops(h)
 	for _, reference := range []string{"psp-1", "psp-2", "psp-3"} {
-		// The first one pays; what matters is that each is committed.
+		// Only the first one pays, but each of them is committed.
 		if _, err := s.service.Pay(await.Context(t), first.Order.ID, Payment{reference, 1999, "EUR"}); err != nil && !errors.Is(err, ErrOrderFinal) {
 			t.Fatal(err)
 		}
 	}
 	s.stops(h)
 	stop = s.work()
-	await.True(t, "the queued order to be put off", func() bool {
+	await.True(t, "the queued order to be snoozed", func() bool {
 		st, err := s.queue.Stats(await.Context(t))
 		return err == nil && st.Ready+st.Leased == 0 && st.Delayed == 1
 	})
@@ -153,8 +153,8 @@ func TestHighWater_Sticks(t *testing.T) {
 	}
 }
 
-// TestHighWater_OtherDatabaseMeanwhile: another database on the same Redis takes away
-// nothing of what is recorded of this one.
+// TestHighWater_OtherDatabaseMeanwhile: another database on the same Redis does not remove
+// the marks of this one.
 func TestHighWater_OtherDatabaseMeanwhile(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, redistest.Embedded(t), false, newItem("", 3, 1))
@@ -208,7 +208,7 @@ func TestRecover_Twice(t *testing.T) {
 		return nil
 	})
 	if !errors.Is(err, ErrDecided) {
-		t.Errorf("the overtaken decision: %v, want %v", err, ErrDecided)
+		t.Errorf("the second decision: %v, want %v", err, ErrDecided)
 	}
 	if row := itemOf(t, s.store, s.item); row.Sold != 3 || row.Total != 3 {
 		t.Errorf("sold %d of %d, want 3 of 3", row.Sold, row.Total)
@@ -216,8 +216,8 @@ func TestRecover_Twice(t *testing.T) {
 	s.resumes(h)
 }
 
-// TestRecover_Interrupted: a recovery that is broken off is finished by the next, with
-// the units and the changes of the total counted once.
+// TestRecover_Interrupted: an interrupted recovery is finished by the next, and the units
+// and the changes of the total count once.
 func TestRecover_Interrupted(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, redistest.Embedded(t), false, newItem("", 2, 1))
@@ -238,7 +238,7 @@ func TestRecover_Interrupted(t *testing.T) {
 	broken := errors.New("the disk is full")
 	syncs := 0
 	_, _, err := s.recover(h, RecoverFromRedis, s.stops(h), func() error {
-		if syncs++; syncs == 2 { // behind the first page
+		if syncs++; syncs == 2 { // after the first page
 			return broken
 		}
 		return nil
@@ -247,7 +247,7 @@ func TestRecover_Interrupted(t *testing.T) {
 		t.Fatalf("the first recovery: %v, want %v", err, broken)
 	}
 	if rows := allRows(t, s.store); len(rows) != 4 {
-		t.Fatalf("%d orders after the broken recovery, want 4", len(rows))
+		t.Fatalf("%d orders after the interrupted recovery, want 4", len(rows))
 	}
 	done, _, err := s.recover(h, RecoverFromRedis, s.stops(h), nil)
 	if err != nil || done.TotalAfter != 6 {
@@ -266,7 +266,7 @@ func TestRecover_Interrupted(t *testing.T) {
 }
 
 // TestRecover_DeadLetter: the units of a dead letter whose order was rejected after the
-// backup are back, and count once.
+// backup are released, and count once.
 func TestRecover_DeadLetter(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, redistest.Embedded(t), false, newItem("", 3, 1))
@@ -304,8 +304,8 @@ func TestRecover_DeadLetter(t *testing.T) {
 	}
 }
 
-// TestRecover_PaidMeanwhile: money for an order that was cancelled after the backup, and
-// that arrives during the stop, needs a refund afterwards.
+// TestRecover_PaidMeanwhile: a payment that arrives during the stop, for an order that was
+// cancelled after the backup, needs a refund afterwards.
 func TestRecover_PaidMeanwhile(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, redistest.Embedded(t), false, asking("", 2, 1, time.Minute))
@@ -338,12 +338,13 @@ func TestRecover_PaidMeanwhile(t *testing.T) {
 	}
 	o, err := s.store.Order(ctx, kept.Order.ID)
 	if err != nil || o.ExpiresAt.Before(time.Now().Add(recoverPayWithin-time.Hour)) {
-		t.Errorf("an unpaid order expires at %v, %v, want it to have a day", o.ExpiresAt, err)
+		t.Errorf("an unpaid order expires at %v, %v, want it to have at least a day", o.ExpiresAt, err)
 	}
 }
 
 // TestRecover_Erased: an order was cancelled and its buyer erased after the backup. Redis
-// knows the buyer by the pseudonym, and the row by the name; the units go off the row's buyer.
+// has the buyer's pseudonym, and the row the name; the units are subtracted from the row's
+// buyer.
 func TestRecover_Erased(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, redistest.Embedded(t), false, asking("", 2, 1, time.Minute)).erasing()
@@ -365,7 +366,7 @@ func TestRecover_Erased(t *testing.T) {
 	s.resumes(h)
 }
 
-// TestRecover_Incomplete: a record of which Redis has lost a part is no record.
+// TestRecover_Incomplete: if Redis has lost a part of its data, the data is not used.
 func TestRecover_Incomplete(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, redistest.Embedded(t), false, newItem("", 3, 1))
@@ -375,7 +376,7 @@ func TestRecover_Incomplete(t *testing.T) {
 	s.mustPlace(s.purchase("u1", "k", 1, limit))
 	s.drained()
 	stop()
-	// As a load leaves it that is killed behind its first step.
+	// The state after a load that was killed after its first step.
 	ctx, key := await.Context(t), "fs:{p0}:"
 	if _, err := s.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
 		p.Del(ctx, key+"sale:"+s.item, key+"idempotency:"+s.item, key+"buyers:"+s.item)
@@ -394,8 +395,8 @@ func TestRecover_Incomplete(t *testing.T) {
 	s.resumes(h)
 }
 
-// TestRecover_Reopened: an item that had ended when the backup was made, and was opened
-// again, is removed from Redis at its next end.
+// TestRecover_Reopened: an item that had ended when the backup was made, and was reopened,
+// is removed from Redis after its next end.
 func TestRecover_Reopened(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -422,8 +423,8 @@ func TestRecover_Reopened(t *testing.T) {
 	})
 }
 
-// TestSweeper_Buried_Stopped: a dead letter of a sale that is stopped may be of an order
-// that was committed, and that the database has lost. It waits for the decision.
+// TestSweeper_Buried_Stopped: a dead letter of a stopped sale may belong to an order that
+// was committed, and that the database has lost. It waits for the decision.
 func TestSweeper_Buried_Stopped(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -436,7 +437,7 @@ func TestSweeper_Buried_Stopped(t *testing.T) {
 		if err != nil || len(f.Tasks) != 1 {
 			t.Fatal(f, err)
 		}
-		// It is committed, and what follows from that has failed until there were no tries left.
+		// It is committed, and the work after the commit has failed in every attempt.
 		mustCommit(t, s.store, mustParse(t, f.Tasks[0].ID, f.Tasks[0].Payload))
 		h.note(ctx)
 		if _, err := s.queue.Reject(ctx, queue.Rejection{Task: f.Tasks[0], Dead: true}); err != nil {
@@ -461,10 +462,10 @@ func TestSweeper_Buried_Stopped(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.resumes(h)
-		// The letter is still one of a purchase that nobody knows to be committed.
+		// The letter still belongs to a purchase that may be committed.
 		sweep()
 		if row := allRows(t, s.store)[p.Order.ID]; row.Status == "" {
-			t.Error("the letter was not looked at after the decision")
+			t.Error("the letter was not read after the decision")
 		}
 	})
 }

@@ -14,7 +14,7 @@ import (
 	"flashsale/queue"
 )
 
-// Sellable is what a recovery needs of the inventory.
+// Sellable is the part of the inventory that a recovery uses.
 type Sellable interface {
 	States(ctx context.Context) ([]inventory.State, error)
 	Marks(ctx context.Context, epoch int64, items []string) ([]inventory.Mark, error)
@@ -22,21 +22,21 @@ type Sellable interface {
 	Restorer
 }
 
-// Restorer makes Redis whole again.
+// Restorer reloads the sales into Redis.
 type Restorer interface {
 	ReloadAll(ctx context.Context, items []inventory.Loadable) (loaded int, err error)
 	Built(ctx context.Context, epoch int64) error
 	RewriteLogs(ctx context.Context) error
 }
 
-// Voider declares what Redis holds void.
+// Voider invalidates the data in Redis.
 type Voider interface {
 	Void(ctx context.Context, epoch int64, items []string) error
 	Declare(ctx context.Context, epoch int64) error
 	Adopt(epoch int64)
 }
 
-// Doer runs a function while a lock is held.
+// Doer runs a function while it holds a lock.
 type Doer interface {
 	Do(ctx context.Context, resource string, fn func(ctx context.Context, l *lock.Lock) error, opts ...lock.Option) error
 }
@@ -46,63 +46,63 @@ type Adder interface {
 	Enqueue(ctx context.Context, tasks ...queue.Task) ([]queue.Status, error)
 }
 
-// RecoveryConfig configures a Recovery. All but the functions are required.
+// RecoveryConfig configures a Recovery. All fields but HighWater, Nudges and the functions
+// are required.
 type RecoveryConfig struct {
 	Store *Store
 	Stock Sellable
-	// Locks let one process recover at a time, by the lock Resource, and one load
-	// the sales afterwards, by the lock Resource-load.
+	// Locks limits the checks that repair to one process at a time, by the lock Resource,
+	// and the loads of the sales to one process, by the lock Resource-load.
 	Locks    Doer
 	Resource string
-	// Expiries are the queues of orders that expire, one per partition.
+	// Expiries are the queues of expiry tasks, one per partition.
 	Expiries []Adder
-	// HighWater is asked to stop sales of which the database is older than Redis
-	// before any sale is declared void. Default nil: none is stopped.
+	// HighWater stops sales of which the database is older than Redis, before any sale is
+	// invalidated. Default nil: none is stopped.
 	HighWater *HighWater
 	// Nudges make Run check soon. Default: none.
 	Nudges Nudges
-	// OnLoss hears what was found, before anything is done about it.
+	// OnLoss receives a description of the loss before it is repaired.
 	OnLoss func(what string)
-	// OnRecovered learns of every recovery of this process: how many sales it
-	// loaded, how many orders will expire again in time, and how long all took.
+	// OnRecovered receives the result of every recovery by this process.
 	OnRecovered func(r Recovered)
 	OnError     func(error)
 }
 
-// Recovered is what a recovery did.
+// Recovered is the result of a recovery.
 type Recovered struct {
 	Epoch int64
 	Sales int
-	// Expiries are the orders whose task to expire was missing.
+	// Expiries is the number of orders whose expiry task was missing.
 	Expiries int
 	Took     time.Duration
 }
 
-// Recovery notices that Redis has lost data or has come back with older data,
-// and builds what is sold from again: out of the database and of what survives in
-// the queues. Any number of processes may run one; they do it once.
+// Recovery detects that Redis has lost data or returned with older data, and rebuilds the
+// sales from the database and the tasks that survive in the queues. Any number of processes
+// may run one; each loss is repaired once.
 //
-// What tells: an epoch that is missing or is not the database's; a sale that has
-// come less far than the database has seen it; another run of the server is the
-// occasion to compare all sales. Redis's data is at all times what it was at some
-// earlier instant, so a sale that has come as far as the database's rows has lost
-// none of their orders. What Redis lost of orders that are not rows is lost, with
-// the units taken for them, and nothing is wrong with the sale.
+// A loss is detected by an epoch that is missing or differs from the database's, or by a
+// sale whose sequence is below the one in the database. A new run id of the server triggers
+// a comparison of all sales. The data in Redis is always its state at some earlier instant,
+// so a sale whose sequence has reached the database's has lost no order that has a row. If
+// Redis lost orders without a row, it lost their units' reservation with them, and the sale
+// is correct.
 type Recovery struct {
 	RecoveryConfig
 
-	// one lets one check run at a time, and those who come meanwhile share the next.
-	// A channel, so that who has no more time need not wait for it.
+	// one lets one check run at a time, and callers that arrive meanwhile share the next.
+	// It is a channel, so a caller whose ctx ends stops waiting.
 	one chan struct{}
-	// full counts the checks of all sales that have begun.
+	// full counts the checks of all sales that have started.
 	full atomic.Int64
-	// reload says that the sales are to be loaded, and under which epoch.
+	// reload holds the epoch under which the sales must be loaded.
 	reload chan int64
 
-	// The rest belongs to who holds one.
+	// The rest belongs to the holder of one.
 	last  error    // of the last full check
 	runs  []string // of the servers, by partition, as last seen
-	after string   // the last item of the page before
+	after string   // the last item of the previous page
 }
 
 // NewRecovery returns a Recovery.
@@ -122,20 +122,21 @@ func NewRecovery(cfg RecoveryConfig) *Recovery {
 	return &Recovery{RecoveryConfig: cfg, one: make(chan struct{}, 1), reload: make(chan int64, 1)}
 }
 
-// markPage is how many sales are compared at a time.
+// markPage is how many sales are compared together.
 const markPage = 500
 
-// checkLimit bounds one check, the wait for another process's included.
+// checkLimit bounds one check, including the wait for another process's check.
 const checkLimit = 10 * time.Second
 
-// Nudges tell a Recovery that a connection to Redis is new, and may lead to another server,
-// or to the same one after a restart. They exist before the connections and the Recovery.
+// Nudges notify a Recovery that a connection to Redis is new, and may lead to another
+// server, or to the same one after a restart. They are created before the connections and
+// the Recovery.
 type Nudges chan struct{}
 
 // NewNudges returns Nudges for one Recovery.
 func NewNudges() Nudges { return make(chan struct{}, 1) }
 
-// Nudge makes the Recovery check soon. It does not wait.
+// Nudge makes the Recovery check soon. It does not block.
 func (n Nudges) Nudge() {
 	select {
 	case n <- struct{}{}:
@@ -143,17 +144,17 @@ func (n Nudges) Nudge() {
 	}
 }
 
-// nudgePause lets connections that are opened together be one occasion to check,
-// those of the check itself among them.
+// nudgePause groups connections that are opened together, including those of the check
+// itself, into one check.
 const nudgePause = 50 * time.Millisecond
 
-// Run checks after every interval and every nudge, and loads the sales after a
-// loss, until ctx ends.
+// Run checks at intervals and after every nudge, and loads the sales after a loss, until
+// ctx ends.
 func (r *Recovery) Run(ctx context.Context, every time.Duration) {
 	var loads sync.WaitGroup
 	defer loads.Wait()
-	// Apart from the checks: a large sale takes longer than Redis may take to lose
-	// its data once more.
+	// In its own goroutine: loading a large sale may take so long that Redis loses its data
+	// again.
 	loads.Go(func() {
 		for {
 			select {
@@ -183,7 +184,7 @@ func (r *Recovery) Run(ctx context.Context, every time.Duration) {
 	}
 }
 
-// unnudge forgets the nudges up to now, which the check that follows is for.
+// unnudge drops a nudge that arrived before the check that follows.
 func (r *Recovery) unnudge() {
 	select {
 	case <-r.Nudges:
@@ -191,17 +192,15 @@ func (r *Recovery) unnudge() {
 	}
 }
 
-// Check compares all of Redis with the database, and declares what it holds void
-// if it has lost anything. After nil, no sale is left that is older than the
-// database's rows were when it was called; the sales that are missing then are
-// loaded by Run, or by their next purchase.
+// Check compares all of Redis with the database, and invalidates the data in Redis if any
+// was lost. After nil, no sale is older than the database's rows were when it was called.
+// Run loads the sales that are missing then, or their next purchase does.
 func (r *Recovery) Check(ctx context.Context) error { return r.check(ctx, true) }
 
-// Lost is Check for who has found a sale gone, or seen one of the epoch rewound,
-// unless that is 0, stand at less than its scripts had told before. The latter is
-// proof of older data, also where no row is missing from it: a worker may hold
-// orders that are in no queue any more, and only under another epoch does it look
-// after them.
+// Lost is Check for a caller that has found a sale missing. If rewound is not 0, the caller
+// has seen a sale of that epoch with a lower sequence than scripts had returned before.
+// This proves that the data is older, even if no row is missing from it: a worker may hold
+// orders that are in no queue any more, and it checks their sales only under another epoch.
 func (r *Recovery) Lost(ctx context.Context, rewound int64) error {
 	if rewound == 0 {
 		return r.Check(ctx)
@@ -238,7 +237,7 @@ func (r *Recovery) check(ctx context.Context, all bool) error {
 	if !all {
 		return r.checkOnce(ctx, false, 0)
 	}
-	// Who waited shares what another has found since: it began after both came.
+	// A caller that waited shares the result of a check that began after its call.
 	if r.full.Load() > before {
 		return r.last
 	}
@@ -247,8 +246,8 @@ func (r *Recovery) check(ctx context.Context, all bool) error {
 	return r.last
 }
 
-// checkOnce is one check. The data of the epoch rewound, if there is one, is known
-// to be older than it was. The caller holds one.
+// checkOnce runs one check. If rewound is not 0, the data of that epoch is known to be
+// older than it was. The caller holds one.
 func (r *Recovery) checkOnce(ctx context.Context, all bool, rewound int64) error {
 	loss, err := r.look(ctx, all, rewound)
 	if err != nil || loss.what == "" {
@@ -256,14 +255,14 @@ func (r *Recovery) checkOnce(ctx context.Context, all bool, rewound int64) error
 	}
 	for {
 		err := r.Locks.Do(ctx, r.Resource, func(ctx context.Context, _ *lock.Lock) error {
-			// Another process may have been quicker.
+			// Another process may have repaired it already.
 			loss, err := r.look(ctx, true, rewound)
 			if err != nil || loss.what == "" {
 				return err
 			}
 			return r.void(ctx, loss)
 		})
-		// A process that did not run for longer than the lock's TTL looks again: another
+		// A process that was paused for longer than the lock's TTL checks again: another
 		// one may have recovered meanwhile.
 		if !errors.Is(err, lock.ErrLost) || !pause.For(ctx, lostPause) {
 			return err
@@ -271,19 +270,19 @@ func (r *Recovery) checkOnce(ctx context.Context, all bool, rewound int64) error
 	}
 }
 
-// lostPause is between two tries of a check whose lock was lost.
+// lostPause is the pause before a check whose lock was lost is repeated.
 const lostPause = 50 * time.Millisecond
 
-// loss is what a look has found.
+// loss is the result of a check.
 type loss struct {
-	what  string // empty: nothing
-	epoch int64  // the database's
-	least int64  // the epoch that Redis knows, if it is the higher one
+	what  string // empty: no loss
+	epoch int64  // the database's epoch
+	least int64  // the epoch in Redis, if it is higher
 }
 
-// look compares Redis with the database: the epochs, and the marks of a page of
-// sales, or of all of them. The database is always read first, so that what it
-// knows is in a Redis that is whole.
+// look compares Redis with the database: the epochs, and the marks of a page of sales, or
+// of all. It always reads the database first, so Redis contains everything that was read
+// there unless it has lost data.
 func (r *Recovery) look(ctx context.Context, all bool, rewound int64) (loss, error) {
 	epoch, err := r.Store.Epoch(ctx)
 	if err != nil {
@@ -329,18 +328,18 @@ func (r *Recovery) look(ctx context.Context, all bool, rewound int64) (loss, err
 	}
 	r.runs = runs
 	r.Stock.Adopt(epoch)
-	if unbuilt(states, epoch) { // who was to load the sales may have died
+	if unbuilt(states, epoch) { // the process that should load the sales may have died
 		r.order(epoch)
 	}
 	return loss{}, nil
 }
 
-// freshly is up to what age a server that a process meets for the first time may
-// have been restarted for the reason that the process was.
+// freshly is the uptime below which a server, on a process's first check, may have been
+// restarted together with the process.
 const freshly = time.Minute
 
-// restarted reports whether a server has another run than before, or began its
-// run shortly before this process did.
+// restarted reports whether a server has a new run id, or started shortly before this
+// process did.
 func restarted(before []string, now []inventory.State) bool {
 	for p, s := range now {
 		if len(before) > p && before[p] != s.RunID || len(before) == 0 && s.Uptime >= 0 && s.Uptime < freshly {
@@ -350,7 +349,7 @@ func restarted(before []string, now []inventory.State) bool {
 	return false
 }
 
-// behind searches for a sale that has come less far than the database says.
+// behind finds a sale whose sequence is below the one in the database.
 func (r *Recovery) behind(ctx context.Context, epoch int64, all bool) (string, error) {
 	after := r.after
 	if all {
@@ -390,14 +389,14 @@ func (r *Recovery) behind(ctx context.Context, epoch int64, all bool) (string, e
 	}
 }
 
-// void raises the epoch in the database first: from then on a sale of an earlier
-// one is void to who loads or releases, whatever becomes of this process. Then
-// Redis is told, and only when no sale of an earlier epoch is left does it say
-// that its data is of the new one: who dies before that leaves the work to the next.
+// void first raises the epoch in the database: from then on, loads and releases treat sales
+// of earlier epochs as invalid, even if this process dies. Then it invalidates the sales in
+// Redis. Redis records the new epoch only when no sale of an earlier one is left, so if
+// this process dies before, the next check repeats the work.
 //
-// It is raised also when Redis knows a lower one. Somebody may have raised it and
-// died, or Redis was of the database's epoch already and has come back once more
-// as it was before: then workers may hold orders of just this epoch.
+// The epoch is also raised if Redis has a lower one. Another process may have raised it and
+// died, or Redis had reached the database's epoch and has returned with older data again:
+// then workers may hold orders of exactly this epoch.
 func (r *Recovery) void(ctx context.Context, found loss) error {
 	if r.HighWater != nil {
 		if err := r.HighWater.Check(ctx); err != nil {
@@ -409,7 +408,7 @@ func (r *Recovery) void(ctx context.Context, found loss) error {
 	if err != nil {
 		return err
 	}
-	// Before the sales are dropped: what this process loads from here on is new.
+	// Before the sales are dropped, so that this process loads them under the new epoch.
 	r.Stock.Adopt(epoch)
 	after := ""
 	for {
@@ -432,8 +431,8 @@ func (r *Recovery) void(ctx context.Context, found loss) error {
 	return nil
 }
 
-// order lets Run load the sales. One order to load all is enough. The caller
-// holds one.
+// order makes Run load the sales. One request loads all, so one is enough. The caller holds
+// one.
 func (r *Recovery) order(epoch int64) {
 	select {
 	case <-r.reload:
@@ -442,7 +441,7 @@ func (r *Recovery) order(epoch int64) {
 	r.reload <- epoch
 }
 
-// unbuilt reports whether nobody has loaded the sales of this epoch to the end.
+// unbuilt reports whether no process has completely loaded the sales of this epoch.
 func unbuilt(states []inventory.State, epoch int64) bool {
 	for _, s := range states {
 		if s.Built != epoch {
@@ -452,22 +451,21 @@ func unbuilt(states []inventory.State, epoch int64) bool {
 	return false
 }
 
-// loadLease is for how long a process that has died keeps others from loading the
-// sales in its place. A shorter one could end while the load keeps this process
-// from extending it.
+// loadLease is how long a process that has died keeps others from loading the sales. A
+// shorter one could expire while the load delays its extension.
 const loadLease = 5 * time.Second
 
-// rebuildAlone loads the sales unless another process has done it by the time that
-// it is this one's turn. Who waits here takes over from a process that dies.
+// rebuildAlone loads the sales unless another process has done it while this one waited for
+// its turn. A waiting process takes over from one that dies.
 func (r *Recovery) rebuildAlone(ctx context.Context, epoch int64) {
 	err := r.Locks.Do(ctx, r.Resource+"-load", func(held context.Context, _ *lock.Lock) error {
 		states, err := r.Stock.States(held)
-		if err != nil || !unbuilt(states, epoch) || states[0].Epoch != epoch { // another loss is another load
+		if err != nil || !unbuilt(states, epoch) || states[0].Epoch != epoch { // another loss has its own load
 			return err
 		}
 		r.rebuild(held, epoch)
 		if held.Err() != nil {
-			return context.Cause(held) // the rest is for who notices next
+			return context.Cause(held) // the next check that finds unbuilt sales loads the rest
 		}
 		return r.Stock.Built(held, epoch)
 	}, lock.WithTTL(loadLease))
@@ -476,8 +474,8 @@ func (r *Recovery) rebuildAlone(ctx context.Context, epoch int64) {
 	}
 }
 
-// rebuild loads the sales that have not ended, and notes again which orders are to
-// lapse. What fails is left to the next purchase, and to the sweeper.
+// rebuild loads the sales that have not ended, and restores the tasks of orders that will
+// expire. The next purchase, or the sweeper, does what fails here.
 func (r *Recovery) rebuild(ctx context.Context, epoch int64) {
 	begun := time.Now()
 	done := Recovered{Epoch: epoch}
@@ -495,8 +493,8 @@ func (r *Recovery) rebuild(ctx context.Context, epoch int64) {
 	r.OnRecovered(done)
 }
 
-// expiries adds the tasks of orders to expire that are missing. One that is there
-// is a duplicate, by its id.
+// expiries adds the missing expiry tasks. An existing task is a duplicate by its id, and is
+// not added.
 func (r *Recovery) expiries(ctx context.Context) (added int, err error) {
 	var last expiring
 	var full error
@@ -517,7 +515,7 @@ func (r *Recovery) expiries(ctx context.Context) (added int, err error) {
 			}
 			status, err := r.Expiries[p].Enqueue(ctx, tasks...)
 			if errors.Is(err, queue.ErrFull) {
-				full = err // the sweeper expires these orders, later
+				full = err // the sweeper expires these orders later
 			} else if err != nil {
 				return added, err
 			}

@@ -36,8 +36,8 @@ func (s stopping) Declare(ctx context.Context, epoch int64) error {
 	return s.Sellable.Declare(ctx, epoch)
 }
 
-// TestRecovery_Dies: whoever recovers may die between any two steps; the next one
-// finishes it, under an epoch of its own.
+// TestRecovery_Dies: the process that recovers may die between any two steps; the next one
+// finishes the recovery, under its own epoch.
 func TestRecovery_Dies(t *testing.T) {
 	t.Parallel()
 	alone(t, func(t *testing.T, rdb *redis.Client) {
@@ -52,9 +52,9 @@ func TestRecovery_Dies(t *testing.T) {
 			s.drained()
 			old := takePicture(t, rdb)
 			s.mustPlace(s.purchase("late", "k", 1, long))
-			// The buyer has the answer before the task is acknowledged. The
-			// acknowledgement of a task that the rewind took away would show the
-			// loss to the worker, which drops the sale: no check could see it then.
+			// The buyer gets the answer before the task is acknowledged. If the rewind had
+			// removed the task, its acknowledgement would show the loss to the worker,
+			// which drops the sale: no check could detect the loss then.
 			s.drained()
 			_, before := s.epochs()
 			rewind(t, rdb, old)
@@ -67,7 +67,7 @@ func TestRecovery_Dies(t *testing.T) {
 				t.Errorf("%s: epochs %d in Redis, %d in the database after the death, want %d and %d", at, in, now, before, before+1)
 			}
 			s.settled(r)
-			// Nobody can know that the one before has sold nothing under its epoch.
+			// It is unknown whether the process before has sold anything under its epoch.
 			if in, now := s.epochs(); now != before+2 || in != now {
 				t.Errorf("%s: epochs %d in Redis, %d in the database, want %d", at, in, now, before+2)
 			}
@@ -79,8 +79,8 @@ func TestRecovery_Dies(t *testing.T) {
 	})
 }
 
-// TestRecovery_Run: the loss is noticed without anybody asking, the sales on sale
-// are loaded again, and unpaid orders lapse as they would have.
+// TestRecovery_Run: the loss is detected without a purchase, the sales on sale are loaded
+// again, and unpaid orders expire on time.
 func TestRecovery_Run(t *testing.T) {
 	t.Parallel()
 	alone(t, func(t *testing.T, rdb *redis.Client) {
@@ -108,12 +108,12 @@ func TestRecovery_Run(t *testing.T) {
 		running.Go(func() { r.Run(ctx, 20*time.Millisecond) })
 		defer running.Wait()
 		defer cancel()
-		<-recovered // the first check has begun with nothing
+		<-recovered // the first check has found nothing
 		for i := range 3 {
 			s.mustPlace(s.purchase(fmt.Sprintf("u%d", i), "k", 1, long))
 		}
-		await.True(t, "the tasks of orders to lapse", func() bool { return delayed(t, s.queue) == 3 })
-		stop() // a worker that acknowledges late would add one by itself
+		await.True(t, "the expiry tasks", func() bool { return delayed(t, s.queue) == 3 })
+		stop() // a worker that acknowledges late would add one
 		before := count.loads.Load()
 		if err := rdb.FlushAll(await.Context(t)).Err(); err != nil {
 			t.Fatal(err)
@@ -127,10 +127,10 @@ func TestRecovery_Run(t *testing.T) {
 			t.Fatal("the loss was not noticed")
 		}
 		if n := count.loads.Load() - before; n != 1 {
-			t.Errorf("%d sales were loaded, want that of the open item alone", n)
+			t.Errorf("%d sales were loaded, want only that of the open item", n)
 		}
 		if n := delayed(t, s.queue); n != 3 {
-			t.Errorf("%d orders will lapse, want 3", n)
+			t.Errorf("%d orders will expire, want 3", n)
 		}
 		left, err := s.stock.Left(await.Context(t), []string{s.item, closed.ID})
 		if err != nil || left[0] != 17 || left[1] != -1 {
@@ -139,9 +139,9 @@ func TestRecovery_Run(t *testing.T) {
 	})
 }
 
-// TestRecovery_DiesLoading: whoever has declared the new epoch dies before the
-// sales are loaded. Another process, which finds nothing lost, loads them and
-// notes which orders are to lapse; once that is done nobody does it again.
+// TestRecovery_DiesLoading: the process that has set the new epoch dies before the sales
+// are loaded. Another process finds no loss, loads them and restores the expiry tasks;
+// after that no process does it again.
 func TestRecovery_DiesLoading(t *testing.T) {
 	t.Parallel()
 	alone(t, func(t *testing.T, rdb *redis.Client) {
@@ -153,7 +153,7 @@ func TestRecovery_DiesLoading(t *testing.T) {
 		for i := range 3 {
 			s.mustPlace(s.purchase(fmt.Sprintf("u%d", i), "k", 1, long))
 		}
-		await.True(t, "the tasks of orders to lapse", func() bool { return delayed(t, s.queue) == 3 })
+		await.True(t, "the expiry tasks", func() bool { return delayed(t, s.queue) == 3 })
 		stop()
 		if err := rdb.FlushAll(await.Context(t)).Err(); err != nil {
 			t.Fatal(err)
@@ -174,12 +174,12 @@ func TestRecovery_DiesLoading(t *testing.T) {
 				t.Errorf("recovered %+v, want 1 sale and 3 expiries", got)
 			}
 		case <-time.After(limit):
-			t.Fatal("nobody has loaded the sales in the dead process's place")
+			t.Fatal("no other process has loaded the sales")
 		}
 		if n := delayed(t, s.queue); n != 3 {
-			t.Errorf("%d orders will lapse, want 3", n)
+			t.Errorf("%d orders will expire, want 3", n)
 		}
-		await.True(t, "the sales to be noted as loaded", func() bool {
+		await.True(t, "the sales to be recorded as loaded", func() bool {
 			third := s.recovery()
 			s.settled(third)
 			return len(third.reload) == 0
@@ -196,8 +196,8 @@ func delayed(t testing.TB, q *queue.Queue) int {
 	return st.Delayed
 }
 
-// TestRecovery_OlderDatabase: a database from a backup meets a Redis that has gone
-// on since. Redis is what must give way.
+// TestRecovery_OlderDatabase: the database was restored from a backup, and Redis is newer.
+// The data in Redis is dropped.
 func TestRecovery_OlderDatabase(t *testing.T) {
 	t.Parallel()
 	alone(t, func(t *testing.T, rdb *redis.Client) {
@@ -222,8 +222,7 @@ func TestRecovery_OlderDatabase(t *testing.T) {
 	})
 }
 
-// TestRecovery_Nudge: a new connection is an occasion to look, long before the
-// next turn.
+// TestRecovery_Nudge: a new connection triggers a check, long before the next interval.
 func TestRecovery_Nudge(t *testing.T) {
 	t.Parallel()
 	alone(t, func(t *testing.T, rdb *redis.Client) {
@@ -250,8 +249,8 @@ func TestRecovery_Nudge(t *testing.T) {
 	})
 }
 
-// TestService_Place_HalfKept: Redis has kept a key and lost its order. The first
-// repeat does not get it for the asking; the next one buys.
+// TestService_Place_HalfKept: Redis has kept a key and lost its order. The first repeat
+// fails; the next one buys.
 func TestService_Place_HalfKept(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -279,7 +278,7 @@ func TestService_Place_HalfKept(t *testing.T) {
 	})
 }
 
-// rewriting is an inventory whose servers' runs a test makes up.
+// rewriting is an inventory whose servers' run ids the test sets.
 type rewriting struct {
 	Sellable
 	run      string
@@ -300,7 +299,7 @@ func (r *rewriting) RewriteLogs(ctx context.Context) error {
 	return r.Sellable.RewriteLogs(ctx)
 }
 
-// TestRecovery_RewritesLogs: a server that was restarted writes its log anew, once.
+// TestRecovery_RewritesLogs: a restarted server rewrites its log, once.
 func TestRecovery_RewritesLogs(t *testing.T) {
 	t.Parallel()
 	alone(t, func(t *testing.T, rdb *redis.Client) {
@@ -317,19 +316,19 @@ func TestRecovery_RewritesLogs(t *testing.T) {
 		} {
 			server.run, server.up = step.run, step.up
 			s.settled(r)
-			s.settled(r) // the first may have declared an epoch and no more
+			s.settled(r) // the first one may have set only the epoch
 			if server.rewrites != step.want {
 				t.Errorf("run %s, up %v: %d rewrites, want %d", step.run, step.up, server.rewrites, step.want)
 			}
 		}
-		// A process that begins with its server cannot know the run before.
+		// A process that starts together with its server cannot know the previous run id.
 		for up, want := range map[time.Duration]int{time.Second: 1, time.Hour: 0, -1: 0} {
 			r := s.recovery()
 			server := &rewriting{Sellable: s.stock, run: "a", up: up}
 			r.Stock = server
 			s.settled(r)
 			if server.rewrites != want {
-				t.Errorf("first look, up %v: %d rewrites, want %d", up, server.rewrites, want)
+				t.Errorf("first check, up %v: %d rewrites, want %d", up, server.rewrites, want)
 			}
 		}
 	})

@@ -16,8 +16,8 @@ import (
 	"flashsale/queue"
 )
 
-// allConfirmed sells what is left, works on all of it, and wants every accepted
-// order to have got its unit of the stock.
+// allConfirmed sells the rest, handles all tasks, and expects that every accepted order got
+// its unit of the stock.
 func (s *site) allConfirmed(stock int64) {
 	s.t.Helper()
 	s.sellOut("rest", 0)
@@ -34,9 +34,9 @@ func (s *site) allConfirmed(stock int64) {
 	auditStore(s.t, s.store)
 }
 
-// TestRecovery_Rewound_InHands: Redis comes back without an order that a worker
-// holds, and that is no row yet. No row says so, but the process that sold it
-// knows; the sale that it builds must not sell the unit again.
+// TestRecovery_Rewound_InHands: Redis returns without an order that a worker holds and that
+// has no row yet. No row shows the loss, but the process that sold the order detects it;
+// the rebuilt sale must not sell the unit again.
 func TestRecovery_Rewound_InHands(t *testing.T) {
 	t.Parallel()
 	alone(t, func(t *testing.T, rdb *redis.Client) {
@@ -69,9 +69,9 @@ func TestRecovery_Rewound_InHands(t *testing.T) {
 	})
 }
 
-// TestRecovery_Rewound_Twice: the same old copy takes Redis's place a second time,
-// of the epoch before the recovery. What a worker took under the new epoch is
-// nowhere in it.
+// TestRecovery_Rewound_Twice: the same old copy, from the epoch before the recovery,
+// replaces Redis's data a second time. It contains nothing of the tasks that a worker took
+// under the new epoch.
 func TestRecovery_Rewound_Twice(t *testing.T) {
 	t.Parallel()
 	alone(t, func(t *testing.T, rdb *redis.Client) {
@@ -95,7 +95,7 @@ func TestRecovery_Rewound_Twice(t *testing.T) {
 			t.Fatalf("dequeue: %+v, %v", f, err)
 		}
 		rewind(t, rdb, old)
-		s.settled(s.recovery()) // whoever sees it first
+		s.settled(s.recovery()) // the first process that detects it
 		if err := s.stock.Reload(await.Context(t), s.item); err != nil {
 			t.Fatal(err)
 		}
@@ -109,7 +109,7 @@ func TestRecovery_Rewound_Twice(t *testing.T) {
 	})
 }
 
-// restarted puts an inventory in the place of the site's that has been told of nothing.
+// restarted replaces the site's inventory with one that has received no messages.
 func (s *site) restarted(onRestart func(context.Context) error) {
 	s.t.Helper()
 	locks, err := lock.New(s.rdb, patientLocks)
@@ -125,13 +125,12 @@ func (s *site) restarted(onRestart func(context.Context) error) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	s.service.Stock = s.stock // newSiteWith ends what the site has then
+	s.service.Stock = s.stock // newSiteWith closes this one at the end
 }
 
-// TestRecovery_Rewound_Unnoticed: Redis comes back without an order that a worker
-// holds, and who sells on then knows of nothing: it is another process than the
-// one that sold it, or the sale is gone as if it had been dropped. The worker
-// notices when the order's task is gone.
+// TestRecovery_Rewound_Unnoticed: Redis returns without an order that a worker holds, and
+// the seller cannot detect it: it is another process than before, or the sale is missing as
+// if it had been dropped. The worker detects it because the order's task is missing.
 func TestRecovery_Rewound_Unnoticed(t *testing.T) {
 	t.Parallel()
 	for _, dropped := range []bool{false, true} {
@@ -149,7 +148,7 @@ func TestRecovery_Rewound_Unnoticed(t *testing.T) {
 			for i := range 3 {
 				s.mustPlace(s.purchase(fmt.Sprintf("held%d", i), "k", 1, 0))
 			}
-			// The worker has the orders, and is held up in front of its commit.
+			// The worker has the orders, and is blocked before its commit.
 			tx := s.store.Writer().Begin()
 			if err := tx.Exec("UPDATE meta SET value = value WHERE key = 'epoch'").Error; err != nil {
 				t.Fatal(err)
@@ -175,7 +174,7 @@ func TestRecovery_Rewound_Unnoticed(t *testing.T) {
 	}
 }
 
-// holdingUp is an inventory whose Redis does not answer until the test lets it.
+// holdingUp is an inventory whose Redis does not answer before the test allows it.
 type holdingUp struct {
 	Sellable
 	reached chan struct{}
@@ -191,7 +190,7 @@ func (h *holdingUp) States(ctx context.Context) ([]inventory.State, error) {
 	return h.Sellable.States(ctx)
 }
 
-// TestRecovery_Check_Leaves: who waits for another's check need not wait for its
+// TestRecovery_Check_Leaves: a caller that waits for another's check can leave before its
 // end; a seller that has lost its lock does not.
 func TestRecovery_Check_Leaves(t *testing.T) {
 	t.Parallel()
@@ -210,10 +209,10 @@ func TestRecovery_Check_Leaves(t *testing.T) {
 		select {
 		case err := <-second:
 			if !errors.Is(err, context.Canceled) {
-				t.Errorf("who left got %v", err)
+				t.Errorf("the caller that left got %v", err)
 			}
 		case <-time.After(limit):
-			t.Error("who left is still waiting")
+			t.Error("the caller that left is still waiting")
 		}
 		close(slow.release)
 		if err := <-first; err != nil {
@@ -222,10 +221,10 @@ func TestRecovery_Check_Leaves(t *testing.T) {
 	})
 }
 
-// TestRecovery_Rewound_SoldOn: Redis is started again without orders that are rows.
-// A process that knew nothing of them would sell on until the sale has come as far
-// as the rows say, and nobody could tell any more; so it compares the two before
-// its first script.
+// TestRecovery_Rewound_SoldOn: Redis restarts without orders that have rows. A process
+// without knowledge of them would sell until the sale's sequence reaches the one in the
+// rows, and the loss could not be detected any more. So it compares the two before its
+// first script.
 func TestRecovery_Rewound_SoldOn(t *testing.T) {
 	t.Parallel()
 	alone(t, func(t *testing.T, rdb *redis.Client) {
@@ -240,11 +239,11 @@ func TestRecovery_Rewound_SoldOn(t *testing.T) {
 		s.drained()
 		stop()
 		rewind(t, rdb, old)
-		if err := rdb.ScriptFlush(await.Context(t)).Err(); err != nil { // no start keeps them
+		if err := rdb.ScriptFlush(await.Context(t)).Err(); err != nil { // a restart loses the scripts
 			t.Fatal(err)
 		}
 		r := s.recovery()
-		s.restarted(func(ctx context.Context) error { // a process that has been told nothing
+		s.restarted(func(ctx context.Context) error { // a process that has received no messages
 			r.Stock = s.stock
 			return r.Check(ctx)
 		})
@@ -255,8 +254,8 @@ func TestRecovery_Rewound_SoldOn(t *testing.T) {
 	})
 }
 
-// TestRecovery_Restart_NotCompared: while it cannot be told whether a server that
-// was started has its data, nothing is sold from it.
+// TestRecovery_Restart_NotCompared: while it is unknown whether a restarted server has all
+// its data, nothing is sold from it.
 func TestRecovery_Restart_NotCompared(t *testing.T) {
 	t.Parallel()
 	alone(t, func(t *testing.T, rdb *redis.Client) {

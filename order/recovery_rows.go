@@ -6,7 +6,7 @@ import (
 	"flashsale/inventory"
 )
 
-// progress is how far an item's sale has come, as the database knows.
+// progress is the sequence of an item's sale in the database.
 type progress struct {
 	ID       string
 	Sequence int64
@@ -26,7 +26,7 @@ func (s *Store) reached(ctx context.Context, after string, limit int) ([]progres
 	return rows, nil
 }
 
-// onSale reads the items that are sold now or later, those that are sold now first.
+// onSale reads the items on sale now or later, those on sale now first.
 func (s *Store) onSale(ctx context.Context) ([]inventory.Loadable, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
@@ -48,7 +48,7 @@ type expiring struct {
 	ExpiresAt int64
 }
 
-// expiring reads a page of the orders that expire, by when, from after the last.
+// expiring reads a page of the orders that expire, by time of expiry, after the last.
 func (s *Store) expiring(ctx context.Context, last expiring, limit int) ([]expiring, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
@@ -62,8 +62,9 @@ func (s *Store) expiring(ctx context.Context, last expiring, limit int) ([]expir
 	return rows, nil
 }
 
-// raiseEpoch raises the epoch from what it was seen at, above least too, and
-// returns what it is then: of several who have seen the same loss, one raises it.
+// raiseEpoch raises the epoch above least, unless it no longer has the value from. It
+// returns the present epoch: of several processes that detected the same loss, one raises
+// it.
 func (s *Store) raiseEpoch(ctx context.Context, from, least int64) (int64, error) {
 	var epoch int64
 	err := s.transition(ctx, "raise epoch", func(ctx context.Context, c conn, _ int64) error {

@@ -20,7 +20,7 @@ import (
 	"flashsale/queue"
 )
 
-// instant is all that a Redis holds, read in one step while others write.
+// instant is all of Redis's data, read in one step while others write.
 type instant [][2]string
 
 func takeInstant(t testing.TB, rdb *redis.Client) (all instant) {
@@ -42,7 +42,7 @@ func takeInstant(t testing.TB, rdb *redis.Client) (all instant) {
 	return all
 }
 
-// back brings Redis back to an instant, in one step, too.
+// back restores Redis to an instant, also in one step.
 func (all instant) back(t testing.TB, rdb *redis.Client) {
 	t.Helper()
 	ctx := await.Context(t)
@@ -58,9 +58,9 @@ func (all instant) back(t testing.TB, rdb *redis.Client) {
 	}
 }
 
-// TestRecovery_Stress: Redis comes back as it was again and again, among buyers,
-// workers, cancellations and new stock. What was answered as committed stays, and
-// once things are quiet no unit is sold twice, and none is left out.
+// TestRecovery_Stress: Redis repeatedly returns with older data, during purchases, commits,
+// cancellations and restocks. Orders that were answered as committed stay, and in the end
+// no unit was sold twice, and none is lost.
 func TestRecovery_Stress(t *testing.T) {
 	t.Parallel()
 	testRecoveryStress(t, 200, 50, 20)
@@ -72,8 +72,8 @@ func TestRecovery_Stress_Long(t *testing.T) {
 	testRecoveryStress(t, 500, 150, 60)
 }
 
-// testRecoveryStress has each buyer buy a number of times, and rewinds Redis at most
-// so often.
+// testRecoveryStress makes each buyer buy that many times, and rewinds Redis at most most
+// times.
 func testRecoveryStress(t *testing.T, stock int64, purchases, most int) {
 	rdb := redis.NewClient(redistest.Options(redistest.Real(t).Addr()))
 	t.Cleanup(func() {
@@ -82,7 +82,7 @@ func testRecoveryStress(t *testing.T, stock int64, purchases, most int) {
 		}
 	})
 	var r atomic.Pointer[Recovery]
-	// A task that was leased when Redis was copied comes back only after its lease.
+	// A task that was leased when Redis was copied is available only after its lease.
 	q := newQueue(t, rdb, queue.Config{Lease: 2 * time.Second})
 	s := newSiteOn(t, q, rdb, newItem("", stock, 2), inventory.Config{Observe: inventory.Observers{OnLoss: func(ctx context.Context, rewound int64) {
 		if err := r.Load().Lost(ctx, rewound); err != nil && ctx.Err() == nil {
@@ -128,9 +128,9 @@ func testRecoveryStress(t *testing.T, stock int64, purchases, most int) {
 	rewinds := 0
 	for done.Load() < 6 {
 		then := takeInstant(t, rdb)
-		for range 1 + rand.IntN(2) { // the same old copy, twice in a row at times
+		for range 1 + rand.IntN(2) { // sometimes the same old copy, twice in a row
 			pause.For(ctx, time.Duration(rand.IntN(60))*time.Millisecond)
-			if rewinds == most { // the buyers are to come to an end
+			if rewinds == most { // the buyers must finish
 				break
 			}
 			then.back(t, rdb)
@@ -145,7 +145,7 @@ func testRecoveryStress(t *testing.T, stock int64, purchases, most int) {
 		pause.For(ctx, time.Duration(rand.IntN(100))*time.Millisecond)
 	}
 	buyers.Wait()
-	// And once more, with nobody there to meet it but the check.
+	// Once more, without purchases: only the check detects it.
 	s.settled(r.Load())
 	s.mustRestock(10, "last")
 	then := takeInstant(t, rdb)
@@ -171,7 +171,7 @@ func testRecoveryStress(t *testing.T, stock int64, purchases, most int) {
 	if l.Initial+l.Restocked != l.Left+l.Held+l.Sold {
 		t.Errorf("ledger %+v", l)
 	}
-	// Nothing is left out: whoever comes now gets the rest, to the last unit.
+	// No unit is lost: further buyers get the rest, to the last unit.
 	s.work()
 	s.sellOut("rest", 0)
 	s.drained()

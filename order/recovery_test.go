@@ -16,7 +16,7 @@ import (
 	"flashsale/lock"
 )
 
-// recovery makes one for a site, as a process of its own would.
+// recovery returns a new one for a site, as that of another process.
 func (s *site) recovery() *Recovery {
 	s.t.Helper()
 	locks, err := lock.New(s.rdb, patientLocks)
@@ -30,7 +30,7 @@ func (s *site) recovery() *Recovery {
 	})
 }
 
-// settled makes a check that finds nothing, after what others may find.
+// settled makes checks until one finds no loss.
 func (s *site) settled(r *Recovery) {
 	s.t.Helper()
 	if err := r.Check(await.Context(s.t)); err != nil {
@@ -38,7 +38,7 @@ func (s *site) settled(r *Recovery) {
 	}
 }
 
-// picture is all that a Redis holds, but for what expires on its own.
+// picture is all of Redis's data that does not expire on its own.
 type picture map[string]any
 
 func takePicture(t testing.TB, rdb *redis.Client) picture {
@@ -54,7 +54,7 @@ func takePicture(t testing.TB, rdb *redis.Client) picture {
 			if err != nil {
 				t.Fatal(err)
 			}
-			continue // locks: by the time the old data is back they have expired
+			continue // locks: they will have expired when the old data returns
 		}
 		kind, err := rdb.Type(ctx, key).Result()
 		if err != nil {
@@ -93,7 +93,7 @@ func rewind(t testing.TB, rdb *redis.Client, p picture) {
 			switch v := v.(type) {
 			case string:
 				tx.Set(ctx, key, v, 0)
-			case map[string]string: // empty, if the key went while it was read
+			case map[string]string: // empty if the key was deleted while it was read
 				if len(v) > 0 {
 					tx.HSet(ctx, key, v)
 				}
@@ -118,7 +118,7 @@ func rewind(t testing.TB, rdb *redis.Client, p picture) {
 	}
 }
 
-// epochs reads what Redis and the database say of themselves.
+// epochs reads the epochs in Redis and in the database.
 func (s *site) epochs() (inRedis, inDatabase int64) {
 	s.t.Helper()
 	states, err := s.stock.States(await.Context(s.t))
@@ -132,7 +132,7 @@ func (s *site) epochs() (inRedis, inDatabase int64) {
 	return states[0].Epoch, inDatabase
 }
 
-// sellOut buys until nothing is left and returns what was accepted.
+// sellOut buys until nothing is left and returns the accepted orders.
 func (s *site) sellOut(prefix string, wait time.Duration) (ids []string) {
 	s.t.Helper()
 	for i := 0; ; i++ {
@@ -147,8 +147,8 @@ func (s *site) sellOut(prefix string, wait time.Duration) (ids []string) {
 	}
 }
 
-// TestRecovery_Lost: all of Redis is gone. What is committed stays sold and under
-// its keys, and exactly the rest is sold on.
+// TestRecovery_Lost: all of Redis is lost. Committed orders stay sold and keep their keys,
+// and exactly the rest is sold.
 func TestRecovery_Lost(t *testing.T) {
 	t.Parallel()
 	alone(t, func(t *testing.T, rdb *redis.Client) {
@@ -157,7 +157,7 @@ func TestRecovery_Lost(t *testing.T) {
 		r := s.recovery()
 		s.settled(r)
 		if in, db := s.epochs(); in != db {
-			t.Fatalf("after the first check Redis is of epoch %d, the database of %d", in, db)
+			t.Fatalf("after the first check Redis has epoch %d, the database %d", in, db)
 		}
 		_, before := s.epochs()
 		var first []Placed
@@ -194,8 +194,8 @@ func TestRecovery_Lost(t *testing.T) {
 	})
 }
 
-// TestRecovery_LockLost: a process that loses the lock in the middle of a check, because
-// it did not run for long, checks again.
+// TestRecovery_LockLost: a process that loses the lock in the middle of a check, because it
+// was paused for long, checks again.
 func TestRecovery_LockLost(t *testing.T) {
 	t.Parallel()
 	alone(t, func(t *testing.T, rdb *redis.Client) {
@@ -214,7 +214,7 @@ func TestRecovery_LockLost(t *testing.T) {
 	})
 }
 
-// losingDoer loses the lock at the first calls.
+// losingDoer loses the lock in the first calls.
 type losingDoer struct {
 	Doer
 	left int
@@ -228,8 +228,8 @@ func (d *losingDoer) Do(ctx context.Context, resource string, fn func(context.Co
 	return fmt.Errorf("do: %w", lock.ErrLost)
 }
 
-// TestRecovery_Rewound: Redis comes back as it was some orders ago. That is seen
-// from the rows, by a process that has never sold, and nothing is sold twice.
+// TestRecovery_Rewound: Redis returns with data from before some orders. The rows show
+// that, even to a process that has never sold, and nothing is sold twice.
 func TestRecovery_Rewound(t *testing.T) {
 	t.Parallel()
 	alone(t, func(t *testing.T, rdb *redis.Client) {
@@ -245,10 +245,10 @@ func TestRecovery_Rewound(t *testing.T) {
 		s.drained()
 		_, before := s.epochs()
 		rewind(t, rdb, old)
-		fresh := s.recovery() // it has seen nothing
+		fresh := s.recovery() // it has made no check before
 		s.settled(fresh)
 		if _, now := s.epochs(); now <= before {
-			t.Fatalf("the epoch is still %d: the loss was not seen", now)
+			t.Fatalf("the epoch is still %d: the loss was not detected", now)
 		}
 		if again := s.mustPlace(s.purchase("late", "k", 1, long)); again.Order.ID != late.Order.ID || !again.Replayed {
 			t.Errorf("the repeat got %+v, want order %s", again, late.Order.ID)
@@ -273,9 +273,9 @@ func TestRecovery_Rewound(t *testing.T) {
 	})
 }
 
-// TestRecovery_Rewound_Unseen: orders that are no rows yet were taken back with
-// their units. The process that sold them refuses to sell on what it knows to be
-// older, and asks; the others would not have noticed, and need not have.
+// TestRecovery_Rewound_Unseen: the older data lacks orders without a row, and their units
+// are available again. The process that sold them refuses to sell from the older data, and
+// triggers a check; the other processes cannot detect this, and need not.
 func TestRecovery_Rewound_Unseen(t *testing.T) {
 	t.Parallel()
 	alone(t, func(t *testing.T, rdb *redis.Client) {
@@ -287,7 +287,7 @@ func TestRecovery_Rewound_Unseen(t *testing.T) {
 		lost := s.mustPlace(s.purchase("b", "k", 1, 0))
 		rewind(t, rdb, old)
 		if n := asked.Load(); n != 0 {
-			t.Fatalf("asked %d times before the loss", n)
+			t.Fatalf("%d checks before the loss", n)
 		}
 		again := s.mustPlace(s.purchase("b", "k", 1, 0))
 		if again.Replayed || again.Order.ID == lost.Order.ID {
@@ -304,8 +304,8 @@ func TestRecovery_Rewound_Unseen(t *testing.T) {
 	})
 }
 
-// TestRecovery_Rewound_Release: units that came back are taken again by an older
-// Redis; the database knows how far the sale had come.
+// TestRecovery_Rewound_Release: in the older data, released units are taken again; the
+// database has recorded the sale's sequence after the release.
 func TestRecovery_Rewound_Release(t *testing.T) {
 	t.Parallel()
 	alone(t, func(t *testing.T, rdb *redis.Client) {
@@ -334,9 +334,8 @@ func TestRecovery_Rewound_Release(t *testing.T) {
 	})
 }
 
-// TestRecovery_Lost_InHands: Redis is lost while a worker holds orders that are
-// nowhere else. They are committed after the sales were rebuilt; the sale must
-// count them all the same.
+// TestRecovery_Lost_InHands: Redis is lost while a worker holds orders that exist nowhere
+// else. They are committed after the sales were rebuilt; the sale must still count them.
 func TestRecovery_Lost_InHands(t *testing.T) {
 	t.Parallel()
 	alone(t, func(t *testing.T, rdb *redis.Client) {
@@ -394,8 +393,8 @@ func (c *loadCounter) ReloadAll(ctx context.Context, items []inventory.Loadable)
 	return c.Sellable.ReloadAll(ctx, items)
 }
 
-// TestRecovery_Together: many see the same loss at once, and the epoch is raised
-// once; each order of an earlier epoch that survived in the queue is counted.
+// TestRecovery_Together: many processes detect the same loss concurrently, and the epoch is
+// raised once; each order of an earlier epoch that survived in the queue is counted.
 func TestRecovery_Together(t *testing.T) {
 	t.Parallel()
 	alone(t, func(t *testing.T, rdb *redis.Client) {
@@ -405,7 +404,7 @@ func TestRecovery_Together(t *testing.T) {
 			s.mustPlace(s.purchase(fmt.Sprintf("u%d", i), "k", 1, 0))
 		}
 		_, before := s.epochs()
-		// The queue survives: what is lost is what says of which epoch the data is.
+		// The queue survives: only the epoch of the data is lost.
 		if err := rdb.Del(await.Context(t), "fs:{p0}:epoch").Err(); err != nil {
 			t.Fatal(err)
 		}
@@ -430,10 +429,10 @@ func TestRecovery_Together(t *testing.T) {
 			return rdb.HGet(await.Context(t), "fs:{p0}:sale:"+s.item, "version").Val()
 		}
 		first := build()
-		stop := s.work() // it commits orders of the epoch before, which are counted
+		stop := s.work() // it commits orders of the previous epoch, which are counted
 		s.drained()
 		if again := build(); again != first || first == "" {
-			t.Errorf("the sale was built anew though it knew all orders: version %s, then %s", first, again)
+			t.Errorf("the sale was rebuilt though it had all orders: version %s, then %s", first, again)
 		}
 		if ids := s.sellOut("v", 0); len(ids) != 12 {
 			t.Errorf("%d units sold after the loss, want 12", len(ids))

@@ -11,27 +11,27 @@ import (
 var (
 	// ErrNotPaid says that an order cannot be refunded, because it is not paid.
 	ErrNotPaid = errors.New("order: not paid")
-	// ErrRefundDiffers says that an order was refunded before, and its units were
-	// treated otherwise than this refund asks for. Nothing was changed.
+	// ErrRefundDiffers says that an order was refunded before, with another value of
+	// Restock. Nothing was changed.
 	ErrRefundDiffers = errors.New("order: refunded with another value of restock")
 )
 
-// Refund says how a paid order is refunded, and for whom.
+// Refund describes the refund of a paid order.
 type Refund struct {
-	// Restock returns the order's units to the stock, and takes them off the buyer's
-	// count. Otherwise they stay sold, and count for the buyer's limit.
+	// Restock returns the order's units to stock, and subtracts them from the buyer's
+	// count. Otherwise they stay sold, and count towards the buyer's limit.
 	Restock bool
 	By      By
 }
 
-// Refund records that a paid order's money went back to the buyer. It moves no
-// money. Restocked units can be bought again when it returns, unless Redis is away.
-// A repeat gets the same answer.
+// Refund records that the payment of an order was returned to the buyer. It moves no money.
+// When it returns, restocked units can be bought again, unless Redis is down. A repeat gets
+// the same answer.
 //
-// With ErrNotPaid and ErrRefundDiffers the order is returned as it stands. Other
-// errors: ErrNotFound, ErrDatabase, inventory.ErrUnavailable, and inventory.ErrStopped
-// while the database may have lost an earlier refund. After ErrDatabase and
-// ErrUnavailable a repeat settles the outcome.
+// With ErrNotPaid and ErrRefundDiffers it also returns the order. Other errors:
+// ErrNotFound, ErrDatabase, inventory.ErrUnavailable, and inventory.ErrStopped while the
+// database may have lost an earlier refund. After ErrDatabase and ErrUnavailable the
+// outcome is unknown; repeat the call.
 func (s *Service) Refund(ctx context.Context, id string, r Refund) (Order, error) {
 	o, owed, err := s.Store.refund(ctx, id, r)
 	if errors.Is(err, ErrNotFound) {
@@ -45,15 +45,15 @@ func (s *Service) Refund(ctx context.Context, id string, r Refund) (Order, error
 	}
 	_, failed := s.Returns.give(ctx, owed)
 	for _, err := range failed {
-		// The order is refunded all the same; the sweeper gives its units back.
+		// The order is refunded anyway; the sweeper releases its units later.
 		s.OnError(fmt.Errorf("refund order %s: %w", id, err))
 	}
 	s.Bell.ring(ctx, id)
 	return o, nil
 }
 
-// refund refunds an order. It returns the order's units if they are still to be
-// given back, on a repeat too. See Service.Refund.
+// refund refunds an order. It returns the order's units if they are still to be released,
+// also on a repeat. See Service.Refund.
 func (s *Store) refund(ctx context.Context, id string, r Refund) (o Order, owed []returned, err error) {
 	refunded := false
 	err = s.telling(ctx, "refund order "+id, func(ctx context.Context, c conn, box *outbox) error {
@@ -61,7 +61,7 @@ func (s *Store) refund(ctx context.Context, id string, r Refund) (o Order, owed 
 			return err
 		}
 		if o.Status == StatusPaid && s.HighWater().IsStopped(o.ItemID) {
-			return inventory.ErrStopped // it may have been refunded in what the database has lost
+			return inventory.ErrStopped // the database may have lost its refund
 		}
 		if refunded, err = refundOrder(ctx, c, id, r, box); err != nil {
 			return err
@@ -85,8 +85,7 @@ func (s *Store) refund(ctx context.Context, id string, r Refund) (o Order, owed 
 	return o, owed, nil
 }
 
-// refundOrder is the transition to refunded; it changes nothing unless the order
-// is paid.
+// refundOrder changes an order to refunded, if it is paid.
 func refundOrder(ctx context.Context, c conn, id string, r Refund, box *outbox) (refunded bool, err error) {
 	closed, err := readReturns(ctx, c, refundPaid, box.now, r.Restock, id)
 	if err != nil || len(closed) == 0 {

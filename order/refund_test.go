@@ -15,8 +15,8 @@ import (
 	"flashsale/inventory"
 )
 
-// TestService_Refund refunds with and without a restock, many times at once: the
-// units come back exactly once or not at all, and the buyer's limit with them.
+// TestService_Refund refunds with and without a restock, many times concurrently: the units
+// are released exactly once or not at all, and so is the buyer's limit.
 func TestService_Refund(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -76,9 +76,9 @@ func TestService_Refund(t *testing.T) {
 			t.Errorf("ledger after a restock: %+v", l)
 		}
 		if owed := owedOf(t, s.store); len(owed) != 0 {
-			t.Errorf("still to be given back: %v", owed)
+			t.Errorf("pending releases: %v", owed)
 		}
-		// A load of the sale counts as the sale did.
+		// A load of the sale must give the same counts.
 		before := s.redisCounts()
 		if err := s.service.Returns.stock.Distrust(await.Context(t), s.item); err != nil {
 			t.Fatal(err)
@@ -90,7 +90,7 @@ func TestService_Refund(t *testing.T) {
 		if after := s.redisCounts(); after != before {
 			t.Errorf("a load made %s of %s", after, before)
 		}
-		// What was kept counts for the limit of its buyer; what came back does not.
+		// Units that stay sold count for the limit of their buyer; restocked ones do not.
 		if _, err := s.service.Place(await.Context(t), s.purchase("v", "k2", 2, long)); !errors.Is(err, inventory.ErrUserLimit) {
 			t.Errorf("beyond the limit: %v", err)
 		}
@@ -102,7 +102,7 @@ func TestService_Refund(t *testing.T) {
 	})
 }
 
-// redisCounts is what the site's sale counts: units left, and by order and buyer.
+// redisCounts returns the counts of the site's sale: units left, and by order and buyer.
 func (s *site) redisCounts() string {
 	s.t.Helper()
 	left, err := s.rdb.HGet(await.Context(s.t), s.saleKey("sale"), "left").Result()
@@ -156,8 +156,8 @@ func TestService_Refund_Refused(t *testing.T) {
 	})
 }
 
-// TestStore_refund looks at the rows that a refund leaves, and at what is undone
-// with it.
+// TestStore_refund checks the rows that a refund changes, and that a failed one changes
+// none.
 func TestStore_refund(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -177,7 +177,7 @@ func TestStore_refund(t *testing.T) {
 		sold    int64
 		owed    int
 	}{{"kept", false, 6, 0}, {"back", true, 4, 1}} {
-		for range 2 { // the units are owed until somebody has given them back
+		for range 2 { // the units are owed until they are released
 			o, owed, err := s.refund(await.Context(t), tt.id, Refund{Restock: tt.restock, By: root})
 			if err != nil || o.ClosedAt.UnixMilli() != now || len(owed) != tt.owed || tt.owed > 0 && owed[0] != (returned{tt.id, "item", "u", tt.id, 2, now}) {
 				t.Errorf("%s: %+v, %+v, %v", tt.id, o, owed, err)
@@ -186,7 +186,7 @@ func TestStore_refund(t *testing.T) {
 		if sold, held := itemOf(t, s, "item").Sold, buyersOf(t, s, "item")["u"]; sold != tt.sold || held != tt.sold {
 			t.Errorf("%s: %d sold, %d held, want %d", tt.id, sold, held, tt.sold)
 		}
-		// Its time to pay is over, which changes nothing any more.
+		// Its window is over, which has no effect any more.
 		if stand, _, err := s.expire(await.Context(t), []string{tt.id}); err != nil || stand[tt.id].status != StatusRefunded {
 			t.Errorf("expiry of a refunded order: %+v, %v", stand, err)
 		}
@@ -197,7 +197,7 @@ func TestStore_refund(t *testing.T) {
 		}
 		auditStore(t, s)
 	}
-	// Without its entry in the audit there is no refund.
+	// If the audit entry cannot be written, the order is not refunded.
 	if err := s.Writer().Exec("CREATE TRIGGER no_audit BEFORE INSERT ON audit BEGIN SELECT RAISE(ABORT, 'no'); END").Error; err != nil {
 		t.Fatal(err)
 	}

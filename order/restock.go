@@ -11,11 +11,11 @@ import (
 	"flashsale/inventory"
 )
 
-// MaxStock is the most units that an item can have in total. It is far beyond
-// any sale and keeps every sum of units exact, in Lua's numbers as well.
+// MaxStock is the maximum total of an item. It is far above any sale, and every sum of
+// units stays exact, also in the numbers of Lua.
 const MaxStock = 1_000_000_000
 
-// The refusals of a restock beside those of any change. Nothing was changed.
+// The errors of a restock, in addition to those of any change. Nothing was changed.
 var (
 	// ErrStockRange says that the item would have more than MaxStock units.
 	ErrStockRange = errors.New("order: total stock out of range")
@@ -26,11 +26,11 @@ var (
 
 // Restock is a change of an item's total stock.
 type Restock struct {
-	// Quantity is how many units come; a negative number takes back units that
-	// are not sold. Not 0, and at most MaxStock either way.
+	// Quantity is the number of units to add; a negative number removes unsold units. It is
+	// not 0, and at most MaxStock either way.
 	Quantity int64
-	Reason   string // for people
-	// IdempotencyKey names the restock among those of its item: another with the
+	Reason   string // for operators
+	// IdempotencyKey identifies the restock among those of its item: another call with the
 	// same key is a repeat.
 	IdempotencyKey string
 	Match          Match
@@ -48,21 +48,21 @@ type stockChangeRow struct {
 	At             int64
 }
 
-// TableName tells gorm the table.
+// TableName returns the name of the table to gorm.
 func (stockChangeRow) TableName() string { return "stock_changes" }
 
 // errRestocked says that the restock was made before.
 var errRestocked = errors.New("order: restocked before")
 
-// Restock adds units to an item on sale, or takes back unsold ones: its total
-// changes, what it was created with does not. A repeat with the same key changes
-// nothing, whatever became of the answer to the first; replayed says so, and the
-// item is returned as it stands.
+// Restock adds units to an item on sale, or removes unsold ones. It changes the item's
+// total, but not its initial stock. A repeat with the same key changes nothing, even if the
+// answer to the first call was lost; replayed is then true, and the present item is
+// returned.
 //
-// Errors: catalog.ErrItemNotFound, inventory.ErrStockBelowSold when fewer units
-// are unsold than it takes back, counting as sold what is only queued;
-// ErrStockRange, ErrRestockReused, ErrVersion, and as ChangeItem: after those that
-// leave the outcome open, a repeat settles it.
+// Errors: catalog.ErrItemNotFound; inventory.ErrStockBelowSold if it removes more units
+// than are unsold, where queued orders count as sold; ErrStockRange, ErrRestockReused,
+// ErrVersion, and those of ChangeItem. After an error with an unknown outcome, repeat the
+// call.
 func (s *ItemService) Restock(ctx context.Context, id string, r Restock, by By) (item catalog.Item, replayed bool, err error) {
 	if r.Quantity == 0 || r.Quantity > MaxStock || r.Quantity < -MaxStock {
 		return catalog.Item{}, false, fmt.Errorf("order: restock of %d units", r.Quantity)
@@ -73,8 +73,8 @@ func (s *ItemService) Restock(ctx context.Context, id string, r Restock, by By) 
 		if err == nil {
 			return item, false, nil
 		}
-		// Another request with the same key may have been quicker, and have changed
-		// what this one was refused for.
+		// Another request with the same key may have been faster, and have caused this
+		// refusal.
 		known := s.Store.lookRestocked(ctx, id, &r)
 		if errors.Is(known, errRestocked) || errors.Is(known, ErrRestockReused) {
 			err = known
@@ -87,7 +87,7 @@ func (s *ItemService) Restock(ctx context.Context, id string, r Restock, by By) 
 	return item, true, err
 }
 
-// edit is the restock as a change of the item's row.
+// edit returns the restock as a change of the item's row.
 func (r *Restock) edit(id string, by By) *edit {
 	return &edit{
 		action: actionItemRestock, by: by, match: r.Match,
@@ -116,15 +116,15 @@ func (r *Restock) edit(id string, by By) *edit {
 	}
 }
 
-// lookRestocked is restocked outside of a transaction.
+// lookRestocked is restocked without a transaction.
 func (s *Store) lookRestocked(ctx context.Context, id string, r *Restock) error {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	return restocked(s.Reader().WithContext(ctx), id, r)
 }
 
-// restocked searches for a restock with the same key. Errors: errRestocked,
-// ErrRestockReused when that was another; none when there is none.
+// restocked checks for a restock with the same key. Errors: errRestocked if it was the
+// same, ErrRestockReused if it was different; nil if there is none.
 func restocked(tx *gorm.DB, id string, r *Restock) error {
 	var rows []stockChangeRow
 	err := tx.Where("item_id = ? AND idempotency_key = ?", id, r.IdempotencyKey).Limit(1).Find(&rows).Error

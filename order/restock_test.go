@@ -28,9 +28,9 @@ func TestService_Restock(t *testing.T) {
 		}
 		item = s.mustRestock(-12, "b")
 		if item.StockTotal != 3 || item.StockLeft != 0 || item.Version != 3 {
-			t.Errorf("after all that is unsold was taken back: %+v", item)
+			t.Errorf("after all unsold units were removed: %+v", item)
 		}
-		for i, quantity := range []int64{10, -12} { // either could not be made again
+		for i, quantity := range []int64{10, -12} { // neither could be made again
 			item, replayed, err := s.restock(quantity, string(rune('a'+i)))
 			if err != nil || !replayed || item.Version != 3 || item.StockTotal != 3 {
 				t.Errorf("repeat of %d: %+v, replayed %v, %v", quantity, item, replayed, err)
@@ -60,7 +60,7 @@ func TestService_Restock(t *testing.T) {
 		if _, _, err := s.sales.Restock(await.Context(t), "none", Restock{Quantity: 1, Reason: "test", IdempotencyKey: "a"}, root); !errors.Is(err, catalog.ErrItemNotFound) {
 			t.Errorf("restock of no item: %v", err)
 		}
-		if item := s.mustRestock(MaxStock-3, "c"); item.StockTotal != MaxStock { // what was refused has left its key free
+		if item := s.mustRestock(MaxStock-3, "c"); item.StockTotal != MaxStock { // refused restocks have not used their keys
 			t.Errorf("after the most: %+v", item)
 		}
 		if n := stockLedger(t, s.store, s.item); n != 3 {
@@ -81,7 +81,7 @@ func TestService_Restock(t *testing.T) {
 	})
 }
 
-// contend lets n buyers want one unit each at once, and says who got one.
+// contend makes n buyers concurrently buy one unit each, and returns those who got one.
 func (s *site) contend(name string, n int) (winners []string) {
 	s.t.Helper()
 	var mu sync.Mutex
@@ -113,8 +113,8 @@ func (s *site) contend(name string, n int) (winners []string) {
 	return winners
 }
 
-// TestService_Restock_AfterRefusals: a crowd that was refused leaves no debt which
-// would swallow the unit that comes back, or the one that is added.
+// TestService_Restock_AfterRefusals: refused purchases do not consume a unit that is
+// released or added later.
 func TestService_Restock_AfterRefusals(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -122,7 +122,7 @@ func TestService_Restock_AfterRefusals(t *testing.T) {
 		s.work()
 		first := s.mustPlace(s.purchase("winner", "k", 1, long))
 		if got := s.contend("early", 5000); len(got) != 0 {
-			t.Fatalf("%v bought what was sold", got)
+			t.Fatalf("%v bought sold units", got)
 		}
 		if _, err := s.service.Cancel(await.Context(t), first.Order.ID, Canceller{UserID: "winner"}); err != nil {
 			t.Fatal(err)
@@ -135,11 +135,11 @@ func TestService_Restock_AfterRefusals(t *testing.T) {
 			return err == nil
 		})
 		if got := s.contend("late", 50); len(got) != 0 {
-			t.Fatalf("%v bought what was sold again", got)
+			t.Fatalf("%v bought units that were sold again", got)
 		}
 		s.mustRestock(1, "one")
 		if got := s.contend("last", 50); len(got) != 1 {
-			t.Errorf("the one unit more went to %v", got)
+			t.Errorf("the added unit went to %v", got)
 		}
 		if l := ledgerOf(s); l != (Ledger{Initial: 1, Restocked: 1, Sold: 2}) {
 			t.Errorf("ledger %+v", l)
@@ -149,8 +149,8 @@ func TestService_Restock_AfterRefusals(t *testing.T) {
 	})
 }
 
-// TestService_Restock_Queued: units of orders that nobody has committed yet are
-// sold, and cannot be taken back.
+// TestService_Restock_Queued: units of orders that are not committed yet are sold, and
+// cannot be removed.
 func TestService_Restock_Queued(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -162,10 +162,10 @@ func TestService_Restock_Queued(t *testing.T) {
 			t.Errorf("taking back 11 of the 10 that are unsold: %v", err)
 		}
 		if item := s.mustRestock(-10, "b"); item.StockTotal != 50 || item.StockLeft != 0 {
-			t.Errorf("after 10 were taken back: %+v", item)
+			t.Errorf("after 10 were removed: %+v", item)
 		}
 		if _, _, err := s.restock(-1, "c"); !errors.Is(err, inventory.ErrStockBelowSold) {
-			t.Errorf("taking back what is queued: %v", err)
+			t.Errorf("removal of queued units: %v", err)
 		}
 		s.work()
 		s.drained()
@@ -181,8 +181,8 @@ func TestService_Restock_Queued(t *testing.T) {
 	})
 }
 
-// TestService_Restock_SameKey: of requests that are the same and come at once, one
-// is made and the others are told that it was, also where a second could not be.
+// TestService_Restock_SameKey: of identical concurrent requests one is made, and the others
+// get its result, even where a second restock would be refused.
 func TestService_Restock_SameKey(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -215,8 +215,8 @@ func TestService_Restock_SameKey(t *testing.T) {
 	})
 }
 
-// TestService_Restock_Burst restocks and takes back while buyers buy and cancel.
-// No unit is lost, none is sold twice, and the ledger of the total fits.
+// TestService_Restock_Burst adds and removes units while buyers buy and cancel. No unit is
+// lost, none is sold twice, and the ledger of the total balances.
 func TestService_Restock_Burst(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -279,8 +279,8 @@ func TestService_Restock_Burst(t *testing.T) {
 	})
 }
 
-// TestStore_ChangeItem_Outcome: a change whose transaction did not come to its
-// commit is known to have changed nothing.
+// TestStore_ChangeItem_Outcome: a change whose transaction did not reach its commit returns
+// ErrUnchanged.
 func TestStore_ChangeItem_Outcome(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -290,7 +290,7 @@ func TestStore_ChangeItem_Outcome(t *testing.T) {
 	ended, cancel := context.WithCancel(await.Context(t))
 	cancel()
 	if _, err := s.changeItem(ended, "item", r.edit("item", root)); !errors.Is(err, inventory.ErrUnchanged) {
-		t.Errorf("a change by who has left: %v", err)
+		t.Errorf("a change with an ended context: %v", err)
 	}
 	failing := r.edit("item", root)
 	failing.note = nil
@@ -312,7 +312,7 @@ func TestStore_ChangeItem_Outcome(t *testing.T) {
 	if row, err := s.changeItem(await.Context(t), "item", r.edit("item", root)); err != nil || row.Total != 10 || row.Version != 2 {
 		t.Errorf("restock: %+v, %v", row, err)
 	}
-	// Here nobody has searched for the key before.
+	// On this path the key was not searched for before.
 	if _, err := s.changeItem(await.Context(t), "item", r.edit("item", root)); !errors.Is(err, errRestocked) || !errors.Is(err, inventory.ErrUnchanged) {
 		t.Errorf("the same restock again: %v", err)
 	}

@@ -11,22 +11,21 @@ import (
 	"flashsale/inventory"
 )
 
-// Releaser gives units back to the live sales.
+// Releaser releases units to the live sales.
 type Releaser interface {
-	// Release gives back the units of an item's orders, each order's once,
-	// however often it is called, and says how far the sale has come; see
-	// inventory.Release.
+	// Release returns the units of an item's orders to stock, once for each order however
+	// often it is called. It also returns the sale's sequence; see inventory.Release.
 	Release(ctx context.Context, item string, orders []inventory.Released) (status []inventory.ReleaseStatus, sequence int64, err error)
 	// Distrust drops an item's sale; its next purchase loads it from the database.
 	Distrust(ctx context.Context, item string) error
-	// Unload does so too, and spares a load under way.
+	// Unload does so too, but does not disturb a running load.
 	Unload(ctx context.Context, item string) error
 }
 
-// Returns gives the units of closed orders back to their sales. The database
-// notes them with the order's change, and forgets them once they are back, so
-// that a process may die in between: whoever finds the note gives them back, and
-// Redis knows by the order's id whether they are back already.
+// Returns releases the units of closed orders to their sales. The database records a
+// release together with the order's change, and deletes the record once Redis has the units
+// back. So a process may die in between: another one repeats the release, and Redis
+// recognizes repeated releases by the order's id.
 type Returns struct {
 	store    *Store
 	stock    Releaser
@@ -34,10 +33,10 @@ type Returns struct {
 	onError  func(error)
 }
 
-// NewReturns returns a Returns for items that are spread over that number of
-// partitions. onReturn is called after units of an item were given back; a process
-// that sells passes [inventory.Inventory.Returned], others nil. onError learns of what
-// was left for later.
+// NewReturns returns a Returns for items in that number of partitions. onReturn is called
+// after units of an item were released; a process that sells passes
+// [inventory.Inventory.Returned], others nil. onError receives the errors of releases that
+// are retried later.
 func NewReturns(store *Store, rdb redis.UniversalClient, partitions int, onReturn func(item string), onError func(error)) *Returns {
 	if onReturn == nil {
 		onReturn = func(string) {}
@@ -45,7 +44,7 @@ func NewReturns(store *Store, rdb redis.UniversalClient, partitions int, onRetur
 	return &Returns{store: store, stock: liveStock{store, rdb, partitions}, onReturn: onReturn, onError: onError}
 }
 
-// liveStock is the inventory's side in Redis, for processes with no Inventory too.
+// liveStock is the inventory's part in Redis, also for processes without an Inventory.
 type liveStock struct {
 	store      *Store
 	rdb        redis.UniversalClient
@@ -68,10 +67,10 @@ func (l liveStock) Unload(ctx context.Context, item string) error {
 	return inventory.Unload(ctx, l.rdb, l.partitions, item)
 }
 
-// give gives back the units of orders whose change is committed, and forgets
-// those that are back. Those whose sale is not loaded are waiting: they stay
-// noted, for the sweeper to try after the sale's next load. It also returns an
-// error for each order that could not be asked for.
+// give releases the units of orders whose change is committed, and deletes the records of
+// those that are released. waiting are orders whose sale is not loaded: their records stay,
+// and the sweeper retries them after the sale's next load. failed has an error for each
+// order whose release failed.
 func (r *Returns) give(ctx context.Context, owed []returned) (waiting []returned, failed map[string]error) {
 	if len(owed) == 0 {
 		return nil, nil
@@ -105,20 +104,20 @@ func (r *Returns) give(ctx context.Context, owed []returned) (waiting []returned
 	}
 	faultpoint.Reach("order.released")
 	if err := r.store.forgetReturns(ctx, back, reached); err != nil {
-		r.onError(err) // another round finds them back already
+		r.onError(err) // the next attempt finds them released already
 	}
 	return waiting, failed
 }
 
-// errNotGiven says that nobody knows whether an order's units are back.
+// errNotGiven says that it is unknown whether an order's units are released.
 var errNotGiven = errors.New("order: units not released")
 
-// settles reports whether nothing is left to be done after an answer. Of an
-// order that Redis takes for another, the sale has been dropped: its next load
-// counts it rightly.
+// settles reports whether an answer means that nothing remains to be done. After
+// ReleaseForeign the sale has been dropped, because Redis had another order or quantity
+// under the same key; its next load counts the order correctly.
 func settles(s inventory.ReleaseStatus) bool { return s.Settled() || s == inventory.ReleaseForeign }
 
-// ask tells the sale of one item. The statuses that come with an error stand.
+// ask releases orders of one item. The statuses are valid even if there is an error.
 func (r *Returns) ask(ctx context.Context, item string, list []returned) ([]inventory.ReleaseStatus, int64, error) {
 	orders := make([]inventory.Released, len(list))
 	for i := range list {
@@ -140,9 +139,8 @@ func (r *Returns) ask(ctx context.Context, item string, list []returned) ([]inve
 	return status, sequence, err
 }
 
-// forgetReturns deletes the notes of orders whose units are back, and notes how
-// far the sales had come with that: one that is found to have come less far has
-// lost them.
+// forgetReturns deletes the records of released orders, and records the sequences that
+// their sales have reached: a sale with a lower sequence has lost the releases.
 func (s *Store) forgetReturns(ctx context.Context, ids []string, reached map[string]int64) error {
 	if len(ids) == 0 {
 		return nil

@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// chunkSizes are the numbers of rows a statement is made for. A batch of any
-// size is a few statements of these sizes, so that each is prepared once:
-// preparing a new text for every batch length cost a sixth of the worker.
+// chunkSizes are the numbers of rows for which a statement is prepared. A batch of any size
+// is split into these sizes, so that each statement is prepared once: preparing a new text
+// for every batch length took a sixth of the worker's time.
 var chunkSizes = [...]int{256, 64, 16, 4, 1}
 
 // rowsStatement is an INSERT of several rows in its prepared sizes.
@@ -26,8 +26,8 @@ func newRowsStatement(columns int, head, row, tail string) *rowsStatement {
 	return s
 }
 
-// exec runs the statement over args, which hold s.columns values per row, and
-// returns how many rows the database says it wrote.
+// exec runs the statement over args, which hold s.columns values per row, and returns the
+// number of rows written.
 func (s *rowsStatement) exec(ctx context.Context, c conn, args []any) (int64, error) {
 	var written int64
 	for i, n := range chunkSizes {
@@ -48,8 +48,8 @@ func (s *rowsStatement) exec(ctx context.Context, c conn, args []any) (int64, er
 
 const orderColumns = 10
 
-// insertConfirmed skips rows that exist already, by id or by idempotency key;
-// the caller sees it in the count.
+// insertConfirmed skips rows that exist already, by id or by idempotency key. The caller
+// checks the number of rows written.
 var insertConfirmed = newRowsStatement(orderColumns,
 	"INSERT INTO orders (id, item_id, user_id, quantity, unit_price_minor, currency, status, idempotency_key, created_at, confirmed_at, expires_at)",
 	"(?, ?, ?, ?, ?, ?, 'confirmed', ?, ?, ?, ?)",
@@ -64,30 +64,30 @@ const (
 
 const buyerColumns = 3
 
-// addToBuyers skips a buyer whom the quantity would lift above the item's
-// limit; the caller sees it in the count.
+// addToBuyers skips a buyer who would exceed the item's limit. The caller checks the number
+// of rows written.
 var addToBuyers = newRowsStatement(buyerColumns,
 	"INSERT INTO buyers (item_id, user_id, quantity)",
 	"(?, ?, ?)",
 	`ON CONFLICT (item_id, user_id) DO UPDATE SET quantity = quantity + excluded.quantity
 	WHERE quantity + excluded.quantity <= (SELECT per_user_limit FROM items WHERE items.id = excluded.item_id)`)
 
-// sellUnits counts units as sold where the item's total allows it, and notes how
-// far the sale has come.
+// sellUnits counts units as sold if the item's total allows it, and records the sale's
+// sequence.
 const sellUnits = `UPDATE items SET sold = sold + ?1, sequence = MAX(sequence, ?3), revision = revision + 1
 	WHERE id = ?2 AND sold + ?1 <= total
 	RETURNING per_user_limit, payment_window_seconds, total, sold = total, revision`
 
-// ordersHold is the condition on rows of orders whose units are taken from the stock
-// and count for their buyer's limit.
+// ordersHold selects the orders whose units are taken from the stock and count towards
+// their buyer's limit.
 const ordersHold = `(status IN ('confirmed', 'paid') OR status = 'refunded' AND restocked = 0)`
 
-// The statements of what follows a commit. A list of ids is one value, in JSON.
+// The statements of changes after the commit. A list of ids is one value, in JSON.
 const (
 	orderFields = `id, item_id, user_id, quantity, unit_price_minor, currency, status, reason, idempotency_key,
 	created_at, confirmed_at, expires_at, paid_at, closed_at, payment_reference, restocked`
-	// holdingsOfItems reads the items one after the other. CROSS JOIN makes the list the
-	// outer loop; an ORDER BY would sort every order of a large sale before the first.
+	// holdingsOfItems reads one item after the other. CROSS JOIN makes the list the outer
+	// loop; ORDER BY would sort all orders of a large sale before it returns the first.
 	holdingsOfItems = `SELECT j.key, o.id, o.user_id, o.idempotency_key, o.quantity, ` + ordersHold + `
 		FROM json_each(?1) j CROSS JOIN orders o ON o.item_id = j.value`
 	selectOrder = `SELECT ` + orderFields + ` FROM orders WHERE id = ?1`
@@ -97,8 +97,8 @@ const (
 	insertPayment = `INSERT INTO payments (reference, order_id, amount_minor, currency, received_as, outcome, received_at)
 	VALUES (?1, ?2, ?3, ?4, ?5, ?5, ?6)`
 	correctPayment = `UPDATE payments SET amount_minor = ?1, currency = ?2, received_as = ?3, outcome = ?3, received_at = ?4 WHERE id = ?5`
-	// payUnpaid and expireDue meet at expires_at: from then on an order expires,
-	// and up to then it can be paid.
+	// payUnpaid and expireDue meet at expires_at: an order can be paid before that time,
+	// and expires from that time on.
 	payUnpaid = `UPDATE orders SET status = 'paid', paid_at = ?1, payment_reference = ?2
 	WHERE id = ?3 AND status = 'confirmed' AND (expires_at = 0 OR expires_at > ?1)
 		AND unit_price_minor * quantity = ?4 AND currency = ?5

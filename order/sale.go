@@ -12,27 +12,27 @@ import (
 	"flashsale/inventory"
 )
 
-// Sales gives the inventory the database's view of a sale. It is apart from
-// Service because the inventory needs it before there is one.
+// Sales provides the database's state of a sale to the inventory. It is separate from
+// Service because the inventory is created before the Service.
 type Sales struct {
 	Store *Store
 	// Tasks are the task queues, one per partition.
 	Tasks []Tasks
-	// Partition tells in which partition an item lives.
+	// Partition returns the partition of an item.
 	Partition func(item string) int
 
 	shared sharedScans
 }
 
-// Epoch is the number of the present build of all state in Redis.
+// Epoch is the number of the current build of all state in Redis.
 func (s *Sales) Epoch(ctx context.Context) (int64, error) { return s.Store.Epoch(ctx) }
 
-// salePage is how many orders are read at a time.
+// salePage is how many orders are read together.
 const salePage = 1000
 
-// Sales reads items and calls each for every order of theirs, committed or queued;
-// see inventory.Source. An order that a worker has committed since the queue was
-// read is in both, and counts once, by its id.
+// Sales reads items and calls each for every committed or queued order of theirs; see
+// inventory.Source. An order that a worker has committed since the queue was read is in
+// both, and counts once, by its id.
 func (s *Sales) Sales(ctx context.Context, items []string, queued map[string]inventory.Queued,
 	each func(item string, h inventory.Holding) error, done func(item string, sale inventory.Sale) error,
 ) error {
@@ -84,7 +84,7 @@ func (s *Sales) Sales(ctx context.Context, items []string, queued map[string]inv
 	})
 }
 
-// saleOf is an item's sale as its committed orders leave it.
+// saleOf returns an item's sale after its committed orders.
 func saleOf(row *itemRow) inventory.Sale {
 	return inventory.Sale{
 		Left: row.Total - row.Sold, PerUserLimit: row.PerUserLimit,
@@ -111,10 +111,10 @@ func readItems(tx *gorm.DB, ids []string) (map[string]*itemRow, error) {
 	return rows, nil
 }
 
-// eachHolding calls fn for every order of items, with the number of its item and what
-// a sale must remember of it: item by item, of each the oldest first. It reads them
-// one after the other, as the database finds them: a sale of a million orders is
-// loaded while buyers wait.
+// eachHolding calls fn for every order of items, with the index of its item and the data
+// that a sale records of it. It reads one item after the other, and each item's orders
+// oldest first. It passes rows on as SQLite returns them, because a sale of a million
+// orders is loaded while buyers wait.
 func eachHolding(ctx context.Context, tx *gorm.DB, items []string, fn func(i int, h inventory.Holding) error) error {
 	var i, last int
 	var h inventory.Holding

@@ -30,8 +30,8 @@ func oneSale(ctx context.Context, source *Sales, item string, each func(inventor
 	return sale, err
 }
 
-// TestSales_Sale: an order that is in the queue and in the database counts
-// once, and a dead letter still holds its units.
+// TestSales_Sale: an order that is both in the queue and in the database counts once, and a
+// dead letter still holds its units.
 func TestSales_Sale(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -63,14 +63,14 @@ func TestSales_Sale(t *testing.T) {
 		asked := 0
 		source := &Sales{Store: s, Tasks: []Tasks{noQueue{}, q}, Partition: func(item string) int {
 			if asked++; item != "item" {
-				t.Errorf("asked for the partition of %s", item)
+				t.Errorf("unexpected call for the partition of %s", item)
 			}
 			return 1
 		}}
 		got := map[string]inventory.Holding{}
 		sale, err := oneSale(await.Context(t), source, "item", func(h inventory.Holding) error {
 			if first, ok := got[h.OrderID]; ok {
-				t.Errorf("order %s is told twice: %+v, %+v", h.OrderID, first, h)
+				t.Errorf("order %s is returned twice: %+v, %+v", h.OrderID, first, h)
 			}
 			got[h.OrderID] = h
 			return nil
@@ -92,7 +92,7 @@ func TestSales_Sale(t *testing.T) {
 		if fmt.Sprint(got) != fmt.Sprint(holdings) {
 			t.Errorf("holdings %v, want %v", got, holdings)
 		}
-		// The states of later days: what is released does not count.
+		// Later states: released units do not count.
 		for status, counts := range map[string]bool{"paid": true, "cancelled": false, "expired": false} {
 			if err := s.Writer().Exec("UPDATE orders SET status = ? WHERE id = 'gone'", status).Error; err != nil {
 				t.Fatal(err)
@@ -124,7 +124,7 @@ func TestSales_Sale_Errors(t *testing.T) {
 	}
 	source = &Sales{Store: s, Tasks: []Tasks{noQueue{}}, Partition: source.Partition}
 	if _, err := oneSale(await.Context(t), source, "none", func(inventory.Holding) error { return nil }); !errors.Is(err, errTest) {
-		t.Errorf("sale with the queue away: %v, want its error", err)
+		t.Errorf("sale with the queue down: %v, want its error", err)
 	}
 }
 
@@ -150,8 +150,8 @@ func TestSales_Sale_Pages(t *testing.T) {
 	}
 }
 
-// TestService_Rebuild loses the sale in Redis while orders are in all places,
-// and sells on: limits, keys and the sum hold.
+// TestService_Rebuild loses the sale in Redis while orders are in every place, and
+// continues to sell: limits, keys and the sum are correct.
 func TestService_Rebuild(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -167,7 +167,7 @@ func TestService_Rebuild(t *testing.T) {
 		if err != nil || len(f.Tasks) != 2 {
 			t.Fatalf("dequeue: %+v, %v", f, err)
 		}
-		// c is committed, the worker dies; b goes back.
+		// c is committed and the worker dies; b returns to the queue.
 		if err := errors.Join(s.fulfiller.Handle(await.Context(t), f.Tasks[1:])...); err != nil {
 			t.Fatal(err)
 		}
@@ -183,7 +183,7 @@ func TestService_Rebuild(t *testing.T) {
 			lost += int(n)
 		}
 		if lost != 3 {
-			t.Fatalf("%d keys were there to lose", lost)
+			t.Fatalf("%d keys were deleted", lost)
 		}
 		for user, p := range map[string]Placed{"a": first, "b": queued, "c": unacked} {
 			again := s.mustPlace(s.purchase(user, "k", p.Order.Quantity, 0))
@@ -213,7 +213,8 @@ func TestService_Rebuild(t *testing.T) {
 		if accepted != stock-5 {
 			t.Errorf("%d more were sold, want %d", accepted, stock-5)
 		}
-		// c's lease has not ended, so its task is still there; its units are not counted twice.
+		// c's lease has not ended, so its task still exists; its units are not counted
+		// twice.
 		if l := ledgerOf(s); l != (Ledger{Initial: stock, Sold: stock}) {
 			t.Errorf("ledger %+v", l)
 		}
@@ -221,7 +222,7 @@ func TestService_Rebuild(t *testing.T) {
 	})
 }
 
-// interrupted is a source during whose look something else happens, once.
+// interrupted is a source that calls a function once during a read.
 type interrupted struct {
 	inventory.Source
 	once sync.Once
@@ -237,8 +238,8 @@ func (i *interrupted) Sales(ctx context.Context, items []string, queued map[stri
 	})
 }
 
-// TestService_Rebuild_Refused: the database refuses an order that a load under way
-// has counted already. The sale that it drops is that one, so no unit is lost.
+// TestService_Rebuild_Refused: the database refuses an order that a running load has
+// counted already. The loaded sale is dropped, so no unit is lost.
 func TestService_Rebuild_Refused(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {

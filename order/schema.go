@@ -30,7 +30,7 @@ type itemRow struct {
 	UpdatedAt            int64 `gorm:"autoUpdateTime:false"`
 }
 
-// TableName tells gorm the table.
+// TableName returns the name of the table to gorm.
 func (itemRow) TableName() string { return "items" }
 
 func (r *itemRow) item() catalog.Item {
@@ -45,7 +45,7 @@ func (r *itemRow) item() catalog.Item {
 	}
 }
 
-// orderRow is a row of the table orders; its columns are named as the JSON.
+// orderRow is a row of the table orders. Its columns have the names of the JSON fields.
 type orderRow struct {
 	ID               string `gorm:"primaryKey"`
 	ItemID           string
@@ -65,7 +65,7 @@ type orderRow struct {
 	Restocked        bool
 }
 
-// TableName tells gorm the table.
+// TableName returns the name of the table to gorm.
 func (orderRow) TableName() string { return "orders" }
 
 func (r *orderRow) order() Order {
@@ -79,8 +79,7 @@ func (r *orderRow) order() Order {
 	}
 }
 
-// holds reports whether the order's units are taken from the stock; it is
-// ordersHold in Go.
+// holds reports whether the order's units are taken from the stock. It equals ordersHold.
 func (r *orderRow) holds() bool {
 	switch Status(r.Status) {
 	case StatusConfirmed, StatusPaid:
@@ -92,7 +91,7 @@ func (r *orderRow) holds() bool {
 	}
 }
 
-// facts are what the audit tells of an item, named as in the API.
+// facts returns an item's fields for the audit, named as in the API.
 func (r *itemRow) facts() map[string]any {
 	return map[string]any{
 		"name": r.Name, "description": r.Description, "price_minor": r.PriceMinor, "currency": r.Currency,
@@ -102,7 +101,7 @@ func (r *itemRow) facts() map[string]any {
 	}
 }
 
-// timeFact is a time as the API spells it, nil for none.
+// timeFact formats a time as the API does; nil for no time.
 func timeFact(ms int64) any {
 	if ms == 0 {
 		return nil

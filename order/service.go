@@ -17,19 +17,20 @@ import (
 	"flashsale/inventory"
 )
 
-// Stock is what placing an order needs of the inventory.
+// Stock is the part of the inventory that a Service uses.
 type Stock interface {
 	Submit(r *inventory.Request) error
 }
 
-// Items is what placing an order needs of the catalogue.
+// Items is the part of the catalogue that a Service uses.
 type Items interface {
 	Item(ctx context.Context, id string) (catalog.Item, error)
-	// Outdated makes this process read an item again if what it has is older than the version.
+	// Outdated makes this process read an item again if its copy is older than the version.
 	Outdated(id string, version int64)
 }
 
-// Config configures a Service. All but Bell, Renamer and OnError are required.
+// Config configures a Service. All fields but Bell, Queued, Renamer and OnError are
+// required.
 type Config struct {
 	Store   *Store
 	Stock   Stock
@@ -37,15 +38,16 @@ type Config struct {
 	Tasks   []Tasks // one per partition
 	Waiters *Waiters
 	Returns *Returns
-	// Bell tells who follows orders of their changes. Default nil: nobody is told.
+	// Bell notifies processes that follow orders of their changes. Default nil: no
+	// notifications.
 	Bell *Bell
-	// Queued finds the queued orders of a buyer. Default nil: lists contain committed
-	// orders only.
+	// Queued finds the queued orders of a buyer. Default nil: lists contain only committed
+	// orders.
 	Queued QueuedTasks
-	// Volatile says that Redis keeps nothing over a restart: then only the
-	// commit is an answer, and a request waits for it whatever it asked for.
+	// Volatile says that Redis loses its data on a restart. Then a purchase is answered
+	// only after its commit, whatever wait it asked for.
 	Volatile bool
-	// OnError learns of what went wrong without changing an answer.
+	// OnError receives errors that do not change an answer.
 	OnError func(error)
 }
 
@@ -64,28 +66,28 @@ func NewService(cfg Config) *Service {
 	return &Service{cfg, volatileWait}
 }
 
-// volatileWait is how long a purchase on an engine that forgets waits for its
-// commit before the outcome is called unknown.
+// volatileWait is how long a purchase waits for its commit, if Volatile is set, before its
+// outcome is unknown.
 const volatileWait = 10 * time.Second
 
-// sendMargin is what a purchase may take before its wait for the commit
-// begins: the inventory answers each request within its patience.
+// sendMargin is how long a purchase may take before its wait for the commit begins: the
+// inventory answers each request within that time.
 const sendMargin = 5 * time.Second
 
-// attempt is one purchase on its way: the request, and what ends its wait.
+// attempt is one purchase in progress: the request, and the ticket for its result.
 type attempt struct {
 	request inventory.Request
 	ticket  ticket
-	// waits: the commit ends the wait, so acceptance alone need not wake it.
+	// waits: the commit ends the wait, so the acceptance need not.
 	waits    bool
 	accepted atomic.Bool
-	late     atomic.Bool // the wait for the commit is spent; acceptance is news now
+	late     atomic.Bool // the wait for the commit has ended: acceptance must wake it
 }
 
-// Place buys. It returns once the order is committed, or durably queued when
-// the wait is spent. Errors: catalog.ErrItemNotFound and those of inventory;
-// after inventory.ErrUnavailable or the end of ctx the outcome is unknown, and
-// a repeat with the same key settles it.
+// Place buys. It returns once the order is committed, or is durably queued when the wait
+// has ended. Errors: catalog.ErrItemNotFound and those of inventory. After
+// inventory.ErrUnavailable or the end of ctx the outcome is unknown; repeat the call with
+// the same key.
 func (s *Service) Place(ctx context.Context, p Purchase) (Placed, error) {
 	item := p.Item
 	if item.ID != p.ItemID {
@@ -110,7 +112,8 @@ func (s *Service) Place(ctx context.Context, p Purchase) (Placed, error) {
 	case !placed.Committed && s.Volatile:
 		return Placed{}, inventory.ErrUnavailable
 	case (placed.Order.Status == StatusPaid || placed.Order.Status == StatusRefunded) && placed.Order.PaidAt.IsZero():
-		// It was paid before the notice of its commit came, which knows nothing of that.
+		// It was paid before the notice of its commit arrived, which does not contain the
+		// payment.
 		placed.Order, err = s.Store.Order(ctx, placed.Order.ID)
 		return placed, err
 	case placed.Order.Status != StatusRejected:
@@ -123,9 +126,8 @@ func (s *Service) Place(ctx context.Context, p Purchase) (Placed, error) {
 	return Placed{}, refusalOf(placed.Order.Reason)
 }
 
-// original answers in place of an order that was refused because its key had
-// made another before: Redis had lost the key, the database had not. The
-// request was a repeat, and gets what it repeats.
+// original returns the earlier order with the key of an order that was refused: Redis had
+// lost the key, the database had not. The request was a repeat, and gets the first order.
 func (s *Service) original(ctx context.Context, p Placed) (Placed, error) {
 	first, err := s.Store.orderByKey(ctx, p.Order.UserID, p.Order.ItemID, strings.TrimSuffix(p.Order.IdempotencyKey, " "+p.Order.ID))
 	switch {
@@ -141,8 +143,8 @@ func (s *Service) original(ctx context.Context, p Placed) (Placed, error) {
 	return Placed{Order: first, Committed: true, Replayed: true}, nil
 }
 
-// refusalOf is the refusal that the database's reason amounts to: who waited for
-// the order hears it as if the script had said so, and so does who repeats.
+// refusalOf returns the error for the database's reason. The request that waited for the
+// order, and every repeat, get the same error as from the purchase script.
 func refusalOf(reason string) error {
 	switch reason {
 	case reasonUserLimit:
@@ -154,12 +156,12 @@ func refusalOf(reason string) error {
 	}
 }
 
-// termsTries bounds how often a purchase is sent with terms that the sale does not have.
+// termsTries bounds how often a purchase is sent with terms that differ from the sale's.
 const termsTries = 3
 
-// submit sends a purchase through the inventory and waits. Where the sale has another
-// version of the item, the item is read again, and the purchase is made by that. It returns
-// the id of the earlier order when the request was a replay.
+// submit sends a purchase through the inventory and waits. If the sale has another version
+// of the item, the item is read again, and the purchase is sent with that version. It
+// returns the id of the earlier order if the request was a replay.
 func (s *Service) submit(ctx context.Context, p *Purchase, item *catalog.Item) (Placed, string, error) {
 	for try := 1; ; try++ {
 		t := task{
@@ -179,8 +181,8 @@ func (s *Service) submit(ctx context.Context, p *Purchase, item *catalog.Item) (
 			return Placed{}, "", fmt.Errorf("%w: %w", inventory.ErrUnavailable, err)
 		}
 		if item.Version > other.Version {
-			// The sale has lost a change of the item, so it is loaded again. While a change
-			// is under way, nothing is sold, and so nothing is refused for its version.
+			// The sale has lost a change of the item, so it is loaded again. During a
+			// change nothing is sold, so no purchase is refused for its version then.
 			if err := s.Returns.stock.Distrust(ctx, p.ItemID); err != nil {
 				return Placed{}, "", fmt.Errorf("%w: %w", inventory.ErrUnavailable, err)
 			}
@@ -193,7 +195,7 @@ func (s *Service) submit(ctx context.Context, p *Purchase, item *catalog.Item) (
 	}
 }
 
-// send sends a task that was made by a version of the item, as submit does.
+// send sends a task for one version of the item; otherwise it is like submit.
 func (s *Service) send(ctx context.Context, t *task, version int64, wait time.Duration) (Placed, string, error) {
 	id, err := uuid.NewV7()
 	if err != nil {
@@ -227,8 +229,8 @@ func (s *Service) send(ctx context.Context, t *task, version int64, wait time.Du
 	if !errors.Is(err, errWaitSpent) {
 		return placed, replay, err
 	}
-	// The wait for the commit is spent. What is left to learn is the purchase's
-	// own outcome, which is due soon if it is not known yet.
+	// The wait for the commit has ended. The purchase is accepted already, or its result
+	// will arrive soon.
 	a.late.Store(true)
 	if a.accepted.Load() {
 		return Placed{Order: t.queued()}, "", nil
@@ -236,8 +238,8 @@ func (s *Service) send(ctx context.Context, t *task, version int64, wait time.Du
 	return a.wait(ctx, t, sendMargin)
 }
 
-// errWaitSpent says that nothing ended the wait in time. It is unavailability
-// to who has nothing more to wait for.
+// errWaitSpent says that no result arrived in time. If there is nothing more to wait for,
+// the caller gets it as ErrUnavailable.
 var errWaitSpent = fmt.Errorf("order: no answer in time: %w", inventory.ErrUnavailable)
 
 // wait waits for the next event.
@@ -257,10 +259,9 @@ func (a *attempt) wait(ctx context.Context, t *task, d time.Duration) (Placed, s
 	}
 }
 
-// done is called by the inventory. An accepted request that waits for its
-// commit is not woken for it: that would be a second wake-up for every order.
-// Who is late has set late before it looked at accepted, so one of the two
-// sees the other.
+// done is called by the inventory. If the request waits for its commit, its acceptance does
+// not wake it: that would be a second wake-up for every order. A request whose wait has
+// ended sets late before it reads accepted, so one of the two sees the other's value.
 func (a *attempt) done(o inventory.Outcome) {
 	if a.waits && o.Err == nil && o.ReplayOf == "" {
 		a.accepted.Store(true)
@@ -271,18 +272,19 @@ func (a *attempt) done(o inventory.Outcome) {
 	a.ticket.settled <- settlement{outcome: o}
 }
 
-// replayPollMin and replayPollMax bound the pauses between searches for an order
-// that an earlier request made and whose commit this one was not promised.
+// replayPollMin and replayPollMax bound the pauses between reads of an order of an earlier
+// request: this process gets no notice of its commit.
 const (
 	replayPollMin = 2 * time.Millisecond
 	replayPollMax = 100 * time.Millisecond
 )
 
-// replay answers with the earlier order as it stands, waiting for its commit
-// as long as the first request would have. A key whose order is nowhere stands for
-// something that Redis has lost half of, and every repeat would hear so; the
-// sale is dropped, and knows the next time only keys of orders that there are.
-// One in the hands of a worker alone is found by its key when both are committed.
+// replay returns the earlier order in its present state. It waits for the commit as long as
+// the first request would have. If the order is neither in the database nor in the queue,
+// Redis has lost a part of its data, and every repeat would fail; so the sale is dropped,
+// and its next load only has keys of existing orders. If a worker holds the order's only
+// copy, the repeat makes another order, and the database finds the first by its key when
+// both are committed.
 func (s *Service) replay(ctx context.Context, item, id string, wait time.Duration) (Placed, error) {
 	end := time.Now().Add(wait)
 	for d := replayPollMin; ; d = min(2*d, replayPollMax) {
@@ -308,9 +310,9 @@ func (s *Service) replay(ctx context.Context, item, id string, wait time.Duratio
 	}
 }
 
-// Get reads an order: from the database, or from the queue while it waits
-// there. Errors: ErrNotFound; inventory.ErrStopped in its place while the database is
-// known to have lost orders.
+// Get reads an order: from the database, or from the queue while it waits there. Errors:
+// ErrNotFound; inventory.ErrStopped instead while the database is known to have lost
+// orders.
 func (s *Service) Get(ctx context.Context, id string) (Order, error) {
 	o, err := s.Store.Order(ctx, id)
 	if !errors.Is(err, ErrNotFound) {
@@ -326,13 +328,13 @@ func (s *Service) Get(ctx context.Context, id string) (Order, error) {
 		}
 		t, err := parseTask(id, found[0].Payload)
 		if err != nil {
-			// What it said is gone from Redis; a dead letter tells the operator.
+			// Its content is lost. The task becomes a dead letter, which operators see.
 			s.OnError(fmt.Errorf("read queued order %s: %w", id, err))
 			return Order{}, ErrNotFound
 		}
 		return t.queued(), nil
 	}
-	// It may have been committed between the two looks.
+	// It may have been committed between the two reads.
 	o, err = s.Store.Order(ctx, id)
 	if errors.Is(err, ErrNotFound) && s.Store.HighWater().Any() {
 		err = fmt.Errorf("order %s may have been lost by the database: %w", id, inventory.ErrStopped)
@@ -340,7 +342,7 @@ func (s *Service) Get(ctx context.Context, id string) (Order, error) {
 	return o, err
 }
 
-// timers are kept for the next wait: a purchase would otherwise make one each.
+// timers are reused: otherwise every purchase would create one.
 var timers = sync.Pool{New: func() any { return time.NewTimer(time.Hour) }}
 
 func takeTimer(d time.Duration) *time.Timer {

@@ -39,10 +39,10 @@ func TestService_Place_Committed(t *testing.T) {
 			o.CreatedAt.Before(began) || o.ConfirmedAt.Before(o.CreatedAt) || o.ExpiresAt.Sub(o.ConfirmedAt) != time.Minute || !o.ClosedAt.IsZero() {
 			t.Errorf("order %+v", o)
 		}
-		// The answer was sent after the commit: the row is there, and says the same.
+		// The answer was sent after the commit: the row exists, and equals the answer.
 		row, err := s.store.Order(await.Context(t), o.ID)
 		if err != nil || row != o {
-			t.Errorf("row %+v, %v, want what was answered, %+v", row, err, o)
+			t.Errorf("row %+v, %v, want the answer, %+v", row, err, o)
 		}
 		for _, wait := range []time.Duration{0, long} {
 			again := s.mustPlace(s.purchase("u", "k", 2, wait))
@@ -117,8 +117,8 @@ func TestService_Place_Async(t *testing.T) {
 	})
 }
 
-// TestService_Place_WaitRunsOut: without a worker nothing is called committed;
-// with one, what was accepted becomes a row, and a waiting replay learns of it.
+// TestService_Place_WaitRunsOut: without a worker no order is answered as committed; with
+// one, accepted orders become rows, and a waiting replay gets its row.
 func TestService_Place_WaitRunsOut(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -159,8 +159,8 @@ func TestService_Place_WaitRunsOut(t *testing.T) {
 	})
 }
 
-// TestService_Place_RefusedByDatabase: what Redis let through and the database
-// does not is an order that says why, in the answer and ever after.
+// TestService_Place_RefusedByDatabase: an order that Redis accepted and the database
+// refused has a reason, in the answer and in every later read.
 func TestService_Place_RefusedByDatabase(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -190,17 +190,17 @@ func TestService_Place_RefusedByDatabase(t *testing.T) {
 		if it := itemOf(t, s.store, s.item); it.Sold != it.Total {
 			t.Errorf("sold %d of %d", it.Sold, it.Total)
 		}
-		// The refusal showed that Redis counted wrongly; now it counts as the
-		// database does, without anybody's help. (The 9 units of this test have no
-		// orders, so the equation itself cannot hold here.)
+		// The refusal showed that Redis had a wrong count. Now its count equals the
+		// database's, without a repair. (The 9 units of this test have no orders, so the
+		// equation itself cannot hold here.)
 		if l, err := s.reconciler().Ledger(await.Context(t), s.item); err != nil || l.Left != 0 {
 			t.Errorf("ledger %+v, %v, want nothing left", l, err)
 		}
 	})
 }
 
-// TestService_CreateItem_Leftover: what Redis still holds under a new item's id
-// belongs to another database, or to none.
+// TestService_CreateItem_Leftover: data in Redis under a new item's id belongs to another
+// database, or is left over.
 func TestService_CreateItem_Leftover(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -236,7 +236,7 @@ func TestService_CreateItem_Leftover(t *testing.T) {
 func TestService_Place_Volatile(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, redistest.Embedded(t), true, newItem("", 10, 10))
-	// Whatever was asked for, an uncommitted order is no answer.
+	// Whatever wait was requested, an uncommitted order is not an answer.
 	ctx, cancel := context.WithCancelCause(t.Context())
 	ended := make(chan error, 1)
 	go func() {
@@ -269,8 +269,8 @@ func TestService_Place_Volatile(t *testing.T) {
 	auditStore(t, s.store)
 }
 
-// TestService_Place_VolatileWaitRunsOut: an order that nobody commits is refused
-// once the wait for its commit is over, though it asked for no wait.
+// TestService_Place_VolatileWaitRunsOut: an order that is not committed is refused once the
+// wait for its commit is over, though it asked for no wait.
 func TestService_Place_VolatileWaitRunsOut(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, redistest.Embedded(t), true, newItem("", 10, 10))
@@ -290,8 +290,8 @@ func TestService_Place_VolatileWaitRunsOut(t *testing.T) {
 	}
 }
 
-// TestService_Place_Burst is a sale: every buyer tries two keys at once, each
-// key twice, in both ways of waiting.
+// TestService_Place_Burst is a sale: every buyer tries two keys concurrently, each key
+// twice, with both kinds of wait.
 func TestService_Place_Burst(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -378,14 +378,14 @@ func TestService_Get(t *testing.T) {
 		t.Errorf("get of no order: %v, want ErrNotFound", err)
 	}
 	if o, err := service.Get(await.Context(t), "o1"); err != nil || o.Status != StatusConfirmed {
-		t.Errorf("get of an order committed between the looks: %+v, %v", o, err)
+		t.Errorf("get of an order committed between the reads: %+v, %v", o, err)
 	}
 	if o, err := service.Get(await.Context(t), "o1"); err != nil || o.ID != "o1" || commits != 2 {
-		t.Errorf("get of a committed order: %+v, %v, %d looks at the queue", o, err, commits-2)
+		t.Errorf("get of a committed order: %+v, %v, %d reads of the queue", o, err, commits-2)
 	}
 	broken := NewService(Config{Store: s, Tasks: []Tasks{failing{}}})
 	if _, err := broken.Get(await.Context(t), "o2"); !errors.Is(err, errTest) {
-		t.Errorf("get with the queue away: %v, want its error", err)
+		t.Errorf("get with the queue down: %v, want its error", err)
 	}
 }
 
@@ -393,7 +393,7 @@ func TestService_CreateItem(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		s := newSite(t, rdb, false, newItem("", 10, 3))
-		// It was loaded at once: the first buyer need not wait.
+		// It was loaded at once, so the first buyer need not wait.
 		if left, err := s.stock.Left(await.Context(t), []string{s.item}); err != nil || left[0] != 10 {
 			t.Errorf("left after creation: %v, %v", left, err)
 		}
@@ -404,7 +404,7 @@ func TestService_CreateItem(t *testing.T) {
 		if it, err := s.items.Item(await.Context(t), s.item); err != nil || it.StockTotal != 10 || it.PerUserLimit != 3 {
 			t.Errorf("item %+v, %v, want the first one's", it, err)
 		}
-		// An id that was asked for before is known as soon as it exists.
+		// An id that was requested before its creation is found as soon as it exists.
 		next := newItem("next-"+s.item, 5, 1)
 		opens := time.Now().Add(time.Hour).Truncate(time.Millisecond).UTC()
 		next.OpensAt, next.ClosesAt, next.PaymentWindow, next.Description = opens, opens.Add(time.Hour), time.Minute, "d"
@@ -432,7 +432,8 @@ func TestService_CreateItem(t *testing.T) {
 	})
 }
 
-// TestService_CreateItem_StockAway: the row decides; Redis may come later.
+// TestService_CreateItem_StockAway: the item exists once its row does, even while Redis is
+// down.
 func TestService_CreateItem_StockAway(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -446,7 +447,7 @@ func TestService_CreateItem_StockAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(heard) != 1 || !errors.Is(heard[0], errTest) {
-		t.Errorf("heard %v", heard)
+		t.Errorf("reported %v", heard)
 	}
 	if it := itemOf(t, s, "item"); it.Total != 1 {
 		t.Errorf("item %+v", it)
@@ -470,7 +471,7 @@ func (noStock) Left(_ context.Context, items []string) ([]int64, error) {
 	return left, nil
 }
 
-// stuck is a queue in which every order waits for ever.
+// stuck is a queue in which every order waits forever.
 type stuck struct {
 	Tasks
 	seen func()

@@ -12,13 +12,12 @@ import (
 	"flashsale/inventory"
 )
 
-// scanKeep bounds the orders that one look at a queue returns; each takes about 300
-// bytes.
+// scanKeep bounds the orders that one scan of a queue returns; each takes about 300 bytes.
 const scanKeep = 200_000
 
-// sharedScans lets loads that begin at about the same time share one look at a
-// partition's queue: the looks are made one after the other, and each serves all who
-// came before it began. So the number of looks does not grow with the number of sales.
+// sharedScans makes loads that begin at about the same time share one scan of a partition's
+// queue. Scans run one after the other, and each serves all loads that joined before it
+// began. So the number of scans does not grow with the number of sales.
 type sharedScans struct {
 	once   sync.Once
 	queues []*sharedScan
@@ -27,13 +26,13 @@ type sharedScans struct {
 type sharedScan struct {
 	tasks Tasks
 	keep  int
-	turn  chan struct{} // held by whoever looks
+	turn  chan struct{} // held by the goroutine that scans
 
 	mu   sync.Mutex
-	next *scanRound // the look that has not begun; nil: nobody waits for one
+	next *scanRound // the scan that has not begun; nil: no load waits for one
 }
 
-// scanRound is one look at a queue for some items.
+// scanRound is one scan of a queue for some items.
 type scanRound struct {
 	items []string
 	index map[string]int // of each item in items
@@ -43,9 +42,9 @@ type scanRound struct {
 	err   error
 }
 
-// Queued reads the orders of these items that are in the queues, dead letters
-// included: their units stay taken until someone decides about them. See
-// inventory.Source. Errors: inventory.ErrUnavailable.
+// Queued reads the orders of these items that are in the queues, including dead letters:
+// their units stay taken until an operator retries or discards them. See inventory.Source.
+// Errors: inventory.ErrUnavailable.
 func (s *Sales) Queued(ctx context.Context, items []string) (map[string]inventory.Queued, error) {
 	s.shared.once.Do(func() {
 		for _, q := range s.Tasks {
@@ -79,8 +78,8 @@ func (s *Sales) Queued(ctx context.Context, items []string) (map[string]inventor
 	return all, group.Wait()
 }
 
-// read waits for a look that begins after the call and covers at least the first of
-// the items.
+// read waits for a scan that begins after the call and covers at least the first of the
+// items.
 func (s *sharedScan) read(ctx context.Context, items []string) (map[string]inventory.Queued, error) {
 	for {
 		r := s.join(items)
@@ -103,11 +102,11 @@ func (s *sharedScan) read(ctx context.Context, items []string) (map[string]inven
 		case r.err != nil && !errors.Is(r.err, context.Canceled) && !errors.Is(r.err, context.DeadlineExceeded):
 			return nil, r.err
 		}
-		// Whoever searched for all was called off, or too much was queued for others.
+		// The scanning goroutine was cancelled, or other items had too many orders.
 	}
 }
 
-// join adds items to the look that begins next.
+// join adds items to the next scan.
 func (s *sharedScan) join(items []string) *scanRound {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -123,8 +122,8 @@ func (s *sharedScan) join(items []string) *scanRound {
 	return s.next
 }
 
-// begin lets nobody join a look any more, and reports whether it is still to be
-// made. The caller has the turn.
+// begin closes a scan to further items, and reports whether it still has to run. The caller
+// has the turn.
 func (s *sharedScan) begin(r *scanRound) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -135,7 +134,7 @@ func (s *sharedScan) begin(r *scanRound) bool {
 	return true
 }
 
-// run looks. When more orders are queued than keep, it leaves out the last items.
+// run scans the queue. If more than keep orders are queued, it omits the last items.
 func (r *scanRound) run(ctx context.Context, tasks Tasks, keep int) {
 	defer close(r.done)
 	groups := make([]inventory.Queued, len(r.items))
@@ -146,7 +145,7 @@ func (r *scanRound) run(ctx context.Context, tasks Tasks, keep int) {
 		}
 		t, err := parseTask(id, payload)
 		if err != nil {
-			return nil //nolint:nilerr // a task that cannot be read holds nothing of any item
+			return nil //nolint:nilerr // an unreadable task holds no units
 		}
 		i, asked := r.index[t.ItemID]
 		if !asked || i >= covered {

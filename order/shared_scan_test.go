@@ -12,7 +12,7 @@ import (
 	"flashsale/queue"
 )
 
-// heldScan is a queue whose scans are counted, and each of which waits until it may end.
+// heldScan is a queue that counts its scans, each of which waits until the test ends it.
 type heldScan struct {
 	Tasks
 	mu    sync.Mutex
@@ -36,8 +36,8 @@ func (w *heldScan) Scan(ctx context.Context, fn func(id string, payload []byte) 
 	return w.Tasks.Scan(ctx, fn)
 }
 
-// TestSales_Queued_Shared: loads that begin while the queue is read share the next
-// reading. An order that is added while it is read is seen by all that came after it.
+// TestSales_Queued_Shared: loads that begin while the queue is scanned share the next scan.
+// An order that is added during a scan is found by all loads that began after it was added.
 func TestSales_Queued_Shared(t *testing.T) {
 	t.Parallel()
 	q := &heldScan{Tasks: newQueue(t, redistest.Embedded(t), queue.Config{}), begun: make(chan struct{}), end: make(chan struct{})}
@@ -79,8 +79,8 @@ func TestSales_Queued_Shared(t *testing.T) {
 	}
 }
 
-// TestSales_Queued_CalledOff: whoever reads the queue for others may be called off;
-// another of them reads it then.
+// TestSales_Queued_CalledOff: the load that reads the queue for others may be cancelled;
+// another one of them reads it then.
 func TestSales_Queued_CalledOff(t *testing.T) {
 	t.Parallel()
 	q := &heldScan{Tasks: newQueue(t, redistest.Embedded(t), queue.Config{}), begun: make(chan struct{}), end: make(chan struct{})}
@@ -117,8 +117,8 @@ func TestSales_Queued_CalledOff(t *testing.T) {
 	}
 }
 
-// TestScanRound_Bounded: what one reading returns is bounded, and covers whole items
-// only; the first item is always covered, and is read again alone if it was not first.
+// TestScanRound_Bounded: a scan returns a bounded number of orders, and covers only whole
+// items. The first item is always covered; an item that was not covered is scanned again.
 func TestScanRound_Bounded(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t, redistest.Embedded(t), queue.Config{})
@@ -135,9 +135,9 @@ func TestScanRound_Bounded(t *testing.T) {
 	}
 	s.keep = 1
 	if found, err = s.read(await.Context(t), names[1:]); err != nil || len(found) != 1 || len(found[names[1]].Orders) != each {
-		t.Errorf("found %v, %v, want the first item alone, whole", found, err)
+		t.Errorf("found %v, %v, want only the first item, whole", found, err)
 	}
-	// A round that others were first in.
+	// A round that other loads have joined first.
 	s.join(names[:2])
 	if found, err = s.read(await.Context(t), names[2:3]); err != nil || len(found[names[2]].Orders) != each {
 		t.Errorf("found %v, %v, want %s", found, err, names[2])

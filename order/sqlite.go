@@ -13,12 +13,13 @@ import (
 	"github.com/mattn/go-sqlite3"
 )
 
-// driverName is the SQLite driver with what its connection string has no word for.
+// driverName is the SQLite driver with settings that the connection string does not
+// support.
 const driverName = "sqlite3-flashsale"
 
-// registerDriver registers it, once in a process. An INSERT of many rows that a
-// constraint may end keeps a journal of its own; in a file, that journal was a
-// tenth of the time of a commit, and it is never needed after the statement.
+// registerDriver registers the driver once in a process. An INSERT of many rows that may
+// violate a constraint keeps its own journal. In a file, that journal took a tenth of the
+// time of a commit, and it is never needed after the statement.
 var registerDriver = sync.OnceFunc(func() {
 	sql.Register(driverName, sqliteDriver{&sqlite3.SQLiteDriver{ConnectHook: func(c *sqlite3.SQLiteConn) error {
 		_, err := c.Exec(fmt.Sprintf("PRAGMA temp_store = MEMORY; PRAGMA wal_autocheckpoint = %d; PRAGMA journal_size_limit = %d", logPagesMax, logLimit), nil)
@@ -26,8 +27,8 @@ var registerDriver = sync.OnceFunc(func() {
 	}}})
 })
 
-// sqliteDriver opens connections whose transactions begin within their deadline,
-// and which are closed after an error that outlives its cause.
+// sqliteDriver opens connections whose transactions respect their deadline while they
+// begin, and which are closed after an error that would persist.
 type sqliteDriver struct{ *sqlite3.SQLiteDriver }
 
 func (d sqliteDriver) Open(name string) (driver.Conn, error) {
@@ -44,10 +45,9 @@ func (d sqliteDriver) Open(name string) (driver.Conn, error) {
 	return conn, nil
 }
 
-// writable returns an error if SQLite has opened the file read-only, which it does
-// without a word when the file refuses writes. Transactions of such a connection begin
-// without an error, and each of their writes fails. It waits for no other process, and
-// changes nothing.
+// writable returns an error if SQLite has opened the file read-only, which it does silently
+// if the file refuses writes. Transactions of such a connection begin without an error, but
+// each of their writes fails. It does not wait for other processes, and changes nothing.
 func (c *sqliteConn) writable() error {
 	if err := c.wait(0); err != nil {
 		return err
@@ -61,24 +61,24 @@ func (c *sqliteConn) writable() error {
 	}
 	var se sqlite3.Error
 	if errors.As(err, &se) && se.Code != sqlite3.ErrReadonly {
-		err = nil // another process has the lock, or the next transaction meets the same
+		err = nil // another process has the lock, or the next transaction fails with the same error
 	}
 	return errors.Join(err, c.wait(lockWait))
 }
 
 type sqliteConn struct {
 	*sqlite3.SQLiteConn
-	// unusable makes database/sql close the connection and open another one. A
-	// connection belongs to one goroutine at a time, so it needs no lock.
+	// unusable makes database/sql close the connection and open another one. A connection
+	// belongs to one goroutine at a time, so the field needs no lock.
 	unusable bool
 }
 
-// IsValid reports whether the connection may serve another caller. A connection
-// that was opened while its file refused writes stays read-only for its whole
-// life, also after the permissions were repaired.
+// IsValid reports whether the connection may serve another caller. A connection that was
+// opened while its file refused writes stays read-only, even after the permissions were
+// corrected.
 func (c *sqliteConn) IsValid() bool { return !c.unusable }
 
-// note looks at an error of a transaction.
+// note inspects an error of a transaction.
 func (c *sqliteConn) note(err error) {
 	var se sqlite3.Error
 	if !errors.As(err, &se) {
@@ -90,8 +90,8 @@ func (c *sqliteConn) note(err error) {
 	}
 }
 
-// BeginTx waits for another process's lock no longer than ctx lasts. SQLite's own
-// wait cannot be interrupted, and it would come on top of the wait for the connection.
+// BeginTx waits for another process's lock at most until ctx ends. SQLite's own wait cannot
+// be interrupted, and would add to the wait for the connection.
 func (c *sqliteConn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
 	tx, err := c.begin(ctx, opts)
 	if err != nil {
@@ -121,7 +121,7 @@ func (c *sqliteConn) begin(ctx context.Context, opts driver.TxOptions) (driver.T
 	return tx, err
 }
 
-// wait sets for how long the connection waits for another process's lock.
+// wait sets how long the connection waits for another process's lock.
 func (c *sqliteConn) wait(ms int64) error {
 	if _, err := c.Exec(fmt.Sprintf("PRAGMA busy_timeout = %d", ms), nil); err != nil {
 		return fmt.Errorf("set busy timeout: %w", err)
@@ -129,7 +129,7 @@ func (c *sqliteConn) wait(ms int64) error {
 	return nil
 }
 
-// sqliteTx reports to its connection how it ended.
+// sqliteTx reports its last error to its connection.
 type sqliteTx struct {
 	driver.Tx
 	c *sqliteConn

@@ -25,30 +25,31 @@ import (
 	"flashsale/catalog"
 )
 
-// ErrDatabaseURL says that a database setting could not be understood.
+// ErrDatabaseURL says that a database setting is invalid.
 var ErrDatabaseURL = errors.New("order: database must be sqlite:PATH")
 
 // ErrNotWritable says that the database's file or folder refuses writes: its
 // permissions deny them, or its file system is read-only.
 var ErrNotWritable = errors.New("order: database is not writable")
 
-// readers bounds the connections that read. SQLite in WAL mode lets them run
-// beside the one writer.
+// readers bounds the reading connections. SQLite in WAL mode lets them run beside the one
+// writer.
 const readers = 4
 
-// loaders bounds the sales that are loaded concurrently, which have connections of
-// their own: a load reads every order of its sale, and buyers must not wait for it.
+// loaders bounds the sales that are loaded concurrently. Loads have their own connections,
+// because a load reads every order of its sale, and buyers must not wait for it.
 const loaders = 4
 
-// largeLoads bounds those of them that read many orders, so that small sales need
-// not wait for large ones. largeLoad is from how many units sold a load is large.
+// largeLoads bounds the concurrent loads that read many orders, so that small sales need
+// not wait for large ones. largeLoad is the number of sold units from which a load is
+// large.
 const (
 	largeLoads = 2
 	largeLoad  = 20_000
 )
 
-// longReaders bounds the connections for other reads that may take long: exports,
-// reconciliation, checks of the file.
+// longReaders bounds the connections for other long reads: exports, reconciliation, checks
+// of the file.
 const longReaders = 3
 
 // lockWait is how long a connection waits for another process's lock, in milliseconds.
@@ -57,37 +58,36 @@ const lockWait = 5000
 // openWait is how long opening a database waits for another process's lock.
 const openWait = 100 * time.Millisecond
 
-// Store keeps items, orders and buyers in the database. SQLite has one writer
-// at a time, so the store has one writing connection and lets the rest read:
-// writers queue in the process instead of failing as busy in the database.
+// Store keeps items, orders and buyers in the database. SQLite allows one writer at a time,
+// so the store has one writing connection: writers queue in the process instead of failing
+// as busy in the database.
 type Store struct {
-	file   string   // the database's path
+	file   string   // path of the database
 	write  *gorm.DB // the writer's connection; migrations and tests use it, too
 	read   *gorm.DB
 	loads  *gorm.DB      // see loaders
 	long   *gorm.DB      // see longReaders
-	large  chan struct{} // has a place for each large load
+	large  chan struct{} // has a slot for each large load
 	lists  *listPool
 	hot    prepared
 	writer *writer
 	log    logGuard
 	now    func() time.Time // see WithClock
-	told   chan struct{}    // events were committed; see announce
+	told   chan struct{}    // receives a token when events were committed; see announce
 
-	highWater *HighWater // nil: revisions are recorded nowhere; see NewHighWater
+	highWater *HighWater // nil: revisions are not recorded; see NewHighWater
 
 	itemNow func(item string) time.Time // nil: now; see WithClock
 
 	onPayment func(PaymentOutcome) // see WithPayments
 }
 
-// StoreOption sets what a Store has a default for.
+// StoreOption sets an optional part of a Store.
 type StoreOption func(*Store)
 
-// OpenStore opens the database that a setting such as "sqlite:shop.db" names,
-// creating the file and its folder. Only its owner can read a file created here.
-// It does not touch the schema.
-// Errors: ErrDatabaseURL, ErrNotWritable, and those of SQLite.
+// OpenStore opens the database of a setting such as "sqlite:shop.db", and creates the file
+// and its folder if necessary. Only its owner can read a file created here. It does not
+// change the schema. Errors: ErrDatabaseURL, ErrNotWritable, and those of SQLite.
 func OpenStore(ctx context.Context, setting string, options ...StoreOption) (*Store, error) {
 	path, ok := strings.CutPrefix(setting, "sqlite:")
 	if !ok || path == "" {
@@ -123,9 +123,9 @@ func OpenStore(ctx context.Context, setting string, options ...StoreOption) (*St
 	return s, nil
 }
 
-// createFile makes sure that the file exists and can be opened for writing. SQLite
-// opens a file that refuses writes for reading instead, and reports nothing. SQLite
-// creates the files beside the database with the mode of the database.
+// createFile makes sure that the file exists and can be opened for writing. SQLite opens a
+// file that refuses writes read-only, without an error. SQLite creates the files beside the
+// database with the mode of the database.
 func createFile(path string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
 		return fmt.Errorf("create the database's folder: %w", notWritable(err))
@@ -137,8 +137,8 @@ func createFile(path string) error {
 	return f.Close()
 }
 
-// notWritable marks an error of the operating system or of SQLite that means
-// ErrNotWritable.
+// notWritable wraps an error of the operating system or of SQLite with ErrNotWritable if it
+// has that cause.
 func notWritable(err error) error {
 	var se sqlite3.Error
 	sqlite := errors.As(err, &se) && (se.Code == sqlite3.ErrReadonly || se.Code == sqlite3.ErrCantOpen)
@@ -148,16 +148,16 @@ func notWritable(err error) error {
 	return err
 }
 
-// writeParams are the parameters of connections that write. BEGIN IMMEDIATE takes the
-// write lock first, so that a transaction never fails half-way for having read before
-// it wrote. What is deleted or overwritten is zeroed, so that nothing that was erased of
-// a buyer is left in the file; a sale only adds, and has hardly anything to zero.
+// writeParams are the parameters of connections that write. BEGIN IMMEDIATE takes the write
+// lock first, so that a transaction never fails midway because it read before it wrote.
+// SQLite zeroes deleted and overwritten data, so that no erased data of a buyer stays in
+// the file. A sale only adds rows, so it has almost nothing to zero.
 func writeParams() url.Values {
 	return url.Values{"_txlock": {"immediate"}, "_synchronous": {"FULL"}, "_secure_delete": {"on"}}
 }
 
-// tryWrite begins a transaction and rolls it back. It finds a folder or a file beside
-// the database that refuses writes. That another process holds the lock is no error.
+// tryWrite begins a transaction and rolls it back, which fails if the folder or a file
+// beside the database refuses writes. It is not an error if another process holds the lock.
 func tryWrite(ctx context.Context, db *gorm.DB) error {
 	ctx, cancel := context.WithTimeout(ctx, openWait)
 	defer cancel()
@@ -168,12 +168,12 @@ func tryWrite(ctx context.Context, db *gorm.DB) error {
 	tx, err := pool.BeginTx(ctx, nil)
 	if err == nil {
 		if err = tx.Rollback(); errors.Is(err, sql.ErrTxDone) {
-			err = nil // the time ended in between, and database/sql has rolled it back
+			err = nil // ctx ended in between, and database/sql has rolled it back
 		}
 		return err
 	}
 	if err = notWritable(err); transient(err) && !errors.Is(err, ErrNotWritable) {
-		return nil // it is busy or full at present, and can be used when that is over
+		return nil // the database is busy or full, which is temporary
 	}
 	return err
 }
@@ -181,8 +181,8 @@ func tryWrite(ctx context.Context, db *gorm.DB) error {
 func openSQLite(path string, params url.Values, conns int) (*gorm.DB, error) {
 	params.Set("_journal_mode", "WAL")
 	params.Set("_busy_timeout", strconv.Itoa(lockWait))
-	// database/sql gives a connection to one goroutine at a time, so SQLite's own
-	// mutex, taken for every value bound, guards nothing.
+	// database/sql gives a connection to one goroutine at a time, so SQLite need not take
+	// its own mutex for every bound value.
 	params.Set("_mutex", "no")
 	dsn := (&url.URL{Scheme: "file", Opaque: escapePath(path), RawQuery: params.Encode()}).String()
 	registerDriver()
@@ -204,7 +204,7 @@ func openSQLite(path string, params url.Values, conns int) (*gorm.DB, error) {
 	return db, nil
 }
 
-// escapePath keeps a path with '?', '#' or '%' from being read as part of a URI.
+// escapePath prevents '?', '#' and '%' in a path from being parsed as parts of a URI.
 func escapePath(path string) string {
 	return strings.NewReplacer("%", "%25", "?", "%3f", "#", "%23").Replace(path)
 }
@@ -217,8 +217,8 @@ func closeDB(db *gorm.DB) error {
 	return pool.Close()
 }
 
-// Close refuses the writes that are waiting, finishes those that have begun, and closes
-// the connections.
+// Close refuses the waiting writes, finishes those that have begun, and closes the
+// connections.
 func (s *Store) Close() error {
 	if s.writer != nil {
 		s.writer.close()
@@ -233,7 +233,7 @@ func (s *Store) Close() error {
 	return err
 }
 
-// loading runs fn on one view of the database, to load the sales of these items.
+// loading runs fn on one consistent view of the database, to load the sales of these items.
 func (s *Store) loading(ctx context.Context, items []string, fn func(tx *gorm.DB) error) error {
 	sold, err := s.soldOf(ctx, items)
 	if err != nil {
@@ -250,7 +250,7 @@ func (s *Store) loading(ctx context.Context, items []string, fn func(tx *gorm.DB
 	return s.loads.WithContext(ctx).Transaction(fn)
 }
 
-// soldOf reads how many units of items are sold.
+// soldOf returns the total number of sold units of some items.
 func (s *Store) soldOf(ctx context.Context, items []string) (sold int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
@@ -284,7 +284,7 @@ func (s *Store) Path() string { return s.file }
 // ReportPayment reports an outcome to the observer of [WithPayments].
 func (s *Store) ReportPayment(o PaymentOutcome) { s.onPayment(o) }
 
-// Epoch is the number of the present build of the state kept in Redis.
+// Epoch is the number of the current build of the state in Redis.
 func (s *Store) Epoch(ctx context.Context) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
@@ -303,11 +303,10 @@ func epochOf(db *gorm.DB) (int64, error) {
 	return epoch, nil
 }
 
-// CheckPartitions records the number of partitions at the first start and
-// returns what is recorded. Redis records it too, and may lose it.
+// CheckPartitions records the number of partitions at the first start and returns the
+// recorded number. Redis records it too, and may lose it.
 func (s *Store) CheckPartitions(ctx context.Context, n int) (int, error) {
-	// Reading first: a process must be able to start while another one holds the
-	// database for writing.
+	// Read first: a process must be able to start while another one holds the write lock.
 	have, err := partitionsOf(s.read.WithContext(ctx))
 	if err != nil || have > 0 {
 		return have, err
@@ -322,7 +321,7 @@ func (s *Store) CheckPartitions(ctx context.Context, n int) (int, error) {
 	return partitionsOf(s.read.WithContext(ctx))
 }
 
-// partitionsOf reads the number of partitions; 0 where none is recorded.
+// partitionsOf reads the number of partitions; 0 if none is recorded.
 func partitionsOf(db *gorm.DB) (int, error) {
 	var values []string
 	if err := db.Raw("SELECT value FROM meta WHERE key = 'partitions'").Scan(&values).Error; err != nil {
@@ -338,7 +337,7 @@ func partitionsOf(db *gorm.DB) (int, error) {
 	return n, nil
 }
 
-// InsertItem adds an item. It returns ErrItemExists when the id is taken.
+// InsertItem adds an item. It returns ErrItemExists if the id is taken.
 func (s *Store) InsertItem(ctx context.Context, n NewItem) (catalog.Item, error) {
 	now := s.now()
 	opens := n.OpensAt
@@ -382,7 +381,7 @@ func (s *Store) Items(ctx context.Context) ([]catalog.Item, error) {
 	return itemsOf(rows), nil
 }
 
-// ItemsByID reads the items with these ids; unknown ids are left out.
+// ItemsByID reads the items with these ids. Unknown ids are omitted.
 func (s *Store) ItemsByID(ctx context.Context, ids []string) ([]catalog.Item, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
@@ -393,7 +392,7 @@ func (s *Store) ItemsByID(ctx context.Context, ids []string) ([]catalog.Item, er
 	return itemsOf(rows), nil
 }
 
-// ItemIDs reads at most limit ids of items that come after the one given, in order.
+// ItemIDs reads up to limit ids of items after the given one, in order.
 func (s *Store) ItemIDs(ctx context.Context, after string, limit int) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
@@ -413,7 +412,7 @@ func itemsOf(rows []itemRow) []catalog.Item {
 	return items
 }
 
-// Order reads one order. It returns ErrNotFound when there is no such row.
+// Order reads one order. It returns ErrNotFound if there is no such row.
 func (s *Store) Order(ctx context.Context, id string) (Order, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
@@ -427,7 +426,7 @@ func (s *Store) Order(ctx context.Context, id string) (Order, error) {
 	return rows[0].order(), nil
 }
 
-// orderByKey reads the order that an idempotency key made. Errors: ErrNotFound.
+// orderByKey reads the order of an idempotency key. Errors: ErrNotFound.
 func (s *Store) orderByKey(ctx context.Context, user, item, key string) (Order, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
@@ -443,9 +442,9 @@ func (s *Store) orderByKey(ctx context.Context, user, item, key string) (Order, 
 	return rows[0].order(), nil
 }
 
-// transient reports whether a database error says something of the database's
-// present state (busy, full, unreachable) and nothing of the rows sent: such a
-// batch is to be tried again, never taken apart.
+// transient reports whether an error comes from the database's present state (busy, full,
+// unreachable) and not from the rows sent. Such a batch must be retried whole, and not
+// split.
 func transient(err error) bool {
 	var se sqlite3.Error
 	if !errors.As(err, &se) {
@@ -463,7 +462,7 @@ func transient(err error) bool {
 	return false
 }
 
-// settled reads what became of those of the orders that are committed.
+// settled reads the results of those orders that are committed.
 func (s *Store) settled(ctx context.Context, ids []string) ([]notice, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
@@ -479,8 +478,8 @@ func (s *Store) settled(ctx context.Context, ids []string) ([]notice, error) {
 	return out, nil
 }
 
-// wrap names the operation that failed, and marks what is the database's
-// present state and not the operation's fault with ErrDatabase.
+// wrap adds the operation that failed, and wraps ErrDatabase if the cause is the database's
+// present state.
 func wrap(operation string, err error) error {
 	if transient(err) && !errors.Is(err, context.Canceled) {
 		return fmt.Errorf("%s: %w: %w", operation, ErrDatabase, err)
@@ -488,8 +487,8 @@ func wrap(operation string, err error) error {
 	return fmt.Errorf("%s: %w", operation, err)
 }
 
-// WithPayments makes the store report every amount that was recorded, and every refund,
-// once it is committed.
+// WithPayments makes the store call fn for every recorded payment, and every refund, once
+// it is committed.
 func WithPayments(fn func(PaymentOutcome)) StoreOption {
 	return func(s *Store) { s.onPayment = fn }
 }

@@ -26,7 +26,7 @@ func TestOpenStore(t *testing.T) {
 			t.Errorf("%q: %v, %v, want ErrDatabaseURL", setting, s, err)
 		}
 	}
-	// A path is a path, whatever a URI would make of it.
+	// A path is used literally, even if it contains characters with a meaning in a URI.
 	for _, name := range []string{"plain.db", "a?mode=memory", "b#c", "d%20e", "with space & more;x=y"} {
 		path := filepath.Join(t.TempDir(), "new", "folder", name)
 		s, err := OpenStore(await.Context(t), "sqlite:"+path)
@@ -50,8 +50,8 @@ func TestOpenStore(t *testing.T) {
 	}
 }
 
-// TestOpenStore_Durability: a committed order is promised for ever (P2), which
-// takes these settings on the connection that writes.
+// TestOpenStore_Durability: a committed order is never lost (P2), which requires these
+// settings on the writing connection.
 func TestOpenStore_Durability(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -61,7 +61,7 @@ func TestOpenStore_Durability(t *testing.T) {
 			t.Errorf("PRAGMA %s is %s, %v, want %s", pragma, got, err, want)
 		}
 	}
-	// Readers run beside a writer in the middle of its work, on the state before it.
+	// Readers run beside a writer during its transaction, and see the state before it.
 	mustInsert(t, s, newItem("item", 5, 1))
 	occupy(t, s)
 	if items, err := s.Items(await.Context(t)); err != nil || len(items) != 1 {
@@ -112,7 +112,7 @@ func TestStore_List(t *testing.T) {
 		item := []string{"a", "a", "b"}[i%3]
 		mustCommit(t, s, bought(fmt.Sprintf("o%02d", i), item, user, fmt.Sprint(i), 1))
 	}
-	// all follows the pages to the end and returns the ids.
+	// all reads the pages to the end and returns the ids.
 	all := func(f Filter) []string {
 		t.Helper()
 		var out []string
@@ -186,7 +186,7 @@ func TestTransient(t *testing.T) {
 		{sql.ErrTxDone, true},
 		{errUneven, false},
 		{sql.ErrNoRows, false},
-		// A connection that broke says nothing of the rows.
+		// A broken connection proves nothing about the rows.
 		{io.EOF, true},
 		{driver.ErrBadConn, true},
 		{&net.OpError{Op: "read", Err: errors.New("reset")}, true},
@@ -197,19 +197,19 @@ func TestTransient(t *testing.T) {
 	}
 }
 
-// TestStore_CheckPartitions: the first start decides, and a later one can ask
-// while somebody else holds the database.
+// TestStore_CheckPartitions: the first start decides, and a later one can read the number
+// while another process holds the write lock.
 func TestStore_CheckPartitions(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	for _, n := range []int{3, 3, 5} {
 		if have, err := s.CheckPartitions(await.Context(t), n); err != nil || have != 3 {
-			t.Errorf("asked with %d: %d, %v, want 3", n, have, err)
+			t.Errorf("with %d: %d, %v, want 3", n, have, err)
 		}
 	}
 	held := s.Writer().Begin()
 	defer held.Rollback()
 	if have, err := s.CheckPartitions(await.Context(t), 3); err != nil || have != 3 {
-		t.Errorf("asked beside a writer: %d, %v, want 3", have, err)
+		t.Errorf("beside a writer: %d, %v, want 3", have, err)
 	}
 }

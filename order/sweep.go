@@ -13,44 +13,45 @@ import (
 )
 
 const (
-	// sweepGrace is how long what is due is left to who does it in the ordinary
-	// course: the queue's expiry tasks, and the process that closed an order.
+	// sweepGrace is how long due work is left to its usual handlers: the queue's expiry
+	// tasks, and the process that closed an order.
 	sweepGrace = 3 * time.Second
 	// sweepPage is how many orders are swept in one transaction.
 	sweepPage = 256
-	// strangeAfter is when units whose order a sale does not know are no longer
-	// put down to a load under way: the sale is dropped then, to be loaded again.
+	// strangeAfter is how long units whose order a sale does not have may be explained by a
+	// running load. After that the sale is dropped, so that it is loaded again.
 	strangeAfter = 10 * time.Minute
 )
 
-// Sweeper finishes what was left undone: it expires orders whose task was lost
-// with Redis, gives back units that nobody gave back because a process died or
-// Redis was away, rejects orders that no worker could commit, and removes ended sales from
-// Redis. Any number of sweepers may run at once and beside the workers; one is enough. A
-// Sweeper itself is for one goroutine.
+// Sweeper finishes incomplete work: it expires orders whose task was lost with Redis,
+// releases units that were not released because a process died or Redis was down, rejects
+// orders that no worker could commit, and removes ended sales from Redis. Any number of
+// sweepers may run concurrently and beside the workers; one is enough. A Sweeper must be
+// used by only one goroutine.
 type Sweeper struct {
 	SweeperConfig
 
 	f    *Fulfiller
 	dead []*letterBox
-	// The rest belongs to who sweeps: where the next sweep goes on.
+	// The rest is the place where the next sweep continues; only Sweep uses it.
 	freeAt    freeableItem
 	returnsAt string
 }
 
-// SweeperConfig says what a Sweeper does beside finishing orders. All may be missing.
+// SweeperConfig configures what a Sweeper does in addition to expiries and releases. All
+// fields are optional.
 type SweeperConfig struct {
-	// Dead are the queues of orders in which it looks for dead letters.
+	// Dead are the queues of orders whose dead letters it rejects.
 	Dead []DeadLetters
-	// Logs are the queues of orders from whose logs each sweep removes what has left
-	// them; see inventory.TrimQueued.
+	// Logs are the queues of orders from whose logs each sweep removes the orders that have
+	// left the queue; see inventory.TrimQueued.
 	Logs []*queue.Queue
-	// KeepEnded is how long Redis keeps a sale after its end and its payment window;
-	// then a sweep removes it. Default 0: none is removed.
+	// KeepEnded is how long Redis keeps a sale after its end and its payment window; then a
+	// sweep removes it. Default 0: sales are not removed.
 	KeepEnded time.Duration
 }
 
-// NewSweeper returns a Sweeper that works as f does.
+// NewSweeper returns a Sweeper that uses f.
 func NewSweeper(f *Fulfiller, cfg SweeperConfig) *Sweeper {
 	s := &Sweeper{SweeperConfig: cfg, f: f}
 	for _, q := range cfg.Dead {
@@ -59,18 +60,17 @@ func NewSweeper(f *Fulfiller, cfg SweeperConfig) *Sweeper {
 	return s
 }
 
-// Swept is what a sweep did.
+// Swept is the result of a sweep.
 type Swept struct {
 	Expired  int // orders that were overdue
 	Rejected int // orders that no worker could commit, and are rejected now
-	Returned int // closed orders whose units came back
-	Waiting  int // closed orders whose units are still to come back, as far as they were looked at
+	Returned int // closed orders whose units were released
+	Waiting  int // closed orders whose units are still pending, among those that were read
 	Freed    int // ended sales that were removed from Redis
 }
 
-// Sweep goes once through all that is overdue, in pages. What cannot be done
-// does not keep it from the rest; it is part of the error. The sweep ends early
-// with ctx.
+// Sweep handles all overdue work once, in pages. A failure does not stop the rest; it is
+// part of the error. The sweep ends early with ctx.
 func (s *Sweeper) Sweep(ctx context.Context) (Swept, error) {
 	var done Swept
 	errs := []error{s.expiries(ctx, &done)}
@@ -84,7 +84,7 @@ func (s *Sweeper) Sweep(ctx context.Context) (Swept, error) {
 	return done, errors.Join(errs...)
 }
 
-// Run sweeps at once and then at every interval, until ctx ends.
+// Run sweeps immediately and then at every interval, until ctx ends.
 func (s *Sweeper) Run(ctx context.Context, every time.Duration) {
 	for {
 		if _, err := s.Sweep(ctx); err != nil && ctx.Err() == nil {
@@ -96,13 +96,11 @@ func (s *Sweeper) Run(ctx context.Context, every time.Duration) {
 	}
 }
 
-// maxSweepErrors bounds the errors that a sweep keeps: what fails may fail for
-// every order alike.
+// maxSweepErrors bounds the errors that a sweep keeps: one cause may fail every order.
 const maxSweepErrors = 10
 
-// expiries expires the overdue orders, the oldest first. The pages follow each
-// other by position, so that orders which cannot be expired do not hold up
-// those behind them.
+// expiries expires the overdue orders, the oldest first. Each page starts after the
+// previous one, so that orders which cannot be expired do not block those after them.
 func (s *Sweeper) expiries(ctx context.Context, done *Swept) error {
 	before := s.f.store.Now().Add(-sweepGrace).UnixMilli()
 	var at overdue
@@ -129,12 +127,12 @@ func (s *Sweeper) expiries(ctx context.Context, done *Swept) error {
 	return errors.Join(append(errs, context.Cause(ctx))...)
 }
 
-// idlePages is how many pages in a row a sweep looks at of which no unit could be given
-// back. The next sweep goes on behind them, so that many units that have to wait do not
-// make every sweep expensive.
+// idlePages is how many consecutive pages a sweep reads of which no units could be
+// released. The next sweep continues after them, so that many waiting units do not make
+// every sweep expensive.
 const idlePages = 4
 
-// returns gives back what is still noted.
+// returns releases the units that are still pending.
 func (s *Sweeper) returns(ctx context.Context, done *Swept) error {
 	now := s.f.store.Now()
 	before := now.Add(-sweepGrace).UnixMilli()
@@ -171,9 +169,9 @@ func (s *Sweeper) returns(ctx context.Context, done *Swept) error {
 	return errors.Join(append(errs, context.Cause(ctx))...)
 }
 
-// reload drops the sales that for long have not known of an order: either there
-// is none, and then it costs nothing, or it misses the order, and then its next
-// load does not. A load under way has read of the order, and has to come to an end.
+// reload drops the sales that have not had an order for long. If such a sale is not loaded,
+// this costs nothing; if it lacks the order, its next load will read it. A running load has
+// read the order, and must be allowed to finish.
 func (s *Sweeper) reload(ctx context.Context, waiting []returned, strange int64) error {
 	var items []string
 	for i := range waiting {
@@ -189,15 +187,15 @@ func (s *Sweeper) reload(ctx context.Context, waiting []returned, strange int64)
 	return nil
 }
 
-// overdue is the place of an order among those that expire.
+// overdue is the place of an order in the list of those that expire.
 type overdue struct {
 	ID        string
 	ExpiresAt int64 // Unix milliseconds
 }
 
-// overdue reads a page of the unpaid orders that expired by then, those after a
-// place, the oldest first, without those of stopped sales. The conditions on status and expires_at are written
-// out, since that is how the database knows the index that serves them.
+// overdue reads a page of the unpaid orders that expired by then, those after a place, the
+// oldest first, except those of stopped sales. The conditions on status and expires_at are
+// written out, because SQLite chooses the partial index by them.
 func (s *Store) overdue(ctx context.Context, before int64, after overdue) ([]overdue, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
@@ -214,7 +212,7 @@ const selectOverdue = `SELECT id, expires_at FROM orders
 		AND item_id NOT IN (SELECT value FROM json_each(?))
 	ORDER BY expires_at, id LIMIT ?`
 
-// returnsBefore reads a page of the units that were to be given back by then.
+// returnsBefore reads a page of the releases that were recorded by then.
 func (s *Store) returnsBefore(ctx context.Context, before int64, after string) (page []returned, err error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()

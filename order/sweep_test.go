@@ -18,8 +18,8 @@ import (
 	"flashsale/queue"
 )
 
-// TestSweeper_Crash: a process dies between the steps of a cancellation or an
-// expiry. The units come back once, whoever does it, however often.
+// TestSweeper_Crash: a process dies between the steps of a cancellation or an expiry. The
+// units are released once, by any process and however often it tries.
 func TestSweeper_Crash(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -34,14 +34,14 @@ func TestSweeper_Crash(t *testing.T) {
 		if err != nil || len(owed) != 1 {
 			t.Fatal(owed, err)
 		}
-		closed[id] = owed // and here the process dies
+		closed[id] = owed // here the process dies
 	}
-	// This one had given the units back, and died before it forgot them.
+	// This process had released the units, and died before it deleted the record.
 	if _, _, err := f.returns.ask(await.Context(t), "item", closed["released"]); err != nil {
 		t.Fatal(err)
 	}
 	c.Add(sweepGrace.Milliseconds() - 1)
-	mustSweep(t, sweeper, Swept{}) // left to its process as yet
+	mustSweep(t, sweeper, Swept{}) // still left to its process
 	c.Add(1)
 	mustSweep(t, sweeper, Swept{Returned: 2})
 	c.Add(time.Minute.Milliseconds())
@@ -55,16 +55,16 @@ func TestSweeper_Crash(t *testing.T) {
 	c.Add(sweepGrace.Milliseconds())
 	mustSweep(t, sweeper, Swept{})
 	if fmt.Sprint(shelf.units) != fmt.Sprint(map[string]int64{"committed": 1, "released": 2, "lapsed": 3}) {
-		t.Errorf("came back %v", shelf.units)
+		t.Errorf("released %v", shelf.units)
 	}
 	if fmt.Sprint(shelf.calls) != fmt.Sprint(map[string]int{"committed": 1, "released": 2, "lapsed": 1}) {
-		t.Errorf("asked for %v", shelf.calls)
+		t.Errorf("calls %v", shelf.calls)
 	}
 	auditStore(t, s)
 }
 
-// TestSweeper_Pages: more is overdue than a page holds, and sweepers and
-// workers are at it together.
+// TestSweeper_Pages: there are more overdue orders than a page holds, and sweepers and
+// workers run concurrently.
 func TestSweeper_Pages(t *testing.T) {
 	t.Parallel()
 	const orders = 2*sweepPage + 30
@@ -77,7 +77,7 @@ func TestSweeper_Pages(t *testing.T) {
 	c.Add(time.Minute.Milliseconds() + sweepGrace.Milliseconds() - 1)
 	mustSweep(t, NewSweeper(f, SweeperConfig{}), Swept{})
 	c.Add(1)
-	// A whole page at the head cannot be expired.
+	// The orders of the whole first page cannot expire.
 	if err := s.Writer().Exec("UPDATE buyers SET quantity = 0 WHERE user_id IN (SELECT user_id FROM orders ORDER BY id LIMIT ?)", sweepPage).Error; err != nil {
 		t.Fatal(err)
 	}
@@ -91,25 +91,25 @@ func TestSweeper_Pages(t *testing.T) {
 	}
 	wg.Wait()
 	if len(shelf.units) != orders-sweepPage {
-		t.Errorf("%d came back, want %d", len(shelf.units), orders-sweepPage)
+		t.Errorf("%d released, want %d", len(shelf.units), orders-sweepPage)
 	}
 	if err := s.Writer().Exec("UPDATE buyers SET quantity = 1 WHERE user_id IN (SELECT user_id FROM orders ORDER BY id LIMIT ?)", sweepPage).Error; err != nil {
 		t.Fatal(err)
 	}
 	mustSweep(t, NewSweeper(f, SweeperConfig{}), Swept{Expired: sweepPage})
 	if len(shelf.units) != orders || itemOf(t, s, "item").Sold != 0 {
-		t.Errorf("%d came back, %d sold", len(shelf.units), itemOf(t, s, "item").Sold)
+		t.Errorf("%d released, %d sold", len(shelf.units), itemOf(t, s, "item").Sold)
 	}
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errTest)
 	if _, err := NewSweeper(f, SweeperConfig{}).Sweep(ctx); !errors.Is(err, errTest) {
-		t.Errorf("sweep by who has to stop: %v", err)
+		t.Errorf("sweep with an ended context: %v", err)
 	}
 	auditStore(t, s)
 }
 
-// TestSweeper_NotLoaded: units wait for their sale to be loaded. A sale that for
-// long does not know an order is dropped.
+// TestSweeper_NotLoaded: units wait for their sale to be loaded. A sale that has not had an
+// order for long is dropped.
 func TestSweeper_NotLoaded(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -137,14 +137,14 @@ func TestSweeper_NotLoaded(t *testing.T) {
 	}
 	shelf.set(0, errTest)
 	if got, err := NewSweeper(f, SweeperConfig{}).Sweep(await.Context(t)); !errors.Is(err, errTest) || got != (Swept{Waiting: orders}) {
-		t.Errorf("sweep with Redis away: %+v, %v", got, err)
+		t.Errorf("sweep with Redis down: %+v, %v", got, err)
 	}
 	shelf.set(0, nil)
 	mustSweep(t, NewSweeper(f, SweeperConfig{}), Swept{Returned: orders})
 	mustSweep(t, NewSweeper(f, SweeperConfig{}), Swept{})
 }
 
-// forget drops all that Redis knows of the site.
+// forget deletes all of Redis's data of the site.
 func (s *site) forget() {
 	s.t.Helper()
 	keys, err := s.rdb.Keys(await.Context(s.t), "fs:{p0}:t*").Result()
@@ -164,8 +164,8 @@ func (s *site) forget() {
 	}
 }
 
-// TestSweeper_RedisLost: Redis forgets the sale and all tasks. What had to expire
-// lapses, what was about to come back does, and both can be bought.
+// TestSweeper_RedisLost: Redis loses the sale and all tasks. Due orders expire, pending
+// releases are made, and both kinds of units can be bought.
 func TestSweeper_RedisLost(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -182,7 +182,7 @@ func TestSweeper_RedisLost(t *testing.T) {
 		s.forget()
 		c.Add(time.Hour.Milliseconds() - 1000)
 		sweeper := NewSweeper(s.fulfiller, SweeperConfig{Dead: []DeadLetters{s.queue}})
-		mustSweep(t, sweeper, Swept{Waiting: 1}) // there is no sale that could tell
+		mustSweep(t, sweeper, Swept{Waiting: 1}) // no sale is loaded
 		s.load()
 		if l := ledgerOf(s); l != (Ledger{Initial: 6, Left: 2, Held: 4}) {
 			t.Errorf("ledger after the loss: %+v", l)
@@ -208,8 +208,8 @@ func TestSweeper_RedisLost(t *testing.T) {
 	})
 }
 
-// TestSweeper_Buried: a purchase that no worker could commit ends, too, with its
-// units back and its letter kept.
+// TestSweeper_Buried: a purchase that no worker could commit is rejected, too; its units
+// are released and its letter is kept.
 func TestSweeper_Buried(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -248,7 +248,7 @@ func TestSweeper_Buried(t *testing.T) {
 		}
 		s.mu.Lock()
 		if len(s.errors) > 0 {
-			t.Errorf("heard %v", s.errors)
+			t.Errorf("reported %v", s.errors)
 		}
 		s.mu.Unlock()
 		if again := s.mustPlace(s.purchase("u", "k", 2, 0)); again.Order != o || !again.Replayed || !again.Committed {
@@ -257,7 +257,7 @@ func TestSweeper_Buried(t *testing.T) {
 		if o := s.mustGet(done.ID); o.Status != StatusConfirmed {
 			t.Errorf("the committed order became %+v", o)
 		}
-		// Retried after all, it stays what the buyer was told.
+		// If it is retried after all, it keeps the result that the buyer got.
 		if _, err := s.queue.RunNow(await.Context(t), dead.ID); err != nil {
 			t.Fatal(err)
 		}
@@ -276,14 +276,14 @@ func TestSweeper_Buried(t *testing.T) {
 	})
 }
 
-// TestService_Get_EndsFinal polls orders of every fate: each ends in a final
-// state, and stays in it.
+// TestService_Get_EndsFinal polls orders with every outcome: each reaches a final state,
+// and stays in it.
 func TestService_Get_EndsFinal(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		s := newSite(t, rdb, false, asking("", 9, 3, time.Second))
 		runWorker(t, s.fulfiller, s.queue, idle)
-		// What Redis would refuse too, had it not lost count.
+		// Redis would refuse it, too, if it had not lost its count.
 		refused := bought("refused", s.item, "x", "k", 10)
 		mustEnqueue(t, s.queue, leased(refused))
 		ids := map[string]Status{refused.ID: StatusRejected}
@@ -320,7 +320,7 @@ func TestService_Get_EndsFinal(t *testing.T) {
 	})
 }
 
-// TestSweeper_Run sweeps until it is ended.
+// TestSweeper_Run sweeps until its ctx ends.
 func TestSweeper_Run(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -342,6 +342,6 @@ func TestSweeper_Run(t *testing.T) {
 	cancel()
 	<-ended
 	if shelf.units["o"] != 1 {
-		t.Errorf("came back %v", shelf.units)
+		t.Errorf("released %v", shelf.units)
 	}
 }

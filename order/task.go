@@ -12,8 +12,8 @@ import (
 	"flashsale/queue"
 )
 
-// task is an accepted purchase on its way through the queue to the database.
-// Its id is the queue task's id.
+// task is an accepted purchase on its way through the queue to the database. Its id is the
+// id of the queue's task.
 type task struct {
 	ID             string
 	ItemID         string
@@ -24,27 +24,26 @@ type task struct {
 	CreatedAt      int64 // Unix milliseconds
 	Origin         string
 	IdempotencyKey string
-	// Epoch and Sequence say when Redis accepted it: under which build of all
-	// state, and by which of the sale's scripts. 0 until it has.
+	// Epoch and Sequence are set when Redis accepts the order: the epoch of the state in
+	// Redis, and the number of the script call in the sale. 0 before that.
 	Epoch, Sequence int64
 }
 
-// taskVersion opens every payload, so that a later form can be told apart
-// while both are in the queue.
+// taskVersion starts every payload, so that a later format can be distinguished while both
+// are in the queue.
 const taskVersion = "2"
 
-// unstamped is the version of payloads from before the purchase script put its
-// stamp behind them.
+// unstamped is the version of payloads from before the purchase script appended its stamp.
 const unstamped = "1"
 
-// taskFields is the number of fields of a payload but for the script's stamp.
+// taskFields is the number of fields of a payload without the script's stamp.
 const taskFields = 9
 
 var errTaskMalformed = errors.New("order: malformed task payload")
 
-// appendTask writes the payload: fields between tabs. None can contain one:
-// ids and users are restricted, and an idempotency key is visible ASCII. It is
-// a third of the JSON's size and is read without an allocation per field.
+// appendTask writes the payload: fields separated by tabs. No field can contain a tab: ids
+// and users are restricted, and an idempotency key is visible ASCII. The payload has a
+// third of the size of JSON and is parsed without an allocation per field.
 func appendTask(b []byte, t *task) []byte {
 	b = append(b, taskVersion...)
 	b = append(b, '\t')
@@ -65,13 +64,13 @@ func appendTask(b []byte, t *task) []byte {
 	return append(b, t.IdempotencyKey...)
 }
 
-// payload is the task as the queue carries it.
+// payload encodes the task for the queue.
 func (t *task) payload() string {
 	var buf [256]byte
 	return string(appendTask(buf[:0], t))
 }
 
-// parseTask reads a payload. What is malformed can never become an order.
+// parseTask reads a payload. A malformed payload can never become an order.
 func parseTask(id string, payload []byte) (task, error) {
 	var f [taskFields]string
 	rest, n := string(payload), 0
@@ -108,7 +107,7 @@ func parseTask(id string, payload []byte) (task, error) {
 	return t, nil
 }
 
-// parseStamp reads what the purchase script has put behind a payload.
+// parseStamp reads the stamp that the purchase script appended to a payload.
 func parseStamp(stamp string) (epoch, sequence int64, err error) {
 	first, second, _ := strings.Cut(stamp, ".")
 	if epoch, err = parseWhole(first); err != nil {
@@ -120,11 +119,10 @@ func parseStamp(stamp string) (epoch, sequence int64, err error) {
 	return epoch, sequence, nil
 }
 
-// errSpelling says that a number is not written as a payload's numbers are.
+// errSpelling says that a number is not written as numbers of a payload are.
 var errSpelling = errors.New("unexpected sign or leading zeros")
 
-// parseWhole reads a number in the one spelling that appendTask and the purchase
-// script give it.
+// parseWhole reads a number in the only form that appendTask and the purchase script write.
 func parseWhole(text string) (int64, error) {
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {
@@ -136,11 +134,11 @@ func parseWhole(text string) (int64, error) {
 	return n, nil
 }
 
-// originField is the place of the origin among a payload's fields.
+// originField is the index of the origin among a payload's fields.
 const originField = 7
 
-// awaited reports whether a request waits for the order's commit, which its
-// payload says by naming the process; one that cannot be read is not awaited.
+// awaited reports whether a request waits for the order's commit: then the payload names
+// the request's process. An unreadable payload is not awaited.
 func awaited(payload []byte) bool {
 	for range originField {
 		_, rest, ok := bytes.Cut(payload, []byte{'\t'})
@@ -152,7 +150,7 @@ func awaited(payload []byte) bool {
 	return len(payload) > 0 && payload[0] != '\t'
 }
 
-// queued is the order as it stands while its task waits.
+// queued returns the order while its task is in the queue.
 func (t *task) queued() Order {
 	return Order{
 		ID: t.ID, ItemID: t.ItemID, UserID: t.UserID, Quantity: t.Quantity,
@@ -167,24 +165,24 @@ const (
 	expiryType   = "expire"
 )
 
-// expiryPrefix opens the id of an order's expiry task, which so is unlike that
-// of any order, and one for each order.
+// expiryPrefix starts the id of an order's expiry task. So each order has one such task,
+// whose id differs from every order's.
 const expiryPrefix = "x:"
 
-// expiryTask is the task that expires an order when its time has come. The
-// payload is for who looks at the queue: the order's row says all.
+// expiryTask returns the task that expires an order at its time. The payload is only for
+// operators: the order's row has all data.
 func expiryTask(t *task, expiresAt int64) queue.Task {
 	return queue.Task{ID: expiryPrefix + t.ID, Type: expiryType, Payload: []byte(t.ItemID), Due: time.UnixMilli(expiresAt)}
 }
 
-// Tasks is what reading orders needs of a task queue.
+// Tasks is the part of a task queue that a Service reads.
 type Tasks interface {
 	Get(ctx context.Context, ids ...string) ([]queue.TaskInfo, error)
 	Scan(ctx context.Context, fn func(id string, payload []byte) error) error
 	Stats(ctx context.Context) (queue.Stats, error)
 }
 
-// QueuedTasks is what a list needs of the queues.
+// QueuedTasks is the part of the queues that a list uses.
 type QueuedTasks interface {
 	// Tasks is inventory.QueuedIndex.Tasks.
 	Tasks(ctx context.Context, buyer, before string, limit int, fn func(id string, payload []byte) bool) (more string, err error)

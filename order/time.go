@@ -4,7 +4,7 @@ import (
 	"time"
 )
 
-// fromMillis turns a column's milliseconds into a time; 0 is "none".
+// fromMillis converts a column's milliseconds into a time; 0 is the zero time.
 func fromMillis(ms int64) time.Time {
 	if ms == 0 {
 		return time.Time{}

@@ -14,19 +14,18 @@ import (
 	"flashsale/inventory"
 )
 
-// A confirmed order ends by exactly one of payOrder, cancelOrder and
-// expireOrders, and a paid one may end once more by refundOrder: each is one
-// conditional UPDATE, and SQLite has one writer. Each
-// runs in one transaction with all that belongs to the change; what the shop's
-// servers are to be told of it is written in that same transaction.
+// A confirmed order ends by exactly one of payOrder, cancelOrder and expireOrders, and a
+// paid one may then be refunded by refundOrder. Each is one conditional UPDATE, and SQLite
+// has one writer. Each runs in one transaction with everything that belongs to the change,
+// including its webhook events.
 
-// transition runs fn as one change of the writer, at one instant. It is not cut off
-// when ctx ends, unless it has not begun by then; see writer.change. fn may run again
-// after a run whose changes were undone.
+// transition runs fn as one change of the writer, at one instant. If ctx ends, fn is only
+// cancelled if it has not begun; see writer.change. fn may run again if the changes of its
+// first run were rolled back.
 func (s *Store) transition(ctx context.Context, operation string, fn func(ctx context.Context, c conn, now int64) error) error {
 	_, err := s.writer.change(ctx, within(writeTimeout, func(ctx context.Context, g *group) error {
-		// Read once the change's turn has come: the wait for it must not make a
-		// payment older than it is, nor let an order lapse before its time.
+		// The clock is read once the change has its turn: after the wait, a payment must
+		// not count as older than it is, and no order may expire early.
 		return fn(ctx, g, s.now().UnixMilli())
 	}))
 	if err != nil {
@@ -46,7 +45,7 @@ func (s *Store) changing(ctx context.Context, operation string, fn func(tx *gorm
 	return nil
 }
 
-// paymentErrors are the answers to payments that are recorded.
+// paymentErrors are the answers to recorded payments.
 var paymentErrors = map[PaymentOutcome]error{
 	PaymentAccepted: nil, PaymentLate: ErrOrderExpired, PaymentDuplicate: ErrOrderFinal, PaymentMismatch: ErrAmountMismatch,
 }
@@ -54,12 +53,12 @@ var paymentErrors = map[PaymentOutcome]error{
 // receipt is the answer to a payment.
 type receipt struct {
 	order    Order
-	outcome  PaymentOutcome // as what the amount was received
+	outcome  PaymentOutcome // the outcome recorded for the payment
 	recorded bool           // by this call; a repeat records nothing
 	refusal  error
 }
 
-// pay records a payment and pays its order if that can be. See Service.Pay.
+// pay records a payment and pays its order if that is possible. See Service.Pay.
 func (s *Store) pay(ctx context.Context, id string, p Payment) (Order, error) {
 	own := &payment{orderID: id, Payment: p}
 	change := &write{fn: func(ctx context.Context, g *group) error {
@@ -80,11 +79,11 @@ func (s *Store) pay(ctx context.Context, id string, p Payment) (Order, error) {
 	return own.got.order, own.got.refusal
 }
 
-// payOrder is the transition to paid. The receipt's refusal is the caller's answer,
-// and goes with a transaction that is committed: money that pays nothing is recorded.
+// payOrder pays an order. A refusal is part of the receipt and not an error, because the
+// transaction is committed anyway: a payment that pays no order is recorded, too.
 func payOrder(ctx context.Context, c conn, id string, p Payment, box *outbox) (receipt, error) {
 	var known reported
-	// Most payments are new, and pay: then this is the only look at the order.
+	// Most payments are new and pay their order; then this is the only read of the order.
 	o, paid, err := settle(ctx, c, id, p, box.now, false)
 	if err != nil {
 		return receipt{}, err
@@ -126,8 +125,8 @@ func payOrder(ctx context.Context, c conn, id string, p Payment, box *outbox) (r
 	return got, nil
 }
 
-// settle pays an order if this payment can do that, and returns the order then. The
-// payment's reference must be new, unless the payment corrects what was recorded under it.
+// settle pays an order if this payment can, and then returns the order. The payment's
+// reference must be new, unless the payment corrects the one recorded under it.
 func settle(ctx context.Context, c conn, id string, p Payment, now int64, corrects bool) (o Order, paid bool, err error) {
 	o, err = scanOrder(c.QueryRowContext(ctx, payUnpaid, now, p.Reference, id, p.AmountMinor, p.Currency, corrects))
 	if errors.Is(err, sql.ErrNoRows) {
@@ -139,7 +138,7 @@ func settle(ctx context.Context, c conn, id string, p Payment, now int64, correc
 	return o, true, nil
 }
 
-// reported is what is recorded under a reference.
+// reported is the payment recorded under a reference.
 type reported struct {
 	Payment
 	id                  int64 // 0: nothing
@@ -156,14 +155,14 @@ func readReported(ctx context.Context, c conn, reference string) (reported, erro
 	return r, nil
 }
 
-// recordPayment writes a payment, in the place of the mismatch that it corrects if
-// known is not 0, and returns its id. Errors: ErrPaymentLimit.
+// recordPayment writes a payment and returns its id. If known is not 0, it replaces the
+// mismatch with that id. Errors: ErrPaymentLimit.
 func recordPayment(ctx context.Context, c conn, known int64, orderID string, p Payment, outcome PaymentOutcome, now int64) (int64, error) {
 	if known != 0 {
 		_, err := c.ExecContext(ctx, correctPayment, p.AmountMinor, p.Currency, outcome, now, known)
 		return known, err
 	}
-	if outcome != PaymentAccepted { // there is at most one of those
+	if outcome != PaymentAccepted { // an order has at most one accepted payment
 		var n int
 		if err := c.QueryRowContext(ctx, countPayments, orderID).Scan(&n); err != nil {
 			return 0, err
@@ -179,7 +178,7 @@ func recordPayment(ctx context.Context, c conn, known int64, orderID string, p P
 	return res.LastInsertId()
 }
 
-// unaccepted is the outcome of a payment that did not pay its order at now.
+// unaccepted returns the outcome of a payment that did not pay its order at now.
 func unaccepted(o *Order, p Payment, now int64) PaymentOutcome {
 	open := o.Status == StatusConfirmed && (o.ExpiresAt.IsZero() || o.ExpiresAt.UnixMilli() > now)
 	switch {
@@ -192,7 +191,7 @@ func unaccepted(o *Order, p Payment, now int64) PaymentOutcome {
 	}
 }
 
-// returned are the units of one closed order, on their way back to the sale.
+// returned is a pending release: the units of one closed order.
 type returned struct {
 	orderID        string
 	itemID         string
@@ -202,8 +201,8 @@ type returned struct {
 	createdAt      int64 // Unix milliseconds; when the order was closed
 }
 
-// cancel closes an order for who may do so. It returns the order's units if
-// they are still to be given back, on a repeat too. See Service.Cancel.
+// cancel closes an order for a caller that may do so. It returns the order's units if they
+// are still to be released, also on a repeat. See Service.Cancel.
 func (s *Store) cancel(ctx context.Context, id string, by Canceller) (o Order, owed []returned, err error) {
 	user, reason := by.UserID, reasonBuyer
 	if by.Admin {
@@ -218,7 +217,7 @@ func (s *Store) cancel(ctx context.Context, id string, by Canceller) (o Order, o
 		}
 		was := o.Status
 		if was == StatusConfirmed && s.highWater.IsStopped(o.ItemID) {
-			return inventory.ErrStopped // it may have been paid in what the database has lost
+			return inventory.ErrStopped // the database may have lost its payment
 		}
 		if err := cancelOrder(ctx, c, id, reason, box); err != nil {
 			return err
@@ -243,8 +242,7 @@ func (s *Store) cancel(ctx context.Context, id string, by Canceller) (o Order, o
 	return o, owed, nil
 }
 
-// cancelOrder is the transition to cancelled; it changes nothing unless the
-// order is confirmed.
+// cancelOrder changes an order to cancelled, if it is confirmed.
 func cancelOrder(ctx context.Context, c conn, id, reason string, box *outbox) error {
 	closed, err := readReturns(ctx, c, cancelConfirmed, box.now, reason, id)
 	if err != nil {
@@ -256,16 +254,16 @@ func cancelOrder(ctx context.Context, c conn, id, reason string, box *outbox) er
 	return box.closed(ctx, c, EventCancelled, closed)
 }
 
-// expiry says of an order how its expiry went.
+// expiry is the result of an order's expiry.
 type expiry struct {
 	status Status
-	// in is how long the order has yet, if it is not its time.
+	// in is the time until the order expires, if it is not due.
 	in time.Duration
 }
 
-// expire closes those of the orders whose time has come, all in one
-// transaction, and says how each stands. It also returns the units that are
-// still to be given back, of orders closed before too.
+// expire closes the due orders, all in one transaction, and returns the result of each. It
+// also returns the units that are still to be released, including those of orders closed
+// before.
 func (s *Store) expire(ctx context.Context, ids []string) (stand map[string]expiry, owed []returned, err error) {
 	err = s.telling(ctx, fmt.Sprintf("expire %d orders", len(ids)), func(ctx context.Context, c conn, box *outbox) error {
 		list := jsonList(ids...)
@@ -284,19 +282,19 @@ func (s *Store) expire(ctx context.Context, ids []string) (stand map[string]expi
 	return stand, owed, nil
 }
 
-// stoppedMin and stoppedMax bound the pause before a task of a stopped sale is tried
-// again. An operator has to decide first, so there is no hurry.
+// stoppedMin and stoppedMax bound the pause before a task of a stopped sale is retried. An
+// operator must decide first, so retries need not be quick.
 const (
 	stoppedMin = 5 * time.Second
 	stoppedMax = 15 * time.Second
 )
 
-// stoppedPause is a pause between those, so that such tasks do not come back together.
+// stoppedPause returns a random pause, so that such tasks are not all retried together.
 func stoppedPause() time.Duration { return stoppedMin + rand.N(stoppedMax-stoppedMin) }
 
-// expireOrders is the transition to expired, of those orders in a JSON list
-// that are confirmed and due. Never early: an order expires at its expires_at. Orders
-// of stopped items, a JSON list too, do not expire.
+// expireOrders changes those orders of a JSON list to expired that are confirmed and due.
+// It is never early: an order expires at its expires_at. Orders of the items in stopped,
+// which is a JSON list too, do not expire.
 func expireOrders(ctx context.Context, c conn, list, stopped string, box *outbox) error {
 	closed, err := readReturns(ctx, c, expireDue, box.now, list, stopped)
 	if err != nil {
@@ -308,8 +306,7 @@ func expireOrders(ctx context.Context, c conn, list, stopped string, box *outbox
 	return box.closed(ctx, c, EventExpired, closed)
 }
 
-// takeBack uncounts the units of orders that were just closed, and notes them
-// to be given back to their sales.
+// takeBack subtracts the units of orders that were just closed, and records their releases.
 func takeBack(ctx context.Context, c conn, closed []returned, box *outbox) error {
 	units := make(map[string]int64, 1)
 	held := make(map[soldKey]int64, len(closed))
@@ -338,7 +335,7 @@ func takeBack(ctx context.Context, c conn, closed []returned, box *outbox) error
 	return nil
 }
 
-// jsonList makes a statement take any number of ids as one value.
+// jsonList passes any number of ids to a statement as one value.
 func jsonList(ids ...string) string {
 	b, err := json.Marshal(ids)
 	if err != nil {
@@ -347,7 +344,7 @@ func jsonList(ids ...string) string {
 	return string(b)
 }
 
-// changed is the number of rows that a statement changed.
+// changed returns the number of rows that a statement changed.
 func changed(res sql.Result, err error) (int64, error) {
 	if err != nil {
 		return 0, err
@@ -391,7 +388,7 @@ func scanOrder(row interface{ Scan(to ...any) error }) (Order, error) {
 	return r.order(), err
 }
 
-// readReturns reads the rows of a query that has the columns of returned.
+// readReturns reads the rows of a query with the columns of returned.
 func readReturns(ctx context.Context, c conn, query string, args ...any) ([]returned, error) {
 	var list []returned
 	err := each(ctx, c, query, args, func(rows *sql.Rows) error {
@@ -406,7 +403,8 @@ func readReturns(ctx context.Context, c conn, query string, args ...any) ([]retu
 	return list, nil
 }
 
-// readExpiries reads how the orders of a JSON list stand; what has no row is left out.
+// readExpiries reads the states of the orders in a JSON list. Orders without a row are
+// omitted.
 func readExpiries(ctx context.Context, c conn, list string, now int64) (map[string]expiry, error) {
 	stand := make(map[string]expiry)
 	err := each(ctx, c, selectExpiries, []any{list}, func(rows *sql.Rows) error {
@@ -422,7 +420,7 @@ func readExpiries(ctx context.Context, c conn, list string, now int64) (map[stri
 		case expiresAt > now:
 			e.in = time.Duration(expiresAt-now) * time.Millisecond
 		default:
-			e.in = stoppedPause() // its time has come, but the sale is stopped
+			e.in = stoppedPause() // it is due, but the sale is stopped
 		}
 		stand[id] = e
 		return nil
@@ -433,6 +431,6 @@ func readExpiries(ctx context.Context, c conn, list string, now int64) (map[stri
 	return stand, nil
 }
 
-// maxPayments bounds the amounts that are recorded for one order. A backend that
-// reports one order's money under ever new references must not fill the disk.
+// maxPayments bounds the payments recorded for one order. A backend that reports one
+// order's payment repeatedly with new references must not fill the disk.
 const maxPayments = 100

@@ -32,18 +32,18 @@ type waiterShard struct {
 	m  map[string]*ticket
 }
 
-// ticket is one request's wait.
+// ticket is the wait of one request.
 type ticket struct {
-	// settled has room for all that can end the wait: the purchase's outcome,
-	// its acceptance where that is asked for late, and the commit.
+	// settled has capacity for every event of the wait: the purchase's result, a late
+	// acceptance, and the commit.
 	settled chan settlement
 }
 
-// settlement is what ends a wait.
+// settlement is an event that ends a wait.
 type settlement struct {
 	outcome inventory.Outcome
 	commit  bool
-	notice  notice // what was committed
+	notice  notice // the committed result
 }
 
 // NewWaiters returns an empty set with a fresh origin.
@@ -58,10 +58,10 @@ func NewWaiters() *Waiters {
 	return w
 }
 
-// Origin names this process to the workers.
+// Origin identifies this process to the workers.
 func (w *Waiters) Origin() string { return w.origin }
 
-// shard picks by the id's last bytes, which are random in a UUIDv7.
+// shard selects by the id's last bytes, which are random in a UUIDv7.
 func (w *Waiters) shard(id string) *waiterShard {
 	var h uint
 	for i := max(0, len(id)-4); i < len(id); i++ {
@@ -84,7 +84,7 @@ func (w *Waiters) remove(id string) {
 	s.mu.Unlock()
 }
 
-// settle tells the waiting request, if it still waits.
+// settle notifies the waiting request, if it still waits.
 func (w *Waiters) settle(n notice) {
 	s := w.shard(n.id)
 	s.mu.Lock()
@@ -96,8 +96,8 @@ func (w *Waiters) settle(n notice) {
 	}
 }
 
-// ids lists the orders that are waited for; the edge bounds the requests that
-// are let in, and with them these.
+// ids lists the orders that requests wait for. The API's limit of requests bounds their
+// number.
 func (w *Waiters) ids() []string {
 	var out []string
 	for i := range w.shards {
@@ -111,21 +111,20 @@ func (w *Waiters) ids() []string {
 	return out
 }
 
-// Listen receives the workers' messages until ctx ends. Whenever the
-// subscription is new, what was committed unheard before it is read from the
-// database.
+// Listen receives the workers' messages until ctx ends. After each new subscription it
+// reads from the database what was committed before.
 func (w *Waiters) Listen(ctx context.Context, rdb redis.UniversalClient, store *Store, onError func(error)) error {
 	for {
 		err := w.listenOnce(ctx, rdb, store, onError)
 		if ctx.Err() != nil {
-			return nil //nolint:nilerr // it was ended, and the error says how
+			return nil //nolint:nilerr // the error is only that of the ended ctx
 		}
 		onError(fmt.Errorf("listen for commits: %w", err))
 		pause.For(ctx, listenPause)
 	}
 }
 
-// listenOnce subscribes and settles what it hears until the connection fails.
+// listenOnce subscribes and handles messages until the connection fails.
 func (w *Waiters) listenOnce(ctx context.Context, rdb redis.UniversalClient, store *Store, onError func(error)) error {
 	caughtUp := true
 	return subscription.Hear(ctx, rdb, func(msg any) {
@@ -139,7 +138,7 @@ func (w *Waiters) listenOnce(ctx context.Context, rdb redis.UniversalClient, sto
 		}
 		if !caughtUp {
 			if err := w.catchUp(ctx, store); err != nil {
-				onError(err) // tried again at the next message or sign of life
+				onError(err) // retried at the next message or ping
 			} else {
 				caughtUp = true
 			}
@@ -147,7 +146,7 @@ func (w *Waiters) listenOnce(ctx context.Context, rdb redis.UniversalClient, sto
 	}, channelOf(w.origin))
 }
 
-// catchUp settles the orders whose message was published to nobody.
+// catchUp settles the orders whose message was published before the subscription.
 func (w *Waiters) catchUp(ctx context.Context, store *Store) error {
 	ids := w.ids()
 	for len(ids) > 0 {

@@ -38,7 +38,7 @@ func awaitTicket(t *testing.T, what string, tk *ticket) settlement {
 	case set := <-tk.settled:
 		return set
 	case <-time.After(limit):
-		t.Fatalf("nobody was told: %s", what)
+		t.Fatalf("not settled: %s", what)
 		return settlement{}
 	}
 }
@@ -59,8 +59,8 @@ func TestWaiters_Listen(t *testing.T) {
 		for i := range tasks {
 			tasks[i].Origin = w.Origin()
 		}
-		worker := NewFulfiller(s, rdb, nil, func(err error) { t.Errorf("heard %v", err) })
-		// Committed before anybody listens: a message to nobody.
+		worker := NewFulfiller(s, rdb, nil, func(err error) { t.Errorf("reported %v", err) })
+		// Committed before the subscription: the message has no receiver.
 		var early []*ticket
 		for i := range tasks[:4] {
 			early = append(early, newTicket(w, tasks[i].ID))
@@ -68,21 +68,21 @@ func TestWaiters_Listen(t *testing.T) {
 		if err := errors.Join(worker.Handle(await.Context(t), leased(tasks[:4]...))...); err != nil {
 			t.Fatal(err)
 		}
-		listen(t, w, rdb, s, func(err error) { t.Errorf("heard %v", err) })
+		listen(t, w, rdb, s, func(err error) { t.Errorf("reported %v", err) })
 		for i, tk := range early {
 			set := awaitTicket(t, "catching up on "+tasks[i].ID, tk)
 			want := []string{"confirmed", "confirmed", "confirmed", rejectedPrefix + reasonSoldOut}[i]
 			if got := verdicts([]outcome{set.notice.outcome})[0]; !set.commit || got != want {
-				t.Errorf("order %s: told %q, want %q", tasks[i].ID, got, want)
+				t.Errorf("order %s: settled with %q, want %q", tasks[i].ID, got, want)
 			}
 		}
-		// Committed while it listens: a message.
+		// Committed while it listens: the message is received.
 		late := newTicket(w, tasks[4].ID)
 		if err := errors.Join(worker.Handle(await.Context(t), leased(tasks[4:]...))...); err != nil {
 			t.Fatal(err)
 		}
 		if set := awaitTicket(t, "the message", late); set.notice.reason != reasonSoldOut {
-			t.Errorf("told %+v", set)
+			t.Errorf("settled with %+v", set)
 		}
 		if n := len(w.ids()); n != 0 {
 			t.Errorf("%d tickets are left", n)
@@ -90,8 +90,8 @@ func TestWaiters_Listen(t *testing.T) {
 	})
 }
 
-// TestWaiters_Listen_Malformed: a message nobody can read is reported, and the
-// next one is heard.
+// TestWaiters_Listen_Malformed: an unreadable message is reported, and the next one is
+// handled.
 func TestWaiters_Listen_Malformed(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -109,16 +109,16 @@ func TestWaiters_Listen_Malformed(t *testing.T) {
 			}
 		}
 		if set := awaitTicket(t, "the good message", tk); set.notice.confirmedAt != 5 {
-			t.Errorf("told %+v", set)
+			t.Errorf("settled with %+v", set)
 		}
 		if err := <-heard; !errors.Is(err, errNoticeMalformed) {
-			t.Errorf("heard %v", err)
+			t.Errorf("reported %v", err)
 		}
 	})
 }
 
-// TestWaiters_Listen_Resubscribes: what is committed while Redis is away is
-// told once it is back.
+// TestWaiters_Listen_Resubscribes: orders committed while Redis is down are settled once it
+// is back.
 func TestWaiters_Listen_Resubscribes(t *testing.T) {
 	t.Parallel()
 	server := redistest.Real(t)
@@ -150,7 +150,7 @@ func TestWaiters_Listen_Resubscribes(t *testing.T) {
 	case <-time.After(limit):
 		t.Fatal("the loss was not reported")
 	}
-	// More than one page of the look-up.
+	// More than one page of the query.
 	tasks := distinct("n", "item", 300)
 	var tickets []*ticket
 	for i := range tasks {
@@ -163,12 +163,12 @@ func TestWaiters_Listen_Resubscribes(t *testing.T) {
 	}
 	for i, tk := range tickets {
 		if set := awaitTicket(t, tasks[i].ID, tk); set.notice.id != tasks[i].ID || set.notice.status != StatusConfirmed {
-			t.Errorf("told %+v", set)
+			t.Errorf("settled with %+v", set)
 		}
 	}
 	select {
 	case set := <-waits.settled:
-		t.Errorf("told of an order that is not there: %+v", set)
+		t.Errorf("settled with an unknown order: %+v", set)
 	default:
 	}
 }
@@ -187,7 +187,7 @@ func TestWaiters(t *testing.T) {
 	}
 	tk := newTicket(w, "x")
 	w.settle(notice{id: "x"})
-	w.settle(notice{id: "x"}) // told twice, heard once, and nobody blocks
+	w.settle(notice{id: "x"}) // settled twice, received once, and neither call blocks
 	if set := <-tk.settled; !set.commit {
 		t.Errorf("settled with %+v", set)
 	}

@@ -17,8 +17,8 @@ import (
 	"flashsale/internal/testing/redistest"
 )
 
-// TestWaiters_Listen_Silent: a link that dies without a word is noticed by its
-// silence, and made again.
+// TestWaiters_Listen_Silent: a connection that dies silently is detected by a timeout, and
+// replaced.
 func TestWaiters_Listen_Silent(t *testing.T) {
 	t.Parallel()
 	server := redistest.Real(t)
@@ -51,7 +51,7 @@ func TestWaiters_Listen_Silent(t *testing.T) {
 	select {
 	case err := <-heard:
 		if !errors.Is(err, subscription.ErrSilent) {
-			t.Errorf("heard %v, want ErrSilent", err)
+			t.Errorf("reported %v, want ErrSilent", err)
 		}
 	case <-time.After(30 * time.Second):
 		t.Error("the silence was not noticed")
@@ -59,8 +59,8 @@ func TestWaiters_Listen_Silent(t *testing.T) {
 	if err := process.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
-	// The server still counts the old subscription for a while, so only a notice
-	// that arrives shows the new one.
+	// The server still counts the old subscription for a while, so only a notice that
+	// arrives proves the new one.
 	tk := newTicket(w, "x")
 	n := notice{id: "x", outcome: outcome{status: StatusConfirmed}}
 	await.True(t, "a notice over the new subscription", func() bool {

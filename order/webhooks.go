@@ -5,13 +5,12 @@ import "context"
 // Webhooks is the administration of endpoints and their deliveries.
 type Webhooks struct {
 	Store *Store
-	// CheckURL refuses a URL that nothing may be sent to, with a *webhook.URLError.
+	// CheckURL refuses forbidden URLs with a *webhook.URLError.
 	CheckURL func(text string) error
 }
 
-// CreateEndpoint adds an endpoint, and returns the secret that signs what it is
-// sent: nobody can read it later. Errors: *webhook.URLError, ErrEndpointLimit,
-// ErrDatabase.
+// CreateEndpoint adds an endpoint, and returns the secret that signs its events. The secret
+// cannot be read later. Errors: *webhook.URLError, ErrEndpointLimit, ErrDatabase.
 func (w *Webhooks) CreateEndpoint(ctx context.Context, n NewEndpoint, by By) (Endpoint, string, error) {
 	if err := w.CheckURL(n.URL); err != nil {
 		return Endpoint{}, "", err
@@ -27,7 +26,7 @@ func (w *Webhooks) Endpoint(ctx context.Context, id string) (Endpoint, error) {
 	return w.Store.endpoint(ctx, id)
 }
 
-// ChangeEndpoint changes an endpoint; what is pending goes to its new URL. Errors:
+// ChangeEndpoint changes an endpoint; pending deliveries go to its new URL. Errors:
 // *webhook.URLError, ErrEndpointNotFound, ErrDatabase.
 func (w *Webhooks) ChangeEndpoint(ctx context.Context, id string, c EndpointChange, by By) (Endpoint, error) {
 	if c.URL != nil {
@@ -39,32 +38,30 @@ func (w *Webhooks) ChangeEndpoint(ctx context.Context, id string, c EndpointChan
 	return row.endpoint(), err
 }
 
-// DeleteEndpoint ends an endpoint and all that it is owed. Errors:
-// ErrEndpointNotFound, ErrDatabase.
+// DeleteEndpoint deletes an endpoint and its deliveries. Errors: ErrEndpointNotFound,
+// ErrDatabase.
 func (w *Webhooks) DeleteEndpoint(ctx context.Context, id string, by By) error {
 	_, err := w.Store.alterEndpoint(ctx, id, "webhook.delete", by, (*endpointRow).remove)
 	return err
 }
 
-// RotateSecret gives an endpoint a new secret, and returns it. For SecretOverlap
-// the one before signs, too; one from before that does not any more. Errors:
-// ErrEndpointNotFound, ErrDatabase.
+// RotateSecret replaces an endpoint's secret, and returns the new one. For SecretOverlap
+// the previous secret signs, too; older ones do not. Errors: ErrEndpointNotFound,
+// ErrDatabase.
 func (w *Webhooks) RotateSecret(ctx context.Context, id string, by By) (Endpoint, string, error) {
 	row, err := w.Store.alterEndpoint(ctx, id, "webhook.rotate", by, (*endpointRow).rotate)
 	return row.endpoint(), row.Secret, err
 }
 
-// TestEndpoint sends an endpoint an event that means nothing, whatever it has
-// asked for, and returns the event's id. Errors: ErrEndpointNotFound,
-// ErrEndpointDisabled, ErrDatabase.
+// TestEndpoint sends a test event to an endpoint, regardless of its subscriptions, and
+// returns the event's id. Errors: ErrEndpointNotFound, ErrEndpointDisabled, ErrDatabase.
 func (w *Webhooks) TestEndpoint(ctx context.Context, id string, by By) (string, error) {
 	return w.Store.addTest(ctx, id, by)
 }
 
-// Deliveries reads a page of what an endpoint was or is owed, the latest event first.
-// next is DeliveryFilter.Before of the next page; 0: there is none. A page may be
-// shorter than the limit although others follow.
-// Errors: ErrEndpointNotFound, ErrTooManyLists, ErrDatabase.
+// Deliveries reads a page of an endpoint's deliveries, the latest event first. next is the
+// DeliveryFilter.Before of the next page; 0: there is none. A page may be shorter than the
+// limit although others follow. Errors: ErrEndpointNotFound, ErrTooManyLists, ErrDatabase.
 func (w *Webhooks) Deliveries(ctx context.Context, f DeliveryFilter) (list []Delivery, next int64, err error) {
 	if _, err := w.Store.endpoint(ctx, f.EndpointID); err != nil {
 		return nil, 0, err
@@ -72,9 +69,9 @@ func (w *Webhooks) Deliveries(ctx context.Context, f DeliveryFilter) (list []Del
 	return w.Store.deliveries(ctx, f)
 }
 
-// Redeliver delivers an event to an endpoint once more, from the first try on and
-// at once, whatever has become of it. Errors: ErrEndpointNotFound,
-// ErrEndpointDisabled, ErrDeliveryNotFound, ErrDatabase.
+// Redeliver delivers an event to an endpoint again, in any state of the delivery, at once
+// and with all retries. Errors: ErrEndpointNotFound, ErrEndpointDisabled,
+// ErrDeliveryNotFound, ErrDatabase.
 func (w *Webhooks) Redeliver(ctx context.Context, endpointID, eventID string, by By) error {
 	return w.Store.renew(ctx, endpointID, eventID, by)
 }

@@ -13,46 +13,46 @@ import (
 	"github.com/mattn/go-sqlite3"
 )
 
-// ErrBusy says that a write could not get the database's lock in time, or that the
-// disk is slow. That may be over at any moment.
+// ErrBusy says that a write could not get the database's lock in time, or that the disk is
+// slow. This is usually temporary.
 var ErrBusy = errors.New("order: database is busy")
 
 const (
-	// probeEvery is the time between two checks while callers ask or writes fail.
+	// probeEvery is the time between two checks while Failing is called or writes fail.
 	probeEvery = time.Second
 	// probeWait is how long a check waits for another process's lock, in milliseconds.
 	probeWait = 600
-	// probeTrust is how old the last check may be for a commit since then to show that
-	// the database takes writes now.
+	// probeTrust is the age of the last check up to which a commit since then proves that
+	// the database accepts writes now.
 	probeTrust = 2 * probeEvery
-	// busyGrace is for how long no check may succeed before a busy database counts as
-	// one that takes no writes: a single commit may take longer than a check waits.
+	// busyGrace is how long all checks must fail before a busy database counts as one that
+	// does not accept writes: a single commit may take longer than a check waits.
 	busyGrace = 3 * probeEvery
 )
 
-// WriteProbe finds out whether the database takes writes, in the way that a commit
-// would: by a write that is synced to its disk. It makes no write of its own while
-// another connection is seen to commit, or while no caller asks.
+// WriteProbe checks whether the database accepts writes, in the way of a commit: by a write
+// that is synced to the disk. It makes no write of its own while another connection
+// commits, or while Failing is not called.
 type WriteProbe struct {
 	store    *Store
 	db       *sql.DB
 	onChange func(err error)
 
 	asked   atomic.Bool
-	failing atomic.Pointer[error] // what Failing returns; nil: nothing
+	failing atomic.Pointer[error] // the result of Failing; nil: no error
 
-	turn      chan struct{} // holds a token; who takes it may use what follows
+	turn      chan struct{} // holds a token; its holder may use the fields below
 	checked   time.Time     // when the last check ended
-	busySince time.Time     // since when each check found the database busy; zero: the last did not
-	conn      *sql.Conn     // has its own view of what others commit; nil: to be opened
+	busySince time.Time     // since when every check found the database busy; zero: the last one did not
+	conn      *sql.Conn     // sees the commits of other connections; nil: not open
 	version   int64         // the conn's data version at the last check
 	closed    bool
 }
 
-// NewWriteProbe returns a probe of the store's database, with a connection of its own:
-// the store's may be held by a batch that cannot be committed. onChange is called with
-// the cause when writes begin to fail, when the cause changes from or to ErrBusy, and
-// with nil when they succeed again.
+// NewWriteProbe returns a probe of the store's database with its own connection, because
+// the store's may be occupied by a batch that cannot be committed. onChange is called with
+// the cause when writes start to fail, when the cause changes from or to ErrBusy, and with
+// nil when they succeed again.
 func NewWriteProbe(s *Store, onChange func(err error)) (*WriteProbe, error) {
 	db, err := openSQLite(s.Path(), writeParams(), 1)
 	if err != nil {
@@ -67,8 +67,8 @@ func NewWriteProbe(s *Store, onChange func(err error)) (*WriteProbe, error) {
 	return p, nil
 }
 
-// Failing returns what keeps writes from succeeding, and nil when they succeed or none
-// was tried yet. It costs next to nothing, and makes Run check again soon.
+// Failing returns why writes fail, and nil if they succeed or none was tried yet. It is
+// cheap, and makes Run check again soon.
 func (p *WriteProbe) Failing() error {
 	if !p.asked.Load() {
 		p.asked.Store(true)
@@ -79,8 +79,8 @@ func (p *WriteProbe) Failing() error {
 	return nil
 }
 
-// Check checks, unless another caller did so just now, and returns what Failing does
-// then. A check that takes longer than ctx is a failure too. Errors: ErrDatabase, with
+// Check checks, unless another caller has just done so, and returns the new result of
+// Failing. A check that takes longer than ctx is a failure, too. Errors: ErrDatabase, with
 // ErrBusy or SQLite's own error.
 func (p *WriteProbe) Check(ctx context.Context) error {
 	select {
@@ -98,7 +98,7 @@ func (p *WriteProbe) Check(ctx context.Context) error {
 	return nil
 }
 
-// Run checks every second until ctx ends, while callers ask or writes fail.
+// Run checks every second until ctx ends, while Failing is called or writes fail.
 func (p *WriteProbe) Run(ctx context.Context) error {
 	tick := time.NewTicker(probeEvery)
 	defer tick.Stop()
@@ -121,7 +121,7 @@ func (p *WriteProbe) Run(ctx context.Context) error {
 	}
 }
 
-// Close closes the connection. No check follows.
+// Close closes the connection. There are no checks after it.
 func (p *WriteProbe) Close() error {
 	<-p.turn
 	defer func() { p.turn <- struct{}{} }()
@@ -130,7 +130,7 @@ func (p *WriteProbe) Close() error {
 	return p.db.Close()
 }
 
-// check tries to write and notes the outcome. The caller has the turn.
+// check tries to write and records the result. The caller has the turn.
 func (p *WriteProbe) check(ctx context.Context) {
 	if p.closed {
 		return
@@ -138,14 +138,14 @@ func (p *WriteProbe) check(ctx context.Context) {
 	began := time.Now()
 	err := p.try(ctx)
 	if err != nil && ctx.Err() != nil {
-		return // the caller left; that says nothing of the database
+		return // the caller cancelled it, which proves nothing about the database
 	}
 	last := p.checked
 	p.checked = time.Now()
 	switch {
 	case !errors.Is(err, ErrBusy):
 		p.busySince = time.Time{}
-	case p.busySince.IsZero() || began.Sub(last) > probeTrust: // the time between is unknown
+	case p.busySince.IsZero() || began.Sub(last) > probeTrust: // the time between them is unknown
 		p.busySince = began
 	}
 	if errors.Is(err, ErrBusy) && p.checked.Sub(p.busySince) < busyGrace && p.failing.Load() == nil {
@@ -155,7 +155,7 @@ func (p *WriteProbe) check(ctx context.Context) {
 	p.note(err)
 }
 
-// note makes an outcome known.
+// note publishes a result.
 func (p *WriteProbe) note(err error) {
 	was := p.failing.Load()
 	if err == nil {
@@ -168,7 +168,7 @@ func (p *WriteProbe) note(err error) {
 	}
 }
 
-// try returns nil when the database takes writes.
+// try returns nil if the database accepts writes.
 func (p *WriteProbe) try(ctx context.Context) error {
 	recent := p.conn != nil && time.Since(p.checked) < probeTrust
 	committed, err := p.committed(ctx)
@@ -178,8 +178,8 @@ func (p *WriteProbe) try(ctx context.Context) error {
 	if recent && committed {
 		return nil
 	}
-	// It waits for the lock for probeWait. What follows is not cut off: the outcome of a
-	// write that was cut off would be unknown.
+	// It waits for the lock for probeWait. The write itself is not cancelled, because the
+	// outcome of a cancelled write is unknown.
 	_, err = p.conn.ExecContext(context.WithoutCancel(ctx), `INSERT INTO meta (key, value) VALUES ('write_probe', ?1)
 	ON CONFLICT (key) DO UPDATE SET value = excluded.value`, strconv.FormatInt(p.store.Now().UnixMilli(), 10))
 	if err == nil {
@@ -189,7 +189,7 @@ func (p *WriteProbe) try(ctx context.Context) error {
 	if !errors.Is(err, ErrBusy) {
 		return err
 	}
-	// There may have been no turn for this write because others are committing.
+	// Other connections' commits may have kept this write from its turn.
 	if committed, cerr := p.committed(ctx); cerr == nil && committed {
 		return nil
 	}
@@ -213,9 +213,8 @@ func (p *WriteProbe) committed(ctx context.Context) (bool, error) {
 	return p.version != before, err
 }
 
-// failed classifies an error. After one that says more than that the database is busy,
-// the next check uses another connection: one that was opened while the file refused
-// writes stays read-only.
+// failed classifies an error. After any error except a busy database, the next check uses
+// another connection: one that was opened while the file refused writes stays read-only.
 func (p *WriteProbe) failed(err error) error {
 	var se sqlite3.Error
 	if errors.As(err, &se) && (se.Code == sqlite3.ErrBusy || se.Code == sqlite3.ErrLocked) {
@@ -230,7 +229,7 @@ func (p *WriteProbe) release() {
 	if p.conn == nil {
 		return
 	}
-	// The pool discards a connection that is reported as bad. Its own error says no more.
+	// The pool discards a connection that is reported as bad. Its error adds nothing.
 	_ = p.conn.Raw(func(any) error { return driver.ErrBadConn }) //nolint:errcheck // see above
 	_ = p.conn.Close()                                           //nolint:errcheck // it has been closed by then
 	p.conn = nil

@@ -18,7 +18,7 @@ import (
 	"flashsale/internal/testing/disktest"
 )
 
-// changes records what a probe reports.
+// changes records the calls of a probe's onChange.
 type changes struct {
 	mu  sync.Mutex
 	all []error
@@ -51,7 +51,7 @@ func newProbe(t *testing.T, s *Store) (*WriteProbe, *changes) {
 	return p, c
 }
 
-// now checks, whenever the last check was.
+// now makes a check, whenever the last one was.
 func (p *WriteProbe) now(t *testing.T) error {
 	t.Helper()
 	<-p.turn
@@ -60,7 +60,7 @@ func (p *WriteProbe) now(t *testing.T) error {
 	return p.Failing()
 }
 
-// lockOut takes the database's write lock on a connection of its own.
+// lockOut takes the database's write lock on another connection.
 func lockOut(t *testing.T, s *Store) *sql.Conn {
 	t.Helper()
 	db, err := sql.Open("sqlite3", "file:"+s.Path())
@@ -91,7 +91,7 @@ func mustExec(t *testing.T, c *sql.Conn, statements ...string) {
 	}
 }
 
-// written is the time that the last write of a probe carries; empty before the first.
+// written is the time in the last write of a probe; empty before the first.
 func written(t *testing.T, s *Store) string {
 	t.Helper()
 	var values []string
@@ -104,13 +104,13 @@ func written(t *testing.T, s *Store) string {
 	return values[0]
 }
 
-// TestWriteProbe has the database refuse writes, for each reason: the probe finds it,
-// and finds out when it is over.
+// TestWriteProbe makes the database refuse writes, for each reason: the probe detects it,
+// and detects when it is over.
 func TestWriteProbe(t *testing.T) {
 	t.Parallel()
 	for _, f := range databaseFaults {
 		if f.name == "full" {
-			continue // it is a limit of the store's own connection
+			continue // it only limits the store's own connection
 		}
 		t.Run(f.name, func(t *testing.T) {
 			t.Parallel()
@@ -123,7 +123,7 @@ func TestWriteProbe(t *testing.T) {
 				t.Errorf("a database that takes writes: %v", err)
 			}
 			end := f.begin(t, s)
-			if f.name == "busy" { // for long enough to tell it from a slow commit
+			if f.name == "busy" { // long enough to distinguish it from a slow commit
 				await.True(t, "the lock is noticed", func() bool { return p.now(t) != nil })
 			}
 			for range 2 { // the second check is on another connection
@@ -156,7 +156,7 @@ func TestWriteProbe_Full(t *testing.T) {
 	disk := disktest.New(t, 4<<20)
 	s := newStoreAt(t, filepath.Join(disk.Path(), "shop.db"))
 	p, _ := newProbe(t, s)
-	pragma(t, s, "wal_checkpoint(TRUNCATE)") // a log that is there would be written over
+	pragma(t, s, "wal_checkpoint(TRUNCATE)") // an existing log would be overwritten
 	disk.Fill()
 	if err := p.now(t); !errors.Is(err, ErrDatabase) || errors.Is(err, ErrBusy) {
 		t.Errorf("on a full disk: %v", err)
@@ -167,8 +167,7 @@ func TestWriteProbe_Full(t *testing.T) {
 	}
 }
 
-// TestWriteProbe_OthersCommit: where another connection is seen to commit, there is
-// no need for a write.
+// TestWriteProbe_OthersCommit: while another connection commits, the probe writes nothing.
 func TestWriteProbe_OthersCommit(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -178,7 +177,7 @@ func TestWriteProbe_OthersCommit(t *testing.T) {
 	}
 	first := written(t, s)
 	if first == "" {
-		t.Fatal("the first look has not written")
+		t.Fatal("the first check has not written")
 	}
 	mustInsert(t, s, newItem("item", 10, 1))
 	WithClock(clockFunc(func() time.Time { return time.UnixMilli(1) }))(s) // a write would show
@@ -190,7 +189,7 @@ func TestWriteProbe_OthersCommit(t *testing.T) {
 	}
 }
 
-// TestWriteProbe_Run checks in the background while callers ask or writes fail.
+// TestWriteProbe_Run checks in the background while Failing is called or writes fail.
 func TestWriteProbe_Run(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -213,9 +212,8 @@ func TestWriteProbe_Run(t *testing.T) {
 	}
 }
 
-// TestWriteProbe_SlowCommits checks while another connection holds the lock for longer
-// than a check waits. As long as that connection commits from time to time, the
-// database takes writes.
+// TestWriteProbe_SlowCommits checks while another connection holds the lock for longer than
+// a check waits. As long as that connection sometimes commits, the database accepts writes.
 func TestWriteProbe_SlowCommits(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -231,7 +229,7 @@ func TestWriteProbe_SlowCommits(t *testing.T) {
 		if p.busySince.IsZero() {
 			t.Fatal("the check got the lock")
 		}
-		p.busySince = time.Now().Add(-time.Hour) // as if it had lasted
+		p.busySince = time.Now().Add(-time.Hour) // as if it had lasted that long
 		mustExec(t, other, fmt.Sprintf("INSERT INTO meta (key, value) VALUES ('other', '%d') ON CONFLICT (key) DO UPDATE SET value = excluded.value", i),
 			"COMMIT", "BEGIN IMMEDIATE")
 		if err := p.now(t); err != nil {
@@ -244,7 +242,7 @@ func TestWriteProbe_SlowCommits(t *testing.T) {
 	}
 }
 
-// TestWriteProbe_Closed: a check that comes after the end reports nothing.
+// TestWriteProbe_Closed: a check after Close reports nothing.
 func TestWriteProbe_Closed(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -257,16 +255,16 @@ func TestWriteProbe_Closed(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := p.now(t); err != nil || len(heard.list()) != 0 {
-		t.Errorf("after the end: %v, reported %v", err, heard.list())
+		t.Errorf("after Close: %v, reported %v", err, heard.list())
 	}
 }
 
-// TestWriteProbe_Hung: a check that hangs does not hold up other callers beyond their
-// time.
+// TestWriteProbe_Hung: a check that hangs does not delay other callers beyond their
+// deadline.
 func TestWriteProbe_Hung(t *testing.T) {
 	t.Parallel()
 	p, _ := newProbe(t, newStore(t))
-	<-p.turn // as a check does whose disk does not answer
+	<-p.turn // like a check whose disk does not answer
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := p.Check(ctx); !errors.Is(err, ErrBusy) {

@@ -13,9 +13,9 @@ import (
 )
 
 const (
-	// writeQueue bounds the changes that wait for the writer. It is about a second's work.
+	// writeQueue bounds the changes that wait for the writer: about a second's work.
 	writeQueue = 8192
-	// groupChanges is how many changes one transaction takes at most.
+	// groupChanges is the maximum number of changes in one transaction.
 	groupChanges = 256
 )
 
@@ -25,10 +25,10 @@ var errClosed = fmt.Errorf("order: the database is closed: %w", sql.ErrConnDone)
 // errQueueFull says that too many changes wait for the database. Nothing was changed.
 var errQueueFull = fmt.Errorf("order: too many changes wait for the database: %w", inventory.ErrOverloaded)
 
-// writer runs every write of a store, one transaction after the other. What is waiting
-// when a transaction begins goes into it together, so the disk is synced once for all of
-// it. A batch of orders goes before all changes, and the changes beside it are bounded in
-// time: a crowd of payers does not stop a sale.
+// writer runs every write of a store, one transaction after the other. All writes that wait
+// when a transaction begins join it, so the disk is synced once for all of them. A batch of
+// orders precedes all changes, and the time of the changes that join it is bounded: many
+// payments do not stop a sale.
 //
 // There is no timer, and no goroutine while nothing is waiting.
 type writer struct {
@@ -36,22 +36,22 @@ type writer struct {
 	limit int // of the changes that wait
 
 	mu      sync.Mutex
-	batches []*write      // of orders; there are as many as workers at the most
-	changes []*write      // of everything else
-	running chan struct{} // closed when the goroutine ends; nil: there is none
+	batches []*write      // of orders; at most one per worker
+	changes []*write      // all other writes
+	running chan struct{} // closed when the goroutine ends; nil: not running
 	closed  bool
-	stop    context.CancelFunc // ends the wait for the connection
+	stop    context.CancelFunc // cancels the wait for the connection
 	life    context.Context
 }
 
-// write is one unit of work, which a transaction takes in as a whole or not at all.
+// write is one unit of work. A transaction contains all of it or nothing.
 type write struct {
 	ctx   context.Context // of its statements
 	fn    func(ctx context.Context, g *group) error
 	batch bool     // of orders
-	pay   *payment // that can be recorded together with others; nil: it is none
+	pay   *payment // a payment that can be recorded together with others; nil: not a payment
 	begun bool     // guarded by the writer's mutex
-	left  bool     // its caller has gone before it began; guarded likewise
+	left  bool     // its caller has left before it began; guarded likewise
 
 	// Set before done is closed.
 	err      error
@@ -65,19 +65,19 @@ func newWriter(s *Store) *writer {
 	return &writer{store: s, limit: writeQueue, life: life, stop: stop}
 }
 
-// batch runs fn for a batch of orders, and waits for its commit whatever becomes of ctx.
+// batch runs fn for a batch of orders, and waits for its commit even if ctx ends.
 func (w *writer) batch(ctx context.Context, fn func(ctx context.Context, g *group) error) error {
 	ctx = context.WithoutCancel(ctx)
 	_, err := w.do(ctx, &w.batches, &write{ctx: ctx, fn: fn, batch: true})
 	return err
 }
 
-// change runs own.fn. If ctx ends before it has begun, it never runs, and the error is
-// that of ctx. A change that has begun is finished: the outcome of a transaction that is
-// cut off is unknown. fn may run twice, and what a run that failed has done is undone. The
-// group is the one that the change was committed in.
+// change runs own.fn. If ctx ends before it has begun, it never runs, and the error is that
+// of ctx. A change that has begun is finished, because the outcome of a cancelled
+// transaction is unknown. fn may run twice; the writes of a failed run are rolled back. The
+// returned group is the one that committed the change.
 func (w *writer) change(ctx context.Context, own *write) (*group, error) {
-	// Statements whose context can end cost a goroutine each.
+	// A statement whose context can end costs a goroutine.
 	own.ctx = context.WithoutCancel(ctx)
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
@@ -124,7 +124,7 @@ func (w *writer) enqueue(ctx context.Context, queue *[]*write, own *write) error
 	return nil
 }
 
-// withdraw reports whether the write has not begun, and never will.
+// withdraw reports whether the write has not begun. Then it never will.
 func (w *writer) withdraw(own *write) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -145,7 +145,7 @@ func (w *writer) run(ended chan struct{}) {
 	}
 }
 
-// more reports whether anything is waiting. If not, the goroutine must end.
+// more reports whether any write is waiting. If not, the goroutine must end.
 func (w *writer) more() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -156,7 +156,7 @@ func (w *writer) more() bool {
 	return false
 }
 
-// within is a change whose statements are bounded in time.
+// within returns a change with a timeout for its statements.
 func within(limit time.Duration, fn func(ctx context.Context, g *group) error) *write {
 	return &write{fn: func(ctx context.Context, g *group) error {
 		ctx, cancel := context.WithTimeout(ctx, limit)
@@ -165,8 +165,8 @@ func within(limit time.Duration, fn func(ctx context.Context, g *group) error) *
 	}}
 }
 
-// next takes what comes next into a transaction: a batch as soon as there is one, or
-// else a change, or several payments. Nothing: the transaction is to be committed.
+// next adds the next members to a transaction: a batch if there is one, else a change, or
+// several payments. An empty result means that the transaction must be committed.
 func (w *writer) next(g *group) []*write {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -194,7 +194,7 @@ func (w *writer) next(g *group) []*write {
 	return bunch
 }
 
-// pop takes the first write whose caller has not left. The caller holds the mutex.
+// pop removes the first write whose caller has not left. The caller holds the mutex.
 func pop(queue *[]*write) *write {
 	for len(*queue) > 0 {
 		one := (*queue)[0]
@@ -209,8 +209,8 @@ func pop(queue *[]*write) *write {
 	return nil
 }
 
-// each runs writes in transactions of their own, after a transaction that took them in
-// has failed as a whole: what one of them has broken must not fail the others.
+// each runs writes in separate transactions, after their common transaction failed, so that
+// one faulty write does not fail the others.
 func (w *writer) each(rest []*write) {
 	for i, one := range rest {
 		took := false
@@ -231,7 +231,7 @@ func (w *writer) each(rest []*write) {
 	}
 }
 
-// refuse answers all that is waiting with an error, while no transaction can begin.
+// refuse fails all waiting writes with an error, while no transaction can begin.
 func (w *writer) refuse(err error) {
 	w.mu.Lock()
 	waiting := append(w.batches, w.changes...)
@@ -253,7 +253,7 @@ func (own *write) answer(g *group, err error) {
 	close(own.done)
 }
 
-// close refuses what is waiting and what comes, and waits for what has begun.
+// close refuses waiting and later writes, and waits for those that have begun.
 func (w *writer) close() {
 	w.mu.Lock()
 	w.closed = true
@@ -266,10 +266,10 @@ func (w *writer) close() {
 	}
 }
 
-// transact runs one transaction of the writes that next gives, and answers them. Where
-// the transaction has failed before its commit, for a reason that may be one member's
-// own, it returns those that are to be run again. An error says that no transaction
-// could begin.
+// transact runs one transaction of the writes that next returns, and notifies their
+// callers. If the transaction failed before its commit, for a reason that may be the fault
+// of one member, it returns the writes that must run again. An error says that no
+// transaction could begin.
 func (w *writer) transact(next func(g *group) []*write) (rest []*write, err error) {
 	g, err := w.store.begin(w.life)
 	if err != nil {

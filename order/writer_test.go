@@ -17,7 +17,7 @@ import (
 	"flashsale/inventory"
 )
 
-// holdConnection keeps the writer from beginning until release is called.
+// holdConnection keeps the writer from beginning a transaction until release is called.
 func holdConnection(t *testing.T, s *Store) (release func()) {
 	t.Helper()
 	held := s.Writer().Begin()
@@ -33,21 +33,21 @@ func holdConnection(t *testing.T, s *Store) (release func()) {
 	return release
 }
 
-// waiting is how many writes wait for the writer.
+// waiting returns the number of waiting writes.
 func waiting(s *Store) (batches, changes int) {
 	s.writer.mu.Lock()
 	defer s.writer.mu.Unlock()
 	return len(s.writer.batches), len(s.writer.changes)
 }
 
-// calls are calls that wait for the writer, in the order in which they were made.
+// calls are calls that wait for the writer, in the order of their start.
 type calls struct {
 	t     *testing.T
 	s     *Store
 	ended []chan error
 }
 
-// add makes a call, and returns once it waits.
+// add starts a call, and returns once it waits.
 func (c *calls) add(call func() error) {
 	c.t.Helper()
 	batches, changes := waiting(c.s)
@@ -82,7 +82,7 @@ func (c *calls) succeeded() {
 	}
 }
 
-// paidOrders is how many orders are paid.
+// paidOrders returns the number of paid orders.
 func paidOrders(t *testing.T, s *Store) (n int) {
 	t.Helper()
 	for _, r := range allRows(t, s) {
@@ -93,9 +93,9 @@ func paidOrders(t *testing.T, s *Store) (n int) {
 	return n
 }
 
-// TestWriter_Crowd has 300 payments wait when a batch of orders comes. The batch is
-// served first, and all payments are committed by two transactions: each raises the
-// item's revision once.
+// TestWriter_Crowd: 300 payments wait when a batch of orders arrives. The batch is served
+// first, and all payments are committed by two transactions: each increments the item's
+// revision once.
 func TestWriter_Crowd(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -134,8 +134,8 @@ func TestWriter_Crowd(t *testing.T) {
 	auditStore(t, s)
 }
 
-// TestWriter_Bounds: with a batch, changes have a part of its time; without, they have
-// their own; and one is taken in any case.
+// TestWriter_Bounds: in a batch's transaction, changes get a share of its time; without a
+// batch they have their own bound; at least one is accepted in every case.
 func TestWriter_Bounds(t *testing.T) {
 	t.Parallel()
 	long := 2 * limit
@@ -158,8 +158,8 @@ func TestWriter_Bounds(t *testing.T) {
 	}
 }
 
-// TestWriter_MemberFails has changes of one group fail, be refused and panic. The others
-// are committed with it, and nothing of those is left.
+// TestWriter_MemberFails: changes of one group fail, are refused and panic. The others are
+// committed, and the failed ones leave nothing.
 func TestWriter_MemberFails(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -208,8 +208,8 @@ func TestWriter_MemberFails(t *testing.T) {
 	auditStore(t, s)
 }
 
-// TestWriter_PaymentsTogether: payments that are recorded together are answered as if
-// they came one after the other.
+// TestWriter_PaymentsTogether: payments that are recorded together get the same answers as
+// one after the other.
 func TestWriter_PaymentsTogether(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -238,7 +238,7 @@ func TestWriter_PaymentsTogether(t *testing.T) {
 		{"o0003", money("psp-1", 1), ErrReferenceReused},
 		{"o0003", money("psp-3", 1), nil},
 		{"o0004", wrong, ErrAmountMismatch},
-		{"o0004", money("psp-4", 1), nil}, // corrects it
+		{"o0004", money("psp-4", 1), nil}, // corrects the mismatch
 		{"o0005", odd, nil},
 		{"none", money("psp-9", 1), ErrNotFound},
 		{"o0006", money("psp-6", 1), nil},
@@ -262,7 +262,7 @@ func TestWriter_PaymentsTogether(t *testing.T) {
 	auditStore(t, s)
 }
 
-// TestWriter_PaidTogether has payments of a group hear that they paid, each with its own order.
+// TestWriter_PaidTogether: each payment of a group gets its own paid order.
 func TestWriter_PaidTogether(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -291,8 +291,8 @@ func TestWriter_PaidTogether(t *testing.T) {
 	}
 }
 
-// TestWriter_CommitFails has the commit of a group fail: all learn of it, and all can be
-// repeated, whether it was committed or not.
+// TestWriter_CommitFails: the commit of a group fails. All callers get the error, and all
+// can repeat their calls, whether it was committed or not.
 func TestWriter_CommitFails(t *testing.T) {
 	t.Parallel()
 	for _, committed := range []bool{false, true} {
@@ -335,8 +335,8 @@ func TestWriter_CommitFails(t *testing.T) {
 	}
 }
 
-// TestWriter_TransactionLost has one change of a group end the transaction. The others
-// are committed all the same.
+// TestWriter_TransactionLost: one change of a group ends the transaction. The others are
+// still committed.
 func TestWriter_TransactionLost(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -431,7 +431,8 @@ func TestWriter_Full(t *testing.T) {
 	}
 }
 
-// TestStore_Close_Waiting: closing refuses what is waiting, and finishes what has begun.
+// TestStore_Close_Waiting: Close refuses waiting writes, and finishes those that have
+// begun.
 func TestStore_Close_Waiting(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -484,7 +485,7 @@ func TestStore_Close_Waiting(t *testing.T) {
 	}
 }
 
-// TestStore_Close_Held: closing does not wait for a connection that is not given back.
+// TestStore_Close_Held: Close does not wait for a connection that is not returned.
 func TestStore_Close_Held(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -498,7 +499,7 @@ func TestStore_Close_Held(t *testing.T) {
 	release()
 }
 
-// TestWriter_TwoStores has two stores, as those of two processes, write to one file.
+// TestWriter_TwoStores: two stores, like those of two processes, write to one file.
 func TestWriter_TwoStores(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "shop.db")
@@ -544,7 +545,7 @@ func TestWriter_TwoStores(t *testing.T) {
 	auditStore(t, first)
 }
 
-// mustCommitPatiently commits while the other store may have the database's lock.
+// mustCommitPatiently commits even if the other store may have the database's lock.
 func mustCommitPatiently(t *testing.T, s *Store, tasks []task) {
 	t.Helper()
 	for {

@@ -1,14 +1,13 @@
 // Package backup copies the database to a file while the service uses it, and
 // replaces the database by such a copy.
 //
-// Take copies pages with SQLite's online backup interface, inside a read
-// transaction. In WAL mode a reader blocks no writer, and its snapshot covers
-// what is still in the write-ahead log. Without the transaction SQLite would
-// start the copy again after each commit of another process, and never finish
-// during a sale. VACUUM INTO gives the same guarantees and a file that was an
-// eighth smaller, but it inserts every row into new tables: with 500,000 orders it
-// took 1.6 times the processor time. The log cannot be reused while a snapshot is
-// open, so the faster copy also lets it grow less.
+// Take copies pages with SQLite's online backup interface, inside a read transaction. In
+// WAL mode a reader blocks no writer, and its snapshot includes the write-ahead log.
+// Without the transaction SQLite would restart the copy after each commit of another
+// process, and never finish during a sale. VACUUM INTO gives the same guarantees, and its
+// file was an eighth smaller, but it inserts every row into new tables: with 500,000 orders
+// it took 1.6 times the processor time. The log cannot be reused while a snapshot is open,
+// so with the faster copy it also grows less.
 package backup
 
 import (
@@ -28,12 +27,12 @@ import (
 // 4 MiB with pages of the usual size.
 const stepPages = 1024
 
-// Take copies the database at path to file: one snapshot, including what is in
-// the write-ahead log. Other processes may read and write meanwhile. It does not
-// change the database. The copy is verified and synced before it gets its name,
-// and only its owner can read it. Unless force is set, an existing file is refused.
+// Take copies the database at path to file: one snapshot, including the write-ahead log.
+// Other processes may read and write meanwhile. It does not change the database. The copy
+// is verified and synced before it gets its name, and only its owner can read it. Unless
+// force is set, an existing file is refused.
 //
-// Errors: a *Fault when one of the two files is the cause; that of ctx.
+// Errors: a *Fault if one of the two files is the cause; that of ctx.
 func Take(ctx context.Context, path, file string, force bool) (_ Summary, err error) {
 	if err := checkSource(path); err != nil {
 		return Summary{}, err
@@ -72,8 +71,8 @@ func Take(ctx context.Context, path, file string, force bool) (_ Summary, err er
 	return made, nil
 }
 
-// checkSource refuses a database that does not exist, which SQLite reports in
-// words that name no cause.
+// checkSource refuses a database that does not exist: SQLite's own error does not name the
+// cause.
 func checkSource(path string) error {
 	info, err := os.Stat(path)
 	switch {
@@ -87,7 +86,7 @@ func checkSource(path string) error {
 	return nil
 }
 
-// checkDestination refuses a file that is in use for something else.
+// checkDestination refuses a file that has another use.
 func checkDestination(path, file string, force bool) error {
 	info, err := os.Lstat(file)
 	switch {
@@ -103,14 +102,14 @@ func checkDestination(path, file string, force bool) error {
 	}
 	for _, side := range []string{"-wal", "-journal"} {
 		if _, err := os.Lstat(file + side); err == nil {
-			// SQLite would take its contents for changes to the new file.
+			// SQLite would apply its contents to the new file.
 			return fileFault(fmt.Errorf("%s exists and belongs to another database", file+side), "choose another name, or remove that file")
 		}
 	}
 	return nil
 }
 
-// isDatabase reports whether a file is the database or one of the files beside it.
+// isDatabase reports whether a file is the database or one of the files that belong to it.
 func isDatabase(path string, info fs.FileInfo) bool {
 	for _, suffix := range []string{"", "-wal", "-shm", "-journal"} {
 		if used, err := os.Stat(path + suffix); err == nil && os.SameFile(used, info) {
@@ -120,8 +119,8 @@ func isDatabase(path string, info fs.FileInfo) bool {
 	return false
 }
 
-// snapshot copies the database as it is at one moment. Between steps of so many
-// pages it calls stepped, which may be nil.
+// snapshot copies the database as it is at one moment. Between two steps it calls stepped,
+// which may be nil.
 func snapshot(ctx context.Context, path, to string, pages int, stepped func()) (err error) {
 	source, err := open(ctx, path, "mode=ro&_busy_timeout=5000")
 	if err != nil {
@@ -135,8 +134,8 @@ func snapshot(ctx context.Context, path, to string, pages int, stepped func()) (
 	if _, err := identify(ctx, source); err != nil {
 		return sourceFault(err)
 	}
-	// Nothing of the copy is worth a journal: it is thrown away after a failure.
-	// It is synced as a whole before it gets its name.
+	// The copy needs no journal: it is deleted after a failure, and synced as a whole
+	// before it gets its name.
 	copied, err := open(ctx, to, "mode=rw&_journal_mode=OFF&_synchronous=OFF")
 	if err != nil {
 		return fileFault(err, "check the disk")
@@ -165,7 +164,7 @@ func copyPages(ctx context.Context, from, into *sqlite3.SQLiteConn, pages int, s
 		return fileFault(err, "check the disk")
 	}
 	defer func() {
-		// After a failed step it repeats that step's error.
+		// After a failed step it returns that step's error again.
 		if cerr := b.Close(); err == nil && cerr != nil {
 			err = fileFault(cerr, "check the disk")
 		}
@@ -183,8 +182,8 @@ func copyPages(ctx context.Context, from, into *sqlite3.SQLiteConn, pages int, s
 		case done:
 			return nil
 		case b.Remaining() == left:
-			// The driver reports a lock as a step without progress. Both files are
-			// ours to read and write, so waiting would not end.
+			// The driver reports a lock as a step without progress. No other process should
+			// lock either file, so waiting would not help.
 			return fileFault(errors.New("another process has locked the unfinished copy"), "choose a folder that no other program uses")
 		}
 		left = b.Remaining()

@@ -17,14 +17,14 @@ import (
 	"flashsale/order"
 )
 
-// shop is a database of the service, and a connection of a process that uses it.
+// shop is a database of the service, with a connection of a process that uses it.
 type shop struct {
 	t    *testing.T
 	path string
 	db   *sql.DB
 }
 
-// newShop makes a migrated database with one item.
+// newShop returns a migrated database with one item.
 func newShop(t *testing.T, path string) *shop {
 	t.Helper()
 	store, err := order.OpenStore(t.Context(), "sqlite:"+path)
@@ -52,8 +52,8 @@ func newShop(t *testing.T, path string) *shop {
 	return s
 }
 
-// connect opens the database as another process would. Nothing moves its log into
-// the database, so that what is committed stays in the log.
+// connect opens the database as another process would. There are no checkpoints, so commits
+// stay in the log.
 func (s *shop) connect() {
 	s.t.Helper()
 	db, err := sql.Open("sqlite3", "file:"+s.path+"?_busy_timeout=0&_journal_mode=WAL&_synchronous=OFF")
@@ -91,7 +91,8 @@ func (s *shop) sell(n int) {
 	s.exec("COMMIT")
 }
 
-// sold returns the units that the items of a file count as sold, and those of its orders.
+// sold returns the sold units according to the items of a file, and according to its
+// orders.
 func sold(t *testing.T, path string) (items, orders int64) {
 	t.Helper()
 	db, err := sql.Open("sqlite3", "file:"+path+"?mode=ro&immutable=1")
@@ -106,7 +107,7 @@ func sold(t *testing.T, path string) (items, orders int64) {
 	return items, orders
 }
 
-// names lists a folder.
+// names lists the files of a folder.
 func names(t *testing.T, folder string) []string {
 	t.Helper()
 	entries, err := os.ReadDir(folder)
@@ -127,7 +128,7 @@ func wantNames(t *testing.T, folder string, want ...string) {
 	}
 }
 
-// contents is a digest of a file.
+// contents returns a digest of a file.
 func contents(t *testing.T, path string) [32]byte {
 	t.Helper()
 	b, err := os.ReadFile(path)
@@ -137,7 +138,7 @@ func contents(t *testing.T, path string) [32]byte {
 	return sha256.Sum256(b)
 }
 
-// wantFault fails the test unless err blames that file, is of that cause, and names a fix.
+// wantFault fails the test unless err blames that file, has that cause, and names a fix.
 func wantFault(t *testing.T, err error, database bool, cause error, words ...string) {
 	t.Helper()
 	var f *Fault
@@ -155,9 +156,9 @@ func wantFault(t *testing.T, err error, database bool, cause error, words ...str
 	}
 }
 
-// TestSnapshot_Commits has another connection commit an order after each step of the
-// copy: none of them has to wait, the copy ends after as many steps as the database
-// has pages, and it contains none of these orders.
+// TestSnapshot_Commits commits an order on another connection after each step of the copy:
+// no commit has to wait, the copy takes as many steps as the database has pages, and it
+// contains none of these orders.
 func TestSnapshot_Commits(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, filepath.Join(t.TempDir(), "shop.db"))
@@ -192,7 +193,7 @@ func TestTake(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
 	s := newShop(t, filepath.Join(folder, "shop.db"))
-	s.sell(3) // in the log only
+	s.sell(3) // only in the log
 	before := contents(t, s.path)
 	file := filepath.Join(t.TempDir(), "copy ?#%41.db")
 	made, err := Take(t.Context(), s.path, file, false)
@@ -222,8 +223,8 @@ func TestTake(t *testing.T) {
 	wantNames(t, filepath.Dir(file), filepath.Base(file))
 }
 
-// TestTake_Stopped backs up a database that no process has open: one with an empty
-// log, and one whose log was left by a crash.
+// TestTake_Stopped backs up a database that no process has open: one with an empty log, and
+// one with the log left by a crash.
 func TestTake_Stopped(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
@@ -247,7 +248,7 @@ func TestTake_Stopped(t *testing.T) {
 	}
 }
 
-// TestTake_OlderSchema backs up what a release before this one has left.
+// TestTake_OlderSchema backs up the database of an earlier release.
 func TestTake_OlderSchema(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, filepath.Join(t.TempDir(), "shop.db"))
@@ -339,7 +340,7 @@ func TestTake_Cancelled(t *testing.T) {
 	wantNames(t, folder, "shop.db", "shop.db-shm", "shop.db-wal")
 }
 
-// TestTake_DamagedDatabase: a copy with damage is not a backup.
+// TestTake_DamagedDatabase: a damaged copy is not accepted as a backup.
 func TestTake_DamagedDatabase(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
@@ -354,7 +355,7 @@ func TestTake_DamagedDatabase(t *testing.T) {
 	}
 }
 
-// damage overwrites the second half of a file, which leaves its header and schema.
+// damage overwrites the second half of a file, and keeps its header and schema.
 func damage(t *testing.T, path string) {
 	t.Helper()
 	b, err := os.ReadFile(path)

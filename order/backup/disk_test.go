@@ -10,7 +10,8 @@ import (
 	"flashsale/internal/testing/disktest"
 )
 
-// TestTake_DiskFull: a backup that does not fit leaves no file, and says so.
+// TestTake_DiskFull: a backup that does not fit on the disk returns an error and leaves no
+// file.
 func TestTake_DiskFull(t *testing.T) {
 	t.Parallel()
 	disk := disktest.New(t, 1<<20)
@@ -21,7 +22,8 @@ func TestTake_DiskFull(t *testing.T) {
 	wantNames(t, disk.Path())
 }
 
-// TestRestore_DiskFull: without room for the new database the old one stays as it is.
+// TestRestore_DiskFull: if the new database does not fit on the disk, the old one is
+// unchanged.
 func TestRestore_DiskFull(t *testing.T) {
 	t.Parallel()
 	disk := disktest.New(t, 1<<20)
@@ -38,8 +40,8 @@ func TestRestore_DiskFull(t *testing.T) {
 	wantNames(t, disk.Path(), "shop.db")
 }
 
-// TestRestore_DiskFullLog: a log that does not fit into the old database stays
-// beside it, and nothing is replaced.
+// TestRestore_DiskFullLog: if the log does not fit into the old database, it stays beside
+// it, and nothing is replaced.
 func TestRestore_DiskFullLog(t *testing.T) {
 	t.Parallel()
 	disk := disktest.New(t, 4<<20)
@@ -47,7 +49,7 @@ func TestRestore_DiskFullLog(t *testing.T) {
 	s := newShop(t, filepath.Join(disk.Path(), "shop.db"))
 	s.sell(5_000)
 	s.crash()
-	// Room for the new file, and not for the log's contents.
+	// There is space for the new file, but not for the log's contents.
 	room := disk.Path() + "/room"
 	if err := os.WriteFile(room, make([]byte, 256<<10), 0o600); err != nil {
 		t.Fatal(err)

@@ -16,7 +16,7 @@ import (
 	"flashsale/migrations"
 )
 
-// What is wrong with a database file; compare with errors.Is.
+// The faults of a database file; compare with errors.Is.
 var (
 	// ErrForeign says that a database has none of the service's tables.
 	ErrForeign = errors.New("it is not a database of flashsale")
@@ -29,19 +29,19 @@ var (
 	ErrInUse = errors.New("another process has the database open")
 )
 
-// Fault is an error whose cause is one of the two files of a call.
+// Fault is an error that one of the two files causes.
 type Fault struct {
-	// Database says that the database is at fault; otherwise it is the backup file.
+	// Database says that the database causes it; otherwise it is the backup file.
 	Database bool
 	Cause    error
-	Fix      string // what the operator can do
+	Fix      string // the fix for the operator
 }
 
-// Error names the cause and the fix, but not the file: the caller knows under
-// which setting or argument the operator gave it.
+// Error returns the cause and the fix, but not the file: the caller knows in which setting
+// or argument the operator gave it.
 func (f *Fault) Error() string { return f.Cause.Error() + "; " + f.Fix }
 
-// Unwrap is the cause.
+// Unwrap returns the cause.
 func (f *Fault) Unwrap() error { return f.Cause }
 
 func fileFault(cause error, fix string) error { return &Fault{Cause: cause, Fix: fix} }
@@ -55,8 +55,8 @@ type Summary struct {
 	Path   string
 	Bytes  int64
 	Schema int64     // the number of the newest migration applied to it
-	Orders int64     // rows, whatever their status
-	Newest time.Time // when the newest order was created; zero: it has none
+	Orders int64     // rows of any status
+	Newest time.Time // when the newest order was created; zero: there is no order
 }
 
 // anySchema makes inspect accept every schema of the service.
@@ -98,7 +98,7 @@ func (c *connection) raw(fn func(*sqlite3.SQLiteConn) error) error {
 	})
 }
 
-// marked adds ErrDamaged to an error of SQLite that means it.
+// marked adds ErrDamaged to an error of SQLite with that meaning.
 func marked(err error) error {
 	var se sqlite3.Error
 	if errors.As(err, &se) && (se.Code == sqlite3.ErrCorrupt || se.Code == sqlite3.ErrNotADB) {
@@ -124,10 +124,10 @@ func identify(ctx context.Context, c *connection) (schema int64, err error) {
 	return schema, nil
 }
 
-// inspect verifies a file that no other process uses, and describes it. A schema
-// above newest is refused. It changes nothing, but needs a connection that could:
-// SQLite ignores CHECK constraints on one that is read-only.
-// Errors: ErrForeign, ErrNewer, ErrDamaged.
+// inspect verifies a file that no other process uses, and returns its summary. A schema
+// above newest is refused. It changes nothing, but needs a writable connection, because
+// SQLite ignores CHECK constraints on a read-only one. Errors: ErrForeign, ErrNewer,
+// ErrDamaged.
 func inspect(ctx context.Context, path string, newest int64) (s Summary, err error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -164,8 +164,8 @@ func inspect(ctx context.Context, path string, newest int64) (s Summary, err err
 	return s, nil
 }
 
-// quickCheck has SQLite read every page of a file of so many bytes. It returns
-// ErrDamaged with the first finding.
+// quickCheck makes SQLite read every page of a file of that size in bytes. It returns
+// ErrDamaged with the first fault.
 func quickCheck(ctx context.Context, c *connection, size int64) error {
 	var needs int64
 	err := c.QueryRowContext(ctx, "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size").Scan(&needs)
@@ -196,7 +196,7 @@ func temporary(path, pattern string) (string, error) {
 	return f.Name(), f.Close()
 }
 
-// removeIfThere removes a file that may have been renamed.
+// removeIfThere removes a file, unless it has been renamed.
 func removeIfThere(path string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err

@@ -4,5 +4,5 @@ package backup
 
 import "io/fs"
 
-// owner is not known where files have no owner of this kind.
+// owner finds no owner on systems without Unix owners.
 func owner(fs.FileInfo) (uid, gid int, known bool) { return 0, 0, false }

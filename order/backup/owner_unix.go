@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// owner is the user and the group that own a file.
+// owner returns the user and the group that own a file.
 func owner(info fs.FileInfo) (uid, gid int, known bool) {
 	s, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {

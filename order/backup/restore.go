@@ -17,8 +17,8 @@ import (
 	"flashsale/migrations"
 )
 
-// The names of what restore leaves beside the database: copies of backups that
-// it did not finish, and the databases that it has replaced.
+// The names of files that restore leaves beside the database: unfinished copies of backups,
+// and replaced databases.
 const (
 	unfinished = ".restore-tmp-"
 	replaced   = ".before-restore-"
@@ -37,14 +37,13 @@ type Restored struct {
 	Latest int64  // the newest migration that this program knows
 }
 
-// Restore replaces the database at path by file, or creates it. The file is
-// copied and verified first. It refuses while another process has the database
-// open, and keeps the old database beside the new one, under a name that contains
-// now. A crash at any moment leaves the old or the new database, complete.
-// Its folder has to exist. The caller makes sure that no other restore of the same
-// database runs.
+// Restore replaces the database at path with file, or creates it. The file is copied and
+// verified first. It refuses while another process has the database open, and keeps the old
+// database beside the new one, under a name that contains now. After a crash at any moment,
+// either the old or the new database is complete. The folder must exist. The caller makes
+// sure that no other restore of the same database runs.
 //
-// Errors: a *Fault when one of the two files is the cause; that of ctx.
+// Errors: a *Fault if one of the two files is the cause; that of ctx.
 func Restore(ctx context.Context, file, path string, now time.Time) (_ Restored, err error) {
 	r := restoration{file: file}
 	if r.path, err = resolve(path); err != nil {
@@ -82,7 +81,7 @@ func Restore(ctx context.Context, file, path string, now time.Time) (_ Restored,
 type restoration struct {
 	file, path string
 	latest     int64
-	held       *connection // keeps other processes out; nil: there is no database yet
+	held       *connection // locks out other processes; nil: there is no database yet
 	tmp        string      // the copy of the file
 	kept       string
 }
@@ -100,7 +99,7 @@ func resolve(path string) (string, error) {
 	return filepath.Join(folder, filepath.Base(path)), err
 }
 
-// checkFiles refuses files that cannot be meant.
+// checkFiles refuses wrong files.
 func (r *restoration) checkFiles() error {
 	info, err := os.Stat(r.file)
 	switch {
@@ -118,7 +117,7 @@ func (r *restoration) checkFiles() error {
 	old, err := os.Stat(r.path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		// SQLite would take their contents for changes to the new file.
+		// SQLite would apply their contents to the new file.
 		for _, side := range []string{"-wal", "-journal"} {
 			if _, err := os.Lstat(r.path + side); err == nil {
 				return databaseFault(fmt.Errorf("the database does not exist, but %s does and belongs to the one that was there", r.path+side),
@@ -135,9 +134,9 @@ func (r *restoration) checkFiles() error {
 	return nil
 }
 
-// lock keeps other processes out of the old database until unlock. In WAL mode
-// every connection holds a shared lock on the file for as long as it is open, also
-// an idle one; the exclusive lock conflicts with it.
+// lock keeps other processes out of the old database until unlock. In WAL mode every open
+// connection, also an idle one, holds a shared lock on the file, which conflicts with the
+// exclusive lock.
 func (r *restoration) lock(ctx context.Context) error {
 	if _, err := os.Stat(r.path); errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -146,7 +145,7 @@ func (r *restoration) lock(ctx context.Context) error {
 	if err != nil {
 		return r.lockFault(err)
 	}
-	// A database in another journal mode has been locked for reading only.
+	// A database in another journal mode is only locked for reading so far.
 	for _, statement := range []string{"BEGIN EXCLUSIVE", "COMMIT"} {
 		if _, err := c.ExecContext(ctx, statement); err != nil {
 			return errors.Join(r.lockFault(err), c.Close())
@@ -173,13 +172,12 @@ func (r *restoration) unlock() error {
 	if r.held == nil {
 		return nil
 	}
-	// SQLite leaves the files beside the database alone when its file was replaced.
+	// SQLite does not remove the files beside a database whose file was replaced.
 	return r.held.Close()
 }
 
-// clear removes what a restore that was killed has left: unfinished copies, and
-// names under which it was about to keep the database that is still in use. To
-// open one file under two names would damage it.
+// clear removes the files of an interrupted restore: unfinished copies, and second names of
+// the database that is still in use. Opening one file under two names would damage it.
 func (r *restoration) clear() error {
 	folder, name := filepath.Split(r.path)
 	entries, err := os.ReadDir(folder)
@@ -206,8 +204,8 @@ func (r *restoration) clear() error {
 	return nil
 }
 
-// stage copies the file into the database's folder and verifies the copy: what
-// was verified is then what is put in place.
+// stage copies the file into the database's folder and verifies the copy, so that exactly
+// the verified bytes are put in place.
 func (r *restoration) stage(ctx context.Context) (Summary, error) {
 	if err := r.copyFile(ctx); err != nil {
 		return Summary{}, err
@@ -255,8 +253,8 @@ func (r *restoration) copyFile(ctx context.Context) (err error) {
 	return nil
 }
 
-// GiveToOwner gives a file to the owner of the database, or of its folder where
-// there is no database. Only root can; for another user there is nothing to do.
+// GiveToOwner gives a file to the owner of the database, or of its folder if there is no
+// database. Only root can do that; for other users it does nothing.
 func GiveToOwner(file, path string) error {
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -272,7 +270,7 @@ func GiveToOwner(file, path string) error {
 	return os.Chown(file, uid, gid)
 }
 
-// swap puts the verified copy in the place of the old database.
+// swap replaces the old database with the verified copy.
 func (r *restoration) swap(ctx context.Context, now time.Time) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -288,7 +286,7 @@ func (r *restoration) swap(ctx context.Context, now time.Time) error {
 		return err
 	}
 	faultpoint.Reach("restore.detached")
-	// A second name first, so that there is no moment without a database.
+	// A second name first, so that there is a database at every moment.
 	name := r.path + replaced + now.UTC().Format("20060102T150405Z")
 	kept := name
 	err := os.Link(r.path, kept)
@@ -311,9 +309,9 @@ func (r *restoration) swap(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// detach makes the old database complete without the files beside it, and
-// removes those, which SQLite would take for the new database's. The lock on the
-// old one keeps every process from creating them again.
+// detach makes the old database complete without the files beside it, and removes those
+// files, which SQLite would otherwise apply to the new database. The lock on the old one
+// keeps other processes from creating them again.
 func (r *restoration) detach(ctx context.Context) error {
 	var busy, pages, moved int
 	row := r.held.QueryRowContext(ctx, "PRAGMA wal_checkpoint(TRUNCATE)")

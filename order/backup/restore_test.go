@@ -12,10 +12,10 @@ import (
 	"github.com/mattn/go-sqlite3"
 )
 
-// noon is when the tests restore.
+// noon is the time of the restores in these tests.
 var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 
-// taken makes a shop with so many orders, and a backup of it outside its folder.
+// taken returns a shop with that many orders, and a backup of it outside its folder.
 func taken(t *testing.T, orders int) (s *shop, file string) {
 	t.Helper()
 	s = newShop(t, filepath.Join(t.TempDir(), "shop.db"))
@@ -48,8 +48,8 @@ func (s *shop) crash() {
 	}
 }
 
-// TestRestore: the old database is kept complete, with what was in its log, and
-// nothing of that log reaches the new one.
+// TestRestore: the old database is kept complete, with the contents of its log, and none of
+// that log reaches the new one.
 func TestRestore(t *testing.T) {
 	t.Parallel()
 	s, file := taken(t, 3)
@@ -117,8 +117,8 @@ func TestRestore_Link(t *testing.T) {
 	}
 }
 
-// TestRestore_InUse: an idle connection keeps the database from being replaced,
-// whatever its journal mode is.
+// TestRestore_InUse: an idle connection prevents the database from being replaced, in any
+// journal mode.
 func TestRestore_InUse(t *testing.T) {
 	t.Parallel()
 	s, file := taken(t, 1)
@@ -128,12 +128,12 @@ func TestRestore_InUse(t *testing.T) {
 	if contents(t, s.path) != before {
 		t.Error("the database was changed")
 	}
-	s.sell(1) // it goes on
+	s.sell(1) // it still works
 	wantNames(t, filepath.Dir(s.path), "shop.db", "shop.db-shm", "shop.db-wal")
 }
 
-// TestRestoration_Lock: from the check to the exchange no other process gets at
-// the old database.
+// TestRestoration_Lock: from the check to the swap, no other process can use the old
+// database.
 func TestRestoration_Lock(t *testing.T) {
 	t.Parallel()
 	s, file := taken(t, 1)
@@ -161,7 +161,8 @@ func TestRestoration_Lock(t *testing.T) {
 	refused("detached")
 	wantNames(t, filepath.Dir(s.path), "shop.db")
 
-	// A service that starts on the new file keeps its log when the lock on the old one ends.
+	// If a service starts on the new file, it keeps its log when the lock on the old one
+	// ends.
 	if err := os.Rename(file, s.path); err != nil {
 		t.Fatal(err)
 	}
@@ -177,8 +178,8 @@ func TestRestoration_Lock(t *testing.T) {
 	}
 }
 
-// TestRestore_File refuses files that are no backups, and leaves the database and
-// its folder as they were.
+// TestRestore_File refuses files that are not backups, and leaves the database and its
+// folder unchanged.
 func TestRestore_File(t *testing.T) {
 	t.Parallel()
 	s, good := taken(t, 500)
@@ -279,7 +280,7 @@ func TestRestore_Database(t *testing.T) {
 	wantNames(t, folder, before...)
 }
 
-// TestRestore_Leftovers removes what a killed restore has left, and keeps the
+// TestRestore_Leftovers removes the files of an interrupted restore, and keeps the
 // databases that earlier ones have replaced.
 func TestRestore_Leftovers(t *testing.T) {
 	t.Parallel()
@@ -295,7 +296,7 @@ func TestRestore_Leftovers(t *testing.T) {
 	}
 	wantNames(t, filepath.Dir(s.path), "shop.db", filepath.Base(earlier), "shop.db"+replaced+"20260102T120000Z")
 
-	// Two in the same second: both databases that were replaced are kept.
+	// Two in the same second: both replaced databases are kept.
 	r, err := Restore(t.Context(), file, s.path, noon)
 	if second := s.path + replaced + "20260102T120000Z-2"; err != nil || r.Kept != second {
 		t.Fatalf("kept %s, %v, want %s", r.Kept, err, second)
