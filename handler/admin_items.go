@@ -12,13 +12,14 @@ import (
 	"flashsale/catalog"
 	"flashsale/inventory"
 	"flashsale/order"
+	"flashsale/order/items"
 )
 
 // The ranges of a new item. They are far beyond any sale and keep every sum of
 // money and stock exact, in Lua's numbers as well.
 const (
 	maxPriceMinor    = 1_000_000_000_000
-	maxStock         = order.MaxStock
+	maxStock         = items.MaxStock
 	maxPerUserLimit  = 1_000_000
 	maxName          = 200   // characters
 	maxDescription   = 4_000 // characters
@@ -229,10 +230,10 @@ var fixedFields = []struct{ name, why string }{
 }
 
 // readItemChange reads and checks the body of a change.
-func readItemChange(body []byte) (order.ItemChange, error) {
+func readItemChange(body []byte) (items.ItemChange, error) {
 	f := newFields(body)
 	f.near = nearChange
-	c := order.ItemChange{
+	c := items.ItemChange{
 		Name:         f.textIfStated("name"),
 		Description:  f.textIfStated("description"),
 		PriceMinor:   f.integerIfStated("price_minor"),
@@ -292,7 +293,7 @@ func readItemChange(body []byte) (order.ItemChange, error) {
 // could overwrite another's.
 func (rs *adminItemRoutes) control(to catalog.Control) endpoint {
 	return func(q *call) error {
-		item, err := rs.sales.ControlItem(q.ctx(), q.c.Param("item"), order.ItemControl{To: to, Match: q.match}, q.by())
+		item, err := rs.sales.ControlItem(q.ctx(), q.c.Param("item"), items.ItemControl{To: to, Match: q.match}, q.by())
 		if err != nil {
 			return notChanged(err)
 		}
@@ -318,9 +319,9 @@ func (rs *adminItemRoutes) restock(q *call) error {
 }
 
 // readRestock reads and checks the body of a restock.
-func readRestock(body []byte) (order.Restock, error) {
+func readRestock(body []byte) (items.Restock, error) {
 	f := newFields(body)
-	r := order.Restock{Quantity: f.integer("quantity", true, 0), Reason: f.text("reason", true)}
+	r := items.Restock{Quantity: f.integer("quantity", true, 0), Reason: f.text("reason", true)}
 	if err := f.done(); err != nil {
 		return r, err
 	}

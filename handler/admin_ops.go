@@ -9,22 +9,23 @@ import (
 	"github.com/rs/zerolog"
 
 	"flashsale/catalog"
-	"flashsale/order"
+	"flashsale/order/reconcile"
+	"flashsale/order/worker"
 )
 
 // taskService operates on the task queues.
 type taskService interface {
 	// Depths returns the depths of all queues.
-	Depths(ctx context.Context) ([]order.QueueDepth, error)
+	Depths(ctx context.Context) ([]worker.QueueDepth, error)
 	// Dead lists dead letters from a place on, and returns the next page's place.
-	Dead(ctx context.Context, at order.DeadPlace, limit int) ([]order.DeadLetter, *order.DeadPlace, error)
+	Dead(ctx context.Context, at worker.DeadPlace, limit int) ([]worker.DeadLetter, *worker.DeadPlace, error)
 	// Verify checks every task, and repairs what it finds if repair is set.
-	Verify(ctx context.Context, repair bool) ([]order.QueueCheck, error)
+	Verify(ctx context.Context, repair bool) ([]worker.QueueCheck, error)
 	// Retry makes a dead letter an ordinary task again, and returns the name of its
-	// queue. Errors: order.ErrTaskNotFound, inventory.ErrOverloaded.
+	// queue. Errors: worker.ErrTaskNotFound, inventory.ErrOverloaded.
 	Retry(ctx context.Context, id string) (queue string, err error)
 	// Discard removes a dead letter for good, rejects the order it would have made,
-	// and returns the name of its queue. Errors: order.ErrTaskNotFound.
+	// and returns the name of its queue. Errors: worker.ErrTaskNotFound.
 	Discard(ctx context.Context, id string) (queue string, err error)
 }
 
@@ -41,7 +42,7 @@ func (rs *queueRoutes) depths(q *call) error {
 	if err != nil {
 		return err
 	}
-	var all order.QueueDepth
+	var all worker.QueueDepth
 	for i := range depths {
 		d := &depths[i]
 		all.Ready += d.Ready
@@ -66,7 +67,7 @@ func (rs *queueRoutes) depths(q *call) error {
 	return q.json(200)
 }
 
-func appendWorkers(b []byte, w *order.WorkerStatus) []byte {
+func appendWorkers(b []byte, w *worker.WorkerStatus) []byte {
 	b = appendIntField(b, `{"live":`, int64(w.Live))
 	if !w.LastFetch.IsZero() {
 		b = appendTimeField(b, `,"last_fetch_at":`, w.LastFetch)
@@ -74,7 +75,7 @@ func appendWorkers(b []byte, w *order.WorkerStatus) []byte {
 	return append(appendTextIfSet(b, `,"trouble":`, w.Trouble), '}')
 }
 
-func appendQueue(b []byte, d *order.QueueDepth) []byte {
+func appendQueue(b []byte, d *worker.QueueDepth) []byte {
 	b = appendTextField(b, `{"name":`, d.Name)
 	b = appendDepth(append(b, ','), d)
 	b = appendMillis(b, `,"wait_p50_ms":`, d.WaitP50)
@@ -82,7 +83,7 @@ func appendQueue(b []byte, d *order.QueueDepth) []byte {
 	return append(appendBoolField(b, `,"paused":`, d.Paused), '}')
 }
 
-func appendDepth(b []byte, d *order.QueueDepth) []byte {
+func appendDepth(b []byte, d *worker.QueueDepth) []byte {
 	b = appendIntField(b, `"ready":`, int64(d.Ready))
 	b = appendIntField(b, `,"delayed":`, int64(d.Delayed))
 	b = appendIntField(b, `,"leased":`, int64(d.Leased))
@@ -109,7 +110,7 @@ func (rs *queueRoutes) verify(q *call) error {
 		return err
 	}
 	clean := true
-	b := appendList(append(q.out[:0], `{"queues":[`...), checks, func(b []byte, c *order.QueueCheck) []byte {
+	b := appendList(append(q.out[:0], `{"queues":[`...), checks, func(b []byte, c *worker.QueueCheck) []byte {
 		clean = clean && c.Lost+c.Doubled+c.Bodiless == 0
 		b = appendTextField(b, `{"name":`, c.Name)
 		b = appendIntField(b, `,"tasks":`, int64(c.Tasks))
@@ -128,7 +129,7 @@ func (rs *queueRoutes) dead(q *call) error {
 	if err != nil {
 		return err
 	}
-	var at order.DeadPlace
+	var at worker.DeadPlace
 	if q.query.Has("cursor") {
 		if at, err = readPlace(q.query.Get("cursor")); err != nil {
 			return err
@@ -147,7 +148,7 @@ func (rs *queueRoutes) dead(q *call) error {
 	return q.json(200)
 }
 
-func appendDeadLetter(b []byte, l *order.DeadLetter) []byte {
+func appendDeadLetter(b []byte, l *worker.DeadLetter) []byte {
 	b = appendTextField(b, `{"task":`, l.ID)
 	b = appendTextField(b, `,"queue":`, l.Queue)
 	b = appendTextField(b, `,"type":`, l.Type)
@@ -163,14 +164,14 @@ const maxPlace = 1 << 30
 
 // readPlace reads a cursor of the dead letters. It is a position and no secret:
 // an admin may see all of them.
-func readPlace(cursor string) (order.DeadPlace, error) {
+func readPlace(cursor string) (worker.DeadPlace, error) {
 	first, second, ok := strings.Cut(cursor, ".")
 	n, err1 := strconv.ParseUint(first, 10, 32)
 	offset, err2 := strconv.ParseUint(second, 10, 32)
 	if !ok || err1 != nil || err2 != nil || n > maxPlace || offset > maxPlace {
-		return order.DeadPlace{}, problemCursor
+		return worker.DeadPlace{}, problemCursor
 	}
-	return order.DeadPlace{Queue: int(n), Offset: int(offset)}, nil
+	return worker.DeadPlace{Queue: int(n), Offset: int(offset)}, nil
 }
 
 // validTaskID reports whether id can be a task's.
@@ -197,7 +198,7 @@ func (rs *queueRoutes) fate(decide func(taskService, context.Context, string) (s
 type reconciler interface {
 	// Reconcile examines one item or all. Errors: catalog.ErrItemNotFound,
 	// order.ErrDatabase.
-	Reconcile(ctx context.Context, o order.ReconcileOptions) (order.ReconcileReport, error)
+	Reconcile(ctx context.Context, o reconcile.ReconcileOptions) (reconcile.ReconcileReport, error)
 }
 
 // reconcileRoutes compare Redis with the database.
@@ -233,14 +234,14 @@ func (rs *reconcileRoutes) reconcile(q *call) error {
 }
 
 // readReconcileOptions reads the query.
-func readReconcileOptions(q *call) (o order.ReconcileOptions, err error) {
-	o = order.ReconcileOptions{Actor: q.identity.Subject, RequestID: q.requestID()}
+func readReconcileOptions(q *call) (o reconcile.ReconcileOptions, err error) {
+	o = reconcile.ReconcileOptions{Actor: q.identity.Subject, RequestID: q.requestID()}
 	repair, err := q.querySwitch("repair", false)
 	if err != nil {
 		return o, err
 	}
 	if repair {
-		o.Repair = order.RepairAll
+		o.Repair = reconcile.RepairAll
 	}
 	if o.Deep, err = q.querySwitch("deep", true); err != nil {
 		return o, err
@@ -250,12 +251,12 @@ func readReconcileOptions(q *call) (o order.ReconcileOptions, err error) {
 }
 
 // appendReconcileReport appends the report of a reconciliation.
-func appendReconcileReport(b []byte, r *order.ReconcileReport) []byte {
+func appendReconcileReport(b []byte, r *reconcile.ReconcileReport) []byte {
 	b = appendBoolField(b, `{"balanced":`, r.Balanced)
 	b = appendTimeField(b, `,"started_at":`, r.StartedAt)
 	b = appendIntField(b, `,"took_ms":`, r.Took.Milliseconds())
 	b = appendBoolField(b, `,"deep":`, r.Deep)
-	b = appendBoolField(b, `,"repair":`, r.Repair != order.RepairNothing)
+	b = appendBoolField(b, `,"repair":`, r.Repair != reconcile.RepairNothing)
 	b = appendIntField(b, `,"examined":`, int64(r.Examined))
 	b = appendIntField(b, `,"differing":`, int64(r.Differing))
 	b = appendIntField(b, `,"failed":`, int64(r.Failed))
@@ -266,7 +267,7 @@ func appendReconcileReport(b []byte, r *order.ReconcileReport) []byte {
 	return append(b, '}')
 }
 
-func appendItemReport(b []byte, r *order.ItemReport) []byte {
+func appendItemReport(b []byte, r *reconcile.ItemReport) []byte {
 	b = appendTextField(b, `{"item_id":`, r.ItemID)
 	if r.Err != nil {
 		code := problemInternal.code
@@ -286,7 +287,7 @@ func appendItemReport(b []byte, r *order.ItemReport) []byte {
 	return append(b, '}')
 }
 
-func appendDrift(b []byte, d *order.Drift) []byte {
+func appendDrift(b []byte, d *reconcile.Drift) []byte {
 	b = appendTextField(b, `{"kind":`, string(d.Kind))
 	b = appendIntField(b, `,"expected":`, d.Expected)
 	b = appendIntField(b, `,"found":`, d.Found)

@@ -11,6 +11,7 @@ import (
 
 	"flashsale/catalog"
 	"flashsale/order"
+	"flashsale/order/privacy"
 )
 
 // auditRoutes show the audit log.
@@ -69,11 +70,11 @@ func appendAuditEntry(b []byte, a *order.AuditEntry) []byte {
 // buyerService exports and erases a buyer's personal data.
 type buyerService interface {
 	// ExportBuyer hands on all that is held about a buyer. Errors: those of
-	// order.Service.ExportBuyer.
-	ExportBuyer(ctx context.Context, user string, to order.BuyerRecords) error
+	// checkout.Service.ExportBuyer.
+	ExportBuyer(ctx context.Context, user string, to privacy.BuyerRecords) error
 	// EraseBuyer puts a pseudonym in a buyer's place. Errors: those of
-	// order.Service.EraseBuyer.
-	EraseBuyer(ctx context.Context, user string, e order.Erasure) (order.Erased, error)
+	// checkout.Service.EraseBuyer.
+	EraseBuyer(ctx context.Context, user string, e privacy.Erasure) (privacy.Erased, error)
 }
 
 const (
@@ -172,7 +173,7 @@ func (x *export) done() error {
 }
 
 // records are the writers of each kind of record.
-func (x *export) records() order.BuyerRecords {
+func (x *export) records() privacy.BuyerRecords {
 	ofOrder := func(section string) func(order.Order) error {
 		return func(o order.Order) error {
 			return x.add(section, func(b []byte) []byte {
@@ -181,7 +182,7 @@ func (x *export) records() order.BuyerRecords {
 			})
 		}
 	}
-	return order.BuyerRecords{
+	return privacy.BuyerRecords{
 		Orders: ofOrder("orders"),
 		Queued: ofOrder("queued"),
 		Holdings: func(item string, quantity int64) error {
@@ -193,7 +194,7 @@ func (x *export) records() order.BuyerRecords {
 		Payments: func(p order.PaymentRecord) error {
 			return x.add("payments", func(b []byte) []byte { return appendPayment(b, &p) })
 		},
-		Returns: func(r order.ReturnRecord) error {
+		Returns: func(r privacy.ReturnRecord) error {
 			return x.add("returns", func(b []byte) []byte {
 				b = appendTextField(b, `{"order_id":`, r.OrderID)
 				b = appendTextField(b, `,"item_id":`, r.ItemID)
@@ -226,7 +227,7 @@ func (rs *buyerRoutes) erase(q *call) error {
 	ctx, cancel := context.WithTimeout(q.ctx(), buyerLimit)
 	defer cancel()
 	q.takeTime(buyerLimit, rs.log)
-	done, err := rs.buyers.EraseBuyer(ctx, user, order.Erasure{Actor: q.identity.Subject, Reason: reason, RequestID: q.requestID()})
+	done, err := rs.buyers.EraseBuyer(ctx, user, privacy.Erasure{Actor: q.identity.Subject, Reason: reason, RequestID: q.requestID()})
 	if err != nil {
 		return reworded(err, problemNotErased)
 	}

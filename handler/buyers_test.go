@@ -12,27 +12,28 @@ import (
 	"flashsale/handler/auth"
 	"flashsale/inventory"
 	"flashsale/order"
+	"flashsale/order/privacy"
 )
 
 // fakeBuyers hands on what the test says.
 type fakeBuyers struct {
-	export func(user string, to order.BuyerRecords) error
-	erase  func(user string, e order.Erasure) (order.Erased, error)
+	export func(user string, to privacy.BuyerRecords) error
+	erase  func(user string, e privacy.Erasure) (privacy.Erased, error)
 }
 
-func (f *fakeBuyers) ExportBuyer(_ context.Context, user string, to order.BuyerRecords) error {
+func (f *fakeBuyers) ExportBuyer(_ context.Context, user string, to privacy.BuyerRecords) error {
 	return f.export(user, to)
 }
 
-func (f *fakeBuyers) EraseBuyer(_ context.Context, user string, e order.Erasure) (order.Erased, error) {
+func (f *fakeBuyers) EraseBuyer(_ context.Context, user string, e privacy.Erasure) (privacy.Erased, error) {
 	return f.erase(user, e)
 }
 
 func withBuyers(tb testing.TB) (*shop, *fakeBuyers) {
 	tb.Helper()
 	b := &fakeBuyers{
-		export: func(string, order.BuyerRecords) error { return nil },
-		erase:  func(string, order.Erasure) (order.Erased, error) { return order.Erased{}, nil },
+		export: func(string, privacy.BuyerRecords) error { return nil },
+		erase:  func(string, privacy.Erasure) (privacy.Erased, error) { return privacy.Erased{}, nil },
 	}
 	return open(tb, func(c *Config) { c.Buyers = b }), b
 }
@@ -43,14 +44,14 @@ func TestExportBuyer(t *testing.T) {
 	const head = `{"user_id":"alice","exported_at":"2030-01-02T03:04:05.678Z",`
 	for _, tt := range []struct {
 		name   string
-		export func(to order.BuyerRecords) error
+		export func(to privacy.BuyerRecords) error
 		want   string
 	}{
-		{"nothing", func(order.BuyerRecords) error { return nil },
+		{"nothing", func(privacy.BuyerRecords) error { return nil },
 			head + `"orders":[],"queued":[],"holdings":[],"payments":[],"returns":[],"audit":[]}`},
-		{"a late section alone", func(to order.BuyerRecords) error { return to.Holdings("thing", 2) },
+		{"a late section alone", func(to privacy.BuyerRecords) error { return to.Holdings("thing", 2) },
 			head + `"orders":[],"queued":[],"holdings":[{"item_id":"thing","quantity":2}],"payments":[],"returns":[],"audit":[]}`},
-		{"everything", func(to order.BuyerRecords) error {
+		{"everything", func(to privacy.BuyerRecords) error {
 			o := order.Order{ID: "o1", ItemID: "thing", UserID: "alice", Quantity: 1, Currency: "EUR", Status: order.StatusPaid, CreatedAt: someTime, IdempotencyKey: `k"1`}
 			queued := o
 			queued.Status = order.StatusQueued
@@ -58,7 +59,7 @@ func TestExportBuyer(t *testing.T) {
 				to.Orders(o), to.Orders(o), to.Queued(queued), to.Holdings("thing", 2), to.Holdings("other", 1),
 				to.Payments(order.PaymentRecord{Payment: order.Payment{Reference: "psp-1", AmountMinor: 990, Currency: "EUR"}, ID: 3, OrderID: "o1", ItemID: "thing", UserID: "alice",
 					Outcome: order.PaymentRefunded, ReceivedAs: order.PaymentLate, ReceivedAt: someTime, RefundedAt: someTime.Add(time.Second)}),
-				to.Returns(order.ReturnRecord{OrderID: "o2", ItemID: "thing", IdempotencyKey: "k2", Quantity: 3, CreatedAt: someTime}),
+				to.Returns(privacy.ReturnRecord{OrderID: "o2", ItemID: "thing", IdempotencyKey: "k2", Quantity: 3, CreatedAt: someTime}),
 				to.Audit(order.AuditEntry{ID: 7, At: someTime, Actor: "root", Action: "x", OrderID: "o1", Before: `{"a":1}`, After: "no JSON", RequestID: "r"}),
 				to.Audit(order.AuditEntry{ID: 8, At: someTime, Actor: "alice", Action: "y", ItemID: "thing"}),
 			} {
@@ -75,7 +76,7 @@ func TestExportBuyer(t *testing.T) {
 			`"audit":[{"id":7,"at":"2030-01-02T03:04:05.678Z","actor":"root","action":"x","order_id":"o1","before":{"a":1},"after":"no JSON","request_id":"r"},` +
 			`{"id":8,"at":"2030-01-02T03:04:05.678Z","actor":"alice","action":"y","item_id":"thing"}]}`},
 	} {
-		b.export = func(user string, to order.BuyerRecords) error {
+		b.export = func(user string, to privacy.BuyerRecords) error {
 			if user != "alice" {
 				t.Errorf("exported %s", user)
 			}
@@ -107,7 +108,7 @@ func TestExportBuyer_Err(t *testing.T) {
 		}
 	}
 	for err, code := range map[error]string{order.ErrDatabase: "unavailable", inventory.ErrUnavailable: "unavailable"} {
-		b.export = func(string, order.BuyerRecords) error { return fmt.Errorf("export: %w", err) }
+		b.export = func(string, privacy.BuyerRecords) error { return fmt.Errorf("export: %w", err) }
 		wantProblem(t, s.get(t, "/v1/admin/buyers/alice", "root", auth.RoleAdmin).Result(), 503, code)
 	}
 }
@@ -117,7 +118,7 @@ func TestExportBuyer_Err(t *testing.T) {
 func TestExportBuyer_BrokenOff(t *testing.T) {
 	t.Parallel()
 	s, b := withBuyers(t)
-	b.export = func(_ string, to order.BuyerRecords) error {
+	b.export = func(_ string, to privacy.BuyerRecords) error {
 		for range 2000 {
 			if err := to.Holdings("thing", 1); err != nil {
 				return err
@@ -145,13 +146,13 @@ func TestBuyers_Long(t *testing.T) {
 	t.Parallel()
 	const brief = 500 * time.Millisecond
 	s, b := withBuyers(t)
-	b.export = func(_ string, to order.BuyerRecords) error {
+	b.export = func(_ string, to privacy.BuyerRecords) error {
 		<-time.After(3 * brief)
 		return to.Holdings("thing", 2)
 	}
-	b.erase = func(string, order.Erasure) (order.Erased, error) {
+	b.erase = func(string, privacy.Erasure) (privacy.Erased, error) {
 		<-time.After(3 * brief)
-		return order.Erased{Pseudonym: "erased-1", Orders: 1}, nil
+		return privacy.Erased{Pseudonym: "erased-1", Orders: 1}, nil
 	}
 	addr := serveShort(t, s, brief)
 	const reason = `{"reason":"asked"}`
@@ -176,16 +177,16 @@ func TestEraseBuyer(t *testing.T) {
 	t.Parallel()
 	s, b := withBuyers(t)
 	const path, good = "/v1/admin/buyers/alice/erase", `{"reason":"letter 7"}`
-	b.erase = func(user string, e order.Erasure) (order.Erased, error) {
+	b.erase = func(user string, e privacy.Erasure) (privacy.Erased, error) {
 		if user != "alice" || e.Actor != "root" || e.Reason != "letter 7" || e.RequestID == "" {
 			t.Errorf("erase %s: %+v", user, e)
 		}
-		return order.Erased{Pseudonym: "erased-1", Orders: 3}, nil
+		return privacy.Erased{Pseudonym: "erased-1", Orders: 3}, nil
 	}
 	if w := s.post(t, path, "root", auth.RoleAdmin, good); w.Code != 200 || w.Body.String() != `{"pseudonym":"erased-1","orders":3}` {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
-	b.erase = func(string, order.Erasure) (order.Erased, error) { return order.Erased{}, nil }
+	b.erase = func(string, privacy.Erasure) (privacy.Erased, error) { return privacy.Erased{}, nil }
 	if w := s.post(t, path, "root", auth.RoleAdmin, good); w.Code != 200 || w.Body.String() != `{"orders":0}` {
 		t.Errorf("nothing to erase: %d %s", w.Code, w.Body)
 	}
@@ -193,11 +194,13 @@ func TestEraseBuyer(t *testing.T) {
 		status int
 		code   string
 	}{
-		order.ErrOrdersInFlight:  {409, "orders_in_flight"},
-		order.ErrDatabase:        {503, "unavailable"},
-		inventory.ErrUnavailable: {503, "unavailable"},
+		privacy.ErrOrdersInFlight: {409, "orders_in_flight"},
+		order.ErrDatabase:         {503, "unavailable"},
+		inventory.ErrUnavailable:  {503, "unavailable"},
 	} {
-		b.erase = func(string, order.Erasure) (order.Erased, error) { return order.Erased{}, fmt.Errorf("erase: %w", err) }
+		b.erase = func(string, privacy.Erasure) (privacy.Erased, error) {
+			return privacy.Erased{}, fmt.Errorf("erase: %w", err)
+		}
 		wantProblem(t, s.post(t, path, "root", auth.RoleAdmin, good).Result(), want.status, want.code)
 	}
 }
@@ -205,9 +208,9 @@ func TestEraseBuyer(t *testing.T) {
 func TestEraseBuyer_BadRequests(t *testing.T) {
 	t.Parallel()
 	s, b := withBuyers(t)
-	b.erase = func(string, order.Erasure) (order.Erased, error) {
+	b.erase = func(string, privacy.Erasure) (privacy.Erased, error) {
 		t.Error("a bad request was acted on")
-		return order.Erased{}, nil
+		return privacy.Erased{}, nil
 	}
 	const path = "/v1/admin/buyers/alice/erase"
 	for body, want := range map[string]struct {
@@ -234,12 +237,12 @@ func TestEraseBuyer_BadRequests(t *testing.T) {
 	wantProblem(t, s.post(t, "/v1/admin/buyers/a%20b/erase", "root", auth.RoleAdmin, "{}").Result(), 400, "id_invalid")
 	wantProblem(t, s.post(t, path, "alice", auth.RoleBuyer, "{}").Result(), 403, "forbidden")
 	// One that stopped half-way has no Idempotency-Key to be repeated with.
-	b.erase = func(string, order.Erasure) (order.Erased, error) { return order.Erased{}, order.ErrDatabase }
+	b.erase = func(string, privacy.Erasure) (privacy.Erased, error) { return privacy.Erased{}, order.ErrDatabase }
 	got := wantProblem(t, s.post(t, path, "root", auth.RoleAdmin, `{"reason":"asked"}`).Result(), 503, "unavailable")
 	if detail, _ := got["detail"].(string); !strings.Contains(detail, "continues where it stopped") || strings.Contains(detail, "Key") {
 		t.Errorf("detail = %q", detail)
 	}
-	b.erase = func(string, order.Erasure) (order.Erased, error) { return order.Erased{}, nil }
+	b.erase = func(string, privacy.Erasure) (privacy.Erased, error) { return privacy.Erased{}, nil }
 	if w := s.post(t, path, "root", auth.RoleAdmin, `{"reason":"not malice, alicent"}`); w.Code != 200 {
 		t.Errorf("a word that holds the name: %d %s", w.Code, w.Body)
 	}

@@ -15,14 +15,15 @@ import (
 	"flashsale/handler/auth"
 	"flashsale/inventory"
 	"flashsale/order"
+	"flashsale/order/items"
 )
 
 // fakeChanges records what reaches it, and answers with the item of the tests.
 type fakeChanges struct {
 	mu       sync.Mutex
-	changes  []order.ItemChange
-	controls []order.ItemControl
-	restocks []order.Restock
+	changes  []items.ItemChange
+	controls []items.ItemControl
+	restocks []items.Restock
 	by       []order.By
 	replayed bool
 	err      error
@@ -48,21 +49,21 @@ func (f *fakeChanges) Item(_ context.Context, id string) (catalog.Item, error) {
 	return someItem(), nil
 }
 
-func (f *fakeChanges) ChangeItem(_ context.Context, id string, c order.ItemChange, by order.By) (catalog.Item, error) {
+func (f *fakeChanges) ChangeItem(_ context.Context, id string, c items.ItemChange, by order.By) (catalog.Item, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.changes = append(f.changes, c)
 	return f.answer(id, by)
 }
 
-func (f *fakeChanges) ControlItem(_ context.Context, id string, c order.ItemControl, by order.By) (catalog.Item, error) {
+func (f *fakeChanges) ControlItem(_ context.Context, id string, c items.ItemControl, by order.By) (catalog.Item, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.controls = append(f.controls, c)
 	return f.answer(id, by)
 }
 
-func (f *fakeChanges) Restock(_ context.Context, id string, r order.Restock, by order.By) (catalog.Item, bool, error) {
+func (f *fakeChanges) Restock(_ context.Context, id string, r items.Restock, by order.By) (catalog.Item, bool, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.restocks = append(f.restocks, r)
@@ -111,7 +112,7 @@ func ptr[T any](v T) *T { return &v }
 func TestChangeItem(t *testing.T) {
 	t.Parallel()
 	opens, closes := time.Date(2030, 1, 2, 3, 0, 0, 123_000_000, time.UTC), time.Date(2030, 2, 1, 0, 0, 0, 0, time.UTC)
-	for body, want := range map[string]order.ItemChange{
+	for body, want := range map[string]items.ItemChange{
 		`{"name":"New"}`:               {Name: ptr("New")},
 		`{"description":""}`:           {Description: ptr("")},
 		`{"price_minor":0}`:            {PriceMinor: ptr(int64(0))},
@@ -265,8 +266,8 @@ func TestChanges_Refusals(t *testing.T) {
 		order.ErrVersion:            {412, "version_conflict", "If-Match"},
 		order.ErrWindow:             {422, "window_invalid", "closes_at"},
 		order.ErrItemClosed:         {409, "sale_closed", nil},
-		order.ErrStockRange:         {422, "field_range", "quantity"},
-		order.ErrRestockReused:      {422, "idempotency_key_reused", "Idempotency-Key"},
+		items.ErrStockRange:         {422, "field_range", "quantity"},
+		items.ErrRestockReused:      {422, "idempotency_key_reused", "Idempotency-Key"},
 		inventory.ErrStockBelowSold: {409, "stock_below_sold", "quantity"},
 		catalog.ErrItemNotFound:     {404, "item_not_found", nil},
 		inventory.ErrUnavailable:    {503, "unavailable", nil},
@@ -305,7 +306,7 @@ func TestControlItem(t *testing.T) {
 			if w.Code != 200 || w.Header().Get("ETag") != `"5"` {
 				t.Fatalf("%s: %d %s", word, w.Code, w.Body)
 			}
-			want := order.ItemControl{To: to}
+			want := items.ItemControl{To: to}
 			if headers != nil {
 				want.Match = order.Match{4}
 			}
@@ -335,11 +336,11 @@ func TestRestock(t *testing.T) {
 	for _, tt := range []struct {
 		body    string
 		headers []string
-		want    order.Restock
+		want    items.Restock
 	}{
-		{`{"quantity":10,"reason":"näx"}`, nil, order.Restock{Quantity: 10, Reason: "näx", IdempotencyKey: "k"}},
-		{`{"reason":"r","quantity":-1000000000}`, nil, order.Restock{Quantity: -1_000_000_000, Reason: "r", IdempotencyKey: "k"}},
-		{`{"quantity":1,"reason":"r"}`, []string{"If-Match", `"4"`}, order.Restock{Quantity: 1, Reason: "r", IdempotencyKey: "k", Match: order.Match{4}}},
+		{`{"quantity":10,"reason":"näx"}`, nil, items.Restock{Quantity: 10, Reason: "näx", IdempotencyKey: "k"}},
+		{`{"reason":"r","quantity":-1000000000}`, nil, items.Restock{Quantity: -1_000_000_000, Reason: "r", IdempotencyKey: "k"}},
+		{`{"quantity":1,"reason":"r"}`, []string{"If-Match", `"4"`}, items.Restock{Quantity: 1, Reason: "r", IdempotencyKey: "k", Match: order.Match{4}}},
 	} {
 		s.changes.replayed = !s.changes.replayed
 		n := len(s.changes.restocks)

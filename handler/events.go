@@ -23,7 +23,7 @@ type orderFeed interface {
 	// Follow begins to follow an order. buyer is the owner of the stream, empty for
 	// admins and services. wake is called when look has something to return. look returns the
 	// current order if it has changed, else nil; its errors end the stream. stop
-	// has to be called. Errors: those of order.Feed.Follow.
+	// has to be called. Errors: those of feed.Feed.Follow.
 	Follow(id, buyer string, wake func()) (look func() (*order.Order, error), stop func(), err error)
 }
 

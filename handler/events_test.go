@@ -18,6 +18,7 @@ import (
 	"flashsale/handler/auth"
 	"flashsale/internal/testing/await"
 	"flashsale/order"
+	"flashsale/order/feed"
 )
 
 const eventsPath = "/v1/orders/" + someOrderID + "/events"
@@ -51,9 +52,9 @@ func TestOrderEvents(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			registry := prometheus.NewRegistry()
-			s, feed := streaming(t, tt.now, func(c *Config) { c.Registerer = registry })
+			s, source := streaming(t, tt.now, func(c *Config) { c.Registerer = registry })
 			for _, o := range tt.changes {
-				feed.send(o)
+				source.send(o)
 			}
 			var headers []string
 			if tt.last != "" {
@@ -67,7 +68,7 @@ func TestOrderEvents(t *testing.T) {
 			} else if got := wantStream(t, w); got != tt.want {
 				t.Errorf("got\n%s\nwant\n%s", got, tt.want)
 			}
-			await.True(t, "the stream to leave", func() bool { return feed.open.Load() == 0 })
+			await.True(t, "the stream to leave", func() bool { return source.open.Load() == 0 })
 			want := strings.Count(tt.want, "id: ")
 			if got := sum(t, registry, "flashsale_event_streams"); got != 0 {
 				t.Errorf("%v streams counted at the end", got)
@@ -130,14 +131,14 @@ func TestOrderEvents_NoPayment(t *testing.T) {
 
 func TestOrderEvents_Who(t *testing.T) {
 	t.Parallel()
-	s, feed := streaming(t, orderIn(order.StatusPaid))
+	s, source := streaming(t, orderIn(order.StatusPaid))
 	for _, who := range []struct {
 		sub   string
 		role  auth.Role
 		buyer string // whose stream it counts as
 	}{{"alice", auth.RoleBuyer, "alice"}, {"root", auth.RoleAdmin, ""}, {"shop", auth.RoleService, ""}} {
 		wantStream(t, s.get(t, eventsPath, who.sub, who.role))
-		if got := feed.buyers[len(feed.buyers)-1]; got != who.buyer {
+		if got := source.buyers[len(source.buyers)-1]; got != who.buyer {
 			t.Errorf("%s: a stream of %q, want %q", who.role, got, who.buyer)
 		}
 	}
@@ -145,7 +146,7 @@ func TestOrderEvents_Who(t *testing.T) {
 	wantProblem(t, s.get(t, eventsPath, "", "").Result(), 401, "auth_missing")
 	s.orders.get = nil
 	wantProblem(t, s.events(t).Result(), 404, "order_not_found")
-	if n := feed.open.Load(); n != 0 {
+	if n := source.open.Load(); n != 0 {
 		t.Errorf("%d streams left", n)
 	}
 	without := open(t)
@@ -155,7 +156,7 @@ func TestOrderEvents_Who(t *testing.T) {
 func TestOrderEvents_BadRequests(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewRegistry()
-	s, feed := streaming(t, orderIn(order.StatusPaid), func(c *Config) { c.Registerer = registry })
+	s, source := streaming(t, orderIn(order.StatusPaid), func(c *Config) { c.Registerer = registry })
 	for _, tt := range []struct {
 		headers []string
 		status  int
@@ -188,11 +189,11 @@ func TestOrderEvents_BadRequests(t *testing.T) {
 		code   string
 		reason string
 	}{
-		order.ErrTooManyStreams:    {503, "overloaded", "process_limit"},
-		order.ErrTooManyOwnStreams: {429, "rate_limited", "buyer_limit"},
-		order.ErrFeedClosed:        {503, "unavailable", "stopping"},
+		feed.ErrTooManyStreams:    {503, "overloaded", "process_limit"},
+		feed.ErrTooManyOwnStreams: {429, "rate_limited", "buyer_limit"},
+		feed.ErrFeedClosed:        {503, "unavailable", "stopping"},
 	} {
-		feed.err = err
+		source.err = err
 		w := s.events(t)
 		wantProblem(t, w.Result(), want.status, want.code)
 		if w.Header().Get("Retry-After") == "" {
@@ -207,13 +208,13 @@ func TestOrderEvents_BadRequests(t *testing.T) {
 // TestOrderEvents_HEAD answers as GET would begin, and does not stream.
 func TestOrderEvents_HEAD(t *testing.T) {
 	t.Parallel()
-	s, feed := streaming(t, orderIn(order.StatusQueued))
+	s, source := streaming(t, orderIn(order.StatusQueued))
 	r := httptest.NewRequest(http.MethodHead, eventsPath, http.NoBody)
 	r.Header.Set("Authorization", bearer(t, "alice", auth.RoleBuyer))
 	if w := s.do(r); w.Code != 200 || w.Header().Get("Content-Type") != "text/event-stream" || w.Body.Len() > 0 {
 		t.Errorf("%d %v %q", w.Code, w.Header(), w.Body)
 	}
-	if n := feed.open.Load(); n != 0 {
+	if n := source.open.Load(); n != 0 {
 		t.Errorf("%d streams left", n)
 	}
 }
@@ -225,8 +226,8 @@ func TestOrderEvents_Ends(t *testing.T) {
 	one := eventText("1", "queued", orderIn(order.StatusQueued))
 	t.Run("the feed closes", func(t *testing.T) {
 		t.Parallel()
-		s, feed := streaming(t, orderIn(order.StatusQueued))
-		feed.close()
+		s, source := streaming(t, orderIn(order.StatusQueued))
+		source.close()
 		if got := wantStream(t, s.events(t)); got != one {
 			t.Errorf("got\n%s", got)
 		}
@@ -308,7 +309,7 @@ func (w *wire) until(t *testing.T, prefix string) (beats int) {
 func TestOrderEvents_Heartbeat(t *testing.T) {
 	t.Parallel()
 	const limit = 2 * time.Second
-	s, feed := streaming(t, orderIn(order.StatusQueued), func(c *Config) { c.Streams.Heartbeat = 20 * time.Millisecond })
+	s, source := streaming(t, orderIn(order.StatusQueued), func(c *Config) { c.Streams.Heartbeat = 20 * time.Millisecond })
 	w := dial(t, serveShort(t, s, limit))
 	start := time.Now()
 	w.ask(t)
@@ -316,7 +317,7 @@ func TestOrderEvents_Heartbeat(t *testing.T) {
 	for time.Since(start) < 2*limit {
 		w.until(t, ": ")
 	}
-	feed.send(orderIn(order.StatusPaid))
+	source.send(orderIn(order.StatusPaid))
 	w.until(t, `data: {"id":"`+someOrderID+`","item_id":"thing","user_id":"alice","quantity":1,"unit_price_minor":990,"currency":"EUR","status":"paid"`)
 	w.until(t, "0\r\n") // the last chunk: the server has ended it
 }
@@ -325,30 +326,30 @@ func TestOrderEvents_Heartbeat(t *testing.T) {
 // before the next sign of life.
 func TestOrderEvents_ClientGone(t *testing.T) {
 	t.Parallel()
-	s, feed := streaming(t, orderIn(order.StatusQueued), func(c *Config) { c.Streams.Heartbeat = time.Hour })
+	s, source := streaming(t, orderIn(order.StatusQueued), func(c *Config) { c.Streams.Heartbeat = time.Hour })
 	w := dial(t, serve(t, s))
 	w.ask(t)
 	w.until(t, "data: ")
-	if n := feed.open.Load(); n != 1 {
+	if n := source.open.Load(); n != 1 {
 		t.Fatalf("%d streams, want 1", n)
 	}
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
-	await.True(t, "the stream to end", func() bool { return feed.open.Load() == 0 })
+	await.True(t, "the stream to end", func() bool { return source.open.Load() == 0 })
 }
 
 // TestOrderEvents_Slow: a client that takes nothing is left, and blocks nobody.
 func TestOrderEvents_Slow(t *testing.T) {
 	t.Parallel()
-	s, feed := streaming(t, orderIn(order.StatusQueued), func(c *Config) { c.Streams.Stall = time.Second })
+	s, source := streaming(t, orderIn(order.StatusQueued), func(c *Config) { c.Streams.Stall = time.Second })
 	w := dial(t, serve(t, s))
 	w.ask(t)
 	w.until(t, "data: ")
 	big := orderIn(order.StatusConfirmed)
 	big.Reason = strings.Repeat("x", 32<<20) // more than the kernel holds back
-	feed.send(big)
-	await.True(t, "the stream to end", func() bool { return feed.open.Load() == 0 })
+	source.send(big)
+	await.True(t, "the stream to end", func() bool { return source.open.Load() == 0 })
 	if _, err := io.Copy(io.Discard, w.in); err != nil && !errors.Is(err, net.ErrClosed) && !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("the connection: %v", err)
 	}
@@ -364,7 +365,7 @@ func TestOrderEvents_Framing(t *testing.T) {
 	}{{"HTTP/1.1", true}, {"HTTP/1.0", false}} {
 		t.Run(tt.proto, func(t *testing.T) {
 			t.Parallel()
-			s, feed := streaming(t, orderIn(order.StatusQueued), func(c *Config) { c.Streams.Heartbeat = time.Hour })
+			s, source := streaming(t, orderIn(order.StatusQueued), func(c *Config) { c.Streams.Heartbeat = time.Hour })
 			w := dial(t, serve(t, s))
 			w.send(t, "GET "+eventsPath+" "+tt.proto+"\r\nHost: x\r\nAuthorization: "+bearer(t, "alice", auth.RoleBuyer)+"\r\n\r\n")
 			res, err := http.ReadResponse(w.in, nil)
@@ -374,7 +375,7 @@ func TestOrderEvents_Framing(t *testing.T) {
 			if got := len(res.TransferEncoding) > 0; !res.Close || got != tt.chunked {
 				t.Errorf("closes: %v, chunked: %v, want true and %v", res.Close, got, tt.chunked)
 			}
-			feed.send(orderIn(order.StatusPaid))
+			source.send(orderIn(order.StatusPaid))
 			body, err := io.ReadAll(res.Body)
 			res.Body.Close()
 			_, events, _ := strings.Cut(string(body), "\n\n")
@@ -391,30 +392,30 @@ func TestOrderEvents_Framing(t *testing.T) {
 // one that sends without end loses it.
 func TestOrderEvents_ClientSends(t *testing.T) {
 	t.Parallel()
-	s, feed := streaming(t, orderIn(order.StatusQueued), func(c *Config) { c.Streams.Heartbeat = time.Hour })
+	s, source := streaming(t, orderIn(order.StatusQueued), func(c *Config) { c.Streams.Heartbeat = time.Hour })
 	w := dial(t, serve(t, s))
 	w.ask(t)
 	w.until(t, "data: ")
 	w.send(t, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-	feed.send(orderIn(order.StatusConfirmed))
+	source.send(orderIn(order.StatusConfirmed))
 	w.until(t, "id: 2")
 	for line := []byte(strings.Repeat("x", 1024)); ; {
 		if _, err := w.Write(line); err != nil {
 			break // the connection was closed with bytes unread
 		}
 	}
-	await.True(t, "the stream to end", func() bool { return feed.open.Load() == 0 })
+	await.True(t, "the stream to end", func() bool { return source.open.Load() == 0 })
 }
 
 // TestOrderEvents_Panic: a stream that panics takes nothing with it.
 func TestOrderEvents_Panic(t *testing.T) {
 	t.Parallel()
-	s, feed := streaming(t, orderIn(order.StatusQueued))
+	s, source := streaming(t, orderIn(order.StatusQueued))
 	w := dial(t, serve(t, s))
 	w.ask(t)
 	w.until(t, "data: ")
-	feed.set(func() { feed.broken = true })
-	await.True(t, "the stream to end", func() bool { return feed.open.Load() == 0 })
+	source.set(func() { source.broken = true })
+	await.True(t, "the stream to end", func() bool { return source.open.Load() == 0 })
 	if _, err := io.ReadAll(w.in); err != nil {
 		t.Errorf("the connection: %v", err)
 	}
@@ -426,7 +427,7 @@ func TestOrderEvents_Crowd(t *testing.T) { //nolint:paralleltest // it counts go
 	const n = 2000
 	before := goleak.IgnoreCurrent()
 	t.Run("streams", func(t *testing.T) {
-		s, feed := streaming(t, orderIn(order.StatusQueued), func(c *Config) { c.Streams.Heartbeat = time.Hour })
+		s, source := streaming(t, orderIn(order.StatusQueued), func(c *Config) { c.Streams.Heartbeat = time.Hour })
 		addr := serve(t, s)
 		conns := make([]net.Conn, n)
 		for i := range conns {
@@ -440,7 +441,7 @@ func TestOrderEvents_Crowd(t *testing.T) { //nolint:paralleltest // it counts go
 			w.ask(t)
 			w.until(t, "data: ")
 		}
-		if got := feed.open.Load(); got != n {
+		if got := source.open.Load(); got != n {
 			t.Fatalf("%d streams, want %d", got, n)
 		}
 		for _, c := range conns[:n/2] {
@@ -448,9 +449,9 @@ func TestOrderEvents_Crowd(t *testing.T) { //nolint:paralleltest // it counts go
 				t.Fatal(err)
 			}
 		}
-		await.True(t, "the streams of those who left to end", func() bool { return feed.open.Load() == n/2 })
-		feed.close()
-		await.True(t, "the rest to end", func() bool { return feed.open.Load() == 0 })
+		await.True(t, "the streams of those who left to end", func() bool { return source.open.Load() == n/2 })
+		source.close()
+		await.True(t, "the rest to end", func() bool { return source.open.Load() == 0 })
 	})
 	goleak.VerifyNone(t, before)
 }

@@ -15,6 +15,7 @@ import (
 
 	"flashsale/handler/auth"
 	"flashsale/order"
+	"flashsale/order/feed"
 )
 
 // fakeFeed hands on what the test sends, to every stream from the first change on.
@@ -57,7 +58,7 @@ func (f *fakeFeed) Follow(_, buyer string, wake func()) (func() (*order.Order, e
 			return &o, nil
 		}
 		if f.closed {
-			return nil, order.ErrFeedClosed
+			return nil, feed.ErrFeedClosed
 		}
 		return nil, nil
 	}

@@ -34,6 +34,8 @@ import (
 	"flashsale/catalog"
 	"flashsale/handler/auth"
 	"flashsale/order"
+	"flashsale/order/checkout"
+	"flashsale/order/items"
 )
 
 // orderService places orders and reads them back.
@@ -47,14 +49,14 @@ type orderService interface {
 	// page begins; empty: there is none.
 	List(ctx context.Context, f order.Filter) (orders []order.Order, next string, err error)
 	// Pay records a payment and settles the order with it. Errors: those of
-	// order.Service.Pay.
+	// checkout.Service.Pay.
 	Pay(ctx context.Context, id string, p order.Payment) (order.Order, error)
 	// Cancel cancels an order that is not paid. Errors: those of
-	// order.Service.Cancel.
+	// checkout.Service.Cancel.
 	Cancel(ctx context.Context, id string, by order.Canceller) (order.Order, error)
 	// Refund records that a paid order was refunded. Errors: those of
-	// order.Service.Refund.
-	Refund(ctx context.Context, id string, r order.Refund) (order.Order, error)
+	// checkout.Service.Refund.
+	Refund(ctx context.Context, id string, r checkout.Refund) (order.Order, error)
 }
 
 // itemCatalog returns the items on sale, from memory where it can.
@@ -69,16 +71,16 @@ type itemCatalog interface {
 	Warm(ctx context.Context, id string) (*catalog.View, error)
 }
 
-// itemService creates and changes items. Errors: those of order.Service's methods.
+// itemService creates and changes items. Errors: those of checkout.Service's methods.
 type itemService interface {
 	// CreateItem opens a sale, or returns order.ErrItemExists.
 	CreateItem(ctx context.Context, n order.NewItem) (catalog.Item, error)
 	// Item returns the item as it is now, and not from memory.
 	Item(ctx context.Context, id string) (catalog.Item, error)
-	ChangeItem(ctx context.Context, id string, c order.ItemChange, by order.By) (catalog.Item, error)
-	ControlItem(ctx context.Context, id string, c order.ItemControl, by order.By) (catalog.Item, error)
+	ChangeItem(ctx context.Context, id string, c items.ItemChange, by order.By) (catalog.Item, error)
+	ControlItem(ctx context.Context, id string, c items.ItemControl, by order.By) (catalog.Item, error)
 	// Restock also reports whether an earlier request with its key made it.
-	Restock(ctx context.Context, id string, r order.Restock, by order.By) (item catalog.Item, replayed bool, err error)
+	Restock(ctx context.Context, id string, r items.Restock, by order.By) (item catalog.Item, replayed bool, err error)
 }
 
 // ledgerService reads the conservation equation of an item.
@@ -102,19 +104,19 @@ type verifier interface {
 // Config is what the routes need. The fields up to Verifier are required; every other
 // field works at its zero value.
 type Config struct {
-	// Orders places and reads orders: an *order.Service.
+	// Orders places and reads orders: an *checkout.Service.
 	Orders orderService
 	// Items are the items on sale, from memory where possible: a *catalog.Catalog.
 	Items itemCatalog
-	// Sales creates and changes items: an *order.ItemService.
+	// Sales creates and changes items: an *items.Service.
 	Sales itemService
-	// Ledgers reads ledgers: an *order.Reconciler.
+	// Ledgers reads ledgers: an *reconcile.Reconciler.
 	Ledgers ledgerService
-	// Payments lists received amounts: an *order.PaymentService.
+	// Payments lists received amounts: an *payments.Service.
 	Payments paymentService
-	// Buyers exports and erases personal data: an *order.BuyerService.
+	// Buyers exports and erases personal data: an *privacy.Service.
 	Buyers buyerService
-	// Audit is the record of changes: an *order.Store.
+	// Audit is the record of changes: an *store.Store.
 	Audit    auditLog
 	Verifier verifier
 

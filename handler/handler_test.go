@@ -15,6 +15,7 @@ import (
 	"flashsale/catalog"
 	"flashsale/handler/auth"
 	"flashsale/order"
+	"flashsale/order/checkout"
 )
 
 // testSecret signs the tokens of these tests.
@@ -46,7 +47,7 @@ func (f *fakeOrders) Cancel(_ context.Context, id string, by order.Canceller) (o
 	return f.cancel(id, by)
 }
 
-func (f *fakeOrders) Refund(context.Context, string, order.Refund) (order.Order, error) {
+func (f *fakeOrders) Refund(context.Context, string, checkout.Refund) (order.Order, error) {
 	return order.Order{}, order.ErrNotFound
 }
 

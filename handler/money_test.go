@@ -12,6 +12,7 @@ import (
 
 	"flashsale/handler/auth"
 	"flashsale/order"
+	"flashsale/order/checkout"
 )
 
 // fakeMoney records what reaches it and answers what the test says.
@@ -20,7 +21,7 @@ type fakeMoney struct {
 	orders   []string
 	marked   []int64
 	refunded []string
-	refund   order.Refund
+	refund   checkout.Refund
 	by       order.By
 	more     bool
 	err      error
@@ -59,11 +60,11 @@ type refundingOrders struct {
 	money *fakeMoney
 }
 
-func (o refundingOrders) Refund(ctx context.Context, id string, r order.Refund) (order.Order, error) {
+func (o refundingOrders) Refund(ctx context.Context, id string, r checkout.Refund) (order.Order, error) {
 	return o.money.Refund(ctx, id, r)
 }
 
-func (f *fakeMoney) Refund(_ context.Context, id string, r order.Refund) (order.Order, error) {
+func (f *fakeMoney) Refund(_ context.Context, id string, r checkout.Refund) (order.Order, error) {
 	f.refunded, f.refund = append(f.refunded, id), r
 	o := someOrder(order.Purchase{ItemID: "thing", UserID: "alice", Quantity: 1})
 	o.Status, o.Restocked, o.ClosedAt = order.StatusRefunded, r.Restock, someTime
@@ -177,7 +178,7 @@ func TestRefundOrder(t *testing.T) {
 	const path = "/v1/admin/orders/" + someOrderID + "/refund"
 	for body, restock := range map[string]bool{`{"restock":true}`: true, `{"restock":false}`: false} {
 		w := s.post(t, path, "root", auth.RoleAdmin, body)
-		want := order.Refund{Restock: restock, By: order.By{Actor: "root", RequestID: w.Header().Get("X-Request-Id")}}
+		want := checkout.Refund{Restock: restock, By: order.By{Actor: "root", RequestID: w.Header().Get("X-Request-Id")}}
 		b := decodeBody(t, w.Body)
 		if w.Code != 200 || m.refund != want || m.refunded[len(m.refunded)-1] != someOrderID || b["status"] != "refunded" || b["restocked"] != restock {
 			t.Errorf("%s: %d %v with %+v, want %+v", body, w.Code, b, m.refund, want)
@@ -203,10 +204,10 @@ func TestRefundOrder(t *testing.T) {
 		status int
 		code   string
 	}{
-		order.ErrNotPaid:       {409, "order_not_paid"},
-		order.ErrRefundDiffers: {409, "order_final"},
-		order.ErrNotFound:      {404, "order_not_found"},
-		order.ErrDatabase:      {503, "unavailable"},
+		checkout.ErrNotPaid:       {409, "order_not_paid"},
+		checkout.ErrRefundDiffers: {409, "order_final"},
+		order.ErrNotFound:         {404, "order_not_found"},
+		order.ErrDatabase:         {503, "unavailable"},
 	} {
 		m.err = fmt.Errorf("refund: %w", err)
 		wantProblem(t, s.post(t, path, "root", auth.RoleAdmin, `{"restock":true}`).Result(), want.status, want.code)

@@ -14,7 +14,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/rs/zerolog"
 
-	"flashsale/order"
+	"flashsale/order/feed"
+	"flashsale/order/worker"
 )
 
 const (
@@ -40,7 +41,7 @@ type Check struct {
 // workerStatus knows the processes that commit orders.
 type workerStatus interface {
 	// WorkerStatus reports the live workers and what is wrong with them.
-	WorkerStatus(ctx context.Context) (order.WorkerStatus, error)
+	WorkerStatus(ctx context.Context) (worker.WorkerStatus, error)
 }
 
 // readiness probes the parts, and keeps the last result for a moment.
@@ -326,9 +327,9 @@ var streamRefusals = []struct {
 	err    error
 	reason string
 }{
-	{order.ErrTooManyStreams, "process_limit"},
-	{order.ErrTooManyOwnStreams, "buyer_limit"},
-	{order.ErrFeedClosed, "stopping"},
+	{feed.ErrTooManyStreams, "process_limit"},
+	{feed.ErrTooManyOwnStreams, "buyer_limit"},
+	{feed.ErrFeedClosed, "stopping"},
 }
 
 func (m *metrics) streamRefused(err error) {

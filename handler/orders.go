@@ -11,6 +11,7 @@ import (
 	"flashsale/handler/auth"
 	"flashsale/handler/strictjson"
 	"flashsale/order"
+	"flashsale/order/checkout"
 )
 
 // orderRoutes read and close orders.
@@ -67,7 +68,7 @@ func (rs *orderRoutes) list(q *call) error {
 		return err
 	}
 	orders, after, err := rs.orders.List(q.ctx(), f)
-	incomplete := errors.Is(err, order.ErrIncompleteList)
+	incomplete := errors.Is(err, checkout.ErrIncompleteList)
 	if err != nil && !incomplete {
 		return err
 	}
@@ -192,7 +193,7 @@ func (q *call) order(o *order.Order) error {
 }
 
 // paymentService lists received amounts and records refunds. Errors:
-// those of order.Service's methods.
+// those of checkout.Service's methods.
 type paymentService interface {
 	// Payments returns a page of the received amounts, newest first, and whether
 	// more follow.
@@ -273,7 +274,7 @@ func (rs *paymentRoutes) refund(q *call) error {
 	if err := f.done(); err != nil {
 		return err
 	}
-	o, err := rs.orders.Refund(q.ctx(), id, order.Refund{Restock: restock.Bool(), By: q.by()})
+	o, err := rs.orders.Refund(q.ctx(), id, checkout.Refund{Restock: restock.Bool(), By: q.by()})
 	if err != nil {
 		return err
 	}

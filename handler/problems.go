@@ -13,6 +13,13 @@ import (
 	"flashsale/handler/strictjson"
 	"flashsale/inventory"
 	"flashsale/order"
+	"flashsale/order/checkout"
+	"flashsale/order/feed"
+	"flashsale/order/items"
+	"flashsale/order/privacy"
+	"flashsale/order/store"
+	"flashsale/order/webhooks"
+	"flashsale/order/worker"
 )
 
 // errClientGone: the client is no longer there to read the response.
@@ -374,12 +381,12 @@ var errorTable = []struct {
 			"The sale's state is being restored. The request may not have been applied; read the current state before you retry.")},
 	{inventory.ErrUnavailable, problemUnavailable},
 	{order.ErrDatabase, problemUnavailable},
-	{order.ErrTooManyLists, newProblem(503, "overloaded", "Overloaded",
+	{store.ErrTooManyLists, newProblem(503, "overloaded", "Overloaded",
 		"Too many lists are being read. Retry after the seconds in Retry-After.").among(1)},
-	{order.ErrFeedClosed, problemUnavailable},
-	{order.ErrTooManyStreams, newProblem(503, "overloaded", "Overloaded",
+	{feed.ErrFeedClosed, problemUnavailable},
+	{feed.ErrTooManyStreams, newProblem(503, "overloaded", "Overloaded",
 		"Too many streams are open; retry later or poll the order.").among(streamRetry)},
-	{order.ErrTooManyOwnStreams, newProblem(429, "rate_limited", "Too many streams",
+	{feed.ErrTooManyOwnStreams, newProblem(429, "rate_limited", "Too many streams",
 		"You have too many streams open; close one first.").retry(streamRetry)},
 
 	{catalog.ErrItemNotFound, newProblem(404, "item_not_found", "Item not found",
@@ -398,36 +405,36 @@ var errorTable = []struct {
 		"No payment has this id; GET /v1/admin/payments lists them.")},
 	{order.ErrPaymentAccepted, newProblem(409, "payment_accepted", "Payment has paid its order",
 		"This payment has paid its order; refund the order: POST /v1/admin/orders/{order}/refund.")},
-	{order.ErrNotPaid, newProblem(409, "order_not_paid", "Order is not paid",
+	{checkout.ErrNotPaid, newProblem(409, "order_not_paid", "Order is not paid",
 		"Only a paid order can be refunded. Cancel an unpaid order; mark a payment that paid no order as refunded by its own id.")},
-	{order.ErrRefundDiffers, newProblem(409, "order_final", "Order is final",
+	{checkout.ErrRefundDiffers, newProblem(409, "order_final", "Order is final",
 		"").with("restock", "The order was already refunded with the other value of restock, which cannot change.")},
 	{order.ErrReferenceReused, newProblem(409, "payment_reference_reused", "Payment reference reused",
 		"").with("reference", "The reference belongs to a payment that is recorded for another order, or for another amount. Nothing was recorded; use a separate reference for each payment.")},
-	{order.ErrTaskNotFound, newProblem(404, "task_not_found", "No such dead letter",
+	{worker.ErrTaskNotFound, newProblem(404, "task_not_found", "No such dead letter",
 		"No dead letter has this id; GET /v1/admin/dead lists them.")},
-	{order.ErrOrdersInFlight, newProblem(409, "orders_in_flight", "Orders in flight",
+	{privacy.ErrOrdersInFlight, newProblem(409, "orders_in_flight", "Orders in flight",
 		"The buyer has orders in the queue. Retry after they are committed; retry or discard dead letters first.").retry(inFlightRetry)},
 	{order.ErrVersion, newProblem(412, "version_conflict", "Item has changed",
 		"").with("If-Match", "The item has changed since that version; read it again before you change it.")},
 	{order.ErrWindow, problemWindow.with("closes_at", "closes_at must be after opens_at, also after the change.")},
 	{order.ErrItemClosed, newProblem(409, "sale_closed", "Sale closed",
 		"The sale of this item was closed, which is final; create another item.")},
-	{order.ErrStockRange, problemFieldRange.with("quantity", "With this quantity the item's stock_total would be above 1,000,000,000.")},
+	{items.ErrStockRange, problemFieldRange.with("quantity", "With this quantity the item's stock_total would be above 1,000,000,000.")},
 	{inventory.ErrStockBelowSold, newProblem(409, "stock_below_sold", "Units are sold",
 		"").with("quantity", "Quantity exceeds unsold stock, in-flight orders included.")},
-	{order.ErrRestockReused, newProblem(422, "idempotency_key_reused", "Idempotency key reused",
+	{items.ErrRestockReused, newProblem(422, "idempotency_key_reused", "Idempotency key reused",
 		"").with("Idempotency-Key", "The key was used for another restock of this item; use a new one, or repeat the first restock unchanged.")},
 	{order.ErrItemExists, newProblem(409, "item_exists", "Item exists",
 		"").with("id", "An item with this id exists; choose another id.")},
 
-	{order.ErrEndpointNotFound, newProblem(404, "webhook_not_found", "Webhook not found",
+	{webhooks.ErrEndpointNotFound, newProblem(404, "webhook_not_found", "Webhook not found",
 		"No webhook has this id.")},
-	{order.ErrEndpointLimit, newProblem(409, "webhook_limit", "Too many webhooks",
+	{webhooks.ErrEndpointLimit, newProblem(409, "webhook_limit", "Too many webhooks",
 		"There are 50 webhooks already; delete one first.")},
-	{order.ErrEndpointDisabled, newProblem(409, "webhook_disabled", "Webhook disabled",
+	{webhooks.ErrEndpointDisabled, newProblem(409, "webhook_disabled", "Webhook disabled",
 		"The webhook is disabled and receives no events; enable it first.")},
-	{order.ErrDeliveryNotFound, newProblem(404, "delivery_not_found", "Delivery not found",
+	{webhooks.ErrDeliveryNotFound, newProblem(404, "delivery_not_found", "Delivery not found",
 		"No delivery of this event to this webhook is on record. Deliveries are kept for a week.")},
 
 	{auth.ErrMalformed, invalidToken("token_malformed", "Malformed token",

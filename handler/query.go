@@ -14,6 +14,7 @@ import (
 	"flashsale/catalog"
 	"flashsale/handler/auth"
 	"flashsale/order"
+	"flashsale/order/webhooks"
 )
 
 // readQuery reads the query's parameters. A misspelled one must not widen a list or
@@ -159,7 +160,7 @@ func paymentList(f order.PaymentFilter) string {
 	return "payments\x00" + string(f.Outcome) + "\x00" + strconv.FormatBool(f.NeedsRefund)
 }
 
-func deliveryList(f order.DeliveryFilter) string {
+func deliveryList(f webhooks.DeliveryFilter) string {
 	return "deliveries\x00" + f.EndpointID + "\x00" + string(f.State)
 }
 

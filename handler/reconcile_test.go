@@ -15,12 +15,13 @@ import (
 	"flashsale/handler/auth"
 	"flashsale/inventory"
 	"flashsale/order"
+	"flashsale/order/reconcile"
 )
 
 // fakeReconciler answers as a test tells it.
-type fakeReconciler func(ctx context.Context, o order.ReconcileOptions) (order.ReconcileReport, error)
+type fakeReconciler func(ctx context.Context, o reconcile.ReconcileOptions) (reconcile.ReconcileReport, error)
 
-func (f fakeReconciler) Reconcile(ctx context.Context, o order.ReconcileOptions) (order.ReconcileReport, error) {
+func (f fakeReconciler) Reconcile(ctx context.Context, o reconcile.ReconcileOptions) (reconcile.ReconcileReport, error) {
 	return f(ctx, o)
 }
 
@@ -30,27 +31,27 @@ const reconcilePath = "/v1/admin/reconcile"
 
 func TestReconcile(t *testing.T) {
 	t.Parallel()
-	var got order.ReconcileOptions
-	report := order.ReconcileReport{
-		StartedAt: someTime, Took: 1500 * time.Millisecond, Deep: true, Repair: order.RepairAll,
+	var got reconcile.ReconcileOptions
+	report := reconcile.ReconcileReport{
+		StartedAt: someTime, Took: 1500 * time.Millisecond, Deep: true, Repair: reconcile.RepairAll,
 		Examined: 3, Differing: 1, Failed: 1, Repaired: 1, Omitted: 1,
-		Items: []order.ItemReport{
-			{ItemID: "a", Loaded: true, Ledger: order.Ledger{Initial: 5, Left: 5}, LateReturns: 2, Partial: true, Drifts: []order.Drift{
-				{Kind: order.DriftLeft, Expected: 5, Found: 4, Units: 1, Count: 1, Repaired: true},
-				{Kind: order.DriftTotal, Expected: 4, Found: 5, Units: 1, Count: 1, Note: "which is right cannot be told"},
+		Items: []reconcile.ItemReport{
+			{ItemID: "a", Loaded: true, Ledger: order.Ledger{Initial: 5, Left: 5}, LateReturns: 2, Partial: true, Drifts: []reconcile.Drift{
+				{Kind: reconcile.DriftLeft, Expected: 5, Found: 4, Units: 1, Count: 1, Repaired: true},
+				{Kind: reconcile.DriftTotal, Expected: 4, Found: 5, Units: 1, Count: 1, Note: "which is right cannot be told"},
 			}},
 			{ItemID: "b", Err: fmt.Errorf("reconcile: %w", inventory.ErrUnavailable)},
 			{ItemID: "c", Err: errors.New("secret of the inside")},
 		},
 	}
-	s := open(t, reconciling(func(_ context.Context, o order.ReconcileOptions) (order.ReconcileReport, error) {
+	s := open(t, reconciling(func(_ context.Context, o reconcile.ReconcileOptions) (reconcile.ReconcileReport, error) {
 		got = o
 		return report, nil
 	}))
-	for query, want := range map[string]order.ReconcileOptions{
+	for query, want := range map[string]reconcile.ReconcileOptions{
 		"":                           {Deep: true},
 		"?repair=false&deep=true":    {Deep: true},
-		"?repair=true":               {Deep: true, Repair: order.RepairAll},
+		"?repair=true":               {Deep: true, Repair: reconcile.RepairAll},
 		"?deep=false&item_id=drop-1": {ItemID: "drop-1"},
 	} {
 		w := s.post(t, reconcilePath+query, "root", auth.RoleAdmin, "")
@@ -73,9 +74,9 @@ func TestReconcile(t *testing.T) {
 
 func TestReconcile_Refused(t *testing.T) {
 	t.Parallel()
-	s := open(t, reconciling(func(context.Context, order.ReconcileOptions) (order.ReconcileReport, error) {
+	s := open(t, reconciling(func(context.Context, reconcile.ReconcileOptions) (reconcile.ReconcileReport, error) {
 		t.Error("a bad request was acted on")
-		return order.ReconcileReport{}, nil
+		return reconcile.ReconcileReport{}, nil
 	}))
 	for query, want := range map[string]struct{ code, param string }{
 		"?repair=yes":              {"parameter_invalid", "repair"},
@@ -98,8 +99,8 @@ func TestReconcile_Refused(t *testing.T) {
 	wantProblem(t, s.post(t, reconcilePath, "", "", "").Result(), 401, "auth_missing")
 	wantProblem(t, s.get(t, reconcilePath, "root", auth.RoleAdmin).Result(), 405, "method_not_allowed")
 	for err, want := range map[error]int{catalog.ErrItemNotFound: 404, order.ErrDatabase: 503} {
-		s := open(t, reconciling(func(context.Context, order.ReconcileOptions) (order.ReconcileReport, error) {
-			return order.ReconcileReport{}, fmt.Errorf("reconcile: %w", err)
+		s := open(t, reconciling(func(context.Context, reconcile.ReconcileOptions) (reconcile.ReconcileReport, error) {
+			return reconcile.ReconcileReport{}, fmt.Errorf("reconcile: %w", err)
 		}))
 		if w := s.post(t, reconcilePath, "root", auth.RoleAdmin, ""); w.Code != want {
 			t.Errorf("%v: %d, want %d", err, w.Code, want)
@@ -112,12 +113,12 @@ func TestReconcile_Refused(t *testing.T) {
 func TestReconcile_Long(t *testing.T) {
 	t.Parallel()
 	const brief = 500 * time.Millisecond
-	s := open(t, reconciling(func(ctx context.Context, _ order.ReconcileOptions) (order.ReconcileReport, error) {
+	s := open(t, reconciling(func(ctx context.Context, _ reconcile.ReconcileOptions) (reconcile.ReconcileReport, error) {
 		select {
 		case <-ctx.Done():
-			return order.ReconcileReport{}, context.Cause(ctx)
+			return reconcile.ReconcileReport{}, context.Cause(ctx)
 		case <-time.After(3 * brief):
-			return order.ReconcileReport{Balanced: true}, nil
+			return reconcile.ReconcileReport{Balanced: true}, nil
 		}
 	}))
 	s.wantInTime(t, brief, reconcilePath, "")

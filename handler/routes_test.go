@@ -16,6 +16,7 @@ import (
 	"flashsale/catalog"
 	"flashsale/handler/auth"
 	"flashsale/order"
+	"flashsale/order/store"
 )
 
 func TestNew_Err(t *testing.T) {
@@ -160,7 +161,7 @@ func TestListOrders(t *testing.T) {
 		t.Errorf("an admin's list of a buyer's queued orders asks for %+v", got)
 	}
 	// Only so many lists are read at a time.
-	s.orders.list = func(order.Filter) ([]order.Order, string, error) { return nil, "", order.ErrTooManyLists }
+	s.orders.list = func(order.Filter) ([]order.Order, string, error) { return nil, "", store.ErrTooManyLists }
 	full := s.get(t, "/v1/orders", "root", auth.RoleAdmin)
 	wantProblem(t, full.Result(), 503, "overloaded")
 	if full.Header().Get("Retry-After") == "" {

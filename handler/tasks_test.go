@@ -11,6 +11,7 @@ import (
 	"flashsale/handler/auth"
 	"flashsale/inventory"
 	"flashsale/order"
+	"flashsale/order/worker"
 )
 
 // fakeTasks answers with what it is given, and remembers what it was asked.
@@ -23,25 +24,25 @@ func (f *fakeTasks) say(format string, args ...any) {
 	f.asked = append(f.asked, fmt.Sprintf(format, args...))
 }
 
-func (f *fakeTasks) Depths(context.Context) ([]order.QueueDepth, error) {
-	return []order.QueueDepth{
+func (f *fakeTasks) Depths(context.Context) ([]worker.QueueDepth, error) {
+	return []worker.QueueDepth{
 		{Name: "one", Ready: 1, Delayed: 2, Leased: 3, Dead: 4, OldestReady: 1500 * time.Microsecond, Processed: 5, Failed: 6,
 			PerSecond: 1.25, WaitP50: time.Millisecond, WaitP99: 2 * time.Millisecond, Paused: true},
 		{Name: "two", Ready: 10, OldestReady: time.Second},
 	}, f.err
 }
 
-func (f *fakeTasks) Dead(_ context.Context, at order.DeadPlace, limit int) ([]order.DeadLetter, *order.DeadPlace, error) {
+func (f *fakeTasks) Dead(_ context.Context, at worker.DeadPlace, limit int) ([]worker.DeadLetter, *worker.DeadPlace, error) {
 	f.say("dead %d.%d %d", at.Queue, at.Offset, limit)
-	return []order.DeadLetter{
+	return []worker.DeadLetter{
 		{Queue: "one", ID: "a", Type: "purchase", OrderID: "a", ItemID: "thing", Attempts: 3, DiedAt: someTime, Reason: "<no>"},
 		{Queue: "one", ID: "b"},
-	}, &order.DeadPlace{Queue: 1, Offset: 7}, f.err
+	}, &worker.DeadPlace{Queue: 1, Offset: 7}, f.err
 }
 
-func (f *fakeTasks) Verify(_ context.Context, repair bool) ([]order.QueueCheck, error) {
+func (f *fakeTasks) Verify(_ context.Context, repair bool) ([]worker.QueueCheck, error) {
 	f.say("verify %v", repair)
-	return []order.QueueCheck{{Name: "one", Tasks: 9, Lost: 1, Doubled: 2, Bodiless: 3, Repaired: repair}, {Name: "two"}}, f.err
+	return []worker.QueueCheck{{Name: "one", Tasks: 9, Lost: 1, Doubled: 2, Bodiless: 3, Repaired: repair}, {Name: "two"}}, f.err
 }
 
 func (f *fakeTasks) Retry(_ context.Context, id string) (string, error) {
@@ -100,7 +101,7 @@ func TestTasks_Workers(t *testing.T) {
 	t.Parallel()
 	workers := &fakeWorkers{}
 	s := open(t, func(c *Config) { c.Tasks, c.Workers = &fakeTasks{}, workers })
-	for want, status := range map[string]order.WorkerStatus{
+	for want, status := range map[string]worker.WorkerStatus{
 		`,"workers":{"live":2,"last_fetch_at":"2030-01-02T03:04:05.678Z"}}`: {Live: 2, LastFetch: someTime},
 		`,"workers":{"live":0,"trouble":"none has ever registered"}}`:       {Trouble: "none has ever registered"},
 	} {
@@ -163,7 +164,7 @@ func TestTasks_Err(t *testing.T) {
 		status int
 		code   string
 	}{
-		order.ErrTaskNotFound:    {404, "task_not_found"},
+		worker.ErrTaskNotFound:   {404, "task_not_found"},
 		inventory.ErrOverloaded:  {503, "overloaded"},
 		inventory.ErrUnavailable: {503, "unavailable"},
 		order.ErrDatabase:        {503, "unavailable"},

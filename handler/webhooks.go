@@ -8,23 +8,24 @@ import (
 
 	"flashsale/handler/strictjson"
 	"flashsale/order"
+	"flashsale/order/webhooks"
 	"flashsale/webhook"
 )
 
 // Webhooks administrates the endpoints that receive events. Errors: those of
-// order.Webhooks.
+// webhooks.Webhooks.
 type Webhooks interface {
-	Endpoints(ctx context.Context) ([]order.Endpoint, error)
-	Endpoint(ctx context.Context, id string) (order.Endpoint, error)
+	Endpoints(ctx context.Context) ([]webhooks.Endpoint, error)
+	Endpoint(ctx context.Context, id string) (webhooks.Endpoint, error)
 	// CreateEndpoint and RotateSecret return the new secret, which is shown this once.
-	CreateEndpoint(ctx context.Context, n order.NewEndpoint, by order.By) (e order.Endpoint, secret string, err error)
-	RotateSecret(ctx context.Context, id string, by order.By) (e order.Endpoint, secret string, err error)
-	ChangeEndpoint(ctx context.Context, id string, c order.EndpointChange, by order.By) (order.Endpoint, error)
+	CreateEndpoint(ctx context.Context, n webhooks.NewEndpoint, by order.By) (e webhooks.Endpoint, secret string, err error)
+	RotateSecret(ctx context.Context, id string, by order.By) (e webhooks.Endpoint, secret string, err error)
+	ChangeEndpoint(ctx context.Context, id string, c webhooks.EndpointChange, by order.By) (webhooks.Endpoint, error)
 	DeleteEndpoint(ctx context.Context, id string, by order.By) error
 	// TestEndpoint returns the id of the event that it sends.
 	TestEndpoint(ctx context.Context, id string, by order.By) (event string, err error)
 	// Deliveries returns a page of deliveries and the number where the next one begins.
-	Deliveries(ctx context.Context, f order.DeliveryFilter) (list []order.Delivery, next int64, err error)
+	Deliveries(ctx context.Context, f webhooks.DeliveryFilter) (list []webhooks.Delivery, next int64, err error)
 	Redeliver(ctx context.Context, endpoint, event string, by order.By) error
 }
 
@@ -46,7 +47,7 @@ func validWebhookID(id, prefix string) bool {
 // create answers POST /v1/admin/webhooks.
 func (rs *webhookRoutes) create(q *call) error {
 	f := newFields(q.in)
-	n := order.NewEndpoint{URL: f.text("url", true), Description: f.text("description", false)}
+	n := webhooks.NewEndpoint{URL: f.text("url", true), Description: f.text("description", false)}
 	events, given := f.events()
 	if err := f.done(); err != nil {
 		return err
@@ -128,7 +129,7 @@ func (rs *webhookRoutes) list(q *call) error {
 	if err != nil {
 		return err
 	}
-	b := appendList(append(q.out[:0], `{"webhooks":[`...), list, func(b []byte, one *order.Endpoint) []byte {
+	b := appendList(append(q.out[:0], `{"webhooks":[`...), list, func(b []byte, one *webhooks.Endpoint) []byte {
 		return append(appendWebhook(b, one), '}')
 	})
 	q.out = append(b, `]}`...)
@@ -149,7 +150,7 @@ func (rs *webhookRoutes) get(q *call) error {
 func (rs *webhookRoutes) change(q *call) error {
 	id := q.c.Param("webhook")
 	f := newFields(q.in)
-	var c order.EndpointChange
+	var c webhooks.EndpointChange
 	if text := f.text("url", false); f.has("url") {
 		c.URL = &text
 	}
@@ -246,9 +247,9 @@ func (rs *webhookRoutes) deliveries(q *call) error {
 	return q.json(200)
 }
 
-var deliveryStates = []order.DeliveryState{order.DeliveryPending, order.DeliveryDelivered, order.DeliveryDead}
+var deliveryStates = []webhooks.DeliveryState{webhooks.DeliveryPending, webhooks.DeliveryDelivered, webhooks.DeliveryDead}
 
-func (rs *webhookRoutes) readFilter(q *call, id string) (f order.DeliveryFilter, err error) {
+func (rs *webhookRoutes) readFilter(q *call, id string) (f webhooks.DeliveryFilter, err error) {
 	f.EndpointID = id
 	if f.Limit, err = q.pageLimit(); err != nil {
 		return f, err
@@ -261,14 +262,14 @@ func (rs *webhookRoutes) readFilter(q *call, id string) (f order.DeliveryFilter,
 }
 
 // writeWebhook writes one endpoint as the answer, with its secret when it is new.
-func writeWebhook(q *call, status int, one *order.Endpoint, secret string) error {
+func writeWebhook(q *call, status int, one *webhooks.Endpoint, secret string) error {
 	b := appendWebhook(q.out[:0], one)
 	q.out = append(appendTextIfSet(b, `,"secret":`, secret), '}')
 	return q.json(status)
 }
 
 // appendWebhook appends an endpoint but for the brace at its end.
-func appendWebhook(b []byte, one *order.Endpoint) []byte {
+func appendWebhook(b []byte, one *webhooks.Endpoint) []byte {
 	b = appendTextField(b, `{"id":`, one.ID)
 	b = appendTextField(b, `,"url":`, one.URL)
 	b = appendTextField(b, `,"description":`, one.Description)
@@ -287,7 +288,7 @@ func appendWebhook(b []byte, one *order.Endpoint) []byte {
 }
 
 // appendDelivery appends one delivery.
-func appendDelivery(b []byte, d *order.Delivery) []byte {
+func appendDelivery(b []byte, d *webhooks.Delivery) []byte {
 	b = appendTextField(b, `{"event":`, d.EventID)
 	b = appendTextField(b, `,"type":`, string(d.Type))
 	b = appendTextIfSet(b, `,"order_id":`, d.OrderID)

@@ -11,6 +11,7 @@ import (
 
 	"flashsale/handler/auth"
 	"flashsale/order"
+	"flashsale/order/webhooks"
 	"flashsale/webhook"
 )
 
@@ -23,16 +24,16 @@ const (
 // fakeWebhooks records what reaches it.
 type fakeWebhooks struct {
 	calls   []string
-	created order.NewEndpoint
-	changed order.EndpointChange
-	filter  order.DeliveryFilter
+	created webhooks.NewEndpoint
+	changed webhooks.EndpointChange
+	filter  webhooks.DeliveryFilter
 	by      order.By
 	more    bool
 	err     error
 }
 
-func hookOf(id string) order.Endpoint {
-	return order.Endpoint{
+func hookOf(id string) webhooks.Endpoint {
+	return webhooks.Endpoint{
 		ID: id, URL: "https://shop.example/<w>", Description: "d", Events: order.EventTypes[:2], Enabled: true,
 		CreatedAt: someTime, UpdatedAt: someTime,
 	}
@@ -43,15 +44,15 @@ func (f *fakeWebhooks) call(name string, by order.By) error {
 	return f.err
 }
 
-func (f *fakeWebhooks) Endpoints(context.Context) ([]order.Endpoint, error) {
-	return []order.Endpoint{hookOf(someHook), hookOf("we_2")}, f.call("list", order.By{})
+func (f *fakeWebhooks) Endpoints(context.Context) ([]webhooks.Endpoint, error) {
+	return []webhooks.Endpoint{hookOf(someHook), hookOf("we_2")}, f.call("list", order.By{})
 }
 
-func (f *fakeWebhooks) Endpoint(_ context.Context, id string) (order.Endpoint, error) {
+func (f *fakeWebhooks) Endpoint(_ context.Context, id string) (webhooks.Endpoint, error) {
 	return hookOf(id), f.call("get "+id, order.By{})
 }
 
-func (f *fakeWebhooks) ChangeEndpoint(_ context.Context, id string, c order.EndpointChange, by order.By) (order.Endpoint, error) {
+func (f *fakeWebhooks) ChangeEndpoint(_ context.Context, id string, c webhooks.EndpointChange, by order.By) (webhooks.Endpoint, error) {
 	f.changed = c
 	return hookOf(id), f.call("change "+id, by)
 }
@@ -60,29 +61,29 @@ func (f *fakeWebhooks) DeleteEndpoint(_ context.Context, id string, by order.By)
 	return f.call("delete "+id, by)
 }
 
-func (f *fakeWebhooks) CreateEndpoint(_ context.Context, n order.NewEndpoint, by order.By) (order.Endpoint, string, error) {
+func (f *fakeWebhooks) CreateEndpoint(_ context.Context, n webhooks.NewEndpoint, by order.By) (webhooks.Endpoint, string, error) {
 	f.created = n
 	return hookOf(someHook), "whsec_new", f.call("create", by)
 }
 
-func (f *fakeWebhooks) RotateSecret(_ context.Context, id string, by order.By) (order.Endpoint, string, error) {
+func (f *fakeWebhooks) RotateSecret(_ context.Context, id string, by order.By) (webhooks.Endpoint, string, error) {
 	e := hookOf(id)
 	e.OldSecretUntil = someTime.Add(24 * time.Hour)
 	return e, "whsec_rotated", f.call("rotate "+id, by)
 }
 
-func (f *fakeWebhooks) Deliveries(_ context.Context, filter order.DeliveryFilter) ([]order.Delivery, int64, error) {
+func (f *fakeWebhooks) Deliveries(_ context.Context, filter webhooks.DeliveryFilter) ([]webhooks.Delivery, int64, error) {
 	f.filter = filter
 	next := int64(0)
 	if f.more {
 		next = 7
 	}
-	return []order.Delivery{
+	return []webhooks.Delivery{
 		{
-			Position: 8, EventID: someEvent, Type: order.EventPaid, OrderID: someOrderID, ItemID: "thing", State: order.DeliveryPending,
+			Position: 8, EventID: someEvent, Type: order.EventPaid, OrderID: someOrderID, ItemID: "thing", State: webhooks.DeliveryPending,
 			Attempts: 2, CreatedAt: someTime, NextAt: someTime, LastAt: someTime, LastStatus: 500, LastError: "answered 500",
 		},
-		{Position: 7, EventID: someEvent, Type: order.EventTest, State: order.DeliveryDelivered, Attempts: 1, CreatedAt: someTime, DeliveredAt: someTime},
+		{Position: 7, EventID: someEvent, Type: order.EventTest, State: webhooks.DeliveryDelivered, Attempts: 1, CreatedAt: someTime, DeliveredAt: someTime},
 	}, next, f.call("deliveries", order.By{})
 }
 
@@ -240,10 +241,10 @@ func TestWebhooks_Errors(t *testing.T) {
 		status int
 		code   string
 	}{
-		order.ErrEndpointNotFound:                       {404, "webhook_not_found"},
-		order.ErrEndpointLimit:                          {409, "webhook_limit"},
-		order.ErrEndpointDisabled:                       {409, "webhook_disabled"},
-		order.ErrDeliveryNotFound:                       {404, "delivery_not_found"},
+		webhooks.ErrEndpointNotFound:                    {404, "webhook_not_found"},
+		webhooks.ErrEndpointLimit:                       {409, "webhook_limit"},
+		webhooks.ErrEndpointDisabled:                    {409, "webhook_disabled"},
+		webhooks.ErrDeliveryNotFound:                    {404, "delivery_not_found"},
 		order.ErrDatabase:                               {503, "unavailable"},
 		&webhook.URLError{Detail: "url is no URL; no."}: {422, "field_range"},
 		errTest: {500, "internal"},
@@ -281,7 +282,7 @@ func TestWebhooks_Cursor(t *testing.T) {
 	f, call := openHooks(t)
 	f.more = true
 	cursor, ok := decodeBody(t, call("GET", hookPath+"/deliveries?status=dead&limit=2", "").Body)["next_cursor"].(string)
-	if want := (order.DeliveryFilter{EndpointID: someHook, State: order.DeliveryDead, Limit: 2}); !ok || cursor == "" || f.filter != want {
+	if want := (webhooks.DeliveryFilter{EndpointID: someHook, State: webhooks.DeliveryDead, Limit: 2}); !ok || cursor == "" || f.filter != want {
 		t.Fatalf("cursor %q of %+v", cursor, f.filter)
 	}
 	if resp := call("GET", hookPath+"/deliveries?status=dead&cursor="+cursor, ""); resp.Code != 200 || f.filter.Before != 7 {

@@ -12,19 +12,19 @@ type By struct {
 
 // The actions recorded in the audit.
 const (
-	actionItemCreate  = "item.create"
-	actionItemChange  = "item.change"
-	actionItemRestock = "item.restock"
-	actionItemPause   = "item.pause"
-	actionItemResume  = "item.resume"
-	actionItemClose   = "item.close"
-	actionItemRecover = "item.recover"
-	actionOrderCancel = "order.cancel"
-	actionOrderRefund = "order.refund"
-	// actionPaymentRefund marks an amount that paid nothing as refunded.
-	actionPaymentRefund   = "payment.refund"
-	actionBuyerErase      = "buyer.erase"
-	actionReconcileRepair = "reconcile.repair"
+	ActionItemCreate  = "item.create"
+	ActionItemChange  = "item.change"
+	ActionItemRestock = "item.restock"
+	ActionItemPause   = "item.pause"
+	ActionItemResume  = "item.resume"
+	ActionItemClose   = "item.close"
+	ActionItemRecover = "item.recover"
+	ActionOrderCancel = "order.cancel"
+	ActionOrderRefund = "order.refund"
+	// ActionPaymentRefund marks an amount that paid nothing as refunded.
+	ActionPaymentRefund   = "payment.refund"
+	ActionBuyerErase      = "buyer.erase"
+	ActionReconcileRepair = "reconcile.repair"
 )
 
 // AuditEntry is one recorded change, with its author.

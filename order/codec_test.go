@@ -19,15 +19,15 @@ func text(t *rapid.T, label string) string {
 func TestTask_RoundTrip(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		want := task{
+		want := Task{
 			ID: text(t, "id"), ItemID: text(t, "item"), UserID: text(t, "user"),
 			Quantity: rapid.Int64().Draw(t, "quantity"), UnitPriceMinor: rapid.Int64().Draw(t, "price"),
 			Currency: text(t, "currency"), CreatedAt: rapid.Int64().Draw(t, "created"),
 			Origin: text(t, "origin"), IdempotencyKey: text(t, "key"),
 		}
 		// It appends, so earlier content stays.
-		b := appendTask([]byte("before"), &want)
-		got, err := parseTask(want.ID, []byte(strings.TrimPrefix(string(b), "before")))
+		b := AppendTask([]byte("before"), &want)
+		got, err := ParseTask(want.ID, []byte(strings.TrimPrefix(string(b), "before")))
 		if err != nil || got != want {
 			t.Fatalf("%q became %+v, %v, want %+v", b, got, err, want)
 		}
@@ -36,8 +36,8 @@ func TestTask_RoundTrip(t *testing.T) {
 
 func TestParseTask_Errors(t *testing.T) {
 	t.Parallel()
-	good := string(appendTask(nil, &task{ItemID: "i", UserID: "u", Quantity: 1, UnitPriceMinor: 2, Currency: "EUR", CreatedAt: 3, Origin: "o", IdempotencyKey: "k"}))
-	if _, err := parseTask("id", []byte(good)); err != nil {
+	good := string(AppendTask(nil, &Task{ItemID: "i", UserID: "u", Quantity: 1, UnitPriceMinor: 2, Currency: "EUR", CreatedAt: 3, Origin: "o", IdempotencyKey: "k"}))
+	if _, err := ParseTask("id", []byte(good)); err != nil {
 		t.Fatal(err)
 	}
 	fields := strings.Split(good, "\t")
@@ -55,7 +55,7 @@ func TestParseTask_Errors(t *testing.T) {
 	}
 	bad = append(bad, "1"+strings.TrimPrefix(good, taskVersion)+"\t1.2") // older ones had no stamp
 	for _, payload := range bad {
-		if got, err := parseTask("id", []byte(payload)); !errors.Is(err, errTaskMalformed) {
+		if got, err := ParseTask("id", []byte(payload)); !errors.Is(err, ErrTaskMalformed) {
 			t.Errorf("%q became %+v, %v, want errTaskMalformed", payload, got, err)
 		}
 	}
@@ -71,10 +71,10 @@ func FuzzParseTask(f *testing.F) {
 	f.Add([]byte("2\titem"))
 	f.Add([]byte(nil))
 	f.Fuzz(func(t *testing.T, payload []byte) {
-		waited := awaited(payload) // must not panic on any input
-		got, err := parseTask("id", payload)
+		waited := Awaited(payload) // must not panic on any input
+		got, err := ParseTask("id", payload)
 		if err != nil {
-			if !errors.Is(err, errTaskMalformed) || got != (task{}) {
+			if !errors.Is(err, ErrTaskMalformed) || got != (Task{}) {
 				t.Fatalf("%q: %+v, %v", payload, got, err)
 			}
 			return
@@ -82,7 +82,7 @@ func FuzzParseTask(f *testing.F) {
 		if waited != (got.Origin != "") {
 			t.Fatalf("%q: awaited %v, and its origin is %q", payload, waited, got.Origin)
 		}
-		written := appendTask(nil, &got)
+		written := AppendTask(nil, &got)
 		written[0] = payload[0] // an older version is written as the present one
 		if bytes.Count(payload, []byte("	")) == taskFields {
 			written = fmt.Appendf(written, "	%d.%d", got.Epoch, got.Sequence) // the purchase script adds this
@@ -96,18 +96,18 @@ func FuzzParseTask(f *testing.F) {
 func TestNotices_RoundTrip(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		want := make([]notice, rapid.IntRange(0, 20).Draw(t, "lines"))
+		want := make([]Notice, rapid.IntRange(0, 20).Draw(t, "lines"))
 		var message []byte
 		for i := range want {
-			want[i] = notice{id: text(t, "id"), outcome: outcome{
-				status:      rapid.SampledFrom([]Status{StatusConfirmed, StatusRejected}).Draw(t, "status"),
-				reason:      rapid.SampledFrom([]string{"", reasonSoldOut, reasonUserLimit, reasonNoItem, reasonDuplicate}).Draw(t, "reason"),
-				confirmedAt: rapid.Int64().Draw(t, "confirmed"), expiresAt: rapid.Int64().Draw(t, "expires"), closedAt: rapid.Int64().Draw(t, "closed"),
+			want[i] = Notice{ID: text(t, "id"), Outcome: Outcome{
+				Status:      rapid.SampledFrom([]Status{StatusConfirmed, StatusRejected}).Draw(t, "status"),
+				Reason:      rapid.SampledFrom([]string{"", ReasonSoldOut, ReasonUserLimit, ReasonNoItem, ReasonDuplicate}).Draw(t, "reason"),
+				ConfirmedAt: rapid.Int64().Draw(t, "confirmed"), ExpiresAt: rapid.Int64().Draw(t, "expires"), ClosedAt: rapid.Int64().Draw(t, "closed"),
 			}}
-			message = appendNotice(message, &want[i])
+			message = AppendNotice(message, &want[i])
 		}
-		var got []notice
-		if err := parseNotices(string(message), func(n notice) { got = append(got, n) }); err != nil {
+		var got []Notice
+		if err := ParseNotices(string(message), func(n Notice) { got = append(got, n) }); err != nil {
 			t.Fatal(err)
 		}
 		if len(got) != len(want) || len(want) > 0 && !slices.Equal(got, want) {
@@ -121,19 +121,19 @@ func FuzzParseNotices(f *testing.F) {
 	f.Add("id confirmed  1 2")
 	f.Add("\n \n")
 	f.Fuzz(func(t *testing.T, message string) {
-		var got []notice
-		if err := parseNotices(message, func(n notice) { got = append(got, n) }); err != nil {
-			if !errors.Is(err, errNoticeMalformed) {
+		var got []Notice
+		if err := ParseNotices(message, func(n Notice) { got = append(got, n) }); err != nil {
+			if !errors.Is(err, ErrNoticeMalformed) {
 				t.Fatalf("%q: %v", message, err)
 			}
 			return
 		}
 		var again []byte
 		for i := range got {
-			again = appendNotice(again, &got[i])
+			again = AppendNotice(again, &got[i])
 		}
-		var second []notice
-		if err := parseNotices(string(again), func(n notice) { second = append(second, n) }); err != nil || !slices.Equal(got, second) {
+		var second []Notice
+		if err := ParseNotices(string(again), func(n Notice) { second = append(second, n) }); err != nil || !slices.Equal(got, second) {
 			t.Fatalf("%q became %+v, and that %+v, %v", message, got, second, err)
 		}
 	})
@@ -143,15 +143,15 @@ func TestParseNotices_Errors(t *testing.T) {
 	t.Parallel()
 	for _, m := range []string{"id", "id confirmed  1 2", "id confirmed  1 2 x", "id confirmed  1 2 3 4", "\n"} {
 		called := 0
-		err := parseNotices(m, func(notice) { called++ })
-		if !errors.Is(err, errNoticeMalformed) || called != 0 {
+		err := ParseNotices(m, func(Notice) { called++ })
+		if !errors.Is(err, ErrNoticeMalformed) || called != 0 {
 			t.Errorf("%q: %v after %d notices", m, err, called)
 		}
 	}
 	// The lines before a broken one are still parsed.
 	var ids []string
-	err := parseNotices("a confirmed  1 0 0\nbroken\n", func(n notice) { ids = append(ids, n.id) })
-	if !errors.Is(err, errNoticeMalformed) || fmt.Sprint(ids) != "[a]" {
+	err := ParseNotices("a confirmed  1 0 0\nbroken\n", func(n Notice) { ids = append(ids, n.ID) })
+	if !errors.Is(err, ErrNoticeMalformed) || fmt.Sprint(ids) != "[a]" {
 		t.Errorf("parsed %v, %v", ids, err)
 	}
 }

@@ -1,6 +1,8 @@
 package order
 
-import "time"
+import (
+	"time"
+)
 
 // An order's events need no table: its row says when it reached each of its states, and
 // every state has a fixed place in the order's life. So an event's number is the place of

@@ -17,9 +17,9 @@ func TestOrder_EventsAfter(t *testing.T) {
 	paid.Status, paid.PaidAt, paid.PaymentReference = StatusPaid, at(3), "psp-1"
 	refunded := paid
 	refunded.Status, refunded.ClosedAt, refunded.Restocked = StatusRefunded, at(4), true
-	cancelled.Status, cancelled.ClosedAt, cancelled.Reason = StatusCancelled, at(3), reasonBuyer
-	expired.Status, expired.ClosedAt, expired.Reason = StatusExpired, at(9), reasonUnpaid
-	rejected.Status, rejected.ClosedAt, rejected.Reason = StatusRejected, at(2), reasonSoldOut
+	cancelled.Status, cancelled.ClosedAt, cancelled.Reason = StatusCancelled, at(3), ReasonBuyer
+	expired.Status, expired.ClosedAt, expired.Reason = StatusExpired, at(9), ReasonUnpaid
+	rejected.Status, rejected.ClosedAt, rejected.Reason = StatusRejected, at(2), ReasonSoldOut
 	for _, tt := range []struct {
 		name    string
 		order   Order

@@ -15,6 +15,12 @@ import (
 	"flashsale/lock"
 	"flashsale/migrations"
 	"flashsale/order"
+	"flashsale/order/checkout"
+	"flashsale/order/items"
+	"flashsale/order/release"
+	"flashsale/order/sales"
+	"flashsale/order/store"
+	"flashsale/order/worker"
 	"flashsale/queue"
 )
 
@@ -26,19 +32,19 @@ func check(err error) {
 }
 
 // openStore returns a store on an empty database.
-func openStore(ctx context.Context) (store *order.Store, stop func()) {
+func openStore(ctx context.Context) (s *store.Store, stop func()) {
 	dir, err := os.MkdirTemp("", "order-example-")
 	check(err)
-	store, err = order.OpenStore(ctx, "sqlite:"+filepath.Join(dir, "shop.db"))
+	s, err = store.OpenStore(ctx, "sqlite:"+filepath.Join(dir, "shop.db"))
 	check(err)
-	db, err := store.Writer().DB()
+	db, err := s.Writer().DB()
 	check(err)
 	schema, err := migrations.New(db, "sqlite")
 	check(err)
 	_, err = schema.Up(ctx)
 	check(err)
-	return store, func() {
-		check(store.Close())
+	return s, func() {
+		check(s.Close())
 		check(os.RemoveAll(dir))
 	}
 }
@@ -46,9 +52,9 @@ func openStore(ctx context.Context) (store *order.Store, stop func()) {
 // exampleShop is a shop that sells the item "pen": an API process and a worker with one
 // Redis and one database.
 type exampleShop struct {
-	service *order.Service
+	service *checkout.Service
 	orders  *queue.Queue // the accepted orders
-	worker  *order.Fulfiller
+	worker  *worker.Fulfiller
 	rdb     *redis.Client
 }
 
@@ -57,30 +63,32 @@ func openShop(ctx context.Context, stock int64) (s exampleShop, stop func()) {
 	server, err := embedded.Start()
 	check(err)
 	s.rdb = redis.NewClient(&redis.Options{Addr: server.Addr(), MaxRetries: -1, ContextTimeoutEnabled: true})
-	store, closeStore := openStore(ctx)
+	db, closeStore := openStore(ctx)
 	s.orders, err = queue.New(s.rdb, queue.Config{Prefix: inventory.QueuePrefix(0)})
 	check(err)
 	locks, err := lock.New(s.rdb, lock.Config{TTL: time.Minute})
 	check(err)
 	tasks := []order.Tasks{s.orders}
-	sales := &order.Sales{Store: store, Tasks: tasks, Partition: func(string) int { return 0 }}
+	source := &sales.Sales{Store: db, Tasks: tasks, Partition: func(string) int { return 0 }}
 	// Without a sold-out mark every purchase calls Redis.
-	sold, err := inventory.New(ctx, s.rdb, locks, []*queue.Queue{s.orders}, sales, inventory.Config{Patience: time.Minute, MarkLife: time.Nanosecond})
+	sold, err := inventory.New(ctx, s.rdb, locks, []*queue.Queue{s.orders}, source, inventory.Config{Patience: time.Minute, MarkLife: time.Nanosecond})
 	check(err)
-	items, err := catalog.New(ctx, store, sold, catalog.Config{Wait: time.Minute, LoadTimeout: time.Minute})
+	cache, err := catalog.New(ctx, db, sold, catalog.Config{Wait: time.Minute, LoadTimeout: time.Minute})
 	check(err)
 	ignore := func(error) {}
-	waiters := order.NewWaiters()
-	s.service = order.NewService(order.Config{
-		Store: store, Stock: sold, Items: items, Tasks: tasks, Waiters: waiters,
-		Returns: order.NewReturns(store, s.rdb, 1, sold.Returned, ignore),
+	waiters := checkout.NewWaiters()
+	s.service = checkout.NewService(checkout.Config{
+		Store: db, Stock: sold, Items: cache, Tasks: tasks, Waiters: waiters,
+		Returns: release.NewReturns(db, s.rdb, 1, sold.Returned, ignore),
 	})
-	_, err = (&order.ItemService{Store: store, Stock: sold, Catalog: items, OnError: ignore}).CreateItem(ctx, order.NewItem{ID: "pen", Name: "Pen", PriceMinor: 100, Currency: "EUR", Stock: stock, PerUserLimit: 1})
+	_, err = (&items.Service{Store: db, Stock: sold, Catalog: cache, OnError: ignore}).CreateItem(ctx, order.NewItem{
+		ID: "pen", Name: "Pen", PriceMinor: 100, Currency: "EUR", Stock: stock, PerUserLimit: 1,
+	})
 	check(err)
-	s.worker = order.NewFulfiller(store, s.rdb, waiters, ignore)
+	s.worker = worker.NewFulfiller(db, s.rdb, waiters, ignore)
 	return s, func() {
 		check(sold.Close(ctx))
-		check(items.Close(ctx))
+		check(cache.Close(ctx))
 		check(locks.Close(ctx))
 		closeStore()
 		check(s.rdb.Close())

@@ -6,6 +6,6 @@ import (
 	"github.com/google/uuid"
 )
 
-// enableRandPool makes uuid read its randomness in larger blocks: one system call for each
+// EnableRandPool makes uuid read its randomness in larger blocks: one system call for each
 // id would slow purchases measurably.
-var enableRandPool = sync.OnceFunc(uuid.EnableRandPool)
+var EnableRandPool = sync.OnceFunc(uuid.EnableRandPool)

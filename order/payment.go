@@ -42,12 +42,12 @@ type Canceller struct {
 
 // The reasons of a closed order.
 const (
-	reasonBuyer  = "buyer"
-	reasonAdmin  = "admin"
-	reasonUnpaid = "unpaid"
-	// reasonRecovered is the reason of an order that was closed after the backup from which
+	ReasonBuyer  = "buyer"
+	ReasonAdmin  = "admin"
+	ReasonUnpaid = "unpaid"
+	// ReasonRecovered is the reason of an order that was closed after the backup from which
 	// the database was restored; see Recoverer.
-	reasonRecovered = "recovered"
+	ReasonRecovered = "recovered"
 )
 
 // PaymentOutcome is the result of a payment that the shop's backend reported.

@@ -12,9 +12,9 @@ import (
 	"flashsale/queue"
 )
 
-// task is an accepted purchase on its way through the queue to the database. Its id is the
+// Task is an accepted purchase on its way through the queue to the database. Its id is the
 // id of the queue's task.
-type task struct {
+type Task struct {
 	ID             string
 	ItemID         string
 	UserID         string
@@ -39,12 +39,12 @@ const unstamped = "1"
 // taskFields is the number of fields of a payload without the script's stamp.
 const taskFields = 9
 
-var errTaskMalformed = errors.New("order: malformed task payload")
+var ErrTaskMalformed = errors.New("order: malformed task payload")
 
-// appendTask writes the payload: fields separated by tabs. No field can contain a tab: ids
+// AppendTask writes the payload: fields separated by tabs. No field can contain a tab: ids
 // and users are restricted, and an idempotency key is visible ASCII. The payload has a
 // third of the size of JSON and is parsed without an allocation per field.
-func appendTask(b []byte, t *task) []byte {
+func AppendTask(b []byte, t *Task) []byte {
 	b = append(b, taskVersion...)
 	b = append(b, '\t')
 	b = append(b, t.ItemID...)
@@ -64,14 +64,14 @@ func appendTask(b []byte, t *task) []byte {
 	return append(b, t.IdempotencyKey...)
 }
 
-// payload encodes the task for the queue.
-func (t *task) payload() string {
+// Payload encodes the task for the queue.
+func (t *Task) Payload() string {
 	var buf [256]byte
-	return string(appendTask(buf[:0], t))
+	return string(AppendTask(buf[:0], t))
 }
 
-// parseTask reads a payload. A malformed payload can never become an order.
-func parseTask(id string, payload []byte) (task, error) {
+// ParseTask reads a payload. A malformed payload can never become an order.
+func ParseTask(id string, payload []byte) (Task, error) {
 	var f [taskFields]string
 	rest, n := string(payload), 0
 	for ; n < taskFields-1; n++ {
@@ -82,27 +82,27 @@ func parseTask(id string, payload []byte) (task, error) {
 		f[n], rest = field, after
 	}
 	if n != taskFields-1 || f[0] != taskVersion && f[0] != unstamped {
-		return task{}, fmt.Errorf("%w: version %q, %d fields", errTaskMalformed, f[0], n+1)
+		return Task{}, fmt.Errorf("%w: version %q, %d fields", ErrTaskMalformed, f[0], n+1)
 	}
 	key, stamp, stamped := strings.Cut(rest, "\t")
 	if stamped && f[0] == unstamped {
-		return task{}, fmt.Errorf("%w: version %q has a stamp", errTaskMalformed, f[0])
+		return Task{}, fmt.Errorf("%w: version %q has a stamp", ErrTaskMalformed, f[0])
 	}
-	t := task{ID: id, ItemID: f[1], UserID: f[2], Currency: f[5], Origin: f[7], IdempotencyKey: key}
+	t := Task{ID: id, ItemID: f[1], UserID: f[2], Currency: f[5], Origin: f[7], IdempotencyKey: key}
 	var err error
 	if stamped {
 		if t.Epoch, t.Sequence, err = parseStamp(stamp); err != nil {
-			return task{}, err
+			return Task{}, err
 		}
 	}
 	if t.Quantity, err = parseWhole(f[3]); err != nil {
-		return task{}, fmt.Errorf("%w: quantity: %w", errTaskMalformed, err)
+		return Task{}, fmt.Errorf("%w: quantity: %w", ErrTaskMalformed, err)
 	}
 	if t.UnitPriceMinor, err = parseWhole(f[4]); err != nil {
-		return task{}, fmt.Errorf("%w: unit price: %w", errTaskMalformed, err)
+		return Task{}, fmt.Errorf("%w: unit price: %w", ErrTaskMalformed, err)
 	}
 	if t.CreatedAt, err = parseWhole(f[6]); err != nil {
-		return task{}, fmt.Errorf("%w: created at: %w", errTaskMalformed, err)
+		return Task{}, fmt.Errorf("%w: created at: %w", ErrTaskMalformed, err)
 	}
 	return t, nil
 }
@@ -111,10 +111,10 @@ func parseTask(id string, payload []byte) (task, error) {
 func parseStamp(stamp string) (epoch, sequence int64, err error) {
 	first, second, _ := strings.Cut(stamp, ".")
 	if epoch, err = parseWhole(first); err != nil {
-		return 0, 0, fmt.Errorf("%w: epoch: %w", errTaskMalformed, err)
+		return 0, 0, fmt.Errorf("%w: epoch: %w", ErrTaskMalformed, err)
 	}
 	if sequence, err = parseWhole(second); err != nil {
-		return 0, 0, fmt.Errorf("%w: sequence: %w", errTaskMalformed, err)
+		return 0, 0, fmt.Errorf("%w: sequence: %w", ErrTaskMalformed, err)
 	}
 	return epoch, sequence, nil
 }
@@ -137,9 +137,9 @@ func parseWhole(text string) (int64, error) {
 // originField is the index of the origin among a payload's fields.
 const originField = 7
 
-// awaited reports whether a request waits for the order's commit: then the payload names
+// Awaited reports whether a request waits for the order's commit: then the payload names
 // the request's process. An unreadable payload is not awaited.
-func awaited(payload []byte) bool {
+func Awaited(payload []byte) bool {
 	for range originField {
 		_, rest, ok := bytes.Cut(payload, []byte{'\t'})
 		if !ok {
@@ -150,8 +150,8 @@ func awaited(payload []byte) bool {
 	return len(payload) > 0 && payload[0] != '\t'
 }
 
-// queued returns the order while its task is in the queue.
-func (t *task) queued() Order {
+// Queued returns the order while its task is in the queue.
+func (t *Task) Queued() Order {
 	return Order{
 		ID: t.ID, ItemID: t.ItemID, UserID: t.UserID, Quantity: t.Quantity,
 		UnitPriceMinor: t.UnitPriceMinor, Currency: t.Currency, Status: StatusQueued,
@@ -161,18 +161,18 @@ func (t *task) queued() Order {
 
 // The types of tasks in the queue of orders.
 const (
-	purchaseType = ""
-	expiryType   = "expire"
+	PurchaseType = ""
+	ExpiryType   = "expire"
 )
 
-// expiryPrefix starts the id of an order's expiry task. So each order has one such task,
+// ExpiryPrefix starts the id of an order's expiry task. So each order has one such task,
 // whose id differs from every order's.
-const expiryPrefix = "x:"
+const ExpiryPrefix = "x:"
 
-// expiryTask returns the task that expires an order at its time. The payload is only for
+// ExpiryTask returns the task that expires an order at its time. The payload is only for
 // operators: the order's row has all data.
-func expiryTask(t *task, expiresAt int64) queue.Task {
-	return queue.Task{ID: expiryPrefix + t.ID, Type: expiryType, Payload: []byte(t.ItemID), Due: time.UnixMilli(expiresAt)}
+func ExpiryTask(t *Task, expiresAt int64) queue.Task {
+	return queue.Task{ID: ExpiryPrefix + t.ID, Type: ExpiryType, Payload: []byte(t.ItemID), Due: time.UnixMilli(expiresAt)}
 }
 
 // Tasks is the part of a task queue that a Service reads.
@@ -188,7 +188,7 @@ type QueuedTasks interface {
 	Tasks(ctx context.Context, buyer, before string, limit int, fn func(id string, payload []byte) bool) (more string, err error)
 }
 
-func idsOf(tasks []task) []string {
+func TaskIDs(tasks []Task) []string {
 	ids := make([]string, len(tasks))
 	for i := range tasks {
 		ids[i] = tasks[i].ID

@@ -15,6 +15,9 @@ import (
 	"flashsale/bench/internal/targets"
 	"flashsale/migrations"
 	"flashsale/order"
+	"flashsale/order/checkout"
+	"flashsale/order/store"
+	"flashsale/order/worker"
 	"flashsale/queue"
 )
 
@@ -37,9 +40,9 @@ const (
 
 // shop is a database of its own, with the committing half of the service on it.
 type shop struct {
-	store   *order.Store
-	service *order.Service
-	worker  *order.Fulfiller
+	store   *store.Store
+	service *checkout.Service
+	worker  *worker.Fulfiller
 	next    atomic.Int64 // the number of the next order
 
 	mu   sync.Mutex
@@ -84,7 +87,7 @@ func measurePayers(ctx context.Context, sz *sizes) (err error) {
 
 // openShop makes a database with a few items on sale.
 func openShop(ctx context.Context, path string) (*shop, error) {
-	store, err := order.OpenStore(ctx, "sqlite:"+path)
+	store, err := store.OpenStore(ctx, "sqlite:"+path)
 	if err != nil {
 		return nil, err
 	}
@@ -92,12 +95,12 @@ func openShop(ctx context.Context, path string) (*shop, error) {
 		return nil, errors.Join(err, store.Close())
 	}
 	return &shop{
-		store: store, service: &order.Service{Config: order.Config{Store: store, OnError: func(error) {}}},
-		worker: order.NewFulfiller(store, nil, nil, func(error) {}),
+		store: store, service: &checkout.Service{Config: checkout.Config{Store: store, OnError: func(error) {}}},
+		worker: worker.NewFulfiller(store, nil, nil, func(error) {}),
 	}, nil
 }
 
-func fillShop(ctx context.Context, store *order.Store) error {
+func fillShop(ctx context.Context, store *store.Store) error {
 	db, err := store.Writer().DB()
 	if err != nil {
 		return err

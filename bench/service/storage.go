@@ -13,6 +13,8 @@ import (
 	"github.com/google/uuid"
 
 	"flashsale/order"
+	"flashsale/order/store"
+	"flashsale/order/worker"
 	"flashsale/queue"
 )
 
@@ -92,8 +94,8 @@ func measureStorage(ctx context.Context, s *sizes) (err error) {
 // process.
 type ledgerWriter struct {
 	rig       *rig
-	store     *order.Store
-	fulfiller *order.Fulfiller
+	store     *store.Store
+	fulfiller *worker.Fulfiller
 	past      int
 	failed    error // the first error of the fulfiller
 
@@ -107,12 +109,12 @@ func (s *sizes) newLedgerWriter(ctx context.Context, h history) (*ledgerWriter, 
 	if err != nil {
 		return nil, err
 	}
-	store, err := order.OpenStore(ctx, "sqlite:"+r.path())
+	store, err := store.OpenStore(ctx, "sqlite:"+r.path())
 	if err != nil {
 		return nil, errors.Join(err, r.close())
 	}
 	w := &ledgerWriter{rig: r, store: store, past: h.orders()}
-	w.fulfiller = order.NewFulfiller(store, r.redis, nil, w.fail)
+	w.fulfiller = worker.NewFulfiller(store, r.redis, nil, w.fail)
 	return w, nil
 }
 

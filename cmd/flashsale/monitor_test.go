@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"flashsale/internal/testing/process"
-	"flashsale/order"
+	"flashsale/order/worker"
 )
 
 // metricsOf reads all metrics of a process.
@@ -90,7 +90,7 @@ func TestWorkers_Missing(t *testing.T) {
 	}
 	eventually(t, "the log says so", 2*soon, func() (bool, any) { return strings.Contains(api.Log(), alarmText), api.Log() })
 
-	worker := s.worker()
+	w := s.worker()
 	eventually(t, "the order is confirmed", soon, func() (bool, any) {
 		r := c.get("/v1/orders/"+first.Order.ID, first.user)
 		return r.Order.Status == "confirmed", r.Body
@@ -104,7 +104,7 @@ func TestWorkers_Missing(t *testing.T) {
 		t.Errorf("the queue's page: %s", r.Body)
 	}
 	wantCode(t, 0, squeezed(s.run("doctor")), "ok workers 1 live")
-	for _, p := range []*process.P{api, worker} {
+	for _, p := range []*process.P{api, w} {
 		shows(t, p, "flashsale_workers_live 1", `flashsale_queue_tasks{queue="orders-0",state="ready"} 0`)
 		eventually(t, "it shows the last fetch", soon, func() (bool, any) {
 			return strings.Contains(metricsOf(t, p), "\nflashsale_worker_last_fetch_age_seconds "), nil
@@ -115,7 +115,7 @@ func TestWorkers_Missing(t *testing.T) {
 		t.Errorf("%d warnings, want 1:\n%s", n, api.Log())
 	}
 
-	if code := worker.Stop(); code != 0 {
+	if code := w.Stop(); code != 0 {
 		t.Errorf("the worker ended with %d", code)
 	}
 	if r := c.get("/readyz", "u"); r.Status != 200 || !strings.Contains(r.Body, `"workers":"none live since 2`) {
@@ -124,7 +124,7 @@ func TestWorkers_Missing(t *testing.T) {
 	wantCode(t, 0, squeezed(s.run("doctor")), "warn workers no worker has fetched since 2")
 	only(t, []purchase{c.buy(item, "bob", "k", "Prefer", "respond-async")}, "202")
 	wantCode(t, 1, squeezed(s.run("doctor")), "fix workers 1 accepted orders wait, and no worker has fetched since 2")
-	if ttl, err := s.rdb.PTTL(t.Context(), order.WorkersKey).Result(); err != nil || ttl <= 0 {
+	if ttl, err := s.rdb.PTTL(t.Context(), worker.WorkersKey).Result(); err != nil || ttl <= 0 {
 		t.Errorf("the list of workers has no end: %v, %v", ttl, err)
 	}
 }
@@ -134,14 +134,14 @@ func TestWorkers_Missing(t *testing.T) {
 func TestWorker_Health(t *testing.T) {
 	needProcesses(t)
 	s := newRedisShop(t)
-	worker := s.worker()
+	w := s.worker()
 	is := func(status int, body string) {
 		t.Helper()
 		eventually(t, fmt.Sprintf("readiness is %d %s", status, body), 2*soon, func() (bool, any) {
-			r := ops(t, worker, "/readyz")
+			r := ops(t, w, "/readyz")
 			return r.Status == status && r.Body == body, fmt.Sprint(r.Status, r.Body)
 		})
-		if r := ops(t, worker, "/healthz"); r.Status != 200 {
+		if r := ops(t, w, "/healthz"); r.Status != 200 {
 			t.Errorf("alive while readiness is %d: %d %s", status, r.Status, r.Body)
 		}
 	}
@@ -157,10 +157,10 @@ func TestWorker_Health(t *testing.T) {
 	is(503, `{"failing":["redis","worker"],"status":"unavailable"}`)
 	// A scrape does not wait for Redis, and what is not known is left out.
 	eventually(t, "the figures are left out", 2*soon, func() (bool, any) {
-		text := metricsOf(t, worker)
+		text := metricsOf(t, w)
 		return strings.Contains(text, "\nflashsale_queue_metrics_up 0\n"), grep(text, "flashsale_queue_")
 	})
-	if text := metricsOf(t, worker); strings.Contains(text, "flashsale_queue_tasks{") || strings.Contains(text, "flashsale_workers_live ") {
+	if text := metricsOf(t, w); strings.Contains(text, "flashsale_queue_tasks{") || strings.Contains(text, "flashsale_workers_live ") {
 		t.Errorf("figures of a Redis that cannot be read:\n%s", grep(text, "flashsale_queue_")+grep(text, "flashsale_worker"))
 	}
 	if err := s.server.Continue(); err != nil {
@@ -175,14 +175,14 @@ func TestWorker_Health(t *testing.T) {
 	only(t, []purchase{c.buy(item, "alice", "k", "Prefer", "respond-async")}, "202")
 	eventually(t, "the worker has the order", soon, func() (bool, any) { st := s.stats(); return st.Leased == 1, st })
 	stopped := make(chan int, 1)
-	go func() { stopped <- worker.Stop() }()
+	go func() { stopped <- w.Stop() }()
 	eventually(t, "readiness names draining", soon, func() (bool, any) {
-		r := ops(t, worker, "/readyz")
+		r := ops(t, w, "/readyz")
 		return r.Status == 503 && strings.Contains(r.Body, `"draining"`), r.Body
 	})
 	unlock()
 	if code := <-stopped; code != 0 {
-		t.Errorf("the worker ended with %d:\n%s", code, worker.Log())
+		t.Errorf("the worker ended with %d:\n%s", code, w.Log())
 	}
 }
 

@@ -20,6 +20,8 @@ import (
 	"flashsale/internal/breaker"
 	"flashsale/inventory"
 	"flashsale/order"
+	"flashsale/order/recovery"
+	"flashsale/order/store"
 	"flashsale/queue"
 )
 
@@ -40,15 +42,15 @@ func newRecover() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			decision := order.RecoverFrom(from)
+			decision := recovery.RecoverFrom(from)
 			switch {
-			case decision != order.RecoverFromRedis && decision != order.RecoverFromDatabase:
+			case decision != recovery.RecoverFromRedis && decision != recovery.RecoverFromDatabase:
 				return config.Usage(fmt.Errorf("--from %q: use redis or database; see %s --help", from, c.CommandPath()))
 			case s.Redis == config.EmbeddedRedis:
 				return config.BadSetting("redis", s.Redis, "the embedded engine keeps no data across a restart, so no database is older than it",
 					"name the Redis of the service")
 			}
-			r := &recovery{settings: s, decision: decision, item: item, list: list, now: time.Now}
+			r := &recoverRun{settings: s, decision: decision, item: item, list: list, now: time.Now}
 			return r.run(c)
 		},
 	}
@@ -59,16 +61,16 @@ func newRecover() *cobra.Command {
 	return c
 }
 
-// recovery is one run of the command recover.
-type recovery struct {
+// recoverRun is one run of the command recover.
+type recoverRun struct {
 	settings *config.Settings
-	decision order.RecoverFrom
+	decision recovery.RecoverFrom
 	item     string
 	list     string
 	now      func() time.Time
 }
 
-func (r *recovery) run(c *cobra.Command) (err error) {
+func (r *recoverRun) run(c *cobra.Command) (err error) {
 	ctx, s := c.Context(), r.settings
 	if err := backend.NeedDatabase(s); err != nil {
 		return err
@@ -96,7 +98,7 @@ func (r *recovery) run(c *cobra.Command) (err error) {
 	if err := clock.Measure(ctx); err != nil {
 		return err
 	}
-	store, err := backend.OpenDatabase(ctx, s, false, order.WithClock(clock))
+	store, err := backend.OpenDatabase(ctx, s, false, store.WithClock(clock))
 	if err != nil {
 		return err
 	}
@@ -108,9 +110,9 @@ func (r *recovery) run(c *cobra.Command) (err error) {
 }
 
 // decide finds the stopped items, and carries out the decision.
-func (r *recovery) decide(c *cobra.Command, store *order.Store, rdb redis.UniversalClient, partitions int) (err error) {
+func (r *recoverRun) decide(c *cobra.Command, db *store.Store, rdb redis.UniversalClient, partitions int) (err error) {
 	ctx := c.Context()
-	h, err := order.NewHighWater(ctx, order.HighWaterConfig{Store: store, Redis: rdb, Partitions: partitions})
+	h, err := store.NewHighWater(ctx, store.HighWaterConfig{Store: db, Redis: rdb, Partitions: partitions})
 	if err != nil {
 		return err
 	}
@@ -119,7 +121,7 @@ func (r *recovery) decide(c *cobra.Command, store *order.Store, rdb redis.Univer
 	}
 	stopped := h.Stopped()
 	if r.item != "" {
-		stopped = slices.DeleteFunc(stopped, func(b order.Behind) bool { return b.ItemID != r.item })
+		stopped = slices.DeleteFunc(stopped, func(b store.Behind) bool { return b.ItemID != r.item })
 	}
 	if len(stopped) == 0 {
 		_, err := fmt.Fprintln(c.OutOrStdout(), "no sale is stopped")
@@ -144,19 +146,19 @@ func (r *recovery) decide(c *cobra.Command, store *order.Store, rdb redis.Univer
 	}
 	defer func() { err = errors.Join(err, file.Close()) }()
 	buffer := bufio.NewWriter(file)
-	recoverer := order.NewRecoverer(order.RecovererConfig{
-		Store: store, Redis: rdb, Partitions: partitions, Tasks: tasks, HighWater: h, By: order.By{Actor: admin.Operator()},
+	recoverer := recovery.NewRecoverer(recovery.RecovererConfig{
+		Store: db, Redis: rdb, Partitions: partitions, Tasks: tasks, HighWater: h, By: order.By{Actor: admin.Operator()},
 		List: buffer, Sync: func() error { return errors.Join(buffer.Flush(), file.Sync()) },
 	})
 	return r.report(ctx, c, recoverer, stopped, path)
 }
 
 // report carries out the decision, and prints what was done about each item.
-func (r *recovery) report(ctx context.Context, c *cobra.Command, recoverer *order.Recoverer, stopped []order.Behind, path string) error {
+func (r *recoverRun) report(ctx context.Context, c *cobra.Command, recoverer *recovery.Recoverer, stopped []store.Behind, path string) error {
 	w := tabwriter.NewWriter(c.OutOrStdout(), 0, 4, 2, ' ', 0)
 	fmt.Fprintln(w, "ITEM\tRECREATED\tCANCELLED\tDISCARDED\tREOPENED\tUNREADABLE\tSTOCK TOTAL")
 	total, done := 0, 0
-	err := recoverer.Recover(ctx, r.decision, stopped, func(i order.RecoveredItem) {
+	err := recoverer.Recover(ctx, r.decision, stopped, func(i recovery.RecoveredItem) {
 		stock := fmt.Sprint(i.TotalAfter)
 		if i.TotalBefore != i.TotalAfter {
 			stock = fmt.Sprintf("%d (was %d)", i.TotalAfter, i.TotalBefore)

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"flashsale/migrations"
-	"flashsale/order"
+	"flashsale/order/store"
 )
 
 // shop is a database of the service, with a connection of a process that uses it.
@@ -27,11 +27,11 @@ type shop struct {
 // newShop returns a migrated database with one item.
 func newShop(t *testing.T, path string) *shop {
 	t.Helper()
-	store, err := order.OpenStore(t.Context(), "sqlite:"+path)
+	store, err := store.OpenStore(t.Context(), "sqlite:"+path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	db, err := store.DB()
+	db, err := store.Writer().DB()
 	if err != nil {
 		t.Fatal(err)
 	}

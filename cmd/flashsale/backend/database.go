@@ -12,7 +12,7 @@ import (
 
 	"flashsale/cmd/flashsale/config"
 	"flashsale/migrations"
-	"flashsale/order"
+	"flashsale/order/store"
 )
 
 // ServeLock ends the name of the file beside a database that one serve with the
@@ -29,13 +29,13 @@ func NeedDatabase(s *config.Settings) error {
 }
 
 // OpenDatabase opens the database of the settings. create allows a new one.
-func OpenDatabase(ctx context.Context, s *config.Settings, create bool, options ...order.StoreOption) (*order.Store, error) {
+func OpenDatabase(ctx context.Context, s *config.Settings, create bool, options ...store.StoreOption) (*store.Store, error) {
 	if !create {
 		if err := NeedDatabase(s); err != nil {
 			return nil, err
 		}
 	}
-	store, err := order.OpenStore(ctx, s.DB, options...)
+	store, err := store.OpenStore(ctx, s.DB, options...)
 	if err != nil {
 		return nil, config.FailedSetting("db", s.DB, err.Error(), DatabaseFix(err))
 	}
@@ -43,7 +43,7 @@ func OpenDatabase(ctx context.Context, s *config.Settings, create bool, options 
 }
 
 // Migrator returns the database's migrator.
-func Migrator(store *order.Store) (*migrations.Migrator, error) {
+func Migrator(store *store.Store) (*migrations.Migrator, error) {
 	db, err := store.Writer().DB()
 	if err != nil {
 		return nil, err
@@ -54,9 +54,9 @@ func Migrator(store *order.Store) (*migrations.Migrator, error) {
 // DatabaseFix is what to do about a database that could not be opened.
 func DatabaseFix(err error) string {
 	switch {
-	case errors.Is(err, order.ErrNotWritable):
+	case errors.Is(err, store.ErrNotWritable):
 		return fmt.Sprintf("give the user of this process (uid %d) write access to the file, the -wal and -shm files beside it, and its folder; the file system must not be mounted read-only", os.Getuid())
-	case errors.Is(err, order.ErrDatabaseURL):
+	case errors.Is(err, store.ErrDatabaseURL):
 		return "write sqlite: and a path, for example sqlite:/var/lib/flashsale/shop.db"
 	default:
 		return "name a SQLite database, or a new file in a folder that exists or can be created"
@@ -65,7 +65,7 @@ func DatabaseFix(err error) string {
 
 // CheckSchema fails if the database lacks a migration, or has none. Errors:
 // migrations.ErrPending.
-func CheckSchema(ctx context.Context, store *order.Store) error {
+func CheckSchema(ctx context.Context, store *store.Store) error {
 	m, err := Migrator(store)
 	if err != nil {
 		return err

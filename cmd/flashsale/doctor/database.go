@@ -13,7 +13,7 @@ import (
 
 	"flashsale/cmd/flashsale/backend"
 	"flashsale/migrations"
-	"flashsale/order"
+	"flashsale/order/store"
 )
 
 // database looks at the database, and returns the partitions it was laid out
@@ -27,7 +27,7 @@ func (d *doctor) database(ctx context.Context) (partitions int) {
 		d.warn("database", "there is no database at "+path, migrate)
 		return 0
 	}
-	store, err := order.OpenStore(ctx, s.DB)
+	store, err := store.OpenStore(ctx, s.DB)
 	if err != nil {
 		d.fix("database", err.Error(), backend.DatabaseFix(err))
 		return 0
@@ -72,19 +72,19 @@ func (d *doctor) age(ctx context.Context, rdb redis.UniversalClient, partitions 
 	if _, err := os.Stat(strings.TrimPrefix(d.settings.DB, "sqlite:")); err != nil {
 		return // reported before
 	}
-	store, err := order.OpenStore(ctx, d.settings.DB)
+	db, err := store.OpenStore(ctx, d.settings.DB)
 	if err != nil {
 		return // reported before
 	}
 	defer func() {
-		if err := store.Close(); err != nil {
+		if err := db.Close(); err != nil {
 			d.failed("database", err)
 		}
 	}()
-	if backend.CheckSchema(ctx, store) != nil {
+	if backend.CheckSchema(ctx, db) != nil {
 		return // reported before
 	}
-	behind, err := order.FindBehind(ctx, store, rdb, partitions)
+	behind, err := store.FindBehind(ctx, db, rdb, partitions)
 	switch {
 	case err != nil:
 		d.failed("database", err)

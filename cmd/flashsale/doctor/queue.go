@@ -8,7 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"flashsale/inventory"
-	"flashsale/order"
+	"flashsale/order/worker"
 	"flashsale/queue"
 )
 
@@ -39,7 +39,7 @@ func (d *doctor) contents(ctx context.Context, rdb redis.UniversalClient, partit
 // workers checks that a worker is live and fetches. Without one, orders that wait are
 // a fault, and an idle service is worth a warning.
 func (d *doctor) workers(ctx context.Context, rdb redis.UniversalClient, waiting int) {
-	registry, err := queue.NewRegistry(rdb, queue.RegistryConfig{Key: order.WorkersKey})
+	registry, err := queue.NewRegistry(rdb, queue.RegistryConfig{Key: worker.WorkersKey})
 	if err != nil {
 		d.failed("workers", err)
 		return
@@ -71,7 +71,7 @@ func (d *doctor) workers(ctx context.Context, rdb redis.UniversalClient, waiting
 // noWorker says since when no worker has fetched; empty if one does.
 func noWorker(w queue.Workers) string {
 	switch {
-	case order.WorkerTrouble(w) == "":
+	case worker.WorkerTrouble(w) == "":
 		return ""
 	case !w.FetchedAt.IsZero():
 		return "no worker has fetched since " + w.FetchedAt.Format(time.RFC3339)

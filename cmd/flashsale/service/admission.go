@@ -5,18 +5,19 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"flashsale/order"
+	"flashsale/order/admission"
+	"flashsale/order/store"
 )
 
 // newAdmission makes what keeps purchases out for which the orders that wait leave no
 // room, and has it look at the queues.
-func newAdmission(sh *shared, ps *parts) *order.Pressure {
+func newAdmission(sh *shared, ps *parts) *admission.Pressure {
 	e, eng := sh.env, sh.eng
-	loaders := make([]order.Loader, len(eng.queues))
+	loaders := make([]admission.Loader, len(eng.queues))
 	for i, q := range eng.queues {
 		loaders[i] = q
 	}
-	p := order.NewPressure(order.PressureConfig{
+	p := admission.NewPressure(admission.PressureConfig{
 		Queues: loaders, Partition: eng.partition, MaxAge: e.settings.QueueAge,
 		Volatile: e.embedded(), Database: sh.writes, OnError: e.reporter("admission"),
 	})
@@ -30,15 +31,15 @@ func newAdmission(sh *shared, ps *parts) *order.Pressure {
 
 // newWriteProbe adds the check whether the database takes writes, for readiness and
 // for admission.
-func newWriteProbe(e *env, store *order.Store, ps *parts) (*order.WriteProbe, error) {
+func newWriteProbe(e *env, store *store.Store, ps *parts) (*admission.WriteProbe, error) {
 	effect := "accepted orders wait"
 	if e.role.api {
 		effect = "purchases get 503"
 	}
 	log := e.log.With().Str("component", "database").Logger()
-	p, err := order.NewWriteProbe(store, func(err error) {
+	p, err := admission.NewWriteProbe(store, func(err error) {
 		switch {
-		case errors.Is(err, order.ErrBusy):
+		case errors.Is(err, admission.ErrBusy):
 			log.Error().Err(err).Msg("database is busy: no write has succeeded for seconds")
 		case err != nil:
 			log.Error().Err(err).Msg("database refuses writes; " + effect)

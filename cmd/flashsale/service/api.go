@@ -15,7 +15,10 @@ import (
 	"flashsale/cmd/flashsale/config"
 	"flashsale/handler"
 	"flashsale/handler/auth"
-	"flashsale/order"
+	"flashsale/order/feed"
+	"flashsale/order/payments"
+	"flashsale/order/privacy"
+	"flashsale/order/worker"
 )
 
 // addAPI adds what sells, and the server that buyers and admins reach it by.
@@ -30,19 +33,19 @@ func addAPI(ctx context.Context, sh *shared, ready *health, dev *development, ps
 	if err != nil {
 		return nil, err
 	}
-	payments := &order.PaymentService{Store: eng.store}
+	payments := &payments.Service{Store: eng.store}
 	addRefundMetric(ctx, e, payments)
 	webhooks, err := newWebhookAdmin(s, eng.store)
 	if err != nil {
 		return nil, err
 	}
-	backlog := order.NewBacklog(eng.store, sl.service.Returns, sl.service.Bell, append(eng.orderQueues(), eng.otherQueues()...)...)
-	feed := order.NewFeed(order.FeedConfig{
+	backlog := worker.NewBacklog(eng.store, sl.service.Returns, sl.service.Bell, append(eng.orderQueues(), eng.otherQueues()...)...)
+	feed := feed.NewFeed(feed.FeedConfig{
 		Store: eng.store, Redis: eng.rdb, Orders: sl.service, MaxStreams: maxStreams(e), OnError: e.reporter("order events"),
 	})
 	c := handler.Config{
 		Orders: sl.service, Items: sl.items, Sales: sl.sales, Ledgers: reconciler, Payments: payments,
-		Buyers: &order.BuyerService{Store: eng.store, Tasks: eng.tasks(), Queued: sl.queued, Renamer: sl.stock},
+		Buyers: &privacy.Service{Store: eng.store, Tasks: eng.tasks(), Queued: sl.queued, Renamer: sl.stock},
 		Audit:  eng.store, Verifier: verifier, Tasks: backlog, Reconciler: reconciler, Webhooks: webhooks,
 		Ready: append(ready.checks(), catalogCheck(sl.items)), Workers: sh.mon.monitor, Admission: newAdmission(sh, ps),
 		Limits: handler.Limits{

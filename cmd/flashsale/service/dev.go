@@ -10,6 +10,8 @@ import (
 	"flashsale/cmd/flashsale/config"
 	"flashsale/handler/auth"
 	"flashsale/order"
+	"flashsale/order/items"
+	"flashsale/order/store"
 )
 
 // adminTokenLife is how long the admin token printed at start is good.
@@ -75,7 +77,7 @@ var demoItem = order.NewItem{
 }
 
 // openDemo creates the demo sale on an empty database.
-func openDemo(ctx context.Context, store *order.Store, sales *order.ItemService) error {
+func openDemo(ctx context.Context, store *store.Store, sales *items.Service) error {
 	items, err := store.Items(ctx)
 	if err != nil || len(items) > 0 {
 		return err

@@ -16,15 +16,18 @@ import (
 	"flashsale/inventory"
 	"flashsale/migrations"
 	"flashsale/order"
+	"flashsale/order/recovery"
+	"flashsale/order/store"
+	"flashsale/order/worker"
 	"flashsale/queue"
 )
 
 // engine is what keeps the state: the database, Redis with its clock, and the task queues.
 type engine struct {
-	store      *order.Store
+	store      *store.Store
 	rdb        redis.UniversalClient
 	clock      *inventory.Clock // that of Redis
-	nudges     order.Nudges     // for every new connection to Redis
+	nudges     recovery.Nudges  // for every new connection to Redis
 	partitions int
 	queues     []*queue.Queue // of orders, by partition
 	expires    []*queue.Queue // expiry of unpaid orders, by partition
@@ -33,7 +36,7 @@ type engine struct {
 // openEngine opens database and Redis, which belong together.
 func openEngine(ctx context.Context, e *env, ps *parts) (*engine, error) {
 	s := e.settings
-	eng := &engine{nudges: order.NewNudges(), partitions: s.Partitions}
+	eng := &engine{nudges: recovery.NewNudges(), partitions: s.Partitions}
 	backend.LogRedis(e.log)
 	var closers []func() error
 	var err error
@@ -66,9 +69,9 @@ func openEngine(ctx context.Context, e *env, ps *parts) (*engine, error) {
 
 // openDatabase opens the database, and migrates it for serve.
 func (eng *engine) openDatabase(ctx context.Context, e *env, ps *parts) error {
-	options := []order.StoreOption{order.WithClock(eng.clock)}
+	options := []store.StoreOption{store.WithClock(eng.clock)}
 	if e.role.api {
-		options = append(options, order.WithPayments(paymentCounter(e.registry)))
+		options = append(options, store.WithPayments(paymentCounter(e.registry)))
 	}
 	store, err := backend.OpenDatabase(ctx, e.settings, e.role.command == "serve", options...)
 	if err != nil {
@@ -157,17 +160,17 @@ func (eng *engine) openQueues(s *config.Settings) error {
 func (eng *engine) partition(item string) int { return inventory.PartitionOf(item, eng.partitions) }
 
 // orderQueues are the task queues of accepted orders, as operators know them.
-func (eng *engine) orderQueues() (named []order.NamedQueue) {
+func (eng *engine) orderQueues() (named []worker.NamedQueue) {
 	for i, q := range eng.queues {
-		named = append(named, order.NamedQueue{Name: fmt.Sprintf("orders-%d", i), Queue: q})
+		named = append(named, worker.NamedQueue{Name: fmt.Sprintf("orders-%d", i), Queue: q})
 	}
 	return named
 }
 
 // otherQueues are all other task queues.
-func (eng *engine) otherQueues() (named []order.NamedQueue) {
+func (eng *engine) otherQueues() (named []worker.NamedQueue) {
 	for i, q := range eng.expires {
-		named = append(named, order.NamedQueue{Name: fmt.Sprintf("expiries-%d", i), Queue: q})
+		named = append(named, worker.NamedQueue{Name: fmt.Sprintf("expiries-%d", i), Queue: q})
 	}
 	return named
 }

@@ -10,7 +10,7 @@ import (
 	"flashsale/catalog"
 	"flashsale/cmd/flashsale/config"
 	"flashsale/handler"
-	"flashsale/order"
+	"flashsale/order/worker"
 )
 
 // health answers whether this process works.
@@ -77,7 +77,7 @@ func listenOps(ctx context.Context, e *env) (net.Listener, error) {
 }
 
 // serveOps returns the part that shows operators this process. items is nil without an API.
-func serveOps(e *env, l net.Listener, h *health, monitor *order.Monitor, items *catalog.Catalog) part {
+func serveOps(e *env, l net.Listener, h *health, monitor *worker.Monitor, items *catalog.Catalog) part {
 	c := handler.OpsConfig{Log: e.log, Ready: h.checks()}
 	if e.role.api {
 		c.Workers = monitor

@@ -6,7 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"flashsale/order"
+	"flashsale/order/store"
 )
 
 // compareEvery is how often the revisions of a page of items in Redis and the
@@ -15,16 +15,16 @@ const compareEvery = time.Second
 
 // newHighWater compares the database with what Redis has seen of it, before this
 // process does anything else and from then on.
-func newHighWater(ctx context.Context, e *env, eng *engine, ps *parts) (*order.HighWater, error) {
+func newHighWater(ctx context.Context, e *env, eng *engine, ps *parts) (*store.HighWater, error) {
 	stopped := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "flashsale_sales_stopped",
 		Help: "Sales that are stopped because the database is older than Redis; decide with flashsale recover.",
 	})
 	e.registry.MustRegister(stopped)
 	was := 0
-	h, err := order.NewHighWater(ctx, order.HighWaterConfig{
+	h, err := store.NewHighWater(ctx, store.HighWaterConfig{
 		Store: eng.store, Redis: eng.rdb, Partitions: e.settings.Partitions, OnError: e.reporter("highwater"),
-		OnChange: func(behind []order.Behind) {
+		OnChange: func(behind []store.Behind) {
 			stopped.Set(float64(len(behind)))
 			if len(behind) == 0 {
 				e.log.Info().Msg("the database has caught up with Redis: no sale is stopped")

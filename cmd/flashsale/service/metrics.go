@@ -13,6 +13,7 @@ import (
 	"flashsale/internal/breaker"
 	"flashsale/lock"
 	"flashsale/order"
+	"flashsale/order/payments"
 )
 
 // batchMetrics registers the figures of purchase scripts, and returns what
@@ -128,7 +129,7 @@ func paymentCounter(registry prometheus.Registerer) func(order.PaymentOutcome) {
 }
 
 // addRefundMetric registers how many amounts have to be refunded.
-func addRefundMetric(ctx context.Context, e *env, payments *order.PaymentService) {
+func addRefundMetric(ctx context.Context, e *env, payments *payments.Service) {
 	ctx = context.WithoutCancel(ctx) // scrapes go on while the process drains
 	report := e.reporter("payments")
 	e.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{

@@ -3,27 +3,27 @@ package service
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
-	"flashsale/order"
+	"flashsale/order/worker"
 	"flashsale/queue"
 )
 
 // monitoring is what the process knows of queues and workers of all hosts.
 type monitoring struct {
 	workers *queue.Registry
-	monitor *order.Monitor
+	monitor *worker.Monitor
 }
 
 // newMonitoring makes the process look at the queues and workers, for its metrics and
 // its log. Every process does, so an operator sees the same figures everywhere.
 func newMonitoring(e *env, eng *engine, ps *parts) (*monitoring, error) {
-	registry, err := queue.NewRegistry(eng.rdb, queue.RegistryConfig{Key: order.WorkersKey})
+	registry, err := queue.NewRegistry(eng.rdb, queue.RegistryConfig{Key: worker.WorkersKey})
 	if err != nil {
 		return nil, err
 	}
 	log := e.log.With().Str("component", "monitor").Logger()
-	monitor := order.NewMonitor(order.MonitorConfig{
+	monitor := worker.NewMonitor(worker.MonitorConfig{
 		Redis: eng.rdb, Workers: registry, Orders: eng.orderQueues(), Others: eng.otherQueues(),
-		OnAlarm: func(alarm *order.Alarm) {
+		OnAlarm: func(alarm *worker.Alarm) {
 			if alarm == nil {
 				log.Info().Msg("accepted orders are being committed again")
 				return
@@ -41,11 +41,11 @@ func newMonitoring(e *env, eng *engine, ps *parts) (*monitoring, error) {
 // backlogCollector exports the monitor's last look. It makes no calls, so a scrape
 // neither waits for Redis nor burdens it; what is not known is left out.
 type backlogCollector struct {
-	monitor                                   *order.Monitor
+	monitor                                   *worker.Monitor
 	up, tasks, oldest, died, live, fetchedAgo *prometheus.Desc
 }
 
-func newBacklogCollector(m *order.Monitor) *backlogCollector {
+func newBacklogCollector(m *worker.Monitor) *backlogCollector {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc(name, help, labels, nil)
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"flashsale/internal/testing/redistest"
-	"flashsale/order"
+	"flashsale/order/worker"
 	"flashsale/queue"
 )
 
@@ -58,7 +58,7 @@ func TestPulse(t *testing.T) {
 func TestBacklogCollector_Unknown(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewPedanticRegistry()
-	registry.MustRegister(newBacklogCollector(order.NewMonitor(order.MonitorConfig{})))
+	registry.MustRegister(newBacklogCollector(worker.NewMonitor(worker.MonitorConfig{})))
 	families, err := registry.Gather()
 	if err != nil {
 		t.Fatal(err)

@@ -6,17 +6,17 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
-	"flashsale/order"
+	"flashsale/order/reconcile"
 )
 
 // newReconciler makes the reconciler that the API asks, and lets one of all
 // processes run one in the background.
-func newReconciler(sh *shared, sl *selling, ps *parts) *order.Reconciler {
+func newReconciler(sh *shared, sl *selling, ps *parts) *reconcile.Reconciler {
 	e, eng := sh.env, sh.eng
 	m := newReconcileMetrics(e.registry)
-	r := order.NewReconciler(order.ReconcilerConfig{
+	r := reconcile.NewReconciler(reconcile.ReconcilerConfig{
 		Store: eng.store, Stock: sl.stock, Records: sl.stock, Tasks: eng.tasks(), Returns: sl.service.Returns, HighWater: sh.highWater,
-		OnRepair: func(item string, d order.Drift) {
+		OnRepair: func(item string, d reconcile.Drift) {
 			m.repairs.WithLabelValues(string(d.Kind)).Inc()
 			e.log.Warn().Str("item", item).Str("kind", string(d.Kind)).Int64("expected", d.Expected).Int64("found", d.Found).
 				Int("count", d.Count).Str("note", d.Note).Msg("reconciliation repaired a difference")
@@ -28,7 +28,7 @@ func newReconciler(sh *shared, sl *selling, ps *parts) *order.Reconciler {
 	ps.add(sh.chores.lead("reconcile", func(ctx context.Context) {
 		// Who leads no more knows nothing of the drift.
 		defer m.clear()
-		r.Run(ctx, e.settings.ReconcileEvery, func(report order.ReconcileReport, err error) {
+		r.Run(ctx, e.settings.ReconcileEvery, func(report reconcile.ReconcileReport, err error) {
 			if err != nil {
 				e.log.Warn().Err(err).Msg("reconciliation interrupted")
 				return
@@ -44,7 +44,7 @@ func newReconciler(sh *shared, sl *selling, ps *parts) *order.Reconciler {
 const maxLogged = 20
 
 // logReconciled logs the differences that are not repaired.
-func logReconciled(log zerolog.Logger, report *order.ReconcileReport) {
+func logReconciled(log zerolog.Logger, report *reconcile.ReconcileReport) {
 	logged := 0
 	for i := range report.Items {
 		item := &report.Items[i]
@@ -101,7 +101,7 @@ func newReconcileMetrics(registry prometheus.Registerer) *reconcileMetrics {
 		}),
 	}
 	registry.MustRegister(m.drift, m.items, m.failed, m.repairs, m.last, m.took)
-	for _, kind := range order.DriftKinds {
+	for _, kind := range reconcile.DriftKinds {
 		m.repairs.WithLabelValues(string(kind))
 	}
 	m.clear()
@@ -110,15 +110,15 @@ func newReconcileMetrics(registry prometheus.Registerer) *reconcileMetrics {
 
 // clear forgets what the last round has found.
 func (m *reconcileMetrics) clear() {
-	for _, kind := range order.DriftKinds {
+	for _, kind := range reconcile.DriftKinds {
 		m.drift.WithLabelValues(string(kind)).Set(0)
 	}
 	m.items.Set(0)
 	m.failed.Set(0)
 }
 
-func (m *reconcileMetrics) observe(r *order.ReconcileReport) {
-	units := make(map[order.DriftKind]int64)
+func (m *reconcileMetrics) observe(r *reconcile.ReconcileReport) {
+	units := make(map[reconcile.DriftKind]int64)
 	items := 0
 	for i := range r.Items {
 		differs := false
@@ -134,7 +134,7 @@ func (m *reconcileMetrics) observe(r *order.ReconcileReport) {
 			items++
 		}
 	}
-	for _, kind := range order.DriftKinds {
+	for _, kind := range reconcile.DriftKinds {
 		m.drift.WithLabelValues(string(kind)).Set(float64(units[kind]))
 	}
 	m.items.Set(float64(items))

@@ -10,7 +10,12 @@ import (
 	"flashsale/catalog"
 	"flashsale/inventory"
 	"flashsale/lock"
-	"flashsale/order"
+	"flashsale/order/checkout"
+	"flashsale/order/items"
+	"flashsale/order/recovery"
+	"flashsale/order/release"
+	"flashsale/order/sales"
+	"flashsale/order/store"
 )
 
 // Times of the items' locks. A process that is killed holds up its items for
@@ -27,8 +32,8 @@ const (
 type selling struct {
 	stock   *inventory.Inventory
 	items   *catalog.Catalog
-	service *order.Service
-	sales   *order.ItemService
+	service *checkout.Service
+	sales   *items.Service
 	queued  *inventory.QueuedIndex
 }
 
@@ -48,51 +53,51 @@ func newSelling(ctx context.Context, sh *shared, ps *parts) (*selling, error) {
 	ps.add(part{name: "commit notices", run: func(ctx context.Context) error {
 		return sh.waiters.Listen(ctx, eng.rdb, eng.store, report)
 	}})
-	sales := &order.Sales{Store: eng.store, Tasks: eng.tasks(), Partition: eng.partition}
+	source := &sales.Sales{Store: eng.store, Tasks: eng.tasks(), Partition: eng.partition}
 	queued := inventory.NewQueuedIndex(eng.rdb, eng.queues...)
-	var recovery *order.Recovery
-	var items *catalog.Catalog
+	var rec *recovery.Recovery
+	var cache *catalog.Catalog
 	var catalogue parts
-	stock, err := inventory.New(ctx, eng.rdb, locks, eng.queues, sales, inventory.Config{
+	stock, err := inventory.New(ctx, eng.rdb, locks, eng.queues, source, inventory.Config{
 		Partitions: e.settings.Partitions, OnError: e.reporter("inventory"), OnBatch: batchMetrics(e.registry),
-		MayLoad: sh.highWater.MayLoad, Archive: order.NewEndedSales(eng.store, queued),
+		MayLoad: sh.highWater.MayLoad, Archive: sales.NewEndedSales(eng.store, queued),
 		Observe: func(stock *inventory.Inventory) (inventory.Observers, error) {
-			recovery = newRecovery(e, eng, stock, locks, sh.highWater)
+			rec = newRecovery(e, eng, stock, locks, sh.highWater)
 			var err error
-			if items, err = newCatalog(ctx, e, eng, stock, &catalogue); err != nil {
+			if cache, err = newCatalog(ctx, e, eng, stock, &catalogue); err != nil {
 				return inventory.Observers{}, err
 			}
-			return observers(recovery, items, report), nil
+			return observers(rec, cache, report), nil
 		},
 	})
 	if err != nil {
 		return nil, err
 	}
 	ps.add(part{name: "inventory", stop: stock.Close})
-	if err := recovery.Check(ctx); err != nil {
+	if err := rec.Check(ctx); err != nil {
 		return nil, err
 	}
 	ps.add(part{name: "recovery", run: func(ctx context.Context) error {
-		recovery.Run(ctx, recoverEvery)
+		rec.Run(ctx, recoverEvery)
 		return nil
 	}})
 	*ps = append(*ps, catalogue...)
-	service := order.NewService(order.Config{
-		Store: eng.store, Stock: stock, Items: items, Tasks: eng.tasks(), Waiters: sh.waiters,
-		Returns: order.NewReturns(eng.store, eng.rdb, e.settings.Partitions, stock.Returned, report), Bell: order.NewBell(eng.rdb, report),
+	service := checkout.NewService(checkout.Config{
+		Store: eng.store, Stock: stock, Items: cache, Tasks: eng.tasks(), Waiters: sh.waiters,
+		Returns: release.NewReturns(eng.store, eng.rdb, e.settings.Partitions, stock.Returned, report), Bell: checkout.NewBell(eng.rdb, report),
 		Queued: queued, Volatile: e.embedded(), OnError: report,
 	})
-	admin := &order.ItemService{Store: eng.store, Stock: stock, Catalog: items, OnError: report}
-	return &selling{stock: stock, items: items, service: service, sales: admin, queued: queued}, nil
+	admin := &items.Service{Store: eng.store, Stock: stock, Catalog: cache, OnError: report}
+	return &selling{stock: stock, items: cache, service: service, sales: admin, queued: queued}, nil
 }
 
 // observers tell recovery and catalogue what the stock notices.
-func observers(recovery *order.Recovery, items *catalog.Catalog, report func(error)) inventory.Observers {
+func observers(rec *recovery.Recovery, items *catalog.Catalog, report func(error)) inventory.Observers {
 	return inventory.Observers{
 		OnChange:  items.StockChanged,
-		OnRestart: recovery.Check,
+		OnRestart: rec.Check,
 		OnLoss: func(ctx context.Context, rewound int64) {
-			if err := recovery.Lost(ctx, rewound); err != nil {
+			if err := rec.Lost(ctx, rewound); err != nil {
 				report(fmt.Errorf("check Redis for lost data: %w", err))
 			}
 		},
@@ -108,7 +113,7 @@ const recoverEvery = time.Second
 
 // newRecovery makes what compares Redis with the database, before anything is sold and
 // from then on every second and after every new connection.
-func newRecovery(e *env, eng *engine, stock *inventory.Inventory, locks *lock.Manager, highWater *order.HighWater) *order.Recovery {
+func newRecovery(e *env, eng *engine, stock *inventory.Inventory, locks *lock.Manager, highWater *store.HighWater) *recovery.Recovery {
 	recovered := prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "flashsale_recoveries_total", Help: "Sale rebuilds after Redis data loss, and loads into a new Redis.",
 	})
@@ -117,11 +122,11 @@ func newRecovery(e *env, eng *engine, stock *inventory.Inventory, locks *lock.Ma
 		Buckets: prometheus.ExponentialBuckets(0.01, 2, 12),
 	})
 	e.registry.MustRegister(recovered, took)
-	expiries := make([]order.Adder, len(eng.expires))
+	expiries := make([]recovery.Adder, len(eng.expires))
 	for i, q := range eng.expires {
 		expiries[i] = q
 	}
-	return order.NewRecovery(order.RecoveryConfig{
+	return recovery.NewRecovery(recovery.RecoveryConfig{
 		Store: eng.store, Stock: stock, Locks: locks, Resource: recoveryKey, Expiries: expiries, HighWater: highWater,
 		Nudges: eng.nudges,
 		OnLoss: func(what string) {
@@ -132,7 +137,7 @@ func newRecovery(e *env, eng *engine, stock *inventory.Inventory, locks *lock.Ma
 			}
 			e.log.Warn().Str("component", "recovery").Msg(what + ": rebuilding the sales from the database")
 		},
-		OnRecovered: func(r order.Recovered) {
+		OnRecovered: func(r recovery.Recovered) {
 			recovered.Inc()
 			took.Observe(r.Took.Seconds())
 			e.log.Info().Str("component", "recovery").Int64("epoch", r.Epoch).Int("sales", r.Sales).Int("expiries", r.Expiries).

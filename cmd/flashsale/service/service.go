@@ -16,7 +16,9 @@ import (
 	"flashsale/catalog"
 	"flashsale/cmd/flashsale/backend"
 	"flashsale/cmd/flashsale/config"
-	"flashsale/order"
+	"flashsale/order/admission"
+	"flashsale/order/checkout"
+	"flashsale/order/store"
 )
 
 // Role is which halves of the service a process is.
@@ -106,10 +108,10 @@ type shared struct {
 	*env
 	eng       *engine
 	mon       *monitoring
-	writes    *order.WriteProbe
-	highWater *order.HighWater
-	waiters   *order.Waiters // nil without an API
-	chores    *leaders       // nil where there is nothing to lead
+	writes    *admission.WriteProbe
+	highWater *store.HighWater
+	waiters   *checkout.Waiters // nil without an API
+	chores    *leaders          // nil where there is nothing to lead
 }
 
 // addHalves adds the worker and the API, each where the role has it, and what shows
@@ -141,9 +143,9 @@ func (b *builder) addHalves(ctx context.Context, e *env, eng *engine, dev *devel
 			return err
 		}
 	}
-	var waiters *order.Waiters
+	var waiters *checkout.Waiters
 	if r.api {
-		waiters = order.NewWaiters()
+		waiters = checkout.NewWaiters()
 	}
 	sh := &shared{env: e, eng: eng, mon: mon, writes: writes, highWater: highWater, waiters: waiters, chores: chores}
 	var p *pulse

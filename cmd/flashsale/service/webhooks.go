@@ -11,17 +11,18 @@ import (
 
 	"flashsale/cmd/flashsale/config"
 	"flashsale/handler"
-	"flashsale/order"
+	"flashsale/order/store"
+	"flashsale/order/webhooks"
 	"flashsale/webhook"
 )
 
 // newWebhookAdmin makes what the API does about webhooks; it sends none.
-func newWebhookAdmin(s *config.Settings, store *order.Store) (handler.Webhooks, error) {
+func newWebhookAdmin(s *config.Settings, store *store.Store) (handler.Webhooks, error) {
 	policy, err := s.WebhookPolicy()
 	if err != nil {
 		return nil, err
 	}
-	return &order.Webhooks{Store: store, CheckURL: policy.CheckURL}, nil
+	return &webhooks.Webhooks{Store: store, CheckURL: policy.CheckURL}, nil
 }
 
 // newDeliverer makes the process offer to deliver webhooks: one of all processes does.
@@ -32,7 +33,7 @@ func newDeliverer(e *env, eng *engine, l *leaders) (part, error) {
 	}
 	client := webhook.NewClient(webhook.Config{Policy: policy})
 	report := e.reporter("webhooks")
-	d := order.NewDeliverer(order.DelivererConfig{
+	d := webhooks.NewDeliverer(webhooks.DelivererConfig{
 		Store: eng.store, Sender: client, Workers: e.settings.WebhookWorkers,
 		// A try that is cut off is made again, so it must not keep the orders waiting.
 		Drain:   e.settings.Drain / 10,
@@ -77,10 +78,10 @@ func deliveryMetrics(registry prometheus.Registerer) func(outcome string) {
 
 // outboxMetrics registers the figures of the outbox, and returns what sets them.
 // They are those of the process that delivers, and 0 in the others.
-func outboxMetrics(registry prometheus.Registerer) func(order.OutboxState) {
+func outboxMetrics(registry prometheus.Registerer) func(webhooks.OutboxState) {
 	var mu sync.Mutex
-	var now order.OutboxState
-	gauge := func(name, help string, value func(order.OutboxState) float64) {
+	var now webhooks.OutboxState
+	gauge := func(name, help string, value func(webhooks.OutboxState) float64) {
 		registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 {
 			mu.Lock()
 			defer mu.Unlock()
@@ -88,11 +89,11 @@ func outboxMetrics(registry prometheus.Registerer) func(order.OutboxState) {
 		}))
 	}
 	gauge("flashsale_webhook_outbox_events", "Events kept for webhooks, in the process that delivers; 0 elsewhere.",
-		func(s order.OutboxState) float64 { return float64(s.Events) })
+		func(s webhooks.OutboxState) float64 { return float64(s.Events) })
 	gauge("flashsale_webhook_oldest_pending_seconds",
 		"Age of the oldest event that an endpoint is still owed, at the last look, in the process that delivers; 0 elsewhere.",
-		func(s order.OutboxState) float64 { return s.OldestPending.Seconds() })
-	return func(s order.OutboxState) {
+		func(s webhooks.OutboxState) float64 { return s.OldestPending.Seconds() })
+	return func(s webhooks.OutboxState) {
 		mu.Lock()
 		defer mu.Unlock()
 		now = s

@@ -10,7 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"flashsale/order"
+	"flashsale/order/worker"
 	"flashsale/queue"
 )
 
@@ -33,7 +33,7 @@ func addWorker(sh *shared, p *pulse, ps *parts) error {
 		Buckets: prometheus.ExponentialBuckets(1, 2, 10),
 	})
 	e.registry.MustRegister(committed, batches)
-	f := order.NewFulfiller(eng.store, eng.rdb, sh.waiters, report, order.WithPartitions(s.Partitions), order.WithCommits(func(n int) {
+	f := worker.NewFulfiller(eng.store, eng.rdb, sh.waiters, report, worker.WithPartitions(s.Partitions), worker.WithCommits(func(n int) {
 		committed.Add(float64(n))
 		batches.Observe(float64(n))
 		p.commit()
@@ -41,10 +41,10 @@ func addWorker(sh *shared, p *pulse, ps *parts) error {
 	ps.add(part{name: "worker", run: func(ctx context.Context) error {
 		return f.Work(ctx, eng.queues, eng.expires, queue.RunConfig{
 			Batch: s.Batch, Workers: sqliteWorkers, Drain: s.Drain / 2,
-			Linger: order.Linger(s.Linger), OnError: p.failing(e.reporter("queue")), OnFetch: p.fetched,
+			Linger: worker.Linger(s.Linger), OnError: p.failing(e.reporter("queue")), OnFetch: p.fetched,
 		})
 	}})
-	letters := make([]order.DeadLetters, len(eng.queues))
+	letters := make([]worker.DeadLetters, len(eng.queues))
 	for i, q := range eng.queues {
 		letters[i] = q
 	}
@@ -53,7 +53,7 @@ func addWorker(sh *shared, p *pulse, ps *parts) error {
 		return err
 	}
 	ps.add(deliverer)
-	sweeper := order.NewSweeper(f, order.SweeperConfig{Dead: letters, Logs: eng.queues, KeepEnded: s.KeepEnded})
+	sweeper := worker.NewSweeper(f, worker.SweeperConfig{Dead: letters, Logs: eng.queues, KeepEnded: s.KeepEnded})
 	ps.add(sh.chores.lead("sweeper", func(ctx context.Context) { sweeper.Run(ctx, sweepEvery) }))
 	return nil
 }
@@ -127,7 +127,7 @@ func (p *pulse) ready() error {
 	switch d, ever := p.entry.SinceFetch(); {
 	case !ever:
 		return errors.New("worker has not fetched orders yet")
-	case d > order.FetchStale:
+	case d > worker.FetchStale:
 		return fmt.Errorf("worker has not fetched orders for %v", d.Round(time.Second))
 	}
 	return nil

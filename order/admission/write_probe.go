@@ -1,0 +1,239 @@
+package admission
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/mattn/go-sqlite3"
+
+	"flashsale/order"
+	"flashsale/order/store"
+)
+
+// ErrBusy says that a write could not get the database's lock in time, or that the disk is
+// slow. This is usually temporary.
+var ErrBusy = errors.New("order: database is busy")
+
+const (
+	// probeEvery is the time between two checks while Failing is called or writes fail.
+	probeEvery = time.Second
+	// probeWait is how long a check waits for another process's lock, in milliseconds.
+	probeWait = 600
+	// probeTrust is the age of the last check up to which a commit since then proves that
+	// the database accepts writes now.
+	probeTrust = 2 * probeEvery
+	// busyGrace is how long all checks must fail before a busy database counts as one that
+	// does not accept writes: a single commit may take longer than a check waits.
+	busyGrace = 3 * probeEvery
+)
+
+// WriteProbe checks whether the database accepts writes, in the way of a commit: by a write
+// that is synced to the disk. It makes no write of its own while another connection
+// commits, or while Failing is not called.
+type WriteProbe struct {
+	store    *store.Store
+	db       *sql.DB
+	onChange func(err error)
+
+	asked   atomic.Bool
+	failing atomic.Pointer[error] // the result of Failing; nil: no error
+
+	turn      chan struct{} // holds a token; its holder may use the fields below
+	checked   time.Time     // when the last check ended
+	busySince time.Time     // since when every check found the database busy; zero: the last one did not
+	conn      *sql.Conn     // sees the commits of other connections; nil: not open
+	version   int64         // the conn's data version at the last check
+	closed    bool
+}
+
+// NewWriteProbe returns a probe of the store's database with its own connection, because
+// the store's may be occupied by a batch that cannot be committed. onChange is called with
+// the cause when writes start to fail, when the cause changes from or to ErrBusy, and with
+// nil when they succeed again.
+func NewWriteProbe(s *store.Store, onChange func(err error)) (*WriteProbe, error) {
+	db, err := store.OpenSQLite(s.Path(), store.WriteParams(), 1)
+	if err != nil {
+		return nil, err
+	}
+	pool, err := db.DB()
+	if err != nil {
+		return nil, err
+	}
+	p := &WriteProbe{store: s, db: pool, onChange: onChange, turn: make(chan struct{}, 1)}
+	p.turn <- struct{}{}
+	return p, nil
+}
+
+// Failing returns why writes fail, and nil if they succeed or none was tried yet. It is
+// cheap, and makes Run check again soon.
+func (p *WriteProbe) Failing() error {
+	if !p.asked.Load() {
+		p.asked.Store(true)
+	}
+	if err := p.failing.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+// Check checks, unless another caller has just done so, and returns the new result of
+// Failing. A check that takes longer than ctx is a failure, too. Errors: ErrDatabase, with
+// ErrBusy or SQLite's own error.
+func (p *WriteProbe) Check(ctx context.Context) error {
+	select {
+	case <-p.turn:
+		defer func() { p.turn <- struct{}{} }()
+	case <-ctx.Done():
+		return fmt.Errorf("%w: %w: %w", order.ErrDatabase, ErrBusy, context.Cause(ctx))
+	}
+	if time.Since(p.checked) >= probeEvery/4 {
+		p.check(ctx)
+	}
+	if err := p.failing.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+// Run checks every second until ctx ends, while Failing is called or writes fail.
+func (p *WriteProbe) Run(ctx context.Context) error {
+	tick := time.NewTicker(probeEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		if !p.asked.Swap(false) && p.failing.Load() == nil {
+			continue
+		}
+		select {
+		case <-p.turn:
+			p.check(ctx)
+			p.turn <- struct{}{}
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// Close closes the connection. There are no checks after it.
+func (p *WriteProbe) Close() error {
+	<-p.turn
+	defer func() { p.turn <- struct{}{} }()
+	p.closed = true
+	p.release()
+	return p.db.Close()
+}
+
+// check tries to write and records the result. The caller has the turn.
+func (p *WriteProbe) check(ctx context.Context) {
+	if p.closed {
+		return
+	}
+	began := time.Now()
+	err := p.try(ctx)
+	if err != nil && ctx.Err() != nil {
+		return // the caller cancelled it, which proves nothing about the database
+	}
+	last := p.checked
+	p.checked = time.Now()
+	switch {
+	case !errors.Is(err, ErrBusy):
+		p.busySince = time.Time{}
+	case p.busySince.IsZero() || began.Sub(last) > probeTrust: // the time between them is unknown
+		p.busySince = began
+	}
+	if errors.Is(err, ErrBusy) && p.checked.Sub(p.busySince) < busyGrace && p.failing.Load() == nil {
+		p.asked.Store(true) // Run checks again
+		return
+	}
+	p.note(err)
+}
+
+// note publishes a result.
+func (p *WriteProbe) note(err error) {
+	was := p.failing.Load()
+	if err == nil {
+		p.failing.Store(nil)
+	} else {
+		p.failing.Store(&err)
+	}
+	if (was == nil) != (err == nil) || was != nil && errors.Is(*was, ErrBusy) != errors.Is(err, ErrBusy) {
+		p.onChange(err)
+	}
+}
+
+// try returns nil if the database accepts writes.
+func (p *WriteProbe) try(ctx context.Context) error {
+	recent := p.conn != nil && time.Since(p.checked) < probeTrust
+	committed, err := p.committed(ctx)
+	if err != nil {
+		return p.failed(err)
+	}
+	if recent && committed {
+		return nil
+	}
+	// It waits for the lock for probeWait. The write itself is not cancelled, because the
+	// outcome of a cancelled write is unknown.
+	_, err = p.conn.ExecContext(context.WithoutCancel(ctx), `INSERT INTO meta (key, value) VALUES ('write_probe', ?1)
+	ON CONFLICT (key) DO UPDATE SET value = excluded.value`, strconv.FormatInt(p.store.Now().UnixMilli(), 10))
+	if err == nil {
+		return nil
+	}
+	err = p.failed(err)
+	if !errors.Is(err, ErrBusy) {
+		return err
+	}
+	// Other connections' commits may have kept this write from its turn.
+	if committed, cerr := p.committed(ctx); cerr == nil && committed {
+		return nil
+	}
+	return err
+}
+
+// committed reports whether another connection has committed since the last call.
+func (p *WriteProbe) committed(ctx context.Context) (bool, error) {
+	if p.conn == nil {
+		conn, err := p.db.Conn(ctx)
+		if err != nil {
+			return false, err
+		}
+		p.conn = conn
+		if _, err := conn.ExecContext(ctx, fmt.Sprintf("PRAGMA busy_timeout = %d", probeWait)); err != nil {
+			return false, err
+		}
+	}
+	before := p.version
+	err := p.conn.QueryRowContext(context.WithoutCancel(ctx), "PRAGMA data_version").Scan(&p.version)
+	return p.version != before, err
+}
+
+// failed classifies an error. After any error except a busy database, the next check uses
+// another connection: one that was opened while the file refused writes stays read-only.
+func (p *WriteProbe) failed(err error) error {
+	var se sqlite3.Error
+	if errors.As(err, &se) && (se.Code == sqlite3.ErrBusy || se.Code == sqlite3.ErrLocked) {
+		return fmt.Errorf("%w: %w: %w", order.ErrDatabase, ErrBusy, err)
+	}
+	p.release()
+	return fmt.Errorf("%w: %w", order.ErrDatabase, err)
+}
+
+// release closes the connection.
+func (p *WriteProbe) release() {
+	if p.conn == nil {
+		return
+	}
+	// The pool discards a connection that is reported as bad. Its error adds nothing.
+	_ = p.conn.Raw(func(any) error { return driver.ErrBadConn }) //nolint:errcheck // see above
+	_ = p.conn.Close()                                           //nolint:errcheck // it has been closed by then
+	p.conn = nil
+}

@@ -1,0 +1,98 @@
+package checkout
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/order"
+	"flashsale/order/timeouts"
+)
+
+// ChangedChannel announces orders that changed: each message is a list of ids separated by
+// spaces. The shop has one channel, because a subscriber follows a few orders of many
+// items. It is not a key.
+const ChangedChannel = "fs:changed"
+
+const (
+	// bellIDs bounds the orders of one message.
+	bellIDs = 256
+	// bellQuiet is how long commits are not published after a message without receivers.
+	// Tens of thousands of orders may be committed in a second, and most shops have no
+	// subscriber most of the time. A new subscriber reads the database for what it missed.
+	bellQuiet = time.Second
+)
+
+// Bell notifies the processes that follow orders of which ones changed. A message carries
+// only the ids. If one is lost, the change is seen at the next poll; see Feed. A nil Bell
+// publishes nothing.
+type Bell struct {
+	rdb     redis.UniversalClient
+	onError func(error)
+	// quietUntil is when commits are published again, in Unix nanoseconds.
+	quietUntil atomic.Int64
+}
+
+// NewBell returns a Bell. onError receives the errors of publishing.
+func NewBell(rdb redis.UniversalClient, onError func(error)) *Bell {
+	return &Bell{rdb: rdb, onError: onError}
+}
+
+// Ring publishes the ids of orders whose change is committed. It takes at most a second.
+func (b *Bell) Ring(ctx context.Context, ids ...string) {
+	if b == nil || b.rdb == nil || len(ids) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeouts.Announce)
+	defer cancel()
+	_, err := b.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
+		b.Add(ctx, p, ids)
+		return nil
+	})
+	if err != nil {
+		b.onError(fmt.Errorf("publish %d changed orders: %w", len(ids), err))
+	}
+}
+
+// Add puts the messages about some orders into a pipeline.
+func (b *Bell) Add(ctx context.Context, p redis.Pipeliner, ids []string) []*redis.IntCmd {
+	var sent []*redis.IntCmd
+	for from := 0; from < len(ids); from += bellIDs {
+		sent = append(sent, p.Publish(ctx, ChangedChannel, strings.Join(ids[from:min(from+bellIDs, len(ids))], " ")))
+	}
+	return sent
+}
+
+// Due returns the orders of a committed batch to publish: all of them, or, while there is
+// no subscriber, only the rejected ones, which are few.
+func (b *Bell) Due(tasks []order.Task, out []order.Outcome) []string {
+	if b == nil || b.rdb == nil {
+		return nil
+	}
+	quiet := time.Now().UnixNano() < b.quietUntil.Load()
+	var ids []string
+	for i := range tasks {
+		if !quiet || out[i].Status == order.StatusRejected {
+			ids = append(ids, tasks[i].ID)
+		}
+	}
+	return ids
+}
+
+// NoteReceivers derives from the results of PUBLISH whether there are subscribers.
+func (b *Bell) NoteReceivers(sent []*redis.IntCmd) {
+	if len(sent) == 0 {
+		return
+	}
+	until := time.Now().Add(bellQuiet).UnixNano()
+	for _, c := range sent {
+		if n, err := c.Result(); err != nil || n > 0 {
+			until = 0 // a subscriber exists, or may exist
+		}
+	}
+	b.quietUntil.Store(until)
+}

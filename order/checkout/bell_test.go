@@ -1,0 +1,76 @@
+package checkout
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
+	"flashsale/order"
+	"flashsale/order/ordertest"
+)
+
+// TestBell: one message has up to some hundred orders. While there is no subscriber, only
+// commits of rejected orders are published.
+func TestBell(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Embedded(t)
+	b := NewBell(rdb, func(err error) { t.Error(err) })
+	tasks := ordertest.Distinct("n", "item", 2*bellIDs+1)
+	out := make([]order.Outcome, len(tasks))
+	for i := range out {
+		out[i].Status = order.StatusConfirmed
+	}
+	out[7].Status = order.StatusRejected
+	send := func() (messages int) {
+		var sent []*redis.IntCmd
+		_, err := rdb.Pipelined(await.Context(t), func(p redis.Pipeliner) error {
+			sent = b.Add(await.Context(t), p, b.Due(tasks, out))
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.NoteReceivers(sent)
+		return len(sent)
+	}
+	began := time.Now()
+	if n := send(); n != 3 {
+		t.Errorf("%d messages for %d orders, want 3", n, len(tasks))
+	}
+	if until := time.Unix(0, b.quietUntil.Load()); until.Before(began.Add(bellQuiet)) {
+		t.Errorf("without subscribers the bell is quiet for only %s", until.Sub(began))
+	}
+	b.quietUntil.Add(int64(ordertest.Limit)) // for a machine that needs longer for the rest
+	if got := b.Due(tasks, out); !slices.Equal(got, []string{tasks[7].ID}) {
+		t.Errorf("without subscribers it published %v", got)
+	}
+	sub := rdb.Subscribe(await.Context(t), ChangedChannel)
+	t.Cleanup(func() { sub.Close() }) //nolint:errcheck // the test is over
+	if _, err := sub.Receive(await.Context(t)); err != nil {
+		t.Fatal(err)
+	}
+	if n := send(); n != 1 {
+		t.Errorf("%d messages of a rejected order, want 1", n)
+	}
+	if n := send(); n != 3 {
+		t.Errorf("%d messages after one had a subscriber, want 3", n)
+	}
+	var got []string
+	for range 4 {
+		m, err := sub.ReceiveMessage(await.Context(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, strings.Split(m.Payload, " ")...)
+	}
+	want := append([]string{tasks[7].ID}, order.TaskIDs(tasks)...)
+	if !slices.Equal(got, want) {
+		t.Errorf("received %d orders, want %d", len(got), len(want))
+	}
+	(*Bell)(nil).Ring(await.Context(t), "o1") // a process without notifications
+}

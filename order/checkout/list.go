@@ -1,0 +1,104 @@
+package checkout
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+
+	"flashsale/inventory"
+	"flashsale/order"
+	"flashsale/order/store"
+)
+
+// ErrIncompleteList says that a list lacks the queued orders.
+var ErrIncompleteList = errors.New("order: queued orders cannot be read")
+
+// List reads a page of orders, newest first. A list of one buyer's orders contains the
+// queued ones, too; a list of all buyers' orders contains only committed ones. next is the
+// Filter.Before of the next page; empty: there is none. A page may be shorter than the
+// limit although others follow.
+//
+// Over all pages an order is listed once, even if it is committed between two of them: the
+// list is ordered by id, and each page reads the queue before the database.
+//
+// With ErrIncompleteList the page is returned without queued orders, because Redis does not
+// answer. Other errors: ErrDatabase, and inventory.ErrUnavailable for a list of only queued
+// orders.
+func (s *Service) List(ctx context.Context, f order.Filter) (orders []order.Order, next string, err error) {
+	var queued []order.Order
+	var incomplete error
+	floor := ""
+	if s.Queued != nil && f.UserID != "" && (f.Status == "" || f.Status == order.StatusQueued) {
+		queued, floor, err = s.queuedOrders(ctx, f)
+		switch {
+		case errors.Is(err, inventory.ErrUnavailable) && f.Status == "":
+			incomplete = ErrIncompleteList
+			queued, floor = nil, ""
+		case err != nil:
+			return nil, "", err
+		}
+	}
+	var rows []order.Order
+	if f.Status == order.StatusQueued {
+		queued, err = withoutRow(ctx, s.Store, queued)
+	} else {
+		rows, next, err = s.Store.List(ctx, f)
+	}
+	if err != nil {
+		return nil, "", err
+	}
+	orders = merge(rows, queued)
+	if floor = max(floor, next); floor != "" {
+		// Below the floor there may be queued orders that were not read.
+		orders = slices.DeleteFunc(orders, func(o order.Order) bool { return o.ID < floor })
+	}
+	switch {
+	case len(orders) > f.Limit:
+		orders = orders[:f.Limit]
+		next = orders[f.Limit-1].ID
+	case floor != "":
+		next = floor
+	}
+	return orders, next, incomplete
+}
+
+// queuedOrders reads the first queued orders that a filter selects, one more than fit on
+// the page. floor is the id down to which it has read; see QueuedTasks.
+func (s *Service) queuedOrders(ctx context.Context, f order.Filter) (queued []order.Order, floor string, err error) {
+	floor, err = s.Queued.Tasks(ctx, f.UserID, f.Before, f.Limit+1, func(id string, payload []byte) bool {
+		t, err := order.ParseTask(id, payload)
+		if err != nil || t.UserID != f.UserID || f.ItemID != "" && t.ItemID != f.ItemID {
+			return false
+		}
+		queued = append(queued, t.Queued())
+		return true
+	})
+	return queued, floor, err
+}
+
+// merge returns the orders of both lists, newest first. If an order is in both, the row
+// wins.
+func merge(rows, queued []order.Order) []order.Order {
+	orders := append(slices.Clip(rows), queued...)
+	slices.SortStableFunc(orders, func(a, b order.Order) int { return strings.Compare(b.ID, a.ID) })
+	return slices.CompactFunc(orders, func(a, b order.Order) bool { return a.ID == b.ID })
+}
+
+// withoutRow returns the orders that have no row.
+func withoutRow(ctx context.Context, s *store.Store, orders []order.Order) ([]order.Order, error) {
+	if len(orders) == 0 {
+		return nil, nil
+	}
+	ids := make([]string, len(orders))
+	for i := range orders {
+		ids[i] = orders[i].ID
+	}
+	found, err := s.Settled(ctx, ids)
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(orders, func(o order.Order) bool {
+		return slices.ContainsFunc(found, func(n order.Notice) bool { return n.ID == o.ID })
+	}), nil
+}

@@ -1,0 +1,113 @@
+package checkout
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"flashsale/inventory"
+	"flashsale/order"
+	"flashsale/order/store"
+)
+
+var (
+	// ErrNotPaid says that an order cannot be refunded, because it is not paid.
+	ErrNotPaid = errors.New("order: not paid")
+	// ErrRefundDiffers says that an order was refunded before, with another value of
+	// Restock. Nothing was changed.
+	ErrRefundDiffers = errors.New("order: refunded with another value of restock")
+)
+
+// Refund describes the refund of a paid order.
+type Refund struct {
+	// Restock returns the order's units to stock, and subtracts them from the buyer's
+	// count. Otherwise they stay sold, and count towards the buyer's limit.
+	Restock bool
+	By      order.By
+}
+
+// Refund records that the payment of an order was returned to the buyer. It moves no money.
+// When it returns, restocked units can be bought again, unless Redis is down. A repeat gets
+// the same answer.
+//
+// With ErrNotPaid and ErrRefundDiffers it also returns the order. Other errors:
+// ErrNotFound, ErrDatabase, inventory.ErrUnavailable, and inventory.ErrStopped while the
+// database may have lost an earlier refund. After ErrDatabase and ErrUnavailable the
+// outcome is unknown; repeat the call.
+func (s *Service) Refund(ctx context.Context, id string, r Refund) (order.Order, error) {
+	o, owed, err := RefundInStore(ctx, s.Store, id, r)
+	if errors.Is(err, order.ErrNotFound) {
+		// An order in the queue is not paid, and an unknown one is not found.
+		if o, err = s.Get(ctx, id); err == nil {
+			err = ErrNotPaid
+		}
+	}
+	if err != nil {
+		return o, err
+	}
+	_, failed := s.Returns.Give(ctx, owed)
+	for _, err := range failed {
+		// The order is refunded anyway; the sweeper releases its units later.
+		s.OnError(fmt.Errorf("refund order %s: %w", id, err))
+	}
+	s.Bell.Ring(ctx, id)
+	return o, nil
+}
+
+// RefundInStore refunds an order. It returns the order's units if they are still to be released,
+// also on a repeat. See Service.Refund.
+func RefundInStore(ctx context.Context, s *store.Store, id string, r Refund) (o order.Order, owed []store.Returned, err error) {
+	refunded := false
+	err = s.Telling(ctx, "refund order "+id, func(ctx context.Context, c store.Conn, box *store.Outbox) error {
+		if o, err = store.ReadOrder(ctx, c, id); err != nil {
+			return err
+		}
+		if o.Status == order.StatusPaid && s.HighWater().IsStopped(o.ItemID) {
+			return inventory.ErrStopped // the database may have lost its refund
+		}
+		if refunded, err = refundOrder(ctx, c, id, r, box); err != nil {
+			return err
+		}
+		if o, err = store.ReadOrder(ctx, c, id); err != nil {
+			return err
+		}
+		owed, err = store.ReadReturns(ctx, c, store.ReturnsOfOrders, store.JsonList(id))
+		return err
+	})
+	switch {
+	case err != nil:
+		return order.Order{}, nil, err
+	case o.Status != order.StatusRefunded:
+		return o, nil, ErrNotPaid
+	case o.Restocked != r.Restock:
+		return o, nil, ErrRefundDiffers
+	case refunded:
+		s.ReportPayment(order.PaymentRefunded)
+	}
+	return o, owed, nil
+}
+
+// refundOrder changes an order to refunded, if it is paid.
+func refundOrder(ctx context.Context, c store.Conn, id string, r Refund, box *store.Outbox) (refunded bool, err error) {
+	closed, err := store.ReadReturns(ctx, c, store.RefundPaid, box.Now, r.Restock, id)
+	if err != nil || len(closed) == 0 {
+		return false, err
+	}
+	if !r.Restock {
+		box.Touch(closed[0].ItemID)
+	} else if err := store.TakeBack(ctx, c, closed, box); err != nil {
+		return false, err
+	}
+	if n, err := store.Changed(c.ExecContext(ctx, store.RefundAccepted, box.Now, id)); err != nil || n != 1 {
+		return false, errors.Join(err, fmt.Errorf("%d accepted payments of a paid order, want 1", n))
+	}
+	err = store.WriteAudit(ctx, c, &store.AuditRow{
+		At: box.Now, Actor: r.By.Actor, Action: order.ActionOrderRefund, ItemID: closed[0].ItemID, OrderID: id,
+		Before: store.FactsJSON(map[string]any{"status": order.StatusPaid}),
+		After:  store.FactsJSON(map[string]any{"status": order.StatusRefunded, "restocked": r.Restock}), RequestID: r.By.RequestID,
+	})
+	if err != nil {
+		return false, err
+	}
+	return true, box.Closed(ctx, c, order.EventRefunded, closed)
+}

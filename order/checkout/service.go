@@ -1,0 +1,363 @@
+package checkout
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+
+	"flashsale/catalog"
+	"flashsale/internal/faultpoint"
+	"flashsale/internal/pause"
+	"flashsale/inventory"
+	"flashsale/order"
+	"flashsale/order/release"
+	"flashsale/order/store"
+)
+
+// Stock is the part of the inventory that a Service uses.
+type Stock interface {
+	Submit(r *inventory.Request) error
+}
+
+// Items is the part of the catalogue that a Service uses.
+type Items interface {
+	Item(ctx context.Context, id string) (catalog.Item, error)
+	// Outdated makes this process read an item again if its copy is older than the version.
+	Outdated(id string, version int64)
+}
+
+// Config configures a Service. All fields but Bell, Queued, Renamer and OnError are
+// required.
+type Config struct {
+	Store   *store.Store
+	Stock   Stock
+	Items   Items
+	Tasks   []order.Tasks // one per partition
+	Waiters *Waiters
+	Returns *release.Returns
+	// Bell notifies processes that follow orders of their changes. Default nil: no
+	// notifications.
+	Bell *Bell
+	// Queued finds the queued orders of a buyer. Default nil: lists contain only committed
+	// orders.
+	Queued order.QueuedTasks
+	// Volatile says that Redis loses its data on a restart. Then a purchase is answered
+	// only after its commit, whatever wait it asked for.
+	Volatile bool
+	// OnError receives errors that do not change an answer.
+	OnError func(error)
+}
+
+// Service places and reads orders.
+type Service struct {
+	Config
+	volatileWait time.Duration
+}
+
+// NewService returns a Service.
+func NewService(cfg Config) *Service {
+	if cfg.OnError == nil {
+		cfg.OnError = func(error) {}
+	}
+	order.EnableRandPool()
+	return &Service{cfg, volatileWait}
+}
+
+// volatileWait is how long a purchase waits for its commit, if Volatile is set, before its
+// outcome is unknown.
+const volatileWait = 10 * time.Second
+
+// sendMargin is how long a purchase may take before its wait for the commit begins: the
+// inventory answers each request within that time.
+const sendMargin = 5 * time.Second
+
+// attempt is one purchase in progress: the request, and the ticket for its result.
+type attempt struct {
+	request inventory.Request
+	ticket  ticket
+	// waits: the commit ends the wait, so the acceptance need not.
+	waits    bool
+	accepted atomic.Bool
+	late     atomic.Bool // the wait for the commit has ended: acceptance must wake it
+}
+
+// Place buys. It returns once the order is committed, or is durably queued when the wait
+// has ended. Errors: catalog.ErrItemNotFound and those of inventory. After
+// inventory.ErrUnavailable or the end of ctx the outcome is unknown; repeat the call with
+// the same key.
+func (s *Service) Place(ctx context.Context, p order.Purchase) (order.Placed, error) {
+	item := p.Item
+	if item.ID != p.ItemID {
+		var err error
+		if item, err = s.Items.Item(ctx, p.ItemID); err != nil {
+			return order.Placed{}, err
+		}
+	}
+	if s.Volatile {
+		p.Wait = max(p.Wait, s.volatileWait)
+	}
+	placed, replay, err := s.submit(ctx, &p, &item)
+	if err != nil {
+		return order.Placed{}, err
+	}
+	if replay != "" {
+		placed, err = s.replay(ctx, p.ItemID, replay, p.Wait)
+	}
+	switch {
+	case err != nil:
+		return order.Placed{}, err
+	case !placed.Committed && s.Volatile:
+		return order.Placed{}, inventory.ErrUnavailable
+	case (placed.Order.Status == order.StatusPaid || placed.Order.Status == order.StatusRefunded) && placed.Order.PaidAt.IsZero():
+		// It was paid before the notice of its commit arrived, which does not contain the
+		// payment.
+		placed.Order, err = s.Store.Order(ctx, placed.Order.ID)
+		return placed, err
+	case placed.Order.Status != order.StatusRejected:
+		return placed, nil
+	case placed.Order.Reason == order.ReasonDuplicate:
+		return s.original(ctx, placed)
+	case placed.Order.Reason == order.ReasonFailed:
+		return placed, nil // the sale refused nothing; the order says what became of it
+	}
+	return order.Placed{}, refusalOf(placed.Order.Reason)
+}
+
+// original returns the earlier order with the key of an order that was refused: Redis had
+// lost the key, the database had not. The request was a repeat, and gets the first order.
+func (s *Service) original(ctx context.Context, p order.Placed) (order.Placed, error) {
+	first, err := s.Store.OrderByKey(ctx, p.Order.UserID, p.Order.ItemID, strings.TrimSuffix(p.Order.IdempotencyKey, " "+p.Order.ID))
+	switch {
+	case errors.Is(err, order.ErrNotFound):
+		return order.Placed{}, inventory.ErrKeyReused
+	case err != nil:
+		return order.Placed{}, err
+	case first.Quantity != p.Order.Quantity:
+		return order.Placed{}, inventory.ErrKeyReused
+	case first.Status == order.StatusRejected:
+		return order.Placed{}, refusalOf(first.Reason)
+	}
+	return order.Placed{Order: first, Committed: true, Replayed: true}, nil
+}
+
+// refusalOf returns the error for the database's reason. The request that waited for the
+// order, and every repeat, get the same error as from the purchase script.
+func refusalOf(reason string) error {
+	switch reason {
+	case order.ReasonUserLimit:
+		return inventory.ErrUserLimit
+	case order.ReasonNoItem:
+		return catalog.ErrItemNotFound
+	default:
+		return inventory.ErrSoldOut
+	}
+}
+
+// TermsTries bounds how often a purchase is sent with terms that differ from the sale's.
+const TermsTries = 3
+
+// submit sends a purchase through the inventory and waits. If the sale has another version
+// of the item, the item is read again, and the purchase is sent with that version. It
+// returns the id of the earlier order if the request was a replay.
+func (s *Service) submit(ctx context.Context, p *order.Purchase, item *catalog.Item) (order.Placed, string, error) {
+	for try := 1; ; try++ {
+		t := order.Task{
+			ItemID: p.ItemID, UserID: p.UserID, Quantity: p.Quantity,
+			UnitPriceMinor: item.PriceMinor, Currency: item.Currency,
+			CreatedAt: s.Store.Now().UnixMilli(), IdempotencyKey: p.IdempotencyKey,
+		}
+		if p.Wait > 0 {
+			t.Origin = s.Waiters.Origin()
+		}
+		placed, replay, err := s.send(ctx, &t, item.Version, p.Wait)
+		var other *inventory.ItemVersionError
+		if !errors.As(err, &other) {
+			return placed, replay, err
+		}
+		if try == TermsTries {
+			return order.Placed{}, "", fmt.Errorf("%w: %w", inventory.ErrUnavailable, err)
+		}
+		if item.Version > other.Version {
+			// The sale has lost a change of the item, so it is loaded again. During a
+			// change nothing is sold, so no purchase is refused for its version then.
+			if err := s.Returns.Stock.Distrust(ctx, p.ItemID); err != nil {
+				return order.Placed{}, "", fmt.Errorf("%w: %w", inventory.ErrUnavailable, err)
+			}
+			continue
+		}
+		s.Items.Outdated(p.ItemID, other.Version)
+		if *item, err = s.Items.Item(ctx, p.ItemID); err != nil {
+			return order.Placed{}, "", fmt.Errorf("read item %s again: %w", p.ItemID, err)
+		}
+	}
+}
+
+// send sends a task for one version of the item; otherwise it is like submit.
+func (s *Service) send(ctx context.Context, t *order.Task, version int64, wait time.Duration) (order.Placed, string, error) {
+	id, err := uuid.NewV7()
+	if err != nil {
+		return order.Placed{}, "", fmt.Errorf("make order id: %w", err)
+	}
+	t.ID = id.String()
+	a := &attempt{ticket: ticket{settled: make(chan settlement, 3)}, waits: wait > 0}
+	a.request = inventory.Request{
+		ItemID: t.ItemID, Buyer: t.UserID, IdempotencyKey: t.IdempotencyKey, Quantity: t.Quantity,
+		OrderID: t.ID, Payload: t.Payload(), ItemVersion: version, Done: a.done,
+	}
+	if a.waits {
+		s.Waiters.add(t.ID, &a.ticket)
+		defer s.Waiters.remove(t.ID)
+	}
+	if err := s.Stock.Submit(&a.request); err != nil {
+		return order.Placed{}, "", err
+	}
+	if !a.waits {
+		// The inventory answers every request in bounded time, so this wait
+		// needs no timer of its own; only a client that goes away ends it sooner.
+		select {
+		case set := <-a.ticket.settled:
+			return order.Placed{Order: t.Queued()}, set.outcome.ReplayOf, set.outcome.Err
+		case <-ctx.Done():
+			return order.Placed{}, "", context.Cause(ctx)
+		}
+	}
+	faultpoint.Reach("order.waiting")
+	placed, replay, err := a.wait(ctx, t, wait)
+	if !errors.Is(err, errWaitSpent) {
+		return placed, replay, err
+	}
+	// The wait for the commit has ended. The purchase is accepted already, or its result
+	// will arrive soon.
+	a.late.Store(true)
+	if a.accepted.Load() {
+		return order.Placed{Order: t.Queued()}, "", nil
+	}
+	return a.wait(ctx, t, sendMargin)
+}
+
+// errWaitSpent says that no result arrived in time. If there is nothing more to wait for,
+// the caller gets it as ErrUnavailable.
+var errWaitSpent = fmt.Errorf("order: no answer in time: %w", inventory.ErrUnavailable)
+
+// wait waits for the next event.
+func (a *attempt) wait(ctx context.Context, t *order.Task, d time.Duration) (order.Placed, string, error) {
+	timer := takeTimer(d)
+	defer giveTimer(timer)
+	select {
+	case e := <-a.ticket.settled:
+		if e.commit {
+			return order.Placed{Order: e.notice.Apply(t.Queued()), Committed: true}, "", nil
+		}
+		return order.Placed{Order: t.Queued()}, e.outcome.ReplayOf, e.outcome.Err
+	case <-timer.C:
+		return order.Placed{}, "", errWaitSpent
+	case <-ctx.Done():
+		return order.Placed{}, "", context.Cause(ctx)
+	}
+}
+
+// done is called by the inventory. If the request waits for its commit, its acceptance does
+// not wake it: that would be a second wake-up for every order. A request whose wait has
+// ended sets late before it reads accepted, so one of the two sees the other's value.
+func (a *attempt) done(o inventory.Outcome) {
+	if a.waits && o.Err == nil && o.ReplayOf == "" {
+		a.accepted.Store(true)
+		if !a.late.Load() {
+			return
+		}
+	}
+	a.ticket.settled <- settlement{outcome: o}
+}
+
+// replayPollMin and replayPollMax bound the pauses between reads of an order of an earlier
+// request: this process gets no notice of its commit.
+const (
+	replayPollMin = 2 * time.Millisecond
+	replayPollMax = 100 * time.Millisecond
+)
+
+// replay returns the earlier order in its present state. It waits for the commit as long as
+// the first request would have. If the order is neither in the database nor in the queue,
+// Redis has lost a part of its data, and every repeat would fail; so the sale is dropped,
+// and its next load only has keys of existing orders. If a worker holds the order's only
+// copy, the repeat makes another order, and the database finds the first by its key when
+// both are committed.
+func (s *Service) replay(ctx context.Context, item, id string, wait time.Duration) (order.Placed, error) {
+	end := time.Now().Add(wait)
+	for d := replayPollMin; ; d = min(2*d, replayPollMax) {
+		o, err := s.Get(ctx, id)
+		if errors.Is(err, order.ErrNotFound) {
+			err = errors.Join(err, s.Returns.Stock.Distrust(ctx, item))
+		}
+		if err != nil {
+			return order.Placed{}, fmt.Errorf("%w: replay of order %s: %w", inventory.ErrUnavailable, id, err)
+		}
+		left := time.Until(end)
+		switch {
+		case o.Status != order.StatusQueued:
+			return order.Placed{Order: o, Committed: true, Replayed: true}, nil
+		case left <= 0 && s.Volatile:
+			return order.Placed{}, inventory.ErrUnavailable
+		case left <= 0:
+			return order.Placed{Order: o, Replayed: true}, nil
+		}
+		if !pause.For(ctx, min(d, left)) {
+			return order.Placed{}, context.Cause(ctx)
+		}
+	}
+}
+
+// Get reads an order: from the database, or from the queue while it waits there. Errors:
+// ErrNotFound; inventory.ErrStopped instead while the database is known to have lost
+// orders.
+func (s *Service) Get(ctx context.Context, id string) (order.Order, error) {
+	o, err := s.Store.Order(ctx, id)
+	if !errors.Is(err, order.ErrNotFound) {
+		return o, err
+	}
+	for _, q := range s.Tasks {
+		found, err := q.Get(ctx, id)
+		if err != nil {
+			return order.Order{}, fmt.Errorf("find order %s in the queue: %w: %w", id, inventory.ErrUnavailable, err)
+		}
+		if found[0].State == "" {
+			continue
+		}
+		t, err := order.ParseTask(id, found[0].Payload)
+		if err != nil {
+			// Its content is lost. The task becomes a dead letter, which operators see.
+			s.OnError(fmt.Errorf("read queued order %s: %w", id, err))
+			return order.Order{}, order.ErrNotFound
+		}
+		return t.Queued(), nil
+	}
+	// It may have been committed between the two reads.
+	o, err = s.Store.Order(ctx, id)
+	if errors.Is(err, order.ErrNotFound) && s.Store.HighWater().Any() {
+		err = fmt.Errorf("order %s may have been lost by the database: %w", id, inventory.ErrStopped)
+	}
+	return o, err
+}
+
+// timers are reused: otherwise every purchase would create one.
+var timers = sync.Pool{New: func() any { return time.NewTimer(time.Hour) }}
+
+func takeTimer(d time.Duration) *time.Timer {
+	t, ok := timers.Get().(*time.Timer)
+	if !ok {
+		return time.NewTimer(d)
+	}
+	t.Reset(d)
+	return t
+}
+
+func giveTimer(t *time.Timer) {
+	t.Stop() // since Go 1.23 nothing stale can be left in its channel
+	timers.Put(t)
+}

@@ -1,0 +1,166 @@
+package checkout
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/pause"
+	"flashsale/internal/subscription"
+	"flashsale/inventory"
+	"flashsale/order"
+	"flashsale/order/store"
+)
+
+// Waiters are the requests of one API process that wait for their order's
+// commit. Workers find the process by its origin, a random name made at start.
+type Waiters struct {
+	origin string
+	shards [waiterShards]waiterShard
+}
+
+const waiterShards = 64
+
+// listenPause is the pause before a subscription that has ended is tried again.
+const listenPause = 100 * time.Millisecond
+
+type waiterShard struct {
+	mu sync.Mutex
+	m  map[string]*ticket
+}
+
+// ticket is the wait of one request.
+type ticket struct {
+	// settled has capacity for every event of the wait: the purchase's result, a late
+	// acceptance, and the commit.
+	settled chan settlement
+}
+
+// settlement is an event that ends a wait.
+type settlement struct {
+	outcome inventory.Outcome
+	commit  bool
+	notice  order.Notice // the committed result
+}
+
+// NewWaiters returns an empty set with a fresh origin.
+func NewWaiters() *Waiters {
+	var b [8]byte
+	// crypto/rand.Read never returns an error; it ends the program instead.
+	_, _ = rand.Read(b[:])
+	w := &Waiters{origin: hex.EncodeToString(b[:])}
+	for i := range w.shards {
+		w.shards[i].m = make(map[string]*ticket)
+	}
+	return w
+}
+
+// Origin identifies this process to the workers.
+func (w *Waiters) Origin() string { return w.origin }
+
+// shard selects by the id's last bytes, which are random in a UUIDv7.
+func (w *Waiters) shard(id string) *waiterShard {
+	var h uint
+	for i := max(0, len(id)-4); i < len(id); i++ {
+		h = h*31 + uint(id[i])
+	}
+	return &w.shards[h%waiterShards]
+}
+
+func (w *Waiters) add(id string, t *ticket) {
+	s := w.shard(id)
+	s.mu.Lock()
+	s.m[id] = t
+	s.mu.Unlock()
+}
+
+func (w *Waiters) remove(id string) {
+	s := w.shard(id)
+	s.mu.Lock()
+	delete(s.m, id)
+	s.mu.Unlock()
+}
+
+// Settle notifies the waiting request, if it still waits.
+func (w *Waiters) Settle(n order.Notice) {
+	s := w.shard(n.ID)
+	s.mu.Lock()
+	t := s.m[n.ID]
+	delete(s.m, n.ID)
+	s.mu.Unlock()
+	if t != nil {
+		t.settled <- settlement{commit: true, notice: n}
+	}
+}
+
+// ids lists the orders that requests wait for. The API's limit of requests bounds their
+// number.
+func (w *Waiters) ids() []string {
+	var out []string
+	for i := range w.shards {
+		s := &w.shards[i]
+		s.mu.Lock()
+		for id := range s.m {
+			out = append(out, id)
+		}
+		s.mu.Unlock()
+	}
+	return out
+}
+
+// Listen receives the workers' messages until ctx ends. After each new subscription it
+// reads from the database what was committed before.
+func (w *Waiters) Listen(ctx context.Context, rdb redis.UniversalClient, store *store.Store, onError func(error)) error {
+	for {
+		err := w.listenOnce(ctx, rdb, store, onError)
+		if ctx.Err() != nil {
+			return nil //nolint:nilerr // the error is only that of the ended ctx
+		}
+		onError(fmt.Errorf("listen for commits: %w", err))
+		pause.For(ctx, listenPause)
+	}
+}
+
+// listenOnce subscribes and handles messages until the connection fails.
+func (w *Waiters) listenOnce(ctx context.Context, rdb redis.UniversalClient, store *store.Store, onError func(error)) error {
+	caughtUp := true
+	return subscription.Hear(ctx, rdb, func(msg any) {
+		switch m := msg.(type) {
+		case *redis.Subscription:
+			caughtUp = false
+		case *redis.Message:
+			if err := order.ParseNotices(m.Payload, w.Settle); err != nil {
+				onError(err)
+			}
+		}
+		if !caughtUp {
+			if err := w.catchUp(ctx, store); err != nil {
+				onError(err) // retried at the next message or ping
+			} else {
+				caughtUp = true
+			}
+		}
+	}, order.ChannelOf(w.origin))
+}
+
+// catchUp settles the orders whose message was published before the subscription.
+func (w *Waiters) catchUp(ctx context.Context, store *store.Store) error {
+	ids := w.ids()
+	for len(ids) > 0 {
+		n := min(len(ids), 256)
+		found, err := store.Settled(ctx, ids[:n])
+		if err != nil {
+			return fmt.Errorf("catch up on commits: %w", err)
+		}
+		for _, f := range found {
+			w.Settle(f)
+		}
+		ids = ids[n:]
+	}
+	return nil
+}

@@ -1,0 +1,135 @@
+package items
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"gorm.io/gorm"
+
+	"flashsale/inventory"
+	"flashsale/order"
+	"flashsale/order/schema"
+	"flashsale/order/store"
+)
+
+// errSame says that a change leaves every field as it is.
+var errSame = errors.New("order: nothing to change")
+
+// edit is one change of an item's row.
+type edit struct {
+	action string
+	by     order.By
+	match  order.Match
+	// apply writes the change into a copy of the row, or refuses it. It runs once on the
+	// row as read before the change, and again in the transaction.
+	apply func(r *schema.Item) error
+	// look runs first in the transaction; nil: nothing.
+	look func(tx *gorm.DB) error
+	// also writes what belongs to the change; nil: nothing.
+	also func(tx *gorm.DB, r *schema.Item) error
+	// note is added to the audit entry.
+	note map[string]any
+}
+
+// on returns the row after the change. Errors: ErrVersion, errSame, and the edit's own.
+func (e *edit) on(row schema.Item) (schema.Item, error) {
+	if !allows(e.match, row.Version) {
+		return row, order.ErrVersion
+	}
+	next := row
+	if err := e.apply(&next); err != nil {
+		return row, err
+	}
+	if next == row {
+		return row, errSame
+	}
+	return next, nil
+}
+
+// changeItem makes a change of an item, with its audit entry. An error wraps
+// inventory.ErrUnchanged if it is certain that nothing was changed. With errSame the row is
+// returned as it is.
+//
+// If ctx ends before the change has begun, nothing is changed: the item is not sold
+// meanwhile.
+func changeItem(ctx context.Context, s *store.Store, id string, e *edit) (schema.Item, error) {
+	var row schema.Item
+	committing := false
+	err := s.Changing(ctx, "change item "+id, func(tx *gorm.DB, _ int64) error {
+		committing = false
+		if e.look != nil {
+			if err := e.look(tx); err != nil {
+				return err
+			}
+		}
+		var err error
+		if row, err = store.ReadItem(tx, id); err != nil {
+			return err
+		}
+		next, err := e.on(row)
+		if err != nil {
+			return err
+		}
+		if err := writeChange(ctx, s, tx, e, &row, &next); err != nil {
+			return err
+		}
+		row, committing = next, true
+		return nil
+	})
+	switch {
+	case err == nil:
+		s.HighWater().Commit(map[string]int64{id: row.Revision})
+		s.HighWater().Note(ctx)
+		return row, nil
+	case committing:
+		return schema.Item{}, err
+	}
+	return row, fmt.Errorf("%w: %w", inventory.ErrUnchanged, err)
+}
+
+// changeable are the columns that a change may write.
+var changeable = []string{
+	"name", "description", "price_minor", "total", "per_user_limit", "opens_at", "closes_at",
+	"payment_window_seconds", "control", "version", "updated_at", "freed",
+}
+
+// writeChange writes the new row, its audit entry, and what belongs to the change.
+func writeChange(ctx context.Context, s *store.Store, tx *gorm.DB, e *edit, row, next *schema.Item) error {
+	now := s.Now()
+	next.Version, next.UpdatedAt, next.Freed = row.Version+1, order.ToMillis(now), false
+	res := tx.Model(&schema.Item{}).Where("id = ? AND version = ?", row.ID, row.Version).Select(changeable).Updates(next)
+	if res.Error != nil {
+		return res.Error
+	}
+	if res.RowsAffected != 1 {
+		return order.ErrVersion
+	}
+	if err := tx.Raw(store.BumpRevision, row.ID).Scan(&next.Revision).Error; err != nil {
+		return err
+	}
+	if e.also != nil {
+		if err := e.also(tx, next); err != nil {
+			return err
+		}
+	}
+	before, after := difference(row.Facts(), next.Facts())
+	for name, value := range e.note {
+		after[name] = value
+	}
+	return store.WriteAudit(ctx, tx.Statement.ConnPool, &store.AuditRow{
+		At: order.ToMillis(now), Actor: e.by.Actor, Action: e.action, ItemID: row.ID,
+		Before: store.FactsJSON(before), After: store.FactsJSON(after), RequestID: e.by.RequestID,
+	})
+}
+
+// difference returns the fields that differ, with both values.
+func difference(was, is map[string]any) (before, after map[string]any) {
+	before, after = make(map[string]any), make(map[string]any)
+	for name := range was {
+		if was[name] != is[name] {
+			before[name], after[name] = was[name], is[name]
+		}
+	}
+	return before, after
+}

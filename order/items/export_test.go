@@ -1,0 +1,16 @@
+package items
+
+import "flashsale/order"
+
+// What only the external tests of this package use.
+
+var (
+	ChangeItem   = changeItem
+	ErrRestocked = &errRestocked
+)
+
+// Edit returns the restock as a change of the item's row.
+func (r *Restock) Edit(id string, by order.By) *edit { return r.edit(id, by) }
+
+// WithoutNote removes what the audit shows beside the changed fields.
+func (e *edit) WithoutNote() { e.note = nil }

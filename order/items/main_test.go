@@ -1,0 +1,9 @@
+package items
+
+import (
+	"testing"
+
+	"flashsale/order/ordertest"
+)
+
+func TestMain(m *testing.M) { ordertest.Main(m) }

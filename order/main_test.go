@@ -1,5 +1,0 @@
-package order
-
-import "testing"
-
-func TestMain(m *testing.M) { runTests(m) }

@@ -1,0 +1,132 @@
+package payments
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math"
+
+	"gorm.io/gorm"
+
+	"flashsale/order"
+	"flashsale/order/store"
+	"flashsale/order/timeouts"
+)
+
+// statement returns the query of a filter, and its arguments.
+func statement(f order.PaymentFilter) (string, []any) {
+	before := f.Before
+	if before == 0 {
+		before = math.MaxInt64
+	}
+	args := []any{before, f.Limit + 1}
+	switch {
+	case f.NeedsRefund && f.Outcome == "":
+		return store.ListPaymentsOwed, args
+	case f.Outcome != "":
+		return store.ListPaymentsBy, append(args, string(f.Outcome))
+	}
+	return store.ListPayments, args
+}
+
+// Service lists received payments and records refunds.
+type Service struct{ Store *store.Store }
+
+// Payments reads a page of the recorded payments, newest first, and whether more follow.
+func (s *Service) Payments(ctx context.Context, f order.PaymentFilter) ([]order.PaymentRecord, bool, error) {
+	if f.NeedsRefund && (f.Outcome == order.PaymentAccepted || f.Outcome == order.PaymentRefunded) {
+		return nil, false, nil // such a payment needs no refund
+	}
+	var page []order.PaymentRecord
+	err := s.Store.ReadList(ctx, "list payments", func(db *gorm.DB) (err error) {
+		query, args := statement(f)
+		page, err = readPayments(db, query, args...)
+		return err
+	})
+	if err != nil {
+		return nil, false, err
+	}
+	more := len(page) > f.Limit
+	return page[:min(len(page), f.Limit)], more, nil
+}
+
+// OrderPayments reads the payments received for an order, oldest first.
+func (s *Service) OrderPayments(ctx context.Context, id string) ([]order.PaymentRecord, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
+	defer cancel()
+	list, err := readPayments(s.Store.Reader().WithContext(ctx), store.SelectPaymentsOf, id)
+	if err != nil {
+		return nil, store.Wrap("read payments", err)
+	}
+	return list, nil
+}
+
+func readPayments(db *gorm.DB, query string, args ...any) (list []order.PaymentRecord, err error) {
+	pool, err := db.DB()
+	if err != nil {
+		return nil, err
+	}
+	err = store.Each(db.Statement.Context, pool, query, args, func(rows *sql.Rows) error {
+		p, err := store.ScanPayment(rows)
+		list = append(list, p)
+		return err
+	})
+	return list, err
+}
+
+// ToRefund counts the amounts that are to be refunded, up to a limit.
+// Errors: ErrDatabase.
+func (s *Service) ToRefund(ctx context.Context, limit int) (n int, err error) {
+	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
+	defer cancel()
+	db, err := s.Store.Reader().DB()
+	if err == nil {
+		err = db.QueryRowContext(ctx, store.CountPaymentsToWatch, limit).Scan(&n)
+	}
+	if err != nil {
+		return 0, store.Wrap("count payments to refund", err)
+	}
+	return n, nil
+}
+
+// MarkRefunded records that a payment which paid no order was returned to the buyer. A
+// repeat gets the same answer.
+//
+// With ErrPaymentAccepted it also returns the payment. Other errors: ErrPaymentNotFound,
+// ErrDatabase.
+func (s *Service) MarkRefunded(ctx context.Context, id int64, by order.By) (p order.PaymentRecord, err error) {
+	marked := false
+	err = s.Store.Telling(ctx, fmt.Sprintf("refund payment %d", id), func(ctx context.Context, c store.Conn, box *store.Outbox) error {
+		n, err := store.Changed(c.ExecContext(ctx, store.RefundPayment, box.Now, id))
+		if err != nil {
+			return err
+		}
+		p, err = store.ScanPayment(c.QueryRowContext(ctx, store.SelectPaymentByID, id))
+		if errors.Is(err, sql.ErrNoRows) {
+			return order.ErrPaymentNotFound
+		}
+		if err != nil {
+			return fmt.Errorf("read payment: %w", err)
+		}
+		if marked = n == 1; !marked {
+			return nil
+		}
+		box.Touch(p.ItemID)
+		return store.WriteAudit(ctx, c, &store.AuditRow{
+			At: box.Now, Actor: by.Actor, Action: order.ActionPaymentRefund, ItemID: p.ItemID, OrderID: p.OrderID,
+			Before:    store.FactsJSON(map[string]any{"payment": id, "outcome": p.ReceivedAs}),
+			After:     store.FactsJSON(map[string]any{"payment": id, "outcome": p.Outcome}),
+			RequestID: by.RequestID,
+		})
+	})
+	switch {
+	case err != nil:
+		return order.PaymentRecord{}, err
+	case p.Outcome == order.PaymentAccepted:
+		return p, order.ErrPaymentAccepted
+	case marked:
+		s.Store.ReportPayment(order.PaymentRefunded)
+	}
+	return p, nil
+}

@@ -1,0 +1,29 @@
+package payments
+
+import (
+	"strings"
+	"testing"
+
+	"flashsale/order"
+	"flashsale/order/ordertest"
+	"flashsale/order/store/storetest"
+)
+
+// TestPaymentFilter_Plans: an index leads to each page of a list of payments.
+func TestPaymentFilter_Plans(t *testing.T) {
+	t.Parallel()
+	s := storetest.New(t)
+	for _, outcome := range append([]order.PaymentOutcome{""}, order.PaymentOutcomes...) {
+		for _, owed := range []bool{false, true} {
+			query, args := statement(order.PaymentFilter{Outcome: outcome, NeedsRefund: owed, Limit: 20})
+			want := "id<?)"
+			if outcome != "" {
+				want = "(outcome=? AND id<?)"
+			}
+			plan := ordertest.PlanOf(t, s, query, args)
+			if !strings.Contains(plan, want) || strings.Contains(plan, "SCAN") || strings.Contains(plan, "TEMP B-TREE") {
+				t.Errorf("plan of %s:\n%s\nwant %s", query, plan, want)
+			}
+		}
+	}
+}

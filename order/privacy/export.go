@@ -1,0 +1,200 @@
+package privacy
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"flashsale/inventory"
+	"flashsale/order"
+	"flashsale/order/store"
+	"flashsale/order/timeouts"
+)
+
+// BuyerRecords receives the data about a buyer, one kind after the other, in the order of
+// the fields. An error ends the export.
+type BuyerRecords struct {
+	// Orders are the rows, by id, with the idempotency keys that the buyer chose.
+	Orders func(order.Order) error
+	// Queued are accepted purchases that have no row yet, dead letters included.
+	Queued func(order.Order) error
+	// Holdings are the units that count towards the buyer's limits.
+	Holdings func(item string, quantity int64) error
+	Payments func(order.PaymentRecord) error
+	// Returns are units of closed orders that Redis has not confirmed as released.
+	Returns func(ReturnRecord) error
+	// Audit are the entries that name the buyer or one of the buyer's orders.
+	Audit func(order.AuditEntry) error
+}
+
+// ReturnRecord is a release of one closed order's units that is still pending.
+type ReturnRecord struct {
+	OrderID        string
+	ItemID         string
+	IdempotencyKey string
+	Quantity       int64
+	CreatedAt      time.Time
+}
+
+// exportPage is how many orders one query reads.
+const exportPage = 500
+
+const (
+	selectOrdersOfUser = `SELECT ` + store.OrderFields + ` FROM orders WHERE id IN (SELECT id FROM ` + store.BuyersOrders + ` WHERE id > ?2 ORDER BY id LIMIT ?3) ORDER BY id`
+	// The table's key starts with the item, so the query lists the buyer's items.
+	selectHoldings = `SELECT item_id, quantity FROM buyers
+		WHERE user_id = ?1 AND item_id IN (SELECT item_id FROM ` + store.BuyersOrders + `) ORDER BY item_id`
+	selectPaymentsOfUser = `SELECT ` + store.PaymentFields + ` FROM ` + store.BuyersOrders + ` b CROSS JOIN orders o ON o.id = b.id
+		CROSS JOIN payments p ON p.order_id = o.id ORDER BY p.id`
+	selectReturnsOfUser = `SELECT order_id, item_id, user_id, idempotency_key, quantity, created_at FROM releases
+		WHERE user_id = ?1 ORDER BY order_id`
+	selectAuditOfUser = `SELECT id, at, actor, action, item_id, order_id, before, after, request_id FROM audit
+		WHERE ` + auditNames + ` OR order_id <> '' AND order_id IN (SELECT id FROM ` + store.BuyersOrders + `) ORDER BY id`
+)
+
+// ExportBuyer reads all data about a buyer. The queue is read before the database, so an
+// order that moves between the two is not missed; one that was committed meanwhile is
+// exported as a row. Errors: those of to, ErrDatabase, inventory.ErrUnavailable.
+func (s *Service) ExportBuyer(ctx context.Context, user string, to BuyerRecords) error {
+	pending := make(map[string]order.Task)
+	for _, q := range s.Tasks {
+		err := q.Scan(ctx, func(id string, payload []byte) error {
+			if strings.HasPrefix(id, order.ExpiryPrefix) {
+				return nil
+			}
+			if t, err := order.ParseTask(id, payload); err == nil && t.UserID == user {
+				pending[id] = t
+			}
+			return nil // an unreadable task names no buyer
+		})
+		if err != nil {
+			return fmt.Errorf("find a buyer's queued orders: %w: %w", inventory.ErrUnavailable, err)
+		}
+	}
+	after := ""
+	for more := true; more; {
+		page, err := ordersOf(ctx, s.Store, user, after)
+		if err != nil {
+			return err
+		}
+		for i := range page {
+			after = page[i].ID
+			delete(pending, after)
+			if err := to.Orders(page[i]); err != nil {
+				return err
+			}
+		}
+		more = len(page) == exportPage
+	}
+	for _, id := range slices.Sorted(maps.Keys(pending)) {
+		t := pending[id]
+		if err := to.Queued(t.Queued()); err != nil {
+			return err
+		}
+	}
+	return exportRest(ctx, s.Store, user, to)
+}
+
+// ordersOf reads a page of a buyer's orders, those after an id.
+func ordersOf(ctx context.Context, s *store.Store, user, after string) (page []order.Order, err error) {
+	err = readRows(ctx, s, selectOrdersOfUser, []any{user, after, exportPage}, func(rows *sql.Rows) error {
+		o, err := store.ScanOrder(rows)
+		page = append(page, o)
+		return err
+	})
+	return page, err
+}
+
+// readRows reads the rows of a query about a buyer.
+func readRows(ctx context.Context, s *store.Store, query string, args []any, scan func(rows *sql.Rows) error) error {
+	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
+	defer cancel()
+	db, err := s.LongReader().DB()
+	if err == nil {
+		err = store.Each(ctx, db, query, args, scan)
+	}
+	if err != nil {
+		return store.Wrap("export a buyer's data", err)
+	}
+	return nil
+}
+
+// exportRest exports everything but the orders. It is little data, and is read before it is
+// passed on: a slow receiver must not hold a connection.
+func exportRest(ctx context.Context, s *store.Store, user string, to BuyerRecords) error {
+	if err := exportMoney(ctx, s, user, to); err != nil {
+		return err
+	}
+	var returns []ReturnRecord
+	err := readRows(ctx, s, selectReturnsOfUser, []any{user}, func(rows *sql.Rows) error {
+		var r ReturnRecord
+		var at int64
+		err := rows.Scan(&r.OrderID, &r.ItemID, new(string), &r.IdempotencyKey, &r.Quantity, &at)
+		r.CreatedAt = order.FromMillis(at)
+		returns = append(returns, r)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if err := handOn(returns, to.Returns); err != nil {
+		return err
+	}
+	var audit []order.AuditEntry
+	// The erasure's condition expects the name as its second parameter.
+	err = readRows(ctx, s, selectAuditOfUser, []any{user, user}, func(rows *sql.Rows) error {
+		var a order.AuditEntry
+		var at int64
+		err := rows.Scan(&a.ID, &at, &a.Actor, &a.Action, &a.ItemID, &a.OrderID, &a.Before, &a.After, &a.RequestID)
+		a.At = order.FromMillis(at)
+		audit = append(audit, a)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return handOn(audit, to.Audit)
+}
+
+func exportMoney(ctx context.Context, s *store.Store, user string, to BuyerRecords) error {
+	type holding struct {
+		item     string
+		quantity int64
+	}
+	var holdings []holding
+	err := readRows(ctx, s, selectHoldings, []any{user}, func(rows *sql.Rows) error {
+		var h holding
+		err := rows.Scan(&h.item, &h.quantity)
+		holdings = append(holdings, h)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if err := handOn(holdings, func(h holding) error { return to.Holdings(h.item, h.quantity) }); err != nil {
+		return err
+	}
+	var payments []order.PaymentRecord
+	err = readRows(ctx, s, selectPaymentsOfUser, []any{user}, func(rows *sql.Rows) error {
+		p, err := store.ScanPayment(rows)
+		payments = append(payments, p)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return handOn(payments, to.Payments)
+}
+
+func handOn[T any](records []T, to func(T) error) error {
+	for i := range records {
+		if err := to(records[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}

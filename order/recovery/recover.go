@@ -1,0 +1,540 @@
+package recovery
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/inventory"
+	"flashsale/order"
+	"flashsale/order/schema"
+	"flashsale/order/store"
+)
+
+// RecoverFrom is an operator's decision which side is right about a stopped sale.
+type RecoverFrom string
+
+const (
+	// RecoverFromRedis recreates in the database the orders that only Redis has.
+	RecoverFromRedis RecoverFrom = "redis"
+	// RecoverFromDatabase discards them.
+	RecoverFromDatabase RecoverFrom = "database"
+)
+
+// The actions of a recovery on an order.
+const (
+	recoverRecreated = "recreated" // only Redis had it; it is confirmed again
+	recoverCancelled = "cancelled" // Redis has released its units; the database had not
+	recoverDiscarded = "discarded" // only Redis had it; it is removed
+	recoverReopened  = "reopened"  // Redis had released its units; it holds them again
+	recoverUnread    = "unreadable"
+
+	// recoverPayWithin is the minimum time to pay that an unpaid order has after a
+	// recovery.
+	recoverPayWithin = 24 * time.Hour
+)
+
+// RecoveredOrder is an order about which the database and Redis differed. Its JSON is one
+// line of the list that a recovery writes.
+type RecoveredOrder struct {
+	ItemID         string    `json:"item_id"`
+	OrderID        string    `json:"order_id"`
+	UserID         string    `json:"user_id"`
+	IdempotencyKey string    `json:"idempotency_key"`
+	Quantity       int64     `json:"quantity"`
+	CreatedAt      time.Time `json:"created_at"` // from the order's id
+	Action         string    `json:"action"`     // recreated, cancelled, discarded, reopened or unreadable
+}
+
+// RecoveredItem is the result of the recovery of one item.
+type RecoveredItem struct {
+	ItemID    string
+	Recreated int // orders confirmed again; none with RecoverFromDatabase
+	Cancelled int // orders closed, because Redis has released their units
+	Discarded int // orders that only Redis had
+	Reopened  int // orders whose units Redis had released
+	Unread    int // records that cannot be parsed
+	// TotalBefore and TotalAfter are the item's total stock, which changes if the database
+	// has lost a restock.
+	TotalBefore, TotalAfter int64
+}
+
+// RecovererConfig configures a Recoverer. All fields are required.
+type RecovererConfig struct {
+	Store      *store.Store
+	Redis      redis.UniversalClient
+	Partitions int
+	Tasks      []order.Tasks // one per partition
+	HighWater  *store.HighWater
+	// List receives a line of JSON for every order about which the two differed. With
+	// RecoverFromDatabase it is the last record of the discarded orders.
+	List io.Writer
+	// Sync makes the lines written to List durable. It is called before a decision takes
+	// effect.
+	Sync func() error
+	By   order.By
+}
+
+// ErrDecided says that another recovery has decided about the item meanwhile.
+var ErrDecided = errors.New("order: another recovery has decided about the item")
+
+// Recoverer carries out the decision about stopped sales; see [HighWater]. It can run
+// beside the service: a stopped sale sells nothing, no process loads it, and its queued
+// orders wait. Each step can be repeated. The last one ends the stop, after which every
+// step fails.
+type Recoverer struct{ RecovererConfig }
+
+// NewRecoverer returns a Recoverer.
+func NewRecoverer(cfg RecovererConfig) *Recoverer { return &Recoverer{cfg} }
+
+// recoverPage bounds the orders of one transaction.
+const recoverPage = 500
+
+// Recover carries out a decision about these items, and calls done for each. With
+// RecoverFromDatabase it first raises the epoch, so that no process uses its earlier data
+// of a sale; all sales are loaded again then. If an item cannot be recovered, the others
+// still are.
+//
+// Errors: ErrDatabase, ErrDecided, inventory.ErrUnavailable, inventory.ErrIncomplete with
+// RecoverFromRedis, and those of List and Sync. A repeat continues where an error stopped
+// it.
+func (r *Recoverer) Recover(ctx context.Context, from RecoverFrom, items []store.Behind, done func(RecoveredItem)) error {
+	// The mark shows each step that the item is still undecided.
+	if err := r.Store.MarkBehind(ctx, items); err != nil {
+		return err
+	}
+	if from == RecoverFromDatabase && len(items) > 0 {
+		epoch, err := r.Store.Epoch(ctx)
+		if err != nil {
+			return err
+		}
+		if _, err := raiseEpochTo(ctx, r.Store, epoch, 0); err != nil {
+			return err
+		}
+	}
+	queued, err := r.queued(ctx, items)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, b := range items {
+		x := &itemRecovery{Recoverer: r, behind: b, from: from, queued: queued[b.ItemID], report: RecoveredItem{ItemID: b.ItemID}}
+		if err := x.run(ctx); err != nil {
+			errs = append(errs, fmt.Errorf("recover item %s: %w", b.ItemID, err))
+			if ctx.Err() != nil {
+				break
+			}
+			continue
+		}
+		done(x.report)
+	}
+	return errors.Join(errs...)
+}
+
+// queued reads the quantities of the tasks of these items by order, in one scan of each
+// partition's queue. Workers commit these orders.
+func (r *Recoverer) queued(ctx context.Context, items []store.Behind) (map[string]map[string]int64, error) {
+	queued := make(map[string]map[string]int64, len(items))
+	partitions := make(map[int]bool)
+	for _, b := range items {
+		queued[b.ItemID] = make(map[string]int64)
+		partitions[inventory.PartitionOf(b.ItemID, r.Partitions)] = true
+	}
+	for p := range partitions {
+		err := r.Tasks[p].Scan(ctx, func(id string, payload []byte) error {
+			if strings.HasPrefix(id, order.ExpiryPrefix) {
+				return nil
+			}
+			t, err := order.ParseTask(id, payload)
+			if of := queued[t.ItemID]; err == nil && of != nil {
+				of[t.ID] = t.Quantity
+			}
+			return nil // an unreadable task is not an order of these items
+		})
+		if err != nil {
+			return nil, fmt.Errorf("read queued orders: %w: %w", inventory.ErrUnavailable, err)
+		}
+	}
+	return queued, nil
+}
+
+// itemRecovery is the recovery of one item.
+type itemRecovery struct {
+	*Recoverer
+	behind store.Behind
+	from   RecoverFrom
+	queued map[string]int64 // quantities by order id
+	report RecoveredItem
+}
+
+func (x *itemRecovery) run(ctx context.Context) error {
+	// Check first: an incomplete record must not be mistaken for a complete one.
+	if _, _, err := inventory.StoppedSale(ctx, x.Redis, x.Partitions, x.behind.ItemID); err != nil && x.from == RecoverFromRedis {
+		return err
+	}
+	row, err := x.Store.Item(ctx, x.behind.ItemID)
+	if err != nil {
+		return err
+	}
+	x.report.TotalBefore = row.Total
+	if err := inventory.EachEntry(ctx, x.Redis, x.Partitions, row.ID, func(page []inventory.Entry) error {
+		return x.page(ctx, &row, page)
+	}); err != nil {
+		return err
+	}
+	if err := x.Sync(); err != nil {
+		return fmt.Errorf("write the list of orders: %w", err)
+	}
+	if err := x.extend(ctx, &row); err != nil {
+		return err
+	}
+	sale, whole, owed, err := x.redis(ctx)
+	if err != nil {
+		return err
+	}
+	if err := x.finish(ctx, sale, whole, owed); err != nil {
+		return err
+	}
+	return inventory.Resume(ctx, x.Redis, x.Partitions, row.ID)
+}
+
+// contradiction is an entry of Redis that the database contradicts.
+type contradiction struct {
+	entry inventory.Entry
+	row   bool // the order has a row
+}
+
+// page compares a page of the entries in Redis with the rows, and resolves the differences.
+func (x *itemRecovery) page(ctx context.Context, row *schema.Item, entries []inventory.Entry) error {
+	ids := make([]string, 0, len(entries))
+	for i := range entries {
+		if entries[i].OrderID == "" {
+			if err := x.list(&x.report.Unread, recoverUnread, &entries[i]); err != nil {
+				return err
+			}
+			continue
+		}
+		ids = append(ids, entries[i].OrderID)
+	}
+	holds, err := x.Store.Holding(ctx, ids)
+	if err != nil {
+		return err
+	}
+	var differ []contradiction
+	for i := range entries {
+		e := &entries[i]
+		held, known := holds[e.OrderID]
+		if e.Returned {
+			// A dead letter of a rejected order: its units were released.
+			delete(x.queued, e.OrderID)
+		}
+		_, queued := x.queued[e.OrderID]
+		switch {
+		case e.OrderID == "" || queued && !known:
+		case !known, e.Returned && held:
+			differ = append(differ, contradiction{*e, known})
+		}
+	}
+	for i := range differ {
+		if err := x.record(&differ[i]); err != nil {
+			return err
+		}
+	}
+	if x.from == RecoverFromDatabase || len(differ) == 0 {
+		return nil
+	}
+	// The list is durable before the changes are made, so a repeat lists the rest.
+	if err := x.Sync(); err != nil {
+		return fmt.Errorf("write the list of orders: %w", err)
+	}
+	return x.step(ctx, "recover orders of "+row.ID, func(ctx context.Context, c store.Conn, now int64) error {
+		for i := range differ {
+			if err := recoverOrder(ctx, c, row, &differ[i], now); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// step runs a transaction of the recovery. Errors: ErrDecided.
+func (x *itemRecovery) step(ctx context.Context, operation string, fn func(ctx context.Context, c store.Conn, now int64) error) error {
+	return x.Store.Transition(ctx, operation, func(ctx context.Context, c store.Conn, now int64) error {
+		var behind int64
+		if err := c.QueryRowContext(ctx, "SELECT behind FROM items WHERE id = ?1", x.behind.ItemID).Scan(&behind); err != nil {
+			return err
+		}
+		if behind == 0 {
+			return ErrDecided
+		}
+		return fn(ctx, c, now)
+	})
+}
+
+// record lists a difference with the action on it.
+func (x *itemRecovery) record(d *contradiction) error {
+	e := &d.entry
+	switch {
+	case x.from == RecoverFromRedis && e.Returned:
+		return x.list(&x.report.Cancelled, recoverCancelled, e)
+	case x.from == RecoverFromRedis:
+		return x.list(&x.report.Recreated, recoverRecreated, e)
+	case !d.row && e.Returned:
+		return nil // it held no units, so it is not listed
+	case !d.row:
+		return x.list(&x.report.Discarded, recoverDiscarded, e)
+	default:
+		return x.list(&x.report.Reopened, recoverReopened, e)
+	}
+}
+
+// list writes one line, and counts it.
+func (x *itemRecovery) list(count *int, action string, e *inventory.Entry) error {
+	*count++
+	line, err := json.Marshal(RecoveredOrder{
+		ItemID: x.behind.ItemID, OrderID: e.OrderID, UserID: e.Buyer, IdempotencyKey: e.IdempotencyKey, Quantity: e.Quantity,
+		CreatedAt: createdAt(e.OrderID), Action: action,
+	})
+	if err != nil {
+		return err
+	}
+	if _, err := x.List.Write(append(line, '\n')); err != nil {
+		return fmt.Errorf("write the list of orders: %w", err)
+	}
+	return nil
+}
+
+// createdAt is the time in an order's id, or the zero time.
+func createdAt(id string) time.Time {
+	u, err := uuid.Parse(id)
+	if err != nil || u.Version() != 7 {
+		return time.Time{}
+	}
+	seconds, nanos := u.Time().UnixTime()
+	return time.Unix(seconds, nanos).UTC().Truncate(time.Millisecond)
+}
+
+// recoverOrder makes the database agree with an entry of Redis. A repeat changes nothing,
+// and neither does an order that a worker has committed meanwhile.
+func recoverOrder(ctx context.Context, c store.Conn, row *schema.Item, d *contradiction, now int64) error {
+	e := &d.entry
+	status, closedAt, reason, expiresAt := order.StatusConfirmed, int64(0), "", int64(0)
+	switch {
+	case e.Returned:
+		status, closedAt, reason = order.StatusCancelled, now, order.ReasonRecovered
+	case row.PaymentWindowSeconds > 0:
+		expiresAt = now + row.PaymentWindowSeconds*1000
+	}
+	created := order.ToMillis(createdAt(e.OrderID))
+	if created == 0 {
+		created = now
+	}
+	n, err := store.Changed(c.ExecContext(ctx, recreateOrder, e.OrderID, row.ID, e.Buyer, e.Quantity, row.PriceMinor, row.Currency,
+		string(status), reason, e.IdempotencyKey, created, now, expiresAt, closedAt))
+	if err != nil {
+		return fmt.Errorf("recreate order %s: %w", e.OrderID, err)
+	}
+	units := e.Quantity
+	switch {
+	case n == 1 && !e.Returned:
+	case n == 0 && e.Returned:
+		if n, err = store.Changed(c.ExecContext(ctx, closeRecovered, now, e.OrderID)); err != nil {
+			return fmt.Errorf("close order %s: %w", e.OrderID, err)
+		}
+		units = -e.Quantity
+		if n == 0 {
+			return nil
+		}
+		if _, err := c.ExecContext(ctx, payLate, e.OrderID); err != nil {
+			return fmt.Errorf("payment of order %s: %w", e.OrderID, err)
+		}
+	default:
+		return nil
+	}
+	if _, err := c.ExecContext(ctx, recountItem, units, row.ID); err != nil {
+		return fmt.Errorf("count order %s: %w", e.OrderID, err)
+	}
+	if _, err := c.ExecContext(ctx, recountBuyer, row.ID, e.OrderID, units); err != nil {
+		return fmt.Errorf("count buyer of order %s: %w", e.OrderID, err)
+	}
+	return nil
+}
+
+// The statements of a recovery. Each can be repeated.
+const (
+	recreateOrder = `INSERT INTO orders (id, item_id, user_id, quantity, unit_price_minor, currency, status, reason, idempotency_key,
+		created_at, confirmed_at, expires_at, closed_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13) ON CONFLICT DO NOTHING`
+	closeRecovered = `UPDATE orders SET status = 'cancelled', reason = '` + order.ReasonRecovered + `', closed_at = ?1 WHERE id = ?2 AND ` + store.OrdersHold
+	// It is unknown whether the money was returned, so an operator must check it.
+	payLate = `UPDATE payments SET received_as = 'late', outcome = 'late' WHERE order_id = ?1 AND outcome = 'accepted'`
+	// The units were sold from a total whose increase the database may have lost, too.
+	recountItem = `UPDATE items SET sold = sold + ?1, total = MAX(total, sold + ?1) WHERE id = ?2`
+	// The buyer comes from the row: Redis may have the earlier name of a buyer who was
+	// erased after the backup.
+	recountBuyer = `INSERT INTO buyers (item_id, user_id, quantity) SELECT ?1, user_id, MAX(?3, 0) FROM orders WHERE id = ?2
+		ON CONFLICT (item_id, user_id) DO UPDATE SET quantity = MAX(quantity + ?3, 0)`
+	extendWindows = `UPDATE orders SET expires_at = MAX(expires_at, ?1) WHERE id IN (
+		SELECT id FROM orders WHERE item_id = ?2 AND id > ?3 ORDER BY id LIMIT ?4) AND status = 'confirmed' AND expires_at > 0`
+	lastOfPage   = `SELECT COALESCE(MAX(id), '') FROM (SELECT id FROM orders WHERE item_id = ?1 AND id > ?2 ORDER BY id LIMIT ?3)`
+	recoveredRow = `UPDATE items SET total = MAX(?1, sold), per_user_limit = ?2, opens_at = ?3, closes_at = ?4, control = ?5,
+		version = MAX(version, ?6) + 1, sequence = MAX(sequence, ?7), revision = MAX(revision, ?8) + 1, behind = 0, freed = 0, updated_at = ?9
+		WHERE id = ?10 RETURNING total, revision, total - initial - (SELECT COALESCE(SUM(quantity), 0) FROM stock_changes WHERE item_id = ?10)`
+	noteRecoveredStock = `INSERT INTO stock_changes (item_id, quantity, reason, actor, idempotency_key, total_after, at)
+		VALUES (?1, ?2, 'recovered from Redis', ?3, ?4, ?5, ?6)`
+)
+
+// extend gives the item's unpaid orders their payment window again, and at least a day:
+// payments since the backup are lost, and the payment provider must report them again
+// before an order may expire and its units are sold to another buyer.
+func (x *itemRecovery) extend(ctx context.Context, row *schema.Item) error {
+	if row.PaymentWindowSeconds == 0 {
+		return nil
+	}
+	within := max(row.PaymentWindowSeconds*1000, recoverPayWithin.Milliseconds())
+	for after := ""; ; {
+		var last string
+		err := x.step(ctx, "extend payment windows of "+row.ID, func(ctx context.Context, c store.Conn, now int64) error {
+			if err := c.QueryRowContext(ctx, lastOfPage, row.ID, after, recoverPage).Scan(&last); err != nil {
+				return err
+			}
+			_, err := c.ExecContext(ctx, extendWindows, now+within, row.ID, after, recoverPage)
+			return err
+		})
+		if err != nil || last == "" {
+			return err
+		}
+		after = last
+	}
+}
+
+// lookTries bounds the reads of a sale that keeps changing through releases.
+const lookTries = 100
+
+// redis reads the sale in Redis, and the units of closed orders that are not released there
+// yet. Releases do not take the item's lock, so it reads until none happened meanwhile.
+func (x *itemRecovery) redis(ctx context.Context) (sale inventory.Sale, whole bool, owed int64, err error) {
+	if x.from == RecoverFromDatabase {
+		sale, _, err = inventory.StoppedSale(ctx, x.Redis, x.Partitions, x.behind.ItemID)
+		if errors.Is(err, inventory.ErrIncomplete) {
+			err = nil // with this decision the data in Redis does not matter
+		}
+		return sale, false, 0, err
+	}
+	for range lookTries {
+		if sale, whole, err = inventory.StoppedSale(ctx, x.Redis, x.Partitions, x.behind.ItemID); err != nil {
+			return sale, false, 0, err
+		}
+		if owed, err = x.owed(ctx); err != nil {
+			return sale, false, 0, err
+		}
+		after, _, err := inventory.StoppedSale(ctx, x.Redis, x.Partitions, x.behind.ItemID)
+		if err != nil || after == sale {
+			return sale, whole, owed, err
+		}
+	}
+	return sale, false, 0, fmt.Errorf("units of %s keep being returned: %w", x.behind.ItemID, inventory.ErrUnavailable)
+}
+
+// owed counts the units of closed orders that are not released in Redis yet. The database
+// no longer counts them as sold, and Redis does not count them as left yet.
+func (x *itemRecovery) owed(ctx context.Context) (units int64, err error) {
+	db, err := x.Store.Reader().DB()
+	if err != nil {
+		return 0, err
+	}
+	list, err := store.ReadReturns(ctx, db, store.ReturnsOfItem, x.behind.ItemID)
+	if err != nil {
+		return 0, store.Wrap("read releases of "+x.behind.ItemID, err)
+	}
+	keys := make([]inventory.EntryKey, len(list))
+	for i := range list {
+		keys[i] = inventory.EntryKey{Buyer: list[i].UserID, IdempotencyKey: list[i].IdempotencyKey}
+	}
+	entries, err := inventory.Entries(ctx, x.Redis, x.Partitions, x.behind.ItemID, keys)
+	if err != nil {
+		return 0, err
+	}
+	for i := range entries {
+		if entries[i].Known && !entries[i].Returned {
+			units += list[i].Quantity
+		}
+	}
+	return units, nil
+}
+
+// finish makes the item's rows valid: it raises their revision above the one in Redis.
+func (x *itemRecovery) finish(ctx context.Context, sale inventory.Sale, whole bool, owed int64) error {
+	item := x.behind.ItemID
+	queued, err := x.uncommitted(ctx)
+	if err != nil {
+		return err
+	}
+	revisions := make(map[string]int64, 1)
+	err = x.step(ctx, "finish the recovery of "+item, func(ctx context.Context, c store.Conn, now int64) error {
+		var row schema.Item
+		err := c.QueryRowContext(ctx, "SELECT total, sold, per_user_limit, opens_at, closes_at, control, version FROM items WHERE id = ?1", item).
+			Scan(&row.Total, &row.Sold, &row.PerUserLimit, &row.OpensAt, &row.ClosesAt, &row.Control, &row.Version)
+		if err != nil {
+			return err
+		}
+		total := row.Total
+		if x.from == RecoverFromRedis && whole && sale.Version > row.Version {
+			// A restock or another change of the item was lost.
+			total = sale.Left + row.Sold + queued + owed
+			row.PerUserLimit, row.OpensAt, row.ClosesAt = sale.PerUserLimit, order.ToMillis(sale.OpensAt), order.ToMillis(sale.ClosesAt)
+			if sale.Control != "" {
+				row.Control = sale.Control
+			}
+		}
+		var revision, unexplained int64
+		err = c.QueryRowContext(ctx, recoveredRow, total, row.PerUserLimit, row.OpensAt, row.ClosesAt, row.Control,
+			sale.Version, sale.Sequence, x.behind.Redis, now, item).Scan(&x.report.TotalAfter, &revision, &unexplained)
+		if err != nil {
+			return err
+		}
+		revisions[item] = revision
+		if unexplained != 0 {
+			key := fmt.Sprintf("recover-%d", revision)
+			if _, err := c.ExecContext(ctx, noteRecoveredStock, item, unexplained, x.By.Actor, key, x.report.TotalAfter, now); err != nil {
+				return err
+			}
+		}
+		return store.WriteAudit(ctx, c, &store.AuditRow{At: now, Actor: x.By.Actor, Action: order.ActionItemRecover, ItemID: item, RequestID: x.By.RequestID,
+			After: store.FactsJSON(map[string]any{
+				"from": string(x.from), "recreated": x.report.Recreated, "cancelled": x.report.Cancelled,
+				"discarded": x.report.Discarded, "reopened": x.report.Reopened, "stock_total": x.report.TotalAfter,
+			})})
+	})
+	if err != nil {
+		return err
+	}
+	x.HighWater.Commit(revisions)
+	x.HighWater.Note(ctx)
+	return nil
+}
+
+// uncommitted sums the units of queued orders that have no row. They stay queued, because
+// the tasks of a stopped sale wait.
+func (x *itemRecovery) uncommitted(ctx context.Context) (units int64, err error) {
+	for ids := range slices.Chunk(slices.Collect(maps.Keys(x.queued)), recoverPage) {
+		rows, err := x.Store.Holding(ctx, ids)
+		if err != nil {
+			return 0, err
+		}
+		for _, id := range ids {
+			if _, committed := rows[id]; !committed {
+				units += x.queued[id]
+			}
+		}
+	}
+	return units, nil
+}

@@ -1,0 +1,482 @@
+package recovery
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
+	"flashsale/inventory"
+	"flashsale/order"
+	"flashsale/order/items"
+	"flashsale/order/ordertest"
+	"flashsale/order/privacy"
+	"flashsale/order/shoptest"
+	"flashsale/order/store"
+	"flashsale/order/store/storetest"
+	"flashsale/order/worker"
+	"flashsale/queue"
+)
+
+// backup copies the site's database.
+func backup(s *shoptest.Shop) string {
+	s.T.Helper()
+	path := filepath.Join(s.T.TempDir(), "backup.db")
+	if err := s.Store.Writer().Exec("VACUUM INTO ?", path).Error; err != nil {
+		s.T.Fatal(err)
+	}
+	return path
+}
+
+// restore puts the backup's data into the site's database, and returns the HighWater of a
+// process that starts on it.
+func restore(s *shoptest.Shop, path string) *store.HighWater {
+	s.T.Helper()
+	run := func(text string, args ...any) {
+		s.T.Helper()
+		if err := s.Store.Writer().Exec(text, args...).Error; err != nil {
+			s.T.Fatalf("%s: %v", text, err)
+		}
+	}
+	run("ATTACH ? AS backup", path)
+	// The orders first: a trigger updates the counts in their items' rows.
+	for _, table := range []string{"orders", "items", "buyers", "payments", "releases", "stock_changes", "audit", "meta"} {
+		run("DELETE FROM main." + table)
+		run("INSERT INTO main." + table + " SELECT * FROM backup." + table)
+	}
+	run("DETACH backup")
+	return s.HighWater()
+}
+
+// stops checks all items, and expects only the site's to be stopped.
+func stops(s *shoptest.Shop, h *store.HighWater) []store.Behind {
+	s.T.Helper()
+	stopped := shoptest.MustCheck(h, s.T)
+	if len(stopped) != 1 || stopped[0].ItemID != s.Item {
+		s.T.Fatalf("stopped %+v, want %s", stopped, s.Item)
+	}
+	return stopped
+}
+
+// recover decides about items; during is called when the list is synced.
+func recover(s *shoptest.Shop, h *store.HighWater, from RecoverFrom, items []store.Behind, during func() error) (RecoveredItem, map[string]int, error) {
+	s.T.Helper()
+	var list bytes.Buffer
+	if during == nil {
+		during = func() error { return nil }
+	}
+	var done RecoveredItem
+	err := NewRecoverer(RecovererConfig{
+		Store: s.Store, Redis: s.Rdb, Partitions: 1, Tasks: []order.Tasks{s.Queue}, HighWater: h, List: &list, Sync: during, By: order.By{Actor: "root"},
+	}).Recover(await.Context(s.T), from, items, func(i RecoveredItem) { done = i })
+	actions := make(map[string]int)
+	for line := range strings.Lines(list.String()) {
+		var o RecoveredOrder
+		if err := json.Unmarshal([]byte(line), &o); err != nil {
+			s.T.Fatalf("%s: %v", line, err)
+		}
+		actions[o.Action]++
+	}
+	return done, actions, err
+}
+
+// buys places purchases of new buyers, and returns the number of confirmed ones.
+func buys(s *shoptest.Shop, users ...string) (confirmed int) {
+	s.T.Helper()
+	for _, user := range users {
+		p, err := s.Service.Place(await.Context(s.T), s.Purchase(user, "k", 1, ordertest.Limit))
+		switch {
+		case err == nil && p.Order.Status == order.StatusConfirmed:
+			confirmed++
+		case err != nil && !errors.Is(err, inventory.ErrSoldOut):
+			s.T.Fatalf("%s buys: %v", user, err)
+		}
+	}
+	return confirmed
+}
+
+// resumes expects that no item is stopped, and that the database is consistent.
+func resumes(s *shoptest.Shop, h *store.HighWater) {
+	s.T.Helper()
+	if stopped := shoptest.MustCheck(h, s.T); len(stopped) != 0 {
+		s.T.Fatalf("stopped %+v after the decision", stopped)
+	}
+	row := ordertest.ItemOf(s.T, s.Store, s.Item)
+	var changes int64
+	if err := s.Store.Writer().Raw("SELECT COALESCE(SUM(quantity), 0) FROM stock_changes WHERE item_id = ?", s.Item).Scan(&changes).Error; err != nil {
+		s.T.Fatal(err)
+	}
+	if row.Initial+changes != row.Total {
+		s.T.Errorf("initial %d + changes %d is not the total %d", row.Initial, changes, row.Total)
+	}
+	ordertest.AuditStore(s.T, s.Store)
+}
+
+// TestHighWater_Sticks: neither commits after the restore nor a loss in Redis end the stop;
+// replacing the database with a newer file does.
+func TestHighWater_Sticks(t *testing.T) {
+	t.Parallel()
+	s := shoptest.New(t, redistest.Embedded(t), false, ordertest.NewItem("", 6, 1))
+	s.HighWater()
+	stop := s.Work()
+	first := s.MustPlace(s.Purchase("u1", "k", 1, ordertest.Limit))
+	old := backup(s)
+	s.MustPlace(s.Purchase("u2", "k", 1, ordertest.Limit))
+	s.Drained()
+	stop()
+	queued := s.MustPlace(s.Purchase("u3", "k", 1, 0))
+	newer := backup(s)
+	h := restore(s, old)
+	stops(s, h)
+	for _, reference := range []string{"psp-1", "psp-2", "psp-3"} {
+		// Only the first one pays, but each of them is committed.
+		if _, err := s.Service.Pay(await.Context(t), first.Order.ID, order.Payment{Reference: reference, AmountMinor: 1999, Currency: "EUR"}); err != nil && !errors.Is(err, order.ErrOrderFinal) {
+			t.Fatal(err)
+		}
+	}
+	stops(s, h)
+	stop = s.Work()
+	await.True(t, "the queued order to be snoozed", func() bool {
+		st, err := s.Queue.Stats(await.Context(t))
+		return err == nil && st.Ready+st.Leased == 0 && st.Delayed == 1
+	})
+	stop()
+	if _, err := s.Store.Order(await.Context(t), queued.Order.ID); !errors.Is(err, order.ErrNotFound) {
+		t.Errorf("the queued order of a stopped sale was committed (%v)", err)
+	}
+	stops(s, h)
+	if err := s.Rdb.FlushAll(await.Context(t)).Err(); err != nil {
+		t.Fatal(err)
+	}
+	stops(s, h)
+	if stopped := shoptest.MustCheck(restore(s, newer), t); len(stopped) != 0 {
+		t.Errorf("stopped %+v with the newer database back", stopped)
+	}
+}
+
+// TestHighWater_OtherDatabaseMeanwhile: another database on the same Redis does not remove
+// the marks of this one.
+func TestHighWater_OtherDatabaseMeanwhile(t *testing.T) {
+	t.Parallel()
+	s := shoptest.New(t, redistest.Embedded(t), false, ordertest.NewItem("", 3, 1))
+	s.HighWater()
+	stop := s.Work()
+	s.MustPlace(s.Purchase("u1", "k", 1, ordertest.Limit))
+	old := backup(s)
+	s.MustPlace(s.Purchase("u2", "k", 1, ordertest.Limit))
+	s.Drained()
+	stop()
+	other := storetest.New(t)
+	if err := other.Writer().Exec("UPDATE meta SET value = 'another' WHERE key = 'lineage'").Error; err != nil {
+		t.Fatal(err)
+	}
+	h, err := store.NewHighWater(await.Context(t), store.HighWaterConfig{Store: other, Redis: s.Rdb, Partitions: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	shoptest.MustCheck(h, t)
+	stops(s, restore(s, old))
+}
+
+// TestRecover_Twice: of two decisions about an item the second fails, and sells nothing.
+func TestRecover_Twice(t *testing.T) {
+	t.Parallel()
+	s := shoptest.New(t, redistest.Embedded(t), false, ordertest.NewItem("", 3, 1))
+	s.HighWater()
+	stop := s.Work()
+	s.MustPlace(s.Purchase("u1", "k", 1, ordertest.Limit))
+	old := backup(s)
+	s.MustPlace(s.Purchase("u2", "k", 1, ordertest.Limit))
+	s.MustPlace(s.Purchase("u3", "k", 1, ordertest.Limit))
+	s.Drained()
+	stop()
+	h := restore(s, old)
+	stopped := stops(s, h)
+	s.Work()
+	decided := false
+	_, _, err := recover(s, h, RecoverFromRedis, stopped, func() error {
+		if decided {
+			return nil
+		}
+		decided = true
+		if _, _, err := recover(s, h, RecoverFromDatabase, stopped, nil); err != nil {
+			t.Errorf("the other decision: %v", err)
+		}
+		shoptest.MustCheck(h, t)
+		if n := buys(s, "x", "y"); n != 2 {
+			t.Errorf("%d units are sold after the other decision, want 2", n)
+		}
+		return nil
+	})
+	if !errors.Is(err, ErrDecided) {
+		t.Errorf("the second decision: %v, want %v", err, ErrDecided)
+	}
+	if row := ordertest.ItemOf(t, s.Store, s.Item); row.Sold != 3 || row.Total != 3 {
+		t.Errorf("sold %d of %d, want 3 of 3", row.Sold, row.Total)
+	}
+	resumes(s, h)
+}
+
+// TestRecover_Interrupted: an interrupted recovery is finished by the next, and the units
+// and the changes of the total count once.
+func TestRecover_Interrupted(t *testing.T) {
+	t.Parallel()
+	s := shoptest.New(t, redistest.Embedded(t), false, ordertest.NewItem("", 2, 1))
+	s.HighWater()
+	stop := s.Work()
+	s.MustPlace(s.Purchase("u1", "k", 1, ordertest.Limit))
+	old := backup(s)
+	if _, _, err := s.Sales.Restock(await.Context(t), s.Item, items.Restock{Quantity: 4, Reason: "r", IdempotencyKey: "r1"}, order.By{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, user := range []string{"u2", "u3", "u4"} {
+		s.MustPlace(s.Purchase(user, "k", 1, ordertest.Limit))
+	}
+	s.Drained()
+	stop()
+	queued := s.MustPlace(s.Purchase("u5", "k", 1, 0))
+	h := restore(s, old)
+	broken := errors.New("the disk is full")
+	syncs := 0
+	_, _, err := recover(s, h, RecoverFromRedis, stops(s, h), func() error {
+		if syncs++; syncs == 2 { // after the first page
+			return broken
+		}
+		return nil
+	})
+	if !errors.Is(err, broken) {
+		t.Fatalf("the first recovery: %v, want %v", err, broken)
+	}
+	if rows := ordertest.AllRows(t, s.Store); len(rows) != 4 {
+		t.Fatalf("%d orders after the interrupted recovery, want 4", len(rows))
+	}
+	done, _, err := recover(s, h, RecoverFromRedis, stops(s, h), nil)
+	if err != nil || done.TotalAfter != 6 {
+		t.Fatalf("recovered %+v, %v, want a total of 6", done, err)
+	}
+	resumes(s, h)
+	s.Work()
+	if n := buys(s, "x", "y"); n != 1 {
+		t.Errorf("%d more units are sold, want 1 of 6", n)
+	}
+	await.True(t, "the queued order to be committed", func() bool {
+		o, err := s.Store.Order(await.Context(t), queued.Order.ID)
+		return err == nil && o.Status == order.StatusConfirmed
+	})
+	resumes(s, h)
+}
+
+// TestRecover_DeadLetter: the units of a dead letter whose order was rejected after the
+// backup are released, and count once.
+func TestRecover_DeadLetter(t *testing.T) {
+	t.Parallel()
+	s := shoptest.New(t, redistest.Embedded(t), false, ordertest.NewItem("", 3, 1))
+	s.HighWater()
+	ctx := await.Context(t)
+	s.MustPlace(s.Purchase("u1", "k", 1, 0))
+	f, err := s.Queue.Dequeue(ctx, 1)
+	if err != nil || len(f.Tasks) != 1 {
+		t.Fatal(f, err)
+	}
+	if _, err := s.Queue.Reject(ctx, queue.Rejection{Task: f.Tasks[0], Dead: true}); err != nil {
+		t.Fatal(err)
+	}
+	old := backup(s)
+	clock := storetest.SetClock(s.Store)
+	sweeper := worker.NewSweeper(s.Fulfiller, worker.SweeperConfig{Dead: []worker.DeadLetters{s.Queue}})
+	for _, ms := range []int64{worker.DeadLetterAfter.Milliseconds() + 1000, worker.SweepGrace.Milliseconds() + 1} {
+		clock.Add(ms)
+		if _, err := sweeper.Sweep(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, _, err := s.Sales.Restock(ctx, s.Item, items.Restock{Quantity: 1, Reason: "r", IdempotencyKey: "r1"}, order.By{}); err != nil {
+		t.Fatal(err)
+	}
+	h := restore(s, old)
+	done, actions, err := recover(s, h, RecoverFromRedis, stops(s, h), nil)
+	if err != nil || done.TotalAfter != 4 || actions[recoverCancelled] != 1 {
+		t.Fatalf("recovered %+v, %v, %v, want a total of 4 and one order cancelled", done, actions, err)
+	}
+	resumes(s, h)
+	s.Work()
+	if n := buys(s, "v1", "v2", "v3", "v4", "v5", "v6"); n != 4 {
+		t.Errorf("%d units are sold, want 4", n)
+	}
+}
+
+// TestRecover_PaidMeanwhile: a payment that arrives during the stop, for an order that was
+// cancelled after the backup, needs a refund afterwards.
+func TestRecover_PaidMeanwhile(t *testing.T) {
+	t.Parallel()
+	s := shoptest.New(t, redistest.Embedded(t), false, ordertest.Asking("", 2, 1, time.Minute))
+	s.HighWater()
+	stop := s.Work()
+	ctx := await.Context(t)
+	cancelled, kept := s.MustPlace(s.Purchase("u1", "k", 1, ordertest.Limit)), s.MustPlace(s.Purchase("u2", "k", 1, ordertest.Limit))
+	old := backup(s)
+	if _, err := s.Service.Cancel(ctx, cancelled.Order.ID, order.Canceller{UserID: "u1"}); err != nil {
+		t.Fatal(err)
+	}
+	s.MustPlace(s.Purchase("u3", "k", 1, ordertest.Limit))
+	s.Drained()
+	stop()
+	h := restore(s, old)
+	stopped := stops(s, h)
+	if _, err := s.Service.Pay(ctx, cancelled.Order.ID, order.Payment{Reference: "psp-1", AmountMinor: 1999, Currency: "EUR"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := recover(s, h, RecoverFromRedis, stopped, nil); err != nil {
+		t.Fatal(err)
+	}
+	resumes(s, h)
+	if o, err := s.Store.Order(ctx, cancelled.Order.ID); err != nil || o.Status != order.StatusCancelled || o.Reason != order.ReasonRecovered {
+		t.Errorf("the cancelled order is %s (%s), %v", o.Status, o.Reason, err)
+	}
+	var owed int64
+	if err := s.Store.Writer().Raw("SELECT COUNT(*) FROM payments WHERE order_id = ? AND "+store.PaymentsOwed, cancelled.Order.ID).Scan(&owed).Error; err != nil || owed != 1 {
+		t.Errorf("%d payments of the cancelled order need a refund, %v, want 1", owed, err)
+	}
+	o, err := s.Store.Order(ctx, kept.Order.ID)
+	if err != nil || o.ExpiresAt.Before(time.Now().Add(recoverPayWithin-time.Hour)) {
+		t.Errorf("an unpaid order expires at %v, %v, want it to have at least a day", o.ExpiresAt, err)
+	}
+}
+
+// TestRecover_Erased: an order was cancelled and its buyer erased after the backup. Redis
+// has the buyer's pseudonym, and the row the name; the units are subtracted from the row's
+// buyer.
+func TestRecover_Erased(t *testing.T) {
+	t.Parallel()
+	s := shoptest.New(t, redistest.Embedded(t), false, ordertest.Asking("", 2, 1, time.Minute))
+	s.HighWater()
+	stop := s.Work()
+	ctx := await.Context(t)
+	cancelled := s.MustPlace(s.Purchase("u1", "k", 1, ordertest.Limit))
+	s.Drained()
+	old := backup(s)
+	if _, err := s.Service.Cancel(ctx, cancelled.Order.ID, order.Canceller{UserID: "u1"}); err != nil {
+		t.Fatal(err)
+	}
+	erasing := privacy.Service{Store: s.Store, Tasks: []order.Tasks{s.Queue}, Queued: inventory.NewQueuedIndex(s.Rdb, s.Queue), Renamer: s.Stock}
+	if _, err := erasing.EraseBuyer(await.Context(t), "u1", privacy.Erasure{Actor: "root", Reason: "asked for"}); err != nil {
+		t.Fatal(err)
+	}
+	stop()
+	h := restore(s, old)
+	if _, _, err := recover(s, h, RecoverFromRedis, stops(s, h), nil); err != nil {
+		t.Fatal(err)
+	}
+	resumes(s, h)
+}
+
+// TestRecover_Incomplete: if Redis has lost a part of its data, the data is not used.
+func TestRecover_Incomplete(t *testing.T) {
+	t.Parallel()
+	s := shoptest.New(t, redistest.Embedded(t), false, ordertest.NewItem("", 3, 1))
+	s.HighWater()
+	stop := s.Work()
+	old := backup(s)
+	s.MustPlace(s.Purchase("u1", "k", 1, ordertest.Limit))
+	s.Drained()
+	stop()
+	// The state after a load that was killed after its first step.
+	ctx, key := await.Context(t), "fs:{p0}:"
+	if _, err := s.Rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
+		p.Del(ctx, key+"sale:"+s.Item, key+"idempotency:"+s.Item, key+"buyers:"+s.Item)
+		p.HSet(ctx, key+"sale:"+s.Item, "building", "x")
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	h := restore(s, old)
+	if _, _, err := recover(s, h, RecoverFromRedis, stops(s, h), nil); !errors.Is(err, inventory.ErrIncomplete) {
+		t.Errorf("from Redis: %v, want %v", err, inventory.ErrIncomplete)
+	}
+	if _, _, err := recover(s, h, RecoverFromDatabase, stops(s, h), nil); err != nil {
+		t.Errorf("from the database: %v", err)
+	}
+	resumes(s, h)
+}
+
+// TestRecover_Reopened: an item that had ended when the backup was made, and was reopened,
+// is removed from Redis after its next end.
+func TestRecover_Reopened(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := shoptest.New(t, rdb, false, ordertest.NewItem("", 10, 5))
+		h := s.HighWater()
+		stop := s.Work()
+		s.Exec("UPDATE items SET opens_at = ?, closes_at = ?, freed = 1 WHERE id = ?", time.Now().Add(-2*time.Hour).UnixMilli(), time.Now().Add(-time.Hour).UnixMilli(), s.Item)
+		backup := backup(s)
+		closes := time.Now().Add(time.Hour).Truncate(time.Millisecond)
+		if _, err := s.Sales.ChangeItem(await.Context(t), s.Item, items.ItemChange{ClosesAt: &closes}, order.By{Actor: "root"}); err != nil {
+			t.Fatal(err)
+		}
+		s.Load()
+		buys(s, "a", "b")
+		stop()
+		h.Note(await.Context(t))
+		h = restore(s, backup)
+		if _, _, err := recover(s, h, RecoverFromRedis, stops(s, h), nil); err != nil {
+			t.Fatal(err)
+		}
+		if row := ordertest.ItemOf(t, s.Store, s.Item); row.Freed || row.ClosesAt != closes.UnixMilli() {
+			t.Errorf("after it: freed %v, closes at %d, want %d", row.Freed, row.ClosesAt, closes.UnixMilli())
+		}
+	})
+}
+
+// TestSweeper_Buried_Stopped: a dead letter of a stopped sale may belong to an order that
+// was committed, and that the database has lost. It waits for the decision.
+func TestSweeper_Buried_Stopped(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := shoptest.New(t, rdb, false, ordertest.NewItem("", 3, 1))
+		h := s.HighWater()
+		ctx := await.Context(t)
+		old := backup(s)
+		p := s.MustPlace(s.Purchase("u1", "k", 1, 0))
+		f, err := s.Queue.Dequeue(ctx, 1)
+		if err != nil || len(f.Tasks) != 1 {
+			t.Fatal(f, err)
+		}
+		// It is committed, and the work after the commit has failed in every attempt.
+		storetest.MustCommit(t, s.Store, ordertest.MustParse(t, f.Tasks[0].ID, f.Tasks[0].Payload))
+		h.Note(ctx)
+		if _, err := s.Queue.Reject(ctx, queue.Rejection{Task: f.Tasks[0], Dead: true}); err != nil {
+			t.Fatal(err)
+		}
+		h = restore(s, old)
+		stopped := stops(s, h)
+		clock := storetest.SetClock(s.Store)
+		sweeper := worker.NewSweeper(s.Fulfiller, worker.SweeperConfig{Dead: []worker.DeadLetters{s.Queue}})
+		sweep := func() {
+			t.Helper()
+			clock.Add(worker.DeadLetterAfter.Milliseconds() + 1000)
+			if _, err := sweeper.Sweep(ctx); err != nil {
+				t.Fatal(err)
+			}
+		}
+		sweep()
+		if rows := ordertest.AllRows(t, s.Store); len(rows) != 0 {
+			t.Fatalf("the sweeper has decided about %+v", rows)
+		}
+		if _, _, err := recover(s, h, RecoverFromRedis, stopped, nil); err != nil {
+			t.Fatal(err)
+		}
+		resumes(s, h)
+		// The letter still belongs to a purchase that may be committed.
+		sweep()
+		if row := ordertest.AllRows(t, s.Store)[p.Order.ID]; row.Status == "" {
+			t.Error("the letter was not read after the decision")
+		}
+	})
+}

@@ -1,0 +1,159 @@
+package release
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/faultpoint"
+	"flashsale/inventory"
+	"flashsale/order/store"
+	"flashsale/order/timeouts"
+)
+
+// Releaser releases units to the live sales.
+type Releaser interface {
+	// Release returns the units of an item's orders to stock, once for each order however
+	// often it is called. It also returns the sale's sequence; see inventory.Release.
+	Release(ctx context.Context, item string, orders []inventory.Released) (status []inventory.ReleaseStatus, sequence int64, err error)
+	// Distrust drops an item's sale; its next purchase loads it from the database.
+	Distrust(ctx context.Context, item string) error
+	// Unload does so too, but does not disturb a running load.
+	Unload(ctx context.Context, item string) error
+}
+
+// Returns releases the units of closed orders to their sales. The database records a
+// release together with the order's change, and deletes the record once Redis has the units
+// back. So a process may die in between: another one repeats the release, and Redis
+// recognizes repeated releases by the order's id.
+type Returns struct {
+	store    *store.Store
+	Stock    Releaser
+	onReturn func(item string)
+	onError  func(error)
+}
+
+// NewReturns returns a Returns for items in that number of partitions. onReturn is called
+// after units of an item were released; a process that sells passes
+// [inventory.Inventory.Returned], others nil. onError receives the errors of releases that
+// are retried later.
+func NewReturns(store *store.Store, rdb redis.UniversalClient, partitions int, onReturn func(item string), onError func(error)) *Returns {
+	if onReturn == nil {
+		onReturn = func(string) {}
+	}
+	return &Returns{store: store, Stock: liveStock{store, rdb, partitions}, onReturn: onReturn, onError: onError}
+}
+
+// liveStock is the inventory's part in Redis, also for processes without an Inventory.
+type liveStock struct {
+	store      *store.Store
+	rdb        redis.UniversalClient
+	partitions int
+}
+
+func (l liveStock) Release(ctx context.Context, item string, orders []inventory.Released) ([]inventory.ReleaseStatus, int64, error) {
+	epoch, err := l.store.Epoch(ctx)
+	if err != nil {
+		return make([]inventory.ReleaseStatus, len(orders)), 0, err
+	}
+	return inventory.Release(ctx, l.rdb, l.partitions, epoch, item, orders)
+}
+
+func (l liveStock) Distrust(ctx context.Context, item string) error {
+	return inventory.Distrust(ctx, l.rdb, l.partitions, []string{item})
+}
+
+func (l liveStock) Unload(ctx context.Context, item string) error {
+	return inventory.Unload(ctx, l.rdb, l.partitions, item)
+}
+
+// Give releases the units of orders whose change is committed, and deletes the records of
+// those that are released. waiting are orders whose sale is not loaded: their records stay,
+// and the sweeper retries them after the sale's next load. failed has an error for each
+// order whose release failed.
+func (r *Returns) Give(ctx context.Context, owed []store.Returned) (waiting []store.Returned, failed map[string]error) {
+	if len(owed) == 0 {
+		return nil, nil
+	}
+	faultpoint.Reach("order.closed")
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeouts.Return)
+	defer cancel()
+	byItem := make(map[string][]store.Returned, 1)
+	for _, o := range owed {
+		byItem[o.ItemID] = append(byItem[o.ItemID], o)
+	}
+	failed = make(map[string]error)
+	var back []string
+	reached := make(map[string]int64, len(byItem)) // by item: its sale's sequence
+	for item, list := range byItem {
+		status, sequence, err := r.Ask(ctx, item, list)
+		reached[item] = sequence
+		if err != nil {
+			r.onError(fmt.Errorf("release units of %d orders: %w", len(list), err))
+		}
+		for i := range list {
+			switch {
+			case status[i] == inventory.ReleaseUnknown:
+				failed[list[i].OrderID] = errors.Join(ErrNotGiven, err)
+			case settles(status[i]):
+				back = append(back, list[i].OrderID)
+			default:
+				waiting = append(waiting, list[i])
+			}
+		}
+	}
+	faultpoint.Reach("order.released")
+	if err := forgetReturns(ctx, r.store, back, reached); err != nil {
+		r.onError(err) // the next attempt finds them released already
+	}
+	return waiting, failed
+}
+
+// ErrNotGiven says that it is unknown whether an order's units are released.
+var ErrNotGiven = errors.New("order: units not released")
+
+// settles reports whether an answer means that nothing remains to be done. After
+// ReleaseForeign the sale has been dropped, because Redis had another order or quantity
+// under the same key; its next load counts the order correctly.
+func settles(s inventory.ReleaseStatus) bool { return s.Settled() || s == inventory.ReleaseForeign }
+
+// Ask releases orders of one item. The statuses are valid even if there is an error.
+func (r *Returns) Ask(ctx context.Context, item string, list []store.Returned) ([]inventory.ReleaseStatus, int64, error) {
+	orders := make([]inventory.Released, len(list))
+	for i := range list {
+		o := &list[i]
+		orders[i] = inventory.Released{Buyer: o.UserID, IdempotencyKey: o.IdempotencyKey, OrderID: o.OrderID, Quantity: o.Quantity}
+	}
+	status, sequence, err := r.Stock.Release(ctx, item, orders)
+	r.onReturn(item)
+	for i := range status {
+		if status[i] != inventory.ReleaseForeign {
+			continue
+		}
+		r.onError(fmt.Errorf("order %s: its key belongs to another order in the sale of %s, which is dropped", list[i].OrderID, item))
+		if derr := r.Stock.Distrust(ctx, item); derr != nil {
+			err = errors.Join(err, derr)
+			status[i] = inventory.ReleaseUnknown
+		}
+	}
+	return status, sequence, err
+}
+
+// forgetReturns deletes the records of released orders, and records the sequences that
+// their sales have reached: a sale with a lower sequence has lost the releases.
+func forgetReturns(ctx context.Context, s *store.Store, ids []string, reached map[string]int64) error {
+	if len(ids) == 0 {
+		return nil
+	}
+	return s.Transition(ctx, fmt.Sprintf("forget %d returns", len(ids)), func(ctx context.Context, c store.Conn, _ int64) error {
+		for item, sequence := range reached {
+			if _, err := c.ExecContext(ctx, store.NoteSequence, sequence, item); err != nil {
+				return err
+			}
+		}
+		_, err := c.ExecContext(ctx, store.DeleteReturns, store.JsonList(ids...))
+		return err
+	})
+}

@@ -1,0 +1,495 @@
+package shoptest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/catalog"
+	"flashsale/internal/subscription"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
+	"flashsale/inventory"
+	"flashsale/lock"
+	"flashsale/order"
+	"flashsale/order/checkout"
+	"flashsale/order/items"
+	"flashsale/order/ordertest"
+	"flashsale/order/release"
+	"flashsale/order/sales"
+	"flashsale/order/store"
+	"flashsale/order/store/storetest"
+	"flashsale/order/worker"
+	"flashsale/queue"
+)
+
+// Shop is a complete system: a service, its inventory and queue, and workers that the test
+// starts.
+type Shop struct {
+	T         *testing.T
+	Rdb       *redis.Client
+	Store     *store.Store
+	Queue     *queue.Queue
+	Stock     *inventory.Inventory
+	Items     *catalog.Catalog
+	Waiters   *checkout.Waiters
+	Service   *checkout.Service
+	Sales     *items.Service
+	Fulfiller *worker.Fulfiller
+	Archive   *watchedArchive
+	Item      string
+
+	Mu     sync.Mutex
+	Errors []error
+}
+
+func (s *Shop) Heard(err error) {
+	if errors.Is(err, subscription.ErrSilent) {
+		return // the machine is too busy for a heartbeat in time
+	}
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
+	s.Errors = append(s.Errors, err)
+}
+
+// New builds the system as a process does, without a worker and with an item of the
+// given stock on sale.
+func New(t *testing.T, rdb *redis.Client, volatile bool, n order.NewItem) *Shop {
+	t.Helper()
+	s := NewWith(t, rdb, n, inventory.Config{})
+	s.Service.Volatile = volatile
+	return s
+}
+
+// NewWith is newSite with other settings of the inventory.
+func NewWith(t *testing.T, rdb *redis.Client, n order.NewItem, cfg inventory.Config) *Shop {
+	t.Helper()
+	return NewOn(t, ordertest.NewQueue(t, rdb, queue.Config{}), rdb, n, cfg)
+}
+
+// NewOn is newSiteWith with another queue.
+func NewOn(t *testing.T, q *queue.Queue, rdb *redis.Client, n order.NewItem, cfg inventory.Config) *Shop {
+	t.Helper()
+	s := &Shop{T: t, Rdb: rdb, Queue: q, Store: storetest.New(t), Waiters: checkout.NewWaiters(), Item: "item-" + ordertest.RandomName(t)}
+	locks, err := lock.New(rdb, ordertest.PatientLocks)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.End(locks.Close) })
+	source := &sales.Sales{Store: s.Store, Tasks: []order.Tasks{s.Queue}, Partition: func(string) int { return 0 }}
+	cfg.Patience, cfg.LookLimit, cfg.OnError = 20*time.Second, ordertest.Limit, s.Heard
+	s.Archive = &watchedArchive{Archive: sales.NewEndedSales(s.Store, inventory.NewQueuedIndex(rdb, q))}
+	cfg.Archive = s.Archive
+	cfg.MayLoad = func(ctx context.Context, items []string) (map[string]error, error) {
+		return s.Store.HighWater().MayLoad(ctx, items)
+	}
+	s.Stock, err = inventory.New(await.Context(t), rdb, locks, []*queue.Queue{s.Queue}, source, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.End(s.Stock.Close) })
+	s.Items, err = catalog.New(await.Context(t), s.Store, s.Stock, catalog.Config{OnError: s.Heard, LoadTimeout: ordertest.Limit})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.End(s.Items.Close) })
+	s.Service = checkout.NewService(checkout.Config{
+		Store: s.Store, Stock: s.Stock, Items: s.Items, Tasks: []order.Tasks{s.Queue}, Waiters: s.Waiters,
+		Returns: release.NewReturns(s.Store, rdb, 1, s.Stock.Returned, s.Heard), OnError: s.Heard,
+	})
+	s.Sales = &items.Service{Store: s.Store, Stock: s.Stock, Catalog: s.Items, OnError: s.Heard}
+	s.Fulfiller = worker.NewFulfiller(s.Store, rdb, s.Waiters, s.Heard)
+	n.ID = s.Item
+	if _, err := s.Sales.CreateItem(await.Context(t), n); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func (s *Shop) End(closer func(context.Context) error) {
+	ctx, cancel := context.WithTimeout(context.Background(), ordertest.Limit)
+	defer cancel()
+	if err := closer(ctx); err != nil {
+		s.T.Errorf("close: %v", err)
+	}
+}
+
+// Work starts a worker; stop ends it and waits, and may be called repeatedly.
+func (s *Shop) Work() (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- s.Fulfiller.Work(ctx, []*queue.Queue{s.Queue}, nil, queue.RunConfig{OnError: s.Heard})
+	}()
+	var once sync.Once
+	stop = func() {
+		once.Do(func() {
+			cancel()
+			select {
+			case err := <-ended:
+				if err != nil {
+					s.T.Errorf("worker: %v", err)
+				}
+			case <-time.After(ordertest.Limit):
+				s.T.Error("the worker did not stop")
+			}
+		})
+	}
+	s.T.Cleanup(stop)
+	return stop
+}
+
+// Purchase is one buyer's purchase of the site's item.
+func (s *Shop) Purchase(user, key string, quantity int64, wait time.Duration) order.Purchase {
+	return order.Purchase{ItemID: s.Item, UserID: user, IdempotencyKey: key, Quantity: quantity, Wait: wait}
+}
+
+func (s *Shop) MustPlace(p order.Purchase) order.Placed {
+	s.T.Helper()
+	placed, err := s.Service.Place(await.Context(s.T), p)
+	if err != nil {
+		s.T.Fatalf("place %+v: %v", p, err)
+	}
+	return placed
+}
+
+// Drained waits until every queued order has left the queue. Expiry tasks may remain.
+func (s *Shop) Drained() {
+	s.T.Helper()
+	await.True(s.T, "the queue to drain", func() bool {
+		delayed, err := s.Queue.List(await.Context(s.T), queue.StateDelayed, 0, 512)
+		if err != nil {
+			s.T.Fatal(err)
+		}
+		for _, info := range delayed {
+			if info.Type == order.PurchaseType {
+				return false
+			}
+		}
+		st, err := s.Queue.Stats(await.Context(s.T))
+		if err != nil {
+			s.T.Fatal(err)
+		}
+		return st.Ready+st.Leased == 0
+	})
+}
+
+// Load loads the sale, if it is not loaded.
+func (s *Shop) Load() {
+	s.T.Helper()
+	if err := s.Stock.Reload(await.Context(s.T), s.Item); err != nil {
+		s.T.Fatal(err)
+	}
+}
+
+// Shelf is a Releaser that records releases by order. It accepts an order only once, as the
+// script does.
+type Shelf struct {
+	mu       sync.Mutex
+	Units    map[string]int64
+	Calls    map[string]int
+	answer   inventory.ReleaseStatus // replaces its own answer, unless 0
+	err      error
+	Dropped  []string
+	DropFail error
+}
+
+func newShelf() *Shelf { return &Shelf{Units: map[string]int64{}, Calls: map[string]int{}} }
+
+func (s *Shelf) Release(_ context.Context, item string, orders []inventory.Released) ([]inventory.ReleaseStatus, int64, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	status := make([]inventory.ReleaseStatus, len(orders))
+	for i, o := range orders {
+		s.Calls[o.OrderID]++
+		switch {
+		case s.err != nil:
+		case s.answer != 0:
+			status[i] = s.answer
+		case s.Units[o.OrderID] > 0:
+			status[i] = inventory.ReleaseRepeated
+		default:
+			s.Units[o.OrderID] = o.Quantity
+			status[i] = inventory.ReleaseDone
+		}
+	}
+	return status, 0, s.err
+}
+
+func (s *Shelf) Distrust(_ context.Context, item string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.Dropped = append(s.Dropped, item)
+	return s.DropFail
+}
+
+func (s *Shelf) Unload(ctx context.Context, item string) error { return s.Distrust(ctx, item) }
+
+func (s *Shelf) Set(answer inventory.ReleaseStatus, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.answer, s.err = answer, err
+}
+
+// OnShelf returns a worker's Fulfiller that releases units to a shelf.
+func OnShelf(t *testing.T, s *store.Store) (*worker.Fulfiller, *Shelf) {
+	t.Helper()
+	f := worker.NewFulfiller(s, nil, nil, func(err error) { t.Logf("reported %v", err) })
+	sh := newShelf()
+	f.Returns.Stock = sh
+	return f, sh
+}
+
+// watchedArchive counts the reads for ended sales. Each is one statement.
+type watchedArchive struct {
+	inventory.Archive
+	EndedLooks, EntryLooks atomic.Int64
+	Gate                   chan struct{} // if not nil, the first read waits until it is closed
+}
+
+func (w *watchedArchive) Ended(ctx context.Context, item string) (bool, error) {
+	if w.EndedLooks.Add(1) == 1 && w.Gate != nil {
+		select {
+		case <-w.Gate:
+		case <-ctx.Done():
+			return false, context.Cause(ctx)
+		}
+	}
+	return w.Archive.Ended(ctx, item)
+}
+
+func (w *watchedArchive) Entries(ctx context.Context, item string, keys []inventory.EntryKey) ([]inventory.Entry, error) {
+	w.EntryLooks.Add(1)
+	return w.Archive.Entries(ctx, item, keys)
+}
+
+// SaleKeys are the keys of the site's sale in Redis.
+func (s *Shop) SaleKeys() []string {
+	return []string{"fs:{p0}:sale:" + s.Item, "fs:{p0}:idempotency:" + s.Item, "fs:{p0}:buyers:" + s.Item}
+}
+
+// Unloaded fails the test if Redis holds anything of the sale.
+func (s *Shop) Unloaded(after string) {
+	s.T.Helper()
+	if n, err := s.Rdb.Exists(await.Context(s.T), s.SaleKeys()...).Result(); err != nil || n != 0 {
+		s.T.Errorf("after %s Redis holds %d keys of the sale, %v", after, n, err)
+	}
+}
+
+// Endings are the ways in which a sale ends.
+var Endings = map[string]func(s *Shop){
+	"Closed": func(s *Shop) {
+		s.T.Helper()
+		if _, err := s.Sales.ControlItem(await.Context(s.T), s.Item, items.ItemControl{To: catalog.ControlClosed}, order.By{Actor: "admin"}); err != nil {
+			s.T.Fatal(err)
+		}
+	},
+	"Past": func(s *Shop) {
+		s.T.Helper()
+		now := time.Now().UnixMilli()
+		if err := s.Store.Writer().Exec("UPDATE items SET opens_at = ?, closes_at = ? WHERE id = ?", now-2000, now-1000, s.Item).Error; err != nil {
+			s.T.Fatal(err)
+		}
+	},
+}
+
+// Restock restocks the site's item.
+func (s *Shop) Restock(quantity int64, key string) (catalog.Item, bool, error) {
+	s.T.Helper()
+	type answer struct {
+		item     catalog.Item
+		replayed bool
+	}
+	a, err := ordertest.Insisted(s.T, func() (a answer, err error) {
+		a.item, a.replayed, err = s.Sales.Restock(await.Context(s.T), s.Item, items.Restock{Quantity: quantity, Reason: "test", IdempotencyKey: key}, ordertest.Root)
+		return a, err
+	})
+	return a.item, a.replayed, err
+}
+
+func (s *Shop) MustRestock(quantity int64, key string) catalog.Item {
+	s.T.Helper()
+	item, replayed, err := s.Restock(quantity, key)
+	if err != nil || replayed {
+		s.T.Fatalf("restock %d: replayed %v, %v", quantity, replayed, err)
+	}
+	return item
+}
+
+// Change changes the site's item.
+func (s *Shop) Change(c items.ItemChange) (catalog.Item, error) {
+	s.T.Helper()
+	return ordertest.Insisted(s.T, func() (catalog.Item, error) {
+		return s.Sales.ChangeItem(await.Context(s.T), s.Item, c, ordertest.Root)
+	})
+}
+
+func (s *Shop) MustChange(c items.ItemChange) catalog.Item {
+	s.T.Helper()
+	item, err := s.Change(c)
+	if err != nil {
+		s.T.Fatalf("change %+v: %v", c, err)
+	}
+	return item
+}
+
+func (s *Shop) Control(to catalog.Control, m order.Match) (catalog.Item, error) {
+	s.T.Helper()
+	return ordertest.Insisted(s.T, func() (catalog.Item, error) {
+		return s.Sales.ControlItem(await.Context(s.T), s.Item, items.ItemControl{To: to, Match: m}, ordertest.Root)
+	})
+}
+
+func (s *Shop) MustControl(to catalog.Control) catalog.Item {
+	s.T.Helper()
+	item, err := s.Control(to, nil)
+	if err != nil {
+		s.T.Fatalf("%s: %v", to, err)
+	}
+	return item
+}
+
+// Refused buys and expects an error.
+func (s *Shop) Refused(p order.Purchase, want error) {
+	s.T.Helper()
+	if placed, err := s.Service.Place(await.Context(s.T), p); !errors.Is(err, want) {
+		s.T.Errorf("%+v: %+v, %v, want %v", p, placed, err, want)
+	}
+}
+
+func (s *Shop) MustGet(id string) order.Order {
+	s.T.Helper()
+	o, err := s.Service.Get(await.Context(s.T), id)
+	if err != nil {
+		s.T.Fatalf("get order %s: %v", id, err)
+	}
+	return o
+}
+
+// MustPay buys units for a buyer and pays for them.
+func (s *Shop) MustPay(user, key string, quantity int64) order.Order {
+	s.T.Helper()
+	o := s.MustPlace(s.Purchase(user, key, quantity, ordertest.Long)).Order
+	o, err := s.Service.Pay(await.Context(s.T), o.ID, ordertest.Money("psp-"+o.ID, quantity))
+	if err != nil || o.Status != order.StatusPaid {
+		s.T.Fatalf("pay: %+v, %v", o, err)
+	}
+	return o
+}
+
+func MustSweep(t *testing.T, s *worker.Sweeper, want worker.Swept) {
+	t.Helper()
+	if got, err := s.Sweep(await.Context(t)); err != nil || got != want {
+		t.Errorf("sweep %+v, %v, want %+v", got, err, want)
+	}
+}
+
+// Kill makes dead letters of the ready tasks, and returns their number.
+func (s *Shop) Kill(reason string) int {
+	s.T.Helper()
+	f, err := s.Queue.Dequeue(await.Context(s.T), 100)
+	if err != nil {
+		s.T.Fatal(err)
+	}
+	for i := range f.Tasks {
+		status, err := s.Queue.Reject(await.Context(s.T), queue.Rejection{Task: f.Tasks[i], Dead: true, Reason: reason})
+		if err != nil || status[0] != queue.StatusOK {
+			s.T.Fatalf("reject: %v, %v", status, err)
+		}
+	}
+	return len(f.Tasks)
+}
+
+func (s *Shop) Backlog() *worker.Backlog {
+	return worker.NewBacklog(s.Store, s.Service.Returns, nil, worker.NamedQueue{Name: "first", Queue: s.Queue})
+}
+
+// HighWater returns a new one for a site, as that of another process.
+func (s *Shop) HighWater() *store.HighWater {
+	s.T.Helper()
+	h, err := store.NewHighWater(await.Context(s.T), store.HighWaterConfig{Store: s.Store, Redis: s.Rdb, Partitions: 1, OnError: s.Heard})
+	if err != nil {
+		s.T.Fatal(err)
+	}
+	return h
+}
+
+// MustCheck compares all items, and returns those that are stopped.
+func MustCheck(h *store.HighWater, t *testing.T) []store.Behind {
+	t.Helper()
+	if err := h.Check(await.Context(t)); err != nil {
+		t.Fatal(err)
+	}
+	return h.Stopped()
+}
+
+// RollBack sets an item's revision, as the restore of a backup does.
+func (s *Shop) RollBack(revision int64) {
+	s.T.Helper()
+	if err := s.Store.Writer().Exec("UPDATE items SET revision = ? WHERE id = ?", revision, s.Item).Error; err != nil {
+		s.T.Fatal(err)
+	}
+}
+
+// OnOwnEngine runs fn on its own engine of each kind, because a recovery reads all data in Redis.
+func OnOwnEngine(t *testing.T, fn func(t *testing.T, rdb *redis.Client)) {
+	t.Helper()
+	for name, start := range map[string]func() *redis.Client{
+		"embedded": func() *redis.Client { return redistest.Embedded(t) },
+		"redis": func() *redis.Client {
+			rdb := redis.NewClient(redistest.Options(redistest.Real(t).Addr()))
+			t.Cleanup(func() {
+				if err := rdb.Close(); err != nil {
+					t.Errorf("close: %v", err)
+				}
+			})
+			return rdb
+		},
+	} {
+		t.Run(name, func(t *testing.T) { fn(t, start()) })
+	}
+}
+
+// SaleKey is the key of the site's item in Redis.
+func (s *Shop) SaleKey(kind string) string { return "fs:{p0}:" + kind + ":" + s.Item }
+
+// RedisState returns all of Redis's data of the site's sale.
+func (s *Shop) RedisState() string {
+	s.T.Helper()
+	out := ""
+	for _, kind := range []string{"sale", "idempotency", "buyers"} {
+		all, err := s.Rdb.HGetAll(await.Context(s.T), s.SaleKey(kind)).Result()
+		if err != nil {
+			s.T.Fatal(err)
+		}
+		out += fmt.Sprintln(kind, all) // fmt sorts the keys
+	}
+	return out
+}
+
+func (s *Shop) Exec(text string, args ...any) {
+	s.T.Helper()
+	if err := s.Store.Writer().WithContext(await.Context(s.T)).Exec(text, args...).Error; err != nil {
+		s.T.Fatal(err)
+	}
+}
+
+func (s *Shop) Hset(kind string, values ...any) {
+	s.T.Helper()
+	if err := s.Rdb.HSet(await.Context(s.T), s.SaleKey(kind), values...).Err(); err != nil {
+		s.T.Fatal(err)
+	}
+}
+
+func (s *Shop) Hdel(kind string, fields ...string) {
+	s.T.Helper()
+	if err := s.Rdb.HDel(await.Context(s.T), s.SaleKey(kind), fields...).Err(); err != nil {
+		s.T.Fatal(err)
+	}
+}

@@ -1,0 +1,46 @@
+package store
+
+import (
+	"context"
+
+	"gorm.io/gorm"
+)
+
+// Checkup is the result of a check of the database.
+type Checkup struct {
+	// Damage are the faults that SQLite found in its file, at most ten.
+	Damage []string
+	// JournalMode should be "wal", in which readers and the writer do not block each other.
+	JournalMode string
+	// Partitions is the recorded number; 0 before the first start.
+	Partitions int
+	// Epoch is the number of the current build of the state in Redis.
+	Epoch int64
+}
+
+// Checkup reads the whole file for faults. That may take long: bound it with ctx. It writes
+// nothing. Errors: ErrDatabase, and the error for an empty database.
+func (s *Store) Checkup(ctx context.Context) (Checkup, error) {
+	var c Checkup
+	err := s.Snapshot(ctx, func(tx *gorm.DB) (err error) {
+		if err := tx.Raw("PRAGMA quick_check(10)").Scan(&c.Damage).Error; err != nil {
+			return Wrap("check database", err)
+		}
+		if len(c.Damage) == 1 && c.Damage[0] == "ok" {
+			c.Damage = nil
+		}
+		var modes []string
+		if err := tx.Raw("SELECT journal_mode FROM pragma_journal_mode").Scan(&modes).Error; err != nil {
+			return Wrap("read journal mode", err)
+		}
+		if len(modes) == 1 {
+			c.JournalMode = modes[0]
+		}
+		if c.Partitions, err = partitionsOf(tx); err != nil {
+			return err
+		}
+		c.Epoch, err = epochOf(tx)
+		return err
+	})
+	return c, err
+}

@@ -1,0 +1,311 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"flashsale/internal/faultpoint"
+	"flashsale/order"
+)
+
+// errUneven says that a batch cannot be committed whole: an order exists already, or a
+// condition refused one. The batch is then committed one by one.
+var errUneven = errors.New("order: batch must be committed one by one")
+
+// Commit inserts the rows of the tasks in one transaction. It first assumes that all are
+// new and allowed, which takes a handful of statements for any number of tasks, and the
+// constraints of the database check that. If one fails, the tasks are committed one by one
+// with the same statements.
+//
+// It is not cancelled with ctx: the outcome of a transaction that was cut off is unknown.
+// The database's busy timeout bounds it.
+func (s *Store) Commit(ctx context.Context, tasks []order.Task) (out []order.Outcome, err error) {
+	err = s.writer.batch(ctx, func(ctx context.Context, g *group) error {
+		err := g.savepoint(ctx, func() error {
+			return g.telling(ctx, func(box *Outbox) (err error) {
+				out, err = commitWhole(ctx, g, tasks, box)
+				return err
+			})
+		})
+		if errors.Is(err, errUneven) && !isLost(err) {
+			err = g.telling(ctx, func(box *Outbox) (err error) {
+				out, err = commitEach(ctx, g, tasks, box)
+				return err
+			})
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("commit %d orders: %w", len(tasks), err)
+	}
+	return out, nil
+}
+
+type soldKey struct{ item, user string }
+
+// commitWhole commits all tasks or none. Errors: errUneven.
+func commitWhole(ctx context.Context, c Conn, tasks []order.Task, box *Outbox) ([]order.Outcome, error) {
+	out := make([]order.Outcome, len(tasks))
+	units := make(map[string]sum, 4)
+	held := make(map[soldKey]int64, len(tasks))
+	for i := range tasks {
+		t := &tasks[i]
+		if t.Quantity <= 0 {
+			return nil, errUneven
+		}
+		units[t.ItemID] = units[t.ItemID].plus(t)
+		held[soldKey{t.ItemID, t.UserID}] += t.Quantity
+	}
+	of := make(map[string]terms, len(units))
+	for item, n := range units {
+		got, err := sell(ctx, c, item, n)
+		if err != nil {
+			return nil, err
+		}
+		of[item] = got
+		box.revised(item, got.Revision)
+	}
+	if err := addHolders(ctx, c, held, of); err != nil {
+		return nil, err
+	}
+	for i := range tasks {
+		out[i] = confirmed(box.Now, of[tasks[i].ItemID])
+	}
+	if err := insertTasks(ctx, c, tasks, out); err != nil {
+		return nil, err
+	}
+	box.tasks(tasks, out, of)
+	faultpoint.Reach("order.committing")
+	return out, nil
+}
+
+// insertTasks inserts the rows of confirmed orders. Errors: errUneven if one exists, by its
+// id or its key.
+func insertTasks(ctx context.Context, c Conn, tasks []order.Task, out []order.Outcome) error {
+	args := make([]any, 0, len(tasks)*orderColumns)
+	for i := range tasks {
+		t := &tasks[i]
+		args = append(args, t.ID, t.ItemID, t.UserID, t.Quantity, t.UnitPriceMinor, t.Currency,
+			t.IdempotencyKey, t.CreatedAt, out[i].ConfirmedAt, out[i].ExpiresAt)
+	}
+	written, err := insertConfirmed.Exec(ctx, c, args)
+	if err != nil {
+		return fmt.Errorf("insert orders: %w", err)
+	}
+	if written != int64(len(tasks)) {
+		return errUneven
+	}
+	return nil
+}
+
+// terms are the columns of an item's row that apply to its orders.
+type terms struct {
+	PerUserLimit         int64
+	PaymentWindowSeconds int64
+	Total                int64
+	SoldOut              bool  // this sale took the last unit
+	Revision             int64 // after this sale; see HighWater
+}
+
+func confirmed(now int64, t terms) order.Outcome {
+	o := order.Outcome{Status: order.StatusConfirmed, ConfirmedAt: now}
+	if t.PaymentWindowSeconds > 0 {
+		o.ExpiresAt = now + t.PaymentWindowSeconds*1000
+	}
+	return o
+}
+
+// sum is what a batch takes from one item.
+type sum struct {
+	units    int64
+	sequence int64 // the highest of its tasks
+}
+
+func (s sum) plus(t *order.Task) sum { return sum{s.units + t.Quantity, max(s.sequence, t.Sequence)} }
+
+// sell counts n units as sold, if the total allows it (P1).
+func sell(ctx context.Context, c Conn, item string, n sum) (terms, error) {
+	var t terms
+	err := c.QueryRowContext(ctx, sellUnits, n.units, item, n.sequence).Scan(&t.PerUserLimit, &t.PaymentWindowSeconds, &t.Total, &t.SoldOut, &t.Revision)
+	if errors.Is(err, sql.ErrNoRows) {
+		return terms{}, errUneven
+	}
+	if err != nil {
+		return terms{}, fmt.Errorf("sell %d of %s: %w", n.units, item, err)
+	}
+	return t, nil
+}
+
+// addHolders counts what each buyer holds, if the limit allows it (P5).
+func addHolders(ctx context.Context, c Conn, held map[soldKey]int64, of map[string]terms) error {
+	args := make([]any, 0, len(held)*buyerColumns)
+	for k, n := range held {
+		// A buyer's first row conflicts with no other, so the statement cannot check its
+		// quantity.
+		if n > of[k.item].PerUserLimit {
+			return errUneven
+		}
+		args = append(args, k.item, k.user, n)
+	}
+	written, err := addToBuyers.Exec(ctx, c, args)
+	if err != nil {
+		return fmt.Errorf("count buyers: %w", err)
+	}
+	if written != int64(len(held)) {
+		return errUneven
+	}
+	return nil
+}
+
+// commitEach commits the tasks one by one. An order that exists already is reported in its
+// present state; an order that a condition refuses is inserted as rejected, with the
+// reason.
+func commitEach(ctx context.Context, g *group, tasks []order.Task, box *Outbox) ([]order.Outcome, error) {
+	out := make([]order.Outcome, len(tasks))
+	for i := range tasks {
+		var err error
+		if out[i], err = commitOne(ctx, g, &tasks[i], box); err != nil {
+			return nil, fmt.Errorf("order %s: %w", tasks[i].ID, err)
+		}
+		// Also for orders that had rows before: their commit may not be recorded yet.
+		box.Touch(tasks[i].ItemID)
+	}
+	return out, nil
+}
+
+func commitOne(ctx context.Context, g *group, t *order.Task, box *Outbox) (order.Outcome, error) {
+	o, err := ReadOrder(ctx, g, t.ID)
+	if err == nil { // a redelivery: it was committed before
+		return order.Outcome{Status: o.Status, Reason: o.Reason, ConfirmedAt: order.ToMillis(o.ConfirmedAt), ExpiresAt: order.ToMillis(o.ExpiresAt), ClosedAt: order.ToMillis(o.ClosedAt)}, nil
+	}
+	if !errors.Is(err, order.ErrNotFound) {
+		return order.Outcome{}, err
+	}
+	var got terms
+	var out order.Outcome
+	var refusal refused
+	// The savepoint undoes only the statements of the refused order.
+	err = g.savepoint(ctx, func() (err error) {
+		if got, err = claim(ctx, g, t); err != nil {
+			return err
+		}
+		out = confirmed(box.Now, got)
+		return insertTasks(ctx, g, []order.Task{*t}, []order.Outcome{out})
+	})
+	switch {
+	case err == nil:
+		box.Task(t, out)
+		box.soldOut(t.ItemID, got)
+		box.revised(t.ItemID, got.Revision)
+		return out, nil
+	case !isLost(err) && errors.As(err, &refusal):
+		out = order.Outcome{Status: order.StatusRejected, Reason: string(refusal), ClosedAt: box.Now}
+		box.Task(t, out)
+		return out, InsertRejection(ctx, g, t, out)
+	default:
+		return order.Outcome{}, err
+	}
+}
+
+// InsertRejection inserts the row of a rejected order.
+func InsertRejection(ctx context.Context, c Conn, t *order.Task, o order.Outcome) error {
+	key := t.IdempotencyKey
+	taken, err := keyTaken(ctx, c, t)
+	if err != nil {
+		return err
+	}
+	if taken {
+		key = keptApart(t)
+	}
+	_, err = c.ExecContext(ctx, insertRejected, t.ID, t.ItemID, t.UserID, t.Quantity, t.UnitPriceMinor, t.Currency,
+		o.Reason, key, t.CreatedAt, o.ClosedAt)
+	if err != nil {
+		return fmt.Errorf("insert order: %w", err)
+	}
+	return nil
+}
+
+// keyTaken reports whether another order has the same idempotency key.
+func keyTaken(ctx context.Context, c Conn, t *order.Task) (taken bool, err error) {
+	if err := c.QueryRowContext(ctx, selectKeyTaken, t.UserID, t.ItemID, t.IdempotencyKey).Scan(&taken); err != nil {
+		return false, fmt.Errorf("find key: %w", err)
+	}
+	return taken, nil
+}
+
+// keptApart is the key stored for an order whose key another order has: it contains a
+// space, which no client's key can contain.
+func keptApart(t *order.Task) string { return t.IdempotencyKey + " " + t.ID }
+
+// refused is the reason for which a condition refuses one order.
+type refused string
+
+func (r refused) Error() string { return "order: refused: " + string(r) }
+
+// claim counts one order against the item's total and its buyer's limit. Errors: refused.
+func claim(ctx context.Context, c Conn, t *order.Task) (terms, error) {
+	taken, err := keyTaken(ctx, c, t)
+	if err != nil {
+		return terms{}, err
+	}
+	if taken {
+		return terms{}, refused(order.ReasonDuplicate)
+	}
+	got, err := sell(ctx, c, t.ItemID, sum{}.plus(t))
+	if errors.Is(err, errUneven) {
+		var known bool
+		if err := c.QueryRowContext(ctx, selectItemKnown, t.ItemID).Scan(&known); err != nil {
+			return terms{}, fmt.Errorf("find item: %w", err)
+		}
+		if !known {
+			return terms{}, refused(order.ReasonNoItem)
+		}
+		return terms{}, refused(order.ReasonSoldOut)
+	}
+	if err != nil {
+		return terms{}, err
+	}
+	held := map[soldKey]int64{{t.ItemID, t.UserID}: t.Quantity}
+	err = addHolders(ctx, c, held, map[string]terms{t.ItemID: got})
+	if errors.Is(err, errUneven) {
+		err = addUnderOldLimit(ctx, c, t, order.FromMillis(t.CreatedAt))
+	}
+	if errors.Is(err, errUneven) {
+		return terms{}, refused(order.ReasonUserLimit)
+	}
+	return got, err
+}
+
+// limitSince is the highest limit per buyer that the item has had since a time, if it was
+// changed after that time; otherwise 0.
+const limitSince = `SELECT COALESCE(MAX(json_extract(before, '$.per_user_limit')), 0) FROM audit
+	WHERE item_id = ?1 AND item_id <> '' AND action = '` + order.ActionItemChange + `' AND at >= ?2`
+
+// addToBuyer is addToBuyers for one buyer and an earlier limit of the item.
+const addToBuyer = `INSERT INTO buyers (item_id, user_id, quantity) VALUES (?1, ?2, ?3)
+	ON CONFLICT (item_id, user_id) DO UPDATE SET quantity = quantity + excluded.quantity
+	WHERE quantity + excluded.quantity <= ?4`
+
+// addUnderOldLimit counts an order that exceeds the present limit, if the limit was higher
+// when the order was accepted. The sale in Redis enforced the limit of that time, and an
+// accepted order is kept. Errors: errUneven.
+func addUnderOldLimit(ctx context.Context, c Conn, t *order.Task, accepted time.Time) error {
+	var limit int64
+	if err := c.QueryRowContext(ctx, limitSince, t.ItemID, order.ToMillis(accepted)).Scan(&limit); err != nil {
+		return fmt.Errorf("find an earlier limit: %w", err)
+	}
+	if t.Quantity > limit {
+		return errUneven
+	}
+	n, err := Changed(c.ExecContext(ctx, addToBuyer, t.ItemID, t.UserID, t.Quantity, limit))
+	if err != nil {
+		return fmt.Errorf("count buyer: %w", err)
+	}
+	if n != 1 {
+		return errUneven
+	}
+	return nil
+}

@@ -1,0 +1,456 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/inventory"
+	"flashsale/order/timeouts"
+)
+
+// Behind is an item whose database row is older than a revision that Redis has recorded.
+type Behind struct {
+	ItemID   string
+	Database int64 // the item's revision in the database
+	Redis    int64 // the highest committed revision that Redis has recorded
+}
+
+// revisionPage is how many items are compared at a time.
+const revisionPage = 500
+
+// HighWaterConfig configures a HighWater. All fields but the functions are required.
+type HighWaterConfig struct {
+	Store      *Store
+	Redis      redis.UniversalClient
+	Partitions int
+	// OnChange is called when the set of stopped items has changed, with all of them,
+	// ordered by id. Default: nothing.
+	OnChange func(stopped []Behind)
+	// OnError receives errors of background work. Default: they are dropped.
+	OnError func(error)
+}
+
+// HighWater detects that the database was restored from a backup, or has lost its last
+// transactions in another way, while Redis has not.
+//
+// Every transaction that changes an item, its orders or its payments increments the item's
+// revision, and once it is committed Redis records the revision as a high-water mark. The
+// marks are read before the database, so a database below a mark has lost committed data.
+// Queued and leased tasks do not matter here: their transactions have no revision yet.
+//
+// The item is then marked in the database too (items.behind), because later commits raise
+// its revision above the mark. It stays marked until an operator decides, or a newer file
+// replaces this one.
+//
+// The sales of such items are stopped. No process loads or repairs them from the database,
+// and none of their orders is cancelled or expires: the database lacks sold units and
+// payments. Queued orders wait, because the database would refuse them for the data that it
+// lost. [Recoverer] carries out the operator's decision.
+type HighWater struct {
+	HighWaterConfig
+	Lineage string // of the database
+	stopped atomic.Pointer[map[string]Behind]
+	// items is the number of items at the last full comparison.
+	items  atomic.Int64
+	nudged chan struct{}
+
+	mu      sync.Mutex
+	Pending map[string]int64 // committed revisions that are not recorded yet
+
+	checking sync.Mutex // held by a check; guards the fields below
+	after    string     // the last item of the previous page
+	counted  int64      // items of the pages since the first one
+	kept     time.Time  // when KeepRevisions was last called
+}
+
+// NewHighWater returns a HighWater that gets the store's committed revisions. Call it
+// before the store is used. Errors: ErrDatabase, inventory.ErrUnavailable.
+func NewHighWater(ctx context.Context, cfg HighWaterConfig) (*HighWater, error) {
+	if cfg.OnChange == nil {
+		cfg.OnChange = func([]Behind) {}
+	}
+	if cfg.OnError == nil {
+		cfg.OnError = func(error) {}
+	}
+	h := &HighWater{HighWaterConfig: cfg, nudged: make(chan struct{}, 1), Pending: make(map[string]int64)}
+	h.stopped.Store(&map[string]Behind{})
+	var err error
+	if h.Lineage, err = cfg.Store.lineage(ctx); err != nil {
+		return nil, err
+	}
+	cfg.Store.highWater = h
+	return h, nil
+}
+
+// Commit keeps a transaction's revisions until they are recorded.
+func (h *HighWater) Commit(revisions map[string]int64) {
+	if h == nil || len(revisions) == 0 {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for item, revision := range revisions {
+		h.Pending[item] = max(h.Pending[item], revision)
+	}
+}
+
+// Take removes and returns the revisions to record. If recording fails, the caller puts
+// them back with commit.
+func (h *HighWater) Take() map[string]int64 {
+	if h == nil {
+		return nil
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.Pending) == 0 {
+		return nil
+	}
+	revisions := h.Pending
+	h.Pending = make(map[string]int64)
+	return revisions
+}
+
+// Add adds the commands that record revisions to a pipeline.
+func (h *HighWater) Add(ctx context.Context, p redis.Pipeliner, revisions map[string]int64) {
+	if len(revisions) > 0 {
+		inventory.NoteRevisions(ctx, p, h.Partitions, h.Lineage, revisions)
+	}
+}
+
+// noteTimeout bounds the recording of revisions.
+const noteTimeout = time.Second
+
+// Note records committed revisions. After a failure, the next transaction or check records
+// them.
+func (h *HighWater) Note(ctx context.Context) {
+	revisions := h.Take()
+	if len(revisions) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), noteTimeout)
+	defer cancel()
+	_, err := h.Redis.Pipelined(ctx, func(p redis.Pipeliner) error {
+		h.Add(ctx, p, revisions)
+		return nil
+	})
+	if err != nil {
+		h.Commit(revisions)
+		h.OnError(fmt.Errorf("record committed revisions: %w", err))
+	}
+}
+
+// Stopped returns the stopped items, ordered by id.
+func (h *HighWater) Stopped() []Behind {
+	if h == nil {
+		return nil
+	}
+	items := *h.stopped.Load()
+	list := make([]Behind, 0, len(items))
+	for _, id := range slices.Sorted(maps.Keys(items)) {
+		list = append(list, items[id])
+	}
+	return list
+}
+
+// IsStopped reports whether an item is stopped.
+func (h *HighWater) IsStopped(item string) bool {
+	if h == nil {
+		return false
+	}
+	_, stopped := (*h.stopped.Load())[item]
+	return stopped
+}
+
+// StoppedList returns the ids of the stopped items as a JSON list.
+func (h *HighWater) StoppedList() string {
+	stopped := h.Stopped()
+	if len(stopped) == 0 {
+		return "[]"
+	}
+	ids := make([]string, len(stopped))
+	for i := range stopped {
+		ids[i] = stopped[i].ItemID
+	}
+	return JsonList(ids...)
+}
+
+// Any reports whether any item is stopped. If so, the database as a whole is old.
+func (h *HighWater) Any() bool { return h != nil && len(*h.stopped.Load()) > 0 }
+
+// All reports whether every item is stopped.
+func (h *HighWater) All() bool {
+	return h.Any() && int64(len(*h.stopped.Load())) >= h.items.Load()
+}
+
+// ErrDatabaseOld says that the database is older than the revisions in Redis.
+var ErrDatabaseOld = errors.New("order: the database is older than Redis")
+
+// Err returns an error that names the stopped items, or nil.
+func (h *HighWater) Err() error {
+	stopped := h.Stopped()
+	if len(stopped) == 0 {
+		return nil
+	}
+	b := stopped[0]
+	return fmt.Errorf("%w: %d sales are stopped, the first is %s (revision %d in the database, %d in Redis)",
+		ErrDatabaseOld, len(stopped), b.ItemID, b.Database, b.Redis)
+}
+
+// Nudge makes Run check all items soon. It does not block.
+func (h *HighWater) Nudge() {
+	select {
+	case h.nudged <- struct{}{}:
+	default:
+	}
+}
+
+// Run checks a page of items after every interval, and all of them after a nudge,
+// until ctx ends.
+func (h *HighWater) Run(ctx context.Context, every time.Duration) {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		all := false
+		select {
+		case <-tick.C:
+		case <-h.nudged:
+			all = true
+		case <-ctx.Done():
+			h.Note(ctx)
+			return
+		}
+		h.Note(ctx)
+		if err := h.check(ctx, all); err != nil && ctx.Err() == nil {
+			h.OnError(fmt.Errorf("compare revisions of Redis and the database: %w", err))
+		}
+	}
+}
+
+// Check compares all items, and stops the sales of those that are behind.
+// Errors: ErrDatabase, inventory.ErrUnavailable.
+func (h *HighWater) Check(ctx context.Context) error { return h.check(ctx, true) }
+
+func (h *HighWater) check(ctx context.Context, all bool) error {
+	h.checking.Lock()
+	defer h.checking.Unlock()
+	if time.Since(h.kept) > keepEvery {
+		if err := inventory.KeepRevisions(ctx, h.Redis, h.Partitions, h.Lineage); err != nil {
+			return err
+		}
+		h.kept = time.Now()
+	}
+	if all {
+		h.after, h.counted = "", 0
+	}
+	// Stopped items are checked every time, because a decision ends the stop.
+	looked := slices.Collect(maps.Keys(*h.stopped.Load()))
+	for {
+		ids, err := h.Store.ItemIDs(ctx, h.after, revisionPage)
+		if err != nil {
+			return err
+		}
+		looked = append(looked, ids...)
+		h.counted += int64(len(ids))
+		if len(ids) < revisionPage {
+			h.items.Store(h.counted)
+			h.after, h.counted = "", 0
+			break
+		}
+		h.after = ids[len(ids)-1]
+		if !all {
+			break
+		}
+	}
+	var found []Behind
+	for page := range slices.Chunk(looked, revisionPage) {
+		behind, err := h.Compare(ctx, page)
+		if err != nil {
+			return err
+		}
+		found = append(found, behind...)
+	}
+	return h.stop(ctx, found)
+}
+
+// keepEvery is how often KeepRevisions is called.
+const keepEvery = time.Hour
+
+// Compare reads the marks of items and then their rows. In between, the database can only
+// advance.
+func (h *HighWater) Compare(ctx context.Context, ids []string) ([]Behind, error) {
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	marks, err := inventory.Revisions(ctx, h.Redis, h.Partitions, h.Lineage, ids)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := h.Store.revisions(ctx, ids)
+	if err != nil {
+		return nil, err
+	}
+	var behind []Behind
+	for i, id := range ids {
+		if row, known := rows[id]; known && row.behindOf(marks[i]) {
+			behind = append(behind, Behind{id, row.Revision, max(marks[i], row.Behind)})
+		}
+	}
+	return behind, nil
+}
+
+// stop stops the sales in found, in this process, in the database and in Redis. found holds
+// all stopped items, as the earlier ones were checked again. A sale that is no longer
+// stopped is loaded by its next purchase. The caller holds checking.
+func (h *HighWater) stop(ctx context.Context, found []Behind) error {
+	was := *h.stopped.Load()
+	next := make(map[string]Behind, len(found))
+	changed := false
+	for _, b := range found {
+		next[b.ItemID] = b
+		_, known := was[b.ItemID]
+		changed = changed || !known
+	}
+	changed = changed || len(next) != len(was)
+	// First in this process, which cannot fail.
+	h.stopped.Store(&next)
+	if changed {
+		h.OnChange(h.Stopped())
+	}
+	if len(found) == 0 {
+		return nil
+	}
+	if err := inventory.Stop(ctx, h.Redis, h.Partitions, slices.Collect(maps.Keys(next))); err != nil {
+		return err
+	}
+	return h.Store.MarkBehind(ctx, found)
+}
+
+// FindBehind compares all items and changes nothing: it stops no sale and records no
+// revision. Errors: ErrDatabase, inventory.ErrUnavailable.
+func FindBehind(ctx context.Context, store *Store, rdb redis.UniversalClient, partitions int) ([]Behind, error) {
+	lineage, err := store.lineage(ctx)
+	if err != nil {
+		return nil, err
+	}
+	h := &HighWater{HighWaterConfig: HighWaterConfig{Store: store, Redis: rdb, Partitions: partitions}, Lineage: lineage}
+	var found []Behind
+	for after := ""; ; {
+		ids, err := store.ItemIDs(ctx, after, revisionPage)
+		if err != nil {
+			return nil, err
+		}
+		behind, err := h.Compare(ctx, ids)
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, behind...)
+		if len(ids) < revisionPage {
+			return found, nil
+		}
+		after = ids[len(ids)-1]
+	}
+}
+
+// MayLoad returns inventory.ErrStopped for each item whose sale must not be loaded, because
+// the database is older than Redis. It reads both. Errors: ErrDatabase,
+// inventory.ErrUnavailable.
+func (h *HighWater) MayLoad(ctx context.Context, items []string) (refused map[string]error, err error) {
+	if h == nil {
+		return nil, nil
+	}
+	behind, err := h.Compare(ctx, items)
+	if err != nil {
+		return nil, err
+	}
+	var unstopped []string
+	refused = make(map[string]error, len(behind))
+	for _, b := range behind {
+		refused[b.ItemID] = fmt.Errorf("item %s: revision %d in the database, %d in Redis: %w", b.ItemID, b.Database, b.Redis, inventory.ErrStopped)
+		if !h.IsStopped(b.ItemID) {
+			unstopped = append(unstopped, b.ItemID)
+		}
+	}
+	if len(unstopped) > 0 {
+		h.Nudge()
+		if err := inventory.Stop(ctx, h.Redis, h.Partitions, unstopped); err != nil {
+			return nil, err
+		}
+	}
+	return refused, nil
+}
+
+// lineage identifies this database and its backups.
+func (s *Store) lineage(ctx context.Context) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
+	defer cancel()
+	var value string
+	if err := s.read.WithContext(ctx).Raw("SELECT value FROM meta WHERE key = 'lineage'").Scan(&value).Error; err != nil {
+		return "", Wrap("read lineage", err)
+	}
+	return value, nil
+}
+
+// revisionRow is an item's revision in the database.
+type revisionRow struct {
+	ID       string
+	Revision int64
+	Behind   int64 // the mark that its revision was below; 0: none
+}
+
+// behindOf reports whether the revision is below the mark, or was below one before.
+func (r revisionRow) behindOf(mark int64) bool { return r.Behind > 0 || r.Revision < mark }
+
+// revisions reads the revisions of those items that exist.
+func (s *Store) revisions(ctx context.Context, ids []string) (map[string]revisionRow, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
+	defer cancel()
+	var rows []revisionRow
+	err := s.read.WithContext(ctx).Raw("SELECT id, revision, behind FROM items WHERE id IN (SELECT value FROM json_each(?))", JsonList(ids...)).Scan(&rows).Error
+	if err != nil {
+		return nil, Wrap("read revisions", err)
+	}
+	revisions := make(map[string]revisionRow, len(rows))
+	for _, r := range rows {
+		revisions[r.ID] = r
+	}
+	return revisions, nil
+}
+
+// MarkBehind marks items as behind, until a recovery removes the mark.
+func (s *Store) MarkBehind(ctx context.Context, items []Behind) error {
+	ids := make([]string, len(items))
+	for i := range items {
+		ids[i] = items[i].ItemID
+	}
+	rows, err := s.revisions(ctx, ids)
+	if err != nil {
+		return err
+	}
+	items = slices.DeleteFunc(slices.Clone(items), func(b Behind) bool { return rows[b.ItemID].Behind >= b.Redis })
+	if len(items) == 0 {
+		return nil
+	}
+	return s.Transition(ctx, fmt.Sprintf("mark %d items as behind", len(items)), func(ctx context.Context, c Conn, _ int64) error {
+		for _, b := range items {
+			// Unless an operator has decided meanwhile: that raised the revision above the
+			// mark.
+			if _, err := c.ExecContext(ctx, setBehind, b.Redis, b.ItemID); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+const setBehind = `UPDATE items SET behind = MAX(behind, ?1) WHERE id = ?2 AND (behind > 0 OR revision < ?1)`
+
+// BumpRevision increments an item's revision.
+const BumpRevision = `UPDATE items SET revision = revision + 1 WHERE id = ?1 RETURNING revision`

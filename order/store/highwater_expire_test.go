@@ -1,0 +1,46 @@
+package store
+
+import (
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/testing/await"
+	"flashsale/order"
+	"flashsale/order/ordertest"
+)
+
+// TestHighWater_Expiry: an unpaid order of a stopped sale does not expire, because the
+// database may have lost its payment.
+func TestHighWater_Expiry(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	n := ordertest.NewItem("i", 10, 5)
+	n.PaymentWindow = time.Second
+	mustInsert(t, s, n)
+	ctx := await.Context(t)
+	if _, err := s.Commit(ctx, []order.Task{ordertest.Bought("o1", "i", "u", "k", 1)}); err != nil {
+		t.Fatal(err)
+	}
+	WithClock(ordertest.ClockFunc(func() time.Time { return time.Now().Add(time.Hour) }))(s)
+	h := &HighWater{HighWaterConfig: HighWaterConfig{Partitions: 1}, Pending: make(map[string]int64)}
+	s.highWater = h
+	h.Redis = redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
+	h.OnError = func(error) {}
+	t.Cleanup(func() {
+		if err := h.Redis.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	h.stopped.Store(&map[string]Behind{"i": {"i", 1, 2}})
+	stand, owed, err := s.Expire(ctx, []string{"o1"})
+	if err != nil || len(owed) != 0 || stand["o1"].Status != order.StatusConfirmed || stand["o1"].In <= 0 {
+		t.Errorf("expiry of a stopped sale's order: %+v, %d returned, %v; want it confirmed, to be retried later", stand["o1"], len(owed), err)
+	}
+	h.stopped.Store(&map[string]Behind{})
+	stand, owed, err = s.Expire(ctx, []string{"o1"})
+	if err != nil || len(owed) != 1 || stand["o1"].Status != order.StatusExpired {
+		t.Errorf("expiry afterwards: %+v, %d returned, %v", stand["o1"], len(owed), err)
+	}
+}

@@ -1,0 +1,219 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"gorm.io/gorm"
+
+	"flashsale/internal/pause"
+	"flashsale/order/timeouts"
+)
+
+// SQLite appends commits to a write-ahead log and copies it into the database's file at a
+// checkpoint. By default it does that within a commit, which then takes 50 ms longer. Here
+// a separate connection does most of it concurrently with the commits, and only the pages
+// committed meanwhile are copied between two commits.
+//
+// After a checkpoint SQLite reuses the log from its start, but only at a moment when no
+// reader uses it. Reads that overlap without a gap leave no such moment, and the log grows.
+const (
+	// logPages is how many pages of 4 KiB must be in the log before a checkpoint begins.
+	// Orders of a sale change the same pages repeatedly: the longer the log, the more
+	// orders share one copy of such a page.
+	logPages = 7000
+	// logRest is how many pages may be left to copy between two commits.
+	logRest = 300
+	// logPasses bounds the consecutive concurrent checkpoints. Each copies the pages
+	// committed during the one before it.
+	logPasses = 5
+	// logPagesMax is the length at which SQLite itself makes a checkpoint within a commit,
+	// if no concurrent one has succeeded.
+	logPagesMax = 12_000
+	// logHigh is the length in bytes from which a commit waits up to a tenth of a second
+	// for running reads, so that the log can restart; reads that begin later do not prevent
+	// that.
+	logHigh = 48 << 20
+	// logStep is how much the log grows before the next attempt.
+	logStep = 2 << 20
+	// logPatience is the pause after a failed attempt, as a multiple of its duration.
+	// Otherwise a long read, such as the load of a large sale or a backup, would delay
+	// every few hundred orders.
+	logPatience = 20
+	// logLimit is the size in bytes to which a longer log is truncated.
+	logLimit = 64 << 20
+	// logRestTries bounds the attempts to copy the rest: a read that began before the last
+	// commit keeps SQLite from copying all of it.
+	logRestTries = 20
+	// logWait is how long, in milliseconds, emptying the log waits for reads.
+	logWait = 100
+)
+
+// logGuard keeps the log short.
+type logGuard struct {
+	pages int64    // logPages, except in tests
+	copy  *gorm.DB // the connection of concurrent checkpoints
+	// mu is held during a checkpoint that must not run concurrently with another one:
+	// SQLite refuses the second without waiting.
+	mu      sync.Mutex
+	copying atomic.Bool  // a concurrent checkpoint is running
+	rest    atomic.Int32 // how many attempts the writer has left to copy the rest
+	running sync.WaitGroup
+
+	high, step int64        // logHigh and logStep, except in tests
+	tried      atomic.Int64 // length at the last attempt; 0: the log has been short since
+	patience   int          // logPatience, except in tests
+	after      time.Time    // no attempt before; belongs to the writer's goroutine
+	owed       atomic.Bool  // the log contains erased data, and could not be emptied yet
+}
+
+// boundLog is called after each commit. It does not report errors: the log is unchanged
+// then, and the next commit uses the same disk.
+func (s *Store) boundLog(ctx context.Context) {
+	if s.log.due(s.file) && s.log.mu.TryLock() {
+		began := time.Now()
+		emptied, err := s.cutLog(ctx)
+		s.log.mu.Unlock()
+		if err != nil || !emptied {
+			now := time.Now()
+			s.log.after = now.Add(time.Duration(s.log.patience) * now.Sub(began))
+		}
+	}
+	s.checkpoint(ctx)
+}
+
+// due reports whether the log should be emptied, as far as readers allow.
+func (g *logGuard) due(file string) bool {
+	info, err := os.Stat(file + "-wal")
+	if err != nil {
+		return false
+	}
+	size, tried := info.Size(), g.tried.Load()
+	if size < g.high {
+		g.tried.Store(0)
+	}
+	switch {
+	case time.Now().Before(g.after):
+		return false
+	case size >= g.high && (size < tried || size >= tried+g.step):
+		g.tried.Store(size)
+		return true
+	default:
+		return g.owed.Load()
+	}
+}
+
+// EmptyLog empties the log, because it contains pages from before an erasure. A long read
+// prevents that; then later commits retry it.
+func (s *Store) EmptyLog(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeouts.Write)
+	defer cancel()
+	for {
+		began := time.Now()
+		s.log.mu.Lock()
+		emptied, err := s.cutLog(ctx)
+		s.log.mu.Unlock()
+		if err != nil || emptied {
+			return err
+		}
+		// A checkpoint of another process makes this one fail at once; it is over soon.
+		if time.Since(began) >= logWait*time.Millisecond || !pause.For(ctx, logWait*time.Millisecond) {
+			s.log.owed.Store(true)
+			return nil
+		}
+	}
+}
+
+// cutLog copies the log into the database's file and empties it, and reports whether it
+// succeeded. It waits only briefly for readers, because all writers wait for it. The caller
+// holds the guard's mutex.
+func (s *Store) cutLog(ctx context.Context) (emptied bool, err error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeouts.Write)
+	defer cancel()
+	db, err := s.write.DB()
+	if err != nil {
+		return false, err
+	}
+	c, err := db.Conn(ctx)
+	if err != nil {
+		return false, Wrap("empty the database's log", err)
+	}
+	defer func() {
+		// In every case: all writers share this connection.
+		_, rerr := c.ExecContext(context.WithoutCancel(ctx), fmt.Sprintf("PRAGMA busy_timeout = %d", lockWait))
+		err = errors.Join(err, rerr, c.Close())
+	}()
+	if _, err := c.ExecContext(ctx, fmt.Sprintf("PRAGMA busy_timeout = %d", logWait)); err != nil {
+		return false, Wrap("empty the database's log", err)
+	}
+	var busy, pages, copied sql.NullInt64
+	if err := c.QueryRowContext(ctx, "PRAGMA wal_checkpoint(TRUNCATE)").Scan(&busy, &pages, &copied); err != nil {
+		return false, Wrap("empty the database's log", err)
+	}
+	if busy.Int64 != 0 {
+		return false, nil
+	}
+	s.log.owed.Store(false)
+	return true, nil
+}
+
+// checkpoint starts a concurrent checkpoint when the log is long, and copies the rest once
+// that has ended. It runs between two commits.
+func (s *Store) checkpoint(ctx context.Context) {
+	g := &s.log
+	switch {
+	case g.copying.Load():
+	case g.rest.Load() > 0:
+		if left, err := checkpointed(ctx, s.write, "PASSIVE"); err == nil && left > 0 {
+			g.rest.Add(-1)
+		} else {
+			g.rest.Store(0)
+		}
+	default:
+		if left, err := checkpointed(ctx, s.write, "NOOP"); err != nil || left < g.pages {
+			return
+		}
+		g.copying.Store(true)
+		g.running.Go(func() {
+			defer g.copying.Store(false)
+			if s.copyLog(ctx) {
+				g.rest.Store(logRestTries)
+			}
+		})
+	}
+}
+
+// copyLog copies the log until only a short rest is left, and reports whether it has copied
+// anything.
+func (s *Store) copyLog(ctx context.Context) bool {
+	for range logPasses {
+		s.log.mu.Lock()
+		_, err := checkpointed(ctx, s.log.copy, "PASSIVE")
+		s.log.mu.Unlock()
+		if err != nil {
+			return false
+		}
+		if left, err := checkpointed(ctx, s.log.copy, "NOOP"); err != nil || left <= logRest {
+			return err == nil
+		}
+	}
+	return true
+}
+
+// checkpointed makes a checkpoint and returns how many pages of the log are not copied. It
+// is not an error if another connection is making a checkpoint.
+func checkpointed(ctx context.Context, db *gorm.DB, mode string) (left int64, err error) {
+	pool, err := db.DB()
+	if err != nil {
+		return 0, err
+	}
+	var busy, pages, copied sql.NullInt64
+	err = pool.QueryRowContext(ctx, "PRAGMA wal_checkpoint("+mode+")").Scan(&busy, &pages, &copied)
+	return pages.Int64 - copied.Int64, err
+}

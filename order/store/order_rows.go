@@ -1,0 +1,61 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+
+	"flashsale/order/timeouts"
+)
+
+const (
+	selectHolding = `SELECT id, ` + OrdersHold + ` FROM orders WHERE id IN (SELECT value FROM json_each(?1))`
+	// unitsOfBuyers sums the units that each buyer of a JSON list holds of an item. The
+	// CROSS JOIN makes SQLite scan the list and find each buyer by the index.
+	unitsOfBuyers = `SELECT o.user_id, SUM(o.quantity) FROM json_each(?1) j CROSS JOIN orders o
+	ON o.user_id = j.value AND o.item_id = ?2 AND ` + OrdersHold + ` GROUP BY o.user_id`
+)
+
+// Holding reads whether the orders with these ids hold their units. Orders without a row
+// are omitted.
+func (s *Store) Holding(ctx context.Context, ids []string) (map[string]bool, error) {
+	out := make(map[string]bool, len(ids))
+	err := s.eachRead(ctx, selectHolding, []any{JsonList(ids...)}, func(rows *sql.Rows) error {
+		var id string
+		var holds bool
+		err := rows.Scan(&id, &holds)
+		out[id] = holds
+		return err
+	})
+	if err != nil {
+		return nil, Wrap("read orders", err)
+	}
+	return out, nil
+}
+
+// BuyersUnits reads the units that each of these buyers holds of an item. Buyers without
+// units are omitted.
+func (s *Store) BuyersUnits(ctx context.Context, item string, buyers []string) (map[string]int64, error) {
+	out := make(map[string]int64, len(buyers))
+	err := s.eachRead(ctx, unitsOfBuyers, []any{JsonList(buyers...), item}, func(rows *sql.Rows) error {
+		var buyer string
+		var units int64
+		err := rows.Scan(&buyer, &units)
+		out[buyer] = units
+		return err
+	})
+	if err != nil {
+		return nil, Wrap("sum orders of buyers of "+item, err)
+	}
+	return out, nil
+}
+
+// eachRead calls scan for every row of one short query.
+func (s *Store) eachRead(ctx context.Context, query string, args []any, scan func(*sql.Rows) error) error {
+	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
+	defer cancel()
+	db, err := s.read.DB()
+	if err != nil {
+		return err
+	}
+	return Each(ctx, db, query, args, scan)
+}

@@ -1,0 +1,257 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"flashsale/order"
+	"flashsale/order/timeouts"
+)
+
+// Outbox collects the webhook events of one transaction. They are written in that
+// transaction, so the change and its events are committed together or not at all. The
+// transaction also decides which endpoints get them: an endpoint gets every change that is
+// committed after it was added.
+type Outbox struct {
+	Now    int64
+	wanted map[order.EventType]bool // nil: no endpoint is enabled
+	Events []Event
+	// revisions are those of the items that the transaction has changed; see HighWater. 0:
+	// something other than the units was changed, and the revision is still to be
+	// incremented.
+	revisions map[string]int64
+}
+
+// openOutbox reads which events the endpoints subscribe to. Without endpoints, that query
+// is the only cost of the outbox.
+func openOutbox(ctx context.Context, c Conn, now int64) (*Outbox, error) {
+	box := &Outbox{Now: now}
+	err := Each(ctx, c, selectWanted, nil, func(rows *sql.Rows) error {
+		var events string
+		if err := rows.Scan(&events); err != nil {
+			return err
+		}
+		if box.wanted == nil {
+			box.wanted = make(map[order.EventType]bool, len(order.EventTypes))
+		}
+		for _, kind := range strings.Fields(events) {
+			box.wanted[order.EventType(kind)] = true
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("find webhooks: %w", err)
+	}
+	return box, nil
+}
+
+// order adds an event of an order; data is called only if an endpoint subscribes to it.
+func (b *Outbox) order(kind order.EventType, data func() orderData) {
+	if b.wanted[kind] {
+		d := data()
+		b.Events = append(b.Events, Event{kind, d.ItemID, d.ID, d})
+	}
+}
+
+// tasks adds the events of committed purchases, and of the items that they sold out.
+func (b *Outbox) tasks(tasks []order.Task, out []order.Outcome, of map[string]terms) {
+	if b.wanted[order.EventConfirmed] {
+		b.Events = slices.Grow(b.Events, len(tasks))
+	}
+	for i := range tasks {
+		b.Task(&tasks[i], out[i])
+	}
+	for item, t := range of {
+		b.soldOut(item, t)
+	}
+}
+
+// Task adds the event of one committed purchase.
+func (b *Outbox) Task(t *order.Task, o order.Outcome) {
+	kind := order.EventConfirmed
+	if o.Status == order.StatusRejected {
+		kind = order.EventRejected
+	}
+	b.order(kind, func() orderData { return dataOfTask(t, o) })
+}
+
+// soldOut adds an event if a sale under these terms sold out the item.
+func (b *Outbox) soldOut(item string, t terms) {
+	if t.SoldOut && b.wanted[order.EventSoldOut] {
+		b.Events = append(b.Events, Event{order.EventSoldOut, item, "", soldOutData{item, t.Total}})
+	}
+}
+
+// payment adds the event of a payment.
+func (b *Outbox) payment(o *order.Order, id int64, p order.Payment, outcome order.PaymentOutcome) {
+	switch {
+	case outcome == order.PaymentAccepted:
+		b.order(order.EventPaid, func() orderData { return dataOf(o) })
+	case b.wanted[order.EventLate]:
+		b.Events = append(b.Events, Event{order.EventLate, o.ItemID, o.ID, paymentData{
+			id, p.Reference, p.AmountMinor, p.Currency, outcome, Stamp(b.Now), dataOf(o),
+		}})
+	}
+}
+
+// Closed adds the events of closed orders.
+func (b *Outbox) Closed(ctx context.Context, c Conn, kind order.EventType, orders []Returned) error {
+	if !b.wanted[kind] {
+		return nil
+	}
+	for i := range orders {
+		o, err := ReadOrder(ctx, c, orders[i].OrderID)
+		if err != nil {
+			return err
+		}
+		b.order(kind, func() orderData { return dataOf(&o) })
+	}
+	return nil
+}
+
+// write writes the events and their deliveries into the database.
+func (b *Outbox) write(ctx context.Context, c Conn) error {
+	before, err := b.WriteEvents(ctx, c)
+	if err != nil || len(b.Events) == 0 {
+		return err
+	}
+	if _, err := c.ExecContext(ctx, insertDeliveries, before); err != nil {
+		return fmt.Errorf("insert deliveries: %w", err)
+	}
+	return nil
+}
+
+// WriteEvents writes only the events, and returns the highest number before them.
+func (b *Outbox) WriteEvents(ctx context.Context, c Conn) (before int64, err error) {
+	if len(b.Events) == 0 {
+		return 0, nil
+	}
+	if err := c.QueryRowContext(ctx, selectLastEvent).Scan(&before); err != nil {
+		return 0, fmt.Errorf("find the last event: %w", err)
+	}
+	args := make([]any, 0, len(b.Events)*eventColumns)
+	for i := range b.Events {
+		e := &b.Events[i]
+		id, err := NewID(eventPrefix)
+		if err != nil {
+			return 0, err
+		}
+		body, err := e.body(b.Now)
+		if err != nil {
+			return 0, err
+		}
+		args = append(args, id, string(e.Kind), e.itemID, e.orderID, string(body), b.Now)
+	}
+	if _, err := insertEvents.Exec(ctx, c, args); err != nil {
+		return 0, fmt.Errorf("insert events: %w", err)
+	}
+	return before, nil
+}
+
+// Touch makes bump increment the revision of an item of which something other than the
+// units was changed.
+func (b *Outbox) Touch(item string) { b.revised(item, 0) }
+
+// revised records the revision of an item whose units were changed.
+func (b *Outbox) revised(item string, revision int64) {
+	if b.revisions == nil {
+		b.revisions = make(map[string]int64, 1)
+	}
+	b.revisions[item] = max(b.revisions[item], revision)
+}
+
+// add moves the contents of another outbox of the same transaction into this one.
+func (b *Outbox) add(other *Outbox) {
+	b.Events = append(b.Events, other.Events...)
+	for item, revision := range other.revisions {
+		b.revised(item, revision)
+	}
+}
+
+// bump increments the revisions that are still to be incremented, once for each item. Items
+// that do not exist are skipped.
+func (b *Outbox) bump(ctx context.Context, c Conn) error {
+	for item, revision := range b.revisions {
+		if revision > 0 {
+			continue
+		}
+		err := c.QueryRowContext(ctx, BumpRevision, item).Scan(&revision)
+		switch {
+		case errors.Is(err, sql.ErrNoRows):
+			delete(b.revisions, item)
+		case err != nil:
+			return fmt.Errorf("raise revision of item %s: %w", item, err)
+		default:
+			b.revisions[item] = revision
+		}
+	}
+	return nil
+}
+
+// Announce wakes the deliverer, once events are committed, and passes the revisions to
+// HighWater, whose next call of note records them.
+func (s *Store) Announce(b *Outbox) {
+	if b == nil {
+		return
+	}
+	s.highWater.Commit(b.revisions)
+	if len(b.Events) > 0 {
+		s.Wake()
+	}
+}
+
+// Wake wakes this process's deliverer, if it has one. It never blocks: one wake-up is
+// enough for any number of events.
+func (s *Store) Wake() {
+	select {
+	case s.Told <- struct{}{}:
+	default:
+	}
+}
+
+// Telling is transition for changes that have events. Its statements are few and find their
+// rows by an index, so they need no timeout.
+func (s *Store) Telling(ctx context.Context, operation string, fn func(ctx context.Context, c Conn, box *Outbox) error) error {
+	return s.tell(ctx, operation, &write{fn: func(ctx context.Context, g *group) error {
+		return g.telling(ctx, func(box *Outbox) error { return fn(ctx, g, box) })
+	}})
+}
+
+// tell makes a change, and returns once the revisions of its transaction are recorded. They
+// are recorded once for all changes of the transaction.
+func (s *Store) tell(ctx context.Context, operation string, own *write) error {
+	g, err := s.writer.change(ctx, own)
+	if err != nil {
+		return Wrap(operation, err)
+	}
+	g.noted.Do(func() { s.highWater.Note(ctx) })
+	return nil
+}
+
+const eventColumns = 6
+
+var insertEvents = newRowsStatement(eventColumns,
+	"INSERT INTO webhook_events (id, type, item_id, order_id, body, at)", "(?, ?, ?, ?, ?, ?)", "")
+
+// The statements of the outbox. A deleted endpoint is not enabled.
+const (
+	selectWanted    = `SELECT events FROM webhook_endpoints WHERE enabled = 1`
+	selectLastEvent = `SELECT COALESCE(MAX(seq), 0) FROM webhook_events`
+	// No other transaction writes, so all events after the last earlier one belong to this
+	// one.
+	insertDeliveries = `INSERT INTO webhook_deliveries (endpoint_id, event_seq, next_at)
+	SELECT e.id, v.seq, v.at FROM webhook_events v JOIN webhook_endpoints e
+		ON e.enabled = 1 AND instr(' ' || e.events || ' ', ' ' || v.type || ' ') > 0
+	WHERE v.seq > ?1`
+)
+
+// Repairing is telling with a timeout for its statements.
+func (s *Store) Repairing(ctx context.Context, operation string, fn func(ctx context.Context, c Conn, box *Outbox) error) error {
+	return s.tell(ctx, operation, within(timeouts.Write, func(ctx context.Context, g *group) error {
+		return g.telling(ctx, func(box *Outbox) error { return fn(ctx, g, box) })
+	}))
+}

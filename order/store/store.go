@@ -1,0 +1,497 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/mattn/go-sqlite3"
+	"gorm.io/driver/sqlite"
+	"gorm.io/gorm"
+	"gorm.io/gorm/logger"
+
+	"flashsale/catalog"
+	"flashsale/order"
+	"flashsale/order/schema"
+	"flashsale/order/timeouts"
+)
+
+// ErrDatabaseURL says that a database setting is invalid.
+var ErrDatabaseURL = errors.New("order: database must be sqlite:PATH")
+
+// ErrNotWritable says that the database's file or folder refuses writes: its
+// permissions deny them, or its file system is read-only.
+var ErrNotWritable = errors.New("order: database is not writable")
+
+// readers bounds the reading connections. SQLite in WAL mode lets them run beside the one
+// writer.
+const readers = 4
+
+// loaders bounds the sales that are loaded concurrently. Loads have their own connections,
+// because a load reads every order of its sale, and buyers must not wait for it.
+const loaders = 4
+
+// largeLoads bounds the concurrent loads that read many orders, so that small sales need
+// not wait for large ones. largeLoad is the number of sold units from which a load is
+// large.
+const (
+	largeLoads = 2
+	largeLoad  = 20_000
+)
+
+// longReaders bounds the connections for other long reads: exports, reconciliation, checks
+// of the file.
+const longReaders = 3
+
+// lockWait is how long a connection waits for another process's lock, in milliseconds.
+const lockWait = 5000
+
+// openWait is how long opening a database waits for another process's lock.
+const openWait = 100 * time.Millisecond
+
+// Store keeps items, orders and buyers in the database. SQLite allows one writer at a time,
+// so the store has one writing connection: writers queue in the process instead of failing
+// as busy in the database.
+type Store struct {
+	file   string   // path of the database
+	write  *gorm.DB // the writer's connection; migrations and tests use it, too
+	read   *gorm.DB
+	loads  *gorm.DB      // see loaders
+	long   *gorm.DB      // see longReaders
+	large  chan struct{} // has a slot for each large load
+	lists  *listPool
+	hot    prepared
+	writer *writer
+	log    logGuard
+	now    func() time.Time // see WithClock
+	Told   chan struct{}    // receives a token when events were committed; see announce
+
+	highWater *HighWater // nil: revisions are not recorded; see NewHighWater
+
+	itemNow func(item string) time.Time // nil: now; see WithClock
+
+	onPayment func(order.PaymentOutcome) // see WithPayments
+}
+
+// StoreOption sets an optional part of a Store.
+type StoreOption func(*Store)
+
+// OpenStore opens the database of a setting such as "sqlite:shop.db", and creates the file
+// and its folder if necessary. Only its owner can read a file created here. It does not
+// change the schema. Errors: ErrDatabaseURL, ErrNotWritable, and those of SQLite.
+func OpenStore(ctx context.Context, setting string, options ...StoreOption) (*Store, error) {
+	path, ok := strings.CutPrefix(setting, "sqlite:")
+	if !ok || path == "" {
+		return nil, fmt.Errorf("%w, not %q", ErrDatabaseURL, setting)
+	}
+	if err := createFile(path); err != nil {
+		return nil, err
+	}
+	write, err := OpenSQLite(path, WriteParams(), 1)
+	if err != nil {
+		return nil, err
+	}
+	if err := tryWrite(ctx, write); err != nil {
+		return nil, errors.Join(fmt.Errorf("database %s: %w", path, err), closeDB(write))
+	}
+	s := &Store{
+		file: path, write: write, large: make(chan struct{}, largeLoads), hot: make(prepared, len(hotTexts)),
+		lists: newListPool(), log: logGuard{pages: logPages, high: logHigh, step: logStep, patience: logPatience},
+		now: time.Now, Told: make(chan struct{}, 1), onPayment: func(order.PaymentOutcome) {},
+	}
+	for _, set := range options {
+		set(s)
+	}
+	for _, pool := range []struct {
+		db    **gorm.DB
+		conns int
+	}{{&s.read, readers}, {&s.loads, loaders}, {&s.long, longReaders}, {&s.lists.db, maxLists}, {&s.log.copy, 1}} {
+		if *pool.db, err = OpenSQLite(path, url.Values{"_query_only": {"true"}}, pool.conns); err != nil {
+			return nil, errors.Join(err, s.Close())
+		}
+	}
+	s.writer = newWriter(s)
+	return s, nil
+}
+
+// createFile makes sure that the file exists and can be opened for writing. SQLite opens a
+// file that refuses writes read-only, without an error. SQLite creates the files beside the
+// database with the mode of the database.
+func createFile(path string) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
+		return fmt.Errorf("create the database's folder: %w", notWritable(err))
+	}
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return fmt.Errorf("open database: %w", notWritable(err))
+	}
+	return f.Close()
+}
+
+// notWritable wraps an error of the operating system or of SQLite with ErrNotWritable if it
+// has that cause.
+func notWritable(err error) error {
+	var se sqlite3.Error
+	sqlite := errors.As(err, &se) && (se.Code == sqlite3.ErrReadonly || se.Code == sqlite3.ErrCantOpen)
+	if sqlite || errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS) {
+		return fmt.Errorf("%w: %w", ErrNotWritable, err)
+	}
+	return err
+}
+
+// WriteParams are the parameters of connections that write. BEGIN IMMEDIATE takes the write
+// lock first, so that a transaction never fails midway because it read before it wrote.
+// SQLite zeroes deleted and overwritten data, so that no erased data of a buyer stays in
+// the file. A sale only adds rows, so it has almost nothing to zero.
+func WriteParams() url.Values {
+	return url.Values{"_txlock": {"immediate"}, "_synchronous": {"FULL"}, "_secure_delete": {"on"}}
+}
+
+// tryWrite begins a transaction and rolls it back, which fails if the folder or a file
+// beside the database refuses writes. It is not an error if another process holds the lock.
+func tryWrite(ctx context.Context, db *gorm.DB) error {
+	ctx, cancel := context.WithTimeout(ctx, openWait)
+	defer cancel()
+	pool, err := db.DB()
+	if err != nil {
+		return err
+	}
+	tx, err := pool.BeginTx(ctx, nil)
+	if err == nil {
+		if err = tx.Rollback(); errors.Is(err, sql.ErrTxDone) {
+			err = nil // ctx ended in between, and database/sql has rolled it back
+		}
+		return err
+	}
+	if err = notWritable(err); Transient(err) && !errors.Is(err, ErrNotWritable) {
+		return nil // the database is busy or full, which is temporary
+	}
+	return err
+}
+
+func OpenSQLite(path string, params url.Values, conns int) (*gorm.DB, error) {
+	params.Set("_journal_mode", "WAL")
+	params.Set("_busy_timeout", strconv.Itoa(lockWait))
+	// database/sql gives a connection to one goroutine at a time, so SQLite need not take
+	// its own mutex for every bound value.
+	params.Set("_mutex", "no")
+	dsn := (&url.URL{Scheme: "file", Opaque: escapePath(path), RawQuery: params.Encode()}).String()
+	registerDriver()
+	db, err := gorm.Open(sqlite.New(sqlite.Config{DriverName: driverName, DSN: dsn}), &gorm.Config{
+		PrepareStmt:            true,
+		SkipDefaultTransaction: true,
+		TranslateError:         true,
+		Logger:                 logger.Discard,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("open database %s: %w", path, notWritable(err))
+	}
+	pool, err := db.DB()
+	if err != nil {
+		return nil, fmt.Errorf("open database %s: %w", path, err)
+	}
+	pool.SetMaxOpenConns(conns)
+	pool.SetMaxIdleConns(conns)
+	return db, nil
+}
+
+// escapePath prevents '?', '#' and '%' in a path from being parsed as parts of a URI.
+func escapePath(path string) string {
+	return strings.NewReplacer("%", "%25", "?", "%3f", "#", "%23").Replace(path)
+}
+
+func closeDB(db *gorm.DB) error {
+	pool, err := db.DB()
+	if err != nil {
+		return err
+	}
+	return pool.Close()
+}
+
+// Close refuses the waiting writes, finishes those that have begun, and closes the
+// connections.
+func (s *Store) Close() error {
+	if s.writer != nil {
+		s.writer.close()
+	}
+	s.log.running.Wait()
+	err := s.hot.close()
+	for _, db := range []*gorm.DB{s.write, s.read, s.loads, s.long, s.lists.db, s.log.copy} {
+		if db != nil {
+			err = errors.Join(err, closeDB(db))
+		}
+	}
+	return err
+}
+
+// Loading runs fn on one consistent view of the database, to load the sales of these items.
+func (s *Store) Loading(ctx context.Context, items []string, fn func(tx *gorm.DB) error) error {
+	sold, err := s.soldOf(ctx, items)
+	if err != nil {
+		return err
+	}
+	if sold >= largeLoad {
+		select {
+		case s.large <- struct{}{}:
+			defer func() { <-s.large }()
+		case <-ctx.Done():
+			return fmt.Errorf("wait for other loads: %w", context.Cause(ctx))
+		}
+	}
+	return s.loads.WithContext(ctx).Transaction(fn)
+}
+
+// soldOf returns the total number of sold units of some items.
+func (s *Store) soldOf(ctx context.Context, items []string) (sold int64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
+	defer cancel()
+	err = s.read.WithContext(ctx).Raw("SELECT COALESCE(SUM(sold), 0) FROM items WHERE id IN (SELECT value FROM json_each(?))",
+		JsonList(items...)).Scan(&sold).Error
+	if err != nil {
+		return 0, Wrap("read units sold", err)
+	}
+	return sold, nil
+}
+
+// Writer returns the one writing connection, for migrations. Whoever uses it waits for the
+// transaction that is under way.
+func (s *Store) Writer() *gorm.DB { return s.write }
+
+// Reader returns the connections for short reads, which purchases share.
+func (s *Store) Reader() *gorm.DB { return s.read }
+
+// LongReader returns the connections for reads that may take long.
+func (s *Store) LongReader() *gorm.DB { return s.long }
+
+// Now returns the time by the store's clock.
+func (s *Store) Now() time.Time { return s.now() }
+
+// HighWater returns what detects a database that has lost commits; nil: nothing does.
+func (s *Store) HighWater() *HighWater { return s.highWater }
+
+// Path returns the path of the database's file.
+func (s *Store) Path() string { return s.file }
+
+// ReportPayment reports an outcome to the observer of [WithPayments].
+func (s *Store) ReportPayment(o order.PaymentOutcome) { s.onPayment(o) }
+
+// Epoch is the number of the current build of the state in Redis.
+func (s *Store) Epoch(ctx context.Context) (int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
+	defer cancel()
+	return epochOf(s.read.WithContext(ctx))
+}
+
+func epochOf(db *gorm.DB) (int64, error) {
+	var value string
+	if err := db.Raw("SELECT value FROM meta WHERE key = 'epoch'").Scan(&value).Error; err != nil {
+		return 0, Wrap("read epoch", err)
+	}
+	epoch, err := strconv.ParseInt(value, 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("read epoch: %w", err)
+	}
+	return epoch, nil
+}
+
+// CheckPartitions records the number of partitions at the first start and returns the
+// recorded number. Redis records it too, and may lose it.
+func (s *Store) CheckPartitions(ctx context.Context, n int) (int, error) {
+	// Read first: a process must be able to start while another one holds the write lock.
+	have, err := partitionsOf(s.read.WithContext(ctx))
+	if err != nil || have > 0 {
+		return have, err
+	}
+	err = s.Transition(ctx, "record partitions", func(ctx context.Context, c Conn, _ int64) error {
+		_, err := c.ExecContext(ctx, "INSERT INTO meta (key, value) VALUES ('partitions', ?1) ON CONFLICT DO NOTHING", strconv.Itoa(n))
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	return partitionsOf(s.read.WithContext(ctx))
+}
+
+// partitionsOf reads the number of partitions; 0 if none is recorded.
+func partitionsOf(db *gorm.DB) (int, error) {
+	var values []string
+	if err := db.Raw("SELECT value FROM meta WHERE key = 'partitions'").Scan(&values).Error; err != nil {
+		return 0, Wrap("read partitions", err)
+	}
+	if len(values) == 0 {
+		return 0, nil
+	}
+	n, err := strconv.Atoi(values[0])
+	if err != nil {
+		return 0, fmt.Errorf("read partitions: %w", err)
+	}
+	return n, nil
+}
+
+// InsertItem adds an item. It returns ErrItemExists if the id is taken.
+func (s *Store) InsertItem(ctx context.Context, n order.NewItem) (catalog.Item, error) {
+	now := s.now()
+	opens := n.OpensAt
+	if opens.IsZero() {
+		opens = s.defaultOpening(n.ID)
+	}
+	row := schema.Item{
+		ID: n.ID, Name: n.Name, Description: n.Description, PriceMinor: n.PriceMinor, Currency: n.Currency,
+		Initial: n.Stock, Total: n.Stock, PerUserLimit: n.PerUserLimit,
+		OpensAt: order.ToMillis(opens), ClosesAt: order.ToMillis(n.ClosesAt),
+		PaymentWindowSeconds: int64(n.PaymentWindow / time.Second),
+		Control:              string(catalog.ControlOpen), Version: 1,
+		CreatedAt: order.ToMillis(now), UpdatedAt: order.ToMillis(now),
+	}
+	err := s.Changing(ctx, "insert item "+n.ID, func(tx *gorm.DB, _ int64) error {
+		if err := tx.Create(&row).Error; err != nil {
+			return err
+		}
+		return WriteAudit(ctx, tx.Statement.ConnPool, &AuditRow{
+			At: row.CreatedAt, Actor: n.By.Actor, Action: order.ActionItemCreate, ItemID: n.ID,
+			After: FactsJSON(row.Facts()), RequestID: n.By.RequestID,
+		})
+	})
+	if errors.Is(err, gorm.ErrDuplicatedKey) {
+		return catalog.Item{}, order.ErrItemExists
+	}
+	if err != nil {
+		return catalog.Item{}, err
+	}
+	return row.Item(), nil
+}
+
+// Items reads every item, by id.
+func (s *Store) Items(ctx context.Context) ([]catalog.Item, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
+	defer cancel()
+	var rows []schema.Item
+	if err := s.read.WithContext(ctx).Order("id").Find(&rows).Error; err != nil {
+		return nil, Wrap("read items", err)
+	}
+	return itemsOf(rows), nil
+}
+
+// ItemsByID reads the items with these ids. Unknown ids are omitted.
+func (s *Store) ItemsByID(ctx context.Context, ids []string) ([]catalog.Item, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
+	defer cancel()
+	var rows []schema.Item
+	if err := s.read.WithContext(ctx).Where("id IN ?", ids).Find(&rows).Error; err != nil {
+		return nil, Wrap("read items", err)
+	}
+	return itemsOf(rows), nil
+}
+
+// ItemIDs reads up to limit ids of items after the given one, in order.
+func (s *Store) ItemIDs(ctx context.Context, after string, limit int) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
+	defer cancel()
+	var ids []string
+	err := s.read.WithContext(ctx).Model(&schema.Item{}).Where("id > ?", after).Order("id").Limit(limit).Pluck("id", &ids).Error
+	if err != nil {
+		return nil, Wrap("read ids of items", err)
+	}
+	return ids, nil
+}
+
+func itemsOf(rows []schema.Item) []catalog.Item {
+	items := make([]catalog.Item, len(rows))
+	for i := range rows {
+		items[i] = rows[i].Item()
+	}
+	return items
+}
+
+// Order reads one order. It returns ErrNotFound if there is no such row.
+func (s *Store) Order(ctx context.Context, id string) (order.Order, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
+	defer cancel()
+	var rows []schema.Order
+	if err := s.read.WithContext(ctx).Where("id = ?", id).Limit(1).Find(&rows).Error; err != nil {
+		return order.Order{}, Wrap("read order "+id, err)
+	}
+	if len(rows) == 0 {
+		return order.Order{}, order.ErrNotFound
+	}
+	return rows[0].Order(), nil
+}
+
+// OrderByKey reads the order of an idempotency key. Errors: ErrNotFound.
+func (s *Store) OrderByKey(ctx context.Context, user, item, key string) (order.Order, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
+	defer cancel()
+	var rows []schema.Order
+	err := s.read.WithContext(ctx).
+		Where("user_id = ? AND item_id = ? AND idempotency_key = ?", user, item, key).Limit(1).Find(&rows).Error
+	if err != nil {
+		return order.Order{}, Wrap("read order by key", err)
+	}
+	if len(rows) == 0 {
+		return order.Order{}, order.ErrNotFound
+	}
+	return rows[0].Order(), nil
+}
+
+// Transient reports whether an error comes from the database's present state (busy, full,
+// unreachable) and not from the rows sent. Such a batch must be retried whole, and not
+// split.
+func Transient(err error) bool {
+	var se sqlite3.Error
+	if !errors.As(err, &se) {
+		var network net.Error
+		return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, errQueueFull) ||
+			errors.Is(err, sql.ErrConnDone) || errors.Is(err, sql.ErrTxDone) || errors.Is(err, driver.ErrBadConn) ||
+			errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &network)
+	}
+	switch se.Code {
+	case sqlite3.ErrBusy, sqlite3.ErrLocked, sqlite3.ErrFull, sqlite3.ErrIoErr, sqlite3.ErrReadonly,
+		sqlite3.ErrCantOpen, sqlite3.ErrNomem, sqlite3.ErrProtocol, sqlite3.ErrInterrupt,
+		sqlite3.ErrCorrupt, sqlite3.ErrNotADB:
+		return true
+	}
+	return false
+}
+
+// Settled reads the results of those orders that are committed.
+func (s *Store) Settled(ctx context.Context, ids []string) ([]order.Notice, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
+	defer cancel()
+	var rows []schema.Order
+	if err := s.read.WithContext(ctx).Where("id IN ?", ids).Find(&rows).Error; err != nil {
+		return nil, Wrap("read orders", err)
+	}
+	out := make([]order.Notice, len(rows))
+	for i := range rows {
+		r := &rows[i]
+		out[i] = order.Notice{ID: r.ID, Outcome: order.Outcome{Status: order.Status(r.Status), Reason: r.Reason, ConfirmedAt: r.ConfirmedAt, ExpiresAt: r.ExpiresAt, ClosedAt: r.ClosedAt}}
+	}
+	return out, nil
+}
+
+// Wrap adds the operation that failed, and wraps ErrDatabase if the cause is the database's
+// present state.
+func Wrap(operation string, err error) error {
+	if Transient(err) && !errors.Is(err, context.Canceled) {
+		return fmt.Errorf("%s: %w: %w", operation, order.ErrDatabase, err)
+	}
+	return fmt.Errorf("%s: %w", operation, err)
+}
+
+// WithPayments makes the store call fn for every recorded payment, and every refund, once
+// it is committed.
+func WithPayments(fn func(order.PaymentOutcome)) StoreOption {
+	return func(s *Store) { s.onPayment = fn }
+}

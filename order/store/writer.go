@@ -1,0 +1,315 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"flashsale/inventory"
+	"flashsale/order/timeouts"
+)
+
+const (
+	// writeQueue bounds the changes that wait for the writer: about a second's work.
+	writeQueue = 8192
+	// groupChanges is the maximum number of changes in one transaction.
+	groupChanges = 256
+)
+
+// errClosed says that the store was closed before the write began.
+var errClosed = fmt.Errorf("order: the database is closed: %w", sql.ErrConnDone)
+
+// errQueueFull says that too many changes wait for the database. Nothing was changed.
+var errQueueFull = fmt.Errorf("order: too many changes wait for the database: %w", inventory.ErrOverloaded)
+
+// writer runs every write of a store, one transaction after the other. All writes that wait
+// when a transaction begins join it, so the disk is synced once for all of them. A batch of
+// orders precedes all changes, and the time of the changes that join it is bounded: many
+// payments do not stop a sale.
+//
+// There is no timer, and no goroutine while nothing is waiting.
+type writer struct {
+	store *Store
+	limit int // of the changes that wait
+
+	mu      sync.Mutex
+	batches []*write      // of orders; at most one per worker
+	changes []*write      // all other writes
+	running chan struct{} // closed when the goroutine ends; nil: not running
+	closed  bool
+	stop    context.CancelFunc // cancels the wait for the connection
+	life    context.Context
+}
+
+// write is one unit of work. A transaction contains all of it or nothing.
+type write struct {
+	ctx   context.Context // of its statements
+	fn    func(ctx context.Context, g *group) error
+	batch bool     // of orders
+	pay   *payment // a payment that can be recorded together with others; nil: not a payment
+	begun bool     // guarded by the writer's mutex
+	left  bool     // its caller has left before it began; guarded likewise
+
+	// Set before done is closed.
+	err      error
+	panicked any
+	group    *group
+	done     chan struct{}
+}
+
+func newWriter(s *Store) *writer {
+	life, stop := context.WithCancel(context.Background()) //nolint:forbidigo // it lives as long as the store
+	return &writer{store: s, limit: writeQueue, life: life, stop: stop}
+}
+
+// batch runs fn for a batch of orders, and waits for its commit even if ctx ends.
+func (w *writer) batch(ctx context.Context, fn func(ctx context.Context, g *group) error) error {
+	ctx = context.WithoutCancel(ctx)
+	_, err := w.do(ctx, &w.batches, &write{ctx: ctx, fn: fn, batch: true})
+	return err
+}
+
+// change runs own.fn. If ctx ends before it has begun, it never runs, and the error is that
+// of ctx. A change that has begun is finished, because the outcome of a cancelled
+// transaction is unknown. fn may run twice; the writes of a failed run are rolled back. The
+// returned group is the one that committed the change.
+func (w *writer) change(ctx context.Context, own *write) (*group, error) {
+	// A statement whose context can end costs a goroutine.
+	own.ctx = context.WithoutCancel(ctx)
+	ctx, cancel := context.WithTimeout(ctx, timeouts.Write)
+	defer cancel()
+	return w.do(ctx, &w.changes, own)
+}
+
+// do queues a write and waits for it. Its fn runs on the writer's goroutine.
+func (w *writer) do(ctx context.Context, queue *[]*write, own *write) (*group, error) {
+	own.done = make(chan struct{})
+	if err := w.enqueue(ctx, queue, own); err != nil {
+		return nil, err
+	}
+	select {
+	case <-own.done:
+	case <-ctx.Done():
+		if w.withdraw(own) {
+			return nil, fmt.Errorf("wait for the database: %w", context.Cause(ctx))
+		}
+		<-own.done
+	}
+	if own.panicked != nil {
+		panic(own.panicked)
+	}
+	return own.group, own.err
+}
+
+func (w *writer) enqueue(ctx context.Context, queue *[]*write, own *write) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case w.closed:
+		return errClosed
+	case len(*queue) >= w.limit:
+		return errQueueFull
+	}
+	*queue = append(*queue, own)
+	if w.running == nil {
+		w.running = make(chan struct{})
+		go w.run(w.running)
+	}
+	return nil
+}
+
+// withdraw reports whether the write has not begun. Then it never will.
+func (w *writer) withdraw(own *write) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	own.left = !own.begun
+	return own.left
+}
+
+// run writes until nothing is waiting.
+func (w *writer) run(ended chan struct{}) {
+	defer close(ended)
+	for w.more() {
+		rest, err := w.transact(w.next)
+		if err != nil {
+			w.refuse(err)
+			continue
+		}
+		w.each(rest)
+	}
+}
+
+// more reports whether any write is waiting. If not, the goroutine must end.
+func (w *writer) more() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.batches)+len(w.changes) > 0 {
+		return true
+	}
+	w.running = nil
+	return false
+}
+
+// within returns a change with a timeout for its statements.
+func within(limit time.Duration, fn func(ctx context.Context, g *group) error) *write {
+	return &write{fn: func(ctx context.Context, g *group) error {
+		ctx, cancel := context.WithTimeout(ctx, limit)
+		defer cancel()
+		return fn(ctx, g)
+	}}
+}
+
+// next adds the next members to a transaction: a batch if there is one, else a change, or
+// several payments. An empty result means that the transaction must be committed.
+func (w *writer) next(g *group) []*write {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !g.batch {
+		if one := pop(&w.batches); one != nil {
+			g.batch = true
+			return []*write{one}
+		}
+	}
+	if g.full() {
+		return nil
+	}
+	var bunch []*write
+	for len(bunch) < min(payTogether, groupChanges-g.changes) {
+		one := pop(&w.changes)
+		if one == nil {
+			break
+		}
+		bunch = append(bunch, one)
+		if one.pay == nil || len(w.changes) == 0 || w.changes[0].pay == nil {
+			break
+		}
+	}
+	g.changes += len(bunch)
+	return bunch
+}
+
+// pop removes the first write whose caller has not left. The caller holds the mutex.
+func pop(queue *[]*write) *write {
+	for len(*queue) > 0 {
+		one := (*queue)[0]
+		(*queue)[0] = nil
+		*queue = (*queue)[1:]
+		if !one.left {
+			one.begun = true
+			return one
+		}
+	}
+	*queue = nil
+	return nil
+}
+
+// each runs writes in separate transactions, after their common transaction failed, so that
+// one faulty write does not fail the others.
+func (w *writer) each(rest []*write) {
+	for i, one := range rest {
+		took := false
+		_, err := w.transact(func(*group) []*write {
+			if took {
+				return nil
+			}
+			took = true
+			return []*write{one}
+		})
+		if err == nil {
+			continue
+		}
+		for _, one := range rest[i:] {
+			one.answer(nil, err)
+		}
+		return
+	}
+}
+
+// refuse fails all waiting writes with an error, while no transaction can begin.
+func (w *writer) refuse(err error) {
+	w.mu.Lock()
+	waiting := append(w.batches, w.changes...)
+	w.batches, w.changes = nil, nil
+	for _, one := range waiting {
+		one.begun = true
+	}
+	w.mu.Unlock()
+	for _, one := range waiting {
+		one.answer(nil, err)
+	}
+}
+
+func (own *write) answer(g *group, err error) {
+	if err != nil {
+		own.err = err
+	}
+	own.group = g
+	close(own.done)
+}
+
+// close refuses waiting and later writes, and waits for those that have begun.
+func (w *writer) close() {
+	w.mu.Lock()
+	w.closed = true
+	running := w.running
+	w.mu.Unlock()
+	w.refuse(errClosed)
+	w.stop()
+	if running != nil {
+		<-running
+	}
+}
+
+// transact runs one transaction of the writes that next returns, and notifies their
+// callers. If the transaction failed before its commit, for a reason that may be the fault
+// of one member, it returns the writes that must run again. An error says that no
+// transaction could begin.
+func (w *writer) transact(next func(g *group) []*write) (rest []*write, err error) {
+	g, err := w.store.begin(w.life)
+	if err != nil {
+		return nil, err
+	}
+	var members []*write
+	for bunch := next(g); len(bunch) > 0; bunch = next(g) {
+		members = append(members, bunch...)
+		culprit, err := g.run(bunch)
+		if err == nil {
+			continue
+		}
+		err = errors.Join(err, g.end(false))
+		if culprit != nil {
+			culprit.answer(nil, err)
+			members = slices.DeleteFunc(members, func(one *write) bool { return one == culprit })
+		}
+		return members, nil
+	}
+	if err := g.write(); err != nil {
+		err = errors.Join(err, g.end(false))
+		if len(members) > 1 {
+			return members, nil
+		}
+		answerAll(members, nil, err)
+		return nil, nil
+	}
+	if err := g.end(true); err != nil {
+		answerAll(members, nil, fmt.Errorf("commit: %w", err))
+		return nil, nil
+	}
+	w.store.Announce(g.box)
+	answerAll(members, g, nil)
+	w.store.boundLog(w.life)
+	return nil, nil
+}
+
+func answerAll(members []*write, g *group, err error) {
+	for _, one := range members {
+		one.answer(g, err)
+	}
+}

@@ -1,0 +1,568 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"gorm.io/gorm"
+
+	"flashsale/internal/testing/await"
+	"flashsale/inventory"
+	"flashsale/order"
+	"flashsale/order/ordertest"
+)
+
+// holdConnection keeps the writer from beginning a transaction until release is called.
+func holdConnection(t *testing.T, s *Store) (release func()) {
+	t.Helper()
+	held := s.Writer().Begin()
+	if held.Error != nil {
+		t.Fatal(held.Error)
+	}
+	release = sync.OnceFunc(func() {
+		if err := held.Rollback().Error; err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(release)
+	return release
+}
+
+// waiting returns the number of waiting writes.
+func waiting(s *Store) (batches, changes int) {
+	s.writer.mu.Lock()
+	defer s.writer.mu.Unlock()
+	return len(s.writer.batches), len(s.writer.changes)
+}
+
+// calls are calls that wait for the writer, in the order of their start.
+type calls struct {
+	t     *testing.T
+	s     *Store
+	ended []chan error
+}
+
+// add starts a call, and returns once it waits.
+func (c *calls) add(call func() error) {
+	c.t.Helper()
+	batches, changes := waiting(c.s)
+	ended := make(chan error, 1)
+	go func() { ended <- call() }()
+	await.True(c.t, "a call to wait", func() bool { b, n := waiting(c.s); return b+n == batches+changes+1 })
+	c.ended = append(c.ended, ended)
+}
+
+// pay adds a payment of an order.
+func (c *calls) pay(id string, p order.Payment) {
+	c.t.Helper()
+	c.add(func() error { _, err := c.s.Pay(await.Context(c.t), id, p); return err })
+}
+
+// results waits for all calls.
+func (c *calls) results() []error {
+	errs := make([]error, len(c.ended))
+	for i := range c.ended {
+		errs[i] = <-c.ended[i]
+	}
+	return errs
+}
+
+// succeeded waits for all calls and reports those that failed.
+func (c *calls) succeeded() {
+	c.t.Helper()
+	for i, err := range c.results() {
+		if err != nil {
+			c.t.Errorf("call %d: %v", i, err)
+		}
+	}
+}
+
+// paidOrders returns the number of paid orders.
+func paidOrders(t *testing.T, s *Store) (n int) {
+	t.Helper()
+	for _, r := range ordertest.AllRows(t, s) {
+		if r.Status == string(order.StatusPaid) {
+			n++
+		}
+	}
+	return n
+}
+
+// TestWriter_Crowd: 300 payments wait when a batch of orders arrives. The batch is served
+// first, and all payments are committed by two transactions: each increments the item's
+// revision once.
+func TestWriter_Crowd(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	mustInsert(t, s, ordertest.NewItem("item", 1000, 1))
+	mustCommit(t, s, ordertest.Distinct("o", "item", 300)...)
+	before := ordertest.ItemOf(t, s, "item").Revision
+	release := holdConnection(t, s)
+	c := &calls{t: t, s: s}
+	for i := range 300 {
+		id := fmt.Sprintf("o%04d", i)
+		c.pay(id, ordertest.Money("psp-"+id, 1))
+	}
+	paid := -1
+	c.add(func() error {
+		return s.writer.batch(await.Context(t), func(ctx context.Context, g *group) error {
+			if err := g.QueryRowContext(ctx, "SELECT COUNT(*) FROM payments").Scan(&paid); err != nil {
+				return err
+			}
+			return g.telling(ctx, func(box *Outbox) error {
+				_, err := commitWhole(ctx, g, ordertest.Distinct("n", "item", 256), box)
+				return err
+			})
+		})
+	})
+	release()
+	c.succeeded()
+	if paid != 0 {
+		t.Errorf("%d payments were served before the batch", paid)
+	}
+	if n := paidOrders(t, s); n != 300 {
+		t.Errorf("%d orders are paid, want 300", n)
+	}
+	if raised := ordertest.ItemOf(t, s, "item").Revision - before; raised != 2 {
+		t.Errorf("the revision rose by %d, want one for each of 2 transactions", raised)
+	}
+	ordertest.AuditStore(t, s)
+}
+
+// TestWriter_Bounds: in a batch's transaction, changes get a share of its time; without a
+// batch they have their own bound; at least one is accepted in every case.
+func TestWriter_Bounds(t *testing.T) {
+	t.Parallel()
+	long := 2 * ordertest.Limit
+	now := time.Now()
+	for name, c := range map[string]struct {
+		g    *group
+		full bool
+	}{
+		"the first":           {&group{began: now.Add(-long)}, false},
+		"within its time":     {&group{began: now, changes: 1}, false},
+		"beyond its time":     {&group{began: now.Add(-long), changes: 1}, true},
+		"too many":            {&group{began: now, changes: groupChanges}, true},
+		"beside a batch":      {&group{began: now.Add(-long), took: long, batch: true, changes: 1}, false},
+		"beside a long batch": {&group{began: now.Add(-11 * long), took: 10 * long, batch: true, changes: 1}, false},
+		"more than its share": {&group{began: now.Add(-14 * long), took: 10 * long, batch: true, changes: 1}, true},
+	} {
+		if full := c.g.full(); full != c.full {
+			t.Errorf("%s: full %v, want %v", name, full, c.full)
+		}
+	}
+}
+
+// TestWriter_MemberFails: changes of one group fail, are refused and panic. The others are
+// committed, and the failed ones leave nothing.
+func TestWriter_MemberFails(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	mustInsert(t, s, ordertest.NewItem("item", 1000, 1))
+	mustCommit(t, s, ordertest.Distinct("o", "item", 20)...)
+	err := s.Writer().Exec(`CREATE TRIGGER no BEFORE INSERT ON payments WHEN NEW.order_id = 'o0007'
+		BEGIN SELECT RAISE(ABORT, 'no'); END`).Error
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := ordertest.ItemOf(t, s, "item").Revision
+	release := holdConnection(t, s)
+	c := &calls{t: t, s: s}
+	for i := range 20 {
+		id := fmt.Sprintf("o%04d", i)
+		c.pay(id, ordertest.Money("psp-"+id, 1))
+	}
+	c.add(func() error {
+		_, _, err := s.Cancel(await.Context(t), "o0003", order.Canceller{UserID: "stranger"})
+		return err
+	})
+	c.add(func() (err error) {
+		defer func() { err = fmt.Errorf("panicked: %v", recover()) }()
+		return s.Telling(await.Context(t), "test", func(ctx context.Context, c Conn, _ *Outbox) error {
+			if _, err := c.ExecContext(ctx, "UPDATE items SET sold = 0"); err != nil {
+				t.Error(err)
+			}
+			panic("on purpose")
+		})
+	})
+	release()
+	for i, err := range c.results() {
+		switch {
+		case i == 7 && (err == nil || Transient(err)), i == 20 && !errors.Is(err, order.ErrNotFound),
+			i == 21 && err.Error() != "panicked: on purpose", i < 20 && i != 7 && err != nil:
+			t.Errorf("call %d: %v", i, err)
+		}
+	}
+	rows := ordertest.AllRows(t, s)
+	if n := paidOrders(t, s); n != 19 || rows["o0007"].Status != string(order.StatusConfirmed) {
+		t.Errorf("%d orders are paid, and the one that failed is %s", n, rows["o0007"].Status)
+	}
+	if raised := ordertest.ItemOf(t, s, "item").Revision - before; raised != 1 {
+		t.Errorf("the revision rose by %d, want 1 for one transaction", raised)
+	}
+	ordertest.AuditStore(t, s)
+}
+
+// TestWriter_PaymentsTogether: payments that are recorded together get the same answers as
+// one after the other.
+func TestWriter_PaymentsTogether(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	mustInsert(t, s, ordertest.NewItem("item", 1000, 1))
+	mustCommit(t, s, ordertest.Distinct("o", "item", 9)...)
+	wrong := ordertest.Money("psp-4", 2)
+	odd := ordertest.Money("psp \"5\"\x00\\", 1)
+	for _, p := range []struct {
+		id   string
+		p    order.Payment
+		want error
+	}{{"o0000", ordertest.Money("psp-0", 1), nil}} {
+		if _, err := s.Pay(await.Context(t), p.id, p.p); !errors.Is(err, p.want) {
+			t.Fatal(err)
+		}
+	}
+	list := []struct {
+		id   string
+		p    order.Payment
+		want error
+	}{
+		{"o0000", ordertest.Money("psp-0", 1), nil}, // a repeat
+		{"o0001", ordertest.Money("psp-1", 1), nil},
+		{"o0001", ordertest.Money("psp-1", 1), nil},
+		{"o0001", ordertest.Money("psp-2", 1), order.ErrOrderFinal},
+		{"o0003", ordertest.Money("psp-1", 1), order.ErrReferenceReused},
+		{"o0003", ordertest.Money("psp-3", 1), nil},
+		{"o0004", wrong, order.ErrAmountMismatch},
+		{"o0004", ordertest.Money("psp-4", 1), nil}, // corrects the mismatch
+		{"o0005", odd, nil},
+		{"none", ordertest.Money("psp-9", 1), order.ErrNotFound},
+		{"o0006", ordertest.Money("psp-6", 1), nil},
+		{"o0007", ordertest.Money("psp-6", 1), order.ErrReferenceReused},
+	}
+	release := holdConnection(t, s)
+	c := &calls{t: t, s: s}
+	for _, one := range list {
+		c.pay(one.id, one.p)
+	}
+	release()
+	for i, err := range c.results() {
+		if !errors.Is(err, list[i].want) || (err == nil) != (list[i].want == nil) {
+			t.Errorf("payment %d of %s: %v, want %v", i, list[i].id, err, list[i].want)
+		}
+	}
+	if got := ordertest.PaymentsOf(t, s); len(got) != 7 || got["psp-1"] != "o0001 accepted" || got["psp-2"] != "o0001 duplicate" ||
+		got["psp-4"] != "o0004 accepted" || got["psp-6"] != "o0006 accepted" || got[odd.Reference] != "o0005 accepted" {
+		t.Errorf("payments are %v", got)
+	}
+	ordertest.AuditStore(t, s)
+}
+
+// TestWriter_PaidTogether: each payment of a group gets its own paid order.
+func TestWriter_PaidTogether(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	events := ordertest.SubscribeAll(t, s)
+	mustInsert(t, s, ordertest.NewItem("item", 1000, 1))
+	mustCommit(t, s, ordertest.Distinct("o", "item", 80)...)
+	release := holdConnection(t, s)
+	c := &calls{t: t, s: s}
+	for i := range 80 {
+		id := fmt.Sprintf("o%04d", i)
+		c.add(func() error {
+			o, err := s.Pay(await.Context(t), id, ordertest.Money("psp-"+id, 1))
+			if err == nil && (o.ID != id || o.Status != order.StatusPaid || o.PaymentReference != "psp-"+id || o.PaidAt.IsZero()) {
+				err = fmt.Errorf("the answer is %+v", o)
+			}
+			return err
+		})
+	}
+	release()
+	c.succeeded()
+	if n := events(); n != 160 {
+		t.Errorf("%d events, want one for each order and each payment", n)
+	}
+	if got := ordertest.PaymentsOf(t, s); len(got) != 80 || got["psp-o0079"] != "o0079 accepted" {
+		t.Errorf("%d payments", len(got))
+	}
+}
+
+// TestWriter_CommitFails: the commit of a group fails. All callers get the error, and all
+// can repeat their calls, whether it was committed or not.
+func TestWriter_CommitFails(t *testing.T) {
+	t.Parallel()
+	for _, committed := range []bool{false, true} {
+		s := newStore(t)
+		faults := BreakCommits(t, s)
+		mustInsert(t, s, ordertest.NewItem("item", 1000, 1))
+		mustCommit(t, s, ordertest.Distinct("o", "item", 10)...)
+		made := func() *calls {
+			release := holdConnection(t, s)
+			c := &calls{t: t, s: s}
+			for i := range 10 {
+				id := fmt.Sprintf("o%04d", i)
+				c.pay(id, ordertest.Money("psp-"+id, 1))
+			}
+			c.add(func() error { _, err := s.Commit(await.Context(t), ordertest.Distinct("n", "item", 5)); return err })
+			c.add(func() error {
+				_, _, err := s.Cancel(await.Context(t), "o0001", order.Canceller{Admin: true})
+				return err
+			})
+			release()
+			return c
+		}
+		faults.Strike(CommitFault{committed, io.ErrUnexpectedEOF})
+		for i, err := range made().results() {
+			if !errors.Is(err, io.ErrUnexpectedEOF) || !Transient(err) {
+				t.Errorf("committed %v, call %d: %v", committed, i, err)
+			}
+		}
+		faults.Struck(t, 1)
+		results := made().results()
+		for i, err := range results[:11] {
+			if err != nil {
+				t.Errorf("committed %v, call %d again: %v", committed, i, err)
+			}
+		}
+		if err := results[11]; !errors.Is(err, order.ErrOrderFinal) {
+			t.Errorf("committed %v, the cancellation of a paid order again: %v", committed, err)
+		}
+		if n := paidOrders(t, s); n != 10 || len(ordertest.AllRows(t, s)) != 15 {
+			t.Errorf("committed %v: %d orders are paid", committed, n)
+		}
+		ordertest.AuditStore(t, s)
+	}
+}
+
+// TestWriter_TransactionLost: one change of a group ends the transaction. The others are
+// still committed.
+func TestWriter_TransactionLost(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	mustInsert(t, s, ordertest.NewItem("item", 1000, 1))
+	mustCommit(t, s, ordertest.Distinct("o", "item", 10)...)
+	release := holdConnection(t, s)
+	c := &calls{t: t, s: s}
+	for i := range 10 {
+		id := fmt.Sprintf("o%04d", i)
+		if i == 5 {
+			c.add(func() error {
+				return s.Transition(await.Context(t), "test", func(ctx context.Context, c Conn, _ int64) error {
+					_, err := c.ExecContext(ctx, "ROLLBACK") // as SQLite does when the disk is full
+					return errors.Join(err, ordertest.ErrTest)
+				})
+			})
+		}
+		c.pay(id, ordertest.Money("psp-"+id, 1))
+	}
+	c.add(func() error { _, err := s.Commit(await.Context(t), ordertest.Distinct("n", "item", 5)); return err })
+	release()
+	for i, err := range c.results() {
+		if i == 5 && !errors.Is(err, ordertest.ErrTest) || i != 5 && err != nil {
+			t.Errorf("call %d: %v", i, err)
+		}
+	}
+	if n := paidOrders(t, s); n != 10 || len(ordertest.AllRows(t, s)) != 15 {
+		t.Errorf("%d orders are paid, %d rows", n, len(ordertest.AllRows(t, s)))
+	}
+	ordertest.AuditStore(t, s)
+}
+
+// TestWriter_ContextEnded: a change whose caller leaves before it has begun is dropped,
+// and one that has begun is finished.
+func TestWriter_ContextEnded(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	mustInsert(t, s, ordertest.NewItem("item", 10, 1))
+	release := holdConnection(t, s)
+	ctx, cancel := context.WithCancel(await.Context(t))
+	defer cancel()
+	ran := false
+	c := &calls{t: t, s: s}
+	c.add(func() error {
+		return s.Transition(ctx, "test", func(context.Context, Conn, int64) error { ran = true; return nil })
+	})
+	cancel()
+	if err := <-c.ended[0]; !errors.Is(err, context.Canceled) {
+		t.Errorf("a change that was dropped: %v", err)
+	}
+	release()
+
+	ctx, cancel = context.WithCancel(await.Context(t))
+	defer cancel()
+	err := s.Transition(ctx, "test", func(ctx context.Context, c Conn, _ int64) error {
+		cancel()
+		_, err := c.ExecContext(ctx, "UPDATE items SET name = 'finished'")
+		return err
+	})
+	if err != nil || ran {
+		t.Errorf("a change that had begun: %v; the dropped one ran: %v", err, ran)
+	}
+	if name := ordertest.ItemOf(t, s, "item").Name; name != "finished" {
+		t.Errorf("the item is called %q", name)
+	}
+	if err := s.Transition(ctx, "test", func(context.Context, Conn, int64) error { return ordertest.ErrTest }); !errors.Is(err, context.Canceled) {
+		t.Errorf("a change on an ended context: %v", err)
+	}
+}
+
+// TestWriter_Full: the list of waiting changes is bounded, and batches are not refused.
+func TestWriter_Full(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	s.writer.limit = 3
+	mustInsert(t, s, ordertest.NewItem("item", 10, 1))
+	mustCommit(t, s, ordertest.Distinct("o", "item", 5)...)
+	release := holdConnection(t, s)
+	c := &calls{t: t, s: s}
+	for i := range 3 {
+		c.pay(fmt.Sprintf("o%04d", i), ordertest.Money(fmt.Sprintf("psp-%d", i), 1))
+	}
+	c.add(func() error { _, err := s.Commit(await.Context(t), ordertest.Distinct("n", "item", 2)); return err })
+	_, err := s.Pay(await.Context(t), "o0003", ordertest.Money("psp-3", 1))
+	if !errors.Is(err, inventory.ErrOverloaded) || !errors.Is(err, order.ErrDatabase) {
+		t.Errorf("a payment beyond the bound: %v", err)
+	}
+	release()
+	c.succeeded()
+	if _, err := s.Pay(await.Context(t), "o0003", ordertest.Money("psp-3", 1)); err != nil {
+		t.Errorf("once there is room: %v", err)
+	}
+}
+
+// TestStore_Close_Waiting: Close refuses waiting writes, and finishes those that have
+// begun.
+func TestStore_Close_Waiting(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	mustInsert(t, s, ordertest.NewItem("item", 10, 1))
+	mustCommit(t, s, ordertest.Distinct("o", "item", 5)...)
+	begun, finish := make(chan struct{}), make(chan struct{})
+	c := &calls{t: t, s: s}
+	first := make(chan error, 1)
+	go func() {
+		first <- s.Transition(await.Context(t), "test", func(ctx context.Context, c Conn, _ int64) error {
+			close(begun)
+			<-finish
+			_, err := c.ExecContext(ctx, "UPDATE items SET name = 'finished'")
+			return err
+		})
+	}()
+	<-begun
+	c.pay("o0000", ordertest.Money("psp-0", 1))
+	c.add(func() error { _, err := s.Commit(await.Context(t), ordertest.Distinct("n", "item", 2)); return err })
+	closed := make(chan error, 1)
+	go func() { closed <- s.Close() }()
+	for i, err := range c.results() {
+		if !errors.Is(err, errClosed) || !Transient(err) {
+			t.Errorf("call %d, which waited: %v", i, err)
+		}
+	}
+	if _, err := s.Pay(await.Context(t), "o0001", ordertest.Money("psp-1", 1)); !errors.Is(err, errClosed) {
+		t.Errorf("a payment after that: %v", err)
+	}
+	select {
+	case err := <-closed:
+		t.Errorf("closed while a change was under way: %v", err)
+	default:
+	}
+	close(finish)
+	if err := errors.Join(<-first, <-closed); err != nil {
+		t.Error(err)
+	}
+	again, err := OpenStore(await.Context(t), "sqlite:"+s.Path())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := again.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if got := ordertest.ItemOf(t, again, "item"); got.Name != "finished" || paidOrders(t, again) != 0 {
+		t.Errorf("the item is called %q, and %d orders are paid", got.Name, paidOrders(t, again))
+	}
+}
+
+// TestStore_Close_Held: Close does not wait for a connection that is not returned.
+func TestStore_Close_Held(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	release := holdConnection(t, s)
+	c := &calls{t: t, s: s}
+	c.add(func() error { return s.Changing(await.Context(t), "test", func(*gorm.DB, int64) error { return nil }) })
+	s.writer.close()
+	if err := c.results()[0]; !errors.Is(err, errClosed) {
+		t.Errorf("a change that waited: %v", err)
+	}
+	release()
+}
+
+// TestWriter_TwoStores: two stores, like those of two processes, write to one file.
+func TestWriter_TwoStores(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "shop.db")
+	first := newStoreAt(t, path)
+	second, err := OpenStore(await.Context(t), "sqlite:"+path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := second.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	mustInsert(t, first, ordertest.NewItem("item", 1000, 1))
+	mustCommit(t, first, ordertest.Distinct("o", "item", 40)...)
+	var all sync.WaitGroup
+	for k, s := range []*Store{first, second} {
+		for i := range 20 {
+			all.Go(func() {
+				id := fmt.Sprintf("o%04d", 20*k+i)
+				for {
+					_, err := s.Pay(await.Context(t), id, ordertest.Money("psp-"+id, 1))
+					if err == nil {
+						return
+					}
+					if !Transient(err) {
+						t.Errorf("pay %s: %v", id, err)
+						return
+					}
+				}
+			})
+		}
+		all.Go(func() {
+			for i := range 5 {
+				mustCommitPatiently(t, s, ordertest.Distinct(fmt.Sprintf("n%d-%d-", k, i), "item", 10))
+			}
+		})
+	}
+	all.Wait()
+	if n := paidOrders(t, second); n != 40 || len(ordertest.AllRows(t, first)) != 140 {
+		t.Errorf("%d orders are paid, %d rows", n, len(ordertest.AllRows(t, first)))
+	}
+	ordertest.AuditStore(t, first)
+}
+
+// mustCommitPatiently commits even if the other store may have the database's lock.
+func mustCommitPatiently(t *testing.T, s *Store, tasks []order.Task) {
+	t.Helper()
+	for {
+		out, err := s.Commit(await.Context(t), tasks)
+		switch {
+		case err != nil && Transient(err):
+			continue
+		case err != nil:
+			t.Error(err)
+		case slices.ContainsFunc(out, func(o order.Outcome) bool { return o.Status != order.StatusConfirmed }):
+			t.Errorf("outcomes %v", ordertest.Verdicts(out))
+		}
+		return
+	}
+}

@@ -1,0 +1,349 @@
+package webhooks
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"gorm.io/gorm"
+
+	"flashsale/order"
+	"flashsale/order/store"
+	"flashsale/order/timeouts"
+)
+
+// DeliveryState is the state of the delivery of one event to one endpoint.
+type DeliveryState string
+
+// The states of a delivery.
+const (
+	DeliveryPending   DeliveryState = "pending"
+	DeliveryDelivered DeliveryState = "delivered"
+	// DeliveryDead is a dead letter: it is sent again only if an admin requests it.
+	DeliveryDead DeliveryState = "dead"
+)
+
+// Delivery is one event to be sent to one endpoint. A zero time means "not happened".
+type Delivery struct {
+	// Position orders the deliveries of an endpoint, later events higher.
+	Position  int64
+	EventID   string
+	Type      order.EventType
+	ItemID    string // empty: none
+	OrderID   string // empty: none
+	State     DeliveryState
+	Attempts  int // since the last request to deliver it
+	CreatedAt time.Time
+	// NextAt is when the next attempt is due; past if it waits for a worker.
+	NextAt time.Time
+	// LastAt is when the last attempt ended, LastStatus its HTTP status or 0, and LastError
+	// the failure.
+	LastAt      time.Time
+	LastStatus  int
+	LastError   string
+	DeliveredAt time.Time
+}
+
+// DeliveryFilter selects deliveries of an endpoint for a list, latest event first.
+type DeliveryFilter struct {
+	EndpointID string
+	State      DeliveryState // empty: any
+	Before     int64         // the last Position of the previous page; 0: from the start
+	Limit      int           // 1 to 100
+}
+
+// deliveries reads a page. next is the DeliveryFilter.Before of the next page; 0: there is
+// none. A page may be shorter than the limit although others follow. Errors:
+// ErrTooManyLists, ErrDatabase.
+func deliveries(ctx context.Context, s *store.Store, f DeliveryFilter) (list []Delivery, next int64, err error) {
+	err = s.ReadList(ctx, "list webhook deliveries", func(db *gorm.DB) (err error) {
+		list, next, err = f.read(db)
+		return err
+	})
+	return list, next, err
+}
+
+const (
+	deliveryFields = `d.event_seq AS position, v.id AS event_id, v.type, v.item_id, v.order_id, d.state, d.attempts,
+		v.at, d.next_at, d.last_at, d.last_status, d.last_error, d.delivered_at`
+	listDeliveries = `SELECT ` + deliveryFields + ` FROM webhook_deliveries d CROSS JOIN webhook_events v ON v.seq = d.event_seq
+		WHERE d.endpoint_id = ?1 AND d.event_seq < ?2 ORDER BY d.event_seq DESC LIMIT ?3`
+	listDead = `SELECT ` + deliveryFields + ` FROM webhook_deliveries d INDEXED BY webhook_deliveries_dead
+		CROSS JOIN webhook_events v ON v.seq = d.event_seq
+		WHERE d.endpoint_id = ?1 AND d.event_seq < ?2 AND d.state = 'dead' ORDER BY d.event_seq DESC LIMIT ?3`
+	// No index has pending or delivered ones in this order. A page reads at most the next
+	// listLook deliveries.
+	listDeliveriesIn = `SELECT ` + deliveryFields + ` FROM webhook_deliveries d NOT INDEXED
+		CROSS JOIN webhook_events v ON v.seq = d.event_seq
+		WHERE d.endpoint_id = ?1 AND d.event_seq < ?2 AND d.event_seq >= ?5 AND d.state = ?4 ORDER BY d.event_seq DESC LIMIT ?3`
+	floorOfDeliveries = `SELECT event_seq FROM webhook_deliveries NOT INDEXED
+		WHERE endpoint_id = ?1 AND event_seq < ?2 ORDER BY event_seq DESC LIMIT 1 OFFSET ?3`
+)
+
+// statement returns the query of a page and its arguments. look says that floorOfDeliveries
+// must be queried first to find where the page ends.
+func (f DeliveryFilter) statement() (query string, args []any, look bool) {
+	before := f.Before
+	if before == 0 {
+		before = math.MaxInt64
+	}
+	args = []any{f.EndpointID, before, f.Limit + 1}
+	switch f.State {
+	case "":
+		return listDeliveries, args, false
+	case DeliveryDead:
+		return listDead, args, false
+	default:
+		return listDeliveriesIn, append(args, string(f.State)), true
+	}
+}
+
+// read implements deliveries on a connection.
+func (f DeliveryFilter) read(db *gorm.DB) (_ []Delivery, next int64, err error) {
+	query, args, look := f.statement()
+	if look {
+		if err := db.Raw(floorOfDeliveries, args[0], args[1], store.ListLook-1).Scan(&next).Error; err != nil {
+			return nil, 0, err
+		}
+		args = append(args, next)
+	}
+	var rows []struct {
+		Position                                         int64
+		EventID, Type, ItemID, OrderID, State, LastError string
+		Attempts, LastStatus                             int
+		At, NextAt, LastAt, DeliveredAt                  int64
+	}
+	if err := db.Raw(query, args...).Scan(&rows).Error; err != nil {
+		return nil, 0, err
+	}
+	if len(rows) > f.Limit {
+		rows = rows[:f.Limit]
+		next = rows[f.Limit-1].Position
+	}
+	list := make([]Delivery, len(rows))
+	for i := range rows {
+		r := &rows[i]
+		list[i] = Delivery{
+			Position: r.Position, EventID: r.EventID, Type: order.EventType(r.Type), ItemID: r.ItemID, OrderID: r.OrderID,
+			State: DeliveryState(r.State), Attempts: r.Attempts, CreatedAt: order.FromMillis(r.At),
+			LastAt: order.FromMillis(r.LastAt), LastStatus: r.LastStatus, LastError: r.LastError, DeliveredAt: order.FromMillis(r.DeliveredAt),
+		}
+		if list[i].State == DeliveryPending {
+			list[i].NextAt = order.FromMillis(r.NextAt)
+		}
+	}
+	return list, next, nil
+}
+
+// deliveryKey identifies a delivery.
+type deliveryKey struct {
+	EndpointID string
+	EventSeq   int64
+}
+
+// dueDelivery is a delivery whose next try is due.
+type dueDelivery struct {
+	deliveryKey
+	NextAt int64
+	turn   int // how many deliveries of its endpoint come before it, running ones included
+}
+
+// due reads the due deliveries, the first of each endpoint. An endpoint with a million
+// pending deliveries hides no other's, and does not slow the query.
+func due(ctx context.Context, s *store.Store, perEndpoint int) (page []dueDelivery, err error) {
+	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
+	defer cancel()
+	db, err := s.Reader().DB()
+	if err != nil {
+		return nil, err
+	}
+	err = store.Each(ctx, db, selectDue, []any{s.Now().UnixMilli(), perEndpoint}, func(rows *sql.Rows) error {
+		var p dueDelivery
+		err := rows.Scan(&p.EndpointID, &p.EventSeq, &p.NextAt)
+		page = append(page, p)
+		return err
+	})
+	if err != nil {
+		return nil, store.Wrap("find deliveries", err)
+	}
+	return page, nil
+}
+
+// The condition on the state is written out, because SQLite chooses the partial index by
+// it.
+const selectDue = `SELECT d.endpoint_id, d.event_seq, d.next_at
+	FROM webhook_endpoints e CROSS JOIN webhook_deliveries d ON d.endpoint_id = e.id AND d.event_seq IN (
+		SELECT event_seq FROM webhook_deliveries
+		WHERE endpoint_id = e.id AND state = 'pending' AND next_at <= ?1 ORDER BY next_at LIMIT ?2)
+	WHERE e.deleted_at = 0`
+
+// deliveryJob is one pending delivery, with all data for sending it.
+type deliveryJob struct {
+	deliveryKey
+	eventID  string
+	attempts int
+	nextAt   int64
+	body     []byte
+	url      string
+	enabled  bool
+	secrets  []string
+}
+
+// job reads a delivery. Errors: ErrDeliveryNotFound, also for a deleted endpoint and for a
+// delivery that is not pending.
+func job(ctx context.Context, s *store.Store, key deliveryKey) (deliveryJob, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
+	defer cancel()
+	db, err := s.Reader().DB()
+	if err != nil {
+		return deliveryJob{}, err
+	}
+	j := deliveryJob{deliveryKey: key}
+	var secret, old string
+	var oldUntil int64
+	err = db.QueryRowContext(ctx, selectJob, key.EndpointID, key.EventSeq).
+		Scan(&j.eventID, &j.attempts, &j.nextAt, &j.body, &j.url, &j.enabled, &secret, &old, &oldUntil)
+	if errors.Is(err, sql.ErrNoRows) {
+		return deliveryJob{}, ErrDeliveryNotFound
+	}
+	if err != nil {
+		return deliveryJob{}, store.Wrap(fmt.Sprintf("read delivery of event %d", key.EventSeq), err)
+	}
+	j.secrets = append(j.secrets, secret)
+	if old != "" && s.Now().UnixMilli() < oldUntil {
+		j.secrets = append(j.secrets, old)
+	}
+	return j, nil
+}
+
+const selectJob = `SELECT v.id, d.attempts, d.next_at, v.body, e.url, e.enabled, e.secret, e.old_secret, e.old_secret_until
+	FROM webhook_deliveries d NOT INDEXED
+	JOIN webhook_events v ON v.seq = d.event_seq
+	JOIN webhook_endpoints e ON e.id = d.endpoint_id AND e.deleted_at = 0
+	WHERE d.endpoint_id = ?1 AND d.event_seq = ?2 AND d.state = 'pending'`
+
+// tried is the result of an attempt.
+type tried struct {
+	job      *deliveryJob
+	state    DeliveryState
+	attempts int
+	next     time.Duration // until the next try, if it is still pending
+	status   int
+	reason   string // why it was not delivered
+	gone     bool   // the endpoint answered 410 and wants no more events
+}
+
+// record writes the results of attempts in one transaction. A delivery that was requested
+// again meanwhile stays pending, unless it is delivered by now.
+func record(ctx context.Context, s *store.Store, tries []tried) error {
+	// A result is recorded even if ctx has ended.
+	return s.Changing(context.WithoutCancel(ctx), fmt.Sprintf("record %d deliveries", len(tries)), func(tx *gorm.DB, now int64) error {
+		c := tx.Statement.ConnPool
+		for i := range tries {
+			v := tries[i]
+			if v.gone {
+				moved, err := disableGone(tx, now, v.job)
+				if err != nil {
+					return err
+				}
+				if moved { // then it is due again, for the new URL
+					v.state = DeliveryPending
+				}
+			}
+			delivered := int64(0)
+			if v.state == DeliveryDelivered {
+				delivered = now
+			}
+			_, err := c.ExecContext(tx.Statement.Context, updateDelivery, string(v.state), v.attempts, now+v.next.Milliseconds(), now,
+				v.status, v.reason, delivered, v.job.EndpointID, v.job.EventSeq, v.job.attempts, v.job.nextAt)
+			if err != nil {
+				return fmt.Errorf("delivery of %s: %w", v.job.eventID, err)
+			}
+		}
+		return nil
+	})
+}
+
+const updateDelivery = `UPDATE webhook_deliveries SET state = ?1, attempts = ?2, next_at = ?3, last_at = ?4,
+		last_status = ?5, last_error = ?6, delivered_at = ?7
+	WHERE endpoint_id = ?8 AND event_seq = ?9 AND state = 'pending' AND (attempts = ?10 AND next_at = ?11 OR ?1 = 'delivered')`
+
+// disableGone disables an endpoint whose server answered 410, unless the endpoint has got
+// another URL since: the answer came from the old server.
+func disableGone(tx *gorm.DB, now int64, j *deliveryJob) (moved bool, err error) {
+	before, err := endpointOf(tx, j.EndpointID)
+	if errors.Is(err, ErrEndpointNotFound) || err == nil && !before.Enabled {
+		return false, nil
+	}
+	if err != nil || before.URL != j.url {
+		return true, err
+	}
+	row := before
+	row.Enabled, row.DisabledReason, row.UpdatedAt = false, disabledGone, now
+	if err := tx.Save(&row).Error; err != nil {
+		return false, err
+	}
+	return false, auditEndpoint(tx, now, order.By{Actor: "flashsale"}, "webhook.disable", &before, &row)
+}
+
+// renew makes a delivery pending again with no attempts, in any state. Errors:
+// ErrEndpointNotFound, ErrEndpointDisabled, ErrDeliveryNotFound.
+func renew(ctx context.Context, s *store.Store, endpointID, eventID string, by order.By) error {
+	defer s.Wake()
+	return s.Changing(ctx, "redeliver "+eventID, func(tx *gorm.DB, now int64) error {
+		row, err := endpointOf(tx, endpointID)
+		if err != nil {
+			return err
+		}
+		if !row.Enabled {
+			return ErrEndpointDisabled
+		}
+		res := tx.Exec(`UPDATE webhook_deliveries SET state = 'pending', attempts = 0, next_at = ?, delivered_at = 0
+			WHERE endpoint_id = ? AND event_seq = (SELECT seq FROM webhook_events WHERE id = ?)`, now, endpointID, eventID)
+		if res.Error != nil {
+			return res.Error
+		}
+		if res.RowsAffected == 0 {
+			return ErrDeliveryNotFound
+		}
+		return auditNote(tx, now, by, "webhook.redeliver", endpointID, eventID)
+	})
+}
+
+// addTest writes a test event for one endpoint, and returns its id. Errors:
+// ErrEndpointNotFound, ErrEndpointDisabled.
+func addTest(ctx context.Context, s *store.Store, endpointID string, by order.By) (id string, err error) {
+	var box *store.Outbox
+	err = s.Changing(ctx, "test webhook endpoint "+endpointID, func(tx *gorm.DB, now int64) error {
+		row, err := endpointOf(tx, endpointID)
+		if err != nil {
+			return err
+		}
+		if !row.Enabled {
+			return ErrEndpointDisabled
+		}
+		// Only this endpoint gets it, so subscriptions do not apply.
+		box = &store.Outbox{Now: now, Events: []store.Event{{Kind: order.EventTest, Data: store.TestData{EndpointID: endpointID}}}}
+		before, err := box.WriteEvents(ctx, tx.Statement.ConnPool)
+		if err != nil {
+			return err
+		}
+		err = tx.Exec(`INSERT INTO webhook_deliveries (endpoint_id, event_seq, next_at)
+			SELECT ?, seq, at FROM webhook_events WHERE seq > ?`, endpointID, before).Error
+		if err != nil {
+			return err
+		}
+		if err := tx.Raw("SELECT id FROM webhook_events WHERE seq > ?", before).Scan(&id).Error; err != nil {
+			return err
+		}
+		return auditNote(tx, now, by, "webhook.test", endpointID, id)
+	})
+	if err != nil {
+		return "", err
+	}
+	s.Announce(box)
+	return id, nil
+}

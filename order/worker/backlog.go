@@ -1,0 +1,257 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"flashsale/inventory"
+	"flashsale/order"
+	"flashsale/order/checkout"
+	"flashsale/order/release"
+	"flashsale/order/store"
+	"flashsale/queue"
+)
+
+// ErrTaskNotFound says that no dead letter has that id.
+var ErrTaskNotFound = errors.New("order: dead letter not found")
+
+// NamedQueue is a task queue under the name that operators read.
+type NamedQueue struct {
+	Name  string
+	Queue *queue.Queue
+}
+
+// Backlog lets operators read the depth of the task queues, and list, retry and discard
+// dead letters.
+type Backlog struct {
+	Bell    *checkout.Bell // nil: no notifications
+	store   *store.Store
+	returns *release.Returns
+	queues  []NamedQueue
+}
+
+// NewBacklog returns a Backlog of these queues, whose names are distinct. bell announces
+// orders that are rejected; if it is nil, nothing is announced.
+func NewBacklog(store *store.Store, returns *release.Returns, bell *checkout.Bell, queues ...NamedQueue) *Backlog {
+	return &Backlog{store: store, returns: returns, Bell: bell, queues: queues}
+}
+
+// QueueDepth is the state and the counters of one queue.
+type QueueDepth struct {
+	Name    string
+	Ready   int // waiting to be taken
+	Delayed int // not due yet, retries included
+	Leased  int // held by a worker
+	Dead    int // failed for good
+	// OldestReady is how long the task at the head has been waiting.
+	OldestReady time.Duration
+	Paused      bool
+	Processed   int64 // tasks done since the queue exists
+	Failed      int64 // attempts that failed
+	Died        int64 // tasks that became dead letters, also those retried or discarded since
+	// PerSecond is how many tasks were done per second, over the last full minute.
+	PerSecond float64
+	// WaitP50 and WaitP99 are how long half and 99 % of the tasks had waited at
+	// most when they were taken, since the queue exists.
+	WaitP50, WaitP99 time.Duration
+}
+
+// Depths returns the depth of every queue, in their order.
+func (b *Backlog) Depths(ctx context.Context) ([]QueueDepth, error) {
+	out := make([]QueueDepth, len(b.queues))
+	for i, q := range b.queues {
+		var err error
+		if out[i], err = q.depth(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+func (q NamedQueue) depth(ctx context.Context) (QueueDepth, error) {
+	s, err := q.Queue.Stats(ctx)
+	if err != nil {
+		return QueueDepth{}, unreachable(q.Name, err)
+	}
+	return QueueDepth{
+		Name: q.Name, Ready: s.Ready, Delayed: s.Delayed, Leased: s.Leased, Dead: s.Dead, Died: s.Died,
+		OldestReady: s.OldestReady, Paused: s.Paused, Processed: s.Processed, Failed: s.Failed,
+		PerSecond: s.Throughput(1), WaitP50: s.Waits.Quantile(0.5), WaitP99: s.Waits.Quantile(0.99),
+	}, nil
+}
+
+// unreachable is the error for a queue whose Redis did not answer.
+func unreachable(name string, err error) error {
+	return fmt.Errorf("queue %s: %w: %w", name, inventory.ErrUnavailable, err)
+}
+
+// DeadLetter is a task that failed for good.
+type DeadLetter struct {
+	Queue    string
+	ID       string
+	Type     string // "purchase", "expire", or what its queue calls it
+	OrderID  string // empty where it is about no order
+	ItemID   string // empty where the task cannot be read
+	Attempts int
+	DiedAt   time.Time
+	Reason   string // why the last attempt failed
+}
+
+// DeadPlace is a place in the list of dead letters; the zero value is its start.
+type DeadPlace struct {
+	Queue  int // number of the queue, in the order of Depths
+	Offset int
+}
+
+// Dead lists up to limit (1 to 512) dead letters from a place on, queue by queue, the
+// latest of each first. next is the place of the next page, or nil if there is none.
+// Letters that are added or removed between two pages shift the places.
+func (b *Backlog) Dead(ctx context.Context, at DeadPlace, limit int) (letters []DeadLetter, next *DeadPlace, err error) {
+	for ; at.Queue < len(b.queues); at = (DeadPlace{Queue: at.Queue + 1}) {
+		if len(letters) == limit {
+			return letters, &at, nil
+		}
+		q := b.queues[at.Queue]
+		want := limit - len(letters)
+		page, err := q.Queue.List(ctx, queue.StateDead, at.Offset, want)
+		if err != nil {
+			return nil, nil, unreachable(q.Name, err)
+		}
+		for i := range page {
+			letters = append(letters, deadLetter(q.Name, &page[i]))
+		}
+		if len(page) == want {
+			return letters, &DeadPlace{at.Queue, at.Offset + want}, nil
+		}
+	}
+	return letters, nil, nil
+}
+
+func deadLetter(name string, d *queue.TaskInfo) DeadLetter {
+	l := DeadLetter{Queue: name, ID: d.ID, Type: d.Type, Attempts: d.Attempt, DiedAt: d.At, Reason: d.Reason}
+	switch d.Type {
+	case order.PurchaseType:
+		l.Type, l.OrderID = "purchase", d.ID
+		if t, err := order.ParseTask(d.ID, d.Payload); err == nil {
+			l.ItemID = t.ItemID
+		}
+	case order.ExpiryType:
+		l.OrderID, l.ItemID = strings.TrimPrefix(d.ID, order.ExpiryPrefix), string(d.Payload)
+	}
+	return l
+}
+
+// Retry makes a dead letter an ordinary task again, resets its attempts, and returns the
+// name of its queue. Errors: ErrTaskNotFound, inventory.ErrOverloaded if the queue is full,
+// inventory.ErrUnavailable.
+func (b *Backlog) Retry(ctx context.Context, id string) (name string, err error) {
+	return b.find(ctx, id, func(q *queue.Queue, _ *queue.TaskInfo) (queue.Status, error) {
+		status, err := q.RunNow(ctx, id)
+		return first(status), err
+	})
+}
+
+// Discard removes a dead letter permanently and returns the name of its queue. If the
+// letter is a purchase, its order is first rejected with the reason "failed": its buyer
+// gets a final status, and its units return to stock. Errors: ErrTaskNotFound, ErrDatabase,
+// inventory.ErrUnavailable.
+func (b *Backlog) Discard(ctx context.Context, id string) (name string, err error) {
+	return b.find(ctx, id, func(q *queue.Queue, info *queue.TaskInfo) (queue.Status, error) {
+		rejected, err := b.reject(ctx, info)
+		if err != nil {
+			return queue.StatusUnknown, err
+		}
+		status, err := q.DeleteDead(ctx, id)
+		if rejected && first(status) == queue.StatusMissing {
+			return queue.StatusOK, nil // retried concurrently: the task finds its order rejected, and ends
+		}
+		return first(status), err
+	})
+}
+
+// reject rejects the order of a dead purchase that has no row, and reports whether it did.
+func (b *Backlog) reject(ctx context.Context, info *queue.TaskInfo) (bool, error) {
+	if info.Type != order.PurchaseType {
+		return false, nil // the sweeper expires what is due; other dead letters hold no units
+	}
+	t, err := order.ParseTask(info.ID, info.Payload)
+	if errors.Is(err, order.ErrTaskMalformed) || t.Quantity <= 0 {
+		return false, nil // unreadable: it names no order
+	}
+	rejected, _, err := RejectDead(ctx, b.store, []order.Task{t})
+	if err != nil || rejected == 0 {
+		return false, err
+	}
+	b.Bell.Ring(ctx, t.ID)
+	// Units that cannot be returned now are recorded, and the sweeper returns them later.
+	b.returns.Give(ctx, []store.Returned{{
+		OrderID: t.ID, ItemID: t.ItemID, UserID: t.UserID, IdempotencyKey: t.IdempotencyKey,
+		Quantity: t.Quantity, CreatedAt: b.store.Now().UnixMilli(),
+	}})
+	return true, nil
+}
+
+// find calls do with the queue that has the dead letter.
+func (b *Backlog) find(ctx context.Context, id string, do func(*queue.Queue, *queue.TaskInfo) (queue.Status, error)) (string, error) {
+	for _, q := range b.queues {
+		status := queue.StatusUnknown
+		found, err := q.Queue.Get(ctx, id)
+		if err == nil {
+			if found[0].State != queue.StateDead {
+				continue
+			}
+			status, err = do(q.Queue, &found[0])
+		}
+		switch {
+		case err == nil && status == queue.StatusMissing: // another call was faster
+			return "", ErrTaskNotFound
+		case err == nil:
+			return q.Name, nil
+		case errors.Is(err, queue.ErrFull):
+			return "", fmt.Errorf("queue %s: %w", q.Name, inventory.ErrOverloaded)
+		case errors.Is(err, order.ErrDatabase):
+			return "", err
+		}
+		return "", unreachable(q.Name, err)
+	}
+	return "", ErrTaskNotFound
+}
+
+// first is the status of the only task; StatusUnknown where the call failed.
+func first(status []queue.Status) queue.Status {
+	if len(status) == 0 {
+		return queue.StatusUnknown
+	}
+	return status[0]
+}
+
+// QueueCheck is the result of checking every task of one queue.
+type QueueCheck struct {
+	Name     string
+	Tasks    int // checked
+	Lost     int // in no state; repair makes them ready
+	Doubled  int // in several states; repair keeps one
+	Bodiless int // without payload; repair makes them dead letters
+	Repaired bool
+}
+
+// Verify checks that every task is in exactly one state and has a payload. With repair it
+// corrects the others. It may run concurrently with all other operations. Errors:
+// inventory.ErrUnavailable.
+func (b *Backlog) Verify(ctx context.Context, repair bool) ([]QueueCheck, error) {
+	out := make([]QueueCheck, len(b.queues))
+	for i, q := range b.queues {
+		r, err := q.Queue.Verify(ctx, repair)
+		if err != nil {
+			return nil, unreachable(q.Name, err)
+		}
+		out[i] = QueueCheck{
+			Name: q.Name, Tasks: r.Tasks, Lost: len(r.Lost), Doubled: len(r.Doubled), Bodiless: len(r.Bodiless),
+			Repaired: repair && !r.Clean(),
+		}
+	}
+	return out, nil
+}

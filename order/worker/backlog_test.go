@@ -1,0 +1,258 @@
+package worker_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
+	"flashsale/inventory"
+	"flashsale/order"
+	"flashsale/order/ordertest"
+	"flashsale/order/reconcile/reconciletest"
+	"flashsale/order/release"
+	"flashsale/order/shoptest"
+	"flashsale/order/worker"
+	"flashsale/queue"
+)
+
+func TestBacklog_Discard(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := shoptest.New(t, rdb, false, ordertest.NewItem("", 3, 3))
+		b := s.Backlog()
+		dead := s.MustPlace(s.Purchase("u", "k", 3, 0)).Order
+		if _, err := b.Discard(await.Context(t), dead.ID); !errors.Is(err, worker.ErrTaskNotFound) {
+			t.Fatalf("discard of an order that waits: %v", err)
+		}
+		if n := s.Kill("the disk is on fire"); n != 1 {
+			t.Fatalf("%d tasks", n)
+		}
+		letters, next, err := b.Dead(await.Context(t), worker.DeadPlace{}, 10)
+		if err != nil || next != nil || len(letters) != 1 {
+			t.Fatalf("dead: %+v, %v, %v", letters, next, err)
+		}
+		l := letters[0]
+		if l.DiedAt.IsZero() {
+			t.Error("the letter does not say when it died")
+		}
+		l.DiedAt = worker.DeadLetter{}.DiedAt
+		want := worker.DeadLetter{Queue: "first", ID: dead.ID, Type: "purchase", OrderID: dead.ID, ItemID: s.Item, Attempts: 1, Reason: "the disk is on fire"}
+		if l != want {
+			t.Errorf("letter %+v, want %+v", l, want)
+		}
+		if name, err := b.Discard(await.Context(t), dead.ID); err != nil || name != "first" {
+			t.Fatalf("discard: %q, %v", name, err)
+		}
+		if o := s.MustGet(dead.ID); o.Status != order.StatusRejected || o.Reason != order.ReasonFailed {
+			t.Errorf("the buyer gets %+v", o)
+		}
+		if owed := ordertest.OwedOf(t, s.Store); len(owed) != 0 {
+			t.Errorf("pending releases: %v", owed)
+		}
+		// The units can be sold again at once.
+		s.MustPlace(s.Purchase("v", "k", 3, 0))
+		for _, id := range []string{dead.ID, "nothing"} {
+			if _, err := b.Discard(await.Context(t), id); !errors.Is(err, worker.ErrTaskNotFound) {
+				t.Errorf("discard %s again: %v", id, err)
+			}
+		}
+		s.Work()
+		s.Drained()
+		if l := reconciletest.LedgerOf(s); l != (order.Ledger{Initial: 3, Sold: 3}) {
+			t.Errorf("ledger %+v", l)
+		}
+		ordertest.AuditStore(t, s.Store)
+	})
+}
+
+// TestBacklog_Discard_Database: a letter stays until its order can be rejected. Otherwise
+// its buyer's order would not be found anywhere.
+func TestBacklog_Discard_Database(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := shoptest.New(t, rdb, false, ordertest.NewItem("", 3, 3))
+		dead := s.MustPlace(s.Purchase("u", "k", 3, 0)).Order
+		s.Kill("x")
+		if err := s.Store.Writer().Exec("CREATE TRIGGER no BEFORE INSERT ON orders BEGIN SELECT RAISE(ABORT, 'no'); END").Error; err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Backlog().Discard(await.Context(t), dead.ID); err == nil || errors.Is(err, worker.ErrTaskNotFound) {
+			t.Errorf("discard: %v", err)
+		}
+		if o := s.MustGet(dead.ID); o.Status != order.StatusQueued {
+			t.Errorf("order %+v", o)
+		}
+	})
+}
+
+// meanwhile is a Releaser that calls a function before each release.
+type meanwhile struct {
+	release.Releaser
+	happens func()
+}
+
+func (m meanwhile) Release(ctx context.Context, item string, orders []inventory.Released) ([]inventory.ReleaseStatus, int64, error) {
+	m.happens()
+	return m.Releaser.Release(ctx, item, orders)
+}
+
+// TestBacklog_Discard_Retried: a letter that is concurrently discarded and retried is
+// discarded, once its order is rejected, and both callers get the result of their call.
+func TestBacklog_Discard_Retried(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := shoptest.New(t, rdb, false, ordertest.NewItem("", 3, 3))
+		b := s.Backlog()
+		dead := s.MustPlace(s.Purchase("u", "k", 3, 0)).Order
+		s.Kill("x")
+		b.BacklogReturns().Stock = meanwhile{b.BacklogReturns().Stock, func() {
+			if _, err := b.Retry(await.Context(t), dead.ID); err != nil {
+				t.Errorf("retry: %v", err)
+			}
+		}}
+		if name, err := b.Discard(await.Context(t), dead.ID); err != nil || name != "first" {
+			t.Errorf("discard: %q, %v", name, err)
+		}
+		s.Work()
+		s.Drained()
+		if o := s.MustGet(dead.ID); o.Status != order.StatusRejected {
+			t.Errorf("order %+v", o)
+		}
+		if l := reconciletest.LedgerOf(s); l != (order.Ledger{Initial: 3, Left: 3}) {
+			t.Errorf("ledger %+v", l)
+		}
+		ordertest.AuditStore(t, s.Store)
+	})
+}
+
+func TestBacklog_Retry(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := shoptest.New(t, rdb, false, ordertest.NewItem("", 3, 3))
+		b := s.Backlog()
+		o := s.MustPlace(s.Purchase("u", "k", 1, 0)).Order
+		s.Kill("x")
+		s.Work()
+		if name, err := b.Retry(await.Context(t), o.ID); err != nil || name != "first" {
+			t.Fatalf("retry: %q, %v", name, err)
+		}
+		s.Drained()
+		if o := s.MustGet(o.ID); o.Status != order.StatusConfirmed {
+			t.Errorf("order %+v", o)
+		}
+		if _, err := b.Retry(await.Context(t), o.ID); !errors.Is(err, worker.ErrTaskNotFound) {
+			t.Errorf("retry of a finished task: %v", err)
+		}
+	})
+}
+
+// TestBacklog_Dead_Pages lists the letters of two queues in pages, with page ends at and
+// between the ends of the queues.
+func TestBacklog_Dead_Pages(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := shoptest.New(t, rdb, false, ordertest.NewItem("", 9, 9))
+		other := ordertest.NewQueue(t, rdb, queue.Config{})
+		b := worker.NewBacklog(s.Store, s.Service.Returns, nil, worker.NamedQueue{Name: "first", Queue: s.Queue}, worker.NamedQueue{Name: "second", Queue: other})
+		for i := range 4 {
+			s.MustPlace(s.Purchase("u", fmt.Sprint(i), 1, 0))
+			if _, err := other.Enqueue(await.Context(t), queue.Task{ID: fmt.Sprintf("x:o%d", i), Type: order.ExpiryType, Payload: []byte("it")}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s.Kill("x")
+		s.Queue = other
+		s.Kill("y")
+		for limit := 1; limit <= 9; limit++ {
+			seen := make(map[string]int)
+			for at, pages := (&worker.DeadPlace{}), 0; at != nil && pages < 20; pages++ {
+				page, next, err := b.Dead(await.Context(t), *at, limit)
+				if err != nil || len(page) > limit {
+					t.Fatalf("limit %d: %d letters, %v", limit, len(page), err)
+				}
+				for _, l := range page {
+					seen[l.Queue+" "+l.Type+" "+l.OrderID]++
+				}
+				at = next
+			}
+			if len(seen) != 8 || seen["second expire o3"] != 1 {
+				t.Errorf("limit %d: %v", limit, seen)
+			}
+		}
+		depths, err := b.Depths(await.Context(t))
+		if err != nil || len(depths) != 2 || depths[0].Name != "first" || depths[0].Dead != 4 || depths[1].Dead != 4 {
+			t.Errorf("depths %+v, %v", depths, err)
+		}
+	})
+}
+
+func TestBacklog_Verify(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := shoptest.New(t, rdb, false, ordertest.NewItem("", 3, 3))
+		b := s.Backlog()
+		o := s.MustPlace(s.Purchase("u", "k", 1, 0)).Order
+		// An operator removed the task from its state by hand.
+		keys, err := rdb.Keys(await.Context(t), "fs:{p0}:t*ready").Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		removed := int64(0)
+		for _, k := range keys {
+			n, err := rdb.ZRem(await.Context(t), k, o.ID).Result()
+			if err != nil {
+				t.Fatal(err)
+			}
+			removed += n
+		}
+		if removed != 1 {
+			t.Fatalf("%d removed", removed)
+		}
+		for _, want := range []worker.QueueCheck{
+			{Name: "first", Tasks: 2, Lost: 1}, {Name: "first", Tasks: 2, Lost: 1, Repaired: true}, {Name: "first", Tasks: 2},
+		} {
+			got, err := b.Verify(await.Context(t), want.Repaired)
+			if err != nil || len(got) != 1 {
+				t.Fatalf("verify: %v, %v", got, err)
+			}
+			if got[0].Tasks < 1 {
+				t.Errorf("no task was checked")
+			}
+			got[0].Tasks = want.Tasks // a task in several states counts in each
+			if got[0] != want {
+				t.Errorf("%+v, want %+v", got[0], want)
+			}
+		}
+		s.Work()
+		s.Drained()
+		if o := s.MustGet(o.ID); o.Status != order.StatusConfirmed {
+			t.Errorf("order %+v", o)
+		}
+	})
+}
+
+func TestBacklog_Unavailable(t *testing.T) {
+	t.Parallel()
+	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, DialerRetries: 1})
+	t.Cleanup(func() {
+		if err := rdb.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	b := worker.NewBacklog(nil, nil, nil, worker.NamedQueue{Name: "first", Queue: ordertest.NewQueue(t, rdb, queue.Config{})})
+	_, err1 := b.Depths(await.Context(t))
+	_, _, err2 := b.Dead(await.Context(t), worker.DeadPlace{}, 1)
+	_, err3 := b.Retry(await.Context(t), "x")
+	_, err4 := b.Discard(await.Context(t), "x")
+	_, err5 := b.Verify(await.Context(t), true)
+	for i, err := range []error{err1, err2, err3, err4, err5} {
+		if !errors.Is(err, inventory.ErrUnavailable) {
+			t.Errorf("%d: %v", i, err)
+		}
+	}
+}

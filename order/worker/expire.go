@@ -1,0 +1,63 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"flashsale/order"
+	"flashsale/order/store"
+	"flashsale/queue"
+)
+
+// errTaskType says that this program does not support a type of task. A newer version may
+// be running beside it.
+var errTaskType = errors.New("order: unknown type of task")
+
+// expire closes the orders that are due and releases their units. say is called for each
+// order that is not finished: it is not due yet by the database's clock, or it failed. An
+// order that breaks the transaction is found by halving, and only that one fails.
+func (f *Fulfiller) expire(ctx context.Context, ids []string, say func(i int, err error)) {
+	if len(ids) == 0 {
+		return
+	}
+	var stand map[string]store.Expiry
+	var owed []store.Returned
+	err := f.persist(ctx, func() (err error) {
+		stand, owed, err = f.store.Expire(ctx, ids)
+		return err
+	})
+	switch {
+	case err == nil:
+		_, failed := f.Returns.Give(ctx, owed)
+		f.bell.Ring(ctx, expired(stand)...)
+		for i, id := range ids {
+			if e := stand[id]; e.In > 0 {
+				say(i, queue.Snooze(e.In))
+			} else if err := failed[id]; err != nil {
+				say(i, fmt.Errorf("order %s: %w", id, err))
+			}
+		}
+	case store.Transient(err): // only once ctx has ended
+		for i := range ids {
+			say(i, queue.Snooze(0))
+		}
+	case len(ids) == 1:
+		say(0, err)
+	default:
+		half := len(ids) / 2
+		f.expire(ctx, ids[:half], say)
+		f.expire(ctx, ids[half:], func(i int, err error) { say(half+i, err) })
+	}
+}
+
+// expired returns the orders that are expired, including those of a repeated expiry.
+func expired(stand map[string]store.Expiry) []string {
+	var ids []string
+	for id, e := range stand {
+		if e.Status == order.StatusExpired {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}

@@ -1,0 +1,412 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/mattn/go-sqlite3"
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
+	"flashsale/order"
+	"flashsale/order/checkout"
+	"flashsale/order/ordertest"
+	"flashsale/order/store"
+	"flashsale/order/store/storetest"
+	"flashsale/queue"
+)
+
+// TestFulfiller_Poison: a payload that cannot be parsed becomes a dead letter at once. Of a
+// batch with a row that the database refuses, only that row fails.
+func TestFulfiller_Poison(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := storetest.New(t)
+		storetest.MustInsert(t, s, ordertest.NewItem("item", 1000, 1))
+		q := ordertest.NewQueue(t, rdb, queue.Config{MaxAttempts: 2, BackoffBase: time.Millisecond, BackoffMax: time.Millisecond})
+		tasks := ordertest.Leased(ordertest.Distinct("n", "item", 100)...)
+		for _, i := range []int{0, 41, 99} {
+			tasks[i].Payload = []byte("garbage")
+		}
+		broken := ordertest.Leased(ordertest.Bought("zero1", "item", "z", "1", 0), ordertest.Bought("zero2", "item", "z", "2", 0))
+		tasks = slices.Insert(tasks, 50, broken...)
+		ordertest.MustEnqueue(t, q, tasks)
+		var committed atomic.Int64
+		f := NewFulfiller(s, rdb, nil, func(err error) { t.Errorf("reported %v", err) })
+		WithCommits(func(n int) { committed.Add(int64(n)) })(f)
+		RunWorker(t, f, q, queue.RunConfig{})
+		await.True(t, "the dead letters", func() bool {
+			st := ordertest.StatsOf(t, q)
+			return st.Dead == 5 && st.Ready+st.Delayed+st.Leased == 0
+		})
+		if rows := ordertest.AllRows(t, s); len(rows) != 97 || committed.Load() != 97 {
+			t.Errorf("%d rows, %d reported as committed, want 97", len(rows), committed.Load())
+		}
+		dead, err := q.List(await.Context(t), queue.StateDead, 0, 10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		attempts := map[string]int{}
+		for _, d := range dead {
+			attempts[d.ID] = d.Attempt
+			if d.Reason == "" {
+				t.Errorf("dead letter %s without a reason", d.ID)
+			}
+		}
+		// The unreadable ones die at their first attempt; the others may fail for a
+		// temporary reason.
+		want := map[string]int{"n0000": 1, "n0041": 1, "n0099": 1, "zero1": 2, "zero2": 2}
+		if !maps.Equal(attempts, want) {
+			t.Errorf("attempts of the dead letters are %v, want %v", attempts, want)
+		}
+		ordertest.AuditStore(t, s)
+	})
+}
+
+// TestFulfiller_Handle_Halving: a task that breaks the transaction is found at each
+// position of the batch.
+func TestFulfiller_Handle_Halving(t *testing.T) {
+	t.Parallel()
+	s := storetest.New(t)
+	f := NewFulfiller(s, nil, nil, func(err error) { t.Errorf("reported %v", err) })
+	for n, broken := range map[int][]int{1: {0}, 2: {1}, 3: {0, 2}, 8: {3, 4}, 33: {0, 16, 32}, 40: {7, 8, 9, 31}} {
+		item := fmt.Sprintf("item%d", n)
+		storetest.MustInsert(t, s, ordertest.NewItem(item, 100, 1))
+		tasks := ordertest.Distinct(item+"-", item, n)
+		for _, i := range broken {
+			tasks[i].Quantity = 0
+		}
+		// One unreadable payload in front shifts the tasks against the leases.
+		batch := append([]queue.Leased{{ID: "garbage", Payload: []byte("?")}}, ordertest.Leased(tasks...)...)
+		errs := f.Handle(await.Context(t), batch)
+		if len(errs) != n+1 || !errors.Is(errs[0], order.ErrTaskMalformed) {
+			t.Fatalf("%d errors for %d tasks, the first %v", len(errs), n+1, errs[0])
+		}
+		for i, err := range errs[1:] {
+			if (err != nil) != slices.Contains(broken, i) {
+				t.Errorf("task %d of %d with %v broken: %v", i, n, broken, err)
+			}
+		}
+		if sold := ordertest.ItemOf(t, s, item).Sold; int(sold) != n-len(broken) {
+			t.Errorf("%d of %d tasks committed, want %d", sold, n, n-len(broken))
+		}
+	}
+	ordertest.AuditStore(t, s)
+}
+
+func TestFulfiller_Handle_DatabaseBusy(t *testing.T) {
+	t.Parallel()
+	s := storetest.New(t)
+	storetest.MustInsert(t, s, ordertest.NewItem("item", 100, 1))
+	ordertest.BusyTimeout(t, s, 5*time.Millisecond)
+	release := ordertest.Occupy(t, s)
+	heard := make(chan error, 100)
+	f := NewFulfiller(s, nil, nil, func(err error) { heard <- err })
+	result := make(chan []error, 1)
+	go func() { result <- f.Handle(await.Context(t), ordertest.Leased(ordertest.Distinct("n", "item", 10)...)) }()
+	for range 2 {
+		select {
+		case err := <-heard:
+			if !store.Transient(err) {
+				t.Errorf("reported %v, want a busy database", err)
+			}
+		case errs := <-result:
+			t.Fatalf("handled while the database was busy: %v", errs)
+		case <-time.After(ordertest.Limit):
+			t.Fatal("the busy database was not reported")
+		}
+	}
+	release()
+	select {
+	case errs := <-result:
+		if err := errors.Join(errs...); err != nil {
+			t.Errorf("after the database was free: %v", err)
+		}
+	case <-time.After(ordertest.Limit):
+		t.Fatal("the batch was not committed")
+	}
+	if n := len(ordertest.AllRows(t, s)); n != 10 {
+		t.Errorf("%d rows, want 10", n)
+	}
+	ordertest.AuditStore(t, s)
+}
+
+// TestFulfiller_Work_DatabaseBusyAtShutdown: a worker that stops while the database is busy
+// returns its tasks without counting an attempt, and the next one commits them.
+func TestFulfiller_Work_DatabaseBusyAtShutdown(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := storetest.New(t)
+		storetest.MustInsert(t, s, ordertest.NewItem("item", 100, 1))
+		ordertest.BusyTimeout(t, s, 5*time.Millisecond)
+		release := ordertest.Occupy(t, s)
+		q := ordertest.NewQueue(t, rdb, queue.Config{})
+		tasks := ordertest.Leased(ordertest.Distinct("n", "item", 10)...)
+		ordertest.MustEnqueue(t, q, tasks)
+		heard := make(chan error, 1000)
+		f := NewFulfiller(s, rdb, nil, func(err error) { heard <- err })
+		stop := RunWorker(t, f, q, queue.RunConfig{Drain: 50 * time.Millisecond})
+		select {
+		case err := <-heard:
+			if !store.Transient(err) {
+				t.Errorf("reported %v, want a busy database", err)
+			}
+		case <-time.After(ordertest.Limit):
+			t.Fatal("the busy database was not reported")
+		}
+		if err := stop(); err != nil {
+			t.Fatalf("worker: %v", err)
+		}
+		if n := len(ordertest.AllRows(t, s)); n != 0 {
+			t.Errorf("%d rows were written through the lock", n)
+		}
+		// None is lost, and no attempt is counted.
+		for _, l := range tasks {
+			found, err := q.Get(await.Context(t), l.ID)
+			if err != nil {
+				t.Fatal(err)
+			}
+			info := found[0]
+			if info.State != queue.StateReady && info.State != queue.StateDelayed || info.Attempt != 0 {
+				t.Errorf("task %s is %s at attempt %d, want it back at attempt 0", l.ID, info.State, info.Attempt)
+			}
+		}
+		release()
+		RunWorker(t, NewFulfiller(s, rdb, nil, func(err error) { t.Errorf("reported %v", err) }), q, queue.RunConfig{})
+		await.True(t, "the handed back tasks", func() bool { return len(ordertest.AllRows(t, s)) == 10 })
+		ordertest.AuditStore(t, s)
+	})
+}
+
+// TestFulfiller_Handle_ContextEndedWhileBusy: if the database is busy until the worker's
+// time is over, each task is retried, and the attempt is not counted.
+func TestFulfiller_Handle_ContextEndedWhileBusy(t *testing.T) {
+	t.Parallel()
+	s := storetest.New(t)
+	storetest.MustInsert(t, s, ordertest.NewItem("item", 100, 1))
+	ordertest.BusyTimeout(t, s, time.Millisecond)
+	ordertest.Occupy(t, s)
+	ctx, cancel := context.WithCancel(t.Context())
+	f := NewFulfiller(s, nil, nil, func(error) { cancel() })
+	errs := f.Handle(ctx, ordertest.Leased(ordertest.Distinct("n", "item", 7)...))
+	snooze := queue.Snooze(0)
+	for i, err := range errs {
+		if err == nil || err.Error() != snooze.Error() {
+			t.Errorf("task %d: %v, want to be snoozed", i, err)
+		}
+	}
+}
+
+// TestFulfiller_Handle_RedisAway: a commit stays even if its notice cannot be published.
+func TestFulfiller_Handle_RedisAway(t *testing.T) {
+	t.Parallel()
+	s := storetest.New(t)
+	storetest.MustInsert(t, s, ordertest.NewItem("item", 10, 1))
+	rdb := redis.NewClient(redistest.Options("127.0.0.1:1"))
+	defer rdb.Close()
+	heard := make(chan error, 10)
+	f := NewFulfiller(s, rdb, nil, func(err error) { heard <- err })
+	tasks := ordertest.Distinct("n", "item", 3)
+	tasks[1].Origin = "somewhere"
+	if err := errors.Join(f.Handle(await.Context(t), ordertest.Leased(tasks...))...); err != nil {
+		t.Errorf("handled with %v", err)
+	}
+	if len(heard) != 1 {
+		t.Errorf("%d errors were reported, want the failure to publish", len(heard))
+	}
+	if n := len(ordertest.AllRows(t, s)); n != 3 {
+		t.Errorf("%d rows, want 3", n)
+	}
+}
+
+// TestFulfiller_Handle_Distrust: the task of an order that the database refused is not done
+// before its item's sale has been dropped.
+func TestFulfiller_Handle_Distrust(t *testing.T) {
+	t.Parallel()
+	s := storetest.New(t)
+	storetest.MustInsert(t, s, ordertest.NewItem("item", 1, 1))
+	away := redis.NewClient(redistest.Options("127.0.0.1:1"))
+	defer away.Close()
+	tasks := ordertest.Leased(ordertest.Distinct("n", "item", 2)...)
+	errs := NewFulfiller(s, away, nil, func(error) {}).Handle(await.Context(t), tasks)
+	if errs[0] != nil || errs[1] == nil {
+		t.Errorf("with Redis down: %v, want the refused order to be retried", errs)
+	}
+	f := NewFulfiller(s, redistest.Embedded(t), nil, func(err error) { t.Errorf("reported %v", err) })
+	if err := errors.Join(f.Handle(await.Context(t), tasks[1:])...); err != nil {
+		t.Errorf("with Redis back: %v", err)
+	}
+}
+
+// TestFulfiller_Redelivery kills a worker between commit and acknowledge, simulated by the
+// end of the lease: the same tasks are delivered again, and make one row each.
+func TestFulfiller_Redelivery(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := storetest.New(t)
+		storetest.MustInsert(t, s, ordertest.NewItem("item", 100, 1))
+		q := ordertest.NewQueue(t, rdb, queue.Config{Lease: 100 * time.Millisecond})
+		ordertest.MustEnqueue(t, q, ordertest.Leased(ordertest.Distinct("n", "item", 20)...))
+		first, err := q.Dequeue(await.Context(t), 12)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := NewFulfiller(s, rdb, nil, func(err error) { t.Errorf("reported %v", err) })
+		if err := errors.Join(f.Handle(await.Context(t), first.Tasks)...); err != nil {
+			t.Fatal(err)
+		}
+		RunWorker(t, f, q, queue.RunConfig{}) // the first worker never acknowledges
+		await.True(t, "all to be acknowledged", func() bool {
+			st := ordertest.StatsOf(t, q)
+			return st.Ready+st.Delayed+st.Leased == 0
+		})
+		if n := len(ordertest.AllRows(t, s)); n != 20 || ordertest.ItemOf(t, s, "item").Sold != 20 {
+			t.Errorf("%d rows, %d sold, want 20", n, ordertest.ItemOf(t, s, "item").Sold)
+		}
+		ordertest.AuditStore(t, s)
+	})
+}
+
+// TestFulfiller_Handle_Rings: the commit of a batch is published, even if no request waits
+// for it.
+func TestFulfiller_Handle_Rings(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := storetest.New(t)
+		storetest.MustInsert(t, s, ordertest.NewItem("item", 10, 1))
+		f := NewFulfiller(s, rdb, nil, func(err error) { t.Error(err) })
+		sub := rdb.Subscribe(await.Context(t), checkout.ChangedChannel)
+		t.Cleanup(func() { sub.Close() }) //nolint:errcheck // the test is over
+		if _, err := sub.Receive(await.Context(t)); err != nil {
+			t.Fatal(err)
+		}
+		tasks := ordertest.Distinct(ordertest.RandomName(t), "item", 3)
+		for i, err := range f.Handle(await.Context(t), ordertest.Leased(tasks...)) {
+			if err != nil {
+				t.Fatalf("task %d: %v", i, err)
+			}
+		}
+		want := strings.Join(order.TaskIDs(tasks), " ")
+		for { // other tests share the channel
+			m, err := sub.ReceiveMessage(await.Context(t))
+			if err != nil {
+				t.Fatal(fmt.Errorf("no message of the batch: %w", err))
+			}
+			if m.Payload == want {
+				return
+			}
+		}
+	})
+}
+
+// TestFulfiller_Handle_DatabaseFull fills the database: the batch waits, and is committed
+// whole once there is space.
+func TestFulfiller_Handle_DatabaseFull(t *testing.T) {
+	t.Parallel()
+	s := storetest.New(t)
+	storetest.MustInsert(t, s, ordertest.NewItem("item", 5000, 1))
+	var pages int
+	if err := s.Writer().Raw("PRAGMA page_count").Scan(&pages).Error; err != nil {
+		t.Fatal(err)
+	}
+	bound := func(n int) {
+		t.Helper()
+		if err := s.Writer().Exec(fmt.Sprintf("PRAGMA max_page_count = %d", n)).Error; err != nil {
+			t.Fatal(err)
+		}
+	}
+	bound(pages + 1)
+	heard := make(chan error, 1000)
+	f := NewFulfiller(s, nil, nil, func(err error) { heard <- err })
+	result := make(chan []error, 1)
+	go func() {
+		result <- f.Handle(await.Context(t), ordertest.Leased(ordertest.Distinct("n", "item", 500)...))
+	}()
+	for range 2 {
+		select {
+		case err := <-heard:
+			var se sqlite3.Error
+			if !errors.As(err, &se) || se.Code != sqlite3.ErrFull {
+				t.Errorf("reported %v, want a full database", err)
+			}
+		case errs := <-result:
+			t.Fatalf("handled in a full database: %v", errors.Join(errs...))
+		case <-time.After(ordertest.Limit):
+			t.Fatal("the full database was not reported")
+		}
+	}
+	if n := len(ordertest.AllRows(t, s)); n != 0 {
+		t.Errorf("%d rows of a batch that did not fit", n)
+	}
+	bound(1_000_000)
+	select {
+	case errs := <-result:
+		if err := errors.Join(errs...); err != nil {
+			t.Errorf("after there was room: %v", err)
+		}
+	case <-time.After(ordertest.Limit):
+		t.Fatal("the batch was not committed")
+	}
+	if n := len(ordertest.AllRows(t, s)); n != 500 {
+		t.Errorf("%d rows, want 500", n)
+	}
+	ordertest.AuditStore(t, s)
+}
+
+func TestLinger(t *testing.T) {
+	t.Parallel()
+	order := func(origin string) queue.Leased {
+		return queue.Leased{Payload: order.AppendTask(nil, &order.Task{ItemID: "i", UserID: "u", Quantity: 1, Currency: "EUR", Origin: origin, IdempotencyKey: "k"})}
+	}
+	garbage := queue.Leased{Payload: []byte("1\t2\t3\t4\t5\t6\t7")}
+	for name, c := range map[string]struct {
+		tasks []queue.Leased
+		want  time.Duration
+	}{
+		"nothing":          {nil, time.Millisecond},
+		"nobody waits":     {[]queue.Leased{order(""), order(""), garbage}, time.Millisecond},
+		"one of them":      {[]queue.Leased{order(""), order("somebody"), order("")}, 0},
+		"cannot be read":   {[]queue.Leased{garbage, {Payload: nil}, {Payload: []byte("\t\t\t\t\t\t\t")}}, time.Millisecond},
+		"looks like a key": {[]queue.Leased{{Payload: []byte("1\t\t\t\t\t\t\t\tkey")}}, time.Millisecond},
+	} {
+		if got := Linger(time.Millisecond)(c.tasks); got != c.want {
+			t.Errorf("%s: linger %v, want %v", name, got, c.want)
+		}
+	}
+}
+
+// RunWorker starts a worker on q; stop ends it and returns Run's error.
+func RunWorker(t *testing.T, f *Fulfiller, q *queue.Queue, cfg queue.RunConfig) (stop func() error) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- f.Work(ctx, []*queue.Queue{q}, nil, cfg) }()
+	done := false
+	stop = func() error {
+		if done {
+			return nil
+		}
+		done = true
+		cancel()
+		select {
+		case err := <-ended:
+			return err
+		case <-time.After(ordertest.Limit):
+			return errors.New("the worker did not stop")
+		}
+	}
+	t.Cleanup(func() {
+		if err := stop(); err != nil {
+			t.Errorf("worker: %v", err)
+		}
+	})
+	return stop
+}

@@ -1,0 +1,262 @@
+package worker
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/inventory"
+	"flashsale/queue"
+)
+
+// The Redis keys of the state of workers and queues, shared by all processes.
+const (
+	// WorkersKey is the registry of worker processes; see queue.Registry.
+	WorkersKey = "fs:{p0}:workers"
+	// backlogKey holds the latest state of all queues, and expires when it is too old.
+	backlogKey = "fs:{p0}:backlog"
+	// backlogTurnKey exists while a process reads that state.
+	backlogTurnKey = "fs:{p0}:backlog:turn"
+)
+
+const (
+	// FetchStale is how long no worker may have fetched before operators are alerted: three
+	// times as long as an idle worker waits between two fetches.
+	FetchStale = 15 * time.Second
+
+	monitorEvery = 5 * time.Second
+	// monitorQueues is how many queues are read in monitorEvery; with many partitions there
+	// are more, and they are read less often.
+	monitorQueues = 500
+	// lookLimit bounds the read of up to monitorQueues queues, and one process's turn to
+	// read them.
+	lookLimit = 3 * time.Second
+)
+
+// WorkerTrouble describes the problem of the workers for operators, such as "none live
+// since 2026-11-22T10:00:00Z". It is empty if a live worker fetches.
+func WorkerTrouble(w queue.Workers) string {
+	at := func(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+	if len(w.Live) == 0 {
+		if w.SeenAt.IsZero() {
+			return "none has ever registered"
+		}
+		return "none live since " + at(w.SeenAt)
+	}
+	last := w.FetchedAt
+	for i := range w.Live {
+		if started := w.Live[i].StartedAt; started.After(last) {
+			last = started // the worker gets time for its first fetch
+		}
+	}
+	switch {
+	case w.Now.Sub(last) <= FetchStale:
+		return ""
+	case w.FetchedAt.IsZero():
+		return fmt.Sprintf("%d live, and none has ever fetched", len(w.Live))
+	default:
+		return fmt.Sprintf("%d live, and none has fetched since %s", len(w.Live), at(w.FetchedAt))
+	}
+}
+
+// Look is the state of all queues and workers at one moment, by the clock of Redis.
+type Look struct {
+	Queues []QueueDepth
+	// Waiting is how many accepted orders are not committed: the ready, delayed and leased
+	// tasks of the queues of orders.
+	Waiting int
+	Workers queue.Workers
+}
+
+// Alarm describes orders that wait while no worker fetches them.
+type Alarm struct {
+	Waiting int           // accepted orders that are not committed
+	Oldest  time.Duration // how long the oldest ready one has waited
+	Workers string        // the result of WorkerTrouble
+}
+
+// MonitorConfig configures a Monitor. All fields but Others, Every and the functions are
+// required.
+type MonitorConfig struct {
+	Redis   redis.UniversalClient
+	Workers *queue.Registry
+	Orders  []NamedQueue // the queues of accepted orders
+	Others  []NamedQueue // the other queues to show
+	// Every is the interval of the reads. Default 5 s, and 5 s more for each further 500
+	// queues.
+	Every time.Duration
+	// OnAlarm is called when orders wait and no live worker fetches in two consecutive
+	// reads, and with nil when that has ended. Default: not called.
+	OnAlarm func(*Alarm)
+	// OnError receives the first of several consecutive errors. Default: not called.
+	OnError func(error)
+}
+
+// Monitor reads the state of queues and workers at intervals, for metrics and alarms. One
+// process at a time reads them and stores the result in Redis for the others, so the cost
+// does not depend on the number of processes, except for one GET per interval of each.
+type Monitor struct {
+	cfg   MonitorConfig
+	limit time.Duration // of one read
+	last  atomic.Pointer[looked]
+
+	// The rest belongs to Run.
+	suspected, alarmed, failing bool
+}
+
+// looked is a Look and the time when this process got it.
+type looked struct {
+	Look
+	at time.Time
+}
+
+// NewMonitor returns a Monitor without data until Run has read.
+func NewMonitor(cfg MonitorConfig) *Monitor {
+	if cfg.Every == 0 {
+		cfg.Every = monitorEvery * time.Duration(1+(len(cfg.Orders)+len(cfg.Others))/monitorQueues)
+	}
+	if cfg.OnAlarm == nil {
+		cfg.OnAlarm = func(*Alarm) {}
+	}
+	if cfg.OnError == nil {
+		cfg.OnError = func(error) {}
+	}
+	return &Monitor{cfg: cfg, limit: max(lookLimit, cfg.Every*3/5)}
+}
+
+// Last returns the latest Look, which must not be changed. It returns nil if there was none
+// within the last three intervals, because Redis does not answer.
+func (m *Monitor) Last() *Look {
+	l := m.last.Load()
+	if l == nil || time.Since(l.at) > 3*m.cfg.Every {
+		return nil
+	}
+	return &l.Look
+}
+
+// Run reads at intervals until ctx ends.
+func (m *Monitor) Run(ctx context.Context) error {
+	tick := time.NewTicker(m.cfg.Every)
+	defer tick.Stop()
+	for {
+		m.round(ctx)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// round reads once, and raises or clears the alarm.
+func (m *Monitor) round(ctx context.Context) {
+	brief, cancel := context.WithTimeout(ctx, m.limit)
+	defer cancel()
+	l, err := m.look(brief)
+	if ctx.Err() != nil {
+		return
+	}
+	if err != nil && !m.failing {
+		m.cfg.OnError(fmt.Errorf("read queues and workers: %w", err))
+	}
+	m.failing = err != nil
+	if l == nil {
+		return // another process is reading, or Redis does not answer
+	}
+	m.last.Store(&looked{Look: *l, at: time.Now()})
+	trouble := WorkerTrouble(l.Workers)
+	bad := l.Waiting > 0 && trouble != ""
+	switch {
+	case bad && m.suspected && !m.alarmed:
+		m.alarmed = true
+		m.cfg.OnAlarm(&Alarm{Waiting: l.Waiting, Oldest: l.oldest(len(m.cfg.Orders)), Workers: trouble})
+	case !bad && m.alarmed:
+		m.alarmed = false
+		m.cfg.OnAlarm(nil)
+	}
+	m.suspected = bad // a worker that restarts is absent in one read
+}
+
+// oldest returns the longest wait in the first n queues.
+func (l *Look) oldest(n int) (d time.Duration) {
+	for i := range l.Queues[:min(n, len(l.Queues))] {
+		d = max(d, l.Queues[i].OldestReady)
+	}
+	return d
+}
+
+// look returns the recent result of another process, or else reads the state itself. It
+// returns nil while another process is reading.
+func (m *Monitor) look(ctx context.Context) (*Look, error) {
+	rdb := m.cfg.Redis
+	text, err := rdb.Get(ctx, backlogKey).Bytes()
+	if err == nil {
+		var l Look
+		if err := json.Unmarshal(text, &l); err != nil {
+			return nil, fmt.Errorf("read %s: %w", backlogKey, err)
+		}
+		return &l, nil
+	}
+	if !errors.Is(err, redis.Nil) {
+		return nil, err
+	}
+	mine, err := rdb.SetNX(ctx, backlogTurnKey, 1, m.limit).Result()
+	if err != nil || !mine {
+		return nil, err
+	}
+	l, err := m.read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if text, err = json.Marshal(l); err != nil {
+		return nil, err
+	}
+	// It expires before this process's next turn, so that the process does not find its own
+	// old result then.
+	if err := rdb.Set(ctx, backlogKey, text, m.cfg.Every*4/5).Err(); err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// read reads every queue and the workers. Each costs Redis about as much as a purchase.
+func (m *Monitor) read(ctx context.Context) (*Look, error) {
+	l := &Look{Queues: make([]QueueDepth, 0, len(m.cfg.Orders)+len(m.cfg.Others))}
+	for i, queues := range [][]NamedQueue{m.cfg.Orders, m.cfg.Others} {
+		for _, q := range queues {
+			d, err := q.depth(ctx)
+			if err != nil {
+				return nil, err
+			}
+			if i == 0 {
+				l.Waiting += d.Ready + d.Delayed + d.Leased
+			}
+			l.Queues = append(l.Queues, d)
+		}
+	}
+	var err error
+	l.Workers, err = m.cfg.Workers.List(ctx)
+	return l, err
+}
+
+// WorkerStatus is the state of the workers for operators.
+type WorkerStatus struct {
+	Live      int       // processes with a recent heartbeat
+	LastFetch time.Time // of any worker, by Redis's clock; zero: never
+	Trouble   string    // the result of WorkerTrouble; empty: none
+}
+
+// WorkerStatus reads Redis, which costs about as much as a ping. Errors:
+// inventory.ErrUnavailable.
+func (m *Monitor) WorkerStatus(ctx context.Context) (WorkerStatus, error) {
+	w, err := m.cfg.Workers.List(ctx)
+	if err != nil {
+		return WorkerStatus{}, fmt.Errorf("%w: %w", inventory.ErrUnavailable, err)
+	}
+	return WorkerStatus{Live: len(w.Live), LastFetch: w.FetchedAt, Trouble: WorkerTrouble(w)}, nil
+}
