@@ -13,18 +13,18 @@ const (
 )
 
 var (
-	ErrTaskType = errTaskType
-	Freeable    = freeable
+	ErrTaskType    = errTaskType
+	Freeable       = freeable
+	NoteFreedItems = noteFreedItems
 )
 
 // FreeableItem is freeableItem.
 type FreeableItem = freeableItem
 
-// ID returns the item's id.
-func (i freeableItem) ID() string { return i.id }
-
-// Version returns the item's version.
-func (i freeableItem) Version() int64 { return i.version }
+// NewFreeableItem returns an item as a page of them has it.
+func NewFreeableItem(id string, version int64) FreeableItem {
+	return FreeableItem{id: id, version: version}
+}
 
 // BacklogReturns returns what releases the units of discarded orders.
 func (b *Backlog) BacklogReturns() *release.Returns { return b.returns }

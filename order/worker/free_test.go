@@ -100,11 +100,11 @@ func TestSweeper_KeepEnded_Changed(t *testing.T) {
 		shoptest.MustSweep(t, sweeper, worker.Swept{})
 		// A page that a sweeper has read before the change neither removes the sale nor
 		// records it as removed.
-		stale := worker.FreeableItem{ID(): s.Item, Version(): ordertest.ItemOf(t, s.Store, s.Item).Version - 1}
+		stale := worker.NewFreeableItem(s.Item, ordertest.ItemOf(t, s.Store, s.Item).Version-1)
 		if status, err := inventory.Free(ctx, rdb, 1, []string{s.Item}); err != nil || status[0] != inventory.FreeKept {
 			t.Errorf("free: %v, %v", status, err)
 		}
-		if err := worker.noteFreedItems(ctx, s.Store, []worker.FreeableItem{stale}); err != nil || ordertest.ItemOf(t, s.Store, s.Item).Freed {
+		if err := worker.NoteFreedItems(ctx, s.Store, []worker.FreeableItem{stale}); err != nil || ordertest.ItemOf(t, s.Store, s.Item).Freed {
 			t.Errorf("recorded although it was changed, %v", err)
 		}
 	})
