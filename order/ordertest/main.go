@@ -7,7 +7,6 @@ import (
 
 	"go.uber.org/goleak"
 
-	"flashsale/internal/testing/longtest"
 	"flashsale/internal/testing/redistest"
 	"flashsale/order/timeouts"
 )
@@ -15,9 +14,6 @@ import (
 // Main runs the tests of a package. It also checks that services, workers and listeners
 // leave no goroutine behind.
 func Main(m *testing.M) {
-	// The models use the database, where a check takes a fraction of a second. Each run
-	// draws other checks; -rapid.checks on the command line takes precedence.
-	longtest.Checks(25)
 	// Most of the tests wait for a disk or for other goroutines. The command line takes
 	// precedence.
 	if err := flag.Set("test.parallel", "8"); err != nil {
