@@ -230,10 +230,10 @@ var fixedFields = []struct{ name, why string }{
 }
 
 // readItemChange reads and checks the body of a change.
-func readItemChange(body []byte) (items.ItemChange, error) {
+func readItemChange(body []byte) (items.Change, error) {
 	f := newFields(body)
 	f.near = nearChange
-	c := items.ItemChange{
+	c := items.Change{
 		Name:         f.textIfStated("name"),
 		Description:  f.textIfStated("description"),
 		PriceMinor:   f.integerIfStated("price_minor"),
@@ -293,7 +293,7 @@ func readItemChange(body []byte) (items.ItemChange, error) {
 // could overwrite another's.
 func (rs *adminItemRoutes) control(to catalog.Control) endpoint {
 	return func(q *call) error {
-		item, err := rs.sales.ControlItem(q.ctx(), q.c.Param("item"), items.ItemControl{To: to, Match: q.match}, q.by())
+		item, err := rs.sales.ControlItem(q.ctx(), q.c.Param("item"), items.Control{To: to, Match: q.match}, q.by())
 		if err != nil {
 			return notChanged(err)
 		}

@@ -67,7 +67,7 @@ func (rs *queueRoutes) depths(q *call) error {
 	return q.json(200)
 }
 
-func appendWorkers(b []byte, w *worker.WorkerStatus) []byte {
+func appendWorkers(b []byte, w *worker.Status) []byte {
 	b = appendIntField(b, `{"live":`, int64(w.Live))
 	if !w.LastFetch.IsZero() {
 		b = appendTimeField(b, `,"last_fetch_at":`, w.LastFetch)
@@ -198,7 +198,7 @@ func (rs *queueRoutes) fate(decide func(taskService, context.Context, string) (s
 type reconciler interface {
 	// Reconcile examines one item or all. Errors: catalog.ErrItemNotFound,
 	// order.ErrDatabase.
-	Reconcile(ctx context.Context, o reconcile.ReconcileOptions) (reconcile.ReconcileReport, error)
+	Reconcile(ctx context.Context, o reconcile.Options) (reconcile.Report, error)
 }
 
 // reconcileRoutes compare Redis with the database.
@@ -234,8 +234,8 @@ func (rs *reconcileRoutes) reconcile(q *call) error {
 }
 
 // readReconcileOptions reads the query.
-func readReconcileOptions(q *call) (o reconcile.ReconcileOptions, err error) {
-	o = reconcile.ReconcileOptions{Actor: q.identity.Subject, RequestID: q.requestID()}
+func readReconcileOptions(q *call) (o reconcile.Options, err error) {
+	o = reconcile.Options{Actor: q.identity.Subject, RequestID: q.requestID()}
 	repair, err := q.querySwitch("repair", false)
 	if err != nil {
 		return o, err
@@ -251,7 +251,7 @@ func readReconcileOptions(q *call) (o reconcile.ReconcileOptions, err error) {
 }
 
 // appendReconcileReport appends the report of a reconciliation.
-func appendReconcileReport(b []byte, r *reconcile.ReconcileReport) []byte {
+func appendReconcileReport(b []byte, r *reconcile.Report) []byte {
 	b = appendBoolField(b, `{"balanced":`, r.Balanced)
 	b = appendTimeField(b, `,"started_at":`, r.StartedAt)
 	b = appendIntField(b, `,"took_ms":`, r.Took.Milliseconds())

@@ -21,8 +21,8 @@ import (
 // fakeChanges records what reaches it, and answers with the item of the tests.
 type fakeChanges struct {
 	mu       sync.Mutex
-	changes  []items.ItemChange
-	controls []items.ItemControl
+	changes  []items.Change
+	controls []items.Control
 	restocks []items.Restock
 	by       []order.By
 	replayed bool
@@ -49,14 +49,14 @@ func (f *fakeChanges) Item(_ context.Context, id string) (catalog.Item, error) {
 	return someItem(), nil
 }
 
-func (f *fakeChanges) ChangeItem(_ context.Context, id string, c items.ItemChange, by order.By) (catalog.Item, error) {
+func (f *fakeChanges) ChangeItem(_ context.Context, id string, c items.Change, by order.By) (catalog.Item, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.changes = append(f.changes, c)
 	return f.answer(id, by)
 }
 
-func (f *fakeChanges) ControlItem(_ context.Context, id string, c items.ItemControl, by order.By) (catalog.Item, error) {
+func (f *fakeChanges) ControlItem(_ context.Context, id string, c items.Control, by order.By) (catalog.Item, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.controls = append(f.controls, c)
@@ -112,7 +112,7 @@ func ptr[T any](v T) *T { return &v }
 func TestChangeItem(t *testing.T) {
 	t.Parallel()
 	opens, closes := time.Date(2030, 1, 2, 3, 0, 0, 123_000_000, time.UTC), time.Date(2030, 2, 1, 0, 0, 0, 0, time.UTC)
-	for body, want := range map[string]items.ItemChange{
+	for body, want := range map[string]items.Change{
 		`{"name":"New"}`:               {Name: ptr("New")},
 		`{"description":""}`:           {Description: ptr("")},
 		`{"price_minor":0}`:            {PriceMinor: ptr(int64(0))},
@@ -306,7 +306,7 @@ func TestControlItem(t *testing.T) {
 			if w.Code != 200 || w.Header().Get("ETag") != `"5"` {
 				t.Fatalf("%s: %d %s", word, w.Code, w.Body)
 			}
-			want := items.ItemControl{To: to}
+			want := items.Control{To: to}
 			if headers != nil {
 				want.Match = order.Match{4}
 			}

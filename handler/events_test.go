@@ -191,7 +191,7 @@ func TestOrderEvents_BadRequests(t *testing.T) {
 	}{
 		feed.ErrTooManyStreams:    {503, "overloaded", "process_limit"},
 		feed.ErrTooManyOwnStreams: {429, "rate_limited", "buyer_limit"},
-		feed.ErrFeedClosed:        {503, "unavailable", "stopping"},
+		feed.ErrClosed:            {503, "unavailable", "stopping"},
 	} {
 		source.err = err
 		w := s.events(t)

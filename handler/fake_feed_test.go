@@ -58,7 +58,7 @@ func (f *fakeFeed) Follow(_, buyer string, wake func()) (func() (*order.Order, e
 			return &o, nil
 		}
 		if f.closed {
-			return nil, feed.ErrFeedClosed
+			return nil, feed.ErrClosed
 		}
 		return nil, nil
 	}

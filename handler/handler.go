@@ -77,8 +77,8 @@ type itemService interface {
 	CreateItem(ctx context.Context, n order.NewItem) (catalog.Item, error)
 	// Item returns the item as it is now, and not from memory.
 	Item(ctx context.Context, id string) (catalog.Item, error)
-	ChangeItem(ctx context.Context, id string, c items.ItemChange, by order.By) (catalog.Item, error)
-	ControlItem(ctx context.Context, id string, c items.ItemControl, by order.By) (catalog.Item, error)
+	ChangeItem(ctx context.Context, id string, c items.Change, by order.By) (catalog.Item, error)
+	ControlItem(ctx context.Context, id string, c items.Control, by order.By) (catalog.Item, error)
 	// Restock also reports whether an earlier request with its key made it.
 	Restock(ctx context.Context, id string, r items.Restock, by order.By) (item catalog.Item, replayed bool, err error)
 }

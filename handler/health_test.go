@@ -16,11 +16,11 @@ import (
 
 // fakeWorkers says what it is told to.
 type fakeWorkers struct {
-	status worker.WorkerStatus
+	status worker.Status
 	err    error
 }
 
-func (f *fakeWorkers) WorkerStatus(context.Context) (worker.WorkerStatus, error) {
+func (f *fakeWorkers) WorkerStatus(context.Context) (worker.Status, error) {
 	return f.status, f.err
 }
 
@@ -29,7 +29,7 @@ func (f *fakeWorkers) WorkerStatus(context.Context) (worker.WorkerStatus, error)
 func TestReady_Workers(t *testing.T) {
 	t.Parallel()
 	const trouble = "none live since 2030-01-02T03:04:05Z"
-	workers := &fakeWorkers{status: worker.WorkerStatus{Live: 1}}
+	workers := &fakeWorkers{status: worker.Status{Live: 1}}
 	now := someTime
 	var redis, old error
 	s := open(t, func(c *Config) {
@@ -44,7 +44,7 @@ func TestReady_Workers(t *testing.T) {
 	if w := look(); w.Code != 200 || w.Body.String() != `{"status":"ok"}` {
 		t.Errorf("with a worker: %d %s", w.Code, w.Body)
 	}
-	workers.status = worker.WorkerStatus{Trouble: trouble}
+	workers.status = worker.Status{Trouble: trouble}
 	if w := look(); w.Code != 200 || w.Body.String() != `{"degraded":["workers"],"workers":"`+trouble+`","status":"ok"}` {
 		t.Errorf("without a worker: %d %s", w.Code, w.Body)
 	}
@@ -71,7 +71,7 @@ func TestOps_Health(t *testing.T) {
 	ask := func(path string) *httptest.ResponseRecorder {
 		ops := NewOps(prometheus.NewRegistry(), OpsConfig{ // a new one has looked at nothing yet
 			Ready:   []Check{{Name: "worker", Probe: func(context.Context) error { return part }}},
-			Workers: &fakeWorkers{status: worker.WorkerStatus{Trouble: "none live"}},
+			Workers: &fakeWorkers{status: worker.Status{Trouble: "none live"}},
 			Alive:   func() error { return alive },
 		})
 		w := httptest.NewRecorder()

@@ -41,7 +41,7 @@ type Check struct {
 // workerStatus knows the processes that commit orders.
 type workerStatus interface {
 	// WorkerStatus reports the live workers and what is wrong with them.
-	WorkerStatus(ctx context.Context) (worker.WorkerStatus, error)
+	WorkerStatus(ctx context.Context) (worker.Status, error)
 }
 
 // readiness probes the parts, and keeps the last result for a moment.
@@ -329,7 +329,7 @@ var streamRefusals = []struct {
 }{
 	{feed.ErrTooManyStreams, "process_limit"},
 	{feed.ErrTooManyOwnStreams, "buyer_limit"},
-	{feed.ErrFeedClosed, "stopping"},
+	{feed.ErrClosed, "stopping"},
 }
 
 func (m *metrics) streamRefused(err error) {

@@ -383,7 +383,7 @@ var errorTable = []struct {
 	{order.ErrDatabase, problemUnavailable},
 	{store.ErrTooManyLists, newProblem(503, "overloaded", "Overloaded",
 		"Too many lists are being read. Retry after the seconds in Retry-After.").among(1)},
-	{feed.ErrFeedClosed, problemUnavailable},
+	{feed.ErrClosed, problemUnavailable},
 	{feed.ErrTooManyStreams, newProblem(503, "overloaded", "Overloaded",
 		"Too many streams are open; retry later or poll the order.").among(streamRetry)},
 	{feed.ErrTooManyOwnStreams, newProblem(429, "rate_limited", "Too many streams",

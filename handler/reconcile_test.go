@@ -19,9 +19,9 @@ import (
 )
 
 // fakeReconciler answers as a test tells it.
-type fakeReconciler func(ctx context.Context, o reconcile.ReconcileOptions) (reconcile.ReconcileReport, error)
+type fakeReconciler func(ctx context.Context, o reconcile.Options) (reconcile.Report, error)
 
-func (f fakeReconciler) Reconcile(ctx context.Context, o reconcile.ReconcileOptions) (reconcile.ReconcileReport, error) {
+func (f fakeReconciler) Reconcile(ctx context.Context, o reconcile.Options) (reconcile.Report, error) {
 	return f(ctx, o)
 }
 
@@ -31,8 +31,8 @@ const reconcilePath = "/v1/admin/reconcile"
 
 func TestReconcile(t *testing.T) {
 	t.Parallel()
-	var got reconcile.ReconcileOptions
-	report := reconcile.ReconcileReport{
+	var got reconcile.Options
+	report := reconcile.Report{
 		StartedAt: someTime, Took: 1500 * time.Millisecond, Deep: true, Repair: reconcile.RepairAll,
 		Examined: 3, Differing: 1, Failed: 1, Repaired: 1, Omitted: 1,
 		Items: []reconcile.ItemReport{
@@ -44,11 +44,11 @@ func TestReconcile(t *testing.T) {
 			{ItemID: "c", Err: errors.New("secret of the inside")},
 		},
 	}
-	s := open(t, reconciling(func(_ context.Context, o reconcile.ReconcileOptions) (reconcile.ReconcileReport, error) {
+	s := open(t, reconciling(func(_ context.Context, o reconcile.Options) (reconcile.Report, error) {
 		got = o
 		return report, nil
 	}))
-	for query, want := range map[string]reconcile.ReconcileOptions{
+	for query, want := range map[string]reconcile.Options{
 		"":                           {Deep: true},
 		"?repair=false&deep=true":    {Deep: true},
 		"?repair=true":               {Deep: true, Repair: reconcile.RepairAll},
@@ -74,9 +74,9 @@ func TestReconcile(t *testing.T) {
 
 func TestReconcile_Refused(t *testing.T) {
 	t.Parallel()
-	s := open(t, reconciling(func(context.Context, reconcile.ReconcileOptions) (reconcile.ReconcileReport, error) {
+	s := open(t, reconciling(func(context.Context, reconcile.Options) (reconcile.Report, error) {
 		t.Error("a bad request was acted on")
-		return reconcile.ReconcileReport{}, nil
+		return reconcile.Report{}, nil
 	}))
 	for query, want := range map[string]struct{ code, param string }{
 		"?repair=yes":              {"parameter_invalid", "repair"},
@@ -99,8 +99,8 @@ func TestReconcile_Refused(t *testing.T) {
 	wantProblem(t, s.post(t, reconcilePath, "", "", "").Result(), 401, "auth_missing")
 	wantProblem(t, s.get(t, reconcilePath, "root", auth.RoleAdmin).Result(), 405, "method_not_allowed")
 	for err, want := range map[error]int{catalog.ErrItemNotFound: 404, order.ErrDatabase: 503} {
-		s := open(t, reconciling(func(context.Context, reconcile.ReconcileOptions) (reconcile.ReconcileReport, error) {
-			return reconcile.ReconcileReport{}, fmt.Errorf("reconcile: %w", err)
+		s := open(t, reconciling(func(context.Context, reconcile.Options) (reconcile.Report, error) {
+			return reconcile.Report{}, fmt.Errorf("reconcile: %w", err)
 		}))
 		if w := s.post(t, reconcilePath, "root", auth.RoleAdmin, ""); w.Code != want {
 			t.Errorf("%v: %d, want %d", err, w.Code, want)
@@ -113,12 +113,12 @@ func TestReconcile_Refused(t *testing.T) {
 func TestReconcile_Long(t *testing.T) {
 	t.Parallel()
 	const brief = 500 * time.Millisecond
-	s := open(t, reconciling(func(ctx context.Context, _ reconcile.ReconcileOptions) (reconcile.ReconcileReport, error) {
+	s := open(t, reconciling(func(ctx context.Context, _ reconcile.Options) (reconcile.Report, error) {
 		select {
 		case <-ctx.Done():
-			return reconcile.ReconcileReport{}, context.Cause(ctx)
+			return reconcile.Report{}, context.Cause(ctx)
 		case <-time.After(3 * brief):
-			return reconcile.ReconcileReport{Balanced: true}, nil
+			return reconcile.Report{Balanced: true}, nil
 		}
 	}))
 	s.wantInTime(t, brief, reconcilePath, "")

@@ -101,7 +101,7 @@ func TestTasks_Workers(t *testing.T) {
 	t.Parallel()
 	workers := &fakeWorkers{}
 	s := open(t, func(c *Config) { c.Tasks, c.Workers = &fakeTasks{}, workers })
-	for want, status := range map[string]worker.WorkerStatus{
+	for want, status := range map[string]worker.Status{
 		`,"workers":{"live":2,"last_fetch_at":"2030-01-02T03:04:05.678Z"}}`: {Live: 2, LastFetch: someTime},
 		`,"workers":{"live":0,"trouble":"none has ever registered"}}`:       {Trouble: "none has ever registered"},
 	} {

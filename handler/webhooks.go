@@ -13,7 +13,7 @@ import (
 )
 
 // Webhooks administrates the endpoints that receive events. Errors: those of
-// webhooks.Webhooks.
+// webhooks.Admin.
 type Webhooks interface {
 	Endpoints(ctx context.Context) ([]webhooks.Endpoint, error)
 	Endpoint(ctx context.Context, id string) (webhooks.Endpoint, error)

@@ -35,7 +35,7 @@ func check(err error) {
 func openStore(ctx context.Context) (s *store.Store, stop func()) {
 	dir, err := os.MkdirTemp("", "order-example-")
 	check(err)
-	s, err = store.OpenStore(ctx, "sqlite:"+filepath.Join(dir, "shop.db"))
+	s, err = store.Open(ctx, "sqlite:"+filepath.Join(dir, "shop.db"))
 	check(err)
 	db, err := s.Writer().DB()
 	check(err)
@@ -69,7 +69,7 @@ func openShop(ctx context.Context, stock int64) (s exampleShop, stop func()) {
 	locks, err := lock.New(s.rdb, lock.Config{TTL: time.Minute})
 	check(err)
 	tasks := []order.Tasks{s.orders}
-	source := &sales.Sales{Store: db, Tasks: tasks, Partition: func(string) int { return 0 }}
+	source := &sales.Source{Store: db, Tasks: tasks, Partition: func(string) int { return 0 }}
 	// Without a sold-out mark every purchase calls Redis.
 	sold, err := inventory.New(ctx, s.rdb, locks, []*queue.Queue{s.orders}, source, inventory.Config{Patience: time.Minute, MarkLife: time.Nanosecond})
 	check(err)

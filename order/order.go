@@ -1,6 +1,8 @@
-// Package order is the life of an order: placing it, turning accepted
-// purchases into rows, and reading them back. It is the only place that knows
-// the database's tables.
+// Package order defines an order, its states, the events and payments of its life, and the
+// format in which an accepted purchase travels through the queue. It uses neither Redis nor
+// SQL. The packages below it are the features of the shop: checkout places orders, worker
+// commits and expires them, items creates and changes what is sold. They share the database
+// through package store, and only they and the migrations know its tables.
 package order
 
 import (

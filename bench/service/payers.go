@@ -87,7 +87,7 @@ func measurePayers(ctx context.Context, sz *sizes) (err error) {
 
 // openShop makes a database with a few items on sale.
 func openShop(ctx context.Context, path string) (*shop, error) {
-	store, err := store.OpenStore(ctx, "sqlite:"+path)
+	store, err := store.Open(ctx, "sqlite:"+path)
 	if err != nil {
 		return nil, err
 	}

@@ -109,7 +109,7 @@ func (s *sizes) newLedgerWriter(ctx context.Context, h history) (*ledgerWriter, 
 	if err != nil {
 		return nil, err
 	}
-	store, err := store.OpenStore(ctx, "sqlite:"+r.path())
+	store, err := store.Open(ctx, "sqlite:"+r.path())
 	if err != nil {
 		return nil, errors.Join(err, r.close())
 	}

@@ -1,3 +1,5 @@
+// Package admission refuses purchases when too many orders are queued, or when the database
+// refuses writes.
 package admission
 
 import (

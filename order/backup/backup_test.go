@@ -27,7 +27,7 @@ type shop struct {
 // newShop returns a migrated database with one item.
 func newShop(t *testing.T, path string) *shop {
 	t.Helper()
-	store, err := store.OpenStore(t.Context(), "sqlite:"+path)
+	store, err := store.Open(t.Context(), "sqlite:"+path)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -350,7 +350,7 @@ func TestService_Cancel_SellsAgain(t *testing.T) {
 		t.Cleanup(sync.OnceFunc(func() { close(free) }))
 		s.Work()
 		o := s.MustPlace(s.Purchase("u", "k1", 1, ordertest.Long)).Order
-		s.MustChange(items.ItemChange{PaymentWindow: ordertest.Ptr(time.Minute)})
+		s.MustChange(items.Change{PaymentWindow: ordertest.Ptr(time.Minute)})
 		<-busy // from here on the process receives no messages
 		s.Refused(s.Purchase("v", "k", 1, 0), inventory.ErrSoldOut)
 		if _, err := s.Service.Cancel(await.Context(t), o.ID, order.Canceller{UserID: "u"}); err != nil {

@@ -71,7 +71,7 @@ func RefundInStore(ctx context.Context, s *store.Store, id string, r Refund) (o 
 		if o, err = store.ReadOrder(ctx, c, id); err != nil {
 			return err
 		}
-		owed, err = store.ReadReturns(ctx, c, store.ReturnsOfOrders, store.JsonList(id))
+		owed, err = store.ReadReturns(ctx, c, store.ReturnsOfOrders, store.JSONList(id))
 		return err
 	})
 	switch {

@@ -1,3 +1,5 @@
+// Package checkout places orders and waits for their commits. It reads, lists, pays, cancels
+// and refunds them, and notifies those who follow an order.
 package checkout
 
 import (

@@ -1,3 +1,4 @@
+// Package feed follows orders for event streams.
 package feed
 
 import (
@@ -22,16 +23,16 @@ var (
 	ErrTooManyStreams = errors.New("order: too many streams")
 	// ErrTooManyOwnStreams says that one buyer has MaxOwnStreams streams.
 	ErrTooManyOwnStreams = errors.New("order: too many streams of one buyer")
-	// ErrFeedClosed says that the process is shutting down; clients reconnect to another
+	// ErrClosed says that the process is shutting down; clients reconnect to another
 	// one.
-	ErrFeedClosed = errors.New("order: feed closed")
+	ErrClosed = errors.New("order: feed closed")
 )
 
 // resubscribePause is the pause before a subscription that has ended is tried again.
 const resubscribePause = 100 * time.Millisecond
 
-// FeedConfig configures a Feed. Store, Redis and Orders are required.
-type FeedConfig struct {
+// Config configures a Feed. Store, Redis and Orders are required.
+type Config struct {
 	Store  *store.Store
 	Redis  redis.UniversalClient
 	Orders Finder
@@ -56,7 +57,7 @@ type Finder interface {
 // message may be lost. A poll takes a few queries for all streams together, and returns
 // only orders that changed.
 type Feed struct {
-	cfg FeedConfig
+	cfg Config
 	// wanted holds a token after the first stream has started.
 	wanted chan struct{}
 	// notified holds a token when orders were reported as changed.
@@ -96,7 +97,7 @@ type stream struct {
 }
 
 // NewFeed returns a Feed, which delivers changes while Run runs.
-func NewFeed(cfg FeedConfig) *Feed {
+func NewFeed(cfg Config) *Feed {
 	if cfg.MaxStreams == 0 {
 		cfg.MaxStreams = 10_000
 	}
@@ -124,16 +125,16 @@ func NewFeed(cfg FeedConfig) *Feed {
 // look returns the order if it changed, else nil. It may skip all but the last of several
 // changes, and may return a state that the caller has seen already. The order is shared and
 // must not be changed. Call Follow before reading the order, so that no change is missed.
-// An error from look is final: ErrFeedClosed, or ErrNotFound if the order was not found for
+// An error from look is final: ErrClosed, or ErrNotFound if the order was not found for
 // a while. stop ends the stream and must be called.
 //
-// Errors: ErrTooManyStreams, ErrTooManyOwnStreams, ErrFeedClosed.
+// Errors: ErrTooManyStreams, ErrTooManyOwnStreams, ErrClosed.
 func (f *Feed) Follow(id, buyer string, wake func()) (look func() (*order.Order, error), stop func(), err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	switch {
 	case f.closed:
-		return nil, nil, ErrFeedClosed
+		return nil, nil, ErrClosed
 	case buyer != "" && f.owned[buyer] >= f.cfg.MaxOwnStreams:
 		return nil, nil, ErrTooManyOwnStreams
 	case f.streams >= f.cfg.MaxStreams:
@@ -212,7 +213,7 @@ func (f *Feed) Close(context.Context) error {
 	defer f.mu.Unlock()
 	f.closed = true
 	for _, e := range f.followed {
-		e.end(ErrFeedClosed)
+		e.end(ErrClosed)
 	}
 	return nil
 }

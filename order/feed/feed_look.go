@@ -152,7 +152,7 @@ func changedFrom(ctx context.Context, s *store.Store, known order.Status, ids []
 		return nil, err
 	}
 	var orders []order.Order
-	err = store.Each(ctx, db, selectChanged, []any{store.JsonList(ids...), string(known)}, func(rows *sql.Rows) error {
+	err = store.Each(ctx, db, selectChanged, []any{store.JSONList(ids...), string(known)}, func(rows *sql.Rows) error {
 		o, err := store.ScanOrder(rows)
 		orders = append(orders, o)
 		return err

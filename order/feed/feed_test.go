@@ -28,7 +28,7 @@ import (
 const never = time.Hour
 
 // newFeed runs a feed until the test ends.
-func newFeed(t *testing.T, cfg FeedConfig, change ...func(*Feed)) *Feed {
+func newFeed(t *testing.T, cfg Config, change ...func(*Feed)) *Feed {
 	t.Helper()
 	if cfg.OnError == nil {
 		cfg.OnError = func(err error) { t.Logf("reported %v", err) }
@@ -126,7 +126,7 @@ func TestFeed_EveryTransition(t *testing.T) {
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		s := shoptest.New(t, rdb, false, ordertest.Asking("", 9, 3, 4*time.Second)) // long enough to be paid in
 		s.Service.Bell = checkout.NewBell(rdb, s.Heard)
-		f := newFeed(t, FeedConfig{Store: s.Store, Redis: rdb, Orders: s.Service, Look: never})
+		f := newFeed(t, Config{Store: s.Store, Redis: rdb, Orders: s.Service, Look: never})
 		f.subscribed(t, s.Store)
 		refused := ordertest.Bought("refused-"+s.Item, s.Item, "x", "k", 10)
 		ordertest.MustEnqueue(t, s.Queue, ordertest.Leased(refused))
@@ -171,7 +171,7 @@ func TestFeed_Buried(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		s := shoptest.New(t, rdb, false, ordertest.NewItem("", 5, 5))
-		f := newFeed(t, FeedConfig{Store: s.Store, Redis: rdb, Orders: s.Service, Look: never})
+		f := newFeed(t, Config{Store: s.Store, Redis: rdb, Orders: s.Service, Look: never})
 		f.subscribed(t, s.Store)
 		dead := s.MustPlace(s.Purchase("u", "k", 2, 0)).Order
 		got, err := s.Queue.Dequeue(await.Context(t), 1)
@@ -211,7 +211,7 @@ func TestFeed_MessageLost(t *testing.T) {
 	proxy.Refuse(true)
 	rdb := redis.NewClient(redistest.Options(proxy.Addr()))
 	t.Cleanup(func() { rdb.Close() }) //nolint:errcheck // it never had a connection
-	f := newFeed(t, FeedConfig{Store: s, Redis: rdb, Orders: nowhere{}, Look: 20 * time.Millisecond})
+	f := newFeed(t, Config{Store: s, Redis: rdb, Orders: nowhere{}, Look: 20 * time.Millisecond})
 	storetest.MustInsert(t, s, ordertest.Asking("item", 9, 3, time.Hour))
 	r := f.mustFollow(t, "o1", "u")
 	storetest.MustCommit(t, s, ordertest.Bought("o1", "item", "u", "k", 1))
@@ -238,7 +238,7 @@ func (nowhere) Get(context.Context, string) (order.Order, error) {
 func TestFeed_Follow_Late(t *testing.T) {
 	t.Parallel()
 	s := storetest.New(t)
-	f := newFeed(t, FeedConfig{Store: s, Redis: redistest.Embedded(t), Orders: nowhere{}, Look: 20 * time.Millisecond})
+	f := newFeed(t, Config{Store: s, Redis: redistest.Embedded(t), Orders: nowhere{}, Look: 20 * time.Millisecond})
 	storetest.MustInsert(t, s, ordertest.Asking("item", 9, 3, time.Hour))
 	storetest.MustCommit(t, s, ordertest.Bought("o1", "item", "u", "k", 1))
 	first := f.mustFollow(t, "o1", "u")
@@ -256,7 +256,7 @@ func TestFeed_Follow_Late(t *testing.T) {
 
 func TestFeed_Follow_Err(t *testing.T) {
 	t.Parallel()
-	f := NewFeed(FeedConfig{MaxStreams: 3, MaxOwnStreams: 2})
+	f := NewFeed(Config{MaxStreams: 3, MaxOwnStreams: 2})
 	one := f.mustFollow(t, "o1", "u")
 	f.mustFollow(t, "o1", "u")
 	if _, _, err := f.Follow("o2", "u", nil); !errors.Is(err, ErrTooManyOwnStreams) {
@@ -272,7 +272,7 @@ func TestFeed_Follow_Err(t *testing.T) {
 	if err := f.Close(await.Context(t)); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := f.Follow("o2", "v", nil); !errors.Is(err, ErrFeedClosed) {
+	if _, _, err := f.Follow("o2", "v", nil); !errors.Is(err, ErrClosed) {
 		t.Errorf("after the end: %v", err)
 	}
 }
@@ -280,7 +280,7 @@ func TestFeed_Follow_Err(t *testing.T) {
 // TestFeed_Close: streams end with the feed, after they have returned earlier changes.
 func TestFeed_Close(t *testing.T) {
 	t.Parallel()
-	f := NewFeed(FeedConfig{})
+	f := NewFeed(Config{})
 	a, b := f.mustFollow(t, "o1", "u"), f.mustFollow(t, "o2", "u")
 	f.deliver(&order.Order{ID: "o1", Status: order.StatusPaid})
 	for range 2 {
@@ -292,8 +292,8 @@ func TestFeed_Close(t *testing.T) {
 		t.Errorf("%+v, %v", o, err)
 	}
 	for _, r := range []*reader{a, b} {
-		if _, err := r.next(await.Context(t)); !errors.Is(err, ErrFeedClosed) {
-			t.Errorf("%v, want ErrFeedClosed", err)
+		if _, err := r.next(await.Context(t)); !errors.Is(err, ErrClosed) {
+			t.Errorf("%v, want ErrClosed", err)
 		}
 	}
 }
@@ -301,7 +301,7 @@ func TestFeed_Close(t *testing.T) {
 // TestFeed_Wait: Wait waits for the streams, at most until ctx ends.
 func TestFeed_Wait(t *testing.T) {
 	t.Parallel()
-	f := NewFeed(FeedConfig{})
+	f := NewFeed(Config{})
 	if err := f.Wait(await.Context(t)); err != nil {
 		t.Errorf("without streams: %v", err)
 	}
@@ -331,7 +331,7 @@ func TestFeed_Absent(t *testing.T) {
 		s := shoptest.New(t, rdb, false, ordertest.NewItem("", 5, 5))
 		queued := s.MustPlace(s.Purchase("u", "k", 1, 0)).Order
 		asked := &counting{Finder: s.Service, calls: map[string]int{}}
-		f := newFeed(t, FeedConfig{Store: s.Store, Redis: rdb, Orders: asked, Look: 5 * time.Millisecond},
+		f := newFeed(t, Config{Store: s.Store, Redis: rdb, Orders: asked, Look: 5 * time.Millisecond},
 			func(f *Feed) { f.absentAfter = 10 * time.Millisecond })
 		lost, waits := f.mustFollow(t, "lost", "u"), f.mustFollow(t, queued.ID, "u")
 		if _, err := lost.next(await.Context(t)); !errors.Is(err, order.ErrNotFound) {
@@ -353,7 +353,7 @@ func TestFeed_Seek_RedisAway(t *testing.T) {
 	t.Parallel()
 	asked := 0
 	var heard []error
-	f := NewFeed(FeedConfig{
+	f := NewFeed(Config{
 		Orders:  finder(func() error { asked++; return inventory.ErrUnavailable }),
 		OnError: func(err error) { heard = append(heard, err) },
 	})
@@ -398,7 +398,7 @@ func TestFeed_ListensWhileWanted(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Embedded(t)
 	s := storetest.New(t)
-	f := newFeed(t, FeedConfig{Store: s, Redis: rdb, Orders: nowhere{}, Look: 10 * time.Millisecond})
+	f := newFeed(t, Config{Store: s, Redis: rdb, Orders: nowhere{}, Look: 10 * time.Millisecond})
 	listeners := func() int64 {
 		n, err := rdb.PubSubNumSub(await.Context(t), checkout.ChangedChannel).Result()
 		if err != nil {
@@ -424,7 +424,7 @@ func TestFeed_Crowd(t *testing.T) {
 	const n = 2000
 	rdb := redistest.Embedded(t)
 	s := storetest.New(t)
-	f := newFeed(t, FeedConfig{Store: s, Redis: rdb, Orders: nowhere{}, MaxOwnStreams: 2})
+	f := newFeed(t, Config{Store: s, Redis: rdb, Orders: nowhere{}, MaxOwnStreams: 2})
 	storetest.MustInsert(t, s, ordertest.Asking("item", n, 1, time.Hour))
 	tasks := ordertest.Distinct("n", "item", n)
 	var all sync.WaitGroup

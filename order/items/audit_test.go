@@ -25,7 +25,7 @@ func TestStore_Audit_Pages(t *testing.T) {
 	storetest.MustInsert(t, s, ordertest.NewItem("b", 5, 1))
 	rename := func(item string, n int) {
 		t.Helper()
-		c := ItemChange{Name: ordertest.Ptr(fmt.Sprint("Name ", n))}
+		c := Change{Name: ordertest.Ptr(fmt.Sprint("Name ", n))}
 		if _, err := changeItem(await.Context(t), s, item, &edit{action: order.ActionItemChange, by: ordertest.Root, apply: c.apply}); err != nil {
 			t.Fatal(err)
 		}
@@ -83,7 +83,7 @@ func TestStore_Audit_Items(t *testing.T) {
 	if _, err := s.InsertItem(await.Context(t), n); !errors.Is(err, order.ErrItemExists) {
 		t.Fatal(err)
 	}
-	c := ItemChange{ClosesAt: ordertest.Ptr(n.OpensAt.Add(time.Hour)), PriceMinor: ordertest.Ptr(int64(1))}
+	c := Change{ClosesAt: ordertest.Ptr(n.OpensAt.Add(time.Hour)), PriceMinor: ordertest.Ptr(int64(1))}
 	if _, err := changeItem(await.Context(t), s, "item", &edit{action: order.ActionItemChange, by: order.By{Actor: "ann"}, apply: c.apply}); err != nil {
 		t.Fatal(err)
 	}

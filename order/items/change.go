@@ -1,3 +1,5 @@
+// Package items creates items, changes them while they are on sale, pauses and closes sales,
+// and restocks.
 package items
 
 import (
@@ -59,7 +61,7 @@ func (s *Service) CreateItem(ctx context.Context, n order.NewItem) (catalog.Item
 
 func allows(m order.Match, version int64) bool { return m == nil || slices.Contains(m, version) }
 
-// ItemChange holds the new values of an item's fields; nil leaves a field unchanged. The
+// Change holds the new values of an item's fields; nil leaves a field unchanged. The
 // caller checks the ranges. Effects on orders that were accepted before:
 //
 //   - the price: none, they keep theirs;
@@ -67,7 +69,7 @@ func allows(m order.Match, version int64) bool { return m == nil || slices.Conta
 //   - the window: none;
 //   - the time to pay: committed orders keep their expires_at, queued ones get the
 //     new one.
-type ItemChange struct {
+type Change struct {
 	Name         *string
 	Description  *string
 	PriceMinor   *int64
@@ -79,8 +81,8 @@ type ItemChange struct {
 	Match         order.Match
 }
 
-// ItemControl is an operator's request to open, pause or close a sale.
-type ItemControl struct {
+// Control is an operator's request to open, pause or close a sale.
+type Control struct {
 	// To is open to resume a paused sale, paused, or closed. A closed sale stays so.
 	To    catalog.Control
 	Match order.Match
@@ -101,12 +103,12 @@ func (s *Service) Item(ctx context.Context, id string) (catalog.Item, error) {
 // terms. A change that leaves every field as it is returns the item with its old version.
 // Errors: catalog.ErrItemNotFound, ErrVersion, ErrWindow, and those of
 // inventory.Inventory.Change. After any other error the outcome is unknown: read the item.
-func (s *Service) ChangeItem(ctx context.Context, id string, c ItemChange, by order.By) (catalog.Item, error) {
+func (s *Service) ChangeItem(ctx context.Context, id string, c Change, by order.By) (catalog.Item, error) {
 	live := inventory.Change{PerUserLimit: c.PerUserLimit, OpensAt: c.OpensAt, ClosesAt: c.ClosesAt}
 	return s.alter(ctx, id, live, &edit{action: order.ActionItemChange, by: by, match: c.Match, apply: c.apply})
 }
 
-func (c *ItemChange) apply(r *schema.Item) error {
+func (c *Change) apply(r *schema.Item) error {
 	set(&r.Name, c.Name)
 	set(&r.Description, c.Description)
 	set(&r.PriceMinor, c.PriceMinor)
@@ -136,7 +138,7 @@ func set[T any](to, from *T) {
 // accepts no more orders. Orders accepted before are processed as usual, and closing
 // cancels none. If the sale is in the requested state already, nothing changes. Errors:
 // catalog.ErrItemNotFound, ErrVersion, ErrItemClosed, and those of ChangeItem.
-func (s *Service) ControlItem(ctx context.Context, id string, c ItemControl, by order.By) (catalog.Item, error) {
+func (s *Service) ControlItem(ctx context.Context, id string, c Control, by order.By) (catalog.Item, error) {
 	var action string
 	switch c.To {
 	case catalog.ControlOpen:

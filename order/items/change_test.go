@@ -31,7 +31,7 @@ func TestService_ChangeItem(t *testing.T) {
 		s := shoptest.New(t, rdb, false, ordertest.NewItem("", 20, 2))
 		s.Work()
 		first := s.MustPlace(s.Purchase("u", "k", 2, ordertest.Long)).Order
-		item := s.MustChange(items.ItemChange{
+		item := s.MustChange(items.Change{
 			Name: ordertest.Ptr("Other"), Description: ordertest.Ptr("Text"), PriceMinor: ordertest.Ptr(int64(5)), PaymentWindow: ordertest.Ptr(time.Minute), Match: order.Match{7, 1},
 		})
 		if item.Name != "Other" || item.Description != "Text" || item.PriceMinor != 5 || item.PaymentWindow != time.Minute || item.Version != 2 || item.StockLeft != 18 {
@@ -48,19 +48,19 @@ func TestService_ChangeItem(t *testing.T) {
 			t.Errorf("an order before the change was %+v and is %+v", first, got)
 		}
 		// Lower than what a buyer holds, and higher again.
-		s.MustChange(items.ItemChange{PerUserLimit: ordertest.Ptr(int64(1))})
+		s.MustChange(items.Change{PerUserLimit: ordertest.Ptr(int64(1))})
 		s.Refused(s.Purchase("u", "k2", 1, ordertest.Long), inventory.ErrUserLimit)
 		s.Refused(s.Purchase("v", "k2", 1, ordertest.Long), inventory.ErrUserLimit)
 		s.MustPlace(s.Purchase("w", "k", 1, ordertest.Long))
 		if got := s.MustGet(first.ID); got != first {
 			t.Errorf("an order above the limit was %+v and is %+v", first, got)
 		}
-		s.MustChange(items.ItemChange{PerUserLimit: ordertest.Ptr(int64(3))})
+		s.MustChange(items.Change{PerUserLimit: ordertest.Ptr(int64(3))})
 		s.MustPlace(s.Purchase("u", "k2", 1, ordertest.Long))
 		s.Refused(s.Purchase("u", "k3", 1, ordertest.Long), inventory.ErrUserLimit)
 		// The window.
 		later := time.Now().Add(time.Hour).Truncate(time.Millisecond).UTC()
-		if item = s.MustChange(items.ItemChange{OpensAt: &later}); !item.OpensAt.Equal(later) {
+		if item = s.MustChange(items.Change{OpensAt: &later}); !item.OpensAt.Equal(later) {
 			t.Errorf("opens at %v, want %v", item.OpensAt, later)
 		}
 		var early *inventory.NotOpenError
@@ -68,9 +68,9 @@ func TestService_ChangeItem(t *testing.T) {
 			t.Errorf("before the opening: %v", err)
 		}
 		past := time.Now().Add(-time.Hour)
-		s.MustChange(items.ItemChange{OpensAt: ordertest.Ptr(past.Add(-time.Hour)), ClosesAt: &past})
+		s.MustChange(items.Change{OpensAt: ordertest.Ptr(past.Add(-time.Hour)), ClosesAt: &past})
 		s.Refused(s.Purchase("x", "k", 1, ordertest.Long), inventory.ErrClosed)
-		if item = s.MustChange(items.ItemChange{ClosesAt: &time.Time{}}); !item.ClosesAt.IsZero() {
+		if item = s.MustChange(items.Change{ClosesAt: &time.Time{}}); !item.ClosesAt.IsZero() {
 			t.Errorf("closes at %v, want never", item.ClosesAt)
 		}
 		s.MustPlace(s.Purchase("x", "k", 1, ordertest.Long))
@@ -91,27 +91,27 @@ func TestService_ChangeItem_Refusals(t *testing.T) {
 		s := shoptest.New(t, rdb, false, n)
 		before, sale := ordertest.ItemOf(t, s.Store, s.Item), rdb.HGetAll(await.Context(t), "fs:{p0}:sale:"+s.Item).Val()
 		for _, c := range []struct {
-			c    items.ItemChange
+			c    items.Change
 			want error
 		}{
-			{items.ItemChange{Name: ordertest.Ptr("a"), Match: order.Match{}}, order.ErrVersion},
-			{items.ItemChange{Name: ordertest.Ptr("a"), Match: order.Match{2, 0}}, order.ErrVersion},
-			{items.ItemChange{OpensAt: &n.ClosesAt}, order.ErrWindow},
-			{items.ItemChange{ClosesAt: &n.OpensAt}, order.ErrWindow},
-			{items.ItemChange{ClosesAt: &n.OpensAt, Match: order.Match{2}}, order.ErrVersion},
-			{items.ItemChange{Name: &n.Name}, nil},
-			{items.ItemChange{OpensAt: &n.OpensAt, ClosesAt: &n.ClosesAt, PerUserLimit: ordertest.Ptr(int64(2)), Match: order.Match{1}}, nil},
-			{items.ItemChange{}, nil},
+			{items.Change{Name: ordertest.Ptr("a"), Match: order.Match{}}, order.ErrVersion},
+			{items.Change{Name: ordertest.Ptr("a"), Match: order.Match{2, 0}}, order.ErrVersion},
+			{items.Change{OpensAt: &n.ClosesAt}, order.ErrWindow},
+			{items.Change{ClosesAt: &n.OpensAt}, order.ErrWindow},
+			{items.Change{ClosesAt: &n.OpensAt, Match: order.Match{2}}, order.ErrVersion},
+			{items.Change{Name: &n.Name}, nil},
+			{items.Change{OpensAt: &n.OpensAt, ClosesAt: &n.ClosesAt, PerUserLimit: ordertest.Ptr(int64(2)), Match: order.Match{1}}, nil},
+			{items.Change{}, nil},
 		} {
 			item, err := s.Sales.ChangeItem(await.Context(t), s.Item, c.c, ordertest.Root)
 			if !errors.Is(err, c.want) || err == nil && item.Version != 1 {
 				t.Errorf("%+v: %+v, %v, want %v", c.c, item, err, c.want)
 			}
 		}
-		if _, err := s.Sales.ChangeItem(await.Context(t), "none", items.ItemChange{Name: ordertest.Ptr("a")}, ordertest.Root); !errors.Is(err, catalog.ErrItemNotFound) {
+		if _, err := s.Sales.ChangeItem(await.Context(t), "none", items.Change{Name: ordertest.Ptr("a")}, ordertest.Root); !errors.Is(err, catalog.ErrItemNotFound) {
 			t.Errorf("change of no item: %v", err)
 		}
-		if _, err := s.Sales.ControlItem(await.Context(t), s.Item, items.ItemControl{To: "ajar"}, ordertest.Root); err == nil {
+		if _, err := s.Sales.ControlItem(await.Context(t), s.Item, items.Control{To: "ajar"}, ordertest.Root); err == nil {
 			t.Error("an unknown control: no error")
 		}
 		if after := ordertest.ItemOf(t, s.Store, s.Item); after != before {
@@ -137,7 +137,7 @@ func TestService_ChangeItem_SameVersion(t *testing.T) {
 			var made atomic.Int64
 			for i := range 6 {
 				wg.Go(func() {
-					_, err := s.Change(items.ItemChange{Name: ordertest.Ptr(fmt.Sprintf("Name %d %d", round, i)), Match: order.Match{round + 1}})
+					_, err := s.Change(items.Change{Name: ordertest.Ptr(fmt.Sprintf("Name %d %d", round, i)), Match: order.Match{round + 1}})
 					if err == nil {
 						made.Add(1)
 					} else if !errors.Is(err, order.ErrVersion) {
@@ -167,8 +167,8 @@ func TestService_ChangeItem_LimitOfQueued(t *testing.T) {
 			s.MustPlace(s.Purchase("twice", "k1", 1, 0)),
 			s.MustPlace(s.Purchase("twice", "k2", 1, 0)), // above it with another order
 		}
-		s.MustChange(items.ItemChange{PerUserLimit: ordertest.Ptr(int64(2))})
-		s.MustChange(items.ItemChange{PerUserLimit: ordertest.Ptr(int64(1))})
+		s.MustChange(items.Change{PerUserLimit: ordertest.Ptr(int64(2))})
+		s.MustChange(items.Change{PerUserLimit: ordertest.Ptr(int64(1))})
 		kept = append(kept, s.MustPlace(s.Purchase("new", "k", 1, 0)))
 		s.Refused(s.Purchase("new", "k2", 1, 0), inventory.ErrUserLimit)
 		// If Redis wrongly accepts an order, the database still refuses it.
@@ -238,7 +238,7 @@ func TestService_ControlItem(t *testing.T) {
 		}
 		// A closed item can still be changed.
 		s.MustRestock(-3, "back")
-		s.MustChange(items.ItemChange{Name: ordertest.Ptr("Gone")})
+		s.MustChange(items.Change{Name: ordertest.Ptr("Gone")})
 		s.Refused(s.Purchase("w", "k", 1, ordertest.Long), inventory.ErrClosed)
 		want := []string{
 			`root r-1 item.pause {"control":"open"} -> {"control":"paused"}`,
@@ -322,7 +322,7 @@ func TestService_ChangeItem_DatabaseAway(t *testing.T) {
 		if _, _, err := s.Sales.Restock(await.Context(t), s.Item, items.Restock{Quantity: 5, Reason: "test", IdempotencyKey: "k"}, ordertest.Root); !errors.Is(err, inventory.ErrUnchanged) {
 			t.Errorf("restock: %v", err)
 		}
-		if _, err := s.Sales.ControlItem(await.Context(t), s.Item, items.ItemControl{To: catalog.ControlPaused}, ordertest.Root); !errors.Is(err, inventory.ErrUnchanged) {
+		if _, err := s.Sales.ControlItem(await.Context(t), s.Item, items.Control{To: catalog.ControlPaused}, ordertest.Root); !errors.Is(err, inventory.ErrUnchanged) {
 			t.Errorf("pause: %v", err)
 		}
 		if after := rdb.HGetAll(await.Context(t), "fs:{p0}:sale:"+s.Item).Val(); fmt.Sprint(after) != fmt.Sprint(sale) {
@@ -365,7 +365,7 @@ func TestService_Place_OldPrice(t *testing.T) {
 			t.Fatalf("before the change: %+v, %v", first, err)
 		}
 		for price := int64(5); price < 8; price++ {
-			s.MustChange(items.ItemChange{PriceMinor: ordertest.Ptr(price)})
+			s.MustChange(items.Change{PriceMinor: ordertest.Ptr(price)})
 			before, err := other.Items.Item(await.Context(t), s.Item)
 			if err != nil || before.PriceMinor == price {
 				t.Fatalf("the other process has received the price: %+v, %v", before, err)
@@ -399,7 +399,7 @@ func TestService_Place_SaleBehind(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.MustChange(items.ItemChange{PriceMinor: ordertest.Ptr(int64(5)), PerUserLimit: ordertest.Ptr(int64(2))})
+		s.MustChange(items.Change{PriceMinor: ordertest.Ptr(int64(5)), PerUserLimit: ordertest.Ptr(int64(2))})
 		if err := rdb.HSet(await.Context(t), saleKey(s.Item), "version", version, "limit", 20).Err(); err != nil {
 			t.Fatal(err)
 		}
@@ -430,7 +430,7 @@ func TestService_Place_LowerLimit(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.MustChange(items.ItemChange{PerUserLimit: ordertest.Ptr(int64(2))})
+		s.MustChange(items.Change{PerUserLimit: ordertest.Ptr(int64(2))})
 		for name, service := range map[string]*checkout.Service{"same": s.Service, "other": other} {
 			again, err := service.Place(await.Context(t), s.Purchase("u", "k1", 3, ordertest.Long))
 			if err != nil || again.Order.ID != first.Order.ID || !again.Replayed || !again.Committed {

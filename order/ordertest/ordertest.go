@@ -1,3 +1,5 @@
+// Package ordertest makes tasks, items and databases for tests, and checks what must hold of
+// the tables at every instant.
 package ordertest
 
 import (

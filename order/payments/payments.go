@@ -1,3 +1,4 @@
+// Package payments lists the received payments, and records which of them were refunded.
 package payments
 
 import (

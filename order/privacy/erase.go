@@ -1,3 +1,4 @@
+// Package privacy exports and erases the personal data of buyers.
 package privacy
 
 import (

@@ -345,7 +345,7 @@ func TestService_EraseBuyer_Audit(t *testing.T) {
 		s := erasing(shoptest.New(t, rdb, false, ordertest.NewItem("", 9, 9)))
 		s.Work()
 		admin := order.By{Actor: "admin"}
-		if _, err := s.Sales.ChangeItem(await.Context(t), s.Item, items.ItemChange{PerUserLimit: ordertest.Ptr[int64](5)}, admin); err != nil {
+		if _, err := s.Sales.ChangeItem(await.Context(t), s.Item, items.Change{PerUserLimit: ordertest.Ptr[int64](5)}, admin); err != nil {
 			t.Fatal(err)
 		}
 		o := s.MustPlace(s.Purchase("admin", "k", 1, ordertest.Long)).Order

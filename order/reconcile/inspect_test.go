@@ -94,7 +94,7 @@ func TestInspection_Orders(t *testing.T) {
 		if l := ledgerOf(s); l != want {
 			t.Errorf("ledger %+v, want %+v", l, want)
 		}
-		report, err := ReconcilerOf(s).Reconcile(await.Context(t), ReconcileOptions{})
+		report, err := ReconcilerOf(s).Reconcile(await.Context(t), Options{})
 		if err != nil || !report.Balanced || len(report.Items) != 1 || report.Items[0].Ledger != want || report.Items[0].Partial {
 			t.Errorf("reconciliation %+v, %v", report, err)
 		}
@@ -123,11 +123,11 @@ func TestInspection_Queue(t *testing.T) {
 		r := ReconcilerOf(s)
 		r.on(stock)
 		r.tasks = []order.Tasks{tasks}
-		report, err := r.Reconcile(await.Context(t), ReconcileOptions{Repair: RepairAll})
+		report, err := r.Reconcile(await.Context(t), Options{Repair: RepairAll})
 		if err != nil || !report.Balanced || report.Examined != 5 || tasks.scans != 1 || stock.held != 0 {
 			t.Errorf("%d scans, %d locks: %+v, %v", tasks.scans, stock.held, report, err)
 		}
-		if report, err = r.Reconcile(await.Context(t), ReconcileOptions{Deep: true, Repair: RepairAll}); err != nil || !report.Balanced {
+		if report, err = r.Reconcile(await.Context(t), Options{Deep: true, Repair: RepairAll}); err != nil || !report.Balanced {
 			t.Errorf("deep: %+v, %v", report, err)
 		}
 		tasks.scans = 0

@@ -1,3 +1,5 @@
+// Package reconcile compares Redis with the database, item by item, and repairs counts. Its
+// inspection also answers with the ledger of an item.
 package reconcile
 
 import (
@@ -15,9 +17,9 @@ import (
 	"flashsale/order/timeouts"
 )
 
-// ReconcilerConfig configures a Reconciler. All fields but HighWater and OnRepair are
+// Config configures a Reconciler. All fields but HighWater and OnRepair are
 // required.
-type ReconcilerConfig struct {
+type Config struct {
 	Store   *store.Store
 	Stock   Examiner
 	Records Records
@@ -34,7 +36,7 @@ type ReconcilerConfig struct {
 // or a task, only counts, which it recomputes from them. Any number of reconcilers may run
 // concurrently.
 type Reconciler struct {
-	ReconcilerConfig
+	Config
 	*inspector
 	// turn lets one requested reconciliation run at a time, beside the background's: each
 	// occupies a reading connection.
@@ -48,12 +50,12 @@ type Reconciler struct {
 const busyTasks = 20_000
 
 // NewReconciler returns a Reconciler.
-func NewReconciler(cfg ReconcilerConfig) *Reconciler {
+func NewReconciler(cfg Config) *Reconciler {
 	if cfg.OnRepair == nil {
 		cfg.OnRepair = func(string, Drift) {}
 	}
 	x := &inspector{store: cfg.Store, stock: cfg.Stock, records: cfg.Records, tasks: cfg.Tasks, returns: cfg.Returns, hold: timeouts.Inspect}
-	return &Reconciler{ReconcilerConfig: cfg, inspector: x, turn: make(chan struct{}, 1), busy: busyTasks}
+	return &Reconciler{Config: cfg, inspector: x, turn: make(chan struct{}, 1), busy: busyTasks}
 }
 
 // Repair is what a reconciliation may change.
@@ -68,8 +70,8 @@ const (
 	RepairAll
 )
 
-// ReconcileOptions select what to reconcile.
-type ReconcileOptions struct {
+// Options select what to reconcile.
+type Options struct {
 	ItemID string // empty: every item
 	// Deep also compares the database's counts with its orders, and every record of the
 	// sales. It reads all of both.
@@ -91,15 +93,15 @@ const itemLimit = 2 * time.Minute
 // its error, and the others are still examined. Errors: catalog.ErrItemNotFound for a
 // requested item, ErrDatabase if the items cannot be listed, inventory.ErrUnavailable if
 // the queues cannot be read, and the end of ctx.
-func (r *Reconciler) Reconcile(ctx context.Context, o ReconcileOptions) (ReconcileReport, error) {
+func (r *Reconciler) Reconcile(ctx context.Context, o Options) (Report, error) {
 	select {
 	case r.turn <- struct{}{}:
 		defer func() { <-r.turn }()
 	case <-ctx.Done():
-		return ReconcileReport{}, fmt.Errorf("wait for another reconciliation: %w", context.Cause(ctx))
+		return Report{}, fmt.Errorf("wait for another reconciliation: %w", context.Cause(ctx))
 	}
 	began := time.Now()
-	report := ReconcileReport{StartedAt: r.Store.Now().UTC(), Deep: o.Deep, Repair: o.Repair, Balanced: true}
+	report := Report{StartedAt: r.Store.Now().UTC(), Deep: o.Deep, Repair: o.Repair, Balanced: true}
 	ids := []string{o.ItemID}
 	for after := ""; len(ids) > 0; {
 		if o.ItemID == "" {
@@ -145,7 +147,7 @@ type examination struct {
 
 // examine inspects an item, with held also under its lock, and compares the database's
 // counts with its orders if that is requested.
-func (r *Reconciler) examine(ctx context.Context, item string, o ReconcileOptions, held bool) *examination {
+func (r *Reconciler) examine(ctx context.Context, item string, o Options, held bool) *examination {
 	e := &examination{inspection: &inspection{item: item, queued: -1}, Reconciler: r, repair: o.Repair}
 	if old, err := e.behind(ctx); err != nil || old {
 		e.old, e.err = old, err
@@ -191,7 +193,7 @@ const allPages = 1 << 40
 
 // checkBooks compares the database's counts with its orders, and repairs them if that is
 // requested.
-func (e *examination) checkBooks(ctx context.Context, o ReconcileOptions) error {
+func (e *examination) checkBooks(ctx context.Context, o Options) error {
 	b, err := e.readBooks(ctx)
 	if err != nil || b == nil {
 		return err
@@ -228,7 +230,7 @@ func (e *examination) readBooks(ctx context.Context) (*books, error) {
 }
 
 // mendBooks repairs the database's counts.
-func (e *examination) mendBooks(ctx context.Context, b *books, o ReconcileOptions) error {
+func (e *examination) mendBooks(ctx context.Context, b *books, o Options) error {
 	found := e.database
 	err := repairCounts(ctx, e.Store, e.item, b, o.Actor, o.RequestID)
 	note := ""

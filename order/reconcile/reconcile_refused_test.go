@@ -148,7 +148,7 @@ func TestReconciler_NotLoaded(t *testing.T) {
 		if l := ledgerOf(s); l != (order.Ledger{Initial: 10, Left: 7, Held: 3}) {
 			t.Errorf("ledger %+v", l)
 		}
-		if _, err := ReconcilerOf(s).Reconcile(await.Context(t), ReconcileOptions{ItemID: "none"}); !errors.Is(err, catalog.ErrItemNotFound) {
+		if _, err := ReconcilerOf(s).Reconcile(await.Context(t), Options{ItemID: "none"}); !errors.Is(err, catalog.ErrItemNotFound) {
 			t.Errorf("no item: %v, want ErrItemNotFound", err)
 		}
 	})
@@ -182,7 +182,7 @@ func TestReconciler_BrokenItem(t *testing.T) {
 		r := ReconcilerOf(s)
 		r.OnRepair = func(item string, d Drift) { heard = append(heard, item+" "+string(d.Kind)) }
 		for _, deep := range []bool{true, false} {
-			report, err := r.Reconcile(await.Context(t), ReconcileOptions{Deep: deep})
+			report, err := r.Reconcile(await.Context(t), Options{Deep: deep})
 			if err != nil || report.Examined != 3 || report.Failed != 1 || report.Differing != 1 || report.Balanced || len(report.Items) != 3 {
 				t.Fatalf("deep %v: %+v, %v", deep, report, err)
 			}
@@ -190,7 +190,7 @@ func TestReconciler_BrokenItem(t *testing.T) {
 				t.Errorf("deep %v: %+v", deep, report.Items)
 			}
 		}
-		report, err := r.Reconcile(await.Context(t), ReconcileOptions{Repair: RepairAll})
+		report, err := r.Reconcile(await.Context(t), Options{Repair: RepairAll})
 		if err != nil || report.Repaired != 1 || report.Failed != 1 || !report.Items[2].Mended() || !slices.Equal(heard, []string{ids[2] + " left"}) {
 			t.Errorf("repair: %+v, %v; reported %v", report, err, heard)
 		}

@@ -96,8 +96,8 @@ func (r *ItemReport) notable() bool {
 	return len(r.Drifts) > 0 || r.Err != nil || r.Partial || r.LateReturns > 0
 }
 
-// ReconcileReport is the result of a reconciliation.
-type ReconcileReport struct {
+// Report is the result of a reconciliation.
+type Report struct {
 	StartedAt time.Time
 	Took      time.Duration
 	Deep      bool
@@ -121,7 +121,7 @@ const (
 )
 
 // add adds an item to the report.
-func (r *ReconcileReport) add(item *ItemReport) {
+func (r *Report) add(item *ItemReport) {
 	r.Examined++
 	if len(item.Drifts) > 0 {
 		r.Differing++

@@ -52,7 +52,7 @@ type remembered struct {
 // rebuilt, once. Each round compares a few pages of the database's counts with its orders;
 // differences there are only reported, because repairing them is an operator's decision.
 // The callback gets the result of every round.
-func (r *Reconciler) Run(ctx context.Context, every time.Duration, heard func(ReconcileReport, error)) {
+func (r *Reconciler) Run(ctx context.Context, every time.Duration, heard func(Report, error)) {
 	var b memory
 	for pause.For(ctx, every) {
 		report, err := r.round(ctx, &b)
@@ -64,10 +64,10 @@ func (r *Reconciler) Run(ctx context.Context, every time.Duration, heard func(Re
 }
 
 // round runs one round.
-func (r *Reconciler) round(ctx context.Context, b *memory) (ReconcileReport, error) {
+func (r *Reconciler) round(ctx context.Context, b *memory) (Report, error) {
 	began := time.Now()
 	now := r.Store.Now()
-	report := ReconcileReport{StartedAt: now.UTC(), Balanced: true}
+	report := Report{StartedAt: now.UTC(), Balanced: true}
 	if b.items == nil {
 		b.items = make(map[string]*remembered)
 	}
@@ -100,7 +100,7 @@ func (r *Reconciler) round(ctx context.Context, b *memory) (ReconcileReport, err
 }
 
 // roundPage examines a page of items.
-func (r *Reconciler) roundPage(ctx context.Context, b *memory, rows []schema.Item, report *ReconcileReport) error {
+func (r *Reconciler) roundPage(ctx context.Context, b *memory, rows []schema.Item, report *Report) error {
 	now := r.Store.Now().UnixMilli()
 	var ask []string
 	for n := range rows {
@@ -158,7 +158,7 @@ func over(r *schema.Item, now int64) bool {
 
 // examineAgain examines an item for which an earlier result may exist.
 func (r *Reconciler) examineAgain(ctx context.Context, item string, m *remembered, held bool) *examination {
-	e := r.examine(ctx, item, ReconcileOptions{}, held)
+	e := r.examine(ctx, item, Options{}, held)
 	if m == nil || e.err != nil || e.old {
 		return e
 	}
@@ -201,7 +201,7 @@ func (b *memory) remember(e *examination, rep *ItemReport) {
 }
 
 // recall adds the earlier result of an item to a report.
-func (r *ReconcileReport) recall(m *remembered) {
+func (r *Report) recall(m *remembered) {
 	if m.report == nil {
 		r.Examined++
 		return

@@ -17,7 +17,7 @@ import (
 )
 
 // round runs a round of the background.
-func round(s *shoptest.Shop, r *Reconciler, b *memory) ReconcileReport {
+func round(s *shoptest.Shop, r *Reconciler, b *memory) Report {
 	s.T.Helper()
 	report, err := r.round(await.Context(s.T), b)
 	if err != nil || report.Examined != 1 || len(report.Items) > 1 {
@@ -62,7 +62,7 @@ func TestReconciler_Run(t *testing.T) {
 		round("as it was", "", true)
 		ctx, cancel := context.WithCancel(await.Context(t))
 		rounds := 0
-		r.Run(ctx, time.Millisecond, func(report ReconcileReport, err error) {
+		r.Run(ctx, time.Millisecond, func(report Report, err error) {
 			if rounds++; rounds == 2*idleRounds {
 				cancel()
 			}
@@ -140,7 +140,7 @@ func TestReconciler_Run_Busy(t *testing.T) {
 		if b.items[s.Item].differ != 1 {
 			t.Errorf("%+v after rounds without a change", b.items[s.Item])
 		}
-		report, err := r.Reconcile(await.Context(t), ReconcileOptions{})
+		report, err := r.Reconcile(await.Context(t), Options{})
 		if err != nil || kinds(report.Items[0].Drifts) != "left" {
 			t.Errorf("requested: %+v, %v", report, err)
 		}
@@ -226,7 +226,7 @@ func TestReconciler_LookCut(t *testing.T) {
 		}})
 		r.hold = 0
 		s.Hset("sale", "left", 8)
-		report, err := r.Reconcile(await.Context(t), ReconcileOptions{Repair: RepairSales})
+		report, err := r.Reconcile(await.Context(t), Options{Repair: RepairSales})
 		if err != nil || len(report.Items) != 1 || report.Repaired != 1 {
 			t.Errorf("%+v, %v, want one repair", report, err)
 		}

@@ -56,7 +56,7 @@ func testReconcilerStress(t *testing.T, rounds int) {
 						return
 					default:
 					}
-					report, err := r.Reconcile(await.Context(t), ReconcileOptions{Deep: n%2 == 0, Repair: RepairAll})
+					report, err := r.Reconcile(await.Context(t), Options{Deep: n%2 == 0, Repair: RepairAll})
 					if err != nil || len(report.Items) != 1 {
 						t.Errorf("run %d: %+v, %v", n, report, err)
 						return

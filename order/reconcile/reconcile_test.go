@@ -25,7 +25,7 @@ import (
 
 // ReconcilerOf returns a new one for the site.
 func ReconcilerOf(s *shoptest.Shop) *Reconciler {
-	return NewReconciler(ReconcilerConfig{
+	return NewReconciler(Config{
 		Store: s.Store, Stock: s.Stock, Records: s.Stock, Tasks: []order.Tasks{s.Queue},
 		Returns: s.Service.Returns,
 	})
@@ -34,8 +34,8 @@ func ReconcilerOf(s *shoptest.Shop) *Reconciler {
 // reconcile makes the deepest examination of the site's item.
 func reconcile(s *shoptest.Shop, repair Repair) ItemReport {
 	s.T.Helper()
-	options := ReconcileOptions{ItemID: s.Item, Deep: true, Repair: repair, Actor: "root", RequestID: "r1"}
-	var report ReconcileReport
+	options := Options{ItemID: s.Item, Deep: true, Repair: repair, Actor: "root", RequestID: "r1"}
+	var report Report
 	var err error
 	await.True(s.T, "an examination within its time limit", func() bool { // on a busy machine, two seconds may be too short
 		report, err = ReconcilerOf(s).Reconcile(await.Context(s.T), options)

@@ -66,7 +66,7 @@ func stops(s *shoptest.Shop, h *store.HighWater) []store.Behind {
 }
 
 // recover decides about items; during is called when the list is synced.
-func recover(s *shoptest.Shop, h *store.HighWater, from RecoverFrom, items []store.Behind, during func() error) (RecoveredItem, map[string]int, error) {
+func recoverItem(s *shoptest.Shop, h *store.HighWater, from RecoverFrom, items []store.Behind, during func() error) (RecoveredItem, map[string]int, error) {
 	s.T.Helper()
 	var list bytes.Buffer
 	if during == nil {
@@ -201,12 +201,12 @@ func TestRecover_Twice(t *testing.T) {
 	stopped := stops(s, h)
 	s.Work()
 	decided := false
-	_, _, err := recover(s, h, RecoverFromRedis, stopped, func() error {
+	_, _, err := recoverItem(s, h, RecoverFromRedis, stopped, func() error {
 		if decided {
 			return nil
 		}
 		decided = true
-		if _, _, err := recover(s, h, RecoverFromDatabase, stopped, nil); err != nil {
+		if _, _, err := recoverItem(s, h, RecoverFromDatabase, stopped, nil); err != nil {
 			t.Errorf("the other decision: %v", err)
 		}
 		shoptest.MustCheck(h, t)
@@ -245,7 +245,7 @@ func TestRecover_Interrupted(t *testing.T) {
 	h := restore(s, old)
 	broken := errors.New("the disk is full")
 	syncs := 0
-	_, _, err := recover(s, h, RecoverFromRedis, stops(s, h), func() error {
+	_, _, err := recoverItem(s, h, RecoverFromRedis, stops(s, h), func() error {
 		if syncs++; syncs == 2 { // after the first page
 			return broken
 		}
@@ -257,7 +257,7 @@ func TestRecover_Interrupted(t *testing.T) {
 	if rows := ordertest.AllRows(t, s.Store); len(rows) != 4 {
 		t.Fatalf("%d orders after the interrupted recovery, want 4", len(rows))
 	}
-	done, _, err := recover(s, h, RecoverFromRedis, stops(s, h), nil)
+	done, _, err := recoverItem(s, h, RecoverFromRedis, stops(s, h), nil)
 	if err != nil || done.TotalAfter != 6 {
 		t.Fatalf("recovered %+v, %v, want a total of 6", done, err)
 	}
@@ -301,7 +301,7 @@ func TestRecover_DeadLetter(t *testing.T) {
 		t.Fatal(err)
 	}
 	h := restore(s, old)
-	done, actions, err := recover(s, h, RecoverFromRedis, stops(s, h), nil)
+	done, actions, err := recoverItem(s, h, RecoverFromRedis, stops(s, h), nil)
 	if err != nil || done.TotalAfter != 4 || actions[recoverCancelled] != 1 {
 		t.Fatalf("recovered %+v, %v, %v, want a total of 4 and one order cancelled", done, actions, err)
 	}
@@ -333,7 +333,7 @@ func TestRecover_PaidMeanwhile(t *testing.T) {
 	if _, err := s.Service.Pay(ctx, cancelled.Order.ID, order.Payment{Reference: "psp-1", AmountMinor: 1999, Currency: "EUR"}); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := recover(s, h, RecoverFromRedis, stopped, nil); err != nil {
+	if _, _, err := recoverItem(s, h, RecoverFromRedis, stopped, nil); err != nil {
 		t.Fatal(err)
 	}
 	resumes(s, h)
@@ -371,7 +371,7 @@ func TestRecover_Erased(t *testing.T) {
 	}
 	stop()
 	h := restore(s, old)
-	if _, _, err := recover(s, h, RecoverFromRedis, stops(s, h), nil); err != nil {
+	if _, _, err := recoverItem(s, h, RecoverFromRedis, stops(s, h), nil); err != nil {
 		t.Fatal(err)
 	}
 	resumes(s, h)
@@ -397,10 +397,10 @@ func TestRecover_Incomplete(t *testing.T) {
 		t.Fatal(err)
 	}
 	h := restore(s, old)
-	if _, _, err := recover(s, h, RecoverFromRedis, stops(s, h), nil); !errors.Is(err, inventory.ErrIncomplete) {
+	if _, _, err := recoverItem(s, h, RecoverFromRedis, stops(s, h), nil); !errors.Is(err, inventory.ErrIncomplete) {
 		t.Errorf("from Redis: %v, want %v", err, inventory.ErrIncomplete)
 	}
-	if _, _, err := recover(s, h, RecoverFromDatabase, stops(s, h), nil); err != nil {
+	if _, _, err := recoverItem(s, h, RecoverFromDatabase, stops(s, h), nil); err != nil {
 		t.Errorf("from the database: %v", err)
 	}
 	resumes(s, h)
@@ -417,7 +417,7 @@ func TestRecover_Reopened(t *testing.T) {
 		s.Exec("UPDATE items SET opens_at = ?, closes_at = ?, freed = 1 WHERE id = ?", time.Now().Add(-2*time.Hour).UnixMilli(), time.Now().Add(-time.Hour).UnixMilli(), s.Item)
 		backup := backup(s)
 		closes := time.Now().Add(time.Hour).Truncate(time.Millisecond)
-		if _, err := s.Sales.ChangeItem(await.Context(t), s.Item, items.ItemChange{ClosesAt: &closes}, order.By{Actor: "root"}); err != nil {
+		if _, err := s.Sales.ChangeItem(await.Context(t), s.Item, items.Change{ClosesAt: &closes}, order.By{Actor: "root"}); err != nil {
 			t.Fatal(err)
 		}
 		s.Load()
@@ -425,7 +425,7 @@ func TestRecover_Reopened(t *testing.T) {
 		stop()
 		h.Note(await.Context(t))
 		h = restore(s, backup)
-		if _, _, err := recover(s, h, RecoverFromRedis, stops(s, h), nil); err != nil {
+		if _, _, err := recoverItem(s, h, RecoverFromRedis, stops(s, h), nil); err != nil {
 			t.Fatal(err)
 		}
 		if row := ordertest.ItemOf(t, s.Store, s.Item); row.Freed || row.ClosesAt != closes.UnixMilli() {
@@ -469,7 +469,7 @@ func TestSweeper_Buried_Stopped(t *testing.T) {
 		if rows := ordertest.AllRows(t, s.Store); len(rows) != 0 {
 			t.Fatalf("the sweeper has decided about %+v", rows)
 		}
-		if _, _, err := recover(s, h, RecoverFromRedis, stopped, nil); err != nil {
+		if _, _, err := recoverItem(s, h, RecoverFromRedis, stopped, nil); err != nil {
 			t.Fatal(err)
 		}
 		resumes(s, h)

@@ -1,3 +1,5 @@
+// Package recovery rebuilds sales after Redis has lost data, and carries out the decision of
+// an operator when the database has.
 package recovery
 
 import (
@@ -48,9 +50,9 @@ type Adder interface {
 	Enqueue(ctx context.Context, tasks ...queue.Task) ([]queue.Status, error)
 }
 
-// RecoveryConfig configures a Recovery. All fields but HighWater, Nudges and the functions
+// Config configures a Recovery. All fields but HighWater, Nudges and the functions
 // are required.
-type RecoveryConfig struct {
+type Config struct {
 	Store *store.Store
 	Stock Sellable
 	// Locks limits the checks that repair to one process at a time, by the lock Resource,
@@ -91,7 +93,7 @@ type Recovered struct {
 // Redis lost orders without a row, it lost their units' reservation with them, and the sale
 // is correct.
 type Recovery struct {
-	RecoveryConfig
+	Config
 
 	// one lets one check run at a time, and callers that arrive meanwhile share the next.
 	// It is a channel, so a caller whose ctx ends stops waiting.
@@ -108,7 +110,7 @@ type Recovery struct {
 }
 
 // NewRecovery returns a Recovery.
-func NewRecovery(cfg RecoveryConfig) *Recovery {
+func NewRecovery(cfg Config) *Recovery {
 	if cfg.OnLoss == nil {
 		cfg.OnLoss = func(string) {}
 	}
@@ -121,7 +123,7 @@ func NewRecovery(cfg RecoveryConfig) *Recovery {
 	if cfg.Nudges == nil {
 		cfg.Nudges = NewNudges()
 	}
-	return &Recovery{RecoveryConfig: cfg, one: make(chan struct{}, 1), reload: make(chan int64, 1)}
+	return &Recovery{Config: cfg, one: make(chan struct{}, 1), reload: make(chan int64, 1)}
 }
 
 // markPage is how many sales are compared together.

@@ -29,7 +29,7 @@ func recovery(s *shoptest.Shop) *Recovery {
 		s.T.Fatal(err)
 	}
 	s.T.Cleanup(func() { s.End(locks.Close) })
-	return NewRecovery(RecoveryConfig{
+	return NewRecovery(Config{
 		Store: s.Store, Stock: s.Stock, Locks: locks, Resource: "fs:{p0}:recovery",
 		Expiries: []Adder{s.Queue}, OnError: s.Heard,
 	})

@@ -1,3 +1,4 @@
+// Package release returns the units of closed orders to their sales in Redis, exactly once.
 package release
 
 import (
@@ -153,7 +154,7 @@ func forgetReturns(ctx context.Context, s *store.Store, ids []string, reached ma
 				return err
 			}
 		}
-		_, err := c.ExecContext(ctx, store.DeleteReturns, store.JsonList(ids...))
+		_, err := c.ExecContext(ctx, store.DeleteReturns, store.JSONList(ids...))
 		return err
 	})
 }

@@ -99,7 +99,7 @@ func changesEnded(s *shoptest.Shop) {
 	}
 	s.Unloaded("the ledger")
 	name := "Another name"
-	if item, err := s.Sales.ChangeItem(ctx, s.Item, items.ItemChange{Name: &name}, order.By{Actor: "admin"}); err != nil || item.Name != name {
+	if item, err := s.Sales.ChangeItem(ctx, s.Item, items.Change{Name: &name}, order.By{Actor: "admin"}); err != nil || item.Name != name {
 		s.T.Errorf("change: %+v, %v", item, err)
 	}
 	_, _, err := s.Sales.Restock(ctx, s.Item, items.Restock{Quantity: -6, IdempotencyKey: "r0"}, order.By{Actor: "admin"})
@@ -132,7 +132,7 @@ func TestEnded_Reopened(t *testing.T) {
 			t.Fatalf("before: %v", err)
 		}
 		later := time.Now().Add(time.Hour)
-		if _, err := s.Sales.ChangeItem(await.Context(t), s.Item, items.ItemChange{ClosesAt: &later}, order.By{Actor: "admin"}); err != nil {
+		if _, err := s.Sales.ChangeItem(await.Context(t), s.Item, items.Change{ClosesAt: &later}, order.By{Actor: "admin"}); err != nil {
 			t.Fatal(err)
 		}
 		await.True(t, "the sale to be loaded", func() bool {

@@ -1,3 +1,5 @@
+// Package sales reads from the database what a sale in Redis is built from, and answers for
+// sales that have ended.
 package sales
 
 import (
@@ -15,9 +17,9 @@ import (
 	"flashsale/order/store"
 )
 
-// Sales provides the database's state of a sale to the inventory. It is separate from
+// Source provides the database's state of a sale to the inventory. It is separate from
 // Service because the inventory is created before the Service.
-type Sales struct {
+type Source struct {
 	Store *store.Store
 	// Tasks are the task queues, one per partition.
 	Tasks []order.Tasks
@@ -28,7 +30,7 @@ type Sales struct {
 }
 
 // Epoch is the number of the current build of all state in Redis.
-func (s *Sales) Epoch(ctx context.Context) (int64, error) { return s.Store.Epoch(ctx) }
+func (s *Source) Epoch(ctx context.Context) (int64, error) { return s.Store.Epoch(ctx) }
 
 // SalePage is how many orders are read together.
 const SalePage = 1000
@@ -36,7 +38,7 @@ const SalePage = 1000
 // Sales reads items and calls each for every committed or queued order of theirs; see
 // inventory.Source. An order that a worker has committed since the queue was read is in
 // both, and counts once, by its id.
-func (s *Sales) Sales(ctx context.Context, items []string, queued map[string]inventory.Queued,
+func (s *Source) Sales(ctx context.Context, items []string, queued map[string]inventory.Queued,
 	each func(item string, h inventory.Holding) error, done func(item string, sale inventory.Sale) error,
 ) error {
 	return s.Store.Loading(ctx, items, func(tx *gorm.DB) error {
@@ -99,7 +101,7 @@ func saleOf(row *schema.Item) inventory.Sale {
 // readItems reads the rows of items. Errors: catalog.ErrItemNotFound if one is missing.
 func readItems(tx *gorm.DB, ids []string) (map[string]*schema.Item, error) {
 	var list []schema.Item
-	if err := tx.Where("id IN (SELECT value FROM json_each(?))", store.JsonList(ids...)).Find(&list).Error; err != nil {
+	if err := tx.Where("id IN (SELECT value FROM json_each(?))", store.JSONList(ids...)).Find(&list).Error; err != nil {
 		return nil, store.Wrap("read items", err)
 	}
 	rows := make(map[string]*schema.Item, len(list))
@@ -121,7 +123,7 @@ func readItems(tx *gorm.DB, ids []string) (map[string]*schema.Item, error) {
 func eachHolding(ctx context.Context, tx *gorm.DB, items []string, fn func(i int, h inventory.Holding) error) error {
 	var i, last int
 	var h inventory.Holding
-	args := []any{store.JsonList(items...)}
+	args := []any{store.JSONList(items...)}
 	return eachRow(ctx, tx.Statement.ConnPool, store.HoldingsOfItems, args, func(rows *sql.Rows) error {
 		if err := rows.Scan(&i, &h.OrderID, &h.Buyer, &h.IdempotencyKey, &h.Quantity, &h.Counts); err != nil {
 			return store.Wrap("read orders of items", err)

@@ -25,7 +25,7 @@ import (
 )
 
 // oneSale reads the sale of one item, and calls each for its orders.
-func oneSale(ctx context.Context, source *sales.Sales, item string, each func(inventory.Holding) error) (sale inventory.Sale, err error) {
+func oneSale(ctx context.Context, source *sales.Source, item string, each func(inventory.Holding) error) (sale inventory.Sale, err error) {
 	queued, err := source.Queued(ctx, []string{item})
 	if err != nil {
 		return sale, err
@@ -67,7 +67,7 @@ func TestSales_Sale(t *testing.T) {
 			t.Fatal(err)
 		}
 		asked := 0
-		source := &sales.Sales{Store: s, Tasks: []order.Tasks{noQueue{}, q}, Partition: func(item string) int {
+		source := &sales.Source{Store: s, Tasks: []order.Tasks{noQueue{}, q}, Partition: func(item string) int {
 			if asked++; item != "item" {
 				t.Errorf("unexpected call for the partition of %s", item)
 			}
@@ -124,11 +124,11 @@ func TestSales_Sale_Errors(t *testing.T) {
 	t.Parallel()
 	s := storetest.New(t)
 	q := ordertest.NewQueue(t, redistest.Embedded(t), queue.Config{})
-	source := &sales.Sales{Store: s, Tasks: []order.Tasks{q}, Partition: func(string) int { return 0 }}
+	source := &sales.Source{Store: s, Tasks: []order.Tasks{q}, Partition: func(string) int { return 0 }}
 	if _, err := oneSale(await.Context(t), source, "none", func(inventory.Holding) error { return nil }); !errors.Is(err, catalog.ErrItemNotFound) {
 		t.Errorf("sale of no item: %v, want ErrItemNotFound", err)
 	}
-	source = &sales.Sales{Store: s, Tasks: []order.Tasks{noQueue{}}, Partition: source.Partition}
+	source = &sales.Source{Store: s, Tasks: []order.Tasks{noQueue{}}, Partition: source.Partition}
 	if _, err := oneSale(await.Context(t), source, "none", func(inventory.Holding) error { return nil }); !errors.Is(err, ordertest.ErrTest) {
 		t.Errorf("sale with the queue down: %v, want its error", err)
 	}
@@ -140,7 +140,7 @@ func TestSales_Sale_Pages(t *testing.T) {
 	s := storetest.New(t)
 	q := ordertest.NewQueue(t, redistest.Embedded(t), queue.Config{})
 	storetest.MustInsert(t, s, ordertest.NewItem("item", 10_000, 1))
-	source := &sales.Sales{Store: s, Tasks: []order.Tasks{q}, Partition: func(string) int { return 0 }}
+	source := &sales.Source{Store: s, Tasks: []order.Tasks{q}, Partition: func(string) int { return 0 }}
 	total := 0
 	for _, n := range []int{sales.SalePage - 1, 1, 1, sales.SalePage + 10} {
 		storetest.MustCommit(t, s, ordertest.Distinct(fmt.Sprintf("n%d-%d-", total, n), "item", n)...)
@@ -253,7 +253,7 @@ func TestService_Rebuild_Refused(t *testing.T) {
 		refused := ordertest.Bought("refused-"+s.Item, s.Item, "x", "k", 10)
 		ordertest.MustEnqueue(t, s.Queue, ordertest.Leased(refused))
 		source := &interrupted{
-			Source: &sales.Sales{Store: s.Store, Tasks: []order.Tasks{s.Queue}, Partition: func(string) int { return 0 }},
+			Source: &sales.Source{Store: s.Store, Tasks: []order.Tasks{s.Queue}, Partition: func(string) int { return 0 }},
 			by: func() {
 				f, err := s.Queue.Dequeue(await.Context(t), 1)
 				if err != nil || len(f.Tasks) != 1 {

@@ -46,7 +46,7 @@ type scanRound struct {
 // Queued reads the orders of these items that are in the queues, including dead letters:
 // their units stay taken until an operator retries or discards them. See inventory.Source.
 // Errors: inventory.ErrUnavailable.
-func (s *Sales) Queued(ctx context.Context, items []string) (map[string]inventory.Queued, error) {
+func (s *Source) Queued(ctx context.Context, items []string) (map[string]inventory.Queued, error) {
 	s.shared.once.Do(func() {
 		for _, q := range s.Tasks {
 			s.shared.queues = append(s.shared.queues, &sharedScan{tasks: q, keep: scanKeep, turn: make(chan struct{}, 1)})

@@ -48,7 +48,7 @@ func TestSales_Queued_Shared(t *testing.T) {
 	if !ok {
 		t.Fatal(q.Tasks)
 	}
-	sales := &Sales{Store: storetest.New(t), Tasks: []order.Tasks{q}, Partition: func(string) int { return 0 }}
+	sales := &Source{Store: storetest.New(t), Tasks: []order.Tasks{q}, Partition: func(string) int { return 0 }}
 	var all sync.WaitGroup
 	read := func(i int) {
 		all.Go(func() {
@@ -87,7 +87,7 @@ func TestSales_Queued_Shared(t *testing.T) {
 func TestSales_Queued_CalledOff(t *testing.T) {
 	t.Parallel()
 	q := &heldScan{Tasks: ordertest.NewQueue(t, redistest.Embedded(t), queue.Config{}), begun: make(chan struct{}), end: make(chan struct{})}
-	sales := &Sales{Store: storetest.New(t), Tasks: []order.Tasks{q}, Partition: func(string) int { return 0 }}
+	sales := &Source{Store: storetest.New(t), Tasks: []order.Tasks{q}, Partition: func(string) int { return 0 }}
 	first, cancel := context.WithCancel(await.Context(t))
 	ended := make(chan error, 2)
 	go func() {

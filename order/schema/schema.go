@@ -1,3 +1,4 @@
+// Package schema has the rows of the tables that several features read: items and orders.
 package schema
 
 import (

@@ -1,3 +1,4 @@
+// Package shoptest connects the parts of a shop, from the purchase to the worker, for tests.
 package shoptest
 
 import (
@@ -82,7 +83,7 @@ func NewOn(t *testing.T, q *queue.Queue, rdb *redis.Client, n order.NewItem, cfg
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.End(locks.Close) })
-	source := &sales.Sales{Store: s.Store, Tasks: []order.Tasks{s.Queue}, Partition: func(string) int { return 0 }}
+	source := &sales.Source{Store: s.Store, Tasks: []order.Tasks{s.Queue}, Partition: func(string) int { return 0 }}
 	cfg.Patience, cfg.LookLimit, cfg.OnError = 20*time.Second, ordertest.Limit, s.Heard
 	s.Archive = &watchedArchive{Archive: sales.NewEndedSales(s.Store, inventory.NewQueuedIndex(rdb, q))}
 	cfg.Archive = s.Archive
@@ -286,7 +287,7 @@ func (s *Shop) Unloaded(after string) {
 var Endings = map[string]func(s *Shop){
 	"Closed": func(s *Shop) {
 		s.T.Helper()
-		if _, err := s.Sales.ControlItem(await.Context(s.T), s.Item, items.ItemControl{To: catalog.ControlClosed}, order.By{Actor: "admin"}); err != nil {
+		if _, err := s.Sales.ControlItem(await.Context(s.T), s.Item, items.Control{To: catalog.ControlClosed}, order.By{Actor: "admin"}); err != nil {
 			s.T.Fatal(err)
 		}
 	},
@@ -323,14 +324,14 @@ func (s *Shop) MustRestock(quantity int64, key string) catalog.Item {
 }
 
 // Change changes the site's item.
-func (s *Shop) Change(c items.ItemChange) (catalog.Item, error) {
+func (s *Shop) Change(c items.Change) (catalog.Item, error) {
 	s.T.Helper()
 	return ordertest.Insisted(s.T, func() (catalog.Item, error) {
 		return s.Sales.ChangeItem(await.Context(s.T), s.Item, c, ordertest.Root)
 	})
 }
 
-func (s *Shop) MustChange(c items.ItemChange) catalog.Item {
+func (s *Shop) MustChange(c items.Change) catalog.Item {
 	s.T.Helper()
 	item, err := s.Change(c)
 	if err != nil {
@@ -342,7 +343,7 @@ func (s *Shop) MustChange(c items.ItemChange) catalog.Item {
 func (s *Shop) Control(to catalog.Control, m order.Match) (catalog.Item, error) {
 	s.T.Helper()
 	return ordertest.Insisted(s.T, func() (catalog.Item, error) {
-		return s.Sales.ControlItem(await.Context(s.T), s.Item, items.ItemControl{To: to, Match: m}, ordertest.Root)
+		return s.Sales.ControlItem(await.Context(s.T), s.Item, items.Control{To: to, Match: m}, ordertest.Root)
 	})
 }
 

@@ -67,7 +67,7 @@ func listOfBuyer(ctx context.Context, c Conn, f order.Filter) (orders []order.Or
 		n = min(n, maxPeriods-looked)
 		periods, err := periodsBelow(ctx, c, end, n)
 		if err == nil {
-			err = read(listBuyersIn, JsonList(periods...))
+			err = read(listBuyersIn, JSONList(periods...))
 		}
 		if err != nil {
 			return nil, "", err

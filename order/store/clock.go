@@ -14,7 +14,7 @@ type Clock interface {
 
 // WithClock makes the store write and compare times by this clock instead of the host's, so
 // that all processes agree on when an order expires and whether a payment is late.
-func WithClock(c Clock) StoreOption {
+func WithClock(c Clock) Option {
 	return func(s *Store) { s.now, s.itemNow = c.Now, c.ItemNow }
 }
 

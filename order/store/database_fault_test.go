@@ -101,7 +101,7 @@ func TestOpenStore_NotWritable(t *testing.T) {
 		t.Fatal(err)
 	}
 	open := func() error {
-		s, err := store.OpenStore(await.Context(t), "sqlite:"+path)
+		s, err := store.Open(await.Context(t), "sqlite:"+path)
 		if err == nil {
 			err = s.Close()
 		}

@@ -19,7 +19,7 @@ func newStore(t testing.TB) *Store {
 func newStoreAt(t testing.TB, path string) *Store {
 	t.Helper()
 	ordertest.NewFile(t, path)
-	s, err := OpenStore(await.Context(t), "sqlite:"+path)
+	s, err := Open(await.Context(t), "sqlite:"+path)
 	if err != nil {
 		t.Fatal(err)
 	}

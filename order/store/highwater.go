@@ -179,7 +179,7 @@ func (h *HighWater) StoppedList() string {
 	for i := range stopped {
 		ids[i] = stopped[i].ItemID
 	}
-	return JsonList(ids...)
+	return JSONList(ids...)
 }
 
 // Any reports whether any item is stopped. If so, the database as a whole is old.
@@ -413,7 +413,7 @@ func (s *Store) revisions(ctx context.Context, ids []string) (map[string]revisio
 	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
 	defer cancel()
 	var rows []revisionRow
-	err := s.read.WithContext(ctx).Raw("SELECT id, revision, behind FROM items WHERE id IN (SELECT value FROM json_each(?))", JsonList(ids...)).Scan(&rows).Error
+	err := s.read.WithContext(ctx).Raw("SELECT id, revision, behind FROM items WHERE id IN (SELECT value FROM json_each(?))", JSONList(ids...)).Scan(&rows).Error
 	if err != nil {
 		return nil, Wrap("read revisions", err)
 	}

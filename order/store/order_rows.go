@@ -19,7 +19,7 @@ const (
 // are omitted.
 func (s *Store) Holding(ctx context.Context, ids []string) (map[string]bool, error) {
 	out := make(map[string]bool, len(ids))
-	err := s.eachRead(ctx, selectHolding, []any{JsonList(ids...)}, func(rows *sql.Rows) error {
+	err := s.eachRead(ctx, selectHolding, []any{JSONList(ids...)}, func(rows *sql.Rows) error {
 		var id string
 		var holds bool
 		err := rows.Scan(&id, &holds)
@@ -36,7 +36,7 @@ func (s *Store) Holding(ctx context.Context, ids []string) (map[string]bool, err
 // units are omitted.
 func (s *Store) BuyersUnits(ctx context.Context, item string, buyers []string) (map[string]int64, error) {
 	out := make(map[string]int64, len(buyers))
-	err := s.eachRead(ctx, unitsOfBuyers, []any{JsonList(buyers...), item}, func(rows *sql.Rows) error {
+	err := s.eachRead(ctx, unitsOfBuyers, []any{JSONList(buyers...), item}, func(rows *sql.Rows) error {
 		var buyer string
 		var units int64
 		err := rows.Scan(&buyer, &units)

@@ -1,3 +1,7 @@
+// Package store opens the database and has the operations that several features need:
+// connections, transactions, the commit of a batch, the transitions of an order, the outbox
+// of events, the audit, and the high-water marks that detect lost commits. What only one
+// feature reads or writes stands in the package of that feature.
 package store
 
 import (
@@ -85,13 +89,13 @@ type Store struct {
 	onPayment func(order.PaymentOutcome) // see WithPayments
 }
 
-// StoreOption sets an optional part of a Store.
-type StoreOption func(*Store)
+// Option sets an optional part of a Store.
+type Option func(*Store)
 
-// OpenStore opens the database of a setting such as "sqlite:shop.db", and creates the file
+// Open opens the database of a setting such as "sqlite:shop.db", and creates the file
 // and its folder if necessary. Only its owner can read a file created here. It does not
 // change the schema. Errors: ErrDatabaseURL, ErrNotWritable, and those of SQLite.
-func OpenStore(ctx context.Context, setting string, options ...StoreOption) (*Store, error) {
+func Open(ctx context.Context, setting string, options ...Option) (*Store, error) {
 	path, ok := strings.CutPrefix(setting, "sqlite:")
 	if !ok || path == "" {
 		return nil, fmt.Errorf("%w, not %q", ErrDatabaseURL, setting)
@@ -258,7 +262,7 @@ func (s *Store) soldOf(ctx context.Context, items []string) (sold int64, err err
 	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
 	defer cancel()
 	err = s.read.WithContext(ctx).Raw("SELECT COALESCE(SUM(sold), 0) FROM items WHERE id IN (SELECT value FROM json_each(?))",
-		JsonList(items...)).Scan(&sold).Error
+		JSONList(items...)).Scan(&sold).Error
 	if err != nil {
 		return 0, Wrap("read units sold", err)
 	}
@@ -492,6 +496,6 @@ func Wrap(operation string, err error) error {
 
 // WithPayments makes the store call fn for every recorded payment, and every refund, once
 // it is committed.
-func WithPayments(fn func(order.PaymentOutcome)) StoreOption {
+func WithPayments(fn func(order.PaymentOutcome)) Option {
 	return func(s *Store) { s.onPayment = fn }
 }

@@ -24,14 +24,14 @@ import (
 func TestOpenStore(t *testing.T) {
 	t.Parallel()
 	for _, setting := range []string{"", "sqlite:", "shop.db", "postgres://host/db", "SQLITE:x"} {
-		if s, err := OpenStore(await.Context(t), setting); !errors.Is(err, ErrDatabaseURL) {
+		if s, err := Open(await.Context(t), setting); !errors.Is(err, ErrDatabaseURL) {
 			t.Errorf("%q: %v, %v, want ErrDatabaseURL", setting, s, err)
 		}
 	}
 	// A path is used literally, even if it contains characters with a meaning in a URI.
 	for _, name := range []string{"plain.db", "a?mode=memory", "b#c", "d%20e", "with space & more;x=y"} {
 		path := filepath.Join(t.TempDir(), "new", "folder", name)
-		s, err := OpenStore(await.Context(t), "sqlite:"+path)
+		s, err := Open(await.Context(t), "sqlite:"+path)
 		if err != nil {
 			t.Errorf("%q: %v", name, err)
 			continue
@@ -47,7 +47,7 @@ func TestOpenStore(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := OpenStore(await.Context(t), "sqlite:"+filepath.Join(file, "shop.db")); err == nil {
+	if _, err := Open(await.Context(t), "sqlite:"+filepath.Join(file, "shop.db")); err == nil {
 		t.Error("a folder that is a file: no error")
 	}
 }

@@ -233,7 +233,7 @@ func (s *Store) Cancel(ctx context.Context, id string, by order.Canceller) (o or
 				return err
 			}
 		}
-		owed, err = ReadReturns(ctx, c, ReturnsOfOrders, JsonList(id))
+		owed, err = ReadReturns(ctx, c, ReturnsOfOrders, JSONList(id))
 		return err
 	})
 	switch {
@@ -269,7 +269,7 @@ type Expiry struct {
 // before.
 func (s *Store) Expire(ctx context.Context, ids []string) (stand map[string]Expiry, owed []Returned, err error) {
 	err = s.Telling(ctx, fmt.Sprintf("expire %d orders", len(ids)), func(ctx context.Context, c Conn, box *Outbox) error {
-		list := JsonList(ids...)
+		list := JSONList(ids...)
 		if err := expireOrders(ctx, c, list, s.highWater.StoppedList(), box); err != nil {
 			return err
 		}
@@ -338,8 +338,8 @@ func TakeBack(ctx context.Context, c Conn, closed []Returned, box *Outbox) error
 	return nil
 }
 
-// JsonList passes any number of ids to a statement as one value.
-func JsonList(ids ...string) string {
+// JSONList passes any number of ids to a statement as one value.
+func JSONList(ids ...string) string {
 	b, err := json.Marshal(ids)
 	if err != nil {
 		panic(fmt.Sprintf("order: a list of strings has no JSON: %v", err)) // it always has one

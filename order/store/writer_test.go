@@ -476,7 +476,7 @@ func TestStore_Close_Waiting(t *testing.T) {
 	if err := errors.Join(<-first, <-closed); err != nil {
 		t.Error(err)
 	}
-	again, err := OpenStore(await.Context(t), "sqlite:"+s.Path())
+	again, err := Open(await.Context(t), "sqlite:"+s.Path())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -509,7 +509,7 @@ func TestWriter_TwoStores(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "shop.db")
 	first := newStoreAt(t, path)
-	second, err := OpenStore(await.Context(t), "sqlite:"+path)
+	second, err := Open(await.Context(t), "sqlite:"+path)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-// Package order bounds single calls of the packages under order. They are variables
+// Package timeouts bounds single calls of the packages under order. They are variables
 // because the machine of a test may be busy.
 package timeouts
 

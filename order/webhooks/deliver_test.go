@@ -89,7 +89,7 @@ type post struct {
 	store *store.Store
 	cfg   DelivererConfig
 	poll  time.Duration
-	admin *Webhooks
+	admin *Admin
 
 	mu    sync.Mutex
 	tries map[string]int
@@ -116,7 +116,7 @@ func newPost(t *testing.T, cfg DelivererConfig) *post {
 		p.tries[outcome]++
 	}
 	p.cfg = cfg
-	p.admin = &Webhooks{Store: p.store, CheckURL: webhook.Policy{Allow: allow}.CheckURL}
+	p.admin = &Admin{Store: p.store, CheckURL: webhook.Policy{Allow: allow}.CheckURL}
 	storetest.MustInsert(t, p.store, ordertest.NewItem("item", 1_000_000, 1_000))
 	t.Cleanup(func() {
 		p.mu.Lock()

@@ -21,7 +21,7 @@ func TestWebhooks_Administration(t *testing.T) {
 	s := storetest.New(t)
 	c := storetest.SetClock(s)
 	ctx, by := await.Context(t), order.By{Actor: "root", RequestID: "r1"}
-	w := &Webhooks{Store: s, CheckURL: webhook.Policy{}.CheckURL}
+	w := &Admin{Store: s, CheckURL: webhook.Policy{}.CheckURL}
 	made, secret, err := w.CreateEndpoint(ctx, NewEndpoint{
 		URL: "https://a.example/w", Description: "d", Events: []order.EventType{order.EventLate, order.EventPaid},
 	}, by)
@@ -108,7 +108,7 @@ func same(a, b Endpoint) bool {
 func TestWebhooks_Limit(t *testing.T) {
 	t.Parallel()
 	s := storetest.New(t)
-	w := &Webhooks{Store: s, CheckURL: webhook.Policy{}.CheckURL}
+	w := &Admin{Store: s, CheckURL: webhook.Policy{}.CheckURL}
 	const extra = 7
 	var made, refused atomic.Int64
 	var all sync.WaitGroup
@@ -143,7 +143,7 @@ func TestWebhooks_Deliveries(t *testing.T) {
 	t.Parallel()
 	s := storetest.New(t)
 	storetest.MustInsert(t, s, ordertest.NewItem("item", 100, 1))
-	w := &Webhooks{Store: s, CheckURL: webhook.Policy{}.CheckURL}
+	w := &Admin{Store: s, CheckURL: webhook.Policy{}.CheckURL}
 	e, _ := addHook(t, s, "https://a.example")
 	addHook(t, s, "https://b.example")
 	storetest.MustCommit(t, s, ordertest.Distinct("n", "item", 10)...)

@@ -219,13 +219,13 @@ func TestStore_Telling_Nobody(t *testing.T) {
 		"disabled": func(t *testing.T, s *store.Store) {
 			e, _ := addHook(t, s, "https://a.example")
 			off := false
-			if _, err := (&Webhooks{Store: s}).ChangeEndpoint(await.Context(t), e.ID, EndpointChange{Enabled: &off}, order.By{}); err != nil {
+			if _, err := (&Admin{Store: s}).ChangeEndpoint(await.Context(t), e.ID, EndpointChange{Enabled: &off}, order.By{}); err != nil {
 				t.Fatal(err)
 			}
 		},
 		"deleted": func(t *testing.T, s *store.Store) {
 			e, _ := addHook(t, s, "https://a.example")
-			if err := (&Webhooks{Store: s}).DeleteEndpoint(await.Context(t), e.ID, order.By{}); err != nil {
+			if err := (&Admin{Store: s}).DeleteEndpoint(await.Context(t), e.ID, order.By{}); err != nil {
 				t.Fatal(err)
 			}
 		},

@@ -1,3 +1,4 @@
+// Package webhooks manages the endpoints of webhooks and delivers the events of the outbox.
 package webhooks
 
 import (
@@ -7,8 +8,8 @@ import (
 	"flashsale/order/store"
 )
 
-// Webhooks is the administration of endpoints and their deliveries.
-type Webhooks struct {
+// Admin is the administration of endpoints and their deliveries.
+type Admin struct {
 	Store *store.Store
 	// CheckURL refuses forbidden URLs with a *webhook.URLError.
 	CheckURL func(text string) error
@@ -16,7 +17,7 @@ type Webhooks struct {
 
 // CreateEndpoint adds an endpoint, and returns the secret that signs its events. The secret
 // cannot be read later. Errors: *webhook.URLError, ErrEndpointLimit, ErrDatabase.
-func (w *Webhooks) CreateEndpoint(ctx context.Context, n NewEndpoint, by order.By) (Endpoint, string, error) {
+func (w *Admin) CreateEndpoint(ctx context.Context, n NewEndpoint, by order.By) (Endpoint, string, error) {
 	if err := w.CheckURL(n.URL); err != nil {
 		return Endpoint{}, "", err
 	}
@@ -24,16 +25,16 @@ func (w *Webhooks) CreateEndpoint(ctx context.Context, n NewEndpoint, by order.B
 }
 
 // Endpoints returns all endpoints, the oldest first. Errors: ErrDatabase.
-func (w *Webhooks) Endpoints(ctx context.Context) ([]Endpoint, error) { return endpoints(ctx, w.Store) }
+func (w *Admin) Endpoints(ctx context.Context) ([]Endpoint, error) { return endpoints(ctx, w.Store) }
 
 // Endpoint returns one endpoint. Errors: ErrEndpointNotFound, ErrDatabase.
-func (w *Webhooks) Endpoint(ctx context.Context, id string) (Endpoint, error) {
+func (w *Admin) Endpoint(ctx context.Context, id string) (Endpoint, error) {
 	return endpoint(ctx, w.Store, id)
 }
 
 // ChangeEndpoint changes an endpoint; pending deliveries go to its new URL. Errors:
 // *webhook.URLError, ErrEndpointNotFound, ErrDatabase.
-func (w *Webhooks) ChangeEndpoint(ctx context.Context, id string, c EndpointChange, by order.By) (Endpoint, error) {
+func (w *Admin) ChangeEndpoint(ctx context.Context, id string, c EndpointChange, by order.By) (Endpoint, error) {
 	if c.URL != nil {
 		if err := w.CheckURL(*c.URL); err != nil {
 			return Endpoint{}, err
@@ -45,7 +46,7 @@ func (w *Webhooks) ChangeEndpoint(ctx context.Context, id string, c EndpointChan
 
 // DeleteEndpoint deletes an endpoint and its deliveries. Errors: ErrEndpointNotFound,
 // ErrDatabase.
-func (w *Webhooks) DeleteEndpoint(ctx context.Context, id string, by order.By) error {
+func (w *Admin) DeleteEndpoint(ctx context.Context, id string, by order.By) error {
 	_, err := alterEndpoint(ctx, w.Store, id, "webhook.delete", by, (*endpointRow).remove)
 	return err
 }
@@ -53,21 +54,21 @@ func (w *Webhooks) DeleteEndpoint(ctx context.Context, id string, by order.By) e
 // RotateSecret replaces an endpoint's secret, and returns the new one. For SecretOverlap
 // the previous secret signs, too; older ones do not. Errors: ErrEndpointNotFound,
 // ErrDatabase.
-func (w *Webhooks) RotateSecret(ctx context.Context, id string, by order.By) (Endpoint, string, error) {
+func (w *Admin) RotateSecret(ctx context.Context, id string, by order.By) (Endpoint, string, error) {
 	row, err := alterEndpoint(ctx, w.Store, id, "webhook.rotate", by, (*endpointRow).rotate)
 	return row.endpoint(), row.Secret, err
 }
 
 // TestEndpoint sends a test event to an endpoint, regardless of its subscriptions, and
 // returns the event's id. Errors: ErrEndpointNotFound, ErrEndpointDisabled, ErrDatabase.
-func (w *Webhooks) TestEndpoint(ctx context.Context, id string, by order.By) (string, error) {
+func (w *Admin) TestEndpoint(ctx context.Context, id string, by order.By) (string, error) {
 	return addTest(ctx, w.Store, id, by)
 }
 
 // Deliveries reads a page of an endpoint's deliveries, the latest event first. next is the
 // DeliveryFilter.Before of the next page; 0: there is none. A page may be shorter than the
 // limit although others follow. Errors: ErrEndpointNotFound, ErrTooManyLists, ErrDatabase.
-func (w *Webhooks) Deliveries(ctx context.Context, f DeliveryFilter) (list []Delivery, next int64, err error) {
+func (w *Admin) Deliveries(ctx context.Context, f DeliveryFilter) (list []Delivery, next int64, err error) {
 	if _, err := endpoint(ctx, w.Store, f.EndpointID); err != nil {
 		return nil, 0, err
 	}
@@ -77,6 +78,6 @@ func (w *Webhooks) Deliveries(ctx context.Context, f DeliveryFilter) (list []Del
 // Redeliver delivers an event to an endpoint again, in any state of the delivery, at once
 // and with all retries. Errors: ErrEndpointNotFound, ErrEndpointDisabled,
 // ErrDeliveryNotFound, ErrDatabase.
-func (w *Webhooks) Redeliver(ctx context.Context, endpointID, eventID string, by order.By) error {
+func (w *Admin) Redeliver(ctx context.Context, endpointID, eventID string, by order.By) error {
 	return renew(ctx, w.Store, endpointID, eventID, by)
 }

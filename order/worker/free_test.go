@@ -90,7 +90,7 @@ func TestSweeper_KeepEnded_Changed(t *testing.T) {
 			t.Fatalf("still to be removed: %v, %v", page, err)
 		}
 		later := time.UnixMilli(c.Load()).Add(time.Hour)
-		if _, err := s.Sales.ChangeItem(ctx, s.Item, items.ItemChange{ClosesAt: &later}, order.By{Actor: "admin"}); err != nil {
+		if _, err := s.Sales.ChangeItem(ctx, s.Item, items.Change{ClosesAt: &later}, order.By{Actor: "admin"}); err != nil {
 			t.Fatal(err)
 		}
 		await.True(t, "the sale to be loaded", func() bool {

@@ -1,3 +1,6 @@
+// Package worker commits the orders that wait in the queue and expires those that were not
+// paid. Its sweeper finishes what a dead process has left behind. It also shows the state
+// of the queues and of the workers.
 package worker
 
 import (

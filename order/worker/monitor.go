@@ -38,9 +38,9 @@ const (
 	lookLimit = 3 * time.Second
 )
 
-// WorkerTrouble describes the problem of the workers for operators, such as "none live
+// Trouble describes the problem of the workers for operators, such as "none live
 // since 2026-11-22T10:00:00Z". It is empty if a live worker fetches.
-func WorkerTrouble(w queue.Workers) string {
+func Trouble(w queue.Workers) string {
 	at := func(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 	if len(w.Live) == 0 {
 		if w.SeenAt.IsZero() {
@@ -77,7 +77,7 @@ type Look struct {
 type Alarm struct {
 	Waiting int           // accepted orders that are not committed
 	Oldest  time.Duration // how long the oldest ready one has waited
-	Workers string        // the result of WorkerTrouble
+	Workers string        // the result of Trouble
 }
 
 // MonitorConfig configures a Monitor. All fields but Others, Every and the functions are
@@ -169,7 +169,7 @@ func (m *Monitor) round(ctx context.Context) {
 		return // another process is reading, or Redis does not answer
 	}
 	m.last.Store(&looked{Look: *l, at: time.Now()})
-	trouble := WorkerTrouble(l.Workers)
+	trouble := Trouble(l.Workers)
 	bad := l.Waiting > 0 && trouble != ""
 	switch {
 	case bad && m.suspected && !m.alarmed:
@@ -244,19 +244,19 @@ func (m *Monitor) read(ctx context.Context) (*Look, error) {
 	return l, err
 }
 
-// WorkerStatus is the state of the workers for operators.
-type WorkerStatus struct {
+// Status is the state of the workers for operators.
+type Status struct {
 	Live      int       // processes with a recent heartbeat
 	LastFetch time.Time // of any worker, by Redis's clock; zero: never
-	Trouble   string    // the result of WorkerTrouble; empty: none
+	Trouble   string    // the result of Trouble; empty: none
 }
 
 // WorkerStatus reads Redis, which costs about as much as a ping. Errors:
 // inventory.ErrUnavailable.
-func (m *Monitor) WorkerStatus(ctx context.Context) (WorkerStatus, error) {
+func (m *Monitor) WorkerStatus(ctx context.Context) (Status, error) {
 	w, err := m.cfg.Workers.List(ctx)
 	if err != nil {
-		return WorkerStatus{}, fmt.Errorf("%w: %w", inventory.ErrUnavailable, err)
+		return Status{}, fmt.Errorf("%w: %w", inventory.ErrUnavailable, err)
 	}
-	return WorkerStatus{Live: len(w.Live), LastFetch: w.FetchedAt, Trouble: WorkerTrouble(w)}, nil
+	return Status{Live: len(w.Live), LastFetch: w.FetchedAt, Trouble: Trouble(w)}, nil
 }

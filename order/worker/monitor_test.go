@@ -290,7 +290,7 @@ func TestWorkerTrouble(t *testing.T) {
 		"1 live, and none has fetched since " + at: {Now: now, SeenAt: now, Live: live(2 * time.Hour), FetchedAt: ago(time.Hour)},
 		"2 live, and none has fetched since " + at: {Now: now, SeenAt: now, Live: append(live(2*time.Hour), live(time.Minute)...), FetchedAt: ago(time.Hour)},
 	} {
-		if got := WorkerTrouble(w); got != want {
+		if got := Trouble(w); got != want {
 			t.Errorf("%+v: %q, want %q", w, got, want)
 		}
 	}
@@ -299,7 +299,7 @@ func TestWorkerTrouble(t *testing.T) {
 		"has started":                   {Now: now, SeenAt: now, Live: live(FetchStale)},
 		"has started after a long time": {Now: now, SeenAt: now, Live: live(time.Second), FetchedAt: ago(time.Hour)},
 	} {
-		if got := WorkerTrouble(w); got != "" {
+		if got := Trouble(w); got != "" {
 			t.Errorf("%s: %q", name, got)
 		}
 	}

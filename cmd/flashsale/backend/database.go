@@ -29,13 +29,13 @@ func NeedDatabase(s *config.Settings) error {
 }
 
 // OpenDatabase opens the database of the settings. create allows a new one.
-func OpenDatabase(ctx context.Context, s *config.Settings, create bool, options ...store.StoreOption) (*store.Store, error) {
+func OpenDatabase(ctx context.Context, s *config.Settings, create bool, options ...store.Option) (*store.Store, error) {
 	if !create {
 		if err := NeedDatabase(s); err != nil {
 			return nil, err
 		}
 	}
-	store, err := store.OpenStore(ctx, s.DB, options...)
+	store, err := store.Open(ctx, s.DB, options...)
 	if err != nil {
 		return nil, config.FailedSetting("db", s.DB, err.Error(), DatabaseFix(err))
 	}

@@ -27,7 +27,7 @@ func (d *doctor) database(ctx context.Context) (partitions int) {
 		d.warn("database", "there is no database at "+path, migrate)
 		return 0
 	}
-	store, err := store.OpenStore(ctx, s.DB)
+	store, err := store.Open(ctx, s.DB)
 	if err != nil {
 		d.fix("database", err.Error(), backend.DatabaseFix(err))
 		return 0
@@ -72,7 +72,7 @@ func (d *doctor) age(ctx context.Context, rdb redis.UniversalClient, partitions 
 	if _, err := os.Stat(strings.TrimPrefix(d.settings.DB, "sqlite:")); err != nil {
 		return // reported before
 	}
-	db, err := store.OpenStore(ctx, d.settings.DB)
+	db, err := store.Open(ctx, d.settings.DB)
 	if err != nil {
 		return // reported before
 	}

@@ -71,7 +71,7 @@ func (d *doctor) workers(ctx context.Context, rdb redis.UniversalClient, waiting
 // noWorker says since when no worker has fetched; empty if one does.
 func noWorker(w queue.Workers) string {
 	switch {
-	case worker.WorkerTrouble(w) == "":
+	case worker.Trouble(w) == "":
 		return ""
 	case !w.FetchedAt.IsZero():
 		return "no worker has fetched since " + w.FetchedAt.Format(time.RFC3339)

@@ -40,7 +40,7 @@ func addAPI(ctx context.Context, sh *shared, ready *health, dev *development, ps
 		return nil, err
 	}
 	backlog := worker.NewBacklog(eng.store, sl.service.Returns, sl.service.Bell, append(eng.orderQueues(), eng.otherQueues()...)...)
-	feed := feed.NewFeed(feed.FeedConfig{
+	feed := feed.NewFeed(feed.Config{
 		Store: eng.store, Redis: eng.rdb, Orders: sl.service, MaxStreams: maxStreams(e), OnError: e.reporter("order events"),
 	})
 	c := handler.Config{

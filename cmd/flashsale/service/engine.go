@@ -69,7 +69,7 @@ func openEngine(ctx context.Context, e *env, ps *parts) (*engine, error) {
 
 // openDatabase opens the database, and migrates it for serve.
 func (eng *engine) openDatabase(ctx context.Context, e *env, ps *parts) error {
-	options := []store.StoreOption{store.WithClock(eng.clock)}
+	options := []store.Option{store.WithClock(eng.clock)}
 	if e.role.api {
 		options = append(options, store.WithPayments(paymentCounter(e.registry)))
 	}

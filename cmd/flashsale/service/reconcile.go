@@ -14,7 +14,7 @@ import (
 func newReconciler(sh *shared, sl *selling, ps *parts) *reconcile.Reconciler {
 	e, eng := sh.env, sh.eng
 	m := newReconcileMetrics(e.registry)
-	r := reconcile.NewReconciler(reconcile.ReconcilerConfig{
+	r := reconcile.NewReconciler(reconcile.Config{
 		Store: eng.store, Stock: sl.stock, Records: sl.stock, Tasks: eng.tasks(), Returns: sl.service.Returns, HighWater: sh.highWater,
 		OnRepair: func(item string, d reconcile.Drift) {
 			m.repairs.WithLabelValues(string(d.Kind)).Inc()
@@ -28,7 +28,7 @@ func newReconciler(sh *shared, sl *selling, ps *parts) *reconcile.Reconciler {
 	ps.add(sh.chores.lead("reconcile", func(ctx context.Context) {
 		// Who leads no more knows nothing of the drift.
 		defer m.clear()
-		r.Run(ctx, e.settings.ReconcileEvery, func(report reconcile.ReconcileReport, err error) {
+		r.Run(ctx, e.settings.ReconcileEvery, func(report reconcile.Report, err error) {
 			if err != nil {
 				e.log.Warn().Err(err).Msg("reconciliation interrupted")
 				return
@@ -44,7 +44,7 @@ func newReconciler(sh *shared, sl *selling, ps *parts) *reconcile.Reconciler {
 const maxLogged = 20
 
 // logReconciled logs the differences that are not repaired.
-func logReconciled(log zerolog.Logger, report *reconcile.ReconcileReport) {
+func logReconciled(log zerolog.Logger, report *reconcile.Report) {
 	logged := 0
 	for i := range report.Items {
 		item := &report.Items[i]
@@ -117,7 +117,7 @@ func (m *reconcileMetrics) clear() {
 	m.failed.Set(0)
 }
 
-func (m *reconcileMetrics) observe(r *reconcile.ReconcileReport) {
+func (m *reconcileMetrics) observe(r *reconcile.Report) {
 	units := make(map[reconcile.DriftKind]int64)
 	items := 0
 	for i := range r.Items {

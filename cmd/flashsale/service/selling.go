@@ -53,7 +53,7 @@ func newSelling(ctx context.Context, sh *shared, ps *parts) (*selling, error) {
 	ps.add(part{name: "commit notices", run: func(ctx context.Context) error {
 		return sh.waiters.Listen(ctx, eng.rdb, eng.store, report)
 	}})
-	source := &sales.Sales{Store: eng.store, Tasks: eng.tasks(), Partition: eng.partition}
+	source := &sales.Source{Store: eng.store, Tasks: eng.tasks(), Partition: eng.partition}
 	queued := inventory.NewQueuedIndex(eng.rdb, eng.queues...)
 	var rec *recovery.Recovery
 	var cache *catalog.Catalog
@@ -126,7 +126,7 @@ func newRecovery(e *env, eng *engine, stock *inventory.Inventory, locks *lock.Ma
 	for i, q := range eng.expires {
 		expiries[i] = q
 	}
-	return recovery.NewRecovery(recovery.RecoveryConfig{
+	return recovery.NewRecovery(recovery.Config{
 		Store: eng.store, Stock: stock, Locks: locks, Resource: recoveryKey, Expiries: expiries, HighWater: highWater,
 		Nudges: eng.nudges,
 		OnLoss: func(what string) {

@@ -22,7 +22,7 @@ func newWebhookAdmin(s *config.Settings, store *store.Store) (handler.Webhooks, 
 	if err != nil {
 		return nil, err
 	}
-	return &webhooks.Webhooks{Store: store, CheckURL: policy.CheckURL}, nil
+	return &webhooks.Admin{Store: store, CheckURL: policy.CheckURL}, nil
 }
 
 // newDeliverer makes the process offer to deliver webhooks: one of all processes does.

@@ -1,3 +1,4 @@
+// Package reconciletest reconciles a shop in the tests of other packages.
 package reconciletest
 
 import (
@@ -19,7 +20,7 @@ func LedgerOf(s *shoptest.Shop) order.Ledger {
 
 // New returns a reconciler of a shop.
 func New(s *shoptest.Shop) *reconcile.Reconciler {
-	return reconcile.NewReconciler(reconcile.ReconcilerConfig{
+	return reconcile.NewReconciler(reconcile.Config{
 		Store: s.Store, Stock: s.Stock, Records: s.Stock, Tasks: []order.Tasks{s.Queue}, Returns: s.Service.Returns,
 	})
 }
@@ -27,7 +28,7 @@ func New(s *shoptest.Shop) *reconcile.Reconciler {
 // Clean reconciles a shop's item, reports differences as errors, and returns its ledger.
 func Clean(s *shoptest.Shop, when string, repair reconcile.Repair) order.Ledger {
 	s.T.Helper()
-	report, err := New(s).Reconcile(await.Context(s.T), reconcile.ReconcileOptions{ItemID: s.Item, Deep: true, Repair: repair, Actor: "root", RequestID: "r1"})
+	report, err := New(s).Reconcile(await.Context(s.T), reconcile.Options{ItemID: s.Item, Deep: true, Repair: repair, Actor: "root", RequestID: "r1"})
 	if err != nil || len(report.Items) != 1 || len(report.Items[0].Drifts) > 0 || !report.Items[0].Ledger.Balanced() {
 		s.T.Errorf("%s: %+v, %v, want no difference", when, report, err)
 		return order.Ledger{}

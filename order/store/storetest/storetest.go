@@ -1,3 +1,4 @@
+// Package storetest opens stores for the tests of other packages.
 package storetest
 
 import (
@@ -20,7 +21,7 @@ func New(t testing.TB) *store.Store {
 func NewAt(t testing.TB, path string) *store.Store {
 	t.Helper()
 	ordertest.NewFile(t, path)
-	s, err := store.OpenStore(await.Context(t), "sqlite:"+path)
+	s, err := store.Open(await.Context(t), "sqlite:"+path)
 	if err != nil {
 		t.Fatal(err)
 	}
