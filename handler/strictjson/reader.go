@@ -3,11 +3,15 @@
 // lone surrogate. The decoders of the standard library are lenient in each of
 // these, and two readers of one request that disagree are a way past a check.
 //
+// The syntax is that of jsontext. This package adds the order in which several
+// faults are reported, a small bound on nesting, and integers of any size.
+//
 // It allocates nothing for the usual object, which matters where every
 // purchase carries one in its body and one or two in its token.
 package strictjson
 
 import (
+	"bytes"
 	"errors"
 	"unicode/utf8"
 )
@@ -30,25 +34,13 @@ var (
 // object itself included.
 const MaxDepth = 32
 
+// space is what may surround a document.
+const space = " \t\r\n"
+
 type deepError struct{}
 
 func (deepError) Error() string        { return "strictjson: nested too deep" }
 func (deepError) Is(target error) bool { return target == ErrSyntax }
-
-// Kind is the type of a value.
-type Kind uint8
-
-// The kinds. A number without fraction and exponent is an Integer, whatever
-// its size.
-const (
-	String Kind = iota + 1
-	Integer
-	Fraction // a number written with a fraction or an exponent
-	Bool
-	Null
-	Array
-	Object
-)
 
 // Reader walks through the members of one object:
 //
@@ -62,10 +54,10 @@ const (
 // so act on the values only afterwards. The Reader keeps data and its values
 // point into it: data must not change while they are used.
 type Reader struct {
-	scanner
+	data      []byte
+	source    *source // from the first call of Next to the last
 	name      []byte
 	value     Value
-	started   bool
 	done      bool
 	duplicate bool
 	err       error
@@ -79,9 +71,7 @@ type Reader struct {
 }
 
 // Read returns a Reader over one document.
-func Read(data []byte) Reader {
-	return Reader{scanner: scanner{data: data}}
-}
+func Read(data []byte) Reader { return Reader{data: data} }
 
 // Next moves to the next member, and reports whether there is one. It ends
 // early on an error of syntax; a repeated name is reported by Err after the
@@ -90,76 +80,57 @@ func (r *Reader) Next() bool {
 	if r.done {
 		return false
 	}
-	if !r.started {
-		r.started = true
-		if !r.open() {
-			return false
-		}
-		if r.peek() == '}' {
-			r.pos++
-			r.finish()
-			return false
-		}
-	} else {
-		r.space()
-		switch r.peek() {
-		case ',':
-			r.pos++
-			r.space()
-		case '}':
-			r.pos++
-			r.finish()
-			return false
-		default:
-			return r.fail(ErrSyntax)
+	if r.source == nil {
+		if err := r.open(); err != nil {
+			return r.end(err)
 		}
 	}
-	return r.member()
+	if r.source.PeekKind() == '}' {
+		return r.end(r.close())
+	}
+	if err := r.member(); err != nil {
+		return r.end(err)
+	}
+	return true
 }
 
 // open reads up to the first byte inside the object.
-func (r *Reader) open() bool {
-	r.space()
-	if r.pos == len(r.data) {
-		return r.fail(ErrEmpty)
+func (r *Reader) open() error {
+	if len(bytes.Trim(r.data, space)) == 0 {
+		return ErrEmpty
 	}
 	if !utf8.Valid(r.data) {
-		return r.fail(ErrSyntax)
+		return ErrSyntax
 	}
-	if r.peek() != '{' {
-		// Too deep is told apart even here: it can be said of a document
-		// whose end was never read.
-		if err := r.skip(0); errors.Is(err, ErrTooDeep) {
-			return r.fail(ErrTooDeep)
-		}
-		return r.fail(ErrSyntax)
+	r.source = openSource(r.data)
+	if r.source.PeekKind() == '{' {
+		return r.source.token()
 	}
-	r.pos++
-	r.space()
-	return true
+	// ErrTooDeep is distinguished even here: a document can be too deep
+	// although its end was never read.
+	if _, err := r.source.value(); errors.Is(err, ErrTooDeep) {
+		return err
+	}
+	return ErrSyntax
 }
 
-func (r *Reader) member() bool {
-	name, err := r.scanString()
+func (r *Reader) member() (err error) {
+	// The decoder accepts nothing but a string here.
+	name, err := r.source.value()
 	if err != nil {
-		return r.fail(err)
+		return err
 	}
-	r.space()
-	if r.peek() != ':' {
-		return r.fail(ErrSyntax)
+	if r.value, err = r.source.value(); err != nil {
+		return err
 	}
-	r.pos++
-	r.space()
-	value, err := r.scanValue(1)
-	if err != nil {
-		return r.fail(err)
-	}
-	r.name, r.value = name, value
-	r.note(name)
-	return true
+	r.name = name.text
+	r.note(r.name)
+	return nil
 }
 
-// note remembers the member's name and whether it was there before.
+// note remembers the member's name and whether it was there before. The
+// decoder could do this, but would report the name before faults of the syntax
+// behind it.
 func (r *Reader) note(name []byte) {
 	for i := 0; i < min(r.count, len(r.few)); i++ {
 		if string(r.few[i]) == string(name) {
@@ -182,19 +153,26 @@ func (r *Reader) note(name []byte) {
 	r.many[string(name)] = struct{}{}
 }
 
-func (r *Reader) finish() {
-	r.done = true
-	r.space()
-	switch {
-	case r.pos < len(r.data):
-		r.err = ErrTrailing
-	case r.duplicate:
-		r.err = ErrDuplicate
+// close reads the object's end, and checks what follows.
+func (r *Reader) close() error {
+	if err := r.source.token(); err != nil {
+		return err
 	}
+	switch {
+	case len(bytes.Trim(r.data[r.source.InputOffset():], space)) > 0:
+		return ErrTrailing
+	case r.duplicate:
+		return ErrDuplicate
+	}
+	return nil
 }
 
-func (r *Reader) fail(err error) bool {
+func (r *Reader) end(err error) bool {
 	r.done, r.err = true, err
+	if r.source != nil {
+		r.source.release()
+		r.source = nil
+	}
 	return false
 }
 
@@ -205,6 +183,6 @@ func (r *Reader) Name() []byte { return r.name }
 func (r *Reader) Value() Value { return r.value }
 
 // Err returns why the document is refused, or nil. It is final once Next has
-// returned false. When several reasons apply the first of this order is told:
-// syntax, trailing bytes, a repeated name.
+// returned false. When several reasons apply the first of this order is
+// returned: syntax, trailing bytes, a repeated name.
 func (r *Reader) Err() error { return r.err }

@@ -2,6 +2,21 @@ package strictjson
 
 import "math"
 
+// Kind is the type of a value.
+type Kind uint8
+
+// The kinds. A number without fraction and exponent is an Integer, whatever
+// its size.
+const (
+	String Kind = iota + 1
+	Integer
+	Fraction // a number written with a fraction or an exponent
+	Bool
+	Null
+	Array
+	Object
+)
+
 // Value is one value of a document. It points into the document's bytes.
 type Value struct {
 	kind Kind
@@ -55,22 +70,17 @@ func (v Value) Strings(visit func(text []byte)) bool {
 	if v.kind != Array {
 		return false
 	}
-	s := scanner{data: v.raw, pos: 1} // the syntax was checked when it was read
-	s.space()
-	if s.peek() == ']' {
-		return true
+	s := openSource(v.raw)
+	defer s.release()
+	if s.token() != nil {
+		return false
 	}
-	for {
-		text, err := s.scanString()
+	for s.PeekKind() == '"' {
+		one, err := s.value()
 		if err != nil {
 			return false
 		}
-		visit(text)
-		s.space()
-		if s.peek() != ',' {
-			return true
-		}
-		s.pos++
-		s.space()
+		visit(one.text)
 	}
+	return s.PeekKind() == ']'
 }

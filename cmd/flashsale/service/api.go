@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
-	"fmt"
 	"net"
 	"time"
 
@@ -21,23 +20,24 @@ import (
 	"flashsale/order/worker"
 )
 
-// addAPI adds what sells, and the server that buyers and admins reach it by.
-func addAPI(ctx context.Context, sh *shared, ready *health, dev *development, ps *parts) (*catalog.Catalog, error) {
+// addAPI adds what sells, and the server that buyers and admins reach it by, which
+// listens already.
+func addAPI(ctx context.Context, sh *shared, ready *health, dev *development, ps *parts) (*catalog.Catalog, net.Listener, error) {
 	e, eng, s := sh.env, sh.eng, sh.settings
 	sl, err := newSelling(ctx, sh, ps)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	reconciler := newReconciler(sh, sl, ps)
 	verifier, err := s.OpenVerifier(context.WithoutCancel(ctx), dev.secret(), e.reporter("auth"))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	payments := &payments.Service{Store: eng.store}
 	addRefundMetric(ctx, e, payments)
 	webhooks, err := newWebhookAdmin(s, eng.store)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	backlog := worker.NewBacklog(eng.store, sl.service.Returns, sl.service.Bell, append(eng.orderQueues(), eng.otherQueues()...)...)
 	feed := feed.NewFeed(feed.Config{
@@ -61,11 +61,11 @@ func addAPI(ctx context.Context, sh *shared, ready *health, dev *development, ps
 	}
 	h, err := handler.New(c)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", s.Addr)
 	if err != nil {
-		return nil, config.FailedSetting("addr", s.Addr, err.Error(), "choose a free address")
+		return nil, nil, config.FailedSetting("addr", s.Addr, err.Error(), "choose a free address")
 	}
 	// The server does not wait for streams, whose connections it has given away. Their
 	// last bytes are waited for after it has drained, so that both share the time.
@@ -73,11 +73,10 @@ func addAPI(ctx context.Context, sh *shared, ready *health, dev *development, ps
 	ps.add(ready.drain.part("api", handler.StrictListener(l), e.server(h)))
 	// It is stopped first, so that clients of streams reconnect to another process.
 	ps.add(part{name: "order events", run: feed.Run, stop: feed.Close})
-	fmt.Fprintf(e.out, "api       http://%s/v1/items\n", l.Addr())
 	if e.role.command == "serve" && s.Demo {
-		return sl.items, openDemo(ctx, eng.store, sl.sales)
+		err = openDemo(ctx, eng.store, sl.sales)
 	}
-	return sl.items, nil
+	return sl.items, l, err
 }
 
 // maxStreams bounds the event streams of this process, and registers the bound as

@@ -3,8 +3,6 @@ package service
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io"
 	"time"
 
 	"flashsale/cmd/flashsale/config"
@@ -16,6 +14,9 @@ import (
 
 // adminTokenLife is how long the admin token printed at start is good.
 const adminTokenLife = 24 * time.Hour
+
+// developmentMode says that this is no setting for real money.
+const developmentMode = "development: POST /dev/tokens hands out tokens; set FLASHSALE_JWT_SECRET or FLASHSALE_JWKS to end that"
 
 // development is the mode of a service that no key is set for. Its key signs for everyone.
 type development struct {
@@ -48,17 +49,6 @@ func (d *development) secret() []byte {
 		return nil
 	}
 	return d.key
-}
-
-// print says that this is no setting for real money, and gives what is needed to try the
-// service out.
-func (d *development) print(out io.Writer) error {
-	token, err := d.sign("admin", auth.RoleAdmin, adminTokenLife)
-	if err != nil {
-		return err
-	}
-	_, err = fmt.Fprintf(out, "mode      development: POST /dev/tokens hands out tokens; set FLASHSALE_JWT_SECRET or FLASHSALE_JWKS to end that\nadmin     %s\n", token)
-	return err
 }
 
 // sign signs a token with development mode's key.

@@ -31,6 +31,9 @@ type engine struct {
 	partitions int
 	queues     []*queue.Queue // of orders, by partition
 	expires    []*queue.Queue // expiry of unpaid orders, by partition
+	// unused: Redis is embedded, so it is empty, and the database has no items at the
+	// start. There is nothing to load.
+	unused bool
 }
 
 // openEngine opens database and Redis, which belong together.
@@ -63,6 +66,13 @@ func openEngine(ctx context.Context, e *env, ps *parts) (*engine, error) {
 	}
 	if err := eng.openQueues(s); err != nil {
 		return nil, err
+	}
+	if e.embedded() {
+		items, err := eng.store.ItemIDs(ctx, "", 1)
+		if err != nil {
+			return nil, err
+		}
+		eng.unused = len(items) == 0
 	}
 	return eng, nil
 }

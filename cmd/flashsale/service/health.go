@@ -3,7 +3,6 @@ package service
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"time"
 
@@ -68,7 +67,6 @@ func listenOps(ctx context.Context, e *env) (net.Listener, error) {
 	if err != nil {
 		return nil, config.FailedSetting("ops-addr", e.settings.OpsAddr, err.Error(), "choose a free address, or none")
 	}
-	fmt.Fprintf(e.out, "metrics   http://%s/metrics\n", l.Addr())
 	if at, ok := l.Addr().(*net.TCPAddr); !ok || !at.IP.IsLoopback() {
 		e.log.Warn().Msgf("/metrics and /debug/pprof are served without authentication on %s, which is reachable from other machines: "+
 			"restrict access to it with a firewall or network policy, or set --ops-addr to a loopback address", l.Addr())

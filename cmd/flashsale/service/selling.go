@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
 
 	"flashsale/catalog"
 	"flashsale/inventory"
@@ -122,6 +123,10 @@ func newRecovery(e *env, eng *engine, stock *inventory.Inventory, locks *lock.Ma
 		Buckets: prometheus.ExponentialBuckets(0.01, 2, 12),
 	})
 	e.registry.MustRegister(recovered, took)
+	level := zerolog.InfoLevel
+	if eng.unused {
+		level = zerolog.DebugLevel
+	}
 	expiries := make([]recovery.Adder, len(eng.expires))
 	for i, q := range eng.expires {
 		expiries[i] = q
@@ -132,7 +137,7 @@ func newRecovery(e *env, eng *engine, stock *inventory.Inventory, locks *lock.Ma
 		OnLoss: func(what string) {
 			if e.embedded() {
 				// The embedded engine is empty at each start, which is not a loss.
-				e.log.Info().Str("component", "recovery").Msg("loading sales from the database")
+				e.log.WithLevel(level).Str("component", "recovery").Msg("loading sales from the database")
 				return
 			}
 			e.log.Warn().Str("component", "recovery").Msg(what + ": rebuilding the sales from the database")
@@ -140,7 +145,7 @@ func newRecovery(e *env, eng *engine, stock *inventory.Inventory, locks *lock.Ma
 		OnRecovered: func(r recovery.Recovered) {
 			recovered.Inc()
 			took.Observe(r.Took.Seconds())
-			e.log.Info().Str("component", "recovery").Int64("epoch", r.Epoch).Int("sales", r.Sales).Int("expiries", r.Expiries).
+			e.log.WithLevel(level).Str("component", "recovery").Int64("epoch", r.Epoch).Int("sales", r.Sales).Int("expiries", r.Expiries).
 				Dur("took_ms", r.Took).Msg("sales loaded")
 		},
 		OnError: e.reporter("recovery"),

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"slices"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	"flashsale/catalog"
 	"flashsale/cmd/flashsale/backend"
 	"flashsale/cmd/flashsale/config"
+	"flashsale/handler/auth"
 	"flashsale/order/admission"
 	"flashsale/order/checkout"
 	"flashsale/order/store"
@@ -66,7 +68,10 @@ func build(ctx context.Context, e *env) (*lifecycle, error) {
 
 // builder collects the parts of a process. The operator's server shows all that the
 // others do, so it is made last; it starts after the base and stops before it.
-type builder struct{ base, ops, rest parts }
+type builder struct {
+	base, ops, rest parts
+	banner          banner
+}
 
 func (b *builder) build(ctx context.Context, e *env) error {
 	s, r := e.settings, e.role
@@ -91,15 +96,17 @@ func (b *builder) build(ctx context.Context, e *env) error {
 		return err
 	}
 	if dev != nil {
-		if err := dev.print(e.out); err != nil {
+		b.banner.mode = developmentMode
+		if b.banner.admin, err = dev.sign("admin", auth.RoleAdmin, adminTokenLife); err != nil {
 			return err
 		}
 	}
 	says, change := backend.Durability(ctx, eng.rdb, s.Redis)
-	fmt.Fprintf(e.out, "database  %s: a 201 is synced to its disk\nengine    %s\n", config.RedactURL(s.DB), says)
 	for _, c := range change {
 		e.log.Warn().Msg(c.Says + ": " + c.Fix)
 	}
+	b.banner.database, b.banner.engine = config.RedactURL(s.DB)+": a 201 is synced to its disk", says
+	b.banner.write(e.out)
 	return nil
 }
 
@@ -158,14 +165,17 @@ func (b *builder) addHalves(ctx context.Context, e *env, eng *engine, dev *devel
 	h := &health{shared: sh, drain: newDrain(), pulse: p}
 	var items *catalog.Catalog
 	if r.api {
-		if items, err = addAPI(ctx, sh, h, dev, &b.rest); err != nil {
+		var l net.Listener
+		if items, l, err = addAPI(ctx, sh, h, dev, &b.rest); err != nil {
 			return err
 		}
+		b.banner.api = fmt.Sprintf("http://%s/v1/items", l.Addr())
 	} else {
 		// It is stopped first. Where there is an API, stopping that says so.
 		b.rest.closing("readiness", func() error { h.drain.on.Store(true); return nil })
 	}
 	if operators != nil {
+		b.banner.metrics = fmt.Sprintf("http://%s/metrics", operators.Addr())
 		b.ops.add(serveOps(e, operators, h, mon.monitor, items))
 	}
 	return nil
