@@ -61,6 +61,34 @@ func (m *Manager) TryAcquire(ctx context.Context, resource string, opts ...Optio
 	return l, nil
 }
 
+// Do runs fn while the lock is held. Its context is Lock.Context: it ends with
+// ctx and, with the lock's cause, when the lock does; fn should then return soon.
+// The lock is released when fn returns or panics; a panic also ends the handles
+// that fn took of it by re-entering. The error joins that of fn, the reason why
+// the lock ended meanwhile (fn may then not have been alone), and that of the
+// release; without the lock it is Acquire's, and fn is not called.
+func (m *Manager) Do(ctx context.Context, resource string, fn func(ctx context.Context, l *Lock) error, opts ...Option) (err error) {
+	l, err := m.Acquire(ctx, resource, opts...)
+	if err != nil {
+		return err
+	}
+	returned := false
+	defer func() {
+		if !returned {
+			l.h.leaveBelow(l)
+		}
+		// When fn released the lock itself that is its right. When it was lost or
+		// released by others, fn was perhaps not alone.
+		if ended := l.h.endedBehind(l); ended != nil {
+			err = errors.Join(err, fmt.Errorf("lock: do %q: %w", resource, trimmed{ended}))
+		}
+		err = errors.Join(err, l.Release(ctx))
+	}()
+	err = fn(l.Context(), l)
+	returned = true
+	return err
+}
+
 func (m *Manager) acquire(ctx context.Context, resource string, wait bool, opts []Option) (*Lock, error) {
 	k, err := keysOf(m.cfg.Prefix, resource)
 	if err != nil {
@@ -408,4 +436,19 @@ func (m *Manager) whyEnded(ctx context.Context, wait bool, failure error) error 
 		err = fmt.Errorf("%w: %w", ErrWaitTimeout, err)
 	}
 	return err
+}
+
+// settle applies the options of one acquire to the manager's settings.
+func (m *Manager) settle(opts []Option) (settings, error) {
+	s := m.defaults
+	if len(opts) == 0 {
+		return s, nil
+	}
+	for _, o := range opts {
+		if o != nil {
+			o(&s)
+		}
+	}
+	err := s.check()
+	return s, err
 }

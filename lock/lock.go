@@ -15,8 +15,6 @@ package lock
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"time"
 )
 
@@ -136,32 +134,4 @@ func (l *Lock) Release(ctx context.Context) error {
 		return opError("release", l.h.resource, err)
 	}
 	return nil
-}
-
-// Do runs fn while the lock is held. Its context is Lock.Context: it ends with
-// ctx and, with the lock's cause, when the lock does; fn should then return soon.
-// The lock is released when fn returns or panics; a panic also ends the handles
-// that fn took of it by re-entering. The error joins that of fn, the reason why
-// the lock ended meanwhile (fn may then not have been alone), and that of the
-// release; without the lock it is Acquire's, and fn is not called.
-func (m *Manager) Do(ctx context.Context, resource string, fn func(ctx context.Context, l *Lock) error, opts ...Option) (err error) {
-	l, err := m.Acquire(ctx, resource, opts...)
-	if err != nil {
-		return err
-	}
-	returned := false
-	defer func() {
-		if !returned {
-			l.h.leaveBelow(l)
-		}
-		// When fn released the lock itself that is its right. When it was lost or
-		// released by others, fn was perhaps not alone.
-		if ended := l.h.endedBehind(l); ended != nil {
-			err = errors.Join(err, fmt.Errorf("lock: do %q: %w", resource, trimmed{ended}))
-		}
-		err = errors.Join(err, l.Release(ctx))
-	}()
-	err = fn(l.Context(), l)
-	returned = true
-	return err
 }

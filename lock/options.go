@@ -65,21 +65,6 @@ func metaSuffix(text string) string {
 	return ":" + text
 }
 
-// settle applies the options of one acquire to the manager's settings.
-func (m *Manager) settle(opts []Option) (settings, error) {
-	s := m.defaults
-	if len(opts) == 0 {
-		return s, nil
-	}
-	for _, o := range opts {
-		if o != nil {
-			o(&s)
-		}
-	}
-	err := s.check()
-	return s, err
-}
-
 func (s *settings) check() error {
 	switch {
 	case s.ttl < minTTL:

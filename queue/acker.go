@@ -223,3 +223,21 @@ func count(status []Status, want Status) int {
 	}
 	return n
 }
+
+// failed calls OnFailure for the attempts that count.
+func (s *source) failed(back []Rejection) {
+	if s.r.cfg.OnFailure == nil {
+		return
+	}
+	for i := range back {
+		r := &back[i]
+		if r.cause == nil || r.Uncounted {
+			continue
+		}
+		bound := s.Queue.cfg.MaxAttempts
+		if n := r.Task.MaxAttempts; n > 0 {
+			bound = n
+		}
+		s.r.cfg.OnFailure(r.Task, r.cause, r.Dead || r.Task.Attempt >= bound)
+	}
+}

@@ -2,8 +2,8 @@ package queue
 
 import (
 	"context"
+	_ "embed" // for the script fragments
 	"fmt"
-	"time"
 )
 
 var enqueueStatus = map[byte]Status{'K': StatusOK, 'D': StatusDuplicate, 'F': StatusFull}
@@ -55,34 +55,32 @@ func refused(op string, status []Status) error {
 	return fmt.Errorf("%s: %w: no capacity for %d of %d tasks", op, ErrFull, n, len(status))
 }
 
-// args appends what the scripts take of a task.
-func (t *Task) args(args []any) []any {
-	return append(args, t.ID, t.Payload, dueMillis(t.Due), t.Priority, t.options())
-}
+// EnqueueLua is a script fragment that adds tasks from inside another script,
+// so that the caller's own change and the task it causes are one atomic step.
+// Put it in front of the composing script's text, put [Queue.EnqueueKeys]
+// anywhere in its KEYS, and pass the number of keys that precede them as o:
+//
+//	queue_room(o, max_length)    how many tasks may still be added (a read);
+//	                             max_length is [Queue.MaxLength], passed in ARGV
+//	queue_known(o, n, ids)       known[i] is true where ids[i] exists already (a read)
+//	queue_add(o, now_us, n, ids, payloads [, priorities])
+//	                             adds ids[1..n] in order and wakes a worker
+//	queue_wake(o)                wakes a worker
+//
+// now_us is the Redis TIME in microseconds, as a number. queue_add checks
+// nothing: the composing script asks queue_room (and, where its ids are not new
+// by construction, queue_known) before its first write. Both scripts' keys must
+// be in one hash slot.
+//
+// It is text to compose, never to change.
+//
+//go:embed lua/fragment_enqueue.lua
+var EnqueueLua string
 
-func (t Task) validate() error {
-	if t.ID == "" || len(t.ID) > maxID {
-		return fmt.Errorf("%w: id %.64q has %d bytes, want 1 to %d", ErrInvalidTask, t.ID, len(t.ID), maxID)
-	}
-	if t.Priority < 0 || t.Priority > maxPriority {
-		return fmt.Errorf("%w: task %q has priority %d, want 0 to %d", ErrInvalidTask, t.ID, t.Priority, maxPriority)
-	}
-	return t.validateOptions()
-}
+// enqueueKeys is how many of keys.all, from the front, EnqueueLua works on.
+const enqueueKeys = 7
 
-// dueMillis rounds up, so that no task starts before its due time.
-func dueMillis(due time.Time) int64 {
-	if due.IsZero() {
-		return 0
-	}
-	return due.Add(time.Millisecond - time.Nanosecond).UnixMilli()
-}
-
-// ceilMillis is a duration in milliseconds, rounded up for the same reason.
-func ceilMillis(d time.Duration) int64 {
-	ms := int64(d / time.Millisecond)
-	if d%time.Millisecond > 0 {
-		ms++
-	}
-	return ms
+// EnqueueKeys are the keys [EnqueueLua] works on, in the order it expects.
+func (q *Queue) EnqueueKeys() []string {
+	return append([]string(nil), q.keys.all[:enqueueKeys]...)
 }

@@ -1,6 +1,11 @@
 package queue
 
-import "errors"
+import (
+	"errors"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+)
 
 // Sentinels of this package. Compare with errors.Is.
 var (
@@ -14,6 +19,8 @@ var (
 	ErrLeaseLost = errors.New("queue: lease lost")
 	// ErrDraining is the cause with which a handler's context ends when the time to drain is spent.
 	ErrDraining = errors.New("queue: draining")
+	// ErrTimeout is the cause with which a task's context ends when its own Timeout is over.
+	ErrTimeout = errors.New("queue: task timed out")
 	// ErrAbandoned: a handler that ignores its context was still running when Run ended, and its tasks were handed
 	// back; or after its task's Timeout, and the attempt failed.
 	ErrAbandoned = errors.New("queue: handler abandoned")
@@ -32,3 +39,10 @@ var (
 	// ErrRegistryFull: a Registry lists as many live workers as it may.
 	ErrRegistryFull = errors.New("queue: too many workers")
 )
+
+// denied says that Redis refuses the client's password or permissions. A command
+// that is denied inside a script has another text, which depends on Redis's version.
+func denied(err error) bool {
+	return redis.IsAuthError(err) || redis.IsPermissionError(err) || strings.Contains(err.Error(), "user executing the script") ||
+		strings.Contains(err.Error(), "ACL failure in script")
+}

@@ -196,3 +196,37 @@ func body(present, payload string) []byte {
 	}
 	return []byte(payload)
 }
+
+// Stats counts the tasks per state, and returns what was counted so far. Errors: those of Redis.
+func (q *Queue) Stats(ctx context.Context) (Stats, error) {
+	reply, err := q.run(ctx, statsScript).StringSlice()
+	if err != nil {
+		return Stats{}, fmt.Errorf("queue stats: %w", err)
+	}
+	s, err := parseStats(reply)
+	if err != nil {
+		return Stats{}, fmt.Errorf("queue stats: %w", err)
+	}
+	return s, nil
+}
+
+// Load looks at the queue. Errors: those of Redis.
+func (q *Queue) Load(ctx context.Context) (Load, error) {
+	reply, err := q.run(ctx, loadScript).StringSlice()
+	if err == nil && len(reply) != 5 {
+		err = fmt.Errorf("%w: %d fields", ErrReply, len(reply))
+	}
+	if err != nil {
+		return Load{}, fmt.Errorf("queue load: %w", err)
+	}
+	var n [5]int64
+	for i, text := range reply {
+		if n[i], err = strconv.ParseInt(text, 10, 64); err != nil {
+			return Load{}, fmt.Errorf("queue load: %w: %w", ErrReply, err)
+		}
+	}
+	return Load{
+		Length: int(n[0]), Delayed: int(n[1]), OldestReady: time.Duration(n[2]) * time.Microsecond,
+		Minute: n[3], Done: n[4],
+	}, nil
+}

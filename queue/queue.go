@@ -15,6 +15,8 @@
 package queue
 
 import (
+	"context"
+	_ "embed" // for the script fragments
 	"fmt"
 	"time"
 
@@ -94,6 +96,17 @@ func New(rdb redis.UniversalClient, cfg Config) (*Queue, error) {
 	}
 	q.both = append(append([]string(nil), k.all...), q.followers.keys.all...)
 	return q, nil
+}
+
+// Prefix is what the queue's keys begin with; see [Config].
+func (q *Queue) Prefix() string { return q.keys.prefix }
+
+// MaxLength is the bound on ready, delayed and leased tasks together, for
+// queue_room in [EnqueueLua].
+func (q *Queue) MaxLength() int { return q.cfg.MaxLength }
+
+func (q *Queue) run(ctx context.Context, s *redis.Script, args ...any) *redis.Cmd {
+	return s.Run(ctx, q.rdb, q.keys.all, args...)
 }
 
 func (c Config) withDefaults() Config {

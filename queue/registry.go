@@ -167,7 +167,6 @@ type Registration struct {
 	version  string
 	started  time.Time
 	fetched  atomic.Pointer[time.Time] // nil: never
-	beat     atomic.Pointer[time.Time] // when Run last went round; nil: it has not begun
 }
 
 // Register makes the entry of a worker process that starts now; Run writes it. host
@@ -197,14 +196,8 @@ func (g *Registration) Fetched() {
 }
 
 // SinceFetch is how long ago Fetched was called, and false if it never was.
-func (g *Registration) SinceFetch() (time.Duration, bool) { return since(&g.fetched) }
-
-// SinceBeat is how long ago Run last began a heartbeat, whether Redis answered or
-// not, and false before Run has begun. It says whether the loop of Run is alive.
-func (g *Registration) SinceBeat() (time.Duration, bool) { return since(&g.beat) }
-
-func since(at *atomic.Pointer[time.Time]) (time.Duration, bool) {
-	t := at.Load()
+func (g *Registration) SinceFetch() (time.Duration, bool) {
+	t := g.fetched.Load()
 	if t == nil {
 		return 0, false
 	}
@@ -219,8 +212,6 @@ func (g *Registration) Run(ctx context.Context, onError func(error)) {
 	defer tick.Stop()
 	failing := false
 	for {
-		now := time.Now()
-		g.beat.Store(&now)
 		err := g.send(ctx, false)
 		if err != nil && !failing && ctx.Err() == nil {
 			onError(err)

@@ -9,26 +9,6 @@ import (
 	"time"
 )
 
-// BatchHandler works on leased tasks and says per task, in the same order, how
-// it went. A nil slice says that all are done. Per task:
-//
-//   - nil: done, acknowledged
-//   - an error made by [Discard]: dead letter now
-//   - one made by [RetryIn]: again after that time; the attempt counts
-//   - one made by [Snooze]: again after that time; the attempt does not count
-//   - one made by [Then]: done, and the tasks that follow are added in the same step
-//   - any other: again after the queue's backoff, or dead after Config.MaxAttempts
-//
-// The verdict may be wrapped. A panic fails every task of the batch, with the
-// stack in the reason. The queue extends the leases while the handler runs. ctx
-// ends with the cause [ErrLeaseLost] when a lease of the batch was lost all the
-// same, and with [ErrDraining] when the time to drain is spent; an error returned
-// after that does not count as an attempt.
-//
-// A task may be delivered more than once. The handler must make its effect
-// idempotent by the task's id.
-type BatchHandler func(ctx context.Context, tasks []Leased) []error
-
 // RunConfig configures Run. The zero value of a field means its default;
 // anything out of bounds is an error of Run.
 type RunConfig struct {
@@ -135,6 +115,14 @@ type Source struct {
 // nothing to do with each other use [Queue.RunEach].
 func (q *Queue) Run(ctx context.Context, h BatchHandler, cfg RunConfig) error {
 	return RunAll(ctx, []Source{{Queue: q, Handler: h}}, cfg)
+}
+
+// RunEach is [Queue.Run] for a handler of single tasks: RunConfig.Workers of them run
+// concurrently, and each is acknowledged as soon as it is finished. Several tasks
+// that finish about the same time share one acknowledgement, and several free
+// workers one fetch.
+func (q *Queue) RunEach(ctx context.Context, h Handler, cfg RunConfig) error {
+	return RunAll(ctx, []Source{{Queue: q, Each: h}}, cfg)
 }
 
 // RunAll is [Queue.Run] for several queues that share the workers. While several

@@ -42,14 +42,6 @@ func (q *Queue) Ack(ctx context.Context, tasks ...Leased) ([]Status, error) {
 	return status, err
 }
 
-// ended notes that this process has ended the lease, where it has.
-func (l *Leased) ended(s Status) {
-	if l.hold != nil && (s == StatusOK || s == StatusMissing) {
-		l.hold.settled.Store(true)
-		l.hold.over.Store(true)
-	}
-}
-
 // Completion is a task that is done and what follows from it.
 type Completion struct {
 	Task Leased

@@ -1,6 +1,11 @@
 package queue
 
 import (
+	"fmt"
+	"math"
+	"net/url"
+	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 )
@@ -28,6 +33,106 @@ type Task struct {
 	// Timeout is how long one attempt may take in a handler of single tasks (see
 	// [Handler]), in whole milliseconds; 0 for no limit.
 	Timeout time.Duration
+}
+
+const maxType = 64 // bytes of Task.Type
+
+func (t Task) validate() error {
+	if t.ID == "" || len(t.ID) > maxID {
+		return fmt.Errorf("%w: id %.64q has %d bytes, want 1 to %d", ErrInvalidTask, t.ID, len(t.ID), maxID)
+	}
+	if t.Priority < 0 || t.Priority > maxPriority {
+		return fmt.Errorf("%w: task %q has priority %d, want 0 to %d", ErrInvalidTask, t.ID, t.Priority, maxPriority)
+	}
+	return t.validateOptions()
+}
+
+func (t *Task) validateOptions() error {
+	switch {
+	case len(t.Type) > maxType:
+		return fmt.Errorf("%w: task %q has a type of %d bytes, want at most %d", ErrInvalidTask, t.ID, len(t.Type), maxType)
+	case t.MaxAttempts < 0 || t.MaxAttempts > maxAttemptCap:
+		return fmt.Errorf("%w: task %q has MaxAttempts %d, want 0 to %d", ErrInvalidTask, t.ID, t.MaxAttempts, maxAttemptCap)
+	case t.Timeout < 0:
+		return fmt.Errorf("%w: task %q has a negative Timeout %v", ErrInvalidTask, t.ID, t.Timeout)
+	}
+	return nil
+}
+
+// args appends what the scripts take of a task.
+func (t *Task) args(args []any) []any {
+	return append(args, t.ID, t.Payload, dueMillis(t.Due), t.Priority, t.options())
+}
+
+// options is the part of a task's meta that says how it is to be treated; see
+// lua/fragment_common.lua. It is "" or begins with a comma.
+func (t *Task) options() string {
+	if t.Type == "" && t.MaxAttempts == 0 && t.Timeout == 0 {
+		return ""
+	}
+	var b strings.Builder
+	if t.Type != "" {
+		b.WriteString(",y" + url.QueryEscape(t.Type))
+	}
+	if t.MaxAttempts > 0 {
+		b.WriteString(",m" + strconv.Itoa(t.MaxAttempts))
+	}
+	if t.Timeout > 0 {
+		b.WriteString(",t" + strconv.FormatInt(ceilMillis(t.Timeout), 10))
+	}
+	return b.String()
+}
+
+// dueMillis rounds up, so that no task starts before its due time.
+func dueMillis(due time.Time) int64 {
+	if due.IsZero() {
+		return 0
+	}
+	return due.Add(time.Millisecond - time.Nanosecond).UnixMilli()
+}
+
+// ceilMillis is a duration in milliseconds, rounded up for the same reason.
+func ceilMillis(d time.Duration) int64 {
+	ms := int64(d / time.Millisecond)
+	if d%time.Millisecond > 0 {
+		ms++
+	}
+	return ms
+}
+
+// Options are how a task is to be treated, as its producer said.
+type Options struct {
+	Type        string        // Task.Type
+	MaxAttempts int           // Task.MaxAttempts; 0 for the queue's
+	Timeout     time.Duration // Task.Timeout; 0 for none
+}
+
+// parseOptions reads what options wrote. What the scripts add for themselves, and
+// options of a later version, are passed over.
+func parseOptions(text string) (o Options, err error) {
+	if text == "" {
+		return o, nil
+	}
+	for part := range strings.SplitSeq(text[1:], ",") {
+		if part == "" {
+			continue
+		}
+		value := part[1:]
+		switch part[0] {
+		case 'y':
+			o.Type, err = url.QueryUnescape(value)
+		case 'm':
+			o.MaxAttempts, err = strconv.Atoi(value)
+		case 't':
+			var ms int64
+			ms, err = strconv.ParseInt(value, 10, 64)
+			o.Timeout = time.Duration(min(ms, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
+		}
+		if err != nil {
+			return o, fmt.Errorf("%w: option %q: %w", ErrReply, part, err)
+		}
+	}
+	return o, nil
 }
 
 // Leased is a task taken by Dequeue, with the lease on it.
@@ -58,6 +163,17 @@ type hold struct {
 	// settled is set once Ack, Complete or Reject of this process has ended it: Run
 	// has nothing to say of the task any more.
 	settled atomic.Bool
+}
+
+// settled says that this process has ended the lease.
+func (l *Leased) settled() bool { return l.hold != nil && l.hold.settled.Load() }
+
+// ended notes that this process has ended the lease, where it has.
+func (l *Leased) ended(s Status) {
+	if l.hold != nil && (s == StatusOK || s == StatusMissing) {
+		l.hold.settled.Store(true)
+		l.hold.over.Store(true)
+	}
 }
 
 // Status says what became of one task given to a call.

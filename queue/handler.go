@@ -1,10 +1,47 @@
 package queue
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
 )
+
+// BatchHandler works on leased tasks and says per task, in the same order, how
+// it went. A nil slice says that all are done. Per task:
+//
+//   - nil: done, acknowledged
+//   - an error made by [Discard]: dead letter now
+//   - one made by [RetryIn]: again after that time; the attempt counts
+//   - one made by [Snooze]: again after that time; the attempt does not count
+//   - one made by [Then]: done, and the tasks that follow are added in the same step
+//   - any other: again after the queue's backoff, or dead after Config.MaxAttempts
+//
+// The verdict may be wrapped. A panic fails every task of the batch, with the
+// stack in the reason. The queue extends the leases while the handler runs. ctx
+// ends with the cause [ErrLeaseLost] when a lease of the batch was lost all the
+// same, and with [ErrDraining] when the time to drain is spent; an error returned
+// after that does not count as an attempt.
+//
+// A task may be delivered more than once. The handler must make its effect
+// idempotent by the task's id.
+type BatchHandler func(ctx context.Context, tasks []Leased) []error
+
+// Handler works on one task and returns how it went, as [BatchHandler] does for
+// many: nil, an error made by [Discard], [RetryIn], [Snooze] or [Then], or any other.
+//
+// Each task has a context of its own. It ends with the cause [ErrLeaseLost] when
+// the task's lease is lost or the task is cancelled, with [ErrTimeout] after the
+// task's Timeout, and with [ErrDraining] when the time to drain is spent. A panic
+// fails the task, with the stack in the reason.
+//
+// What a handler returns after its Timeout counts: nil is done, an error is a
+// failed attempt with ErrTimeout in its reason. A handler that has still not
+// returned 250 ms later is abandoned: its attempt fails, OnError gets ErrTimeout
+// and ErrAbandoned, what it returns is ignored, and another task takes its place.
+// Its goroutine cannot be ended. So at most RunConfig.Workers abandoned handlers are
+// replaced; beyond that a place is free again only when one of them returns.
+type Handler func(ctx context.Context, task Leased) error
 
 // verdict is an error by which a handler tells the queue what to do with a task.
 type verdict struct {

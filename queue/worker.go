@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"runtime/debug"
@@ -103,5 +104,38 @@ func sortOut(tasks []Leased, errs []error, interrupted bool) (o results) {
 	return o
 }
 
-// settled says that this process has ended the lease.
-func (l *Leased) settled() bool { return l.hold != nil && l.hold.settled.Load() }
+// call runs the source's handler on a batch.
+func (r *runner) call(b *batch) []error {
+	if b.source.Each == nil {
+		return b.source.Handler(b.ctx, b.tasks)
+	}
+	ctx, task := b.ctx, b.tasks[0]
+	if task.Timeout > 0 {
+		limited, cancel := context.WithTimeoutCause(ctx, task.Timeout, ErrTimeout)
+		defer cancel()
+		end := max(task.Timeout, task.Timeout+cancelGrace) // the sum may be too large
+		late := time.AfterFunc(end, func() { r.giveUp(b) })
+		defer late.Stop()
+		ctx = limited
+	}
+	err := b.source.Each(ctx, task)
+	if err == nil {
+		return nil
+	}
+	if errors.Is(context.Cause(ctx), ErrTimeout) {
+		err = errors.Join(ErrTimeout, err)
+	}
+	return []error{err}
+}
+
+// giveUp fails the task of a handler that did not return when its time was over,
+// and lets another worker take the handler's place.
+func (r *runner) giveUp(b *batch) {
+	given, replace := r.pool.giveUp(b)
+	if given {
+		r.cfg.OnError(fmt.Errorf("handle task %q: %w: %w", b.tasks[0].ID, ErrTimeout, ErrAbandoned))
+	}
+	if replace {
+		go r.worker()
+	}
+}

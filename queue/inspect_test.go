@@ -200,3 +200,84 @@ func TestQueue_DeadAfter(t *testing.T) {
 		}
 	})
 }
+
+// TestQueue_GetMany: more ids than one call carries are answered in their order.
+func TestQueue_GetMany(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		q := newQueue(t, rdb, queue.Config{Lease: never})
+		tasks := numbered(1100)
+		enqueue(t, q, tasks...)
+		ids := make([]string, len(tasks), len(tasks)+1)
+		for i := range tasks {
+			ids[i] = tasks[i].ID
+		}
+		l := dequeue(t, q, 3).Tasks
+		reject(t, q, queue.Rejection{Task: l[0], Dead: true})
+		ack(t, q, l[1])
+		found, err := q.Get(await.Context(t), append(ids, "none")...)
+		if err != nil || len(found) != len(ids)+1 {
+			t.Fatalf("%d answers, %v", len(found), err)
+		}
+		special := map[string]queue.State{l[0].ID: queue.StateDead, l[1].ID: "", l[2].ID: queue.StateLeased, "none": ""}
+		for i, info := range found {
+			want, there := special[info.ID]
+			if !there {
+				want = queue.StateReady
+			}
+			if i < len(ids) && (info.ID != ids[i] || want != "" && string(info.Payload) != string(tasks[i].Payload)) || info.State != want {
+				t.Fatalf("answer %d: %+v, want it %q", i, info, want)
+			}
+		}
+		if none, err := q.Get(await.Context(t)); err != nil || len(none) != 0 {
+			t.Errorf("of no ids: %v, %v", none, err)
+		}
+		payloads, err := q.Payloads(await.Context(t), append(ids, "none")...)
+		if err != nil || len(payloads) != len(found) {
+			t.Fatalf("%d payloads, %v", len(payloads), err)
+		}
+		for i := range found {
+			if string(payloads[i]) != string(found[i].Payload) || (payloads[i] == nil) != (found[i].State == "") {
+				t.Fatalf("payload %d: %q, want %q", i, payloads[i], found[i].Payload)
+			}
+		}
+	})
+}
+
+func TestQueue_PayloadEmpty(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		q := newQueue(t, rdb, queue.Config{})
+		binary := string([]byte{0, 1, 255, '\r', '\n', 0})
+		enqueue(t, q, queue.Task{ID: "nil"}, queue.Task{ID: binary, Payload: []byte(binary)})
+		l := take(t, q, "nil", binary)
+		if l[0].Payload == nil || len(l[0].Payload) != 0 || string(l[1].Payload) != binary {
+			t.Fatalf("payloads %q and %q", l[0].Payload, l[1].Payload)
+		}
+	})
+}
+
+func TestQueue_Scan(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		q := newQueue(t, rdb, queue.Config{})
+		tasks := numbered(2000)
+		enqueue(t, q, tasks...)
+		seen := make(map[string]string)
+		if err := q.Scan(await.Context(t), func(id string, payload []byte) error {
+			seen[id] = string(payload)
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		for _, task := range tasks {
+			if seen[task.ID] != string(task.Payload) {
+				t.Fatalf("%s has payload %q, want %q", task.ID, seen[task.ID], task.Payload)
+			}
+		}
+		stop := fmt.Errorf("stop")
+		if err := q.Scan(await.Context(t), func(string, []byte) error { return stop }); !errors.Is(err, stop) {
+			t.Fatalf("scan goes on after %v", err)
+		}
+	})
+}

@@ -1,13 +1,27 @@
 package queue
 
 import (
-	"context"
 	"fmt"
 	"math"
 	"strconv"
 	"strings"
 	"time"
 )
+
+// Load is what decides whether more tasks should come: how much waits, and how
+// fast it goes. It costs Redis less than Stats.
+type Load struct {
+	// Length is how many tasks count for MaxLength: ready, delayed and leased.
+	Length int
+	// Delayed is how many of them are in the delayed set: not due yet, or due and not
+	// promoted, which the next dequeue does.
+	Delayed int
+	// OldestReady is how long the task at the head has been waiting; 0 where none is.
+	OldestReady time.Duration
+	// Done is how many tasks were acknowledged in the Minute since 1970 by the clock
+	// of Redis, so far: the difference of two looks within a minute is the pace.
+	Minute, Done int64
+}
 
 // Stats are the depths of the queue at one moment, and what it has counted since
 // it exists. The counts are kept by the scripts that do the work, in Redis, over
@@ -105,19 +119,6 @@ func (w Waits) Quantile(p float64) time.Duration {
 		return from + time.Duration(float64(w.Bound(i)-from)*(rank-below)/count)
 	}
 	return 0
-}
-
-// Stats counts the tasks per state, and returns what was counted so far. Errors: those of Redis.
-func (q *Queue) Stats(ctx context.Context) (Stats, error) {
-	reply, err := q.run(ctx, statsScript).StringSlice()
-	if err != nil {
-		return Stats{}, fmt.Errorf("queue stats: %w", err)
-	}
-	s, err := parseStats(reply)
-	if err != nil {
-		return Stats{}, fmt.Errorf("queue stats: %w", err)
-	}
-	return s, nil
 }
 
 func parseStats(reply []string) (s Stats, err error) {

@@ -420,3 +420,28 @@ func TestStats_Throughput(t *testing.T) {
 		}
 	}
 }
+
+func TestQueue_Stats(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		q := newQueue(t, rdb, queue.Config{})
+		wantStats(t, q, queue.Stats{})
+		enqueue(t, q, queue.Task{ID: "a", Priority: 9}, queue.Task{ID: "later", Due: time.Now().Add(time.Hour)})
+		if err := rdb.ZIncrBy(await.Context(t), q.EnqueueKeys()[0], -float64(time.Hour.Microseconds()), "a").Err(); err != nil {
+			t.Fatal(err)
+		}
+		s, err := q.Stats(await.Context(t))
+		if err != nil || s.OldestReady < time.Hour || s.OldestReady > time.Hour+time.Minute {
+			t.Fatalf("%+v, %v; want an age of an hour", s, err)
+		}
+		f := dequeue(t, q, 1)
+		if f.Next <= 0 || f.Next > 11*time.Second {
+			t.Fatalf("next in %v, want the end of the lease", f.Next)
+		}
+		wantStats(t, q, queue.Stats{Delayed: 1, Leased: 1})
+		ack(t, q, f.Tasks...)
+		if f = dequeue(t, q, 1); f.Next < 59*time.Minute || f.Next > time.Hour+time.Second || f.More {
+			t.Fatalf("next in %v, want an hour", f.Next)
+		}
+	})
+}
