@@ -8,15 +8,14 @@ import (
 
 var enqueueStatus = map[byte]Status{'K': StatusOK, 'D': StatusDuplicate, 'F': StatusFull}
 
-// Enqueue adds tasks in the order given and says per task what became of it. A
-// task is written whole or not at all. Calls of up to 512 tasks are one atomic
-// step; longer ones are several, in order.
+// Enqueue adds tasks in the given order and returns a status for each. Up to 512
+// tasks are added in one atomic step; more take several steps, in order.
 //
-// Errors: ErrInvalidTask, with nothing written; ErrFull when the queue had no room
-// for at least one task, which has StatusFull; otherwise those of Redis, where
-// the statuses from the failing step on are StatusUnknown. Repeating the call is
-// safe: what was added is then a duplicate, unless it was done meanwhile; then it
-// is added and handled again, which an idempotent handler tolerates.
+// Errors: ErrInvalidTask, with nothing written; ErrFull if at least one task has
+// StatusFull; otherwise those of Redis, with StatusUnknown from the failing step
+// on. Repeating the call is safe: a task that was added is then a duplicate. If it
+// was completed in the meantime it is added and handled again, which an idempotent
+// handler tolerates.
 func (q *Queue) Enqueue(ctx context.Context, tasks ...Task) ([]Status, error) {
 	for i := range tasks {
 		if err := tasks[i].validate(); err != nil {
@@ -41,7 +40,7 @@ func (q *Queue) Enqueue(ctx context.Context, tasks ...Task) ([]Status, error) {
 	return out, refused("enqueue", out)
 }
 
-// refused is the error of a call whose tasks the queue had no room for; nil where it had.
+// refused returns ErrFull if the queue had no room for some of the tasks, else nil.
 func refused(op string, status []Status) error {
 	n := 0
 	for _, s := range status {
@@ -55,32 +54,31 @@ func refused(op string, status []Status) error {
 	return fmt.Errorf("%s: %w: no capacity for %d of %d tasks", op, ErrFull, n, len(status))
 }
 
-// EnqueueLua is a script fragment that adds tasks from inside another script,
-// so that the caller's own change and the task it causes are one atomic step.
-// Put it in front of the composing script's text, put [Queue.EnqueueKeys]
-// anywhere in its KEYS, and pass the number of keys that precede them as o:
+// EnqueueLua is a script fragment that adds tasks from inside another script, so
+// that the caller's own change and the resulting task are one atomic step.
+// Prepend it to the composing script, put [Queue.EnqueueKeys] anywhere in its
+// KEYS, and pass the number of keys that precede them as o:
 //
 //	queue_room(o, max_length)    how many tasks may still be added (a read);
 //	                             max_length is [Queue.MaxLength], passed in ARGV
-//	queue_known(o, n, ids)       known[i] is true where ids[i] exists already (a read)
+//	queue_known(o, n, ids)       known[i] is true if ids[i] already exists (a read)
 //	queue_add(o, now_us, n, ids, payloads [, priorities])
 //	                             adds ids[1..n] in order and wakes a worker
 //	queue_wake(o)                wakes a worker
 //
-// now_us is the Redis TIME in microseconds, as a number. queue_add checks
-// nothing: the composing script asks queue_room (and, where its ids are not new
-// by construction, queue_known) before its first write. Both scripts' keys must
-// be in one hash slot.
+// now_us is the Redis TIME in microseconds, as a number. queue_add makes no
+// checks: the composing script must call queue_room before its first write, and
+// queue_known too unless its ids are always new. All keys must be in one hash slot.
 //
-// It is text to compose, never to change.
+// Do not modify the variable.
 //
 //go:embed lua/fragment_enqueue.lua
 var EnqueueLua string
 
-// enqueueKeys is how many of keys.all, from the front, EnqueueLua works on.
+// enqueueKeys is the number of keys, from the front of keys.all, that EnqueueLua uses.
 const enqueueKeys = 7
 
-// EnqueueKeys are the keys [EnqueueLua] works on, in the order it expects.
+// EnqueueKeys returns the keys of [EnqueueLua], in the order it expects.
 func (q *Queue) EnqueueKeys() []string {
 	return append([]string(nil), q.keys.all[:enqueueKeys]...)
 }

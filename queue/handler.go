@@ -7,43 +7,43 @@ import (
 	"time"
 )
 
-// BatchHandler works on leased tasks and says per task, in the same order, how
-// it went. A nil slice says that all are done. Per task:
+// BatchHandler processes leased tasks and returns one verdict per task, in the same
+// order. A nil slice means that all are done. Per task:
 //
 //   - nil: done, acknowledged
 //   - an error made by [Discard]: dead letter now
-//   - one made by [RetryIn]: again after that time; the attempt counts
-//   - one made by [Snooze]: again after that time; the attempt does not count
-//   - one made by [Then]: done, and the tasks that follow are added in the same step
-//   - any other: again after the queue's backoff, or dead after Config.MaxAttempts
+//   - one made by [RetryIn]: retried after that time; the attempt counts
+//   - one made by [Snooze]: retried after that time; the attempt does not count
+//   - one made by [Then]: done, and its follow-up tasks are added in the same step
+//   - any other: retried after the queue's backoff, or dead after Config.MaxAttempts
 //
-// The verdict may be wrapped. A panic fails every task of the batch, with the
-// stack in the reason. The queue extends the leases while the handler runs. ctx
-// ends with the cause [ErrLeaseLost] when a lease of the batch was lost all the
-// same, and with [ErrDraining] when the time to drain is spent; an error returned
-// after that does not count as an attempt.
+// The verdict may be wrapped. A panic fails every task of the batch, with the stack
+// in the reason. Run extends the leases while the handler works. ctx ends with the
+// cause [ErrLeaseLost] if a lease of the batch is lost anyway, and with [ErrDraining]
+// at the end of RunConfig.Drain; an error returned after that does not count as an
+// attempt.
 //
-// A task may be delivered more than once. The handler must make its effect
-// idempotent by the task's id.
+// A task may be delivered more than once. The handler must be idempotent by the
+// task's id.
 type BatchHandler func(ctx context.Context, tasks []Leased) []error
 
-// Handler works on one task and returns how it went, as [BatchHandler] does for
-// many: nil, an error made by [Discard], [RetryIn], [Snooze] or [Then], or any other.
+// Handler processes one task and returns its verdict as a [BatchHandler] does: nil, an
+// error made by [Discard], [RetryIn], [Snooze] or [Then], or any other error.
 //
-// Each task has a context of its own. It ends with the cause [ErrLeaseLost] when
-// the task's lease is lost or the task is cancelled, with [ErrTimeout] after the
-// task's Timeout, and with [ErrDraining] when the time to drain is spent. A panic
-// fails the task, with the stack in the reason.
+// Each task has its own context. It ends with the cause [ErrLeaseLost] if the lease is
+// lost or the task cancelled, with [ErrTimeout] after the task's Timeout, and with
+// [ErrDraining] at the end of RunConfig.Drain. A panic fails the task, with the stack
+// in the reason.
 //
-// What a handler returns after its Timeout counts: nil is done, an error is a
-// failed attempt with ErrTimeout in its reason. A handler that has still not
-// returned 250 ms later is abandoned: its attempt fails, OnError gets ErrTimeout
-// and ErrAbandoned, what it returns is ignored, and another task takes its place.
-// Its goroutine cannot be ended. So at most RunConfig.Workers abandoned handlers are
-// replaced; beyond that a place is free again only when one of them returns.
+// A verdict returned after the Timeout still counts: nil means done, and an error is a
+// failed attempt with ErrTimeout in its reason. A handler that has not returned 250 ms
+// after the Timeout is abandoned: the attempt fails, OnError gets ErrTimeout and
+// ErrAbandoned, the verdict is ignored, and a new worker replaces the blocked one. Go
+// cannot end a goroutine from outside, so at most RunConfig.Workers workers are
+// replaced; after that a worker becomes free only when an abandoned handler returns.
 type Handler func(ctx context.Context, task Leased) error
 
-// verdict is an error by which a handler tells the queue what to do with a task.
+// verdict is an error by which a handler decides what happens to its task.
 type verdict struct {
 	kind  verdictKind
 	delay time.Duration
@@ -60,7 +60,7 @@ const (
 	verdictThen
 )
 
-// Error is the reason that is kept with the task.
+// Error is the reason stored with the task.
 func (v *verdict) Error() string {
 	if v.err != nil {
 		return v.err.Error()
@@ -80,28 +80,29 @@ func (v *verdict) Error() string {
 // Unwrap returns the cause.
 func (v *verdict) Unwrap() error { return v.err }
 
-// Discard makes the task a dead letter now, with err as its reason: another
+// Discard makes the task a dead letter now, with err as its reason. Use it if another
 // attempt would not help.
 func Discard(err error) error { return &verdict{kind: verdictDiscard, err: err} }
 
-// RetryIn counts the attempt as failed and runs the task again after d, in place
-// of the queue's backoff. d of zero or less means at once, behind what is ready.
+// RetryIn fails the attempt and runs the task again after d instead of the queue's
+// backoff. If d is zero or negative, the task runs at once, behind the ready tasks.
 func RetryIn(d time.Duration, err error) error {
 	return &verdict{kind: verdictRetry, delay: max(d, 0), err: err}
 }
 
-// Snooze runs the task again after d (at least a millisecond) and does not count
-// the attempt: there was nothing wrong, it was only too early.
+// Snooze runs the task again after d (at least a millisecond) without counting the
+// attempt. Use it if the task came too early.
 func Snooze(d time.Duration) error {
 	return &verdict{kind: verdictSnooze, delay: max(d, time.Millisecond)}
 }
 
-// Then acknowledges the task and adds those that follow from it (at most 64) in
-// the same step, as [Queue.Complete] does. Where the queue has no room for them
-// the task is handled again later; where one of them is invalid it fails.
+// Then acknowledges the task and adds its follow-up tasks (at most 64) in the same
+// step, as [Queue.Complete] does. If the queue has no room for them, the task is
+// retried later; if one of them is invalid, the attempt fails.
 func Then(next ...Task) error { return &verdict{kind: verdictThen, next: next} }
 
-// followUp returns what Then said, if it did, and said it validly.
+// followUp returns the follow-up tasks of a Then; false for another verdict or if one
+// of the tasks is invalid.
 func followUp(err error) ([]Task, bool) {
 	var v *verdict
 	if !errors.As(err, &v) || v.kind != verdictThen {
@@ -110,9 +111,8 @@ func followUp(err error) ([]Task, bool) {
 	return v.next, validateNext(v.next) == nil
 }
 
-// rejection turns a handler's error into what the queue does with the task.
-// interrupted says that the queue had ended the handler's context: a failure is
-// then nobody's fault and does not count.
+// rejection turns a handler's error into a Rejection. interrupted means that Run had
+// ended the handler's context, so a failed attempt does not count.
 func rejection(task Leased, err error, interrupted bool) Rejection {
 	r := Rejection{Task: task, Delay: -1, Reason: err.Error(), cause: err}
 	var v *verdict

@@ -8,50 +8,54 @@ import (
 	"time"
 )
 
-// Load is what decides whether more tasks should come: how much waits, and how
-// fast it goes. It costs Redis less than Stats.
+// Load is the input of admission control: how many tasks are waiting, and how fast
+// they are done. It costs Redis less than Stats.
 type Load struct {
-	// Length is how many tasks count for MaxLength: ready, delayed and leased.
+	// Length is the number of tasks that count towards MaxLength: ready, delayed and
+	// leased.
 	Length int
-	// Delayed is how many of them are in the delayed set: not due yet, or due and not
-	// promoted, which the next dequeue does.
+	// Delayed is how many of them are in the delayed set: not due yet, or due but not
+	// yet promoted by a dequeue.
 	Delayed int
-	// OldestReady is how long the task at the head has been waiting; 0 where none is.
+	// OldestReady is how long the task at the head of the ready set has been waiting; 0
+	// if there is none.
 	OldestReady time.Duration
-	// Done is how many tasks were acknowledged in the Minute since 1970 by the clock
-	// of Redis, so far: the difference of two looks within a minute is the pace.
+	// Minute is the current minute since 1970 by the clock of Redis, and Done the number
+	// of tasks acknowledged in it so far. The difference between two calls in the same
+	// minute gives the rate.
 	Minute, Done int64
 }
 
-// Stats are the depths of the queue at one moment, and what it has counted since
-// it exists. The counts are kept by the scripts that do the work, in Redis, over
-// all processes; Redis loses them no sooner than it loses tasks.
+// Stats are the number of tasks per state at one moment, and counters since the queue
+// was created. The scripts keep the counters in Redis, for all processes together and
+// as durably as the tasks.
 type Stats struct {
 	Ready, Delayed, Leased, Dead int
-	// OldestReady is how long the task at the head of the ready set has been
-	// waiting; zero when none waits. With priorities in use another may be older.
+	// OldestReady is how long the task at the head of the ready set has been waiting;
+	// zero if there is none. With priorities another task may be older.
 	OldestReady time.Duration
-	// Paused says that nothing is taken; see Queue.Pause.
+	// Paused reports whether the queue is paused; see Queue.Pause.
 	Paused bool
 
-	// Processed counts the tasks that were acknowledged, by Ack and Complete.
+	// Processed counts the tasks that Ack and Complete acknowledged.
 	Processed int64
-	// Failed counts the attempts that failed: rejections, other than uncounted ones,
-	// and leases that expired, when they are reclaimed. So a task may count often.
+	// Failed counts failed attempts: counted rejections, and leases that expired, when
+	// they are reclaimed. A task may count several times.
 	Failed int64
-	// Died counts the tasks that became dead letters, also those that were retried or dropped since.
+	// Died counts the tasks that became dead letters, including those that were retried
+	// or dropped later.
 	Died int64
-	// PerMinute is how many tasks were acknowledged in each of the last 60 full
-	// minutes of the server's clock, the oldest first. The minute under way is not among them.
+	// PerMinute is the number of tasks acknowledged in each of the last 60 full minutes
+	// of the server's clock, oldest first. It excludes the current minute.
 	PerMinute [statMinutes]int64
-	// Waits says how long tasks waited until they were taken.
+	// Waits is the distribution of the time between ready and dequeued.
 	Waits Waits
 }
 
 const statMinutes = 60
 
-// Throughput is how many tasks were acknowledged per second, on average over the
-// last full minutes: 1 to 60 of them, and fewer or more count as that.
+// Throughput is the average number of tasks acknowledged per second over the last
+// full minutes. minutes is clamped to 1 to 60.
 func (s Stats) Throughput(minutes int) float64 {
 	minutes = min(max(minutes, 1), statMinutes)
 	sum := int64(0)
@@ -61,23 +65,24 @@ func (s Stats) Throughput(minutes int) float64 {
 	return float64(sum) / (time.Duration(minutes) * time.Minute).Seconds()
 }
 
-// Waits counts deliveries by how long the task had been ready: since it arrived,
-// fell due, or was ready again after an attempt that failed or was handed back.
-// Waits[i] are those of more than Bound(i-1) and up to Bound(i), so the counts are
-// not cumulative. All are counted where one Dequeue takes up to 16 tasks; where it
-// takes more, 16 that are evenly spaced in their order each stand for their neighbours.
+// Waits is a histogram of deliveries by how long the task had been ready: since it
+// arrived, fell due, or was returned to the ready set. Waits[i] counts waits above
+// Bound(i-1) and up to Bound(i), so the counts are not cumulative. A Dequeue of up to
+// 16 tasks counts each of them; a larger one samples 16 evenly spaced tasks and weights
+// them, so that the total is the number of deliveries.
 type Waits [16]int64
 
-// waitBounds are the upper bounds of the buckets but the last; wait_bounds in dequeue.lua.
+// waitBounds are the upper bounds of all buckets except the last; wait_bounds in
+// dequeue.lua.
 var waitBounds = [len(Waits{}) - 1]time.Duration{
 	time.Millisecond, 2 * time.Millisecond, 5 * time.Millisecond, 10 * time.Millisecond, 20 * time.Millisecond,
 	50 * time.Millisecond, 100 * time.Millisecond, 200 * time.Millisecond, 500 * time.Millisecond, time.Second,
 	2 * time.Second, 5 * time.Second, 10 * time.Second, time.Minute, 10 * time.Minute,
 }
 
-// Bound is the longest wait that Waits[i] counts: 1, 2, 5, 10, 20, 50, 100, 200 and
-// 500 ms, 1, 2, 5 and 10 s, 1 and 10 min, and the longest Duration for the last.
-// It is zero for i below 0.
+// Bound is the upper bound of bucket i: 1, 2, 5, 10, 20, 50, 100, 200 and 500 ms, 1, 2,
+// 5 and 10 s, 1 and 10 min, and the longest Duration for the last. It is zero for i
+// below 0.
 func (w Waits) Bound(i int) time.Duration {
 	switch {
 	case i < 0:
@@ -89,7 +94,7 @@ func (w Waits) Bound(i int) time.Duration {
 	}
 }
 
-// Total is how many deliveries were counted.
+// Total is the number of deliveries counted.
 func (w Waits) Total() int64 {
 	sum := int64(0)
 	for _, n := range w {
@@ -98,11 +103,10 @@ func (w Waits) Total() int64 {
 	return sum
 }
 
-// Quantile estimates the wait that the fraction p (0 to 1) of the deliveries did
-// not exceed: 0.5 for the median. It takes the waits inside a bucket as evenly
-// spread, so it may be wrong by the bucket's width, and it says 10 min where the
-// answer is in the last bucket, which has no upper bound. It is zero where nothing
-// was counted.
+// Quantile estimates the wait that a fraction p (0 to 1) of the deliveries did not
+// exceed: 0.5 for the median. It interpolates within a bucket, so the error is at most
+// the width of the bucket. For the last bucket, which has no upper bound, it returns
+// 10 min. It is zero if nothing was counted.
 func (w Waits) Quantile(p float64) time.Duration {
 	rank := min(max(p, 0), 1) * float64(w.Total())
 	below := 0.0
@@ -149,10 +153,9 @@ func parseStats(reply []string) (s Stats, err error) {
 	return s, nil
 }
 
-// count notes one field of the hash counts: m<minute since 1970> for what was
-// acknowledged in it, processed for that of minutes which have no field any more,
-// failed, died, and w<number of the bucket, from 1>. Those of a later version are
-// passed over.
+// count reads one field of the hash counts: m<minute since 1970> has the tasks
+// acknowledged in that minute, processed those of older minutes, w<bucket, from 1> the
+// waits, and failed and died the totals. Unknown fields of a later version are skipped.
 func (s *Stats) count(field string, value, minute int64) {
 	switch field {
 	case "processed":
