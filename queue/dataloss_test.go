@@ -12,9 +12,8 @@ import (
 	"flashsale/queue"
 )
 
-// TestRun_DataWentBack: given a Run that has worked for a while, when Redis stands
-// as it did some fetches ago, Run says so, once; and not before, although another
-// process fetches as well.
+// TestRun_DataWentBack: when Redis returns to the state of some fetches ago, a running Run
+// reports it once. It reports nothing before, although another process fetches too.
 func TestRun_DataWentBack(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -44,13 +43,13 @@ func TestRun_DataWentBack(t *testing.T) {
 		enqueue(t, q, queue.Task{ID: "d"})
 		receive(t, "d", handled)
 		if err := receive(t, "the loss", told); !errors.Is(err, queue.ErrDataLost) {
-			t.Fatalf("told %v, want ErrDataLost", err)
+			t.Fatalf("reported %v, want ErrDataLost", err)
 		}
 		enqueue(t, q, queue.Task{ID: "e"})
 		receive(t, "e", handled)
 		stop()
 		if len(told) > 0 {
-			t.Fatalf("told again: %v", <-told)
+			t.Fatalf("reported again: %v", <-told)
 		}
 	})
 }

@@ -22,7 +22,7 @@ func bury(t testing.TB, q *queue.Queue, ids ...string) {
 	}
 }
 
-// TestQueue_DeadFates: dead letters are listed, run again and deleted, many in one call.
+// TestQueue_DeadFates: dead letters can be listed, retried and deleted, many in one call.
 func TestQueue_DeadFates(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
@@ -52,7 +52,7 @@ func TestQueue_DeadFates(t *testing.T) {
 	})
 }
 
-// TestQueue_DeadMany: a page of 512 dead letters is one script, whatever becomes of it.
+// TestQueue_DeadMany: retrying or deleting 512 dead letters is one script call.
 func TestQueue_DeadMany(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -91,7 +91,7 @@ func TestQueue_DeadMany(t *testing.T) {
 	})
 }
 
-// TestQueue_RunNowFull: a dead letter needs room, a delayed task has it.
+// TestQueue_RunNowFull: a dead letter needs room; a delayed task already has it.
 func TestQueue_RunNowFull(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -128,7 +128,7 @@ func TestQueue_RunNowDelayed(t *testing.T) {
 	})
 }
 
-// TestQueue_Empty: one state loses all its tasks, more than one step holds, and no other task is touched.
+// TestQueue_Empty: Empty removes all tasks of one state, in several steps, and no others.
 func TestQueue_Empty(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
@@ -165,7 +165,7 @@ func TestQueue_DeadTrimmed(t *testing.T) {
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		prefix := redistest.Prefix(t)
 		q := newQueue(t, rdb, queue.Config{Prefix: prefix, MaxDead: 3})
-		// Spread over more than one chunk, and by both ways to die.
+		// In more than one chunk, and by rejection as well as by expiry.
 		enqueue(t, q, numbered(250)...)
 		var back []queue.Rejection
 		for _, l := range dequeue(t, q, 250).Tasks {

@@ -50,8 +50,8 @@ func join(t testing.TB, g *queue.Registration, onError func(error)) (leave func(
 	return leave
 }
 
-// TestRegistry: a worker is listed while it runs, with what is known of it, and a
-// clean stop removes it at once; when it was there and had fetched stays known.
+// TestRegistry: a worker is listed with its data while it runs, and a clean stop removes it
+// at once. The times of the last heartbeat and fetch remain.
 func TestRegistry(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -92,14 +92,14 @@ func TestRegistry(t *testing.T) {
 			t.Errorf("after all have left: %+v", w)
 		}
 		if ttl, err := rdb.PTTL(await.Context(t), key).Result(); err != nil || ttl <= 0 {
-			t.Errorf("the key has no end: %v, %v", ttl, err)
+			t.Errorf("the key has no TTL: %v, %v", ttl, err)
 		}
 	})
 }
 
-// TestRegistry_Killed: a worker that dies without a word is live for as long as its
-// silence is allowed, by the server's clock, and its entry goes with the next
-// heartbeat of another. The server's clock is years off this host's.
+// TestRegistry_Killed: a killed worker counts as live until Silence has passed by the server's
+// clock, and the next heartbeat of another removes its entry. The server's clock is years off
+// this host's.
 func TestRegistry_Killed(t *testing.T) {
 	t.Parallel()
 	server := miniredis.RunT(t)
@@ -133,12 +133,11 @@ func TestRegistry_Killed(t *testing.T) {
 	leave()
 	server.FastForward(2 * time.Hour)
 	if w := listed(t, r); !w.SeenAt.IsZero() || server.Exists(key) {
-		t.Errorf("what is known of past workers never ends: %+v", w)
+		t.Errorf("the times of past workers never expire: %+v", w)
 	}
 }
 
-// TestRegistry_Full: the registry is bounded, and says so; a worker that has left
-// makes room.
+// TestRegistry_Full: a full registry returns ErrRegistryFull; a worker that leaves makes room.
 func TestRegistry_Full(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Embedded(t)
@@ -173,7 +172,7 @@ func TestRegistry_Full(t *testing.T) {
 	})
 }
 
-// TestRegistry_RedisAway: heartbeats go on through an outage and tell of it once.
+// TestRegistry_RedisAway: heartbeats continue through an outage, which is reported once.
 func TestRegistry_RedisAway(t *testing.T) {
 	t.Parallel()
 	server := miniredis.RunT(t)
@@ -221,8 +220,7 @@ func TestNewRegistry_ErrConfig(t *testing.T) {
 	}
 }
 
-// TestRun_OnFetch: each attempt to fetch is reported, with its error, by an idle
-// worker too.
+// TestRun_OnFetch: OnFetch gets each attempt to fetch with its error, also of an idle worker.
 func TestRun_OnFetch(t *testing.T) {
 	t.Parallel()
 	server := miniredis.RunT(t)

@@ -12,7 +12,7 @@ import (
 	"flashsale/queue"
 )
 
-// TestRenewer_Many: leases are extended however many there are.
+// TestRenewer_Many: leases are extended whatever their number.
 func TestRenewer_Many(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
@@ -33,7 +33,7 @@ func TestRenewer_Many(t *testing.T) {
 		}
 		began := redisTime(t, rdb)
 		waitFor(t, func() bool { return redisTime(t, rdb).Sub(began) > lease*3/2 })
-		// Those that no handler has yet may come, but none a second time.
+		// Tasks that no handler has yet may be delivered, but none a second time.
 		f := dequeue(t, q, 512)
 		for _, task := range f.Tasks {
 			if task.Attempt > 1 {
@@ -47,8 +47,8 @@ func TestRenewer_Many(t *testing.T) {
 	})
 }
 
-// TestRenewer_Refused: extensions that fail for a while do no harm, and those that
-// fail for longer end the handler before another can have the task.
+// TestRenewer_Refused: extensions may fail for a while. If they fail for longer, the handler's
+// context ends before another worker can get the task.
 func TestRenewer_Refused(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {

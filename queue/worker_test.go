@@ -15,8 +15,8 @@ import (
 	"flashsale/queue"
 )
 
-// TestWorker_Broken: a handler that panics or ends its goroutine fails its tasks
-// and costs no worker.
+// TestWorker_Broken: a handler that panics or ends its goroutine fails its tasks; the number of
+// workers stays the same.
 func TestWorker_Broken(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(){"panic": explode, "goexit": runtime.Goexit} {
@@ -42,7 +42,7 @@ func TestWorker_Broken(t *testing.T) {
 				}, queue.RunConfig{Batch: 2, Workers: 3, OnError: func(err error) { told <- err }})
 				for range 6 {
 					if err := receive(t, "a failure", told); err == nil {
-						t.Error("told of no failure")
+						t.Error("no failure was reported")
 					}
 				}
 				waitFor(t, func() bool { return stats(t, q) == queue.Stats{Dead: 12} })
@@ -63,8 +63,8 @@ func TestWorker_Broken(t *testing.T) {
 	}
 }
 
-// TestWorker_Abandoned: what an abandoned handler does later changes nothing,
-// also where its tasks could not be handed back: their leases are not extended.
+// TestWorker_Abandoned: an abandoned handler can change nothing later, even if its tasks could not
+// be handed back; their leases are not extended.
 func TestWorker_Abandoned(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
@@ -95,18 +95,18 @@ func TestWorker_Abandoned(t *testing.T) {
 			got := take(t, admin, "a", "b") // waits for the leases to end
 			want := map[bool]int{true: 1, false: 2}[told]
 			if got[0].Attempt != want || got[1].Attempt != want {
-				t.Errorf("told %v: attempts %d and %d, want %d", told, got[0].Attempt, got[1].Attempt, want)
+				t.Errorf("reported %v: attempts %d and %d, want %d", told, got[0].Attempt, got[1].Attempt, want)
 			}
 			close(release)
 			receive(t, "the handler's end", returned)
 			if status := ack(t, admin, got...); status[0] != queue.StatusOK || status[1] != queue.StatusOK {
-				t.Errorf("told %v: the abandoned handler changed something: %v", told, status)
+				t.Errorf("reported %v: the abandoned handler changed something: %v", told, status)
 			}
 		}
 	})
 }
 
-// TestWorker_OwnsTasks: a handler may reorder its tasks; what it says is of the order it leaves.
+// TestWorker_OwnsTasks: a handler may reorder its tasks; its verdicts follow the new order.
 func TestWorker_OwnsTasks(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
@@ -138,7 +138,7 @@ func TestWorker_OwnsTasks(t *testing.T) {
 	})
 }
 
-// TestWorker_Serial: a handler call is the only one of its worker.
+// TestWorker_Serial: a worker makes one handler call at a time.
 func TestWorker_Serial(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
