@@ -283,7 +283,7 @@ func (m *Manager) try(ctx context.Context, a *attempt) (l *Lock, pause time.Dura
 	}
 	if !r.held {
 		// Slightly after the expiry, which Redis rounds to milliseconds.
-		return nil, m.pause(a, min(m.cfg.Liveness, r.lapse+2*time.Millisecond)), ErrTaken
+		return nil, m.pause(a, min(m.cfg.Liveness, r.expires+2*time.Millisecond)), ErrTaken
 	}
 	if ctx.Err() != nil {
 		m.giveBack(ctx, a, nil)

@@ -144,7 +144,7 @@ func granted(cmd *redis.Cmd) (reply, error) {
 	case 1:
 		return reply{held: true, fence: vals[1], nowUS: vals[3]}, nil
 	case 0:
-		return reply{lapse: time.Duration(vals[1]) * time.Millisecond, repaired: vals[2] == 1, nowUS: vals[3]}, nil
+		return reply{expires: time.Duration(vals[1]) * time.Millisecond, repaired: vals[2] == 1, nowUS: vals[3]}, nil
 	default:
 		return reply{}, ErrForeignKey
 	}

@@ -135,7 +135,7 @@ func (b *ballot) count(v vote[reply]) {
 	case v.answer.held:
 		b.granted = append(b.granted, v.node)
 	default:
-		b.reply.lapse = max(b.reply.lapse, v.answer.lapse)
+		b.reply.expires = max(b.reply.expires, v.answer.expires)
 	}
 	if !clean(v) {
 		b.stained = append(b.stained, v.node)

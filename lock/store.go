@@ -40,7 +40,7 @@ type store interface {
 type reply struct {
 	held     bool
 	fence    int64
-	lapse    time.Duration // if not held: time until the lock may expire
+	expires  time.Duration // if not held: time until the lock may expire
 	repaired bool
 	nowUS    int64 // clock of Redis when the script ran, microseconds; 0 with several nodes
 }
