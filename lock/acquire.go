@@ -18,17 +18,17 @@ type attempt struct {
 	token    string
 	member   string // entry in the queue; "" until it waits
 	started  time.Time
-	told     chan news // holds one message; see tell
+	messages chan news // holds one message; see notify
 
 	sent  time.Time // before the last call that got a reply
 	nowUS int64     // the clock of Redis in that reply
 }
 
-// tell wakes the waiter. If a message is still unread, this one is dropped: the waiter
+// notify wakes the waiter. If a message is still unread, this one is dropped: the waiter
 // is about to run the script, which finds the lock that it was handed.
-func (a *attempt) tell(n news) {
+func (a *attempt) notify(n news) {
 	select {
-	case a.told <- n:
+	case a.messages <- n:
 	default:
 	}
 }
@@ -179,7 +179,7 @@ func (m *Manager) await(ctx context.Context, a *attempt, waiting bool) (l *Lock,
 		}
 		timer.Reset(pause)
 		select {
-		case n := <-a.told:
+		case n := <-a.messages:
 			if l, err := m.claim(ctx, a, n); l != nil || err != nil {
 				return l, err
 			}
@@ -201,7 +201,7 @@ func (m *Manager) join(a *attempt) {
 	}
 	a.member = a.token + a.settings.meta
 	if !strings.HasPrefix(a.token, pollingMark) {
-		a.told = make(chan news, 1)
+		a.messages = make(chan news, 1)
 		m.addWaiter(a)
 	}
 }

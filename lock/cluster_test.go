@@ -121,7 +121,7 @@ func flushScriptsUnderLoad(t *testing.T, rdb redis.UniversalClient, rounds int) 
 	managers := []*Manager{newManager(t, rdb, steady), newManager(t, redistest.Second(t, rdb), steady)}
 	taken := make(chan struct{}, workers*rounds)
 	var flushing, holding sync.WaitGroup
-	// A lock that is renewed meanwhile, by the pipeline.
+	// A lock that is renewed during the test, in pipelines.
 	long := mustAcquire(t, managers[0], name+":long")
 	flushing.Go(func() {
 		for range taken {

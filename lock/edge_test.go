@@ -69,7 +69,7 @@ func TestManager_Acquire_MarkLost(t *testing.T) {
 		if n, err := rdb.Del(ctx, k[keyFence], k[keyLock]).Result(); err != nil || n != 2 {
 			t.Fatalf("%d keys deleted, err = %v", n, err)
 		}
-		m2.everyoneAsks() // as after a reconnection, it runs the script itself
+		m2.wakeWaiters() // as after a reconnection, it runs the script itself
 		select {
 		case r := <-second:
 			t.Fatalf("the second was served before the first: %v, %v", r.lock, r.err)

@@ -54,7 +54,7 @@ func awaitIdle(t *testing.T, m *Manager) {
 	})
 }
 
-// TestManager_ScriptFlush uses a server of its own: other tests count calls of scripts
+// TestManager_ScriptFlush uses its own server: other tests count calls of scripts
 // that Redis knows.
 func TestManager_ScriptFlush(t *testing.T) {
 	t.Parallel()

@@ -325,13 +325,13 @@ func (q *quorum) extendAll(ctx context.Context, locks []*holding, ttl time.Durat
 	})
 	byNode := make([][]extension, len(q.nodes))
 	results := make([]extension, len(locks))
-	heard := 0
-	for open := true; open && heard < len(q.nodes); {
+	replied := 0
+	for open := true; open && replied < len(q.nodes); {
 		v, ok := next(ctx, votes)
 		if !ok {
 			break
 		}
-		heard++
+		replied++
 		byNode[v.node] = v.answer
 		open = false
 		for j := range locks {
@@ -340,13 +340,13 @@ func (q *quorum) extendAll(ctx context.Context, locks []*holding, ttl time.Durat
 			open = open || !decided
 		}
 	}
-	if heard == 0 {
+	if replied == 0 {
 		for j := range results {
 			results[j] = extension{err: noQuorum(ctx.Err())}
 		}
 	}
 	q.m.background(func() {
-		for ; heard < len(q.nodes); heard++ {
+		for ; replied < len(q.nodes); replied++ {
 			v := <-votes // within the node's timeout
 			byNode[v.node] = v.answer
 		}
@@ -512,7 +512,7 @@ func (q *quorum) forceRelease(ctx context.Context, k *keys, reason string) (held
 	yes := 0
 	// Wait for every node that answers in time, because the guard must reject the former
 	// holder on all of them.
-	heard := 0
+	replied := 0
 	for range q.nodes {
 		v, ok := next(ctx, votes)
 		if !ok {
@@ -526,9 +526,9 @@ func (q *quorum) forceRelease(ctx context.Context, k *keys, reason string) (held
 		case v.answer:
 			yes++
 		}
-		heard++
+		replied++
 	}
-	if heard < q.need {
+	if replied < q.need {
 		err = noQuorum(errors.Join(failures...))
 	}
 	return yes > 0, info.Holder.Token, false, err

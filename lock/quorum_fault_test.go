@@ -486,7 +486,7 @@ func TestQuorum_ReleasedDuringRestore(t *testing.T) {
 		t.Error(err)
 	}
 	letGo()
-	closeQuorum(t, m) // waits for what goes on in the background
+	closeQuorum(t, m) // waits for background work
 	for i, v := range nodes.values(t, name) {
 		if v != "" {
 			t.Errorf("node %d holds %q after the release", i, v)
@@ -514,7 +514,7 @@ func TestQuorum_ReleasedDuringAcquire(t *testing.T) {
 		t.Error(err)
 	}
 	letGo()
-	closeQuorum(t, m) // waits for what goes on in the background
+	closeQuorum(t, m) // waits for background work
 	nodes[:1].awaitValue(t, name, "")
 	if quorumFence(t, nodes[0], name) == 0 {
 		t.Error("the node was not asked")

@@ -402,18 +402,18 @@ func TestManager_Acquire_RedisRestarts(t *testing.T) {
 func TestManager_deliver(t *testing.T) {
 	t.Parallel()
 	m := newManager(t, redistest.Embedded(t), slow)
-	a := &attempt{caller: t.Context(), token: "T", told: make(chan news, 1)}
+	a := &attempt{caller: t.Context(), token: "T", messages: make(chan news, 1)}
 	m.addWaiter(a)
 	for _, payload := range []string{"", "T", "T 1 2", "T 1 2 x", "T 1 2 3 4", "U 1 2 3"} {
 		m.deliver(payload)
-		if len(a.told) != 0 {
+		if len(a.messages) != 0 {
 			t.Fatalf("%q was delivered", payload)
 		}
 	}
 	m.deliver("T 1 2 3")
 	m.deliver("T 4 5 6") // dropped, because the first is still unread
-	if got := <-a.told; got != (news{1, 2, 3}) || len(a.told) != 0 {
-		t.Fatalf("got %+v and %d more", got, len(a.told))
+	if got := <-a.messages; got != (news{1, 2, 3}) || len(a.messages) != 0 {
+		t.Fatalf("got %+v and %d more", got, len(a.messages))
 	}
 }
 

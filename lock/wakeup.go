@@ -37,11 +37,11 @@ type news struct {
 }
 
 const (
-	// hearEvery is how long the subscription may be silent before it is pinged. A dead
+	// pingAfter is how long the subscription may be silent before it is pinged. A dead
 	// connection looks like one without messages.
-	hearEvery = 3 * time.Second
-	// hearWithin is how long the reply to a ping may take.
-	hearWithin = time.Second
+	pingAfter = 3 * time.Second
+	// pingTimeout is how long the reply to a ping may take.
+	pingTimeout = time.Second
 	// redialMax is the longest pause before another try to subscribe.
 	redialMax = time.Second
 	// refusedPause is the pause after Redis refused the subscription for lack of a
@@ -130,20 +130,20 @@ func (m *Manager) listenOnce() (confirmed bool) {
 	defer closeSub()
 	unhook := context.AfterFunc(m.life, closeSub)
 	defer unhook()
-	heard := time.Now()
+	last := time.Now()
 	var tested time.Time
 	for {
-		msg, err := sub.ReceiveTimeout(m.life, hearWithin)
+		msg, err := sub.ReceiveTimeout(m.life, pingTimeout)
 		now := time.Now()
 		var netErr net.Error
 		switch {
 		case err == nil:
-			heard = now
+			last = now
 		case errors.As(err, &netErr) && netErr.Timeout():
 			switch {
-			case tested.After(heard):
+			case tested.After(last):
 				return confirmed // the ping got no reply
-			case now.Sub(heard) > hearEvery:
+			case now.Sub(last) > pingAfter:
 				tested = now
 				if sub.Ping(m.life) != nil {
 					return confirmed
@@ -161,7 +161,7 @@ func (m *Manager) listenOnce() (confirmed bool) {
 			}
 			confirmed = true
 			m.wake.mute.Store(false)
-			m.everyoneAsks()
+			m.wakeWaiters()
 		case *redis.Message:
 			m.deliver(msg.Payload)
 		}
@@ -184,20 +184,20 @@ func (m *Manager) refused(err error) bool {
 	if !m.wake.mute.Swap(true) {
 		m.cfg.Observer.cannotListen(err)
 	}
-	m.everyoneAsks()
+	m.wakeWaiters()
 	return true
 }
 
-// everyoneAsks makes every waiter run the script. It is called after each subscription,
+// wakeWaiters makes every waiter run the script. It is called after each subscription,
 // confirmed or refused, because messages published in between are lost.
-func (m *Manager) everyoneAsks() {
+func (m *Manager) wakeWaiters() {
 	m.wake.mu.Lock()
 	defer m.wake.mu.Unlock()
 	if !m.subscribed() {
 		close(m.wake.ready)
 	}
 	for _, a := range m.wake.waiters {
-		a.tell(news{})
+		a.notify(news{})
 	}
 }
 
@@ -227,7 +227,7 @@ func (m *Manager) deliver(payload string) {
 	a := m.wake.waiters[fields[0]]
 	m.wake.mu.Unlock()
 	if a != nil {
-		a.tell(n)
+		a.notify(n)
 	}
 }
 
@@ -248,7 +248,7 @@ func (m *Manager) addWaiter(a *attempt) {
 }
 
 func (m *Manager) removeWaiter(a *attempt) {
-	if a.told == nil {
+	if a.messages == nil {
 		return // it was never added, and a running call may be changing its token
 	}
 	m.wake.mu.Lock()

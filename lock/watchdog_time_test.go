@@ -14,8 +14,8 @@ import (
 	"flashsale/internal/testing/redistest"
 )
 
-// askings records the times of the watchdog's calls and lets the test intercept each of them.
-type askings struct {
+// renewalCalls records the times of the watchdog's calls and lets the test intercept each of them.
+type renewalCalls struct {
 	mu    sync.Mutex
 	began time.Time
 	asked []time.Duration // since began
@@ -25,7 +25,7 @@ type askings struct {
 }
 
 // hook is for failing.set.
-func (r *askings) hook(ctx context.Context, cmds []redis.Cmder) error {
+func (r *renewalCalls) hook(ctx context.Context, cmds []redis.Cmder) error {
 	if !runs(cmds[0], extendScript) {
 		return nil
 	}
@@ -39,25 +39,25 @@ func (r *askings) hook(ctx context.Context, cmds []redis.Cmder) error {
 	return r.before(ctx, call)
 }
 
-func (r *askings) calls() []time.Duration {
+func (r *renewalCalls) calls() []time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.asked)
 }
 
 // watched runs a test on a lock that is taken at the start of the bubble's clock.
-func watched(t *testing.T, ttl time.Duration, before func(ctx context.Context, call int) error, test func(t *testing.T, l *Lock, r *askings)) {
+func watched(t *testing.T, ttl time.Duration, before func(ctx context.Context, call int) error, test func(t *testing.T, l *Lock, r *renewalCalls)) {
 	t.Helper()
 	inOwnTime(t, redistest.Embedded(t), Config{TTL: ttl, CallTimeout: ttl}, func(t *testing.T, m *Manager, f *failing) {
 		l := mustAcquire(t, m, resource(t))
-		r := &askings{began: time.Now(), before: before}
+		r := &renewalCalls{began: time.Now(), before: before}
 		f.set(r.hook)
 		test(t, l, r)
 	})
 }
 
 // after advances the clock to this time after the start, and waits until all goroutines are blocked.
-func (r *askings) after(d time.Duration) {
+func (r *renewalCalls) after(d time.Duration) {
 	pass(d - time.Since(r.began))
 	synctest.Wait()
 }
@@ -69,7 +69,7 @@ func TestWatchdog_Time_Thirds(t *testing.T) {
 	// The keys expire by the real clock, so the TTL is longer than a few renewals can take on a busy
 	// machine.
 	for _, ttl := range []time.Duration{20 * time.Second, time.Minute, time.Hour} {
-		watched(t, ttl, nil, func(t *testing.T, l *Lock, r *askings) {
+		watched(t, ttl, nil, func(t *testing.T, l *Lock, r *renewalCalls) {
 			r.after(10 * ttl)
 			calls := r.calls()
 			last := time.Duration(0)
@@ -106,7 +106,7 @@ func TestWatchdog_Time_SlowRenewal(t *testing.T) {
 		}
 		return nil
 	}
-	watched(t, ttl, slow, func(t *testing.T, l *Lock, r *askings) {
+	watched(t, ttl, slow, func(t *testing.T, l *Lock, r *renewalCalls) {
 		r.after(ttl/3 + ttl/4)
 		calls := r.calls()
 		if len(calls) != 1 || !l.ValidUntil().Equal(r.began.Add(calls[0]+validity(ttl))) {
@@ -131,7 +131,7 @@ func TestWatchdog_Time_Refused(t *testing.T) {
 	t.Parallel()
 	const ttl = 12 * time.Second
 	var tries int
-	watched(t, ttl, func(ctx context.Context, _ int) error { return refuse(ctx, nil) }, func(t *testing.T, l *Lock, r *askings) {
+	watched(t, ttl, func(ctx context.Context, _ int) error { return refuse(ctx, nil) }, func(t *testing.T, l *Lock, r *renewalCalls) {
 		until := l.ValidUntil()
 		r.after(until.Sub(r.began) - time.Nanosecond)
 		if context.Cause(l.Context()) != nil {
@@ -161,7 +161,7 @@ func TestWatchdog_Time_Refused(t *testing.T) {
 			return refuse(ctx, nil)
 		}
 		return nil
-	}, func(t *testing.T, l *Lock, r *askings) {
+	}, func(t *testing.T, l *Lock, r *renewalCalls) {
 		r.after(2 * ttl)
 		if context.Cause(l.Context()) != nil {
 			t.Errorf("the last of %d tries succeeded, and the lock is lost: %v", tries, context.Cause(l.Context()))
@@ -178,7 +178,7 @@ func TestWatchdog_Time_Taken(t *testing.T) {
 	inOwnTime(t, rdb, Config{TTL: ttl}, func(t *testing.T, m *Manager, f *failing) {
 		name := resource(t)
 		l := mustAcquire(t, m, name)
-		r := &askings{began: time.Now()}
+		r := &renewalCalls{began: time.Now()}
 		f.set(r.hook)
 		if err := rdb.Del(t.Context(), mustKeys(t, name)[keyLock]).Err(); err != nil {
 			t.Fatal(err)

@@ -120,8 +120,8 @@ func (t *acker) loop() {
 func (t *acker) settle(until time.Time, o results) {
 	q, stale := t.s.Queue, 0
 	t.s.failed(o.back)
-	told := inChunks(o.done, chunkTasks, func(chunk []Leased) bool {
-		return t.tell(until, &stale, func(ctx context.Context) ([]Status, error) {
+	sent := inChunks(o.done, chunkTasks, func(chunk []Leased) bool {
+		return t.repeat(until, &stale, func(ctx context.Context) ([]Status, error) {
 			status, err := q.Ack(ctx, chunk...)
 			if err == nil {
 				t.missed(status, func(i int) Leased { return chunk[i] })
@@ -129,8 +129,8 @@ func (t *acker) settle(until time.Time, o results) {
 			return status, err
 		})
 	})
-	told = told && inChunks(o.then, settleThen, func(chunk []Completion) bool {
-		return t.tell(until, &stale, func(ctx context.Context) ([]Status, error) {
+	sent = sent && inChunks(o.then, settleThen, func(chunk []Completion) bool {
+		return t.repeat(until, &stale, func(ctx context.Context) ([]Status, error) {
 			status, err := q.Complete(ctx, chunk...)
 			if err != nil {
 				return nil, err
@@ -145,9 +145,9 @@ func (t *acker) settle(until time.Time, o results) {
 		})
 	})
 	// Last chunk first, because each chunk goes to the front of the queue.
-	for to := len(o.back); told && to > 0; to -= chunkTasks {
+	for to := len(o.back); sent && to > 0; to -= chunkTasks {
 		tries := 0
-		told = t.tell(until, &stale, func(ctx context.Context) ([]Status, error) {
+		sent = t.repeat(until, &stale, func(ctx context.Context) ([]Status, error) {
 			tries++
 			status, err := q.Reject(ctx, o.back[max(0, to-chunkTasks):to]...)
 			if tries > 1 {
@@ -185,9 +185,9 @@ func inChunks[T any](items []T, size int, f func(chunk []T) bool) bool {
 	return true
 }
 
-// tell repeats a call until it succeeds and counts the stale leases. It returns false
+// repeat makes a call until it succeeds and counts the stale leases. It returns false
 // if it gave up.
-func (t *acker) tell(until time.Time, stale *int, call func(context.Context) ([]Status, error)) bool {
+func (t *acker) repeat(until time.Time, stale *int, call func(context.Context) ([]Status, error)) bool {
 	return t.s.r.persist(until, func(ctx context.Context) error {
 		status, err := call(ctx)
 		if err == nil {

@@ -297,7 +297,7 @@ func TestAcker_Stale(t *testing.T) {
 			redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 				q := newQueue(t, rdb, queue.Config{})
 				enqueue(t, q, queue.Task{ID: "a"}, queue.Task{ID: "b"})
-				told := make(chan error, 10)
+				reported := make(chan error, 10)
 				stop := start(t, q, func(_ context.Context, tasks []queue.Leased) []error {
 					for _, task := range tasks {
 						if err := rdb.HSet(await.Context(t), q.EnqueueKeys()[4], task.ID, "2,0;Lother").Err(); err != nil {
@@ -305,8 +305,8 @@ func TestAcker_Stale(t *testing.T) {
 						}
 					}
 					return []error{verdict, verdict}
-				}, queue.RunConfig{Workers: 1, OnError: func(err error) { told <- err }})
-				if err := receive(t, "the loss", told); !errors.Is(err, queue.ErrLeaseLost) || !strings.HasSuffix(err.Error(), ": 2 of them") {
+				}, queue.RunConfig{Workers: 1, OnError: func(err error) { reported <- err }})
+				if err := receive(t, "the loss", reported); !errors.Is(err, queue.ErrLeaseLost) || !strings.HasSuffix(err.Error(), ": 2 of them") {
 					t.Fatalf("reported %v, want the loss of two leases", err)
 				}
 				wantStats(t, q, queue.Stats{Leased: 2})
@@ -332,17 +332,17 @@ func TestAcker_BackTwice(t *testing.T) {
 			}
 		}})
 		enqueue(t, admin, queue.Task{ID: "a"})
-		told := make(chan error, 10)
+		reported := make(chan error, 10)
 		stop := start(t, q, func(context.Context, []queue.Leased) []error {
 			return []error{queue.RetryIn(time.Hour, errors.New("broken"))}
-		}, queue.RunConfig{OnError: func(err error) { told <- err }})
-		if err := receive(t, "the lost reply", told); !errors.Is(err, errLost) {
+		}, queue.RunConfig{OnError: func(err error) { reported <- err }})
+		if err := receive(t, "the lost reply", reported); !errors.Is(err, errLost) {
 			t.Fatal(err)
 		}
 		stop()
 		wantStats(t, admin, queue.Stats{Delayed: 1})
-		for len(told) > 0 {
-			t.Errorf("told %v", <-told)
+		for len(reported) > 0 {
+			t.Errorf("reported %v", <-reported)
 		}
 	})
 }

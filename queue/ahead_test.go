@@ -179,9 +179,9 @@ func TestAhead_LeaseLost(t *testing.T) {
 		q := newQueue(t, rdb, queue.Config{Lease: 3 * time.Second})
 		enqueue(t, q, slices.Concat(numbered(5), []queue.Task{{ID: "slow"}, {ID: "a"}, {ID: "lost"}, {ID: "b"}})...)
 		h := newBlockOn("slow")
-		told := make(chan error, 100)
+		reported := make(chan error, 100)
 		stop := start(t, q, h.handle, queue.WithAheadLimit(queue.RunConfig{
-			Batch: 1, Workers: 1, Ahead: farAhead, OnError: func(err error) { told <- err },
+			Batch: 1, Workers: 1, Ahead: farAhead, OnError: func(err error) { reported <- err },
 		}, limit))
 		receive(t, "the slow task", h.blocked)
 		waitFor(t, func() bool { return stats(t, q).Leased == 4 })
@@ -190,7 +190,7 @@ func TestAhead_LeaseLost(t *testing.T) {
 		if err := rdb.HSet(ctx, keys[4], "lost", "2,0;Lother").Err(); err != nil {
 			t.Fatal(err)
 		}
-		if err := receive(t, "the loss", told); !errors.Is(err, queue.ErrLeaseLost) || !strings.HasSuffix(err.Error(), ": 1 of them") {
+		if err := receive(t, "the loss", reported); !errors.Is(err, queue.ErrLeaseLost) || !strings.HasSuffix(err.Error(), ": 1 of them") {
 			t.Fatalf("reported %v, want the loss of one lease", err)
 		}
 		// While the other worker holds it, no worker gets it.

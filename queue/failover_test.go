@@ -115,7 +115,7 @@ func TestRun_Failover(t *testing.T) {
 	stop := start(t, promoted, func(_ context.Context, tasks []queue.Leased) []error {
 		seen.add(tasks)
 		return nil
-	}, queue.RunConfig{MaxIdle: never, OnError: tell(t)})
+	}, queue.RunConfig{MaxIdle: never, OnError: onlyTimeouts(t)})
 	awaitThat(t, "what the replica has is done", func() bool { return stats(t, promoted) == queue.Stats{} })
 	enqueue(t, promoted, queue.Task{ID: lost[0]})
 	want[lost[0]] = 1

@@ -238,7 +238,7 @@ func TestRun_AckReplyLost(t *testing.T) {
 		knowScripts(t, direct)
 		enqueue(t, direct, numbered(10)...)
 		var seen ledger
-		told := make(chan error, 1000)
+		reported := make(chan error, 1000)
 		var cut atomic.Bool
 		stop := start(t, q, func(_ context.Context, tasks []queue.Leased) []error {
 			seen.add(tasks)
@@ -246,7 +246,7 @@ func TestRun_AckReplyLost(t *testing.T) {
 				p.DropReplies(true)
 			}
 			return nil
-		}, queue.RunConfig{Batch: 10, Workers: 1, Ahead: -1, MaxIdle: never, OnError: func(err error) { told <- err }})
+		}, queue.RunConfig{Batch: 10, Workers: 1, Ahead: -1, MaxIdle: never, OnError: func(err error) { reported <- err }})
 		awaitThat(t, "Redis has the acknowledgement", func() bool { return stats(t, direct) == queue.Stats{} })
 		p.Blackhole(true)
 		p.Sever()
@@ -255,9 +255,9 @@ func TestRun_AckReplyLost(t *testing.T) {
 		enqueue(t, direct, queue.Task{ID: "after"})
 		awaitThat(t, "it goes on", func() bool { return stats(t, direct) == queue.Stats{} })
 		stop()
-		close(told)
+		close(reported)
 		failures := 0
-		for err := range told {
+		for err := range reported {
 			failures++
 			if errors.Is(err, queue.ErrLeaseLost) {
 				t.Errorf("reported %v", err)
@@ -287,16 +287,16 @@ func TestRun_AckLost(t *testing.T) {
 		client, p := proxied(t, rdb)
 		enqueue(t, direct, numbered(10)...)
 		var seen ledger
-		told := make(chan error, 1000)
+		reported := make(chan error, 1000)
 		// With these leases only a repeated acknowledgement ends the tasks.
 		stop := start(t, newQueue(t, client, queue.Config{Prefix: prefix, Lease: never}), func(_ context.Context, tasks []queue.Leased) []error {
 			seen.add(tasks)
 			p.Refuse(true)
 			p.Sever()
 			return nil
-		}, queue.RunConfig{Batch: 10, Workers: 1, Ahead: -1, MaxIdle: never, OnError: func(err error) { told <- err }})
+		}, queue.RunConfig{Batch: 10, Workers: 1, Ahead: -1, MaxIdle: never, OnError: func(err error) { reported <- err }})
 		for range 3 {
-			if err := receive(t, "a failure", told); errors.Is(err, queue.ErrLeaseLost) {
+			if err := receive(t, "a failure", reported); errors.Is(err, queue.ErrLeaseLost) {
 				t.Errorf("reported %v", err)
 			}
 		}
@@ -326,10 +326,10 @@ func TestRun_ScriptFlushUnderLoad(t *testing.T) {
 		start(t, newQueue(t, redistest.Second(t, rdb), cfg), func(_ context.Context, tasks []queue.Leased) []error {
 			seen.add(tasks)
 			return nil
-		}, queue.RunConfig{Batch: 8, MaxIdle: never, OnError: tell(t)})
+		}, queue.RunConfig{Batch: 8, MaxIdle: never, OnError: onlyTimeouts(t)})
 	}
 	q := newQueue(t, rdb, cfg)
-	p := produce(t, q, "a", tell(t))
+	p := produce(t, q, "a", onlyTimeouts(t))
 	for range 100 {
 		n := seen.distinct()
 		awaitThat(t, "they work", func() bool { return seen.distinct() > n })
@@ -396,7 +396,7 @@ func TestRun_RedisLosesAll(t *testing.T) {
 	rdb, prefix := clientOf(t, server), redistest.Prefix(t)
 	q := newQueue(t, rdb, queue.Config{Prefix: prefix, Lease: processLease})
 	var seen ledger
-	holding, cause, told := make(chan struct{}), make(chan error, 1), make(chan error, 1000)
+	holding, cause, reported := make(chan struct{}), make(chan error, 1), make(chan error, 1000)
 	stop := start(t, newQueue(t, redistest.Second(t, rdb), queue.Config{Prefix: prefix, Lease: processLease}),
 		func(ctx context.Context, tasks []queue.Leased) []error {
 			if tasks[0].ID == "held" {
@@ -407,7 +407,7 @@ func TestRun_RedisLosesAll(t *testing.T) {
 			}
 			seen.add(tasks)
 			return nil
-		}, queue.RunConfig{Batch: 1, Workers: 1, Ahead: -1, MaxIdle: never, OnError: func(err error) { told <- err }})
+		}, queue.RunConfig{Batch: 1, Workers: 1, Ahead: -1, MaxIdle: never, OnError: func(err error) { reported <- err }})
 	enqueue(t, q, queue.Task{ID: "held"})
 	receive(t, "it is held", holding)
 	enqueue(t, q, numbered(20)...)
@@ -422,9 +422,9 @@ func TestRun_RedisLosesAll(t *testing.T) {
 	enqueue(t, q, queue.Task{ID: "held again"}, queue.Task{ID: "t000007"}, queue.Task{ID: "new"})
 	awaitThat(t, "it goes on", func() bool { return stats(t, q) == queue.Stats{} })
 	stop()
-	close(told)
+	close(reported)
 	var lease, data int
-	for err := range told {
+	for err := range reported {
 		if errors.Is(err, queue.ErrLeaseLost) {
 			lease++
 		}

@@ -260,7 +260,7 @@ func holdOrInherit(t *testing.T) {
 			}
 		}
 		return nil
-	}, queue.RunConfig{Batch: 64, Workers: 1, MaxIdle: never, OnError: tell(t)})
+	}, queue.RunConfig{Batch: 64, Workers: 1, MaxIdle: never, OnError: onlyTimeouts(t)})
 	if err != nil {
 		t.Error(err)
 	}
@@ -297,7 +297,7 @@ func TestRun_ProcessStopped(t *testing.T) {
 		if err := stalled.Continue(); err != nil {
 			t.Fatal(err)
 		}
-		for _, want := range []string{"acknowledged: [stale stale stale]", "lease lost: true", "ended: <nil>, told of the loss: true"} {
+		for _, want := range []string{"acknowledged: [stale stale stale]", "lease lost: true", "ended: <nil>, loss reported: true"} {
 			wantSaid(t, stalled, want)
 		}
 		wantEnd(t, stalled)
@@ -326,7 +326,7 @@ func acknowledgeLate(t *testing.T) {
 	_, q := processQueue(t, queue.Config{Lease: processLease})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	told := make(chan error, 1000)
+	reported := make(chan error, 1000)
 	err := q.Run(ctx, func(ctx context.Context, tasks []queue.Leased) []error {
 		defer cancel()
 		redistest.Say("holds %d", len(tasks))
@@ -344,13 +344,13 @@ func acknowledgeLate(t *testing.T) {
 		<-ctx.Done()
 		redistest.Say("lease lost: %v", errors.Is(context.Cause(ctx), queue.ErrLeaseLost))
 		return nil
-	}, queue.RunConfig{Batch: 3, Workers: 1, Ahead: -1, MaxIdle: never, OnError: func(err error) { told <- err }})
-	close(told)
+	}, queue.RunConfig{Batch: 3, Workers: 1, Ahead: -1, MaxIdle: never, OnError: func(err error) { reported <- err }})
+	close(reported)
 	lost := false
-	for err := range told {
+	for err := range reported {
 		lost = lost || errors.Is(err, queue.ErrLeaseLost)
 	}
-	redistest.Say("ended: %v, told of the loss: %v", err, lost)
+	redistest.Say("ended: %v, loss reported: %v", err, lost)
 }
 
 // TestRun_ProcessTerminated: processes with a task that takes far longer than their drain
@@ -495,7 +495,7 @@ func goRound(t *testing.T) {
 			return []error{queue.Snooze(time.Millisecond)}
 		}
 		return nil
-	}, queue.RunConfig{Batch: 1, Workers: 1, Ahead: -1, MaxIdle: never, OnError: tell(t)})
+	}, queue.RunConfig{Batch: 1, Workers: 1, Ahead: -1, MaxIdle: never, OnError: onlyTimeouts(t)})
 	if err != nil {
 		t.Error(err)
 	}

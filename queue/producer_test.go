@@ -87,9 +87,9 @@ func (a *attempts) check(t *testing.T, p *producer) {
 	t.Logf("%d tasks added for sure, %d perhaps, %d handled, %d further attempts", len(p.sure), len(p.maybe), len(a.runs), again)
 }
 
-// tell is the OnError of a Run without faults: it allows only timeouts, which occur on a
+// onlyTimeouts is the OnError of a Run without faults: it allows only timeouts, which occur on a
 // busy machine.
-func tell(t *testing.T) func(error) {
+func onlyTimeouts(t *testing.T) func(error) {
 	return func(err error) {
 		var network net.Error
 		if errors.Is(err, context.DeadlineExceeded) || errors.As(err, &network) && network.Timeout() {

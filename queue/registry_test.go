@@ -62,7 +62,7 @@ func TestRegistry(t *testing.T) {
 			t.Fatalf("an empty registry: %+v", w)
 		}
 		g := r.Register("host a\n"+strings.Repeat("x", 200), "v1.2")
-		leave := join(t, g, tell(t))
+		leave := join(t, g, onlyTimeouts(t))
 		waitFor(t, func() bool { return len(listed(t, r).Live) == 1 })
 		one := listed(t, r).Live[0]
 		if !strings.HasPrefix(one.Host, "host_a_x") || len(one.Host) != 100 || one.Version != "v1.2" || one.ID == "" {
@@ -77,7 +77,7 @@ func TestRegistry(t *testing.T) {
 		g.Fetched()
 		waitFor(t, func() bool { return !listed(t, r).FetchedAt.IsZero() })
 		waitFor(t, func() bool { return listed(t, r).Live[0].SeenAt.After(one.SeenAt) })
-		other := join(t, r.Register("b", ""), tell(t))
+		other := join(t, r.Register("b", ""), onlyTimeouts(t))
 		waitFor(t, func() bool { return len(listed(t, r).Live) == 2 })
 		if w := listed(t, r); w.Live[0].ID != one.ID || w.Live[1].Host != "b" || w.Live[1].Version != "" {
 			t.Errorf("the oldest is first: %+v", w.Live)
@@ -112,7 +112,7 @@ func TestRegistry_Killed(t *testing.T) {
 	r := newRegistry(t, rdb, cfg)
 	g := r.Register("a", "")
 	g.Fetched()
-	join(t, g, tell(t)) // the next heartbeat is an hour away
+	join(t, g, onlyTimeouts(t)) // the next heartbeat is an hour away
 	waitFor(t, func() bool { return len(listed(t, r).Live) == 1 })
 	if w := listed(t, r); !w.Now.Equal(now) || !w.SeenAt.Equal(now) || now.Sub(w.FetchedAt) > limit || now.Sub(w.Live[0].StartedAt) > limit {
 		t.Fatalf("times are the server's: %+v", w)
@@ -125,7 +125,7 @@ func TestRegistry_Killed(t *testing.T) {
 	if w := listed(t, r); len(w.Live) != 0 || !w.SeenAt.Equal(now) {
 		t.Errorf("after its silence: %+v", w)
 	}
-	leave := join(t, r.Register("b", ""), tell(t))
+	leave := join(t, r.Register("b", ""), onlyTimeouts(t))
 	waitFor(t, func() bool { return len(listed(t, r).Live) == 1 })
 	if fields, err := rdb.HLen(await.Context(t), key).Result(); err != nil || fields != 3 {
 		t.Errorf("%d fields, %v: want the other worker and two times", fields, err)

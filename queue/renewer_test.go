@@ -64,7 +64,7 @@ func TestRenewer_Refused(t *testing.T) {
 			}
 		}})
 		enqueue(t, admin, queue.Task{ID: "a"})
-		told := make(chan error, 100)
+		reported := make(chan error, 100)
 		h := make(chan context.Context, 1)
 		release := make(chan struct{})
 		stop := start(t, q, func(ctx context.Context, tasks []queue.Leased) []error {
@@ -74,10 +74,10 @@ func TestRenewer_Refused(t *testing.T) {
 			h <- ctx
 			<-release
 			return []error{ctx.Err()}
-		}, queue.RunConfig{Workers: 1, OnError: func(err error) { told <- err }})
+		}, queue.RunConfig{Workers: 1, OnError: func(err error) { reported <- err }})
 		ctx := receive(t, "the handler", h)
 		extensions.on.Store(true)
-		if err := receive(t, "a refusal", told); !errors.Is(err, errRefused) {
+		if err := receive(t, "a refusal", reported); !errors.Is(err, errRefused) {
 			t.Fatal(err)
 		}
 		extensions.on.Store(false)
@@ -92,7 +92,7 @@ func TestRenewer_Refused(t *testing.T) {
 		}
 		var last error
 		for !errors.Is(last, queue.ErrLeaseLost) {
-			last = receive(t, "the loss", told)
+			last = receive(t, "the loss", reported)
 		}
 		close(release)
 		waitFor(t, func() bool { return stats(t, q) == queue.Stats{} })

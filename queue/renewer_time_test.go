@@ -112,7 +112,7 @@ func keep(t *testing.T, answer func(ctx context.Context, call, n int) (string, e
 	})
 }
 
-func (k *keeping) told() []error {
+func (k *keeping) reported() []error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return slices.Clone(k.errs)
@@ -157,8 +157,8 @@ func TestRenewer_Time_Extends(t *testing.T) {
 				}
 				last = at
 			}
-			if k.until(b) < 10*timedLease+timedLease/2 || context.Cause(b.ctx) != nil || len(k.told()) != 0 {
-				t.Errorf("after ten leases: until %s, cause %v, reported %v", k.until(b), context.Cause(b.ctx), k.told())
+			if k.until(b) < 10*timedLease+timedLease/2 || context.Cause(b.ctx) != nil || len(k.reported()) != 0 {
+				t.Errorf("after ten leases: until %s, cause %v, reported %v", k.until(b), context.Cause(b.ctx), k.reported())
 			}
 			b.end()
 			k.after(20 * timedLease)
@@ -218,15 +218,15 @@ func TestRenewer_Time_Refused(t *testing.T) {
 					t.Errorf("retried after %s, want a tenth of %s", pause, timedLease)
 				}
 			}
-			if told := k.told(); len(calls) < 4 || len(told) != len(calls) {
-				t.Errorf("tried at %v, and reported %v", calls, told)
+			if reported := k.reported(); len(calls) < 4 || len(reported) != len(calls) {
+				t.Errorf("tried at %v, and reported %v", calls, reported)
 			}
 			k.after(phase + timedLease + time.Millisecond) // the resolution of the renewer's timer
 			if !errors.Is(context.Cause(b.ctx), ErrLeaseLost) {
 				t.Fatalf("at the end of the lease: %v", context.Cause(b.ctx))
 			}
-			if told := k.told(); !errors.Is(told[len(told)-1], ErrLeaseLost) {
-				t.Errorf("reported %v, want the loss last", told)
+			if reported := k.reported(); !errors.Is(reported[len(reported)-1], ErrLeaseLost) {
+				t.Errorf("reported %v, want the loss last", reported)
 			}
 			k.after(phase + 3*timedLease)
 			if n := len(k.calls()) - len(calls); n != 0 {

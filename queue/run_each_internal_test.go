@@ -20,11 +20,11 @@ func TestRunEach_HangingBound(t *testing.T) {
 		p, s := bench(t, RunConfig{Batch: 64, Workers: workers}, 1)
 		r := s[0].r
 		r.work = t.Context()
-		var began, told atomic.Int32
+		var began, reported atomic.Int32
 		r.cfg.OnError = func(err error) {
-			told.Add(1)
+			reported.Add(1)
 			if !errors.Is(err, ErrTimeout) || !errors.Is(err, ErrAbandoned) {
-				t.Errorf("told %v", err)
+				t.Errorf("reported %v", err)
 			}
 		}
 		release := make(chan struct{})
@@ -44,8 +44,8 @@ func TestRunEach_HangingBound(t *testing.T) {
 		want := func(when string, n, abandoned int32) {
 			t.Helper()
 			synctest.Wait()
-			if began.Load() != n || told.Load() != abandoned {
-				t.Fatalf("%s: %d began and %d were abandoned, want %d and %d", when, began.Load(), told.Load(), n, abandoned)
+			if began.Load() != n || reported.Load() != abandoned {
+				t.Fatalf("%s: %d began and %d were abandoned, want %d and %d", when, began.Load(), reported.Load(), n, abandoned)
 			}
 			<-time.After(time.Second + cancelGrace)
 		}

@@ -189,7 +189,7 @@ func TestRunEach_Hanging(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		q := newQueue(t, rdb, queue.Config{MaxAttempts: 1})
-		told := make(chan error, 100)
+		reported := make(chan error, 100)
 		hangs := queue.Task{ID: "hangs", Timeout: 10 * time.Millisecond}
 		enqueue(t, q, append([]queue.Task{hangs}, numbered(99)...)...)
 		release, returned := make(chan struct{}), make(chan struct{})
@@ -199,12 +199,12 @@ func TestRunEach_Hanging(t *testing.T) {
 				<-release
 			}
 			return nil
-		}, queue.RunConfig{Workers: 1, OnError: func(err error) { told <- err }})
+		}, queue.RunConfig{Workers: 1, OnError: func(err error) { reported <- err }})
 		waitFor(t, func() bool { return stats(t, q) == queue.Stats{Dead: 1} })
 		if info := get(t, q, hangs.ID); info.Attempt != 1 || !strings.Contains(info.Reason, queue.ErrTimeout.Error()) {
 			t.Errorf("the dead letter is %+v", info)
 		}
-		if err := receive(t, "the report", told); !errors.Is(err, queue.ErrAbandoned) || !strings.Contains(err.Error(), hangs.ID) {
+		if err := receive(t, "the report", reported); !errors.Is(err, queue.ErrAbandoned) || !strings.Contains(err.Error(), hangs.ID) {
 			t.Errorf("reported %v, want ErrAbandoned with the task's id", err)
 		}
 		// Its later verdict is ignored, and Run ends without an error once it has returned.

@@ -31,7 +31,7 @@ func TestAcker_Wait(t *testing.T) {
 			t.Fatal("not full")
 		}
 		full.add(time.Now(), results{back: make([]Rejection, 1)}) // does not block
-		for _, how := range []string{"told", "room"} {
+		for _, how := range []string{"cancelled", "room"} {
 			ctx, cancel := context.WithCancel(t.Context())
 			ended := make(chan struct{})
 			go func() {
@@ -64,8 +64,8 @@ func TestBatch_Begin(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		p, s := bench(t, RunConfig{Batch: 9, Workers: 1}, 1)
-		var told []error
-		s[0].r.cfg.OnError = func(err error) { told = append(told, err) }
+		var reported []error
+		s[0].r.cfg.OnError = func(err error) { reported = append(reported, err) }
 		short := brought(s[0], "a", 0, 2)
 		short.end = time.Now().Add(time.Second)
 		p.fetched(s[0], short, true, true)
@@ -82,9 +82,9 @@ func TestBatch_Begin(t *testing.T) {
 		}
 		s[0].Handler = func(context.Context, []Leased) []error { return nil }
 		s[0].r.handle(b)
-		if len(told) != 2 || !errors.Is(told[0], ErrLeaseLost) || !errors.Is(told[1], ErrLeaseLost) ||
-			!strings.HasSuffix(told[1].Error(), ": 2 of them") {
-			t.Fatalf("told %v", told)
+		if len(reported) != 2 || !errors.Is(reported[0], ErrLeaseLost) || !errors.Is(reported[1], ErrLeaseLost) ||
+			!strings.HasSuffix(reported[1].Error(), ": 2 of them") {
+			t.Fatalf("reported %v", reported)
 		}
 		if len(s[0].acker.pending.done) != 2 || len(s[0].renewer.fetches) != 0 {
 			t.Fatalf("%d settled, %d fetches kept", len(s[0].acker.pending.done), len(s[0].renewer.fetches))

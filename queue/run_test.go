@@ -182,21 +182,21 @@ func TestRun_HandlerBroken(t *testing.T) {
 			t.Parallel()
 			redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 				q := newQueue(t, rdb, queue.Config{MaxAttempts: 1})
-				told := make(chan error, 1)
-				stop := start(t, q, tt.handler, queue.RunConfig{OnError: func(err error) { told <- err }})
+				reported := make(chan error, 1)
+				stop := start(t, q, tt.handler, queue.RunConfig{OnError: func(err error) { reported <- err }})
 				enqueue(t, q, queue.Task{ID: "a"})
 				waitFor(t, func() bool { return stats(t, q).Dead == 1 })
 				want := tt.reason
 				if info := get(t, q, "a"); !strings.Contains(info.Reason, want) {
 					t.Fatalf("reason %q does not contain %q", info.Reason, want)
 				}
-				if err := <-told; !strings.Contains(err.Error(), want) {
+				if err := <-reported; !strings.Contains(err.Error(), want) {
 					t.Fatalf("OnError got %q, want %q", err, want)
 				}
 				// The worker continues.
 				enqueue(t, q, queue.Task{ID: "b"})
 				waitFor(t, func() bool { return stats(t, q).Dead == 2 })
-				if err := <-told; err == nil {
+				if err := <-reported; err == nil {
 					t.Fatal("OnError got no error")
 				}
 				stop()
