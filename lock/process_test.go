@@ -281,7 +281,7 @@ func awaitServed(t *testing.T, served <-chan string, want []string, last int64) 
 func awaitDeaf(t *testing.T, rdb redis.UniversalClient, name, number string) {
 	t.Helper()
 	if _, cluster := rdb.(*redis.ClusterClient); cluster {
-		return // on a cluster this is not used
+		return // a handover in a cluster does not depend on it
 	}
 	for _, member := range rdb.ZRange(t.Context(), mustKeys(t, name)[keyWaiters], 0, -1).Val() {
 		if manager, _, _ := strings.Cut(member, "."); strings.HasSuffix(member, ":"+number) {

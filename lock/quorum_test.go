@@ -196,10 +196,10 @@ func quorumFence(t *testing.T, rdb *redis.Client, name string) int64 {
 	return fence
 }
 
-// TestQuorum runs the tests that kill no processes, on five embedded nodes and on five redis-servers.
+// TestQuorum runs the tests that kill no processes, on five redis-servers.
 func TestQuorum(t *testing.T) {
 	t.Parallel()
-	_, nodes := realNodes(t) // with all nodes in one process
+	_, nodes := realNodes(t)
 	for name, test := range map[string]func(*testing.T, quorumNodes){
 		"Acquire": quorumAcquire, "Emptied": quorumEmptied, "EmptiedMajority": quorumEmptiedMajority,
 		"Strangers": quorumStrangers, "ForeignType": quorumForeignType, "Fence": quorumFences, "LateGrants": quorumLateGrants, "Guard": quorumGuard,

@@ -90,9 +90,9 @@ func alternating() func(context.Context, []redis.Cmder) error {
 	}
 }
 
-// inOwnTime runs a test on a real Redis in a synctest bubble, whose clock does not advance while Redis
-// works: minutes pass instantly, and timers fire at their exact time. The manager polls, because a
-// connection that listens would stop this clock.
+// inOwnTime runs a test in a synctest bubble with calls to a Redis outside of it. The bubble's clock
+// does not advance during a call: minutes pass instantly, and timers fire at their exact time. The
+// manager polls, because a connection that listens would stop this clock.
 func inOwnTime(t *testing.T, rdb *redis.Client, cfg Config, test func(t *testing.T, m *Manager, f *failing)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
